@@ -1,0 +1,74 @@
+#include "base/mem.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SL_ALIGN 64
+
+/* Relaxed everywhere: counters for tests, they order nothing. */
+static _Atomic uint64_t alloc_count, fail_at;
+
+static void *take(size_t n, size_t size) {
+    uint64_t nth = atomic_fetch_add_explicit(&alloc_count, 1, memory_order_relaxed) + 1;
+    if (nth == atomic_load_explicit(&fail_at, memory_order_relaxed)) return NULL;
+    size_t bytes;
+    if (__builtin_mul_overflow(n, size, &bytes) || bytes > SIZE_MAX - SL_ALIGN) return NULL;
+    bytes = bytes == 0 ? SL_ALIGN : (bytes + SL_ALIGN - 1) / SL_ALIGN * SL_ALIGN;
+    return aligned_alloc(SL_ALIGN, bytes);
+}
+
+void *sl_alloc(size_t n, size_t size) {
+    void *p = take(n, size);
+    if (p) memset(p, 0, n * size);
+    return p;
+}
+
+void *sl_grow(void *p, size_t old_n, size_t new_n, size_t size) {
+    void *q = take(new_n, size);
+    if (!q) return NULL;
+    size_t keep = SL_MIN(old_n, new_n) * size;
+    if (keep) memcpy(q, p, keep);
+    memset((uint8_t *)q + keep, 0, new_n * size - keep);
+    sl_free(p);
+    return q;
+}
+
+void sl_free(void *p) { free(p); }
+
+char *sl_strndup(const char *s, size_t n) {
+    char *p = n == SIZE_MAX ? NULL : sl_alloc(n + 1, 1);
+    if (p && n) memcpy(p, s, n);
+    return p;
+}
+
+char *sl_strdup(const char *s) { return sl_strndup(s, strlen(s)); }
+
+void sl_mem_fail_at(uint64_t nth) {
+    uint64_t now = atomic_load_explicit(&alloc_count, memory_order_relaxed);
+    atomic_store_explicit(&fail_at, nth ? now + nth : 0, memory_order_relaxed);
+}
+
+uint64_t sl_mem_count(void) { return atomic_load_explicit(&alloc_count, memory_order_relaxed); }
+
+sl_status sl_arena_create(size_t cap, sl_arena *out, sl_err *err) {
+    uint8_t *base = sl_alloc(cap, 1);
+    if (!base) return sl_fail(err, SL_ERR_NOMEM, "scratch arena of %zu bytes", cap);
+    *out = (sl_arena){.base = base, .cap = cap};
+    return SL_OK;
+}
+
+void sl_arena_free(sl_arena *a) {
+    sl_free(a->base);
+    *a = (sl_arena){0};
+}
+
+void *sl_arena_take(sl_arena *a, size_t n, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(n, size, &bytes)) return NULL;
+    size_t start = (a->used + SL_ALIGN - 1) / SL_ALIGN * SL_ALIGN;
+    if (start > a->cap || bytes > a->cap - start) return NULL;
+    a->used = start + bytes;
+    a->peak = SL_MAX(a->peak, a->used);
+    return a->base + start;
+}

@@ -1,0 +1,39 @@
+/* Heap allocation with overflow-checked products, and an arena for step scratch.
+ * Tests make the nth allocation fail with sl_mem_fail_at(). Thread: any for sl_alloc; owner for an arena. */
+#ifndef SL_BASE_MEM_H
+#define SL_BASE_MEM_H
+
+#include "base/status.h"
+
+/* Zeroed memory for n objects of `size` bytes, 64-byte aligned; NULL when n*size overflows or memory
+ * is out. n*size == 0 yields a valid unique pointer. Free with sl_free. */
+void *sl_alloc(size_t n, size_t size) SL_MUST_CHECK;
+
+/* Grows p (from sl_alloc or NULL) from old_n to new_n objects, keeping contents, zeroing the rest.
+ * NULL on failure, p then untouched. */
+void *sl_grow(void *p, size_t old_n, size_t new_n, size_t size) SL_MUST_CHECK;
+
+void sl_free(void *p); /* NULL-safe */
+
+/* Copy of a NUL-terminated string or of n bytes plus NUL; NULL when memory is out. */
+char *sl_strdup(const char *s) SL_MUST_CHECK;
+char *sl_strndup(const char *s, size_t n) SL_MUST_CHECK;
+
+/* From now on the nth allocation (1 = next) of this process returns NULL; 0 turns it off. */
+void sl_mem_fail_at(uint64_t nth);
+/* Allocations made so far in this process: lets a test assert that decode makes none. */
+uint64_t sl_mem_count(void);
+
+/* Bump allocator: one block, reset between steps, no individual frees. */
+typedef struct sl_arena {
+    uint8_t *base;
+    size_t cap, used, peak;
+} sl_arena;
+
+sl_status sl_arena_create(size_t cap, sl_arena *out, sl_err *err) SL_MUST_CHECK;
+void sl_arena_free(sl_arena *a);
+/* 64-byte aligned, NOT zeroed; NULL when it does not fit. */
+void *sl_arena_take(sl_arena *a, size_t n, size_t size) SL_MUST_CHECK;
+static inline void sl_arena_reset(sl_arena *a) { a->used = 0; }
+
+#endif

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""The include edges of the tree: a folder of src/ may include only the folders named for it here.
+
+Also: no file over 800 lines, no getenv outside the option table, no include of a .c file,
+and function names unique over src/ (docs/architecture.md says why)."""
+import pathlib
+import re
+import sys
+
+ALLOWED = {
+    "base": set(),
+    "spec": set(),
+    "quant": set(),
+    "format": {"spec", "quant"},
+    "kernel": {"spec", "quant"},
+    "model": {"spec", "quant", "format", "kernel"},
+    "plan": {"spec"},
+    "sched": {"spec", "plan"},
+    "net": {"spec", "quant"},
+    "sim": {"spec", "plan", "sched"},
+    "engine": {"spec", "quant", "format", "kernel", "model", "plan", "sched", "net"},
+    "serve": {"engine", "model", "format"},
+}
+MAX_LINES = 800
+GETENV_OK = {"src/base/options.c"}
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
+FUNCTION = re.compile(r"^(?!static|typedef|return|else)[A-Za-z_][\w \t\*]*?\b(sl_\w+)\([^;{]*\)\s*\{", re.M)
+
+
+def check_file(root, path, definitions, errors):
+    rel = path.relative_to(root).as_posix()
+    text = path.read_text()
+    lines = text.count("\n")
+    if lines > MAX_LINES:
+        errors.append(f"{rel}: {lines} lines, limit {MAX_LINES}")
+    if re.search(r"\bgetenv\s*\(", text) and rel not in GETENV_OK:
+        errors.append(f"{rel}: getenv outside {', '.join(GETENV_OK)}")
+    parts = rel.split("/")
+    here = parts[1] if parts[0] == "src" else None
+    for target in INCLUDE.findall(text):
+        if target.endswith(".c"):
+            errors.append(f"{rel}: includes {target}")
+        there = target.split("/")[0]
+        if here and "/" in target and there != here and there != "base":
+            if there not in ALLOWED[here]:
+                errors.append(f"{rel}: src/{here} may not include {target}")
+    if parts[0] == "src" and path.suffix == ".c":
+        for name in FUNCTION.findall(text):
+            definitions.setdefault(name, []).append(rel)
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    errors, definitions = [], {}
+    for folder in sorted(p.name for p in (root / "src").iterdir() if p.is_dir()):
+        if folder not in ALLOWED:
+            errors.append(f"src/{folder}: not a folder of the design")
+    for top in ("src", "tools", "tests", "bench"):
+        for path in sorted((root / top).rglob("*.[ch]")):
+            check_file(root, path, definitions, errors)
+    for name, where in sorted(definitions.items()):
+        if len(where) > 1:
+            errors.append(f"{name}: defined in {', '.join(where)}")
+    print("\n".join(errors) if errors else f"layers: {len(definitions)} public functions, all in order")
+    return 1 if errors else 0
+
+
+sys.exit(main())
