@@ -1,0 +1,59 @@
+/* What a model is, as plain numbers: everything planner, simulator and engine need without weights.
+ * Filled by src/format from config.json. Thread: immutable after filling. */
+#ifndef SL_SPEC_MODEL_H
+#define SL_SPEC_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SL_MAX_LAYERS  512
+#define SL_MAX_TOP_K   64
+#define SL_MAX_EXPERTS 4096
+#define SL_MAX_EOS     16
+
+typedef enum sl_dtype { SL_F32, SL_F16, SL_BF16, SL_DTYPE_COUNT } sl_dtype;
+
+/* Bytes of one value. */
+static inline uint32_t sl_dtype_bytes(sl_dtype t) { return t == SL_F32 ? 4 : 2; }
+
+typedef enum sl_ffn_kind { SL_FFN_DENSE, SL_FFN_MOE } sl_ffn_kind;
+
+typedef struct sl_model_spec {
+    char arch[64];       /* class name in config.json, e.g. "Qwen3MoeForCausalLM" */
+    uint32_t n_layers;   /* transformer blocks */
+    uint32_t n_moe;      /* blocks whose feed-forward is routed */
+    uint32_t d_model;    /* hidden size */
+    uint32_t n_heads;    /* query heads */
+    uint32_t n_kv_heads; /* key/value heads; n_heads is a multiple */
+    uint32_t head_dim;
+    uint32_t vocab;
+    uint32_t d_ff_dense;  /* width of dense blocks, 0 when there are none */
+    uint32_t d_ff_expert; /* width of one expert */
+    uint32_t n_experts;
+    uint32_t top_k;
+    uint32_t max_position;   /* context the checkpoint was made for */
+    uint32_t sliding_window; /* 0: full attention; else keys within the last so many positions */
+    float rms_eps;
+    float rope_theta;
+    bool qk_norm;       /* RMSNorm over each query and key head */
+    bool norm_topk;     /* router weights of the chosen experts are rescaled to sum 1 */
+    bool tied_head;     /* the head is the embedding */
+    bool attention_bias; /* q, k, v (and o) carry a bias; refused by architectures that have none */
+    uint8_t ffn[SL_MAX_LAYERS];         /* sl_ffn_kind of each block */
+    uint16_t moe_index[SL_MAX_LAYERS];  /* MoE ordinal of a block, when it is one */
+    uint16_t moe_layer[SL_MAX_LAYERS];  /* block of a MoE ordinal */
+    uint32_t n_eos;
+    uint32_t eos[SL_MAX_EOS]; /* ids that end generation (config.json and generation_config.json) */
+    int64_t bos;              /* -1: none */
+    uint64_t n_params, n_params_active;
+    uint8_t hash[32]; /* of config and weights' headers: workers of one engine must agree */
+} sl_model_spec;
+
+/* Default sampling of generation_config.json; NaN or -1 where the file is silent. */
+typedef struct sl_generation_spec {
+    float temperature, top_p;
+    int32_t top_k;
+    int32_t do_sample; /* -1 unknown, 0, 1 */
+} sl_generation_spec;
+
+#endif
