@@ -1,0 +1,65 @@
+/* What a lane's next step contains: one row of every decoding request plus at most one chunk of one
+ * prompt. A pure function of its arguments. Thread: any.
+ *
+ * Rules, in this order:
+ *   1. rows of the step <= max_rows;
+ *   2. if a prompt waits, min_chunk rows (or what the prompt still needs, if less) are kept for it,
+ *      so that decoding requests cannot starve it;
+ *   3. decoding slots get one row each, taken round the table from `turn` on, so that no slot starves
+ *      when there are more of them than rows;
+ *   4. the prompt chunk belongs to the oldest prefilling slot that may take rows, and gets what is
+ *      left, at most max_chunk. */
+#ifndef SL_SCHED_BATCHER_H
+#define SL_SCHED_BATCHER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+typedef enum sl_slot_state {
+    SL_SLOT_EMPTY,
+    SL_SLOT_PREFILL, /* prompt_left tokens are not in the KV cache yet */
+    SL_SLOT_DECODE,  /* one token (sampled last) is to be run */
+} sl_slot_state;
+
+/* One slot of the lane's table. */
+typedef struct sl_slot_need {
+    sl_slot_state state;
+    uint32_t prompt_left; /* PREFILL: > 0 */
+    uint32_t max_rows;    /* rows its KV pages and its lead over the coordinator allow now; 0: parked */
+    uint64_t arrival;     /* admission number: lower is older */
+} sl_slot_need;
+
+typedef struct sl_batch_limits {
+    uint32_t max_rows;  /* max-num-batched-tokens of this lane, > 0 */
+    uint32_t max_chunk; /* most prompt rows in a step; 0: no limit of its own */
+    uint32_t min_chunk; /* rows kept for a waiting prompt; <= max_rows; 0: decoding goes first */
+} sl_batch_limits;
+
+/* rows consecutive rows of one slot. */
+typedef struct sl_step_part {
+    uint32_t slot;
+    uint32_t rows;
+    bool prefill;
+    bool sample; /* the last of these rows needs logits: decoding, or the prompt ends here */
+} sl_step_part;
+
+/* parts: caller's memory, cap >= min(n_slots, max_rows). Decoding parts first, by slot number, the
+ * prompt chunk last. */
+typedef struct sl_lane_step {
+    sl_step_part *parts;
+    size_t cap;
+    size_t n_parts;
+    uint32_t rows; /* of all parts; 0: nothing to do */
+    uint32_t turn; /* to be given to the next call */
+} sl_lane_step;
+
+/* slots [n_slots]; turn: 0 at first, then out->turn of the step before (any value is safe).
+ * SL_ERR_ARG: max_rows is 0, min_chunk above max_rows, a PREFILL slot with no prompt left, or cap
+ * too small. */
+sl_status sl_batcher_step(const sl_slot_need *slots, size_t n_slots, const sl_batch_limits *limits,
+                          uint32_t turn, sl_lane_step *out, sl_err *err);
+
+#endif

@@ -1,0 +1,184 @@
+/* Membership of a lane's barrier: who must send before a layer of a round may run.
+ *
+ * The member set of a (lane, round) is fixed before its first message. Three state machines agree on
+ * it; tests/model/membership.pml is the same protocol, model-checked; docs/membership.md draws it.
+ *
+ *   sl_member   one per lane at each attention worker
+ *   sl_seq      one per lane at the sequencer, the lowest live expert worker
+ *   sl_barrier  one per lane at each expert worker (the sequencer too)
+ *
+ * Messages (each object sees one lane; between two workers they arrive in the order sent):
+ *   JOIN                      member -> sequencer, only while it is in no round
+ *   ROUND_OPEN(round, set)    sequencer -> each newly joined member
+ *   rows(round, layer)        member -> every expert worker, a bare header where it has no rows;
+ *                             layer 0 carries the set, the last layer carries STAY or LEAVE
+ *   reply(round, layer)       expert worker -> member, one per message, bare if there are no rows;
+ *                             the sequencer's reply of the last layer carries NEXT(round + 1, set)
+ *   DEAD(member)              sequencer -> other expert workers
+ *
+ * A member sends layer l + 1 when every expert worker has answered layer l, so it has at most one
+ * unanswered message at each of them; the barrier enforces it. Layers are indices of MoE layers,
+ * 0 .. n_moe - 1. Rounds count from 1 in each epoch. Worker ids are never reused in a session: a
+ * restarted worker comes back under a new id, so the dead may be remembered for ever.
+ *
+ * Bad events return SL_ERR_PROTOCOL and leave the object as it was. What a dead member had still
+ * in flight is not an error: such calls return SL_OK and say `dropped`.
+ *
+ * No I/O, clock or threads. Memory is reserved at creation; the barrier allocates again only when
+ * more rounds are in flight than ever before. Thread: owner, for every function here. */
+#ifndef SL_SCHED_MEMBERSHIP_H
+#define SL_SCHED_MEMBERSHIP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* Members of one lane, and ids remembered as dead, are each limited to this. */
+#define SL_MAX_WORKERS 65536u
+
+/* ---- sorted sets of worker ids ---- */
+
+/* ids[0..n) ascending, no duplicates. Zero-initialise; free with sl_idset_free. A set decoded from a
+ * message may point at borrowed memory with cap 0, as long as nothing is inserted into it. */
+typedef struct sl_idset {
+    uint32_t *ids;
+    size_t n;
+    size_t cap;
+} sl_idset;
+
+/* SL_ERR_LIMIT above SL_MAX_WORKERS, SL_ERR_NOMEM. */
+sl_status sl_idset_reserve(sl_idset *s, size_t cap, sl_err *err);
+/* Adding an id that is in the set already is no error. */
+sl_status sl_idset_add(sl_idset *s, uint32_t id, sl_err *err);
+/* True if the id was in the set. */
+bool sl_idset_remove(sl_idset *s, uint32_t id);
+bool sl_idset_has(const sl_idset *s, uint32_t id);
+bool sl_idset_equal(const sl_idset *a, const sl_idset *b);
+sl_status sl_idset_copy(const sl_idset *from, sl_idset *to, sl_err *err);
+/* A set built from untrusted ids: SL_ERR_PROTOCOL unless strictly ascending, SL_ERR_LIMIT if n is
+ * above SL_MAX_WORKERS. Borrowed: out->ids points at ids. */
+sl_status sl_idset_check(uint32_t *ids, size_t n, sl_idset *out, sl_err *err);
+/* Forgets the ids, keeps the memory. */
+void sl_idset_clear(sl_idset *s);
+void sl_idset_free(sl_idset *s);
+
+/* ---- sequencer ---- */
+
+typedef struct sl_seq sl_seq;
+
+/* What an event at the sequencer asks the caller to send. The sets are borrowed until the next call
+ * on this sl_seq: copy or encode them at once, since replies of the last layer leave later. */
+typedef struct sl_seq_out {
+    bool dropped;            /* the event came from a dead member: ignore its message */
+    bool closed;             /* a round closed: next_to get NEXT(round, set) on the last reply */
+    uint64_t round;          /* the round that `set` is for; 0 if neither closed nor opened */
+    const sl_idset *set;     /* members of `round`; empty: the lane sleeps until the next JOIN */
+    const sl_idset *next_to; /* live members of the closed round, stayers and leavers */
+    const sl_idset *open_to; /* newly joined members: each gets ROUND_OPEN(round, set) */
+    bool announce;           /* send DEAD(dead) to every other expert worker */
+    uint32_t dead;
+} sl_seq_out;
+
+/* max_members: most members of this lane, 1 .. SL_MAX_WORKERS. */
+sl_status sl_seq_create(size_t max_members, sl_seq **out, sl_err *err);
+void sl_seq_free(sl_seq *s);
+
+/* JOIN arrived. A sleeping lane opens a round at once; otherwise the joiner is in the next set.
+ * SL_ERR_PROTOCOL: it is in the round or has joined already. SL_ERR_LIMIT: lane is full. */
+sl_status sl_seq_join(sl_seq *s, uint32_t member, sl_seq_out *out, sl_err *err);
+/* A last-layer message arrived (give it to the barrier first). The last one of the live members
+ * closes the round: next set = stayers + joiners - dead.
+ * SL_ERR_PROTOCOL: no member of the round, another round, or a second vote. */
+sl_status sl_seq_last(sl_seq *s, uint32_t member, uint64_t round, bool stay, sl_seq_out *out,
+                      sl_err *err);
+/* The member is dead (whoever found out, the sequencer decides). May close the round. A second
+ * notice of the same death is SL_OK and announces nothing. */
+sl_status sl_seq_dead(sl_seq *s, uint32_t member, sl_seq_out *out, sl_err *err);
+/* An expert worker was lost: forget rounds and joiners, keep the dead. */
+void sl_seq_reset(sl_seq *s, uint64_t epoch);
+uint64_t sl_seq_epoch(const sl_seq *s);
+bool sl_seq_asleep(const sl_seq *s);
+
+/* ---- barrier ---- */
+
+typedef struct sl_barrier sl_barrier;
+
+/* A layer of a round that may run now. */
+typedef struct sl_ready {
+    uint64_t round;
+    uint32_t layer;
+    const sl_idset *reply_to; /* live members: each gets exactly one reply; borrowed until the next
+                                 call on this barrier; may be empty when the senders died */
+} sl_ready;
+
+/* n_moe > 0: number of MoE layers. max_members as in sl_seq_create. */
+sl_status sl_barrier_create(uint32_t n_moe, size_t max_members, sl_barrier **out, sl_err *err);
+void sl_barrier_free(sl_barrier *b);
+
+/* A message of a member arrived. set: what it carried, NULL if nothing; copied. After SL_OK call
+ * sl_barrier_pop until it is false. *dropped: the sender is dead, forget the message and its rows.
+ * A member of the next round may be early (its layer 0 arrives while others still owe the last layer
+ * of this round): it waits its turn here.
+ * SL_ERR_PROTOCOL: not a member, first message of a round without a set, a set that differs from
+ * what another member sent, a round that is over, a layer that is not next, a second message before
+ * the reply, a round more than SL_MAX_WORKERS ahead (rounds whose members all died can be skipped,
+ * others cannot). */
+sl_status sl_barrier_arrive(sl_barrier *b, uint32_t member, uint64_t round, uint32_t layer,
+                            const sl_idset *set, bool *dropped, sl_err *err);
+/* The sequencer announced (or is) the end of this member: it counts as a bare header from now on.
+ * Only the sequencer's word counts: a broken connection alone is no reason to call this.
+ * After SL_OK call sl_barrier_pop until it is false. SL_ERR_LIMIT: too many dead to remember. */
+sl_status sl_barrier_dead(sl_barrier *b, uint32_t member, sl_err *err);
+/* Takes the next layer that may run; false if the barrier waits. */
+bool sl_barrier_pop(sl_barrier *b, sl_ready *out);
+/* Forget rounds and arrivals, keep the dead. */
+void sl_barrier_reset(sl_barrier *b, uint64_t epoch);
+uint64_t sl_barrier_epoch(const sl_barrier *b);
+/* For error messages and metrics: the (round, layer) waited for and who has not sent; false if no
+ * round is open. *missing (may be NULL) is copied into. */
+bool sl_barrier_waiting(const sl_barrier *b, uint64_t *round, uint32_t *layer, sl_idset *missing);
+
+/* ---- member ---- */
+
+typedef enum sl_member_state {
+    SL_MEMBER_IDLE,    /* in no round, no JOIN on its way */
+    SL_MEMBER_JOINING, /* JOIN sent, ROUND_OPEN not yet here */
+    SL_MEMBER_ROUND,   /* in a round */
+} sl_member_state;
+
+typedef struct sl_member {
+    uint32_t id;
+    sl_member_state state;
+    bool voted;     /* STAY or LEAVE is said for this round */
+    bool stay;      /* what was said */
+    bool wanted;    /* work came after LEAVE: join again when the round ends */
+    uint64_t epoch;
+    uint64_t round; /* current or latest round, 0: none in this epoch */
+    sl_idset set;   /* of the current round; owned */
+} sl_member;
+
+sl_status sl_member_init(sl_member *m, uint32_t id, size_t max_members, sl_err *err);
+void sl_member_free(sl_member *m);
+
+/* There is work for this lane. *send_join: send JOIN now. In a round it only remembers the wish if
+ * LEAVE was said already. A JOIN cannot be taken back: if the work vanishes, spend the round with
+ * bare headers and say LEAVE. */
+void sl_member_want(sl_member *m, bool *send_join);
+/* ROUND_OPEN arrived. SL_ERR_PROTOCOL: not joining, not in the set, round not above the latest. */
+sl_status sl_member_open(sl_member *m, uint64_t round, const sl_idset *set, sl_err *err);
+/* STAY or LEAVE, to be called once a round, before the last layer's messages are sent. */
+void sl_member_vote(sl_member *m, bool stay);
+/* Whether messages of this layer carry the set: layer 0 does, to every expert worker. */
+bool sl_member_needs_set(const sl_member *m, uint32_t layer);
+/* NEXT arrived. Call it when every expert worker has answered the last layer. With this member in
+ * the set the round `round` begins; without it the lane is IDLE here, or JOINING with *send_join if
+ * work came meanwhile. SL_ERR_PROTOCOL: not the round after this one, before the vote, or a set that
+ * contradicts the vote. */
+sl_status sl_member_next(sl_member *m, uint64_t round, const sl_idset *set, bool *send_join,
+                         sl_err *err);
+/* Back to IDLE; the caller drops the unfinished step and calls sl_member_want if there is work. */
+void sl_member_reset(sl_member *m, uint64_t epoch);
+
+#endif
