@@ -1,0 +1,97 @@
+/* A checkpoint bound to its architecture, and the computations of one block.
+ *
+ * The engine runs them as separate tasks on separate workers: attention + router (+ dense block) where
+ * the KV pages are, experts where their weights are, head where tokens are sampled. Residual stream and
+ * activations are f32 rows of d_model. All functions are pure in (weights, inputs): bits never depend
+ * on how rows are batched. Thread: open/close by the owner; computations by the owner of ex->pool. */
+#ifndef SL_MODEL_MODEL_H
+#define SL_MODEL_MODEL_H
+
+#include "base/mem.h"
+#include "kernel/kernel.h"
+#include "spec/model.h"
+
+typedef struct sl_model sl_model;
+
+/* What a worker hosts; only these tensors are bound and checked, the rest of the file is never touched. */
+typedef struct sl_stages {
+    bool attention;         /* embedding, attention, router, dense blocks, final norm, head */
+    bool experts;           /* routed experts, those marked in `hosted` */
+    const uint8_t *hosted;  /* [n_moe][n_experts] nonzero = hosted; NULL: all. Copied. */
+} sl_stages;
+
+/* Reads config.json and generation_config.json of a Hugging Face folder, no weights.
+ * Errors name file, field, value and limit. spec->hash covers config and the headers of the weight files. */
+sl_status sl_model_read_spec(const char *folder, sl_model_spec *spec, sl_generation_spec *gen,
+                             sl_err *err) SL_MUST_CHECK;
+
+/* Maps the weights that `stages` needs (read-only, shared). */
+sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **out,
+                        sl_err *err) SL_MUST_CHECK;
+void sl_model_free(sl_model *m);
+
+/* Borrowed until sl_model_free. */
+const sl_model_spec *sl_model_spec_of(const sl_model *m);
+const sl_generation_spec *sl_model_generation(const sl_model *m);
+const char *sl_model_folder(const sl_model *m);
+
+/* What a folder holds, for `sluice inspect` and plans. */
+typedef struct sl_model_info {
+    uint64_t n_tensors, bytes_total;
+    uint64_t bytes_attention; /* everything an attention worker maps */
+    uint64_t bytes_expert;    /* one expert of one block */
+    uint32_t n_files;
+    sl_dtype expert_dtype, attention_dtype;
+} sl_model_info;
+sl_status sl_model_inspect(const char *folder, sl_model_info *out, sl_err *err) SL_MUST_CHECK;
+
+/* Scratch that the attention-side calls below need for up to max_rows rows; taken from `scratch` and
+ * given back before they return (the arena's level on entry is its level on return). */
+size_t sl_model_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows);
+
+/* x[i] = embedding row of ids[i], widened. ids are < vocab (checked by the caller). */
+void sl_model_embed(const sl_model *m, const sl_exec *ex, const uint32_t *ids, uint32_t n_rows,
+                    float *x);
+
+/* Rows of one step: row r is at absolute position pos[r] of a request whose page base pointers are
+ * pages[r][0..]; rows of one request are in ascending position order. Pages of pos[r] exist. */
+typedef struct sl_rows {
+    uint32_t n;
+    const uint32_t *pos;
+    float *const *const *pages;
+} sl_rows;
+
+/* x += Attention(RMSNorm(x)): writes K and V of the rows into their pages, then attends. */
+void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
+                        float *x, sl_arena *scratch);
+
+/* x += FFN(RMSNorm(x)) of a dense block. */
+void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows, float *x,
+                    sl_arena *scratch);
+
+/* Router of a MoE block: h = RMSNorm(x) [n_rows][d_model], the rows that experts receive;
+ * expert[r][j], gate[r][j] for j < top_k: the chosen experts sorted by expert id with their weights
+ * (softmax in f32 over all experts, top-k, ties to the lower id, rescaled when norm_topk). */
+void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows,
+                    const float *x, float *h, uint32_t *expert, float *gate, sl_arena *scratch);
+
+/* Grouped expert FFN: group g applies `expert[g]` of block `layer` to rows
+ * row[first[g]] .. row[first[g+1]-1] of x, and writes result p (p in first[g]..first[g+1]-1) to y[p]:
+ * y = W2 (silu(W1 h) * W3 h), not scaled by the gate. y [first[n_groups]][d_model]. */
+typedef struct sl_expert_batch {
+    uint32_t n_groups;
+    const uint32_t *expert; /* [n_groups] */
+    const uint32_t *first;  /* [n_groups + 1] */
+    const uint32_t *row;    /* [first[n_groups]] */
+    const float *x;         /* rows of d_model */
+    float *y;
+} sl_expert_batch;
+size_t sl_experts_scratch_bytes(const sl_model_spec *spec, uint32_t max_pairs);
+void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
+                      const sl_expert_batch *b, sl_arena *scratch);
+
+/* logits[i] = head(RMSNorm(x[row[i]])), [n][vocab] f32. */
+void sl_model_head(const sl_model *m, const sl_exec *ex, const float *x, const uint32_t *row,
+                   uint32_t n, float *logits, sl_arena *scratch);
+
+#endif
