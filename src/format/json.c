@@ -1,0 +1,344 @@
+#include "format/json.h"
+
+#include "base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct sl_json_doc {
+    json_t *root;
+    char *name;
+};
+
+static const char *const kind_names[] = {
+    [SL_JSON_ABSENT] = "nothing", [SL_JSON_NULL] = "null",          [SL_JSON_BOOL] = "a boolean",
+    [SL_JSON_INT] = "an integer", [SL_JSON_REAL] = "a real number", [SL_JSON_STRING] = "a string",
+    [SL_JSON_ARRAY] = "an array", [SL_JSON_OBJECT] = "an object",
+};
+
+/* jansson's own nesting limit (2048) is deeper than our recursive users want, and not ours to set.
+ */
+static sl_status check_depth(const char *name, sl_span text, sl_err *err) {
+    size_t depth = 0, line = 1;
+    bool in_string = false;
+    for (size_t i = 0; i < text.len; i++) {
+        uint8_t c = text.data[i];
+        if (c == '\n') line++;
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = false;
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '[' || c == '{') {
+            if (++depth > SL_JSON_MAX_DEPTH)
+                return sl_fail(err, SL_ERR_LIMIT, "%s: line %zu: nested deeper than %d levels",
+                               name, line, SL_JSON_MAX_DEPTH);
+        } else if ((c == ']' || c == '}') && depth > 0) {
+            depth--;
+        }
+    }
+    return SL_OK;
+}
+
+sl_status sl_json_parse(const char *name, sl_span text, sl_json_doc **out, sl_err *err) {
+    sl_status st = check_depth(name, text, err);
+    if (st != SL_OK) return st;
+    sl_json_doc *doc = sl_alloc(1, sizeof *doc);
+    if (!doc || !(doc->name = sl_strdup(name))) {
+        st = sl_fail(err, SL_ERR_NOMEM, "%s: out of memory", name);
+        goto out;
+    }
+    json_error_t why;
+    const char *bytes = text.len ? (const char *)text.data : "";
+    doc->root = json_loadb(bytes, text.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+    if (!doc->root) {
+        sl_status code =
+            json_error_code(&why) == json_error_out_of_memory ? SL_ERR_NOMEM : SL_ERR_FORMAT;
+        st = sl_fail(err, code, "%s: line %d column %d: %s", name, why.line, why.column, why.text);
+        goto out;
+    }
+    *out = doc;
+    doc = NULL;
+out:
+    sl_json_doc_free(doc);
+    return st;
+}
+
+static sl_status read_all(int fd, const char *path, uint8_t *buf, size_t want, sl_err *err) {
+    for (size_t got = 0; got < want;) {
+        ssize_t n = read(fd, buf + got, want - got);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+        if (n == 0)
+            return sl_fail(err, SL_ERR_IO, "%s: ended after %zu of %zu bytes", path, got, want);
+        got += (size_t)n;
+    }
+    return SL_OK;
+}
+
+sl_status sl_json_load(const char *path, size_t max_bytes, sl_json_doc **out, sl_err *err) {
+    sl_status st = SL_OK;
+    uint8_t *buf = NULL;
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        sl_status code = errno == ENOENT || errno == ENOTDIR ? SL_ERR_NOTFOUND : SL_ERR_IO;
+        return sl_fail(err, code, "%s: %s", path, strerror(errno));
+    }
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        st = sl_fail(err, SL_ERR_IO, "%s: not a regular file", path);
+        goto out;
+    }
+    if ((uint64_t)info.st_size > max_bytes) {
+        st = sl_fail(err, SL_ERR_LIMIT, "%s: %lld bytes, limit %zu", path, (long long)info.st_size,
+                     max_bytes);
+        goto out;
+    }
+    size_t n = (size_t)info.st_size;
+    if (!(buf = sl_alloc(n, 1))) {
+        st = sl_fail(err, SL_ERR_NOMEM, "%s: %zu bytes", path, n);
+        goto out;
+    }
+    st = read_all(fd, path, buf, n, err);
+    if (st == SL_OK) st = sl_json_parse(path, (sl_span){buf, n}, out, err);
+out:
+    sl_free(buf);
+    close(fd);
+    return st;
+}
+
+void sl_json_doc_free(sl_json_doc *doc) {
+    if (!doc) return;
+    json_decref(doc->root);
+    sl_free(doc->name);
+    sl_free(doc);
+}
+
+sl_json sl_json_root(const sl_json_doc *doc) {
+    return (sl_json){doc, doc->root};
+}
+
+const char *sl_json_file(sl_json v) {
+    return v.doc->name;
+}
+
+sl_json_kind sl_json_kind_of(sl_json v) {
+    if (!v.value) return SL_JSON_ABSENT;
+    switch (json_typeof(v.value)) {
+    case JSON_NULL:
+        return SL_JSON_NULL;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return SL_JSON_BOOL;
+    case JSON_INTEGER:
+        return SL_JSON_INT;
+    case JSON_REAL:
+        return SL_JSON_REAL;
+    case JSON_STRING:
+        return SL_JSON_STRING;
+    case JSON_ARRAY:
+        return SL_JSON_ARRAY;
+    case JSON_OBJECT:
+        return SL_JSON_OBJECT;
+    }
+    return SL_JSON_ABSENT;
+}
+
+sl_json sl_json_get(sl_json v, const char *key) {
+    return (sl_json){v.doc, v.value ? json_object_get(v.value, key) : NULL};
+}
+
+sl_json sl_json_at(sl_json v, size_t i) {
+    return (sl_json){v.doc, v.value ? json_array_get(v.value, i) : NULL};
+}
+
+size_t sl_json_count(sl_json v) {
+    switch (sl_json_kind_of(v)) {
+    case SL_JSON_ARRAY:
+        return json_array_size(v.value);
+    case SL_JSON_OBJECT:
+        return json_object_size(v.value);
+    default:
+        return 0;
+    }
+}
+
+bool sl_json_next(sl_json obj, void **iter, const char **key, sl_json *out) {
+    if (sl_json_kind_of(obj) != SL_JSON_OBJECT) return false;
+    json_t *o = (json_t *)obj.value; /* jansson's iterators are not const; nothing is written */
+    *iter = *iter ? json_object_iter_next(o, *iter) : json_object_iter(o);
+    if (!*iter) return false;
+    *key = json_object_iter_key(*iter);
+    *out = (sl_json){obj.doc, json_object_iter_value(*iter)};
+    return true;
+}
+
+bool sl_json_as_span(sl_json v, sl_span *out) {
+    if (sl_json_kind_of(v) != SL_JSON_STRING) return false;
+    *out = (sl_span){(const uint8_t *)json_string_value(v.value), json_string_length(v.value)};
+    return true;
+}
+
+bool sl_json_as_u64(sl_json v, uint64_t *out) {
+    if (sl_json_kind_of(v) != SL_JSON_INT || json_integer_value(v.value) < 0) return false;
+    *out = (uint64_t)json_integer_value(v.value);
+    return true;
+}
+
+bool sl_json_as_f64(sl_json v, double *out) {
+    sl_json_kind kind = sl_json_kind_of(v);
+    if (kind != SL_JSON_INT && kind != SL_JSON_REAL) return false;
+    *out = json_number_value(v.value);
+    return true;
+}
+
+/* Appends the way from `from` to `target` ("a.b[3]") to path. Used for errors only, so a search is
+ * cheaper than every value carrying its way; depth is bounded by check_depth. */
+static bool find_path(const json_t *from, const json_t *target, char *path, size_t cap,
+                      size_t len) {
+    if (from == target) return true;
+    if (json_is_array(from)) {
+        for (size_t i = 0; i < json_array_size(from); i++) {
+            int n = snprintf(path + len, cap - len, "[%zu]", i);
+            size_t next = SL_MIN(len + (size_t)SL_MAX(n, 0), cap - 1);
+            if (find_path(json_array_get(from, i), target, path, cap, next)) return true;
+        }
+    } else if (json_is_object(from)) {
+        json_t *o = (json_t *)from;
+        for (void *it = json_object_iter(o); it; it = json_object_iter_next(o, it)) {
+            int n =
+                snprintf(path + len, cap - len, "%s%s", len ? "." : "", json_object_iter_key(it));
+            size_t next = SL_MIN(len + (size_t)SL_MAX(n, 0), cap - 1);
+            if (find_path(json_object_iter_value(it), target, path, cap, next)) return true;
+        }
+    }
+    path[len] = 0;
+    return false;
+}
+
+sl_status sl_json_fail(sl_json v, const char *key, sl_err *err, sl_status code, const char *fmt,
+                       ...) {
+    if (!err) return code;
+    char path[160] = "", text[256];
+    if (v.value) find_path(v.doc->root, v.value, path, sizeof path, 0);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    const char *dot = path[0] && key ? "." : "";
+    const char *colon = path[0] || key ? ": " : "";
+    return sl_fail(err, code, "%s: %s%s%.80s%s%s", v.doc->name, path, dot, key ? key : "", colon,
+                   text);
+}
+
+/* Sets *out to the field when it is there; *there tells. */
+static sl_status find_field(sl_json obj, const char *key, sl_json_need need, sl_json *out,
+                            bool *there, sl_err *err) {
+    if (sl_json_kind_of(obj) != SL_JSON_OBJECT)
+        return sl_json_fail(obj, NULL, err, SL_ERR_FORMAT, "%s where an object was expected",
+                            kind_names[sl_json_kind_of(obj)]);
+    *out = sl_json_get(obj, key);
+    *there = sl_json_kind_of(*out) > SL_JSON_NULL;
+    if (!*there && need == SL_JSON_REQUIRED)
+        return sl_json_fail(obj, key, err, SL_ERR_FORMAT, "missing");
+    return SL_OK;
+}
+
+static sl_status wrong_kind(sl_json obj, const char *key, sl_json v, const char *want,
+                            sl_err *err) {
+    char shown[64] = "";
+    char *text = json_dumps(v.value, JSON_ENCODE_ANY | JSON_COMPACT);
+    if (text) snprintf(shown, sizeof shown, " (%.40s)", text);
+    free(text);
+    return sl_json_fail(obj, key, err, SL_ERR_FORMAT, "%s%s where %s was expected",
+                        kind_names[sl_json_kind_of(v)], shown, want);
+}
+
+sl_status sl_json_u64(sl_json obj, const char *key, sl_json_need need, uint64_t min, uint64_t max,
+                      uint64_t *out, sl_err *err) {
+    sl_json v;
+    bool there;
+    sl_status st = find_field(obj, key, need, &v, &there, err);
+    if (st != SL_OK || !there) return st;
+    if (sl_json_kind_of(v) != SL_JSON_INT) return wrong_kind(obj, key, v, "an integer", err);
+    long long n = json_integer_value(v.value);
+    if (n < 0 || (uint64_t)n < min || (uint64_t)n > max)
+        return sl_json_fail(obj, key, err, SL_ERR_LIMIT, "%lld is outside %llu..%llu", n,
+                            (unsigned long long)min, (unsigned long long)max);
+    *out = (uint64_t)n;
+    return SL_OK;
+}
+
+sl_status sl_json_f64(sl_json obj, const char *key, sl_json_need need, double min, double max,
+                      double *out, sl_err *err) {
+    sl_json v;
+    bool there;
+    double x;
+    sl_status st = find_field(obj, key, need, &v, &there, err);
+    if (st != SL_OK || !there) return st;
+    if (!sl_json_as_f64(v, &x)) return wrong_kind(obj, key, v, "a number", err);
+    if (!(x >= min && x <= max))
+        return sl_json_fail(obj, key, err, SL_ERR_LIMIT, "%g is outside %g..%g", x, min, max);
+    *out = x;
+    return SL_OK;
+}
+
+sl_status sl_json_bool(sl_json obj, const char *key, sl_json_need need, bool *out, sl_err *err) {
+    sl_json v;
+    bool there;
+    sl_status st = find_field(obj, key, need, &v, &there, err);
+    if (st != SL_OK || !there) return st;
+    if (sl_json_kind_of(v) != SL_JSON_BOOL) return wrong_kind(obj, key, v, "true or false", err);
+    *out = json_is_true(v.value);
+    return SL_OK;
+}
+
+sl_status sl_json_string(sl_json obj, const char *key, sl_json_need need, const char **out,
+                         sl_err *err) {
+    sl_json v;
+    bool there;
+    sl_status st = find_field(obj, key, need, &v, &there, err);
+    if (st != SL_OK || !there) return st;
+    if (sl_json_kind_of(v) != SL_JSON_STRING) return wrong_kind(obj, key, v, "a string", err);
+    *out = json_string_value(v.value);
+    return SL_OK;
+}
+
+static sl_status get_container(sl_json obj, const char *key, sl_json_need need, sl_json_kind kind,
+                               sl_json *out, sl_err *err) {
+    sl_json v;
+    bool there;
+    sl_status st = find_field(obj, key, need, &v, &there, err);
+    if (st != SL_OK || !there) return st;
+    if (sl_json_kind_of(v) != kind) return wrong_kind(obj, key, v, kind_names[kind], err);
+    *out = v;
+    return SL_OK;
+}
+
+sl_status sl_json_array(sl_json obj, const char *key, sl_json_need need, sl_json *out,
+                        sl_err *err) {
+    return get_container(obj, key, need, SL_JSON_ARRAY, out, err);
+}
+
+sl_status sl_json_object(sl_json obj, const char *key, sl_json_need need, sl_json *out,
+                         sl_err *err) {
+    return get_container(obj, key, need, SL_JSON_OBJECT, out, err);
+}
+
+sl_status sl_json_only(sl_json obj, const char *const *keys, size_t n, sl_err *err) {
+    void *iter = NULL;
+    const char *key;
+    for (sl_json v; sl_json_next(obj, &iter, &key, &v);) {
+        bool known = sl_json_kind_of(v) == SL_JSON_NULL;
+        for (size_t i = 0; !known && i < n; i++) known = strcmp(key, keys[i]) == 0;
+        if (!known) return sl_json_fail(obj, key, err, SL_ERR_UNSUPPORTED, "unknown field");
+    }
+    return SL_OK;
+}

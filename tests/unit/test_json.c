@@ -1,0 +1,128 @@
+#include "format/json.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static sl_json_doc *parse(const char *text, sl_err *err) {
+    sl_json_doc *doc = NULL;
+    sl_status st =
+        sl_json_parse("c.json", (sl_span){(const uint8_t *)text, strlen(text)}, &doc, err);
+    assert_int_equal(st, doc ? SL_OK : err->code);
+    return doc;
+}
+
+static void getters_check_kind_and_range(void **state) {
+    (void)state;
+    sl_err err = {0};
+    sl_json_doc *doc = parse("{\"n\":7,\"x\":2.5,\"s\":\"hi\",\"b\":true,\"z\":null,\"neg\":-1,"
+                             "\"deep\":{\"list\":[{\"k\":1}]}}",
+                             &err);
+    assert_non_null(doc);
+    sl_json root = sl_json_root(doc);
+    uint64_t u = 0;
+    double f = 0;
+    bool b = false;
+    const char *s = NULL;
+    assert_int_equal(sl_json_u64(root, "n", SL_JSON_REQUIRED, 0, 7, &u, &err), SL_OK);
+    assert_int_equal(u, 7);
+    assert_int_equal(sl_json_f64(root, "n", SL_JSON_REQUIRED, 0, 7, &f, &err), SL_OK);
+    assert_true(f == 7.0);
+    assert_int_equal(sl_json_bool(root, "b", SL_JSON_REQUIRED, &b, &err), SL_OK);
+    assert_true(b);
+    assert_int_equal(sl_json_string(root, "s", SL_JSON_REQUIRED, &s, &err), SL_OK);
+    assert_string_equal(s, "hi");
+    assert_int_equal(sl_json_u64(root, "n", SL_JSON_REQUIRED, 8, 9, &u, &err), SL_ERR_LIMIT);
+    assert_string_equal(err.msg, "c.json: n: 7 is outside 8..9");
+    assert_int_equal(sl_json_u64(root, "neg", SL_JSON_REQUIRED, 0, 9, &u, &err), SL_ERR_LIMIT);
+    assert_int_equal(sl_json_u64(root, "x", SL_JSON_REQUIRED, 0, 9, &u, &err), SL_ERR_FORMAT);
+    assert_string_equal(err.msg, "c.json: x: a real number (2.5) where an integer was expected");
+    assert_int_equal(sl_json_f64(root, "x", SL_JSON_REQUIRED, 3, 9, &f, &err), SL_ERR_LIMIT);
+    u = 42;
+    assert_int_equal(sl_json_u64(root, "z", SL_JSON_OPTIONAL, 0, 9, &u, &err), SL_OK);
+    assert_int_equal(sl_json_u64(root, "nope", SL_JSON_OPTIONAL, 0, 9, &u, &err), SL_OK);
+    assert_int_equal(u, 42);
+    assert_int_equal(sl_json_u64(root, "z", SL_JSON_REQUIRED, 0, 9, &u, &err), SL_ERR_FORMAT);
+    assert_string_equal(err.msg, "c.json: z: missing");
+    sl_json in = sl_json_at(sl_json_get(sl_json_get(root, "deep"), "list"), 0);
+    assert_int_equal(sl_json_string(in, "k", SL_JSON_REQUIRED, &s, &err), SL_ERR_FORMAT);
+    assert_string_equal(err.msg,
+                        "c.json: deep.list[0].k: an integer (1) where a string was expected");
+    const char *const keys[] = {"n", "x", "s", "b", "deep"};
+    assert_int_equal(sl_json_only(root, keys, SL_LEN(keys), &err), SL_ERR_UNSUPPORTED);
+    assert_string_equal(err.msg, "c.json: neg: unknown field");
+    sl_json_doc_free(doc);
+}
+
+static void bad_documents_are_refused_with_a_place(void **state) {
+    (void)state;
+    sl_err err = {0};
+    assert_null(parse("{\"a\":1,\n\"a\":2}", &err));
+    assert_int_equal(err.code, SL_ERR_FORMAT);
+    assert_non_null(strstr(err.msg, "c.json: line 2"));
+    assert_non_null(strstr(err.msg, "duplicate"));
+    assert_null(parse("", &err));
+    assert_null(parse("{\"a\":1} x", &err));
+    assert_null(parse("{\"a\":\"\\u0000\"}", &err));
+    assert_null(parse("{\"a\":99999999999999999999}", &err));
+    assert_null(parse("{\"a\":\"\xff\"}", &err));
+    char deep[400];
+    for (int n = SL_JSON_MAX_DEPTH; n <= SL_JSON_MAX_DEPTH + 1; n++) {
+        memset(deep, '[', (size_t)n);
+        memset(deep + n, ']', (size_t)n);
+        deep[2 * n] = 0;
+        sl_json_doc *doc = parse(deep, &err);
+        assert_int_equal(doc != NULL, n <= SL_JSON_MAX_DEPTH);
+        sl_json_doc_free(doc);
+    }
+    assert_int_equal(err.code, SL_ERR_LIMIT);
+}
+
+static void fields_are_walked_in_file_order(void **state) {
+    (void)state;
+    sl_err err = {0};
+    sl_json_doc *doc = parse("{\"z\":0,\"a\":1,\"m\":2,\"b\":3}", &err);
+    void *iter = NULL;
+    const char *key;
+    char seen[8] = "";
+    uint64_t want = 0, got;
+    for (sl_json v; sl_json_next(sl_json_root(doc), &iter, &key, &v); want++) {
+        assert_true(sl_json_as_u64(v, &got));
+        assert_int_equal(got, want);
+        strcat(seen, key);
+    }
+    assert_string_equal(seen, "zamb");
+    sl_json_doc_free(doc);
+}
+
+static void files_have_a_size_limit(void **state) {
+    (void)state;
+    char path[] = "/tmp/sl_json_XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, "[1,2,3]", 7) == 7);
+    close(fd);
+    sl_err err = {0};
+    sl_json_doc *doc = NULL;
+    assert_int_equal(sl_json_load(path, 6, &doc, &err), SL_ERR_LIMIT);
+    assert_non_null(strstr(err.msg, "7 bytes, limit 6"));
+    assert_int_equal(sl_json_load(path, 7, &doc, &err), SL_OK);
+    assert_int_equal(sl_json_count(sl_json_root(doc)), 3);
+    sl_json_doc_free(doc);
+    unlink(path);
+    assert_int_equal(sl_json_load(path, 7, &doc, &err), SL_ERR_NOTFOUND);
+    assert_int_equal(sl_json_load("/tmp", 7, &doc, &err), SL_ERR_IO);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(getters_check_kind_and_range),
+        cmocka_unit_test(bad_documents_are_refused_with_a_place),
+        cmocka_unit_test(fields_are_walked_in_file_order),
+        cmocka_unit_test(files_have_a_size_limit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
