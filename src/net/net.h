@@ -1,0 +1,110 @@
+/* The fabric: authenticated connections that carry messages over a transport.
+ *
+ * A net belongs to one process role (a worker or a coordinator). It listens on one address, connects to
+ * others on demand, does the mutual HMAC-SHA256 handshake on every connection before anything else is
+ * delivered, sends heartbeats and watches the peers'. Delivery is per-connection FIFO without gaps.
+ * Transports: "loop" (threads of one process, through a hub), "shm" and "tcp" (UCX).
+ * Thread: owner (the thread that calls sl_net_progress) for everything but sl_net_wake. Callbacks run
+ * inside sl_net_progress; they may send, connect and close, but not free the net. */
+#ifndef SL_NET_NET_H
+#define SL_NET_NET_H
+
+#include "base/clock.h"
+#include "base/span.h"
+#include "net/wire.h"
+
+typedef struct sl_net sl_net;
+typedef struct sl_conn sl_conn;
+
+/* Payload bytes: 64-byte aligned, reference counted by hand-over: whoever holds it frees it once. */
+typedef struct sl_buf {
+    uint8_t *data;
+    size_t len, cap;
+} sl_buf;
+
+/* From a per-net pool of recycled blocks; NULL when memory is out. */
+sl_buf *sl_net_buf_take(sl_net *net, size_t len) SL_MUST_CHECK;
+void sl_net_buf_give(sl_net *net, sl_buf *buf); /* NULL-safe */
+
+/* What each side tells the other in the handshake. */
+typedef struct sl_hello {
+    uint32_t worker;         /* id, SL_NO_WORKER when the coordinator has not given one yet */
+    uint32_t incarnation;    /* random per process start */
+    uint32_t is_coordinator; /* 0 or 1 */
+    uint32_t wire;           /* sl_wire_format */
+    uint32_t rows_in_flight; /* most rows this attention worker will have dispatched and unmerged */
+    uint32_t roles;          /* SL_ROLE_* this worker is able to take */
+    uint8_t model_hash[32];  /* sl_model_spec.hash; zero: none */
+    char address[96];        /* where this net listens, "" when nowhere */
+    char name[64];           /* for logs */
+} sl_hello;
+#define SL_ROLE_ATTENTION 0x1u
+#define SL_ROLE_EXPERT    0x2u
+
+typedef struct sl_net_events {
+    /* The connection is authenticated; returning an error refuses it with err's text. */
+    sl_status (*on_open)(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err);
+    /* One message in order. payload (NULL when bytes == 0) is the callee's now. An error return is
+     * logged and answered with SL_MSG_ERROR; SL_ERR_PROTOCOL also closes the connection. */
+    sl_status (*on_message)(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
+                            sl_err *err);
+    /* The connection is gone (never opened ones too). Its user pointer is still readable. */
+    void (*on_down)(void *ctx, sl_conn *c, sl_status why, const char *text);
+} sl_net_events;
+
+/* In-process hub for "loop" nets. With a seed, deliveries are delayed by up to max_delay_us and messages
+ * of different connections overtake each other, reproducibly in their order of choice. Thread: any. */
+typedef struct sl_loop_hub sl_loop_hub;
+sl_status sl_loop_hub_create(uint64_t seed, uint32_t max_delay_us, sl_loop_hub **out,
+                             sl_err *err) SL_MUST_CHECK;
+void sl_loop_hub_free(sl_loop_hub *h); /* after all its nets */
+
+typedef struct sl_net_opts {
+    const char *transport; /* "loop", "shm", "tcp" */
+    sl_loop_hub *hub;      /* for "loop" */
+    const char *host;      /* to bind; NULL: do not listen. "loop" ignores it */
+    uint16_t port;         /* 0: any free one below 32768 */
+    sl_span secret;        /* shared key; empty is refused on a non-loopback bind */
+    sl_hello hello;        /* own; address is filled in by the net */
+    sl_clock clock;
+    uint32_t heartbeat_us, dead_after_us; /* 0: 250 ms and 2 s */
+    sl_net_events on;
+    void *ctx;
+} sl_net_opts;
+
+/* Sets what UCX reads from the environment; call first in main, before any thread. */
+void sl_net_setup_process(const char *transport);
+
+sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) SL_MUST_CHECK;
+void sl_net_free(sl_net *n); /* closes all, flushes briefly */
+const char *sl_net_address(const sl_net *n); /* "host:port" or "loop:7"; "" when not listening */
+/* A worker learns its id from the coordinator after the net exists; later handshakes carry it. */
+void sl_net_set_worker(sl_net *n, uint32_t worker);
+void sl_net_set_rows_in_flight(sl_net *n, uint32_t rows);
+
+/* Starts a connection; on_open or on_down follows (handshake deadline 2 s). */
+sl_status sl_net_connect(sl_net *n, const char *address, void *user, sl_conn **out,
+                         sl_err *err) SL_MUST_CHECK;
+/* Never blocks. Takes payload in every case. Fills session, src, incarnation, seq, bytes of the header
+ * itself. SL_ERR_PEER_DOWN when the connection is gone. */
+sl_status sl_net_send(sl_net *n, sl_conn *c, sl_wire_header h, sl_buf *payload);
+/* Sends BYE with a reason and drops the connection; on_down is called with `why` from the next progress. */
+void sl_net_close(sl_net *n, sl_conn *c, sl_status why, const char *text);
+
+/* Delivers what is there, drives sends, handshakes and heartbeats. Returns the messages delivered. */
+uint32_t sl_net_progress(sl_net *n);
+/* Sleeps until something arrives, sl_net_wake, or timeout_us; polls for about 20 us first.
+ * Heartbeats still leave on time: it never sleeps past the next one. */
+void sl_net_wait(sl_net *n, uint64_t timeout_us);
+void sl_net_wake(sl_net *n); /* Thread: any */
+
+typedef struct sl_conn_stats {
+    uint64_t sent_messages, sent_bytes, received_messages, received_bytes;
+} sl_conn_stats;
+const sl_hello *sl_conn_hello(const sl_conn *c);
+void *sl_conn_user(const sl_conn *c);
+void sl_conn_set_user(sl_conn *c, void *user);
+sl_conn_stats sl_conn_stats_of(const sl_conn *c);
+bool sl_conn_is_open(const sl_conn *c);
+
+#endif

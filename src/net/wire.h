@@ -1,0 +1,176 @@
+/* The bytes between processes. Little-endian; docs/protocol.md is the byte table, golden vectors are in
+ * tests. Decoders never trust a length: every view they return lies inside the span they were given.
+ * Thread: any. */
+#ifndef SL_NET_WIRE_H
+#define SL_NET_WIRE_H
+
+#include "base/span.h"
+#include "base/status.h"
+#include "spec/model.h"
+
+#define SL_WIRE_MAGIC        0x43494C53u /* "SLIC" */
+#define SL_WIRE_VERSION      1
+#define SL_WIRE_HEADER_BYTES 72
+#define SL_WIRE_MAX_BYTES    (256u << 20) /* of one payload */
+#define SL_WIRE_MAX_ROWS     65536u       /* of one token batch */
+#define SL_MAX_WORKERS       4096u
+
+typedef enum sl_msg_kind {
+    /* session: handled inside src/net */
+    SL_MSG_HELLO = 1,
+    SL_MSG_CHALLENGE,
+    SL_MSG_AUTH,
+    SL_MSG_WELCOME,
+    SL_MSG_REFUSE,
+    SL_MSG_BYE,
+    SL_MSG_HEARTBEAT,
+    SL_MSG_ERROR, /* reply to an unknown or unacceptable message: payload is text */
+    /* control: coordinator and workers */
+    SL_MSG_PLAN = 16, /* payload: plan.json, with ids and addresses filled in */
+    SL_MSG_READY,     /* worker: the stages of plan `epoch` are mapped, peers are connected */
+    SL_MSG_SUBMIT,
+    SL_MSG_CANCEL,
+    SL_MSG_TOKENS,
+    SL_MSG_ACK,
+    SL_MSG_STATS_GET,
+    SL_MSG_STATS,
+    SL_MSG_SHUTDOWN,
+    /* token path: attention and expert workers */
+    SL_MSG_DISPATCH = 32,
+    SL_MSG_RETURN,
+    SL_MSG_JOIN,        /* idle attention worker -> sequencer of a lane */
+    SL_MSG_ROUND_OPEN,  /* sequencer -> joiner: round and member set */
+    SL_MSG_MEMBER_DEAD, /* sequencer -> expert workers */
+    SL_MSG_KV_PAGES = 48, /* reserved */
+} sl_msg_kind;
+
+typedef enum sl_wire_format { SL_WIRE_F32, SL_WIRE_BF16, SL_WIRE_FORMAT_COUNT } sl_wire_format;
+
+/* flags of a header */
+#define SL_WIRE_SET  0x1u /* the payload carries a member set */
+#define SL_WIRE_STAY 0x2u /* last-layer dispatch: the sender takes part in the next round */
+
+typedef struct sl_wire_header {
+    uint16_t kind;        /* sl_msg_kind */
+    uint32_t flags;
+    uint64_t session;     /* of this connection; 0 only before WELCOME */
+    uint32_t src;         /* worker id of the sender, SL_NO_WORKER for the coordinator */
+    uint32_t incarnation; /* of the sender's process */
+    uint32_t epoch;       /* plan epoch */
+    uint32_t lane, round, layer, chunk;
+    uint32_t seq;  /* per connection and direction, from 1, no gaps */
+    uint32_t rows; /* rows of a token batch */
+    uint32_t bytes; /* of the payload that follows */
+} sl_wire_header;
+
+#define SL_NO_WORKER 0xFFFFFFFFu
+
+void sl_wire_header_encode(const sl_wire_header *h, uint8_t out[SL_WIRE_HEADER_BYTES]);
+/* Refuses wrong magic, version, or bytes/rows over the limits. Unknown kinds decode fine. */
+sl_status sl_wire_header_decode(sl_span in, sl_wire_header *out, sl_err *err) SL_MUST_CHECK;
+const char *sl_msg_kind_name(uint16_t kind);
+const char *sl_wire_format_name(sl_wire_format f);
+uint32_t sl_wire_format_bytes(sl_wire_format f); /* of one value */
+
+/* Row tag: opaque to experts. slot < 2^20, generation < 2^28, index < 2^16. */
+static inline uint64_t sl_tag_make(uint32_t slot, uint32_t generation, uint32_t index) {
+    return (uint64_t)slot << 44 | (uint64_t)(generation & 0xFFFFFFFu) << 16 | (index & 0xFFFFu);
+}
+static inline uint32_t sl_tag_slot(uint64_t t) { return (uint32_t)(t >> 44); }
+static inline uint32_t sl_tag_generation(uint64_t t) { return (uint32_t)(t >> 16) & 0xFFFFFFFu; }
+static inline uint32_t sl_tag_index(uint64_t t) { return (uint32_t)t & 0xFFFFu; }
+
+/* A token batch on its way to experts. Sections of the payload, in this order, each 8-byte aligned
+ * (data: 64): u32 n_set, u32 n_entries, set u32[n_set], tag u64[rows], first u32[rows+1],
+ * expert u32[n_entries], position u32[n_entries], gate f32[n_entries], data[rows][d_model] in the wire
+ * format. Row r has the router positions entries first[r]..first[r+1]-1, in ascending position. */
+typedef struct sl_wire_dispatch {
+    uint32_t rows, n_set, n_entries;
+    uint32_t *set;
+    uint64_t *tag;
+    uint32_t *first, *expert, *position;
+    float *gate;
+    uint8_t *data; /* rows * d_model values of the wire format */
+} sl_wire_dispatch;
+
+/* Payload size, and the places to write to inside buf (64-byte aligned, that many bytes). */
+size_t sl_wire_dispatch_bytes(uint32_t rows, uint32_t n_set, uint32_t n_entries, uint32_t d_model,
+                              sl_wire_format f);
+void sl_wire_dispatch_layout(void *buf, uint32_t rows, uint32_t n_set, uint32_t n_entries,
+                             uint32_t d_model, sl_wire_format f, sl_wire_dispatch *out);
+/* Views into a received payload (64-byte aligned, borrowed). Checks sizes, that set is strictly ascending,
+ * first ascending from 0 to n_entries, every row has >= 1 entry, expert < n_experts,
+ * position < top_k and strictly ascending within a row, gates finite. */
+sl_status sl_wire_dispatch_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
+                                  sl_wire_format f, sl_wire_dispatch *out, sl_err *err) SL_MUST_CHECK;
+
+/* Rows on their way back. Sections: u32 n_set, u32 reserved, set u32[n_set], tag u64[rows],
+ * mask u64[rows] (router positions that the row sums), data[rows][d_model]. */
+typedef struct sl_wire_return {
+    uint32_t rows, n_set;
+    uint32_t *set;
+    uint64_t *tag, *mask;
+    uint8_t *data;
+} sl_wire_return;
+
+size_t sl_wire_return_bytes(uint32_t rows, uint32_t n_set, uint32_t d_model, sl_wire_format f);
+void sl_wire_return_layout(void *buf, uint32_t rows, uint32_t n_set, uint32_t d_model,
+                           sl_wire_format f, sl_wire_return *out);
+sl_status sl_wire_return_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
+                                sl_wire_format f, sl_wire_return *out, sl_err *err) SL_MUST_CHECK;
+
+/* ROUND_OPEN: header.round with its set. MEMBER_DEAD: header.rows unused, payload u32 worker id. */
+size_t sl_wire_set_bytes(uint32_t n_set);
+void sl_wire_set_encode(const uint32_t *set, uint32_t n_set, void *buf);
+sl_status sl_wire_set_decode(sl_span payload, const uint32_t **set, uint32_t *n_set,
+                             sl_err *err) SL_MUST_CHECK;
+
+/* A request handed to an attention worker. */
+typedef struct sl_wire_submit {
+    uint64_t request;      /* coordinator's id, never reused in a session */
+    uint32_t max_tokens;   /* new tokens at most */
+    uint32_t start;        /* tokens[0..start) have their KV in the pages already (0 for now) */
+    float temperature, top_p;
+    uint32_t top_k, choice;
+    uint64_t seed;
+    uint32_t flags;        /* SL_SUBMIT_IGNORE_EOS, SL_SUBMIT_LOGITS */
+    uint32_t n_tokens, n_pages, n_stop;
+    const uint32_t *tokens; /* prompt, then what was generated before */
+    const uint32_t *pages;  /* page ids in position order, enough for tokens + max_tokens */
+    const uint32_t *stop;   /* ids that end generation besides the model's */
+} sl_wire_submit;
+#define SL_SUBMIT_IGNORE_EOS 0x1u
+size_t sl_wire_submit_bytes(const sl_wire_submit *s);
+void sl_wire_submit_encode(const sl_wire_submit *s, void *buf);
+/* Arrays are borrowed views into payload. Counts capped: tokens and pages by bytes, stop by 64. */
+sl_status sl_wire_submit_decode(sl_span payload, sl_wire_submit *out, sl_err *err) SL_MUST_CHECK;
+
+/* New tokens, many requests at once. header.rows = count. */
+typedef enum sl_finish { SL_FINISH_NONE, SL_FINISH_STOP, SL_FINISH_LENGTH, SL_FINISH_ERROR } sl_finish;
+typedef struct sl_wire_token {
+    uint64_t request;
+    uint32_t position; /* absolute position the token takes */
+    uint32_t token;    /* undefined when finish is ERROR */
+    uint32_t finish;   /* sl_finish: this is the request's last record */
+    uint32_t reserved;
+} sl_wire_token;
+size_t sl_wire_tokens_bytes(uint32_t n);
+void sl_wire_tokens_encode(const sl_wire_token *t, uint32_t n, void *buf);
+sl_status sl_wire_tokens_decode(const sl_wire_header *h, sl_span payload, const sl_wire_token **out,
+                                sl_err *err) SL_MUST_CHECK;
+
+/* CANCEL and ACK: n pairs {u64 request, u64 value}; ACK's value is the number of generated tokens
+ * that the coordinator has seen (a worker runs at most SL_MAX_AHEAD tokens past it). */
+#define SL_MAX_AHEAD 32
+typedef struct sl_wire_pair {
+    uint64_t request, value;
+} sl_wire_pair;
+void sl_wire_pairs_encode(const sl_wire_pair *p, uint32_t n, void *buf);
+sl_status sl_wire_pairs_decode(const sl_wire_header *h, sl_span payload, const sl_wire_pair **out,
+                               sl_err *err) SL_MUST_CHECK;
+
+/* Rows between f32 and the wire format; exact inverse for what the format can hold. */
+void sl_wire_pack(sl_wire_format f, const float *src, size_t n, void *dst);
+void sl_wire_unpack(sl_wire_format f, const void *src, size_t n, float *dst);
+
+#endif
