@@ -1,0 +1,102 @@
+/* The coordinator: requests in, tokens out.
+ *
+ * It owns the request ledger, the page ledger and the plan; it starts or awaits workers, sends them
+ * requests, and hands their tokens to callbacks. It is never on the token path between attention and
+ * expert workers. One thread of its own drives it.
+ * Thread: sl_engine_* any, unless said; callbacks run on the engine's thread and must not block. */
+#ifndef SL_ENGINE_ENGINE_H
+#define SL_ENGINE_ENGINE_H
+
+#include "base/span.h"
+#include "base/status.h"
+#include "model/sampler.h"
+#include "net/wire.h"
+#include "spec/model.h"
+#include "spec/plan.h"
+
+typedef struct sl_engine sl_engine;
+
+/* How local workers run. */
+typedef enum sl_spawn {
+    SL_SPAWN_THREADS,   /* in this process over "loop" */
+    SL_SPAWN_PROCESSES, /* children of this process: killing one hurts nobody else */
+    SL_SPAWN_NONE,      /* the plan's workers join by themselves */
+} sl_spawn;
+
+typedef struct sl_engine_opts {
+    const char *model_folder;
+    sl_plan plan;          /* roles, lanes, schedule, numerics, limits (spec/plan.h) */
+    const char *transport; /* "loop", "shm", "tcp" */
+    sl_spawn spawn;
+    const char *host;      /* fabric bind address of the coordinator */
+    uint16_t port;
+    sl_span secret;        /* empty with local workers: a random one is made */
+    const char *program;   /* path of this program, for SL_SPAWN_PROCESSES */
+    const char *isa;       /* NULL: best */
+    const char *trace_path;
+    uint64_t delay_seed;   /* loop: seeded delays and reorderings of up to delay_us */
+    uint32_t delay_us;
+    uint32_t join_timeout_s; /* for all workers of the plan to be ready */
+} sl_engine_opts;
+
+/* Starts workers and waits until every one is ready, or says which is missing. Copies what it keeps. */
+sl_status sl_engine_create(const sl_engine_opts *o, sl_engine **out, sl_err *err) SL_MUST_CHECK;
+/* Cancels what runs, stops the workers it started, joins threads. */
+void sl_engine_free(sl_engine *e);
+const sl_model_spec *sl_engine_spec(const sl_engine *e);
+
+/* What happens to a request; `n` tokens at `tokens` are borrowed for the call. */
+typedef struct sl_request_event {
+    uint64_t request;
+    const uint32_t *tokens;
+    uint32_t n;
+    sl_finish finish;     /* not NONE: the last event of this request */
+    sl_status status;     /* with SL_FINISH_ERROR: why */
+    const char *message;  /* with SL_FINISH_ERROR, else NULL; borrowed for the call */
+} sl_request_event;
+
+typedef struct sl_request_params {
+    const uint32_t *prompt; /* >= 1 ids, each < vocab; copied */
+    uint32_t n_prompt;
+    uint32_t max_tokens;    /* >= 1 */
+    sl_sampling sampling;
+    bool ignore_eos;
+    const uint32_t *stop; /* further ids that end generation; copied */
+    uint32_t n_stop;      /* <= 64 */
+    void (*on_event)(void *ctx, const sl_request_event *ev);
+    void *ctx; /* must stay valid until the last event */
+} sl_request_params;
+
+/* Queues a request. Refuses at once (no event follows): SL_ERR_ARG for bad ids or ranges, SL_ERR_LIMIT when
+ * prompt + max_tokens exceed the context or the page pool, SL_ERR_OVERLOADED when the queue is full,
+ * SL_ERR_WORKER_LOST when the plan's workers are not all there. */
+sl_status sl_engine_submit(sl_engine *e, const sl_request_params *p, uint64_t *request,
+                           sl_err *err) SL_MUST_CHECK;
+/* The request's last event (finish STOP, after the tokens already on their way are dropped) follows soon;
+ * unknown or finished ids are ignored. */
+void sl_engine_cancel(sl_engine *e, uint64_t request);
+
+/* One worker as last reported (about twice a second). Times in microseconds since its start. */
+typedef struct sl_worker_stats {
+    uint32_t id, roles;
+    bool alive;
+    int64_t pid; /* -1: a thread or remote */
+    char name[64];
+    uint64_t attention_rows, expert_rows, rounds, tokens;
+    uint64_t sent_bytes, received_bytes, sent_messages, received_messages;
+    uint64_t execute_us, pack_us, poll_us, sleep_us, wall_us;
+    uint64_t rows_created, rows_merged, rows_cancelled, rows_lost, rows_stale;
+} sl_worker_stats;
+
+typedef struct sl_engine_stats {
+    uint32_t running, waiting;
+    uint64_t pages_total, pages_used;
+    uint64_t prompt_tokens, generated_tokens;
+    uint64_t finished_stop, finished_length, finished_error, finished_cancelled, preempted;
+    bool serving; /* every worker of the plan is ready */
+    uint32_t n_workers;
+    sl_worker_stats worker[64]; /* the first 64 */
+} sl_engine_stats;
+void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out);
+
+#endif
