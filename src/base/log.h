@@ -1,0 +1,18 @@
+/* Log lines on stderr: "2026-01-02T03:04:05.678 warn net: text". One write per line. Thread: any. */
+#ifndef SL_BASE_LOG_H
+#define SL_BASE_LOG_H
+
+#include "base/status.h"
+
+typedef enum sl_log_level { SL_LOG_ERROR, SL_LOG_WARN, SL_LOG_INFO, SL_LOG_DEBUG } sl_log_level;
+
+/* Lines above this level are dropped; the default is SL_LOG_WARN. */
+void sl_log_set_level(sl_log_level level);
+/* "error", "warn", "info", "debug"; SL_ERR_ARG otherwise. */
+sl_status sl_log_level_parse(const char *text, sl_log_level *out) SL_MUST_CHECK;
+/* Put before every line of this process, e.g. "worker 2"; copied, at most 31 bytes. */
+void sl_log_set_who(const char *who);
+/* Control characters in the formatted text are replaced, so that a peer cannot forge lines. */
+void sl_log(sl_log_level level, const char *module, const char *fmt, ...) SL_PRINTF(3, 4);
+
+#endif
