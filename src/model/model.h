@@ -1,9 +1,10 @@
 /* A checkpoint bound to its architecture, and the computations of one block.
  *
- * The engine runs them as separate tasks on separate workers: attention + router (+ dense block) where
- * the KV pages are, experts where their weights are, head where tokens are sampled. Residual stream and
- * activations are f32 rows of d_model. All functions are pure in (weights, inputs): bits never depend
- * on how rows are batched. Thread: open/close by the owner; computations by the owner of ex->pool. */
+ * The engine runs them as separate tasks on separate workers: attention + router (+ dense block)
+ * where the KV pages are, experts where their weights are, head where tokens are sampled. Residual
+ * stream and activations are f32 rows of d_model. All functions are pure in (weights, inputs): bits
+ * never depend on how rows are batched. Thread: open/close by the owner; computations by the owner
+ * of ex->pool. */
 #ifndef SL_MODEL_MODEL_H
 #define SL_MODEL_MODEL_H
 
@@ -13,15 +14,17 @@
 
 typedef struct sl_model sl_model;
 
-/* What a worker hosts; only these tensors are bound and checked, the rest of the file is never touched. */
+/* What a worker hosts; only these tensors are bound and checked, the rest of the file is never
+ * touched. */
 typedef struct sl_stages {
-    bool attention;         /* embedding, attention, router, dense blocks, final norm, head */
-    bool experts;           /* routed experts, those marked in `hosted` */
-    const uint8_t *hosted;  /* [n_moe][n_experts] nonzero = hosted; NULL: all. Copied. */
+    bool attention;        /* embedding, attention, router, dense blocks, final norm, head */
+    bool experts;          /* routed experts, those marked in `hosted` */
+    const uint8_t *hosted; /* [n_moe][n_experts] nonzero = hosted; NULL: all. Copied. */
 } sl_stages;
 
 /* Reads config.json and generation_config.json of a Hugging Face folder, no weights.
- * Errors name file, field, value and limit. spec->hash covers config and the headers of the weight files. */
+ * Errors name file, field, value and limit. spec->hash covers config and the headers of the weight
+ * files. */
 sl_status sl_model_read_spec(const char *folder, sl_model_spec *spec, sl_generation_spec *gen,
                              sl_err *err) SL_MUST_CHECK;
 
@@ -45,8 +48,8 @@ typedef struct sl_model_info {
 } sl_model_info;
 sl_status sl_model_inspect(const char *folder, sl_model_info *out, sl_err *err) SL_MUST_CHECK;
 
-/* Scratch that the attention-side calls below need for up to max_rows rows; taken from `scratch` and
- * given back before they return (the arena's level on entry is its level on return). */
+/* Scratch that the attention-side calls below need for up to max_rows rows; taken from `scratch`
+ * and given back before they return (the arena's level on entry is its level on return). */
 size_t sl_model_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows);
 
 /* x[i] = embedding row of ids[i], widened. ids are < vocab (checked by the caller). */
@@ -76,8 +79,8 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32
                     const float *x, float *h, uint32_t *expert, float *gate, sl_arena *scratch);
 
 /* Grouped expert FFN: group g applies `expert[g]` of block `layer` to rows
- * row[first[g]] .. row[first[g+1]-1] of x, and writes result p (p in first[g]..first[g+1]-1) to y[p]:
- * y = W2 (silu(W1 h) * W3 h), not scaled by the gate. y [first[n_groups]][d_model]. */
+ * row[first[g]] .. row[first[g+1]-1] of x, and writes result p (p in first[g]..first[g+1]-1) to
+ * y[p]: y = W2 (silu(W1 h) * W3 h), not scaled by the gate. y [first[n_groups]][d_model]. */
 typedef struct sl_expert_batch {
     uint32_t n_groups;
     const uint32_t *expert; /* [n_groups] */

@@ -1,5 +1,5 @@
-/* Sampling: a pure function of (logits, parameters, seed, choice, position), so a request that continues
- * on another worker draws the same tokens. Thread: any. */
+/* Sampling: a pure function of (logits, parameters, seed, choice, position), so a request that
+ * continues on another worker draws the same tokens. Thread: any. */
 #ifndef SL_MODEL_SAMPLER_H
 #define SL_MODEL_SAMPLER_H
 

@@ -1,0 +1,95 @@
+/* Byte-level BPE tokenizers as published in Hugging Face folders (tokenizer.json, with
+ * tokenizer_config.json where it adds tokens). BPE: Sennrich et al., arXiv:1508.07909.
+ *
+ * text -> added tokens cut out -> normalizer (none or NFC) -> pre-tokenizer (regular expressions)
+ * -> bytes -> merges by rank -> ids. Anything in the files that would change ids and is not known
+ * here is refused by name (SL_ERR_UNSUPPORTED) when the tokenizer is opened. Thread: owner for open
+ * and free; a tokenizer never changes in between, so any for all the rest. */
+#ifndef SL_MODEL_TOKENIZER_H
+#define SL_MODEL_TOKENIZER_H
+
+#include "base/span.h"
+#include "base/status.h"
+
+#define SL_TOKENIZER_MAX_IDS   (1u << 20)  /* ids of one vocabulary */
+#define SL_TOKENIZER_MAX_FILE  (64u << 20) /* bytes of tokenizer.json */
+#define SL_TOKENIZER_MAX_TEXT  (16u << 20) /* bytes of one text to encode */
+#define SL_TOKENIZER_MAX_PIECE 1024u       /* bytes of one token */
+
+typedef struct sl_tokenizer sl_tokenizer;
+
+/* Growable list of token ids. Zero-initialise; free with sl_ids_free. */
+typedef struct sl_ids {
+    uint32_t *data;
+    size_t len, cap;
+} sl_ids;
+
+sl_status sl_ids_push(sl_ids *ids, uint32_t id, sl_err *err) SL_MUST_CHECK;
+void sl_ids_free(sl_ids *ids);
+
+/* Reads folder/tokenizer.json and, when there is one, folder/tokenizer_config.json. */
+sl_status sl_tokenizer_open(const char *folder, sl_tokenizer **out, sl_err *err) SL_MUST_CHECK;
+
+/* The same from memory; `config` may be empty ({NULL, 0}). `name` stands for the folder in errors.
+ */
+sl_status sl_tokenizer_parse(const char *name, sl_span tokenizer_json, sl_span config_json,
+                             sl_tokenizer **out, sl_err *err) SL_MUST_CHECK;
+
+void sl_tokenizer_free(sl_tokenizer *tok); /* NULL-safe */
+
+/* A stretch of a text. Special tokens are recognised only where they lie wholly inside one stretch
+ * with parse_special; everything else is encoded as if the stretches were one string, so that words
+ * and merges may cross their borders. */
+typedef struct sl_text_part {
+    sl_span text;
+    bool parse_special;
+} sl_text_part;
+
+/* Appends the ids of `text` (UTF-8) to out. add_template puts the tokens around it that the
+ * tokenizer's post-processor asks for (a beginning-of-text token, for models that have one).
+ * Time is n log n in the longest word. SL_ERR_FORMAT: not UTF-8; SL_ERR_LIMIT: text too long, or a
+ * pattern that backtracks without end. On error, out keeps what it held before. */
+sl_status sl_tokenizer_encode(const sl_tokenizer *tok, sl_span text, bool parse_special,
+                              bool add_template, sl_ids *out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_tokenizer_encode_parts(const sl_tokenizer *tok, const sl_text_part *parts, size_t n,
+                                    bool add_template, sl_ids *out, sl_err *err) SL_MUST_CHECK;
+
+/* Text of ids as valid UTF-8 with a NUL after it, to be freed with sl_free; broken sequences become
+ * U+FFFD. Ids inside the vocabulary's range that stand for no token yield nothing.
+ * SL_ERR_ARG: an id >= sl_tokenizer_vocab_size. */
+sl_status sl_tokenizer_decode(const sl_tokenizer *tok, const uint32_t *ids, size_t n,
+                              bool skip_special, char **out, size_t *out_len,
+                              sl_err *err) SL_MUST_CHECK;
+
+/* Bytes of one token, not necessarily whole characters; empty for ids that stand for none. Borrowed
+ * until sl_tokenizer_free. */
+sl_span sl_tokenizer_piece(const sl_tokenizer *tok, uint32_t id);
+
+/* Highest id + 1. A model's embedding may be larger (padding), never meaningfully smaller. */
+uint32_t sl_tokenizer_vocab_size(const sl_tokenizer *tok);
+
+/* Id of an added token's content, else of the token with exactly these bytes, else -1. */
+int64_t sl_tokenizer_find(const sl_tokenizer *tok, const char *content);
+
+bool sl_tokenizer_is_special(const sl_tokenizer *tok, uint32_t id);
+
+/* Streaming decoder: bytes of an unfinished UTF-8 sequence wait until it is complete. No
+ * allocation; zero-initialise. Thread: owner. */
+typedef struct sl_detok {
+    uint8_t held[4];
+    uint32_t n_held;
+} sl_detok;
+
+/* Most bytes one push can yield: each byte of a piece, and each held one, may become U+FFFD. */
+#define SL_DETOK_MAX_OUT (3 * (SL_TOKENIZER_MAX_PIECE + 4))
+
+/* Writes the text that `id` completes to out (valid UTF-8, no NUL added) and returns its length,
+ * often 0. Ids that stand for no token, and special ones when skip_special, yield nothing. */
+size_t sl_detok_push(sl_detok *d, const sl_tokenizer *tok, uint32_t id, bool skip_special,
+                     char out[SL_DETOK_MAX_OUT]);
+
+/* The end of the stream: what is still held is broken and becomes one U+FFFD (3 bytes) or nothing.
+ */
+size_t sl_detok_flush(sl_detok *d, char out[SL_DETOK_MAX_OUT]);
+
+#endif
