@@ -64,6 +64,8 @@ typedef struct sl_request_params {
     const uint32_t *stop; /* further ids that end generation; copied */
     uint32_t n_stop;      /* <= 64 */
     void (*on_event)(void *ctx, const sl_request_event *ev);
+    /* NULL, or: logits [n][vocab] of positions first.. as they are computed (prompt and generated). */
+    void (*on_logits)(void *ctx, uint64_t first, uint32_t n, const float *logits);
     void *ctx; /* must stay valid until the last event */
 } sl_request_params;
 

@@ -78,9 +78,9 @@ void sl_net_setup_process(const char *transport);
 sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) SL_MUST_CHECK;
 void sl_net_free(sl_net *n); /* closes all, flushes briefly */
 const char *sl_net_address(const sl_net *n); /* "host:port" or "loop:7"; "" when not listening */
-/* A worker learns its id from the coordinator after the net exists; later handshakes carry it. */
-void sl_net_set_worker(sl_net *n, uint32_t worker);
-void sl_net_set_rows_in_flight(sl_net *n, uint32_t rows);
+/* A worker learns its id, model and limits from the plan, after the net exists: later handshakes and
+ * headers carry these. The address stays the net's. */
+void sl_net_set_hello(sl_net *n, const sl_hello *hello);
 
 /* Starts a connection; on_open or on_down follows (handshake deadline 2 s). */
 sl_status sl_net_connect(sl_net *n, const char *address, void *user, sl_conn **out,

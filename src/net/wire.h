@@ -13,7 +13,7 @@
 #define SL_WIRE_HEADER_BYTES 72
 #define SL_WIRE_MAX_BYTES    (256u << 20) /* of one payload */
 #define SL_WIRE_MAX_ROWS     65536u       /* of one token batch */
-#define SL_MAX_WORKERS       4096u
+#define SL_WIRE_MAX_SET      4096u        /* members of a set */
 
 typedef enum sl_msg_kind {
     /* session: handled inside src/net */
@@ -35,6 +35,7 @@ typedef enum sl_msg_kind {
     SL_MSG_STATS_GET,
     SL_MSG_STATS,
     SL_MSG_SHUTDOWN,
+    SL_MSG_LOGITS, /* worker: logits of consecutive positions of a request that asked for them */
     /* token path: attention and expert workers */
     SL_MSG_DISPATCH = 32,
     SL_MSG_RETURN,
@@ -57,8 +58,9 @@ typedef struct sl_wire_header {
     uint32_t src;         /* worker id of the sender, SL_NO_WORKER for the coordinator */
     uint32_t incarnation; /* of the sender's process */
     uint32_t epoch;       /* plan epoch */
-    uint32_t lane, round, layer, chunk;
-    uint32_t seq;  /* per connection and direction, from 1, no gaps */
+    uint64_t round; /* of the lane, from 1 in each epoch */
+    uint64_t seq;   /* per connection and direction, from 1, no gaps */
+    uint32_t lane, layer, chunk;
     uint32_t rows; /* rows of a token batch */
     uint32_t bytes; /* of the payload that follows */
 } sl_wire_header;
@@ -133,13 +135,14 @@ typedef struct sl_wire_submit {
     float temperature, top_p;
     uint32_t top_k, choice;
     uint64_t seed;
-    uint32_t flags;        /* SL_SUBMIT_IGNORE_EOS, SL_SUBMIT_LOGITS */
+    uint32_t flags;        /* SL_SUBMIT_* */
     uint32_t n_tokens, n_pages, n_stop;
     const uint32_t *tokens; /* prompt, then what was generated before */
     const uint32_t *pages;  /* page ids in position order, enough for tokens + max_tokens */
     const uint32_t *stop;   /* ids that end generation besides the model's */
 } sl_wire_submit;
 #define SL_SUBMIT_IGNORE_EOS 0x1u
+#define SL_SUBMIT_LOGITS     0x2u /* send the logits of every position back, too */
 size_t sl_wire_submit_bytes(const sl_wire_submit *s);
 void sl_wire_submit_encode(const sl_wire_submit *s, void *buf);
 /* Arrays are borrowed views into payload. Counts capped: tokens and pages by bytes, stop by 64. */
@@ -168,6 +171,9 @@ typedef struct sl_wire_pair {
 void sl_wire_pairs_encode(const sl_wire_pair *p, uint32_t n, void *buf);
 sl_status sl_wire_pairs_decode(const sl_wire_header *h, sl_span payload, const sl_wire_pair **out,
                                sl_err *err) SL_MUST_CHECK;
+
+/* LOGITS: u64 request, u64 first position, then f32 [header.rows][vocab], starting at byte 64. */
+#define SL_WIRE_LOGITS_AT 64u
 
 /* Rows between f32 and the wire format; exact inverse for what the format can hold. */
 void sl_wire_pack(sl_wire_format f, const float *src, size_t n, void *dst);
