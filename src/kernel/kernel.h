@@ -1,10 +1,11 @@
 /* Kernels: one table of functions per instruction set, chosen once at start-up by CPU and OS.
  *
- * Numbers are part of the contract (docs/numbers.md). A dot product over k has SL_DOT_LANES = 16 virtual
- * lanes: lane i takes elements i, i+16, i+32, ... in one chain of fused multiply-adds from +0, missing
- * tail elements count as +0 * +0; then the fixed tree s[i] += s[i+8], s[i] += s[i+4], s[i] += s[i+2],
- * s[0] + s[1]. Every path (1 row or 1000, any tile, any thread, any instruction set) gives these bits.
- * No libm inside kernels; exp is sl_expf below; no contraction by the compiler.
+ * Numbers are part of the contract (docs/numbers.md). A dot product over k has SL_DOT_LANES = 16
+ * virtual lanes: lane i takes elements i, i+16, i+32, ... in one chain of fused multiply-adds from
+ * +0, missing tail elements count as +0 * +0; then the fixed tree s[i] += s[i+8], s[i] += s[i+4],
+ * s[i] += s[i+2], s[0] + s[1]. Every path (1 row or 1000, any tile, any thread, any instruction
+ * set) gives these bits. No libm inside kernels; exp is sl_expf below; no contraction by the
+ * compiler.
  *
  * Weights are rows along k in their file's format and are widened exactly to f32.
  * Thread: any; pool variants by the pool's owner. No allocation. Aliasing: only where said. */
@@ -24,8 +25,8 @@ typedef struct sl_mat {
     sl_dtype dtype;
 } sl_mat;
 
-/* One segment of a grouped product: rows x[row[i]] (or x[first + i] when row is NULL) of the activation
- * meet `w`; results go to y[first_out + i]. */
+/* One segment of a grouped product: rows x[row[i]] (or x[first + i] when row is NULL) of the
+ * activation meet `w`; results go to y[first_out + i]. */
 typedef struct sl_gemm_job {
     const sl_mat *w;
     const float *x;
@@ -50,12 +51,12 @@ typedef struct sl_exec {
     sl_pool *pool;
 } sl_exec;
 
-/* y[r][j] = dot(x[r], w[j]) for all jobs at once, as one parallel loop over (job, row tile, column tile).
- * y must not alias x. Grouped GEMM is n jobs, dense GEMM one job, GEMV one row. */
+/* y[r][j] = dot(x[r], w[j]) for all jobs at once, as one parallel loop over (job, row tile, column
+ * tile). y must not alias x. Grouped GEMM is n jobs, dense GEMM one job, GEMV one row. */
 void sl_gemm(const sl_exec *ex, const sl_gemm_job *jobs, uint32_t n_jobs);
 
-/* Fused gate and up of SwiGLU: y[r][j] = silu(dot(x[r], w1[j])) * dot(x[r], w3[j]), silu(a) = a / (1 + exp(-a)).
- * Mixtral, arXiv:2401.04088 sec. 2.1. jobs[i].w is w1, up[i] is w3 (same shape). */
+/* Fused gate and up of SwiGLU: y[r][j] = silu(dot(x[r], w1[j])) * dot(x[r], w3[j]), silu(a) = a /
+ * (1 + exp(-a)). Mixtral, arXiv:2401.04088 sec. 2.1. jobs[i].w is w1, up[i] is w3 (same shape). */
 void sl_gemm_swiglu(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *const *up,
                     uint32_t n_jobs);
 
@@ -65,15 +66,16 @@ void sl_rmsnorm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, u
                 uint32_t n, float *y);
 
 /* Rotary embedding in the half-split ("rotate_half") layout of Hugging Face checkpoints, in place:
- * x [n_rows][n_heads][head_dim], row r at position pos[r]; freq [head_dim/2] f64 inverse frequencies. */
+ * x [n_rows][n_heads][head_dim], row r at position pos[r]; freq [head_dim/2] f64 inverse
+ * frequencies. */
 void sl_rope(const sl_exec *ex, float *x, const uint32_t *pos, const double *freq, uint32_t n_rows,
              uint32_t n_heads, uint32_t head_dim, uint32_t x_stride);
 
 /* Causal attention of each query row over its request's pages, grouped queries (GQA).
- * Keys are visited at fixed absolute positions in tiles of one page with an online softmax, so the bits
- * do not depend on batch, chunking or threads.
- *   q [n_rows][n_heads][head_dim] (stride q_stride), o likewise; scale multiplies scores.
- *   row r attends to positions [max(0, pos[r]-window+1), pos[r]] (window 0: from 0) whose pages are
+ * Keys are visited at fixed absolute positions in tiles of one page with an online softmax, so the
+ * bits do not depend on batch, chunking or threads. q [n_rows][n_heads][head_dim] (stride
+ * q_stride), o likewise; scale multiplies scores. row r attends to positions [max(0,
+ * pos[r]-window+1), pos[r]] (window 0: from 0) whose pages are
  *   pages[r][0..pos[r]/SL_KV_PAGE_TOKENS] (page base pointers; their layer tiles per spec/kv.h). */
 typedef struct sl_attn_args {
     const sl_model_spec *m;
@@ -89,11 +91,12 @@ typedef struct sl_attn_args {
 } sl_attn_args;
 void sl_attention(const sl_exec *ex, const sl_attn_args *a);
 
-/* p = softmax over n logits, in double-free f32: max, sl_expf, sum in 16-lane order. In place allowed. */
+/* p = softmax over n logits, in double-free f32: max, sl_expf, sum in 16-lane order. In place
+ * allowed. */
 void sl_softmax(const float *logit, uint32_t n, float *p);
 
-/* y[i] += x[i] (n values). y[i] = a * x[i]. y[i] += a*x[i] as mul then add (not fused): the bits of a
- * product rounded before it travels. */
+/* y[i] += x[i] (n values). y[i] = a * x[i]. y[i] += a*x[i] as mul then add (not fused): the bits of
+ * a product rounded before it travels. */
 void sl_vec_add(const sl_exec *ex, float *y, const float *x, size_t n);
 void sl_vec_scale(const sl_exec *ex, float *y, const float *x, float a, size_t n);
 void sl_vec_add_scaled(const sl_exec *ex, float *y, const float *x, float a, size_t n);
@@ -103,7 +106,8 @@ void sl_widen(const sl_exec *ex, const void *src, sl_dtype dtype, size_t n, floa
 /* Rounds n f32 values to bf16 (nearest even, NaN kept quiet) and back: the wire formats. */
 void sl_to_bf16(const sl_exec *ex, const float *src, size_t n, uint16_t *dst);
 
-/* e^x within 2 ulp in f32, a fixed polynomial with explicit operations: the only exp of the engine. */
+/* e^x within 2 ulp in f32, a fixed polynomial with explicit operations: the only exp of the engine.
+ */
 float sl_expf(float x);
 
 #endif

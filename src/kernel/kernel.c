@@ -1,0 +1,341 @@
+/* Choice of the table, and the parallel loops that cut work into its pieces. How work is cut never
+ * changes a bit: every output is computed whole by one piece. */
+#include "kernel/kernel_int.h"
+#include "kernel/scalar.h"
+
+/* Below these, waking threads costs more than it saves. */
+#define SL_MIN_PAR_FLOATS (1u << 16)
+#define SL_MIN_PAR_FMAS   (1u << 16)
+#define SL_CHUNK_FLOATS   (1u << 14)
+#define SL_ROPE_BLOCK     128u
+#define SL_NORM_BLOCK     1024u
+#define SL_ATTN_HEADS     16u /* query heads that walk a page together */
+
+static const sl_kernels *const tables[] = {
+#if defined(__x86_64__) && defined(SL_HAVE_AVX2)
+    &sl_kernels_avx2,
+#endif
+    &sl_kernels_ref,
+};
+
+const sl_kernels *sl_kernels_at(size_t i, bool *supported) {
+    if (i >= SL_LEN(tables)) return NULL;
+    if (supported) *supported = tables[i]->supported();
+    return tables[i];
+}
+
+const sl_kernels *sl_kernels_select(const char *force) {
+    for (size_t i = 0; i < SL_LEN(tables); i++)
+        if ((!force || strcmp(force, tables[i]->name) == 0) && tables[i]->supported())
+            return tables[i];
+    return NULL;
+}
+
+const char *sl_kernels_name(const sl_kernels *k) {
+    return k->name;
+}
+
+float sl_expf(float x) {
+    return sl_exp_scalar(x);
+}
+
+void sl_softmax(const float *logit, uint32_t n, float *p) {
+    sl_kernels_select(NULL)->softmax(logit, n, p);
+}
+
+static void run(const sl_exec *ex, bool parallel, size_t n, size_t grain, sl_pool_fn fn,
+                void *ctx) {
+    if (n == 0) return;
+    if (ex->pool && parallel)
+        sl_pool_run(ex->pool, n, grain, fn, ctx);
+    else
+        fn(ctx, 0, 0, n);
+}
+
+/* ---- products ---- */
+
+typedef struct gemm_ctx {
+    const sl_kernels *k;
+    const sl_gemm_job *jobs;
+    const sl_mat *const *up; /* NULL: a plain product */
+    uint32_t n_jobs;
+} gemm_ctx;
+
+/* Weight rows per tile: about 256 KiB of them, so that they stay in L2 between rows of activations.
+ */
+static uint32_t tile_cols(const sl_mat *w) {
+    uint64_t row_bytes = (uint64_t)w->k * sl_dtype_bytes(w->dtype);
+    uint64_t cols = (256u << 10) / SL_MAX(row_bytes, 1) / 12 * 12;
+    return (uint32_t)SL_MAX(12, SL_MIN(cols, SL_TILE_COLS));
+}
+
+static size_t job_tiles(const sl_gemm_job *j) {
+    uint32_t cols = tile_cols(j->w);
+    size_t across = (j->w->n + cols - 1) / cols;
+    return across * ((j->n_rows + SL_TILE_ROWS - 1) / SL_TILE_ROWS);
+}
+
+/* Tile t of a job; column tiles vary slowest, so neighbours share weights. */
+static void gemm_job_tile(const gemm_ctx *g, uint32_t job, size_t t) {
+    const sl_gemm_job *j = &g->jobs[job];
+    uint32_t cols = tile_cols(j->w), down = (j->n_rows + SL_TILE_ROWS - 1) / SL_TILE_ROWS;
+    uint32_t c0 = (uint32_t)(t / down) * cols, r0 = (uint32_t)(t % down) * SL_TILE_ROWS;
+    const float *x[SL_TILE_ROWS];
+    float up[SL_TILE_ROWS * SL_TILE_COLS];
+    size_t row_bytes = (size_t)j->w->k * sl_dtype_bytes(j->w->dtype);
+    sl_gemm_tile tile = {
+        .w = (const uint8_t *)j->w->data + c0 * row_bytes,
+        .dtype = j->w->dtype,
+        .k = j->w->k,
+        .n_cols = SL_MIN(cols, j->w->n - c0),
+        .n_rows = SL_MIN(SL_TILE_ROWS, j->n_rows - r0),
+        .y_stride = j->y_stride,
+        .x = x,
+        .y = j->y + (size_t)r0 * j->y_stride + c0,
+    };
+    for (uint32_t r = 0; r < tile.n_rows; r++)
+        x[r] = j->x + (size_t)(j->row ? j->row[r0 + r] : r0 + r) * j->x_stride;
+    g->k->gemm_tile(&tile);
+    if (!g->up) return;
+    sl_gemm_tile other = tile;
+    other.w = (const uint8_t *)g->up[job]->data + c0 * row_bytes;
+    other.y = up;
+    other.y_stride = tile.n_cols;
+    g->k->gemm_tile(&other);
+    for (uint32_t r = 0; r < tile.n_rows; r++)
+        g->k->swiglu(tile.y + (size_t)r * tile.y_stride, up + (size_t)r * tile.n_cols, tile.n_cols);
+}
+
+static void gemm_tiles(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)lane;
+    const gemm_ctx *g = ctx;
+    size_t first = 0; /* tile number where job i starts */
+    for (uint32_t i = 0; i < g->n_jobs && first < end; i++) {
+        size_t n = job_tiles(&g->jobs[i]);
+        for (size_t t = SL_MAX(begin, first); t < SL_MIN(end, first + n); t++)
+            gemm_job_tile(g, i, t - first);
+        first += n;
+    }
+}
+
+static void gemm_run(const sl_exec *ex, gemm_ctx *g) {
+    size_t n = 0;
+    uint64_t fmas = 0;
+    for (uint32_t i = 0; i < g->n_jobs; i++) {
+        const sl_gemm_job *j = &g->jobs[i];
+        n += job_tiles(j);
+        fmas += (uint64_t)j->n_rows * j->w->n * j->w->k;
+    }
+    run(ex, fmas >= SL_MIN_PAR_FMAS, n, 1, gemm_tiles, g);
+}
+
+void sl_gemm(const sl_exec *ex, const sl_gemm_job *jobs, uint32_t n_jobs) {
+    gemm_ctx g = {.k = ex->k, .jobs = jobs, .n_jobs = n_jobs};
+    gemm_run(ex, &g);
+}
+
+void sl_gemm_swiglu(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *const *up,
+                    uint32_t n_jobs) {
+    gemm_ctx g = {.k = ex->k, .jobs = jobs, .up = up, .n_jobs = n_jobs};
+    for (uint32_t i = 0; i < n_jobs; i++)
+        SL_ASSERT(up[i]->n == jobs[i].w->n && up[i]->k == jobs[i].w->k &&
+                  up[i]->dtype == jobs[i].w->dtype);
+    gemm_run(ex, &g);
+}
+
+/* ---- norms ---- */
+
+typedef struct norm_ctx {
+    const sl_kernels *k;
+    const float *x;
+    const sl_mat *w;
+    float eps;
+    uint32_t n;
+    float *y;
+} norm_ctx;
+
+static void norm_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)lane;
+    const norm_ctx *c = ctx;
+    float wide[SL_NORM_BLOCK];
+    for (size_t r = begin; r < end; r++) {
+        const float *x = c->x + r * c->n;
+        float *y = c->y + r * c->n;
+        float inv = c->k->rms_inverse(x, c->eps, c->n);
+        for (uint32_t i = 0; i < c->n; i += SL_NORM_BLOCK) {
+            uint32_t n = SL_MIN(SL_NORM_BLOCK, c->n - i);
+            const uint8_t *w =
+                (const uint8_t *)c->w->data + (size_t)i * sl_dtype_bytes(c->w->dtype);
+            c->k->widen(w, c->w->dtype, n, wide);
+            c->k->rms_apply(x + i, wide, inv, n, y + i);
+        }
+    }
+}
+
+void sl_rmsnorm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, uint32_t n_rows,
+                uint32_t n, float *y) {
+    norm_ctx c = {.k = ex->k, .x = x, .w = w, .eps = eps, .n = n, .y = y};
+    run(ex, (uint64_t)n_rows * n >= SL_MIN_PAR_FLOATS, n_rows,
+        SL_MAX(1, SL_CHUNK_FLOATS / SL_MAX(n, 1)), norm_rows, &c);
+}
+
+/* ---- rotary embedding ---- */
+
+typedef struct rope_ctx {
+    const sl_kernels *k;
+    float *x;
+    const uint32_t *pos;
+    const double *freq;
+    uint32_t n_heads, head_dim, x_stride;
+} rope_ctx;
+
+static void rope_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)lane;
+    const rope_ctx *a = ctx;
+    uint32_t half = a->head_dim / 2;
+    float c[SL_ROPE_BLOCK], s[SL_ROPE_BLOCK];
+    for (size_t r = begin; r < end; r++)
+        for (uint32_t i = 0; i < half; i += SL_ROPE_BLOCK) {
+            uint32_t n = SL_MIN(SL_ROPE_BLOCK, half - i);
+            a->k->sincos(a->pos[r], a->freq + i, n, c, s);
+            for (uint32_t h = 0; h < a->n_heads; h++) {
+                float *lo = a->x + r * a->x_stride + (size_t)h * a->head_dim + i;
+                a->k->rotate(lo, lo + half, c, s, n);
+            }
+        }
+}
+
+void sl_rope(const sl_exec *ex, float *x, const uint32_t *pos, const double *freq, uint32_t n_rows,
+             uint32_t n_heads, uint32_t head_dim, uint32_t x_stride) {
+    rope_ctx c = {.k = ex->k,
+                  .x = x,
+                  .pos = pos,
+                  .freq = freq,
+                  .n_heads = n_heads,
+                  .head_dim = head_dim,
+                  .x_stride = x_stride};
+    size_t row = (size_t)n_heads * head_dim;
+    run(ex, n_rows * row >= SL_MIN_PAR_FLOATS, n_rows, SL_MAX(1, SL_CHUNK_FLOATS / SL_MAX(row, 1)),
+        rope_rows, &c);
+}
+
+/* ---- attention ---- */
+
+typedef struct attn_ctx {
+    const sl_kernels *k;
+    const sl_attn_args *a;
+} attn_ctx;
+
+/* Item = (row, kv head); the heads of the group go through a page together. */
+static void attn_items(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)lane;
+    const attn_ctx *c = ctx;
+    const sl_attn_args *a = c->a;
+    const sl_model_spec *m = a->m;
+    uint32_t group = m->n_heads / m->n_kv_heads;
+    float max[SL_ATTN_HEADS], sum[SL_ATTN_HEADS];
+    for (size_t item = begin; item < end; item++) {
+        size_t r = item / m->n_kv_heads;
+        uint32_t kvh = (uint32_t)(item % m->n_kv_heads);
+        uint32_t pos = a->pos[r], window = m->sliding_window;
+        uint32_t lo = window && pos >= window ? pos - window + 1 : 0;
+        size_t k_at = sl_kv_tile_offset(m, a->layer, 0, kvh);
+        size_t v_at = sl_kv_tile_offset(m, a->layer, 1, kvh);
+        for (uint32_t h = 0; h < group; h += SL_ATTN_HEADS) {
+            size_t at = ((size_t)kvh * group + h) * m->head_dim;
+            sl_attn_page p = {.n_heads = SL_MIN(SL_ATTN_HEADS, group - h),
+                              .head_dim = m->head_dim,
+                              .scale = a->scale,
+                              .q = a->q + r * a->q_stride + at,
+                              .o = a->o + r * a->o_stride + at,
+                              .max = max,
+                              .sum = sum};
+            for (uint32_t i = 0; i < p.n_heads; i++) max[i] = -INFINITY, sum[i] = 0;
+            memset(p.o, 0, (size_t)p.n_heads * m->head_dim * sizeof(float));
+            for (uint32_t g = lo / SL_KV_PAGE_TOKENS; g <= pos / SL_KV_PAGE_TOKENS; g++) {
+                uint32_t base = g * SL_KV_PAGE_TOKENS;
+                p.k = a->pages[r][g] + k_at;
+                p.v = a->pages[r][g] + v_at;
+                p.first = lo > base ? lo - base : 0;
+                p.last = SL_MIN(pos - base, SL_KV_PAGE_TOKENS - 1);
+                c->k->attn_page(&p);
+            }
+            for (uint32_t i = 0; i < p.n_heads; i++)
+                c->k->divide(p.o + (size_t)i * m->head_dim, sum[i], m->head_dim);
+        }
+    }
+}
+
+void sl_attention(const sl_exec *ex, const sl_attn_args *a) {
+    attn_ctx c = {.k = ex->k, .a = a};
+    const sl_model_spec *m = a->m;
+    SL_ASSERT(m->n_kv_heads > 0 && m->n_heads % m->n_kv_heads == 0);
+    uint64_t work = 0;
+    for (uint32_t r = 0; r < a->n_rows; r++) {
+        uint64_t seen = (uint64_t)a->pos[r] + 1;
+        if (m->sliding_window) seen = SL_MIN(seen, m->sliding_window);
+        work += seen * m->n_heads * m->head_dim * 2;
+    }
+    run(ex, work >= SL_MIN_PAR_FMAS, (size_t)a->n_rows * m->n_kv_heads, 1, attn_items, &c);
+}
+
+/* ---- element by element ---- */
+
+typedef struct vec_ctx {
+    const sl_kernels *k;
+    enum { VEC_ADD, VEC_SCALE, VEC_ADD_SCALED, VEC_WIDEN, VEC_TO_BF16 } op;
+    float *y;
+    const void *x;
+    float a;
+    sl_dtype dtype;
+    uint16_t *h;
+} vec_ctx;
+
+static void vec_items(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)lane;
+    const vec_ctx *c = ctx;
+    size_t n = end - begin;
+    const float *x = (const float *)c->x + begin;
+    switch (c->op) {
+    case VEC_ADD:
+        c->k->add(c->y + begin, x, n);
+        break;
+    case VEC_SCALE:
+        c->k->scale(c->y + begin, x, c->a, n);
+        break;
+    case VEC_ADD_SCALED:
+        c->k->add_scaled(c->y + begin, x, c->a, n);
+        break;
+    case VEC_WIDEN:
+        c->k->widen((const uint8_t *)c->x + begin * sl_dtype_bytes(c->dtype), c->dtype, n,
+                    c->y + begin);
+        break;
+    case VEC_TO_BF16:
+        c->k->to_bf16(x, n, c->h + begin);
+        break;
+    }
+}
+
+static void vec_run(const sl_exec *ex, vec_ctx *c, size_t n) {
+    run(ex, n >= SL_MIN_PAR_FLOATS, n, SL_CHUNK_FLOATS, vec_items, c);
+}
+
+void sl_vec_add(const sl_exec *ex, float *y, const float *x, size_t n) {
+    vec_run(ex, &(vec_ctx){.k = ex->k, .op = VEC_ADD, .y = y, .x = x}, n);
+}
+
+void sl_vec_scale(const sl_exec *ex, float *y, const float *x, float a, size_t n) {
+    vec_run(ex, &(vec_ctx){.k = ex->k, .op = VEC_SCALE, .y = y, .x = x, .a = a}, n);
+}
+
+void sl_vec_add_scaled(const sl_exec *ex, float *y, const float *x, float a, size_t n) {
+    vec_run(ex, &(vec_ctx){.k = ex->k, .op = VEC_ADD_SCALED, .y = y, .x = x, .a = a}, n);
+}
+
+void sl_widen(const sl_exec *ex, const void *src, sl_dtype dtype, size_t n, float *dst) {
+    vec_run(ex, &(vec_ctx){.k = ex->k, .op = VEC_WIDEN, .y = dst, .x = src, .dtype = dtype}, n);
+}
+
+void sl_to_bf16(const sl_exec *ex, const float *src, size_t n, uint16_t *dst) {
+    vec_run(ex, &(vec_ctx){.k = ex->k, .op = VEC_TO_BF16, .x = src, .h = dst}, n);
+}

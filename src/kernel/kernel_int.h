@@ -1,0 +1,61 @@
+/* The table an instruction set fills in. All entries are single-threaded pieces; kernel.c cuts work
+ * into them. Every table gives the bits of the one in ref/, which docs/numbers.md describes. */
+#ifndef SL_KERNEL_KERNEL_INT_H
+#define SL_KERNEL_KERNEL_INT_H
+
+#include "kernel/kernel.h"
+
+#define SL_TILE_ROWS 32u /* activation rows of one tile at most */
+#define SL_TILE_COLS 96u /* weight rows of one tile at most */
+
+/* y[r * y_stride + c] = dot(x[r], w[c]): n_rows <= SL_TILE_ROWS, n_cols <= SL_TILE_COLS. */
+typedef struct sl_gemm_tile {
+    const void *w; /* n_cols rows of k values of `dtype`, contiguous, any alignment */
+    sl_dtype dtype;
+    uint32_t k, n_cols, n_rows, y_stride;
+    const float *const *x; /* n_rows pointers to k floats */
+    float *y;
+} sl_gemm_tile;
+
+/* One page of keys and values for the query heads of one kv head.
+ * q, o [n_heads][head_dim]; max, sum [n_heads]; k, v [SL_KV_PAGE_TOKENS][head_dim].
+ * Tokens [first, last] of the page take part. */
+typedef struct sl_attn_page {
+    const float *q, *k, *v;
+    uint32_t n_heads, head_dim, first, last;
+    float scale;
+    float *max, *sum, *o;
+} sl_attn_page;
+
+struct sl_kernels {
+    const char *name;
+    bool (*supported)(void);
+    void (*gemm_tile)(const sl_gemm_tile *t);
+    /* gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i] */
+    void (*swiglu)(float *gate, const float *up, size_t n);
+    /* 1 / sqrt(dot(x, x) / n + eps) */
+    float (*rms_inverse)(const float *x, float eps, uint32_t n);
+    /* y[i] = x[i] * inv * w[i]; y may be x */
+    void (*rms_apply)(const float *x, const float *w, float inv, uint32_t n, float *y);
+    /* c[i], s[i] = cos, sin of pos * freq[i] */
+    void (*sincos)(uint32_t pos, const double *freq, uint32_t n, float *c, float *s);
+    /* lo[i], hi[i] rotated by angle i */
+    void (*rotate)(float *lo, float *hi, const float *c, const float *s, uint32_t n);
+    void (*attn_page)(const sl_attn_page *a);
+    /* o[i] /= sum */
+    void (*divide)(float *o, float sum, uint32_t n);
+    void (*softmax)(const float *x, uint32_t n, float *p);
+    void (*expv)(const float *x, size_t n, float *y);
+    void (*add)(float *y, const float *x, size_t n);
+    void (*scale)(float *y, const float *x, float a, size_t n);
+    void (*add_scaled)(float *y, const float *x, float a, size_t n);
+    void (*widen)(const void *src, sl_dtype dtype, size_t n, float *dst);
+    void (*to_bf16)(const float *src, size_t n, uint16_t *dst);
+};
+
+extern const sl_kernels sl_kernels_ref;
+#if defined(__x86_64__)
+extern const sl_kernels sl_kernels_avx2;
+#endif
+
+#endif

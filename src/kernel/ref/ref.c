@@ -1,0 +1,78 @@
+/* Scalar reference: slow, plain, and the definition of every result. */
+#include "kernel/ref/ref.h"
+#include "kernel/scalar.h"
+
+static bool always(void) {
+    return true;
+}
+
+static void ref_swiglu(float *gate, const float *up, size_t n) {
+    for (size_t i = 0; i < n; i++) gate[i] = sl_swiglu_scalar(gate[i], up[i]);
+}
+
+static void ref_rms_apply(const float *x, const float *w, float inv, uint32_t n, float *y) {
+    for (uint32_t i = 0; i < n; i++) y[i] = x[i] * inv * w[i];
+}
+
+static void ref_sincos(uint32_t pos, const double *freq, uint32_t n, float *c, float *s) {
+    for (uint32_t i = 0; i < n; i++) sl_sincos_scalar((double)pos * freq[i], &c[i], &s[i]);
+}
+
+static void ref_rotate(float *lo, float *hi, const float *c, const float *s, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        float a = lo[i], b = hi[i];
+        lo[i] = fmaf(a, c[i], -(b * s[i]));
+        hi[i] = fmaf(b, c[i], a * s[i]);
+    }
+}
+
+static void ref_divide(float *o, float sum, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) o[i] = o[i] / sum;
+}
+
+static void ref_expv(const float *x, size_t n, float *y) {
+    for (size_t i = 0; i < n; i++) y[i] = sl_exp_scalar(x[i]);
+}
+
+static void ref_add(float *y, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] += x[i];
+}
+
+static void ref_scale(float *y, const float *x, float a, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] = a * x[i];
+}
+
+static void ref_add_scaled(float *y, const float *x, float a, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        float p = a * x[i];
+        y[i] = y[i] + p;
+    }
+}
+
+static void ref_widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
+    for (size_t i = 0; i < n; i++) dst[i] = sl_load_any(src, dtype, i);
+}
+
+static void ref_to_bf16(const float *src, size_t n, uint16_t *dst) {
+    for (size_t i = 0; i < n; i++) dst[i] = sl_f32_to_bf16(src[i]);
+}
+
+const sl_kernels sl_kernels_ref = {
+    .name = "ref",
+    .supported = always,
+    .gemm_tile = sl_ref_gemm_tile,
+    .swiglu = ref_swiglu,
+    .rms_inverse = sl_ref_rms_inverse,
+    .rms_apply = ref_rms_apply,
+    .sincos = ref_sincos,
+    .rotate = ref_rotate,
+    .attn_page = sl_ref_attn_page,
+    .divide = ref_divide,
+    .softmax = sl_ref_softmax,
+    .expv = ref_expv,
+    .add = ref_add,
+    .scale = ref_scale,
+    .add_scaled = ref_add_scaled,
+    .widen = ref_widen,
+    .to_bf16 = ref_to_bf16,
+};

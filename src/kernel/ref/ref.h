@@ -1,0 +1,12 @@
+/* Pieces of the scalar table that live in different files of ref/. */
+#ifndef SL_KERNEL_REF_REF_H
+#define SL_KERNEL_REF_REF_H
+
+#include "kernel/kernel_int.h"
+
+void sl_ref_gemm_tile(const sl_gemm_tile *t);
+float sl_ref_rms_inverse(const float *x, float eps, uint32_t n);
+void sl_ref_attn_page(const sl_attn_page *a);
+void sl_ref_softmax(const float *x, uint32_t n, float *p);
+
+#endif
