@@ -1,6 +1,6 @@
-/* The bytes between processes. Little-endian; docs/protocol.md is the byte table, golden vectors are in
- * tests. Decoders never trust a length: every view they return lies inside the span they were given.
- * Thread: any. */
+/* The bytes between processes. Little-endian; docs/protocol.md is the byte table, golden vectors
+ * are in tests. Decoders never trust a length: every view they return lies inside the span they
+ * were given. Thread: any. */
 #ifndef SL_NET_WIRE_H
 #define SL_NET_WIRE_H
 
@@ -14,6 +14,7 @@
 #define SL_WIRE_MAX_BYTES    (256u << 20) /* of one payload */
 #define SL_WIRE_MAX_ROWS     65536u       /* of one token batch */
 #define SL_WIRE_MAX_SET      4096u        /* members of a set */
+#define SL_WIRE_MAX_STOP     64u          /* stop ids of one request */
 
 typedef enum sl_msg_kind {
     /* session: handled inside src/net */
@@ -39,38 +40,40 @@ typedef enum sl_msg_kind {
     /* token path: attention and expert workers */
     SL_MSG_DISPATCH = 32,
     SL_MSG_RETURN,
-    SL_MSG_JOIN,        /* idle attention worker -> sequencer of a lane */
-    SL_MSG_ROUND_OPEN,  /* sequencer -> joiner: round and member set */
-    SL_MSG_MEMBER_DEAD, /* sequencer -> expert workers */
+    SL_MSG_JOIN,          /* idle attention worker -> sequencer of a lane */
+    SL_MSG_ROUND_OPEN,    /* sequencer -> joiner: round and member set */
+    SL_MSG_MEMBER_DEAD,   /* sequencer -> expert workers */
     SL_MSG_KV_PAGES = 48, /* reserved */
 } sl_msg_kind;
 
 typedef enum sl_wire_format { SL_WIRE_F32, SL_WIRE_BF16, SL_WIRE_FORMAT_COUNT } sl_wire_format;
 
 /* flags of a header */
-#define SL_WIRE_SET  0x1u /* the payload carries a member set */
-#define SL_WIRE_STAY 0x2u /* last-layer dispatch: the sender takes part in the next round */
+#define SL_WIRE_SET   0x1u /* the payload carries a member set */
+#define SL_WIRE_STAY  0x2u /* last-layer dispatch: the sender takes part in the next round */
+#define SL_WIRE_FLAGS (SL_WIRE_SET | SL_WIRE_STAY) /* any other bit is refused */
 
 typedef struct sl_wire_header {
-    uint16_t kind;        /* sl_msg_kind */
+    uint16_t kind; /* sl_msg_kind */
     uint32_t flags;
     uint64_t session;     /* of this connection; 0 only before WELCOME */
     uint32_t src;         /* worker id of the sender, SL_NO_WORKER for the coordinator */
     uint32_t incarnation; /* of the sender's process */
     uint32_t epoch;       /* plan epoch */
-    uint64_t round; /* of the lane, from 1 in each epoch */
-    uint64_t seq;   /* per connection and direction, from 1, no gaps */
+    uint64_t round;       /* of the lane, from 1 in each epoch */
+    uint64_t seq;         /* per connection and direction, from 1, no gaps */
     uint32_t lane, layer, chunk;
-    uint32_t rows; /* rows of a token batch */
+    uint32_t rows;  /* rows of a token batch */
     uint32_t bytes; /* of the payload that follows */
 } sl_wire_header;
 
 #define SL_NO_WORKER 0xFFFFFFFFu
 
 void sl_wire_header_encode(const sl_wire_header *h, uint8_t out[SL_WIRE_HEADER_BYTES]);
-/* Refuses wrong magic, version, or bytes/rows over the limits. Unknown kinds decode fine. */
+/* Refuses (SL_ERR_PROTOCOL) wrong length, magic, version, unknown flags, reserved bytes that are
+ * not 0, and bytes/rows over the limits. Unknown kinds decode fine. */
 sl_status sl_wire_header_decode(sl_span in, sl_wire_header *out, sl_err *err) SL_MUST_CHECK;
-const char *sl_msg_kind_name(uint16_t kind);
+const char *sl_msg_kind_name(uint16_t kind); /* NULL for an unknown kind */
 const char *sl_wire_format_name(sl_wire_format f);
 uint32_t sl_wire_format_bytes(sl_wire_format f); /* of one value */
 
@@ -78,14 +81,21 @@ uint32_t sl_wire_format_bytes(sl_wire_format f); /* of one value */
 static inline uint64_t sl_tag_make(uint32_t slot, uint32_t generation, uint32_t index) {
     return (uint64_t)slot << 44 | (uint64_t)(generation & 0xFFFFFFFu) << 16 | (index & 0xFFFFu);
 }
-static inline uint32_t sl_tag_slot(uint64_t t) { return (uint32_t)(t >> 44); }
-static inline uint32_t sl_tag_generation(uint64_t t) { return (uint32_t)(t >> 16) & 0xFFFFFFFu; }
-static inline uint32_t sl_tag_index(uint64_t t) { return (uint32_t)t & 0xFFFFu; }
+static inline uint32_t sl_tag_slot(uint64_t t) {
+    return (uint32_t)(t >> 44);
+}
+static inline uint32_t sl_tag_generation(uint64_t t) {
+    return (uint32_t)(t >> 16) & 0xFFFFFFFu;
+}
+static inline uint32_t sl_tag_index(uint64_t t) {
+    return (uint32_t)t & 0xFFFFu;
+}
 
 /* A token batch on its way to experts. Sections of the payload, in this order, each 8-byte aligned
  * (data: 64): u32 n_set, u32 n_entries, set u32[n_set], tag u64[rows], first u32[rows+1],
- * expert u32[n_entries], position u32[n_entries], gate f32[n_entries], data[rows][d_model] in the wire
- * format. Row r has the router positions entries first[r]..first[r+1]-1, in ascending position. */
+ * expert u32[n_entries], position u32[n_entries], gate f32[n_entries], data[rows][d_model] in the
+ * wire format. Row r has the router positions entries first[r]..first[r+1]-1, in ascending
+ * position. */
 typedef struct sl_wire_dispatch {
     uint32_t rows, n_set, n_entries;
     uint32_t *set;
@@ -100,11 +110,14 @@ size_t sl_wire_dispatch_bytes(uint32_t rows, uint32_t n_set, uint32_t n_entries,
                               sl_wire_format f);
 void sl_wire_dispatch_layout(void *buf, uint32_t rows, uint32_t n_set, uint32_t n_entries,
                              uint32_t d_model, sl_wire_format f, sl_wire_dispatch *out);
-/* Views into a received payload (64-byte aligned, borrowed). Checks sizes, that set is strictly ascending,
- * first ascending from 0 to n_entries, every row has >= 1 entry, expert < n_experts,
- * position < top_k and strictly ascending within a row, gates finite. */
+/* Views into a received payload (64-byte aligned, borrowed); SL_ERR_PROTOCOL when it is malformed,
+ * SL_ERR_ARG when it is misaligned. An empty payload is a bare header: rows must be 0 and every
+ * pointer is NULL. A set needs SL_WIRE_SET (and may then be empty: the lane sleeps). Checks sizes,
+ * that set is strictly ascending, first ascending from 0 to n_entries, every row has >= 1 entry,
+ * expert < n_experts, position < top_k and strictly ascending within a row, gates finite. */
 sl_status sl_wire_dispatch_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
-                                  sl_wire_format f, sl_wire_dispatch *out, sl_err *err) SL_MUST_CHECK;
+                                  sl_wire_format f, sl_wire_dispatch *out,
+                                  sl_err *err) SL_MUST_CHECK;
 
 /* Rows on their way back. Sections: u32 n_set, u32 reserved, set u32[n_set], tag u64[rows],
  * mask u64[rows] (router positions that the row sums), data[rows][d_model]. */
@@ -121,21 +134,26 @@ void sl_wire_return_layout(void *buf, uint32_t rows, uint32_t n_set, uint32_t d_
 sl_status sl_wire_return_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
                                 sl_wire_format f, sl_wire_return *out, sl_err *err) SL_MUST_CHECK;
 
-/* ROUND_OPEN: header.round with its set. MEMBER_DEAD: header.rows unused, payload u32 worker id. */
+/* ROUND_OPEN: header.round with its set: u32 n_set, u32 reserved, set u32[n_set]. */
 size_t sl_wire_set_bytes(uint32_t n_set);
 void sl_wire_set_encode(const uint32_t *set, uint32_t n_set, void *buf);
 sl_status sl_wire_set_decode(sl_span payload, const uint32_t **set, uint32_t *n_set,
                              sl_err *err) SL_MUST_CHECK;
 
+/* MEMBER_DEAD: the payload is one u32 worker id. */
+#define SL_WIRE_WORKER_BYTES 4
+void sl_wire_worker_encode(uint32_t worker, void *buf);
+sl_status sl_wire_worker_decode(sl_span payload, uint32_t *out, sl_err *err) SL_MUST_CHECK;
+
 /* A request handed to an attention worker. */
 typedef struct sl_wire_submit {
-    uint64_t request;      /* coordinator's id, never reused in a session */
-    uint32_t max_tokens;   /* new tokens at most */
-    uint32_t start;        /* tokens[0..start) have their KV in the pages already (0 for now) */
+    uint64_t request;    /* coordinator's id, never reused in a session */
+    uint32_t max_tokens; /* new tokens at most */
+    uint32_t start;      /* tokens[0..start) have their KV in the pages already (0 for now) */
     float temperature, top_p;
     uint32_t top_k, choice;
     uint64_t seed;
-    uint32_t flags;        /* SL_SUBMIT_* */
+    uint32_t flags; /* SL_SUBMIT_* */
     uint32_t n_tokens, n_pages, n_stop;
     const uint32_t *tokens; /* prompt, then what was generated before */
     const uint32_t *pages;  /* page ids in position order, enough for tokens + max_tokens */
@@ -143,13 +161,23 @@ typedef struct sl_wire_submit {
 } sl_wire_submit;
 #define SL_SUBMIT_IGNORE_EOS 0x1u
 #define SL_SUBMIT_LOGITS     0x2u /* send the logits of every position back, too */
+/* Sections: u64 request, u64 seed, u32 max_tokens, start, f32 temperature, top_p, u32 top_k,
+ * choice, flags, n_tokens, n_pages, n_stop, tokens u32[], pages u32[], stop u32[]. */
+#define SL_WIRE_SUBMIT_HEAD 56
 size_t sl_wire_submit_bytes(const sl_wire_submit *s);
 void sl_wire_submit_encode(const sl_wire_submit *s, void *buf);
-/* Arrays are borrowed views into payload. Counts capped: tokens and pages by bytes, stop by 64. */
+/* Arrays are borrowed views into payload. Counts capped: tokens and pages by bytes, stop by
+ * SL_WIRE_MAX_STOP. Refuses max_tokens 0, start >= n_tokens, temperature not finite or negative,
+ * top_p outside (0, 1], unknown flags. */
 sl_status sl_wire_submit_decode(sl_span payload, sl_wire_submit *out, sl_err *err) SL_MUST_CHECK;
 
 /* New tokens, many requests at once. header.rows = count. */
-typedef enum sl_finish { SL_FINISH_NONE, SL_FINISH_STOP, SL_FINISH_LENGTH, SL_FINISH_ERROR } sl_finish;
+typedef enum sl_finish {
+    SL_FINISH_NONE,
+    SL_FINISH_STOP,
+    SL_FINISH_LENGTH,
+    SL_FINISH_ERROR
+} sl_finish;
 typedef struct sl_wire_token {
     uint64_t request;
     uint32_t position; /* absolute position the token takes */
@@ -174,8 +202,15 @@ sl_status sl_wire_pairs_decode(const sl_wire_header *h, sl_span payload, const s
 
 /* LOGITS: u64 request, u64 first position, then f32 [header.rows][vocab], starting at byte 64. */
 #define SL_WIRE_LOGITS_AT 64u
+size_t sl_wire_logits_bytes(uint32_t rows, uint32_t vocab);
+/* Writes the head; returns where the logits go. */
+float *sl_wire_logits_layout(void *buf, uint64_t request, uint64_t position);
+sl_status sl_wire_logits_decode(const sl_wire_header *h, sl_span payload, uint32_t vocab,
+                                uint64_t *request, uint64_t *position, const float **out,
+                                sl_err *err) SL_MUST_CHECK;
 
-/* Rows between f32 and the wire format; exact inverse for what the format can hold. */
+/* Rows between f32 and the wire format (bf16: round to nearest even, NaN stays NaN); unpack is
+ * exact. */
 void sl_wire_pack(sl_wire_format f, const float *src, size_t n, void *dst);
 void sl_wire_unpack(sl_wire_format f, const void *src, size_t n, float *dst);
 

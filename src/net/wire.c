@@ -1,0 +1,609 @@
+#include "net/wire.h"
+
+#include <math.h>
+
+/* Payload views are the payload's own bytes. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "the wire is read in place: little-endian");
+_Static_assert(sizeof(float) == 4, "f32 on the wire");
+_Static_assert(sizeof(sl_wire_token) == 24, "token records are read in place");
+_Static_assert(sizeof(sl_wire_pair) == 16, "pairs are read in place");
+
+const char *sl_msg_kind_name(uint16_t kind) {
+    switch ((sl_msg_kind)kind) {
+    case SL_MSG_HELLO:
+        return "HELLO";
+    case SL_MSG_CHALLENGE:
+        return "CHALLENGE";
+    case SL_MSG_AUTH:
+        return "AUTH";
+    case SL_MSG_WELCOME:
+        return "WELCOME";
+    case SL_MSG_REFUSE:
+        return "REFUSE";
+    case SL_MSG_BYE:
+        return "BYE";
+    case SL_MSG_HEARTBEAT:
+        return "HEARTBEAT";
+    case SL_MSG_ERROR:
+        return "ERROR";
+    case SL_MSG_PLAN:
+        return "PLAN";
+    case SL_MSG_READY:
+        return "READY";
+    case SL_MSG_SUBMIT:
+        return "SUBMIT";
+    case SL_MSG_CANCEL:
+        return "CANCEL";
+    case SL_MSG_TOKENS:
+        return "TOKENS";
+    case SL_MSG_ACK:
+        return "ACK";
+    case SL_MSG_STATS_GET:
+        return "STATS_GET";
+    case SL_MSG_STATS:
+        return "STATS";
+    case SL_MSG_SHUTDOWN:
+        return "SHUTDOWN";
+    case SL_MSG_LOGITS:
+        return "LOGITS";
+    case SL_MSG_DISPATCH:
+        return "DISPATCH";
+    case SL_MSG_RETURN:
+        return "RETURN";
+    case SL_MSG_JOIN:
+        return "JOIN";
+    case SL_MSG_ROUND_OPEN:
+        return "ROUND_OPEN";
+    case SL_MSG_MEMBER_DEAD:
+        return "MEMBER_DEAD";
+    case SL_MSG_KV_PAGES:
+        return "KV_PAGES";
+    }
+    return NULL;
+}
+
+const char *sl_wire_format_name(sl_wire_format f) {
+    switch (f) {
+    case SL_WIRE_F32:
+        return "f32";
+    case SL_WIRE_BF16:
+        return "bf16";
+    case SL_WIRE_FORMAT_COUNT:
+        break;
+    }
+    return "unknown";
+}
+
+uint32_t sl_wire_format_bytes(sl_wire_format f) {
+    return f == SL_WIRE_BF16 ? 2 : 4;
+}
+
+/* ---- header ---- */
+
+void sl_wire_header_encode(const sl_wire_header *h, uint8_t out[SL_WIRE_HEADER_BYTES]) {
+    sl_wr w = sl_wr_of(out, SL_WIRE_HEADER_BYTES);
+    sl_wr_u32(&w, SL_WIRE_MAGIC);
+    sl_wr_u16(&w, SL_WIRE_VERSION);
+    sl_wr_u16(&w, h->kind);
+    sl_wr_u32(&w, h->flags);
+    sl_wr_u32(&w, h->src);
+    sl_wr_u64(&w, h->session);
+    sl_wr_u32(&w, h->incarnation);
+    sl_wr_u32(&w, h->epoch);
+    sl_wr_u64(&w, h->round);
+    sl_wr_u64(&w, h->seq);
+    sl_wr_u32(&w, h->lane);
+    sl_wr_u32(&w, h->layer);
+    sl_wr_u32(&w, h->chunk);
+    sl_wr_u32(&w, h->rows);
+    sl_wr_u32(&w, h->bytes);
+    sl_wr_u32(&w, 0);
+    SL_ASSERT(w.ok && w.len == SL_WIRE_HEADER_BYTES);
+}
+
+static sl_status check_header(const sl_wire_header *h, uint32_t magic, uint16_t version,
+                              uint32_t reserved, sl_err *err) {
+    if (magic != SL_WIRE_MAGIC)
+        return sl_fail(err, SL_ERR_PROTOCOL, "header: magic 0x%08x, expected 0x%08x", magic,
+                       SL_WIRE_MAGIC);
+    if (version != SL_WIRE_VERSION)
+        return sl_fail(err, SL_ERR_PROTOCOL, "header: wire version %u, this program speaks %u",
+                       version, SL_WIRE_VERSION);
+    if (h->flags & ~SL_WIRE_FLAGS)
+        return sl_fail(err, SL_ERR_PROTOCOL, "header: unknown flags 0x%x",
+                       h->flags & ~SL_WIRE_FLAGS);
+    if (h->rows > SL_WIRE_MAX_ROWS)
+        return sl_fail(err, SL_ERR_PROTOCOL, "header: %u rows, limit %u", h->rows,
+                       SL_WIRE_MAX_ROWS);
+    if (h->bytes > SL_WIRE_MAX_BYTES)
+        return sl_fail(err, SL_ERR_PROTOCOL, "header: %u payload bytes, limit %u", h->bytes,
+                       SL_WIRE_MAX_BYTES);
+    if (reserved) return sl_fail(err, SL_ERR_PROTOCOL, "header: reserved bytes are not zero");
+    return SL_OK;
+}
+
+sl_status sl_wire_header_decode(sl_span in, sl_wire_header *out, sl_err *err) {
+    if (in.len != SL_WIRE_HEADER_BYTES)
+        return sl_fail(err, SL_ERR_PROTOCOL, "header: %zu bytes, expected %d", in.len,
+                       SL_WIRE_HEADER_BYTES);
+    sl_cur c = sl_cur_of(in);
+    sl_wire_header h = {0};
+    uint32_t magic = sl_cur_u32(&c);
+    uint16_t version = sl_cur_u16(&c);
+    h.kind = sl_cur_u16(&c);
+    h.flags = sl_cur_u32(&c);
+    h.src = sl_cur_u32(&c);
+    h.session = sl_cur_u64(&c);
+    h.incarnation = sl_cur_u32(&c);
+    h.epoch = sl_cur_u32(&c);
+    h.round = sl_cur_u64(&c);
+    h.seq = sl_cur_u64(&c);
+    h.lane = sl_cur_u32(&c);
+    h.layer = sl_cur_u32(&c);
+    h.chunk = sl_cur_u32(&c);
+    h.rows = sl_cur_u32(&c);
+    h.bytes = sl_cur_u32(&c);
+    uint32_t reserved = sl_cur_u32(&c);
+    sl_status st = check_header(&h, magic, version, reserved, err);
+    if (st == SL_OK) *out = h;
+    return st;
+}
+
+/* ---- sections of a payload ---- */
+
+/* A walk over sections that start at multiples of 8 (data: 64). `base` NULL only measures. */
+typedef struct walk {
+    uint8_t *base;
+    uint64_t pos;
+} walk;
+
+static void *section(walk *w, uint64_t align, uint64_t bytes) {
+    uint64_t at = (w->pos + align - 1) / align * align;
+    if (w->base && at > w->pos) memset(w->base + w->pos, 0, at - w->pos);
+    w->pos = at + bytes;
+    return w->base ? w->base + at : NULL;
+}
+
+/* The walk of a received payload must not write the padding. */
+static const void *view(const uint8_t *base, uint64_t *pos, uint64_t align, uint64_t bytes) {
+    uint64_t at = (*pos + align - 1) / align * align;
+    *pos = at + bytes;
+    return base + at;
+}
+
+static bool is_aligned(const void *p, uintptr_t align) {
+    return (uintptr_t)p % align == 0;
+}
+
+static uint32_t read_u32(const uint8_t *p) {
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static sl_status check_set(const char *what, const uint32_t *set, uint32_t n, sl_err *err) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (set[i] == SL_NO_WORKER)
+            return sl_fail(err, SL_ERR_PROTOCOL, "%s: set[%u] is no worker id", what, i);
+        if (i && set[i] <= set[i - 1])
+            return sl_fail(err, SL_ERR_PROTOCOL, "%s: set[%u] = %u after %u, must ascend", what, i,
+                           set[i], set[i - 1]);
+    }
+    return SL_OK;
+}
+
+/* Common to both token batches: limits of the counts that lead the payload. */
+static sl_status check_batch(const char *what, const sl_wire_header *h, sl_span payload,
+                             sl_wire_format f, uint32_t *n_set, sl_err *err) {
+    if ((unsigned)f >= SL_WIRE_FORMAT_COUNT)
+        return sl_fail(err, SL_ERR_ARG, "%s: wire format %d", what, (int)f);
+    if (!is_aligned(payload.data, 64))
+        return sl_fail(err, SL_ERR_ARG, "%s: payload at %p is not 64-byte aligned", what,
+                       (const void *)payload.data);
+    if (h->rows > SL_WIRE_MAX_ROWS)
+        return sl_fail(err, SL_ERR_PROTOCOL, "%s: %u rows, limit %u", what, h->rows,
+                       SL_WIRE_MAX_ROWS);
+    if (payload.len < 8)
+        return sl_fail(err, SL_ERR_PROTOCOL, "%s: payload of %zu bytes, at least 8 expected", what,
+                       payload.len);
+    *n_set = read_u32(payload.data);
+    if (*n_set > SL_WIRE_MAX_SET)
+        return sl_fail(err, SL_ERR_PROTOCOL, "%s: set of %u workers, limit %u", what, *n_set,
+                       SL_WIRE_MAX_SET);
+    if (*n_set && !(h->flags & SL_WIRE_SET))
+        return sl_fail(err, SL_ERR_PROTOCOL, "%s: set of %u workers without the flag SET", what,
+                       *n_set);
+    return SL_OK;
+}
+
+static sl_status check_bare(const char *what, const sl_wire_header *h, sl_err *err) {
+    if (h->rows)
+        return sl_fail(err, SL_ERR_PROTOCOL, "%s: %u rows without a payload", what, h->rows);
+    if (h->flags & SL_WIRE_SET)
+        return sl_fail(err, SL_ERR_PROTOCOL, "%s: flag SET without a payload", what);
+    return SL_OK;
+}
+
+/* ---- dispatch ---- */
+
+static size_t dispatch_walk(void *buf, uint32_t rows, uint32_t n_set, uint32_t n_entries,
+                            uint32_t d_model, sl_wire_format f, sl_wire_dispatch *out) {
+    walk w = {.base = buf};
+    out->rows = rows;
+    out->n_set = n_set;
+    out->n_entries = n_entries;
+    uint32_t *counts = section(&w, 8, 8);
+    if (counts) counts[0] = n_set, counts[1] = n_entries;
+    out->set = section(&w, 8, 4 * (uint64_t)n_set);
+    out->tag = section(&w, 8, 8 * (uint64_t)rows);
+    out->first = section(&w, 8, 4 * ((uint64_t)rows + 1));
+    out->expert = section(&w, 8, 4 * (uint64_t)n_entries);
+    out->position = section(&w, 8, 4 * (uint64_t)n_entries);
+    out->gate = section(&w, 8, 4 * (uint64_t)n_entries);
+    out->data = section(&w, 64, (uint64_t)rows * d_model * sl_wire_format_bytes(f));
+    return w.pos;
+}
+
+size_t sl_wire_dispatch_bytes(uint32_t rows, uint32_t n_set, uint32_t n_entries, uint32_t d_model,
+                              sl_wire_format f) {
+    sl_wire_dispatch unused;
+    return dispatch_walk(NULL, rows, n_set, n_entries, d_model, f, &unused);
+}
+
+void sl_wire_dispatch_layout(void *buf, uint32_t rows, uint32_t n_set, uint32_t n_entries,
+                             uint32_t d_model, sl_wire_format f, sl_wire_dispatch *out) {
+    SL_ASSERT(is_aligned(buf, 64));
+    dispatch_walk(buf, rows, n_set, n_entries, d_model, f, out);
+}
+
+static sl_status check_entries(const sl_wire_dispatch *d, const sl_model_spec *m, sl_err *err) {
+    if (d->first[0] != 0)
+        return sl_fail(err, SL_ERR_PROTOCOL, "dispatch: first[0] is %u, expected 0", d->first[0]);
+    if (d->first[d->rows] != d->n_entries)
+        return sl_fail(err, SL_ERR_PROTOCOL, "dispatch: first[%u] is %u, expected %u entries",
+                       d->rows, d->first[d->rows], d->n_entries);
+    for (uint32_t r = 0; r < d->rows; r++) {
+        uint32_t begin = d->first[r], end = d->first[r + 1];
+        if (end <= begin || end > d->n_entries)
+            return sl_fail(err, SL_ERR_PROTOCOL, "dispatch: row %u has entries [%u,%u) of %u", r,
+                           begin, end, d->n_entries);
+        for (uint32_t i = begin; i < end; i++) {
+            if (d->expert[i] >= m->n_experts)
+                return sl_fail(err, SL_ERR_PROTOCOL, "dispatch: row %u: expert %u of %u", r,
+                               d->expert[i], m->n_experts);
+            if (d->position[i] >= m->top_k)
+                return sl_fail(err, SL_ERR_PROTOCOL, "dispatch: row %u: position %u of %u", r,
+                               d->position[i], m->top_k);
+            if (i > begin && d->position[i] <= d->position[i - 1])
+                return sl_fail(err, SL_ERR_PROTOCOL, "dispatch: row %u: position %u after %u", r,
+                               d->position[i], d->position[i - 1]);
+            if (!isfinite(d->gate[i]))
+                return sl_fail(err, SL_ERR_PROTOCOL, "dispatch: row %u: gate %u is not finite", r,
+                               i - begin);
+        }
+    }
+    return SL_OK;
+}
+
+sl_status sl_wire_dispatch_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
+                                  sl_wire_format f, sl_wire_dispatch *out, sl_err *err) {
+    sl_wire_dispatch d = {0};
+    if (payload.len == 0) {
+        sl_status bare = check_bare("dispatch", h, err);
+        if (bare == SL_OK) *out = d;
+        return bare;
+    }
+    uint32_t n_set = 0;
+    sl_status st = check_batch("dispatch", h, payload, f, &n_set, err);
+    if (st != SL_OK) return st;
+    uint32_t n_entries = read_u32(payload.data + 4);
+    if (n_entries > (uint64_t)h->rows * m->top_k)
+        return sl_fail(err, SL_ERR_PROTOCOL, "dispatch: %u entries for %u rows of top %u",
+                       n_entries, h->rows, m->top_k);
+    /* dispatch_walk would write the padding: measure first, then walk again without writing. */
+    size_t bytes = sl_wire_dispatch_bytes(h->rows, n_set, n_entries, m->d_model, f);
+    if (payload.len != bytes)
+        return sl_fail(
+            err, SL_ERR_PROTOCOL,
+            "dispatch: payload of %zu bytes, %zu expected for %u rows, %u entries, set %u",
+            payload.len, bytes, h->rows, n_entries, n_set);
+    uint64_t pos = 8, entry_bytes = 4 * (uint64_t)n_entries;
+    d.rows = h->rows;
+    d.n_set = n_set;
+    d.n_entries = n_entries;
+    d.set = (uint32_t *)view(payload.data, &pos, 8, 4 * (uint64_t)n_set);
+    d.tag = (uint64_t *)view(payload.data, &pos, 8, 8 * (uint64_t)h->rows);
+    d.first = (uint32_t *)view(payload.data, &pos, 8, 4 * ((uint64_t)h->rows + 1));
+    d.expert = (uint32_t *)view(payload.data, &pos, 8, entry_bytes);
+    d.position = (uint32_t *)view(payload.data, &pos, 8, entry_bytes);
+    d.gate = (float *)view(payload.data, &pos, 8, entry_bytes);
+    d.data = (uint8_t *)view(payload.data, &pos, 64, 0);
+    st = check_set("dispatch", d.set, n_set, err);
+    if (st == SL_OK) st = check_entries(&d, m, err);
+    if (st == SL_OK) *out = d;
+    return st;
+}
+
+/* ---- return ---- */
+
+static size_t return_walk(void *buf, uint32_t rows, uint32_t n_set, uint32_t d_model,
+                          sl_wire_format f, sl_wire_return *out) {
+    walk w = {.base = buf};
+    out->rows = rows;
+    out->n_set = n_set;
+    uint32_t *counts = section(&w, 8, 8);
+    if (counts) counts[0] = n_set, counts[1] = 0;
+    out->set = section(&w, 8, 4 * (uint64_t)n_set);
+    out->tag = section(&w, 8, 8 * (uint64_t)rows);
+    out->mask = section(&w, 8, 8 * (uint64_t)rows);
+    out->data = section(&w, 64, (uint64_t)rows * d_model * sl_wire_format_bytes(f));
+    return w.pos;
+}
+
+size_t sl_wire_return_bytes(uint32_t rows, uint32_t n_set, uint32_t d_model, sl_wire_format f) {
+    sl_wire_return unused;
+    return return_walk(NULL, rows, n_set, d_model, f, &unused);
+}
+
+void sl_wire_return_layout(void *buf, uint32_t rows, uint32_t n_set, uint32_t d_model,
+                           sl_wire_format f, sl_wire_return *out) {
+    SL_ASSERT(is_aligned(buf, 64));
+    return_walk(buf, rows, n_set, d_model, f, out);
+}
+
+sl_status sl_wire_return_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
+                                sl_wire_format f, sl_wire_return *out, sl_err *err) {
+    sl_wire_return d = {0};
+    if (payload.len == 0) {
+        sl_status bare = check_bare("return", h, err);
+        if (bare == SL_OK) *out = d;
+        return bare;
+    }
+    uint32_t n_set = 0;
+    sl_status st = check_batch("return", h, payload, f, &n_set, err);
+    if (st != SL_OK) return st;
+    if (read_u32(payload.data + 4))
+        return sl_fail(err, SL_ERR_PROTOCOL, "return: reserved bytes are not zero");
+    size_t bytes = sl_wire_return_bytes(h->rows, n_set, m->d_model, f);
+    if (payload.len != bytes)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "return: payload of %zu bytes, %zu expected for %u rows, set %u",
+                       payload.len, bytes, h->rows, n_set);
+    uint64_t pos = 8;
+    d.rows = h->rows;
+    d.n_set = n_set;
+    d.set = (uint32_t *)view(payload.data, &pos, 8, 4 * (uint64_t)n_set);
+    d.tag = (uint64_t *)view(payload.data, &pos, 8, 8 * (uint64_t)h->rows);
+    d.mask = (uint64_t *)view(payload.data, &pos, 8, 8 * (uint64_t)h->rows);
+    d.data = (uint8_t *)view(payload.data, &pos, 64, 0);
+    st = check_set("return", d.set, n_set, err);
+    uint64_t all = m->top_k >= 64 ? UINT64_MAX : ((uint64_t)1 << m->top_k) - 1;
+    for (uint32_t r = 0; st == SL_OK && r < d.rows; r++)
+        if (d.mask[r] == 0 || d.mask[r] & ~all)
+            st = sl_fail(err, SL_ERR_PROTOCOL, "return: row %u: mask 0x%llx of %u positions", r,
+                         (unsigned long long)d.mask[r], m->top_k);
+    if (st == SL_OK) *out = d;
+    return st;
+}
+
+/* ---- control ---- */
+
+size_t sl_wire_set_bytes(uint32_t n_set) {
+    return 8 + 4 * (size_t)n_set;
+}
+
+void sl_wire_set_encode(const uint32_t *set, uint32_t n_set, void *buf) {
+    sl_wr w = sl_wr_of(buf, sl_wire_set_bytes(n_set));
+    sl_wr_u32(&w, n_set);
+    sl_wr_u32(&w, 0);
+    sl_wr_bytes(&w, set, 4 * (size_t)n_set);
+}
+
+static sl_status check_records(const char *what, sl_span payload, uint64_t expected, sl_err *err) {
+    if (!is_aligned(payload.data, 8))
+        return sl_fail(err, SL_ERR_ARG, "%s: payload at %p is not 8-byte aligned", what,
+                       (const void *)payload.data);
+    if (payload.len != expected)
+        return sl_fail(err, SL_ERR_PROTOCOL, "%s: payload of %zu bytes, %llu expected", what,
+                       payload.len, (unsigned long long)expected);
+    return SL_OK;
+}
+
+sl_status sl_wire_set_decode(sl_span payload, const uint32_t **set, uint32_t *n_set, sl_err *err) {
+    sl_cur c = sl_cur_of(payload);
+    uint32_t n = sl_cur_u32(&c), reserved = sl_cur_u32(&c);
+    if (!c.ok)
+        return sl_fail(err, SL_ERR_PROTOCOL, "set: payload of %zu bytes, at least 8 expected",
+                       payload.len);
+    if (n > SL_WIRE_MAX_SET)
+        return sl_fail(err, SL_ERR_PROTOCOL, "set: %u workers, limit %u", n, SL_WIRE_MAX_SET);
+    if (reserved) return sl_fail(err, SL_ERR_PROTOCOL, "set: reserved bytes are not zero");
+    sl_status st = check_records("set", payload, sl_wire_set_bytes(n), err);
+    const uint32_t *ids = (const uint32_t *)(payload.data + 8);
+    if (st == SL_OK) st = check_set("set", ids, n, err);
+    if (st != SL_OK) return st;
+    *set = ids;
+    *n_set = n;
+    return SL_OK;
+}
+
+void sl_wire_worker_encode(uint32_t worker, void *buf) {
+    sl_wr w = sl_wr_of(buf, SL_WIRE_WORKER_BYTES);
+    sl_wr_u32(&w, worker);
+}
+
+sl_status sl_wire_worker_decode(sl_span payload, uint32_t *out, sl_err *err) {
+    sl_cur c = sl_cur_of(payload);
+    uint32_t worker = sl_cur_u32(&c);
+    if (!c.ok || payload.len != SL_WIRE_WORKER_BYTES)
+        return sl_fail(err, SL_ERR_PROTOCOL, "worker id: payload of %zu bytes, %d expected",
+                       payload.len, SL_WIRE_WORKER_BYTES);
+    if (worker == SL_NO_WORKER)
+        return sl_fail(err, SL_ERR_PROTOCOL, "worker id: 0x%x is no worker", worker);
+    *out = worker;
+    return SL_OK;
+}
+
+size_t sl_wire_submit_bytes(const sl_wire_submit *s) {
+    return SL_WIRE_SUBMIT_HEAD + 4 * ((size_t)s->n_tokens + s->n_pages + s->n_stop);
+}
+
+void sl_wire_submit_encode(const sl_wire_submit *s, void *buf) {
+    sl_wr w = sl_wr_of(buf, sl_wire_submit_bytes(s));
+    sl_wr_u64(&w, s->request);
+    sl_wr_u64(&w, s->seed);
+    sl_wr_u32(&w, s->max_tokens);
+    sl_wr_u32(&w, s->start);
+    sl_wr_f32(&w, s->temperature);
+    sl_wr_f32(&w, s->top_p);
+    sl_wr_u32(&w, s->top_k);
+    sl_wr_u32(&w, s->choice);
+    sl_wr_u32(&w, s->flags);
+    sl_wr_u32(&w, s->n_tokens);
+    sl_wr_u32(&w, s->n_pages);
+    sl_wr_u32(&w, s->n_stop);
+    sl_wr_bytes(&w, s->tokens, 4 * (size_t)s->n_tokens);
+    sl_wr_bytes(&w, s->pages, 4 * (size_t)s->n_pages);
+    sl_wr_bytes(&w, s->stop, 4 * (size_t)s->n_stop);
+    SL_ASSERT(w.ok && w.len == w.cap);
+}
+
+static sl_status check_submit(const sl_wire_submit *s, sl_err *err) {
+    unsigned long long id = s->request;
+    if (s->max_tokens == 0)
+        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: max_tokens is 0", id);
+    if (s->start >= s->n_tokens)
+        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: start %u of %u tokens", id, s->start,
+                       s->n_tokens);
+    if (!isfinite(s->temperature) || s->temperature < 0)
+        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: temperature %g", id, s->temperature);
+    if (!(s->top_p > 0 && s->top_p <= 1))
+        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: top_p %g outside (0, 1]", id, s->top_p);
+    if (s->flags & ~(SL_SUBMIT_IGNORE_EOS | SL_SUBMIT_LOGITS))
+        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: unknown flags 0x%x", id, s->flags);
+    if (s->n_stop > SL_WIRE_MAX_STOP)
+        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: %u stop ids, limit %u", id, s->n_stop,
+                       SL_WIRE_MAX_STOP);
+    return SL_OK;
+}
+
+sl_status sl_wire_submit_decode(sl_span payload, sl_wire_submit *out, sl_err *err) {
+    sl_cur c = sl_cur_of(payload);
+    sl_wire_submit s = {0};
+    s.request = sl_cur_u64(&c);
+    s.seed = sl_cur_u64(&c);
+    s.max_tokens = sl_cur_u32(&c);
+    s.start = sl_cur_u32(&c);
+    s.temperature = sl_cur_f32(&c);
+    s.top_p = sl_cur_f32(&c);
+    s.top_k = sl_cur_u32(&c);
+    s.choice = sl_cur_u32(&c);
+    s.flags = sl_cur_u32(&c);
+    s.n_tokens = sl_cur_u32(&c);
+    s.n_pages = sl_cur_u32(&c);
+    s.n_stop = sl_cur_u32(&c);
+    if (!c.ok)
+        return sl_fail(err, SL_ERR_PROTOCOL, "submit: payload of %zu bytes, at least %d expected",
+                       payload.len, SL_WIRE_SUBMIT_HEAD);
+    sl_status st = check_submit(&s, err);
+    if (st == SL_OK) st = check_records("submit", payload, sl_wire_submit_bytes(&s), err);
+    if (st != SL_OK) return st;
+    s.tokens = (const uint32_t *)(payload.data + SL_WIRE_SUBMIT_HEAD);
+    s.pages = s.tokens + s.n_tokens;
+    s.stop = s.pages + s.n_pages;
+    *out = s;
+    return SL_OK;
+}
+
+size_t sl_wire_tokens_bytes(uint32_t n) {
+    return (size_t)n * sizeof(sl_wire_token);
+}
+
+void sl_wire_tokens_encode(const sl_wire_token *t, uint32_t n, void *buf) {
+    if (n) memcpy(buf, t, sl_wire_tokens_bytes(n));
+}
+
+sl_status sl_wire_tokens_decode(const sl_wire_header *h, sl_span payload, const sl_wire_token **out,
+                                sl_err *err) {
+    sl_status st = check_records("tokens", payload, sl_wire_tokens_bytes(h->rows), err);
+    if (st != SL_OK) return st;
+    const sl_wire_token *t = (const sl_wire_token *)payload.data;
+    for (uint32_t i = 0; i < h->rows; i++) {
+        if (t[i].finish > SL_FINISH_ERROR)
+            return sl_fail(err, SL_ERR_PROTOCOL, "tokens: record %u: finish %u", i, t[i].finish);
+        if (t[i].reserved)
+            return sl_fail(err, SL_ERR_PROTOCOL, "tokens: record %u: reserved bytes are not zero",
+                           i);
+    }
+    *out = t;
+    return SL_OK;
+}
+
+void sl_wire_pairs_encode(const sl_wire_pair *p, uint32_t n, void *buf) {
+    if (n) memcpy(buf, p, (size_t)n * sizeof *p);
+}
+
+sl_status sl_wire_pairs_decode(const sl_wire_header *h, sl_span payload, const sl_wire_pair **out,
+                               sl_err *err) {
+    sl_status st = check_records("pairs", payload, (uint64_t)h->rows * sizeof(sl_wire_pair), err);
+    if (st == SL_OK) *out = (const sl_wire_pair *)payload.data;
+    return st;
+}
+
+/* At most 256 MiB of payload, so only a vocabulary that the caller made up could overflow. */
+size_t sl_wire_logits_bytes(uint32_t rows, uint32_t vocab) {
+    return SL_WIRE_LOGITS_AT + (size_t)rows * vocab * sizeof(float);
+}
+
+float *sl_wire_logits_layout(void *buf, uint64_t request, uint64_t position) {
+    sl_wr w = sl_wr_of(buf, SL_WIRE_LOGITS_AT);
+    sl_wr_u64(&w, request);
+    sl_wr_u64(&w, position);
+    memset(w.data + w.len, 0, w.cap - w.len);
+    return (float *)((uint8_t *)buf + SL_WIRE_LOGITS_AT);
+}
+
+sl_status sl_wire_logits_decode(const sl_wire_header *h, sl_span payload, uint32_t vocab,
+                                uint64_t *request, uint64_t *position, const float **out,
+                                sl_err *err) {
+    uint64_t expected = SL_WIRE_LOGITS_AT + (uint64_t)h->rows * vocab * sizeof(float);
+    sl_status st = check_records("logits", payload, expected, err);
+    if (st != SL_OK) return st;
+    sl_cur c = sl_cur_of(payload);
+    *request = sl_cur_u64(&c);
+    *position = sl_cur_u64(&c);
+    *out = (const float *)(payload.data + SL_WIRE_LOGITS_AT);
+    return SL_OK;
+}
+
+/* ---- rows ---- */
+
+static uint16_t bf16_of(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    /* Rounding could carry a NaN's payload into infinity. */
+    if ((u & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)(u >> 16 | 0x40u);
+    return (uint16_t)((u + 0x7FFFu + (u >> 16 & 1u)) >> 16);
+}
+
+void sl_wire_pack(sl_wire_format f, const float *src, size_t n, void *dst) {
+    if (f == SL_WIRE_F32) {
+        if (n) memcpy(dst, src, n * sizeof *src);
+        return;
+    }
+    uint16_t *out = dst;
+    for (size_t i = 0; i < n; i++) out[i] = bf16_of(src[i]);
+}
+
+void sl_wire_unpack(sl_wire_format f, const void *src, size_t n, float *dst) {
+    if (f == SL_WIRE_F32) {
+        if (n) memcpy(dst, src, n * sizeof *dst);
+        return;
+    }
+    const uint16_t *in = src;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u = (uint32_t)in[i] << 16;
+        memcpy(dst + i, &u, sizeof u);
+    }
+}
