@@ -1,0 +1,40 @@
+/* The weights of a Hugging Face folder: one model.safetensors, or shards named by
+ * model.safetensors.index.json. Opening reads and checks every header; a file is mapped only when a
+ * tensor in it is asked for. Thread: owner. */
+#ifndef SL_FORMAT_CHECKPOINT_H
+#define SL_FORMAT_CHECKPOINT_H
+
+#include "format/safetensors.h"
+
+#define SL_CKPT_MAX_FILES   2048
+#define SL_CKPT_MAX_TENSORS 4000000u
+#define SL_CKPT_MAX_INDEX   (256u << 20) /* bytes of the index file */
+
+typedef struct sl_checkpoint sl_checkpoint;
+
+/* Where a tensor lives. */
+typedef struct sl_ckpt_tensor {
+    const sl_st_tensor *t;
+    uint32_t file;
+} sl_ckpt_tensor;
+
+/* The index and the shards must agree: every tensor of the index is in the shard it names and every
+ * tensor of a shard is in the index. Names of shards with a path in them are refused. */
+sl_status sl_ckpt_open(const char *folder, sl_checkpoint **out, sl_err *err) SL_MUST_CHECK;
+void sl_ckpt_free(sl_checkpoint *c);
+
+uint32_t sl_ckpt_files(const sl_checkpoint *c);
+/* Files are sorted by name. Path and header bytes (length field included) borrowed until free. */
+const char *sl_ckpt_path(const sl_checkpoint *c, uint32_t file);
+sl_span sl_ckpt_header(const sl_checkpoint *c, uint32_t file);
+
+size_t sl_ckpt_tensors(const sl_checkpoint *c);
+/* Tensor i in the order of names; valid for i < sl_ckpt_tensors. */
+sl_ckpt_tensor sl_ckpt_at(const sl_checkpoint *c, size_t i);
+/* Its place i in that order; false when there is no tensor of that name. */
+bool sl_ckpt_find(const sl_checkpoint *c, const char *name, size_t *out);
+
+/* Maps the tensor's file if it is not mapped yet. The bytes are borrowed until sl_ckpt_free. */
+sl_status sl_ckpt_data(sl_checkpoint *c, sl_ckpt_tensor t, sl_span *out, sl_err *err) SL_MUST_CHECK;
+
+#endif

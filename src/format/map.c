@@ -1,0 +1,144 @@
+#include "format/map.h"
+
+#include "base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* One slot a mapping. The handler reads it on whatever thread faulted: begin is published last
+ * (release) and cleared first; 0 is free, 1 is taken but not yet published. */
+typedef struct sl_map_slot {
+    _Atomic uintptr_t begin;
+    _Atomic size_t len;
+    const char *_Atomic path;
+} sl_map_slot;
+
+#define SLOT_TAKEN 1u
+
+static sl_map_slot slots[SL_MAP_MAX];
+static struct sigaction old_action;
+static pthread_once_t guard_once = PTHREAD_ONCE_INIT;
+
+static void say(const char *text) {
+    size_t n = strlen(text);
+    while (n > 0) {
+        ssize_t got = write(STDERR_FILENO, text, n);
+        if (got <= 0) return;
+        text += got;
+        n -= (size_t)got;
+    }
+}
+
+/* Only async-signal-safe calls below. */
+static void on_sigbus(int sig, siginfo_t *info, void *context) {
+    (void)context;
+    uintptr_t at = (uintptr_t)info->si_addr;
+    for (size_t i = 0; i < SL_MAP_MAX; i++) {
+        /* acquire pairs with the release in claim_slot: len and path belong to this begin */
+        uintptr_t begin = atomic_load_explicit(&slots[i].begin, memory_order_acquire);
+        size_t len = atomic_load_explicit(&slots[i].len, memory_order_relaxed);
+        if (begin <= SLOT_TAKEN || at < begin || at - begin >= len) continue;
+        say("sluice: ");
+        say(atomic_load_explicit(&slots[i].path, memory_order_relaxed));
+        say(": the file was truncated, or its disk failed, while it was in use\n");
+        _exit(1);
+    }
+    /* Not one of ours: put the former action back and let the access fault again. */
+    sigaction(sig, &old_action, NULL);
+}
+
+static void install_guard(void) {
+    struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, &old_action);
+}
+
+static sl_status claim_slot(const char *path, void *base, size_t len, uint32_t *out, sl_err *err) {
+    for (uint32_t i = 0; i < SL_MAP_MAX; i++) {
+        uintptr_t free_slot = 0;
+        if (!atomic_compare_exchange_strong_explicit(&slots[i].begin, &free_slot, SLOT_TAKEN,
+                                                     memory_order_acquire, memory_order_relaxed))
+            continue;
+        atomic_store_explicit(&slots[i].len, len, memory_order_relaxed);
+        atomic_store_explicit(&slots[i].path, path, memory_order_relaxed);
+        atomic_store_explicit(&slots[i].begin, (uintptr_t)base, memory_order_release);
+        *out = i;
+        return SL_OK;
+    }
+    return sl_fail(err, SL_ERR_LIMIT, "%s: more than %d files mapped at once", path, SL_MAP_MAX);
+}
+
+sl_status sl_map_open_fd(const char *path, int *out_fd, uint64_t *out_bytes, sl_err *err) {
+    /* O_NONBLOCK: a FIFO put in place of the file must not hang the open */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0) {
+        int why = errno;
+        return sl_fail(err, why == ENOENT || why == ENOTDIR ? SL_ERR_NOTFOUND : SL_ERR_IO,
+                       "%s: cannot open: %s", path, strerror(why));
+    }
+    struct stat info;
+    if (fstat(fd, &info) != 0) {
+        int why = errno;
+        close(fd);
+        return sl_fail(err, SL_ERR_IO, "%s: cannot stat: %s", path, strerror(why));
+    }
+    if (!S_ISREG(info.st_mode)) {
+        close(fd);
+        return sl_fail(err, SL_ERR_FORMAT, "%s: not a regular file", path);
+    }
+    *out_fd = fd;
+    *out_bytes = (uint64_t)info.st_size;
+    return SL_OK;
+}
+
+static sl_status map_fd(const char *path, int fd, uint64_t bytes, uint64_t max_bytes, void **out,
+                        sl_err *err) {
+    if (bytes == 0) return sl_fail(err, SL_ERR_FORMAT, "%s: the file is empty", path);
+    if (bytes > max_bytes || bytes > SIZE_MAX)
+        return sl_fail(err, SL_ERR_LIMIT, "%s: %llu bytes, limit %llu", path,
+                       (unsigned long long)bytes, (unsigned long long)max_bytes);
+    void *base = mmap(NULL, (size_t)bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED)
+        return sl_fail(err, SL_ERR_IO, "%s: cannot map %llu bytes: %s", path,
+                       (unsigned long long)bytes, strerror(errno));
+    *out = base;
+    return SL_OK;
+}
+
+sl_status sl_map_open(const char *path, uint64_t max_bytes, sl_map *out, sl_err *err) {
+    int fd = -1;
+    uint64_t bytes = 0;
+    void *base = NULL;
+    uint32_t slot = 0;
+    char *copy = sl_strdup(path);
+    if (!copy) return sl_fail(err, SL_ERR_NOMEM, "%s: path", path);
+    pthread_once(&guard_once, install_guard);
+    sl_status st = sl_map_open_fd(path, &fd, &bytes, err);
+    if (st != SL_OK) goto out;
+    st = map_fd(path, fd, bytes, max_bytes, &base, err);
+    if (st != SL_OK) goto out;
+    st = claim_slot(copy, base, (size_t)bytes, &slot, err);
+    if (st != SL_OK) goto out;
+    *out = (sl_map){.bytes = {.data = base, .len = (size_t)bytes}, .path = copy, .slot = slot};
+    base = NULL;
+    copy = NULL;
+out:
+    if (base) munmap(base, (size_t)bytes);
+    if (fd >= 0) close(fd);
+    sl_free(copy);
+    return st;
+}
+
+void sl_map_close(sl_map *m) {
+    if (!m->path) return;
+    munmap((void *)(uintptr_t)m->bytes.data, m->bytes.len);
+    atomic_store_explicit(&slots[m->slot].begin, 0, memory_order_release);
+    sl_free(m->path);
+    *m = (sl_map){0};
+}

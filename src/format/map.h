@@ -1,0 +1,31 @@
+/* Read-only mappings of files nobody vouches for.
+ *
+ * A file that shrinks while it is mapped makes the next access fault (SIGBUS). The first mapping of
+ * the process installs a handler that names the file on stderr and leaves with exit code 1; a
+ * SIGBUS anywhere else keeps its default effect. Thread: open and close any; the bytes any. */
+#ifndef SL_FORMAT_MAP_H
+#define SL_FORMAT_MAP_H
+
+#include "base/span.h"
+#include "base/status.h"
+
+/* Mappings that can exist at once in a process. */
+#define SL_MAP_MAX 4096
+
+typedef struct sl_map {
+    sl_span bytes; /* the whole file, shared with every other process that maps it */
+    char *path;    /* owned */
+    uint32_t slot; /* where the handler finds it */
+} sl_map;
+
+/* Maps the regular file `path`. SL_ERR_NOTFOUND, SL_ERR_IO; SL_ERR_LIMIT above max_bytes;
+ * SL_ERR_FORMAT for an empty file or one that is not regular. *out is touched only on success. */
+sl_status sl_map_open(const char *path, uint64_t max_bytes, sl_map *out, sl_err *err) SL_MUST_CHECK;
+void sl_map_close(sl_map *m); /* a zeroed sl_map is fine */
+
+/* Opens a regular file for reading and reports its length; same errors as above, an empty file is
+ * fine here. The caller closes *out_fd. */
+sl_status sl_map_open_fd(const char *path, int *out_fd, uint64_t *out_bytes,
+                         sl_err *err) SL_MUST_CHECK;
+
+#endif

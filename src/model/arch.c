@@ -1,0 +1,121 @@
+#include "model/arch.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define BLOCK "model.layers.{L}."
+#define ATTN  SL_STAGE_ATTENTION
+#define EXP   SL_STAGE_EXPERT
+
+/* clang-format off */
+/* What every decoder of the Llama line shares: role, scope, stage, name, rows, columns, axis. */
+#define COMMON_TENSORS                                                                                                  \
+    {SL_ROLE_EMBED,      SL_SCOPE_MODEL, ATTN,          "model.embed_tokens.weight",               SL_DIM_VOCAB, SL_DIM_MODEL, SL_AXIS_ROWS},    \
+    {SL_ROLE_FINAL_NORM, SL_SCOPE_MODEL, SL_STAGE_HEAD, "model.norm.weight",                       SL_DIM_MODEL, SL_DIM_NONE,  SL_AXIS_WHOLE},   \
+    {SL_ROLE_LM_HEAD,    SL_SCOPE_MODEL, SL_STAGE_HEAD, "lm_head.weight",                          SL_DIM_VOCAB, SL_DIM_MODEL, SL_AXIS_ROWS},    \
+    {SL_ROLE_ATTN_NORM,  SL_SCOPE_BLOCK, ATTN,          BLOCK "input_layernorm.weight",            SL_DIM_MODEL, SL_DIM_NONE,  SL_AXIS_WHOLE},   \
+    {SL_ROLE_Q,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.q_proj.weight",           SL_DIM_Q,     SL_DIM_MODEL, SL_AXIS_ROWS},    \
+    {SL_ROLE_K,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.k_proj.weight",           SL_DIM_KV,    SL_DIM_MODEL, SL_AXIS_ROWS},    \
+    {SL_ROLE_V,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.v_proj.weight",           SL_DIM_KV,    SL_DIM_MODEL, SL_AXIS_ROWS},    \
+    {SL_ROLE_O,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.o_proj.weight",           SL_DIM_MODEL, SL_DIM_Q,     SL_AXIS_COLUMNS}, \
+    {SL_ROLE_FFN_NORM,   SL_SCOPE_BLOCK, ATTN,          BLOCK "post_attention_layernorm.weight",   SL_DIM_MODEL, SL_DIM_NONE,  SL_AXIS_WHOLE}
+
+static const sl_arch_tensor qwen3_moe[] = {
+    COMMON_TENSORS,
+    {SL_ROLE_Q_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_norm.weight",            SL_DIM_HEAD,      SL_DIM_NONE,      SL_AXIS_WHOLE},
+    {SL_ROLE_K_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_norm.weight",            SL_DIM_HEAD,      SL_DIM_NONE,      SL_AXIS_WHOLE},
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                    SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
+    {SL_ROLE_DENSE_GATE,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight",               SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_DENSE_UP,    SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",                 SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_DENSE_DOWN,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight",               SL_DIM_MODEL,     SL_DIM_FF_DENSE,  SL_AXIS_COLUMNS},
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",   SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",     SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",   SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
+};
+
+static const sl_arch_tensor mixtral[] = {
+    COMMON_TENSORS,
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "block_sparse_moe.gate.weight",           SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w1.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w3.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w2.weight", SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
+};
+
+static const sl_arch rows[] = {
+    {"Qwen3MoeForCausalLM", SL_ROUTER_SOFTMAX_TOPK, true,  qwen3_moe, SL_LEN(qwen3_moe)},
+    {"MixtralForCausalLM",  SL_ROUTER_SOFTMAX_TOPK, false, mixtral,   SL_LEN(mixtral)},
+};
+/* clang-format on */
+
+const sl_arch *sl_arch_at(size_t i) {
+    return i < SL_LEN(rows) ? &rows[i] : NULL;
+}
+
+const sl_arch *sl_arch_find(const char *name) {
+    for (size_t i = 0; i < SL_LEN(rows); i++)
+        if (strcmp(rows[i].name, name) == 0) return &rows[i];
+    return NULL;
+}
+
+uint64_t sl_arch_dim_value(const sl_model_spec *m, sl_arch_dim d) {
+    switch (d) {
+    case SL_DIM_NONE:
+        return 1;
+    case SL_DIM_VOCAB:
+        return m->vocab;
+    case SL_DIM_MODEL:
+        return m->d_model;
+    case SL_DIM_Q:
+        return (uint64_t)m->n_heads * m->head_dim;
+    case SL_DIM_KV:
+        return (uint64_t)m->n_kv_heads * m->head_dim;
+    case SL_DIM_HEAD:
+        return m->head_dim;
+    case SL_DIM_FF_DENSE:
+        return m->d_ff_dense;
+    case SL_DIM_FF_EXPERT:
+        return m->d_ff_expert;
+    case SL_DIM_EXPERTS:
+        return m->n_experts;
+    }
+    return 0;
+}
+
+bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t) {
+    return !(t->role == SL_ROLE_LM_HEAD && m->tied_head);
+}
+
+void sl_arch_tensor_name(const sl_arch_tensor *t, uint32_t layer, uint32_t expert,
+                         char out[SL_ARCH_NAME_MAX]) {
+    size_t at = 0;
+    for (const char *p = t->name; *p && at + 16 < SL_ARCH_NAME_MAX;) {
+        uint32_t value = p[0] == '{' && p[1] == 'E' ? expert : layer;
+        if (p[0] == '{') {
+            at += (size_t)snprintf(out + at, SL_ARCH_NAME_MAX - at, "%u", value);
+            p += 3;
+        } else {
+            out[at++] = *p++;
+        }
+    }
+    out[at] = '\0';
+}
+
+void sl_arch_count_params(const sl_arch *a, sl_model_spec *m) {
+    uint32_t n_dense = m->n_layers - m->n_moe;
+    m->n_params = m->n_params_active = 0;
+    for (size_t i = 0; i < a->n_tensors; i++) {
+        const sl_arch_tensor *t = &a->tensor[i];
+        if (!sl_arch_tensor_used(m, t)) continue;
+        uint64_t one = sl_arch_dim_value(m, t->n) * sl_arch_dim_value(m, t->k);
+        uint64_t all = 1, active = 1;
+        if (t->scope == SL_SCOPE_BLOCK) all = active = m->n_layers;
+        if (t->scope == SL_SCOPE_DENSE_BLOCK) all = active = n_dense;
+        if (t->scope == SL_SCOPE_MOE_BLOCK) all = active = m->n_moe;
+        if (t->scope == SL_SCOPE_EXPERT) {
+            all = (uint64_t)m->n_moe * m->n_experts;
+            active = (uint64_t)m->n_moe * m->top_k;
+        }
+        m->n_params += one * all;
+        m->n_params_active += one * active;
+    }
+}

@@ -1,0 +1,98 @@
+/* The architecture table: what a checkpoint of each class holds and which stage needs it. An
+ * architecture is a row here, not a forward pass of its own. Thread: any (constant). */
+#ifndef SL_MODEL_ARCH_H
+#define SL_MODEL_ARCH_H
+
+#include "base/status.h"
+#include "spec/model.h"
+
+#include <stddef.h>
+
+/* Symbols of tensor shapes; their value comes from the spec. */
+typedef enum sl_arch_dim {
+    SL_DIM_NONE, /* second dimension of a vector */
+    SL_DIM_VOCAB,
+    SL_DIM_MODEL,
+    SL_DIM_Q,  /* n_heads * head_dim */
+    SL_DIM_KV, /* n_kv_heads * head_dim */
+    SL_DIM_HEAD,
+    SL_DIM_FF_DENSE,
+    SL_DIM_FF_EXPERT,
+    SL_DIM_EXPERTS,
+} sl_arch_dim;
+
+/* How a gang of tensor-parallel ranks splits the tensor: whole on each rank, by rows (outputs), by
+ * columns (inputs, whose products are summed over ranks). */
+typedef enum sl_arch_axis { SL_AXIS_WHOLE, SL_AXIS_ROWS, SL_AXIS_COLUMNS } sl_arch_axis;
+
+typedef enum sl_arch_stage { SL_STAGE_ATTENTION, SL_STAGE_EXPERT, SL_STAGE_HEAD } sl_arch_stage;
+
+/* How often a tensor occurs: {L} in its name is the block, {E} the expert. */
+typedef enum sl_arch_scope {
+    SL_SCOPE_MODEL,
+    SL_SCOPE_BLOCK,
+    SL_SCOPE_DENSE_BLOCK,
+    SL_SCOPE_MOE_BLOCK,
+    SL_SCOPE_EXPERT,
+} sl_arch_scope;
+
+typedef enum sl_arch_role {
+    SL_ROLE_EMBED,
+    SL_ROLE_FINAL_NORM,
+    SL_ROLE_LM_HEAD,
+    SL_ROLE_ATTN_NORM,
+    SL_ROLE_Q,
+    SL_ROLE_K,
+    SL_ROLE_V,
+    SL_ROLE_O,
+    SL_ROLE_Q_NORM,
+    SL_ROLE_K_NORM,
+    SL_ROLE_FFN_NORM,
+    SL_ROLE_ROUTER,
+    SL_ROLE_DENSE_GATE,
+    SL_ROLE_DENSE_UP,
+    SL_ROLE_DENSE_DOWN,
+    SL_ROLE_EXPERT_GATE,
+    SL_ROLE_EXPERT_UP,
+    SL_ROLE_EXPERT_DOWN,
+    SL_ROLE_COUNT
+} sl_arch_role;
+
+typedef struct sl_arch_tensor {
+    sl_arch_role role;
+    sl_arch_scope scope;
+    sl_arch_stage stage;
+    const char *name; /* pattern with {L} and {E} */
+    sl_arch_dim n, k; /* rows, columns */
+    sl_arch_axis axis;
+} sl_arch_tensor;
+
+/* How the router turns logits into gates. */
+typedef enum sl_arch_router { SL_ROUTER_SOFTMAX_TOPK } sl_arch_router;
+
+typedef struct sl_arch {
+    const char *name; /* class name of config.json */
+    sl_arch_router router;
+    bool qk_norm;
+    const sl_arch_tensor *tensor;
+    size_t n_tensors;
+} sl_arch;
+
+#define SL_ARCH_NAME_MAX 256
+
+/* NULL when there is no such row. */
+const sl_arch *sl_arch_find(const char *name);
+/* Row i, NULL past the end. */
+const sl_arch *sl_arch_at(size_t i);
+
+uint64_t sl_arch_dim_value(const sl_model_spec *m, sl_arch_dim d);
+/* Whether this model has the tensor at all: there is no head when it is tied. */
+bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t);
+/* Writes the name with block and expert filled in. */
+void sl_arch_tensor_name(const sl_arch_tensor *t, uint32_t layer, uint32_t expert,
+                         char out[SL_ARCH_NAME_MAX]);
+
+/* Fills n_params and n_params_active (top_k of n_experts in each MoE block) of *m. */
+void sl_arch_count_params(const sl_arch *a, sl_model_spec *m);
+
+#endif

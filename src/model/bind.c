@@ -1,0 +1,229 @@
+/* Meets the architecture table with the tensors of a checkpoint. */
+#include "model/model_int.h"
+
+#include <string.h>
+
+/* One tensor of the architecture, its block and expert filled in. */
+typedef struct sl_site {
+    const sl_arch_tensor *t;
+    uint32_t layer, expert;
+} sl_site;
+
+typedef sl_status (*sl_site_fn)(void *ctx, const sl_site *site, const char *name, sl_err *err);
+
+static bool block_has(const sl_model_spec *m, const sl_arch_tensor *t, uint32_t layer) {
+    switch (t->scope) {
+    case SL_SCOPE_MODEL:
+        return layer == 0;
+    case SL_SCOPE_BLOCK:
+        return true;
+    case SL_SCOPE_DENSE_BLOCK:
+        return m->ffn[layer] == SL_FFN_DENSE;
+    case SL_SCOPE_MOE_BLOCK:
+    case SL_SCOPE_EXPERT:
+        return m->ffn[layer] == SL_FFN_MOE;
+    }
+    return false;
+}
+
+/* Calls fn for every tensor that a checkpoint of this model holds. */
+static sl_status each_site(const sl_model *m, sl_site_fn fn, void *ctx, sl_err *err) {
+    const sl_model_spec *spec = &m->spec;
+    char name[SL_ARCH_NAME_MAX];
+    for (size_t i = 0; i < m->arch->n_tensors; i++) {
+        sl_site site = {.t = &m->arch->tensor[i]};
+        if (!sl_arch_tensor_used(spec, site.t)) continue;
+        uint32_t copies = site.t->scope == SL_SCOPE_EXPERT ? spec->n_experts : 1;
+        for (site.layer = 0; site.layer < spec->n_layers; site.layer++) {
+            if (!block_has(spec, site.t, site.layer)) continue;
+            for (site.expert = 0; site.expert < copies; site.expert++) {
+                sl_arch_tensor_name(site.t, site.layer, site.expert, name);
+                sl_status st = fn(ctx, &site, name, err);
+                if (st != SL_OK) return st;
+            }
+        }
+    }
+    return SL_OK;
+}
+
+static sl_status missing(const sl_model *m, const char *name, sl_err *err) {
+    const sl_checkpoint *c = m->ckpt;
+    if (sl_ckpt_files(c) == 1)
+        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor \"%s\" is missing", sl_ckpt_path(c, 0),
+                       name);
+    return sl_fail(err, SL_ERR_FORMAT, "%s: tensor \"%s\" is missing in all %u weight files",
+                   m->folder, name, sl_ckpt_files(c));
+}
+
+typedef struct sl_name_check {
+    const sl_model *m;
+    uint8_t *known; /* [tensors of the checkpoint] */
+} sl_name_check;
+
+static sl_status check_present(void *ctx, const sl_site *site, const char *name, sl_err *err) {
+    (void)site;
+    sl_name_check *check = ctx;
+    size_t at = 0;
+    if (!sl_ckpt_find(check->m->ckpt, name, &at)) return missing(check->m, name, err);
+    check->known[at] = 1;
+    return SL_OK;
+}
+
+/* A tied model may store its head again; old exporters store RoPE frequencies, which follow from
+ * rope_theta. */
+static bool ignorable(const sl_model_spec *m, const char *name) {
+    static const char inv_freq[] = ".rotary_emb.inv_freq";
+    size_t n = strlen(name), tail = sizeof inv_freq - 1;
+    if (m->tied_head && strcmp(name, "lm_head.weight") == 0) return true;
+    return n > tail && strcmp(name + n - tail, inv_freq) == 0;
+}
+
+sl_status sl_model_check_names(const sl_model *m, sl_err *err) {
+    size_t n = sl_ckpt_tensors(m->ckpt);
+    sl_name_check check = {.m = m, .known = sl_alloc(n, 1)};
+    if (!check.known) return sl_fail(err, SL_ERR_NOMEM, "%zu tensor marks", n);
+    sl_status st = each_site(m, check_present, &check, err);
+    for (size_t i = 0; st == SL_OK && i < n; i++) {
+        sl_ckpt_tensor c = sl_ckpt_at(m->ckpt, i);
+        if (!check.known[i] && !ignorable(&m->spec, c.t->name))
+            st = sl_fail(err, SL_ERR_UNSUPPORTED,
+                         "%s: tensor \"%s\" is unknown to %s; ignoring it could change results",
+                         sl_ckpt_path(m->ckpt, c.file), c.t->name, m->spec.arch);
+    }
+    sl_free(check.known);
+    return st;
+}
+
+/* Type, shape and alignment of a tensor against the table; *out without data. */
+static sl_status check_tensor(const sl_model *m, const sl_site *site, sl_ckpt_tensor c, sl_mat *out,
+                              sl_err *err) {
+    const sl_st_tensor *t = c.t;
+    const char *path = sl_ckpt_path(m->ckpt, c.file);
+    uint64_t want[2] = {sl_arch_dim_value(&m->spec, site->t->n),
+                        sl_arch_dim_value(&m->spec, site->t->k)};
+    uint32_t n_dims = site->t->k == SL_DIM_NONE ? 1 : 2;
+    char has_text[128], want_text[64];
+    sl_dtype dtype = SL_F32;
+    if (!sl_st_dtype_usable(t->dtype, &dtype))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "%s: tensor \"%s\": dtype %s, expected F32, F16 or BF16", path, t->name,
+                       sl_st_dtype_name(t->dtype));
+    if (t->n_dims != n_dims || memcmp(t->dim, want, n_dims * sizeof want[0]) != 0)
+        return sl_fail(err, SL_ERR_FORMAT,
+                       "%s: tensor \"%s\": shape %s, expected %s by config.json", path, t->name,
+                       sl_st_shape_text(t->dim, t->n_dims, has_text, sizeof has_text),
+                       sl_st_shape_text(want, n_dims, want_text, sizeof want_text));
+    if (t->begin % sl_dtype_bytes(dtype) != 0)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "%s: tensor \"%s\": begins at byte %llu, not a multiple of %u (%s)", path,
+                       t->name, (unsigned long long)t->begin, sl_dtype_bytes(dtype),
+                       sl_st_dtype_name(t->dtype));
+    *out = (sl_mat){.n = n_dims == 1 ? 1 : (uint32_t)want[0],
+                    .k = n_dims == 1 ? (uint32_t)want[0] : (uint32_t)want[1],
+                    .dtype = dtype};
+    return SL_OK;
+}
+
+typedef struct sl_binding {
+    sl_model *m;
+    const sl_stages *stages;
+} sl_binding;
+
+static bool hosts(const sl_model *m, const sl_stages *s, const sl_site *site) {
+    if (site->t->stage != SL_STAGE_EXPERT) return s->attention;
+    size_t at = (size_t)m->spec.moe_index[site->layer] * m->spec.n_experts + site->expert;
+    return s->experts && (!s->hosted || s->hosted[at]);
+}
+
+static sl_mat *place(sl_model *m, const sl_site *site) {
+    if (site->t->scope == SL_SCOPE_MODEL) return &m->whole.mat[site->t->role];
+    if (site->t->scope != SL_SCOPE_EXPERT) return &m->block[site->layer].mat[site->t->role];
+    sl_expert_weights *e =
+        &m->expert[(size_t)m->spec.moe_index[site->layer] * m->spec.n_experts + site->expert];
+    switch (site->t->role) {
+    case SL_ROLE_EXPERT_GATE:
+        return &e->gate;
+    case SL_ROLE_EXPERT_UP:
+        return &e->up;
+    default:
+        return &e->down;
+    }
+}
+
+static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, sl_err *err) {
+    const sl_binding *b = ctx;
+    size_t at = 0;
+    sl_span bytes = {0};
+    sl_mat mat = {0};
+    if (!hosts(b->m, b->stages, site)) return SL_OK;
+    if (!sl_ckpt_find(b->m->ckpt, name, &at)) return missing(b->m, name, err);
+    sl_ckpt_tensor c = sl_ckpt_at(b->m->ckpt, at);
+    sl_status st = check_tensor(b->m, site, c, &mat, err);
+    if (st == SL_OK) st = sl_ckpt_data(b->m->ckpt, c, &bytes, err);
+    if (st != SL_OK) return st;
+    mat.data = bytes.data;
+    *place(b->m, site) = mat;
+    return SL_OK;
+}
+
+/* gate and up run as one fused product over the same rows, so their types must agree. */
+static sl_status check_fused(const sl_model *m, sl_err *err) {
+    const sl_model_spec *spec = &m->spec;
+    for (uint32_t i = 0; i < spec->n_layers; i++) {
+        const sl_mat *mat = m->block[i].mat;
+        bool same = mat[SL_ROLE_DENSE_GATE].dtype == mat[SL_ROLE_DENSE_UP].dtype;
+        const sl_expert_weights *e = &m->expert[(size_t)spec->moe_index[i] * spec->n_experts];
+        for (uint32_t j = 0; spec->ffn[i] == SL_FFN_MOE && j < spec->n_experts; j++)
+            same = same && e[j].gate.dtype == e[j].up.dtype;
+        if (!same)
+            return sl_fail(err, SL_ERR_UNSUPPORTED,
+                           "%s: block %u: gate and up weights of one feed-forward have different "
+                           "dtypes, expected one",
+                           m->folder, i);
+    }
+    return SL_OK;
+}
+
+sl_status sl_model_bind(sl_model *m, const sl_stages *stages, sl_err *err) {
+    sl_binding b = {.m = m, .stages = stages};
+    sl_status st = each_site(m, bind_tensor, &b, err);
+    if (st == SL_OK && m->spec.tied_head)
+        m->whole.mat[SL_ROLE_LM_HEAD] = m->whole.mat[SL_ROLE_EMBED];
+    return st == SL_OK ? check_fused(m, err) : st;
+}
+
+typedef struct sl_measuring {
+    const sl_model *m;
+    sl_model_info *info;
+} sl_measuring;
+
+static sl_status measure_tensor(void *ctx, const sl_site *site, const char *name, sl_err *err) {
+    const sl_measuring *a = ctx;
+    size_t at = 0;
+    sl_mat mat = {0};
+    if (!sl_ckpt_find(a->m->ckpt, name, &at)) return missing(a->m, name, err);
+    sl_ckpt_tensor c = sl_ckpt_at(a->m->ckpt, at);
+    sl_status st = check_tensor(a->m, site, c, &mat, err);
+    if (st != SL_OK) return st;
+    uint64_t bytes = c.t->end - c.t->begin;
+    if (site->t->stage != SL_STAGE_EXPERT) {
+        a->info->bytes_attention += bytes;
+        if (site->t->role == SL_ROLE_Q && site->layer == 0) a->info->attention_dtype = mat.dtype;
+    } else if (site->expert == 0 && a->m->spec.moe_index[site->layer] == 0) {
+        a->info->bytes_expert += bytes;
+        a->info->expert_dtype = mat.dtype;
+    }
+    return SL_OK;
+}
+
+sl_status sl_model_measure(const sl_model *m, sl_model_info *out, sl_err *err) {
+    sl_model_info info = {.n_tensors = sl_ckpt_tensors(m->ckpt), .n_files = sl_ckpt_files(m->ckpt)};
+    for (size_t i = 0; i < info.n_tensors; i++) {
+        sl_ckpt_tensor c = sl_ckpt_at(m->ckpt, i);
+        info.bytes_total += c.t->end - c.t->begin;
+    }
+    sl_measuring a = {.m = m, .info = &info};
+    sl_status st = each_site(m, measure_tensor, &a, err);
+    if (st == SL_OK) *out = info;
+    return st;
+}

@@ -1,0 +1,250 @@
+#include "model/model_int.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Arena blocks start at multiples of this, so each may waste as much. */
+#define SLACK 64u
+
+static size_t floats(size_t rows, size_t width) {
+    return rows * width * sizeof(float) + SLACK;
+}
+
+size_t sl_model_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows) {
+    size_t d = spec->d_model, q = (size_t)spec->n_heads * spec->head_dim;
+    size_t kv = (size_t)spec->n_kv_heads * spec->head_dim;
+    size_t attention = 2 * floats(max_rows, d) + 2 * floats(max_rows, q) + 2 * floats(max_rows, kv);
+    size_t dense = 2 * floats(max_rows, d) + floats(max_rows, spec->d_ff_dense);
+    size_t route = floats(max_rows, spec->n_experts);
+    return SL_MAX(SL_MAX(attention, dense), route) + SLACK;
+}
+
+static void *must_take(sl_arena *a, size_t n, size_t size) {
+    void *p = sl_arena_take(a, n, size);
+    SL_ASSERT(p != NULL); /* the caller sized the arena with sl_*_scratch_bytes */
+    return p;
+}
+
+static float *take_rows(sl_arena *a, size_t rows, size_t width) {
+    size_t n;
+    SL_ASSERT(!__builtin_mul_overflow(rows, width, &n));
+    return must_take(a, n, sizeof(float));
+}
+
+/* y = x w^T, rows contiguous. */
+static sl_gemm_job dense_job(const sl_mat *w, const float *x, uint32_t n_rows, float *y) {
+    return (sl_gemm_job){
+        .w = w, .x = x, .n_rows = n_rows, .x_stride = w->k, .y_stride = w->n, .y = y};
+}
+
+static void project(const sl_exec *ex, const sl_mat *w, const float *x, uint32_t n_rows, float *y) {
+    sl_gemm_job job = dense_job(w, x, n_rows, y);
+    sl_gemm(ex, &job, 1);
+}
+
+static void norm(const sl_model *m, const sl_exec *ex, const sl_mat *w, const float *x,
+                 uint32_t n_rows, float *y) {
+    sl_rmsnorm(ex, x, w, m->spec.rms_eps, n_rows, w->k, y);
+}
+
+void sl_model_embed(const sl_model *m, const sl_exec *ex, const uint32_t *ids, uint32_t n_rows,
+                    float *x) {
+    const sl_mat *w = &m->whole.mat[SL_ROLE_EMBED];
+    size_t row_bytes = (size_t)w->k * sl_dtype_bytes(w->dtype);
+    SL_ASSERT(w->data != NULL);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        SL_ASSERT(ids[i] < m->spec.vocab);
+        sl_widen(ex, (const uint8_t *)w->data + ids[i] * row_bytes, w->dtype, w->k,
+                 x + (size_t)i * w->k);
+    }
+}
+
+/* Copies the rows' keys or values [n][n_kv_heads][head_dim] into their pages. */
+static void store_kv(const sl_model_spec *m, uint32_t layer, uint32_t is_v, const sl_rows *rows,
+                     const float *kv) {
+    size_t dim = m->head_dim;
+    for (uint32_t r = 0; r < rows->n; r++) {
+        float *page = rows->pages[r][rows->pos[r] / SL_KV_PAGE_TOKENS];
+        size_t token = rows->pos[r] % SL_KV_PAGE_TOKENS;
+        for (uint32_t h = 0; h < m->n_kv_heads; h++, kv += dim)
+            memcpy(page + sl_kv_tile_offset(m, layer, is_v, h) + token * dim, kv,
+                   dim * sizeof(float));
+    }
+}
+
+/* Queries, keys and values of the normalised rows h, normalised and rotated. */
+static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t layer,
+                             const sl_rows *rows, const float *h, float *q, float *k, float *v) {
+    const sl_model_spec *s = &m->spec;
+    const sl_weights *w = &m->block[layer];
+    uint32_t q_width = s->n_heads * s->head_dim, kv_width = s->n_kv_heads * s->head_dim;
+    const sl_gemm_job jobs[] = {
+        dense_job(&w->mat[SL_ROLE_Q], h, rows->n, q),
+        dense_job(&w->mat[SL_ROLE_K], h, rows->n, k),
+        dense_job(&w->mat[SL_ROLE_V], h, rows->n, v),
+    };
+    sl_gemm(ex, jobs, SL_LEN(jobs));
+    if (s->qk_norm) {
+        norm(m, ex, &w->mat[SL_ROLE_Q_NORM], q, rows->n * s->n_heads, q);
+        norm(m, ex, &w->mat[SL_ROLE_K_NORM], k, rows->n * s->n_kv_heads, k);
+    }
+    sl_rope(ex, q, rows->pos, m->rope_freq, rows->n, s->n_heads, s->head_dim, q_width);
+    sl_rope(ex, k, rows->pos, m->rope_freq, rows->n, s->n_kv_heads, s->head_dim, kv_width);
+}
+
+void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
+                        float *x, sl_arena *scratch) {
+    const sl_model_spec *s = &m->spec;
+    const sl_weights *w = &m->block[layer];
+    size_t level = scratch->used;
+    uint32_t q_width = s->n_heads * s->head_dim, kv_width = s->n_kv_heads * s->head_dim;
+    SL_ASSERT(w->mat[SL_ROLE_Q].data != NULL);
+    if (rows->n == 0) return;
+    float *h = take_rows(scratch, rows->n, s->d_model);
+    float *q = take_rows(scratch, rows->n, q_width);
+    float *k = take_rows(scratch, rows->n, kv_width);
+    float *v = take_rows(scratch, rows->n, kv_width);
+    float *o = take_rows(scratch, rows->n, q_width);
+    float *y = take_rows(scratch, rows->n, s->d_model);
+    norm(m, ex, &w->mat[SL_ROLE_ATTN_NORM], x, rows->n, h);
+    attention_inputs(m, ex, layer, rows, h, q, k, v);
+    store_kv(s, layer, 0, rows, k);
+    store_kv(s, layer, 1, rows, v);
+    const sl_attn_args args = {.m = s,
+                               .layer = layer,
+                               .n_rows = rows->n,
+                               .q = q,
+                               .q_stride = q_width,
+                               .pos = rows->pos,
+                               .pages = rows->pages,
+                               .scale = (float)(1.0 / sqrt((double)s->head_dim)),
+                               .o = o,
+                               .o_stride = q_width};
+    sl_attention(ex, &args);
+    project(ex, &w->mat[SL_ROLE_O], o, rows->n, y);
+    sl_vec_add(ex, x, y, (size_t)rows->n * s->d_model);
+    scratch->used = level;
+}
+
+void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows, float *x,
+                    sl_arena *scratch) {
+    const sl_weights *w = &m->block[layer];
+    size_t level = scratch->used;
+    SL_ASSERT(w->mat[SL_ROLE_DENSE_GATE].data != NULL);
+    if (n_rows == 0) return;
+    float *h = take_rows(scratch, n_rows, m->spec.d_model);
+    float *mid = take_rows(scratch, n_rows, m->spec.d_ff_dense);
+    float *y = take_rows(scratch, n_rows, m->spec.d_model);
+    norm(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, h);
+    const sl_gemm_job job = dense_job(&w->mat[SL_ROLE_DENSE_GATE], h, n_rows, mid);
+    const sl_mat *up = &w->mat[SL_ROLE_DENSE_UP];
+    sl_gemm_swiglu(ex, &job, &up, 1);
+    project(ex, &w->mat[SL_ROLE_DENSE_DOWN], mid, n_rows, y);
+    sl_vec_add(ex, x, y, (size_t)n_rows * m->spec.d_model);
+    scratch->used = level;
+}
+
+typedef struct sl_routing {
+    const sl_model_spec *m;
+    float *logit; /* becomes the probabilities */
+    uint32_t *expert;
+    float *gate;
+} sl_routing;
+
+/* The k largest of p by value, ties to the lower id, then in the order of ids. NaN never wins over
+ * a number, but k distinct experts always come out. */
+static void pick_experts(const float *p, uint32_t n, uint32_t k, uint32_t *expert) {
+    uint32_t got = 0;
+    for (uint32_t e = 0; e < n; e++) {
+        uint32_t at = got;
+        while (at > 0 && p[e] > p[expert[at - 1]]) at--;
+        if (at == k) continue;
+        if (got < k) got++;
+        for (uint32_t j = got - 1; j > at; j--) expert[j] = expert[j - 1];
+        expert[at] = e;
+    }
+    for (uint32_t i = 1; i < k; i++) {
+        uint32_t id = expert[i], j = i;
+        for (; j > 0 && expert[j - 1] > id; j--) expert[j] = expert[j - 1];
+        expert[j] = id;
+    }
+}
+
+static void route_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)lane;
+    const sl_routing *a = ctx;
+    uint32_t n = a->m->n_experts, k = a->m->top_k;
+    for (size_t r = begin; r < end; r++) {
+        float *p = a->logit + r * n, *gate = a->gate + r * k, sum = 0;
+        uint32_t *expert = a->expert + r * k;
+        sl_softmax(p, n, p);
+        pick_experts(p, n, k, expert);
+        for (uint32_t j = 0; j < k; j++) sum += gate[j] = p[expert[j]];
+        for (uint32_t j = 0; a->m->norm_topk && j < k; j++) gate[j] /= sum;
+    }
+}
+
+void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows,
+                    const float *x, float *h, uint32_t *expert, float *gate, sl_arena *scratch) {
+    const sl_weights *w = &m->block[layer];
+    size_t level = scratch->used;
+    SL_ASSERT(w->mat[SL_ROLE_ROUTER].data != NULL);
+    if (n_rows == 0) return;
+    float *logit = take_rows(scratch, n_rows, m->spec.n_experts);
+    norm(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, h);
+    project(ex, &w->mat[SL_ROLE_ROUTER], h, n_rows, logit);
+    sl_routing a = {.m = &m->spec, .logit = logit, .expert = expert, .gate = gate};
+    if (ex->pool && n_rows > 16)
+        sl_pool_run(ex->pool, n_rows, 16, route_rows, &a);
+    else
+        route_rows(&a, 0, 0, n_rows);
+    scratch->used = level;
+}
+
+size_t sl_experts_scratch_bytes(const sl_model_spec *spec, uint32_t max_pairs) {
+    /* empty groups make no job, so there are never more jobs than pairs */
+    size_t per_group = 2 * sizeof(sl_gemm_job) + sizeof(const sl_mat *);
+    return floats(max_pairs, spec->d_ff_expert) + max_pairs * per_group + 4 * SLACK;
+}
+
+void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
+                      const sl_expert_batch *b, sl_arena *scratch) {
+    const sl_model_spec *s = &m->spec;
+    size_t level = scratch->used;
+    uint32_t pairs = b->first[b->n_groups] - b->first[0], n_jobs = 0;
+    uint32_t most = SL_MIN(pairs, b->n_groups);
+    SL_ASSERT(s->ffn[layer] == SL_FFN_MOE && b->first[0] == 0);
+    if (pairs == 0) return;
+    float *mid = take_rows(scratch, pairs, s->d_ff_expert);
+    sl_gemm_job *in = must_take(scratch, most, sizeof *in);
+    sl_gemm_job *out = must_take(scratch, most, sizeof *out);
+    const sl_mat **up = must_take(scratch, most, sizeof *up);
+    for (uint32_t g = 0; g < b->n_groups; g++) {
+        uint32_t first = b->first[g], n = b->first[g + 1] - first;
+        SL_ASSERT(b->expert[g] < s->n_experts);
+        const sl_expert_weights *e =
+            &m->expert[(size_t)s->moe_index[layer] * s->n_experts + b->expert[g]];
+        SL_ASSERT(e->gate.data != NULL);
+        if (n == 0) continue;
+        float *mine = mid + (size_t)first * s->d_ff_expert;
+        in[n_jobs] = dense_job(&e->gate, b->x, n, mine);
+        in[n_jobs].row = b->row + first;
+        up[n_jobs] = &e->up;
+        out[n_jobs++] = dense_job(&e->down, mine, n, b->y + (size_t)first * s->d_model);
+    }
+    sl_gemm_swiglu(ex, in, up, n_jobs);
+    sl_gemm(ex, out, n_jobs);
+    scratch->used = level;
+}
+
+void sl_model_head(const sl_model *m, const sl_exec *ex, const float *x, const uint32_t *row,
+                   uint32_t n, float *logits, sl_arena *scratch) {
+    size_t level = scratch->used, d = m->spec.d_model;
+    SL_ASSERT(m->whole.mat[SL_ROLE_LM_HEAD].data != NULL);
+    if (n == 0) return;
+    float *h = take_rows(scratch, n, d);
+    for (uint32_t i = 0; i < n; i++) memcpy(h + i * d, x + row[i] * d, d * sizeof *h);
+    norm(m, ex, &m->whole.mat[SL_ROLE_FINAL_NORM], h, n, h);
+    project(ex, &m->whole.mat[SL_ROLE_LM_HEAD], h, n, logits);
+    scratch->used = level;
+}

@@ -1,0 +1,145 @@
+#include "model/model.h"
+
+#include "format/hf_config.h"
+#include "format/map.h"
+#include "model/model_int.h"
+
+#include <math.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+
+static char *file_in(const char *folder, const char *name) {
+    size_t n = strlen(folder) + strlen(name) + 2;
+    char *path = sl_alloc(n, 1);
+    if (path) snprintf(path, n, "%s/%s", folder, name);
+    return path;
+}
+
+/* Reads config.json; its bytes go into the hash. */
+static sl_status read_config(sl_model *m, crypto_hash_sha256_state *hash, sl_err *err) {
+    sl_map map = {0};
+    char *path = file_in(m->folder, "config.json");
+    if (!path) return sl_fail(err, SL_ERR_NOMEM, "%s: path", m->folder);
+    sl_status st = sl_map_open(path, SL_HF_MAX_CONFIG_BYTES, &map, err);
+    if (st == SL_OK) st = sl_hf_config_parse(path, map.bytes, &m->spec, err);
+    if (st == SL_OK) {
+        m->arch = sl_arch_find(m->spec.arch);
+        SL_ASSERT(m->arch != NULL);
+        sl_arch_count_params(m->arch, &m->spec);
+        crypto_hash_sha256_update(hash, map.bytes.data, map.bytes.len);
+    }
+    sl_map_close(&map);
+    sl_free(path);
+    return st;
+}
+
+static sl_status read_generation(sl_model *m, sl_err *err) {
+    sl_map map = {0};
+    m->gen = sl_hf_generation_none();
+    char *path = file_in(m->folder, "generation_config.json");
+    if (!path) return sl_fail(err, SL_ERR_NOMEM, "%s: path", m->folder);
+    sl_status st = sl_map_open(path, SL_HF_MAX_CONFIG_BYTES, &map, err);
+    if (st == SL_OK)
+        st = sl_hf_generation_parse(path, map.bytes, &m->spec, &m->gen, err);
+    else if (st == SL_ERR_NOTFOUND)
+        st = SL_OK;
+    sl_map_close(&map);
+    sl_free(path);
+    return st;
+}
+
+/* Configuration, headers of the weights, names: everything that needs no weights. */
+static sl_status load(const char *folder, sl_model **out, sl_err *err) {
+    crypto_hash_sha256_state hash;
+    sl_status st = SL_OK;
+    sl_model *m = sl_alloc(1, sizeof *m);
+    if (!m || !(m->folder = sl_strdup(folder))) {
+        st = sl_fail(err, SL_ERR_NOMEM, "%s: model", folder);
+        goto out;
+    }
+    crypto_hash_sha256_init(&hash);
+    st = read_config(m, &hash, err);
+    if (st == SL_OK) st = read_generation(m, err);
+    if (st == SL_OK) st = sl_ckpt_open(folder, &m->ckpt, err);
+    if (st == SL_OK) st = sl_model_check_names(m, err);
+    if (st != SL_OK) goto out;
+    for (uint32_t i = 0; i < sl_ckpt_files(m->ckpt); i++) {
+        sl_span head = sl_ckpt_header(m->ckpt, i);
+        crypto_hash_sha256_update(&hash, head.data, head.len);
+    }
+    crypto_hash_sha256_final(&hash, m->spec.hash);
+    *out = m;
+    m = NULL;
+out:
+    sl_model_free(m);
+    return st;
+}
+
+sl_status sl_model_read_spec(const char *folder, sl_model_spec *spec, sl_generation_spec *gen,
+                             sl_err *err) {
+    sl_model *m = NULL;
+    sl_status st = load(folder, &m, err);
+    if (st != SL_OK) return st;
+    *spec = m->spec;
+    if (gen) *gen = m->gen;
+    sl_model_free(m);
+    return SL_OK;
+}
+
+/* theta^(-2i/d), rounded to f32 as the checkpoints were trained with. */
+static void fill_rope(sl_model *m) {
+    uint32_t half = m->spec.head_dim / 2;
+    for (uint32_t i = 0; i < half; i++)
+        m->rope_freq[i] = (float)pow((double)m->spec.rope_theta, -(double)i / (double)half);
+}
+
+sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **out, sl_err *err) {
+    sl_model *m = NULL;
+    sl_status st = load(folder, &m, err);
+    if (st != SL_OK) return st;
+    const sl_model_spec *spec = &m->spec;
+    m->block = sl_alloc(spec->n_layers, sizeof *m->block);
+    m->expert = sl_alloc((size_t)spec->n_moe * spec->n_experts, sizeof *m->expert);
+    m->rope_freq = sl_alloc(spec->head_dim / 2, sizeof *m->rope_freq);
+    if (!m->block || !m->expert || !m->rope_freq)
+        st = sl_fail(err, SL_ERR_NOMEM, "%s: weight tables", folder);
+    if (st == SL_OK) st = sl_model_bind(m, stages, err);
+    if (st == SL_OK) {
+        fill_rope(m);
+        *out = m;
+        m = NULL;
+    }
+    sl_model_free(m);
+    return st;
+}
+
+void sl_model_free(sl_model *m) {
+    if (!m) return;
+    sl_ckpt_free(m->ckpt);
+    sl_free(m->block);
+    sl_free(m->expert);
+    sl_free(m->rope_freq);
+    sl_free(m->folder);
+    sl_free(m);
+}
+
+const sl_model_spec *sl_model_spec_of(const sl_model *m) {
+    return &m->spec;
+}
+
+const sl_generation_spec *sl_model_generation(const sl_model *m) {
+    return &m->gen;
+}
+
+const char *sl_model_folder(const sl_model *m) {
+    return m->folder;
+}
+
+sl_status sl_model_inspect(const char *folder, sl_model_info *out, sl_err *err) {
+    sl_model *m = NULL;
+    sl_status st = load(folder, &m, err);
+    if (st == SL_OK) st = sl_model_measure(m, out, err);
+    sl_model_free(m);
+    return st;
+}

@@ -1,0 +1,38 @@
+/* Inside of sl_model, for model.c, bind.c and block.c. */
+#ifndef SL_MODEL_MODEL_INT_H
+#define SL_MODEL_MODEL_INT_H
+
+#include "format/checkpoint.h"
+#include "model/arch.h"
+#include "model/model.h"
+
+/* Weights of one scope by role; a matrix this worker does not host has data == NULL. */
+typedef struct sl_weights {
+    sl_mat mat[SL_ROLE_EXPERT_GATE];
+} sl_weights;
+
+typedef struct sl_expert_weights {
+    sl_mat gate, up, down;
+} sl_expert_weights;
+
+struct sl_model {
+    sl_model_spec spec;
+    sl_generation_spec gen;
+    const sl_arch *arch;
+    char *folder;
+    sl_checkpoint *ckpt;
+    sl_weights whole;          /* of the model */
+    sl_weights *block;         /* [n_layers] */
+    sl_expert_weights *expert; /* [n_moe][n_experts] */
+    double *rope_freq;         /* [head_dim / 2] */
+};
+
+/* Every tensor of the architecture is in the checkpoint and every tensor of the checkpoint is in
+ * the architecture. */
+sl_status sl_model_check_names(const sl_model *m, sl_err *err) SL_MUST_CHECK;
+/* Checks and maps what the stages need. */
+sl_status sl_model_bind(sl_model *m, const sl_stages *stages, sl_err *err) SL_MUST_CHECK;
+/* Sums header sizes; shapes and types of all tensors are checked, none is mapped. */
+sl_status sl_model_measure(const sl_model *m, sl_model_info *out, sl_err *err) SL_MUST_CHECK;
+
+#endif

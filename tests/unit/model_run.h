@@ -1,0 +1,127 @@
+/* A single-process forward pass out of the blocks of model/model.h, for tests: embed, attention,
+ * route, experts grouped by id, combine in ascending order, head. */
+#ifndef SL_TESTS_MODEL_RUN_H
+#define SL_TESTS_MODEL_RUN_H
+
+#include "model/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct model_run {
+    const sl_model *m;
+    const sl_model_spec *s;
+    sl_exec ex;
+    sl_arena scratch;
+    uint32_t max_rows;
+} model_run;
+
+/* One request's cache. */
+typedef struct model_seq {
+    float **page;
+    uint32_t n_pages;
+} model_seq;
+
+static inline model_run model_run_make(const sl_model *m, const sl_kernels *k, sl_pool *pool,
+                                       uint32_t max_rows) {
+    model_run r = {.m = m, .s = sl_model_spec_of(m), .ex = {k, pool}, .max_rows = max_rows};
+    size_t a = sl_model_scratch_bytes(r.s, max_rows);
+    size_t b = sl_experts_scratch_bytes(r.s, max_rows * r.s->top_k);
+    sl_err err = {0};
+    if (sl_arena_create(SL_MAX(a, b), &r.scratch, &err) != SL_OK) abort();
+    return r;
+}
+
+static inline void model_run_free(model_run *r) { sl_arena_free(&r->scratch); }
+
+static inline model_seq model_seq_make(const sl_model_spec *s, uint32_t positions) {
+    model_seq q = {.n_pages = sl_kv_pages_for(positions)};
+    q.page = calloc(q.n_pages, sizeof *q.page);
+    for (uint32_t i = 0; i < q.n_pages; i++) {
+        size_t n = sl_kv_page_bytes(s) / sizeof(float);
+        q.page[i] = sl_alloc(n, sizeof(float));
+        /* what was never written must never be read */
+        for (size_t j = 0; j < n; j++) q.page[i][j] = __builtin_nanf("");
+    }
+    return q;
+}
+
+static inline void model_seq_free(model_seq *q) {
+    for (uint32_t i = 0; i < q->n_pages; i++) sl_free(q->page[i]);
+    free(q->page);
+}
+
+static inline void model_run_moe(model_run *r, uint32_t layer, uint32_t n, float *x) {
+    const sl_model_spec *s = r->s;
+    size_t d = s->d_model, pairs = (size_t)n * s->top_k;
+    float *h = malloc(n * d * sizeof *h), *gate = malloc(pairs * sizeof *gate);
+    float *y = malloc(pairs * d * sizeof *y), *sum = malloc(d * sizeof *sum);
+    uint32_t *expert = malloc(pairs * sizeof *expert), *row = malloc(pairs * sizeof *row);
+    uint32_t *place = malloc(pairs * sizeof *place);
+    uint32_t *group = malloc(s->n_experts * sizeof *group);
+    uint32_t *first = malloc((s->n_experts + 1) * sizeof *first), n_groups = 0, at = 0;
+    sl_block_route(r->m, &r->ex, layer, n, x, h, expert, gate, &r->scratch);
+    for (uint32_t e = 0; e < s->n_experts; e++) {
+        uint32_t begin = at;
+        for (size_t p = 0; p < pairs; p++)
+            if (expert[p] == e) {
+                row[at] = (uint32_t)(p / s->top_k);
+                place[p] = at++;
+            }
+        if (at == begin) continue;
+        group[n_groups] = e;
+        first[n_groups++] = begin;
+    }
+    first[n_groups] = at;
+    sl_expert_batch b = {.n_groups = n_groups, .expert = group, .first = first, .row = row,
+                         .x = h, .y = y};
+    sl_block_experts(r->m, &r->ex, layer, &b, &r->scratch);
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t j = 0; j < s->top_k; j++) {
+            size_t p = (size_t)i * s->top_k + j;
+            if (j == 0) sl_vec_scale(&r->ex, sum, y + place[p] * d, gate[p], d);
+            else sl_vec_add_scaled(&r->ex, sum, y + place[p] * d, gate[p], d);
+        }
+        sl_vec_add(&r->ex, x + i * d, sum, d);
+    }
+    free(h), free(gate), free(y), free(sum), free(expert), free(row), free(place);
+    free(group), free(first);
+}
+
+/* Runs n rows (row r: id ids[r] at pos[r] of request *seq[r]) and writes all their logits. */
+static inline void model_run_rows(model_run *r, uint32_t n, const uint32_t *ids,
+                                  const uint32_t *pos, const model_seq *const *seq,
+                                  float *logits) {
+    float *x = malloc((size_t)n * r->s->d_model * sizeof *x);
+    float *const **pages = malloc(n * sizeof *pages);
+    uint32_t *all = malloc(n * sizeof *all);
+    for (uint32_t i = 0; i < n; i++) {
+        pages[i] = seq[i]->page;
+        all[i] = i;
+    }
+    sl_rows rows = {.n = n, .pos = pos, .pages = pages};
+    sl_model_embed(r->m, &r->ex, ids, n, x);
+    for (uint32_t l = 0; l < r->s->n_layers; l++) {
+        sl_block_attention(r->m, &r->ex, l, &rows, x, &r->scratch);
+        if (r->s->ffn[l] == SL_FFN_DENSE) sl_block_dense(r->m, &r->ex, l, n, x, &r->scratch);
+        else model_run_moe(r, l, n, x);
+    }
+    sl_model_head(r->m, &r->ex, x, all, n, logits, &r->scratch);
+    free(x), free(pages), free(all);
+}
+
+/* Rows first .. first+n-1 of one request in steps of `chunk`. */
+static inline void model_run_prefill(model_run *r, const model_seq *seq, const uint32_t *ids,
+                                     uint32_t first, uint32_t n, uint32_t chunk, float *logits) {
+    for (uint32_t at = 0; at < n; at += chunk) {
+        uint32_t take = SL_MIN(chunk, n - at), pos[4096];
+        const model_seq *seqs[4096];
+        for (uint32_t i = 0; i < take; i++) {
+            pos[i] = first + at + i;
+            seqs[i] = seq;
+        }
+        model_run_rows(r, take, ids + at, pos, seqs, logits + (size_t)at * r->s->vocab);
+    }
+}
+
+#endif
