@@ -12,7 +12,7 @@
 #define SL_ATTN_HEADS     16u /* query heads that walk a page together */
 
 static const sl_kernels *const tables[] = {
-#if defined(__x86_64__) && defined(SL_HAVE_AVX2)
+#if defined(__x86_64__)
     &sl_kernels_avx2,
 #endif
     &sl_kernels_ref,

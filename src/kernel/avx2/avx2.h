@@ -1,0 +1,12 @@
+/* Pieces of the AVX2 table that live in different files of avx2/. */
+#ifndef SL_KERNEL_AVX2_AVX2_H
+#define SL_KERNEL_AVX2_AVX2_H
+
+#include "kernel/kernel_int.h"
+
+void sl_avx2_gemm_tile(const sl_gemm_tile *t);
+float sl_avx2_rms_inverse(const float *x, float eps, uint32_t n);
+void sl_avx2_attn_page(const sl_attn_page *a);
+void sl_avx2_softmax(const float *x, uint32_t n, float *p);
+
+#endif

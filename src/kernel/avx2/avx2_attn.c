@@ -1,0 +1,112 @@
+#include "kernel/avx2/avx2.h"
+#include "kernel/avx2/exp.h"
+
+#define TOKENS SL_KV_PAGE_TOKENS
+#define HEADS  16u /* heads scored in one go */
+
+/* o[d] = o[d] * shrink, then one chain over tokens per element; V vectors of 8 elements. */
+static inline __attribute__((always_inline)) void accumulate(float *o, const float *v,
+                                                             size_t v_stride, const float *p,
+                                                             uint32_t n_tok, float shrink,
+                                                             const uint32_t V) {
+    __m256 acc[8];
+    const __m256 s = _mm256_set1_ps(shrink);
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < V; i++) acc[i] = _mm256_mul_ps(_mm256_loadu_ps(o + i * 8), s);
+    for (uint32_t j = 0; j < n_tok; j++) {
+        const __m256 pj = _mm256_broadcast_ss(p + j);
+        const float *vj = v + j * v_stride;
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < V; i++)
+            acc[i] = _mm256_fmadd_ps(pj, _mm256_loadu_ps(vj + i * 8), acc[i]);
+    }
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < V; i++) _mm256_storeu_ps(o + i * 8, acc[i]);
+}
+
+static void values_of_head(const sl_attn_page *a, float *o, const float *p, float shrink) {
+    const float *v = a->v + (size_t)a->first * a->head_dim;
+    uint32_t n_tok = a->last - a->first + 1, d = 0, dim = a->head_dim;
+    for (; d + 64 <= dim; d += 64) accumulate(o + d, v + d, dim, p, n_tok, shrink, 8);
+    for (; d + 8 <= dim; d += 8) accumulate(o + d, v + d, dim, p, n_tok, shrink, 1);
+    for (; d < dim; d++) {
+        float acc = o[d] * shrink;
+        for (uint32_t j = 0; j < n_tok; j++) acc = fmaf(p[j], v[(size_t)j * dim + d], acc);
+        o[d] = acc;
+    }
+}
+
+/* Scores of one head, in place to probabilities; tokens outside [first, last] hold -inf and yield
+ * +0. */
+static float probabilities(const sl_attn_page *a, uint32_t h, float *score) {
+    __m256 s[4], top = _mm256_set1_ps(a->max[h]);
+    _Alignas(32) float m[8];
+    for (uint32_t i = 0; i < 4; i++) {
+        s[i] = _mm256_load_ps(score + i * 8);
+        top = _mm256_max_ps(s[i], top);
+    }
+    _mm256_store_ps(m, top);
+    for (uint32_t i = 1; i < 8; i++) m[0] = m[i] > m[0] ? m[i] : m[0];
+    top = _mm256_set1_ps(m[0]);
+    for (uint32_t i = 0; i < 4; i++) {
+        s[i] = sl_avx2_exp(_mm256_sub_ps(s[i], top));
+        _mm256_store_ps(score + i * 8, s[i]);
+    }
+    float shrink = sl_exp_scalar(a->max[h] - m[0]);
+    float sum = sl_avx2_tree16(_mm256_add_ps(s[0], s[2]), _mm256_add_ps(s[1], s[3]));
+    a->sum[h] = fmaf(a->sum[h], shrink, sum);
+    a->max[h] = m[0];
+    return shrink;
+}
+
+void sl_avx2_attn_page(const sl_attn_page *a) {
+    _Alignas(32) float score[HEADS * TOKENS];
+    const float *q[HEADS];
+    for (uint32_t h0 = 0; h0 < a->n_heads; h0 += HEADS) {
+        uint32_t n = SL_MIN(HEADS, a->n_heads - h0);
+        for (uint32_t h = 0; h < n; h++) q[h] = a->q + (size_t)(h0 + h) * a->head_dim;
+        sl_gemm_tile t = {.w = a->k + (size_t)a->first * a->head_dim,
+                          .dtype = SL_F32,
+                          .k = a->head_dim,
+                          .n_cols = a->last - a->first + 1,
+                          .n_rows = n,
+                          .y_stride = TOKENS,
+                          .x = q,
+                          .y = score + a->first};
+        sl_avx2_gemm_tile(&t);
+        for (uint32_t h = 0; h < n; h++) {
+            float *s = score + h * TOKENS;
+            for (uint32_t j = 0; j < TOKENS; j++)
+                s[j] = j < a->first || j > a->last ? -INFINITY : s[j] * a->scale;
+            float shrink = probabilities(a, h0 + h, s);
+            values_of_head(a, a->o + (size_t)(h0 + h) * a->head_dim, s + a->first, shrink);
+        }
+    }
+}
+
+void sl_avx2_softmax(const float *x, uint32_t n, float *p) {
+    _Alignas(32) float m[8], lane[SL_DOT_LANES];
+    __m256 top = _mm256_set1_ps(-INFINITY), s0 = _mm256_setzero_ps(), s1 = s0;
+    uint32_t i = 0, whole = n / 16 * 16;
+    for (; i < whole; i += 8) top = _mm256_max_ps(_mm256_loadu_ps(x + i), top);
+    _mm256_store_ps(m, top);
+    for (uint32_t j = 1; j < 8; j++) m[0] = m[j] > m[0] ? m[j] : m[0];
+    for (; i < n; i++) m[0] = x[i] > m[0] ? x[i] : m[0];
+    top = _mm256_set1_ps(m[0]);
+    for (i = 0; i < whole; i += 16) {
+        __m256 a = sl_avx2_exp(_mm256_sub_ps(_mm256_loadu_ps(x + i), top));
+        __m256 b = sl_avx2_exp(_mm256_sub_ps(_mm256_loadu_ps(x + i + 8), top));
+        _mm256_storeu_ps(p + i, a);
+        _mm256_storeu_ps(p + i + 8, b);
+        s0 = _mm256_add_ps(s0, a);
+        s1 = _mm256_add_ps(s1, b);
+    }
+    _mm256_store_ps(lane, s0);
+    _mm256_store_ps(lane + 8, s1);
+    for (; i < n; i++) {
+        p[i] = sl_exp_scalar(x[i] - m[0]);
+        lane[i % SL_DOT_LANES] += p[i];
+    }
+    float sum = sl_tree16(lane);
+    for (i = 0; i < n; i++) p[i] = p[i] / sum;
+}

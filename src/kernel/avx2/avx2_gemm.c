@@ -1,0 +1,231 @@
+/* Products with 16 virtual lanes as two vectors of 8 ("halves").
+ *
+ * Which lanes a half holds is free as long as the tree at the end pairs the right ones:
+ *   f32, f16: half 0 = lanes 0..7, half 1 = lanes 8..15
+ *   bf16:     half 0 = even lanes, half 1 = odd lanes, because a 32-bit word of two bf16 values
+ * gives the even one by a shift and the odd one by a mask Activations are packed in the same order,
+ * zero-padded to 16, so one loop serves every type. Chains are carried in memory between blocks of
+ * k and into the padded tail, which changes no bit. */
+#include "kernel/avx2/avx2.h"
+#include "kernel/scalar.h"
+
+#include <immintrin.h>
+
+#define KB_STEPS 64u /* 16-element steps of k per block: 1024 values */
+#define MAX_R    4u
+#define MAX_C    4u
+#define INLINE   static inline __attribute__((always_inline))
+
+/* One block of a register tile: x [2 halves][steps][R][8], w C rows, acc [2][R*C][8]. */
+typedef struct block {
+    const float *x;
+    const uint8_t *w;
+    size_t w_stride;  /* bytes between weight rows */
+    uint32_t steps;   /* steps to run now */
+    uint32_t x_steps; /* steps between the two halves of x */
+    float *acc;
+} block;
+
+INLINE __m256 load_w(const uint8_t *w, sl_dtype dtype, uint32_t half) {
+    if (dtype == SL_F32) return _mm256_loadu_ps((const float *)(w + half * 32));
+    if (dtype == SL_F16) return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(w + half * 16)));
+    __m256i v = _mm256_loadu_si256((const __m256i *)w);
+    v = half ? _mm256_and_si256(v, _mm256_set1_epi32((int)0xffff0000u)) : _mm256_slli_epi32(v, 16);
+    return _mm256_castsi256_ps(v);
+}
+
+/* One half: R*C chains. */
+INLINE void run_half(const block *b, const uint32_t R, const uint32_t C, sl_dtype dtype,
+                     uint32_t half) {
+    const uint32_t step_bytes = 16 * sl_dtype_bytes(dtype);
+    float *out = b->acc + (size_t)half * R * C * 8;
+    const float *x = b->x + (size_t)half * b->x_steps * R * 8;
+    const uint8_t *w = b->w;
+    __m256 acc[MAX_R * MAX_C];
+#pragma GCC unroll 16
+    for (uint32_t i = 0; i < R * C; i++) acc[i] = _mm256_load_ps(out + i * 8);
+    for (uint32_t s = 0; s < b->steps; s++) {
+        __m256 wv[MAX_C];
+#pragma GCC unroll 4
+        for (uint32_t c = 0; c < C; c++) wv[c] = load_w(w + c * b->w_stride, dtype, half);
+#pragma GCC unroll 4
+        for (uint32_t r = 0; r < R; r++) {
+            __m256 xv = _mm256_load_ps(x + r * 8);
+#pragma GCC unroll 4
+            for (uint32_t c = 0; c < C; c++)
+                acc[r * C + c] = _mm256_fmadd_ps(xv, wv[c], acc[r * C + c]);
+        }
+        x += R * 8;
+        w += step_bytes;
+    }
+#pragma GCC unroll 16
+    for (uint32_t i = 0; i < R * C; i++) _mm256_store_ps(out + i * 8, acc[i]);
+}
+
+/* Both halves in one sweep over the weights, for few rows: 2*R*C chains. */
+INLINE void run_both(const block *b, const uint32_t R, const uint32_t C, sl_dtype dtype) {
+    const uint32_t step_bytes = 16 * sl_dtype_bytes(dtype);
+    const float *x0 = b->x, *x1 = b->x + (size_t)b->x_steps * R * 8;
+    const uint8_t *w = b->w;
+    __m256 acc[2 * MAX_R * MAX_C];
+#pragma GCC unroll 16
+    for (uint32_t i = 0; i < 2 * R * C; i++) acc[i] = _mm256_load_ps(b->acc + i * 8);
+    for (uint32_t s = 0; s < b->steps; s++) {
+#pragma GCC unroll 4
+        for (uint32_t c = 0; c < C; c++) {
+            __m256 w0 = load_w(w + c * b->w_stride, dtype, 0);
+            __m256 w1 = load_w(w + c * b->w_stride, dtype, 1);
+#pragma GCC unroll 4
+            for (uint32_t r = 0; r < R; r++) {
+                uint32_t i = r * C + c;
+                acc[i] = _mm256_fmadd_ps(_mm256_load_ps(x0 + r * 8), w0, acc[i]);
+                i += R * C;
+                acc[i] = _mm256_fmadd_ps(_mm256_load_ps(x1 + r * 8), w1, acc[i]);
+            }
+        }
+        x0 += R * 8;
+        x1 += R * 8;
+        w += step_bytes;
+    }
+#pragma GCC unroll 16
+    for (uint32_t i = 0; i < 2 * R * C; i++) _mm256_store_ps(b->acc + i * 8, acc[i]);
+}
+
+INLINE void run_block(const block *b, const uint32_t R, const uint32_t C, sl_dtype dtype) {
+    if (2 * R * C <= 8) {
+        run_both(b, R, C, dtype);
+    } else {
+        run_half(b, R, C, dtype, 0);
+        run_half(b, R, C, dtype, 1);
+    }
+}
+
+/* First two levels of the tree: s[i] += s[i+8], s[i] += s[i+4]; lanes 0..3 remain, in order. */
+INLINE __m128 tree_to_4(const float *h0, const float *h1, sl_dtype dtype) {
+    __m256 a = _mm256_load_ps(h0), b = _mm256_load_ps(h1);
+    if (dtype == SL_BF16) {
+        __m128 even = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+        __m128 odd = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+        return _mm_add_ps(_mm_unpacklo_ps(even, odd), _mm_unpackhi_ps(even, odd));
+    }
+    a = _mm256_add_ps(a, b);
+    return _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+}
+
+/* Last two levels for four sums at once. */
+INLINE __m128 tree_finish(__m128 a, __m128 b, __m128 c, __m128 d) {
+    __m128 u = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+    __m128 v = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
+    return _mm_add_ps(_mm_movelh_ps(u, v), _mm_movehl_ps(v, u));
+}
+
+INLINE void store_sums(const float *acc, const uint32_t R, const uint32_t C, sl_dtype dtype,
+                       float *y, size_t y_stride) {
+    const float *h1 = acc + (size_t)R * C * 8;
+#pragma GCC unroll 4
+    for (uint32_t r = 0; r < R; r++) {
+        __m128 v[MAX_C];
+#pragma GCC unroll 4
+        for (uint32_t c = 0; c < MAX_C; c++) {
+            uint32_t i = r * C + SL_MIN(c, C - 1);
+            v[c] = c < C ? tree_to_4(acc + i * 8, h1 + i * 8, dtype) : v[C - 1];
+        }
+        __m128 sum = tree_finish(v[0], v[1], v[2], v[3]);
+        float *out = y + r * y_stride;
+        if (C == 4) _mm_storeu_ps(out, sum);
+        if (C == 2 || C == 3) _mm_storel_pi((__m64 *)out, sum);
+        if (C == 3) _mm_store_ss(out + 2, _mm_movehl_ps(sum, sum));
+        if (C == 1) _mm_store_ss(out, sum);
+    }
+}
+
+/* Packs steps [s0, s0 + steps) of R rows as [2][steps][R][8]; the last step may be partial. */
+INLINE void pack_x(const float *const *x, uint32_t k, uint32_t s0, uint32_t steps, const uint32_t R,
+                   sl_dtype dtype, float *out) {
+    for (uint32_t r = 0; r < R; r++)
+        for (uint32_t s = 0; s < steps; s++) {
+            uint32_t at = (s0 + s) * 16;
+            const float *src = x[r] + at;
+            float pad[16] = {0};
+            if (k - at < 16) {
+                memcpy(pad, src, (k - at) * sizeof(float));
+                src = pad;
+            }
+            __m256 a = _mm256_loadu_ps(src), b = _mm256_loadu_ps(src + 8);
+            if (dtype == SL_BF16) {
+                __m256d even = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88));
+                __m256d odd = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd));
+                a = _mm256_castpd_ps(_mm256_permute4x64_pd(even, 0xd8));
+                b = _mm256_castpd_ps(_mm256_permute4x64_pd(odd, 0xd8));
+            }
+            _mm256_store_ps(out + (s * R + r) * 8, a);
+            _mm256_store_ps(out + ((steps + s) * R + r) * 8, b);
+        }
+}
+
+/* C weight rows against the packed block of R activation rows; acc carries the chains. */
+INLINE void tile_block(const sl_gemm_tile *t, const float *xp, uint32_t s0, uint32_t steps,
+                       uint32_t c0, const uint32_t R, const uint32_t C, sl_dtype dtype,
+                       float *acc) {
+    const uint32_t bytes = sl_dtype_bytes(dtype), full = t->k / 16;
+    const size_t row_bytes = (size_t)t->k * bytes;
+    const uint8_t *w = (const uint8_t *)t->w + c0 * row_bytes + (size_t)s0 * 16 * bytes;
+    uint32_t whole = SL_MIN(steps, full - s0);
+    block b = {xp, w, row_bytes, whole, steps, acc};
+    run_block(&b, R, C, dtype);
+    if (whole == steps) return;
+    _Alignas(32) uint8_t pad[MAX_C * 64] = {0};
+    for (uint32_t c = 0; c < C; c++)
+        memcpy(pad + c * 64, w + c * row_bytes + (size_t)whole * 16 * bytes, t->k % 16 * bytes);
+    block tail = {xp + (size_t)whole * R * 8, pad, 64, 1, steps, acc};
+    run_block(&tail, R, C, dtype);
+}
+
+/* R rows from r0 on against all columns of the tile, C at a time. */
+INLINE void tile_rows(const sl_gemm_tile *t, uint32_t r0, const uint32_t R, const uint32_t C,
+                      sl_dtype dtype) {
+    _Alignas(64) float xp[KB_STEPS * 16 * MAX_R];
+    _Alignas(64) float acc[SL_TILE_COLS * MAX_R * 16];
+    const uint32_t steps = (t->k + 15) / 16, main_cols = t->n_cols / C * C;
+    memset(acc, 0, (size_t)t->n_cols * R * 16 * sizeof(float));
+    for (uint32_t s0 = 0; s0 < steps; s0 += KB_STEPS) {
+        uint32_t n = SL_MIN(KB_STEPS, steps - s0);
+        pack_x(t->x + r0, t->k, s0, n, R, dtype, xp);
+        for (uint32_t c = 0; c < main_cols; c += C)
+            tile_block(t, xp, s0, n, c, R, C, dtype, acc + (size_t)c * R * 16);
+        for (uint32_t c = main_cols; c < t->n_cols; c++)
+            tile_block(t, xp, s0, n, c, R, 1, dtype, acc + (size_t)c * R * 16);
+    }
+    float *y = t->y + (size_t)r0 * t->y_stride;
+    for (uint32_t c = 0; c < main_cols; c += C)
+        store_sums(acc + (size_t)c * R * 16, R, C, dtype, y + c, t->y_stride);
+    for (uint32_t c = main_cols; c < t->n_cols; c++)
+        store_sums(acc + (size_t)c * R * 16, R, 1, dtype, y + c, t->y_stride);
+}
+
+INLINE void tile_of(const sl_gemm_tile *t, sl_dtype dtype) {
+    uint32_t r = 0;
+    for (; r + 4 <= t->n_rows; r += 4) tile_rows(t, r, 4, 3, dtype);
+    if (t->n_rows - r == 3) tile_rows(t, r, 3, 4, dtype);
+    if (t->n_rows - r == 2) tile_rows(t, r, 2, 2, dtype);
+    if (t->n_rows - r == 1) tile_rows(t, r, 1, 4, dtype);
+}
+
+static void tile_f32(const sl_gemm_tile *t) {
+    tile_of(t, SL_F32);
+}
+static void tile_f16(const sl_gemm_tile *t) {
+    tile_of(t, SL_F16);
+}
+static void tile_bf16(const sl_gemm_tile *t) {
+    tile_of(t, SL_BF16);
+}
+
+void sl_avx2_gemm_tile(const sl_gemm_tile *t) {
+    if (t->dtype == SL_F32)
+        tile_f32(t);
+    else if (t->dtype == SL_F16)
+        tile_f16(t);
+    else
+        tile_bf16(t);
+}

@@ -1,0 +1,11 @@
+/* What this CPU can run and the OS saves on a context switch. Thread: any. */
+#ifndef SL_KERNEL_CPU_H
+#define SL_KERNEL_CPU_H
+
+#include <stdbool.h>
+
+/* AVX2, FMA and F16C, with the upper register halves saved by the OS. False on other architectures.
+ */
+bool sl_cpu_has_avx2(void);
+
+#endif

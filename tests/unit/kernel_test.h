@@ -1,0 +1,102 @@
+/* Shared by the kernel tests: seeded data, bit comparison, the list of instruction sets. */
+#ifndef SL_TESTS_KERNEL_TEST_H
+#define SL_TESTS_KERNEL_TEST_H
+
+#include "base/mem.h"
+#include "kernel/kernel_int.h"
+#include "quant/half.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+static uint64_t kt_state = 0x9e3779b97f4a7c15u;
+
+static inline uint32_t kt_bits(void) {
+    kt_state ^= kt_state << 13;
+    kt_state ^= kt_state >> 7;
+    kt_state ^= kt_state << 17;
+    return (uint32_t)(kt_state >> 32);
+}
+
+static inline uint32_t kt_below(uint32_t n) {
+    return (uint32_t)((uint64_t)kt_bits() * n >> 32);
+}
+
+/* Mostly in [-1, 1], with zeros of both signs, tiny and large values among them. */
+static inline float kt_value(void) {
+    float v = (float)kt_bits() * 0x1.0p-31f - 1.0f;
+    switch (kt_below(32)) {
+    case 0:
+        return 0.0f;
+    case 1:
+        return -0.0f;
+    case 2:
+        return v * 1e-41f;
+    case 3:
+        return v * 100.0f;
+    default:
+        return v;
+    }
+}
+
+static inline float *kt_floats(size_t n) {
+    float *p = sl_alloc(n, sizeof *p);
+    assert_non_null(p);
+    for (size_t i = 0; i < n; i++) p[i] = kt_value();
+    return p;
+}
+
+/* n values of a dtype, one byte off alignment when `odd`. *base is what to free. */
+static inline void *kt_weights(sl_dtype dtype, size_t n, bool odd, void **base) {
+    uint8_t *p = sl_alloc(n * sl_dtype_bytes(dtype) + 1, 1);
+    assert_non_null(p);
+    *base = p;
+    p += odd;
+    for (size_t i = 0; i < n; i++) {
+        float v = kt_value();
+        uint16_t h = dtype == SL_F16 ? sl_f32_to_f16(v) : sl_f32_to_bf16(v);
+        if (dtype == SL_F32)
+            memcpy(p + i * 4, &v, 4);
+        else
+            memcpy(p + i * 2, &h, 2);
+    }
+    return p;
+}
+
+static inline float kt_weight(const void *w, sl_dtype dtype, size_t i) {
+    float f;
+    uint16_t h;
+    if (dtype == SL_F32) {
+        memcpy(&f, (const uint8_t *)w + i * 4, 4);
+        return f;
+    }
+    memcpy(&h, (const uint8_t *)w + i * 2, 2);
+    return dtype == SL_F16 ? sl_f16_to_f32(h) : sl_bf16_to_f32(h);
+}
+
+/* Fails naming the first differing value. */
+static inline void kt_same(const char *what, const float *got, const float *want, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (sl_f32_bits(got[i]) != sl_f32_bits(want[i]))
+            fail_msg("%s: value %zu is %a, reference %a", what, i, (double)got[i], (double)want[i]);
+}
+
+/* Loops over the tables beside ref that can run here; says which cannot. */
+#define KT_EACH_ISA(k)                                                                             \
+    for (size_t kt_i = 0; kt_i < 8; kt_i++)                                                        \
+        for (const sl_kernels *k = kt_isa(kt_i); k; k = NULL)
+
+static inline const sl_kernels *kt_isa(size_t i) {
+    bool supported = false;
+    const sl_kernels *k = sl_kernels_at(i, &supported);
+    if (!k || k == &sl_kernels_ref) return NULL;
+    if (!supported) print_message("[  SKIPPED ] %s: not supported by this CPU or OS\n", k->name);
+    return supported ? k : NULL;
+}
+
+#endif

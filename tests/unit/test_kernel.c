@@ -1,0 +1,491 @@
+/* Each entry of kernels.def twice: every instruction set against ref, bit for bit; ref against
+ * double arithmetic within the tolerance of its row. */
+#include "kernel_test.h"
+
+#define REF (&sl_kernels_ref)
+
+static void within(const char *what, double got, double want, double scale, double tol) {
+    if (!(fabs(got - want) <= tol * scale))
+        fail_msg("%s: %.9g, expected %.9g, off by %.3g of %.3g", what, got, want, fabs(got - want),
+                 scale);
+}
+
+/* ---- gemm_tile ---- */
+
+typedef struct gemm_case {
+    sl_dtype dtype;
+    uint32_t rows, cols, k;
+    float *x, *y;
+    const float *xrow[SL_TILE_ROWS];
+    void *w, *base;
+} gemm_case;
+
+static gemm_case gemm_make(sl_dtype dtype, uint32_t rows, uint32_t cols, uint32_t k) {
+    gemm_case g = {.dtype = dtype, .rows = rows, .cols = cols, .k = k};
+    g.x = kt_floats((size_t)rows * (k + 3));
+    g.y = sl_alloc((size_t)rows * (cols + 1), sizeof(float));
+    g.w = kt_weights(dtype, (size_t)cols * k, kt_bits() & 1, &g.base);
+    for (uint32_t r = 0; r < rows; r++) g.xrow[r] = g.x + (size_t)r * (k + 3);
+    return g;
+}
+
+static void gemm_do(const sl_kernels *k, const gemm_case *g, float *y) {
+    sl_gemm_tile t = {.w = g->w,
+                      .dtype = g->dtype,
+                      .k = g->k,
+                      .n_cols = g->cols,
+                      .n_rows = g->rows,
+                      .y_stride = g->cols + 1,
+                      .x = g->xrow,
+                      .y = y};
+    k->gemm_tile(&t);
+}
+
+static void gemm_free(gemm_case *g) {
+    sl_free(g->x);
+    sl_free(g->y);
+    sl_free(g->base);
+}
+
+static void bits_gemm(const sl_kernels *k, sl_dtype dtype, uint32_t rows, uint32_t cols,
+                      uint32_t kk) {
+    gemm_case g = gemm_make(dtype, rows, cols, kk);
+    size_t n = (size_t)rows * (cols + 1);
+    float *want = sl_alloc(n, sizeof *want);
+    assert_non_null(want);
+    gemm_do(REF, &g, want);
+    gemm_do(k, &g, g.y);
+    kt_same("gemm_tile", g.y, want, n);
+    sl_free(want);
+    gemm_free(&g);
+}
+
+static void bits_gemm_tile(const sl_kernels *k) {
+    const uint32_t ks[] = {1, 7, 8, 15, 16, 17, 31, 32, 33, 64, 100, 256};
+    for (sl_dtype d = 0; d < SL_DTYPE_COUNT; d++) {
+        for (uint32_t rows = 0; rows <= SL_TILE_ROWS; rows++)
+            for (size_t i = 0; i < SL_LEN(ks); i++) bits_gemm(k, d, rows, 1 + kt_below(14), ks[i]);
+        for (uint32_t rows = 1; rows <= 5; rows++) /* several blocks of k */
+            for (uint32_t kk = 1020; kk <= 2070; kk += 175) bits_gemm(k, d, rows, 13, kk);
+        bits_gemm(k, d, SL_TILE_ROWS, SL_TILE_COLS, 48);
+    }
+}
+
+static void oracle_gemm_tile(double tol) {
+    for (int i = 0; i < 60; i++) {
+        gemm_case g = gemm_make((sl_dtype)(i % SL_DTYPE_COUNT), 1 + kt_below(6), 1 + kt_below(9),
+                                kt_below(900));
+        gemm_do(REF, &g, g.y);
+        for (uint32_t r = 0; r < g.rows; r++)
+            for (uint32_t c = 0; c < g.cols; c++) {
+                double sum = 0, mag = 1e-30;
+                for (uint32_t j = 0; j < g.k; j++) {
+                    double p = (double)g.xrow[r][j] * kt_weight(g.w, g.dtype, (size_t)c * g.k + j);
+                    sum += p;
+                    mag += fabs(p);
+                }
+                within("gemm_tile", g.y[r * (g.cols + 1) + c], sum, mag, tol);
+            }
+        gemm_free(&g);
+    }
+}
+
+/* ---- norms, activation, rotary ---- */
+
+static void bits_swiglu(const sl_kernels *k) {
+    for (size_t n = 0; n < 70; n++) {
+        float *a = kt_floats(n), *b = kt_floats(n), *up = kt_floats(n);
+        memcpy(b, a, n * sizeof *a);
+        k->swiglu(a, up, n);
+        REF->swiglu(b, up, n);
+        kt_same("swiglu", a, b, n);
+        sl_free(a), sl_free(b), sl_free(up);
+    }
+}
+
+static void oracle_swiglu(double tol) {
+    for (float g = -80; g < 80; g += 0.037f) {
+        float y = g, up = 1.5f;
+        REF->swiglu(&y, &up, 1);
+        double want = g / (1.0 + exp(-(double)g)) * 1.5;
+        within("swiglu", y, want, fabs(want), tol);
+    }
+}
+
+static void bits_rms_inverse(const sl_kernels *k) {
+    for (uint32_t n = 1; n < 300; n++) {
+        float *x = kt_floats(n);
+        float got = k->rms_inverse(x, 1e-6f, n), want = REF->rms_inverse(x, 1e-6f, n);
+        kt_same("rms_inverse", &got, &want, 1);
+        sl_free(x);
+    }
+}
+
+static void oracle_rms_inverse(double tol) {
+    for (uint32_t n = 1; n < 300; n += 7) {
+        float *x = kt_floats(n);
+        double ss = 0;
+        for (uint32_t i = 0; i < n; i++) ss += (double)x[i] * x[i];
+        double want = 1.0 / sqrt(ss / n + (double)1e-6f);
+        within("rms_inverse", REF->rms_inverse(x, 1e-6f, n), want, want, tol);
+        sl_free(x);
+    }
+}
+
+static void bits_rms_apply(const sl_kernels *k) {
+    for (uint32_t n = 0; n < 70; n++) {
+        float *x = kt_floats(n), *y = kt_floats(n), *w = kt_floats(n);
+        memcpy(y, x, n * sizeof *x);
+        k->rms_apply(x, w, 0.37f, n, x);
+        REF->rms_apply(y, w, 0.37f, n, y);
+        kt_same("rms_apply", x, y, n);
+        sl_free(x), sl_free(y), sl_free(w);
+    }
+}
+
+static void oracle_rms_apply(double tol) {
+    float x = 0.7f, w = -1.3f, y;
+    REF->rms_apply(&x, &w, 0.37f, 1, &y);
+    within("rms_apply", y, (double)x * 0.37f * w, 0.4, tol);
+}
+
+static void bits_sincos(const sl_kernels *k) {
+    double freq[37];
+    float c[37], s[37], c2[37], s2[37];
+    for (int i = 0; i < 37; i++) freq[i] = pow(1e6, -i / 36.0);
+    for (uint32_t p = 0; p < 2000; p++) {
+        uint32_t pos = p < 1000 ? p : kt_below(1u << 20);
+        k->sincos(pos, freq, 37, c, s);
+        REF->sincos(pos, freq, 37, c2, s2);
+        kt_same("cos", c, c2, 37);
+        kt_same("sin", s, s2, 37);
+    }
+}
+
+static void oracle_sincos(double tol) {
+    for (uint32_t i = 0; i < 200000; i++) {
+        uint32_t pos = i < 1000 ? i : kt_below(1u << 20);
+        double freq = i % 3 ? pow(10.0, -(double)kt_below(7)) : 1.0;
+        float c, s;
+        REF->sincos(pos, &freq, 1, &c, &s);
+        within("cos", c, cos(pos * freq), 1, tol);
+        within("sin", s, sin(pos * freq), 1, tol);
+    }
+}
+
+static void bits_rotate(const sl_kernels *k) {
+    for (uint32_t n = 0; n < 70; n++) {
+        float *x = kt_floats(2 * n), *y = kt_floats(2 * n), *c = kt_floats(n), *s = kt_floats(n);
+        memcpy(y, x, 2 * n * sizeof *x);
+        k->rotate(x, x + n, c, s, n);
+        REF->rotate(y, y + n, c, s, n);
+        kt_same("rotate", x, y, 2 * n);
+        sl_free(x), sl_free(y), sl_free(c), sl_free(s);
+    }
+}
+
+static void oracle_rotate(double tol) {
+    for (int i = 0; i < 1000; i++) {
+        float lo = kt_value(), hi = kt_value(), a = kt_value(), c = cosf(a), s = sinf(a);
+        double wl = (double)lo * c - (double)hi * s, wh = (double)hi * c + (double)lo * s;
+        double mag = fabs((double)lo) + fabs((double)hi) + 1e-30;
+        REF->rotate(&lo, &hi, &c, &s, 1);
+        within("rotate", lo, wl, mag, tol);
+        within("rotate", hi, wh, mag, tol);
+    }
+}
+
+/* ---- attention ---- */
+
+static void bits_attn_page(const sl_kernels *k) {
+    const uint32_t dims[] = {1, 8, 12, 16, 24, 64, 80, 128, 136};
+    for (size_t i = 0; i < SL_LEN(dims); i++)
+        for (uint32_t heads = 1; heads <= 17; heads = heads * 2 + (heads == 8)) {
+            size_t hd = (size_t)heads * dims[i], page = SL_KV_PAGE_TOKENS * dims[i];
+            float *q = kt_floats(hd), *kk = kt_floats(page), *v = kt_floats(page);
+            float *o = kt_floats(4 * (hd + 2 * heads)), *o2 = o + 2 * (hd + 2 * heads);
+            for (uint32_t h = 0; h < heads; h++) o[h] = kt_value(), o[heads + h] = 2.5f;
+            memcpy(o2, o, (hd + 2 * heads) * sizeof *o);
+            for (int round = 0; round < 6; round++) {
+                uint32_t first = round ? kt_below(SL_KV_PAGE_TOKENS) : 0;
+                uint32_t last = first + kt_below(SL_KV_PAGE_TOKENS - first);
+                sl_attn_page a = {
+                    q,      kk, v,         heads,        dims[i], first, round ? last : 31,
+                    0.125f, o,  o + heads, o + 2 * heads};
+                k->attn_page(&a);
+                a.max = o2, a.sum = o2 + heads, a.o = o2 + 2 * heads;
+                REF->attn_page(&a);
+                kt_same("attn_page", o, o2, hd + 2 * heads);
+            }
+            sl_free(q), sl_free(kk), sl_free(v), sl_free(o);
+        }
+}
+
+static void oracle_attn_page(double tol) {
+    enum { D = 40 };
+    for (uint32_t last = 0; last < SL_KV_PAGE_TOKENS; last++) {
+        float *q = kt_floats(D), *kk = kt_floats(32 * D), *v = kt_floats(32 * D);
+        float max = -INFINITY, sum = 0, o[D] = {0};
+        double p[32], top = -1e300, den = 0, steep = 1;
+        sl_attn_page a = {q, kk, v, 1, D, 0, last, 0.01f, &max, &sum, o};
+        REF->attn_page(&a);
+        REF->divide(o, sum, D);
+        for (uint32_t j = 0; j <= last; j++) {
+            p[j] = 0;
+            for (int d = 0; d < D; d++) p[j] += (double)q[d] * kk[j * D + d];
+            p[j] *= (double)0.01f;
+            top = fmax(top, p[j]);
+            steep = fmax(steep, fabs(p[j]));
+        }
+        for (uint32_t j = 0; j <= last; j++) den += p[j] = exp(p[j] - top);
+        for (int d = 0; d < D; d++) {
+            double want = 0, mag = 0;
+            for (uint32_t j = 0; j <= last; j++) {
+                want += p[j] / den * v[j * D + d];
+                mag = fmax(mag, fabs((double)v[j * D + d]));
+            }
+            within("attn_page", o[d], want, mag * steep, tol);
+        }
+        sl_free(q), sl_free(kk), sl_free(v);
+    }
+}
+
+static void bits_divide(const sl_kernels *k) {
+    for (uint32_t n = 0; n < 70; n++) {
+        float *x = kt_floats(n), *y = kt_floats(n);
+        memcpy(y, x, n * sizeof *x);
+        k->divide(x, 1.7f, n);
+        REF->divide(y, 1.7f, n);
+        kt_same("divide", x, y, n);
+        sl_free(x), sl_free(y);
+    }
+}
+
+static void oracle_divide(double tol) {
+    float x = 1.0f;
+    REF->divide(&x, 3.0f, 1);
+    within("divide", x, 1.0 / 3.0, 1.0 / 3.0, tol);
+}
+
+static void bits_softmax(const sl_kernels *k) {
+    for (uint32_t n = 1; n < 1200; n += n < 70 ? 1 : 97) {
+        float *x = kt_floats(n), *p = kt_floats(n), *p2 = kt_floats(n);
+        k->softmax(x, n, p);
+        REF->softmax(x, n, p2);
+        kt_same("softmax", p, p2, n);
+        k->softmax(x, n, x);
+        kt_same("softmax in place", x, p2, n);
+        sl_free(x), sl_free(p), sl_free(p2);
+    }
+}
+
+static void oracle_softmax(double tol) {
+    for (uint32_t n = 1; n < 3000; n += 311) {
+        float *x = kt_floats(n), *p = kt_floats(n);
+        double top = -INFINITY, den = 0;
+        for (uint32_t i = 0; i < n; i++) top = fmax(top, (double)x[i]);
+        for (uint32_t i = 0; i < n; i++) den += exp(x[i] - top);
+        REF->softmax(x, n, p);
+        for (uint32_t i = 0; i < n; i++) {
+            double want = exp(x[i] - top) / den;
+            /* the difference x - max is rounded once: up to 2^-24 of it moves the exponent */
+            double arg = fabs(x[i] - top) * 0x1.0p-24;
+            if (want > 1e-30) within("softmax", p[i], want, want, tol + arg);
+        }
+        sl_free(x), sl_free(p);
+    }
+}
+
+/* ---- exp ---- */
+
+static void bits_expv(const sl_kernels *k) {
+    enum { N = 1024 };
+    static float x[N], y[N], z[N];
+    for (uint64_t u = 0; u < (1ull << 32); u += 2003u * N) { /* every region of the floats */
+        for (uint32_t i = 0; i < N; i++) {
+            x[i] = sl_f32_of_bits((uint32_t)(u + 2003ull * i));
+            if (isnan(x[i])) x[i] = 1.0f;
+        }
+        k->expv(x, N - 3, y);
+        REF->expv(x, N - 3, z);
+        kt_same("expv", y, z, N - 3);
+    }
+}
+
+static void oracle_expv(double tol) {
+    double worst = 0;
+    for (double x = -104; x < 89; x += 0.00013) {
+        float f = (float)x, got = sl_expf(f);
+        double want = exp((double)f);
+        if (want > 3.4028235e38) {
+            assert_true(isinf(got) || got > 3.402e38f);
+            continue;
+        }
+        double d = fabs(got - want);
+        if (want < 1.2e-38)
+            assert_true(d <= 0x1.0p-149);
+        else
+            worst = fmax(worst, d / want);
+    }
+    print_message("[   FACT   ] sl_expf: largest relative error %.3g\n", worst);
+    assert_true(worst <= tol);
+    assert_true(sl_expf(0.0f) == 1.0f && sl_expf(-0.0f) == 1.0f);
+    assert_true(sl_expf(-INFINITY) == 0.0f && !signbit(sl_expf(-INFINITY)));
+    assert_true(isinf(sl_expf(INFINITY)) && isinf(sl_expf(89.0f)) && isnan(sl_expf(NAN)));
+}
+
+/* ---- element by element ---- */
+
+static void bits_linear(const sl_kernels *k, const char *what, int op) {
+    for (size_t n = 0; n < 70; n++) {
+        float *x = kt_floats(n), *y = kt_floats(n), *z = kt_floats(n), a = kt_value();
+        memcpy(z, y, n * sizeof *y);
+        if (op == 0) k->add(y, x, n), REF->add(z, x, n);
+        if (op == 1) k->scale(y, x, a, n), REF->scale(z, x, a, n);
+        if (op == 2) k->add_scaled(y, x, a, n), REF->add_scaled(z, x, a, n);
+        kt_same(what, y, z, n);
+        sl_free(x), sl_free(y), sl_free(z);
+    }
+}
+
+static void bits_add(const sl_kernels *k) {
+    bits_linear(k, "add", 0);
+}
+static void bits_scale(const sl_kernels *k) {
+    bits_linear(k, "scale", 1);
+}
+static void bits_add_scaled(const sl_kernels *k) {
+    bits_linear(k, "add_scaled", 2);
+}
+
+static void oracle_linear(int op) {
+    for (int i = 0; i < 1000; i++) {
+        float x = kt_value(), y = kt_value(), a = kt_value(), got = y;
+        volatile float p = a * x, want = op == 0 ? y + x : p;
+        if (op == 0) REF->add(&got, &x, 1);
+        if (op == 1) REF->scale(&got, &x, a, 1);
+        if (op == 2) {
+            REF->add_scaled(&got, &x, a, 1);
+            want = y + p;
+        }
+        float w = want;
+        kt_same("linear", &got, &w, 1);
+    }
+}
+
+static void oracle_add(double tol) {
+    (void)tol, oracle_linear(0);
+}
+static void oracle_scale(double tol) {
+    (void)tol, oracle_linear(1);
+}
+static void oracle_add_scaled(double tol) {
+    (void)tol, oracle_linear(2);
+}
+
+static void bits_widen(const sl_kernels *k) {
+    static uint16_t h[1 << 16];
+    static float y[1 << 16], z[1 << 16];
+    for (uint32_t i = 0; i < 1u << 16; i++) h[i] = (uint16_t)i;
+    for (sl_dtype d = SL_F16; d < SL_DTYPE_COUNT; d++) {
+        k->widen(h, d, (1u << 16) - 3, y);
+        REF->widen(h, d, (1u << 16) - 3, z);
+        kt_same("widen", y, z, (1u << 16) - 3);
+        for (size_t n = 1; n < 40; n++) {
+            k->widen((uint8_t *)h + 1, d, n, y);
+            REF->widen((uint8_t *)h + 1, d, n, z);
+            kt_same("widen", y, z, n);
+        }
+    }
+    k->widen(z, SL_F32, 33, y);
+    kt_same("widen", y, z, 33);
+}
+
+static void oracle_widen(double tol) {
+    (void)tol;
+    for (uint32_t i = 0; i < 1u << 16; i++) {
+        uint16_t h = (uint16_t)i;
+        float y;
+        REF->widen(&h, SL_F16, 1, &y);
+        double frac = i & 0x3ff, e = i >> 10 & 31, sign = i >> 15 ? -1 : 1;
+        double want = e == 0 ? ldexp(frac, -24) : ldexp(1024 + frac, (int)e - 25);
+        if (e == 31)
+            assert_true(frac != 0 ? isnan(y) : isinf(y));
+        else
+            assert_true((double)y == sign * want);
+        if (e != 31) assert_int_equal(sl_f32_to_f16(y), h);
+        REF->widen(&h, SL_BF16, 1, &y);
+        assert_int_equal(sl_f32_bits(y), i << 16);
+    }
+}
+
+static void bits_to_bf16(const sl_kernels *k) {
+    enum { N = 1024 };
+    static float x[N];
+    static uint16_t y[N], z[N];
+    for (uint64_t u = 0; u < (1ull << 32); u += 1009u * N) {
+        for (uint32_t i = 0; i < N; i++) x[i] = sl_f32_of_bits((uint32_t)(u + 1009ull * i));
+        k->to_bf16(x, N - 5, y);
+        REF->to_bf16(x, N - 5, z);
+        assert_memory_equal(y, z, (N - 5) * sizeof *y);
+    }
+}
+
+static void oracle_to_bf16(double tol) {
+    (void)tol;
+    for (int i = 0; i < 200000; i++) {
+        float x = sl_f32_of_bits(kt_bits());
+        uint16_t h;
+        REF->to_bf16(&x, 1, &h);
+        if (isnan(x)) {
+            assert_true(isnan(sl_bf16_to_f32(h)));
+            continue;
+        }
+        uint16_t lo = (uint16_t)(sl_f32_bits(x) >> 16), hi = (uint16_t)(lo + 1);
+        double dl = fabs((double)x - sl_bf16_to_f32(lo)), dh = fabs((double)x - sl_bf16_to_f32(hi));
+        if (isinf(sl_bf16_to_f32(hi))) continue;
+        assert_int_equal(h, dl < dh || (dl == dh && lo % 2 == 0) ? lo : hi);
+    }
+}
+
+/* ---- the list ---- */
+
+static const struct row {
+    const char *name;
+    double tol;
+    void (*bits)(const sl_kernels *k);
+    void (*oracle)(double tol);
+} rows[] = {
+#define SL_KERNEL(name, tol, what) {#name, tol, bits_##name, oracle_##name},
+#include "kernel/kernels.def"
+#undef SL_KERNEL
+};
+
+static void every_isa_equals_ref_bit_for_bit(void **state) {
+    (void)state;
+    KT_EACH_ISA(k)
+    for (size_t i = 0; i < SL_LEN(rows); i++) rows[i].bits(k);
+}
+
+static void ref_equals_double_within_tolerance(void **state) {
+    (void)state;
+    for (size_t i = 0; i < SL_LEN(rows); i++) rows[i].oracle(rows[i].tol);
+}
+
+static void selection_honours_force(void **state) {
+    (void)state;
+    assert_string_equal(sl_kernels_name(sl_kernels_select("ref")), "ref");
+    assert_null(sl_kernels_select("sse9"));
+    assert_non_null(sl_kernels_select(NULL));
+    KT_EACH_ISA(k) assert_ptr_equal(sl_kernels_select(k->name), k);
+    print_message("[   FACT   ] chosen here: %s\n", sl_kernels_name(sl_kernels_select(NULL)));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(selection_honours_force),
+        cmocka_unit_test(ref_equals_double_within_tolerance),
+        cmocka_unit_test(every_isa_equals_ref_bit_for_bit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
