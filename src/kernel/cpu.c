@@ -10,7 +10,7 @@
 #define EBX_AVX2    (1u << 5)
 #define XCR0_YMM    6u /* SSE and AVX state */
 
-bool sl_cpu_has_avx2(void) {
+static bool has_avx2(void) {
     const unsigned need = ECX_FMA | ECX_OSXSAVE | ECX_AVX | ECX_F16C;
     unsigned a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need) != need) return false;
@@ -20,7 +20,7 @@ bool sl_cpu_has_avx2(void) {
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & EBX_AVX2);
 }
 #else
-bool sl_cpu_has_avx2(void) {
-    return false;
-}
+static bool has_avx2(void) { return false; }
 #endif
+
+bool sl_cpu_has_avx2(void) { return has_avx2(); }
