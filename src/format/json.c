@@ -57,7 +57,8 @@ sl_status sl_json_parse(const char *name, sl_span text, sl_json_doc **out, sl_er
     }
     json_error_t why;
     const char *bytes = text.len ? (const char *)text.data : "";
-    doc->root = json_loadb(bytes, text.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+    doc->root = json_loadb(bytes, text.len,
+                           JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     if (!doc->root) {
         sl_status code =
             json_error_code(&why) == json_error_out_of_memory ? SL_ERR_NOMEM : SL_ERR_FORMAT;
@@ -307,6 +308,8 @@ sl_status sl_json_string(sl_json obj, const char *key, sl_json_need need, const 
     sl_status st = find_field(obj, key, need, &v, &there, err);
     if (st != SL_OK || !there) return st;
     if (sl_json_kind_of(v) != SL_JSON_STRING) return wrong_kind(obj, key, v, "a string", err);
+    if (strlen(json_string_value(v.value)) != json_string_length(v.value))
+        return sl_json_fail(obj, key, err, SL_ERR_FORMAT, "holds a NUL character");
     *out = json_string_value(v.value);
     return SL_OK;
 }

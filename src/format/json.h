@@ -64,7 +64,8 @@ size_t sl_json_count(sl_json v);
  * *key is NUL-terminated and never holds a NUL inside. */
 bool sl_json_next(sl_json obj, void **iter, const char **key, sl_json *out);
 
-/* The value itself as text or number, without range; false when it is of another kind. */
+/* The value itself as text or number, without range; false when it is of another kind. A span is
+ * followed by a NUL, and may hold others. */
 bool sl_json_as_span(sl_json v, sl_span *out);
 bool sl_json_as_u64(sl_json v, uint64_t *out); /* a non-negative integer */
 bool sl_json_as_f64(sl_json v, double *out);   /* integer or real */

@@ -67,7 +67,7 @@ static void bad_documents_are_refused_with_a_place(void **state) {
     assert_non_null(strstr(err.msg, "duplicate"));
     assert_null(parse("", &err));
     assert_null(parse("{\"a\":1} x", &err));
-    assert_null(parse("{\"a\":\"\\u0000\"}", &err));
+    assert_null(parse("{\"\\u0000\":1}", &err));
     assert_null(parse("{\"a\":99999999999999999999}", &err));
     assert_null(parse("{\"a\":\"\xff\"}", &err));
     char deep[400];
@@ -80,6 +80,18 @@ static void bad_documents_are_refused_with_a_place(void **state) {
         sl_json_doc_free(doc);
     }
     assert_int_equal(err.code, SL_ERR_LIMIT);
+}
+
+static void nul_characters_are_no_c_strings(void **state) {
+    (void)state;
+    sl_err err = {0};
+    const char *s = NULL;
+    sl_span span;
+    sl_json_doc *doc = parse("{\"a\":\"x\\u0000y\"}", &err);
+    sl_json root = sl_json_root(doc);
+    assert_int_equal(sl_json_string(root, "a", SL_JSON_REQUIRED, &s, &err), SL_ERR_FORMAT);
+    assert_true(sl_json_as_span(sl_json_get(root, "a"), &span) && span.len == 3);
+    sl_json_doc_free(doc);
 }
 
 static void fields_are_walked_in_file_order(void **state) {
@@ -121,6 +133,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(getters_check_kind_and_range),
         cmocka_unit_test(bad_documents_are_refused_with_a_place),
+        cmocka_unit_test(nul_characters_are_no_c_strings),
         cmocka_unit_test(fields_are_walked_in_file_order),
         cmocka_unit_test(files_have_a_size_limit),
     };

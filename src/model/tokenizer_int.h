@@ -1,0 +1,134 @@
+/* Insides of a tokenizer, shared by the files tokenizer*.c. tokenizer_load.c fills it,
+ * tokenizer_pattern.c compiles and runs its patterns, tokenizer_bpe.c merges, tokenizer.c runs it
+ * all. */
+#ifndef SL_MODEL_TOKENIZER_INT_H
+#define SL_MODEL_TOKENIZER_INT_H
+
+#include "format/json.h"
+#include "model/tokenizer.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#define SL_TOK_NONE         UINT32_MAX
+#define SL_TOK_MAX_SPLITS   16u
+#define SL_TOK_MAX_TEMPLATE 8u
+#define SL_TOK_MAX_PATTERN  4096u /* bytes of one regular expression */
+/* utf8proc sorts a run of combining marks in quadratic time. */
+#define SL_TOK_MAX_MARKS 1024u
+
+enum sl_tok_flag {
+    SL_TOK_DEFINED = 1, /* the id stands for a token */
+    SL_TOK_ADDED = 2,
+    SL_TOK_SPECIAL = 4,
+};
+
+/* A stretch of sl_tokenizer.blob. */
+typedef struct sl_tok_str {
+    uint32_t at, len;
+} sl_tok_str;
+
+typedef struct sl_tok_piece {
+    sl_tok_str bytes; /* what the token decodes to */
+    uint32_t flags;
+} sl_tok_piece;
+
+typedef struct sl_tok_added {
+    sl_tok_str content; /* as in the file */
+    sl_tok_str pattern; /* what is looked for: normalized content where `normalized` says so */
+    uint32_t id;
+    bool special, lstrip, rstrip, single_word, normalized;
+} sl_tok_added;
+
+/* Some of the added tokens, sorted by pattern, for longest-match search. */
+typedef struct sl_tok_lexicon {
+    uint32_t *order; /* indices into added */
+    size_t n;
+    bool first[256]; /* bytes that some pattern starts with */
+} sl_tok_lexicon;
+
+/* (left id, right id) -> (rank, merged id); open addressing, empty slots have id SL_TOK_NONE. */
+typedef struct sl_tok_merge {
+    uint32_t left, right, rank, id;
+} sl_tok_merge;
+
+typedef struct sl_tok_split {
+    pcre2_code *code;
+    bool drop_match, drop_rest;
+} sl_tok_split;
+
+struct sl_tokenizer {
+    uint8_t *blob;
+    size_t blob_len, blob_cap;
+    sl_tok_piece *pieces;
+    size_t n_ids, ids_cap;
+    sl_tok_added *added;
+    size_t n_added, added_cap;
+    sl_tok_lexicon raw, normalized;
+    sl_tok_merge *merges;
+    size_t merge_slots; /* power of two */
+    uint32_t *words;    /* ids by the bytes they were mapped from */
+    size_t word_slots;  /* power of two */
+    uint32_t byte_id[256];
+    uint32_t unk_id;
+    bool fuse_unk, ignore_merges, nfc, prefix_space;
+    size_t prefix_at; /* prefix_space acts before this split */
+    sl_tok_split splits[SL_TOK_MAX_SPLITS];
+    size_t n_splits;
+    uint32_t before[SL_TOK_MAX_TEMPLATE], after[SL_TOK_MAX_TEMPLATE];
+    size_t n_before, n_after;
+};
+
+static inline sl_span sl_tok_bytes(const sl_tokenizer *tok, sl_tok_str s) {
+    return (sl_span){tok->blob + s.at, s.len};
+}
+
+/* Working memory of one encode call. */
+typedef struct sl_tok_work {
+    uint32_t *id;          /* symbols of a word */
+    uint32_t *prev, *next; /* its linked list */
+    uint64_t *heap;        /* rank << 32 | position, smallest on top */
+    size_t cap, n_heap;
+    pcre2_match_data *match;
+    pcre2_match_context *limits;
+} sl_tok_work;
+
+void sl_tok_work_free(sl_tok_work *w);
+
+/* tokenizer_bpe.c: appends the ids of one word (bytes after pre-tokenization). */
+sl_status sl_tok_word_encode(const sl_tokenizer *tok, sl_tok_work *w, sl_span word, sl_ids *out,
+                             sl_err *err) SL_MUST_CHECK;
+/* Makes room for n merges or n words. */
+sl_status sl_tok_merges_reserve(sl_tokenizer *tok, size_t n, sl_err *err) SL_MUST_CHECK;
+sl_status sl_tok_words_reserve(sl_tokenizer *tok, size_t n, sl_err *err) SL_MUST_CHECK;
+/* A pair given twice keeps its last rank. */
+void sl_tok_merge_put(sl_tokenizer *tok, sl_tok_merge m);
+void sl_tok_word_put(sl_tokenizer *tok, uint32_t id);
+/* Id of the token with these bytes, or SL_TOK_NONE. */
+uint32_t sl_tok_word_find(const sl_tokenizer *tok, sl_span word);
+
+/* tokenizer_pattern.c: adds a split by a regular expression (or by a literal string). `where` is
+ * the JSON object the pattern came from, for errors. */
+sl_status sl_tok_split_add(sl_tokenizer *tok, sl_json where, sl_span pattern, bool literal,
+                           bool drop_match, bool drop_rest, sl_err *err) SL_MUST_CHECK;
+/* Runs text through split `at` and all that follow; words go to sl_tok_word_encode. */
+sl_status sl_tok_split_run(const sl_tokenizer *tok, sl_tok_work *w, size_t at, sl_span text,
+                           sl_ids *out, sl_err *err) SL_MUST_CHECK;
+
+/* tokenizer_text.c: Unicode. */
+/* Length of the valid UTF-8 prefix of s. */
+size_t sl_utf8_valid_prefix(sl_span s);
+/* The code point before / at byte `at`, or -1 at the end of the text. Text is valid UTF-8. */
+int32_t sl_utf8_before(sl_span text, size_t at, size_t *start);
+int32_t sl_utf8_at(sl_span text, size_t at, size_t *end);
+bool sl_unicode_is_space(int32_t c);
+bool sl_unicode_is_word(int32_t c);
+/* NFC of valid UTF-8. *changed == false: text is in that form already and *out is not set.
+ * Otherwise *out is to be freed with free. */
+sl_status sl_unicode_nfc(sl_span text, bool *changed, sl_span *out, sl_err *err) SL_MUST_CHECK;
+/* The code point that stands for a byte in vocabularies, and the way back: bytes of s into out (at
+ * most s.len), false when a character stands for no byte. */
+int32_t sl_byte_level_char(uint8_t byte);
+bool sl_byte_level_bytes(sl_span s, uint8_t *out, size_t *out_len);
+
+#endif
