@@ -1,11 +1,11 @@
 /* The fabric: authenticated connections that carry messages over a transport.
  *
- * A net belongs to one process role (a worker or a coordinator). It listens on one address, connects to
- * others on demand, does the mutual HMAC-SHA256 handshake on every connection before anything else is
- * delivered, sends heartbeats and watches the peers'. Delivery is per-connection FIFO without gaps.
- * Transports: "loop" (threads of one process, through a hub), "shm" and "tcp" (UCX).
- * Thread: owner (the thread that calls sl_net_progress) for everything but sl_net_wake. Callbacks run
- * inside sl_net_progress; they may send, connect and close, but not free the net. */
+ * A net belongs to one process role (a worker or a coordinator). It listens on one address,
+ * connects to others on demand, does the mutual HMAC-SHA256 handshake on every connection before
+ * anything else is delivered, sends heartbeats and watches the peers'. Delivery is per-connection
+ * FIFO without gaps. Transports: "loop" (threads of one process, through a hub), "shm" and "tcp"
+ * (UCX). Thread: owner (the thread that calls sl_net_progress) for everything but sl_net_wake.
+ * Callbacks run inside sl_net_progress; they may send, connect and close, but not free the net. */
 #ifndef SL_NET_NET_H
 #define SL_NET_NET_H
 
@@ -16,7 +16,7 @@
 typedef struct sl_net sl_net;
 typedef struct sl_conn sl_conn;
 
-/* Payload bytes: 64-byte aligned, reference counted by hand-over: whoever holds it frees it once. */
+/* Payload bytes: 64-byte aligned, one owner at a time: whoever holds it frees it. */
 typedef struct sl_buf {
     uint8_t *data;
     size_t len, cap;
@@ -48,12 +48,16 @@ typedef struct sl_net_events {
      * logged and answered with SL_MSG_ERROR; SL_ERR_PROTOCOL also closes the connection. */
     sl_status (*on_message)(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
                             sl_err *err);
-    /* The connection is gone (never opened ones too). Its user pointer is still readable. */
+    /* The connection is gone (never opened ones too). Its user pointer is still readable. why is
+     * SL_OK when either side closed it with SL_OK, SL_ERR_PEER_DOWN when the peer closed it
+     * otherwise or vanished, the refusal's status when it was refused. Not called for what
+     * sl_net_free closes. */
     void (*on_down)(void *ctx, sl_conn *c, sl_status why, const char *text);
 } sl_net_events;
 
-/* In-process hub for "loop" nets. With a seed, deliveries are delayed by up to max_delay_us and messages
- * of different connections overtake each other, reproducibly in their order of choice. Thread: any. */
+/* In-process hub for "loop" nets. With a seed, deliveries are delayed by up to max_delay_us and
+ * messages of different connections overtake each other, reproducibly in their order of choice.
+ * Thread: any. */
 typedef struct sl_loop_hub sl_loop_hub;
 sl_status sl_loop_hub_create(uint64_t seed, uint32_t max_delay_us, sl_loop_hub **out,
                              sl_err *err) SL_MUST_CHECK;
@@ -76,22 +80,25 @@ typedef struct sl_net_opts {
 void sl_net_setup_process(const char *transport);
 
 sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) SL_MUST_CHECK;
-void sl_net_free(sl_net *n); /* closes all, flushes briefly */
+void sl_net_free(sl_net *n);                 /* closes all, flushes briefly */
 const char *sl_net_address(const sl_net *n); /* "host:port" or "loop:7"; "" when not listening */
-/* A worker learns its id, model and limits from the plan, after the net exists: later handshakes and
- * headers carry these. The address stays the net's. */
+/* A worker learns its id, model and limits from the plan, after the net exists: later handshakes
+ * and headers carry these. The address stays the net's. */
 void sl_net_set_hello(sl_net *n, const sl_hello *hello);
 
-/* Starts a connection; on_open or on_down follows (handshake deadline 2 s). */
+/* Starts a connection; on_open or on_down follows (handshake deadline 2 s). Messages may be sent at
+ * once: they leave after WELCOME. A net may connect to its own address. */
 sl_status sl_net_connect(sl_net *n, const char *address, void *user, sl_conn **out,
                          sl_err *err) SL_MUST_CHECK;
-/* Never blocks. Takes payload in every case. Fills session, src, incarnation, seq, bytes of the header
- * itself. SL_ERR_PEER_DOWN when the connection is gone. */
+/* Never blocks. Takes payload in every case. Fills session, src, incarnation, seq, bytes of the
+ * header itself. SL_ERR_PEER_DOWN when the connection is gone. */
 sl_status sl_net_send(sl_net *n, sl_conn *c, sl_wire_header h, sl_buf *payload);
-/* Sends BYE with a reason and drops the connection; on_down is called with `why` from the next progress. */
+/* Sends BYE with a reason and drops the connection; on_down is called with `why` from the next
+ * progress. */
 void sl_net_close(sl_net *n, sl_conn *c, sl_status why, const char *text);
 
-/* Delivers what is there, drives sends, handshakes and heartbeats. Returns the messages delivered. */
+/* Delivers what is there, drives sends, handshakes and heartbeats. Returns the messages delivered.
+ */
 uint32_t sl_net_progress(sl_net *n);
 /* Sleeps until something arrives, sl_net_wake, or timeout_us; polls for about 20 us first.
  * Heartbeats still leave on time: it never sleeps past the next one. */

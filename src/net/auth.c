@@ -1,0 +1,95 @@
+#include <sodium.h>
+
+#include "net/net_int.h"
+
+/* The label keeps the three uses apart: a mac of one role never proves another. */
+static const char *const labels[] = {
+    [SL_MAC_CALLER] = "sluice 1 caller",
+    [SL_MAC_CALLEE] = "sluice 1 callee",
+    [SL_MAC_SESSION] = "sluice 1 session",
+};
+
+static void put_text(sl_wr *w, const char *text, size_t bytes) {
+    uint8_t *p = sl_wr_take(w, bytes);
+    SL_ASSERT(p);
+    memset(p, 0, bytes);
+    memcpy(p, text, strnlen(text, bytes - 1));
+}
+
+void sl_hello_encode(const sl_hello *h, uint8_t out[SL_HELLO_BYTES]) {
+    sl_wr w = sl_wr_of(out, SL_HELLO_BYTES);
+    sl_wr_u32(&w, h->worker);
+    sl_wr_u32(&w, h->incarnation);
+    sl_wr_u32(&w, h->is_coordinator);
+    sl_wr_u32(&w, h->wire);
+    sl_wr_u32(&w, h->rows_in_flight);
+    sl_wr_u32(&w, h->roles);
+    sl_wr_bytes(&w, h->model_hash, sizeof h->model_hash);
+    put_text(&w, h->address, sizeof h->address);
+    put_text(&w, h->name, sizeof h->name);
+    SL_ASSERT(w.ok && w.len == SL_HELLO_BYTES);
+}
+
+static sl_status take_text(sl_cur *c, const char *field, size_t bytes, char *out, sl_err *err) {
+    const uint8_t *p = sl_cur_take(c, bytes);
+    SL_ASSERT(p);
+    size_t n = strnlen((const char *)p, bytes);
+    if (n == bytes)
+        return sl_fail(err, SL_ERR_PROTOCOL, "hello: %s does not end within %zu bytes", field,
+                       bytes);
+    for (size_t i = 0; i < bytes; i++)
+        if (i < n ? p[i] < 0x20 || p[i] > 0x7E : p[i] != 0)
+            return sl_fail(err, SL_ERR_PROTOCOL, "hello: %s: byte %zu is 0x%02x", field, i, p[i]);
+    memcpy(out, p, bytes);
+    return SL_OK;
+}
+
+sl_status sl_hello_decode(const uint8_t in[SL_HELLO_BYTES], sl_hello *out, sl_err *err) {
+    sl_cur c = sl_cur_of((sl_span){in, SL_HELLO_BYTES});
+    sl_hello h = {0};
+    h.worker = sl_cur_u32(&c);
+    h.incarnation = sl_cur_u32(&c);
+    h.is_coordinator = sl_cur_u32(&c);
+    h.wire = sl_cur_u32(&c);
+    h.rows_in_flight = sl_cur_u32(&c);
+    h.roles = sl_cur_u32(&c);
+    memcpy(h.model_hash, sl_cur_take(&c, sizeof h.model_hash), sizeof h.model_hash);
+    if (h.is_coordinator > 1)
+        return sl_fail(err, SL_ERR_PROTOCOL, "hello: is_coordinator is %u", h.is_coordinator);
+    if (h.wire >= SL_WIRE_FORMAT_COUNT)
+        return sl_fail(err, SL_ERR_PROTOCOL, "hello: wire format %u, %u known", h.wire,
+                       SL_WIRE_FORMAT_COUNT);
+    if (h.roles & ~(SL_ROLE_ATTENTION | SL_ROLE_EXPERT))
+        return sl_fail(err, SL_ERR_PROTOCOL, "hello: unknown roles 0x%x", h.roles);
+    sl_status st = take_text(&c, "address", sizeof h.address, h.address, err);
+    if (st == SL_OK) st = take_text(&c, "name", sizeof h.name, h.name, err);
+    if (st == SL_OK) *out = h;
+    return st;
+}
+
+void sl_auth_mac(const uint8_t *secret, size_t secret_len, sl_mac_role role, const sl_transcript *t,
+                 uint8_t out[SL_MAC_BYTES]) {
+    _Static_assert(crypto_auth_hmacsha256_BYTES == SL_MAC_BYTES, "HMAC-SHA256");
+    crypto_auth_hmacsha256_state s;
+    crypto_auth_hmacsha256_init(&s, secret, secret_len);
+    crypto_auth_hmacsha256_update(&s, (const uint8_t *)labels[role], strlen(labels[role]));
+    crypto_auth_hmacsha256_update(&s, t->caller_nonce, SL_NONCE_BYTES);
+    crypto_auth_hmacsha256_update(&s, t->callee_nonce, SL_NONCE_BYTES);
+    crypto_auth_hmacsha256_update(&s, t->caller_hello, SL_HELLO_BYTES);
+    crypto_auth_hmacsha256_update(&s, t->callee_hello, SL_HELLO_BYTES);
+    crypto_auth_hmacsha256_final(&s, out);
+    sodium_memzero(&s, sizeof s);
+}
+
+uint64_t sl_auth_session(const uint8_t *secret, size_t secret_len, const sl_transcript *t) {
+    uint8_t mac[SL_MAC_BYTES];
+    sl_auth_mac(secret, secret_len, SL_MAC_SESSION, t, mac);
+    sl_cur c = sl_cur_of((sl_span){mac, sizeof mac});
+    uint64_t id = sl_cur_u64(&c);
+    sodium_memzero(mac, sizeof mac);
+    return id ? id : 1;
+}
+
+bool sl_auth_equal(const uint8_t a[SL_MAC_BYTES], const uint8_t b[SL_MAC_BYTES]) {
+    return sodium_memcmp(a, b, SL_MAC_BYTES) == 0;
+}

@@ -1,0 +1,35 @@
+/* The hub's mailboxes, one a net. A connection is a key that both ends share but for its last bit:
+ * even at the caller, odd at the callee, so key ^ 1 is the other end. Thread: any, except
+ * sl_port_steal (owner). */
+#ifndef SL_NET_LOOP_INT_H
+#define SL_NET_LOOP_INT_H
+
+#include "net/net_int.h"
+
+typedef struct sl_port sl_port;
+
+typedef enum sl_loop_event {
+    SL_LOOP_DATA,
+    SL_LOOP_CALL, /* buf: u64 number of the caller's port */
+    SL_LOOP_GONE, /* buf: text */
+} sl_loop_event;
+
+/* Lives until the hub is freed, so that late senders find a closed port rather than none. */
+sl_port *sl_port_open(sl_loop_hub *h); /* NULL: out of memory */
+void sl_port_close(sl_port *p, sl_block_pool *leftovers);
+uint64_t sl_port_number(const sl_port *p);
+sl_port *sl_port_find(sl_loop_hub *h, uint64_t number); /* NULL: none */
+uint64_t sl_loop_new_key(sl_loop_hub *h);               /* even */
+/* False when the port is closed; the block is then still the caller's. */
+bool sl_port_post(sl_port *p, sl_block *b) SL_MUST_CHECK;
+/* Appends what has come, in order of arrival. */
+void sl_port_steal(sl_port *p, sl_block_list *out);
+bool sl_port_has_mail(const sl_port *p);
+void sl_port_wait(sl_port *p, uint64_t timeout_us);
+void sl_port_wake(sl_port *p);
+
+/* Delay of the nth message towards a key, 0..max_delay_us; a pure function of the hub's seed. */
+uint32_t sl_loop_delay_us(const sl_loop_hub *h, uint64_t key, uint64_t nth);
+bool sl_loop_has_delays(const sl_loop_hub *h);
+
+#endif

@@ -1,0 +1,311 @@
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include "base/mem.h"
+#include "net/net_int.h"
+
+#define POOL_BYTES ((size_t)256 << 20)
+
+/* ---- payloads ---- */
+
+sl_buf *sl_net_buf_take(sl_net *net, size_t len) {
+    sl_block *b = sl_block_take(&net->pool, len);
+    return b ? &b->buf : NULL;
+}
+
+void sl_net_buf_give(sl_net *net, sl_buf *buf) {
+    if (buf) sl_block_give(&net->pool, sl_block_of(buf));
+}
+
+/* ---- set-up ---- */
+
+static bool is_loopback(const char *host) {
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *list = NULL;
+    if (getaddrinfo(host, NULL, &hints, &list) != 0) return false;
+    bool all = list != NULL;
+    for (struct addrinfo *a = list; a; a = a->ai_next) {
+        const struct sockaddr_in *v4 = (const void *)a->ai_addr;
+        const struct sockaddr_in6 *v6 = (const void *)a->ai_addr;
+        if (a->ai_family == AF_INET)
+            all = all && ntohl(v4->sin_addr.s_addr) >> 24 == 127;
+        else if (a->ai_family == AF_INET6)
+            all = all && IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+        else
+            all = false;
+    }
+    freeaddrinfo(list);
+    return all;
+}
+
+static sl_status check_opts(const sl_net_opts *o, sl_err *err) {
+    bool loop = o->transport && strcmp(o->transport, "loop") == 0;
+    if (!loop && (!o->transport || (strcmp(o->transport, "shm") && strcmp(o->transport, "tcp"))))
+        return sl_fail(err, SL_ERR_ARG, "transport '%s': loop, shm or tcp expected",
+                       o->transport ? o->transport : "");
+    if (loop && !o->hub) return sl_fail(err, SL_ERR_ARG, "transport loop needs a hub");
+    if (!o->clock.now_us) return sl_fail(err, SL_ERR_ARG, "the fabric needs a clock");
+    if (!o->on.on_open || !o->on.on_message || !o->on.on_down)
+        return sl_fail(err, SL_ERR_ARG, "the fabric needs all three callbacks");
+    if (!loop && o->host && o->secret.len == 0 && !is_loopback(o->host))
+        return sl_fail(err, SL_ERR_ARG,
+                       "host %s is not a loopback address: listening there needs a secret",
+                       o->host);
+    return SL_OK;
+}
+
+static sl_status make_transport(sl_net *n, const sl_net_opts *o, sl_err *err) {
+    if (strcmp(o->transport, "loop") == 0)
+        return sl_loop_transport_create(n, o, &n->transport, err);
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "transport %s: this program was built without UCX (install libucx-dev, rebuild)",
+                   o->transport);
+}
+
+sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
+    sl_status st = check_opts(o, err);
+    if (st != SL_OK) return st;
+    if (sodium_init() < 0) return sl_fail(err, SL_ERR_INTERNAL, "libsodium could not start");
+    sl_net *n = sl_alloc(1, sizeof *n);
+    if (!n) return sl_fail(err, SL_ERR_NOMEM, "fabric");
+    n->pool.max_free_bytes = POOL_BYTES;
+    n->hello = o->hello;
+    n->clock = o->clock;
+    n->heartbeat_us = o->heartbeat_us ? o->heartbeat_us : SL_NET_HEARTBEAT_US;
+    n->dead_after_us = o->dead_after_us ? o->dead_after_us : SL_NET_DEAD_AFTER_US;
+    n->on = o->on;
+    n->ctx = o->ctx;
+    n->last_progress_us = sl_clock_now_us(&n->clock);
+    n->next_timer_us = UINT64_MAX;
+    memset(n->hello.address, 0, sizeof n->hello.address);
+    n->secret_len = o->secret.len;
+    n->secret = sl_alloc(SL_MAX(o->secret.len, (size_t)1), 1);
+    if (!n->secret)
+        st = sl_fail(err, SL_ERR_NOMEM, "fabric");
+    else if (o->secret.len)
+        memcpy(n->secret, o->secret.data, o->secret.len);
+    if (st == SL_OK) st = sl_self_transport_create(n, &n->self, err);
+    if (st == SL_OK) st = make_transport(n, o, err);
+    if (st == SL_OK)
+        *out = n;
+    else
+        sl_net_free(n);
+    return st;
+}
+
+static bool is_flushing(const sl_net *n) {
+    return n->transport && n->transport->ops->is_flushing(n->transport);
+}
+
+void sl_net_free(sl_net *n) {
+    if (!n) return;
+    SL_ASSERT(!n->in_progress);
+    n->closing = true;
+    for (size_t i = 0; i < n->n_conns; i++) sl_session_close(n->conns[i], SL_OK, "leaving");
+    /* Real time: a virtual clock would stand still here. */
+    uint64_t deadline_ns = sl_now_ns() + 1000ull * SL_NET_LINGER_US;
+    while (is_flushing(n) && sl_now_ns() < deadline_ns) {
+        n->transport->ops->progress(n->transport);
+        n->transport->ops->wait(n->transport, 1000);
+    }
+    if (n->transport) n->transport->ops->destroy(n->transport);
+    if (n->self) n->self->ops->destroy(n->self);
+    for (size_t i = 0; i < n->n_conns; i++) sl_free(n->conns[i]);
+    sl_free(n->conns);
+    sl_block_pool_drain(&n->pool);
+    if (n->secret) sodium_memzero(n->secret, n->secret_len);
+    sl_free(n->secret);
+    sl_free(n);
+}
+
+const char *sl_net_address(const sl_net *n) {
+    return n->hello.address;
+}
+
+void sl_net_set_hello(sl_net *n, const sl_hello *hello) {
+    char address[sizeof n->hello.address];
+    memcpy(address, n->hello.address, sizeof address);
+    n->hello = *hello;
+    memcpy(n->hello.address, address, sizeof address);
+}
+
+/* ---- connections ---- */
+
+static sl_conn *conn_create(sl_net *n, sl_transport *t) {
+    if (n->n_conns == n->cap_conns) {
+        size_t cap = n->cap_conns ? 2 * n->cap_conns : 16;
+        sl_conn **grown = sl_grow(n->conns, n->cap_conns, cap, sizeof(sl_conn *));
+        if (!grown) return NULL;
+        n->conns = grown;
+        n->cap_conns = cap;
+    }
+    sl_conn *c = sl_alloc(1, sizeof *c);
+    if (!c) return NULL;
+    c->net = n;
+    c->transport = t;
+    c->heard_us = c->sent_us = sl_clock_now_us(&n->clock);
+    c->deadline_us = c->heard_us + SL_NET_HANDSHAKE_US;
+    n->next_timer_us = 0;
+    n->conns[n->n_conns++] = c;
+    return c;
+}
+
+sl_status sl_net_connect(sl_net *n, const char *address, void *user, sl_conn **out, sl_err *err) {
+    bool own = address[0] && strcmp(address, n->hello.address) == 0;
+    sl_transport *t = own ? n->self : n->transport;
+    sl_conn *c = conn_create(n, t);
+    if (!c) return sl_fail(err, SL_ERR_NOMEM, "connection to %s", address);
+    c->user = user;
+    c->state = SL_CONN_WAIT_CHALLENGE;
+    snprintf(c->peer.address, sizeof c->peer.address, "%s", address);
+    sl_status st = t->ops->connect(t, c, address, err);
+    if (st == SL_OK && (st = sl_session_call(c)) != SL_OK) {
+        sl_fail(err, st, "connection to %s: %s", address, sl_status_text(st));
+        if (c->state != SL_CONN_DOWN) t->ops->drop(t, c, false);
+    }
+    if (st != SL_OK) {
+        for (size_t i = 0; i < n->n_conns; i++)
+            if (n->conns[i] == c) n->conns[i] = n->conns[--n->n_conns];
+        sl_free(c);
+        return st;
+    }
+    *out = c;
+    return SL_OK;
+}
+
+sl_conn *sl_net_accept(sl_net *n, sl_transport *t, void *link, sl_err *err) {
+    if (n->closing) return sl_fail(err, SL_ERR_PEER_DOWN, "leaving"), NULL;
+    if (n->n_pending >= SL_NET_MAX_PENDING)
+        return sl_fail(err, SL_ERR_LIMIT, "%u handshakes are pending, limit %u", n->n_pending,
+                       SL_NET_MAX_PENDING),
+               NULL;
+    sl_conn *c = conn_create(n, t);
+    if (!c) return sl_fail(err, SL_ERR_NOMEM, "connection"), NULL;
+    c->accepted = true;
+    c->state = SL_CONN_WAIT_HELLO;
+    c->link = link;
+    n->n_pending++;
+    return c;
+}
+
+size_t sl_net_payload_limit(const sl_conn *c) {
+    return c->state == SL_CONN_OPEN ? SL_WIRE_MAX_BYTES : SL_NET_MAX_UNTRUSTED;
+}
+
+void sl_net_heard(sl_conn *c) {
+    c->heard_us = sl_clock_now_us(&c->net->clock);
+}
+
+void sl_net_arrived(sl_conn *c, sl_block *b) {
+    if (c->state == SL_CONN_DOWN) {
+        sl_block_give(&c->net->pool, b);
+        return;
+    }
+    sl_session_receive(c, b);
+}
+
+void sl_net_link_down(sl_conn *c, sl_status why, const char *text) {
+    sl_session_fail(c, why, text);
+}
+
+sl_status sl_net_send(sl_net *n, sl_conn *c, sl_wire_header h, sl_buf *payload) {
+    SL_ASSERT(c->net == n);
+    return sl_session_send(c, h, payload);
+}
+
+void sl_net_close(sl_net *n, sl_conn *c, sl_status why, const char *text) {
+    SL_ASSERT(c->net == n);
+    sl_session_close(c, why, text ? text : "");
+}
+
+const sl_hello *sl_conn_hello(const sl_conn *c) {
+    return &c->peer;
+}
+void *sl_conn_user(const sl_conn *c) {
+    return c->user;
+}
+void sl_conn_set_user(sl_conn *c, void *user) {
+    c->user = user;
+}
+sl_conn_stats sl_conn_stats_of(const sl_conn *c) {
+    return c->stats;
+}
+bool sl_conn_is_open(const sl_conn *c) {
+    return c->state == SL_CONN_OPEN;
+}
+
+/* ---- progress ---- */
+
+static void watch(sl_conn *c, uint64_t now_us, bool stalled, uint64_t *next_us) {
+    sl_net *n = c->net;
+    char text[96];
+    if (c->state != SL_CONN_OPEN) {
+        if (now_us >= c->deadline_us)
+            sl_session_close(c, SL_ERR_TIMEOUT, "handshake not finished within 2 s");
+        *next_us = SL_MIN(*next_us, c->deadline_us);
+        return;
+    }
+    /* What the peer sent while this process did not look is no silence of the peer's. */
+    if (stalled) c->heard_us = SL_MAX(c->heard_us, now_us - n->dead_after_us / 2);
+    if (now_us >= c->heard_us + n->dead_after_us) {
+        snprintf(text, sizeof text, "silent for %llu ms, limit %u ms",
+                 (unsigned long long)(now_us - c->heard_us) / 1000, n->dead_after_us / 1000);
+        sl_session_close(c, SL_ERR_TIMEOUT, text);
+        return;
+    }
+    if (now_us >= c->sent_us + n->heartbeat_us) sl_session_heartbeat(c);
+    *next_us =
+        SL_MIN(*next_us, SL_MIN(c->heard_us + n->dead_after_us, c->sent_us + n->heartbeat_us));
+}
+
+static void watch_all(sl_net *n) {
+    uint64_t now_us = sl_clock_now_us(&n->clock), next_us = UINT64_MAX;
+    bool stalled = now_us - n->last_progress_us > n->dead_after_us / 2;
+    n->last_progress_us = now_us;
+    if (!stalled && now_us < n->next_timer_us) return;
+    for (size_t i = 0; i < n->n_conns; i++)
+        if (n->conns[i]->state != SL_CONN_DOWN) watch(n->conns[i], now_us, stalled, &next_us);
+    n->next_timer_us = next_us;
+}
+
+/* on_down may close or open other connections: the list is read afresh after each. */
+static void reap(sl_net *n) {
+    while (n->any_down) {
+        n->any_down = false;
+        for (size_t i = 0; i < n->n_conns; i++) {
+            sl_conn *c = n->conns[i];
+            if (c->state != SL_CONN_DOWN) continue;
+            n->conns[i] = n->conns[--n->n_conns];
+            n->on.on_down(n->ctx, c, c->why, c->text);
+            sl_free(c);
+            n->any_down = true;
+            break;
+        }
+    }
+}
+
+uint32_t sl_net_progress(sl_net *n) {
+    SL_ASSERT(!n->in_progress);
+    n->in_progress = true;
+    n->delivered = 0;
+    n->self->ops->progress(n->self);
+    n->transport->ops->progress(n->transport);
+    watch_all(n);
+    reap(n);
+    n->in_progress = false;
+    return n->delivered;
+}
+
+void sl_net_wait(sl_net *n, uint64_t timeout_us) {
+    if (n->any_down || sl_self_is_ready(n->self)) return;
+    uint64_t now_us = sl_clock_now_us(&n->clock);
+    if (now_us >= n->next_timer_us) return;
+    n->transport->ops->wait(n->transport, SL_MIN(timeout_us, n->next_timer_us - now_us));
+}
+
+void sl_net_wake(sl_net *n) {
+    n->transport->ops->wake(n->transport);
+}

@@ -1,0 +1,198 @@
+/* Inside of the fabric: what transports give to the sessions and take from them.
+ *
+ * A transport moves (72-byte header, payload) pairs over links, in order and without gaps per link,
+ * and says when a link is gone. It knows nothing of handshakes. Everything above it (sessions,
+ * heartbeats, limits, refusals) is shared. Thread: owner of the net, unless said otherwise. */
+#ifndef SL_NET_NET_INT_H
+#define SL_NET_NET_INT_H
+
+#include "net/net.h"
+
+#define SL_NET_HANDSHAKE_US  2000000u
+#define SL_NET_MAX_PENDING   64u     /* accepted and not yet authenticated */
+#define SL_NET_MAX_UNTRUSTED 4096u   /* payload bytes before authentication */
+#define SL_NET_MAX_TEXT      480u    /* of a REFUSE, BYE or ERROR */
+#define SL_NET_LINGER_US     300000u /* how long a closed link may still flush */
+#define SL_NET_HEARTBEAT_US  250000u
+#define SL_NET_DEAD_AFTER_US 2000000u
+#define SL_HELLO_BYTES       216u
+#define SL_NONCE_BYTES       32u
+#define SL_MAC_BYTES         32u
+
+typedef struct sl_transport sl_transport;
+
+/* A payload with room for its envelope: one allocation, handed from net to net and from thread to
+ * thread whole. Any net's pool may recycle it. */
+typedef struct sl_block {
+    sl_buf buf; /* first: sl_buf pointers are block pointers */
+    struct sl_block *next;
+    void *link;      /* the transport's: where it goes or came from */
+    uint64_t key;    /* loop: link of the receiver */
+    uint64_t due_us; /* loop: not before */
+    uint64_t order;  /* loop: among equal due_us; UCX: sequence number */
+    uint32_t event;  /* loop: what arrives */
+    uint32_t size_class;
+    uint8_t header[SL_WIRE_HEADER_BYTES];
+} sl_block;
+
+static inline sl_block *sl_block_of(sl_buf *b) {
+    return (sl_block *)(void *)b;
+}
+
+/* FIFO of blocks. */
+typedef struct sl_block_list {
+    sl_block *head, **tail; /* tail NULL: empty and not yet used */
+} sl_block_list;
+
+static inline void sl_block_push(sl_block_list *l, sl_block *b) {
+    b->next = NULL;
+    if (!l->head) l->tail = &l->head;
+    *l->tail = b;
+    l->tail = &b->next;
+}
+
+static inline sl_block *sl_block_pop(sl_block_list *l) {
+    sl_block *b = l->head;
+    if (b) l->head = b->next;
+    return b;
+}
+
+#define SL_POOL_CLASSES 22u /* 256 B .. 512 MB */
+typedef struct sl_block_pool {
+    sl_block *free[SL_POOL_CLASSES];
+    size_t free_bytes, max_free_bytes;
+} sl_block_pool;
+
+sl_block *sl_block_take(sl_block_pool *p, size_t len) SL_MUST_CHECK; /* NULL: out of memory */
+void sl_block_give(sl_block_pool *p, sl_block *b);                   /* NULL-safe */
+void sl_block_give_all(sl_block_pool *p, sl_block_list *l);
+void sl_block_pool_drain(sl_block_pool *p);
+
+typedef enum sl_conn_state {
+    SL_CONN_WAIT_CHALLENGE, /* we called, HELLO is out */
+    SL_CONN_WAIT_WELCOME,   /* we called, AUTH is out */
+    SL_CONN_WAIT_HELLO,     /* we were called */
+    SL_CONN_WAIT_AUTH,      /* we were called, CHALLENGE is out */
+    SL_CONN_ADMITTING,      /* on_open is running, WELCOME not yet out */
+    SL_CONN_OPEN,
+    SL_CONN_DOWN, /* on_down is due */
+} sl_conn_state;
+
+struct sl_conn {
+    sl_net *net;
+    sl_transport *transport;
+    void *link; /* the transport's */
+    void *user;
+    sl_conn_state state;
+    bool accepted;
+    sl_hello peer;
+    uint8_t own_nonce[SL_NONCE_BYTES], peer_nonce[SL_NONCE_BYTES];
+    uint8_t own_hello[SL_HELLO_BYTES], peer_hello[SL_HELLO_BYTES];
+    uint64_t session;
+    uint32_t incarnation;        /* own, as told in the handshake */
+    uint64_t send_seq, recv_seq; /* of the last message */
+    uint64_t deadline_us;        /* of the handshake */
+    uint64_t heard_us, sent_us;
+    sl_block_list held; /* messages that wait for WELCOME */
+    sl_conn_stats stats;
+    sl_status why;
+    char text[SL_NET_MAX_TEXT + 1];
+};
+
+typedef struct sl_transport_ops {
+    void (*destroy)(sl_transport *t);
+    /* Sets c->link; messages may be sent at once. */
+    sl_status (*connect)(sl_transport *t, sl_conn *c, const char *address, sl_err *err);
+    /* Takes the block (its header is filled in) in every case. */
+    sl_status (*send)(sl_transport *t, sl_conn *c, sl_block *b);
+    /* Forgets the connection: no upcall for it from now on. flush: what was sent still leaves, for
+     * SL_NET_LINGER_US at most. */
+    void (*drop)(sl_transport *t, sl_conn *c, bool flush);
+    void (*progress)(sl_transport *t);
+    /* Sleeps at most timeout_us; returns early when there is something for progress. */
+    void (*wait)(sl_transport *t, uint64_t timeout_us);
+    void (*wake)(sl_transport *t); /* Thread: any */
+    bool (*is_flushing)(sl_transport *t);
+} sl_transport_ops;
+
+/* First member of every transport. */
+struct sl_transport {
+    const sl_transport_ops *ops;
+    sl_net *net;
+};
+
+struct sl_net {
+    sl_transport *transport;
+    sl_transport *self; /* connections of this net with itself */
+    sl_block_pool pool;
+    sl_hello hello;
+    uint8_t *secret;
+    size_t secret_len;
+    sl_clock clock;
+    uint32_t heartbeat_us, dead_after_us;
+    sl_net_events on;
+    void *ctx;
+    sl_conn **conns;
+    size_t n_conns, cap_conns;
+    uint32_t n_pending;
+    uint32_t delivered; /* in the current sl_net_progress */
+    uint64_t next_timer_us, last_progress_us;
+    bool any_down, in_progress, closing;
+};
+
+/* ---- transports call these, from connect, progress or wait ---- */
+
+/* A peer's link appeared. NULL: no room (err says why), the transport turns the peer away. */
+sl_conn *sl_net_accept(sl_net *n, sl_transport *t, void *link, sl_err *err);
+/* Largest payload this connection may send now: ask before memory is spent on it. */
+size_t sl_net_payload_limit(const sl_conn *c);
+/* Something came from the peer, even if it cannot be delivered yet. */
+void sl_net_heard(sl_conn *c);
+/* The next message; takes the block. Only from progress. */
+void sl_net_arrived(sl_conn *c, sl_block *b);
+/* The link is gone. The transport keeps its state until drop is called. */
+void sl_net_link_down(sl_conn *c, sl_status why, const char *text);
+
+/* ---- transports ---- */
+
+sl_status sl_loop_transport_create(sl_net *n, const sl_net_opts *o, sl_transport **out,
+                                   sl_err *err) SL_MUST_CHECK;
+/* kind: "shm" or "tcp". */
+sl_status sl_ucx_transport_create(sl_net *n, const sl_net_opts *o, sl_transport **out,
+                                  sl_err *err) SL_MUST_CHECK;
+sl_status sl_self_transport_create(sl_net *n, sl_transport **out, sl_err *err) SL_MUST_CHECK;
+bool sl_self_is_ready(const sl_transport *t);
+
+/* ---- sessions (session.c) ---- */
+
+sl_status sl_session_call(sl_conn *c); /* sends HELLO */
+void sl_session_receive(sl_conn *c, sl_block *b);
+/* Fills in and sends, or holds it until WELCOME. Takes the payload. */
+sl_status sl_session_send(sl_conn *c, sl_wire_header h, sl_buf *payload);
+/* Tells the peer (REFUSE or BYE) and goes down. */
+void sl_session_close(sl_conn *c, sl_status why, const char *text);
+/* Goes down without a word; on_down follows from progress. */
+void sl_session_fail(sl_conn *c, sl_status why, const char *text);
+void sl_session_heartbeat(sl_conn *c);
+static inline bool sl_session_is_pending(const sl_conn *c) {
+    return c->accepted && (c->state == SL_CONN_WAIT_HELLO || c->state == SL_CONN_WAIT_AUTH);
+}
+
+/* ---- handshake bytes (auth.c); Thread: any ---- */
+
+void sl_hello_encode(const sl_hello *h, uint8_t out[SL_HELLO_BYTES]);
+sl_status sl_hello_decode(const uint8_t in[SL_HELLO_BYTES], sl_hello *out,
+                          sl_err *err) SL_MUST_CHECK;
+
+typedef struct sl_transcript {
+    const uint8_t *caller_nonce, *callee_nonce, *caller_hello, *callee_hello;
+} sl_transcript;
+
+typedef enum sl_mac_role { SL_MAC_CALLER, SL_MAC_CALLEE, SL_MAC_SESSION } sl_mac_role;
+void sl_auth_mac(const uint8_t *secret, size_t secret_len, sl_mac_role role, const sl_transcript *t,
+                 uint8_t out[SL_MAC_BYTES]);
+/* Both sides compute the same non-zero id; it never travels before both have proved the secret. */
+uint64_t sl_auth_session(const uint8_t *secret, size_t secret_len, const sl_transcript *t);
+bool sl_auth_equal(const uint8_t a[SL_MAC_BYTES], const uint8_t b[SL_MAC_BYTES]);
+
+#endif

@@ -1,0 +1,390 @@
+#include <sodium.h>
+#include <stdio.h>
+
+#include "base/log.h"
+#include "net/net_int.h"
+
+/* REFUSE and BYE: u32 status, then text. */
+#define REASON_HEAD 4u
+
+static sl_transcript transcript(const sl_conn *c) {
+    return c->accepted ? (sl_transcript){c->peer_nonce, c->own_nonce, c->peer_hello, c->own_hello}
+                       : (sl_transcript){c->own_nonce, c->peer_nonce, c->own_hello, c->peer_hello};
+}
+
+static const char *peer_name(const sl_conn *c) {
+    return c->peer.name[0] ? c->peer.name : c->peer.address[0] ? c->peer.address : "peer";
+}
+
+/* ---- sending ---- */
+
+static sl_status transmit(sl_conn *c, sl_wire_header h, sl_block *b) {
+    sl_net *n = c->net;
+    if (!b && !(b = sl_block_take(&n->pool, 0))) return SL_ERR_NOMEM;
+    bool handshake = h.kind == SL_MSG_HELLO || h.kind == SL_MSG_CHALLENGE ||
+                     h.kind == SL_MSG_AUTH || h.kind == SL_MSG_REFUSE;
+    h.session = handshake ? 0 : c->session;
+    h.src = n->hello.worker;
+    h.incarnation = c->incarnation;
+    h.seq = ++c->send_seq;
+    h.bytes = (uint32_t)b->buf.len;
+    sl_wire_header_encode(&h, b->header);
+    c->stats.sent_messages++;
+    c->stats.sent_bytes += SL_WIRE_HEADER_BYTES + h.bytes;
+    c->sent_us = sl_clock_now_us(&n->clock);
+    return c->transport->ops->send(c->transport, c, b);
+}
+
+static sl_status transmit_bytes(sl_conn *c, sl_msg_kind kind, const void *bytes, size_t len) {
+    sl_block *b = sl_block_take(&c->net->pool, len);
+    if (!b) return SL_ERR_NOMEM;
+    if (len) memcpy(b->buf.data, bytes, len);
+    return transmit(c, (sl_wire_header){.kind = (uint16_t)kind}, b);
+}
+
+static void transmit_reason(sl_conn *c, sl_msg_kind kind, sl_status why, const char *text) {
+    uint8_t bytes[REASON_HEAD + SL_NET_MAX_TEXT];
+    sl_wr w = sl_wr_of(bytes, sizeof bytes);
+    sl_wr_u32(&w, (uint32_t)why);
+    sl_wr_bytes(&w, text, strnlen(text, SL_NET_MAX_TEXT));
+    /* Best effort: the connection ends whether or not the peer hears why. */
+    (void)transmit_bytes(c, kind, bytes, w.len);
+}
+
+static void transmit_error(sl_conn *c, const char *text) {
+    (void)transmit_bytes(c, SL_MSG_ERROR, text, strnlen(text, SL_NET_MAX_TEXT));
+}
+
+void sl_session_heartbeat(sl_conn *c) {
+    (void)transmit_bytes(c, SL_MSG_HEARTBEAT, NULL, 0);
+}
+
+sl_status sl_session_send(sl_conn *c, sl_wire_header h, sl_buf *payload) {
+    sl_net *n = c->net;
+    sl_block *b = payload ? sl_block_of(payload) : NULL;
+    sl_status st = SL_OK;
+    if (c->state == SL_CONN_DOWN)
+        st = SL_ERR_PEER_DOWN;
+    else if (payload && payload->len > SL_WIRE_MAX_BYTES)
+        st = SL_ERR_LIMIT;
+    else if (h.rows > SL_WIRE_MAX_ROWS || h.flags & ~SL_WIRE_FLAGS)
+        st = SL_ERR_ARG;
+    if (st != SL_OK) {
+        sl_block_give(&n->pool, b);
+        return st;
+    }
+    if (c->state == SL_CONN_OPEN) return transmit(c, h, b);
+    if (!b && !(b = sl_block_take(&n->pool, 0))) return SL_ERR_NOMEM;
+    h.bytes = (uint32_t)b->buf.len;
+    sl_wire_header_encode(&h, b->header);
+    sl_block_push(&c->held, b);
+    return SL_OK;
+}
+
+static void flush_held(sl_conn *c) {
+    for (sl_block *b; (b = sl_block_pop(&c->held)) != NULL;) {
+        sl_wire_header h;
+        sl_status st = sl_wire_header_decode((sl_span){b->header, sizeof b->header}, &h, NULL);
+        SL_ASSERT(st == SL_OK);
+        if (c->state == SL_CONN_OPEN)
+            (void)transmit(c, h, b);
+        else
+            sl_block_give(&c->net->pool, b);
+    }
+}
+
+/* ---- ending ---- */
+
+static void go_down(sl_conn *c, sl_status why, const char *text, bool flush) {
+    sl_net *n = c->net;
+    if (sl_session_is_pending(c)) n->n_pending--;
+    c->state = SL_CONN_DOWN;
+    c->why = why;
+    snprintf(c->text, sizeof c->text, "%s", text);
+    sl_block_give_all(&n->pool, &c->held);
+    c->transport->ops->drop(c->transport, c, flush);
+    c->link = NULL;
+    n->any_down = true;
+}
+
+void sl_session_fail(sl_conn *c, sl_status why, const char *text) {
+    if (c->state != SL_CONN_DOWN) go_down(c, why, text, false);
+}
+
+void sl_session_close(sl_conn *c, sl_status why, const char *text) {
+    if (c->state == SL_CONN_DOWN) return;
+    bool open = c->state == SL_CONN_OPEN;
+    transmit_reason(c, open ? SL_MSG_BYE : SL_MSG_REFUSE, why, text);
+    /* The transport may have found the link dead while sending. */
+    if (c->state != SL_CONN_DOWN) go_down(c, why, text, true);
+}
+
+static void close_for(sl_conn *c, sl_status st, const sl_err *err) {
+    sl_log(SL_LOG_WARN, "net", "connection with %s closed: %s", peer_name(c), err->msg);
+    sl_session_close(c, st, err->msg);
+}
+
+/* ---- reasons that a peer gives ---- */
+
+static sl_status known_status(uint32_t code) {
+    switch ((int32_t)code) {
+    case 0:
+        return SL_OK;
+#define KNOWN(name, value, text)                                                                   \
+    case (value):                                                                                  \
+        return SL_ERR_##name;
+        SL_STATUS_LIST(KNOWN)
+#undef KNOWN
+    }
+    return SL_ERR_PEER_DOWN;
+}
+
+static void printable(const uint8_t *in, size_t len, char *out, size_t cap) {
+    size_t n = SL_MIN(len, cap - 1);
+    for (size_t i = 0; i < n; i++) out[i] = in[i] >= 0x20 && in[i] <= 0x7E ? (char)in[i] : '?';
+    out[n] = 0;
+}
+
+static void peer_leaves(sl_conn *c, const char *verb, bool refused, sl_span payload) {
+    char said[SL_NET_MAX_TEXT + 1], text[sizeof said + 32];
+    sl_cur cur = sl_cur_of(payload);
+    sl_status code = known_status(sl_cur_u32(&cur));
+    printable(payload.data + cur.pos, cur.ok ? payload.len - cur.pos : 0, said, sizeof said);
+    snprintf(text, sizeof text, "%s by %s: %s", verb, peer_name(c), said);
+    if (refused && code == SL_OK) code = SL_ERR_PEER_DOWN;
+    if (!refused && code != SL_OK) code = SL_ERR_PEER_DOWN;
+    sl_session_fail(c, code, text);
+}
+
+/* ---- handshake ---- */
+
+static void make_own_side(sl_conn *c) {
+    sl_hello_encode(&c->net->hello, c->own_hello);
+    c->incarnation = c->net->hello.incarnation;
+    randombytes_buf(c->own_nonce, sizeof c->own_nonce);
+}
+
+sl_status sl_session_call(sl_conn *c) {
+    uint8_t bytes[SL_HELLO_BYTES + SL_NONCE_BYTES];
+    make_own_side(c);
+    memcpy(bytes, c->own_hello, SL_HELLO_BYTES);
+    memcpy(bytes + SL_HELLO_BYTES, c->own_nonce, SL_NONCE_BYTES);
+    return transmit_bytes(c, SL_MSG_HELLO, bytes, sizeof bytes);
+}
+
+static sl_status expect(const sl_wire_header *h, sl_msg_kind kind, size_t bytes, sl_err *err) {
+    const char *got = sl_msg_kind_name(h->kind);
+    if (h->kind != kind)
+        return sl_fail(err, SL_ERR_PROTOCOL, "handshake: %s (kind %u), %s expected",
+                       got ? got : "unknown", h->kind, sl_msg_kind_name((uint16_t)kind));
+    if (h->bytes != bytes)
+        return sl_fail(err, SL_ERR_PROTOCOL, "handshake: %s of %u bytes, %zu expected", got,
+                       h->bytes, bytes);
+    if (kind != SL_MSG_WELCOME && h->session)
+        return sl_fail(err, SL_ERR_PROTOCOL, "handshake: %s carries a session id", got);
+    return SL_OK;
+}
+
+static sl_status take_peer_side(sl_conn *c, const sl_wire_header *h, const uint8_t *p,
+                                sl_err *err) {
+    memcpy(c->peer_hello, p, SL_HELLO_BYTES);
+    memcpy(c->peer_nonce, p + SL_HELLO_BYTES, SL_NONCE_BYTES);
+    sl_status st = sl_hello_decode(c->peer_hello, &c->peer, err);
+    if (st == SL_OK && c->peer.incarnation != h->incarnation)
+        st = sl_fail(err, SL_ERR_PROTOCOL, "hello: incarnation %u, header says %u",
+                     c->peer.incarnation, h->incarnation);
+    return st;
+}
+
+static sl_status check_mac(sl_conn *c, sl_mac_role role, const uint8_t *mac, sl_err *err) {
+    uint8_t want[SL_MAC_BYTES];
+    sl_transcript t = transcript(c);
+    sl_auth_mac(c->net->secret, c->net->secret_len, role, &t, want);
+    bool equal = sl_auth_equal(want, mac);
+    sodium_memzero(want, sizeof want);
+    return equal ? SL_OK : sl_fail(err, SL_ERR_AUTH, "the secrets differ (peer %s)", peer_name(c));
+}
+
+static sl_status on_hello(sl_conn *c, const sl_wire_header *h, const uint8_t *p, sl_err *err) {
+    uint8_t bytes[SL_HELLO_BYTES + SL_NONCE_BYTES + SL_MAC_BYTES];
+    sl_status st = expect(h, SL_MSG_HELLO, SL_HELLO_BYTES + SL_NONCE_BYTES, err);
+    if (st == SL_OK) st = take_peer_side(c, h, p, err);
+    if (st != SL_OK) return st;
+    make_own_side(c);
+    sl_transcript t = transcript(c);
+    memcpy(bytes, c->own_hello, SL_HELLO_BYTES);
+    memcpy(bytes + SL_HELLO_BYTES, c->own_nonce, SL_NONCE_BYTES);
+    sl_auth_mac(c->net->secret, c->net->secret_len, SL_MAC_CALLEE, &t,
+                bytes + SL_HELLO_BYTES + SL_NONCE_BYTES);
+    c->state = SL_CONN_WAIT_AUTH;
+    st = transmit_bytes(c, SL_MSG_CHALLENGE, bytes, sizeof bytes);
+    return st == SL_OK ? SL_OK : sl_fail(err, st, "CHALLENGE could not be sent");
+}
+
+static sl_status on_challenge(sl_conn *c, const sl_wire_header *h, const uint8_t *p, sl_err *err) {
+    sl_status st = expect(h, SL_MSG_CHALLENGE, SL_HELLO_BYTES + SL_NONCE_BYTES + SL_MAC_BYTES, err);
+    if (st == SL_OK) st = take_peer_side(c, h, p, err);
+    if (st == SL_OK) st = check_mac(c, SL_MAC_CALLEE, p + SL_HELLO_BYTES + SL_NONCE_BYTES, err);
+    if (st != SL_OK) return st;
+    uint8_t mac[SL_MAC_BYTES];
+    sl_transcript t = transcript(c);
+    sl_auth_mac(c->net->secret, c->net->secret_len, SL_MAC_CALLER, &t, mac);
+    c->session = sl_auth_session(c->net->secret, c->net->secret_len, &t);
+    c->state = SL_CONN_WAIT_WELCOME;
+    st = transmit_bytes(c, SL_MSG_AUTH, mac, sizeof mac);
+    return st == SL_OK ? SL_OK : sl_fail(err, st, "AUTH could not be sent");
+}
+
+/* Asks the owner. While it decides, and until WELCOME is out, its messages are held. */
+static sl_status admit(sl_conn *c, sl_err *err) {
+    if (sl_session_is_pending(c)) c->net->n_pending--;
+    c->state = SL_CONN_ADMITTING;
+    c->net->next_timer_us = 0; /* heartbeats begin */
+    return c->net->on.on_open(c->net->ctx, c, &c->peer, err);
+}
+
+static sl_status on_auth(sl_conn *c, const sl_wire_header *h, const uint8_t *p, sl_err *err) {
+    sl_status st = expect(h, SL_MSG_AUTH, SL_MAC_BYTES, err);
+    if (st == SL_OK) st = check_mac(c, SL_MAC_CALLER, p, err);
+    if (st != SL_OK) return st;
+    sl_transcript t = transcript(c);
+    c->session = sl_auth_session(c->net->secret, c->net->secret_len, &t);
+    st = admit(c, err);
+    if (st != SL_OK || c->state == SL_CONN_DOWN) return st;
+    c->state = SL_CONN_OPEN;
+    st = transmit_bytes(c, SL_MSG_WELCOME, NULL, 0);
+    flush_held(c);
+    return st == SL_OK ? SL_OK : sl_fail(err, st, "WELCOME could not be sent");
+}
+
+static sl_status on_welcome(sl_conn *c, const sl_wire_header *h, sl_err *err) {
+    sl_status st = expect(h, SL_MSG_WELCOME, 0, err);
+    if (st != SL_OK) return st;
+    if (h->session != c->session)
+        return sl_fail(err, SL_ERR_PROTOCOL, "handshake: WELCOME for another session");
+    st = admit(c, err);
+    if (c->state == SL_CONN_DOWN) return st;
+    c->state = SL_CONN_OPEN; /* the peer counts us in already: a refusal has to be a BYE */
+    if (st == SL_OK) flush_held(c);
+    return st;
+}
+
+static sl_status handshake_step(sl_conn *c, const sl_wire_header *h, sl_block *b, sl_err *err) {
+    const uint8_t *p = b->buf.data;
+    if (h->kind == SL_MSG_REFUSE) {
+        peer_leaves(c, "refused", true, (sl_span){p, b->buf.len});
+        return SL_OK;
+    }
+    switch (c->state) {
+    case SL_CONN_WAIT_HELLO:
+        return on_hello(c, h, p, err);
+    case SL_CONN_WAIT_CHALLENGE:
+        return on_challenge(c, h, p, err);
+    case SL_CONN_WAIT_AUTH:
+        return on_auth(c, h, p, err);
+    case SL_CONN_WAIT_WELCOME:
+        return on_welcome(c, h, err);
+    case SL_CONN_ADMITTING:
+    case SL_CONN_OPEN:
+    case SL_CONN_DOWN:
+        break;
+    }
+    return sl_fail(err, SL_ERR_INTERNAL, "handshake in state %d", (int)c->state);
+}
+
+/* ---- open connections ---- */
+
+/* Takes the block. */
+static void deliver(sl_conn *c, const sl_wire_header *h, sl_block *b) {
+    sl_net *n = c->net;
+    sl_err err = {0};
+    sl_buf *payload = &b->buf;
+    if (h->bytes == 0) {
+        sl_block_give(&n->pool, b);
+        payload = NULL;
+    }
+    n->delivered++;
+    sl_status st = n->on.on_message(n->ctx, c, h, payload, &err);
+    if (st == SL_OK || c->state == SL_CONN_DOWN) return;
+    sl_log(SL_LOG_WARN, "net", "%s from %s: %s", sl_msg_kind_name(h->kind), peer_name(c), err.msg);
+    transmit_error(c, err.msg);
+    if (st == SL_ERR_PROTOCOL) sl_session_close(c, st, err.msg);
+}
+
+static void unknown_kind(sl_conn *c, const sl_wire_header *h) {
+    char text[SL_NET_MAX_TEXT + 1];
+    snprintf(text, sizeof text, "unknown message kind %u", h->kind);
+    sl_log(SL_LOG_WARN, "net", "%s from %s", text, peer_name(c));
+    transmit_error(c, text);
+}
+
+/* Takes the block. */
+static void open_step(sl_conn *c, const sl_wire_header *h, sl_block *b) {
+    char text[SL_NET_MAX_TEXT + 1];
+    sl_err err = {0};
+    switch (h->kind) {
+    case SL_MSG_HELLO:
+    case SL_MSG_CHALLENGE:
+    case SL_MSG_AUTH:
+    case SL_MSG_WELCOME:
+    case SL_MSG_REFUSE:
+        sl_fail(&err, SL_ERR_PROTOCOL, "%s on an open connection", sl_msg_kind_name(h->kind));
+        close_for(c, SL_ERR_PROTOCOL, &err);
+        break;
+    case SL_MSG_BYE:
+        peer_leaves(c, "closed", false, (sl_span){b->buf.data, b->buf.len});
+        break;
+    case SL_MSG_HEARTBEAT:
+        break;
+    case SL_MSG_ERROR:
+        printable(b->buf.data, b->buf.len, text, sizeof text);
+        sl_log(SL_LOG_WARN, "net", "%s reports: %s", peer_name(c), text);
+        break;
+    default:
+        if (sl_msg_kind_name(h->kind)) {
+            deliver(c, h, b);
+            return;
+        }
+        unknown_kind(c, h);
+    }
+    sl_block_give(&c->net->pool, b);
+}
+
+static sl_status check_message(sl_conn *c, const sl_block *b, sl_wire_header *h, sl_err *err) {
+    sl_status st = sl_wire_header_decode((sl_span){b->header, sizeof b->header}, h, err);
+    if (st != SL_OK) return st;
+    if (h->bytes != b->buf.len)
+        return sl_fail(err, SL_ERR_PROTOCOL, "header says %u payload bytes, %zu came", h->bytes,
+                       b->buf.len);
+    if (h->bytes > sl_net_payload_limit(c))
+        return sl_fail(err, SL_ERR_PROTOCOL, "%u payload bytes before authentication, limit %zu",
+                       h->bytes, sl_net_payload_limit(c));
+    if (h->seq != c->recv_seq + 1)
+        return sl_fail(err, SL_ERR_PROTOCOL, "sequence number %llu, %llu expected",
+                       (unsigned long long)h->seq, (unsigned long long)c->recv_seq + 1);
+    if (c->state != SL_CONN_OPEN) return SL_OK;
+    if (h->session != c->session)
+        return sl_fail(err, SL_ERR_PROTOCOL, "message of another session");
+    if (h->incarnation != c->peer.incarnation)
+        return sl_fail(err, SL_ERR_PROTOCOL, "message of incarnation %u, the peer is %u",
+                       h->incarnation, c->peer.incarnation);
+    return SL_OK;
+}
+
+void sl_session_receive(sl_conn *c, sl_block *b) {
+    sl_wire_header h;
+    sl_err err = {0};
+    sl_status st = check_message(c, b, &h, &err);
+    if (st == SL_OK) {
+        c->recv_seq = h.seq;
+        c->stats.received_messages++;
+        c->stats.received_bytes += SL_WIRE_HEADER_BYTES + h.bytes;
+        if (c->state == SL_CONN_OPEN) {
+            open_step(c, &h, b);
+            return;
+        }
+        st = handshake_step(c, &h, b, &err);
+    }
+    sl_block_give(&c->net->pool, b);
+    if (st != SL_OK && c->state != SL_CONN_DOWN) close_for(c, st, &err);
+}
