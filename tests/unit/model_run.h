@@ -32,7 +32,9 @@ static inline model_run model_run_make(const sl_model *m, const sl_kernels *k, s
     return r;
 }
 
-static inline void model_run_free(model_run *r) { sl_arena_free(&r->scratch); }
+static inline void model_run_free(model_run *r) {
+    sl_arena_free(&r->scratch);
+}
 
 static inline model_seq model_seq_make(const sl_model_spec *s, uint32_t positions) {
     model_seq q = {.n_pages = sl_kv_pages_for(positions)};
@@ -73,14 +75,16 @@ static inline void model_run_moe(model_run *r, uint32_t layer, uint32_t n, float
         first[n_groups++] = begin;
     }
     first[n_groups] = at;
-    sl_expert_batch b = {.n_groups = n_groups, .expert = group, .first = first, .row = row,
-                         .x = h, .y = y};
+    sl_expert_batch b = {
+        .n_groups = n_groups, .expert = group, .first = first, .row = row, .x = h, .y = y};
     sl_block_experts(r->m, &r->ex, layer, &b, &r->scratch);
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t j = 0; j < s->top_k; j++) {
             size_t p = (size_t)i * s->top_k + j;
-            if (j == 0) sl_vec_scale(&r->ex, sum, y + place[p] * d, gate[p], d);
-            else sl_vec_add_scaled(&r->ex, sum, y + place[p] * d, gate[p], d);
+            if (j == 0)
+                sl_vec_scale(&r->ex, sum, y + place[p] * d, gate[p], d);
+            else
+                sl_vec_add_scaled(&r->ex, sum, y + place[p] * d, gate[p], d);
         }
         sl_vec_add(&r->ex, x + i * d, sum, d);
     }
@@ -90,8 +94,7 @@ static inline void model_run_moe(model_run *r, uint32_t layer, uint32_t n, float
 
 /* Runs n rows (row r: id ids[r] at pos[r] of request *seq[r]) and writes all their logits. */
 static inline void model_run_rows(model_run *r, uint32_t n, const uint32_t *ids,
-                                  const uint32_t *pos, const model_seq *const *seq,
-                                  float *logits) {
+                                  const uint32_t *pos, const model_seq *const *seq, float *logits) {
     float *x = malloc((size_t)n * r->s->d_model * sizeof *x);
     float *const **pages = malloc(n * sizeof *pages);
     uint32_t *all = malloc(n * sizeof *all);
@@ -103,8 +106,10 @@ static inline void model_run_rows(model_run *r, uint32_t n, const uint32_t *ids,
     sl_model_embed(r->m, &r->ex, ids, n, x);
     for (uint32_t l = 0; l < r->s->n_layers; l++) {
         sl_block_attention(r->m, &r->ex, l, &rows, x, &r->scratch);
-        if (r->s->ffn[l] == SL_FFN_DENSE) sl_block_dense(r->m, &r->ex, l, n, x, &r->scratch);
-        else model_run_moe(r, l, n, x);
+        if (r->s->ffn[l] == SL_FFN_DENSE)
+            sl_block_dense(r->m, &r->ex, l, n, x, &r->scratch);
+        else
+            model_run_moe(r, l, n, x);
     }
     sl_model_head(r->m, &r->ex, x, all, n, logits, &r->scratch);
     free(x), free(pages), free(all);

@@ -1,0 +1,238 @@
+/* Random tiny checkpoint folders for tests, and the means to damage them. Sizes come from a
+ * config.json text, tensors from the architecture table (whose names the golden fixtures vouch
+ * for). */
+#ifndef SL_TESTS_MODEL_FOLDER_H
+#define SL_TESTS_MODEL_FOLDER_H
+
+#include "base/rng.h"
+#include "format/hf_config.h"
+#include "model/arch.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A mix of dense and routed blocks whose widths are no multiples of 16. */
+static const char folder_qwen[] =
+    "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\",\"hidden_size\":24,"
+    "\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":10,"
+    "\"vocab_size\":50,\"intermediate_size\":36,\"moe_intermediate_size\":20,\"num_experts\":6,"
+    "\"num_experts_per_tok\":3,\"norm_topk_prob\":true,\"mlp_only_layers\":[1],"
+    "\"max_position_embeddings\":512,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"
+    "\"hidden_act\":\"silu\",\"tie_word_embeddings\":false,\"bos_token_id\":1,\"eos_token_id\":2}";
+
+static const char folder_mixtral[] =
+    "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_size\":32,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":1,"
+    "\"vocab_size\":40,\"intermediate_size\":48,\"num_local_experts\":4,"
+    "\"num_experts_per_tok\":2,\"max_position_embeddings\":512,\"rms_norm_eps\":1e-5,"
+    "\"rope_theta\":1e6,\"sliding_window\":40,\"hidden_act\":\"silu\","
+    "\"tie_word_embeddings\":true,\"eos_token_id\":[2,3]}";
+
+typedef struct folder_shard {
+    char *header, *data;
+    size_t header_len, data_len;
+} folder_shard;
+
+typedef struct folder_writer {
+    folder_shard shard[4];
+    uint32_t n_shards, next;
+    uint64_t rng;
+    sl_dtype dtype;
+    char *index;
+    size_t index_len;
+} folder_writer;
+
+static inline void folder_path(char out[512], const char *dir, const char *name) {
+    snprintf(out, 512, "%s/%s", dir, name);
+}
+
+static inline void folder_write(const char *dir, const char *name, const void *data, size_t n) {
+    char path[512];
+    folder_path(path, dir, name);
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(data, 1, n, f) != n || fclose(f) != 0) abort();
+}
+
+static inline char *folder_read(const char *dir, const char *name, size_t *n) {
+    char path[512];
+    folder_path(path, dir, name);
+    FILE *f = fopen(path, "rb");
+    if (!f) abort();
+    fseek(f, 0, SEEK_END);
+    *n = (size_t)ftell(f);
+    rewind(f);
+    char *data = calloc(*n + 1, 1);
+    if (fread(data, 1, *n, f) != *n) abort();
+    fclose(f);
+    return data;
+}
+
+static inline void folder_append(char **text, size_t *len, const void *more, size_t n) {
+    *text = realloc(*text, *len + n + 1);
+    memcpy(*text + *len, more, n);
+    *len += n;
+    (*text)[*len] = 0;
+}
+
+static inline void folder_value(folder_writer *w, folder_shard *s, float v) {
+    uint32_t u;
+    memcpy(&u, &v, 4);
+    if (w->dtype == SL_F32) {
+        folder_append(&s->data, &s->data_len, &u, 4);
+    } else if (w->dtype == SL_BF16) {
+        uint16_t h = (uint16_t)(u >> 16);
+        folder_append(&s->data, &s->data_len, &h, 2);
+    } else {
+        /* truncation is fine: any half in the normal range will do */
+        int32_t e = (int32_t)(u >> 23 & 255) - 112;
+        uint16_t h =
+            (uint16_t)((u >> 16 & 0x8000) | (e < 1 ? 0 : (uint32_t)e << 10 | (u >> 13 & 1023)));
+        folder_append(&s->data, &s->data_len, &h, 2);
+    }
+}
+
+static inline void folder_tensor(folder_writer *w, const sl_arch_tensor *t, const char *name,
+                                 uint64_t n, uint64_t k) {
+    static const char *const dtype[] = {"F32", "F16", "BF16"};
+    uint32_t file = w->next++ % w->n_shards;
+    folder_shard *s = &w->shard[file];
+    size_t begin = s->data_len;
+    char text[512], shape[64];
+    for (uint64_t i = 0; i < n * k; i++) {
+        float u = (float)(sl_rng_below(&w->rng, 20001) / 10000.0 - 1.0);
+        folder_value(w, s, t->k == SL_DIM_NONE ? 1.0f + 0.2f * u : 0.35f * u);
+    }
+    if (t->k == SL_DIM_NONE)
+        snprintf(shape, sizeof shape, "[%llu]", (unsigned long long)n);
+    else
+        snprintf(shape, sizeof shape, "[%llu,%llu]", (unsigned long long)n, (unsigned long long)k);
+    int len = snprintf(
+        text, sizeof text, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
+        s->header_len > 1 ? "," : "", name, dtype[w->dtype], shape, begin, s->data_len);
+    folder_append(&s->header, &s->header_len, text, (size_t)len);
+    len = snprintf(text, sizeof text, "%s\"%s\":\"model-%u.safetensors\"",
+                   w->index_len > 0 ? "," : "", name, file);
+    folder_append(&w->index, &w->index_len, text, (size_t)len);
+}
+
+static inline void folder_write_shard(const char *dir, const char *name, const char *header,
+                                      size_t header_len, const void *data, size_t data_len) {
+    size_t pad = (8 - header_len % 8) % 8, n = 8 + header_len + pad + data_len;
+    uint8_t *file = malloc(n);
+    for (int i = 0; i < 8; i++) file[i] = (uint8_t)((uint64_t)(header_len + pad) >> (8 * i));
+    memcpy(file + 8, header, header_len);
+    memset(file + 8 + header_len, ' ', pad);
+    if (data_len) memcpy(file + 8 + header_len + pad, data, data_len);
+    folder_write(dir, name, file, n);
+    free(file);
+}
+
+/* Makes a folder below /tmp; dir receives its name. shards == 1: model.safetensors. */
+static inline void folder_make(char dir[64], const char *config, sl_dtype dtype, uint32_t shards,
+                               uint64_t seed) {
+    folder_writer w = {.n_shards = shards, .rng = seed, .dtype = dtype};
+    sl_model_spec m;
+    sl_err err = {0};
+    sl_span text = {(const uint8_t *)config, strlen(config)};
+    snprintf(dir, 64, "/tmp/sluice-test-XXXXXX");
+    if (!mkdtemp(dir)) abort();
+    if (sl_hf_config_parse("config.json", text, &m, &err) != SL_OK) abort();
+    const sl_arch *a = sl_arch_find(m.arch);
+    for (uint32_t i = 0; i < shards; i++)
+        folder_append(&w.shard[i].header, &w.shard[i].header_len, "{", 1);
+    for (size_t i = 0; i < a->n_tensors; i++) {
+        const sl_arch_tensor *t = &a->tensor[i];
+        if (!sl_arch_tensor_used(&m, t)) continue;
+        for (uint32_t l = 0; l < (t->scope == SL_SCOPE_MODEL ? 1 : m.n_layers); l++) {
+            bool moe = m.ffn[l] == SL_FFN_MOE;
+            if (t->scope == SL_SCOPE_DENSE_BLOCK && moe) continue;
+            if ((t->scope == SL_SCOPE_MOE_BLOCK || t->scope == SL_SCOPE_EXPERT) && !moe) continue;
+            for (uint32_t e = 0; e < (t->scope == SL_SCOPE_EXPERT ? m.n_experts : 1); e++) {
+                char name[SL_ARCH_NAME_MAX];
+                sl_arch_tensor_name(t, l, e, name);
+                folder_tensor(&w, t, name, sl_arch_dim_value(&m, t->n),
+                              sl_arch_dim_value(&m, t->k));
+            }
+        }
+    }
+    for (uint32_t i = 0; i < shards; i++) {
+        folder_shard *s = &w.shard[i];
+        char name[64];
+        if (shards == 1)
+            snprintf(name, sizeof name, "model.safetensors");
+        else
+            snprintf(name, sizeof name, "model-%u.safetensors", i);
+        folder_append(&s->header, &s->header_len, "}", 1);
+        folder_write_shard(dir, name, s->header, s->header_len, s->data, s->data_len);
+        free(s->header);
+        free(s->data);
+    }
+    if (shards > 1) {
+        char *index = NULL;
+        size_t len = 0;
+        folder_append(&index, &len, "{\"metadata\":{},\"weight_map\":{", 29);
+        folder_append(&index, &len, w.index, w.index_len);
+        folder_append(&index, &len, "}}", 2);
+        folder_write(dir, "model.safetensors.index.json", index, len);
+        free(index);
+    }
+    free(w.index);
+    folder_write(dir, "config.json", config, strlen(config));
+}
+
+static inline void folder_remove(const char *dir) {
+    char path[512];
+    DIR *d = opendir(dir);
+    if (!d) return;
+    for (struct dirent *e; (e = readdir(d)) != NULL;)
+        if (e->d_name[0] != '.') {
+            folder_path(path, dir, e->d_name);
+            unlink(path);
+        }
+    closedir(d);
+    rmdir(dir);
+}
+
+/* Text with the first `from` replaced by `to`; aborts when there is none. */
+static inline char *folder_replace(const char *text, size_t n, const char *from, const char *to,
+                                   size_t *out_n) {
+    const char *at = memmem(text, n, from, strlen(from));
+    if (!at) {
+        fprintf(stderr, "no \"%s\" to replace\n", from);
+        abort();
+    }
+    char *out = NULL;
+    *out_n = 0;
+    folder_append(&out, out_n, text, (size_t)(at - text));
+    folder_append(&out, out_n, to, strlen(to));
+    folder_append(&out, out_n, at + strlen(from), n - (size_t)(at - text) - strlen(from));
+    return out;
+}
+
+static inline void folder_patch_text(const char *dir, const char *name, const char *from,
+                                     const char *to) {
+    size_t n, m;
+    char *text = folder_read(dir, name, &n), *out = folder_replace(text, n, from, to, &m);
+    folder_write(dir, name, out, m);
+    free(text);
+    free(out);
+}
+
+/* The same inside the JSON header of a safetensors file, whose data stay as they are. */
+static inline void folder_patch_header(const char *dir, const char *name, const char *from,
+                                       const char *to) {
+    size_t n, m;
+    char *file = folder_read(dir, name, &n);
+    uint64_t head = 0;
+    memcpy(&head, file, 8);
+    char *out = folder_replace(file + 8, head, from, to, &m);
+    while (m > 0 && out[m - 1] == ' ') m--;
+    folder_write_shard(dir, name, out, m, file + 8 + head, n - 8 - head);
+    free(file);
+    free(out);
+}
+
+#endif

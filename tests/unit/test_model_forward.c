@@ -1,0 +1,164 @@
+/* Bits of the forward pass do not depend on how rows are batched, cut or threaded. */
+#include "model_folder.h"
+#include "model_run.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define LEN 75u /* three pages, the last one partly filled */
+
+static void fill_ids(uint32_t *ids, uint32_t vocab, uint64_t seed) {
+    for (uint32_t i = 0; i < LEN; i++) ids[i] = (uint32_t)sl_rng_below(&seed, vocab);
+}
+
+static sl_model *open_all(const char *dir) {
+    const sl_stages all = {.attention = true, .experts = true};
+    sl_model *m = NULL;
+    sl_err err = {0};
+    if (sl_model_open(dir, &all, &m, &err) != SL_OK) fail_msg("%s", err.msg);
+    return m;
+}
+
+static float *prefill(model_run *r, const uint32_t *ids, uint32_t chunk) {
+    model_seq seq = model_seq_make(r->s, LEN);
+    float *logits = malloc((size_t)LEN * r->s->vocab * sizeof *logits);
+    model_run_prefill(r, &seq, ids, 0, LEN, chunk, logits);
+    model_seq_free(&seq);
+    return logits;
+}
+
+static void check_finite(const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) assert_true(__builtin_isfinite(x[i]));
+}
+
+/* One request in steps of any size. */
+static void check_chunks(model_run *r, const uint32_t *ids, const float *want) {
+    static const uint32_t chunk[] = {1, 7, 32, 33, 74};
+    for (size_t i = 0; i < SL_LEN(chunk); i++) {
+        float *got = prefill(r, ids, chunk[i]);
+        assert_memory_equal(got, want, (size_t)LEN * r->s->vocab * sizeof *got);
+        free(got);
+    }
+}
+
+/* The same request decoding among others, in steps that mix rows of three requests. */
+static void check_batch(model_run *r, const uint32_t *ids, const float *want) {
+    uint32_t other[2][LEN];
+    const uint32_t *id_of[3] = {other[0], ids, other[1]};
+    model_seq seq[3];
+    fill_ids(other[0], r->s->vocab, 77);
+    fill_ids(other[1], r->s->vocab, 78);
+    for (int q = 0; q < 3; q++) seq[q] = model_seq_make(r->s, LEN);
+    uint32_t at[3] = {0, 0, 0};
+    uint64_t rng = 5;
+    while (at[1] < LEN) {
+        uint32_t step_ids[64], pos[64], n = 0, mine = 0, first = at[1];
+        const model_seq *seqs[64];
+        for (int q = 0; q < 3; q++) {
+            uint32_t take = (uint32_t)sl_rng_below(&rng, 9) + (q == 1);
+            if (q == 1) mine = n;
+            for (; take > 0 && at[q] < LEN; take--, n++) {
+                step_ids[n] = id_of[q][at[q]];
+                pos[n] = at[q]++;
+                seqs[n] = &seq[q];
+            }
+        }
+        float *logits = malloc((size_t)n * r->s->vocab * sizeof *logits);
+        model_run_rows(r, n, step_ids, pos, seqs, logits);
+        assert_memory_equal(logits + (size_t)mine * r->s->vocab, want + (size_t)first * r->s->vocab,
+                            (size_t)(at[1] - first) * r->s->vocab * sizeof *logits);
+        free(logits);
+    }
+    for (int q = 0; q < 3; q++) model_seq_free(&seq[q]);
+}
+
+static void check_folder(const char *config, sl_dtype dtype, uint32_t shards) {
+    char dir[64];
+    uint32_t ids[LEN];
+    sl_pool *pool = NULL;
+    sl_err err = {0};
+    float *want = NULL;
+    folder_make(dir, config, dtype, shards, 11);
+    sl_model *m = open_all(dir);
+    fill_ids(ids, sl_model_spec_of(m)->vocab, 3);
+    assert_int_equal(sl_pool_create(3, &pool, &err), SL_OK);
+    bool supported = false;
+    const sl_kernels *k;
+    for (size_t i = 0; (k = sl_kernels_at(i, &supported)) != NULL; i++) {
+        if (!supported) {
+            printf("skipped: kernels %s cannot run here\n", sl_kernels_name(k));
+            continue;
+        }
+        model_run alone = model_run_make(m, k, NULL, LEN),
+                  threaded = model_run_make(m, k, pool, LEN);
+        float *whole = prefill(&alone, ids, LEN);
+        check_finite(whole, (size_t)LEN * alone.s->vocab);
+        check_chunks(&alone, ids, whole);
+        check_chunks(&threaded, ids, whole);
+        check_batch(&threaded, ids, whole);
+        /* instruction sets agree too */
+        if (want) assert_memory_equal(whole, want, (size_t)LEN * alone.s->vocab * sizeof *want);
+        free(want);
+        want = whole;
+        model_run_free(&alone);
+        model_run_free(&threaded);
+    }
+    free(want);
+    sl_pool_free(pool);
+    sl_model_free(m);
+    folder_remove(dir);
+}
+
+static void qwen_bits_do_not_depend_on_batching(void **state) {
+    (void)state;
+    check_folder(folder_qwen, SL_BF16, 1);
+    check_folder(folder_qwen, SL_F16, 3);
+}
+
+static void mixtral_bits_do_not_depend_on_batching(void **state) {
+    (void)state;
+    check_folder(folder_mixtral, SL_F32, 2);
+}
+
+/* An attention worker and expert workers that hold a part each compute what one process computes.
+ */
+static void a_worker_binds_only_its_stages(void **state) {
+    (void)state;
+    char dir[64];
+    sl_err err = {0};
+    folder_make(dir, folder_qwen, SL_F32, 1, 4);
+    sl_model *all = open_all(dir), *part = NULL;
+    const sl_model_spec *s = sl_model_spec_of(all);
+    uint8_t *hosted = calloc((size_t)s->n_moe * s->n_experts, 1);
+    hosted[s->n_experts + 4] = 1; /* expert 4 of the second routed block, block 2 */
+    const sl_stages stages = {.experts = true, .hosted = hosted};
+    assert_int_equal(sl_model_open(dir, &stages, &part, &err), SL_OK);
+    free(hosted);
+    assert_memory_equal(sl_model_spec_of(part)->hash, s->hash, sizeof s->hash);
+    const sl_kernels *k = sl_kernels_select("ref");
+    model_run a = model_run_make(all, k, NULL, 4), b = model_run_make(part, k, NULL, 4);
+    float x[2 * 24], ya[2 * 24], yb[2 * 24];
+    for (size_t i = 0; i < SL_LEN(x); i++) x[i] = (float)(i % 7) - 3.0f;
+    const uint32_t expert = 4, first[2] = {0, 2}, row[2] = {1, 0};
+    sl_expert_batch batch = {1, &expert, first, row, x, ya};
+    sl_block_experts(all, &a.ex, 2, &batch, &a.scratch);
+    batch.y = yb;
+    sl_block_experts(part, &b.ex, 2, &batch, &b.scratch);
+    assert_memory_equal(ya, yb, sizeof ya);
+    assert_int_equal(a.scratch.used, 0);
+    model_run_free(&a);
+    model_run_free(&b);
+    sl_model_free(all);
+    sl_model_free(part);
+    folder_remove(dir);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(qwen_bits_do_not_depend_on_batching),
+        cmocka_unit_test(mixtral_bits_do_not_depend_on_batching),
+        cmocka_unit_test(a_worker_binds_only_its_stages),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
