@@ -1,0 +1,74 @@
+"""sluice against the goldens (see check.py), and the test of that test (see swap_experts.py).
+
+The binary comes from SLUICE_BIN, default build/sluice.
+"""
+
+import os
+import pathlib
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import check  # noqa: E402
+import swap_experts  # noqa: E402
+
+SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", HERE.parents[1] / "build" / "sluice")).resolve()
+FIXTURES = {path.name: path for path in check.fixtures()}
+CASES = [
+    (name, case["name"])
+    for name, path in FIXTURES.items()
+    for case in check.golden_of(path)["cases"]
+]
+
+
+def case_of(fixture, name):
+    return next(c for c in check.golden_of(FIXTURES[fixture])["cases"] if c["name"] == name)
+
+
+def test_fixtures_are_there():
+    assert {"qwen3moe-tiny", "mixtral-tiny", "qwen3moe-sparse"} <= set(FIXTURES)
+    assert SLUICE.is_file(), f"{SLUICE} is not built"
+
+
+@pytest.mark.parametrize("fixture,case", CASES)
+def test_logits_equal_the_golden(fixture, case):
+    check.check_logits(SLUICE, FIXTURES[fixture], case_of(fixture, case))
+
+
+@pytest.mark.parametrize("fixture,case", CASES)
+def test_greedy_ids_equal_the_golden(fixture, case):
+    check.check_greedy(SLUICE, FIXTURES[fixture], case_of(fixture, case))
+
+
+@pytest.mark.parametrize("fixture", FIXTURES)
+def test_generation_ends_at_a_stop_id(fixture):
+    stop = check.golden_of(FIXTURES[fixture])["stop_case"]
+    if stop is None:
+        pytest.skip(f"{fixture} has no chat template, so no stop case")
+    check.check_stop(SLUICE, FIXTURES[fixture], stop)
+
+
+@pytest.mark.parametrize("fixture", FIXTURES)
+def test_swapped_experts_change_the_greedy_ids(fixture, tmp_path):
+    golden = check.golden_of(FIXTURES[fixture])
+    test = golden["swap_test"]
+    swapped = tmp_path / fixture
+    swap_experts.swap(FIXTURES[fixture], swapped, test["layer"], test["experts"])
+    for case in golden["cases"]:
+        got = check.sluice_greedy(SLUICE, swapped, case["prompt_ids"], test["within"])["ids"]
+        want = case["greedy_ids"][: test["within"]]
+        assert got != want, f"case {case['name']}: the exchange of experts is not seen"
+
+
+@pytest.mark.parametrize("fixture", FIXTURES)
+def test_swapping_twice_restores_every_byte(fixture, tmp_path):
+    test = check.golden_of(FIXTURES[fixture])["swap_test"]
+    swap_experts.swap(FIXTURES[fixture], tmp_path / "once", test["layer"], test["experts"])
+    swap_experts.swap(tmp_path / "once", tmp_path / "twice", test["layer"], test["experts"])
+    changed = 0
+    for path in FIXTURES[fixture].glob("*.safetensors"):
+        changed += (tmp_path / "once" / path.name).read_bytes() != path.read_bytes()
+        assert (tmp_path / "twice" / path.name).read_bytes() == path.read_bytes()
+    assert changed > 0

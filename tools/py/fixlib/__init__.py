@@ -1,0 +1,1 @@
+"""Parts of make_fixtures.py: corpus, tokenizers, models, training, goldens."""

@@ -1,0 +1,263 @@
+"""Goldens: what transformers computes in f32 from the stored weights of a fixture.
+
+A case is refused when rounding could decide it: a router margin under MIN_ROUTER_MARGIN at any
+position, or a gap between the two best logits under MIN_TOP1_GAP at any position whose choice is
+part of the golden.
+"""
+
+import hashlib
+import json
+import platform
+import re
+
+import numpy
+import safetensors
+import tokenizers
+import torch
+import transformers
+
+from . import models, train
+
+NEW_TOKENS = 64
+MIN_ROUTER_MARGIN = 1e-3
+MIN_TOP1_GAP = 1e-2
+SWAP_WITHIN = 32
+# name, about how many ids, first verse tried
+PROMPTS = (("short", None, 0), ("line", 20, 60), ("passage", 60, 180))
+
+
+@torch.no_grad()
+def forward(model, ids):
+    """(logits [positions, vocab], smallest router margin over layers and positions)"""
+    out = model(input_ids=torch.tensor([ids]), output_router_logits=True, use_cache=False)
+    margin = train.margins(out.router_logits, model.config.num_experts_per_tok).min().item()
+    return out.logits[0], margin
+
+
+@torch.no_grad()
+def greedy(model, prompt, count):
+    """Greedy ids, without a cache: every step recomputes the whole sequence."""
+    ids = list(prompt)
+    for _ in range(count):
+        logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits
+        ids.append(int(logits[0, -1].argmax()))
+    return ids[len(prompt) :]
+
+
+def try_case(model, prompt, stop_ids):
+    """The case's numbers, or (None, reason)."""
+    _, margin = forward(model, prompt)
+    if margin < MIN_ROUTER_MARGIN:
+        return None, f"router margin {margin:.1e} in the prompt"
+    new = greedy(model, prompt, NEW_TOKENS)
+    if set(new) & set(stop_ids):
+        return None, "it stops early"
+    logits, margin = forward(model, prompt + new)
+    if margin < MIN_ROUTER_MARGIN:
+        return None, f"router margin {margin:.1e}"
+    best = logits[len(prompt) - 1 : -1].topk(2, -1)
+    if best.indices[:, 0].tolist() != new:
+        return None, "one forward and 64 forwards disagree"
+    gap = (best.values[:, 0] - best.values[:, 1]).min().item()
+    if gap < MIN_TOP1_GAP:
+        return None, f"top-1 gap {gap:.1e}"
+    return {"ids": new, "logits": logits.numpy(), "gap": gap, "margin": margin}, None
+
+
+def candidates(tok, verses, length, start):
+    """Prompts of about `length` ids: verse starts, cut after a whole number of ids."""
+    if length is None:
+        yield list(train.SHORT_PROMPT)
+        return
+    for i in [*range(start, len(verses)), *range(start)]:
+        ids = tok.encode("\n".join(verses[i : i + 8])).ids
+        for cut in (length, length + 1, length - 1):
+            yield ids[:cut]
+
+
+def find_cases(model, fixture, tok, verses, stop_ids):
+    cases = []
+    for name, length, start in PROMPTS:
+        refused = {}
+        for prompt in candidates(tok, verses, length, start):
+            case, reason = try_case(model, prompt, stop_ids)
+            if case:
+                text = tok.decode(prompt, skip_special_tokens=False)
+                same = tok.encode(text).ids == prompt
+                cases.append(
+                    {"name": name, "prompt": prompt, "text": text if same else None, **case}
+                )
+                break
+            reason = reason.split(" in the prompt")[0].rstrip("0123456789.e-")
+            refused[reason] = refused.get(reason, 0) + 1
+        else:
+            raise SystemExit(f"{fixture.name}: no acceptable prompt for case {name}: {refused}")
+        print(
+            f"{fixture.name}: case {name}: router margin {case['margin']:.1e}, "
+            f"top-1 gap {case['gap']:.1e}; refused before it: {refused}",
+            flush=True,
+        )
+    return cases
+
+
+@torch.no_grad()
+def usage(model, cases):
+    """Choices per expert over all cases: {layer: [count]}."""
+    k = model.config.num_experts_per_tok
+    total = None
+    for c in cases:
+        out = model(input_ids=torch.tensor([c["prompt"] + c["ids"]]), output_router_logits=True)
+        counts = [
+            torch.bincount(x.topk(k, -1).indices.flatten(), minlength=x.shape[-1])
+            for x in out.router_logits
+        ]
+        total = counts if total is None else [a + b for a, b in zip(total, counts)]
+    return dict(zip(models.sparse_layers(model.config), [t.tolist() for t in total]))
+
+
+def first_difference(a, b):
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), None)
+
+
+@torch.no_grad()
+def find_swap(model, fixture, cases, used):
+    """The pair of experts of one layer whose exchange changes the greedy ids of every case first.
+
+    Exchanging two experts' weights is exchanging their rows of the router.
+    """
+    best = None
+    for layer, counts in used.items():
+        busy = sorted(range(len(counts)), key=lambda e: -counts[e])[:4]
+        for a, b in [(x, y) for i, x in enumerate(busy) for y in busy[i + 1 :]]:
+            weight = models.gate_of(model, layer).weight
+            kept = weight.clone()
+            weight[[a, b]] = kept[[b, a]]
+            diffs = [
+                first_difference(greedy(model, c["prompt"], SWAP_WITHIN), c["ids"]) for c in cases
+            ]
+            weight.copy_(kept)
+            if None not in diffs and (best is None or sum(diffs) < sum(best["first"].values())):
+                best = {
+                    "layer": layer,
+                    "experts": sorted([a, b]),
+                    "first": dict(zip([c["name"] for c in cases], diffs)),
+                }
+    if best is None:
+        raise SystemExit(
+            f"{fixture.name}: no pair of experts changes every case within " f"{SWAP_WITHIN} ids"
+        )
+    return {
+        "layer": best["layer"],
+        "experts": best["experts"],
+        "within": SWAP_WITHIN,
+        "first_difference": best["first"],
+    }
+
+
+def double_deviation(model, cases):
+    """max|f32 - f64| / max|f64| over the positions of all cases: the oracle's own noise."""
+    wide = model.double()
+    worst = 0.0
+    for c in cases:
+        ref, _ = forward(wide, c["prompt"] + c["ids"])
+        ref = ref.numpy()
+        worst = max(worst, float((abs(ref - c["logits"]).max(-1) / abs(ref).max(-1)).max()))
+    model.float()
+    return worst
+
+
+def find_stop(model, fixture, tok, verses, stop_ids):
+    """A chat prompt whose greedy answer ends by itself, decisively, within NEW_TOKENS ids."""
+    if not fixture.chat:
+        return None
+    for v in verses:
+        words = v.split(" ")
+        text = (
+            f"<|im_start|>user\n{' '.join(words[: max(1, len(words) // 2)])}<|im_end|>\n"
+            "<|im_start|>assistant\n"
+        )
+        prompt = tok.encode(text).ids
+        if len(prompt) > 60:
+            continue
+        ids = greedy(model, prompt, NEW_TOKENS)
+        end = next((i for i, t in enumerate(ids) if t in stop_ids), None)
+        if end is None or end < 8:
+            continue
+        ids = ids[: end + 1]
+        logits, margin = forward(model, prompt + ids)
+        best = logits[len(prompt) - 1 : -1].topk(2, -1).values
+        gap = (best[:, 0] - best[:, 1]).min().item()
+        if margin >= MIN_ROUTER_MARGIN and gap >= MIN_TOP1_GAP:
+            return {
+                "prompt_text": text,
+                "prompt_ids": prompt,
+                "greedy_ids": ids,
+                "greedy_text": tok.decode(ids[:-1], skip_special_tokens=False),
+                "min_top1_gap": gap,
+                "min_router_margin": margin,
+            }
+    raise SystemExit(f"{fixture.name}: no chat prompt ends decisively")
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write(fixture, tok, verses, corpus_sha256, folder):
+    model = models.load(folder)
+    stop_ids = json.loads((folder / "generation_config.json").read_text())["eos_token_id"]
+    cases = find_cases(model, fixture, tok, verses, stop_ids)
+    used = usage(model, cases)
+    stop = find_stop(model, fixture, tok, verses, stop_ids)
+    swap = find_swap(model, fixture, cases, used)
+    print(f"{fixture.name}: swap {swap}", flush=True)
+    for old in folder.glob("logits_*.npy"):
+        old.unlink()
+    for c in cases:
+        numpy.save(folder / f"logits_{c['name']}.npy", c["logits"].astype("<f4"))
+    doc = {
+        "name": fixture.name,
+        "provenance": {
+            "command": f"python tools/py/make_fixtures.py --only {fixture.name}",
+            "seed": fixture.seed,
+            "steps": fixture.steps,
+            "corpus": "tests/golden/corpus.txt",
+            "corpus_sha256": corpus_sha256,
+            "python": platform.python_version(),
+            "numpy": numpy.__version__,
+            "safetensors": safetensors.__version__,
+            "tokenizers": tokenizers.__version__,
+            "torch": torch.__version__.split("+")[0],
+            "transformers": transformers.__version__,
+            "files_sha256": {p.name: sha256(p) for p in sorted(folder.glob("*.safetensors"))},
+        },
+        "stop_ids": stop_ids,
+        "f32_against_f64": double_deviation(model, cases),
+        "router_choices": {str(k): v for k, v in used.items()},
+        "cases": [
+            {
+                "name": c["name"],
+                "prompt_text": c["text"],
+                "prompt_ids": c["prompt"],
+                "greedy_ids": c["ids"],
+                "greedy_text": tok.decode(c["ids"], skip_special_tokens=False),
+                "logits": f"logits_{c['name']}.npy",
+                "min_top1_gap": c["gap"],
+                "min_router_margin": c["margin"],
+            }
+            for c in cases
+        ],
+        "stop_case": stop,
+        "swap_test": swap,
+    }
+    text = json.dumps(doc, ensure_ascii=False, indent=1)
+    (folder / "golden.json").write_text(compact(text) + "\n", encoding="utf-8")
+
+
+def compact(text):
+    """Lists of numbers on one line."""
+    return re.sub(
+        r"\[\s+((?:-?\d+,\s+)*-?\d+)\s+\]",
+        lambda m: "[" + re.sub(r"\s+", " ", m.group(1)) + "]",
+        text,
+    )

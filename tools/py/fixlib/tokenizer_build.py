@@ -1,0 +1,117 @@
+"""Byte-level BPE tokenizers in the two published shapes, trained on the corpus.
+
+qwen: NFC, split by one regular expression, then ByteLevel without its own regex; special tokens
+after the vocabulary, as in Qwen3's tokenizer.json. smollm: single digits, then ByteLevel with the
+GPT-2 regex; special tokens first, as in SmolLM2's.
+"""
+
+import json
+import pathlib
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
+from tokenizers import pre_tokenizers, processors, trainers
+
+QWEN_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+QWEN_ADDED = ("<think>", "</think>")  # added tokens that are not special, as Qwen3 has
+SMOLLM_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>", "<file_sep>")
+MULTILINGUAL = pathlib.Path(__file__).with_name("multilingual.txt")
+CHATML = (
+    "{%- for message in messages %}"
+    "{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+
+
+def training_lines(verses):
+    """The corpus once and the multilingual sample four times, so that its scripts get merges."""
+    sample = MULTILINGUAL.read_text(encoding="utf-8").splitlines()
+    return list(verses) + sample * 4
+
+
+def train(tok, verses, size, special):
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=2,
+        special_tokens=list(special),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tok.train_from_iterator(training_lines(verses), trainer)
+
+
+def build_qwen(verses, size):
+    tok = Tokenizer(models.BPE())
+    tok.normalizer = normalizers.NFC()
+    byte_level = {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    tok.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(**byte_level),
+        ]
+    )
+    tok.decoder = decoders.ByteLevel(**byte_level)
+    tok.post_processor = processors.ByteLevel(**byte_level)
+    train(tok, verses, size - len(QWEN_SPECIAL) - len(QWEN_ADDED), ())
+    tok.add_special_tokens([AddedToken(s, normalized=False, special=True) for s in QWEN_SPECIAL])
+    tok.add_tokens([AddedToken(s, normalized=False, special=False) for s in QWEN_ADDED])
+    return tok
+
+
+def build_smollm(verses, size):
+    tok = Tokenizer(models.BPE())
+    tok.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=True),
+        ]
+    )
+    tok.decoder = decoders.ByteLevel(add_prefix_space=True, trim_offsets=True, use_regex=True)
+    train(tok, verses, size, SMOLLM_SPECIAL)
+    return tok
+
+
+def write(tok, folder, kind, context, chat):
+    """Writes tokenizer.json, tokenizer_config.json and special_tokens_map.json.
+
+    Merges are written as "a b" strings for qwen (as Qwen3 publishes them) and as pairs for smollm
+    (as tokenizers >= 0.20 writes them), so that both spellings are read.
+    """
+    doc = json.loads(tok.to_str())
+    if kind == "qwen":
+        doc["model"]["merges"] = [" ".join(pair) for pair in doc["model"]["merges"]]
+        doc["model"]["continuing_subword_prefix"] = ""
+        doc["model"]["end_of_word_suffix"] = ""
+    dump(folder / "tokenizer.json", doc)
+    added = {str(t["id"]): {k: t[k] for k in t if k != "id"} for t in doc["added_tokens"]}
+    names = QWEN_SPECIAL if kind == "qwen" else SMOLLM_SPECIAL
+    config = {
+        "add_prefix_space": False,
+        "added_tokens_decoder": added,
+        "additional_special_tokens": ["<|im_start|>", "<|im_end|>"],
+        "bos_token": None if kind == "qwen" else "<|im_start|>",
+        "clean_up_tokenization_spaces": False,
+        "eos_token": "<|im_end|>",
+        "model_max_length": context,
+        "pad_token": "<|endoftext|>",
+        "tokenizer_class": "Qwen2Tokenizer" if kind == "qwen" else "GPT2Tokenizer",
+        "unk_token": None if kind == "qwen" else "<|endoftext|>",
+    }
+    if chat:
+        config["chat_template"] = CHATML
+    dump(folder / "tokenizer_config.json", config)
+    assert names[2] == "<|im_end|>"
+    special = {
+        "additional_special_tokens": list(names[1:3]),
+        "eos_token": names[2],
+        "pad_token": names[0],
+    }
+    dump(folder / "special_tokens_map.json", special)
+
+
+def dump(path, doc):
+    path.write_text(json.dumps(doc, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Makes tests/golden/NAME/: tiny trained MoE checkpoints and what transformers computes with them.
+
+  python make_fixtures.py                       all fixtures: train, store, goldens
+  python make_fixtures.py --only mixtral-tiny   one of them
+  python make_fixtures.py --goldens-only        goldens again, from the stored weights
+  python make_fixtures.py --extract-corpus      tests/golden/corpus.txt from its Debian package
+
+Needs the packages of requirements-oracle.txt. CPU, one thread; about four minutes a fixture.
+"""
+
+import argparse
+import pathlib
+
+import torch
+
+from fixlib import corpus, golden, hard_text, models, tokenizer_build, train
+from tokenizers import Tokenizer
+
+ROOT = pathlib.Path(__file__).resolve().parents[2] / "tests" / "golden"
+
+
+def make_model(fixture, verses, folder):
+    build = tokenizer_build.build_qwen if fixture.kind == "qwen" else tokenizer_build.build_smollm
+    tok = build(verses, fixture.tokens)
+    if tok.get_vocab_size() != fixture.tokens:
+        raise SystemExit(
+            f"{fixture.name}: tokenizer has {tok.get_vocab_size()} entries, "
+            f"{fixture.tokens} wanted"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer_build.write(tok, folder, fixture.kind, models.CONTEXT, fixture.chat)
+    torch.manual_seed(fixture.seed)
+    model = train.train(models.create(fixture), fixture, tok, verses)
+    size = models.store(model, fixture, folder)
+    print(f"{fixture.name}: {size} bytes of weights")
+
+
+def main():
+    known = models.fixtures()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", choices=sorted(known), action="append")
+    parser.add_argument("--goldens-only", action="store_true")
+    parser.add_argument("--extract-corpus", action="store_true")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT, help="default: tests/golden")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.extract_corpus:
+        corpus.extract(ROOT / "corpus.txt")
+        return
+    verses, digest = corpus.load(ROOT / "corpus.txt")
+    for name in args.only or known:
+        fixture, folder = known[name], args.out / name
+        if not args.goldens_only:
+            make_model(fixture, verses, folder)
+        tok = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        hard_text.write(tok, verses, folder)
+        golden.write(fixture, tok, verses, digest, folder)
+
+
+if __name__ == "__main__":
+    main()
