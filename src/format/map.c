@@ -23,7 +23,7 @@ typedef struct sl_map_slot {
 
 static sl_map_slot slots[SL_MAP_MAX];
 static struct sigaction old_action;
-static pthread_once_t guard_once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t guard_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void say(const char *text) {
     size_t n = strlen(text);
@@ -53,10 +53,15 @@ static void on_sigbus(int sig, siginfo_t *info, void *context) {
     sigaction(sig, &old_action, NULL);
 }
 
+/* At every mapping, not once: a library or test frame may have put its own handler in between. */
 static void install_guard(void) {
-    struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO};
+    struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO}, now;
     sigemptyset(&action.sa_mask);
-    sigaction(SIGBUS, &action, &old_action);
+    pthread_mutex_lock(&guard_lock);
+    bool ours = sigaction(SIGBUS, NULL, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 &&
+                now.sa_sigaction == on_sigbus;
+    if (!ours) sigaction(SIGBUS, &action, &old_action);
+    pthread_mutex_unlock(&guard_lock);
 }
 
 static sl_status claim_slot(const char *path, void *base, size_t len, uint32_t *out, sl_err *err) {
@@ -118,7 +123,7 @@ sl_status sl_map_open(const char *path, uint64_t max_bytes, sl_map *out, sl_err 
     uint32_t slot = 0;
     char *copy = sl_strdup(path);
     if (!copy) return sl_fail(err, SL_ERR_NOMEM, "%s: path", path);
-    pthread_once(&guard_once, install_guard);
+    install_guard();
     sl_status st = sl_map_open_fd(path, &fd, &bytes, err);
     if (st != SL_OK) goto out;
     st = map_fd(path, fd, bytes, max_bytes, &base, err);

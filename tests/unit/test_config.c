@@ -1,0 +1,273 @@
+/* config.json and generation_config.json: as published, and every kind of refusal. */
+#include "base/mem.h"
+#include "format/hf_config.h"
+#include "model/arch.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+static const char qwen3_30b_a3b[] =
+    "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"attention_bias\":false,"
+    "\"attention_dropout\":0.0,\"bos_token_id\":151643,\"decoder_sparse_step\":1,"
+    "\"eos_token_id\":151645,\"head_dim\":128,\"hidden_act\":\"silu\",\"hidden_size\":2048,"
+    "\"initializer_range\":0.02,\"intermediate_size\":6144,\"max_position_embeddings\":40960,"
+    "\"max_window_layers\":48,\"mlp_only_layers\":[],\"model_type\":\"qwen3_moe\","
+    "\"moe_intermediate_size\":768,\"norm_topk_prob\":true,\"num_attention_heads\":32,"
+    "\"num_experts\":128,\"num_experts_per_tok\":8,\"num_hidden_layers\":48,"
+    "\"num_key_value_heads\":4,\"output_router_logits\":false,\"rms_norm_eps\":1e-06,"
+    "\"rope_scaling\":null,\"rope_theta\":1000000.0,\"router_aux_loss_coef\":0.001,"
+    "\"sliding_window\":null,\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\","
+    "\"transformers_version\":\"4.51.0\",\"use_cache\":true,\"use_sliding_window\":false,"
+    "\"vocab_size\":151936}";
+
+static const char mixtral_8x7b[] =
+    "{\"architectures\":[\"MixtralForCausalLM\"],\"attention_dropout\":0.0,\"bos_token_id\":1,"
+    "\"eos_token_id\":2,\"hidden_act\":\"silu\",\"hidden_size\":4096,\"initializer_range\":0.02,"
+    "\"intermediate_size\":14336,\"max_position_embeddings\":32768,\"model_type\":\"mixtral\","
+    "\"num_attention_heads\":32,\"num_experts_per_tok\":2,\"num_hidden_layers\":32,"
+    "\"num_key_value_heads\":8,\"num_local_experts\":8,\"output_router_logits\":false,"
+    "\"rms_norm_eps\":1e-05,\"rope_theta\":1000000.0,\"router_aux_loss_coef\":0.02,"
+    "\"sliding_window\":null,\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\","
+    "\"transformers_version\":\"4.36.0.dev0\",\"use_cache\":true,\"vocab_size\":32000}";
+
+static const char qwen3_generation[] =
+    "{\"bos_token_id\":151643,\"do_sample\":true,\"eos_token_id\":[151645,151643],"
+    "\"pad_token_id\":151643,\"temperature\":0.6,\"top_k\":20,\"top_p\":0.95,"
+    "\"transformers_version\":\"4.51.0\"}";
+
+static sl_span span(const char *text) {
+    return (sl_span){(const uint8_t *)text, strlen(text)};
+}
+
+static sl_model_spec parse_ok(const char *text) {
+    sl_model_spec m;
+    sl_err err = {0};
+    if (sl_hf_config_parse("config.json", span(text), &m, &err) != SL_OK) fail_msg("%s", err.msg);
+    sl_arch_count_params(sl_arch_find(m.arch), &m);
+    return m;
+}
+
+/* The text with one field put first and taken out where it stood. */
+static char *with(const char *text, const char *field) {
+    char *out = malloc(strlen(text) + strlen(field) + 8), key[64];
+    int n = (int)strcspn(field + 1, "\"") + 2;
+    snprintf(key, sizeof key, "%.*s:", n, field);
+    const char *old = strstr(text, key), *end = old;
+    if (!old) {
+        sprintf(out, "{%s,%s", field, text + 1);
+        return out;
+    }
+    for (int depth = 0; depth > 0 || (*end != ',' && *end != '}'); end++)
+        depth += (*end == '[' || *end == '{') - (*end == ']' || *end == '}');
+    bool last = *end == '}';
+    int before = (int)(old - text) - 1 - last; /* without the comma before the last field */
+    sprintf(out, "{%s,%.*s%s", field, before, text + 1, last ? end : end + 1);
+    return out;
+}
+
+static void published_configs_are_read(void **state) {
+    (void)state;
+    sl_model_spec q = parse_ok(qwen3_30b_a3b), m = parse_ok(mixtral_8x7b);
+    assert_string_equal(q.arch, "Qwen3MoeForCausalLM");
+    assert_true(q.qk_norm && q.norm_topk && !q.tied_head);
+    assert_int_equal(q.n_layers, 48);
+    assert_int_equal(q.n_moe, 48);
+    assert_int_equal(q.d_ff_dense, 0);
+    assert_int_equal(q.d_ff_expert, 768);
+    assert_int_equal(q.head_dim, 128);
+    assert_int_equal(q.n_eos, 1);
+    assert_int_equal(q.bos, 151643);
+    assert_int_equal(q.sliding_window, 0);
+    assert_true(q.rope_theta == 1e6f && q.rms_eps == 1e-6f);
+    assert_int_equal(q.n_params, 30532122624); /* the model card's 30.5 B, 3.3 B active */
+    assert_int_equal(q.n_params_active, 3353032704);
+    assert_int_equal(m.n_params, 46702792704);
+    assert_int_equal(m.n_params_active, 12879925248);
+    assert_int_equal(m.head_dim, 128);
+    assert_true(m.norm_topk && !m.qk_norm && m.rms_eps == 1e-5f);
+}
+
+static void generation_defaults_are_read(void **state) {
+    (void)state;
+    sl_model_spec q = parse_ok(qwen3_30b_a3b);
+    sl_generation_spec g = sl_hf_generation_none();
+    sl_err err = {0};
+    assert_true(isnan(g.temperature) && isnan(g.top_p) && g.top_k == -1 && g.do_sample == -1);
+    if (sl_hf_generation_parse("g.json", span(qwen3_generation), &q, &g, &err) != SL_OK)
+        fail_msg("%s", err.msg);
+    assert_true(g.temperature == 0.6f && g.top_p == 0.95f && g.top_k == 20 && g.do_sample == 1);
+    assert_int_equal(q.n_eos, 2);
+    assert_int_equal(q.eos[0], 151645);
+    assert_int_equal(q.eos[1], 151643);
+    assert_int_equal(
+        sl_hf_generation_parse("g.json", span("{\"repetition_penalty\":1.05}"), &q, &g, &err),
+        SL_ERR_UNSUPPORTED);
+    assert_string_equal(err.msg, "g.json: repetition_penalty: supported only as 1");
+    assert_int_equal(
+        sl_hf_generation_parse("g.json", span("{\"eos_token_id\":151936}"), &q, &g, &err),
+        SL_ERR_LIMIT);
+    assert_string_equal(err.msg, "g.json: eos_token_id: must be ids from 0 to 151935 (vocab_size "
+                                 "151936)");
+    assert_int_equal(sl_hf_generation_parse("g.json", span("{\"top_p\":1.5}"), &q, &g, &err),
+                     SL_ERR_LIMIT);
+    assert_int_equal(
+        sl_hf_generation_parse("g.json", span("{\"stop_strings\":[\"x\"]}"), &q, &g, &err),
+        SL_ERR_UNSUPPORTED);
+    assert_int_equal(sl_hf_generation_parse("g.json", span("{}"), &q, &g, &err), SL_OK);
+    assert_true(isnan(g.temperature) && g.do_sample == -1);
+}
+
+static void harmless_variants_are_accepted(void **state) {
+    (void)state;
+    static const char *const fields[] = {
+        "\"rope_scaling\":{\"rope_type\":\"default\"}",
+        "\"rope_parameters\":{\"rope_theta\":1000000.0,\"rope_type\":\"default\"}",
+        "\"eos_token_id\":[1,2,2]",
+        "\"bos_token_id\":null",
+        "\"_name_or_path\":\"x/y\"",
+        "\"id2label\":{\"0\":\"LABEL_0\"}",
+        "\"dtype\":\"bfloat16\"",
+        "\"quantization_config\":null",
+        "\"some_future_option\":null",
+        "\"temperature\":1.0",
+        "\"repetition_penalty\":1",
+        "\"num_local_experts\":128",
+        "\"layer_types\":[\"full_attention\"]",
+        "\"sliding_window\":4096", /* off for this class unless use_sliding_window */
+        "\"pruned_heads\":{}",
+    };
+    for (size_t i = 0; i < SL_LEN(fields); i++) {
+        char *text = with(qwen3_30b_a3b, fields[i]);
+        sl_model_spec m = parse_ok(text);
+        assert_int_equal(m.sliding_window, 0);
+        assert_true(m.rope_theta == 1e6f);
+        free(text);
+    }
+    char *text = with(mixtral_8x7b, "\"sliding_window\":4096");
+    assert_int_equal(parse_ok(text).sliding_window, 4096);
+    free(text);
+    text = with(qwen3_30b_a3b, "\"mlp_only_layers\":[0,5]");
+    sl_model_spec m = parse_ok(text);
+    assert_int_equal(m.n_moe, 46);
+    assert_int_equal(m.d_ff_dense, 6144);
+    assert_int_equal(m.ffn[5], SL_FFN_DENSE);
+    assert_int_equal(m.moe_layer[0], 1);
+    assert_int_equal(m.moe_index[6], 4);
+    free(text);
+    text = with(qwen3_30b_a3b, "\"decoder_sparse_step\":2");
+    m = parse_ok(text);
+    assert_int_equal(m.n_moe, 24);
+    assert_int_equal(m.moe_layer[0], 1);
+    free(text);
+}
+
+typedef struct refusal {
+    const char *config, *field;
+    sl_status code;
+    const char *text;
+} refusal;
+
+static void options_that_change_results_are_refused(void **state) {
+    (void)state;
+    static const char *const q = qwen3_30b_a3b, *const m = mixtral_8x7b;
+    const refusal bad[] = {
+        {q, "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}", SL_ERR_UNSUPPORTED,
+         "config.json: rope_scaling.rope_type: \"yarn\" is not supported"},
+        {q, "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}", SL_ERR_UNSUPPORTED,
+         "config.json: rope_scaling.type: \"linear\" is not supported"},
+        {q, "\"rope_scaling\":{\"factor\":2}", SL_ERR_UNSUPPORTED,
+         "config.json: rope_scaling.factor: unknown field"},
+        {q, "\"rope_parameters\":{\"rope_theta\":5000.0,\"rope_type\":\"default\"}", SL_ERR_FORMAT,
+         "config.json: rope_parameters.rope_theta: 5000 contradicts the rope_theta 1e+06"},
+        {q, "\"hidden_act\":\"gelu\"", SL_ERR_UNSUPPORTED,
+         "config.json: hidden_act: \"gelu\" is not supported (supported: \"silu\")"},
+        {q, "\"attention_bias\":true", SL_ERR_UNSUPPORTED,
+         "config.json: attention_bias: supported only when it is off"},
+        {q, "\"use_sliding_window\":true", SL_ERR_UNSUPPORTED,
+         "config.json: use_sliding_window: true is not supported for Qwen3MoeForCausalLM"},
+        {q, "\"quantization_config\":{\"quant_method\":\"fp8\"}", SL_ERR_UNSUPPORTED,
+         "config.json: quantization_config: quantized weights are not supported"},
+        {q, "\"scoring_func\":\"sigmoid\"", SL_ERR_UNSUPPORTED,
+         "config.json: scoring_func: unknown option; ignoring it could change results"},
+        {q, "\"n_shared_experts\":1", SL_ERR_UNSUPPORTED, "config.json: n_shared_experts: unknown"},
+        {q, "\"auto_map\":{\"AutoModel\":\"m.M\"}", SL_ERR_UNSUPPORTED, "config.json: auto_map: "},
+        {q, "\"partial_rotary_factor\":0.5", SL_ERR_UNSUPPORTED,
+         "config.json: partial_rotary_factor: supported only as 1"},
+        {q, "\"layer_types\":[\"full_attention\",\"sliding_attention\"]", SL_ERR_UNSUPPORTED,
+         "config.json: layer_types: layer 1 must be \"full_attention\""},
+        {q, "\"repetition_penalty\":1.1", SL_ERR_UNSUPPORTED, "config.json: repetition_penalty: "},
+        {q, "\"architectures\":[\"LlamaForCausalLM\"]", SL_ERR_UNSUPPORTED,
+         "config.json: architectures: \"LlamaForCausalLM\" is not supported (supported: "},
+        {q, "\"architectures\":[]", SL_ERR_FORMAT, "config.json: architectures: must be one class"},
+        {q, "\"model_type\":\"llama\"", SL_ERR_FORMAT,
+         "config.json: model_type: \"llama\" does not"},
+        {q, "\"num_experts_per_tok\":129", SL_ERR_LIMIT, "config.json: num_experts_per_tok: 129"},
+        {q, "\"num_experts\":0", SL_ERR_LIMIT, "config.json: num_experts: 0 is outside 1..4096"},
+        {q, "\"num_local_experts\":64", SL_ERR_FORMAT,
+         "config.json: num_local_experts: 64 contradicts num_experts 128"},
+        {q, "\"num_key_value_heads\":5", SL_ERR_FORMAT,
+         "config.json: num_key_value_heads: 5 does not divide num_attention_heads 32"},
+        {q, "\"head_dim\":33", SL_ERR_LIMIT, "config.json: head_dim: 33 must be even"},
+        {q, "\"hidden_size\":99999999", SL_ERR_LIMIT,
+         "config.json: hidden_size: 99999999 is outside 1..131072"},
+        {q, "\"num_hidden_layers\":513", SL_ERR_LIMIT, "config.json: num_hidden_layers: 513"},
+        {q, "\"num_hidden_layers\":\"48\"", SL_ERR_FORMAT, "config.json: num_hidden_layers: "},
+        {q, "\"hidden_size\":null", SL_ERR_FORMAT, "config.json: hidden_size: missing"},
+        {q, "\"mlp_only_layers\":[48]", SL_ERR_LIMIT,
+         "config.json: mlp_only_layers: entry 0 must be a block, 0 to 47"},
+        {q, "\"decoder_sparse_step\":49", SL_ERR_UNSUPPORTED,
+         "config.json: no block is routed to experts"},
+        {q, "\"decoder_sparse_step\":0", SL_ERR_LIMIT, "config.json: decoder_sparse_step: 0"},
+        {q, "\"eos_token_id\":151936", SL_ERR_LIMIT, "config.json: eos_token_id: must be ids"},
+        {q, "\"eos_token_id\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]", SL_ERR_LIMIT,
+         "config.json: eos_token_id: more than 16 ids"},
+        {q, "\"bos_token_id\":-1", SL_ERR_LIMIT, "config.json: bos_token_id: -1"},
+        {q, "\"rms_norm_eps\":\"x\"", SL_ERR_FORMAT, "config.json: rms_norm_eps: a string"},
+        {m, "\"norm_topk_prob\":false", SL_ERR_UNSUPPORTED,
+         "config.json: norm_topk_prob: false is not supported for MixtralForCausalLM"},
+        {m, "\"sliding_window\":0", SL_ERR_LIMIT, "config.json: sliding_window: 0 is outside 1.."},
+        {m, "\"num_attention_heads\":24", SL_ERR_FORMAT,
+         "config.json: num_attention_heads: 24 does not divide hidden_size 4096"},
+    };
+    for (size_t i = 0; i < SL_LEN(bad); i++) {
+        char *text = with(bad[i].config, bad[i].field);
+        sl_model_spec spec = {.n_layers = 7};
+        sl_err err = {0};
+        sl_status st = sl_hf_config_parse("config.json", span(text), &spec, &err);
+        if (st != bad[i].code || strncmp(err.msg, bad[i].text, strlen(bad[i].text)) != 0)
+            fail_msg("%s\n got %d \"%s\"\nwant %d \"%s\"", bad[i].field, st, err.msg, bad[i].code,
+                     bad[i].text);
+        assert_int_equal(spec.n_layers, 7);
+        free(text);
+    }
+}
+
+static void a_failed_allocation_is_reported(void **state) {
+    (void)state;
+    for (uint64_t nth = 1;; nth++) {
+        sl_model_spec m;
+        sl_err err = {0};
+        sl_mem_fail_at(nth);
+        sl_status st = sl_hf_config_parse("config.json", span(mixtral_8x7b), &m, &err);
+        bool reached = sl_mem_count() > 0 && st != SL_OK;
+        sl_mem_fail_at(0);
+        if (!reached) return;
+        assert_int_equal(st, SL_ERR_NOMEM);
+        assert_true(nth < 1000);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(published_configs_are_read),
+        cmocka_unit_test(generation_defaults_are_read),
+        cmocka_unit_test(harmless_variants_are_accepted),
+        cmocka_unit_test(options_that_change_results_are_refused),
+        cmocka_unit_test(a_failed_allocation_is_reported),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

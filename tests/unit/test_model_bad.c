@@ -1,0 +1,295 @@
+/* Damaged checkpoint folders: each gets one clear error that names file, tensor or field, and
+ * limit. */
+#include "base/mem.h"
+#include "format/map.h"
+#include "model/model.h"
+#include "model_folder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define ST    "model.safetensors"
+#define INDEX "model.safetensors.index.json"
+
+static const sl_stages everything = {.attention = true, .experts = true};
+
+/* Opening fails with this code, the folder's name, a slash, and this text. */
+static void check_refused(const char *dir, const char *what, sl_status code, const char *text) {
+    sl_model *m = NULL;
+    sl_err err = {0};
+    sl_status st = sl_model_open(dir, &everything, &m, &err);
+    size_t n = strlen(dir);
+    const char *rest = strncmp(err.msg, dir, n) == 0 ? err.msg + n : err.msg;
+    if (st != code || strncmp(rest, text, strlen(text)) != 0)
+        fail_msg("%s\n got %d \"%s\"\nwant %d \"%s\"", what, st, err.msg, code, text);
+    assert_null(m);
+    assert_null(strchr(err.msg, '\n'));
+}
+
+typedef struct header_damage {
+    const char *from, *to;
+    sl_status code;
+    const char *text;
+} header_damage;
+
+static void damaged_headers_are_refused(void **state) {
+    (void)state;
+    static const header_damage bad[] = {
+        {"\"model.norm.weight\"", "\"model.norms.weight\"", SL_ERR_FORMAT,
+         "/" ST ": tensor \"model.norm.weight\" is missing"},
+        {"\"model.layers.2.mlp.experts.5.up_proj.weight\"", "\"model.layers.9.x\"", SL_ERR_FORMAT,
+         "/" ST ": tensor \"model.layers.2.mlp.experts.5.up_proj.weight\" is missing"},
+        {"\"shape\":[50,24]", "\"shape\":[24,50]", SL_ERR_FORMAT,
+         "/" ST ": tensor \"model.embed_tokens.weight\": shape [24, 50], expected [50, 24] by "
+         "config.json"},
+        {"\"shape\":[24]", "\"shape\":[1,24]", SL_ERR_FORMAT,
+         "/" ST ": tensor \"model.norm.weight\": shape [1, 24], expected [24] by config.json"},
+        {"\"dtype\":\"F32\",\"shape\":[24]", "\"dtype\":\"I32\",\"shape\":[24]", SL_ERR_UNSUPPORTED,
+         "/" ST ": tensor \"model.norm.weight\": dtype I32, expected F32, F16 or BF16"},
+        {"\"data_offsets\":[0,4800]", "\"data_offsets\":[0,4804]", SL_ERR_FORMAT,
+         "/" ST ": model.embed_tokens.weight.data_offsets: [0, 4804] are 4804 bytes, shape and "
+         "dtype need 4800"},
+        {"\"data_offsets\":[4800,4896]", "\"data_offsets\":[4704,4800]", SL_ERR_FORMAT,
+         "/" ST ": tensor \"model.norm.weight\" begins at offset 4704 and overlaps "
+         "\"model.embed_tokens.weight\", which ends at 4800"},
+        {"\"data_offsets\":[4800,4896]", "\"data_offsets\":[99004800,99004896]", SL_ERR_FORMAT,
+         "/" ST ": model.norm.weight.data_offsets: end 99004896 is past the data of the file ("},
+        {"\"model.norm.weight\":", "\"model.embed_tokens.weight\":", SL_ERR_FORMAT,
+         "/" ST ": line 1 column 112: duplicate object key"},
+        {"\"lm_head.weight\":{", "\"model.layers.0.self_attn.q_proj.bias\":{", SL_ERR_FORMAT,
+         "/" ST ": tensor \"lm_head.weight\" is missing"},
+    };
+    for (size_t i = 0; i < SL_LEN(bad); i++) {
+        char dir[64];
+        folder_make(dir, folder_qwen, SL_F32, 1, 1);
+        folder_patch_header(dir, ST, bad[i].from, bad[i].to);
+        check_refused(dir, bad[i].to, bad[i].code, bad[i].text);
+        folder_remove(dir);
+    }
+}
+
+static void tensors_nobody_would_use_are_refused(void **state) {
+    (void)state;
+    char dir[64];
+    sl_model *m = NULL;
+    sl_err err = {0};
+    static const char norm[] = "\"model.norm.weight\":{\"dtype\":\"F32\",\"shape\":[24],";
+    static const char bias[] =
+        "\"model.layers.0.self_attn.q_proj.bias\":{\"dtype\":\"F32\",\"shape\":[0],"
+        "\"data_offsets\":[4800,4800]},\"model.norm.weight\":{\"dtype\":\"F32\",\"shape\":[24],";
+    static const char freq[] =
+        "\"model.layers.0.self_attn.rotary_emb.inv_freq\":{\"dtype\":\"F32\",\"shape\":[0],"
+        "\"data_offsets\":[4800,4800]},\"model.norm.weight\":{\"dtype\":\"F32\",\"shape\":[24],";
+    folder_make(dir, folder_qwen, SL_F32, 1, 1);
+    folder_patch_header(dir, ST, norm, bias);
+    check_refused(dir, "bias", SL_ERR_UNSUPPORTED,
+                  "/" ST ": tensor \"model.layers.0.self_attn.q_proj.bias\" is unknown to "
+                  "Qwen3MoeForCausalLM; ignoring it could change results");
+    folder_patch_header(dir, ST, bias, freq);
+    if (sl_model_open(dir, &everything, &m, &err) != SL_OK) fail_msg("%s", err.msg);
+    sl_model_free(m);
+    folder_remove(dir);
+}
+
+static void damaged_files_are_refused(void **state) {
+    (void)state;
+    char dir[64], path[512];
+    size_t n;
+    folder_make(dir, folder_qwen, SL_F32, 1, 1);
+    char *file = folder_read(dir, ST, &n);
+    folder_path(path, dir, ST);
+    folder_write(dir, ST, file, n - 5);
+    check_refused(dir, "five bytes short", SL_ERR_FORMAT, "/" ST ": ");
+    folder_write(dir, ST, file, 4096);
+    check_refused(dir, "half a header", SL_ERR_FORMAT, "/" ST ": truncated: header length ");
+    folder_write(dir, ST, file, 7);
+    check_refused(dir, "seven bytes", SL_ERR_FORMAT, "/" ST ": truncated: 7 bytes, a safetensors");
+    folder_write(dir, ST, "", 0);
+    check_refused(dir, "empty", SL_ERR_FORMAT, "/" ST ": truncated: 0 bytes, a safetensors");
+    memset(file, 0xff, 8);
+    folder_write(dir, ST, file, n);
+    check_refused(dir, "absurd length", SL_ERR_LIMIT,
+                  "/" ST ": header length 18446744073709551615, limit 100000000");
+    unlink(path);
+    check_refused(dir, "no weights", SL_ERR_NOTFOUND, ": no " ST " and no " INDEX);
+    folder_path(path, dir, "config.json");
+    unlink(path);
+    check_refused(dir, "no config", SL_ERR_NOTFOUND, "/config.json: cannot open: No such file");
+    folder_write(dir, "config.json", "{\"architectures\":", 17);
+    check_refused(dir, "half a config", SL_ERR_FORMAT, "/config.json: line 1 column 17: ");
+    free(file);
+    folder_remove(dir);
+}
+
+static void options_that_change_results_are_refused(void **state) {
+    (void)state;
+    char dir[64];
+    folder_make(dir, folder_qwen, SL_F32, 1, 1);
+    folder_patch_text(dir, "config.json", "\"rope_theta\":10000",
+                      "\"rope_theta\":10000,\"router_scale\":2");
+    check_refused(dir, "router_scale", SL_ERR_UNSUPPORTED,
+                  "/config.json: router_scale: unknown option; ignoring it could change results");
+    folder_patch_text(dir, "config.json", ",\"router_scale\":2", "");
+    folder_write(dir, "generation_config.json", "{\"repetition_penalty\":1.1}", 26);
+    check_refused(dir, "penalty", SL_ERR_UNSUPPORTED,
+                  "/generation_config.json: repetition_penalty: supported only as 1");
+    folder_remove(dir);
+}
+
+typedef struct index_damage {
+    const char *from, *to;
+    sl_status code;
+    const char *text;
+} index_damage;
+
+static void damaged_indexes_are_refused(void **state) {
+    (void)state;
+    static const index_damage bad[] = {
+        {"\"model.embed_tokens.weight\":\"model-0.safetensors\"",
+         "\"model.embed_tokens.weight\":\"../model-0.safetensors\"", SL_ERR_FORMAT,
+         "/" INDEX ": weight_map.model.embed_tokens.weight: \"../model-0.safetensors\" is not the "
+         "name of a file in this folder"},
+        {"\"model.embed_tokens.weight\":\"model-0.safetensors\"",
+         "\"model.embed_tokens.weight\":\"/etc/passwd\"", SL_ERR_FORMAT,
+         "/" INDEX ": weight_map.model.embed_tokens.weight: \"/etc/passwd\" is not the name"},
+        {"\"model.embed_tokens.weight\":\"model-0.safetensors\"",
+         "\"model.embed_tokens.weight\":\"..\"", SL_ERR_FORMAT,
+         "/" INDEX ": weight_map.model.embed_tokens.weight: \"..\" is not the name"},
+        {"\"model.embed_tokens.weight\":\"model-0.safetensors\"", "\"model.embed_tokens.weight\":3",
+         SL_ERR_FORMAT,
+         "/" INDEX ": weight_map.model.embed_tokens.weight: an integer (3) where a string"},
+        {"\"model.embed_tokens.weight\":\"model-0.safetensors\"",
+         "\"model.embed_tokens.weight\":\"model-1.safetensors\"", SL_ERR_FORMAT,
+         "/" INDEX
+         ": tensor \"model.embed_tokens.weight\" should be in model-1.safetensors, but is "
+         "in model-0.safetensors"},
+        {"\"model.embed_tokens.weight\":\"model-0.safetensors\"",
+         "\"model.embed_tokens.weight\":\"model-7.safetensors\"", SL_ERR_NOTFOUND,
+         "/model-7.safetensors: cannot open: No such file or directory"},
+        {"\"model.embed_tokens.weight\":\"model-0.safetensors\",", "", SL_ERR_FORMAT,
+         "/model-0.safetensors: tensor \"model.embed_tokens.weight\" is not in " INDEX},
+        {"\"model.embed_tokens.weight\":",
+         "\"ghost\":\"model-0.safetensors\","
+         "\"model.embed_tokens.weight\":",
+         SL_ERR_FORMAT,
+         "/" INDEX ": tensor \"ghost\" should be in model-0.safetensors, but is in no file"},
+        {"\"model.embed_tokens.weight\":", "\"model.norm.weight\":", SL_ERR_FORMAT,
+         "/" INDEX ": line 1 column "},
+        {"\"weight_map\"", "\"weights\"", SL_ERR_FORMAT, "/" INDEX ": weight_map: missing"},
+    };
+    for (size_t i = 0; i < SL_LEN(bad); i++) {
+        char dir[64];
+        folder_make(dir, folder_mixtral, SL_BF16, 2, 1);
+        folder_patch_text(dir, INDEX, bad[i].from, bad[i].to);
+        check_refused(dir, bad[i].to, bad[i].code, bad[i].text);
+        folder_remove(dir);
+    }
+    char dir[64];
+    folder_make(dir, folder_mixtral, SL_BF16, 2, 1);
+    folder_patch_header(dir, "model-1.safetensors", "\"model.norm.weight\"",
+                        "\"model.embed_tokens.weight\"");
+    check_refused(dir, "a tensor in two files", SL_ERR_FORMAT,
+                  "/model-1.safetensors: tensor \"model.embed_tokens.weight\" is also in "
+                  "model-0.safetensors");
+    folder_remove(dir);
+}
+
+static void a_failed_allocation_never_leaks_or_crashes(void **state) {
+    (void)state;
+    static const struct {
+        const char *config;
+        uint32_t shards;
+    } cases[] = {{folder_qwen, 1}, {folder_mixtral, 2}};
+    for (size_t i = 0; i < SL_LEN(cases); i++) {
+        char dir[64];
+        bool opened = false;
+        folder_make(dir, cases[i].config, SL_F16, cases[i].shards, 1);
+        for (uint64_t nth = 1; !opened; nth++) {
+            sl_model *m = NULL;
+            sl_err err = {0};
+            sl_mem_fail_at(nth);
+            sl_status st = sl_model_open(dir, &everything, &m, &err);
+            sl_mem_fail_at(0);
+            opened = st == SL_OK;
+            if (opened)
+                sl_model_free(m);
+            else if (st != SL_ERR_NOMEM)
+                fail_msg("allocation %u: %s", (unsigned)nth, err.msg);
+            assert_true(nth < 10000);
+        }
+        folder_remove(dir);
+    }
+}
+
+/* Runs in a child: maps a file, truncates it, touches what is gone. */
+static void truncate_and_touch(const char *dir, int report) {
+    char path[512];
+    sl_map map = {0};
+    sl_err err = {0};
+    folder_path(path, dir, ST);
+    dup2(report, STDERR_FILENO);
+    if (sl_map_open(path, UINT64_MAX, &map, &err) != SL_OK || truncate(path, 10) != 0) _exit(7);
+    volatile uint8_t last = map.bytes.data[map.bytes.len - 1];
+    (void)last;
+    _exit(8);
+}
+
+static void a_file_truncated_under_its_mapping_ends_the_process(void **state) {
+    (void)state;
+    char dir[64], text[1024] = "";
+    int ends[2], status = 0;
+    folder_make(dir, folder_qwen, SL_F32, 1, 1);
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) truncate_and_touch(dir, ends[1]);
+    close(ends[1]);
+    size_t got = 0;
+    for (ssize_t n; (n = read(ends[0], text + got, sizeof text - 1 - got)) > 0;) got += (size_t)n;
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
+    char want[512];
+    snprintf(want, sizeof want,
+             "sluice: %s/" ST ": the file was truncated, or its disk failed, while it was in use\n",
+             dir);
+    assert_string_equal(text, want);
+    folder_remove(dir);
+}
+
+static void odd_files_are_not_mapped(void **state) {
+    (void)state;
+    sl_map map = {0};
+    sl_err err = {0};
+    char dir[64], path[512];
+    folder_make(dir, folder_qwen, SL_F32, 1, 1);
+    assert_int_equal(sl_map_open(dir, UINT64_MAX, &map, &err), SL_ERR_FORMAT);
+    assert_non_null(strstr(err.msg, ": not a regular file"));
+    folder_path(path, dir, "fifo");
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(sl_map_open(path, UINT64_MAX, &map, &err), SL_ERR_FORMAT);
+    folder_path(path, dir, "config.json");
+    assert_int_equal(sl_map_open(path, 10, &map, &err), SL_ERR_LIMIT);
+    assert_non_null(strstr(err.msg, " bytes, limit 10"));
+    assert_null(map.path);
+    sl_map_close(&map);
+    folder_remove(dir);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(damaged_headers_are_refused),
+        cmocka_unit_test(tensors_nobody_would_use_are_refused),
+        cmocka_unit_test(damaged_files_are_refused),
+        cmocka_unit_test(options_that_change_results_are_refused),
+        cmocka_unit_test(damaged_indexes_are_refused),
+        cmocka_unit_test(a_failed_allocation_never_leaks_or_crashes),
+        cmocka_unit_test(a_file_truncated_under_its_mapping_ends_the_process),
+        cmocka_unit_test(odd_files_are_not_mapped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
