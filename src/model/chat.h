@@ -40,6 +40,10 @@ sl_status sl_chat_open(const char *folder, sl_chat **out, sl_err *err) SL_MUST_C
 sl_status sl_chat_recognise(const char *name, sl_span template_text, sl_chat **out,
                             sl_err *err) SL_MUST_CHECK;
 
+/* The row for a template known by its SHA-256 in lower-case hex, or NULL. Static, not to be freed.
+ */
+const sl_chat *sl_chat_find(const char *sha256_hex);
+
 void sl_chat_free(sl_chat *chat); /* NULL-safe */
 
 /* Name of the table's row, static. */

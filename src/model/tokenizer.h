@@ -27,6 +27,9 @@ typedef struct sl_ids {
 sl_status sl_ids_push(sl_ids *ids, uint32_t id, sl_err *err) SL_MUST_CHECK;
 void sl_ids_free(sl_ids *ids);
 
+/* Length of the longest prefix of s that is whole UTF-8 characters. */
+size_t sl_utf8_valid_prefix(sl_span s);
+
 /* Reads folder/tokenizer.json and, when there is one, folder/tokenizer_config.json. */
 sl_status sl_tokenizer_open(const char *folder, sl_tokenizer **out, sl_err *err) SL_MUST_CHECK;
 

@@ -116,8 +116,6 @@ sl_status sl_tok_split_run(const sl_tokenizer *tok, sl_tok_work *w, size_t at, s
                            sl_ids *out, sl_err *err) SL_MUST_CHECK;
 
 /* tokenizer_text.c: Unicode. */
-/* Length of the valid UTF-8 prefix of s. */
-size_t sl_utf8_valid_prefix(sl_span s);
 /* The code point before / at byte `at`, or -1 at the end of the text. Text is valid UTF-8. */
 int32_t sl_utf8_before(sl_span text, size_t at, size_t *start);
 int32_t sl_utf8_at(sl_span text, size_t at, size_t *end);
