@@ -115,8 +115,15 @@ def usage(model, cases):
     return dict(zip(models.sparse_layers(model.config), [t.tolist() for t in total]))
 
 
-def first_difference(a, b):
-    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), None)
+@torch.no_grad()
+def first_difference(model, case):
+    """Where greedy decoding leaves the case's ids within SWAP_WITHIN; None: nowhere.
+
+    Up to the first difference the sequences are equal, so one forward over the case finds it.
+    """
+    logits, _ = forward(model, case["prompt"] + case["ids"][:SWAP_WITHIN])
+    chosen = logits[len(case["prompt"]) - 1 : -1].argmax(-1).tolist()
+    return next((i for i, (x, y) in enumerate(zip(chosen, case["ids"])) if x != y), None)
 
 
 @torch.no_grad()
@@ -132,9 +139,7 @@ def find_swap(model, fixture, cases, used):
             weight = models.gate_of(model, layer).weight
             kept = weight.clone()
             weight[[a, b]] = kept[[b, a]]
-            diffs = [
-                first_difference(greedy(model, c["prompt"], SWAP_WITHIN), c["ids"]) for c in cases
-            ]
+            diffs = [first_difference(model, c) for c in cases]
             weight.copy_(kept)
             if None not in diffs and (best is None or sum(diffs) < sum(best["first"].values())):
                 best = {
