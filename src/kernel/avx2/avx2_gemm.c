@@ -16,6 +16,9 @@
 #define MAX_C    4u
 #define INLINE   static inline __attribute__((always_inline))
 
+/* Stops the compiler from loading the value again at each use, which would make loads the limit. */
+#define KEEP_IN_REGISTER(v) __asm__("" : "+x"(v))
+
 /* One block of a register tile: x [2 halves][steps][R][8], w C rows, acc [2][R*C][8]. */
 typedef struct block {
     const float *x;
@@ -26,12 +29,33 @@ typedef struct block {
     float *acc;
 } block;
 
-INLINE __m256 load_w(const uint8_t *w, sl_dtype dtype, uint32_t half) {
+/* Read anew at each step: as a loop invariant it would take the sixteenth register from the chains.
+ */
+_Alignas(32) static const uint32_t odd_mask[8] = {
+    0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u,
+    0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u,
+};
+
+INLINE __m256i load_mask(void) {
+    const uint32_t *p = odd_mask;
+    __asm__("" : "+r"(p));
+    return _mm256_load_si256((const __m256i *)p);
+}
+
+INLINE __m256 load_w(const uint8_t *w, sl_dtype dtype, uint32_t half, __m256i mask) {
     if (dtype == SL_F32) return _mm256_loadu_ps((const float *)(w + half * 32));
     if (dtype == SL_F16) return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(w + half * 16)));
     __m256i v = _mm256_loadu_si256((const __m256i *)w);
-    v = half ? _mm256_and_si256(v, _mm256_set1_epi32((int)0xffff0000u)) : _mm256_slli_epi32(v, 16);
+    v = half ? _mm256_and_si256(v, mask) : _mm256_slli_epi32(v, 16);
     return _mm256_castsi256_ps(v);
+}
+
+/* The rows after these come next; reading past the matrix is harmless here. */
+INLINE void prefetch_next(const uint8_t *w, size_t stride, const uint32_t C, uint32_t from,
+                          uint32_t to) {
+#pragma GCC unroll 4
+    for (uint32_t c = from; c < to; c++)
+        _mm_prefetch((const char *)w + (C + c) * stride, _MM_HINT_T0);
 }
 
 /* One half: R*C chains. */
@@ -46,15 +70,18 @@ INLINE void run_half(const block *b, const uint32_t R, const uint32_t C, sl_dtyp
     for (uint32_t i = 0; i < R * C; i++) acc[i] = _mm256_load_ps(out + i * 8);
     for (uint32_t s = 0; s < b->steps; s++) {
         __m256 wv[MAX_C];
+        const __m256i mask = load_mask();
 #pragma GCC unroll 4
-        for (uint32_t c = 0; c < C; c++) wv[c] = load_w(w + c * b->w_stride, dtype, half);
+        for (uint32_t c = 0; c < C; c++) wv[c] = load_w(w + c * b->w_stride, dtype, half, mask);
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < R; r++) {
             __m256 xv = _mm256_load_ps(x + r * 8);
+            KEEP_IN_REGISTER(xv);
 #pragma GCC unroll 4
             for (uint32_t c = 0; c < C; c++)
                 acc[r * C + c] = _mm256_fmadd_ps(xv, wv[c], acc[r * C + c]);
         }
+        prefetch_next(w, b->w_stride, C, half ? C / 2 : 0, half ? C : C / 2);
         x += R * 8;
         w += step_bytes;
     }
@@ -67,14 +94,15 @@ INLINE void run_both(const block *b, const uint32_t R, const uint32_t C, sl_dtyp
     const uint32_t step_bytes = 16 * sl_dtype_bytes(dtype);
     const float *x0 = b->x, *x1 = b->x + (size_t)b->x_steps * R * 8;
     const uint8_t *w = b->w;
+    const __m256i mask = load_mask();
     __m256 acc[2 * MAX_R * MAX_C];
 #pragma GCC unroll 16
     for (uint32_t i = 0; i < 2 * R * C; i++) acc[i] = _mm256_load_ps(b->acc + i * 8);
     for (uint32_t s = 0; s < b->steps; s++) {
 #pragma GCC unroll 4
         for (uint32_t c = 0; c < C; c++) {
-            __m256 w0 = load_w(w + c * b->w_stride, dtype, 0);
-            __m256 w1 = load_w(w + c * b->w_stride, dtype, 1);
+            __m256 w0 = load_w(w + c * b->w_stride, dtype, 0, mask);
+            __m256 w1 = load_w(w + c * b->w_stride, dtype, 1, mask);
 #pragma GCC unroll 4
             for (uint32_t r = 0; r < R; r++) {
                 uint32_t i = r * C + c;
@@ -83,6 +111,7 @@ INLINE void run_both(const block *b, const uint32_t R, const uint32_t C, sl_dtyp
                 acc[i] = _mm256_fmadd_ps(_mm256_load_ps(x1 + r * 8), w1, acc[i]);
             }
         }
+        prefetch_next(w, b->w_stride, C, 0, C);
         x0 += R * 8;
         x1 += R * 8;
         w += step_bytes;
@@ -139,46 +168,53 @@ INLINE void store_sums(const float *acc, const uint32_t R, const uint32_t C, sl_
     }
 }
 
+/* Sixteen activations in the order of the two halves. */
+INLINE void pack_step(const float *src, sl_dtype dtype, float *h0, float *h1) {
+    __m256 a = _mm256_loadu_ps(src), b = _mm256_loadu_ps(src + 8);
+    if (dtype == SL_BF16) {
+        __m256d even = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88));
+        __m256d odd = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd));
+        a = _mm256_castpd_ps(_mm256_permute4x64_pd(even, 0xd8));
+        b = _mm256_castpd_ps(_mm256_permute4x64_pd(odd, 0xd8));
+    }
+    _mm256_store_ps(h0, a);
+    _mm256_store_ps(h1, b);
+}
+
 /* Packs steps [s0, s0 + steps) of R rows as [2][steps][R][8]; the last step may be partial. */
 INLINE void pack_x(const float *const *x, uint32_t k, uint32_t s0, uint32_t steps, const uint32_t R,
                    sl_dtype dtype, float *out) {
-    for (uint32_t r = 0; r < R; r++)
-        for (uint32_t s = 0; s < steps; s++) {
-            uint32_t at = (s0 + s) * 16;
-            const float *src = x[r] + at;
-            float pad[16] = {0};
-            if (k - at < 16) {
-                memcpy(pad, src, (k - at) * sizeof(float));
-                src = pad;
-            }
-            __m256 a = _mm256_loadu_ps(src), b = _mm256_loadu_ps(src + 8);
-            if (dtype == SL_BF16) {
-                __m256d even = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88));
-                __m256d odd = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd));
-                a = _mm256_castpd_ps(_mm256_permute4x64_pd(even, 0xd8));
-                b = _mm256_castpd_ps(_mm256_permute4x64_pd(odd, 0xd8));
-            }
-            _mm256_store_ps(out + (s * R + r) * 8, a);
-            _mm256_store_ps(out + ((steps + s) * R + r) * 8, b);
-        }
+    const uint32_t whole = SL_MIN(steps, k / 16 - s0);
+    const size_t half = (size_t)steps * R * 8;
+    for (uint32_t r = 0; r < R; r++) {
+        const float *src = x[r] + (size_t)s0 * 16;
+        float *h0 = out + r * 8;
+        for (uint32_t s = 0; s < whole; s++, src += 16, h0 += R * 8)
+            pack_step(src, dtype, h0, h0 + half);
+        if (whole == steps) continue;
+        float pad[16] = {0};
+        memcpy(pad, src, k % 16 * sizeof(float));
+        pack_step(pad, dtype, h0, h0 + half);
+    }
 }
 
 /* C weight rows against the packed block of R activation rows; acc carries the chains. */
 INLINE void tile_block(const sl_gemm_tile *t, const float *xp, uint32_t s0, uint32_t steps,
                        uint32_t c0, const uint32_t R, const uint32_t C, sl_dtype dtype,
                        float *acc) {
-    const uint32_t bytes = sl_dtype_bytes(dtype), full = t->k / 16;
+    const uint32_t bytes = sl_dtype_bytes(dtype), whole = SL_MIN(steps, t->k / 16 - s0);
     const size_t row_bytes = (size_t)t->k * bytes;
     const uint8_t *w = (const uint8_t *)t->w + c0 * row_bytes + (size_t)s0 * 16 * bytes;
-    uint32_t whole = SL_MIN(steps, full - s0);
-    block b = {xp, w, row_bytes, whole, steps, acc};
-    run_block(&b, R, C, dtype);
-    if (whole == steps) return;
-    _Alignas(32) uint8_t pad[MAX_C * 64] = {0};
-    for (uint32_t c = 0; c < C; c++)
-        memcpy(pad + c * 64, w + c * row_bytes + (size_t)whole * 16 * bytes, t->k % 16 * bytes);
-    block tail = {xp + (size_t)whole * R * 8, pad, 64, 1, steps, acc};
-    run_block(&tail, R, C, dtype);
+    _Alignas(32) uint8_t pad[MAX_C * 64];
+    block part = {xp, w, row_bytes, whole, steps, acc};
+    for (;;) { /* a loop, so that the partial step shares the code of the whole ones */
+        run_block(&part, R, C, dtype);
+        if (part.w == pad || whole == steps) return;
+        memset(pad, 0, sizeof pad);
+        for (uint32_t c = 0; c < C; c++)
+            memcpy(pad + c * 64, w + c * row_bytes + (size_t)whole * 16 * bytes, t->k % 16 * bytes);
+        part = (block){xp + (size_t)whole * R * 8, pad, 64, 1, steps, acc};
+    }
 }
 
 /* R rows from r0 on against all columns of the tile, C at a time. */

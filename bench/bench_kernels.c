@@ -1,0 +1,353 @@
+/* Speed of the kernels as CSV on stdout, with this machine's limits measured in the same run.
+ *   bench_kernels [--threads T] [--isa NAME] [--only TEXT] [--ms M] [--clock wall|cpu]
+ * Products rotate over more weights than the caches hold, as experts do. Times are medians of
+ * single calls; read the p10 column on a busy machine. */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "kernel/kernel_int.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WEIGHT_BYTES ((size_t)192 << 20)
+#define MAX_REPS     4000u
+
+typedef struct bench {
+    sl_exec ex;
+    uint32_t threads;
+    const char *only;
+    uint64_t budget_ns;
+    bool cpu_clock;
+    uint8_t *weights;
+    double peak_gflops, peak_gbs;
+    uint64_t ns[MAX_REPS];
+} bench;
+
+static uint64_t now_ns(const bench *b) {
+    return b->cpu_clock ? sl_thread_cpu_ns() : sl_now_ns();
+}
+
+/* One call of what is measured; rep counts up. */
+typedef void (*bench_fn)(bench *b, void *ctx, uint32_t rep);
+
+static int by_value(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void report(bench *b, const char *name, const char *shape, double flops, double bytes,
+                   bench_fn fn, void *ctx) {
+    if (b->only && !strstr(name, b->only)) return;
+    uint32_t n = 0;
+    fn(b, ctx, 0);
+    for (uint64_t start = sl_now_ns();
+         n < 5 || (n < MAX_REPS && sl_now_ns() - start < b->budget_ns); n++) {
+        uint64_t t = now_ns(b);
+        fn(b, ctx, n + 1);
+        b->ns[n] = now_ns(b) - t;
+    }
+    qsort(b->ns, n, sizeof b->ns[0], by_value);
+    double p50 = (double)b->ns[n / 2];
+    printf("%s,%s,%s,%u,%u,%.1f,%.1f,%.1f,%.2f,%.2f,%.0f,%.0f\n", b->ex.k->name, name, shape,
+           b->threads, n, (double)b->ns[n / 10] / 1e3, p50 / 1e3, (double)b->ns[n * 9 / 10] / 1e3,
+           flops / p50, bytes / p50, b->peak_gflops > 0 ? 100 * flops / p50 / b->peak_gflops : 0,
+           b->peak_gbs > 0 ? 100 * bytes / p50 / b->peak_gbs : 0);
+    fflush(stdout);
+}
+
+/* ---- limits of the machine ---- */
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define FMA_ROUNDS 200000u
+
+__attribute__((target("avx2,fma"))) static float fma_chains(void) {
+    __m256 a[12], x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(1e-3f);
+    for (int i = 0; i < 12; i++) a[i] = _mm256_set1_ps((float)i);
+    for (uint32_t r = 0; r < FMA_ROUNDS; r++)
+#pragma GCC unroll 12
+        for (int i = 0; i < 12; i++) a[i] = _mm256_fmadd_ps(a[i], x, y);
+    for (int i = 1; i < 12; i++) a[0] = _mm256_add_ps(a[0], a[i]);
+    return _mm256_cvtss_f32(a[0]);
+}
+
+__attribute__((target("avx2"))) static uint64_t read_all(const uint8_t *p, size_t n) {
+    __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
+    for (size_t i = 0; i + 128 <= n; i += 128) {
+        a = _mm256_xor_si256(a, _mm256_loadu_si256((const __m256i *)(p + i)));
+        b = _mm256_xor_si256(b, _mm256_loadu_si256((const __m256i *)(p + i + 32)));
+        c = _mm256_xor_si256(c, _mm256_loadu_si256((const __m256i *)(p + i + 64)));
+        d = _mm256_xor_si256(d, _mm256_loadu_si256((const __m256i *)(p + i + 96)));
+    }
+    a = _mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d));
+    return (uint64_t)_mm256_extract_epi64(a, 0) ^ (uint64_t)_mm256_extract_epi64(a, 2);
+}
+
+static _Atomic uint64_t keep;
+
+static void fma_item(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)ctx, (void)lane;
+    for (size_t i = begin; i < end; i++) keep += (uint64_t)fma_chains();
+}
+
+static void read_item(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)lane;
+    keep += read_all((const uint8_t *)ctx + begin, end - begin);
+}
+
+static void limits(bench *b) {
+    uint64_t fma = UINT64_MAX, rd = UINT64_MAX;
+    for (int i = 0; i < 12; i++) {
+        uint64_t t = now_ns(b);
+        sl_pool_run(b->ex.pool, 8, 1, fma_item, NULL);
+        fma = SL_MIN(fma, now_ns(b) - t);
+        t = now_ns(b);
+        sl_pool_run(b->ex.pool, WEIGHT_BYTES, 1 << 20, read_item, b->weights);
+        rd = SL_MIN(rd, now_ns(b) - t);
+    }
+    b->peak_gflops = 8.0 * FMA_ROUNDS * 12 * 16 / (double)fma;
+    b->peak_gbs = (double)WEIGHT_BYTES / (double)rd;
+}
+#else
+static void limits(bench *b) {
+    (void)b;
+}
+#endif
+
+/* ---- products ---- */
+
+typedef struct gemm_ctx {
+    sl_mat w;
+    size_t n_mats;
+    uint32_t rows;
+    float *x, *y;
+    bool swiglu;
+} gemm_ctx;
+
+static void gemm_once(bench *b, void *ctx, uint32_t rep) {
+    gemm_ctx *g = ctx;
+    size_t bytes = (size_t)g->w.n * g->w.k * sl_dtype_bytes(g->w.dtype);
+    sl_mat w = g->w, up = g->w;
+    w.data = b->weights + 2 * rep % g->n_mats * bytes;
+    up.data = b->weights + (2 * rep + 1) % g->n_mats * bytes;
+    const sl_mat *ups[] = {&up};
+    sl_gemm_job j = {
+        .w = &w, .x = g->x, .n_rows = g->rows, .x_stride = w.k, .y_stride = w.n, .y = g->y};
+    if (g->swiglu)
+        sl_gemm_swiglu(&b->ex, &j, ups, 1);
+    else
+        sl_gemm(&b->ex, &j, 1);
+}
+
+static void bench_gemm(bench *b, sl_dtype dtype, uint32_t k, uint32_t n, bool swiglu) {
+    static const char *const names[] = {"f32", "f16", "bf16"};
+    const uint32_t rows[] = {1, 2, 3, 4, 8, 16, 32, 64, 128, 512};
+    size_t bytes = (size_t)n * k * sl_dtype_bytes(dtype);
+    gemm_ctx g = {
+        .w = {.n = n, .k = k, .dtype = dtype}, .n_mats = WEIGHT_BYTES / bytes, .swiglu = swiglu};
+    g.x = sl_alloc((size_t)512 * k, sizeof(float));
+    g.y = sl_alloc((size_t)512 * n, sizeof(float));
+    if (!g.x || !g.y) abort();
+    for (size_t i = 0; i < (size_t)512 * k; i++) g.x[i] = (float)(i % 251) * 0.01f - 1.2f;
+    for (size_t i = 0; i < SL_LEN(rows); i++) {
+        char shape[64];
+        g.rows = rows[i];
+        snprintf(shape, sizeof shape, "%s k%u n%u rows%u", names[dtype], k, n, g.rows);
+        double times = swiglu ? 2 : 1;
+        report(b, swiglu ? "gemm_swiglu" : "gemm", shape, times * 2.0 * g.rows * n * k,
+               times * (double)bytes, gemm_once, &g);
+    }
+    sl_free(g.x);
+    sl_free(g.y);
+}
+
+/* ---- attention ---- */
+
+typedef struct attn_ctx {
+    sl_model_spec m;
+    sl_attn_args a;
+} attn_ctx;
+
+static void attn_once(bench *b, void *ctx, uint32_t rep) {
+    (void)rep;
+    sl_attention(&b->ex, &((attn_ctx *)ctx)->a);
+}
+
+static void bench_attention(bench *b, uint32_t rows, uint32_t first) {
+    attn_ctx c = {.m = {.n_layers = 1, .n_heads = 16, .n_kv_heads = 4, .head_dim = 128}};
+    uint32_t n_pages = sl_kv_pages_for(first + rows), width = c.m.n_heads * c.m.head_dim;
+    float *kv = sl_alloc(n_pages, sl_kv_page_bytes(&c.m));
+    float **page = sl_alloc(n_pages, sizeof *page);
+    float *const **pages = sl_alloc(rows, sizeof *pages);
+    uint32_t *pos = sl_alloc(rows, sizeof *pos);
+    float *q = sl_alloc((size_t)rows * width, sizeof *q),
+          *o = sl_alloc((size_t)rows * width, sizeof *o);
+    if (!kv || !page || !pages || !pos || !q || !o) abort();
+    size_t floats = sl_kv_page_bytes(&c.m) / sizeof *kv;
+    for (size_t i = 0; i < n_pages * floats; i++) kv[i] = (float)(i % 97) * 0.01f - 0.5f;
+    for (size_t i = 0; i < (size_t)rows * width; i++) q[i] = (float)(i % 89) * 0.01f - 0.4f;
+    for (uint32_t i = 0; i < n_pages; i++) page[i] = kv + i * floats;
+    double seen = 0;
+    for (uint32_t r = 0; r < rows; r++) {
+        pages[r] = page;
+        pos[r] = first + r;
+        seen += pos[r] + 1;
+    }
+    c.a = (sl_attn_args){&c.m, 0, rows, q, width, pos, pages, 0.088f, o, width};
+    char shape[64];
+    snprintf(shape, sizeof shape, "h16/4x128 rows%u from%u", rows, first);
+    report(b, "attention", shape, seen * 4.0 * width, seen * 8.0 * c.m.n_kv_heads * c.m.head_dim,
+           attn_once, &c);
+    sl_free(kv), sl_free(page), sl_free((void *)pages), sl_free(pos), sl_free(q), sl_free(o);
+}
+
+/* ---- the pieces of kernels.def, one thread, in cache ---- */
+
+#define PIECE_N 4096u
+
+typedef struct piece {
+    float x[PIECE_N], y[PIECE_N], z[PIECE_N];
+    double freq[PIECE_N];
+    int which;
+} piece;
+
+enum {
+#define SL_KERNEL(name, tol, what) PIECE_##name,
+#include "kernel/kernels.def"
+#undef SL_KERNEL
+    PIECE_COUNT
+};
+
+static const char *const piece_name[] = {
+#define SL_KERNEL(name, tol, what) #name,
+#include "kernel/kernels.def"
+#undef SL_KERNEL
+};
+
+static void piece_once(bench *b, void *ctx, uint32_t rep) {
+    piece *p = ctx;
+    const sl_kernels *k = b->ex.k;
+    const float *row = p->x;
+    float max = 0, sum = 1;
+    sl_gemm_tile t = {p->x, SL_F32, 128, 32, 1, 32, &row, p->y};
+    sl_attn_page a = {p->x, p->y, p->z, 1, 128, 0, 31, 0.1f, &max, &sum, p->x};
+    (void)rep;
+    switch (p->which) {
+    case PIECE_gemm_tile:
+        k->gemm_tile(&t);
+        break;
+    case PIECE_attn_page:
+        k->attn_page(&a);
+        break;
+    case PIECE_swiglu:
+        k->swiglu(p->y, p->x, PIECE_N);
+        break;
+    case PIECE_rms_inverse:
+        p->y[0] = k->rms_inverse(p->x, 1e-6f, PIECE_N);
+        break;
+    case PIECE_rms_apply:
+        k->rms_apply(p->x, p->z, 0.5f, PIECE_N, p->y);
+        break;
+    case PIECE_sincos:
+        k->sincos(77, p->freq, PIECE_N, p->y, p->z);
+        break;
+    case PIECE_rotate:
+        k->rotate(p->y, p->y + PIECE_N / 2, p->z, p->z + PIECE_N / 2, PIECE_N / 2);
+        break;
+    case PIECE_divide:
+        k->divide(p->y, 1.01f, PIECE_N);
+        break;
+    case PIECE_softmax:
+        k->softmax(p->x, PIECE_N, p->y);
+        break;
+    case PIECE_expv:
+        k->expv(p->x, PIECE_N, p->y);
+        break;
+    case PIECE_add:
+        k->add(p->y, p->x, PIECE_N);
+        break;
+    case PIECE_scale:
+        k->scale(p->y, p->x, 0.9f, PIECE_N);
+        break;
+    case PIECE_add_scaled:
+        k->add_scaled(p->y, p->x, 1e-3f, PIECE_N);
+        break;
+    case PIECE_widen:
+        k->widen(p->x, SL_BF16, PIECE_N, p->y);
+        break;
+    case PIECE_to_bf16:
+        k->to_bf16(p->x, PIECE_N, (uint16_t *)p->y);
+        break;
+    }
+}
+
+static void bench_pieces(bench *b) {
+    piece *p = sl_alloc(1, sizeof *p);
+    if (!p) abort();
+    for (p->which = 0; p->which < PIECE_COUNT; p->which++) {
+        for (uint32_t i = 0; i < PIECE_N; i++) {
+            p->x[i] = p->y[i] = p->z[i] = (float)(i % 101) * 0.01f - 0.5f;
+            p->freq[i] = 1.0 / (1 + i);
+        }
+        bool tile = p->which == PIECE_gemm_tile || p->which == PIECE_attn_page;
+        double flops = tile ? 2.0 * PIECE_N * (1 + (p->which == PIECE_attn_page)) : PIECE_N;
+        report(b, piece_name[p->which], "piece of 4096", flops, 4.0 * PIECE_N, piece_once, p);
+    }
+    sl_free(p);
+}
+
+static int usage(void) {
+    fprintf(stderr, "usage: bench_kernels [--threads T] [--isa NAME] [--only TEXT] [--ms M] "
+                    "[--clock wall|cpu (1 thread)]\n");
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    static bench b = {.threads = 2, .budget_ns = 200000000u};
+    const char *isa = NULL;
+    for (int i = 1; i < argc; i += 2) {
+        if (i + 1 >= argc) return usage();
+        if (!strcmp(argv[i], "--threads"))
+            b.threads = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        else if (!strcmp(argv[i], "--isa"))
+            isa = argv[i + 1];
+        else if (!strcmp(argv[i], "--only"))
+            b.only = argv[i + 1];
+        else if (!strcmp(argv[i], "--ms"))
+            b.budget_ns = strtoull(argv[i + 1], NULL, 10) * 1000000u;
+        else if (!strcmp(argv[i], "--clock"))
+            b.cpu_clock = !strcmp(argv[i + 1], "cpu");
+        else
+            return usage();
+    }
+    if (b.cpu_clock && b.threads != 1) return usage();
+    sl_err err = {0};
+    b.ex.k = sl_kernels_select(isa);
+    b.weights = sl_alloc(WEIGHT_BYTES, 1);
+    if (!b.ex.k || !b.weights || sl_pool_create(b.threads, &b.ex.pool, &err) != SL_OK) {
+        fprintf(stderr, "bench_kernels: %s\n", b.ex.k ? err.msg : "no such instruction set here");
+        return 1;
+    }
+    uint16_t *h = (uint16_t *)b.weights;
+    for (size_t i = 0; i < WEIGHT_BYTES / 2; i++) h[i] = (uint16_t)(0x3000 + i * 7919 % 2048);
+    limits(&b);
+    printf("# f32 FMA peak %.1f GFLOP/s, read bandwidth %.1f GB/s, %u threads\n", b.peak_gflops,
+           b.peak_gbs, b.threads);
+    printf(
+        "isa,kernel,shape,threads,n,p10_us,p50_us,p90_us,gflops,gbs,pct_peak_flops,pct_peak_bw\n");
+    bench_gemm(&b, SL_BF16, 1024, 512, false);
+    bench_gemm(&b, SL_BF16, 2048, 1024, false);
+    bench_gemm(&b, SL_BF16, 2048, 1024, true);
+    bench_gemm(&b, SL_F16, 1024, 512, false);
+    bench_gemm(&b, SL_F32, 1024, 512, false);
+    bench_attention(&b, 1, 255);
+    bench_attention(&b, 1, 4095);
+    bench_attention(&b, 16, 1024);
+    bench_attention(&b, 512, 0);
+    bench_pieces(&b);
+    sl_pool_free(b.ex.pool);
+    sl_free(b.weights);
+    return 0;
+}

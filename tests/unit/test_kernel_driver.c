@@ -1,0 +1,356 @@
+/* The public kernels through the pool: whatever the threads, tiles, batch or chunking, the same
+ * bits. */
+#include "kernel_test.h"
+
+static sl_pool *pool_of(uint32_t threads) {
+    sl_pool *p = NULL;
+    sl_err err = {0};
+    assert_int_equal(sl_pool_create(threads, &p, &err), SL_OK);
+    return p;
+}
+
+/* Loops over every runnable table (ref included) and 0 (no pool) to 3 threads. */
+#define EACH_EXEC(ex)                                                                              \
+    for (uint32_t ee_i = 0; ee_i < 8; ee_i++)                                                      \
+        for (sl_exec ex = exec_of(ee_i); ex.k; sl_pool_free(ex.pool), ex.k = NULL)
+
+static sl_exec exec_of(uint32_t i) {
+    bool supported = false;
+    const sl_kernels *k = sl_kernels_at(i / 4, &supported);
+    if (!k || !supported) return (sl_exec){0};
+    return (sl_exec){.k = k, .pool = i % 4 ? pool_of(i % 4) : NULL};
+}
+
+static float dot_rule(const float *x, const void *w, sl_dtype dtype, size_t at, uint32_t k) {
+    float s[16] = {0};
+    for (uint32_t i = 0; i < (k + 15) / 16 * 16; i++)
+        s[i % 16] = fmaf(i < k ? x[i] : 0, i < k ? kt_weight(w, dtype, at + i) : 0, s[i % 16]);
+    for (int step = 8; step; step /= 2)
+        for (int i = 0; i < step; i++) s[i] += s[i + step];
+    return s[0];
+}
+
+/* ---- grouped products ---- */
+
+#define JOBS  5
+#define X_MAX 70
+
+typedef struct grouped {
+    uint32_t n, k;
+    sl_mat w[JOBS], up[JOBS];
+    const sl_mat *ups[JOBS];
+    void *base[2 * JOBS];
+    float *x, *y[JOBS], *want[JOBS];
+    uint32_t rows[JOBS], row[JOBS][X_MAX];
+    sl_gemm_job job[JOBS];
+} grouped;
+
+static void grouped_make(grouped *g, sl_dtype dtype, uint32_t n, uint32_t k) {
+    const uint32_t rows[JOBS] = {0, 1, 2 + kt_below(4), 33 + kt_below(5), 7};
+    *g = (grouped){.n = n, .k = k};
+    g->x = kt_floats((size_t)X_MAX * (k + 1));
+    for (int i = 0; i < JOBS; i++) {
+        g->rows[i] = rows[i];
+        g->w[i] = (sl_mat){kt_weights(dtype, (size_t)n * k, i & 1, &g->base[2 * i]), n, k, dtype};
+        g->up[i] =
+            (sl_mat){kt_weights(dtype, (size_t)n * k, i & 1, &g->base[2 * i + 1]), n, k, dtype};
+        g->ups[i] = &g->up[i];
+        for (uint32_t r = 0; r < rows[i]; r++) g->row[i][r] = kt_below(X_MAX);
+        g->y[i] = sl_alloc((size_t)X_MAX * (n + 2), sizeof(float));
+        g->want[i] = sl_alloc((size_t)X_MAX * (n + 2), sizeof(float));
+        assert_non_null(g->y[i]);
+        assert_non_null(g->want[i]);
+        g->job[i] = (sl_gemm_job){.w = &g->w[i],
+                                  .x = g->x,
+                                  .row = i == 4 ? NULL : g->row[i],
+                                  .n_rows = rows[i],
+                                  .x_stride = k + 1,
+                                  .y_stride = n + 2,
+                                  .y = g->y[i]};
+    }
+}
+
+static void grouped_free(grouped *g) {
+    for (int i = 0; i < JOBS; i++) sl_free(g->y[i]), sl_free(g->want[i]);
+    for (int i = 0; i < 2 * JOBS; i++) sl_free(g->base[i]);
+    sl_free(g->x);
+}
+
+static void grouped_expect(grouped *g, bool swiglu) {
+    for (int i = 0; i < JOBS; i++)
+        for (uint32_t r = 0; r < g->rows[i]; r++)
+            for (uint32_t c = 0; c < g->n; c++) {
+                const float *x = g->x + (size_t)(i == 4 ? r : g->row[i][r]) * (g->k + 1);
+                size_t at = (size_t)c * g->k;
+                float v = dot_rule(x, g->w[i].data, g->w[i].dtype, at, g->k);
+                if (swiglu) {
+                    float u = dot_rule(x, g->up[i].data, g->up[i].dtype, at, g->k);
+                    v = v / (1.0f + sl_expf(-v)) * u;
+                }
+                g->want[i][(size_t)r * (g->n + 2) + c] = v;
+            }
+}
+
+static void grouped_products_follow_the_rule(void **state) {
+    (void)state;
+    const uint32_t shapes[][2] = {{1, 1}, {7, 16}, {13, 33}, {130, 50}, {97, 128}, {24, 1041}};
+    grouped g;
+    for (size_t s = 0; s < SL_LEN(shapes); s++)
+        for (sl_dtype d = 0; d < SL_DTYPE_COUNT; d++) {
+            grouped_make(&g, d, shapes[s][0], shapes[s][1]);
+            for (int swiglu = 0; swiglu < 2; swiglu++) {
+                grouped_expect(&g, swiglu);
+                EACH_EXEC(ex) {
+                    if (ex.k == &sl_kernels_ref && s > 3)
+                        continue; /* slow, and covered by s <= 3 */
+                    for (int i = 0; i < JOBS; i++)
+                        memset(g.y[i], 0, X_MAX * (g.n + 2) * sizeof(float));
+                    if (swiglu)
+                        sl_gemm_swiglu(&ex, g.job, g.ups, JOBS);
+                    else
+                        sl_gemm(&ex, g.job, JOBS);
+                    for (int i = 0; i < JOBS; i++)
+                        kt_same("grouped product", g.y[i], g.want[i], X_MAX * (g.n + 2));
+                }
+            }
+            grouped_free(&g);
+        }
+}
+
+static void a_row_alone_equals_the_row_in_a_batch(void **state) {
+    (void)state;
+    enum { K = 200, N = 100 };
+    float *x = kt_floats(64 * K), *y = kt_floats(64 * N), one[N];
+    for (sl_dtype d = 0; d < SL_DTYPE_COUNT; d++) {
+        void *base;
+        sl_mat w = {kt_weights(d, N * K, false, &base), N, K, d};
+        EACH_EXEC(ex) {
+            sl_gemm_job all = {&w, x, NULL, 64, K, N, y};
+            sl_gemm(&ex, &all, 1);
+            for (uint32_t r = 0; r < 64; r++) {
+                sl_gemm_job j = {&w, x, &r, 1, K, N, one};
+                sl_gemm(&ex, &j, 1);
+                kt_same("row alone", one, y + r * N, N);
+            }
+        }
+        sl_free(base);
+    }
+    sl_free(x), sl_free(y);
+}
+
+/* ---- attention ---- */
+
+typedef struct attn_case {
+    sl_model_spec m;
+    uint32_t n, width;
+    float *kv, *q, *o, *want;
+    float *page[8];
+    float *const *pages[256];
+    uint32_t pos[256];
+} attn_case;
+
+static void attn_make(attn_case *c, uint32_t heads, uint32_t kv_heads, uint32_t dim,
+                      uint32_t window) {
+    *c = (attn_case){.m = {.n_layers = 2,
+                           .n_heads = heads,
+                           .n_kv_heads = kv_heads,
+                           .head_dim = dim,
+                           .sliding_window = window},
+                     .n = 150,
+                     .width = heads * dim};
+    size_t floats = sl_kv_page_bytes(&c->m) / sizeof(float);
+    c->kv = kt_floats(sl_kv_pages_for(c->n) * floats);
+    c->q = kt_floats((size_t)c->n * c->width);
+    c->o = kt_floats((size_t)c->n * c->width);
+    c->want = kt_floats((size_t)c->n * c->width);
+    for (uint32_t i = 0; i < sl_kv_pages_for(c->n); i++) c->page[i] = c->kv + i * floats;
+    for (uint32_t r = 0; r < c->n; r++) c->pages[r] = c->page, c->pos[r] = r;
+}
+
+static void attn_free(attn_case *c) {
+    sl_free(c->kv), sl_free(c->q), sl_free(c->o), sl_free(c->want);
+}
+
+/* Rows [from, to) of the case into o. */
+static void attn_rows(const sl_exec *ex, attn_case *c, uint32_t from, uint32_t to, float *o) {
+    sl_attn_args a = {&c->m,
+                      1,
+                      to - from,
+                      c->q + (size_t)from * c->width,
+                      c->width,
+                      c->pos + from,
+                      c->pages + from,
+                      0.11f,
+                      o + (size_t)from * c->width,
+                      c->width};
+    sl_attention(ex, &a);
+}
+
+static double attn_naive(const attn_case *c, uint32_t r, uint32_t h, uint32_t d, double *mag) {
+    uint32_t kvh = h / (c->m.n_heads / c->m.n_kv_heads), dim = c->m.head_dim,
+             w = c->m.sliding_window;
+    uint32_t lo = w && r + 1 > w ? r + 1 - w : 0;
+    double s[256], top = -1e300, den = 0, num = 0, steep = 1;
+    *mag = 0;
+    for (uint32_t p = lo; p <= r; p++) {
+        const float *k = c->page[p / 32] + sl_kv_tile_offset(&c->m, 1, 0, kvh) + p % 32 * dim;
+        s[p] = 0;
+        for (uint32_t i = 0; i < dim; i++) s[p] += (double)c->q[r * c->width + h * dim + i] * k[i];
+        s[p] *= (double)0.11f;
+        top = fmax(top, s[p]);
+        steep = fmax(steep, fabs(s[p]));
+    }
+    for (uint32_t p = lo; p <= r; p++) {
+        float v = c->page[p / 32][sl_kv_tile_offset(&c->m, 1, 1, kvh) + p % 32 * dim + d];
+        double e = exp(s[p] - top);
+        den += e;
+        num += e * v;
+        *mag = fmax(*mag, fabs((double)v) * steep);
+    }
+    return num / den;
+}
+
+static void attention_case(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t window) {
+    attn_case c;
+    attn_make(&c, heads, kv_heads, dim, window);
+    sl_exec ref = {.k = &sl_kernels_ref};
+    attn_rows(&ref, &c, 0, c.n, c.want);
+    for (uint32_t r = 0; r < c.n; r++)
+        for (uint32_t i = 0; i < c.width; i++) {
+            double mag, want = attn_naive(&c, r, i / dim, i % dim, &mag);
+            assert_true(fabs(c.want[r * c.width + i] - want) <= 2e-6 * mag);
+        }
+    EACH_EXEC(ex) {
+        memset(c.o, 0, (size_t)c.n * c.width * sizeof(float));
+        attn_rows(&ex, &c, 0, c.n, c.o);
+        kt_same("attention whole", c.o, c.want, (size_t)c.n * c.width);
+        memset(c.o, 0, (size_t)c.n * c.width * sizeof(float));
+        for (uint32_t r = 0, n; r < c.n; r += n) {
+            n = 1 + kt_below(40);
+            n = SL_MIN(n, c.n - r);
+            attn_rows(&ex, &c, r, r + n, c.o);
+        }
+        kt_same("attention in chunks", c.o, c.want, (size_t)c.n * c.width);
+    }
+    attn_free(&c);
+}
+
+static void attention_is_softmax_whole_or_in_chunks(void **state) {
+    (void)state;
+    attention_case(4, 2, 16, 0);
+    attention_case(3, 1, 20, 0);
+    attention_case(2, 2, 64, 0);
+    attention_case(36, 2, 8, 0);
+    attention_case(4, 1, 16, 1);
+    attention_case(4, 4, 16, 40);
+    attention_case(2, 1, 32, 150);
+}
+
+/* ---- the rest ---- */
+
+static void norm_and_rope_do_not_depend_on_threads(void **state) {
+    (void)state;
+    enum { ROWS = 60, N = 1300, HEADS = 10, DIM = 130 };
+    float *x = kt_floats(ROWS * N), *want = kt_floats(ROWS * N), *y = kt_floats(ROWS * N);
+    uint32_t pos[ROWS];
+    double freq[DIM / 2];
+    for (int i = 0; i < ROWS; i++) pos[i] = kt_below(100000);
+    for (int i = 0; i < DIM / 2; i++) freq[i] = pow(1e4, -2.0 * i / DIM);
+    for (sl_dtype d = 0; d < SL_DTYPE_COUNT; d++) {
+        void *base;
+        sl_mat w = {kt_weights(d, N, true, &base), 1, N, d};
+        for (int r = 0; r < ROWS; r++) {
+            const float *xr = x + r * N;
+            float inv = 1.0f / sqrtf(dot_rule(xr, xr, SL_F32, 0, N) / (float)N + 1e-5f);
+            for (int i = 0; i < N; i++)
+                want[r * N + i] = xr[i] * inv * kt_weight(w.data, d, (size_t)i);
+        }
+        EACH_EXEC(ex) {
+            memcpy(y, x, ROWS * N * sizeof *x);
+            sl_rmsnorm(&ex, y, &w, 1e-5f, ROWS, N, y);
+            kt_same("rmsnorm", y, want, ROWS * N);
+        }
+        sl_free(base);
+    }
+    memcpy(want, x, ROWS * N * sizeof *x);
+    sl_rope(&(sl_exec){.k = &sl_kernels_ref}, want, pos, freq, ROWS, HEADS, DIM, N);
+    EACH_EXEC(ex) {
+        memcpy(y, x, ROWS * N * sizeof *x);
+        sl_rope(&ex, y, pos, freq, ROWS, HEADS, DIM, N);
+        kt_same("rope", y, want, ROWS * N);
+    }
+    for (int r = 0; r < ROWS; r += 13) { /* pairs i and i + DIM/2 of head 3, by libm */
+        float *a = x + r * N + 3 * DIM, *b = want + r * N + 3 * DIM;
+        for (int i = 0; i < DIM / 2; i++) {
+            double t = pos[r] * freq[i], lo = a[i], hi = a[i + DIM / 2];
+            double tol = 1e-6 * (fabs(lo) + fabs(hi)) + 1e-44;
+            assert_true(fabs(b[i] - (lo * cos(t) - hi * sin(t))) <= tol);
+            assert_true(fabs(b[i + DIM / 2] - (hi * cos(t) + lo * sin(t))) <= tol);
+        }
+    }
+    sl_free(x), sl_free(y), sl_free(want);
+}
+
+static void vectors_do_not_depend_on_threads(void **state) {
+    (void)state;
+    const size_t n = 200003;
+    float *x = kt_floats(n), *y0 = kt_floats(n), *y = kt_floats(n), *z = kt_floats(n);
+    uint16_t *h = sl_alloc(n, sizeof *h);
+    assert_non_null(h);
+    EACH_EXEC(ex) {
+        memcpy(y, y0, n * sizeof *y);
+        memcpy(z, y0, n * sizeof *y);
+        sl_vec_add(&ex, y, x, n);
+        for (size_t i = 0; i < n; i++) z[i] += x[i];
+        kt_same("vec_add", y, z, n);
+        sl_vec_add_scaled(&ex, y, x, 0.3f, n);
+        for (size_t i = 0; i < n; i++) {
+            float p = 0.3f * x[i];
+            z[i] += p;
+        }
+        kt_same("vec_add_scaled", y, z, n);
+        sl_vec_scale(&ex, y, x, -1.7f, n);
+        for (size_t i = 0; i < n; i++) z[i] = -1.7f * x[i];
+        kt_same("vec_scale", y, z, n);
+        sl_to_bf16(&ex, x, n, h);
+        for (size_t i = 0; i < n; i++) assert_int_equal(h[i], sl_f32_to_bf16(x[i]));
+        sl_widen(&ex, h, SL_BF16, n, y);
+        for (size_t i = 0; i < n; i++) z[i] = sl_bf16_to_f32(h[i]);
+        kt_same("widen", y, z, n);
+        sl_vec_add(&ex, y, x, 0);
+        sl_gemm(&ex, NULL, 0);
+    }
+    sl_softmax(x, 1000, y);
+    sl_kernels_ref.softmax(x, 1000, z);
+    kt_same("softmax", y, z, 1000);
+    sl_free(x), sl_free(y0), sl_free(y), sl_free(z), sl_free(h);
+}
+
+static void kernels_allocate_nothing(void **state) {
+    (void)state;
+    enum { K = 512, N = 512 };
+    void *base;
+    float *x = kt_floats(8 * K), *y = kt_floats(8 * N);
+    sl_mat w = {kt_weights(SL_BF16, N * K, false, &base), N, K, SL_BF16};
+    sl_exec ex = {.k = sl_kernels_select(NULL), .pool = pool_of(2)};
+    uint64_t before = sl_mem_count();
+    sl_gemm_job j = {&w, x, NULL, 8, K, N, y};
+    sl_gemm(&ex, &j, 1);
+    sl_softmax(x, K, y);
+    sl_rmsnorm(&ex, x, &(sl_mat){base, 1, K, SL_BF16}, 1e-5f, 8, K, y);
+    assert_int_equal(sl_mem_count(), before);
+    sl_pool_free(ex.pool);
+    sl_free(base), sl_free(x), sl_free(y);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grouped_products_follow_the_rule),
+        cmocka_unit_test(a_row_alone_equals_the_row_in_a_batch),
+        cmocka_unit_test(attention_is_softmax_whole_or_in_chunks),
+        cmocka_unit_test(norm_and_rope_do_not_depend_on_threads),
+        cmocka_unit_test(vectors_do_not_depend_on_threads),
+        cmocka_unit_test(kernels_allocate_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
