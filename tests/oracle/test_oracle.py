@@ -12,6 +12,8 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import check  # noqa: E402
+import numpy  # noqa: E402
+import reference  # noqa: E402
 import swap_experts  # noqa: E402
 
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", HERE.parents[1] / "build" / "sluice")).resolve()
@@ -30,6 +32,18 @@ def case_of(fixture, name):
 def test_fixtures_are_there():
     assert {"qwen3moe-tiny", "mixtral-tiny", "qwen3moe-sparse"} <= set(FIXTURES)
     assert SLUICE.is_file(), f"{SLUICE} is not built"
+
+
+@pytest.mark.parametrize("fixture,case", CASES)
+def test_golden_belongs_to_the_stored_weights(fixture, case):
+    golden = case_of(fixture, case)
+    model = reference.Model(FIXTURES[fixture])
+    got = model.forward(golden["prompt_ids"] + golden["greedy_ids"])
+    ref = numpy.load(FIXTURES[fixture] / golden["logits"], allow_pickle=False)
+    assert check.deviation(got.astype(numpy.float32), ref)[0] <= 1e-5
+    assert got[len(golden["prompt_ids"]) - 1 : -1].argmax(-1).tolist() == golden["greedy_ids"]
+    assert abs(model.min_margin - golden["min_router_margin"]) <= 1e-5
+    assert model.min_margin >= 1e-3 and golden["min_top1_gap"] >= 1e-2
 
 
 @pytest.mark.parametrize("fixture,case", CASES)

@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""A second oracle: the forward pass of both architectures in NumPy, in double precision.
+
+  python tests/oracle/reference.py FIXTURE      deviation of its goldens, f64 against f32
+
+Written from the papers (Mixtral arXiv:2401.04088, Qwen3 arXiv:2505.09388), for small checkpoints: no
+cache, every position at once. It ties the goldens to the stored weights without torch.
+"""
+
+import json
+import pathlib
+import struct
+import sys
+
+import numpy as np
+
+
+def load_weights(folder):
+    """{name: float64 array} of every tensor in the folder's safetensors files."""
+    out = {}
+    for path in sorted(pathlib.Path(folder).glob("*.safetensors")):
+        raw = path.read_bytes()
+        (size,) = struct.unpack_from("<Q", raw)
+        header = json.loads(raw[8 : 8 + size])
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            begin, end = (8 + size + x for x in entry["data_offsets"])
+            if entry["dtype"] == "BF16":
+                bits = np.frombuffer(raw[begin:end], "<u2").astype(np.uint32) << 16
+                values = bits.view(np.float32)
+            else:
+                values = np.frombuffer(raw[begin:end], {"F32": "<f4", "F16": "<f2"}[entry["dtype"]])
+            out[name] = values.astype(np.float64).reshape(entry["shape"])
+    return out
+
+
+def rms_norm(x, weight, eps):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def swiglu(x, gate, up, down):
+    g = x @ gate.T
+    return (g / (1 + np.exp(-g)) * (x @ up.T)) @ down.T
+
+
+def rotate(x, theta):
+    """RoPE on x [positions, heads, head_dim]; pairs are (i, i + head_dim/2)."""
+    half = x.shape[-1] // 2
+    frequency = theta ** (-np.arange(half) / half)
+    angle = (np.arange(x.shape[0])[:, None] * frequency)[:, None, :]
+    a, b = x[..., :half], x[..., half:]
+    cos, sin = np.cos(angle), np.sin(angle)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+class Model:
+    """A checkpoint folder; forward(ids) gives logits [positions, vocab]."""
+
+    def __init__(self, folder):
+        self.config = json.loads((pathlib.Path(folder) / "config.json").read_text())
+        self.w = load_weights(folder)
+        self.mixtral = self.config["model_type"] == "mixtral"
+        self.min_margin = 1.0
+
+    def attention(self, x, p):
+        c = self.config
+        heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
+        dim = c.get("head_dim") or c["hidden_size"] // heads
+        n = x.shape[0]
+        q, k, v = (x @ self.w[f"{p}.{name}_proj.weight"].T for name in "qkv")
+        q, k, v = (t.reshape(n, -1, dim) for t in (q, k, v))
+        if not self.mixtral:
+            q = rms_norm(q, self.w[f"{p}.q_norm.weight"], c["rms_norm_eps"])
+            k = rms_norm(k, self.w[f"{p}.k_norm.weight"], c["rms_norm_eps"])
+        q, k = rotate(q, c["rope_theta"]), rotate(k, c["rope_theta"])
+        k, v = (np.repeat(t, heads // kv_heads, axis=1) for t in (k, v))
+        scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(dim)
+        scores += np.triu(np.full((n, n), -np.inf), 1)
+        mixed = np.einsum("hqk,khd->qhd", softmax(scores), v)
+        return mixed.reshape(n, -1) @ self.w[f"{p}.o_proj.weight"].T
+
+    def experts(self, x, p):
+        names = ("w1", "w3", "w2") if self.mixtral else ("gate_proj", "up_proj", "down_proj")
+        top_k = self.config["num_experts_per_tok"]
+        probs = softmax(x @ self.w[f"{p}.gate.weight"].T)
+        order = np.argsort(-probs, axis=-1, kind="stable")
+        ranked = np.take_along_axis(probs, order, -1)
+        self.min_margin = min(self.min_margin, (ranked[:, top_k - 1] - ranked[:, top_k]).min())
+        weights = ranked[:, :top_k]
+        if self.mixtral or self.config["norm_topk_prob"]:
+            weights = weights / weights.sum(-1, keepdims=True)
+        y = np.zeros_like(x)
+        for e in range(probs.shape[-1]):
+            rows, place = np.nonzero(order[:, :top_k] == e)
+            parts = (self.w[f"{p}.experts.{e}.{name}.weight"] for name in names)
+            y[rows] += weights[rows, place][:, None] * swiglu(x[rows], *parts)
+        return y
+
+    def is_sparse(self, layer):
+        if self.mixtral:
+            return True
+        c = self.config
+        return layer not in c["mlp_only_layers"] and (layer + 1) % c["decoder_sparse_step"] == 0
+
+    def forward(self, ids):
+        eps = self.config["rms_norm_eps"]
+        x = self.w["model.embed_tokens.weight"][np.asarray(ids)]
+        for i in range(self.config["num_hidden_layers"]):
+            p = f"model.layers.{i}"
+            normed = rms_norm(x, self.w[f"{p}.input_layernorm.weight"], eps)
+            x = x + self.attention(normed, f"{p}.self_attn")
+            normed = rms_norm(x, self.w[f"{p}.post_attention_layernorm.weight"], eps)
+            if self.is_sparse(i):
+                x = x + self.experts(normed, f"{p}.{'block_sparse_moe' if self.mixtral else 'mlp'}")
+            else:
+                parts = (self.w[f"{p}.mlp.{n}_proj.weight"] for n in ("gate", "up", "down"))
+                x = x + swiglu(normed, *parts)
+        x = rms_norm(x, self.w["model.norm.weight"], eps)
+        tied = self.config["tie_word_embeddings"]
+        return x @ self.w["model.embed_tokens.weight" if tied else "lm_head.weight"].T
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    golden = json.loads((folder / "golden.json").read_text(encoding="utf-8"))
+    for case in golden["cases"]:
+        model = Model(folder)
+        ref = np.load(folder / case["logits"])
+        got = model.forward(case["prompt_ids"] + case["greedy_ids"])
+        worst = (abs(got - ref).max(-1) / abs(ref).max(-1)).max()
+        print(
+            f"{folder.name} {case['name']}: {worst:.2e}, router margin {model.min_margin:.1e} "
+            f"(golden {case['min_router_margin']:.1e})"
+        )
+
+
+if __name__ == "__main__":
+    main()
