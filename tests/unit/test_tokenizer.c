@@ -1,6 +1,8 @@
-/* Tokenizers against goldens: every folder of tests/golden (or those named on the command line)
- * that has a tokenizer.jsonl, lines of {"text","ids","decoded"} written by the tokenizers library.
- */
+/* Tokenizers against goldens of the tokenizers library: the folders of tests/golden and of
+ * tests/golden/tokenizers, the demo model once it is made, or the folders named on the command
+ * line. tokenizer.jsonl has lines of {"text","ids","decoded"} with an optional "template" (true:
+ * ids include what the post-processor adds); decode.jsonl, where there is one, has lines of
+ * {"ids","decoded"} for ids that no text has. */
 #include "base/mem.h"
 #include "format/json.h"
 #include "model/tokenizer.h"
@@ -98,40 +100,50 @@ static bool check_file(const sl_tokenizer *tok, const char *path, int *lines, in
     return true;
 }
 
-/* Failed lines of one folder. */
-static int check_folder(const char *folder) {
+/* Failed lines of the goldens in `goldens` for the tokenizer in `folder`. */
+static int check_folder(const char *folder, const char *goldens) {
     char path[4096];
-    snprintf(path, sizeof path, "%s/tokenizer.jsonl", folder);
-    if (access(path, R_OK) != 0) return printf("skip %s: no tokenizer.jsonl\n", folder), 0;
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    bool there = access(path, R_OK) == 0;
+    snprintf(path, sizeof path, "%s/tokenizer.jsonl", goldens);
+    if (!there || access(path, R_OK) != 0)
+        return printf("skip %s: no %s\n", goldens, there ? "tokenizer.jsonl" : "tokenizer.json"), 0;
     sl_tokenizer *tok = NULL;
     sl_err err = {0};
     if (sl_tokenizer_open(folder, &tok, &err) != SL_OK) fail_msg("%s: %s", folder, err.msg);
     int lines = 0, decodes = 0, failed = 0;
     assert_true(check_file(tok, path, &lines, &failed));
-    snprintf(path, sizeof path, "%s/decode.jsonl", folder);
+    snprintf(path, sizeof path, "%s/decode.jsonl", goldens);
     check_file(tok, path, &decodes, &failed);
-    printf("%s: %d lines, %d of ids alone, %d failed\n", folder, lines, decodes, failed);
+    printf("%s: %d lines, %d of ids alone, %d failed\n", goldens, lines, decodes, failed);
     sl_tokenizer_free(tok);
     return lines > 0 ? failed : 1;
+}
+
+static int check_folders_in(const char *parent) {
+    DIR *dir = opendir(parent);
+    if (!dir) fail_msg("%s is missing", parent);
+    int failed = 0;
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+        char path[4096];
+        bool other = strcmp(e->d_name, "chat") == 0 || strcmp(e->d_name, "tokenizers") == 0 ||
+                     strcmp(e->d_name, "demo") == 0;
+        if (other || e->d_name[0] == '.' || e->d_type != DT_DIR) continue;
+        snprintf(path, sizeof path, "%s/%s", parent, e->d_name);
+        failed += check_folder(path, path);
+    }
+    closedir(dir);
+    return failed;
 }
 
 static void goldens_match(void **state) {
     (void)state;
     int failed = 0;
-    for (int i = 0; i < n_folders; i++) failed += check_folder(folders[i]);
+    for (int i = 0; i < n_folders; i++) failed += check_folder(folders[i], folders[i]);
     if (n_folders == 0) {
-        DIR *dir = opendir(GOLDEN);
-        if (!dir) return (void)printf("skip: no " GOLDEN "\n");
-        for (struct dirent *e; (e = readdir(dir)) != NULL;) {
-            char path[4096];
-            /* demo's goldens are for the model that is prepared, not committed: test_tokenizer_demo
-             */
-            if (e->d_name[0] == '.' || e->d_type != DT_DIR || strcmp(e->d_name, "demo") == 0)
-                continue;
-            snprintf(path, sizeof path, GOLDEN "/%s", e->d_name);
-            failed += check_folder(path);
-        }
-        closedir(dir);
+        failed += check_folders_in(GOLDEN);
+        failed += check_folders_in(GOLDEN "/tokenizers");
+        failed += check_folder(SL_SOURCE_DIR "/models/smollm2-moe", GOLDEN "/demo");
     }
     assert_int_equal(failed, 0);
 }
