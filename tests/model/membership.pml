@@ -1,0 +1,511 @@
+/* Membership of a lane's barrier, as in src/sched/membership.h and docs/membership.md.
+ *
+ * NA attention workers, NE expert workers (0 is the sequencer), NL lanes, LAYERS MoE layers. The
+ * ROUNDSth round of a lane is the last that anybody stays in or joins after, and at most DEATHS
+ * attention workers die, so every run ends. A run may only end with every live attention worker idle
+ * and every channel empty: a lost JOIN, a barrier that waits for ever or a lane that does not wake
+ * all show up as an invalid end state. The rest is assertions.
+ *
+ * Channels are per pair and lane. Workers really have one ordered channel a pair; splitting it allows
+ * more orders, so what holds here holds there. DEAD is one message for all lanes.
+ *
+ * Steps that nobody can tell apart from a delayed or lost message are merged, to keep the state space
+ * small: a member sends one layer to all expert workers at once (or dies after any part of it) and
+ * takes all replies of a layer at once; messages to the dead vanish.
+ *
+ * BUG_x plants a fault that a check must find; COVER_x fails when a situation is reached, to show
+ * that it is. run.sh knows which must fail. */
+#ifndef NA
+#define NA 3
+#endif
+#ifndef NE
+#define NE 2
+#endif
+#ifndef NL
+#define NL 2
+#endif
+#ifndef LAYERS
+#define LAYERS 2
+#endif
+#ifndef ROUNDS
+#define ROUNDS 3
+#endif
+#ifndef DEATHS
+#define DEATHS NA
+#endif
+
+#define MAXR (ROUNDS + NA + 2) /* joiners that came before round ROUNDS may need a few more */
+#define LAST (LAYERS - 1)
+#define UP(a, e, n) up[((a) * NE + (e)) * NL + (n)]
+#define DOWN(a, e, n) down[((a) * NE + (e)) * NL + (n)]
+#define EL(e, n) ((e) * NL + (n))
+#define RD(e, n, r) (EL(e, n) * MAXR + (r))
+#define BIT(a) (1 << (a))
+
+mtype = {JOIN, ROWS, OPEN, REPLY};
+chan up[NA * NE * NL] = [1] of {mtype, byte /*round*/, byte /*layer*/, byte /*set*/, bit /*stay*/};
+chan down[NA * NE * NL] = [1] of {mtype, byte /*round*/, byte /*set*/};
+chan obit[NE] = [NA] of {byte};
+
+byte dead = 0;       /* who really is dead */
+byte deaths = 0;     /* how many died; DEATHS also when no more will */
+byte known[NE];      /* whose death an expert worker was told */
+
+/* sequencer, per lane */
+byte seq_round[NL];
+byte seq_set[NL];    /* 0: asleep */
+byte seq_joiners[NL];
+byte seq_voted[NL];
+byte seq_stayers[NL];
+
+/* barriers, per expert worker, lane and round */
+byte bar_set[NE * NL * MAXR];
+byte bar_layer[NE * NL * MAXR];
+byte bar_sent[NE * NL * MAXR];
+
+/* ghosts: read by assertions and formulas only */
+byte truth[NL * MAXR]; /* the set that the sequencer fixed */
+byte left[NL];         /* said LEAVE, no JOIN since */
+byte joining[NL];      /* JOIN sent, no round yet */
+
+inline die(a) {
+    dead = dead | BIT(a);
+    deaths++;
+    n_ = 0;
+    do
+    :: n_ < NL ->
+        joining[n_] = joining[n_] & ~BIT(a);
+        i_ = 0;
+        do
+        :: i_ < NE ->
+            if
+            :: nempty(DOWN(a, i_, n_)) -> DOWN(a, i_, n_)?_, _, _
+            :: empty(DOWN(a, i_, n_))
+            fi;
+            i_++
+        :: else -> break
+        od;
+        n_++
+    :: else -> break
+    od;
+    n_ = 0;
+    i_ = 0
+}
+
+/* ---- attention worker, one lane ---- */
+
+proctype member(byte a, n) {
+    byte r, s, l, r2, s2, i_, n_;
+    bit stay;
+
+end_idle:
+    do
+    :: atomic { (dead & BIT(a)) -> goto gone }
+    :: atomic {
+        !(dead & BIT(a)) && seq_round[n] < ROUNDS ->
+        left[n] = left[n] & ~BIT(a);
+        joining[n] = joining[n] | BIT(a);
+        UP(a, 0, n)!JOIN, 0, 0, 0, 0
+       };
+       if
+       :: atomic { (dead & BIT(a)) -> goto gone }
+       :: atomic {
+            nempty(DOWN(a, 0, n)) && !(dead & BIT(a)) ->
+            DOWN(a, 0, n)?OPEN, r, s;
+            assert(s & BIT(a));
+            joining[n] = joining[n] & ~BIT(a);
+            l = 0;
+          }
+       fi;
+in_round:
+       /* one layer goes out, whole or cut off by death */
+       atomic {
+           if
+           :: (dead & BIT(a)) -> goto gone
+           :: else
+           fi;
+           if
+           :: l == LAST && r < ROUNDS -> stay = 1
+           :: stay = 0
+           fi;
+           if
+           :: l == LAST && !stay -> left[n] = left[n] | BIT(a)
+           :: else
+           fi;
+           if
+           :: i_ = 0;
+              do
+              :: i_ < NE -> UP(a, i_, n)!ROWS, r, l, s, stay; i_++
+              :: else -> break
+              od;
+              i_ = 0
+           :: deaths < DEATHS ->
+              i_ = 0;
+              do
+              :: i_ < NE -> UP(a, i_, n)!ROWS, r, l, s, stay; i_++
+              :: i_ < NE -> i_++
+              :: i_ == NE -> break
+              od;
+              die(a);
+              goto gone
+           fi
+       };
+       if
+       :: atomic { (dead & BIT(a)) -> goto gone }
+#if NE == 1 || defined(BUG_NO_WAIT)
+       :: atomic { nempty(DOWN(a, 0, n)) && !(dead & BIT(a)) ->
+#elif NE == 2
+       :: atomic { nempty(DOWN(a, 0, n)) && nempty(DOWN(a, 1, n)) && !(dead & BIT(a)) ->
+#else
+       :: atomic { nempty(DOWN(a, 0, n)) && nempty(DOWN(a, 1, n)) && nempty(DOWN(a, 2, n)) &&
+                   !(dead & BIT(a)) ->
+#endif
+            DOWN(a, 0, n)?REPLY, r2, s2;
+            i_ = 1;
+            do
+            :: i_ < NE ->
+                if
+                :: nempty(DOWN(a, i_, n)) -> DOWN(a, i_, n)?REPLY, _, _
+                :: empty(DOWN(a, i_, n)) /* only with BUG_NO_WAIT */
+                fi;
+                i_++
+            :: else -> break
+            od;
+            i_ = 0;
+            if
+            :: l < LAST -> l++; r2 = 0; s2 = 0; goto in_round
+            :: else
+            fi;
+            assert(r2 == r + 1);
+            assert((s2 & BIT(a) && stay) || (!(s2 & BIT(a)) && !stay));
+            r = r2; s = s2; l = 0; r2 = 0; s2 = 0;
+            if
+            :: stay -> stay = 0; goto in_round
+            :: else -> r = 0; s = 0
+            fi
+          }
+       fi
+    od;
+gone:
+    atomic { r = 0; s = 0; l = 0; r2 = 0; s2 = 0; stay = 0 }
+}
+
+/* ---- sequencer ---- */
+
+/* seq_set[n] becomes the set s of the next round; the joiners among it get ROUND_OPEN. */
+inline seq_open(n, s) {
+    seq_round[n] = seq_round[n] + 1;
+    assert(seq_round[n] < MAXR);
+#ifdef COVER_REOPEN
+    assert(!(seq_set[n] == 0 && seq_round[n] > 1)); /* a sleeping lane wakes */
+#endif
+    seq_set[n] = s;
+    truth[n * MAXR + seq_round[n]] = s;
+    seq_voted[n] = 0;
+    seq_stayers[n] = 0;
+    i_ = 0;
+    do
+    :: i_ < NA ->
+        if
+        :: (seq_joiners[n] & s & BIT(i_)) && !(dead & BIT(i_)) ->
+            assert(nfull(DOWN(i_, 0, n)));
+            DOWN(i_, 0, n)!OPEN, seq_round[n], s
+        :: else
+        fi;
+        i_++
+    :: else -> break
+    od;
+    i_ = 0;
+    seq_joiners[n] = 0
+}
+
+inline seq_join(n, a) {
+    assert(!(seq_set[n] & BIT(a)) && !(seq_joiners[n] & BIT(a)));
+    seq_joiners[n] = seq_joiners[n] | BIT(a);
+    if
+#ifdef BUG_SLEEP
+    :: false
+#else
+    :: seq_set[n] == 0 -> seq_open(n, BIT(a))
+#endif
+#ifdef BUG_JOIN_NOW
+    :: seq_set[n] != 0 && seq_voted[n] == 0 ->
+        seq_set[n] = seq_set[n] | BIT(a);
+        seq_joiners[n] = 0;
+        DOWN(a, 0, n)!OPEN, seq_round[n], seq_set[n]
+#endif
+    :: else
+    fi
+}
+
+/* Closes the round when the last live member has voted. */
+inline seq_check(n) {
+    closed = 0;
+    if
+    :: seq_set[n] != 0 &&
+#ifdef BUG_EARLY
+       seq_voted[n] != 0 &&
+       ((seq_set[n] & ~known[0] & ~seq_voted[n]) & ((seq_set[n] & ~known[0] & ~seq_voted[n]) - 1)) == 0
+#else
+       (seq_set[n] & ~known[0] & ~seq_voted[n]) == 0
+#endif
+       ->
+#ifdef BUG_EARLY
+        seq_stayers[n] = seq_stayers[n] | (seq_set[n] & ~seq_voted[n]);
+#endif
+        closed = seq_round[n];
+#ifdef BUG_OMIT_JOINER
+        next = seq_stayers[n] & ~known[0];
+#elif defined(BUG_KEEP_DEAD)
+        next = seq_stayers[n] | seq_joiners[n];
+#else
+        next = (seq_stayers[n] | seq_joiners[n]) & ~known[0];
+#endif
+        assert((next & left[n]) == 0);
+        if
+        :: next != 0 -> seq_open(n, next)
+        :: else -> seq_set[n] = 0; seq_voted[n] = 0; seq_stayers[n] = 0; seq_joiners[n] = 0
+        fi
+    :: else
+    fi
+}
+
+/* ---- barrier ---- */
+
+/* A round can be forgotten here; ghosts go with the last trace of it. */
+inline bar_forget(e, n, r) {
+    bar_set[RD(e, n, r)] = 0;
+    bar_layer[RD(e, n, r)] = 0;
+    bar_sent[RD(e, n, r)] = 0;
+#if LAYERS > 1
+    if
+    :: (seq_round[n] != r || seq_set[n] == 0) &&
+#if NE > 1
+       bar_set[RD(1, n, r)] == 0 &&
+#endif
+#if NE > 2
+       bar_set[RD(2, n, r)] == 0 &&
+#endif
+       bar_set[RD(0, n, r)] == 0 -> truth[n * MAXR + r] = 0
+    :: else
+    fi
+#endif
+}
+
+/* Runs the layer of round r if it may run. */
+inline bar_check(e, n, r) {
+    if
+    :: bar_set[RD(e, n, r)] != 0 && (bar_set[RD(e, n, r)] & ~bar_sent[RD(e, n, r)] & ~known[e]) == 0 ->
+        lay = bar_layer[RD(e, n, r)];
+        /* every member has sent, or really is dead; nobody else has sent */
+        assert((truth[n * MAXR + r] & ~bar_sent[RD(e, n, r)] & ~dead) == 0);
+        assert((bar_sent[RD(e, n, r)] & ~truth[n * MAXR + r]) == 0);
+        if
+        :: (bar_set[RD(e, n, r)] & ~known[e]) == 0 -> bar_forget(e, n, r) /* nobody is left */
+        :: else ->
+            assert(e != 0 || lay != LAST || closed == r);
+            i_ = 0;
+            do
+            :: i_ < NA ->
+                if
+                :: (bar_sent[RD(e, n, r)] & BIT(i_)) && !(dead & BIT(i_)) ->
+                    assert(nfull(DOWN(i_, e, n)));
+                    if
+                    :: e == 0 && lay == LAST -> DOWN(i_, e, n)!REPLY, r + 1, next
+                    :: else -> DOWN(i_, e, n)!REPLY, 0, 0
+                    fi
+                :: else
+                fi;
+                i_++
+            :: else -> break
+            od;
+            i_ = 0;
+            if
+            :: lay == LAST -> bar_forget(e, n, r)
+            :: else -> bar_sent[RD(e, n, r)] = 0; bar_layer[RD(e, n, r)] = lay + 1
+            fi
+        fi;
+        lay = 0
+    :: else
+    fi
+}
+
+inline bar_arrive(e, n, a, r, l, s) {
+#if LAYERS > 1
+    if
+    :: truth[n * MAXR + r] == 0 && (dead & BIT(a)) -> truth[n * MAXR + r] = s
+    :: else
+    fi;
+#endif
+    /* agreement: whatever member this worker heard of the round first, it is the sequencer's set */
+    assert(s == truth[n * MAXR + r]);
+    if
+    :: bar_set[RD(e, n, r)] == 0 -> assert(l == 0); bar_set[RD(e, n, r)] = s
+    :: else
+    fi;
+#ifdef COVER_OVERLAP
+    assert(r < 2 || bar_set[RD(e, n, r - 1)] == 0); /* two rounds are open here */
+#endif
+#ifdef COVER_SKIP
+    assert(r + 1 >= MAXR || bar_set[RD(e, n, r + 1)] == 0); /* the later round was heard of first */
+#endif
+#ifdef COVER_DEAD_FIRST
+    assert(!(bar_set[RD(e, n, r)] & known[e])); /* DEAD came before the set that holds the dead */
+#endif
+    assert(bar_set[RD(e, n, r)] & BIT(a));
+    assert(!(bar_sent[RD(e, n, r)] & BIT(a)));
+    assert(bar_layer[RD(e, n, r)] == l);
+    bar_sent[RD(e, n, r)] = bar_sent[RD(e, n, r)] | BIT(a)
+}
+
+/* ---- expert worker ---- */
+
+inline on_message(a, n) {
+    atomic {
+        nempty(UP(a, e, n)) ->
+        UP(a, e, n)?kind, r, l, s, stay;
+        closed = 0;
+        if
+        :: kind == JOIN -> seq_join(n, a)
+        :: else ->
+            bar_arrive(e, n, a, r, l, s);
+            if
+            :: e == 0 && l == LAST ->
+                assert(r == seq_round[n] && (seq_set[n] & BIT(a)) && !(seq_voted[n] & BIT(a)));
+                seq_voted[n] = seq_voted[n] | BIT(a);
+                if
+                :: stay -> seq_stayers[n] = seq_stayers[n] | BIT(a)
+                :: else
+                fi;
+                seq_check(n)
+            :: else
+            fi;
+            bar_check(e, n, r)
+        fi;
+        kind = 0; r = 0; l = 0; s = 0; stay = 0; closed = 0; next = 0
+    }
+}
+
+/* The end of worker a is taken note of: it counts as a bare header; what it still has in flight to
+ * this worker is dropped. */
+inline on_dead(a) {
+    known[e] = known[e] | BIT(a);
+    n = 0;
+    do
+    :: n < NL ->
+        if
+        :: nempty(UP(a, e, n)) -> UP(a, e, n)?_, _, _, _, _
+        :: empty(UP(a, e, n))
+        fi;
+        closed = 0;
+        if
+        :: e == 0 ->
+            seq_joiners[n] = seq_joiners[n] & ~BIT(a);
+#ifdef BUG_KEEP_DEAD
+            skip;
+#else
+            seq_stayers[n] = seq_stayers[n] & ~BIT(a);
+#endif
+            seq_check(n)
+        :: else
+        fi;
+        r = 1;
+        do
+        :: r < MAXR -> bar_check(e, n, r); r++
+        :: else -> break
+        od;
+        r = 0;
+        n++
+    :: else -> break
+    od;
+    n = 0;
+    closed = 0;
+    next = 0
+}
+
+proctype expert(byte e) {
+    byte r, l, s, a, n, i_, lay, next, closed;
+    bit stay;
+    mtype kind;
+
+end_serve:
+    do
+    :: on_message(0, 0)
+#if NA > 1
+    :: on_message(1, 0)
+#endif
+#if NA > 2
+    :: on_message(2, 0)
+#endif
+#if NL > 1
+    :: on_message(0, 1)
+#if NA > 1
+    :: on_message(1, 1)
+#endif
+#if NA > 2
+    :: on_message(2, 1)
+#endif
+#endif
+    :: atomic {
+        e == 0 && (dead & ~known[0]) != 0 ->
+        if
+        :: (dead & ~known[0]) & 1 -> a = 0
+        :: (dead & ~known[0]) & 2 -> a = 1
+        :: (dead & ~known[0]) & 4 -> a = 2
+        fi;
+#ifndef BUG_NO_ANNOUNCE
+        i_ = 1;
+        do
+        :: i_ < NE -> obit[i_]!a; i_++
+        :: else -> break
+        od;
+        i_ = 0;
+#endif
+        on_dead(a);
+        a = 0
+       }
+    :: atomic {
+        nempty(obit[e]) -> obit[e]?a;
+        on_dead(a);
+#ifdef BUG_FORGET_DEAD
+        known[e] = known[e] & ~BIT(a);
+#endif
+        a = 0
+       }
+    od
+}
+
+/* Any attention worker may die at any moment, or no more of them from some moment on: a death must
+ * never be what gets a stuck run going again. */
+proctype reaper() {
+    byte i_, n_;
+end_reap:
+    do
+    :: atomic { deaths < DEATHS && !(dead & BIT(0)) -> die(0) }
+#if NA > 1
+    :: atomic { deaths < DEATHS && !(dead & BIT(1)) -> die(1) }
+#endif
+#if NA > 2
+    :: atomic { deaths < DEATHS && !(dead & BIT(2)) -> die(2) }
+#endif
+    :: atomic { deaths = DEATHS; break }
+    od
+}
+
+init {
+    byte i, n;
+    atomic {
+        for (n : 0 .. NL - 1) {
+            for (i : 0 .. NA - 1) { run member(i, n) }
+        }
+        for (i : 0 .. NE - 1) { run expert(i) }
+        run reaper();
+        i = 0;
+        n = 0
+    }
+}
+
+#ifdef LTL
+/* A JOIN is answered: its sender gets into a round or dies. */
+ltl no_lost_join { [] ((joining[0] & 1) -> <> !(joining[0] & 1)) }
+#endif
