@@ -5,8 +5,8 @@
  *   1. rows of the step <= max_rows;
  *   2. if a prompt waits, min_chunk rows (or what the prompt still needs, if less) are kept for it,
  *      so that decoding requests cannot starve it;
- *   3. decoding slots get one row each, taken round the table from `turn` on, so that no slot starves
- *      when there are more of them than rows;
+ *   3. decoding slots get one row each, taken round the table from `turn` on, so that no slot
+ * starves when there are more of them than rows;
  *   4. the prompt chunk belongs to the oldest prefilling slot that may take rows, and gets what is
  *      left, at most max_chunk. */
 #ifndef SL_SCHED_BATCHER_H
@@ -28,8 +28,9 @@ typedef enum sl_slot_state {
 typedef struct sl_slot_need {
     sl_slot_state state;
     uint32_t prompt_left; /* PREFILL: > 0 */
-    uint32_t max_rows;    /* rows its KV pages and its lead over the coordinator allow now; 0: parked */
-    uint64_t arrival;     /* admission number: lower is older */
+    uint32_t
+        max_rows;     /* rows its KV pages and its lead over the coordinator allow now; 0: parked */
+    uint64_t arrival; /* admission number: lower is older */
 } sl_slot_need;
 
 typedef struct sl_batch_limits {

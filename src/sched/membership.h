@@ -1,7 +1,8 @@
 /* Membership of a lane's barrier: who must send before a layer of a round may run.
  *
- * The member set of a (lane, round) is fixed before its first message. Three state machines agree on
- * it; tests/model/membership.pml is the same protocol, model-checked; docs/membership.md draws it.
+ * The member set of a (lane, round) is fixed before its first message. Three state machines agree
+ * on it; tests/model/membership.pml is the same protocol, model-checked; docs/membership.md draws
+ * it.
  *
  *   sl_member   one per lane at each attention worker
  *   sl_seq      one per lane at the sequencer, the lowest live expert worker
@@ -40,8 +41,8 @@
 
 /* ---- sorted sets of worker ids ---- */
 
-/* ids[0..n) ascending, no duplicates. Zero-initialise; free with sl_idset_free. A set decoded from a
- * message may point at borrowed memory with cap 0, as long as nothing is inserted into it. */
+/* ids[0..n) ascending, no duplicates. Zero-initialise; free with sl_idset_free. A set decoded from
+ * a message may point at borrowed memory with cap 0, as long as nothing is inserted into it. */
 typedef struct sl_idset {
     uint32_t *ids;
     size_t n;
@@ -55,6 +56,8 @@ sl_status sl_idset_add(sl_idset *s, uint32_t id, sl_err *err);
 /* True if the id was in the set. */
 bool sl_idset_remove(sl_idset *s, uint32_t id);
 bool sl_idset_has(const sl_idset *s, uint32_t id);
+/* *index: of the id, or where it would go. */
+bool sl_idset_find(const sl_idset *s, uint32_t id, size_t *index);
 bool sl_idset_equal(const sl_idset *a, const sl_idset *b);
 sl_status sl_idset_copy(const sl_idset *from, sl_idset *to, sl_err *err);
 /* A set built from untrusted ids: SL_ERR_PROTOCOL unless strictly ascending, SL_ERR_LIMIT if n is
@@ -68,8 +71,9 @@ void sl_idset_free(sl_idset *s);
 
 typedef struct sl_seq sl_seq;
 
-/* What an event at the sequencer asks the caller to send. The sets are borrowed until the next call
- * on this sl_seq: copy or encode them at once, since replies of the last layer leave later. */
+/* What an event at the sequencer asks the caller to send. The sets are never NULL and borrowed
+ * until the next call on this sl_seq: copy or encode them at once, since last-layer replies leave
+ * later. */
 typedef struct sl_seq_out {
     bool dropped;            /* the event came from a dead member: ignore its message */
     bool closed;             /* a round closed: next_to get NEXT(round, set) on the last reply */
@@ -109,8 +113,8 @@ typedef struct sl_barrier sl_barrier;
 typedef struct sl_ready {
     uint64_t round;
     uint32_t layer;
-    const sl_idset *reply_to; /* live members: each gets exactly one reply; borrowed until the next
-                                 call on this barrier; may be empty when the senders died */
+    const sl_idset *reply_to; /* its live members, never empty: each gets exactly one reply;
+                                 borrowed until the next call on this barrier */
 } sl_ready;
 
 /* n_moe > 0: number of MoE layers. max_members as in sl_seq_create. */
@@ -119,12 +123,12 @@ void sl_barrier_free(sl_barrier *b);
 
 /* A message of a member arrived. set: what it carried, NULL if nothing; copied. After SL_OK call
  * sl_barrier_pop until it is false. *dropped: the sender is dead, forget the message and its rows.
- * A member of the next round may be early (its layer 0 arrives while others still owe the last layer
- * of this round): it waits its turn here.
+ * Rounds are independent of each other: a joiner's layer 0 of the next round may arrive, and run,
+ * while members of this round still owe their last layer here.
  * SL_ERR_PROTOCOL: not a member, first message of a round without a set, a set that differs from
- * what another member sent, a round that is over, a layer that is not next, a second message before
- * the reply, a round more than SL_MAX_WORKERS ahead (rounds whose members all died can be skipped,
- * others cannot). */
+ * what another member sent or holds more than max_members, a round that is over for this member, a
+ * layer that is not next, a second message before the reply, a round more than SL_MAX_WORKERS ahead
+ * (only rounds that never got past their first layer anywhere, by death, are never heard of). */
 sl_status sl_barrier_arrive(sl_barrier *b, uint32_t member, uint64_t round, uint32_t layer,
                             const sl_idset *set, bool *dropped, sl_err *err);
 /* The sequencer announced (or is) the end of this member: it counts as a bare header from now on.
@@ -136,9 +140,9 @@ bool sl_barrier_pop(sl_barrier *b, sl_ready *out);
 /* Forget rounds and arrivals, keep the dead. */
 void sl_barrier_reset(sl_barrier *b, uint64_t epoch);
 uint64_t sl_barrier_epoch(const sl_barrier *b);
-/* For error messages and metrics: the (round, layer) waited for and who has not sent; false if no
- * round is open. *missing (may be NULL) is copied into. */
-bool sl_barrier_waiting(const sl_barrier *b, uint64_t *round, uint32_t *layer, sl_idset *missing);
+/* For error messages and metrics: the oldest open (round, layer) and who has not sent; false if no
+ * round is open. missing: borrowed until the next call on this barrier. */
+bool sl_barrier_waiting(sl_barrier *b, uint64_t *round, uint32_t *layer, const sl_idset **missing);
 
 /* ---- member ---- */
 
@@ -151,9 +155,9 @@ typedef enum sl_member_state {
 typedef struct sl_member {
     uint32_t id;
     sl_member_state state;
-    bool voted;     /* STAY or LEAVE is said for this round */
-    bool stay;      /* what was said */
-    bool wanted;    /* work came after LEAVE: join again when the round ends */
+    bool voted;  /* STAY or LEAVE is said for this round */
+    bool stay;   /* what was said */
+    bool wanted; /* work came after LEAVE: join again when the round ends */
     uint64_t epoch;
     uint64_t round; /* current or latest round, 0: none in this epoch */
     sl_idset set;   /* of the current round; owned */
@@ -174,8 +178,8 @@ void sl_member_vote(sl_member *m, bool stay);
 bool sl_member_needs_set(const sl_member *m, uint32_t layer);
 /* NEXT arrived. Call it when every expert worker has answered the last layer. With this member in
  * the set the round `round` begins; without it the lane is IDLE here, or JOINING with *send_join if
- * work came meanwhile. SL_ERR_PROTOCOL: not the round after this one, before the vote, or a set that
- * contradicts the vote. */
+ * work came meanwhile. SL_ERR_PROTOCOL: not the round after this one, before the vote, or a set
+ * that contradicts the vote. */
 sl_status sl_member_next(sl_member *m, uint64_t round, const sl_idset *set, bool *send_join,
                          sl_err *err);
 /* Back to IDLE; the caller drops the unfinished step and calls sl_member_want if there is work. */

@@ -1,0 +1,326 @@
+#include "sched/membership.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { OWES, SENT, DIED }; /* a member in the round's current layer */
+
+typedef struct bar_worker {
+    uint32_t id;
+    bool dead;
+    bool unanswered; /* a message of it waits here */
+    uint64_t round;  /* the latest it sent for */
+} bar_worker;
+
+typedef struct bar_round {
+    uint64_t round;
+    uint32_t layer;
+    size_t owed, sent; /* live members; both 0 cannot be */
+    sl_idset set;
+    uint8_t *did; /* [max_members], parallel to set */
+} bar_round;
+
+struct sl_barrier {
+    uint32_t n_moe;
+    size_t max_members;
+    uint64_t epoch, newest;
+    bar_worker *workers; /* ascending ids */
+    size_t n_workers, cap_workers;
+    bar_round *rounds; /* ascending rounds; [n_rounds, cap_rounds) own memory to be used again */
+    size_t n_rounds, cap_rounds;
+    sl_idset reply;
+};
+
+/* Two rounds overlap when a joiner is early; more only after deaths or with a single layer. */
+#define ROUNDS_AT_FIRST 2
+
+static sl_status grow_rounds(sl_barrier *b, size_t cap, sl_err *err) {
+    if (cap <= b->cap_rounds) return SL_OK;
+    bar_round *rounds = sl_grow(b->rounds, b->cap_rounds, cap, sizeof *rounds);
+    if (!rounds) return sl_fail(err, SL_ERR_NOMEM, "no memory for %zu open rounds", cap);
+    b->rounds = rounds;
+    while (b->cap_rounds < cap) {
+        bar_round r = {0};
+        sl_status st = sl_idset_reserve(&r.set, b->max_members, err);
+        r.did = sl_alloc(b->max_members, 1);
+        if (st == SL_OK && !r.did)
+            st = sl_fail(err, SL_ERR_NOMEM, "no memory for a round of %zu members", b->max_members);
+        if (st != SL_OK) {
+            sl_idset_free(&r.set);
+            sl_free(r.did);
+            return st;
+        }
+        rounds[b->cap_rounds++] = r;
+    }
+    return SL_OK;
+}
+
+static sl_status grow_workers(sl_barrier *b, size_t cap, sl_err *err) {
+    if (cap <= b->cap_workers) return SL_OK;
+    if (cap > SL_MAX_WORKERS)
+        return sl_fail(err, SL_ERR_LIMIT, "barrier: %zu workers seen, at most %u", cap,
+                       SL_MAX_WORKERS);
+    bar_worker *w = sl_grow(b->workers, b->cap_workers, cap, sizeof *w);
+    if (!w) return sl_fail(err, SL_ERR_NOMEM, "no memory for %zu workers", cap);
+    b->workers = w;
+    b->cap_workers = cap;
+    return SL_OK;
+}
+
+sl_status sl_barrier_create(uint32_t n_moe, size_t max_members, sl_barrier **out, sl_err *err) {
+    *out = NULL;
+    if (n_moe == 0) return sl_fail(err, SL_ERR_ARG, "barrier: n_moe is 0");
+    if (max_members == 0 || max_members > SL_MAX_WORKERS)
+        return sl_fail(err, SL_ERR_ARG, "max_members is %zu, must be 1 to %u", max_members,
+                       SL_MAX_WORKERS);
+    sl_barrier *b = sl_alloc(1, sizeof *b);
+    if (!b) return sl_fail(err, SL_ERR_NOMEM, "no memory for a barrier");
+    b->n_moe = n_moe;
+    b->max_members = max_members;
+    sl_status st = sl_idset_reserve(&b->reply, max_members, err);
+    if (st == SL_OK) st = grow_workers(b, max_members, err);
+    if (st == SL_OK) st = grow_rounds(b, ROUNDS_AT_FIRST, err);
+    if (st != SL_OK) {
+        sl_barrier_free(b);
+        return st;
+    }
+    *out = b;
+    return SL_OK;
+}
+
+void sl_barrier_free(sl_barrier *b) {
+    if (!b) return;
+    for (size_t i = 0; i < b->cap_rounds; i++) {
+        sl_idset_free(&b->rounds[i].set);
+        sl_free(b->rounds[i].did);
+    }
+    sl_free(b->rounds);
+    sl_free(b->workers);
+    sl_idset_free(&b->reply);
+    sl_free(b);
+}
+
+static bool find_worker(const sl_barrier *b, uint32_t id, size_t *at) {
+    size_t lo = 0, hi = b->n_workers;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (b->workers[mid].id < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    *at = lo;
+    return lo < b->n_workers && b->workers[lo].id == id;
+}
+
+static bool is_dead(const sl_barrier *b, uint32_t id) {
+    size_t at;
+    return find_worker(b, id, &at) && b->workers[at].dead;
+}
+
+/* The worker's entry, added if it is new. */
+static sl_status take_worker(sl_barrier *b, uint32_t id, bar_worker **out, sl_err *err) {
+    size_t at;
+    if (!find_worker(b, id, &at)) {
+        if (b->n_workers == b->cap_workers) {
+            size_t cap = SL_MAX(SL_MIN(2 * b->cap_workers, SL_MAX_WORKERS), b->n_workers + 1);
+            sl_status st = grow_workers(b, cap, err);
+            if (st != SL_OK) return st;
+        }
+        memmove(b->workers + at + 1, b->workers + at, (b->n_workers - at) * sizeof *b->workers);
+        b->workers[at] = (bar_worker){.id = id};
+        b->n_workers++;
+    }
+    *out = &b->workers[at];
+    return SL_OK;
+}
+
+static bool find_round(const sl_barrier *b, uint64_t round, size_t *at) {
+    *at = 0;
+    while (*at < b->n_rounds && b->rounds[*at].round < round) ++*at;
+    return *at < b->n_rounds && b->rounds[*at].round == round;
+}
+
+static void drop_round(sl_barrier *b, size_t at) {
+    bar_round r = b->rounds[at];
+    memmove(b->rounds + at, b->rounds + at + 1, (b->n_rounds - at - 1) * sizeof r);
+    b->rounds[--b->n_rounds] = r;
+}
+
+/* First message of a round: may it open? */
+static sl_status check_new(const sl_barrier *b, const bar_worker *w, uint32_t member,
+                           uint64_t round, uint32_t layer, const sl_idset *set, sl_err *err) {
+    if (round == 0 || (w && round <= w->round))
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "worker %" PRIu32 " sent for round %" PRIu64 ", which is over for it",
+                       member, round);
+    if (round > b->newest && round - b->newest > SL_MAX_WORKERS)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "worker %" PRIu32 " sent for round %" PRIu64 ", newest known is %" PRIu64
+                       ", at most %u ahead",
+                       member, round, b->newest, SL_MAX_WORKERS);
+    if (!set)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "first message of round %" PRIu64 ", from worker %" PRIu32
+                       ", carries no member set",
+                       round, member);
+    if (set->n > b->max_members)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "round %" PRIu64 " of worker %" PRIu32 " has %zu members, at most %zu",
+                       round, member, set->n, b->max_members);
+    if (!sl_idset_has(set, member))
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "worker %" PRIu32 " is not in the set it sent for round %" PRIu64, member,
+                       round);
+    if (layer != 0)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "worker %" PRIu32 " began round %" PRIu64 " here with layer %" PRIu32,
+                       member, round, layer);
+    return SL_OK;
+}
+
+/* A further message of a known round: does it fit? */
+static sl_status check_known(const bar_round *r, const bar_worker *w, uint32_t member,
+                             uint32_t layer, const sl_idset *set, sl_err *err) {
+    if (!sl_idset_has(&r->set, member))
+        return sl_fail(err, SL_ERR_PROTOCOL, "worker %" PRIu32 " is no member of round %" PRIu64,
+                       member, r->round);
+    if (w && r->round < w->round)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "worker %" PRIu32 " sent for round %" PRIu64 " after round %" PRIu64, member,
+                       r->round, w->round);
+    if (set && !sl_idset_equal(set, &r->set))
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "round %" PRIu64 ": the set that worker %" PRIu32
+                       " sent (%zu members) differs from the one known (%zu members)",
+                       r->round, member, set->n, r->set.n);
+    if (layer != r->layer)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "worker %" PRIu32 " sent layer %" PRIu32 " of round %" PRIu64
+                       ", which is at layer %" PRIu32,
+                       member, layer, r->round, r->layer);
+    return SL_OK;
+}
+
+static sl_status open_round(sl_barrier *b, size_t at, uint64_t round, const sl_idset *set,
+                            sl_err *err) {
+    sl_status st = grow_rounds(b, b->n_rounds + 1, err);
+    if (st != SL_OK) return st;
+    bar_round r = b->rounds[b->n_rounds];
+    st = sl_idset_copy(set, &r.set, err);
+    SL_ASSERT(st == SL_OK); /* reserved, and check_new saw the size */
+    r.round = round;
+    r.layer = 0;
+    r.owed = r.sent = 0;
+    for (size_t i = 0; i < r.set.n; i++) {
+        r.did[i] = is_dead(b, r.set.ids[i]) ? DIED : OWES;
+        r.owed += r.did[i] == OWES;
+    }
+    memmove(b->rounds + at + 1, b->rounds + at, (b->n_rounds - at) * sizeof r);
+    b->rounds[at] = r;
+    b->n_rounds++;
+    b->newest = SL_MAX(b->newest, round);
+    return SL_OK;
+}
+
+sl_status sl_barrier_arrive(sl_barrier *b, uint32_t member, uint64_t round, uint32_t layer,
+                            const sl_idset *set, bool *dropped, sl_err *err) {
+    size_t at, wat, mat;
+    bar_worker *w = find_worker(b, member, &wat) ? &b->workers[wat] : NULL;
+    *dropped = w && w->dead;
+    if (*dropped) return SL_OK;
+    if (layer >= b->n_moe)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "worker %" PRIu32 " sent layer %" PRIu32 " of %" PRIu32, member, layer,
+                       b->n_moe);
+    if (w && w->unanswered)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "worker %" PRIu32 " sent layer %" PRIu32 " of round %" PRIu64
+                       " before its message of round %" PRIu64 " was answered",
+                       member, layer, round, w->round);
+    bool known = find_round(b, round, &at);
+    sl_status st = known ? check_known(&b->rounds[at], w, member, layer, set, err)
+                         : check_new(b, w, member, round, layer, set, err);
+    if (st == SL_OK) st = take_worker(b, member, &w, err);
+    if (st == SL_OK && !known) st = open_round(b, at, round, set, err);
+    if (st != SL_OK) return st;
+    bar_round *r = &b->rounds[at];
+    bool in = sl_idset_find(&r->set, member, &mat);
+    SL_ASSERT(in && r->did[mat] == OWES);
+    r->did[mat] = SENT;
+    r->owed--;
+    r->sent++;
+    w->unanswered = true;
+    w->round = round;
+    return SL_OK;
+}
+
+sl_status sl_barrier_dead(sl_barrier *b, uint32_t member, sl_err *err) {
+    bar_worker *w;
+    sl_status st = take_worker(b, member, &w, err);
+    if (st != SL_OK || w->dead) return st;
+    w->dead = true;
+    w->unanswered = false;
+    for (size_t i = b->n_rounds; i-- > 0;) {
+        bar_round *r = &b->rounds[i];
+        size_t at;
+        if (!sl_idset_find(&r->set, member, &at)) continue;
+        if (r->did[at] == OWES)
+            r->owed--;
+        else
+            r->sent--;
+        r->did[at] = DIED;
+        if (r->owed == 0 && r->sent == 0) drop_round(b, i);
+    }
+    return SL_OK;
+}
+
+bool sl_barrier_pop(sl_barrier *b, sl_ready *out) {
+    size_t i = 0, at;
+    while (i < b->n_rounds && b->rounds[i].owed > 0) i++;
+    if (i == b->n_rounds) return false;
+    bar_round *r = &b->rounds[i];
+    *out = (sl_ready){.round = r->round, .layer = r->layer, .reply_to = &b->reply};
+    sl_idset_clear(&b->reply);
+    for (size_t m = 0; m < r->set.n; m++) {
+        if (r->did[m] != SENT) continue;
+        uint32_t id = r->set.ids[m];
+        b->reply.ids[b->reply.n++] = id;
+        r->did[m] = OWES;
+        bool in = find_worker(b, id, &at);
+        SL_ASSERT(in);
+        b->workers[at].unanswered = false;
+    }
+    r->owed = r->sent;
+    r->sent = 0;
+    if (++r->layer == b->n_moe) drop_round(b, i);
+    return true;
+}
+
+void sl_barrier_reset(sl_barrier *b, uint64_t epoch) {
+    size_t n = 0;
+    for (size_t i = 0; i < b->n_workers; i++)
+        if (b->workers[i].dead) b->workers[n++] = (bar_worker){b->workers[i].id, .dead = true};
+    b->n_workers = n;
+    b->n_rounds = 0;
+    b->newest = 0;
+    b->epoch = epoch;
+}
+
+uint64_t sl_barrier_epoch(const sl_barrier *b) {
+    return b->epoch;
+}
+
+bool sl_barrier_waiting(sl_barrier *b, uint64_t *round, uint32_t *layer, const sl_idset **missing) {
+    if (b->n_rounds == 0) return false;
+    const bar_round *r = &b->rounds[0];
+    *round = r->round;
+    *layer = r->layer;
+    sl_idset_clear(&b->reply);
+    for (size_t m = 0; m < r->set.n; m++)
+        if (r->did[m] == OWES) b->reply.ids[b->reply.n++] = r->set.ids[m];
+    *missing = &b->reply;
+    return true;
+}

@@ -1,0 +1,437 @@
+/* The membership state machines one by one; test_sched_simulation.c runs them together. */
+#include "sched/membership.h"
+
+#include "base/mem.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <cmocka.h>
+
+static sl_err err;
+
+#define OK(call) assert_int_equal((call), SL_OK)
+/* The call is refused as a protocol violation, with `text` in its message. */
+#define REFUSED(call, text)                                                                        \
+    do {                                                                                           \
+        assert_int_equal((call), SL_ERR_PROTOCOL);                                                 \
+        assert_int_equal(err.code, SL_ERR_PROTOCOL);                                               \
+        if (!strstr(err.msg, (text))) fail_msg("'%s' lacks '%s'", err.msg, (text));                \
+    } while (0)
+
+#define SET(...)                                                                                   \
+    (&(sl_idset){.ids = (uint32_t[]){__VA_ARGS__}, .n = sizeof((uint32_t[]){__VA_ARGS__}) / 4})
+static const sl_idset empty;
+
+static void set_is(const sl_idset *got, const sl_idset *want) {
+    assert_true(sl_idset_equal(got, want));
+}
+
+/* ---- sets ---- */
+
+static void idset_keeps_order_and_limits(void **state) {
+    (void)state;
+    sl_idset s = {0}, c = {0}, v;
+    const uint32_t in[] = {5, 4294967295u, 0, 9, 5, 1};
+    for (size_t i = 0; i < SL_LEN(in); i++) OK(sl_idset_add(&s, in[i], &err));
+    set_is(&s, SET(0, 1, 5, 9, 4294967295u));
+    assert_true(sl_idset_remove(&s, 5));
+    assert_false(sl_idset_remove(&s, 5));
+    assert_true(sl_idset_has(&s, 9) && !sl_idset_has(&s, 5) && !sl_idset_has(&empty, 0));
+    OK(sl_idset_copy(&s, &c, &err));
+    set_is(&c, &s);
+    sl_idset_clear(&c);
+    set_is(&c, &empty);
+    assert_int_equal(sl_idset_reserve(&c, SL_MAX_WORKERS + 1, &err), SL_ERR_LIMIT);
+    uint32_t good[] = {1, 2, 7}, bad[] = {1, 7, 7};
+    OK(sl_idset_check(good, 3, &v, &err));
+    set_is(&v, SET(1, 2, 7));
+    REFUSED(sl_idset_check(bad, 3, &v, &err), "7 before 7");
+    assert_int_equal(sl_idset_check(good, SL_MAX_WORKERS + 1, &v, &err), SL_ERR_LIMIT);
+    sl_idset_free(&v); /* borrowed: nothing to free */
+    sl_idset_free(&s);
+    sl_idset_free(&c);
+}
+
+static void idset_grows_to_the_limit_only(void **state) {
+    (void)state;
+    sl_idset s = {0};
+    for (uint32_t i = 0; i < SL_MAX_WORKERS; i++) OK(sl_idset_add(&s, 3 * i, &err));
+    OK(sl_idset_add(&s, 3, &err));
+    assert_int_equal(sl_idset_add(&s, 4, &err), SL_ERR_LIMIT);
+    assert_int_equal(s.n, SL_MAX_WORKERS);
+    sl_idset_free(&s);
+}
+
+/* ---- sequencer ---- */
+
+static void sequencer_opens_closes_sleeps_and_wakes(void **state) {
+    (void)state;
+    sl_seq *s;
+    sl_seq_out o;
+    OK(sl_seq_create(8, &s, &err));
+    assert_true(sl_seq_asleep(s));
+    OK(sl_seq_join(s, 30, &o, &err)); /* a sleeping lane opens at once */
+    assert_true(o.round == 1 && !o.closed && !o.announce && !o.dropped);
+    set_is(o.set, SET(30));
+    set_is(o.open_to, SET(30));
+    set_is(o.next_to, &empty);
+    OK(sl_seq_join(s, 10, &o, &err)); /* during a round joiners wait */
+    OK(sl_seq_join(s, 40, &o, &err));
+    assert_int_equal(o.round, 0);
+    OK(sl_seq_last(s, 30, 1, true, &o, &err));
+    assert_true(o.closed && o.round == 2);
+    set_is(o.set, SET(10, 30, 40));
+    set_is(o.next_to, SET(30));
+    set_is(o.open_to, SET(10, 40));
+    OK(sl_seq_last(s, 40, 2, false, &o, &err));
+    OK(sl_seq_last(s, 10, 2, false, &o, &err));
+    assert_false(o.closed);
+    OK(sl_seq_last(s, 30, 2, false, &o, &err));
+    assert_true(o.closed && o.round == 3 && sl_seq_asleep(s));
+    set_is(o.set, &empty);
+    set_is(o.next_to, SET(10, 30, 40));
+    OK(sl_seq_join(s, 40, &o, &err));
+    assert_true(o.round == 3 && !sl_seq_asleep(s));
+    set_is(o.set, SET(40));
+    sl_seq_free(s);
+}
+
+static void sequencer_counts_the_dead_out(void **state) {
+    (void)state;
+    sl_seq *s;
+    sl_seq_out o;
+    OK(sl_seq_create(4, &s, &err));
+    OK(sl_seq_join(s, 1, &o, &err));
+    OK(sl_seq_join(s, 2, &o, &err));
+    OK(sl_seq_join(s, 3, &o, &err));
+    OK(sl_seq_last(s, 1, 1, true, &o, &err));
+    set_is(o.set, SET(1, 2, 3));
+    OK(sl_seq_join(s, 4, &o, &err));
+    OK(sl_seq_dead(s, 4, &o, &err)); /* a joiner dies */
+    assert_true(o.announce && o.dead == 4 && !o.closed);
+    OK(sl_seq_last(s, 2, 2, true, &o, &err));
+    OK(sl_seq_dead(s, 2, &o, &err)); /* a stayer dies after its vote */
+    OK(sl_seq_last(s, 1, 2, true, &o, &err));
+    OK(sl_seq_dead(s, 3, &o, &err)); /* the last to vote dies: the round closes */
+    assert_true(o.announce && o.closed && o.round == 3);
+    set_is(o.set, SET(1));
+    set_is(o.next_to, SET(1));
+    OK(sl_seq_dead(s, 3, &o, &err));
+    assert_false(o.announce);
+    OK(sl_seq_last(s, 3, 2, true, &o, &err));
+    assert_true(o.dropped);
+    OK(sl_seq_join(s, 3, &o, &err));
+    assert_true(o.dropped && sl_seq_asleep(s) == false);
+    OK(sl_seq_dead(s, 1, &o, &err)); /* nobody is left: sleep */
+    assert_true(o.closed && sl_seq_asleep(s));
+    set_is(o.next_to, &empty);
+    OK(sl_seq_dead(s, 99, &o, &err)); /* never seen here: announced all the same */
+    assert_true(o.announce && o.dead == 99 && o.round == 0);
+    sl_seq_free(s);
+}
+
+static void sequencer_refuses_violations(void **state) {
+    (void)state;
+    sl_seq *s;
+    sl_seq_out o;
+    OK(sl_seq_create(3, &s, &err));
+    REFUSED(sl_seq_last(s, 1, 1, true, &o, &err), "sleeps after round 0");
+    OK(sl_seq_join(s, 1, &o, &err));
+    REFUSED(sl_seq_join(s, 1, &o, &err), "which is in round 1");
+    OK(sl_seq_join(s, 2, &o, &err));
+    REFUSED(sl_seq_join(s, 2, &o, &err), "second JOIN of worker 2");
+    REFUSED(sl_seq_last(s, 2, 1, true, &o, &err), "no member of round 1");
+    REFUSED(sl_seq_last(s, 1, 2, true, &o, &err), "in round 2");
+    OK(sl_seq_join(s, 3, &o, &err));
+    assert_int_equal(sl_seq_join(s, 4, &o, &err), SL_ERR_LIMIT);
+    OK(sl_seq_last(s, 1, 1, true, &o, &err)); /* all of this left the round as it was */
+    set_is(o.set, SET(1, 2, 3));
+    OK(sl_seq_last(s, 1, 2, true, &o, &err));
+    REFUSED(sl_seq_last(s, 1, 2, false, &o, &err), "second vote");
+    OK(sl_seq_last(s, 2, 2, true, &o, &err));
+    OK(sl_seq_last(s, 3, 2, true, &o, &err));
+    set_is(o.set, SET(1, 2, 3));
+    sl_seq_free(s);
+}
+
+static void sequencer_reset_keeps_the_dead(void **state) {
+    (void)state;
+    sl_seq *s;
+    sl_seq_out o;
+    OK(sl_seq_create(3, &s, &err));
+    OK(sl_seq_join(s, 1, &o, &err));
+    OK(sl_seq_join(s, 2, &o, &err));
+    OK(sl_seq_dead(s, 3, &o, &err));
+    sl_seq_reset(s, 7);
+    assert_true(sl_seq_epoch(s) == 7 && sl_seq_asleep(s));
+    OK(sl_seq_join(s, 3, &o, &err));
+    assert_true(o.dropped);
+    OK(sl_seq_join(s, 2, &o, &err));
+    assert_int_equal(o.round, 1);
+    set_is(o.set, SET(2));
+    sl_seq_free(s);
+}
+
+/* ---- barrier ---- */
+
+static sl_barrier *bar;
+
+static sl_status arrive(uint32_t who, uint64_t round, uint32_t layer, const sl_idset *set) {
+    bool dropped;
+    sl_status st = sl_barrier_arrive(bar, who, round, layer, set, &dropped, &err);
+    assert_false(dropped);
+    return st;
+}
+
+static void runs(uint64_t round, uint32_t layer, const sl_idset *to) {
+    sl_ready r;
+    assert_true(sl_barrier_pop(bar, &r));
+    assert_int_equal(r.round, round);
+    assert_int_equal(r.layer, layer);
+    set_is(r.reply_to, to);
+}
+
+static void waits(void) {
+    sl_ready r;
+    assert_false(sl_barrier_pop(bar, &r));
+}
+
+static void barrier_waits_for_every_member(void **state) {
+    (void)state;
+    uint64_t round;
+    uint32_t layer;
+    const sl_idset *missing;
+    OK(sl_barrier_create(2, 4, &bar, &err));
+    assert_false(sl_barrier_waiting(bar, &round, &layer, &missing));
+    OK(arrive(5, 1, 0, SET(2, 5, 9)));
+    OK(arrive(9, 1, 0, NULL)); /* known from the first message */
+    waits();
+    assert_true(sl_barrier_waiting(bar, &round, &layer, &missing));
+    assert_true(round == 1 && layer == 0);
+    set_is(missing, SET(2));
+    OK(arrive(2, 1, 0, SET(2, 5, 9)));
+    runs(1, 0, SET(2, 5, 9));
+    waits();
+    for (uint32_t i = 0; i < 3; i++) OK(arrive((uint32_t[]){2, 5, 9}[i], 1, 1, NULL));
+    runs(1, 1, SET(2, 5, 9));
+    assert_false(sl_barrier_waiting(bar, &round, &layer, &missing));
+    OK(arrive(5, 2, 0, SET(5)));
+    runs(2, 0, SET(5));
+    sl_barrier_free(bar);
+}
+
+static void barrier_takes_an_early_joiner(void **state) {
+    (void)state;
+    OK(sl_barrier_create(1, 4, &bar, &err));
+    OK(arrive(1, 1, 0, SET(1, 2)));
+    OK(arrive(3, 2, 0, SET(1, 3))); /* 3 was let in while 2's last layer is still on its way */
+    waits();
+    OK(arrive(2, 1, 0, SET(1, 2)));
+    runs(1, 0, SET(1, 2));
+    waits();
+    OK(arrive(1, 2, 0, SET(1, 3)));
+    runs(2, 0, SET(1, 3));
+    OK(arrive(4, 4, 0, SET(4))); /* with one layer a later round may even run first */
+    runs(4, 0, SET(4));
+    OK(arrive(2, 3, 0, SET(2)));
+    runs(3, 0, SET(2));
+    sl_barrier_free(bar);
+}
+
+static void barrier_counts_the_dead_as_bare_headers(void **state) {
+    (void)state;
+    bool dropped;
+    OK(sl_barrier_create(2, 4, &bar, &err));
+    OK(arrive(1, 1, 0, SET(1, 2, 3)));
+    OK(arrive(2, 1, 0, SET(1, 2, 3)));
+    OK(sl_barrier_dead(bar, 2, &err)); /* had sent */
+    waits();
+    OK(sl_barrier_dead(bar, 3, &err)); /* had not */
+    runs(1, 0, SET(1));
+    OK(sl_barrier_arrive(bar, 3, 1, 0, SET(1, 2, 3), &dropped, &err));
+    assert_true(dropped);
+    OK(arrive(1, 1, 1, NULL));
+    runs(1, 1, SET(1));
+    OK(arrive(1, 2, 0, SET(1, 2))); /* the set was fixed before 2 died */
+    runs(2, 0, SET(1));
+    OK(sl_barrier_dead(bar, 1, &err)); /* nobody is left: the round is gone */
+    waits();
+    OK(arrive(4, 5, 0, SET(4))); /* rounds 3 and 4 died unseen */
+    runs(5, 0, SET(4));
+    OK(sl_barrier_dead(bar, 4, &err));
+    OK(sl_barrier_dead(bar, 4, &err));
+    sl_barrier_free(bar);
+}
+
+static void barrier_refuses_violations(void **state) {
+    (void)state;
+    OK(sl_barrier_create(3, 3, &bar, &err));
+    REFUSED(arrive(1, 1, 3, SET(1)), "layer 3 of 3");
+    REFUSED(arrive(1, 0, 0, SET(1)), "round 0, which is over");
+    REFUSED(arrive(1, 1, 0, NULL), "carries no member set");
+    REFUSED(arrive(1, 1, 0, SET(2, 3)), "not in the set");
+    REFUSED(arrive(1, 1, 1, SET(1, 2)), "with layer 1");
+    REFUSED(arrive(1, 1, 0, SET(1, 2, 3, 4)), "4 members, at most 3");
+    REFUSED(arrive(1, SL_MAX_WORKERS + 1ull, 0, SET(1)), "ahead");
+    REFUSED(arrive(1, UINT64_MAX, 0, SET(1)), "ahead");
+    OK(arrive(1, 7, 0, SET(1, 2)));
+    REFUSED(arrive(1, 7, 0, SET(1, 2)), "before its message of round 7 was answered");
+    REFUSED(arrive(1, 8, 0, SET(1)), "before its message");
+    REFUSED(arrive(3, 7, 0, SET(1, 2)), "no member of round 7");
+    REFUSED(arrive(2, 7, 0, SET(1, 2, 3)), "differs");
+    REFUSED(arrive(2, 7, 1, NULL), "which is at layer 0");
+    OK(arrive(2, 7, 0, SET(1, 2)));
+    runs(7, 0, SET(1, 2)); /* nothing of this did harm */
+    REFUSED(arrive(1, 7, 0, NULL), "which is at layer 1");
+    REFUSED(arrive(1, 6, 0, SET(1)), "round 6, which is over");
+    sl_barrier_free(bar);
+    assert_int_equal(sl_barrier_create(0, 3, &bar, &err), SL_ERR_ARG);
+    assert_int_equal(sl_barrier_create(1, 0, &bar, &err), SL_ERR_ARG);
+    assert_int_equal(sl_barrier_create(1, SL_MAX_WORKERS + 1, &bar, &err), SL_ERR_ARG);
+}
+
+static void barrier_reset_keeps_the_dead(void **state) {
+    (void)state;
+    OK(sl_barrier_create(2, 3, &bar, &err));
+    OK(arrive(1, 9, 0, SET(1, 2)));
+    OK(sl_barrier_dead(bar, 3, &err));
+    sl_barrier_reset(bar, 4);
+    assert_int_equal(sl_barrier_epoch(bar), 4);
+    waits();
+    OK(arrive(1, 1, 0, SET(1, 3)));
+    runs(1, 0, SET(1));
+    sl_barrier_free(bar);
+}
+
+/* ---- member ---- */
+
+static void member_goes_through_its_states(void **state) {
+    (void)state;
+    sl_member m;
+    bool join;
+    OK(sl_member_init(&m, 4, 8, &err));
+    sl_member_want(&m, &join);
+    assert_true(join && m.state == SL_MEMBER_JOINING);
+    sl_member_want(&m, &join);
+    assert_false(join);
+    OK(sl_member_open(&m, 3, SET(4, 6), &err));
+    assert_true(m.state == SL_MEMBER_ROUND && m.round == 3);
+    assert_true(sl_member_needs_set(&m, 0) && !sl_member_needs_set(&m, 1));
+    sl_member_vote(&m, true);
+    sl_member_want(&m, &join);
+    OK(sl_member_next(&m, 4, SET(4), &join, &err));
+    assert_true(m.round == 4 && m.state == SL_MEMBER_ROUND && !join);
+    set_is(&m.set, SET(4));
+    sl_member_vote(&m, false);
+    OK(sl_member_next(&m, 5, &empty, &join, &err));
+    assert_true(m.state == SL_MEMBER_IDLE && !join && !sl_member_needs_set(&m, 0));
+    sl_member_want(&m, &join);
+    OK(sl_member_open(&m, 5, SET(4), &err)); /* the lane slept: same number, first use */
+    sl_member_vote(&m, false);
+    sl_member_want(&m, &join); /* work after LEAVE: joins when the round is over */
+    assert_false(join);
+    OK(sl_member_next(&m, 6, SET(6), &join, &err));
+    assert_true(join && m.state == SL_MEMBER_JOINING);
+    sl_member_reset(&m, 2);
+    assert_true(m.state == SL_MEMBER_IDLE && m.epoch == 2 && m.round == 0);
+    sl_member_free(&m);
+}
+
+static void member_refuses_violations(void **state) {
+    (void)state;
+    sl_member m;
+    bool join;
+    OK(sl_member_init(&m, 4, 8, &err));
+    REFUSED(sl_member_open(&m, 1, SET(4), &err), "no JOIN is pending");
+    REFUSED(sl_member_next(&m, 1, SET(4), &join, &err), "before the last layer");
+    sl_member_want(&m, &join);
+    REFUSED(sl_member_open(&m, 1, SET(5), &err), "without this worker");
+    REFUSED(sl_member_open(&m, 0, SET(4), &err), "after round 0");
+    OK(sl_member_open(&m, 1, SET(4, 5), &err));
+    REFUSED(sl_member_open(&m, 2, SET(4), &err), "no JOIN is pending");
+    REFUSED(sl_member_next(&m, 2, SET(4), &join, &err), "before the last layer");
+    sl_member_vote(&m, true);
+    REFUSED(sl_member_next(&m, 3, SET(4), &join, &err), "in round 1");
+    REFUSED(sl_member_next(&m, 2, SET(5), &join, &err), "said STAY in round 1 but is not");
+    OK(sl_member_next(&m, 2, SET(4), &join, &err));
+    sl_member_vote(&m, false);
+    REFUSED(sl_member_next(&m, 3, SET(4), &join, &err), "said LEAVE in round 2 but is in");
+    OK(sl_member_next(&m, 3, &empty, &join, &err));
+    sl_member_free(&m);
+}
+
+/* ---- memory ---- */
+
+static void creation_survives_every_failed_allocation(void **state) {
+    (void)state;
+    sl_seq *s;
+    sl_member m;
+    sl_status st = SL_ERR_NOMEM;
+    for (uint64_t n = 1; st != SL_OK; n++) {
+        sl_mem_fail_at(n);
+        st = sl_seq_create(4, &s, &err);
+        sl_mem_fail_at(0);
+        assert_true(st == SL_OK || (st == SL_ERR_NOMEM && !s));
+    }
+    sl_seq_free(s);
+    st = SL_ERR_NOMEM;
+    for (uint64_t n = 1; st != SL_OK; n++) {
+        sl_mem_fail_at(n);
+        st = sl_barrier_create(2, 4, &bar, &err);
+        sl_mem_fail_at(0);
+        assert_true(st == SL_OK || (st == SL_ERR_NOMEM && !bar));
+    }
+    sl_barrier_free(bar);
+    sl_mem_fail_at(1);
+    assert_int_equal(sl_member_init(&m, 1, 4, &err), SL_ERR_NOMEM);
+    sl_mem_fail_at(0);
+    sl_member_free(&m);
+}
+
+static void steady_rounds_do_not_allocate(void **state) {
+    (void)state;
+    sl_seq *s;
+    sl_seq_out o;
+    OK(sl_seq_create(3, &s, &err));
+    OK(sl_barrier_create(2, 3, &bar, &err));
+    OK(sl_seq_join(s, 1, &o, &err));
+    uint64_t before = sl_mem_count();
+    for (uint64_t round = 1; round < 50; round++) {
+        if (round == 1) OK(sl_seq_join(s, 2, &o, &err));
+        const sl_idset *set = round == 1 ? SET(1) : SET(1, 2);
+        for (uint32_t layer = 0; layer < 2; layer++) {
+            for (size_t i = 0; i < set->n; i++) {
+                OK(arrive(set->ids[i], round, layer, layer == 0 ? set : NULL));
+                if (layer == 1) OK(sl_seq_last(s, set->ids[i], round, true, &o, &err));
+            }
+            runs(round, layer, set);
+        }
+        assert_int_equal(o.round, round + 1);
+    }
+    assert_int_equal(sl_mem_count(), before);
+    sl_barrier_free(bar);
+    sl_seq_free(s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(idset_keeps_order_and_limits),
+        cmocka_unit_test(idset_grows_to_the_limit_only),
+        cmocka_unit_test(sequencer_opens_closes_sleeps_and_wakes),
+        cmocka_unit_test(sequencer_counts_the_dead_out),
+        cmocka_unit_test(sequencer_refuses_violations),
+        cmocka_unit_test(sequencer_reset_keeps_the_dead),
+        cmocka_unit_test(barrier_waits_for_every_member),
+        cmocka_unit_test(barrier_takes_an_early_joiner),
+        cmocka_unit_test(barrier_counts_the_dead_as_bare_headers),
+        cmocka_unit_test(barrier_refuses_violations),
+        cmocka_unit_test(barrier_reset_keeps_the_dead),
+        cmocka_unit_test(member_goes_through_its_states),
+        cmocka_unit_test(member_refuses_violations),
+        cmocka_unit_test(creation_survives_every_failed_allocation),
+        cmocka_unit_test(steady_rounds_do_not_allocate),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
