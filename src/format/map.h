@@ -1,8 +1,8 @@
 /* Read-only mappings of files nobody vouches for.
  *
- * A file that shrinks while it is mapped makes the next access fault (SIGBUS). The first mapping of
- * the process installs a handler that names the file on stderr and leaves with exit code 1; a
- * SIGBUS anywhere else keeps its default effect. Thread: open and close any; the bytes any. */
+ * A file that shrinks while it is mapped makes the next access fault (SIGBUS). Opening a
+ * mapping sees to it that a handler names the file on stderr and leaves with exit code 1; a SIGBUS
+ * anywhere else keeps its former effect. Thread: any. */
 #ifndef SL_FORMAT_MAP_H
 #define SL_FORMAT_MAP_H
 
