@@ -1,0 +1,228 @@
+/* Logits and greedy ids of the golden fixtures (tests/golden, made by transformers in f32), whole
+ * and cut into steps, on every instruction set that runs here. */
+#include "format/json.h"
+#include "model/model_int.h"
+#include "model/sampler.h"
+#include "model_run.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define BAR      2e-4
+#define MAX_ROWS 2048u
+
+static const char root[] = SL_SOURCE_DIR "/tests/golden";
+static const char *const fixtures[] = {"qwen3moe-tiny", "mixtral-tiny"};
+
+typedef struct golden_case {
+    const char *name;
+    uint32_t ids[MAX_ROWS], n_prompt, n_all; /* prompt, then greedy ids */
+    float *logits;                           /* [n_all][vocab] */
+} golden_case;
+
+static void read_ids(sl_json list, golden_case *c) {
+    for (size_t i = 0; i < sl_json_count(list); i++) {
+        uint64_t id = 0;
+        assert_true(sl_json_as_u64(sl_json_at(list, i), &id) && c->n_all < MAX_ROWS);
+        c->ids[c->n_all++] = (uint32_t)id;
+    }
+}
+
+/* float32, C order, [rows][cols]. */
+static float *read_npy(const char *path, uint32_t rows, uint32_t cols) {
+    char header[512] = "", shape[64];
+    uint8_t start[10];
+    FILE *f = fopen(path, "rb");
+    if (!f) fail_msg("%s: cannot open", path);
+    assert_int_equal(fread(start, 1, sizeof start, f), sizeof start);
+    assert_memory_equal(start, "\x93NUMPY\x01", 7);
+    size_t n = start[8] + 256u * start[9];
+    assert_true(n < sizeof header);
+    assert_int_equal(fread(header, 1, n, f), n);
+    snprintf(shape, sizeof shape, "(%u, %u)", rows, cols);
+    assert_non_null(strstr(header, "'<f4'"));
+    assert_non_null(strstr(header, "'fortran_order': False"));
+    if (!strstr(header, shape)) fail_msg("%s: %s, expected %s", path, header, shape);
+    size_t count = (size_t)rows * cols;
+    float *x = malloc(count * sizeof *x);
+    assert_int_equal(fread(x, sizeof *x, count, f), count);
+    fclose(f);
+    return x;
+}
+
+/* max |got - want| / max |want| over each row; the largest. */
+static double deviation(const float *got, const float *want, uint32_t rows, uint32_t cols) {
+    double worst = 0;
+    for (uint32_t r = 0; r < rows; r++, got += cols, want += cols) {
+        double d = 0, top = 0;
+        for (uint32_t i = 0; i < cols; i++) {
+            d = fmax(d, fabs((double)got[i] - want[i]));
+            top = fmax(top, fabs((double)want[i]));
+        }
+        worst = fmax(worst, d / top);
+    }
+    return worst;
+}
+
+static void check_case(model_run *r, const golden_case *c, const char *folder) {
+    static const uint32_t chunks[] = {1, 13};
+    uint32_t vocab = r->s->vocab;
+    size_t bytes = (size_t)c->n_all * vocab * sizeof(float);
+    float *whole = malloc(bytes), *cut = malloc(bytes);
+    model_seq seq = model_seq_make(r->s, c->n_all);
+    model_run_prefill(r, &seq, c->ids, 0, c->n_all, c->n_all, whole);
+    model_seq_free(&seq);
+    double d = deviation(whole, c->logits, c->n_all, vocab);
+    printf("%s %s %s: deviation %.2e over %u positions\n", folder, c->name,
+           sl_kernels_name(r->ex.k), d, c->n_all);
+    assert_true(d <= BAR);
+    const sl_sampling greedy = {.top_p = 1};
+    for (uint32_t i = c->n_prompt; i < c->n_all; i++)
+        assert_int_equal(sl_sample(&greedy, whole + (size_t)(i - 1) * vocab, vocab, i, &r->scratch),
+                         c->ids[i]);
+    for (size_t i = 0; i < SL_LEN(chunks); i++) {
+        seq = model_seq_make(r->s, c->n_all);
+        model_run_prefill(r, &seq, c->ids, 0, c->n_all, chunks[i], cut);
+        model_seq_free(&seq);
+        assert_memory_equal(cut, whole, bytes);
+    }
+    free(whole);
+    free(cut);
+}
+
+static void check_cases(const sl_model *m, const golden_case *c, const char *folder) {
+    const sl_kernels *k;
+    bool supported = false;
+    sl_pool *pool = NULL;
+    sl_err err = {0};
+    assert_int_equal(sl_pool_create(2, &pool, &err), SL_OK);
+    for (size_t i = 0; (k = sl_kernels_at(i, &supported)) != NULL; i++) {
+        if (!supported) {
+            printf("skipped: kernels %s cannot run here\n", sl_kernels_name(k));
+            continue;
+        }
+        model_run r = model_run_make(m, k, pool, c->n_all);
+        check_case(&r, c, folder);
+        model_run_free(&r);
+    }
+    sl_pool_free(pool);
+}
+
+typedef struct golden {
+    char folder[512];
+    sl_json_doc *doc;
+    sl_json cases;
+    sl_model *m;
+} golden;
+
+static golden golden_open(const char *name) {
+    const sl_stages all = {.attention = true, .experts = true};
+    golden g = {0};
+    char path[1024];
+    sl_err err = {0};
+    snprintf(g.folder, sizeof g.folder, "%s/%s", root, name);
+    snprintf(path, sizeof path, "%s/golden.json", g.folder);
+    if (sl_json_load(path, 16u << 20, &g.doc, &err) != SL_OK) fail_msg("%s", err.msg);
+    if (sl_model_open(g.folder, &all, &g.m, &err) != SL_OK) fail_msg("%s", err.msg);
+    if (sl_json_array(sl_json_root(g.doc), "cases", SL_JSON_REQUIRED, &g.cases, &err) != SL_OK)
+        fail_msg("%s", err.msg);
+    assert_true(sl_json_count(g.cases) > 0);
+    return g;
+}
+
+static void golden_close(golden *g) {
+    sl_json_doc_free(g->doc);
+    sl_model_free(g->m);
+}
+
+static golden_case *case_open(const golden *g, size_t i) {
+    golden_case *c = calloc(1, sizeof *c);
+    sl_json one = sl_json_at(g->cases, i);
+    const char *file = NULL;
+    char path[1024];
+    sl_err err = {0};
+    if (sl_json_string(one, "name", SL_JSON_REQUIRED, &c->name, &err) != SL_OK ||
+        sl_json_string(one, "logits", SL_JSON_REQUIRED, &file, &err) != SL_OK)
+        fail_msg("%s", err.msg);
+    read_ids(sl_json_get(one, "prompt_ids"), c);
+    c->n_prompt = c->n_all;
+    read_ids(sl_json_get(one, "greedy_ids"), c);
+    assert_int_equal(c->n_all - c->n_prompt, 64);
+    snprintf(path, sizeof path, "%s/%s", g->folder, file);
+    c->logits = read_npy(path, c->n_all, sl_model_spec_of(g->m)->vocab);
+    return c;
+}
+
+static void case_close(golden_case *c) {
+    free(c->logits);
+    free(c);
+}
+
+static void goldens_are_reproduced(void **state) {
+    (void)state;
+    for (size_t f = 0; f < SL_LEN(fixtures); f++) {
+        golden g = golden_open(fixtures[f]);
+        for (size_t i = 0; i < sl_json_count(g.cases); i++) {
+            golden_case *c = case_open(&g, i);
+            check_cases(g.m, c, fixtures[f]);
+            case_close(c);
+        }
+        golden_close(&g);
+    }
+}
+
+/* How many greedy ids agree with the case before the first that does not. */
+static uint32_t greedy_agreement(const sl_model *m, const golden_case *c) {
+    const sl_sampling greedy = {.top_p = 1};
+    model_run r = model_run_make(m, sl_kernels_select(NULL), NULL, c->n_all);
+    model_seq seq = model_seq_make(r.s, c->n_all);
+    float *logits = malloc((size_t)c->n_all * r.s->vocab * sizeof *logits);
+    model_run_prefill(&r, &seq, c->ids, 0, c->n_all, c->n_all, logits);
+    uint32_t i = c->n_prompt;
+    while (i < c->n_all && sl_sample(&greedy, logits + (size_t)(i - 1) * r.s->vocab, r.s->vocab, i,
+                                     &r.scratch) == c->ids[i])
+        i++;
+    free(logits);
+    model_seq_free(&seq);
+    model_run_free(&r);
+    return i - c->n_prompt;
+}
+
+/* The test of the test: a wrong expert shows in the ids. */
+static void two_exchanged_experts_change_the_ids(void **state) {
+    (void)state;
+    for (size_t f = 0; f < SL_LEN(fixtures); f++) {
+        golden g = golden_open(fixtures[f]);
+        const sl_model_spec *s = sl_model_spec_of(g.m);
+        sl_json swap = sl_json_get(sl_json_root(g.doc), "swap_test");
+        sl_json pair = sl_json_get(swap, "experts");
+        uint64_t layer = 0, a = 0, b = 0;
+        assert_true(sl_json_as_u64(sl_json_get(swap, "layer"), &layer) && layer < s->n_layers);
+        assert_true(sl_json_as_u64(sl_json_at(pair, 0), &a) && a < s->n_experts);
+        assert_true(sl_json_as_u64(sl_json_at(pair, 1), &b) && b < s->n_experts);
+        sl_expert_weights *e = g.m->expert + (size_t)s->moe_index[layer] * s->n_experts,
+                          keep = e[a];
+        e[a] = e[b];
+        e[b] = keep;
+        for (size_t i = 0; i < sl_json_count(g.cases); i++) {
+            golden_case *c = case_open(&g, i);
+            uint32_t same = greedy_agreement(g.m, c);
+            uint64_t want = UINT64_MAX;
+            sl_json first = sl_json_get(sl_json_get(swap, "first_difference"), c->name);
+            assert_true(sl_json_as_u64(first, &want) && same == want && same < 32);
+            case_close(c);
+        }
+        golden_close(&g);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(goldens_are_reproduced),
+        cmocka_unit_test(two_exchanged_experts_change_the_ids),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
