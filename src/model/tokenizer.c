@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 /* Backtracking allowed to one match: enough for patterns that stay linear in a whole text. */
-#define MATCH_STEPS_BASE     100000u
+#define MATCH_STEPS_BASE     10000u
 #define MATCH_STEPS_PER_BYTE 16u
 #define MATCH_HEAP_KIB       (64u << 10)
 

@@ -1,0 +1,319 @@
+/* What tokenizers refuse, and how; streaming; long words; failing allocations. */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "model/tokenizer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+/* Sections of a tokenizer.json; NULL takes the default. */
+typedef struct sections {
+    const char *model, *added, *normalizer, *pre, *post, *decoder, *more, *config;
+} sections;
+
+/* "a" to "d" are 0 to 3, 0xC3 is 4 and 0xA9 is 5 (together one character), "ab" is 6, "abab" 7. */
+#define MODEL                                                                                      \
+    "{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"d\":3,\"\u00c3\":4,\"\u00a9\":5,"      \
+    "\"ab\":6,\"abab\":7},\"merges\":[\"a b\",\"ab ab\"]}"
+#define BYTE_LEVEL "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}"
+#define SPLIT(pattern, behavior)                                                                   \
+    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"        \
+    "\"" pattern "\"},\"behavior\":\"" behavior "\",\"invert\":false}," BYTE_LEVEL "]}"
+#define ADDED(id, content, special)                                                                \
+    "[{\"id\":" #id ",\"content\":\"" content "\",\"special\":" #special "}]"
+
+static sl_span span_of(const char *s) {
+    return (sl_span){(const uint8_t *)s, s ? strlen(s) : 0};
+}
+
+static const char *or_else(const char *s, const char *otherwise) {
+    return s ? s : otherwise;
+}
+
+static sl_status parse(const sections *s, sl_tokenizer **out, sl_err *err) {
+    static char text[1 << 16];
+    int n =
+        snprintf(text, sizeof text,
+                 "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":%s,"
+                 "\"normalizer\":%s,\"pre_tokenizer\":%s,\"post_processor\":%s,\"decoder\":%s,"
+                 "\"model\":%s%s}",
+                 or_else(s->added, ADDED(8, "<end>", true)), or_else(s->normalizer, "null"),
+                 or_else(s->pre, BYTE_LEVEL), or_else(s->post, "null"),
+                 or_else(s->decoder, "{\"type\":\"ByteLevel\"}"), or_else(s->model, MODEL),
+                 or_else(s->more, ""));
+    assert_in_range(n, 1, sizeof text - 1);
+    return sl_tokenizer_parse("t", span_of(text), span_of(s->config), out, err);
+}
+
+static sl_tokenizer *make(const sections *s) {
+    sl_tokenizer *tok = NULL;
+    sl_err err = {0};
+    if (parse(s, &tok, &err) != SL_OK) fail_msg("%s", err.msg);
+    return tok;
+}
+
+static void check_ids(const sl_tokenizer *tok, const char *text, bool special, const char *want) {
+    sl_ids ids = {0};
+    sl_err err = {0};
+    char got[256] = "";
+    if (sl_tokenizer_encode(tok, span_of(text), special, true, &ids, &err) != SL_OK)
+        fail_msg("%s", err.msg);
+    for (size_t i = 0, n = 0; i < ids.len; i++)
+        n += (size_t)snprintf(got + n, sizeof got - n, i ? " %u" : "%u", ids.data[i]);
+    assert_string_equal(got, want);
+    sl_ids_free(&ids);
+}
+
+static void files_that_would_change_ids_are_refused(void **state) {
+    (void)state;
+#define U SL_ERR_UNSUPPORTED
+#define F SL_ERR_FORMAT
+#define L SL_ERR_LIMIT
+    static const struct {
+        sections s;
+        sl_status want;
+        const char *says;
+    } bad[] = {
+        {{.more = ",\"new_thing\":1"}, U, "t: new_thing: unknown field"},
+        {{.model = "{\"type\":\"Unigram\",\"vocab\":{},\"merges\":[]}"},
+         U,
+         "model.type: \"Unigram\""},
+        {{.model = "{\"vocab\":{},\"merges\":[],\"dropout\":0.1}"}, U, "model.dropout"},
+        {{.model = "{\"vocab\":{},\"merges\":[],\"byte_fallback\":true}"},
+         U,
+         "model.byte_fallback"},
+        {{.model = "{\"vocab\":{},\"merges\":[],\"end_of_word_suffix\":\"</w>\"}"},
+         U,
+         "model.end_of_word_suffix"},
+        {{.model = "{\"vocab\":{\"a\":1,\"b\":1},\"merges\":[]}"},
+         F,
+         "model.vocab.b: id 1 is used"},
+        {{.model = "{\"vocab\":{\"a\":1048576},\"merges\":[]}"},
+         L,
+         "1048576 is outside 0..1048575"},
+        {{.model = "{\"vocab\":{\"a\":\"1\"},\"merges\":[]}"}, F, "model.vocab.a: a string"},
+        {{.model = "{\"vocab\":{\"a\":1},\"merges\":[\"a a\"]}"}, F, "merge 0 (\"a a\" + \"a\")"},
+        {{.model = "{\"vocab\":{\"a\":1},\"merges\":[\"aa\"]}"}, F, "merge 0 is not a pair"},
+        {{.model = "{\"vocab\":{\"a\":1},\"merges\":[[\"a\"]]}"}, F, "merge 0 is not a pair"},
+        {{.model = "{\"vocab\":{\"a\":1},\"merges\":[],\"unk_token\":\"u\"}"},
+         F,
+         "unk_token: \"u\""},
+        {{.model = "[]"}, F, "t: model: an array"},
+        {{.normalizer = "{\"type\":\"NFKC\"}"}, U, "normalizer \"NFKC\""},
+        {{.pre = "null"}, F, "t: pre_tokenizer: missing"},
+        {{.pre = "{\"type\":\"Metaspace\"}"}, U, "pre-tokenizer \"Metaspace\""},
+        {{.pre = "{\"type\":\"Digits\"}"}, U, "pre_tokenizer: has no ByteLevel step"},
+        {{.pre =
+              "{\"type\":\"Sequence\",\"pretokenizers\":[" BYTE_LEVEL ",{\"type\":\"Digits\"}]}"},
+         U,
+         "pre_tokenizer.pretokenizers[1]: a step after ByteLevel"},
+        {{.pre = SPLIT("a", "MergedWithNext")}, U, "behavior: \"MergedWithNext\""},
+        {{.pre = SPLIT("a(", "Isolated")}, F, "pretokenizers[0].pattern: missing closing"},
+        {{.pre = SPLIT("^a", "Isolated")}, U, "anchor at byte 0 of \"^a\""},
+        {{.pre = SPLIT("\\\\w", "Isolated")}, U, "escape at byte 0"},
+        {{.pre = SPLIT("(a)\\\\1", "Isolated")}, U, "escape at byte 3"},
+        {{.pre = SPLIT("(?<x>a)", "Isolated")}, U, "kind of group"},
+        {{.pre = SPLIT("(*UCP)a", "Isolated")}, U, "verb"},
+        {{.pre = SPLIT("[a&&b]", "Isolated")}, U, "intersection"},
+        {{.pre = SPLIT("[[a]b]", "Isolated")}, U, "class inside a class"},
+        {{.pre = SPLIT("[a", "Isolated")}, U, "class without end"},
+        {{.pre = SPLIT("a{1,2}+", "Isolated")}, U, "possessive"},
+        {{.pre = SPLIT("", "Isolated")}, L, "0 bytes, limit 1..4096"},
+        {{.post = "{\"type\":\"BertProcessing\"}"}, U, "post-processor \"BertProcessing\""},
+        {{.post = "{\"type\":\"TemplateProcessing\",\"single\":[],\"special_tokens\":{}}"},
+         U,
+         "post_processor.single: has no Sequence A"},
+        {{.post = "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}],"
+                  "\"special_tokens\":{\"x\":{\"ids\":[99]}}}"},
+         F,
+         "element 0 is not a token's id"},
+        {{.decoder = "null"}, F, "decoder: missing"},
+        {{.decoder = "{\"type\":\"WordPiece\"}"}, U, "decoder \"WordPiece\""},
+        {{.added = ADDED(0, "x", true)}, F, "\"x\" with id 0 contradicts another token"},
+        {{.added = ADDED(9, "a", true)}, F, "\"a\" with id 9 contradicts another token"},
+        {{.added = ADDED(9, "", true)}, L, "token of 0 bytes"},
+        {{.added = "[{\"id\":9,\"content\":\"x\",\"fuzzy\":true}]"}, U, "added_tokens[0].fuzzy"},
+        {{.config = "{\"add_bos_token\":true}"}, U, "t: add_bos_token: true, but"},
+        {{.config = "{\"add_prefix_space\":true}"}, U, "t: add_prefix_space: contradicts"},
+        {{.config = "{\"split_special_tokens\":true}"}, U, "t: split_special_tokens"},
+        {{.config = "{\"added_tokens_decoder\":{\"x\":{\"content\":\"y\"}}}"},
+         F,
+         "not an id below"},
+    };
+    for (size_t i = 0; i < SL_LEN(bad); i++) {
+        sl_tokenizer *tok = NULL;
+        sl_err err = {0};
+        sl_status st = parse(&bad[i].s, &tok, &err);
+        if (st != bad[i].want || !strstr(err.msg, bad[i].says))
+            fail_msg("case %zu: status %d, \"%s\", not \"%s\"", i, st, err.msg, bad[i].says);
+        assert_null(tok);
+    }
+}
+
+static void special_tokens_count_only_where_allowed(void **state) {
+    (void)state;
+    sl_tokenizer *tok = make(&(sections){0});
+    check_ids(tok, "ab<end>abab", true, "6 8 7");
+    check_ids(tok, "abab<end>", false, "7 3"); /* of <end> only d is in the vocabulary */
+    assert_int_equal(sl_tokenizer_find(tok, "<end>"), 8);
+    assert_int_equal(sl_tokenizer_find(tok, "abab"), 7);
+    assert_int_equal(sl_tokenizer_find(tok, "nope"), -1);
+    assert_true(sl_tokenizer_is_special(tok, 8));
+    assert_false(sl_tokenizer_is_special(tok, 7) || sl_tokenizer_is_special(tok, 9));
+    assert_int_equal(sl_tokenizer_vocab_size(tok), 9);
+    assert_int_equal(sl_tokenizer_piece(tok, 4).data[0], 0xC3);
+    assert_int_equal(sl_tokenizer_piece(tok, 9).len, 0);
+    /* a merge crosses the border of two parts, a special token does not */
+    const sl_text_part parts[] = {{span_of("a"), true},
+                                  {span_of("b<e"), true},
+                                  {span_of("nd>c"), true},
+                                  {span_of("<end>"), true}};
+    sl_ids ids = {0};
+    sl_err err = {0};
+    assert_int_equal(sl_tokenizer_encode_parts(tok, parts, 4, false, &ids, &err), SL_OK);
+    const uint32_t want[] = {6, 3, 2, 8};
+    assert_int_equal(ids.len, 4);
+    assert_memory_equal(ids.data, want, sizeof want);
+    sl_ids_free(&ids);
+    sl_tokenizer_free(tok);
+}
+
+static void templates_and_config_tokens_are_added(void **state) {
+    (void)state;
+    const char *post =
+        "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}},"
+        "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"x\":{\"ids\":[8]}}}";
+    const char *config = "{\"add_bos_token\":true,\"added_tokens_decoder\":{\"11\":{\"content\":"
+                         "\"<new>\",\"special\":true},\"8\":{\"content\":\"<end>\"}}}";
+    sl_tokenizer *tok = make(&(sections){.post = post, .config = config});
+    check_ids(tok, "<new>a", true, "8 11 0");
+    assert_int_equal(sl_tokenizer_vocab_size(tok), 12);
+    sl_tokenizer_free(tok);
+}
+
+static void bad_text_leaves_the_list_as_it_was(void **state) {
+    (void)state;
+    sl_tokenizer *tok = make(&(sections){0});
+    sl_ids ids = {0};
+    sl_err err = {0};
+    assert_int_equal(sl_tokenizer_encode(tok, span_of("abab"), true, false, &ids, &err), SL_OK);
+    assert_int_equal(sl_tokenizer_encode(tok, span_of("ab\xff"), true, false, &ids, &err),
+                     SL_ERR_FORMAT);
+    assert_string_equal(err.msg, "text: not UTF-8 at byte 2");
+    sl_span huge = {(const uint8_t *)"", SL_TOKENIZER_MAX_TEXT + 1};
+    assert_int_equal(sl_tokenizer_encode(tok, huge, true, false, &ids, &err), SL_ERR_LIMIT);
+    assert_int_equal(ids.len, 1);
+    char *text = NULL;
+    size_t len = 0;
+    const uint32_t beyond[] = {0, 9};
+    assert_int_equal(sl_tokenizer_decode(tok, beyond, 2, false, &text, &len, &err), SL_ERR_ARG);
+    assert_string_equal(err.msg, "id 9 at position 1: the vocabulary has 9");
+    sl_ids_free(&ids);
+    sl_tokenizer_free(tok);
+}
+
+static void patterns_that_explode_hit_a_limit(void **state) {
+    (void)state;
+    sl_tokenizer *tok = make(&(sections){.pre = SPLIT("(?:a+)+c", "Isolated")});
+    char text[4001]; /* the c at the end keeps the matcher from giving up at once */
+    memset(text, 'a', 4000);
+    memcpy(text + 3998, "bc", 3);
+    sl_ids ids = {0};
+    sl_err err = {0};
+    assert_int_equal(sl_tokenizer_encode(tok, span_of(text), true, false, &ids, &err),
+                     SL_ERR_LIMIT);
+    assert_non_null(strstr(err.msg, "splitting 4000 bytes of text"));
+    sl_ids_free(&ids);
+    sl_tokenizer_free(tok);
+}
+
+/* A word of n bytes must not take n^2 steps: 1 MiB of it would take hours, and gets 20 s here. */
+static void long_words_take_no_square_time(void **state) {
+    (void)state;
+    sl_tokenizer *tok = make(&(sections){0});
+    size_t n = 1 << 20;
+    uint8_t *text = sl_alloc(n, 1);
+    assert_non_null(text);
+    for (size_t i = 0; i < n; i++) text[i] = "ab"[i % 2];
+    sl_ids ids = {0};
+    sl_err err = {0};
+    uint64_t start = sl_now_ns();
+    assert_int_equal(sl_tokenizer_encode(tok, (sl_span){text, n}, true, false, &ids, &err), SL_OK);
+    assert_true(sl_now_ns() - start < 20000000000u);
+    assert_int_equal(ids.len, n / 4);
+    sl_ids_free(&ids);
+    sl_free(text);
+    sl_tokenizer_free(tok);
+}
+
+static void streams_hold_back_unfinished_characters(void **state) {
+    (void)state;
+    sl_tokenizer *tok = make(&(sections){0});
+    sl_detok d = {0};
+    char out[SL_DETOK_MAX_OUT];
+    uint64_t before = sl_mem_count();
+    assert_int_equal(sl_detok_push(&d, tok, 6, false, out), 2);
+    assert_int_equal(sl_detok_push(&d, tok, 4, false, out), 0);
+    assert_int_equal(sl_detok_push(&d, tok, 8, true, out), 0); /* special, skipped */
+    assert_int_equal(sl_detok_push(&d, tok, 5, false, out), 2);
+    assert_memory_equal(out, "\xC3\xA9", 2);
+    assert_int_equal(sl_detok_push(&d, tok, 5, false, out), 3);
+    assert_memory_equal(out, "\xEF\xBF\xBD", 3);
+    assert_int_equal(sl_detok_push(&d, tok, 4, false, out), 0);
+    assert_int_equal(sl_detok_push(&d, tok, 0, false, out), 4);
+    assert_memory_equal(out,
+                        "\xEF\xBF\xBD"
+                        "a",
+                        4);
+    assert_int_equal(sl_detok_push(&d, tok, 123456, false, out), 0);
+    assert_int_equal(sl_detok_flush(&d, out), 0);
+    assert_int_equal(sl_detok_push(&d, tok, 4, false, out), 0);
+    assert_int_equal(sl_detok_flush(&d, out), 3);
+    assert_int_equal(sl_mem_count(), before);
+    sl_tokenizer_free(tok);
+}
+
+/* Every allocation of ours fails once; all of it must come back as an error, without a leak. */
+static void failing_allocations_are_errors(void **state) {
+    (void)state;
+    const sections s = {.normalizer = "{\"type\":\"NFC\"}",
+                        .added = "[{\"id\":8,\"content\":\"e\u0301\",\"special\":false}]"};
+    bool done = false;
+    for (uint64_t nth = 1; !done; nth++) {
+        sl_tokenizer *tok = NULL;
+        sl_err err = {0};
+        sl_ids ids = {0};
+        char *text = NULL;
+        size_t len;
+        uint64_t before = sl_mem_count();
+        sl_mem_fail_at(nth);
+        sl_status st = parse(&s, &tok, &err);
+        if (st == SL_OK)
+            st = sl_tokenizer_encode(tok, span_of("abab \u00e9 e\u0301"), true, true, &ids, &err);
+        if (st == SL_OK) st = sl_tokenizer_decode(tok, ids.data, ids.len, false, &text, &len, &err);
+        done = sl_mem_count() - before < nth;
+        sl_mem_fail_at(0);
+        assert_int_equal(st, done ? SL_OK : SL_ERR_NOMEM);
+        sl_free(text);
+        sl_ids_free(&ids);
+        sl_tokenizer_free(tok);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(files_that_would_change_ids_are_refused),
+        cmocka_unit_test(special_tokens_count_only_where_allowed),
+        cmocka_unit_test(templates_and_config_tokens_are_added),
+        cmocka_unit_test(bad_text_leaves_the_list_as_it_was),
+        cmocka_unit_test(patterns_that_explode_hit_a_limit),
+        cmocka_unit_test(long_words_take_no_square_time),
+        cmocka_unit_test(streams_hold_back_unfinished_characters),
+        cmocka_unit_test(failing_allocations_are_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
