@@ -14,8 +14,10 @@
 
 #define DEFAULT_BODY_BYTES ((size_t)16 << 20)
 #define CONNECTION_BYTES   ((size_t)64 << 10) /* headers and buffers of one connection */
-#define DRAIN_S            2
-#define LAST_EVENTS_S      10
+#define UNSENT_BYTES                                                                               \
+    (128 << 10) /* a connection inherits it: what the kernel holds for a slow client */
+#define DRAIN_S       2
+#define LAST_EVENTS_S 10
 
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *url,
                                   const char *method, const char *version, const char *data,
@@ -94,13 +96,14 @@ static sl_status read_port(sl_server *s, bool v6, const char *host, sl_err *err)
 static sl_status bind_socket(sl_server *s, const char *host, sl_err *err) {
     const char *address = !strcmp(host, "localhost") ? "127.0.0.1" : host;
     struct addrinfo *a = NULL;
-    int one = 1;
+    int one = 1, unsent = UNSENT_BYTES;
     sl_status st = resolve_host(address, s->o.port, s->api_key != NULL, &a, err);
     if (st != SL_OK) return st;
     bool v6 = a->ai_family == AF_INET6;
     s->listen_fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s->listen_fd < 0 ||
         setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
+        setsockopt(s->listen_fd, SOL_SOCKET, SO_SNDBUF, &unsent, sizeof unsent) != 0 ||
         (v6 && setsockopt(s->listen_fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one) != 0) ||
         bind(s->listen_fd, a->ai_addr, a->ai_addrlen) != 0 || listen(s->listen_fd, 511) != 0)
         st = sl_fail(err, SL_ERR_IO, "cannot listen on %s port %u: %s", host, s->o.port,
