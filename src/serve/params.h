@@ -6,10 +6,10 @@
 
 #include "format/json.h"
 #include "model/chat.h"
+#include "model/model.h"
 #include "model/sampler.h"
 #include "serve/reply.h"
 #include "serve/stop.h"
-#include "spec/model.h"
 
 #define SL_API_MAX_STOP_IDS 64u
 #define SL_API_MAX_MESSAGES 4096u

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define DEFAULT_BODY_BYTES ((size_t)16 << 20)
-#define CONNECTION_BYTES   ((size_t)64 << 10) /* headers and buffers of one connection */
+#define CONNECTION_BYTES   ((size_t)32 << 10) /* headers and buffers of one connection */
 #define UNSENT_BYTES                                                                               \
     (128 << 10) /* a connection inherits it: what the kernel holds for a slow client */
 #define DRAIN_S       2

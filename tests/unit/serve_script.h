@@ -28,7 +28,7 @@ typedef struct script_request {
     struct script_request *next;
 } script_request;
 
-/* What every request gets; change it only while none runs. */
+/* What every request gets; changed with SCRIPT_SET. */
 typedef struct sl_script {
     const char *text;    /* then end of text; with ignore_eos it starts again */
     uint32_t delay_us;   /* between two events of a request */
@@ -50,11 +50,17 @@ struct sl_engine {
     uint64_t next_id;
     uint32_t running, most_running;
     uint64_t n_prompt, n_generated, n_cancelled;
-    uint64_t last_seed;
     uint32_t last_prompt[64], last_n_prompt;
     sl_sampling last_sampling;
     uint32_t last_max_tokens;
 };
+
+#define SCRIPT_SET(e, field, to)                                                                   \
+    do {                                                                                           \
+        pthread_mutex_lock(&(e)->lock);                                                            \
+        (e)->script.field = (to);                                                                  \
+        pthread_mutex_unlock(&(e)->lock);                                                          \
+    } while (0)
 
 const sl_model_spec *sl_engine_spec(const sl_engine *e) {
     return &e->spec;
@@ -62,8 +68,10 @@ const sl_model_spec *sl_engine_spec(const sl_engine *e) {
 
 sl_status sl_engine_submit(sl_engine *e, const sl_request_params *p, uint64_t *request,
                            sl_err *err) {
-    if (e->script.refuse != SL_OK)
-        return sl_fail(err, e->script.refuse, "scripted: %s", sl_status_text(e->script.refuse));
+    pthread_mutex_lock(&e->lock);
+    sl_status refuse = e->script.refuse;
+    pthread_mutex_unlock(&e->lock);
+    if (refuse != SL_OK) return sl_fail(err, refuse, "scripted: %s", sl_status_text(refuse));
     script_request *r = sl_alloc(1, sizeof *r);
     if (!r) return sl_fail(err, SL_ERR_NOMEM, "scripted");
     r->p = *p;
@@ -109,8 +117,7 @@ void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out) {
 }
 
 /* Next event of a request; true when it is the last. */
-static bool script_step(sl_engine *e, script_request *r, bool cancelled) {
-    const sl_script *s = &e->script;
+static bool script_step(sl_engine *e, const sl_script *s, script_request *r, bool cancelled) {
     uint32_t tokens[256], len = (uint32_t)strlen(s->text);
     sl_request_event ev = {.request = r->id, .tokens = tokens};
     if (cancelled) {
@@ -150,10 +157,11 @@ static void *script_thread(void *arg) {
             pthread_cond_wait(&e->wake, &e->lock);
             continue;
         }
+        sl_script script = e->script;
         for (script_request *r = e->requests; r;) {
             bool cancelled = r->cancelled;
             pthread_mutex_unlock(&e->lock);
-            bool last = script_step(e, r, cancelled);
+            bool last = script_step(e, &script, r, cancelled);
             pthread_mutex_lock(&e->lock);
             script_request *next = r->next;
             if (last) {
@@ -165,7 +173,7 @@ static void *script_thread(void *arg) {
             r = next;
         }
         pthread_mutex_unlock(&e->lock);
-        if (e->script.delay_us) usleep(e->script.delay_us);
+        if (script.delay_us) usleep(script.delay_us);
         pthread_mutex_lock(&e->lock);
     }
     pthread_mutex_unlock(&e->lock);
@@ -198,16 +206,35 @@ static void script_engine_free(sl_engine *e) {
     sl_free(e);
 }
 
-/* Waits until no request runs; false after 5 s. */
-static bool script_idle(sl_engine *e) {
-    for (int i = 0; i < 5000; i++) {
+/* Waits until the nth request has come and none runs any more; false after 10 s. */
+static bool script_idle(sl_engine *e, uint64_t nth) {
+    for (int i = 0; i < 10000; i++) {
         pthread_mutex_lock(&e->lock);
-        bool idle = e->requests == NULL;
+        bool idle = e->requests == NULL && e->next_id >= nth;
         pthread_mutex_unlock(&e->lock);
         if (idle) return true;
         usleep(1000);
     }
     return false;
+}
+
+/* Waits until n requests run; false after 10 s. */
+static bool script_busy(sl_engine *e, uint32_t n) {
+    for (int i = 0; i < 10000; i++) {
+        pthread_mutex_lock(&e->lock);
+        bool busy = e->running == n;
+        pthread_mutex_unlock(&e->lock);
+        if (busy) return true;
+        usleep(1000);
+    }
+    return false;
+}
+
+static uint64_t script_cancelled(sl_engine *e) {
+    pthread_mutex_lock(&e->lock);
+    uint64_t n = e->n_cancelled;
+    pthread_mutex_unlock(&e->lock);
+    return n;
 }
 
 /* "role: content\n" of each message, then "assistant:". */

@@ -192,9 +192,10 @@ static void check_stream(const char *path, const char *body, const char *want, c
 
 static void streams_carry_the_same_text(void **state) {
     (void)state;
-    engine->script.text = "na\xC3\xAFve \xE6\x97\xA5\xE6\x9C\xAC \xF0\x9F\x8C\x8A \"q\"\n";
-    engine->script.delay_us = 200;
-    for (engine->script.per_event = 1; engine->script.per_event < 9; engine->script.per_event++) {
+    SCRIPT_SET(engine, text, "na\xC3\xAFve \xE6\x97\xA5\xE6\x9C\xAC \xF0\x9F\x8C\x8A \"q\"\n");
+    SCRIPT_SET(engine, delay_us, 200);
+    for (uint32_t n = 1; n < 9; n++) {
+        SCRIPT_SET(engine, per_event, n);
         check_stream(CHAT, STREAM_CHAT(), engine->script.text, "stop", "[DONE]");
         check_stream(COMPLETIONS,
                      STREAM_TEXT(",\"max_tokens\":50,\"stream_options\":{\"include_usage\":true}"),
@@ -207,8 +208,9 @@ static void streams_carry_the_same_text(void **state) {
 
 static void stop_strings_end_an_answer(void **state) {
     (void)state;
-    engine->script.delay_us = 100;
-    for (engine->script.per_event = 1; engine->script.per_event < 4; engine->script.per_event++) {
+    SCRIPT_SET(engine, delay_us, 100);
+    for (uint32_t n = 1; n < 4; n++) {
+        SCRIPT_SET(engine, per_event, n);
         check_stream(COMPLETIONS, STREAM_TEXT(",\"stop\":[\"worx\",\"o, w\"]"), "Hell", "stop",
                      "[DONE]");
         check_stream(CHAT, STREAM_CHAT(",\"stop\":\"world!\""), "Hello, world.", "stop", "[DONE]");
@@ -227,7 +229,7 @@ static void stop_strings_end_an_answer(void **state) {
                          10);
         sl_json_doc_free(doc);
         http_answer_free(&a);
-        assert_true(script_idle(engine));
+        assert_true(script_busy(engine, 0));
     }
 }
 
@@ -256,11 +258,11 @@ static void wrong_requests_are_named(void **state) {
     check_error("DELETE", "/health", NULL, NULL, 405, NULL, "method_not_allowed");
     check_error("POST", "/v1/embeddings", NULL, "{}", 404, NULL, "unknown_url");
     check_error("GET", "/v1/models/none", NULL, NULL, 404, "model", "model_not_found");
-    engine->script.refuse = SL_ERR_OVERLOADED;
+    SCRIPT_SET(engine, refuse, SL_ERR_OVERLOADED);
     check_error("POST", CHAT, NULL, STREAM_CHAT(), 429, NULL, "overloaded");
-    engine->script.refuse = SL_ERR_WORKER_LOST;
+    SCRIPT_SET(engine, refuse, SL_ERR_WORKER_LOST);
     check_error("POST", CHAT, NULL, STREAM_CHAT(), 503, NULL, "worker_lost");
-    engine->script.refuse = SL_ERR_LIMIT;
+    SCRIPT_SET(engine, refuse, SL_ERR_LIMIT);
     check_error("POST", CHAT, NULL, STREAM_CHAT(), 400, NULL, "context_length_exceeded");
 }
 
@@ -321,12 +323,12 @@ static void open_hosts_need_a_key(void **state) {
 
 static void a_lost_worker_is_told(void **state) {
     (void)state;
-    engine->script.delay_us = 200;
-    engine->script.fail_after = 5;
+    SCRIPT_SET(engine, delay_us, 200);
+    SCRIPT_SET(engine, fail_after, 5);
     check_stream(CHAT, STREAM_CHAT(), "Hello", "", "error");
     check_error("POST", COMPLETIONS, NULL, "{\"model\":\"org/m\",\"prompt\":\"x\"}", 503, NULL,
                 "worker_lost");
-    engine->script.not_serving = true;
+    SCRIPT_SET(engine, not_serving, true);
     http_answer a = http_do(port, "GET", "/health", NULL, NULL);
     assert_int_equal(a.status, 503);
     http_answer_free(&a);
@@ -337,42 +339,37 @@ static void a_client_who_leaves_is_noticed(void **state) {
     for (int silent = 0; silent < 2; silent++)
         for (int stream = 0; stream < 2; stream++)
             for (int reset = 0; reset < 2; reset++) {
-                engine->script.silent = silent;
-                engine->script.delay_us = 1000;
-                uint64_t before = engine->n_cancelled;
+                SCRIPT_SET(engine, silent, silent);
+                SCRIPT_SET(engine, delay_us, 1000);
+                uint64_t before = script_cancelled(engine);
                 int fd = http_connect(port);
                 http_request(fd, "POST", CHAT, NULL,
                              stream ? STREAM_CHAT(",\"ignore_eos\":true")
                                     : "{\"model\":\"org/m\",\"ignore_eos\":true,\"messages\":"
                                       "[{\"role\":\"user\",\"content\":\"x\"}]}");
-                usleep(20000);
-                pthread_mutex_lock(&engine->lock);
-                assert_int_equal(engine->running, 1);
-                pthread_mutex_unlock(&engine->lock);
+                assert_true(script_busy(engine, 1));
+                if (!silent) usleep(10000); /* let some of the answer out */
                 struct linger hard = {.l_onoff = reset};
                 setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
                 close(fd);
-                assert_true(script_idle(engine));
-                assert_int_equal(engine->n_cancelled, before + 1);
+                assert_true(script_busy(engine, 0));
+                assert_int_equal(script_cancelled(engine), before + 1);
             }
 }
 
 static void a_slow_reader_is_cut_off(void **state) {
     (void)state;
-    restart(&(sl_server_opts){.max_unread_tokens = 2000});
-    engine->script.per_event = 100;
-    engine->script.delay_us = 1000;
-    int fd = http_connect(port);
-    http_request(
-        fd, "POST", COMPLETIONS, NULL,
-        STREAM_TEXT(",\"ignore_eos\":true,\"max_tokens\":99990,\"return_token_ids\":true"));
-    assert_true(script_idle(engine));
-    usleep(50000);
-    pthread_mutex_lock(&engine->lock);
-    bool cancelled = engine->n_cancelled == 1;
-    pthread_mutex_unlock(&engine->lock);
+    restart(&(sl_server_opts){.max_unread_tokens = 2000, .context = 100000000});
+    SCRIPT_SET(engine, per_event, 250);
+    SCRIPT_SET(engine, delay_us, 100);
+    int fd = http_connect_with(port, 4096);
+    http_request(fd, "POST", COMPLETIONS, NULL,
+                 STREAM_TEXT(",\"ignore_eos\":true,\"max_tokens\":90000000"));
+    /* nobody reads until the engine has been told to stop */
+    assert_true(script_idle(engine, 1));
     http_answer a = http_read(fd);
-    assert_true(cancelled);
+    assert_int_equal(script_cancelled(engine), 1);
+    assert_int_equal(a.status, 200);
     assert_false(a.whole);
     http_answer_free(&a);
     close(fd);
@@ -408,7 +405,7 @@ static void many_clients_at_once(void **state) {
     (void)state;
     enum { N = 32 };
     pthread_t t[N];
-    engine->script.delay_us = 500;
+    SCRIPT_SET(engine, delay_us, 500);
     for (uintptr_t i = 0; i < N; i++)
         assert_int_equal(pthread_create(&t[i], NULL, one_client, (void *)(i % 4)), 0);
     for (int i = 0; i < N; i++) {
@@ -444,12 +441,12 @@ static void metrics_are_prometheus_text(void **state) {
 
 static void stopping_ends_every_request(void **state) {
     (void)state;
-    engine->script.delay_us = 1000;
+    SCRIPT_SET(engine, delay_us, 1000);
     int stream = http_connect(port), whole = http_connect(port), idle = http_connect(port);
     http_request(stream, "POST", CHAT, NULL, STREAM_CHAT(",\"ignore_eos\":true"));
     http_request(whole, "POST", COMPLETIONS, NULL,
                  "{\"model\":\"org/m\",\"prompt\":\"x\",\"max_tokens\":90000,\"ignore_eos\":true}");
-    usleep(30000);
+    assert_true(script_busy(engine, 2));
     uint64_t before = sl_now_ns();
     sl_server_free(server);
     server = NULL;
@@ -463,7 +460,7 @@ static void stopping_ends_every_request(void **state) {
     close(stream);
     close(whole);
     close(idle);
-    assert_true(script_idle(engine));
+    assert_true(script_busy(engine, 0));
 }
 
 int main(void) {
