@@ -447,6 +447,8 @@ static void stopping_ends_every_request(void **state) {
     http_request(whole, "POST", COMPLETIONS, NULL,
                  "{\"model\":\"org/m\",\"prompt\":\"x\",\"max_tokens\":90000,\"ignore_eos\":true}");
     assert_true(script_busy(engine, 2));
+    char first;
+    assert_int_equal(recv(stream, &first, 1, MSG_PEEK), 1);
     uint64_t before = sl_now_ns();
     sl_server_free(server);
     server = NULL;
