@@ -60,9 +60,13 @@ static sl_status check_opts(const sl_net_opts *o, sl_err *err) {
 static sl_status make_transport(sl_net *n, const sl_net_opts *o, sl_err *err) {
     if (strcmp(o->transport, "loop") == 0)
         return sl_loop_transport_create(n, o, &n->transport, err);
+#ifdef SL_HAVE_UCX
+    return sl_ucx_transport_create(n, o, &n->transport, err);
+#else
     return sl_fail(err, SL_ERR_UNSUPPORTED,
                    "transport %s: this program was built without UCX (install libucx-dev, rebuild)",
                    o->transport);
+#endif
 }
 
 sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
@@ -191,8 +195,12 @@ sl_conn *sl_net_accept(sl_net *n, sl_transport *t, void *link, sl_err *err) {
     return c;
 }
 
+/* A callee that waits for nothing but WELCOME has been proved, and its next messages may be here.
+ */
 size_t sl_net_payload_limit(const sl_conn *c) {
-    return c->state == SL_CONN_OPEN ? SL_WIRE_MAX_BYTES : SL_NET_MAX_UNTRUSTED;
+    bool proved = c->state == SL_CONN_OPEN || c->state == SL_CONN_ADMITTING ||
+                  c->state == SL_CONN_WAIT_WELCOME;
+    return proved ? SL_WIRE_MAX_BYTES : SL_NET_MAX_UNTRUSTED;
 }
 
 void sl_net_heard(sl_conn *c) {

@@ -100,9 +100,9 @@ static void go_down(sl_conn *c, sl_status why, const char *text, bool flush) {
     if (sl_session_is_pending(c)) n->n_pending--;
     c->state = SL_CONN_DOWN;
     c->why = why;
-    snprintf(c->text, sizeof c->text, "%s", text);
+    snprintf(c->text, sizeof c->text, "%.*s", (int)SL_NET_MAX_TEXT, text);
     sl_block_give_all(&n->pool, &c->held);
-    c->transport->ops->drop(c->transport, c, flush);
+    if (c->link) c->transport->ops->drop(c->transport, c, flush);
     c->link = NULL;
     n->any_down = true;
 }
@@ -146,7 +146,7 @@ static void printable(const uint8_t *in, size_t len, char *out, size_t cap) {
 }
 
 static void peer_leaves(sl_conn *c, const char *verb, bool refused, sl_span payload) {
-    char said[SL_NET_MAX_TEXT + 1], text[sizeof said + 32];
+    char said[SL_NET_MAX_TEXT + 1], text[sizeof said + 160];
     sl_cur cur = sl_cur_of(payload);
     sl_status code = known_status(sl_cur_u32(&cur));
     printable(payload.data + cur.pos, cur.ok ? payload.len - cur.pos : 0, said, sizeof said);

@@ -11,6 +11,7 @@
 #define SL_WIRE_MAGIC        0x43494C53u /* "SLIC" */
 #define SL_WIRE_VERSION      1
 #define SL_WIRE_HEADER_BYTES 72
+#define SL_WIRE_SEQ_AT       40           /* byte of `seq` in a header */
 #define SL_WIRE_MAX_BYTES    (256u << 20) /* of one payload */
 #define SL_WIRE_MAX_ROWS     65536u       /* of one token batch */
 #define SL_WIRE_MAX_SET      4096u        /* members of a set */

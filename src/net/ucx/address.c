@@ -1,0 +1,108 @@
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "net/ucx/ucx_int.h"
+
+static sl_status split(const char *text, char *host, size_t cap, const char **port, sl_err *err) {
+    const char *begin = text, *end = strrchr(text, ':');
+    if (!end || !end[1]) return sl_fail(err, SL_ERR_ARG, "address '%s': HOST:PORT expected", text);
+    *port = end + 1;
+    if (*begin == '[' && end > begin + 1 && end[-1] == ']') begin++, end--;
+    if (begin == end || (size_t)(end - begin) >= cap)
+        return sl_fail(err, SL_ERR_ARG, "address '%s': host of %d characters, 1 to %zu expected",
+                       text, (int)(end - begin), cap - 1);
+    memcpy(host, begin, (size_t)(end - begin));
+    host[end - begin] = 0;
+    return SL_OK;
+}
+
+sl_status sl_ucx_resolve(const char *text, const uint16_t *port, struct sockaddr_storage *out,
+                         socklen_t *len, sl_err *err) {
+    char host[256];
+    const char *service = NULL;
+    if (port)
+        snprintf(host, sizeof host, "%s", text);
+    else if (split(text, host, sizeof host, &service, err) != SL_OK)
+        return SL_ERR_ARG;
+    char *end = NULL;
+    unsigned long number = port ? *port : strtoul(service, &end, 10);
+    if (!port && (*end || number == 0 || number > 65535))
+        return sl_fail(err, SL_ERR_ARG, "address '%s': port '%s', 1 to 65535 expected", text,
+                       service);
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *list = NULL;
+    int rc = getaddrinfo(host, NULL, &hints, &list);
+    if (rc != 0 || !list)
+        return sl_fail(err, SL_ERR_NOTFOUND, "host '%s': %s", host, gai_strerror(rc));
+    memset(out, 0, sizeof *out);
+    memcpy(out, list->ai_addr, list->ai_addrlen);
+    *len = list->ai_addrlen;
+    freeaddrinfo(list);
+    sl_ucx_set_port(out, (uint16_t)number);
+    return SL_OK;
+}
+
+void sl_ucx_set_port(struct sockaddr_storage *a, uint16_t port) {
+    if (a->ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)a)->sin6_port = htons(port);
+    else
+        ((struct sockaddr_in *)a)->sin_port = htons(port);
+}
+
+bool sl_ucx_is_free(const struct sockaddr_storage *a, socklen_t len) {
+    int fd = socket(a->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+    if (fd < 0) return false;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    /* With SO_REUSEADDR only listen() notices that somebody listens there. */
+    bool ok = bind(fd, (const struct sockaddr *)a, len) == 0 && listen(fd, 1) == 0;
+    close(fd);
+    return ok;
+}
+
+static bool is_wildcard(const struct sockaddr_storage *a) {
+    if (a->ss_family == AF_INET6)
+        return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)a)->sin6_addr);
+    return ((const struct sockaddr_in *)a)->sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
+static void use_interface(struct sockaddr_storage *a) {
+    struct ifaddrs *list = NULL;
+    uint16_t port = ((struct sockaddr_in *)a)->sin_port; /* the same place in both families */
+    size_t len =
+        a->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    if (getifaddrs(&list) != 0) return;
+    for (struct ifaddrs *i = list; i; i = i->ifa_next) {
+        bool up = (i->ifa_flags & IFF_UP) && !(i->ifa_flags & IFF_LOOPBACK);
+        if (!up || !i->ifa_addr || i->ifa_addr->sa_family != a->ss_family) continue;
+        memcpy(a, i->ifa_addr, len);
+        ((struct sockaddr_in *)a)->sin_port = port;
+        break;
+    }
+    freeifaddrs(list);
+}
+
+void sl_ucx_advertise(const struct sockaddr_storage *bound, char *out, size_t cap) {
+    struct sockaddr_storage a = *bound;
+    char host[INET6_ADDRSTRLEN] = "";
+    if (is_wildcard(&a)) use_interface(&a);
+    if (is_wildcard(&a)) { /* no interface but loopback is up */
+        if (a.ss_family == AF_INET6)
+            ((struct sockaddr_in6 *)&a)->sin6_addr = in6addr_loopback;
+        else
+            ((struct sockaddr_in *)&a)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    }
+    unsigned port = ntohs(((const struct sockaddr_in *)&a)->sin_port);
+    if (a.ss_family == AF_INET6) {
+        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)&a)->sin6_addr, host, sizeof host);
+        snprintf(out, cap, "[%s]:%u", host, port);
+    } else {
+        inet_ntop(AF_INET, &((const struct sockaddr_in *)&a)->sin_addr, host, sizeof host);
+        snprintf(out, cap, "%s:%u", host, port);
+    }
+}

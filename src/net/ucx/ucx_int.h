@@ -1,0 +1,87 @@
+/* UCX transport: one UCP worker a net, one endpoint a link, every message one active message.
+ *
+ * UCX keeps neither large and small messages of an endpoint in order nor the large ones among each
+ * other, so arrivals are put in order by the sequence number of their header. UCX's callbacks only
+ * queue; everything above is called from progress. Thread: owner of the net. */
+#ifndef SL_NET_UCX_INT_H
+#define SL_NET_UCX_INT_H
+
+#include <ucp/api/ucp.h>
+
+#include "net/net_int.h"
+
+#define SL_UCX_AM_ID         1u
+#define SL_UCX_BUCKETS       256u
+#define SL_UCX_MAX_EARLY     65536u /* messages of a link that wait for an earlier one */
+#define SL_UCX_MAX_UNTRUSTED 8u     /* undelivered messages of a link before authentication */
+#define SL_UCX_MAX_CALLS     256u   /* connection requests not yet looked at */
+
+typedef struct ucx_transport ucx_transport;
+
+typedef enum ucx_link_state {
+    UCX_LINK_UP,
+    UCX_LINK_LINGERING, /* dropped by the session; what was sent may still leave */
+    UCX_LINK_CLOSING,   /* UCX is closing the endpoint */
+    UCX_LINK_CLOSED,    /* waits for its last requests */
+} ucx_link_state;
+
+typedef struct ucx_link {
+    ucx_transport *t;
+    struct ucx_link *next, *bucket_next;
+    sl_conn *conn; /* NULL once dropped */
+    ucp_ep_h ep;
+    ucx_link_state state;
+    bool failed; /* UCX or the peer's bytes say so; text says why */
+    sl_status why;
+    char text[128];
+    ucs_status_ptr_t close_request;
+    uint64_t linger_until_ns, gap_since_ns;
+    uint64_t next_seq;
+    sl_block *early; /* ascending by order (sequence number) */
+    uint32_t n_early, n_queued, n_receiving, n_sending;
+} ucx_link;
+
+struct ucx_transport {
+    sl_transport base;
+    ucp_context_h context;
+    ucp_worker_h worker;
+    ucp_listener_h listener;
+    int event_fd, wake_fd;
+    ucx_link *links;
+    ucx_link *bucket[SL_UCX_BUCKETS];
+    uint32_t n_leaving; /* links that are not up */
+    bool any_failed;
+    uint64_t next_gap_check_ns;
+    sl_block_list inbox; /* in order; block.link is a link whose conn is set */
+    ucp_conn_request_h calls[SL_UCX_MAX_CALLS];
+    size_t n_calls;
+};
+
+/* ---- links.c ---- */
+
+ucx_link *sl_ucx_link_create(ucx_transport *t); /* NULL: out of memory */
+/* params without error handling, which this adds. On failure the link is gone. */
+sl_status sl_ucx_link_open(ucx_link *l, ucp_ep_params_t *params, const char *what, sl_err *err);
+void sl_ucx_link_free_unopened(ucx_link *l);
+/* Takes the block. */
+sl_status sl_ucx_link_send(ucx_link *l, sl_block *b);
+void sl_ucx_link_drop(ucx_link *l, bool flush);
+/* Reports links that failed, ends lingering, frees what is closed. */
+void sl_ucx_links_tend(ucx_transport *t);
+/* Closes all and waits, 1 s at most. */
+void sl_ucx_links_end(ucx_transport *t);
+ucs_status_t sl_ucx_on_message(void *arg, const void *header, size_t header_length, void *data,
+                               size_t length, const ucp_am_recv_param_t *param);
+
+/* ---- address.c ---- */
+
+/* "host:port" or "[v6]:port"; with port given, text is a host alone. Thread: any. */
+sl_status sl_ucx_resolve(const char *text, const uint16_t *port, struct sockaddr_storage *out,
+                         socklen_t *len, sl_err *err) SL_MUST_CHECK;
+/* Can this address be listened on now? */
+bool sl_ucx_is_free(const struct sockaddr_storage *a, socklen_t len);
+void sl_ucx_set_port(struct sockaddr_storage *a, uint16_t port);
+/* What others connect to; a wildcard becomes the first address of an interface that is up. */
+void sl_ucx_advertise(const struct sockaddr_storage *bound, char *out, size_t cap);
+
+#endif
