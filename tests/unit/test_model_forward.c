@@ -1,5 +1,6 @@
 /* Bits of the forward pass do not depend on how rows are batched, cut or threaded. */
 #include "model_folder.h"
+#include "model_naive.h"
 #include "model_run.h"
 
 #include <setjmp.h>
@@ -73,6 +74,20 @@ static void check_batch(model_run *r, const uint32_t *ids, const float *want) {
     for (int q = 0; q < 3; q++) model_seq_free(&seq[q]);
 }
 
+/* Against plain loops in double precision: max |d| / max |ref| over all positions. */
+static void check_naive(const sl_model *m, const uint32_t *ids, const float *got) {
+    size_t n = (size_t)LEN * sl_model_spec_of(m)->vocab;
+    double *want = naive_new(n), d = 0, top = 0;
+    naive_forward(m, ids, LEN, want);
+    for (size_t i = 0; i < n; i++) {
+        d = fmax(d, fabs(got[i] - want[i]));
+        top = fmax(top, fabs(want[i]));
+    }
+    printf("deviation from the naive computation %.2e\n", d / top);
+    assert_true(d <= 2e-5 * top);
+    free(want);
+}
+
 static void check_folder(const char *config, sl_dtype dtype, uint32_t shards) {
     char dir[64];
     uint32_t ids[LEN];
@@ -104,6 +119,7 @@ static void check_folder(const char *config, sl_dtype dtype, uint32_t shards) {
         model_run_free(&alone);
         model_run_free(&threaded);
     }
+    check_naive(m, ids, want);
     free(want);
     sl_pool_free(pool);
     sl_model_free(m);

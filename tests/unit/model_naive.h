@@ -1,0 +1,155 @@
+/* The same forward pass as model_run.h in plain loops over doubles: no pages, no kernels, no
+ * batching. Shares with the engine only the bound weights. */
+#ifndef SL_TESTS_MODEL_NAIVE_H
+#define SL_TESTS_MODEL_NAIVE_H
+
+#include "model/model_int.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static inline double *naive_new(size_t n) {
+    return calloc(n, sizeof(double));
+}
+
+/* Row r of w as doubles. */
+static inline void naive_row(const sl_mat *w, uint32_t r, double *out) {
+    const sl_exec ex = {sl_kernels_select("ref"), NULL};
+    float *wide = malloc(w->k * sizeof *wide);
+    size_t row_bytes = (size_t)w->k * sl_dtype_bytes(w->dtype);
+    sl_widen(&ex, (const uint8_t *)w->data + r * row_bytes, w->dtype, w->k, wide);
+    for (uint32_t i = 0; i < w->k; i++) out[i] = wide[i];
+    free(wide);
+}
+
+static inline void naive_mul(const sl_mat *w, const double *x, double *y) {
+    double *row = naive_new(w->k);
+    for (uint32_t j = 0; j < w->n; j++) {
+        naive_row(w, j, row);
+        y[j] = 0;
+        for (uint32_t i = 0; i < w->k; i++) y[j] += row[i] * x[i];
+    }
+    free(row);
+}
+
+static inline void naive_norm(const sl_mat *w, double eps, const double *x, double *y) {
+    double *gain = naive_new(w->k), sum = 0;
+    naive_row(w, 0, gain);
+    for (uint32_t i = 0; i < w->k; i++) sum += x[i] * x[i];
+    double inv = 1 / sqrt(sum / w->k + eps);
+    for (uint32_t i = 0; i < w->k; i++) y[i] = x[i] * inv * gain[i];
+    free(gain);
+}
+
+static inline void naive_softmax(double *p, uint32_t n) {
+    double top = p[0], sum = 0;
+    for (uint32_t i = 0; i < n; i++) top = fmax(top, p[i]);
+    for (uint32_t i = 0; i < n; i++) sum += p[i] = exp(p[i] - top);
+    for (uint32_t i = 0; i < n; i++) p[i] /= sum;
+}
+
+static inline void naive_rope(const sl_model_spec *s, double *head, uint32_t pos) {
+    uint32_t half = s->head_dim / 2;
+    for (uint32_t i = 0; i < half; i++) {
+        double angle = pos * pow(s->rope_theta, -(double)i / half), a = head[i], b = head[i + half];
+        head[i] = a * cos(angle) - b * sin(angle);
+        head[i + half] = b * cos(angle) + a * sin(angle);
+    }
+}
+
+/* sum += scale * W2 (silu(W1 h) * W3 h) */
+static inline void naive_ffn(const sl_mat *w1, const sl_mat *w3, const sl_mat *w2, const double *h,
+                             double scale, double *sum) {
+    double *a = naive_new(w1->n), *b = naive_new(w1->n), *y = naive_new(w2->n);
+    naive_mul(w1, h, a);
+    naive_mul(w3, h, b);
+    for (uint32_t i = 0; i < w1->n; i++) a[i] = a[i] / (1 + exp(-a[i])) * b[i];
+    naive_mul(w2, a, y);
+    for (uint32_t i = 0; i < w2->n; i++) sum[i] += scale * y[i];
+    free(a), free(b), free(y);
+}
+
+static inline void naive_moe(const sl_model *m, uint32_t layer, const double *h, double *x) {
+    const sl_model_spec *s = &m->spec;
+    double *p = naive_new(s->n_experts), share = 0;
+    uint8_t *chosen = calloc(s->n_experts, 1);
+    naive_mul(&m->block[layer].mat[SL_ROLE_ROUTER], h, p);
+    naive_softmax(p, s->n_experts);
+    for (uint32_t j = 0; j < s->top_k; j++) {
+        uint32_t best = s->n_experts;
+        for (uint32_t e = 0; e < s->n_experts; e++)
+            if (!chosen[e] && (best == s->n_experts || p[e] > p[best])) best = e;
+        chosen[best] = 1;
+        share += p[best];
+    }
+    for (uint32_t e = 0; e < s->n_experts; e++) {
+        const sl_expert_weights *w = &m->expert[(size_t)s->moe_index[layer] * s->n_experts + e];
+        if (chosen[e])
+            naive_ffn(&w->gate, &w->up, &w->down, h, s->norm_topk ? p[e] / share : p[e], x);
+    }
+    free(p), free(chosen);
+}
+
+/* x += attention; k and v [layer's positions so far][n_kv_heads][head_dim] receive row t. */
+static inline void naive_attention(const sl_model *m, uint32_t layer, uint32_t t, double *x,
+                                   double *k, double *v) {
+    const sl_model_spec *s = &m->spec;
+    const sl_mat *w = m->block[layer].mat;
+    uint32_t dim = s->head_dim, kv = s->n_kv_heads * dim, group = s->n_heads / s->n_kv_heads;
+    double *h = naive_new(s->d_model), *q = naive_new(s->n_heads * dim);
+    double *o = naive_new(s->n_heads * dim), *y = naive_new(s->d_model), *p = naive_new(t + 1);
+    naive_norm(&w[SL_ROLE_ATTN_NORM], s->rms_eps, x, h);
+    naive_mul(&w[SL_ROLE_Q], h, q);
+    naive_mul(&w[SL_ROLE_K], h, k + (size_t)t * kv);
+    naive_mul(&w[SL_ROLE_V], h, v + (size_t)t * kv);
+    for (uint32_t i = 0; i < s->n_heads + s->n_kv_heads; i++) {
+        bool is_q = i < s->n_heads;
+        double *head = is_q ? q + i * dim : k + (size_t)t * kv + (i - s->n_heads) * dim;
+        if (s->qk_norm)
+            naive_norm(&w[is_q ? SL_ROLE_Q_NORM : SL_ROLE_K_NORM], s->rms_eps, head, head);
+        naive_rope(s, head, t);
+    }
+    uint32_t first = s->sliding_window && t >= s->sliding_window ? t - s->sliding_window + 1 : 0;
+    for (uint32_t i = 0; i < s->n_heads; i++) {
+        size_t at = (size_t)(i / group) * dim;
+        for (uint32_t j = first; j <= t; j++) {
+            p[j - first] = 0;
+            for (uint32_t c = 0; c < dim; c++)
+                p[j - first] += q[i * dim + c] * k[j * kv + at + c] / sqrt(dim);
+        }
+        naive_softmax(p, t - first + 1);
+        for (uint32_t j = first; j <= t; j++)
+            for (uint32_t c = 0; c < dim; c++) o[i * dim + c] += p[j - first] * v[j * kv + at + c];
+    }
+    naive_mul(&w[SL_ROLE_O], o, y);
+    for (uint32_t i = 0; i < s->d_model; i++) x[i] += y[i];
+    free(h), free(q), free(o), free(y), free(p);
+}
+
+/* logits [n][vocab] */
+static inline void naive_forward(const sl_model *m, const uint32_t *ids, uint32_t n,
+                                 double *logits) {
+    const sl_model_spec *s = &m->spec;
+    size_t kv = (size_t)n * s->n_kv_heads * s->head_dim;
+    double *k = naive_new(kv * s->n_layers), *v = naive_new(kv * s->n_layers);
+    double *x = naive_new(s->d_model), *h = naive_new(s->d_model);
+    for (uint32_t t = 0; t < n; t++) {
+        naive_row(&m->whole.mat[SL_ROLE_EMBED], ids[t], x);
+        for (uint32_t l = 0; l < s->n_layers; l++) {
+            const sl_mat *w = m->block[l].mat;
+            naive_attention(m, l, t, x, k + l * kv, v + l * kv);
+            naive_norm(&w[SL_ROLE_FFN_NORM], s->rms_eps, x, h);
+            if (s->ffn[l] == SL_FFN_MOE)
+                naive_moe(m, l, h, x);
+            else
+                naive_ffn(&w[SL_ROLE_DENSE_GATE], &w[SL_ROLE_DENSE_UP], &w[SL_ROLE_DENSE_DOWN], h,
+                          1, x);
+        }
+        naive_norm(&m->whole.mat[SL_ROLE_FINAL_NORM], s->rms_eps, x, h);
+        naive_mul(&m->whole.mat[SL_ROLE_LM_HEAD], h, logits + (size_t)t * s->vocab);
+    }
+    free(k), free(v), free(x), free(h);
+}
+
+#endif
