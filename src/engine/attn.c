@@ -1,0 +1,301 @@
+#include "engine/attn_int.h"
+
+#include "base/log.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+/* ---- tokens to the coordinator ---- */
+
+void sl_attn_flush(sl_attn *a) {
+    if (a->n_out == 0) return;
+    sl_buf *b = sl_net_buf_take(a->w->net, sl_wire_tokens_bytes(a->n_out));
+    if (!b) {
+        sl_log(SL_LOG_ERROR, "attn", "out of memory for %u tokens", a->n_out);
+        a->w->stop = true;
+        a->w->stop_status = sl_fail(&a->w->stop_err, SL_ERR_NOMEM, "message of tokens");
+        return;
+    }
+    sl_wire_tokens_encode(a->out, a->n_out, b->data);
+    sl_wire_header h = {.kind = SL_MSG_TOKENS, .rows = a->n_out};
+    sl_status st = sl_worker_send(a->w, SL_NO_WORKER, h, b);
+    (void)st; /* a lost coordinator ends the worker */
+    a->n_out = 0;
+}
+
+void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t token, sl_finish finish) {
+    if (a->n_out == a->out_cap) sl_attn_flush(a);
+    a->out[a->n_out++] = (sl_wire_token){.request = s->request,
+                                         .position = s->n_tokens - (token != UINT32_MAX),
+                                         .token = token,
+                                         .finish = finish};
+}
+
+/* ---- slots ---- */
+
+void sl_slot_release(sl_attn *a, sl_slot *s) {
+    (void)a;
+    sl_free(s->tokens);
+    sl_free(s->pages);
+    *s = (sl_slot){0};
+}
+
+bool sl_slot_has_work(const sl_slot *s) {
+    if (!s->used || s->cancelled) return false;
+    uint32_t generated = s->n_tokens - s->n_prompt;
+    return generated < s->acked + SL_MAX_AHEAD;
+}
+
+static bool ends(const sl_attn *a, const sl_slot *s, uint32_t token) {
+    for (uint32_t i = 0; !s->ignore_eos && i < a->m->n_eos; i++) {
+        if (a->m->eos[i] == token) return true;
+    }
+    for (uint32_t i = 0; i < s->n_stop; i++) {
+        if (s->stop[i] == token) return true;
+    }
+    return false;
+}
+
+void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token) {
+    s->tokens[s->n_tokens++] = token;
+    a->w->n.tokens++;
+    sl_finish finish = SL_FINISH_NONE;
+    if (ends(a, s, token)) finish = SL_FINISH_STOP;
+    else if (s->n_tokens - s->n_prompt >= s->max_new) finish = SL_FINISH_LENGTH;
+    sl_attn_emit(a, s, token, finish);
+    if (finish != SL_FINISH_NONE) sl_slot_release(a, s);
+}
+
+static sl_status check_submit(const sl_attn *a, const sl_wire_submit *s, sl_err *err) {
+    const sl_plan *p = &a->w->plan;
+    uint64_t total = (uint64_t)s->n_tokens + s->max_tokens;
+    if (s->n_tokens == 0 || s->max_tokens == 0 || s->start != 0 || total > p->context)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "request %llu: %u tokens from %u and %u new ones, context %u",
+                       (unsigned long long)s->request, s->n_tokens, s->start, s->max_tokens,
+                       p->context);
+    if (s->n_pages < sl_kv_pages_for(total))
+        return sl_fail(err, SL_ERR_PROTOCOL, "request %llu: %u pages for %llu positions",
+                       (unsigned long long)s->request, s->n_pages, (unsigned long long)total);
+    for (uint32_t i = 0; i < s->n_pages; i++) {
+        if (s->pages[i] >= p->n_pages)
+            return sl_fail(err, SL_ERR_PROTOCOL, "page %u, there are %u", s->pages[i], p->n_pages);
+    }
+    for (uint32_t i = 0; i < s->n_tokens; i++) {
+        if (s->tokens[i] >= a->m->vocab)
+            return sl_fail(err, SL_ERR_PROTOCOL, "token %u, the vocabulary has %u", s->tokens[i],
+                           a->m->vocab);
+    }
+    return SL_OK;
+}
+
+static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_err *err) {
+    uint32_t *tokens = sl_alloc((size_t)in->n_tokens + in->max_tokens, sizeof *tokens);
+    float **pages = sl_alloc(in->n_pages, sizeof *pages);
+    if (!tokens || !pages) {
+        sl_free(tokens);
+        sl_free(pages);
+        return sl_fail(err, SL_ERR_NOMEM, "request of %u tokens", in->n_tokens);
+    }
+    memcpy(tokens, in->tokens, in->n_tokens * sizeof *tokens);
+    size_t page_bytes = sl_kv_page_bytes(a->m);
+    for (uint32_t i = 0; i < in->n_pages; i++)
+        pages[i] = (float *)(void *)(a->kv + in->pages[i] * page_bytes);
+    *s = (sl_slot){
+        .used = true,
+        .request = in->request,
+        .arrival = ++a->arrivals,
+        .generation = ++a->generations & 0xFFFFFFFu,
+        .tokens = tokens,
+        .n_tokens = in->n_tokens,
+        .n_prompt = in->n_tokens,
+        .max_new = in->max_tokens,
+        .ignore_eos = (in->flags & SL_SUBMIT_IGNORE_EOS) != 0,
+        .want_logits = (in->flags & SL_SUBMIT_LOGITS) != 0,
+        .sampling = {in->temperature, in->top_p, in->top_k, in->seed, in->choice},
+        .n_stop = in->n_stop,
+        .pages = pages,
+    };
+    memcpy(s->stop, in->stop, in->n_stop * sizeof *s->stop);
+    return SL_OK;
+}
+
+/* The free slot of the emptiest lane. */
+static sl_slot *find_slot(sl_attn *a, sl_lane **lane) {
+    sl_slot *best = NULL;
+    uint32_t fewest = UINT32_MAX;
+    for (uint32_t l = 0; l < a->n_lanes; l++) {
+        sl_slot *free_slot = NULL;
+        uint32_t used = 0;
+        for (uint32_t i = 0; i < a->max_slots; i++) {
+            if (a->lane[l].slot[i].used) used++;
+            else if (!free_slot) free_slot = &a->lane[l].slot[i];
+        }
+        if (free_slot && used < fewest) {
+            best = free_slot;
+            *lane = &a->lane[l];
+            fewest = used;
+        }
+    }
+    return best;
+}
+
+sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) {
+    sl_wire_submit in;
+    sl_lane *lane = NULL;
+    sl_status st = sl_wire_submit_decode(payload, &in, err);
+    if (st == SL_OK) st = check_submit(a, &in, err);
+    if (st != SL_OK) return st;
+    sl_slot refused = {.request = in.request};
+    if (a->lost) {
+        sl_attn_emit(a, &refused, UINT32_MAX, SL_FINISH_ERROR);
+        sl_attn_flush(a);
+        return SL_OK;
+    }
+    sl_slot *s = find_slot(a, &lane);
+    if (!s) return sl_fail(err, SL_ERR_PROTOCOL, "request over the %u slots", a->max_slots);
+    st = fill_slot(a, s, &in, err);
+    if (st == SL_OK) sl_lane_wake(lane);
+    return st;
+}
+
+static sl_slot *slot_of(sl_attn *a, uint64_t request, sl_lane **lane) {
+    for (uint32_t l = 0; l < a->n_lanes; l++) {
+        for (uint32_t i = 0; i < a->max_slots; i++) {
+            *lane = &a->lane[l];
+            if ((*lane)->slot[i].used && (*lane)->slot[i].request == request)
+                return &(*lane)->slot[i];
+        }
+    }
+    return NULL;
+}
+
+sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload, sl_err *err) {
+    const sl_wire_pair *pair;
+    sl_status st = sl_wire_pairs_decode(h, payload, &pair, err);
+    if (st != SL_OK) return st;
+    for (uint32_t i = 0; i < h->rows; i++) {
+        sl_lane *lane;
+        sl_slot *s = slot_of(a, pair[i].request, &lane);
+        if (!s) continue; /* finished meanwhile */
+        if (h->kind == SL_MSG_ACK) {
+            s->acked = SL_MAX(s->acked, pair[i].value);
+            sl_lane_wake(lane);
+            continue;
+        }
+        s->cancelled = true;
+        if (s->in_step) continue; /* ends with the step, whose rows still touch its pages */
+        sl_attn_emit(a, s, UINT32_MAX, SL_FINISH_STOP);
+        sl_slot_release(a, s);
+    }
+    sl_attn_flush(a);
+    return SL_OK;
+}
+
+/* ---- experts ---- */
+
+sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, sl_buf **payload,
+                            sl_err *err) {
+    if (a->lost) return SL_OK; /* its rows were booked as lost */
+    if (h->lane >= a->n_lanes || a->expert_index[src] == UINT32_MAX)
+        return sl_fail(err, SL_ERR_PROTOCOL, "return from worker %u for lane %u of %u", src,
+                       h->lane, a->n_lanes);
+    return sl_lane_on_return(&a->lane[h->lane], a->expert_index[src], h, payload, err);
+}
+
+sl_status sl_attn_on_round_open(sl_attn *a, const sl_wire_header *h, sl_span payload,
+                                sl_err *err) {
+    const uint32_t *ids;
+    uint32_t n;
+    sl_idset set;
+    if (a->lost) return SL_OK;
+    if (h->lane >= a->n_lanes)
+        return sl_fail(err, SL_ERR_PROTOCOL, "lane %u of %u", h->lane, a->n_lanes);
+    sl_lane *lane = &a->lane[h->lane];
+    sl_status st = sl_wire_set_decode(payload, &ids, &n, err);
+    if (st == SL_OK) st = sl_idset_check((uint32_t *)(uintptr_t)ids, n, &set, err);
+    if (st == SL_OK) st = sl_member_open(&lane->member, h->round, &set, err);
+    if (st == SL_OK) lane->phase = SL_LANE_BEGIN;
+    return st;
+}
+
+void sl_attn_on_expert_lost(sl_attn *a, uint32_t id) {
+    if (a->lost) return;
+    sl_log(SL_LOG_WARN, "attn", "expert worker %u is lost: ending every request here", id);
+    a->lost = true;
+    for (uint32_t l = 0; l < a->n_lanes; l++) {
+        sl_lane_reset(&a->lane[l]);
+        for (uint32_t i = 0; i < a->max_slots; i++) {
+            sl_slot *s = &a->lane[l].slot[i];
+            if (!s->used) continue;
+            sl_attn_emit(a, s, UINT32_MAX, SL_FINISH_ERROR);
+            sl_slot_release(a, s);
+        }
+    }
+    sl_attn_flush(a);
+}
+
+bool sl_attn_run(sl_attn *a) {
+    for (uint32_t l = 0; l < a->n_lanes; l++) {
+        if (sl_lane_run(&a->lane[l])) return true;
+    }
+    return false;
+}
+
+/* ---- life ---- */
+
+static sl_status map_pages(sl_attn *a, sl_err *err) {
+    if (__builtin_mul_overflow((size_t)a->w->plan.n_pages, sl_kv_page_bytes(a->m), &a->kv_bytes))
+        return sl_fail(err, SL_ERR_LIMIT, "%u KV pages overflow the address space",
+                       a->w->plan.n_pages);
+    /* Reserved, not touched: a page costs memory when it is first written. */
+    void *p = mmap(NULL, a->kv_bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return sl_fail(err, SL_ERR_NOMEM, "%zu bytes of KV pages", a->kv_bytes);
+    a->kv = p;
+    return SL_OK;
+}
+
+static sl_status create_parts(sl_attn *a, sl_err *err) {
+    size_t scratch = sl_model_scratch_bytes(a->m, a->max_rows) +
+                     sl_sampler_scratch_bytes(a->m->vocab) + 65536;
+    a->out_cap = a->max_slots * a->n_lanes + 1;
+    a->out = sl_alloc(a->out_cap, sizeof *a->out);
+    a->logits = sl_alloc((size_t)SL_HEAD_ROWS * a->m->vocab, sizeof *a->logits);
+    a->lane = sl_alloc(a->n_lanes, sizeof *a->lane);
+    if (!a->out || !a->logits || !a->lane)
+        return sl_fail(err, SL_ERR_NOMEM, "buffers of an attention worker");
+    sl_status st = sl_arena_create(scratch, &a->scratch, err);
+    for (uint32_t l = 0; st == SL_OK && l < a->n_lanes; l++)
+        st = sl_lane_create(a, l, &a->lane[l], err);
+    return st;
+}
+
+sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
+    sl_attn *a = sl_alloc(1, sizeof *a);
+    if (!a) return sl_fail(err, SL_ERR_NOMEM, "attention worker");
+    a->w = w;
+    a->m = sl_model_spec_of(w->model);
+    a->n_lanes = w->plan.lanes;
+    a->max_slots = w->plan.max_num_seqs;
+    a->max_rows = sl_lane_max_rows(&w->plan);
+    memset(a->expert_index, 0xFF, sizeof a->expert_index);
+    for (uint32_t i = 0; i < w->n_expert_workers; i++) a->expert_index[w->expert_worker[i]] = i;
+    sl_status st = map_pages(a, err);
+    if (st == SL_OK) st = create_parts(a, err);
+    if (st == SL_OK) *out = a;
+    else sl_attn_free(a);
+    return st;
+}
+
+void sl_attn_free(sl_attn *a) {
+    if (!a) return;
+    for (uint32_t l = 0; a->lane && l < a->n_lanes; l++) sl_lane_free(&a->lane[l]);
+    sl_free(a->lane);
+    sl_free(a->out);
+    sl_free(a->logits);
+    sl_arena_free(&a->scratch);
+    if (a->kv) munmap(a->kv, a->kv_bytes);
+    sl_free(a);
+}

@@ -1,0 +1,121 @@
+/* Inside of the attention side: slots (requests with their KV) and lanes (micro-batches in flight).
+ * attn.c owns slots and talks to the coordinator, lane.c runs the steps and talks to experts. */
+#ifndef SL_ENGINE_ATTN_INT_H
+#define SL_ENGINE_ATTN_INT_H
+
+#include "engine/worker_int.h"
+#include "model/sampler.h"
+#include "sched/batcher.h"
+
+#define SL_MAX_STOP_IDS 64u
+
+/* A request here. Its tokens are prompt and generated ones; the first `done` have K and V in the pages. */
+typedef struct sl_slot {
+    bool used, cancelled;
+    bool in_step; /* rows of it are in the lane's running step */
+    uint64_t request, arrival;
+    uint32_t generation;
+    uint32_t *tokens;
+    uint32_t n_tokens, n_prompt, max_new, done;
+    uint64_t acked; /* generated tokens that the coordinator has seen */
+    bool ignore_eos, want_logits;
+    sl_sampling sampling;
+    uint32_t stop[SL_MAX_STOP_IDS];
+    uint32_t n_stop;
+    float **pages;     /* base pointers in position order */
+    uint32_t first_row; /* of its rows in the running step */
+} sl_slot;
+
+typedef enum sl_lane_phase {
+    SL_LANE_IDLE,  /* in no round */
+    SL_LANE_BEGIN, /* a round is open, the step is not formed yet */
+    SL_LANE_BLOCK, /* block `layer` can run */
+    SL_LANE_WAIT,  /* rows of MoE block `layer` are with the experts */
+    SL_LANE_MERGE, /* all replies of `layer` are here */
+} sl_lane_phase;
+
+typedef struct sl_reply {
+    sl_buf *payload;
+    sl_wire_return view;
+    bool here;
+} sl_reply;
+
+typedef struct sl_lane {
+    uint32_t id;
+    sl_attn *attn;
+    sl_member member;
+    sl_lane_phase phase;
+    uint32_t layer;
+
+    sl_slot *slot;      /* [max_num_seqs] */
+    sl_slot_need *need; /* scratch of the batcher, [max_num_seqs] */
+    sl_step_part *part; /* [max_num_seqs + 1] */
+    size_t n_parts;
+    uint32_t turn;
+
+    /* rows of the running step, [max_rows] each */
+    uint32_t n_rows;
+    uint32_t *row_id, *row_pos, *row_slot;
+    uint64_t *row_tag;
+    float *const **row_pages;
+    float *x, *h;           /* [max_rows][d_model] */
+    uint32_t *expert;       /* [max_rows][top_k] */
+    float *gate;            /* [max_rows][top_k] */
+    uint64_t *covered;      /* router positions that have come back */
+    const uint8_t **piece;  /* [max_rows][top_k] wire rows by lowest position */
+
+    sl_reply reply[SL_PLAN_MAX_WORKERS]; /* by index of expert worker */
+    uint32_t n_replies;
+    uint32_t *next_set; /* NEXT of the running round, [SL_PLAN_MAX_WORKERS] */
+    size_t n_next;
+    bool have_next;
+    uint64_t dispatched_ns;
+} sl_lane;
+
+struct sl_attn {
+    sl_worker *w;
+    const sl_model_spec *m;
+    sl_lane *lane;
+    uint32_t n_lanes, max_slots, max_rows;
+    uint64_t arrivals;
+    uint32_t generations;
+    uint8_t *kv; /* n_pages pages */
+    size_t kv_bytes;
+    sl_arena scratch;
+    float *logits;      /* [HEAD_ROWS][vocab] */
+    sl_wire_token *out; /* tokens of this step for the coordinator */
+    uint32_t n_out, out_cap;
+    uint32_t expert_index[SL_PLAN_MAX_WORKERS]; /* worker id -> index of expert worker */
+    bool lost;                                  /* an expert worker is gone */
+};
+
+/* Rows of the head computed at once: bounds the logits buffer, not the bits. */
+#define SL_HEAD_ROWS 32u
+
+/* attn.c */
+void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t token, sl_finish finish);
+void sl_attn_flush(sl_attn *a);
+void sl_slot_release(sl_attn *a, sl_slot *s);
+/* Appends a sampled token, decides whether the request is over, tells the coordinator. */
+void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token);
+bool sl_slot_has_work(const sl_slot *s);
+
+/* lane.c */
+sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) SL_MUST_CHECK;
+void sl_lane_free(sl_lane *lane);
+/* Joins a round if the lane is idle and has work. */
+void sl_lane_wake(sl_lane *lane);
+bool sl_lane_run(sl_lane *lane);
+sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_header *h,
+                            sl_buf **payload, sl_err *err) SL_MUST_CHECK;
+/* Drops the running step: its rows are lost. */
+void sl_lane_reset(sl_lane *lane);
+
+/* dispatch.c: rows to experts and back */
+/* Sends the rows of MoE block `layer` (h, expert, gate of the lane) to every expert worker, bare headers
+ * where there are none. */
+sl_status sl_lane_dispatch(sl_lane *lane, bool stay);
+/* Checks that the replies cover every row exactly and adds them to x in ascending router position. */
+sl_status sl_lane_merge(sl_lane *lane, sl_err *err) SL_MUST_CHECK;
+
+#endif

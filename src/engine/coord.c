@@ -1,0 +1,472 @@
+/* The coordinator's side of the fabric: workers join and get the plan, requests are admitted against
+ * the page ledger, tokens come back. All on the engine's thread. */
+#include "engine/engine_int.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/plan_json.h"
+#include "spec/kv.h"
+
+#include <jansson.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEP_US  50000u
+#define STATS_US 500000u
+
+/* ---- the end of requests ---- */
+
+static void finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status, const char *text) {
+    sl_member_worker *w = &e->worker[r->worker];
+    bool had_worker = r->state != SL_REQUEST_WAITING;
+    bool cancelled = r->state == SL_REQUEST_CANCELLING;
+    sl_ledger_remove(&e->ledger, r);
+    if (had_worker) {
+        w->running--;
+        sl_pages_give(&w->pages, r->pages, r->n_pages);
+    }
+    pthread_mutex_lock(&e->lock);
+    e->n_open--;
+    if (how == SL_FINISH_ERROR) e->stats.finished_error++;
+    else if (cancelled) e->stats.finished_cancelled++;
+    else if (how == SL_FINISH_STOP) e->stats.finished_stop++;
+    else e->stats.finished_length++;
+    pthread_mutex_unlock(&e->lock);
+    const sl_request_event ev = {
+        .request = r->id, .finish = how, .status = status, .message = text};
+    r->p.on_event(r->p.ctx, &ev);
+    sl_request_free(r);
+}
+
+static void fail_requests_of(sl_engine *e, uint32_t worker, const char *why) {
+    sl_request *next;
+    for (sl_request *r = e->ledger.running.first; r; r = next) {
+        next = r->next;
+        if (worker == SL_NO_WORKER || r->worker == worker)
+            finish(e, r, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, why);
+    }
+}
+
+static void fail_waiting(sl_engine *e, const char *why) {
+    while (e->ledger.waiting.first)
+        finish(e, e->ledger.waiting.first, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, why);
+}
+
+/* ---- start-up ---- */
+
+static void signal_start(sl_engine *e, sl_status st, const sl_err *err) {
+    pthread_mutex_lock(&e->lock);
+    if (!e->up && e->start_status == SL_OK) {
+        e->start_status = st;
+        if (st == SL_OK) e->up = true;
+        else e->start_err = *err;
+    }
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static sl_buf *plan_message(sl_engine *e, uint32_t you) {
+    char *plan = sl_plan_print(&e->plan);
+    json_t *doc = plan ? json_pack("{s:i, s:s, s:s, s:o}", "you", (int)you, "model",
+                                   e->model_folder, "trace", e->trace_path, "plan",
+                                   json_loads(plan, 0, NULL))
+                       : NULL;
+    char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
+    sl_buf *b = text ? sl_net_buf_take(e->net, strlen(text)) : NULL;
+    if (b) memcpy(b->data, text, strlen(text));
+    free(text);
+    json_decref(doc);
+    sl_free(plan);
+    return b;
+}
+
+static void send_plans(sl_engine *e) {
+    for (uint32_t i = 0; i < e->plan.n_workers; i++)
+        snprintf(e->plan.worker[i].address, sizeof e->plan.worker[i].address, "%s",
+                 e->worker[i].address);
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        sl_err err;
+        sl_buf *b = plan_message(e, i);
+        sl_wire_header h = {.kind = SL_MSG_PLAN, .epoch = e->plan.epoch};
+        if (!b) {
+            sl_status st = sl_fail(&err, SL_ERR_NOMEM, "plan for worker %u", i);
+            signal_start(e, st, &err);
+        } else if (sl_net_send(e->net, e->worker[i].conn, h, b) != SL_OK) {
+            sl_log(SL_LOG_WARN, "engine", "worker %u left before its plan", i);
+        }
+    }
+    e->planned = true;
+}
+
+static uint32_t free_place(const sl_engine *e, uint32_t wanted) {
+    if (wanted != SL_NO_WORKER)
+        return wanted < e->plan.n_workers && !e->worker[wanted].joined ? wanted : SL_NO_WORKER;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        if (!e->worker[i].joined) return i;
+    }
+    return SL_NO_WORKER;
+}
+
+static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
+    sl_engine *e = ctx;
+    uint32_t id = free_place(e, peer->worker);
+    if (peer->is_coordinator || id == SL_NO_WORKER)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "no place for it: the plan has %u workers, %u joined, it asked for %d",
+                       e->plan.n_workers, e->n_joined, (int)peer->worker);
+    sl_member_worker *w = &e->worker[id];
+    w->conn = c;
+    w->joined = true;
+    snprintf(w->address, sizeof w->address, "%s", peer->address);
+    snprintf(w->stats.name, sizeof w->stats.name, "worker %u", id);
+    sl_conn_set_user(c, w);
+    e->n_joined++;
+    sl_log(SL_LOG_INFO, "engine", "worker %u of %u joined from %s", id, e->plan.n_workers,
+           w->address);
+    return SL_OK;
+}
+
+static sl_status on_ready(sl_engine *e, uint32_t id, sl_span payload, sl_err *err) {
+    sl_member_worker *w = &e->worker[id];
+    if (w->ready || payload.len != 32)
+        return sl_fail(err, SL_ERR_PROTOCOL, "unexpected ready of %zu bytes", payload.len);
+    if (memcmp(payload.data, e->spec.hash, 32) != 0) {
+        sl_status st = sl_fail(err, SL_ERR_PROTOCOL,
+                               "worker %u has another checkpoint than the coordinator's %s", id,
+                               e->model_folder);
+        signal_start(e, st, err);
+        return st;
+    }
+    w->ready = true;
+    if (++e->n_ready < e->plan.n_workers) return SL_OK;
+    e->serving = true;
+    pthread_mutex_lock(&e->lock);
+    e->stats.serving = true;
+    pthread_mutex_unlock(&e->lock);
+    signal_start(e, SL_OK, NULL);
+    return SL_OK;
+}
+
+/* ---- tokens ---- */
+
+static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t, sl_wire_pair *ack,
+                          sl_err *err) {
+    sl_request *r = sl_ledger_find(&e->ledger, t->request);
+    *ack = (sl_wire_pair){.request = t->request};
+    if (!r || r->worker != id || r->state == SL_REQUEST_WAITING) return SL_OK; /* ended meanwhile */
+    if (t->finish > SL_FINISH_ERROR)
+        return sl_fail(err, SL_ERR_PROTOCOL, "finish code %u", t->finish);
+    bool has_token = t->finish != SL_FINISH_ERROR && t->token != UINT32_MAX;
+    if (has_token && (t->token >= e->spec.vocab || r->n_generated >= r->p.max_tokens ||
+                      t->position != r->p.n_prompt + r->n_generated))
+        return sl_fail(err, SL_ERR_PROTOCOL, "token %u at position %u of request %llu", t->token,
+                       t->position, (unsigned long long)t->request);
+    if (has_token) {
+        ack->value = ++r->n_generated;
+        pthread_mutex_lock(&e->lock);
+        e->stats.generated_tokens++;
+        pthread_mutex_unlock(&e->lock);
+        if (r->state == SL_REQUEST_RUNNING) {
+            const sl_request_event ev = {.request = r->id, .tokens = &t->token, .n = 1};
+            r->p.on_event(r->p.ctx, &ev);
+        }
+    }
+    if (t->finish == SL_FINISH_NONE) return SL_OK;
+    bool lost = t->finish == SL_FINISH_ERROR;
+    finish(e, r, (sl_finish)t->finish, lost ? SL_ERR_WORKER_LOST : SL_OK,
+           lost ? (e->lost[0] ? e->lost : "an expert worker was lost") : NULL);
+    return SL_OK;
+}
+
+static sl_status on_tokens(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                           sl_err *err) {
+    const sl_wire_token *t;
+    sl_status st = sl_wire_tokens_decode(h, payload, &t, err);
+    if (st != SL_OK || h->rows == 0) return st;
+    sl_buf *b = sl_net_buf_take(e->net, h->rows * sizeof(sl_wire_pair));
+    if (!b) return sl_fail(err, SL_ERR_NOMEM, "acknowledgement of %u tokens", h->rows);
+    sl_wire_pair *ack = (sl_wire_pair *)(void *)b->data;
+    for (uint32_t i = 0; st == SL_OK && i < h->rows; i++) st = on_token(e, id, &t[i], &ack[i], err);
+    if (st != SL_OK) {
+        sl_net_buf_give(e->net, b);
+        return st;
+    }
+    const sl_wire_header out = {.kind = SL_MSG_ACK, .epoch = e->plan.epoch, .rows = h->rows};
+    st = sl_net_send(e->net, e->worker[id].conn, out, b);
+    return st == SL_ERR_PEER_DOWN ? SL_OK : st;
+}
+
+static sl_status on_logits(sl_engine *e, const sl_wire_header *h, sl_span payload, sl_err *err) {
+    size_t want = SL_WIRE_LOGITS_AT + (size_t)h->rows * e->spec.vocab * sizeof(float);
+    if (payload.len != want)
+        return sl_fail(err, SL_ERR_PROTOCOL, "logits of %u rows in %zu bytes", h->rows, payload.len);
+    sl_cur c = sl_cur_of(payload);
+    uint64_t request = sl_cur_u64(&c), first = sl_cur_u64(&c);
+    sl_request *r = sl_ledger_find(&e->ledger, request);
+    if (r && r->p.on_logits)
+        r->p.on_logits(r->p.ctx, first, h->rows,
+                       (const float *)(const void *)(payload.data + SL_WIRE_LOGITS_AT));
+    return SL_OK;
+}
+
+static sl_status on_stats(sl_engine *e, uint32_t id, sl_span payload, sl_err *err) {
+    sl_cur c = sl_cur_of(payload);
+    sl_worker_stats s = e->worker[id].stats;
+#define SL_COUNTER_READ(name) s.name = sl_cur_u64(&c);
+    SL_WORKER_COUNTERS(SL_COUNTER_READ)
+#undef SL_COUNTER_READ
+    if (!c.ok || sl_cur_left(&c))
+        return sl_fail(err, SL_ERR_PROTOCOL, "statistics of %zu bytes", payload.len);
+    e->worker[id].stats = s;
+    return SL_OK;
+}
+
+static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
+                            sl_err *err) {
+    sl_engine *e = ctx;
+    sl_member_worker *w = sl_conn_user(c);
+    sl_span span = payload ? (sl_span){payload->data, payload->len} : (sl_span){0};
+    uint32_t id = (uint32_t)(w - e->worker);
+    sl_status st;
+    switch (h->kind) {
+    case SL_MSG_READY: st = on_ready(e, id, span, err); break;
+    case SL_MSG_TOKENS: st = on_tokens(e, id, h, span, err); break;
+    case SL_MSG_LOGITS: st = on_logits(e, h, span, err); break;
+    case SL_MSG_STATS: st = on_stats(e, id, span, err); break;
+    default:
+        st = sl_fail(err, SL_ERR_PROTOCOL, "unexpected %s from worker %u",
+                     sl_msg_kind_name(h->kind), id);
+    }
+    sl_net_buf_give(e->net, payload);
+    return st;
+}
+
+/* ---- losing a worker ---- */
+
+static bool attention_left(const sl_engine *e) {
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        if ((e->plan.worker[i].roles & SL_ROLE_ATTENTION) && !e->worker[i].dead) return true;
+    }
+    return false;
+}
+
+static void lose(sl_engine *e, uint32_t id, const char *why) {
+    sl_member_worker *w = &e->worker[id];
+    if (w->dead) return;
+    w->dead = true;
+    w->conn = NULL;
+    uint32_t roles = e->plan.worker[id].roles;
+    const char *role = roles & SL_ROLE_EXPERT ? "expert" : "attention";
+    char text[160];
+    snprintf(text, sizeof text, "%s worker %u was lost: %.100s", role, id, why);
+    sl_log(SL_LOG_ERROR, "engine", "%s", text);
+    sl_err err;
+    sl_status st = sl_fail(&err, SL_ERR_WORKER_LOST, "%s", text);
+    signal_start(e, st, &err); /* only counts while starting */
+    if ((roles & SL_ROLE_EXPERT) || !attention_left(e)) {
+        snprintf(e->lost, sizeof e->lost, "%s", text);
+        e->serving = false;
+        pthread_mutex_lock(&e->lock);
+        e->stats.serving = false;
+        pthread_mutex_unlock(&e->lock);
+        fail_requests_of(e, SL_NO_WORKER, text);
+        fail_waiting(e, text);
+    } else {
+        fail_requests_of(e, id, text);
+    }
+}
+
+static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
+    sl_engine *e = ctx;
+    sl_member_worker *w = sl_conn_user(c);
+    (void)why;
+    if (!w || w->conn != c || e->stopping) return;
+    uint32_t id = (uint32_t)(w - e->worker);
+    /* The process often has a better reason than its broken connection. */
+    if (sl_spawn_check(e) == id && e->spawned[id].err.msg[0]) text = e->spawned[id].err.msg;
+    lose(e, id, text);
+}
+
+/* ---- admission ---- */
+
+/* The live attention worker with most free pages that can take `pages`. */
+static uint32_t pick_worker(const sl_engine *e, uint32_t pages) {
+    uint32_t best = SL_NO_WORKER, most = 0;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        const sl_member_worker *w = &e->worker[i];
+        if (!(e->plan.worker[i].roles & SL_ROLE_ATTENTION) || w->dead) continue;
+        if (w->running >= e->plan.max_num_seqs || w->pages.n_free < pages) continue;
+        if (best == SL_NO_WORKER || w->pages.n_free > most) {
+            best = i;
+            most = w->pages.n_free;
+        }
+    }
+    return best;
+}
+
+static sl_status send_submit(sl_engine *e, const sl_request *r) {
+    const sl_wire_submit s = {
+        .request = r->id,
+        .max_tokens = r->p.max_tokens,
+        .temperature = r->p.sampling.temperature,
+        .top_p = r->p.sampling.top_p,
+        .top_k = r->p.sampling.top_k,
+        .choice = r->p.sampling.choice,
+        .seed = r->p.sampling.seed,
+        .flags = (r->p.ignore_eos ? SL_SUBMIT_IGNORE_EOS : 0) |
+                 (r->p.on_logits ? SL_SUBMIT_LOGITS : 0),
+        .n_tokens = r->p.n_prompt,
+        .n_pages = r->n_pages,
+        .n_stop = r->p.n_stop,
+        .tokens = r->p.prompt,
+        .pages = r->pages,
+        .stop = r->p.stop,
+    };
+    sl_buf *b = sl_net_buf_take(e->net, sl_wire_submit_bytes(&s));
+    if (!b) return SL_ERR_NOMEM;
+    sl_wire_submit_encode(&s, b->data);
+    const sl_wire_header h = {.kind = SL_MSG_SUBMIT, .epoch = e->plan.epoch};
+    return sl_net_send(e->net, e->worker[r->worker].conn, h, b);
+}
+
+static void admit(sl_engine *e) {
+    sl_request *r;
+    while (e->serving && (r = e->ledger.waiting.first) != NULL) {
+        uint32_t n = sl_kv_pages_for((uint64_t)r->p.n_prompt + r->p.max_tokens);
+        uint32_t id = pick_worker(e, n);
+        if (id == SL_NO_WORKER) return; /* in order: nobody overtakes the oldest */
+        r->pages = sl_alloc(n, sizeof *r->pages);
+        if (!r->pages) {
+            finish(e, r, SL_FINISH_ERROR, SL_ERR_NOMEM, "out of memory");
+            continue;
+        }
+        bool taken = sl_pages_take(&e->worker[id].pages, n, r->pages);
+        SL_ASSERT(taken);
+        r->n_pages = n;
+        r->worker = id;
+        e->worker[id].running++;
+        sl_ledger_start(&e->ledger, r);
+        pthread_mutex_lock(&e->lock);
+        e->stats.prompt_tokens += r->p.n_prompt;
+        pthread_mutex_unlock(&e->lock);
+        sl_status st = send_submit(e, r);
+        if (st != SL_OK && st != SL_ERR_PEER_DOWN) /* a lost worker is reported by on_down */
+            finish(e, r, SL_FINISH_ERROR, st, sl_status_text(st));
+    }
+}
+
+static void cancel(sl_engine *e, uint64_t id) {
+    sl_request *r = sl_ledger_find(&e->ledger, id);
+    if (!r || r->state == SL_REQUEST_CANCELLING) return;
+    if (r->state == SL_REQUEST_WAITING) {
+        r->p.max_tokens = 0;
+        finish(e, r, SL_FINISH_STOP, SL_ERR_CANCELLED, NULL);
+        return;
+    }
+    r->state = SL_REQUEST_CANCELLING;
+    sl_buf *b = sl_net_buf_take(e->net, sizeof(sl_wire_pair));
+    if (!b) return; /* it ends by itself, only later */
+    const sl_wire_pair pair = {.request = id};
+    sl_wire_pairs_encode(&pair, 1, b->data);
+    const sl_wire_header h = {.kind = SL_MSG_CANCEL, .epoch = e->plan.epoch, .rows = 1};
+    sl_status st = sl_net_send(e->net, e->worker[r->worker].conn, h, b);
+    (void)st;
+}
+
+void sl_coord_command(sl_engine *e, sl_command *c) {
+    if (c->submit) {
+        sl_ledger_add(&e->ledger, c->submit);
+        if (!e->serving)
+            finish(e, c->submit, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, e->lost);
+    } else {
+        cancel(e, c->cancel);
+    }
+    sl_free(c);
+}
+
+/* ---- the step ---- */
+
+static void ask_stats(sl_engine *e) {
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        if (!e->worker[i].ready || e->worker[i].dead) continue;
+        const sl_wire_header h = {.kind = SL_MSG_STATS_GET, .epoch = e->plan.epoch};
+        sl_status st = sl_net_send(e->net, e->worker[i].conn, h, NULL);
+        (void)st;
+    }
+}
+
+static void publish_stats(sl_engine *e) {
+    pthread_mutex_lock(&e->lock);
+    sl_engine_stats *s = &e->stats;
+    s->running = e->ledger.running.n;
+    s->waiting = e->ledger.waiting.n;
+    s->pages_total = s->pages_used = 0;
+    s->n_workers = e->plan.n_workers;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        const sl_member_worker *w = &e->worker[i];
+        s->pages_total += w->pages.n_total;
+        s->pages_used += w->pages.n_total - w->pages.n_free;
+        s->worker[i] = w->stats;
+        s->worker[i].id = i;
+        s->worker[i].roles = e->plan.worker[i].roles;
+        s->worker[i].alive = w->ready && !w->dead;
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+void sl_coord_step(sl_engine *e) {
+    sl_net_progress(e->net);
+    if (!e->planned && e->n_joined == e->plan.n_workers) send_plans(e);
+    uint32_t ended = sl_spawn_check(e);
+    if (ended != UINT32_MAX && !e->stopping)
+        lose(e, ended, e->spawned[ended].err.msg[0] ? e->spawned[ended].err.msg : "it left");
+    admit(e);
+    uint64_t now = sl_now_ns() / 1000;
+    if (now >= e->next_stats_us) {
+        e->next_stats_us = now + STATS_US;
+        ask_stats(e);
+    }
+    publish_stats(e);
+}
+
+void sl_coord_shutdown(sl_engine *e) {
+    e->stopping = true;
+    fail_waiting(e, "the server stops");
+    fail_requests_of(e, SL_NO_WORKER, "the server stops");
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        if (!e->worker[i].conn) continue;
+        const sl_wire_header h = {.kind = SL_MSG_SHUTDOWN, .epoch = e->plan.epoch};
+        sl_status st = sl_net_send(e->net, e->worker[i].conn, h, NULL);
+        (void)st;
+    }
+    sl_net_progress(e->net);
+}
+
+sl_status sl_coord_start(sl_engine *e, sl_err *err) {
+    sl_net_opts no = {.transport = e->o.transport,
+                      .host = e->o.host ? e->o.host : "127.0.0.1",
+                      .port = e->o.port,
+                      .secret = e->o.secret,
+                      .hello = {.worker = SL_NO_WORKER,
+                                .incarnation = randombytes_random(),
+                                .is_coordinator = 1,
+                                .wire = e->plan.wire},
+                      .clock = sl_clock_real(),
+                      .on = {on_open, on_message, on_down},
+                      .ctx = e};
+    memcpy(no.hello.model_hash, e->spec.hash, 32);
+    snprintf(no.hello.name, sizeof no.hello.name, "coordinator");
+    sl_status st = SL_OK;
+    if (strcmp(e->o.transport, "loop") == 0) {
+        st = sl_loop_hub_create(e->o.delay_seed, e->o.delay_us, &e->hub, err);
+        no.hub = e->hub;
+    }
+    if (st == SL_OK) st = sl_net_create(&no, &e->net, err);
+    for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) {
+        if (e->plan.worker[i].roles & SL_ROLE_ATTENTION)
+            st = sl_pages_create(e->plan.n_pages, &e->worker[i].pages, err);
+    }
+    return st == SL_OK ? sl_spawn_start(e, err) : st;
+}

@@ -1,0 +1,163 @@
+/* Rows to experts and back: one message per expert worker and layer, and the merge in fixed order. */
+#include "engine/attn_int.h"
+
+#include <string.h>
+
+typedef struct outgoing {
+    uint32_t rows, entries;
+    uint32_t last_row; /* last lane row counted or written, UINT32_MAX: none */
+    sl_buf *buf;
+    sl_wire_dispatch view;
+} outgoing;
+
+static void count_entries(const sl_lane *lane, outgoing *out) {
+    const sl_attn *a = lane->attn;
+    uint32_t k = a->m->top_k;
+    for (uint32_t r = 0; r < lane->n_rows; r++) {
+        for (uint32_t j = 0; j < k; j++) {
+            outgoing *o = &out[a->expert_index[a->w->plan.owner[lane->expert[(size_t)r * k + j]]]];
+            if (o->last_row != r) o->rows++;
+            o->last_row = r;
+            o->entries++;
+        }
+    }
+}
+
+static sl_status layout(sl_lane *lane, outgoing *o, bool with_set) {
+    const sl_attn *a = lane->attn;
+    const sl_idset *set = &lane->member.set;
+    sl_wire_format f = (sl_wire_format)a->w->plan.wire;
+    uint32_t n_set = with_set ? (uint32_t)set->n : 0;
+    size_t bytes = sl_wire_dispatch_bytes(o->rows, n_set, o->entries, a->m->d_model, f);
+    o->buf = sl_net_buf_take(a->w->net, bytes);
+    if (!o->buf) return SL_ERR_NOMEM;
+    sl_wire_dispatch_layout(o->buf->data, o->rows, n_set, o->entries, a->m->d_model, f, &o->view);
+    if (n_set) memcpy(o->view.set, set->ids, n_set * sizeof *set->ids);
+    o->last_row = UINT32_MAX;
+    o->rows = o->entries = 0;
+    return SL_OK;
+}
+
+static void fill_entries(const sl_lane *lane, outgoing *out) {
+    const sl_attn *a = lane->attn;
+    sl_wire_format f = (sl_wire_format)a->w->plan.wire;
+    uint32_t k = a->m->top_k, d = a->m->d_model;
+    size_t row_bytes = (size_t)d * sl_wire_format_bytes(f);
+    for (uint32_t r = 0; r < lane->n_rows; r++) {
+        for (uint32_t j = 0; j < k; j++) {
+            size_t rj = (size_t)r * k + j;
+            outgoing *o = &out[a->expert_index[a->w->plan.owner[lane->expert[rj]]]];
+            if (o->last_row != r) {
+                o->last_row = r;
+                o->view.tag[o->rows] = lane->row_tag[r];
+                o->view.first[o->rows] = o->entries;
+                sl_wire_pack(f, lane->h + (size_t)r * d, d, o->view.data + o->rows * row_bytes);
+                o->rows++;
+            }
+            o->view.expert[o->entries] = lane->expert[rj];
+            o->view.position[o->entries] = j;
+            o->view.gate[o->entries++] = lane->gate[rj];
+        }
+    }
+}
+
+sl_status sl_lane_dispatch(sl_lane *lane, bool stay) {
+    sl_worker *w = lane->attn->w;
+    uint32_t moe = lane->attn->m->moe_index[lane->layer];
+    bool with_set = sl_member_needs_set(&lane->member, moe);
+    outgoing out[SL_PLAN_MAX_WORKERS];
+    sl_status st = SL_OK;
+    for (uint32_t i = 0; i < w->n_expert_workers; i++)
+        out[i] = (outgoing){.last_row = UINT32_MAX};
+    count_entries(lane, out);
+    for (uint32_t i = 0; st == SL_OK && i < w->n_expert_workers; i++) {
+        if (out[i].rows || with_set) st = layout(lane, &out[i], with_set);
+    }
+    if (st == SL_OK) fill_entries(lane, out);
+    memset(lane->covered, 0, lane->n_rows * sizeof *lane->covered);
+    w->n.rows_created += lane->n_rows;
+    for (uint32_t i = 0; i < w->n_expert_workers; i++) {
+        sl_wire_header h = {.kind = SL_MSG_DISPATCH,
+                            .flags = (with_set ? SL_WIRE_SET : 0) | (stay ? SL_WIRE_STAY : 0),
+                            .round = lane->member.round,
+                            .lane = lane->id,
+                            .layer = moe,
+                            .rows = out[i].rows};
+        if (out[i].buf && out[i].rows) out[i].view.first[out[i].rows] = out[i].entries;
+        else if (out[i].buf) out[i].view.first[0] = 0;
+        if (st != SL_OK) sl_net_buf_give(w->net, out[i].buf);
+        else st = sl_worker_send(w, w->expert_worker[i], h, out[i].buf);
+    }
+    return st;
+}
+
+/* The lane row that a tag names, or UINT32_MAX when it is not of the running step. */
+static uint32_t row_of(const sl_lane *lane, uint64_t tag) {
+    uint32_t slot = sl_tag_slot(tag);
+    if (slot >= lane->attn->max_slots) return UINT32_MAX;
+    uint64_t r = (uint64_t)lane->slot[slot].first_row + sl_tag_index(tag);
+    return r < lane->n_rows && lane->row_tag[r] == tag ? (uint32_t)r : UINT32_MAX;
+}
+
+static sl_status collect(sl_lane *lane, const sl_wire_return *v, sl_err *err) {
+    const sl_attn *a = lane->attn;
+    uint32_t k = a->m->top_k;
+    uint64_t all = k == 64 ? UINT64_MAX : (1ull << k) - 1;
+    size_t row_bytes =
+        (size_t)a->m->d_model * sl_wire_format_bytes((sl_wire_format)a->w->plan.wire);
+    for (uint32_t i = 0; i < v->rows; i++) {
+        uint32_t r = row_of(lane, v->tag[i]);
+        uint64_t mask = v->mask[i];
+        if (r == UINT32_MAX)
+            return sl_fail(err, SL_ERR_PROTOCOL, "returned row %u has unknown tag %016llx", i,
+                           (unsigned long long)v->tag[i]);
+        if (mask == 0 || (mask & ~all) || (mask & lane->covered[r]))
+            return sl_fail(err, SL_ERR_PROTOCOL,
+                           "returned row %u covers positions %llx, row has %llx of %llx", i,
+                           (unsigned long long)mask, (unsigned long long)lane->covered[r],
+                           (unsigned long long)all);
+        lane->covered[r] |= mask;
+        lane->piece[(size_t)r * k + (uint32_t)__builtin_ctzll(mask)] = v->data + i * row_bytes;
+    }
+    return SL_OK;
+}
+
+/* x[r] += sum of the pieces of row r, by ascending lowest position. */
+static void add_pieces(sl_lane *lane, uint32_t r, float *sum, float *piece) {
+    sl_attn *a = lane->attn;
+    uint32_t k = a->m->top_k, d = a->m->d_model;
+    sl_wire_format f = (sl_wire_format)a->w->plan.wire;
+    bool any = false;
+    for (uint32_t j = 0; j < k; j++) {
+        const uint8_t *data = lane->piece[(size_t)r * k + j];
+        if (!data) continue;
+        sl_wire_unpack(f, data, d, any ? piece : sum);
+        if (any) sl_vec_add(&a->w->exec, sum, piece, d);
+        any = true;
+    }
+    sl_vec_add(&a->w->exec, lane->x + (size_t)r * d, sum, d);
+}
+
+sl_status sl_lane_merge(sl_lane *lane, sl_err *err) {
+    sl_attn *a = lane->attn;
+    uint32_t k = a->m->top_k, d = a->m->d_model;
+    uint64_t all = k == 64 ? UINT64_MAX : (1ull << k) - 1;
+    memset(lane->piece, 0, (size_t)lane->n_rows * k * sizeof *lane->piece);
+    for (uint32_t i = 0; i < a->w->n_expert_workers; i++) {
+        sl_status st = collect(lane, &lane->reply[i].view, err);
+        if (st != SL_OK) return sl_err_prefix(err, "expert worker %u", a->w->expert_worker[i]);
+    }
+    sl_arena_reset(&a->scratch);
+    float *sum = sl_arena_take(&a->scratch, d, sizeof *sum);
+    float *piece = sl_arena_take(&a->scratch, d, sizeof *piece);
+    SL_ASSERT(sum && piece);
+    for (uint32_t r = 0; r < lane->n_rows; r++) {
+        if (lane->covered[r] != all)
+            return sl_fail(err, SL_ERR_PROTOCOL, "row %u came back with positions %llx of %llx", r,
+                           (unsigned long long)lane->covered[r], (unsigned long long)all);
+        add_pieces(lane, r, sum, piece);
+    }
+    sl_arena_reset(&a->scratch);
+    a->w->n.rows_merged += lane->n_rows;
+    return SL_OK;
+}

@@ -1,0 +1,226 @@
+/* The public face of the coordinator: calls from any thread become commands of the engine's thread. */
+#include "engine/engine_int.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/plan_json.h"
+#include "model/model.h"
+
+#include <errno.h>
+#include <sodium.h>
+#include <string.h>
+#include <time.h>
+
+#define WAIT_US        50000u
+#define MAX_OPEN       4096u /* requests queued or running */
+#define STOP_GRACE_MS  3000u
+#define JOIN_TIMEOUT_S 120u
+
+/* ---- the thread ---- */
+
+static sl_command *take_commands(sl_engine *e, bool *stop) {
+    pthread_mutex_lock(&e->lock);
+    sl_command *first = e->first_command;
+    e->first_command = e->last_command = NULL;
+    *stop = e->stop;
+    pthread_mutex_unlock(&e->lock);
+    return first;
+}
+
+static void run_commands(sl_engine *e, sl_command *first) {
+    while (first) {
+        sl_command *next = first->next;
+        sl_coord_command(e, first);
+        first = next;
+    }
+}
+
+static void *engine_main(void *arg) {
+    sl_engine *e = arg;
+    bool stop = false;
+    while (!stop) {
+        sl_command *first = take_commands(e, &stop);
+        run_commands(e, first);
+        if (stop) break;
+        sl_coord_step(e);
+        sl_net_wait(e->net, WAIT_US);
+    }
+    sl_coord_shutdown(e);
+    return NULL;
+}
+
+/* ---- start and stop ---- */
+
+static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err) {
+    e->o = *o;
+    e->model_folder = sl_strdup(o->model_folder);
+    e->trace_path = sl_strdup(o->trace_path ? o->trace_path : "");
+    e->program = sl_strdup(o->program ? o->program : "");
+    e->isa = sl_strdup(o->isa ? o->isa : "");
+    if (!e->model_folder || !e->trace_path || !e->program || !e->isa)
+        return sl_fail(err, SL_ERR_NOMEM, "engine options");
+    if (o->secret.len == 0) {
+        uint8_t raw[32];
+        randombytes_buf(raw, sizeof raw);
+        sodium_bin2hex(e->secret, sizeof e->secret, raw, sizeof raw);
+    } else if (o->secret.len < sizeof e->secret) {
+        memcpy(e->secret, o->secret.data, o->secret.len);
+    } else {
+        return sl_fail(err, SL_ERR_ARG, "secret of %zu bytes, limit %zu", o->secret.len,
+                       sizeof e->secret - 1);
+    }
+    e->o.secret = (sl_span){(const uint8_t *)e->secret, strlen(e->secret)};
+    sl_status st = sl_model_read_spec(o->model_folder, &e->spec, NULL, err);
+    if (st == SL_OK) st = sl_plan_check(&o->plan, &e->spec, err);
+    if (st == SL_OK) st = sl_plan_copy(&o->plan, &e->plan, err);
+    if (st == SL_OK && e->trace_path[0]) st = sl_trace_open(e->trace_path, 1, &e->trace, err);
+    return st;
+}
+
+static void missing_workers(const sl_engine *e, char *out, size_t cap) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < e->plan.n_workers && n < cap; i++) {
+        const sl_worker_stats *s = &e->stats.worker[i];
+        if (!s->alive) n += (size_t)snprintf(out + n, cap - n, " %u", i);
+    }
+}
+
+static sl_status await_workers(sl_engine *e, sl_err *err) {
+    struct timespec until;
+    uint32_t timeout = e->o.join_timeout_s ? e->o.join_timeout_s : JOIN_TIMEOUT_S;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += timeout;
+    pthread_mutex_lock(&e->lock);
+    int rc = 0;
+    while (!e->up && e->start_status == SL_OK && rc == 0)
+        rc = pthread_cond_timedwait(&e->changed, &e->lock, &until);
+    sl_status st = e->start_status;
+    if (st != SL_OK) *err = e->start_err;
+    else if (!e->up) {
+        char missing[200] = "";
+        missing_workers(e, missing, sizeof missing);
+        st = sl_fail(err, SL_ERR_TIMEOUT, "after %u s these workers are not ready:%s", timeout,
+                     missing);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return st;
+}
+
+sl_status sl_engine_create(const sl_engine_opts *o, sl_engine **out, sl_err *err) {
+    if (sodium_init() < 0) return sl_fail(err, SL_ERR_INTERNAL, "no source of random numbers");
+    sl_engine *e = sl_alloc(1, sizeof *e);
+    if (!e) return sl_fail(err, SL_ERR_NOMEM, "engine");
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->changed, NULL);
+    e->next_id = 1;
+    sl_status st = copy_options(e, o, err);
+    if (st == SL_OK) st = sl_coord_start(e, err);
+    if (st == SL_OK) {
+        int rc = pthread_create(&e->thread, NULL, engine_main, e);
+        if (rc != 0) st = sl_fail(err, SL_ERR_IO, "engine thread: %s", strerror(rc));
+        e->has_thread = rc == 0;
+    }
+    if (st == SL_OK) st = await_workers(e, err);
+    if (st == SL_OK) *out = e;
+    else sl_engine_free(e);
+    return st;
+}
+
+void sl_engine_free(sl_engine *e) {
+    if (!e) return;
+    pthread_mutex_lock(&e->lock);
+    e->stop = true;
+    pthread_mutex_unlock(&e->lock);
+    if (e->has_thread) {
+        sl_net_wake(e->net);
+        pthread_join(e->thread, NULL);
+    }
+    sl_spawn_stop(e, STOP_GRACE_MS);
+    if (e->net) sl_net_free(e->net);
+    if (e->hub) sl_loop_hub_free(e->hub);
+    for (uint32_t i = 0; i < SL_PLAN_MAX_WORKERS; i++) sl_pages_free(&e->worker[i].pages);
+    sl_trace_close(e->trace, 1);
+    sl_plan_free(&e->plan);
+    sl_free(e->model_folder);
+    sl_free(e->trace_path);
+    sl_free(e->program);
+    sl_free(e->isa);
+    pthread_cond_destroy(&e->changed);
+    pthread_mutex_destroy(&e->lock);
+    sl_free(e);
+}
+
+const sl_model_spec *sl_engine_spec(const sl_engine *e) { return &e->spec; }
+
+/* ---- calls ---- */
+
+static sl_status check_params(const sl_engine *e, const sl_request_params *p, sl_err *err) {
+    uint64_t total = (uint64_t)p->n_prompt + p->max_tokens;
+    if (p->n_prompt == 0) return sl_fail(err, SL_ERR_ARG, "prompt: empty, at least one token");
+    if (p->max_tokens == 0) return sl_fail(err, SL_ERR_ARG, "max_tokens: 0, at least 1");
+    if (p->n_stop > 64) return sl_fail(err, SL_ERR_LIMIT, "stop: %u ids, limit 64", p->n_stop);
+    if (total > e->plan.context)
+        return sl_fail(err, SL_ERR_LIMIT,
+                       "prompt of %u tokens and max_tokens of %u make %llu positions, the context "
+                       "has %u",
+                       p->n_prompt, p->max_tokens, (unsigned long long)total, e->plan.context);
+    for (uint32_t i = 0; i < p->n_prompt; i++) {
+        if (p->prompt[i] >= e->spec.vocab)
+            return sl_fail(err, SL_ERR_ARG, "prompt: id %u at %u, the vocabulary has %u",
+                           p->prompt[i], i, e->spec.vocab);
+    }
+    return sl_sampling_check(&p->sampling, err);
+}
+
+static void push_command(sl_engine *e, sl_command *c) {
+    if (e->last_command) e->last_command->next = c;
+    else e->first_command = c;
+    e->last_command = c;
+}
+
+sl_status sl_engine_submit(sl_engine *e, const sl_request_params *p, uint64_t *request,
+                           sl_err *err) {
+    sl_status st = check_params(e, p, err);
+    if (st != SL_OK) return st;
+    sl_command *c = sl_alloc(1, sizeof *c);
+    sl_request *r = c ? sl_request_create(p, 0) : NULL;
+    if (!r) {
+        sl_free(c);
+        return sl_fail(err, SL_ERR_NOMEM, "request of %u tokens", p->n_prompt);
+    }
+    c->submit = r;
+    pthread_mutex_lock(&e->lock);
+    if (!e->stats.serving || e->stop)
+        st = sl_fail(err, SL_ERR_WORKER_LOST, "not every worker of the plan is there");
+    else if (e->n_open >= MAX_OPEN)
+        st = sl_fail(err, SL_ERR_OVERLOADED, "%u requests are open, limit %u", e->n_open, MAX_OPEN);
+    if (st == SL_OK) {
+        e->n_open++;
+        *request = r->id = e->next_id++;
+        push_command(e, c);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (st == SL_OK) {
+        sl_net_wake(e->net);
+        return SL_OK;
+    }
+    sl_request_free(r);
+    sl_free(c);
+    return st;
+}
+
+void sl_engine_cancel(sl_engine *e, uint64_t request) {
+    sl_command *c = sl_alloc(1, sizeof *c);
+    if (!c) return; /* it ends by itself, only later */
+    c->cancel = request;
+    pthread_mutex_lock(&e->lock);
+    push_command(e, c);
+    pthread_mutex_unlock(&e->lock);
+    sl_net_wake(e->net);
+}
+
+void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out) {
+    pthread_mutex_lock(&e->lock);
+    *out = e->stats;
+    pthread_mutex_unlock(&e->lock);
+}

@@ -1,0 +1,142 @@
+/* Inside of the coordinator: ledgers of requests and pages, the workers of the plan, local spawning.
+ * Everything here belongs to the engine's thread, except where a lock is named. */
+#ifndef SL_ENGINE_ENGINE_INT_H
+#define SL_ENGINE_ENGINE_INT_H
+
+#include "base/mem.h"
+#include "base/trace.h"
+#include "engine/engine.h"
+#include "engine/worker.h"
+#include "net/net.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+/* ---- requests ---- */
+
+typedef enum sl_request_state {
+    SL_REQUEST_WAITING,    /* no worker yet */
+    SL_REQUEST_RUNNING,    /* its attention worker has it */
+    SL_REQUEST_CANCELLING, /* CANCEL is on its way; tokens are dropped */
+} sl_request_state;
+
+typedef struct sl_request {
+    uint64_t id;
+    sl_request_params p; /* prompt and stop point into `ids` */
+    uint32_t *ids;
+    sl_request_state state;
+    uint32_t worker;
+    uint32_t *pages;
+    uint32_t n_pages, n_generated;
+    struct sl_request *prev, *next; /* in one of the lists */
+    struct sl_request *chain;       /* in the hash */
+} sl_request;
+
+typedef struct sl_request_list {
+    sl_request *first, *last;
+    uint32_t n;
+} sl_request_list;
+
+#define SL_REQUEST_BUCKETS 1024u
+
+typedef struct sl_ledger {
+    sl_request_list waiting, running;
+    sl_request *bucket[SL_REQUEST_BUCKETS];
+} sl_ledger;
+
+/* Copies what p points to. NULL: out of memory. */
+sl_request *sl_request_create(const sl_request_params *p, uint64_t id) SL_MUST_CHECK;
+void sl_request_free(sl_request *r);
+void sl_ledger_add(sl_ledger *l, sl_request *r); /* to the end of waiting */
+void sl_ledger_start(sl_ledger *l, sl_request *r);
+void sl_ledger_remove(sl_ledger *l, sl_request *r);
+sl_request *sl_ledger_find(const sl_ledger *l, uint64_t id);
+
+/* ---- pages of one attention worker ---- */
+
+typedef struct sl_pages {
+    uint32_t *free_ids; /* stack */
+    uint32_t n_free, n_total;
+} sl_pages;
+
+sl_status sl_pages_create(uint32_t n, sl_pages *out, sl_err *err) SL_MUST_CHECK;
+void sl_pages_free(sl_pages *p);
+/* False when fewer than n are free. */
+bool sl_pages_take(sl_pages *p, uint32_t n, uint32_t *ids);
+void sl_pages_give(sl_pages *p, const uint32_t *ids, uint32_t n);
+
+/* ---- workers ---- */
+
+typedef struct sl_member_worker {
+    sl_conn *conn;
+    bool joined, ready, dead;
+    char address[96];
+    sl_pages pages;   /* of attention workers */
+    uint32_t running; /* requests */
+    sl_worker_stats stats;
+} sl_member_worker;
+
+/* Local workers, started and reaped by spawn.c. */
+typedef struct sl_spawned {
+    pthread_t thread;
+    bool has_thread;
+    pid_t pid; /* 0: none */
+    sl_worker_opts opts;
+    _Atomic bool ended;
+    sl_status status;
+    sl_err err; /* valid once ended */
+} sl_spawned;
+
+typedef struct sl_command {
+    struct sl_command *next;
+    sl_request *submit; /* or NULL: */
+    uint64_t cancel;
+} sl_command;
+
+struct sl_engine {
+    sl_engine_opts o;
+    char *model_folder, *trace_path, *program, *isa;
+    char secret[65];
+    sl_plan plan;
+    sl_model_spec spec;
+    sl_net *net;
+    sl_loop_hub *hub;
+    sl_trace *trace;
+    sl_member_worker worker[SL_PLAN_MAX_WORKERS];
+    sl_spawned spawned[SL_PLAN_MAX_WORKERS];
+    uint32_t n_joined, n_ready;
+    bool planned;
+    bool serving, stopping;
+    char lost[160]; /* why it does not serve */
+    sl_ledger ledger;
+    uint64_t next_stats_us;
+
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock; /* of everything below */
+    pthread_cond_t changed;
+    sl_command *first_command, *last_command;
+    uint64_t next_id;
+    uint32_t n_open; /* submitted and not finished */
+    bool stop;
+    bool up;            /* serving, or... */
+    sl_status start_status; /* ...why it could not start */
+    sl_err start_err;
+    sl_engine_stats stats;
+};
+
+/* coord.c: on the engine's thread */
+sl_status sl_coord_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;
+void sl_coord_step(sl_engine *e);     /* progress, admission, periodic work */
+void sl_coord_shutdown(sl_engine *e); /* ends requests, tells the workers to stop */
+void sl_coord_command(sl_engine *e, sl_command *c);
+
+/* spawn.c */
+sl_status sl_spawn_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;
+/* Notices children that ended; returns the first newly ended one, or UINT32_MAX. */
+uint32_t sl_spawn_check(sl_engine *e);
+/* Waits for local workers, kills processes that do not leave within grace_ms. */
+void sl_spawn_stop(sl_engine *e, uint32_t grace_ms);
+
+#endif

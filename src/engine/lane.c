@@ -1,0 +1,369 @@
+/* A lane's step: rows of its requests pass the blocks; MoE blocks send them to the experts and wait for
+ * the replies; after the last block the head samples. One call of sl_lane_run is one task. */
+#include "engine/attn_int.h"
+
+#include "base/log.h"
+
+#include <string.h>
+
+/* ---- membership ---- */
+
+static bool lane_has_work(const sl_lane *lane) {
+    for (uint32_t i = 0; i < lane->attn->max_slots; i++) {
+        if (sl_slot_has_work(&lane->slot[i])) return true;
+    }
+    return false;
+}
+
+static void send_join(sl_lane *lane) {
+    sl_worker *w = lane->attn->w;
+    sl_wire_header h = {.kind = SL_MSG_JOIN, .lane = lane->id};
+    sl_status st = sl_worker_send(w, w->expert_worker[0], h, NULL);
+    (void)st; /* a lost sequencer is reported by its connection */
+}
+
+void sl_lane_wake(sl_lane *lane) {
+    bool join = false;
+    if (!lane_has_work(lane)) return;
+    sl_member_want(&lane->member, &join);
+    if (join) send_join(lane);
+}
+
+/* Whether the lane will have rows in the next round, as far as can be known before sampling. */
+static bool will_stay(const sl_lane *lane) {
+    for (uint32_t i = 0; i < lane->attn->max_slots; i++) {
+        const sl_slot *s = &lane->slot[i];
+        if (!s->used || s->cancelled) continue;
+        uint32_t generated = s->n_tokens - s->n_prompt;
+        for (size_t p = 0; p < lane->n_parts; p++)
+            generated += lane->part[p].slot == i && lane->part[p].sample;
+        if (generated < s->max_new && generated < s->acked + SL_MAX_AHEAD) return true;
+    }
+    return false;
+}
+
+/* ---- forming a step ---- */
+
+static void fill_needs(sl_lane *lane) {
+    for (uint32_t i = 0; i < lane->attn->max_slots; i++) {
+        const sl_slot *s = &lane->slot[i];
+        sl_slot_need *need = &lane->need[i];
+        *need = (sl_slot_need){.state = SL_SLOT_EMPTY};
+        if (!s->used) continue;
+        need->arrival = s->arrival;
+        need->max_rows = sl_slot_has_work(s) ? UINT32_MAX : 0;
+        need->state = s->done < s->n_prompt ? SL_SLOT_PREFILL : SL_SLOT_DECODE;
+        need->prompt_left = s->done < s->n_prompt ? s->n_prompt - s->done : 0;
+    }
+}
+
+static void add_rows(sl_lane *lane, const sl_step_part *part) {
+    sl_slot *s = &lane->slot[part->slot];
+    s->first_row = lane->n_rows;
+    s->in_step = true;
+    for (uint32_t i = 0; i < part->rows; i++) {
+        uint32_t r = lane->n_rows++;
+        lane->row_id[r] = s->tokens[s->done + i];
+        lane->row_pos[r] = s->done + i;
+        lane->row_slot[r] = part->slot;
+        lane->row_pages[r] = s->pages;
+        lane->row_tag[r] = sl_tag_make(part->slot, s->generation, i);
+    }
+}
+
+static void begin_step(sl_lane *lane) {
+    sl_attn *a = lane->attn;
+    sl_err err;
+    const sl_batch_limits limits = {.max_rows = a->max_rows, .min_chunk = SL_MIN(a->max_rows, 16u)};
+    sl_lane_step step = {.parts = lane->part, .cap = a->max_slots + 1};
+    fill_needs(lane);
+    sl_status st = sl_batcher_step(lane->need, a->max_slots, &limits, lane->turn, &step, &err);
+    SL_ASSERT(st == SL_OK);
+    lane->turn = step.turn;
+    lane->n_parts = step.n_parts;
+    lane->n_rows = 0;
+    lane->layer = 0;
+    lane->have_next = false;
+    for (size_t i = 0; i < step.n_parts; i++) add_rows(lane, &step.parts[i]);
+    sl_model_embed(a->w->model, &a->w->exec, lane->row_id, lane->n_rows, lane->x);
+    a->w->n.attention_rows += lane->n_rows;
+    a->w->n.rounds++;
+    lane->phase = SL_LANE_BLOCK;
+}
+
+/* ---- the end of a step ---- */
+
+static void send_logits(sl_lane *lane, const sl_slot *s, uint32_t first_pos, uint32_t n) {
+    sl_attn *a = lane->attn;
+    size_t data = (size_t)n * a->m->vocab * sizeof(float);
+    sl_buf *b = sl_net_buf_take(a->w->net, SL_WIRE_LOGITS_AT + data);
+    if (!b) return;
+    sl_wr wr = sl_wr_of(b->data, SL_WIRE_LOGITS_AT);
+    sl_wr_u64(&wr, s->request);
+    sl_wr_u64(&wr, first_pos);
+    memset(b->data + wr.len, 0, SL_WIRE_LOGITS_AT - wr.len);
+    memcpy(b->data + SL_WIRE_LOGITS_AT, a->logits, data);
+    sl_wire_header h = {.kind = SL_MSG_LOGITS, .rows = n};
+    sl_status st = sl_worker_send(a->w, SL_NO_WORKER, h, b);
+    (void)st;
+}
+
+/* Logits of rows first..first+n-1 of x into a->logits. */
+static void head_rows(sl_lane *lane, uint32_t first, uint32_t n) {
+    sl_attn *a = lane->attn;
+    uint32_t row[SL_HEAD_ROWS];
+    for (uint32_t i = 0; i < n; i++) row[i] = first + i;
+    sl_model_head(a->w->model, &a->w->exec, lane->x, row, n, a->logits, &a->scratch);
+}
+
+static void sample_into(sl_lane *lane, sl_slot *s, const float *logits) {
+    sl_attn *a = lane->attn;
+    uint32_t id = sl_sample(&s->sampling, logits, a->m->vocab, s->n_tokens, &a->scratch);
+    sl_slot_append(a, s, id);
+}
+
+/* All rows of a part go through the head when the request wants every position. */
+static void finish_part_with_logits(sl_lane *lane, const sl_step_part *part) {
+    sl_attn *a = lane->attn;
+    sl_slot *s = &lane->slot[part->slot];
+    uint32_t before = s->done - part->rows;
+    for (uint32_t at = 0; at < part->rows; at += SL_HEAD_ROWS) {
+        uint32_t n = SL_MIN(part->rows - at, SL_HEAD_ROWS);
+        head_rows(lane, s->first_row + at, n);
+        send_logits(lane, s, before + at, n);
+        if (part->sample && at + n == part->rows)
+            sample_into(lane, s, a->logits + (size_t)(n - 1) * a->m->vocab);
+    }
+}
+
+/* Sampling parts share head calls of up to SL_HEAD_ROWS rows. */
+static void finish_sampling_parts(sl_lane *lane) {
+    sl_attn *a = lane->attn;
+    uint32_t row[SL_HEAD_ROWS], slot[SL_HEAD_ROWS], n = 0;
+    for (size_t i = 0; i <= lane->n_parts; i++) {
+        bool last = i == lane->n_parts;
+        if (n == SL_HEAD_ROWS || (last && n > 0)) {
+            sl_model_head(a->w->model, &a->w->exec, lane->x, row, n, a->logits, &a->scratch);
+            for (uint32_t j = 0; j < n; j++)
+                sample_into(lane, &lane->slot[slot[j]], a->logits + (size_t)j * a->m->vocab);
+            n = 0;
+        }
+        if (last) break;
+        const sl_step_part *part = &lane->part[i];
+        const sl_slot *s = &lane->slot[part->slot];
+        if (!part->sample || s->want_logits || s->cancelled) continue;
+        row[n] = s->first_row + part->rows - 1;
+        slot[n++] = part->slot;
+    }
+}
+
+static void end_step(sl_lane *lane) {
+    sl_attn *a = lane->attn;
+    for (size_t i = 0; i < lane->n_parts; i++) {
+        sl_slot *s = &lane->slot[lane->part[i].slot];
+        s->done += lane->part[i].rows;
+        s->in_step = false;
+        if (s->want_logits && !s->cancelled) finish_part_with_logits(lane, &lane->part[i]);
+    }
+    finish_sampling_parts(lane);
+    for (size_t i = 0; i < lane->n_parts; i++) {
+        sl_slot *s = &lane->slot[lane->part[i].slot];
+        if (!s->used || !s->cancelled) continue;
+        sl_attn_emit(a, s, UINT32_MAX, SL_FINISH_STOP);
+        sl_slot_release(a, s);
+    }
+    sl_attn_flush(a);
+    lane->n_parts = 0;
+    lane->n_rows = 0;
+}
+
+static void end_round(sl_lane *lane) {
+    sl_err err;
+    sl_idset set;
+    bool join = false;
+    sl_status st = lane->have_next ? SL_OK
+                                   : sl_fail(&err, SL_ERR_PROTOCOL, "no next set in the last reply");
+    if (st == SL_OK) st = sl_idset_check(lane->next_set, lane->n_next, &set, &err);
+    if (st == SL_OK) st = sl_member_next(&lane->member, lane->member.round + 1, &set, &join, &err);
+    if (st != SL_OK) { /* the sequencer does not keep to the protocol: its connection has to go */
+        sl_log(SL_LOG_ERROR, "lane", "lane %u: %s", lane->id, err.msg);
+        sl_attn_on_expert_lost(lane->attn, lane->attn->w->expert_worker[0]);
+        return;
+    }
+    lane->phase = lane->member.state == SL_MEMBER_ROUND ? SL_LANE_BEGIN : SL_LANE_IDLE;
+    if (join) send_join(lane);
+    else if (lane->phase == SL_LANE_IDLE) sl_lane_wake(lane);
+}
+
+/* ---- blocks ---- */
+
+static void run_block(sl_lane *lane) {
+    sl_attn *a = lane->attn;
+    sl_worker *w = a->w;
+    uint32_t layer = lane->layer;
+    uint64_t t0 = sl_now_ns();
+    if (lane->n_rows > 0) {
+        const sl_rows rows = {.n = lane->n_rows,
+                              .pos = lane->row_pos,
+                              .pages = (float *const *const *)lane->row_pages};
+        sl_block_attention(w->model, &w->exec, layer, &rows, lane->x, &a->scratch);
+        if (a->m->ffn[layer] == SL_FFN_DENSE)
+            sl_block_dense(w->model, &w->exec, layer, lane->n_rows, lane->x, &a->scratch);
+        else
+            sl_block_route(w->model, &w->exec, layer, lane->n_rows, lane->x, lane->h, lane->expert,
+                           lane->gate, &a->scratch);
+        sl_trace_span(w->trace, w->id, lane->id, "attention", t0, sl_now_ns(), layer, lane->n_rows);
+    }
+    if (a->m->ffn[layer] == SL_FFN_DENSE) {
+        lane->layer++;
+        return;
+    }
+    bool last = a->m->moe_index[layer] == a->m->n_moe - 1u;
+    bool stay = last && will_stay(lane);
+    if (last) sl_member_vote(&lane->member, stay);
+    sl_worker_enter(w, SL_MODE_PACK);
+    lane->phase = SL_LANE_WAIT;
+    lane->dispatched_ns = sl_now_ns();
+    sl_status st = sl_lane_dispatch(lane, stay);
+    if (st != SL_OK) sl_log(SL_LOG_WARN, "lane", "dispatch: %s", sl_status_text(st));
+}
+
+static void give_replies(sl_lane *lane) {
+    sl_worker *w = lane->attn->w;
+    for (uint32_t i = 0; i < w->n_expert_workers; i++) {
+        sl_net_buf_give(w->net, lane->reply[i].payload);
+        lane->reply[i] = (sl_reply){0};
+    }
+    lane->n_replies = 0;
+}
+
+static void run_merge(sl_lane *lane) {
+    sl_err err;
+    sl_worker *w = lane->attn->w;
+    sl_worker_enter(w, SL_MODE_PACK);
+    sl_status st = sl_lane_merge(lane, &err);
+    give_replies(lane);
+    if (st != SL_OK) {
+        sl_log(SL_LOG_ERROR, "lane", "layer %u: %s", lane->layer, err.msg);
+        sl_attn_on_expert_lost(lane->attn, w->expert_worker[0]);
+        return;
+    }
+    sl_trace_span(w->trace, w->id, lane->id + 1000, "experts", lane->dispatched_ns, sl_now_ns(),
+                  lane->layer, lane->n_rows);
+    lane->layer++;
+    lane->phase = SL_LANE_BLOCK;
+}
+
+bool sl_lane_run(sl_lane *lane) {
+    sl_worker *w = lane->attn->w;
+    switch (lane->phase) {
+    case SL_LANE_IDLE:
+    case SL_LANE_WAIT: return false;
+    case SL_LANE_MERGE: run_merge(lane); return true;
+    case SL_LANE_BEGIN:
+        sl_worker_enter(w, SL_MODE_EXECUTE);
+        begin_step(lane);
+        return true;
+    case SL_LANE_BLOCK: break;
+    }
+    sl_worker_enter(w, SL_MODE_EXECUTE);
+    if (lane->layer < lane->attn->m->n_layers) {
+        run_block(lane);
+    } else {
+        uint64_t t0 = sl_now_ns();
+        uint32_t rows = (uint32_t)lane->n_parts;
+        end_step(lane);
+        sl_trace_span(w->trace, w->id, lane->id, "head", t0, sl_now_ns(), lane->layer, rows);
+        end_round(lane);
+    }
+    return true;
+}
+
+/* ---- replies ---- */
+
+sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_header *h,
+                            sl_buf **payload, sl_err *err) {
+    sl_attn *a = lane->attn;
+    sl_reply *reply = &lane->reply[expert_index];
+    bool last = h->layer == a->m->n_moe - 1u;
+    if (lane->phase != SL_LANE_WAIT || h->round != lane->member.round ||
+        h->layer != a->m->moe_index[lane->layer] || reply->here)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "return for round %llu layer %u, lane %u awaits round %llu layer %u",
+                       (unsigned long long)h->round, h->layer, lane->id,
+                       (unsigned long long)lane->member.round, a->m->moe_index[lane->layer]);
+    sl_wire_return v = {0};
+    if (*payload) {
+        sl_status st = sl_wire_return_decode(h, (sl_span){(*payload)->data, (*payload)->len}, a->m,
+                                             (sl_wire_format)a->w->plan.wire, &v, err);
+        if (st != SL_OK) return st;
+    } else if (h->rows) {
+        return sl_fail(err, SL_ERR_PROTOCOL, "%u rows without a payload", h->rows);
+    }
+    if (h->flags & SL_WIRE_SET) {
+        if (!last || expert_index != 0 || v.n_set > SL_PLAN_MAX_WORKERS)
+            return sl_fail(err, SL_ERR_PROTOCOL, "a next set of %u in layer %u from expert %u",
+                           v.n_set, h->layer, expert_index);
+        memcpy(lane->next_set, v.set, v.n_set * sizeof *v.set);
+        lane->n_next = v.n_set;
+        lane->have_next = true;
+    }
+    *reply = (sl_reply){.payload = *payload, .view = v, .here = true};
+    *payload = NULL;
+    if (++lane->n_replies == a->w->n_expert_workers) lane->phase = SL_LANE_MERGE;
+    return SL_OK;
+}
+
+/* ---- life ---- */
+
+void sl_lane_reset(sl_lane *lane) {
+    sl_worker *w = lane->attn->w;
+    if (lane->phase == SL_LANE_WAIT || lane->phase == SL_LANE_MERGE) w->n.rows_lost += lane->n_rows;
+    give_replies(lane);
+    lane->phase = SL_LANE_IDLE;
+    lane->n_rows = 0;
+    lane->n_parts = 0;
+    for (uint32_t i = 0; i < lane->attn->max_slots; i++) lane->slot[i].in_step = false;
+    sl_member_reset(&lane->member, w->plan.epoch);
+}
+
+sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
+    size_t rows = a->max_rows, d = a->m->d_model, k = a->m->top_k;
+    lane->attn = a;
+    lane->id = id;
+    lane->slot = sl_alloc(a->max_slots, sizeof *lane->slot);
+    lane->need = sl_alloc(a->max_slots, sizeof *lane->need);
+    lane->part = sl_alloc(a->max_slots + 1u, sizeof *lane->part);
+    lane->row_id = sl_alloc(rows, sizeof *lane->row_id);
+    lane->row_pos = sl_alloc(rows, sizeof *lane->row_pos);
+    lane->row_slot = sl_alloc(rows, sizeof *lane->row_slot);
+    lane->row_tag = sl_alloc(rows, sizeof *lane->row_tag);
+    lane->row_pages = sl_alloc(rows, sizeof *lane->row_pages);
+    lane->x = sl_alloc(rows, d * sizeof *lane->x);
+    lane->h = sl_alloc(rows, d * sizeof *lane->h);
+    lane->expert = sl_alloc(rows, k * sizeof *lane->expert);
+    lane->gate = sl_alloc(rows, k * sizeof *lane->gate);
+    lane->covered = sl_alloc(rows, sizeof *lane->covered);
+    lane->piece = sl_alloc(rows, k * sizeof *lane->piece);
+    lane->next_set = sl_alloc(SL_PLAN_MAX_WORKERS, sizeof *lane->next_set);
+    if (!lane->slot || !lane->need || !lane->part || !lane->row_id || !lane->row_pos ||
+        !lane->row_slot || !lane->row_tag || !lane->row_pages || !lane->x || !lane->h ||
+        !lane->expert || !lane->gate || !lane->covered || !lane->piece || !lane->next_set)
+        return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
+    sl_status st = sl_member_init(&lane->member, a->w->id, SL_PLAN_MAX_WORKERS, err);
+    if (st == SL_OK) sl_member_reset(&lane->member, a->w->plan.epoch);
+    return st;
+}
+
+void sl_lane_free(sl_lane *lane) {
+    if (!lane->attn) return;
+    give_replies(lane);
+    for (uint32_t i = 0; lane->slot && i < lane->attn->max_slots; i++)
+        sl_slot_release(lane->attn, &lane->slot[i]);
+    void *const owned[] = {lane->slot,    lane->need,   lane->part, lane->row_id,  lane->row_pos,
+                           lane->row_slot, lane->row_tag, lane->x,    lane->h,       lane->expert,
+                           lane->gate,    lane->covered, (void *)lane->row_pages,
+                           (void *)lane->piece, lane->next_set};
+    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+    sl_member_free(&lane->member);
+}

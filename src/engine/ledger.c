@@ -1,0 +1,100 @@
+#include "engine/engine_int.h"
+
+#include <string.h>
+
+/* ---- requests ---- */
+
+sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
+    sl_request *r = sl_alloc(1, sizeof *r);
+    if (!r) return NULL;
+    r->ids = sl_alloc((size_t)p->n_prompt + p->n_stop, sizeof *r->ids);
+    if (!r->ids) {
+        sl_free(r);
+        return NULL;
+    }
+    memcpy(r->ids, p->prompt, p->n_prompt * sizeof *r->ids);
+    if (p->n_stop) memcpy(r->ids + p->n_prompt, p->stop, p->n_stop * sizeof *r->ids);
+    r->id = id;
+    r->p = *p;
+    r->p.prompt = r->ids;
+    r->p.stop = r->ids + p->n_prompt;
+    return r;
+}
+
+void sl_request_free(sl_request *r) {
+    if (!r) return;
+    sl_free(r->ids);
+    sl_free(r->pages);
+    sl_free(r);
+}
+
+static void append(sl_request_list *l, sl_request *r) {
+    r->prev = l->last;
+    r->next = NULL;
+    if (l->last) l->last->next = r;
+    else l->first = r;
+    l->last = r;
+    l->n++;
+}
+
+static void unlink_from(sl_request_list *l, sl_request *r) {
+    if (r->prev) r->prev->next = r->next;
+    else l->first = r->next;
+    if (r->next) r->next->prev = r->prev;
+    else l->last = r->prev;
+    r->prev = r->next = NULL;
+    l->n--;
+}
+
+void sl_ledger_add(sl_ledger *l, sl_request *r) {
+    append(&l->waiting, r);
+    sl_request **b = &l->bucket[r->id % SL_REQUEST_BUCKETS];
+    r->chain = *b;
+    *b = r;
+}
+
+void sl_ledger_start(sl_ledger *l, sl_request *r) {
+    unlink_from(&l->waiting, r);
+    append(&l->running, r);
+    r->state = SL_REQUEST_RUNNING;
+}
+
+void sl_ledger_remove(sl_ledger *l, sl_request *r) {
+    unlink_from(r->state == SL_REQUEST_WAITING ? &l->waiting : &l->running, r);
+    sl_request **at = &l->bucket[r->id % SL_REQUEST_BUCKETS];
+    while (*at != r) at = &(*at)->chain;
+    *at = r->chain;
+}
+
+sl_request *sl_ledger_find(const sl_ledger *l, uint64_t id) {
+    sl_request *r = l->bucket[id % SL_REQUEST_BUCKETS];
+    while (r && r->id != id) r = r->chain;
+    return r;
+}
+
+/* ---- pages ---- */
+
+sl_status sl_pages_create(uint32_t n, sl_pages *out, sl_err *err) {
+    uint32_t *ids = sl_alloc(n, sizeof *ids);
+    if (!ids) return sl_fail(err, SL_ERR_NOMEM, "ledger of %u pages", n);
+    /* The top of the stack is page 0, so that a lightly used pool stays small. */
+    for (uint32_t i = 0; i < n; i++) ids[i] = n - 1 - i;
+    *out = (sl_pages){.free_ids = ids, .n_free = n, .n_total = n};
+    return SL_OK;
+}
+
+void sl_pages_free(sl_pages *p) {
+    sl_free(p->free_ids);
+    *p = (sl_pages){0};
+}
+
+bool sl_pages_take(sl_pages *p, uint32_t n, uint32_t *ids) {
+    if (n > p->n_free) return false;
+    for (uint32_t i = 0; i < n; i++) ids[i] = p->free_ids[--p->n_free];
+    return true;
+}
+
+void sl_pages_give(sl_pages *p, const uint32_t *ids, uint32_t n) {
+    SL_ASSERT(n <= p->n_total - p->n_free);
+    for (uint32_t i = n; i > 0; i--) p->free_ids[p->n_free++] = ids[i - 1];
+}

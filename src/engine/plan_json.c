@@ -1,0 +1,306 @@
+#include "engine/plan_json.h"
+
+#include "base/mem.h"
+#include "net/net.h"
+#include "spec/kv.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_PLAN_BYTES (4u << 20)
+#define NOBODY         UINT32_MAX
+
+static const char *const schedule_names[SL_SCHED_COUNT] = {"ep", "dep"};
+
+const char *sl_schedule_name(sl_schedule s) { return schedule_names[s]; }
+
+sl_status sl_schedule_parse(const char *name, sl_schedule *out, sl_err *err) {
+    for (size_t i = 0; i < SL_LEN(schedule_names); i++) {
+        if (strcmp(name, schedule_names[i]) == 0) {
+            *out = (sl_schedule)i;
+            return SL_OK;
+        }
+    }
+    return sl_fail(err, SL_ERR_ARG, "schedule '%s' is unknown: ep or dep", name);
+}
+
+sl_status sl_wire_format_parse(const char *name, uint32_t *out, sl_err *err) {
+    for (uint32_t i = 0; i < SL_WIRE_FORMAT_COUNT; i++) {
+        if (strcmp(name, sl_wire_format_name((sl_wire_format)i)) == 0) {
+            *out = i;
+            return SL_OK;
+        }
+    }
+    return sl_fail(err, SL_ERR_ARG, "wire format '%s' is unknown: f32 or bf16", name);
+}
+
+static void set_default_limits(const sl_model_spec *m, sl_plan *p) {
+    p->max_num_seqs = 64;
+    p->max_num_batched_tokens = 512;
+    p->context = SL_MIN(m->max_position, 4096u);
+    uint64_t all = (uint64_t)p->max_num_seqs * sl_kv_pages_for(p->context);
+    uint64_t in_2_gib = (2ull << 30) / sl_kv_page_bytes(m);
+    p->n_pages = (uint32_t)SL_MAX(SL_MIN(all, in_2_gib), sl_kv_pages_for(p->context));
+}
+
+/* Contiguous and even over the workers whose role includes experts, in id order. */
+static void split_experts(sl_plan *p) {
+    uint32_t hosts[SL_PLAN_MAX_WORKERS], n = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++) {
+        if (p->worker[i].roles & SL_ROLE_EXPERT) hosts[n++] = i;
+    }
+    for (uint32_t e = 0; n && e < p->n_experts; e++)
+        p->owner[e] = hosts[(uint64_t)e * n / p->n_experts];
+}
+
+static sl_status plan_init(const sl_model_spec *m, uint32_t n_workers, sl_plan *p, sl_err *err) {
+    *p = (sl_plan){.epoch = 1, .lanes = 1, .n_workers = n_workers, .n_experts = m->n_experts};
+    if (n_workers == 0 || n_workers > SL_PLAN_MAX_WORKERS)
+        return sl_fail(err, SL_ERR_ARG, "plan: %u workers, 1 to %u are possible", n_workers,
+                       SL_PLAN_MAX_WORKERS);
+    p->owner = sl_alloc(m->n_experts, sizeof *p->owner);
+    if (!p->owner) return sl_fail(err, SL_ERR_NOMEM, "plan of %u experts", m->n_experts);
+    for (uint32_t e = 0; e < m->n_experts; e++) p->owner[e] = NOBODY;
+    for (uint32_t i = 0; i < n_workers; i++) p->worker[i].id = i;
+    set_default_limits(m, p);
+    return SL_OK;
+}
+
+sl_status sl_plan_local(const sl_model_spec *m, uint32_t attention, uint32_t experts, sl_plan *out,
+                        sl_err *err) {
+    bool colocated = experts == 0;
+    uint32_t first = SL_MAX(attention, 1u);
+    sl_status st = plan_init(m, first + experts, out, err);
+    if (st != SL_OK) return st;
+    out->schedule = colocated ? SL_SCHED_EP : SL_SCHED_DEP;
+    for (uint32_t i = 0; i < out->n_workers; i++) {
+        uint32_t role = i < first ? SL_ROLE_ATTENTION : SL_ROLE_EXPERT;
+        out->worker[i].roles = colocated ? SL_ROLE_ATTENTION | SL_ROLE_EXPERT : role;
+    }
+    split_experts(out);
+    return SL_OK;
+}
+
+void sl_plan_free(sl_plan *p) {
+    sl_free(p->owner);
+    *p = (sl_plan){0};
+}
+
+sl_status sl_plan_copy(const sl_plan *p, sl_plan *out, sl_err *err) {
+    *out = *p;
+    out->owner = sl_alloc(p->n_experts, sizeof *out->owner);
+    if (!out->owner) return sl_fail(err, SL_ERR_NOMEM, "copy of a plan");
+    memcpy(out->owner, p->owner, p->n_experts * sizeof *out->owner);
+    return SL_OK;
+}
+
+static sl_status read_roles(sl_json row, sl_plan_worker *w, sl_err *err) {
+    sl_json roles;
+    sl_status st = sl_json_array(row, "roles", SL_JSON_REQUIRED, &roles, err);
+    for (size_t i = 0; st == SL_OK && i < sl_json_count(roles); i++) {
+        sl_span name;
+        sl_json v = sl_json_at(roles, i);
+        if (sl_json_as_span(v, &name) && name.len == 9 && !memcmp(name.data, "attention", 9))
+            w->roles |= SL_ROLE_ATTENTION;
+        else if (sl_json_as_span(v, &name) && name.len == 6 && !memcmp(name.data, "expert", 6))
+            w->roles |= SL_ROLE_EXPERT;
+        else st = sl_json_fail(v, NULL, err, SL_ERR_ARG, "a role is \"attention\" or \"expert\"");
+    }
+    if (st == SL_OK && w->roles == 0)
+        st = sl_json_fail(row, "roles", err, SL_ERR_ARG, "a worker needs a role");
+    return st;
+}
+
+static sl_status read_experts(sl_json list, uint32_t worker, sl_plan *p, sl_err *err) {
+    for (size_t i = 0; i < sl_json_count(list); i++) {
+        sl_json v = sl_json_at(list, i);
+        uint64_t e;
+        if (!sl_json_as_u64(v, &e) || e >= p->n_experts)
+            return sl_json_fail(v, NULL, err, SL_ERR_ARG, "experts are 0 to %u", p->n_experts - 1);
+        if (p->owner[e] != NOBODY)
+            return sl_json_fail(v, NULL, err, SL_ERR_ARG, "expert %u is at worker %u already",
+                                (unsigned)e, p->owner[e]);
+        if (!(p->worker[worker].roles & SL_ROLE_EXPERT))
+            return sl_json_fail(v, NULL, err, SL_ERR_ARG, "worker %u has no expert role", worker);
+        p->owner[e] = worker;
+    }
+    return SL_OK;
+}
+
+static sl_status read_worker(sl_json row, uint32_t i, sl_plan *p, bool *any_experts, sl_err *err) {
+    static const char *const keys[] = {"id", "roles", "experts", "address"};
+    const char *address = "";
+    sl_json experts = {0};
+    sl_status st = sl_json_only(row, keys, SL_LEN(keys), err);
+    if (st == SL_OK) st = read_roles(row, &p->worker[i], err);
+    if (st == SL_OK) st = sl_json_string(row, "address", SL_JSON_OPTIONAL, &address, err);
+    if (st == SL_OK) st = sl_json_array(row, "experts", SL_JSON_OPTIONAL, &experts, err);
+    if (st != SL_OK) return st;
+    if (strlen(address) >= sizeof p->worker[i].address)
+        return sl_json_fail(row, "address", err, SL_ERR_LIMIT, "over %zu bytes",
+                            sizeof p->worker[i].address - 1);
+    strcpy(p->worker[i].address, address);
+    if (experts.value) *any_experts = true;
+    return read_experts(experts, i, p, err);
+}
+
+static sl_status read_u32(sl_json v, const char *key, uint32_t min, uint32_t max, uint32_t *out,
+                          sl_err *err) {
+    uint64_t n = *out;
+    sl_status st = sl_json_u64(v, key, SL_JSON_OPTIONAL, min, max, &n, err);
+    if (st == SL_OK) *out = (uint32_t)n;
+    return st;
+}
+
+static sl_status read_limits(sl_json v, sl_plan *p, sl_err *err) {
+    static const char *const keys[] = {"max_num_seqs", "max_num_batched_tokens", "context",
+                                       "kv_pages"};
+    if (!v.value) return SL_OK;
+    sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
+    if (st == SL_OK) st = read_u32(v, "max_num_seqs", 1, 1024, &p->max_num_seqs, err);
+    if (st == SL_OK)
+        st = read_u32(v, "max_num_batched_tokens", 1, 16384, &p->max_num_batched_tokens, err);
+    if (st == SL_OK) st = read_u32(v, "context", 1, 1u << 20, &p->context, err);
+    if (st == SL_OK) st = read_u32(v, "kv_pages", 1, 1u << 22, &p->n_pages, err);
+    return st;
+}
+
+static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
+    static const char *const keys[] = {"version", "epoch", "schedule", "lanes",  "wire",
+                                       "exact",   "workers", "limits", "threads"};
+    uint64_t version = 0;
+    const char *schedule = "", *wire = "f32";
+    sl_json limits = {0};
+    sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
+    if (st == SL_OK)
+        st = sl_json_u64(v, "version", SL_JSON_REQUIRED, SL_PLAN_VERSION, SL_PLAN_VERSION,
+                         &version, err);
+    if (st == SL_OK) st = sl_json_string(v, "schedule", SL_JSON_REQUIRED, &schedule, err);
+    if (st == SL_OK) st = sl_schedule_parse(schedule, &p->schedule, err);
+    if (st == SL_OK) st = sl_json_string(v, "wire", SL_JSON_OPTIONAL, &wire, err);
+    if (st == SL_OK) st = sl_wire_format_parse(wire, &p->wire, err);
+    if (st == SL_OK) st = sl_json_bool(v, "exact", SL_JSON_OPTIONAL, &p->exact, err);
+    if (st == SL_OK) st = read_u32(v, "epoch", 1, UINT32_MAX, &p->epoch, err);
+    if (st == SL_OK) st = read_u32(v, "lanes", 1, 1, &p->lanes, err);
+    if (st == SL_OK) st = read_u32(v, "threads", 0, 256, &p->threads, err);
+    if (st == SL_OK) st = sl_json_object(v, "limits", SL_JSON_OPTIONAL, &limits, err);
+    return st == SL_OK ? read_limits(limits, p, err) : st;
+}
+
+sl_status sl_plan_from_json(sl_json v, const sl_model_spec *m, sl_plan *out, sl_err *err) {
+    sl_plan p = {0};
+    sl_json workers;
+    bool any_experts = false;
+    sl_status st = sl_json_array(v, "workers", SL_JSON_REQUIRED, &workers, err);
+    if (st != SL_OK) return st;
+    size_t n = sl_json_count(workers);
+    st = plan_init(m, (uint32_t)SL_MIN(n, SL_PLAN_MAX_WORKERS + 1), &p, err);
+    if (st == SL_OK) st = read_scalars(v, &p, err);
+    for (uint32_t i = 0; st == SL_OK && i < n; i++)
+        st = read_worker(sl_json_at(workers, i), i, &p, &any_experts, err);
+    if (st == SL_OK && !any_experts) split_experts(&p);
+    if (st == SL_OK) st = sl_plan_check(&p, m, err);
+    if (st == SL_OK) *out = p;
+    else sl_plan_free(&p);
+    return st;
+}
+
+sl_status sl_plan_parse(sl_span bytes, const char *name, const sl_model_spec *m, sl_plan *out,
+                        sl_err *err) {
+    sl_json_doc *doc = NULL;
+    sl_status st = sl_json_parse(name, bytes, &doc, err);
+    if (st == SL_OK) st = sl_plan_from_json(sl_json_root(doc), m, out, err);
+    sl_json_doc_free(doc);
+    return st;
+}
+
+sl_status sl_plan_read(const char *path, const sl_model_spec *m, sl_plan *out, sl_err *err) {
+    sl_json_doc *doc = NULL;
+    sl_status st = sl_json_load(path, MAX_PLAN_BYTES, &doc, err);
+    if (st == SL_OK) st = sl_plan_from_json(sl_json_root(doc), m, out, err);
+    sl_json_doc_free(doc);
+    return st;
+}
+
+static json_t *print_worker(const sl_plan *p, uint32_t i) {
+    const sl_plan_worker *w = &p->worker[i];
+    json_t *roles = json_array(), *experts = json_array();
+    if (w->roles & SL_ROLE_ATTENTION) json_array_append_new(roles, json_string("attention"));
+    if (w->roles & SL_ROLE_EXPERT) json_array_append_new(roles, json_string("expert"));
+    for (uint32_t e = 0; e < p->n_experts; e++) {
+        if (p->owner[e] == i) json_array_append_new(experts, json_integer(e));
+    }
+    return json_pack("{s:i, s:o, s:o, s:s}", "id", (int)w->id, "roles", roles, "experts", experts,
+                     "address", w->address);
+}
+
+char *sl_plan_print(const sl_plan *p) {
+    json_t *workers = json_array();
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        json_array_append_new(workers, print_worker(p, i));
+    json_t *doc = json_pack(
+        "{s:i, s:I, s:s, s:i, s:s, s:b, s:o, s:{s:i, s:i, s:i, s:i}, s:i}", "version",
+        (int)SL_PLAN_VERSION, "epoch", (json_int_t)p->epoch, "schedule",
+        sl_schedule_name(p->schedule), "lanes", (int)p->lanes, "wire",
+        sl_wire_format_name((sl_wire_format)p->wire), "exact", (int)p->exact, "workers", workers,
+        "limits", "max_num_seqs", (int)p->max_num_seqs, "max_num_batched_tokens",
+        (int)p->max_num_batched_tokens, "context", (int)p->context, "kv_pages", (int)p->n_pages,
+        "threads", (int)p->threads);
+    char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
+    char *copy = text ? sl_strdup(text) : NULL;
+    free(text);
+    json_decref(doc);
+    return copy;
+}
+
+static sl_status check_roles(const sl_plan *p, sl_err *err) {
+    uint32_t attention = 0, expert = 0, both = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++) {
+        uint32_t r = p->worker[i].roles;
+        attention += (r & SL_ROLE_ATTENTION) != 0;
+        expert += (r & SL_ROLE_EXPERT) != 0;
+        both += r == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
+    }
+    if (!attention || !expert)
+        return sl_fail(err, SL_ERR_ARG, "plan: %u attention and %u expert workers, one of each is "
+                                        "the least",
+                       attention, expert);
+    if (p->schedule == SL_SCHED_EP && both != p->n_workers)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: schedule ep is colocated, %u of %u workers do not have both roles",
+                       p->n_workers - both, p->n_workers);
+    if (p->schedule == SL_SCHED_DEP && both != 0)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: schedule dep keeps roles apart, %u workers have both", both);
+    return SL_OK;
+}
+
+sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
+    sl_status st = check_roles(p, err);
+    if (st != SL_OK) return st;
+    if (p->n_experts != m->n_experts)
+        return sl_fail(err, SL_ERR_ARG, "plan: %u experts, the model has %u", p->n_experts,
+                       m->n_experts);
+    for (uint32_t e = 0; e < p->n_experts; e++) {
+        if (p->owner[e] == NOBODY)
+            return sl_fail(err, SL_ERR_INFEASIBLE, "plan: no worker hosts expert %u", e);
+    }
+    if (p->context > m->max_position)
+        return sl_fail(err, SL_ERR_ARG, "plan: context %u, the model's limit is %u", p->context,
+                       m->max_position);
+    if (p->n_pages < sl_kv_pages_for(p->context))
+        return sl_fail(err, SL_ERR_INFEASIBLE,
+                       "plan: %u KV pages of %u positions hold no request of context %u",
+                       p->n_pages, SL_KV_PAGE_TOKENS, p->context);
+    /* One position a returned row under --exact: a reply may be top_k times as long as its request. */
+    uint64_t rows = (uint64_t)p->max_num_batched_tokens / p->lanes * m->top_k;
+    uint64_t bytes = rows * (m->d_model * 4ull + 32);
+    if (rows > SL_WIRE_MAX_ROWS || bytes > SL_WIRE_MAX_BYTES - 65536)
+        return sl_fail(err, SL_ERR_INFEASIBLE,
+                       "plan: max_num_batched_tokens %u makes messages of up to %llu rows and %llu "
+                       "bytes, limits %u and %u",
+                       p->max_num_batched_tokens, (unsigned long long)rows,
+                       (unsigned long long)bytes, SL_WIRE_MAX_ROWS, SL_WIRE_MAX_BYTES);
+    return SL_OK;
+}

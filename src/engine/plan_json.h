@@ -1,0 +1,43 @@
+/* plan.json: the file form of sl_plan, and what the coordinator sends to workers.
+ *
+ *   {"version": 1, "schedule": "dep", "lanes": 1, "wire": "f32", "exact": false,
+ *    "workers": [{"roles": ["attention"]}, {"roles": ["expert"], "experts": [0,1,2,3]}, ...],
+ *    "limits": {"max_num_seqs": 64, "max_num_batched_tokens": 512, "context": 4096, "kv_pages": 8192},
+ *    "threads": 1}
+ * Left out: lanes 1, wire f32, exact false, limits (engine's defaults), experts (even contiguous split). */
+#ifndef SL_ENGINE_PLAN_JSON_H
+#define SL_ENGINE_PLAN_JSON_H
+
+#include "base/span.h"
+#include "base/status.h"
+#include "format/json.h"
+#include "spec/model.h"
+#include "spec/plan.h"
+
+/* A plan of `attention` attention and `experts` expert workers; experts 0 with attention > 0: that many
+ * colocated workers; both 0: one colocated worker. Experts are split evenly and contiguously.
+ * Limits and numerics get their defaults. Free with sl_plan_free. */
+sl_status sl_plan_local(const sl_model_spec *m, uint32_t attention, uint32_t experts, sl_plan *out,
+                        sl_err *err) SL_MUST_CHECK;
+void sl_plan_free(sl_plan *p);
+sl_status sl_plan_copy(const sl_plan *p, sl_plan *out, sl_err *err) SL_MUST_CHECK;
+
+sl_status sl_plan_read(const char *path, const sl_model_spec *m, sl_plan *out,
+                       sl_err *err) SL_MUST_CHECK;
+/* Parses bytes; `name` is what errors call them. Checks everything against the model. */
+sl_status sl_plan_parse(sl_span bytes, const char *name, const sl_model_spec *m, sl_plan *out,
+                        sl_err *err) SL_MUST_CHECK;
+/* The same from a parsed value, e.g. the plan inside a PLAN message. */
+sl_status sl_plan_from_json(sl_json v, const sl_model_spec *m, sl_plan *out,
+                            sl_err *err) SL_MUST_CHECK;
+/* NUL-terminated JSON with ids, addresses and epoch; free with sl_free. NULL: out of memory. */
+char *sl_plan_print(const sl_plan *p) SL_MUST_CHECK;
+
+/* Whether the plan fits the model and the limits of the wire; INFEASIBLE or ARG with the reason. */
+sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) SL_MUST_CHECK;
+
+const char *sl_schedule_name(sl_schedule s);
+sl_status sl_schedule_parse(const char *name, sl_schedule *out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_wire_format_parse(const char *name, uint32_t *out, sl_err *err) SL_MUST_CHECK;
+
+#endif

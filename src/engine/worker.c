@@ -1,0 +1,448 @@
+/* The loop of a worker, its connections, and what the coordinator tells it. The two kinds of stages
+ * live in attn.c and xprt.c. */
+#include "engine/worker_int.h"
+
+#include "base/log.h"
+#include "base/rng.h"
+#include "engine/plan_json.h"
+#include "format/json.h"
+
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Messages that may wait for the loop: reservations bound the token path far below this. */
+#define INBOX_MAX  65536u
+#define INBOX_MIN  256u
+#define IDLE_US    100000u /* longest sleep without a reason to wake */
+#define TICK_US    100u
+
+void sl_worker_enter(sl_worker *w, sl_mode mode) {
+    if (mode == w->mode) return;
+    uint64_t now = sl_now_ns();
+    w->mode_ns[w->mode] += now - w->mode_since_ns;
+    w->mode_since_ns = now;
+    w->mode = mode;
+}
+
+/* ---- inbox ---- */
+
+static sl_status inbox_grow(sl_worker *w, sl_err *err) {
+    size_t cap = SL_MAX(w->inbox_cap * 2, INBOX_MIN);
+    if (w->inbox_len >= INBOX_MAX)
+        return sl_fail(err, SL_ERR_LIMIT, "%zu messages wait, limit %u", w->inbox_len, INBOX_MAX);
+    sl_inbox_item *bigger = sl_alloc(cap, sizeof *bigger);
+    if (!bigger) return sl_fail(err, SL_ERR_NOMEM, "inbox of %zu messages", cap);
+    for (size_t i = 0; i < w->inbox_len; i++)
+        bigger[i] = w->inbox[(w->inbox_head + i) % w->inbox_cap];
+    sl_free(w->inbox);
+    w->inbox = bigger;
+    w->inbox_cap = cap;
+    w->inbox_head = 0;
+    return SL_OK;
+}
+
+static sl_status inbox_push(sl_worker *w, sl_inbox_item item, sl_err *err) {
+    if (w->inbox_len == w->inbox_cap) {
+        sl_status st = inbox_grow(w, err);
+        if (st != SL_OK) return st;
+    }
+    w->inbox[(w->inbox_head + w->inbox_len++) % w->inbox_cap] = item;
+    return SL_OK;
+}
+
+/* ---- fabric callbacks: they run inside progress, possibly under a kernel's tick, so they only note
+ * what came and leave the work to the loop ---- */
+
+static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
+    sl_worker *w = ctx;
+    if (peer->is_coordinator) {
+        if (c != w->coordinator) return sl_fail(err, SL_ERR_PROTOCOL, "a second coordinator");
+        w->coordinator_open = true;
+        return SL_OK;
+    }
+    if (peer->worker >= SL_PLAN_MAX_WORKERS)
+        return sl_fail(err, SL_ERR_PROTOCOL, "worker id %u, limit %u", peer->worker,
+                       SL_PLAN_MAX_WORKERS - 1);
+    sl_worker_peer *p = &w->peer[peer->worker];
+    sl_worker_peer *dialled = sl_conn_user(c);
+    if (dialled && dialled != p)
+        return sl_fail(err, SL_ERR_PROTOCOL, "worker %u answered where %u was expected",
+                       peer->worker, (unsigned)(dialled - w->peer));
+    if (p->conn && p->conn != c)
+        return sl_fail(err, SL_ERR_PROTOCOL, "worker %u is connected already", peer->worker);
+    *p = (sl_worker_peer){.conn = c, .open = true};
+    sl_conn_set_user(c, p);
+    return SL_OK;
+}
+
+static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
+                            sl_err *err) {
+    sl_worker *w = ctx;
+    sl_status st = inbox_push(w, (sl_inbox_item){.conn = c, .h = *h, .payload = payload}, err);
+    if (st != SL_OK) sl_net_buf_give(w->net, payload);
+    return st;
+}
+
+static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
+    sl_worker *w = ctx;
+    sl_log(SL_LOG_INFO, "worker", "connection to %s ended: %s (%s)", sl_conn_hello(c)->name, text,
+           sl_status_text(why));
+    if (c == w->coordinator) {
+        w->stop = true;
+        w->stop_status = why == SL_OK ? SL_ERR_PEER_DOWN : why;
+        sl_fail(&w->stop_err, w->stop_status, "coordinator %s: %s", w->opts->coordinator, text);
+        w->coordinator_open = false;
+        return;
+    }
+    sl_worker_peer *p = sl_conn_user(c);
+    if (!p || p->conn != c) return;
+    *p = (sl_worker_peer){.lost = true};
+    sl_err err;
+    sl_wire_header h = {.src = (uint32_t)(p - w->peer)};
+    if (inbox_push(w, (sl_inbox_item){.down = true, .h = h}, &err) != SL_OK) {
+        w->stop = true;
+        w->stop_status = err.code;
+        w->stop_err = err;
+    }
+}
+
+static void tick(void *ctx) {
+    sl_worker *w = ctx;
+    sl_net_progress(w->net);
+}
+
+/* ---- sending ---- */
+
+sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload) {
+    h.epoch = w->plan.epoch;
+    if (dst == w->id && w->planned) {
+        h.src = w->id;
+        h.bytes = payload ? (uint32_t)payload->len : 0;
+        sl_err err;
+        sl_status st = inbox_push(w, (sl_inbox_item){.h = h, .payload = payload}, &err);
+        if (st != SL_OK) sl_net_buf_give(w->net, payload);
+        return st;
+    }
+    sl_conn *c = dst == SL_NO_WORKER ? w->coordinator : w->peer[dst].conn;
+    if (!c || (dst == SL_NO_WORKER && !w->coordinator_open)) {
+        sl_net_buf_give(w->net, payload);
+        return SL_ERR_PEER_DOWN;
+    }
+    w->n.sent_messages++;
+    w->n.sent_bytes += SL_WIRE_HEADER_BYTES + (payload ? payload->len : 0);
+    return sl_net_send(w->net, c, h, payload);
+}
+
+/* ---- the plan ---- */
+
+static sl_status connect_experts(sl_worker *w, sl_err *err) {
+    for (uint32_t i = 0; i < w->n_expert_workers; i++) {
+        uint32_t id = w->expert_worker[i];
+        if (id == w->id || w->peer[id].conn) continue;
+        /* Of two colocated workers the lower id connects, the other accepts. */
+        bool mutual = (w->plan.worker[id].roles & SL_ROLE_ATTENTION) && (w->roles & SL_ROLE_EXPERT);
+        if (mutual && id < w->id) continue;
+        sl_status st = sl_net_connect(w->net, w->plan.worker[id].address, &w->peer[id],
+                                      &w->peer[id].conn, err);
+        if (st != SL_OK) return sl_err_prefix(err, "expert worker %u", id);
+    }
+    return SL_OK;
+}
+
+static bool peers_open(const sl_worker *w) {
+    bool attention = (w->roles & SL_ROLE_ATTENTION) != 0;
+    for (uint32_t i = 0; attention && i < w->n_expert_workers; i++) {
+        uint32_t id = w->expert_worker[i];
+        if (id != w->id && !w->peer[id].open) return false;
+    }
+    return true;
+}
+
+static sl_status open_model(sl_worker *w, const char *folder, sl_err *err) {
+    sl_model_spec spec;
+    sl_status st = sl_model_read_spec(folder, &spec, NULL, err);
+    if (st != SL_OK) return st;
+    uint8_t *hosted = sl_alloc((size_t)spec.n_moe * spec.n_experts, 1);
+    if (!hosted) return sl_fail(err, SL_ERR_NOMEM, "table of hosted experts");
+    for (size_t i = 0; i < (size_t)spec.n_moe * spec.n_experts; i++)
+        hosted[i] = w->plan.owner[i % spec.n_experts] == w->id;
+    sl_stages stages = {.attention = (w->roles & SL_ROLE_ATTENTION) != 0,
+                        .experts = (w->roles & SL_ROLE_EXPERT) != 0,
+                        .hosted = hosted};
+    st = sl_model_open(folder, &stages, &w->model, err);
+    sl_free(hosted);
+    return st;
+}
+
+static sl_status make_stages(sl_worker *w, const char *folder, sl_err *err) {
+    w->exec.k = sl_kernels_select(w->opts->isa && w->opts->isa[0] ? w->opts->isa : NULL);
+    if (!w->exec.k)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "kernels '%s' cannot run here", w->opts->isa);
+    uint32_t threads = w->opts->threads ? w->opts->threads : SL_MAX(w->plan.threads, 1u);
+    sl_status st = open_model(w, folder, err);
+    if (st == SL_OK) st = sl_pool_create(threads, &w->pool, err);
+    if (st != SL_OK) return st;
+    sl_pool_set_tick(w->pool, tick, w, TICK_US);
+    w->exec.pool = w->pool;
+    if (w->roles & SL_ROLE_EXPERT) st = sl_xprt_create(w, &w->xprt, err);
+    if (st == SL_OK && (w->roles & SL_ROLE_ATTENTION)) st = sl_attn_create(w, &w->attn, err);
+    return st;
+}
+
+static void adopt_plan(sl_worker *w) {
+    w->roles = w->plan.worker[w->id].roles;
+    for (uint32_t i = 0; i < w->plan.n_workers; i++) {
+        if (w->plan.worker[i].roles & SL_ROLE_EXPERT) w->expert_worker[w->n_expert_workers++] = i;
+        if (w->plan.worker[i].roles & SL_ROLE_ATTENTION) w->attention_workers++;
+    }
+    w->hello.worker = w->id;
+    w->hello.roles = w->roles;
+    w->hello.wire = w->plan.wire;
+    w->hello.rows_in_flight =
+        w->roles & SL_ROLE_ATTENTION ? sl_lane_max_rows(&w->plan) * w->plan.lanes : 0;
+    char who[24];
+    snprintf(who, sizeof who, "worker %u", w->id);
+    snprintf(w->hello.name, sizeof w->hello.name, "%s", who);
+}
+
+/* {"you": id, "model": folder, "trace": file or "", "plan": {...}} */
+static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, const char **trace,
+                           sl_err *err) {
+    uint64_t you = 0;
+    sl_json plan;
+    sl_model_spec spec;
+    sl_status st = sl_json_u64(root, "you", SL_JSON_REQUIRED, 0, SL_PLAN_MAX_WORKERS - 1, &you, err);
+    if (st == SL_OK) st = sl_json_string(root, "model", SL_JSON_REQUIRED, folder, err);
+    if (st == SL_OK) st = sl_json_string(root, "trace", SL_JSON_REQUIRED, trace, err);
+    if (st == SL_OK) st = sl_json_object(root, "plan", SL_JSON_REQUIRED, &plan, err);
+    if (w->opts->model_folder && w->opts->model_folder[0]) *folder = w->opts->model_folder;
+    if (st == SL_OK) st = sl_model_read_spec(*folder, &spec, NULL, err);
+    if (st == SL_OK) st = sl_plan_from_json(plan, &spec, &w->plan, err);
+    if (st == SL_OK && you >= w->plan.n_workers)
+        st = sl_fail(err, SL_ERR_PROTOCOL, "plan of %u workers makes this one %u",
+                     w->plan.n_workers, (unsigned)you);
+    w->id = (uint32_t)you;
+    return st;
+}
+
+static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
+    if (w->planned) return sl_fail(err, SL_ERR_PROTOCOL, "a second plan");
+    sl_json_doc *doc = NULL;
+    const char *folder = NULL, *trace = NULL;
+    sl_status st = sl_json_parse("plan from the coordinator", payload, &doc, err);
+    if (st == SL_OK) st = read_plan(w, sl_json_root(doc), &folder, &trace, err);
+    if (st == SL_OK) {
+        adopt_plan(w);
+        w->planned = true;
+        st = make_stages(w, folder, err);
+    }
+    if (st == SL_OK) {
+        memcpy(w->hello.model_hash, sl_model_spec_of(w->model)->hash, 32);
+        sl_net_set_hello(w->net, &w->hello);
+        if (trace[0]) st = sl_trace_open(trace, 0, &w->trace, err);
+    }
+    if (st == SL_OK) sl_trace_name(w->trace, w->id, w->hello.name);
+    if (st == SL_OK && w->attn) st = connect_experts(w, err);
+    sl_json_doc_free(doc);
+    return st;
+}
+
+static void report_ready(sl_worker *w) {
+    if (!w->planned || w->ready || w->stop || !w->model || !peers_open(w)) return;
+    sl_buf *b = sl_net_buf_take(w->net, 32);
+    if (!b) return;
+    memcpy(b->data, w->hello.model_hash, 32);
+    sl_wire_header h = {.kind = SL_MSG_READY};
+    w->ready = sl_worker_send(w, SL_NO_WORKER, h, b) == SL_OK;
+}
+
+static void send_stats(sl_worker *w) {
+    sl_worker_enter(w, SL_MODE_PACK); /* books the time so far */
+    w->n.execute_us = w->mode_ns[SL_MODE_EXECUTE] / 1000;
+    w->n.pack_us = w->mode_ns[SL_MODE_PACK] / 1000;
+    w->n.poll_us = w->mode_ns[SL_MODE_POLL] / 1000;
+    w->n.sleep_us = w->mode_ns[SL_MODE_SLEEP] / 1000;
+    w->n.wall_us = (sl_now_ns() - w->started_ns) / 1000;
+    sl_buf *b = sl_net_buf_take(w->net, sizeof w->n);
+    if (!b) return;
+    sl_wr wr = sl_wr_of(b->data, b->len);
+#define SL_COUNTER_WRITE(name) sl_wr_u64(&wr, w->n.name);
+    SL_WORKER_COUNTERS(SL_COUNTER_WRITE)
+#undef SL_COUNTER_WRITE
+    sl_status st = sl_worker_send(w, SL_NO_WORKER, (sl_wire_header){.kind = SL_MSG_STATS}, b);
+    (void)st; /* a lost coordinator ends the loop anyway */
+}
+
+/* ---- dispatch by kind ---- */
+
+static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span payload,
+                                sl_err *err) {
+    switch (h->kind) {
+    case SL_MSG_PLAN: return on_plan(w, payload, err);
+    case SL_MSG_STATS_GET: send_stats(w); return SL_OK;
+    case SL_MSG_SHUTDOWN: w->stop = true; return SL_OK;
+    case SL_MSG_SUBMIT:
+        if (w->attn) return sl_attn_on_submit(w->attn, payload, err);
+        break;
+    case SL_MSG_CANCEL:
+    case SL_MSG_ACK:
+        if (w->attn) return sl_attn_on_pairs(w->attn, h, payload, err);
+        break;
+    default: break;
+    }
+    return sl_fail(err, SL_ERR_PROTOCOL, "%s from the coordinator", sl_msg_kind_name(h->kind));
+}
+
+static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_span span,
+                                   sl_buf **payload, sl_err *err) {
+    if (h->epoch != w->plan.epoch) {
+        w->n.rows_stale += h->rows;
+        return SL_OK;
+    }
+    switch (h->kind) {
+    case SL_MSG_DISPATCH:
+        if (w->xprt) return sl_xprt_on_dispatch(w->xprt, h->src, h, payload, err);
+        break;
+    case SL_MSG_JOIN:
+        if (w->xprt) return sl_xprt_on_join(w->xprt, h->src, h, err);
+        break;
+    case SL_MSG_MEMBER_DEAD:
+        if (w->xprt && h->src == w->expert_worker[0] && span.len == 4) {
+            sl_cur c = sl_cur_of(span);
+            return sl_xprt_on_dead(w->xprt, sl_cur_u32(&c), err);
+        }
+        break;
+    case SL_MSG_RETURN:
+        if (w->attn) return sl_attn_on_return(w->attn, h->src, h, payload, err);
+        break;
+    case SL_MSG_ROUND_OPEN:
+        if (w->attn && h->src == w->expert_worker[0])
+            return sl_attn_on_round_open(w->attn, h, span, err);
+        break;
+    default: break;
+    }
+    return sl_fail(err, SL_ERR_PROTOCOL, "unexpected %s from worker %u", sl_msg_kind_name(h->kind),
+                   h->src);
+}
+
+/* A worker that is gone: expert workers take part in every request, attention workers in barriers. */
+static sl_status handle_down(sl_worker *w, uint32_t id, sl_err *err) {
+    if (!w->planned || id >= w->plan.n_workers) return SL_OK;
+    uint32_t roles = w->plan.worker[id].roles;
+    if (w->attn && (roles & SL_ROLE_EXPERT)) sl_attn_on_expert_lost(w->attn, id);
+    if (w->xprt && (roles & SL_ROLE_ATTENTION) && sl_xprt_is_sequencer(w->xprt))
+        return sl_xprt_on_dead(w->xprt, id, err);
+    return SL_OK;
+}
+
+static void handle(sl_worker *w, sl_inbox_item *it) {
+    sl_err err = {0};
+    sl_status st;
+    sl_span span = it->payload ? (sl_span){it->payload->data, it->payload->len} : (sl_span){0};
+    if (it->down) {
+        st = handle_down(w, it->h.src, &err);
+    } else if (it->conn && it->conn == w->coordinator) {
+        st = handle_control(w, &it->h, span, &err);
+        if (st != SL_OK && it->h.kind == SL_MSG_PLAN) {
+            w->stop = true;
+            w->stop_status = st;
+            w->stop_err = err;
+        }
+    } else if (!w->planned) { /* peers wait for READY, which waits for the plan */
+        st = sl_fail(&err, SL_ERR_PROTOCOL, "%s before the plan", sl_msg_kind_name(it->h.kind));
+    } else {
+        sl_worker_peer *p = it->conn ? sl_conn_user(it->conn) : NULL;
+        if (p) it->h.src = (uint32_t)(p - w->peer); /* who is authenticated, not what is claimed */
+        st = handle_token_path(w, &it->h, span, &it->payload, &err);
+    }
+    if (st != SL_OK) {
+        sl_log(SL_LOG_WARN, "worker", "%s: %s", sl_msg_kind_name(it->h.kind), err.msg);
+        if (it->conn && sl_conn_is_open(it->conn)) sl_net_close(w->net, it->conn, st, err.msg);
+    }
+    sl_net_buf_give(w->net, it->payload);
+}
+
+static void drain_inbox(sl_worker *w) {
+    while (w->inbox_len > 0) {
+        sl_inbox_item it = w->inbox[w->inbox_head];
+        w->inbox_head = (w->inbox_head + 1) % w->inbox_cap;
+        w->inbox_len--;
+        if (!it.down && it.conn) {
+            w->n.received_messages++;
+            w->n.received_bytes += SL_WIRE_HEADER_BYTES + it.h.bytes;
+        }
+        handle(w, &it);
+    }
+}
+
+/* ---- the loop ---- */
+
+static void loop(sl_worker *w) {
+    while (!w->stop) {
+        sl_worker_enter(w, SL_MODE_POLL);
+        sl_net_progress(w->net);
+        drain_inbox(w);
+        report_ready(w);
+        /* Experts first: others wait for them. */
+        bool busy = w->xprt && sl_xprt_run(w->xprt);
+        if (!busy) busy = w->attn && sl_attn_run(w->attn);
+        if (busy || w->inbox_len || w->stop) continue;
+        sl_worker_enter(w, SL_MODE_SLEEP);
+        sl_net_wait(w->net, IDLE_US);
+    }
+}
+
+static sl_status start(sl_worker *w, sl_err *err) {
+    const sl_worker_opts *o = w->opts;
+    w->clock = sl_clock_real();
+    w->started_ns = w->mode_since_ns = sl_now_ns();
+    w->mode = SL_MODE_POLL;
+    w->id = SL_NO_WORKER;
+    w->hello = (sl_hello){.worker = o->wanted, .incarnation = randombytes_random()};
+    w->hello.roles = SL_ROLE_ATTENTION | SL_ROLE_EXPERT;
+    snprintf(w->hello.name, sizeof w->hello.name, "worker");
+    sl_net_opts no = {.transport = o->transport,
+                      .hub = o->hub,
+                      .host = o->host,
+                      .secret = o->secret,
+                      .hello = w->hello,
+                      .clock = w->clock,
+                      .on = {on_open, on_message, on_down},
+                      .ctx = w};
+    sl_status st = inbox_grow(w, err);
+    if (st == SL_OK) st = sl_net_create(&no, &w->net, err);
+    if (st == SL_OK) st = sl_net_connect(w->net, o->coordinator, NULL, &w->coordinator, err);
+    return st;
+}
+
+static void stop(sl_worker *w) {
+    for (; w->inbox_len > 0; w->inbox_len--) {
+        sl_net_buf_give(w->net, w->inbox[w->inbox_head].payload);
+        w->inbox_head = (w->inbox_head + 1) % w->inbox_cap;
+    }
+    sl_attn_free(w->attn);
+    sl_xprt_free(w->xprt);
+    sl_pool_free(w->pool);
+    sl_net_free(w->net);
+    sl_model_free(w->model);
+    sl_trace_close(w->trace, 0);
+    sl_plan_free(&w->plan);
+    sl_free(w->inbox);
+}
+
+sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) {
+    if (sodium_init() < 0) return sl_fail(err, SL_ERR_INTERNAL, "no source of random numbers");
+    sl_worker *w = sl_alloc(1, sizeof *w);
+    if (!w) return sl_fail(err, SL_ERR_NOMEM, "worker");
+    w->opts = o;
+    sl_status st = start(w, err);
+    if (st == SL_OK) {
+        loop(w);
+        st = w->stop_status;
+        if (st != SL_OK) *err = w->stop_err;
+    }
+    stop(w);
+    sl_free(w);
+    return st;
+}

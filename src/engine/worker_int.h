@@ -1,0 +1,113 @@
+/* Inside of a worker, for src/engine only: what the loop, the attention side and the expert side share. */
+#ifndef SL_ENGINE_WORKER_INT_H
+#define SL_ENGINE_WORKER_INT_H
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "base/trace.h"
+#include "engine/worker.h"
+#include "kernel/kernel.h"
+#include "model/model.h"
+#include "net/net.h"
+#include "sched/membership.h"
+#include "spec/plan.h"
+
+typedef struct sl_attn sl_attn;
+typedef struct sl_xprt sl_xprt;
+
+/* Where the wall time of the owner thread goes; the modes add up to it by construction. */
+typedef enum sl_mode { SL_MODE_EXECUTE, SL_MODE_PACK, SL_MODE_POLL, SL_MODE_SLEEP, SL_MODE_COUNT } sl_mode;
+
+/* One thing that reached the worker: a message, or the end of a connection. */
+typedef struct sl_inbox_item {
+    sl_conn *conn;      /* NULL: from this worker itself */
+    bool down;          /* the connection ended */
+    sl_wire_header h;
+    sl_buf *payload;
+} sl_inbox_item;
+
+typedef struct sl_worker_peer {
+    sl_conn *conn; /* NULL: none */
+    bool open;
+    bool lost; /* was there and is gone */
+} sl_worker_peer;
+
+typedef struct sl_worker {
+    const sl_worker_opts *opts;
+    sl_clock clock;
+    sl_net *net;
+    sl_hello hello;
+    sl_conn *coordinator;
+    bool coordinator_open;
+    sl_worker_peer peer[SL_PLAN_MAX_WORKERS];
+
+    sl_plan plan;
+    bool planned, ready, stop;
+    sl_status stop_status;
+    sl_err stop_err;
+    uint32_t id, roles;
+    uint32_t expert_worker[SL_PLAN_MAX_WORKERS]; /* ids, ascending */
+    uint32_t n_expert_workers;
+    uint32_t attention_workers;
+
+    sl_model *model;
+    sl_pool *pool;
+    sl_exec exec;
+    sl_trace *trace;
+    sl_attn *attn;
+    sl_xprt *xprt;
+
+    sl_inbox_item *inbox; /* ring */
+    size_t inbox_cap, inbox_head, inbox_len;
+
+    sl_mode mode;
+    uint64_t mode_since_ns, mode_ns[SL_MODE_COUNT], started_ns;
+#define SL_COUNTER_FIELD(name) uint64_t name;
+    struct {
+        SL_WORKER_COUNTERS(SL_COUNTER_FIELD)
+    } n;
+#undef SL_COUNTER_FIELD
+} sl_worker;
+
+/* Largest number of rows one lane step may have, and one message may carry on its way back. */
+static inline uint32_t sl_lane_max_rows(const sl_plan *p) {
+    return p->max_num_batched_tokens / p->lanes;
+}
+
+/* Books the time since the last call to the mode then current and enters `mode`. */
+void sl_worker_enter(sl_worker *w, sl_mode mode);
+
+/* Sends to worker `dst` of the plan (itself included) or to the coordinator (SL_NO_WORKER). Fills epoch.
+ * Takes payload. A lost destination is SL_ERR_PEER_DOWN. */
+sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload);
+
+/* ---- attention side (attn.c, lane.c) ---- */
+sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) SL_MUST_CHECK;
+void sl_attn_free(sl_attn *a);
+sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) SL_MUST_CHECK;
+sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload,
+                           sl_err *err) SL_MUST_CHECK;
+sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, sl_buf **payload,
+                            sl_err *err) SL_MUST_CHECK;
+sl_status sl_attn_on_round_open(sl_attn *a, const sl_wire_header *h, sl_span payload,
+                                sl_err *err) SL_MUST_CHECK;
+/* Expert worker `id` is gone: every request here ends with an error, later ones are refused. */
+void sl_attn_on_expert_lost(sl_attn *a, uint32_t id);
+/* Runs one task if one is ready; false: nothing to do. */
+bool sl_attn_run(sl_attn *a);
+
+/* ---- expert side (xprt.c) ---- */
+sl_status sl_xprt_create(sl_worker *w, sl_xprt **out, sl_err *err) SL_MUST_CHECK;
+void sl_xprt_free(sl_xprt *x);
+/* Takes *payload and sets it NULL if it keeps it. */
+sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h, sl_buf **payload,
+                              sl_err *err) SL_MUST_CHECK;
+sl_status sl_xprt_on_join(sl_xprt *x, uint32_t src, const sl_wire_header *h,
+                          sl_err *err) SL_MUST_CHECK;
+/* The sequencer's word, or (at the sequencer) a lost connection. */
+sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) SL_MUST_CHECK;
+bool sl_xprt_is_sequencer(const sl_xprt *x);
+bool sl_xprt_run(sl_xprt *x);
+
+#endif

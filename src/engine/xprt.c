@@ -1,0 +1,412 @@
+/* The expert side: dispatches wait at their lane's barrier; a layer that is ready becomes one grouped
+ * GEMM over the rows of all members, and every member gets one reply. On the lowest expert worker the
+ * sequencer of each lane lives here, too. */
+#include "engine/worker_int.h"
+
+#include "base/log.h"
+
+#include <string.h>
+
+/* A member's message that its barrier holds back: at most one per lane (sched/membership.h). */
+typedef struct pending {
+    bool here;
+    sl_wire_header h;
+    sl_buf *payload;
+    sl_wire_dispatch view;
+} pending;
+
+typedef struct xlane {
+    sl_barrier *barrier;
+    sl_seq *seq;                 /* NULL unless this worker is the sequencer */
+    pending from[SL_PLAN_MAX_WORKERS];
+    uint64_t next_round;         /* of `next`; 0: none */
+    uint32_t next[SL_PLAN_MAX_WORKERS];
+    uint32_t n_next;
+} xlane;
+
+typedef struct task {
+    uint32_t lane, layer;
+    uint64_t round;
+    uint32_t n_reply, reply_to[SL_PLAN_MAX_WORKERS];
+    bool has_next;
+    uint32_t n_next, next[SL_PLAN_MAX_WORKERS];
+} task;
+
+struct sl_xprt {
+    sl_worker *w;
+    const sl_model_spec *m;
+    bool sequencer;
+    xlane *lane;
+    uint32_t n_lanes;
+    task *queue; /* ring */
+    size_t queue_cap, queue_head, queue_len;
+    uint32_t max_rows, max_pairs; /* of one task: all attention workers' rows of a lane */
+    /* scratch of a task */
+    float *x, *y;                 /* [max_rows][d_model], [max_pairs][d_model] */
+    float *row;                   /* [d_model] */
+    uint32_t *pair_row, *pair_of; /* by pair in expert order: its row; by entry: its pair */
+    uint32_t *group_expert, *group_first, *cursor; /* [n_experts + 1] */
+    sl_arena scratch;
+};
+
+bool sl_xprt_is_sequencer(const sl_xprt *x) { return x->sequencer; }
+
+/* ---- membership ---- */
+
+static sl_status push_ready(sl_xprt *x, uint32_t lane, const sl_ready *r, sl_err *err) {
+    xlane *l = &x->lane[lane];
+    if (x->queue_len == x->queue_cap)
+        return sl_fail(err, SL_ERR_INTERNAL, "%zu layers are ready at once", x->queue_len);
+    task *t = &x->queue[(x->queue_head + x->queue_len++) % x->queue_cap];
+    t->lane = lane;
+    t->layer = r->layer;
+    t->round = r->round;
+    t->n_reply = (uint32_t)r->reply_to->n;
+    memcpy(t->reply_to, r->reply_to->ids, r->reply_to->n * sizeof *t->reply_to);
+    t->has_next = l->seq && r->layer == x->m->n_moe - 1u && l->next_round == r->round + 1;
+    t->n_next = t->has_next ? l->n_next : 0;
+    memcpy(t->next, l->next, t->n_next * sizeof *t->next);
+    return SL_OK;
+}
+
+static sl_status pop_ready(sl_xprt *x, uint32_t lane, sl_err *err) {
+    sl_ready r;
+    sl_status st = SL_OK;
+    while (st == SL_OK && sl_barrier_pop(x->lane[lane].barrier, &r))
+        st = push_ready(x, lane, &r, err);
+    return st;
+}
+
+static void send_set(sl_xprt *x, uint16_t kind, uint32_t dst, uint32_t lane, uint64_t round,
+                     const sl_idset *set) {
+    sl_buf *b = sl_net_buf_take(x->w->net, sl_wire_set_bytes((uint32_t)set->n));
+    if (!b) return;
+    sl_wire_set_encode(set->ids, (uint32_t)set->n, b->data);
+    sl_wire_header h = {.kind = kind, .lane = lane, .round = round};
+    sl_status st = sl_worker_send(x->w, dst, h, b);
+    (void)st; /* a joiner that died meanwhile is reported by its connection */
+}
+
+static void announce_dead(sl_xprt *x, uint32_t member) {
+    sl_worker *w = x->w;
+    for (uint32_t i = 0; i < w->n_expert_workers; i++) {
+        sl_buf *b = w->expert_worker[i] == w->id ? NULL : sl_net_buf_take(w->net, 4);
+        if (!b) continue;
+        sl_wr wr = sl_wr_of(b->data, 4);
+        sl_wr_u32(&wr, member);
+        sl_wire_header h = {.kind = SL_MSG_MEMBER_DEAD};
+        sl_status st = sl_worker_send(w, w->expert_worker[i], h, b);
+        (void)st;
+    }
+}
+
+/* What the sequencer decided: keep NEXT for the last replies, open the round for joiners. */
+static void apply_sequencer(sl_xprt *x, uint32_t lane, const sl_seq_out *out) {
+    xlane *l = &x->lane[lane];
+    if (out->closed) {
+        l->next_round = out->round;
+        l->n_next = (uint32_t)out->set->n;
+        memcpy(l->next, out->set->ids, out->set->n * sizeof *l->next);
+    }
+    for (size_t i = 0; out->open_to && i < out->open_to->n; i++)
+        send_set(x, SL_MSG_ROUND_OPEN, out->open_to->ids[i], lane, out->round, out->set);
+}
+
+sl_status sl_xprt_on_join(sl_xprt *x, uint32_t src, const sl_wire_header *h, sl_err *err) {
+    sl_seq_out out = {0};
+    if (!x->sequencer || h->lane >= x->n_lanes)
+        return sl_fail(err, SL_ERR_PROTOCOL, "join of lane %u from worker %u", h->lane, src);
+    sl_status st = sl_seq_join(x->lane[h->lane].seq, src, &out, err);
+    if (st == SL_OK && !out.dropped) apply_sequencer(x, h->lane, &out);
+    return st;
+}
+
+sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) {
+    if (member >= x->w->plan.n_workers)
+        return sl_fail(err, SL_ERR_PROTOCOL, "death of worker %u of %u", member,
+                       x->w->plan.n_workers);
+    sl_status st = SL_OK;
+    bool announce = false;
+    for (uint32_t i = 0; st == SL_OK && i < x->n_lanes; i++) {
+        xlane *l = &x->lane[i];
+        sl_seq_out out = {0};
+        if (l->seq) st = sl_seq_dead(l->seq, member, &out, err);
+        if (st == SL_OK && l->seq) apply_sequencer(x, i, &out);
+        announce = announce || out.announce;
+        pending *p = &l->from[member];
+        if (p->here) x->w->n.rows_cancelled += p->view.rows;
+        sl_net_buf_give(x->w->net, p->payload);
+        *p = (pending){0};
+        if (st == SL_OK) st = sl_barrier_dead(l->barrier, member, err);
+        if (st == SL_OK) st = pop_ready(x, i, err);
+    }
+    if (announce) announce_dead(x, member);
+    sl_log(SL_LOG_WARN, "expert", "attention worker %u is lost: it counts as silent from now on",
+           member);
+    return st;
+}
+
+/* ---- a message arrives ---- */
+
+static sl_status check_rows(const sl_xprt *x, const sl_wire_header *h, const sl_wire_dispatch *v,
+                            sl_err *err) {
+    if (h->rows > sl_lane_max_rows(&x->w->plan))
+        return sl_fail(err, SL_ERR_PROTOCOL, "%u rows in flight, %u are reserved", h->rows,
+                       sl_lane_max_rows(&x->w->plan));
+    for (uint32_t i = 0; i < v->n_entries; i++) {
+        if (x->w->plan.owner[v->expert[i]] != x->w->id)
+            return sl_fail(err, SL_ERR_PROTOCOL, "expert %u of layer %u is at worker %u",
+                           v->expert[i], h->layer, x->w->plan.owner[v->expert[i]]);
+    }
+    return SL_OK;
+}
+
+static sl_status decode(const sl_xprt *x, uint32_t src, const sl_wire_header *h, const sl_buf *b,
+                        sl_wire_dispatch *v, sl_err *err) {
+    if (src >= x->w->plan.n_workers || !(x->w->plan.worker[src].roles & SL_ROLE_ATTENTION))
+        return sl_fail(err, SL_ERR_PROTOCOL, "dispatch from worker %u", src);
+    if (h->lane >= x->n_lanes || h->layer >= x->m->n_moe)
+        return sl_fail(err, SL_ERR_PROTOCOL, "dispatch for lane %u of %u, layer %u of %u", h->lane,
+                       x->n_lanes, h->layer, x->m->n_moe);
+    if (!b && (h->rows || (h->flags & SL_WIRE_SET)))
+        return sl_fail(err, SL_ERR_PROTOCOL, "%u rows without a payload", h->rows);
+    if (!b) return SL_OK;
+    sl_status st = sl_wire_dispatch_decode(h, (sl_span){b->data, b->len}, x->m,
+                                           (sl_wire_format)x->w->plan.wire, v, err);
+    return st == SL_OK ? check_rows(x, h, v, err) : st;
+}
+
+sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h, sl_buf **payload,
+                              sl_err *err) {
+    sl_wire_dispatch v = {0};
+    sl_idset set;
+    bool with_set = (h->flags & SL_WIRE_SET) != 0, dropped = false;
+    sl_status st = decode(x, src, h, *payload, &v, err);
+    if (st == SL_OK && with_set) st = sl_idset_check(v.set, v.n_set, &set, err);
+    if (st != SL_OK) return st;
+    xlane *l = &x->lane[h->lane];
+    st = sl_barrier_arrive(l->barrier, src, h->round, h->layer, with_set ? &set : NULL, &dropped,
+                           err);
+    if (st != SL_OK || dropped) return st;
+    SL_ASSERT(!l->from[src].here);
+    l->from[src] = (pending){.here = true, .h = *h, .payload = *payload, .view = v};
+    *payload = NULL;
+    if (l->seq && h->layer == x->m->n_moe - 1u) {
+        sl_seq_out out = {0};
+        st = sl_seq_last(l->seq, src, h->round, (h->flags & SL_WIRE_STAY) != 0, &out, err);
+        if (st == SL_OK && !out.dropped) apply_sequencer(x, h->lane, &out);
+    }
+    return st == SL_OK ? pop_ready(x, h->lane, err) : st;
+}
+
+/* ---- a layer runs ---- */
+
+/* Row and pair counts of the batch being built. */
+typedef struct batch {
+    uint32_t rows, entries, n_groups;
+} batch;
+
+/* Unpacks the members' rows into x and sorts their (row, position) pairs by expert. */
+static batch gather(sl_xprt *x, const task *t) {
+    batch b = {0};
+    uint32_t d = x->m->d_model, n_experts = x->m->n_experts;
+    sl_wire_format f = (sl_wire_format)x->w->plan.wire;
+    memset(x->cursor, 0, (n_experts + 1u) * sizeof *x->cursor);
+    for (uint32_t i = 0; i < t->n_reply; i++) {
+        const pending *p = &x->lane[t->lane].from[t->reply_to[i]];
+        sl_wire_unpack(f, p->view.data, (size_t)p->view.rows * d, x->x + (size_t)b.rows * d);
+        for (uint32_t e = 0; e < p->view.n_entries; e++) x->cursor[p->view.expert[e]]++;
+        b.rows += p->view.rows;
+        b.entries += p->view.n_entries;
+    }
+    uint32_t at = 0;
+    for (uint32_t e = 0; e < n_experts; e++) {
+        uint32_t n = x->cursor[e];
+        x->cursor[e] = at;
+        if (n == 0) continue;
+        x->group_expert[b.n_groups] = e;
+        x->group_first[b.n_groups++] = at;
+        at += n;
+    }
+    x->group_first[b.n_groups] = at;
+    uint32_t row = 0, entry = 0;
+    for (uint32_t i = 0; i < t->n_reply; i++) {
+        const sl_wire_dispatch *v = &x->lane[t->lane].from[t->reply_to[i]].view;
+        for (uint32_t r = 0; r < v->rows; r++, row++) {
+            for (uint32_t e = v->first[r]; e < v->first[r + 1]; e++, entry++) {
+                uint32_t pair = x->cursor[v->expert[e]]++;
+                x->pair_row[pair] = row;
+                x->pair_of[entry] = pair;
+            }
+        }
+    }
+    return b;
+}
+
+/* One returned row of positions begin..end-1 of a dispatched row: sum of gate * y, in that order. */
+static void return_row(sl_xprt *x, const sl_wire_dispatch *v, uint32_t r, uint32_t begin,
+                       uint32_t end, uint32_t entry0, sl_wire_return *out, uint32_t at) {
+    uint32_t d = x->m->d_model;
+    sl_wire_format f = (sl_wire_format)x->w->plan.wire;
+    uint64_t mask = 0;
+    for (uint32_t e = begin; e < end; e++) {
+        const float *y = x->y + (size_t)x->pair_of[entry0 + e] * d;
+        if (e == begin) sl_vec_scale(&x->w->exec, x->row, y, v->gate[e], d);
+        else sl_vec_add_scaled(&x->w->exec, x->row, y, v->gate[e], d);
+        mask |= 1ull << v->position[e];
+    }
+    out->tag[at] = v->tag[r];
+    out->mask[at] = mask;
+    sl_wire_pack(f, x->row, d, out->data + (size_t)at * d * sl_wire_format_bytes(f));
+}
+
+static sl_buf *build_return(sl_xprt *x, const task *t, const sl_wire_dispatch *v, uint32_t entry0,
+                            uint32_t *n_rows) {
+    bool exact = x->w->plan.exact;
+    sl_wire_format f = (sl_wire_format)x->w->plan.wire;
+    sl_wire_return out;
+    *n_rows = exact ? v->n_entries : v->rows;
+    if (*n_rows == 0 && !t->has_next) return NULL;
+    sl_buf *b = sl_net_buf_take(x->w->net,
+                                sl_wire_return_bytes(*n_rows, t->n_next, x->m->d_model, f));
+    if (!b) return NULL;
+    sl_wire_return_layout(b->data, *n_rows, t->n_next, x->m->d_model, f, &out);
+    if (t->n_next) memcpy(out.set, t->next, t->n_next * sizeof *t->next);
+    uint32_t at = 0;
+    for (uint32_t r = 0; r < v->rows; r++) {
+        if (!exact) {
+            return_row(x, v, r, v->first[r], v->first[r + 1], entry0, &out, at++);
+            continue;
+        }
+        for (uint32_t e = v->first[r]; e < v->first[r + 1]; e++)
+            return_row(x, v, r, e, e + 1, entry0, &out, at++);
+    }
+    return b;
+}
+
+static void send_returns(sl_xprt *x, const task *t) {
+    uint32_t entry0 = 0;
+    for (uint32_t i = 0; i < t->n_reply; i++) {
+        pending *p = &x->lane[t->lane].from[t->reply_to[i]];
+        uint32_t n_rows = 0;
+        sl_buf *b = build_return(x, t, &p->view, entry0, &n_rows);
+        entry0 += p->view.n_entries;
+        sl_wire_header h = {.kind = SL_MSG_RETURN,
+                            .flags = t->has_next ? SL_WIRE_SET : 0,
+                            .round = t->round,
+                            .lane = t->lane,
+                            .layer = t->layer,
+                            .rows = n_rows};
+        if (!b && (n_rows || t->has_next)) {
+            x->w->stop = true;
+            x->w->stop_status = sl_fail(&x->w->stop_err, SL_ERR_NOMEM, "reply of %u rows", n_rows);
+            return;
+        }
+        sl_status st = sl_worker_send(x->w, t->reply_to[i], h, b);
+        (void)st; /* a member that died meanwhile is announced by the sequencer */
+        sl_net_buf_give(x->w->net, p->payload);
+        *p = (pending){0};
+    }
+}
+
+static void run_task(sl_xprt *x, task *t) {
+    sl_worker *w = x->w;
+    uint64_t t0 = sl_now_ns();
+    /* Members that died after the layer became ready have no message any more. */
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < t->n_reply; i++) {
+        if (x->lane[t->lane].from[t->reply_to[i]].here) t->reply_to[n++] = t->reply_to[i];
+    }
+    t->n_reply = n;
+    sl_worker_enter(w, SL_MODE_PACK);
+    batch b = gather(x, t);
+    if (b.entries) {
+        sl_worker_enter(w, SL_MODE_EXECUTE);
+        const sl_expert_batch eb = {.n_groups = b.n_groups,
+                                    .expert = x->group_expert,
+                                    .first = x->group_first,
+                                    .row = x->pair_row,
+                                    .x = x->x,
+                                    .y = x->y};
+        sl_block_experts(w->model, &w->exec, x->m->moe_layer[t->layer], &eb, &x->scratch);
+        sl_worker_enter(w, SL_MODE_PACK);
+    }
+    w->n.expert_rows += b.entries;
+    send_returns(x, t);
+    if (b.entries)
+        sl_trace_span(w->trace, w->id, 500, "expert", t0, sl_now_ns(), x->m->moe_layer[t->layer],
+                      b.entries);
+}
+
+bool sl_xprt_run(sl_xprt *x) {
+    if (x->queue_len == 0) return false;
+    task *t = &x->queue[x->queue_head];
+    run_task(x, t);
+    x->queue_head = (x->queue_head + 1) % x->queue_cap;
+    x->queue_len--;
+    return true;
+}
+
+/* ---- life ---- */
+
+static sl_status create_lane(sl_xprt *x, xlane *l, sl_err *err) {
+    sl_status st = sl_barrier_create(x->m->n_moe, SL_PLAN_MAX_WORKERS, &l->barrier, err);
+    if (st == SL_OK && x->sequencer) st = sl_seq_create(SL_PLAN_MAX_WORKERS, &l->seq, err);
+    if (st != SL_OK) return st;
+    sl_barrier_reset(l->barrier, x->w->plan.epoch);
+    if (l->seq) sl_seq_reset(l->seq, x->w->plan.epoch);
+    return SL_OK;
+}
+
+static sl_status create_buffers(sl_xprt *x, sl_err *err) {
+    size_t d = x->m->d_model, e = x->m->n_experts + 1u;
+    uint32_t hosted = 0;
+    for (uint32_t i = 0; i < x->m->n_experts; i++) hosted += x->w->plan.owner[i] == x->w->id;
+    x->max_rows = sl_lane_max_rows(&x->w->plan) * x->w->attention_workers;
+    x->max_pairs = x->max_rows * SL_MAX(SL_MIN(hosted, x->m->top_k), 1u);
+    x->queue_cap = (size_t)x->n_lanes * 4;
+    x->queue = sl_alloc(x->queue_cap, sizeof *x->queue);
+    x->lane = sl_alloc(x->n_lanes, sizeof *x->lane);
+    x->x = sl_alloc(x->max_rows, d * sizeof *x->x);
+    x->y = sl_alloc(x->max_pairs, d * sizeof *x->y);
+    x->row = sl_alloc(d, sizeof *x->row);
+    x->pair_row = sl_alloc(x->max_pairs, sizeof *x->pair_row);
+    x->pair_of = sl_alloc(x->max_pairs, sizeof *x->pair_of);
+    x->group_expert = sl_alloc(e, sizeof *x->group_expert);
+    x->group_first = sl_alloc(e, sizeof *x->group_first);
+    x->cursor = sl_alloc(e, sizeof *x->cursor);
+    if (!x->queue || !x->lane || !x->x || !x->y || !x->row || !x->pair_row || !x->pair_of ||
+        !x->group_expert || !x->group_first || !x->cursor)
+        return sl_fail(err, SL_ERR_NOMEM, "buffers of an expert worker for %u rows", x->max_rows);
+    return sl_arena_create(sl_experts_scratch_bytes(x->m, x->max_pairs), &x->scratch, err);
+}
+
+sl_status sl_xprt_create(sl_worker *w, sl_xprt **out, sl_err *err) {
+    sl_xprt *x = sl_alloc(1, sizeof *x);
+    if (!x) return sl_fail(err, SL_ERR_NOMEM, "expert worker");
+    x->w = w;
+    x->m = sl_model_spec_of(w->model);
+    x->n_lanes = w->plan.lanes;
+    x->sequencer = w->expert_worker[0] == w->id;
+    sl_status st = create_buffers(x, err);
+    for (uint32_t i = 0; st == SL_OK && i < x->n_lanes; i++) st = create_lane(x, &x->lane[i], err);
+    if (st == SL_OK) *out = x;
+    else sl_xprt_free(x);
+    return st;
+}
+
+void sl_xprt_free(sl_xprt *x) {
+    if (!x) return;
+    for (uint32_t i = 0; x->lane && i < x->n_lanes; i++) {
+        xlane *l = &x->lane[i];
+        for (uint32_t j = 0; j < SL_PLAN_MAX_WORKERS; j++)
+            sl_net_buf_give(x->w->net, l->from[j].payload);
+        sl_barrier_free(l->barrier);
+        sl_seq_free(l->seq);
+    }
+    void *const owned[] = {x->queue,   x->lane,         x->x,           x->y,     x->row,
+                           x->pair_row, x->pair_of, x->group_expert, x->group_first, x->cursor};
+    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+    sl_arena_free(&x->scratch);
+    sl_free(x);
+}
