@@ -84,8 +84,7 @@ static sl_buf *plan_message(sl_engine *e, uint32_t you) {
 
 static void send_plans(sl_engine *e) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++)
-        snprintf(e->plan.worker[i].address, sizeof e->plan.worker[i].address, "%s",
-                 e->worker[i].address);
+        memcpy(e->plan.worker[i].address, e->worker[i].address, sizeof e->worker[i].address);
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         sl_err err;
         sl_buf *b = plan_message(e, i);

@@ -1,0 +1,74 @@
+/* The verbs of the command line, one cmd_*.c each. */
+#ifndef SL_TOOLS_CMD_H
+#define SL_TOOLS_CMD_H
+
+#include "base/options.h"
+#include "engine/engine.h"
+#include "model/tokenizer.h"
+
+/* Exit codes: 0 done, 1 failed, 2 usage, 3 infeasible. */
+int sl_exit_code(sl_status st);
+/* Prints "sluice VERB: message" to stderr and returns the exit code. */
+int sl_cmd_fail(const char *verb, const sl_err *err);
+
+int cmd_run(const sl_options *o);
+int cmd_serve(const sl_options *o);
+int cmd_worker(const sl_options *o);
+int cmd_logits(const sl_options *o);
+int cmd_inspect(const sl_options *o);
+int cmd_bench(const sl_options *o);
+
+/* ---- shared by the verbs that run an engine (deploy.c) ---- */
+
+typedef struct sl_deployment {
+    sl_engine_opts opts;
+    sl_model_spec spec;
+    sl_generation_spec gen;
+    char program[4096];
+    char secret[65];
+} sl_deployment;
+
+/* Turns options into a plan and engine options. `processes`: prefer worker processes over threads. */
+sl_status sl_deploy_prepare(const sl_options *o, bool processes, sl_deployment *d,
+                            sl_err *err) SL_MUST_CHECK;
+void sl_deploy_free(sl_deployment *d);
+/* Reads the secret of --secret-file or SLUICE_SECRET; empty when there is none. */
+sl_status sl_deploy_secret(const sl_options *o, char out[65], sl_err *err) SL_MUST_CHECK;
+/* Sets what must be set before any thread, e.g. UCX's environment. */
+void sl_deploy_setup_process(const sl_options *o);
+
+/* "3,17,41" -> ids; each checked against vocab. */
+sl_status sl_ids_parse(const char *text, uint32_t vocab, sl_ids *out, sl_err *err) SL_MUST_CHECK;
+
+/* Sampling of the options, with the model's defaults where they are silent. */
+sl_sampling sl_deploy_sampling(const sl_options *o, const sl_generation_spec *gen);
+
+/* ---- one request, run to its end (generate.c) ---- */
+
+typedef struct sl_generation {
+    sl_ids ids;             /* generated */
+    sl_finish finish;
+    sl_status status;
+    char message[256];
+    uint64_t submitted_ns, first_ns, last_ns;
+} sl_generation;
+
+typedef struct sl_generate_opts {
+    const uint32_t *prompt;
+    uint32_t n_prompt, max_tokens;
+    sl_sampling sampling;
+    bool ignore_eos;
+    /* Called on the engine's thread for every token; may be NULL. */
+    void (*on_token)(void *ctx, uint32_t id);
+    void (*on_logits)(void *ctx, uint64_t first, uint32_t n, const float *logits);
+    void *ctx;
+} sl_generate_opts;
+
+/* Runs n requests at once and waits for all; outs[i] must be zeroed, free ids with sl_ids_free. */
+sl_status sl_generate(sl_engine *e, const sl_generate_opts *opts, sl_generation *outs, size_t n,
+                      sl_err *err) SL_MUST_CHECK;
+
+/* A JSON string literal with quotes; valid UTF-8 in, ASCII-safe escapes for control characters. */
+void sl_print_json_string(FILE *out, const char *text, size_t len);
+
+#endif

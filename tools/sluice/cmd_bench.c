@@ -1,0 +1,168 @@
+/* Prefill and decode speed, as llama-bench tests them: pp = n_prompt tokens of one fresh request, tg =
+ * n_gen tokens, each of `batch` requests. JSON field names are llama-bench's. */
+#include "cmd.h"
+
+#include "base/clock.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_REPS 100
+
+typedef struct result {
+    uint64_t ns[MAX_REPS];
+    double ts[MAX_REPS]; /* tokens per second */
+    uint32_t n;
+} result;
+
+static void fill_random(uint32_t *ids, uint32_t n, uint32_t vocab, uint64_t *state) {
+    for (uint32_t i = 0; i < n; i++) ids[i] = (uint32_t)sl_rng_below(state, vocab);
+}
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(const double *v, uint32_t n) {
+    double sorted[MAX_REPS];
+    memcpy(sorted, v, n * sizeof *v);
+    qsort(sorted, n, sizeof *sorted, compare);
+    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+static void mean_and_sd(const double *v, uint32_t n, double *mean, double *sd) {
+    double sum = 0, sq = 0;
+    for (uint32_t i = 0; i < n; i++) sum += v[i];
+    *mean = sum / n;
+    for (uint32_t i = 0; i < n; i++) sq += (v[i] - *mean) * (v[i] - *mean);
+    *sd = n > 1 ? sqrt(sq / (n - 1)) : 0;
+}
+
+typedef struct bench {
+    const sl_options *o;
+    const sl_deployment *d;
+    sl_engine *engine;
+    uint64_t state;
+    uint32_t *ids;
+    sl_generate_opts *opts;
+    sl_generation *outs;
+} bench;
+
+static void set_request(bench *b, uint32_t i, uint32_t n_prompt, uint32_t n_gen) {
+    uint32_t *ids = b->ids + (size_t)i * SL_MAX(b->o->n_prompt, 1u);
+    fill_random(ids, n_prompt, b->d->spec.vocab, &b->state);
+    b->opts[i] = (sl_generate_opts){.prompt = ids,
+                                    .n_prompt = n_prompt,
+                                    .max_tokens = n_gen,
+                                    .sampling = {.top_p = 1},
+                                    .ignore_eos = true};
+    sl_ids_free(&b->outs[i].ids);
+    b->outs[i] = (sl_generation){0};
+}
+
+/* Prefill: from submission to the first token. */
+static sl_status run_prefill(bench *b, result *r, sl_err *err) {
+    set_request(b, 0, b->o->n_prompt, 1);
+    sl_status st = sl_generate(b->engine, b->opts, b->outs, 1, err);
+    uint64_t ns = b->outs[0].first_ns - b->outs[0].submitted_ns;
+    r->ns[r->n] = ns;
+    r->ts[r->n++] = b->o->n_prompt * 1e9 / (double)ns;
+    return st;
+}
+
+/* Decode: from the last request's first token to the first request's last: all are decoding. */
+static sl_status run_decode(bench *b, result *r, sl_err *err) {
+    uint32_t n = b->o->batch;
+    for (uint32_t i = 0; i < n; i++) set_request(b, i, 1, b->o->n_gen + 1);
+    sl_status st = sl_generate(b->engine, b->opts, b->outs, n, err);
+    uint64_t begin = 0, end = UINT64_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        begin = SL_MAX(begin, b->outs[i].first_ns);
+        end = SL_MIN(end, b->outs[i].last_ns);
+    }
+    uint64_t ns = end > begin ? end - begin : 1;
+    r->ns[r->n] = ns;
+    r->ts[r->n++] = (double)n * b->o->n_gen * 1e9 / (double)ns;
+    return st;
+}
+
+static void print_result(const bench *b, const result *r, uint32_t n_prompt, uint32_t n_gen,
+                         bool first) {
+    double mean, sd, ns_mean, ns_sd, ns[MAX_REPS];
+    for (uint32_t i = 0; i < r->n; i++) ns[i] = (double)r->ns[i];
+    mean_and_sd(r->ts, r->n, &mean, &sd);
+    mean_and_sd(ns, r->n, &ns_mean, &ns_sd);
+    const sl_plan *p = &b->d->opts.plan;
+    if (!b->o->json) {
+        printf("%s%-4u batch %-4u %10.2f tokens/s (median of %u; mean %.2f +- %.2f)\n",
+               n_gen ? "tg" : "pp", n_gen ? n_gen : n_prompt, n_gen ? b->o->batch : 1,
+               median(r->ts, r->n), r->n, mean, sd);
+        return;
+    }
+    printf("%s{\"model_filename\": ", first ? "[" : ", ");
+    sl_print_json_string(stdout, b->o->arg[0], strlen(b->o->arg[0]));
+    printf(", \"n_params\": %llu, \"n_threads\": %u, \"n_workers\": %u, \"transport\": \"%s\", "
+           "\"wire\": \"%s\", \"exact\": %s, \"n_prompt\": %u, \"n_gen\": %u, \"n_batch\": %u, "
+           "\"avg_ns\": %.0f, \"stddev_ns\": %.0f, \"avg_ts\": %.4f, \"stddev_ts\": %.4f, "
+           "\"median_ts\": %.4f, \"samples_ns\": [",
+           (unsigned long long)b->d->spec.n_params, p->threads, p->n_workers, b->d->opts.transport,
+           sl_wire_format_name((sl_wire_format)p->wire), p->exact ? "true" : "false", n_prompt,
+           n_gen, n_gen ? b->o->batch : 1, ns_mean, ns_sd, mean, sd, median(r->ts, r->n));
+    for (uint32_t i = 0; i < r->n; i++)
+        printf("%s%llu", i ? ", " : "", (unsigned long long)r->ns[i]);
+    printf("], \"samples_ts\": [");
+    for (uint32_t i = 0; i < r->n; i++) printf("%s%.4f", i ? ", " : "", r->ts[i]);
+    printf("]}");
+}
+
+static void progress(const bench *b, uint32_t rep) {
+    if (b->o->json || !isatty(STDERR_FILENO)) return;
+    fprintf(stderr, "\r[%-20.*s] %u of %u", (int)(20u * (rep + 1) / b->o->reps),
+            "####################", rep + 1, b->o->reps);
+    if (rep + 1 == b->o->reps) fprintf(stderr, "\r%40s\r", "");
+}
+
+static sl_status run_tests(bench *b, sl_err *err) {
+    result pp = {0}, tg = {0}, warm = {0};
+    sl_status st = SL_OK;
+    if (b->o->n_prompt) st = run_prefill(b, &warm, err); /* touches the weights once */
+    for (uint32_t i = 0; st == SL_OK && i < b->o->reps; i++) {
+        if (b->o->n_prompt) st = run_prefill(b, &pp, err);
+        if (st == SL_OK && b->o->n_gen) st = run_decode(b, &tg, err);
+        progress(b, i);
+    }
+    if (st != SL_OK) return st;
+    if (pp.n) print_result(b, &pp, b->o->n_prompt, 0, true);
+    if (tg.n) print_result(b, &tg, 0, b->o->n_gen, pp.n == 0);
+    if (b->o->json) printf("]\n");
+    return SL_OK;
+}
+
+int cmd_bench(const sl_options *o) {
+    sl_err err = {0};
+    sl_deployment d = {0};
+    bench b = {.o = o, .d = &d, .state = o->seed + 1};
+    sl_deploy_setup_process(o);
+    sl_status st = sl_deploy_prepare(o, strcmp(o->transport, "auto") != 0, &d, &err);
+    if (st == SL_OK && o->n_prompt + 1 > d.opts.plan.context)
+        st = sl_fail(&err, SL_ERR_ARG, "--n-prompt: %u, the context has %u (--ctx)", o->n_prompt,
+                     d.opts.plan.context);
+    b.ids = sl_alloc((size_t)o->batch * SL_MAX(o->n_prompt, 1u), sizeof *b.ids);
+    b.opts = sl_alloc(o->batch, sizeof *b.opts);
+    b.outs = sl_alloc(o->batch, sizeof *b.outs);
+    if (st == SL_OK && (!b.ids || !b.opts || !b.outs))
+        st = sl_fail(&err, SL_ERR_NOMEM, "bench buffers");
+    if (st == SL_OK) st = sl_engine_create(&d.opts, &b.engine, &err);
+    if (st == SL_OK) st = run_tests(&b, &err);
+    sl_engine_free(b.engine);
+    for (uint32_t i = 0; b.outs && i < o->batch; i++) sl_ids_free(&b.outs[i].ids);
+    sl_free(b.ids);
+    sl_free(b.opts);
+    sl_free(b.outs);
+    sl_deploy_free(&d);
+    return st == SL_OK ? 0 : sl_cmd_fail("bench", &err);
+}

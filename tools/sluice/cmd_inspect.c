@@ -1,0 +1,93 @@
+#include "cmd.h"
+
+#include "engine/plan_json.h"
+#include "model/model.h"
+#include "spec/kv.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *dtype_name(sl_dtype t) {
+    static const char *const names[SL_DTYPE_COUNT] = {"f32", "f16", "bf16"};
+    return names[t];
+}
+
+static uint64_t kv_bytes_per_token(const sl_model_spec *m) {
+    return 2ull * m->n_layers * m->n_kv_heads * m->head_dim * sizeof(float);
+}
+
+static void print_text(const sl_model_spec *m, const sl_model_info *i, const char *folder) {
+    printf("%s: %s\n", folder, m->arch);
+    printf("  blocks        %u (%u routed), d_model %u, vocabulary %u, context %u\n", m->n_layers,
+           m->n_moe, m->d_model, m->vocab, m->max_position);
+    printf("  attention     %u heads, %u for keys and values, head %u%s\n", m->n_heads,
+           m->n_kv_heads, m->head_dim, m->qk_norm ? ", normed queries and keys" : "");
+    printf("  experts       %u, top %u, width %u%s\n", m->n_experts, m->top_k, m->d_ff_expert,
+           m->norm_topk ? ", weights rescaled to 1" : "");
+    if (m->d_ff_dense) printf("  dense         width %u\n", m->d_ff_dense);
+    printf("  parameters    %.3f M, %.3f M active per token\n", (double)m->n_params / 1e6,
+           (double)m->n_params_active / 1e6);
+    printf("  weights       %.1f MB in %u file%s, %llu tensors, experts %s, attention %s\n",
+           (double)i->bytes_total / 1e6, i->n_files, i->n_files == 1 ? "" : "s",
+           (unsigned long long)i->n_tensors, dtype_name(i->expert_dtype),
+           dtype_name(i->attention_dtype));
+    printf("  attention worker maps %.1f MB; one expert of one block is %.3f MB\n",
+           (double)i->bytes_attention / 1e6, (double)i->bytes_expert / 1e6);
+    printf("  KV cache      %llu bytes per token, pages of %u tokens\n",
+           (unsigned long long)kv_bytes_per_token(m), SL_KV_PAGE_TOKENS);
+}
+
+static void print_memory(const sl_model_spec *m, const sl_model_info *i, const sl_plan *p) {
+    for (uint32_t w = 0; w < p->n_workers; w++) {
+        uint32_t n = 0;
+        for (uint32_t e = 0; e < p->n_experts; e++) n += p->owner[e] == w;
+        bool attention = (p->worker[w].roles & 1) != 0;
+        double mb = (double)n * m->n_moe * (double)i->bytes_expert / 1e6;
+        if (attention) mb += (double)i->bytes_attention / 1e6;
+        printf("  worker %-2u     %s%s: %u experts, weights %.1f MB", w,
+               attention ? "attention" : "", n ? (attention ? " + expert" : "expert") : "", n, mb);
+        if (attention)
+            printf(", KV up to %.1f MB (%u pages)",
+                   (double)p->n_pages * (double)sl_kv_page_bytes(m) / 1e6, p->n_pages);
+        printf("\n");
+    }
+}
+
+static void print_json(const sl_model_spec *m, const sl_model_info *i, const char *folder) {
+    printf("{\"folder\": ");
+    sl_print_json_string(stdout, folder, strlen(folder));
+    printf(", \"architecture\": \"%s\", \"n_layers\": %u, \"n_moe_layers\": %u, \"d_model\": %u, "
+           "\"n_heads\": %u, \"n_kv_heads\": %u, \"head_dim\": %u, \"vocab\": %u, \"n_experts\": %u, "
+           "\"top_k\": %u, \"d_ff_expert\": %u, \"d_ff_dense\": %u, \"max_position\": %u, ",
+           m->arch, m->n_layers, m->n_moe, m->d_model, m->n_heads, m->n_kv_heads, m->head_dim,
+           m->vocab, m->n_experts, m->top_k, m->d_ff_expert, m->d_ff_dense, m->max_position);
+    printf("\"n_params\": %llu, \"n_params_active\": %llu, \"bytes\": %llu, \"files\": %u, "
+           "\"tensors\": %llu, \"expert_dtype\": \"%s\", \"attention_bytes\": %llu, "
+           "\"expert_bytes\": %llu, \"kv_bytes_per_token\": %llu}\n",
+           (unsigned long long)m->n_params, (unsigned long long)m->n_params_active,
+           (unsigned long long)i->bytes_total, i->n_files, (unsigned long long)i->n_tensors,
+           dtype_name(i->expert_dtype), (unsigned long long)i->bytes_attention,
+           (unsigned long long)i->bytes_expert, (unsigned long long)kv_bytes_per_token(m));
+}
+
+int cmd_inspect(const sl_options *o) {
+    sl_err err = {0};
+    sl_model_spec m;
+    sl_generation_spec gen;
+    sl_model_info info;
+    sl_plan plan = {0};
+    sl_status st = sl_model_read_spec(o->arg[0], &m, &gen, &err);
+    if (st == SL_OK) st = sl_model_inspect(o->arg[0], &info, &err);
+    if (st == SL_OK)
+        st = o->plan[0] ? sl_plan_read(o->plan, &m, &plan, &err)
+                        : sl_plan_local(&m, o->attention, o->experts, &plan, &err);
+    if (st != SL_OK) return sl_cmd_fail("inspect", &err);
+    if (o->json) {
+        print_json(&m, &info, o->arg[0]);
+    } else {
+        print_text(&m, &info, o->arg[0]);
+        print_memory(&m, &info, &plan);
+    }
+    sl_plan_free(&plan);
+    return 0;
+}

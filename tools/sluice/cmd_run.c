@@ -1,0 +1,123 @@
+#include "cmd.h"
+
+#include "base/clock.h"
+#include "model/chat.h"
+
+#include <string.h>
+#include <unistd.h>
+
+typedef struct printer {
+    const sl_tokenizer *tok;
+    sl_detok detok;
+    bool quiet;
+} printer;
+
+static void print_token(void *ctx, uint32_t id) {
+    printer *p = ctx;
+    char text[SL_DETOK_MAX_OUT];
+    size_t n = sl_detok_push(&p->detok, p->tok, id, true, text);
+    if (p->quiet || n == 0) return;
+    fwrite(text, 1, n, stdout);
+    fflush(stdout);
+}
+
+static sl_status chat_prompt(const sl_options *o, const sl_tokenizer *tok, sl_ids *ids,
+                             sl_err *err) {
+    sl_chat *chat = NULL;
+    const sl_chat_message user = {
+        .role = {(const uint8_t *)"user", 4},
+        .content = {(const uint8_t *)o->prompt, strlen(o->prompt)},
+    };
+    const sl_chat_options how = {.add_generation_prompt = true};
+    sl_status st = sl_chat_open(o->arg[0], &chat, err);
+    if (st == SL_OK) st = sl_chat_encode(chat, tok, &user, 1, how, ids, err);
+    sl_chat_free(chat);
+    return st;
+}
+
+static sl_status make_prompt(const sl_options *o, const sl_tokenizer *tok, uint32_t vocab,
+                             sl_ids *ids, sl_err *err) {
+    if (o->ids[0] && o->prompt[0])
+        return sl_fail(err, SL_ERR_ARG, "--ids and --prompt exclude each other");
+    if (o->ids[0]) return sl_ids_parse(o->ids, vocab, ids, err);
+    if (!o->prompt[0]) return sl_fail(err, SL_ERR_ARG, "--prompt (-p) or --ids is missing");
+    if (o->chat) return chat_prompt(o, tok, ids, err);
+    const sl_span text = {(const uint8_t *)o->prompt, strlen(o->prompt)};
+    return sl_tokenizer_encode(tok, text, true, true, ids, err);
+}
+
+static void print_ids(const char *key, const sl_ids *ids) {
+    printf("\"%s\": [", key);
+    for (size_t i = 0; i < ids->len; i++) printf("%s%u", i ? ", " : "", ids->data[i]);
+    printf("], ");
+}
+
+static void print_json(const sl_tokenizer *tok, const sl_ids *prompt, const sl_generation *g) {
+    char *text = NULL;
+    size_t len = 0;
+    sl_err err;
+    printf("{");
+    print_ids("prompt_ids", prompt);
+    print_ids("ids", &g->ids);
+    printf("\"text\": ");
+    if (tok && sl_tokenizer_decode(tok, g->ids.data, g->ids.len, true, &text, &len, &err) == SL_OK)
+        sl_print_json_string(stdout, text, len);
+    else printf("null");
+    sl_free(text);
+    double ttft = (double)(g->first_ns - g->submitted_ns) / 1e6;
+    double decode = (double)(g->last_ns - g->first_ns) / 1e6;
+    printf(", \"finish\": \"%s\", \"timings\": {\"prompt_n\": %zu, \"ttft_ms\": %.3f, \"n\": %zu, "
+           "\"decode_ms\": %.3f, \"tokens_per_s\": %.2f}}\n",
+           g->finish == SL_FINISH_LENGTH ? "length" : "stop", prompt->len, ttft, g->ids.len, decode,
+           g->ids.len > 1 && decode > 0 ? (double)(g->ids.len - 1) / decode * 1e3 : 0.0);
+}
+
+static sl_status run(const sl_options *o, const sl_deployment *d, sl_tokenizer *tok, sl_ids *prompt,
+                     sl_err *err) {
+    sl_engine *e = NULL;
+    sl_generation g = {0};
+    printer p = {.tok = tok, .quiet = o->json || !tok};
+    sl_status st = sl_engine_create(&d->opts, &e, err);
+    if (st != SL_OK) return st;
+    const sl_generate_opts go = {.prompt = prompt->data,
+                                 .n_prompt = (uint32_t)prompt->len,
+                                 .max_tokens = o->max_tokens,
+                                 .sampling = sl_deploy_sampling(o, &d->gen),
+                                 .ignore_eos = o->ignore_eos,
+                                 .on_token = tok ? print_token : NULL,
+                                 .ctx = &p};
+    st = sl_generate(e, &go, &g, 1, err);
+    sl_engine_free(e);
+    if (st == SL_OK && o->json) print_json(tok, prompt, &g);
+    if (st == SL_OK && !o->json) {
+        char rest[SL_DETOK_MAX_OUT];
+        size_t n = tok ? sl_detok_flush(&p.detok, rest) : 0;
+        fwrite(rest, 1, n, stdout);
+        fputc('\n', stdout);
+        double ms = (double)(g.last_ns - g.first_ns) / 1e6;
+        fprintf(stderr, "[%zu prompt tokens, first token after %.0f ms; %zu tokens, %.1f per second]\n",
+                prompt->len, (double)(g.first_ns - g.submitted_ns) / 1e6, g.ids.len,
+                g.ids.len > 1 && ms > 0 ? (double)(g.ids.len - 1) / ms * 1e3 : 0.0);
+    }
+    sl_ids_free(&g.ids);
+    return st;
+}
+
+int cmd_run(const sl_options *o) {
+    sl_err err = {0};
+    sl_deployment d = {0};
+    sl_tokenizer *tok = NULL;
+    sl_ids prompt = {0};
+    sl_deploy_setup_process(o);
+    sl_status st = sl_deploy_prepare(o, strcmp(o->transport, "auto") != 0, &d, &err);
+    if (st == SL_OK) {
+        st = sl_tokenizer_open(o->arg[0], &tok, &err);
+        if (st == SL_ERR_NOTFOUND && o->ids[0]) st = SL_OK; /* ids need no tokenizer */
+    }
+    if (st == SL_OK) st = make_prompt(o, tok, d.spec.vocab, &prompt, &err);
+    if (st == SL_OK) st = run(o, &d, tok, &prompt, &err);
+    sl_ids_free(&prompt);
+    sl_tokenizer_free(tok);
+    sl_deploy_free(&d);
+    return st == SL_OK ? 0 : sl_cmd_fail("run", &err);
+}

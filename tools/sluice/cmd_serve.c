@@ -1,0 +1,118 @@
+#include "cmd.h"
+
+#include "base/log.h"
+#include "model/chat.h"
+#include "net/net.h"
+#include "serve/server.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Folder name without slashes: what clients call the model unless told otherwise. */
+static void model_name(const sl_options *o, char *out, size_t cap) {
+    const char *folder = o->arg[0];
+    size_t n = strlen(folder);
+    while (n > 1 && folder[n - 1] == '/') n--;
+    size_t start = n;
+    while (start > 0 && folder[start - 1] != '/') start--;
+    snprintf(out, cap, "%.*s", (int)(n - start), folder + start);
+    if (o->served_model_name[0]) snprintf(out, cap, "%s", o->served_model_name);
+}
+
+static void print_workers(sl_engine *e) {
+    sl_engine_stats s;
+    sl_engine_stats_get(e, &s);
+    for (uint32_t i = 0; i < s.n_workers; i++) {
+        const sl_worker_stats *w = &s.worker[i];
+        if (w->wall_us == 0) continue;
+        double wall = (double)w->wall_us / 1e6;
+        fprintf(stderr,
+                "  worker %u %-10s %9llu attention rows %9llu expert rows %9.2f MB sent %9.2f MB "
+                "received  busy %5.1f s of %5.1f s (%4.1f%%)\n",
+                w->id,
+                w->roles == 3 ? "both" : w->roles == SL_ROLE_ATTENTION ? "attention" : "expert",
+                (unsigned long long)w->attention_rows, (unsigned long long)w->expert_rows,
+                (double)w->sent_bytes / 1e6, (double)w->received_bytes / 1e6,
+                (double)(w->execute_us + w->pack_us) / 1e6, wall,
+                100.0 * (double)(w->execute_us + w->pack_us) / (double)w->wall_us);
+    }
+}
+
+static void await_signal(void) {
+    sigset_t set;
+    int sig;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigwait(&set, &sig);
+    sl_log(SL_LOG_INFO, "serve", "signal %d: stopping", sig);
+}
+
+/* Signals are taken by sigwait alone: blocked before any thread exists. */
+static void block_signals(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
+static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tokenizer *tok,
+                       const sl_chat *chat, sl_err *err) {
+    sl_engine *e = NULL;
+    sl_server *server = NULL;
+    char name[256];
+    model_name(o, name, sizeof name);
+    sl_status st = sl_engine_create(&d->opts, &e, err);
+    const sl_server_opts so = {.engine = e,
+                               .tokenizer = tok,
+                               .chat = chat,
+                               .host = o->host,
+                               .port = (uint16_t)o->port,
+                               .api_key = o->api_key,
+                               .served_model_name = name,
+                               .generation = d->gen,
+                               .context = d->opts.plan.context};
+    if (st == SL_OK) st = sl_server_create(&so, &server, err);
+    if (st == SL_OK) {
+        fprintf(stderr, "listening on %s (model %s, %u worker%s, %s)\n", sl_server_url(server), name,
+                d->opts.plan.n_workers, d->opts.plan.n_workers == 1 ? "" : "s", d->opts.transport);
+        await_signal();
+        print_workers(e);
+    }
+    sl_server_free(server);
+    sl_engine_free(e);
+    return st;
+}
+
+int cmd_serve(const sl_options *o) {
+    sl_err err = {0};
+    sl_deployment d = {0};
+    sl_tokenizer *tok = NULL;
+    sl_chat *chat = NULL;
+    sl_deploy_setup_process(o);
+    block_signals();
+    sl_log_set_who("coordinator");
+    sl_status st = sl_deploy_prepare(o, true, &d, &err);
+    if (st == SL_OK && o->remote) {
+        d.opts.spawn = SL_SPAWN_NONE;
+        if (!d.secret[0])
+            st = sl_fail(&err, SL_ERR_ARG, "--remote: a secret is needed (--secret-file or "
+                                           "SLUICE_SECRET)");
+        if (strcmp(d.opts.transport, "loop") == 0) d.opts.transport = "tcp";
+    }
+    if (st == SL_OK) st = sl_tokenizer_open(o->arg[0], &tok, &err);
+    if (st == SL_OK) {
+        st = sl_chat_open(o->arg[0], &chat, &err);
+        if (st == SL_ERR_NOTFOUND || st == SL_ERR_UNSUPPORTED) { /* completions work without one */
+            sl_log(SL_LOG_WARN, "serve", "%s: chat requests will be refused", err.msg);
+            st = SL_OK;
+        }
+    }
+    if (st == SL_OK) st = serve(o, &d, tok, chat, &err);
+    sl_chat_free(chat);
+    sl_tokenizer_free(tok);
+    sl_deploy_free(&d);
+    return st == SL_OK ? 0 : sl_cmd_fail("serve", &err);
+}

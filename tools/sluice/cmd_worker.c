@@ -1,0 +1,32 @@
+#include "cmd.h"
+
+#include "base/log.h"
+#include "engine/worker.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int cmd_worker(const sl_options *o) {
+    sl_err err = {0};
+    char secret[65], who[32] = "worker";
+    if (!o->join[0]) {
+        sl_fail(&err, SL_ERR_ARG, "--join HOST:PORT is missing");
+        return sl_cmd_fail("worker", &err);
+    }
+    sl_status st = sl_deploy_secret(o, secret, &err);
+    if (st != SL_OK) return sl_cmd_fail("worker", &err);
+    const char *transport = strcmp(o->transport, "auto") == 0 ? "tcp" : o->transport;
+    sl_net_setup_process(transport);
+    if (o->worker_id != SL_NO_WORKER) snprintf(who, sizeof who, "worker %u", o->worker_id);
+    sl_log_set_who(who);
+    const sl_worker_opts w = {.coordinator = o->join,
+                              .transport = transport,
+                              .host = o->fabric_host,
+                              .secret = {(const uint8_t *)secret, strlen(secret)},
+                              .model_folder = o->model,
+                              .isa = o->isa,
+                              .threads = o->threads,
+                              .wanted = o->worker_id};
+    st = sl_worker_run(&w, &err);
+    return st == SL_OK ? 0 : sl_cmd_fail(who, &err);
+}

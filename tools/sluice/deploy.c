@@ -1,0 +1,140 @@
+/* From options to a plan and an engine. */
+#include "cmd.h"
+
+#include "engine/plan_json.h"
+#include "model/model.h"
+#include "net/net.h"
+#include "spec/kv.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_POOL_BYTES (2ull << 30)
+
+static bool wants_workers(const sl_options *o) {
+    return o->attention + o->experts > 0 || o->plan[0];
+}
+
+static const char *transport_of(const sl_options *o, bool processes) {
+    if (strcmp(o->transport, "auto") != 0) return o->transport;
+#ifdef SL_HAVE_UCX
+    return processes && wants_workers(o) ? "shm" : "loop";
+#else
+    (void)processes;
+    return "loop";
+#endif
+}
+
+void sl_deploy_setup_process(const sl_options *o) {
+    const char *t = strcmp(o->transport, "auto") == 0 ? "shm" : o->transport;
+    if (strcmp(t, "loop") != 0) sl_net_setup_process(t);
+}
+
+sl_status sl_deploy_secret(const sl_options *o, char out[65], sl_err *err) {
+    out[0] = '\0';
+    if (o->secret_file[0]) {
+        FILE *f = fopen(o->secret_file, "rb");
+        if (!f) return sl_fail(err, SL_ERR_IO, "%s: %s", o->secret_file, strerror(errno));
+        size_t n = fread(out, 1, 65, f);
+        fclose(f);
+        while (n > 0 && (out[n - 1] == '\n' || out[n - 1] == '\r')) n--;
+        if (n < 8 || n > 64)
+            return sl_fail(err, SL_ERR_ARG, "%s: a secret has 8 to 64 bytes", o->secret_file);
+        out[n] = '\0';
+        return SL_OK;
+    }
+    const char *env = sl_options_secret();
+    if (!env) return SL_OK;
+    if (strlen(env) < 8 || strlen(env) > 64)
+        return sl_fail(err, SL_ERR_ARG, "SLUICE_SECRET: a secret has 8 to 64 bytes");
+    strcpy(out, env);
+    return SL_OK;
+}
+
+static sl_status make_plan(const sl_options *o, const sl_model_spec *m, sl_plan *p, sl_err *err) {
+    if (o->plan[0]) return sl_plan_read(o->plan, m, p, err);
+    return sl_plan_local(m, o->attention, o->experts, p, err);
+}
+
+static uint32_t pages_for(const sl_options *o, const sl_model_spec *m, const sl_plan *p) {
+    if (o->kv_pages) return o->kv_pages;
+    uint64_t all = (uint64_t)p->max_num_seqs * sl_kv_pages_for(p->context);
+    uint64_t fit = DEFAULT_POOL_BYTES / sl_kv_page_bytes(m);
+    return (uint32_t)SL_MAX(SL_MIN(all, fit), sl_kv_pages_for(p->context));
+}
+
+static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_plan *p,
+                               sl_err *err) {
+    sl_status st = sl_wire_format_parse(o->wire, &p->wire, err);
+    if (st == SL_OK && strcmp(o->schedule, "auto") != 0)
+        st = sl_schedule_parse(o->schedule, &p->schedule, err);
+    if (st != SL_OK) return st;
+    p->exact = p->exact || o->exact;
+    p->max_num_seqs = o->max_num_seqs;
+    p->max_num_batched_tokens = o->max_num_batched_tokens;
+    if (o->ctx) p->context = o->ctx;
+    p->n_pages = pages_for(o, m, p);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t share = cores > 0 ? (uint32_t)cores / p->n_workers : 1;
+    p->threads = o->threads ? o->threads : SL_MAX(share, 1u);
+    return sl_plan_check(p, m, err);
+}
+
+sl_status sl_deploy_prepare(const sl_options *o, bool processes, sl_deployment *d, sl_err *err) {
+    *d = (sl_deployment){0};
+    sl_status st = sl_model_read_spec(o->arg[0], &d->spec, &d->gen, err);
+    if (st == SL_OK) st = make_plan(o, &d->spec, &d->opts.plan, err);
+    if (st == SL_OK) st = apply_options(o, &d->spec, &d->opts.plan, err);
+    if (st == SL_OK) st = sl_deploy_secret(o, d->secret, err);
+    if (st != SL_OK) return st;
+    ssize_t n = readlink("/proc/self/exe", d->program, sizeof d->program - 1);
+    if (n <= 0) return sl_fail(err, SL_ERR_IO, "/proc/self/exe: %s", strerror(errno));
+    d->opts.model_folder = o->arg[0];
+    d->opts.transport = transport_of(o, processes);
+    bool threads = strcmp(d->opts.transport, "loop") == 0;
+    d->opts.spawn = threads ? SL_SPAWN_THREADS : SL_SPAWN_PROCESSES;
+    d->opts.host = o->fabric_host;
+    d->opts.port = (uint16_t)o->fabric_port;
+    d->opts.secret = (sl_span){(const uint8_t *)d->secret, strlen(d->secret)};
+    d->opts.program = d->program;
+    d->opts.isa = o->isa;
+    d->opts.trace_path = o->trace[0] ? o->trace : NULL;
+    d->opts.delay_seed = o->delay_us ? o->delay_seed : 0;
+    d->opts.delay_us = o->delay_us;
+    d->opts.join_timeout_s = o->join_timeout;
+    return SL_OK;
+}
+
+void sl_deploy_free(sl_deployment *d) { sl_plan_free(&d->opts.plan); }
+
+sl_status sl_ids_parse(const char *text, uint32_t vocab, sl_ids *out, sl_err *err) {
+    const char *p = text;
+    while (*p) {
+        char *end;
+        errno = 0;
+        unsigned long v = strtoul(p, &end, 10);
+        if (end == p || errno || *p == '-' || v >= vocab || (*end != ',' && *end != '\0'))
+            return sl_fail(err, SL_ERR_ARG, "--ids: '%.20s' is not a token id from 0 to %u", p,
+                           vocab - 1);
+        sl_status st = sl_ids_push(out, (uint32_t)v, err);
+        if (st != SL_OK) return st;
+        p = *end ? end + 1 : end;
+    }
+    return out->len ? SL_OK : sl_fail(err, SL_ERR_ARG, "--ids: no token");
+}
+
+sl_sampling sl_deploy_sampling(const sl_options *o, const sl_generation_spec *gen) {
+    bool sample = gen->do_sample != 0;
+    sl_sampling s = {.temperature = 1, .top_p = 1, .top_k = 0, .seed = o->seed};
+    if (!isnan(gen->temperature)) s.temperature = gen->temperature;
+    if (!isnan(gen->top_p)) s.top_p = gen->top_p;
+    if (gen->top_k > 0) s.top_k = (uint32_t)gen->top_k;
+    if (!sample) s.temperature = 0;
+    if (o->temp >= 0) s.temperature = (float)o->temp;
+    if (o->top_p >= 0) s.top_p = (float)o->top_p;
+    if (o->top_k != 0xFFFFFFFF) s.top_k = o->top_k;
+    return s;
+}

@@ -1,0 +1,96 @@
+#include "cmd.h"
+
+#include "base/log.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct verb_row {
+    const char *name;
+    char letter; /* in config.def */
+    int (*run)(const sl_options *o);
+    const char *args, *summary, *example;
+} verb_row;
+
+static const verb_row verbs[] = {
+    {"run", 'r', cmd_run, "MODEL", "generate text here",
+     "sluice run models/demo -p 'What is a sluice?' --chat --attention 1 --experts 2"},
+    {"serve", 's', cmd_serve, "MODEL", "coordinator with the OpenAI API, and its workers",
+     "sluice serve models/demo --port 8000 --attention 1 --experts 2"},
+    {"worker", 'w', cmd_worker, "", "one worker that joins a coordinator",
+     "sluice worker --join 10.0.0.1:7000 --secret-file secret"},
+    {"logits", 'l', cmd_logits, "MODEL", "logits of every position of a prompt",
+     "sluice logits models/demo --ids 3,17,41 --npy logits.npy"},
+    {"inspect", 'i', cmd_inspect, "MODEL", "what a checkpoint holds and needs",
+     "sluice inspect models/demo"},
+    {"bench", 'b', cmd_bench, "MODEL", "prefill and decode speed",
+     "sluice bench models/demo --n-prompt 512 --n-gen 64"},
+};
+
+int sl_exit_code(sl_status st) {
+    if (st == SL_OK) return 0;
+    if (st == SL_ERR_ARG) return 2;
+    return st == SL_ERR_INFEASIBLE ? 3 : 1;
+}
+
+int sl_cmd_fail(const char *verb, const sl_err *err) {
+    fprintf(stderr, "sluice %s: %s\n", verb, err->msg);
+    return sl_exit_code(err->code);
+}
+
+static void print_overview(FILE *out) {
+    fprintf(out, "sluice %s: serves Mixture-of-Experts language models over many devices\n\n",
+            SL_VERSION);
+    for (size_t i = 0; i < SL_LEN(verbs); i++)
+        fprintf(out, "  sluice %-8s %-6s %s\n", verbs[i].name, verbs[i].args, verbs[i].summary);
+    fprintf(out, "\n'sluice VERB --help' lists options and shows an example.\n");
+}
+
+static void print_verb(const verb_row *v) {
+    printf("sluice %s %s%s[options]: %s\n\n", v->name, v->args, v->args[0] ? " " : "", v->summary);
+    sl_options_print(v->letter, stdout);
+    printf("\nEvery option --some-name is also the variable SLUICE_SOME_NAME.\nExample: %s\n",
+           v->example);
+}
+
+static int run_verb(const verb_row *v, int argc, char **argv) {
+    sl_options o;
+    sl_err err;
+    sl_log_level level;
+    if (sl_options_parse(v->letter, argc, argv, &o, &err) != SL_OK) return sl_cmd_fail(v->name, &err);
+    if (o.help) {
+        print_verb(v);
+        return 0;
+    }
+    if (sl_log_level_parse(o.log, &level) != SL_OK) {
+        sl_fail(&err, SL_ERR_ARG, "--log: '%s' is not error, warn, info or debug", o.log);
+        return sl_cmd_fail(v->name, &err);
+    }
+    sl_log_set_level(level);
+    uint32_t want = v->args[0] ? 1 : 0;
+    if (o.n_args != want) {
+        sl_fail(&err, SL_ERR_ARG, o.n_args < want ? "the model folder is missing (see --help)"
+                                                  : "too many arguments (see --help)");
+        return sl_cmd_fail(v->name, &err);
+    }
+    return v->run(&o);
+}
+
+int main(int argc, char **argv) {
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_overview(argc < 2 ? stderr : stdout);
+        return argc < 2 ? 2 : 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("sluice %s\n", SL_VERSION);
+        return 0;
+    }
+    for (size_t i = 0; i < SL_LEN(verbs); i++) {
+        if (strcmp(argv[1], verbs[i].name) == 0) return run_verb(&verbs[i], argc - 2, argv + 2);
+    }
+    fprintf(stderr, "sluice: unknown verb '%s'\n\n", argv[1]);
+    print_overview(stderr);
+    return 2;
+}
