@@ -1,19 +1,81 @@
-# Thin front of CMake. `make` leaves build/sluice; `make demo` and `make test` are the two commands of
-# the README and install what they need.
-.PHONY: all check-quick clean format
-J ?= 2
+# Thin front of CMake and CTest. `make demo` and `make test` are the two commands of the README; they
+# install what they need (Debian packages; Python packages into .venv, for tests and the demo model).
+#
+#   make             build/sluice and the tests
+#   make test        everything that decides whether a change is good   (T=regex: only those CTests)
+#   make check       formatting, layers, tests
+#   make oracle      deviation from transformers, one line a fixture
+#   make tsan|asan   the tests under a sanitizer
+#   make fuzz        every fuzz target for S seconds (default 60)       (FUZZ=name: one)
+#   make bench       speed of the kernels and of the demo model
+#   make format clean
+.PHONY: all deps venv test check check-quick asan tsan model oracle fuzz bench demo golden format clean
+J      ?= $(shell nproc)
+S      ?= 60
+T      ?= .
+VENV   := .venv
+PY     := $(VENV)/bin/python
+SLUICE := build/sluice
+DEMO   := models/smollm2-moe
+# UCX's memory hooks and gcc's sanitizers do not go together.
+SAN_ENV := UCX_MEM_EVENTS=n ASAN_OPTIONS=detect_leaks=1 TSAN_OPTIONS=halt_on_error=1
 
 all: build/build.ninja
 	@cmake --build build -j$(J)
 
 build/build.ninja: CMakeLists.txt tests/CMakeLists.txt CMakePresets.json
-	@cmake --preset release
+	@tools/install-deps.sh
+	@cmake --preset release >build.log 2>&1 || { cat build.log; exit 1; }; rm -f build.log
+
+deps:
+	@tools/install-deps.sh
+
+venv: $(VENV)/ready
+$(VENV)/ready: tests/requirements.txt
+	@tools/install-deps.sh python
+	@python3 -m venv $(VENV)
+	@$(PY) -m pip install -q --disable-pip-version-check -r tests/requirements.txt
+	@touch $@
 
 check-quick: all
 	@cd build && ctest -j$(J) --output-on-failure -R '^(unit|fuzz|house)\.' --timeout 120
+
+test: all venv
+	@tests/run.sh "$(T)"
+
+asan: deps
+	@cmake --preset dev >/dev/null && cmake --build build-dev -j$(J)
+	@cd build-dev && $(SAN_ENV) ctest --output-on-failure -j$(J) -R "$(T)"
+
+tsan: deps
+	@cmake --preset tsan >/dev/null && cmake --build build-tsan -j$(J)
+	@cd build-tsan && $(SAN_ENV) ctest --output-on-failure -R '(pool|net|law|engine|serve)'
+
+check: all
+	@git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror
+	@$(MAKE) test
+
+model:
+	@tests/model/run.sh
+
+oracle: all venv
+	@$(PY) tests/oracle/check.py $(SLUICE)
+
+fuzz: deps
+	@cmake --preset fuzz >/dev/null && cmake --build build-fuzz -j$(J)
+	@tests/fuzz/run.sh build-fuzz $(S) $(FUZZ)
+
+bench: all
+	@bench/run.sh
+
+demo: all
+	@tools/demo.sh $(SLUICE) $(DEMO)
+
+golden:
+	@echo "see tests/golden/README.md: fixtures need torch and transformers"
 
 format:
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 
 clean:
-	rm -rf build build-*
+	rm -rf build build-dev build-tsan build-fuzz

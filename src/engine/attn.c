@@ -219,10 +219,10 @@ sl_status sl_attn_on_round_open(sl_attn *a, const sl_wire_header *h, sl_span pay
     return st;
 }
 
-void sl_attn_on_expert_lost(sl_attn *a, uint32_t id) {
+void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why) {
     if (a->lost) return;
-    sl_log(SL_LOG_WARN, "attn", "expert worker %u is lost: ending every request here", id);
     a->lost = true;
+    uint32_t ended = 0;
     for (uint32_t l = 0; l < a->n_lanes; l++) {
         sl_lane_reset(&a->lane[l]);
         for (uint32_t i = 0; i < a->max_slots; i++) {
@@ -230,9 +230,12 @@ void sl_attn_on_expert_lost(sl_attn *a, uint32_t id) {
             if (!s->used) continue;
             sl_attn_emit(a, s, UINT32_MAX, SL_FINISH_ERROR);
             sl_slot_release(a, s);
+            ended++;
         }
     }
     sl_attn_flush(a);
+    if (ended)
+        sl_log(SL_LOG_WARN, "attn", "ended %u requests: expert worker %u: %s", ended, id, why);
 }
 
 bool sl_attn_run(sl_attn *a) {

@@ -151,7 +151,7 @@ static void finish_sampling_parts(sl_lane *lane) {
         if (last) break;
         const sl_step_part *part = &lane->part[i];
         const sl_slot *s = &lane->slot[part->slot];
-        if (!part->sample || s->want_logits || s->cancelled) continue;
+        if (!s->used || !part->sample || s->want_logits || s->cancelled) continue;
         row[n] = s->first_row + part->rows - 1;
         slot[n++] = part->slot;
     }
@@ -186,8 +186,7 @@ static void end_round(sl_lane *lane) {
     if (st == SL_OK) st = sl_idset_check(lane->next_set, lane->n_next, &set, &err);
     if (st == SL_OK) st = sl_member_next(&lane->member, lane->member.round + 1, &set, &join, &err);
     if (st != SL_OK) { /* the sequencer does not keep to the protocol: its connection has to go */
-        sl_log(SL_LOG_ERROR, "lane", "lane %u: %s", lane->id, err.msg);
-        sl_attn_on_expert_lost(lane->attn, lane->attn->w->expert_worker[0]);
+        sl_attn_on_expert_lost(lane->attn, lane->attn->w->expert_worker[0], err.msg);
         return;
     }
     lane->phase = lane->member.state == SL_MEMBER_ROUND ? SL_LANE_BEGIN : SL_LANE_IDLE;
@@ -244,8 +243,7 @@ static void run_merge(sl_lane *lane) {
     sl_status st = sl_lane_merge(lane, &err);
     give_replies(lane);
     if (st != SL_OK) {
-        sl_log(SL_LOG_ERROR, "lane", "layer %u: %s", lane->layer, err.msg);
-        sl_attn_on_expert_lost(lane->attn, w->expert_worker[0]);
+        sl_attn_on_expert_lost(lane->attn, w->expert_worker[0], err.msg);
         return;
     }
     sl_trace_span(w->trace, w->id, lane->id + 1000, "experts", lane->dispatched_ns, sl_now_ns(),

@@ -100,7 +100,8 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     *p = (sl_worker_peer){.lost = true};
     sl_err err;
     sl_wire_header h = {.src = (uint32_t)(p - w->peer)};
-    if (inbox_push(w, (sl_inbox_item){.down = true, .h = h}, &err) != SL_OK) {
+    const sl_inbox_item item = {.down = true, .left = why == SL_OK, .h = h};
+    if (inbox_push(w, item, &err) != SL_OK) {
         w->stop = true;
         w->stop_status = err.code;
         w->stop_err = err;
@@ -327,10 +328,13 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
 }
 
 /* A worker that is gone: expert workers take part in every request, attention workers in barriers. */
-static sl_status handle_down(sl_worker *w, uint32_t id, sl_err *err) {
+static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) {
     if (!w->planned || id >= w->plan.n_workers) return SL_OK;
     uint32_t roles = w->plan.worker[id].roles;
-    if (w->attn && (roles & SL_ROLE_EXPERT)) sl_attn_on_expert_lost(w->attn, id);
+    sl_log(left ? SL_LOG_INFO : SL_LOG_WARN, "worker", "worker %u %s", id,
+           left ? "left" : "is lost");
+    if (w->attn && (roles & SL_ROLE_EXPERT))
+        sl_attn_on_expert_lost(w->attn, id, left ? "it left" : "its connection broke");
     if (w->xprt && (roles & SL_ROLE_ATTENTION) && sl_xprt_is_sequencer(w->xprt))
         return sl_xprt_on_dead(w->xprt, id, err);
     return SL_OK;
@@ -341,7 +345,7 @@ static void handle(sl_worker *w, sl_inbox_item *it) {
     sl_status st;
     sl_span span = it->payload ? (sl_span){it->payload->data, it->payload->len} : (sl_span){0};
     if (it->down) {
-        st = handle_down(w, it->h.src, &err);
+        st = handle_down(w, it->h.src, it->left, &err);
     } else if (it->conn && it->conn == w->coordinator) {
         st = handle_control(w, &it->h, span, &err);
         if (st != SL_OK && it->h.kind == SL_MSG_PLAN) {

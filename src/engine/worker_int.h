@@ -22,7 +22,8 @@ typedef enum sl_mode { SL_MODE_EXECUTE, SL_MODE_PACK, SL_MODE_POLL, SL_MODE_SLEE
 /* One thing that reached the worker: a message, or the end of a connection. */
 typedef struct sl_inbox_item {
     sl_conn *conn;      /* NULL: from this worker itself */
-    bool down;          /* the connection ended */
+    bool down;          /* the connection ended... */
+    bool left;          /* ...because the peer said goodbye */
     sl_wire_header h;
     sl_buf *payload;
 } sl_inbox_item;
@@ -93,7 +94,7 @@ sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, s
 sl_status sl_attn_on_round_open(sl_attn *a, const sl_wire_header *h, sl_span payload,
                                 sl_err *err) SL_MUST_CHECK;
 /* Expert worker `id` is gone: every request here ends with an error, later ones are refused. */
-void sl_attn_on_expert_lost(sl_attn *a, uint32_t id);
+void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why);
 /* Runs one task if one is ready; false: nothing to do. */
 bool sl_attn_run(sl_attn *a);
 

@@ -141,8 +141,7 @@ sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) {
         if (st == SL_OK) st = pop_ready(x, i, err);
     }
     if (announce) announce_dead(x, member);
-    sl_log(SL_LOG_WARN, "expert", "attention worker %u is lost: it counts as silent from now on",
-           member);
+    sl_log(SL_LOG_INFO, "expert", "attention worker %u counts as silent from now on", member);
     return st;
 }
 

@@ -1,0 +1,251 @@
+/* The law: with exact numerics, ids and logits are the same bits for every schedule, worker count,
+ * transport, arrival order and batch.
+ *
+ * usage: test_law loop|shm|tcp SLUICE GOLDEN_FOLDER [SEED]
+ * For every fixture and wire format, requests run alone in one process with one thread; then the same
+ * requests run all at once on each deployment, with random step sizes, threads and (loop) delays. */
+#include "base/mem.h"
+#include "base/rng.h"
+#include "engine/engine.h"
+#include "engine/plan_json.h"
+#include "model/model.h"
+#include "net/net.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define N_REQUESTS 6u
+#define N_NEW      12u
+#define DEADLINE_S 60
+
+typedef struct request {
+    uint32_t prompt[160], n_prompt;
+    sl_sampling sampling;
+} request;
+
+typedef struct outcome {
+    uint32_t ids[N_NEW], n;
+    float *logits; /* [n_prompt + N_NEW - 1][vocab] */
+    uint32_t vocab, positions;
+    sl_finish finish;
+    char message[160];
+} outcome;
+
+static const struct {
+    const char *name;
+    uint32_t attention, experts;
+} deployments[] = {
+    {"1 process", 0, 0},  {"1+1", 1, 1},         {"1+3", 1, 3},
+    {"2+2", 2, 2},        {"3 colocated", 3, 0},
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static uint32_t n_open;
+static const char *program, *transport;
+static uint64_t seed = 1;
+
+static void on_event(void *ctx, const sl_request_event *ev) {
+    outcome *o = ctx;
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; i < ev->n && o->n < N_NEW; i++) o->ids[o->n++] = ev->tokens[i];
+    if (ev->finish != SL_FINISH_NONE) {
+        o->finish = ev->finish;
+        snprintf(o->message, sizeof o->message, "%s", ev->message ? ev->message : "");
+        n_open--;
+        pthread_cond_signal(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static void on_logits(void *ctx, uint64_t first, uint32_t n, const float *logits) {
+    outcome *o = ctx;
+    for (uint32_t i = 0; i < n && first + i < o->positions; i++)
+        memcpy(o->logits + (first + i) * o->vocab, logits + (size_t)i * o->vocab,
+               o->vocab * sizeof *logits);
+}
+
+static void make_requests(request *r, uint32_t vocab, uint64_t *state) {
+    static const uint32_t lengths[N_REQUESTS] = {1, 3, 33, 64, 97, 150};
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        r[i].n_prompt = lengths[i];
+        for (uint32_t j = 0; j < r[i].n_prompt; j++)
+            r[i].prompt[j] = (uint32_t)sl_rng_below(state, vocab);
+        r[i].sampling = (sl_sampling){.top_p = 1};
+        if (i % 2)
+            r[i].sampling = (sl_sampling){.temperature = 0.9f, .top_p = 0.95f, .top_k = 40,
+                                          .seed = sl_rng_next(state)};
+    }
+}
+
+static int submit(sl_engine *e, const request *r, outcome *o) {
+    sl_err err;
+    uint64_t id;
+    const sl_request_params p = {.prompt = r->prompt,
+                                 .n_prompt = r->n_prompt,
+                                 .max_tokens = N_NEW,
+                                 .sampling = r->sampling,
+                                 .ignore_eos = true,
+                                 .on_event = on_event,
+                                 .on_logits = on_logits,
+                                 .ctx = o};
+    pthread_mutex_lock(&lock);
+    n_open++;
+    pthread_mutex_unlock(&lock);
+    if (sl_engine_submit(e, &p, &id, &err) == SL_OK) return 0;
+    printf("submit: %s\n", err.msg);
+    return 1;
+}
+
+static int await_all(void) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += DEADLINE_S;
+    int rc = 0;
+    pthread_mutex_lock(&lock);
+    while (n_open > 0 && rc == 0) rc = pthread_cond_timedwait(&changed, &lock, &until);
+    if (rc) printf("%u requests not finished after %d s\n", n_open, DEADLINE_S);
+    pthread_mutex_unlock(&lock);
+    return rc != 0;
+}
+
+static sl_status start(const char *folder, const sl_model_spec *m, uint32_t attention,
+                       uint32_t experts, uint32_t wire, const char *how, uint64_t *state,
+                       sl_engine **e, sl_err *err) {
+    sl_engine_opts o = {.model_folder = folder,
+                        .transport = how,
+                        .spawn = strcmp(how, "loop") ? SL_SPAWN_PROCESSES : SL_SPAWN_THREADS,
+                        .host = "127.0.0.1",
+                        .program = program,
+                        .join_timeout_s = DEADLINE_S};
+    sl_status st = sl_plan_local(m, attention, experts, &o.plan, err);
+    if (st != SL_OK) return st;
+    o.plan.exact = true;
+    o.plan.wire = wire;
+    o.plan.threads = 1;
+    if (state) { /* a varied deployment; the reference keeps the defaults */
+        o.plan.max_num_batched_tokens = 5 + (uint32_t)sl_rng_below(state, 60);
+        o.plan.max_num_seqs = 2 + (uint32_t)sl_rng_below(state, 6);
+        o.plan.threads = 1 + (uint32_t)sl_rng_below(state, 2);
+        o.delay_seed = sl_rng_next(state) | 1;
+        o.delay_us = (uint32_t)sl_rng_below(state, 3) * 150;
+    }
+    st = sl_engine_create(&o, e, err);
+    sl_plan_free(&o.plan);
+    return st;
+}
+
+static int same(const outcome *want, const outcome *got, const char *what, uint32_t i) {
+    if (got->finish != SL_FINISH_LENGTH) {
+        printf("FAILED %s request %u: finish %d %s\n", what, i, got->finish, got->message);
+        return 1;
+    }
+    if (want->n != got->n || memcmp(want->ids, got->ids, want->n * sizeof *want->ids)) {
+        printf("FAILED %s request %u: other ids\n", what, i);
+        return 1;
+    }
+    size_t n = (size_t)want->positions * want->vocab;
+    for (size_t j = 0; j < n; j++) {
+        if (memcmp(&want->logits[j], &got->logits[j], sizeof(float)) == 0) continue;
+        printf("FAILED %s request %u: logit of position %zu token %zu is %a, alone %a\n", what, i,
+               j / want->vocab, j % want->vocab, (double)got->logits[j], (double)want->logits[j]);
+        return 1;
+    }
+    return 0;
+}
+
+static void fresh(outcome *o, const request *r, uint32_t vocab) {
+    *o = (outcome){.vocab = vocab, .positions = r->n_prompt + N_NEW - 1};
+    o->logits = sl_alloc((size_t)o->positions * vocab, sizeof *o->logits);
+    if (!o->logits) abort();
+}
+
+static int run_reference(const char *folder, const sl_model_spec *m, uint32_t wire,
+                         const request *r, outcome *ref) {
+    sl_err err;
+    sl_engine *e = NULL;
+    if (start(folder, m, 0, 0, wire, "loop", NULL, &e, &err) != SL_OK)
+        return printf("FAILED reference: %s\n", err.msg), 1;
+    int bad = 0;
+    for (uint32_t i = 0; !bad && i < N_REQUESTS; i++) {
+        fresh(&ref[i], &r[i], m->vocab);
+        bad = submit(e, &r[i], &ref[i]) || await_all(); /* alone: one after another */
+        bad = bad || ref[i].finish != SL_FINISH_LENGTH;
+    }
+    sl_engine_free(e);
+    return bad;
+}
+
+static int run_deployment(const char *folder, const sl_model_spec *m, uint32_t wire, size_t which,
+                          const request *r, const outcome *ref, uint64_t *state) {
+    char what[128];
+    sl_err err;
+    sl_engine *e = NULL;
+    outcome got[N_REQUESTS];
+    snprintf(what, sizeof what, "%s %s, wire %s, %s", m->arch, deployments[which].name,
+             sl_wire_format_name((sl_wire_format)wire), transport);
+    if (start(folder, m, deployments[which].attention, deployments[which].experts, wire, transport,
+              state, &e, &err) != SL_OK)
+        return printf("FAILED %s: %s\n", what, err.msg), 1;
+    int bad = 0;
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        fresh(&got[i], &r[i], m->vocab);
+        bad |= submit(e, &r[i], &got[i]);
+    }
+    bad |= await_all();
+    sl_engine_free(e);
+    for (uint32_t i = 0; i < N_REQUESTS; i++) {
+        if (!bad) bad = same(&ref[i], &got[i], what, i);
+        sl_free(got[i].logits);
+    }
+    if (!bad) printf("same bits: %s\n", what);
+    return bad;
+}
+
+static int check_fixture(const char *folder) {
+    sl_model_spec m;
+    sl_generation_spec gen;
+    sl_err err;
+    int bad = 0;
+    if (sl_model_read_spec(folder, &m, &gen, &err) != SL_OK) return printf("%s\n", err.msg), 1;
+    for (uint32_t wire = 0; wire < SL_WIRE_FORMAT_COUNT; wire++) {
+        request r[N_REQUESTS];
+        outcome ref[N_REQUESTS] = {0};
+        uint64_t state = seed * 1000 + wire;
+        make_requests(r, m.vocab, &state);
+        bad |= run_reference(folder, &m, wire, r, ref);
+        for (size_t i = 0; !bad && i < SL_LEN(deployments); i++)
+            bad |= run_deployment(folder, &m, wire, i, r, ref, &state);
+        for (uint32_t i = 0; i < N_REQUESTS; i++) sl_free(ref[i].logits);
+    }
+    return bad;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 4) return fprintf(stderr, "usage: test_law TRANSPORT SLUICE GOLDEN [SEED]\n"), 2;
+    transport = argv[1];
+    program = argv[2];
+    if (argc > 4) seed = strtoull(argv[4], NULL, 10);
+    printf("seed %llu\n", (unsigned long long)seed);
+    if (strcmp(transport, "loop")) sl_net_setup_process(transport);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    DIR *dir = opendir(argv[3]);
+    if (!dir) return perror(argv[3]), 1;
+    int bad = 0, fixtures = 0;
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+        char folder[4096], config[4200];
+        snprintf(folder, sizeof folder, "%s/%s", argv[3], e->d_name);
+        snprintf(config, sizeof config, "%s/config.json", folder);
+        if (e->d_name[0] == '.' || access(config, R_OK) != 0) continue;
+        bad |= check_fixture(folder);
+        fixtures++;
+    }
+    closedir(dir);
+    printf("%d fixtures: %s\n", fixtures, bad ? "FAILED" : "the law holds");
+    return bad || fixtures == 0;
+}

@@ -1,0 +1,32 @@
+#!/bin/sh
+# Everything that decides whether a change is good: release, then the same tests under ASan+UBSan, the
+# threaded and multi-process ones under TSan, the Python tests against the release program.
+#   tests/run.sh [CTEST_REGEX]
+set -eu
+cd "$(dirname "$0")/.."
+regex="${1:-.}"
+jobs=$(nproc)
+san="UCX_MEM_EVENTS=n ASAN_OPTIONS=detect_leaks=1 TSAN_OPTIONS=halt_on_error=1"
+began=$(date +%s)
+say() { printf '\n== %s (%d s)\n' "$1" $(($(date +%s) - began)); }
+
+say "release: unit, fuzz corpora, house, workers"
+(cd build && ctest --output-on-failure -j"$jobs" -R "$regex")
+[ "$regex" = . ] || exit 0
+
+say "membership protocol, model-checked"
+tests/model/run.sh
+
+say "ASan + UBSan"
+cmake --preset dev >/dev/null
+cmake --build build-dev -j"$jobs" | tail -1
+(cd build-dev && env $san ctest --output-on-failure -j"$jobs")
+
+say "TSan: threads and workers"
+cmake --preset tsan >/dev/null
+cmake --build build-tsan -j"$jobs" | tail -1
+(cd build-tsan && env $san ctest --output-on-failure -j"$jobs" -R '(pool|net|law|engine|serve)')
+
+say "oracles, API and command line"
+env SLUICE_BIN=build/sluice .venv/bin/python -m pytest -q -p no:cacheprovider tests
+say "done"

@@ -1,0 +1,25 @@
+#!/bin/sh
+# Installs the Debian packages that building, testing and the demo need; does nothing when they are there.
+#   tools/install-deps.sh [python]
+set -eu
+build="gcc cmake ninja-build pkg-config libucx-dev libmicrohttpd-dev libjansson-dev libpcre2-dev \
+libsodium-dev libutf8proc-dev libcmocka-dev python3 python3-venv curl ca-certificates"
+test="spin clang libclang-rt-14-dev"
+packages="$build"
+[ "${1:-}" = python ] && packages="$build $test"
+
+missing=""
+for p in $packages; do
+    dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $p"
+done
+[ -z "$missing" ] && exit 0
+if ! command -v apt-get >/dev/null; then
+    echo "These packages are missing, and this is no Debian where apt-get could install them:$missing" >&2
+    exit 1
+fi
+as_root=""
+[ "$(id -u)" = 0 ] || as_root="sudo"
+echo "installing:$missing"
+export DEBIAN_FRONTEND=noninteractive
+$as_root apt-get update -qq
+$as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null
