@@ -1,0 +1,79 @@
+#!/bin/bash
+# The main job, end to end: a real MoE checkpoint answers through the OpenAI API, from one attention
+# worker and two expert workers, each a process of its own.
+#   tools/demo.sh SLUICE MODEL_FOLDER
+set -euo pipefail
+sluice=$1
+model=$2
+question=${QUESTION:-Why is the sky blue? Answer in two sentences.}
+log=$(mktemp)
+server=
+cleanup() {
+    [ -z "$server" ] || kill "$server" 2>/dev/null || true
+    rm -f "$log"
+}
+trap cleanup EXIT
+
+step() { printf '\n\033[1m%s\033[0m\n' "$1"; }
+
+prepare() {
+    if [ -f "$model/sluice_demo.json" ]; then
+        echo "$model is there"
+        return
+    fi
+    [ -x .venv/bin/python ] || python3 -m venv .venv
+    .venv/bin/python -c 'import numpy' 2>/dev/null ||
+        .venv/bin/python -m pip install -q --disable-pip-version-check "$(grep '^numpy' tests/requirements.txt)"
+    local rc=0
+    .venv/bin/python tools/py/make_demo_model.py "$model" --cache models/cache || rc=$?
+    if [ "$rc" = 3 ]; then
+        echo "The demo model cannot be fetched here: using a tiny trained fixture instead (it knows little)."
+        model=tests/golden/qwen3moe-tiny
+    elif [ "$rc" != 0 ]; then
+        exit "$rc"
+    fi
+}
+
+start() {
+    "$sluice" serve "$model" --port 0 --served-model-name demo --attention 1 --experts 2 --ctx 512 --log warn >"$log" 2>&1 &
+    server=$!
+    for _ in $(seq 300); do
+        url=$(sed -n 's/.*listening on \(http[^ ]*\).*/\1/p' "$log")
+        [ -z "$url" ] || break
+        kill -0 "$server" 2>/dev/null || { cat "$log" >&2; exit 1; }
+        sleep 0.1
+    done
+    [ -n "$url" ] || { echo "the server did not start:" >&2; cat "$log" >&2; exit 1; }
+    grep 'listening on' "$log"
+}
+
+ask() {
+    local body
+    body=$(jq -n --arg q "$question" \
+        '{model: "demo", stream: true, temperature: 0, max_tokens: 96,
+          stream_options: {include_usage: true}, messages: [{role: "user", content: $q}]}')
+    echo "> $question"
+    curl -sS -N --max-time 300 -H 'Content-Type: application/json' -d "$body" \
+        "$url/v1/chat/completions" | tee "$log.sse" | sed -u -n 's/^data: {/{/p' |
+        jq --unbuffered -rj '(.choices[0].delta.content // empty), (.error.message // empty)'
+    echo
+    grep -q '^data: \[DONE\]' "$log.sse" || { echo "the stream did not end well" >&2; exit 1; }
+    grep -q '"error"' "$log.sse" && exit 1
+    rm -f "$log.sse"
+}
+
+step "1. The model"
+prepare
+"$sluice" inspect "$model" --attention 1 --experts 2
+step "2. The server and its workers"
+start
+step "3. A question over HTTP, the answer as it is generated"
+ask
+step "4. What each worker did"
+sleep 0.7 # workers report twice a second
+kill -TERM "$server"
+wait "$server" || { cat "$log" >&2; exit 1; }
+server=
+grep '^  worker' "$log"
+echo
+echo "Done. Next: $sluice serve $model --attention 1 --experts 2, then ask http://127.0.0.1:8000/v1"
