@@ -230,9 +230,9 @@ static void piece_once(bench *b, void *ctx, uint32_t rep) {
     piece *p = ctx;
     const sl_kernels *k = b->ex.k;
     const float *row = p->x;
-    float max = 0, sum = 1;
+    sl_attn_query query = {p->x, p->x, 0, 1, 0, 31};
     sl_gemm_tile t = {p->x, SL_F32, 128, 32, 1, 32, &row, p->y};
-    sl_attn_page a = {p->x, p->y, p->z, 1, 128, 0, 31, 0.1f, &max, &sum, p->x};
+    sl_attn_page a = {&query, 1, 128, p->y, p->z, NULL, NULL, 0.1f};
     (void)rep;
     switch (p->which) {
     case PIECE_gemm_tile:

@@ -20,7 +20,11 @@ static bool has_avx2(void) {
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & EBX_AVX2);
 }
 #else
-static bool has_avx2(void) { return false; }
+static bool has_avx2(void) {
+    return false;
+}
 #endif
 
-bool sl_cpu_has_avx2(void) { return has_avx2(); }
+bool sl_cpu_has_avx2(void) {
+    return has_avx2();
+}

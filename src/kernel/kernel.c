@@ -9,7 +9,6 @@
 #define SL_CHUNK_FLOATS   (1u << 14)
 #define SL_ROPE_BLOCK     128u
 #define SL_NORM_BLOCK     1024u
-#define SL_ATTN_HEADS     16u /* query heads that walk a page together */
 
 static const sl_kernels *const tables[] = {
 #if defined(__x86_64__)
@@ -224,44 +223,86 @@ void sl_rope(const sl_exec *ex, float *x, const uint32_t *pos, const double *fre
 typedef struct attn_ctx {
     const sl_kernels *k;
     const sl_attn_args *a;
+    uint32_t block; /* rows of an item */
 } attn_ctx;
 
-/* Item = (row, kv head); the heads of the group go through a page together. */
+/* Rows that share a page table and a kv head walk its pages together. */
+typedef struct attn_walk {
+    sl_attn_query query[SL_ATTN_QUERIES];
+    uint32_t pos[SL_ATTN_QUERIES], low[SL_ATTN_QUERIES];
+    uint32_t n;
+} attn_walk;
+
+static void attn_walk_add(attn_walk *w, const sl_attn_args *a, uint32_t r, uint32_t head) {
+    uint32_t window = a->m->sliding_window, pos = a->pos[r], dim = a->m->head_dim;
+    sl_attn_query *u = &w->query[w->n];
+    *u = (sl_attn_query){.q = a->q + (size_t)r * a->q_stride + (size_t)head * dim,
+                         .o = a->o + (size_t)r * a->o_stride + (size_t)head * dim,
+                         .max = -INFINITY};
+    memset(u->o, 0, dim * sizeof(float));
+    w->pos[w->n] = pos;
+    w->low[w->n] = window && pos >= window ? pos - window + 1 : 0;
+    w->n++;
+}
+
+static void attn_walk_run(const sl_kernels *k, const sl_attn_args *a, attn_walk *w, uint32_t kvh,
+                          float *const *pages) {
+    uint32_t low = UINT32_MAX, high = 0;
+    for (uint32_t i = 0; i < w->n; i++) {
+        low = SL_MIN(low, w->low[i]);
+        high = SL_MAX(high, w->pos[i]);
+    }
+    size_t k_at = sl_kv_tile_offset(a->m, a->layer, 0, kvh);
+    size_t v_at = sl_kv_tile_offset(a->m, a->layer, 1, kvh);
+    uint32_t end = high / SL_KV_PAGE_TOKENS;
+    for (uint32_t g = low / SL_KV_PAGE_TOKENS; g <= end; g++) {
+        const float *next = g < end ? pages[g + 1] : NULL;
+        sl_attn_page p = {.query = w->query,
+                          .n = w->n,
+                          .head_dim = a->m->head_dim,
+                          .k = pages[g] + k_at,
+                          .v = pages[g] + v_at,
+                          .next_k = next ? next + k_at : NULL,
+                          .next_v = next ? next + v_at : NULL,
+                          .scale = a->scale};
+        uint32_t base = g * SL_KV_PAGE_TOKENS;
+        for (uint32_t i = 0; i < w->n; i++) {
+            bool sees = w->pos[i] >= base && w->low[i] < base + SL_KV_PAGE_TOKENS;
+            p.query[i].first = !sees ? 1 : w->low[i] > base ? w->low[i] - base : 0;
+            p.query[i].last = sees ? SL_MIN(w->pos[i] - base, SL_KV_PAGE_TOKENS - 1) : 0;
+        }
+        k->attn_page(&p);
+    }
+    for (uint32_t i = 0; i < w->n; i++) k->divide(w->query[i].o, w->query[i].sum, a->m->head_dim);
+    w->n = 0;
+}
+
+/* As many rows as fill a walk, but enough items for every thread. */
+static uint32_t attn_rows_per_item(const sl_exec *ex, const sl_attn_args *a) {
+    uint32_t group = a->m->n_heads / a->m->n_kv_heads;
+    uint64_t lanes = 2 * (uint64_t)(ex->pool ? sl_pool_threads(ex->pool) : 1);
+    uint64_t fair = (uint64_t)a->n_rows * a->m->n_kv_heads / lanes;
+    return (uint32_t)SL_MAX(1, SL_MIN(fair, SL_ATTN_QUERIES / group));
+}
+
+/* Item = (block of rows, kv head). */
 static void attn_items(void *ctx, uint32_t lane, size_t begin, size_t end) {
     (void)lane;
     const attn_ctx *c = ctx;
     const sl_attn_args *a = c->a;
-    const sl_model_spec *m = a->m;
-    uint32_t group = m->n_heads / m->n_kv_heads;
-    float max[SL_ATTN_HEADS], sum[SL_ATTN_HEADS];
+    uint32_t kv_heads = a->m->n_kv_heads, group = a->m->n_heads / kv_heads;
+    attn_walk w;
+    w.n = 0;
     for (size_t item = begin; item < end; item++) {
-        size_t r = item / m->n_kv_heads;
-        uint32_t kvh = (uint32_t)(item % m->n_kv_heads);
-        uint32_t pos = a->pos[r], window = m->sliding_window;
-        uint32_t lo = window && pos >= window ? pos - window + 1 : 0;
-        size_t k_at = sl_kv_tile_offset(m, a->layer, 0, kvh);
-        size_t v_at = sl_kv_tile_offset(m, a->layer, 1, kvh);
-        for (uint32_t h = 0; h < group; h += SL_ATTN_HEADS) {
-            size_t at = ((size_t)kvh * group + h) * m->head_dim;
-            sl_attn_page p = {.n_heads = SL_MIN(SL_ATTN_HEADS, group - h),
-                              .head_dim = m->head_dim,
-                              .scale = a->scale,
-                              .q = a->q + r * a->q_stride + at,
-                              .o = a->o + r * a->o_stride + at,
-                              .max = max,
-                              .sum = sum};
-            for (uint32_t i = 0; i < p.n_heads; i++) max[i] = -INFINITY, sum[i] = 0;
-            memset(p.o, 0, (size_t)p.n_heads * m->head_dim * sizeof(float));
-            for (uint32_t g = lo / SL_KV_PAGE_TOKENS; g <= pos / SL_KV_PAGE_TOKENS; g++) {
-                uint32_t base = g * SL_KV_PAGE_TOKENS;
-                p.k = a->pages[r][g] + k_at;
-                p.v = a->pages[r][g] + v_at;
-                p.first = lo > base ? lo - base : 0;
-                p.last = SL_MIN(pos - base, SL_KV_PAGE_TOKENS - 1);
-                c->k->attn_page(&p);
+        uint32_t r0 = (uint32_t)(item / kv_heads) * c->block, kvh = (uint32_t)(item % kv_heads);
+        uint32_t r1 = SL_MIN(r0 + c->block, a->n_rows);
+        for (uint32_t r = r0; r < r1; r++) {
+            for (uint32_t h = 0; h < group; h++) {
+                if (w.n == SL_ATTN_QUERIES) attn_walk_run(c->k, a, &w, kvh, a->pages[r]);
+                attn_walk_add(&w, a, r, kvh * group + h);
             }
-            for (uint32_t i = 0; i < p.n_heads; i++)
-                c->k->divide(p.o + (size_t)i * m->head_dim, sum[i], m->head_dim);
+            if (r + 1 == r1 || a->pages[r + 1] != a->pages[r])
+                attn_walk_run(c->k, a, &w, kvh, a->pages[r]);
         }
     }
 }
@@ -276,7 +317,9 @@ void sl_attention(const sl_exec *ex, const sl_attn_args *a) {
         if (m->sliding_window) seen = SL_MIN(seen, m->sliding_window);
         work += seen * m->n_heads * m->head_dim * 2;
     }
-    run(ex, work >= SL_MIN_PAR_FMAS, (size_t)a->n_rows * m->n_kv_heads, 1, attn_items, &c);
+    c.block = attn_rows_per_item(ex, a);
+    uint32_t blocks = (a->n_rows + c.block - 1) / c.block;
+    run(ex, work >= SL_MIN_PAR_FMAS, (size_t)blocks * m->n_kv_heads, 1, attn_items, &c);
 }
 
 /* ---- element by element ---- */

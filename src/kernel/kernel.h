@@ -25,8 +25,8 @@ typedef struct sl_mat {
     sl_dtype dtype;
 } sl_mat;
 
-/* One segment of a grouped product: row i of `y` is row[i] (or i when row is NULL) of `x` times `w`.
- * A row of x may appear any number of times. */
+/* One segment of a grouped product: row i of `y` is row[i] (or i when row is NULL) of `x` times
+ * `w`. A row of x may appear any number of times. */
 typedef struct sl_gemm_job {
     const sl_mat *w;
     const float *x;
@@ -45,7 +45,8 @@ const char *sl_kernels_name(const sl_kernels *k);
 /* Table i in order of preference, NULL past the end; *supported says whether it can run here. */
 const sl_kernels *sl_kernels_at(size_t i, bool *supported);
 
-/* What every computation carries: the table, the pool (NULL: the caller's thread alone), nothing global. */
+/* What every computation carries: the table, the pool (NULL: the caller's thread alone), nothing
+ * global. */
 typedef struct sl_exec {
     const sl_kernels *k;
     sl_pool *pool;

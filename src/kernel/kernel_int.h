@@ -17,14 +17,23 @@ typedef struct sl_gemm_tile {
     float *y;
 } sl_gemm_tile;
 
-/* One page of keys and values for the query heads of one kv head.
- * q, o [n_heads][head_dim]; max, sum [n_heads]; k, v [SL_KV_PAGE_TOKENS][head_dim].
- * Tokens [first, last] of the page take part. */
+/* One query vector on its way through the pages: where it is, its running maximum and sum, and
+ * which tokens [first, last] of the current page it sees (first > last: none, the state stays). */
+typedef struct sl_attn_query {
+    const float *q; /* head_dim */
+    float *o;       /* head_dim, not yet divided by sum */
+    float max, sum;
+    uint32_t first, last;
+} sl_attn_query;
+
+/* One page of keys and values for n <= SL_ATTN_QUERIES queries of its kv head.
+ * k, v [SL_KV_PAGE_TOKENS][head_dim]; next_k, next_v: what will be read after (a hint), or NULL. */
+#define SL_ATTN_QUERIES 16u
 typedef struct sl_attn_page {
-    const float *q, *k, *v;
-    uint32_t n_heads, head_dim, first, last;
+    sl_attn_query *query;
+    uint32_t n, head_dim;
+    const float *k, *v, *next_k, *next_v;
     float scale;
-    float *max, *sum, *o;
 } sl_attn_page;
 
 struct sl_kernels {

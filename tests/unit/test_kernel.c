@@ -197,39 +197,49 @@ static void oracle_rotate(double tol) {
 
 /* ---- attention ---- */
 
+static void bits_attn_case(const sl_kernels *k, uint32_t n, uint32_t dim) {
+    size_t page = (size_t)SL_KV_PAGE_TOKENS * dim;
+    float *q = kt_floats(n * dim), *kk = kt_floats(page), *v = kt_floats(page);
+    float *o = kt_floats(n * dim), *o2 = kt_floats(n * dim);
+    sl_attn_query u[SL_ATTN_QUERIES], u2[SL_ATTN_QUERIES];
+    memcpy(o2, o, n * dim * sizeof *o);
+    for (uint32_t i = 0; i < n; i++)
+        u[i] = (sl_attn_query){q + i * dim,      o + i * dim, i % 3 ? kt_value() : -INFINITY,
+                               i % 3 ? 2.5f : 0, 0,           31};
+    for (int round = 0; round < 6; round++) {
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t first = kt_below(SL_KV_PAGE_TOKENS), len = kt_below(SL_KV_PAGE_TOKENS - first);
+            bool none = kt_below(5) == 0;
+            if (round) u[i].first = none ? 1 : first, u[i].last = none ? 0 : first + len;
+            u2[i] = u[i];
+            u2[i].o = o2 + i * dim;
+        }
+        k->attn_page(&(sl_attn_page){u, n, dim, kk, v, round % 2 ? kk : NULL, v, 0.125f});
+        REF->attn_page(&(sl_attn_page){u2, n, dim, kk, v, NULL, NULL, 0.125f});
+        kt_same("attn_page", o, o2, n * dim);
+        for (uint32_t i = 0; i < n; i++) {
+            assert_true(u[i].max == u2[i].max);
+            kt_same("attn_page sum", &u[i].sum, &u2[i].sum, 1);
+        }
+    }
+    sl_free(q), sl_free(kk), sl_free(v), sl_free(o), sl_free(o2);
+}
+
 static void bits_attn_page(const sl_kernels *k) {
     const uint32_t dims[] = {1, 8, 12, 16, 24, 64, 80, 128, 136};
     for (size_t i = 0; i < SL_LEN(dims); i++)
-        for (uint32_t heads = 1; heads <= 17; heads = heads * 2 + (heads == 8)) {
-            size_t hd = (size_t)heads * dims[i], page = SL_KV_PAGE_TOKENS * dims[i];
-            float *q = kt_floats(hd), *kk = kt_floats(page), *v = kt_floats(page);
-            float *o = kt_floats(4 * (hd + 2 * heads)), *o2 = o + 2 * (hd + 2 * heads);
-            for (uint32_t h = 0; h < heads; h++) o[h] = kt_value(), o[heads + h] = 2.5f;
-            memcpy(o2, o, (hd + 2 * heads) * sizeof *o);
-            for (int round = 0; round < 6; round++) {
-                uint32_t first = round ? kt_below(SL_KV_PAGE_TOKENS) : 0;
-                uint32_t last = first + kt_below(SL_KV_PAGE_TOKENS - first);
-                sl_attn_page a = {
-                    q,      kk, v,         heads,        dims[i], first, round ? last : 31,
-                    0.125f, o,  o + heads, o + 2 * heads};
-                k->attn_page(&a);
-                a.max = o2, a.sum = o2 + heads, a.o = o2 + 2 * heads;
-                REF->attn_page(&a);
-                kt_same("attn_page", o, o2, hd + 2 * heads);
-            }
-            sl_free(q), sl_free(kk), sl_free(v), sl_free(o);
-        }
+        for (uint32_t n = 1; n <= SL_ATTN_QUERIES; n++) bits_attn_case(k, n, dims[i]);
 }
 
 static void oracle_attn_page(double tol) {
     enum { D = 40 };
     for (uint32_t last = 0; last < SL_KV_PAGE_TOKENS; last++) {
         float *q = kt_floats(D), *kk = kt_floats(32 * D), *v = kt_floats(32 * D);
-        float max = -INFINITY, sum = 0, o[D] = {0};
+        float o[D] = {0};
         double p[32], top = -1e300, den = 0, steep = 1;
-        sl_attn_page a = {q, kk, v, 1, D, 0, last, 0.01f, &max, &sum, o};
-        REF->attn_page(&a);
-        REF->divide(o, sum, D);
+        sl_attn_query u = {q, o, -INFINITY, 0, 0, last};
+        REF->attn_page(&(sl_attn_page){&u, 1, D, kk, v, NULL, NULL, 0.01f});
+        REF->divide(o, u.sum, D);
         for (uint32_t j = 0; j <= last; j++) {
             p[j] = 0;
             for (int d = 0; d < D; d++) p[j] += (double)q[d] * kk[j * D + d];

@@ -2,7 +2,6 @@
 #include "kernel/avx2/exp.h"
 
 #define TOKENS SL_KV_PAGE_TOKENS
-#define HEADS  16u /* heads scored in one go */
 
 /* o[d] = o[d] * shrink, then one chain over tokens per element; V vectors of 8 elements. */
 static inline __attribute__((always_inline)) void accumulate(float *o, const float *v,
@@ -24,22 +23,22 @@ static inline __attribute__((always_inline)) void accumulate(float *o, const flo
     for (uint32_t i = 0; i < V; i++) _mm256_storeu_ps(o + i * 8, acc[i]);
 }
 
-static void values_of_head(const sl_attn_page *a, float *o, const float *p, float shrink) {
-    const float *v = a->v + (size_t)a->first * a->head_dim;
-    uint32_t n_tok = a->last - a->first + 1, d = 0, dim = a->head_dim;
-    for (; d + 64 <= dim; d += 64) accumulate(o + d, v + d, dim, p, n_tok, shrink, 8);
-    for (; d + 8 <= dim; d += 8) accumulate(o + d, v + d, dim, p, n_tok, shrink, 1);
+static void add_values(const sl_attn_page *a, const sl_attn_query *u, const float *p,
+                       float shrink) {
+    const float *v = a->v + (size_t)u->first * a->head_dim;
+    uint32_t n_tok = u->last - u->first + 1, d = 0, dim = a->head_dim;
+    for (; d + 64 <= dim; d += 64) accumulate(u->o + d, v + d, dim, p, n_tok, shrink, 8);
+    for (; d + 8 <= dim; d += 8) accumulate(u->o + d, v + d, dim, p, n_tok, shrink, 1);
     for (; d < dim; d++) {
-        float acc = o[d] * shrink;
+        float acc = u->o[d] * shrink;
         for (uint32_t j = 0; j < n_tok; j++) acc = fmaf(p[j], v[(size_t)j * dim + d], acc);
-        o[d] = acc;
+        u->o[d] = acc;
     }
 }
 
-/* Scores of one head, in place to probabilities; tokens outside [first, last] hold -inf and yield
- * +0. */
-static float probabilities(const sl_attn_page *a, uint32_t h, float *score) {
-    __m256 s[4], top = _mm256_set1_ps(a->max[h]);
+/* Scores of one query, in place to probabilities; tokens it does not see hold -inf and yield +0. */
+static float probabilities(sl_attn_query *u, float *score) {
+    __m256 s[4], top = _mm256_set1_ps(u->max);
     _Alignas(32) float m[8];
     for (uint32_t i = 0; i < 4; i++) {
         s[i] = _mm256_load_ps(score + i * 8);
@@ -52,35 +51,53 @@ static float probabilities(const sl_attn_page *a, uint32_t h, float *score) {
         s[i] = sl_avx2_exp(_mm256_sub_ps(s[i], top));
         _mm256_store_ps(score + i * 8, s[i]);
     }
-    float shrink = sl_exp_scalar(a->max[h] - m[0]);
+    float shrink = sl_exp_scalar(u->max - m[0]);
     float sum = sl_avx2_tree16(_mm256_add_ps(s[0], s[2]), _mm256_add_ps(s[1], s[3]));
-    a->sum[h] = fmaf(a->sum[h], shrink, sum);
-    a->max[h] = m[0];
+    u->sum = fmaf(u->sum, shrink, sum);
+    u->max = m[0];
     return shrink;
 }
 
+/* Asks for part i of n of the next page while this one is worked on. */
+static void prefetch_part(const sl_attn_page *a, uint32_t i, uint32_t n) {
+    if (!a->next_k) return;
+    size_t bytes = (size_t)TOKENS * a->head_dim * sizeof(float);
+    for (size_t at = bytes * i / n / 64 * 64; at < bytes * (i + 1) / n; at += 64) {
+        _mm_prefetch((const char *)a->next_k + at, _MM_HINT_T1);
+        _mm_prefetch((const char *)a->next_v + at, _MM_HINT_T1);
+    }
+}
+
 void sl_avx2_attn_page(const sl_attn_page *a) {
-    _Alignas(32) float score[HEADS * TOKENS];
-    const float *q[HEADS];
-    for (uint32_t h0 = 0; h0 < a->n_heads; h0 += HEADS) {
-        uint32_t n = SL_MIN(HEADS, a->n_heads - h0);
-        for (uint32_t h = 0; h < n; h++) q[h] = a->q + (size_t)(h0 + h) * a->head_dim;
-        sl_gemm_tile t = {.w = a->k + (size_t)a->first * a->head_dim,
-                          .dtype = SL_F32,
-                          .k = a->head_dim,
-                          .n_cols = a->last - a->first + 1,
-                          .n_rows = n,
-                          .y_stride = TOKENS,
-                          .x = q,
-                          .y = score + a->first};
-        sl_avx2_gemm_tile(&t);
-        for (uint32_t h = 0; h < n; h++) {
-            float *s = score + h * TOKENS;
-            for (uint32_t j = 0; j < TOKENS; j++)
-                s[j] = j < a->first || j > a->last ? -INFINITY : s[j] * a->scale;
-            float shrink = probabilities(a, h0 + h, s);
-            values_of_head(a, a->o + (size_t)(h0 + h) * a->head_dim, s + a->first, shrink);
-        }
+    _Alignas(32) float score[SL_ATTN_QUERIES * TOKENS];
+    const float *q[SL_ATTN_QUERIES];
+    uint32_t first = TOKENS, last = 0;
+    for (uint32_t i = 0; i < a->n; i++) {
+        const sl_attn_query *u = &a->query[i];
+        q[i] = u->q;
+        if (u->first > u->last) continue;
+        first = SL_MIN(first, u->first);
+        last = SL_MAX(last, u->last);
+    }
+    if (first > last) return;
+    sl_gemm_tile t = {.w = a->k + (size_t)first * a->head_dim,
+                      .dtype = SL_F32,
+                      .k = a->head_dim,
+                      .n_cols = last - first + 1,
+                      .n_rows = a->n,
+                      .y_stride = TOKENS,
+                      .x = q,
+                      .y = score + first};
+    sl_avx2_gemm_tile(&t);
+    for (uint32_t i = 0; i < a->n; i++) {
+        sl_attn_query *u = &a->query[i];
+        float *s = score + i * TOKENS;
+        prefetch_part(a, i, a->n);
+        if (u->first > u->last) continue;
+        for (uint32_t j = 0; j < TOKENS; j++)
+            s[j] = j < u->first || j > u->last ? -INFINITY : s[j] * a->scale;
+        float shrink = probabilities(u, s);
+        add_values(a, u, s + u->first, shrink);
     }
 }
 

@@ -11,32 +11,31 @@ static float dot_f32(const float *x, const float *w, uint32_t k) {
     return sl_tree16(s);
 }
 
-static void page_of_head(const sl_attn_page *a, uint32_t h) {
-    const float *q = a->q + (size_t)h * a->head_dim;
-    float *o = a->o + (size_t)h * a->head_dim;
+static void page_of_query(const sl_attn_page *a, sl_attn_query *u) {
     float p[SL_KV_PAGE_TOKENS], lane[SL_DOT_LANES] = {0};
-    float top = a->max[h];
-    for (uint32_t j = a->first; j <= a->last; j++) {
-        p[j] = dot_f32(q, a->k + (size_t)j * a->head_dim, a->head_dim) * a->scale;
+    float top = u->max;
+    for (uint32_t j = u->first; j <= u->last; j++) {
+        p[j] = dot_f32(u->q, a->k + (size_t)j * a->head_dim, a->head_dim) * a->scale;
         top = p[j] > top ? p[j] : top;
     }
-    float shrink = sl_exp_scalar(a->max[h] - top);
-    for (uint32_t j = a->first; j <= a->last; j++) {
+    float shrink = sl_exp_scalar(u->max - top);
+    for (uint32_t j = u->first; j <= u->last; j++) {
         p[j] = sl_exp_scalar(p[j] - top);
         lane[j % SL_DOT_LANES] += p[j];
     }
-    a->sum[h] = fmaf(a->sum[h], shrink, sl_tree16(lane));
-    a->max[h] = top;
+    u->sum = fmaf(u->sum, shrink, sl_tree16(lane));
+    u->max = top;
     for (uint32_t d = 0; d < a->head_dim; d++) {
-        float v = o[d] * shrink;
-        for (uint32_t j = a->first; j <= a->last; j++)
+        float v = u->o[d] * shrink;
+        for (uint32_t j = u->first; j <= u->last; j++)
             v = fmaf(p[j], a->v[(size_t)j * a->head_dim + d], v);
-        o[d] = v;
+        u->o[d] = v;
     }
 }
 
 void sl_ref_attn_page(const sl_attn_page *a) {
-    for (uint32_t h = 0; h < a->n_heads; h++) page_of_head(a, h);
+    for (uint32_t i = 0; i < a->n; i++)
+        if (a->query[i].first <= a->query[i].last) page_of_query(a, &a->query[i]);
 }
 
 void sl_ref_softmax(const float *x, uint32_t n, float *p) {
