@@ -42,7 +42,7 @@ void sl_tokenizer_free(sl_tokenizer *tok); /* NULL-safe */
 
 /* A stretch of a text. Special tokens are recognised only where they lie wholly inside one stretch
  * with parse_special; everything else is encoded as if the stretches were one string, so that words
- * and merges may cross their borders. */
+ * and merges may cross their borders. Added tokens that are not special count everywhere. */
 typedef struct sl_text_part {
     sl_span text;
     bool parse_special;

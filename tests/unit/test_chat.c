@@ -174,6 +174,19 @@ static void content_cannot_forge_special_tokens(void **state) {
     for (size_t i = 0; i < ids.len; i++) special += sl_tokenizer_is_special(tok, ids.data[i]);
     assert_int_equal(special, 3);
     assert_int_equal(ids.data[0], sl_tokenizer_find(tok, "<|im_start|>"));
+    /* without such content, the ids are those of the whole text: words cross the parts' borders */
+    sl_chat_message plain[2] = {message("user", "\n\n two lines\n"), message("assistant", "\nyes")};
+    sl_chat_text text = {0};
+    sl_ids whole = {0};
+    ids.len = 0;
+    assert_int_equal(sl_chat_encode(chat, tok, plain, 2, options, &ids, &err), SL_OK);
+    assert_int_equal(sl_chat_render(chat, plain, 2, options, &text, &err), SL_OK);
+    sl_span all = {(const uint8_t *)text.bytes, text.n_bytes};
+    assert_int_equal(sl_tokenizer_encode(tok, all, true, false, &whole, &err), SL_OK);
+    assert_int_equal(ids.len, whole.len);
+    assert_memory_equal(ids.data, whole.data, 4 * ids.len);
+    sl_chat_text_free(&text);
+    sl_ids_free(&whole);
     sl_ids_free(&ids);
     sl_chat_free(chat);
     sl_tokenizer_free(tok);

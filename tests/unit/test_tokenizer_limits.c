@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "model/tokenizer.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -304,6 +305,50 @@ static void failing_allocations_are_errors(void **state) {
     }
 }
 
+#define THREADS 4
+
+typedef struct shared_encode {
+    const sl_tokenizer *tok;
+    sl_span text;
+    const sl_ids *want;
+    bool same;
+} shared_encode;
+
+static void *encode_often(void *arg) {
+    shared_encode *e = arg;
+    e->same = true;
+    for (int i = 0; i < 100; i++) {
+        sl_ids ids = {0};
+        sl_err err = {0};
+        e->same = e->same &&
+                  sl_tokenizer_encode(e->tok, e->text, true, true, &ids, &err) == SL_OK &&
+                  ids.len == e->want->len && memcmp(ids.data, e->want->data, 4 * ids.len) == 0;
+        sl_ids_free(&ids);
+    }
+    return NULL;
+}
+
+static void threads_share_a_tokenizer(void **state) {
+    (void)state;
+    sl_tokenizer *tok = make(&(sections){.normalizer = "{\"type\":\"NFC\"}"});
+    sl_span text = span_of("abab ab a<end>b 'll 123 e\u0301 \u00e9 abababab\n\nab dcba");
+    sl_ids want = {0};
+    sl_err err = {0};
+    assert_int_equal(sl_tokenizer_encode(tok, text, true, true, &want, &err), SL_OK);
+    shared_encode work[THREADS];
+    pthread_t thread[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        work[i] = (shared_encode){tok, text, &want, false};
+        assert_int_equal(pthread_create(&thread[i], NULL, encode_often, &work[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(thread[i], NULL);
+        assert_true(work[i].same);
+    }
+    sl_ids_free(&want);
+    sl_tokenizer_free(tok);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_that_would_change_ids_are_refused),
@@ -313,6 +358,7 @@ int main(void) {
         cmocka_unit_test(patterns_that_explode_hit_a_limit),
         cmocka_unit_test(long_words_take_no_square_time),
         cmocka_unit_test(streams_hold_back_unfinished_characters),
+        cmocka_unit_test(threads_share_a_tokenizer),
         cmocka_unit_test(failing_allocations_are_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
