@@ -1,0 +1,170 @@
+#include "serve/server_int.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/random.h>
+
+/* A client's X-Request-Id is kept when it is short and harmless, else one is made. */
+static void set_request_id(sl_call *call, const char *client_id, uint64_t random) {
+    static const char fine[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    size_t n = client_id ? strspn(client_id, fine) : 0;
+    if (n > 0 && client_id[n] == 0 && n < sizeof call->request_id)
+        memcpy(call->request_id, client_id, n + 1);
+    else
+        snprintf(call->request_id, sizeof call->request_id, "req-%016" PRIx64, random);
+}
+
+static void link_call(sl_server *s, sl_call *call) {
+    pthread_mutex_lock(&s->lock);
+    s->refs++;
+    call->serial = ++s->next_serial;
+    call->next = s->calls;
+    if (s->calls) s->calls->prev = call;
+    s->calls = call;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void unlink_call(sl_server *s, sl_call *call) {
+    pthread_mutex_lock(&s->lock);
+    if (call->prev)
+        call->prev->next = call->next;
+    else
+        s->calls = call->next;
+    if (call->next) call->next->prev = call->prev;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+sl_call *sl_call_create(sl_server *s, struct MHD_Connection *c, const char *client_id) {
+    uint64_t random;
+    if (getrandom(&random, sizeof random, 0) != sizeof random) return NULL;
+    sl_call *call = sl_alloc(1, sizeof *call);
+    if (!call) return NULL;
+    if (pthread_mutex_init(&call->lock, NULL) != 0) {
+        sl_free(call);
+        return NULL;
+    }
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    call->server = s;
+    call->connection = c;
+    call->fd = info ? info->connect_fd : -1;
+    call->body = call->text = call->events = sl_jbuf_init();
+    call->start_ns = sl_now_ns();
+    atomic_init(&call->refs, 1);
+    set_request_id(call, client_id, random);
+    link_call(s, call);
+    return call;
+}
+
+void sl_call_unref(sl_call *call) {
+    /* release what this holder wrote; the last one acquires it all before freeing */
+    if (atomic_fetch_sub_explicit(&call->refs, 1, memory_order_acq_rel) != 1) return;
+    sl_server *s = call->server;
+    sl_api_params_free(&call->params);
+    sl_ids_free(&call->prompt);
+    sl_ids_free(&call->taken);
+    sl_ids_free(&call->shown);
+    sl_ids_free(&call->queue);
+    sl_jbuf_free(&call->body);
+    sl_jbuf_free(&call->text);
+    sl_jbuf_free(&call->events);
+    sl_stop_free(call->stop);
+    pthread_mutex_destroy(&call->lock);
+    sl_free(call);
+    sl_server_unref(s);
+}
+
+void sl_call_abort_with(sl_call *call, sl_call_abort why) {
+    bool cancel = false;
+    pthread_mutex_lock(&call->lock);
+    if (!call->closed) {
+        if (call->abort == SL_ABORT_NONE) call->abort = why;
+        call->muted = true;
+        cancel = call->submitted && call->last == SL_FINISH_NONE;
+        if (call->suspended) {
+            call->suspended = false;
+            MHD_resume_connection(call->connection);
+        }
+        if (call->abort == SL_ABORT_SLOW && !call->shut) {
+            /* a client that does not read leaves libmicrohttpd nothing to notice */
+            call->shut = true;
+            shutdown(call->fd, SHUT_RDWR);
+        }
+    }
+    uint64_t id = call->engine_id;
+    pthread_mutex_unlock(&call->lock);
+    if (cancel) sl_engine_cancel(call->server->o.engine, id);
+}
+
+void sl_call_close(sl_call *call) {
+    sl_server *s = call->server;
+    pthread_mutex_lock(&call->lock);
+    call->closed = true;
+    call->muted = true;
+    bool ran = call->submitted, running = ran && call->last == SL_FINISH_NONE;
+    uint64_t id = call->engine_id;
+    pthread_mutex_unlock(&call->lock);
+    if (ran) sl_watch_remove(call);
+    if (running) sl_engine_cancel(s->o.engine, id);
+    if (ran && !call->counted)
+        sl_metrics_finished(&s->metrics, SL_OUTCOME_ABORT,
+                            1e-9 * (double)(sl_now_ns() - call->start_ns));
+    unlink_call(s, call);
+    sl_call_unref(call);
+}
+
+enum MHD_Result sl_call_reply(sl_call *call, unsigned http, const char *content_type, sl_jbuf *b) {
+    call->phase = SL_CALL_REPLIED;
+    sl_jbuf_free(&call->body);
+    if (!b->ok) {
+        sl_jbuf_free(b);
+        return MHD_NO;
+    }
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer(b->len, b->data ? b->data : "", MHD_RESPMEM_MUST_COPY);
+    sl_jbuf_free(b);
+    if (!r) return MHD_NO;
+    bool ok = MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, content_type) &&
+              MHD_add_response_header(r, "X-Request-Id", call->request_id);
+    if (http == MHD_HTTP_UNAUTHORIZED)
+        ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
+    if (http == MHD_HTTP_TOO_MANY_REQUESTS)
+        ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    if (http == MHD_HTTP_METHOD_NOT_ALLOWED)
+        ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, call->allow);
+    enum MHD_Result done = ok ? MHD_queue_response(call->connection, http, r) : MHD_NO;
+    MHD_destroy_response(r);
+    return done;
+}
+
+enum MHD_Result sl_call_reply_error(sl_call *call, const sl_api_error *e) {
+    sl_jbuf b = sl_jbuf_init();
+    sl_reply_error(&b, e);
+    sl_metrics_refused(&call->server->metrics);
+    return sl_call_reply(call, e->http, "application/json", &b);
+}
+
+bool sl_call_add_body(sl_call *call, const char *data, size_t n) {
+    size_t limit = call->server->o.max_body_bytes;
+    call->n_body += n;
+    if (call->n_body <= limit) {
+        sl_jbuf_put(&call->body, data, n);
+        return call->body.ok;
+    }
+    call->too_large = true;
+    sl_jbuf_free(&call->body);
+    return call->n_body / SL_CALL_DISCARD <= limit;
+}
+
+enum MHD_Result sl_call_reply_too_large(sl_call *call) {
+    sl_api_error e;
+    sl_api_error_bad(&e, NULL, "request body: larger than %zu bytes",
+                     call->server->o.max_body_bytes);
+    e.http = MHD_HTTP_CONTENT_TOO_LARGE;
+    e.code = "request_too_large";
+    return sl_call_reply_error(call, &e);
+}

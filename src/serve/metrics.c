@@ -1,0 +1,209 @@
+#include "serve/metrics.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+static const double token_bounds[] = {0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04,
+                                      0.05,  0.075, 0.1,   0.15, 0.2,   0.3,  0.5,  0.75,
+                                      1,     2,     5,     10,   20,    40,   80};
+static const double request_bounds[] = {0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8,
+                                        1,    1.5,  2,    2.5, 5,   10,  15,  20,
+                                        30,   40,   50,   60,  120, 240, 480};
+_Static_assert(SL_LEN(token_bounds) == SL_METRICS_BUCKETS - 1, "one bound per bucket but the last");
+_Static_assert(SL_LEN(request_bounds) == SL_METRICS_BUCKETS - 1,
+               "one bound per bucket but the last");
+
+static const char *const outcome_names[] = {
+    [SL_OUTCOME_STOP] = "stop",
+    [SL_OUTCOME_LENGTH] = "length",
+    [SL_OUTCOME_ABORT] = "abort",
+    [SL_OUTCOME_ERROR] = "error",
+};
+
+sl_status sl_metrics_create(sl_metrics *m, sl_err *err) {
+    *m = (sl_metrics){0};
+    if (pthread_mutex_init(&m->lock, NULL) != 0)
+        return sl_fail(err, SL_ERR_NOMEM, "metrics: no mutex");
+    return SL_OK;
+}
+
+void sl_metrics_free(sl_metrics *m) {
+    pthread_mutex_destroy(&m->lock);
+}
+
+static void observe(sl_histogram *h, const double *bounds, double seconds, uint64_t n) {
+    size_t i = 0;
+    while (i < SL_METRICS_BUCKETS - 1 && seconds > bounds[i]) i++;
+    h->count[i] += n;
+    h->total += n;
+    h->sum += seconds * (double)n;
+}
+
+void sl_metrics_first_token(sl_metrics *m, double seconds) {
+    pthread_mutex_lock(&m->lock);
+    observe(&m->first_token, token_bounds, seconds, 1);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void sl_metrics_inter_token(sl_metrics *m, double seconds, uint32_t n) {
+    pthread_mutex_lock(&m->lock);
+    observe(&m->inter_token, token_bounds, seconds / n, n);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void sl_metrics_finished(sl_metrics *m, sl_outcome outcome, double seconds) {
+    pthread_mutex_lock(&m->lock);
+    m->outcome[outcome]++;
+    observe(&m->end_to_end, request_bounds, seconds, 1);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void sl_metrics_refused(sl_metrics *m) {
+    pthread_mutex_lock(&m->lock);
+    m->refused++;
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* A label value: backslash, quote and newline are escaped. */
+static void put_label(sl_jbuf *b, const char *name, const char *value) {
+    sl_jbuf_fmt(b, "%s=\"", name);
+    for (const char *c = value; *c; c++) {
+        if (*c == '\n') {
+            sl_jbuf_put(b, "\\n", 2);
+            continue;
+        }
+        if (*c == '\\' || *c == '"') sl_jbuf_put(b, "\\", 1);
+        sl_jbuf_put(b, c, 1);
+    }
+    sl_jbuf_put(b, "\"", 1);
+}
+
+static void put_help(sl_jbuf *b, const char *name, const char *type, const char *help) {
+    sl_jbuf_fmt(b, "# HELP sluice:%s %s\n# TYPE sluice:%s %s\n", name, help, name, type);
+}
+
+static void put_single(sl_jbuf *b, const char *name, const char *type, const char *help,
+                       const char *model, double value) {
+    put_help(b, name, type, help);
+    sl_jbuf_fmt(b, "sluice:%s{", name);
+    put_label(b, "model_name", model);
+    sl_jbuf_fmt(b, "} %.17g\n", value);
+}
+
+static void put_histogram(sl_jbuf *b, const char *name, const char *help, const char *model,
+                          const sl_histogram *h, const double *bounds) {
+    uint64_t below = 0;
+    put_help(b, name, "histogram", help);
+    for (size_t i = 0; i < SL_METRICS_BUCKETS; i++) {
+        below += h->count[i];
+        sl_jbuf_fmt(b, "sluice:%s_bucket{", name);
+        put_label(b, "model_name", model);
+        if (i < SL_METRICS_BUCKETS - 1)
+            sl_jbuf_fmt(b, ",le=\"%g\"} %" PRIu64 "\n", bounds[i], below);
+        else
+            sl_jbuf_fmt(b, ",le=\"+Inf\"} %" PRIu64 "\n", below);
+    }
+    sl_jbuf_fmt(b, "sluice:%s_sum{", name);
+    put_label(b, "model_name", model);
+    sl_jbuf_fmt(b, "} %.17g\nsluice:%s_count{", h->sum, name);
+    put_label(b, "model_name", model);
+    sl_jbuf_fmt(b, "} %" PRIu64 "\n", h->total);
+}
+
+/* Columns of the per-worker counters: one family of samples each, told apart by one label. */
+static const struct column {
+    const char *family, *help, *label, *value;
+    size_t offset;
+    double scale;
+} columns[] = {
+#define COLUMN(family, help, label, value, field, scale)                                           \
+    { family, help, label, value, offsetof(sl_worker_stats, field), scale }
+    COLUMN("worker_rows_total", "Rows computed.", "kind", "attention", attention_rows, 1),
+    COLUMN("worker_rows_total", "", "kind", "expert", expert_rows, 1),
+    COLUMN("worker_rounds_total", "Passes of a lane over the MoE layers.", NULL, NULL, rounds, 1),
+    COLUMN("worker_tokens_total", "Tokens sampled.", NULL, NULL, tokens, 1),
+    COLUMN("worker_bytes_total", "Bytes over the fabric.", "direction", "sent", sent_bytes, 1),
+    COLUMN("worker_bytes_total", "", "direction", "received", received_bytes, 1),
+    COLUMN("worker_messages_total", "Messages over the fabric.", "direction", "sent", sent_messages,
+           1),
+    COLUMN("worker_messages_total", "", "direction", "received", received_messages, 1),
+    COLUMN("worker_time_seconds_total", "Where the wall time went.", "state", "execute", execute_us,
+           1e-6),
+    COLUMN("worker_time_seconds_total", "", "state", "pack", pack_us, 1e-6),
+    COLUMN("worker_time_seconds_total", "", "state", "poll", poll_us, 1e-6),
+    COLUMN("worker_time_seconds_total", "", "state", "sleep", sleep_us, 1e-6),
+    COLUMN("worker_wall_seconds_total", "Wall time since the worker started.", NULL, NULL, wall_us,
+           1e-6),
+    COLUMN("worker_ledger_rows_total", "Rows sent to experts and what became of them.", "state",
+           "created", rows_created, 1),
+    COLUMN("worker_ledger_rows_total", "", "state", "merged", rows_merged, 1),
+    COLUMN("worker_ledger_rows_total", "", "state", "cancelled", rows_cancelled, 1),
+    COLUMN("worker_ledger_rows_total", "", "state", "lost", rows_lost, 1),
+    COLUMN("worker_ledger_rows_total", "", "state", "stale", rows_stale, 1),
+#undef COLUMN
+};
+
+static const char *role_name(uint32_t roles) {
+    static const char *const names[] = {"none", "attention", "expert", "both"};
+    return names[roles & 3];
+}
+
+static void put_worker_labels(sl_jbuf *b, const char *family, const sl_worker_stats *w) {
+    sl_jbuf_fmt(b, "sluice:%s{worker=\"%" PRIu32 "\",role=\"%s\"", family, w->id,
+                role_name(w->roles));
+}
+
+static void put_workers(sl_jbuf *b, const sl_engine_stats *stats) {
+    size_t n = SL_MIN((size_t)stats->n_workers, SL_LEN(stats->worker));
+    put_help(b, "worker_up", "gauge", "1 while the worker answers.");
+    for (size_t i = 0; i < n; i++) {
+        put_worker_labels(b, "worker_up", &stats->worker[i]);
+        sl_jbuf_fmt(b, ",");
+        put_label(b, "name", stats->worker[i].name);
+        sl_jbuf_fmt(b, "} %d\n", stats->worker[i].alive ? 1 : 0);
+    }
+    for (size_t c = 0; c < SL_LEN(columns); c++) {
+        if (columns[c].help[0]) put_help(b, columns[c].family, "counter", columns[c].help);
+        for (size_t i = 0; i < n; i++) {
+            uint64_t v;
+            memcpy(&v, (const char *)&stats->worker[i] + columns[c].offset, sizeof v);
+            put_worker_labels(b, columns[c].family, &stats->worker[i]);
+            if (columns[c].label) sl_jbuf_fmt(b, ",%s=\"%s\"", columns[c].label, columns[c].value);
+            sl_jbuf_fmt(b, "} %.17g\n", (double)v * columns[c].scale);
+        }
+    }
+}
+
+void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const char *model,
+                      sl_jbuf *out) {
+    double used = stats->pages_total ? (double)stats->pages_used / (double)stats->pages_total : 0;
+    put_single(out, "num_requests_running", "gauge", "Requests in execution.", model,
+               stats->running);
+    put_single(out, "num_requests_waiting", "gauge", "Requests that wait for a place.", model,
+               stats->waiting);
+    put_single(out, "kv_cache_usage_perc", "gauge", "Share of KV pages in use, 1 is all.", model,
+               used);
+    put_single(out, "prompt_tokens_total", "counter", "Prompt tokens processed.", model,
+               (double)stats->prompt_tokens);
+    put_single(out, "generation_tokens_total", "counter", "Tokens generated.", model,
+               (double)stats->generated_tokens);
+    put_single(out, "num_preemptions_total", "counter", "Requests set back to free KV pages.",
+               model, (double)stats->preempted);
+    pthread_mutex_lock(&m->lock);
+    put_single(out, "requests_refused_total", "counter", "Requests answered with 4xx or 5xx.",
+               model, (double)m->refused);
+    put_help(out, "request_success_total", "counter", "Requests that ran, by how they ended.");
+    for (size_t i = 0; i < SL_OUTCOME_COUNT; i++) {
+        sl_jbuf_fmt(out, "sluice:request_success_total{finished_reason=\"%s\",", outcome_names[i]);
+        put_label(out, "model_name", model);
+        sl_jbuf_fmt(out, "} %" PRIu64 "\n", m->outcome[i]);
+    }
+    put_histogram(out, "time_to_first_token_seconds", "From the request to its first token.", model,
+                  &m->first_token, token_bounds);
+    put_histogram(out, "inter_token_latency_seconds", "Between two tokens of a request.", model,
+                  &m->inter_token, token_bounds);
+    put_histogram(out, "e2e_request_latency_seconds", "From the request to its end.", model,
+                  &m->end_to_end, request_bounds);
+    pthread_mutex_unlock(&m->lock);
+    put_workers(out, stats);
+}

@@ -1,0 +1,428 @@
+#include "serve/params.h"
+
+#include "base/mem.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+typedef enum rule_kind {
+    RULE_TAKEN,  /* read below */
+    RULE_IGNORE, /* changes nothing here */
+    RULE_NUMBER, /* only this number */
+    RULE_BOOL,   /* only this boolean */
+    RULE_EMPTY,  /* only an empty string, array or object */
+    RULE_ABSENT, /* only null */
+    RULE_FORMAT, /* only {"type":"text"} */
+    RULE_TOOL_CHOICE,
+    RULE_MODALITIES,
+} rule_kind;
+
+enum { CHAT = 1, COMPLETION = 2, BOTH = 3 };
+
+static const struct rule {
+    const char *name;
+    rule_kind kind;
+    unsigned where;
+    double value;
+} rules[] = {
+    {"model", RULE_TAKEN, BOTH},
+    {"messages", RULE_TAKEN, CHAT},
+    {"prompt", RULE_TAKEN, COMPLETION},
+    {"max_tokens", RULE_TAKEN, BOTH},
+    {"max_completion_tokens", RULE_TAKEN, CHAT},
+    {"temperature", RULE_TAKEN, BOTH},
+    {"top_p", RULE_TAKEN, BOTH},
+    {"top_k", RULE_TAKEN, BOTH},
+    {"seed", RULE_TAKEN, BOTH},
+    {"stream", RULE_TAKEN, BOTH},
+    {"stream_options", RULE_TAKEN, BOTH},
+    {"stop", RULE_TAKEN, BOTH},
+    {"stop_token_ids", RULE_TAKEN, BOTH},
+    {"ignore_eos", RULE_TAKEN, BOTH},
+    {"return_token_ids", RULE_TAKEN, BOTH},
+    {"user", RULE_IGNORE, BOTH},
+    {"metadata", RULE_IGNORE, BOTH},
+    {"store", RULE_IGNORE, BOTH},
+    {"service_tier", RULE_IGNORE, BOTH},
+    {"safety_identifier", RULE_IGNORE, BOTH},
+    {"prompt_cache_key", RULE_IGNORE, BOTH},
+    {"prompt_cache_retention", RULE_IGNORE, BOTH},
+    {"parallel_tool_calls", RULE_IGNORE, CHAT}, /* without tools it decides nothing */
+    {"prediction", RULE_IGNORE, CHAT},          /* only ever a matter of speed */
+    {"priority", RULE_IGNORE, BOTH},
+    {"n", RULE_NUMBER, BOTH, 1},
+    {"best_of", RULE_NUMBER, COMPLETION, 1},
+    {"presence_penalty", RULE_NUMBER, BOTH, 0},
+    {"frequency_penalty", RULE_NUMBER, BOTH, 0},
+    {"repetition_penalty", RULE_NUMBER, BOTH, 1},
+    {"length_penalty", RULE_NUMBER, BOTH, 1},
+    {"min_p", RULE_NUMBER, BOTH, 0},
+    {"min_tokens", RULE_NUMBER, BOTH, 0},
+    {"top_logprobs", RULE_NUMBER, CHAT, 0},
+    {"logprobs", RULE_BOOL, CHAT, 0},
+    {"logprobs", RULE_ABSENT, COMPLETION},
+    {"prompt_logprobs", RULE_ABSENT, BOTH},
+    {"echo", RULE_BOOL, BOTH, 0},
+    {"use_beam_search", RULE_BOOL, BOTH, 0},
+    {"include_stop_str_in_output", RULE_BOOL, BOTH, 0},
+    {"continue_final_message", RULE_BOOL, CHAT, 0},
+    {"skip_special_tokens", RULE_BOOL, BOTH, 1},
+    {"add_generation_prompt", RULE_BOOL, CHAT, 1},
+    {"logit_bias", RULE_EMPTY, BOTH},
+    {"suffix", RULE_EMPTY, COMPLETION},
+    {"tools", RULE_EMPTY, CHAT},
+    {"functions", RULE_EMPTY, CHAT},
+    {"bad_words", RULE_EMPTY, BOTH},
+    {"tool_choice", RULE_TOOL_CHOICE, CHAT},
+    {"function_call", RULE_TOOL_CHOICE, CHAT},
+    {"modalities", RULE_MODALITIES, CHAT},
+    {"response_format", RULE_FORMAT, BOTH},
+};
+
+static bool span_is(sl_span s, const char *text) {
+    return s.len == strlen(text) && (s.len == 0 || memcmp(s.data, text, s.len) == 0);
+}
+
+static bool string_is(sl_json v, const char *text) {
+    sl_span s;
+    return sl_json_as_span(v, &s) && span_is(s, text);
+}
+
+static bool is_empty(sl_json v) {
+    sl_span s;
+    if (sl_json_as_span(v, &s)) return s.len == 0;
+    sl_json_kind kind = sl_json_kind_of(v);
+    return (kind == SL_JSON_ARRAY || kind == SL_JSON_OBJECT) && sl_json_count(v) == 0;
+}
+
+/* v is field r->name of root, and not null. */
+static sl_status check_rule(const struct rule *r, sl_json root, sl_json v, sl_api_error *e) {
+    double x = 0;
+    bool b = false;
+    switch (r->kind) {
+    case RULE_TAKEN:
+    case RULE_IGNORE:
+        return SL_OK;
+    case RULE_NUMBER:
+        if (sl_json_as_f64(v, &x) && x == r->value) return SL_OK;
+        return sl_api_error_bad(e, r->name, "%s: only %g is supported", r->name, r->value);
+    case RULE_BOOL:
+        if (sl_json_bool(root, r->name, SL_JSON_REQUIRED, &b, NULL) == SL_OK &&
+            b == (r->value != 0))
+            return SL_OK;
+        return sl_api_error_bad(e, r->name, "%s: only %s is supported", r->name,
+                                r->value != 0 ? "true" : "false");
+    case RULE_EMPTY:
+        if (is_empty(v)) return SL_OK;
+        break;
+    case RULE_ABSENT:
+        break;
+    case RULE_FORMAT:
+        if (string_is(sl_json_get(v, "type"), "text")) return SL_OK;
+        return sl_api_error_bad(e, r->name, "%s: only {\"type\":\"text\"} is supported", r->name);
+    case RULE_TOOL_CHOICE:
+        if (string_is(v, "none") || string_is(v, "auto")) return SL_OK;
+        break;
+    case RULE_MODALITIES:
+        if (sl_json_count(v) == 1 && string_is(sl_json_at(v, 0), "text")) return SL_OK;
+        return sl_api_error_bad(e, r->name, "%s: only [\"text\"] is supported", r->name);
+    }
+    return sl_api_error_bad(e, r->name, "%s: not supported by this server", r->name);
+}
+
+static sl_status check_fields(sl_api_kind kind, sl_json root, sl_api_error *e) {
+    unsigned where = kind == SL_API_CHAT ? CHAT : COMPLETION;
+    void *iter = NULL;
+    const char *key;
+    for (sl_json v; sl_json_next(root, &iter, &key, &v);) {
+        if (sl_json_kind_of(v) == SL_JSON_NULL) continue;
+        const struct rule *r = NULL;
+        for (size_t i = 0; i < SL_LEN(rules) && !r; i++)
+            if ((rules[i].where & where) && !strcmp(rules[i].name, key)) r = &rules[i];
+        if (!r) {
+            sl_api_error_bad(e, key, "unknown field \"%.64s\"", key);
+            e->code = "unknown_parameter";
+            return SL_ERR_UNSUPPORTED;
+        }
+        sl_status st = check_rule(r, root, v, e);
+        if (st != SL_OK) return st;
+    }
+    return SL_OK;
+}
+
+/* Passes on what a getter of format/json.h found. */
+static sl_status field_error(sl_api_error *e, const char *key, const sl_err *err) {
+    return sl_api_error_of(e, err->code == SL_ERR_NOMEM ? SL_ERR_NOMEM : SL_ERR_ARG, key, err->msg);
+}
+
+static sl_status read_model(sl_json root, const sl_api_limits *limits, sl_api_error *e) {
+    sl_err err = {0};
+    const char *model = NULL;
+    if (sl_json_string(root, "model", SL_JSON_REQUIRED, &model, &err) != SL_OK)
+        return field_error(e, "model", &err);
+    if (!strcmp(model, limits->model)) return SL_OK;
+    sl_api_error_model(e, model, limits->model);
+    return SL_ERR_NOTFOUND;
+}
+
+static sl_status read_sampling(sl_json root, const sl_api_limits *limits, sl_api_params *p,
+                               sl_api_error *e) {
+    sl_err err = {0};
+    const sl_generation_spec *gen = &limits->gen;
+    double temperature = isnan(gen->temperature) ? 1.0 : (double)gen->temperature;
+    double top_p = isnan(gen->top_p) ? 1.0 : (double)gen->top_p;
+    uint64_t top_k = gen->top_k > 0 ? (uint64_t)gen->top_k : 0, seed = 0;
+    if (sl_json_f64(root, "temperature", SL_JSON_OPTIONAL, 0, 2, &temperature, &err) != SL_OK)
+        return field_error(e, "temperature", &err);
+    if (sl_json_f64(root, "top_p", SL_JSON_OPTIONAL, 0, 1, &top_p, &err) != SL_OK)
+        return field_error(e, "top_p", &err);
+    if ((float)top_p <= 0.0f) return sl_api_error_bad(e, "top_p", "top_p: must be above 0");
+    double minus_one = 0;
+    bool off = sl_json_as_f64(sl_json_get(root, "top_k"), &minus_one) && minus_one == -1;
+    if (off)
+        top_k = 0;
+    else if (sl_json_u64(root, "top_k", SL_JSON_OPTIONAL, 0, UINT32_MAX, &top_k, &err) != SL_OK)
+        return field_error(e, "top_k", &err);
+    p->has_seed = sl_json_kind_of(sl_json_get(root, "seed")) > SL_JSON_NULL;
+    if (sl_json_u64(root, "seed", SL_JSON_OPTIONAL, 0, INT64_MAX, &seed, &err) != SL_OK)
+        return field_error(e, "seed", &err);
+    p->sampling = (sl_sampling){.temperature = (float)temperature,
+                                .top_p = (float)top_p,
+                                .top_k = (uint32_t)top_k,
+                                .seed = seed};
+    return SL_OK;
+}
+
+static sl_status read_max_tokens(sl_json root, sl_api_params *p, sl_api_error *e) {
+    sl_err err = {0};
+    uint64_t n = 0;
+    if (sl_json_u64(root, "max_tokens", SL_JSON_OPTIONAL, 1, UINT32_MAX, &n, &err) != SL_OK)
+        return field_error(e, "max_tokens", &err);
+    if (p->kind == SL_API_CHAT && sl_json_u64(root, "max_completion_tokens", SL_JSON_OPTIONAL, 1,
+                                              UINT32_MAX, &n, &err) != SL_OK)
+        return field_error(e, "max_completion_tokens", &err);
+    p->max_tokens = (uint32_t)n;
+    return SL_OK;
+}
+
+static sl_status read_stream(sl_json root, sl_api_params *p, sl_api_error *e) {
+    sl_err err = {0};
+    sl_json options = {0};
+    if (sl_json_bool(root, "stream", SL_JSON_OPTIONAL, &p->stream, &err) != SL_OK)
+        return field_error(e, "stream", &err);
+    if (sl_json_object(root, "stream_options", SL_JSON_OPTIONAL, &options, &err) != SL_OK)
+        return field_error(e, "stream_options", &err);
+    if (!options.value) return SL_OK;
+    if (!p->stream)
+        return sl_api_error_bad(e, "stream_options", "stream_options: only with \"stream\": true");
+    static const char *const known[] = {"include_usage", "include_obfuscation"};
+    if (sl_json_only(options, known, SL_LEN(known), &err) != SL_OK ||
+        sl_json_bool(options, "include_usage", SL_JSON_OPTIONAL, &p->include_usage, &err) != SL_OK)
+        return field_error(e, "stream_options", &err);
+    return SL_OK;
+}
+
+static sl_status read_stop(sl_json root, sl_api_params *p, sl_api_error *e) {
+    sl_json v = sl_json_get(root, "stop");
+    sl_json_kind kind = sl_json_kind_of(v);
+    if (sl_json_as_span(v, &p->stop[0])) {
+        p->n_stop = 1;
+    } else if (kind == SL_JSON_ARRAY) {
+        if (sl_json_count(v) > SL_STOP_MAX_STRINGS)
+            return sl_api_error_bad(e, "stop", "stop: %zu strings, limit %u", sl_json_count(v),
+                                    SL_STOP_MAX_STRINGS);
+        for (; p->n_stop < sl_json_count(v); p->n_stop++)
+            if (!sl_json_as_span(sl_json_at(v, p->n_stop), &p->stop[p->n_stop]))
+                return sl_api_error_bad(e, "stop", "stop[%zu]: not a string", p->n_stop);
+    } else if (kind > SL_JSON_NULL) {
+        return sl_api_error_bad(e, "stop", "stop: neither a string nor an array of strings");
+    }
+    for (size_t i = 0; i < p->n_stop; i++)
+        if (p->stop[i].len == 0 || p->stop[i].len > SL_STOP_MAX_BYTES)
+            return sl_api_error_bad(e, "stop", "stop: string %zu has %zu bytes, allowed are 1..%u",
+                                    i, p->stop[i].len, SL_STOP_MAX_BYTES);
+    return SL_OK;
+}
+
+static sl_status read_stop_ids(sl_json root, const sl_api_limits *limits, sl_api_params *p,
+                               sl_api_error *e) {
+    sl_err err = {0};
+    sl_json v = {0};
+    if (sl_json_array(root, "stop_token_ids", SL_JSON_OPTIONAL, &v, &err) != SL_OK)
+        return field_error(e, "stop_token_ids", &err);
+    size_t n = sl_json_count(v);
+    if (n > SL_API_MAX_STOP_IDS)
+        return sl_api_error_bad(e, "stop_token_ids", "stop_token_ids: %zu ids, limit %u", n,
+                                SL_API_MAX_STOP_IDS);
+    for (size_t i = 0; i < n; i++) {
+        uint64_t id = 0;
+        if (!sl_json_as_u64(sl_json_at(v, i), &id) || id >= limits->vocab)
+            return sl_api_error_bad(e, "stop_token_ids",
+                                    "stop_token_ids[%zu]: not a token id below %" PRIu32, i,
+                                    limits->vocab);
+        p->stop_id[p->n_stop_ids++] = (uint32_t)id;
+    }
+    return SL_OK;
+}
+
+/* A content in parts: their texts, one a line. */
+static sl_status join_parts(sl_json parts, size_t index, sl_jbuf *joined, sl_api_error *e) {
+    size_t n = sl_json_count(parts);
+    for (size_t i = 0; i < n; i++) {
+        sl_json part = sl_json_at(parts, i);
+        sl_span text;
+        if (!string_is(sl_json_get(part, "type"), "text") ||
+            !sl_json_as_span(sl_json_get(part, "text"), &text))
+            return sl_api_error_bad(e, "messages",
+                                    "messages[%zu].content[%zu]: only parts "
+                                    "{\"type\":\"text\",\"text\":...} are supported",
+                                    index, i);
+        if (i > 0) sl_jbuf_put(joined, "\n", 1);
+        sl_jbuf_put(joined, (const char *)text.data, text.len);
+    }
+    if (n == 0) return sl_api_error_bad(e, "messages", "messages[%zu].content: no parts", index);
+    return joined->ok ? SL_OK : sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+}
+
+static sl_status read_message(sl_json v, size_t index, sl_api_params *p, sl_api_error *e) {
+    static const char *const known[] = {"role", "content", "name", "refusal"};
+    sl_chat_message *m = &p->messages[index];
+    void *iter = NULL;
+    const char *key;
+    if (sl_json_kind_of(v) != SL_JSON_OBJECT)
+        return sl_api_error_bad(e, "messages", "messages[%zu]: not an object", index);
+    for (sl_json f; sl_json_next(v, &iter, &key, &f);) {
+        bool ok = is_empty(f) || sl_json_kind_of(f) == SL_JSON_NULL;
+        for (size_t i = 0; i < SL_LEN(known) && !ok; i++) ok = !strcmp(known[i], key);
+        if (!ok)
+            return sl_api_error_bad(e, "messages", "messages[%zu].%.64s: not supported", index,
+                                    key);
+    }
+    if (!sl_json_as_span(sl_json_get(v, "role"), &m->role))
+        return sl_api_error_bad(e, "messages", "messages[%zu].role: missing or not a string",
+                                index);
+    sl_json content = sl_json_get(v, "content");
+    if (sl_json_as_span(content, &m->content)) return SL_OK;
+    if (sl_json_kind_of(content) != SL_JSON_ARRAY)
+        return sl_api_error_bad(
+            e, "messages", "messages[%zu].content: neither a string nor an array of parts", index);
+    sl_jbuf *joined = &p->joined[index];
+    sl_status st = join_parts(content, index, joined, e);
+    m->content = (sl_span){(const uint8_t *)joined->data, joined->len};
+    return st;
+}
+
+static sl_status read_messages(sl_json root, sl_api_params *p, sl_api_error *e) {
+    sl_err err = {0};
+    sl_json v = {0};
+    if (sl_json_array(root, "messages", SL_JSON_REQUIRED, &v, &err) != SL_OK)
+        return field_error(e, "messages", &err);
+    size_t n = sl_json_count(v);
+    if (n == 0 || n > SL_API_MAX_MESSAGES)
+        return sl_api_error_bad(e, "messages", "messages: %zu, allowed are 1..%u", n,
+                                SL_API_MAX_MESSAGES);
+    p->messages = sl_alloc(n, sizeof *p->messages);
+    p->joined = sl_alloc(n, sizeof *p->joined);
+    if (!p->messages || !p->joined) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+    for (; p->n_messages < n; p->n_messages++) {
+        p->joined[p->n_messages] = sl_jbuf_init();
+        sl_status st = read_message(sl_json_at(v, p->n_messages), p->n_messages, p, e);
+        if (st != SL_OK) {
+            p->n_messages++;
+            return st;
+        }
+    }
+    return SL_OK;
+}
+
+static sl_status read_prompt_ids(sl_json v, const sl_api_limits *limits, sl_api_params *p,
+                                 sl_api_error *e) {
+    sl_err err = {0};
+    size_t n = sl_json_count(v);
+    if (n >= limits->context) {
+        sl_api_error_bad(e, "prompt",
+                         "prompt: %zu tokens, and the context of %" PRIu32
+                         " holds prompt and answer",
+                         n, limits->context);
+        e->code = "context_length_exceeded";
+        return SL_ERR_LIMIT;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint64_t id = 0;
+        if (!sl_json_as_u64(sl_json_at(v, i), &id) || id >= limits->vocab)
+            return sl_api_error_bad(e, "prompt", "prompt[%zu]: not a token id below %" PRIu32, i,
+                                    limits->vocab);
+        if (sl_ids_push(&p->ids, (uint32_t)id, &err) != SL_OK)
+            return sl_api_error_of(e, err.code, "prompt", err.msg);
+    }
+    return SL_OK;
+}
+
+static sl_status read_prompt(sl_json root, const sl_api_limits *limits, sl_api_params *p,
+                             sl_api_error *e) {
+    sl_json v = sl_json_get(root, "prompt");
+    if (sl_json_kind_of(v) <= SL_JSON_NULL) return sl_api_error_bad(e, "prompt", "prompt: missing");
+    sl_json_kind first = sl_json_kind_of(sl_json_at(v, 0));
+    if (first == SL_JSON_STRING || first == SL_JSON_ARRAY) {
+        if (sl_json_count(v) != 1)
+            return sl_api_error_bad(e, "prompt", "prompt: %zu prompts, a request takes 1",
+                                    sl_json_count(v));
+        v = sl_json_at(v, 0);
+    }
+    if (sl_json_as_span(v, &p->prompt)) return SL_OK;
+    if (sl_json_kind_of(v) == SL_JSON_ARRAY && sl_json_count(v) > 0)
+        return read_prompt_ids(v, limits, p, e);
+    return sl_api_error_bad(e, "prompt", "prompt: neither a string nor an array of token ids");
+}
+
+static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
+    sl_err err = {0};
+    if (sl_json_bool(root, "ignore_eos", SL_JSON_OPTIONAL, &p->ignore_eos, &err) != SL_OK)
+        return field_error(e, "ignore_eos", &err);
+    if (sl_json_bool(root, "return_token_ids", SL_JSON_OPTIONAL, &p->return_token_ids, &err) !=
+        SL_OK)
+        return field_error(e, "return_token_ids", &err);
+    return SL_OK;
+}
+
+sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limits *limits,
+                              sl_api_params *out, sl_api_error *e) {
+    sl_err err = {0};
+    sl_api_params p = {.kind = kind};
+    sl_status st = sl_json_parse("request body", body, &p.doc, &err);
+    if (st != SL_OK) {
+        sl_api_error_of(e, st, NULL, err.msg);
+        goto out;
+    }
+    sl_json root = sl_json_root(p.doc);
+    if (sl_json_kind_of(root) != SL_JSON_OBJECT) {
+        st = sl_api_error_bad(e, NULL, "request body: not a JSON object");
+        goto out;
+    }
+    st = read_model(root, limits, e);
+    if (st == SL_OK) st = check_fields(kind, root, e);
+    if (st == SL_OK) st = read_sampling(root, limits, &p, e);
+    if (st == SL_OK) st = read_max_tokens(root, &p, e);
+    if (st == SL_OK) st = read_stream(root, &p, e);
+    if (st == SL_OK) st = read_flags(root, &p, e);
+    if (st == SL_OK) st = read_stop(root, &p, e);
+    if (st == SL_OK) st = read_stop_ids(root, limits, &p, e);
+    if (st == SL_OK)
+        st = kind == SL_API_CHAT ? read_messages(root, &p, e) : read_prompt(root, limits, &p, e);
+    if (st != SL_OK) goto out;
+    *out = p;
+    p = (sl_api_params){0};
+out:
+    sl_api_params_free(&p);
+    return st;
+}
+
+void sl_api_params_free(sl_api_params *p) {
+    for (size_t i = 0; i < p->n_messages && p->joined; i++) sl_jbuf_free(&p->joined[i]);
+    sl_free(p->joined);
+    sl_free(p->messages);
+    sl_ids_free(&p->ids);
+    sl_json_doc_free(p->doc);
+    *p = (sl_api_params){0};
+}

@@ -1,0 +1,48 @@
+/* Bodies of /v1/chat/completions and /v1/completions: untrusted JSON becomes checked parameters.
+ * Fields that would change the result and are not supported are refused by name, as are fields
+ * nobody knows; fields that change nothing here are taken and ignored. Pure. Thread: any. */
+#ifndef SL_SERVE_PARAMS_H
+#define SL_SERVE_PARAMS_H
+
+#include "format/json.h"
+#include "model/chat.h"
+#include "model/model.h"
+#include "model/sampler.h"
+#include "serve/reply.h"
+#include "serve/stop.h"
+
+#define SL_API_MAX_STOP_IDS 64u
+#define SL_API_MAX_MESSAGES 4096u
+
+/* What requests are checked against; borrowed. */
+typedef struct sl_api_limits {
+    const char *model;      /* the name it is served under */
+    uint32_t vocab;         /* token ids of a prompt are below */
+    uint32_t context;       /* prompt and answer together */
+    sl_generation_spec gen; /* sampling where a request is silent */
+} sl_api_limits;
+
+typedef struct sl_api_params {
+    sl_json_doc *doc; /* owns the strings below that are not joined */
+    sl_api_kind kind;
+    bool stream, include_usage, ignore_eos, return_token_ids;
+    uint32_t max_tokens; /* 0: the request is silent */
+    bool has_seed;
+    sl_sampling sampling; /* seed only valid with has_seed */
+    sl_span stop[SL_STOP_MAX_STRINGS];
+    size_t n_stop;
+    uint32_t stop_id[SL_API_MAX_STOP_IDS];
+    uint32_t n_stop_ids;
+    sl_chat_message *messages; /* chat; n_messages > 0 */
+    sl_jbuf *joined;           /* content of messages given in parts */
+    size_t n_messages;
+    sl_span prompt; /* completion, when ids is empty */
+    sl_ids ids;     /* completion given as token ids */
+} sl_api_params;
+
+/* On failure *e says what to answer, and nothing is left to free. */
+sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limits *limits,
+                              sl_api_params *out, sl_api_error *e) SL_MUST_CHECK;
+void sl_api_params_free(sl_api_params *p);
+
+#endif

@@ -1,0 +1,161 @@
+#include "serve/reply.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+sl_status sl_api_error_bad(sl_api_error *e, const char *param, const char *fmt, ...) {
+    *e = (sl_api_error){.http = 400, .type = "invalid_request_error"};
+    snprintf(e->param, sizeof e->param, "%s", param ? param : "");
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(e->msg, sizeof e->msg, fmt, args);
+    va_end(args);
+    return SL_ERR_ARG;
+}
+
+sl_status sl_api_error_of(sl_api_error *e, sl_status st, const char *param, const char *msg) {
+    static const struct {
+        sl_status st;
+        unsigned http;
+        const char *type, *code;
+    } table[] = {
+        {SL_ERR_ARG, 400, "invalid_request_error", NULL},
+        {SL_ERR_FORMAT, 400, "invalid_request_error", NULL},
+        {SL_ERR_UNSUPPORTED, 400, "invalid_request_error", "unsupported_value"},
+        {SL_ERR_LIMIT, 400, "invalid_request_error", NULL},
+        {SL_ERR_OVERLOADED, 429, "rate_limit_error", "overloaded"},
+        {SL_ERR_WORKER_LOST, 503, "server_error", "worker_lost"},
+        {SL_ERR_CANCELLED, 503, "server_error", "cancelled"},
+        {SL_ERR_PEER_DOWN, 503, "server_error", "worker_lost"},
+        {SL_ERR_TIMEOUT, 503, "server_error", "timeout"},
+    };
+    *e = (sl_api_error){.http = 500, .type = "server_error"};
+    for (size_t i = 0; i < SL_LEN(table); i++) {
+        if (table[i].st != st) continue;
+        e->http = table[i].http;
+        e->type = table[i].type;
+        e->code = table[i].code;
+    }
+    snprintf(e->param, sizeof e->param, "%s", param ? param : "");
+    snprintf(e->msg, sizeof e->msg, "%s", msg && msg[0] ? msg : sl_status_text(st));
+    return st;
+}
+
+void sl_api_error_model(sl_api_error *e, const char *asked, const char *served) {
+    sl_api_error_bad(e, "model", "The model `%.200s` does not exist; this server has `%.200s`.",
+                     asked, served);
+    e->http = 404;
+    e->code = "model_not_found";
+}
+
+void sl_reply_error(sl_jbuf *b, const sl_api_error *e) {
+    sl_jbuf_fmt(b, "{\"error\":{\"message\":");
+    sl_jbuf_cstring(b, e->msg);
+    sl_jbuf_fmt(b, ",\"type\":");
+    sl_jbuf_cstring(b, e->type);
+    sl_jbuf_fmt(b, ",\"param\":");
+    sl_jbuf_cstring(b, e->param[0] ? e->param : NULL);
+    sl_jbuf_fmt(b, ",\"code\":");
+    sl_jbuf_cstring(b, e->code);
+    sl_jbuf_fmt(b, "}}");
+}
+
+static void put_head(sl_jbuf *b, const sl_reply_head *h, const char *object) {
+    sl_jbuf_fmt(b, "{\"id\":");
+    sl_jbuf_cstring(b, h->id);
+    sl_jbuf_fmt(b, ",\"object\":\"%s\",\"created\":%" PRIu64 ",\"model\":", object, h->created);
+    sl_jbuf_cstring(b, h->model);
+}
+
+static void put_usage(sl_jbuf *b, sl_reply_usage u) {
+    sl_jbuf_fmt(b,
+                ",\"usage\":{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64
+                ",\"total_tokens\":%" PRIu64 "}",
+                u.prompt, u.completion, u.prompt + u.completion);
+}
+
+static void put_ids(sl_jbuf *b, const sl_reply_ids *ids) {
+    if (ids && ids->prompt) {
+        sl_jbuf_fmt(b, ",\"prompt_token_ids\":");
+        sl_jbuf_ids(b, ids->prompt, ids->n_prompt);
+    }
+    if (ids && ids->tokens) {
+        sl_jbuf_fmt(b, ",\"token_ids\":");
+        sl_jbuf_ids(b, ids->tokens, ids->n_tokens);
+    }
+}
+
+void sl_reply_full(sl_jbuf *b, const sl_reply_head *h, sl_span text, const char *finish,
+                   sl_reply_usage usage, const sl_reply_ids *ids) {
+    put_head(b, h, h->kind == SL_API_CHAT ? "chat.completion" : "text_completion");
+    sl_jbuf_fmt(b, ",\"choices\":[{\"index\":0,");
+    if (h->kind == SL_API_CHAT)
+        sl_jbuf_fmt(b, "\"message\":{\"role\":\"assistant\",\"content\":");
+    else
+        sl_jbuf_fmt(b, "\"text\":");
+    sl_jbuf_string(b, (const char *)text.data, text.len);
+    if (h->kind == SL_API_CHAT) sl_jbuf_fmt(b, ",\"refusal\":null}");
+    sl_jbuf_fmt(b, ",\"logprobs\":null,\"finish_reason\":");
+    sl_jbuf_cstring(b, finish);
+    put_ids(b, ids);
+    sl_jbuf_fmt(b, "}]");
+    put_usage(b, usage);
+    sl_jbuf_fmt(b, "}");
+}
+
+static void event_open(sl_jbuf *b, const sl_reply_head *h) {
+    sl_jbuf_fmt(b, "data: ");
+    put_head(b, h, h->kind == SL_API_CHAT ? "chat.completion.chunk" : "text_completion");
+}
+
+static void event_close(sl_jbuf *b, const sl_reply_head *h) {
+    sl_jbuf_fmt(b, "%s}\n\n", h->with_usage ? ",\"usage\":null" : "");
+}
+
+void sl_reply_event_error(sl_jbuf *b, const sl_api_error *e) {
+    sl_jbuf_fmt(b, "data: ");
+    sl_reply_error(b, e);
+    sl_jbuf_fmt(b, "\n\n");
+}
+
+void sl_reply_event_role(sl_jbuf *b, const sl_reply_head *h, const sl_reply_ids *ids) {
+    event_open(b, h);
+    sl_jbuf_fmt(b, ",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
+                   "\"logprobs\":null,\"finish_reason\":null");
+    put_ids(b, ids);
+    sl_jbuf_fmt(b, "}]");
+    event_close(b, h);
+}
+
+void sl_reply_event_text(sl_jbuf *b, const sl_reply_head *h, sl_span text, const char *finish,
+                         const sl_reply_ids *ids) {
+    event_open(b, h);
+    sl_jbuf_fmt(b, ",\"choices\":[{\"index\":0,");
+    if (h->kind == SL_API_COMPLETION) {
+        sl_jbuf_fmt(b, "\"text\":");
+        sl_jbuf_string(b, (const char *)text.data, text.len);
+    } else if (text.len > 0) {
+        sl_jbuf_fmt(b, "\"delta\":{\"content\":");
+        sl_jbuf_string(b, (const char *)text.data, text.len);
+        sl_jbuf_fmt(b, "}");
+    } else {
+        sl_jbuf_fmt(b, "\"delta\":{}");
+    }
+    sl_jbuf_fmt(b, ",\"logprobs\":null,\"finish_reason\":");
+    sl_jbuf_cstring(b, finish);
+    put_ids(b, ids);
+    sl_jbuf_fmt(b, "}]");
+    event_close(b, h);
+}
+
+void sl_reply_event_usage(sl_jbuf *b, const sl_reply_head *h, sl_reply_usage usage) {
+    event_open(b, h);
+    sl_jbuf_fmt(b, ",\"choices\":[]");
+    put_usage(b, usage);
+    sl_jbuf_fmt(b, "}\n\n");
+}
+
+void sl_reply_event_done(sl_jbuf *b) {
+    sl_jbuf_fmt(b, "data: [DONE]\n\n");
+}

@@ -1,0 +1,65 @@
+/* OpenAI's objects as JSON text: errors, completions, stream chunks, and their framing as
+ * server-sent events. Pure. Thread: any, for different buffers. */
+#ifndef SL_SERVE_REPLY_H
+#define SL_SERVE_REPLY_H
+
+#include "serve/jbuf.h"
+
+typedef enum sl_api_kind { SL_API_CHAT, SL_API_COMPLETION } sl_api_kind;
+
+/* An error on its way to a client. */
+typedef struct sl_api_error {
+    unsigned http;    /* 4xx or 5xx */
+    const char *type; /* static */
+    const char *code; /* static or NULL */
+    char param[96];   /* field at fault, "" for none */
+    char msg[640];
+} sl_api_error;
+
+/* 400 invalid_request_error about `param` (may be NULL); returns SL_ERR_ARG. */
+sl_status sl_api_error_bad(sl_api_error *e, const char *param, const char *fmt, ...)
+    SL_PRINTF(3, 4);
+/* What a status of the engine, the tokenizer or a parser means to a client; returns st. */
+sl_status sl_api_error_of(sl_api_error *e, sl_status st, const char *param, const char *msg);
+/* 404 model_not_found. */
+void sl_api_error_model(sl_api_error *e, const char *asked, const char *served);
+
+/* What every object of one answer repeats; strings are borrowed. */
+typedef struct sl_reply_head {
+    sl_api_kind kind;
+    const char *id;
+    const char *model;
+    uint64_t created; /* seconds since 1970 */
+    bool with_usage;  /* chunks say "usage":null until the last one */
+} sl_reply_head;
+
+typedef struct sl_reply_usage {
+    uint64_t prompt, completion;
+} sl_reply_usage;
+
+/* Ids to show beside the text, for clients that asked for them; NULL data: none. */
+typedef struct sl_reply_ids {
+    const uint32_t *prompt;
+    size_t n_prompt;
+    const uint32_t *tokens;
+    size_t n_tokens;
+} sl_reply_ids;
+
+/* {"error":{...}} */
+void sl_reply_error(sl_jbuf *b, const sl_api_error *e);
+/* The whole answer; finish is "stop" or "length". */
+void sl_reply_full(sl_jbuf *b, const sl_reply_head *h, sl_span text, const char *finish,
+                   sl_reply_usage usage, const sl_reply_ids *ids);
+
+/* Events: "data: {...}\n\n". */
+void sl_reply_event_error(sl_jbuf *b, const sl_api_error *e);
+/* The first chunk of a chat: who speaks. */
+void sl_reply_event_role(sl_jbuf *b, const sl_reply_head *h, const sl_reply_ids *ids);
+/* New text; finish is NULL but in the last one. */
+void sl_reply_event_text(sl_jbuf *b, const sl_reply_head *h, sl_span text, const char *finish,
+                         const sl_reply_ids *ids);
+/* The chunk without choices that stream_options.include_usage asks for. */
+void sl_reply_event_usage(sl_jbuf *b, const sl_reply_head *h, sl_reply_usage usage);
+void sl_reply_event_done(sl_jbuf *b);
+
+#endif

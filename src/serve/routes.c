@@ -1,0 +1,141 @@
+#include "serve/server_int.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define JSON_TYPE "application/json"
+
+static enum MHD_Result answer_health(sl_call *call, const char *rest) {
+    (void)rest;
+    sl_engine_stats stats = {0};
+    sl_engine_stats_get(call->server->o.engine, &stats);
+    sl_jbuf b = sl_jbuf_init();
+    sl_jbuf_fmt(&b, "{\"status\":\"%s\"}", stats.serving ? "ok" : "workers are missing");
+    return sl_call_reply(call, stats.serving ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE,
+                         JSON_TYPE, &b);
+}
+
+static enum MHD_Result answer_metrics(sl_call *call, const char *rest) {
+    (void)rest;
+    sl_engine_stats stats = {0};
+    sl_engine_stats_get(call->server->o.engine, &stats);
+    sl_jbuf b = sl_jbuf_init();
+    sl_metrics_write(&call->server->metrics, &stats, call->server->model, &b);
+    return sl_call_reply(call, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", &b);
+}
+
+static enum MHD_Result answer_version(sl_call *call, const char *rest) {
+    (void)rest;
+    sl_jbuf b = sl_jbuf_init();
+    sl_jbuf_fmt(&b, "{\"version\":\"%s\"}", SL_VERSION);
+    return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
+}
+
+static void put_model(sl_jbuf *b, const sl_server *s) {
+    sl_jbuf_fmt(b, "{\"id\":");
+    sl_jbuf_cstring(b, s->model);
+    sl_jbuf_fmt(b,
+                ",\"object\":\"model\",\"created\":%" PRIu64
+                ",\"owned_by\":\"sluice\",\"max_model_len\":%" PRIu32 "}",
+                s->created, s->limits.context);
+}
+
+static enum MHD_Result answer_models(sl_call *call, const char *rest) {
+    (void)rest;
+    sl_jbuf b = sl_jbuf_init();
+    sl_jbuf_fmt(&b, "{\"object\":\"list\",\"data\":[");
+    put_model(&b, call->server);
+    sl_jbuf_fmt(&b, "]}");
+    return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
+}
+
+static enum MHD_Result answer_model(sl_call *call, const char *rest) {
+    sl_api_error e;
+    sl_jbuf b = sl_jbuf_init();
+    if (strcmp(rest, call->server->model) != 0) {
+        sl_api_error_model(&e, rest, call->server->model);
+        return sl_call_reply_error(call, &e);
+    }
+    put_model(&b, call->server);
+    return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
+}
+
+static enum MHD_Result answer_chat(sl_call *call, const char *rest) {
+    (void)rest;
+    return sl_call_generate(call, SL_API_CHAT);
+}
+
+static enum MHD_Result answer_completion(sl_call *call, const char *rest) {
+    (void)rest;
+    return sl_call_generate(call, SL_API_COMPLETION);
+}
+
+/* A path that ends in '/' takes what follows it as its argument. */
+static const struct route {
+    const char *path;
+    bool post;
+    enum MHD_Result (*answer)(sl_call *call, const char *rest);
+} routes[] = {
+    {"/v1/chat/completions", true, answer_chat}, {"/v1/completions", true, answer_completion},
+    {"/v1/models", false, answer_models},        {"/v1/models/", false, answer_model},
+    {"/health", false, answer_health},           {"/metrics", false, answer_metrics},
+    {"/version", false, answer_version},
+};
+
+static const struct route *find_route(const char *path) {
+    for (size_t i = 0; i < SL_LEN(routes); i++) {
+        size_t n = strlen(routes[i].path);
+        bool prefix = routes[i].path[n - 1] == '/';
+        if (prefix ? !strncmp(path, routes[i].path, n) && path[n] : !strcmp(path, routes[i].path))
+            return &routes[i];
+    }
+    return NULL;
+}
+
+/* Takes the same time wherever the keys differ. */
+static bool key_matches(const char *given, const char *key) {
+    size_t n = strlen(key), m = strlen(given);
+    unsigned differ = n != m;
+    for (size_t i = 0; i < m; i++) differ |= (unsigned char)(given[i] ^ key[n ? i % n : 0]);
+    return differ == 0;
+}
+
+static bool authorised(sl_call *call, const char *path) {
+    const char *key = call->server->api_key;
+    if (!key || strncmp(path, "/v1/", 4) != 0) return true;
+    const char *given = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND,
+                                                    MHD_HTTP_HEADER_AUTHORIZATION);
+    return given && !strncasecmp(given, "Bearer ", 7) && key_matches(given + 7, key);
+}
+
+enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *method) {
+    sl_server *s = call->server;
+    sl_api_error e;
+    if (atomic_load_explicit(&s->stopping, memory_order_acquire)) {
+        sl_api_error_of(&e, SL_ERR_CANCELLED, NULL, "the server is stopping");
+        return sl_call_reply_error(call, &e);
+    }
+    if (!authorised(call, path)) {
+        sl_api_error_bad(&e, NULL, "missing or wrong API key (Authorization: Bearer KEY)");
+        e.http = MHD_HTTP_UNAUTHORIZED;
+        e.code = "invalid_api_key";
+        return sl_call_reply_error(call, &e);
+    }
+    const struct route *r = find_route(path);
+    if (!r) {
+        sl_api_error_bad(&e, NULL, "unknown path %.200s", path);
+        e.http = MHD_HTTP_NOT_FOUND;
+        e.code = "unknown_url";
+        return sl_call_reply_error(call, &e);
+    }
+    bool get = !strcmp(method, "GET") || !strcmp(method, "HEAD");
+    if (r->post ? strcmp(method, "POST") != 0 : !get) {
+        call->allow = r->post ? "POST" : "GET, HEAD";
+        sl_api_error_bad(&e, NULL, "%.32s is not allowed here; use %s", method, call->allow);
+        e.http = MHD_HTTP_METHOD_NOT_ALLOWED;
+        e.code = "method_not_allowed";
+        return sl_call_reply_error(call, &e);
+    }
+    if (call->too_large) return sl_call_reply_too_large(call);
+    return r->answer(call, path + strlen(r->path));
+}

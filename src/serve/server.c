@@ -1,0 +1,255 @@
+#include "serve/server_int.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DEFAULT_BODY_BYTES ((size_t)16 << 20)
+#define CONNECTION_BYTES   ((size_t)32 << 10) /* headers and buffers of one connection */
+#define UNSENT_BYTES                                                                               \
+    (128 << 10) /* a connection inherits it: what the kernel holds for a slow client */
+#define DRAIN_S       2
+#define LAST_EVENTS_S 10
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *url,
+                                  const char *method, const char *version, const char *data,
+                                  size_t *size, void **con_cls) {
+    (void)version;
+    sl_server *s = cls;
+    sl_call *call = *con_cls;
+    if (!call) {
+        call =
+            sl_call_create(s, c, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Request-Id"));
+        if (!call) return MHD_NO;
+        *con_cls = call;
+        const char *length =
+            MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+        unsigned long long n = length ? strtoull(length, NULL, 10) : 0;
+        return n / SL_CALL_DISCARD > s->o.max_body_bytes ? sl_call_reply_too_large(call) : MHD_YES;
+    }
+    if (*size > 0) {
+        bool ok = sl_call_add_body(call, data, *size);
+        *size = 0;
+        return ok ? MHD_YES : MHD_NO;
+    }
+    if (call->phase == SL_CALL_BODY) return sl_server_route(call, url, method);
+    return call->phase == SL_CALL_WAIT ? sl_call_advance(call) : MHD_YES;
+}
+
+static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls,
+                         enum MHD_RequestTerminationCode code) {
+    (void)cls;
+    (void)c;
+    (void)code;
+    sl_call *call = *con_cls;
+    *con_cls = NULL;
+    if (call) sl_call_close(call);
+}
+
+static bool is_loopback(const struct sockaddr *a) {
+    if (a->sa_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
+    return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
+}
+
+static sl_status resolve_host(const char *host, uint16_t port, bool has_key, struct addrinfo **out,
+                              sl_err *err) {
+    char service[8];
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE | AI_NUMERICHOST | AI_NUMERICSERV};
+    snprintf(service, sizeof service, "%u", port);
+    int rc = getaddrinfo(host, service, &hints, out);
+    if (rc != 0)
+        return sl_fail(err, SL_ERR_ARG, "host: \"%s\" is not an address (%s)", host,
+                       gai_strerror(rc));
+    if (has_key || is_loopback((*out)->ai_addr)) return SL_OK;
+    freeaddrinfo(*out);
+    *out = NULL;
+    return sl_fail(err, SL_ERR_ARG,
+                   "host: %s can be reached from other machines; give an API key, or listen on "
+                   "127.0.0.1",
+                   host);
+}
+
+static sl_status read_port(sl_server *s, bool v6, const char *host, sl_err *err) {
+    struct sockaddr_storage a;
+    socklen_t n = sizeof a;
+    char url[128];
+    if (getsockname(s->listen_fd, (struct sockaddr *)&a, &n) != 0)
+        return sl_fail(err, SL_ERR_IO, "getsockname: %s", strerror(errno));
+    s->port =
+        ntohs(v6 ? ((struct sockaddr_in6 *)&a)->sin6_port : ((struct sockaddr_in *)&a)->sin_port);
+    snprintf(url, sizeof url, v6 ? "http://[%s]:%u" : "http://%s:%u", host, s->port);
+    s->url = sl_strdup(url);
+    return s->url ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "server: out of memory");
+}
+
+static sl_status bind_socket(sl_server *s, const char *host, sl_err *err) {
+    const char *address = !strcmp(host, "localhost") ? "127.0.0.1" : host;
+    struct addrinfo *a = NULL;
+    int one = 1, unsent = UNSENT_BYTES;
+    sl_status st = resolve_host(address, s->o.port, s->api_key != NULL, &a, err);
+    if (st != SL_OK) return st;
+    bool v6 = a->ai_family == AF_INET6;
+    s->listen_fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (s->listen_fd < 0 ||
+        setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
+        setsockopt(s->listen_fd, SOL_SOCKET, SO_SNDBUF, &unsent, sizeof unsent) != 0 ||
+        (v6 && setsockopt(s->listen_fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one) != 0) ||
+        bind(s->listen_fd, a->ai_addr, a->ai_addrlen) != 0 || listen(s->listen_fd, 511) != 0)
+        st = sl_fail(err, SL_ERR_IO, "cannot listen on %s port %u: %s", host, s->o.port,
+                     strerror(errno));
+    else
+        st = read_port(s, v6, host, err);
+    freeaddrinfo(a);
+    return st;
+}
+
+static sl_status start_daemon(sl_server *s, sl_err *err) {
+    unsigned threads = s->o.threads;
+    struct MHD_OptionItem pool[] = {{MHD_OPTION_THREAD_POOL_SIZE, (intptr_t)threads, NULL},
+                                    {MHD_OPTION_END, 0, NULL}};
+    if (threads == 1) pool[0].option = MHD_OPTION_END;
+    s->daemon =
+        MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL,
+                         on_request, s, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)s->listen_fd,
+                         MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_CONNECTION_LIMIT,
+                         (unsigned)s->o.max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
+                         (unsigned)s->o.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                         CONNECTION_BYTES, MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
+    if (!s->daemon)
+        return sl_fail(err, SL_ERR_IO,
+                       "the HTTP server does not start (%u threads, %u connections)", threads,
+                       s->o.max_connections);
+    return SL_OK;
+}
+
+static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
+    if (!o->engine || !o->tokenizer || !o->served_model_name || !o->served_model_name[0])
+        return sl_fail(err, SL_ERR_ARG, "server: engine, tokenizer and model name are needed");
+    const sl_model_spec *spec = sl_engine_spec(o->engine);
+    s->o = *o;
+    if (!s->o.context) s->o.context = spec->max_position;
+    if (!s->o.threads) s->o.threads = 2;
+    if (!s->o.max_connections) s->o.max_connections = 512;
+    if (!s->o.idle_timeout_s) s->o.idle_timeout_s = 120;
+    if (!s->o.max_unread_tokens) s->o.max_unread_tokens = 4096;
+    if (!s->o.max_body_bytes) s->o.max_body_bytes = DEFAULT_BODY_BYTES;
+    s->model = sl_strdup(o->served_model_name);
+    if (o->api_key && o->api_key[0]) s->api_key = sl_strdup(o->api_key);
+    if (!s->model || (o->api_key && o->api_key[0] && !s->api_key))
+        return sl_fail(err, SL_ERR_NOMEM, "server: out of memory");
+    s->o.host = NULL;
+    s->o.api_key = s->api_key;
+    s->o.served_model_name = s->model;
+    s->limits = (sl_api_limits){
+        .model = s->model, .vocab = spec->vocab, .context = s->o.context, .gen = o->generation};
+    s->created = sl_wall_s();
+    return SL_OK;
+}
+
+sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err) {
+    sl_server *s = sl_alloc(1, sizeof *s);
+    if (!s) return sl_fail(err, SL_ERR_NOMEM, "server: out of memory");
+    s->listen_fd = s->epoll_fd = s->event_fd = -1;
+    s->refs = 1;
+    sl_status st = sl_metrics_create(&s->metrics, err);
+    if (st != SL_OK) {
+        sl_free(s);
+        return st;
+    }
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&s->lock, NULL);
+    st = copy_opts(o, s, err);
+    if (st == SL_OK) st = bind_socket(s, o->host && o->host[0] ? o->host : "127.0.0.1", err);
+    if (st == SL_OK) st = sl_watch_start(s, err);
+    if (st == SL_OK) st = start_daemon(s, err);
+    if (st != SL_OK) goto out;
+    *out = s;
+    s = NULL;
+out:
+    sl_server_free(s);
+    return st;
+}
+
+void sl_server_unref(sl_server *s) {
+    pthread_mutex_lock(&s->lock);
+    bool last = --s->refs == 0;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    if (!last) return;
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    sl_metrics_free(&s->metrics);
+    if (s->listen_fd >= 0) close(s->listen_fd);
+    if (s->epoll_fd >= 0) close(s->epoll_fd);
+    if (s->event_fd >= 0) close(s->event_fd);
+    sl_free(s->api_key);
+    sl_free(s->model);
+    sl_free(s->url);
+    sl_free(s);
+}
+
+/* Ends every call that has not been told yet. */
+static void abort_calls(sl_server *s) {
+    for (;;) {
+        pthread_mutex_lock(&s->lock);
+        sl_call *call = s->calls;
+        while (call && call->told) call = call->next;
+        if (call) {
+            call->told = true;
+            atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed);
+        }
+        pthread_mutex_unlock(&s->lock);
+        if (!call) return;
+        sl_call_abort_with(call, SL_ABORT_STOPPING);
+        sl_call_unref(call);
+    }
+}
+
+/* Waits until no request is open (idle) or no call is left; gives up after `seconds`. */
+static void wait_until(sl_server *s, bool idle, time_t seconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += seconds;
+    pthread_mutex_lock(&s->lock);
+    while (idle ? s->calls != NULL : s->refs > 1)
+        if (pthread_cond_timedwait(&s->changed, &s->lock, &until) == ETIMEDOUT) break;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void sl_server_free(sl_server *s) {
+    if (!s) return;
+    /* pairs with the load of every new request */
+    atomic_store_explicit(&s->stopping, true, memory_order_release);
+    if (s->daemon) {
+        MHD_quiesce_daemon(s->daemon);
+        abort_calls(s);
+        wait_until(s, true, DRAIN_S);
+        MHD_stop_daemon(s->daemon);
+    }
+    sl_watch_stop(s);
+    wait_until(s, false, LAST_EVENTS_S);
+    sl_server_unref(s); /* a call the engine still holds keeps the rest alive */
+}
+
+uint16_t sl_server_port(const sl_server *s) {
+    return s->port;
+}
+
+const char *sl_server_url(const sl_server *s) {
+    return s->url;
+}

@@ -1,0 +1,45 @@
+/* The OpenAI API over HTTP/1.1, in front of an engine. docs/api.md describes it to its users.
+ *
+ * A few threads of libmicrohttpd serve all connections: a connection that waits for tokens is
+ * suspended, and the engine's callbacks wake it. One more thread watches the sockets of waiting
+ * requests, so that a client who leaves stops its request. Thread: owner for create and free. */
+#ifndef SL_SERVE_SERVER_H
+#define SL_SERVE_SERVER_H
+
+#include "engine/engine.h"
+#include "model/chat.h"
+
+typedef struct sl_server sl_server;
+
+/* Pointers up to `chat` are borrowed until sl_server_free, strings are copied. 0 takes the default.
+ */
+typedef struct sl_server_opts {
+    sl_engine *engine;
+    const sl_tokenizer *tokenizer;
+    const sl_chat *chat; /* NULL: the model has no template, chat requests are refused */
+    const char *host;    /* address or "localhost"; NULL: 127.0.0.1 */
+    uint16_t port;       /* 0: any free one */
+    const char *api_key; /* NULL or "": none, then only a loopback host is accepted */
+    const char *served_model_name;
+    sl_generation_spec generation; /* sampling where a request is silent */
+    uint32_t context;           /* prompt and answer of a request together; default: the model's */
+    uint32_t threads;           /* that serve connections; default 2 */
+    uint32_t max_connections;   /* default 512 */
+    uint32_t idle_timeout_s;    /* of a connection that neither reads nor waits; default 120 */
+    uint32_t max_unread_tokens; /* a stream whose client is further behind is cancelled; 4096 */
+    size_t max_body_bytes;      /* default 16 MiB */
+} sl_server_opts;
+
+/* Listens and serves when it returns. SL_ERR_ARG: a host that is no address, or one beyond this
+ * machine without an api_key; SL_ERR_IO: the address cannot be bound. */
+sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err) SL_MUST_CHECK;
+
+/* Stops listening, ends running requests with a clear error, waits for the engine's last events of
+ * them (at most 10 s), closes all connections. NULL-safe. */
+void sl_server_free(sl_server *s);
+
+uint16_t sl_server_port(const sl_server *s);
+/* "http://HOST:PORT", borrowed until sl_server_free. */
+const char *sl_server_url(const sl_server *s);
+
+#endif

@@ -1,0 +1,141 @@
+/* Inside of the server: one sl_call is one HTTP request from its first line to its last byte.
+ *
+ * Two parties hold a call: libmicrohttpd until the request is completed, and the engine until its
+ * last event. The last to let go frees it. Fields are of the connection's thread unless they stand
+ * under `lock`. Lock order: server, call, metrics. */
+#ifndef SL_SERVE_SERVER_INT_H
+#define SL_SERVE_SERVER_INT_H
+
+#include "serve/metrics.h"
+#include "serve/params.h"
+#include "serve/server.h"
+
+#include <microhttpd.h>
+#include <stdatomic.h>
+
+typedef enum sl_call_phase {
+    SL_CALL_BODY,    /* the request is still arriving */
+    SL_CALL_WAIT,    /* submitted; nothing is answered yet */
+    SL_CALL_STREAM,  /* the answer is under way */
+    SL_CALL_REPLIED, /* the whole answer is queued */
+} sl_call_phase;
+
+/* A body of at most this many times the limit is read to its end, so that its sender hears of 413.
+ */
+#define SL_CALL_DISCARD 4u
+
+/* Why a call ends without the engine's doing. */
+typedef enum sl_call_abort {
+    SL_ABORT_NONE,
+    SL_ABORT_GONE, /* the client closed its end */
+    SL_ABORT_SLOW, /* too many tokens unread */
+    SL_ABORT_NOMEM,
+    SL_ABORT_STOPPING, /* the server is being freed */
+} sl_call_abort;
+
+typedef struct sl_call {
+    sl_server *server;
+    struct sl_call *prev, *next; /* server->calls, under its lock */
+    uint64_t serial;
+    bool told; /* that the server stops; under its lock */
+    atomic_uint refs;
+
+    sl_call_phase phase;
+    char request_id[65]; /* X-Request-Id */
+    sl_jbuf body;
+    bool too_large; /* the body passed the limit and is read without being kept */
+    size_t n_body;
+    const char *allow; /* with 405: what the path takes instead */
+
+    /* a generation */
+    sl_api_params params;
+    sl_ids prompt;
+    char id[48]; /* "chatcmpl-..." */
+    sl_reply_head head;
+    sl_detok detok;
+    sl_stop *stop;
+    sl_ids taken;       /* tokens moved out of `queue`, being decoded */
+    sl_ids shown;       /* tokens for the client: of this chunk, or all when not streamed */
+    sl_jbuf text;       /* decoded and certain: of this chunk, or all when not streamed */
+    sl_jbuf events;     /* server-sent events on their way */
+    size_t events_at;   /* bytes of them already handed over */
+    bool said_role;     /* first chunk written */
+    bool ended;         /* the last event is written */
+    bool counted;       /* its outcome is in the metrics */
+    uint64_t n_tokens;  /* generated and counted in usage */
+    const char *finish; /* "stop", "length" or NULL */
+    uint64_t start_ns;
+    bool fd_watched;
+
+    pthread_mutex_t lock;
+    struct MHD_Connection *connection;
+    int fd;
+    bool suspended, closed;
+    bool submitted; /* engine_id is valid */
+    uint64_t engine_id;
+    bool muted; /* tokens are no longer wanted */
+    sl_ids queue;
+    sl_finish last;
+    sl_api_error error; /* with SL_FINISH_ERROR */
+    sl_call_abort abort;
+    bool marked; /* the engine's callback set `abort`; the watcher acts on it */
+    bool shut;   /* the socket of a slow client is shut down */
+    uint64_t last_token_ns;
+} sl_call;
+
+struct sl_server {
+    sl_server_opts o; /* strings point to the copies below */
+    char *api_key, *model, *url;
+    sl_api_limits limits;
+    sl_metrics metrics;
+    struct MHD_Daemon *daemon;
+    int listen_fd;
+    uint16_t port;
+    uint64_t created; /* seconds since 1970 */
+    atomic_bool stopping;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* calls left the list, or were freed */
+    uint64_t refs;          /* the owner, and every call */
+    sl_call *calls;
+    uint64_t next_serial;
+
+    int epoll_fd, event_fd;
+    pthread_t watcher;
+    atomic_bool watching;
+};
+
+/* call.c: the life of a call */
+sl_call *sl_call_create(sl_server *s, struct MHD_Connection *c, const char *client_id);
+void sl_call_unref(sl_call *call);
+/* Asks the engine to drop it and wakes the connection; the first reason stays, SL_ABORT_NONE acts
+ * on one already set. Thread: any but the engine's. */
+void sl_call_abort_with(sl_call *call, sl_call_abort why);
+/* libmicrohttpd is done with the request. */
+void sl_call_close(sl_call *call);
+/* Queues an answer; takes what is in b. */
+enum MHD_Result sl_call_reply(sl_call *call, unsigned http, const char *content_type, sl_jbuf *b);
+enum MHD_Result sl_call_reply_error(sl_call *call, const sl_api_error *e);
+enum MHD_Result sl_call_reply_too_large(sl_call *call);
+/* Keeps n more bytes of the body; false closes the connection. */
+bool sl_call_add_body(sl_call *call, const char *data, size_t n);
+
+/* generate.c: requests that run on the engine */
+enum MHD_Result sl_call_generate(sl_call *call, sl_api_kind kind);
+/* The connection was woken while it waits for its answer. */
+enum MHD_Result sl_call_advance(sl_call *call);
+
+/* routes.c: every path */
+enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *method);
+
+/* watch.c: the thread that watches sockets */
+sl_status sl_watch_start(sl_server *s, sl_err *err) SL_MUST_CHECK;
+void sl_watch_stop(sl_server *s);
+void sl_watch_add(sl_call *call);
+void sl_watch_remove(sl_call *call);
+void sl_watch_kick(sl_server *s);
+
+/* server.c */
+void sl_server_unref(sl_server *s);
+
+#endif

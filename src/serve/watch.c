@@ -1,0 +1,99 @@
+/* libmicrohttpd does not look at the socket of a suspended connection. This thread does, for every
+ * request that runs on the engine: a client that closes (even only its sending side) ends its
+ * request. It also does what an engine callback may not: cancelling a request whose client reads
+ * too slowly. */
+#include "serve/server_int.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/* A call with a reference, by serial number; NULL when it has left. */
+static sl_call *find_call(sl_server *s, uint64_t serial) {
+    pthread_mutex_lock(&s->lock);
+    sl_call *call = s->calls;
+    while (call && call->serial != serial) call = call->next;
+    if (call) atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed);
+    pthread_mutex_unlock(&s->lock);
+    return call;
+}
+
+/* The same for any call that an engine callback marked and nobody has acted on. */
+static sl_call *find_marked(sl_server *s) {
+    pthread_mutex_lock(&s->lock);
+    sl_call *call = s->calls;
+    for (; call; call = call->next) {
+        pthread_mutex_lock(&call->lock);
+        bool marked = call->marked;
+        call->marked = false;
+        pthread_mutex_unlock(&call->lock);
+        if (marked) break;
+    }
+    if (call) atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed);
+    pthread_mutex_unlock(&s->lock);
+    return call;
+}
+
+static void *watch(void *arg) {
+    sl_server *s = arg;
+    for (;;) {
+        struct epoll_event ev[32];
+        int n = epoll_wait(s->epoll_fd, ev, SL_LEN(ev), -1);
+        if (n < 0 && errno != EINTR) return NULL;
+        for (int i = 0; i < n; i++) {
+            sl_call *call;
+            if (ev[i].data.u64 == 0) {
+                uint64_t count;
+                if (read(s->event_fd, &count, sizeof count) < 0 && errno != EAGAIN) return NULL;
+                if (!atomic_load_explicit(&s->watching, memory_order_acquire)) return NULL;
+                while ((call = find_marked(s))) {
+                    sl_call_abort_with(call, SL_ABORT_NONE);
+                    sl_call_unref(call);
+                }
+            } else if ((call = find_call(s, ev[i].data.u64))) {
+                sl_call_abort_with(call, SL_ABORT_GONE);
+                sl_call_unref(call);
+            }
+        }
+    }
+}
+
+sl_status sl_watch_start(sl_server *s, sl_err *err) {
+    s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    struct epoll_event ev = {.events = EPOLLIN, .data.u64 = 0};
+    if (s->epoll_fd < 0 || s->event_fd < 0 ||
+        epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->event_fd, &ev) != 0)
+        return sl_fail(err, SL_ERR_IO, "server: epoll: %s", strerror(errno));
+    /* pairs with the watcher's load */
+    atomic_store_explicit(&s->watching, true, memory_order_release);
+    int rc = pthread_create(&s->watcher, NULL, watch, s);
+    if (rc == 0) return SL_OK;
+    atomic_store_explicit(&s->watching, false, memory_order_release);
+    return sl_fail(err, SL_ERR_IO, "server: watcher thread: %s", strerror(rc));
+}
+
+void sl_watch_stop(sl_server *s) {
+    if (atomic_exchange_explicit(&s->watching, false, memory_order_acq_rel)) {
+        sl_watch_kick(s);
+        pthread_join(s->watcher, NULL);
+    }
+}
+
+void sl_watch_kick(sl_server *s) {
+    uint64_t one = 1;
+    /* a full counter means the watcher is already due */
+    if (write(s->event_fd, &one, sizeof one) < 0) return;
+}
+
+void sl_watch_add(sl_call *call) {
+    struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLET, .data.u64 = call->serial};
+    /* failing only delays the end of a request whose client left until its next write */
+    call->fd_watched = epoll_ctl(call->server->epoll_fd, EPOLL_CTL_ADD, call->fd, &ev) == 0;
+}
+
+void sl_watch_remove(sl_call *call) {
+    if (call->fd_watched) epoll_ctl(call->server->epoll_fd, EPOLL_CTL_DEL, call->fd, NULL);
+    call->fd_watched = false;
+}
