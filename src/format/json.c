@@ -47,6 +47,16 @@ static sl_status check_depth(const char *name, sl_span text, sl_err *err) {
     return SL_OK;
 }
 
+/* What stands between the last two quotes before the error: the key, when a key is what is wrong.
+ */
+static sl_span last_string(const char *text, size_t n, json_error_t why) {
+    size_t end = why.position > 0 ? SL_MIN((size_t)why.position, n) : 0;
+    while (end > 0 && text[end - 1] != '"') end--;
+    size_t begin = end > 0 ? end - 1 : 0;
+    while (begin > 0 && text[begin - 1] != '"') begin--;
+    return (sl_span){(const uint8_t *)text + begin, end > begin ? end - 1 - begin : 0};
+}
+
 sl_status sl_json_parse(const char *name, sl_span text, sl_json_doc **out, sl_err *err) {
     sl_status st = check_depth(name, text, err);
     if (st != SL_OK) return st;
@@ -62,7 +72,12 @@ sl_status sl_json_parse(const char *name, sl_span text, sl_json_doc **out, sl_er
     if (!doc->root) {
         sl_status code =
             json_error_code(&why) == json_error_out_of_memory ? SL_ERR_NOMEM : SL_ERR_FORMAT;
-        st = sl_fail(err, code, "%s: line %d column %d: %s", name, why.line, why.column, why.text);
+        sl_span key = last_string(bytes, text.len, why);
+        bool twice = json_error_code(&why) == json_error_duplicate_key;
+        st = sl_fail(err, code, "%s: line %d column %d: %s%.*s%s", name, why.line, why.column,
+                     twice ? "duplicate key \"" : why.text,
+                     twice ? (int)SL_MIN(key.len, (size_t)128) : 0, (const char *)key.data,
+                     twice ? "\"" : "");
         goto out;
     }
     *out = doc;
@@ -235,8 +250,11 @@ sl_status sl_json_fail(sl_json v, const char *key, sl_err *err, sl_status code, 
     va_end(ap);
     const char *dot = path[0] && key ? "." : "";
     const char *colon = path[0] || key ? ": " : "";
-    return sl_fail(err, code, "%s: %s%s%.80s%s%s", v.doc->name, path, dot, key ? key : "", colon,
-                   text);
+    sl_fail(err, code, "%s: %s%s%.80s%s%s", v.doc->name, path, dot, key ? key : "", colon, text);
+    /* a key may hold line ends and terminal codes; a report is one plain line */
+    for (char *p = err->msg; *p; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
+    return code;
 }
 
 /* Sets *out to the field when it is there; *there tells. */
@@ -264,8 +282,8 @@ static sl_status wrong_kind(sl_json obj, const char *key, sl_json v, const char 
 
 sl_status sl_json_u64(sl_json obj, const char *key, sl_json_need need, uint64_t min, uint64_t max,
                       uint64_t *out, sl_err *err) {
-    sl_json v;
-    bool there;
+    sl_json v = {0};
+    bool there = false;
     sl_status st = find_field(obj, key, need, &v, &there, err);
     if (st != SL_OK || !there) return st;
     if (sl_json_kind_of(v) != SL_JSON_INT) return wrong_kind(obj, key, v, "an integer", err);
@@ -279,8 +297,8 @@ sl_status sl_json_u64(sl_json obj, const char *key, sl_json_need need, uint64_t 
 
 sl_status sl_json_f64(sl_json obj, const char *key, sl_json_need need, double min, double max,
                       double *out, sl_err *err) {
-    sl_json v;
-    bool there;
+    sl_json v = {0};
+    bool there = false;
     double x;
     sl_status st = find_field(obj, key, need, &v, &there, err);
     if (st != SL_OK || !there) return st;
@@ -292,8 +310,8 @@ sl_status sl_json_f64(sl_json obj, const char *key, sl_json_need need, double mi
 }
 
 sl_status sl_json_bool(sl_json obj, const char *key, sl_json_need need, bool *out, sl_err *err) {
-    sl_json v;
-    bool there;
+    sl_json v = {0};
+    bool there = false;
     sl_status st = find_field(obj, key, need, &v, &there, err);
     if (st != SL_OK || !there) return st;
     if (sl_json_kind_of(v) != SL_JSON_BOOL) return wrong_kind(obj, key, v, "true or false", err);
@@ -303,8 +321,8 @@ sl_status sl_json_bool(sl_json obj, const char *key, sl_json_need need, bool *ou
 
 sl_status sl_json_string(sl_json obj, const char *key, sl_json_need need, const char **out,
                          sl_err *err) {
-    sl_json v;
-    bool there;
+    sl_json v = {0};
+    bool there = false;
     sl_status st = find_field(obj, key, need, &v, &there, err);
     if (st != SL_OK || !there) return st;
     if (sl_json_kind_of(v) != SL_JSON_STRING) return wrong_kind(obj, key, v, "a string", err);
@@ -316,8 +334,8 @@ sl_status sl_json_string(sl_json obj, const char *key, sl_json_need need, const 
 
 static sl_status get_container(sl_json obj, const char *key, sl_json_need need, sl_json_kind kind,
                                sl_json *out, sl_err *err) {
-    sl_json v;
-    bool there;
+    sl_json v = {0};
+    bool there = false;
     sl_status st = find_field(obj, key, need, &v, &there, err);
     if (st != SL_OK || !there) return st;
     if (sl_json_kind_of(v) != kind) return wrong_kind(obj, key, v, kind_names[kind], err);

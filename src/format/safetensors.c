@@ -144,6 +144,10 @@ static sl_status read_tensor(sl_json field, const char *name, uint64_t data_begi
     if (len == 0 || len > SL_ST_MAX_NAME)
         return sl_json_fail(field, NULL, err, SL_ERR_LIMIT,
                             "tensor name of %zu bytes, limit 1 to %d", len, SL_ST_MAX_NAME);
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
+            return sl_json_fail(field, NULL, err, SL_ERR_FORMAT,
+                                "control character at byte %zu of the tensor's name", i);
     sl_status st = sl_json_only(field, keys, SL_LEN(keys), err);
     if (st == SL_OK) st = read_dtype(field, t, err);
     if (st == SL_OK) st = read_shape(field, t, &bytes, err);

@@ -5,8 +5,8 @@
 
 #include <math.h>
 
-/* Below this exponent e^x is 0 in f32. */
-#define SL_EXP_FLOOR (-104.0f)
+/* e^x is 0 in f32 at and below this. */
+#define SL_EXP_FLOOR (-200.0f)
 
 sl_status sl_sampling_check(const sl_sampling *s, sl_err *err) {
     if (!(s->temperature >= 0 && s->temperature <= 100))
@@ -29,13 +29,14 @@ static uint32_t argmax(const float *logits, uint32_t vocab) {
     return best;
 }
 
-/* Probability of each token but for a common factor, at most 1. */
+/* Probabilities at the temperature; a token whose logit is NaN gets none. */
 static void fill_weights(const sl_sampling *s, const float *logits, uint32_t vocab, float top,
                          float *weight) {
     for (uint32_t i = 0; i < vocab; i++) {
         float z = (logits[i] - top) / s->temperature;
-        weight[i] = z > SL_EXP_FLOOR ? sl_expf(z) : 0.0f;
+        weight[i] = z > SL_EXP_FLOOR ? z : SL_EXP_FLOOR;
     }
+    sl_softmax(weight, vocab, weight);
 }
 
 /* a comes before b in the order of candidates: larger logit, ties to the lower id. Logits, not
@@ -46,12 +47,13 @@ static bool before(const float *logits, uint32_t a, uint32_t b) {
     return x != y ? x > y : a < b;
 }
 
+/* Restores a heap whose root is the last of its members in that order. */
 static void sift_down(const float *logits, uint32_t *heap, uint32_t n, uint32_t at) {
     for (;;) {
         uint32_t child = 2 * at + 1;
         if (child >= n) return;
-        if (child + 1 < n && before(logits, heap[child + 1], heap[child])) child++;
-        if (!before(logits, heap[child], heap[at])) return;
+        if (child + 1 < n && before(logits, heap[child], heap[child + 1])) child++;
+        if (!before(logits, heap[at], heap[child])) return;
         uint32_t keep = heap[at];
         heap[at] = heap[child];
         heap[child] = keep;
@@ -59,32 +61,56 @@ static void sift_down(const float *logits, uint32_t *heap, uint32_t n, uint32_t 
     }
 }
 
-/* Takes the first candidates off a heap until top_k or top_p is reached; they end up, in order of
- * rank, at the back of `heap`: rank i at heap[vocab - 1 - i]. *out_mass is their weight. */
+static void make_heap(const float *logits, uint32_t *heap, uint32_t n) {
+    for (uint32_t i = n / 2; i-- > 0;) sift_down(logits, heap, n, i);
+}
+
+static double sum_of(const float *weight, uint32_t n) {
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += weight[i];
+    return sum;
+}
+
+/* The first k tokens in order. Tokens below `floor` are left out. */
+static uint32_t rank_tokens(const float *logits, const float *weight, uint32_t vocab, uint32_t k,
+                            double floor, uint32_t *list) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < vocab; i++) {
+        if (weight[i] < floor) continue;
+        if (n < k) {
+            list[n++] = i;
+            if (n == k) make_heap(logits, list, n);
+        } else if (before(logits, i, list[0])) {
+            list[0] = i;
+            sift_down(logits, list, n, 0);
+        }
+    }
+    if (n < k) make_heap(logits, list, n);
+    for (uint32_t left = n; left > 1; left--) {
+        uint32_t last = list[0];
+        list[0] = list[left - 1];
+        list[left - 1] = last;
+        sift_down(logits, list, left - 1, 0);
+    }
+    return n;
+}
+
+/* Applies top_k, then top_p as a share of what it left. *out_mass is the weight of those kept. */
 static uint32_t take_candidates(const sl_sampling *s, const float *logits, const float *weight,
-                                uint32_t vocab, uint32_t *heap, double *out_mass) {
-    uint32_t k = s->top_k > 0 && s->top_k < vocab ? s->top_k : vocab, kept = 0;
-    double total = 0, mass = 0;
-    for (uint32_t i = 0; i < vocab; i++) heap[i] = i;
-    for (uint32_t i = vocab / 2; i-- > 0;) sift_down(logits, heap, vocab, i);
-    /* top_p is a share of what top_k left: without top_k that sum needs no order */
-    for (uint32_t i = 0; k == vocab && i < vocab; i++) total += weight[i];
-    double goal = k == vocab ? total * (double)s->top_p : INFINITY;
-    while (kept < k && (kept == 0 || mass < goal)) {
-        uint32_t id = heap[0], left = vocab - 1 - kept;
-        heap[0] = heap[left];
-        heap[left] = id;
-        sift_down(logits, heap, left, 0);
-        mass += weight[id];
-        kept++;
+                                uint32_t vocab, uint32_t *list, double *out_mass) {
+    bool top_k = s->top_k > 0 && s->top_k < vocab;
+    double total = 0, mass = 0, floor = 0;
+    if (!top_k) {
+        /* Tokens that top_p keeps are at least this likely: were one less so, it and all behind it,
+         * at most vocab tokens, could not hold the share 1 - top_p that is left before it. */
+        total = sum_of(weight, vocab);
+        floor = (1 - (double)s->top_p) * total / vocab;
     }
-    if (k < vocab && s->top_p < 1) {
-        goal = mass * (double)s->top_p;
-        mass = 0;
-        k = kept;
-        for (kept = 0; kept < k && (kept == 0 || mass < goal); kept++)
-            mass += weight[heap[vocab - 1 - kept]];
-    }
+    uint32_t n = rank_tokens(logits, weight, vocab, top_k ? s->top_k : vocab, floor, list),
+             kept = 0;
+    for (uint32_t i = 0; top_k && i < n; i++) total += weight[list[i]];
+    double goal = s->top_p < 1 ? total * (double)s->top_p : INFINITY;
+    while (kept < n && (kept == 0 || mass < goal)) mass += weight[list[kept++]];
     *out_mass = mass;
     return kept;
 }
@@ -96,18 +122,18 @@ uint32_t sl_sample(const sl_sampling *s, const float *logits, uint32_t vocab, ui
     if (!(s->temperature > 0) || !isfinite(logits[best])) return best;
     size_t level = scratch->used;
     float *weight = sl_arena_take(scratch, vocab, sizeof *weight);
-    uint32_t *heap = sl_arena_take(scratch, vocab, sizeof *heap);
-    SL_ASSERT(weight && heap);
+    uint32_t *list = sl_arena_take(scratch, vocab, sizeof *list);
+    SL_ASSERT(weight && list);
     fill_weights(s, logits, vocab, logits[best], weight);
     double u = sl_rng_uniform(s->seed, s->choice, position), sum = 0, mass = 0;
     bool ranked = s->top_p < 1 || (s->top_k > 0 && s->top_k < vocab);
     uint32_t n = vocab;
     if (ranked)
-        n = take_candidates(s, logits, weight, vocab, heap, &mass);
+        n = take_candidates(s, logits, weight, vocab, list, &mass);
     else
-        for (uint32_t i = 0; i < vocab; i++) mass += weight[i];
+        mass = sum_of(weight, vocab);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t id = ranked ? heap[vocab - 1 - i] : i;
+        uint32_t id = ranked ? list[i] : i;
         if (weight[id] > 0) pick = id;
         sum += weight[id];
         if (sum > u * mass) break;

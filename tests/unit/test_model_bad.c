@@ -59,7 +59,7 @@ static void damaged_headers_are_refused(void **state) {
         {"\"data_offsets\":[4800,4896]", "\"data_offsets\":[99004800,99004896]", SL_ERR_FORMAT,
          "/" ST ": model.norm.weight.data_offsets: end 99004896 is past the data of the file ("},
         {"\"model.norm.weight\":", "\"model.embed_tokens.weight\":", SL_ERR_FORMAT,
-         "/" ST ": line 1 column 112: duplicate object key"},
+         "/" ST ": line 1 column 112: duplicate key \"model.embed_tokens.weight\""},
         {"\"lm_head.weight\":{", "\"model.layers.0.self_attn.q_proj.bias\":{", SL_ERR_FORMAT,
          "/" ST ": tensor \"lm_head.weight\" is missing"},
     };
@@ -92,6 +92,31 @@ static void tensors_nobody_would_use_are_refused(void **state) {
     folder_patch_header(dir, ST, bias, freq);
     if (sl_model_open(dir, &everything, &m, &err) != SL_OK) fail_msg("%s", err.msg);
     sl_model_free(m);
+    folder_remove(dir);
+}
+
+static void tensors_off_their_alignment_are_refused(void **state) {
+    (void)state;
+    char dir[64];
+    size_t n;
+    folder_make(dir, folder_qwen, SL_F32, 1, 1);
+    char *file = folder_read(dir, ST, &n), *odd = calloc(n + 1, 1);
+    uint64_t head = 0;
+    memcpy(&head, file, 8);
+    head++; /* one more space at the end of the header */
+    memcpy(odd, &head, 8);
+    memcpy(odd + 8, file + 8, head - 1);
+    odd[8 + head - 1] = ' ';
+    memcpy(odd + 8 + head, file + 8 + head - 1, n - 8 - (head - 1));
+    folder_write(dir, ST, odd, n + 1);
+    char want[256];
+    snprintf(want, sizeof want,
+             "/" ST ": tensor \"model.embed_tokens.weight\": begins at byte %zu, not a multiple of "
+             "4 (F32)",
+             (size_t)(8 + head));
+    check_refused(dir, "odd", SL_ERR_UNSUPPORTED, want);
+    free(file);
+    free(odd);
     folder_remove(dir);
 }
 
@@ -284,6 +309,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(damaged_headers_are_refused),
         cmocka_unit_test(tensors_nobody_would_use_are_refused),
+        cmocka_unit_test(tensors_off_their_alignment_are_refused),
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(options_that_change_results_are_refused),
         cmocka_unit_test(damaged_indexes_are_refused),

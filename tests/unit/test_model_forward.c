@@ -107,7 +107,10 @@ static void check_folder(const char *config, sl_dtype dtype, uint32_t shards) {
         }
         model_run alone = model_run_make(m, k, NULL, LEN),
                   threaded = model_run_make(m, k, pool, LEN);
+        uint64_t allocations = sl_mem_count();
         float *whole = prefill(&alone, ids, LEN);
+        /* the cache's pages are the test's; the computation itself allocates nothing */
+        assert_int_equal(sl_mem_count() - allocations, sl_kv_pages_for(LEN));
         check_finite(whole, (size_t)LEN * alone.s->vocab);
         check_chunks(&alone, ids, whole);
         check_chunks(&threaded, ids, whole);
@@ -170,11 +173,83 @@ static void a_worker_binds_only_its_stages(void **state) {
     folder_remove(dir);
 }
 
+static uint32_t mapped_files(const char *dir) {
+    char line[1024];
+    uint32_t n = 0;
+    FILE *f = fopen("/proc/self/maps", "r");
+    while (f && fgets(line, sizeof line, f)) n += strstr(line, dir) != NULL;
+    if (f) fclose(f);
+    return n;
+}
+
+/* Only files that hold a needed tensor are mapped. */
+static void a_worker_maps_only_the_files_it_needs(void **state) {
+    (void)state;
+    char dir[64];
+    sl_err err = {0};
+    sl_model *m = NULL;
+    uint8_t hosted[2 * 4] = {[5] = 1}; /* three tensors */
+    const sl_stages one = {.experts = true, .hosted = hosted}, none = {0};
+    folder_make(dir, folder_mixtral, SL_F32, 4, 4);
+    assert_int_equal(sl_model_open(dir, &none, &m, &err), SL_OK);
+    assert_int_equal(mapped_files(dir), 0);
+    sl_model_free(m);
+    assert_int_equal(sl_model_open(dir, &one, &m, &err), SL_OK);
+    assert_in_range(mapped_files(dir), 1, 3);
+    sl_model_free(m);
+    m = open_all(dir);
+    assert_int_equal(mapped_files(dir), 4);
+    sl_model_free(m);
+    assert_int_equal(mapped_files(dir), 0);
+    folder_remove(dir);
+}
+
+static void inspect_adds_up(void **state) {
+    (void)state;
+    char dir[64];
+    sl_err err = {0};
+    sl_model_info info;
+    sl_model_spec spec;
+    folder_make(dir, folder_qwen, SL_BF16, 2, 4);
+    assert_int_equal(sl_model_inspect(dir, &info, &err), SL_OK);
+    assert_int_equal(sl_model_read_spec(dir, &spec, NULL, &err), SL_OK);
+    assert_int_equal(info.n_files, 2);
+    assert_int_equal(info.bytes_expert, 3 * 20 * 24 * 2);
+    assert_int_equal(info.bytes_total, spec.n_params * 2);
+    assert_int_equal(info.bytes_attention + 12 * info.bytes_expert, info.bytes_total);
+    assert_int_equal(info.expert_dtype, SL_BF16);
+    assert_int_equal(spec.n_params - spec.n_params_active, 2 * 3 * 3 * 20 * 24);
+    folder_remove(dir);
+}
+
+static void the_hash_covers_config_and_headers(void **state) {
+    (void)state;
+    char a[64], b[64];
+    sl_err err = {0};
+    sl_model_spec s, t;
+    folder_make(a, folder_qwen, SL_BF16, 2, 4);
+    folder_make(b, folder_qwen, SL_BF16, 2, 9); /* other values, same headers */
+    assert_int_equal(sl_model_read_spec(a, &s, NULL, &err), SL_OK);
+    assert_int_equal(sl_model_read_spec(b, &t, NULL, &err), SL_OK);
+    assert_memory_equal(s.hash, t.hash, sizeof s.hash);
+    folder_patch_header(b, "model-1.safetensors", "{", "{\"__metadata__\":{},");
+    assert_int_equal(sl_model_read_spec(b, &t, NULL, &err), SL_OK);
+    assert_memory_not_equal(s.hash, t.hash, sizeof s.hash);
+    folder_patch_text(a, "config.json", "10000", "20000");
+    assert_int_equal(sl_model_read_spec(a, &t, NULL, &err), SL_OK);
+    assert_memory_not_equal(s.hash, t.hash, sizeof s.hash);
+    folder_remove(a);
+    folder_remove(b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(qwen_bits_do_not_depend_on_batching),
         cmocka_unit_test(mixtral_bits_do_not_depend_on_batching),
         cmocka_unit_test(a_worker_binds_only_its_stages),
+        cmocka_unit_test(a_worker_maps_only_the_files_it_needs),
+        cmocka_unit_test(inspect_adds_up),
+        cmocka_unit_test(the_hash_covers_config_and_headers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

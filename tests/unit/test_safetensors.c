@@ -99,13 +99,15 @@ static void bad_headers_get_one_clear_error(void **state) {
          "x.safetensors: tensor \"b\" begins at offset 4 and overlaps \"a\", which ends at 8"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
          "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
-         8, SL_ERR_FORMAT, "duplicate object key"},
+         8, SL_ERR_FORMAT, "duplicate key \"a\""},
         {"{\"__metadata__\":{\"format\":1}}", 0, SL_ERR_FORMAT,
          "x.safetensors: __metadata__.format: must be a string"},
         {"{\"__metadata__\":[]}", 0, SL_ERR_FORMAT,
          "x.safetensors: __metadata__: must be an object"},
         {"{\"\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, SL_ERR_LIMIT,
          "tensor name of 0 bytes, limit 1 to 512"},
+        {"{\"a\\nb\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, SL_ERR_FORMAT,
+         "x.safetensors: a?b: control character at byte 1 of the tensor's name"},
     };
     for (size_t i = 0; i < SL_LEN(bad); i++) {
         sl_st_header h = {0};

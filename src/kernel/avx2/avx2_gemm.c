@@ -26,6 +26,7 @@ typedef struct block {
     size_t w_stride;  /* bytes between weight rows */
     uint32_t steps;   /* steps to run now */
     uint32_t x_steps; /* steps between the two halves of x */
+    bool fresh;       /* chains start at +0 rather than at acc */
     float *acc;
 } block;
 
@@ -67,7 +68,8 @@ INLINE void run_half(const block *b, const uint32_t R, const uint32_t C, sl_dtyp
     const uint8_t *w = b->w;
     __m256 acc[MAX_R * MAX_C];
 #pragma GCC unroll 16
-    for (uint32_t i = 0; i < R * C; i++) acc[i] = _mm256_load_ps(out + i * 8);
+    for (uint32_t i = 0; i < R * C; i++)
+        acc[i] = b->fresh ? _mm256_setzero_ps() : _mm256_load_ps(out + i * 8);
     for (uint32_t s = 0; s < b->steps; s++) {
         __m256 wv[MAX_C];
         const __m256i mask = load_mask();
@@ -97,7 +99,8 @@ INLINE void run_both(const block *b, const uint32_t R, const uint32_t C, sl_dtyp
     const __m256i mask = load_mask();
     __m256 acc[2 * MAX_R * MAX_C];
 #pragma GCC unroll 16
-    for (uint32_t i = 0; i < 2 * R * C; i++) acc[i] = _mm256_load_ps(b->acc + i * 8);
+    for (uint32_t i = 0; i < 2 * R * C; i++)
+        acc[i] = b->fresh ? _mm256_setzero_ps() : _mm256_load_ps(b->acc + i * 8);
     for (uint32_t s = 0; s < b->steps; s++) {
 #pragma GCC unroll 4
         for (uint32_t c = 0; c < C; c++) {
@@ -206,14 +209,14 @@ INLINE void tile_block(const sl_gemm_tile *t, const float *xp, uint32_t s0, uint
     const size_t row_bytes = (size_t)t->k * bytes;
     const uint8_t *w = (const uint8_t *)t->w + c0 * row_bytes + (size_t)s0 * 16 * bytes;
     _Alignas(32) uint8_t pad[MAX_C * 64];
-    block part = {xp, w, row_bytes, whole, steps, acc};
+    block part = {xp, w, row_bytes, whole, steps, s0 == 0, acc};
     for (;;) { /* a loop, so that the partial step shares the code of the whole ones */
         run_block(&part, R, C, dtype);
         if (part.w == pad || whole == steps) return;
         memset(pad, 0, sizeof pad);
         for (uint32_t c = 0; c < C; c++)
             memcpy(pad + c * 64, w + c * row_bytes + (size_t)whole * 16 * bytes, t->k % 16 * bytes);
-        part = (block){xp + (size_t)whole * R * 8, pad, 64, 1, steps, acc};
+        part = (block){xp + (size_t)whole * R * 8, pad, 64, 1, steps, false, acc};
     }
 }
 
@@ -222,8 +225,7 @@ INLINE void tile_rows(const sl_gemm_tile *t, uint32_t r0, const uint32_t R, cons
                       sl_dtype dtype) {
     _Alignas(64) float xp[KB_STEPS * 16 * MAX_R];
     _Alignas(64) float acc[SL_TILE_COLS * MAX_R * 16];
-    const uint32_t steps = (t->k + 15) / 16, main_cols = t->n_cols / C * C;
-    memset(acc, 0, (size_t)t->n_cols * R * 16 * sizeof(float));
+    const uint32_t steps = SL_MAX(1, (t->k + 15) / 16), main_cols = t->n_cols / C * C;
     for (uint32_t s0 = 0; s0 < steps; s0 += KB_STEPS) {
         uint32_t n = SL_MIN(KB_STEPS, steps - s0);
         pack_x(t->x + r0, t->k, s0, n, R, dtype, xp);

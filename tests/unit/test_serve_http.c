@@ -1,0 +1,483 @@
+/* The server over real sockets, in front of a scripted engine. */
+#include "serve_script.h"
+
+#include "format/json.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#define COMPLETIONS "/v1/completions"
+#define CHAT        "/v1/chat/completions"
+
+static sl_engine *engine;
+static sl_tokenizer *tok;
+static sl_server *server;
+static uint16_t port;
+static int some_chat; /* its address stands for a template */
+
+static void start(const sl_server_opts *change) {
+    sl_err err = {0};
+    sl_server_opts o = change ? *change : (sl_server_opts){0};
+    o.engine = engine;
+    o.tokenizer = tok;
+    o.chat = (const sl_chat *)&some_chat;
+    o.served_model_name = "org/m";
+    o.generation = (sl_generation_spec){.temperature = 0.5f, .top_p = 0.25f, .top_k = 7};
+    sl_status st = sl_server_create(&o, &server, &err);
+    if (st != SL_OK) printf("%s\n", err.msg);
+    assert_int_equal(st, SL_OK);
+    port = sl_server_port(server);
+    assert_true(port > 0);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    engine = script_engine_create();
+    start(NULL);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    sl_server_free(server);
+    server = NULL;
+    script_engine_free(engine);
+    return 0;
+}
+
+static void restart(const sl_server_opts *o) {
+    sl_server_free(server);
+    start(o);
+}
+
+static sl_json_doc *json_of(const char *text, size_t n) {
+    sl_err err = {0};
+    sl_json_doc *doc = NULL;
+    if (sl_json_parse("answer", (sl_span){(const uint8_t *)text, n}, &doc, &err) != SL_OK)
+        printf("%s in %.*s\n", err.msg, (int)n, text);
+    assert_non_null(doc);
+    return doc;
+}
+
+static bool string_at(sl_json obj, const char *key, const char *want) {
+    sl_span s;
+    bool same = sl_json_as_span(sl_json_get(obj, key), &s) && s.len == strlen(want) &&
+                !memcmp(s.data, want, s.len);
+    if (!same && sl_json_as_span(sl_json_get(obj, key), &s))
+        printf("%s: \"%.*s\", not \"%s\"\n", key, (int)s.len, (char *)s.data, want);
+    return same;
+}
+
+static uint64_t number_at(sl_json obj, const char *key) {
+    uint64_t n = UINT64_MAX;
+    sl_json_as_u64(sl_json_get(obj, key), &n);
+    return n;
+}
+
+static void check_error(const char *method, const char *path, const char *headers, const char *body,
+                        int status, const char *param, const char *code) {
+    http_answer a = http_do(port, method, path, headers, body);
+    if (a.status != status) printf("%s %s %s: %d %s\n", method, path, body, a.status, a.body.data);
+    assert_int_equal(a.status, status);
+    sl_json_doc *doc = json_of(a.body.data, a.body.len);
+    sl_json e = sl_json_get(sl_json_root(doc), "error");
+    assert_true(sl_json_kind_of(sl_json_get(e, "message")) == SL_JSON_STRING);
+    assert_true(sl_json_kind_of(sl_json_get(e, "type")) == SL_JSON_STRING);
+    if (param)
+        assert_true(string_at(e, "param", param));
+    else
+        assert_int_equal(sl_json_kind_of(sl_json_get(e, "param")), SL_JSON_NULL);
+    if (code) assert_true(string_at(e, "code", code));
+    assert_non_null(strcasestr(a.head, "X-Request-Id: "));
+    sl_json_doc_free(doc);
+    http_answer_free(&a);
+}
+
+static void whole_answers_have_every_field(void **state) {
+    (void)state;
+    http_answer a = http_do(port, "POST", CHAT, "X-Request-Id: abc-1\r\n",
+                            "{\"model\":\"org/m\",\"messages\":[{\"role\":\"user\",\"content\":"
+                            "[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":"
+                            "\"b\"}]}],\"user\":\"me\",\"n\":1,\"seed\":5}");
+    assert_int_equal(a.status, 200);
+    assert_non_null(strstr(a.head, "X-Request-Id: abc-1\r\n"));
+    sl_json_doc *doc = json_of(a.body.data, a.body.len);
+    sl_json root = sl_json_root(doc), choice = sl_json_at(sl_json_get(root, "choices"), 0);
+    sl_json usage = sl_json_get(root, "usage");
+    assert_true(string_at(root, "object", "chat.completion"));
+    assert_true(string_at(root, "model", "org/m"));
+    assert_true(string_at(sl_json_get(choice, "message"), "content", "Hello, world."));
+    assert_true(string_at(sl_json_get(choice, "message"), "role", "assistant"));
+    assert_true(string_at(choice, "finish_reason", "stop"));
+    assert_int_equal(number_at(usage, "prompt_tokens"), strlen("user: a\nb\nassistant:"));
+    assert_int_equal(number_at(usage, "completion_tokens"), 14);
+    assert_int_equal(number_at(usage, "total_tokens"), 34);
+    assert_true(number_at(root, "created") > 1600000000);
+    sl_json_doc_free(doc);
+    http_answer_free(&a);
+    assert_int_equal(engine->last_sampling.seed, 5);
+    assert_true(engine->last_sampling.temperature == 0.5f);
+    assert_true(engine->last_sampling.top_p == 0.25f);
+    assert_int_equal(engine->last_sampling.top_k, 7);
+    assert_int_equal(engine->last_max_tokens, 100000 - 20);
+
+    a = http_do(port, "POST", COMPLETIONS, NULL,
+                "{\"model\":\"org/m\",\"prompt\":[1,2,256],\"max_tokens\":5,\"temperature\":0,"
+                "\"return_token_ids\":true}");
+    assert_int_equal(a.status, 200);
+    doc = json_of(a.body.data, a.body.len);
+    choice = sl_json_at(sl_json_get(sl_json_root(doc), "choices"), 0);
+    assert_true(string_at(choice, "text", "Hello"));
+    assert_true(string_at(choice, "finish_reason", "length"));
+    assert_int_equal(sl_json_count(sl_json_get(choice, "token_ids")), 5);
+    assert_int_equal(sl_json_count(sl_json_get(choice, "prompt_token_ids")), 3);
+    sl_json_doc_free(doc);
+    http_answer_free(&a);
+    assert_int_equal(engine->last_n_prompt, 3);
+    assert_int_equal(engine->last_prompt[2], 256);
+}
+
+/* Joins the text of all events; checks their framing and that [DONE] or an error comes last. */
+static void read_events(const http_answer *a, sl_jbuf *text, char *finish, char *last) {
+    finish[0] = last[0] = 0;
+    assert_true(a->whole);
+    for (const char *at = a->body.data; *at;) {
+        assert_true(!strncmp(at, "data: ", 6));
+        const char *end = strstr(at, "\n\n");
+        assert_non_null(end);
+        assert_string_not_equal(last, "[DONE]");
+        size_t n = (size_t)(end - at) - 6;
+        if (!strncmp(at + 6, "[DONE]", 6)) {
+            strcpy(last, "[DONE]");
+        } else {
+            sl_json_doc *doc = json_of(at + 6, n);
+            sl_json root = sl_json_root(doc);
+            sl_json choice = sl_json_at(sl_json_get(root, "choices"), 0);
+            sl_span s;
+            snprintf(last, 16, "%s", sl_json_get(root, "error").value ? "error" : "chunk");
+            if (sl_json_get(root, "usage").value && !choice.value) strcpy(last, "usage");
+            if (sl_json_as_span(sl_json_get(choice, "text"), &s) ||
+                sl_json_as_span(sl_json_get(sl_json_get(choice, "delta"), "content"), &s))
+                sl_jbuf_put(text, (const char *)s.data, s.len);
+            if (sl_json_as_span(sl_json_get(choice, "finish_reason"), &s))
+                snprintf(finish, 16, "%.*s", (int)s.len, (char *)s.data);
+            sl_json_doc_free(doc);
+        }
+        at = end + 2;
+    }
+}
+
+static void check_stream(const char *path, const char *body, const char *want, const char *finish,
+                         const char *last) {
+    char got_finish[16], got_last[16];
+    sl_jbuf text = sl_jbuf_init();
+    sl_jbuf_put(&text, "", 0);
+    http_answer a = http_do(port, "POST", path, NULL, body);
+    assert_int_equal(a.status, 200);
+    assert_non_null(strstr(a.head, "Content-Type: text/event-stream\r\n"));
+    read_events(&a, &text, got_finish, got_last);
+    assert_string_equal(text.data, want);
+    assert_string_equal(got_finish, finish);
+    assert_string_equal(got_last, last);
+    sl_jbuf_free(&text);
+    http_answer_free(&a);
+}
+
+#define STREAM_CHAT(rest)                                                                          \
+    "{\"model\":\"org/"                                                                            \
+    "m\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]" rest "}"
+#define STREAM_TEXT(rest) "{\"model\":\"org/m\",\"stream\":true,\"prompt\":\"x\"" rest "}"
+
+static void streams_carry_the_same_text(void **state) {
+    (void)state;
+    SCRIPT_SET(engine, text, "na\xC3\xAFve \xE6\x97\xA5\xE6\x9C\xAC \xF0\x9F\x8C\x8A \"q\"\n");
+    SCRIPT_SET(engine, delay_us, 200);
+    for (uint32_t n = 1; n < 9; n++) {
+        SCRIPT_SET(engine, per_event, n);
+        check_stream(CHAT, STREAM_CHAT(), engine->script.text, "stop", "[DONE]");
+        check_stream(COMPLETIONS,
+                     STREAM_TEXT(",\"max_tokens\":50,\"stream_options\":{\"include_usage\":true}"),
+                     engine->script.text, "stop", "[DONE]");
+        /* cut inside a character: U+FFFD stands for its first byte */
+        check_stream(COMPLETIONS, STREAM_TEXT(",\"max_tokens\":3"), "na\xEF\xBF\xBD", "length",
+                     "[DONE]");
+    }
+}
+
+static void stop_strings_end_an_answer(void **state) {
+    (void)state;
+    SCRIPT_SET(engine, delay_us, 100);
+    for (uint32_t n = 1; n < 4; n++) {
+        SCRIPT_SET(engine, per_event, n);
+        check_stream(COMPLETIONS, STREAM_TEXT(",\"stop\":[\"worx\",\"o, w\"]"), "Hell", "stop",
+                     "[DONE]");
+        check_stream(CHAT, STREAM_CHAT(",\"stop\":\"world!\""), "Hello, world.", "stop", "[DONE]");
+        check_stream(CHAT, STREAM_CHAT(",\"stop\":\"ld.\",\"ignore_eos\":true"), "Hello, wor",
+                     "stop", "[DONE]");
+        check_stream(COMPLETIONS, STREAM_TEXT(",\"stop_token_ids\":[44]"), "Hello", "stop",
+                     "[DONE]");
+        http_answer a = http_do(port, "POST", COMPLETIONS, NULL,
+                                "{\"model\":\"org/m\",\"prompt\":\"x\",\"stop\":[\"wor\"],"
+                                "\"ignore_eos\":true,\"max_tokens\":90000}");
+        sl_json_doc *doc = json_of(a.body.data, a.body.len);
+        sl_json choice = sl_json_at(sl_json_get(sl_json_root(doc), "choices"), 0);
+        assert_true(string_at(choice, "text", "Hello, "));
+        assert_true(string_at(choice, "finish_reason", "stop"));
+        assert_int_equal(number_at(sl_json_get(sl_json_root(doc), "usage"), "completion_tokens"),
+                         10);
+        sl_json_doc_free(doc);
+        http_answer_free(&a);
+        assert_true(script_busy(engine, 0));
+    }
+}
+
+static void wrong_requests_are_named(void **state) {
+    (void)state;
+#define BAD(fields, param)                                                                         \
+    check_error("POST", COMPLETIONS, NULL, "{\"model\":\"org/m\"," fields "}", 400, param, NULL)
+    BAD("\"prompt\":\"x\",\"n\":2", "n");
+    BAD("\"prompt\":\"x\",\"echo\":true", "echo");
+    BAD("\"prompt\":\"x\",\"logprobs\":1", "logprobs");
+    BAD("\"prompt\":\"x\",\"temperature\":3", "temperature");
+    BAD("\"prompt\":\"x\",\"max_tokens\":0", "max_tokens");
+    BAD("\"prompt\":\"x\",\"max_tokens\":1000000", "max_tokens");
+    BAD("\"prompt\":[257]", "prompt");
+    BAD("\"prompt\":\"\"", "prompt");
+    BAD("\"prompt\":[\"a\",\"b\"]", "prompt");
+    BAD("\"max_tokens\":1", "prompt");
+    BAD("\"prompt\":\"x\",\"temprature\":1", "temprature");
+    check_error("POST", COMPLETIONS, NULL, "{\"model\":\"other\",\"prompt\":\"x\"}", 404, "model",
+                "model_not_found");
+    check_error("POST", COMPLETIONS, NULL, "{\"model\":", 400, NULL, NULL);
+    check_error("POST", COMPLETIONS, NULL, "{\"model\":\"org/m\",\"model\":\"b\"}", 400, NULL,
+                NULL);
+    check_error("POST", COMPLETIONS, NULL, NULL, 400, NULL, NULL);
+    check_error("GET", CHAT, NULL, NULL, 405, NULL, "method_not_allowed");
+    check_error("DELETE", "/health", NULL, NULL, 405, NULL, "method_not_allowed");
+    check_error("POST", "/v1/embeddings", NULL, "{}", 404, NULL, "unknown_url");
+    check_error("GET", "/v1/models/none", NULL, NULL, 404, "model", "model_not_found");
+    SCRIPT_SET(engine, refuse, SL_ERR_OVERLOADED);
+    check_error("POST", CHAT, NULL, STREAM_CHAT(), 429, NULL, "overloaded");
+    SCRIPT_SET(engine, refuse, SL_ERR_WORKER_LOST);
+    check_error("POST", CHAT, NULL, STREAM_CHAT(), 503, NULL, "worker_lost");
+    SCRIPT_SET(engine, refuse, SL_ERR_LIMIT);
+    check_error("POST", CHAT, NULL, STREAM_CHAT(), 400, NULL, "context_length_exceeded");
+}
+
+static void big_bodies_are_refused(void **state) {
+    (void)state;
+    restart(&(sl_server_opts){.max_body_bytes = 1000});
+    char body[5000];
+    memset(body, ' ', sizeof body);
+    body[1001] = 0;
+    check_error("POST", COMPLETIONS, NULL, body, 413, NULL, "request_too_large");
+    check_error("POST", COMPLETIONS, "Expect: 100-continue\r\nContent-Length: 99999999999\r\n",
+                NULL, 413, NULL, "request_too_large");
+    body[1001] = ' ';
+    body[999] = 0;
+    check_error("POST", COMPLETIONS, NULL, body, 400, NULL, NULL);
+}
+
+static void keys_are_checked(void **state) {
+    (void)state;
+    restart(&(sl_server_opts){.api_key = "secret"});
+    check_error("GET", "/v1/models", NULL, NULL, 401, NULL, "invalid_api_key");
+    check_error("GET", "/v1/models", "Authorization: Bearer secre\r\n", NULL, 401, NULL, NULL);
+    check_error("GET", "/v1/models", "Authorization: Bearer secretsecret\r\n", NULL, 401, NULL,
+                NULL);
+    check_error("GET", "/v1/models", "Authorization: Bearer \r\n", NULL, 401, NULL, NULL);
+    http_answer a =
+        http_do(port, "GET", "/v1/models/org/m", "Authorization: Bearer secret\r\n", NULL);
+    assert_int_equal(a.status, 200);
+    http_answer_free(&a);
+    a = http_do(port, "GET", "/health", NULL, NULL);
+    assert_int_equal(a.status, 200);
+    http_answer_free(&a);
+}
+
+static void open_hosts_need_a_key(void **state) {
+    (void)state;
+    sl_err err = {0};
+    sl_server *other = NULL;
+    sl_server_opts o = {
+        .engine = engine, .tokenizer = tok, .served_model_name = "m", .host = "0.0.0.0"};
+    assert_int_equal(sl_server_create(&o, &other, &err), SL_ERR_ARG);
+    assert_non_null(strstr(err.msg, "API key"));
+    o.host = "::";
+    assert_int_equal(sl_server_create(&o, &other, &err), SL_ERR_ARG);
+    o.host = "no such host";
+    assert_int_equal(sl_server_create(&o, &other, &err), SL_ERR_ARG);
+    o.host = "localhost";
+    o.port = port;
+    assert_int_equal(sl_server_create(&o, &other, &err), SL_ERR_IO);
+    assert_null(other);
+    o.host = "0.0.0.0";
+    o.port = 0;
+    o.api_key = "k";
+    assert_int_equal(sl_server_create(&o, &other, &err), SL_OK);
+    assert_non_null(strstr(sl_server_url(other), "http://0.0.0.0:"));
+    sl_server_free(other);
+}
+
+static void a_lost_worker_is_told(void **state) {
+    (void)state;
+    SCRIPT_SET(engine, delay_us, 200);
+    SCRIPT_SET(engine, fail_after, 5);
+    check_stream(CHAT, STREAM_CHAT(), "Hello", "", "error");
+    check_error("POST", COMPLETIONS, NULL, "{\"model\":\"org/m\",\"prompt\":\"x\"}", 503, NULL,
+                "worker_lost");
+    SCRIPT_SET(engine, not_serving, true);
+    http_answer a = http_do(port, "GET", "/health", NULL, NULL);
+    assert_int_equal(a.status, 503);
+    http_answer_free(&a);
+}
+
+static void a_client_who_leaves_is_noticed(void **state) {
+    (void)state;
+    for (int silent = 0; silent < 2; silent++)
+        for (int stream = 0; stream < 2; stream++)
+            for (int reset = 0; reset < 2; reset++) {
+                SCRIPT_SET(engine, silent, silent);
+                SCRIPT_SET(engine, delay_us, 1000);
+                uint64_t before = script_cancelled(engine);
+                int fd = http_connect(port);
+                http_request(fd, "POST", CHAT, NULL,
+                             stream ? STREAM_CHAT(",\"ignore_eos\":true")
+                                    : "{\"model\":\"org/m\",\"ignore_eos\":true,\"messages\":"
+                                      "[{\"role\":\"user\",\"content\":\"x\"}]}");
+                assert_true(script_busy(engine, 1));
+                if (!silent) usleep(10000); /* let some of the answer out */
+                struct linger hard = {.l_onoff = reset};
+                setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+                close(fd);
+                assert_true(script_busy(engine, 0));
+                assert_int_equal(script_cancelled(engine), before + 1);
+            }
+}
+
+static void a_slow_reader_is_cut_off(void **state) {
+    (void)state;
+    restart(&(sl_server_opts){.max_unread_tokens = 2000, .context = 100000000});
+    SCRIPT_SET(engine, per_event, 250);
+    SCRIPT_SET(engine, delay_us, 100);
+    int fd = http_connect_with(port, 4096);
+    http_request(fd, "POST", COMPLETIONS, NULL,
+                 STREAM_TEXT(",\"ignore_eos\":true,\"max_tokens\":90000000"));
+    /* nobody reads until the engine has been told to stop */
+    assert_true(script_idle(engine, 1));
+    http_answer a = http_read(fd);
+    assert_int_equal(script_cancelled(engine), 1);
+    assert_int_equal(a.status, 200);
+    assert_false(a.whole);
+    http_answer_free(&a);
+    close(fd);
+}
+
+static void connections_are_kept(void **state) {
+    (void)state;
+    int fd = http_connect(port);
+    for (int i = 0; i < 20; i++) {
+        http_request(fd, "POST", COMPLETIONS, NULL,
+                     i % 2 ? STREAM_TEXT() : "{\"model\":\"org/m\",\"prompt\":\"x\"}");
+        http_answer a = http_read(fd);
+        assert_int_equal(a.status, 200);
+        assert_true(a.whole);
+        assert_non_null(strstr(a.body.data, i % 2 ? "[DONE]" : "Hello, world."));
+        http_answer_free(&a);
+    }
+    close(fd);
+}
+
+static void *one_client(void *arg) {
+    bool stream = arg != NULL;
+    http_answer a = http_do(port, "POST", CHAT, NULL,
+                            stream ? STREAM_CHAT(",\"max_tokens\":200,\"ignore_eos\":true")
+                                   : "{\"model\":\"org/m\",\"max_tokens\":200,\"ignore_eos\":true,"
+                                     "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}");
+    bool ok = a.status == 200 && a.whole && strstr(a.body.data, "\"length\"");
+    http_answer_free(&a);
+    return ok ? one_client : NULL;
+}
+
+static void many_clients_at_once(void **state) {
+    (void)state;
+    enum { N = 32 };
+    pthread_t t[N];
+    SCRIPT_SET(engine, delay_us, 500);
+    for (uintptr_t i = 0; i < N; i++)
+        assert_int_equal(pthread_create(&t[i], NULL, one_client, (void *)(i % 4)), 0);
+    for (int i = 0; i < N; i++) {
+        void *ok = NULL;
+        pthread_join(t[i], &ok);
+        assert_non_null(ok);
+    }
+    assert_true(engine->most_running > N / 4);
+}
+
+static void metrics_are_prometheus_text(void **state) {
+    (void)state;
+    check_stream(COMPLETIONS, STREAM_TEXT(",\"max_tokens\":4"), "Hell", "length", "[DONE]");
+    http_answer a = http_do(port, "GET", "/metrics", NULL, NULL);
+    assert_int_equal(a.status, 200);
+    static const char *const want[] = {
+        "\nsluice:num_requests_running{model_name=\"org/m\"} 0\n",
+        "\nsluice:kv_cache_usage_perc{model_name=\"org/m\"} 0.25\n",
+        "\nsluice:prompt_tokens_total{model_name=\"org/m\"} 1\n",
+        "\nsluice:generation_tokens_total{model_name=\"org/m\"} 4\n",
+        "\nsluice:request_success_total{finished_reason=\"length\",model_name=\"org/m\"} 1\n",
+        "\nsluice:time_to_first_token_seconds_count{model_name=\"org/m\"} 1\n",
+        "\nsluice:inter_token_latency_seconds_count{model_name=\"org/m\"} 3\n",
+        "\nsluice:e2e_request_latency_seconds_bucket{model_name=\"org/m\",le=\"+Inf\"} 1\n",
+        "\nsluice:worker_up{worker=\"0\",role=\"attention\",name=\"a \\\"0\\\"\"} 1\n",
+        "\nsluice:worker_rows_total{worker=\"1\",role=\"expert\",kind=\"expert\"} 56\n",
+        "\nsluice:worker_time_seconds_total{worker=\"1\",role=\"expert\",state=\"sleep\"} 0.5\n",
+    };
+    for (size_t i = 0; i < SL_LEN(want); i++)
+        if (!strstr(a.body.data, want[i])) fail_msg("missing:%s", want[i]);
+    http_answer_free(&a);
+}
+
+static void stopping_ends_every_request(void **state) {
+    (void)state;
+    SCRIPT_SET(engine, delay_us, 1000);
+    int stream = http_connect(port), whole = http_connect(port), idle = http_connect(port);
+    http_request(stream, "POST", CHAT, NULL, STREAM_CHAT(",\"ignore_eos\":true"));
+    http_request(whole, "POST", COMPLETIONS, NULL,
+                 "{\"model\":\"org/m\",\"prompt\":\"x\",\"max_tokens\":90000,\"ignore_eos\":true}");
+    assert_true(script_busy(engine, 2));
+    char first;
+    assert_int_equal(recv(stream, &first, 1, MSG_PEEK), 1);
+    uint64_t before = sl_now_ns();
+    sl_server_free(server);
+    server = NULL;
+    assert_true(sl_now_ns() - before < 2000000000u);
+    http_answer a = http_read(stream), b = http_read(whole);
+    assert_int_equal(a.status, 200);
+    assert_non_null(strstr(a.body.data, "the server is stopping"));
+    assert_int_equal(b.status, 503);
+    http_answer_free(&a);
+    http_answer_free(&b);
+    close(stream);
+    close(whole);
+    close(idle);
+    assert_true(script_busy(engine, 0));
+}
+
+int main(void) {
+    tok = script_tokenizer();
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(whole_answers_have_every_field), TEST(streams_carry_the_same_text),
+        TEST(stop_strings_end_an_answer),     TEST(wrong_requests_are_named),
+        TEST(big_bodies_are_refused),         TEST(keys_are_checked),
+        TEST(open_hosts_need_a_key),          TEST(a_lost_worker_is_told),
+        TEST(a_client_who_leaves_is_noticed), TEST(a_slow_reader_is_cut_off),
+        TEST(connections_are_kept),           TEST(many_clients_at_once),
+        TEST(metrics_are_prometheus_text),    TEST(stopping_ends_every_request),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    sl_tokenizer_free(tok);
+    return failed;
+}
