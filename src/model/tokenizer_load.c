@@ -157,12 +157,14 @@ static sl_status load_merges(sl_tokenizer *tok, sl_json merges, sl_json vocab, s
     return st;
 }
 
-/* A field that must be absent, null, false or empty. */
+/* A field that must be absent, null, false, zero or empty. */
 static sl_status refuse_set(sl_json obj, const char *key, sl_err *err) {
     sl_json v = sl_json_get(obj, key);
     bool b = true;
+    double x;
     sl_span s;
     if (sl_json_kind_of(v) <= SL_JSON_NULL) return SL_OK;
+    if (sl_json_as_f64(v, &x) && x == 0) return SL_OK;
     if (sl_json_kind_of(v) == SL_JSON_BOOL &&
         sl_json_bool(obj, key, SL_JSON_OPTIONAL, &b, NULL) == SL_OK && !b)
         return SL_OK;
