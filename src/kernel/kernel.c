@@ -6,6 +6,7 @@
 /* Below these, waking threads costs more than it saves. */
 #define SL_MIN_PAR_FLOATS (1u << 16)
 #define SL_MIN_PAR_FMAS   (1u << 16)
+#define SL_GEMM_JOBS      256u /* jobs of one parallel loop; a power of two */
 #define SL_CHUNK_FLOATS   (1u << 14)
 #define SL_ROPE_BLOCK     128u
 #define SL_NORM_BLOCK     1024u
@@ -53,31 +54,49 @@ static void run(const sl_exec *ex, bool parallel, size_t n, size_t grain, sl_poo
 
 /* ---- products ---- */
 
+/* How one job is cut: its first tile in the loop and the weight rows of a tile. */
+typedef struct gemm_cut {
+    size_t first;
+    uint32_t cols;
+} gemm_cut;
+
 typedef struct gemm_ctx {
     const sl_kernels *k;
     const sl_gemm_job *jobs;
     const sl_mat *const *up; /* NULL: a plain product */
-    uint32_t n_jobs;
+    uint32_t n_jobs;         /* at most SL_GEMM_JOBS */
+    gemm_cut cut[SL_GEMM_JOBS + 1];
 } gemm_ctx;
 
-/* Weight rows per tile: about 256 KiB of them, so that they stay in L2 between rows of activations.
+/* Weight rows per tile: about 256 KiB of them, so that they stay in L2 between rows of activations,
+ * at most `cap`, a multiple of 12 for the register tiles, and all tiles of a matrix nearly alike.
  */
-static uint32_t tile_cols(const sl_mat *w) {
+static uint32_t tile_cols(const sl_mat *w, uint32_t cap) {
     uint64_t row_bytes = (uint64_t)w->k * sl_dtype_bytes(w->dtype);
-    uint64_t cols = (256u << 10) / SL_MAX(row_bytes, 1) / 12 * 12;
-    return (uint32_t)SL_MAX(12, SL_MIN(cols, SL_TILE_COLS));
+    uint32_t most = (uint32_t)SL_MIN((256u << 10) / SL_MAX(row_bytes, 1) / 12 * 12, cap);
+    most = SL_MAX(most, 12);
+    uint32_t tiles = (w->n + most - 1) / most;
+    return tiles ? ((w->n + tiles - 1) / tiles + 11) / 12 * 12 : most;
 }
 
-static size_t job_tiles(const sl_gemm_job *j) {
-    uint32_t cols = tile_cols(j->w);
-    size_t across = (j->w->n + cols - 1) / cols;
-    return across * ((j->n_rows + SL_TILE_ROWS - 1) / SL_TILE_ROWS);
+/* Cuts all jobs; returns the number of tiles. */
+static size_t gemm_cut_jobs(gemm_ctx *g, uint32_t cap) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < g->n_jobs; i++) {
+        const sl_gemm_job *j = &g->jobs[i];
+        uint32_t cols = tile_cols(j->w, cap);
+        g->cut[i] = (gemm_cut){.first = n, .cols = cols};
+        size_t across = ((size_t)j->w->n + cols - 1) / cols;
+        n += across * ((j->n_rows + SL_TILE_ROWS - 1) / SL_TILE_ROWS);
+    }
+    g->cut[g->n_jobs].first = n;
+    return n;
 }
 
 /* Tile t of a job; column tiles vary slowest, so neighbours share weights. */
 static void gemm_job_tile(const gemm_ctx *g, uint32_t job, size_t t) {
     const sl_gemm_job *j = &g->jobs[job];
-    uint32_t cols = tile_cols(j->w), down = (j->n_rows + SL_TILE_ROWS - 1) / SL_TILE_ROWS;
+    uint32_t cols = g->cut[job].cols, down = (j->n_rows + SL_TILE_ROWS - 1) / SL_TILE_ROWS;
     uint32_t c0 = (uint32_t)(t / down) * cols, r0 = (uint32_t)(t % down) * SL_TILE_ROWS;
     const float *x[SL_TILE_ROWS];
     float up[SL_TILE_ROWS * SL_TILE_COLS];
@@ -108,38 +127,50 @@ static void gemm_job_tile(const gemm_ctx *g, uint32_t job, size_t t) {
 static void gemm_tiles(void *ctx, uint32_t lane, size_t begin, size_t end) {
     (void)lane;
     const gemm_ctx *g = ctx;
-    size_t first = 0; /* tile number where job i starts */
-    for (uint32_t i = 0; i < g->n_jobs && first < end; i++) {
-        size_t n = job_tiles(&g->jobs[i]);
-        for (size_t t = SL_MAX(begin, first); t < SL_MIN(end, first + n); t++)
-            gemm_job_tile(g, i, t - first);
-        first += n;
+    uint32_t job = 0;
+    for (uint32_t step = SL_GEMM_JOBS; step;
+         step /= 2) /* last job that starts at or before begin */
+        if (job + step < g->n_jobs && g->cut[job + step].first <= begin) job += step;
+    for (size_t t = begin; t < end; t++) {
+        while (t >= g->cut[job + 1].first) job++;
+        gemm_job_tile(g, job, t - g->cut[job].first);
     }
 }
 
 static void gemm_run(const sl_exec *ex, gemm_ctx *g) {
-    size_t n = 0;
     uint64_t fmas = 0;
-    for (uint32_t i = 0; i < g->n_jobs; i++) {
-        const sl_gemm_job *j = &g->jobs[i];
-        n += job_tiles(j);
-        fmas += (uint64_t)j->n_rows * j->w->n * j->w->k;
+    for (uint32_t i = 0; i < g->n_jobs; i++)
+        fmas += (uint64_t)g->jobs[i].n_rows * g->jobs[i].w->n * g->jobs[i].w->k;
+    bool parallel = ex->pool && fmas >= SL_MIN_PAR_FMAS;
+    size_t want = parallel ? 4 * (size_t)sl_pool_threads(ex->pool) : 1;
+    uint32_t cap = SL_TILE_COLS;
+    size_t n = gemm_cut_jobs(g, cap);
+    while (n < want && cap > 24) n = gemm_cut_jobs(g, cap /= 2);
+    run(ex, parallel, n, 1, gemm_tiles, g);
+}
+
+/* Any number of jobs, SL_GEMM_JOBS a loop. */
+static void gemm_all(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *const *up,
+                     uint32_t n_jobs) {
+    gemm_ctx g = {.k = ex->k};
+    for (uint32_t i = 0; i < n_jobs; i += g.n_jobs) {
+        g.jobs = jobs + i;
+        g.up = up ? up + i : NULL;
+        g.n_jobs = SL_MIN(SL_GEMM_JOBS, n_jobs - i);
+        gemm_run(ex, &g);
     }
-    run(ex, fmas >= SL_MIN_PAR_FMAS, n, 1, gemm_tiles, g);
 }
 
 void sl_gemm(const sl_exec *ex, const sl_gemm_job *jobs, uint32_t n_jobs) {
-    gemm_ctx g = {.k = ex->k, .jobs = jobs, .n_jobs = n_jobs};
-    gemm_run(ex, &g);
+    gemm_all(ex, jobs, NULL, n_jobs);
 }
 
 void sl_gemm_swiglu(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *const *up,
                     uint32_t n_jobs) {
-    gemm_ctx g = {.k = ex->k, .jobs = jobs, .up = up, .n_jobs = n_jobs};
     for (uint32_t i = 0; i < n_jobs; i++)
         SL_ASSERT(up[i]->n == jobs[i].w->n && up[i]->k == jobs[i].w->k &&
                   up[i]->dtype == jobs[i].w->dtype);
-    gemm_run(ex, &g);
+    gemm_all(ex, jobs, up, n_jobs);
 }
 
 /* ---- norms ---- */

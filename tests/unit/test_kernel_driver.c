@@ -138,6 +138,28 @@ static void a_row_alone_equals_the_row_in_a_batch(void **state) {
     sl_free(x), sl_free(y);
 }
 
+/* More jobs than one loop takes, many of them empty. */
+static void any_number_of_jobs(void **state) {
+    (void)state;
+    enum { M = 600, K = 40, N = 30 };
+    static sl_gemm_job job[M];
+    static float y[M * N], want[M * N];
+    float *x = kt_floats(M * K);
+    void *base;
+    sl_mat w = {kt_weights(SL_BF16, N * K, false, &base), N, K, SL_BF16};
+    for (uint32_t i = 0; i < M; i++)
+        job[i] = (sl_gemm_job){&w, x + i * K, NULL, i % 3 == 1, K, N, y + i * N};
+    for (uint32_t i = 1; i < M; i += 3)
+        for (uint32_t c = 0; c < N; c++)
+            want[i * N + c] = dot_rule(x + i * K, w.data, SL_BF16, c * K, K);
+    EACH_EXEC(ex) {
+        memset(y, 0, sizeof y);
+        sl_gemm(&ex, job, M);
+        kt_same("many jobs", y, want, M * N);
+    }
+    sl_free(x), sl_free(base);
+}
+
 /* ---- attention ---- */
 
 typedef struct attn_case {
@@ -350,6 +372,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grouped_products_follow_the_rule),
         cmocka_unit_test(a_row_alone_equals_the_row_in_a_batch),
+        cmocka_unit_test(any_number_of_jobs),
         cmocka_unit_test(attention_is_softmax_whole_or_in_chunks),
         cmocka_unit_test(norm_and_rope_do_not_depend_on_threads),
         cmocka_unit_test(vectors_do_not_depend_on_threads),
