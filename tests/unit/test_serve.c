@@ -1,0 +1,353 @@
+/* The parts of the server that are pure: JSON text, stop strings, request bodies, event framing. */
+#include "base/mem.h"
+#include "base/rng.h"
+#include "serve/params.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+static sl_span span_of(const char *s) {
+    return (sl_span){(const uint8_t *)s, strlen(s)};
+}
+
+static void strings_are_always_valid_json(void **state) {
+    (void)state;
+    static const struct {
+        const char *in;
+        size_t n;
+        const char *want;
+    } cases[] = {
+        {"plain", 5, "\"plain\""},
+        {"a\"b\\c\n\t\r\x01\x7f", 10, "\"a\\\"b\\\\c\\n\\t\\r\\u0001\\u007f\""},
+        {"\0", 1, "\"\\u0000\""},
+        {"\xE6\x97\xA5\xF0\x9F\x8C\x8A", 7, "\"\xE6\x97\xA5\xF0\x9F\x8C\x8A\""},
+        {"\xE6\x97", 2, "\"\xEF\xBF\xBD\xEF\xBF\xBD\""},
+        {"\xC0\xAF", 2, "\"\xEF\xBF\xBD\xEF\xBF\xBD\""},                 /* overlong */
+        {"\xED\xA0\x80", 3, "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\""}, /* surrogate */
+        {"\xF4\x90\x80\x80", 4, "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\""},
+        {"", 0, "\"\""},
+    };
+    for (size_t i = 0; i < SL_LEN(cases); i++) {
+        sl_jbuf b = sl_jbuf_init();
+        sl_jbuf_string(&b, cases[i].in, cases[i].n);
+        assert_true(b.ok);
+        assert_string_equal(b.data, cases[i].want);
+        sl_jbuf_free(&b);
+    }
+    sl_jbuf b = sl_jbuf_init();
+    sl_jbuf_cstring(&b, NULL);
+    sl_jbuf_ids(&b, (uint32_t[]){0, 4294967295u}, 2);
+    sl_jbuf_ids(&b, NULL, 0);
+    assert_string_equal(b.data, "null[0,4294967295][]");
+    sl_jbuf_free(&b);
+}
+
+static void a_failed_allocation_is_remembered(void **state) {
+    (void)state;
+    sl_jbuf b = sl_jbuf_init();
+    sl_jbuf_put(&b, "x", 1);
+    sl_mem_fail_at(1);
+    for (int i = 0; i < 1000; i++) sl_jbuf_fmt(&b, "%d", i);
+    sl_mem_fail_at(0);
+    assert_false(b.ok);
+    assert_true(b.len < b.cap);
+    sl_jbuf_free(&b);
+    sl_err err = {0};
+    sl_stop *stop = NULL;
+    sl_span strings[2] = {span_of("ab"), span_of("c")};
+    for (uint64_t nth = 1; nth <= 5; nth++) {
+        sl_mem_fail_at(nth);
+        assert_int_equal(sl_stop_create(strings, 2, &stop, &err), SL_ERR_NOMEM);
+        sl_mem_fail_at(0);
+        assert_null(stop);
+    }
+}
+
+/* What must be released: the text before the match that ends first, the longest of those. */
+static bool stop_naive(const char *text, const char *const *strings, size_t n, char *out) {
+    size_t len = strlen(text);
+    for (size_t end = 1; end <= len; end++) {
+        size_t longest = 0;
+        for (size_t i = 0; i < n; i++) {
+            size_t m = strlen(strings[i]);
+            if (m <= end && !memcmp(text + end - m, strings[i], m)) longest = SL_MAX(longest, m);
+        }
+        if (longest) {
+            memcpy(out, text, end - longest);
+            out[end - longest] = 0;
+            return true;
+        }
+    }
+    strcpy(out, text);
+    return false;
+}
+
+/* Whether `tail` is a proper prefix of a stop string. */
+static bool could_begin(const char *tail, size_t n, const char *const *strings, size_t n_strings) {
+    for (size_t i = 0; i < n_strings; i++)
+        if (n < strlen(strings[i]) && !memcmp(tail, strings[i], n)) return true;
+    return false;
+}
+
+static void stops_do_not_depend_on_cuts(void **state) {
+    (void)state;
+    uint64_t rng = 20240607;
+    for (int round = 0; round < 20000; round++) {
+        char text[41] = "", want[41], word[SL_STOP_MAX_STRINGS][8];
+        const char *strings[SL_STOP_MAX_STRINGS];
+        sl_span spans[SL_STOP_MAX_STRINGS];
+        size_t n = sl_rng_below(&rng, SL_STOP_MAX_STRINGS + 1), len = sl_rng_below(&rng, 41);
+        unsigned letters = 2 + (unsigned)sl_rng_below(&rng, 2);
+        for (size_t i = 0; i < len; i++) text[i] = (char)('a' + sl_rng_below(&rng, letters));
+        for (size_t i = 0; i < n; i++) {
+            size_t m = 1 + sl_rng_below(&rng, 6);
+            for (size_t j = 0; j < m; j++) word[i][j] = (char)('a' + sl_rng_below(&rng, letters));
+            word[i][m] = 0;
+            strings[i] = word[i];
+            spans[i] = span_of(word[i]);
+        }
+        sl_err err = {0};
+        sl_stop *stop = NULL;
+        sl_jbuf out = sl_jbuf_init();
+        bool matched = false, expect = stop_naive(text, strings, n, want);
+        sl_jbuf_put(&out, "", 0);
+        assert_int_equal(sl_stop_create(spans, n, &stop, &err), SL_OK);
+        for (size_t at = 0; at < len;) {
+            size_t cut = sl_rng_below(&rng, 5);
+            cut = SL_MIN(len - at, cut);
+            matched = sl_stop_feed(stop, text + at, cut, &out);
+            at += cut;
+            /* released at once unless it may begin a stop string */
+            if (!matched && out.len < at)
+                assert_true(could_begin(text + out.len, at - out.len, strings, n));
+        }
+        sl_stop_flush(stop, &out);
+        if (matched != expect || strcmp(out.data, want))
+            fail_msg("round %d: %s -> %s, not %s", round, text, out.data, want);
+        sl_stop_free(stop);
+        sl_jbuf_free(&out);
+    }
+}
+
+static void stop_strings_have_limits(void **state) {
+    (void)state;
+    char longest[SL_STOP_MAX_BYTES + 2];
+    memset(longest, 'x', sizeof longest);
+    longest[SL_STOP_MAX_BYTES + 1] = 0;
+    sl_err err = {0};
+    sl_stop *stop = NULL;
+    sl_span five[5] = {span_of("a"), span_of("b"), span_of("c"), span_of("d"), span_of("e")};
+    sl_span too_long = span_of(longest), empty = span_of("");
+    assert_int_equal(sl_stop_create(five, 5, &stop, &err), SL_ERR_LIMIT);
+    assert_int_equal(sl_stop_create(&too_long, 1, &stop, &err), SL_ERR_LIMIT);
+    assert_int_equal(sl_stop_create(&empty, 1, &stop, &err), SL_ERR_ARG);
+    too_long.len = SL_STOP_MAX_BYTES;
+    assert_int_equal(sl_stop_create(&too_long, 1, &stop, &err), SL_OK);
+    sl_jbuf out = sl_jbuf_init();
+    assert_false(sl_stop_feed(stop, longest, SL_STOP_MAX_BYTES - 1, &out));
+    assert_int_equal(out.len, 0);
+    assert_true(sl_stop_feed(stop, "x", 1, &out));
+    sl_stop_free(stop);
+    sl_jbuf_free(&out);
+}
+
+static const sl_api_limits limits = {.model = "m",
+                                     .vocab = 100,
+                                     .context = 50,
+                                     .gen = {.temperature = NAN, .top_p = NAN, .top_k = -1}};
+
+static sl_status parse(sl_api_kind kind, const char *body, sl_api_params *p, sl_api_error *e) {
+    *p = (sl_api_params){0};
+    *e = (sl_api_error){0};
+    return sl_api_params_parse(kind, span_of(body), &limits, p, e);
+}
+
+#define PROMPT  "\"model\":\"m\",\"prompt\":\"x\","
+#define MESSAGE "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+
+static void bad_fields_are_named(void **state) {
+    (void)state;
+    static const struct {
+        sl_api_kind kind;
+        const char *body, *param, *msg;
+    } cases[] = {
+        {SL_API_COMPLETION, "[]", "", "not a JSON object"},
+        {SL_API_COMPLETION, "{", "", "line 1"},
+        {SL_API_COMPLETION, "{}", "model", "missing"},
+        {SL_API_COMPLETION, "{\"model\":7}", "model", "an integer (7)"},
+        {SL_API_COMPLETION, "{" PROMPT "\"n\":2}", "n", "only 1"},
+        {SL_API_COMPLETION, "{" PROMPT "\"n\":\"1\"}", "n", "only 1"},
+        {SL_API_COMPLETION, "{" PROMPT "\"best_of\":3}", "best_of", "only 1"},
+        {SL_API_COMPLETION, "{" PROMPT "\"logprobs\":0}", "logprobs", "not supported"},
+        {SL_API_COMPLETION, "{" PROMPT "\"suffix\":\"s\"}", "suffix", "not supported"},
+        {SL_API_COMPLETION, "{" PROMPT "\"echo\":true}", "echo", "only false"},
+        {SL_API_COMPLETION, "{" PROMPT "\"frequency_penalty\":0.1}", "frequency_penalty", "only 0"},
+        {SL_API_COMPLETION, "{" PROMPT "\"logit_bias\":{\"5\":1}}", "logit_bias", "not supported"},
+        {SL_API_COMPLETION, "{" PROMPT "\"messages\":[]}", "messages", "unknown field"},
+        {SL_API_COMPLETION, "{" PROMPT "\"temperature\":-1}", "temperature", "outside"},
+        {SL_API_COMPLETION, "{" PROMPT "\"temperature\":\"hot\"}", "temperature", "a string"},
+        {SL_API_COMPLETION, "{" PROMPT "\"top_p\":0}", "top_p", "above 0"},
+        {SL_API_COMPLETION, "{" PROMPT "\"top_k\":-2}", "top_k", "-2"},
+        {SL_API_COMPLETION, "{" PROMPT "\"seed\":1.5}", "seed", "1.5"},
+        {SL_API_COMPLETION, "{" PROMPT "\"max_tokens\":0}", "max_tokens", "outside"},
+        {SL_API_COMPLETION, "{" PROMPT "\"stream\":1}", "stream", "an integer"},
+        {SL_API_COMPLETION, "{" PROMPT "\"stream_options\":{}}", "stream_options", "only with"},
+        {SL_API_COMPLETION, "{" PROMPT "\"stop\":\"\"}", "stop", "0 bytes"},
+        {SL_API_COMPLETION, "{" PROMPT "\"stop\":[\"a\",1]}", "stop", "stop[1]"},
+        {SL_API_COMPLETION, "{" PROMPT "\"stop\":[\"a\",\"b\",\"c\",\"d\",\"e\"]}", "stop",
+         "limit 4"},
+        {SL_API_COMPLETION, "{" PROMPT "\"stop_token_ids\":[100]}", "stop_token_ids", "below 100"},
+        {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":[1,-1]}", "prompt", "prompt[1]"},
+        {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":[]}", "prompt", "neither"},
+        {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":{}}", "prompt", "neither"},
+        {SL_API_CHAT, "{" MESSAGE "\"logprobs\":true}", "logprobs", "only false"},
+        {SL_API_CHAT, "{" MESSAGE "\"tools\":[{}]}", "tools", "not supported"},
+        {SL_API_CHAT, "{" MESSAGE "\"tool_choice\":\"required\"}", "tool_choice", "not supported"},
+        {SL_API_CHAT, "{" MESSAGE "\"response_format\":{\"type\":\"json_object\"}}",
+         "response_format", "text"},
+        {SL_API_CHAT, "{" MESSAGE "\"modalities\":[\"audio\"]}", "modalities", "text"},
+        {SL_API_CHAT, "{\"model\":\"m\",\"messages\":[]}", "messages", "0, allowed are 1"},
+        {SL_API_CHAT, "{\"model\":\"m\",\"messages\":[7]}", "messages", "messages[0]"},
+        {SL_API_CHAT, "{\"model\":\"m\",\"messages\":[{\"content\":\"x\"}]}", "messages", "role"},
+        {SL_API_CHAT, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\"}]}", "messages",
+         "content"},
+        {SL_API_CHAT,
+         "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}"
+         "]}",
+         "messages", "content[0]"},
+        {SL_API_CHAT,
+         "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"tool_calls\":[1]}]"
+         "}",
+         "messages", "tool_calls"},
+    };
+    for (size_t i = 0; i < SL_LEN(cases); i++) {
+        sl_api_params p;
+        sl_api_error e;
+        sl_status st = parse(cases[i].kind, cases[i].body, &p, &e);
+        if (st == SL_OK || e.http != 400 || strcmp(e.param, cases[i].param) ||
+            !strstr(e.msg, cases[i].msg) || strcmp(e.type, "invalid_request_error"))
+            fail_msg("%s: %d %u %s: %s", cases[i].body, st, e.http, e.param, e.msg);
+    }
+}
+
+static void good_fields_are_read(void **state) {
+    (void)state;
+    sl_api_params p;
+    sl_api_error e;
+    assert_int_equal(parse(SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":\"x\"}", &p, &e), SL_OK);
+    assert_true(p.sampling.temperature == 1.0f && p.sampling.top_p == 1.0f && !p.sampling.top_k);
+    assert_true(!p.stream && !p.has_seed && !p.max_tokens && !p.n_stop && !p.ignore_eos);
+    assert_int_equal(p.prompt.len, 1);
+    sl_api_params_free(&p);
+
+    assert_int_equal(
+        parse(SL_API_COMPLETION,
+              "{\"model\":\"m\",\"prompt\":[[1,99]],\"temperature\":0,\"top_p\":0.5,\"top_k\":-1,"
+              "\"seed\":9,\"max_tokens\":3,\"stream\":true,\"stream_options\":{\"include_usage\":"
+              "true},\"stop\":[\"a\",\"bc\"],\"stop_token_ids\":[3,4],\"ignore_eos\":true,"
+              "\"user\":\"u\",\"n\":1,\"presence_penalty\":0,\"repetition_penalty\":1.0,"
+              "\"logit_bias\":{},\"logprobs\":null,\"echo\":false,\"metadata\":{\"a\":1}}",
+              &p, &e),
+        SL_OK);
+    assert_int_equal(p.ids.len, 2);
+    assert_int_equal(p.ids.data[1], 99);
+    assert_true(p.sampling.temperature == 0 && p.sampling.top_p == 0.5f && !p.sampling.top_k);
+    assert_true(p.has_seed && p.sampling.seed == 9 && p.max_tokens == 3);
+    assert_true(p.stream && p.include_usage && p.ignore_eos);
+    assert_int_equal(p.n_stop, 2);
+    assert_int_equal(p.stop[1].len, 2);
+    assert_int_equal(p.n_stop_ids, 2);
+    sl_api_params_free(&p);
+
+    assert_int_equal(
+        parse(
+            SL_API_CHAT,
+            "{\"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"s\",\"name\":"
+            "\"n\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":"
+            "\"text\",\"text\":\"\"}]}],\"max_completion_tokens\":4,\"max_tokens\":9,\"tools\":[],"
+            "\"tool_choice\":\"auto\",\"response_format\":{\"type\":\"text\"},"
+            "\"parallel_tool_calls\":true,\"modalities\":[\"text\"],\"logprobs\":false}",
+            &p, &e),
+        SL_OK);
+    assert_int_equal(p.n_messages, 2);
+    assert_int_equal(p.messages[1].content.len, 2);
+    assert_memory_equal(p.messages[1].content.data, "a\n", 2);
+    assert_int_equal(p.max_tokens, 4);
+    sl_api_params_free(&p);
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    for (uint64_t nth = 1; nth < 12; nth++) {
+        sl_api_params p;
+        sl_api_error e;
+        sl_mem_fail_at(nth);
+        sl_status st = parse(SL_API_CHAT,
+                             "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":"
+                             "[{\"type\":\"text\",\"text\":\"a\"}]}]}",
+                             &p, &e);
+        sl_mem_fail_at(0);
+        if (st != SL_OK) assert_int_equal(e.http, 500);
+        sl_api_params_free(&p);
+    }
+}
+
+static void events_are_framed(void **state) {
+    (void)state;
+    sl_reply_head chat = {.kind = SL_API_CHAT, .id = "c-1", .model = "m", .created = 5};
+    sl_reply_head text = {
+        .kind = SL_API_COMPLETION, .id = "t-1", .model = "m", .created = 5, .with_usage = true};
+    sl_jbuf b = sl_jbuf_init();
+    sl_reply_event_role(&b, &chat, NULL);
+    sl_reply_event_text(&b, &chat, span_of("h\ni"), NULL, NULL);
+    sl_reply_event_text(&b, &chat, span_of(""), "stop", NULL);
+    sl_reply_event_done(&b);
+    assert_string_equal(
+        b.data,
+        "data: {\"id\":\"c-1\",\"object\":\"chat.completion.chunk\",\"created\":5,\"model\":\"m\","
+        "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
+        "\"logprobs\":null,\"finish_reason\":null}]}\n\n"
+        "data: {\"id\":\"c-1\",\"object\":\"chat.completion.chunk\",\"created\":5,\"model\":\"m\","
+        "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"h\\ni\"},"
+        "\"logprobs\":null,\"finish_reason\":null}]}\n\n"
+        "data: {\"id\":\"c-1\",\"object\":\"chat.completion.chunk\",\"created\":5,\"model\":\"m\","
+        "\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\"}]}\n\n"
+        "data: [DONE]\n\n");
+    sl_jbuf_clear(&b);
+    uint32_t ids[2] = {4, 5};
+    sl_reply_event_text(&b, &text, span_of("x"), "length", &(sl_reply_ids){ids, 1, ids, 2});
+    sl_reply_event_usage(&b, &text, (sl_reply_usage){3, 4});
+    sl_api_error e;
+    sl_api_error_of(&e, SL_ERR_WORKER_LOST, NULL, "gone");
+    sl_reply_event_error(&b, &e);
+    assert_string_equal(
+        b.data,
+        "data: {\"id\":\"t-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\","
+        "\"choices\":[{\"index\":0,\"text\":\"x\",\"logprobs\":null,\"finish_reason\":\"length\","
+        "\"prompt_token_ids\":[4],\"token_ids\":[4,5]}],\"usage\":null}\n\n"
+        "data: {\"id\":\"t-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\","
+        "\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4,"
+        "\"total_tokens\":7}}\n\n"
+        "data: {\"error\":{\"message\":\"gone\",\"type\":\"server_error\",\"param\":null,"
+        "\"code\":\"worker_lost\"}}\n\n");
+    sl_jbuf_free(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(strings_are_always_valid_json),
+        cmocka_unit_test(a_failed_allocation_is_remembered),
+        cmocka_unit_test(stops_do_not_depend_on_cuts),
+        cmocka_unit_test(stop_strings_have_limits),
+        cmocka_unit_test(bad_fields_are_named),
+        cmocka_unit_test(good_fields_are_read),
+        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(events_are_framed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
