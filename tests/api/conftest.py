@@ -1,0 +1,104 @@
+"""Starts the real server on fixtures of tests/golden. SLUICE_BIN names another binary than
+build/sluice; SLUICE_SERVE_ARGS adds arguments, e.g. "--attention 1 --experts 2"."""
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import time
+
+import httpx
+import openai
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice"))
+GOLDEN = ROOT / "tests" / "golden"
+BAD_LOG = re.compile(r"Sanitizer|runtime error|assertion", re.I)
+KEY = "test-key"
+
+
+class Server:
+    def __init__(self, fixture, args, log):
+        self.fixture = fixture
+        self.model = fixture
+        self.golden = json.loads((GOLDEN / fixture / "golden.json").read_text())
+        self.config = json.loads((GOLDEN / fixture / "config.json").read_text())
+        self.log = log
+        command = [str(BINARY), "serve", str(GOLDEN / fixture), "--port", "0", *args,
+                   *shlex.split(os.environ.get("SLUICE_SERVE_ARGS", ""))]
+        self.process = subprocess.Popen(command, stdout=log.open("w"), stderr=subprocess.STDOUT)
+        self.url = self.wait_for_url()
+
+    def wait_for_url(self):
+        for _ in range(1200):
+            found = re.search(r"listening on (http://\S+)", self.log.read_text())
+            if found:
+                return found.group(1)
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        self.process.kill()
+        raise RuntimeError(f"server did not start: {self.log.read_text()}")
+
+    def stop(self):
+        self.process.terminate()
+        code = self.process.wait(30)
+        text = self.log.read_text()
+        assert not BAD_LOG.search(text), text
+        assert code == 0, f"exit code {code}: {text}"
+
+    def client(self, **options):
+        options.setdefault("api_key", KEY)
+        options.setdefault("max_retries", 0)
+        return openai.OpenAI(base_url=self.url + "/v1", timeout=60, **options)
+
+    def get(self, path, **options):
+        return httpx.get(self.url + path, timeout=30, **options)
+
+    def metric(self, name, **labels):
+        """Sum of the samples of a name that carry these labels."""
+        total = 0.0
+        for line in self.get("/metrics").text.splitlines():
+            found = re.fullmatch(r"(sluice:\w+)(?:\{(.*)\})? (\S+)", line)
+            if found and found.group(1) == "sluice:" + name:
+                if all(f'{k}="{v}"' in (found.group(2) or "") for k, v in labels.items()):
+                    total += float(found.group(3))
+        return total
+
+    def wait_idle(self, seconds=10):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.metric("num_requests_running") + self.metric("num_requests_waiting") == 0:
+                return True
+            time.sleep(0.02)
+        return False
+
+
+def start(tmp_path_factory, fixture, args):
+    if not BINARY.exists():
+        pytest.skip(f"{BINARY} is not built")
+    return Server(fixture, args, tmp_path_factory.mktemp("serve") / "log.txt")
+
+
+@pytest.fixture(scope="session", params=[("qwen3moe-tiny", []),
+                                         ("mixtral-tiny", ["--attention", "1", "--experts", "2"])],
+                ids=["one process", "1+2 workers"])
+def server(request, tmp_path_factory):
+    running = start(tmp_path_factory, *request.param)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def locked_server(tmp_path_factory):
+    running = start(tmp_path_factory, "qwen3moe-tiny",
+                    ["--api-key", KEY, "--served-model-name", "org/other name"])
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def client(server):
+    return server.client()
