@@ -359,9 +359,9 @@ static void a_client_who_leaves_is_noticed(void **state) {
 
 static void a_slow_reader_is_cut_off(void **state) {
     (void)state;
-    restart(&(sl_server_opts){.max_unread_tokens = 2000, .context = 100000000});
+    restart(&(sl_server_opts){.max_unread_tokens = 50000, .context = 100000000});
     SCRIPT_SET(engine, per_event, 250);
-    SCRIPT_SET(engine, delay_us, 100);
+    SCRIPT_SET(engine, delay_us, 500);
     int fd = http_connect_with(port, 4096);
     http_request(fd, "POST", COMPLETIONS, NULL,
                  STREAM_TEXT(",\"ignore_eos\":true,\"max_tokens\":90000000"));
