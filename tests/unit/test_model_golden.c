@@ -15,7 +15,7 @@
 #define MAX_ROWS 2048u
 
 static const char root[] = SL_SOURCE_DIR "/tests/golden";
-static const char *const fixtures[] = {"qwen3moe-tiny", "mixtral-tiny"};
+static const char *const fixtures[] = {"qwen3moe-tiny", "mixtral-tiny", "qwen3moe-sparse"};
 
 typedef struct golden_case {
     const char *name;
@@ -199,7 +199,9 @@ static void two_exchanged_experts_change_the_ids(void **state) {
         const sl_model_spec *s = sl_model_spec_of(g.m);
         sl_json swap = sl_json_get(sl_json_root(g.doc), "swap_test");
         sl_json pair = sl_json_get(swap, "experts");
-        uint64_t layer = 0, a = 0, b = 0;
+        uint64_t layer = 0, a = 0, b = 0, within = 0;
+        uint32_t changed = 0;
+        assert_true(sl_json_as_u64(sl_json_get(swap, "within"), &within) && within <= 32);
         assert_true(sl_json_as_u64(sl_json_get(swap, "layer"), &layer) && layer < s->n_layers);
         assert_true(sl_json_as_u64(sl_json_at(pair, 0), &a) && a < s->n_experts);
         assert_true(sl_json_as_u64(sl_json_at(pair, 1), &b) && b < s->n_experts);
@@ -210,11 +212,14 @@ static void two_exchanged_experts_change_the_ids(void **state) {
         for (size_t i = 0; i < sl_json_count(g.cases); i++) {
             golden_case *c = case_open(&g, i);
             uint32_t same = greedy_agreement(g.m, c);
-            uint64_t want = UINT64_MAX;
+            uint64_t want = UINT64_MAX; /* null in the fixture: this case does not change */
             sl_json first = sl_json_get(sl_json_get(swap, "first_difference"), c->name);
-            assert_true(sl_json_as_u64(first, &want) && same == want && same < 32);
+            bool changes = sl_json_as_u64(first, &want);
+            assert_true(changes ? same == want && same < within : same >= within);
+            changed += changes;
             case_close(c);
         }
+        assert_true(changed > 0);
         golden_close(&g);
     }
 }
