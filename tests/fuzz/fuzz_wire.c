@@ -1,0 +1,119 @@
+/* Every decoder of src/net/wire.h and the handshake's hello. Input: selector, 72 header bytes,
+ * payload. What decodes is read to its last byte, so that a view outside the payload is found. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "net/net_int.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static volatile uint64_t sink;
+
+static void read_all(const void *p, size_t n) {
+    const uint8_t *b = p;
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++) sum += b[i];
+    sink += sum;
+}
+
+static void dispatch(const sl_wire_header *h, sl_span in, const sl_model_spec *m,
+                     sl_wire_format f) {
+    sl_wire_dispatch d;
+    sl_err err;
+    if (sl_wire_dispatch_decode(h, in, m, f, &d, &err) != SL_OK || in.len == 0) return;
+    read_all(d.set, 4 * (size_t)d.n_set);
+    read_all(d.tag, 8 * (size_t)d.rows);
+    read_all(d.data, (size_t)d.rows * m->d_model * sl_wire_format_bytes(f));
+    for (uint32_t r = 0; r < d.rows; r++) {
+        SL_ASSERT(d.first[r] < d.first[r + 1]);
+        for (uint32_t i = d.first[r]; i < d.first[r + 1]; i++) {
+            SL_ASSERT(d.expert[i] < m->n_experts && d.position[i] < m->top_k);
+            sink += (uint64_t)(d.gate[i] > 0);
+        }
+    }
+    SL_ASSERT(d.first[d.rows] == d.n_entries);
+}
+
+static void returned(const sl_wire_header *h, sl_span in, const sl_model_spec *m,
+                     sl_wire_format f) {
+    sl_wire_return d;
+    sl_err err;
+    if (sl_wire_return_decode(h, in, m, f, &d, &err) != SL_OK || in.len == 0) return;
+    read_all(d.set, 4 * (size_t)d.n_set);
+    read_all(d.tag, 8 * (size_t)d.rows);
+    read_all(d.data, (size_t)d.rows * m->d_model * sl_wire_format_bytes(f));
+    for (uint32_t r = 0; r < d.rows; r++) SL_ASSERT(d.mask[r] != 0);
+}
+
+static void submit(sl_span in) {
+    sl_wire_submit s;
+    sl_err err;
+    if (sl_wire_submit_decode(in, &s, &err) != SL_OK) return;
+    read_all(s.tokens, 4 * (size_t)s.n_tokens);
+    read_all(s.pages, 4 * (size_t)s.n_pages);
+    read_all(s.stop, 4 * (size_t)s.n_stop);
+    /* What decodes encodes to the same bytes. */
+    uint8_t *again = malloc(sl_wire_submit_bytes(&s));
+    SL_ASSERT(again && sl_wire_submit_bytes(&s) == in.len);
+    sl_wire_submit_encode(&s, again);
+    SL_ASSERT(memcmp(again, in.data, in.len) == 0);
+    free(again);
+}
+
+static void records(const sl_wire_header *h, sl_span in, unsigned what) {
+    const sl_wire_token *tokens;
+    const sl_wire_pair *pairs;
+    const uint32_t *set;
+    const float *logits;
+    uint32_t n, worker;
+    uint64_t request, position;
+    sl_err err;
+    if (what == 0 && sl_wire_tokens_decode(h, in, &tokens, &err) == SL_OK)
+        read_all(tokens, h->rows * sizeof *tokens);
+    if (what == 1 && sl_wire_pairs_decode(h, in, &pairs, &err) == SL_OK)
+        read_all(pairs, h->rows * sizeof *pairs);
+    if (what == 2 && sl_wire_set_decode(in, &set, &n, &err) == SL_OK) read_all(set, 4 * (size_t)n);
+    if (what == 3 && sl_wire_worker_decode(in, &worker, &err) == SL_OK) sink += worker;
+    if (what == 4 && sl_wire_logits_decode(h, in, 7, &request, &position, &logits, &err) == SL_OK)
+        read_all(logits, h->rows * 7 * sizeof *logits);
+}
+
+static void hello(sl_span in) {
+    sl_hello h;
+    sl_err err;
+    uint8_t again[SL_HELLO_BYTES];
+    if (in.len != SL_HELLO_BYTES || sl_hello_decode(in.data, &h, &err) != SL_OK) return;
+    sl_hello_encode(&h, again);
+    SL_ASSERT(memcmp(again, in.data, sizeof again) == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    sl_wire_header h = {0};
+    sl_err err;
+    if (size < 1 + SL_WIRE_HEADER_BYTES) return 0;
+    unsigned what = data[0] % 9;
+    sl_wire_format f = data[0] & 0x80 ? SL_WIRE_BF16 : SL_WIRE_F32;
+    sl_model_spec m = {.d_model = 3, .n_experts = 8, .top_k = data[0] & 0x40 ? 64 : 4};
+    sl_span head = {data + 1, SL_WIRE_HEADER_BYTES};
+    if (sl_wire_header_decode(head, &h, &err) != SL_OK) return 0;
+    uint8_t again[SL_WIRE_HEADER_BYTES];
+    sl_wire_header_encode(&h, again);
+    SL_ASSERT(memcmp(again, head.data, sizeof again) == 0);
+    size_t n = size - 1 - SL_WIRE_HEADER_BYTES;
+    uint8_t *payload = NULL;
+    if (n && posix_memalign((void **)&payload, 64, n) != 0) return 0;
+    if (n) memcpy(payload, head.data + SL_WIRE_HEADER_BYTES, n);
+    sl_span in = {payload, n};
+    if (what == 0)
+        dispatch(&h, in, &m, f);
+    else if (what == 1)
+        returned(&h, in, &m, f);
+    else if (what == 2)
+        submit(in);
+    else if (what == 3)
+        hello(in);
+    else
+        records(&h, in, what - 4);
+    free(payload);
+    return 0;
+}
