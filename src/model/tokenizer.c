@@ -113,11 +113,6 @@ static size_t strip_right(sl_span text, size_t at) {
     return at;
 }
 
-static sl_status encode_plain(encode_run *r, const stretch *s);
-
-/* Added tokens that match normalized text; between them, plain text. */
-static sl_status encode_normalized(encode_run *r, const stretch *s);
-
 /* Cuts the added tokens of lex out of s, left to right, longest first, and hands what lies between
  * them to `between`. */
 static sl_status cut_added(encode_run *r, const sl_tok_lexicon *lex, const stretch *s,
@@ -155,6 +150,7 @@ static sl_status encode_plain(encode_run *r, const stretch *s) {
     return sl_tok_split_run(r->tok, &r->work, 0, s->text, r->out, r->err);
 }
 
+/* Added tokens that match normalized text; between them, plain text. */
 static sl_status encode_normalized(encode_run *r, const stretch *s) {
     bool changed = false;
     stretch n = *s;
