@@ -46,7 +46,10 @@ def golden_of(fixture):
 
 
 def fixtures():
-    return sorted(path.parent for path in GOLDEN.glob("*/golden.json"))
+    """Folders of tests/golden that hold a checkpoint and its goldens."""
+    return sorted(
+        p.parent for p in GOLDEN.glob("*/golden.json") if (p.parent / "config.json").exists()
+    )
 
 
 def sluice_logits(sluice, fixture, ids, extra=()):
