@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STEP_US  50000u
+#define CHECK_US 50000u /* between looks at children */
 #define STATS_US 500000u
 
 /* ---- the end of requests ---- */
@@ -418,11 +418,14 @@ static void publish_stats(sl_engine *e) {
 void sl_coord_step(sl_engine *e) {
     sl_net_progress(e->net);
     if (!e->planned && e->n_joined == e->plan.n_workers) send_plans(e);
-    uint32_t ended = sl_spawn_check(e);
-    if (ended != UINT32_MAX && !e->stopping)
-        lose(e, ended, e->spawned[ended].err.msg[0] ? e->spawned[ended].err.msg : "it left");
     admit(e);
     uint64_t now = sl_now_ns() / 1000;
+    if (now >= e->next_check_us) {
+        e->next_check_us = now + CHECK_US;
+        uint32_t ended = sl_spawn_check(e);
+        if (ended != UINT32_MAX && !e->stopping)
+            lose(e, ended, e->spawned[ended].err.msg[0] ? e->spawned[ended].err.msg : "it left");
+    }
     if (now >= e->next_stats_us) {
         e->next_stats_us = now + STATS_US;
         ask_stats(e);

@@ -110,7 +110,7 @@ struct sl_engine {
     bool serving, stopping;
     char lost[160]; /* why it does not serve */
     sl_ledger ledger;
-    uint64_t next_stats_us;
+    uint64_t next_stats_us, next_check_us;
 
     pthread_t thread;
     bool has_thread;

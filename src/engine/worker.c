@@ -137,25 +137,30 @@ sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *p
 
 /* ---- the plan ---- */
 
-static sl_status connect_experts(sl_worker *w, sl_err *err) {
-    for (uint32_t i = 0; i < w->n_expert_workers; i++) {
-        uint32_t id = w->expert_worker[i];
-        if (id == w->id || w->peer[id].conn) continue;
-        /* Of two colocated workers the lower id connects, the other accepts. */
-        bool mutual = (w->plan.worker[id].roles & SL_ROLE_ATTENTION) && (w->roles & SL_ROLE_EXPERT);
-        if (mutual && id < w->id) continue;
+/* Whether worker `a` opens the connection to `b`: attention workers to experts (of two colocated ones
+ * the lower id), expert workers to the sequencer, which tells them who died. */
+static bool dials(const sl_worker *w, uint32_t a, uint32_t b) {
+    uint32_t ra = w->plan.worker[a].roles, rb = w->plan.worker[b].roles;
+    bool a_needs_b = (ra & SL_ROLE_ATTENTION) && (rb & SL_ROLE_EXPERT);
+    bool b_needs_a = (rb & SL_ROLE_ATTENTION) && (ra & SL_ROLE_EXPERT);
+    if (a == b) return false;
+    if (a_needs_b) return !b_needs_a || a < b;
+    return !b_needs_a && (ra & SL_ROLE_EXPERT) && b == w->expert_worker[0];
+}
+
+static sl_status connect_peers(sl_worker *w, sl_err *err) {
+    for (uint32_t id = 0; id < w->plan.n_workers; id++) {
+        if (!dials(w, w->id, id)) continue;
         sl_status st = sl_net_connect(w->net, w->plan.worker[id].address, &w->peer[id],
                                       &w->peer[id].conn, err);
-        if (st != SL_OK) return sl_err_prefix(err, "expert worker %u", id);
+        if (st != SL_OK) return sl_err_prefix(err, "worker %u", id);
     }
     return SL_OK;
 }
 
 static bool peers_open(const sl_worker *w) {
-    bool attention = (w->roles & SL_ROLE_ATTENTION) != 0;
-    for (uint32_t i = 0; attention && i < w->n_expert_workers; i++) {
-        uint32_t id = w->expert_worker[i];
-        if (id != w->id && !w->peer[id].open) return false;
+    for (uint32_t id = 0; id < w->plan.n_workers; id++) {
+        if ((dials(w, w->id, id) || dials(w, id, w->id)) && !w->peer[id].open) return false;
     }
     return true;
 }
@@ -244,7 +249,7 @@ static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
         if (trace[0]) st = sl_trace_open(trace, 0, &w->trace, err);
     }
     if (st == SL_OK) sl_trace_name(w->trace, w->id, w->hello.name);
-    if (st == SL_OK && w->attn) st = connect_experts(w, err);
+    if (st == SL_OK) st = connect_peers(w, err);
     sl_json_doc_free(doc);
     return st;
 }

@@ -95,8 +95,9 @@ static void announce_dead(sl_xprt *x, uint32_t member) {
         sl_wr wr = sl_wr_of(b->data, 4);
         sl_wr_u32(&wr, member);
         sl_wire_header h = {.kind = SL_MSG_MEMBER_DEAD};
-        sl_status st = sl_worker_send(w, w->expert_worker[i], h, b);
-        (void)st;
+        if (sl_worker_send(w, w->expert_worker[i], h, b) != SL_OK)
+            sl_log(SL_LOG_WARN, "expert", "worker %u cannot be told that %u died",
+                   w->expert_worker[i], member);
     }
 }
 
