@@ -1,0 +1,77 @@
+#!/bin/sh
+# Checks membership.pml with spin. Without an argument: the configurations that take seconds, every
+# planted bug (must be found) and every situation that must be reachable. --full adds the large ones
+# (about an hour, 6 GB). Prints one line a run: states, depth, seconds. Exit 77: spin is missing.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+command -v spin >/dev/null || { echo "SKIP: spin is not installed"; exit 77; }
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+failed=0
+opt=-O0 # compiling takes longer than checking here
+
+# check WANT NAME "model options" "checker options" "run options": WANT is pass (all states
+# seen, no error), found (an error) or partial (no error until stopped)
+check() {
+    want=$1 name=$2 t0=$(date +%s)
+    mkdir "$work/run" && cd "$work/run" || exit 1
+    if ! spin $3 -a "$here/membership.pml" >log 2>&1 || ! "${CC:-cc}" $opt -w -o pan $4 pan.c >>log 2>&1; then
+        echo "FAIL $name: does not build"; cat log; failed=1
+    else
+        ./pan -q $5 >log 2>&1
+        errors=$(sed -n 's/.*errors: \([0-9]*\).*/\1/p' log)
+        depth=$(sed -n 's/.*depth reached \([0-9]*\).*/\1/p' log)
+        states=$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' log)
+        why=$(sed -n 's/^pan:1: \(.*\)/\1/p' log | tr -s ' ' | cut -c1-100)
+        verdict=ok
+        grep -Eq 'max search depth too small|out of memory|pan: reached -DMEMLIM' log && verdict=FAIL
+        case $want in
+        found) [ "${errors:-0}" -gt 0 ] || verdict=FAIL ;;
+        *) [ "${errors:-1}" -eq 0 ] || verdict=FAIL
+           [ $want = pass ] && grep -q 'Search not completed' log && verdict=FAIL ;;
+        esac
+        [ $verdict = ok ] || { failed=1; cat log; }
+        printf '%-4s %-34s %10s states %5s deep %5s s  %s\n' $verdict "$name" "$states" "$depth" \
+            $(($(date +%s) - t0)) "$why"
+    fi
+    cd "$work" && rm -rf run
+}
+
+safety="-DSAFETY -DCOLLAPSE"
+run="-m200000 -w20"
+dims() { echo "-DNA=$1 -DNE=$2 -DNL=$3 -DLAYERS=$4 -DROUNDS=$5 -DDEATHS=$6"; }
+# the dimensions as printed: attention x expert workers x lanes, layers, rounds, deaths
+all() { check pass "$1x$2x$3 l$4 r$5 d$6" "$(dims "$@")" "$safety" "$run"; }
+
+all 2 2 1 2 4 2
+all 2 2 1 1 3 2
+all 2 3 1 2 2 1
+all 3 2 1 2 3 0
+all 3 2 1 2 2 1
+all 2 2 2 2 2 0
+check pass "2x2x1 l2 r3 d2 no_lost_join" "$(dims 2 2 1 2 3 2) -DLTL" -DCOLLAPSE "$run -a"
+for bug in OMIT_JOINER NO_ANNOUNCE EARLY SLEEP JOIN_NOW KEEP_DEAD FORGET_DEAD NO_WAIT; do
+    check found "bug $bug" "$(dims 2 2 1 2 4 2) -DBUG_$bug" "$safety" "$run"
+done
+check found "bug SLEEP no_lost_join" "$(dims 2 2 1 2 2 0) -DLTL -DBUG_SLEEP" -DCOLLAPSE "$run -a"
+for cover in REOPEN OVERLAP SKIP DEAD_FIRST; do
+    check found "reached $cover" "$(dims 2 2 1 2 3 2) -DCOVER_$cover" "$safety" "$run"
+done
+
+if [ "${1:-}" = --full ]; then
+    run="-m2000000 -w26"
+    opt=-O2
+    all 2 2 1 1 4 2
+    all 2 3 1 2 3 2
+    all 3 2 1 2 3 1
+    all 3 2 1 2 2 3
+    all 3 2 1 1 2 3
+    all 2 2 2 2 3 0
+    check pass "3x2x1 l2 r2 d1 no_lost_join" "$(dims 3 2 1 2 2 1) -DLTL" -DCOLLAPSE "$run -a"
+    # No proof: stopped by the clock. Bitstate keeps a hash of 2^34 bits instead of the states.
+    check partial "2x2x2 l2 r2 d2, 20 min" "$(dims 2 2 2 2 2 2)" "$safety" "$run -Q20"
+    check partial "3x2x2 l2 r3 d3 bitstate, 10 min" "$(dims 3 2 2 2 3 3)" "-DSAFETY -DBITSTATE" \
+        "-m1000000 -w34 -Q10"
+fi
+exit $failed
