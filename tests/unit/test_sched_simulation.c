@@ -2,7 +2,7 @@
  * delivered in random order, with joins, leaves, deaths (also in the middle of a send), late
  * announcements, slow expert work and lost expert workers. The same properties as in
  * tests/model/membership.pml are checked, on the code itself. An argument
- * replays one seed. */
+ * replays that seed. */
 #include "sched/membership.h"
 
 #include "base/rng.h"
