@@ -194,18 +194,6 @@ static sl_engine *script_engine_create(void) {
     return e;
 }
 
-static void script_engine_free(sl_engine *e) {
-    pthread_mutex_lock(&e->lock);
-    SL_ASSERT(e->requests == NULL);
-    e->stop = true;
-    pthread_cond_signal(&e->wake);
-    pthread_mutex_unlock(&e->lock);
-    pthread_join(e->thread, NULL);
-    pthread_mutex_destroy(&e->lock);
-    pthread_cond_destroy(&e->wake);
-    sl_free(e);
-}
-
 /* Waits until the nth request has come and none runs any more; false after 10 s. */
 static bool script_idle(sl_engine *e, uint64_t nth) {
     for (int i = 0; i < 10000; i++) {
@@ -216,6 +204,18 @@ static bool script_idle(sl_engine *e, uint64_t nth) {
         usleep(1000);
     }
     return false;
+}
+
+static void script_engine_free(sl_engine *e) {
+    SL_ASSERT(script_idle(e, 0));
+    pthread_mutex_lock(&e->lock);
+    e->stop = true;
+    pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&e->lock);
+    pthread_join(e->thread, NULL);
+    pthread_mutex_destroy(&e->lock);
+    pthread_cond_destroy(&e->wake);
+    sl_free(e);
 }
 
 /* Waits until n requests run; false after 10 s. */
