@@ -255,6 +255,7 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
     sl_member_worker *w = &e->worker[id];
     if (w->dead) return;
     w->dead = true;
+    if (w->conn) sl_net_close(e->net, w->conn, SL_ERR_WORKER_LOST, why);
     w->conn = NULL;
     uint32_t roles = e->plan.worker[id].roles;
     const char *role = roles & SL_ROLE_EXPERT ? "expert" : "attention";
@@ -281,7 +282,9 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     sl_engine *e = ctx;
     sl_member_worker *w = sl_conn_user(c);
     (void)why;
-    if (!w || w->conn != c || e->stopping) return;
+    if (!w || w->conn != c) return;
+    w->conn = NULL;
+    if (e->stopping) return;
     uint32_t id = (uint32_t)(w - e->worker);
     /* The process often has a better reason than its broken connection. */
     if (sl_spawn_check(e) == id && e->spawned[id].err.msg[0]) text = e->spawned[id].err.msg;

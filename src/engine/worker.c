@@ -79,7 +79,11 @@ static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *er
 static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
                             sl_err *err) {
     sl_worker *w = ctx;
-    sl_status st = inbox_push(w, (sl_inbox_item){.conn = c, .h = *h, .payload = payload}, err);
+    const sl_worker_peer *p = sl_conn_user(c);
+    sl_inbox_item item = {
+        .conn = c, .from_coordinator = c == w->coordinator, .h = *h, .payload = payload};
+    if (p) item.h.src = (uint32_t)(p - w->peer); /* who is authenticated, not what is claimed */
+    sl_status st = inbox_push(w, item, err);
     if (st != SL_OK) sl_net_buf_give(w->net, payload);
     return st;
 }
@@ -88,7 +92,13 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     sl_worker *w = ctx;
     sl_log(SL_LOG_INFO, "worker", "connection to %s ended: %s (%s)", sl_conn_hello(c)->name, text,
            sl_status_text(why));
+    /* What it said before still counts, but the connection itself is about to be freed. */
+    for (size_t i = 0; i < w->inbox_len; i++) {
+        sl_inbox_item *it = &w->inbox[(w->inbox_head + i) % w->inbox_cap];
+        if (it->conn == c) it->conn = NULL;
+    }
     if (c == w->coordinator) {
+        w->coordinator = NULL;
         w->stop = true;
         w->stop_status = why == SL_OK ? SL_ERR_PEER_DOWN : why;
         sl_fail(&w->stop_err, w->stop_status, "coordinator %s: %s", w->opts->coordinator, text);
@@ -351,7 +361,7 @@ static void handle(sl_worker *w, sl_inbox_item *it) {
     sl_span span = it->payload ? (sl_span){it->payload->data, it->payload->len} : (sl_span){0};
     if (it->down) {
         st = handle_down(w, it->h.src, it->left, &err);
-    } else if (it->conn && it->conn == w->coordinator) {
+    } else if (it->from_coordinator) {
         st = handle_control(w, &it->h, span, &err);
         if (st != SL_OK && it->h.kind == SL_MSG_PLAN) {
             w->stop = true;
@@ -361,8 +371,6 @@ static void handle(sl_worker *w, sl_inbox_item *it) {
     } else if (!w->planned) { /* peers wait for READY, which waits for the plan */
         st = sl_fail(&err, SL_ERR_PROTOCOL, "%s before the plan", sl_msg_kind_name(it->h.kind));
     } else {
-        sl_worker_peer *p = it->conn ? sl_conn_user(it->conn) : NULL;
-        if (p) it->h.src = (uint32_t)(p - w->peer); /* who is authenticated, not what is claimed */
         st = handle_token_path(w, &it->h, span, &it->payload, &err);
     }
     if (st != SL_OK) {
