@@ -296,7 +296,7 @@ enum MHD_Result sl_call_advance(sl_call *call) {
     return sl_call_reply(call, MHD_HTTP_OK, "application/json", &b);
 }
 
-static sl_status encode_prompt(sl_call *call, sl_api_error *e) {
+sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
     sl_err err = {0};
     sl_status st = SL_OK;
     const sl_server_opts *o = &call->server->o;
@@ -306,20 +306,18 @@ static sl_status encode_prompt(sl_call *call, sl_api_error *e) {
         call->prompt = p->ids;
         p->ids = (sl_ids){0};
     } else if (p->kind == SL_API_COMPLETION) {
-        st = sl_tokenizer_encode(o->tokenizer, p->prompt, true, true, &call->prompt, &err);
+        st =
+            sl_tokenizer_encode(o->tokenizer, p->prompt, true, !p->no_special, &call->prompt, &err);
     } else if (!o->chat) {
         sl_api_error_bad(e, param, "this model has no chat template; use /v1/completions");
         e->code = "no_chat_template";
         return SL_ERR_UNSUPPORTED;
     } else {
-        sl_chat_options options = {.add_generation_prompt = true};
+        sl_chat_options options = {.add_generation_prompt = !p->no_generation};
         st = sl_chat_encode(o->chat, o->tokenizer, p->messages, p->n_messages, options,
                             &call->prompt, &err);
     }
-    if (st != SL_OK) return sl_api_error_of(e, st, param, err.msg);
-    if (call->prompt.len == 0)
-        return sl_api_error_bad(e, param, "%s: empty, the model needs one token at least", param);
-    return SL_OK;
+    return st == SL_OK ? SL_OK : sl_api_error_of(e, st, param, err.msg);
 }
 
 /* Fits the answer into the context: silent requests take what is left of it. */
@@ -382,7 +380,9 @@ static sl_status prepare(sl_call *call, sl_api_kind kind, sl_api_error *e) {
     sl_status st = sl_api_params_parse(kind, body, &s->limits, &call->params, e);
     sl_jbuf_free(&call->body);
     if (st != SL_OK) return st;
-    st = encode_prompt(call, e);
+    st = sl_call_encode(call, e);
+    if (st == SL_OK && call->prompt.len == 0)
+        st = sl_api_error_bad(e, "prompt", "prompt: empty, the model needs one token at least");
     if (st == SL_OK) st = choose_max_tokens(call, e);
     if (st != SL_OK) return st;
     st = sl_stop_create(call->params.stop, call->params.n_stop, &call->stop, &err);

@@ -336,27 +336,29 @@ static sl_status read_messages(sl_json root, sl_api_params *p, sl_api_error *e) 
     return SL_OK;
 }
 
-static sl_status read_prompt_ids(sl_json v, const sl_api_limits *limits, sl_api_params *p,
-                                 sl_api_error *e) {
+static sl_status read_ids(sl_json v, const char *field, uint32_t vocab, sl_ids *out,
+                          sl_api_error *e) {
     sl_err err = {0};
-    size_t n = sl_json_count(v);
-    if (n >= limits->context) {
-        sl_api_error_bad(e, "prompt",
-                         "prompt: %zu tokens, and the context of %" PRIu32
-                         " holds prompt and answer",
-                         n, limits->context);
-        e->code = "context_length_exceeded";
-        return SL_ERR_LIMIT;
-    }
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < sl_json_count(v); i++) {
         uint64_t id = 0;
-        if (!sl_json_as_u64(sl_json_at(v, i), &id) || id >= limits->vocab)
-            return sl_api_error_bad(e, "prompt", "prompt[%zu]: not a token id below %" PRIu32, i,
-                                    limits->vocab);
-        if (sl_ids_push(&p->ids, (uint32_t)id, &err) != SL_OK)
-            return sl_api_error_of(e, err.code, "prompt", err.msg);
+        if (!sl_json_as_u64(sl_json_at(v, i), &id) || id >= vocab)
+            return sl_api_error_bad(e, field, "%s[%zu]: not a token id below %" PRIu32, field, i,
+                                    vocab);
+        if (sl_ids_push(out, (uint32_t)id, &err) != SL_OK)
+            return sl_api_error_of(e, err.code, field, err.msg);
     }
     return SL_OK;
+}
+
+static sl_status read_prompt_ids(sl_json v, const sl_api_limits *limits, sl_api_params *p,
+                                 sl_api_error *e) {
+    size_t n = sl_json_count(v);
+    if (n < limits->context) return read_ids(v, "prompt", limits->vocab, &p->ids, e);
+    sl_api_error_bad(e, "prompt",
+                     "prompt: %zu tokens, and the context of %" PRIu32 " holds prompt and answer",
+                     n, limits->context);
+    e->code = "context_length_exceeded";
+    return SL_ERR_LIMIT;
 }
 
 static sl_status read_prompt(sl_json root, const sl_api_limits *limits, sl_api_params *p,
@@ -386,22 +388,33 @@ static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
     return SL_OK;
 }
 
+/* The body as a JSON object with the name of the model served here. */
+static sl_status open_body(sl_span body, const sl_api_limits *limits, sl_api_params *p,
+                           sl_api_error *e) {
+    sl_err err = {0};
+    sl_status st = sl_json_parse("request body", body, &p->doc, &err);
+    if (st != SL_OK) return sl_api_error_of(e, st, NULL, err.msg);
+    if (sl_json_kind_of(sl_json_root(p->doc)) != SL_JSON_OBJECT)
+        return sl_api_error_bad(e, NULL, "request body: not a JSON object");
+    return read_model(sl_json_root(p->doc), limits, e);
+}
+
+/* Moves p to *out, or frees it. */
+static sl_status hand_over(sl_status st, sl_api_params *p, sl_api_params *out) {
+    if (st == SL_OK)
+        *out = *p;
+    else
+        sl_api_params_free(p);
+    return st;
+}
+
 sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limits *limits,
                               sl_api_params *out, sl_api_error *e) {
-    sl_err err = {0};
     sl_api_params p = {.kind = kind};
-    sl_status st = sl_json_parse("request body", body, &p.doc, &err);
-    if (st != SL_OK) {
-        sl_api_error_of(e, st, NULL, err.msg);
-        goto out;
-    }
+    sl_status st = open_body(body, limits, &p, e);
+    if (st != SL_OK) return hand_over(st, &p, out);
     sl_json root = sl_json_root(p.doc);
-    if (sl_json_kind_of(root) != SL_JSON_OBJECT) {
-        st = sl_api_error_bad(e, NULL, "request body: not a JSON object");
-        goto out;
-    }
-    st = read_model(root, limits, e);
-    if (st == SL_OK) st = check_fields(kind, root, e);
+    st = check_fields(kind, root, e);
     if (st == SL_OK) st = read_sampling(root, limits, &p, e);
     if (st == SL_OK) st = read_max_tokens(root, &p, e);
     if (st == SL_OK) st = read_stream(root, &p, e);
@@ -410,12 +423,55 @@ sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limit
     if (st == SL_OK) st = read_stop_ids(root, limits, &p, e);
     if (st == SL_OK)
         st = kind == SL_API_CHAT ? read_messages(root, &p, e) : read_prompt(root, limits, &p, e);
-    if (st != SL_OK) goto out;
-    *out = p;
-    p = (sl_api_params){0};
-out:
-    sl_api_params_free(&p);
-    return st;
+    return hand_over(st, &p, out);
+}
+
+/* SL_OK when obj has no other fields than these. */
+static sl_status only_fields(sl_json obj, const char *const *known, size_t n, sl_api_error *e) {
+    sl_err err = {0};
+    if (sl_json_only(obj, known, n, &err) == SL_OK) return SL_OK;
+    return field_error(e, NULL, &err);
+}
+
+sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_api_params *out,
+                                sl_api_error *e) {
+    static const char *const text[] = {"model", "prompt", "add_special_tokens"};
+    static const char *const chat[] = {"model", "messages", "add_generation_prompt"};
+    sl_err err = {0};
+    bool special = true, generation = true;
+    sl_api_params p = {.kind = SL_API_COMPLETION};
+    sl_status st = open_body(body, limits, &p, e);
+    if (st != SL_OK) return hand_over(st, &p, out);
+    sl_json root = sl_json_root(p.doc);
+    if (sl_json_get(root, "messages").value) p.kind = SL_API_CHAT;
+    st = p.kind == SL_API_CHAT ? only_fields(root, chat, SL_LEN(chat), e)
+                               : only_fields(root, text, SL_LEN(text), e);
+    if (st == SL_OK &&
+        (sl_json_bool(root, "add_special_tokens", SL_JSON_OPTIONAL, &special, &err) != SL_OK ||
+         sl_json_bool(root, "add_generation_prompt", SL_JSON_OPTIONAL, &generation, &err) != SL_OK))
+        st = field_error(e, NULL, &err);
+    p.no_special = !special;
+    p.no_generation = !generation;
+    if (st == SL_OK && p.kind == SL_API_CHAT)
+        st = read_messages(root, &p, e);
+    else if (st == SL_OK && !sl_json_as_span(sl_json_get(root, "prompt"), &p.prompt))
+        st = sl_api_error_bad(e, "prompt", "prompt: missing or not a string");
+    return hand_over(st, &p, out);
+}
+
+sl_status sl_api_detokenize_parse(sl_span body, const sl_api_limits *limits, sl_api_params *out,
+                                  sl_api_error *e) {
+    static const char *const known[] = {"model", "tokens"};
+    sl_err err = {0};
+    sl_json v = {0};
+    sl_api_params p = {.kind = SL_API_COMPLETION};
+    sl_status st = open_body(body, limits, &p, e);
+    if (st == SL_OK) st = only_fields(sl_json_root(p.doc), known, SL_LEN(known), e);
+    if (st == SL_OK &&
+        sl_json_array(sl_json_root(p.doc), "tokens", SL_JSON_REQUIRED, &v, &err) != SL_OK)
+        st = field_error(e, "tokens", &err);
+    if (st == SL_OK) st = read_ids(v, "tokens", limits->vocab, &p.ids, e);
+    return hand_over(st, &p, out);
 }
 
 void sl_api_params_free(sl_api_params *p) {

@@ -36,13 +36,20 @@ typedef struct sl_api_params {
     sl_chat_message *messages; /* chat; n_messages > 0 */
     sl_jbuf *joined;           /* content of messages given in parts */
     size_t n_messages;
-    sl_span prompt; /* completion, when ids is empty */
-    sl_ids ids;     /* completion given as token ids */
+    sl_span prompt;                 /* completion, when ids is empty */
+    sl_ids ids;                     /* completion given as token ids */
+    bool no_special, no_generation; /* /tokenize: the text alone */
 } sl_api_params;
 
 /* On failure *e says what to answer, and nothing is left to free. */
 sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limits *limits,
                               sl_api_params *out, sl_api_error *e) SL_MUST_CHECK;
+/* Bodies of /tokenize ({model, prompt | messages, ...}: `kind` says which it was) and /detokenize
+ * ({model, tokens}: `ids`). */
+sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_api_params *out,
+                                sl_api_error *e) SL_MUST_CHECK;
+sl_status sl_api_detokenize_parse(sl_span body, const sl_api_limits *limits, sl_api_params *out,
+                                  sl_api_error *e) SL_MUST_CHECK;
 void sl_api_params_free(sl_api_params *p);
 
 #endif

@@ -1,5 +1,7 @@
 #include "serve/server_int.h"
 
+#include "base/mem.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -70,16 +72,66 @@ static enum MHD_Result answer_completion(sl_call *call, const char *rest) {
     return sl_call_generate(call, SL_API_COMPLETION);
 }
 
+static sl_span body_of(const sl_call *call) {
+    return (sl_span){(const uint8_t *)call->body.data, call->body.len};
+}
+
+static enum MHD_Result answer_tokenize(sl_call *call, const char *rest) {
+    (void)rest;
+    sl_api_error e;
+    const sl_server *s = call->server;
+    sl_status st = sl_api_tokenize_parse(body_of(call), &s->limits, &call->params, &e);
+    if (st == SL_OK) st = sl_call_encode(call, &e);
+    if (st != SL_OK) return sl_call_reply_error(call, &e);
+    sl_jbuf b = sl_jbuf_init();
+    sl_jbuf_fmt(&b, "{\"count\":%zu,\"max_model_len\":%" PRIu32 ",\"tokens\":", call->prompt.len,
+                s->limits.context);
+    sl_jbuf_ids(&b, call->prompt.data, call->prompt.len);
+    sl_jbuf_fmt(&b, "}");
+    return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
+}
+
+static enum MHD_Result answer_detokenize(sl_call *call, const char *rest) {
+    (void)rest;
+    sl_api_error e;
+    sl_err err = {0};
+    const sl_server *s = call->server;
+    sl_api_limits limits = s->limits; /* padding of the embedding stands for no text */
+    limits.vocab = sl_tokenizer_vocab_size(s->o.tokenizer);
+    char *text = NULL;
+    size_t n = 0;
+    if (sl_api_detokenize_parse(body_of(call), &limits, &call->params, &e) != SL_OK)
+        return sl_call_reply_error(call, &e);
+    const sl_ids *ids = &call->params.ids;
+    sl_status st = sl_tokenizer_decode(s->o.tokenizer, ids->data, ids->len, false, &text, &n, &err);
+    if (st != SL_OK) {
+        sl_api_error_of(&e, st, "tokens", err.msg);
+        return sl_call_reply_error(call, &e);
+    }
+    sl_jbuf b = sl_jbuf_init();
+    sl_jbuf_fmt(&b, "{\"prompt\":");
+    sl_jbuf_string(&b, text, n);
+    sl_jbuf_fmt(&b, "}");
+    sl_free(text);
+    return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
+}
+
 /* A path that ends in '/' takes what follows it as its argument. */
 static const struct route {
     const char *path;
     bool post;
+    bool open; /* to clients without a key */
     enum MHD_Result (*answer)(sl_call *call, const char *rest);
 } routes[] = {
-    {"/v1/chat/completions", true, answer_chat}, {"/v1/completions", true, answer_completion},
-    {"/v1/models", false, answer_models},        {"/v1/models/", false, answer_model},
-    {"/health", false, answer_health},           {"/metrics", false, answer_metrics},
-    {"/version", false, answer_version},
+    {"/v1/chat/completions", true, false, answer_chat},
+    {"/v1/completions", true, false, answer_completion},
+    {"/v1/models", false, false, answer_models},
+    {"/v1/models/", false, false, answer_model},
+    {"/tokenize", true, false, answer_tokenize},
+    {"/detokenize", true, false, answer_detokenize},
+    {"/health", false, true, answer_health},
+    {"/metrics", false, true, answer_metrics},
+    {"/version", false, true, answer_version},
 };
 
 static const struct route *find_route(const char *path) {
@@ -100,9 +152,9 @@ static bool key_matches(const char *given, const char *key) {
     return differ == 0;
 }
 
-static bool authorised(sl_call *call, const char *path) {
+static bool authorised(sl_call *call) {
     const char *key = call->server->api_key;
-    if (!key || strncmp(path, "/v1/", 4) != 0) return true;
+    if (!key) return true;
     const char *given = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND,
                                                     MHD_HTTP_HEADER_AUTHORIZATION);
     return given && !strncasecmp(given, "Bearer ", 7) && key_matches(given + 7, key);
@@ -115,13 +167,13 @@ enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *met
         sl_api_error_of(&e, SL_ERR_CANCELLED, NULL, "the server is stopping");
         return sl_call_reply_error(call, &e);
     }
-    if (!authorised(call, path)) {
+    const struct route *r = find_route(path);
+    if (!(r && r->open) && !authorised(call)) {
         sl_api_error_bad(&e, NULL, "missing or wrong API key (Authorization: Bearer KEY)");
         e.http = MHD_HTTP_UNAUTHORIZED;
         e.code = "invalid_api_key";
         return sl_call_reply_error(call, &e);
     }
-    const struct route *r = find_route(path);
     if (!r) {
         sl_api_error_bad(&e, NULL, "unknown path %.200s", path);
         e.http = MHD_HTTP_NOT_FOUND;

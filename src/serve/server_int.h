@@ -122,6 +122,8 @@ bool sl_call_add_body(sl_call *call, const char *data, size_t n);
 
 /* generate.c: requests that run on the engine */
 enum MHD_Result sl_call_generate(sl_call *call, sl_api_kind kind);
+/* Params to call->prompt. */
+sl_status sl_call_encode(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 /* The connection was woken while it waits for its answer. */
 enum MHD_Result sl_call_advance(sl_call *call);
 

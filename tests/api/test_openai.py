@@ -219,6 +219,20 @@ def test_bad_bodies(server, body, status):
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
+def test_tokenize_and_back(server):
+    post = lambda path, **body: httpx.post(server.url + path, json={"model": server.model, **body},
+                                           timeout=30)
+    golden, chat = case(server, "passage"), server.golden["stop_case"]
+    ids = post("/tokenize", prompt=golden["prompt_text"]).json()
+    assert ids["tokens"] == golden["prompt_ids"] and ids["count"] == len(golden["prompt_ids"])
+    assert post("/detokenize", tokens=chat["prompt_ids"]).json() == {"prompt": chat["prompt_text"]}
+    whole = post("/tokenize", messages=QUESTION).json()["tokens"]
+    part = post("/tokenize", messages=QUESTION, add_generation_prompt=False).json()["tokens"]
+    assert len(part) < len(whole) and whole[:len(part)] == part
+    assert post("/tokenize", prompt="x", temperature=1).status_code == 400
+    assert post("/detokenize", tokens=[10**6]).json()["error"]["param"] == "tokens"
+
+
 def test_paths_and_methods(server):
     assert server.get("/v1/nothing").status_code == 404
     wrong = server.get("/v1/completions")

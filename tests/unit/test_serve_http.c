@@ -292,9 +292,40 @@ static void keys_are_checked(void **state) {
         http_do(port, "GET", "/v1/models/org/m", "Authorization: Bearer secret\r\n", NULL);
     assert_int_equal(a.status, 200);
     http_answer_free(&a);
+    check_error("POST", "/tokenize", NULL, "{}", 401, NULL, "invalid_api_key");
     a = http_do(port, "GET", "/health", NULL, NULL);
     assert_int_equal(a.status, 200);
     http_answer_free(&a);
+}
+
+static void tokens_come_and_go(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *body, *want;
+    } cases[] = {
+        {"/tokenize", "{\"model\":\"org/m\",\"prompt\":\"a<|end|>\"}",
+         "{\"count\":2,\"max_model_len\":100000,\"tokens\":[97,256]}"},
+        {"/tokenize", "{\"model\":\"org/m\",\"prompt\":\"\",\"add_special_tokens\":false}",
+         "{\"count\":0,\"max_model_len\":100000,\"tokens\":[]}"},
+        {"/tokenize",
+         "{\"model\":\"org/m\",\"messages\":[{\"role\":\"u\",\"content\":\"x\"}],"
+         "\"add_generation_prompt\":false}",
+         "{\"count\":5,\"max_model_len\":100000,\"tokens\":[117,58,32,120,10]}"},
+        {"/detokenize", "{\"model\":\"org/m\",\"tokens\":[97,195,256]}",
+         "{\"prompt\":\"a\xEF\xBF\xBD<|end|>\"}"},
+        {"/detokenize", "{\"model\":\"org/m\",\"tokens\":[]}", "{\"prompt\":\"\"}"},
+    };
+    for (size_t i = 0; i < SL_LEN(cases); i++) {
+        http_answer a = http_do(port, "POST", cases[i].path, NULL, cases[i].body);
+        assert_int_equal(a.status, 200);
+        assert_string_equal(a.body.data, cases[i].want);
+        http_answer_free(&a);
+    }
+    check_error("POST", "/tokenize", NULL, "{\"model\":\"org/m\"}", 400, "prompt", NULL);
+    check_error("POST", "/detokenize", NULL, "{\"model\":\"org/m\",\"tokens\":[257]}", 400,
+                "tokens", NULL);
+    check_error("POST", "/detokenize", NULL, "{\"model\":\"org/m\",\"tokens\":\"a\"}", 400,
+                "tokens", NULL);
 }
 
 static void open_hosts_need_a_key(void **state) {
@@ -472,10 +503,11 @@ int main(void) {
         TEST(whole_answers_have_every_field), TEST(streams_carry_the_same_text),
         TEST(stop_strings_end_an_answer),     TEST(wrong_requests_are_named),
         TEST(big_bodies_are_refused),         TEST(keys_are_checked),
-        TEST(open_hosts_need_a_key),          TEST(a_lost_worker_is_told),
-        TEST(a_client_who_leaves_is_noticed), TEST(a_slow_reader_is_cut_off),
-        TEST(connections_are_kept),           TEST(many_clients_at_once),
-        TEST(metrics_are_prometheus_text),    TEST(stopping_ends_every_request),
+        TEST(open_hosts_need_a_key),          TEST(tokens_come_and_go),
+        TEST(a_lost_worker_is_told),          TEST(a_client_who_leaves_is_noticed),
+        TEST(a_slow_reader_is_cut_off),       TEST(connections_are_kept),
+        TEST(many_clients_at_once),           TEST(metrics_are_prometheus_text),
+        TEST(stopping_ends_every_request),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     sl_tokenizer_free(tok);
