@@ -97,8 +97,8 @@ sl_status sl_net_send(sl_net *n, sl_conn *c, sl_wire_header h, sl_buf *payload);
  * progress. */
 void sl_net_close(sl_net *n, sl_conn *c, sl_status why, const char *text);
 
-/* Delivers what is there, drives sends, handshakes and heartbeats. Returns the messages delivered.
- */
+/* Delivers what is there, drives sends, handshakes and heartbeats. Returns the messages delivered;
+ * 0 at once from inside a callback. */
 uint32_t sl_net_progress(sl_net *n);
 /* Sleeps until something arrives, sl_net_wake, or timeout_us; polls for about 20 us first.
  * Heartbeats still leave on time: it never sleeps past the next one. */

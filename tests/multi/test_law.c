@@ -2,8 +2,9 @@
  * transport, arrival order and batch.
  *
  * usage: test_law loop|shm|tcp SLUICE GOLDEN_FOLDER [SEED]
- * For every fixture and wire format, requests run alone in one process with one thread; then the same
- * requests run all at once on each deployment, with random step sizes, threads and (loop) delays. */
+ * For every fixture and wire format, requests run alone in one process with one thread; then the
+ * same requests run all at once on each deployment, with random step sizes, threads and (loop)
+ * delays. */
 #include "base/mem.h"
 #include "base/rng.h"
 #include "engine/engine.h"
@@ -40,8 +41,7 @@ static const struct {
     const char *name;
     uint32_t attention, experts;
 } deployments[] = {
-    {"1 process", 0, 0},  {"1+1", 1, 1},         {"1+3", 1, 3},
-    {"2+2", 2, 2},        {"3 colocated", 3, 0},
+    {"1 process", 0, 0}, {"1+1", 1, 1}, {"1+3", 1, 3}, {"2+2", 2, 2}, {"3 colocated", 3, 0},
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -78,8 +78,8 @@ static void make_requests(request *r, uint32_t vocab, uint64_t *state) {
             r[i].prompt[j] = (uint32_t)sl_rng_below(state, vocab);
         r[i].sampling = (sl_sampling){.top_p = 1};
         if (i % 2)
-            r[i].sampling = (sl_sampling){.temperature = 0.9f, .top_p = 0.95f, .top_k = 40,
-                                          .seed = sl_rng_next(state)};
+            r[i].sampling = (sl_sampling){
+                .temperature = 0.9f, .top_p = 0.95f, .top_k = 40, .seed = sl_rng_next(state)};
     }
 }
 

@@ -1,11 +1,13 @@
 /* The UCX transports between processes, on loopback. usage: test_net_ucx shm|tcp */
 #include "unit/net_harness.h"
 
+#include <netinet/in.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <ucp/api/ucp.h>
 #include <unistd.h>
 
 #include "base/rng.h"
@@ -264,6 +266,119 @@ static void self_and_bye_over(const char *transport) {
     reap_child(&far, 0);
 }
 
+/* ---- a peer that speaks UCX but not our handshake ---- */
+
+typedef struct rogue {
+    ucp_context_h context;
+    ucp_worker_h worker;
+    ucp_ep_h ep;
+    bool dropped;
+} rogue;
+
+static void rogue_error(void *arg, ucp_ep_h ep, ucs_status_t status) {
+    (void)ep, (void)status;
+    ((rogue *)arg)->dropped = true;
+}
+
+static ucs_status_t rogue_hears(void *arg, const void *header, size_t header_length, void *data,
+                                size_t length, const ucp_am_recv_param_t *param) {
+    (void)arg, (void)header, (void)header_length, (void)data, (void)length, (void)param;
+    return UCS_OK;
+}
+
+static void rogue_open(rogue *r, const char *address) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    a.sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1));
+    ucp_params_t p = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_AM};
+    ucp_worker_params_t wp = {0};
+    ucp_ep_params_t ep = {
+        .field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
+        .flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER,
+        .sockaddr = {.addr = (struct sockaddr *)&a, .addrlen = sizeof a},
+        .err_mode = UCP_ERR_HANDLING_MODE_PEER,
+        .err_handler = {.cb = rogue_error, .arg = r},
+    };
+    memset(r, 0, sizeof *r);
+    assert_int_equal(ucp_init(&p, NULL, &r->context), UCS_OK);
+    assert_int_equal(ucp_worker_create(r->context, &wp, &r->worker), UCS_OK);
+    ucp_am_handler_param_t am = {.field_mask =
+                                     UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB,
+                                 .id = 1,
+                                 .cb = rogue_hears};
+    assert_int_equal(ucp_worker_set_am_recv_handler(r->worker, &am), UCS_OK);
+    assert_int_equal(ucp_ep_create(r->worker, &ep, &r->ep), UCS_OK);
+}
+
+static void rogue_close(rogue *r, ucs_status_ptr_t *sent, int count) {
+    ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+                                 .flags = UCP_EP_CLOSE_FLAG_FORCE};
+    ucs_status_ptr_t p = ucp_ep_close_nbx(r->ep, &param);
+    while (UCS_PTR_IS_PTR(p) && ucp_request_check_status(p) == UCS_INPROGRESS)
+        ucp_worker_progress(r->worker);
+    if (UCS_PTR_IS_PTR(p)) ucp_request_free(p);
+    for (int i = 0; i < count; i++)
+        if (UCS_PTR_IS_PTR(sent[i])) ucp_request_free(sent[i]);
+    ucp_worker_destroy(r->worker);
+    ucp_cleanup(r->context);
+}
+
+/* Sends `count` messages with that header and payload; the net must end the connection, saying
+ * `want`. */
+static void rogue_sends(peer *p, unsigned id, int count, const void *header, size_t header_length,
+                        size_t length, const char *want) {
+    rogue r;
+    ucs_status_ptr_t sent[16] = {0};
+    uint8_t *bytes = calloc(1, length + 1);
+    int downs = p->downs;
+    uint64_t end_ns = sl_now_ns() + 10000000000ull;
+    ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+                                 .flags = UCP_AM_SEND_FLAG_REPLY};
+    rogue_open(&r, sl_net_address(p->net));
+    for (int i = 0; i < count; i++)
+        sent[i] = ucp_am_send_nbx(r.ep, id, header, header_length, bytes, length, &param);
+    while (p->downs == downs && sl_now_ns() < end_ns) {
+        ucp_worker_progress(r.worker);
+        sl_net_progress(p->net);
+    }
+    assert_int_equal(p->downs, downs + 1);
+    if (!strstr(p->text, want)) fail_msg("'%s' (%d), expected '%s'", p->text, p->why, want);
+    while (!r.dropped && sl_now_ns() < end_ns) {
+        ucp_worker_progress(r.worker);
+        sl_net_progress(p->net);
+    }
+    assert_true(r.dropped);
+    rogue_close(&r, sent, count);
+    free(bytes);
+}
+
+static void rogue_over(const char *transport) {
+    peer p = {0};
+    uint8_t header[SL_WIRE_HEADER_BYTES];
+    start(&p, transport, "key");
+    p.net->dead_after_us = 1000000; /* before the handshake's own deadline */
+    sl_wire_header h = {.kind = SL_MSG_HELLO, .incarnation = 9, .seq = 1, .bytes = 248};
+    sl_wire_header_encode(&h, header);
+    rogue_sends(&p, 1, 1, header, 71, 248, "header of the wrong size");
+    rogue_sends(&p, 1, 1, header, 0, 248, "header of the wrong size");
+    rogue_sends(&p, 1, 1, header, 72, 4097, "payload over the limit");
+    rogue_sends(&p, 1, 1, header, 72, 200u << 20,
+                "payload over the limit"); /* announced, never fetched */
+    rogue_sends(&p, 1, 1, header, 72, 247, "header says 248 payload bytes, 247 came");
+    rogue_sends(&p, 1, 1, header, 72, 248, "incarnation 0, header says 9");
+    h.seq = 7;
+    sl_wire_header_encode(&h, header);
+    rogue_sends(&p, 1, 12, header, 72, 248, "too many messages before authentication");
+    rogue_sends(&p, 1, 1, header, 72, 248, "sequence number is missing");
+    const unsigned ids[] = {2, 4096, 65535}; /* not ours: nothing is heard */
+    for (size_t i = 0; i < SL_LEN(ids); i++)
+        rogue_sends(&p, ids[i], 1, header, 72, i % 2 ? 248 : 1000000, "within 2 s");
+    assert_int_equal(p.opened, 0);
+    assert_int_equal(p.messages, 0);
+    assert_int_equal(p.net->n_pending, 0);
+    sl_net_free(p.net);
+}
+
 #define BOTH(name)                                                                                 \
     static void name##_shm(void **state) {                                                         \
         (void)state;                                                                               \
@@ -278,6 +393,7 @@ BOTH(killed_peer)
 BOTH(mute_peer)
 BOTH(refusals)
 BOTH(self_and_bye)
+BOTH(rogue)
 
 /* The transport is a matter of the whole process: each run of this program tests one. */
 int main(int argc, char **argv) {
@@ -287,12 +403,12 @@ int main(int argc, char **argv) {
     const struct CMUnitTest shm[] = {
         cmocka_unit_test(echo_shm),         cmocka_unit_test(killed_peer_shm),
         cmocka_unit_test(mute_peer_shm),    cmocka_unit_test(refusals_shm),
-        cmocka_unit_test(self_and_bye_shm),
+        cmocka_unit_test(self_and_bye_shm), cmocka_unit_test(rogue_shm),
     };
     const struct CMUnitTest tcp[] = {
         cmocka_unit_test(echo_tcp),         cmocka_unit_test(killed_peer_tcp),
         cmocka_unit_test(mute_peer_tcp),    cmocka_unit_test(refusals_tcp),
-        cmocka_unit_test(self_and_bye_tcp),
+        cmocka_unit_test(self_and_bye_tcp), cmocka_unit_test(rogue_tcp),
     };
     return strcmp(transport, "shm") == 0 ? cmocka_run_group_tests(shm, NULL, NULL)
                                          : cmocka_run_group_tests(tcp, NULL, NULL);

@@ -48,9 +48,15 @@ static void link_fail(ucx_link *l, sl_status why, const char *text) {
     l->t->any_failed = true;
 }
 
+static void link_lost(ucx_link *l, ucs_status_t status) {
+    char text[sizeof l->text];
+    snprintf(text, sizeof text, "connection lost: %s", ucs_status_string(status));
+    link_fail(l, SL_ERR_PEER_DOWN, text);
+}
+
 static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status) {
     (void)ep;
-    link_fail(arg, SL_ERR_PEER_DOWN, ucs_status_string(status));
+    link_lost(arg, status);
 }
 
 sl_status sl_ucx_link_open(ucx_link *l, ucp_ep_params_t *params, const char *what, sl_err *err) {
@@ -76,7 +82,7 @@ static void on_sent(void *request, ucs_status_t status, void *arg) {
     ucx_link *l = b->link;
     l->n_sending--;
     sl_block_give(pool_of(l), b);
-    if (status != UCS_OK) link_fail(l, SL_ERR_PEER_DOWN, ucs_status_string(status));
+    if (status != UCS_OK) link_lost(l, status);
     ucp_request_free(request);
 }
 
@@ -101,7 +107,7 @@ sl_status sl_ucx_link_send(ucx_link *l, sl_block *b) {
     }
     sl_block_give(pool_of(l), b);
     if (!UCS_PTR_IS_ERR(p)) return SL_OK;
-    link_fail(l, SL_ERR_PEER_DOWN, ucs_status_string(UCS_PTR_STATUS(p)));
+    link_lost(l, UCS_PTR_STATUS(p));
     return SL_ERR_PEER_DOWN;
 }
 
@@ -155,7 +161,7 @@ static void on_received(void *request, ucs_status_t status, size_t length, void 
     }
     sl_block_give(pool_of(l), b);
     if (status != UCS_OK)
-        link_fail(l, SL_ERR_PEER_DOWN, ucs_status_string(status));
+        link_lost(l, status);
     else if (l->conn)
         link_fail(l, SL_ERR_PROTOCOL, "a message shorter than announced");
 }

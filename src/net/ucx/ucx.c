@@ -29,6 +29,31 @@ static void on_call(ucp_conn_request_h request, void *arg) {
         ucp_listener_reject(t->listener, request);
 }
 
+static ucs_status_t ignore_message(void *arg, const void *header, size_t header_length, void *data,
+                                   size_t length, const ucp_am_recv_param_t *param) {
+    (void)arg, (void)header, (void)header_length, (void)data, (void)length;
+    return param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV ? UCS_ERR_REJECTED : UCS_OK;
+}
+
+/* UCX looks a peer's id up without a bound and trusts what it finds, so each possible id gets a
+ * handler, the last one first: that sizes the table at once. */
+static sl_status set_handlers(ucx_transport *t, sl_err *err) {
+    ucp_am_handler_param_t am = {
+        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                      UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
+        .flags = UCP_AM_FLAG_WHOLE_MSG,
+        .arg = t,
+    };
+    for (uint32_t id = UINT16_MAX + 1u; id-- > 0;) {
+        am.id = id;
+        am.cb = id == SL_UCX_AM_ID ? sl_ucx_on_message : ignore_message;
+        ucs_status_t st = ucp_worker_set_am_recv_handler(t->worker, &am);
+        if (st != UCS_OK)
+            return sl_fail(err, SL_ERR_INTERNAL, "UCX handler %u: %s", id, ucs_status_string(st));
+    }
+    return SL_OK;
+}
+
 static sl_status open_worker(ucx_transport *t, sl_err *err) {
     ucp_config_t *config = NULL;
     ucs_status_t st = ucp_config_read(NULL, NULL, &config);
@@ -51,17 +76,7 @@ static sl_status open_worker(ucx_transport *t, sl_err *err) {
     if (st != UCS_OK || attr.max_am_header < SL_WIRE_HEADER_BYTES)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "UCX headers hold %zu bytes, %d needed",
                        attr.max_am_header, SL_WIRE_HEADER_BYTES);
-    ucp_am_handler_param_t am = {
-        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
-                      UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
-        .id = SL_UCX_AM_ID,
-        .flags = UCP_AM_FLAG_WHOLE_MSG,
-        .cb = sl_ucx_on_message,
-        .arg = t,
-    };
-    st = ucp_worker_set_am_recv_handler(t->worker, &am);
-    return st == UCS_OK ? SL_OK
-                        : sl_fail(err, SL_ERR_INTERNAL, "UCX handler: %s", ucs_status_string(st));
+    return set_handlers(t, err);
 }
 
 static sl_status pick_port(struct sockaddr_storage *a, socklen_t len, const char *host,
