@@ -152,7 +152,7 @@ bool sl_call_add_body(sl_call *call, const char *data, size_t n) {
     size_t limit = call->server->o.max_body_bytes;
     call->n_body += n;
     if (call->n_body <= limit) {
-        sl_jbuf_put(&call->body, data, n);
+        if (call->keep_body) sl_jbuf_put(&call->body, data, n);
         return call->body.ok;
     }
     call->too_large = true;

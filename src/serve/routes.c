@@ -160,6 +160,11 @@ static bool authorised(sl_call *call) {
     return given && !strncasecmp(given, "Bearer ", 7) && key_matches(given + 7, key);
 }
 
+bool sl_server_wants_body(sl_call *call, const char *path, const char *method) {
+    const struct route *r = find_route(path);
+    return r && r->post && !strcmp(method, "POST") && authorised(call);
+}
+
 enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *method) {
     sl_server *s = call->server;
     sl_api_error e;

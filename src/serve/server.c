@@ -30,6 +30,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
             sl_call_create(s, c, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Request-Id"));
         if (!call) return MHD_NO;
         *con_cls = call;
+        call->keep_body = sl_server_wants_body(call, url, method);
         const char *length =
             MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
         unsigned long long n = length ? strtoull(length, NULL, 10) : 0;

@@ -43,6 +43,7 @@ typedef struct sl_call {
     sl_call_phase phase;
     char request_id[65]; /* X-Request-Id */
     sl_jbuf body;
+    bool keep_body;
     bool too_large; /* the body passed the limit and is read without being kept */
     size_t n_body;
     const char *allow; /* with 405: what the path takes instead */
@@ -128,6 +129,8 @@ sl_status sl_call_encode(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 enum MHD_Result sl_call_advance(sl_call *call);
 
 /* routes.c: every path */
+/* Whether the body is worth keeping: nobody without a key makes the server hold 16 MiB. */
+bool sl_server_wants_body(sl_call *call, const char *path, const char *method);
 enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *method);
 
 /* watch.c: the thread that watches sockets */

@@ -406,6 +406,32 @@ static void a_slow_reader_is_cut_off(void **state) {
     close(fd);
 }
 
+static void other_ways_to_speak_http(void **state) {
+    (void)state;
+    int fd = http_connect(port);
+    static const char chunked[] =
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "10\r\n{\"model\":\"org/m\"\r\n0E;x=y\r\n,\"prompt\":\"x\"}\r\n0\r\n\r\n";
+    for (size_t i = 0; i + 1 < sizeof chunked; i++) http_send(fd, chunked + i, 1);
+    http_answer a = http_read(fd);
+    assert_int_equal(a.status, 200);
+    assert_non_null(strstr(a.body.data, "Hello, world."));
+    http_answer_free(&a);
+    close(fd);
+    /* HTTP/1.0 has no chunks: the stream ends with the connection */
+    static const char old[] = "POST /v1/completions HTTP/1.0\r\nContent-Length: 44\r\n\r\n"
+                              "{\"model\":\"org/m\",\"prompt\":\"x\",\"stream\":true}";
+    sl_jbuf all = sl_jbuf_init();
+    fd = http_connect(port);
+    http_send(fd, old, sizeof old - 1);
+    assert_false(http_read_bytes(fd, &all, 1000000));
+    assert_non_null(strstr(all.data, " 200 OK\r\n"));
+    assert_non_null(strstr(all.data, "data: [DONE]\n\n"));
+    assert_null(strcasestr(all.data, "chunked"));
+    sl_jbuf_free(&all);
+    close(fd);
+}
+
 static void connections_are_kept(void **state) {
     (void)state;
     int fd = http_connect(port);
@@ -505,9 +531,9 @@ int main(void) {
         TEST(big_bodies_are_refused),         TEST(keys_are_checked),
         TEST(open_hosts_need_a_key),          TEST(tokens_come_and_go),
         TEST(a_lost_worker_is_told),          TEST(a_client_who_leaves_is_noticed),
-        TEST(a_slow_reader_is_cut_off),       TEST(connections_are_kept),
-        TEST(many_clients_at_once),           TEST(metrics_are_prometheus_text),
-        TEST(stopping_ends_every_request),
+        TEST(a_slow_reader_is_cut_off),       TEST(other_ways_to_speak_http),
+        TEST(connections_are_kept),           TEST(many_clients_at_once),
+        TEST(metrics_are_prometheus_text),    TEST(stopping_ends_every_request),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     sl_tokenizer_free(tok);

@@ -1,0 +1,63 @@
+/* Any bytes as the body of a request, the first one chooses the path: it is parsed within its
+ * limits or refused with an answer that is valid JSON. */
+#include "serve/params.h"
+
+#include <math.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static const sl_api_limits limits = {
+    .model = "m",
+    .vocab = 100,
+    .context = 50,
+    .gen = {.temperature = NAN, .top_p = 0.5f, .top_k = 3},
+};
+
+static void check_refusal(const sl_api_error *e) {
+    sl_jbuf b = sl_jbuf_init();
+    sl_json_doc *doc = NULL;
+    sl_err err = {0};
+    SL_ASSERT(e->http >= 400 && e->http < 600 && e->type && e->msg[0]);
+    sl_reply_error(&b, e);
+    SL_ASSERT(sl_json_parse("answer", (sl_span){(uint8_t *)b.data, b.len}, &doc, &err) == SL_OK);
+    sl_json_doc_free(doc);
+    sl_jbuf_free(&b);
+}
+
+static void check_params(const sl_api_params *p) {
+    sl_err err = {0};
+    SL_ASSERT(sl_sampling_check(&p->sampling, &err) == SL_OK);
+    SL_ASSERT(p->n_stop <= SL_STOP_MAX_STRINGS && p->n_stop_ids <= SL_API_MAX_STOP_IDS);
+    sl_stop *stop = NULL;
+    SL_ASSERT(sl_stop_create(p->stop, p->n_stop, &stop, &err) == SL_OK);
+    sl_stop_free(stop);
+    if (p->kind == SL_API_CHAT) SL_ASSERT(p->n_messages > 0 && p->messages);
+    for (size_t i = 0; i < p->n_messages; i++) SL_ASSERT(p->messages[i].role.data);
+    for (size_t i = 0; i < p->ids.len; i++) SL_ASSERT(p->ids.data[i] < limits.vocab);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (size == 0) return 0;
+    sl_api_params p = {0};
+    sl_api_error e = {0};
+    sl_span body = {data + 1, size - 1};
+    sl_status st;
+    switch (data[0] & 3) {
+    case 0:
+    case 1:
+        st = sl_api_params_parse(data[0] & 1 ? SL_API_CHAT : SL_API_COMPLETION, body, &limits, &p,
+                                 &e);
+        if (st == SL_OK) check_params(&p);
+        break;
+    case 2:
+        st = sl_api_tokenize_parse(body, &limits, &p, &e);
+        break;
+    default:
+        st = sl_api_detokenize_parse(body, &limits, &p, &e);
+    }
+    if (st == SL_OK)
+        sl_api_params_free(&p);
+    else
+        check_refusal(&e);
+    return 0;
+}
