@@ -372,6 +372,20 @@ static sl_status submit(sl_call *call, sl_api_error *e) {
     return SL_OK;
 }
 
+/* Refuses at once what would take long to tokenize and could never fit. */
+static sl_status check_text(const sl_call *call, sl_api_error *e) {
+    const sl_api_params *p = &call->params;
+    size_t n = p->prompt.len, limit = call->server->max_text_bytes;
+    for (size_t i = 0; i < p->n_messages; i++) n += p->messages[i].content.len;
+    if (n <= limit) return SL_OK;
+    sl_api_error_bad(e, p->kind == SL_API_CHAT ? "messages" : "prompt",
+                     "This model's maximum context length is %" PRIu32
+                     " tokens; they cannot hold a text of %zu bytes.",
+                     call->server->limits.context, n);
+    e->code = "context_length_exceeded";
+    return SL_ERR_LIMIT;
+}
+
 static sl_status prepare(sl_call *call, sl_api_kind kind, sl_api_error *e) {
     sl_server *s = call->server;
     sl_err err = {0};
@@ -380,7 +394,8 @@ static sl_status prepare(sl_call *call, sl_api_kind kind, sl_api_error *e) {
     sl_status st = sl_api_params_parse(kind, body, &s->limits, &call->params, e);
     sl_jbuf_free(&call->body);
     if (st != SL_OK) return st;
-    st = sl_call_encode(call, e);
+    st = check_text(call, e);
+    if (st == SL_OK) st = sl_call_encode(call, e);
     if (st == SL_OK && call->prompt.len == 0)
         st = sl_api_error_bad(e, "prompt", "prompt: empty, the model needs one token at least");
     if (st == SL_OK) st = choose_max_tokens(call, e);

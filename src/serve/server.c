@@ -134,6 +134,14 @@ static sl_status start_daemon(sl_server *s, sl_err *err) {
     return SL_OK;
 }
 
+/* Bytes of the longest token times the context; normalisation shrinks a text to a third at most. */
+static size_t longest_text(const sl_tokenizer *tok, uint32_t context) {
+    size_t longest = 1;
+    for (uint32_t id = 0; id < sl_tokenizer_vocab_size(tok); id++)
+        longest = SL_MAX(longest, sl_tokenizer_piece(tok, id).len);
+    return 3 * longest * context;
+}
+
 static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
     if (!o->engine || !o->tokenizer || !o->served_model_name || !o->served_model_name[0])
         return sl_fail(err, SL_ERR_ARG, "server: engine, tokenizer and model name are needed");
@@ -155,6 +163,7 @@ static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
     s->limits = (sl_api_limits){
         .model = s->model, .vocab = spec->vocab, .context = s->o.context, .gen = o->generation};
     s->created = sl_wall_s();
+    s->max_text_bytes = longest_text(o->tokenizer, s->o.context);
     return SL_OK;
 }
 

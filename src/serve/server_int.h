@@ -92,7 +92,8 @@ struct sl_server {
     struct MHD_Daemon *daemon;
     int listen_fd;
     uint16_t port;
-    uint64_t created; /* seconds since 1970 */
+    uint64_t created;      /* seconds since 1970 */
+    size_t max_text_bytes; /* a longer prompt cannot fit the context */
     atomic_bool stopping;
 
     pthread_mutex_t lock;

@@ -280,6 +280,22 @@ static void big_bodies_are_refused(void **state) {
     check_error("POST", COMPLETIONS, NULL, body, 400, NULL, NULL);
 }
 
+static void hopeless_prompts_are_not_tokenized(void **state) {
+    (void)state;
+    restart(&(sl_server_opts){.context = 20});
+    char body[2048];
+    for (int n = 18; n <= 1000; n += 982) { /* 20 tokens of 7 bytes at most */
+        int at = snprintf(body, sizeof body, "{\"model\":\"org/m\",\"prompt\":\"%0*d\"}", n, 0);
+        assert_true(at > n);
+        if (n == 1000)
+            check_error("POST", COMPLETIONS, NULL, body, 400, "prompt", "context_length_exceeded");
+        http_answer a = http_do(port, "POST", COMPLETIONS, NULL, body);
+        assert_int_equal(strstr(a.body.data, "text of 1000 bytes") != NULL, n == 1000);
+        assert_int_equal(a.status, n == 1000 ? 400 : 200);
+        http_answer_free(&a);
+    }
+}
+
 static void keys_are_checked(void **state) {
     (void)state;
     restart(&(sl_server_opts){.api_key = "secret"});
@@ -526,14 +542,23 @@ int main(void) {
     tok = script_tokenizer();
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(whole_answers_have_every_field), TEST(streams_carry_the_same_text),
-        TEST(stop_strings_end_an_answer),     TEST(wrong_requests_are_named),
-        TEST(big_bodies_are_refused),         TEST(keys_are_checked),
-        TEST(open_hosts_need_a_key),          TEST(tokens_come_and_go),
-        TEST(a_lost_worker_is_told),          TEST(a_client_who_leaves_is_noticed),
-        TEST(a_slow_reader_is_cut_off),       TEST(other_ways_to_speak_http),
-        TEST(connections_are_kept),           TEST(many_clients_at_once),
-        TEST(metrics_are_prometheus_text),    TEST(stopping_ends_every_request),
+        TEST(whole_answers_have_every_field),
+        TEST(streams_carry_the_same_text),
+        TEST(stop_strings_end_an_answer),
+        TEST(wrong_requests_are_named),
+        TEST(big_bodies_are_refused),
+        TEST(hopeless_prompts_are_not_tokenized),
+        TEST(keys_are_checked),
+        TEST(open_hosts_need_a_key),
+        TEST(tokens_come_and_go),
+        TEST(a_lost_worker_is_told),
+        TEST(a_client_who_leaves_is_noticed),
+        TEST(a_slow_reader_is_cut_off),
+        TEST(other_ways_to_speak_http),
+        TEST(connections_are_kept),
+        TEST(many_clients_at_once),
+        TEST(metrics_are_prometheus_text),
+        TEST(stopping_ends_every_request),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     sl_tokenizer_free(tok);
