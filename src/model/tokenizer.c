@@ -24,7 +24,10 @@ typedef struct encode_run {
 typedef struct stretch {
     sl_span text;
     size_t from, to; /* where it lies in the joined text */
-    bool moved;      /* normalization changed it: positions inside mean nothing */
+    /* Where the parts end, in a text that this one begins at byte `at` of. NULL when normalization
+     * changed it so that positions inside mean nothing. */
+    const size_t *ends;
+    size_t at;
 } stretch;
 
 sl_status sl_ids_push(sl_ids *ids, uint32_t id, sl_err *err) {
@@ -45,11 +48,11 @@ void sl_ids_free(sl_ids *ids) {
 }
 
 /* Index of the part that holds byte `at`. */
-static size_t part_of(const encode_run *r, size_t at) {
+static size_t part_of(const encode_run *r, const size_t *ends, size_t at) {
     size_t lo = 0, hi = r->n_parts - 1;
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
-        if (r->ends[mid] > at)
+        if (ends[mid] > at)
             hi = mid;
         else
             lo = mid + 1;
@@ -58,9 +61,10 @@ static size_t part_of(const encode_run *r, size_t at) {
 }
 
 static bool special_allowed(const encode_run *r, const stretch *s, size_t start, size_t end) {
-    size_t first = part_of(r, s->moved ? s->from : s->from + start);
-    size_t last = part_of(r, s->moved ? s->to - 1 : s->from + end - 1);
-    if (!s->moved && first != last) return false;
+    const size_t *ends = s->ends ? s->ends : r->ends;
+    size_t first = part_of(r, ends, s->ends ? s->at + start : s->from);
+    size_t last = part_of(r, ends, s->ends ? s->at + end - 1 : s->to - 1);
+    if (s->ends && first != last) return false;
     for (size_t i = first; i <= last; i++)
         if (!r->parts[i].parse_special) return false;
     return true;
@@ -113,6 +117,15 @@ static size_t strip_right(sl_span text, size_t at) {
     return at;
 }
 
+/* Bytes [start,end) of s. */
+static stretch gap_of(const encode_run *r, const stretch *s, size_t start, size_t end) {
+    stretch gap = *s;
+    gap.text = (sl_span){s->text.data + start, end - start};
+    gap.at += start;
+    if (s->ends == r->ends) gap.from = gap.at, gap.to = s->from + end;
+    return gap;
+}
+
 /* Cuts the added tokens of lex out of s, left to right, longest first, and hands what lies between
  * them to `between`. */
 static sl_status cut_added(encode_run *r, const sl_tok_lexicon *lex, const stretch *s,
@@ -133,31 +146,55 @@ static sl_status cut_added(encode_run *r, const sl_tok_lexicon *lex, const stret
         if (a->lstrip) start = SL_MAX(strip_left(s->text, start), done);
         if (a->rstrip) end = strip_right(s->text, end);
         if (start > done) {
-            stretch gap = {{s->text.data + done, start - done}, s->from, s->to, s->moved};
-            if (!s->moved) gap.from = s->from + done, gap.to = s->from + start;
+            stretch gap = gap_of(r, s, done, start);
             st = between(r, &gap);
         }
         if (st == SL_OK) st = sl_ids_push(r->out, a->id, r->err);
         done = end;
     }
     if (st != SL_OK || done >= s->text.len) return st;
-    stretch gap = {{s->text.data + done, s->text.len - done}, s->from, s->to, s->moved};
-    if (!s->moved) gap.from = s->from + done;
+    stretch gap = gap_of(r, s, done, s->text.len);
     return between(r, &gap);
 }
 
 static sl_status encode_plain(encode_run *r, const stretch *s) {
+    if (r->tok->spm.on) {
+        bool first = s->ends == r->ends && s->from == 0;
+        return sl_tok_spm_run(r->tok, &r->work, s->text, first, r->out, r->err);
+    }
     return sl_tok_split_run(r->tok, &r->work, 0, s->text, r->out, r->err);
+}
+
+/* Added tokens that match text with marks for its spaces. A mark is two bytes longer than a space,
+ * which tells where the parts end in it. */
+static sl_status encode_marked(encode_run *r, const stretch *s) {
+    bool prepend = r->tok->spm.prepends;
+    size_t *ends = sl_alloc(r->n_parts, sizeof *ends), done = 0, to = prepend ? SL_TOK_MARK_LEN : 0;
+    if (!ends) return sl_fail(r->err, SL_ERR_NOMEM, "%zu parts of text", r->n_parts);
+    for (size_t i = 0; i < r->n_parts; i++) {
+        size_t end = SL_MIN(SL_MAX(r->ends[i], s->from), s->to) - s->from;
+        for (; done < end; done++) to += s->text.data[done] == ' ' ? SL_TOK_MARK_LEN : 1;
+        ends[i] = end == 0 ? 0 : to;
+    }
+    stretch n = {.from = s->from, .to = s->to, .ends = ends};
+    sl_status st = sl_tok_spm_mark(s->text, prepend, &n.text, r->err);
+    if (st == SL_OK) {
+        st = cut_added(r, &r->tok->normalized, &n, encode_plain);
+        sl_free((void *)n.text.data);
+    }
+    sl_free(ends);
+    return st;
 }
 
 /* Added tokens that match normalized text; between them, plain text. */
 static sl_status encode_normalized(encode_run *r, const stretch *s) {
+    if (r->tok->spm.normalizes) return encode_marked(r, s);
     bool changed = false;
     stretch n = *s;
     sl_status st = SL_OK;
     if (r->tok->nfc) st = sl_unicode_nfc(s->text, &changed, &n.text, r->err);
     if (st != SL_OK) return st;
-    n.moved = changed;
+    if (changed) n.ends = NULL;
     if (n.text.len) st = cut_added(r, &r->tok->normalized, &n, encode_plain);
     if (changed) free((void *)n.text.data);
     return st;
@@ -209,6 +246,7 @@ sl_status sl_tokenizer_encode_parts(const sl_tokenizer *tok, const sl_text_part 
     for (size_t i = 0; st == SL_OK && add_template && i < tok->n_before; i++)
         st = sl_ids_push(out, tok->before[i], err);
     all.to = all.text.len;
+    all.ends = ends;
     if (st == SL_OK && all.text.len) st = cut_added(&r, &tok->raw, &all, encode_normalized);
     for (size_t i = 0; st == SL_OK && add_template && i < tok->n_after; i++)
         st = sl_ids_push(out, tok->after[i], err);
@@ -285,8 +323,17 @@ static size_t put_replacement(char *out) {
     return 3;
 }
 
-/* One byte in. A sequence that breaks off is replaced as a whole, the byte that broke it starts
- * anew. */
+/* Gives up on what is held. */
+static size_t replace_held(sl_detok *d, char *out) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < d->n_held; i++)
+        if (i == 0 || d->each_byte) n += put_replacement(out + n);
+    d->n_held = 0;
+    return n;
+}
+
+/* One byte in. A sequence that breaks off is replaced as a whole or byte by byte, the byte that
+ * broke it starts anew. */
 static size_t detok_byte(sl_detok *d, uint8_t byte, char *out) {
     uint8_t lo, hi;
     size_t n = 0;
@@ -300,8 +347,7 @@ static size_t detok_byte(sl_detok *d, uint8_t byte, char *out) {
             d->n_held = 0;
             return want;
         }
-        n = put_replacement(out);
-        d->n_held = 0;
+        n = replace_held(d, out);
     }
     uint32_t want = sequence_length(byte, &lo, &hi);
     if (want == 0) return n + put_replacement(out + n);
@@ -318,12 +364,15 @@ size_t sl_detok_push(sl_detok *d, const sl_tokenizer *tok, uint32_t id, bool ski
     if (skip_special && sl_tokenizer_is_special(tok, id)) return 0;
     sl_span piece = sl_tokenizer_piece(tok, id);
     size_t n = 0;
+    d->each_byte = tok->spm.on;
     for (size_t i = 0; i < piece.len; i++) n += detok_byte(d, piece.data[i], out + n);
-    return n;
+    if (n == 0 || d->started) return n;
+    d->started = true;
+    if (!tok->spm.strips || out[0] != ' ') return n;
+    memmove(out, out + 1, n - 1);
+    return n - 1;
 }
 
 size_t sl_detok_flush(sl_detok *d, char out[SL_DETOK_MAX_OUT]) {
-    if (d->n_held == 0) return 0;
-    d->n_held = 0;
-    return put_replacement(out);
+    return replace_held(d, out);
 }

@@ -1,10 +1,15 @@
-/* Byte-level BPE tokenizers as published in Hugging Face folders (tokenizer.json, with
- * tokenizer_config.json where it adds tokens). BPE: Sennrich et al., arXiv:1508.07909.
+/* BPE tokenizers as published in Hugging Face folders (tokenizer.json, with tokenizer_config.json
+ * where it adds tokens). BPE: Sennrich et al., arXiv:1508.07909. Two shapes:
  *
- * text -> added tokens cut out -> normalizer (none or NFC) -> pre-tokenizer (regular expressions)
- * -> bytes -> merges by rank -> ids. Anything in the files that would change ids and is not known
- * here is refused by name (SL_ERR_UNSUPPORTED) when the tokenizer is opened. Thread: owner for open
- * and free; a tokenizer never changes in between, so any for all the rest. */
+ * Byte-level (Qwen, GPT-2, Llama 3): text -> added tokens cut out -> normalizer (none or NFC) ->
+ * pre-tokenizer (regular expressions) -> bytes -> merges by rank -> ids.
+ * SentencePiece's (Mixtral, Llama 2; Kudo and Richardson, arXiv:1808.06226): text -> added tokens
+ * cut out -> U+2581 for spaces, and one in front -> characters, those outside the vocabulary as
+ * bytes -> merges by rank -> ids. Without a split a whole text is one word.
+ *
+ * Anything in the files that would change ids and is not known here is refused by name
+ * (SL_ERR_UNSUPPORTED) when the tokenizer is opened. Thread: owner for open and free; a tokenizer
+ * never changes in between, so any for all the rest. */
 #ifndef SL_MODEL_TOKENIZER_H
 #define SL_MODEL_TOKENIZER_H
 
@@ -57,9 +62,9 @@ sl_status sl_tokenizer_encode(const sl_tokenizer *tok, sl_span text, bool parse_
 sl_status sl_tokenizer_encode_parts(const sl_tokenizer *tok, const sl_text_part *parts, size_t n,
                                     bool add_template, sl_ids *out, sl_err *err) SL_MUST_CHECK;
 
-/* Text of ids as valid UTF-8 with a NUL after it, to be freed with sl_free; broken sequences become
- * U+FFFD. Ids inside the vocabulary's range that stand for no token yield nothing.
- * SL_ERR_ARG: an id >= sl_tokenizer_vocab_size. */
+/* Text of ids as valid UTF-8 with a NUL after it, to be freed with sl_free; a broken sequence
+ * becomes U+FFFD, in SentencePiece's shape one for each of its bytes. Ids inside the vocabulary's
+ * range that stand for no token yield nothing. SL_ERR_ARG: an id >= sl_tokenizer_vocab_size. */
 sl_status sl_tokenizer_decode(const sl_tokenizer *tok, const uint32_t *ids, size_t n,
                               bool skip_special, char **out, size_t *out_len,
                               sl_err *err) SL_MUST_CHECK;
@@ -71,7 +76,8 @@ sl_span sl_tokenizer_piece(const sl_tokenizer *tok, uint32_t id);
 /* Highest id + 1. A model's embedding may be larger (padding), never meaningfully smaller. */
 uint32_t sl_tokenizer_vocab_size(const sl_tokenizer *tok);
 
-/* Id of an added token's content, else of the token with exactly these bytes, else -1. */
+/* Id of an added token's content, else of the token with exactly these bytes (in SentencePiece's
+ * shape: written so in the file), else -1. */
 int64_t sl_tokenizer_find(const sl_tokenizer *tok, const char *content);
 
 bool sl_tokenizer_is_special(const sl_tokenizer *tok, uint32_t id);
@@ -81,6 +87,10 @@ bool sl_tokenizer_is_special(const sl_tokenizer *tok, uint32_t id);
 typedef struct sl_detok {
     uint8_t held[4];
     uint32_t n_held;
+    bool each_byte; /* of a broken sequence is replaced */
+    /* Some text came out. SentencePiece's shape drops a space before the first; a stream that
+     * continues a text sets this at the beginning to keep it. */
+    bool started;
 } sl_detok;
 
 /* Most bytes one push can yield: each byte of a piece, and each held one, may become U+FFFD. */
@@ -91,8 +101,7 @@ typedef struct sl_detok {
 size_t sl_detok_push(sl_detok *d, const sl_tokenizer *tok, uint32_t id, bool skip_special,
                      char out[SL_DETOK_MAX_OUT]);
 
-/* The end of the stream: what is still held is broken and becomes one U+FFFD (3 bytes) or nothing.
- */
+/* The end of the stream: what is still held is broken and becomes U+FFFD (at most 9 bytes). */
 size_t sl_detok_flush(sl_detok *d, char out[SL_DETOK_MAX_OUT]);
 
 #endif

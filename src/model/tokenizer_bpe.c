@@ -46,7 +46,7 @@ static uint32_t *word_slot(const sl_tokenizer *tok, sl_span word) {
     for (size_t i = hash_bytes(word) & mask;; i = (i + 1) & mask) {
         uint32_t id = tok->words[i];
         if (id == SL_TOK_NONE) return &tok->words[i];
-        sl_span have = sl_tok_bytes(tok, tok->pieces[id].bytes);
+        sl_span have = sl_tok_bytes(tok, tok->pieces[id].word);
         if (have.len == word.len && memcmp(have.data, word.data, word.len) == 0)
             return &tok->words[i];
     }
@@ -61,7 +61,7 @@ sl_status sl_tok_words_reserve(sl_tokenizer *tok, size_t n, sl_err *err) {
 }
 
 void sl_tok_word_put(sl_tokenizer *tok, uint32_t id) {
-    *word_slot(tok, sl_tok_bytes(tok, tok->pieces[id].bytes)) = id;
+    *word_slot(tok, sl_tok_bytes(tok, tok->pieces[id].word)) = id;
 }
 
 uint32_t sl_tok_word_find(const sl_tokenizer *tok, sl_span word) {
@@ -82,7 +82,7 @@ static sl_status reserve_work(sl_tok_work *w, size_t n, sl_err *err) {
     /* one entry for each first pair, and each of at most n merges takes one and adds two */
     w->heap = sl_alloc(2 * cap, sizeof *w->heap);
     if (!w->id || !w->prev || !w->next || !w->heap)
-        return sl_fail(err, SL_ERR_NOMEM, "merging a word of %zu bytes", n);
+        return sl_fail(err, SL_ERR_NOMEM, "merging a word of %zu symbols", n);
     w->cap = cap;
     return SL_OK;
 }
@@ -170,9 +170,10 @@ sl_status sl_tok_word_encode(const sl_tokenizer *tok, sl_tok_work *w, sl_span wo
         uint32_t id = sl_tok_word_find(tok, word);
         if (id != SL_TOK_NONE) return sl_ids_push(out, id, err);
     }
-    sl_status st = reserve_work(w, word.len, err);
+    bool spm = tok->spm.on;
+    sl_status st = reserve_work(w, spm ? sl_tok_spm_max_symbols(tok, word) : word.len, err);
     if (st != SL_OK) return st;
-    size_t n = first_symbols(tok, w, word);
+    size_t n = spm ? sl_tok_spm_symbols(tok, w, word) : first_symbols(tok, w, word);
     merge_all(tok, w, n);
     for (uint32_t i = n == 0 ? SL_TOK_NONE : 0; i != SL_TOK_NONE && st == SL_OK; i = w->next[i])
         st = sl_ids_push(out, w->id[i], err);

@@ -1,6 +1,6 @@
 /* Insides of a tokenizer, shared by the files tokenizer*.c. tokenizer_load.c fills it,
- * tokenizer_pattern.c compiles and runs its patterns, tokenizer_bpe.c merges, tokenizer.c runs it
- * all. */
+ * tokenizer_pattern.c compiles and runs its patterns, tokenizer_spm.c has what SentencePiece's
+ * shape does otherwise, tokenizer_bpe.c merges, tokenizer.c runs it all. */
 #ifndef SL_MODEL_TOKENIZER_INT_H
 #define SL_MODEL_TOKENIZER_INT_H
 
@@ -16,6 +16,8 @@
 #define SL_TOK_MAX_PATTERN  4096u /* bytes of one regular expression */
 /* utf8proc sorts a run of combining marks in quadratic time. */
 #define SL_TOK_MAX_MARKS 1024u
+#define SL_TOK_MARK      "\xE2\x96\x81" /* U+2581 */
+#define SL_TOK_MARK_LEN  3u
 
 enum sl_tok_flag {
     SL_TOK_DEFINED = 1, /* the id stands for a token */
@@ -30,6 +32,7 @@ typedef struct sl_tok_str {
 
 typedef struct sl_tok_piece {
     sl_tok_str bytes; /* what the token decodes to */
+    sl_tok_str word;  /* what it is found by: bytes, in SentencePiece's shape its content */
     uint32_t flags;
 } sl_tok_piece;
 
@@ -57,6 +60,25 @@ typedef struct sl_tok_split {
     bool drop_match, drop_rest;
 } sl_tok_split;
 
+/* Where a pre-tokenizer puts a mark that the text lacks. */
+typedef enum sl_tok_prepend {
+    SL_TOK_PREPEND_NEVER,
+    SL_TOK_PREPEND_FIRST, /* before the beginning of the text only */
+    SL_TOK_PREPEND_ALWAYS,
+} sl_tok_prepend;
+
+/* SentencePiece's shape: words are text in which a mark (U+2581) stands for each space. Either the
+ * normalizer puts the marks there or a Metaspace step does. */
+typedef struct sl_tok_spm {
+    bool on;
+    bool byte_fallback; /* a character the vocabulary lacks becomes the tokens of its bytes */
+    bool normalizes;    /* the normalizer turns spaces into marks ... */
+    bool prepends;      /* ... and puts one before every stretch */
+    bool metaspace, splits;
+    sl_tok_prepend scheme; /* of Metaspace; `splits`: and cuts before every mark */
+    bool strips;           /* decoding drops one space from the beginning of a text */
+} sl_tok_spm;
+
 struct sl_tokenizer {
     uint8_t *blob;
     size_t blob_len, blob_cap;
@@ -66,15 +88,16 @@ struct sl_tokenizer {
     size_t n_added, added_cap;
     sl_tok_lexicon raw, normalized;
     sl_tok_merge *merges;
-    size_t merge_slots; /* power of two */
-    uint32_t *words;    /* ids by the bytes they were mapped from */
-    size_t word_slots;  /* power of two */
-    uint32_t byte_id[256];
+    size_t merge_slots;    /* power of two */
+    uint32_t *words;       /* ids by sl_tok_piece.word */
+    size_t word_slots;     /* power of two */
+    uint32_t byte_id[256]; /* tokens of single bytes */
     uint32_t unk_id;
     bool fuse_unk, ignore_merges, nfc, prefix_space;
     size_t prefix_at; /* prefix_space acts before this split */
     sl_tok_split splits[SL_TOK_MAX_SPLITS];
     size_t n_splits;
+    sl_tok_spm spm;
     uint32_t before[SL_TOK_MAX_TEMPLATE], after[SL_TOK_MAX_TEMPLATE];
     size_t n_before, n_after;
 };
@@ -104,8 +127,30 @@ sl_status sl_tok_words_reserve(sl_tokenizer *tok, size_t n, sl_err *err) SL_MUST
 /* A pair given twice keeps its last rank. */
 void sl_tok_merge_put(sl_tokenizer *tok, sl_tok_merge m);
 void sl_tok_word_put(sl_tokenizer *tok, uint32_t id);
-/* Id of the token with these bytes, or SL_TOK_NONE. */
+/* Id of the token of this word, or SL_TOK_NONE. */
 uint32_t sl_tok_word_find(const sl_tokenizer *tok, sl_span word);
+
+/* tokenizer_load.c: a string field as a span, and comparing one. */
+sl_status sl_tok_text_field(sl_json obj, const char *key, sl_json_need need, sl_span *out,
+                            sl_err *err) SL_MUST_CHECK;
+bool sl_tok_is(sl_span s, const char *text);
+
+/* tokenizer_spm.c: reads the steps that SentencePiece's shape may have, refusing all others. */
+sl_status sl_tok_spm_decoder(sl_tokenizer *tok, sl_json decoder, sl_err *err) SL_MUST_CHECK;
+sl_status sl_tok_spm_normalizer(sl_tokenizer *tok, sl_json normalizer, sl_err *err) SL_MUST_CHECK;
+sl_status sl_tok_spm_pre_tokenizer(sl_tokenizer *tok, sl_json root, sl_err *err) SL_MUST_CHECK;
+/* What content decodes to: marks as spaces, <0xE4> as its byte. At most content.len bytes. */
+void sl_tok_spm_bytes(sl_span content, uint8_t *out, size_t *out_len);
+/* Fills byte_id from the tokens <0x00> to <0xFF>. */
+void sl_tok_spm_byte_ids(sl_tokenizer *tok);
+/* The text with marks for spaces, and one in front with `prepend`; to be freed with sl_free. */
+sl_status sl_tok_spm_mark(sl_span text, bool prepend, sl_span *out, sl_err *err) SL_MUST_CHECK;
+/* Encodes text between added tokens; `first`: it begins the whole text. */
+sl_status sl_tok_spm_run(const sl_tokenizer *tok, sl_tok_work *w, sl_span text, bool first,
+                         sl_ids *out, sl_err *err) SL_MUST_CHECK;
+/* Most symbols that a word has, and the symbols. */
+size_t sl_tok_spm_max_symbols(const sl_tokenizer *tok, sl_span word);
+size_t sl_tok_spm_symbols(const sl_tokenizer *tok, sl_tok_work *w, sl_span word);
 
 /* tokenizer_pattern.c: adds a split by a regular expression (or by a literal string). `where` is
  * the JSON object the pattern came from, for errors. */

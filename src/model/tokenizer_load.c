@@ -9,15 +9,15 @@
 static const char gpt2_pattern[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-static sl_status string_field(sl_json obj, const char *key, sl_json_need need, sl_span *out,
-                              sl_err *err) {
+sl_status sl_tok_text_field(sl_json obj, const char *key, sl_json_need need, sl_span *out,
+                            sl_err *err) {
     const char *s = NULL;
     sl_status st = sl_json_string(obj, key, need, &s, err);
     if (st == SL_OK && s) *out = (sl_span){(const uint8_t *)s, strlen(s)};
     return st;
 }
 
-static bool is_text(sl_span s, const char *text) {
+bool sl_tok_is(sl_span s, const char *text) {
     return s.len == strlen(text) && memcmp(s.data, text, s.len) == 0;
 }
 
@@ -36,9 +36,10 @@ static sl_status blob_add(sl_tokenizer *tok, sl_span s, sl_tok_str *out, sl_err 
 }
 
 /* Makes id a token that decodes as its characters' bytes, or as its own UTF-8 when some character
- * stands for no byte. */
-static sl_status define(sl_tokenizer *tok, uint64_t id, sl_span text, uint32_t flags,
-                        bool *byte_level, sl_err *err) {
+ * stands for no byte; in SentencePiece's shape, as sl_tok_spm_bytes says. *is_word: text may become
+ * it without its being an added token. */
+static sl_status define(sl_tokenizer *tok, uint64_t id, sl_span text, uint32_t flags, bool *is_word,
+                        sl_err *err) {
     if (id >= tok->ids_cap) {
         size_t cap = SL_MIN(SL_MAX(2 * tok->ids_cap, id + 1024), (size_t)SL_TOKENIZER_MAX_IDS);
         sl_tok_piece *grown = sl_grow(tok->pieces, tok->ids_cap, cap, sizeof *grown);
@@ -48,11 +49,15 @@ static sl_status define(sl_tokenizer *tok, uint64_t id, sl_span text, uint32_t f
     }
     uint8_t bytes[SL_TOKENIZER_MAX_PIECE];
     size_t n;
-    *byte_level = sl_byte_level_bytes(text, bytes, &n);
+    *is_word = tok->spm.on || sl_byte_level_bytes(text, bytes, &n);
+    if (tok->spm.on) sl_tok_spm_bytes(text, bytes, &n);
     sl_tok_piece *piece = &tok->pieces[id];
     piece->flags |= flags | SL_TOK_DEFINED;
     tok->n_ids = SL_MAX(tok->n_ids, (size_t)id + 1);
-    return blob_add(tok, *byte_level ? (sl_span){bytes, n} : text, &piece->bytes, err);
+    sl_status st = blob_add(tok, *is_word ? (sl_span){bytes, n} : text, &piece->bytes, err);
+    piece->word = piece->bytes;
+    if (st == SL_OK && tok->spm.on) st = blob_add(tok, text, &piece->word, err);
+    return st;
 }
 
 static uint32_t flags_of(const sl_tokenizer *tok, uint64_t id) {
@@ -72,15 +77,15 @@ static sl_status load_vocab(sl_tokenizer *tok, sl_json vocab, sl_err *err) {
     for (sl_json v; st == SL_OK && sl_json_next(vocab, &iter, &key, &v);) {
         sl_span text = {(const uint8_t *)key, strlen(key)};
         uint64_t id = 0;
-        bool byte_level;
+        bool is_word;
         st = check_length(vocab, key, text, err);
         if (st == SL_OK)
             st = sl_json_u64(vocab, key, SL_JSON_REQUIRED, 0, SL_TOKENIZER_MAX_IDS - 1, &id, err);
         if (st == SL_OK && flags_of(tok, id))
             st = sl_json_fail(vocab, key, err, SL_ERR_FORMAT, "id %llu is used twice",
                               (unsigned long long)id);
-        if (st == SL_OK) st = define(tok, id, text, 0, &byte_level, err);
-        if (st == SL_OK && byte_level) sl_tok_word_put(tok, (uint32_t)id);
+        if (st == SL_OK) st = define(tok, id, text, 0, &is_word, err);
+        if (st == SL_OK && is_word) sl_tok_word_put(tok, (uint32_t)id);
     }
     return st;
 }
@@ -183,30 +188,55 @@ static sl_status load_model(sl_tokenizer *tok, sl_json model, sl_err *err) {
                                        "ignore_merges",
                                        "continuing_subword_prefix",
                                        "end_of_word_suffix"};
-    static const char *const unset[] = {"dropout", "byte_fallback", "continuing_subword_prefix",
-                                        "end_of_word_suffix"};
+    static const char *const unset[] = {"dropout", "continuing_subword_prefix",
+                                        "end_of_word_suffix", "byte_fallback"};
+    size_t n_unset = SL_LEN(unset) - tok->spm.on; /* which may fall back to bytes */
     sl_span type = {(const uint8_t *)"BPE", 3};
     sl_json vocab = {0}, merges = {0};
     const char *unk = NULL;
     sl_status st = sl_json_only(model, keys, SL_LEN(keys), err);
-    if (st == SL_OK) st = string_field(model, "type", SL_JSON_OPTIONAL, &type, err);
-    if (st == SL_OK && !is_text(type, "BPE"))
+    if (st == SL_OK) st = sl_tok_text_field(model, "type", SL_JSON_OPTIONAL, &type, err);
+    if (st == SL_OK && !sl_tok_is(type, "BPE"))
         st = sl_json_fail(model, "type", err, SL_ERR_UNSUPPORTED, "\"%.40s\", not BPE",
                           (const char *)type.data);
-    for (size_t i = 0; st == SL_OK && i < SL_LEN(unset); i++) st = refuse_set(model, unset[i], err);
+    for (size_t i = 0; st == SL_OK && i < n_unset; i++) st = refuse_set(model, unset[i], err);
     if (st == SL_OK) st = sl_json_object(model, "vocab", SL_JSON_REQUIRED, &vocab, err);
     if (st == SL_OK) st = sl_json_array(model, "merges", SL_JSON_REQUIRED, &merges, err);
     if (st == SL_OK) st = sl_json_bool(model, "fuse_unk", SL_JSON_OPTIONAL, &tok->fuse_unk, err);
     if (st == SL_OK)
         st = sl_json_bool(model, "ignore_merges", SL_JSON_OPTIONAL, &tok->ignore_merges, err);
+    if (st == SL_OK && tok->spm.on)
+        st = sl_json_bool(model, "byte_fallback", SL_JSON_OPTIONAL, &tok->spm.byte_fallback, err);
     if (st == SL_OK) st = sl_json_string(model, "unk_token", SL_JSON_OPTIONAL, &unk, err);
     if (st == SL_OK) st = load_vocab(tok, vocab, err);
     if (st == SL_OK && unk && !vocab_id(vocab, unk, &tok->unk_id))
         st = sl_json_fail(model, "unk_token", err, SL_ERR_FORMAT,
                           "\"%.60s\" is not in the vocabulary", unk);
     if (st != SL_OK) return st;
-    load_byte_ids(tok);
+    if (tok->spm.on)
+        sl_tok_spm_byte_ids(tok);
+    else
+        load_byte_ids(tok);
     return load_merges(tok, merges, vocab, err);
+}
+
+static sl_status normalize_pattern(sl_tokenizer *tok, sl_span content, sl_tok_str *out,
+                                   sl_err *err) {
+    sl_span text;
+    bool changed = false;
+    sl_status st = SL_OK;
+    if (tok->spm.normalizes) {
+        st = sl_tok_spm_mark(content, tok->spm.prepends, &text, err);
+        if (st != SL_OK) return st;
+        st = blob_add(tok, text, out, err);
+        sl_free((void *)text.data);
+    } else if (tok->nfc) {
+        st = sl_unicode_nfc(content, &changed, &text, err);
+        if (st != SL_OK || !changed) return st;
+        st = blob_add(tok, text, out, err);
+        free((void *)text.data);
+    }
+    return st;
 }
 
 /* One added token; `v` has its flags, `id` comes from inside it or from its key. */
@@ -216,7 +246,7 @@ static sl_status load_added(sl_tokenizer *tok, sl_json v, uint64_t id, sl_json v
     sl_tok_added a = {.id = (uint32_t)id};
     sl_span content = {0};
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
-    if (st == SL_OK) st = string_field(v, "content", SL_JSON_REQUIRED, &content, err);
+    if (st == SL_OK) st = sl_tok_text_field(v, "content", SL_JSON_REQUIRED, &content, err);
     if (st == SL_OK) st = check_length(v, "content", content, err);
     if (st == SL_OK) st = sl_json_bool(v, "special", SL_JSON_OPTIONAL, &a.special, err);
     if (st == SL_OK) st = sl_json_bool(v, "lstrip", SL_JSON_OPTIONAL, &a.lstrip, err);
@@ -231,20 +261,11 @@ static sl_status load_added(sl_tokenizer *tok, sl_json v, uint64_t id, sl_json v
         return sl_json_fail(v, "content", err, SL_ERR_FORMAT,
                             "\"%.60s\" with id %llu contradicts another token",
                             (const char *)content.data, (unsigned long long)id);
-    bool byte_level;
-    st =
-        define(tok, id, content, SL_TOK_ADDED | (a.special ? SL_TOK_SPECIAL : 0), &byte_level, err);
+    bool is_word;
+    st = define(tok, id, content, SL_TOK_ADDED | (a.special ? SL_TOK_SPECIAL : 0), &is_word, err);
     if (st == SL_OK) st = blob_add(tok, content, &a.content, err);
     a.pattern = a.content;
-    if (st == SL_OK && a.normalized && tok->nfc) {
-        bool changed;
-        sl_span nfc;
-        st = sl_unicode_nfc(content, &changed, &nfc, err);
-        if (st == SL_OK && changed) {
-            st = blob_add(tok, nfc, &a.pattern, err);
-            free((void *)nfc.data);
-        }
-    }
+    if (st == SL_OK && a.normalized) st = normalize_pattern(tok, content, &a.pattern, err);
     if (st == SL_OK && tok->n_added == tok->added_cap) {
         size_t cap = 2 * tok->added_cap + 64;
         sl_tok_added *grown = sl_grow(tok->added, tok->added_cap, cap, sizeof *grown);
@@ -315,8 +336,9 @@ static sl_status load_normalizer(sl_tokenizer *tok, sl_json root, sl_err *err) {
     sl_span type = {0};
     sl_status st = sl_json_object(root, "normalizer", SL_JSON_OPTIONAL, &v, err);
     if (st != SL_OK || !v.value) return st;
-    st = string_field(v, "type", SL_JSON_REQUIRED, &type, err);
-    if (st == SL_OK && !is_text(type, "NFC"))
+    if (tok->spm.on) return sl_tok_spm_normalizer(tok, v, err);
+    st = sl_tok_text_field(v, "type", SL_JSON_REQUIRED, &type, err);
+    if (st == SL_OK && !sl_tok_is(type, "NFC"))
         st = sl_json_fail(v, "type", err, SL_ERR_UNSUPPORTED, "normalizer \"%.40s\", not NFC",
                           (const char *)type.data);
     if (st == SL_OK) st = sl_json_only(v, keys, SL_LEN(keys), err);
@@ -347,13 +369,13 @@ static sl_status load_split(sl_tokenizer *tok, sl_json v, sl_err *err) {
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
     if (st == SL_OK) st = sl_json_object(v, "pattern", SL_JSON_REQUIRED, &pattern, err);
     if (st == SL_OK) st = sl_json_only(pattern, kinds, SL_LEN(kinds), err);
-    if (st == SL_OK) st = string_field(pattern, "Regex", SL_JSON_OPTIONAL, &regex, err);
-    if (st == SL_OK) st = string_field(pattern, "String", SL_JSON_OPTIONAL, &text, err);
-    if (st == SL_OK) st = string_field(v, "behavior", SL_JSON_REQUIRED, &behavior, err);
+    if (st == SL_OK) st = sl_tok_text_field(pattern, "Regex", SL_JSON_OPTIONAL, &regex, err);
+    if (st == SL_OK) st = sl_tok_text_field(pattern, "String", SL_JSON_OPTIONAL, &text, err);
+    if (st == SL_OK) st = sl_tok_text_field(v, "behavior", SL_JSON_REQUIRED, &behavior, err);
     if (st == SL_OK) st = sl_json_bool(v, "invert", SL_JSON_OPTIONAL, &invert, err);
     if (st != SL_OK) return st;
-    bool removed = is_text(behavior, "Removed");
-    if (!removed && !is_text(behavior, "Isolated"))
+    bool removed = sl_tok_is(behavior, "Removed");
+    if (!removed && !sl_tok_is(behavior, "Isolated"))
         return sl_json_fail(v, "behavior", err, SL_ERR_UNSUPPORTED,
                             "\"%.40s\", not Isolated or Removed", (const char *)behavior.data);
     return sl_tok_split_add(tok, v, regex.data ? regex : text, !regex.data, removed && !invert,
@@ -376,16 +398,16 @@ static sl_status load_pre_tokenizer(sl_tokenizer *tok, sl_json v, bool *done, sl
     static const char *const keys[] = {"type", "pretokenizers"};
     sl_span type = {0};
     sl_json list = {0};
-    sl_status st = string_field(v, "type", SL_JSON_REQUIRED, &type, err);
+    sl_status st = sl_tok_text_field(v, "type", SL_JSON_REQUIRED, &type, err);
     if (st != SL_OK) return st;
     if (*done) return sl_json_fail(v, NULL, err, SL_ERR_UNSUPPORTED, "a step after ByteLevel");
-    if (is_text(type, "Split")) return load_split(tok, v, err);
-    if (is_text(type, "Digits")) return load_digits(tok, v, err);
-    if (is_text(type, "ByteLevel")) {
+    if (sl_tok_is(type, "Split")) return load_split(tok, v, err);
+    if (sl_tok_is(type, "Digits")) return load_digits(tok, v, err);
+    if (sl_tok_is(type, "ByteLevel")) {
         *done = true;
         return load_byte_level(tok, v, err);
     }
-    if (!is_text(type, "Sequence"))
+    if (!sl_tok_is(type, "Sequence"))
         return sl_json_fail(v, "type", err, SL_ERR_UNSUPPORTED, "pre-tokenizer \"%.40s\"",
                             (const char *)type.data);
     st = sl_json_only(v, keys, SL_LEN(keys), err);
@@ -430,7 +452,7 @@ static sl_status load_template(sl_tokenizer *tok, sl_json v, sl_err *err) {
             st = load_template_token(tok, special, known, seen, err);
         } else if (!seen &&
                    sl_json_as_span(sl_json_get(sl_json_get(item, "Sequence"), "id"), &id) &&
-                   is_text(id, "A")) {
+                   sl_tok_is(id, "A")) {
             seen = true;
         } else {
             st = sl_json_fail(single, NULL, err, SL_ERR_UNSUPPORTED, "element %zu", i);
@@ -444,11 +466,11 @@ static sl_status load_template(sl_tokenizer *tok, sl_json v, sl_err *err) {
 static sl_status load_post_processor(sl_tokenizer *tok, sl_json v, sl_err *err) {
     sl_span type = {0};
     sl_json list = {0};
-    sl_status st = string_field(v, "type", SL_JSON_REQUIRED, &type, err);
-    if (st != SL_OK || is_text(type, "ByteLevel")) return st; /* offsets only */
-    if (is_text(type, "TemplateProcessing") && tok->n_before + tok->n_after == 0)
+    sl_status st = sl_tok_text_field(v, "type", SL_JSON_REQUIRED, &type, err);
+    if (st != SL_OK || sl_tok_is(type, "ByteLevel")) return st; /* offsets only */
+    if (sl_tok_is(type, "TemplateProcessing") && tok->n_before + tok->n_after == 0)
         return load_template(tok, v, err);
-    if (!is_text(type, "Sequence"))
+    if (!sl_tok_is(type, "Sequence"))
         return sl_json_fail(v, "type", err, SL_ERR_UNSUPPORTED, "post-processor \"%.40s\"",
                             (const char *)type.data);
     st = sl_json_array(v, "processors", SL_JSON_REQUIRED, &list, err);
@@ -457,37 +479,73 @@ static sl_status load_post_processor(sl_tokenizer *tok, sl_json v, sl_err *err) 
     return st;
 }
 
+/* add_bos_token or add_eos_token against the tokens that the post-processor adds. SentencePiece's
+ * classes take the setting for the truth, so that false contradicts as well. */
+static sl_status check_added(const sl_tokenizer *tok, sl_json config, const char *key, size_t n,
+                             sl_err *err) {
+    bool adds = n > 0;
+    sl_status st = sl_json_bool(config, key, SL_JSON_OPTIONAL, &adds, err);
+    if (st == SL_OK && adds && n == 0)
+        st = sl_json_fail(config, key, err, SL_ERR_UNSUPPORTED,
+                          "true, but the post-processor of tokenizer.json adds none");
+    if (st == SL_OK && !adds && n > 0 && tok->spm.on)
+        st = sl_json_fail(config, key, err, SL_ERR_UNSUPPORTED,
+                          "false, but the post-processor of tokenizer.json adds one");
+    return st;
+}
+
 /* Settings of tokenizer_config.json that override what tokenizer.json says. */
 static sl_status check_config(const sl_tokenizer *tok, sl_json config, bool plain_byte_level,
                               sl_err *err) {
-    bool bos = false, eos = false, prefix = tok->prefix_space;
+    bool marks = tok->spm.prepends || tok->spm.scheme != SL_TOK_PREPEND_NEVER;
+    bool prefixes = tok->spm.on ? marks : tok->prefix_space, prefix = prefixes;
     sl_status st = refuse_set(config, "split_special_tokens", err);
-    if (st == SL_OK) st = sl_json_bool(config, "add_bos_token", SL_JSON_OPTIONAL, &bos, err);
-    if (st == SL_OK) st = sl_json_bool(config, "add_eos_token", SL_JSON_OPTIONAL, &eos, err);
+    if (st == SL_OK) st = check_added(tok, config, "add_bos_token", tok->n_before, err);
+    if (st == SL_OK) st = check_added(tok, config, "add_eos_token", tok->n_after, err);
     if (st == SL_OK) st = sl_json_bool(config, "add_prefix_space", SL_JSON_OPTIONAL, &prefix, err);
-    if (st != SL_OK) return st;
-    if (bos && tok->n_before == 0)
-        return sl_json_fail(config, "add_bos_token", err, SL_ERR_UNSUPPORTED,
-                            "true, but the post-processor of tokenizer.json adds none");
-    if (eos && tok->n_after == 0)
-        return sl_json_fail(config, "add_eos_token", err, SL_ERR_UNSUPPORTED,
-                            "true, but the post-processor of tokenizer.json adds none");
-    if (plain_byte_level && prefix != tok->prefix_space)
-        return sl_json_fail(config, "add_prefix_space", err, SL_ERR_UNSUPPORTED,
-                            "contradicts the pre-tokenizer of tokenizer.json");
-    return SL_OK;
+    if (st == SL_OK && (plain_byte_level || tok->spm.on) && prefix != prefixes)
+        st = sl_json_fail(config, "add_prefix_space", err, SL_ERR_UNSUPPORTED,
+                          "contradicts the %s of tokenizer.json",
+                          tok->spm.on ? "normalizer or pre-tokenizer" : "pre-tokenizer");
+    return st;
+}
+
+/* The decoder tells byte-level tokenizers from SentencePiece's shape. */
+static sl_status load_decoder(sl_tokenizer *tok, sl_json root, sl_err *err) {
+    sl_json decoder = {0};
+    sl_span type = {0};
+    sl_status st = sl_json_object(root, "decoder", SL_JSON_REQUIRED, &decoder, err);
+    if (st == SL_OK) st = sl_tok_text_field(decoder, "type", SL_JSON_REQUIRED, &type, err);
+    if (st != SL_OK || sl_tok_is(type, "ByteLevel")) return st;
+    if (sl_tok_is(type, "Sequence")) return sl_tok_spm_decoder(tok, decoder, err);
+    return sl_json_fail(decoder, "type", err, SL_ERR_UNSUPPORTED, "decoder \"%.40s\"",
+                        (const char *)type.data);
+}
+
+/* *plain: there is ByteLevel and nothing else. */
+static sl_status load_byte_level_steps(sl_tokenizer *tok, sl_json root, bool *plain, sl_err *err) {
+    sl_json pre = {0};
+    sl_span type = {0};
+    bool byte_level = false;
+    sl_status st = sl_json_object(root, "pre_tokenizer", SL_JSON_REQUIRED, &pre, err);
+    if (st == SL_OK) st = load_pre_tokenizer(tok, pre, &byte_level, err);
+    if (st == SL_OK && !byte_level)
+        st = sl_json_fail(pre, NULL, err, SL_ERR_UNSUPPORTED, "has no ByteLevel step");
+    if (st == SL_OK) st = sl_tok_text_field(pre, "type", SL_JSON_REQUIRED, &type, err);
+    *plain = st == SL_OK && sl_tok_is(type, "ByteLevel");
+    return st;
 }
 
 static sl_status load_all(sl_tokenizer *tok, sl_json root, sl_json config, sl_err *err) {
     static const char *const keys[] = {"version",        "truncation", "padding",
                                        "added_tokens",   "normalizer", "pre_tokenizer",
                                        "post_processor", "decoder",    "model"};
-    sl_json model = {0}, pre = {0}, post = {0}, decoder = {0};
-    sl_span type = {0}, pre_type = {0};
-    bool byte_level = false;
+    sl_json model = {0}, post = {0};
+    bool plain = false;
     sl_status st = sl_json_only(root, keys, SL_LEN(keys), err);
     if (st == SL_OK) st = refuse_set(root, "truncation", err);
     if (st == SL_OK) st = refuse_set(root, "padding", err);
+    if (st == SL_OK) st = load_decoder(tok, root, err);
     if (st == SL_OK) st = sl_json_object(root, "model", SL_JSON_REQUIRED, &model, err);
     if (st == SL_OK) st = load_model(tok, model, err);
     if (st == SL_OK) st = load_normalizer(tok, root, err);
@@ -496,20 +554,12 @@ static sl_status load_all(sl_tokenizer *tok, sl_json root, sl_json config, sl_er
     if (st == SL_OK && config.value) st = load_config_added(tok, config, vocab, err);
     if (st == SL_OK) st = build_lexicon(tok, false, &tok->raw, err);
     if (st == SL_OK) st = build_lexicon(tok, true, &tok->normalized, err);
-    if (st == SL_OK) st = sl_json_object(root, "pre_tokenizer", SL_JSON_REQUIRED, &pre, err);
-    if (st == SL_OK) st = load_pre_tokenizer(tok, pre, &byte_level, err);
-    if (st == SL_OK && !byte_level)
-        st = sl_json_fail(pre, NULL, err, SL_ERR_UNSUPPORTED, "has no ByteLevel step");
+    if (st == SL_OK)
+        st = tok->spm.on ? sl_tok_spm_pre_tokenizer(tok, root, err)
+                         : load_byte_level_steps(tok, root, &plain, err);
     if (st == SL_OK) st = sl_json_object(root, "post_processor", SL_JSON_OPTIONAL, &post, err);
     if (st == SL_OK && post.value) st = load_post_processor(tok, post, err);
-    if (st == SL_OK) st = sl_json_object(root, "decoder", SL_JSON_REQUIRED, &decoder, err);
-    if (st == SL_OK) st = string_field(decoder, "type", SL_JSON_REQUIRED, &type, err);
-    if (st == SL_OK && !is_text(type, "ByteLevel"))
-        st = sl_json_fail(decoder, "type", err, SL_ERR_UNSUPPORTED, "decoder \"%.40s\"",
-                          (const char *)type.data);
-    if (st == SL_OK) st = string_field(pre, "type", SL_JSON_REQUIRED, &pre_type, err);
-    if (st == SL_OK && config.value)
-        st = check_config(tok, config, is_text(pre_type, "ByteLevel"), err);
+    if (st == SL_OK && config.value) st = check_config(tok, config, plain, err);
     return st;
 }
 

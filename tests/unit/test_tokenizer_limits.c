@@ -183,6 +183,134 @@ static void special_tokens_count_only_where_allowed(void **state) {
     sl_tokenizer_free(tok);
 }
 
+/* SentencePiece's shape: U+2581 is 3, <0xC3> and <0xA9> are 4 and 5. */
+#define SPM_MODEL                                                                                  \
+    "{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"fuse_unk\":true,\"byte_fallback\":true,"          \
+    "\"vocab\":{\"<unk>\":0,\"a\":1,\"b\":2,\"\u2581\":3,\"<0xC3>\":4,\"<0xA9>\":5,\"ab\":6,"      \
+    "\"\u2581ab\":7},\"merges\":[[\"a\",\"b\"],[\"\u2581\",\"ab\"]]}"
+#define REPLACE(from, to)                                                                          \
+    "{\"type\":\"Replace\",\"pattern\":{\"String\":\"" from "\"},\"content\":\"" to "\"}"
+#define DECODER(steps) "{\"type\":\"Sequence\",\"decoders\":[" steps "]}"
+#define TO_SPACES      REPLACE("\u2581", " ") ",{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}"
+#define STRIP(n)       "{\"type\":\"Strip\",\"content\":\" \",\"start\":" #n ",\"stop\":0}"
+#define SPM_DECODER    DECODER(TO_SPACES "," STRIP(1))
+#define PREPEND        "{\"type\":\"Prepend\",\"prepend\":\"\u2581\"}"
+#define SPM_NORMALIZER                                                                             \
+    "{\"type\":\"Sequence\",\"normalizers\":[" PREPEND "," REPLACE(" ", "\u2581") "]}"
+#define METASPACE(scheme)                                                                          \
+    "{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"prepend_scheme\":\"" scheme "\"}"
+#define SPM .model = SPM_MODEL, .normalizer = SPM_NORMALIZER, .pre = "null", .decoder = SPM_DECODER
+
+static void other_steps_of_sentencepiece_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        sections s;
+        sl_status want;
+        const char *says;
+    } bad[] = {
+        {{.decoder = DECODER("")}, U, "t: decoder.decoders: 0 steps"},
+        {{.decoder = DECODER(TO_SPACES "," STRIP(2))}, L, "decoders[3].start: 2 is outside 0..1"},
+        {{.decoder = DECODER(REPLACE("_", " ") ",1,2")},
+         U,
+         "decoders[0].pattern.String: \"_\", not \"\u2581\""},
+        {{.decoder = DECODER(REPLACE("\u2581", "-") ",1,2")}, U, "decoders[0].content: \"-\""},
+        {{.decoder = DECODER("{\"type\":\"Fuse\"},1,2")}, U, "decoders[0].type: \"Fuse\""},
+        {{.decoder = DECODER("1,2,3")}, F, "decoders[0]"},
+        {{SPM, .added = ADDED(1, "x", true)}, F, "\"x\" with id 1 contradicts"},
+        {{.decoder = SPM_DECODER, .pre = "null"}, U, "t: pre_tokenizer: missing, and no"},
+        {{.decoder = SPM_DECODER}, U, "pre_tokenizer.type: \"ByteLevel\", not \"Metaspace\""},
+        {{.decoder = SPM_DECODER, .pre = METASPACE("last")}, U, "prepend_scheme: \"last\""},
+        {{.decoder = SPM_DECODER, .pre = METASPACE("first"), .normalizer = SPM_NORMALIZER},
+         U,
+         "t: pre_tokenizer: Metaspace, where the normalizer"},
+        {{.decoder = SPM_DECODER, .pre = "{\"type\":\"Metaspace\",\"replacement\":\"_\"}"},
+         U,
+         "pre_tokenizer.replacement: \"_\""},
+        {{.decoder = SPM_DECODER, .normalizer = "{\"type\":\"NFC\"}"}, U, "normalizer \"NFC\""},
+        {{.decoder = SPM_DECODER, .normalizer = PREPEND}, U, "Prepend without Replace"},
+        {{.decoder = SPM_DECODER, .normalizer = REPLACE(" ", "_")}, U, "normalizer.content: \"_\""},
+        {{SPM, .config = "{\"add_prefix_space\":false}"}, U, "t: add_prefix_space: contradicts"},
+        {{SPM, .config = "{\"add_bos_token\":true}"}, U, "t: add_bos_token: true, but"},
+    };
+    for (size_t i = 0; i < SL_LEN(bad); i++) {
+        sl_tokenizer *tok = NULL;
+        sl_err err = {0};
+        sl_status st = parse(&bad[i].s, &tok, &err);
+        if (st != bad[i].want || !strstr(err.msg, bad[i].says))
+            fail_msg("case %zu: status %d, \"%s\", not \"%s\"", i, st, err.msg, bad[i].says);
+        assert_null(tok);
+    }
+}
+
+static void sentencepiece_marks_spaces_and_falls_back_to_bytes(void **state) {
+    (void)state;
+    sl_tokenizer *tok = make(&(sections){SPM});
+    check_ids(tok, "ab", true, "7");
+    check_ids(tok, " ab", true, "3 7");
+    check_ids(tok, "ab<end>ab", true, "7 8 7");
+    check_ids(tok, "a\u00e9xyb", true, "3 1 4 5 0 2");
+    check_ids(tok, "", true, "");
+    assert_int_equal(sl_tokenizer_find(tok, "<0xC3>"), 4);
+    assert_int_equal(sl_tokenizer_find(tok, "\u2581ab"), 7);
+    assert_int_equal(sl_tokenizer_piece(tok, 7).len, 3);
+    sl_tokenizer_free(tok);
+    sections s = {.model = SPM_MODEL, .pre = METASPACE("first"), .decoder = SPM_DECODER};
+    tok = make(&s);
+    check_ids(tok, "ab<end>ab ab", true, "7 8 6 7");
+    check_ids(tok, " ab", true, "7");
+    sl_tokenizer_free(tok);
+    s.pre = METASPACE("never");
+    tok = make(&s);
+    check_ids(tok, "ab ab", true, "6 7");
+    sl_tokenizer_free(tok);
+    s.pre = METASPACE("always");
+    tok = make(&s);
+    check_ids(tok, "ab<end>ab", true, "7 8 7");
+    sl_tokenizer_free(tok);
+}
+
+/* Special tokens that are looked for after the spaces are marked count only inside one stretch. */
+static void marked_special_tokens_count_only_where_allowed(void **state) {
+    (void)state;
+    sections s = {SPM};
+    s.added = "[{\"id\":8,\"content\":\"<end>\",\"special\":true,\"normalized\":true}]";
+    sl_tokenizer *tok = make(&s);
+    const sl_text_part parts[] = {{span_of("ab <end> <end>"), false},
+                                  {span_of(" <end>a <end>"), true},
+                                  {span_of(" <e"), false},
+                                  {span_of("nd>"), true}};
+    sl_ids ids = {0};
+    sl_err err = {0};
+    assert_int_equal(sl_tokenizer_encode_parts(tok, parts, 4, false, &ids, &err), SL_OK);
+    size_t special = 0;
+    for (size_t i = 0; i < ids.len; i++) special += ids.data[i] == 8;
+    assert_int_equal(special, 2);
+    sl_ids_free(&ids);
+    sl_tokenizer_free(tok);
+}
+
+static void sentencepiece_streams_bytes_and_drops_the_first_space(void **state) {
+    (void)state;
+    sl_tokenizer *tok = make(&(sections){SPM});
+    sl_detok d = {0};
+    char out[SL_DETOK_MAX_OUT];
+    assert_int_equal(sl_detok_push(&d, tok, 8, true, out), 0); /* special, skipped */
+    assert_int_equal(sl_detok_push(&d, tok, 3, false, out), 0);
+    assert_int_equal(sl_detok_push(&d, tok, 7, false, out), 3);
+    assert_memory_equal(out, " ab", 3);
+    assert_int_equal(sl_detok_push(&d, tok, 4, false, out), 0);
+    assert_int_equal(sl_detok_push(&d, tok, 5, false, out), 2);
+    assert_memory_equal(out, "\xC3\xA9", 2);
+    assert_int_equal(sl_detok_push(&d, tok, 4, false, out), 0);
+    assert_int_equal(sl_detok_push(&d, tok, 3, false, out), 4);
+    assert_memory_equal(out, "\xEF\xBF\xBD ", 4);
+    assert_int_equal(sl_detok_push(&d, tok, 4, false, out), 0);
+    assert_int_equal(sl_detok_flush(&d, out), 3);
+    sl_detok more = {.started = true}; /* continues a text: its space stays */
+    assert_int_equal(sl_detok_push(&more, tok, 7, false, out), 3);
+    sl_tokenizer_free(tok);
+}
+
 static void templates_and_config_tokens_are_added(void **state) {
     (void)state;
     const char *post =
@@ -233,9 +361,8 @@ static void patterns_that_explode_hit_a_limit(void **state) {
 }
 
 /* A word of n bytes must not take n^2 steps: 1 MiB of it would take hours, and gets 20 s here. */
-static void long_words_take_no_square_time(void **state) {
-    (void)state;
-    sl_tokenizer *tok = make(&(sections){0});
+static void check_long_word(const sections *s, size_t want) {
+    sl_tokenizer *tok = make(s);
     size_t n = 1 << 20;
     uint8_t *text = sl_alloc(n, 1);
     assert_non_null(text);
@@ -245,10 +372,16 @@ static void long_words_take_no_square_time(void **state) {
     uint64_t start = sl_now_ns();
     assert_int_equal(sl_tokenizer_encode(tok, (sl_span){text, n}, true, false, &ids, &err), SL_OK);
     assert_true(sl_now_ns() - start < 20000000000u);
-    assert_int_equal(ids.len, n / 4);
+    assert_int_equal(ids.len, want);
     sl_ids_free(&ids);
     sl_free(text);
     sl_tokenizer_free(tok);
+}
+
+static void long_words_take_no_square_time(void **state) {
+    (void)state;
+    check_long_word(&(sections){0}, (1 << 20) / 4);
+    check_long_word(&(sections){SPM}, (1 << 20) / 2);
 }
 
 static void streams_hold_back_unfinished_characters(void **state) {
@@ -279,10 +412,7 @@ static void streams_hold_back_unfinished_characters(void **state) {
 }
 
 /* Every allocation of ours fails once; all of it must come back as an error, without a leak. */
-static void failing_allocations_are_errors(void **state) {
-    (void)state;
-    const sections s = {.normalizer = "{\"type\":\"NFC\"}",
-                        .added = "[{\"id\":8,\"content\":\"e\u0301\",\"special\":false}]"};
+static void fail_each_allocation(const sections *s) {
     bool done = false;
     for (uint64_t nth = 1; !done; nth++) {
         sl_tokenizer *tok = NULL;
@@ -292,7 +422,7 @@ static void failing_allocations_are_errors(void **state) {
         size_t len;
         uint64_t before = sl_mem_count();
         sl_mem_fail_at(nth);
-        sl_status st = parse(&s, &tok, &err);
+        sl_status st = parse(s, &tok, &err);
         if (st == SL_OK)
             st = sl_tokenizer_encode(tok, span_of("abab \u00e9 e\u0301"), true, true, &ids, &err);
         if (st == SL_OK) st = sl_tokenizer_decode(tok, ids.data, ids.len, false, &text, &len, &err);
@@ -303,6 +433,15 @@ static void failing_allocations_are_errors(void **state) {
         sl_ids_free(&ids);
         sl_tokenizer_free(tok);
     }
+}
+
+static void failing_allocations_are_errors(void **state) {
+    (void)state;
+    const char *added = "[{\"id\":8,\"content\":\"e\u0301\",\"special\":false}]";
+    fail_each_allocation(&(sections){.normalizer = "{\"type\":\"NFC\"}", .added = added});
+    fail_each_allocation(&(sections){SPM, .added = added});
+    fail_each_allocation(&(sections){
+        .model = SPM_MODEL, .pre = METASPACE("first"), .decoder = SPM_DECODER, .added = added});
 }
 
 #define THREADS 4
@@ -353,6 +492,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_that_would_change_ids_are_refused),
         cmocka_unit_test(special_tokens_count_only_where_allowed),
+        cmocka_unit_test(other_steps_of_sentencepiece_are_refused),
+        cmocka_unit_test(sentencepiece_marks_spaces_and_falls_back_to_bytes),
+        cmocka_unit_test(marked_special_tokens_count_only_where_allowed),
+        cmocka_unit_test(sentencepiece_streams_bytes_and_drops_the_first_space),
         cmocka_unit_test(templates_and_config_tokens_are_added),
         cmocka_unit_test(bad_text_leaves_the_list_as_it_was),
         cmocka_unit_test(patterns_that_explode_hit_a_limit),
