@@ -1,6 +1,7 @@
 #include "engine/attn_int.h"
 
 #include "base/log.h"
+#include "engine/mutate.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -184,7 +185,8 @@ sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload,
             continue;
         }
         s->cancelled = true;
-        if (s->in_step) continue; /* ends with the step, whose rows still touch its pages */
+        if (s->in_step && SL_MUTATION(STALE_GENERATION)) s->pages = NULL; /* its rows still use them */
+        else if (s->in_step) continue; /* ends with the step, whose rows still touch its pages */
         sl_attn_emit(a, s, UINT32_MAX, SL_FINISH_STOP);
         sl_slot_release(a, s);
     }

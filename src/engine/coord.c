@@ -22,6 +22,7 @@ static void finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status,
     sl_member_worker *w = &e->worker[r->worker];
     bool had_worker = r->state != SL_REQUEST_WAITING;
     bool cancelled = r->state == SL_REQUEST_CANCELLING;
+    if (cancelled && how == SL_FINISH_LENGTH) how = SL_FINISH_STOP; /* its last tokens were dropped */
     sl_ledger_remove(&e->ledger, r);
     if (had_worker) {
         w->running--;
@@ -418,11 +419,11 @@ static void publish_stats(sl_engine *e) {
     pthread_mutex_unlock(&e->lock);
 }
 
-void sl_coord_step(sl_engine *e) {
-    sl_net_progress(e->net);
+bool sl_coord_step(sl_engine *e) {
+    uint32_t came = sl_net_progress(e->net);
     if (!e->planned && e->n_joined == e->plan.n_workers) send_plans(e);
     admit(e);
-    uint64_t now = sl_now_ns() / 1000;
+    uint64_t now = sl_clock_now_us(&e->clock);
     if (now >= e->next_check_us) {
         e->next_check_us = now + CHECK_US;
         uint32_t ended = sl_spawn_check(e);
@@ -434,6 +435,7 @@ void sl_coord_step(sl_engine *e) {
         ask_stats(e);
     }
     publish_stats(e);
+    return came > 0;
 }
 
 void sl_coord_shutdown(sl_engine *e) {
@@ -458,7 +460,7 @@ sl_status sl_coord_start(sl_engine *e, sl_err *err) {
                                 .incarnation = randombytes_random(),
                                 .is_coordinator = 1,
                                 .wire = e->plan.wire},
-                      .clock = sl_clock_real(),
+                      .clock = e->clock,
                       .on = {on_open, on_message, on_down},
                       .ctx = e};
     memcpy(no.hello.model_hash, e->spec.hash, 32);

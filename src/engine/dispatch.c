@@ -1,5 +1,6 @@
 /* Rows to experts and back: one message per expert worker and layer, and the merge in fixed order. */
 #include "engine/attn_int.h"
+#include "engine/mutate.h"
 
 #include <string.h>
 
@@ -117,6 +118,7 @@ static sl_status collect(sl_lane *lane, const sl_wire_return *v, sl_err *err) {
                            (unsigned long long)mask, (unsigned long long)lane->covered[r],
                            (unsigned long long)all);
         lane->covered[r] |= mask;
+        if (SL_MUTATION(LOST_ROW) && v->tag[i] % 97 == 5) continue;
         lane->piece[(size_t)r * k + (uint32_t)__builtin_ctzll(mask)] = v->data + i * row_bytes;
     }
     return SL_OK;
@@ -133,6 +135,8 @@ static void add_pieces(sl_lane *lane, uint32_t r, float *sum, float *piece) {
         if (!data) continue;
         sl_wire_unpack(f, data, d, any ? piece : sum);
         if (any) sl_vec_add(&a->w->exec, sum, piece, d);
+        if (any && SL_MUTATION(DOUBLE_MERGE) && lane->row_tag[r] % 97 == 5)
+            sl_vec_add(&a->w->exec, sum, piece, d);
         any = true;
     }
     sl_vec_add(&a->w->exec, lane->x + (size_t)r * d, sum, d);

@@ -35,17 +35,26 @@ static void run_commands(sl_engine *e, sl_command *first) {
     }
 }
 
+bool sl_engine_step(sl_engine *e) {
+    bool stop;
+    sl_command *first = take_commands(e, &stop);
+    bool busy = first != NULL;
+    run_commands(e, first);
+    return !stop && (sl_coord_step(e) || busy);
+}
+
+static bool stopping(sl_engine *e) {
+    pthread_mutex_lock(&e->lock);
+    bool stop = e->stop;
+    pthread_mutex_unlock(&e->lock);
+    return stop;
+}
+
 static void *engine_main(void *arg) {
     sl_engine *e = arg;
-    bool stop = false;
-    while (!stop) {
-        sl_command *first = take_commands(e, &stop);
-        run_commands(e, first);
-        if (stop) break;
-        sl_coord_step(e);
-        sl_net_wait(e->net, WAIT_US);
+    while (!stopping(e)) {
+        if (!sl_engine_step(e)) sl_net_wait(e->net, WAIT_US);
     }
-    sl_coord_shutdown(e);
     return NULL;
 }
 
@@ -106,20 +115,35 @@ static sl_status await_workers(sl_engine *e, sl_err *err) {
     return st;
 }
 
-sl_status sl_engine_create(const sl_engine_opts *o, sl_engine **out, sl_err *err) {
+static sl_status engine_new(const sl_engine_opts *o, sl_clock clock, sl_engine **out,
+                            sl_err *err) {
     if (sodium_init() < 0) return sl_fail(err, SL_ERR_INTERNAL, "no source of random numbers");
     sl_engine *e = sl_alloc(1, sizeof *e);
     if (!e) return sl_fail(err, SL_ERR_NOMEM, "engine");
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->changed, NULL);
     e->next_id = 1;
+    e->clock = clock;
     sl_status st = copy_options(e, o, err);
     if (st == SL_OK) st = sl_coord_start(e, err);
-    if (st == SL_OK) {
-        int rc = pthread_create(&e->thread, NULL, engine_main, e);
-        if (rc != 0) st = sl_fail(err, SL_ERR_IO, "engine thread: %s", strerror(rc));
-        e->has_thread = rc == 0;
-    }
+    if (st == SL_OK) *out = e;
+    else sl_engine_free(e);
+    return st;
+}
+
+sl_status sl_engine_create_stepped(const sl_engine_opts *o, sl_clock clock, sl_engine **out,
+                                   sl_err *err) {
+    SL_ASSERT(o->spawn == SL_SPAWN_NONE);
+    return engine_new(o, clock, out, err);
+}
+
+sl_status sl_engine_create(const sl_engine_opts *o, sl_engine **out, sl_err *err) {
+    sl_engine *e = NULL;
+    sl_status st = engine_new(o, sl_clock_real(), &e, err);
+    if (st != SL_OK) return st;
+    int rc = pthread_create(&e->thread, NULL, engine_main, e);
+    if (rc != 0) st = sl_fail(err, SL_ERR_IO, "engine thread: %s", strerror(rc));
+    e->has_thread = rc == 0;
     if (st == SL_OK) st = await_workers(e, err);
     if (st == SL_OK) *out = e;
     else sl_engine_free(e);
@@ -135,6 +159,9 @@ void sl_engine_free(sl_engine *e) {
         sl_net_wake(e->net);
         pthread_join(e->thread, NULL);
     }
+    bool stop;
+    run_commands(e, take_commands(e, &stop));
+    if (e->net) sl_coord_shutdown(e);
     sl_spawn_stop(e, STOP_GRACE_MS);
     if (e->net) sl_net_free(e->net);
     if (e->hub) sl_loop_hub_free(e->hub);

@@ -3,6 +3,7 @@
 #ifndef SL_ENGINE_ENGINE_INT_H
 #define SL_ENGINE_ENGINE_INT_H
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/trace.h"
 #include "engine/engine.h"
@@ -96,6 +97,7 @@ typedef struct sl_command {
 
 struct sl_engine {
     sl_engine_opts o;
+    sl_clock clock;
     char *model_folder, *trace_path, *program, *isa;
     char secret[65];
     sl_plan plan;
@@ -126,9 +128,16 @@ struct sl_engine {
     sl_engine_stats stats;
 };
 
+/* engine.c: an engine without a thread, for a caller that owns the loop and the clock (the simulation).
+ * sl_engine_step runs commands and one turn of the coordinator. */
+sl_status sl_engine_create_stepped(const sl_engine_opts *o, sl_clock clock, sl_engine **out,
+                                   sl_err *err) SL_MUST_CHECK;
+bool sl_engine_step(sl_engine *e);
+
 /* coord.c: on the engine's thread */
 sl_status sl_coord_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;
-void sl_coord_step(sl_engine *e);     /* progress, admission, periodic work */
+/* Progress, admission, periodic work; false: nothing came. */
+bool sl_coord_step(sl_engine *e);
 void sl_coord_shutdown(sl_engine *e); /* ends requests, tells the workers to stop */
 void sl_coord_command(sl_engine *e, sl_command *c);
 

@@ -395,24 +395,27 @@ static void drain_inbox(sl_worker *w) {
 
 /* ---- the loop ---- */
 
-static void loop(sl_worker *w) {
-    while (!w->stop) {
-        sl_worker_enter(w, SL_MODE_POLL);
-        sl_net_progress(w->net);
-        drain_inbox(w);
-        report_ready(w);
-        /* Experts first: others wait for them. */
-        bool busy = w->xprt && sl_xprt_run(w->xprt);
-        if (!busy) busy = w->attn && sl_attn_run(w->attn);
-        if (busy || w->inbox_len || w->stop) continue;
-        sl_worker_enter(w, SL_MODE_SLEEP);
-        sl_net_wait(w->net, IDLE_US);
-    }
+bool sl_worker_step(sl_worker *w) {
+    sl_worker_enter(w, SL_MODE_POLL);
+    uint32_t came = sl_net_progress(w->net);
+    drain_inbox(w);
+    report_ready(w);
+    if (w->stop) return true;
+    /* Experts first: others wait for them. */
+    bool busy = w->xprt && sl_xprt_run(w->xprt);
+    if (!busy) busy = w->attn && sl_attn_run(w->attn);
+    return busy || came || w->inbox_len || w->stop;
+}
+
+bool sl_worker_stopped(const sl_worker *w, sl_status *status, sl_err *err) {
+    *status = w->stop_status;
+    if (w->stop && w->stop_status != SL_OK) *err = w->stop_err;
+    return w->stop;
 }
 
 static sl_status start(sl_worker *w, sl_err *err) {
     const sl_worker_opts *o = w->opts;
-    w->clock = sl_clock_real();
+    w->clock = o->clock.now_us ? o->clock : sl_clock_real();
     w->started_ns = w->mode_since_ns = sl_now_ns();
     w->mode = SL_MODE_POLL;
     w->id = SL_NO_WORKER;
@@ -433,7 +436,19 @@ static sl_status start(sl_worker *w, sl_err *err) {
     return st;
 }
 
-static void stop(sl_worker *w) {
+sl_status sl_worker_create(const sl_worker_opts *o, sl_worker **out, sl_err *err) {
+    if (sodium_init() < 0) return sl_fail(err, SL_ERR_INTERNAL, "no source of random numbers");
+    sl_worker *w = sl_alloc(1, sizeof *w);
+    if (!w) return sl_fail(err, SL_ERR_NOMEM, "worker");
+    w->opts = o;
+    sl_status st = start(w, err);
+    if (st == SL_OK) *out = w;
+    else sl_worker_free(w, false);
+    return st;
+}
+
+void sl_worker_free(sl_worker *w, bool crash) {
+    if (!w) return;
     for (; w->inbox_len > 0; w->inbox_len--) {
         sl_net_buf_give(w->net, w->inbox[w->inbox_head].payload);
         w->inbox_head = (w->inbox_head + 1) % w->inbox_cap;
@@ -441,25 +456,24 @@ static void stop(sl_worker *w) {
     sl_attn_free(w->attn);
     sl_xprt_free(w->xprt);
     sl_pool_free(w->pool);
-    sl_net_free(w->net);
+    if (crash) sl_net_abandon(w->net);
+    else sl_net_free(w->net);
     sl_model_free(w->model);
     sl_trace_close(w->trace, 0);
     sl_plan_free(&w->plan);
     sl_free(w->inbox);
+    sl_free(w);
 }
 
 sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) {
-    if (sodium_init() < 0) return sl_fail(err, SL_ERR_INTERNAL, "no source of random numbers");
-    sl_worker *w = sl_alloc(1, sizeof *w);
-    if (!w) return sl_fail(err, SL_ERR_NOMEM, "worker");
-    w->opts = o;
-    sl_status st = start(w, err);
-    if (st == SL_OK) {
-        loop(w);
-        st = w->stop_status;
-        if (st != SL_OK) *err = w->stop_err;
+    sl_worker *w = NULL;
+    sl_status st = sl_worker_create(o, &w, err);
+    if (st != SL_OK) return st;
+    while (!sl_worker_stopped(w, &st, err)) {
+        if (sl_worker_step(w)) continue;
+        sl_worker_enter(w, SL_MODE_SLEEP);
+        sl_net_wait(w->net, IDLE_US);
     }
-    stop(w);
-    sl_free(w);
+    sl_worker_free(w, false);
     return st;
 }

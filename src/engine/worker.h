@@ -18,10 +18,21 @@ typedef struct sl_worker_opts {
     const char *isa;          /* NULL or "": best */
     uint32_t threads;         /* 0: as the plan says */
     uint32_t wanted;          /* worker id of the plan to take; SL_NO_WORKER: any that is free */
+    sl_clock clock;           /* zeroed: the real one */
 } sl_worker_opts;
 
 /* Joins, serves until told to stop (SL_OK), or until the coordinator is lost (SL_ERR_PEER_DOWN). */
 sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) SL_MUST_CHECK;
+
+/* The same in steps, for a caller that owns the loop (the simulation): `o` stays valid until free. */
+typedef struct sl_worker sl_worker;
+sl_status sl_worker_create(const sl_worker_opts *o, sl_worker **out, sl_err *err) SL_MUST_CHECK;
+/* One turn: receives what is there and runs at most one task. False: there was nothing to do. */
+bool sl_worker_step(sl_worker *w);
+/* Whether it was told to stop or cannot go on; *status and *err then say why. */
+bool sl_worker_stopped(const sl_worker *w, sl_status *status, sl_err *err);
+/* Says goodbye to its peers; with `crash` it vanishes without a word, as a killed process does. */
+void sl_worker_free(sl_worker *w, bool crash);
 
 /* Counters a worker reports in SL_MSG_STATS, u64 little-endian in this order. */
 #define SL_WORKER_COUNTERS(X)                                                                      \

@@ -35,7 +35,7 @@ typedef struct sl_worker_peer {
     bool lost; /* was there and is gone */
 } sl_worker_peer;
 
-typedef struct sl_worker {
+struct sl_worker {
     const sl_worker_opts *opts;
     sl_clock clock;
     sl_net *net;
@@ -70,7 +70,7 @@ typedef struct sl_worker {
         SL_WORKER_COUNTERS(SL_COUNTER_FIELD)
     } n;
 #undef SL_COUNTER_FIELD
-} sl_worker;
+};
 
 /* Largest number of rows one lane step may have, and one message may carry on its way back. */
 static inline uint32_t sl_lane_max_rows(const sl_plan *p) {

@@ -96,7 +96,7 @@ static void announce_dead(sl_xprt *x, uint32_t member) {
         sl_wr_u32(&wr, member);
         sl_wire_header h = {.kind = SL_MSG_MEMBER_DEAD};
         if (sl_worker_send(w, w->expert_worker[i], h, b) != SL_OK)
-            sl_log(SL_LOG_WARN, "expert", "worker %u cannot be told that %u died",
+            sl_log(SL_LOG_INFO, "expert", "worker %u cannot be told that %u left",
                    w->expert_worker[i], member);
     }
 }
@@ -135,7 +135,7 @@ sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) {
         if (st == SL_OK && l->seq) apply_sequencer(x, i, &out);
         announce = announce || out.announce;
         pending *p = &l->from[member];
-        if (p->here) x->w->n.rows_cancelled += p->view.rows;
+        if (p->here) x->w->n.rows_stale += p->view.rows;
         sl_net_buf_give(x->w->net, p->payload);
         *p = (pending){0};
         if (st == SL_OK) st = sl_barrier_dead(l->barrier, member, err);

@@ -115,6 +115,12 @@ void sl_net_free(sl_net *n) {
         n->transport->ops->progress(n->transport);
         n->transport->ops->wait(n->transport, 1000);
     }
+    sl_net_abandon(n);
+}
+
+void sl_net_abandon(sl_net *n) {
+    if (!n) return;
+    n->closing = true;
     if (n->transport) n->transport->ops->destroy(n->transport);
     if (n->self) n->self->ops->destroy(n->self);
     for (size_t i = 0; i < n->n_conns; i++) sl_free(n->conns[i]);

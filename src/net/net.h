@@ -81,6 +81,8 @@ void sl_net_setup_process(const char *transport);
 
 sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) SL_MUST_CHECK;
 void sl_net_free(sl_net *n);                 /* closes all, flushes briefly */
+/* Frees without a word to anybody, as a killed process would: for simulations. */
+void sl_net_abandon(sl_net *n);
 const char *sl_net_address(const sl_net *n); /* "host:port" or "loop:7"; "" when not listening */
 /* A worker learns its id, model and limits from the plan, after the net exists: later handshakes
  * and headers carry these. The address stays the net's. */

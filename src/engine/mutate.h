@@ -1,0 +1,20 @@
+/* Planted bugs for the test of the tests: compiled in only with SL_MUTATIONS (tests/sim), where the
+ * simulation has to notice each of them. In every other build SL_MUTATION(x) is the constant 0. */
+#ifndef SL_ENGINE_MUTATE_H
+#define SL_ENGINE_MUTATE_H
+
+typedef enum sl_mutation {
+    SL_MUTATE_NONE,
+    SL_MUTATE_LOST_ROW,         /* a returned row is skipped now and then */
+    SL_MUTATE_DOUBLE_MERGE,     /* a returned row is added twice now and then */
+    SL_MUTATE_STALE_GENERATION, /* a cancelled request's slot is free before its step ended */
+} sl_mutation;
+
+#ifdef SL_MUTATIONS
+extern sl_mutation sl_mutation_on; /* set by the test before anything runs */
+#define SL_MUTATION(which) (sl_mutation_on == SL_MUTATE_##which)
+#else
+#define SL_MUTATION(which) 0
+#endif
+
+#endif
