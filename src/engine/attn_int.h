@@ -115,7 +115,8 @@ void sl_lane_reset(sl_lane *lane);
 /* Sends the rows of MoE block `layer` (h, expert, gate of the lane) to every expert worker, bare headers
  * where there are none. */
 sl_status sl_lane_dispatch(sl_lane *lane, bool stay);
-/* Checks that the replies cover every row exactly and adds them to x in ascending router position. */
-sl_status sl_lane_merge(sl_lane *lane, sl_err *err) SL_MUST_CHECK;
+/* Checks that the replies cover every row exactly and adds them to x in ascending router position.
+ * On an error *offender is the expert worker at fault. */
+sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) SL_MUST_CHECK;
 
 #endif

@@ -142,23 +142,33 @@ static void add_pieces(sl_lane *lane, uint32_t r, float *sum, float *piece) {
     sl_vec_add(&a->w->exec, lane->x + (size_t)r * d, sum, d);
 }
 
-sl_status sl_lane_merge(sl_lane *lane, sl_err *err) {
+/* The expert worker that owes the first position row r lacks. */
+static uint32_t debtor(const sl_lane *lane, uint32_t r, uint64_t all) {
+    const sl_attn *a = lane->attn;
+    uint32_t j = (uint32_t)__builtin_ctzll(all & ~lane->covered[r]);
+    return a->w->plan.owner[lane->expert[(size_t)r * a->m->top_k + j]];
+}
+
+sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
     sl_attn *a = lane->attn;
     uint32_t k = a->m->top_k, d = a->m->d_model;
     uint64_t all = k == 64 ? UINT64_MAX : (1ull << k) - 1;
     memset(lane->piece, 0, (size_t)lane->n_rows * k * sizeof *lane->piece);
     for (uint32_t i = 0; i < a->w->n_expert_workers; i++) {
+        *offender = a->w->expert_worker[i];
         sl_status st = collect(lane, &lane->reply[i].view, err);
-        if (st != SL_OK) return sl_err_prefix(err, "expert worker %u", a->w->expert_worker[i]);
+        if (st != SL_OK) return sl_err_prefix(err, "expert worker %u", *offender);
     }
     sl_arena_reset(&a->scratch);
     float *sum = sl_arena_take(&a->scratch, d, sizeof *sum);
     float *piece = sl_arena_take(&a->scratch, d, sizeof *piece);
     SL_ASSERT(sum && piece);
     for (uint32_t r = 0; r < lane->n_rows; r++) {
-        if (lane->covered[r] != all)
+        if (lane->covered[r] != all) {
+            *offender = debtor(lane, r, all);
             return sl_fail(err, SL_ERR_PROTOCOL, "row %u came back with positions %llx of %llx", r,
                            (unsigned long long)lane->covered[r], (unsigned long long)all);
+        }
         add_pieces(lane, r, sum, piece);
     }
     sl_arena_reset(&a->scratch);

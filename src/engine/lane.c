@@ -177,6 +177,14 @@ static void end_step(sl_lane *lane) {
     lane->n_rows = 0;
 }
 
+/* An expert worker does not keep to the protocol: its connection goes, and with it every request here. */
+static void refuse_expert(sl_lane *lane, uint32_t id, const sl_err *err) {
+    sl_worker *w = lane->attn->w;
+    sl_log(SL_LOG_WARN, "lane", "expert worker %u: %s", id, err->msg);
+    if (w->peer[id].conn) sl_net_close(w->net, w->peer[id].conn, err->code, err->msg);
+    sl_attn_on_expert_lost(lane->attn, id, err->msg);
+}
+
 static void end_round(sl_lane *lane) {
     sl_err err;
     sl_idset set;
@@ -185,8 +193,8 @@ static void end_round(sl_lane *lane) {
                                    : sl_fail(&err, SL_ERR_PROTOCOL, "no next set in the last reply");
     if (st == SL_OK) st = sl_idset_check(lane->next_set, lane->n_next, &set, &err);
     if (st == SL_OK) st = sl_member_next(&lane->member, lane->member.round + 1, &set, &join, &err);
-    if (st != SL_OK) { /* the sequencer does not keep to the protocol: its connection has to go */
-        sl_attn_on_expert_lost(lane->attn, lane->attn->w->expert_worker[0], err.msg);
+    if (st != SL_OK) {
+        refuse_expert(lane, lane->attn->w->expert_worker[0], &err);
         return;
     }
     lane->phase = lane->member.state == SL_MEMBER_ROUND ? SL_LANE_BEGIN : SL_LANE_IDLE;
@@ -240,10 +248,11 @@ static void run_merge(sl_lane *lane) {
     sl_err err;
     sl_worker *w = lane->attn->w;
     sl_worker_enter(w, SL_MODE_PACK);
-    sl_status st = sl_lane_merge(lane, &err);
+    uint32_t offender = 0;
+    sl_status st = sl_lane_merge(lane, &offender, &err);
     give_replies(lane);
     if (st != SL_OK) {
-        sl_attn_on_expert_lost(lane->attn, w->expert_worker[0], err.msg);
+        refuse_expert(lane, offender, &err);
         return;
     }
     sl_trace_span(w->trace, w->id, lane->id + 1000, "experts", lane->dispatched_ns, sl_now_ns(),

@@ -131,7 +131,7 @@ sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *p
         h.src = w->id;
         h.bytes = payload ? (uint32_t)payload->len : 0;
         sl_err err;
-        sl_status st = inbox_push(w, (sl_inbox_item){.h = h, .payload = payload}, &err);
+        sl_status st = inbox_push(w, (sl_inbox_item){.own = true, .h = h, .payload = payload}, &err);
         if (st != SL_OK) sl_net_buf_give(w->net, payload);
         return st;
     }
@@ -297,7 +297,10 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
     switch (h->kind) {
     case SL_MSG_PLAN: return on_plan(w, payload, err);
     case SL_MSG_STATS_GET: send_stats(w); return SL_OK;
-    case SL_MSG_SHUTDOWN: w->stop = true; return SL_OK;
+    case SL_MSG_SHUTDOWN:
+        w->stop = true;
+        w->stop_status = SL_OK; /* also when the coordinator is gone since */
+        return SL_OK;
     case SL_MSG_SUBMIT:
         if (w->attn) return sl_attn_on_submit(w->attn, payload, err);
         break;
@@ -370,6 +373,8 @@ static void handle(sl_worker *w, sl_inbox_item *it) {
         }
     } else if (!w->planned) { /* peers wait for READY, which waits for the plan */
         st = sl_fail(&err, SL_ERR_PROTOCOL, "%s before the plan", sl_msg_kind_name(it->h.kind));
+    } else if (!it->own && (it->h.src == w->id || it->h.src >= w->plan.n_workers)) {
+        st = sl_fail(&err, SL_ERR_PROTOCOL, "no peer of this plan is worker %u", it->h.src);
     } else {
         st = handle_token_path(w, &it->h, span, &it->payload, &err);
     }

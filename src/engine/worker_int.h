@@ -22,6 +22,7 @@ typedef enum sl_mode { SL_MODE_EXECUTE, SL_MODE_PACK, SL_MODE_POLL, SL_MODE_SLEE
 /* One thing that reached the worker: a message, or the end of a connection. */
 typedef struct sl_inbox_item {
     sl_conn *conn;         /* NULL: from this worker itself, or gone meanwhile */
+    bool own;              /* this worker's to itself */
     bool from_coordinator; /* else h.src is who the connection was authenticated for */
     bool down;             /* the connection ended... */
     bool left;             /* ...because the peer said goodbye */

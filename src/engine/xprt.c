@@ -51,6 +51,10 @@ struct sl_xprt {
 
 bool sl_xprt_is_sequencer(const sl_xprt *x) { return x->sequencer; }
 
+static bool is_attention(const sl_xprt *x, uint32_t id) {
+    return id < x->w->plan.n_workers && (x->w->plan.worker[id].roles & SL_ROLE_ATTENTION);
+}
+
 /* ---- membership ---- */
 
 static sl_status push_ready(sl_xprt *x, uint32_t lane, const sl_ready *r, sl_err *err) {
@@ -115,7 +119,7 @@ static void apply_sequencer(sl_xprt *x, uint32_t lane, const sl_seq_out *out) {
 
 sl_status sl_xprt_on_join(sl_xprt *x, uint32_t src, const sl_wire_header *h, sl_err *err) {
     sl_seq_out out = {0};
-    if (!x->sequencer || h->lane >= x->n_lanes)
+    if (!x->sequencer || h->lane >= x->n_lanes || !is_attention(x, src))
         return sl_fail(err, SL_ERR_PROTOCOL, "join of lane %u from worker %u", h->lane, src);
     sl_status st = sl_seq_join(x->lane[h->lane].seq, src, &out, err);
     if (st == SL_OK && !out.dropped) apply_sequencer(x, h->lane, &out);
@@ -158,12 +162,20 @@ static sl_status check_rows(const sl_xprt *x, const sl_wire_header *h, const sl_
             return sl_fail(err, SL_ERR_PROTOCOL, "expert %u of layer %u is at worker %u",
                            v->expert[i], h->layer, x->w->plan.owner[v->expert[i]]);
     }
+    /* An expert twice in a row would make more pairs than max_pairs. */
+    for (uint32_t r = 0; r < v->rows; r++) {
+        for (uint32_t i = v->first[r] + 1; i < v->first[r + 1]; i++) {
+            if (v->expert[i] <= v->expert[i - 1])
+                return sl_fail(err, SL_ERR_PROTOCOL, "row %u names expert %u after expert %u", r,
+                               v->expert[i], v->expert[i - 1]);
+        }
+    }
     return SL_OK;
 }
 
 static sl_status decode(const sl_xprt *x, uint32_t src, const sl_wire_header *h, const sl_buf *b,
                         sl_wire_dispatch *v, sl_err *err) {
-    if (src >= x->w->plan.n_workers || !(x->w->plan.worker[src].roles & SL_ROLE_ATTENTION))
+    if (!is_attention(x, src))
         return sl_fail(err, SL_ERR_PROTOCOL, "dispatch from worker %u", src);
     if (h->lane >= x->n_lanes || h->layer >= x->m->n_moe)
         return sl_fail(err, SL_ERR_PROTOCOL, "dispatch for lane %u of %u, layer %u of %u", h->lane,
@@ -185,6 +197,11 @@ sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h,
     if (st == SL_OK && with_set) st = sl_idset_check(v.set, v.n_set, &set, err);
     if (st != SL_OK) return st;
     xlane *l = &x->lane[h->lane];
+    /* The barrier counts a layer as answered when it is ready, which is before its reply is made. */
+    if (l->from[src].here)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "worker %u sent layer %u of round %llu before its reply to layer %u", src,
+                       h->layer, (unsigned long long)h->round, l->from[src].h.layer);
     st = sl_barrier_arrive(l->barrier, src, h->round, h->layer, with_set ? &set : NULL, &dropped,
                            err);
     if (st != SL_OK || dropped) return st;

@@ -1,0 +1,619 @@
+/* Peers that hold the secret and break the protocol: each offence is answered with its reason, ends
+ * only the offender's connection, and the worker goes on serving others. */
+#include "engine_peers.h"
+
+#include <unistd.h>
+
+/* ---- a real expert worker ---- */
+
+/* Attention workers 0 (the rogue) and 1 (honest) and expert worker 3 are played; expert worker 2,
+ * the sequencer, is real and hosts expert 0 alone, fewer than the router chooses. */
+#define ROGUE  0u
+#define HONEST 1u
+#define REAL   2u
+#define OTHER  3u
+
+static void start_expert(stage *s) {
+    stage_make(s, 2, 2, REAL);
+    for (uint32_t e = 0; e < s->plan.n_experts; e++) s->plan.owner[e] = e == 0 ? REAL : OTHER;
+    for (uint32_t i = 0; i < 4; i++)
+        if (i != REAL) dial(s, &s->toy[i]);
+    send_plan(s);
+    actor_forget(&s->coordinator, await_kind(s, &s->coordinator, SL_MSG_READY));
+}
+
+typedef struct batch {
+    sl_wire_header h;
+    sl_buf *b;
+    sl_wire_dispatch v;
+} batch;
+
+/* `rows` rows of `each` entries for expert 0, with set {member} when n_set. */
+static batch make_batch(stage *s, actor *a, uint32_t rows, uint32_t each, uint32_t n_set,
+                        uint32_t member) {
+    batch d = {
+        .h = {.kind = SL_MSG_DISPATCH, .round = 1, .rows = rows, .flags = n_set ? SL_WIRE_SET : 0}};
+    uint32_t width = s->m.d_model;
+    d.b = sl_net_buf_take(a->net, sl_wire_dispatch_bytes(rows, n_set, rows * each, width, 0));
+    assert_non_null(d.b);
+    memset(d.b->data, 0, d.b->len);
+    sl_wire_dispatch_layout(d.b->data, rows, n_set, rows * each, width, 0, &d.v);
+    if (n_set) d.v.set[0] = member;
+    for (uint32_t r = 0; r < rows; r++) {
+        d.v.tag[r] = 100 + r;
+        d.v.first[r] = r * each;
+        for (uint32_t j = 0; j < each; j++) {
+            d.v.position[r * each + j] = j;
+            d.v.gate[r * each + j] = 1;
+        }
+    }
+    d.v.first[rows] = rows * each;
+    return d;
+}
+
+/* A whole round of one row by the honest worker. */
+static void serve_honest(stage *s) {
+    actor *a = &s->toy[HONEST];
+    say(a, (sl_wire_header){.kind = SL_MSG_JOIN}, NULL);
+    uint32_t i = await_kind(s, a, SL_MSG_ROUND_OPEN);
+    uint64_t round = a->head[i].round;
+    actor_forget(a, i);
+    for (uint32_t layer = 0; layer < s->m.n_moe; layer++) {
+        sl_err err;
+        sl_wire_return back;
+        batch d = make_batch(s, a, 1, 1, layer == 0, HONEST);
+        d.h.round = round;
+        d.h.layer = layer;
+        say(a, d.h, d.b);
+        i = await_kind(s, a, SL_MSG_RETURN);
+        sl_span span = {a->body[i]->data, a->body[i]->len};
+        assert_int_equal(sl_wire_return_decode(&a->head[i], span, &s->m, 0, &back, &err), SL_OK);
+        assert_int_equal(back.rows, 1);
+        assert_int_equal(back.tag[0], 100);
+        assert_int_equal(back.mask[0], 1);
+        actor_forget(a, i);
+    }
+}
+
+static void join_round(stage *s, actor *a) {
+    say(a, (sl_wire_header){.kind = SL_MSG_JOIN}, NULL);
+    actor_forget(a, await_kind(s, a, SL_MSG_ROUND_OPEN));
+}
+
+/* The offender is told why, nobody else notices. */
+static void expect_end(stage *s, actor *a, const char *text) {
+    await_flag(s, &a->down, "the end of the offender");
+    if (!strstr(a->why, text)) fail_msg("told '%s', not '%s'", a->why, text);
+    serve_honest(s);
+    stage_end(s, SL_OK);
+}
+
+typedef enum bend {
+    LANE,
+    LAYER,
+    ELSEWHERE,
+    NO_EXPERT,
+    TOO_MANY,
+    POSITIONS,
+    TWICE,
+    NOT_MEMBER,
+    NO_SET,
+    AHEAD,
+    NAN_GATE,
+    TRUNCATED,
+    GARBAGE,
+    NO_PAYLOAD,
+    LATE_LAYER
+} bend;
+
+static const struct {
+    bend how;
+    const char *text;
+} bent[] = {
+    {LANE, "dispatch for lane 7 of 1"},
+    {LAYER, "layer 99 of 3"},
+    {ELSEWHERE, "expert 5 of layer 0 is at worker 3"},
+    {NO_EXPERT, "expert 4000"},
+    {TOO_MANY, "9 rows in flight, 8 are reserved"},
+    {POSITIONS, "position"},
+    {TWICE, "names expert 0 after expert 0"},
+    {NOT_MEMBER, "is not in the set it sent for round 1"},
+    {NO_SET, "carries no member set"},
+    {AHEAD, "newest known is 0"},
+    {NAN_GATE, "gate"},
+    {TRUNCATED, "bytes"},
+    {GARBAGE, "dispatch"},
+    {NO_PAYLOAD, "3 rows without a payload"},
+    {LATE_LAYER, "began round 1 here with layer 1"},
+};
+
+static void bend_batch(batch *d, bend how) {
+    switch (how) {
+    case LANE:
+        d->h.lane = 7;
+        break;
+    case LAYER:
+        d->h.layer = 99;
+        break;
+    case ELSEWHERE:
+        d->v.expert[0] = 5;
+        break;
+    case NO_EXPERT:
+        d->v.expert[0] = 4000;
+        break;
+    case POSITIONS:
+        d->v.position[1] = 0;
+        break;
+    case NOT_MEMBER:
+        d->v.set[0] = HONEST;
+        break;
+    case AHEAD:
+        d->h.round = 1ull << 40;
+        break;
+    case NAN_GATE:
+        d->v.gate[0] = __builtin_nanf("");
+        break;
+    case TRUNCATED:
+        d->b->len -= 8;
+        break;
+    case GARBAGE:
+        memset(d->b->data, 0xA5, d->b->len);
+        break;
+    case LATE_LAYER:
+        d->h.layer = 1;
+        break;
+    default:
+        break;
+    }
+}
+
+static void bad_dispatches(void **state) {
+    (void)state;
+    for (size_t i = 0; i < SL_LEN(bent); i++) {
+        stage s;
+        start_expert(&s);
+        actor *a = &s.toy[ROGUE];
+        bend how = bent[i].how;
+        batch d = make_batch(&s, a,
+                             how == TOO_MANY ? 9
+                             : how == TWICE  ? 8
+                                             : 3,
+                             how == TWICE || how == POSITIONS ? 2 : 1, how != NO_SET, ROGUE);
+        bend_batch(&d, how);
+        if (how == NO_PAYLOAD) {
+            sl_net_buf_give(a->net, d.b);
+            d.b = NULL;
+            d.h.flags = 0;
+        }
+        say(a, d.h, d.b);
+        expect_end(&s, a, bent[i].text);
+    }
+}
+
+/* A member that does not wait for its reply; whichever message the worker catches, it is the layer.
+ */
+static void dispatch_before_the_reply(void **state) {
+    (void)state;
+    stage s;
+    start_expert(&s);
+    actor *a = &s.toy[ROGUE];
+    join_round(&s, a);
+    const uint32_t layers[] = {0, 1, 1};
+    for (uint32_t i = 0; i < 3; i++) {
+        batch d = make_batch(&s, a, 2, 1, i == 0, ROGUE);
+        d.h.layer = layers[i];
+        say(a, d.h, d.b);
+    }
+    expect_end(&s, a, "worker 0 sent layer 1 of round 1");
+}
+
+static void dispatch_twice(void **state) {
+    (void)state;
+    stage s;
+    start_expert(&s);
+    actor *a = &s.toy[ROGUE];
+    join_round(&s, a);
+    batch d = make_batch(&s, a, 2, 1, 1, ROGUE);
+    say(a, d.h, d.b);
+    actor_forget(a, await_kind(&s, a, SL_MSG_RETURN));
+    d = make_batch(&s, a, 2, 1, 0, ROGUE);
+    say(a, d.h, d.b);
+    expect_end(&s, a, "worker 0 sent layer 0 of round 1");
+}
+
+/* A round that the sequencer never opened cannot be voted on. */
+static void vote_without_join(void **state) {
+    (void)state;
+    stage s;
+    start_expert(&s);
+    actor *a = &s.toy[ROGUE];
+    for (uint32_t layer = 0; layer < s.m.n_moe; layer++) {
+        batch d = make_batch(&s, a, 1, 1, layer == 0, ROGUE);
+        d.h.layer = layer;
+        say(a, d.h, d.b);
+        if (layer + 1 < s.m.n_moe) actor_forget(a, await_kind(&s, a, SL_MSG_RETURN));
+    }
+    expect_end(&s, a, "the lane sleeps");
+}
+
+static void joins(void **state) {
+    (void)state;
+    stage s;
+    start_expert(&s);
+    join_round(&s, &s.toy[ROGUE]);
+    say(&s.toy[ROGUE], (sl_wire_header){.kind = SL_MSG_JOIN}, NULL);
+    expect_end(&s, &s.toy[ROGUE], "JOIN of worker 0, which is in round 1");
+
+    start_expert(&s);
+    say(&s.toy[ROGUE], (sl_wire_header){.kind = SL_MSG_JOIN, .lane = 9}, NULL);
+    expect_end(&s, &s.toy[ROGUE], "join of lane 9 from worker 0");
+
+    start_expert(&s); /* an expert worker has no rows to send */
+    say(&s.toy[OTHER], (sl_wire_header){.kind = SL_MSG_JOIN}, NULL);
+    expect_end(&s, &s.toy[OTHER], "join of lane 0 from worker 3");
+}
+
+static void kinds_of_others(void **state) {
+    (void)state;
+    static const uint16_t kinds[] = {
+        SL_MSG_PLAN,   SL_MSG_READY,      SL_MSG_SUBMIT,      SL_MSG_CANCEL,   SL_MSG_TOKENS,
+        SL_MSG_ACK,    SL_MSG_STATS_GET,  SL_MSG_STATS,       SL_MSG_SHUTDOWN, SL_MSG_LOGITS,
+        SL_MSG_RETURN, SL_MSG_ROUND_OPEN, SL_MSG_MEMBER_DEAD, SL_MSG_KV_PAGES};
+    const uint32_t member = HONEST;
+    for (size_t i = 0; i < SL_LEN(kinds); i++) {
+        stage s;
+        start_expert(&s);
+        actor *a = &s.toy[i % 2 ? ROGUE : OTHER];
+        say(a, (sl_wire_header){.kind = kinds[i]}, bytes_of(a, &member, sizeof member));
+        char text[64];
+        snprintf(text, sizeof text, "unexpected %s", sl_msg_kind_name(kinds[i]));
+        expect_end(&s, a, text);
+    }
+}
+
+static void unknown_kind_and_old_epoch_keep_the_connection(void **state) {
+    (void)state;
+    stage s;
+    start_expert(&s);
+    actor *a = &s.toy[ROGUE];
+    say(a, (sl_wire_header){.kind = 77}, bytes_of(a, "?", 1));
+    batch d = make_batch(&s, a, 2, 1, 1, ROGUE);
+    d.h.epoch = 9;
+    say(a, d.h, d.b);
+    serve_honest(&s);
+    assert_true(a->open);
+    join_round(&s, a); /* and it is served */
+    stage_end(&s, SL_OK);
+}
+
+/* Messages of a connection that is gone before the worker's loop comes to them. */
+static void sent_and_gone(void **state) {
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        stage s;
+        start_expert(&s);
+        actor *a = &s.toy[ROGUE];
+        for (int j = 0; j < 5; j++) {
+            batch d = make_batch(&s, a, 3, 1, 1, ROGUE);
+            d.h.lane = i % 2;
+            say(a, d.h, d.b);
+        }
+        sl_net_close(a->net, a->conn, SL_OK, "gone");
+        await_flag(&s, &a->down, "the end");
+        serve_honest(&s);
+        stage_end(&s, SL_OK);
+    }
+}
+
+static void false_names(void **state) {
+    (void)state;
+    stage s;
+    start_expert(&s);
+    actor liar;
+    actor_start(&liar, s.hub, REAL, false); /* calls itself what the worker is */
+    dial(&s, &liar);
+    uint64_t until = sl_now_ns() + WAIT_NS;
+    while (!liar.open && !liar.down && sl_now_ns() < until) {
+        sl_net_progress(liar.net);
+        turn(&s);
+    }
+    if (liar.open) say(&liar, (sl_wire_header){.kind = SL_MSG_JOIN}, NULL);
+    while (!liar.down && sl_now_ns() < until) {
+        sl_net_progress(liar.net);
+        turn(&s);
+    }
+    if (!strstr(liar.why, "worker 2")) fail_msg("told '%s'", liar.why);
+    actor_stop(&liar);
+    actor_start(&liar, s.hub, 40, false); /* no worker of the plan */
+    dial(&s, &liar);
+    while (!liar.open && !liar.down && sl_now_ns() < until) {
+        sl_net_progress(liar.net);
+        turn(&s);
+    }
+    if (liar.open) say(&liar, (sl_wire_header){.kind = SL_MSG_JOIN}, NULL);
+    while (!liar.down && sl_now_ns() < until) {
+        sl_net_progress(liar.net);
+        turn(&s);
+    }
+    if (!strstr(liar.why, "worker 40")) fail_msg("told '%s'", liar.why);
+    actor_stop(&liar);
+    serve_honest(&s);
+    stage_end(&s, SL_OK);
+}
+
+static void an_offence_is_logged(void **state) {
+    (void)state;
+    stage s;
+    start_expert(&s);
+    char log[4096] = "";
+    FILE *f = tmpfile();
+    assert_non_null(f);
+    int real = dup(STDERR_FILENO);
+    dup2(fileno(f), STDERR_FILENO);
+    batch d = make_batch(&s, &s.toy[ROGUE], 9, 1, 1, ROGUE);
+    say(&s.toy[ROGUE], d.h, d.b);
+    await_flag(&s, &s.toy[ROGUE].down, "the end of the offender");
+    dup2(real, STDERR_FILENO);
+    close(real);
+    rewind(f);
+    size_t n = fread(log, 1, sizeof log - 1, f);
+    log[n] = '\0';
+    fclose(f);
+    if (!strstr(log, "warn worker: DISPATCH: 9 rows in flight, 8 are reserved"))
+        fail_msg("logged '%s'", log);
+    stage_end(&s, SL_OK);
+}
+
+/* ---- a real attention worker ---- */
+
+#define EXPERT 1u
+
+static void start_attention(stage *s) {
+    stage_make(s, 1, 1, 0);
+    send_plan(s);
+    actor_forget(&s->coordinator, await_kind(s, &s->coordinator, SL_MSG_READY));
+}
+
+static void submit(stage *s, uint64_t request, uint32_t n_tokens) {
+    static const uint32_t tokens[8] = {3, 17, 41, 5, 6, 7, 8, 9}, pages[2] = {0, 1};
+    const sl_wire_submit in = {.request = request,
+                               .max_tokens = 20,
+                               .top_p = 1,
+                               .n_tokens = n_tokens,
+                               .n_pages = 1,
+                               .tokens = tokens,
+                               .pages = pages};
+    sl_buf *b = sl_net_buf_take(s->coordinator.net, sl_wire_submit_bytes(&in));
+    assert_non_null(b);
+    sl_wire_submit_encode(&in, b->data);
+    say(&s->coordinator, (sl_wire_header){.kind = SL_MSG_SUBMIT}, b);
+}
+
+static void open_round(stage *s, actor *a, uint64_t round, uint32_t member) {
+    sl_buf *b = sl_net_buf_take(a->net, sl_wire_set_bytes(1));
+    assert_non_null(b);
+    sl_wire_set_encode(&member, 1, b->data);
+    (void)s;
+    say(a, (sl_wire_header){.kind = SL_MSG_ROUND_OPEN, .round = round}, b);
+}
+
+/* The request ends with an error, the offender hears why, the worker still answers. */
+static void expect_error(stage *s, const char *text) {
+    actor *a = &s->toy[EXPERT], *c = &s->coordinator;
+    const sl_wire_token *t;
+    sl_err err;
+    await_flag(s, &a->down, "the end of the offender");
+    if (!strstr(a->why, text)) fail_msg("told '%s', not '%s'", a->why, text);
+    uint32_t finish = SL_FINISH_NONE;
+    while (finish == SL_FINISH_NONE) {
+        uint32_t i = await_kind(s, c, SL_MSG_TOKENS);
+        sl_span span = {c->body[i]->data, c->body[i]->len};
+        assert_int_equal(sl_wire_tokens_decode(&c->head[i], span, &t, &err), SL_OK);
+        finish = t[0].finish;
+        actor_forget(c, i);
+    }
+    assert_int_equal(finish, SL_FINISH_ERROR);
+    stage_end(s, SL_OK);
+}
+
+typedef enum wrong {
+    TAG,
+    OVERLAP,
+    MISSING,
+    MASK_ZERO,
+    MASK_HIGH,
+    WRONG_LAYER,
+    WRONG_ROUND,
+    WRONG_LANE,
+    EARLY_SET,
+    SHORT,
+    BARE_ROWS,
+    EMPTY,
+    RUBBISH
+} wrong;
+
+static const struct {
+    wrong how;
+    const char *text;
+} wrongs[] = {
+    {TAG, "unknown tag"},
+    {OVERLAP, "covers positions"},
+    {MISSING, "came back with positions"},
+    {MASK_ZERO, "mask"},
+    {MASK_HIGH, "mask"},
+    {WRONG_LAYER, "return for round 1 layer 2"},
+    {WRONG_ROUND, "return for round 5 layer 0"},
+    {WRONG_LANE, "for lane 3 of 1"},
+    {EARLY_SET, "next set"},
+    {SHORT, "bytes"},
+    {BARE_ROWS, "3 rows without a payload"},
+    {EMPTY, "came back with positions 0 of 3"},
+    {RUBBISH, "return"},
+};
+
+static void bad_return(stage *s, actor *a, wrong how) {
+    uint32_t i = await_kind(s, a, SL_MSG_DISPATCH);
+    sl_wire_dispatch in;
+    sl_wire_return out;
+    sl_err err;
+    sl_wire_header h = {.kind = SL_MSG_RETURN, .round = 1, .rows = a->head[i].rows};
+    sl_span span = {a->body[i]->data, a->body[i]->len};
+    assert_int_equal(sl_wire_dispatch_decode(&a->head[i], span, &s->m, 0, &in, &err), SL_OK);
+    assert_int_equal(in.rows, 3);
+    if (how == MISSING) h.rows = 2;
+    uint32_t n_set = how == EARLY_SET;
+    sl_buf *b = sl_net_buf_take(a->net, sl_wire_return_bytes(h.rows, n_set, s->m.d_model, 0));
+    assert_non_null(b);
+    memset(b->data, 0, b->len);
+    sl_wire_return_layout(b->data, h.rows, n_set, s->m.d_model, 0, &out);
+    for (uint32_t r = 0; r < h.rows; r++) {
+        out.tag[r] = in.tag[how == OVERLAP ? 0 : r];
+        out.mask[r] = how == MASK_ZERO ? 0 : how == MASK_HIGH ? 4 : 3;
+    }
+    if (how == TAG) out.tag[1] ^= 1ull << 20;
+    if (how == WRONG_LAYER) h.layer = 2;
+    if (how == WRONG_ROUND) h.round = 5;
+    if (how == WRONG_LANE) h.lane = 3;
+    if (how == EARLY_SET) h.flags = SL_WIRE_SET;
+    if (how == SHORT) b->len -= 64;
+    if (how == RUBBISH) memset(b->data, 0x5A, b->len);
+    if (how == BARE_ROWS || how == EMPTY) {
+        sl_net_buf_give(a->net, b);
+        b = NULL;
+        if (how == EMPTY) h.rows = 0;
+    }
+    say(a, h, b);
+    actor_forget(a, i);
+}
+
+static void good_return(stage *s, actor *a, uint32_t layer) {
+    uint32_t i = await_kind(s, a, SL_MSG_DISPATCH);
+    sl_wire_dispatch in;
+    sl_wire_return out;
+    sl_err err;
+    sl_span span = {a->body[i]->data, a->body[i]->len};
+    assert_int_equal(sl_wire_dispatch_decode(&a->head[i], span, &s->m, 0, &in, &err), SL_OK);
+    sl_buf *b = sl_net_buf_take(a->net, sl_wire_return_bytes(in.rows, 0, s->m.d_model, 0));
+    assert_non_null(b);
+    memset(b->data, 0, b->len);
+    sl_wire_return_layout(b->data, in.rows, 0, s->m.d_model, 0, &out);
+    for (uint32_t r = 0; r < in.rows; r++) {
+        out.tag[r] = in.tag[r];
+        out.mask[r] = 3;
+    }
+    say(a, (sl_wire_header){.kind = SL_MSG_RETURN, .round = 1, .layer = layer, .rows = in.rows}, b);
+    actor_forget(a, i);
+}
+
+static void bad_returns(void **state) {
+    (void)state;
+    for (size_t i = 0; i < SL_LEN(wrongs); i++) {
+        stage s;
+        start_attention(&s);
+        actor *a = &s.toy[EXPERT];
+        submit(&s, 7, 3);
+        actor_forget(a, await_kind(&s, a, SL_MSG_JOIN));
+        open_round(&s, a, 1, 0);
+        bad_return(&s, a, wrongs[i].how);
+        expect_error(&s, wrongs[i].text);
+    }
+}
+
+/* The lane's sequencer owes the next set in the last reply; here it sends none. */
+static void no_next_set(void **state) {
+    (void)state;
+    stage s;
+    start_attention(&s);
+    actor *a = &s.toy[EXPERT];
+    submit(&s, 7, 3);
+    actor_forget(a, await_kind(&s, a, SL_MSG_JOIN));
+    open_round(&s, a, 1, 0);
+    for (uint32_t layer = 0; layer < s.m.n_moe; layer++) good_return(&s, a, layer);
+    expect_error(&s, "no next set");
+}
+
+static void unasked(void **state) {
+    (void)state;
+    static const uint16_t kinds[] = {SL_MSG_DISPATCH, SL_MSG_JOIN, SL_MSG_MEMBER_DEAD,
+                                     SL_MSG_TOKENS, SL_MSG_PLAN};
+    stage s;
+    start_attention(&s);
+    open_round(&s, &s.toy[EXPERT], 1, 0); /* nobody joined */
+    await_flag(&s, &s.toy[EXPERT].down, "the end of the offender");
+    submit(&s, 7, 3);
+    expect_error(&s, "round");
+
+    start_attention(&s);
+    say(&s.toy[EXPERT], (sl_wire_header){.kind = SL_MSG_RETURN, .round = 1}, NULL);
+    await_flag(&s, &s.toy[EXPERT].down, "the end of the offender");
+    submit(&s, 7, 3);
+    expect_error(&s, "return for round 1");
+
+    for (size_t i = 0; i < SL_LEN(kinds); i++) {
+        start_attention(&s);
+        submit(&s, 7, 3);
+        await_kind(&s, &s.toy[EXPERT], SL_MSG_JOIN);
+        const uint32_t zero = 0;
+        say(&s.toy[EXPERT], (sl_wire_header){.kind = kinds[i]}, bytes_of(&s.toy[EXPERT], &zero, 4));
+        expect_error(&s, "unexpected");
+    }
+}
+
+/* ---- the coordinator itself ---- */
+
+static void expect_worker_end(stage *s, sl_status want, const char *text) {
+    await_flag(s, &s->coordinator.down, "the worker's leave");
+    if (!strstr(s->coordinator.why, text)) fail_msg("told '%s'", s->coordinator.why);
+    stage_end(s, want);
+}
+
+static void bad_coordinator(void **state) {
+    (void)state;
+    stage s;
+    start_attention(&s);
+    send_plan(&s);
+    expect_worker_end(&s, SL_ERR_PROTOCOL, "a second plan");
+
+    stage_make(&s, 1, 1, 0);
+    say(&s.coordinator, (sl_wire_header){.kind = SL_MSG_SUBMIT}, bytes_of(&s.coordinator, "x", 1));
+    expect_worker_end(&s, SL_ERR_PROTOCOL, "from the coordinator");
+
+    stage_make(&s, 1, 1, 0);
+    say(&s.coordinator, (sl_wire_header){.kind = SL_MSG_PLAN},
+        bytes_of(&s.coordinator, "{\"you\":", 7));
+    expect_worker_end(&s, SL_ERR_FORMAT, "plan from the coordinator");
+
+    stage_make(&s, 1, 1, 0);
+    s.plan.context = 100000;
+    send_plan(&s);
+    expect_worker_end(&s, SL_ERR_ARG, "context 100000");
+
+    start_attention(&s);
+    submit(&s, 7, 0);
+    expect_worker_end(&s, SL_ERR_PROTOCOL, "submit");
+
+    start_attention(&s);
+    say(&s.coordinator, (sl_wire_header){.kind = SL_MSG_CANCEL, .rows = 3},
+        bytes_of(&s.coordinator, "12345678", 8));
+    expect_worker_end(&s, SL_ERR_PROTOCOL, "bytes");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_dispatches),
+        cmocka_unit_test(dispatch_before_the_reply),
+        cmocka_unit_test(dispatch_twice),
+        cmocka_unit_test(vote_without_join),
+        cmocka_unit_test(joins),
+        cmocka_unit_test(kinds_of_others),
+        cmocka_unit_test(unknown_kind_and_old_epoch_keep_the_connection),
+        cmocka_unit_test(sent_and_gone),
+        cmocka_unit_test(false_names),
+        cmocka_unit_test(an_offence_is_logged),
+        cmocka_unit_test(bad_returns),
+        cmocka_unit_test(no_next_set),
+        cmocka_unit_test(unasked),
+        cmocka_unit_test(bad_coordinator),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
