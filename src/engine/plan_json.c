@@ -132,7 +132,9 @@ static sl_status read_worker(sl_json row, uint32_t i, sl_plan *p, bool *any_expe
     static const char *const keys[] = {"id", "roles", "experts", "address"};
     const char *address = "";
     sl_json experts = {0};
+    uint64_t id = i;
     sl_status st = sl_json_only(row, keys, SL_LEN(keys), err);
+    if (st == SL_OK) st = sl_json_u64(row, "id", SL_JSON_OPTIONAL, i, i, &id, err);
     if (st == SL_OK) st = read_roles(row, &p->worker[i], err);
     if (st == SL_OK) st = sl_json_string(row, "address", SL_JSON_OPTIONAL, &address, err);
     if (st == SL_OK) st = sl_json_array(row, "experts", SL_JSON_OPTIONAL, &experts, err);

@@ -1,0 +1,309 @@
+/* plan.json: what is read is what is printed, what is left out has its default, what cannot be run
+ * is refused with its reason. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "engine/plan_json.h"
+#include "net/net.h"
+#include "spec/kv.h"
+
+static sl_model_spec model(void) {
+    sl_model_spec m = {.n_layers = 4,
+                       .n_moe = 3,
+                       .d_model = 64,
+                       .n_heads = 4,
+                       .n_kv_heads = 2,
+                       .head_dim = 32,
+                       .vocab = 1040,
+                       .n_experts = 8,
+                       .top_k = 2,
+                       .max_position = 512};
+    return m;
+}
+
+static sl_status parse(const char *text, sl_plan *out, sl_err *err) {
+    sl_model_spec m = model();
+    return sl_plan_parse((sl_span){(const uint8_t *)text, strlen(text)}, "plan.json", &m, out, err);
+}
+
+static void refused(const char *text, sl_status want, const char *why) {
+    sl_plan p = {0};
+    sl_err err = {0};
+    sl_status st = parse(text, &p, &err);
+    if (st == SL_OK) fail_msg("accepted: %s", text);
+    if (st != want || err.code != st || !strstr(err.msg, why))
+        fail_msg("status %d '%s', expected %d with '%s', for %s", st, err.msg, want, why, text);
+    assert_null(p.owner);
+}
+
+#define HEAD "\"version\":1,\"schedule\":\"dep\""
+#define PAIR "\"workers\":[{\"roles\":[\"attention\"]},{\"roles\":[\"expert\"]}]"
+
+static void defaults(void **state) {
+    (void)state;
+    sl_plan p = {0};
+    sl_err err = {0};
+    sl_model_spec m = model();
+    if (parse("{" HEAD "," PAIR "}", &p, &err) != SL_OK) fail_msg("%s", err.msg);
+    assert_int_equal(p.epoch, 1);
+    assert_int_equal(p.lanes, 1);
+    assert_int_equal(p.schedule, SL_SCHED_DEP);
+    assert_int_equal(p.wire, SL_WIRE_F32);
+    assert_false(p.exact);
+    assert_int_equal(p.max_num_seqs, 64);
+    assert_int_equal(p.max_num_batched_tokens, 512);
+    assert_int_equal(p.context, 512);
+    assert_int_equal(p.n_pages, 64 * sl_kv_pages_for(512));
+    assert_int_equal(p.threads, 0);
+    assert_int_equal(p.n_workers, 2);
+    assert_int_equal(p.worker[0].roles, SL_ROLE_ATTENTION);
+    assert_int_equal(p.worker[1].roles, SL_ROLE_EXPERT);
+    for (uint32_t e = 0; e < m.n_experts; e++) assert_int_equal(p.owner[e], 1);
+    sl_plan_free(&p);
+    assert_null(p.owner);
+}
+
+static void same_plan(const sl_plan *a, const sl_plan *b) {
+    assert_int_equal(a->epoch, b->epoch);
+    assert_int_equal(a->schedule, b->schedule);
+    assert_int_equal(a->lanes, b->lanes);
+    assert_int_equal(a->wire, b->wire);
+    assert_int_equal(a->exact, b->exact);
+    assert_int_equal(a->max_num_seqs, b->max_num_seqs);
+    assert_int_equal(a->max_num_batched_tokens, b->max_num_batched_tokens);
+    assert_int_equal(a->context, b->context);
+    assert_int_equal(a->n_pages, b->n_pages);
+    assert_int_equal(a->threads, b->threads);
+    assert_int_equal(a->n_workers, b->n_workers);
+    assert_int_equal(a->n_experts, b->n_experts);
+    assert_memory_equal(a->owner, b->owner, a->n_experts * sizeof *a->owner);
+    for (uint32_t i = 0; i < a->n_workers; i++) {
+        assert_int_equal(a->worker[i].id, b->worker[i].id);
+        assert_int_equal(a->worker[i].roles, b->worker[i].roles);
+        assert_string_equal(a->worker[i].address, b->worker[i].address);
+    }
+}
+
+static void round_trip(void **state) {
+    (void)state;
+    sl_plan p = {0}, q = {0}, copy = {0};
+    sl_err err = {0};
+    if (parse("{\"version\":1,\"epoch\":7,\"schedule\":\"dep\",\"lanes\":1,\"wire\":\"bf16\","
+              "\"exact\":true,\"threads\":3,\"workers\":[{\"id\":0,\"roles\":[\"attention\"],"
+              "\"address\":\"10.0.0.1:7000\"},{\"roles\":[\"expert\"],\"experts\":[0,2,4,6]},"
+              "{\"roles\":[\"expert\"],\"experts\":[7,5,3,1]}],\"limits\":{\"max_num_seqs\":5,"
+              "\"max_num_batched_tokens\":48,\"context\":300,\"kv_pages\":11}}",
+              &p, &err) != SL_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(p.epoch, 7);
+    assert_int_equal(p.wire, SL_WIRE_BF16);
+    assert_true(p.exact);
+    assert_int_equal(p.threads, 3);
+    assert_int_equal(p.max_num_seqs, 5);
+    assert_int_equal(p.max_num_batched_tokens, 48);
+    assert_int_equal(p.context, 300);
+    assert_int_equal(p.n_pages, 11);
+    assert_string_equal(p.worker[0].address, "10.0.0.1:7000");
+    for (uint32_t e = 0; e < 8; e++) assert_int_equal(p.owner[e], 1 + e % 2);
+    char *text = sl_plan_print(&p);
+    assert_non_null(text);
+    if (parse(text, &q, &err) != SL_OK) fail_msg("%s: %s", err.msg, text);
+    same_plan(&p, &q);
+    assert_int_equal(sl_plan_copy(&p, &copy, &err), SL_OK);
+    same_plan(&p, &copy);
+    assert_ptr_not_equal(p.owner, copy.owner);
+    sl_free(text);
+    sl_plan_free(&p);
+    sl_plan_free(&q);
+    sl_plan_free(&copy);
+}
+
+static void local_plans(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t attention, experts, workers;
+        sl_schedule schedule;
+    } rows[] = {{0, 0, 1, SL_SCHED_EP},
+                {3, 0, 3, SL_SCHED_EP},
+                {1, 1, 2, SL_SCHED_DEP},
+                {0, 2, 3, SL_SCHED_DEP},
+                {2, 3, 5, SL_SCHED_DEP}};
+    sl_model_spec m = model();
+    for (size_t i = 0; i < SL_LEN(rows); i++) {
+        sl_plan p = {0}, q = {0};
+        sl_err err = {0};
+        uint32_t hosted[8] = {0};
+        if (sl_plan_local(&m, rows[i].attention, rows[i].experts, &p, &err) != SL_OK)
+            fail_msg("%s", err.msg);
+        assert_int_equal(p.n_workers, rows[i].workers);
+        assert_int_equal(p.schedule, rows[i].schedule);
+        assert_int_equal(sl_plan_check(&p, &m, &err), SL_OK);
+        for (uint32_t e = 0; e < m.n_experts; e++) {
+            assert_true(p.worker[p.owner[e]].roles & SL_ROLE_EXPERT);
+            if (e) assert_true(p.owner[e] >= p.owner[e - 1]); /* contiguous */
+            hosted[p.owner[e]]++;
+        }
+        for (uint32_t w = 0; w < p.n_workers; w++) { /* even */
+            uint32_t n = p.n_workers - (rows[i].experts ? SL_MAX(rows[i].attention, 1u) : 0);
+            if (p.worker[w].roles & SL_ROLE_EXPERT)
+                assert_in_range(hosted[w], m.n_experts / n, (m.n_experts + n - 1) / n);
+        }
+        char *text = sl_plan_print(&p);
+        if (parse(text, &q, &err) != SL_OK) fail_msg("%s: %s", err.msg, text);
+        same_plan(&p, &q);
+        sl_free(text);
+        sl_plan_free(&p);
+        sl_plan_free(&q);
+    }
+    sl_plan p = {0};
+    sl_err err = {0};
+    assert_int_equal(sl_plan_local(&m, 32, 33, &p, &err), SL_ERR_ARG);
+    assert_non_null(strstr(err.msg, "65 workers, 1 to 64"));
+}
+
+static void refusals(void **state) {
+    (void)state;
+    refused("{" HEAD "," PAIR, SL_ERR_FORMAT, "plan.json");
+    refused("[]", SL_ERR_FORMAT, "an object was expected");
+    refused("{" HEAD "}", SL_ERR_FORMAT, "workers");
+    refused("{" HEAD ",\"workers\":[]}", SL_ERR_ARG, "0 workers, 1 to 64");
+    refused("{\"schedule\":\"dep\"," PAIR "}", SL_ERR_FORMAT, "version");
+    refused("{\"version\":2,\"schedule\":\"dep\"," PAIR "}", SL_ERR_LIMIT, "version");
+    refused("{\"version\":1," PAIR "}", SL_ERR_FORMAT, "schedule");
+    refused("{\"version\":1,\"schedule\":\"magic\"," PAIR "}", SL_ERR_ARG, "schedule 'magic'");
+    refused("{" HEAD ",\"shards\":3," PAIR "}", SL_ERR_UNSUPPORTED, "shards");
+    refused("{" HEAD ",\"wire\":\"fp8\"," PAIR "}", SL_ERR_ARG, "wire format 'fp8'");
+    refused("{" HEAD ",\"lanes\":2," PAIR "}", SL_ERR_LIMIT, "lanes");
+    refused("{" HEAD ",\"epoch\":0," PAIR "}", SL_ERR_LIMIT, "epoch");
+    refused("{" HEAD ",\"exact\":\"yes\"," PAIR "}", SL_ERR_FORMAT, "exact");
+    refused("{" HEAD ",\"threads\":257," PAIR "}", SL_ERR_LIMIT, "threads");
+    refused("{" HEAD ",\"limits\":[]," PAIR "}", SL_ERR_FORMAT, "limits");
+    refused("{" HEAD ",\"limits\":{\"pages\":1}," PAIR "}", SL_ERR_UNSUPPORTED, "pages");
+    refused("{" HEAD ",\"limits\":{\"max_num_seqs\":0}," PAIR "}", SL_ERR_LIMIT, "max_num_seqs");
+    refused("{" HEAD ",\"limits\":{\"max_num_seqs\":1025}," PAIR "}", SL_ERR_LIMIT, "1024");
+    refused("{" HEAD ",\"limits\":{\"max_num_batched_tokens\":16385}," PAIR "}", SL_ERR_LIMIT,
+            "max_num_batched_tokens");
+    refused("{" HEAD ",\"limits\":{\"context\":0}," PAIR "}", SL_ERR_LIMIT, "context");
+    refused("{" HEAD ",\"limits\":{\"kv_pages\":-1}," PAIR "}", SL_ERR_LIMIT, "kv_pages");
+    refused("{" HEAD ",\"limits\":{\"context\":513}," PAIR "}", SL_ERR_ARG,
+            "context 513, the model's limit is 512");
+    refused("{" HEAD ",\"limits\":{\"kv_pages\":15}," PAIR "}", SL_ERR_INFEASIBLE,
+            "15 KV pages of 32 positions hold no request of context 512");
+}
+
+static void refused_workers(void **state) {
+    (void)state;
+    refused("{" HEAD ",\"workers\":[3]}", SL_ERR_FORMAT, "workers[0]");
+    refused("{" HEAD ",\"workers\":[{}]}", SL_ERR_FORMAT, "roles");
+    refused("{" HEAD ",\"workers\":[{\"roles\":[]}]}", SL_ERR_ARG, "a worker needs a role");
+    refused("{" HEAD ",\"workers\":[{\"roles\":[\"cook\"]}]}", SL_ERR_ARG,
+            "\"attention\" or \"expert\"");
+    refused("{" HEAD ",\"workers\":[{\"roles\":[\"attention\"],\"gpu\":1}]}", SL_ERR_UNSUPPORTED,
+            "gpu");
+    refused("{" HEAD ",\"workers\":[{\"roles\":[\"attention\"],\"id\":1}]}", SL_ERR_LIMIT, "id");
+    refused("{" HEAD ",\"workers\":[{\"roles\":[\"attention\"]}]}", SL_ERR_ARG,
+            "1 attention and 0 expert workers");
+    refused("{" HEAD ",\"workers\":[{\"roles\":[\"expert\"]}]}", SL_ERR_ARG,
+            "0 attention and 1 expert workers");
+    refused("{" HEAD ",\"workers\":[{\"roles\":[\"attention\",\"expert\"]}]}", SL_ERR_ARG,
+            "schedule dep keeps roles apart, 1 workers have both");
+    refused("{\"version\":1,\"schedule\":\"ep\"," PAIR "}", SL_ERR_ARG,
+            "schedule ep is colocated, 2 of 2 workers do not have both roles");
+#define EXPERTS(list)                                                                              \
+    "{" HEAD ",\"workers\":[{\"roles\":[\"attention\"]},{\"roles\":[\"expert\"],\"experts\":" list \
+    "}]}"
+    refused(EXPERTS("[0,1,2,3,4,5,6]"), SL_ERR_INFEASIBLE, "no worker hosts expert 7");
+    refused(EXPERTS("[0,1,2,3,4,5,6,7,7]"), SL_ERR_ARG, "expert 7 is at worker 1 already");
+    refused(EXPERTS("[0,1,2,3,4,5,6,8]"), SL_ERR_ARG, "experts are 0 to 7");
+    refused(EXPERTS("[0,-1]"), SL_ERR_ARG, "experts are 0 to 7");
+    refused(EXPERTS("[0,1.5]"), SL_ERR_ARG, "experts are 0 to 7");
+    refused(EXPERTS("{}"), SL_ERR_FORMAT, "experts");
+    refused("{" HEAD ",\"workers\":[{\"roles\":[\"attention\"],\"experts\":[0]},"
+            "{\"roles\":[\"expert\"]}]}",
+            SL_ERR_ARG, "worker 0 has no expert role");
+    char text[8192] = "{" HEAD ",\"workers\":[{\"roles\":[\"attention\"]}";
+    for (int i = 0; i < 64; i++) strcat(text, ",{\"roles\":[\"expert\"]}");
+    strcat(text, "]}");
+    refused(text, SL_ERR_ARG, "65 workers, 1 to 64");
+    snprintf(text, sizeof text,
+             "{" HEAD ",\"workers\":[{\"roles\":[\"attention\"],\"address\":\"%0100d\"}]}", 0);
+    refused(text, SL_ERR_LIMIT, "over 95 bytes");
+}
+
+/* A step whose replies no message can carry is refused, not found out while serving. */
+static void message_limits(void **state) {
+    (void)state;
+    sl_model_spec m = model();
+    sl_plan p = {0};
+    sl_err err = {0};
+    assert_int_equal(sl_plan_local(&m, 1, 1, &p, &err), SL_OK);
+    p.max_num_batched_tokens = 16384;
+    assert_int_equal(sl_plan_check(&p, &m, &err), SL_OK);
+    m.top_k = 8;
+    assert_int_equal(sl_plan_check(&p, &m, &err), SL_ERR_INFEASIBLE);
+    assert_non_null(strstr(err.msg, "131072 rows"));
+    m.top_k = 2;
+    m.d_model = 4096;
+    assert_int_equal(sl_plan_check(&p, &m, &err), SL_ERR_INFEASIBLE);
+    assert_non_null(strstr(err.msg, "bytes"));
+    m = model();
+    m.n_experts = 9;
+    assert_int_equal(sl_plan_check(&p, &m, &err), SL_ERR_ARG);
+    assert_non_null(strstr(err.msg, "8 experts, the model has 9"));
+    sl_plan_free(&p);
+}
+
+static void from_a_file(void **state) {
+    (void)state;
+    sl_model_spec m = model();
+    sl_plan p = {0};
+    sl_err err = {0};
+    char path[] = "/tmp/sluice-plan-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    const char text[] = "{" HEAD ",\"lanes\":0," PAIR "}";
+    assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
+    close(fd);
+    assert_int_equal(sl_plan_read(path, &m, &p, &err), SL_ERR_LIMIT);
+    assert_non_null(strstr(err.msg, path));
+    assert_non_null(strstr(err.msg, "lanes"));
+    unlink(path);
+    assert_int_equal(sl_plan_read(path, &m, &p, &err), SL_ERR_NOTFOUND);
+    assert_non_null(strstr(err.msg, path));
+}
+
+static void every_allocation_fails(void **state) {
+    (void)state;
+    const char text[] = "{" HEAD "," PAIR "}";
+    sl_err err = {0};
+    sl_plan p = {0};
+    for (uint64_t nth = 1;; nth++) {
+        sl_mem_fail_at(nth);
+        sl_status st = parse(text, &p, &err);
+        sl_mem_fail_at(0);
+        if (st == SL_OK) break;
+        assert_int_equal(st, SL_ERR_NOMEM);
+        assert_true(nth < 100);
+    }
+    sl_mem_fail_at(1);
+    assert_null(sl_plan_print(&p));
+    sl_mem_fail_at(0);
+    sl_plan_free(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults),        cmocka_unit_test(round_trip),
+        cmocka_unit_test(local_plans),     cmocka_unit_test(refusals),
+        cmocka_unit_test(refused_workers), cmocka_unit_test(message_limits),
+        cmocka_unit_test(from_a_file),     cmocka_unit_test(every_allocation_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
