@@ -12,12 +12,27 @@
 /* Most literal bytes and most parts that one message adds, whatever the row. */
 #define MESSAGE_BYTES 96u
 #define MESSAGE_PARTS 9u
+/* What templates of the [INST] styles ask the tokenizer's configuration for. */
+#define BOS "<s>"
+#define EOS "</s>"
 
 typedef enum chat_style {
     STYLE_PLAIN, /* every message as <|im_start|>role\ncontent<|im_end|>\n */
     STYLE_QWEN,  /* the same, but tool results are a user's, in <tool_response> */
     STYLE_QWEN3, /* and an assistant's thoughts are kept only after the last question */
+    STYLE_INST,  /* questions in [INST], strictly in turn with answers, no system message */
+    STYLE_INST_01,
+    STYLE_INST_SYSTEM, /* which may begin with a system message, said with the first question */
 } chat_style;
+
+/* Around a question and an answer in the [INST] styles, from STYLE_INST on. */
+static const struct {
+    const char *ask, *asked, *answer, *answered;
+} inst[] = {
+    {"[INST] ", " [/INST]", "", EOS},
+    {"[INST] ", " [/INST]", "", EOS " "},
+    {" [INST] ", " [/INST]", " ", EOS},
+};
 
 struct sl_chat {
     const char *sha256; /* of the template's text, as published */
@@ -41,6 +56,12 @@ static const sl_chat table[] = {
      STYLE_QWEN3, NULL, "<think>\n", ""},
     {"cd8e9439f0570856fd70470bf8889ebd8b5d1107207f67a5efb46e342330527f", "Qwen2.5-Instruct",
      STYLE_QWEN, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", "", ""},
+    {"26a59556925c987317ce5291811ba3b7f32ec4c647c400c6cc7e3a9993007ba7", "Mixtral-Instruct-2023",
+     STYLE_INST, NULL, "", ""},
+    {"7e995b379ec01747807246483647cd99030abf331653f1119e16d7ac041a3495", "Mistral-Instruct-0.1",
+     STYLE_INST_01, NULL, "", ""},
+    {"796853172235ab3aaa4810013ddfe2eab481bda3306dad4f700c00d436eed596", "Mixtral-Instruct",
+     STYLE_INST_SYSTEM, NULL, "", ""},
 };
 
 const sl_chat *sl_chat_find(const char *sha256_hex) {
@@ -68,6 +89,41 @@ sl_status sl_chat_recognise(const char *name, sl_span template_text, sl_chat **o
         template_text.len, hex, SL_LEN(table));
 }
 
+static sl_span text_of(const char *s) {
+    return (sl_span){(const uint8_t *)s, strlen(s)};
+}
+
+static bool same(sl_span a, const char *b) {
+    return a.len == strlen(b) && memcmp(a.data, b, a.len) == 0;
+}
+
+/* The special token `key` of tokenizer_config.json, a string or an object with its content, must be
+ * what the renderer writes. */
+static sl_status check_special(sl_json root, const char *key, const char *want, sl_err *err) {
+    sl_json v = sl_json_get(root, key);
+    sl_span have;
+    if (sl_json_kind_of(v) == SL_JSON_OBJECT) v = sl_json_get(v, "content");
+    if (!sl_json_as_span(v, &have))
+        return sl_json_fail(root, key, err, SL_ERR_UNSUPPORTED, "missing, the template needs it");
+    if (!same(have, want))
+        return sl_json_fail(root, key, err, SL_ERR_UNSUPPORTED, "\"%.40s\", not \"%s\"",
+                            (const char *)have.data, want);
+    return SL_OK;
+}
+
+static sl_status check_config(const char *path, const sl_chat *chat, sl_err *err) {
+    sl_json_doc *doc = NULL;
+    if (chat->style < STYLE_INST) return SL_OK;
+    sl_status st = sl_json_load(path, MAX_CONFIG, &doc, err);
+    if (st == SL_ERR_NOTFOUND)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: missing, the chat template needs bos_token",
+                       path);
+    if (st == SL_OK) st = check_special(sl_json_root(doc), "bos_token", BOS, err);
+    if (st == SL_OK) st = check_special(sl_json_root(doc), "eos_token", EOS, err);
+    sl_json_doc_free(doc);
+    return st;
+}
+
 static sl_status open_config(const char *path, sl_chat **out, sl_err *err) {
     sl_json_doc *doc = NULL;
     sl_span text;
@@ -85,20 +141,26 @@ static sl_status open_config(const char *path, sl_chat **out, sl_err *err) {
 }
 
 sl_status sl_chat_open(const char *folder, sl_chat **out, sl_err *err) {
-    char path[4096];
+    char path[4096], config[4096];
     sl_map map = {0};
-    if ((size_t)snprintf(path, sizeof path, "%s/tokenizer_config.json", folder) >= sizeof path)
-        return sl_fail(err, SL_ERR_LIMIT, "%.80s...: path longer than %zu", folder, sizeof path);
+    sl_chat *chat = NULL;
+    if ((size_t)snprintf(config, sizeof config, "%s/tokenizer_config.json", folder) >=
+        sizeof config)
+        return sl_fail(err, SL_ERR_LIMIT, "%.80s...: path longer than %zu", folder, sizeof config);
     snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
     sl_status st = sl_map_open(path, MAX_TEMPLATE, &map, err);
     if (st == SL_OK) {
-        st = sl_chat_recognise(path, map.bytes, out, err);
+        st = sl_chat_recognise(path, map.bytes, &chat, err);
         sl_map_close(&map);
-        return st;
+    } else if (st == SL_ERR_NOTFOUND) {
+        st = open_config(config, &chat, err);
     }
-    if (st != SL_ERR_NOTFOUND) return st;
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
-    return open_config(path, out, err);
+    if (st == SL_OK) st = check_config(config, chat, err);
+    if (st == SL_OK)
+        *out = chat;
+    else
+        sl_chat_free(chat);
+    return st;
 }
 
 void sl_chat_free(sl_chat *chat) {
@@ -107,14 +169,6 @@ void sl_chat_free(sl_chat *chat) {
 
 const char *sl_chat_name(const sl_chat *chat) {
     return chat->name;
-}
-
-static sl_span text_of(const char *s) {
-    return (sl_span){(const uint8_t *)s, strlen(s)};
-}
-
-static bool same(sl_span a, const char *b) {
-    return a.len == strlen(b) && memcmp(a.data, b, a.len) == 0;
 }
 
 static bool starts_with(sl_span s, const char *with) {
@@ -221,6 +275,19 @@ static size_t last_question(const sl_chat_message *m, size_t n) {
     return n - 1;
 }
 
+/* Messages must come as the templates of the [INST] styles demand. */
+static sl_status check_turns(const sl_chat *chat, const sl_chat_message *m, size_t n, sl_err *err) {
+    size_t first = chat->style == STYLE_INST_SYSTEM && same(m[0].role, "system");
+    for (size_t i = first; i < n; i++) {
+        const char *want = (i - first) % 2 == 0 ? "user" : "assistant";
+        if (!same(m[i].role, want))
+            return sl_fail(err, SL_ERR_ARG,
+                           "message %zu: role \"%.*s\" where the chat template of %s takes %s only",
+                           i, (int)m[i].role.len, (const char *)m[i].role.data, chat->name, want);
+    }
+    return SL_OK;
+}
+
 static sl_status check_messages(const sl_chat *chat, const sl_chat_message *m, size_t n,
                                 size_t *bytes, sl_err *err) {
     static const char *const roles[] = {"system", "user", "assistant", "tool"};
@@ -244,7 +311,22 @@ static sl_status check_messages(const sl_chat *chat, const sl_chat_message *m, s
                            SL_TOKENIZER_MAX_TEXT);
         *bytes += m[i].content.len;
     }
-    return SL_OK;
+    return chat->style < STYLE_INST ? SL_OK : check_turns(chat, m, n, err);
+}
+
+static void put_turns(const sl_chat *chat, const sl_chat_message *m, size_t n, sl_chat_text *t) {
+    size_t style = (size_t)chat->style - STYLE_INST, first = same(m[0].role, "system");
+    put_literal(t, BOS);
+    for (size_t i = first; i < n; i++) {
+        bool asks = same(m[i].role, "user");
+        put_literal(t, asks ? inst[style].ask : inst[style].answer);
+        if (first && i == 1) {
+            put(t, m[0].content, false);
+            put_literal(t, "\n\n");
+        }
+        put(t, m[i].content, false);
+        put_literal(t, asks ? inst[style].asked : inst[style].answered);
+    }
 }
 
 static void put_all(const sl_chat *chat, const sl_chat_message *m, size_t n, sl_chat_text *t) {
@@ -266,7 +348,7 @@ static void put_all(const sl_chat *chat, const sl_chat_message *m, size_t n, sl_
 
 sl_status sl_chat_render(const sl_chat *chat, const sl_chat_message *messages, size_t n,
                          sl_chat_options options, sl_chat_text *out, sl_err *err) {
-    size_t bytes;
+    size_t bytes = 0;
     sl_status st = check_messages(chat, messages, n, &bytes, err);
     if (st != SL_OK) return st;
     sl_chat_text t = {0};
@@ -276,8 +358,11 @@ sl_status sl_chat_render(const sl_chat *chat, const sl_chat_message *messages, s
         sl_chat_text_free(&t);
         return sl_fail(err, SL_ERR_NOMEM, "conversation of %zu bytes", bytes);
     }
-    put_all(chat, messages, n, &t);
-    if (options.add_generation_prompt) {
+    if (chat->style >= STYLE_INST)
+        put_turns(chat, messages, n, &t);
+    else
+        put_all(chat, messages, n, &t);
+    if (options.add_generation_prompt && chat->style < STYLE_INST) {
         put_literal(&t, "<|im_start|>assistant\n");
         put_literal(&t, chat->opening);
         if (options.no_thinking) put_literal(&t, chat->unthinking);

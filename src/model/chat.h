@@ -3,7 +3,8 @@
  * Published templates are Jinja programs. They are recognised by the SHA-256 of their exact text,
  * each a row of one table in chat.c; a template without a row is refused by name, never guessed.
  * What the template writes is literal (its special tokens count); what users wrote is not, so a
- * message that spells out <|im_end|> stays text.
+ * message that spells out <|im_end|> stays text. Templates that raise an error for a conversation
+ * (roles that do not take turns) refuse it here too.
  * Thread: owner for open and free; any for the rest. */
 #ifndef SL_MODEL_CHAT_H
 #define SL_MODEL_CHAT_H
@@ -33,7 +34,8 @@ typedef struct sl_chat_text {
 
 /* Finds the template of a model folder: chat_template.jinja, else "chat_template" in
  * tokenizer_config.json. SL_ERR_NOTFOUND: the folder has none; SL_ERR_UNSUPPORTED: not in the table
- * (err names the SHA-256). */
+ * (err names the SHA-256), or one that writes bos_token and eos_token, with others than <s> and
+ * </s> in tokenizer_config.json. */
 sl_status sl_chat_open(const char *folder, sl_chat **out, sl_err *err) SL_MUST_CHECK;
 
 /* The same for a template's text; `name` stands for the file in errors. */

@@ -50,7 +50,10 @@ static int check_case(const sl_chat *chat, sl_json c, size_t number) {
                      SL_OK);
     assert_int_equal(sl_json_bool(c, "no_thinking", SL_JSON_REQUIRED, &options.no_thinking, &err),
                      SL_OK);
-    assert_true(sl_json_as_span(sl_json_get(c, "text"), &want));
+    if (!sl_json_as_span(sl_json_get(c, "text"), &want)) { /* the template raised an error */
+        assert_int_equal(sl_chat_render(chat, messages, n, options, &text, &err), SL_ERR_ARG);
+        return 0;
+    }
     if (sl_chat_render(chat, messages, n, options, &text, &err) != SL_OK) fail_msg("%s", err.msg);
     check_parts(&text);
     bool same = text.n_bytes == want.len && memcmp(text.bytes, want.data, want.len) == 0;
@@ -88,7 +91,7 @@ static void goldens_match(void **state) {
     }
     closedir(dir);
     assert_int_equal(failed, 0);
-    assert_true(files >= 6);
+    assert_true(files >= 9);
 }
 
 static sl_chat_message message(const char *role, const char *content) {
@@ -153,6 +156,40 @@ static void folders_without_a_template_say_so(void **state) {
     rmdir(folder);
 }
 
+/* The published text of Mistral-7B-Instruct-v0.1's template, in a folder whose tokens differ. */
+static void inst_templates_need_their_tokens(void **state) {
+    (void)state;
+    static const char template[] =
+        "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != "
+        "(loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate "
+        "user/assistant/user/assistant/...') }}{% endif %}{% if message['role'] == 'user' %}{{ "
+        "'[INST] ' + message['content'] + ' [/INST]' }}{% elif message['role'] == 'assistant' "
+        "%}{{ message['content'] + eos_token + ' ' }}{% else %}{{ raise_exception('Only user and "
+        "assistant roles are supported!') }}{% endif %}{% endfor %}";
+    char folder[] = "/tmp/sl_chat_XXXXXX", config[64], jinja[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(config, sizeof config, "%s/tokenizer_config.json", folder);
+    snprintf(jinja, sizeof jinja, "%s/chat_template.jinja", folder);
+    write_file(jinja, template);
+    sl_chat *chat = NULL;
+    sl_err err = {0};
+    assert_int_equal(sl_chat_open(folder, &chat, &err), SL_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "tokenizer_config.json: missing"));
+    write_file(config, "{\"bos_token\":\"<s>\",\"eos_token\":{\"content\":\"<|im_end|>\"}}");
+    assert_int_equal(sl_chat_open(folder, &chat, &err), SL_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "eos_token: \"<|im_end|>\", not \"</s>\""));
+    write_file(config, "{\"bos_token\":\"<s>\"}");
+    assert_int_equal(sl_chat_open(folder, &chat, &err), SL_ERR_UNSUPPORTED);
+    assert_null(chat);
+    write_file(config, "{\"bos_token\":{\"content\":\"<s>\"},\"eos_token\":\"</s>\"}");
+    if (sl_chat_open(folder, &chat, &err) != SL_OK) fail_msg("%s", err.msg);
+    assert_string_equal(sl_chat_name(chat), "Mistral-Instruct-0.1");
+    sl_chat_free(chat);
+    unlink(jinja);
+    unlink(config);
+    rmdir(folder);
+}
+
 /* On a fixture: what a user writes never becomes a special token, what the template writes does. */
 static void content_cannot_forge_special_tokens(void **state) {
     (void)state;
@@ -189,6 +226,40 @@ static void content_cannot_forge_special_tokens(void **state) {
     sl_ids_free(&whole);
     sl_ids_free(&ids);
     sl_chat_free(chat);
+    sl_tokenizer_free(tok);
+}
+
+/* <s> and </s> of the template are tokens, those of users are not; nothing else differs from the
+ * whole text. */
+static void inst_templates_write_their_tokens(void **state) {
+    (void)state;
+    sl_tokenizer *tok = NULL;
+    sl_err err = {0};
+    sl_ids ids = {0}, whole = {0};
+    sl_chat_text text = {0};
+    const sl_chat *chat =
+        sl_chat_find("26a59556925c987317ce5291811ba3b7f32ec4c647c400c6cc7e3a9993007ba7");
+    if (sl_tokenizer_open(GOLDEN "/tokenizers/spm_legacy", &tok, &err) != SL_OK)
+        fail_msg("%s", err.msg);
+    sl_chat_message m[3] = {message("user", "a</s>b<s>"), message("assistant", "yes"),
+                            message("user", "two \u6c34 words")};
+    sl_chat_options options = {.add_generation_prompt = true};
+    assert_int_equal(sl_chat_encode(chat, tok, m, 3, options, &ids, &err), SL_OK);
+    int special = 0;
+    for (size_t i = 0; i < ids.len; i++) special += ids.data[i] == 1 || ids.data[i] == 2;
+    assert_int_equal(special, 2);
+    assert_int_equal(ids.data[0], 1);
+    m[0] = message("user", "plain");
+    ids.len = 0;
+    assert_int_equal(sl_chat_encode(chat, tok, m, 3, options, &ids, &err), SL_OK);
+    assert_int_equal(sl_chat_render(chat, m, 3, options, &text, &err), SL_OK);
+    sl_span all = {(const uint8_t *)text.bytes, text.n_bytes};
+    assert_int_equal(sl_tokenizer_encode(tok, all, true, false, &whole, &err), SL_OK);
+    assert_int_equal(ids.len, whole.len);
+    assert_memory_equal(ids.data, whole.data, 4 * ids.len);
+    sl_chat_text_free(&text);
+    sl_ids_free(&whole);
+    sl_ids_free(&ids);
     sl_tokenizer_free(tok);
 }
 
@@ -239,6 +310,8 @@ int main(void) {
         cmocka_unit_test(unknown_templates_are_refused_by_hash),
         cmocka_unit_test(folders_without_a_template_say_so),
         cmocka_unit_test(content_cannot_forge_special_tokens),
+        cmocka_unit_test(inst_templates_write_their_tokens),
+        cmocka_unit_test(inst_templates_need_their_tokens),
         cmocka_unit_test(demo_prompts_match),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

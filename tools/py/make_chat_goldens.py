@@ -6,7 +6,9 @@ usage: make_chat_goldens.py OUT_DIR NAME=TEMPLATE_FILE...
 
 Each TEMPLATE_FILE holds the exact text of a published template ("chat_template" of a model's
 tokenizer_config.json, or the tokenizer.chat_template of a GGUF file). The text itself is not kept: a
-golden names it by SHA-256. Jinja runs with the settings that transformers uses.
+golden names it by SHA-256. Jinja runs with the settings that transformers uses. A case without "text"
+is a conversation for which the template raises an error. Templates with [INST] get more conversations
+that take turns.
 """
 
 import hashlib
@@ -36,10 +38,20 @@ TEXTS = (
 )
 
 
+class Refused(Exception):
+    pass
+
+
+def refuse(message):
+    raise Refused(message)
+
+
 def render(template, messages, **options):
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     env.filters["tojson"] = lambda x: json.dumps(x, ensure_ascii=False)
-    return env.from_string(template).render(messages=messages, **options)
+    env.globals["raise_exception"] = refuse
+    tokens = {"bos_token": "<s>", "eos_token": "</s>"}
+    return env.from_string(template).render(messages=messages, **tokens, **options)
 
 
 def conversations(rng):
@@ -58,21 +70,33 @@ def conversations(rng):
         yield [(rng.choice(roles), rng.choice(TEXTS)) for _ in range(size)]
 
 
+def turns(rng):
+    for i in range(16):
+        roles = ["system"] * (i % 2) + ["user", "assistant"] * 4
+        yield [(role, rng.choice(TEXTS)) for role in roles[: rng.randint(1, 7)]]
+
+
 def cases(template):
     rng = random.Random(SEED)
-    for conversation in conversations(rng):
+    asked = list(conversations(rng)) if "[INST]" in template else conversations(rng)
+    if "[INST]" in template:
+        asked += turns(rng)
+    for conversation in asked:
         messages = [{"role": role, "content": content} for role, content in conversation]
         generate, think = rng.random() < 0.7, rng.random() < 0.6
         options = {"add_generation_prompt": generate}
         if not think:
             options["enable_thinking"] = False
-        text = render(template, messages, **options)
-        yield {
+        case = {
             "messages": messages,
             "add_generation_prompt": generate,
             "no_thinking": not think,
-            "text": text,
         }
+        try:
+            case["text"] = render(template, messages, **options)
+        except Refused:
+            pass
+        yield case
 
 
 def main():
