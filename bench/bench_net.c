@@ -1,0 +1,142 @@
+/* Half round trips between two processes over a transport of the fabric.
+ * usage: bench_net TRANSPORT [ROUNDS]
+ * One CSV line a size: transport, payload bytes, rounds, p10, p50, p90 in microseconds. The process
+ * starts itself again as the peer that answers ("echo"). */
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "net/net.h"
+
+#define WARM_UP     100u
+#define WAIT_US     50000u
+#define DEADLINE_NS 120000000000ull
+
+extern char **environ;
+
+typedef struct node {
+    sl_net *net;
+    bool echo;
+    uint32_t opened, returned, downs;
+} node;
+
+static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
+    (void)c, (void)peer, (void)err;
+    ((node *)ctx)->opened++;
+    return SL_OK;
+}
+
+static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
+                            sl_err *err) {
+    node *n = ctx;
+    n->returned++;
+    if (!n->echo) {
+        sl_net_buf_give(n->net, payload);
+        return SL_OK;
+    }
+    sl_status st = sl_net_send(n->net, c, (sl_wire_header){.kind = h->kind}, payload);
+    return st == SL_OK ? SL_OK : sl_fail(err, st, "echo");
+}
+
+static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
+    (void)c, (void)why, (void)text;
+    ((node *)ctx)->downs++;
+}
+
+static sl_status start(node *n, const char *transport, sl_err *err) {
+    sl_net_opts o = {.transport = transport, .host = "127.0.0.1", .clock = sl_clock_real()};
+    o.secret = (sl_span){(const uint8_t *)"benchmark", 9};
+    o.hello = (sl_hello){.worker = SL_NO_WORKER, .incarnation = (uint32_t)getpid()};
+    o.on = (sl_net_events){on_open, on_message, on_down};
+    o.ctx = n;
+    return sl_net_create(&o, &n->net, err);
+}
+
+static void step(node *n) {
+    if (!sl_net_progress(n->net)) sl_net_wait(n->net, WAIT_US);
+}
+
+static int run_echo(const char *transport) {
+    node n = {.echo = true};
+    sl_err err = {0};
+    if (start(&n, transport, &err) != SL_OK) return fprintf(stderr, "%s\n", err.msg), 1;
+    printf("%s\n", sl_net_address(n.net));
+    fflush(stdout);
+    uint64_t end_ns = sl_now_ns() + DEADLINE_NS;
+    while (!n.downs && sl_now_ns() < end_ns) step(&n);
+    sl_net_free(n.net);
+    return 0;
+}
+
+static int compare_ns(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static int measure(node *n, sl_conn *c, const char *transport, size_t bytes, uint32_t rounds) {
+    uint64_t *ns = calloc(rounds, sizeof *ns);
+    if (!ns) return 1;
+    for (uint32_t i = 0; i < rounds + WARM_UP; i++) {
+        sl_buf *b = sl_net_buf_take(n->net, bytes);
+        if (!b) break;
+        b->data[0] = (uint8_t)i;
+        uint64_t begin_ns = sl_now_ns();
+        uint32_t want = n->returned + 1;
+        if (sl_net_send(n->net, c, (sl_wire_header){.kind = SL_MSG_DISPATCH}, b) != SL_OK) break;
+        while (n->returned < want && !n->downs) step(n);
+        if (i >= WARM_UP) ns[i - WARM_UP] = sl_now_ns() - begin_ns;
+    }
+    qsort(ns, rounds, sizeof *ns, compare_ns);
+    printf("%s,%zu,%u,%.2f,%.2f,%.2f\n", transport, bytes, rounds, (double)ns[rounds / 10] / 2e3,
+           (double)ns[rounds / 2] / 2e3, (double)ns[rounds / 10 * 9] / 2e3);
+    free(ns);
+    return n->downs != 0;
+}
+
+static pid_t spawn_echo(const char *program, const char *transport, char *address, size_t cap) {
+    int out[2];
+    pid_t pid = 0;
+    posix_spawn_file_actions_t fa;
+    if (pipe2(out, O_CLOEXEC) != 0) return 0;
+    posix_spawn_file_actions_init(&fa);
+    posix_spawn_file_actions_adddup2(&fa, out[1], 1);
+    char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t)transport, "echo", NULL};
+    int rc = posix_spawn(&pid, program, &fa, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&fa);
+    close(out[1]);
+    size_t n = 0;
+    while (rc == 0 && n < cap - 1 && read(out[0], address + n, 1) == 1 && address[n] != '\n') n++;
+    address[n] = 0;
+    close(out[0]);
+    return rc == 0 && n > 0 ? pid : 0;
+}
+
+int main(int argc, char **argv) {
+    static const size_t sizes[] = {8, 4096, 65536, 262144, 1048576, 4194304};
+    if (argc < 2) return fprintf(stderr, "usage: bench_net shm|tcp [ROUNDS]\n"), 2;
+    sl_net_setup_process(argv[1]);
+    if (argc > 2 && strcmp(argv[2], "echo") == 0) return run_echo(argv[1]);
+    uint32_t rounds = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 1000;
+    node n = {0};
+    sl_err err = {0};
+    sl_conn *c = NULL;
+    char address[96];
+    pid_t pid = spawn_echo("/proc/self/exe", argv[1], address, sizeof address);
+    if (!pid) return fprintf(stderr, "bench_net: the peer did not start\n"), 1;
+    sl_status st = start(&n, argv[1], &err);
+    if (st == SL_OK) st = sl_net_connect(n.net, address, NULL, &c, &err);
+    while (st == SL_OK && !n.opened && !n.downs) step(&n);
+    int bad = st != SL_OK || n.downs;
+    if (bad) fprintf(stderr, "bench_net: no connection: %s\n", err.msg);
+    for (size_t i = 0; !bad && i < SL_LEN(sizes); i++)
+        bad = measure(&n, c, argv[1], sizes[i], rounds < 10 ? 10 : rounds);
+    sl_net_free(n.net);
+    if (bad) kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    return bad;
+}
