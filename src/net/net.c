@@ -50,7 +50,8 @@ static sl_status check_opts(const sl_net_opts *o, sl_err *err) {
     if (!o->clock.now_us) return sl_fail(err, SL_ERR_ARG, "the fabric needs a clock");
     if (!o->on.on_open || !o->on.on_message || !o->on.on_down)
         return sl_fail(err, SL_ERR_ARG, "the fabric needs all three callbacks");
-    if (!loop && o->host && o->secret.len == 0 && !is_loopback(o->host))
+    bool tcp = strcmp(o->transport, "tcp") == 0;
+    if (tcp && o->host && o->secret.len == 0 && !is_loopback(o->host))
         return sl_fail(err, SL_ERR_ARG,
                        "host %s is not a loopback address: listening there needs a secret",
                        o->host);
@@ -60,6 +61,7 @@ static sl_status check_opts(const sl_net_opts *o, sl_err *err) {
 static sl_status make_transport(sl_net *n, const sl_net_opts *o, sl_err *err) {
     if (strcmp(o->transport, "loop") == 0)
         return sl_loop_transport_create(n, o, &n->transport, err);
+    if (strcmp(o->transport, "shm") == 0) return sl_shm_transport_create(n, o, &n->transport, err);
 #ifdef SL_HAVE_UCX
     return sl_ucx_transport_create(n, o, &n->transport, err);
 #else

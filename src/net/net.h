@@ -3,8 +3,8 @@
  * A net belongs to one process role (a worker or a coordinator). It listens on one address,
  * connects to others on demand, does the mutual HMAC-SHA256 handshake on every connection before
  * anything else is delivered, sends heartbeats and watches the peers'. Delivery is per-connection
- * FIFO without gaps. Transports: "loop" (threads of one process, through a hub), "shm" and "tcp"
- * (UCX). Thread: owner (the thread that calls sl_net_progress) for everything but sl_net_wake.
+ * FIFO without gaps. Transports: "loop" (threads of one process, through a hub), "shm" (processes
+ * of one user on one machine) and "tcp" (UCX). Thread: owner (the thread that calls sl_net_progress) for everything but sl_net_wake.
  * Callbacks run inside sl_net_progress; they may send, connect and close, but not free the net. */
 #ifndef SL_NET_NET_H
 #define SL_NET_NET_H
@@ -66,7 +66,7 @@ void sl_loop_hub_free(sl_loop_hub *h); /* after all its nets */
 typedef struct sl_net_opts {
     const char *transport; /* "loop", "shm", "tcp" */
     sl_loop_hub *hub;      /* for "loop" */
-    const char *host;      /* to bind; NULL: do not listen. "loop" ignores it */
+    const char *host;      /* to bind; NULL: do not listen. Only "tcp" uses the name */
     uint16_t port;         /* 0: any free one below 32768 */
     sl_span secret;        /* shared key; empty is refused on a non-loopback bind */
     sl_hello hello;        /* own; address is filled in by the net */
@@ -83,7 +83,7 @@ sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) SL_MUST
 void sl_net_free(sl_net *n);                 /* closes all, flushes briefly */
 /* Frees without a word to anybody, as a killed process would: for simulations. */
 void sl_net_abandon(sl_net *n);
-const char *sl_net_address(const sl_net *n); /* "host:port" or "loop:7"; "" when not listening */
+const char *sl_net_address(const sl_net *n); /* "host:port", "shm:HEX", "loop:7"; "": none */
 /* A worker learns its id, model and limits from the plan, after the net exists: later handshakes
  * and headers carry these. The address stays the net's. */
 void sl_net_set_hello(sl_net *n, const sl_hello *hello);

@@ -10,12 +10,14 @@ int cmd_worker(const sl_options *o) {
     sl_err err = {0};
     char secret[65], who[32] = "worker";
     if (!o->join[0]) {
-        sl_fail(&err, SL_ERR_ARG, "--join HOST:PORT is missing");
+        sl_fail(&err, SL_ERR_ARG, "--join ADDRESS is missing");
         return sl_cmd_fail("worker", &err);
     }
     sl_status st = sl_deploy_secret(o, secret, &err);
     if (st != SL_OK) return sl_cmd_fail("worker", &err);
-    const char *transport = strcmp(o->transport, "auto") == 0 ? "tcp" : o->transport;
+    const char *transport = o->transport;
+    if (strcmp(transport, "auto") == 0)
+        transport = strncmp(o->join, "shm:", 4) == 0 ? "shm" : "tcp";
     sl_net_setup_process(transport);
     if (o->worker_id != SL_NO_WORKER) snprintf(who, sizeof who, "worker %u", o->worker_id);
     sl_log_set_who(who);

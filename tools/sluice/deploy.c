@@ -20,17 +20,12 @@ static bool wants_workers(const sl_options *o) {
 
 static const char *transport_of(const sl_options *o, bool processes) {
     if (strcmp(o->transport, "auto") != 0) return o->transport;
-#ifdef SL_HAVE_UCX
+    if (o->remote) return "tcp";
     return processes && wants_workers(o) ? "shm" : "loop";
-#else
-    (void)processes;
-    return "loop";
-#endif
 }
 
 void sl_deploy_setup_process(const sl_options *o) {
-    const char *t = strcmp(o->transport, "auto") == 0 ? "shm" : o->transport;
-    if (strcmp(t, "loop") != 0) sl_net_setup_process(t);
+    sl_net_setup_process(transport_of(o, true));
 }
 
 sl_status sl_deploy_secret(const sl_options *o, char out[65], sl_err *err) {
