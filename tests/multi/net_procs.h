@@ -1,0 +1,285 @@
+/* What the tests of transports between processes share: children that run net_peer, and the cases
+ * that every such transport has to pass. */
+#ifndef SL_TESTS_NET_PROCS_H
+#define SL_TESTS_NET_PROCS_H
+
+#include "unit/net_harness.h"
+
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/rng.h"
+
+extern char **environ;
+
+typedef struct child {
+    pid_t pid;
+    int input;
+    char address[96];
+} child;
+
+static inline child spawn(const char *transport, const char *secret, const char *mode) {
+    child c = {0};
+    int in[2], out[2];
+    assert_int_equal(pipe(in), 0);
+    assert_int_equal(pipe(out), 0);
+    posix_spawn_file_actions_t fa;
+    posix_spawn_file_actions_init(&fa);
+    posix_spawn_file_actions_adddup2(&fa, in[0], 0);
+    posix_spawn_file_actions_adddup2(&fa, out[1], 1);
+    for (int i = 0; i < 2; i++) {
+        posix_spawn_file_actions_addclose(&fa, in[i]);
+        posix_spawn_file_actions_addclose(&fa, out[i]);
+    }
+    char *argv[] = {SL_NET_PEER, (char *)transport, (char *)secret, (char *)mode, NULL};
+    assert_int_equal(posix_spawn(&c.pid, SL_NET_PEER, &fa, NULL, argv, environ), 0);
+    posix_spawn_file_actions_destroy(&fa);
+    close(in[0]);
+    close(out[1]);
+    c.input = in[1];
+    size_t n = 0;
+    while (n < sizeof c.address - 1 && read(out[0], c.address + n, 1) == 1 && c.address[n] != '\n')
+        n++;
+    c.address[n] = 0;
+    close(out[0]);
+    assert_true(n > 0);
+    return c;
+}
+
+static inline void reap_child(child *c, int want_signal) {
+    int status = 0;
+    close(c->input);
+    uint64_t end_ns = sl_now_ns() + 30000000000ull;
+    pid_t got = 0;
+    while ((got = waitpid(c->pid, &status, WNOHANG)) == 0 && sl_now_ns() < end_ns)
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    if (got != c->pid) {
+        kill(c->pid, SIGKILL);
+        waitpid(c->pid, &status, 0);
+        fail_msg("the peer process did not end");
+    }
+    if (want_signal)
+        assert_int_equal(WTERMSIG(status), want_signal);
+    else if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        fail_msg("the peer process ended with status 0x%x", status);
+}
+
+static inline void start(peer *p, const char *transport, const char *secret) {
+    sl_err err = {0};
+    sl_net_opts o = peer_opts(p, NULL, sl_clock_real(), secret);
+    o.transport = transport;
+    o.host = "127.0.0.1";
+    if (sl_net_create(&o, &p->net, &err) != SL_OK) fail_msg("%s", err.msg);
+}
+
+static inline sl_conn *call(peer *p, const char *address) {
+    sl_err err = {0};
+    sl_conn *c = NULL;
+    if (sl_net_connect(p->net, address, p, &c, &err) != SL_OK) fail_msg("%s", err.msg);
+    return c;
+}
+
+/* Progress until *counter reaches `want`; milliseconds it took, fails after `limit_s`. */
+static inline double until(peer *p, const int *counter, int want, int limit_s) {
+    uint64_t begin_ns = sl_now_ns(), end_ns = begin_ns + (uint64_t)limit_s * 1000000000u;
+    while (*counter < want) {
+        if (sl_now_ns() > end_ns)
+            fail_msg("%d of %d after %d s (opened %d, downs %d: %s)", *counter, want, limit_s,
+                     p->opened, p->downs, p->text);
+        if (!sl_net_progress(p->net)) sl_net_wait(p->net, 20000);
+    }
+    return (double)(sl_now_ns() - begin_ns) / 1e6;
+}
+
+/* ---- echo with checksums ---- */
+
+#define ECHOES 10000
+#define WINDOW 32
+
+typedef struct net_echo {
+    uint64_t sum[ECHOES];
+    uint32_t len[ECHOES];
+    uint32_t next_in;
+    uint64_t bytes;
+} net_echo;
+
+/* FNV over words: cheap enough for gigabytes, still notices any swapped or lost byte. */
+static inline uint64_t checksum(const uint8_t *p, size_t n) {
+    uint64_t h = 1469598103934665603ull + n, w;
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        memcpy(&w, p + i, 8);
+        h = (h ^ w) * 1099511628211ull;
+    }
+    for (; i < n; i++) h = (h ^ p[i]) * 1099511628211ull;
+    return h;
+}
+
+static inline void on_echo(peer *p, sl_conn *c, const sl_wire_header *h, const sl_buf *payload) {
+    (void)c;
+    net_echo *e = p->extra;
+    uint32_t i = e->next_in++;
+    assert_int_equal(h->kind, SL_MSG_RETURN);
+    assert_int_equal(h->round, i);
+    assert_int_equal(payload ? payload->len : 0, e->len[i]);
+    assert_true(checksum(payload ? payload->data : NULL, e->len[i]) == e->sum[i]);
+    e->bytes += e->len[i];
+}
+
+/* Mostly small, every size class, now and then up to 4 MB. */
+static inline uint32_t pick_len(uint64_t *rng) {
+    uint64_t roll = sl_rng_below(rng, 1000);
+    uint64_t cap = roll < 100   ? 1
+                   : roll < 700 ? 2000
+                   : roll < 950 ? 100000
+                   : roll < 995 ? 1000000
+                                : 4194305;
+    return (uint32_t)sl_rng_below(rng, cap);
+}
+
+static inline void send_echo(peer *p, sl_conn *c, uint32_t i, uint64_t *rng) {
+    net_echo *e = p->extra;
+    uint32_t len = e->len[i] = pick_len(rng);
+    sl_buf *b = len ? sl_net_buf_take(p->net, len) : NULL;
+    uint64_t w = sl_rng_next(rng);
+    for (size_t k = 0; k + 8 <= len;
+         k += 8, w = w * 6364136223846793005ull + 1442695040888963407ull)
+        memcpy(b->data + k, &w, 8);
+    for (size_t k = len / 8 * 8; k < len; k++) b->data[k] = (uint8_t)(w >> (8 * (k % 8)));
+    e->sum[i] = checksum(b ? b->data : NULL, len);
+    sl_wire_header h = {.kind = SL_MSG_DISPATCH, .round = i};
+    assert_int_equal(sl_net_send(p->net, c, h, b), SL_OK);
+}
+
+static inline void echo_over(const char *transport) {
+    net_echo *e = calloc(1, sizeof *e);
+    peer p = {.on_message = on_echo, .extra = e};
+    child far = spawn(transport, "key", "echo");
+    start(&p, transport, "key");
+    sl_conn *c = call(&p, far.address);
+    double open_ms = until(&p, &p.opened, 1, 10);
+    uint64_t rng = 42, begin_ns = sl_now_ns();
+    for (uint32_t i = 0; i < ECHOES; i++) {
+        send_echo(&p, c, i, &rng);
+        if (p.messages + WINDOW <= (int)i) until(&p, &p.messages, (int)i + 1 - WINDOW, 60);
+    }
+    until(&p, &p.messages, ECHOES, 60);
+    double s = (double)(sl_now_ns() - begin_ns) / 1e9;
+    printf("%s: opened in %.1f ms; %d messages, %.0f MB each way in %.2f s\n", transport, open_ms,
+           ECHOES, (double)e->bytes / 1e6, s);
+    assert_int_equal(p.downs, 0);
+    sl_net_free(p.net);
+    reap_child(&far, 0);
+    free(e);
+}
+
+/* ---- deaths ---- */
+
+#define PEER_KILLS 6
+
+/* Killed in the middle of its messages, again and again: a second peer of the same net must not
+ * notice. */
+static inline void killed_peer_over(const char *transport) {
+    peer p = {0};
+    start(&p, transport, "key");
+    child other = spawn(transport, "key", "echo");
+    sl_conn *survivor = call(&p, other.address);
+    until(&p, &p.opened, 1, 10);
+    double worst_ms = 0;
+    for (int round = 0; round < PEER_KILLS; round++) {
+        child far = spawn(transport, "key", "echo");
+        sl_conn *c = call(&p, far.address);
+        until(&p, &p.opened, round + 2, 10);
+        p.messages = 0;
+        for (int i = 0; i < 8; i++) {
+            sl_buf *b = sl_net_buf_take(p.net, 3000000);
+            memset(b->data, i, b->len);
+            assert_int_equal(sl_net_send(p.net, c, (sl_wire_header){.kind = SL_MSG_DISPATCH}, b),
+                             SL_OK);
+        }
+        until(&p, &p.messages, 1, 10);
+        kill(far.pid, SIGKILL);
+        double ms = until(&p, &p.downs, round + 1, 10);
+        worst_ms = ms > worst_ms ? ms : worst_ms;
+        assert_int_equal(p.why, SL_ERR_PEER_DOWN);
+        assert_true(ms < 3000);
+        reap_child(&far, SIGKILL);
+        p.messages = 0;
+        assert_int_equal(peer_send_u64(&p, survivor, SL_MSG_DISPATCH, 1000 + (uint64_t)round),
+                         SL_OK);
+        until(&p, &p.messages, 1, 10);
+        assert_int_equal(p.value, 1000 + round);
+    }
+    printf("%s: %d peers killed, each reported within %.1f ms: %s\n", transport, PEER_KILLS, worst_ms,
+           p.text);
+    sl_net_free(p.net);
+    reap_child(&other, 0);
+}
+
+static inline void mute_peer_over(const char *transport) {
+    peer p = {0};
+    child far = spawn(transport, "key", "mute");
+    start(&p, transport, "key");
+    sl_conn *c = call(&p, far.address);
+    until(&p, &p.opened, 1, 10);
+    assert_int_equal(peer_send_u64(&p, c, SL_MSG_DISPATCH, 1), SL_OK);
+    double ms = until(&p, &p.downs, 1, 10);
+    printf("%s: silence reported after %.0f ms: %s\n", transport, ms, p.text);
+    assert_int_equal(p.why, SL_ERR_TIMEOUT);
+    assert_true(ms > 1500 && ms < 4000);
+    sl_net_free(p.net);
+    kill(far.pid, SIGKILL);
+    reap_child(&far, SIGKILL);
+}
+
+static inline void wrong_secret_over(const char *transport) {
+    peer p = {0};
+    child far = spawn(transport, "other key", "echo");
+    start(&p, transport, "key");
+    call(&p, far.address);
+    until(&p, &p.downs, 1, 10);
+    assert_int_equal(p.why, SL_ERR_AUTH);
+    assert_int_equal(p.opened, 0);
+    sl_net_free(p.net);
+    reap_child(&far, 0);
+}
+
+static inline void self_and_bye_over(const char *transport) {
+    peer p = {0};
+    child far = spawn(transport, "key", "echo");
+    start(&p, transport, "key");
+    call(&p, sl_net_address(p.net));
+    until(&p, &p.opened, 2, 10);
+    sl_conn *c = call(&p, far.address);
+    until(&p, &p.opened, 3, 10);
+    assert_int_equal(peer_send_u64(&p, c, SL_MSG_SUBMIT, 1), SL_OK); /* answered with ERROR */
+    assert_int_equal(peer_send_u64(&p, c, SL_MSG_DISPATCH, 77), SL_OK);
+    until(&p, &p.messages, 1, 10);
+    assert_int_equal(p.value, 77);
+    close(far.input); /* it leaves with BYE */
+    until(&p, &p.downs, 1, 10);
+    assert_int_equal(p.why, SL_OK);
+    assert_non_null(strstr(p.text, "leaving"));
+    far.input = -1;
+    sl_net_free(p.net);
+    reap_child(&far, 0);
+}
+
+/* Makes cmocka tests of the shared cases. */
+#define NET_CASE(name, transport)                                                                  \
+    static void name(void **state) {                                                               \
+        (void)state;                                                                               \
+        name##_over(transport);                                                                    \
+    }
+#define NET_CASES(transport)                                                                       \
+    NET_CASE(echo, transport)                                                                      \
+    NET_CASE(killed_peer, transport)                                                               \
+    NET_CASE(mute_peer, transport)                                                                 \
+    NET_CASE(wrong_secret, transport)                                                              \
+    NET_CASE(self_and_bye, transport)
+
+#endif
