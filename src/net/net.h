@@ -4,8 +4,9 @@
  * connects to others on demand, does the mutual HMAC-SHA256 handshake on every connection before
  * anything else is delivered, sends heartbeats and watches the peers'. Delivery is per-connection
  * FIFO without gaps. Transports: "loop" (threads of one process, through a hub), "shm" (processes
- * of one user on one machine) and "tcp" (UCX). Thread: owner (the thread that calls sl_net_progress) for everything but sl_net_wake.
- * Callbacks run inside sl_net_progress; they may send, connect and close, but not free the net. */
+ * of one user on one machine) and "tcp" (UCX). Thread: owner (the thread that calls
+ * sl_net_progress) for everything but sl_net_wake. Callbacks run inside sl_net_progress; they may
+ * send, connect and close, but not free the net. */
 #ifndef SL_NET_NET_H
 #define SL_NET_NET_H
 
@@ -80,7 +81,7 @@ typedef struct sl_net_opts {
 void sl_net_setup_process(const char *transport);
 
 sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) SL_MUST_CHECK;
-void sl_net_free(sl_net *n);                 /* closes all, flushes briefly */
+void sl_net_free(sl_net *n); /* closes all, flushes briefly */
 /* Frees without a word to anybody, as a killed process would: for simulations. */
 void sl_net_abandon(sl_net *n);
 const char *sl_net_address(const sl_net *n); /* "host:port", "shm:HEX", "loop:7"; "": none */

@@ -8,8 +8,9 @@
 #include "base/mem.h"
 #include "net/shm/shm_int.h"
 
-#define MAX_MESSAGES 64u /* of one link in one progress, so that others and timers get their turn  \
-                          */
+#define MAX_MESSAGES                                                                               \
+    64u /* of one link in one progress, so that others and timers get their turn                   \
+         */
 #define WAKE_READS 4
 
 static sl_block_pool *pool_of(const shm_link *l) {

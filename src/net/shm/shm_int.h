@@ -15,11 +15,12 @@
 
 #include "net/net_int.h"
 
-#define SL_SHM_RING_BYTES  ((uint64_t)1 << 22) /* of one direction; a power of two */
-#define SL_SHM_DATA_AT     4096u               /* of the first ring in the area */
-#define SL_SHM_AREA_BYTES  (SL_SHM_DATA_AT + 2 * SL_SHM_RING_BYTES)
-#define SL_SHM_PIECE_BYTES 32768u /* published at once, so that both sides copy at the same time   \
-                                   */
+#define SL_SHM_RING_BYTES ((uint64_t)1 << 22) /* of one direction; a power of two */
+#define SL_SHM_DATA_AT    4096u               /* of the first ring in the area */
+#define SL_SHM_AREA_BYTES (SL_SHM_DATA_AT + 2 * SL_SHM_RING_BYTES)
+#define SL_SHM_PIECE_BYTES                                                                         \
+    32768u /* published at once, so that both sides copy at the same time                          \
+            */
 #define SL_SHM_RECORD_HEAD (8u + SL_WIRE_HEADER_BYTES) /* u32 payload bytes, u32 mark, header */
 #define SL_SHM_RECORD_STEP 64u                         /* records begin on cache lines */
 #define SL_SHM_MARK        0x52485353u                 /* "SSHR" */
