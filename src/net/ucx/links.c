@@ -23,35 +23,21 @@ static sl_block_pool *pool_of(const ucx_link *l) {
 
 /* ---- opening and failing ---- */
 
-ucx_link *sl_ucx_link_create(ucx_transport *t, sl_err *err) {
+ucx_link *sl_ucx_link_create(ucx_transport *t) {
     ucx_link *l = sl_alloc(1, sizeof *l);
-    if (!l) {
-        sl_fail(err, SL_ERR_NOMEM, "out of memory");
-        return NULL;
-    }
+    if (!l) return NULL;
     l->t = t;
-    l->worker = t->worker;
-    l->own_worker = t->worker_per_link;
-    if (l->own_worker && sl_ucx_worker_open(t, &l->worker, err) != SL_OK) {
-        sl_free(l);
-        return NULL;
-    }
     l->next_seq = 1;
     l->next = t->links;
     t->links = l;
     return l;
 }
 
-static void link_free(ucx_link *l) {
-    if (l->own_worker) sl_ucx_worker_close(l->t, l->worker);
-    sl_free(l);
-}
-
 void sl_ucx_link_free_unopened(ucx_link *l) {
     ucx_link **at = &l->t->links;
     while (*at != l) at = &(*at)->next;
     *at = l->next;
-    link_free(l);
+    sl_free(l);
 }
 
 static void link_fail(ucx_link *l, sl_status why, const char *text) {
@@ -78,7 +64,7 @@ sl_status sl_ucx_link_open(ucx_link *l, ucp_ep_params_t *params, const char *wha
     params->err_mode = UCP_ERR_HANDLING_MODE_PEER;
     params->err_handler.cb = on_error;
     params->err_handler.arg = l;
-    ucs_status_t st = ucp_ep_create(l->worker, params, &l->ep);
+    ucs_status_t st = ucp_ep_create(l->t->worker, params, &l->ep);
     if (st != UCS_OK) {
         sl_ucx_link_free_unopened(l);
         return sl_fail(err, SL_ERR_PEER_DOWN, "%s: %s", what, ucs_status_string(st));
@@ -191,7 +177,7 @@ static ucs_status_t fetch(ucx_link *l, void *descriptor, sl_block *b) {
     b->link = l;
     l->n_receiving++;
     ucs_status_ptr_t p =
-        ucp_am_recv_data_nbx(l->worker, descriptor, b->buf.data, b->buf.len, &param);
+        ucp_am_recv_data_nbx(l->t->worker, descriptor, b->buf.data, b->buf.len, &param);
     if (UCS_PTR_IS_ERR(p)) on_received(NULL, UCS_PTR_STATUS(p), 0, b);
     return UCS_OK;
 }
@@ -318,7 +304,7 @@ void sl_ucx_links_tend(ucx_transport *t) {
         }
         *at = l->next;
         t->n_leaving--;
-        link_free(l);
+        sl_free(l);
     }
 }
 
@@ -331,14 +317,7 @@ void sl_ucx_links_end(ucx_transport *t) {
     }
     uint64_t until_ns = sl_now_ns() + END_NS;
     while (t->links && sl_now_ns() < until_ns) {
-        sl_ucx_workers_progress(t);
+        ucp_worker_progress(t->worker);
         sl_ucx_links_tend(t);
-    }
-    /* What UCX still holds of a stuck link goes with its worker. */
-    while (t->links) {
-        ucx_link *l = t->links;
-        t->links = l->next;
-        if (l->close_request) ucp_request_free(l->close_request);
-        link_free(l);
     }
 }

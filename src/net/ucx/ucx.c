@@ -3,7 +3,6 @@
 #include <sched.h>
 #include <sodium.h>
 #include <stdio.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -30,7 +29,32 @@ static void on_call(ucp_conn_request_h request, void *arg) {
         ucp_listener_reject(t->listener, request);
 }
 
-static sl_status open_context(ucx_transport *t, sl_err *err) {
+static ucs_status_t ignore_message(void *arg, const void *header, size_t header_length, void *data,
+                                   size_t length, const ucp_am_recv_param_t *param) {
+    (void)arg, (void)header, (void)header_length, (void)data, (void)length;
+    return param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV ? UCS_ERR_REJECTED : UCS_OK;
+}
+
+/* UCX looks a peer's id up without a bound and trusts what it finds, so each possible id gets a
+ * handler, the last one first: that sizes the table at once. */
+static sl_status set_handlers(ucx_transport *t, sl_err *err) {
+    ucp_am_handler_param_t am = {
+        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                      UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
+        .flags = UCP_AM_FLAG_WHOLE_MSG,
+        .arg = t,
+    };
+    for (uint32_t id = UINT16_MAX + 1u; id-- > 0;) {
+        am.id = id;
+        am.cb = id == SL_UCX_AM_ID ? sl_ucx_on_message : ignore_message;
+        ucs_status_t st = ucp_worker_set_am_recv_handler(t->worker, &am);
+        if (st != UCS_OK)
+            return sl_fail(err, SL_ERR_INTERNAL, "UCX handler %u: %s", id, ucs_status_string(st));
+    }
+    return SL_OK;
+}
+
+static sl_status open_worker(ucx_transport *t, sl_err *err) {
     ucp_config_t *config = NULL;
     ucs_status_t st = ucp_config_read(NULL, NULL, &config);
     if (st != UCS_OK)
@@ -40,7 +64,19 @@ static sl_status open_context(ucx_transport *t, sl_err *err) {
     st = ucp_init(&params, config, &t->context);
     ucp_config_release(config);
     if (st != UCS_OK) return sl_fail(err, SL_ERR_INTERNAL, "UCX: %s", ucs_status_string(st));
-    return SL_OK;
+    ucp_worker_params_t wp = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+                              .thread_mode = UCS_THREAD_MODE_SINGLE};
+    st = ucp_worker_create(t->context, &wp, &t->worker);
+    if (st != UCS_OK) return sl_fail(err, SL_ERR_INTERNAL, "UCX worker: %s", ucs_status_string(st));
+    st = ucp_worker_get_efd(t->worker, &t->event_fd);
+    if (st != UCS_OK)
+        return sl_fail(err, SL_ERR_INTERNAL, "UCX event descriptor: %s", ucs_status_string(st));
+    ucp_worker_attr_t attr = {.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER};
+    st = ucp_worker_query(t->worker, &attr);
+    if (st != UCS_OK || attr.max_am_header < SL_WIRE_HEADER_BYTES)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "UCX headers hold %zu bytes, %d needed",
+                       attr.max_am_header, SL_WIRE_HEADER_BYTES);
+    return set_handlers(t, err);
 }
 
 static sl_status pick_port(struct sockaddr_storage *a, socklen_t len, const char *host,
@@ -84,11 +120,15 @@ static void ucx_destroy(sl_transport *base) {
         for (size_t i = 0; i < t->n_calls; i++) ucp_listener_reject(t->listener, t->calls[i]);
         if (t->listener) ucp_listener_destroy(t->listener);
         sl_ucx_links_end(t);
-        sl_ucx_worker_close(t, t->worker);
+        ucp_worker_destroy(t->worker);
     }
     if (t->context) ucp_cleanup(t->context);
     sl_block_give_all(&base->net->pool, &t->inbox);
-    if (t->event_fd >= 0) close(t->event_fd);
+    while (t->links) {
+        ucx_link *next = t->links->next;
+        sl_free(t->links);
+        t->links = next;
+    }
     if (t->wake_fd >= 0) close(t->wake_fd);
     sl_free(t);
 }
@@ -98,8 +138,8 @@ static sl_status ucx_connect(sl_transport *base, sl_conn *c, const char *address
     socklen_t len;
     sl_status st = sl_ucx_resolve(address, NULL, &a, &len, err);
     if (st != SL_OK) return st;
-    ucx_link *l = sl_ucx_link_create(of(base), err);
-    if (!l) return sl_err_prefix(err, "connection to %s", address);
+    ucx_link *l = sl_ucx_link_create(of(base));
+    if (!l) return sl_fail(err, SL_ERR_NOMEM, "connection to %s", address);
     ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR,
         .flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER,
@@ -124,7 +164,7 @@ static void ucx_drop(sl_transport *base, sl_conn *c, bool flush) {
 
 static void take_call(ucx_transport *t, ucp_conn_request_h request) {
     sl_err err = {0};
-    ucx_link *l = sl_ucx_link_create(t, &err);
+    ucx_link *l = sl_ucx_link_create(t);
     if (l && !(l->conn = sl_net_accept(t->base.net, &t->base, l, &err))) {
         sl_ucx_link_free_unopened(l);
         l = NULL;
@@ -155,7 +195,7 @@ static void deliver(ucx_transport *t) {
 
 static void ucx_progress(sl_transport *base) {
     ucx_transport *t = of(base);
-    for (int i = 0; i < MAX_EVENTS && sl_ucx_workers_progress(t); i++) {
+    for (int i = 0; i < MAX_EVENTS && ucp_worker_progress(t->worker); i++) {
     }
     for (size_t i = 0; i < t->n_calls; i++) take_call(t, t->calls[i]);
     t->n_calls = 0;
@@ -190,12 +230,12 @@ static void ucx_wait(sl_transport *base, uint64_t timeout_us) {
     uint64_t until_ns = begin_ns + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u);
     uint64_t spin_ns = SL_MIN(begin_ns + SPIN_NS, until_ns);
     do {
-        while (!has_work(t) && sl_ucx_workers_progress(t)) {
+        while (!has_work(t) && ucp_worker_progress(t->worker)) {
         }
         if (has_work(t)) return;
         if (sl_now_ns() < spin_ns) continue;
         if (drain_wake(t)) return;
-        if (sl_ucx_workers_arm(t)) sleep_until(t, until_ns);
+        if (ucp_worker_arm(t->worker) == UCS_OK) sleep_until(t, until_ns);
         /* Busy: something is pending that may need the peer, who may need this core. */
         else
             sched_yield();
@@ -228,14 +268,10 @@ sl_status sl_ucx_transport_create(sl_net *n, const sl_net_opts *o, sl_transport 
     ucx_transport *t = sl_alloc(1, sizeof *t);
     if (!t) return sl_fail(err, SL_ERR_NOMEM, "UCX transport");
     t->base = (sl_transport){.ops = &ucx_ops, .net = n};
-    t->worker_per_link = strcmp(o->transport, "shm") == 0;
-    t->event_fd = epoll_create1(EPOLL_CLOEXEC);
     t->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     sl_status st = SL_OK;
-    if (t->wake_fd < 0 || t->event_fd < 0)
-        st = sl_fail(err, SL_ERR_IO, "event descriptors: %s", strerror(errno));
-    if (st == SL_OK) st = open_context(t, err);
-    if (st == SL_OK) st = sl_ucx_worker_open(t, &t->worker, err);
+    if (t->wake_fd < 0) st = sl_fail(err, SL_ERR_IO, "eventfd: %s", strerror(errno));
+    if (st == SL_OK) st = open_worker(t, err);
     if (st == SL_OK && o->host) st = listen_on(t, o->host, o->port, err);
     if (st == SL_OK)
         *out = &t->base;

@@ -1,8 +1,4 @@
-/* UCX transport: one endpoint a link, every message one active message.
- *
- * Over TCP all links share the net's UCP worker. Over shared memory each has a worker of its own:
- * there a worker's senders share one queue, and one that is killed between reserving a slot and
- * filling it blocks the queue for ever. So only the dead peer's queue is lost.
+/* UCX transport: one UCP worker a net, one endpoint a link, every message one active message.
  *
  * UCX keeps neither large and small messages of an endpoint in order nor the large ones among each
  * other, so arrivals are put in order by the sequence number of their header. UCX's callbacks only
@@ -32,9 +28,7 @@ typedef enum ucx_link_state {
 typedef struct ucx_link {
     ucx_transport *t;
     struct ucx_link *next, *bucket_next;
-    sl_conn *conn;       /* NULL once dropped */
-    ucp_worker_h worker; /* t->worker unless own_worker */
-    bool own_worker;
+    sl_conn *conn; /* NULL once dropped */
     ucp_ep_h ep;
     ucx_link_state state;
     bool failed; /* UCX or the peer's bytes say so; text says why */
@@ -50,11 +44,9 @@ typedef struct ucx_link {
 struct ucx_transport {
     sl_transport base;
     ucp_context_h context;
-    ucp_worker_h worker; /* of the listener and of links without one */
+    ucp_worker_h worker;
     ucp_listener_h listener;
-    bool worker_per_link;
-    int event_fd; /* epoll over the workers' descriptors */
-    int wake_fd;
+    int event_fd, wake_fd;
     ucx_link *links;
     ucx_link *bucket[SL_UCX_BUCKETS];
     uint32_t n_leaving; /* links that are not up */
@@ -67,7 +59,7 @@ struct ucx_transport {
 
 /* ---- links.c ---- */
 
-ucx_link *sl_ucx_link_create(ucx_transport *t, sl_err *err); /* NULL: err says why */
+ucx_link *sl_ucx_link_create(ucx_transport *t); /* NULL: out of memory */
 /* params without error handling, which this adds. On failure the link is gone. */
 sl_status sl_ucx_link_open(ucx_link *l, ucp_ep_params_t *params, const char *what, sl_err *err);
 void sl_ucx_link_free_unopened(ucx_link *l);
@@ -80,16 +72,6 @@ void sl_ucx_links_tend(ucx_transport *t);
 void sl_ucx_links_end(ucx_transport *t);
 ucs_status_t sl_ucx_on_message(void *arg, const void *header, size_t header_length, void *data,
                                size_t length, const ucp_am_recv_param_t *param);
-
-/* ---- workers.c ---- */
-
-/* Opens a worker that hears our messages and wakes t->event_fd. */
-sl_status sl_ucx_worker_open(ucx_transport *t, ucp_worker_h *out, sl_err *err) SL_MUST_CHECK;
-void sl_ucx_worker_close(ucx_transport *t, ucp_worker_h worker);
-/* One step of every worker; how many events there were. */
-unsigned sl_ucx_workers_progress(ucx_transport *t);
-/* True when every worker will make event_fd readable at its next event. */
-bool sl_ucx_workers_arm(ucx_transport *t);
 
 /* ---- address.c ---- */
 
