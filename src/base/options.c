@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +43,7 @@ static sl_status set_number(const opt_row *row, const char *value, void *field, 
     char *end = NULL;
     errno = 0;
     double v = strtod(value, &end);
-    bool whole = row->type == F64 || v == (double)(uint64_t)(v < 0 ? 0 : v);
+    bool whole = row->type == F64 || v == floor(v);
     if (end == value || *end || errno || !(v >= row->min && v <= row->max) || !whole)
         return sl_fail(err, SL_ERR_ARG, "%s: '%s' is not %s from %.10g to %.10g", source, value,
                        row->type == F64 ? "a number" : "a whole number", row->min, row->max);
@@ -51,14 +52,20 @@ static sl_status set_number(const opt_row *row, const char *value, void *field, 
     return SL_OK;
 }
 
+static sl_status set_flag(const char *value, bool *field, const char *source, sl_err *err) {
+    bool on = strcmp(value, "1") == 0 || strcmp(value, "true") == 0;
+    if (!on && strcmp(value, "0") != 0 && strcmp(value, "false") != 0)
+        return sl_fail(err, SL_ERR_ARG, "%s: '%s' is not 0, 1, false or true", source, value);
+    *field = on;
+    return SL_OK;
+}
+
 static sl_status set_value(const opt_row *row, const char *value, sl_options *o,
                            const char *source, sl_err *err) {
     void *field = (char *)o + row->offset;
     switch (row->type) {
     case STR: *(const char **)field = value; return SL_OK;
-    case FLAG:
-        *(bool *)field = strcmp(value, "0") != 0 && strcmp(value, "false") != 0;
-        return SL_OK;
+    case FLAG: return set_flag(value, field, source, err);
     case U32:
     case F64: return set_number(row, value, field, source, err);
     }

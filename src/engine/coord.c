@@ -260,8 +260,8 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
     w->conn = NULL;
     uint32_t roles = e->plan.worker[id].roles;
     const char *role = roles & SL_ROLE_EXPERT ? "expert" : "attention";
-    char text[160];
-    snprintf(text, sizeof text, "%s worker %u was lost: %.100s", role, id, why);
+    char text[sizeof e->lost];
+    snprintf(text, sizeof text, "%s worker %u was lost: %s", role, id, why);
     sl_log(SL_LOG_ERROR, "engine", "%s", text);
     sl_err err;
     sl_status st = sl_fail(&err, SL_ERR_WORKER_LOST, "%s", text);

@@ -110,7 +110,7 @@ struct sl_engine {
     uint32_t n_joined, n_ready;
     bool planned;
     bool serving, stopping;
-    char lost[160]; /* why it does not serve */
+    char lost[400]; /* why it does not serve */
     sl_ledger ledger;
     uint64_t next_stats_us, next_check_us;
 

@@ -147,9 +147,15 @@ int cmd_bench(const sl_options *o) {
     sl_deployment d = {0};
     bench b = {.o = o, .d = &d, .state = o->seed + 1};
     sl_deploy_setup_process(o);
-    sl_status st = sl_deploy_prepare(o, strcmp(o->transport, "auto") != 0, &d, &err);
+    sl_status st = SL_OK;
+    if (o->n_prompt == 0 && o->n_gen == 0)
+        st = sl_fail(&err, SL_ERR_ARG, "--n-prompt and --n-gen are both 0: nothing to measure");
+    if (st == SL_OK) st = sl_deploy_prepare(o, strcmp(o->transport, "auto") != 0, &d, &err);
     if (st == SL_OK && o->n_prompt + 1 > d.opts.plan.context)
         st = sl_fail(&err, SL_ERR_ARG, "--n-prompt: %u, the context has %u (--ctx)", o->n_prompt,
+                     d.opts.plan.context);
+    if (st == SL_OK && o->n_gen && o->n_gen + 2 > d.opts.plan.context)
+        st = sl_fail(&err, SL_ERR_ARG, "--n-gen: %u, the context has %u (--ctx)", o->n_gen,
                      d.opts.plan.context);
     b.ids = sl_alloc((size_t)o->batch * SL_MAX(o->n_prompt, 1u), sizeof *b.ids);
     b.opts = sl_alloc(o->batch, sizeof *b.opts);

@@ -2,6 +2,7 @@
 #include "cmd.h"
 
 #include "engine/plan_json.h"
+#include "kernel/kernel.h"
 #include "model/model.h"
 #include "net/net.h"
 #include "spec/kv.h"
@@ -50,12 +51,16 @@ sl_status sl_deploy_secret(const sl_options *o, char out[65], sl_err *err) {
 }
 
 static sl_status make_plan(const sl_options *o, const sl_model_spec *m, sl_plan *p, sl_err *err) {
+    if (o->plan[0] && o->attention + o->experts > 0)
+        return sl_fail(err, SL_ERR_ARG,
+                       "--plan says who the workers are: leave out --attention and --experts");
     if (o->plan[0]) return sl_plan_read(o->plan, m, p, err);
     return sl_plan_local(m, o->attention, o->experts, p, err);
 }
 
 static uint32_t pages_for(const sl_options *o, const sl_model_spec *m, const sl_plan *p) {
     if (o->kv_pages) return o->kv_pages;
+    if (o->plan[0]) return p->n_pages;
     uint64_t all = (uint64_t)p->max_num_seqs * sl_kv_pages_for(p->context);
     uint64_t fit = DEFAULT_POOL_BYTES / sl_kv_page_bytes(m);
     return (uint32_t)SL_MAX(SL_MIN(all, fit), sl_kv_pages_for(p->context));
@@ -63,18 +68,20 @@ static uint32_t pages_for(const sl_options *o, const sl_model_spec *m, const sl_
 
 static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_plan *p,
                                sl_err *err) {
-    sl_status st = sl_wire_format_parse(o->wire, &p->wire, err);
+    sl_status st = SL_OK;
+    if (o->wire[0]) st = sl_wire_format_parse(o->wire, &p->wire, err);
     if (st == SL_OK && strcmp(o->schedule, "auto") != 0)
         st = sl_schedule_parse(o->schedule, &p->schedule, err);
     if (st != SL_OK) return st;
     p->exact = p->exact || o->exact;
-    p->max_num_seqs = o->max_num_seqs;
-    p->max_num_batched_tokens = o->max_num_batched_tokens;
+    if (o->max_num_seqs) p->max_num_seqs = o->max_num_seqs;
+    if (o->max_num_batched_tokens) p->max_num_batched_tokens = o->max_num_batched_tokens;
     if (o->ctx) p->context = o->ctx;
     p->n_pages = pages_for(o, m, p);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     uint32_t share = cores > 0 ? (uint32_t)cores / p->n_workers : 1;
-    p->threads = o->threads ? o->threads : SL_MAX(share, 1u);
+    if (o->threads) p->threads = o->threads;
+    if (!p->threads) p->threads = SL_MAX(share, 1u);
     return sl_plan_check(p, m, err);
 }
 
@@ -83,6 +90,8 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, sl_deployment *
     sl_status st = sl_model_read_spec(o->arg[0], &d->spec, &d->gen, err);
     if (st == SL_OK) st = make_plan(o, &d->spec, &d->opts.plan, err);
     if (st == SL_OK) st = apply_options(o, &d->spec, &d->opts.plan, err);
+    if (st == SL_OK && o->isa[0] && !sl_kernels_select(o->isa))
+        st = sl_fail(err, SL_ERR_ARG, "--isa: there are no kernels '%s' for this machine", o->isa);
     if (st == SL_OK) st = sl_deploy_secret(o, d->secret, err);
     if (st != SL_OK) return st;
     ssize_t n = readlink("/proc/self/exe", d->program, sizeof d->program - 1);

@@ -1,0 +1,379 @@
+"""The command line: help, exit codes, error texts, JSON on stdout and nothing else, traces, plans.
+
+SLUICE_BIN names the program (default build/sluice)."""
+
+import ast
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
+FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
+VERBS = ["run", "serve", "worker", "logits", "inspect", "bench"]
+IDS = ["--ids", "3,17,41"]
+
+
+def sluice(*args, code=0, env=None, timeout=60):
+    """Runs the program; stdout and stderr when it ends with `code`."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
+    done = subprocess.run([SLUICE, *map(str, args)], capture_output=True, timeout=timeout,
+                          env={**clean, **(env or {})})
+    out, err = done.stdout.decode(), done.stderr.decode(errors="replace")
+    assert "Sanitizer" not in err and "assertion failed" not in err, err
+    assert done.returncode == code, f"exit {done.returncode}, not {code}: {out}{err}"
+    return out, err
+
+
+def refused(code, *args, env=None):
+    """Exit code `code`, nothing on stdout, one line on stderr that names the verb: that line."""
+    out, err = sluice(*args, code=code, env=env)
+    assert out == ""
+    assert err.startswith("sluice") and err.count("\n") == 1, err
+    return err
+
+
+# ---- help, usage ----
+
+
+def test_overview():
+    out, err = sluice("--help")
+    assert err == "" and all(f"sluice {v}" in out for v in VERBS)
+    assert sluice("-h")[0] == out
+    assert sluice(code=2) == ("", out)
+    version, _ = sluice("--version")
+    assert version.startswith("sluice ") and version.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb(verb):
+    out, err = sluice(verb, "--help")
+    assert err == ""
+    assert out.startswith(f"sluice {verb}") and f"Example: sluice {verb} " in out
+    assert "--log LEVEL" in out and "--help" in out
+    assert all(len(line) < 160 for line in out.splitlines())
+
+
+def test_unknown_verb():
+    out, err = sluice("dance", code=2)
+    assert out == "" and "unknown verb 'dance'" in err and "sluice run" in err
+
+
+@pytest.mark.parametrize("args, text", [
+    (["run"], "the model folder is missing (see --help)"),
+    (["run", FIXTURE, "more"], "too many arguments (see --help)"),
+    (["run", FIXTURE, "a", "b", "c", "d"], "unexpected argument 'd'"),
+    (["run", FIXTURE, "--frobnicate"], "unknown option '--frobnicate' (see --help)"),
+    (["run", FIXTURE, "--port", "1"], "unknown option '--port'"),
+    (["run", FIXTURE, "--ids"], "option '--ids' needs LIST"),
+    (["run", FIXTURE], "--prompt (-p) or --ids is missing"),
+    (["run", FIXTURE, "--ids", "3,x"], "--ids: 'x' is not a token id from 0 to 1039"),
+    (["run", FIXTURE, "--ids", "1040"], "--ids: '1040' is not a token id from 0 to 1039"),
+    (["run", FIXTURE, "--ids", "3,-1"], "--ids: '-1' is not a token id"),
+    (["run", FIXTURE, "--ids", ","], "--ids: ',' is not a token id"),
+    (["run", FIXTURE, *IDS, "-n", "0"], "--max-tokens: '0' is not a whole number from 1 to 1000000"),
+    (["run", FIXTURE, *IDS, "-n", "-5"], "--max-tokens: '-5' is not"),
+    (["run", FIXTURE, *IDS, "-n", "1e99"], "--max-tokens: '1e99' is not"),
+    (["run", FIXTURE, *IDS, "-n", "2.5"], "--max-tokens: '2.5' is not a whole number"),
+    (["run", FIXTURE, *IDS, "-n", "nan"], "--max-tokens: 'nan' is not"),
+    (["run", FIXTURE, *IDS, "-n", "3 "], "--max-tokens: '3 ' is not"),
+    (["run", FIXTURE, *IDS, "-n="], "unknown option '-n='"),
+    (["run", FIXTURE, *IDS, "--max-tokens="], "--max-tokens: '' is not"),
+    (["run", FIXTURE, *IDS, "--top-p", "1.5"], "--top-p: '1.5' is not a number from -1 to 1"),
+    (["run", FIXTURE, *IDS, "--temp", "inf"], "--temp: 'inf' is not"),
+    (["run", FIXTURE, *IDS, "--exact=maybe"], "--exact: 'maybe' is not 0, 1, false or true"),
+    (["run", FIXTURE, *IDS, "--attention", "33"], "--attention: '33' is not"),
+    (["run", FIXTURE, *IDS, "--schedule", "magic"], "schedule 'magic' is unknown: ep or dep"),
+    (["run", FIXTURE, *IDS, "--wire", "fp8"], "wire format 'fp8' is unknown"),
+    (["run", FIXTURE, *IDS, "--transport", "pigeon"], "transport 'pigeon': loop, shm or tcp"),
+    (["run", FIXTURE, *IDS, "--isa", "sse9", "--transport", "loop"], "sse9"),
+    (["run", FIXTURE, *IDS, "--log", "loud"], "--log: 'loud' is not error, warn, info or debug"),
+    (["run", FIXTURE, *IDS, "--ctx", "100000"], "context 100000, the model's limit is 512"),
+    (["run", FIXTURE, *IDS, "--schedule", "dep"], "schedule dep keeps roles apart, 1 workers have both"),
+    (["run", FIXTURE, *IDS, "--schedule", "ep", "--attention", "1", "--experts", "1"],
+     "schedule ep is colocated"),
+    (["logits", FIXTURE, *IDS], "--npy FILE is missing"),
+    (["worker"], "--join HOST:PORT is missing"),
+    (["worker", "extra"], "too many arguments"),
+    (["bench", FIXTURE, "--n-prompt", "0", "--n-gen", "0"], "--n-prompt and --n-gen are both 0"),
+    (["bench", FIXTURE, "--n-prompt", "600"], "--n-prompt: 600, the context has 512"),
+    (["bench", FIXTURE, "--n-prompt", "8", "--n-gen", "511"], "--n-gen: 511, the context has 512"),
+    (["serve", FIXTURE, "--remote", "--port", "0"], "--remote: a secret is needed"),
+])
+def test_usage_errors(args, text):
+    assert text in refused(2, *args)
+
+
+def test_environment():
+    out, _ = sluice("run", FIXTURE, *IDS, "--json", env={"SLUICE_MAX_TOKENS": "3", "SLUICE_IGNORE_EOS": "1"})
+    assert len(json.loads(out)["ids"]) == 3
+    out, _ = sluice("run", FIXTURE, *IDS, "--json", "-n", "2", "--ignore-eos", env={"SLUICE_MAX_TOKENS": "3"})
+    assert len(json.loads(out)["ids"]) == 2
+    err = refused(2, "run", FIXTURE, *IDS, env={"SLUICE_MAX_TOKENS": "many"})
+    assert "SLUICE_MAX_TOKENS: 'many' is not a whole number" in err
+    err = refused(2, "run", FIXTURE, *IDS, env={"SLUICE_SECRET": "short"})
+    assert "SLUICE_SECRET: a secret has 8 to 64 bytes" in err
+
+
+# ---- models that cannot be used ----
+
+
+def test_missing_model(tmp_path):
+    for verb in ["run", "inspect", "bench", "serve"]:
+        err = refused(1, verb, tmp_path / "nowhere")
+        assert err.startswith(f"sluice {verb}: ") and str(tmp_path / "nowhere") in err
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """A copy of the fixture to damage."""
+    folder = tmp_path / "model"
+    shutil.copytree(FIXTURE, folder)
+    return folder
+
+
+def test_truncated_weights(broken):
+    weights = broken / "model.safetensors"
+    whole = weights.read_bytes()
+    for keep in [0, 4, 100, len(whole) // 2, len(whole) - 1]:
+        weights.write_bytes(whole[:keep])
+        for verb in ["inspect", "run"]:
+            err = refused(1, verb, broken, *(IDS if verb == "run" else []))
+            assert "model.safetensors" in err, err
+
+
+def test_missing_weights(broken):
+    (broken / "model.safetensors").unlink()
+    assert "model.safetensors" in refused(1, "inspect", broken)
+
+
+def test_lying_config(broken):
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, "moe_intermediate_size": 64}))
+    _, err = sluice("run", broken, *IDS, code=1)
+    assert "mlp.experts.0.gate_proj.weight" in err and "shape [48, 64], expected [64, 64] by config.json" in err.splitlines()[-1]
+    (broken / "config.json").write_text(json.dumps({**config, "architectures": ["Dancer"]}))
+    assert "Dancer" in refused(1, "inspect", broken)
+    (broken / "config.json").write_text("{")
+    assert "config.json" in refused(1, "inspect", broken)
+
+
+def test_infeasible():
+    err = refused(3, "run", FIXTURE, *IDS, "--kv-pages", "3")
+    assert "3 KV pages of 32 positions hold no request of context 512" in err
+
+
+def test_too_long_for_the_context():
+    err = refused(1, "run", FIXTURE, *IDS, "-n", "510")
+    assert "prompt of 3 tokens and max_tokens of 510 make 513 positions, the context has 512" in err
+
+
+# ---- one JSON document on stdout ----
+
+
+def test_run_json():
+    out, _ = sluice("run", FIXTURE, *IDS, "-n", "24", "--ignore-eos", "--temp", "0", "--json")
+    doc = json.loads(out)
+    assert set(doc) == {"prompt_ids", "ids", "text", "finish", "timings"}
+    assert doc["prompt_ids"] == [3, 17, 41] and len(doc["ids"]) == 24 and doc["finish"] == "length"
+    assert isinstance(doc["text"], str)
+    assert set(doc["timings"]) == {"prompt_n", "ttft_ms", "n", "decode_ms", "tokens_per_s"}
+    assert doc["timings"]["prompt_n"] == 3 and doc["timings"]["n"] == 24
+
+
+def test_run_json_is_utf8_whatever_is_sampled():
+    for seed in range(4):
+        args = ["--temp", "5", "--seed", str(seed), "-n", "200", "--ignore-eos", "--json"]
+        doc = json.loads(sluice("run", FIXTURE, *IDS, *args)[0])
+        assert len(doc["ids"]) == 200
+
+
+def test_run_text():
+    text = json.loads(sluice("run", FIXTURE, *IDS, "-n", "9", "--ignore-eos", "--temp", "0", "--json")[0])["text"]
+    out, err = sluice("run", FIXTURE, *IDS, "-n", "9", "--ignore-eos", "--temp", "0")
+    assert out == text + "\n" and "[3 prompt tokens" in err and err.count("\n") == 1
+
+
+def test_without_a_tokenizer(broken):
+    for name in ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"]:
+        (broken / name).unlink()
+    doc = json.loads(sluice("run", broken, *IDS, "-n", "4", "--ignore-eos", "--json")[0])
+    assert doc["text"] is None and len(doc["ids"]) == 4
+    assert "tokenizer" in refused(1, "run", broken, "-p", "hello")
+
+
+def test_inspect_json():
+    doc = json.loads(sluice("inspect", FIXTURE, "--json")[0])
+    config = json.loads((FIXTURE / "config.json").read_text())
+    assert doc["folder"] == str(FIXTURE) and doc["architecture"] == config["architectures"][0]
+    for ours, theirs in [("n_layers", "num_hidden_layers"), ("d_model", "hidden_size"), ("vocab", "vocab_size"),
+                         ("n_heads", "num_attention_heads"), ("n_kv_heads", "num_key_value_heads"),
+                         ("head_dim", "head_dim"), ("n_experts", "num_experts"), ("top_k", "num_experts_per_tok"),
+                         ("d_ff_expert", "moe_intermediate_size"), ("max_position", "max_position_embeddings")]:
+        assert doc[ours] == config[theirs], ours
+    with open(FIXTURE / "model.safetensors", "rb") as f:
+        head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    head.pop("__metadata__", None)
+    assert doc["tensors"] == len(head) and doc["files"] == 1 and doc["expert_dtype"] == "bf16"
+    assert doc["n_params"] == sum(eval_product(t["shape"]) for t in head.values())
+    assert doc["expert_bytes"] == 3 * config["hidden_size"] * config["moe_intermediate_size"] * 2
+    assert doc["kv_bytes_per_token"] == 2 * 4 * 2 * 32 * 4
+
+
+def eval_product(shape):
+    n = 1
+    for s in shape:
+        n *= s
+    return n
+
+
+def test_inspect_text():
+    out, err = sluice("inspect", FIXTURE, "--attention", "1", "--experts", "2")
+    assert err == "" and "Qwen3MoeForCausalLM" in out
+    assert out.count("expert: 4 experts") == 2 and "attention: 0 experts" in out
+
+
+def test_bench_json():
+    out, _ = sluice("bench", FIXTURE, "--n-prompt", "16", "--n-gen", "8", "--reps", "2", "--batch", "2", "--json")
+    pp, tg = json.loads(out)
+    for r in (pp, tg):
+        assert {"model_filename", "n_params", "n_threads", "n_workers", "transport", "wire", "exact", "n_prompt", "n_gen",
+                "n_batch", "avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "median_ts", "samples_ns",
+                "samples_ts"} == set(r)
+        assert len(r["samples_ns"]) == len(r["samples_ts"]) == 2 and r["avg_ts"] > 0
+    assert (pp["n_prompt"], pp["n_gen"]) == (16, 0) and (tg["n_prompt"], tg["n_gen"], tg["n_batch"]) == (0, 8, 2)
+    only = json.loads(sluice("bench", FIXTURE, "--n-prompt", "0", "--n-gen", "4", "--reps", "1", "--json")[0])
+    assert len(only) == 1 and only[0]["n_gen"] == 4
+
+
+def test_logits_npy(tmp_path):
+    path = tmp_path / "logits.npy"
+    doc = json.loads(sluice("logits", FIXTURE, *IDS, "--npy", path, "--json")[0])
+    assert doc == {"positions": 3, "vocab": 1040, "file": str(path)}
+    raw = path.read_bytes()
+    assert raw[:8] == b"\x93NUMPY\x01\x00"
+    n = struct.unpack("<H", raw[8:10])[0]
+    head = ast.literal_eval(raw[10:10 + n].decode())
+    assert head == {"descr": "<f4", "fortran_order": False, "shape": (3, 1040)}
+    assert (10 + n) % 64 == 0 and len(raw) == 10 + n + 3 * 1040 * 4
+    numpy = pytest.importorskip("numpy")
+    logits = numpy.load(path)
+    assert logits.dtype == numpy.float32 and logits.shape == (3, 1040) and numpy.isfinite(logits).all()
+    greedy = json.loads(sluice("run", FIXTURE, *IDS, "-n", "1", "--temp", "0", "--ignore-eos", "--json")[0])["ids"]
+    assert greedy == [int(logits[-1].argmax())]
+
+
+def test_unwritable_files(tmp_path):
+    assert "no/such" in refused(1, "logits", FIXTURE, *IDS, "--npy", tmp_path / "no/such")
+    assert "no/such" in refused(1, "run", FIXTURE, *IDS, "--trace", tmp_path / "no/such")
+
+
+# ---- deployments ----
+
+
+def ids_of(*args):
+    return json.loads(sluice("run", FIXTURE, *IDS, "-n", "12", "--ignore-eos", "--temp", "0", "--exact", "--json", *args)[0])["ids"]
+
+
+@pytest.mark.parametrize("transport", ["loop", "shm", "tcp"])
+def test_trace(transport, tmp_path):
+    path = tmp_path / "trace.json"
+    got = ids_of("--attention", "1", "--experts", "2", "--transport", transport, "--trace", path)
+    assert got == ids_of()
+    events = json.loads(path.read_text())
+    named = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert named == {0: "worker 0", 1: "worker 1", 2: "worker 2"}
+    spans = [e for e in events if e["ph"] == "X"]
+    assert {e["pid"] for e in spans if e["name"] in ("attention", "head", "experts")} == {0}
+    assert {e["pid"] for e in spans if e["name"] == "expert"} == {1, 2}
+    assert all(e["ts"] > 0 and e["dur"] >= 0 for e in spans)
+    begin, end = min(e["ts"] for e in spans), max(e["ts"] + e["dur"] for e in spans)
+    assert 0 < end - begin < 60e6  # microseconds, one clock for all workers
+
+
+def test_trace_starts_afresh(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text("something else " * 10000)
+    ids_of("--trace", path)
+    assert json.loads(path.read_text())
+
+
+PLAN = {
+    "version": 1, "schedule": "dep", "wire": "bf16", "exact": True, "threads": 1,
+    "workers": [{"roles": ["attention"]}, {"roles": ["expert"], "experts": [0, 2, 4, 6]},
+                {"roles": ["expert"], "experts": [1, 3, 5, 7]}],
+    "limits": {"max_num_seqs": 2, "max_num_batched_tokens": 7, "context": 64, "kv_pages": 4},
+}
+
+
+def test_plan_file(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(PLAN))
+    assert ids_of("--plan", path, "--transport", "tcp") == ids_of("--wire", "bf16")
+    # What the plan says holds unless an option says otherwise.
+    err = refused(1, "run", FIXTURE, *IDS, "--plan", path, "-n", "62")
+    assert "the context has 64" in err
+    assert len(json.loads(sluice("run", FIXTURE, *IDS, "--plan", path, "-n", "62", "--ctx", "128", "--ignore-eos", "--json")[0])["ids"]) == 62
+    bench = json.loads(sluice("bench", FIXTURE, "--plan", path, "--n-prompt", "8", "--n-gen", "2", "--reps", "1", "--json")[0])
+    assert bench[0]["wire"] == "bf16" and bench[0]["exact"] is True and bench[0]["n_threads"] == 1
+    assert bench[0]["n_workers"] == 3
+    bench = json.loads(sluice("bench", FIXTURE, "--plan", path, "--wire", "f32", "--threads", "2", "--n-prompt", "8",
+                              "--n-gen", "2", "--reps", "1", "--json")[0])
+    assert bench[0]["wire"] == "f32" and bench[0]["n_threads"] == 2
+
+
+@pytest.mark.parametrize("change, code, text", [
+    ({"workers": PLAN["workers"][:2]}, 3, "no worker hosts expert 1"),
+    ({"workers": []}, 2, "0 workers"),
+    ({"lanes": 9}, 1, "lanes"),
+    ({"schedule": "ep"}, 2, "schedule ep is colocated"),
+    ({"colour": "blue"}, 1, "colour"),
+    ({"limits": {"kv_pages": 1}}, 3, "1 KV pages"),
+])
+def test_bad_plan_file(change, code, text, tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({**PLAN, **change}))
+    assert text in refused(code, "run", FIXTURE, *IDS, "--plan", path)
+
+
+def test_missing_plan_file(tmp_path):
+    assert "none.json" in refused(1, "inspect", FIXTURE, "--plan", tmp_path / "none.json")
+
+
+def test_plan_and_counts(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(PLAN))
+    err = refused(2, "run", FIXTURE, *IDS, "--plan", path, "--experts", "2")
+    assert "--plan says who the workers are" in err
+
+
+# ---- workers ----
+
+
+def test_worker_alone():
+    err = refused(1, "worker", "--join", "127.0.0.1:9")
+    assert err.startswith("sluice worker: ") and "127.0.0.1:9" in err
+
+
+def test_worker_open_to_the_network_needs_a_secret():
+    err = refused(2, "worker", "--join", "127.0.0.1:9", "--fabric-host", "0.0.0.0")
+    assert "listening there needs a secret" in err
+
+
+def test_worker_with_a_bad_address():
+    err = refused(2, "worker", "--join", "nowhere")
+    assert "nowhere" in err
+
+
+def test_secret_files(tmp_path):
+    secret = tmp_path / "secret"
+    assert str(secret) in refused(1, "worker", "--join", "127.0.0.1:9", "--secret-file", secret)
+    secret.write_text("short\n")
+    assert "8 to 64 bytes" in refused(2, "worker", "--join", "127.0.0.1:9", "--secret-file", secret)
+    secret.write_text("x" * 65)
+    assert "8 to 64 bytes" in refused(2, "worker", "--join", "127.0.0.1:9", "--secret-file", secret)
