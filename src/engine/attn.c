@@ -42,8 +42,8 @@ void sl_slot_release(sl_attn *a, sl_slot *s) {
 }
 
 bool sl_slot_has_work(const sl_slot *s) {
-    if (!s->used || s->cancelled) return false;
-    uint32_t generated = s->n_tokens - s->n_prompt;
+    if (!s->used || s->cancelled || s->done >= s->n_pages * SL_KV_PAGE_TOKENS) return false;
+    uint32_t generated = s->n_tokens - s->n_given;
     return generated < s->acked + SL_MAX_AHEAD;
 }
 
@@ -62,7 +62,7 @@ void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token) {
     a->w->n.tokens++;
     sl_finish finish = SL_FINISH_NONE;
     if (ends(a, s, token)) finish = SL_FINISH_STOP;
-    else if (s->n_tokens - s->n_prompt >= s->max_new) finish = SL_FINISH_LENGTH;
+    else if (s->n_tokens - s->n_given >= s->max_new) finish = SL_FINISH_LENGTH;
     sl_attn_emit(a, s, token, finish);
     if (finish != SL_FINISH_NONE) sl_slot_release(a, s);
 }
@@ -75,9 +75,10 @@ static sl_status check_submit(const sl_attn *a, const sl_wire_submit *s, sl_err 
                        "request %llu: %u tokens from %u and %u new ones, context %u",
                        (unsigned long long)s->request, s->n_tokens, s->start, s->max_tokens,
                        p->context);
-    if (s->n_pages < sl_kv_pages_for(total))
-        return sl_fail(err, SL_ERR_PROTOCOL, "request %llu: %u pages for %llu positions",
-                       (unsigned long long)s->request, s->n_pages, (unsigned long long)total);
+    if (s->n_pages < sl_kv_pages_for(s->n_tokens) || s->n_pages > sl_kv_pages_for(total))
+        return sl_fail(err, SL_ERR_PROTOCOL, "request %llu: %u pages for %u to %llu positions",
+                       (unsigned long long)s->request, s->n_pages, s->n_tokens,
+                       (unsigned long long)total);
     for (uint32_t i = 0; i < s->n_pages; i++) {
         if (s->pages[i] >= p->n_pages)
             return sl_fail(err, SL_ERR_PROTOCOL, "page %u, there are %u", s->pages[i], p->n_pages);
@@ -90,18 +91,21 @@ static sl_status check_submit(const sl_attn *a, const sl_wire_submit *s, sl_err 
     return SL_OK;
 }
 
+static float *page_at(const sl_attn *a, uint64_t id) {
+    return (float *)(void *)(a->kv + id * sl_kv_page_bytes(a->m));
+}
+
 static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_err *err) {
     uint32_t *tokens = sl_alloc((size_t)in->n_tokens + in->max_tokens, sizeof *tokens);
-    float **pages = sl_alloc(in->n_pages, sizeof *pages);
+    uint32_t cap_pages = sl_kv_pages_for((uint64_t)in->n_tokens + in->max_tokens);
+    float **pages = sl_alloc(cap_pages, sizeof *pages);
     if (!tokens || !pages) {
         sl_free(tokens);
         sl_free(pages);
         return sl_fail(err, SL_ERR_NOMEM, "request of %u tokens", in->n_tokens);
     }
     memcpy(tokens, in->tokens, in->n_tokens * sizeof *tokens);
-    size_t page_bytes = sl_kv_page_bytes(a->m);
-    for (uint32_t i = 0; i < in->n_pages; i++)
-        pages[i] = (float *)(void *)(a->kv + in->pages[i] * page_bytes);
+    for (uint32_t i = 0; i < in->n_pages; i++) pages[i] = page_at(a, in->pages[i]);
     *s = (sl_slot){
         .used = true,
         .request = in->request,
@@ -109,13 +113,15 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
         .generation = ++a->generations & 0xFFFFFFFu,
         .tokens = tokens,
         .n_tokens = in->n_tokens,
-        .n_prompt = in->n_tokens,
+        .n_given = in->n_tokens,
         .max_new = in->max_tokens,
         .ignore_eos = (in->flags & SL_SUBMIT_IGNORE_EOS) != 0,
         .want_logits = (in->flags & SL_SUBMIT_LOGITS) != 0,
         .sampling = {in->temperature, in->top_p, in->top_k, in->seed, in->choice},
         .n_stop = in->n_stop,
         .pages = pages,
+        .n_pages = in->n_pages,
+        .cap_pages = cap_pages,
     };
     memcpy(s->stop, in->stop, in->n_stop * sizeof *s->stop);
     return SL_OK;
@@ -171,27 +177,36 @@ static sl_slot *slot_of(sl_attn *a, uint64_t request, sl_lane **lane) {
     return NULL;
 }
 
+static sl_status add_page(sl_attn *a, sl_slot *s, uint64_t page, sl_err *err) {
+    if (page >= a->w->plan.n_pages || s->n_pages == s->cap_pages)
+        return sl_fail(err, SL_ERR_PROTOCOL, "page %llu as number %u of %u, there are %u",
+                       (unsigned long long)page, s->n_pages, s->cap_pages, a->w->plan.n_pages);
+    s->pages[s->n_pages++] = page_at(a, page);
+    return SL_OK;
+}
+
+static void cancel(sl_attn *a, sl_slot *s) {
+    s->cancelled = true;
+    if (s->in_step && SL_MUTATION(STALE_GENERATION)) s->pages = NULL; /* its rows still use them */
+    else if (s->in_step) return; /* ends with the step, whose rows still touch its pages */
+    sl_attn_emit(a, s, UINT32_MAX, SL_FINISH_STOP);
+    sl_slot_release(a, s);
+}
+
 sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload, sl_err *err) {
     const sl_wire_pair *pair;
     sl_status st = sl_wire_pairs_decode(h, payload, &pair, err);
-    if (st != SL_OK) return st;
-    for (uint32_t i = 0; i < h->rows; i++) {
+    for (uint32_t i = 0; st == SL_OK && i < h->rows; i++) {
         sl_lane *lane;
         sl_slot *s = slot_of(a, pair[i].request, &lane);
         if (!s) continue; /* finished meanwhile */
-        if (h->kind == SL_MSG_ACK) {
-            s->acked = SL_MAX(s->acked, pair[i].value);
-            sl_lane_wake(lane);
-            continue;
-        }
-        s->cancelled = true;
-        if (s->in_step && SL_MUTATION(STALE_GENERATION)) s->pages = NULL; /* its rows still use them */
-        else if (s->in_step) continue; /* ends with the step, whose rows still touch its pages */
-        sl_attn_emit(a, s, UINT32_MAX, SL_FINISH_STOP);
-        sl_slot_release(a, s);
+        if (h->kind == SL_MSG_CANCEL) cancel(a, s);
+        else if (h->kind == SL_MSG_PAGES) st = add_page(a, s, pair[i].value, err);
+        else s->acked = SL_MAX(s->acked, pair[i].value);
+        sl_lane_wake(lane);
     }
     sl_attn_flush(a);
-    return SL_OK;
+    return st;
 }
 
 /* ---- experts ---- */

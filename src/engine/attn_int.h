@@ -16,13 +16,14 @@ typedef struct sl_slot {
     uint64_t request, arrival;
     uint32_t generation;
     uint32_t *tokens;
-    uint32_t n_tokens, n_prompt, max_new, done;
+    uint32_t n_tokens, n_given, max_new, done; /* n_given: tokens that came with the request */
     uint64_t acked; /* generated tokens that the coordinator has seen */
     bool ignore_eos, want_logits;
     sl_sampling sampling;
     uint32_t stop[SL_MAX_STOP_IDS];
     uint32_t n_stop;
-    float **pages;     /* base pointers in position order */
+    float **pages;     /* base pointers in position order, room for all it may ever need */
+    uint32_t n_pages, cap_pages;
     uint32_t first_row; /* of its rows in the running step */
 } sl_slot;
 

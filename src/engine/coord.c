@@ -5,7 +5,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/plan_json.h"
-#include "spec/kv.h"
 
 #include <jansson.h>
 #include <sodium.h>
@@ -18,7 +17,8 @@
 
 /* ---- the end of requests ---- */
 
-static void finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status, const char *text) {
+void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status,
+                     const char *text) {
     sl_member_worker *w = &e->worker[r->worker];
     bool had_worker = r->state != SL_REQUEST_WAITING;
     bool cancelled = r->state == SL_REQUEST_CANCELLING;
@@ -46,13 +46,13 @@ static void fail_requests_of(sl_engine *e, uint32_t worker, const char *why) {
     for (sl_request *r = e->ledger.running.first; r; r = next) {
         next = r->next;
         if (worker == SL_NO_WORKER || r->worker == worker)
-            finish(e, r, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, why);
+            sl_coord_finish(e, r, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, why);
     }
 }
 
 static void fail_waiting(sl_engine *e, const char *why) {
     while (e->ledger.waiting.first)
-        finish(e, e->ledger.waiting.first, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, why);
+        sl_coord_finish(e, e->ledger.waiting.first, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, why);
 }
 
 /* ---- start-up ---- */
@@ -164,18 +164,23 @@ static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t, sl_
         return sl_fail(err, SL_ERR_PROTOCOL, "token %u at position %u of request %llu", t->token,
                        t->position, (unsigned long long)t->request);
     if (has_token) {
-        ack->value = ++r->n_generated;
+        r->tokens[r->p.n_prompt + r->n_generated++] = t->token;
+        ack->value = r->n_generated - r->n_before;
         pthread_mutex_lock(&e->lock);
         e->stats.generated_tokens++;
         pthread_mutex_unlock(&e->lock);
-        if (r->state == SL_REQUEST_RUNNING) {
+        if (r->state != SL_REQUEST_CANCELLING) {
             const sl_request_event ev = {.request = r->id, .tokens = &t->token, .n = 1};
             r->p.on_event(r->p.ctx, &ev);
         }
     }
     if (t->finish == SL_FINISH_NONE) return SL_OK;
+    if (r->state == SL_REQUEST_PREEMPTING && t->finish == SL_FINISH_STOP && !has_token) {
+        sl_admit_preempted(e, r);
+        return SL_OK;
+    }
     bool lost = t->finish == SL_FINISH_ERROR;
-    finish(e, r, (sl_finish)t->finish, lost ? SL_ERR_WORKER_LOST : SL_OK,
+    sl_coord_finish(e, r, (sl_finish)t->finish, lost ? SL_ERR_WORKER_LOST : SL_OK,
            lost ? (e->lost[0] ? e->lost : "an expert worker was lost") : NULL);
     return SL_OK;
 }
@@ -292,97 +297,26 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     lose(e, id, text);
 }
 
-/* ---- admission ---- */
-
-/* The live attention worker with most free pages that can take `pages`. */
-static uint32_t pick_worker(const sl_engine *e, uint32_t pages) {
-    uint32_t best = SL_NO_WORKER, most = 0;
-    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        const sl_member_worker *w = &e->worker[i];
-        if (!(e->plan.worker[i].roles & SL_ROLE_ATTENTION) || w->dead) continue;
-        if (w->running >= e->plan.max_num_seqs || w->pages.n_free < pages) continue;
-        if (best == SL_NO_WORKER || w->pages.n_free > most) {
-            best = i;
-            most = w->pages.n_free;
-        }
-    }
-    return best;
-}
-
-static sl_status send_submit(sl_engine *e, const sl_request *r) {
-    const sl_wire_submit s = {
-        .request = r->id,
-        .max_tokens = r->p.max_tokens,
-        .temperature = r->p.sampling.temperature,
-        .top_p = r->p.sampling.top_p,
-        .top_k = r->p.sampling.top_k,
-        .choice = r->p.sampling.choice,
-        .seed = r->p.sampling.seed,
-        .flags = (r->p.ignore_eos ? SL_SUBMIT_IGNORE_EOS : 0) |
-                 (r->p.on_logits ? SL_SUBMIT_LOGITS : 0),
-        .n_tokens = r->p.n_prompt,
-        .n_pages = r->n_pages,
-        .n_stop = r->p.n_stop,
-        .tokens = r->p.prompt,
-        .pages = r->pages,
-        .stop = r->p.stop,
-    };
-    sl_buf *b = sl_net_buf_take(e->net, sl_wire_submit_bytes(&s));
-    if (!b) return SL_ERR_NOMEM;
-    sl_wire_submit_encode(&s, b->data);
-    const sl_wire_header h = {.kind = SL_MSG_SUBMIT, .epoch = e->plan.epoch};
-    return sl_net_send(e->net, e->worker[r->worker].conn, h, b);
-}
-
-static void admit(sl_engine *e) {
-    sl_request *r;
-    while (e->serving && (r = e->ledger.waiting.first) != NULL) {
-        uint32_t n = sl_kv_pages_for((uint64_t)r->p.n_prompt + r->p.max_tokens);
-        uint32_t id = pick_worker(e, n);
-        if (id == SL_NO_WORKER) return; /* in order: nobody overtakes the oldest */
-        r->pages = sl_alloc(n, sizeof *r->pages);
-        if (!r->pages) {
-            finish(e, r, SL_FINISH_ERROR, SL_ERR_NOMEM, "out of memory");
-            continue;
-        }
-        bool taken = sl_pages_take(&e->worker[id].pages, n, r->pages);
-        SL_ASSERT(taken);
-        r->n_pages = n;
-        r->worker = id;
-        e->worker[id].running++;
-        sl_ledger_start(&e->ledger, r);
-        pthread_mutex_lock(&e->lock);
-        e->stats.prompt_tokens += r->p.n_prompt;
-        pthread_mutex_unlock(&e->lock);
-        sl_status st = send_submit(e, r);
-        if (st != SL_OK && st != SL_ERR_PEER_DOWN) /* a lost worker is reported by on_down */
-            finish(e, r, SL_FINISH_ERROR, st, sl_status_text(st));
-    }
-}
+/* ---- commands ---- */
 
 static void cancel(sl_engine *e, uint64_t id) {
     sl_request *r = sl_ledger_find(&e->ledger, id);
     if (!r || r->state == SL_REQUEST_CANCELLING) return;
     if (r->state == SL_REQUEST_WAITING) {
         r->p.max_tokens = 0;
-        finish(e, r, SL_FINISH_STOP, SL_ERR_CANCELLED, NULL);
+        sl_coord_finish(e, r, SL_FINISH_STOP, SL_ERR_CANCELLED, NULL);
         return;
     }
+    bool told = r->state == SL_REQUEST_PREEMPTING;
     r->state = SL_REQUEST_CANCELLING;
-    sl_buf *b = sl_net_buf_take(e->net, sizeof(sl_wire_pair));
-    if (!b) return; /* it ends by itself, only later */
-    const sl_wire_pair pair = {.request = id};
-    sl_wire_pairs_encode(&pair, 1, b->data);
-    const sl_wire_header h = {.kind = SL_MSG_CANCEL, .epoch = e->plan.epoch, .rows = 1};
-    sl_status st = sl_net_send(e->net, e->worker[r->worker].conn, h, b);
-    (void)st;
+    if (!told) sl_admit_send_cancel(e, r);
 }
 
 void sl_coord_command(sl_engine *e, sl_command *c) {
     if (c->submit) {
         sl_ledger_add(&e->ledger, c->submit);
         if (!e->serving)
-            finish(e, c->submit, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, e->lost);
+            sl_coord_finish(e, c->submit, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, e->lost);
     } else {
         cancel(e, c->cancel);
     }
@@ -422,7 +356,7 @@ static void publish_stats(sl_engine *e) {
 bool sl_coord_step(sl_engine *e) {
     uint32_t came = sl_net_progress(e->net);
     if (!e->planned && e->n_joined == e->plan.n_workers) send_plans(e);
-    admit(e);
+    sl_admit_step(e);
     uint64_t now = sl_clock_now_us(&e->clock);
     if (now >= e->next_check_us) {
         e->next_check_us = now + CHECK_US;

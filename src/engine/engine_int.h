@@ -20,16 +20,19 @@ typedef enum sl_request_state {
     SL_REQUEST_WAITING,    /* no worker yet */
     SL_REQUEST_RUNNING,    /* its attention worker has it */
     SL_REQUEST_CANCELLING, /* CANCEL is on its way; tokens are dropped */
+    SL_REQUEST_PREEMPTING, /* CANCEL is on its way for its pages; tokens still count, it waits again after */
 } sl_request_state;
 
 typedef struct sl_request {
     uint64_t id;
-    sl_request_params p; /* prompt and stop point into `ids` */
-    uint32_t *ids;
+    sl_request_params p; /* prompt and stop point to `tokens` and `stop` */
+    uint32_t *stop;
     sl_request_state state;
     uint32_t worker;
-    uint32_t *pages;
+    uint32_t *pages; /* room for all it may ever need */
     uint32_t n_pages, n_generated;
+    uint32_t *tokens;  /* prompt and generated: what it is recomputed from */
+    uint32_t n_before; /* generated before it was last submitted */
     struct sl_request *prev, *next; /* in one of the lists */
     struct sl_request *chain;       /* in the hash */
 } sl_request;
@@ -51,6 +54,8 @@ sl_request *sl_request_create(const sl_request_params *p, uint64_t id) SL_MUST_C
 void sl_request_free(sl_request *r);
 void sl_ledger_add(sl_ledger *l, sl_request *r); /* to the end of waiting */
 void sl_ledger_start(sl_ledger *l, sl_request *r);
+/* From running back to waiting, in the order of ids: the oldest is first again. */
+void sl_ledger_requeue(sl_ledger *l, sl_request *r);
 void sl_ledger_remove(sl_ledger *l, sl_request *r);
 sl_request *sl_ledger_find(const sl_ledger *l, uint64_t id);
 
@@ -140,6 +145,16 @@ sl_status sl_coord_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;
 bool sl_coord_step(sl_engine *e);
 void sl_coord_shutdown(sl_engine *e); /* ends requests, tells the workers to stop */
 void sl_coord_command(sl_engine *e, sl_command *c);
+
+/* The last event of a request; gives its pages back and frees it. */
+void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status, const char *text);
+
+/* admit.c: who gets pages. The oldest request is never preempted, the youngest is first. */
+void sl_admit_step(sl_engine *e);
+/* Its worker confirmed: pages back, it waits again. */
+void sl_admit_preempted(sl_engine *e, sl_request *r);
+/* Sends CANCEL for a running request. */
+void sl_admit_send_cancel(sl_engine *e, const sl_request *r);
 
 /* spawn.c */
 sl_status sl_spawn_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;

@@ -34,7 +34,7 @@ static bool will_stay(const sl_lane *lane) {
     for (uint32_t i = 0; i < lane->attn->max_slots; i++) {
         const sl_slot *s = &lane->slot[i];
         if (!s->used || s->cancelled) continue;
-        uint32_t generated = s->n_tokens - s->n_prompt;
+        uint32_t generated = s->n_tokens - s->n_given;
         for (size_t p = 0; p < lane->n_parts; p++)
             generated += lane->part[p].slot == i && lane->part[p].sample;
         if (generated < s->max_new && generated < s->acked + SL_MAX_AHEAD) return true;
@@ -51,9 +51,9 @@ static void fill_needs(sl_lane *lane) {
         *need = (sl_slot_need){.state = SL_SLOT_EMPTY};
         if (!s->used) continue;
         need->arrival = s->arrival;
-        need->max_rows = sl_slot_has_work(s) ? UINT32_MAX : 0;
-        need->state = s->done < s->n_prompt ? SL_SLOT_PREFILL : SL_SLOT_DECODE;
-        need->prompt_left = s->done < s->n_prompt ? s->n_prompt - s->done : 0;
+        need->max_rows = sl_slot_has_work(s) ? s->n_pages * SL_KV_PAGE_TOKENS - s->done : 0;
+        need->state = s->done < s->n_given ? SL_SLOT_PREFILL : SL_SLOT_DECODE;
+        need->prompt_left = s->done < s->n_given ? s->n_given - s->done : 0;
     }
 }
 

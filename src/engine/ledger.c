@@ -1,4 +1,5 @@
 #include "engine/engine_int.h"
+#include "spec/kv.h"
 
 #include <string.h>
 
@@ -7,23 +8,26 @@
 sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
     sl_request *r = sl_alloc(1, sizeof *r);
     if (!r) return NULL;
-    r->ids = sl_alloc((size_t)p->n_prompt + p->n_stop, sizeof *r->ids);
-    if (!r->ids) {
-        sl_free(r);
+    r->stop = sl_alloc(p->n_stop, sizeof *r->stop);
+    r->tokens = sl_alloc((size_t)p->n_prompt + p->max_tokens, sizeof *r->tokens);
+    r->pages = sl_alloc(sl_kv_pages_for((uint64_t)p->n_prompt + p->max_tokens), sizeof *r->pages);
+    if (!r->stop || !r->tokens || !r->pages) {
+        sl_request_free(r);
         return NULL;
     }
-    memcpy(r->ids, p->prompt, p->n_prompt * sizeof *r->ids);
-    if (p->n_stop) memcpy(r->ids + p->n_prompt, p->stop, p->n_stop * sizeof *r->ids);
+    memcpy(r->tokens, p->prompt, p->n_prompt * sizeof *r->tokens);
+    if (p->n_stop) memcpy(r->stop, p->stop, p->n_stop * sizeof *r->stop);
     r->id = id;
     r->p = *p;
-    r->p.prompt = r->ids;
-    r->p.stop = r->ids + p->n_prompt;
+    r->p.prompt = r->tokens;
+    r->p.stop = r->stop;
     return r;
 }
 
 void sl_request_free(sl_request *r) {
     if (!r) return;
-    sl_free(r->ids);
+    sl_free(r->stop);
+    sl_free(r->tokens);
     sl_free(r->pages);
     sl_free(r);
 }
@@ -57,6 +61,20 @@ void sl_ledger_start(sl_ledger *l, sl_request *r) {
     unlink_from(&l->waiting, r);
     append(&l->running, r);
     r->state = SL_REQUEST_RUNNING;
+}
+
+void sl_ledger_requeue(sl_ledger *l, sl_request *r) {
+    unlink_from(&l->running, r);
+    r->state = SL_REQUEST_WAITING;
+    sl_request *at = l->waiting.first;
+    while (at && at->id < r->id) at = at->next;
+    r->next = at;
+    r->prev = at ? at->prev : l->waiting.last;
+    if (r->prev) r->prev->next = r;
+    else l->waiting.first = r;
+    if (at) at->prev = r;
+    else l->waiting.last = r;
+    l->waiting.n++;
 }
 
 void sl_ledger_remove(sl_ledger *l, sl_request *r) {

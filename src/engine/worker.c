@@ -306,6 +306,7 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
         break;
     case SL_MSG_CANCEL:
     case SL_MSG_ACK:
+    case SL_MSG_PAGES:
         if (w->attn) return sl_attn_on_pairs(w->attn, h, payload, err);
         break;
     default: break;

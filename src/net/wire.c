@@ -47,6 +47,8 @@ const char *sl_msg_kind_name(uint16_t kind) {
         return "SHUTDOWN";
     case SL_MSG_LOGITS:
         return "LOGITS";
+    case SL_MSG_PAGES:
+        return "PAGES";
     case SL_MSG_DISPATCH:
         return "DISPATCH";
     case SL_MSG_RETURN:

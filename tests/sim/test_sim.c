@@ -27,11 +27,11 @@
 #define MAX_WORKERS   6u
 #define N_PROMPTS     10u
 #define MAX_REQUESTS  10u
-#define MAX_NEW       14u
+#define MAX_NEW       60u
 #define VIRTUAL_S     60u
 
 typedef struct prompt {
-    uint32_t ids[80], n;
+    uint32_t ids[60], n;
     sl_sampling sampling;
     uint32_t want[MAX_NEW];
 } prompt;
@@ -55,6 +55,7 @@ typedef struct sim {
     uint32_t n_workers;
     uint64_t fail_at_us;
     uint32_t victim;
+    bool pressure;         /* long answers in a pool that holds one request of full length */
     bool failure, silence; /* one worker fails; by falling silent rather than dying */
     sim_request request[MAX_REQUESTS];
     uint32_t n_requests;
@@ -101,7 +102,8 @@ static bool start(sim *s, uint32_t attention, uint32_t experts, bool plain) {
     o.plan.exact = true;
     o.plan.threads = 1;
     o.plan.context = 128;
-    o.plan.n_pages = sl_kv_pages_for(o.plan.context) * (plain ? 4 : 1 + below(s, 3));
+    o.plan.n_pages = sl_kv_pages_for(o.plan.context) * (plain ? 4 : 1) + (plain ? 0 : below(s, 5));
+    if (s->pressure) o.plan.n_pages = sl_kv_pages_for(o.plan.context);
     o.plan.max_num_seqs = plain ? 4 : 1 + below(s, 5);
     o.plan.max_num_batched_tokens = plain ? 64 : 3 + below(s, 60);
     o.delay_seed = s->seed | 1;
@@ -159,11 +161,13 @@ static void stop(sim *s) {
 /* ---- what happens ---- */
 
 static void plan_requests(sim *s) {
-    s->n_requests = 2 + below(s, MAX_REQUESTS - 1);
+    s->n_requests = 2 + below(s, s->pressure ? 4 : MAX_REQUESTS - 1);
     for (uint32_t i = 0; i < s->n_requests; i++) {
         sim_request *r = &s->request[i];
         *r = (sim_request){.p = &prompts[below(s, N_PROMPTS)], .max_tokens = 1 + below(s, MAX_NEW)};
         r->submit_at_us = s->now_us + 1 + below(s, 30000);
+        if (below(s, 2)) r->max_tokens = 1 + r->max_tokens % 12; /* most are short */
+        if (s->pressure) r->max_tokens = MAX_NEW - below(s, 12);
         if (below(s, 4) == 0) r->cancel_at_us = r->submit_at_us + below(s, 20000);
     }
 }
@@ -241,12 +245,15 @@ static bool check_rows(sim *s, uint32_t i) {
                 (unsigned long long)w->n.rows_created, (unsigned long long)out);
 }
 
+static uint64_t n_preempted; /* over all seeds, to see that they happen */
+
 static bool check_end(sim *s) {
     sl_engine_stats st;
     bool ok = true;
     for (uint32_t i = 0; ok && i < s->n_requests; i++) ok = check_request(s, i);
     for (uint32_t i = 0; ok && i < s->n_workers; i++) ok = check_rows(s, i);
     sl_engine_stats_get(s->engine, &st);
+    n_preempted += st.preempted;
     if (ok && (st.running || st.waiting || st.pages_used))
         ok = fail(s, "%u running, %u waiting, %llu pages taken at the end", st.running, st.waiting,
                   (unsigned long long)st.pages_used);
@@ -256,6 +263,7 @@ static bool check_end(sim *s) {
 static bool simulate(sim *s) {
     static const uint32_t shapes[][2] = {{0, 0}, {1, 1}, {1, 3}, {2, 2}, {3, 0}, {3, 2}, {2, 1}};
     uint32_t idle = 0, shape = below(s, SL_LEN(shapes));
+    s->pressure = below(s, 4) == 0;
     bool ok = start(s, shapes[shape][0], shapes[shape][1], false) && await_serving(s);
     if (s->verbose)
         printf("seed %llu: %u attention, %u expert workers\n", (unsigned long long)s->seed,
@@ -344,6 +352,7 @@ int main(int argc, char **argv) {
         printf("seed %llu: %s\n", (unsigned long long)seed, s.what);
         if (mutate) return printf("found after %llu seeds\n", (unsigned long long)(seed - first + 1)), 0;
     }
-    printf("%llu seeds, %llu failed\n", (unsigned long long)count, (unsigned long long)bad);
+    printf("%llu seeds, %llu failed; %llu preemptions\n", (unsigned long long)count,
+           (unsigned long long)bad, (unsigned long long)n_preempted);
     return mutate ? 1 : bad != 0;
 }
