@@ -159,9 +159,7 @@ def spm_vocab(lines, holes):
 def spm(lines, holes=(), normalized=False, fuse=True):
     vocab, merges = spm_vocab(lines, holes)
     tok = Tokenizer(
-        models.BPE(
-            vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=fuse, byte_fallback=True
-        )
+        models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=fuse, byte_fallback=True)
     )
     for name in ("<unk>", "<s>", "</s>"):
         tok.add_special_tokens([AddedToken(name, normalized=False)])
@@ -176,9 +174,7 @@ def spm(lines, holes=(), normalized=False, fuse=True):
 
 def spm_legacy(lines):
     tok = spm(lines)
-    tok.normalizer = normalizers.Sequence(
-        [normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)]
-    )
+    tok.normalizer = normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
     return tok
 
 
@@ -197,9 +193,7 @@ def spm_holes(lines):
 def spm_patterns(lines):
     """Added tokens looked for in marked text, an unknown token for each character."""
     tok = spm(lines, holes=SPM_HOLES, normalized=True, fuse=False)
-    tok.normalizer = normalizers.Sequence(
-        [normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)]
-    )
+    tok.normalizer = normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
     tok.add_tokens(spm_added(True))
     return tok
 
