@@ -196,7 +196,7 @@ static sl_status check_params(const sl_engine *e, const sl_request_params *p, sl
             return sl_fail(err, SL_ERR_ARG, "prompt: id %u at %u, the vocabulary has %u",
                            p->prompt[i], i, e->spec.vocab);
     }
-    return sl_sampling_check(&p->sampling, err);
+    return sl_sampling_check(&p->sampling, e->spec.vocab, err);
 }
 
 static void push_command(sl_engine *e, sl_command *c) {

@@ -118,7 +118,8 @@ static void head_rows(sl_lane *lane, uint32_t first, uint32_t n) {
 
 static void sample_into(sl_lane *lane, sl_slot *s, const float *logits) {
     sl_attn *a = lane->attn;
-    uint32_t id = sl_sample(&s->sampling, logits, a->m->vocab, s->n_tokens, &a->scratch);
+    const sl_history past = {s->tokens, s->n_tokens, s->n_prompt};
+    uint32_t id = sl_sample(&s->sampling, logits, a->m->vocab, s->n_tokens, &past, &a->scratch);
     sl_slot_append(a, s, id);
 }
 

@@ -4,21 +4,50 @@
 #include "kernel/kernel.h"
 
 #include <math.h>
+#include <string.h>
 
 /* e^x is 0 in f32 at and below this. */
 #define SL_EXP_FLOOR (-200.0f)
 
-sl_status sl_sampling_check(const sl_sampling *s, sl_err *err) {
-    if (!(s->temperature >= 0 && s->temperature <= 100))
-        return sl_fail(err, SL_ERR_LIMIT, "temperature: %g is outside 0..100",
-                       (double)s->temperature);
-    if (!(s->top_p > 0 && s->top_p <= 1))
-        return sl_fail(err, SL_ERR_LIMIT, "top_p: %g is outside (0..1]", (double)s->top_p);
+static sl_status check_bias(const sl_sampling *s, uint32_t vocab, sl_err *err) {
+    if (s->n_bias > SL_MAX_LOGIT_BIAS)
+        return sl_fail(err, SL_ERR_LIMIT, "logit_bias: %u ids, limit %u", s->n_bias,
+                       SL_MAX_LOGIT_BIAS);
+    for (uint32_t i = 0; i < s->n_bias; i++) {
+        const sl_logit_bias *b = &s->bias[i];
+        if (b->id >= vocab)
+            return sl_fail(err, SL_ERR_LIMIT, "logit_bias: id %u, the vocabulary has %u", b->id,
+                           vocab);
+        if (i > 0 && b->id <= s->bias[i - 1].id)
+            return sl_fail(err, SL_ERR_ARG, "logit_bias: id %u after %u", b->id, s->bias[i - 1].id);
+        if (!(b->bias >= -100 && b->bias <= 100))
+            return sl_fail(err, SL_ERR_LIMIT, "logit_bias: %g for id %u is outside -100..100",
+                           (double)b->bias, b->id);
+    }
     return SL_OK;
 }
 
+sl_status sl_sampling_check(const sl_sampling *s, uint32_t vocab, sl_err *err) {
+    const struct {
+        const char *name;
+        float value, min, max;
+    } range[] = {{"temperature", s->temperature, 0, 100},
+                 {"min_p", s->min_p, 0, 1},
+                 {"presence_penalty", s->presence_penalty, -2, 2},
+                 {"frequency_penalty", s->frequency_penalty, -2, 2},
+                 {"repetition_penalty", s->repetition_penalty, 0, 100}};
+    for (size_t i = 0; i < SL_LEN(range); i++)
+        if (!(range[i].value >= range[i].min && range[i].value <= range[i].max))
+            return sl_fail(err, SL_ERR_LIMIT, "%s: %g is outside %g..%g", range[i].name,
+                           (double)range[i].value, (double)range[i].min, (double)range[i].max);
+    if (!(s->top_p > 0 && s->top_p <= 1))
+        return sl_fail(err, SL_ERR_LIMIT, "top_p: %g is outside (0..1]", (double)s->top_p);
+    return check_bias(s, vocab, err);
+}
+
 size_t sl_sampler_scratch_bytes(uint32_t vocab) {
-    return (size_t)vocab * (sizeof(uint32_t) + sizeof(float)) + 3 * 64;
+    /* weights, changed logits; counts, which make room for the list of candidates */
+    return (size_t)vocab * (sizeof(uint32_t) + 2 * sizeof(float)) + 4 * 64;
 }
 
 /* Largest logit, ties to the lower id; NaN never wins. */
@@ -30,13 +59,71 @@ static uint32_t argmax(const float *logits, uint32_t vocab) {
 }
 
 /* Probabilities at the temperature; a token whose logit is NaN gets none. */
-static void fill_weights(const sl_sampling *s, const float *logits, uint32_t vocab, float top,
+static void fill_weights(float temperature, const float *logits, uint32_t vocab, float top,
                          float *weight) {
     for (uint32_t i = 0; i < vocab; i++) {
-        float z = (logits[i] - top) / s->temperature;
+        float z = (logits[i] - top) / temperature;
         weight[i] = z > SL_EXP_FLOOR ? z : SL_EXP_FLOOR;
     }
     sl_softmax(weight, vocab, weight);
+}
+
+static bool penalises(const sl_sampling *s) {
+    return s->presence_penalty != 0 || s->frequency_penalty != 0 ||
+           (s->repetition_penalty > 0 && s->repetition_penalty != 1);
+}
+
+/* Marks a token of the prompt in a count of generated ones. */
+#define SL_IN_PROMPT 0x80000000u
+
+/* count: [vocab] scratch. */
+static void apply_penalties(const sl_sampling *s, const sl_history *past, uint32_t vocab,
+                            uint32_t *count, float *logits) {
+    float repetition = s->repetition_penalty > 0 ? s->repetition_penalty : 1;
+    memset(count, 0, vocab * sizeof *count);
+    for (uint32_t i = 0; i < past->n; i++) {
+        SL_ASSERT(past->tokens[i] < vocab);
+        if (i < past->n_prompt)
+            count[past->tokens[i]] |= SL_IN_PROMPT;
+        else
+            count[past->tokens[i]]++;
+    }
+    for (uint32_t i = 0; i < vocab; i++) {
+        if (!count[i]) continue;
+        uint32_t made = count[i] & ~SL_IN_PROMPT;
+        logits[i] = logits[i] > 0 ? logits[i] / repetition : logits[i] * repetition;
+        if (!made) continue;
+        logits[i] -= s->frequency_penalty * (float)made;
+        logits[i] -= s->presence_penalty;
+    }
+}
+
+/* The logits to draw from: the given ones, or a changed copy in scratch. */
+static const float *change_logits(const sl_sampling *s, const float *logits, uint32_t vocab,
+                                  const sl_history *past, sl_arena *scratch) {
+    bool penalties = past && past->n > 0 && penalises(s);
+    if (!penalties && s->n_bias == 0) return logits;
+    float *changed = sl_arena_take(scratch, vocab, sizeof *changed);
+    SL_ASSERT(changed);
+    memcpy(changed, logits, vocab * sizeof *changed);
+    for (uint32_t i = 0; i < s->n_bias; i++) {
+        SL_ASSERT(s->bias[i].id < vocab);
+        changed[s->bias[i].id] += s->bias[i].bias;
+    }
+    if (!penalties) return changed;
+    size_t level = scratch->used;
+    uint32_t *count = sl_arena_take(scratch, vocab, sizeof *count);
+    SL_ASSERT(count);
+    apply_penalties(s, past, vocab, count, changed);
+    scratch->used = level;
+    return changed;
+}
+
+/* Takes the weight of tokens that min_p drops. The likeliest token's is the largest. */
+static void apply_min_p(const sl_sampling *s, uint32_t vocab, uint32_t best, float *weight) {
+    float floor = s->min_p * weight[best];
+    for (uint32_t i = 0; i < vocab; i++)
+        if (weight[i] < floor) weight[i] = 0;
 }
 
 /* a comes before b in the order of candidates: larger logit, ties to the lower id. Logits, not
@@ -116,18 +203,19 @@ static uint32_t take_candidates(const sl_sampling *s, const float *logits, const
 }
 
 uint32_t sl_sample(const sl_sampling *s, const float *logits, uint32_t vocab, uint64_t position,
-                   sl_arena *scratch) {
-    uint32_t best = argmax(logits, vocab), pick = best;
-    /* an infinite or undefined maximum leaves no distribution to draw from */
-    if (!(s->temperature > 0) || !isfinite(logits[best])) return best;
+                   const sl_history *past, sl_arena *scratch) {
     size_t level = scratch->used;
+    logits = change_logits(s, logits, vocab, past, scratch);
+    uint32_t best = argmax(logits, vocab), pick = best, n = vocab;
+    /* an infinite or undefined maximum leaves no distribution to draw from */
+    if (!(s->temperature > 0) || !isfinite(logits[best])) goto out;
     float *weight = sl_arena_take(scratch, vocab, sizeof *weight);
     uint32_t *list = sl_arena_take(scratch, vocab, sizeof *list);
     SL_ASSERT(weight && list);
-    fill_weights(s, logits, vocab, logits[best], weight);
+    fill_weights(s->temperature, logits, vocab, logits[best], weight);
+    if (s->min_p > 0) apply_min_p(s, vocab, best, weight);
     double u = sl_rng_uniform(s->seed, s->choice, position), sum = 0, mass = 0;
     bool ranked = s->top_p < 1 || (s->top_k > 0 && s->top_k < vocab);
-    uint32_t n = vocab;
     if (ranked)
         n = take_candidates(s, logits, weight, vocab, list, &mass);
     else
@@ -138,6 +226,28 @@ uint32_t sl_sample(const sl_sampling *s, const float *logits, uint32_t vocab, ui
         sum += weight[id];
         if (sum > u * mass) break;
     }
+out:
     scratch->used = level;
     return pick;
+}
+
+void sl_logprobs(const float *logits, uint32_t vocab, uint32_t id, uint32_t n, sl_arena *scratch,
+                 sl_logprob *out) {
+    size_t level = scratch->used;
+    uint32_t best = argmax(logits, vocab);
+    float top = logits[best];
+    float *weight = sl_arena_take(scratch, vocab, sizeof *weight);
+    uint32_t *list = sl_arena_take(scratch, vocab, sizeof *list);
+    SL_ASSERT(weight && list && n <= SL_MAX_LOGPROBS && n <= vocab && id < vocab);
+    fill_weights(1, logits, vocab, top, weight);
+    /* the likeliest token's probability is e^0 over the sum, so its logarithm is that of the sum */
+    float log_sum = -logf(weight[best]);
+    uint32_t ranked = n > 0 ? rank_tokens(logits, weight, vocab, n, 0, list) : 0;
+    SL_ASSERT(ranked == n);
+    for (uint32_t i = 0; i <= n; i++) {
+        uint32_t at = i == 0 ? id : list[i - 1];
+        float p = logits[at] - top - log_sum;
+        out[i] = (sl_logprob){at, p > SL_LOGPROB_FLOOR ? p : SL_LOGPROB_FLOOR};
+    }
+    scratch->used = level;
 }

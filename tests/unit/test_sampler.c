@@ -32,12 +32,12 @@ static void greedy_takes_the_largest_and_the_lower_id(void **state) {
     float l[VOCAB] = {0};
     sl_sampling s = {.top_p = 1};
     l[7] = l[9] = 2;
-    assert_int_equal(sl_sample(&s, l, VOCAB, 0, &scratch), 7);
+    assert_int_equal(sl_sample(&s, l, VOCAB, 0, NULL, &scratch), 7);
     l[0] = NAN;
-    assert_int_equal(sl_sample(&s, l, VOCAB, 0, &scratch), 7);
+    assert_int_equal(sl_sample(&s, l, VOCAB, 0, NULL, &scratch), 7);
     s.temperature = 1e-30f; /* two equals share the mass, all others vanish */
     for (uint64_t p = 0; p < 20; p++) {
-        uint32_t id = sl_sample(&s, l, VOCAB, p, &scratch);
+        uint32_t id = sl_sample(&s, l, VOCAB, p, NULL, &scratch);
         assert_true(id == 7 || id == 9);
     }
 }
@@ -47,15 +47,15 @@ static void strange_logits_still_give_an_id(void **state) {
     float l[VOCAB];
     sl_sampling s = {.temperature = 1, .top_p = 0.5f, .top_k = 3};
     for (uint32_t i = 0; i < VOCAB; i++) l[i] = NAN;
-    assert_true(sl_sample(&s, l, VOCAB, 0, &scratch) < VOCAB);
+    assert_true(sl_sample(&s, l, VOCAB, 0, NULL, &scratch) < VOCAB);
     for (uint32_t i = 0; i < VOCAB; i++) l[i] = -INFINITY;
-    assert_true(sl_sample(&s, l, VOCAB, 0, &scratch) < VOCAB);
+    assert_true(sl_sample(&s, l, VOCAB, 0, NULL, &scratch) < VOCAB);
     l[11] = 0;
-    for (uint64_t p = 0; p < 50; p++) assert_int_equal(sl_sample(&s, l, VOCAB, p, &scratch), 11);
+    for (uint64_t p = 0; p < 50; p++) assert_int_equal(sl_sample(&s, l, VOCAB, p, NULL, &scratch), 11);
     l[12] = INFINITY;
-    assert_int_equal(sl_sample(&s, l, VOCAB, 0, &scratch), 12);
+    assert_int_equal(sl_sample(&s, l, VOCAB, 0, NULL, &scratch), 12);
     for (uint32_t i = 0; i < VOCAB; i++) l[i] = i == 20 ? -5.0f : NAN;
-    for (uint64_t p = 0; p < 50; p++) assert_int_equal(sl_sample(&s, l, VOCAB, p, &scratch), 20);
+    for (uint64_t p = 0; p < 50; p++) assert_int_equal(sl_sample(&s, l, VOCAB, p, NULL, &scratch), 20);
 }
 
 /* Reference: sort all, cut, renormalise. Fills the probability of each id. */
@@ -95,7 +95,7 @@ static void draws_follow_the_distribution(void **state) {
         int count[VOCAB] = {0};
         expected(&s, l, p);
         s.seed = 9;
-        for (int i = 0; i < n; i++) count[sl_sample(&s, l, VOCAB, (uint64_t)i, &scratch)]++;
+        for (int i = 0; i < n; i++) count[sl_sample(&s, l, VOCAB, (uint64_t)i, NULL, &scratch)]++;
         for (uint32_t i = 0; i < VOCAB; i++) {
             double sigma = sqrt(p[i] * (1 - p[i]) / n);
             assert_true(fabs((double)count[i] / n - p[i]) <= 5 * sigma + 1e-9);
@@ -112,11 +112,11 @@ static void a_draw_depends_on_seed_choice_and_position_only(void **state) {
     b.seed = 2;
     c.choice = 1;
     for (uint64_t p = 0; p < 200; p++) {
-        uint32_t id = sl_sample(&a, l, VOCAB, p, &scratch);
-        assert_int_equal(sl_sample(&a, l, VOCAB, p, &scratch), id);
-        differ_seed += id != sl_sample(&b, l, VOCAB, p, &scratch);
-        differ_choice += id != sl_sample(&c, l, VOCAB, p, &scratch);
-        differ_position += id != sl_sample(&a, l, VOCAB, p + 1, &scratch);
+        uint32_t id = sl_sample(&a, l, VOCAB, p, NULL, &scratch);
+        assert_int_equal(sl_sample(&a, l, VOCAB, p, NULL, &scratch), id);
+        differ_seed += id != sl_sample(&b, l, VOCAB, p, NULL, &scratch);
+        differ_choice += id != sl_sample(&c, l, VOCAB, p, NULL, &scratch);
+        differ_position += id != sl_sample(&a, l, VOCAB, p + 1, NULL, &scratch);
     }
     assert_true(differ_seed > 100 && differ_choice > 100 && differ_position > 100);
 }
@@ -125,15 +125,172 @@ static void ranges_are_checked_by_name(void **state) {
     (void)state;
     sl_err err = {0};
     sl_sampling s = {.temperature = -0.5f, .top_p = 1};
-    assert_int_equal(sl_sampling_check(&s, &err), SL_ERR_LIMIT);
+    assert_int_equal(sl_sampling_check(&s, VOCAB, &err), SL_ERR_LIMIT);
     assert_string_equal(err.msg, "temperature: -0.5 is outside 0..100");
     s = (sl_sampling){.temperature = 1, .top_p = 0};
-    assert_int_equal(sl_sampling_check(&s, &err), SL_ERR_LIMIT);
+    assert_int_equal(sl_sampling_check(&s, VOCAB, &err), SL_ERR_LIMIT);
     assert_string_equal(err.msg, "top_p: 0 is outside (0..1]");
     s.top_p = NAN;
-    assert_int_equal(sl_sampling_check(&s, &err), SL_ERR_LIMIT);
+    assert_int_equal(sl_sampling_check(&s, VOCAB, &err), SL_ERR_LIMIT);
     s.top_p = 1;
-    assert_int_equal(sl_sampling_check(&s, &err), SL_OK);
+    assert_int_equal(sl_sampling_check(&s, VOCAB, &err), SL_OK);
+}
+
+/* Each line of the contract, one after the other, in doubles. */
+static void changed_naively(const sl_sampling *s, const sl_history *past, const float *in,
+                            double out[VOCAB]) {
+    for (uint32_t i = 0; i < VOCAB; i++) {
+        bool seen = false;
+        int made = 0;
+        out[i] = in[i];
+        for (uint32_t b = 0; b < s->n_bias; b++)
+            if (s->bias[b].id == i) out[i] += s->bias[b].bias;
+        for (uint32_t t = 0; t < past->n; t++) {
+            seen |= past->tokens[t] == i;
+            made += t >= past->n_prompt && past->tokens[t] == i;
+        }
+        if (seen && s->repetition_penalty > 0)
+            out[i] = out[i] > 0 ? out[i] / s->repetition_penalty : out[i] * s->repetition_penalty;
+        out[i] -= s->frequency_penalty * made;
+        if (made) out[i] -= s->presence_penalty;
+    }
+}
+
+static void penalties_and_biases_follow_their_definition(void **state) {
+    (void)state;
+    static const sl_logit_bias bias[] = {{2, 4.5f}, {5, -100}, {9, -1.25f}, {63, 3}};
+    static const sl_sampling cases[] = {
+        {.presence_penalty = 1.5f},
+        {.presence_penalty = -2},
+        {.frequency_penalty = 0.75f},
+        {.frequency_penalty = -1},
+        {.repetition_penalty = 1.3f},
+        {.repetition_penalty = 0.5f},
+        {.bias = bias, .n_bias = 4},
+        {.presence_penalty = 0.5f,
+         .frequency_penalty = 0.25f,
+         .repetition_penalty = 2,
+         .bias = bias,
+         .n_bias = 4},
+    };
+    const uint32_t tokens[] = {9, 2, 2, 41, 63, 17, 9, 17, 17, 30, 2};
+    const int n = 20000;
+    float l[VOCAB];
+    fill(l);
+    for (size_t c = 0; c < SL_LEN(cases); c++) {
+        const sl_history past = {tokens, SL_LEN(tokens), 5}, none = {tokens, 0, 0};
+        double want[VOCAB], p[VOCAB];
+        float changed[VOCAB];
+        int count[VOCAB] = {0};
+        uint32_t best = 0;
+        sl_sampling s = cases[c], plain = {.temperature = 1, .top_p = 1};
+        s.top_p = 1;
+        s.seed = c;
+        changed_naively(&s, &past, l, want);
+        for (uint32_t i = 0; i < VOCAB; i++) {
+            changed[i] = (float)want[i];
+            if (want[i] > want[best]) best = i;
+        }
+        assert_int_equal(sl_sample(&s, l, VOCAB, 0, &past, &scratch), best);
+        s.temperature = 1;
+        expected(&plain, changed, p);
+        for (int i = 0; i < n; i++)
+            count[sl_sample(&s, l, VOCAB, (uint64_t)i, &past, &scratch)]++;
+        for (uint32_t i = 0; i < VOCAB; i++) {
+            double sigma = sqrt(p[i] * (1 - p[i]) / n);
+            assert_true(fabs((double)count[i] / n - p[i]) <= 5 * sigma + 1e-4);
+        }
+        if (s.n_bias == 0) /* nothing to penalise yet */
+            for (uint64_t i = 0; i < 100; i++) {
+                plain.seed = s.seed;
+                assert_int_equal(sl_sample(&s, l, VOCAB, i, &none, &scratch),
+                                 sl_sample(&plain, l, VOCAB, i, NULL, &scratch));
+            }
+    }
+    assert_int_equal(scratch.used, 0);
+}
+
+static void min_p_keeps_what_is_likely_enough(void **state) {
+    (void)state;
+    float l[VOCAB];
+    double top = -INFINITY, share = 0;
+    fill(l);
+    for (uint32_t i = 0; i < VOCAB; i++) top = fmax(top, l[i]);
+    for (int round = 0; round < 2; round++) {
+        sl_sampling s = {.temperature = 2, .top_p = round ? 0.9999f : 1, .min_p = 0.2f, .seed = 4};
+        double p[VOCAB], mass = 0;
+        int count[VOCAB] = {0}, n = 40000;
+        for (uint32_t i = 0; i < VOCAB; i++) {
+            p[i] = exp((l[i] - top) / 2);
+            share += p[i] < 0.2;
+            mass += p[i] = p[i] < 0.2 ? 0 : p[i];
+        }
+        for (int i = 0; i < n; i++) count[sl_sample(&s, l, VOCAB, (uint64_t)i, NULL, &scratch)]++;
+        for (uint32_t i = 0; i < VOCAB; i++) {
+            double q = p[i] / mass, sigma = sqrt(q * (1 - q) / n);
+            assert_true(fabs((double)count[i] / n - q) <= 5 * sigma + 1e-9);
+        }
+        s.min_p = 1; /* the likeliest alone */
+        for (uint64_t i = 0; i < 50; i++)
+            assert_true(l[sl_sample(&s, l, VOCAB, i, NULL, &scratch)] == (float)top);
+    }
+    assert_true(share > 10);
+}
+
+static void log_probabilities_are_of_the_raw_logits(void **state) {
+    (void)state;
+    float l[VOCAB];
+    sl_logprob out[1 + SL_MAX_LOGPROBS];
+    fill(l);
+    l[40] = l[41]; /* a tie */
+    l[7] = -INFINITY;
+    l[8] = NAN;
+    double sum = 0;
+    for (uint32_t i = 0; i < VOCAB; i++) sum += i == 8 ? 0 : exp((double)l[i]);
+    for (uint32_t id = 0; id < VOCAB; id++) {
+        uint32_t n = id % (SL_MAX_LOGPROBS + 1);
+        sl_logprobs(l, VOCAB, id, n, &scratch, out);
+        assert_int_equal(out[0].id, id);
+        if (id == 7 || id == 8)
+            assert_true(out[0].logprob == SL_LOGPROB_FLOOR);
+        else
+            assert_true(fabs(out[0].logprob - (l[id] - log(sum))) < 1e-5);
+        for (uint32_t i = 1; i <= n; i++) {
+            uint32_t better = 0, at = out[i].id;
+            for (uint32_t j = 0; j < VOCAB; j++) better += l[j] > l[at] || (l[j] == l[at] && j < at);
+            assert_int_equal(better, i - 1);
+            assert_true(fabs(out[i].logprob - (l[at] - log(sum))) < 1e-5);
+        }
+    }
+    for (uint32_t i = 0; i < VOCAB; i++) l[i] = i % 2 ? NAN : INFINITY;
+    sl_logprobs(l, VOCAB, 3, SL_MAX_LOGPROBS, &scratch, out);
+    for (uint32_t i = 0; i <= SL_MAX_LOGPROBS; i++) assert_true(isfinite(out[i].logprob));
+    assert_int_equal(scratch.used, 0);
+}
+
+static void new_ranges_are_checked_by_name(void **state) {
+    (void)state;
+    static const sl_logit_bias twice[] = {{3, 1}, {3, 1}}, far[] = {{VOCAB, 1}}, nan[] = {{1, NAN}};
+    static const struct {
+        sl_sampling s;
+        const char *msg;
+    } bad[] = {
+        {{.min_p = 1.5f}, "min_p: 1.5 is outside 0..1"},
+        {{.presence_penalty = 2.5f}, "presence_penalty: 2.5 is outside -2..2"},
+        {{.frequency_penalty = NAN}, "frequency_penalty: nan is outside -2..2"},
+        {{.repetition_penalty = -1}, "repetition_penalty: -1 is outside 0..100"},
+        {{.bias = twice, .n_bias = 2}, "logit_bias: id 3 after 3"},
+        {{.bias = far, .n_bias = 1}, "logit_bias: id 64, the vocabulary has 64"},
+        {{.bias = nan, .n_bias = 1}, "logit_bias: nan for id 1 is outside -100..100"},
+        {{.n_bias = SL_MAX_LOGIT_BIAS + 1}, "logit_bias: 1025 ids, limit 1024"},
+    };
+    for (size_t i = 0; i < SL_LEN(bad); i++) {
+        sl_err err = {0};
+        sl_sampling s = bad[i].s;
+        s.top_p = 1;
+        assert_int_not_equal(sl_sampling_check(&s, VOCAB, &err), SL_OK);
+        assert_string_equal(err.msg, bad[i].msg);
+    }
 }
 
 static void a_real_vocabulary_fits_its_scratch(void **state) {
@@ -145,7 +302,13 @@ static void a_real_vocabulary_fits_its_scratch(void **state) {
     sl_arena own = {0};
     sl_err err;
     assert_int_equal(sl_arena_create(sl_sampler_scratch_bytes(n), &own, &err), SL_OK);
-    for (uint64_t p = 0; p < 4; p++) assert_true(sl_sample(&s, l, n, p, &own) < n);
+    const uint32_t tokens[] = {5, 151935};
+    const sl_history past = {tokens, 2, 1};
+    sl_logprob top[1 + SL_MAX_LOGPROBS];
+    for (uint64_t p = 0; p < 4; p++) assert_true(sl_sample(&s, l, n, p, NULL, &own) < n);
+    s.presence_penalty = 1;
+    for (uint64_t p = 0; p < 4; p++) assert_true(sl_sample(&s, l, n, p, &past, &own) < n);
+    sl_logprobs(l, n, 5, SL_MAX_LOGPROBS, &own, top);
     sl_arena_free(&own);
     free(l);
 }
@@ -157,6 +320,10 @@ int main(void) {
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(a_draw_depends_on_seed_choice_and_position_only),
         cmocka_unit_test(ranges_are_checked_by_name),
+        cmocka_unit_test(penalties_and_biases_follow_their_definition),
+        cmocka_unit_test(min_p_keeps_what_is_likely_enough),
+        cmocka_unit_test(log_probabilities_are_of_the_raw_logits),
+        cmocka_unit_test(new_ranges_are_checked_by_name),
         cmocka_unit_test(a_real_vocabulary_fits_its_scratch),
     };
     return cmocka_run_group_tests(tests, make_scratch, free_scratch);
