@@ -98,6 +98,9 @@ static uint32_t pick_worker(const sl_engine *e, uint32_t pages) {
 }
 
 static sl_status send_submit(sl_engine *e, const sl_request *r) {
+    sl_wire_id_f32 bias[SL_WIRE_MAX_BIAS];
+    for (uint32_t i = 0; i < r->p.sampling.n_bias; i++)
+        bias[i] = (sl_wire_id_f32){r->bias[i].id, r->bias[i].bias};
     const sl_wire_submit s = {
         .request = r->id,
         .max_tokens = r->p.max_tokens - r->n_generated,
@@ -107,7 +110,17 @@ static sl_status send_submit(sl_engine *e, const sl_request *r) {
         .choice = r->p.sampling.choice,
         .seed = r->p.sampling.seed,
         .flags = (r->p.ignore_eos ? SL_SUBMIT_IGNORE_EOS : 0) |
-                 (r->p.on_logits ? SL_SUBMIT_LOGITS : 0),
+                 (r->p.on_logits ? SL_SUBMIT_LOGITS : 0) |
+                 (r->p.logprobs ? SL_SUBMIT_LOGPROBS : 0) |
+                 (r->p.prompt_logprobs ? SL_SUBMIT_PROMPT_LOGPROBS : 0),
+        .n_prompt = r->p.n_prompt,
+        .min_p = r->p.sampling.min_p,
+        .presence_penalty = r->p.sampling.presence_penalty,
+        .frequency_penalty = r->p.sampling.frequency_penalty,
+        .repetition_penalty = r->p.sampling.repetition_penalty,
+        .n_top = r->p.n_top,
+        .n_bias = r->p.sampling.n_bias,
+        .bias = bias,
         .n_tokens = known_tokens(r),
         .n_pages = r->n_pages,
         .n_stop = r->p.n_stop,

@@ -10,26 +10,36 @@
 
 void sl_attn_flush(sl_attn *a) {
     if (a->n_out == 0) return;
-    sl_buf *b = sl_net_buf_take(a->w->net, sl_wire_tokens_bytes(a->n_out));
+    sl_buf *b = sl_net_buf_take(a->w->net, sl_wire_tokens_bytes(a->n_out, a->n_pairs));
     if (!b) {
         sl_log(SL_LOG_ERROR, "attn", "out of memory for %u tokens", a->n_out);
         a->w->stop = true;
         a->w->stop_status = sl_fail(&a->w->stop_err, SL_ERR_NOMEM, "message of tokens");
         return;
     }
-    sl_wire_tokens_encode(a->out, a->n_out, b->data);
+    sl_wire_tokens_encode(a->out, a->n_out, a->pairs, a->n_pairs, b->data);
     sl_wire_header h = {.kind = SL_MSG_TOKENS, .rows = a->n_out};
     sl_status st = sl_worker_send(a->w, SL_NO_WORKER, h, b);
     (void)st; /* a lost coordinator ends the worker */
     a->n_out = 0;
+    a->n_pairs = 0;
 }
 
-void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t token, sl_finish finish) {
+void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t token, sl_finish finish,
+                  const sl_logprob *logprobs, uint32_t n) {
     if (a->n_out == a->out_cap) sl_attn_flush(a);
+    if (a->n_out == a->out_cap) return; /* out of memory: the worker stops */
     a->out[a->n_out++] = (sl_wire_token){.request = s->request,
-                                         .position = s->n_tokens - (token != UINT32_MAX),
+                                         .position = position,
                                          .token = token,
-                                         .finish = finish};
+                                         .finish = finish,
+                                         .n_logprobs = n};
+    for (uint32_t i = 0; i < n; i++)
+        a->pairs[a->n_pairs++] = (sl_wire_id_f32){logprobs[i].id, logprobs[i].logprob};
+}
+
+void sl_attn_emit_end(sl_attn *a, const sl_slot *s, sl_finish finish) {
+    sl_attn_emit(a, s, s->n_tokens, UINT32_MAX, finish, NULL, 0);
 }
 
 /* ---- slots ---- */
@@ -38,6 +48,7 @@ void sl_slot_release(sl_attn *a, sl_slot *s) {
     (void)a;
     sl_free(s->tokens);
     sl_free(s->pages);
+    sl_free(s->bias);
     *s = (sl_slot){0};
 }
 
@@ -57,13 +68,14 @@ static bool ends(const sl_attn *a, const sl_slot *s, uint32_t token) {
     return false;
 }
 
-void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token) {
+void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *logprobs,
+                    uint32_t n) {
     s->tokens[s->n_tokens++] = token;
     a->w->n.tokens++;
     sl_finish finish = SL_FINISH_NONE;
     if (ends(a, s, token)) finish = SL_FINISH_STOP;
     else if (s->n_tokens - s->n_given >= s->max_new) finish = SL_FINISH_LENGTH;
-    sl_attn_emit(a, s, token, finish);
+    sl_attn_emit(a, s, s->n_tokens - 1, token, finish, logprobs, n);
     if (finish != SL_FINISH_NONE) sl_slot_release(a, s);
 }
 
@@ -88,6 +100,14 @@ static sl_status check_submit(const sl_attn *a, const sl_wire_submit *s, sl_err 
             return sl_fail(err, SL_ERR_PROTOCOL, "token %u, the vocabulary has %u", s->tokens[i],
                            a->m->vocab);
     }
+    if (s->n_top > a->m->vocab)
+        return sl_fail(err, SL_ERR_PROTOCOL, "request %llu: %u likeliest tokens of %u",
+                       (unsigned long long)s->request, s->n_top, a->m->vocab);
+    for (uint32_t i = 0; i < s->n_bias; i++) {
+        if (s->bias[i].id >= a->m->vocab)
+            return sl_fail(err, SL_ERR_PROTOCOL, "bias of token %u, the vocabulary has %u",
+                           s->bias[i].id, a->m->vocab);
+    }
     return SL_OK;
 }
 
@@ -95,13 +115,31 @@ static float *page_at(const sl_attn *a, uint64_t id) {
     return (float *)(void *)(a->kv + id * sl_kv_page_bytes(a->m));
 }
 
+static sl_sampling sampling_of(const sl_wire_submit *in, sl_logit_bias *bias) {
+    for (uint32_t i = 0; i < in->n_bias; i++)
+        bias[i] = (sl_logit_bias){in->bias[i].id, in->bias[i].value};
+    return (sl_sampling){.temperature = in->temperature,
+                         .top_p = in->top_p,
+                         .top_k = in->top_k,
+                         .seed = in->seed,
+                         .choice = in->choice,
+                         .min_p = in->min_p,
+                         .presence_penalty = in->presence_penalty,
+                         .frequency_penalty = in->frequency_penalty,
+                         .repetition_penalty = in->repetition_penalty,
+                         .bias = bias,
+                         .n_bias = in->n_bias};
+}
+
 static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_err *err) {
     uint32_t *tokens = sl_alloc((size_t)in->n_tokens + in->max_tokens, sizeof *tokens);
     uint32_t cap_pages = sl_kv_pages_for((uint64_t)in->n_tokens + in->max_tokens);
     float **pages = sl_alloc(cap_pages, sizeof *pages);
-    if (!tokens || !pages) {
+    sl_logit_bias *bias = sl_alloc(in->n_bias, sizeof *bias);
+    if (!tokens || !pages || !bias) {
         sl_free(tokens);
         sl_free(pages);
+        sl_free(bias);
         return sl_fail(err, SL_ERR_NOMEM, "request of %u tokens", in->n_tokens);
     }
     memcpy(tokens, in->tokens, in->n_tokens * sizeof *tokens);
@@ -115,13 +153,14 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
         .n_tokens = in->n_tokens,
         .n_given = in->n_tokens,
         .max_new = in->max_tokens,
+        .n_prompt = in->n_prompt,
         .ignore_eos = (in->flags & SL_SUBMIT_IGNORE_EOS) != 0,
         .want_logits = (in->flags & SL_SUBMIT_LOGITS) != 0,
-        .sampling = {.temperature = in->temperature,
-                     .top_p = in->top_p,
-                     .top_k = in->top_k,
-                     .seed = in->seed,
-                     .choice = in->choice},
+        .want_logprobs = (in->flags & SL_SUBMIT_LOGPROBS) != 0,
+        .want_prompt_logprobs = (in->flags & SL_SUBMIT_PROMPT_LOGPROBS) != 0,
+        .n_top = in->n_top,
+        .sampling = sampling_of(in, bias),
+        .bias = bias,
         .n_stop = in->n_stop,
         .pages = pages,
         .n_pages = in->n_pages,
@@ -159,7 +198,7 @@ sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) {
     if (st != SL_OK) return st;
     sl_slot refused = {.request = in.request};
     if (a->lost) {
-        sl_attn_emit(a, &refused, UINT32_MAX, SL_FINISH_ERROR);
+        sl_attn_emit_end(a, &refused, SL_FINISH_ERROR);
         sl_attn_flush(a);
         return SL_OK;
     }
@@ -193,7 +232,7 @@ static void cancel(sl_attn *a, sl_slot *s) {
     s->cancelled = true;
     if (s->in_step && SL_MUTATION(STALE_GENERATION)) s->pages = NULL; /* its rows still use them */
     else if (s->in_step) return; /* ends with the step, whose rows still touch its pages */
-    sl_attn_emit(a, s, UINT32_MAX, SL_FINISH_STOP);
+    sl_attn_emit_end(a, s, SL_FINISH_STOP);
     sl_slot_release(a, s);
 }
 
@@ -249,7 +288,7 @@ void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why) {
         for (uint32_t i = 0; i < a->max_slots; i++) {
             sl_slot *s = &a->lane[l].slot[i];
             if (!s->used) continue;
-            sl_attn_emit(a, s, UINT32_MAX, SL_FINISH_ERROR);
+            sl_attn_emit_end(a, s, SL_FINISH_ERROR);
             sl_slot_release(a, s);
             ended++;
         }
@@ -286,9 +325,10 @@ static sl_status create_parts(sl_attn *a, sl_err *err) {
                      sl_sampler_scratch_bytes(a->m->vocab) + 65536;
     a->out_cap = a->max_slots * a->n_lanes + 1;
     a->out = sl_alloc(a->out_cap, sizeof *a->out);
+    a->pairs = sl_alloc((size_t)a->out_cap * (1 + SL_WIRE_MAX_TOP), sizeof *a->pairs);
     a->logits = sl_alloc((size_t)SL_HEAD_ROWS * a->m->vocab, sizeof *a->logits);
     a->lane = sl_alloc(a->n_lanes, sizeof *a->lane);
-    if (!a->out || !a->logits || !a->lane)
+    if (!a->out || !a->pairs || !a->logits || !a->lane)
         return sl_fail(err, SL_ERR_NOMEM, "buffers of an attention worker");
     sl_status st = sl_arena_create(scratch, &a->scratch, err);
     for (uint32_t l = 0; st == SL_OK && l < a->n_lanes; l++)
@@ -318,6 +358,7 @@ void sl_attn_free(sl_attn *a) {
     for (uint32_t l = 0; a->lane && l < a->n_lanes; l++) sl_lane_free(&a->lane[l]);
     sl_free(a->lane);
     sl_free(a->out);
+    sl_free(a->pairs);
     sl_free(a->logits);
     sl_arena_free(&a->scratch);
     if (a->kv) munmap(a->kv, a->kv_bytes);

@@ -18,8 +18,11 @@ typedef struct sl_slot {
     uint32_t *tokens;
     uint32_t n_tokens, n_given, max_new, done; /* n_given: tokens that came with the request */
     uint64_t acked; /* generated tokens that the coordinator has seen */
-    bool ignore_eos, want_logits;
+    uint32_t n_prompt; /* of n_given: the rest was generated before it came here */
+    bool ignore_eos, want_logits, want_logprobs, want_prompt_logprobs;
+    uint32_t n_top; /* likeliest tokens reported with a token */
     sl_sampling sampling;
+    sl_logit_bias *bias; /* owned; sampling points to it */
     uint32_t stop[SL_MAX_STOP_IDS];
     uint32_t n_stop;
     float **pages;     /* base pointers in position order, room for all it may ever need */
@@ -85,7 +88,8 @@ struct sl_attn {
     sl_arena scratch;
     float *logits;      /* [HEAD_ROWS][vocab] */
     sl_wire_token *out; /* tokens of this step for the coordinator */
-    uint32_t n_out, out_cap;
+    sl_wire_id_f32 *pairs; /* [out_cap][1 + SL_WIRE_MAX_TOP] log-probabilities of them */
+    uint32_t n_out, out_cap, n_pairs;
     uint32_t expert_index[SL_PLAN_MAX_WORKERS]; /* worker id -> index of expert worker */
     bool lost;                                  /* an expert worker is gone */
 };
@@ -94,11 +98,15 @@ struct sl_attn {
 #define SL_HEAD_ROWS 32u
 
 /* attn.c */
-void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t token, sl_finish finish);
+/* The end of a request without a token. */
+void sl_attn_emit_end(sl_attn *a, const sl_slot *s, sl_finish finish);
+/* A record of the token at `position` with its n log-probabilities. */
+void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t token, sl_finish finish,
+                  const sl_logprob *logprobs, uint32_t n);
 void sl_attn_flush(sl_attn *a);
 void sl_slot_release(sl_attn *a, sl_slot *s);
 /* Appends a sampled token, decides whether the request is over, tells the coordinator. */
-void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token);
+void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *logprobs, uint32_t n);
 bool sl_slot_has_work(const sl_slot *s);
 
 /* lane.c */

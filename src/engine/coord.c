@@ -151,14 +151,47 @@ static sl_status on_ready(sl_engine *e, uint32_t id, sl_span payload, sl_err *er
 
 /* ---- tokens ---- */
 
-static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t, sl_wire_pair *ack,
-                          sl_err *err) {
+/* Hands one token to its request. prompt_position: see sl_request_event. */
+static void deliver_token(sl_request *r, const sl_wire_token *t, const sl_wire_id_f32 *pairs,
+                          uint32_t prompt_position) {
+    sl_logprob logprobs[1 + SL_MAX_LOGPROBS];
+    if (r->state == SL_REQUEST_CANCELLING) return;
+    for (uint32_t i = 0; i < t->n_logprobs; i++)
+        logprobs[i] = (sl_logprob){pairs[i].id, pairs[i].value};
+    const sl_request_event ev = {.request = r->id,
+                                 .tokens = &t->token,
+                                 .n = 1,
+                                 .logprobs = t->n_logprobs ? logprobs : NULL,
+                                 .prompt_position = prompt_position};
+    r->p.on_event(r->p.ctx, &ev);
+}
+
+/* A record about the prompt. One that is computed again reports again: only the first counts. */
+static sl_status on_prompt_token(sl_request *r, const sl_wire_token *t, const sl_wire_id_f32 *pairs,
+                                 sl_err *err) {
+    if (!r->p.prompt_logprobs || t->position > r->n_prompt_reported + 1 || t->position == 0 ||
+        t->token != r->p.prompt[t->position] || t->finish != SL_FINISH_NONE ||
+        t->n_logprobs != 1 + r->p.n_top)
+        return sl_fail(err, SL_ERR_PROTOCOL, "report of token %u at %u in the prompt of request "
+                       "%llu", t->token, t->position, (unsigned long long)t->request);
+    if (t->position <= r->n_prompt_reported) return SL_OK;
+    r->n_prompt_reported = t->position;
+    deliver_token(r, t, pairs, t->position);
+    return SL_OK;
+}
+
+static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
+                          const sl_wire_id_f32 *pairs, sl_wire_pair *ack, sl_err *err) {
     sl_request *r = sl_ledger_find(&e->ledger, t->request);
     *ack = (sl_wire_pair){.request = t->request};
     if (!r || r->worker != id || r->state == SL_REQUEST_WAITING) return SL_OK; /* ended meanwhile */
     if (t->finish > SL_FINISH_ERROR)
         return sl_fail(err, SL_ERR_PROTOCOL, "finish code %u", t->finish);
+    if (t->n_logprobs && t->position < r->p.n_prompt) return on_prompt_token(r, t, pairs, err);
     bool has_token = t->finish != SL_FINISH_ERROR && t->token != UINT32_MAX;
+    if (t->n_logprobs != (has_token && r->p.logprobs ? 1 + r->p.n_top : 0))
+        return sl_fail(err, SL_ERR_PROTOCOL, "%u log-probabilities for request %llu", t->n_logprobs,
+                       (unsigned long long)t->request);
     if (has_token && (t->token >= e->spec.vocab || r->n_generated >= r->p.max_tokens ||
                       t->position != r->p.n_prompt + r->n_generated))
         return sl_fail(err, SL_ERR_PROTOCOL, "token %u at position %u of request %llu", t->token,
@@ -169,10 +202,7 @@ static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t, sl_
         pthread_mutex_lock(&e->lock);
         e->stats.generated_tokens++;
         pthread_mutex_unlock(&e->lock);
-        if (r->state != SL_REQUEST_CANCELLING) {
-            const sl_request_event ev = {.request = r->id, .tokens = &t->token, .n = 1};
-            r->p.on_event(r->p.ctx, &ev);
-        }
+        deliver_token(r, t, pairs, 0);
     }
     if (t->finish == SL_FINISH_NONE) return SL_OK;
     if (r->state == SL_REQUEST_PREEMPTING && t->finish == SL_FINISH_STOP && !has_token) {
@@ -188,12 +218,16 @@ static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t, sl_
 static sl_status on_tokens(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
                            sl_err *err) {
     const sl_wire_token *t;
-    sl_status st = sl_wire_tokens_decode(h, payload, &t, err);
+    const sl_wire_id_f32 *pairs;
+    sl_status st = sl_wire_tokens_decode(h, payload, &t, &pairs, err);
     if (st != SL_OK || h->rows == 0) return st;
     sl_buf *b = sl_net_buf_take(e->net, h->rows * sizeof(sl_wire_pair));
     if (!b) return sl_fail(err, SL_ERR_NOMEM, "acknowledgement of %u tokens", h->rows);
     sl_wire_pair *ack = (sl_wire_pair *)(void *)b->data;
-    for (uint32_t i = 0; st == SL_OK && i < h->rows; i++) st = on_token(e, id, &t[i], &ack[i], err);
+    for (uint32_t i = 0; st == SL_OK && i < h->rows; i++) {
+        st = on_token(e, id, &t[i], pairs, &ack[i], err);
+        pairs += t[i].n_logprobs;
+    }
     if (st != SL_OK) {
         sl_net_buf_give(e->net, b);
         return st;

@@ -196,6 +196,11 @@ static sl_status check_params(const sl_engine *e, const sl_request_params *p, sl
             return sl_fail(err, SL_ERR_ARG, "prompt: id %u at %u, the vocabulary has %u",
                            p->prompt[i], i, e->spec.vocab);
     }
+    if (p->n_top > SL_MIN(SL_MAX_LOGPROBS, e->spec.vocab))
+        return sl_fail(err, SL_ERR_LIMIT, "logprobs: %u likeliest tokens, limit %u", p->n_top,
+                       SL_MIN(SL_MAX_LOGPROBS, e->spec.vocab));
+    if (!p->logprobs && (p->n_top > 0 || p->prompt_logprobs))
+        return sl_fail(err, SL_ERR_ARG, "logprobs: not asked for, but their details are");
     return sl_sampling_check(&p->sampling, e->spec.vocab, err);
 }
 

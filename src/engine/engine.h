@@ -50,6 +50,12 @@ typedef struct sl_request_event {
     uint64_t request;
     const uint32_t *tokens;
     uint32_t n;
+    /* With logprobs asked for: of each token itself, then n_top likeliest, [n][1 + n_top]; else
+     * NULL. Borrowed for the call. */
+    const sl_logprob *logprobs;
+    /* Not 0: no new token, but what was asked about the prompt's token at this position. They come
+     * in order, once each, before the first new token. */
+    uint32_t prompt_position;
     sl_finish finish;     /* not NONE: the last event of this request */
     sl_status status;     /* with SL_FINISH_ERROR: why */
     const char *message;  /* with SL_FINISH_ERROR, else NULL; borrowed for the call */
@@ -59,8 +65,11 @@ typedef struct sl_request_params {
     const uint32_t *prompt; /* >= 1 ids, each < vocab; copied */
     uint32_t n_prompt;
     uint32_t max_tokens;    /* >= 1 */
-    sl_sampling sampling;
+    sl_sampling sampling;   /* bias is copied */
     bool ignore_eos;
+    bool logprobs;        /* events carry log-probabilities */
+    bool prompt_logprobs; /* with logprobs: those of the prompt from its second token on, too */
+    uint32_t n_top;       /* with logprobs: <= SL_MAX_LOGPROBS and the vocabulary */
     const uint32_t *stop; /* further ids that end generation; copied */
     uint32_t n_stop;      /* <= 64 */
     void (*on_event)(void *ctx, const sl_request_event *ev);

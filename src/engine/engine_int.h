@@ -25,8 +25,10 @@ typedef enum sl_request_state {
 
 typedef struct sl_request {
     uint64_t id;
-    sl_request_params p; /* prompt and stop point to `tokens` and `stop` */
+    sl_request_params p; /* prompt and stop point to `tokens` and `stop`, the sampling's bias to `bias` */
     uint32_t *stop;
+    sl_logit_bias *bias;
+    uint32_t n_prompt_reported; /* highest position of the prompt that was reported */
     sl_request_state state;
     uint32_t worker;
     uint32_t *pages; /* room for all it may ever need */

@@ -119,19 +119,40 @@ static void head_rows(sl_lane *lane, uint32_t first, uint32_t n) {
 static void sample_into(sl_lane *lane, sl_slot *s, const float *logits) {
     sl_attn *a = lane->attn;
     const sl_history past = {s->tokens, s->n_tokens, s->n_prompt};
+    sl_logprob logprobs[1 + SL_MAX_LOGPROBS];
     uint32_t id = sl_sample(&s->sampling, logits, a->m->vocab, s->n_tokens, &past, &a->scratch);
-    sl_slot_append(a, s, id);
+    if (s->want_logprobs) sl_logprobs(logits, a->m->vocab, id, s->n_top, &a->scratch, logprobs);
+    sl_slot_append(a, s, id, logprobs, s->want_logprobs ? 1 + s->n_top : 0);
 }
 
-/* All rows of a part go through the head when the request wants every position. */
-static void finish_part_with_logits(sl_lane *lane, const sl_step_part *part) {
+/* Whether rows of a part that has been computed predict tokens of a prompt whose log-probabilities
+ * are asked for. */
+static bool part_reports_prompt(const sl_slot *s, const sl_step_part *part) {
+    return s->want_prompt_logprobs && s->done - part->rows + 1 < s->n_prompt;
+}
+
+/* What row `pos`, whose logits are given, says about the prompt's next token. */
+static void report_prompt_token(sl_lane *lane, const sl_slot *s, uint32_t pos,
+                                const float *logits) {
+    sl_attn *a = lane->attn;
+    sl_logprob logprobs[1 + SL_MAX_LOGPROBS];
+    uint32_t next = pos + 1;
+    if (next >= s->n_prompt) return;
+    sl_logprobs(logits, a->m->vocab, s->tokens[next], s->n_top, &a->scratch, logprobs);
+    sl_attn_emit(a, s, next, s->tokens[next], SL_FINISH_NONE, logprobs, 1 + s->n_top);
+}
+
+/* All rows of a part go through the head when the request wants to know of every position. */
+static void finish_whole_part(sl_lane *lane, const sl_step_part *part) {
     sl_attn *a = lane->attn;
     sl_slot *s = &lane->slot[part->slot];
     uint32_t before = s->done - part->rows;
     for (uint32_t at = 0; at < part->rows; at += SL_HEAD_ROWS) {
         uint32_t n = SL_MIN(part->rows - at, SL_HEAD_ROWS);
         head_rows(lane, s->first_row + at, n);
-        send_logits(lane, s, before + at, n);
+        if (s->want_logits) send_logits(lane, s, before + at, n);
+        for (uint32_t i = 0; i < n && s->want_prompt_logprobs; i++)
+            report_prompt_token(lane, s, before + at + i, a->logits + (size_t)i * a->m->vocab);
         if (part->sample && at + n == part->rows)
             sample_into(lane, s, a->logits + (size_t)(n - 1) * a->m->vocab);
     }
@@ -153,6 +174,7 @@ static void finish_sampling_parts(sl_lane *lane) {
         const sl_step_part *part = &lane->part[i];
         const sl_slot *s = &lane->slot[part->slot];
         if (!s->used || !part->sample || s->want_logits || s->cancelled) continue;
+        if (part_reports_prompt(s, part)) continue;
         row[n] = s->first_row + part->rows - 1;
         slot[n++] = part->slot;
     }
@@ -164,13 +186,14 @@ static void end_step(sl_lane *lane) {
         sl_slot *s = &lane->slot[lane->part[i].slot];
         s->done += lane->part[i].rows;
         s->in_step = false;
-        if (s->want_logits && !s->cancelled) finish_part_with_logits(lane, &lane->part[i]);
+        if ((s->want_logits || part_reports_prompt(s, &lane->part[i])) && !s->cancelled)
+            finish_whole_part(lane, &lane->part[i]);
     }
     finish_sampling_parts(lane);
     for (size_t i = 0; i < lane->n_parts; i++) {
         sl_slot *s = &lane->slot[lane->part[i].slot];
         if (!s->used || !s->cancelled) continue;
-        sl_attn_emit(a, s, UINT32_MAX, SL_FINISH_STOP);
+        sl_attn_emit_end(a, s, SL_FINISH_STOP);
         sl_slot_release(a, s);
     }
     sl_attn_flush(a);

@@ -11,7 +11,8 @@ sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
     r->stop = sl_alloc(p->n_stop, sizeof *r->stop);
     r->tokens = sl_alloc((size_t)p->n_prompt + p->max_tokens, sizeof *r->tokens);
     r->pages = sl_alloc(sl_kv_pages_for((uint64_t)p->n_prompt + p->max_tokens), sizeof *r->pages);
-    if (!r->stop || !r->tokens || !r->pages) {
+    r->bias = sl_alloc(p->sampling.n_bias, sizeof *r->bias);
+    if (!r->stop || !r->tokens || !r->pages || !r->bias) {
         sl_request_free(r);
         return NULL;
     }
@@ -21,6 +22,9 @@ sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
     r->p = *p;
     r->p.prompt = r->tokens;
     r->p.stop = r->stop;
+    if (p->sampling.n_bias)
+        memcpy(r->bias, p->sampling.bias, p->sampling.n_bias * sizeof *r->bias);
+    r->p.sampling.bias = r->bias;
     return r;
 }
 
@@ -28,6 +32,7 @@ void sl_request_free(sl_request *r) {
     if (!r) return;
     sl_free(r->stop);
     sl_free(r->tokens);
+    sl_free(r->bias);
     sl_free(r->pages);
     sl_free(r);
 }

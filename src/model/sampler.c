@@ -247,7 +247,8 @@ void sl_logprobs(const float *logits, uint32_t vocab, uint32_t id, uint32_t n, s
     for (uint32_t i = 0; i <= n; i++) {
         uint32_t at = i == 0 ? id : list[i - 1];
         float p = logits[at] - top - log_sum;
-        out[i] = (sl_logprob){at, p > SL_LOGPROB_FLOOR ? p : SL_LOGPROB_FLOOR};
+        p = p > SL_LOGPROB_FLOOR ? p : SL_LOGPROB_FLOOR;
+        out[i] = (sl_logprob){at, p < 0 ? p : 0};
     }
     scratch->used = level;
 }

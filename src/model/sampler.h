@@ -3,7 +3,8 @@
  *
  * In this order: logit_bias is added; repetition_penalty divides positive and multiplies other
  * logits of tokens that occur anywhere before; frequency_penalty times the count, and
- * presence_penalty, are subtracted from tokens generated before; temperature; min_p; top_k; top_p. */
+ * presence_penalty, are subtracted from tokens generated before; temperature; min_p; top_k; top_p.
+ */
 #ifndef SL_MODEL_SAMPLER_H
 #define SL_MODEL_SAMPLER_H
 
@@ -26,7 +27,7 @@ typedef struct sl_sampling {
     uint32_t top_k;    /* 0: off */
     uint64_t seed;     /* fixed at admission */
     uint32_t choice;   /* index among n choices of a request */
-    float min_p;       /* [0,1]; drops tokens less likely than this share of the likeliest; 0: off */
+    float min_p; /* [0,1]; drops tokens less likely than this share of the likeliest; 0: off */
     float presence_penalty, frequency_penalty; /* -2..2; 0: off */
     float repetition_penalty;                  /* (0,100]; 1, and 0 as in a zeroed struct: off */
     const sl_logit_bias *bias;                 /* [n_bias], borrowed; ids are different */

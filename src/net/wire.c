@@ -8,6 +8,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 _Static_assert(sizeof(float) == 4, "f32 on the wire");
 _Static_assert(sizeof(sl_wire_token) == 24, "token records are read in place");
 _Static_assert(sizeof(sl_wire_pair) == 16, "pairs are read in place");
+_Static_assert(sizeof(sl_wire_id_f32) == 8, "log-probabilities are read in place");
 
 const char *sl_msg_kind_name(uint16_t kind) {
     switch ((sl_msg_kind)kind) {
@@ -448,7 +449,8 @@ sl_status sl_wire_worker_decode(sl_span payload, uint32_t *out, sl_err *err) {
 }
 
 size_t sl_wire_submit_bytes(const sl_wire_submit *s) {
-    return SL_WIRE_SUBMIT_HEAD + 4 * ((size_t)s->n_tokens + s->n_pages + s->n_stop);
+    return SL_WIRE_SUBMIT_HEAD + 4 * ((size_t)s->n_tokens + s->n_pages + s->n_stop) +
+           sizeof(sl_wire_id_f32) * (size_t)s->n_bias;
 }
 
 void sl_wire_submit_encode(const sl_wire_submit *s, void *buf) {
@@ -465,9 +467,18 @@ void sl_wire_submit_encode(const sl_wire_submit *s, void *buf) {
     sl_wr_u32(&w, s->n_tokens);
     sl_wr_u32(&w, s->n_pages);
     sl_wr_u32(&w, s->n_stop);
+    sl_wr_u32(&w, s->n_prompt);
+    sl_wr_f32(&w, s->min_p);
+    sl_wr_f32(&w, s->presence_penalty);
+    sl_wr_f32(&w, s->frequency_penalty);
+    sl_wr_f32(&w, s->repetition_penalty);
+    sl_wr_u32(&w, s->n_top);
+    sl_wr_u32(&w, s->n_bias);
+    sl_wr_u32(&w, 0);
     sl_wr_bytes(&w, s->tokens, 4 * (size_t)s->n_tokens);
     sl_wr_bytes(&w, s->pages, 4 * (size_t)s->n_pages);
     sl_wr_bytes(&w, s->stop, 4 * (size_t)s->n_stop);
+    sl_wr_bytes(&w, s->bias, sizeof *s->bias * s->n_bias);
     SL_ASSERT(w.ok && w.len == w.cap);
 }
 
@@ -482,11 +493,36 @@ static sl_status check_submit(const sl_wire_submit *s, sl_err *err) {
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: temperature %g", id, s->temperature);
     if (!(s->top_p > 0 && s->top_p <= 1))
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: top_p %g outside (0, 1]", id, s->top_p);
-    if (s->flags & ~(SL_SUBMIT_IGNORE_EOS | SL_SUBMIT_LOGITS))
+    if (s->n_prompt == 0 || s->n_prompt > s->n_tokens)
+        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: prompt of %u in %u tokens", id,
+                       s->n_prompt, s->n_tokens);
+    if (!(s->min_p >= 0 && s->min_p <= 1) || !isfinite(s->presence_penalty) ||
+        !isfinite(s->frequency_penalty) || !isfinite(s->repetition_penalty) ||
+        s->repetition_penalty < 0)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "submit %llu: min_p %g, penalties %g (presence), %g (frequency), %g "
+                       "(repetition)",
+                       id, s->min_p, s->presence_penalty, s->frequency_penalty,
+                       s->repetition_penalty);
+    if (s->flags & ~SL_SUBMIT_FLAGS)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: unknown flags 0x%x", id, s->flags);
+    if (s->n_top > SL_WIRE_MAX_TOP || (s->n_top > 0 && !(s->flags & SL_SUBMIT_LOGPROBS)))
+        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: %u likeliest tokens with flags 0x%x", id,
+                       s->n_top, s->flags);
+    if (s->n_bias > SL_WIRE_MAX_BIAS)
+        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: %u biases, limit %u", id, s->n_bias,
+                       SL_WIRE_MAX_BIAS);
     if (s->n_stop > SL_WIRE_MAX_STOP)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: %u stop ids, limit %u", id, s->n_stop,
                        SL_WIRE_MAX_STOP);
+    return SL_OK;
+}
+
+static sl_status check_bias(const sl_wire_submit *s, sl_err *err) {
+    for (uint32_t i = 0; i < s->n_bias; i++)
+        if (!isfinite(s->bias[i].value) || (i > 0 && s->bias[i].id <= s->bias[i - 1].id))
+            return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: bias %u is %g for token %u",
+                           (unsigned long long)s->request, i, s->bias[i].value, s->bias[i].id);
     return SL_OK;
 }
 
@@ -505,40 +541,78 @@ sl_status sl_wire_submit_decode(sl_span payload, sl_wire_submit *out, sl_err *er
     s.n_tokens = sl_cur_u32(&c);
     s.n_pages = sl_cur_u32(&c);
     s.n_stop = sl_cur_u32(&c);
+    s.n_prompt = sl_cur_u32(&c);
+    s.min_p = sl_cur_f32(&c);
+    s.presence_penalty = sl_cur_f32(&c);
+    s.frequency_penalty = sl_cur_f32(&c);
+    s.repetition_penalty = sl_cur_f32(&c);
+    s.n_top = sl_cur_u32(&c);
+    s.n_bias = sl_cur_u32(&c);
+    uint32_t reserved = sl_cur_u32(&c);
     if (!c.ok)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit: payload of %zu bytes, at least %d expected",
                        payload.len, SL_WIRE_SUBMIT_HEAD);
+    if (reserved) return sl_fail(err, SL_ERR_PROTOCOL, "submit: reserved bytes are not zero");
     sl_status st = check_submit(&s, err);
     if (st == SL_OK) st = check_records("submit", payload, sl_wire_submit_bytes(&s), err);
     if (st != SL_OK) return st;
     s.tokens = (const uint32_t *)(payload.data + SL_WIRE_SUBMIT_HEAD);
     s.pages = s.tokens + s.n_tokens;
     s.stop = s.pages + s.n_pages;
-    *out = s;
+    s.bias = (const sl_wire_id_f32 *)(const void *)(s.stop + s.n_stop);
+    st = check_bias(&s, err);
+    if (st == SL_OK) *out = s;
+    return st;
+}
+
+size_t sl_wire_tokens_bytes(uint32_t n, size_t n_pairs) {
+    return (size_t)n * sizeof(sl_wire_token) + n_pairs * sizeof(sl_wire_id_f32);
+}
+
+void sl_wire_tokens_encode(const sl_wire_token *t, uint32_t n, const sl_wire_id_f32 *pairs,
+                           size_t n_pairs, void *buf) {
+    if (n) memcpy(buf, t, n * sizeof *t);
+    if (n_pairs) memcpy((uint8_t *)buf + n * sizeof *t, pairs, n_pairs * sizeof *pairs);
+}
+
+static sl_status check_pairs(const sl_wire_token *t, uint32_t i, const sl_wire_id_f32 *pairs,
+                             sl_err *err) {
+    if (t->n_logprobs && pairs[0].id != t->token)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "tokens: record %u: token %u, but the log-probability of %u", i, t->token,
+                       pairs[0].id);
+    for (uint32_t j = 0; j < t->n_logprobs; j++)
+        if (!isfinite(pairs[j].value) || pairs[j].value > 0)
+            return sl_fail(err, SL_ERR_PROTOCOL, "tokens: record %u: log-probability %g", i,
+                           pairs[j].value);
     return SL_OK;
 }
 
-size_t sl_wire_tokens_bytes(uint32_t n) {
-    return (size_t)n * sizeof(sl_wire_token);
-}
-
-void sl_wire_tokens_encode(const sl_wire_token *t, uint32_t n, void *buf) {
-    if (n) memcpy(buf, t, sl_wire_tokens_bytes(n));
-}
-
 sl_status sl_wire_tokens_decode(const sl_wire_header *h, sl_span payload, const sl_wire_token **out,
-                                sl_err *err) {
-    sl_status st = check_records("tokens", payload, sl_wire_tokens_bytes(h->rows), err);
+                                const sl_wire_id_f32 **pairs, sl_err *err) {
+    size_t heads = sl_wire_tokens_bytes(h->rows, 0), n_pairs = 0;
+    if (payload.len < heads) return check_records("tokens", payload, heads, err);
+    sl_status st = check_records("tokens", (sl_span){payload.data, heads}, heads, err);
     if (st != SL_OK) return st;
     const sl_wire_token *t = (const sl_wire_token *)payload.data;
     for (uint32_t i = 0; i < h->rows; i++) {
         if (t[i].finish > SL_FINISH_ERROR)
             return sl_fail(err, SL_ERR_PROTOCOL, "tokens: record %u: finish %u", i, t[i].finish);
-        if (t[i].reserved)
-            return sl_fail(err, SL_ERR_PROTOCOL, "tokens: record %u: reserved bytes are not zero",
-                           i);
+        if (t[i].n_logprobs > 1 + SL_WIRE_MAX_TOP)
+            return sl_fail(err, SL_ERR_PROTOCOL,
+                           "tokens: record %u: %u log-probabilities, limit %u", i, t[i].n_logprobs,
+                           1 + SL_WIRE_MAX_TOP);
+        n_pairs += t[i].n_logprobs;
     }
+    st = check_records("tokens", payload, sl_wire_tokens_bytes(h->rows, n_pairs), err);
+    const sl_wire_id_f32 *p = (const sl_wire_id_f32 *)(const void *)(t + h->rows), *at = p;
+    for (uint32_t i = 0; st == SL_OK && i < h->rows; i++) {
+        st = check_pairs(&t[i], i, at, err);
+        at += t[i].n_logprobs;
+    }
+    if (st != SL_OK) return st;
     *out = t;
+    *pairs = p;
     return SL_OK;
 }
 

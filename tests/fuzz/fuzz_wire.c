@@ -52,6 +52,7 @@ static void submit(sl_span in) {
     read_all(s.tokens, 4 * (size_t)s.n_tokens);
     read_all(s.pages, 4 * (size_t)s.n_pages);
     read_all(s.stop, 4 * (size_t)s.n_stop);
+    read_all(s.bias, 8 * (size_t)s.n_bias);
     /* What decodes encodes to the same bytes. */
     uint8_t *again = malloc(sl_wire_submit_bytes(&s));
     SL_ASSERT(again && sl_wire_submit_bytes(&s) == in.len);
@@ -62,14 +63,19 @@ static void submit(sl_span in) {
 
 static void records(const sl_wire_header *h, sl_span in, unsigned what) {
     const sl_wire_token *tokens;
+    const sl_wire_id_f32 *logprobs;
     const sl_wire_pair *pairs;
     const uint32_t *set;
     const float *logits;
     uint32_t n, worker;
     uint64_t request, position;
     sl_err err;
-    if (what == 0 && sl_wire_tokens_decode(h, in, &tokens, &err) == SL_OK)
+    if (what == 0 && sl_wire_tokens_decode(h, in, &tokens, &logprobs, &err) == SL_OK) {
+        size_t sum = 0;
+        for (uint32_t i = 0; i < h->rows; i++) sum += tokens[i].n_logprobs;
         read_all(tokens, h->rows * sizeof *tokens);
+        read_all(logprobs, sum * sizeof *logprobs);
+    }
     if (what == 1 && sl_wire_pairs_decode(h, in, &pairs, &err) == SL_OK)
         read_all(pairs, h->rows * sizeof *pairs);
     if (what == 2 && sl_wire_set_decode(in, &set, &n, &err) == SL_OK) read_all(set, 4 * (size_t)n);

@@ -13,6 +13,7 @@
 #include "net/net.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,16 +23,20 @@
 
 #define N_REQUESTS 6u
 #define N_NEW      12u
+#define N_TOP      3u
 #define DEADLINE_S 60
 
 typedef struct request {
     uint32_t prompt[160], n_prompt;
     sl_sampling sampling;
+    sl_logit_bias bias[2];
+    bool reports; /* log-probabilities, of the prompt too */
 } request;
 
 typedef struct outcome {
     uint32_t ids[N_NEW], n;
     float *logits; /* [n_prompt + N_NEW - 1][vocab] */
+    sl_logprob *reported; /* [positions][1 + N_TOP]: row i is about the token at i + 1 */
     uint32_t vocab, positions;
     sl_finish finish;
     char message[160];
@@ -53,7 +58,13 @@ static uint64_t seed = 1;
 static void on_event(void *ctx, const sl_request_event *ev) {
     outcome *o = ctx;
     pthread_mutex_lock(&lock);
-    for (uint32_t i = 0; i < ev->n && o->n < N_NEW; i++) o->ids[o->n++] = ev->tokens[i];
+    for (uint32_t i = 0; i < ev->n && o->n < N_NEW; i++) {
+        uint32_t at = ev->prompt_position ? ev->prompt_position - 1 : o->positions - N_NEW + o->n;
+        if (ev->logprobs)
+            memcpy(o->reported + (size_t)at * (1 + N_TOP), ev->logprobs + (size_t)i * (1 + N_TOP),
+                   (1 + N_TOP) * sizeof *o->reported);
+        if (!ev->prompt_position) o->ids[o->n++] = ev->tokens[i];
+    }
     if (ev->finish != SL_FINISH_NONE) {
         o->finish = ev->finish;
         snprintf(o->message, sizeof o->message, "%s", ev->message ? ev->message : "");
@@ -80,6 +91,16 @@ static void make_requests(request *r, uint32_t vocab, uint64_t *state) {
         if (i % 2)
             r[i].sampling = (sl_sampling){
                 .temperature = 0.9f, .top_p = 0.95f, .top_k = 40, .seed = sl_rng_next(state)};
+        r[i].bias[0] = (sl_logit_bias){3, 1.5f};
+        r[i].bias[1] = (sl_logit_bias){(uint32_t)sl_rng_below(state, vocab - 4) + 4, -2};
+        r[i].reports = i < 4;
+        if (i < 2) continue;
+        r[i].sampling.presence_penalty = 0.5f;
+        r[i].sampling.frequency_penalty = 0.25f;
+        r[i].sampling.repetition_penalty = 1.125f;
+        r[i].sampling.min_p = 0.001f;
+        r[i].sampling.bias = r[i].bias;
+        r[i].sampling.n_bias = 2;
     }
 }
 
@@ -91,6 +112,9 @@ static int submit(sl_engine *e, const request *r, outcome *o) {
                                  .max_tokens = N_NEW,
                                  .sampling = r->sampling,
                                  .ignore_eos = true,
+                                 .logprobs = r->reports,
+                                 .prompt_logprobs = r->reports,
+                                 .n_top = r->reports ? N_TOP : 0,
                                  .on_event = on_event,
                                  .on_logits = on_logits,
                                  .ctx = o};
@@ -156,13 +180,41 @@ static int same(const outcome *want, const outcome *got, const char *what, uint3
                j / want->vocab, j % want->vocab, (double)got->logits[j], (double)want->logits[j]);
         return 1;
     }
+    if (memcmp(want->reported, got->reported,
+               (size_t)want->positions * (1 + N_TOP) * sizeof *want->reported)) {
+        printf("FAILED %s request %u: other log-probabilities\n", what, i);
+        return 1;
+    }
+    return 0;
+}
+
+/* What a reference reports is the log softmax of its own logits, the likeliest first. */
+static int true_reports(const request *r, const outcome *o) {
+    for (uint32_t at = 0; at < o->positions; at++) {
+        const float *l = o->logits + (size_t)at * o->vocab;
+        const sl_logprob *p = o->reported + (size_t)at * (1 + N_TOP);
+        uint32_t next = at + 1 < r->n_prompt ? r->prompt[at + 1] : o->ids[at + 1 - r->n_prompt];
+        double sum = 0, top = l[p[1].id];
+        for (uint32_t i = 0; i < o->vocab; i++) sum += exp((double)l[i] - top);
+        for (uint32_t j = 0; j <= N_TOP; j++)
+            if (!(fabs(p[j].logprob - (l[p[j].id] - top - log(sum))) < 1e-4) ||
+                (j > 1 && l[p[j].id] > l[p[j - 1].id]) || p[0].id != next || !(sum >= 1))
+                return printf("FAILED position %u: log-probability %u of token %u is %g\n", at, j,
+                              p[j].id, (double)p[j].logprob), 1;
+    }
     return 0;
 }
 
 static void fresh(outcome *o, const request *r, uint32_t vocab) {
     *o = (outcome){.vocab = vocab, .positions = r->n_prompt + N_NEW - 1};
     o->logits = sl_alloc((size_t)o->positions * vocab, sizeof *o->logits);
-    if (!o->logits) abort();
+    o->reported = sl_alloc(o->positions, (1 + N_TOP) * sizeof *o->reported);
+    if (!o->logits || !o->reported) abort();
+}
+
+static void drop(outcome *o) {
+    sl_free(o->logits);
+    sl_free(o->reported);
 }
 
 static int run_reference(const char *folder, const sl_model_spec *m, uint32_t wire,
@@ -176,6 +228,7 @@ static int run_reference(const char *folder, const sl_model_spec *m, uint32_t wi
         fresh(&ref[i], &r[i], m->vocab);
         bad = submit(e, &r[i], &ref[i]) || await_all(); /* alone: one after another */
         bad = bad || ref[i].finish != SL_FINISH_LENGTH;
+        bad = bad || (r[i].reports && true_reports(&r[i], &ref[i]));
     }
     sl_engine_free(e);
     return bad;
@@ -201,7 +254,7 @@ static int run_deployment(const char *folder, const sl_model_spec *m, uint32_t w
     sl_engine_free(e);
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
         if (!bad) bad = same(&ref[i], &got[i], what, i);
-        sl_free(got[i].logits);
+        drop(&got[i]);
     }
     if (!bad) printf("same bits: %s\n", what);
     return bad;
@@ -221,7 +274,7 @@ static int check_fixture(const char *folder) {
         bad |= run_reference(folder, &m, wire, r, ref);
         for (size_t i = 0; !bad && i < SL_LEN(deployments); i++)
             bad |= run_deployment(folder, &m, wire, i, r, ref, &state);
-        for (uint32_t i = 0; i < N_REQUESTS; i++) sl_free(ref[i].logits);
+        for (uint32_t i = 0; i < N_REQUESTS; i++) drop(&ref[i]);
     }
     return bad;
 }

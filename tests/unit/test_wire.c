@@ -40,14 +40,18 @@ static const uint8_t return_bytes[] = {
 static const uint8_t submit_bytes[] = {
     0x4d, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xf0, 0xde, 0xbc, 0x9a, 0x78, 0x56, 0x34, 0x12,
     0x10, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x3f, 0x00, 0x00, 0x60, 0x3f,
-    0x28, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00,
-    0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x00, 0x0b, 0x00, 0x00, 0x00,
+    0x28, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00,
+    0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x80, 0x3d,
+    0x00, 0x00, 0xc0, 0x3f, 0x00, 0x00, 0x80, 0xbe, 0x00, 0x00, 0xa0, 0x3f, 0x03, 0x00, 0x00, 0x00,
+    0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x00, 0x0b, 0x00, 0x00, 0x00,
     0x0c, 0x00, 0x00, 0x00, 0x64, 0x00, 0x00, 0x00, 0x65, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00,
+    0x04, 0x00, 0x00, 0x00, 0x00, 0x00, 0xc0, 0xbf, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0xc8, 0x42,
 };
 static const uint8_t tokens_bytes[] = {
     0x4d, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x2a, 0x00, 0x00, 0x00,
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x4e, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
-    0x09, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    0x09, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00,
+    0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xbf, 0x07, 0x00, 0x00, 0x00, 0x00, 0x00, 0x80, 0xbe,
 };
 static const uint8_t pairs_bytes[] = {
     0x4d, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
@@ -326,7 +330,7 @@ static void return_fields_are_checked(void **state) {
         const char *text;
     } bad[] = {
         {0, 4097, "set of 4097"},     {0, 3, "set[1] = 0 after 6"}, {4, 1, "reserved"},
-        {8, 0xFFFFFFFF, "no worker"}, {24, 0, "mask 0x0"},     {24, 16, "mask 0x10"},
+        {8, 0xFFFFFFFF, "no worker"}, {24, 0, "mask 0x0"},          {24, 16, "mask 0x10"},
         {28, 1, "mask 0x10000000a"},
     };
     spoiled s;
@@ -411,6 +415,7 @@ static void sets_and_workers(void **state) {
 static void submit_matches_its_bytes(void **state) {
     (void)state;
     const uint32_t tokens[] = {10, 11, 12}, pages[] = {100, 101}, stop[] = {2};
+    const sl_wire_id_f32 bias[] = {{4, -1.5f}, {9, 100}};
     const sl_wire_submit want = {.request = 77,
                                  .seed = 0x123456789ABCDEF0,
                                  .max_tokens = 16,
@@ -418,14 +423,22 @@ static void submit_matches_its_bytes(void **state) {
                                  .top_p = 0.875f,
                                  .top_k = 40,
                                  .choice = 2,
-                                 .flags = SL_SUBMIT_IGNORE_EOS,
+                                 .flags = SL_SUBMIT_IGNORE_EOS | SL_SUBMIT_LOGPROBS,
+                                 .n_prompt = 2,
+                                 .min_p = 0.0625f,
+                                 .presence_penalty = 1.5f,
+                                 .frequency_penalty = -0.25f,
+                                 .repetition_penalty = 1.25f,
+                                 .n_top = 3,
+                                 .n_bias = 2,
+                                 .bias = bias,
                                  .n_tokens = 3,
                                  .n_pages = 2,
                                  .n_stop = 1,
                                  .tokens = tokens,
                                  .pages = pages,
                                  .stop = stop};
-    uint8_t out[80];
+    uint8_t out[sizeof submit_bytes];
     spoiled s;
     sl_wire_submit got;
     sl_err err = {0};
@@ -439,6 +452,9 @@ static void submit_matches_its_bytes(void **state) {
     assert_memory_equal(got.tokens, tokens, sizeof tokens);
     assert_memory_equal(got.pages, pages, sizeof pages);
     assert_memory_equal(got.stop, stop, sizeof stop);
+    assert_memory_equal(got.bias, bias, sizeof bias);
+    assert_true(got.n_prompt == 2 && got.min_p == 0.0625f && got.repetition_penalty == 1.25f);
+    assert_true(got.presence_penalty == 1.5f && got.frequency_penalty == -0.25f && got.n_top == 3);
     const struct {
         size_t at;
         uint32_t value;
@@ -451,52 +467,88 @@ static void submit_matches_its_bytes(void **state) {
         {28, 0, "top_p 0"},
         {28, 0x3F800001, "top_p"},
         {28, 0x7FC00000, "top_p"},
-        {40, 4, "unknown flags"},
-        {44, 4, "payload of 80 bytes"},
+        {40, 16, "unknown flags"},
+        {44, 4, "payload of 128 bytes"},
         {44, 0xFFFFFFFF, "payload of"},
         {48, 0xFFFFFFFF, "payload of"},
         {52, 65, "65 stop ids"},
-        {52, 0, "payload of 80 bytes, 76"},
+        {52, 0, "payload of 128 bytes, 124"},
+        {56, 0, "prompt of 0 in 3"},
+        {56, 4, "prompt of 4 in 3"},
+        {60, 0x3F800001, "min_p 1"},
+        {60, 0x7FC00000, "min_p nan"},
+        {64, 0x7F800000, "inf (presence)"},
+        {68, 0x7FC00000, "nan (frequency)"},
+        {72, 0xBF800000, "-1 (repetition)"},
+        {76, 21, "21 likeliest"},
+        {40, 1, "3 likeliest tokens with flags 0x1"},
+        {80, 1025, "1025 biases"},
+        {80, 1, "payload of 128 bytes, 120"},
+        {84, 1, "reserved"},
+        {112, 9, "bias 1 is 100 for token 9"},
+        {116, 0x7FC00000, "bias 0 is nan for token 4"},
     };
     for (size_t i = 0; i < SL_LEN(bad); i++) {
         copy_of(&s, submit_bytes, sizeof submit_bytes);
         put_u32(&s, bad[i].at, bad[i].value);
         says(sl_wire_submit_decode(s.span, &got, &err), SL_ERR_PROTOCOL, &err, bad[i].text);
     }
-    for (size_t n = 0; n < 100; n++) {
+    for (size_t n = 0; n < 160; n++) {
         copy_of(&s, submit_bytes, sizeof submit_bytes);
         s.span.len = n;
-        if (n != 80) assert_int_equal(sl_wire_submit_decode(s.span, &got, &err), SL_ERR_PROTOCOL);
+        if (n != sizeof submit_bytes)
+            assert_int_equal(sl_wire_submit_decode(s.span, &got, &err), SL_ERR_PROTOCOL);
     }
     copy_of(&s, submit_bytes, sizeof submit_bytes);
-    memmove(s.bytes + 4, s.bytes, 80);
+    memmove(s.bytes + 4, s.bytes, sizeof submit_bytes);
     s.span.data += 4;
     says(sl_wire_submit_decode(s.span, &got, &err), SL_ERR_ARG, &err, "8-byte aligned");
 }
 
 static void records_match_their_bytes(void **state) {
     (void)state;
-    const sl_wire_token tokens[] = {{77, 5, 42, SL_FINISH_NONE, 0}, {78, 9, 2, SL_FINISH_STOP, 0}},
+    const sl_wire_token tokens[] = {{77, 5, 42, SL_FINISH_NONE, 0}, {78, 9, 2, SL_FINISH_STOP, 2}},
                         *t;
+    const sl_wire_id_f32 logprobs[] = {{2, -0.5f}, {7, -0.25f}}, *lp;
     const sl_wire_pair pairs[] = {{77, 3}, {78, 4}}, *p;
     const sl_wire_header h = {.rows = 2}, three = {.rows = 3};
     uint8_t out[64];
     spoiled s;
     sl_err err = {0};
-    assert_int_equal(sl_wire_tokens_bytes(2), sizeof tokens_bytes);
-    sl_wire_tokens_encode(tokens, 2, out);
+    assert_int_equal(sl_wire_tokens_bytes(2, 2), sizeof tokens_bytes);
+    sl_wire_tokens_encode(tokens, 2, logprobs, 2, out);
     assert_memory_equal(out, tokens_bytes, sizeof tokens_bytes);
     copy_of(&s, tokens_bytes, sizeof tokens_bytes);
-    assert_int_equal(sl_wire_tokens_decode(&h, s.span, &t, &err), SL_OK);
+    assert_int_equal(sl_wire_tokens_decode(&h, s.span, &t, &lp, &err), SL_OK);
     assert_memory_equal(t, tokens, sizeof tokens);
-    says(sl_wire_tokens_decode(&three, s.span, &t, &err), SL_ERR_PROTOCOL, &err, "48 bytes, 72");
+    assert_memory_equal(lp, logprobs, sizeof logprobs);
+    says(sl_wire_tokens_decode(&three, s.span, &t, &lp, &err), SL_ERR_PROTOCOL, &err,
+         "64 bytes, 72");
     put_u32(&s, 16, 4);
-    says(sl_wire_tokens_decode(&h, s.span, &t, &err), SL_ERR_PROTOCOL, &err, "finish 4");
+    says(sl_wire_tokens_decode(&h, s.span, &t, &lp, &err), SL_ERR_PROTOCOL, &err, "finish 4");
     put_u32(&s, 16, 0);
-    put_u32(&s, 44, 1);
-    says(sl_wire_tokens_decode(&h, s.span, &t, &err), SL_ERR_PROTOCOL, &err, "record 1: reserved");
+    const struct {
+        size_t at;
+        uint32_t value;
+        const char *text;
+    } bad[] = {
+        {44, 22, "record 1: 22 log-probabilities, limit 21"},
+        {44, 1, "64 bytes, 56 expected"},
+        {44, 3, "64 bytes, 72 expected"},
+        {44, 0, "64 bytes, 48 expected"},
+        {20, 1, "64 bytes, 72 expected"},
+        {48, 3, "record 1: token 2, but the log-probability of 3"},
+        {52, 0x3F000000, "record 1: log-probability 0.5"},
+        {60, 0xFF800000, "record 1: log-probability -inf"},
+        {60, 0x7FC00000, "record 1: log-probability nan"},
+    };
+    for (size_t i = 0; i < SL_LEN(bad); i++) {
+        copy_of(&s, tokens_bytes, sizeof tokens_bytes);
+        put_u32(&s, bad[i].at, bad[i].value);
+        says(sl_wire_tokens_decode(&h, s.span, &t, &lp, &err), SL_ERR_PROTOCOL, &err, bad[i].text);
+    }
     s.span.data += 4;
-    says(sl_wire_tokens_decode(&h, s.span, &t, &err), SL_ERR_ARG, &err, "aligned");
+    says(sl_wire_tokens_decode(&h, s.span, &t, &lp, &err), SL_ERR_ARG, &err, "aligned");
 
     sl_wire_pairs_encode(pairs, 2, out);
     assert_memory_equal(out, pairs_bytes, sizeof pairs_bytes);
