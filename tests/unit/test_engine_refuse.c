@@ -380,6 +380,7 @@ static void submit(stage *s, uint64_t request, uint32_t n_tokens) {
                                .max_tokens = 20,
                                .top_p = 1,
                                .n_tokens = n_tokens,
+                               .n_prompt = n_tokens,
                                .n_pages = 1,
                                .tokens = tokens,
                                .pages = pages};
@@ -401,6 +402,7 @@ static void open_round(stage *s, actor *a, uint64_t round, uint32_t member) {
 static void expect_error(stage *s, const char *text) {
     actor *a = &s->toy[EXPERT], *c = &s->coordinator;
     const sl_wire_token *t;
+    const sl_wire_id_f32 *logprobs;
     sl_err err;
     await_flag(s, &a->down, "the end of the offender");
     if (!strstr(a->why, text)) fail_msg("told '%s', not '%s'", a->why, text);
@@ -408,7 +410,7 @@ static void expect_error(stage *s, const char *text) {
     while (finish == SL_FINISH_NONE) {
         uint32_t i = await_kind(s, c, SL_MSG_TOKENS);
         sl_span span = {c->body[i]->data, c->body[i]->len};
-        assert_int_equal(sl_wire_tokens_decode(&c->head[i], span, &t, &err), SL_OK);
+        assert_int_equal(sl_wire_tokens_decode(&c->head[i], span, &t, &logprobs, &err), SL_OK);
         finish = t[0].finish;
         actor_forget(c, i);
     }
