@@ -23,6 +23,7 @@ UTF-8 as a whole; runs in which whole characters stand beside broken ones are le
 usage for more lines, elsewhere: make_tokenizer_goldens.py CORPUS FOLDER LINES SEED NAME...
 """
 
+import collections
 import json
 import pathlib
 import random
@@ -36,6 +37,7 @@ SEED = 11
 LINES = 160
 SPM_LINES = 320
 SPM_SIZE = 1000
+SPM_ALPHABET = 180
 SPM_HOLES = (0xC3, 0xE6, 0xF0)
 MARK = "\u2581"
 TRIPLES = (
@@ -139,9 +141,12 @@ def spm_vocab(lines, holes):
     """Pieces and merges of a BPE trained on marked words, in the published order."""
     extra = pathlib.Path(__file__).with_name("fixlib") / "multilingual.txt"
     lines = lines + 2 * extra.read_text(encoding="utf-8").splitlines()
+    counts = collections.Counter("".join(lines))
+    kept = set(sorted(counts, key=lambda c: (-counts[c], c))[:SPM_ALPHABET])
+    lines = ["".join(c for c in line if c in kept) for line in lines]
     tok = Tokenizer(models.BPE())
     tok.pre_tokenizer = pre_tokenizers.Metaspace(MARK, prepend_scheme="always")
-    trainer = trainers.BpeTrainer(vocab_size=SPM_SIZE - 259, show_progress=False, limit_alphabet=180)
+    trainer = trainers.BpeTrainer(vocab_size=SPM_SIZE - 259, show_progress=False)
     tok.train_from_iterator(lines, trainer)
     by_id = sorted(tok.get_vocab().items(), key=lambda item: item[1])
     long = [piece for piece, _ in by_id if len(piece) > 1]
