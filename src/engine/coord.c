@@ -21,7 +21,8 @@ void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status statu
                      const char *text) {
     sl_member_worker *w = &e->worker[r->worker];
     bool had_worker = r->state != SL_REQUEST_WAITING;
-    bool cancelled = r->state == SL_REQUEST_CANCELLING;
+    bool cancelled = r->state == SL_REQUEST_CANCELLING || status == SL_ERR_CANCELLED;
+    if (cancelled && how != SL_FINISH_ERROR) how = SL_FINISH_STOP; /* its last tokens were dropped */
     if (cancelled && how == SL_FINISH_LENGTH) how = SL_FINISH_STOP; /* its last tokens were dropped */
     sl_ledger_remove(&e->ledger, r);
     if (had_worker) {
