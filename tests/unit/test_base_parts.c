@@ -1,0 +1,303 @@
+/* Base: cursors never leave their bytes, the arena never its block, allocation fails where told,
+ * errors and log lines have their form, a trace is JSON. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/span.h"
+#include "base/trace.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <pthread.h>
+
+/* ---- span ---- */
+
+static void cursors(void **state) {
+    (void)state;
+    uint8_t buf[32];
+    sl_wr w = sl_wr_of(buf, sizeof buf);
+    sl_wr_u8(&w, 0xAB);
+    sl_wr_u16(&w, 0x1234);
+    sl_wr_u32(&w, 0xDEADBEEF);
+    sl_wr_u64(&w, 0x0102030405060708u);
+    sl_wr_f32(&w, -1.5f);
+    sl_wr_bytes(&w, "xyz", 3);
+    sl_wr_bytes(&w, NULL, 0);
+    assert_true(w.ok);
+    assert_int_equal(w.len, 22);
+    static const uint8_t first[] = {0xAB, 0x34, 0x12, 0xEF, 0xBE, 0xAD, 0xDE, 8,
+                                    7,    6,    5,    4,    3,    2,    1};
+    assert_memory_equal(buf, first, sizeof first);
+    sl_cur c = sl_cur_of((sl_span){buf, w.len});
+    assert_int_equal(sl_cur_u8(&c), 0xAB);
+    assert_int_equal(sl_cur_u16(&c), 0x1234);
+    assert_int_equal(sl_cur_u32(&c), 0xDEADBEEF);
+    assert_true(sl_cur_u64(&c) == 0x0102030405060708u);
+    assert_true(sl_cur_f32(&c) == -1.5f);
+    assert_memory_equal(sl_cur_take(&c, 3), "xyz", 3);
+    assert_true(c.ok && sl_cur_left(&c) == 0);
+    assert_int_equal(sl_cur_u8(&c), 0); /* the end */
+    assert_false(c.ok);
+}
+
+static void cursors_at_the_edge(void **state) {
+    (void)state;
+    uint8_t *exact = malloc(7); /* a sanitizer sees the first byte past it */
+    memset(exact, 0xFF, 7);
+    for (size_t n = 0; n <= 7; n++) {
+        sl_cur c = sl_cur_of((sl_span){exact, n});
+        uint64_t v = sl_cur_u64(&c);
+        assert_true(v == 0 && !c.ok && c.pos == 0 && sl_cur_left(&c) == 0);
+        assert_int_equal(sl_cur_u8(&c), 0); /* stays failed, though a byte is there */
+        c = sl_cur_of((sl_span){exact, n});
+        assert_null(sl_cur_take(&c, SIZE_MAX));
+        c = sl_cur_of((sl_span){exact, n});
+        assert_non_null(sl_cur_take(&c, n));
+        assert_null(sl_cur_take(&c, 1));
+        sl_wr w = sl_wr_of(exact, n);
+        sl_wr_u64(&w, 1);
+        assert_true(!w.ok && w.len == 0);
+        sl_wr_u8(&w, 1);
+        assert_int_equal(w.len, 0);
+        w = sl_wr_of(exact, n);
+        assert_null(sl_wr_take(&w, SIZE_MAX));
+        w = sl_wr_of(exact, n);
+        assert_non_null(sl_wr_take(&w, n));
+        assert_null(sl_wr_take(&w, 1));
+    }
+    free(exact);
+    sl_cur none = sl_cur_of((sl_span){0});
+    assert_int_equal(sl_cur_left(&none), 0);
+    assert_int_equal(sl_cur_u32(&none), 0);
+    assert_false(none.ok);
+}
+
+/* ---- memory ---- */
+
+static bool is_zero(const uint8_t *p, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (p[i]) return false;
+    return true;
+}
+
+static void allocation(void **state) {
+    (void)state;
+    for (size_t n = 0; n < 200; n += 7) {
+        uint8_t *p = sl_alloc(n, 3);
+        assert_non_null(p);
+        assert_int_equal((uintptr_t)p % 64, 0);
+        assert_true(is_zero(p, 3 * n));
+        memset(p, 0xAA, 3 * n);
+        uint8_t *q = sl_grow(p, n, n + 50, 3);
+        assert_non_null(q);
+        for (size_t i = 0; i < 3 * n; i++) assert_int_equal(q[i], 0xAA);
+        assert_true(is_zero(q + 3 * n, 150));
+        q = sl_grow(q, n + 50, 2, 3);
+        assert_true(n < 2 || (q[0] == 0xAA && q[5] == 0xAA));
+        sl_free(q);
+    }
+    assert_null(sl_alloc(SIZE_MAX / 2, 3));
+    assert_null(sl_alloc(SIZE_MAX, 1));
+    assert_null(sl_grow(NULL, 0, SIZE_MAX / 4, 8));
+    assert_null(sl_strndup("x", SIZE_MAX));
+    char *s = sl_strdup("a sluice"), *part = sl_strndup("a sluice", 4);
+    assert_string_equal(s, "a sluice");
+    assert_string_equal(part, "a sl");
+    sl_free(s);
+    sl_free(part);
+    sl_free(NULL);
+}
+
+static void injected_failure(void **state) {
+    (void)state;
+    uint64_t before = sl_mem_count();
+    sl_mem_fail_at(3);
+    void *p[4];
+    for (int i = 0; i < 4; i++) p[i] = sl_alloc(1, 8);
+    assert_true(p[0] && p[1] && !p[2] && p[3]);
+    assert_int_equal(sl_mem_count() - before, 4);
+    sl_mem_fail_at(1);
+    assert_null(sl_grow(p[0], 1, 2, 8)); /* and leaves p alone */
+    memset(p[0], 1, 8);
+    sl_mem_fail_at(1);
+    assert_null(sl_strdup("x"));
+    sl_arena a;
+    sl_err err = {0};
+    sl_mem_fail_at(1);
+    assert_int_equal(sl_arena_create(100, &a, &err), SL_ERR_NOMEM);
+    assert_non_null(strstr(err.msg, "100 bytes"));
+    sl_mem_fail_at(1);
+    sl_mem_fail_at(0); /* off again */
+    void *ok = sl_alloc(1, 1);
+    assert_non_null(ok);
+    sl_free(ok);
+    for (int i = 0; i < 4; i++) sl_free(p[i]);
+}
+
+static void arena(void **state) {
+    (void)state;
+    sl_arena a;
+    sl_err err;
+    assert_int_equal(sl_arena_create(256, &a, &err), SL_OK);
+    uint8_t *x = sl_arena_take(&a, 1, 1), *y = sl_arena_take(&a, 10, 8);
+    assert_non_null(x);
+    assert_int_equal((uintptr_t)x % 64, 0);
+    assert_ptr_equal(y, x + 64);
+    assert_null(sl_arena_take(&a, 65, 1)); /* 64 bytes are left after alignment */
+    memset(sl_arena_take(&a, 64, 1), 1, 64);
+    assert_null(sl_arena_take(&a, 1, 1));
+    assert_non_null(sl_arena_take(&a, 0, 8));
+    assert_null(sl_arena_take(&a, SIZE_MAX, 1));
+    assert_null(sl_arena_take(&a, SIZE_MAX / 2, 4));
+    assert_int_equal(a.peak, 256);
+    sl_arena_reset(&a);
+    assert_ptr_equal(sl_arena_take(&a, 256, 1), x);
+    assert_int_equal(a.peak, 256);
+    sl_arena_free(&a);
+    sl_arena_free(&a); /* twice is fine */
+    assert_null(sl_arena_take(&a, 1, 1));
+}
+
+/* ---- errors ---- */
+
+static void errors(void **state) {
+    (void)state;
+    sl_err err;
+    assert_int_equal(sl_fail(NULL, SL_ERR_IO, "x"), SL_ERR_IO);
+    assert_int_equal(sl_fail(&err, SL_ERR_LIMIT, "%d of %s", 3, "two"), SL_ERR_LIMIT);
+    assert_string_equal(err.msg, "3 of two");
+    assert_int_equal(sl_err_prefix(&err, "row %d", 7), SL_ERR_LIMIT);
+    assert_string_equal(err.msg, "row 7: 3 of two");
+    char long_text[2000];
+    memset(long_text, 'x', sizeof long_text - 1);
+    long_text[sizeof long_text - 1] = '\0';
+    sl_fail(&err, SL_ERR_ARG, "%s", long_text);
+    assert_int_equal(strlen(err.msg), sizeof err.msg - 1);
+    sl_err_prefix(&err, "%s", long_text);
+    assert_int_equal(strlen(err.msg), sizeof err.msg - 1);
+    assert_string_equal(sl_status_text(SL_OK), "ok");
+    assert_string_equal(sl_status_text(SL_ERR_PEER_DOWN), "peer is gone");
+    assert_string_equal(sl_status_text((sl_status)12345), "unknown status");
+}
+
+/* ---- log ---- */
+
+static int saved_stderr;
+
+static FILE *log_begin(void) {
+    FILE *f = tmpfile();
+    assert_non_null(f);
+    saved_stderr = dup(STDERR_FILENO);
+    dup2(fileno(f), STDERR_FILENO);
+    return f;
+}
+
+static void log_end(FILE *f, char *out, size_t cap) {
+    dup2(saved_stderr, STDERR_FILENO);
+    close(saved_stderr);
+    rewind(f);
+    out[fread(out, 1, cap - 1, f)] = '\0';
+    fclose(f);
+}
+
+static void log_lines(void **state) {
+    (void)state;
+    char text[8192], huge[3000];
+    memset(huge, 'y', sizeof huge - 1);
+    huge[sizeof huge - 1] = '\0';
+    FILE *f = log_begin();
+    sl_log(SL_LOG_WARN, "net", "from %s",
+           "evil\n2026-01-01T00:00:00.000 error net: forged\r\x1b[31m\x7f");
+    sl_log(SL_LOG_INFO, "net", "not shown");
+    sl_log_set_level(SL_LOG_DEBUG);
+    sl_log_set_who("worker 2");
+    sl_log(SL_LOG_DEBUG, "engine", "caf\xc3\xa9");
+    sl_log(SL_LOG_ERROR, "engine", "%s", huge);
+    sl_log_set_who("");
+    sl_log_set_level(SL_LOG_WARN);
+    log_end(f, text, sizeof text);
+    char *line = strtok(text, "\n");
+    int y, mo, d, h, mi, s, ms, at = 0;
+    assert_int_equal(sscanf(line, "%4d-%2d-%2dT%2d:%2d:%2d.%3d warn net: %n", &y, &mo, &d, &h, &mi,
+                            &s, &ms, &at),
+                     7);
+    assert_string_equal(line + at, "from evil?2026-01-01T00:00:00.000 error net: forged??[31m?");
+    line = strtok(NULL, "\n");
+    assert_non_null(strstr(line, " worker 2 debug engine: caf\xc3\xa9"));
+    line = strtok(NULL, "\n");
+    assert_non_null(strstr(line, " worker 2 error engine: yyyy"));
+    assert_true(strlen(line) < 1024);
+    assert_null(strtok(NULL, "\n"));
+    sl_log_level level;
+    assert_int_equal(sl_log_level_parse("debug", &level), SL_OK);
+    assert_int_equal(level, SL_LOG_DEBUG);
+    assert_int_equal(sl_log_level_parse("loud", &level), SL_ERR_ARG);
+    assert_int_equal(sl_log_level_parse("", &level), SL_ERR_ARG);
+}
+
+/* ---- trace ---- */
+
+#define SPANS 3000
+
+static void *write_spans(void *arg) {
+    for (uint64_t i = 0; i < SPANS; i++)
+        sl_trace_span(arg, 7, 3, "attention", i * 1000, i * 1000 + 500, (int64_t)(i % 5) - 1, 4);
+    return NULL;
+}
+
+/* Two traces of one file, as two processes have them, and two threads of one trace. */
+static void trace_is_json(void **state) {
+    (void)state;
+    sl_trace *a = NULL, *b = NULL;
+    sl_err err;
+    pthread_t t[2];
+    char path[] = "/tmp/sluice-trace-XXXXXX";
+    close(mkstemp(path));
+    assert_int_equal(sl_trace_open(path, 1, &a, &err), SL_OK);
+    assert_int_equal(sl_trace_open(path, 0, &b, &err), SL_OK);
+    sl_trace_name(a, 7, "worker 7");
+    for (int i = 0; i < 2; i++) pthread_create(&t[i], NULL, write_spans, a);
+    write_spans(b);
+    for (int i = 0; i < 2; i++) pthread_join(t[i], NULL);
+    sl_trace_span(b, 1, 1, "idle", 5, 5, -1, -1);
+    sl_trace_close(b, 0);
+    sl_trace_close(a, 1);
+    sl_trace_close(NULL, 1);
+    sl_trace_span(NULL, 1, 1, "none", 1, 2, 3, 4);
+    sl_trace_name(NULL, 1, "none");
+    json_error_t where;
+    json_t *doc = json_load_file(path, 0, &where);
+    if (!doc) fail_msg("line %d: %s", where.line, where.text);
+    unlink(path);
+    size_t spans = 0, layers = 0, i;
+    json_t *ev;
+    json_array_foreach(doc, i, ev) {
+        if (strcmp(json_string_value(json_object_get(ev, "ph")), "X")) continue;
+        spans++;
+        layers += json_object_get(json_object_get(ev, "args"), "layer") != NULL;
+    }
+    assert_int_equal(spans, 3 * SPANS + 1);
+    assert_int_equal(layers, 3 * SPANS * 4 / 5);
+    json_decref(doc);
+    assert_int_equal(sl_trace_open("/no/such/folder/t.json", 1, &a, &err), SL_ERR_IO);
+    assert_non_null(strstr(err.msg, "/no/such/folder/t.json"));
+    assert_int_equal(sl_trace_open(path, 0, &a, &err), SL_ERR_IO); /* a worker makes no file */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cursors),    cmocka_unit_test(cursors_at_the_edge),
+        cmocka_unit_test(allocation), cmocka_unit_test(injected_failure),
+        cmocka_unit_test(arena),      cmocka_unit_test(errors),
+        cmocka_unit_test(log_lines),  cmocka_unit_test(trace_is_json),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
