@@ -87,7 +87,7 @@ static uint32_t pick_worker(const sl_engine *e, uint32_t pages) {
     uint32_t best = SL_NO_WORKER, most = 0;
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         const sl_member_worker *w = &e->worker[i];
-        if (!(e->plan.worker[i].roles & SL_ROLE_ATTENTION) || w->dead) continue;
+        if (!(e->plan.worker[i].roles & SL_ROLE_ATTENTION) || w->dead || w->broken) continue;
         if (w->running >= e->plan.max_num_seqs || w->pages.n_free < pages) continue;
         if (best == SL_NO_WORKER || w->pages.n_free > most) {
             best = i;

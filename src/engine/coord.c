@@ -152,6 +152,34 @@ static sl_status on_ready(sl_engine *e, uint32_t id, sl_span payload, sl_err *er
 
 /* ---- tokens ---- */
 
+static bool attention_left(const sl_engine *e) {
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        const sl_member_worker *w = &e->worker[i];
+        if ((e->plan.worker[i].roles & SL_ROLE_ATTENTION) && !w->dead && !w->broken) return true;
+    }
+    return false;
+}
+
+static void stop_serving(sl_engine *e, const char *why) {
+    snprintf(e->lost, sizeof e->lost, "%s", why);
+    e->serving = false;
+    pthread_mutex_lock(&e->lock);
+    e->stats.serving = false;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* An attention worker that lost an expert worker ends its requests before that loss is known here. */
+static void report_broken(sl_engine *e, uint32_t id, sl_request *r) {
+    char text[160];
+    snprintf(text, sizeof text, "attention worker %u has lost an expert worker", id);
+    e->worker[id].broken = true;
+    if (e->serving && !attention_left(e)) {
+        stop_serving(e, text);
+        fail_waiting(e, text);
+    }
+    sl_coord_finish(e, r, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, e->lost[0] ? e->lost : text);
+}
+
 /* Hands one token to its request. prompt_position: see sl_request_event. */
 static void deliver_token(sl_request *r, const sl_wire_token *t, const sl_wire_id_f32 *pairs,
                           uint32_t prompt_position) {
@@ -210,9 +238,8 @@ static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
         sl_admit_preempted(e, r);
         return SL_OK;
     }
-    bool lost = t->finish == SL_FINISH_ERROR;
-    sl_coord_finish(e, r, (sl_finish)t->finish, lost ? SL_ERR_WORKER_LOST : SL_OK,
-           lost ? (e->lost[0] ? e->lost : "an expert worker was lost") : NULL);
+    if (t->finish == SL_FINISH_ERROR) report_broken(e, id, r);
+    else sl_coord_finish(e, r, (sl_finish)t->finish, SL_OK, NULL);
     return SL_OK;
 }
 
@@ -285,13 +312,6 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
 
 /* ---- losing a worker ---- */
 
-static bool attention_left(const sl_engine *e) {
-    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        if ((e->plan.worker[i].roles & SL_ROLE_ATTENTION) && !e->worker[i].dead) return true;
-    }
-    return false;
-}
-
 static void lose(sl_engine *e, uint32_t id, const char *why) {
     sl_member_worker *w = &e->worker[id];
     if (w->dead) return;
@@ -307,11 +327,7 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
     sl_status st = sl_fail(&err, SL_ERR_WORKER_LOST, "%s", text);
     signal_start(e, st, &err); /* only counts while starting */
     if ((roles & SL_ROLE_EXPERT) || !attention_left(e)) {
-        snprintf(e->lost, sizeof e->lost, "%s", text);
-        e->serving = false;
-        pthread_mutex_lock(&e->lock);
-        e->stats.serving = false;
-        pthread_mutex_unlock(&e->lock);
+        stop_serving(e, text);
         fail_requests_of(e, SL_NO_WORKER, text);
         fail_waiting(e, text);
     } else {

@@ -79,6 +79,7 @@ void sl_pages_give(sl_pages *p, const uint32_t *ids, uint32_t n);
 typedef struct sl_member_worker {
     sl_conn *conn;
     bool joined, ready, dead;
+    bool broken; /* it lost an expert worker and refuses requests */
     char address[96];
     sl_pages pages;   /* of attention workers */
     uint32_t running; /* requests */

@@ -98,7 +98,7 @@ def test_unknown_verb():
     (["run", FIXTURE, *IDS, "--schedule", "ep", "--attention", "1", "--experts", "1"],
      "schedule ep is colocated"),
     (["logits", FIXTURE, *IDS], "--npy FILE is missing"),
-    (["worker"], "--join HOST:PORT is missing"),
+    (["worker"], "--join ADDRESS is missing"),
     (["worker", "extra"], "too many arguments"),
     (["bench", FIXTURE, "--n-prompt", "0", "--n-gen", "0"], "--n-prompt and --n-gen are both 0"),
     (["bench", FIXTURE, "--n-prompt", "600"], "--n-prompt: 600, the context has 512"),
