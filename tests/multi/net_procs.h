@@ -214,8 +214,8 @@ static inline void killed_peer_over(const char *transport) {
         until(&p, &p.messages, 1, 10);
         assert_int_equal(p.value, 1000 + round);
     }
-    printf("%s: %d peers killed, each reported within %.1f ms: %s\n", transport, PEER_KILLS, worst_ms,
-           p.text);
+    printf("%s: %d peers killed, each reported within %.1f ms: %s\n", transport, PEER_KILLS,
+           worst_ms, p.text);
     sl_net_free(p.net);
     reap_child(&other, 0);
 }
