@@ -76,7 +76,8 @@ static sl_status run(const sl_options *o, const sl_deployment *d, sl_tokenizer *
                      sl_err *err) {
     sl_engine *e = NULL;
     sl_generation g = {0};
-    printer p = {.tok = tok, .quiet = o->json || !tok};
+    /* A plain prompt is continued: a first space belongs to it. */
+    printer p = {.tok = tok, .detok = {.started = !o->chat}, .quiet = o->json || !tok};
     sl_status st = sl_engine_create(&d->opts, &e, err);
     if (st != SL_OK) return st;
     const sl_generate_opts go = {.prompt = prompt->data,
