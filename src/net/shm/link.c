@@ -275,6 +275,9 @@ static void close_link(shm_link *l) {
     l->partial = NULL;
     sl_shm_area_free(l->area);
     l->area = NULL;
+    /* A child that is being started may still hold the socket: close alone would leave it watched.
+     */
+    (void)epoll_ctl(l->t->epoll_fd, EPOLL_CTL_DEL, l->fd, NULL);
     close(l->fd);
 }
 
