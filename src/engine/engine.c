@@ -94,18 +94,29 @@ static void missing_workers(const sl_engine *e, char *out, size_t cap) {
     }
 }
 
-static sl_status await_workers(sl_engine *e, sl_err *err) {
+static void wait_briefly(sl_engine *e) {
     struct timespec until;
-    uint32_t timeout = e->o.join_timeout_s ? e->o.join_timeout_s : JOIN_TIMEOUT_S;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += timeout;
+    until.tv_nsec += 100000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&e->changed, &e->lock, &until);
+}
+
+static sl_status await_workers(sl_engine *e, sl_err *err) {
+    uint32_t timeout = e->o.join_timeout_s ? e->o.join_timeout_s : JOIN_TIMEOUT_S;
+    uint64_t until_ns = sl_now_ns() + timeout * 1000000000ull;
+    bool given_up = false;
     pthread_mutex_lock(&e->lock);
-    int rc = 0;
-    while (!e->up && e->start_status == SL_OK && rc == 0)
-        rc = pthread_cond_timedwait(&e->changed, &e->lock, &until);
+    while (!e->up && e->start_status == SL_OK && !given_up && sl_now_ns() < until_ns) {
+        wait_briefly(e);
+        given_up = e->o.give_up && e->o.give_up();
+    }
     sl_status st = e->start_status;
     if (st != SL_OK) *err = e->start_err;
-    else if (!e->up) {
+    else if (given_up && !e->up) {
+        st = sl_fail(err, SL_ERR_CANCELLED, "stopped while waiting for workers");
+    } else if (!e->up) {
         char missing[200] = "";
         missing_workers(e, missing, sizeof missing);
         st = sl_fail(err, SL_ERR_TIMEOUT, "after %u s these workers are not ready:%s", timeout,

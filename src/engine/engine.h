@@ -37,6 +37,7 @@ typedef struct sl_engine_opts {
     uint64_t delay_seed;   /* loop: seeded delays and reorderings of up to delay_us */
     uint32_t delay_us;
     uint32_t join_timeout_s; /* for all workers of the plan to be ready */
+    bool (*give_up)(void);   /* NULL, or asked now and then while waiting for them: true ends it */
 } sl_engine_opts;
 
 /* Starts workers and waits until every one is ready, or says which is missing. Copies what it keeps. */

@@ -84,10 +84,14 @@ static sl_status run_decode(bench *b, result *r, sl_err *err) {
         begin = SL_MAX(begin, b->outs[i].first_ns);
         end = SL_MIN(end, b->outs[i].last_ns);
     }
-    uint64_t ns = end > begin ? end - begin : 1;
+    if (st != SL_OK) return st;
+    if (end <= begin)
+        return sl_fail(err, SL_ERR_INFEASIBLE,
+                       "--batch %u: they do not decode together (--max-num-seqs, --kv-pages, --ctx)", n);
+    uint64_t ns = end - begin;
     r->ns[r->n] = ns;
     r->ts[r->n++] = (double)n * b->o->n_gen * 1e9 / (double)ns;
-    return st;
+    return SL_OK;
 }
 
 static void print_result(const bench *b, const result *r, uint32_t n_prompt, uint32_t n_gen,

@@ -49,6 +49,12 @@ static void await_signal(void) {
     sl_log(SL_LOG_INFO, "serve", "signal %d: stopping", sig);
 }
 
+static bool signalled(void) {
+    sigset_t pending;
+    sigpending(&pending);
+    return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1;
+}
+
 /* Signals are taken by sigwait alone: blocked before any thread exists. */
 static void block_signals(void) {
     sigset_t set;
@@ -95,6 +101,7 @@ int cmd_serve(const sl_options *o) {
     block_signals();
     sl_log_set_who("coordinator");
     sl_status st = sl_deploy_prepare(o, true, &d, &err);
+    d.opts.give_up = signalled;
     if (st == SL_OK && o->remote) {
         d.opts.spawn = SL_SPAWN_NONE;
         if (!d.secret[0])
