@@ -10,17 +10,14 @@ san="UCX_MEM_EVENTS=n ASAN_OPTIONS=detect_leaks=1 TSAN_OPTIONS=halt_on_error=1"
 began=$(date +%s)
 say() { printf '\n== %s (%d s)\n' "$1" $(($(date +%s) - began)); }
 
-say "release: unit, fuzz corpora, house, workers"
+say "release: unit, fuzz corpora, house, workers, simulation, protocol model"
 (cd build && ctest --output-on-failure -j"$jobs" -R "$regex")
 [ "$regex" = . ] || exit 0
-
-say "membership protocol, model-checked"
-tests/model/run.sh
 
 say "ASan + UBSan"
 cmake --preset dev >/dev/null
 cmake --build build-dev -j"$jobs" | tail -1
-(cd build-dev && env $san ctest --output-on-failure -j"$jobs")
+(cd build-dev && env $san ctest --output-on-failure -j"$jobs" -E model)
 
 say "TSan: threads and workers"
 cmake --preset tsan >/dev/null

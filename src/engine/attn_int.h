@@ -6,6 +6,7 @@
 #include "engine/worker_int.h"
 #include "model/sampler.h"
 #include "sched/batcher.h"
+#include "sched/pacer.h"
 
 #define SL_MAX_STOP_IDS 64u
 
@@ -56,6 +57,9 @@ typedef struct sl_lane {
     sl_step_part *part; /* [max_num_seqs + 1] */
     size_t n_parts;
     uint32_t turn;
+    sl_pacer pacer;
+    uint32_t decode_rows; /* of the running step */
+    uint64_t step_began_us;
 
     /* rows of the running step, [max_rows] each */
     uint32_t n_rows;

@@ -71,12 +71,26 @@ static void add_rows(sl_lane *lane, const sl_step_part *part) {
     }
 }
 
+/* How many prompt rows may ride along; 0 takes the prompts out of this step. */
+static uint32_t pace(sl_lane *lane) {
+    uint32_t decoding = 0;
+    for (uint32_t i = 0; i < lane->attn->max_slots; i++)
+        decoding += lane->need[i].state == SL_SLOT_DECODE && lane->need[i].max_rows > 0;
+    uint32_t chunk = sl_pacer_chunk(&lane->pacer, decoding);
+    for (uint32_t i = 0; chunk == 0 && i < lane->attn->max_slots; i++) {
+        if (lane->need[i].state == SL_SLOT_PREFILL) lane->need[i].max_rows = 0;
+    }
+    return chunk;
+}
+
 static void begin_step(sl_lane *lane) {
     sl_attn *a = lane->attn;
     sl_err err;
-    const sl_batch_limits limits = {.max_rows = a->max_rows, .min_chunk = SL_MIN(a->max_rows, 16u)};
     sl_lane_step step = {.parts = lane->part, .cap = a->max_slots + 1};
     fill_needs(lane);
+    const sl_batch_limits limits = {.max_rows = a->max_rows,
+                                    .max_chunk = pace(lane),
+                                    .min_chunk = SL_MIN(a->max_rows, 16u)};
     sl_status st = sl_batcher_step(lane->need, a->max_slots, &limits, lane->turn, &step, &err);
     SL_ASSERT(st == SL_OK);
     lane->turn = step.turn;
@@ -84,7 +98,12 @@ static void begin_step(sl_lane *lane) {
     lane->n_rows = 0;
     lane->layer = 0;
     lane->have_next = false;
-    for (size_t i = 0; i < step.n_parts; i++) add_rows(lane, &step.parts[i]);
+    lane->decode_rows = 0;
+    lane->step_began_us = sl_clock_now_us(&a->w->clock);
+    for (size_t i = 0; i < step.n_parts; i++) {
+        add_rows(lane, &step.parts[i]);
+        lane->decode_rows += !step.parts[i].prefill;
+    }
     sl_model_embed(a->w->model, &a->w->exec, lane->row_id, lane->n_rows, lane->x);
     a->w->n.attention_rows += lane->n_rows;
     a->w->n.rounds++;
@@ -197,6 +216,8 @@ static void end_step(sl_lane *lane) {
         sl_slot_release(a, s);
     }
     sl_attn_flush(a);
+    sl_pacer_learn(&lane->pacer, lane->decode_rows, lane->n_rows - lane->decode_rows,
+                   sl_clock_now_us(&a->w->clock) - lane->step_began_us);
     lane->n_parts = 0;
     lane->n_rows = 0;
 }
@@ -362,6 +383,7 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
     size_t rows = a->max_rows, d = a->m->d_model, k = a->m->top_k;
     lane->attn = a;
     lane->id = id;
+    lane->pacer.stretch = a->w->plan.prefill_stretch;
     lane->slot = sl_alloc(a->max_slots, sizeof *lane->slot);
     lane->need = sl_alloc(a->max_slots, sizeof *lane->need);
     lane->part = sl_alloc(a->max_slots + 1u, sizeof *lane->part);

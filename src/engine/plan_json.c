@@ -38,6 +38,7 @@ sl_status sl_wire_format_parse(const char *name, uint32_t *out, sl_err *err) {
 static void set_default_limits(const sl_model_spec *m, sl_plan *p) {
     p->max_num_seqs = 64;
     p->max_num_batched_tokens = 512;
+    p->prefill_stretch = 1.6;
     p->context = SL_MIN(m->max_position, 4096u);
     uint64_t all = (uint64_t)p->max_num_seqs * sl_kv_pages_for(p->context);
     uint64_t in_2_gib = (2ull << 30) / sl_kv_page_bytes(m);
@@ -156,13 +157,15 @@ static sl_status read_u32(sl_json v, const char *key, uint32_t min, uint32_t max
 }
 
 static sl_status read_limits(sl_json v, sl_plan *p, sl_err *err) {
-    static const char *const keys[] = {"max_num_seqs", "max_num_batched_tokens", "context",
-                                       "kv_pages"};
+    static const char *const keys[] = {"max_num_seqs", "max_num_batched_tokens", "prefill_stretch",
+                                       "context", "kv_pages"};
     if (!v.value) return SL_OK;
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
     if (st == SL_OK) st = read_u32(v, "max_num_seqs", 1, 1024, &p->max_num_seqs, err);
     if (st == SL_OK)
         st = read_u32(v, "max_num_batched_tokens", 1, 16384, &p->max_num_batched_tokens, err);
+    if (st == SL_OK)
+        st = sl_json_f64(v, "prefill_stretch", SL_JSON_OPTIONAL, 1, 1e6, &p->prefill_stretch, err);
     if (st == SL_OK) st = read_u32(v, "context", 1, 1u << 20, &p->context, err);
     if (st == SL_OK) st = read_u32(v, "kv_pages", 1, 1u << 22, &p->n_pages, err);
     return st;
@@ -242,12 +245,13 @@ char *sl_plan_print(const sl_plan *p) {
     for (uint32_t i = 0; i < p->n_workers; i++)
         json_array_append_new(workers, print_worker(p, i));
     json_t *doc = json_pack(
-        "{s:i, s:I, s:s, s:i, s:s, s:b, s:o, s:{s:i, s:i, s:i, s:i}, s:i}", "version",
+        "{s:i, s:I, s:s, s:i, s:s, s:b, s:o, s:{s:i, s:i, s:f, s:i, s:i}, s:i}", "version",
         (int)SL_PLAN_VERSION, "epoch", (json_int_t)p->epoch, "schedule",
         sl_schedule_name(p->schedule), "lanes", (int)p->lanes, "wire",
         sl_wire_format_name((sl_wire_format)p->wire), "exact", (int)p->exact, "workers", workers,
         "limits", "max_num_seqs", (int)p->max_num_seqs, "max_num_batched_tokens",
-        (int)p->max_num_batched_tokens, "context", (int)p->context, "kv_pages", (int)p->n_pages,
+        (int)p->max_num_batched_tokens, "prefill_stretch", p->prefill_stretch, "context",
+        (int)p->context, "kv_pages", (int)p->n_pages,
         "threads", (int)p->threads);
     char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
     char *copy = text ? sl_strdup(text) : NULL;

@@ -2,7 +2,7 @@
  *
  *   {"version": 1, "schedule": "dep", "lanes": 1, "wire": "f32", "exact": false,
  *    "workers": [{"roles": ["attention"]}, {"roles": ["expert"], "experts": [0,1,2,3]}, ...],
- *    "limits": {"max_num_seqs": 64, "max_num_batched_tokens": 512, "context": 4096, "kv_pages": 8192},
+ *    "limits": {"max_num_seqs": 64, "max_num_batched_tokens": 512, "prefill_stretch": 1.6, "context": 4096, "kv_pages": 8192},
  *    "threads": 1}
  * Left out: lanes 1, wire f32, exact false, limits (engine's defaults), experts (even contiguous split). */
 #ifndef SL_ENGINE_PLAN_JSON_H

@@ -35,6 +35,7 @@ typedef struct sl_plan {
     /* limits */
     uint32_t max_num_seqs;           /* requests running at one attention worker */
     uint32_t max_num_batched_tokens; /* rows of one lane step */
+    double prefill_stretch; /* >= 1: prompt rows may make a step of decoding requests so much longer */
     uint32_t context;                /* positions a request may take */
     uint32_t n_pages;                /* KV pages of one attention worker */
     uint32_t threads;                /* kernel threads of one worker */
