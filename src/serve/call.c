@@ -52,7 +52,7 @@ sl_call *sl_call_create(sl_server *s, struct MHD_Connection *c, const char *clie
     call->server = s;
     call->connection = c;
     call->fd = info ? info->connect_fd : -1;
-    call->body = call->text = call->events = sl_jbuf_init();
+    call->body = call->events = sl_jbuf_init();
     call->start_ns = sl_now_ns();
     atomic_init(&call->refs, 1);
     set_request_id(call, client_id, random);
@@ -64,27 +64,23 @@ void sl_call_unref(sl_call *call) {
     /* release what this holder wrote; the last one acquires it all before freeing */
     if (atomic_fetch_sub_explicit(&call->refs, 1, memory_order_acq_rel) != 1) return;
     sl_server *s = call->server;
+    sl_choices_free(call);
     sl_api_params_free(&call->params);
-    sl_ids_free(&call->prompt);
-    sl_ids_free(&call->taken);
-    sl_ids_free(&call->shown);
-    sl_ids_free(&call->queue);
+    for (size_t i = 0; i < call->n_prompts; i++) sl_ids_free(&call->prompt[i]);
+    sl_free(call->prompt);
     sl_jbuf_free(&call->body);
-    sl_jbuf_free(&call->text);
     sl_jbuf_free(&call->events);
-    sl_stop_free(call->stop);
     pthread_mutex_destroy(&call->lock);
     sl_free(call);
     sl_server_unref(s);
 }
 
 void sl_call_abort_with(sl_call *call, sl_call_abort why) {
-    bool cancel = false;
     pthread_mutex_lock(&call->lock);
-    if (!call->closed) {
+    bool open = !call->closed;
+    if (open) {
         if (call->abort == SL_ABORT_NONE) call->abort = why;
         call->muted = true;
-        cancel = call->submitted && call->last == SL_FINISH_NONE;
         if (call->suspended) {
             call->suspended = false;
             MHD_resume_connection(call->connection);
@@ -95,9 +91,8 @@ void sl_call_abort_with(sl_call *call, sl_call_abort why) {
             shutdown(call->fd, SHUT_RDWR);
         }
     }
-    uint64_t id = call->engine_id;
     pthread_mutex_unlock(&call->lock);
-    if (cancel) sl_engine_cancel(call->server->o.engine, id);
+    if (open) sl_choices_cancel(call);
 }
 
 void sl_call_close(sl_call *call) {
@@ -105,11 +100,10 @@ void sl_call_close(sl_call *call) {
     pthread_mutex_lock(&call->lock);
     call->closed = true;
     call->muted = true;
-    bool ran = call->submitted, running = ran && call->last == SL_FINISH_NONE;
-    uint64_t id = call->engine_id;
+    bool ran = call->started;
     pthread_mutex_unlock(&call->lock);
     if (ran) sl_watch_remove(call);
-    if (running) sl_engine_cancel(s->o.engine, id);
+    sl_choices_cancel(call);
     if (ran && !call->counted)
         sl_metrics_finished(&s->metrics, SL_OUTCOME_ABORT,
                             1e-9 * (double)(sl_now_ns() - call->start_ns));

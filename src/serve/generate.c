@@ -18,10 +18,6 @@ typedef enum take {
     TAKE_FAILED, /* call->error is the answer */
 } take;
 
-static double seconds_since(uint64_t then_ns, uint64_t now_ns) {
-    return 1e-9 * (double)(now_ns - then_ns);
-}
-
 static void set_abort_error(sl_call *call) {
     if (call->abort == SL_ABORT_NOMEM)
         sl_api_error_of(&call->error, SL_ERR_NOMEM, NULL, NULL);
@@ -35,166 +31,102 @@ static void suspend_locked(sl_call *call) {
     MHD_suspend_connection(call->connection);
 }
 
-/* The engine's thread: hands tokens over and wakes the connection; never blocks for long. */
-static void on_event(void *ctx, const sl_request_event *ev) {
-    sl_call *call = ctx;
-    sl_server *s = call->server;
-    sl_err err = {0};
-    uint64_t now_ns = sl_now_ns();
-    pthread_mutex_lock(&call->lock);
-    uint64_t before_ns = call->last_token_ns;
-    if (ev->n > 0) call->last_token_ns = now_ns;
-    if (!call->muted && call->params.stream && call->queue.len + ev->n > s->o.max_unread_tokens) {
-        call->abort = SL_ABORT_SLOW;
-        call->muted = call->marked = true;
+/* Whether the connection has something to do; under the lock. *failed: some choice has ended with
+ * an error. */
+static bool has_work(const sl_call *call, bool *failed) {
+    bool piecewise = call->params.stream || call->params.n_stop > 0, ready = false, all = true;
+    *failed = false;
+    for (size_t i = 0; i < call->n_choices; i++) {
+        const sl_choice *c = &call->choice[i];
+        if (c->finish) continue;
+        bool over = c->last != SL_FINISH_NONE;
+        *failed = *failed || c->last == SL_FINISH_ERROR;
+        all = all && over;
+        ready = ready || over || c->queue.len > 0;
     }
-    for (uint32_t i = 0; i < ev->n && !call->muted; i++) {
-        if (sl_ids_push(&call->queue, ev->tokens[i], &err) == SL_OK) continue;
-        call->abort = SL_ABORT_NOMEM;
-        call->muted = call->marked = true;
-    }
-    bool over = ev->finish != SL_FINISH_NONE, marked = call->marked;
-    if (over) call->last = ev->finish;
-    if (ev->finish == SL_FINISH_ERROR && call->abort == SL_ABORT_NONE)
-        sl_api_error_of(&call->error, ev->status, NULL, ev->message);
-    bool wanted = call->params.stream || call->params.n_stop > 0;
-    if (call->suspended && (over || (wanted && ev->n > 0 && !marked))) {
-        call->suspended = false;
-        MHD_resume_connection(call->connection);
-    }
-    pthread_mutex_unlock(&call->lock);
-    if (ev->n > 0 && before_ns == 0)
-        sl_metrics_first_token(&s->metrics, seconds_since(call->start_ns, now_ns));
-    else if (ev->n > 0)
-        sl_metrics_inter_token(&s->metrics, seconds_since(before_ns, now_ns), ev->n);
-    if (marked) sl_watch_kick(s);
-    if (over) sl_call_unref(call);
+    return *failed || (piecewise ? ready : all);
 }
 
-/* Moves waiting tokens to call->taken, or suspends the connection until there are some. An answer
- * that is not streamed and has no stop strings is taken all at once. */
-static take take_tokens(sl_call *call, sl_finish *last) {
+/* Moves waiting tokens to where they are decoded, or suspends the connection until there are some.
+ * Answers that are not streamed and have no stop strings are taken all at once. */
+static take take_tokens(sl_call *call) {
     take result = TAKE_TOKENS;
-    bool piecewise = call->params.stream || call->params.n_stop > 0;
-    call->taken.len = 0;
+    bool failed;
     pthread_mutex_lock(&call->lock);
-    *last = call->last;
     if (call->abort == SL_ABORT_GONE || call->abort == SL_ABORT_SLOW) {
         result = TAKE_GONE;
     } else if (call->abort != SL_ABORT_NONE) {
         set_abort_error(call);
         result = TAKE_FAILED;
-    } else if (*last == SL_FINISH_NONE && (call->queue.len == 0 || !piecewise)) {
+    } else if (!has_work(call, &failed)) {
         suspend_locked(call);
         result = TAKE_WAIT;
-    } else {
-        sl_ids swap = call->taken;
-        call->taken = call->queue;
-        call->queue = swap;
+    }
+    for (size_t i = 0; result == TAKE_TOKENS && i < call->n_choices; i++) {
+        sl_choice *c = &call->choice[i];
+        if (c->finish) continue;
+        sl_ids ids = c->taken;
+        sl_logprob_list logprobs = c->taken_logprobs;
+        ids.len = logprobs.len = 0;
+        c->taken = c->queue;
+        c->taken_logprobs = c->queue_logprobs;
+        c->queue = ids;
+        c->queue_logprobs = logprobs;
+        c->taken_last = c->last;
     }
     pthread_mutex_unlock(&call->lock);
     return result;
-}
-
-static bool ends_text(const sl_call *call, uint32_t id) {
-    const sl_model_spec *spec = sl_engine_spec(call->server->o.engine);
-    for (uint32_t i = 0; i < spec->n_eos && !call->params.ignore_eos; i++)
-        if (spec->eos[i] == id) return true;
-    for (uint32_t i = 0; i < call->params.n_stop_ids; i++)
-        if (call->params.stop_id[i] == id) return true;
-    return false;
 }
 
 static void count_outcome(sl_call *call, sl_outcome outcome) {
     if (call->counted) return;
     call->counted = true;
     sl_metrics_finished(&call->server->metrics, outcome,
-                        seconds_since(call->start_ns, sl_now_ns()));
+                        1e-9 * (double)(sl_now_ns() - call->start_ns));
 }
 
-static void add_text(sl_call *call, const char *text, size_t n) {
-    if (sl_stop_feed(call->stop, text, n, &call->text)) call->finish = "stop";
-}
+typedef enum state { STATE_OPEN, STATE_DONE, STATE_FAILED } state;
 
-/* Decodes call->taken behind call->text; sets call->finish when the answer is complete. */
-static sl_status decode_taken(sl_call *call, sl_finish last) {
-    sl_err err = {0};
-    char piece[SL_DETOK_MAX_OUT];
-    const sl_tokenizer *tok = call->server->o.tokenizer;
-    uint32_t vocab = sl_tokenizer_vocab_size(tok);
-    for (size_t i = 0; i < call->taken.len && !call->finish; i++) {
-        uint32_t id = call->taken.data[i];
-        call->n_tokens++;
-        if (call->params.return_token_ids && sl_ids_push(&call->shown, id, &err) != SL_OK)
-            return err.code;
-        if (id >= vocab || ends_text(call, id)) continue;
-        size_t n = sl_detok_push(&call->detok, tok, id, true, piece);
-        add_text(call, piece, n);
+/* Decodes what was taken of every choice. */
+static state decode_all(sl_call *call) {
+    bool done = true, failed = false, at_limit = false;
+    for (size_t i = 0; i < call->n_choices; i++) {
+        sl_choice *c = &call->choice[i];
+        if (!c->finish && sl_choice_decode(c) != SL_OK) {
+            sl_api_error_of(&call->error, SL_ERR_NOMEM, NULL, NULL);
+            return STATE_FAILED;
+        }
+        failed = failed || (!c->finish && c->taken_last == SL_FINISH_ERROR);
+        done = done && c->finish;
+        at_limit = at_limit || (c->finish && c->finish[0] == 'l');
     }
-    if (call->finish) { /* a stop string: what the engine still makes is not wanted */
-        pthread_mutex_lock(&call->lock);
-        call->muted = true;
-        bool running = call->last == SL_FINISH_NONE;
-        uint64_t id = call->engine_id;
-        pthread_mutex_unlock(&call->lock);
-        if (running) sl_engine_cancel(call->server->o.engine, id);
-    } else if (last != SL_FINISH_NONE) {
-        add_text(call, piece, sl_detok_flush(&call->detok, piece));
-        if (!call->finish) sl_stop_flush(call->stop, &call->text);
-        if (!call->finish && last == SL_FINISH_STOP) call->finish = "stop";
-        if (!call->finish && last == SL_FINISH_LENGTH) call->finish = "length";
-    }
-    if (call->finish)
-        count_outcome(call, call->finish[0] == 's' ? SL_OUTCOME_STOP : SL_OUTCOME_LENGTH);
-    return call->text.ok ? SL_OK : SL_ERR_NOMEM;
-}
-
-static sl_span text_of(const sl_call *call) {
-    return (sl_span){(const uint8_t *)(call->text.data ? call->text.data : ""), call->text.len};
+    if (failed) return STATE_FAILED;
+    if (done) count_outcome(call, at_limit ? SL_OUTCOME_LENGTH : SL_OUTCOME_STOP);
+    return done ? STATE_DONE : STATE_OPEN;
 }
 
 static sl_reply_usage usage_of(const sl_call *call) {
-    return (sl_reply_usage){.prompt = call->prompt.len, .completion = call->n_tokens};
-}
-
-static sl_reply_ids ids_of(const sl_call *call, bool prompt) {
-    static const uint32_t none = 0; /* an empty list is still a list */
-    sl_reply_ids ids = {0};
-    if (!call->params.return_token_ids) return ids;
-    if (prompt) {
-        ids.prompt = call->prompt.data;
-        ids.n_prompt = call->prompt.len;
-    }
-    ids.tokens = call->shown.data ? call->shown.data : &none;
-    ids.n_tokens = call->shown.len;
-    return ids;
-}
-
-/* Writes the events for what was just decoded. */
-static void write_events(sl_call *call) {
-    sl_jbuf *b = &call->events;
-    bool chat = call->head.kind == SL_API_CHAT;
-    if (!call->said_role && chat) {
-        sl_reply_ids prompt = ids_of(call, true);
-        prompt.tokens = NULL;
-        sl_reply_event_role(b, &call->head, &prompt);
-    }
-    sl_reply_ids ids = ids_of(call, !call->said_role && !chat);
-    call->said_role = true;
-    if (call->text.len > 0 || call->shown.len > 0)
-        sl_reply_event_text(b, &call->head, text_of(call), NULL, &ids);
-    sl_jbuf_clear(&call->text);
-    call->shown.len = 0;
-    if (!call->finish) return;
-    sl_reply_event_text(b, &call->head, text_of(call), call->finish, NULL);
-    if (call->params.include_usage) sl_reply_event_usage(b, &call->head, usage_of(call));
-    sl_reply_event_done(b);
-    call->ended = true;
+    sl_reply_usage u = {0};
+    for (size_t i = 0; i < call->n_prompts; i++) u.prompt += call->prompt[i].len;
+    for (size_t i = 0; i < call->n_choices; i++) u.completion += call->choice[i].n_tokens;
+    return u;
 }
 
 static void write_failure(sl_call *call, const sl_api_error *e) {
     count_outcome(call, SL_OUTCOME_ERROR);
     sl_reply_event_error(&call->events, e);
+    call->ended = true;
+}
+
+/* Writes the events for what was just decoded. */
+static void write_events(sl_call *call, state now) {
+    for (size_t i = 0; i < call->n_choices; i++)
+        sl_choice_write_events(&call->choice[i], &call->events);
+    if (now == STATE_FAILED) write_failure(call, &call->error);
+    if (now != STATE_DONE) return;
+    if (call->params.include_usage)
+        sl_reply_event_usage(&call->events, &call->head, usage_of(call));
+    sl_reply_event_done(&call->events);
     call->ended = true;
 }
 
@@ -204,11 +136,10 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max) {
     sl_call *call = cls;
     sl_jbuf *b = &call->events;
     while (call->events_at == b->len) {
-        sl_finish last;
         sl_jbuf_clear(b);
         call->events_at = 0;
         if (call->ended) return MHD_CONTENT_READER_END_OF_STREAM;
-        switch (take_tokens(call, &last)) {
+        switch (take_tokens(call)) {
         case TAKE_WAIT:
             return 0;
         case TAKE_GONE:
@@ -217,9 +148,7 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max) {
             write_failure(call, &call->error);
             break;
         case TAKE_TOKENS:
-            if (decode_taken(call, last) != SL_OK) return MHD_CONTENT_READER_END_WITH_ERROR;
-            write_events(call);
-            if (!call->finish && last == SL_FINISH_ERROR) write_failure(call, &call->error);
+            write_events(call, decode_all(call));
             break;
         }
         if (!b->ok) return MHD_CONTENT_READER_END_WITH_ERROR;
@@ -252,17 +181,19 @@ static enum MHD_Result fail(sl_call *call) {
 /* A stream begins with the first tokens, so that a failure before them still has its status. */
 static enum MHD_Result advance_stream(sl_call *call) {
     enum { WAIT, GONE, FAILED, BEGIN } what = BEGIN;
+    bool failed, tokens = false;
     pthread_mutex_lock(&call->lock);
     if (call->abort == SL_ABORT_GONE || call->abort == SL_ABORT_SLOW) {
         what = GONE;
     } else if (call->abort != SL_ABORT_NONE) {
         set_abort_error(call);
         what = FAILED;
-    } else if (call->queue.len == 0 && call->last == SL_FINISH_ERROR) {
-        what = FAILED;
-    } else if (call->queue.len == 0 && call->last == SL_FINISH_NONE) {
+    } else if (!has_work(call, &failed)) {
         suspend_locked(call);
         what = WAIT;
+    } else {
+        for (size_t i = 0; i < call->n_choices; i++) tokens |= call->choice[i].queue.len > 0;
+        if (failed && !tokens) what = FAILED;
     }
     pthread_mutex_unlock(&call->lock);
     if (what == WAIT) return MHD_YES;
@@ -272,9 +203,8 @@ static enum MHD_Result advance_stream(sl_call *call) {
 
 enum MHD_Result sl_call_advance(sl_call *call) {
     if (call->params.stream) return advance_stream(call);
-    while (!call->finish) {
-        sl_finish last;
-        switch (take_tokens(call, &last)) {
+    for (state now = STATE_OPEN; now != STATE_DONE;) {
+        switch (take_tokens(call)) {
         case TAKE_WAIT:
             return MHD_YES;
         case TAKE_GONE:
@@ -284,16 +214,23 @@ enum MHD_Result sl_call_advance(sl_call *call) {
         case TAKE_TOKENS:
             break;
         }
-        if (decode_taken(call, last) != SL_OK) {
-            sl_api_error_of(&call->error, SL_ERR_NOMEM, NULL, NULL);
-            return fail(call);
-        }
-        if (!call->finish && last == SL_FINISH_ERROR) return fail(call);
+        now = decode_all(call);
+        if (now == STATE_FAILED) return fail(call);
     }
     sl_jbuf b = sl_jbuf_init();
-    sl_reply_ids ids = ids_of(call, true);
-    sl_reply_full(&b, &call->head, text_of(call), call->finish, usage_of(call), &ids);
+    sl_reply_open(&b, &call->head);
+    for (size_t i = 0; i < call->n_choices; i++) sl_choice_write(&call->choice[i], &b);
+    sl_reply_close(&b, usage_of(call));
     return sl_call_reply(call, MHD_HTTP_OK, "application/json", &b);
+}
+
+static sl_status encode_prompt(const sl_call *call, sl_api_prompt *p, sl_ids *out, sl_err *err) {
+    if (p->ids.len == 0)
+        return sl_tokenizer_encode(call->server->o.tokenizer, p->text, true,
+                                   !call->params.no_special, out, err);
+    *out = p->ids;
+    p->ids = (sl_ids){0};
+    return SL_OK;
 }
 
 sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
@@ -301,59 +238,69 @@ sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
     sl_status st = SL_OK;
     const sl_server_opts *o = &call->server->o;
     sl_api_params *p = &call->params;
-    const char *param = p->kind == SL_API_CHAT ? "messages" : "prompt";
-    if (p->ids.len > 0) {
-        call->prompt = p->ids;
-        p->ids = (sl_ids){0};
-    } else if (p->kind == SL_API_COMPLETION) {
-        st =
-            sl_tokenizer_encode(o->tokenizer, p->prompt, true, !p->no_special, &call->prompt, &err);
-    } else if (!o->chat) {
+    bool chat = p->kind == SL_API_CHAT;
+    const char *param = chat ? "messages" : "prompt";
+    if (chat && !o->chat) {
         sl_api_error_bad(e, param, "this model has no chat template; use /v1/completions");
         e->code = "no_chat_template";
         return SL_ERR_UNSUPPORTED;
-    } else {
+    }
+    size_t n = chat ? 1 : p->n_prompts;
+    call->prompt = sl_alloc(n, sizeof *call->prompt);
+    if (!call->prompt) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+    call->n_prompts = n;
+    if (chat) {
         sl_chat_options options = {.add_generation_prompt = !p->no_generation};
         st = sl_chat_encode(o->chat, o->tokenizer, p->messages, p->n_messages, options,
-                            &call->prompt, &err);
+                            &call->prompt[0], &err);
     }
+    for (size_t i = 0; !chat && st == SL_OK && i < n; i++)
+        st = encode_prompt(call, &p->prompts[i], &call->prompt[i], &err);
     return st == SL_OK ? SL_OK : sl_api_error_of(e, st, param, err.msg);
 }
 
-/* Fits the answer into the context: silent requests take what is left of it. */
-static sl_status choose_max_tokens(sl_call *call, sl_api_error *e) {
-    sl_api_params *p = &call->params;
-    uint64_t context = call->server->limits.context, n = call->prompt.len;
+/* Fits an answer into the context: silent requests take what is left of it. */
+static sl_status choose_max_tokens(sl_choice *c, sl_api_error *e) {
+    const sl_api_params *p = &c->call->params;
+    bool chat = p->kind == SL_API_CHAT;
+    uint64_t context = c->call->server->limits.context, n = c->prompt->len;
     uint64_t left = n < context ? context - n : 0;
+    if (n == 0)
+        return sl_api_error_bad(e, "prompt", "prompt: empty, the model needs one token at least");
+    c->max_tokens = p->max_tokens;
     if (p->max_tokens == 0)
-        p->max_tokens =
-            (uint32_t)(p->kind == SL_API_CHAT ? left
-                                              : SL_MIN(left, (uint64_t)DEFAULT_COMPLETION_TOKENS));
-    if (left > 0 && p->max_tokens <= left) return SL_OK;
-    sl_api_error_bad(e, left == 0 ? (p->kind == SL_API_CHAT ? "messages" : "prompt") : "max_tokens",
+        c->max_tokens = (uint32_t)(chat ? left : SL_MIN(left, (uint64_t)DEFAULT_COMPLETION_TOKENS));
+    if (left > 0 && c->max_tokens <= left) return SL_OK;
+    sl_api_error_bad(e, left == 0 ? (chat ? "messages" : "prompt") : "max_tokens",
                      "This model's maximum context length is %" PRIu64 " tokens; the prompt has "
                      "%" PRIu64 " and %" PRIu32 " are asked for.",
-                     context, n, SL_MAX(p->max_tokens, 1u));
+                     context, n, SL_MAX(c->max_tokens, 1u));
     e->code = "context_length_exceeded";
     return SL_ERR_LIMIT;
 }
 
-static sl_status submit(sl_call *call, sl_api_error *e) {
+static sl_status submit_choice(sl_choice *c, sl_api_error *e) {
     sl_err err = {0};
+    sl_call *call = c->call;
     sl_engine *engine = call->server->o.engine;
     const sl_api_params *p = &call->params;
     sl_request_params r = {
-        .prompt = call->prompt.data,
-        .n_prompt = (uint32_t)call->prompt.len,
-        .max_tokens = p->max_tokens,
+        .prompt = c->prompt->data,
+        .n_prompt = (uint32_t)c->prompt->len,
+        .max_tokens = c->max_tokens,
         .sampling = p->sampling,
         .ignore_eos = p->ignore_eos,
+        .logprobs = p->logprobs,
+        .prompt_logprobs = p->logprobs && p->echo,
+        .n_top = p->n_top,
         .stop = p->stop_id,
         .n_stop = p->n_stop_ids,
-        .on_event = on_event,
-        .ctx = call,
+        .on_event = sl_choice_on_event,
+        .ctx = c,
     };
     uint64_t id = 0;
+    /* a seed means the same alone and among other prompts; without one, equal prompts may differ */
+    r.sampling.choice = p->has_seed ? c->index % p->n : c->index;
     atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed);
     sl_status st = sl_engine_submit(engine, &r, &id, &err);
     if (st != SL_OK) {
@@ -363,19 +310,39 @@ static sl_status submit(sl_call *call, sl_api_error *e) {
         return st;
     }
     pthread_mutex_lock(&call->lock);
-    call->engine_id = id;
-    call->submitted = true;
+    c->engine_id = id;
+    c->submitted = true;
     bool late = call->abort != SL_ABORT_NONE;
     pthread_mutex_unlock(&call->lock);
     if (late) sl_engine_cancel(engine, id);
-    sl_watch_add(call);
     return SL_OK;
+}
+
+/* All choices or none: what was submitted before a refusal is cancelled. */
+static sl_status submit(sl_call *call, sl_api_error *e) {
+    sl_status st = SL_OK;
+    pthread_mutex_lock(&call->lock);
+    call->started = true;
+    pthread_mutex_unlock(&call->lock);
+    for (size_t i = 0; st == SL_OK && i < call->n_choices; i++)
+        st = submit_choice(&call->choice[i], e);
+    if (st == SL_OK) {
+        sl_watch_add(call);
+        return SL_OK;
+    }
+    pthread_mutex_lock(&call->lock);
+    call->started = false;
+    call->muted = true;
+    pthread_mutex_unlock(&call->lock);
+    sl_choices_cancel(call);
+    return st;
 }
 
 /* Refuses at once what would take long to tokenize and could never fit. */
 static sl_status check_text(const sl_call *call, sl_api_error *e) {
     const sl_api_params *p = &call->params;
-    size_t n = p->prompt.len, limit = call->server->max_text_bytes;
+    size_t n = 0, limit = call->server->max_text_bytes;
+    for (size_t i = 0; i < p->n_prompts; i++) n = SL_MAX(n, p->prompts[i].text.len);
     for (size_t i = 0; i < p->n_messages; i++) n += p->messages[i].content.len;
     if (n <= limit) return SL_OK;
     sl_api_error_bad(e, p->kind == SL_API_CHAT ? "messages" : "prompt",
@@ -396,12 +363,12 @@ static sl_status prepare(sl_call *call, sl_api_kind kind, sl_api_error *e) {
     if (st != SL_OK) return st;
     st = check_text(call, e);
     if (st == SL_OK) st = sl_call_encode(call, e);
-    if (st == SL_OK && call->prompt.len == 0)
-        st = sl_api_error_bad(e, "prompt", "prompt: empty, the model needs one token at least");
-    if (st == SL_OK) st = choose_max_tokens(call, e);
     if (st != SL_OK) return st;
-    st = sl_stop_create(call->params.stop, call->params.n_stop, &call->stop, &err);
+    st = sl_choices_create(call, &err);
     if (st != SL_OK) return sl_api_error_of(e, st, "stop", err.msg);
+    for (size_t i = 0; st == SL_OK && i < call->n_choices; i++)
+        st = choose_max_tokens(&call->choice[i], e);
+    if (st != SL_OK) return st;
     if (getrandom(random, sizeof random, 0) != sizeof random)
         return sl_api_error_of(e, SL_ERR_INTERNAL, NULL, "no random numbers");
     if (!call->params.has_seed) call->params.sampling.seed = random[0] >> 1;

@@ -51,25 +51,25 @@ static const struct rule {
     {"parallel_tool_calls", RULE_IGNORE, CHAT}, /* without tools it decides nothing */
     {"prediction", RULE_IGNORE, CHAT},          /* only ever a matter of speed */
     {"priority", RULE_IGNORE, BOTH},
-    {"n", RULE_NUMBER, BOTH, 1},
+    {"n", RULE_TAKEN, BOTH},
     {"best_of", RULE_NUMBER, COMPLETION, 1},
-    {"presence_penalty", RULE_NUMBER, BOTH, 0},
-    {"frequency_penalty", RULE_NUMBER, BOTH, 0},
-    {"repetition_penalty", RULE_NUMBER, BOTH, 1},
+    {"presence_penalty", RULE_TAKEN, BOTH},
+    {"frequency_penalty", RULE_TAKEN, BOTH},
+    {"repetition_penalty", RULE_TAKEN, BOTH},
     {"length_penalty", RULE_NUMBER, BOTH, 1},
-    {"min_p", RULE_NUMBER, BOTH, 0},
+    {"min_p", RULE_TAKEN, BOTH},
     {"min_tokens", RULE_NUMBER, BOTH, 0},
-    {"top_logprobs", RULE_NUMBER, CHAT, 0},
-    {"logprobs", RULE_BOOL, CHAT, 0},
-    {"logprobs", RULE_ABSENT, COMPLETION},
+    {"top_logprobs", RULE_TAKEN, CHAT},
+    {"logprobs", RULE_TAKEN, BOTH},
     {"prompt_logprobs", RULE_ABSENT, BOTH},
-    {"echo", RULE_BOOL, BOTH, 0},
+    {"echo", RULE_TAKEN, COMPLETION},
+    {"echo", RULE_BOOL, CHAT, 0},
     {"use_beam_search", RULE_BOOL, BOTH, 0},
     {"include_stop_str_in_output", RULE_BOOL, BOTH, 0},
     {"continue_final_message", RULE_BOOL, CHAT, 0},
     {"skip_special_tokens", RULE_BOOL, BOTH, 1},
     {"add_generation_prompt", RULE_BOOL, CHAT, 1},
-    {"logit_bias", RULE_EMPTY, BOTH},
+    {"logit_bias", RULE_TAKEN, BOTH},
     {"suffix", RULE_EMPTY, COMPLETION},
     {"tools", RULE_EMPTY, CHAT},
     {"functions", RULE_EMPTY, CHAT},
@@ -156,12 +156,18 @@ static sl_status field_error(sl_api_error *e, const char *key, const sl_err *err
     return sl_api_error_of(e, err->code == SL_ERR_NOMEM ? SL_ERR_NOMEM : SL_ERR_ARG, key, err->msg);
 }
 
+bool sl_api_serves(const sl_api_limits *limits, const char *model) {
+    bool known = !strcmp(model, limits->model);
+    for (size_t i = 0; i < limits->n_alias && !known; i++) known = !strcmp(model, limits->alias[i]);
+    return known;
+}
+
 static sl_status read_model(sl_json root, const sl_api_limits *limits, sl_api_error *e) {
     sl_err err = {0};
     const char *model = NULL;
     if (sl_json_string(root, "model", SL_JSON_REQUIRED, &model, &err) != SL_OK)
         return field_error(e, "model", &err);
-    if (!strcmp(model, limits->model)) return SL_OK;
+    if (sl_api_serves(limits, model)) return SL_OK;
     sl_api_error_model(e, model, limits->model);
     return SL_ERR_NOTFOUND;
 }
@@ -194,9 +200,114 @@ static sl_status read_sampling(sl_json root, const sl_api_limits *limits, sl_api
     return SL_OK;
 }
 
+static sl_status read_penalties(sl_json root, sl_api_params *p, sl_api_error *e) {
+    double repetition = 1, presence = 0, frequency = 0, min_p = 0;
+    const struct {
+        const char *name;
+        double min, max, *to;
+    } field[] = {{"repetition_penalty", 0, 100, &repetition},
+                 {"presence_penalty", -2, 2, &presence},
+                 {"frequency_penalty", -2, 2, &frequency},
+                 {"min_p", 0, 1, &min_p}};
+    for (size_t i = 0; i < SL_LEN(field); i++) {
+        sl_err err = {0};
+        if (sl_json_f64(root, field[i].name, SL_JSON_OPTIONAL, field[i].min, field[i].max,
+                        field[i].to, &err) != SL_OK)
+            return field_error(e, field[i].name, &err);
+    }
+    if ((float)repetition <= 0)
+        return sl_api_error_bad(e, "repetition_penalty", "repetition_penalty: must be above 0");
+    p->sampling.repetition_penalty = (float)repetition;
+    p->sampling.presence_penalty = (float)presence;
+    p->sampling.frequency_penalty = (float)frequency;
+    p->sampling.min_p = (float)min_p;
+    return SL_OK;
+}
+
+static bool parse_id(const char *text, uint32_t vocab, uint32_t *out) {
+    uint64_t id = 0;
+    size_t n = strspn(text, "0123456789");
+    if (n == 0 || n > 10 || text[n]) return false;
+    for (size_t i = 0; i < n; i++) id = 10 * id + (uint64_t)(text[i] - '0');
+    *out = (uint32_t)id;
+    return id < vocab;
+}
+
+static sl_status read_bias(sl_json root, const sl_api_limits *limits, sl_api_params *p,
+                           sl_api_error *e) {
+    sl_err err = {0};
+    sl_json v = {0};
+    void *iter = NULL;
+    const char *key;
+    if (sl_json_object(root, "logit_bias", SL_JSON_OPTIONAL, &v, &err) != SL_OK)
+        return field_error(e, "logit_bias", &err);
+    size_t n = v.value ? sl_json_count(v) : 0;
+    if (n > SL_MAX_LOGIT_BIAS)
+        return sl_api_error_bad(e, "logit_bias", "logit_bias: %zu ids, limit %u", n,
+                                SL_MAX_LOGIT_BIAS);
+    if (n == 0) return SL_OK;
+    p->bias = sl_alloc(n, sizeof *p->bias);
+    if (!p->bias) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+    p->sampling.bias = p->bias;
+    for (sl_json f; sl_json_next(v, &iter, &key, &f);) {
+        uint32_t id = 0, at = p->sampling.n_bias;
+        double bias = 0;
+        if (!parse_id(key, limits->vocab, &id))
+            return sl_api_error_bad(e, "logit_bias",
+                                    "logit_bias: \"%.32s\" is not a token id below %" PRIu32, key,
+                                    limits->vocab);
+        if (!sl_json_as_f64(f, &bias) || !(bias >= -100 && bias <= 100))
+            return sl_api_error_bad(e, "logit_bias",
+                                    "logit_bias: the value of %.32s is not a number of -100..100",
+                                    key);
+        for (; at > 0 && p->bias[at - 1].id > id; at--) p->bias[at] = p->bias[at - 1];
+        if (at > 0 && p->bias[at - 1].id == id)
+            return sl_api_error_bad(e, "logit_bias", "logit_bias: id %" PRIu32 " twice", id);
+        p->bias[at] = (sl_logit_bias){id, (float)bias};
+        p->sampling.n_bias++;
+    }
+    return SL_OK;
+}
+
+static sl_status read_logprobs(sl_json root, const sl_api_limits *limits, sl_api_params *p,
+                               sl_api_error *e) {
+    sl_err err = {0};
+    bool chat = p->kind == SL_API_CHAT;
+    const char *field = chat ? "top_logprobs" : "logprobs";
+    uint64_t most = SL_MIN(SL_MAX_LOGPROBS, limits->vocab), n = 0;
+    bool given = sl_json_kind_of(sl_json_get(root, field)) > SL_JSON_NULL;
+    if (chat && sl_json_bool(root, "logprobs", SL_JSON_OPTIONAL, &p->logprobs, &err) != SL_OK)
+        return field_error(e, "logprobs", &err);
+    if (sl_json_u64(root, field, SL_JSON_OPTIONAL, 0, most, &n, &err) != SL_OK)
+        return field_error(e, field, &err);
+    if (!chat) p->logprobs = given;
+    if (n > 0 && !p->logprobs)
+        return sl_api_error_bad(e, "top_logprobs", "top_logprobs: only with \"logprobs\": true");
+    p->n_top = (uint32_t)n;
+    return SL_OK;
+}
+
+static sl_status read_choices(sl_json root, sl_api_params *p, sl_api_error *e) {
+    sl_err err = {0};
+    uint64_t n = 1;
+    if (sl_json_u64(root, "n", SL_JSON_OPTIONAL, 1, SL_API_MAX_CHOICES, &n, &err) != SL_OK)
+        return field_error(e, "n", &err);
+    p->n = (uint32_t)n;
+    if (p->kind == SL_API_COMPLETION &&
+        sl_json_bool(root, "echo", SL_JSON_OPTIONAL, &p->echo, &err) != SL_OK)
+        return field_error(e, "echo", &err);
+    return SL_OK;
+}
+
 static sl_status read_max_tokens(sl_json root, sl_api_params *p, sl_api_error *e) {
     sl_err err = {0};
     uint64_t n = 0;
+    double zero = 1;
+    p->no_answer = p->echo && sl_json_as_f64(sl_json_get(root, "max_tokens"), &zero) && zero == 0;
+    if (p->no_answer) {
+        p->max_tokens = 1;
+        return SL_OK;
+    }
     if (sl_json_u64(root, "max_tokens", SL_JSON_OPTIONAL, 1, UINT32_MAX, &n, &err) != SL_OK)
         return field_error(e, "max_tokens", &err);
     if (p->kind == SL_API_CHAT && sl_json_u64(root, "max_completion_tokens", SL_JSON_OPTIONAL, 1,
@@ -350,10 +461,10 @@ static sl_status read_ids(sl_json v, const char *field, uint32_t vocab, sl_ids *
     return SL_OK;
 }
 
-static sl_status read_prompt_ids(sl_json v, const sl_api_limits *limits, sl_api_params *p,
+static sl_status read_prompt_ids(sl_json v, const sl_api_limits *limits, sl_ids *out,
                                  sl_api_error *e) {
     size_t n = sl_json_count(v);
-    if (n < limits->context) return read_ids(v, "prompt", limits->vocab, &p->ids, e);
+    if (n < limits->context) return read_ids(v, "prompt", limits->vocab, out, e);
     sl_api_error_bad(e, "prompt",
                      "prompt: %zu tokens, and the context of %" PRIu32 " holds prompt and answer",
                      n, limits->context);
@@ -361,21 +472,35 @@ static sl_status read_prompt_ids(sl_json v, const sl_api_limits *limits, sl_api_
     return SL_ERR_LIMIT;
 }
 
+/* A text or an array of ids. */
+static sl_status read_one_prompt(sl_json v, const sl_api_limits *limits, sl_api_prompt *out,
+                                 sl_api_error *e) {
+    if (sl_json_as_span(v, &out->text)) return SL_OK;
+    if (sl_json_kind_of(v) == SL_JSON_ARRAY && sl_json_count(v) > 0)
+        return read_prompt_ids(v, limits, &out->ids, e);
+    return sl_api_error_bad(e, "prompt", "prompt: neither a string nor an array of token ids");
+}
+
 static sl_status read_prompt(sl_json root, const sl_api_limits *limits, sl_api_params *p,
                              sl_api_error *e) {
     sl_json v = sl_json_get(root, "prompt");
     if (sl_json_kind_of(v) <= SL_JSON_NULL) return sl_api_error_bad(e, "prompt", "prompt: missing");
     sl_json_kind first = sl_json_kind_of(sl_json_at(v, 0));
-    if (first == SL_JSON_STRING || first == SL_JSON_ARRAY) {
-        if (sl_json_count(v) != 1)
-            return sl_api_error_bad(e, "prompt", "prompt: %zu prompts, a request takes 1",
-                                    sl_json_count(v));
-        v = sl_json_at(v, 0);
+    bool many = first == SL_JSON_STRING || first == SL_JSON_ARRAY;
+    size_t n = many ? sl_json_count(v) : 1;
+    if (n * p->n > SL_API_MAX_CHOICES)
+        return sl_api_error_bad(e, many && p->n == 1 ? "prompt" : "n",
+                                "%zu prompts with n = %" PRIu32
+                                ": a request has %u choices at most",
+                                n, p->n, SL_API_MAX_CHOICES);
+    p->prompts = sl_alloc(n, sizeof *p->prompts);
+    if (!p->prompts) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+    p->n_prompts = n;
+    for (size_t i = 0; i < n; i++) {
+        sl_status st = read_one_prompt(many ? sl_json_at(v, i) : v, limits, &p->prompts[i], e);
+        if (st != SL_OK) return st;
     }
-    if (sl_json_as_span(v, &p->prompt)) return SL_OK;
-    if (sl_json_kind_of(v) == SL_JSON_ARRAY && sl_json_count(v) > 0)
-        return read_prompt_ids(v, limits, p, e);
-    return sl_api_error_bad(e, "prompt", "prompt: neither a string nor an array of token ids");
+    return SL_OK;
 }
 
 static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
@@ -416,6 +541,10 @@ sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limit
     sl_json root = sl_json_root(p.doc);
     st = check_fields(kind, root, e);
     if (st == SL_OK) st = read_sampling(root, limits, &p, e);
+    if (st == SL_OK) st = read_penalties(root, &p, e);
+    if (st == SL_OK) st = read_bias(root, limits, &p, e);
+    if (st == SL_OK) st = read_logprobs(root, limits, &p, e);
+    if (st == SL_OK) st = read_choices(root, &p, e);
     if (st == SL_OK) st = read_max_tokens(root, &p, e);
     if (st == SL_OK) st = read_stream(root, &p, e);
     if (st == SL_OK) st = read_flags(root, &p, e);
@@ -431,6 +560,14 @@ static sl_status only_fields(sl_json obj, const char *const *known, size_t n, sl
     sl_err err = {0};
     if (sl_json_only(obj, known, n, &err) == SL_OK) return SL_OK;
     return field_error(e, NULL, &err);
+}
+
+static sl_status read_text(sl_json root, sl_api_params *p, sl_api_error *e) {
+    p->prompts = sl_alloc(1, sizeof *p->prompts);
+    if (!p->prompts) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+    p->n_prompts = 1;
+    if (sl_json_as_span(sl_json_get(root, "prompt"), &p->prompts[0].text)) return SL_OK;
+    return sl_api_error_bad(e, "prompt", "prompt: missing or not a string");
 }
 
 sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_api_params *out,
@@ -454,8 +591,8 @@ sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_ap
     p.no_generation = !generation;
     if (st == SL_OK && p.kind == SL_API_CHAT)
         st = read_messages(root, &p, e);
-    else if (st == SL_OK && !sl_json_as_span(sl_json_get(root, "prompt"), &p.prompt))
-        st = sl_api_error_bad(e, "prompt", "prompt: missing or not a string");
+    else if (st == SL_OK)
+        st = read_text(root, &p, e);
     return hand_over(st, &p, out);
 }
 
@@ -476,6 +613,9 @@ sl_status sl_api_detokenize_parse(sl_span body, const sl_api_limits *limits, sl_
 
 void sl_api_params_free(sl_api_params *p) {
     for (size_t i = 0; i < p->n_messages && p->joined; i++) sl_jbuf_free(&p->joined[i]);
+    for (size_t i = 0; i < p->n_prompts; i++) sl_ids_free(&p->prompts[i].ids);
+    sl_free(p->prompts);
+    sl_free(p->bias);
     sl_free(p->joined);
     sl_free(p->messages);
     sl_ids_free(&p->ids);

@@ -13,20 +13,34 @@
 
 #define SL_API_MAX_STOP_IDS 64u
 #define SL_API_MAX_MESSAGES 4096u
+#define SL_API_MAX_CHOICES  128u /* prompts times n */
 
 /* What requests are checked against; borrowed. */
 typedef struct sl_api_limits {
-    const char *model;      /* the name it is served under */
+    const char *model;        /* the name it is served under, and in answers */
+    const char *const *alias; /* [n_alias], further names */
+    size_t n_alias;
     uint32_t vocab;         /* token ids of a prompt are below */
     uint32_t context;       /* prompt and answer together */
     sl_generation_spec gen; /* sampling where a request is silent */
 } sl_api_limits;
+
+/* One prompt of /v1/completions. */
+typedef struct sl_api_prompt {
+    sl_span text; /* when ids is empty */
+    sl_ids ids;
+} sl_api_prompt;
 
 typedef struct sl_api_params {
     sl_json_doc *doc; /* owns the strings below that are not joined */
     sl_api_kind kind;
     bool stream, include_usage, ignore_eos, return_token_ids;
     uint32_t max_tokens; /* 0: the request is silent */
+    bool no_answer;      /* max_tokens is 0: only with echo, 1 is made and dropped */
+    uint32_t n;          /* choices of each prompt */
+    bool echo, logprobs;
+    uint32_t n_top;      /* with logprobs */
+    sl_logit_bias *bias; /* owned; sampling points to it */
     bool has_seed;
     sl_sampling sampling; /* seed only valid with has_seed */
     sl_span stop[SL_STOP_MAX_STRINGS];
@@ -36,10 +50,13 @@ typedef struct sl_api_params {
     sl_chat_message *messages; /* chat; n_messages > 0 */
     sl_jbuf *joined;           /* content of messages given in parts */
     size_t n_messages;
-    sl_span prompt;                 /* completion, when ids is empty */
-    sl_ids ids;                     /* completion given as token ids */
+    sl_api_prompt *prompts; /* completion; n_prompts > 0 */
+    size_t n_prompts;
+    sl_ids ids;                     /* /detokenize */
     bool no_special, no_generation; /* /tokenize: the text alone */
 } sl_api_params;
+
+bool sl_api_serves(const sl_api_limits *limits, const char *model);
 
 /* On failure *e says what to answer, and nothing is left to free. */
 sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limits *limits,

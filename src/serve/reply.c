@@ -86,20 +86,37 @@ static void put_ids(sl_jbuf *b, const sl_reply_ids *ids) {
     }
 }
 
-void sl_reply_full(sl_jbuf *b, const sl_reply_head *h, sl_span text, const char *finish,
-                   sl_reply_usage usage, const sl_reply_ids *ids) {
+/* What ends the object of a choice. */
+static void put_tail(sl_jbuf *b, const sl_reply_choice *c) {
+    sl_jbuf_fmt(b, ",\"logprobs\":");
+    if (c->logprobs.len)
+        sl_jbuf_put(b, (const char *)c->logprobs.data, c->logprobs.len);
+    else
+        sl_jbuf_fmt(b, "null");
+    sl_jbuf_fmt(b, ",\"finish_reason\":");
+    sl_jbuf_cstring(b, c->finish);
+    put_ids(b, &c->ids);
+    sl_jbuf_fmt(b, "}");
+}
+
+void sl_reply_open(sl_jbuf *b, const sl_reply_head *h) {
     put_head(b, h, h->kind == SL_API_CHAT ? "chat.completion" : "text_completion");
-    sl_jbuf_fmt(b, ",\"choices\":[{\"index\":0,");
+    sl_jbuf_fmt(b, ",\"choices\":[");
+}
+
+void sl_reply_add(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c) {
+    sl_jbuf_fmt(b, "%s{\"index\":%" PRIu32 ",", c->index ? "," : "", c->index);
     if (h->kind == SL_API_CHAT)
         sl_jbuf_fmt(b, "\"message\":{\"role\":\"assistant\",\"content\":");
     else
         sl_jbuf_fmt(b, "\"text\":");
-    sl_jbuf_string(b, (const char *)text.data, text.len);
+    sl_jbuf_string(b, (const char *)c->text.data, c->text.len);
     if (h->kind == SL_API_CHAT) sl_jbuf_fmt(b, ",\"refusal\":null}");
-    sl_jbuf_fmt(b, ",\"logprobs\":null,\"finish_reason\":");
-    sl_jbuf_cstring(b, finish);
-    put_ids(b, ids);
-    sl_jbuf_fmt(b, "}]");
+    put_tail(b, c);
+}
+
+void sl_reply_close(sl_jbuf *b, sl_reply_usage usage) {
+    sl_jbuf_fmt(b, "]");
     put_usage(b, usage);
     sl_jbuf_fmt(b, "}");
 }
@@ -119,33 +136,32 @@ void sl_reply_event_error(sl_jbuf *b, const sl_api_error *e) {
     sl_jbuf_fmt(b, "\n\n");
 }
 
-void sl_reply_event_role(sl_jbuf *b, const sl_reply_head *h, const sl_reply_ids *ids) {
+void sl_reply_event_role(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c) {
     event_open(b, h);
-    sl_jbuf_fmt(b, ",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
-                   "\"logprobs\":null,\"finish_reason\":null");
-    put_ids(b, ids);
-    sl_jbuf_fmt(b, "}]");
+    sl_jbuf_fmt(b,
+                ",\"choices\":[{\"index\":%" PRIu32
+                ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"}",
+                c->index);
+    put_tail(b, &(sl_reply_choice){.ids = c->ids});
+    sl_jbuf_fmt(b, "]");
     event_close(b, h);
 }
 
-void sl_reply_event_text(sl_jbuf *b, const sl_reply_head *h, sl_span text, const char *finish,
-                         const sl_reply_ids *ids) {
+void sl_reply_event_text(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c) {
     event_open(b, h);
-    sl_jbuf_fmt(b, ",\"choices\":[{\"index\":0,");
+    sl_jbuf_fmt(b, ",\"choices\":[{\"index\":%" PRIu32 ",", c->index);
     if (h->kind == SL_API_COMPLETION) {
         sl_jbuf_fmt(b, "\"text\":");
-        sl_jbuf_string(b, (const char *)text.data, text.len);
-    } else if (text.len > 0) {
+        sl_jbuf_string(b, (const char *)c->text.data, c->text.len);
+    } else if (c->text.len > 0) {
         sl_jbuf_fmt(b, "\"delta\":{\"content\":");
-        sl_jbuf_string(b, (const char *)text.data, text.len);
+        sl_jbuf_string(b, (const char *)c->text.data, c->text.len);
         sl_jbuf_fmt(b, "}");
     } else {
         sl_jbuf_fmt(b, "\"delta\":{}");
     }
-    sl_jbuf_fmt(b, ",\"logprobs\":null,\"finish_reason\":");
-    sl_jbuf_cstring(b, finish);
-    put_ids(b, ids);
-    sl_jbuf_fmt(b, "}]");
+    put_tail(b, c);
+    sl_jbuf_fmt(b, "]");
     event_close(b, h);
 }
 

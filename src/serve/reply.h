@@ -47,17 +47,26 @@ typedef struct sl_reply_ids {
 
 /* {"error":{...}} */
 void sl_reply_error(sl_jbuf *b, const sl_api_error *e);
-/* The whole answer; finish is "stop" or "length". */
-void sl_reply_full(sl_jbuf *b, const sl_reply_head *h, sl_span text, const char *finish,
-                   sl_reply_usage usage, const sl_reply_ids *ids);
+/* One of the choices, or what is new of it. */
+typedef struct sl_reply_choice {
+    uint32_t index;
+    sl_span text;
+    const char *finish; /* "stop" or "length"; NULL while it goes on */
+    sl_reply_ids ids;
+    sl_span logprobs; /* a JSON object; empty: null */
+} sl_reply_choice;
+
+/* The whole answer: open, every choice, close. */
+void sl_reply_open(sl_jbuf *b, const sl_reply_head *h);
+void sl_reply_add(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c);
+void sl_reply_close(sl_jbuf *b, sl_reply_usage usage);
 
 /* Events: "data: {...}\n\n". */
 void sl_reply_event_error(sl_jbuf *b, const sl_api_error *e);
-/* The first chunk of a chat: who speaks. */
-void sl_reply_event_role(sl_jbuf *b, const sl_reply_head *h, const sl_reply_ids *ids);
-/* New text; finish is NULL but in the last one. */
-void sl_reply_event_text(sl_jbuf *b, const sl_reply_head *h, sl_span text, const char *finish,
-                         const sl_reply_ids *ids);
+/* The first chunk of a chat's choice: who speaks. Shows the index and ids of c alone. */
+void sl_reply_event_role(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c);
+/* New text; finish is NULL but in the last one of a choice. */
+void sl_reply_event_text(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c);
 /* The chunk without choices that stream_options.include_usage asks for. */
 void sl_reply_event_usage(sl_jbuf *b, const sl_reply_head *h, sl_reply_usage usage);
 void sl_reply_event_done(sl_jbuf *b);

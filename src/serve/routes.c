@@ -33,9 +33,9 @@ static enum MHD_Result answer_version(sl_call *call, const char *rest) {
     return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
 }
 
-static void put_model(sl_jbuf *b, const sl_server *s) {
+static void put_model(sl_jbuf *b, const sl_server *s, const char *name) {
     sl_jbuf_fmt(b, "{\"id\":");
-    sl_jbuf_cstring(b, s->model);
+    sl_jbuf_cstring(b, name);
     sl_jbuf_fmt(b,
                 ",\"object\":\"model\",\"created\":%" PRIu64
                 ",\"owned_by\":\"sluice\",\"max_model_len\":%" PRIu32 "}",
@@ -46,7 +46,10 @@ static enum MHD_Result answer_models(sl_call *call, const char *rest) {
     (void)rest;
     sl_jbuf b = sl_jbuf_init();
     sl_jbuf_fmt(&b, "{\"object\":\"list\",\"data\":[");
-    put_model(&b, call->server);
+    for (size_t i = 0; i < call->server->n_names; i++) {
+        if (i > 0) sl_jbuf_put(&b, ",", 1);
+        put_model(&b, call->server, call->server->names[i]);
+    }
     sl_jbuf_fmt(&b, "]}");
     return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
 }
@@ -54,11 +57,11 @@ static enum MHD_Result answer_models(sl_call *call, const char *rest) {
 static enum MHD_Result answer_model(sl_call *call, const char *rest) {
     sl_api_error e;
     sl_jbuf b = sl_jbuf_init();
-    if (strcmp(rest, call->server->model) != 0) {
+    if (!sl_api_serves(&call->server->limits, rest)) {
         sl_api_error_model(&e, rest, call->server->model);
         return sl_call_reply_error(call, &e);
     }
-    put_model(&b, call->server);
+    put_model(&b, call->server, rest);
     return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
 }
 
@@ -84,9 +87,9 @@ static enum MHD_Result answer_tokenize(sl_call *call, const char *rest) {
     if (st == SL_OK) st = sl_call_encode(call, &e);
     if (st != SL_OK) return sl_call_reply_error(call, &e);
     sl_jbuf b = sl_jbuf_init();
-    sl_jbuf_fmt(&b, "{\"count\":%zu,\"max_model_len\":%" PRIu32 ",\"tokens\":", call->prompt.len,
+    sl_jbuf_fmt(&b, "{\"count\":%zu,\"max_model_len\":%" PRIu32 ",\"tokens\":", call->prompt[0].len,
                 s->limits.context);
-    sl_jbuf_ids(&b, call->prompt.data, call->prompt.len);
+    sl_jbuf_ids(&b, call->prompt[0].data, call->prompt[0].len);
     sl_jbuf_fmt(&b, "}");
     return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
 }

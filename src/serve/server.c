@@ -142,6 +142,26 @@ static size_t longest_text(const sl_tokenizer *tok, uint32_t context) {
     return 3 * longest * context;
 }
 
+/* Splits "a,b" into s->names; the first is s->model. */
+static sl_status copy_names(const char *list, sl_server *s, sl_err *err) {
+    size_t n = 1;
+    for (const char *p = list; *p; p++) n += *p == ',';
+    s->names = sl_alloc(n, sizeof *s->names);
+    if (!s->names) return sl_fail(err, SL_ERR_NOMEM, "server: out of memory");
+    for (size_t i = 0; i < n; i++) {
+        size_t len = strcspn(list, ",");
+        if (len == 0)
+            return sl_fail(err, SL_ERR_ARG, "served-model-name: name %zu of %zu is empty", i + 1,
+                           n);
+        s->names[i] = sl_strndup(list, len);
+        if (!s->names[i]) return sl_fail(err, SL_ERR_NOMEM, "server: out of memory");
+        s->n_names++;
+        list += len + (list[len] == ',');
+    }
+    s->model = s->names[0];
+    return SL_OK;
+}
+
 static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
     if (!o->engine || !o->tokenizer || !o->served_model_name || !o->served_model_name[0])
         return sl_fail(err, SL_ERR_ARG, "server: engine, tokenizer and model name are needed");
@@ -153,15 +173,20 @@ static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
     if (!s->o.idle_timeout_s) s->o.idle_timeout_s = 120;
     if (!s->o.max_unread_tokens) s->o.max_unread_tokens = 4096;
     if (!s->o.max_body_bytes) s->o.max_body_bytes = DEFAULT_BODY_BYTES;
-    s->model = sl_strdup(o->served_model_name);
+    sl_status st = copy_names(o->served_model_name, s, err);
+    if (st != SL_OK) return st;
     if (o->api_key && o->api_key[0]) s->api_key = sl_strdup(o->api_key);
-    if (!s->model || (o->api_key && o->api_key[0] && !s->api_key))
+    if (o->api_key && o->api_key[0] && !s->api_key)
         return sl_fail(err, SL_ERR_NOMEM, "server: out of memory");
     s->o.host = NULL;
     s->o.api_key = s->api_key;
     s->o.served_model_name = s->model;
-    s->limits = (sl_api_limits){
-        .model = s->model, .vocab = spec->vocab, .context = s->o.context, .gen = o->generation};
+    s->limits = (sl_api_limits){.model = s->model,
+                                .alias = (const char *const *)s->names,
+                                .n_alias = s->n_names,
+                                .vocab = spec->vocab,
+                                .context = s->o.context,
+                                .gen = o->generation};
     s->created = sl_wall_s();
     s->max_text_bytes = longest_text(o->tokenizer, s->o.context);
     return SL_OK;
@@ -208,7 +233,8 @@ void sl_server_unref(sl_server *s) {
     if (s->epoll_fd >= 0) close(s->epoll_fd);
     if (s->event_fd >= 0) close(s->event_fd);
     sl_free(s->api_key);
-    sl_free(s->model);
+    for (size_t i = 0; i < s->n_names; i++) sl_free(s->names[i]);
+    sl_free(s->names);
     sl_free(s->url);
     sl_free(s);
 }

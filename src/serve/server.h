@@ -16,11 +16,11 @@ typedef struct sl_server sl_server;
 typedef struct sl_server_opts {
     sl_engine *engine;
     const sl_tokenizer *tokenizer;
-    const sl_chat *chat; /* NULL: the model has no template, chat requests are refused */
-    const char *host;    /* address or "localhost"; NULL: 127.0.0.1 */
-    uint16_t port;       /* 0: any free one */
-    const char *api_key; /* NULL or "": none, then only a loopback host is accepted */
-    const char *served_model_name;
+    const sl_chat *chat;           /* NULL: the model has no template, chat requests are refused */
+    const char *host;              /* address or "localhost"; NULL: 127.0.0.1 */
+    uint16_t port;                 /* 0: any free one */
+    const char *api_key;           /* NULL or "": none, then only a loopback host is accepted */
+    const char *served_model_name; /* or several, with commas; answers carry the first */
     sl_generation_spec generation; /* sampling where a request is silent */
     uint32_t context;           /* prompt and answer of a request together; default: the model's */
     uint32_t threads;           /* that serve connections; default 2 */

@@ -6,6 +6,7 @@
 #ifndef SL_SERVE_SERVER_INT_H
 #define SL_SERVE_SERVER_INT_H
 
+#include "serve/logprobs.h"
 #include "serve/metrics.h"
 #include "serve/params.h"
 #include "serve/server.h"
@@ -33,6 +34,36 @@ typedef enum sl_call_abort {
     SL_ABORT_STOPPING, /* the server is being freed */
 } sl_call_abort;
 
+/* One answer to one prompt: a request of the engine's. */
+typedef struct sl_choice {
+    struct sl_call *call;
+    uint32_t index;       /* in the answer */
+    const sl_ids *prompt; /* one of call->prompt */
+    uint32_t max_tokens;
+    sl_detok detok;
+    sl_stop *stop;
+    sl_ids taken; /* tokens moved out of `queue`, being decoded */
+    sl_logprob_list taken_logprobs;
+    sl_finish taken_last;      /* `last` as of then */
+    uint32_t n_prompt_left;    /* first tokens of the queue that are the prompt's */
+    sl_ids shown;              /* tokens for the client: of this chunk, or all when not streamed */
+    sl_jbuf text;              /* decoded and certain: of this chunk, or all when not streamed */
+    sl_logprob_text logprobs;  /* the same */
+    uint64_t offset;           /* characters decoded */
+    bool echoed, begun, ended; /* prompt shown; first and last chunk written */
+    uint64_t n_tokens;         /* generated and counted in usage */
+    const char *finish;        /* "stop", "length" or NULL */
+
+    /* under call->lock */
+    bool submitted; /* engine_id is valid */
+    uint64_t engine_id;
+    bool muted; /* tokens are no longer wanted */
+    sl_ids queue;
+    sl_logprob_list queue_logprobs; /* [queue.len][1 + n_top] when asked for */
+    sl_finish last;
+    uint64_t last_token_ns;
+} sl_choice;
+
 typedef struct sl_call {
     sl_server *server;
     struct sl_call *prev, *next; /* server->calls, under its lock */
@@ -50,21 +81,16 @@ typedef struct sl_call {
 
     /* a generation */
     sl_api_params params;
-    sl_ids prompt;
+    sl_ids *prompt; /* [n_prompts] */
+    size_t n_prompts;
+    sl_choice *choice; /* [n_choices]: of each prompt in turn */
+    size_t n_choices;
     char id[48]; /* "chatcmpl-..." */
     sl_reply_head head;
-    sl_detok detok;
-    sl_stop *stop;
-    sl_ids taken;       /* tokens moved out of `queue`, being decoded */
-    sl_ids shown;       /* tokens for the client: of this chunk, or all when not streamed */
-    sl_jbuf text;       /* decoded and certain: of this chunk, or all when not streamed */
-    sl_jbuf events;     /* server-sent events on their way */
-    size_t events_at;   /* bytes of them already handed over */
-    bool said_role;     /* first chunk written */
-    bool ended;         /* the last event is written */
-    bool counted;       /* its outcome is in the metrics */
-    uint64_t n_tokens;  /* generated and counted in usage */
-    const char *finish; /* "stop", "length" or NULL */
+    sl_jbuf events;   /* server-sent events on their way */
+    size_t events_at; /* bytes of them already handed over */
+    bool ended;       /* the last event is written */
+    bool counted;     /* its outcome is in the metrics */
     uint64_t start_ns;
     bool fd_watched;
 
@@ -72,21 +98,20 @@ typedef struct sl_call {
     struct MHD_Connection *connection;
     int fd;
     bool suspended, closed;
-    bool submitted; /* engine_id is valid */
-    uint64_t engine_id;
-    bool muted; /* tokens are no longer wanted */
-    sl_ids queue;
-    sl_finish last;
-    sl_api_error error; /* with SL_FINISH_ERROR */
+    bool started;       /* something was submitted */
+    bool muted;         /* tokens are no longer wanted, of no choice */
+    sl_api_error error; /* with SL_FINISH_ERROR of some choice */
     sl_call_abort abort;
     bool marked; /* the engine's callback set `abort`; the watcher acts on it */
     bool shut;   /* the socket of a slow client is shut down */
-    uint64_t last_token_ns;
 } sl_call;
 
 struct sl_server {
     sl_server_opts o; /* strings point to the copies below */
-    char *api_key, *model, *url;
+    char *api_key, *url;
+    char **names; /* [n_names] what clients may call the model */
+    size_t n_names;
+    const char *model; /* the first of them */
     sl_api_limits limits;
     sl_metrics metrics;
     struct MHD_Daemon *daemon;
@@ -122,9 +147,22 @@ enum MHD_Result sl_call_reply_too_large(sl_call *call);
 /* Keeps n more bytes of the body; false closes the connection. */
 bool sl_call_add_body(sl_call *call, const char *data, size_t n);
 
+/* choice.c: from the engine's tokens to text */
+sl_status sl_choices_create(sl_call *call, sl_err *err) SL_MUST_CHECK;
+void sl_choices_free(sl_call *call);
+/* The engine's thread; ctx is the choice. */
+void sl_choice_on_event(void *ctx, const sl_request_event *ev);
+/* Cancels what still runs. Thread: any but the engine's. */
+void sl_choices_cancel(sl_call *call);
+/* Decodes what was taken; sets finish when the choice is complete. */
+sl_status sl_choice_decode(sl_choice *c) SL_MUST_CHECK;
+/* What is new of a choice as events; what is whole as a choice of the answer. */
+void sl_choice_write_events(sl_choice *c, sl_jbuf *b);
+void sl_choice_write(const sl_choice *c, sl_jbuf *b);
+
 /* generate.c: requests that run on the engine */
 enum MHD_Result sl_call_generate(sl_call *call, sl_api_kind kind);
-/* Params to call->prompt. */
+/* Params to call->prompt, which it makes. */
 sl_status sl_call_encode(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 /* The connection was woken while it waits for its answer. */
 enum MHD_Result sl_call_advance(sl_call *call);

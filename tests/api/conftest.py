@@ -99,6 +99,14 @@ def locked_server(tmp_path_factory):
     running.stop()
 
 
+@pytest.fixture(scope="session")
+def named_server(tmp_path_factory):
+    running = start(tmp_path_factory, "qwen3moe-tiny",
+                    ["--served-model-name", "first,other/name"])
+    yield running
+    running.stop()
+
+
 @pytest.fixture
 def client(server):
     return server.client()

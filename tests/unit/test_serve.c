@@ -180,14 +180,27 @@ static void bad_fields_are_named(void **state) {
         {SL_API_COMPLETION, "{", "", "line 1"},
         {SL_API_COMPLETION, "{}", "model", "missing"},
         {SL_API_COMPLETION, "{\"model\":7}", "model", "an integer (7)"},
-        {SL_API_COMPLETION, "{" PROMPT "\"n\":2}", "n", "only 1"},
-        {SL_API_COMPLETION, "{" PROMPT "\"n\":\"1\"}", "n", "only 1"},
+        {SL_API_COMPLETION, "{" PROMPT "\"n\":0}", "n", "outside"},
+        {SL_API_COMPLETION, "{" PROMPT "\"n\":129}", "n", "outside"},
+        {SL_API_COMPLETION, "{\"model\":\"m\",\"n\":64,\"prompt\":[\"a\",\"b\",\"c\"]}", "n",
+         "3 prompts with n = 64"},
+        {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":[\"a\",7]}", "prompt", "neither"},
+        {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":[[1],[]]}", "prompt", "neither"},
         {SL_API_COMPLETION, "{" PROMPT "\"best_of\":3}", "best_of", "only 1"},
-        {SL_API_COMPLETION, "{" PROMPT "\"logprobs\":0}", "logprobs", "not supported"},
+        {SL_API_COMPLETION, "{" PROMPT "\"logprobs\":21}", "logprobs", "outside"},
+        {SL_API_COMPLETION, "{" PROMPT "\"logprobs\":true}", "logprobs", "boolean"},
         {SL_API_COMPLETION, "{" PROMPT "\"suffix\":\"s\"}", "suffix", "not supported"},
-        {SL_API_COMPLETION, "{" PROMPT "\"echo\":true}", "echo", "only false"},
-        {SL_API_COMPLETION, "{" PROMPT "\"frequency_penalty\":0.1}", "frequency_penalty", "only 0"},
-        {SL_API_COMPLETION, "{" PROMPT "\"logit_bias\":{\"5\":1}}", "logit_bias", "not supported"},
+        {SL_API_COMPLETION, "{" PROMPT "\"echo\":1}", "echo", "an integer"},
+        {SL_API_COMPLETION, "{" PROMPT "\"frequency_penalty\":2.1}", "frequency_penalty",
+         "outside"},
+        {SL_API_COMPLETION, "{" PROMPT "\"presence_penalty\":-3}", "presence_penalty", "outside"},
+        {SL_API_COMPLETION, "{" PROMPT "\"repetition_penalty\":0}", "repetition_penalty", "above"},
+        {SL_API_COMPLETION, "{" PROMPT "\"min_p\":1.5}", "min_p", "outside"},
+        {SL_API_COMPLETION, "{" PROMPT "\"logit_bias\":{\"5\":101}}", "logit_bias", "-100..100"},
+        {SL_API_COMPLETION, "{" PROMPT "\"logit_bias\":{\"100\":1}}", "logit_bias", "below 100"},
+        {SL_API_COMPLETION, "{" PROMPT "\"logit_bias\":{\"a\":1}}", "logit_bias", "\"a\""},
+        {SL_API_COMPLETION, "{" PROMPT "\"logit_bias\":{\"5\":1,\"05\":1}}", "logit_bias", "twice"},
+        {SL_API_COMPLETION, "{" PROMPT "\"logit_bias\":[1]}", "logit_bias", "an array"},
         {SL_API_COMPLETION, "{" PROMPT "\"messages\":[]}", "messages", "unknown field"},
         {SL_API_COMPLETION, "{" PROMPT "\"temperature\":-1}", "temperature", "outside"},
         {SL_API_COMPLETION, "{" PROMPT "\"temperature\":\"hot\"}", "temperature", "a string"},
@@ -205,7 +218,9 @@ static void bad_fields_are_named(void **state) {
         {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":[1,-1]}", "prompt", "prompt[1]"},
         {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":[]}", "prompt", "neither"},
         {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":{}}", "prompt", "neither"},
-        {SL_API_CHAT, "{" MESSAGE "\"logprobs\":true}", "logprobs", "only false"},
+        {SL_API_CHAT, "{" MESSAGE "\"logprobs\":3}", "logprobs", "an integer"},
+        {SL_API_CHAT, "{" MESSAGE "\"top_logprobs\":3}", "top_logprobs", "only with"},
+        {SL_API_CHAT, "{" MESSAGE "\"echo\":true}", "echo", "only false"},
         {SL_API_CHAT, "{" MESSAGE "\"tools\":[{}]}", "tools", "not supported"},
         {SL_API_CHAT, "{" MESSAGE "\"tool_choice\":\"required\"}", "tool_choice", "not supported"},
         {SL_API_CHAT, "{" MESSAGE "\"response_format\":{\"type\":\"json_object\"}}",
@@ -242,7 +257,9 @@ static void good_fields_are_read(void **state) {
     assert_int_equal(parse(SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":\"x\"}", &p, &e), SL_OK);
     assert_true(p.sampling.temperature == 1.0f && p.sampling.top_p == 1.0f && !p.sampling.top_k);
     assert_true(!p.stream && !p.has_seed && !p.max_tokens && !p.n_stop && !p.ignore_eos);
-    assert_int_equal(p.prompt.len, 1);
+    assert_int_equal(p.n_prompts, 1);
+    assert_int_equal(p.prompts[0].text.len, 1);
+    assert_true(p.n == 1 && !p.echo && !p.logprobs && p.sampling.repetition_penalty == 1);
     sl_api_params_free(&p);
 
     assert_int_equal(
@@ -254,8 +271,8 @@ static void good_fields_are_read(void **state) {
               "\"logit_bias\":{},\"logprobs\":null,\"echo\":false,\"metadata\":{\"a\":1}}",
               &p, &e),
         SL_OK);
-    assert_int_equal(p.ids.len, 2);
-    assert_int_equal(p.ids.data[1], 99);
+    assert_int_equal(p.prompts[0].ids.len, 2);
+    assert_int_equal(p.prompts[0].ids.data[1], 99);
     assert_true(p.sampling.temperature == 0 && p.sampling.top_p == 0.5f && !p.sampling.top_k);
     assert_true(p.has_seed && p.sampling.seed == 9 && p.max_tokens == 3);
     assert_true(p.stream && p.include_usage && p.ignore_eos);
@@ -281,6 +298,33 @@ static void good_fields_are_read(void **state) {
     sl_api_params_free(&p);
 }
 
+static void breadth_is_read(void **state) {
+    (void)state;
+    sl_api_params p;
+    sl_api_error e;
+    assert_int_equal(
+        parse(SL_API_COMPLETION,
+              "{\"model\":\"m\",\"prompt\":[\"a\",\"bc\"],\"n\":3,\"echo\":true,\"logprobs\":0,"
+              "\"max_tokens\":0,\"presence_penalty\":-2,\"frequency_penalty\":1.5,\"min_p\":0.25,"
+              "\"repetition_penalty\":1.25,\"logit_bias\":{\"9\":-100,\"10\":0.5,\"2\":7}}",
+              &p, &e),
+        SL_OK);
+    assert_int_equal(p.n_prompts, 2);
+    assert_int_equal(p.prompts[1].text.len, 2);
+    assert_true(p.n == 3 && p.echo && p.logprobs && p.n_top == 0 && p.no_answer);
+    const sl_sampling *s = &p.sampling;
+    assert_true(s->presence_penalty == -2 && s->frequency_penalty == 1.5f && s->min_p == 0.25f);
+    assert_true(s->repetition_penalty == 1.25f && s->n_bias == 3);
+    assert_true(s->bias[0].id == 2 && s->bias[1].id == 9 && s->bias[2].id == 10);
+    assert_true(s->bias[1].bias == -100);
+    sl_api_params_free(&p);
+    assert_int_equal(
+        parse(SL_API_CHAT, "{" MESSAGE "\"logprobs\":true,\"top_logprobs\":20,\"n\":2}", &p, &e),
+        SL_OK);
+    assert_true(p.logprobs && p.n_top == 20 && p.n == 2);
+    sl_api_params_free(&p);
+}
+
 static void every_allocation_may_fail(void **state) {
     (void)state;
     for (uint64_t nth = 1; nth < 12; nth++) {
@@ -303,9 +347,9 @@ static void events_are_framed(void **state) {
     sl_reply_head text = {
         .kind = SL_API_COMPLETION, .id = "t-1", .model = "m", .created = 5, .with_usage = true};
     sl_jbuf b = sl_jbuf_init();
-    sl_reply_event_role(&b, &chat, NULL);
-    sl_reply_event_text(&b, &chat, span_of("h\ni"), NULL, NULL);
-    sl_reply_event_text(&b, &chat, span_of(""), "stop", NULL);
+    sl_reply_event_role(&b, &chat, &(sl_reply_choice){0});
+    sl_reply_event_text(&b, &chat, &(sl_reply_choice){.text = span_of("h\ni")});
+    sl_reply_event_text(&b, &chat, &(sl_reply_choice){.finish = "stop"});
     sl_reply_event_done(&b);
     assert_string_equal(
         b.data,
@@ -320,7 +364,12 @@ static void events_are_framed(void **state) {
         "data: [DONE]\n\n");
     sl_jbuf_clear(&b);
     uint32_t ids[2] = {4, 5};
-    sl_reply_event_text(&b, &text, span_of("x"), "length", &(sl_reply_ids){ids, 1, ids, 2});
+    sl_reply_event_text(&b, &text,
+                        &(sl_reply_choice){.index = 3,
+                                           .text = span_of("x"),
+                                           .finish = "length",
+                                           .ids = {ids, 1, ids, 2},
+                                           .logprobs = span_of("{}")});
     sl_reply_event_usage(&b, &text, (sl_reply_usage){3, 4});
     sl_api_error e;
     sl_api_error_of(&e, SL_ERR_WORKER_LOST, NULL, "gone");
@@ -328,7 +377,7 @@ static void events_are_framed(void **state) {
     assert_string_equal(
         b.data,
         "data: {\"id\":\"t-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\","
-        "\"choices\":[{\"index\":0,\"text\":\"x\",\"logprobs\":null,\"finish_reason\":\"length\","
+        "\"choices\":[{\"index\":3,\"text\":\"x\",\"logprobs\":{},\"finish_reason\":\"length\","
         "\"prompt_token_ids\":[4],\"token_ids\":[4,5]}],\"usage\":null}\n\n"
         "data: {\"id\":\"t-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\","
         "\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4,"
@@ -346,6 +395,7 @@ int main(void) {
         cmocka_unit_test(stop_strings_have_limits),
         cmocka_unit_test(bad_fields_are_named),
         cmocka_unit_test(good_fields_are_read),
+        cmocka_unit_test(breadth_is_read),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(events_are_framed),
     };

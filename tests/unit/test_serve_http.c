@@ -233,19 +233,66 @@ static void stop_strings_end_an_answer(void **state) {
     }
 }
 
+static size_t count_of(const char *text, const char *what) {
+    size_t n = 0;
+    for (const char *at = text; (at = strstr(at, what)); at += strlen(what)) n++;
+    return n;
+}
+
+static void choices_share_a_request(void **state) {
+    (void)state;
+    static const char *const body[] = {
+        "{\"model\":\"org/m\",\"prompt\":[\"a\",\"b\"],\"n\":3}",
+        "{\"model\":\"org/m\",\"prompt\":[\"a\",\"b\"],\"n\":3,\"stream\":true}",
+        "{\"model\":\"org/m\",\"prompt\":[\"a\",\"b\"],\"n\":3,\"stop\":\"w\"}",
+    };
+    for (size_t i = 0; i < SL_LEN(body); i++) {
+        http_answer a = http_do(port, "POST", COMPLETIONS, NULL, body[i]);
+        assert_int_equal(a.status, 200);
+        assert_true(a.whole);
+        assert_int_equal(count_of(a.body.data, "\"finish_reason\":\"stop\""), 6);
+        assert_int_equal(count_of(a.body.data, "Hello, world."), i == 0 ? 6 : 0);
+        assert_non_null(strstr(a.body.data, "\"index\":5"));
+        assert_null(strstr(a.body.data, "\"index\":6"));
+        http_answer_free(&a);
+        assert_true(script_busy(engine, 0));
+    }
+    /* one choice that cannot be submitted, or fails, is the end of all */
+    SCRIPT_SET(engine, fail_after, 3);
+    http_answer a = http_do(port, "POST", COMPLETIONS, NULL, body[0]);
+    assert_int_equal(a.status, 503);
+    http_answer_free(&a);
+    a = http_do(port, "POST", COMPLETIONS, NULL, body[1]);
+    assert_non_null(strstr(a.body.data, "\"code\":\"worker_lost\""));
+    assert_null(strstr(a.body.data, "[DONE]"));
+    http_answer_free(&a);
+    SCRIPT_SET(engine, fail_after, 0);
+    assert_true(script_busy(engine, 0));
+    /* a client that leaves ends all of them */
+    SCRIPT_SET(engine, silent, true);
+    uint64_t before = script_cancelled(engine);
+    int fd = http_connect(port);
+    http_request(fd, "POST", COMPLETIONS, NULL, body[1]);
+    assert_true(script_busy(engine, 6));
+    close(fd);
+    assert_true(script_busy(engine, 0));
+    assert_true(script_cancelled(engine) == before + 6);
+    SCRIPT_SET(engine, silent, false);
+}
+
 static void wrong_requests_are_named(void **state) {
     (void)state;
 #define BAD(fields, param)                                                                         \
     check_error("POST", COMPLETIONS, NULL, "{\"model\":\"org/m\"," fields "}", 400, param, NULL)
-    BAD("\"prompt\":\"x\",\"n\":2", "n");
-    BAD("\"prompt\":\"x\",\"echo\":true", "echo");
-    BAD("\"prompt\":\"x\",\"logprobs\":1", "logprobs");
+    BAD("\"prompt\":\"x\",\"n\":0", "n");
+    BAD("\"prompt\":\"x\",\"echo\":2", "echo");
+    BAD("\"prompt\":\"x\",\"logprobs\":21", "logprobs");
     BAD("\"prompt\":\"x\",\"temperature\":3", "temperature");
     BAD("\"prompt\":\"x\",\"max_tokens\":0", "max_tokens");
     BAD("\"prompt\":\"x\",\"max_tokens\":1000000", "max_tokens");
     BAD("\"prompt\":[257]", "prompt");
     BAD("\"prompt\":\"\"", "prompt");
-    BAD("\"prompt\":[\"a\",\"b\"]", "prompt");
+    BAD("\"prompt\":[\"a\",[\"b\"]]", "prompt");
     BAD("\"max_tokens\":1", "prompt");
     BAD("\"prompt\":\"x\",\"temprature\":1", "temprature");
     check_error("POST", COMPLETIONS, NULL, "{\"model\":\"other\",\"prompt\":\"x\"}", 404, "model",
@@ -545,6 +592,7 @@ int main(void) {
         TEST(whole_answers_have_every_field),
         TEST(streams_carry_the_same_text),
         TEST(stop_strings_end_an_answer),
+        TEST(choices_share_a_request),
         TEST(wrong_requests_are_named),
         TEST(big_bodies_are_refused),
         TEST(hopeless_prompts_are_not_tokenized),

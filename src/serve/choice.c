@@ -1,0 +1,267 @@
+/* Choices of an answer: the engine hands tokens over, the connection decodes and writes them. */
+#include "serve/server_int.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+static double seconds_since(uint64_t then_ns, uint64_t now_ns) {
+    return 1e-9 * (double)(now_ns - then_ns);
+}
+
+sl_status sl_choices_create(sl_call *call, sl_err *err) {
+    const sl_api_params *p = &call->params;
+    size_t n = call->n_prompts * p->n;
+    call->choice = sl_alloc(n, sizeof *call->choice);
+    if (!call->choice) return sl_fail(err, SL_ERR_NOMEM, "%zu choices", n);
+    for (size_t i = 0; i < n; i++) {
+        sl_choice *c = &call->choice[call->n_choices++];
+        c->call = call;
+        c->index = (uint32_t)i;
+        c->prompt = &call->prompt[i / p->n];
+        c->text = sl_jbuf_init();
+        c->logprobs = sl_logprob_text_init(p->kind);
+        if (p->echo && p->logprobs && c->prompt->len)
+            c->n_prompt_left = (uint32_t)c->prompt->len - 1;
+        sl_status st = sl_stop_create(p->stop, p->n_stop, &c->stop, err);
+        if (st != SL_OK) return st;
+    }
+    return SL_OK;
+}
+
+void sl_choices_free(sl_call *call) {
+    for (size_t i = 0; i < call->n_choices; i++) {
+        sl_choice *c = &call->choice[i];
+        sl_stop_free(c->stop);
+        sl_ids_free(&c->taken);
+        sl_ids_free(&c->shown);
+        sl_ids_free(&c->queue);
+        sl_logprob_list_free(&c->taken_logprobs);
+        sl_logprob_list_free(&c->queue_logprobs);
+        sl_jbuf_free(&c->text);
+        sl_logprob_text_free(&c->logprobs);
+    }
+    sl_free(call->choice);
+    call->choice = NULL;
+    call->n_choices = 0;
+}
+
+void sl_choices_cancel(sl_call *call) {
+    for (size_t i = 0; i < call->n_choices; i++) {
+        sl_choice *c = &call->choice[i];
+        pthread_mutex_lock(&call->lock);
+        bool running = c->submitted && c->last == SL_FINISH_NONE;
+        uint64_t id = c->engine_id;
+        pthread_mutex_unlock(&call->lock);
+        if (running) sl_engine_cancel(call->server->o.engine, id);
+    }
+}
+
+/* ---- the engine's side ---- */
+
+static sl_status keep_tokens(sl_choice *c, const sl_request_event *ev) {
+    sl_err err = {0};
+    sl_status st = SL_OK;
+    for (uint32_t i = 0; st == SL_OK && i < ev->n; i++)
+        st = sl_ids_push(&c->queue, ev->tokens[i], &err);
+    if (st == SL_OK && ev->logprobs)
+        st = sl_logprob_list_push(&c->queue_logprobs, ev->logprobs,
+                                  (size_t)ev->n * (1 + c->call->params.n_top));
+    return st;
+}
+
+static void abort_locked(sl_call *call, sl_call_abort why) {
+    call->abort = why;
+    call->muted = call->marked = true;
+}
+
+void sl_choice_on_event(void *ctx, const sl_request_event *ev) {
+    sl_choice *c = ctx;
+    sl_call *call = c->call;
+    sl_server *s = call->server;
+    uint64_t now_ns = sl_now_ns();
+    bool made = ev->n > 0 && !ev->prompt_position, over = ev->finish != SL_FINISH_NONE;
+    pthread_mutex_lock(&call->lock);
+    uint64_t before_ns = c->last_token_ns;
+    if (made) c->last_token_ns = now_ns;
+    bool wanted = !call->muted && !c->muted;
+    if (wanted && made && call->params.stream &&
+        c->queue.len + ev->n > c->n_prompt_left + s->o.max_unread_tokens)
+        abort_locked(call, SL_ABORT_SLOW);
+    else if (wanted && keep_tokens(c, ev) != SL_OK)
+        abort_locked(call, SL_ABORT_NOMEM);
+    bool marked = call->marked;
+    if (over) c->last = ev->finish;
+    if (ev->finish == SL_FINISH_ERROR && call->abort == SL_ABORT_NONE)
+        sl_api_error_of(&call->error, ev->status, NULL, ev->message);
+    bool piecewise = call->params.stream || call->params.n_stop > 0;
+    if (call->suspended && (over || (piecewise && ev->n > 0 && !marked))) {
+        call->suspended = false;
+        MHD_resume_connection(call->connection);
+    }
+    pthread_mutex_unlock(&call->lock);
+    if (made && before_ns == 0)
+        sl_metrics_first_token(&s->metrics, seconds_since(call->start_ns, now_ns));
+    else if (made)
+        sl_metrics_inter_token(&s->metrics, seconds_since(before_ns, now_ns), ev->n);
+    if (marked) sl_watch_kick(s);
+    if (over) sl_call_unref(call);
+}
+
+/* ---- the connection's side ---- */
+
+static bool ends_text(const sl_call *call, uint32_t id) {
+    const sl_model_spec *spec = sl_engine_spec(call->server->o.engine);
+    for (uint32_t i = 0; i < spec->n_eos && !call->params.ignore_eos; i++)
+        if (spec->eos[i] == id) return true;
+    for (uint32_t i = 0; i < call->params.n_stop_ids; i++)
+        if (call->params.stop_id[i] == id) return true;
+    return false;
+}
+
+static void add_text(sl_choice *c, const char *text, size_t n) {
+    c->offset += sl_utf8_count(text, n);
+    if (sl_stop_feed(c->stop, text, n, &c->text)) c->finish = "stop";
+}
+
+/* A token that tokenizing a text put before it: it is no part of the echo. */
+static bool is_added(const sl_choice *c, const sl_tokenizer *tok) {
+    const sl_call *call = c->call;
+    sl_span text = call->params.prompts[c->index / call->params.n].text;
+    uint32_t first = c->prompt->data[0];
+    if (!text.data || first >= sl_tokenizer_vocab_size(tok) || !sl_tokenizer_is_special(tok, first))
+        return false;
+    sl_span piece = sl_tokenizer_piece(tok, first);
+    return text.len < piece.len || memcmp(text.data, piece.data, piece.len) != 0;
+}
+
+/* One token of the prompt; p is NULL for the first, which nothing predicts. */
+static void echo_token(sl_choice *c, size_t at, const sl_logprob *p) {
+    char piece[SL_DETOK_MAX_OUT];
+    const sl_tokenizer *tok = c->call->server->o.tokenizer;
+    uint32_t id = c->prompt->data[at];
+    if (c->call->params.logprobs)
+        sl_logprob_text_add(&c->logprobs, tok, id, p, c->call->params.n_top, c->offset);
+    if (id >= sl_tokenizer_vocab_size(tok) || (at == 0 && is_added(c, tok))) return;
+    size_t n = sl_detok_push(&c->detok, tok, id, false, piece);
+    sl_jbuf_put(&c->text, piece, n);
+    c->offset += sl_utf8_count(piece, n);
+}
+
+static void echo_begin(sl_choice *c) {
+    c->echoed = true;
+    size_t n = c->call->params.logprobs ? 1 : c->prompt->len;
+    for (size_t i = 0; i < n; i++) echo_token(c, i, NULL);
+}
+
+static sl_status take_token(sl_choice *c, uint32_t id, const sl_logprob *p) {
+    char piece[SL_DETOK_MAX_OUT];
+    sl_err err = {0};
+    sl_call *call = c->call;
+    const sl_tokenizer *tok = call->server->o.tokenizer;
+    if (c->n_prompt_left > 0) {
+        echo_token(c, c->prompt->len - c->n_prompt_left--, p);
+        return SL_OK;
+    }
+    if (call->params.no_answer) return SL_OK;
+    c->n_tokens++;
+    if (call->params.return_token_ids && sl_ids_push(&c->shown, id, &err) != SL_OK) return err.code;
+    if (p) sl_logprob_text_add(&c->logprobs, tok, id, p, call->params.n_top, c->offset);
+    if (id >= sl_tokenizer_vocab_size(tok) || ends_text(call, id)) return SL_OK;
+    size_t n = sl_detok_push(&c->detok, tok, id, true, piece);
+    add_text(c, piece, n);
+    return SL_OK;
+}
+
+/* A stop string: what the engine still makes is not wanted. */
+static void stop_engine(sl_choice *c) {
+    sl_call *call = c->call;
+    pthread_mutex_lock(&call->lock);
+    c->muted = true;
+    bool running = c->last == SL_FINISH_NONE;
+    uint64_t id = c->engine_id;
+    pthread_mutex_unlock(&call->lock);
+    if (running) sl_engine_cancel(call->server->o.engine, id);
+}
+
+sl_status sl_choice_decode(sl_choice *c) {
+    char piece[SL_DETOK_MAX_OUT];
+    size_t stride = 1 + c->call->params.n_top;
+    if (c->call->params.echo && !c->echoed) echo_begin(c);
+    for (size_t i = 0; i < c->taken.len && !c->finish; i++) {
+        bool has = (i + 1) * stride <= c->taken_logprobs.len;
+        const sl_logprob *p = has ? c->taken_logprobs.data + i * stride : NULL;
+        sl_status st = take_token(c, c->taken.data[i], p);
+        if (st != SL_OK) return st;
+    }
+    if (c->finish) {
+        stop_engine(c);
+    } else if (c->taken_last != SL_FINISH_NONE) {
+        add_text(c, piece, sl_detok_flush(&c->detok, piece));
+        if (!c->finish) sl_stop_flush(c->stop, &c->text);
+        if (!c->finish && c->taken_last == SL_FINISH_STOP) c->finish = "stop";
+        if (!c->finish && c->taken_last == SL_FINISH_LENGTH) c->finish = "length";
+        if (c->finish && c->call->params.no_answer) c->finish = "length";
+    }
+    return c->text.ok ? SL_OK : SL_ERR_NOMEM;
+}
+
+static sl_span span_of(const sl_jbuf *b) {
+    return (sl_span){(const uint8_t *)(b->data ? b->data : ""), b->len};
+}
+
+static sl_reply_ids ids_of(const sl_choice *c, bool prompt, bool tokens) {
+    static const uint32_t none = 0; /* an empty list is still a list */
+    sl_reply_ids ids = {0};
+    if (!c->call->params.return_token_ids) return ids;
+    if (prompt) {
+        ids.prompt = c->prompt->data;
+        ids.n_prompt = c->prompt->len;
+    }
+    if (tokens) {
+        ids.tokens = c->shown.data ? c->shown.data : &none;
+        ids.n_tokens = c->shown.len;
+    }
+    return ids;
+}
+
+void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
+    const sl_reply_head *head = &c->call->head;
+    bool chat = head->kind == SL_API_CHAT;
+    bool news = c->text.len > 0 || c->shown.len > 0 || c->logprobs.n > 0;
+    if (c->ended || (!news && !c->finish && (c->begun || c->taken.len == 0))) return;
+    if (chat && !c->begun)
+        sl_reply_event_role(b, head,
+                            &(sl_reply_choice){.index = c->index, .ids = ids_of(c, true, false)});
+    if (news) {
+        sl_jbuf logprobs = sl_jbuf_init();
+        sl_logprob_text_write(&c->logprobs, &logprobs);
+        sl_reply_event_text(b, head,
+                            &(sl_reply_choice){.index = c->index,
+                                               .text = span_of(&c->text),
+                                               .ids = ids_of(c, !chat && !c->begun, true),
+                                               .logprobs = span_of(&logprobs)});
+        b->ok = b->ok && logprobs.ok;
+        sl_jbuf_free(&logprobs);
+        c->begun = true;
+    }
+    c->begun = c->begun || chat;
+    sl_jbuf_clear(&c->text);
+    sl_logprob_text_clear(&c->logprobs);
+    c->shown.len = 0;
+    if (!c->finish) return;
+    sl_reply_event_text(b, head, &(sl_reply_choice){.index = c->index, .finish = c->finish});
+    c->ended = true;
+}
+
+void sl_choice_write(const sl_choice *c, sl_jbuf *b) {
+    sl_jbuf logprobs = sl_jbuf_init();
+    sl_logprob_text_write(&c->logprobs, &logprobs);
+    sl_reply_add(b, &c->call->head,
+                 &(sl_reply_choice){.index = c->index,
+                                    .text = span_of(&c->text),
+                                    .finish = c->finish,
+                                    .ids = ids_of(c, true, true),
+                                    .logprobs = span_of(&logprobs)});
+    b->ok = b->ok && logprobs.ok;
+    sl_jbuf_free(&logprobs);
+}
