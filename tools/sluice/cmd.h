@@ -4,7 +4,7 @@
 
 #include "base/options.h"
 #include "engine/engine.h"
-#include "model/tokenizer.h"
+#include "model/chat.h"
 
 /* Exit codes: 0 done, 1 failed, 2 usage, 3 infeasible. */
 int sl_exit_code(sl_status st);
@@ -67,6 +67,10 @@ typedef struct sl_generate_opts {
 /* Runs n requests at once and waits for all; outs[i] must be zeroed, free ids with sl_ids_free. */
 sl_status sl_generate(sl_engine *e, const sl_generate_opts *opts, sl_generation *outs, size_t n,
                       sl_err *err) SL_MUST_CHECK;
+
+/* run --chat without a prompt (cmd_chat.c): reads messages from stdin until its end or /exit. */
+sl_status sl_chat_session(const sl_options *o, const sl_deployment *d, const sl_tokenizer *tok,
+                          sl_err *err) SL_MUST_CHECK;
 
 /* A JSON string literal with quotes; valid UTF-8 in, ASCII-safe escapes for control characters. */
 void sl_print_json_string(FILE *out, const char *text, size_t len);

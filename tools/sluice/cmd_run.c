@@ -115,8 +115,12 @@ int cmd_run(const sl_options *o) {
         st = sl_tokenizer_open(o->arg[0], &tok, &err);
         if (st == SL_ERR_NOTFOUND && o->ids[0]) st = SL_OK; /* ids need no tokenizer */
     }
-    if (st == SL_OK) st = make_prompt(o, tok, d.spec.vocab, &prompt, &err);
-    if (st == SL_OK) st = run(o, &d, tok, &prompt, &err);
+    bool talk = o->chat && !o->prompt[0] && !o->ids[0];
+    if (st == SL_OK && talk && o->json)
+        st = sl_fail(&err, SL_ERR_ARG, "--json needs --prompt (-p) or --ids");
+    if (st == SL_OK && talk) st = sl_chat_session(o, &d, tok, &err);
+    if (st == SL_OK && !talk) st = make_prompt(o, tok, d.spec.vocab, &prompt, &err);
+    if (st == SL_OK && !talk) st = run(o, &d, tok, &prompt, &err);
     sl_ids_free(&prompt);
     sl_tokenizer_free(tok);
     sl_deploy_free(&d);
