@@ -83,6 +83,11 @@ void sl_choice_on_event(void *ctx, const sl_request_event *ev) {
     pthread_mutex_lock(&call->lock);
     uint64_t before_ns = c->last_token_ns;
     if (made) c->last_token_ns = now_ns;
+    /* counted before anyone can see the token */
+    if (made && before_ns == 0)
+        sl_metrics_first_token(&s->metrics, seconds_since(call->start_ns, now_ns));
+    else if (made)
+        sl_metrics_inter_token(&s->metrics, seconds_since(before_ns, now_ns), ev->n);
     bool wanted = !call->muted && !c->muted;
     if (wanted && made && call->params.stream &&
         c->queue.len + ev->n > c->n_prompt_left + s->o.max_unread_tokens)
@@ -99,10 +104,6 @@ void sl_choice_on_event(void *ctx, const sl_request_event *ev) {
         MHD_resume_connection(call->connection);
     }
     pthread_mutex_unlock(&call->lock);
-    if (made && before_ns == 0)
-        sl_metrics_first_token(&s->metrics, seconds_since(call->start_ns, now_ns));
-    else if (made)
-        sl_metrics_inter_token(&s->metrics, seconds_since(before_ns, now_ns), ev->n);
     if (marked) sl_watch_kick(s);
     if (over) sl_call_unref(call);
 }
