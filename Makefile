@@ -68,7 +68,8 @@ fuzz: deps
 bench: all
 	@bench/run.sh
 
-demo: all
+demo: build/build.ninja
+	@cmake --build build -j$(J) --target sluice
 	@tools/demo.sh $(SLUICE) $(DEMO)
 
 golden:
