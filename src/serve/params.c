@@ -513,15 +513,17 @@ static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
     return SL_OK;
 }
 
-/* The body as a JSON object with the name of the model served here. */
-static sl_status open_body(sl_span body, const sl_api_limits *limits, sl_api_params *p,
-                           sl_api_error *e) {
+/* The body as a JSON object, which names the model served here. */
+static sl_status open_body(sl_span body, const sl_api_limits *limits, bool needs_model,
+                           sl_api_params *p, sl_api_error *e) {
     sl_err err = {0};
     sl_status st = sl_json_parse("request body", body, &p->doc, &err);
     if (st != SL_OK) return sl_api_error_of(e, st, NULL, err.msg);
     if (sl_json_kind_of(sl_json_root(p->doc)) != SL_JSON_OBJECT)
         return sl_api_error_bad(e, NULL, "request body: not a JSON object");
-    return read_model(sl_json_root(p->doc), limits, e);
+    sl_json root = sl_json_root(p->doc);
+    bool named = sl_json_kind_of(sl_json_get(root, "model")) > SL_JSON_NULL;
+    return named || needs_model ? read_model(root, limits, e) : SL_OK;
 }
 
 /* Moves p to *out, or frees it. */
@@ -536,7 +538,7 @@ static sl_status hand_over(sl_status st, sl_api_params *p, sl_api_params *out) {
 sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limits *limits,
                               sl_api_params *out, sl_api_error *e) {
     sl_api_params p = {.kind = kind};
-    sl_status st = open_body(body, limits, &p, e);
+    sl_status st = open_body(body, limits, true, &p, e);
     if (st != SL_OK) return hand_over(st, &p, out);
     sl_json root = sl_json_root(p.doc);
     st = check_fields(kind, root, e);
@@ -572,12 +574,14 @@ static sl_status read_text(sl_json root, sl_api_params *p, sl_api_error *e) {
 
 sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_api_params *out,
                                 sl_api_error *e) {
-    static const char *const text[] = {"model", "prompt", "add_special_tokens"};
-    static const char *const chat[] = {"model", "messages", "add_generation_prompt"};
+    static const char *const text[] = {"model", "prompt", "add_special_tokens",
+                                       "return_token_strs"};
+    static const char *const chat[] = {"model", "messages", "add_generation_prompt",
+                                       "return_token_strs"};
     sl_err err = {0};
     bool special = true, generation = true;
     sl_api_params p = {.kind = SL_API_COMPLETION};
-    sl_status st = open_body(body, limits, &p, e);
+    sl_status st = open_body(body, limits, false, &p, e);
     if (st != SL_OK) return hand_over(st, &p, out);
     sl_json root = sl_json_root(p.doc);
     if (sl_json_get(root, "messages").value) p.kind = SL_API_CHAT;
@@ -585,7 +589,9 @@ sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_ap
                                : only_fields(root, text, SL_LEN(text), e);
     if (st == SL_OK &&
         (sl_json_bool(root, "add_special_tokens", SL_JSON_OPTIONAL, &special, &err) != SL_OK ||
-         sl_json_bool(root, "add_generation_prompt", SL_JSON_OPTIONAL, &generation, &err) != SL_OK))
+         sl_json_bool(root, "add_generation_prompt", SL_JSON_OPTIONAL, &generation, &err) !=
+             SL_OK ||
+         sl_json_bool(root, "return_token_strs", SL_JSON_OPTIONAL, &p.token_strs, &err) != SL_OK))
         st = field_error(e, NULL, &err);
     p.no_special = !special;
     p.no_generation = !generation;
@@ -602,7 +608,7 @@ sl_status sl_api_detokenize_parse(sl_span body, const sl_api_limits *limits, sl_
     sl_err err = {0};
     sl_json v = {0};
     sl_api_params p = {.kind = SL_API_COMPLETION};
-    sl_status st = open_body(body, limits, &p, e);
+    sl_status st = open_body(body, limits, false, &p, e);
     if (st == SL_OK) st = only_fields(sl_json_root(p.doc), known, SL_LEN(known), e);
     if (st == SL_OK &&
         sl_json_array(sl_json_root(p.doc), "tokens", SL_JSON_REQUIRED, &v, &err) != SL_OK)

@@ -54,6 +54,7 @@ typedef struct sl_api_params {
     size_t n_prompts;
     sl_ids ids;                     /* /detokenize */
     bool no_special, no_generation; /* /tokenize: the text alone */
+    bool token_strs;                /* /tokenize: the tokens as strings, too */
 } sl_api_params;
 
 bool sl_api_serves(const sl_api_limits *limits, const char *model);
@@ -61,7 +62,7 @@ bool sl_api_serves(const sl_api_limits *limits, const char *model);
 /* On failure *e says what to answer, and nothing is left to free. */
 sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limits *limits,
                               sl_api_params *out, sl_api_error *e) SL_MUST_CHECK;
-/* Bodies of /tokenize ({model, prompt | messages, ...}: `kind` says which it was) and /detokenize
+/* Bodies of /tokenize ({prompt | messages, ...}: `kind` says which it was) and /detokenize
  * ({model, tokens}: `ids`). */
 sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_api_params *out,
                                 sl_api_error *e) SL_MUST_CHECK;

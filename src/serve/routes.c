@@ -79,6 +79,16 @@ static sl_span body_of(const sl_call *call) {
     return (sl_span){(const uint8_t *)call->body.data, call->body.len};
 }
 
+static void put_pieces(sl_jbuf *b, const sl_tokenizer *tok, const sl_ids *ids) {
+    sl_jbuf_put(b, "[", 1);
+    for (size_t i = 0; i < ids->len; i++) {
+        sl_span piece = sl_tokenizer_piece(tok, ids->data[i]);
+        if (i > 0) sl_jbuf_put(b, ",", 1);
+        sl_jbuf_string(b, (const char *)piece.data, piece.len);
+    }
+    sl_jbuf_put(b, "]", 1);
+}
+
 static enum MHD_Result answer_tokenize(sl_call *call, const char *rest) {
     (void)rest;
     sl_api_error e;
@@ -90,6 +100,11 @@ static enum MHD_Result answer_tokenize(sl_call *call, const char *rest) {
     sl_jbuf_fmt(&b, "{\"count\":%zu,\"max_model_len\":%" PRIu32 ",\"tokens\":", call->prompt[0].len,
                 s->limits.context);
     sl_jbuf_ids(&b, call->prompt[0].data, call->prompt[0].len);
+    sl_jbuf_fmt(&b, ",\"token_strs\":");
+    if (call->params.token_strs)
+        put_pieces(&b, s->o.tokenizer, &call->prompt[0]);
+    else
+        sl_jbuf_cstring(&b, NULL);
     sl_jbuf_fmt(&b, "}");
     return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
 }

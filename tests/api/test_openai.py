@@ -224,6 +224,15 @@ def test_tokenize_and_back(server):
     whole = post("/tokenize", messages=QUESTION).json()["tokens"]
     part = post("/tokenize", messages=QUESTION, add_generation_prompt=False).json()["tokens"]
     assert len(part) < len(whole) and whole[:len(part)] == part
+    assert ids["token_strs"] is None
+    named = httpx.post(server.url + "/tokenize", timeout=30,
+                       json={"prompt": "and then", "return_token_strs": True}).json()
+    assert len(named["token_strs"]) == named["count"]
+    assert "then" in "".join(named["token_strs"])
+    assert httpx.post(server.url + "/detokenize", timeout=30,
+                      json={"tokens": named["tokens"]}).json()["prompt"].endswith("and then")
+    assert httpx.post(server.url + "/tokenize", timeout=30,
+                      json={"model": "another", "prompt": "x"}).status_code == 404
     assert post("/tokenize", prompt="x", temperature=1).status_code == 400
     assert post("/detokenize", tokens=[10**6]).json()["error"]["param"] == "tokens"
 

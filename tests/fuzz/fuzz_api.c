@@ -33,7 +33,14 @@ static void check_params(const sl_api_params *p) {
     sl_stop_free(stop);
     if (p->kind == SL_API_CHAT) SL_ASSERT(p->n_messages > 0 && p->messages);
     for (size_t i = 0; i < p->n_messages; i++) SL_ASSERT(p->messages[i].role.data);
-    for (size_t i = 0; i < p->ids.len; i++) SL_ASSERT(p->ids.data[i] < limits.vocab);
+    SL_ASSERT(p->n >= 1 && p->n * SL_MAX(p->n_prompts, 1u) <= SL_API_MAX_CHOICES);
+    SL_ASSERT(p->n_top <= SL_MAX_LOGPROBS && (p->logprobs || p->n_top == 0));
+    if (p->kind == SL_API_COMPLETION) SL_ASSERT(p->n_prompts > 0);
+    for (size_t i = 0; i < p->n_prompts; i++) {
+        const sl_ids *ids = &p->prompts[i].ids;
+        SL_ASSERT(ids->len > 0 || p->prompts[i].text.data);
+        for (size_t j = 0; j < ids->len; j++) SL_ASSERT(ids->data[j] < limits.vocab);
+    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
