@@ -367,13 +367,13 @@ static void tokens_come_and_go(void **state) {
         const char *path, *body, *want;
     } cases[] = {
         {"/tokenize", "{\"model\":\"org/m\",\"prompt\":\"a<|end|>\"}",
-         "{\"count\":2,\"max_model_len\":100000,\"tokens\":[97,256]}"},
+         "{\"count\":2,\"max_model_len\":100000,\"tokens\":[97,256],\"token_strs\":null}"},
         {"/tokenize", "{\"model\":\"org/m\",\"prompt\":\"\",\"add_special_tokens\":false}",
-         "{\"count\":0,\"max_model_len\":100000,\"tokens\":[]}"},
+         "{\"count\":0,\"max_model_len\":100000,\"tokens\":[],\"token_strs\":null}"},
         {"/tokenize",
          "{\"model\":\"org/m\",\"messages\":[{\"role\":\"u\",\"content\":\"x\"}],"
          "\"add_generation_prompt\":false}",
-         "{\"count\":5,\"max_model_len\":100000,\"tokens\":[117,58,32,120,10]}"},
+         "{\"count\":5,\"max_model_len\":100000,\"tokens\":[117,58,32,120,10],\"token_strs\":null}"},
         {"/detokenize", "{\"model\":\"org/m\",\"tokens\":[97,195,256]}",
          "{\"prompt\":\"a\xEF\xBF\xBD<|end|>\"}"},
         {"/detokenize", "{\"model\":\"org/m\",\"tokens\":[]}", "{\"prompt\":\"\"}"},
