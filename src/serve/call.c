@@ -68,7 +68,7 @@ void sl_call_unref(sl_call *call) {
     sl_api_params_free(&call->params);
     for (size_t i = 0; i < call->n_prompts; i++) sl_ids_free(&call->prompt[i]);
     sl_free(call->prompt);
-    sl_jbuf_free(&call->body);
+    sl_call_drop_body(call);
     sl_jbuf_free(&call->events);
     pthread_mutex_destroy(&call->lock);
     sl_free(call);
@@ -113,7 +113,7 @@ void sl_call_close(sl_call *call) {
 
 enum MHD_Result sl_call_reply(sl_call *call, unsigned http, const char *content_type, sl_jbuf *b) {
     call->phase = SL_CALL_REPLIED;
-    sl_jbuf_free(&call->body);
+    sl_call_drop_body(call);
     if (!b->ok) {
         sl_jbuf_free(b);
         return MHD_NO;
@@ -126,7 +126,7 @@ enum MHD_Result sl_call_reply(sl_call *call, unsigned http, const char *content_
               MHD_add_response_header(r, "X-Request-Id", call->request_id);
     if (http == MHD_HTTP_UNAUTHORIZED)
         ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
-    if (http == MHD_HTTP_TOO_MANY_REQUESTS)
+    if (http == MHD_HTTP_TOO_MANY_REQUESTS || call->crowded)
         ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
     if (http == MHD_HTTP_METHOD_NOT_ALLOWED)
         ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, call->allow);
@@ -142,16 +142,39 @@ enum MHD_Result sl_call_reply_error(sl_call *call, const sl_api_error *e) {
     return sl_call_reply(call, e->http, "application/json", &b);
 }
 
+void sl_call_drop_body(sl_call *call) {
+    /* a counter: no other memory is published by it */
+    atomic_fetch_sub_explicit(&call->server->held, call->held, memory_order_relaxed);
+    call->held = 0;
+    sl_jbuf_free(&call->body);
+}
+
+static bool hold(sl_call *call, size_t n) {
+    sl_server *s = call->server;
+    call->held += n;
+    return atomic_fetch_add_explicit(&s->held, n, memory_order_relaxed) + n <= s->o.max_held_bytes;
+}
+
 bool sl_call_add_body(sl_call *call, const char *data, size_t n) {
     size_t limit = call->server->o.max_body_bytes;
     call->n_body += n;
-    if (call->n_body <= limit) {
-        if (call->keep_body) sl_jbuf_put(&call->body, data, n);
-        return call->body.ok;
+    call->too_large = call->n_body > limit;
+    if (call->keep_body && !call->too_large && !call->crowded) {
+        call->crowded = !hold(call, n);
+        if (!call->crowded) sl_jbuf_put(&call->body, data, n);
     }
-    call->too_large = true;
-    sl_jbuf_free(&call->body);
-    return call->n_body / SL_CALL_DISCARD <= limit;
+    if (call->too_large || call->crowded) sl_call_drop_body(call);
+    return call->body.ok && call->n_body / SL_CALL_DISCARD <= limit;
+}
+
+enum MHD_Result sl_call_reply_crowded(sl_call *call) {
+    sl_api_error e;
+    sl_api_error_bad(&e, NULL, "request bodies of all clients: more than %zu bytes; try again",
+                     call->server->o.max_held_bytes);
+    e.http = MHD_HTTP_SERVICE_UNAVAILABLE;
+    e.type = "server_error";
+    e.code = "too_many_bytes";
+    return sl_call_reply_error(call, &e);
 }
 
 enum MHD_Result sl_call_reply_too_large(sl_call *call) {

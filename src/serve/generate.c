@@ -359,7 +359,7 @@ static sl_status prepare(sl_call *call, sl_api_kind kind, sl_api_error *e) {
     uint64_t random[3];
     sl_span body = {(const uint8_t *)call->body.data, call->body.len};
     sl_status st = sl_api_params_parse(kind, body, &s->limits, &call->params, e);
-    sl_jbuf_free(&call->body);
+    sl_call_drop_body(call);
     if (st != SL_OK) return st;
     st = check_text(call, e);
     if (st == SL_OK) st = sl_call_encode(call, e);

@@ -180,7 +180,9 @@ static bool authorised(sl_call *call) {
 
 bool sl_server_wants_body(sl_call *call, const char *path, const char *method) {
     const struct route *r = find_route(path);
-    return r && r->post && !strcmp(method, "POST") && authorised(call);
+    sl_api_error e;
+    return r && r->post && !strcmp(method, "POST") && authorised(call) &&
+           sl_server_trusts_origin(call, &e);
 }
 
 enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *method) {
@@ -190,6 +192,7 @@ enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *met
         sl_api_error_of(&e, SL_ERR_CANCELLED, NULL, "the server is stopping");
         return sl_call_reply_error(call, &e);
     }
+    if (!sl_server_trusts_origin(call, &e)) return sl_call_reply_error(call, &e);
     const struct route *r = find_route(path);
     if (!(r && r->open) && !authorised(call)) {
         sl_api_error_bad(&e, NULL, "missing or wrong API key (Authorization: Bearer KEY)");
@@ -212,5 +215,6 @@ enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *met
         return sl_call_reply_error(call, &e);
     }
     if (call->too_large) return sl_call_reply_too_large(call);
+    if (call->crowded) return sl_call_reply_crowded(call);
     return r->answer(call, path + strlen(r->path));
 }

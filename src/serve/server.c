@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define DEFAULT_BODY_BYTES ((size_t)16 << 20)
+#define DEFAULT_HELD_BYTES ((size_t)64 << 20)
 #define CONNECTION_BYTES   ((size_t)32 << 10) /* headers and buffers of one connection */
 #define UNSENT_BYTES                                                                               \
     (128 << 10) /* a connection inherits it: what the kernel holds for a slow client */
@@ -173,6 +174,7 @@ static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
     if (!s->o.idle_timeout_s) s->o.idle_timeout_s = 120;
     if (!s->o.max_unread_tokens) s->o.max_unread_tokens = 4096;
     if (!s->o.max_body_bytes) s->o.max_body_bytes = DEFAULT_BODY_BYTES;
+    if (!s->o.max_held_bytes) s->o.max_held_bytes = DEFAULT_HELD_BYTES;
     sl_status st = copy_names(o->served_model_name, s, err);
     if (st != SL_OK) return st;
     if (o->api_key && o->api_key[0]) s->api_key = sl_strdup(o->api_key);

@@ -28,6 +28,7 @@ typedef struct sl_server_opts {
     uint32_t idle_timeout_s;    /* of a connection that neither reads nor waits; default 120 */
     uint32_t max_unread_tokens; /* a stream whose client is further behind is cancelled; 4096 */
     size_t max_body_bytes;      /* default 16 MiB */
+    size_t max_held_bytes;      /* of the bodies of all requests together; default 64 MiB */
 } sl_server_opts;
 
 /* Listens and serves when it returns. SL_ERR_ARG: a host that is no address, or one beyond this

@@ -75,6 +75,8 @@ typedef struct sl_call {
     char request_id[65]; /* X-Request-Id */
     sl_jbuf body;
     bool keep_body;
+    size_t held;    /* bytes of `body` counted in server->held */
+    bool crowded;   /* all bodies together passed their limit: this one is not kept */
     bool too_large; /* the body passed the limit and is read without being kept */
     size_t n_body;
     const char *allow; /* with 405: what the path takes instead */
@@ -120,6 +122,7 @@ struct sl_server {
     uint64_t created;      /* seconds since 1970 */
     size_t max_text_bytes; /* a longer prompt cannot fit the context */
     atomic_bool stopping;
+    atomic_size_t held; /* bytes of all bodies that are kept */
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* calls left the list, or were freed */
@@ -144,6 +147,9 @@ void sl_call_close(sl_call *call);
 enum MHD_Result sl_call_reply(sl_call *call, unsigned http, const char *content_type, sl_jbuf *b);
 enum MHD_Result sl_call_reply_error(sl_call *call, const sl_api_error *e);
 enum MHD_Result sl_call_reply_too_large(sl_call *call);
+enum MHD_Result sl_call_reply_crowded(sl_call *call);
+/* Frees the body and what it takes of the limit of all bodies. */
+void sl_call_drop_body(sl_call *call);
 /* Keeps n more bytes of the body; false closes the connection. */
 bool sl_call_add_body(sl_call *call, const char *data, size_t n);
 
@@ -171,6 +177,10 @@ enum MHD_Result sl_call_advance(sl_call *call);
 /* Whether the body is worth keeping: nobody without a key makes the server hold 16 MiB. */
 bool sl_server_wants_body(sl_call *call, const char *path, const char *method);
 enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *method);
+
+/* guard.c: what a browser may ask of a server without a key */
+/* False, with the error, if the request may come from a page of another site. */
+bool sl_server_trusts_origin(sl_call *call, sl_api_error *e);
 
 /* watch.c: the thread that watches sockets */
 sl_status sl_watch_start(sl_server *s, sl_err *err) SL_MUST_CHECK;

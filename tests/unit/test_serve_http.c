@@ -327,6 +327,90 @@ static void big_bodies_are_refused(void **state) {
     check_error("POST", COMPLETIONS, NULL, body, 400, NULL, NULL);
 }
 
+/* A page that a browser on this machine shows can send here, but not under another name. */
+static void pages_of_other_sites_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *host, *origin;
+        int status;
+    } cases[] = {
+        {"localhost", NULL, 200},
+        {"LOCALHOST:8000", NULL, 200},
+        {"127.0.0.1:1", NULL, 200},
+        {"127.9.9.9", NULL, 200},
+        {"[::1]:8000", NULL, 200},
+        {"rebound.example:8000", NULL, 403},
+        {"localhost.example", NULL, 403},
+        {"127.0.0.1.example", NULL, 403},
+        {"10.0.0.1", NULL, 403},
+        {"[::2]", NULL, 403},
+        {"[::1", NULL, 403},
+        {"localhost:80x", NULL, 403},
+        {"localhost:8000", "http://localhost:8000", 200},
+        {"localhost:8000", "https://LocalHost:8000", 200},
+        {"localhost:8000", "http://localhost:3000", 403},
+        {"localhost:8000", "http://page.example", 403},
+        {"localhost:8000", "null", 403},
+        {"localhost:8000", "ftp://localhost:8000", 403},
+    };
+    for (int keyed = 0; keyed < 2; keyed++) {
+        if (keyed) restart(&(sl_server_opts){.api_key = "k"});
+        for (size_t i = 0; i < SL_LEN(cases); i++) {
+            char text[512];
+            int fd = http_connect(port);
+            int n = snprintf(text, sizeof text, "GET /health HTTP/1.1\r\nHost: %s\r\n%s%s\r\n\r\n",
+                             cases[i].host, cases[i].origin ? "Origin: " : "X: ",
+                             cases[i].origin ? cases[i].origin : "y");
+            http_send(fd, text, (size_t)n);
+            http_answer a = http_read(fd);
+            int want = keyed ? 200 : cases[i].status;
+            if (a.status != want) fail_msg("%s %s: %d", cases[i].host, cases[i].origin, a.status);
+            if (want == 403) assert_non_null(strstr(a.body.data, "origin_not_allowed"));
+            http_answer_free(&a);
+            close(fd);
+        }
+    }
+    restart(NULL);
+    check_error("POST", COMPLETIONS, "Origin: http://page.example\r\n",
+                "{\"model\":\"org/m\",\"prompt\":\"x\"}", 403, NULL, "origin_not_allowed");
+}
+
+/* Bodies that are still arriving count together; what is kept is given back with its request. */
+static void all_bodies_share_a_limit(void **state) {
+    (void)state;
+    restart(&(sl_server_opts){.max_body_bytes = 4000, .max_held_bytes = 6000});
+    static char half[3500];
+    memset(half, ' ', sizeof half);
+    static const char head[] = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                               "Content-Length: 3600\r\n\r\n";
+    char body[3601];
+    memset(body, ' ', sizeof body);
+    body[3600] = 0;
+    for (int i = 0; i < 20; i++) {
+        int fd = http_connect(port);
+        http_send(fd, head, sizeof head - 1);
+        http_send(fd, half, sizeof half);
+        int status = 0;
+        for (int tries = 0; tries < 1000 && status != 503; tries++) { /* until those have arrived */
+            http_answer a = http_do(port, "POST", COMPLETIONS, NULL, body);
+            status = a.status;
+            if (status == 503) {
+                assert_non_null(strstr(a.body.data, "too_many_bytes"));
+                assert_non_null(strstr(a.head, "Retry-After: 1"));
+            }
+            http_answer_free(&a);
+        }
+        assert_int_equal(status, 503);
+        close(fd);
+        for (int tries = 0; tries < 1000 && status != 400; tries++) { /* until they are gone */
+            http_answer a = http_do(port, "POST", COMPLETIONS, NULL, body);
+            status = a.status;
+            http_answer_free(&a);
+        }
+        assert_int_equal(status, 400);
+    }
+}
+
 static void hopeless_prompts_are_not_tokenized(void **state) {
     (void)state;
     restart(&(sl_server_opts){.context = 20});
@@ -473,7 +557,7 @@ static void other_ways_to_speak_http(void **state) {
     (void)state;
     int fd = http_connect(port);
     static const char chunked[] =
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         "10\r\n{\"model\":\"org/m\"\r\n0E;x=y\r\n,\"prompt\":\"x\"}\r\n0\r\n\r\n";
     for (size_t i = 0; i + 1 < sizeof chunked; i++) http_send(fd, chunked + i, 1);
     http_answer a = http_read(fd);
@@ -595,6 +679,8 @@ int main(void) {
         TEST(choices_share_a_request),
         TEST(wrong_requests_are_named),
         TEST(big_bodies_are_refused),
+        TEST(pages_of_other_sites_are_refused),
+        TEST(all_bodies_share_a_limit),
         TEST(hopeless_prompts_are_not_tokenized),
         TEST(keys_are_checked),
         TEST(open_hosts_need_a_key),
