@@ -202,6 +202,9 @@ sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h,
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "worker %u sent layer %u of round %llu before its reply to layer %u", src,
                        h->layer, (unsigned long long)h->round, l->from[src].h.layer);
+    /* Else a liar's set would be the round's, and the honest ones the offenders. */
+    if (l->seq && with_set) st = sl_seq_check_set(l->seq, src, h->round, &set, err);
+    if (st != SL_OK) return st;
     st = sl_barrier_arrive(l->barrier, src, h->round, h->layer, with_set ? &set : NULL, &dropped,
                            err);
     if (st != SL_OK || dropped) return st;

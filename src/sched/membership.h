@@ -97,6 +97,11 @@ sl_status sl_seq_join(sl_seq *s, uint32_t member, sl_seq_out *out, sl_err *err);
  * SL_ERR_PROTOCOL: no member of the round, another round, or a second vote. */
 sl_status sl_seq_last(sl_seq *s, uint32_t member, uint64_t round, bool stay, sl_seq_out *out,
                       sl_err *err);
+/* A message of layer 0 arrived: is its set what was decided for this round? Ask before the barrier,
+ * which believes the first set it sees. SL_ERR_PROTOCOL: the lane sleeps or is in another round, or
+ * the sets differ. What a dead member sent is left to the barrier. */
+sl_status sl_seq_check_set(const sl_seq *s, uint32_t member, uint64_t round, const sl_idset *set,
+                           sl_err *err);
 /* The member is dead (whoever found out, the sequencer decides). May close the round. A second
  * notice of the same death is SL_OK and announces nothing. */
 sl_status sl_seq_dead(sl_seq *s, uint32_t member, sl_seq_out *out, sl_err *err);

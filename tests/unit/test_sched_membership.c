@@ -72,7 +72,12 @@ static void sequencer_opens_closes_sleeps_and_wakes(void **state) {
     sl_seq_out o;
     OK(sl_seq_create(8, &s, &err));
     assert_true(sl_seq_asleep(s));
+    REFUSED(sl_seq_check_set(s, 30, 1, SET(30), &err), "sleeps after round 0");
     OK(sl_seq_join(s, 30, &o, &err)); /* a sleeping lane opens at once */
+    OK(sl_seq_check_set(s, 30, 1, SET(30), &err));
+    REFUSED(sl_seq_check_set(s, 30, 2, SET(30), &err), "is in round 1");
+    REFUSED(sl_seq_check_set(s, 30, 1, SET(30, 31), &err), "(2 members) is not the one decided");
+    REFUSED(sl_seq_check_set(s, 31, 1, SET(31), &err), "worker 31");
     assert_true(o.round == 1 && !o.closed && !o.announce && !o.dropped);
     set_is(o.set, SET(30));
     set_is(o.open_to, SET(30));
