@@ -605,7 +605,8 @@ sl_status sl_wire_tokens_decode(const sl_wire_header *h, sl_span payload, const 
         n_pairs += t[i].n_logprobs;
     }
     st = check_records("tokens", payload, sl_wire_tokens_bytes(h->rows, n_pairs), err);
-    const sl_wire_id_f32 *p = (const sl_wire_id_f32 *)(const void *)(t + h->rows), *at = p;
+    const sl_wire_id_f32 *p = h->rows ? (const sl_wire_id_f32 *)(const void *)(t + h->rows) : NULL,
+                         *at = p;
     for (uint32_t i = 0; st == SL_OK && i < h->rows; i++) {
         st = check_pairs(&t[i], i, at, err);
         at += t[i].n_logprobs;

@@ -550,6 +550,10 @@ static void records_match_their_bytes(void **state) {
     s.span.data += 4;
     says(sl_wire_tokens_decode(&h, s.span, &t, &lp, &err), SL_ERR_ARG, &err, "aligned");
 
+    const sl_wire_header none = {.rows = 0};
+    assert_int_equal(sl_wire_tokens_decode(&none, (sl_span){NULL, 0}, &t, &lp, &err), SL_OK);
+    assert_null(lp);
+
     sl_wire_pairs_encode(pairs, 2, out);
     assert_memory_equal(out, pairs_bytes, sizeof pairs_bytes);
     copy_of(&s, pairs_bytes, sizeof pairs_bytes);
