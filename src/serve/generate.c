@@ -120,6 +120,8 @@ static void write_failure(sl_call *call, const sl_api_error *e) {
 
 /* Writes the events for what was just decoded. */
 static void write_events(sl_call *call, state now) {
+    call->usage = usage_of(call);
+    if (call->params.continuous_usage) call->head.so_far = &call->usage;
     for (size_t i = 0; i < call->n_choices; i++)
         sl_choice_write_events(&call->choice[i], &call->events);
     if (now == STATE_FAILED) write_failure(call, &call->error);

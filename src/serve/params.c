@@ -327,9 +327,13 @@ static sl_status read_stream(sl_json root, sl_api_params *p, sl_api_error *e) {
     if (!options.value) return SL_OK;
     if (!p->stream)
         return sl_api_error_bad(e, "stream_options", "stream_options: only with \"stream\": true");
-    static const char *const known[] = {"include_usage", "include_obfuscation"};
+    static const char *const known[] = {"include_usage", "continuous_usage_stats",
+                                        "include_obfuscation"};
     if (sl_json_only(options, known, SL_LEN(known), &err) != SL_OK ||
-        sl_json_bool(options, "include_usage", SL_JSON_OPTIONAL, &p->include_usage, &err) != SL_OK)
+        sl_json_bool(options, "include_usage", SL_JSON_OPTIONAL, &p->include_usage, &err) !=
+            SL_OK ||
+        sl_json_bool(options, "continuous_usage_stats", SL_JSON_OPTIONAL, &p->continuous_usage,
+                     &err) != SL_OK)
         return field_error(e, "stream_options", &err);
     return SL_OK;
 }

@@ -34,7 +34,7 @@ typedef struct sl_api_prompt {
 typedef struct sl_api_params {
     sl_json_doc *doc; /* owns the strings below that are not joined */
     sl_api_kind kind;
-    bool stream, include_usage, ignore_eos, return_token_ids;
+    bool stream, include_usage, continuous_usage, ignore_eos, return_token_ids;
     uint32_t max_tokens; /* 0: the request is silent */
     bool no_answer;      /* max_tokens is 0: only with echo, 1 is made and dropped */
     uint32_t n;          /* choices of each prompt */

@@ -127,7 +127,9 @@ static void event_open(sl_jbuf *b, const sl_reply_head *h) {
 }
 
 static void event_close(sl_jbuf *b, const sl_reply_head *h) {
-    sl_jbuf_fmt(b, "%s}\n\n", h->with_usage ? ",\"usage\":null" : "");
+    if (h->so_far) put_usage(b, *h->so_far);
+    else if (h->with_usage) sl_jbuf_fmt(b, ",\"usage\":null");
+    sl_jbuf_fmt(b, "}\n\n");
 }
 
 void sl_reply_event_error(sl_jbuf *b, const sl_api_error *e) {

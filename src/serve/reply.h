@@ -24,6 +24,10 @@ sl_status sl_api_error_of(sl_api_error *e, sl_status st, const char *param, cons
 /* 404 model_not_found. */
 void sl_api_error_model(sl_api_error *e, const char *asked, const char *served);
 
+typedef struct sl_reply_usage {
+    uint64_t prompt, completion;
+} sl_reply_usage;
+
 /* What every object of one answer repeats; strings are borrowed. */
 typedef struct sl_reply_head {
     sl_api_kind kind;
@@ -31,11 +35,8 @@ typedef struct sl_reply_head {
     const char *model;
     uint64_t created; /* seconds since 1970 */
     bool with_usage;  /* chunks say "usage":null until the last one */
+    const sl_reply_usage *so_far; /* or, when not NULL, the usage so far */
 } sl_reply_head;
-
-typedef struct sl_reply_usage {
-    uint64_t prompt, completion;
-} sl_reply_usage;
 
 /* Ids to show beside the text, for clients that asked for them; NULL data: none. */
 typedef struct sl_reply_ids {

@@ -89,6 +89,7 @@ typedef struct sl_call {
     size_t n_choices;
     char id[48]; /* "chatcmpl-..." */
     sl_reply_head head;
+    sl_reply_usage usage; /* so far */
     sl_jbuf events;   /* server-sent events on their way */
     size_t events_at; /* bytes of them already handed over */
     bool ended;       /* the last event is written */
