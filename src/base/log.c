@@ -8,10 +8,13 @@
 #include <unistd.h>
 
 static _Atomic int max_level = SL_LOG_WARN;
+static _Atomic bool as_json;
 static char who_text[32];
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
-void sl_log_set_level(sl_log_level level) { max_level = (int)level; }
+void sl_log_set_level(sl_log_level level) {
+    max_level = (int)level;
+}
 
 sl_status sl_log_level_parse(const char *text, sl_log_level *out) {
     for (size_t i = 0; i < SL_LEN(level_names); i++) {
@@ -23,31 +26,111 @@ sl_status sl_log_level_parse(const char *text, sl_log_level *out) {
     return SL_ERR_ARG;
 }
 
-void sl_log_set_who(const char *who) { snprintf(who_text, sizeof who_text, "%s", who); }
+void sl_log_set_json(bool json) {
+    as_json = json;
+}
 
-static size_t clamp(int n, size_t cap) { return n < 0 ? 0 : SL_MIN((size_t)n, cap); }
+sl_status sl_log_format_parse(const char *text, bool *json) {
+    *json = strcmp(text, "json") == 0;
+    return *json || strcmp(text, "text") == 0 ? SL_OK : SL_ERR_ARG;
+}
 
-void sl_log(sl_log_level level, const char *module, const char *fmt, ...) {
-    if ((int)level > max_level) return;
-    char line[1024];
-    size_t cap = sizeof line - 2, n = 0;
+void sl_log_set_who(const char *who) {
+    snprintf(who_text, sizeof who_text, "%s", who);
+}
+
+#define TEXT_BYTES 900u /* of a message */
+
+/* Bytes of the UTF-8 character at s, which ends with 0; 0: there is none. */
+static size_t utf8_len(const unsigned char *s) {
+    size_t n = s[0] < 0x80                   ? 1
+               : s[0] >= 0xC2 && s[0] < 0xE0 ? 2
+               : s[0] >= 0xE0 && s[0] < 0xF0 ? 3
+               : s[0] >= 0xF0 && s[0] < 0xF5 ? 4
+                                             : 0;
+    for (size_t i = 1; i < n; i++) {
+        if ((s[i] & 0xC0) != 0x80) return 0;
+    }
+    /* too long a form, a surrogate, above U+10FFFF */
+    if ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F) ||
+        (s[0] == 0xF0 && s[1] < 0x90) || (s[0] == 0xF4 && s[1] > 0x8F))
+        return 0;
+    return n;
+}
+
+/* Room for twice the text is the caller's to have. */
+static size_t put_escaped(char *out, const char *text) {
+    size_t n = 0;
+    for (const unsigned char *s = (const unsigned char *)text; *s;) {
+        size_t len = utf8_len(s);
+        if (*s == '"' || *s == '\\') out[n++] = '\\';
+        if (len == 0) out[n++] = '?';
+        memcpy(out + n, s, len);
+        n += len;
+        s += len ? len : 1;
+    }
+    return n;
+}
+
+static size_t put_field(char *out, const char *name, const char *text) {
+    size_t n = (size_t)sprintf(out, ",\"%s\":\"", name);
+    n += put_escaped(out + n, text);
+    out[n++] = '"';
+    return n;
+}
+
+static void clean(char *text) {
+    for (char *c = text; *c; c++) {
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    }
+}
+
+static void write_line(sl_log_level level, const char *module, const char *id, const char *text) {
+    char line[2 * TEXT_BYTES + 512], time[32], request[72];
+    size_t n = 0;
     struct timespec ts;
     struct tm tm;
     clock_gettime(CLOCK_REALTIME, &ts);
     gmtime_r(&ts.tv_sec, &tm);
-    n = strftime(line, cap, "%Y-%m-%dT%H:%M:%S", &tm);
-    n += clamp(snprintf(line + n, cap - n, ".%03ld %s%s%s %s: ", ts.tv_nsec / 1000000,
-                        who_text, who_text[0] ? " " : "", level_names[level], module),
-               cap - n - 1);
-    size_t text = n;
-    va_list ap;
-    va_start(ap, fmt);
-    n += clamp(vsnprintf(line + n, cap - n, fmt, ap), cap - n - 1);
-    va_end(ap);
-    for (size_t i = text; i < n; i++) {
-        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f) line[i] = '?';
+    strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(request, sizeof request, "%s", id ? id : "");
+    clean(request);
+    if (as_json) {
+        n = (size_t)sprintf(line, "{\"ts\":\"%s.%03ldZ\",\"level\":\"%s\"", time,
+                            ts.tv_nsec / 1000000, level_names[level]);
+        if (who_text[0]) n += put_field(line + n, "who", who_text);
+        n += put_field(line + n, "module", module);
+        if (request[0]) n += put_field(line + n, "request", request);
+        n += put_field(line + n, "msg", text);
+        line[n++] = '}';
+    } else {
+        n = (size_t)sprintf(line, "%s.%03ld %s%s%s %s: %s%s%s", time, ts.tv_nsec / 1000000,
+                            who_text, who_text[0] ? " " : "", level_names[level], module, request,
+                            request[0] ? ": " : "", text);
     }
     line[n++] = '\n';
     ssize_t wrote = write(STDERR_FILENO, line, n);
     (void)wrote; /* nowhere left to report a failing stderr */
+}
+
+void sl_log(sl_log_level level, const char *module, const char *fmt, ...) {
+    if ((int)level > max_level) return;
+    char text[TEXT_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    clean(text);
+    write_line(level, module, NULL, text);
+}
+
+void sl_log_request(sl_log_level level, const char *module, const char *id, const char *fmt, ...) {
+    if ((int)level > max_level) return;
+    char text[TEXT_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    clean(text);
+    write_line(level, module, id, text);
 }

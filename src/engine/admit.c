@@ -47,8 +47,9 @@ static void preempt_youngest(sl_engine *e, uint32_t worker) {
         if (!youngest || r->id > youngest->id) youngest = r;
     }
     if (!youngest || e->worker[worker].running < 2) return;
-    sl_log(SL_LOG_INFO, "engine", "request %llu is preempted after %u tokens: no page is free",
-           (unsigned long long)youngest->id, youngest->n_generated);
+    sl_log_request(SL_LOG_INFO, "engine", youngest->name,
+                   "request %llu is preempted after %u tokens: no page is free",
+                   (unsigned long long)youngest->id, youngest->n_generated);
     youngest->state = SL_REQUEST_PREEMPTING;
     sl_admit_send_cancel(e, youngest);
 }
@@ -143,6 +144,9 @@ static void start(sl_engine *e, sl_request *r, uint32_t id, uint32_t n_pages) {
     r->n_before = r->n_generated;
     e->worker[id].running++;
     sl_ledger_start(&e->ledger, r);
+    sl_log_request(SL_LOG_INFO, "engine", r->name,
+                   "request %llu of %u tokens starts at worker %u with %u pages",
+                   (unsigned long long)r->id, known_tokens(r), id, n_pages);
     if (r->n_generated == 0) {
         pthread_mutex_lock(&e->lock);
         e->stats.prompt_tokens += r->p.n_prompt;

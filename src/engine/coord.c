@@ -38,6 +38,11 @@ void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status statu
     pthread_mutex_unlock(&e->lock);
     const sl_request_event ev = {
         .request = r->id, .finish = how, .status = status, .message = text};
+    static const char *const ends[] = {"", "stop", "length", "error"};
+    sl_log_request(how == SL_FINISH_ERROR ? SL_LOG_WARN : SL_LOG_INFO, "engine", r->name,
+                   "request %llu ends after %u tokens: %s%s%s", (unsigned long long)r->id,
+                   r->n_generated, cancelled ? "cancelled" : ends[how], text ? ": " : "",
+                   text ? text : "");
     r->p.on_event(r->p.ctx, &ev);
     sl_request_free(r);
 }

@@ -63,6 +63,7 @@ typedef struct sl_request_event {
 } sl_request_event;
 
 typedef struct sl_request_params {
+    const char *name;       /* for log lines, or NULL; copied, at most 64 bytes */
     const uint32_t *prompt; /* >= 1 ids, each < vocab; copied */
     uint32_t n_prompt;
     uint32_t max_tokens;    /* >= 1 */

@@ -25,6 +25,7 @@ typedef enum sl_request_state {
 
 typedef struct sl_request {
     uint64_t id;
+    char name[65];
     sl_request_params p; /* prompt and stop point to `tokens` and `stop`, the sampling's bias to `bias` */
     uint32_t *stop;
     sl_logit_bias *bias;

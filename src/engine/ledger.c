@@ -1,6 +1,7 @@
 #include "engine/engine_int.h"
 #include "spec/kv.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- requests ---- */
@@ -20,6 +21,8 @@ sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
     if (p->n_stop) memcpy(r->stop, p->stop, p->n_stop * sizeof *r->stop);
     r->id = id;
     r->p = *p;
+    snprintf(r->name, sizeof r->name, "%s", p->name ? p->name : "");
+    r->p.name = r->name;
     r->p.prompt = r->tokens;
     r->p.stop = r->stop;
     if (p->sampling.n_bias)

@@ -1,6 +1,7 @@
 #include "serve/server_int.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 #include <inttypes.h>
@@ -107,6 +108,9 @@ void sl_call_close(sl_call *call) {
     if (ran && !call->counted)
         sl_metrics_finished(&s->metrics, SL_OUTCOME_ABORT,
                             1e-9 * (double)(sl_now_ns() - call->start_ns));
+    sl_log_request(SL_LOG_INFO, "serve", call->request_id, "%s: %u after %.3f s",
+                   call->path ? call->path : "unknown path", call->http,
+                   1e-9 * (double)(sl_now_ns() - call->start_ns));
     unlink_call(s, call);
     sl_call_unref(call);
 }
@@ -130,6 +134,7 @@ enum MHD_Result sl_call_reply(sl_call *call, unsigned http, const char *content_
         ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
     if (http == MHD_HTTP_METHOD_NOT_ALLOWED)
         ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, call->allow);
+    call->http = http;
     enum MHD_Result done = ok ? MHD_queue_response(call->connection, http, r) : MHD_NO;
     MHD_destroy_response(r);
     return done;

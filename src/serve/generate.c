@@ -170,6 +170,7 @@ static enum MHD_Result start_stream(sl_call *call) {
               MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache") &&
               MHD_add_response_header(r, "X-Accel-Buffering", "no") &&
               MHD_add_response_header(r, "X-Request-Id", call->request_id);
+    call->http = MHD_HTTP_OK;
     enum MHD_Result done = ok ? MHD_queue_response(call->connection, MHD_HTTP_OK, r) : MHD_NO;
     MHD_destroy_response(r);
     return done;
@@ -287,6 +288,7 @@ static sl_status submit_choice(sl_choice *c, sl_api_error *e) {
     sl_engine *engine = call->server->o.engine;
     const sl_api_params *p = &call->params;
     sl_request_params r = {
+        .name = call->request_id,
         .prompt = c->prompt->data,
         .n_prompt = (uint32_t)c->prompt->len,
         .max_tokens = c->max_tokens,

@@ -194,6 +194,7 @@ enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *met
     }
     if (!sl_server_trusts_origin(call, &e)) return sl_call_reply_error(call, &e);
     const struct route *r = find_route(path);
+    call->path = r ? r->path : NULL;
     if (!(r && r->open) && !authorised(call)) {
         sl_api_error_bad(&e, NULL, "missing or wrong API key (Authorization: Bearer KEY)");
         e.http = MHD_HTTP_UNAUTHORIZED;

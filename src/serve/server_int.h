@@ -72,7 +72,9 @@ typedef struct sl_call {
     atomic_uint refs;
 
     sl_call_phase phase;
-    char request_id[65]; /* X-Request-Id */
+    char request_id[65]; /* X-Request-Id, and in log lines */
+    const char *path;    /* static: the route it took; NULL: none */
+    unsigned http;       /* status of its answer; 0: none yet */
     sl_jbuf body;
     bool keep_body;
     size_t held;    /* bytes of `body` counted in server->held */

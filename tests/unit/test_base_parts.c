@@ -243,6 +243,45 @@ static void log_lines(void **state) {
     assert_int_equal(sl_log_level_parse("", &level), SL_ERR_ARG);
 }
 
+static void json_log_lines(void **state) {
+    (void)state;
+    char text[16384], huge[3000];
+    memset(huge, '"', sizeof huge - 1);
+    huge[sizeof huge - 1] = '\0';
+    FILE *f = log_begin();
+    sl_log_set_json(true);
+    sl_log(SL_LOG_WARN, "net", "%s",
+           "a \"b\\\" \n caf\xc3\xa9 \xff\xc3 \xed\xa0\x80 \xf0\x9f\x8c\x8a");
+    sl_log_set_who("worker 2");
+    sl_log_request(SL_LOG_ERROR, "serve", "req-1", "%u after %.1f s", 200u, 0.5);
+    sl_log(SL_LOG_ERROR, "engine", "%s", huge);
+    sl_log_set_who("");
+    sl_log_set_json(false);
+    sl_log_request(SL_LOG_ERROR, "serve", "req\n2", "done");
+    log_end(f, text, sizeof text);
+    char *line = strtok(text, "\n");
+    assert_memory_equal(line, "{\"ts\":\"20", 9);
+    char *rest = strstr(line, "Z\",\"level\"");
+    assert_string_equal(rest,
+                        "Z\",\"level\":\"warn\",\"module\":\"net\",\"msg\":\"a \\\"b\\\\\\\" ? "
+                        "caf\xc3\xa9 ?? ??? \xf0\x9f\x8c\x8a\"}");
+    line = strtok(NULL, "\n");
+    rest = strstr(line, "Z\",\"level\"");
+    assert_string_equal(rest, "Z\",\"level\":\"error\",\"who\":\"worker 2\",\"module\":\"serve\","
+                              "\"request\":\"req-1\",\"msg\":\"200 after 0.5 s\"}");
+    line = strtok(NULL, "\n");
+    assert_true(strlen(line) < 2048);
+    assert_string_equal(line + strlen(line) - 4, "\\\"\"}");
+    line = strtok(NULL, "\n");
+    assert_non_null(strstr(line, " error serve: req?2: done"));
+    bool json = false;
+    assert_int_equal(sl_log_format_parse("json", &json), SL_OK);
+    assert_true(json);
+    assert_int_equal(sl_log_format_parse("text", &json), SL_OK);
+    assert_false(json);
+    assert_int_equal(sl_log_format_parse("xml", &json), SL_ERR_ARG);
+}
+
 /* ---- trace ---- */
 
 #define SPANS 3000
@@ -294,10 +333,11 @@ static void trace_is_json(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cursors),    cmocka_unit_test(cursors_at_the_edge),
-        cmocka_unit_test(allocation), cmocka_unit_test(injected_failure),
-        cmocka_unit_test(arena),      cmocka_unit_test(errors),
-        cmocka_unit_test(log_lines),  cmocka_unit_test(trace_is_json),
+        cmocka_unit_test(cursors),       cmocka_unit_test(cursors_at_the_edge),
+        cmocka_unit_test(allocation),    cmocka_unit_test(injected_failure),
+        cmocka_unit_test(arena),         cmocka_unit_test(errors),
+        cmocka_unit_test(log_lines),     cmocka_unit_test(json_log_lines),
+        cmocka_unit_test(trace_is_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct verb_row {
@@ -67,7 +68,14 @@ static int run_verb(const verb_row *v, int argc, char **argv) {
         sl_fail(&err, SL_ERR_ARG, "--log: '%s' is not error, warn, info or debug", o.log);
         return sl_cmd_fail(v->name, &err);
     }
+    bool json;
+    if (sl_log_format_parse(o.log_format, &json) != SL_OK) {
+        sl_fail(&err, SL_ERR_ARG, "--log-format: '%s' is not text or json", o.log_format);
+        return sl_cmd_fail(v->name, &err);
+    }
     sl_log_set_level(level);
+    sl_log_set_json(json);
+    if (json) setenv("SLUICE_LOG_FORMAT", "json", 1); /* local workers write to the same stderr */
     uint32_t want = v->args[0] ? 1 : 0;
     if (o.n_args != want) {
         sl_fail(&err, SL_ERR_ARG, o.n_args < want ? "the model folder is missing (see --help)"
