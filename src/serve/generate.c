@@ -287,6 +287,8 @@ static sl_status submit_choice(sl_choice *c, sl_api_error *e) {
     sl_call *call = c->call;
     sl_engine *engine = call->server->o.engine;
     const sl_api_params *p = &call->params;
+    /* A completion goes on where its prompt ended: a first space belongs to it. */
+    c->detok.started = p->kind == SL_API_COMPLETION && !p->echo;
     sl_request_params r = {
         .name = call->request_id,
         .prompt = c->prompt->data,

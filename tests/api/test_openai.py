@@ -69,6 +69,15 @@ def test_completion_stream_equals_whole(server, client):
     assert len({chunk.id for chunk in chunks}) == 1
 
 
+def test_continuous_usage_counts_up(server, client):
+    chunks = list(complete(client, server, prompt="And", max_tokens=12, stream=True,
+                           extra_body={"ignore_eos": True,
+                                       "stream_options": {"include_usage": True,
+                                                          "continuous_usage_stats": True}}))
+    counts = [chunk.usage.completion_tokens for chunk in chunks]
+    assert counts == sorted(counts) and counts[-1] == 12 and counts[0] < 12
+
+
 def test_completion_default_is_16_tokens(server, client):
     answer = complete(client, server, prompt="And", extra_body={"ignore_eos": True})
     assert answer.usage.completion_tokens == 16
