@@ -2,8 +2,8 @@
  *
  *   char why[256];
  *   sluice *s = sluice_open(&(sluice_options){.model = "models/demo"}, why, sizeof why);
- *   sluice_generate(s, &(sluice_request){.prompt = "Hello", .max_tokens = 32, .on_text = print}, why, 256);
- *   sluice_close(s);
+ *   sluice_generate(s, &(sluice_request){.prompt = "Hello", .max_tokens = 32, .on_text = print},
+ * why, 256); sluice_close(s);
  *
  * Link with libsluice's archives (CMake target sl_engine). Workers are threads of this process. */
 #ifndef SLUICE_H
@@ -44,7 +44,8 @@ typedef struct sluice_request {
 /* NULL on failure, with the reason in why[0..cap). */
 sluice *sluice_open(const sluice_options *options, char *why, size_t cap);
 
-/* Runs one request to its end; many threads may call it at once. Tokens generated, or -1 and why. */
+/* Runs one request to its end; many threads may call it at once. Tokens generated, or -1 and why.
+ */
 long sluice_generate(sluice *s, const sluice_request *request, char *why, size_t cap);
 
 void sluice_close(sluice *s); /* after all sluice_generate have returned; NULL-safe */

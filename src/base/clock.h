@@ -10,7 +10,9 @@ typedef struct sl_clock {
     void *ctx;
 } sl_clock;
 
-static inline uint64_t sl_clock_now_us(const sl_clock *c) { return c->now_us(c->ctx); }
+static inline uint64_t sl_clock_now_us(const sl_clock *c) {
+    return c->now_us(c->ctx);
+}
 
 /* CLOCK_MONOTONIC, the same origin for all processes of one machine. */
 sl_clock sl_clock_real(void);

@@ -34,7 +34,9 @@ void *sl_grow(void *p, size_t old_n, size_t new_n, size_t size) {
     return q;
 }
 
-void sl_free(void *p) { free(p); }
+void sl_free(void *p) {
+    free(p);
+}
 
 char *sl_strndup(const char *s, size_t n) {
     char *p = n == SIZE_MAX ? NULL : sl_alloc(n + 1, 1);
@@ -42,14 +44,18 @@ char *sl_strndup(const char *s, size_t n) {
     return p;
 }
 
-char *sl_strdup(const char *s) { return sl_strndup(s, strlen(s)); }
+char *sl_strdup(const char *s) {
+    return sl_strndup(s, strlen(s));
+}
 
 void sl_mem_fail_at(uint64_t nth) {
     uint64_t now = atomic_load_explicit(&alloc_count, memory_order_relaxed);
     atomic_store_explicit(&fail_at, nth ? now + nth : 0, memory_order_relaxed);
 }
 
-uint64_t sl_mem_count(void) { return atomic_load_explicit(&alloc_count, memory_order_relaxed); }
+uint64_t sl_mem_count(void) {
+    return atomic_load_explicit(&alloc_count, memory_order_relaxed);
+}
 
 sl_status sl_arena_create(size_t cap, sl_arena *out, sl_err *err) {
     uint8_t *base = sl_alloc(cap, 1);

@@ -1,12 +1,13 @@
 /* Heap allocation with overflow-checked products, and an arena for step scratch.
- * Tests make the nth allocation fail with sl_mem_fail_at(). Thread: any for sl_alloc; owner for an arena. */
+ * Tests make the nth allocation fail with sl_mem_fail_at(). Thread: any for sl_alloc; owner for an
+ * arena. */
 #ifndef SL_BASE_MEM_H
 #define SL_BASE_MEM_H
 
 #include "base/status.h"
 
-/* Zeroed memory for n objects of `size` bytes, 64-byte aligned; NULL when n*size overflows or memory
- * is out. n*size == 0 yields a valid unique pointer. Free with sl_free. */
+/* Zeroed memory for n objects of `size` bytes, 64-byte aligned; NULL when n*size overflows or
+ * memory is out. n*size == 0 yields a valid unique pointer. Free with sl_free. */
 void *sl_alloc(size_t n, size_t size) SL_MUST_CHECK;
 
 /* Grows p (from sl_alloc or NULL) from old_n to new_n objects, keeping contents, zeroing the rest.
@@ -34,6 +35,8 @@ sl_status sl_arena_create(size_t cap, sl_arena *out, sl_err *err) SL_MUST_CHECK;
 void sl_arena_free(sl_arena *a);
 /* 64-byte aligned, NOT zeroed; NULL when it does not fit. */
 void *sl_arena_take(sl_arena *a, size_t n, size_t size) SL_MUST_CHECK;
-static inline void sl_arena_reset(sl_arena *a) { a->used = 0; }
+static inline void sl_arena_reset(sl_arena *a) {
+    a->used = 0;
+}
 
 #endif

@@ -47,8 +47,10 @@ static sl_status set_number(const opt_row *row, const char *value, void *field, 
     if (end == value || *end || errno || !(v >= row->min && v <= row->max) || !whole)
         return sl_fail(err, SL_ERR_ARG, "%s: '%s' is not %s from %.10g to %.10g", source, value,
                        row->type == F64 ? "a number" : "a whole number", row->min, row->max);
-    if (row->type == F64) *(double *)field = v;
-    else *(uint32_t *)field = (uint32_t)v;
+    if (row->type == F64)
+        *(double *)field = v;
+    else
+        *(uint32_t *)field = (uint32_t)v;
     return SL_OK;
 }
 
@@ -60,14 +62,18 @@ static sl_status set_flag(const char *value, bool *field, const char *source, sl
     return SL_OK;
 }
 
-static sl_status set_value(const opt_row *row, const char *value, sl_options *o,
-                           const char *source, sl_err *err) {
+static sl_status set_value(const opt_row *row, const char *value, sl_options *o, const char *source,
+                           sl_err *err) {
     void *field = (char *)o + row->offset;
     switch (row->type) {
-    case STR: *(const char **)field = value; return SL_OK;
-    case FLAG: return set_flag(value, field, source, err);
+    case STR:
+        *(const char **)field = value;
+        return SL_OK;
+    case FLAG:
+        return set_flag(value, field, source, err);
     case U32:
-    case F64: return set_number(row, value, field, source, err);
+    case F64:
+        return set_number(row, value, field, source, err);
     }
     return SL_ERR_INTERNAL;
 }
@@ -161,4 +167,6 @@ void sl_options_print(char verb, FILE *out) {
     }
 }
 
-const char *sl_options_secret(void) { return getenv("SLUICE_SECRET"); }
+const char *sl_options_secret(void) {
+    return getenv("SLUICE_SECRET");
+}

@@ -1,5 +1,5 @@
-/* Command-line and environment options, all from config.def. A flag --max-num-seqs is also the variable
- * SLUICE_MAX_NUM_SEQS; the command line wins. Thread: main, before any other. */
+/* Command-line and environment options, all from config.def. A flag --max-num-seqs is also the
+ * variable SLUICE_MAX_NUM_SEQS; the command line wins. Thread: main, before any other. */
 #ifndef SL_BASE_OPTIONS_H
 #define SL_BASE_OPTIONS_H
 
@@ -9,10 +9,10 @@
 #include <stdio.h>
 
 typedef struct sl_options {
-#define SL_TYPE_STR  const char *
-#define SL_TYPE_U32  uint32_t
-#define SL_TYPE_F64  double
-#define SL_TYPE_FLAG bool
+#define SL_TYPE_STR                                                 const char *
+#define SL_TYPE_U32                                                 uint32_t
+#define SL_TYPE_F64                                                 double
+#define SL_TYPE_FLAG                                                bool
 #define SL_OPT(type, field, flag, def, min, max, meta, verbs, help) SL_TYPE_##type field;
 #include "base/config.def"
 #undef SL_OPT
@@ -25,15 +25,16 @@ typedef struct sl_options {
     uint32_t n_args;
 } sl_options;
 
-/* Fills `out` with defaults, then the environment, then argv[0..argc-1] (after the verb). Strings are
- * borrowed from argv and the environment. Errors (SL_ERR_ARG) name option, value and range. */
+/* Fills `out` with defaults, then the environment, then argv[0..argc-1] (after the verb). Strings
+ * are borrowed from argv and the environment. Errors (SL_ERR_ARG) name option, value and range. */
 sl_status sl_options_parse(char verb, int argc, char **argv, sl_options *out,
                            sl_err *err) SL_MUST_CHECK;
 
 /* The options of a verb ('*': all), one per line with default, range and variable. */
 void sl_options_print(char verb, FILE *out);
 
-/* Value of one environment variable that is not an option: the fabric's SLUICE_SECRET. NULL: unset. */
+/* Value of one environment variable that is not an option: the fabric's SLUICE_SECRET. NULL: unset.
+ */
 const char *sl_options_secret(void);
 
 #endif

@@ -8,7 +8,8 @@
 
 typedef struct sl_pool sl_pool;
 
-/* Called for every chunk [begin,end) of 0..n-1; `lane` in 0..threads-1 names the executing thread. */
+/* Called for every chunk [begin,end) of 0..n-1; `lane` in 0..threads-1 names the executing thread.
+ */
 typedef void (*sl_pool_fn)(void *ctx, uint32_t lane, size_t begin, size_t end);
 
 /* n_threads counts the owner; 1 makes no thread at all. */
@@ -21,8 +22,8 @@ uint32_t sl_pool_threads(const sl_pool *p);
  * Between its chunks the owner calls the tick (below). */
 void sl_pool_run(sl_pool *p, size_t n, size_t grain, sl_pool_fn fn, void *ctx);
 
-/* tick(ctx) is called by the owner thread between chunks, at most every interval_us (how a worker keeps
- * its fabric and heartbeats alive under long kernels). NULL turns it off. */
+/* tick(ctx) is called by the owner thread between chunks, at most every interval_us (how a worker
+ * keeps its fabric and heartbeats alive under long kernels). NULL turns it off. */
 void sl_pool_set_tick(sl_pool *p, void (*tick)(void *ctx), void *ctx, uint32_t interval_us);
 
 #endif

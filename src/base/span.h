@@ -43,10 +43,18 @@ static inline uint64_t sl_cur_uint(sl_cur *c, size_t bytes) {
     return v;
 }
 
-static inline uint8_t sl_cur_u8(sl_cur *c) { return (uint8_t)sl_cur_uint(c, 1); }
-static inline uint16_t sl_cur_u16(sl_cur *c) { return (uint16_t)sl_cur_uint(c, 2); }
-static inline uint32_t sl_cur_u32(sl_cur *c) { return (uint32_t)sl_cur_uint(c, 4); }
-static inline uint64_t sl_cur_u64(sl_cur *c) { return sl_cur_uint(c, 8); }
+static inline uint8_t sl_cur_u8(sl_cur *c) {
+    return (uint8_t)sl_cur_uint(c, 1);
+}
+static inline uint16_t sl_cur_u16(sl_cur *c) {
+    return (uint16_t)sl_cur_uint(c, 2);
+}
+static inline uint32_t sl_cur_u32(sl_cur *c) {
+    return (uint32_t)sl_cur_uint(c, 4);
+}
+static inline uint64_t sl_cur_u64(sl_cur *c) {
+    return sl_cur_uint(c, 8);
+}
 
 static inline float sl_cur_f32(sl_cur *c) {
     uint32_t u = sl_cur_u32(c);
@@ -55,7 +63,9 @@ static inline float sl_cur_f32(sl_cur *c) {
     return f;
 }
 
-static inline size_t sl_cur_left(const sl_cur *c) { return c->ok ? c->len - c->pos : 0; }
+static inline size_t sl_cur_left(const sl_cur *c) {
+    return c->ok ? c->len - c->pos : 0;
+}
 
 /* Writing cursor over caller's memory. `ok` turns false when it would overflow. */
 typedef struct sl_wr {
@@ -84,10 +94,18 @@ static inline void sl_wr_uint(sl_wr *w, uint64_t v, size_t bytes) {
     for (size_t i = 0; p && i < bytes; i++) p[i] = (uint8_t)(v >> (8 * i));
 }
 
-static inline void sl_wr_u8(sl_wr *w, uint8_t v) { sl_wr_uint(w, v, 1); }
-static inline void sl_wr_u16(sl_wr *w, uint16_t v) { sl_wr_uint(w, v, 2); }
-static inline void sl_wr_u32(sl_wr *w, uint32_t v) { sl_wr_uint(w, v, 4); }
-static inline void sl_wr_u64(sl_wr *w, uint64_t v) { sl_wr_uint(w, v, 8); }
+static inline void sl_wr_u8(sl_wr *w, uint8_t v) {
+    sl_wr_uint(w, v, 1);
+}
+static inline void sl_wr_u16(sl_wr *w, uint16_t v) {
+    sl_wr_uint(w, v, 2);
+}
+static inline void sl_wr_u32(sl_wr *w, uint32_t v) {
+    sl_wr_uint(w, v, 4);
+}
+static inline void sl_wr_u64(sl_wr *w, uint64_t v) {
+    sl_wr_uint(w, v, 8);
+}
 
 static inline void sl_wr_f32(sl_wr *w, float f) {
     uint32_t u;

@@ -30,9 +30,11 @@ sl_status sl_err_prefix(sl_err *err, const char *fmt, ...) {
 
 const char *sl_status_text(sl_status st) {
     switch (st) {
-    case SL_OK: return "ok";
+    case SL_OK:
+        return "ok";
 #define SL_STATUS_CASE(name, value, text)                                                          \
-    case SL_ERR_##name: return text;
+    case SL_ERR_##name:                                                                            \
+        return text;
         SL_STATUS_LIST(SL_STATUS_CASE)
 #undef SL_STATUS_CASE
     }

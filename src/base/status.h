@@ -45,9 +45,8 @@ typedef struct sl_err {
     char msg[512];
 } sl_err;
 
-#define SL_MUST_CHECK __attribute__((warn_unused_result))
-#define SL_PRINTF(fmt_arg, first)                                                                  \
-    __attribute__((format(printf, fmt_arg, first)))
+#define SL_MUST_CHECK             __attribute__((warn_unused_result))
+#define SL_PRINTF(fmt_arg, first) __attribute__((format(printf, fmt_arg, first)))
 
 /* Records `code` and a formatted message in err (err may be NULL) and returns code. */
 sl_status sl_fail(sl_err *err, sl_status code, const char *fmt, ...) SL_PRINTF(3, 4);

@@ -85,7 +85,8 @@ void sl_trace_span(sl_trace *t, uint32_t pid, uint32_t tid, const char *name, ui
     if (layer >= 0 && rows >= 0)
         snprintf(args, sizeof args, ",\"args\":{\"layer\":%" PRId64 ",\"rows\":%" PRId64 "}", layer,
                  rows);
-    else if (rows >= 0) snprintf(args, sizeof args, ",\"args\":{\"rows\":%" PRId64 "}", rows);
+    else if (rows >= 0)
+        snprintf(args, sizeof args, ",\"args\":{\"rows\":%" PRId64 "}", rows);
     append(t,
            "{\"ph\":\"X\",\"pid\":%" PRIu32 ",\"tid\":%" PRIu32
            ",\"name\":\"%s\",\"ts\":%.3f,\"dur\":%.3f%s},\n",

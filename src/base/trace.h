@@ -15,8 +15,8 @@ void sl_trace_close(sl_trace *t, int finish);
 
 /* Names the row of worker `pid`. */
 void sl_trace_name(sl_trace *t, uint32_t pid, const char *name);
-/* One span on row (pid, tid), times in ns of CLOCK_MONOTONIC. `name` is a plain identifier; a negative
- * layer or rows is left out. No-op when t is NULL. */
+/* One span on row (pid, tid), times in ns of CLOCK_MONOTONIC. `name` is a plain identifier; a
+ * negative layer or rows is left out. No-op when t is NULL. */
 void sl_trace_span(sl_trace *t, uint32_t pid, uint32_t tid, const char *name, uint64_t begin_ns,
                    uint64_t end_ns, int64_t layer, int64_t rows);
 

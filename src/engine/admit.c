@@ -1,14 +1,18 @@
-/* Who gets KV pages: requests start when their tokens so far and a little more fit, grow a page at a time,
- * and when a pool runs out its youngest request is preempted and recomputed later from its tokens. The
- * oldest is never preempted, and a pool holds at least one request of full length, so somebody always
- * makes progress. */
+/* Who gets KV pages: requests start when their tokens so far and a little more fit, grow a page at
+ * a time, and when a pool runs out its youngest request is preempted and recomputed later from its
+ * tokens. The oldest is never preempted, and a pool holds at least one request of full length, so
+ * somebody always makes progress. */
 #include "engine/engine_int.h"
 
 #include "base/log.h"
 #include "spec/kv.h"
 
-static uint32_t total_positions(const sl_request *r) { return r->p.n_prompt + r->p.max_tokens; }
-static uint32_t known_tokens(const sl_request *r) { return r->p.n_prompt + r->n_generated; }
+static uint32_t total_positions(const sl_request *r) {
+    return r->p.n_prompt + r->p.max_tokens;
+}
+static uint32_t known_tokens(const sl_request *r) {
+    return r->p.n_prompt + r->n_generated;
+}
 
 /* Pages that let it run on until the coordinator has heard of its next tokens. */
 static uint32_t wanted_pages(const sl_request *r) {

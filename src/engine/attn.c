@@ -73,8 +73,10 @@ void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *lo
     s->tokens[s->n_tokens++] = token;
     a->w->n.tokens++;
     sl_finish finish = SL_FINISH_NONE;
-    if (ends(a, s, token)) finish = SL_FINISH_STOP;
-    else if (s->n_tokens - s->n_given >= s->max_new) finish = SL_FINISH_LENGTH;
+    if (ends(a, s, token))
+        finish = SL_FINISH_STOP;
+    else if (s->n_tokens - s->n_given >= s->max_new)
+        finish = SL_FINISH_LENGTH;
     sl_attn_emit(a, s, s->n_tokens - 1, token, finish, logprobs, n);
     if (finish != SL_FINISH_NONE) sl_slot_release(a, s);
 }
@@ -83,10 +85,9 @@ static sl_status check_submit(const sl_attn *a, const sl_wire_submit *s, sl_err 
     const sl_plan *p = &a->w->plan;
     uint64_t total = (uint64_t)s->n_tokens + s->max_tokens;
     if (s->n_tokens == 0 || s->max_tokens == 0 || s->start != 0 || total > p->context)
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "request %llu: %u tokens from %u and %u new ones, context %u",
-                       (unsigned long long)s->request, s->n_tokens, s->start, s->max_tokens,
-                       p->context);
+        return sl_fail(
+            err, SL_ERR_PROTOCOL, "request %llu: %u tokens from %u and %u new ones, context %u",
+            (unsigned long long)s->request, s->n_tokens, s->start, s->max_tokens, p->context);
     if (s->n_pages < sl_kv_pages_for(s->n_tokens) || s->n_pages > sl_kv_pages_for(total))
         return sl_fail(err, SL_ERR_PROTOCOL, "request %llu: %u pages for %u to %llu positions",
                        (unsigned long long)s->request, s->n_pages, s->n_tokens,
@@ -178,8 +179,10 @@ static sl_slot *find_slot(sl_attn *a, sl_lane **lane) {
         sl_slot *free_slot = NULL;
         uint32_t used = 0;
         for (uint32_t i = 0; i < a->max_slots; i++) {
-            if (a->lane[l].slot[i].used) used++;
-            else if (!free_slot) free_slot = &a->lane[l].slot[i];
+            if (a->lane[l].slot[i].used)
+                used++;
+            else if (!free_slot)
+                free_slot = &a->lane[l].slot[i];
         }
         if (free_slot && used < fewest) {
             best = free_slot;
@@ -230,8 +233,10 @@ static sl_status add_page(sl_attn *a, sl_slot *s, uint64_t page, sl_err *err) {
 
 static void cancel(sl_attn *a, sl_slot *s) {
     s->cancelled = true;
-    if (s->in_step && SL_MUTATION(STALE_GENERATION)) s->pages = NULL; /* its rows still use them */
-    else if (s->in_step) return; /* ends with the step, whose rows still touch its pages */
+    if (s->in_step && SL_MUTATION(STALE_GENERATION))
+        s->pages = NULL; /* its rows still use them */
+    else if (s->in_step)
+        return; /* ends with the step, whose rows still touch its pages */
     sl_attn_emit_end(a, s, SL_FINISH_STOP);
     sl_slot_release(a, s);
 }
@@ -243,9 +248,12 @@ sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload,
         sl_lane *lane;
         sl_slot *s = slot_of(a, pair[i].request, &lane);
         if (!s) continue; /* finished meanwhile */
-        if (h->kind == SL_MSG_CANCEL) cancel(a, s);
-        else if (h->kind == SL_MSG_PAGES) st = add_page(a, s, pair[i].value, err);
-        else s->acked = SL_MAX(s->acked, pair[i].value);
+        if (h->kind == SL_MSG_CANCEL)
+            cancel(a, s);
+        else if (h->kind == SL_MSG_PAGES)
+            st = add_page(a, s, pair[i].value, err);
+        else
+            s->acked = SL_MAX(s->acked, pair[i].value);
         sl_lane_wake(lane);
     }
     sl_attn_flush(a);
@@ -263,8 +271,7 @@ sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, s
     return sl_lane_on_return(&a->lane[h->lane], a->expert_index[src], h, payload, err);
 }
 
-sl_status sl_attn_on_round_open(sl_attn *a, const sl_wire_header *h, sl_span payload,
-                                sl_err *err) {
+sl_status sl_attn_on_round_open(sl_attn *a, const sl_wire_header *h, sl_span payload, sl_err *err) {
     const uint32_t *ids;
     uint32_t n;
     sl_idset set;
@@ -314,15 +321,14 @@ static sl_status map_pages(sl_attn *a, sl_err *err) {
     /* Reserved, not touched: a page costs memory when it is first written. */
     void *p = mmap(NULL, a->kv_bytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
-        return sl_fail(err, SL_ERR_NOMEM, "%zu bytes of KV pages", a->kv_bytes);
+    if (p == MAP_FAILED) return sl_fail(err, SL_ERR_NOMEM, "%zu bytes of KV pages", a->kv_bytes);
     a->kv = p;
     return SL_OK;
 }
 
 static sl_status create_parts(sl_attn *a, sl_err *err) {
-    size_t scratch = sl_model_scratch_bytes(a->m, a->max_rows) +
-                     sl_sampler_scratch_bytes(a->m->vocab) + 65536;
+    size_t scratch =
+        sl_model_scratch_bytes(a->m, a->max_rows) + sl_sampler_scratch_bytes(a->m->vocab) + 65536;
     a->out_cap = a->max_slots * a->n_lanes + 1;
     a->out = sl_alloc(a->out_cap, sizeof *a->out);
     a->pairs = sl_alloc((size_t)a->out_cap * (1 + SL_WIRE_MAX_TOP), sizeof *a->pairs);
@@ -348,8 +354,10 @@ sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     for (uint32_t i = 0; i < w->n_expert_workers; i++) a->expert_index[w->expert_worker[i]] = i;
     sl_status st = map_pages(a, err);
     if (st == SL_OK) st = create_parts(a, err);
-    if (st == SL_OK) *out = a;
-    else sl_attn_free(a);
+    if (st == SL_OK)
+        *out = a;
+    else
+        sl_attn_free(a);
     return st;
 }
 

@@ -10,7 +10,8 @@
 
 #define SL_MAX_STOP_IDS 64u
 
-/* A request here. Its tokens are prompt and generated ones; the first `done` have K and V in the pages. */
+/* A request here. Its tokens are prompt and generated ones; the first `done` have K and V in the
+ * pages. */
 typedef struct sl_slot {
     bool used, cancelled;
     bool in_step; /* rows of it are in the lane's running step */
@@ -18,7 +19,7 @@ typedef struct sl_slot {
     uint32_t generation;
     uint32_t *tokens;
     uint32_t n_tokens, n_given, max_new, done; /* n_given: tokens that came with the request */
-    uint64_t acked; /* generated tokens that the coordinator has seen */
+    uint64_t acked;                            /* generated tokens that the coordinator has seen */
     uint32_t n_prompt; /* of n_given: the rest was generated before it came here */
     bool ignore_eos, want_logits, want_logprobs, want_prompt_logprobs;
     uint32_t n_top; /* likeliest tokens reported with a token */
@@ -26,7 +27,7 @@ typedef struct sl_slot {
     sl_logit_bias *bias; /* owned; sampling points to it */
     uint32_t stop[SL_MAX_STOP_IDS];
     uint32_t n_stop;
-    float **pages;     /* base pointers in position order, room for all it may ever need */
+    float **pages; /* base pointers in position order, room for all it may ever need */
     uint32_t n_pages, cap_pages;
     uint32_t first_row; /* of its rows in the running step */
 } sl_slot;
@@ -56,7 +57,7 @@ typedef struct sl_lane {
     sl_slot_need *need; /* scratch of the batcher, [max_num_seqs] */
     sl_step_part *part; /* [max_num_seqs + 1] */
     size_t n_parts;
-    uint32_t turn;
+    uint32_t turn, steps;
     sl_pacer pacer;
     uint32_t decode_rows; /* of the running step */
     uint64_t step_began_us;
@@ -66,11 +67,11 @@ typedef struct sl_lane {
     uint32_t *row_id, *row_pos, *row_slot;
     uint64_t *row_tag;
     float *const **row_pages;
-    float *x, *h;           /* [max_rows][d_model] */
-    uint32_t *expert;       /* [max_rows][top_k] */
-    float *gate;            /* [max_rows][top_k] */
-    uint64_t *covered;      /* router positions that have come back */
-    const uint8_t **piece;  /* [max_rows][top_k] wire rows by lowest position */
+    float *x, *h;          /* [max_rows][d_model] */
+    uint32_t *expert;      /* [max_rows][top_k] */
+    float *gate;           /* [max_rows][top_k] */
+    uint64_t *covered;     /* router positions that have come back */
+    const uint8_t **piece; /* [max_rows][top_k] wire rows by lowest position */
 
     sl_reply reply[SL_PLAN_MAX_WORKERS]; /* by index of expert worker */
     uint32_t n_replies;
@@ -90,8 +91,8 @@ struct sl_attn {
     uint8_t *kv; /* n_pages pages */
     size_t kv_bytes;
     sl_arena scratch;
-    float *logits;      /* [HEAD_ROWS][vocab] */
-    sl_wire_token *out; /* tokens of this step for the coordinator */
+    float *logits;         /* [HEAD_ROWS][vocab] */
+    sl_wire_token *out;    /* tokens of this step for the coordinator */
     sl_wire_id_f32 *pairs; /* [out_cap][1 + SL_WIRE_MAX_TOP] log-probabilities of them */
     uint32_t n_out, out_cap, n_pairs;
     uint32_t expert_index[SL_PLAN_MAX_WORKERS]; /* worker id -> index of expert worker */
@@ -100,6 +101,9 @@ struct sl_attn {
 
 /* Rows of the head computed at once: bounds the logits buffer, not the bits. */
 #define SL_HEAD_ROWS 32u
+
+/* Rows of a prompt that are not paced against decoding requests. */
+#define SL_PREFILL_BURST 256u
 
 /* attn.c */
 /* The end of a request without a token. */
@@ -125,8 +129,8 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
 void sl_lane_reset(sl_lane *lane);
 
 /* dispatch.c: rows to experts and back */
-/* Sends the rows of MoE block `layer` (h, expert, gate of the lane) to every expert worker, bare headers
- * where there are none. */
+/* Sends the rows of MoE block `layer` (h, expert, gate of the lane) to every expert worker, bare
+ * headers where there are none. */
 sl_status sl_lane_dispatch(sl_lane *lane, bool stay);
 /* Checks that the replies cover every row exactly and adds them to x in ascending router position.
  * On an error *offender is the expert worker at fault. */

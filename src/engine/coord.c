@@ -1,5 +1,5 @@
-/* The coordinator's side of the fabric: workers join and get the plan, requests are admitted against
- * the page ledger, tokens come back. All on the engine's thread. */
+/* The coordinator's side of the fabric: workers join and get the plan, requests are admitted
+ * against the page ledger, tokens come back. All on the engine's thread. */
 #include "engine/engine_int.h"
 
 #include "base/clock.h"
@@ -22,8 +22,10 @@ void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status statu
     sl_member_worker *w = &e->worker[r->worker];
     bool had_worker = r->state != SL_REQUEST_WAITING;
     bool cancelled = r->state == SL_REQUEST_CANCELLING || status == SL_ERR_CANCELLED;
-    if (cancelled && how != SL_FINISH_ERROR) how = SL_FINISH_STOP; /* its last tokens were dropped */
-    if (cancelled && how == SL_FINISH_LENGTH) how = SL_FINISH_STOP; /* its last tokens were dropped */
+    if (cancelled && how != SL_FINISH_ERROR)
+        how = SL_FINISH_STOP; /* its last tokens were dropped */
+    if (cancelled && how == SL_FINISH_LENGTH)
+        how = SL_FINISH_STOP; /* its last tokens were dropped */
     sl_ledger_remove(&e->ledger, r);
     if (had_worker) {
         w->running--;
@@ -31,10 +33,14 @@ void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status statu
     }
     pthread_mutex_lock(&e->lock);
     e->n_open--;
-    if (how == SL_FINISH_ERROR) e->stats.finished_error++;
-    else if (cancelled) e->stats.finished_cancelled++;
-    else if (how == SL_FINISH_STOP) e->stats.finished_stop++;
-    else e->stats.finished_length++;
+    if (how == SL_FINISH_ERROR)
+        e->stats.finished_error++;
+    else if (cancelled)
+        e->stats.finished_cancelled++;
+    else if (how == SL_FINISH_STOP)
+        e->stats.finished_stop++;
+    else
+        e->stats.finished_length++;
     pthread_mutex_unlock(&e->lock);
     const sl_request_event ev = {
         .request = r->id, .finish = how, .status = status, .message = text};
@@ -67,8 +73,10 @@ static void signal_start(sl_engine *e, sl_status st, const sl_err *err) {
     pthread_mutex_lock(&e->lock);
     if (!e->up && e->start_status == SL_OK) {
         e->start_status = st;
-        if (st == SL_OK) e->up = true;
-        else e->start_err = *err;
+        if (st == SL_OK)
+            e->up = true;
+        else
+            e->start_err = *err;
     }
     pthread_cond_broadcast(&e->changed);
     pthread_mutex_unlock(&e->lock);
@@ -76,10 +84,10 @@ static void signal_start(sl_engine *e, sl_status st, const sl_err *err) {
 
 static sl_buf *plan_message(sl_engine *e, uint32_t you) {
     char *plan = sl_plan_print(&e->plan);
-    json_t *doc = plan ? json_pack("{s:i, s:s, s:s, s:o}", "you", (int)you, "model",
-                                   e->model_folder, "trace", e->trace_path, "plan",
-                                   json_loads(plan, 0, NULL))
-                       : NULL;
+    json_t *doc = plan
+                      ? json_pack("{s:i, s:s, s:s, s:o}", "you", (int)you, "model", e->model_folder,
+                                  "trace", e->trace_path, "plan", json_loads(plan, 0, NULL))
+                      : NULL;
     char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
     sl_buf *b = text ? sl_net_buf_take(e->net, strlen(text)) : NULL;
     if (b) memcpy(b->data, text, strlen(text));
@@ -173,7 +181,8 @@ static void stop_serving(sl_engine *e, const char *why) {
     pthread_mutex_unlock(&e->lock);
 }
 
-/* An attention worker that lost an expert worker ends its requests before that loss is known here. */
+/* An attention worker that lost an expert worker ends its requests before that loss is known here.
+ */
 static void report_broken(sl_engine *e, uint32_t id, sl_request *r) {
     char text[160];
     snprintf(text, sizeof text, "attention worker %u has lost an expert worker", id);
@@ -206,8 +215,10 @@ static sl_status on_prompt_token(sl_request *r, const sl_wire_token *t, const sl
     if (!r->p.prompt_logprobs || t->position > r->n_prompt_reported + 1 || t->position == 0 ||
         t->token != r->p.prompt[t->position] || t->finish != SL_FINISH_NONE ||
         t->n_logprobs != 1 + r->p.n_top)
-        return sl_fail(err, SL_ERR_PROTOCOL, "report of token %u at %u in the prompt of request "
-                       "%llu", t->token, t->position, (unsigned long long)t->request);
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "report of token %u at %u in the prompt of request "
+                       "%llu",
+                       t->token, t->position, (unsigned long long)t->request);
     if (t->position <= r->n_prompt_reported) return SL_OK;
     r->n_prompt_reported = t->position;
     deliver_token(r, t, pairs, t->position);
@@ -243,8 +254,10 @@ static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
         sl_admit_preempted(e, r);
         return SL_OK;
     }
-    if (t->finish == SL_FINISH_ERROR) report_broken(e, id, r);
-    else sl_coord_finish(e, r, (sl_finish)t->finish, SL_OK, NULL);
+    if (t->finish == SL_FINISH_ERROR)
+        report_broken(e, id, r);
+    else
+        sl_coord_finish(e, r, (sl_finish)t->finish, SL_OK, NULL);
     return SL_OK;
 }
 
@@ -273,7 +286,8 @@ static sl_status on_tokens(sl_engine *e, uint32_t id, const sl_wire_header *h, s
 static sl_status on_logits(sl_engine *e, const sl_wire_header *h, sl_span payload, sl_err *err) {
     size_t want = SL_WIRE_LOGITS_AT + (size_t)h->rows * e->spec.vocab * sizeof(float);
     if (payload.len != want)
-        return sl_fail(err, SL_ERR_PROTOCOL, "logits of %u rows in %zu bytes", h->rows, payload.len);
+        return sl_fail(err, SL_ERR_PROTOCOL, "logits of %u rows in %zu bytes", h->rows,
+                       payload.len);
     sl_cur c = sl_cur_of(payload);
     uint64_t request = sl_cur_u64(&c), first = sl_cur_u64(&c);
     sl_request *r = sl_ledger_find(&e->ledger, request);
@@ -303,10 +317,18 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
     uint32_t id = (uint32_t)(w - e->worker);
     sl_status st;
     switch (h->kind) {
-    case SL_MSG_READY: st = on_ready(e, id, span, err); break;
-    case SL_MSG_TOKENS: st = on_tokens(e, id, h, span, err); break;
-    case SL_MSG_LOGITS: st = on_logits(e, h, span, err); break;
-    case SL_MSG_STATS: st = on_stats(e, id, span, err); break;
+    case SL_MSG_READY:
+        st = on_ready(e, id, span, err);
+        break;
+    case SL_MSG_TOKENS:
+        st = on_tokens(e, id, h, span, err);
+        break;
+    case SL_MSG_LOGITS:
+        st = on_logits(e, h, span, err);
+        break;
+    case SL_MSG_STATS:
+        st = on_stats(e, id, span, err);
+        break;
     default:
         st = sl_fail(err, SL_ERR_PROTOCOL, "unexpected %s from worker %u",
                      sl_msg_kind_name(h->kind), id);

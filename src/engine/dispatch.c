@@ -1,4 +1,5 @@
-/* Rows to experts and back: one message per expert worker and layer, and the merge in fixed order. */
+/* Rows to experts and back: one message per expert worker and layer, and the merge in fixed order.
+ */
 #include "engine/attn_int.h"
 #include "engine/mutate.h"
 
@@ -68,8 +69,7 @@ sl_status sl_lane_dispatch(sl_lane *lane, bool stay) {
     bool with_set = sl_member_needs_set(&lane->member, moe);
     outgoing out[SL_PLAN_MAX_WORKERS];
     sl_status st = SL_OK;
-    for (uint32_t i = 0; i < w->n_expert_workers; i++)
-        out[i] = (outgoing){.last_row = UINT32_MAX};
+    for (uint32_t i = 0; i < w->n_expert_workers; i++) out[i] = (outgoing){.last_row = UINT32_MAX};
     count_entries(lane, out);
     for (uint32_t i = 0; st == SL_OK && i < w->n_expert_workers; i++) {
         if (out[i].rows || with_set) st = layout(lane, &out[i], with_set);
@@ -84,10 +84,14 @@ sl_status sl_lane_dispatch(sl_lane *lane, bool stay) {
                             .lane = lane->id,
                             .layer = moe,
                             .rows = out[i].rows};
-        if (out[i].buf && out[i].rows) out[i].view.first[out[i].rows] = out[i].entries;
-        else if (out[i].buf) out[i].view.first[0] = 0;
-        if (st != SL_OK) sl_net_buf_give(w->net, out[i].buf);
-        else st = sl_worker_send(w, w->expert_worker[i], h, out[i].buf);
+        if (out[i].buf && out[i].rows)
+            out[i].view.first[out[i].rows] = out[i].entries;
+        else if (out[i].buf)
+            out[i].view.first[0] = 0;
+        if (st != SL_OK)
+            sl_net_buf_give(w->net, out[i].buf);
+        else
+            st = sl_worker_send(w, w->expert_worker[i], h, out[i].buf);
     }
     return st;
 }

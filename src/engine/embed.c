@@ -13,7 +13,7 @@
 struct sluice {
     sl_engine *engine;
     sl_tokenizer *tok;
-    sl_chat *chat; /* NULL: the model has no known template */
+    sl_chat *chat;  /* NULL: the model has no known template */
     sl_err no_chat; /* why */
 };
 
@@ -30,7 +30,9 @@ typedef struct call {
     char why[256];
 } call;
 
-const char *sluice_version(void) { return SL_VERSION; }
+const char *sluice_version(void) {
+    return SL_VERSION;
+}
 
 static void explain(const sl_err *err, char *why, size_t cap) {
     if (cap) snprintf(why, cap, "%s", err->msg);

@@ -1,4 +1,5 @@
-/* The public face of the coordinator: calls from any thread become commands of the engine's thread. */
+/* The public face of the coordinator: calls from any thread become commands of the engine's thread.
+ */
 #include "engine/engine_int.h"
 
 #include "base/clock.h"
@@ -113,7 +114,8 @@ static sl_status await_workers(sl_engine *e, sl_err *err) {
         given_up = e->o.give_up && e->o.give_up();
     }
     sl_status st = e->start_status;
-    if (st != SL_OK) *err = e->start_err;
+    if (st != SL_OK)
+        *err = e->start_err;
     else if (given_up && !e->up) {
         st = sl_fail(err, SL_ERR_CANCELLED, "stopped while waiting for workers");
     } else if (!e->up) {
@@ -126,8 +128,7 @@ static sl_status await_workers(sl_engine *e, sl_err *err) {
     return st;
 }
 
-static sl_status engine_new(const sl_engine_opts *o, sl_clock clock, sl_engine **out,
-                            sl_err *err) {
+static sl_status engine_new(const sl_engine_opts *o, sl_clock clock, sl_engine **out, sl_err *err) {
     if (sodium_init() < 0) return sl_fail(err, SL_ERR_INTERNAL, "no source of random numbers");
     sl_engine *e = sl_alloc(1, sizeof *e);
     if (!e) return sl_fail(err, SL_ERR_NOMEM, "engine");
@@ -137,8 +138,10 @@ static sl_status engine_new(const sl_engine_opts *o, sl_clock clock, sl_engine *
     e->clock = clock;
     sl_status st = copy_options(e, o, err);
     if (st == SL_OK) st = sl_coord_start(e, err);
-    if (st == SL_OK) *out = e;
-    else sl_engine_free(e);
+    if (st == SL_OK)
+        *out = e;
+    else
+        sl_engine_free(e);
     return st;
 }
 
@@ -156,8 +159,10 @@ sl_status sl_engine_create(const sl_engine_opts *o, sl_engine **out, sl_err *err
     if (rc != 0) st = sl_fail(err, SL_ERR_IO, "engine thread: %s", strerror(rc));
     e->has_thread = rc == 0;
     if (st == SL_OK) st = await_workers(e, err);
-    if (st == SL_OK) *out = e;
-    else sl_engine_free(e);
+    if (st == SL_OK)
+        *out = e;
+    else
+        sl_engine_free(e);
     return st;
 }
 
@@ -188,7 +193,9 @@ void sl_engine_free(sl_engine *e) {
     sl_free(e);
 }
 
-const sl_model_spec *sl_engine_spec(const sl_engine *e) { return &e->spec; }
+const sl_model_spec *sl_engine_spec(const sl_engine *e) {
+    return &e->spec;
+}
 
 /* ---- calls ---- */
 
@@ -216,8 +223,10 @@ static sl_status check_params(const sl_engine *e, const sl_request_params *p, sl
 }
 
 static void push_command(sl_engine *e, sl_command *c) {
-    if (e->last_command) e->last_command->next = c;
-    else e->first_command = c;
+    if (e->last_command)
+        e->last_command->next = c;
+    else
+        e->first_command = c;
     e->last_command = c;
 }
 

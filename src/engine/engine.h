@@ -1,9 +1,9 @@
 /* The coordinator: requests in, tokens out.
  *
  * It owns the request ledger, the page ledger and the plan; it starts or awaits workers, sends them
- * requests, and hands their tokens to callbacks. It is never on the token path between attention and
- * expert workers. One thread of its own drives it.
- * Thread: sl_engine_* any, unless said; callbacks run on the engine's thread and must not block. */
+ * requests, and hands their tokens to callbacks. It is never on the token path between attention
+ * and expert workers. One thread of its own drives it. Thread: sl_engine_* any, unless said;
+ * callbacks run on the engine's thread and must not block. */
 #ifndef SL_ENGINE_ENGINE_H
 #define SL_ENGINE_ENGINE_H
 
@@ -28,19 +28,20 @@ typedef struct sl_engine_opts {
     sl_plan plan;          /* roles, lanes, schedule, numerics, limits (spec/plan.h) */
     const char *transport; /* "loop", "shm", "tcp" */
     sl_spawn spawn;
-    const char *host;      /* fabric bind address of the coordinator */
+    const char *host; /* fabric bind address of the coordinator */
     uint16_t port;
-    sl_span secret;        /* empty with local workers: a random one is made */
-    const char *program;   /* path of this program, for SL_SPAWN_PROCESSES */
-    const char *isa;       /* NULL: best */
+    sl_span secret;      /* empty with local workers: a random one is made */
+    const char *program; /* path of this program, for SL_SPAWN_PROCESSES */
+    const char *isa;     /* NULL: best */
     const char *trace_path;
-    uint64_t delay_seed;   /* loop: seeded delays and reorderings of up to delay_us */
+    uint64_t delay_seed; /* loop: seeded delays and reorderings of up to delay_us */
     uint32_t delay_us;
     uint32_t join_timeout_s; /* for all workers of the plan to be ready */
     bool (*give_up)(void);   /* NULL, or asked now and then while waiting for them: true ends it */
 } sl_engine_opts;
 
-/* Starts workers and waits until every one is ready, or says which is missing. Copies what it keeps. */
+/* Starts workers and waits until every one is ready, or says which is missing. Copies what it
+ * keeps. */
 sl_status sl_engine_create(const sl_engine_opts *o, sl_engine **out, sl_err *err) SL_MUST_CHECK;
 /* Cancels what runs, stops the workers it started, joins threads. */
 void sl_engine_free(sl_engine *e);
@@ -57,17 +58,17 @@ typedef struct sl_request_event {
     /* Not 0: no new token, but what was asked about the prompt's token at this position. They come
      * in order, once each, before the first new token. */
     uint32_t prompt_position;
-    sl_finish finish;     /* not NONE: the last event of this request */
-    sl_status status;     /* with SL_FINISH_ERROR: why */
-    const char *message;  /* with SL_FINISH_ERROR, else NULL; borrowed for the call */
+    sl_finish finish;    /* not NONE: the last event of this request */
+    sl_status status;    /* with SL_FINISH_ERROR: why */
+    const char *message; /* with SL_FINISH_ERROR, else NULL; borrowed for the call */
 } sl_request_event;
 
 typedef struct sl_request_params {
     const char *name;       /* for log lines, or NULL; copied, at most 64 bytes */
     const uint32_t *prompt; /* >= 1 ids, each < vocab; copied */
     uint32_t n_prompt;
-    uint32_t max_tokens;    /* >= 1 */
-    sl_sampling sampling;   /* bias is copied */
+    uint32_t max_tokens;  /* >= 1 */
+    sl_sampling sampling; /* bias is copied */
     bool ignore_eos;
     bool logprobs;        /* events carry log-probabilities */
     bool prompt_logprobs; /* with logprobs: those of the prompt from its second token on, too */
@@ -75,18 +76,19 @@ typedef struct sl_request_params {
     const uint32_t *stop; /* further ids that end generation; copied */
     uint32_t n_stop;      /* <= 64 */
     void (*on_event)(void *ctx, const sl_request_event *ev);
-    /* NULL, or: logits [n][vocab] of positions first.. as they are computed (prompt and generated). */
+    /* NULL, or: logits [n][vocab] of positions first.. as they are computed (prompt and generated).
+     */
     void (*on_logits)(void *ctx, uint64_t first, uint32_t n, const float *logits);
     void *ctx; /* must stay valid until the last event */
 } sl_request_params;
 
-/* Queues a request. Refuses at once (no event follows): SL_ERR_ARG for bad ids or ranges, SL_ERR_LIMIT when
- * prompt + max_tokens exceed the context or the page pool, SL_ERR_OVERLOADED when the queue is full,
- * SL_ERR_WORKER_LOST when the plan's workers are not all there. */
+/* Queues a request. Refuses at once (no event follows): SL_ERR_ARG for bad ids or ranges,
+ * SL_ERR_LIMIT when prompt + max_tokens exceed the context or the page pool, SL_ERR_OVERLOADED when
+ * the queue is full, SL_ERR_WORKER_LOST when the plan's workers are not all there. */
 sl_status sl_engine_submit(sl_engine *e, const sl_request_params *p, uint64_t *request,
                            sl_err *err) SL_MUST_CHECK;
-/* The request's last event (finish STOP, after the tokens already on their way are dropped) follows soon;
- * unknown or finished ids are ignored. */
+/* The request's last event (finish STOP, after the tokens already on their way are dropped) follows
+ * soon; unknown or finished ids are ignored. */
 void sl_engine_cancel(sl_engine *e, uint64_t request);
 
 /* One worker as last reported (about twice a second). Times in microseconds since its start. */

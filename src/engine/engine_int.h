@@ -1,5 +1,5 @@
-/* Inside of the coordinator: ledgers of requests and pages, the workers of the plan, local spawning.
- * Everything here belongs to the engine's thread, except where a lock is named. */
+/* Inside of the coordinator: ledgers of requests and pages, the workers of the plan, local
+ * spawning. Everything here belongs to the engine's thread, except where a lock is named. */
 #ifndef SL_ENGINE_ENGINE_INT_H
 #define SL_ENGINE_ENGINE_INT_H
 
@@ -20,13 +20,15 @@ typedef enum sl_request_state {
     SL_REQUEST_WAITING,    /* no worker yet */
     SL_REQUEST_RUNNING,    /* its attention worker has it */
     SL_REQUEST_CANCELLING, /* CANCEL is on its way; tokens are dropped */
-    SL_REQUEST_PREEMPTING, /* CANCEL is on its way for its pages; tokens still count, it waits again after */
+    SL_REQUEST_PREEMPTING, /* CANCEL is on its way for its pages; tokens still count, it waits again
+                              after */
 } sl_request_state;
 
 typedef struct sl_request {
     uint64_t id;
     char name[65];
-    sl_request_params p; /* prompt and stop point to `tokens` and `stop`, the sampling's bias to `bias` */
+    sl_request_params
+        p; /* prompt and stop point to `tokens` and `stop`, the sampling's bias to `bias` */
     uint32_t *stop;
     sl_logit_bias *bias;
     uint32_t n_prompt_reported; /* highest position of the prompt that was reported */
@@ -34,8 +36,8 @@ typedef struct sl_request {
     uint32_t worker;
     uint32_t *pages; /* room for all it may ever need */
     uint32_t n_pages, n_generated;
-    uint32_t *tokens;  /* prompt and generated: what it is recomputed from */
-    uint32_t n_before; /* generated before it was last submitted */
+    uint32_t *tokens;               /* prompt and generated: what it is recomputed from */
+    uint32_t n_before;              /* generated before it was last submitted */
     struct sl_request *prev, *next; /* in one of the lists */
     struct sl_request *chain;       /* in the hash */
 } sl_request;
@@ -131,14 +133,14 @@ struct sl_engine {
     uint64_t next_id;
     uint32_t n_open; /* submitted and not finished */
     bool stop;
-    bool up;            /* serving, or... */
+    bool up;                /* serving, or... */
     sl_status start_status; /* ...why it could not start */
     sl_err start_err;
     sl_engine_stats stats;
 };
 
-/* engine.c: an engine without a thread, for a caller that owns the loop and the clock (the simulation).
- * sl_engine_step runs commands and one turn of the coordinator. */
+/* engine.c: an engine without a thread, for a caller that owns the loop and the clock (the
+ * simulation). sl_engine_step runs commands and one turn of the coordinator. */
 sl_status sl_engine_create_stepped(const sl_engine_opts *o, sl_clock clock, sl_engine **out,
                                    sl_err *err) SL_MUST_CHECK;
 bool sl_engine_step(sl_engine *e);
@@ -151,7 +153,8 @@ void sl_coord_shutdown(sl_engine *e); /* ends requests, tells the workers to sto
 void sl_coord_command(sl_engine *e, sl_command *c);
 
 /* The last event of a request; gives its pages back and frees it. */
-void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status, const char *text);
+void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status,
+                     const char *text);
 
 /* admit.c: who gets pages. The oldest request is never preempted, the youngest is first. */
 void sl_admit_step(sl_engine *e);

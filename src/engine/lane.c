@@ -1,5 +1,5 @@
-/* A lane's step: rows of its requests pass the blocks; MoE blocks send them to the experts and wait for
- * the replies; after the last block the head samples. One call of sl_lane_run is one task. */
+/* A lane's step: rows of its requests pass the blocks; MoE blocks send them to the experts and wait
+ * for the replies; after the last block the head samples. One call of sl_lane_run is one task. */
 #include "engine/attn_int.h"
 
 #include "base/log.h"
@@ -50,7 +50,9 @@ static void fill_needs(sl_lane *lane) {
         sl_slot_need *need = &lane->need[i];
         *need = (sl_slot_need){.state = SL_SLOT_EMPTY};
         if (!s->used) continue;
-        need->arrival = s->arrival;
+        /* Every other step goes to the prompt that is nearest its end: short ones do not queue
+         * behind a long one, which still gets the steps between. */
+        need->arrival = lane->steps % 2 ? s->arrival : s->n_given - SL_MIN(s->done, s->n_given);
         need->max_rows = sl_slot_has_work(s) ? s->n_pages * SL_KV_PAGE_TOKENS - s->done : 0;
         need->state = s->done < s->n_given ? SL_SLOT_PREFILL : SL_SLOT_DECODE;
         need->prompt_left = s->done < s->n_given ? s->n_given - s->done : 0;
@@ -71,12 +73,27 @@ static void add_rows(sl_lane *lane, const sl_step_part *part) {
     }
 }
 
-/* How many prompt rows may ride along; 0 takes the prompts out of this step. */
+/* The prompt whose turn it is (as the batcher picks it), or NULL. */
+static const sl_slot *next_prompt(const sl_lane *lane) {
+    uint32_t best = UINT32_MAX;
+    for (uint32_t i = 0; i < lane->attn->max_slots; i++) {
+        const sl_slot_need *n = &lane->need[i];
+        if (n->state != SL_SLOT_PREFILL || n->max_rows == 0) continue;
+        if (best == UINT32_MAX || n->arrival < lane->need[best].arrival) best = i;
+    }
+    return best == UINT32_MAX ? NULL : &lane->slot[best];
+}
+
+/* How many prompt rows may ride along; 0 takes the prompts out of this step. The first rows of a
+ * prompt are not held back: a short prompt costs the others one pause, a long one would cost them
+ * many. */
 static uint32_t pace(sl_lane *lane) {
     uint32_t decoding = 0;
+    const sl_slot *prompt = next_prompt(lane);
     for (uint32_t i = 0; i < lane->attn->max_slots; i++)
         decoding += lane->need[i].state == SL_SLOT_DECODE && lane->need[i].max_rows > 0;
-    uint32_t chunk = sl_pacer_chunk(&lane->pacer, decoding);
+    if (prompt && prompt->done < SL_PREFILL_BURST) return SL_PREFILL_BURST - prompt->done;
+    uint32_t chunk = prompt ? sl_pacer_chunk(&lane->pacer, decoding) : UINT32_MAX;
     for (uint32_t i = 0; chunk == 0 && i < lane->attn->max_slots; i++) {
         if (lane->need[i].state == SL_SLOT_PREFILL) lane->need[i].max_rows = 0;
     }
@@ -88,12 +105,12 @@ static void begin_step(sl_lane *lane) {
     sl_err err;
     sl_lane_step step = {.parts = lane->part, .cap = a->max_slots + 1};
     fill_needs(lane);
-    const sl_batch_limits limits = {.max_rows = a->max_rows,
-                                    .max_chunk = pace(lane),
-                                    .min_chunk = SL_MIN(a->max_rows, 16u)};
+    const sl_batch_limits limits = {
+        .max_rows = a->max_rows, .max_chunk = pace(lane), .min_chunk = SL_MIN(a->max_rows, 16u)};
     sl_status st = sl_batcher_step(lane->need, a->max_slots, &limits, lane->turn, &step, &err);
     SL_ASSERT(st == SL_OK);
     lane->turn = step.turn;
+    lane->steps++;
     lane->n_parts = step.n_parts;
     lane->n_rows = 0;
     lane->layer = 0;
@@ -222,7 +239,8 @@ static void end_step(sl_lane *lane) {
     lane->n_rows = 0;
 }
 
-/* An expert worker does not keep to the protocol: its connection goes, and with it every request here. */
+/* An expert worker does not keep to the protocol: its connection goes, and with it every request
+ * here. */
 static void refuse_expert(sl_lane *lane, uint32_t id, const sl_err *err) {
     sl_worker *w = lane->attn->w;
     sl_log(SL_LOG_WARN, "lane", "expert worker %u: %s", id, err->msg);
@@ -234,8 +252,8 @@ static void end_round(sl_lane *lane) {
     sl_err err;
     sl_idset set;
     bool join = false;
-    sl_status st = lane->have_next ? SL_OK
-                                   : sl_fail(&err, SL_ERR_PROTOCOL, "no next set in the last reply");
+    sl_status st =
+        lane->have_next ? SL_OK : sl_fail(&err, SL_ERR_PROTOCOL, "no next set in the last reply");
     if (st == SL_OK) st = sl_idset_check(lane->next_set, lane->n_next, &set, &err);
     if (st == SL_OK) st = sl_member_next(&lane->member, lane->member.round + 1, &set, &join, &err);
     if (st != SL_OK) {
@@ -243,8 +261,10 @@ static void end_round(sl_lane *lane) {
         return;
     }
     lane->phase = lane->member.state == SL_MEMBER_ROUND ? SL_LANE_BEGIN : SL_LANE_IDLE;
-    if (join) send_join(lane);
-    else if (lane->phase == SL_LANE_IDLE) sl_lane_wake(lane);
+    if (join)
+        send_join(lane);
+    else if (lane->phase == SL_LANE_IDLE)
+        sl_lane_wake(lane);
 }
 
 /* ---- blocks ---- */
@@ -310,13 +330,17 @@ bool sl_lane_run(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
     switch (lane->phase) {
     case SL_LANE_IDLE:
-    case SL_LANE_WAIT: return false;
-    case SL_LANE_MERGE: run_merge(lane); return true;
+    case SL_LANE_WAIT:
+        return false;
+    case SL_LANE_MERGE:
+        run_merge(lane);
+        return true;
     case SL_LANE_BEGIN:
         sl_worker_enter(w, SL_MODE_EXECUTE);
         begin_step(lane);
         return true;
-    case SL_LANE_BLOCK: break;
+    case SL_LANE_BLOCK:
+        break;
     }
     sl_worker_enter(w, SL_MODE_EXECUTE);
     if (lane->layer < lane->attn->m->n_layers) {
@@ -413,10 +437,21 @@ void sl_lane_free(sl_lane *lane) {
     give_replies(lane);
     for (uint32_t i = 0; lane->slot && i < lane->attn->max_slots; i++)
         sl_slot_release(lane->attn, &lane->slot[i]);
-    void *const owned[] = {lane->slot,    lane->need,   lane->part, lane->row_id,  lane->row_pos,
-                           lane->row_slot, lane->row_tag, lane->x,    lane->h,       lane->expert,
-                           lane->gate,    lane->covered, (void *)lane->row_pages,
-                           (void *)lane->piece, lane->next_set};
+    void *const owned[] = {lane->slot,
+                           lane->need,
+                           lane->part,
+                           lane->row_id,
+                           lane->row_pos,
+                           lane->row_slot,
+                           lane->row_tag,
+                           lane->x,
+                           lane->h,
+                           lane->expert,
+                           lane->gate,
+                           lane->covered,
+                           (void *)lane->row_pages,
+                           (void *)lane->piece,
+                           lane->next_set};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_member_free(&lane->member);
 }

@@ -25,8 +25,7 @@ sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
     r->p.name = r->name;
     r->p.prompt = r->tokens;
     r->p.stop = r->stop;
-    if (p->sampling.n_bias)
-        memcpy(r->bias, p->sampling.bias, p->sampling.n_bias * sizeof *r->bias);
+    if (p->sampling.n_bias) memcpy(r->bias, p->sampling.bias, p->sampling.n_bias * sizeof *r->bias);
     r->p.sampling.bias = r->bias;
     return r;
 }
@@ -43,17 +42,23 @@ void sl_request_free(sl_request *r) {
 static void append(sl_request_list *l, sl_request *r) {
     r->prev = l->last;
     r->next = NULL;
-    if (l->last) l->last->next = r;
-    else l->first = r;
+    if (l->last)
+        l->last->next = r;
+    else
+        l->first = r;
     l->last = r;
     l->n++;
 }
 
 static void unlink_from(sl_request_list *l, sl_request *r) {
-    if (r->prev) r->prev->next = r->next;
-    else l->first = r->next;
-    if (r->next) r->next->prev = r->prev;
-    else l->last = r->prev;
+    if (r->prev)
+        r->prev->next = r->next;
+    else
+        l->first = r->next;
+    if (r->next)
+        r->next->prev = r->prev;
+    else
+        l->last = r->prev;
     r->prev = r->next = NULL;
     l->n--;
 }
@@ -78,10 +83,14 @@ void sl_ledger_requeue(sl_ledger *l, sl_request *r) {
     while (at && at->id < r->id) at = at->next;
     r->next = at;
     r->prev = at ? at->prev : l->waiting.last;
-    if (r->prev) r->prev->next = r;
-    else l->waiting.first = r;
-    if (at) at->prev = r;
-    else l->waiting.last = r;
+    if (r->prev)
+        r->prev->next = r;
+    else
+        l->waiting.first = r;
+    if (at)
+        at->prev = r;
+    else
+        l->waiting.last = r;
     l->waiting.n++;
 }
 

@@ -13,7 +13,9 @@
 
 static const char *const schedule_names[SL_SCHED_COUNT] = {"ep", "dep"};
 
-const char *sl_schedule_name(sl_schedule s) { return schedule_names[s]; }
+const char *sl_schedule_name(sl_schedule s) {
+    return schedule_names[s];
+}
 
 sl_status sl_schedule_parse(const char *name, sl_schedule *out, sl_err *err) {
     for (size_t i = 0; i < SL_LEN(schedule_names); i++) {
@@ -106,7 +108,8 @@ static sl_status read_roles(sl_json row, sl_plan_worker *w, sl_err *err) {
             w->roles |= SL_ROLE_ATTENTION;
         else if (sl_json_as_span(v, &name) && name.len == 6 && !memcmp(name.data, "expert", 6))
             w->roles |= SL_ROLE_EXPERT;
-        else st = sl_json_fail(v, NULL, err, SL_ERR_ARG, "a role is \"attention\" or \"expert\"");
+        else
+            st = sl_json_fail(v, NULL, err, SL_ERR_ARG, "a role is \"attention\" or \"expert\"");
     }
     if (st == SL_OK && w->roles == 0)
         st = sl_json_fail(row, "roles", err, SL_ERR_ARG, "a worker needs a role");
@@ -172,15 +175,15 @@ static sl_status read_limits(sl_json v, sl_plan *p, sl_err *err) {
 }
 
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
-    static const char *const keys[] = {"version", "epoch", "schedule", "lanes",  "wire",
-                                       "exact",   "workers", "limits", "threads"};
+    static const char *const keys[] = {"version", "epoch",   "schedule", "lanes",  "wire",
+                                       "exact",   "workers", "limits",   "threads"};
     uint64_t version = 0;
     const char *schedule = "", *wire = "f32";
     sl_json limits = {0};
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
     if (st == SL_OK)
-        st = sl_json_u64(v, "version", SL_JSON_REQUIRED, SL_PLAN_VERSION, SL_PLAN_VERSION,
-                         &version, err);
+        st = sl_json_u64(v, "version", SL_JSON_REQUIRED, SL_PLAN_VERSION, SL_PLAN_VERSION, &version,
+                         err);
     if (st == SL_OK) st = sl_json_string(v, "schedule", SL_JSON_REQUIRED, &schedule, err);
     if (st == SL_OK) st = sl_schedule_parse(schedule, &p->schedule, err);
     if (st == SL_OK) st = sl_json_string(v, "wire", SL_JSON_OPTIONAL, &wire, err);
@@ -206,8 +209,10 @@ sl_status sl_plan_from_json(sl_json v, const sl_model_spec *m, sl_plan *out, sl_
         st = read_worker(sl_json_at(workers, i), i, &p, &any_experts, err);
     if (st == SL_OK && !any_experts) split_experts(&p);
     if (st == SL_OK) st = sl_plan_check(&p, m, err);
-    if (st == SL_OK) *out = p;
-    else sl_plan_free(&p);
+    if (st == SL_OK)
+        *out = p;
+    else
+        sl_plan_free(&p);
     return st;
 }
 
@@ -242,17 +247,15 @@ static json_t *print_worker(const sl_plan *p, uint32_t i) {
 
 char *sl_plan_print(const sl_plan *p) {
     json_t *workers = json_array();
-    for (uint32_t i = 0; i < p->n_workers; i++)
-        json_array_append_new(workers, print_worker(p, i));
-    json_t *doc = json_pack(
-        "{s:i, s:I, s:s, s:i, s:s, s:b, s:o, s:{s:i, s:i, s:f, s:i, s:i}, s:i}", "version",
-        (int)SL_PLAN_VERSION, "epoch", (json_int_t)p->epoch, "schedule",
-        sl_schedule_name(p->schedule), "lanes", (int)p->lanes, "wire",
-        sl_wire_format_name((sl_wire_format)p->wire), "exact", (int)p->exact, "workers", workers,
-        "limits", "max_num_seqs", (int)p->max_num_seqs, "max_num_batched_tokens",
-        (int)p->max_num_batched_tokens, "prefill_stretch", p->prefill_stretch, "context",
-        (int)p->context, "kv_pages", (int)p->n_pages,
-        "threads", (int)p->threads);
+    for (uint32_t i = 0; i < p->n_workers; i++) json_array_append_new(workers, print_worker(p, i));
+    json_t *doc =
+        json_pack("{s:i, s:I, s:s, s:i, s:s, s:b, s:o, s:{s:i, s:i, s:f, s:i, s:i}, s:i}",
+                  "version", (int)SL_PLAN_VERSION, "epoch", (json_int_t)p->epoch, "schedule",
+                  sl_schedule_name(p->schedule), "lanes", (int)p->lanes, "wire",
+                  sl_wire_format_name((sl_wire_format)p->wire), "exact", (int)p->exact, "workers",
+                  workers, "limits", "max_num_seqs", (int)p->max_num_seqs, "max_num_batched_tokens",
+                  (int)p->max_num_batched_tokens, "prefill_stretch", p->prefill_stretch, "context",
+                  (int)p->context, "kv_pages", (int)p->n_pages, "threads", (int)p->threads);
     char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
     char *copy = text ? sl_strdup(text) : NULL;
     free(text);
@@ -269,8 +272,9 @@ static sl_status check_roles(const sl_plan *p, sl_err *err) {
         both += r == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
     }
     if (!attention || !expert)
-        return sl_fail(err, SL_ERR_ARG, "plan: %u attention and %u expert workers, one of each is "
-                                        "the least",
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: %u attention and %u expert workers, one of each is "
+                       "the least",
                        attention, expert);
     if (p->schedule == SL_SCHED_EP && both != p->n_workers)
         return sl_fail(err, SL_ERR_ARG,
@@ -299,7 +303,8 @@ sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
         return sl_fail(err, SL_ERR_INFEASIBLE,
                        "plan: %u KV pages of %u positions hold no request of context %u",
                        p->n_pages, SL_KV_PAGE_TOKENS, p->context);
-    /* One position a returned row under --exact: a reply may be top_k times as long as its request. */
+    /* One position a returned row under --exact: a reply may be top_k times as long as its request.
+     */
     uint64_t rows = (uint64_t)p->max_num_batched_tokens / p->lanes * m->top_k;
     uint64_t bytes = rows * (m->d_model * 4ull + 32);
     if (rows > SL_WIRE_MAX_ROWS || bytes > SL_WIRE_MAX_BYTES - 65536)

@@ -2,9 +2,9 @@
  *
  *   {"version": 1, "schedule": "dep", "lanes": 1, "wire": "f32", "exact": false,
  *    "workers": [{"roles": ["attention"]}, {"roles": ["expert"], "experts": [0,1,2,3]}, ...],
- *    "limits": {"max_num_seqs": 64, "max_num_batched_tokens": 512, "prefill_stretch": 1.6, "context": 4096, "kv_pages": 8192},
- *    "threads": 1}
- * Left out: lanes 1, wire f32, exact false, limits (engine's defaults), experts (even contiguous split). */
+ *    "limits": {"max_num_seqs": 64, "max_num_batched_tokens": 512, "prefill_stretch": 1.6,
+ * "context": 4096, "kv_pages": 8192}, "threads": 1} Left out: lanes 1, wire f32, exact false,
+ * limits (engine's defaults), experts (even contiguous split). */
 #ifndef SL_ENGINE_PLAN_JSON_H
 #define SL_ENGINE_PLAN_JSON_H
 
@@ -14,8 +14,8 @@
 #include "spec/model.h"
 #include "spec/plan.h"
 
-/* A plan of `attention` attention and `experts` expert workers; experts 0 with attention > 0: that many
- * colocated workers; both 0: one colocated worker. Experts are split evenly and contiguously.
+/* A plan of `attention` attention and `experts` expert workers; experts 0 with attention > 0: that
+ * many colocated workers; both 0: one colocated worker. Experts are split evenly and contiguously.
  * Limits and numerics get their defaults. Free with sl_plan_free. */
 sl_status sl_plan_local(const sl_model_spec *m, uint32_t attention, uint32_t experts, sl_plan *out,
                         sl_err *err) SL_MUST_CHECK;

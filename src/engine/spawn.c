@@ -55,13 +55,21 @@ static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
     char wanted[16], variable[96];
     snprintf(wanted, sizeof wanted, "%u", id);
     snprintf(variable, sizeof variable, "SLUICE_SECRET=%s", e->secret);
-    const char *argv[] = {e->program,    "worker", "--join",     sl_net_address(e->net),
-                          "--transport", e->o.transport, "--worker-id", wanted,
-                          e->isa[0] ? "--isa" : NULL, e->isa, NULL};
+    const char *argv[] = {e->program,
+                          "worker",
+                          "--join",
+                          sl_net_address(e->net),
+                          "--transport",
+                          e->o.transport,
+                          "--worker-id",
+                          wanted,
+                          e->isa[0] ? "--isa" : NULL,
+                          e->isa,
+                          NULL};
     char **env = environment_with(variable);
     if (!env) return sl_fail(err, SL_ERR_NOMEM, "environment of worker %u", id);
-    int rc = posix_spawn(&e->spawned[id].pid, e->program, NULL, NULL, (char *const *)(uintptr_t)argv,
-                         env);
+    int rc = posix_spawn(&e->spawned[id].pid, e->program, NULL, NULL,
+                         (char *const *)(uintptr_t)argv, env);
     sl_free(env);
     if (rc != 0) {
         e->spawned[id].pid = 0;
@@ -89,7 +97,8 @@ static bool reap(sl_spawned *s, int flags) {
     s->status = WIFEXITED(status) && WEXITSTATUS(status) == 0 ? SL_OK : SL_ERR_WORKER_LOST;
     if (WIFSIGNALED(status))
         sl_fail(&s->err, s->status, "its process was killed by signal %d", WTERMSIG(status));
-    else sl_fail(&s->err, s->status, "its process ended with status %d", WEXITSTATUS(status));
+    else
+        sl_fail(&s->err, s->status, "its process ended with status %d", WEXITSTATUS(status));
     atomic_store_explicit(&s->ended, true, memory_order_release);
     return true;
 }

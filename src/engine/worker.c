@@ -12,10 +12,10 @@
 #include <string.h>
 
 /* Messages that may wait for the loop: reservations bound the token path far below this. */
-#define INBOX_MAX  65536u
-#define INBOX_MIN  256u
-#define IDLE_US    100000u /* longest sleep without a reason to wake */
-#define TICK_US    100u
+#define INBOX_MAX 65536u
+#define INBOX_MIN 256u
+#define IDLE_US   100000u /* longest sleep without a reason to wake */
+#define TICK_US   100u
 
 void sl_worker_enter(sl_worker *w, sl_mode mode) {
     if (mode == w->mode) return;
@@ -51,8 +51,8 @@ static sl_status inbox_push(sl_worker *w, sl_inbox_item item, sl_err *err) {
     return SL_OK;
 }
 
-/* ---- fabric callbacks: they run inside progress, possibly under a kernel's tick, so they only note
- * what came and leave the work to the loop ---- */
+/* ---- fabric callbacks: they run inside progress, possibly under a kernel's tick, so they only
+ * note what came and leave the work to the loop ---- */
 
 static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
     sl_worker *w = ctx;
@@ -131,7 +131,8 @@ sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *p
         h.src = w->id;
         h.bytes = payload ? (uint32_t)payload->len : 0;
         sl_err err;
-        sl_status st = inbox_push(w, (sl_inbox_item){.own = true, .h = h, .payload = payload}, &err);
+        sl_status st =
+            inbox_push(w, (sl_inbox_item){.own = true, .h = h, .payload = payload}, &err);
         if (st != SL_OK) sl_net_buf_give(w->net, payload);
         return st;
     }
@@ -147,8 +148,8 @@ sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *p
 
 /* ---- the plan ---- */
 
-/* Whether worker `a` opens the connection to `b`: attention workers to experts (of two colocated ones
- * the lower id), expert workers to the sequencer, which tells them who died. */
+/* Whether worker `a` opens the connection to `b`: attention workers to experts (of two colocated
+ * ones the lower id), expert workers to the sequencer, which tells them who died. */
 static bool dials(const sl_worker *w, uint32_t a, uint32_t b) {
     uint32_t ra = w->plan.worker[a].roles, rb = w->plan.worker[b].roles;
     bool a_needs_b = (ra & SL_ROLE_ATTENTION) && (rb & SL_ROLE_EXPERT);
@@ -228,7 +229,8 @@ static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, cons
     uint64_t you = 0;
     sl_json plan;
     sl_model_spec spec;
-    sl_status st = sl_json_u64(root, "you", SL_JSON_REQUIRED, 0, SL_PLAN_MAX_WORKERS - 1, &you, err);
+    sl_status st =
+        sl_json_u64(root, "you", SL_JSON_REQUIRED, 0, SL_PLAN_MAX_WORKERS - 1, &you, err);
     if (st == SL_OK) st = sl_json_string(root, "model", SL_JSON_REQUIRED, folder, err);
     if (st == SL_OK) st = sl_json_string(root, "trace", SL_JSON_REQUIRED, trace, err);
     if (st == SL_OK) st = sl_json_object(root, "plan", SL_JSON_REQUIRED, &plan, err);
@@ -295,8 +297,11 @@ static void send_stats(sl_worker *w) {
 static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span payload,
                                 sl_err *err) {
     switch (h->kind) {
-    case SL_MSG_PLAN: return on_plan(w, payload, err);
-    case SL_MSG_STATS_GET: send_stats(w); return SL_OK;
+    case SL_MSG_PLAN:
+        return on_plan(w, payload, err);
+    case SL_MSG_STATS_GET:
+        send_stats(w);
+        return SL_OK;
     case SL_MSG_SHUTDOWN:
         w->stop = true;
         w->stop_status = SL_OK; /* also when the coordinator is gone since */
@@ -309,7 +314,8 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
     case SL_MSG_PAGES:
         if (w->attn) return sl_attn_on_pairs(w->attn, h, payload, err);
         break;
-    default: break;
+    default:
+        break;
     }
     return sl_fail(err, SL_ERR_PROTOCOL, "%s from the coordinator", sl_msg_kind_name(h->kind));
 }
@@ -340,13 +346,15 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
         if (w->attn && h->src == w->expert_worker[0])
             return sl_attn_on_round_open(w->attn, h, span, err);
         break;
-    default: break;
+    default:
+        break;
     }
     return sl_fail(err, SL_ERR_PROTOCOL, "unexpected %s from worker %u", sl_msg_kind_name(h->kind),
                    h->src);
 }
 
-/* A worker that is gone: expert workers take part in every request, attention workers in barriers. */
+/* A worker that is gone: expert workers take part in every request, attention workers in barriers.
+ */
 static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) {
     if (!w->planned || id >= w->plan.n_workers) return SL_OK;
     uint32_t roles = w->plan.worker[id].roles;
@@ -448,8 +456,10 @@ sl_status sl_worker_create(const sl_worker_opts *o, sl_worker **out, sl_err *err
     if (!w) return sl_fail(err, SL_ERR_NOMEM, "worker");
     w->opts = o;
     sl_status st = start(w, err);
-    if (st == SL_OK) *out = w;
-    else sl_worker_free(w, false);
+    if (st == SL_OK)
+        *out = w;
+    else
+        sl_worker_free(w, false);
     return st;
 }
 
@@ -462,8 +472,10 @@ void sl_worker_free(sl_worker *w, bool crash) {
     sl_attn_free(w->attn);
     sl_xprt_free(w->xprt);
     sl_pool_free(w->pool);
-    if (crash) sl_net_abandon(w->net);
-    else sl_net_free(w->net);
+    if (crash)
+        sl_net_abandon(w->net);
+    else
+        sl_net_free(w->net);
     sl_model_free(w->model);
     sl_trace_close(w->trace, 0);
     sl_plan_free(&w->plan);

@@ -1,6 +1,6 @@
-/* A worker: one process (or thread, over "loop") that hosts stages and runs the one loop of the engine:
- * receive, queue, pick, execute, dispatch. The coordinator tells it what it hosts.
- * Thread: sl_worker_run owns everything it makes. */
+/* A worker: one process (or thread, over "loop") that hosts stages and runs the one loop of the
+ * engine: receive, queue, pick, execute, dispatch. The coordinator tells it what it hosts. Thread:
+ * sl_worker_run owns everything it makes. */
 #ifndef SL_ENGINE_WORKER_H
 #define SL_ENGINE_WORKER_H
 
@@ -9,10 +9,10 @@
 #include "net/net.h"
 
 typedef struct sl_worker_opts {
-    const char *coordinator;  /* address to join */
-    const char *transport;    /* "loop", "shm", "tcp" */
-    sl_loop_hub *hub;         /* for "loop" */
-    const char *host;         /* fabric address to bind */
+    const char *coordinator; /* address to join */
+    const char *transport;   /* "loop", "shm", "tcp" */
+    sl_loop_hub *hub;        /* for "loop" */
+    const char *host;        /* fabric address to bind */
     sl_span secret;
     const char *model_folder; /* NULL or "": the coordinator's path */
     const char *isa;          /* NULL or "": best */
@@ -24,7 +24,8 @@ typedef struct sl_worker_opts {
 /* Joins, serves until told to stop (SL_OK), or until the coordinator is lost (SL_ERR_PEER_DOWN). */
 sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) SL_MUST_CHECK;
 
-/* The same in steps, for a caller that owns the loop (the simulation): `o` stays valid until free. */
+/* The same in steps, for a caller that owns the loop (the simulation): `o` stays valid until free.
+ */
 typedef struct sl_worker sl_worker;
 sl_status sl_worker_create(const sl_worker_opts *o, sl_worker **out, sl_err *err) SL_MUST_CHECK;
 /* One turn: receives what is there and runs at most one task. False: there was nothing to do. */

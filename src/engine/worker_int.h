@@ -1,4 +1,5 @@
-/* Inside of a worker, for src/engine only: what the loop, the attention side and the expert side share. */
+/* Inside of a worker, for src/engine only: what the loop, the attention side and the expert side
+ * share. */
 #ifndef SL_ENGINE_WORKER_INT_H
 #define SL_ENGINE_WORKER_INT_H
 
@@ -17,7 +18,13 @@ typedef struct sl_attn sl_attn;
 typedef struct sl_xprt sl_xprt;
 
 /* Where the wall time of the owner thread goes; the modes add up to it by construction. */
-typedef enum sl_mode { SL_MODE_EXECUTE, SL_MODE_PACK, SL_MODE_POLL, SL_MODE_SLEEP, SL_MODE_COUNT } sl_mode;
+typedef enum sl_mode {
+    SL_MODE_EXECUTE,
+    SL_MODE_PACK,
+    SL_MODE_POLL,
+    SL_MODE_SLEEP,
+    SL_MODE_COUNT
+} sl_mode;
 
 /* One thing that reached the worker: a message, or the end of a connection. */
 typedef struct sl_inbox_item {
@@ -81,8 +88,8 @@ static inline uint32_t sl_lane_max_rows(const sl_plan *p) {
 /* Books the time since the last call to the mode then current and enters `mode`. */
 void sl_worker_enter(sl_worker *w, sl_mode mode);
 
-/* Sends to worker `dst` of the plan (itself included) or to the coordinator (SL_NO_WORKER). Fills epoch.
- * Takes payload. A lost destination is SL_ERR_PEER_DOWN. */
+/* Sends to worker `dst` of the plan (itself included) or to the coordinator (SL_NO_WORKER). Fills
+ * epoch. Takes payload. A lost destination is SL_ERR_PEER_DOWN. */
 sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload);
 
 /* ---- attention side (attn.c, lane.c) ---- */

@@ -1,6 +1,6 @@
-/* The expert side: dispatches wait at their lane's barrier; a layer that is ready becomes one grouped
- * GEMM over the rows of all members, and every member gets one reply. On the lowest expert worker the
- * sequencer of each lane lives here, too. */
+/* The expert side: dispatches wait at their lane's barrier; a layer that is ready becomes one
+ * grouped GEMM over the rows of all members, and every member gets one reply. On the lowest expert
+ * worker the sequencer of each lane lives here, too. */
 #include "engine/worker_int.h"
 
 #include "base/log.h"
@@ -17,9 +17,9 @@ typedef struct pending {
 
 typedef struct xlane {
     sl_barrier *barrier;
-    sl_seq *seq;                 /* NULL unless this worker is the sequencer */
+    sl_seq *seq; /* NULL unless this worker is the sequencer */
     pending from[SL_PLAN_MAX_WORKERS];
-    uint64_t next_round;         /* of `next`; 0: none */
+    uint64_t next_round; /* of `next`; 0: none */
     uint32_t next[SL_PLAN_MAX_WORKERS];
     uint32_t n_next;
 } xlane;
@@ -49,7 +49,9 @@ struct sl_xprt {
     sl_arena scratch;
 };
 
-bool sl_xprt_is_sequencer(const sl_xprt *x) { return x->sequencer; }
+bool sl_xprt_is_sequencer(const sl_xprt *x) {
+    return x->sequencer;
+}
 
 static bool is_attention(const sl_xprt *x, uint32_t id) {
     return id < x->w->plan.n_workers && (x->w->plan.worker[id].roles & SL_ROLE_ATTENTION);
@@ -175,8 +177,7 @@ static sl_status check_rows(const sl_xprt *x, const sl_wire_header *h, const sl_
 
 static sl_status decode(const sl_xprt *x, uint32_t src, const sl_wire_header *h, const sl_buf *b,
                         sl_wire_dispatch *v, sl_err *err) {
-    if (!is_attention(x, src))
-        return sl_fail(err, SL_ERR_PROTOCOL, "dispatch from worker %u", src);
+    if (!is_attention(x, src)) return sl_fail(err, SL_ERR_PROTOCOL, "dispatch from worker %u", src);
     if (h->lane >= x->n_lanes || h->layer >= x->m->n_moe)
         return sl_fail(err, SL_ERR_PROTOCOL, "dispatch for lane %u of %u, layer %u of %u", h->lane,
                        x->n_lanes, h->layer, x->m->n_moe);
@@ -197,7 +198,8 @@ sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h,
     if (st == SL_OK && with_set) st = sl_idset_check(v.set, v.n_set, &set, err);
     if (st != SL_OK) return st;
     xlane *l = &x->lane[h->lane];
-    /* The barrier counts a layer as answered when it is ready, which is before its reply is made. */
+    /* The barrier counts a layer as answered when it is ready, which is before its reply is made.
+     */
     if (l->from[src].here)
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "worker %u sent layer %u of round %llu before its reply to layer %u", src,
@@ -263,7 +265,8 @@ static batch gather(sl_xprt *x, const task *t) {
     return b;
 }
 
-/* One returned row of positions begin..end-1 of a dispatched row: sum of gate * y, in that order. */
+/* One returned row of positions begin..end-1 of a dispatched row: sum of gate * y, in that order.
+ */
 static void return_row(sl_xprt *x, const sl_wire_dispatch *v, uint32_t r, uint32_t begin,
                        uint32_t end, uint32_t entry0, sl_wire_return *out, uint32_t at) {
     uint32_t d = x->m->d_model;
@@ -271,8 +274,10 @@ static void return_row(sl_xprt *x, const sl_wire_dispatch *v, uint32_t r, uint32
     uint64_t mask = 0;
     for (uint32_t e = begin; e < end; e++) {
         const float *y = x->y + (size_t)x->pair_of[entry0 + e] * d;
-        if (e == begin) sl_vec_scale(&x->w->exec, x->row, y, v->gate[e], d);
-        else sl_vec_add_scaled(&x->w->exec, x->row, y, v->gate[e], d);
+        if (e == begin)
+            sl_vec_scale(&x->w->exec, x->row, y, v->gate[e], d);
+        else
+            sl_vec_add_scaled(&x->w->exec, x->row, y, v->gate[e], d);
         mask |= 1ull << v->position[e];
     }
     out->tag[at] = v->tag[r];
@@ -287,8 +292,8 @@ static sl_buf *build_return(sl_xprt *x, const task *t, const sl_wire_dispatch *v
     sl_wire_return out;
     *n_rows = exact ? v->n_entries : v->rows;
     if (*n_rows == 0 && !t->has_next) return NULL;
-    sl_buf *b = sl_net_buf_take(x->w->net,
-                                sl_wire_return_bytes(*n_rows, t->n_next, x->m->d_model, f));
+    sl_buf *b =
+        sl_net_buf_take(x->w->net, sl_wire_return_bytes(*n_rows, t->n_next, x->m->d_model, f));
     if (!b) return NULL;
     sl_wire_return_layout(b->data, *n_rows, t->n_next, x->m->d_model, f, &out);
     if (t->n_next) memcpy(out.set, t->next, t->n_next * sizeof *t->next);
@@ -410,8 +415,10 @@ sl_status sl_xprt_create(sl_worker *w, sl_xprt **out, sl_err *err) {
     x->sequencer = w->expert_worker[0] == w->id;
     sl_status st = create_buffers(x, err);
     for (uint32_t i = 0; st == SL_OK && i < x->n_lanes; i++) st = create_lane(x, &x->lane[i], err);
-    if (st == SL_OK) *out = x;
-    else sl_xprt_free(x);
+    if (st == SL_OK)
+        *out = x;
+    else
+        sl_xprt_free(x);
     return st;
 }
 
@@ -424,8 +431,9 @@ void sl_xprt_free(sl_xprt *x) {
         sl_barrier_free(l->barrier);
         sl_seq_free(l->seq);
     }
-    void *const owned[] = {x->queue,   x->lane,         x->x,           x->y,     x->row,
-                           x->pair_row, x->pair_of, x->group_expert, x->group_first, x->cursor};
+    void *const owned[] = {x->queue,       x->lane,     x->x,       x->y,
+                           x->row,         x->pair_row, x->pair_of, x->group_expert,
+                           x->group_first, x->cursor};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_arena_free(&x->scratch);
     sl_free(x);

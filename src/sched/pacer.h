@@ -1,10 +1,10 @@
-/* How much of a waiting prompt may ride on a step of requests that are decoding: so much that the step
- * takes at most `stretch` times as long as without it. Learns from measured steps; pure: time comes in as
- * arguments. Thread: owner.
+/* How much of a waiting prompt may ride on a step of requests that are decoding: so much that the
+ * step takes at most `stretch` times as long as without it. Learns from measured steps; pure: time
+ * comes in as arguments. Thread: owner.
  *
  *   chunk = (stretch - 1) * decode_us / row_us
- *   decode_us: moving average of steps without prompt rows (every PROBE_EVERYth mixed step is one, so that it
- *   stays fresh); row_us: moving average of what one prompt row adds to a step. */
+ *   decode_us: moving average of steps without prompt rows (every PROBE_EVERYth mixed step is one,
+ * so that it stays fresh); row_us: moving average of what one prompt row adds to a step. */
 #ifndef SL_SCHED_PACER_H
 #define SL_SCHED_PACER_H
 
@@ -18,8 +18,8 @@ typedef struct sl_pacer {
     uint32_t mixed;   /* mixed steps since the last probe */
 } sl_pacer;
 
-/* Most prompt rows of the next step when `decode_rows` requests decode; UINT32_MAX: no limit (nobody
- * decodes); 0: none this time, the step is a probe. */
+/* Most prompt rows of the next step when `decode_rows` requests decode; UINT32_MAX: no limit
+ * (nobody decodes); 0: none this time, the step is a probe. */
 uint32_t sl_pacer_chunk(sl_pacer *p, uint32_t decode_rows);
 
 /* A step of so many rows took so long. Steps without decoding rows teach nothing. */

@@ -127,8 +127,10 @@ static void event_open(sl_jbuf *b, const sl_reply_head *h) {
 }
 
 static void event_close(sl_jbuf *b, const sl_reply_head *h) {
-    if (h->so_far) put_usage(b, *h->so_far);
-    else if (h->with_usage) sl_jbuf_fmt(b, ",\"usage\":null");
+    if (h->so_far)
+        put_usage(b, *h->so_far);
+    else if (h->with_usage)
+        sl_jbuf_fmt(b, ",\"usage\":null");
     sl_jbuf_fmt(b, "}\n\n");
 }
 

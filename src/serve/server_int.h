@@ -92,10 +92,10 @@ typedef struct sl_call {
     char id[48]; /* "chatcmpl-..." */
     sl_reply_head head;
     sl_reply_usage usage; /* so far */
-    sl_jbuf events;   /* server-sent events on their way */
-    size_t events_at; /* bytes of them already handed over */
-    bool ended;       /* the last event is written */
-    bool counted;     /* its outcome is in the metrics */
+    sl_jbuf events;       /* server-sent events on their way */
+    size_t events_at;     /* bytes of them already handed over */
+    bool ended;           /* the last event is written */
+    bool counted;         /* its outcome is in the metrics */
     uint64_t start_ns;
     bool fd_watched;
 

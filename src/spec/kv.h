@@ -1,8 +1,8 @@
 /* Layout of a KV page: public, because pages travel (prefill/decode split, prefix cache).
  *
- * A page holds SL_KV_PAGE_TOKENS consecutive positions of one request, aligned to absolute positions,
- * for every block: [layer][K or V][kv_head][token][head_dim] f32. Position p lives in page
- * p / SL_KV_PAGE_TOKENS of its request at token p % SL_KV_PAGE_TOKENS. */
+ * A page holds SL_KV_PAGE_TOKENS consecutive positions of one request, aligned to absolute
+ * positions, for every block: [layer][K or V][kv_head][token][head_dim] f32. Position p lives in
+ * page p / SL_KV_PAGE_TOKENS of its request at token p % SL_KV_PAGE_TOKENS. */
 #ifndef SL_SPEC_KV_H
 #define SL_SPEC_KV_H
 

@@ -14,7 +14,9 @@
 typedef enum sl_dtype { SL_F32, SL_F16, SL_BF16, SL_DTYPE_COUNT } sl_dtype;
 
 /* Bytes of one value. */
-static inline uint32_t sl_dtype_bytes(sl_dtype t) { return t == SL_F32 ? 4 : 2; }
+static inline uint32_t sl_dtype_bytes(sl_dtype t) {
+    return t == SL_F32 ? 4 : 2;
+}
 
 typedef enum sl_ffn_kind { SL_FFN_DENSE, SL_FFN_MOE } sl_ffn_kind;
 
@@ -35,13 +37,13 @@ typedef struct sl_model_spec {
     uint32_t sliding_window; /* 0: full attention; else keys within the last so many positions */
     float rms_eps;
     float rope_theta;
-    bool qk_norm;       /* RMSNorm over each query and key head */
-    bool norm_topk;     /* router weights of the chosen experts are rescaled to sum 1 */
-    bool tied_head;     /* the head is the embedding */
+    bool qk_norm;        /* RMSNorm over each query and key head */
+    bool norm_topk;      /* router weights of the chosen experts are rescaled to sum 1 */
+    bool tied_head;      /* the head is the embedding */
     bool attention_bias; /* q, k, v (and o) carry a bias; refused by architectures that have none */
-    uint8_t ffn[SL_MAX_LAYERS];         /* sl_ffn_kind of each block */
-    uint16_t moe_index[SL_MAX_LAYERS];  /* MoE ordinal of a block, when it is one */
-    uint16_t moe_layer[SL_MAX_LAYERS];  /* block of a MoE ordinal */
+    uint8_t ffn[SL_MAX_LAYERS];        /* sl_ffn_kind of each block */
+    uint16_t moe_index[SL_MAX_LAYERS]; /* MoE ordinal of a block, when it is one */
+    uint16_t moe_layer[SL_MAX_LAYERS]; /* block of a MoE ordinal */
     uint32_t n_eos;
     uint32_t eos[SL_MAX_EOS]; /* ids that end generation (config.json and generation_config.json) */
     int64_t bos;              /* -1: none */

@@ -26,7 +26,8 @@ typedef struct sl_plan {
     uint32_t lanes;
     uint32_t n_workers;
     sl_plan_worker worker[SL_PLAN_MAX_WORKERS];
-    /* owner[e] = worker of expert e of every MoE block; n_experts entries, owned by the plan's holder */
+    /* owner[e] = worker of expert e of every MoE block; n_experts entries, owned by the plan's
+     * holder */
     uint32_t *owner;
     uint32_t n_experts;
     /* numerics */
@@ -35,10 +36,11 @@ typedef struct sl_plan {
     /* limits */
     uint32_t max_num_seqs;           /* requests running at one attention worker */
     uint32_t max_num_batched_tokens; /* rows of one lane step */
-    double prefill_stretch; /* >= 1: prompt rows may make a step of decoding requests so much longer */
-    uint32_t context;                /* positions a request may take */
-    uint32_t n_pages;                /* KV pages of one attention worker */
-    uint32_t threads;                /* kernel threads of one worker */
+    double
+        prefill_stretch; /* >= 1: prompt rows may make a step of decoding requests so much longer */
+    uint32_t context;    /* positions a request may take */
+    uint32_t n_pages;    /* KV pages of one attention worker */
+    uint32_t threads;    /* kernel threads of one worker */
 } sl_plan;
 
 #endif

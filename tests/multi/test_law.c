@@ -35,7 +35,7 @@ typedef struct request {
 
 typedef struct outcome {
     uint32_t ids[N_NEW], n;
-    float *logits; /* [n_prompt + N_NEW - 1][vocab] */
+    float *logits;        /* [n_prompt + N_NEW - 1][vocab] */
     sl_logprob *reported; /* [positions][1 + N_TOP]: row i is about the token at i + 1 */
     uint32_t vocab, positions;
     sl_finish finish;
@@ -200,7 +200,8 @@ static int true_reports(const request *r, const outcome *o) {
             if (!(fabs(p[j].logprob - (l[p[j].id] - top - log(sum))) < 1e-4) ||
                 (j > 1 && l[p[j].id] > l[p[j - 1].id]) || p[0].id != next || !(sum >= 1))
                 return printf("FAILED position %u: log-probability %u of token %u is %g\n", at, j,
-                              p[j].id, (double)p[j].logprob), 1;
+                              p[j].id, (double)p[j].logprob),
+                       1;
     }
     return 0;
 }

@@ -1,14 +1,14 @@
 /* Deterministic simulation of the whole engine: coordinator and workers in one thread, on a virtual
- * clock, over "loop" with seeded delays; which of them moves next, what is asked, cancelled, killed or
- * silenced, and when, follows from the seed alone.
+ * clock, over "loop" with seeded delays; which of them moves next, what is asked, cancelled, killed
+ * or silenced, and when, follows from the seed alone.
  *
  * usage: test_sim MODEL_FOLDER FIRST_SEED COUNT [--verbose] [--mutate NAME]
- * A failing seed is printed; running it alone replays it. With --mutate a planted bug is switched on
- * (builds with SL_MUTATIONS) and the run succeeds when some seed notices it.
+ * A failing seed is printed; running it alone replays it. With --mutate a planted bug is switched
+ * on (builds with SL_MUTATIONS) and the run succeeds when some seed notices it.
  *
- * What must hold for every seed: each request gets exactly one end; a finished one has the ids it has when
- * it runs alone; without a failure nobody gets an error; at the end nothing runs, no page is taken, and
- * every worker's rows balance; all this within a bound of virtual time. */
+ * What must hold for every seed: each request gets exactly one end; a finished one has the ids it
+ * has when it runs alone; without a failure nobody gets an error; at the end nothing runs, no page
+ * is taken, and every worker's rows balance; all this within a bound of virtual time. */
 #include "base/log.h"
 #include "base/rng.h"
 #include "engine/engine_int.h"
@@ -24,11 +24,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MAX_WORKERS   6u
-#define N_PROMPTS     10u
-#define MAX_REQUESTS  10u
-#define MAX_NEW       60u
-#define VIRTUAL_S     60u
+#define MAX_WORKERS  6u
+#define N_PROMPTS    10u
+#define MAX_REQUESTS 10u
+#define MAX_NEW      60u
+#define VIRTUAL_S    60u
 
 typedef struct prompt {
     uint32_t ids[60], n;
@@ -70,9 +70,13 @@ static const char *folder;
 sl_mutation sl_mutation_on;
 #endif
 
-static uint64_t sim_now_us(void *ctx) { return ((sim *)ctx)->now_us; }
+static uint64_t sim_now_us(void *ctx) {
+    return ((sim *)ctx)->now_us;
+}
 
-static uint32_t below(sim *s, uint32_t n) { return (uint32_t)sl_rng_below(&s->rng, n); }
+static uint32_t below(sim *s, uint32_t n) {
+    return (uint32_t)sl_rng_below(&s->rng, n);
+}
 
 static void on_event(void *ctx, const sl_request_event *ev) {
     sim_request *r = ctx;
@@ -98,7 +102,8 @@ static bool fail(sim *s, const char *fmt, ...) {
 static bool start(sim *s, uint32_t attention, uint32_t experts, bool plain) {
     sl_err err;
     sl_engine_opts o = {.model_folder = folder, .transport = "loop", .spawn = SL_SPAWN_NONE};
-    if (sl_plan_local(&spec, attention, experts, &o.plan, &err) != SL_OK) return fail(s, "%s", err.msg);
+    if (sl_plan_local(&spec, attention, experts, &o.plan, &err) != SL_OK)
+        return fail(s, "%s", err.msg);
     o.plan.exact = true;
     o.plan.threads = 1;
     o.plan.context = 128;
@@ -137,7 +142,8 @@ static void turn(sim *s, uint32_t *idle) {
     bool busy = false;
     sl_status st;
     sl_err err;
-    if (who == s->n_workers) busy = sl_engine_step(s->engine);
+    if (who == s->n_workers)
+        busy = sl_engine_step(s->engine);
     else if (s->worker[who] && !s->silent[who]) {
         busy = sl_worker_step(s->worker[who]);
         if (sl_worker_stopped(s->worker[who], &st, &err)) remove_worker(s, who, false);
@@ -208,8 +214,10 @@ static void do_failure(sim *s) {
     if (s->verbose)
         printf("  %8.3f ms worker %u %s\n", (double)s->now_us / 1e3, s->victim,
                s->silence ? "falls silent" : "dies");
-    if (s->silence) s->silent[s->victim] = true;
-    else if (s->worker[s->victim]) remove_worker(s, s->victim, true);
+    if (s->silence)
+        s->silent[s->victim] = true;
+    else if (s->worker[s->victim])
+        remove_worker(s, s->victim, true);
     s->fail_at_us = UINT64_MAX;
 }
 
@@ -227,7 +235,8 @@ static bool check_request(sim *s, uint32_t i) {
     const sim_request *r = &s->request[i];
     if (r->refused) return s->failure || fail(s, "request %u refused", i);
     if (r->ends != 1) return fail(s, "request %u ended %u times", i, r->ends);
-    if (r->finish == SL_FINISH_ERROR && !s->failure) return fail(s, "request %u: %s", i, r->message);
+    if (r->finish == SL_FINISH_ERROR && !s->failure)
+        return fail(s, "request %u: %s", i, r->message);
     if (r->finish == SL_FINISH_STOP && !r->cancelled) return fail(s, "request %u stopped", i);
     if (r->finish == SL_FINISH_LENGTH && r->n != r->max_tokens)
         return fail(s, "request %u has %u of %u tokens", i, r->n, r->max_tokens);
@@ -350,7 +359,8 @@ int main(int argc, char **argv) {
         if (simulate(&s)) continue;
         bad++;
         printf("seed %llu: %s\n", (unsigned long long)seed, s.what);
-        if (mutate) return printf("found after %llu seeds\n", (unsigned long long)(seed - first + 1)), 0;
+        if (mutate)
+            return printf("found after %llu seeds\n", (unsigned long long)(seed - first + 1)), 0;
     }
     printf("%llu seeds, %llu failed; %llu preemptions\n", (unsigned long long)count,
            (unsigned long long)bad, (unsigned long long)n_preempted);

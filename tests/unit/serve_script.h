@@ -316,8 +316,8 @@ static void http_send(int fd, const char *bytes, size_t n) {
 static void http_request(int fd, const char *method, const char *path, const char *headers,
                          const char *body) {
     sl_jbuf b = sl_jbuf_init();
-    sl_jbuf_fmt(&b, "%s %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n%s", method, path,
-                headers ? headers : "", body ? strlen(body) : 0, body ? body : "");
+    sl_jbuf_fmt(&b, "%s %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n%s", method,
+                path, headers ? headers : "", body ? strlen(body) : 0, body ? body : "");
     http_send(fd, b.data, b.len);
     sl_jbuf_free(&b);
 }

@@ -35,7 +35,8 @@ static void same_text_from_any_deployment(void **state) {
         text t = {0};
         sluice *s = sluice_open(&options[i], why, sizeof why);
         if (!s) fail_msg("%s", why);
-        const sluice_request r = {.prompt = "Now the word", .max_tokens = 24, .on_text = append, .ctx = &t};
+        const sluice_request r = {
+            .prompt = "Now the word", .max_tokens = 24, .on_text = append, .ctx = &t};
         assert_int_equal(sluice_generate(s, &r, why, sizeof why), 24);
         sluice_close(s);
         if (i == 0) first = t;

@@ -81,8 +81,9 @@ static void check_case(model_run *r, const golden_case *c, const char *folder) {
     assert_true(d <= BAR);
     const sl_sampling greedy = {.top_p = 1};
     for (uint32_t i = c->n_prompt; i < c->n_all; i++)
-        assert_int_equal(sl_sample(&greedy, whole + (size_t)(i - 1) * vocab, vocab, i, NULL, &r->scratch),
-                         c->ids[i]);
+        assert_int_equal(
+            sl_sample(&greedy, whole + (size_t)(i - 1) * vocab, vocab, i, NULL, &r->scratch),
+            c->ids[i]);
     for (size_t i = 0; i < SL_LEN(chunks); i++) {
         seq = model_seq_make(r->s, c->n_all);
         model_run_prefill(r, &seq, c->ids, 0, c->n_all, chunks[i], cut);
@@ -182,8 +183,8 @@ static uint32_t greedy_agreement(const sl_model *m, const golden_case *c) {
     float *logits = malloc((size_t)c->n_all * r.s->vocab * sizeof *logits);
     model_run_prefill(&r, &seq, c->ids, 0, c->n_all, c->n_all, logits);
     uint32_t i = c->n_prompt;
-    while (i < c->n_all && sl_sample(&greedy, logits + (size_t)(i - 1) * r.s->vocab, r.s->vocab, i, NULL,
-                                     &r.scratch) == c->ids[i])
+    while (i < c->n_all && sl_sample(&greedy, logits + (size_t)(i - 1) * r.s->vocab, r.s->vocab, i,
+                                     NULL, &r.scratch) == c->ids[i])
         i++;
     free(logits);
     model_seq_free(&seq);

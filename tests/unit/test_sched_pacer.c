@@ -27,7 +27,8 @@ static void steps_stay_within_the_stretch(void **state) {
             rows += chunk;
             if (i > 50) over += (double)us > 1.25 * cases[c].stretch * cases[c].decode_us;
         }
-        assert_true(over < 20); /* noise is +-10 %, a row may be worth more than the whole allowance */
+        assert_true(over <
+                    20); /* noise is +-10 %, a row may be worth more than the whole allowance */
         double ideal = (cases[c].stretch - 1) * cases[c].decode_us / cases[c].row_us;
         assert_true((double)rows / 2000 > 0.6 * (ideal < 1 ? 1 : ideal) - 1);
     }

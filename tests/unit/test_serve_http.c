@@ -457,7 +457,8 @@ static void tokens_come_and_go(void **state) {
         {"/tokenize",
          "{\"model\":\"org/m\",\"messages\":[{\"role\":\"u\",\"content\":\"x\"}],"
          "\"add_generation_prompt\":false}",
-         "{\"count\":5,\"max_model_len\":100000,\"tokens\":[117,58,32,120,10],\"token_strs\":null}"},
+         "{\"count\":5,\"max_model_len\":100000,\"tokens\":[117,58,32,120,10],\"token_strs\":"
+         "null}"},
         {"/detokenize", "{\"model\":\"org/m\",\"tokens\":[97,195,256]}",
          "{\"prompt\":\"a\xEF\xBF\xBD<|end|>\"}"},
         {"/detokenize", "{\"model\":\"org/m\",\"tokens\":[]}", "{\"prompt\":\"\"}"},

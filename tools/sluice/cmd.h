@@ -28,7 +28,8 @@ typedef struct sl_deployment {
     char secret[65];
 } sl_deployment;
 
-/* Turns options into a plan and engine options. `processes`: prefer worker processes over threads. */
+/* Turns options into a plan and engine options. `processes`: prefer worker processes over threads.
+ */
 sl_status sl_deploy_prepare(const sl_options *o, bool processes, sl_deployment *d,
                             sl_err *err) SL_MUST_CHECK;
 void sl_deploy_free(sl_deployment *d);
@@ -46,7 +47,7 @@ sl_sampling sl_deploy_sampling(const sl_options *o, const sl_generation_spec *ge
 /* ---- one request, run to its end (generate.c) ---- */
 
 typedef struct sl_generation {
-    sl_ids ids;             /* generated */
+    sl_ids ids; /* generated */
     sl_finish finish;
     sl_status status;
     char message[256];

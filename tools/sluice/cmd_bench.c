@@ -1,5 +1,5 @@
-/* Prefill and decode speed, as llama-bench tests them: pp = n_prompt tokens of one fresh request, tg =
- * n_gen tokens, each of `batch` requests. JSON field names are llama-bench's. */
+/* Prefill and decode speed, as llama-bench tests them: pp = n_prompt tokens of one fresh request,
+ * tg = n_gen tokens, each of `batch` requests. JSON field names are llama-bench's. */
 #include "cmd.h"
 
 #include "base/clock.h"
@@ -86,8 +86,9 @@ static sl_status run_decode(bench *b, result *r, sl_err *err) {
     }
     if (st != SL_OK) return st;
     if (end <= begin)
-        return sl_fail(err, SL_ERR_INFEASIBLE,
-                       "--batch %u: they do not decode together (--max-num-seqs, --kv-pages, --ctx)", n);
+        return sl_fail(
+            err, SL_ERR_INFEASIBLE,
+            "--batch %u: they do not decode together (--max-num-seqs, --kv-pages, --ctx)", n);
     uint64_t ns = end - begin;
     r->ns[r->n] = ns;
     r->ts[r->n++] = (double)n * b->o->n_gen * 1e9 / (double)ns;

@@ -56,11 +56,12 @@ static void print_memory(const sl_model_spec *m, const sl_model_info *i, const s
 static void print_json(const sl_model_spec *m, const sl_model_info *i, const char *folder) {
     printf("{\"folder\": ");
     sl_print_json_string(stdout, folder, strlen(folder));
-    printf(", \"architecture\": \"%s\", \"n_layers\": %u, \"n_moe_layers\": %u, \"d_model\": %u, "
-           "\"n_heads\": %u, \"n_kv_heads\": %u, \"head_dim\": %u, \"vocab\": %u, \"n_experts\": %u, "
-           "\"top_k\": %u, \"d_ff_expert\": %u, \"d_ff_dense\": %u, \"max_position\": %u, ",
-           m->arch, m->n_layers, m->n_moe, m->d_model, m->n_heads, m->n_kv_heads, m->head_dim,
-           m->vocab, m->n_experts, m->top_k, m->d_ff_expert, m->d_ff_dense, m->max_position);
+    printf(
+        ", \"architecture\": \"%s\", \"n_layers\": %u, \"n_moe_layers\": %u, \"d_model\": %u, "
+        "\"n_heads\": %u, \"n_kv_heads\": %u, \"head_dim\": %u, \"vocab\": %u, \"n_experts\": %u, "
+        "\"top_k\": %u, \"d_ff_expert\": %u, \"d_ff_dense\": %u, \"max_position\": %u, ",
+        m->arch, m->n_layers, m->n_moe, m->d_model, m->n_heads, m->n_kv_heads, m->head_dim,
+        m->vocab, m->n_experts, m->top_k, m->d_ff_expert, m->d_ff_dense, m->max_position);
     printf("\"n_params\": %llu, \"n_params_active\": %llu, \"bytes\": %llu, \"files\": %u, "
            "\"tensors\": %llu, \"expert_dtype\": \"%s\", \"attention_bytes\": %llu, "
            "\"expert_bytes\": %llu, \"kv_bytes_per_token\": %llu}\n",

@@ -25,8 +25,9 @@ static sl_status write_npy(const char *path, const collector *c, sl_err *err) {
     char head[128];
     memset(head, ' ', sizeof head);
     memcpy(head, "\x93NUMPY\x01\x00\x76\x00", 10); /* 118 bytes of header text follow */
-    int n = snprintf(head + 10, 117, "{'descr': '<f4', 'fortran_order': False, 'shape': (%llu, %u), }",
-                     (unsigned long long)c->positions, c->vocab);
+    int n =
+        snprintf(head + 10, 117, "{'descr': '<f4', 'fortran_order': False, 'shape': (%llu, %u), }",
+                 (unsigned long long)c->positions, c->vocab);
     head[10 + n] = ' ';
     head[127] = '\n';
     size_t count = (size_t)c->positions * c->vocab;

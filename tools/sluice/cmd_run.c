@@ -62,7 +62,8 @@ static void print_json(const sl_tokenizer *tok, const sl_ids *prompt, const sl_g
     printf("\"text\": ");
     if (tok && sl_tokenizer_decode(tok, g->ids.data, g->ids.len, true, &text, &len, &err) == SL_OK)
         sl_print_json_string(stdout, text, len);
-    else printf("null");
+    else
+        printf("null");
     sl_free(text);
     double ttft = (double)(g->first_ns - g->submitted_ns) / 1e6;
     double decode = (double)(g->last_ns - g->first_ns) / 1e6;
@@ -96,7 +97,8 @@ static sl_status run(const sl_options *o, const sl_deployment *d, sl_tokenizer *
         fwrite(rest, 1, n, stdout);
         fputc('\n', stdout);
         double ms = (double)(g.last_ns - g.first_ns) / 1e6;
-        fprintf(stderr, "[%zu prompt tokens, first token after %.0f ms; %zu tokens, %.1f per second]\n",
+        fprintf(stderr,
+                "[%zu prompt tokens, first token after %.0f ms; %zu tokens, %.1f per second]\n",
                 prompt->len, (double)(g.first_ns - g.submitted_ns) / 1e6, g.ids.len,
                 g.ids.len > 1 && ms > 0 ? (double)(g.ids.len - 1) / ms * 1e3 : 0.0);
     }

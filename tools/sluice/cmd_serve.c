@@ -31,7 +31,9 @@ static void print_workers(sl_engine *e) {
                 "  worker %u %-10s %9llu attention rows %9llu expert rows %9.2f MB sent %9.2f MB "
                 "received  busy %5.1f s of %5.1f s (%4.1f%%)\n",
                 w->id,
-                w->roles == 3 ? "both" : w->roles == SL_ROLE_ATTENTION ? "attention" : "expert",
+                w->roles == 3                   ? "both"
+                : w->roles == SL_ROLE_ATTENTION ? "attention"
+                                                : "expert",
                 (unsigned long long)w->attention_rows, (unsigned long long)w->expert_rows,
                 (double)w->sent_bytes / 1e6, (double)w->received_bytes / 1e6,
                 (double)(w->execute_us + w->pack_us) / 1e6, wall,
@@ -82,8 +84,9 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                                .context = d->opts.plan.context};
     if (st == SL_OK) st = sl_server_create(&so, &server, err);
     if (st == SL_OK) {
-        fprintf(stderr, "listening on %s (model %s, %u worker%s, %s)\n", sl_server_url(server), name,
-                d->opts.plan.n_workers, d->opts.plan.n_workers == 1 ? "" : "s", d->opts.transport);
+        fprintf(stderr, "listening on %s (model %s, %u worker%s, %s)\n", sl_server_url(server),
+                name, d->opts.plan.n_workers, d->opts.plan.n_workers == 1 ? "" : "s",
+                d->opts.transport);
         await_signal();
         print_workers(e);
     }
@@ -105,8 +108,9 @@ int cmd_serve(const sl_options *o) {
     if (st == SL_OK && o->remote) {
         d.opts.spawn = SL_SPAWN_NONE;
         if (!d.secret[0])
-            st = sl_fail(&err, SL_ERR_ARG, "--remote: a secret is needed (--secret-file or "
-                                           "SLUICE_SECRET)");
+            st = sl_fail(&err, SL_ERR_ARG,
+                         "--remote: a secret is needed (--secret-file or "
+                         "SLUICE_SECRET)");
         if (strcmp(d.opts.transport, "loop") == 0) d.opts.transport = "tcp";
     }
     if (st == SL_OK) st = sl_tokenizer_open(o->arg[0], &tok, &err);

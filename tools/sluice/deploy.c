@@ -113,7 +113,9 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, sl_deployment *
     return SL_OK;
 }
 
-void sl_deploy_free(sl_deployment *d) { sl_plan_free(&d->opts.plan); }
+void sl_deploy_free(sl_deployment *d) {
+    sl_plan_free(&d->opts.plan);
+}
 
 sl_status sl_ids_parse(const char *text, uint32_t vocab, sl_ids *out, sl_err *err) {
     const char *p = text;

@@ -59,7 +59,8 @@ static int run_verb(const verb_row *v, int argc, char **argv) {
     sl_options o;
     sl_err err;
     sl_log_level level;
-    if (sl_options_parse(v->letter, argc, argv, &o, &err) != SL_OK) return sl_cmd_fail(v->name, &err);
+    if (sl_options_parse(v->letter, argc, argv, &o, &err) != SL_OK)
+        return sl_cmd_fail(v->name, &err);
     if (o.help) {
         print_verb(v);
         return 0;
@@ -78,8 +79,9 @@ static int run_verb(const verb_row *v, int argc, char **argv) {
     if (json) setenv("SLUICE_LOG_FORMAT", "json", 1); /* local workers write to the same stderr */
     uint32_t want = v->args[0] ? 1 : 0;
     if (o.n_args != want) {
-        sl_fail(&err, SL_ERR_ARG, o.n_args < want ? "the model folder is missing (see --help)"
-                                                  : "too many arguments (see --help)");
+        sl_fail(&err, SL_ERR_ARG,
+                o.n_args < want ? "the model folder is missing (see --help)"
+                                : "too many arguments (see --help)");
         return sl_cmd_fail(v->name, &err);
     }
     return v->run(&o);
