@@ -66,6 +66,14 @@ static void block_signals(void) {
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
+/* For whoever starts the server: where it listens, once it does. */
+static void print_json(const sl_engine_opts *e, const char *url, const char *name) {
+    printf("{\"url\": \"%s\", \"model\": ", url);
+    sl_print_json_string(stdout, name, strlen(name));
+    printf(", \"workers\": %u, \"transport\": \"%s\"}\n", e->plan.n_workers, e->transport);
+    fflush(stdout);
+}
+
 static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tokenizer *tok,
                        const sl_chat *chat, sl_err *err) {
     sl_engine *e = NULL;
@@ -87,6 +95,7 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
         fprintf(stderr, "listening on %s (model %s, %u worker%s, %s)\n", sl_server_url(server),
                 name, d->opts.plan.n_workers, d->opts.plan.n_workers == 1 ? "" : "s",
                 d->opts.transport);
+        if (o->json) print_json(&d->opts, sl_server_url(server), name);
         await_signal();
         print_workers(e);
     }

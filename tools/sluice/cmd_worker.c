@@ -30,5 +30,10 @@ int cmd_worker(const sl_options *o) {
                               .threads = o->threads,
                               .wanted = o->worker_id};
     st = sl_worker_run(&w, &err);
+    if (o->json) {
+        printf("{\"status\": \"%s\", \"message\": ", sl_status_text(st));
+        sl_print_json_string(stdout, err.msg, st == SL_OK ? 0 : strlen(err.msg));
+        printf("}\n");
+    }
     return st == SL_OK ? 0 : sl_cmd_fail(who, &err);
 }

@@ -1,0 +1,27 @@
+"""The demo model against transformers: greedy ids of whole chat answers, where the model has been made.
+
+`make demo` makes it in models/smollm2-moe; without it these tests skip."""
+
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
+MODEL = ROOT / "models" / "smollm2-moe"
+GOLDEN = json.loads((ROOT / "tests" / "golden" / "demo" / "golden.json").read_text())
+
+pytestmark = pytest.mark.skipif(not (MODEL / "config.json").is_file(), reason="no demo model here")
+
+
+@pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda c: c["name"])
+def test_greedy_answer_equals_transformers(case):
+    deployment = ["--attention", "1", "--experts", "2"] if case["name"] == "capital" else []
+    out = subprocess.run(
+        [SLUICE, "run", MODEL, "--ids", ",".join(map(str, case["prompt_ids"])), "-n", str(len(case["ids"])),
+         "--temp", "0", "--json", "--ctx", "512", *deployment],
+        capture_output=True, text=True, timeout=300, check=True)
+    assert json.loads(out.stdout)["ids"] == case["ids"]
