@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -213,14 +214,35 @@ static sl_status turn(session *s, char *text, size_t len) {
 
 typedef enum input { INPUT_LINE, INPUT_NONE, INPUT_END } input;
 
+static void mask_interrupt(int how) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(how, &set, NULL);
+}
+
+/* Waits until a terminal has a line (it hands out one at a time); false: interrupted. Ctrl-C is let
+ * through only while ppoll waits, so none can fall between the prompt and the wait. */
+static bool await_line(const session *s, const char *prompt) {
+    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+    sigset_t open;
+    mask_interrupt(SIG_BLOCK);
+    pthread_sigmask(SIG_BLOCK, NULL, &open);
+    sigdelset(&open, SIGINT);
+    if (s->tty) fprintf(stderr, "%s", prompt);
+    bool ready = !s->tty || ppoll(&in, 1, NULL, &open) >= 0 || errno != EINTR;
+    mask_interrupt(SIG_UNBLOCK);
+    return ready;
+}
+
 /* s->line without its end; NONE: interrupted. */
 static input read_line(session *s, const char *prompt, size_t *len) {
-    if (s->tty) fprintf(stderr, "%s", prompt);
+    bool ready = await_line(s, prompt);
     errno = 0;
     interrupted = 0;
-    ssize_t n = getline(&s->line, &s->line_cap, stdin);
+    ssize_t n = ready ? getline(&s->line, &s->line_cap, stdin) : -1;
     if (n < 0) {
-        bool again = errno == EINTR;
+        bool again = !ready || errno == EINTR;
         clearerr(stdin);
         if (s->tty) fprintf(stderr, again ? "\n(Ctrl-D or /exit leaves)\n" : "\n");
         return again ? INPUT_NONE : INPUT_END;
@@ -309,13 +331,6 @@ static sl_status converse(session *s) {
         if (st == SL_ERR_WORKER_LOST || st == SL_ERR_NOMEM) return st;
     }
     return SL_OK;
-}
-
-static void mask_interrupt(int how) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    pthread_sigmask(how, &set, NULL);
 }
 
 sl_status sl_chat_session(const sl_options *o, const sl_deployment *d, const sl_tokenizer *tok,
