@@ -96,8 +96,12 @@ void sl_choice_on_event(void *ctx, const sl_request_event *ev) {
         abort_locked(call, SL_ABORT_NOMEM);
     bool marked = call->marked;
     if (over) c->last = ev->finish;
-    if (ev->finish == SL_FINISH_ERROR && call->abort == SL_ABORT_NONE)
+    /* Whoever saw `failed` reads the error without the lock: other choices' errors leave it alone.
+     */
+    if (ev->finish == SL_FINISH_ERROR && call->abort == SL_ABORT_NONE && !call->failed) {
+        call->failed = true;
         sl_api_error_of(&call->error, ev->status, NULL, ev->message);
+    }
     bool piecewise = call->params.stream || call->params.n_stop > 0;
     if (call->suspended && (over || (piecewise && ev->n > 0 && !marked))) {
         call->suspended = false;

@@ -93,7 +93,10 @@ static state decode_all(sl_call *call) {
     for (size_t i = 0; i < call->n_choices; i++) {
         sl_choice *c = &call->choice[i];
         if (!c->finish && sl_choice_decode(c) != SL_OK) {
-            sl_api_error_of(&call->error, SL_ERR_NOMEM, NULL, NULL);
+            pthread_mutex_lock(&call->lock);
+            if (!call->failed) sl_api_error_of(&call->error, SL_ERR_NOMEM, NULL, NULL);
+            call->failed = true;
+            pthread_mutex_unlock(&call->lock);
             return STATE_FAILED;
         }
         failed = failed || (!c->finish && c->taken_last == SL_FINISH_ERROR);

@@ -105,7 +105,8 @@ typedef struct sl_call {
     bool suspended, closed;
     bool started;       /* something was submitted */
     bool muted;         /* tokens are no longer wanted, of no choice */
-    sl_api_error error; /* with SL_FINISH_ERROR of some choice */
+    sl_api_error error; /* the first one; written once, under the lock, with `failed` */
+    bool failed;
     sl_call_abort abort;
     bool marked; /* the engine's callback set `abort`; the watcher acts on it */
     bool shut;   /* the socket of a slow client is shut down */
