@@ -20,27 +20,22 @@ static uint32_t wanted_pages(const sl_request *r) {
     return sl_kv_pages_for(SL_MIN(positions, total_positions(r)));
 }
 
-void sl_admit_send_cancel(sl_engine *e, const sl_request *r) {
+/* Tells the worker of r about it. A lost worker is reported by on_down. */
+static void send_pair(sl_engine *e, const sl_request *r, uint16_t kind, uint64_t value) {
     sl_buf *b = sl_net_buf_take(e->net, sizeof(sl_wire_pair));
-    if (!b) return; /* it ends by itself, only later */
-    const sl_wire_pair pair = {.request = r->id};
+    if (!b) return; /* it ends later by itself, or parks: the ledger still has it right */
+    const sl_wire_pair pair = {.request = r->id, .value = value};
     sl_wire_pairs_encode(&pair, 1, b->data);
-    const sl_wire_header h = {.kind = SL_MSG_CANCEL, .epoch = e->plan.epoch, .rows = 1};
-    sl_status st = sl_net_send(e->net, e->worker[r->worker].conn, h, b);
-    (void)st; /* a lost worker is reported by on_down */
-}
-
-/* ---- growing ---- */
-
-static void send_page(sl_engine *e, const sl_request *r, uint32_t page) {
-    sl_buf *b = sl_net_buf_take(e->net, sizeof(sl_wire_pair));
-    if (!b) return; /* it parks; the ledger still knows the page as its own */
-    const sl_wire_pair pair = {.request = r->id, .value = page};
-    sl_wire_pairs_encode(&pair, 1, b->data);
-    const sl_wire_header h = {.kind = SL_MSG_PAGES, .epoch = e->plan.epoch, .rows = 1};
+    const sl_wire_header h = {.kind = kind, .epoch = e->plan.epoch, .rows = 1};
     sl_status st = sl_net_send(e->net, e->worker[r->worker].conn, h, b);
     (void)st;
 }
+
+void sl_admit_send_cancel(sl_engine *e, const sl_request *r) {
+    send_pair(e, r, SL_MSG_CANCEL, 0);
+}
+
+/* ---- growing ---- */
 
 static void preempt_youngest(sl_engine *e, uint32_t worker) {
     sl_request *youngest = NULL;
@@ -58,7 +53,7 @@ static void preempt_youngest(sl_engine *e, uint32_t worker) {
     sl_admit_send_cancel(e, youngest);
 }
 
-/* Gives running requests the pages they are about to need, oldest first. */
+/* Gives running requests the pages they are about to need, in the order they were started. */
 static void grow(sl_engine *e) {
     for (sl_request *r = e->ledger.running.first; r; r = r->next) {
         sl_pages *pool = &e->worker[r->worker].pages;
@@ -69,7 +64,7 @@ static void grow(sl_engine *e) {
                     preempt_youngest(e, r->worker);
                 break;
             }
-            send_page(e, r, r->pages[r->n_pages++]);
+            send_pair(e, r, SL_MSG_PAGES, r->pages[r->n_pages++]);
         }
     }
 }

@@ -64,7 +64,7 @@ typedef struct sl_lane {
 
     /* rows of the running step, [max_rows] each */
     uint32_t n_rows;
-    uint32_t *row_id, *row_pos, *row_slot;
+    uint32_t *row_id, *row_pos;
     uint64_t *row_tag;
     float *const **row_pages;
     float *x, *h;          /* [max_rows][d_model] */

@@ -24,8 +24,6 @@ void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status statu
     bool cancelled = r->state == SL_REQUEST_CANCELLING || status == SL_ERR_CANCELLED;
     if (cancelled && how != SL_FINISH_ERROR)
         how = SL_FINISH_STOP; /* its last tokens were dropped */
-    if (cancelled && how == SL_FINISH_LENGTH)
-        how = SL_FINISH_STOP; /* its last tokens were dropped */
     sl_ledger_remove(&e->ledger, r);
     if (had_worker) {
         w->running--;
@@ -284,16 +282,12 @@ static sl_status on_tokens(sl_engine *e, uint32_t id, const sl_wire_header *h, s
 }
 
 static sl_status on_logits(sl_engine *e, const sl_wire_header *h, sl_span payload, sl_err *err) {
-    size_t want = SL_WIRE_LOGITS_AT + (size_t)h->rows * e->spec.vocab * sizeof(float);
-    if (payload.len != want)
-        return sl_fail(err, SL_ERR_PROTOCOL, "logits of %u rows in %zu bytes", h->rows,
-                       payload.len);
-    sl_cur c = sl_cur_of(payload);
-    uint64_t request = sl_cur_u64(&c), first = sl_cur_u64(&c);
+    uint64_t request, first;
+    const float *logits;
+    sl_status st = sl_wire_logits_decode(h, payload, e->spec.vocab, &request, &first, &logits, err);
+    if (st != SL_OK) return st;
     sl_request *r = sl_ledger_find(&e->ledger, request);
-    if (r && r->p.on_logits)
-        r->p.on_logits(r->p.ctx, first, h->rows,
-                       (const float *)(const void *)(payload.data + SL_WIRE_LOGITS_AT));
+    if (r && r->p.on_logits) r->p.on_logits(r->p.ctx, first, h->rows, logits);
     return SL_OK;
 }
 
@@ -381,7 +375,6 @@ static void cancel(sl_engine *e, uint64_t id) {
     sl_request *r = sl_ledger_find(&e->ledger, id);
     if (!r || r->state == SL_REQUEST_CANCELLING) return;
     if (r->state == SL_REQUEST_WAITING) {
-        r->p.max_tokens = 0;
         sl_coord_finish(e, r, SL_FINISH_STOP, SL_ERR_CANCELLED, NULL);
         return;
     }

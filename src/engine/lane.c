@@ -67,7 +67,6 @@ static void add_rows(sl_lane *lane, const sl_step_part *part) {
         uint32_t r = lane->n_rows++;
         lane->row_id[r] = s->tokens[s->done + i];
         lane->row_pos[r] = s->done + i;
-        lane->row_slot[r] = part->slot;
         lane->row_pages[r] = s->pages;
         lane->row_tag[r] = sl_tag_make(part->slot, s->generation, i);
     }
@@ -131,14 +130,10 @@ static void begin_step(sl_lane *lane) {
 
 static void send_logits(sl_lane *lane, const sl_slot *s, uint32_t first_pos, uint32_t n) {
     sl_attn *a = lane->attn;
-    size_t data = (size_t)n * a->m->vocab * sizeof(float);
-    sl_buf *b = sl_net_buf_take(a->w->net, SL_WIRE_LOGITS_AT + data);
+    sl_buf *b = sl_net_buf_take(a->w->net, sl_wire_logits_bytes(n, a->m->vocab));
     if (!b) return;
-    sl_wr wr = sl_wr_of(b->data, SL_WIRE_LOGITS_AT);
-    sl_wr_u64(&wr, s->request);
-    sl_wr_u64(&wr, first_pos);
-    memset(b->data + wr.len, 0, SL_WIRE_LOGITS_AT - wr.len);
-    memcpy(b->data + SL_WIRE_LOGITS_AT, a->logits, data);
+    float *data = sl_wire_logits_layout(b->data, s->request, first_pos);
+    memcpy(data, a->logits, (size_t)n * a->m->vocab * sizeof *data);
     sl_wire_header h = {.kind = SL_MSG_LOGITS, .rows = n};
     sl_status st = sl_worker_send(a->w, SL_NO_WORKER, h, b);
     (void)st;
@@ -413,7 +408,6 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
     lane->part = sl_alloc(a->max_slots + 1u, sizeof *lane->part);
     lane->row_id = sl_alloc(rows, sizeof *lane->row_id);
     lane->row_pos = sl_alloc(rows, sizeof *lane->row_pos);
-    lane->row_slot = sl_alloc(rows, sizeof *lane->row_slot);
     lane->row_tag = sl_alloc(rows, sizeof *lane->row_tag);
     lane->row_pages = sl_alloc(rows, sizeof *lane->row_pages);
     lane->x = sl_alloc(rows, d * sizeof *lane->x);
@@ -424,8 +418,8 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
     lane->piece = sl_alloc(rows, k * sizeof *lane->piece);
     lane->next_set = sl_alloc(SL_PLAN_MAX_WORKERS, sizeof *lane->next_set);
     if (!lane->slot || !lane->need || !lane->part || !lane->row_id || !lane->row_pos ||
-        !lane->row_slot || !lane->row_tag || !lane->row_pages || !lane->x || !lane->h ||
-        !lane->expert || !lane->gate || !lane->covered || !lane->piece || !lane->next_set)
+        !lane->row_tag || !lane->row_pages || !lane->x || !lane->h || !lane->expert ||
+        !lane->gate || !lane->covered || !lane->piece || !lane->next_set)
         return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
     sl_status st = sl_member_init(&lane->member, a->w->id, SL_PLAN_MAX_WORKERS, err);
     if (st == SL_OK) sl_member_reset(&lane->member, a->w->plan.epoch);
@@ -437,21 +431,11 @@ void sl_lane_free(sl_lane *lane) {
     give_replies(lane);
     for (uint32_t i = 0; lane->slot && i < lane->attn->max_slots; i++)
         sl_slot_release(lane->attn, &lane->slot[i]);
-    void *const owned[] = {lane->slot,
-                           lane->need,
-                           lane->part,
-                           lane->row_id,
-                           lane->row_pos,
-                           lane->row_slot,
-                           lane->row_tag,
-                           lane->x,
-                           lane->h,
-                           lane->expert,
-                           lane->gate,
-                           lane->covered,
-                           (void *)lane->row_pages,
-                           (void *)lane->piece,
-                           lane->next_set};
+    void *const owned[] = {
+        lane->slot,          lane->need,    lane->part,    lane->row_id,
+        lane->row_pos,       lane->row_tag, lane->x,       lane->h,
+        lane->expert,        lane->gate,    lane->covered, (void *)lane->row_pages,
+        (void *)lane->piece, lane->next_set};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_member_free(&lane->member);
 }

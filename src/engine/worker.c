@@ -3,7 +3,6 @@
 #include "engine/worker_int.h"
 
 #include "base/log.h"
-#include "base/rng.h"
 #include "engine/plan_json.h"
 #include "format/json.h"
 
@@ -176,28 +175,25 @@ static bool peers_open(const sl_worker *w) {
     return true;
 }
 
-static sl_status open_model(sl_worker *w, const char *folder, sl_err *err) {
-    sl_model_spec spec;
-    sl_status st = sl_model_read_spec(folder, &spec, NULL, err);
-    if (st != SL_OK) return st;
-    uint8_t *hosted = sl_alloc((size_t)spec.n_moe * spec.n_experts, 1);
+static sl_status open_model(sl_worker *w, const char *folder, uint32_t n_moe, sl_err *err) {
+    size_t n = (size_t)n_moe * w->plan.n_experts;
+    uint8_t *hosted = sl_alloc(n, 1);
     if (!hosted) return sl_fail(err, SL_ERR_NOMEM, "table of hosted experts");
-    for (size_t i = 0; i < (size_t)spec.n_moe * spec.n_experts; i++)
-        hosted[i] = w->plan.owner[i % spec.n_experts] == w->id;
+    for (size_t i = 0; i < n; i++) hosted[i] = w->plan.owner[i % w->plan.n_experts] == w->id;
     sl_stages stages = {.attention = (w->roles & SL_ROLE_ATTENTION) != 0,
                         .experts = (w->roles & SL_ROLE_EXPERT) != 0,
                         .hosted = hosted};
-    st = sl_model_open(folder, &stages, &w->model, err);
+    sl_status st = sl_model_open(folder, &stages, &w->model, err);
     sl_free(hosted);
     return st;
 }
 
-static sl_status make_stages(sl_worker *w, const char *folder, sl_err *err) {
+static sl_status make_stages(sl_worker *w, const char *folder, uint32_t n_moe, sl_err *err) {
     w->exec.k = sl_kernels_select(w->opts->isa && w->opts->isa[0] ? w->opts->isa : NULL);
     if (!w->exec.k)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "kernels '%s' cannot run here", w->opts->isa);
     uint32_t threads = w->opts->threads ? w->opts->threads : SL_MAX(w->plan.threads, 1u);
-    sl_status st = open_model(w, folder, err);
+    sl_status st = open_model(w, folder, n_moe, err);
     if (st == SL_OK) st = sl_pool_create(threads, &w->pool, err);
     if (st != SL_OK) return st;
     sl_pool_set_tick(w->pool, tick, w, TICK_US);
@@ -225,18 +221,17 @@ static void adopt_plan(sl_worker *w) {
 
 /* {"you": id, "model": folder, "trace": file or "", "plan": {...}} */
 static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, const char **trace,
-                           sl_err *err) {
+                           sl_model_spec *spec, sl_err *err) {
     uint64_t you = 0;
     sl_json plan;
-    sl_model_spec spec;
     sl_status st =
         sl_json_u64(root, "you", SL_JSON_REQUIRED, 0, SL_PLAN_MAX_WORKERS - 1, &you, err);
     if (st == SL_OK) st = sl_json_string(root, "model", SL_JSON_REQUIRED, folder, err);
     if (st == SL_OK) st = sl_json_string(root, "trace", SL_JSON_REQUIRED, trace, err);
     if (st == SL_OK) st = sl_json_object(root, "plan", SL_JSON_REQUIRED, &plan, err);
     if (w->opts->model_folder && w->opts->model_folder[0]) *folder = w->opts->model_folder;
-    if (st == SL_OK) st = sl_model_read_spec(*folder, &spec, NULL, err);
-    if (st == SL_OK) st = sl_plan_from_json(plan, &spec, &w->plan, err);
+    if (st == SL_OK) st = sl_model_read_spec(*folder, spec, NULL, err);
+    if (st == SL_OK) st = sl_plan_from_json(plan, spec, &w->plan, err);
     if (st == SL_OK && you >= w->plan.n_workers)
         st = sl_fail(err, SL_ERR_PROTOCOL, "plan of %u workers makes this one %u",
                      w->plan.n_workers, (unsigned)you);
@@ -248,12 +243,13 @@ static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
     if (w->planned) return sl_fail(err, SL_ERR_PROTOCOL, "a second plan");
     sl_json_doc *doc = NULL;
     const char *folder = NULL, *trace = NULL;
+    sl_model_spec spec;
     sl_status st = sl_json_parse("plan from the coordinator", payload, &doc, err);
-    if (st == SL_OK) st = read_plan(w, sl_json_root(doc), &folder, &trace, err);
+    if (st == SL_OK) st = read_plan(w, sl_json_root(doc), &folder, &trace, &spec, err);
     if (st == SL_OK) {
         adopt_plan(w);
         w->planned = true;
-        st = make_stages(w, folder, err);
+        st = make_stages(w, folder, spec.n_moe, err);
     }
     if (st == SL_OK) {
         memcpy(w->hello.model_hash, sl_model_spec_of(w->model)->hash, 32);
@@ -334,9 +330,10 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
         if (w->xprt) return sl_xprt_on_join(w->xprt, h->src, h, err);
         break;
     case SL_MSG_MEMBER_DEAD:
-        if (w->xprt && h->src == w->expert_worker[0] && span.len == 4) {
-            sl_cur c = sl_cur_of(span);
-            return sl_xprt_on_dead(w->xprt, sl_cur_u32(&c), err);
+        if (w->xprt && h->src == w->expert_worker[0]) {
+            uint32_t member;
+            sl_status st = sl_wire_worker_decode(span, &member, err);
+            return st == SL_OK ? sl_xprt_on_dead(w->xprt, member, err) : st;
         }
         break;
     case SL_MSG_RETURN:

@@ -98,8 +98,7 @@ static void announce_dead(sl_xprt *x, uint32_t member) {
     for (uint32_t i = 0; i < w->n_expert_workers; i++) {
         sl_buf *b = w->expert_worker[i] == w->id ? NULL : sl_net_buf_take(w->net, 4);
         if (!b) continue;
-        sl_wr wr = sl_wr_of(b->data, 4);
-        sl_wr_u32(&wr, member);
+        sl_wire_worker_encode(member, b->data);
         sl_wire_header h = {.kind = SL_MSG_MEMBER_DEAD};
         if (sl_worker_send(w, w->expert_worker[i], h, b) != SL_OK)
             sl_log(SL_LOG_INFO, "expert", "worker %u cannot be told that %u left",
