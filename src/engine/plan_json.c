@@ -5,26 +5,72 @@
 #include "spec/kv.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAX_PLAN_BYTES (4u << 20)
 #define NOBODY         UINT32_MAX
 
-static const char *const schedule_names[SL_SCHED_COUNT] = {"ep", "dep"};
+static const char *const schedule_names[SL_SCHED_COUNT] = {"ep",     "dep", "pingpong",
+                                                           "findep", "eps", "aep"};
+static const char *const chunking_names[SL_CHUNKING_COUNT] = {"tokens", "experts"};
+static const char *const order_names[SL_ORDER_COUNT] = {"asas", "aass"};
+static const char *const policy_names[SL_POLICY_COUNT] = {"defrag", "mtfs", "flfs", "rmf"};
 
 const char *sl_schedule_name(sl_schedule s) {
     return schedule_names[s];
 }
 
-sl_status sl_schedule_parse(const char *name, sl_schedule *out, sl_err *err) {
-    for (size_t i = 0; i < SL_LEN(schedule_names); i++) {
-        if (strcmp(name, schedule_names[i]) == 0) {
-            *out = (sl_schedule)i;
-            return SL_OK;
-        }
+/* The place of `name` in names[n]; the error lists what there is. */
+static sl_status parse_name(const char *what, const char *const *names, size_t n, const char *name,
+                            size_t *out, sl_err *err) {
+    char all[120] = "";
+    for (*out = 0; *out < n; ++*out) {
+        if (strcmp(name, names[*out]) == 0) return SL_OK;
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", *out ? ", " : "",
+                 names[*out]);
     }
-    return sl_fail(err, SL_ERR_ARG, "schedule '%s' is unknown: ep or dep", name);
+    return sl_fail(err, SL_ERR_ARG, "%s '%s' is unknown: %s", what, name, all);
+}
+
+sl_status sl_schedule_parse(const char *name, sl_schedule *out, sl_err *err) {
+    size_t i;
+    sl_status st = parse_name("schedule", schedule_names, SL_SCHED_COUNT, name, &i, err);
+    if (st == SL_OK) *out = (sl_schedule)i;
+    return st;
+}
+
+sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) {
+    size_t i;
+    sl_status st = parse_name("chunk_by", chunking_names, SL_CHUNKING_COUNT, name, &i, err);
+    if (st == SL_OK) *out = (sl_chunking)i;
+    return st;
+}
+
+sl_status sl_order_parse(const char *name, sl_order *out, sl_err *err) {
+    size_t i;
+    sl_status st = parse_name("order", order_names, SL_ORDER_COUNT, name, &i, err);
+    if (st == SL_OK) *out = (sl_order)i;
+    return st;
+}
+
+sl_status sl_policy_parse(const char *name, sl_policy *out, sl_err *err) {
+    size_t i;
+    sl_status st = parse_name("policy", policy_names, SL_POLICY_COUNT, name, &i, err);
+    if (st == SL_OK) *out = (sl_policy)i;
+    return st;
+}
+
+void sl_plan_set_schedule(sl_plan *p, sl_schedule s) {
+    p->schedule = s;
+    p->lanes = s == SL_SCHED_PINGPONG || s == SL_SCHED_FINDEP ? 2 : 1;
+    p->chunks = s == SL_SCHED_FINDEP ? 2 : s == SL_SCHED_EPS ? 4 : 1;
+    p->chunking = s == SL_SCHED_EPS ? SL_CHUNK_EXPERTS : SL_CHUNK_TOKENS;
+    p->order = SL_ORDER_ASAS;
+    p->policy = SL_POLICY_DEFRAG;
+    p->lookahead = 2;
+    p->delta = 1.0;
 }
 
 sl_status sl_wire_format_parse(const char *name, uint32_t *out, sl_err *err) {
@@ -58,7 +104,8 @@ static void split_experts(sl_plan *p) {
 }
 
 static sl_status plan_init(const sl_model_spec *m, uint32_t n_workers, sl_plan *p, sl_err *err) {
-    *p = (sl_plan){.epoch = 1, .lanes = 1, .n_workers = n_workers, .n_experts = m->n_experts};
+    *p = (sl_plan){.epoch = 1, .n_workers = n_workers, .n_experts = m->n_experts};
+    sl_plan_set_schedule(p, SL_SCHED_EP);
     if (n_workers == 0 || n_workers > SL_PLAN_MAX_WORKERS)
         return sl_fail(err, SL_ERR_ARG, "plan: %u workers, 1 to %u are possible", n_workers,
                        SL_PLAN_MAX_WORKERS);
@@ -76,7 +123,7 @@ sl_status sl_plan_local(const sl_model_spec *m, uint32_t attention, uint32_t exp
     uint32_t first = SL_MAX(attention, 1u);
     sl_status st = plan_init(m, first + experts, out, err);
     if (st != SL_OK) return st;
-    out->schedule = colocated ? SL_SCHED_EP : SL_SCHED_DEP;
+    sl_plan_set_schedule(out, colocated ? SL_SCHED_EP : SL_SCHED_DEP);
     for (uint32_t i = 0; i < out->n_workers; i++) {
         uint32_t role = i < first ? SL_ROLE_ATTENTION : SL_ROLE_EXPERT;
         out->worker[i].roles = colocated ? SL_ROLE_ATTENTION | SL_ROLE_EXPERT : role;
@@ -174,23 +221,43 @@ static sl_status read_limits(sl_json v, sl_plan *p, sl_err *err) {
     return st;
 }
 
+/* The schedule and what belongs to it. */
+static sl_status read_schedule(sl_json v, sl_plan *p, sl_err *err) {
+    const char *schedule = "", *chunking = "", *order = "asas", *policy = "defrag";
+    sl_schedule s = SL_SCHED_EP;
+    sl_status st = sl_json_string(v, "schedule", SL_JSON_REQUIRED, &schedule, err);
+    if (st == SL_OK) st = sl_schedule_parse(schedule, &s, err);
+    if (st != SL_OK) return st;
+    sl_plan_set_schedule(p, s);
+    st = read_u32(v, "lanes", 1, SL_PLAN_MAX_LANES, &p->lanes, err);
+    if (st == SL_OK) st = read_u32(v, "chunks", 1, SL_PLAN_MAX_CHUNKS, &p->chunks, err);
+    if (st == SL_OK) st = sl_json_string(v, "chunk_by", SL_JSON_OPTIONAL, &chunking, err);
+    if (st == SL_OK && chunking[0]) st = sl_chunking_parse(chunking, &p->chunking, err);
+    if (st == SL_OK) st = sl_json_string(v, "order", SL_JSON_OPTIONAL, &order, err);
+    if (st == SL_OK) st = sl_order_parse(order, &p->order, err);
+    if (st == SL_OK) st = sl_json_string(v, "policy", SL_JSON_OPTIONAL, &policy, err);
+    if (st == SL_OK) st = sl_policy_parse(policy, &p->policy, err);
+    if (st == SL_OK) st = read_u32(v, "lookahead", 0, 1024, &p->lookahead, err);
+    if (st == SL_OK) st = sl_json_f64(v, "delta", SL_JSON_OPTIONAL, 1e-6, 1, &p->delta, err);
+    return st;
+}
+
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
-    static const char *const keys[] = {"version", "epoch",   "schedule", "lanes",  "wire",
-                                       "exact",   "workers", "limits",   "threads"};
+    static const char *const keys[] = {"version",  "epoch", "schedule", "lanes",     "chunks",
+                                       "chunk_by", "order", "policy",   "lookahead", "delta",
+                                       "wire",     "exact", "workers",  "limits",    "threads"};
     uint64_t version = 0;
-    const char *schedule = "", *wire = "f32";
+    const char *wire = "f32";
     sl_json limits = {0};
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
     if (st == SL_OK)
         st = sl_json_u64(v, "version", SL_JSON_REQUIRED, SL_PLAN_VERSION, SL_PLAN_VERSION, &version,
                          err);
-    if (st == SL_OK) st = sl_json_string(v, "schedule", SL_JSON_REQUIRED, &schedule, err);
-    if (st == SL_OK) st = sl_schedule_parse(schedule, &p->schedule, err);
+    if (st == SL_OK) st = read_schedule(v, p, err);
     if (st == SL_OK) st = sl_json_string(v, "wire", SL_JSON_OPTIONAL, &wire, err);
     if (st == SL_OK) st = sl_wire_format_parse(wire, &p->wire, err);
     if (st == SL_OK) st = sl_json_bool(v, "exact", SL_JSON_OPTIONAL, &p->exact, err);
     if (st == SL_OK) st = read_u32(v, "epoch", 1, UINT32_MAX, &p->epoch, err);
-    if (st == SL_OK) st = read_u32(v, "lanes", 1, 1, &p->lanes, err);
     if (st == SL_OK) st = read_u32(v, "threads", 0, 256, &p->threads, err);
     if (st == SL_OK) st = sl_json_object(v, "limits", SL_JSON_OPTIONAL, &limits, err);
     return st == SL_OK ? read_limits(limits, p, err) : st;
@@ -248,14 +315,17 @@ static json_t *print_worker(const sl_plan *p, uint32_t i) {
 char *sl_plan_print(const sl_plan *p) {
     json_t *workers = json_array();
     for (uint32_t i = 0; i < p->n_workers; i++) json_array_append_new(workers, print_worker(p, i));
-    json_t *doc =
-        json_pack("{s:i, s:I, s:s, s:i, s:s, s:b, s:o, s:{s:i, s:i, s:f, s:i, s:i}, s:i}",
-                  "version", (int)SL_PLAN_VERSION, "epoch", (json_int_t)p->epoch, "schedule",
-                  sl_schedule_name(p->schedule), "lanes", (int)p->lanes, "wire",
-                  sl_wire_format_name((sl_wire_format)p->wire), "exact", (int)p->exact, "workers",
-                  workers, "limits", "max_num_seqs", (int)p->max_num_seqs, "max_num_batched_tokens",
-                  (int)p->max_num_batched_tokens, "prefill_stretch", p->prefill_stretch, "context",
-                  (int)p->context, "kv_pages", (int)p->n_pages, "threads", (int)p->threads);
+    json_t *doc = json_pack(
+        "{s:i, s:I, s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:f, s:s, s:b, s:o, "
+        "s:{s:i, s:i, s:f, s:i, s:i}, s:i}",
+        "version", (int)SL_PLAN_VERSION, "epoch", (json_int_t)p->epoch, "schedule",
+        sl_schedule_name(p->schedule), "lanes", (int)p->lanes, "chunks", (int)p->chunks, "chunk_by",
+        chunking_names[p->chunking], "order", order_names[p->order], "policy",
+        policy_names[p->policy], "lookahead", (int)p->lookahead, "delta", p->delta, "wire",
+        sl_wire_format_name((sl_wire_format)p->wire), "exact", (int)p->exact, "workers", workers,
+        "limits", "max_num_seqs", (int)p->max_num_seqs, "max_num_batched_tokens",
+        (int)p->max_num_batched_tokens, "prefill_stretch", p->prefill_stretch, "context",
+        (int)p->context, "kv_pages", (int)p->n_pages, "threads", (int)p->threads);
     char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
     char *copy = text ? sl_strdup(text) : NULL;
     free(text);
@@ -276,18 +346,38 @@ static sl_status check_roles(const sl_plan *p, sl_err *err) {
                        "plan: %u attention and %u expert workers, one of each is "
                        "the least",
                        attention, expert);
-    if (p->schedule == SL_SCHED_EP && both != p->n_workers)
+    if ((p->schedule == SL_SCHED_EP || p->schedule == SL_SCHED_EPS) && both != p->n_workers)
         return sl_fail(err, SL_ERR_ARG,
-                       "plan: schedule ep is colocated, %u of %u workers do not have both roles",
-                       p->n_workers - both, p->n_workers);
+                       "plan: schedule %s is colocated, %u of %u workers do not have both roles",
+                       sl_schedule_name(p->schedule), p->n_workers - both, p->n_workers);
     if (p->schedule == SL_SCHED_DEP && both != 0)
         return sl_fail(err, SL_ERR_ARG,
                        "plan: schedule dep keeps roles apart, %u workers have both", both);
     return SL_OK;
 }
 
+/* Lanes and chunks are what the schedule is made of: others have one of each. */
+static sl_status check_schedule(const sl_plan *p, sl_err *err) {
+    bool laned = p->schedule == SL_SCHED_PINGPONG || p->schedule == SL_SCHED_FINDEP;
+    bool chunked = p->schedule == SL_SCHED_FINDEP || p->schedule == SL_SCHED_EPS;
+    if (p->lanes < 1 || p->lanes > (laned ? SL_PLAN_MAX_LANES : 1))
+        return sl_fail(err, SL_ERR_ARG, "plan: schedule %s with %u lanes, 1 to %u are possible",
+                       sl_schedule_name(p->schedule), p->lanes, laned ? SL_PLAN_MAX_LANES : 1);
+    if (p->chunks < 1 || p->chunks > (chunked ? SL_PLAN_MAX_CHUNKS : 1))
+        return sl_fail(err, SL_ERR_ARG, "plan: schedule %s with %u chunks, 1 to %u are possible",
+                       sl_schedule_name(p->schedule), p->chunks, chunked ? SL_PLAN_MAX_CHUNKS : 1);
+    if (p->lanes > 1 || p->chunks > 1 || p->schedule == SL_SCHED_AEP)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "plan: schedule %s with %u lanes of %u chunks",
+                       sl_schedule_name(p->schedule), p->lanes, p->chunks);
+    if (p->max_num_batched_tokens < p->lanes)
+        return sl_fail(err, SL_ERR_ARG, "plan: max_num_batched_tokens %u for %u lanes",
+                       p->max_num_batched_tokens, p->lanes);
+    return SL_OK;
+}
+
 sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
     sl_status st = check_roles(p, err);
+    if (st == SL_OK) st = check_schedule(p, err);
     if (st != SL_OK) return st;
     if (p->n_experts != m->n_experts)
         return sl_fail(err, SL_ERR_ARG, "plan: %u experts, the model has %u", p->n_experts,

@@ -1,9 +1,11 @@
 /* plan.json: the file form of sl_plan, and what the coordinator sends to workers.
  *
- *   {"version": 1, "schedule": "dep", "lanes": 1, "wire": "f32", "exact": false,
+ *   {"version": 1, "schedule": "dep", "lanes": 1, "chunks": 1, "chunk_by": "tokens",
+ *    "order": "asas", "policy": "defrag", "lookahead": 2, "delta": 1.0, "wire": "f32",
+ *    "exact": false,
  *    "workers": [{"roles": ["attention"]}, {"roles": ["expert"], "experts": [0,1,2,3]}, ...],
  *    "limits": {"max_num_seqs": 64, "max_num_batched_tokens": 512, "prefill_stretch": 1.6,
- * "context": 4096, "kv_pages": 8192}, "threads": 1} Left out: lanes 1, wire f32, exact false,
+ * "context": 4096, "kv_pages": 8192}, "threads": 1} Left out: the schedule's lanes and chunks, wire f32, exact false,
  * limits (engine's defaults), experts (even contiguous split). */
 #ifndef SL_ENGINE_PLAN_JSON_H
 #define SL_ENGINE_PLAN_JSON_H
@@ -38,6 +40,12 @@ sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) S
 
 const char *sl_schedule_name(sl_schedule s);
 sl_status sl_schedule_parse(const char *name, sl_schedule *out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_order_parse(const char *name, sl_order *out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_policy_parse(const char *name, sl_policy *out, sl_err *err) SL_MUST_CHECK;
+/* Sets the schedule, and what belongs to it to its defaults: ep, dep and aep have one lane and one
+ * chunk, pingpong two lanes, findep two lanes of two chunks of tokens, eps four expert groups. */
+void sl_plan_set_schedule(sl_plan *p, sl_schedule s);
 sl_status sl_wire_format_parse(const char *name, uint32_t *out, sl_err *err) SL_MUST_CHECK;
 
 #endif

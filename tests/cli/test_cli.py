@@ -330,7 +330,7 @@ def test_plan_file(tmp_path):
 @pytest.mark.parametrize("change, code, text", [
     ({"workers": PLAN["workers"][:2]}, 3, "no worker hosts expert 1"),
     ({"workers": []}, 2, "0 workers"),
-    ({"lanes": 9}, 1, "lanes"),
+    ({"lanes": 9}, 2, "9 lanes"),
     ({"schedule": "ep"}, 2, "schedule ep is colocated"),
     ({"colour": "blue"}, 1, "colour"),
     ({"limits": {"kv_pages": 1}}, 3, "1 KV pages"),

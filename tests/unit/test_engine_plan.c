@@ -180,7 +180,10 @@ static void refusals(void **state) {
     refused("{\"version\":1,\"schedule\":\"magic\"," PAIR "}", SL_ERR_ARG, "schedule 'magic'");
     refused("{" HEAD ",\"shards\":3," PAIR "}", SL_ERR_UNSUPPORTED, "shards");
     refused("{" HEAD ",\"wire\":\"fp8\"," PAIR "}", SL_ERR_ARG, "wire format 'fp8'");
-    refused("{" HEAD ",\"lanes\":2," PAIR "}", SL_ERR_LIMIT, "lanes");
+    refused("{" HEAD ",\"lanes\":2," PAIR "}", SL_ERR_ARG, "2 lanes, 1 to 1");
+    refused("{" HEAD ",\"lanes\":17," PAIR "}", SL_ERR_LIMIT, "lanes");
+    refused("{" HEAD ",\"chunks\":2," PAIR "}", SL_ERR_ARG, "2 chunks, 1 to 1");
+    refused("{" HEAD ",\"policy\":\"fifo\"," PAIR "}", SL_ERR_ARG, "policy 'fifo'");
     refused("{" HEAD ",\"epoch\":0," PAIR "}", SL_ERR_LIMIT, "epoch");
     refused("{" HEAD ",\"exact\":\"yes\"," PAIR "}", SL_ERR_FORMAT, "exact");
     refused("{" HEAD ",\"threads\":257," PAIR "}", SL_ERR_LIMIT, "threads");

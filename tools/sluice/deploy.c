@@ -66,12 +66,37 @@ static uint32_t pages_for(const sl_options *o, const sl_model_spec *m, const sl_
     return (uint32_t)SL_MAX(SL_MIN(all, fit), sl_kv_pages_for(p->context));
 }
 
+/* What the schedule is and is made of; an option of another schedule is refused, not ignored. */
+static sl_status apply_schedule(const sl_options *o, sl_plan *p, sl_err *err) {
+    sl_status st = SL_OK;
+    sl_schedule s = p->schedule;
+    if (strcmp(o->schedule, "auto") != 0) st = sl_schedule_parse(o->schedule, &s, err);
+    if (st == SL_OK && s != p->schedule) sl_plan_set_schedule(p, s);
+    if (st == SL_OK && o->groups && s != SL_SCHED_EPS)
+        st = sl_fail(err, SL_ERR_ARG, "--groups is for schedule eps, not %s", sl_schedule_name(s));
+    if (st == SL_OK && (o->chunks || o->chunk_by[0] || o->order[0]) && s != SL_SCHED_FINDEP)
+        st = sl_fail(err, SL_ERR_ARG, "--chunks, --chunk-by and --order are for findep, not %s",
+                     sl_schedule_name(s));
+    if (st == SL_OK && s != SL_SCHED_AEP &&
+        (o->policy[0] || o->delta > 0 || o->lookahead != UINT32_MAX))
+        st = sl_fail(err, SL_ERR_ARG, "--policy, --lookahead and --delta are for aep, not %s",
+                     sl_schedule_name(s));
+    if (st == SL_OK && o->chunk_by[0]) st = sl_chunking_parse(o->chunk_by, &p->chunking, err);
+    if (st == SL_OK && o->order[0]) st = sl_order_parse(o->order, &p->order, err);
+    if (st == SL_OK && o->policy[0]) st = sl_policy_parse(o->policy, &p->policy, err);
+    if (o->microbatches) p->lanes = o->microbatches;
+    if (o->chunks) p->chunks = o->chunks;
+    if (o->groups) p->chunks = o->groups;
+    if (o->lookahead != UINT32_MAX) p->lookahead = o->lookahead;
+    if (o->delta > 0) p->delta = o->delta;
+    return st;
+}
+
 static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_plan *p,
                                sl_err *err) {
     sl_status st = SL_OK;
     if (o->wire[0]) st = sl_wire_format_parse(o->wire, &p->wire, err);
-    if (st == SL_OK && strcmp(o->schedule, "auto") != 0)
-        st = sl_schedule_parse(o->schedule, &p->schedule, err);
+    if (st == SL_OK) st = apply_schedule(o, p, err);
     if (st != SL_OK) return st;
     p->exact = p->exact || o->exact;
     if (o->max_num_seqs) p->max_num_seqs = o->max_num_seqs;
