@@ -1,5 +1,7 @@
 #include "kernel/cpu.h"
 
+#include <stdatomic.h>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 
@@ -25,6 +27,14 @@ static bool has_avx2(void) {
 }
 #endif
 
+/* Asked for every softmax, and under a hypervisor each CPUID leaves the guest. Threads that come
+ * first at the same time find the same answer. */
 bool sl_cpu_has_avx2(void) {
-    return has_avx2();
+    static atomic_int known; /* 0: not asked yet; 1: no; 2: yes */
+    int k = atomic_load_explicit(&known, memory_order_relaxed);
+    if (k == 0) {
+        k = has_avx2() ? 2 : 1;
+        atomic_store_explicit(&known, k, memory_order_relaxed);
+    }
+    return k == 2;
 }
