@@ -35,6 +35,7 @@ static void unlink_call(sl_server *s, sl_call *call) {
     else
         s->calls = call->next;
     if (call->next) call->next->prev = call->prev;
+    s->n_answering -= call->answering;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
 }
@@ -130,8 +131,11 @@ enum MHD_Result sl_call_reply(sl_call *call, unsigned http, const char *content_
               MHD_add_response_header(r, "X-Request-Id", call->request_id);
     if (http == MHD_HTTP_UNAUTHORIZED)
         ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
-    if (http == MHD_HTTP_TOO_MANY_REQUESTS || call->crowded)
-        ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    if (call->retry_after_s) {
+        char seconds[16];
+        snprintf(seconds, sizeof seconds, "%u", call->retry_after_s);
+        ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, seconds);
+    }
     if (http == MHD_HTTP_METHOD_NOT_ALLOWED)
         ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, call->allow);
     call->http = http;
@@ -144,6 +148,7 @@ enum MHD_Result sl_call_reply_error(sl_call *call, const sl_api_error *e) {
     sl_jbuf b = sl_jbuf_init();
     sl_reply_error(&b, e);
     sl_metrics_refused(&call->server->metrics);
+    call->retry_after_s = e->retry_after_s;
     return sl_call_reply(call, e->http, "application/json", &b);
 }
 
@@ -179,6 +184,7 @@ enum MHD_Result sl_call_reply_crowded(sl_call *call) {
     e.http = MHD_HTTP_SERVICE_UNAVAILABLE;
     e.type = "server_error";
     e.code = "too_many_bytes";
+    e.retry_after_s = 1;
     return sl_call_reply_error(call, &e);
 }
 

@@ -36,10 +36,17 @@ sl_status sl_api_error_of(sl_api_error *e, sl_status st, const char *param, cons
         e->http = table[i].http;
         e->type = table[i].type;
         e->code = table[i].code;
+        e->retry_after_s = st == SL_ERR_OVERLOADED ? 1 : 0;
     }
     snprintf(e->param, sizeof e->param, "%s", param ? param : "");
     snprintf(e->msg, sizeof e->msg, "%s", msg && msg[0] ? msg : sl_status_text(st));
     return st;
+}
+
+void sl_api_error_draining(sl_api_error *e) {
+    *e =
+        (sl_api_error){.http = 503, .type = "server_error", .code = "draining", .retry_after_s = 5};
+    snprintf(e->msg, sizeof e->msg, "The server is shutting down and takes no new requests.");
 }
 
 void sl_api_error_model(sl_api_error *e, const char *asked, const char *served) {

@@ -9,10 +9,11 @@ typedef enum sl_api_kind { SL_API_CHAT, SL_API_COMPLETION } sl_api_kind;
 
 /* An error on its way to a client. */
 typedef struct sl_api_error {
-    unsigned http;    /* 4xx or 5xx */
-    const char *type; /* static */
-    const char *code; /* static or NULL */
-    char param[96];   /* field at fault, "" for none */
+    unsigned http;          /* 4xx or 5xx */
+    const char *type;       /* static */
+    const char *code;       /* static or NULL */
+    char param[96];         /* field at fault, "" for none */
+    unsigned retry_after_s; /* not 0: when it is worth another try */
     char msg[640];
 } sl_api_error;
 
@@ -21,6 +22,8 @@ sl_status sl_api_error_bad(sl_api_error *e, const char *param, const char *fmt, 
     SL_PRINTF(3, 4);
 /* What a status of the engine, the tokenizer or a parser means to a client; returns st. */
 sl_status sl_api_error_of(sl_api_error *e, sl_status st, const char *param, const char *msg);
+/* 503 draining: this server takes no new requests and leaves when the open ones are answered. */
+void sl_api_error_draining(sl_api_error *e);
 /* 404 model_not_found. */
 void sl_api_error_model(sl_api_error *e, const char *asked, const char *served);
 

@@ -12,9 +12,12 @@ static enum MHD_Result answer_health(sl_call *call, const char *rest) {
     sl_engine_stats stats = {0};
     sl_engine_stats_get(call->server->o.engine, &stats);
     sl_jbuf b = sl_jbuf_init();
-    sl_jbuf_fmt(&b, "{\"status\":\"%s\"}", stats.serving ? "ok" : "workers are missing");
-    return sl_call_reply(call, stats.serving ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE,
-                         JSON_TYPE, &b);
+    bool draining = sl_server_is_draining(call->server), fine = stats.serving && !draining;
+    sl_jbuf_fmt(&b, "{\"status\":\"%s\"}",
+                fine       ? "ok"
+                : draining ? "draining"
+                           : "workers are missing");
+    return sl_call_reply(call, fine ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, JSON_TYPE, &b);
 }
 
 static enum MHD_Result answer_metrics(sl_call *call, const char *rest) {

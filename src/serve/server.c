@@ -284,6 +284,38 @@ void sl_server_free(sl_server *s) {
     sl_server_unref(s); /* a call the engine still holds keeps the rest alive */
 }
 
+void sl_server_drain(sl_server *s) {
+    pthread_mutex_lock(&s->lock);
+    s->draining = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
+uint32_t sl_server_running(sl_server *s) {
+    pthread_mutex_lock(&s->lock);
+    uint32_t n = s->n_answering;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+bool sl_server_is_draining(sl_server *s) {
+    pthread_mutex_lock(&s->lock);
+    bool draining = s->draining;
+    pthread_mutex_unlock(&s->lock);
+    return draining;
+}
+
+bool sl_server_enter(sl_call *call) {
+    sl_server *s = call->server;
+    pthread_mutex_lock(&s->lock);
+    bool open = !s->draining;
+    if (open && !call->answering) {
+        call->answering = true;
+        s->n_answering++;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return open;
+}
+
 uint16_t sl_server_port(const sl_server *s) {
     return s->port;
 }

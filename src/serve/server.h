@@ -39,6 +39,12 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
  * them (at most 10 s), closes all connections. NULL-safe. */
 void sl_server_free(sl_server *s);
 
+/* From now on new generations are answered 503 and /health says "draining"; those that run go on.
+ * Thread: any. */
+void sl_server_drain(sl_server *s);
+/* Generations that are not answered to their last byte. Thread: any. */
+uint32_t sl_server_running(sl_server *s);
+
 uint16_t sl_server_port(const sl_server *s);
 /* "http://HOST:PORT", borrowed until sl_server_free. */
 const char *sl_server_url(const sl_server *s);

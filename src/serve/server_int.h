@@ -68,13 +68,15 @@ typedef struct sl_call {
     sl_server *server;
     struct sl_call *prev, *next; /* server->calls, under its lock */
     uint64_t serial;
-    bool told; /* that the server stops; under its lock */
+    bool told;      /* that the server stops; under its lock */
+    bool answering; /* counted in server->n_answering; under its lock */
     atomic_uint refs;
 
     sl_call_phase phase;
-    char request_id[65]; /* X-Request-Id, and in log lines */
-    const char *path;    /* static: the route it took; NULL: none */
-    unsigned http;       /* status of its answer; 0: none yet */
+    char request_id[65];    /* X-Request-Id, and in log lines */
+    const char *path;       /* static: the route it took; NULL: none */
+    unsigned http;          /* status of its answer; 0: none yet */
+    unsigned retry_after_s; /* not 0: the answer says so */
     sl_jbuf body;
     bool keep_body;
     size_t held;    /* bytes of `body` counted in server->held */
@@ -133,6 +135,8 @@ struct sl_server {
     uint64_t refs;          /* the owner, and every call */
     sl_call *calls;
     uint64_t next_serial;
+    bool draining;        /* no new generation starts */
+    uint32_t n_answering; /* generations that are not answered to their end */
 
     int epoll_fd, event_fd;
     pthread_t watcher;
@@ -194,6 +198,9 @@ void sl_watch_remove(sl_call *call);
 void sl_watch_kick(sl_server *s);
 
 /* server.c */
+/* Counts the call among those that a drain waits for; false: the server drains. */
+bool sl_server_enter(sl_call *call);
+bool sl_server_is_draining(sl_server *s);
 void sl_server_unref(sl_server *s);
 
 #endif

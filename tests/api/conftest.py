@@ -108,5 +108,20 @@ def named_server(tmp_path_factory):
 
 
 @pytest.fixture
+def make_server(tmp_path_factory):
+    """Servers of one test: make_server(fixture, *args). One that was stopped by the test is left alone."""
+    made = []
+
+    def make(fixture, *args):
+        made.append(start(tmp_path_factory, fixture, list(args)))
+        return made[-1]
+
+    yield make
+    for running in made:
+        if running.process.poll() is None:
+            running.stop()
+
+
+@pytest.fixture
 def client(server):
     return server.client()

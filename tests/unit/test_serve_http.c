@@ -559,6 +559,29 @@ static void a_slow_reader_is_cut_off(void **state) {
     close(fd);
 }
 
+static void a_draining_server_finishes_what_runs(void **state) {
+    (void)state;
+    SCRIPT_SET(engine, delay_us, 20000);
+    int fd = http_connect(port);
+    http_request(fd, "POST", COMPLETIONS, NULL, STREAM_TEXT());
+    while (sl_server_running(server) == 0) usleep(1000);
+    sl_server_drain(server);
+    check_error("POST", COMPLETIONS, NULL, "{\"model\":\"org/m\",\"prompt\":\"x\"}", 503, NULL,
+                "draining");
+    http_answer a = http_do(port, "GET", "/health", NULL, NULL);
+    assert_int_equal(a.status, 503);
+    assert_non_null(strstr(a.body.data, "draining"));
+    http_answer_free(&a);
+    assert_int_equal(sl_server_running(server), 1);
+    a = http_read(fd);
+    assert_int_equal(a.status, 200);
+    assert_non_null(strstr(a.body.data, "[DONE]"));
+    http_answer_free(&a);
+    close(fd);
+    for (int i = 0; sl_server_running(server) > 0 && i < 5000; i++) usleep(1000);
+    assert_int_equal(sl_server_running(server), 0);
+}
+
 static void other_ways_to_speak_http(void **state) {
     (void)state;
     int fd = http_connect(port);
@@ -694,6 +717,7 @@ int main(void) {
         TEST(a_lost_worker_is_told),
         TEST(a_client_who_leaves_is_noticed),
         TEST(a_slow_reader_is_cut_off),
+        TEST(a_draining_server_finishes_what_runs),
         TEST(other_ways_to_speak_http),
         TEST(connections_are_kept),
         TEST(many_clients_at_once),

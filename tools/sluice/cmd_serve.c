@@ -1,5 +1,6 @@
 #include "cmd.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "model/chat.h"
 #include "net/net.h"
@@ -8,6 +9,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+
+#define DRAIN_POLL_MS 20
 
 /* Folder name without slashes: what clients call the model unless told otherwise. */
 static void model_name(const sl_options *o, char *out, size_t cap) {
@@ -41,14 +45,37 @@ static void print_workers(sl_engine *e) {
     }
 }
 
-static void await_signal(void) {
+static sigset_t stop_signals(void) {
     sigset_t set;
-    int sig;
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
+    return set;
+}
+
+/* Lets running requests finish; a second signal, or the end of the time, leaves the rest. */
+static void drain(sl_server *server, uint32_t timeout_s) {
+    const sigset_t set = stop_signals();
+    const struct timespec pause = {.tv_nsec = DRAIN_POLL_MS * 1000000};
+    uint64_t until_ns = sl_now_ns() + timeout_s * 1000000000ull;
+    sl_server_drain(server);
+    for (uint32_t n; (n = sl_server_running(server)) > 0;) {
+        int sig = sl_now_ns() < until_ns ? sigtimedwait(&set, NULL, &pause) : SIGALRM;
+        if (sig < 0) continue;
+        sl_log(SL_LOG_WARN, "serve", "%s: %u requests are ended unfinished",
+               sig == SIGALRM ? "--drain-timeout is over" : "a second signal", n);
+        return;
+    }
+}
+
+/* Returns when it is time to stop: at SIGINT, or at SIGTERM when running requests are answered. */
+static void await_end(sl_server *server, uint32_t drain_timeout_s) {
+    const sigset_t set = stop_signals();
+    int sig;
     sigwait(&set, &sig);
-    sl_log(SL_LOG_INFO, "serve", "signal %d: stopping", sig);
+    sl_log(SL_LOG_INFO, "serve", "signal %d: stopping, %u requests run", sig,
+           sl_server_running(server));
+    if (sig == SIGTERM) drain(server, drain_timeout_s);
 }
 
 static bool signalled(void) {
@@ -59,10 +86,7 @@ static bool signalled(void) {
 
 /* Signals are taken by sigwait alone: blocked before any thread exists. */
 static void block_signals(void) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
+    const sigset_t set = stop_signals();
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
@@ -96,7 +120,7 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                 name, d->opts.plan.n_workers, d->opts.plan.n_workers == 1 ? "" : "s",
                 d->opts.transport);
         if (o->json) print_json(&d->opts, sl_server_url(server), name);
-        await_signal();
+        await_end(server, o->drain_timeout);
         print_workers(e);
     }
     sl_server_free(server);
@@ -131,6 +155,7 @@ int cmd_serve(const sl_options *o) {
         }
     }
     if (st == SL_OK) st = serve(o, &d, tok, chat, &err);
+    if (st == SL_ERR_CANCELLED && signalled()) st = SL_OK; /* asked to stop before it began */
     sl_chat_free(chat);
     sl_tokenizer_free(tok);
     sl_deploy_free(&d);
