@@ -66,7 +66,7 @@ static void fill_entries(const sl_lane *lane, outgoing *out) {
 sl_status sl_lane_dispatch(sl_lane *lane, bool stay) {
     sl_worker *w = lane->attn->w;
     uint32_t moe = lane->attn->m->moe_index[lane->layer];
-    bool with_set = sl_member_needs_set(&lane->member, moe);
+    bool with_set = sl_member_needs_set(&lane->member, moe, 0);
     outgoing out[SL_PLAN_MAX_WORKERS];
     sl_status st = SL_OK;
     for (uint32_t i = 0; i < w->n_expert_workers; i++) out[i] = (outgoing){.last_row = UINT32_MAX};

@@ -206,8 +206,8 @@ sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h,
     /* Else a liar's set would be the round's, and the honest ones the offenders. */
     if (l->seq && with_set) st = sl_seq_check_set(l->seq, src, h->round, &set, err);
     if (st != SL_OK) return st;
-    st = sl_barrier_arrive(l->barrier, src, h->round, h->layer, with_set ? &set : NULL, &dropped,
-                           err);
+    st = sl_barrier_arrive(l->barrier, src, h->round, h->layer, h->chunk, with_set ? &set : NULL,
+                           &dropped, err);
     if (st != SL_OK || dropped) return st;
     SL_ASSERT(!l->from[src].here);
     l->from[src] = (pending){.here = true, .h = *h, .payload = *payload, .view = v};
@@ -374,7 +374,7 @@ bool sl_xprt_run(sl_xprt *x) {
 /* ---- life ---- */
 
 static sl_status create_lane(sl_xprt *x, xlane *l, sl_err *err) {
-    sl_status st = sl_barrier_create(x->m->n_moe, SL_PLAN_MAX_WORKERS, &l->barrier, err);
+    sl_status st = sl_barrier_create(x->m->n_moe, 1, SL_PLAN_MAX_WORKERS, &l->barrier, err);
     if (st == SL_OK && x->sequencer) st = sl_seq_create(SL_PLAN_MAX_WORKERS, &l->seq, err);
     if (st != SL_OK) return st;
     sl_barrier_reset(l->barrier, x->w->plan.epoch);

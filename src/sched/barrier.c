@@ -5,25 +5,26 @@
 
 #include "base/mem.h"
 
-enum { OWES, SENT, DIED }; /* a member in the round's current layer */
+/* A round's messages are counted in steps: step = layer * chunks + chunk. */
+#define DIED UINT32_MAX
 
 typedef struct bar_worker {
     uint32_t id;
     bool dead;
-    bool unanswered; /* a message of it waits here */
-    uint64_t round;  /* the latest it sent for */
+    uint32_t unanswered; /* messages of it that wait here, at most `chunks` */
+    uint64_t round;      /* the latest it sent for */
 } bar_worker;
 
 typedef struct bar_round {
     uint64_t round;
-    uint32_t layer;
-    size_t owed, sent; /* live members; both 0 cannot be */
+    uint32_t step;     /* the next to run */
+    size_t owed, live; /* live members, and those of them that have not sent `step` yet */
     sl_idset set;
-    uint8_t *did; /* [max_members], parallel to set */
+    uint32_t *sent; /* [max_members], parallel to set: steps sent, or DIED */
 } bar_round;
 
 struct sl_barrier {
-    uint32_t n_moe;
+    uint32_t n_moe, chunks;
     size_t max_members;
     uint64_t epoch, newest;
     bar_worker *workers; /* ascending ids */
@@ -44,12 +45,12 @@ static sl_status grow_rounds(sl_barrier *b, size_t cap, sl_err *err) {
     while (b->cap_rounds < cap) {
         bar_round r = {0};
         sl_status st = sl_idset_reserve(&r.set, b->max_members, err);
-        r.did = sl_alloc(b->max_members, 1);
-        if (st == SL_OK && !r.did)
+        r.sent = sl_alloc(b->max_members, sizeof *r.sent);
+        if (st == SL_OK && !r.sent)
             st = sl_fail(err, SL_ERR_NOMEM, "no memory for a round of %zu members", b->max_members);
         if (st != SL_OK) {
             sl_idset_free(&r.set);
-            sl_free(r.did);
+            sl_free(r.sent);
             return st;
         }
         rounds[b->cap_rounds++] = r;
@@ -69,15 +70,18 @@ static sl_status grow_workers(sl_barrier *b, size_t cap, sl_err *err) {
     return SL_OK;
 }
 
-sl_status sl_barrier_create(uint32_t n_moe, size_t max_members, sl_barrier **out, sl_err *err) {
+sl_status sl_barrier_create(uint32_t n_moe, uint32_t chunks, size_t max_members, sl_barrier **out,
+                            sl_err *err) {
     *out = NULL;
-    if (n_moe == 0) return sl_fail(err, SL_ERR_ARG, "barrier: n_moe is 0");
+    if (n_moe == 0 || chunks == 0 || n_moe > (DIED - 1) / chunks)
+        return sl_fail(err, SL_ERR_ARG, "barrier: %u layers of %u chunks", n_moe, chunks);
     if (max_members == 0 || max_members > SL_MAX_WORKERS)
         return sl_fail(err, SL_ERR_ARG, "max_members is %zu, must be 1 to %u", max_members,
                        SL_MAX_WORKERS);
     sl_barrier *b = sl_alloc(1, sizeof *b);
     if (!b) return sl_fail(err, SL_ERR_NOMEM, "no memory for a barrier");
     b->n_moe = n_moe;
+    b->chunks = chunks;
     b->max_members = max_members;
     sl_status st = sl_idset_reserve(&b->reply, max_members, err);
     if (st == SL_OK) st = grow_workers(b, max_members, err);
@@ -94,7 +98,7 @@ void sl_barrier_free(sl_barrier *b) {
     if (!b) return;
     for (size_t i = 0; i < b->cap_rounds; i++) {
         sl_idset_free(&b->rounds[i].set);
-        sl_free(b->rounds[i].did);
+        sl_free(b->rounds[i].sent);
     }
     sl_free(b->rounds);
     sl_free(b->workers);
@@ -151,7 +155,7 @@ static void drop_round(sl_barrier *b, size_t at) {
 
 /* First message of a round: may it open? */
 static sl_status check_new(const sl_barrier *b, const bar_worker *w, uint32_t member,
-                           uint64_t round, uint32_t layer, const sl_idset *set, sl_err *err) {
+                           uint64_t round, uint32_t step, const sl_idset *set, sl_err *err) {
     if (round == 0 || (w && round <= w->round))
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "worker %" PRIu32 " sent for round %" PRIu64 ", which is over for it",
@@ -174,17 +178,24 @@ static sl_status check_new(const sl_barrier *b, const bar_worker *w, uint32_t me
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "worker %" PRIu32 " is not in the set it sent for round %" PRIu64, member,
                        round);
-    if (layer != 0)
+    if (step != 0)
         return sl_fail(err, SL_ERR_PROTOCOL,
-                       "worker %" PRIu32 " began round %" PRIu64 " here with layer %" PRIu32,
-                       member, round, layer);
+                       "worker %" PRIu32 " began round %" PRIu64 " here with layer %" PRIu32
+                       " chunk %" PRIu32,
+                       member, round, step / b->chunks, step % b->chunks);
+    if (w && w->unanswered)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "worker %" PRIu32 " began round %" PRIu64
+                       " before its messages of round %" PRIu64 " were answered",
+                       member, round, w->round);
     return SL_OK;
 }
 
 /* A further message of a known round: does it fit? */
-static sl_status check_known(const bar_round *r, const bar_worker *w, uint32_t member,
-                             uint32_t layer, const sl_idset *set, sl_err *err) {
-    if (!sl_idset_has(&r->set, member))
+static sl_status check_known(const sl_barrier *b, const bar_round *r, const bar_worker *w,
+                             uint32_t member, uint32_t step, const sl_idset *set, sl_err *err) {
+    size_t at;
+    if (!sl_idset_find(&r->set, member, &at))
         return sl_fail(err, SL_ERR_PROTOCOL, "worker %" PRIu32 " is no member of round %" PRIu64,
                        member, r->round);
     if (w && r->round < w->round)
@@ -196,11 +207,17 @@ static sl_status check_known(const bar_round *r, const bar_worker *w, uint32_t m
                        "round %" PRIu64 ": the set that worker %" PRIu32
                        " sent (%zu members) differs from the one known (%zu members)",
                        r->round, member, set->n, r->set.n);
-    if (layer != r->layer)
+    if (step != r->sent[at])
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "worker %" PRIu32 " sent layer %" PRIu32 " chunk %" PRIu32
+                       " of round %" PRIu64 ", its next is layer %" PRIu32 " chunk %" PRIu32,
+                       member, step / b->chunks, step % b->chunks, r->round,
+                       r->sent[at] / b->chunks, r->sent[at] % b->chunks);
+    if (step - step % b->chunks > r->step || (w && w->round != r->round && w->unanswered))
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "worker %" PRIu32 " sent layer %" PRIu32 " of round %" PRIu64
-                       ", which is at layer %" PRIu32,
-                       member, layer, r->round, r->layer);
+                       " before its messages of the layer before were answered",
+                       member, step / b->chunks, r->round);
     return SL_OK;
 }
 
@@ -212,12 +229,13 @@ static sl_status open_round(sl_barrier *b, size_t at, uint64_t round, const sl_i
     st = sl_idset_copy(set, &r.set, err);
     SL_ASSERT(st == SL_OK); /* reserved, and check_new saw the size */
     r.round = round;
-    r.layer = 0;
-    r.owed = r.sent = 0;
+    r.step = 0;
+    r.live = 0;
     for (size_t i = 0; i < r.set.n; i++) {
-        r.did[i] = is_dead(b, r.set.ids[i]) ? DIED : OWES;
-        r.owed += r.did[i] == OWES;
+        r.sent[i] = is_dead(b, r.set.ids[i]) ? DIED : 0;
+        r.live += r.sent[i] != DIED;
     }
+    r.owed = r.live;
     memmove(b->rounds + at + 1, b->rounds + at, (b->n_rounds - at) * sizeof r);
     b->rounds[at] = r;
     b->n_rounds++;
@@ -226,33 +244,29 @@ static sl_status open_round(sl_barrier *b, size_t at, uint64_t round, const sl_i
 }
 
 sl_status sl_barrier_arrive(sl_barrier *b, uint32_t member, uint64_t round, uint32_t layer,
-                            const sl_idset *set, bool *dropped, sl_err *err) {
+                            uint32_t chunk, const sl_idset *set, bool *dropped, sl_err *err) {
     size_t at, wat, mat;
     bar_worker *w = find_worker(b, member, &wat) ? &b->workers[wat] : NULL;
     *dropped = w && w->dead;
     if (*dropped) return SL_OK;
-    if (layer >= b->n_moe)
+    if (layer >= b->n_moe || chunk >= b->chunks)
         return sl_fail(err, SL_ERR_PROTOCOL,
-                       "worker %" PRIu32 " sent layer %" PRIu32 " of %" PRIu32, member, layer,
-                       b->n_moe);
-    if (w && w->unanswered)
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "worker %" PRIu32 " sent layer %" PRIu32 " of round %" PRIu64
-                       " before its message of round %" PRIu64 " was answered",
-                       member, layer, round, w->round);
+                       "worker %" PRIu32 " sent layer %" PRIu32 " of %" PRIu32 ", chunk %" PRIu32
+                       " of %" PRIu32,
+                       member, layer, b->n_moe, chunk, b->chunks);
+    uint32_t step = layer * b->chunks + chunk;
     bool known = find_round(b, round, &at);
-    sl_status st = known ? check_known(&b->rounds[at], w, member, layer, set, err)
-                         : check_new(b, w, member, round, layer, set, err);
+    sl_status st = known ? check_known(b, &b->rounds[at], w, member, step, set, err)
+                         : check_new(b, w, member, round, step, set, err);
     if (st == SL_OK) st = take_worker(b, member, &w, err);
     if (st == SL_OK && !known) st = open_round(b, at, round, set, err);
     if (st != SL_OK) return st;
     bar_round *r = &b->rounds[at];
     bool in = sl_idset_find(&r->set, member, &mat);
-    SL_ASSERT(in && r->did[mat] == OWES);
-    r->did[mat] = SENT;
-    r->owed--;
-    r->sent++;
-    w->unanswered = true;
+    SL_ASSERT(in && r->sent[mat] == step && step >= r->step);
+    r->owed -= step == r->step;
+    r->sent[mat]++;
+    w->unanswered++;
     w->round = round;
     return SL_OK;
 }
@@ -262,17 +276,14 @@ sl_status sl_barrier_dead(sl_barrier *b, uint32_t member, sl_err *err) {
     sl_status st = take_worker(b, member, &w, err);
     if (st != SL_OK || w->dead) return st;
     w->dead = true;
-    w->unanswered = false;
+    w->unanswered = 0;
     for (size_t i = b->n_rounds; i-- > 0;) {
         bar_round *r = &b->rounds[i];
         size_t at;
         if (!sl_idset_find(&r->set, member, &at)) continue;
-        if (r->did[at] == OWES)
-            r->owed--;
-        else
-            r->sent--;
-        r->did[at] = DIED;
-        if (r->owed == 0 && r->sent == 0) drop_round(b, i);
+        r->owed -= r->sent[at] <= r->step;
+        r->sent[at] = DIED;
+        if (--r->live == 0) drop_round(b, i);
     }
     return SL_OK;
 }
@@ -282,20 +293,22 @@ bool sl_barrier_pop(sl_barrier *b, sl_ready *out) {
     while (i < b->n_rounds && b->rounds[i].owed > 0) i++;
     if (i == b->n_rounds) return false;
     bar_round *r = &b->rounds[i];
-    *out = (sl_ready){.round = r->round, .layer = r->layer, .reply_to = &b->reply};
+    *out = (sl_ready){.round = r->round,
+                      .layer = r->step / b->chunks,
+                      .chunk = r->step % b->chunks,
+                      .reply_to = &b->reply};
     sl_idset_clear(&b->reply);
+    r->step++;
     for (size_t m = 0; m < r->set.n; m++) {
-        if (r->did[m] != SENT) continue;
+        if (r->sent[m] == DIED) continue;
         uint32_t id = r->set.ids[m];
         b->reply.ids[b->reply.n++] = id;
-        r->did[m] = OWES;
+        r->owed += r->sent[m] <= r->step;
         bool in = find_worker(b, id, &at);
-        SL_ASSERT(in);
-        b->workers[at].unanswered = false;
+        SL_ASSERT(in && b->workers[at].unanswered > 0);
+        b->workers[at].unanswered--;
     }
-    r->owed = r->sent;
-    r->sent = 0;
-    if (++r->layer == b->n_moe) drop_round(b, i);
+    if (r->step == b->n_moe * b->chunks) drop_round(b, i);
     return true;
 }
 
@@ -317,10 +330,10 @@ bool sl_barrier_waiting(sl_barrier *b, uint64_t *round, uint32_t *layer, const s
     if (b->n_rounds == 0) return false;
     const bar_round *r = &b->rounds[0];
     *round = r->round;
-    *layer = r->layer;
+    *layer = r->step / b->chunks;
     sl_idset_clear(&b->reply);
     for (size_t m = 0; m < r->set.n; m++)
-        if (r->did[m] == OWES) b->reply.ids[b->reply.n++] = r->set.ids[m];
+        if (r->sent[m] <= r->step) b->reply.ids[b->reply.n++] = r->set.ids[m];
     *missing = &b->reply;
     return true;
 }

@@ -58,8 +58,8 @@ void sl_member_vote(sl_member *m, bool stay) {
     m->stay = stay;
 }
 
-bool sl_member_needs_set(const sl_member *m, uint32_t layer) {
-    return m->state == SL_MEMBER_ROUND && layer == 0;
+bool sl_member_needs_set(const sl_member *m, uint32_t layer, uint32_t chunk) {
+    return m->state == SL_MEMBER_ROUND && layer == 0 && chunk == 0;
 }
 
 sl_status sl_member_next(sl_member *m, uint64_t round, const sl_idset *set, bool *join,

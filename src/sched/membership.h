@@ -17,10 +17,14 @@
  *                             the sequencer's reply of the last layer carries NEXT(round + 1, set)
  *   DEAD(member)              sequencer -> other expert workers
  *
- * A member sends layer l + 1 when every expert worker has answered layer l, so it has at most one
- * unanswered message at each of them; the barrier enforces it. Layers are indices of MoE layers,
- * 0 .. n_moe - 1. Rounds count from 1 in each epoch. Worker ids are never reused in a session: a
- * restarted worker comes back under a new id, so the dead may be remembered for ever.
+ * A layer's rows may be cut into chunks, the same number for every layer and member: each chunk is
+ * a message of its own, and has its own reply. A member sends the chunks of a layer in order,
+ * without waiting between them, and layer l + 1 when every expert worker has answered every chunk
+ * of layer l, so it has at most `chunks` unanswered messages at each of them; the barrier enforces
+ * it. The set travels with the first chunk of layer 0, STAY or LEAVE with the last chunk of the
+ * last layer, NEXT with the reply to that. Layers are indices of MoE layers, 0 .. n_moe - 1. Rounds
+ * count from 1 in each epoch. Worker ids are never reused in a session: a restarted worker comes
+ * back under a new id, so the dead may be remembered for ever.
  *
  * Bad events return SL_ERR_PROTOCOL and leave the object as it was. What a dead member had still
  * in flight is not an error: such calls return SL_OK and say `dropped`.
@@ -117,13 +121,14 @@ typedef struct sl_barrier sl_barrier;
 /* A layer of a round that may run now. */
 typedef struct sl_ready {
     uint64_t round;
-    uint32_t layer;
+    uint32_t layer, chunk;
     const sl_idset *reply_to; /* its live members, never empty: each gets exactly one reply;
                                  borrowed until the next call on this barrier */
 } sl_ready;
 
-/* n_moe > 0: number of MoE layers. max_members as in sl_seq_create. */
-sl_status sl_barrier_create(uint32_t n_moe, size_t max_members, sl_barrier **out, sl_err *err);
+/* n_moe > 0: number of MoE layers, chunks > 0: of each. max_members as in sl_seq_create. */
+sl_status sl_barrier_create(uint32_t n_moe, uint32_t chunks, size_t max_members, sl_barrier **out,
+                            sl_err *err);
 void sl_barrier_free(sl_barrier *b);
 
 /* A message of a member arrived. set: what it carried, NULL if nothing; copied. After SL_OK call
@@ -132,10 +137,11 @@ void sl_barrier_free(sl_barrier *b);
  * while members of this round still owe their last layer here.
  * SL_ERR_PROTOCOL: not a member, first message of a round without a set, a set that differs from
  * what another member sent or holds more than max_members, a round that is over for this member, a
- * layer that is not next, a second message before the reply, a round more than SL_MAX_WORKERS ahead
- * (only rounds that never got past their first layer anywhere, by death, are never heard of). */
+ * layer or chunk that is not next, a layer before the replies to the one before, a round more than
+ * SL_MAX_WORKERS ahead (only rounds that never got past their first layer anywhere, by death, are
+ * never heard of). */
 sl_status sl_barrier_arrive(sl_barrier *b, uint32_t member, uint64_t round, uint32_t layer,
-                            const sl_idset *set, bool *dropped, sl_err *err);
+                            uint32_t chunk, const sl_idset *set, bool *dropped, sl_err *err);
 /* The sequencer announced (or is) the end of this member: it counts as a bare header from now on.
  * Only the sequencer's word counts: a broken connection alone is no reason to call this.
  * After SL_OK call sl_barrier_pop until it is false. SL_ERR_LIMIT: too many dead to remember. */
@@ -179,8 +185,9 @@ void sl_member_want(sl_member *m, bool *send_join);
 sl_status sl_member_open(sl_member *m, uint64_t round, const sl_idset *set, sl_err *err);
 /* STAY or LEAVE, to be called once a round, before the last layer's messages are sent. */
 void sl_member_vote(sl_member *m, bool stay);
-/* Whether messages of this layer carry the set: layer 0 does, to every expert worker. */
-bool sl_member_needs_set(const sl_member *m, uint32_t layer);
+/* Whether messages of this chunk carry the set: the first of layer 0 does, to every expert worker.
+ */
+bool sl_member_needs_set(const sl_member *m, uint32_t layer, uint32_t chunk);
 /* NEXT arrived. Call it when every expert worker has answered the last layer. With this member in
  * the set the round `round` begins; without it the lane is IDLE here, or JOINING with *send_join if
  * work came meanwhile. SL_ERR_PROTOCOL: not the round after this one, before the vote, or a set

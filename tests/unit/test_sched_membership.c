@@ -185,7 +185,7 @@ static sl_barrier *bar;
 
 static sl_status arrive(uint32_t who, uint64_t round, uint32_t layer, const sl_idset *set) {
     bool dropped;
-    sl_status st = sl_barrier_arrive(bar, who, round, layer, set, &dropped, &err);
+    sl_status st = sl_barrier_arrive(bar, who, round, layer, 0, set, &dropped, &err);
     assert_false(dropped);
     return st;
 }
@@ -208,7 +208,7 @@ static void barrier_waits_for_every_member(void **state) {
     uint64_t round;
     uint32_t layer;
     const sl_idset *missing;
-    OK(sl_barrier_create(2, 4, &bar, &err));
+    OK(sl_barrier_create(2, 1, 4, &bar, &err));
     assert_false(sl_barrier_waiting(bar, &round, &layer, &missing));
     OK(arrive(5, 1, 0, SET(2, 5, 9)));
     OK(arrive(9, 1, 0, NULL)); /* known from the first message */
@@ -229,7 +229,7 @@ static void barrier_waits_for_every_member(void **state) {
 
 static void barrier_takes_an_early_joiner(void **state) {
     (void)state;
-    OK(sl_barrier_create(1, 4, &bar, &err));
+    OK(sl_barrier_create(1, 1, 4, &bar, &err));
     OK(arrive(1, 1, 0, SET(1, 2)));
     OK(arrive(3, 2, 0, SET(1, 3))); /* 3 was let in while 2's last layer is still on its way */
     waits();
@@ -248,14 +248,14 @@ static void barrier_takes_an_early_joiner(void **state) {
 static void barrier_counts_the_dead_as_bare_headers(void **state) {
     (void)state;
     bool dropped;
-    OK(sl_barrier_create(2, 4, &bar, &err));
+    OK(sl_barrier_create(2, 1, 4, &bar, &err));
     OK(arrive(1, 1, 0, SET(1, 2, 3)));
     OK(arrive(2, 1, 0, SET(1, 2, 3)));
     OK(sl_barrier_dead(bar, 2, &err)); /* had sent */
     waits();
     OK(sl_barrier_dead(bar, 3, &err)); /* had not */
     runs(1, 0, SET(1));
-    OK(sl_barrier_arrive(bar, 3, 1, 0, SET(1, 2, 3), &dropped, &err));
+    OK(sl_barrier_arrive(bar, 3, 1, 0, 0, SET(1, 2, 3), &dropped, &err));
     assert_true(dropped);
     OK(arrive(1, 1, 1, NULL));
     runs(1, 1, SET(1));
@@ -270,9 +270,55 @@ static void barrier_counts_the_dead_as_bare_headers(void **state) {
     sl_barrier_free(bar);
 }
 
+static sl_status chunk(uint32_t who, uint32_t layer, uint32_t c, const sl_idset *set) {
+    bool dropped;
+    sl_status st = sl_barrier_arrive(bar, who, 1, layer, c, set, &dropped, &err);
+    assert_false(dropped);
+    return st;
+}
+
+static void runs_chunk(uint32_t layer, uint32_t c, const sl_idset *to) {
+    sl_ready r;
+    assert_true(sl_barrier_pop(bar, &r));
+    assert_true(r.layer == layer && r.chunk == c);
+    set_is(r.reply_to, to);
+}
+
+static void barrier_lets_chunks_run_one_by_one(void **state) {
+    (void)state;
+    OK(sl_barrier_create(2, 3, 4, &bar, &err));
+    REFUSED(chunk(1, 0, 1, SET(1, 2)), "chunk 1");
+    REFUSED(chunk(1, 0, 3, SET(1, 2)), "chunk 3 of 3");
+    OK(chunk(1, 0, 0, SET(1, 2)));
+    OK(chunk(1, 0, 1, NULL));
+    waits();
+    OK(chunk(2, 0, 0, SET(1, 2)));
+    runs_chunk(0, 0, SET(1, 2));
+    waits();
+    REFUSED(chunk(2, 0, 2, NULL), "its next is layer 0 chunk 1");
+    OK(chunk(1, 0, 2, NULL));
+    REFUSED(chunk(1, 1, 0, NULL), "the layer before");
+    OK(chunk(2, 0, 1, NULL));
+    OK(chunk(2, 0, 2, NULL));
+    runs_chunk(0, 1, SET(1, 2));
+    REFUSED(chunk(1, 1, 0, NULL), "the layer before");
+    runs_chunk(0, 2, SET(1, 2));
+    waits();
+    OK(chunk(1, 1, 0, NULL));
+    OK(sl_barrier_dead(bar, 2, &err)); /* while 1 is one chunk ahead */
+    runs_chunk(1, 0, SET(1));
+    OK(chunk(1, 1, 1, NULL));
+    OK(chunk(1, 1, 2, NULL));
+    REFUSED(arrive(1, 2, 0, SET(1)), "before its messages of round 1");
+    runs_chunk(1, 1, SET(1));
+    runs_chunk(1, 2, SET(1));
+    OK(arrive(1, 2, 0, SET(1)));
+    sl_barrier_free(bar);
+}
+
 static void barrier_refuses_violations(void **state) {
     (void)state;
-    OK(sl_barrier_create(3, 3, &bar, &err));
+    OK(sl_barrier_create(3, 1, 3, &bar, &err));
     REFUSED(arrive(1, 1, 3, SET(1)), "layer 3 of 3");
     REFUSED(arrive(1, 0, 0, SET(1)), "round 0, which is over");
     REFUSED(arrive(1, 1, 0, NULL), "carries no member set");
@@ -282,24 +328,27 @@ static void barrier_refuses_violations(void **state) {
     REFUSED(arrive(1, SL_MAX_WORKERS + 1ull, 0, SET(1)), "ahead");
     REFUSED(arrive(1, UINT64_MAX, 0, SET(1)), "ahead");
     OK(arrive(1, 7, 0, SET(1, 2)));
-    REFUSED(arrive(1, 7, 0, SET(1, 2)), "before its message of round 7 was answered");
-    REFUSED(arrive(1, 8, 0, SET(1)), "before its message");
+    REFUSED(arrive(1, 7, 0, SET(1, 2)), "its next is layer 1");
+    REFUSED(arrive(1, 8, 0, SET(1)), "before its messages of round 7");
+    REFUSED(arrive(1, 7, 1, NULL), "the layer before");
     REFUSED(arrive(3, 7, 0, SET(1, 2)), "no member of round 7");
     REFUSED(arrive(2, 7, 0, SET(1, 2, 3)), "differs");
-    REFUSED(arrive(2, 7, 1, NULL), "which is at layer 0");
+    REFUSED(arrive(2, 7, 1, NULL), "its next is layer 0");
     OK(arrive(2, 7, 0, SET(1, 2)));
     runs(7, 0, SET(1, 2)); /* nothing of this did harm */
-    REFUSED(arrive(1, 7, 0, NULL), "which is at layer 1");
+    REFUSED(arrive(1, 7, 0, NULL), "its next is layer 1");
     REFUSED(arrive(1, 6, 0, SET(1)), "round 6, which is over");
     sl_barrier_free(bar);
-    assert_int_equal(sl_barrier_create(0, 3, &bar, &err), SL_ERR_ARG);
-    assert_int_equal(sl_barrier_create(1, 0, &bar, &err), SL_ERR_ARG);
-    assert_int_equal(sl_barrier_create(1, SL_MAX_WORKERS + 1, &bar, &err), SL_ERR_ARG);
+    assert_int_equal(sl_barrier_create(0, 1, 3, &bar, &err), SL_ERR_ARG);
+    assert_int_equal(sl_barrier_create(1, 0, 3, &bar, &err), SL_ERR_ARG);
+    assert_int_equal(sl_barrier_create(1u << 31, 2, 3, &bar, &err), SL_ERR_ARG);
+    assert_int_equal(sl_barrier_create(1, 1, 0, &bar, &err), SL_ERR_ARG);
+    assert_int_equal(sl_barrier_create(1, 1, SL_MAX_WORKERS + 1, &bar, &err), SL_ERR_ARG);
 }
 
 static void barrier_reset_keeps_the_dead(void **state) {
     (void)state;
-    OK(sl_barrier_create(2, 3, &bar, &err));
+    OK(sl_barrier_create(2, 1, 3, &bar, &err));
     OK(arrive(1, 9, 0, SET(1, 2)));
     OK(sl_barrier_dead(bar, 3, &err));
     sl_barrier_reset(bar, 4);
@@ -323,7 +372,8 @@ static void member_goes_through_its_states(void **state) {
     assert_false(join);
     OK(sl_member_open(&m, 3, SET(4, 6), &err));
     assert_true(m.state == SL_MEMBER_ROUND && m.round == 3);
-    assert_true(sl_member_needs_set(&m, 0) && !sl_member_needs_set(&m, 1));
+    assert_true(sl_member_needs_set(&m, 0, 0) && !sl_member_needs_set(&m, 1, 0));
+    assert_false(sl_member_needs_set(&m, 0, 1));
     sl_member_vote(&m, true);
     sl_member_want(&m, &join);
     OK(sl_member_next(&m, 4, SET(4), &join, &err));
@@ -331,7 +381,7 @@ static void member_goes_through_its_states(void **state) {
     set_is(&m.set, SET(4));
     sl_member_vote(&m, false);
     OK(sl_member_next(&m, 5, &empty, &join, &err));
-    assert_true(m.state == SL_MEMBER_IDLE && !join && !sl_member_needs_set(&m, 0));
+    assert_true(m.state == SL_MEMBER_IDLE && !join && !sl_member_needs_set(&m, 0, 0));
     sl_member_want(&m, &join);
     OK(sl_member_open(&m, 5, SET(4), &err)); /* the lane slept: same number, first use */
     sl_member_vote(&m, false);
@@ -384,7 +434,7 @@ static void creation_survives_every_failed_allocation(void **state) {
     st = SL_ERR_NOMEM;
     for (uint64_t n = 1; st != SL_OK; n++) {
         sl_mem_fail_at(n);
-        st = sl_barrier_create(2, 4, &bar, &err);
+        st = sl_barrier_create(2, 1, 4, &bar, &err);
         sl_mem_fail_at(0);
         assert_true(st == SL_OK || (st == SL_ERR_NOMEM && !bar));
     }
@@ -400,7 +450,7 @@ static void steady_rounds_do_not_allocate(void **state) {
     sl_seq *s;
     sl_seq_out o;
     OK(sl_seq_create(3, &s, &err));
-    OK(sl_barrier_create(2, 3, &bar, &err));
+    OK(sl_barrier_create(2, 1, 3, &bar, &err));
     OK(sl_seq_join(s, 1, &o, &err));
     uint64_t before = sl_mem_count();
     for (uint64_t round = 1; round < 50; round++) {
@@ -431,6 +481,7 @@ int main(void) {
         cmocka_unit_test(barrier_waits_for_every_member),
         cmocka_unit_test(barrier_takes_an_early_joiner),
         cmocka_unit_test(barrier_counts_the_dead_as_bare_headers),
+        cmocka_unit_test(barrier_lets_chunks_run_one_by_one),
         cmocka_unit_test(barrier_refuses_violations),
         cmocka_unit_test(barrier_reset_keeps_the_dead),
         cmocka_unit_test(member_goes_through_its_states),

@@ -16,7 +16,15 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum { MAX_A = 7, MAX_E = 4, MAX_L = 3, MAX_NODES = MAX_A + MAX_E, QUEUE = 64, MAX_ROUNDS = 4096 };
+enum {
+    MAX_A = 7,
+    MAX_E = 4,
+    MAX_L = 3,
+    MAX_C = 3,
+    MAX_NODES = MAX_A + MAX_E,
+    QUEUE = 128,
+    MAX_ROUNDS = 4096
+};
 
 typedef enum { JOIN, ROWS, OPEN, REPLY, DEAD } kind;
 
@@ -26,7 +34,7 @@ typedef enum { NO_FAULT, NO_ANNOUNCE, LOSE_OPEN, FLIP_VOTE, OMIT_JOINER } fault;
 typedef struct msg {
     kind kind;
     uint64_t epoch, round;
-    uint32_t lane, layer, who;
+    uint32_t lane, layer, chunk, who;
     uint64_t set; /* bit i: attention worker i */
     bool has_set, stay;
 } msg;
@@ -40,9 +48,9 @@ typedef struct att {
     bool dead, detected;
     sl_member lane[MAX_L];
     uint32_t layer[MAX_L];
-    uint32_t replies[MAX_L]; /* bit e: expert worker e has answered this layer */
-    msg next[MAX_L];         /* what the sequencer's last reply said */
-    uint32_t work[MAX_L];    /* rounds still wanted */
+    uint32_t replies[MAX_L][MAX_E]; /* chunks of this layer that each expert worker has answered */
+    msg next[MAX_L];                /* what the sequencer's last reply said */
+    uint32_t work[MAX_L];           /* rounds still wanted */
 } att;
 
 typedef struct expert {
@@ -51,13 +59,13 @@ typedef struct expert {
     sl_barrier *bar[MAX_L];
     queue jobs[MAX_L]; /* layers that ran and whose replies (set: to whom) are not out yet */
     uint64_t next_round[MAX_L], next_set[MAX_L];
-    uint32_t sent[MAX_L][MAX_A]; /* ghost: messages taken from each since its last reply */
+    uint32_t sent[MAX_L][MAX_A]; /* ghost: messages taken from each and not replied to */
 } expert;
 
 typedef struct sim {
     uint64_t seed, rng, epoch;
     fault fault;
-    uint32_t n_att, n_exp, n_lanes, n_moe;
+    uint32_t n_att, n_exp, n_lanes, n_moe, n_chunks;
     uint32_t deaths, losses, arrivals; /* how many may still happen */
     att a[MAX_A];
     expert e[MAX_E];
@@ -164,13 +172,11 @@ static void send_join(sim *s, uint32_t a, uint32_t lane, bool join) {
     att_send(s, a, sequencer(s), (msg){.kind = JOIN, .lane = lane});
 }
 
-/* Sends the current layer to all expert workers, or dies in the middle. */
+/* Sends the chunks of the current layer to all expert workers, or dies in the middle. */
 static void send_layer(sim *s, uint32_t a, uint32_t lane) {
     att *w = &s->a[a];
     sl_member *m = &w->lane[lane];
     msg out = {.kind = ROWS, .lane = lane, .round = m->round, .layer = w->layer[lane]};
-    out.has_set = sl_member_needs_set(m, out.layer);
-    out.set = mask_of(&m->set);
     if (out.layer == s->n_moe - 1) {
         if (w->work[lane] > 0) w->work[lane]--;
         bool stay = w->work[lane] > 0 || pick(s, 8) == 0; /* at times a round without work */
@@ -178,28 +184,32 @@ static void send_layer(sim *s, uint32_t a, uint32_t lane) {
         if (!stay) s->left[lane] |= 1ull << a;
         out.stay = stay != (s->fault == FLIP_VOTE && pick(s, 16) == 0);
     }
-    w->replies[lane] = 0;
+    memset(w->replies[lane], 0, sizeof w->replies[lane]);
     uint32_t first = pick(s, s->n_exp);
-    for (uint32_t i = 0; i < s->n_exp; i++) {
+    for (uint32_t i = 0; i < s->n_exp * s->n_chunks; i++) {
         if (s->deaths > 0 && pick(s, 200) == 0) {
             die(s, a);
             return;
         }
+        out.chunk = i / s->n_exp;
+        out.has_set = sl_member_needs_set(m, out.layer, out.chunk);
+        out.set = out.has_set ? mask_of(&m->set) : 0;
         att_send(s, a, (first + i) % s->n_exp, out);
     }
 }
 
 static void att_reply(sim *s, uint32_t a, uint32_t e, const msg *in) {
     att *w = &s->a[a];
-    uint32_t lane = in->lane, all = 0;
+    uint32_t lane = in->lane;
     sl_member *m = &w->lane[lane];
     if (m->state != SL_MEMBER_ROUND || in->round != m->round || in->layer != w->layer[lane] ||
-        (w->replies[lane] >> e & 1))
+        in->chunk != w->replies[lane][e])
         broken(s, "worker %u, lane %u: a reply that was not asked for", a, lane);
-    w->replies[lane] |= 1u << e;
+    w->replies[lane][e]++;
     if (e == sequencer(s)) w->next[lane] = *in;
-    for (uint32_t i = 0; i < s->n_exp; i++) all |= (uint32_t)!s->e[i].lost << i;
-    if (s->failed || w->replies[lane] != all) return;
+    for (uint32_t i = 0; i < s->n_exp; i++)
+        if (!s->e[i].lost && w->replies[lane][i] < s->n_chunks) return;
+    if (s->failed) return;
     if (++w->layer[lane] < s->n_moe) {
         send_layer(s, a, lane);
         return;
@@ -268,17 +278,22 @@ static void run_ready(sim *s, uint32_t e, uint32_t lane) {
     sl_ready r;
     while (sl_barrier_pop(x->bar[lane], &r)) {
         uint64_t truth = s->truth[lane][r.round], to = mask_of(r.reply_to);
-        msg job = {.kind = REPLY, .lane = lane, .round = r.round, .layer = r.layer, .set = to};
+        msg job = {.kind = REPLY,
+                   .lane = lane,
+                   .round = r.round,
+                   .layer = r.layer,
+                   .chunk = r.chunk,
+                   .set = to};
         if (to == 0 || (to & ~truth)) broken(s, "lane %u: replies to no members", lane);
         for (uint32_t a = 0; a < s->n_att; a++) {
             bool member = truth >> a & 1, replied = to >> a & 1;
             if (member && !s->a[a].dead && !replied)
                 broken(s, "lane %u, round %" PRIu64 ": ran without worker %u", lane, r.round, a);
-            if (replied && x->sent[lane][a] != 1)
+            if (replied && (x->sent[lane][a] < 1 || x->sent[lane][a] > s->n_chunks - r.chunk))
                 broken(s, "lane %u: worker %u sent %u messages", lane, a, x->sent[lane][a]);
-            if (replied) x->sent[lane][a] = 0;
+            if (replied) x->sent[lane][a]--;
         }
-        if (e == sequencer(s) && r.layer == s->n_moe - 1) {
+        if (e == sequencer(s) && r.layer == s->n_moe - 1 && r.chunk == s->n_chunks - 1) {
             if (x->next_round[lane] != r.round + 1)
                 broken(s, "lane %u: round %" PRIu64 " ran but is not closed", lane, r.round);
             job.who = 1; /* carries NEXT, kept here as `epoch` */
@@ -299,8 +314,8 @@ static void exp_rows(sim *s, uint32_t e, const msg *in) {
     const sl_idset *missing;
     if (sl_barrier_waiting(x->bar[lane], &round, &layer, &missing) && round < in->round) s->early++;
     check(s,
-          sl_barrier_arrive(x->bar[lane], in->who, in->round, in->layer, in->has_set ? &set : NULL,
-                            &dropped, &err),
+          sl_barrier_arrive(x->bar[lane], in->who, in->round, in->layer, in->chunk,
+                            in->has_set ? &set : NULL, &dropped, &err),
           &err, "arrive");
     if (s->failed) return;
     if (dropped) {
@@ -310,7 +325,7 @@ static void exp_rows(sim *s, uint32_t e, const msg *in) {
     }
     x->sent[lane][a]++;
     if (in->has_set && in->set != s->truth[lane][in->round]) broken(s, "lane %u: wrong set", lane);
-    if (e == sequencer(s) && in->layer == s->n_moe - 1) {
+    if (e == sequencer(s) && in->layer == s->n_moe - 1 && in->chunk == s->n_chunks - 1) {
         sl_seq_out out;
         check(s, sl_seq_last(x->seq[lane], in->who, in->round, in->stay, &out, &err), &err, "last");
         if (!s->failed) seq_said(s, e, lane, &out);
@@ -348,7 +363,11 @@ static void exp_dead(sim *s, uint32_t e, uint32_t id) {
 static void exp_finish(sim *s, uint32_t e, uint32_t lane) {
     msg job = take(&s->e[e].jobs[lane]);
     for (uint32_t a = 0; a < s->n_att; a++) {
-        msg m = {.kind = REPLY, .lane = lane, .round = job.round, .layer = job.layer};
+        msg m = {.kind = REPLY,
+                 .lane = lane,
+                 .round = job.round,
+                 .layer = job.layer,
+                 .chunk = job.chunk};
         if (job.who) m.set = job.epoch;
         if (job.set >> a & 1) exp_send(s, e, a, m);
     }
@@ -482,6 +501,7 @@ static void sim_init(sim *s, uint64_t seed, fault f) {
     s->n_att = 1 + pick(s, MAX_A);
     s->n_exp = 1 + pick(s, MAX_E);
     s->n_lanes = 1 + pick(s, MAX_L);
+    s->n_chunks = 1 + pick(s, MAX_C);
     s->n_moe = 1 + pick(s, 3);
     s->arrivals = 5 + pick(s, 60);
     s->deaths = pick(s, s->n_att + 1);
@@ -491,7 +511,8 @@ static void sim_init(sim *s, uint64_t seed, fault f) {
             check(s, sl_member_init(&s->a[a].lane[lane], id_of(a), s->n_att, &err), &err, "member");
         for (uint32_t e = 0; e < s->n_exp; e++) {
             check(s, sl_seq_create(s->n_att, &s->e[e].seq[lane], &err), &err, "seq");
-            check(s, sl_barrier_create(s->n_moe, s->n_att, &s->e[e].bar[lane], &err), &err, "bar");
+            check(s, sl_barrier_create(s->n_moe, s->n_chunks, s->n_att, &s->e[e].bar[lane], &err),
+                  &err, "bar");
         }
     }
 }
