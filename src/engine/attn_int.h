@@ -123,6 +123,9 @@ void sl_lane_free(sl_lane *lane);
 /* Joins a round if the lane is idle and has work. */
 void sl_lane_wake(sl_lane *lane);
 bool sl_lane_run(sl_lane *lane);
+/* What follows the last block: `part` and x of the lane say which rows of which slots are through;
+ * their slots advance, report, sample, end. */
+void sl_lane_end_step(sl_lane *lane);
 sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_header *h,
                             sl_buf **payload, sl_err *err) SL_MUST_CHECK;
 /* Drops the running step: its rows are lost. */

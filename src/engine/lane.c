@@ -211,7 +211,7 @@ static void finish_sampling_parts(sl_lane *lane) {
     }
 }
 
-static void end_step(sl_lane *lane) {
+void sl_lane_end_step(sl_lane *lane) {
     sl_attn *a = lane->attn;
     for (size_t i = 0; i < lane->n_parts; i++) {
         sl_slot *s = &lane->slot[lane->part[i].slot];
@@ -343,7 +343,7 @@ bool sl_lane_run(sl_lane *lane) {
     } else {
         uint64_t t0 = sl_now_ns();
         uint32_t rows = (uint32_t)lane->n_parts;
-        end_step(lane);
+        sl_lane_end_step(lane);
         sl_trace_span(w->trace, w->id, lane->id, "head", t0, sl_now_ns(), lane->layer, rows);
         end_round(lane);
     }
