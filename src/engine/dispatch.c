@@ -44,7 +44,7 @@ static void fill_entries(const sl_lane *lane, outgoing *out) {
     const sl_attn *a = lane->attn;
     sl_wire_format f = (sl_wire_format)a->w->plan.wire;
     uint32_t k = a->m->top_k, d = a->m->d_model;
-    size_t row_bytes = (size_t)d * sl_wire_format_bytes(f);
+    size_t row_bytes = sl_wire_row_bytes(f, d);
     for (uint32_t r = 0; r < lane->n_rows; r++) {
         for (uint32_t j = 0; j < k; j++) {
             size_t rj = (size_t)r * k + j;
@@ -53,7 +53,7 @@ static void fill_entries(const sl_lane *lane, outgoing *out) {
                 o->last_row = r;
                 o->view.tag[o->rows] = lane->row_tag[r];
                 o->view.first[o->rows] = o->entries;
-                sl_wire_pack(f, lane->h + (size_t)r * d, d, o->view.data + o->rows * row_bytes);
+                sl_wire_pack(f, lane->h + (size_t)r * d, 1, d, o->view.data + o->rows * row_bytes);
                 o->rows++;
             }
             o->view.expert[o->entries] = lane->expert[rj];
@@ -108,8 +108,7 @@ static sl_status collect(sl_lane *lane, const sl_wire_return *v, sl_err *err) {
     const sl_attn *a = lane->attn;
     uint32_t k = a->m->top_k;
     uint64_t all = k == 64 ? UINT64_MAX : (1ull << k) - 1;
-    size_t row_bytes =
-        (size_t)a->m->d_model * sl_wire_format_bytes((sl_wire_format)a->w->plan.wire);
+    size_t row_bytes = sl_wire_row_bytes((sl_wire_format)a->w->plan.wire, a->m->d_model);
     for (uint32_t i = 0; i < v->rows; i++) {
         uint32_t r = row_of(lane, v->tag[i]);
         uint64_t mask = v->mask[i];
@@ -137,7 +136,7 @@ static void add_pieces(sl_lane *lane, uint32_t r, float *sum, float *piece) {
     for (uint32_t j = 0; j < k; j++) {
         const uint8_t *data = lane->piece[(size_t)r * k + j];
         if (!data) continue;
-        sl_wire_unpack(f, data, d, any ? piece : sum);
+        sl_wire_unpack(f, data, 1, d, any ? piece : sum);
         if (any) sl_vec_add(&a->w->exec, sum, piece, d);
         if (any && SL_MUTATION(DOUBLE_MERGE) && lane->row_tag[r] % 97 == 5)
             sl_vec_add(&a->w->exec, sum, piece, d);

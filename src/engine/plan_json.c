@@ -80,7 +80,7 @@ sl_status sl_wire_format_parse(const char *name, uint32_t *out, sl_err *err) {
             return SL_OK;
         }
     }
-    return sl_fail(err, SL_ERR_ARG, "wire format '%s' is unknown: f32 or bf16", name);
+    return sl_fail(err, SL_ERR_ARG, "wire format '%s' is unknown: f32, bf16 or fp8", name);
 }
 
 static void set_default_limits(const sl_model_spec *m, sl_plan *p) {

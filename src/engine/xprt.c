@@ -235,7 +235,7 @@ static batch gather(sl_xprt *x, const task *t) {
     memset(x->cursor, 0, (n_experts + 1u) * sizeof *x->cursor);
     for (uint32_t i = 0; i < t->n_reply; i++) {
         const pending *p = &x->lane[t->lane].from[t->reply_to[i]];
-        sl_wire_unpack(f, p->view.data, (size_t)p->view.rows * d, x->x + (size_t)b.rows * d);
+        sl_wire_unpack(f, p->view.data, p->view.rows, d, x->x + (size_t)b.rows * d);
         for (uint32_t e = 0; e < p->view.n_entries; e++) x->cursor[p->view.expert[e]]++;
         b.rows += p->view.rows;
         b.entries += p->view.n_entries;
@@ -281,7 +281,7 @@ static void return_row(sl_xprt *x, const sl_wire_dispatch *v, uint32_t r, uint32
     }
     out->tag[at] = v->tag[r];
     out->mask[at] = mask;
-    sl_wire_pack(f, x->row, d, out->data + (size_t)at * d * sl_wire_format_bytes(f));
+    sl_wire_pack(f, x->row, 1, d, out->data + at * sl_wire_row_bytes(f, d));
 }
 
 static sl_buf *build_return(sl_xprt *x, const task *t, const sl_wire_dispatch *v, uint32_t entry0,

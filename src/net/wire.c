@@ -72,14 +72,12 @@ const char *sl_wire_format_name(sl_wire_format f) {
         return "f32";
     case SL_WIRE_BF16:
         return "bf16";
+    case SL_WIRE_FP8:
+        return "fp8";
     case SL_WIRE_FORMAT_COUNT:
         break;
     }
     return "unknown";
-}
-
-uint32_t sl_wire_format_bytes(sl_wire_format f) {
-    return f == SL_WIRE_BF16 ? 2 : 4;
 }
 
 /* ---- header ---- */
@@ -228,6 +226,12 @@ static sl_status check_bare(const char *what, const sl_wire_header *h, sl_err *e
     return SL_OK;
 }
 
+static sl_status check_rows(const char *what, sl_wire_format f, const uint8_t *data, uint32_t rows,
+                            uint32_t d_model, sl_err *err) {
+    sl_status st = sl_wire_rows_check(f, data, rows, d_model, err);
+    return st == SL_OK ? st : sl_err_prefix(err, "%s", what);
+}
+
 /* ---- dispatch ---- */
 
 static size_t dispatch_walk(void *buf, uint32_t rows, uint32_t n_set, uint32_t n_entries,
@@ -244,7 +248,7 @@ static size_t dispatch_walk(void *buf, uint32_t rows, uint32_t n_set, uint32_t n
     out->expert = section(&w, 8, 4 * (uint64_t)n_entries);
     out->position = section(&w, 8, 4 * (uint64_t)n_entries);
     out->gate = section(&w, 8, 4 * (uint64_t)n_entries);
-    out->data = section(&w, 64, (uint64_t)rows * d_model * sl_wire_format_bytes(f));
+    out->data = section(&w, 64, (uint64_t)rows * sl_wire_row_bytes(f, d_model));
     return w.pos;
 }
 
@@ -324,6 +328,7 @@ sl_status sl_wire_dispatch_decode(const sl_wire_header *h, sl_span payload, cons
     d.data = (uint8_t *)view(payload.data, &pos, 64, 0);
     st = check_set("dispatch", d.set, n_set, err);
     if (st == SL_OK) st = check_entries(&d, m, err);
+    if (st == SL_OK) st = check_rows("dispatch", f, d.data, d.rows, m->d_model, err);
     if (st == SL_OK) *out = d;
     return st;
 }
@@ -340,7 +345,7 @@ static size_t return_walk(void *buf, uint32_t rows, uint32_t n_set, uint32_t d_m
     out->set = section(&w, 8, 4 * (uint64_t)n_set);
     out->tag = section(&w, 8, 8 * (uint64_t)rows);
     out->mask = section(&w, 8, 8 * (uint64_t)rows);
-    out->data = section(&w, 64, (uint64_t)rows * d_model * sl_wire_format_bytes(f));
+    out->data = section(&w, 64, (uint64_t)rows * sl_wire_row_bytes(f, d_model));
     return w.pos;
 }
 
@@ -386,6 +391,7 @@ sl_status sl_wire_return_decode(const sl_wire_header *h, sl_span payload, const 
         if (d.mask[r] == 0 || d.mask[r] & ~all)
             st = sl_fail(err, SL_ERR_PROTOCOL, "return: row %u: mask 0x%llx of %u positions", r,
                          (unsigned long long)d.mask[r], m->top_k);
+    if (st == SL_OK) st = check_rows("return", f, d.data, d.rows, m->d_model, err);
     if (st == SL_OK) *out = d;
     return st;
 }
@@ -652,35 +658,4 @@ sl_status sl_wire_logits_decode(const sl_wire_header *h, sl_span payload, uint32
     *position = sl_cur_u64(&c);
     *out = (const float *)(payload.data + SL_WIRE_LOGITS_AT);
     return SL_OK;
-}
-
-/* ---- rows ---- */
-
-static uint16_t bf16_of(float x) {
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    /* Rounding could carry a NaN's payload into infinity. */
-    if ((u & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)(u >> 16 | 0x40u);
-    return (uint16_t)((u + 0x7FFFu + (u >> 16 & 1u)) >> 16);
-}
-
-void sl_wire_pack(sl_wire_format f, const float *src, size_t n, void *dst) {
-    if (f == SL_WIRE_F32) {
-        if (n) memcpy(dst, src, n * sizeof *src);
-        return;
-    }
-    uint16_t *out = dst;
-    for (size_t i = 0; i < n; i++) out[i] = bf16_of(src[i]);
-}
-
-void sl_wire_unpack(sl_wire_format f, const void *src, size_t n, float *dst) {
-    if (f == SL_WIRE_F32) {
-        if (n) memcpy(dst, src, n * sizeof *dst);
-        return;
-    }
-    const uint16_t *in = src;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t u = (uint32_t)in[i] << 16;
-        memcpy(dst + i, &u, sizeof u);
-    }
 }

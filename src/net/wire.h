@@ -50,7 +50,12 @@ typedef enum sl_msg_kind {
     SL_MSG_KV_PAGES = 48, /* reserved */
 } sl_msg_kind;
 
-typedef enum sl_wire_format { SL_WIRE_F32, SL_WIRE_BF16, SL_WIRE_FORMAT_COUNT } sl_wire_format;
+typedef enum sl_wire_format {
+    SL_WIRE_F32,
+    SL_WIRE_BF16,
+    SL_WIRE_FP8, /* e4m3, each row with a power of two as its scale */
+    SL_WIRE_FORMAT_COUNT
+} sl_wire_format;
 
 /* flags of a header */
 #define SL_WIRE_SET   0x1u /* the payload carries a member set */
@@ -79,7 +84,9 @@ void sl_wire_header_encode(const sl_wire_header *h, uint8_t out[SL_WIRE_HEADER_B
 sl_status sl_wire_header_decode(sl_span in, sl_wire_header *out, sl_err *err) SL_MUST_CHECK;
 const char *sl_msg_kind_name(uint16_t kind); /* NULL for an unknown kind */
 const char *sl_wire_format_name(sl_wire_format f);
-uint32_t sl_wire_format_bytes(sl_wire_format f); /* of one value */
+/* Of one row in `data` of a token batch. A row of fp8 is its f32 scale, d_model codes, and zeros to
+ * a multiple of 4. */
+size_t sl_wire_row_bytes(sl_wire_format f, uint32_t d_model);
 
 /* Row tag: opaque to experts. slot < 2^20, generation < 2^28, index < 2^16. */
 static inline uint64_t sl_tag_make(uint32_t slot, uint32_t generation, uint32_t index) {
@@ -106,7 +113,7 @@ typedef struct sl_wire_dispatch {
     uint64_t *tag;
     uint32_t *first, *expert, *position;
     float *gate;
-    uint8_t *data; /* rows * d_model values of the wire format */
+    uint8_t *data; /* [rows] of sl_wire_row_bytes */
 } sl_wire_dispatch;
 
 /* Payload size, and the places to write to inside buf (64-byte aligned, that many bytes). */
@@ -118,7 +125,8 @@ void sl_wire_dispatch_layout(void *buf, uint32_t rows, uint32_t n_set, uint32_t 
  * SL_ERR_ARG when it is misaligned. An empty payload is a bare header: rows must be 0 and every
  * pointer is NULL. A set needs SL_WIRE_SET (and may then be empty: the lane sleeps). Checks sizes,
  * that set is strictly ascending, first ascending from 0 to n_entries, every row has >= 1 entry,
- * expert < n_experts, position < top_k and strictly ascending within a row, gates finite. */
+ * expert < n_experts, position < top_k and strictly ascending within a row, gates finite, and
+ * sl_wire_rows_check. */
 sl_status sl_wire_dispatch_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
                                   sl_wire_format f, sl_wire_dispatch *out,
                                   sl_err *err) SL_MUST_CHECK;
@@ -236,9 +244,13 @@ sl_status sl_wire_logits_decode(const sl_wire_header *h, sl_span payload, uint32
                                 uint64_t *request, uint64_t *position, const float **out,
                                 sl_err *err) SL_MUST_CHECK;
 
-/* Rows between f32 and the wire format (bf16: round to nearest even, NaN stays NaN); unpack is
- * exact. */
-void sl_wire_pack(sl_wire_format f, const float *src, size_t n, void *dst);
-void sl_wire_unpack(sl_wire_format f, const void *src, size_t n, float *dst);
+/* Rows between f32 [rows][d_model] and the wire format [rows] of sl_wire_row_bytes. Rounds to
+ * nearest even (docs/numbers.md); NaN stays NaN, infinity becomes NaN in fp8. Unpack is exact, and
+ * packing what was unpacked changes no value. */
+void sl_wire_pack(sl_wire_format f, const float *src, size_t rows, uint32_t d_model, void *dst);
+void sl_wire_unpack(sl_wire_format f, const void *src, size_t rows, uint32_t d_model, float *dst);
+/* Refuses (SL_ERR_PROTOCOL) a scale that is not a positive power of two of f32's normal range. */
+sl_status sl_wire_rows_check(sl_wire_format f, const uint8_t *data, size_t rows, uint32_t d_model,
+                             sl_err *err) SL_MUST_CHECK;
 
 #endif

@@ -23,7 +23,7 @@ static void dispatch(const sl_wire_header *h, sl_span in, const sl_model_spec *m
     if (sl_wire_dispatch_decode(h, in, m, f, &d, &err) != SL_OK || in.len == 0) return;
     read_all(d.set, 4 * (size_t)d.n_set);
     read_all(d.tag, 8 * (size_t)d.rows);
-    read_all(d.data, (size_t)d.rows * m->d_model * sl_wire_format_bytes(f));
+    read_all(d.data, d.rows * sl_wire_row_bytes(f, m->d_model));
     for (uint32_t r = 0; r < d.rows; r++) {
         SL_ASSERT(d.first[r] < d.first[r + 1]);
         for (uint32_t i = d.first[r]; i < d.first[r + 1]; i++) {
@@ -41,7 +41,7 @@ static void returned(const sl_wire_header *h, sl_span in, const sl_model_spec *m
     if (sl_wire_return_decode(h, in, m, f, &d, &err) != SL_OK || in.len == 0) return;
     read_all(d.set, 4 * (size_t)d.n_set);
     read_all(d.tag, 8 * (size_t)d.rows);
-    read_all(d.data, (size_t)d.rows * m->d_model * sl_wire_format_bytes(f));
+    read_all(d.data, d.rows * sl_wire_row_bytes(f, m->d_model));
     for (uint32_t r = 0; r < d.rows; r++) SL_ASSERT(d.mask[r] != 0);
 }
 
@@ -98,7 +98,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sl_err err;
     if (size < 1 + SL_WIRE_HEADER_BYTES) return 0;
     unsigned what = data[0] % 9;
-    sl_wire_format f = data[0] & 0x80 ? SL_WIRE_BF16 : SL_WIRE_F32;
+    sl_wire_format f = data[0] < 0x80 ? SL_WIRE_F32 : data[0] & 0x20 ? SL_WIRE_FP8 : SL_WIRE_BF16;
     sl_model_spec m = {.d_model = 3, .n_experts = 8, .top_k = data[0] & 0x40 ? 64 : 4};
     sl_span head = {data + 1, SL_WIRE_HEADER_BYTES};
     if (sl_wire_header_decode(head, &h, &err) != SL_OK) return 0;

@@ -179,7 +179,7 @@ static void refusals(void **state) {
     refused("{\"version\":1," PAIR "}", SL_ERR_FORMAT, "schedule");
     refused("{\"version\":1,\"schedule\":\"magic\"," PAIR "}", SL_ERR_ARG, "schedule 'magic'");
     refused("{" HEAD ",\"shards\":3," PAIR "}", SL_ERR_UNSUPPORTED, "shards");
-    refused("{" HEAD ",\"wire\":\"fp8\"," PAIR "}", SL_ERR_ARG, "wire format 'fp8'");
+    refused("{" HEAD ",\"wire\":\"fp4\"," PAIR "}", SL_ERR_ARG, "wire format 'fp4'");
     refused("{" HEAD ",\"lanes\":2," PAIR "}", SL_ERR_ARG, "2 lanes, 1 to 1");
     refused("{" HEAD ",\"lanes\":17," PAIR "}", SL_ERR_LIMIT, "lanes");
     refused("{" HEAD ",\"chunks\":2," PAIR "}", SL_ERR_ARG, "2 chunks, 1 to 1");

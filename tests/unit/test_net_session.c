@@ -281,7 +281,7 @@ static void hello_fields_are_checked(void **state) {
         uint8_t value;
         const char *text;
     } bad[] = {
-        {4, 0, "incarnation"},       {8, 2, "is_coordinator is 2"}, {12, 2, "wire format 2"},
+        {4, 0, "incarnation"},       {8, 2, "is_coordinator is 2"}, {12, 3, "wire format 3"},
         {20, 4, "roles 0x4"},        {56, 7, "address: byte 0"},    {60, 'x', "address: byte 4"},
         {152, 0xC3, "name: byte 0"},
     };

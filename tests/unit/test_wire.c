@@ -37,6 +37,13 @@ static const uint8_t return_bytes[] = {
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
     0x80, 0x3f, 0x40, 0xc0, 0x00, 0x3f,
 };
+static const uint8_t return_fp8_bytes[] = {
+    0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x06, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    0x0a, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    0x00, 0x00, 0x00, 0x3c, 0x70, 0xfc, 0x68, 0x00, 0x00, 0x00, 0x80, 0x40, 0x78, 0x80, 0x80, 0x00,
+};
 static const uint8_t submit_bytes[] = {
     0x4d, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xf0, 0xde, 0xbc, 0x9a, 0x78, 0x56, 0x34, 0x12,
     0x10, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x3f, 0x00, 0x00, 0x60, 0x3f,
@@ -185,7 +192,7 @@ static void dispatch_matches_its_bytes(void **state) {
     memcpy(d.expert, expert, sizeof expert);
     memcpy(d.position, position, sizeof position);
     memcpy(d.gate, gate, sizeof gate);
-    sl_wire_pack(SL_WIRE_F32, rows, 6, d.data);
+    sl_wire_pack(SL_WIRE_F32, rows, 2, 3, d.data);
     assert_memory_equal(s.bytes, dispatch_bytes, sizeof dispatch_bytes);
 
     copy_of(&s, dispatch_bytes, sizeof dispatch_bytes);
@@ -311,15 +318,44 @@ static void return_matches_its_bytes(void **state) {
     d.set[0] = 6;
     d.tag[0] = 1;
     d.mask[0] = 10;
-    sl_wire_pack(SL_WIRE_BF16, row, 3, d.data);
+    sl_wire_pack(SL_WIRE_BF16, row, 1, 3, d.data);
     assert_memory_equal(s.bytes, return_bytes, sizeof return_bytes);
     copy_of(&s, return_bytes, sizeof return_bytes);
     sl_status st = sl_wire_return_decode(&return_header, s.span, &model, SL_WIRE_BF16, &d, &err);
     says(st, SL_OK, &err, "");
     assert_int_equal(d.set[0], 6);
     assert_int_equal(d.mask[0], 10);
-    sl_wire_unpack(SL_WIRE_BF16, d.data, 3, back);
+    sl_wire_unpack(SL_WIRE_BF16, d.data, 1, 3, back);
     assert_memory_equal(back, row, sizeof row);
+}
+
+static void return_of_fp8_matches_its_bytes(void **state) {
+    (void)state;
+    const float rows[] = {1, -3, 0.5f, 1000, -0.001f, -0.0f};
+    const float want[] = {1, -3, 0.5f, 1024, -0.0f, -0.0f};
+    const sl_wire_header h = {.kind = SL_MSG_RETURN, .flags = SL_WIRE_SET, .rows = 2};
+    const uint32_t scales[] = {0, 0x80000000, 0xBF800000, 0x7F800000, 0x3F800001, 0x00400000};
+    float back[6];
+    spoiled s;
+    sl_wire_return d;
+    sl_err err = {0};
+    memset(&s, 0xEE, sizeof s);
+    assert_int_equal(sl_wire_return_bytes(2, 1, 3, SL_WIRE_FP8), sizeof return_fp8_bytes);
+    sl_wire_return_layout(s.bytes, 2, 1, 3, SL_WIRE_FP8, &d);
+    d.set[0] = 6;
+    d.tag[0] = 1, d.tag[1] = 2;
+    d.mask[0] = 10, d.mask[1] = 5;
+    sl_wire_pack(SL_WIRE_FP8, rows, 2, 3, d.data);
+    assert_memory_equal(s.bytes, return_fp8_bytes, sizeof return_fp8_bytes);
+    copy_of(&s, return_fp8_bytes, sizeof return_fp8_bytes);
+    says(sl_wire_return_decode(&h, s.span, &model, SL_WIRE_FP8, &d, &err), SL_OK, &err, "");
+    sl_wire_unpack(SL_WIRE_FP8, d.data, 2, 3, back);
+    assert_memory_equal(back, want, sizeof want);
+    for (size_t i = 0; i < SL_LEN(scales); i++) {
+        put_u32(&s, 72, scales[i]);
+        says(sl_wire_return_decode(&h, s.span, &model, SL_WIRE_FP8, &d, &err), SL_ERR_PROTOCOL,
+             &err, "return: row 1: scale");
+    }
 }
 
 static void return_fields_are_checked(void **state) {
@@ -592,7 +628,7 @@ static uint16_t bf16(uint32_t bits) {
     float f;
     uint16_t out;
     memcpy(&f, &bits, 4);
-    sl_wire_pack(SL_WIRE_BF16, &f, 1, &out);
+    sl_wire_pack(SL_WIRE_BF16, &f, 1, 1, &out);
     return out;
 }
 
@@ -614,8 +650,8 @@ static void bf16_rounds_to_nearest_even(void **state) {
     for (uint32_t u = 0; u < 65536; u++) { /* what the format holds comes back exactly */
         uint16_t in = (uint16_t)u, out;
         float f;
-        sl_wire_unpack(SL_WIRE_BF16, &in, 1, &f);
-        sl_wire_pack(SL_WIRE_BF16, &f, 1, &out);
+        sl_wire_unpack(SL_WIRE_BF16, &in, 1, 1, &f);
+        sl_wire_pack(SL_WIRE_BF16, &f, 1, 1, &out);
         assert_int_equal(isnan(f) ? out | 0x40 : out, isnan(f) ? in | 0x40 : in);
     }
 }
@@ -628,6 +664,7 @@ int main(void) {
         cmocka_unit_test(dispatch_fields_are_checked),
         cmocka_unit_test(dispatch_sizes_and_bare_headers),
         cmocka_unit_test(return_matches_its_bytes),
+        cmocka_unit_test(return_of_fp8_matches_its_bytes),
         cmocka_unit_test(return_fields_are_checked),
         cmocka_unit_test(sets_and_workers),
         cmocka_unit_test(submit_matches_its_bytes),

@@ -1,0 +1,117 @@
+/* Rows between f32 and the formats of the wire. The loops are plain so that compilers make vector
+ * code of them, fp8's a second time for AVX2; docs/numbers.md defines their bits. */
+#include "net/wire.h"
+#include "quant/fp8.h"
+
+#include <string.h>
+
+#define FP8_HEAD sizeof(float) /* the scale leads the row */
+
+size_t sl_wire_row_bytes(sl_wire_format f, uint32_t d_model) {
+    switch (f) {
+    case SL_WIRE_BF16:
+        return (size_t)d_model * 2;
+    case SL_WIRE_FP8:
+        return (FP8_HEAD + d_model + 3) & ~(size_t)3;
+    case SL_WIRE_F32:
+    case SL_WIRE_FORMAT_COUNT:
+        break;
+    }
+    return (size_t)d_model * 4;
+}
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+ALWAYS_INLINE void pack_fp8_body(const float *restrict src, uint32_t d, uint8_t *restrict dst) {
+    int32_t largest = 0;
+    for (uint32_t i = 0; i < d; i++) {
+        int32_t u = (int32_t)(sl_f32_bits(src[i]) & 0x7fffffffu);
+        u = (int32_t)sl_fp8_pick(u > 0x7f7fffff, 0, (uint32_t)u);
+        largest = u > largest ? u : largest;
+    }
+    float scale = sl_e4m3_scale_of((uint32_t)largest), inverse = sl_e4m3_inverse_of(scale);
+    memcpy(dst, &scale, sizeof scale);
+    dst += FP8_HEAD;
+    for (uint32_t i = 0; i < d; i++) dst[i] = sl_f32_to_e4m3(src[i] * inverse);
+    for (uint32_t i = d; i % 4; i++) dst[i] = 0;
+}
+
+ALWAYS_INLINE void unpack_fp8_body(const uint8_t *restrict src, uint32_t d, float *restrict dst) {
+    float scale;
+    memcpy(&scale, src, sizeof scale);
+    src += FP8_HEAD;
+    for (uint32_t i = 0; i < d; i++) dst[i] = sl_e4m3_to_f32(src[i]) * scale;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void pack_fp8_avx2(const float *src, uint32_t d,
+                                                          uint8_t *dst) {
+    pack_fp8_body(src, d, dst);
+}
+__attribute__((target("avx2"))) static void unpack_fp8_avx2(const uint8_t *src, uint32_t d,
+                                                            float *dst) {
+    unpack_fp8_body(src, d, dst);
+}
+#define HAS_AVX2 __builtin_cpu_supports("avx2")
+#else
+#define pack_fp8_avx2   pack_fp8_body
+#define unpack_fp8_avx2 unpack_fp8_body
+#define HAS_AVX2        false
+#endif
+
+static void pack_fp8(const float *src, uint32_t d, uint8_t *dst) {
+    if (HAS_AVX2)
+        pack_fp8_avx2(src, d, dst);
+    else
+        pack_fp8_body(src, d, dst);
+}
+
+static void unpack_fp8(const uint8_t *src, uint32_t d, float *dst) {
+    if (HAS_AVX2)
+        unpack_fp8_avx2(src, d, dst);
+    else
+        unpack_fp8_body(src, d, dst);
+}
+
+void sl_wire_pack(sl_wire_format f, const float *src, size_t rows, uint32_t d_model, void *dst) {
+    size_t n = rows * d_model, stride = sl_wire_row_bytes(f, d_model);
+    if (n == 0) return;
+    if (f == SL_WIRE_F32) {
+        memcpy(dst, src, n * sizeof *src);
+    } else if (f == SL_WIRE_BF16) {
+        uint16_t *out = dst;
+        for (size_t i = 0; i < n; i++) out[i] = sl_f32_to_bf16(src[i]);
+    } else {
+        for (size_t r = 0; r < rows; r++)
+            pack_fp8(src + r * d_model, d_model, (uint8_t *)dst + r * stride);
+    }
+}
+
+void sl_wire_unpack(sl_wire_format f, const void *src, size_t rows, uint32_t d_model, float *dst) {
+    size_t n = rows * d_model, stride = sl_wire_row_bytes(f, d_model);
+    if (n == 0) return;
+    if (f == SL_WIRE_F32) {
+        memcpy(dst, src, n * sizeof *dst);
+    } else if (f == SL_WIRE_BF16) {
+        const uint16_t *in = src;
+        for (size_t i = 0; i < n; i++) dst[i] = sl_bf16_to_f32(in[i]);
+    } else {
+        for (size_t r = 0; r < rows; r++)
+            unpack_fp8((const uint8_t *)src + r * stride, d_model, dst + r * d_model);
+    }
+}
+
+sl_status sl_wire_rows_check(sl_wire_format f, const uint8_t *data, size_t rows, uint32_t d_model,
+                             sl_err *err) {
+    if (f != SL_WIRE_FP8) return SL_OK;
+    size_t stride = sl_wire_row_bytes(f, d_model);
+    for (size_t r = 0; r < rows; r++) {
+        float scale;
+        memcpy(&scale, data + r * stride, sizeof scale);
+        uint32_t exponent = sl_f32_bits(scale) >> 23;
+        if ((sl_f32_bits(scale) & 0x7fffffu) || exponent == 0 || exponent > 254)
+            return sl_fail(err, SL_ERR_PROTOCOL, "row %zu: scale %g is no power of two", r,
+                           (double)scale);
+    }
+    return SL_OK;
+}
