@@ -223,7 +223,7 @@ static void dispatch_twice(void **state) {
     actor_forget(a, await_kind(&s, a, SL_MSG_RETURN));
     d = make_batch(&s, a, 2, 1, 0, ROGUE);
     say(a, d.h, d.b);
-    expect_end(&s, a, "worker 0 sent layer 0 of round 1");
+    expect_end(&s, a, "worker 0 sent layer 0 chunk 0 of round 1");
 }
 
 /* The first set of a round is compared with what the sequencer decided: honest members that send
