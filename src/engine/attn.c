@@ -282,7 +282,7 @@ sl_status sl_attn_on_round_open(sl_attn *a, const sl_wire_header *h, sl_span pay
     sl_status st = sl_wire_set_decode(payload, &ids, &n, err);
     if (st == SL_OK) st = sl_idset_check((uint32_t *)(uintptr_t)ids, n, &set, err);
     if (st == SL_OK) st = sl_member_open(&lane->member, h->round, &set, err);
-    if (st == SL_OK) lane->phase = SL_LANE_BEGIN;
+    if (st == SL_OK) sl_lane_ready(lane, SL_LANE_BEGIN);
     return st;
 }
 
@@ -305,11 +305,16 @@ void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why) {
         sl_log(SL_LOG_WARN, "attn", "ended %u requests: expert worker %u: %s", ended, id, why);
 }
 
+/* Lanes take turns in the order in which they became ready; one that runs goes on until its rows
+ * are with the experts. */
 bool sl_attn_run(sl_attn *a) {
+    sl_lane *next = NULL;
     for (uint32_t l = 0; l < a->n_lanes; l++) {
-        if (sl_lane_run(&a->lane[l])) return true;
+        sl_lane *lane = &a->lane[l];
+        if (lane->phase == SL_LANE_IDLE || lane->phase == SL_LANE_WAIT) continue;
+        if (!next || lane->ready < next->ready) next = lane;
     }
-    return false;
+    return next && sl_lane_run(next);
 }
 
 /* ---- life ---- */
@@ -348,6 +353,7 @@ sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     a->w = w;
     a->m = sl_model_spec_of(w->model);
     a->n_lanes = w->plan.lanes;
+    a->n_chunks = w->plan.chunks;
     a->max_slots = w->plan.max_num_seqs;
     a->max_rows = sl_lane_max_rows(&w->plan);
     memset(a->expert_index, 0xFF, sizeof a->expert_index);

@@ -73,20 +73,21 @@ typedef struct sl_lane {
     uint64_t *covered;     /* router positions that have come back */
     const uint8_t **piece; /* [max_rows][top_k] wire rows by lowest position */
 
-    sl_reply reply[SL_PLAN_MAX_WORKERS]; /* by index of expert worker */
+    sl_reply *reply; /* [chunks][n_expert_workers] */
     uint32_t n_replies;
     uint32_t *next_set; /* NEXT of the running round, [SL_PLAN_MAX_WORKERS] */
     size_t n_next;
     bool have_next;
     uint64_t dispatched_ns;
+    uint64_t ready; /* when it became ready, as a number of the worker: lower goes first */
 } sl_lane;
 
 struct sl_attn {
     sl_worker *w;
     const sl_model_spec *m;
     sl_lane *lane;
-    uint32_t n_lanes, max_slots, max_rows;
-    uint64_t arrivals;
+    uint32_t n_lanes, n_chunks, max_slots, max_rows;
+    uint64_t arrivals, readied;
     uint32_t generations;
     uint8_t *kv; /* n_pages pages */
     size_t kv_bytes;
@@ -122,6 +123,8 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) SL
 void sl_lane_free(sl_lane *lane);
 /* Joins a round if the lane is idle and has work. */
 void sl_lane_wake(sl_lane *lane);
+/* It can run from `phase` on, after those that are ready already. */
+void sl_lane_ready(sl_lane *lane, sl_lane_phase phase);
 bool sl_lane_run(sl_lane *lane);
 /* What follows the last block: `part` and x of the lane say which rows of which slots are through;
  * their slots advance, report, sample, end. */

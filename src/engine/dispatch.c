@@ -12,10 +12,20 @@ typedef struct outgoing {
     sl_wire_dispatch view;
 } outgoing;
 
-static void count_entries(const sl_lane *lane, outgoing *out) {
+/* Rows first .. end-1 of a step, which are one of its chunks. */
+typedef struct row_range {
+    uint32_t first, end;
+} row_range;
+
+static row_range chunk_rows(const sl_lane *lane, uint32_t chunk) {
+    uint64_t n = lane->n_rows, chunks = lane->attn->n_chunks;
+    return (row_range){(uint32_t)(n * chunk / chunks), (uint32_t)(n * (chunk + 1) / chunks)};
+}
+
+static void count_entries(const sl_lane *lane, row_range rows, outgoing *out) {
     const sl_attn *a = lane->attn;
     uint32_t k = a->m->top_k;
-    for (uint32_t r = 0; r < lane->n_rows; r++) {
+    for (uint32_t r = rows.first; r < rows.end; r++) {
         for (uint32_t j = 0; j < k; j++) {
             outgoing *o = &out[a->expert_index[a->w->plan.owner[lane->expert[(size_t)r * k + j]]]];
             if (o->last_row != r) o->rows++;
@@ -40,12 +50,12 @@ static sl_status layout(sl_lane *lane, outgoing *o, bool with_set) {
     return SL_OK;
 }
 
-static void fill_entries(const sl_lane *lane, outgoing *out) {
+static void fill_entries(const sl_lane *lane, row_range rows, outgoing *out) {
     const sl_attn *a = lane->attn;
     sl_wire_format f = (sl_wire_format)a->w->plan.wire;
     uint32_t k = a->m->top_k, d = a->m->d_model;
     size_t row_bytes = sl_wire_row_bytes(f, d);
-    for (uint32_t r = 0; r < lane->n_rows; r++) {
+    for (uint32_t r = rows.first; r < rows.end; r++) {
         for (uint32_t j = 0; j < k; j++) {
             size_t rj = (size_t)r * k + j;
             outgoing *o = &out[a->expert_index[a->w->plan.owner[lane->expert[rj]]]];
@@ -63,36 +73,44 @@ static void fill_entries(const sl_lane *lane, outgoing *out) {
     }
 }
 
-sl_status sl_lane_dispatch(sl_lane *lane, bool stay) {
+/* Sends one chunk to every expert worker. */
+static sl_status send_chunk(sl_lane *lane, uint32_t chunk, bool stay) {
     sl_worker *w = lane->attn->w;
     uint32_t moe = lane->attn->m->moe_index[lane->layer];
-    bool with_set = sl_member_needs_set(&lane->member, moe, 0);
+    row_range rows = chunk_rows(lane, chunk);
+    bool with_set = sl_member_needs_set(&lane->member, moe, chunk);
     outgoing out[SL_PLAN_MAX_WORKERS];
     sl_status st = SL_OK;
     for (uint32_t i = 0; i < w->n_expert_workers; i++) out[i] = (outgoing){.last_row = UINT32_MAX};
-    count_entries(lane, out);
+    count_entries(lane, rows, out);
     for (uint32_t i = 0; st == SL_OK && i < w->n_expert_workers; i++) {
         if (out[i].rows || with_set) st = layout(lane, &out[i], with_set);
     }
-    if (st == SL_OK) fill_entries(lane, out);
-    memset(lane->covered, 0, lane->n_rows * sizeof *lane->covered);
-    w->n.rows_created += lane->n_rows;
+    if (st == SL_OK) fill_entries(lane, rows, out);
     for (uint32_t i = 0; i < w->n_expert_workers; i++) {
         sl_wire_header h = {.kind = SL_MSG_DISPATCH,
                             .flags = (with_set ? SL_WIRE_SET : 0) | (stay ? SL_WIRE_STAY : 0),
                             .round = lane->member.round,
                             .lane = lane->id,
                             .layer = moe,
+                            .chunk = chunk,
                             .rows = out[i].rows};
-        if (out[i].buf && out[i].rows)
-            out[i].view.first[out[i].rows] = out[i].entries;
-        else if (out[i].buf)
-            out[i].view.first[0] = 0;
+        if (out[i].buf) out[i].view.first[out[i].rows] = out[i].entries;
         if (st != SL_OK)
             sl_net_buf_give(w->net, out[i].buf);
         else
             st = sl_worker_send(w, w->expert_worker[i], h, out[i].buf);
     }
+    return st;
+}
+
+sl_status sl_lane_dispatch(sl_lane *lane, bool stay) {
+    uint32_t chunks = lane->attn->n_chunks;
+    sl_status st = SL_OK;
+    memset(lane->covered, 0, lane->n_rows * sizeof *lane->covered);
+    lane->attn->w->n.rows_created += lane->n_rows;
+    for (uint32_t c = 0; st == SL_OK && c < chunks; c++)
+        st = send_chunk(lane, c, stay && c == chunks - 1);
     return st;
 }
 
@@ -157,8 +175,8 @@ sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
     uint32_t k = a->m->top_k, d = a->m->d_model;
     uint64_t all = k == 64 ? UINT64_MAX : (1ull << k) - 1;
     memset(lane->piece, 0, (size_t)lane->n_rows * k * sizeof *lane->piece);
-    for (uint32_t i = 0; i < a->w->n_expert_workers; i++) {
-        *offender = a->w->expert_worker[i];
+    for (uint32_t i = 0; i < a->w->n_expert_workers * a->n_chunks; i++) {
+        *offender = a->w->expert_worker[i % a->w->n_expert_workers];
         sl_status st = collect(lane, &lane->reply[i].view, err);
         if (st != SL_OK) return sl_err_prefix(err, "expert worker %u", *offender);
     }

@@ -255,7 +255,8 @@ static void end_round(sl_lane *lane) {
         refuse_expert(lane, lane->attn->w->expert_worker[0], &err);
         return;
     }
-    lane->phase = lane->member.state == SL_MEMBER_ROUND ? SL_LANE_BEGIN : SL_LANE_IDLE;
+    lane->phase = SL_LANE_IDLE;
+    if (lane->member.state == SL_MEMBER_ROUND) sl_lane_ready(lane, SL_LANE_BEGIN);
     if (join)
         send_join(lane);
     else if (lane->phase == SL_LANE_IDLE)
@@ -297,7 +298,7 @@ static void run_block(sl_lane *lane) {
 
 static void give_replies(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
-    for (uint32_t i = 0; i < w->n_expert_workers; i++) {
+    for (uint32_t i = 0; i < w->n_expert_workers * lane->attn->n_chunks; i++) {
         sl_net_buf_give(w->net, lane->reply[i].payload);
         lane->reply[i] = (sl_reply){0};
     }
@@ -319,6 +320,11 @@ static void run_merge(sl_lane *lane) {
                   lane->layer, lane->n_rows);
     lane->layer++;
     lane->phase = SL_LANE_BLOCK;
+}
+
+void sl_lane_ready(sl_lane *lane, sl_lane_phase phase) {
+    lane->phase = phase;
+    lane->ready = ++lane->attn->readied;
 }
 
 bool sl_lane_run(sl_lane *lane) {
@@ -355,14 +361,17 @@ bool sl_lane_run(sl_lane *lane) {
 sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_header *h,
                             sl_buf **payload, sl_err *err) {
     sl_attn *a = lane->attn;
-    sl_reply *reply = &lane->reply[expert_index];
-    bool last = h->layer == a->m->n_moe - 1u;
+    uint32_t chunk = SL_MIN(h->chunk, a->n_chunks - 1);
+    sl_reply *reply = &lane->reply[chunk * a->w->n_expert_workers + expert_index];
+    bool last = h->layer == a->m->n_moe - 1u && chunk == a->n_chunks - 1;
     if (lane->phase != SL_LANE_WAIT || h->round != lane->member.round ||
-        h->layer != a->m->moe_index[lane->layer] || reply->here)
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "return for round %llu layer %u, lane %u awaits round %llu layer %u",
-                       (unsigned long long)h->round, h->layer, lane->id,
-                       (unsigned long long)lane->member.round, a->m->moe_index[lane->layer]);
+        h->layer != a->m->moe_index[lane->layer] || h->chunk != chunk || reply->here)
+        return sl_fail(
+            err, SL_ERR_PROTOCOL,
+            "return for round %llu layer %u chunk %u, lane %u awaits round %llu layer %u "
+            "in %u chunks",
+            (unsigned long long)h->round, h->layer, h->chunk, lane->id,
+            (unsigned long long)lane->member.round, a->m->moe_index[lane->layer], a->n_chunks);
     sl_wire_return v = {0};
     if (*payload) {
         sl_status st = sl_wire_return_decode(h, (sl_span){(*payload)->data, (*payload)->len}, a->m,
@@ -381,7 +390,8 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
     }
     *reply = (sl_reply){.payload = *payload, .view = v, .here = true};
     *payload = NULL;
-    if (++lane->n_replies == a->w->n_expert_workers) lane->phase = SL_LANE_MERGE;
+    if (++lane->n_replies == a->w->n_expert_workers * a->n_chunks)
+        sl_lane_ready(lane, SL_LANE_MERGE);
     return SL_OK;
 }
 
@@ -417,9 +427,10 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
     lane->covered = sl_alloc(rows, sizeof *lane->covered);
     lane->piece = sl_alloc(rows, k * sizeof *lane->piece);
     lane->next_set = sl_alloc(SL_PLAN_MAX_WORKERS, sizeof *lane->next_set);
+    lane->reply = sl_alloc((size_t)a->w->n_expert_workers * a->n_chunks, sizeof *lane->reply);
     if (!lane->slot || !lane->need || !lane->part || !lane->row_id || !lane->row_pos ||
         !lane->row_tag || !lane->row_pages || !lane->x || !lane->h || !lane->expert ||
-        !lane->gate || !lane->covered || !lane->piece || !lane->next_set)
+        !lane->gate || !lane->covered || !lane->piece || !lane->next_set || !lane->reply)
         return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
     sl_status st = sl_member_init(&lane->member, a->w->id, SL_PLAN_MAX_WORKERS, err);
     if (st == SL_OK) sl_member_reset(&lane->member, a->w->plan.epoch);
@@ -428,14 +439,14 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
 
 void sl_lane_free(sl_lane *lane) {
     if (!lane->attn) return;
-    give_replies(lane);
+    if (lane->reply) give_replies(lane);
     for (uint32_t i = 0; lane->slot && i < lane->attn->max_slots; i++)
         sl_slot_release(lane->attn, &lane->slot[i]);
     void *const owned[] = {
-        lane->slot,          lane->need,    lane->part,    lane->row_id,
-        lane->row_pos,       lane->row_tag, lane->x,       lane->h,
-        lane->expert,        lane->gate,    lane->covered, (void *)lane->row_pages,
-        (void *)lane->piece, lane->next_set};
+        lane->slot,          lane->need,     lane->part,    lane->row_id,
+        lane->row_pos,       lane->row_tag,  lane->x,       lane->h,
+        lane->expert,        lane->gate,     lane->covered, (void *)lane->row_pages,
+        (void *)lane->piece, lane->next_set, lane->reply};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_member_free(&lane->member);
 }

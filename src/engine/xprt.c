@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-/* A member's message that its barrier holds back: at most one per lane (sched/membership.h). */
+/* A member's message that its barrier holds back: at most one per lane and chunk
+ * (sched/membership.h). */
 typedef struct pending {
     bool here;
     sl_wire_header h;
@@ -17,15 +18,15 @@ typedef struct pending {
 
 typedef struct xlane {
     sl_barrier *barrier;
-    sl_seq *seq; /* NULL unless this worker is the sequencer */
-    pending from[SL_PLAN_MAX_WORKERS];
+    sl_seq *seq;         /* NULL unless this worker is the sequencer */
+    pending *from;       /* [SL_PLAN_MAX_WORKERS][chunks] */
     uint64_t next_round; /* of `next`; 0: none */
     uint32_t next[SL_PLAN_MAX_WORKERS];
     uint32_t n_next;
 } xlane;
 
 typedef struct task {
-    uint32_t lane, layer;
+    uint32_t lane, layer, chunk;
     uint64_t round;
     uint32_t n_reply, reply_to[SL_PLAN_MAX_WORKERS];
     bool has_next;
@@ -37,7 +38,7 @@ struct sl_xprt {
     const sl_model_spec *m;
     bool sequencer;
     xlane *lane;
-    uint32_t n_lanes;
+    uint32_t n_lanes, n_chunks;
     task *queue; /* ring */
     size_t queue_cap, queue_head, queue_len;
     uint32_t max_rows, max_pairs; /* of one task: all attention workers' rows of a lane */
@@ -53,6 +54,14 @@ bool sl_xprt_is_sequencer(const sl_xprt *x) {
     return x->sequencer;
 }
 
+static pending *pending_of(const sl_xprt *x, uint32_t lane, uint32_t member, uint32_t chunk) {
+    return &x->lane[lane].from[(size_t)member * x->n_chunks + chunk];
+}
+
+static bool is_last(const sl_xprt *x, uint32_t layer, uint32_t chunk) {
+    return layer == x->m->n_moe - 1u && chunk == x->n_chunks - 1u;
+}
+
 static bool is_attention(const sl_xprt *x, uint32_t id) {
     return id < x->w->plan.n_workers && (x->w->plan.worker[id].roles & SL_ROLE_ATTENTION);
 }
@@ -66,10 +75,11 @@ static sl_status push_ready(sl_xprt *x, uint32_t lane, const sl_ready *r, sl_err
     task *t = &x->queue[(x->queue_head + x->queue_len++) % x->queue_cap];
     t->lane = lane;
     t->layer = r->layer;
+    t->chunk = r->chunk;
     t->round = r->round;
     t->n_reply = (uint32_t)r->reply_to->n;
     memcpy(t->reply_to, r->reply_to->ids, r->reply_to->n * sizeof *t->reply_to);
-    t->has_next = l->seq && r->layer == x->m->n_moe - 1u && l->next_round == r->round + 1;
+    t->has_next = l->seq && is_last(x, r->layer, r->chunk) && l->next_round == r->round + 1;
     t->n_next = t->has_next ? l->n_next : 0;
     memcpy(t->next, l->next, t->n_next * sizeof *t->next);
     return SL_OK;
@@ -139,10 +149,12 @@ sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) {
         if (l->seq) st = sl_seq_dead(l->seq, member, &out, err);
         if (st == SL_OK && l->seq) apply_sequencer(x, i, &out);
         announce = announce || out.announce;
-        pending *p = &l->from[member];
-        if (p->here) x->w->n.rows_stale += p->view.rows;
-        sl_net_buf_give(x->w->net, p->payload);
-        *p = (pending){0};
+        for (uint32_t c = 0; c < x->n_chunks; c++) {
+            pending *p = pending_of(x, i, member, c);
+            if (p->here) x->w->n.rows_stale += p->view.rows;
+            sl_net_buf_give(x->w->net, p->payload);
+            *p = (pending){0};
+        }
         if (st == SL_OK) st = sl_barrier_dead(l->barrier, member, err);
         if (st == SL_OK) st = pop_ready(x, i, err);
     }
@@ -177,9 +189,10 @@ static sl_status check_rows(const sl_xprt *x, const sl_wire_header *h, const sl_
 static sl_status decode(const sl_xprt *x, uint32_t src, const sl_wire_header *h, const sl_buf *b,
                         sl_wire_dispatch *v, sl_err *err) {
     if (!is_attention(x, src)) return sl_fail(err, SL_ERR_PROTOCOL, "dispatch from worker %u", src);
-    if (h->lane >= x->n_lanes || h->layer >= x->m->n_moe)
-        return sl_fail(err, SL_ERR_PROTOCOL, "dispatch for lane %u of %u, layer %u of %u", h->lane,
-                       x->n_lanes, h->layer, x->m->n_moe);
+    if (h->lane >= x->n_lanes || h->layer >= x->m->n_moe || h->chunk >= x->n_chunks)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "dispatch for lane %u of %u, layer %u of %u, chunk %u of %u", h->lane,
+                       x->n_lanes, h->layer, x->m->n_moe, h->chunk, x->n_chunks);
     if (!b && (h->rows || (h->flags & SL_WIRE_SET)))
         return sl_fail(err, SL_ERR_PROTOCOL, "%u rows without a payload", h->rows);
     if (!b) return SL_OK;
@@ -199,20 +212,20 @@ sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h,
     xlane *l = &x->lane[h->lane];
     /* The barrier counts a layer as answered when it is ready, which is before its reply is made.
      */
-    if (l->from[src].here)
+    pending *p = pending_of(x, h->lane, src, h->chunk);
+    if (p->here)
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "worker %u sent layer %u of round %llu before its reply to layer %u", src,
-                       h->layer, (unsigned long long)h->round, l->from[src].h.layer);
+                       h->layer, (unsigned long long)h->round, p->h.layer);
     /* Else a liar's set would be the round's, and the honest ones the offenders. */
     if (l->seq && with_set) st = sl_seq_check_set(l->seq, src, h->round, &set, err);
     if (st != SL_OK) return st;
     st = sl_barrier_arrive(l->barrier, src, h->round, h->layer, h->chunk, with_set ? &set : NULL,
                            &dropped, err);
     if (st != SL_OK || dropped) return st;
-    SL_ASSERT(!l->from[src].here);
-    l->from[src] = (pending){.here = true, .h = *h, .payload = *payload, .view = v};
+    *p = (pending){.here = true, .h = *h, .payload = *payload, .view = v};
     *payload = NULL;
-    if (l->seq && h->layer == x->m->n_moe - 1u) {
+    if (l->seq && is_last(x, h->layer, h->chunk)) {
         sl_seq_out out = {0};
         st = sl_seq_last(l->seq, src, h->round, (h->flags & SL_WIRE_STAY) != 0, &out, err);
         if (st == SL_OK && !out.dropped) apply_sequencer(x, h->lane, &out);
@@ -234,7 +247,7 @@ static batch gather(sl_xprt *x, const task *t) {
     sl_wire_format f = (sl_wire_format)x->w->plan.wire;
     memset(x->cursor, 0, (n_experts + 1u) * sizeof *x->cursor);
     for (uint32_t i = 0; i < t->n_reply; i++) {
-        const pending *p = &x->lane[t->lane].from[t->reply_to[i]];
+        const pending *p = pending_of(x, t->lane, t->reply_to[i], t->chunk);
         sl_wire_unpack(f, p->view.data, p->view.rows, d, x->x + (size_t)b.rows * d);
         for (uint32_t e = 0; e < p->view.n_entries; e++) x->cursor[p->view.expert[e]]++;
         b.rows += p->view.rows;
@@ -252,7 +265,7 @@ static batch gather(sl_xprt *x, const task *t) {
     x->group_first[b.n_groups] = at;
     uint32_t row = 0, entry = 0;
     for (uint32_t i = 0; i < t->n_reply; i++) {
-        const sl_wire_dispatch *v = &x->lane[t->lane].from[t->reply_to[i]].view;
+        const sl_wire_dispatch *v = &pending_of(x, t->lane, t->reply_to[i], t->chunk)->view;
         for (uint32_t r = 0; r < v->rows; r++, row++) {
             for (uint32_t e = v->first[r]; e < v->first[r + 1]; e++, entry++) {
                 uint32_t pair = x->cursor[v->expert[e]]++;
@@ -311,7 +324,7 @@ static sl_buf *build_return(sl_xprt *x, const task *t, const sl_wire_dispatch *v
 static void send_returns(sl_xprt *x, const task *t) {
     uint32_t entry0 = 0;
     for (uint32_t i = 0; i < t->n_reply; i++) {
-        pending *p = &x->lane[t->lane].from[t->reply_to[i]];
+        pending *p = pending_of(x, t->lane, t->reply_to[i], t->chunk);
         uint32_t n_rows = 0;
         sl_buf *b = build_return(x, t, &p->view, entry0, &n_rows);
         entry0 += p->view.n_entries;
@@ -320,6 +333,7 @@ static void send_returns(sl_xprt *x, const task *t) {
                             .round = t->round,
                             .lane = t->lane,
                             .layer = t->layer,
+                            .chunk = t->chunk,
                             .rows = n_rows};
         if (!b && (n_rows || t->has_next)) {
             x->w->stop = true;
@@ -339,7 +353,8 @@ static void run_task(sl_xprt *x, task *t) {
     /* Members that died after the layer became ready have no message any more. */
     uint32_t n = 0;
     for (uint32_t i = 0; i < t->n_reply; i++) {
-        if (x->lane[t->lane].from[t->reply_to[i]].here) t->reply_to[n++] = t->reply_to[i];
+        if (pending_of(x, t->lane, t->reply_to[i], t->chunk)->here)
+            t->reply_to[n++] = t->reply_to[i];
     }
     t->n_reply = n;
     sl_worker_enter(w, SL_MODE_PACK);
@@ -374,7 +389,10 @@ bool sl_xprt_run(sl_xprt *x) {
 /* ---- life ---- */
 
 static sl_status create_lane(sl_xprt *x, xlane *l, sl_err *err) {
-    sl_status st = sl_barrier_create(x->m->n_moe, 1, SL_PLAN_MAX_WORKERS, &l->barrier, err);
+    sl_status st =
+        sl_barrier_create(x->m->n_moe, x->n_chunks, SL_PLAN_MAX_WORKERS, &l->barrier, err);
+    l->from = sl_alloc((size_t)SL_PLAN_MAX_WORKERS * x->n_chunks, sizeof *l->from);
+    if (st == SL_OK && !l->from) st = sl_fail(err, SL_ERR_NOMEM, "lane of %u chunks", x->n_chunks);
     if (st == SL_OK && x->sequencer) st = sl_seq_create(SL_PLAN_MAX_WORKERS, &l->seq, err);
     if (st != SL_OK) return st;
     sl_barrier_reset(l->barrier, x->w->plan.epoch);
@@ -388,7 +406,7 @@ static sl_status create_buffers(sl_xprt *x, sl_err *err) {
     for (uint32_t i = 0; i < x->m->n_experts; i++) hosted += x->w->plan.owner[i] == x->w->id;
     x->max_rows = sl_lane_max_rows(&x->w->plan) * x->w->attention_workers;
     x->max_pairs = x->max_rows * SL_MAX(SL_MIN(hosted, x->m->top_k), 1u);
-    x->queue_cap = (size_t)x->n_lanes * 4;
+    x->queue_cap = (size_t)x->n_lanes * x->n_chunks * 4;
     x->queue = sl_alloc(x->queue_cap, sizeof *x->queue);
     x->lane = sl_alloc(x->n_lanes, sizeof *x->lane);
     x->x = sl_alloc(x->max_rows, d * sizeof *x->x);
@@ -411,6 +429,7 @@ sl_status sl_xprt_create(sl_worker *w, sl_xprt **out, sl_err *err) {
     x->w = w;
     x->m = sl_model_spec_of(w->model);
     x->n_lanes = w->plan.lanes;
+    x->n_chunks = w->plan.chunks;
     x->sequencer = w->expert_worker[0] == w->id;
     sl_status st = create_buffers(x, err);
     for (uint32_t i = 0; st == SL_OK && i < x->n_lanes; i++) st = create_lane(x, &x->lane[i], err);
@@ -425,8 +444,9 @@ void sl_xprt_free(sl_xprt *x) {
     if (!x) return;
     for (uint32_t i = 0; x->lane && i < x->n_lanes; i++) {
         xlane *l = &x->lane[i];
-        for (uint32_t j = 0; j < SL_PLAN_MAX_WORKERS; j++)
+        for (uint32_t j = 0; l->from && j < SL_PLAN_MAX_WORKERS * x->n_chunks; j++)
             sl_net_buf_give(x->w->net, l->from[j].payload);
+        sl_free(l->from);
         sl_barrier_free(l->barrier);
         sl_seq_free(l->seq);
     }

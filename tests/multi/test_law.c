@@ -3,8 +3,8 @@
  *
  * usage: test_law loop|shm|tcp SLUICE GOLDEN_FOLDER [SEED]
  * For every fixture and wire format, requests run alone in one process with one thread; then the
- * same requests run all at once on each deployment, with random step sizes, threads and (loop)
- * delays. */
+ * same requests run all at once on each deployment with each schedule that fits it, with random
+ * lanes, chunks, step sizes, threads and (loop) delays. */
 #include "base/mem.h"
 #include "base/rng.h"
 #include "engine/engine.h"
@@ -138,9 +138,23 @@ static int await_all(void) {
     return rc != 0;
 }
 
+/* The k-th schedule of a deployment, with its parts drawn; false: there is no k-th. */
+static bool vary_schedule(sl_plan *p, uint32_t k, uint64_t *state) {
+    if (k == 0) return true; /* ep or dep */
+    if (k == 1) sl_plan_set_schedule(p, SL_SCHED_PINGPONG);
+    if (k == 2) sl_plan_set_schedule(p, SL_SCHED_FINDEP);
+    if (k > 2) return false;
+    p->lanes = 2 + (uint32_t)sl_rng_below(state, 3);
+    if (k == 1) return true;
+    p->lanes -= (uint32_t)sl_rng_below(state, 2);
+    p->chunks = 2 + (uint32_t)sl_rng_below(state, 3);
+    p->order = (sl_order)sl_rng_below(state, SL_ORDER_COUNT);
+    return true;
+}
+
 static sl_status start(const char *folder, const sl_model_spec *m, uint32_t attention,
-                       uint32_t experts, uint32_t wire, const char *how, uint64_t *state,
-                       sl_engine **e, sl_err *err) {
+                       uint32_t experts, uint32_t k, uint32_t wire, const char *how,
+                       uint64_t *state, char *schedule, size_t n, sl_engine **e, sl_err *err) {
     sl_engine_opts o = {.model_folder = folder,
                         .transport = how,
                         .spawn = strcmp(how, "loop") ? SL_SPAWN_PROCESSES : SL_SPAWN_THREADS,
@@ -158,6 +172,13 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         o.plan.threads = 1 + (uint32_t)sl_rng_below(state, 2);
         o.delay_seed = sl_rng_next(state) | 1;
         o.delay_us = (uint32_t)sl_rng_below(state, 3) * 150;
+        if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
+    }
+    snprintf(schedule, n, "%s, %u lanes, %u chunks", sl_schedule_name(o.plan.schedule),
+             o.plan.lanes, o.plan.chunks);
+    if (st != SL_OK) {
+        sl_plan_free(&o.plan);
+        return st;
     }
     st = sl_engine_create(&o, e, err);
     sl_plan_free(&o.plan);
@@ -222,7 +243,8 @@ static int run_reference(const char *folder, const sl_model_spec *m, uint32_t wi
                          const request *r, outcome *ref) {
     sl_err err;
     sl_engine *e = NULL;
-    if (start(folder, m, 0, 0, wire, "loop", NULL, &e, &err) != SL_OK)
+    char schedule[64];
+    if (start(folder, m, 0, 0, 0, wire, "loop", NULL, schedule, sizeof schedule, &e, &err) != SL_OK)
         return printf("FAILED reference: %s\n", err.msg), 1;
     int bad = 0;
     for (uint32_t i = 0; !bad && i < N_REQUESTS; i++) {
@@ -235,17 +257,21 @@ static int run_reference(const char *folder, const sl_model_spec *m, uint32_t wi
     return bad;
 }
 
+/* Whether the k-th schedule of a deployment runs, and right; *none: there is no k-th. */
 static int run_deployment(const char *folder, const sl_model_spec *m, uint32_t wire, size_t which,
-                          const request *r, const outcome *ref, uint64_t *state) {
-    char what[128];
+                          uint32_t k, const request *r, const outcome *ref, uint64_t *state,
+                          bool *none) {
+    char what[200], schedule[64];
     sl_err err;
     sl_engine *e = NULL;
     outcome got[N_REQUESTS];
-    snprintf(what, sizeof what, "%s %s, wire %s, %s", m->arch, deployments[which].name,
-             sl_wire_format_name((sl_wire_format)wire), transport);
-    if (start(folder, m, deployments[which].attention, deployments[which].experts, wire, transport,
-              state, &e, &err) != SL_OK)
-        return printf("FAILED %s: %s\n", what, err.msg), 1;
+    sl_status st = start(folder, m, deployments[which].attention, deployments[which].experts, k,
+                         wire, transport, state, schedule, sizeof schedule, &e, &err);
+    *none = st == SL_ERR_NOTFOUND;
+    if (*none) return 0;
+    snprintf(what, sizeof what, "%s %s, %s, wire %s, %s", m->arch, deployments[which].name,
+             schedule, sl_wire_format_name((sl_wire_format)wire), transport);
+    if (st != SL_OK) return printf("FAILED %s: %s\n", what, err.msg), 1;
     int bad = 0;
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
         fresh(&got[i], &r[i], m->vocab);
@@ -273,8 +299,11 @@ static int check_fixture(const char *folder) {
         uint64_t state = seed * 1000 + wire;
         make_requests(r, m.vocab, &state);
         bad |= run_reference(folder, &m, wire, r, ref);
-        for (size_t i = 0; !bad && i < SL_LEN(deployments); i++)
-            bad |= run_deployment(folder, &m, wire, i, r, ref, &state);
+        for (size_t i = 0; !bad && i < SL_LEN(deployments); i++) {
+            bool none = false;
+            for (uint32_t k = 0; !bad && !none; k++)
+                bad |= run_deployment(folder, &m, wire, i, k, r, ref, &state, &none);
+        }
         for (uint32_t i = 0; i < N_REQUESTS; i++) drop(&ref[i]);
     }
     return bad;

@@ -99,6 +99,15 @@ static bool fail(sim *s, const char *fmt, ...) {
     return false;
 }
 
+static void draw_schedule(sim *s, sl_plan *p) {
+    static const sl_schedule laned[] = {SL_SCHED_PINGPONG, SL_SCHED_FINDEP};
+    uint32_t which = below(s, 3);
+    if (which == 2) return; /* ep or dep */
+    sl_plan_set_schedule(p, laned[which]);
+    p->lanes = 1 + below(s, 3);
+    if (p->schedule == SL_SCHED_FINDEP) p->chunks = 1 + below(s, 3);
+}
+
 static bool start(sim *s, uint32_t attention, uint32_t experts, bool plain) {
     sl_err err;
     sl_engine_opts o = {.model_folder = folder, .transport = "loop", .spawn = SL_SPAWN_NONE};
@@ -111,6 +120,7 @@ static bool start(sim *s, uint32_t attention, uint32_t experts, bool plain) {
     if (s->pressure) o.plan.n_pages = sl_kv_pages_for(o.plan.context);
     o.plan.max_num_seqs = plain ? 4 : 1 + below(s, 5);
     o.plan.max_num_batched_tokens = plain ? 64 : 3 + below(s, 60);
+    if (!plain) draw_schedule(s, &o.plan);
     o.delay_seed = s->seed | 1;
     o.delay_us = plain ? 0 : below(s, 4) * 400;
     s->n_workers = o.plan.n_workers;
