@@ -5,6 +5,7 @@
 
 #include "unit/net_harness.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -25,16 +26,12 @@ typedef struct child {
 static inline child spawn(const char *transport, const char *secret, const char *mode) {
     child c = {0};
     int in[2], out[2];
-    assert_int_equal(pipe(in), 0);
-    assert_int_equal(pipe(out), 0);
+    assert_int_equal(pipe2(in, O_CLOEXEC), 0); /* else the next child holds this one's input */
+    assert_int_equal(pipe2(out, O_CLOEXEC), 0);
     posix_spawn_file_actions_t fa;
     posix_spawn_file_actions_init(&fa);
     posix_spawn_file_actions_adddup2(&fa, in[0], 0);
     posix_spawn_file_actions_adddup2(&fa, out[1], 1);
-    for (int i = 0; i < 2; i++) {
-        posix_spawn_file_actions_addclose(&fa, in[i]);
-        posix_spawn_file_actions_addclose(&fa, out[i]);
-    }
     char *argv[] = {SL_NET_PEER, (char *)transport, (char *)secret, (char *)mode, NULL};
     assert_int_equal(posix_spawn(&c.pid, SL_NET_PEER, &fa, NULL, argv, environ), 0);
     posix_spawn_file_actions_destroy(&fa);
@@ -236,6 +233,57 @@ static inline void mute_peer_over(const char *transport) {
     reap_child(&far, SIGKILL);
 }
 
+/* ---- silence with data in flight ---- */
+
+#define IN_FLIGHT       8
+#define IN_FLIGHT_BYTES 3000000u
+
+/* Leaves megabytes on their way to c, some of them answered. */
+static inline void fill_link(peer *p, sl_conn *c) {
+    p->messages = 0;
+    for (int i = 0; i < IN_FLIGHT; i++) {
+        sl_buf *b = sl_net_buf_take(p->net, IN_FLIGHT_BYTES);
+        memset(b->data, i, b->len);
+        assert_int_equal(sl_net_send(p->net, c, (sl_wire_header){.kind = SL_MSG_DISPATCH}, b),
+                         SL_OK);
+    }
+    until(p, &p->messages, 1, 10);
+}
+
+/* The end of c is due to our deadline alone: no transport tells. */
+static inline void expect_silence(peer *p, const char *transport, const char *what) {
+    double ms = until(p, &p->downs, 1, 10);
+    printf("%s: %s with data in flight, reported after %.0f ms: %s\n", transport, what, ms,
+           p->text);
+    assert_int_equal(p->why, SL_ERR_TIMEOUT);
+    assert_non_null(strstr(p->text, "silent for 2"));
+    assert_true(ms > 1500 && ms < 4000);
+}
+
+/* A peer that stops in the middle of its messages, and goes on when it is no longer wanted. */
+static inline void stopped_peer_over(const char *transport) {
+    peer p = {0};
+    start(&p, transport, "key");
+    child far = spawn(transport, "key", "echo"), other = spawn(transport, "key", "echo");
+    sl_conn *survivor = call(&p, other.address), *c = call(&p, far.address);
+    until(&p, &p.opened, 2, 10);
+    fill_link(&p, c);
+    kill(far.pid, SIGSTOP);
+    expect_silence(&p, transport, "peer stopped");
+    p.messages = 0;
+    assert_int_equal(peer_send_u64(&p, survivor, SL_MSG_DISPATCH, 4711), SL_OK);
+    until(&p, &p.messages, 1, 10);
+    assert_int_equal(p.value, 4711);
+    kill(far.pid, SIGCONT);
+    until(&p, &p.opened, 2, 1);
+    call(&p, far.address); /* it may come back */
+    until(&p, &p.opened, 3, 10);
+    assert_int_equal(p.downs, 1);
+    sl_net_free(p.net);
+    reap_child(&far, 0);
+    reap_child(&other, 0);
+}
+
 static inline void wrong_secret_over(const char *transport) {
     peer p = {0};
     child far = spawn(transport, "other key", "echo");
@@ -279,6 +327,7 @@ static inline void self_and_bye_over(const char *transport) {
     NET_CASE(echo, transport)                                                                      \
     NET_CASE(killed_peer, transport)                                                               \
     NET_CASE(mute_peer, transport)                                                                 \
+    NET_CASE(stopped_peer, transport)                                                              \
     NET_CASE(wrong_secret, transport)                                                              \
     NET_CASE(self_and_bye, transport)
 

@@ -166,10 +166,10 @@ int main(void) {
     alarm(200);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(echo),         cmocka_unit_test(killed_peer),
-        cmocka_unit_test(mute_peer),    cmocka_unit_test(wrong_secret),
-        cmocka_unit_test(self_and_bye), cmocka_unit_test(many_kills),
-        cmocka_unit_test(flood),        cmocka_unit_test(reconnect),
-        cmocka_unit_test(addresses),
+        cmocka_unit_test(mute_peer),    cmocka_unit_test(stopped_peer),
+        cmocka_unit_test(wrong_secret), cmocka_unit_test(self_and_bye),
+        cmocka_unit_test(many_kills),   cmocka_unit_test(flood),
+        cmocka_unit_test(reconnect),    cmocka_unit_test(addresses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
