@@ -17,8 +17,9 @@ ALLOWED = {
     "plan": {"spec"},
     "sched": {"spec", "plan"},
     "net": {"spec", "quant"},
-    "sim": {"spec", "plan", "sched"},
-    "engine": {"spec", "quant", "format", "kernel", "model", "plan", "sched", "net"},
+    "trace": {"format"},
+    "sim": {"spec", "plan", "sched", "trace"},
+    "engine": {"spec", "quant", "format", "kernel", "model", "plan", "sched", "net", "trace"},
     "serve": {"engine", "model", "format"},
 }
 MAX_LINES = 800

@@ -17,6 +17,9 @@ static inline uint64_t sl_clock_now_us(const sl_clock *c) {
 /* CLOCK_MONOTONIC, the same origin for all processes of one machine. */
 sl_clock sl_clock_real(void);
 uint64_t sl_now_ns(void);
+/* A number per running kernel: processes with the same one share their monotonic clock. 0: unknown.
+ */
+uint64_t sl_clock_id(void);
 /* CPU time used by the calling thread so far. */
 uint64_t sl_thread_cpu_ns(void);
 /* Seconds since 1970, for API objects only. */

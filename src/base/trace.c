@@ -1,94 +1,161 @@
 #include "base/trace.h"
 #include "base/mem.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
+#include <sys/mman.h>
 
-#define BUFFER 65536
-#define LINE   256
-
-struct sl_trace {
-    pthread_mutex_t lock;
-    int fd;
-    size_t used;
-    char buf[BUFFER];
+static const struct kind_row {
+    const char *name;
+    sl_trace_category category;
+    uint32_t fields;
+} kinds[] = {
+#define SL_TRACE_KIND(id, name, category, fields) {name, SL_TRACE_CAT_##category, fields},
+#include "base/trace.def"
+#undef SL_TRACE_KIND
 };
 
-static void flush_locked(sl_trace *t) {
-    size_t at = 0;
-    while (at < t->used) {
-        ssize_t n = write(t->fd, t->buf + at, t->used - at);
-        if (n <= 0) break; /* a full disk loses trace lines, never the run */
-        at += (size_t)n;
-    }
-    t->used = 0;
+const char *sl_trace_kind_name(uint32_t kind) {
+    return kind < SL_TRACE_KIND_COUNT ? kinds[kind].name : NULL;
 }
 
-sl_status sl_trace_open(const char *path, int create, sl_trace **out, sl_err *err) {
-    int flags = O_WRONLY | O_APPEND | O_CLOEXEC | (create ? O_CREAT | O_TRUNC : 0);
-    int fd = open(path, flags, 0644);
-    if (fd < 0) return sl_fail(err, SL_ERR_IO, "trace %s: %s", path, strerror(errno));
+sl_trace_category sl_trace_kind_category(uint32_t kind) {
+    return kind < SL_TRACE_KIND_COUNT ? kinds[kind].category : SL_TRACE_CAT_COUNT;
+}
+
+uint32_t sl_trace_kind_fields(uint32_t kind) {
+    return kind < SL_TRACE_KIND_COUNT ? kinds[kind].fields : 0;
+}
+
+const char *sl_trace_category_name(uint32_t category) {
+    static const char *const names[] = {"execute", "pack", "send", "poll",
+                                        "wait",    "idle", "lane", "note"};
+    _Static_assert(SL_LEN(names) == SL_TRACE_CAT_COUNT, "one name per category");
+    return category < SL_TRACE_CAT_COUNT ? names[category] : NULL;
+}
+
+const char *sl_trace_why_name(uint32_t why) {
+    static const char *const names[] = {"", "experts", "round", "members", "dispatch"};
+    _Static_assert(SL_LEN(names) == SL_TRACE_WHY_COUNT, "one name per reason");
+    return why < SL_TRACE_WHY_COUNT ? names[why] : NULL;
+}
+
+void sl_trace_event_encode(const sl_trace_event *e, uint8_t out[SL_TRACE_EVENT_BYTES]) {
+    sl_wr w = sl_wr_of(out, SL_TRACE_EVENT_BYTES);
+    sl_wr_u64(&w, e->begin_ns);
+    sl_wr_u64(&w, e->end_ns);
+    sl_wr_u32(&w, e->round);
+    sl_wr_u32(&w, e->queued_us);
+    sl_wr_u32(&w, e->poll_ns);
+    sl_wr_u32(&w, e->rows);
+    sl_wr_u32(&w, e->bytes);
+    sl_wr_u32(&w, e->tokens);
+    sl_wr_u16(&w, e->layer);
+    sl_wr_u16(&w, e->lane);
+    sl_wr_u16(&w, e->chunk);
+    sl_wr_u16(&w, e->group);
+    sl_wr_u16(&w, e->peer);
+    sl_wr_u8(&w, e->kind);
+    sl_wr_u8(&w, e->why);
+    SL_ASSERT(w.ok && w.len == SL_TRACE_EVENT_BYTES);
+}
+
+sl_status sl_trace_event_decode(sl_span in, sl_trace_event *out, sl_err *err) {
+    sl_cur c = sl_cur_of(in);
+    sl_trace_event e = {.begin_ns = sl_cur_u64(&c)};
+    e.end_ns = sl_cur_u64(&c);
+    e.round = sl_cur_u32(&c);
+    e.queued_us = sl_cur_u32(&c);
+    e.poll_ns = sl_cur_u32(&c);
+    e.rows = sl_cur_u32(&c);
+    e.bytes = sl_cur_u32(&c);
+    e.tokens = sl_cur_u32(&c);
+    e.layer = sl_cur_u16(&c);
+    e.lane = sl_cur_u16(&c);
+    e.chunk = sl_cur_u16(&c);
+    e.group = sl_cur_u16(&c);
+    e.peer = sl_cur_u16(&c);
+    e.kind = sl_cur_u8(&c);
+    e.why = sl_cur_u8(&c);
+    if (!c.ok || sl_cur_left(&c) || e.kind >= SL_TRACE_KIND_COUNT || e.end_ns < e.begin_ns ||
+        e.end_ns >= SL_TRACE_MAX_NS || (e.kind == SL_TRACE_WAIT && e.why >= SL_TRACE_WHY_COUNT))
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "trace event of %zu bytes, kind %u, from %llu to %llu ns", in.len, e.kind,
+                       (unsigned long long)e.begin_ns, (unsigned long long)e.end_ns);
+    *out = e;
+    return SL_OK;
+}
+
+/* ---- the ring ---- */
+
+struct sl_trace {
+    sl_trace_event *ring;
+    size_t ring_bytes;
+    uint64_t cap, added;
+    bool stopped;
+};
+
+sl_status sl_trace_create(uint64_t max_events, sl_trace **out, sl_err *err) {
+    size_t bytes;
+    if (max_events == 0 || __builtin_mul_overflow(max_events, sizeof(sl_trace_event), &bytes))
+        return sl_fail(err, SL_ERR_ARG, "trace of %llu events", (unsigned long long)max_events);
     sl_trace *t = sl_alloc(1, sizeof *t);
-    if (!t) {
-        close(fd);
-        return sl_fail(err, SL_ERR_NOMEM, "trace buffer");
+    if (!t) return sl_fail(err, SL_ERR_NOMEM, "trace");
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+    if (p == MAP_FAILED) {
+        sl_free(t);
+        return sl_fail(err, SL_ERR_NOMEM, "trace of %llu events, %zu bytes",
+                       (unsigned long long)max_events, bytes);
     }
-    t->fd = fd;
-    pthread_mutex_init(&t->lock, NULL);
-    if (create) {
-        memcpy(t->buf, "[\n", 2);
-        t->used = 2;
-        flush_locked(t);
-    }
+    t->ring = p;
+    t->ring_bytes = bytes;
+    t->cap = max_events;
     *out = t;
     return SL_OK;
 }
 
-static void SL_PRINTF(2, 3) append(sl_trace *t, const char *fmt, ...) {
-    pthread_mutex_lock(&t->lock);
-    if (BUFFER - t->used < LINE) flush_locked(t);
-    va_list ap;
-    va_start(ap, fmt);
-    int n = vsnprintf(t->buf + t->used, LINE, fmt, ap);
-    va_end(ap);
-    if (n > 0 && n < LINE) t->used += (size_t)n; /* an overlong line is dropped whole */
-    pthread_mutex_unlock(&t->lock);
-}
-
-void sl_trace_close(sl_trace *t, int finish) {
+void sl_trace_free(sl_trace *t) {
     if (!t) return;
-    if (finish) append(t, "{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"end\"}\n]\n");
-    flush_locked(t);
-    close(t->fd);
-    pthread_mutex_destroy(&t->lock);
+    munmap(t->ring, t->ring_bytes);
     sl_free(t);
 }
 
-void sl_trace_name(sl_trace *t, uint32_t pid, const char *name) {
-    if (!t) return;
-    append(t,
-           "{\"ph\":\"M\",\"pid\":%" PRIu32
-           ",\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"%s\"}},\n",
-           pid, name);
+void sl_trace_add(sl_trace *t, const sl_trace_event *e) {
+    if (t && !t->stopped) t->ring[t->added++ % t->cap] = *e;
 }
 
-void sl_trace_span(sl_trace *t, uint32_t pid, uint32_t tid, const char *name, uint64_t begin_ns,
-                   uint64_t end_ns, int64_t layer, int64_t rows) {
+void sl_trace_add_rows(sl_trace *t, const uint32_t *expert, const uint32_t *first, uint32_t n) {
     if (!t) return;
-    char args[80] = "";
-    if (layer >= 0 && rows >= 0)
-        snprintf(args, sizeof args, ",\"args\":{\"layer\":%" PRId64 ",\"rows\":%" PRId64 "}", layer,
-                 rows);
-    else if (rows >= 0)
-        snprintf(args, sizeof args, ",\"args\":{\"rows\":%" PRId64 "}", rows);
-    append(t,
-           "{\"ph\":\"X\",\"pid\":%" PRIu32 ",\"tid\":%" PRIu32
-           ",\"name\":\"%s\",\"ts\":%.3f,\"dur\":%.3f%s},\n",
-           pid, tid, name, (double)begin_ns / 1e3, (double)(end_ns - begin_ns) / 1e3, args);
+    for (uint32_t i = 0; i < n; i += SL_TRACE_ROWS_PER_EVENT) {
+        uint32_t word[SL_TRACE_ROWS_PER_EVENT];
+        for (uint32_t j = 0; j < SL_TRACE_ROWS_PER_EVENT; j++) {
+            word[j] = i + j < n ? (uint32_t)sl_trace_u16(expert[i + j]) << 16 |
+                                      sl_trace_u16(first[i + j + 1] - first[i + j])
+                                : UINT32_MAX;
+        }
+        const sl_trace_event e = {.kind = SL_TRACE_EXPERT_ROWS,
+                                  .round = word[0],
+                                  .queued_us = word[1],
+                                  .poll_ns = word[2],
+                                  .rows = word[3],
+                                  .bytes = word[4],
+                                  .tokens = word[5]};
+        sl_trace_add(t, &e);
+    }
+}
+
+void sl_trace_stop(sl_trace *t) {
+    if (t) t->stopped = true;
+}
+
+uint64_t sl_trace_count(const sl_trace *t) {
+    return t ? SL_MIN(t->added, t->cap) : 0;
+}
+
+uint64_t sl_trace_dropped(const sl_trace *t) {
+    return t && t->added > t->cap ? t->added - t->cap : 0;
+}
+
+const sl_trace_event *sl_trace_at(const sl_trace *t, uint64_t i) {
+    uint64_t oldest = sl_trace_dropped(t);
+    return &t->ring[(oldest + i) % t->cap];
 }

@@ -317,6 +317,20 @@ bool sl_attn_run(sl_attn *a) {
     return next && sl_lane_run(next);
 }
 
+void sl_attn_waits_for(const sl_attn *a, sl_trace_event *e) {
+    for (uint32_t l = 0; l < a->n_lanes; l++) {
+        const sl_lane *lane = &a->lane[l];
+        bool flight = lane->phase == SL_LANE_WAIT,
+             joining = lane->member.state == SL_MEMBER_JOINING;
+        if (!flight && !joining) continue;
+        *e = (sl_trace_event){.kind = SL_TRACE_WAIT,
+                              .why = flight ? SL_TRACE_WHY_EXPERTS : SL_TRACE_WHY_ROUND,
+                              .lane = sl_trace_u16(l),
+                              .layer = flight ? sl_trace_u16(lane->layer) : 0};
+        if (flight) return;
+    }
+}
+
 /* ---- life ---- */
 
 static sl_status map_pages(sl_attn *a, sl_err *err) {

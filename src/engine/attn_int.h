@@ -60,7 +60,7 @@ typedef struct sl_lane {
     uint32_t turn, steps;
     sl_pacer pacer;
     uint32_t decode_rows; /* of the running step */
-    uint64_t step_began_us;
+    uint64_t step_began_us, step_began_ns;
 
     /* rows of the running step, [max_rows] each */
     uint32_t n_rows;
@@ -99,6 +99,15 @@ struct sl_attn {
     uint32_t expert_index[SL_PLAN_MAX_WORKERS]; /* worker id -> index of expert worker */
     bool lost;                                  /* an expert worker is gone */
 };
+
+/* From now on the thread works on this lane: one call where a task begins. */
+static inline void sl_lane_begin(const sl_lane *lane, sl_trace_kind kind, uint32_t rows) {
+    sl_worker_begin(lane->attn->w, &(sl_trace_event){.kind = (uint8_t)kind,
+                                                     .lane = sl_trace_u16(lane->id),
+                                                     .layer = sl_trace_u16(lane->layer),
+                                                     .round = (uint32_t)lane->member.round,
+                                                     .rows = rows});
+}
 
 /* Rows of the head computed at once: bounds the logits buffer, not the bits. */
 #define SL_HEAD_ROWS 32u

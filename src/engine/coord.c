@@ -82,10 +82,11 @@ static void signal_start(sl_engine *e, sl_status st, const sl_err *err) {
 
 static sl_buf *plan_message(sl_engine *e, uint32_t you) {
     char *plan = sl_plan_print(&e->plan);
-    json_t *doc = plan
-                      ? json_pack("{s:i, s:s, s:s, s:o}", "you", (int)you, "model", e->model_folder,
-                                  "trace", e->trace_path, "plan", json_loads(plan, 0, NULL))
-                      : NULL;
+    uint64_t events = e->collect ? e->o.trace_events : 0;
+    json_t *doc =
+        plan ? json_pack("{s:i, s:s, s:I, s:o}", "you", (int)you, "model", e->model_folder,
+                         "trace_events", (json_int_t)events, "plan", json_loads(plan, 0, NULL))
+             : NULL;
     char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
     sl_buf *b = text ? sl_net_buf_take(e->net, strlen(text)) : NULL;
     if (b) memcpy(b->data, text, strlen(text));
@@ -152,6 +153,7 @@ static sl_status on_ready(sl_engine *e, uint32_t id, sl_span payload, sl_err *er
         return st;
     }
     w->ready = true;
+    sl_collect_ready(e, id);
     if (++e->n_ready < e->plan.n_workers) return SL_OK;
     e->serving = true;
     pthread_mutex_lock(&e->lock);
@@ -322,6 +324,12 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
         break;
     case SL_MSG_STATS:
         st = on_stats(e, id, span, err);
+        break;
+    case SL_MSG_CLOCK:
+        st = sl_collect_on_clock(e, id, h, span, err);
+        break;
+    case SL_MSG_TRACE:
+        st = sl_collect_on_trace(e, id, h, span, err);
         break;
     default:
         st = sl_fail(err, SL_ERR_PROTOCOL, "unexpected %s from worker %u",

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "engine/plan_json.h"
 #include "model/model.h"
 
@@ -83,7 +84,8 @@ static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err
     sl_status st = sl_model_read_spec(o->model_folder, &e->spec, NULL, err);
     if (st == SL_OK) st = sl_plan_check(&o->plan, &e->spec, err);
     if (st == SL_OK) st = sl_plan_copy(&o->plan, &e->plan, err);
-    if (st == SL_OK && e->trace_path[0]) st = sl_trace_open(e->trace_path, 1, &e->trace, err);
+    if (!e->o.trace_events) e->o.trace_events = SL_TRACE_EVENTS;
+    if (st == SL_OK && e->trace_path[0]) st = sl_collect_create(e->trace_path, &e->collect, err);
     return st;
 }
 
@@ -177,12 +179,13 @@ void sl_engine_free(sl_engine *e) {
     }
     bool stop;
     run_commands(e, take_commands(e, &stop));
+    sl_collect_finish(e);
     if (e->net) sl_coord_shutdown(e);
     sl_spawn_stop(e, STOP_GRACE_MS);
     if (e->net) sl_net_free(e->net);
     if (e->hub) sl_loop_hub_free(e->hub);
     for (uint32_t i = 0; i < SL_PLAN_MAX_WORKERS; i++) sl_pages_free(&e->worker[i].pages);
-    sl_trace_close(e->trace, 1);
+    sl_collect_free(e->collect);
     sl_plan_free(&e->plan);
     sl_free(e->model_folder);
     sl_free(e->trace_path);

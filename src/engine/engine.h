@@ -30,11 +30,12 @@ typedef struct sl_engine_opts {
     sl_spawn spawn;
     const char *host; /* fabric bind address of the coordinator */
     uint16_t port;
-    sl_span secret;      /* empty with local workers: a random one is made */
-    const char *program; /* path of this program, for SL_SPAWN_PROCESSES */
-    const char *isa;     /* NULL: best */
-    const char *trace_path;
-    uint64_t delay_seed; /* loop: seeded delays and reorderings of up to delay_us */
+    sl_span secret;         /* empty with local workers: a random one is made */
+    const char *program;    /* path of this program, for SL_SPAWN_PROCESSES */
+    const char *isa;        /* NULL: best */
+    const char *trace_path; /* NULL: none; else every worker records, sl_engine_free writes it */
+    uint64_t trace_events;  /* most that one worker keeps; 0: SL_TRACE_EVENTS */
+    uint64_t delay_seed;    /* loop: seeded delays and reorderings of up to delay_us */
     uint32_t delay_us;
     uint32_t join_timeout_s; /* for all workers of the plan to be ready */
     bool (*give_up)(void);   /* NULL, or asked now and then while waiting for them: true ends it */
@@ -99,7 +100,7 @@ typedef struct sl_worker_stats {
     char name[64];
     uint64_t attention_rows, expert_rows, rounds, tokens;
     uint64_t sent_bytes, received_bytes, sent_messages, received_messages;
-    uint64_t execute_us, pack_us, poll_us, sleep_us, wall_us;
+    uint64_t execute_us, pack_us, send_us, poll_us, wait_us, sleep_us, wall_us;
     uint64_t rows_created, rows_merged, rows_cancelled, rows_lost, rows_stale;
 } sl_worker_stats;
 

@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "base/trace.h"
 #include "engine/engine.h"
 #include "engine/worker.h"
 #include "net/net.h"
@@ -106,6 +105,8 @@ typedef struct sl_command {
     uint64_t cancel;
 } sl_command;
 
+typedef struct sl_collect sl_collect;
+
 struct sl_engine {
     sl_engine_opts o;
     sl_clock clock;
@@ -115,7 +116,7 @@ struct sl_engine {
     sl_model_spec spec;
     sl_net *net;
     sl_loop_hub *hub;
-    sl_trace *trace;
+    sl_collect *collect; /* NULL: no trace */
     sl_member_worker worker[SL_PLAN_MAX_WORKERS];
     sl_spawned spawned[SL_PLAN_MAX_WORKERS];
     uint32_t n_joined, n_ready;
@@ -162,6 +163,18 @@ void sl_admit_step(sl_engine *e);
 void sl_admit_preempted(sl_engine *e, sl_request *r);
 /* Sends CANCEL for a running request. */
 void sl_admit_send_cancel(sl_engine *e, const sl_request *r);
+
+/* collect.c: --trace. The on_* calls take what workers answered. */
+sl_status sl_collect_create(const char *path, sl_collect **out, sl_err *err) SL_MUST_CHECK;
+void sl_collect_free(sl_collect *c);
+void sl_collect_ready(sl_engine *e, uint32_t id);
+sl_status sl_collect_on_clock(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                              sl_err *err) SL_MUST_CHECK;
+sl_status sl_collect_on_trace(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                              sl_err *err) SL_MUST_CHECK;
+/* Takes the events of all workers that are there and writes the file. Drives the net itself: the
+ * engine's thread has ended. */
+void sl_collect_finish(sl_engine *e);
 
 /* spawn.c */
 sl_status sl_spawn_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;

@@ -116,10 +116,12 @@ static void begin_step(sl_lane *lane) {
     lane->have_next = false;
     lane->decode_rows = 0;
     lane->step_began_us = sl_clock_now_us(&a->w->clock);
+    lane->step_began_ns = sl_now_ns();
     for (size_t i = 0; i < step.n_parts; i++) {
         add_rows(lane, &step.parts[i]);
         lane->decode_rows += !step.parts[i].prefill;
     }
+    sl_lane_begin(lane, SL_TRACE_EMBED, lane->n_rows);
     sl_model_embed(a->w->model, &a->w->exec, lane->row_id, lane->n_rows, lane->x);
     a->w->n.attention_rows += lane->n_rows;
     a->w->n.rounds++;
@@ -144,6 +146,7 @@ static void head_rows(sl_lane *lane, uint32_t first, uint32_t n) {
     sl_attn *a = lane->attn;
     uint32_t row[SL_HEAD_ROWS];
     for (uint32_t i = 0; i < n; i++) row[i] = first + i;
+    sl_lane_begin(lane, SL_TRACE_HEAD, n);
     sl_model_head(a->w->model, &a->w->exec, lane->x, row, n, a->logits, &a->scratch);
 }
 
@@ -181,6 +184,7 @@ static void finish_whole_part(sl_lane *lane, const sl_step_part *part) {
     for (uint32_t at = 0; at < part->rows; at += SL_HEAD_ROWS) {
         uint32_t n = SL_MIN(part->rows - at, SL_HEAD_ROWS);
         head_rows(lane, s->first_row + at, n);
+        sl_lane_begin(lane, SL_TRACE_SAMPLE, n);
         if (s->want_logits) send_logits(lane, s, before + at, n);
         for (uint32_t i = 0; i < n && s->want_prompt_logprobs; i++)
             report_prompt_token(lane, s, before + at + i, a->logits + (size_t)i * a->m->vocab);
@@ -196,7 +200,9 @@ static void finish_sampling_parts(sl_lane *lane) {
     for (size_t i = 0; i <= lane->n_parts; i++) {
         bool last = i == lane->n_parts;
         if (n == SL_HEAD_ROWS || (last && n > 0)) {
+            sl_lane_begin(lane, SL_TRACE_HEAD, n);
             sl_model_head(a->w->model, &a->w->exec, lane->x, row, n, a->logits, &a->scratch);
+            sl_lane_begin(lane, SL_TRACE_SAMPLE, n);
             for (uint32_t j = 0; j < n; j++)
                 sample_into(lane, &lane->slot[slot[j]], a->logits + (size_t)j * a->m->vocab);
             n = 0;
@@ -211,8 +217,19 @@ static void finish_sampling_parts(sl_lane *lane) {
     }
 }
 
+/* The span of the step that ends here. */
+static void note_step(sl_lane *lane, uint64_t tokens) {
+    const sl_trace_event step = {.kind = SL_TRACE_STEP,
+                                 .lane = sl_trace_u16(lane->id),
+                                 .round = (uint32_t)lane->member.round,
+                                 .rows = lane->n_rows,
+                                 .tokens = (uint32_t)tokens};
+    sl_worker_note_span(lane->attn->w, step, lane->step_began_ns);
+}
+
 void sl_lane_end_step(sl_lane *lane) {
     sl_attn *a = lane->attn;
+    uint64_t tokens = a->w->n.tokens;
     for (size_t i = 0; i < lane->n_parts; i++) {
         sl_slot *s = &lane->slot[lane->part[i].slot];
         s->done += lane->part[i].rows;
@@ -230,6 +247,7 @@ void sl_lane_end_step(sl_lane *lane) {
     sl_attn_flush(a);
     sl_pacer_learn(&lane->pacer, lane->decode_rows, lane->n_rows - lane->decode_rows,
                    sl_clock_now_us(&a->w->clock) - lane->step_began_us);
+    note_step(lane, a->w->n.tokens - tokens);
     lane->n_parts = 0;
     lane->n_rows = 0;
 }
@@ -269,18 +287,19 @@ static void run_block(sl_lane *lane) {
     sl_attn *a = lane->attn;
     sl_worker *w = a->w;
     uint32_t layer = lane->layer;
-    uint64_t t0 = sl_now_ns();
     if (lane->n_rows > 0) {
         const sl_rows rows = {.n = lane->n_rows,
                               .pos = lane->row_pos,
                               .pages = (float *const *const *)lane->row_pages};
+        bool dense = a->m->ffn[layer] == SL_FFN_DENSE;
+        sl_lane_begin(lane, SL_TRACE_ATTENTION, lane->n_rows);
         sl_block_attention(w->model, &w->exec, layer, &rows, lane->x, &a->scratch);
-        if (a->m->ffn[layer] == SL_FFN_DENSE)
+        sl_lane_begin(lane, dense ? SL_TRACE_DENSE : SL_TRACE_ROUTER, lane->n_rows);
+        if (dense)
             sl_block_dense(w->model, &w->exec, layer, lane->n_rows, lane->x, &a->scratch);
         else
             sl_block_route(w->model, &w->exec, layer, lane->n_rows, lane->x, lane->h, lane->expert,
                            lane->gate, &a->scratch);
-        sl_trace_span(w->trace, w->id, lane->id, "attention", t0, sl_now_ns(), layer, lane->n_rows);
     }
     if (a->m->ffn[layer] == SL_FFN_DENSE) {
         lane->layer++;
@@ -289,7 +308,7 @@ static void run_block(sl_lane *lane) {
     bool last = a->m->moe_index[layer] == a->m->n_moe - 1u;
     bool stay = last && will_stay(lane);
     if (last) sl_member_vote(&lane->member, stay);
-    sl_worker_enter(w, SL_MODE_PACK);
+    sl_lane_begin(lane, SL_TRACE_DISPATCH, lane->n_rows);
     lane->phase = SL_LANE_WAIT;
     lane->dispatched_ns = sl_now_ns();
     sl_status st = sl_lane_dispatch(lane, stay);
@@ -308,7 +327,7 @@ static void give_replies(sl_lane *lane) {
 static void run_merge(sl_lane *lane) {
     sl_err err;
     sl_worker *w = lane->attn->w;
-    sl_worker_enter(w, SL_MODE_PACK);
+    sl_lane_begin(lane, SL_TRACE_MERGE, lane->n_rows);
     uint32_t offender = 0;
     sl_status st = sl_lane_merge(lane, &offender, &err);
     give_replies(lane);
@@ -316,8 +335,11 @@ static void run_merge(sl_lane *lane) {
         refuse_expert(lane, offender, &err);
         return;
     }
-    sl_trace_span(w->trace, w->id, lane->id + 1000, "experts", lane->dispatched_ns, sl_now_ns(),
-                  lane->layer, lane->n_rows);
+    const sl_trace_event flight = {.kind = SL_TRACE_FLIGHT,
+                                   .lane = sl_trace_u16(lane->id),
+                                   .layer = sl_trace_u16(lane->layer),
+                                   .rows = lane->n_rows};
+    sl_worker_note_span(w, flight, lane->dispatched_ns);
     lane->layer++;
     lane->phase = SL_LANE_BLOCK;
 }
@@ -328,7 +350,6 @@ void sl_lane_ready(sl_lane *lane, sl_lane_phase phase) {
 }
 
 bool sl_lane_run(sl_lane *lane) {
-    sl_worker *w = lane->attn->w;
     switch (lane->phase) {
     case SL_LANE_IDLE:
     case SL_LANE_WAIT:
@@ -337,20 +358,15 @@ bool sl_lane_run(sl_lane *lane) {
         run_merge(lane);
         return true;
     case SL_LANE_BEGIN:
-        sl_worker_enter(w, SL_MODE_EXECUTE);
         begin_step(lane);
         return true;
     case SL_LANE_BLOCK:
         break;
     }
-    sl_worker_enter(w, SL_MODE_EXECUTE);
     if (lane->layer < lane->attn->m->n_layers) {
         run_block(lane);
     } else {
-        uint64_t t0 = sl_now_ns();
-        uint32_t rows = (uint32_t)lane->n_parts;
         sl_lane_end_step(lane);
-        sl_trace_span(w->trace, w->id, lane->id, "head", t0, sl_now_ns(), lane->layer, rows);
         end_round(lane);
     }
     return true;

@@ -16,14 +16,6 @@
 #define IDLE_US   100000u /* longest sleep without a reason to wake */
 #define TICK_US   100u
 
-void sl_worker_enter(sl_worker *w, sl_mode mode) {
-    if (mode == w->mode) return;
-    uint64_t now = sl_now_ns();
-    w->mode_ns[w->mode] += now - w->mode_since_ns;
-    w->mode_since_ns = now;
-    w->mode = mode;
-}
-
 /* ---- inbox ---- */
 
 static sl_status inbox_grow(sl_worker *w, sl_err *err) {
@@ -79,9 +71,13 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
                             sl_err *err) {
     sl_worker *w = ctx;
     const sl_worker_peer *p = sl_conn_user(c);
-    sl_inbox_item item = {
-        .conn = c, .from_coordinator = c == w->coordinator, .h = *h, .payload = payload};
+    sl_inbox_item item = {.conn = c,
+                          .from_coordinator = c == w->coordinator,
+                          .h = *h,
+                          .payload = payload,
+                          .came_ns = sl_now_ns()};
     if (p) item.h.src = (uint32_t)(p - w->peer); /* who is authenticated, not what is claimed */
+    if (p) sl_worker_note_arrival(w, &item.h, item.came_ns);
     sl_status st = inbox_push(w, item, err);
     if (st != SL_OK) sl_net_buf_give(w->net, payload);
     return st;
@@ -117,11 +113,6 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     }
 }
 
-static void tick(void *ctx) {
-    sl_worker *w = ctx;
-    sl_net_progress(w->net);
-}
-
 /* ---- sending ---- */
 
 sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload) {
@@ -130,8 +121,9 @@ sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *p
         h.src = w->id;
         h.bytes = payload ? (uint32_t)payload->len : 0;
         sl_err err;
-        sl_status st =
-            inbox_push(w, (sl_inbox_item){.own = true, .h = h, .payload = payload}, &err);
+        const sl_inbox_item item = {
+            .own = true, .h = h, .payload = payload, .came_ns = sl_now_ns()};
+        sl_status st = inbox_push(w, item, &err);
         if (st != SL_OK) sl_net_buf_give(w->net, payload);
         return st;
     }
@@ -140,9 +132,13 @@ sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *p
         sl_net_buf_give(w->net, payload);
         return SL_ERR_PEER_DOWN;
     }
+    size_t bytes = payload ? payload->len : 0;
     w->n.sent_messages++;
-    w->n.sent_bytes += SL_WIRE_HEADER_BYTES + (payload ? payload->len : 0);
-    return sl_net_send(w->net, c, h, payload);
+    w->n.sent_bytes += SL_WIRE_HEADER_BYTES + bytes;
+    sl_trace_event before = sl_worker_begin_send(w, dst, &h, bytes);
+    sl_status st = sl_net_send(w->net, c, h, payload);
+    sl_worker_begin(w, &before);
+    return st;
 }
 
 /* ---- the plan ---- */
@@ -196,7 +192,7 @@ static sl_status make_stages(sl_worker *w, const char *folder, uint32_t n_moe, s
     sl_status st = open_model(w, folder, n_moe, err);
     if (st == SL_OK) st = sl_pool_create(threads, &w->pool, err);
     if (st != SL_OK) return st;
-    sl_pool_set_tick(w->pool, tick, w, TICK_US);
+    sl_pool_set_tick(w->pool, sl_worker_tick, w, TICK_US);
     w->exec.pool = w->pool;
     if (w->roles & SL_ROLE_EXPERT) st = sl_xprt_create(w, &w->xprt, err);
     if (st == SL_OK && (w->roles & SL_ROLE_ATTENTION)) st = sl_attn_create(w, &w->attn, err);
@@ -219,15 +215,17 @@ static void adopt_plan(sl_worker *w) {
     snprintf(w->hello.name, sizeof w->hello.name, "%s", who);
 }
 
-/* {"you": id, "model": folder, "trace": file or "", "plan": {...}} */
-static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, const char **trace,
+/* {"you": id, "model": folder, "trace_events": most of them, "plan": {...}} */
+static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, uint64_t *trace_events,
                            sl_model_spec *spec, sl_err *err) {
     uint64_t you = 0;
     sl_json plan;
     sl_status st =
         sl_json_u64(root, "you", SL_JSON_REQUIRED, 0, SL_PLAN_MAX_WORKERS - 1, &you, err);
     if (st == SL_OK) st = sl_json_string(root, "model", SL_JSON_REQUIRED, folder, err);
-    if (st == SL_OK) st = sl_json_string(root, "trace", SL_JSON_REQUIRED, trace, err);
+    if (st == SL_OK)
+        st = sl_json_u64(root, "trace_events", SL_JSON_OPTIONAL, 0, SL_TRACE_MAX_EVENTS,
+                         trace_events, err);
     if (st == SL_OK) st = sl_json_object(root, "plan", SL_JSON_REQUIRED, &plan, err);
     if (w->opts->model_folder && w->opts->model_folder[0]) *folder = w->opts->model_folder;
     if (st == SL_OK) st = sl_model_read_spec(*folder, spec, NULL, err);
@@ -242,10 +240,11 @@ static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, cons
 static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
     if (w->planned) return sl_fail(err, SL_ERR_PROTOCOL, "a second plan");
     sl_json_doc *doc = NULL;
-    const char *folder = NULL, *trace = NULL;
+    const char *folder = NULL;
+    uint64_t trace_events = 0;
     sl_model_spec spec;
     sl_status st = sl_json_parse("plan from the coordinator", payload, &doc, err);
-    if (st == SL_OK) st = read_plan(w, sl_json_root(doc), &folder, &trace, &spec, err);
+    if (st == SL_OK) st = read_plan(w, sl_json_root(doc), &folder, &trace_events, &spec, err);
     if (st == SL_OK) {
         adopt_plan(w);
         w->planned = true;
@@ -254,9 +253,9 @@ static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
     if (st == SL_OK) {
         memcpy(w->hello.model_hash, sl_model_spec_of(w->model)->hash, 32);
         sl_net_set_hello(w->net, &w->hello);
-        if (trace[0]) st = sl_trace_open(trace, 0, &w->trace, err);
+        sl_worker_enter(w, SL_MODE_SLEEP); /* a trace begins after the model is there */
+        if (trace_events) st = sl_trace_create(trace_events, &w->trace, err);
     }
-    if (st == SL_OK) sl_trace_name(w->trace, w->id, w->hello.name);
     if (st == SL_OK) st = connect_peers(w, err);
     sl_json_doc_free(doc);
     return st;
@@ -275,6 +274,8 @@ static void send_stats(sl_worker *w) {
     sl_worker_enter(w, SL_MODE_PACK); /* books the time so far */
     w->n.execute_us = w->mode_ns[SL_MODE_EXECUTE] / 1000;
     w->n.pack_us = w->mode_ns[SL_MODE_PACK] / 1000;
+    w->n.send_us = w->mode_ns[SL_MODE_SEND] / 1000;
+    w->n.wait_us = w->mode_ns[SL_MODE_WAIT] / 1000;
     w->n.poll_us = w->mode_ns[SL_MODE_POLL] / 1000;
     w->n.sleep_us = w->mode_ns[SL_MODE_SLEEP] / 1000;
     w->n.wall_us = (sl_now_ns() - w->started_ns) / 1000;
@@ -298,6 +299,10 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
     case SL_MSG_STATS_GET:
         send_stats(w);
         return SL_OK;
+    case SL_MSG_CLOCK:
+        return sl_worker_answer_clock(w, h);
+    case SL_MSG_TRACE_GET:
+        return sl_worker_send_trace(w, h);
     case SL_MSG_SHUTDOWN:
         w->stop = true;
         w->stop_status = SL_OK; /* also when the coordinator is gone since */
@@ -367,6 +372,7 @@ static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) 
 static void handle(sl_worker *w, sl_inbox_item *it) {
     sl_err err = {0};
     sl_status st;
+    w->came_ns = it->came_ns;
     sl_span span = it->payload ? (sl_span){it->payload->data, it->payload->len} : (sl_span){0};
     if (it->down) {
         st = handle_down(w, it->h.src, it->left, &err);
@@ -427,8 +433,8 @@ bool sl_worker_stopped(const sl_worker *w, sl_status *status, sl_err *err) {
 static sl_status start(sl_worker *w, sl_err *err) {
     const sl_worker_opts *o = w->opts;
     w->clock = o->clock.now_us ? o->clock : sl_clock_real();
-    w->started_ns = w->mode_since_ns = sl_now_ns();
-    w->mode = SL_MODE_POLL;
+    w->started_ns = sl_now_ns();
+    w->doing = (sl_trace_event){.kind = SL_TRACE_POLL, .begin_ns = w->started_ns};
     w->id = SL_NO_WORKER;
     w->hello = (sl_hello){.worker = o->wanted, .incarnation = randombytes_random()};
     w->hello.roles = SL_ROLE_ATTENTION | SL_ROLE_EXPERT;
@@ -474,7 +480,7 @@ void sl_worker_free(sl_worker *w, bool crash) {
     else
         sl_net_free(w->net);
     sl_model_free(w->model);
-    sl_trace_close(w->trace, 0);
+    sl_trace_free(w->trace);
     sl_plan_free(&w->plan);
     sl_free(w->inbox);
     sl_free(w);
@@ -486,7 +492,7 @@ sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) {
     if (st != SL_OK) return st;
     while (!sl_worker_stopped(w, &st, err)) {
         if (sl_worker_step(w)) continue;
-        sl_worker_enter(w, SL_MODE_SLEEP);
+        sl_worker_begin_rest(w);
         sl_net_wait(w->net, IDLE_US);
     }
     sl_worker_free(w, false);

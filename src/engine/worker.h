@@ -47,6 +47,8 @@ void sl_worker_free(sl_worker *w, bool crash);
     X(received_messages)                                                                           \
     X(execute_us)                                                                                  \
     X(pack_us)                                                                                     \
+    X(send_us)                                                                                     \
+    X(wait_us)                                                                                     \
     X(poll_us)                                                                                     \
     X(sleep_us)                                                                                    \
     X(wall_us)                                                                                     \

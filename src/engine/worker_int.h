@@ -19,11 +19,13 @@ typedef struct sl_xprt sl_xprt;
 
 /* Where the wall time of the owner thread goes; the modes add up to it by construction. */
 typedef enum sl_mode {
-    SL_MODE_EXECUTE,
-    SL_MODE_PACK,
-    SL_MODE_POLL,
-    SL_MODE_SLEEP,
-    SL_MODE_COUNT
+    SL_MODE_EXECUTE = SL_TRACE_CAT_EXECUTE,
+    SL_MODE_PACK = SL_TRACE_CAT_PACK,
+    SL_MODE_SEND = SL_TRACE_CAT_SEND,
+    SL_MODE_POLL = SL_TRACE_CAT_POLL,
+    SL_MODE_WAIT = SL_TRACE_CAT_WAIT,
+    SL_MODE_SLEEP = SL_TRACE_CAT_IDLE,
+    SL_MODE_COUNT = SL_TRACE_CAT_THREAD_COUNT
 } sl_mode;
 
 /* One thing that reached the worker: a message, or the end of a connection. */
@@ -35,6 +37,7 @@ typedef struct sl_inbox_item {
     bool left;             /* ...because the peer said goodbye */
     sl_wire_header h;
     sl_buf *payload;
+    uint64_t came_ns;
 } sl_inbox_item;
 
 typedef struct sl_worker_peer {
@@ -71,8 +74,11 @@ struct sl_worker {
     sl_inbox_item *inbox; /* ring */
     size_t inbox_cap, inbox_head, inbox_len;
 
-    sl_mode mode;
-    uint64_t mode_since_ns, mode_ns[SL_MODE_COUNT], started_ns;
+    sl_trace_event doing; /* what the owner's thread does now, and since when */
+    uint64_t mode_ns[SL_MODE_COUNT], started_ns;
+    uint64_t tick_ns;      /* of `doing`: progress between chunks of a kernel */
+    uint64_t last_task_ns; /* end of the last kernel */
+    uint64_t came_ns;      /* when the message being handled arrived */
 #define SL_COUNTER_FIELD(name) uint64_t name;
     struct {
         SL_WORKER_COUNTERS(SL_COUNTER_FIELD)
@@ -85,8 +91,28 @@ static inline uint32_t sl_lane_max_rows(const sl_plan *p) {
     return p->max_num_batched_tokens / p->lanes;
 }
 
-/* Books the time since the last call to the mode then current and enters `mode`. */
+/* ---- what the thread does, and since when (account.c) ---- */
+
+/* From now on the thread does `what` (times are filled in); books the time until now to what it did
+ * before. One call at the beginning of every task; the next call ends it. */
+void sl_worker_begin(sl_worker *w, const sl_trace_event *what);
+/* The same for what needs no details. */
 void sl_worker_enter(sl_worker *w, sl_mode mode);
+/* There is nothing to do: says what the worker waits for. */
+void sl_worker_begin_rest(sl_worker *w);
+/* The fabric's progress between chunks of a kernel; its time is not the kernel's. */
+void sl_worker_tick(void *worker);
+/* SEND of a message; begin what it returns when the send is done. */
+sl_trace_event sl_worker_begin_send(sl_worker *w, uint32_t dst, const sl_wire_header *h,
+                                    size_t bytes);
+void sl_worker_note_arrival(sl_worker *w, const sl_wire_header *h, uint64_t now_ns);
+/* A span of a lane that lies across tasks and ends now. */
+void sl_worker_note_span(sl_worker *w, sl_trace_event e, uint64_t begin_ns);
+/* Block of the model that a message of rows belongs to; 0 for others. */
+uint16_t sl_worker_block_of(const sl_worker *w, const sl_wire_header *h);
+sl_status sl_worker_answer_clock(sl_worker *w, const sl_wire_header *h);
+/* Stops recording and sends a batch of events. */
+sl_status sl_worker_send_trace(sl_worker *w, const sl_wire_header *h);
 
 /* Sends to worker `dst` of the plan (itself included) or to the coordinator (SL_NO_WORKER). Fills
  * epoch. Takes payload. A lost destination is SL_ERR_PEER_DOWN. */
@@ -106,6 +132,8 @@ sl_status sl_attn_on_round_open(sl_attn *a, const sl_wire_header *h, sl_span pay
 void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why);
 /* Runs one task if one is ready; false: nothing to do. */
 bool sl_attn_run(sl_attn *a);
+/* Makes e a WAIT with its reason if rows of this side are elsewhere. */
+void sl_attn_waits_for(const sl_attn *a, sl_trace_event *e);
 
 /* ---- expert side (xprt.c) ---- */
 sl_status sl_xprt_create(sl_worker *w, sl_xprt **out, sl_err *err) SL_MUST_CHECK;
@@ -119,5 +147,6 @@ sl_status sl_xprt_on_join(sl_xprt *x, uint32_t src, const sl_wire_header *h,
 sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) SL_MUST_CHECK;
 bool sl_xprt_is_sequencer(const sl_xprt *x);
 bool sl_xprt_run(sl_xprt *x);
+void sl_xprt_waits_for(sl_xprt *x, sl_trace_event *e);
 
 #endif

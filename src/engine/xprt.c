@@ -14,6 +14,7 @@ typedef struct pending {
     sl_wire_header h;
     sl_buf *payload;
     sl_wire_dispatch view;
+    uint64_t came_ns;
 } pending;
 
 typedef struct xlane {
@@ -223,7 +224,7 @@ sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h,
     st = sl_barrier_arrive(l->barrier, src, h->round, h->layer, h->chunk, with_set ? &set : NULL,
                            &dropped, err);
     if (st != SL_OK || dropped) return st;
-    *p = (pending){.here = true, .h = *h, .payload = *payload, .view = v};
+    *p = (pending){.here = true, .h = *h, .payload = *payload, .view = v, .came_ns = x->w->came_ns};
     *payload = NULL;
     if (l->seq && is_last(x, h->layer, h->chunk)) {
         sl_seq_out out = {0};
@@ -347,9 +348,31 @@ static void send_returns(sl_xprt *x, const task *t) {
     }
 }
 
+/* From now on the thread works on this task. */
+static void begin(const sl_xprt *x, const task *t, sl_trace_kind kind, uint32_t rows,
+                  uint64_t waited_ns) {
+    sl_worker_begin(x->w,
+                    &(sl_trace_event){.kind = (uint8_t)kind,
+                                      .lane = sl_trace_u16(t->lane),
+                                      .layer = sl_trace_u16(x->m->moe_layer[t->layer]),
+                                      .chunk = sl_trace_u16(t->chunk),
+                                      .round = (uint32_t)t->round,
+                                      .rows = rows,
+                                      .queued_us = (uint32_t)SL_MIN(waited_ns / 1000, UINT32_MAX)});
+}
+
+/* How long the first of the task's rows have been here. */
+static uint64_t queued_ns(const sl_xprt *x, const task *t) {
+    uint64_t now = sl_now_ns(), oldest = now;
+    for (uint32_t i = 0; i < t->n_reply; i++) {
+        const pending *p = pending_of(x, t->lane, t->reply_to[i], t->chunk);
+        if (p->view.rows) oldest = SL_MIN(oldest, p->came_ns);
+    }
+    return now - oldest;
+}
+
 static void run_task(sl_xprt *x, task *t) {
     sl_worker *w = x->w;
-    uint64_t t0 = sl_now_ns();
     /* Members that died after the layer became ready have no message any more. */
     uint32_t n = 0;
     for (uint32_t i = 0; i < t->n_reply; i++) {
@@ -357,10 +380,12 @@ static void run_task(sl_xprt *x, task *t) {
             t->reply_to[n++] = t->reply_to[i];
     }
     t->n_reply = n;
-    sl_worker_enter(w, SL_MODE_PACK);
+    begin(x, t, SL_TRACE_GATHER, 0, 0);
+    uint64_t queued = queued_ns(x, t);
     batch b = gather(x, t);
     if (b.entries) {
-        sl_worker_enter(w, SL_MODE_EXECUTE);
+        sl_trace_add_rows(w->trace, x->group_expert, x->group_first, b.n_groups);
+        begin(x, t, SL_TRACE_EXPERT, b.entries, queued);
         const sl_expert_batch eb = {.n_groups = b.n_groups,
                                     .expert = x->group_expert,
                                     .first = x->group_first,
@@ -368,13 +393,28 @@ static void run_task(sl_xprt *x, task *t) {
                                     .x = x->x,
                                     .y = x->y};
         sl_block_experts(w->model, &w->exec, x->m->moe_layer[t->layer], &eb, &x->scratch);
-        sl_worker_enter(w, SL_MODE_PACK);
     }
+    begin(x, t, SL_TRACE_REPLY, 0, 0);
     w->n.expert_rows += b.entries;
     send_returns(x, t);
-    if (b.entries)
-        sl_trace_span(w->trace, w->id, 500, "expert", t0, sl_now_ns(), x->m->moe_layer[t->layer],
-                      b.entries);
+}
+
+void sl_xprt_waits_for(sl_xprt *x, sl_trace_event *e) {
+    for (uint32_t i = 0; i < x->n_lanes; i++) {
+        uint64_t round;
+        uint32_t layer;
+        const sl_idset *missing;
+        if (!sl_barrier_waiting(x->lane[i].barrier, &round, &layer, &missing)) continue;
+        bool some = false;
+        for (uint32_t j = 0; j < SL_PLAN_MAX_WORKERS * x->n_chunks; j++)
+            some = some || x->lane[i].from[j].here;
+        *e = (sl_trace_event){.kind = SL_TRACE_WAIT,
+                              .why = some ? SL_TRACE_WHY_MEMBERS : SL_TRACE_WHY_DISPATCH,
+                              .lane = sl_trace_u16(i),
+                              .layer =
+                                  layer < x->m->n_moe ? sl_trace_u16(x->m->moe_layer[layer]) : 0};
+        if (some) return;
+    }
 }
 
 bool sl_xprt_run(sl_xprt *x) {

@@ -62,6 +62,12 @@ const char *sl_msg_kind_name(uint16_t kind) {
         return "MEMBER_DEAD";
     case SL_MSG_KV_PAGES:
         return "KV_PAGES";
+    case SL_MSG_CLOCK:
+        return "CLOCK";
+    case SL_MSG_TRACE_GET:
+        return "TRACE_GET";
+    case SL_MSG_TRACE:
+        return "TRACE";
     }
     return NULL;
 }

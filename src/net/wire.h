@@ -6,6 +6,7 @@
 
 #include "base/span.h"
 #include "base/status.h"
+#include "base/trace.h"
 #include "spec/model.h"
 
 #define SL_WIRE_MAGIC        0x43494C53u /* "SLIC" */
@@ -48,6 +49,10 @@ typedef enum sl_msg_kind {
     SL_MSG_ROUND_OPEN,    /* sequencer -> joiner: round and member set */
     SL_MSG_MEMBER_DEAD,   /* sequencer -> expert workers */
     SL_MSG_KV_PAGES = 48, /* reserved */
+    /* watching: coordinator and workers, never while rows are under way */
+    SL_MSG_CLOCK = 60, /* what is your clock? `round` numbers the question, the answer repeats it */
+    SL_MSG_TRACE_GET,  /* events from number `round` on; the worker stops recording */
+    SL_MSG_TRACE,      /* `rows` events from number `round` on */
 } sl_msg_kind;
 
 typedef enum sl_wire_format {
@@ -151,6 +156,16 @@ size_t sl_wire_set_bytes(uint32_t n_set);
 void sl_wire_set_encode(const uint32_t *set, uint32_t n_set, void *buf);
 sl_status sl_wire_set_decode(sl_span payload, const uint32_t **set, uint32_t *n_set,
                              sl_err *err) SL_MUST_CHECK;
+
+/* The answer to CLOCK: u64 ns of the worker's monotonic clock, u64 which clock that is (equal: the
+ * same one; 0: unknown). */
+#define SL_WIRE_CLOCK_BYTES 16u
+/* TRACE: u64 events there are, u64 events that were overwritten, then header.rows events
+ * (sl_trace_event_encode). */
+#define SL_WIRE_TRACE_HEAD 16u
+static inline size_t sl_wire_trace_bytes(uint32_t n) {
+    return SL_WIRE_TRACE_HEAD + (size_t)n * SL_TRACE_EVENT_BYTES;
+}
 
 /* MEMBER_DEAD: the payload is one u32 worker id. */
 #define SL_WIRE_WORKER_BYTES 4

@@ -130,6 +130,8 @@ static const struct column {
     COLUMN("worker_time_seconds_total", "Where the wall time went.", "state", "execute", execute_us,
            1e-6),
     COLUMN("worker_time_seconds_total", "", "state", "pack", pack_us, 1e-6),
+    COLUMN("worker_time_seconds_total", "", "state", "send", send_us, 1e-6),
+    COLUMN("worker_time_seconds_total", "", "state", "wait", wait_us, 1e-6),
     COLUMN("worker_time_seconds_total", "", "state", "poll", poll_us, 1e-6),
     COLUMN("worker_time_seconds_total", "", "state", "sleep", sleep_us, 1e-6),
     COLUMN("worker_wall_seconds_total", "Wall time since the worker started.", NULL, NULL, wall_us,

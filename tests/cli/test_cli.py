@@ -280,27 +280,54 @@ def ids_of(*args):
     return json.loads(sluice("run", FIXTURE, *IDS, "-n", "12", "--ignore-eos", "--temp", "0", "--exact", "--json", *args)[0])["ids"]
 
 
+def spans_of(path):
+    return [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
+
+
 @pytest.mark.parametrize("transport", ["loop", "shm", "tcp"])
 def test_trace(transport, tmp_path):
     path = tmp_path / "trace.json"
     got = ids_of("--attention", "1", "--experts", "2", "--transport", transport, "--trace", path)
     assert got == ids_of()
-    events = json.loads(path.read_text())
-    named = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert named == {0: "worker 0", 1: "worker 1", 2: "worker 2"}
-    spans = [e for e in events if e["ph"] == "X"]
+    doc = json.loads(path.read_text())
+    named = {e["pid"]: e["args"]["name"] for e in doc["traceEvents"] if e["name"] == "process_name"}
+    assert named == {0: "worker 0 (attention)", 1: "worker 1 (expert)", 2: "worker 2 (expert)", 100000: "links"}
+    links = {e["args"]["name"] for e in doc["traceEvents"] if e["name"] == "thread_name" and e["pid"] == 100000}
+    assert links >= {"0 -> 1", "0 -> 2", "1 -> 0", "2 -> 0"}
+    spans = spans_of(path)
     assert {e["pid"] for e in spans if e["name"] in ("attention", "head", "experts")} == {0}
     assert {e["pid"] for e in spans if e["name"] == "expert"} == {1, 2}
-    assert all(e["ts"] > 0 and e["dur"] >= 0 for e in spans)
-    begin, end = min(e["ts"] for e in spans), max(e["ts"] + e["dur"] for e in spans)
-    assert 0 < end - begin < 60e6  # microseconds, one clock for all workers
+    about = doc["otherData"]
+    assert about["schedule"] == "dep" and about["transport"] == transport and about["messages_without_partner"] == 0
+    for w in about["workers"]:
+        assert w["dropped"] == 0 and w["same_clock"] and w["clock_error_us"] == 0 and "missing" not in w
+    # the owner thread does one thing at a time and always something
+    for pid in range(3):
+        row = sorted((e["ts"], e["dur"]) for e in spans if e["pid"] == pid and e["tid"] == 0)
+        for (ts, dur), (after, _) in zip(row, row[1:]):
+            assert abs(ts + dur - after) < 0.002
+    # every message arrives after it was sent
+    assert all(e["args"]["latency_us"] > 0 for e in spans if e["pid"] == 100000)
+    # the rows of an expert GEMM are those of its experts; each of 14 positions passes 2 experts a layer
+    for e in (e for e in spans if e["name"] == "expert"):
+        assert sum(e["args"]["experts"][1::2]) == e["args"]["rows"]
+    steps = [e for e in spans if e["name"] == "step"]
+    assert sum(e["args"]["tokens"] for e in steps) == 12 and sum(e["args"]["rows"] for e in steps) == 14
+
+
+def test_trace_keeps_the_last_events(tmp_path):
+    path = tmp_path / "trace.json"
+    out, err = sluice("run", FIXTURE, *IDS, "-n", "64", "--ignore-eos", "--trace", path, "--trace-events", "1024")
+    assert "--trace-events" in err
+    worker = json.loads(path.read_text())["otherData"]["workers"][0]
+    assert worker["events"] == 1024 and worker["dropped"] > 100
 
 
 def test_trace_starts_afresh(tmp_path):
     path = tmp_path / "trace.json"
     path.write_text("something else " * 10000)
     ids_of("--trace", path)
-    assert json.loads(path.read_text())
+    assert spans_of(path)
 
 
 PLAN = {

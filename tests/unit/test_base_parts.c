@@ -1,5 +1,5 @@
 /* Base: cursors never leave their bytes, the arena never its block, allocation fails where told,
- * errors and log lines have their form, a trace is JSON. */
+ * errors and log lines have their form. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/span.h"
-#include "base/trace.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -282,62 +281,13 @@ static void json_log_lines(void **state) {
     assert_int_equal(sl_log_format_parse("xml", &json), SL_ERR_ARG);
 }
 
-/* ---- trace ---- */
-
-#define SPANS 3000
-
-static void *write_spans(void *arg) {
-    for (uint64_t i = 0; i < SPANS; i++)
-        sl_trace_span(arg, 7, 3, "attention", i * 1000, i * 1000 + 500, (int64_t)(i % 5) - 1, 4);
-    return NULL;
-}
-
-/* Two traces of one file, as two processes have them, and two threads of one trace. */
-static void trace_is_json(void **state) {
-    (void)state;
-    sl_trace *a = NULL, *b = NULL;
-    sl_err err;
-    pthread_t t[2];
-    char path[] = "/tmp/sluice-trace-XXXXXX";
-    close(mkstemp(path));
-    assert_int_equal(sl_trace_open(path, 1, &a, &err), SL_OK);
-    assert_int_equal(sl_trace_open(path, 0, &b, &err), SL_OK);
-    sl_trace_name(a, 7, "worker 7");
-    for (int i = 0; i < 2; i++) pthread_create(&t[i], NULL, write_spans, a);
-    write_spans(b);
-    for (int i = 0; i < 2; i++) pthread_join(t[i], NULL);
-    sl_trace_span(b, 1, 1, "idle", 5, 5, -1, -1);
-    sl_trace_close(b, 0);
-    sl_trace_close(a, 1);
-    sl_trace_close(NULL, 1);
-    sl_trace_span(NULL, 1, 1, "none", 1, 2, 3, 4);
-    sl_trace_name(NULL, 1, "none");
-    json_error_t where;
-    json_t *doc = json_load_file(path, 0, &where);
-    if (!doc) fail_msg("line %d: %s", where.line, where.text);
-    unlink(path);
-    size_t spans = 0, layers = 0, i;
-    json_t *ev;
-    json_array_foreach(doc, i, ev) {
-        if (strcmp(json_string_value(json_object_get(ev, "ph")), "X")) continue;
-        spans++;
-        layers += json_object_get(json_object_get(ev, "args"), "layer") != NULL;
-    }
-    assert_int_equal(spans, 3 * SPANS + 1);
-    assert_int_equal(layers, 3 * SPANS * 4 / 5);
-    json_decref(doc);
-    assert_int_equal(sl_trace_open("/no/such/folder/t.json", 1, &a, &err), SL_ERR_IO);
-    assert_non_null(strstr(err.msg, "/no/such/folder/t.json"));
-    assert_int_equal(sl_trace_open(path, 0, &a, &err), SL_ERR_IO); /* a worker makes no file */
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cursors),       cmocka_unit_test(cursors_at_the_edge),
-        cmocka_unit_test(allocation),    cmocka_unit_test(injected_failure),
-        cmocka_unit_test(arena),         cmocka_unit_test(errors),
-        cmocka_unit_test(log_lines),     cmocka_unit_test(json_log_lines),
-        cmocka_unit_test(trace_is_json),
+        cmocka_unit_test(cursors),    cmocka_unit_test(cursors_at_the_edge),
+        cmocka_unit_test(allocation), cmocka_unit_test(injected_failure),
+        cmocka_unit_test(arena),      cmocka_unit_test(errors),
+        cmocka_unit_test(log_lines),  cmocka_unit_test(json_log_lines),
+
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

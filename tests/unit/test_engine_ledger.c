@@ -135,7 +135,8 @@ static void check_books(const sl_engine_stats *s) {
         attention_rows += w->attention_rows;
         sent += w->sent_messages;
         received += w->received_messages;
-        uint64_t booked = w->execute_us + w->pack_us + w->poll_us + w->sleep_us;
+        uint64_t booked =
+            w->execute_us + w->pack_us + w->send_us + w->poll_us + w->wait_us + w->sleep_us;
         uint64_t off = booked > w->wall_us ? booked - w->wall_us : w->wall_us - booked;
         if (off * 100 > w->wall_us)
             fail_msg("worker %u: %llu us booked of %llu", i, (unsigned long long)booked,

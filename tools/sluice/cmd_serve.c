@@ -40,8 +40,8 @@ static void print_workers(sl_engine *e) {
                                                 : "expert",
                 (unsigned long long)w->attention_rows, (unsigned long long)w->expert_rows,
                 (double)w->sent_bytes / 1e6, (double)w->received_bytes / 1e6,
-                (double)(w->execute_us + w->pack_us) / 1e6, wall,
-                100.0 * (double)(w->execute_us + w->pack_us) / (double)w->wall_us);
+                (double)(w->execute_us + w->pack_us + w->send_us) / 1e6, wall,
+                100.0 * (double)(w->execute_us + w->pack_us + w->send_us) / (double)w->wall_us);
     }
 }
 

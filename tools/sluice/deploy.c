@@ -132,6 +132,7 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, sl_deployment *
     d->opts.program = d->program;
     d->opts.isa = o->isa;
     d->opts.trace_path = o->trace[0] ? o->trace : NULL;
+    d->opts.trace_events = o->trace_events;
     d->opts.delay_seed = o->delay_us ? o->delay_seed : 0;
     d->opts.delay_us = o->delay_us;
     d->opts.join_timeout_s = o->join_timeout;
