@@ -289,6 +289,7 @@ static void run_block(sl_lane *lane) {
     uint32_t layer = lane->layer;
     if (lane->n_rows > 0) {
         const sl_rows rows = {.n = lane->n_rows,
+                              .id = lane->row_id,
                               .pos = lane->row_pos,
                               .pages = (float *const *const *)lane->row_pages};
         bool dense = a->m->ffn[layer] == SL_FFN_DENSE;
@@ -298,7 +299,7 @@ static void run_block(sl_lane *lane) {
         if (dense)
             sl_block_dense(w->model, &w->exec, layer, lane->n_rows, lane->x, &a->scratch);
         else
-            sl_block_route(w->model, &w->exec, layer, lane->n_rows, lane->x, lane->h, lane->expert,
+            sl_block_route(w->model, &w->exec, layer, &rows, lane->x, lane->h, lane->expert,
                            lane->gate, &a->scratch);
     }
     if (a->m->ffn[layer] == SL_FFN_DENSE) {

@@ -1,6 +1,7 @@
 #include "engine/plan_json.h"
 
 #include "base/mem.h"
+#include "engine/plan_lab.h"
 #include "net/net.h"
 #include "spec/kv.h"
 
@@ -112,7 +113,8 @@ static sl_status plan_init(const sl_model_spec *m, uint32_t n_workers, sl_plan *
     p->owner = sl_alloc(m->n_experts, sizeof *p->owner);
     if (!p->owner) return sl_fail(err, SL_ERR_NOMEM, "plan of %u experts", m->n_experts);
     for (uint32_t e = 0; e < m->n_experts; e++) p->owner[e] = NOBODY;
-    for (uint32_t i = 0; i < n_workers; i++) p->worker[i].id = i;
+    for (uint32_t i = 0; i < n_workers; i++) p->worker[i] = (sl_plan_worker){.id = i, .cpu = -1};
+    p->device.time_scale = 1;
     set_default_limits(m, p);
     return SL_OK;
 }
@@ -180,16 +182,18 @@ static sl_status read_experts(sl_json list, uint32_t worker, sl_plan *p, sl_err 
 }
 
 static sl_status read_worker(sl_json row, uint32_t i, sl_plan *p, bool *any_experts, sl_err *err) {
-    static const char *const keys[] = {"id", "roles", "experts", "address"};
+    static const char *const keys[] = {"id", "roles", "experts", "address", "cpu"};
     const char *address = "";
     sl_json experts = {0};
-    uint64_t id = i;
+    uint64_t id = i, cpu = UINT64_MAX;
     sl_status st = sl_json_only(row, keys, SL_LEN(keys), err);
     if (st == SL_OK) st = sl_json_u64(row, "id", SL_JSON_OPTIONAL, i, i, &id, err);
     if (st == SL_OK) st = read_roles(row, &p->worker[i], err);
     if (st == SL_OK) st = sl_json_string(row, "address", SL_JSON_OPTIONAL, &address, err);
     if (st == SL_OK) st = sl_json_array(row, "experts", SL_JSON_OPTIONAL, &experts, err);
+    if (st == SL_OK) st = sl_json_u64(row, "cpu", SL_JSON_OPTIONAL, 0, SL_PLAN_MAX_CPU, &cpu, err);
     if (st != SL_OK) return st;
+    if (cpu != UINT64_MAX) p->worker[i].cpu = (int32_t)cpu;
     if (strlen(address) >= sizeof p->worker[i].address)
         return sl_json_fail(row, "address", err, SL_ERR_LIMIT, "over %zu bytes",
                             sizeof p->worker[i].address - 1);
@@ -211,7 +215,7 @@ static sl_status read_limits(sl_json v, sl_plan *p, sl_err *err) {
                                        "context", "kv_pages"};
     if (!v.value) return SL_OK;
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
-    if (st == SL_OK) st = read_u32(v, "max_num_seqs", 1, 1024, &p->max_num_seqs, err);
+    if (st == SL_OK) st = read_u32(v, "max_num_seqs", 1, 4096, &p->max_num_seqs, err);
     if (st == SL_OK)
         st = read_u32(v, "max_num_batched_tokens", 1, 16384, &p->max_num_batched_tokens, err);
     if (st == SL_OK)
@@ -242,10 +246,21 @@ static sl_status read_schedule(sl_json v, sl_plan *p, sl_err *err) {
     return st;
 }
 
+static sl_status read_experiments(sl_json v, sl_plan *p, sl_err *err) {
+    const char *skew = "";
+    sl_json device = {0};
+    sl_status st = sl_json_string(v, "route_skew", SL_JSON_OPTIONAL, &skew, err);
+    if (st == SL_OK && skew[0]) st = sl_route_skew_parse(skew, &p->skew, err);
+    if (st == SL_OK) st = sl_json_object(v, "device", SL_JSON_OPTIONAL, &device, err);
+    if (st == SL_OK && device.value) st = sl_device_from_json(device, &p->device, err);
+    return st;
+}
+
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
-    static const char *const keys[] = {"version",  "epoch", "schedule", "lanes",     "chunks",
-                                       "chunk_by", "order", "policy",   "lookahead", "delta",
-                                       "wire",     "exact", "workers",  "limits",    "threads"};
+    static const char *const keys[] = {"version",  "epoch",     "schedule", "lanes",     "chunks",
+                                       "chunk_by", "order",     "policy",   "lookahead", "delta",
+                                       "wire",     "exact",     "workers",  "limits",    "threads",
+                                       "device",   "route_skew"};
     uint64_t version = 0;
     const char *wire = "f32";
     sl_json limits = {0};
@@ -259,6 +274,7 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = sl_json_bool(v, "exact", SL_JSON_OPTIONAL, &p->exact, err);
     if (st == SL_OK) st = read_u32(v, "epoch", 1, UINT32_MAX, &p->epoch, err);
     if (st == SL_OK) st = read_u32(v, "threads", 0, 256, &p->threads, err);
+    if (st == SL_OK) st = read_experiments(v, p, err);
     if (st == SL_OK) st = sl_json_object(v, "limits", SL_JSON_OPTIONAL, &limits, err);
     return st == SL_OK ? read_limits(limits, p, err) : st;
 }
@@ -308,8 +324,18 @@ static json_t *print_worker(const sl_plan *p, uint32_t i) {
     for (uint32_t e = 0; e < p->n_experts; e++) {
         if (p->owner[e] == i) json_array_append_new(experts, json_integer(e));
     }
-    return json_pack("{s:i, s:o, s:o, s:s}", "id", (int)w->id, "roles", roles, "experts", experts,
-                     "address", w->address);
+    json_t *row = json_pack("{s:i, s:o, s:o, s:s}", "id", (int)w->id, "roles", roles, "experts",
+                            experts, "address", w->address);
+    if (w->cpu >= 0) json_object_set_new(row, "cpu", json_integer(w->cpu));
+    return row;
+}
+
+static void print_experiments(const sl_plan *p, json_t *doc) {
+    char skew[SL_SKEW_TEXT];
+    if (p->device.emulated) json_object_set_new(doc, "device", sl_device_json(&p->device));
+    if (!p->skew.on) return;
+    sl_route_skew_print(&p->skew, skew);
+    json_object_set_new(doc, "route_skew", json_string(skew));
 }
 
 char *sl_plan_print(const sl_plan *p) {
@@ -326,6 +352,7 @@ char *sl_plan_print(const sl_plan *p) {
         "limits", "max_num_seqs", (int)p->max_num_seqs, "max_num_batched_tokens",
         (int)p->max_num_batched_tokens, "prefill_stretch", p->prefill_stretch, "context",
         (int)p->context, "kv_pages", (int)p->n_pages, "threads", (int)p->threads);
+    if (doc) print_experiments(p, doc);
     char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
     char *copy = text ? sl_strdup(text) : NULL;
     free(text);
@@ -379,6 +406,10 @@ sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
     sl_status st = check_roles(p, err);
     if (st == SL_OK) st = check_schedule(p, err);
     if (st != SL_OK) return st;
+    if (m->weightless && !p->device.emulated)
+        return sl_fail(err, SL_ERR_NOTFOUND,
+                       "the model's folder has no model.safetensors and no "
+                       "model.safetensors.index.json: only an emulated device runs it (--device)");
     if (p->n_experts != m->n_experts)
         return sl_fail(err, SL_ERR_ARG, "plan: %u experts, the model has %u", p->n_experts,
                        m->n_experts);

@@ -178,7 +178,9 @@ static sl_status open_model(sl_worker *w, const char *folder, uint32_t n_moe, sl
     for (size_t i = 0; i < n; i++) hosted[i] = w->plan.owner[i % w->plan.n_experts] == w->id;
     sl_stages stages = {.attention = (w->roles & SL_ROLE_ATTENTION) != 0,
                         .experts = (w->roles & SL_ROLE_EXPERT) != 0,
-                        .hosted = hosted};
+                        .hosted = hosted,
+                        .emulated = w->plan.device.emulated,
+                        .skew = w->plan.skew};
     sl_status st = sl_model_open(folder, &stages, &w->model, err);
     sl_free(hosted);
     return st;
@@ -189,7 +191,10 @@ static sl_status make_stages(sl_worker *w, const char *folder, uint32_t n_moe, s
     if (!w->exec.k)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "kernels '%s' cannot run here", w->opts->isa);
     uint32_t threads = w->opts->threads ? w->opts->threads : SL_MAX(w->plan.threads, 1u);
-    sl_status st = open_model(w, folder, n_moe, err);
+    if (w->plan.device.emulated) threads = 1;
+    sl_worker_emulate(w);
+    sl_status st = sl_worker_pin(w, err);
+    if (st == SL_OK) st = open_model(w, folder, n_moe, err);
     if (st == SL_OK) st = sl_pool_create(threads, &w->pool, err);
     if (st != SL_OK) return st;
     sl_pool_set_tick(w->pool, sl_worker_tick, w, TICK_US);

@@ -8,6 +8,7 @@
 #include "base/pool.h"
 #include "base/trace.h"
 #include "engine/worker.h"
+#include "kernel/emulated/emulated.h"
 #include "kernel/kernel.h"
 #include "model/model.h"
 #include "net/net.h"
@@ -67,6 +68,7 @@ struct sl_worker {
     sl_model *model;
     sl_pool *pool;
     sl_exec exec;
+    sl_emulated emulated; /* exec's, when the plan's device is */
     sl_trace *trace;
     sl_attn *attn;
     sl_xprt *xprt;
@@ -117,6 +119,11 @@ sl_status sl_worker_send_trace(sl_worker *w, const sl_wire_header *h);
 /* Sends to worker `dst` of the plan (itself included) or to the coordinator (SL_NO_WORKER). Fills
  * epoch. Takes payload. A lost destination is SL_ERR_PEER_DOWN. */
 sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload);
+
+/* lab.c: gives exec the plan's emulated device, if it has one; pins this thread, and so those it
+ * starts, where the options or the plan say. */
+void sl_worker_emulate(sl_worker *w);
+sl_status sl_worker_pin(const sl_worker *w, sl_err *err) SL_MUST_CHECK;
 
 /* ---- attention side (attn.c, lane.c) ---- */
 sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) SL_MUST_CHECK;

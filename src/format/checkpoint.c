@@ -209,6 +209,15 @@ static sl_status open_single(sl_checkpoint *c, const char *folder, sl_err *err) 
     return st == SL_OK ? load_files(c, err) : st;
 }
 
+bool sl_ckpt_exists(const char *folder) {
+    char *single = join(folder, single_name), *index = join(folder, index_name);
+    /* Out of memory says the same in sl_ckpt_open. */
+    bool exists = !single || !index || access(single, F_OK) == 0 || access(index, F_OK) == 0;
+    sl_free(single);
+    sl_free(index);
+    return exists;
+}
+
 sl_status sl_ckpt_open(const char *folder, sl_checkpoint **out, sl_err *err) {
     sl_checkpoint *c = sl_alloc(1, sizeof *c);
     char *single = join(folder, single_name), *index = join(folder, index_name);

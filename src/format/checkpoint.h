@@ -18,6 +18,9 @@ typedef struct sl_ckpt_tensor {
     uint32_t file;
 } sl_ckpt_tensor;
 
+/* Whether there is anything that sl_ckpt_open would try to read. */
+bool sl_ckpt_exists(const char *folder);
+
 /* The index and the shards must agree: every tensor of the index is in the shard it names and every
  * tensor of a shard is in the index. Names of shards with a path in them are refused. */
 sl_status sl_ckpt_open(const char *folder, sl_checkpoint **out, sl_err *err) SL_MUST_CHECK;

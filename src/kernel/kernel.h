@@ -45,11 +45,14 @@ const char *sl_kernels_name(const sl_kernels *k);
 /* Table i in order of preference, NULL past the end; *supported says whether it can run here. */
 const sl_kernels *sl_kernels_at(size_t i, bool *supported);
 
+typedef struct sl_emulated sl_emulated; /* kernel/emulated/emulated.h */
+
 /* What every computation carries: the table, the pool (NULL: the caller's thread alone), nothing
- * global. */
+ * global. With `emulated` (else NULL) stages of src/model take time and compute nothing. */
 typedef struct sl_exec {
     const sl_kernels *k;
     sl_pool *pool;
+    sl_emulated *emulated;
 } sl_exec;
 
 /* y[r][j] = dot(x[r], w[j]) for all jobs at once, as one parallel loop over (job, row tile, column

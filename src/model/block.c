@@ -1,5 +1,7 @@
 #include "model/model_int.h"
 
+#include "kernel/emulated/emulated.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -49,6 +51,10 @@ static void norm(const sl_model *m, const sl_exec *ex, const sl_mat *w, const fl
 
 void sl_model_embed(const sl_model *m, const sl_exec *ex, const uint32_t *ids, uint32_t n_rows,
                     float *x) {
+    if (ex->emulated) {
+        sl_emulated_embed(ids, n_rows, m->spec.d_model, x);
+        return;
+    }
     const sl_mat *w = &m->whole.mat[SL_ROLE_EMBED];
     size_t row_bytes = (size_t)w->k * sl_dtype_bytes(w->dtype);
     SL_ASSERT(w->data != NULL);
@@ -92,8 +98,18 @@ static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t laye
     sl_rope(ex, k, rows->pos, m->rope_freq, rows->n, s->n_kv_heads, s->head_dim, kv_width);
 }
 
+static void emulate_attention(const sl_exec *ex, const sl_rows *rows) {
+    uint64_t keys = 0;
+    for (uint32_t r = 0; r < rows->n; r++) keys += rows->pos[r] + 1u;
+    if (rows->n) sl_emulated_run(ex->emulated, SL_COST_ATTENTION, rows->n, keys);
+}
+
 void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
                         float *x, sl_arena *scratch) {
+    if (ex->emulated) {
+        emulate_attention(ex, rows);
+        return;
+    }
     const sl_model_spec *s = &m->spec;
     const sl_weights *w = &m->block[layer];
     size_t level = scratch->used;
@@ -128,10 +144,14 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
 
 void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows, float *x,
                     sl_arena *scratch) {
+    if (n_rows == 0) return;
+    if (ex->emulated) {
+        sl_emulated_run(ex->emulated, SL_COST_DENSE, n_rows, 0);
+        return;
+    }
     const sl_weights *w = &m->block[layer];
     size_t level = scratch->used;
     SL_ASSERT(w->mat[SL_ROLE_DENSE_GATE].data != NULL);
-    if (n_rows == 0) return;
     float *h = take_rows(scratch, n_rows, m->spec.d_model);
     float *mid = take_rows(scratch, n_rows, m->spec.d_ff_dense);
     float *y = take_rows(scratch, n_rows, m->spec.d_model);
@@ -184,21 +204,37 @@ static void route_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
     }
 }
 
-void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows,
+static void draw_rows(const sl_model *m, uint32_t layer, const sl_rows *rows, uint32_t *expert,
+                      float *gate) {
+    size_t k = m->spec.top_k;
+    for (uint32_t r = 0; r < rows->n; r++)
+        sl_skew_draw(m->skew, rows->id[r], rows->pos[r], m->spec.moe_index[layer], expert + r * k,
+                     gate + r * k);
+}
+
+void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
                     const float *x, float *h, uint32_t *expert, float *gate, sl_arena *scratch) {
+    uint32_t n_rows = rows->n;
+    if (n_rows == 0) return;
+    if (m->skew) draw_rows(m, layer, rows, expert, gate);
+    if (ex->emulated) {
+        memset(h, 0, (size_t)n_rows * m->spec.d_model * sizeof *h);
+        sl_emulated_run(ex->emulated, SL_COST_ROUTER, n_rows, 0);
+        return;
+    }
     const sl_weights *w = &m->block[layer];
     size_t level = scratch->used;
     SL_ASSERT(w->mat[SL_ROLE_ROUTER].data != NULL);
-    if (n_rows == 0) return;
     float *logit = take_rows(scratch, n_rows, m->spec.n_experts);
     norm(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, h);
-    project(ex, &w->mat[SL_ROLE_ROUTER], h, n_rows, logit);
+    project(ex, &w->mat[SL_ROLE_ROUTER], h, n_rows, logit); /* also when drawn: its time counts */
+    scratch->used = level;
+    if (m->skew) return;
     sl_routing a = {.m = &m->spec, .logit = logit, .expert = expert, .gate = gate};
     if (ex->pool && n_rows > 16)
         sl_pool_run(ex->pool, n_rows, 16, route_rows, &a);
     else
         route_rows(&a, 0, 0, n_rows);
-    scratch->used = level;
 }
 
 size_t sl_experts_scratch_bytes(const sl_model_spec *spec, uint32_t max_pairs) {
@@ -207,8 +243,23 @@ size_t sl_experts_scratch_bytes(const sl_model_spec *spec, uint32_t max_pairs) {
     return floats(max_pairs, spec->d_ff_expert) + max_pairs * per_group + 4 * SLACK;
 }
 
+/* Every expert of the task is a kernel of its own, with its own fixed costs. */
+static void emulate_experts(const sl_exec *ex, const sl_expert_batch *b, uint32_t d) {
+    uint64_t ns = 0;
+    for (uint32_t g = 0; g < b->n_groups; g++) {
+        uint32_t n = b->first[g + 1] - b->first[g];
+        if (n) ns += sl_emulated_ns(ex->emulated->device, SL_COST_EXPERT, n, 0);
+    }
+    memset(b->y, 0, (size_t)b->first[b->n_groups] * d * sizeof *b->y);
+    sl_emulated_pass(ex->emulated, ns);
+}
+
 void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
                       const sl_expert_batch *b, sl_arena *scratch) {
+    if (ex->emulated) {
+        emulate_experts(ex, b, m->spec.d_model);
+        return;
+    }
     const sl_model_spec *s = &m->spec;
     size_t level = scratch->used;
     uint32_t pairs = b->first[b->n_groups] - b->first[0], n_jobs = 0;
@@ -237,8 +288,20 @@ void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
     scratch->used = level;
 }
 
+static void emulate_head(const sl_model *m, const sl_exec *ex, const float *x, const uint32_t *row,
+                         uint32_t n, float *logits) {
+    size_t vocab = m->spec.vocab;
+    for (uint32_t i = 0; i < n; i++)
+        sl_emulated_logits(x + (size_t)row[i] * m->spec.d_model, m->spec.vocab, logits + i * vocab);
+    if (n) sl_emulated_run(ex->emulated, SL_COST_HEAD, n, 0);
+}
+
 void sl_model_head(const sl_model *m, const sl_exec *ex, const float *x, const uint32_t *row,
                    uint32_t n, float *logits, sl_arena *scratch) {
+    if (ex->emulated) {
+        emulate_head(m, ex, x, row, n, logits);
+        return;
+    }
     size_t level = scratch->used, d = m->spec.d_model;
     SL_ASSERT(m->whole.mat[SL_ROLE_LM_HEAD].data != NULL);
     if (n == 0) return;

@@ -50,7 +50,7 @@ static sl_status read_generation(sl_model *m, sl_err *err) {
 }
 
 /* Configuration, headers of the weights, names: everything that needs no weights. */
-static sl_status load(const char *folder, sl_model **out, sl_err *err) {
+static sl_status load(const char *folder, bool must_have_weights, sl_model **out, sl_err *err) {
     crypto_hash_sha256_state hash;
     sl_status st = SL_OK;
     sl_model *m = sl_alloc(1, sizeof *m);
@@ -61,10 +61,13 @@ static sl_status load(const char *folder, sl_model **out, sl_err *err) {
     crypto_hash_sha256_init(&hash);
     st = read_config(m, &hash, err);
     if (st == SL_OK) st = read_generation(m, err);
-    if (st == SL_OK) st = sl_ckpt_open(folder, &m->ckpt, err);
-    if (st == SL_OK) st = sl_model_check_names(m, err);
+    m->spec.weightless = !sl_ckpt_exists(folder);
+    if (st == SL_OK && (must_have_weights || !m->spec.weightless)) {
+        st = sl_ckpt_open(folder, &m->ckpt, err);
+        if (st == SL_OK) st = sl_model_check_names(m, err);
+    }
     if (st != SL_OK) goto out;
-    for (uint32_t i = 0; i < sl_ckpt_files(m->ckpt); i++) {
+    for (uint32_t i = 0; m->ckpt && i < sl_ckpt_files(m->ckpt); i++) {
         sl_span head = sl_ckpt_header(m->ckpt, i);
         crypto_hash_sha256_update(&hash, head.data, head.len);
     }
@@ -79,7 +82,7 @@ out:
 sl_status sl_model_read_spec(const char *folder, sl_model_spec *spec, sl_generation_spec *gen,
                              sl_err *err) {
     sl_model *m = NULL;
-    sl_status st = load(folder, &m, err);
+    sl_status st = load(folder, false, &m, err);
     if (st != SL_OK) return st;
     *spec = m->spec;
     if (gen) *gen = m->gen;
@@ -94,23 +97,30 @@ static void fill_rope(sl_model *m) {
         m->rope_freq[i] = (float)pow((double)m->spec.rope_theta, -(double)i / (double)half);
 }
 
-sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **out, sl_err *err) {
-    sl_model *m = NULL;
-    sl_status st = load(folder, &m, err);
-    if (st != SL_OK) return st;
+static sl_status bind(sl_model *m, const sl_stages *stages, sl_err *err) {
     const sl_model_spec *spec = &m->spec;
     m->block = sl_alloc(spec->n_layers, sizeof *m->block);
     m->expert = sl_alloc((size_t)spec->n_moe * spec->n_experts, sizeof *m->expert);
     m->rope_freq = sl_alloc(spec->head_dim / 2, sizeof *m->rope_freq);
     if (!m->block || !m->expert || !m->rope_freq)
-        st = sl_fail(err, SL_ERR_NOMEM, "%s: weight tables", folder);
-    if (st == SL_OK) st = sl_model_bind(m, stages, err);
-    if (st == SL_OK) {
-        fill_rope(m);
+        return sl_fail(err, SL_ERR_NOMEM, "%s: weight tables", m->folder);
+    fill_rope(m);
+    return sl_model_bind(m, stages, err);
+}
+
+sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **out, sl_err *err) {
+    sl_model *m = NULL;
+    /* Without a router's logits every expert is as likely as the next. */
+    const sl_route_skew even = {.on = true};
+    const sl_route_skew *skew = stages->skew.on ? &stages->skew : &even;
+    sl_status st = load(folder, !stages->emulated, &m, err);
+    if (st == SL_OK && !stages->emulated) st = bind(m, stages, err);
+    if (st == SL_OK && (stages->emulated || stages->skew.on))
+        st = sl_skew_create(skew, &m->spec, &m->skew, err);
+    if (st == SL_OK)
         *out = m;
-        m = NULL;
-    }
-    sl_model_free(m);
+    else
+        sl_model_free(m);
     return st;
 }
 
@@ -120,6 +130,7 @@ void sl_model_free(sl_model *m) {
     sl_free(m->block);
     sl_free(m->expert);
     sl_free(m->rope_freq);
+    sl_skew_free(m->skew);
     sl_free(m->folder);
     sl_free(m);
 }
@@ -138,7 +149,7 @@ const char *sl_model_folder(const sl_model *m) {
 
 sl_status sl_model_inspect(const char *folder, sl_model_info *out, sl_err *err) {
     sl_model *m = NULL;
-    sl_status st = load(folder, &m, err);
+    sl_status st = load(folder, true, &m, err);
     if (st == SL_OK) st = sl_model_measure(m, out, err);
     sl_model_free(m);
     return st;

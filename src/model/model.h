@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 #include "kernel/kernel.h"
+#include "spec/lab.h"
 #include "spec/model.h"
 
 typedef struct sl_model sl_model;
@@ -20,11 +21,13 @@ typedef struct sl_stages {
     bool attention;        /* embedding, attention, router, dense blocks, final norm, head */
     bool experts;          /* routed experts, those marked in `hosted` */
     const uint8_t *hosted; /* [n_moe][n_experts] nonzero = hosted; NULL: all. Copied. */
+    bool emulated;         /* bind nothing: computations are called with an emulated sl_exec */
+    sl_route_skew skew;    /* on: sl_block_route draws (model/skew.h) */
 } sl_stages;
 
-/* Reads config.json and generation_config.json of a Hugging Face folder, no weights.
- * Errors name file, field, value and limit. spec->hash covers config and the headers of the weight
- * files. */
+/* Reads config.json and generation_config.json of a Hugging Face folder, no weights;
+ * spec->weightless says that there are none (then only an emulated device can run it). Errors name
+ * file, field, value and limit. spec->hash covers config and the headers of the weight files. */
 sl_status sl_model_read_spec(const char *folder, sl_model_spec *spec, sl_generation_spec *gen,
                              sl_err *err) SL_MUST_CHECK;
 
@@ -60,6 +63,7 @@ void sl_model_embed(const sl_model *m, const sl_exec *ex, const uint32_t *ids, u
  * pages[r][0..]; rows of one request are in ascending position order. Pages of pos[r] exist. */
 typedef struct sl_rows {
     uint32_t n;
+    const uint32_t *id; /* token of each row; read only by a route skew */
     const uint32_t *pos;
     float *const *const *pages;
 } sl_rows;
@@ -74,8 +78,9 @@ void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32
 
 /* Router of a MoE block: h = RMSNorm(x) [n_rows][d_model], the rows that experts receive;
  * expert[r][j], gate[r][j] for j < top_k: the chosen experts sorted by expert id with their weights
- * (softmax in f32 over all experts, top-k, ties to the lower id, rescaled when norm_topk). */
-void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows,
+ * (softmax in f32 over all experts, top-k, ties to the lower id, rescaled when norm_topk). With a
+ * route skew, and on an emulated device, experts are drawn instead. */
+void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
                     const float *x, float *h, uint32_t *expert, float *gate, sl_arena *scratch);
 
 /* Grouped expert FFN: group g applies `expert[g]` of block `layer` to rows

@@ -5,6 +5,7 @@
 #include "format/checkpoint.h"
 #include "model/arch.h"
 #include "model/model.h"
+#include "model/skew.h"
 
 /* Weights of one scope by role; a matrix this worker does not host has data == NULL. */
 typedef struct sl_weights {
@@ -25,6 +26,7 @@ struct sl_model {
     sl_weights *block;         /* [n_layers] */
     sl_expert_weights *expert; /* [n_moe][n_experts] */
     double *rope_freq;         /* [head_dim / 2] */
+    sl_skew *skew;             /* NULL: the router chooses */
 };
 
 /* Every tensor of the architecture is in the checkpoint and every tensor of the checkpoint is in

@@ -40,6 +40,7 @@ typedef struct sl_model_spec {
     bool qk_norm;        /* RMSNorm over each query and key head */
     bool norm_topk;      /* router weights of the chosen experts are rescaled to sum 1 */
     bool tied_head;      /* the head is the embedding */
+    bool weightless;     /* the folder has a config.json and no weights */
     bool attention_bias; /* q, k, v (and o) carry a bias; refused by architectures that have none */
     uint8_t ffn[SL_MAX_LAYERS];        /* sl_ffn_kind of each block */
     uint16_t moe_index[SL_MAX_LAYERS]; /* MoE ordinal of a block, when it is one */

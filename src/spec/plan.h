@@ -2,6 +2,8 @@
 #ifndef SL_SPEC_PLAN_H
 #define SL_SPEC_PLAN_H
 
+#include "spec/lab.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -44,11 +46,13 @@ typedef enum sl_policy {
 
 #define SL_PLAN_MAX_LANES  16u
 #define SL_PLAN_MAX_CHUNKS 32u
+#define SL_PLAN_MAX_CPU    1023
 
 typedef struct sl_plan_worker {
     uint32_t id;      /* 0..n_workers-1 */
     uint32_t roles;   /* bit 0 attention, bit 1 expert */
     char address[96]; /* where it listens; filled in when it joins */
+    int32_t cpu;      /* its threads run there alone; -1: anywhere */
 } sl_plan_worker;
 
 typedef struct sl_plan {
@@ -78,6 +82,9 @@ typedef struct sl_plan {
     uint32_t context;    /* positions a request may take */
     uint32_t n_pages;    /* KV pages of one attention worker */
     uint32_t threads;    /* kernel threads of one worker */
+    /* experiments */
+    sl_route_skew skew;
+    sl_device device;
 } sl_plan;
 
 #endif

@@ -54,6 +54,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static uint32_t n_open;
 static const char *program, *transport;
 static uint64_t seed = 1;
+static bool skewed; /* experts are drawn instead of routed */
 
 static void on_event(void *ctx, const sl_request_event *ev) {
     outcome *o = ctx;
@@ -155,6 +156,7 @@ static bool vary_schedule(sl_plan *p, uint32_t k, uint64_t *state) {
 static sl_status start(const char *folder, const sl_model_spec *m, uint32_t attention,
                        uint32_t experts, uint32_t k, uint32_t wire, const char *how,
                        uint64_t *state, char *schedule, size_t n, sl_engine **e, sl_err *err) {
+    const sl_route_skew skew = {.on = skewed, .permuted = true, .theta = 0.6, .seed = seed};
     sl_engine_opts o = {.model_folder = folder,
                         .transport = how,
                         .spawn = strcmp(how, "loop") ? SL_SPAWN_PROCESSES : SL_SPAWN_THREADS,
@@ -166,6 +168,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
     o.plan.exact = true;
     o.plan.wire = wire;
     o.plan.threads = 1;
+    o.plan.skew = skew;
     if (state) { /* a varied deployment; the reference keeps the defaults */
         o.plan.max_num_batched_tokens = 5 + (uint32_t)sl_rng_below(state, 60);
         o.plan.max_num_seqs = 2 + (uint32_t)sl_rng_below(state, 6);
@@ -269,8 +272,9 @@ static int run_deployment(const char *folder, const sl_model_spec *m, uint32_t w
                          wire, transport, state, schedule, sizeof schedule, &e, &err);
     *none = st == SL_ERR_NOTFOUND;
     if (*none) return 0;
-    snprintf(what, sizeof what, "%s %s, %s, wire %s, %s", m->arch, deployments[which].name,
-             schedule, sl_wire_format_name((sl_wire_format)wire), transport);
+    snprintf(what, sizeof what, "%s %s, %s, wire %s, %s%s", m->arch, deployments[which].name,
+             schedule, sl_wire_format_name((sl_wire_format)wire), transport,
+             skewed ? ", drawn routes" : "");
     if (st != SL_OK) return printf("FAILED %s: %s\n", what, err.msg), 1;
     int bad = 0;
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
@@ -293,18 +297,20 @@ static int check_fixture(const char *folder) {
     sl_err err;
     int bad = 0;
     if (sl_model_read_spec(folder, &m, &gen, &err) != SL_OK) return printf("%s\n", err.msg), 1;
-    for (uint32_t wire = 0; wire < SL_WIRE_FORMAT_COUNT; wire++) {
+    for (uint32_t i = 0; i <= SL_WIRE_FORMAT_COUNT; i++) {
+        uint32_t wire = i % SL_WIRE_FORMAT_COUNT;
+        skewed = i == SL_WIRE_FORMAT_COUNT;
         request r[N_REQUESTS];
         outcome ref[N_REQUESTS] = {0};
-        uint64_t state = seed * 1000 + wire;
+        uint64_t state = seed * 1000 + i;
         make_requests(r, m.vocab, &state);
         bad |= run_reference(folder, &m, wire, r, ref);
-        for (size_t i = 0; !bad && i < SL_LEN(deployments); i++) {
+        for (size_t d = 0; !bad && d < SL_LEN(deployments); d++) {
             bool none = false;
             for (uint32_t k = 0; !bad && !none; k++)
-                bad |= run_deployment(folder, &m, wire, i, k, r, ref, &state, &none);
+                bad |= run_deployment(folder, &m, wire, d, k, r, ref, &state, &none);
         }
-        for (uint32_t i = 0; i < N_REQUESTS; i++) drop(&ref[i]);
+        for (uint32_t q = 0; q < N_REQUESTS; q++) drop(&ref[q]);
     }
     return bad;
 }

@@ -53,8 +53,9 @@ static inline void model_seq_free(model_seq *q) {
     free(q->page);
 }
 
-static inline void model_run_moe(model_run *r, uint32_t layer, uint32_t n, float *x) {
+static inline void model_run_moe(model_run *r, uint32_t layer, const sl_rows *rows, float *x) {
     const sl_model_spec *s = r->s;
+    uint32_t n = rows->n;
     size_t d = s->d_model, pairs = (size_t)n * s->top_k;
     float *h = malloc(n * d * sizeof *h), *gate = malloc(pairs * sizeof *gate);
     float *y = malloc(pairs * d * sizeof *y), *sum = malloc(d * sizeof *sum);
@@ -62,7 +63,7 @@ static inline void model_run_moe(model_run *r, uint32_t layer, uint32_t n, float
     uint32_t *place = malloc(pairs * sizeof *place);
     uint32_t *group = malloc(s->n_experts * sizeof *group);
     uint32_t *first = malloc((s->n_experts + 1) * sizeof *first), n_groups = 0, at = 0;
-    sl_block_route(r->m, &r->ex, layer, n, x, h, expert, gate, &r->scratch);
+    sl_block_route(r->m, &r->ex, layer, rows, x, h, expert, gate, &r->scratch);
     for (uint32_t e = 0; e < s->n_experts; e++) {
         uint32_t begin = at;
         for (size_t p = 0; p < pairs; p++)
@@ -102,14 +103,14 @@ static inline void model_run_rows(model_run *r, uint32_t n, const uint32_t *ids,
         pages[i] = seq[i]->page;
         all[i] = i;
     }
-    sl_rows rows = {.n = n, .pos = pos, .pages = pages};
+    sl_rows rows = {.n = n, .id = ids, .pos = pos, .pages = pages};
     sl_model_embed(r->m, &r->ex, ids, n, x);
     for (uint32_t l = 0; l < r->s->n_layers; l++) {
         sl_block_attention(r->m, &r->ex, l, &rows, x, &r->scratch);
         if (r->s->ffn[l] == SL_FFN_DENSE)
             sl_block_dense(r->m, &r->ex, l, n, x, &r->scratch);
         else
-            model_run_moe(r, l, n, x);
+            model_run_moe(r, l, &rows, x);
     }
     sl_model_head(r->m, &r->ex, x, all, n, logits, &r->scratch);
     free(x), free(pages), free(all);

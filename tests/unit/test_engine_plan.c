@@ -190,7 +190,7 @@ static void refusals(void **state) {
     refused("{" HEAD ",\"limits\":[]," PAIR "}", SL_ERR_FORMAT, "limits");
     refused("{" HEAD ",\"limits\":{\"pages\":1}," PAIR "}", SL_ERR_UNSUPPORTED, "pages");
     refused("{" HEAD ",\"limits\":{\"max_num_seqs\":0}," PAIR "}", SL_ERR_LIMIT, "max_num_seqs");
-    refused("{" HEAD ",\"limits\":{\"max_num_seqs\":1025}," PAIR "}", SL_ERR_LIMIT, "1024");
+    refused("{" HEAD ",\"limits\":{\"max_num_seqs\":4097}," PAIR "}", SL_ERR_LIMIT, "4096");
     refused("{" HEAD ",\"limits\":{\"max_num_batched_tokens\":16385}," PAIR "}", SL_ERR_LIMIT,
             "max_num_batched_tokens");
     refused("{" HEAD ",\"limits\":{\"context\":0}," PAIR "}", SL_ERR_LIMIT, "context");

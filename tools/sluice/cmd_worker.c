@@ -1,6 +1,7 @@
 #include "cmd.h"
 
 #include "base/log.h"
+#include "engine/plan_lab.h"
 #include "engine/worker.h"
 
 #include <stdio.h>
@@ -15,6 +16,12 @@ int cmd_worker(const sl_options *o) {
     }
     sl_status st = sl_deploy_secret(o, secret, &err);
     if (st != SL_OK) return sl_cmd_fail("worker", &err);
+    int32_t cpu = 0;
+    if (o->pin[0]) {
+        sl_plan one = {.n_workers = 1};
+        if ((st = sl_plan_pin(o->pin, &one, &err)) != SL_OK) return sl_cmd_fail("worker", &err);
+        cpu = one.worker[0].cpu + 1;
+    }
     const char *transport = o->transport;
     if (strcmp(transport, "auto") == 0)
         transport = strncmp(o->join, "shm:", 4) == 0 ? "shm" : "tcp";
@@ -28,7 +35,8 @@ int cmd_worker(const sl_options *o) {
                               .model_folder = o->model,
                               .isa = o->isa,
                               .threads = o->threads,
-                              .wanted = o->worker_id};
+                              .wanted = o->worker_id,
+                              .cpu = cpu};
     st = sl_worker_run(&w, &err);
     if (o->json) {
         printf("{\"status\": \"%s\", \"message\": ", sl_status_text(st));

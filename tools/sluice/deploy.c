@@ -2,6 +2,7 @@
 #include "cmd.h"
 
 #include "engine/plan_json.h"
+#include "engine/plan_lab.h"
 #include "kernel/kernel.h"
 #include "model/model.h"
 #include "net/net.h"
@@ -92,11 +93,24 @@ static sl_status apply_schedule(const sl_options *o, sl_plan *p, sl_err *err) {
     return st;
 }
 
+static sl_status apply_experiments(const sl_options *o, sl_plan *p, sl_err *err) {
+    sl_status st = SL_OK;
+    if (o->route_skew[0]) st = sl_route_skew_parse(o->route_skew, &p->skew, err);
+    if (st == SL_OK && o->device[0]) st = sl_device_parse(o->device, &p->device, err);
+    if (st == SL_OK && o->time_scale > 0) {
+        if (!p->device.emulated)
+            return sl_fail(err, SL_ERR_ARG, "--time-scale is for an emulated device (--device)");
+        p->device.time_scale = o->time_scale;
+    }
+    return st == SL_OK && o->pin[0] ? sl_plan_pin(o->pin, p, err) : st;
+}
+
 static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_plan *p,
                                sl_err *err) {
     sl_status st = SL_OK;
     if (o->wire[0]) st = sl_wire_format_parse(o->wire, &p->wire, err);
     if (st == SL_OK) st = apply_schedule(o, p, err);
+    if (st == SL_OK) st = apply_experiments(o, p, err);
     if (st != SL_OK) return st;
     p->exact = p->exact || o->exact;
     if (o->max_num_seqs) p->max_num_seqs = o->max_num_seqs;

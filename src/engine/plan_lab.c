@@ -1,0 +1,122 @@
+#include "engine/plan_lab.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_COST_BYTES 65536u
+#define MAX_COST_US    1e9
+#define MAX_SCALE      1e6
+
+static const char *const cost_names[SL_COST_COUNT] = {"attention", "router", "dense",
+                                                      "shared",    "expert", "head"};
+static const char emulated[] = "emulated:";
+
+/* ---- route skew ---- */
+
+static sl_status bad_skew(const char *text, const char *why, sl_err *err) {
+    return sl_fail(err, SL_ERR_ARG, "route skew '%.60s': %s; exp:THETA[:permuted][:SEED] expected",
+                   text, why);
+}
+
+sl_status sl_route_skew_parse(const char *text, sl_route_skew *out, sl_err *err) {
+    sl_route_skew s = {.on = true, .seed = 1};
+    const char *p = text;
+    char *end;
+    if (strncmp(p, "exp:", 4) != 0) return bad_skew(text, "the only kind is exp", err);
+    p += 4;
+    s.theta = strtod(p, &end);
+    if (end == p || !(s.theta >= 0 && s.theta <= SL_SKEW_MAX_THETA) || *p == '-')
+        return bad_skew(text, "THETA is a number from 0 to 20", err);
+    p = end;
+    if (strncmp(p, ":permuted", 9) == 0 && (p[9] == '\0' || p[9] == ':')) {
+        s.permuted = true;
+        p += 9;
+    }
+    if (*p == ':') {
+        errno = 0;
+        s.seed = strtoull(p + 1, &end, 10);
+        if (p[1] < '0' || p[1] > '9' || errno) return bad_skew(text, "SEED is a number", err);
+        p = end;
+    }
+    if (*p) return bad_skew(text, "something follows", err);
+    *out = s;
+    return SL_OK;
+}
+
+void sl_route_skew_print(const sl_route_skew *s, char out[SL_SKEW_TEXT]) {
+    snprintf(out, SL_SKEW_TEXT, "exp:%.17g%s:%llu", s->theta, s->permuted ? ":permuted" : "",
+             (unsigned long long)s->seed);
+}
+
+/* ---- device ---- */
+
+static sl_status read_cost(sl_json v, const char *name, sl_stage_cost *c, sl_err *err) {
+    static const char *const keys[] = {"fixed", "floor", "row", "key"};
+    double *const field[] = {&c->fixed_us, &c->floor_us, &c->row_us, &c->key_us};
+    sl_json cost = {0};
+    sl_status st = sl_json_object(v, name, SL_JSON_OPTIONAL, &cost, err);
+    if (st != SL_OK || !cost.value) return st;
+    st = sl_json_only(cost, keys, SL_LEN(keys), err);
+    for (size_t i = 0; st == SL_OK && i < SL_LEN(keys); i++)
+        st = sl_json_f64(cost, keys[i], SL_JSON_OPTIONAL, 0, MAX_COST_US, field[i], err);
+    return st;
+}
+
+sl_status sl_device_from_json(sl_json v, sl_device *out, sl_err *err) {
+    const char *keys[SL_COST_COUNT + 2] = {"time_scale", "comment"};
+    sl_device d = {.emulated = true, .time_scale = 1};
+    memcpy(keys + 2, cost_names, sizeof cost_names);
+    sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
+    if (st == SL_OK)
+        st = sl_json_f64(v, "time_scale", SL_JSON_OPTIONAL, 1e-6, MAX_SCALE, &d.time_scale, err);
+    for (size_t i = 0; st == SL_OK && i < SL_COST_COUNT; i++)
+        st = read_cost(v, cost_names[i], &d.cost[i], err);
+    if (st == SL_OK) *out = d;
+    return st;
+}
+
+sl_status sl_device_parse(const char *text, sl_device *out, sl_err *err) {
+    sl_json_doc *doc = NULL;
+    if (strcmp(text, "cpu") == 0) {
+        *out = (sl_device){.time_scale = 1};
+        return SL_OK;
+    }
+    if (strncmp(text, emulated, sizeof emulated - 1) != 0)
+        return sl_fail(err, SL_ERR_ARG, "device '%.60s' is unknown: cpu or emulated:FILE", text);
+    sl_status st = sl_json_load(text + sizeof emulated - 1, MAX_COST_BYTES, &doc, err);
+    if (st == SL_OK) st = sl_device_from_json(sl_json_root(doc), out, err);
+    sl_json_doc_free(doc);
+    return st;
+}
+
+json_t *sl_device_json(const sl_device *d) {
+    json_t *v = json_pack("{s:f}", "time_scale", d->time_scale);
+    for (size_t i = 0; v && i < SL_COST_COUNT; i++) {
+        const sl_stage_cost *c = &d->cost[i];
+        json_object_set_new(v, cost_names[i],
+                            json_pack("{s:f, s:f, s:f, s:f}", "fixed", c->fixed_us, "floor",
+                                      c->floor_us, "row", c->row_us, "key", c->key_us));
+    }
+    return v;
+}
+
+/* ---- pinning ---- */
+
+sl_status sl_plan_pin(const char *text, sl_plan *p, sl_err *err) {
+    int32_t cpu[SL_PLAN_MAX_WORKERS];
+    uint32_t n = 0;
+    for (const char *at = text; n < SL_PLAN_MAX_WORKERS; at++) {
+        char *end;
+        long v = strtol(at, &end, 10);
+        if (end == at || *at < '0' || *at > '9' || v > SL_PLAN_MAX_CPU || (*end && *end != ','))
+            return sl_fail(err, SL_ERR_ARG, "--pin: '%.20s' is not a CPU from 0 to %d", at,
+                           SL_PLAN_MAX_CPU);
+        cpu[n++] = (int32_t)v;
+        at = end;
+        if (!*at) break;
+    }
+    for (uint32_t i = 0; i < p->n_workers; i++) p->worker[i].cpu = cpu[i % n];
+    return SL_OK;
+}

@@ -1,0 +1,33 @@
+/* The experiments of a plan in text and JSON: route skew, emulated device, pinning.
+ *
+ *   "route_skew": "exp:0.6:permuted:7"
+ *   "device": {"time_scale": 20, "attention": {"fixed": 150, "row": 1}, "expert": {...}, ...}
+ *
+ * A cost has "fixed", "floor", "row" and (attention) "key", in microseconds, 0 when left out;
+ * stages are attention, router, dense, shared, expert, head. Thread: any. */
+#ifndef SL_ENGINE_PLAN_LAB_H
+#define SL_ENGINE_PLAN_LAB_H
+
+#include "base/status.h"
+#include "format/json.h"
+#include "spec/plan.h"
+
+#include <jansson.h>
+
+#define SL_SKEW_TEXT 64
+
+/* "exp:THETA[:permuted][:SEED]", THETA 0 to SL_SKEW_MAX_THETA; seed 1 when left out. */
+sl_status sl_route_skew_parse(const char *text, sl_route_skew *out, sl_err *err) SL_MUST_CHECK;
+void sl_route_skew_print(const sl_route_skew *s, char out[SL_SKEW_TEXT]);
+
+/* "cpu", or "emulated:FILE" with a JSON file of costs. */
+sl_status sl_device_parse(const char *text, sl_device *out, sl_err *err) SL_MUST_CHECK;
+/* `v`: time_scale and costs. */
+sl_status sl_device_from_json(sl_json v, sl_device *out, sl_err *err) SL_MUST_CHECK;
+/* New reference; NULL: out of memory. */
+json_t *sl_device_json(const sl_device *d);
+
+/* "0,1": worker i runs on the (i mod n)-th of these CPUs. */
+sl_status sl_plan_pin(const char *text, sl_plan *p, sl_err *err) SL_MUST_CHECK;
+
+#endif
