@@ -116,7 +116,7 @@ static void environment(void **state) {
     assert_int_equal(o.max_num_seqs, 6);
     assert_false(o.exact);
     setenv("SLUICE_MAX_NUM_SEQS", "many", 1);
-    WRONG('s', "SLUICE_MAX_NUM_SEQS: 'many' is not a whole number from 0 to 1024", "model");
+    WRONG('s', "SLUICE_MAX_NUM_SEQS: 'many' is not a whole number from 0 to 4096", "model");
     assert_int_equal(PARSE('w', &o, &err), SL_OK); /* not a worker's option */
     unsetenv("SLUICE_MAX_NUM_SEQS");
     unsetenv("SLUICE_EXACT");
