@@ -1,11 +1,14 @@
 /* Who gets KV pages: requests start when their tokens so far and a little more fit, grow a page at
  * a time, and when a pool runs out its youngest request is preempted and recomputed later from its
  * tokens. The oldest is never preempted, and a pool holds at least one request of full length, so
- * somebody always makes progress. */
+ * somebody always makes progress. Requests that would wait too long, or in too long a queue, are
+ * turned away. */
 #include "engine/engine_int.h"
 
 #include "base/log.h"
 #include "spec/kv.h"
+
+#include <stdio.h>
 
 static uint32_t total_positions(const sl_request *r) {
     return r->p.n_prompt + r->p.max_tokens;
@@ -136,6 +139,7 @@ static sl_status send_submit(sl_engine *e, const sl_request *r) {
 }
 
 static void start(sl_engine *e, sl_request *r, uint32_t id, uint32_t n_pages) {
+    if (!r->started) r->queued_us = sl_clock_now_us(&e->clock) - r->submitted_us;
     bool taken = sl_pages_take(&e->worker[id].pages, n_pages, r->pages);
     SL_ASSERT(taken);
     r->n_pages = n_pages;
@@ -156,13 +160,54 @@ static void start(sl_engine *e, sl_request *r, uint32_t id, uint32_t n_pages) {
         sl_coord_finish(e, r, SL_FINISH_ERROR, st, sl_status_text(st));
 }
 
-void sl_admit_step(sl_engine *e) {
+static void start_waiting(sl_engine *e) {
     sl_request *r;
-    grow(e);
     while (e->serving && (r = e->ledger.waiting.first) != NULL) {
         uint32_t n = wanted_pages(r);
         uint32_t id = pick_worker(e, n);
         if (id == SL_NO_WORKER) return; /* in order: nobody overtakes the oldest */
         start(e, r, id, n);
     }
+}
+
+/* ---- turning away ---- */
+
+static void reject(sl_engine *e, sl_request *r, uint64_t *counter, const char *text) {
+    pthread_mutex_lock(&e->lock);
+    ++*counter;
+    pthread_mutex_unlock(&e->lock);
+    sl_coord_finish(e, r, SL_FINISH_ERROR, SL_ERR_OVERLOADED, text);
+}
+
+/* The oldest request that has never run: those that wait again stand before it. */
+static sl_request *first_fresh(const sl_ledger *l) {
+    sl_request *r = l->waiting.first;
+    while (r && r->started) r = r->next;
+    return r;
+}
+
+/* Requests that have run are never turned away: their work would be lost. The newest make room,
+ * the oldest have waited longest. */
+static void turn_away(sl_engine *e) {
+    char text[160];
+    sl_ledger *l = &e->ledger;
+    sl_request *r;
+    while (l->waiting.n - l->n_requeued > e->max_queue) {
+        snprintf(text, sizeof text, "the queue is full: %u requests wait (--max-queue)",
+                 e->max_queue);
+        reject(e, l->waiting.last, &e->stats.rejected_full, text);
+    }
+    uint64_t limit_us = (uint64_t)(e->o.queue_timeout_s * 1e6), now = sl_clock_now_us(&e->clock);
+    while (limit_us && (r = first_fresh(l)) != NULL && now - r->submitted_us >= limit_us) {
+        snprintf(text, sizeof text,
+                 "the request waited %.1f s for its turn, the limit is %g s (--queue-timeout)",
+                 1e-6 * (double)(now - r->submitted_us), e->o.queue_timeout_s);
+        reject(e, r, &e->stats.rejected_late, text);
+    }
+}
+
+void sl_admit_step(sl_engine *e) {
+    grow(e);
+    start_waiting(e);
+    turn_away(e);
 }

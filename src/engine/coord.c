@@ -41,9 +41,14 @@ void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status statu
         e->stats.finished_length++;
     pthread_mutex_unlock(&e->lock);
     const sl_request_event ev = {
-        .request = r->id, .finish = how, .status = status, .message = text};
+        .request = r->id,
+        .queued_us = r->started ? r->queued_us : sl_clock_now_us(&e->clock) - r->submitted_us,
+        .finish = how,
+        .status = status,
+        .message = text};
     static const char *const ends[] = {"", "stop", "length", "error"};
-    sl_log_request(how == SL_FINISH_ERROR ? SL_LOG_WARN : SL_LOG_INFO, "engine", r->name,
+    bool worse = how == SL_FINISH_ERROR && status != SL_ERR_OVERLOADED; /* that comes in floods */
+    sl_log_request(worse ? SL_LOG_WARN : SL_LOG_INFO, "engine", r->name,
                    "request %llu ends after %u tokens: %s%s%s", (unsigned long long)r->id,
                    r->n_generated, cancelled ? "cancelled" : ends[how], text ? ": " : "",
                    text ? text : "");
@@ -205,7 +210,8 @@ static void deliver_token(sl_request *r, const sl_wire_token *t, const sl_wire_i
                                  .tokens = &t->token,
                                  .n = 1,
                                  .logprobs = t->n_logprobs ? logprobs : NULL,
-                                 .prompt_position = prompt_position};
+                                 .prompt_position = prompt_position,
+                                 .queued_us = r->queued_us};
     r->p.on_event(r->p.ctx, &ev);
 }
 
@@ -393,6 +399,7 @@ static void cancel(sl_engine *e, uint64_t id) {
 
 void sl_coord_command(sl_engine *e, sl_command *c) {
     if (c->submit) {
+        c->submit->submitted_us = sl_clock_now_us(&e->clock);
         sl_ledger_add(&e->ledger, c->submit);
         if (!e->serving)
             sl_coord_finish(e, c->submit, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, e->lost);

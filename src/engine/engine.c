@@ -14,7 +14,7 @@
 #include <time.h>
 
 #define WAIT_US        50000u
-#define MAX_OPEN       4096u /* requests queued or running */
+#define MAX_QUEUE      4096u
 #define STOP_GRACE_MS  3000u
 #define JOIN_TIMEOUT_S 120u
 
@@ -84,6 +84,8 @@ static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err
     sl_status st = sl_model_read_spec(o->model_folder, &e->spec, NULL, err);
     if (st == SL_OK) st = sl_plan_check(&o->plan, &e->spec, err);
     if (st == SL_OK) st = sl_plan_copy(&o->plan, &e->plan, err);
+    for (uint32_t i = 0; i < e->plan.n_workers; i++)
+        e->seats += e->plan.worker[i].roles & SL_ROLE_ATTENTION ? e->plan.max_num_seqs : 0;
     if (!e->o.trace_events) e->o.trace_events = SL_TRACE_EVENTS;
     if (st == SL_OK && e->trace_path[0]) st = sl_collect_create(e->trace_path, &e->collect, err);
     return st;
@@ -137,6 +139,7 @@ static sl_status engine_new(const sl_engine_opts *o, sl_clock clock, sl_engine *
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->changed, NULL);
     e->next_id = 1;
+    e->max_queue = o->max_queue ? o->max_queue : MAX_QUEUE;
     e->clock = clock;
     sl_status st = copy_options(e, o, err);
     if (st == SL_OK) st = sl_coord_start(e, err);
@@ -206,7 +209,7 @@ static sl_status check_params(const sl_engine *e, const sl_request_params *p, sl
     uint64_t total = (uint64_t)p->n_prompt + p->max_tokens;
     if (p->n_prompt == 0) return sl_fail(err, SL_ERR_ARG, "prompt: empty, at least one token");
     if (p->max_tokens == 0) return sl_fail(err, SL_ERR_ARG, "max_tokens: 0, at least 1");
-    if (p->n_stop > 64) return sl_fail(err, SL_ERR_LIMIT, "stop: %u ids, limit 64", p->n_stop);
+    if (p->n_stop > 64) return sl_fail(err, SL_ERR_ARG, "stop: %u ids, limit 64", p->n_stop);
     if (total > e->plan.context)
         return sl_fail(err, SL_ERR_LIMIT,
                        "prompt of %u tokens and max_tokens of %u make %llu positions, the context "
@@ -218,7 +221,7 @@ static sl_status check_params(const sl_engine *e, const sl_request_params *p, sl
                            p->prompt[i], i, e->spec.vocab);
     }
     if (p->n_top > SL_MIN(SL_MAX_LOGPROBS, e->spec.vocab))
-        return sl_fail(err, SL_ERR_LIMIT, "logprobs: %u likeliest tokens, limit %u", p->n_top,
+        return sl_fail(err, SL_ERR_ARG, "logprobs: %u likeliest tokens, limit %u", p->n_top,
                        SL_MIN(SL_MAX_LOGPROBS, e->spec.vocab));
     if (!p->logprobs && (p->n_top > 0 || p->prompt_logprobs))
         return sl_fail(err, SL_ERR_ARG, "logprobs: not asked for, but their details are");
@@ -231,6 +234,13 @@ static void push_command(sl_engine *e, sl_command *c) {
     else
         e->first_command = c;
     e->last_command = c;
+}
+
+/* Not even when every worker runs all that it may could this one wait. */
+static sl_status refuse_full(sl_engine *e, sl_err *err) {
+    e->stats.rejected_full++;
+    return sl_fail(err, SL_ERR_OVERLOADED, "%u requests are open, at most %u run and %u wait",
+                   e->n_open, e->seats, e->max_queue);
 }
 
 sl_status sl_engine_submit(sl_engine *e, const sl_request_params *p, uint64_t *request,
@@ -247,8 +257,8 @@ sl_status sl_engine_submit(sl_engine *e, const sl_request_params *p, uint64_t *r
     pthread_mutex_lock(&e->lock);
     if (!e->stats.serving || e->stop)
         st = sl_fail(err, SL_ERR_WORKER_LOST, "not every worker of the plan is there");
-    else if (e->n_open >= MAX_OPEN)
-        st = sl_fail(err, SL_ERR_OVERLOADED, "%u requests are open, limit %u", e->n_open, MAX_OPEN);
+    else if (e->n_open >= e->seats + e->max_queue)
+        st = refuse_full(e, err);
     if (st == SL_OK) {
         e->n_open++;
         *request = r->id = e->next_id++;

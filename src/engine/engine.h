@@ -38,6 +38,8 @@ typedef struct sl_engine_opts {
     uint64_t delay_seed;    /* loop: seeded delays and reorderings of up to delay_us */
     uint32_t delay_us;
     uint32_t join_timeout_s; /* for all workers of the plan to be ready */
+    uint32_t max_queue;      /* requests that may wait to run; 0: 4096 */
+    double queue_timeout_s;  /* how long one may wait to run the first time; 0: for ever */
     bool (*give_up)(void);   /* NULL, or asked now and then while waiting for them: true ends it */
 } sl_engine_opts;
 
@@ -59,6 +61,7 @@ typedef struct sl_request_event {
     /* Not 0: no new token, but what was asked about the prompt's token at this position. They come
      * in order, once each, before the first new token. */
     uint32_t prompt_position;
+    uint64_t queued_us;  /* from submission to its first start, or so far */
     sl_finish finish;    /* not NONE: the last event of this request */
     sl_status status;    /* with SL_FINISH_ERROR: why */
     const char *message; /* with SL_FINISH_ERROR, else NULL; borrowed for the call */
@@ -85,7 +88,9 @@ typedef struct sl_request_params {
 
 /* Queues a request. Refuses at once (no event follows): SL_ERR_ARG for bad ids or ranges,
  * SL_ERR_LIMIT when prompt + max_tokens exceed the context or the page pool, SL_ERR_OVERLOADED when
- * the queue is full, SL_ERR_WORKER_LOST when the plan's workers are not all there. */
+ * the queue is full, SL_ERR_WORKER_LOST when the plan's workers are not all there. A request that
+ * finds the queue full a little later, or waits in it longer than queue_timeout_s, ends with
+ * SL_ERR_OVERLOADED. */
 sl_status sl_engine_submit(sl_engine *e, const sl_request_params *p, uint64_t *request,
                            sl_err *err) SL_MUST_CHECK;
 /* The request's last event (finish STOP, after the tokens already on their way are dropped) follows
@@ -109,7 +114,8 @@ typedef struct sl_engine_stats {
     uint64_t pages_total, pages_used;
     uint64_t prompt_tokens, generated_tokens;
     uint64_t finished_stop, finished_length, finished_error, finished_cancelled, preempted;
-    bool serving; /* every worker of the plan is ready */
+    uint64_t rejected_full, rejected_late; /* no place in the queue; too long in it */
+    bool serving;                          /* every worker of the plan is ready */
     uint32_t n_workers;
     sl_worker_stats worker[64]; /* the first 64 */
 } sl_engine_stats;

@@ -35,10 +35,12 @@ typedef struct sl_request {
     uint32_t worker;
     uint32_t *pages; /* room for all it may ever need */
     uint32_t n_pages, n_generated;
-    uint32_t *tokens;               /* prompt and generated: what it is recomputed from */
-    uint32_t n_before;              /* generated before it was last submitted */
-    struct sl_request *prev, *next; /* in one of the lists */
-    struct sl_request *chain;       /* in the hash */
+    uint32_t *tokens;                 /* prompt and generated: what it is recomputed from */
+    uint32_t n_before;                /* generated before it was last submitted */
+    uint64_t submitted_us, queued_us; /* when it came; how long it waited for its first start */
+    bool started;                     /* at least once */
+    struct sl_request *prev, *next;   /* in one of the lists */
+    struct sl_request *chain;         /* in the hash */
 } sl_request;
 
 typedef struct sl_request_list {
@@ -50,6 +52,7 @@ typedef struct sl_request_list {
 
 typedef struct sl_ledger {
     sl_request_list waiting, running;
+    uint32_t n_requeued; /* of those waiting: they have run and wait again, before all others */
     sl_request *bucket[SL_REQUEST_BUCKETS];
 } sl_ledger;
 
@@ -125,6 +128,8 @@ struct sl_engine {
     char lost[400]; /* why it does not serve */
     sl_ledger ledger;
     uint64_t next_stats_us, next_check_us;
+    uint32_t seats; /* requests that all attention workers run at most */
+    uint32_t max_queue;
 
     pthread_t thread;
     bool has_thread;

@@ -72,8 +72,10 @@ void sl_ledger_add(sl_ledger *l, sl_request *r) {
 
 void sl_ledger_start(sl_ledger *l, sl_request *r) {
     unlink_from(&l->waiting, r);
+    l->n_requeued -= r->started;
     append(&l->running, r);
     r->state = SL_REQUEST_RUNNING;
+    r->started = true;
 }
 
 void sl_ledger_requeue(sl_ledger *l, sl_request *r) {
@@ -92,10 +94,13 @@ void sl_ledger_requeue(sl_ledger *l, sl_request *r) {
     else
         l->waiting.last = r;
     l->waiting.n++;
+    l->n_requeued++;
 }
 
 void sl_ledger_remove(sl_ledger *l, sl_request *r) {
-    unlink_from(r->state == SL_REQUEST_WAITING ? &l->waiting : &l->running, r);
+    bool waits = r->state == SL_REQUEST_WAITING;
+    unlink_from(waits ? &l->waiting : &l->running, r);
+    l->n_requeued -= waits && r->started;
     sl_request **at = &l->bucket[r->id % SL_REQUEST_BUCKETS];
     while (*at != r) at = &(*at)->chain;
     *at = r->chain;

@@ -11,17 +11,17 @@
 
 static sl_status check_bias(const sl_sampling *s, uint32_t vocab, sl_err *err) {
     if (s->n_bias > SL_MAX_LOGIT_BIAS)
-        return sl_fail(err, SL_ERR_LIMIT, "logit_bias: %u ids, limit %u", s->n_bias,
+        return sl_fail(err, SL_ERR_ARG, "logit_bias: %u ids, limit %u", s->n_bias,
                        SL_MAX_LOGIT_BIAS);
     for (uint32_t i = 0; i < s->n_bias; i++) {
         const sl_logit_bias *b = &s->bias[i];
         if (b->id >= vocab)
-            return sl_fail(err, SL_ERR_LIMIT, "logit_bias: id %u, the vocabulary has %u", b->id,
+            return sl_fail(err, SL_ERR_ARG, "logit_bias: id %u, the vocabulary has %u", b->id,
                            vocab);
         if (i > 0 && b->id <= s->bias[i - 1].id)
             return sl_fail(err, SL_ERR_ARG, "logit_bias: id %u after %u", b->id, s->bias[i - 1].id);
         if (!(b->bias >= -100 && b->bias <= 100))
-            return sl_fail(err, SL_ERR_LIMIT, "logit_bias: %g for id %u is outside -100..100",
+            return sl_fail(err, SL_ERR_ARG, "logit_bias: %g for id %u is outside -100..100",
                            (double)b->bias, b->id);
     }
     return SL_OK;
@@ -38,10 +38,10 @@ sl_status sl_sampling_check(const sl_sampling *s, uint32_t vocab, sl_err *err) {
                  {"repetition_penalty", s->repetition_penalty, 0, 100}};
     for (size_t i = 0; i < SL_LEN(range); i++)
         if (!(range[i].value >= range[i].min && range[i].value <= range[i].max))
-            return sl_fail(err, SL_ERR_LIMIT, "%s: %g is outside %g..%g", range[i].name,
+            return sl_fail(err, SL_ERR_ARG, "%s: %g is outside %g..%g", range[i].name,
                            (double)range[i].value, (double)range[i].min, (double)range[i].max);
     if (!(s->top_p > 0 && s->top_p <= 1))
-        return sl_fail(err, SL_ERR_LIMIT, "top_p: %g is outside (0..1]", (double)s->top_p);
+        return sl_fail(err, SL_ERR_ARG, "top_p: %g is outside (0..1]", (double)s->top_p);
     return check_bias(s, vocab, err);
 }
 

@@ -45,7 +45,7 @@ typedef struct sl_logprob {
     float logprob;
 } sl_logprob;
 
-/* Range check with field names for the error: temperature 0..100, top_p (0,1], and as above;
+/* Range check, SL_ERR_ARG with field names: temperature 0..100, top_p (0,1], and as above;
  * ids of bias below vocab, strictly ascending. */
 sl_status sl_sampling_check(const sl_sampling *s, uint32_t vocab, sl_err *err) SL_MUST_CHECK;
 

@@ -147,7 +147,7 @@ enum MHD_Result sl_call_reply(sl_call *call, unsigned http, const char *content_
 enum MHD_Result sl_call_reply_error(sl_call *call, const sl_api_error *e) {
     sl_jbuf b = sl_jbuf_init();
     sl_reply_error(&b, e);
-    sl_metrics_refused(&call->server->metrics);
+    sl_metrics_refused(&call->server->metrics, e->draining);
     call->retry_after_s = e->retry_after_s;
     return sl_call_reply(call, e->http, "application/json", &b);
 }

@@ -85,7 +85,8 @@ void sl_choice_on_event(void *ctx, const sl_request_event *ev) {
     if (made) c->last_token_ns = now_ns;
     /* counted before anyone can see the token */
     if (made && before_ns == 0)
-        sl_metrics_first_token(&s->metrics, seconds_since(call->start_ns, now_ns));
+        sl_metrics_first_token(&s->metrics, seconds_since(call->start_ns, now_ns),
+                               1e-6 * (double)ev->queued_us);
     else if (made)
         sl_metrics_inter_token(&s->metrics, seconds_since(before_ns, now_ns), ev->n);
     bool wanted = !call->muted && !c->muted;

@@ -180,6 +180,8 @@ static enum MHD_Result start_stream(sl_call *call) {
 }
 
 static enum MHD_Result fail(sl_call *call) {
+    /* One that was turned away never ran: the engine counts it. */
+    call->counted = call->counted || call->error.http == MHD_HTTP_TOO_MANY_REQUESTS;
     count_outcome(call, SL_OUTCOME_ERROR);
     return sl_call_reply_error(call, &call->error);
 }

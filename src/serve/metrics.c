@@ -39,8 +39,9 @@ static void observe(sl_histogram *h, const double *bounds, double seconds, uint6
     h->sum += seconds * (double)n;
 }
 
-void sl_metrics_first_token(sl_metrics *m, double seconds) {
+void sl_metrics_first_token(sl_metrics *m, double seconds, double queued) {
     pthread_mutex_lock(&m->lock);
+    observe(&m->queue, request_bounds, queued, 1);
     observe(&m->first_token, token_bounds, seconds, 1);
     pthread_mutex_unlock(&m->lock);
 }
@@ -58,9 +59,10 @@ void sl_metrics_finished(sl_metrics *m, sl_outcome outcome, double seconds) {
     pthread_mutex_unlock(&m->lock);
 }
 
-void sl_metrics_refused(sl_metrics *m) {
+void sl_metrics_refused(sl_metrics *m, bool draining) {
     pthread_mutex_lock(&m->lock);
     m->refused++;
+    m->draining += draining;
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -176,6 +178,22 @@ static void put_workers(sl_jbuf *b, const sl_engine_stats *stats) {
     }
 }
 
+static void put_rejected(const sl_metrics *m, const sl_engine_stats *stats, const char *model,
+                         sl_jbuf *out) {
+    const struct {
+        const char *reason;
+        uint64_t n;
+    } rejected[] = {{"queue_full", stats->rejected_full},
+                    {"queue_timeout", stats->rejected_late},
+                    {"draining", m->draining}};
+    put_help(out, "requests_rejected_total", "counter", "Requests turned away under load.");
+    for (size_t i = 0; i < SL_LEN(rejected); i++) {
+        sl_jbuf_fmt(out, "sluice:requests_rejected_total{reason=\"%s\",", rejected[i].reason);
+        put_label(out, "model_name", model);
+        sl_jbuf_fmt(out, "} %" PRIu64 "\n", rejected[i].n);
+    }
+}
+
 void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const char *model,
                       sl_jbuf *out) {
     double used = stats->pages_total ? (double)stats->pages_used / (double)stats->pages_total : 0;
@@ -194,12 +212,15 @@ void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const char *m
     pthread_mutex_lock(&m->lock);
     put_single(out, "requests_refused_total", "counter", "Requests answered with 4xx or 5xx.",
                model, (double)m->refused);
+    put_rejected(m, stats, model, out);
     put_help(out, "request_success_total", "counter", "Requests that ran, by how they ended.");
     for (size_t i = 0; i < SL_OUTCOME_COUNT; i++) {
         sl_jbuf_fmt(out, "sluice:request_success_total{finished_reason=\"%s\",", outcome_names[i]);
         put_label(out, "model_name", model);
         sl_jbuf_fmt(out, "} %" PRIu64 "\n", m->outcome[i]);
     }
+    put_histogram(out, "request_queue_time_seconds", "From the request to its first start.", model,
+                  &m->queue, request_bounds);
     put_histogram(out, "time_to_first_token_seconds", "From the request to its first token.", model,
                   &m->first_token, token_bounds);
     put_histogram(out, "inter_token_latency_seconds", "Between two tokens of a request.", model,

@@ -44,8 +44,11 @@ sl_status sl_api_error_of(sl_api_error *e, sl_status st, const char *param, cons
 }
 
 void sl_api_error_draining(sl_api_error *e) {
-    *e =
-        (sl_api_error){.http = 503, .type = "server_error", .code = "draining", .retry_after_s = 5};
+    *e = (sl_api_error){.http = 503,
+                        .type = "server_error",
+                        .code = "draining",
+                        .retry_after_s = 5,
+                        .draining = true};
     snprintf(e->msg, sizeof e->msg, "The server is shutting down and takes no new requests.");
 }
 

@@ -280,16 +280,16 @@ static void refusals(void **state) {
     p = ok;
     p.n_stop = 65;
     p.stop = prompt;
-    refuses(e, p, SL_ERR_LIMIT, "stop: 65 ids, limit 64");
+    refuses(e, p, SL_ERR_ARG, "stop: 65 ids, limit 64");
     p = ok;
     p.sampling.temperature = -1;
-    refuses(e, p, SL_ERR_LIMIT, "temperature");
+    refuses(e, p, SL_ERR_ARG, "temperature");
     p.sampling = (sl_sampling){.temperature = __builtin_nanf(""), .top_p = 1};
-    refuses(e, p, SL_ERR_LIMIT, "temperature");
+    refuses(e, p, SL_ERR_ARG, "temperature");
     p.sampling = (sl_sampling){.top_p = 0};
-    refuses(e, p, SL_ERR_LIMIT, "top_p");
+    refuses(e, p, SL_ERR_ARG, "top_p");
     p.sampling = (sl_sampling){.top_p = 1.5f};
-    refuses(e, p, SL_ERR_LIMIT, "top_p");
+    refuses(e, p, SL_ERR_ARG, "top_p");
     static outcome o; /* and it still serves, with a stop id of the caller's */
     submit(e, prompt, 3, 5, &o);
     await_end(&o);

@@ -128,13 +128,13 @@ static void ranges_are_checked_by_name(void **state) {
     (void)state;
     sl_err err = {0};
     sl_sampling s = {.temperature = -0.5f, .top_p = 1};
-    assert_int_equal(sl_sampling_check(&s, VOCAB, &err), SL_ERR_LIMIT);
+    assert_int_equal(sl_sampling_check(&s, VOCAB, &err), SL_ERR_ARG);
     assert_string_equal(err.msg, "temperature: -0.5 is outside 0..100");
     s = (sl_sampling){.temperature = 1, .top_p = 0};
-    assert_int_equal(sl_sampling_check(&s, VOCAB, &err), SL_ERR_LIMIT);
+    assert_int_equal(sl_sampling_check(&s, VOCAB, &err), SL_ERR_ARG);
     assert_string_equal(err.msg, "top_p: 0 is outside (0..1]");
     s.top_p = NAN;
-    assert_int_equal(sl_sampling_check(&s, VOCAB, &err), SL_ERR_LIMIT);
+    assert_int_equal(sl_sampling_check(&s, VOCAB, &err), SL_ERR_ARG);
     s.top_p = 1;
     assert_int_equal(sl_sampling_check(&s, VOCAB, &err), SL_OK);
 }

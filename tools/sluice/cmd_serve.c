@@ -138,6 +138,8 @@ int cmd_serve(const sl_options *o) {
     sl_log_set_who("coordinator");
     sl_status st = sl_deploy_prepare(o, true, &d, &err);
     d.opts.give_up = signalled;
+    d.opts.max_queue = o->max_queue;
+    d.opts.queue_timeout_s = o->queue_timeout;
     if (st == SL_OK && o->remote) {
         d.opts.spawn = SL_SPAWN_NONE;
         if (!d.secret[0])
