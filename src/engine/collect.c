@@ -210,6 +210,7 @@ static sl_status write_file(sl_engine *e, sl_err *err) {
 void sl_collect_finish(sl_engine *e) {
     sl_err err;
     if (!e->collect || !e->planned || !e->net) return;
+    await(e, false); /* a short run may end before its first comparison */
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         if (e->worker[i].ready) compare_clocks(e, i, 1);
     }
