@@ -63,6 +63,8 @@ static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
                           e->o.transport,
                           "--worker-id",
                           wanted,
+                          "--join-timeout", /* whoever starts it is there already */
+                          "1",
                           e->isa[0] ? "--isa" : NULL,
                           e->isa,
                           NULL};

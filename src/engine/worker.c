@@ -9,12 +9,15 @@
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* Messages that may wait for the loop: reservations bound the token path far below this. */
-#define INBOX_MAX 65536u
-#define INBOX_MIN 256u
-#define IDLE_US   100000u /* longest sleep without a reason to wake */
-#define TICK_US   100u
+#define INBOX_MAX         65536u
+#define INBOX_MIN         256u
+#define IDLE_US           100000u /* longest sleep without a reason to wake */
+#define TICK_US           100u
+#define JOIN_PAUSE_MS     100u  /* between two attempts to join; doubles... */
+#define JOIN_PAUSE_MAX_MS 2000u /* ...up to this */
 
 /* ---- inbox ---- */
 
@@ -491,15 +494,40 @@ void sl_worker_free(sl_worker *w, bool crash) {
     sl_free(w);
 }
 
-sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) {
+/* *joined: the coordinator has answered. */
+static sl_status run_once(const sl_worker_opts *o, bool *joined, sl_err *err) {
     sl_worker *w = NULL;
+    *joined = false;
     sl_status st = sl_worker_create(o, &w, err);
     if (st != SL_OK) return st;
     while (!sl_worker_stopped(w, &st, err)) {
+        *joined = *joined || w->coordinator_open;
         if (sl_worker_step(w)) continue;
         sl_worker_begin_rest(w);
         sl_net_wait(w->net, IDLE_US);
     }
     sl_worker_free(w, false);
+    return st;
+}
+
+static bool is_absence(sl_status st) {
+    return st == SL_ERR_PEER_DOWN || st == SL_ERR_TIMEOUT;
+}
+
+sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) {
+    bool joined;
+    uint64_t pause_ms = JOIN_PAUSE_MS, until_ns = sl_now_ns() + o->join_timeout_s * 1000000000ull;
+    sl_status st = run_once(o, &joined, err);
+    if (!joined && is_absence(st) && o->join_timeout_s)
+        sl_log(SL_LOG_WARN, "worker", "%s; trying again for %u s", err->msg, o->join_timeout_s);
+    while (!joined && is_absence(st) && sl_now_ns() < until_ns) {
+        const struct timespec pause = {.tv_sec = (time_t)(pause_ms / 1000),
+                                       .tv_nsec = (long)(pause_ms % 1000) * 1000000};
+        nanosleep(&pause, NULL);
+        pause_ms = SL_MIN(pause_ms * 2, (uint64_t)JOIN_PAUSE_MAX_MS);
+        st = run_once(o, &joined, err);
+    }
+    if (!joined && is_absence(st) && o->join_timeout_s)
+        return sl_err_prefix(err, "no coordinator within %u s", o->join_timeout_s);
     return st;
 }

@@ -19,10 +19,12 @@ typedef struct sl_worker_opts {
     uint32_t threads;         /* 0: as the plan says */
     uint32_t wanted;          /* worker id of the plan to take; SL_NO_WORKER: any that is free */
     sl_clock clock;           /* zeroed: the real one */
+    uint32_t join_timeout_s;  /* sl_worker_run: a coordinator that is not there is tried so long */
     int32_t cpu;              /* run on CPU cpu - 1; 0: as the plan says */
 } sl_worker_opts;
 
-/* Joins, serves until told to stop (SL_OK), or until the coordinator is lost (SL_ERR_PEER_DOWN). */
+/* Joins, serves until told to stop (SL_OK), or until the coordinator is lost (SL_ERR_PEER_DOWN).
+ * The coordinator may start later than the worker: see join_timeout_s. */
 sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) SL_MUST_CHECK;
 
 /* The same in steps, for a caller that owns the loop (the simulation): `o` stays valid until free.

@@ -7,8 +7,10 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 import struct
 import subprocess
+import time
 
 import pytest
 
@@ -383,8 +385,34 @@ def test_plan_and_counts(tmp_path):
 
 
 def test_worker_alone():
-    err = refused(1, "worker", "--join", "127.0.0.1:9")
-    assert err.startswith("sluice worker: ") and "127.0.0.1:9" in err
+    began = time.monotonic()
+    _, err = sluice("worker", "--join", "127.0.0.1:9", "--join-timeout", "1", code=1)
+    assert "sluice worker: no coordinator within 1 s: " in err and "127.0.0.1:9" in err
+    assert "trying again for 1 s" in err
+    assert 1 <= time.monotonic() - began < 20
+
+
+def test_worker_before_its_coordinator(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        fabric = probe.getsockname()[1]
+    secret = tmp_path / "secret"
+    secret.write_text("a secret of the test")
+    worker = subprocess.Popen([SLUICE, "worker", "--join", f"127.0.0.1:{fabric}", "--secret-file", secret],
+                              stderr=subprocess.PIPE, text=True)
+    time.sleep(1)
+    assert worker.poll() is None
+    coordinator = subprocess.Popen([SLUICE, "serve", FIXTURE, "--port", "0", "--remote", "--attention", "1",
+                                    "--fabric-port", str(fabric), "--secret-file", secret],
+                                   stderr=subprocess.PIPE, text=True)
+    try:
+        assert any("listening on" in line for line in coordinator.stderr)
+        coordinator.terminate()
+        assert coordinator.wait(20) == 0
+        assert worker.wait(20) == 0, worker.stderr.read()
+    finally:
+        worker.kill()
+        coordinator.kill()
 
 
 def test_worker_open_to_the_network_needs_a_secret():

@@ -36,6 +36,7 @@ int cmd_worker(const sl_options *o) {
                               .isa = o->isa,
                               .threads = o->threads,
                               .wanted = o->worker_id,
+                              .join_timeout_s = o->join_timeout,
                               .cpu = cpu};
     st = sl_worker_run(&w, &err);
     if (o->json) {
