@@ -6,6 +6,7 @@
 #include "engine/engine_int.h"
 
 #include "base/log.h"
+#include "engine/mutate.h"
 #include "spec/kv.h"
 
 #include <stdio.h>
@@ -74,7 +75,7 @@ static void grow(sl_engine *e) {
 
 void sl_admit_preempted(sl_engine *e, sl_request *r) {
     sl_member_worker *w = &e->worker[r->worker];
-    sl_pages_give(&w->pages, r->pages, r->n_pages);
+    sl_pages_give(&w->pages, r->pages, r->n_pages - SL_MUTATION(FORGOTTEN_PAGE));
     r->n_pages = 0;
     w->running--;
     sl_ledger_requeue(&e->ledger, r);

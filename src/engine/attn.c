@@ -154,6 +154,7 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
         .n_tokens = in->n_tokens,
         .n_given = in->n_tokens,
         .max_new = in->max_tokens,
+        .done = SL_MUTATION(SKIPPED_ROW) && in->n_tokens > in->n_prompt,
         .n_prompt = in->n_prompt,
         .ignore_eos = (in->flags & SL_SUBMIT_IGNORE_EOS) != 0,
         .want_logits = (in->flags & SL_SUBMIT_LOGITS) != 0,
@@ -254,7 +255,7 @@ sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload,
             st = add_page(a, s, pair[i].value, err);
         else
             s->acked = SL_MAX(s->acked, pair[i].value);
-        sl_lane_wake(lane);
+        if (!SL_MUTATION(LOST_WAKE) || h->kind != SL_MSG_ACK) sl_lane_wake(lane);
     }
     sl_attn_flush(a);
     return st;

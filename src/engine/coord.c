@@ -106,6 +106,7 @@ static void send_plans(sl_engine *e) {
         memcpy(e->plan.worker[i].address, e->worker[i].address, sizeof e->worker[i].address);
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         sl_err err;
+        if (!e->worker[i].conn) continue; /* it joined and left: the start has failed already */
         sl_buf *b = plan_message(e, i);
         sl_wire_header h = {.kind = SL_MSG_PLAN, .epoch = e->plan.epoch};
         if (!b) {

@@ -8,7 +8,16 @@ typedef enum sl_mutation {
     SL_MUTATE_LOST_ROW,         /* a returned row is skipped now and then */
     SL_MUTATE_DOUBLE_MERGE,     /* a returned row is added twice now and then */
     SL_MUTATE_STALE_GENERATION, /* a cancelled request's slot is free before its step ended */
+    SL_MUTATE_FORGOTTEN_PAGE,   /* a preempted request gives back one page less than it has */
+    SL_MUTATE_SKIPPED_ROW,  /* the first row of a request that continues is not computed again */
+    SL_MUTATE_LOST_WAKE,    /* an acknowledgement does not wake a parked lane */
+    SL_MUTATE_UNTOLD_DEATH, /* the sequencer keeps a member's death to itself */
 } sl_mutation;
+
+/* By value of sl_mutation, for the command line of the test. */
+#define SL_MUTATION_NAMES                                                                          \
+    "none", "lost_row", "double_merge", "stale_generation", "forgotten_page", "skipped_row",       \
+        "lost_wake", "untold_death"
 
 #ifdef SL_MUTATIONS
 extern sl_mutation sl_mutation_on; /* set by the test before anything runs */

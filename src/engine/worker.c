@@ -343,7 +343,7 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
         if (w->xprt) return sl_xprt_on_join(w->xprt, h->src, h, err);
         break;
     case SL_MSG_MEMBER_DEAD:
-        if (w->xprt && h->src == w->expert_worker[0]) {
+        if (w->xprt && sl_xprt_may_announce(w->xprt, h->src)) {
             uint32_t member;
             sl_status st = sl_wire_worker_decode(span, &member, err);
             return st == SL_OK ? sl_xprt_on_dead(w->xprt, member, err) : st;
@@ -372,9 +372,14 @@ static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) 
            left ? "left" : "is lost");
     if (w->attn && (roles & SL_ROLE_EXPERT))
         sl_attn_on_expert_lost(w->attn, id, left ? "it left" : "its connection broke");
-    if (w->xprt && (roles & SL_ROLE_ATTENTION) && sl_xprt_is_sequencer(w->xprt))
-        return sl_xprt_on_dead(w->xprt, id, err);
-    return SL_OK;
+    if (!w->xprt) return SL_OK;
+    if (id == w->expert_worker[0] && id != w->id &&
+        !left) { /* nobody else knows rounds and deaths */
+        w->stop = true;
+        w->stop_status =
+            sl_fail(&w->stop_err, SL_ERR_PEER_DOWN, "lost the sequencer, worker %u", id);
+    }
+    return roles & SL_ROLE_ATTENTION ? sl_xprt_on_lost(w->xprt, id, err) : SL_OK;
 }
 
 static void handle(sl_worker *w, sl_inbox_item *it) {

@@ -150,9 +150,14 @@ sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h,
                               sl_err *err) SL_MUST_CHECK;
 sl_status sl_xprt_on_join(sl_xprt *x, uint32_t src, const sl_wire_header *h,
                           sl_err *err) SL_MUST_CHECK;
-/* The sequencer's word, or (at the sequencer) a lost connection. */
+/* Attention worker `member` is dead: the sequencer says so, or at the sequencer somebody who knows.
+ * Its connection here goes, too. */
 sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) SL_MUST_CHECK;
-bool sl_xprt_is_sequencer(const sl_xprt *x);
+/* The connection to attention worker `member` is gone: the sequencer decides that it is dead, other
+ * expert workers tell it. */
+sl_status sl_xprt_on_lost(sl_xprt *x, uint32_t member, sl_err *err) SL_MUST_CHECK;
+/* Whether worker `src` may say who is dead: the sequencer to others, other expert workers to it. */
+bool sl_xprt_may_announce(const sl_xprt *x, uint32_t src);
 bool sl_xprt_run(sl_xprt *x);
 void sl_xprt_waits_for(sl_xprt *x, sl_trace_event *e);
 

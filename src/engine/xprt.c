@@ -4,6 +4,7 @@
 #include "engine/worker_int.h"
 
 #include "base/log.h"
+#include "engine/mutate.h"
 
 #include <string.h>
 
@@ -40,6 +41,7 @@ struct sl_xprt {
     bool sequencer;
     xlane *lane;
     uint32_t n_lanes, n_chunks;
+    bool dead[SL_PLAN_MAX_WORKERS];
     task *queue; /* ring */
     size_t queue_cap, queue_head, queue_len;
     uint32_t max_rows, max_pairs; /* of one task: all attention workers' rows of a lane */
@@ -51,8 +53,10 @@ struct sl_xprt {
     sl_arena scratch;
 };
 
-bool sl_xprt_is_sequencer(const sl_xprt *x) {
-    return x->sequencer;
+bool sl_xprt_may_announce(const sl_xprt *x, uint32_t src) {
+    const sl_worker *w = x->w;
+    return x->sequencer ? src != w->id && (w->plan.worker[src].roles & SL_ROLE_EXPERT)
+                        : src == w->expert_worker[0];
 }
 
 static pending *pending_of(const sl_xprt *x, uint32_t lane, uint32_t member, uint32_t chunk) {
@@ -104,17 +108,17 @@ static void send_set(sl_xprt *x, uint16_t kind, uint32_t dst, uint32_t lane, uin
     (void)st; /* a joiner that died meanwhile is reported by its connection */
 }
 
-static void announce_dead(sl_xprt *x, uint32_t member) {
+static void tell_dead(sl_xprt *x, uint32_t to, uint32_t member) {
     sl_worker *w = x->w;
-    for (uint32_t i = 0; i < w->n_expert_workers; i++) {
-        sl_buf *b = w->expert_worker[i] == w->id ? NULL : sl_net_buf_take(w->net, 4);
-        if (!b) continue;
-        sl_wire_worker_encode(member, b->data);
-        sl_wire_header h = {.kind = SL_MSG_MEMBER_DEAD};
-        if (sl_worker_send(w, w->expert_worker[i], h, b) != SL_OK)
-            sl_log(SL_LOG_INFO, "expert", "worker %u cannot be told that %u left",
-                   w->expert_worker[i], member);
+    sl_buf *b = to == w->id || to == member ? NULL : sl_net_buf_take(w->net, 4);
+    if (!b || SL_MUTATION(UNTOLD_DEATH)) {
+        sl_net_buf_give(w->net, b);
+        return;
     }
+    sl_wire_worker_encode(member, b->data);
+    sl_wire_header h = {.kind = SL_MSG_MEMBER_DEAD};
+    if (sl_worker_send(w, to, h, b) != SL_OK)
+        sl_log(SL_LOG_INFO, "expert", "worker %u cannot be told that %u left", to, member);
 }
 
 /* What the sequencer decided: keep NEXT for the last replies, open the round for joiners. */
@@ -142,6 +146,11 @@ sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) {
     if (member >= x->w->plan.n_workers)
         return sl_fail(err, SL_ERR_PROTOCOL, "death of worker %u of %u", member,
                        x->w->plan.n_workers);
+    if (!is_attention(x, member) || member == x->w->id)
+        return sl_fail(err, SL_ERR_PROTOCOL, "death of worker %u, which is no member of others",
+                       member);
+    if (x->dead[member]) return SL_OK;
+    x->dead[member] = true;
     sl_status st = SL_OK;
     bool announce = false;
     for (uint32_t i = 0; st == SL_OK && i < x->n_lanes; i++) {
@@ -159,9 +168,19 @@ sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) {
         if (st == SL_OK) st = sl_barrier_dead(l->barrier, member, err);
         if (st == SL_OK) st = pop_ready(x, i, err);
     }
-    if (announce) announce_dead(x, member);
+    for (uint32_t i = 0; announce && i < x->w->n_expert_workers; i++)
+        tell_dead(x, x->w->expert_worker[i], member);
+    /* A worker that lives learns of it. */
+    sl_conn *c = x->w->peer[member].conn;
+    if (st == SL_OK && c) sl_net_close(x->w->net, c, SL_ERR_PEER_DOWN, "counts as dead here");
     sl_log(SL_LOG_INFO, "expert", "attention worker %u counts as silent from now on", member);
     return st;
+}
+
+sl_status sl_xprt_on_lost(sl_xprt *x, uint32_t member, sl_err *err) {
+    if (x->sequencer) return sl_xprt_on_dead(x, member, err);
+    if (!x->dead[member]) tell_dead(x, x->w->expert_worker[0], member);
+    return SL_OK;
 }
 
 /* ---- a message arrives ---- */

@@ -63,6 +63,11 @@ typedef struct sl_loop_hub sl_loop_hub;
 sl_status sl_loop_hub_create(uint64_t seed, uint32_t max_delay_us, sl_loop_hub **out,
                              sl_err *err) SL_MUST_CHECK;
 void sl_loop_hub_free(sl_loop_hub *h); /* after all its nets */
+/* For simulations: what the nets at addresses a and b send each other from now on arrives, in both
+ * directions, not before until_us on their clock. Addresses of other transports are ignored, and so
+ * are links over SL_LOOP_MAX_HELD. Thread: the one that drives all nets of the hub. */
+#define SL_LOOP_MAX_HELD 16u
+void sl_loop_hub_hold(sl_loop_hub *h, const char *a, const char *b, uint64_t until_us);
 
 typedef struct sl_net_opts {
     const char *transport; /* "loop", "shm", "tcp" */

@@ -292,11 +292,46 @@ static void kinds_of_others(void **state) {
     for (size_t i = 0; i < SL_LEN(kinds); i++) {
         stage s;
         start_expert(&s);
-        actor *a = &s.toy[i % 2 ? ROGUE : OTHER];
+        actor *a = &s.toy[i % 2 || kinds[i] == SL_MSG_MEMBER_DEAD ? ROGUE : OTHER];
         say(a, (sl_wire_header){.kind = kinds[i]}, bytes_of(a, &member, sizeof member));
         char text[64];
         snprintf(text, sizeof text, "unexpected %s", sl_msg_kind_name(kinds[i]));
         expect_end(&s, a, text);
+    }
+}
+
+/* Another expert worker lost an attention worker: for the sequencer it is dead, and learns of it.
+ */
+static void accusations(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t member;
+        const char *text; /* for who accuses; NULL: the accused goes */
+    } said[] = {
+        {ROGUE, NULL},
+        {OTHER, "death of worker 3, which is no member of others"},
+        {REAL, "death of worker 2, which is no member of others"},
+        {40, "death of worker 40 of 4"},
+    };
+    for (size_t i = 0; i < SL_LEN(said); i++) {
+        stage s;
+        start_expert(&s);
+        join_round(&s, &s.toy[ROGUE]);
+        say(&s.toy[HONEST], (sl_wire_header){.kind = SL_MSG_JOIN}, NULL);
+        actor *a = &s.toy[OTHER], *ends = said[i].text ? a : &s.toy[ROGUE];
+        say(a, (sl_wire_header){.kind = SL_MSG_MEMBER_DEAD},
+            bytes_of(a, &said[i].member, sizeof said[i].member));
+        await_flag(&s, &ends->down, "the end of a connection");
+        const char *text = said[i].text ? said[i].text : "counts as dead here";
+        if (!strstr(ends->why, text)) fail_msg("told '%s', not '%s'", ends->why, text);
+        if (!said[i].text) { /* the round that it was alone in is over */
+            uint32_t at = await_kind(&s, &s.toy[HONEST], SL_MSG_ROUND_OPEN);
+            uint64_t round = s.toy[HONEST].head[at].round;
+            actor_forget(&s.toy[HONEST], at);
+            serve_round(&s, round);
+            assert_true(a->open);
+        }
+        stage_end(&s, SL_OK);
     }
 }
 
@@ -637,6 +672,7 @@ int main(void) {
         cmocka_unit_test(false_sets),
         cmocka_unit_test(joins),
         cmocka_unit_test(kinds_of_others),
+        cmocka_unit_test(accusations),
         cmocka_unit_test(unknown_kind_and_old_epoch_keep_the_connection),
         cmocka_unit_test(sent_and_gone),
         cmocka_unit_test(false_names),

@@ -1,5 +1,7 @@
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <time.h>
 
 #include "base/mem.h"
@@ -17,6 +19,11 @@ struct sl_port {
     atomic_bool has_mail; /* hint for polling without the lock; relaxed */
 };
 
+/* Two ports that do not hear from each other until then. */
+typedef struct held_link {
+    uint64_t a, b, until_us;
+} held_link;
+
 struct sl_loop_hub {
     uint64_t seed;
     uint32_t max_delay_us;
@@ -24,6 +31,8 @@ struct sl_loop_hub {
     sl_port **ports; /* ports[i]->number == i + 1 */
     size_t n_ports, cap_ports;
     uint64_t last_key;
+    held_link held[SL_LOOP_MAX_HELD];
+    uint32_t n_held;
 };
 
 sl_status sl_loop_hub_create(uint64_t seed, uint32_t max_delay_us, sl_loop_hub **out, sl_err *err) {
@@ -57,7 +66,25 @@ uint64_t sl_loop_new_key(sl_loop_hub *h) {
 }
 
 bool sl_loop_has_delays(const sl_loop_hub *h) {
-    return h->max_delay_us > 0;
+    return h->max_delay_us > 0 || h->n_held > 0;
+}
+
+void sl_loop_hub_hold(sl_loop_hub *h, const char *a, const char *b, uint64_t until_us) {
+    held_link l = {.until_us = until_us};
+    if (h->n_held == SL_LOOP_MAX_HELD || sscanf(a, "loop:%" SCNu64, &l.a) != 1 ||
+        sscanf(b, "loop:%" SCNu64, &l.b) != 1)
+        return;
+    h->held[h->n_held++] = l;
+}
+
+uint64_t sl_loop_held_until_us(const sl_loop_hub *h, uint64_t port, uint64_t peer) {
+    uint64_t until_us = 0;
+    for (uint32_t i = 0; i < h->n_held; i++) {
+        const held_link *l = &h->held[i];
+        if ((l->a == port && l->b == peer) || (l->a == peer && l->b == port))
+            until_us = SL_MAX(until_us, l->until_us);
+    }
+    return until_us;
 }
 
 uint32_t sl_loop_delay_us(const sl_loop_hub *h, uint64_t key, uint64_t nth) {

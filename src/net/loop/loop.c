@@ -63,6 +63,8 @@ static bool post(loop_transport *t, loop_link *l, sl_loop_event event, sl_block 
     if (sl_loop_has_delays(t->hub)) {
         uint64_t due =
             sl_clock_now_us(&t->base.net->clock) + sl_loop_delay_us(t->hub, b->key, l->n_sent++);
+        due = SL_MAX(
+            due, sl_loop_held_until_us(t->hub, sl_port_number(t->port), sl_port_number(l->peer)));
         b->due_us = l->last_due_us = SL_MAX(due, l->last_due_us);
     }
     if (sl_port_post(l->peer, b)) return true;

@@ -1,0 +1,238 @@
+/* What must hold while a seed runs, and at its end. */
+#include "sim.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- what a request is told ---- */
+
+static void wrong(sim_request *r, const char *what, uint64_t at) {
+    r->wrong = true;
+    sim_fail(r->s, "request %u: %s at %llu is not as alone", (uint32_t)(r - r->s->request), what,
+             (unsigned long long)at);
+}
+
+static bool same_logprobs(const sl_logprob *a, const sl_logprob *b, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (a[i].id != b[i].id || a[i].logprob != b[i].logprob) return false;
+    return true;
+}
+
+static void on_prompt(sim_request *r, const sl_request_event *ev) {
+    uint32_t at = ev->prompt_position;
+    if (!r->prompt_logprobs || at != r->n_prompt_reported + 1 || at >= r->p->n || r->n > 0)
+        wrong(r, "the order of a prompt's reports", at);
+    else if (ev->tokens[0] != r->p->ids[at] ||
+             !same_logprobs(ev->logprobs, r->want->prompt[at], 1 + r->n_top))
+        wrong(r, "a log-probability of the prompt", at);
+    r->n_prompt_reported = at;
+}
+
+static void on_token(sim_request *r, const sl_request_event *ev) {
+    if (r->n >= r->max_tokens || r->n >= SIM_MAX_NEW) {
+        wrong(r, "one token too many", r->n);
+        return;
+    }
+    if (r->prompt_logprobs && r->n_prompt_reported != r->p->n - 1)
+        wrong(r, "a token before the prompt's reports", r->n);
+    if (ev->tokens[0] != r->want->ids[r->n]) wrong(r, "token", r->n);
+    if (r->logprobs != (ev->logprobs != NULL))
+        wrong(r, "the presence of log-probabilities", r->n);
+    else if (r->logprobs && !same_logprobs(ev->logprobs, r->want->logprobs[r->n], 1 + r->n_top))
+        wrong(r, "a log-probability", r->n);
+    r->n++;
+}
+
+void sim_on_event(void *ctx, const sl_request_event *ev) {
+    sim_request *r = ctx;
+    uint32_t number = (uint32_t)(r - r->s->request);
+    if (r->ends) wrong(r, "an event after the end", r->n);
+    if (ev->request != r->id) wrong(r, "the id of an event", r->n);
+    if (ev->n && ev->prompt_position)
+        on_prompt(r, ev);
+    else if (ev->n)
+        on_token(r, ev);
+    if (ev->n && !ev->prompt_position) sim_say(r->s, "request %u: token %u", number, ev->tokens[0]);
+    if (ev->finish == SL_FINISH_NONE) return;
+    r->ends++;
+    r->finish = ev->finish;
+    r->status = ev->status;
+    snprintf(r->message, sizeof r->message, "%s", ev->message ? ev->message : "");
+    sim_say(r->s, "request %u ends after %u tokens: %d %s", number, r->n, (int)ev->finish,
+            r->message);
+}
+
+void sim_on_logits(void *ctx, uint64_t first, uint32_t n, const float *logits) {
+    sim_request *r = ctx;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t at = first + i;
+        if (at + 1 >= r->p->n + SIM_MAX_NEW ||
+            sim_hash(logits + (size_t)i * sim_spec.vocab, sim_spec.vocab * sizeof *logits) !=
+                r->want->logits[at])
+            wrong(r, "a row of logits", at);
+    }
+}
+
+/* ---- the coordinator's ledgers ---- */
+
+static void look_at_request(sim *s, sim_request *r) {
+    const sl_request *q = sl_ledger_find(&s->engine->ledger, r->id);
+    if (!q) return;
+    bool waits = q->state == SL_REQUEST_WAITING;
+    s->seen[COVER_waited_for_a_place] |= waits && !r->ran && s->engine->ledger.running.n > 0;
+    if (!waits && r->worker == q->worker && q->n_pages > sl_kv_pages_for(r->p->n + SL_MAX_AHEAD))
+        s->seen[COVER_pages_grew] = true;
+    if (waits && r->ran && !r->preempted) {
+        r->preempted = true;
+        sim_say(s, "request %u was preempted", (uint32_t)(r - s->request));
+        s->seen[COVER_preempted] = true;
+    }
+    r->ran |= !waits;
+    r->worker = waits ? SL_NO_WORKER : q->worker;
+}
+
+/* Each page is free or belongs to one running request. */
+static bool check_pages(sim *s, uint32_t worker) {
+    const sl_pages *p = &s->engine->worker[worker].pages;
+    uint8_t owners[256] = {0};
+    SL_ASSERT(p->n_total <= SL_LEN(owners));
+    for (uint32_t i = 0; i < p->n_free; i++) owners[p->free_ids[i]]++;
+    for (const sl_request *q = s->engine->ledger.running.first; q; q = q->next)
+        for (uint32_t i = 0; q->worker == worker && i < q->n_pages; i++) owners[q->pages[i]]++;
+    for (uint32_t i = 0; i < p->n_total; i++)
+        if (owners[i] != 1)
+            return sim_fail(s, "page %u of worker %u has %u owners", i, worker, owners[i]);
+    return true;
+}
+
+bool sim_check_ledger(sim *s) {
+    bool ok = true;
+    for (uint32_t i = 0; i < s->n_requests; i++)
+        if (s->request[i].submitted && !s->request[i].refused) look_at_request(s, &s->request[i]);
+    for (uint32_t i = 0; ok && i < s->n_workers; i++)
+        if (sim_is(s, i, SL_ROLE_ATTENTION)) ok = check_pages(s, i);
+    return ok;
+}
+
+void sim_look_at_slots(sim *s, uint32_t i) {
+    const sl_attn *a = s->worker[i] ? s->worker[i]->attn : NULL;
+    for (uint32_t l = 0; a && l < a->n_lanes; l++) {
+        for (uint32_t j = 0; j < a->max_slots; j++) {
+            const sl_slot *slot = &a->lane[l].slot[j];
+            if (!slot->used) continue;
+            uint64_t ahead = slot->n_tokens - slot->n_given - slot->acked;
+            if (ahead > SL_MAX_AHEAD)
+                sim_fail(s, "worker %u is %llu tokens ahead", i, (unsigned long long)ahead);
+            s->seen[COVER_parked] |= ahead == SL_MAX_AHEAD;
+        }
+    }
+}
+
+/* ---- the end ---- */
+
+bool sim_is_quiet(const sim *s) {
+    for (uint32_t i = 0; i < s->n_workers; i++) {
+        const sl_attn *a = s->worker[i] && !s->silent[i] ? s->worker[i]->attn : NULL;
+        for (uint32_t l = 0; a && l < a->n_lanes; l++)
+            if (a->lane[l].member.state != SL_MEMBER_IDLE) return false;
+    }
+    return true;
+}
+
+static bool ends_with(const sim_request *r, uint32_t id) {
+    for (uint32_t i = 0; i < r->n_stop; i++)
+        if (r->stop[i] == id) return true;
+    return false;
+}
+
+static bool is_eos(uint32_t id) {
+    for (uint32_t i = 0; i < sim_spec.n_eos; i++)
+        if (sim_spec.eos[i] == id) return true;
+    return false;
+}
+
+/* How a request ends that nothing happens to, and after how many tokens. */
+static sl_finish natural_end(const sim_request *r, uint32_t *n) {
+    for (*n = 1; *n <= r->max_tokens; ++*n) {
+        uint32_t id = r->want->ids[*n - 1];
+        if (ends_with(r, id)) return r->s->seen[COVER_stopped_by_id] = true, SL_FINISH_STOP;
+        if (!r->ignore_eos && is_eos(id))
+            return r->s->seen[COVER_stopped_by_eos] = true, SL_FINISH_STOP;
+    }
+    *n = r->max_tokens;
+    return SL_FINISH_LENGTH;
+}
+
+/* An error is right when what happened reaches this request. */
+static bool check_error(sim *s, const sim_request *r, uint32_t number) {
+    bool any_left = false;
+    for (uint32_t i = 0; i < s->n_workers; i++)
+        any_left |= sim_is(s, i, SL_ROLE_ATTENTION) && !s->hurt[i];
+    if (r->status == SL_OK || !r->message[0])
+        return sim_fail(s, "request %u died without a reason", number);
+    s->seen[COVER_died_with_error] = true;
+    return s->expert_lost || !any_left || (r->worker != SL_NO_WORKER && s->hurt[r->worker]) ||
+           sim_fail(s, "request %u at worker %d: %s", number, (int)r->worker, r->message);
+}
+
+static bool check_request(sim *s, uint32_t i) {
+    const sim_request *r = &s->request[i];
+    uint32_t n;
+    if (r->refused) return true;
+    if (r->ends != 1) return sim_fail(s, "request %u ended %u times", i, r->ends);
+    if (r->wrong) return sim_fail(s, "request %u differs", i);
+    if (r->finish == SL_FINISH_ERROR) return check_error(s, r, i);
+    sl_finish how = natural_end(r, &n);
+    if (r->cancelled && r->finish == SL_FINISH_STOP && r->n <= n) return true;
+    if (r->finish != how || r->n != n)
+        return sim_fail(s, "request %u ends with %d after %u tokens, alone with %d after %u", i,
+                        (int)r->finish, r->n, (int)how, n);
+    s->seen[COVER_survived_a_failure] |= s->failure;
+    if (!r->preempted) return true;
+    s->seen[COVER_preempted_and_finished] = true;
+    s->seen[COVER_preempted_with_penalties] |= r->p->sampling.frequency_penalty != 0;
+    s->seen[COVER_preempted_with_logprobs] |= r->logprobs;
+    return true;
+}
+
+static bool check_worker(sim *s, uint32_t i) {
+    const sl_worker *w = s->worker[i];
+    if (!w || s->silent[i] || !w->attn) return true;
+    uint64_t out = w->n.rows_merged + w->n.rows_cancelled + w->n.rows_lost;
+    if (w->n.rows_created != out)
+        return sim_fail(s, "worker %u: %llu rows created, %llu accounted for", i,
+                        (unsigned long long)w->n.rows_created, (unsigned long long)out);
+    for (uint32_t l = 0; l < w->attn->n_lanes; l++) {
+        const sl_lane *lane = &w->attn->lane[l];
+        for (uint32_t j = 0; j < w->attn->max_slots; j++)
+            if (lane->slot[j].used) return sim_fail(s, "worker %u: slot %u is still used", i, j);
+        if (lane->member.state != SL_MEMBER_IDLE)
+            return sim_fail(s, "worker %u: lane %u is still in round %llu", i, l,
+                            (unsigned long long)lane->member.round);
+    }
+    return true;
+}
+
+static bool check_totals(sim *s) {
+    sl_engine_stats st;
+    uint64_t taken = 0;
+    sl_engine_stats_get(s->engine, &st);
+    for (uint32_t i = 0; i < s->n_requests; i++)
+        taken += s->request[i].submitted && !s->request[i].refused;
+    uint64_t ended = st.finished_stop + st.finished_length + st.finished_error;
+    if (ended + st.finished_cancelled != taken)
+        return sim_fail(s, "%llu requests taken, %llu ended", (unsigned long long)taken,
+                        (unsigned long long)(ended + st.finished_cancelled));
+    if (s->engine->n_open || st.running || st.waiting || st.pages_used)
+        return sim_fail(s, "%u open, %u running, %u waiting, %llu pages taken at the end",
+                        s->engine->n_open, st.running, st.waiting,
+                        (unsigned long long)st.pages_used);
+    return true;
+}
+
+bool sim_check_end(sim *s) {
+    bool ok = !s->what[0];
+    for (uint32_t i = 0; ok && i < s->n_requests; i++) ok = check_request(s, i);
+    for (uint32_t i = 0; ok && i < s->n_workers; i++) ok = check_worker(s, i);
+    return ok && sim_check_ledger(s) && check_totals(s);
+}

@@ -1,0 +1,201 @@
+/* The simulation: coordinator and workers of one deployment in one thread, on a virtual clock, over
+ * "loop". Everything that happens follows from the seed. Thread: one. */
+#ifndef SL_TESTS_SIM_H
+#define SL_TESTS_SIM_H
+
+#include "base/rng.h"
+#include "engine/attn_int.h"
+#include "engine/engine_int.h"
+#include "engine/mutate.h"
+#include "engine/plan_json.h"
+
+#define SIM_MAX_WORKERS  7u
+#define SIM_MAX_REQUESTS 24u
+#define SIM_MAX_PROMPT   100u
+#define SIM_MAX_NEW      70u
+#define SIM_CONTEXT      (SIM_MAX_PROMPT + SIM_MAX_NEW)
+#define SIM_FAMILIES     8u /* prompts; each with the choices 0..2 */
+#define SIM_CHOICES      3u
+#define SIM_PROMPTS      (SIM_FAMILIES * SIM_CHOICES)
+#define SIM_MAX_EVENTS   16u
+#define SIM_VIRTUAL_S    90u /* a seed must be over by then */
+
+/* What a run of seeds must have met, each at least once: name, and whether it takes a failure. */
+#define SIM_COVER(X)                                                                               \
+    X(colocated)                                                                                   \
+    X(apart)                                                                                       \
+    X(several_lanes)                                                                               \
+    X(several_chunks)                                                                              \
+    X(inexact)                                                                                     \
+    X(bf16_wire)                                                                                   \
+    X(fp8_wire)                                                                                    \
+    X(delays)                                                                                      \
+    X(preempted)                                                                                   \
+    X(preempted_and_finished)                                                                      \
+    X(preempted_with_penalties)                                                                    \
+    X(preempted_with_logprobs)                                                                     \
+    X(waited_for_a_place)                                                                          \
+    X(pages_grew)                                                                                  \
+    X(prompt_in_chunks)                                                                            \
+    X(prompt_over_a_page)                                                                          \
+    X(too_long_refused)                                                                            \
+    X(several_choices)                                                                             \
+    X(penalties)                                                                                   \
+    X(bias)                                                                                        \
+    X(min_p)                                                                                       \
+    X(logprobs)                                                                                    \
+    X(prompt_logprobs)                                                                             \
+    X(logits)                                                                                      \
+    X(stopped_by_id)                                                                               \
+    X(stopped_by_eos)                                                                              \
+    X(cancelled_waiting)                                                                           \
+    X(cancelled_running)                                                                           \
+    X(cancelled_too_late)                                                                          \
+    X(parked)                                                                                      \
+    X(slow_coordinator)                                                                            \
+    X(slow_worker)                                                                                 \
+    X(link_held)                                                                                   \
+    X(link_lost)                                                                                   \
+    X(attention_killed)                                                                            \
+    X(expert_killed)                                                                               \
+    X(two_killed)                                                                                  \
+    X(killed_while_starting)                                                                       \
+    X(silence)                                                                                     \
+    X(died_with_error)                                                                             \
+    X(survived_a_failure)                                                                          \
+    X(refused_after_failure)
+
+typedef enum sim_cover {
+#define SIM_COVER_ENUM(name) COVER_##name,
+    SIM_COVER(SIM_COVER_ENUM)
+#undef SIM_COVER_ENUM
+        COVER_COUNT
+} sim_cover;
+
+typedef struct sim_prompt {
+    uint32_t ids[SIM_MAX_PROMPT], n;
+    sl_sampling sampling;
+    sl_logit_bias bias[3];
+} sim_prompt;
+
+/* What a prompt's request says when it is alone: nothing ends it before SIM_MAX_NEW tokens. */
+typedef struct sim_answer {
+    uint32_t ids[SIM_MAX_NEW];
+    sl_logprob logprobs[SIM_MAX_NEW][1 + SL_MAX_LOGPROBS];
+    sl_logprob prompt[SIM_MAX_PROMPT][1 + SL_MAX_LOGPROBS]; /* from position 1 on */
+    uint64_t logits[SIM_CONTEXT];                           /* hash by position; not the last one */
+} sim_answer;
+
+typedef struct sim sim;
+
+typedef struct sim_request {
+    sim *s;
+    const sim_prompt *p;
+    const sim_answer *want;
+    uint32_t max_tokens, stop[2], n_stop, n_top;
+    bool ignore_eos, logprobs, prompt_logprobs, logits, too_long;
+    uint64_t submit_at_us, cancel_at_us; /* 0: never */
+    uint32_t cancel_at_n;                /* after so many tokens; 0: never */
+    uint64_t id;
+    bool submitted, refused, cancelled;
+    bool preempted, ran; /* seen in the ledger */
+    uint32_t worker;     /* where it runs; SL_NO_WORKER: it waits */
+    uint32_t n, n_prompt_reported, ends;
+    bool wrong; /* something that it was told differs from `want` */
+    sl_finish finish;
+    sl_status status;
+    char message[160];
+} sim_request;
+
+typedef enum sim_event_kind { SIM_KILL, SIM_SILENCE, SIM_STALL, SIM_HOLD } sim_event_kind;
+
+typedef struct sim_event {
+    sim_event_kind kind;
+    uint32_t a, b; /* workers; n_workers: the coordinator */
+    uint64_t at_us, for_us;
+    bool done;
+} sim_event;
+
+struct sim {
+    uint64_t seed, rng, now_us, trace; /* trace: hash of all that happened */
+    sl_engine *engine;
+    sl_plan plan; /* as started; owner is not kept */
+    sl_worker_opts opts[SIM_MAX_WORKERS];
+    sl_worker *worker[SIM_MAX_WORKERS];
+    char address[SIM_MAX_WORKERS + 1][96];
+    bool silent[SIM_MAX_WORKERS]; /* alive, but never scheduled again */
+    uint64_t stalled_until_us[SIM_MAX_WORKERS + 1];
+    uint32_t n_workers;
+    uint32_t slow; /* this actor moves rarely; UINT32_MAX: none */
+    uint32_t idle, idle_jump_us;
+    bool pressure;
+    sim_request request[SIM_MAX_REQUESTS];
+    uint32_t n_requests;
+    sim_event event[SIM_MAX_EVENTS];
+    uint32_t n_events;
+    uint64_t settle_until_us;
+    /* what went wrong on purpose: who may be hurt by it */
+    bool failure, expert_lost;
+    bool hurt[SIM_MAX_WORKERS]; /* attention workers whose requests may die */
+    bool seen[COVER_COUNT];
+    bool verbose;
+    char what[240]; /* why it failed */
+};
+
+extern sl_model_spec sim_spec;
+extern const char *sim_folder;
+
+static inline uint32_t sim_below(sim *s, uint32_t n) {
+    return (uint32_t)sl_rng_below(&s->rng, n);
+}
+/* True once in n times. */
+static inline bool sim_once_in(sim *s, uint32_t n) {
+    return sim_below(s, n) == 0;
+}
+static inline bool sim_is(const sim *s, uint32_t worker, uint32_t role) {
+    return worker < s->n_workers && (s->plan.worker[worker].roles & role);
+}
+
+/* world.c: a deployment on the virtual clock */
+/* Records why the seed failed, the first time; returns false. */
+bool sim_fail(sim *s, const char *fmt, ...) SL_PRINTF(2, 3);
+/* A line of the trace: goes into the hash, and is printed with --verbose. */
+void sim_say(sim *s, const char *fmt, ...) SL_PRINTF(2, 3);
+/* The plan is s->plan. False: see s->what. */
+bool sim_start(sim *s, uint64_t delay_seed, uint32_t delay_us);
+bool sim_await_serving(sim *s);
+/* One randomly chosen actor moves; when all were idle for a while, time jumps. */
+void sim_turn(sim *s);
+void sim_remove_worker(sim *s, uint32_t i, bool crash);
+void sim_stop(sim *s);
+
+/* reference.c: what every prompt's answer must be */
+/* The prompts that the seeds of this block use. */
+const sim_prompt *sim_prompts(uint64_t block);
+/* The answer to prompts[i] alone, computed at its first use. Under --exact it depends on the wire
+ * only, else also on how many expert workers share the experts. NULL: see s->what. */
+const sim_answer *sim_reference(sim *s, uint32_t i);
+uint64_t sim_hash(const void *data, size_t n);
+
+/* story.c: who asks what, and what goes wrong when */
+/* Fills s->plan. */
+bool sim_draw_plan(sim *s);
+bool sim_draw_requests(sim *s);
+void sim_draw_events(sim *s);
+bool sim_do_requests(sim *s);
+void sim_do_events(sim *s);
+bool sim_is_over(const sim *s);
+bool sim_submit(sim *s, sim_request *r);
+
+/* check.c: what must hold */
+void sim_on_event(void *ctx, const sl_request_event *ev);
+void sim_on_logits(void *ctx, uint64_t first, uint32_t n, const float *logits);
+/* After each move of the coordinator: pages, and where requests are. */
+bool sim_check_ledger(sim *s);
+/* After each move of an attention worker. */
+void sim_look_at_slots(sim *s, uint32_t i);
+/* No lane of a living worker is in a round. */
+bool sim_is_quiet(const sim *s);
+bool sim_check_end(sim *s);
+
+#endif

@@ -1,0 +1,304 @@
+/* What a seed does: the deployment, who asks what, and what goes wrong when. */
+#include "sim.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define HOLD_MIN_US 2700000u /* held for so long, a link is lost at both ends */
+
+/* ---- the deployment ---- */
+
+/* Attention and expert workers; 0 of the latter: colocated. */
+static const uint32_t shapes[][2] = {{1, 0}, {1, 1}, {1, 3}, {2, 2}, {2, 0},
+                                     {3, 0}, {3, 2}, {2, 1}, {4, 2}, {2, 4}};
+#define SCARCE_SHAPES 5u /* the first ones: few pools, so that they run out */
+
+/* Schedules of several lanes and chunks, as soon as the engine takes them. */
+static void draw_schedule(sim *s, sl_plan *p) {
+    static const sl_schedule others[] = {SL_SCHED_PINGPONG, SL_SCHED_FINDEP, SL_SCHED_EPS,
+                                         SL_SCHED_AEP};
+    sl_plan other = *p;
+    sl_err err;
+    sl_plan_set_schedule(&other, others[sim_below(s, SL_LEN(others))]);
+    if (other.lanes > 1) other.lanes = 1 + sim_below(s, 3);
+    if (other.chunks > 1) other.chunks = 1 + sim_below(s, 4);
+    other.order = (sl_order)sim_below(s, SL_ORDER_COUNT);
+    other.policy = (sl_policy)sim_below(s, SL_POLICY_COUNT);
+    other.max_num_batched_tokens = SL_MAX(other.max_num_batched_tokens, 3 * other.lanes);
+    other.exact |= other.chunking == SL_CHUNK_EXPERTS || other.schedule == SL_SCHED_AEP;
+    bool wanted = !sim_once_in(s, 3);
+    if (wanted && sl_plan_check(&other, &sim_spec, &err) == SL_OK) *p = other;
+}
+
+bool sim_draw_plan(sim *s) {
+    sl_plan *p = &s->plan;
+    sl_err err;
+    uint32_t per_request = sl_kv_pages_for(SIM_CONTEXT), shape = sim_below(s, SL_LEN(shapes));
+    if (s->pressure && !sim_once_in(s, 4)) shape %= SCARCE_SHAPES;
+    if (sl_plan_local(&sim_spec, shapes[shape][0], shapes[shape][1], p, &err) != SL_OK)
+        return sim_fail(s, "%s", err.msg);
+    p->exact = !sim_once_in(s, 4);
+    p->wire = sim_once_in(s, 3) ? sim_below(s, SL_WIRE_FORMAT_COUNT) : SL_WIRE_F32;
+    p->threads = 1;
+    p->context = SIM_CONTEXT;
+    p->n_pages = per_request * (1 + sim_below(s, 3)) + sim_below(s, 5);
+    if (s->pressure) p->n_pages = per_request + sim_below(s, 3);
+    p->max_num_seqs = s->pressure ? 4 + sim_below(s, 4) : 1 + sim_below(s, 5);
+    p->max_num_batched_tokens = 3 + sim_below(s, 60);
+    p->prefill_stretch = 1.0 + 0.25 * sim_below(s, 8);
+    draw_schedule(s, p);
+    /* Under --exact any worker may own any expert. */
+    for (uint32_t e = 0; p->exact && sim_once_in(s, 2) && e < p->n_experts; e++) {
+        uint32_t w = sim_below(s, p->n_workers);
+        if (p->worker[w].roles & SL_ROLE_EXPERT) p->owner[e] = w;
+    }
+    return true;
+}
+
+/* ---- requests ---- */
+
+static void draw_request(sim *s, sim_request *r, uint32_t prompt, uint64_t at_us) {
+    *r = (sim_request){.s = s, .p = &sim_prompts(s->seed / 4096)[prompt], .worker = SL_NO_WORKER};
+    r->want = sim_reference(s, prompt);
+    r->submit_at_us = at_us;
+    r->max_tokens = 1 + sim_below(s, s->pressure ? SIM_MAX_NEW : 1 + sim_below(s, SIM_MAX_NEW));
+    if (s->pressure && !sim_once_in(s, 3)) r->max_tokens = SIM_MAX_NEW - sim_below(s, 12);
+    r->ignore_eos = sim_once_in(s, 2);
+    r->n_stop = sim_once_in(s, 5) ? 1 + sim_below(s, 2) : 0;
+    for (uint32_t i = 0; r->want && i < r->n_stop; i++)
+        r->stop[i] = r->want->ids[sim_below(s, SIM_MAX_NEW)];
+    r->logprobs = sim_once_in(s, 3);
+    r->n_top = r->logprobs ? sim_below(s, 6) : 0;
+    r->prompt_logprobs = r->logprobs && sim_once_in(s, 3);
+    r->logits = sim_once_in(s, 8);
+    if (sim_once_in(s, 40)) {
+        r->too_long = true;
+        r->max_tokens = SIM_CONTEXT - r->p->n + 1 + sim_below(s, 9);
+    }
+    if (s->pressure && !sim_once_in(s, 4)) return;
+    if (sim_once_in(s, 5)) r->cancel_at_us = at_us + 1 + sim_below(s, 1 + sim_below(s, 100000));
+    if (sim_once_in(s, 8)) r->cancel_at_n = 1 + sim_below(s, r->max_tokens);
+}
+
+bool sim_draw_requests(sim *s) {
+    uint32_t n = 2 + sim_below(s, 9), span_us = 1 + sim_below(s, s->pressure ? 5000 : 60000);
+    if (sim_once_in(s, 8)) n = SIM_MAX_REQUESTS - sim_below(s, 8);
+    while (s->n_requests < n) {
+        uint64_t at_us = s->now_us + 1 + sim_below(s, span_us);
+        uint32_t prompt = sim_below(s, SIM_PROMPTS), choices = sim_once_in(s, 6) ? SIM_CHOICES : 1;
+        if (choices > 1) prompt -= prompt % SIM_CHOICES;
+        for (uint32_t c = 0; c < choices && s->n_requests < n; c++)
+            draw_request(s, &s->request[s->n_requests++], prompt + c, at_us);
+        s->seen[COVER_several_choices] |= choices > 1;
+        if (s->what[0]) return false;
+    }
+    return true;
+}
+
+static void note_asked(sim *s, const sim_request *r) {
+    const sl_sampling *g = &r->p->sampling;
+    s->seen[COVER_penalties] |= g->frequency_penalty != 0;
+    s->seen[COVER_bias] |= g->n_bias > 0;
+    s->seen[COVER_min_p] |= g->min_p > 0;
+    s->seen[COVER_logprobs] |= r->logprobs;
+    s->seen[COVER_prompt_logprobs] |= r->prompt_logprobs;
+    s->seen[COVER_logits] |= r->logits;
+    s->seen[COVER_prompt_over_a_page] |= r->p->n > SL_KV_PAGE_TOKENS;
+    s->seen[COVER_prompt_in_chunks] |= r->p->n > s->plan.max_num_batched_tokens / s->plan.lanes;
+}
+
+bool sim_submit(sim *s, sim_request *r) {
+    sl_err err;
+    const sl_request_params p = {.prompt = r->p->ids,
+                                 .n_prompt = r->p->n,
+                                 .max_tokens = r->max_tokens,
+                                 .sampling = r->p->sampling,
+                                 .ignore_eos = r->ignore_eos,
+                                 .logprobs = r->logprobs,
+                                 .prompt_logprobs = r->prompt_logprobs,
+                                 .n_top = r->n_top,
+                                 .stop = r->stop,
+                                 .n_stop = r->n_stop,
+                                 .on_event = sim_on_event,
+                                 .on_logits = r->logits ? sim_on_logits : NULL,
+                                 .ctx = r};
+    uint32_t number = (uint32_t)(r - s->request);
+    r->submitted = true;
+    r->status = sl_engine_submit(s->engine, &p, &r->id, &err);
+    r->refused = r->status != SL_OK;
+    sim_say(s, "request %u of %u tokens asks for %u%s%s", number, r->p->n, r->max_tokens,
+            r->refused ? ", refused: " : "", r->refused ? err.msg : "");
+    if (r->refused && r->too_long && r->status == SL_ERR_LIMIT)
+        s->seen[COVER_too_long_refused] = true;
+    else if (r->refused && r->status == SL_ERR_WORKER_LOST && s->failure)
+        s->seen[COVER_refused_after_failure] = true;
+    else if (r->refused || r->too_long)
+        return sim_fail(s, "request %u: %s", number, r->refused ? err.msg : "too long, taken");
+    if (!r->refused) note_asked(s, r);
+    return true;
+}
+
+static void cancel(sim *s, sim_request *r) {
+    uint32_t number = (uint32_t)(r - s->request);
+    r->cancelled = true;
+    sim_say(s, "request %u is cancelled %s", number,
+            r->ends                     ? "too late"
+            : r->worker == SL_NO_WORKER ? "while it waits"
+                                        : "while it runs");
+    s->seen[r->ends                     ? COVER_cancelled_too_late
+            : r->worker == SL_NO_WORKER ? COVER_cancelled_waiting
+                                        : COVER_cancelled_running] = true;
+    sl_engine_cancel(s->engine, r->id);
+    if (sim_once_in(s, 4)) sl_engine_cancel(s->engine, r->id);
+}
+
+bool sim_do_requests(sim *s) {
+    bool ok = true;
+    for (uint32_t i = 0; ok && i < s->n_requests; i++) {
+        sim_request *r = &s->request[i];
+        if (!r->submitted && s->now_us >= r->submit_at_us) ok = sim_submit(s, r);
+        if (!r->submitted || r->refused || r->cancelled) continue;
+        if ((r->cancel_at_us && s->now_us >= r->cancel_at_us) ||
+            (r->cancel_at_n && r->n >= r->cancel_at_n))
+            cancel(s, r);
+    }
+    return ok;
+}
+
+bool sim_is_over(const sim *s) {
+    for (uint32_t i = 0; i < s->n_requests; i++) {
+        const sim_request *r = &s->request[i];
+        if (!r->submitted || (!r->refused && r->ends == 0)) return false;
+    }
+    return true;
+}
+
+/* ---- what goes wrong ---- */
+
+static void add_event(sim *s, sim_event_kind kind, uint32_t a, uint32_t b, uint64_t at_us,
+                      uint64_t for_us) {
+    SL_ASSERT(s->n_events < SIM_MAX_EVENTS);
+    s->event[s->n_events++] =
+        (sim_event){.kind = kind, .a = a, .b = b, .at_us = s->now_us + at_us, .for_us = for_us};
+}
+
+/* Two different actors; the coordinator is one of them now and then. */
+static void draw_link(sim *s, uint32_t *a, uint32_t *b) {
+    *a = sim_below(s, s->n_workers);
+    *b = sim_below(s, s->n_workers + 1);
+    if (*a == *b) *b = s->n_workers;
+}
+
+static void draw_failures(sim *s, uint32_t span_us) {
+    uint32_t n = sim_once_in(s, 5) ? 2 : 1, a, b;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at_us = sim_below(s, span_us);
+        switch (sim_below(s, 6)) {
+        case 0:
+        case 1:
+            add_event(s, SIM_SILENCE, sim_below(s, s->n_workers), 0, at_us, 0);
+            break;
+        case 2:
+            draw_link(s, &a, &b);
+            add_event(s, SIM_HOLD, a, b, at_us, HOLD_MIN_US + sim_below(s, 2000000));
+            break;
+        default:
+            add_event(s, SIM_KILL, sim_below(s, s->n_workers), 0, at_us, 0);
+        }
+    }
+}
+
+/* Slowness that nobody may mistake for a death: whatever is drawn, no two pauses add up. */
+static void draw_slowness(sim *s, uint32_t span_us) {
+    uint32_t a, b, pauses = 1 + sim_below(s, 3);
+    if (sim_once_in(s, 4)) s->slow = sim_below(s, s->n_workers + 1);
+    switch (sim_below(s, 4)) {
+    case 0:
+        draw_link(s, &a, &b);
+        add_event(s, SIM_HOLD, a, b, sim_below(s, span_us), 1000 + sim_below(s, 1300000));
+        break;
+    case 1:
+        add_event(s, SIM_STALL, sim_below(s, s->n_workers), 0, sim_below(s, span_us),
+                  1000 + sim_below(s, 1300000));
+        break;
+    case 2: /* the coordinator does not acknowledge for a while, now and then */
+        for (uint64_t i = 0, at_us = sim_below(s, span_us); i < pauses; i++, at_us += 2000000)
+            add_event(s, SIM_STALL, s->n_workers, 0, at_us, 10000 + sim_below(s, 1300000));
+        break;
+    default:
+        break;
+    }
+}
+
+void sim_draw_events(sim *s) {
+    uint32_t span_us = 1000 + sim_below(s, sim_once_in(s, 2) ? 30000 : 200000);
+    if (sim_once_in(s, 3))
+        draw_failures(s, span_us);
+    else if (sim_once_in(s, 2))
+        draw_slowness(s, span_us);
+}
+
+/* Whose requests may die of what just happened to worker a. */
+static void hurt(sim *s, uint32_t a) {
+    s->failure = true;
+    s->hurt[a] = true;
+    s->expert_lost |= sim_is(s, a, SL_ROLE_EXPERT);
+}
+
+static void lose_link(sim *s, uint32_t a, uint32_t b) {
+    s->failure = true;
+    s->seen[COVER_link_lost] = true;
+    bool apart = sim_is(s, a, SL_ROLE_EXPERT) != sim_is(s, b, SL_ROLE_EXPERT);
+    bool pair = b < s->n_workers && apart;
+    if (pair) /* an attention worker lost one of its experts */
+        s->hurt[sim_is(s, a, SL_ROLE_EXPERT) ? b : a] = true;
+    else if (b == s->n_workers)
+        hurt(s, a);
+    else if (sim_is(s, a, SL_ROLE_EXPERT)) /* with the sequencer, or between colocated workers */
+        s->expert_lost = true;
+}
+
+static void kill(sim *s, const sim_event *e) {
+    if (!s->worker[e->a] || s->silent[e->a]) return;
+    uint32_t killed = 0;
+    for (uint32_t i = 0; i < s->n_workers; i++) killed += !s->worker[i];
+    s->seen[COVER_two_killed] |= killed > 0;
+    if (sim_is(s, e->a, SL_ROLE_EXPERT))
+        s->seen[COVER_expert_killed] = true;
+    else
+        s->seen[COVER_attention_killed] = true;
+    hurt(s, e->a);
+    sim_remove_worker(s, e->a, true);
+}
+
+static void do_event(sim *s, sim_event *e) {
+    static const char *const names[] = {"dies", "falls silent", "pauses", "is held apart"};
+    e->done = true;
+    sim_say(s, "worker %u %s (%u, %.1f ms)", e->a, names[e->kind], e->b, (double)e->for_us / 1e3);
+    switch (e->kind) {
+    case SIM_KILL:
+        kill(s, e);
+        break;
+    case SIM_SILENCE:
+        s->silent[e->a] = true;
+        s->seen[COVER_silence] = true;
+        hurt(s, e->a);
+        s->settle_until_us = SL_MAX(s->settle_until_us, s->now_us + 2600000);
+        break;
+    case SIM_STALL:
+        s->stalled_until_us[e->a] = s->now_us + e->for_us;
+        s->seen[e->a == s->n_workers ? COVER_slow_coordinator : COVER_slow_worker] = true;
+        break;
+    case SIM_HOLD:
+        sl_loop_hub_hold(s->engine->hub, s->address[e->a], s->address[e->b], s->now_us + e->for_us);
+        s->seen[COVER_link_held] = true;
+        if (e->for_us >= HOLD_MIN_US) lose_link(s, e->a, e->b);
+        s->settle_until_us = SL_MAX(s->settle_until_us, s->now_us + e->for_us + 100000);
+        break;
+    }
+}
+
+void sim_do_events(sim *s) {
+    for (uint32_t i = 0; i < s->n_events; i++)
+        if (!s->event[i].done && s->now_us >= s->event[i].at_us) do_event(s, &s->event[i]);
+}
