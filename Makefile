@@ -7,9 +7,10 @@
 #   make oracle      deviation from transformers, one line a fixture
 #   make tsan|asan   the tests under a sanitizer
 #   make fuzz        every fuzz target for S seconds (default 60)       (FUZZ=name: one)
+#   make soak        every script in tests/soak with its defaults: hours
 #   make bench       speed of the kernels and of the demo model
 #   make format clean
-.PHONY: all deps venv test check check-quick asan tsan model oracle fuzz bench demo golden format clean
+.PHONY: all deps venv test check check-quick asan tsan model oracle fuzz soak bench demo golden format clean
 J      ?= $(shell nproc)
 S      ?= 60
 T      ?= .
@@ -64,6 +65,9 @@ oracle: all venv
 fuzz: deps
 	@cmake --preset fuzz >/dev/null && cmake --build build-fuzz -j$(J)
 	@tests/fuzz/run.sh build-fuzz $(S) $(FUZZ)
+
+soak: all
+	@for t in tests/soak/*.sh; do echo "== $$t"; $$t || exit 1; done
 
 bench: all
 	@bench/run.sh

@@ -55,8 +55,9 @@ static void draw_sampling(uint64_t *state, uint32_t family, sim_prompt *p) {
         g->repetition_penalty = 1.0f + 0.1f * (float)draw(state, 4);
     }
     if (family % 2) g->n_bias = SL_LEN(p->bias);
+    uint32_t third = sim_spec.vocab / SL_LEN(p->bias);
     for (uint32_t i = 0; i < SL_LEN(p->bias); i++)
-        p->bias[i] = (sl_logit_bias){i * 340 + draw(state, 340), (float)draw(state, 9) - 3};
+        p->bias[i] = (sl_logit_bias){i * third + draw(state, third), (float)draw(state, 9) - 3};
     /* Text of random prompts seldom ends by itself. */
     if (family % 4 == 1 && sim_spec.n_eos > 0 && sim_spec.eos[0] > p->bias[1].id)
         p->bias[2] = (sl_logit_bias){sim_spec.eos[0], 8};
