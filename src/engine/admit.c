@@ -118,6 +118,7 @@ static sl_status send_submit(sl_engine *e, const sl_request *r) {
                  (r->p.logprobs ? SL_SUBMIT_LOGPROBS : 0) |
                  (r->p.prompt_logprobs ? SL_SUBMIT_PROMPT_LOGPROBS : 0),
         .n_prompt = r->p.n_prompt,
+        .min_tokens = r->p.min_tokens,
         .min_p = r->p.sampling.min_p,
         .presence_penalty = r->p.sampling.presence_penalty,
         .frequency_penalty = r->p.sampling.frequency_penalty,

@@ -58,10 +58,7 @@ bool sl_slot_has_work(const sl_slot *s) {
     return generated < s->acked + SL_MAX_AHEAD;
 }
 
-static bool ends(const sl_attn *a, const sl_slot *s, uint32_t token) {
-    for (uint32_t i = 0; !s->ignore_eos && i < a->m->n_eos; i++) {
-        if (a->m->eos[i] == token) return true;
-    }
+static bool ends(const sl_slot *s, uint32_t token) {
     for (uint32_t i = 0; i < s->n_stop; i++) {
         if (s->stop[i] == token) return true;
     }
@@ -73,7 +70,7 @@ void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *lo
     s->tokens[s->n_tokens++] = token;
     a->w->n.tokens++;
     sl_finish finish = SL_FINISH_NONE;
-    if (ends(a, s, token))
+    if (ends(s, token))
         finish = SL_FINISH_STOP;
     else if (s->n_tokens - s->n_given >= s->max_new)
         finish = SL_FINISH_LENGTH;
@@ -156,7 +153,6 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
         .max_new = in->max_tokens,
         .done = SL_MUTATION(SKIPPED_ROW) && in->n_tokens > in->n_prompt,
         .n_prompt = in->n_prompt,
-        .ignore_eos = (in->flags & SL_SUBMIT_IGNORE_EOS) != 0,
         .want_logits = (in->flags & SL_SUBMIT_LOGITS) != 0,
         .want_logprobs = (in->flags & SL_SUBMIT_LOGPROBS) != 0,
         .want_prompt_logprobs = (in->flags & SL_SUBMIT_PROMPT_LOGPROBS) != 0,
@@ -164,11 +160,14 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
         .sampling = sampling_of(in, bias),
         .bias = bias,
         .n_stop = in->n_stop,
+        .min_tokens = in->min_tokens,
         .pages = pages,
         .n_pages = in->n_pages,
         .cap_pages = cap_pages,
     };
     memcpy(s->stop, in->stop, in->n_stop * sizeof *s->stop);
+    for (uint32_t i = 0; !(in->flags & SL_SUBMIT_IGNORE_EOS) && i < a->m->n_eos; i++)
+        s->stop[s->n_stop++] = a->m->eos[i];
     return SL_OK;
 }
 

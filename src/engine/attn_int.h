@@ -21,13 +21,14 @@ typedef struct sl_slot {
     uint32_t n_tokens, n_given, max_new, done; /* n_given: tokens that came with the request */
     uint64_t acked;                            /* generated tokens that the coordinator has seen */
     uint32_t n_prompt; /* of n_given: the rest was generated before it came here */
-    bool ignore_eos, want_logits, want_logprobs, want_prompt_logprobs;
+    bool want_logits, want_logprobs, want_prompt_logprobs;
     uint32_t n_top; /* likeliest tokens reported with a token */
     sl_sampling sampling;
-    sl_logit_bias *bias; /* owned; sampling points to it */
-    uint32_t stop[SL_MAX_STOP_IDS];
+    sl_logit_bias *bias;                         /* owned; sampling points to it */
+    uint32_t stop[SL_MAX_STOP_IDS + SL_MAX_EOS]; /* ids that end it */
     uint32_t n_stop;
-    float **pages; /* base pointers in position order, room for all it may ever need */
+    uint32_t min_tokens; /* of the generated ones: none of `stop` is drawn before */
+    float **pages;       /* base pointers in position order, room for all it may ever need */
     uint32_t n_pages, cap_pages;
     uint32_t first_row; /* of its rows in the running step */
 } sl_slot;

@@ -209,6 +209,9 @@ static sl_status check_params(const sl_engine *e, const sl_request_params *p, sl
     uint64_t total = (uint64_t)p->n_prompt + p->max_tokens;
     if (p->n_prompt == 0) return sl_fail(err, SL_ERR_ARG, "prompt: empty, at least one token");
     if (p->max_tokens == 0) return sl_fail(err, SL_ERR_ARG, "max_tokens: 0, at least 1");
+    if (p->min_tokens > p->max_tokens)
+        return sl_fail(err, SL_ERR_ARG, "min_tokens: %u, more than max_tokens: %u", p->min_tokens,
+                       p->max_tokens);
     if (p->n_stop > 64) return sl_fail(err, SL_ERR_ARG, "stop: %u ids, limit 64", p->n_stop);
     if (total > e->plan.context)
         return sl_fail(err, SL_ERR_LIMIT,

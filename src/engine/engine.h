@@ -79,6 +79,7 @@ typedef struct sl_request_params {
     uint32_t n_top;       /* with logprobs: <= SL_MAX_LOGPROBS and the vocabulary */
     const uint32_t *stop; /* further ids that end generation; copied */
     uint32_t n_stop;      /* <= 64 */
+    uint32_t min_tokens;  /* <= max_tokens: so many come before an end is drawn */
     void (*on_event)(void *ctx, const sl_request_event *ev);
     /* NULL, or: logits [n][vocab] of positions first.. as they are computed (prompt and generated).
      */

@@ -154,6 +154,9 @@ static void sample_into(sl_lane *lane, sl_slot *s, const float *logits) {
     sl_attn *a = lane->attn;
     const sl_history past = {s->tokens, s->n_tokens, s->n_prompt};
     sl_logprob logprobs[1 + SL_MAX_LOGPROBS];
+    bool early = s->n_tokens - s->n_prompt < s->min_tokens;
+    s->sampling.never = s->stop;
+    s->sampling.n_never = early ? s->n_stop : 0;
     uint32_t id = sl_sample(&s->sampling, logits, a->m->vocab, s->n_tokens, &past, &a->scratch);
     if (s->want_logprobs) sl_logprobs(logits, a->m->vocab, id, s->n_top, &a->scratch, logprobs);
     sl_slot_append(a, s, id, logprobs, s->want_logprobs ? 1 + s->n_top : 0);

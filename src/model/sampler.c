@@ -102,7 +102,7 @@ static void apply_penalties(const sl_sampling *s, const sl_history *past, uint32
 static const float *change_logits(const sl_sampling *s, const float *logits, uint32_t vocab,
                                   const sl_history *past, sl_arena *scratch) {
     bool penalties = past && past->n > 0 && penalises(s);
-    if (!penalties && s->n_bias == 0) return logits;
+    if (!penalties && s->n_bias == 0 && s->n_never == 0) return logits;
     float *changed = sl_arena_take(scratch, vocab, sizeof *changed);
     SL_ASSERT(changed);
     memcpy(changed, logits, vocab * sizeof *changed);
@@ -110,6 +110,8 @@ static const float *change_logits(const sl_sampling *s, const float *logits, uin
         SL_ASSERT(s->bias[i].id < vocab);
         changed[s->bias[i].id] += s->bias[i].bias;
     }
+    for (uint32_t i = 0; i < s->n_never; i++)
+        if (s->never[i] < vocab) changed[s->never[i]] = -INFINITY;
     if (!penalties) return changed;
     size_t level = scratch->used;
     uint32_t *count = sl_arena_take(scratch, vocab, sizeof *count);

@@ -1,9 +1,10 @@
 /* Sampling: a pure function of (logits, tokens so far, parameters, seed, choice, position), so a
  * request that continues on another worker draws the same tokens. Thread: any.
  *
- * In this order: logit_bias is added; repetition_penalty divides positive and multiplies other
- * logits of tokens that occur anywhere before; frequency_penalty times the count, and
- * presence_penalty, are subtracted from tokens generated before; temperature; min_p; top_k; top_p.
+ * In this order: logit_bias is added; tokens of `never` are dropped; repetition_penalty divides
+ * positive and multiplies other logits of tokens that occur anywhere before; frequency_penalty
+ * times the count, and presence_penalty, are subtracted from tokens generated before; temperature;
+ * min_p; top_k; top_p.
  */
 #ifndef SL_MODEL_SAMPLER_H
 #define SL_MODEL_SAMPLER_H
@@ -32,6 +33,8 @@ typedef struct sl_sampling {
     float repetition_penalty;                  /* (0,100]; 1, and 0 as in a zeroed struct: off */
     const sl_logit_bias *bias;                 /* [n_bias], borrowed; ids are different */
     uint32_t n_bias;                           /* <= SL_MAX_LOGIT_BIAS */
+    const uint32_t *never;                     /* [n_never] ids that are not drawn, borrowed */
+    uint32_t n_never;
 } sl_sampling;
 
 /* The tokens before the one to draw: n_prompt of the prompt, then generated ones. Borrowed. */

@@ -486,7 +486,7 @@ void sl_wire_submit_encode(const sl_wire_submit *s, void *buf) {
     sl_wr_f32(&w, s->repetition_penalty);
     sl_wr_u32(&w, s->n_top);
     sl_wr_u32(&w, s->n_bias);
-    sl_wr_u32(&w, 0);
+    sl_wr_u32(&w, s->min_tokens);
     sl_wr_bytes(&w, s->tokens, 4 * (size_t)s->n_tokens);
     sl_wr_bytes(&w, s->pages, 4 * (size_t)s->n_pages);
     sl_wr_bytes(&w, s->stop, 4 * (size_t)s->n_stop);
@@ -516,6 +516,9 @@ static sl_status check_submit(const sl_wire_submit *s, sl_err *err) {
                        "(repetition)",
                        id, s->min_p, s->presence_penalty, s->frequency_penalty,
                        s->repetition_penalty);
+    if (s->min_tokens > (uint64_t)(s->n_tokens - s->n_prompt) + s->max_tokens)
+        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: min_tokens %u of %u at most", id,
+                       s->min_tokens, s->n_tokens - s->n_prompt + s->max_tokens);
     if (s->flags & ~SL_SUBMIT_FLAGS)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: unknown flags 0x%x", id, s->flags);
     if (s->n_top > SL_WIRE_MAX_TOP || (s->n_top > 0 && !(s->flags & SL_SUBMIT_LOGPROBS)))
@@ -560,11 +563,10 @@ sl_status sl_wire_submit_decode(sl_span payload, sl_wire_submit *out, sl_err *er
     s.repetition_penalty = sl_cur_f32(&c);
     s.n_top = sl_cur_u32(&c);
     s.n_bias = sl_cur_u32(&c);
-    uint32_t reserved = sl_cur_u32(&c);
+    s.min_tokens = sl_cur_u32(&c);
     if (!c.ok)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit: payload of %zu bytes, at least %d expected",
                        payload.len, SL_WIRE_SUBMIT_HEAD);
-    if (reserved) return sl_fail(err, SL_ERR_PROTOCOL, "submit: reserved bytes are not zero");
     sl_status st = check_submit(&s, err);
     if (st == SL_OK) st = check_records("submit", payload, sl_wire_submit_bytes(&s), err);
     if (st != SL_OK) return st;

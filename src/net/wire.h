@@ -192,9 +192,10 @@ typedef struct sl_wire_submit {
     float min_p, presence_penalty, frequency_penalty, repetition_penalty;
     uint32_t n_top; /* likeliest tokens reported with each token */
     uint32_t n_bias;
-    const uint32_t *tokens;     /* prompt, then what was generated before */
-    const uint32_t *pages;      /* page ids in position order, enough for tokens + max_tokens */
-    const uint32_t *stop;       /* ids that end generation besides the model's */
+    uint32_t min_tokens;    /* generated tokens, those before included, until an end may be drawn */
+    const uint32_t *tokens; /* prompt, then what was generated before */
+    const uint32_t *pages;  /* page ids in position order, enough for tokens + max_tokens */
+    const uint32_t *stop;   /* ids that end generation besides the model's */
     const sl_wire_id_f32 *bias; /* added to logits; ids strictly ascending */
 } sl_wire_submit;
 #define SL_SUBMIT_IGNORE_EOS      0x1u
@@ -204,7 +205,7 @@ typedef struct sl_wire_submit {
 #define SL_SUBMIT_FLAGS           0xFu /* any other bit is refused */
 /* Sections: u64 request, u64 seed, u32 max_tokens, start, f32 temperature, top_p, u32 top_k,
  * choice, flags, n_tokens, n_pages, n_stop, n_prompt, f32 min_p, presence_penalty,
- * frequency_penalty, repetition_penalty, u32 n_top, n_bias, reserved, tokens u32[], pages u32[],
+ * frequency_penalty, repetition_penalty, u32 n_top, n_bias, min_tokens, tokens u32[], pages u32[],
  * stop u32[], bias {u32 id, f32}[]. */
 #define SL_WIRE_SUBMIT_HEAD 88
 size_t sl_wire_submit_bytes(const sl_wire_submit *s);
@@ -213,7 +214,8 @@ void sl_wire_submit_encode(const sl_wire_submit *s, void *buf);
  * SL_WIRE_MAX_STOP. Refuses max_tokens 0, start >= n_tokens, temperature not finite or negative,
  * top_p outside (0, 1], n_prompt outside 1..n_tokens, penalties that are not finite, min_p outside
  * 0..1, n_top over SL_WIRE_MAX_TOP or without SL_SUBMIT_LOGPROBS, n_bias over SL_WIRE_MAX_BIAS,
- * biases not finite or ids not ascending, unknown flags, reserved bytes that are not 0. */
+ * biases not finite or ids not ascending, min_tokens that max_tokens cannot reach, unknown flags.
+ */
 sl_status sl_wire_submit_decode(sl_span payload, sl_wire_submit *out, sl_err *err) SL_MUST_CHECK;
 
 /* New tokens, many requests at once. header.rows = count. A record whose position lies in the

@@ -282,6 +282,9 @@ static void refusals(void **state) {
     p.stop = prompt;
     refuses(e, p, SL_ERR_ARG, "stop: 65 ids, limit 64");
     p = ok;
+    p.min_tokens = ok.max_tokens + 1;
+    refuses(e, p, SL_ERR_ARG, "min_tokens");
+    p = ok;
     p.sampling.temperature = -1;
     refuses(e, p, SL_ERR_ARG, "temperature");
     p.sampling = (sl_sampling){.temperature = __builtin_nanf(""), .top_p = 1};
@@ -307,6 +310,15 @@ static void refusals(void **state) {
     await_end(&stopped);
     assert_int_equal(stopped.finish, SL_FINISH_STOP);
     assert_true(stopped.n >= 1 && stopped.n <= 3 && stopped.ids[stopped.n - 1] == o.ids[2]);
+    static outcome late; /* nothing ends it, nor may its stop id come, before min_tokens */
+    p.max_tokens = p.min_tokens = 40;
+    p.sampling.temperature = 0;
+    p.stop = &o.ids[0];
+    p.ctx = &late;
+    assert_int_equal(sl_engine_submit(e, &p, &late.id, &err), SL_OK);
+    await_end(&late);
+    assert_int_equal(late.n, 40);
+    for (uint32_t i = 0; i < late.n; i++) assert_int_not_equal(late.ids[i], o.ids[0]);
     sl_engine_free(e);
 }
 

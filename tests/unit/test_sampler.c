@@ -43,6 +43,26 @@ static void greedy_takes_the_largest_and_the_lower_id(void **state) {
     }
 }
 
+static void never_is_never_drawn(void **state) {
+    (void)state;
+    float l[VOCAB];
+    const uint32_t never[] = {3, 5, 1000000};
+    const sl_logit_bias bias[] = {{5, 100}};
+    sl_sampling s = {.top_p = 1, .never = never, .n_never = 3, .bias = bias, .n_bias = 1};
+    fill(l);
+    l[3] = 50;
+    l[9] = 40;
+    assert_int_equal(sl_sample(&s, l, VOCAB, 0, NULL, &scratch), 9);
+    s.temperature = 100;
+    for (uint32_t k = 0; k <= VOCAB; k += VOCAB / 2) {
+        s.top_k = k;
+        for (uint64_t p = 0; p < 300; p++) {
+            uint32_t id = sl_sample(&s, l, VOCAB, p, NULL, &scratch);
+            assert_true(id != 3 && id != 5);
+        }
+    }
+}
+
 static void strange_logits_still_give_an_id(void **state) {
     (void)state;
     float l[VOCAB];
@@ -319,6 +339,7 @@ static void a_real_vocabulary_fits_its_scratch(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_takes_the_largest_and_the_lower_id),
+        cmocka_unit_test(never_is_never_drawn),
         cmocka_unit_test(strange_logits_still_give_an_id),
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(a_draw_depends_on_seed_choice_and_position_only),
