@@ -6,7 +6,7 @@
 #   make check       formatting, layers, tests
 #   make oracle      deviation from transformers, one line a fixture
 #   make tsan|asan   the tests under a sanitizer
-#   make fuzz        every fuzz target for S seconds (default 60)       (FUZZ=name: one)
+#   make fuzz        every fuzz target for S seconds (default 60)       (FUZZ=name: one; S=totals: the ledger)
 #   make soak        every script in tests/soak with its defaults: hours
 #   make bench       speed of the kernels and of the demo model
 #   make format clean
@@ -63,7 +63,7 @@ oracle: all venv
 	@$(PY) tests/oracle/check.py $(SLUICE)
 
 fuzz: deps
-	@cmake --preset fuzz >/dev/null && cmake --build build-fuzz -j$(J)
+	@cmake --preset fuzz >/dev/null 2>&1 && cmake --build build-fuzz -j$(J) --target fuzzers
 	@tests/fuzz/run.sh build-fuzz $(S) $(FUZZ)
 
 soak: all

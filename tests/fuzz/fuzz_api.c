@@ -2,7 +2,15 @@
  * limits or refused with an answer that is valid JSON. */
 #include "serve/params.h"
 
+#include "mutate.h"
+
 #include <math.h>
+
+const size_t fuzz_prefix = 1;
+
+size_t fuzz_repair(uint8_t *data, size_t size) {
+    return (void)data, size;
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

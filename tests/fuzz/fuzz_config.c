@@ -2,6 +2,14 @@
 #include "format/hf_config.h"
 #include "model/arch.h"
 
+#include "mutate.h"
+
+const size_t fuzz_prefix = 0;
+
+size_t fuzz_repair(uint8_t *data, size_t size) {
+    return (void)data, size;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -1,11 +1,20 @@
-/* Any bytes as tokenizer.json. What is accepted must encode a fixed text with and without special
- * tokens, and whatever it decodes to must be UTF-8, streamed or not. */
+/* Any bytes as tokenizer.json, and what follows a NUL as tokenizer_config.json. What is accepted
+ * must encode a fixed text with and without special tokens, and whatever it decodes to must be
+ * UTF-8, streamed or not. */
 #include "base/mem.h"
 #include "model/tokenizer.h"
+
+#include "mutate.h"
 
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+const size_t fuzz_prefix = 0;
+
+size_t fuzz_repair(uint8_t *data, size_t size) {
+    return (void)data, size;
+}
 
 static const char text[] =
     "Hello  world's\n\n12345 \u00e9t\u00e9 e\u0301 \u6c49\u5b57 <|im_start|>user\r\n "
@@ -31,8 +40,11 @@ static void check_decode(const sl_tokenizer *tok, const sl_ids *ids) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sl_tokenizer *tok = NULL;
     sl_err err = {0};
-    if (sl_tokenizer_parse("fuzz", (sl_span){data, size}, (sl_span){0}, &tok, &err) != SL_OK)
-        return 0;
+    const uint8_t *nul = size > 0 ? memchr(data, 0, size) : NULL;
+    size_t n = nul ? (size_t)(nul - data) : size;
+    sl_span config = {0};
+    if (nul) config = (sl_span){nul + 1, size - n - 1};
+    if (sl_tokenizer_parse("fuzz", (sl_span){data, n}, config, &tok, &err) != SL_OK) return 0;
     for (int special = 0; special < 2; special++) {
         sl_ids ids = {0};
         sl_span whole = {(const uint8_t *)text, sizeof text - 1};

@@ -1,0 +1,85 @@
+/* Mutator of the wire target: bytes change as libFuzzer sees fit, then most of the time the header
+ * becomes one that decodes and the payload as long as its counts say, so that the checks behind the
+ * lengths are reached. libFuzzer programs only. Thread: owner. */
+#include "mutate.h"
+#include "net/net_int.h"
+
+#define PAYLOAD_AT (1 + SL_WIRE_HEADER_BYTES)
+
+static uint32_t read_u32(const uint8_t *p) {
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static void write_u32(uint8_t *p, uint32_t v) {
+    memcpy(p, &v, sizeof v);
+}
+
+static uint32_t cut_count(uint8_t *p, uint32_t most) {
+    uint32_t v = read_u32(p) % (most + 1);
+    write_u32(p, v);
+    return v;
+}
+
+static size_t submit_bytes(uint8_t *p) {
+    sl_wire_submit s = {0};
+    s.n_tokens = cut_count(p + 44, 8);
+    s.n_pages = cut_count(p + 48, 4);
+    s.n_stop = cut_count(p + 52, 4);
+    s.n_bias = cut_count(p + 80, 4);
+    write_u32(p + 84, 0);
+    return sl_wire_submit_bytes(&s);
+}
+
+static size_t tokens_bytes(uint8_t *p, size_t len, uint32_t rows) {
+    size_t pairs = 0;
+    for (uint32_t i = 0; i < rows && (i + 1) * sizeof(sl_wire_token) <= len; i++)
+        pairs += cut_count(p + i * sizeof(sl_wire_token) + 20, 4);
+    return sl_wire_tokens_bytes(rows, pairs);
+}
+
+/* Bytes that the payload should have, or `len` when that cannot be told. */
+static size_t payload_bytes(unsigned what, bool bf16, uint8_t *p, size_t len, uint32_t rows) {
+    sl_wire_format f = bf16 ? SL_WIRE_BF16 : SL_WIRE_F32;
+    if (what == 0 && len >= 8)
+        return sl_wire_dispatch_bytes(rows, cut_count(p, 4), cut_count(p + 4, 4 * rows), 3, f);
+    if (what == 1 && len >= 8) {
+        write_u32(p + 4, 0);
+        return sl_wire_return_bytes(rows, cut_count(p, 4), 3, f);
+    }
+    if (what == 2 && len >= SL_WIRE_SUBMIT_HEAD) return submit_bytes(p);
+    if (what == 3) return SL_HELLO_BYTES;
+    if (what == 4) return tokens_bytes(p, len, rows);
+    if (what == 5) return rows * sizeof(sl_wire_pair);
+    if (what == 6 && len >= 8) {
+        write_u32(p + 4, 0);
+        return sl_wire_set_bytes(cut_count(p, 8));
+    }
+    if (what == 7) return SL_WIRE_WORKER_BYTES;
+    return what == 8 ? sl_wire_logits_bytes(rows, 7) : len;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed) {
+    size = LLVMFuzzerMutate(data, size, max);
+    if (seed % 16 == 0 || max < PAYLOAD_AT + 512) return size;
+    if (size < PAYLOAD_AT) {
+        memset(data + size, 0, PAYLOAD_AT - size);
+        size = PAYLOAD_AT;
+    }
+    uint8_t *h = data + 1;
+    write_u32(h, SL_WIRE_MAGIC);
+    h[4] = SL_WIRE_VERSION, h[5] = 0;
+    write_u32(h + 8, read_u32(h + 8) & SL_WIRE_FLAGS);
+    uint32_t rows = cut_count(h + 60, 6);
+    write_u32(h + 68, 0);
+    size_t len = size - PAYLOAD_AT;
+    if (seed % 8) {
+        size_t want = payload_bytes(data[0] % 9, data[0] & 0x80, data + PAYLOAD_AT, len, rows);
+        if (want > max - PAYLOAD_AT) want = len;
+        if (want > len) memset(data + size, 0, want - len);
+        len = want;
+    }
+    write_u32(h + 64, (uint32_t)len);
+    return PAYLOAD_AT + len;
+}
