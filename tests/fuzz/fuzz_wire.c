@@ -1,5 +1,6 @@
 /* Every decoder of src/net/wire.h and the handshake's hello. Input: selector, 72 header bytes,
  * payload. What decodes is read to its last byte, so that a view outside the payload is found. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,22 @@ static void read_all(const void *p, size_t n) {
     uint64_t sum = 0;
     for (size_t i = 0; i < n; i++) sum += b[i];
     sink += sum;
+}
+
+/* Rows widen and narrow to values that widen to the same bits. */
+static void rows_there_and_back(sl_wire_format f, const uint8_t *data, uint32_t rows, uint32_t d) {
+    size_t n = (size_t)rows * d;
+    float *wide = malloc(2 * n * sizeof *wide + 1);
+    uint8_t *narrow = malloc(rows * sl_wire_row_bytes(f, d) + 1);
+    SL_ASSERT(wide && narrow);
+    sl_wire_unpack(f, data, rows, d, wide);
+    bool finite = true;
+    for (size_t i = 0; i < n; i++) finite = finite && isfinite(wide[i]);
+    sl_wire_pack(f, wide, rows, d, narrow);
+    sl_wire_unpack(f, narrow, rows, d, wide + n);
+    for (size_t i = 0; finite && i < n; i++) SL_ASSERT(wide[i] == wide[n + i]);
+    free(wide);
+    free(narrow);
 }
 
 static void dispatch(const sl_wire_header *h, sl_span in, const sl_model_spec *m,
@@ -32,6 +49,7 @@ static void dispatch(const sl_wire_header *h, sl_span in, const sl_model_spec *m
         }
     }
     SL_ASSERT(d.first[d.rows] == d.n_entries);
+    rows_there_and_back(f, d.data, d.rows, m->d_model);
 }
 
 static void returned(const sl_wire_header *h, sl_span in, const sl_model_spec *m,
@@ -43,6 +61,7 @@ static void returned(const sl_wire_header *h, sl_span in, const sl_model_spec *m
     read_all(d.tag, 8 * (size_t)d.rows);
     read_all(d.data, d.rows * sl_wire_row_bytes(f, m->d_model));
     for (uint32_t r = 0; r < d.rows; r++) SL_ASSERT(d.mask[r] != 0);
+    rows_there_and_back(f, d.data, d.rows, m->d_model);
 }
 
 static void submit(sl_span in) {

@@ -40,8 +40,8 @@ static size_t tokens_bytes(uint8_t *p, size_t len, uint32_t rows) {
 }
 
 /* Bytes that the payload should have, or `len` when that cannot be told. */
-static size_t payload_bytes(unsigned what, bool bf16, uint8_t *p, size_t len, uint32_t rows) {
-    sl_wire_format f = bf16 ? SL_WIRE_BF16 : SL_WIRE_F32;
+static size_t payload_bytes(unsigned what, sl_wire_format f, uint8_t *p, size_t len,
+                            uint32_t rows) {
     if (what == 0 && len >= 8)
         return sl_wire_dispatch_bytes(rows, cut_count(p, 4), cut_count(p + 4, 4 * rows), 3, f);
     if (what == 1 && len >= 8) {
@@ -60,6 +60,16 @@ static size_t payload_bytes(unsigned what, bool bf16, uint8_t *p, size_t len, ui
     return what == 8 ? sl_wire_logits_bytes(rows, 7) : len;
 }
 
+/* Scales of fp8 become powers of two. */
+static void mend_scales(uint8_t *payload, size_t len, uint32_t rows) {
+    size_t stride = sl_wire_row_bytes(SL_WIRE_FP8, 3);
+    for (uint32_t r = 0; r < rows && (r + 1) * stride <= len; r++) {
+        uint8_t *scale = payload + len - (r + 1) * stride;
+        uint32_t exponent = 1 + scale[2] % 254u;
+        write_u32(scale, exponent << 23);
+    }
+}
+
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed) {
     size = LLVMFuzzerMutate(data, size, max);
     if (seed % 16 == 0 || max < PAYLOAD_AT + 512) return size;
@@ -74,11 +84,14 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
     uint32_t rows = cut_count(h + 60, 6);
     write_u32(h + 68, 0);
     size_t len = size - PAYLOAD_AT;
+    unsigned what = data[0] % 9;
+    sl_wire_format f = data[0] < 0x80 ? SL_WIRE_F32 : data[0] & 0x20 ? SL_WIRE_FP8 : SL_WIRE_BF16;
     if (seed % 8) {
-        size_t want = payload_bytes(data[0] % 9, data[0] & 0x80, data + PAYLOAD_AT, len, rows);
+        size_t want = payload_bytes(what, f, data + PAYLOAD_AT, len, rows);
         if (want > max - PAYLOAD_AT) want = len;
         if (want > len) memset(data + size, 0, want - len);
         len = want;
+        if (what < 2 && f == SL_WIRE_FP8) mend_scales(data + PAYLOAD_AT, len, rows);
     }
     write_u32(h + 64, (uint32_t)len);
     return PAYLOAD_AT + len;
