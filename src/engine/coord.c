@@ -290,13 +290,19 @@ static sl_status on_tokens(sl_engine *e, uint32_t id, const sl_wire_header *h, s
     return st == SL_ERR_PEER_DOWN ? SL_OK : st;
 }
 
-static sl_status on_logits(sl_engine *e, const sl_wire_header *h, sl_span payload, sl_err *err) {
+static sl_status on_logits(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                           sl_err *err) {
     uint64_t request, first;
     const float *logits;
     sl_status st = sl_wire_logits_decode(h, payload, e->spec.vocab, &request, &first, &logits, err);
     if (st != SL_OK) return st;
     sl_request *r = sl_ledger_find(&e->ledger, request);
-    if (r && r->p.on_logits) r->p.on_logits(r->p.ctx, first, h->rows, logits);
+    if (!r || r->worker != id || r->state == SL_REQUEST_WAITING) return SL_OK; /* ended meanwhile */
+    uint64_t known = (uint64_t)r->p.n_prompt + r->p.max_tokens;
+    if (!r->p.on_logits || first > known || h->rows > known - first)
+        return sl_fail(err, SL_ERR_PROTOCOL, "logits of %u positions from %llu of request %llu",
+                       h->rows, (unsigned long long)first, (unsigned long long)request);
+    r->p.on_logits(r->p.ctx, first, h->rows, logits);
     return SL_OK;
 }
 
@@ -327,7 +333,7 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
         st = on_tokens(e, id, h, span, err);
         break;
     case SL_MSG_LOGITS:
-        st = on_logits(e, h, span, err);
+        st = on_logits(e, id, h, span, err);
         break;
     case SL_MSG_STATS:
         st = on_stats(e, id, span, err);

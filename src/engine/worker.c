@@ -14,7 +14,8 @@
 /* Messages that may wait for the loop: reservations bound the token path far below this. */
 #define INBOX_MAX         65536u
 #define INBOX_MIN         256u
-#define IDLE_US           100000u /* longest sleep without a reason to wake */
+#define PLAN_MEMORY       ((size_t)256 << 20) /* of a parsed plan */
+#define IDLE_US           100000u             /* longest sleep without a reason to wake */
 #define TICK_US           100u
 #define JOIN_PAUSE_MS     100u  /* between two attempts to join; doubles... */
 #define JOIN_PAUSE_MAX_MS 2000u /* ...up to this */
@@ -251,7 +252,8 @@ static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
     const char *folder = NULL;
     uint64_t trace_events = 0;
     sl_model_spec spec;
-    sl_status st = sl_json_parse("plan from the coordinator", payload, &doc, err);
+    sl_status st =
+        sl_json_parse_within("plan from the coordinator", payload, PLAN_MEMORY, &doc, err);
     if (st == SL_OK) st = read_plan(w, sl_json_root(doc), &folder, &trace_events, &spec, err);
     if (st == SL_OK) {
         adopt_plan(w);

@@ -21,10 +21,18 @@ static const char *const kind_names[] = {
     [SL_JSON_ARRAY] = "an array", [SL_JSON_OBJECT] = "an object",
 };
 
-/* jansson's own nesting limit (2048) is deeper than our recursive users want, and not ours to set.
- */
-static sl_status check_depth(const char *name, sl_span text, sl_err *err) {
-    size_t depth = 0, line = 1;
+/* What jansson allocates at most, with what malloc adds: for each byte of text (the copy, and the
+ * buffer it is read into), for a value and its place in an array, for a key and its place in a
+ * table that has just grown, for an empty array or object. */
+#define BYTE_MEMORY      4u
+#define VALUE_MEMORY     112u
+#define KEY_MEMORY       128u
+#define CONTAINER_MEMORY 240u
+
+/* Looks at the text before it is parsed: jansson's own nesting limit (2048) is deeper than our
+ * recursive users want, and it has none of memory. */
+static sl_status check_shape(const char *name, sl_span text, size_t max_memory, sl_err *err) {
+    size_t depth = 0, line = 1, commas = 0, colons = 0, containers = 0;
     bool in_string = false;
     for (size_t i = 0; i < text.len; i++) {
         uint8_t c = text.data[i];
@@ -37,13 +45,24 @@ static sl_status check_depth(const char *name, sl_span text, sl_err *err) {
         } else if (c == '"') {
             in_string = true;
         } else if (c == '[' || c == '{') {
+            containers++;
             if (++depth > SL_JSON_MAX_DEPTH)
                 return sl_fail(err, SL_ERR_LIMIT, "%s: line %zu: nested deeper than %d levels",
                                name, line, SL_JSON_MAX_DEPTH);
         } else if ((c == ']' || c == '}') && depth > 0) {
             depth--;
+        } else {
+            commas += c == ',';
+            colons += c == ':';
         }
     }
+    /* no overflow: each product is at most 352 times the length of a text in memory */
+    size_t memory = BYTE_MEMORY * text.len + VALUE_MEMORY * (1 + commas + containers) +
+                    KEY_MEMORY * colons + CONTAINER_MEMORY * containers;
+    if (memory > max_memory)
+        return sl_fail(err, SL_ERR_LIMIT,
+                       "%s: %zu values in %zu arrays and objects would take %zu bytes, limit %zu",
+                       name, 1 + commas + containers, containers, memory, max_memory);
     return SL_OK;
 }
 
@@ -58,7 +77,12 @@ static sl_span last_string(const char *text, size_t n, json_error_t why) {
 }
 
 sl_status sl_json_parse(const char *name, sl_span text, sl_json_doc **out, sl_err *err) {
-    sl_status st = check_depth(name, text, err);
+    return sl_json_parse_within(name, text, SL_JSON_MAX_MEMORY, out, err);
+}
+
+sl_status sl_json_parse_within(const char *name, sl_span text, size_t max_memory, sl_json_doc **out,
+                               sl_err *err) {
+    sl_status st = check_shape(name, text, max_memory, err);
     if (st != SL_OK) return st;
     sl_json_doc *doc = sl_alloc(1, sizeof *doc);
     if (!doc || !(doc->name = sl_strdup(name))) {
@@ -216,7 +240,7 @@ bool sl_json_as_f64(sl_json v, double *out) {
 }
 
 /* Appends the way from `from` to `target` ("a.b[3]") to path. Used for errors only, so a search is
- * cheaper than every value carrying its way; depth is bounded by check_depth. */
+ * cheaper than every value carrying its way; depth is bounded by check_shape. */
 static bool find_path(const json_t *from, const json_t *target, char *path, size_t cap,
                       size_t len) {
     if (from == target) return true;

@@ -8,7 +8,8 @@
 #include "base/span.h"
 #include "base/status.h"
 
-#define SL_JSON_MAX_DEPTH 64
+#define SL_JSON_MAX_DEPTH  64
+#define SL_JSON_MAX_MEMORY ((size_t)2 << 30) /* of one parsed document */
 
 typedef struct sl_json_doc sl_json_doc;
 
@@ -45,6 +46,11 @@ sl_status sl_json_load(const char *path, size_t max_bytes, sl_json_doc **out,
  * errors. */
 sl_status sl_json_parse(const char *name, sl_span text, sl_json_doc **out,
                         sl_err *err) SL_MUST_CHECK;
+
+/* The same with another bound than SL_JSON_MAX_MEMORY on what parsing may take: small values take
+ * up to a hundred times their text. SL_ERR_LIMIT, before anything is taken. */
+sl_status sl_json_parse_within(const char *name, sl_span text, size_t max_memory, sl_json_doc **out,
+                               sl_err *err) SL_MUST_CHECK;
 
 void sl_json_doc_free(sl_json_doc *doc); /* NULL-safe */
 

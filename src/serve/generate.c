@@ -377,6 +377,8 @@ static sl_status prepare(sl_call *call, sl_api_kind kind, sl_api_error *e) {
     if (st != SL_OK) return st;
     st = sl_choices_create(call, &err);
     if (st != SL_OK) return sl_api_error_of(e, st, "stop", err.msg);
+    st = sl_api_params_forget(&call->params, &err);
+    if (st != SL_OK) return sl_api_error_of(e, st, NULL, err.msg);
     for (size_t i = 0; st == SL_OK && i < call->n_choices; i++)
         st = choose_max_tokens(&call->choice[i], e);
     if (st != SL_OK) return st;

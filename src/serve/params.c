@@ -521,7 +521,7 @@ static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
 static sl_status open_body(sl_span body, const sl_api_limits *limits, bool needs_model,
                            sl_api_params *p, sl_api_error *e) {
     sl_err err = {0};
-    sl_status st = sl_json_parse("request body", body, &p->doc, &err);
+    sl_status st = sl_json_parse_within("request body", body, SL_API_MAX_MEMORY, &p->doc, &err);
     if (st != SL_OK) return sl_api_error_of(e, st, NULL, err.msg);
     if (sl_json_kind_of(sl_json_root(p->doc)) != SL_JSON_OBJECT)
         return sl_api_error_bad(e, NULL, "request body: not a JSON object");
@@ -621,13 +621,42 @@ sl_status sl_api_detokenize_parse(sl_span body, const sl_api_limits *limits, sl_
     return hand_over(st, &p, out);
 }
 
-void sl_api_params_free(sl_api_params *p) {
+static void free_messages(sl_api_params *p) {
     for (size_t i = 0; i < p->n_messages && p->joined; i++) sl_jbuf_free(&p->joined[i]);
+    sl_free(p->joined);
+    sl_free(p->messages);
+    p->joined = NULL;
+    p->messages = NULL;
+    p->n_messages = 0;
+}
+
+sl_status sl_api_params_forget(sl_api_params *p, sl_err *err) {
+    const size_t most = SL_TOKENIZER_MAX_PIECE;
+    char *kept = sl_alloc(p->n_prompts, most);
+    if (!kept) return sl_fail(err, SL_ERR_NOMEM, "%zu prompts", p->n_prompts);
+    for (size_t i = 0; i < p->n_prompts; i++) {
+        sl_api_prompt *prompt = &p->prompts[i];
+        sl_ids_free(&prompt->ids);
+        if (!prompt->text.data) continue;
+        size_t n = SL_MIN(prompt->text.len, most);
+        memcpy(kept + i * most, prompt->text.data, n);
+        prompt->text = (sl_span){(const uint8_t *)kept + i * most, n};
+    }
+    free_messages(p);
+    memset(p->stop, 0, sizeof p->stop);
+    sl_json_doc_free(p->doc);
+    p->doc = NULL;
+    sl_free(p->kept);
+    p->kept = kept;
+    return SL_OK;
+}
+
+void sl_api_params_free(sl_api_params *p) {
+    free_messages(p);
     for (size_t i = 0; i < p->n_prompts; i++) sl_ids_free(&p->prompts[i].ids);
     sl_free(p->prompts);
     sl_free(p->bias);
-    sl_free(p->joined);
-    sl_free(p->messages);
+    sl_free(p->kept);
     sl_ids_free(&p->ids);
     sl_json_doc_free(p->doc);
     *p = (sl_api_params){0};

@@ -13,7 +13,8 @@
 
 #define SL_API_MAX_STOP_IDS 64u
 #define SL_API_MAX_MESSAGES 4096u
-#define SL_API_MAX_CHOICES  128u /* prompts times n */
+#define SL_API_MAX_CHOICES  128u                /* prompts times n */
+#define SL_API_MAX_MEMORY   ((size_t)256 << 20) /* of a parsed body */
 
 /* What requests are checked against; borrowed. */
 typedef struct sl_api_limits {
@@ -33,6 +34,7 @@ typedef struct sl_api_prompt {
 
 typedef struct sl_api_params {
     sl_json_doc *doc; /* owns the strings below that are not joined */
+    char *kept;       /* or what is left of them, see sl_api_params_forget */
     sl_api_kind kind;
     bool stream, include_usage, continuous_usage, ignore_eos, return_token_ids;
     uint32_t max_tokens; /* 0: the request is silent */
@@ -68,6 +70,10 @@ sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_ap
                                 sl_api_error *e) SL_MUST_CHECK;
 sl_status sl_api_detokenize_parse(sl_span body, const sl_api_limits *limits, sl_api_params *out,
                                   sl_api_error *e) SL_MUST_CHECK;
+/* A request may wait for long: frees the body once its texts are encoded and its stop strings
+ * copied. Messages, prompts in ids and stop strings are gone (n_stop stays), a prompt in text keeps
+ * its first SL_TOKENIZER_MAX_PIECE bytes. SL_ERR_NOMEM: nothing happened. */
+sl_status sl_api_params_forget(sl_api_params *p, sl_err *err) SL_MUST_CHECK;
 void sl_api_params_free(sl_api_params *p);
 
 #endif

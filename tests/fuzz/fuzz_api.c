@@ -55,6 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) return 0;
     sl_api_params p = {0};
     sl_api_error e = {0};
+    sl_err err = {0};
     sl_span body = {data + 1, size - 1};
     sl_status st;
     switch (data[0] & 3) {
@@ -63,6 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         st = sl_api_params_parse(data[0] & 1 ? SL_API_CHAT : SL_API_COMPLETION, body, &limits, &p,
                                  &e);
         if (st == SL_OK) check_params(&p);
+        if (st == SL_OK) SL_ASSERT(sl_api_params_forget(&p, &err) == SL_OK && !p.doc);
         break;
     case 2:
         st = sl_api_tokenize_parse(body, &limits, &p, &e);

@@ -31,7 +31,7 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
     uint8_t sum = 0;
     for (size_t i = 0; payload && i < payload->len; i++) sum ^= payload->data[i];
     sl_net_buf_give(net, payload);
-    return h->lane == 1 + sum ? sl_fail(err, SL_ERR_PROTOCOL, "lane") : SL_OK;
+    return h->lane == 1u + sum ? sl_fail(err, SL_ERR_PROTOCOL, "lane") : SL_OK;
 }
 
 static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {

@@ -15,12 +15,11 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const char *const folders[] = {
-    "qwen3moe-tiny",          "mixtral-tiny",
-    "tokenizers/odd",         "tokenizers/prefix",
-    "tokenizers/triples",     "tokenizers/spm_holes",
-    "tokenizers/spm_legacy",  "tokenizers/spm_metaspace",
-    "tokenizers/spm_patterns"};
+static const char *const folders[] = {"qwen3moe-tiny",          "mixtral-tiny",
+                                      "tokenizers/odd",         "tokenizers/prefix",
+                                      "tokenizers/triples",     "tokenizers/spm_holes",
+                                      "tokenizers/spm_legacy",  "tokenizers/spm_metaspace",
+                                      "tokenizers/spm_patterns"};
 
 static const sl_tokenizer *tokenizer(size_t i) {
     static sl_tokenizer *tok[SL_LEN(folders)];
@@ -113,9 +112,8 @@ static void check_cut(const sl_tokenizer *tok, sl_text_part whole, const sl_ids 
     sl_err err = {0};
     sl_ids again = {0};
     size_t at = sl_utf8_valid_prefix((sl_span){whole.text.data, whole.text.len / 2});
-    const sl_text_part half[2] = {
-        {{whole.text.data, at}, false},
-        {{whole.text.data + at, whole.text.len - at}, false}};
+    const sl_text_part half[2] = {{{whole.text.data, at}, false},
+                                  {{whole.text.data + at, whole.text.len - at}, false}};
     SL_ASSERT(sl_tokenizer_encode_parts(tok, half, 2, true, &again, &err) == SL_OK);
     SL_ASSERT(again.len == want->len);
     SL_ASSERT(want->len == 0 || memcmp(again.data, want->data, 4 * want->len) == 0);

@@ -111,7 +111,8 @@ static size_t change(uint8_t *data, size_t size, size_t max, const outline *o) {
     stretch s = o->at[below(o->n)], other = o->at[below(o->n)];
     size_t pick = below(8);
     if (pick == 0) return drop(data, size, s);
-    if (pick == 1) return splice(data, size, max, (stretch){s.end, s.end}, held, hold(data, s, ","));
+    if (pick == 1)
+        return splice(data, size, max, (stretch){s.end, s.end}, held, hold(data, s, ","));
     if (pick == 2)
         return splice(data, size, max, (stretch){s.end, s.end}, held, hold(data, other, ","));
     if (pick == 3) return splice(data, size, max, s, held, hold(data, other, ""));

@@ -52,7 +52,7 @@ run() {
         /number_of_executed_units/ { n = $2 }
         END { print at, name, s, n + 0, cov + 0, ft + 0, crashes }' "$found/$1.log" >>"$ledger"
     tail -1 "$ledger" | awk -F'\t' '{ printf "%-12s %12d executions in %d s, cov %d, ft %d\n", $2, $4, $3, $5, $6 }'
-    [ "$crashes" = 0 ] && return
+    [ "$crashes" = 0 ] && return 0
     bad=1
     grep -E 'ERROR|SUMMARY|Assertion|assert' "$found/$1.log" || true
     echo "$crashes inputs that fail: $found/$1.crashes" >&2

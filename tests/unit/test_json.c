@@ -1,5 +1,7 @@
 #include "format/json.h"
 
+#include <jansson.h>
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -129,6 +131,80 @@ static void files_have_a_size_limit(void **state) {
     assert_int_equal(sl_json_load("/tmp", 7, &doc, &err), SL_ERR_IO);
 }
 
+/* ---- what parsing takes ---- */
+
+static size_t taken, most_taken;
+
+static void *count_malloc(size_t n) {
+    void *p = malloc(n);
+    taken += p ? malloc_usable_size(p) + 8 : 0; /* and malloc's own word */
+    most_taken = taken > most_taken ? taken : most_taken;
+    return p;
+}
+
+static void count_free(void *p) {
+    taken -= p ? malloc_usable_size(p) + 8 : 0;
+    free(p);
+}
+
+/* Parses unit repeated n times inside the brackets with no more memory than it has to be granted;
+ * it must not take more than that. */
+static void check_memory(const char *open, const char *unit, const char *close, size_t n) {
+    size_t len = 0, cap = strlen(open) + n * (strlen(unit) + 8) + 8;
+    char *text = malloc(cap);
+    assert_non_null(text);
+    len += (size_t)sprintf(text, "%s", open);
+    for (size_t i = 0; i < n; i++) { /* keys stay different by their number */
+        if (i) text[len++] = ',';
+        len += unit[0] == '#' ? (size_t)sprintf(text + len, "\"%zu\"%s", i, unit + 1)
+                              : (size_t)sprintf(text + len, "%s", unit);
+    }
+    len += (size_t)sprintf(text + len, "%s", close);
+    sl_status st = SL_ERR_LIMIT;
+    size_t granted = 1024;
+    sl_err err = {0};
+    sl_json_doc *doc = NULL;
+    for (; st == SL_ERR_LIMIT; granted += granted / 8) {
+        taken = most_taken = 0;
+        st = sl_json_parse_within("t", (sl_span){(const uint8_t *)text, len}, granted, &doc, &err);
+    }
+    if (st != SL_OK) fail_msg("%s", err.msg);
+    if (most_taken > granted || granted > 400 * len + 4096)
+        fail_msg("%s of %zu bytes took %zu of %zu granted", unit, len, most_taken, granted);
+    sl_json_doc_free(doc);
+    free(text);
+}
+
+static void memory_is_bounded_before_it_is_taken(void **state) {
+    (void)state;
+    static const char *const array[] = {
+        "0",         "1.5",
+        "\"\"",      "\"ab\"",
+        "{}",        "[]",
+        "[0]",       "[[]]",
+        "{\"a\":0}", "[0,0,0,0,0,0,0,0,0]",
+        "null",      "\"a longer string, of forty-odd characters\""};
+    static const char *const object[] = {"#:0", "#:{}", "#:[]", "#:\"\"", "#:{\"a\":{}}"};
+    json_set_alloc_funcs(count_malloc, count_free);
+    for (size_t n = 1; n < 40000; n = n * 7 + 1) {
+        for (size_t i = 0; i < SL_LEN(array); i++) check_memory("[", array[i], "]", n);
+        for (size_t i = 0; i < SL_LEN(object); i++) check_memory("{", object[i], "}", n);
+    }
+    json_set_alloc_funcs(malloc, free);
+}
+
+static void small_values_beyond_the_limit_are_refused(void **state) {
+    (void)state;
+    sl_err err = {0};
+    sl_json_doc *doc = NULL;
+    const sl_span text = {(const uint8_t *)"[{},{},{}]", 10};
+    assert_int_equal(sl_json_parse_within("t", text, 1000, &doc, &err), SL_ERR_LIMIT);
+    assert_string_equal(err.msg, "t: 7 values in 4 arrays and objects would take 1784 bytes, limit "
+                                 "1000");
+    assert_int_equal(sl_json_parse_within("t", text, 1784, &doc, &err), SL_OK);
+    sl_json_doc_free(doc);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(getters_check_kind_and_range),
@@ -136,6 +212,8 @@ int main(void) {
         cmocka_unit_test(nul_characters_are_no_c_strings),
         cmocka_unit_test(fields_are_walked_in_file_order),
         cmocka_unit_test(files_have_a_size_limit),
+        cmocka_unit_test(memory_is_bounded_before_it_is_taken),
+        cmocka_unit_test(small_values_beyond_the_limit_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,146 @@
+/* Workers that hold the secret and misbehave towards the coordinator. One thread: the engine is
+ * stepped, its workers are played. */
+#include "engine_peers.h"
+
+#include "engine/engine_int.h"
+
+typedef struct scene {
+    sl_engine *e;
+    actor worker[2]; /* attention, expert */
+    uint32_t heard;  /* calls of on_logits */
+    sl_finish finish;
+} scene;
+
+static void step(scene *s) {
+    sl_engine_step(s->e);
+    for (uint32_t i = 0; i < 2; i++)
+        if (s->worker[i].net) sl_net_progress(s->worker[i].net);
+}
+
+static void begin(scene *s) {
+    sl_err err = {0};
+    sl_model_spec spec;
+    *s = (scene){0};
+    sl_engine_opts o = {.model_folder = FIXTURE,
+                        .transport = "loop",
+                        .spawn = SL_SPAWN_NONE,
+                        .secret = {(const uint8_t *)SECRET, sizeof SECRET - 1}};
+    assert_int_equal(sl_model_read_spec(FIXTURE, &spec, NULL, &err), SL_OK);
+    assert_int_equal(sl_plan_local(&spec, 1, 1, &o.plan, &err), SL_OK);
+    if (sl_engine_create_stepped(&o, sl_clock_real(), &s->e, &err) != SL_OK)
+        fail_msg("%s", err.msg);
+    sl_plan_free(&o.plan);
+    for (uint32_t i = 0; i < 2; i++) actor_start(&s->worker[i], s->e->hub, i, false);
+}
+
+static void call(scene *s, uint32_t i) {
+    sl_err err = {0};
+    actor *a = &s->worker[i];
+    if (sl_net_connect(a->net, sl_net_address(s->e->net), NULL, &a->conn, &err) != SL_OK)
+        fail_msg("%s", err.msg);
+}
+
+static void join(scene *s, uint32_t i) {
+    call(s, i);
+    for (int n = 0; n < 20 && !s->worker[i].open; n++) step(s);
+    assert_true(s->worker[i].open);
+}
+
+static void end(scene *s) {
+    for (uint32_t i = 0; i < 2; i++)
+        if (s->worker[i].net) actor_stop(&s->worker[i]);
+    sl_engine_free(s->e);
+}
+
+/* The last worker's proof and the first one's goodbye arrive together: the plan has nobody to go
+ * to. */
+static void one_leaves_as_the_last_one_joins(void **state) {
+    (void)state;
+    scene s;
+    begin(&s);
+    join(&s, 0);
+    call(&s, 1);
+    sl_engine_step(s.e);
+    sl_net_progress(s.worker[1].net); /* its proof is under way */
+    sl_net_close(s.worker[0].net, s.worker[0].conn, SL_OK, "leaving");
+    sl_engine_step(s.e);
+    assert_int_equal(s.e->n_joined, 2);
+    assert_true(s.e->worker[0].dead && s.e->planned && !s.e->serving);
+    assert_int_equal(s.e->start_status, SL_ERR_WORKER_LOST);
+    end(&s);
+}
+
+static void on_event(void *ctx, const sl_request_event *ev) {
+    ((scene *)ctx)->finish = ev->finish;
+}
+
+static void on_logits(void *ctx, uint64_t first, uint32_t n, const float *logits) {
+    scene *s = ctx;
+    assert_true(first + n <= 3 && logits);
+    s->heard++;
+}
+
+static void serve(scene *s) {
+    for (uint32_t i = 0; i < 2; i++) join(s, i);
+    for (uint32_t i = 0; i < 2; i++)
+        say(&s->worker[i], (sl_wire_header){.kind = SL_MSG_READY},
+            bytes_of(&s->worker[i], s->e->spec.hash, 32));
+    for (int n = 0; n < 20 && !s->e->serving; n++) step(s);
+    assert_true(s->e->serving);
+}
+
+static void say_logits(scene *s, uint32_t from, uint64_t request, uint64_t first, uint32_t n) {
+    sl_buf *b = sl_net_buf_take(s->worker[from].net, sl_wire_logits_bytes(n, s->e->spec.vocab));
+    assert_non_null(b);
+    memset(b->data, 0, b->len);
+    sl_wire_logits_layout(b->data, request, first);
+    say(&s->worker[from], (sl_wire_header){.kind = SL_MSG_LOGITS, .rows = n}, b);
+    step(s);
+    step(s);
+}
+
+/* Logits count from the worker that has the request, for positions that the request has. */
+static void logits_of_others_and_of_nowhere(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t first;
+        uint32_t n;
+    } nowhere[] = {{3, 1}, {0, 4}, {UINT64_MAX, 1}, {UINT64_MAX - 1, 3}};
+    static const uint32_t prompt[2] = {3, 4};
+    for (size_t i = 0; i < SL_LEN(nowhere); i++) {
+        scene s;
+        sl_err err = {0};
+        uint64_t id = 0;
+        begin(&s);
+        serve(&s);
+        const sl_request_params p = {.prompt = prompt,
+                                     .n_prompt = 2,
+                                     .max_tokens = 1,
+                                     .sampling = {.top_p = 1},
+                                     .on_event = on_event,
+                                     .on_logits = on_logits,
+                                     .ctx = &s};
+        assert_int_equal(sl_engine_submit(s.e, &p, &id, &err), SL_OK);
+        step(&s);
+        say_logits(&s, 1, id, 0, 1);
+        assert_int_equal(s.heard, 0);
+        say_logits(&s, 0, id + 1, 0, 1);
+        assert_int_equal(s.heard, 0);
+        say_logits(&s, 0, id, 0, 3);
+        assert_int_equal(s.heard, 1);
+        say_logits(&s, 0, id, nowhere[i].first, nowhere[i].n);
+        assert_int_equal(s.heard, 1);
+        assert_true(s.worker[0].down);
+        assert_non_null(strstr(s.worker[0].why, "logits of"));
+        assert_int_equal(s.finish, SL_FINISH_ERROR);
+        end(&s);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_leaves_as_the_last_one_joins),
+        cmocka_unit_test(logits_of_others_and_of_nowhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
