@@ -361,6 +361,19 @@ static sl_status create_parts(sl_attn *a, sl_err *err) {
     return st;
 }
 
+/* Each expert worker's experts, in order of id, are cut into as many even groups as there are
+ * chunks. */
+static sl_status group_experts(sl_attn *a, sl_err *err) {
+    const sl_plan *p = &a->w->plan;
+    uint32_t hosted[SL_PLAN_MAX_WORKERS] = {0}, seen[SL_PLAN_MAX_WORKERS] = {0};
+    a->group = sl_alloc(p->n_experts, sizeof *a->group);
+    if (!a->group) return sl_fail(err, SL_ERR_NOMEM, "groups of %u experts", p->n_experts);
+    for (uint32_t e = 0; e < p->n_experts; e++) hosted[p->owner[e]]++;
+    for (uint32_t e = 0; e < p->n_experts; e++)
+        a->group[e] = (uint32_t)((uint64_t)seen[p->owner[e]]++ * p->chunks / hosted[p->owner[e]]);
+    return SL_OK;
+}
+
 sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     sl_attn *a = sl_alloc(1, sizeof *a);
     if (!a) return sl_fail(err, SL_ERR_NOMEM, "attention worker");
@@ -373,6 +386,8 @@ sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     memset(a->expert_index, 0xFF, sizeof a->expert_index);
     for (uint32_t i = 0; i < w->n_expert_workers; i++) a->expert_index[w->expert_worker[i]] = i;
     sl_status st = map_pages(a, err);
+    if (st == SL_OK && a->n_chunks > 1 && w->plan.chunking == SL_CHUNK_EXPERTS)
+        st = group_experts(a, err);
     if (st == SL_OK) st = create_parts(a, err);
     if (st == SL_OK)
         *out = a;
@@ -385,6 +400,7 @@ void sl_attn_free(sl_attn *a) {
     if (!a) return;
     for (uint32_t l = 0; a->lane && l < a->n_lanes; l++) sl_lane_free(&a->lane[l]);
     sl_free(a->lane);
+    sl_free(a->group);
     sl_free(a->out);
     sl_free(a->pairs);
     sl_free(a->logits);

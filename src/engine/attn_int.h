@@ -79,6 +79,9 @@ typedef struct sl_lane {
     uint32_t *next_set; /* NEXT of the running round, [SL_PLAN_MAX_WORKERS] */
     size_t n_next;
     bool have_next;
+    /* chunks by expert: which of the rows sent to an expert worker row r is, and how many they are;
+     * [max_rows][n_expert_workers] and [n_expert_workers], else NULL */
+    uint32_t *sent_row, *n_sent;
     uint64_t dispatched_ns;
     uint64_t ready; /* when it became ready, as a number of the worker: lower goes first */
 } sl_lane;
@@ -98,7 +101,8 @@ struct sl_attn {
     sl_wire_id_f32 *pairs; /* [out_cap][1 + SL_WIRE_MAX_TOP] log-probabilities of them */
     uint32_t n_out, out_cap, n_pairs;
     uint32_t expert_index[SL_PLAN_MAX_WORKERS]; /* worker id -> index of expert worker */
-    bool lost;                                  /* an expert worker is gone */
+    uint32_t *group; /* chunks by expert: the chunk that an expert is in; else NULL */
+    bool lost;       /* an expert worker is gone */
 };
 
 /* From now on the thread works on this lane: one call where a task begins. */

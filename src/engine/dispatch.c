@@ -6,96 +6,138 @@
 #include <string.h>
 
 typedef struct outgoing {
-    uint32_t rows, entries;
-    uint32_t last_row; /* last lane row counted or written, UINT32_MAX: none */
+    sl_wire_counts n;
+    uint32_t at_row, at_entry; /* written so far */
+    uint32_t last_row;         /* last lane row counted or written, UINT32_MAX: none */
     sl_buf *buf;
     sl_wire_dispatch view;
 } outgoing;
 
-/* Rows first .. end-1 of a step, which are one of its chunks. */
-typedef struct row_range {
-    uint32_t first, end;
-} row_range;
+/* What a chunk is made of: rows first .. end-1 of the step, and of their experts those of `group`
+ * (UINT32_MAX: all). */
+typedef struct selection {
+    uint32_t first, end, group;
+} selection;
 
-static row_range chunk_rows(const sl_lane *lane, uint32_t chunk) {
+static selection chunk_of(const sl_lane *lane, uint32_t chunk) {
     uint64_t n = lane->n_rows, chunks = lane->attn->n_chunks;
-    return (row_range){(uint32_t)(n * chunk / chunks), (uint32_t)(n * (chunk + 1) / chunks)};
+    if (lane->attn->group) return (selection){0, lane->n_rows, chunk};
+    return (selection){(uint32_t)(n * chunk / chunks), (uint32_t)(n * (chunk + 1) / chunks),
+                       UINT32_MAX};
 }
 
-static void count_entries(const sl_lane *lane, row_range rows, outgoing *out) {
+/* Where entry rj of the lane goes in a chunk, NULL: it is not of the chunk. */
+static outgoing *goes_to(const sl_lane *lane, const selection *s, size_t rj, outgoing *out) {
     const sl_attn *a = lane->attn;
-    uint32_t k = a->m->top_k;
-    for (uint32_t r = rows.first; r < rows.end; r++) {
+    uint32_t e = lane->expert[rj];
+    if (s->group != UINT32_MAX && a->group[e] != s->group) return NULL;
+    return &out[a->expert_index[a->w->plan.owner[e]]];
+}
+
+/* Whether that expert worker has the data of row r from an earlier chunk of the layer. */
+static bool has_data(const sl_lane *lane, uint32_t r, uint32_t worker) {
+    if (!lane->sent_row) return false;
+    return lane->sent_row[(size_t)r * lane->attn->w->n_expert_workers + worker] <
+           lane->n_sent[worker];
+}
+
+static void count_entries(const sl_lane *lane, const selection *s, outgoing *out) {
+    uint32_t k = lane->attn->m->top_k;
+    for (uint32_t r = s->first; r < s->end; r++) {
         for (uint32_t j = 0; j < k; j++) {
-            outgoing *o = &out[a->expert_index[a->w->plan.owner[lane->expert[(size_t)r * k + j]]]];
-            if (o->last_row != r) o->rows++;
+            outgoing *o = goes_to(lane, s, (size_t)r * k + j, out);
+            if (!o) continue;
+            if (o->last_row != r) {
+                o->n.rows++;
+                o->n.n_old += has_data(lane, r, (uint32_t)(o - out));
+            }
             o->last_row = r;
-            o->entries++;
+            o->n.n_entries++;
         }
     }
 }
 
-static sl_status layout(sl_lane *lane, outgoing *o, bool with_set) {
+static sl_status layout(sl_lane *lane, outgoing *o) {
     const sl_attn *a = lane->attn;
-    const sl_idset *set = &lane->member.set;
     sl_wire_format f = (sl_wire_format)a->w->plan.wire;
-    uint32_t n_set = with_set ? (uint32_t)set->n : 0;
-    size_t bytes = sl_wire_dispatch_bytes(o->rows, n_set, o->entries, a->m->d_model, f);
-    o->buf = sl_net_buf_take(a->w->net, bytes);
+    o->buf = sl_net_buf_take(a->w->net, sl_wire_dispatch_bytes(&o->n, a->m->d_model, f));
     if (!o->buf) return SL_ERR_NOMEM;
-    sl_wire_dispatch_layout(o->buf->data, o->rows, n_set, o->entries, a->m->d_model, f, &o->view);
-    if (n_set) memcpy(o->view.set, set->ids, n_set * sizeof *set->ids);
-    o->last_row = UINT32_MAX;
-    o->rows = o->entries = 0;
+    sl_wire_dispatch_layout(o->buf->data, &o->n, a->m->d_model, f, &o->view);
+    if (o->n.n_set) memcpy(o->view.set, lane->member.set.ids, o->n.n_set * sizeof *o->view.set);
+    o->view.first[o->n.rows] = o->n.n_entries;
     return SL_OK;
 }
 
-static void fill_entries(const sl_lane *lane, row_range rows, outgoing *out) {
+/* Begins the next row of a message: with its data, or with where that was. */
+static void begin_row(sl_lane *lane, uint32_t r, uint32_t worker, bool old, outgoing *o) {
     const sl_attn *a = lane->attn;
     sl_wire_format f = (sl_wire_format)a->w->plan.wire;
-    uint32_t k = a->m->top_k, d = a->m->d_model;
-    size_t row_bytes = sl_wire_row_bytes(f, d);
-    for (uint32_t r = rows.first; r < rows.end; r++) {
+    uint32_t d = a->m->d_model, n_new = o->n.rows - o->n.n_old;
+    size_t sent = (size_t)r * a->w->n_expert_workers + worker;
+    o->view.tag[o->at_row] = lane->row_tag[r];
+    o->view.first[o->at_row] = o->at_entry;
+    if (old) {
+        o->view.old[o->at_row - n_new] = lane->sent_row[sent];
+    } else {
+        sl_wire_pack(f, lane->h + (size_t)r * d, 1, d,
+                     o->view.data + o->at_row * sl_wire_row_bytes(f, d));
+        if (lane->sent_row) lane->sent_row[sent] = lane->n_sent[worker] + o->at_row;
+    }
+    o->at_row++;
+}
+
+/* Writes the rows whose data travels now (old: those whose data is there already). */
+static void fill_entries(sl_lane *lane, const selection *s, bool old, outgoing *out) {
+    uint32_t k = lane->attn->m->top_k;
+    for (uint32_t i = 0; i < lane->attn->w->n_expert_workers; i++) out[i].last_row = UINT32_MAX;
+    for (uint32_t r = s->first; r < s->end; r++) {
         for (uint32_t j = 0; j < k; j++) {
             size_t rj = (size_t)r * k + j;
-            outgoing *o = &out[a->expert_index[a->w->plan.owner[lane->expert[rj]]]];
-            if (o->last_row != r) {
-                o->last_row = r;
-                o->view.tag[o->rows] = lane->row_tag[r];
-                o->view.first[o->rows] = o->entries;
-                sl_wire_pack(f, lane->h + (size_t)r * d, 1, d, o->view.data + o->rows * row_bytes);
-                o->rows++;
-            }
-            o->view.expert[o->entries] = lane->expert[rj];
-            o->view.position[o->entries] = j;
-            o->view.gate[o->entries++] = lane->gate[rj];
+            outgoing *o = goes_to(lane, s, rj, out);
+            if (!o || has_data(lane, r, (uint32_t)(o - out)) != old) continue;
+            if (o->last_row != r) begin_row(lane, r, (uint32_t)(o - out), old, o);
+            o->last_row = r;
+            o->view.expert[o->at_entry] = lane->expert[rj];
+            o->view.position[o->at_entry] = j;
+            o->view.gate[o->at_entry++] = lane->gate[rj];
         }
     }
+}
+
+static sl_status build_chunk(sl_lane *lane, const selection *s, uint32_t n_set, outgoing *out) {
+    uint32_t n = lane->attn->w->n_expert_workers;
+    sl_status st = SL_OK;
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (outgoing){.n = {.n_set = n_set}, .last_row = UINT32_MAX};
+    count_entries(lane, s, out);
+    for (uint32_t i = 0; st == SL_OK && i < n; i++) {
+        if (out[i].n.rows || n_set) st = layout(lane, &out[i]);
+    }
+    if (st != SL_OK) return st;
+    fill_entries(lane, s, false, out);
+    if (lane->sent_row) fill_entries(lane, s, true, out);
+    for (uint32_t i = 0; lane->sent_row && i < n; i++)
+        lane->n_sent[i] += out[i].n.rows - out[i].n.n_old;
+    return SL_OK;
 }
 
 /* Sends one chunk to every expert worker. */
 static sl_status send_chunk(sl_lane *lane, uint32_t chunk, bool stay) {
     sl_worker *w = lane->attn->w;
     uint32_t moe = lane->attn->m->moe_index[lane->layer];
-    row_range rows = chunk_rows(lane, chunk);
+    const selection s = chunk_of(lane, chunk);
     bool with_set = sl_member_needs_set(&lane->member, moe, chunk);
     outgoing out[SL_PLAN_MAX_WORKERS];
-    sl_status st = SL_OK;
-    for (uint32_t i = 0; i < w->n_expert_workers; i++) out[i] = (outgoing){.last_row = UINT32_MAX};
-    count_entries(lane, rows, out);
-    for (uint32_t i = 0; st == SL_OK && i < w->n_expert_workers; i++) {
-        if (out[i].rows || with_set) st = layout(lane, &out[i], with_set);
-    }
-    if (st == SL_OK) fill_entries(lane, rows, out);
+    sl_status st = build_chunk(lane, &s, with_set ? (uint32_t)lane->member.set.n : 0, out);
     for (uint32_t i = 0; i < w->n_expert_workers; i++) {
         sl_wire_header h = {.kind = SL_MSG_DISPATCH,
-                            .flags = (with_set ? SL_WIRE_SET : 0) | (stay ? SL_WIRE_STAY : 0),
+                            .flags = (with_set ? SL_WIRE_SET : 0) | (stay ? SL_WIRE_STAY : 0) |
+                                     (out[i].n.n_old ? SL_WIRE_OLD : 0),
                             .round = lane->member.round,
                             .lane = lane->id,
                             .layer = moe,
                             .chunk = chunk,
-                            .rows = out[i].rows};
-        if (out[i].buf) out[i].view.first[out[i].rows] = out[i].entries;
+                            .rows = out[i].n.rows};
         if (st != SL_OK)
             sl_net_buf_give(w->net, out[i].buf);
         else
@@ -105,9 +147,13 @@ static sl_status send_chunk(sl_lane *lane, uint32_t chunk, bool stay) {
 }
 
 sl_status sl_lane_dispatch(sl_lane *lane, bool stay) {
-    uint32_t chunks = lane->attn->n_chunks;
+    uint32_t chunks = lane->attn->n_chunks, n = lane->attn->w->n_expert_workers;
     sl_status st = SL_OK;
     memset(lane->covered, 0, lane->n_rows * sizeof *lane->covered);
+    if (lane->sent_row) {
+        memset(lane->sent_row, 0xFF, (size_t)lane->n_rows * n * sizeof *lane->sent_row);
+        memset(lane->n_sent, 0, n * sizeof *lane->n_sent);
+    }
     lane->attn->w->n.rows_created += lane->n_rows;
     for (uint32_t c = 0; st == SL_OK && c < chunks; c++)
         st = send_chunk(lane, c, stay && c == chunks - 1);

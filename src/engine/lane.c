@@ -452,6 +452,12 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
         !lane->row_tag || !lane->row_pages || !lane->x || !lane->h || !lane->expert ||
         !lane->gate || !lane->covered || !lane->piece || !lane->next_set || !lane->reply)
         return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
+    if (a->group) {
+        lane->sent_row = sl_alloc(rows, a->w->n_expert_workers * sizeof *lane->sent_row);
+        lane->n_sent = sl_alloc(a->w->n_expert_workers, sizeof *lane->n_sent);
+        if (!lane->sent_row || !lane->n_sent)
+            return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
+    }
     sl_status st = sl_member_init(&lane->member, a->w->id, SL_PLAN_MAX_WORKERS, err);
     if (st == SL_OK) sl_member_reset(&lane->member, a->w->plan.epoch);
     return st;
@@ -466,7 +472,8 @@ void sl_lane_free(sl_lane *lane) {
         lane->slot,          lane->need,     lane->part,    lane->row_id,
         lane->row_pos,       lane->row_tag,  lane->x,       lane->h,
         lane->expert,        lane->gate,     lane->covered, (void *)lane->row_pages,
-        (void *)lane->piece, lane->next_set, lane->reply};
+        (void *)lane->piece, lane->next_set, lane->reply,   lane->sent_row,
+        lane->n_sent};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_member_free(&lane->member);
 }

@@ -393,7 +393,7 @@ static sl_status check_schedule(const sl_plan *p, sl_err *err) {
     if (p->chunks < 1 || p->chunks > (chunked ? SL_PLAN_MAX_CHUNKS : 1))
         return sl_fail(err, SL_ERR_ARG, "plan: schedule %s with %u chunks, 1 to %u are possible",
                        sl_schedule_name(p->schedule), p->chunks, chunked ? SL_PLAN_MAX_CHUNKS : 1);
-    if ((p->chunks > 1 && p->chunking == SL_CHUNK_EXPERTS) || p->schedule == SL_SCHED_AEP)
+    if (p->schedule == SL_SCHED_AEP)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "plan: schedule %s with %u lanes of %u chunks",
                        sl_schedule_name(p->schedule), p->lanes, p->chunks);
     if (p->max_num_batched_tokens < p->lanes)

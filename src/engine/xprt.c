@@ -11,11 +11,12 @@
 /* A member's message that its barrier holds back: at most one per lane and chunk
  * (sched/membership.h). */
 typedef struct pending {
-    bool here;
+    bool here; /* not answered yet */
     sl_wire_header h;
-    sl_buf *payload;
+    sl_buf *payload; /* kept until the layer's last chunk is answered: later ones may refer to it */
     sl_wire_dispatch view;
     uint64_t came_ns;
+    uint32_t data_before; /* rows with data in earlier chunks of the layer */
 } pending;
 
 typedef struct xlane {
@@ -142,6 +143,16 @@ sl_status sl_xprt_on_join(sl_xprt *x, uint32_t src, const sl_wire_header *h, sl_
     return st;
 }
 
+/* Forgets what a member sent for its layer. */
+static void drop_chunks(sl_xprt *x, uint32_t lane, uint32_t member) {
+    for (uint32_t c = 0; c < x->n_chunks; c++) {
+        pending *p = pending_of(x, lane, member, c);
+        if (p->here) x->w->n.rows_stale += p->view.rows;
+        sl_net_buf_give(x->w->net, p->payload);
+        *p = (pending){0};
+    }
+}
+
 sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) {
     if (member >= x->w->plan.n_workers)
         return sl_fail(err, SL_ERR_PROTOCOL, "death of worker %u of %u", member,
@@ -159,12 +170,7 @@ sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) {
         if (l->seq) st = sl_seq_dead(l->seq, member, &out, err);
         if (st == SL_OK && l->seq) apply_sequencer(x, i, &out);
         announce = announce || out.announce;
-        for (uint32_t c = 0; c < x->n_chunks; c++) {
-            pending *p = pending_of(x, i, member, c);
-            if (p->here) x->w->n.rows_stale += p->view.rows;
-            sl_net_buf_give(x->w->net, p->payload);
-            *p = (pending){0};
-        }
+        drop_chunks(x, i, member);
         if (st == SL_OK) st = sl_barrier_dead(l->barrier, member, err);
         if (st == SL_OK) st = pop_ready(x, i, err);
     }
@@ -233,17 +239,29 @@ sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h,
     /* The barrier counts a layer as answered when it is ready, which is before its reply is made.
      */
     pending *p = pending_of(x, h->lane, src, h->chunk);
-    if (p->here)
+    if (p->here || p->payload)
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "worker %u sent layer %u of round %llu before its reply to layer %u", src,
                        h->layer, (unsigned long long)h->round, p->h.layer);
+    const pending *before = h->chunk ? p - 1 : NULL;
+    uint32_t data = before ? before->data_before + before->view.rows - before->view.n_old : 0;
+    for (uint32_t i = 0; i < v.n_old; i++) {
+        if (v.old[i] >= data)
+            return sl_fail(err, SL_ERR_PROTOCOL, "worker %u refers to row %u of %u that it sent",
+                           src, v.old[i], data);
+    }
     /* Else a liar's set would be the round's, and the honest ones the offenders. */
     if (l->seq && with_set) st = sl_seq_check_set(l->seq, src, h->round, &set, err);
     if (st != SL_OK) return st;
     st = sl_barrier_arrive(l->barrier, src, h->round, h->layer, h->chunk, with_set ? &set : NULL,
                            &dropped, err);
     if (st != SL_OK || dropped) return st;
-    *p = (pending){.here = true, .h = *h, .payload = *payload, .view = v, .came_ns = x->w->came_ns};
+    *p = (pending){.here = true,
+                   .h = *h,
+                   .payload = *payload,
+                   .view = v,
+                   .came_ns = x->w->came_ns,
+                   .data_before = data};
     *payload = NULL;
     if (l->seq && is_last(x, h->layer, h->chunk)) {
         sl_seq_out out = {0};
@@ -260,15 +278,28 @@ typedef struct batch {
     uint32_t rows, entries, n_groups;
 } batch;
 
+/* Unpacks a message's rows, those without data from where they came. */
+static void unpack_rows(const sl_xprt *x, const pending *p, uint32_t chunk, float *to) {
+    uint32_t d = x->m->d_model, n_new = p->view.rows - p->view.n_old;
+    sl_wire_format f = (sl_wire_format)x->w->plan.wire;
+    size_t row_bytes = sl_wire_row_bytes(f, d);
+    sl_wire_unpack(f, p->view.data, n_new, d, to);
+    for (uint32_t i = 0; i < p->view.n_old; i++) {
+        const pending *from = p - chunk; /* the layer's first chunk */
+        while (p->view.old[i] >= from->data_before + from->view.rows - from->view.n_old) from++;
+        sl_wire_unpack(f, from->view.data + (p->view.old[i] - from->data_before) * row_bytes, 1, d,
+                       to + (size_t)(n_new + i) * d);
+    }
+}
+
 /* Unpacks the members' rows into x and sorts their (row, position) pairs by expert. */
 static batch gather(sl_xprt *x, const task *t) {
     batch b = {0};
     uint32_t d = x->m->d_model, n_experts = x->m->n_experts;
-    sl_wire_format f = (sl_wire_format)x->w->plan.wire;
     memset(x->cursor, 0, (n_experts + 1u) * sizeof *x->cursor);
     for (uint32_t i = 0; i < t->n_reply; i++) {
         const pending *p = pending_of(x, t->lane, t->reply_to[i], t->chunk);
-        sl_wire_unpack(f, p->view.data, p->view.rows, d, x->x + (size_t)b.rows * d);
+        unpack_rows(x, p, t->chunk, x->x + (size_t)b.rows * d);
         for (uint32_t e = 0; e < p->view.n_entries; e++) x->cursor[p->view.expert[e]]++;
         b.rows += p->view.rows;
         b.entries += p->view.n_entries;
@@ -362,8 +393,8 @@ static void send_returns(sl_xprt *x, const task *t) {
         }
         sl_status st = sl_worker_send(x->w, t->reply_to[i], h, b);
         (void)st; /* a member that died meanwhile is announced by the sequencer */
-        sl_net_buf_give(x->w->net, p->payload);
-        *p = (pending){0};
+        p->here = false;
+        if (t->chunk == x->n_chunks - 1) drop_chunks(x, t->lane, t->reply_to[i]);
     }
 }
 

@@ -227,8 +227,9 @@ static sl_status check_batch(const char *what, const sl_wire_header *h, sl_span 
 static sl_status check_bare(const char *what, const sl_wire_header *h, sl_err *err) {
     if (h->rows)
         return sl_fail(err, SL_ERR_PROTOCOL, "%s: %u rows without a payload", what, h->rows);
-    if (h->flags & SL_WIRE_SET)
-        return sl_fail(err, SL_ERR_PROTOCOL, "%s: flag SET without a payload", what);
+    if (h->flags & (SL_WIRE_SET | SL_WIRE_OLD))
+        return sl_fail(err, SL_ERR_PROTOCOL, "%s: flag %s without a payload", what,
+                       h->flags & SL_WIRE_SET ? "SET" : "OLD");
     return SL_OK;
 }
 
@@ -240,34 +241,34 @@ static sl_status check_rows(const char *what, sl_wire_format f, const uint8_t *d
 
 /* ---- dispatch ---- */
 
-static size_t dispatch_walk(void *buf, uint32_t rows, uint32_t n_set, uint32_t n_entries,
-                            uint32_t d_model, sl_wire_format f, sl_wire_dispatch *out) {
+static size_t dispatch_walk(void *buf, const sl_wire_counts *n, uint32_t d_model, sl_wire_format f,
+                            sl_wire_dispatch *out) {
     walk w = {.base = buf};
-    out->rows = rows;
-    out->n_set = n_set;
-    out->n_entries = n_entries;
-    uint32_t *counts = section(&w, 8, 8);
-    if (counts) counts[0] = n_set, counts[1] = n_entries;
-    out->set = section(&w, 8, 4 * (uint64_t)n_set);
-    out->tag = section(&w, 8, 8 * (uint64_t)rows);
-    out->first = section(&w, 8, 4 * ((uint64_t)rows + 1));
-    out->expert = section(&w, 8, 4 * (uint64_t)n_entries);
-    out->position = section(&w, 8, 4 * (uint64_t)n_entries);
-    out->gate = section(&w, 8, 4 * (uint64_t)n_entries);
-    out->data = section(&w, 64, (uint64_t)rows * sl_wire_row_bytes(f, d_model));
+    *out = (sl_wire_dispatch){
+        .rows = n->rows, .n_set = n->n_set, .n_entries = n->n_entries, .n_old = n->n_old};
+    uint32_t *counts = section(&w, 8, n->n_old ? 16 : 8);
+    if (counts) counts[0] = n->n_set, counts[1] = n->n_entries;
+    if (counts && n->n_old) counts[2] = n->n_old, counts[3] = 0;
+    out->set = section(&w, 8, 4 * (uint64_t)n->n_set);
+    out->tag = section(&w, 8, 8 * (uint64_t)n->rows);
+    out->first = section(&w, 8, 4 * ((uint64_t)n->rows + 1));
+    out->expert = section(&w, 8, 4 * (uint64_t)n->n_entries);
+    out->position = section(&w, 8, 4 * (uint64_t)n->n_entries);
+    out->gate = section(&w, 8, 4 * (uint64_t)n->n_entries);
+    if (n->n_old) out->old = section(&w, 8, 4 * (uint64_t)n->n_old);
+    out->data = section(&w, 64, (uint64_t)(n->rows - n->n_old) * sl_wire_row_bytes(f, d_model));
     return w.pos;
 }
 
-size_t sl_wire_dispatch_bytes(uint32_t rows, uint32_t n_set, uint32_t n_entries, uint32_t d_model,
-                              sl_wire_format f) {
+size_t sl_wire_dispatch_bytes(const sl_wire_counts *n, uint32_t d_model, sl_wire_format f) {
     sl_wire_dispatch unused;
-    return dispatch_walk(NULL, rows, n_set, n_entries, d_model, f, &unused);
+    return dispatch_walk(NULL, n, d_model, f, &unused);
 }
 
-void sl_wire_dispatch_layout(void *buf, uint32_t rows, uint32_t n_set, uint32_t n_entries,
-                             uint32_t d_model, sl_wire_format f, sl_wire_dispatch *out) {
-    SL_ASSERT(is_aligned(buf, 64));
-    dispatch_walk(buf, rows, n_set, n_entries, d_model, f, out);
+void sl_wire_dispatch_layout(void *buf, const sl_wire_counts *n, uint32_t d_model, sl_wire_format f,
+                             sl_wire_dispatch *out) {
+    SL_ASSERT(is_aligned(buf, 64) && n->n_old <= n->rows);
+    dispatch_walk(buf, n, d_model, f, out);
 }
 
 static sl_status check_entries(const sl_wire_dispatch *d, const sl_model_spec *m, sl_err *err) {
@@ -299,42 +300,54 @@ static sl_status check_entries(const sl_wire_dispatch *d, const sl_model_spec *m
     return SL_OK;
 }
 
+/* The counts that lead a dispatch. */
+static sl_status read_counts(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
+                             sl_wire_counts *n, sl_err *err) {
+    n->rows = h->rows;
+    n->n_entries = read_u32(payload.data + 4);
+    if (n->n_entries > (uint64_t)h->rows * m->top_k)
+        return sl_fail(err, SL_ERR_PROTOCOL, "dispatch: %u entries for %u rows of top %u",
+                       n->n_entries, h->rows, m->top_k);
+    if (!(h->flags & SL_WIRE_OLD)) return SL_OK;
+    n->n_old = payload.len < 16 ? 0 : read_u32(payload.data + 8);
+    if (n->n_old == 0 || n->n_old > h->rows || read_u32(payload.data + 12) != 0)
+        return sl_fail(err, SL_ERR_PROTOCOL, "dispatch: %u of %u rows came before", n->n_old,
+                       h->rows);
+    return SL_OK;
+}
+
 sl_status sl_wire_dispatch_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
                                   sl_wire_format f, sl_wire_dispatch *out, sl_err *err) {
-    sl_wire_dispatch d = {0};
     if (payload.len == 0) {
         sl_status bare = check_bare("dispatch", h, err);
-        if (bare == SL_OK) *out = d;
+        if (bare == SL_OK) *out = (sl_wire_dispatch){0};
         return bare;
     }
-    uint32_t n_set = 0;
-    sl_status st = check_batch("dispatch", h, payload, f, &n_set, err);
+    sl_wire_counts n = {0};
+    sl_status st = check_batch("dispatch", h, payload, f, &n.n_set, err);
+    if (st == SL_OK) st = read_counts(h, payload, m, &n, err);
     if (st != SL_OK) return st;
-    uint32_t n_entries = read_u32(payload.data + 4);
-    if (n_entries > (uint64_t)h->rows * m->top_k)
-        return sl_fail(err, SL_ERR_PROTOCOL, "dispatch: %u entries for %u rows of top %u",
-                       n_entries, h->rows, m->top_k);
     /* dispatch_walk would write the padding: measure first, then walk again without writing. */
-    size_t bytes = sl_wire_dispatch_bytes(h->rows, n_set, n_entries, m->d_model, f);
+    size_t bytes = sl_wire_dispatch_bytes(&n, m->d_model, f);
     if (payload.len != bytes)
-        return sl_fail(
-            err, SL_ERR_PROTOCOL,
-            "dispatch: payload of %zu bytes, %zu expected for %u rows, %u entries, set %u",
-            payload.len, bytes, h->rows, n_entries, n_set);
-    uint64_t pos = 8, entry_bytes = 4 * (uint64_t)n_entries;
-    d.rows = h->rows;
-    d.n_set = n_set;
-    d.n_entries = n_entries;
-    d.set = (uint32_t *)view(payload.data, &pos, 8, 4 * (uint64_t)n_set);
-    d.tag = (uint64_t *)view(payload.data, &pos, 8, 8 * (uint64_t)h->rows);
-    d.first = (uint32_t *)view(payload.data, &pos, 8, 4 * ((uint64_t)h->rows + 1));
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "dispatch: payload of %zu bytes, %zu expected for %u rows (%u old), %u "
+                       "entries, set %u",
+                       payload.len, bytes, h->rows, n.n_old, n.n_entries, n.n_set);
+    uint64_t pos = n.n_old ? 16 : 8, entry_bytes = 4 * (uint64_t)n.n_entries;
+    sl_wire_dispatch d = {
+        .rows = n.rows, .n_set = n.n_set, .n_entries = n.n_entries, .n_old = n.n_old};
+    d.set = (uint32_t *)view(payload.data, &pos, 8, 4 * (uint64_t)n.n_set);
+    d.tag = (uint64_t *)view(payload.data, &pos, 8, 8 * (uint64_t)n.rows);
+    d.first = (uint32_t *)view(payload.data, &pos, 8, 4 * ((uint64_t)n.rows + 1));
     d.expert = (uint32_t *)view(payload.data, &pos, 8, entry_bytes);
     d.position = (uint32_t *)view(payload.data, &pos, 8, entry_bytes);
     d.gate = (float *)view(payload.data, &pos, 8, entry_bytes);
+    if (n.n_old) d.old = (uint32_t *)view(payload.data, &pos, 8, 4 * (uint64_t)n.n_old);
     d.data = (uint8_t *)view(payload.data, &pos, 64, 0);
-    st = check_set("dispatch", d.set, n_set, err);
+    st = check_set("dispatch", d.set, n.n_set, err);
     if (st == SL_OK) st = check_entries(&d, m, err);
-    if (st == SL_OK) st = check_rows("dispatch", f, d.data, d.rows, m->d_model, err);
+    if (st == SL_OK) st = check_rows("dispatch", f, d.data, d.rows - d.n_old, m->d_model, err);
     if (st == SL_OK) *out = d;
     return st;
 }

@@ -65,7 +65,8 @@ typedef enum sl_wire_format {
 /* flags of a header */
 #define SL_WIRE_SET   0x1u /* the payload carries a member set */
 #define SL_WIRE_STAY  0x2u /* last-layer dispatch: the sender takes part in the next round */
-#define SL_WIRE_FLAGS (SL_WIRE_SET | SL_WIRE_STAY) /* any other bit is refused */
+#define SL_WIRE_OLD   0x4u /* dispatch: some rows' data came with an earlier chunk */
+#define SL_WIRE_FLAGS (SL_WIRE_SET | SL_WIRE_STAY | SL_WIRE_OLD) /* any other bit is refused */
 
 typedef struct sl_wire_header {
     uint16_t kind; /* sl_msg_kind */
@@ -108,30 +109,36 @@ static inline uint32_t sl_tag_index(uint64_t t) {
 }
 
 /* A token batch on its way to experts. Sections of the payload, in this order, each 8-byte aligned
- * (data: 64): u32 n_set, u32 n_entries, set u32[n_set], tag u64[rows], first u32[rows+1],
- * expert u32[n_entries], position u32[n_entries], gate f32[n_entries], data[rows][d_model] in the
- * wire format. Row r has the router positions entries first[r]..first[r+1]-1, in ascending
- * position. */
+ * (data: 64): u32 n_set, u32 n_entries, with SL_WIRE_OLD u32 n_old, u32 0, then set u32[n_set], tag
+ * u64[rows], first u32[rows+1], expert u32[n_entries], position u32[n_entries], gate
+ * f32[n_entries], old u32[n_old], data[rows - n_old][d_model] in the wire format. Row r has the
+ * router positions entries first[r]..first[r+1]-1, in ascending position. The last n_old rows have
+ * no data here: old[i] counts the rows with data in the earlier chunks of this sender, lane, round
+ * and layer. */
+typedef struct sl_wire_counts {
+    uint32_t rows, n_set, n_entries, n_old; /* n_old <= rows */
+} sl_wire_counts;
+
 typedef struct sl_wire_dispatch {
-    uint32_t rows, n_set, n_entries;
+    uint32_t rows, n_set, n_entries, n_old;
     uint32_t *set;
     uint64_t *tag;
     uint32_t *first, *expert, *position;
     float *gate;
-    uint8_t *data; /* [rows] of sl_wire_row_bytes */
+    uint32_t *old;
+    uint8_t *data; /* [rows - n_old] of sl_wire_row_bytes */
 } sl_wire_dispatch;
 
 /* Payload size, and the places to write to inside buf (64-byte aligned, that many bytes). */
-size_t sl_wire_dispatch_bytes(uint32_t rows, uint32_t n_set, uint32_t n_entries, uint32_t d_model,
-                              sl_wire_format f);
-void sl_wire_dispatch_layout(void *buf, uint32_t rows, uint32_t n_set, uint32_t n_entries,
-                             uint32_t d_model, sl_wire_format f, sl_wire_dispatch *out);
+size_t sl_wire_dispatch_bytes(const sl_wire_counts *n, uint32_t d_model, sl_wire_format f);
+void sl_wire_dispatch_layout(void *buf, const sl_wire_counts *n, uint32_t d_model, sl_wire_format f,
+                             sl_wire_dispatch *out);
 /* Views into a received payload (64-byte aligned, borrowed); SL_ERR_PROTOCOL when it is malformed,
  * SL_ERR_ARG when it is misaligned. An empty payload is a bare header: rows must be 0 and every
  * pointer is NULL. A set needs SL_WIRE_SET (and may then be empty: the lane sleeps). Checks sizes,
  * that set is strictly ascending, first ascending from 0 to n_entries, every row has >= 1 entry,
  * expert < n_experts, position < top_k and strictly ascending within a row, gates finite, and
- * sl_wire_rows_check. */
+ * sl_wire_rows_check. What `old` refers to is the receiver's to check. */
 sl_status sl_wire_dispatch_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
                                   sl_wire_format f, sl_wire_dispatch *out,
                                   sl_err *err) SL_MUST_CHECK;

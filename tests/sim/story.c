@@ -22,6 +22,8 @@ static void draw_schedule(sim *s, sl_plan *p) {
     sl_plan_set_schedule(&other, others[sim_below(s, SL_LEN(others))]);
     if (other.lanes > 1) other.lanes = 1 + sim_below(s, 3);
     if (other.chunks > 1) other.chunks = 1 + sim_below(s, 4);
+    if (other.schedule == SL_SCHED_FINDEP)
+        other.chunking = (sl_chunking)sim_below(s, SL_CHUNKING_COUNT);
     other.order = (sl_order)sim_below(s, SL_ORDER_COUNT);
     other.policy = (sl_policy)sim_below(s, SL_POLICY_COUNT);
     other.max_num_batched_tokens = SL_MAX(other.max_num_batched_tokens, 3 * other.lanes);

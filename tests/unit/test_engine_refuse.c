@@ -33,11 +33,12 @@ static batch make_batch(stage *s, actor *a, uint32_t rows, uint32_t each, uint32
                         uint32_t member) {
     batch d = {
         .h = {.kind = SL_MSG_DISPATCH, .round = 1, .rows = rows, .flags = n_set ? SL_WIRE_SET : 0}};
+    const sl_wire_counts n = {rows, n_set, rows * each, 0};
     uint32_t width = s->m.d_model;
-    d.b = sl_net_buf_take(a->net, sl_wire_dispatch_bytes(rows, n_set, rows * each, width, 0));
+    d.b = sl_net_buf_take(a->net, sl_wire_dispatch_bytes(&n, width, 0));
     assert_non_null(d.b);
     memset(d.b->data, 0, d.b->len);
-    sl_wire_dispatch_layout(d.b->data, rows, n_set, rows * each, width, 0, &d.v);
+    sl_wire_dispatch_layout(d.b->data, &n, width, 0, &d.v);
     if (n_set) d.v.set[0] = member;
     for (uint32_t r = 0; r < rows; r++) {
         d.v.tag[r] = 100 + r;

@@ -142,7 +142,7 @@ static void header_fields_are_checked(void **state) {
         uint32_t value;
         const char *text;
     } bad[] = {
-        {0, 0x44494C53, "magic"},  {4, 2 | 32 << 16, "version 2"},      {8, 4, "flags 0x4"},
+        {0, 0x44494C53, "magic"},  {4, 2 | 32 << 16, "version 2"},      {8, 8, "flags 0x8"},
         {60, 65537, "65537 rows"}, {64, (256u << 20) + 1, "268435457"}, {68, 1, "reserved"},
     };
     spoiled s;
@@ -184,8 +184,9 @@ static void dispatch_matches_its_bytes(void **state) {
     sl_wire_dispatch d;
     sl_err err = {0};
     memset(&s, 0xEE, sizeof s);
-    assert_int_equal(sl_wire_dispatch_bytes(2, 3, 3, 3, SL_WIRE_F32), sizeof dispatch_bytes);
-    sl_wire_dispatch_layout(s.bytes, 2, 3, 3, 3, SL_WIRE_F32, &d);
+    assert_int_equal(sl_wire_dispatch_bytes(&(sl_wire_counts){2, 3, 3, 0}, 3, SL_WIRE_F32),
+                     sizeof dispatch_bytes);
+    sl_wire_dispatch_layout(s.bytes, &(sl_wire_counts){2, 3, 3, 0}, 3, SL_WIRE_F32, &d);
     memcpy(d.set, set, sizeof set);
     memcpy(d.tag, tag, sizeof tag);
     memcpy(d.first, first, sizeof first);
@@ -251,6 +252,46 @@ static void dispatch_fields_are_checked(void **state) {
     }
 }
 
+static void dispatch_refers_to_earlier_rows(void **state) {
+    (void)state;
+    const sl_wire_counts n = {.rows = 3, .n_entries = 3, .n_old = 2};
+    const sl_wire_header h = {.kind = SL_MSG_DISPATCH, .flags = SL_WIRE_OLD, .rows = 3};
+    const float row[] = {1, 2, 3};
+    spoiled s;
+    sl_wire_dispatch d;
+    sl_err err = {0};
+    size_t bytes = sl_wire_dispatch_bytes(&n, 3, SL_WIRE_F32);
+    memset(&s, 0xEE, sizeof s);
+    sl_wire_dispatch_layout(s.bytes, &n, 3, SL_WIRE_F32, &d);
+    for (uint32_t i = 0; i < 3; i++) {
+        d.tag[i] = 70 + i;
+        d.first[i] = d.expert[i] = i;
+        d.position[i] = 0;
+        d.gate[i] = 1;
+    }
+    d.first[3] = 3;
+    d.old[0] = 9;
+    d.old[1] = 4; /* any order */
+    sl_wire_pack(SL_WIRE_F32, row, 1, 3, d.data);
+    s.span = (sl_span){s.bytes, bytes};
+    says(sl_wire_dispatch_decode(&h, s.span, &model, SL_WIRE_F32, &d, &err), SL_OK, &err, "");
+    assert_true(d.rows == 3 && d.n_old == 2 && d.old[0] == 9 && d.old[1] == 4 && d.tag[2] == 72);
+    assert_memory_equal(d.data, row, sizeof row);
+    put_u32(&s, 8, 4);
+    says(sl_wire_dispatch_decode(&h, s.span, &model, SL_WIRE_F32, &d, &err), SL_ERR_PROTOCOL, &err,
+         "4 of 3 rows came before");
+    put_u32(&s, 8, 0);
+    says(sl_wire_dispatch_decode(&h, s.span, &model, SL_WIRE_F32, &d, &err), SL_ERR_PROTOCOL, &err,
+         "0 of 3 rows came before");
+    put_u32(&s, 8, 1); /* then a row's data is missing */
+    says(sl_wire_dispatch_decode(&h, s.span, &model, SL_WIRE_F32, &d, &err), SL_ERR_PROTOCOL, &err,
+         "expected");
+    s.span.len = 0;
+    says(sl_wire_dispatch_decode(&(sl_wire_header){.flags = SL_WIRE_OLD}, s.span, &model,
+                                 SL_WIRE_F32, &d, &err),
+         SL_ERR_PROTOCOL, &err, "OLD without a payload");
+}
+
 static void dispatch_sizes_and_bare_headers(void **state) {
     (void)state;
     spoiled s;
@@ -290,8 +331,8 @@ static void dispatch_sizes_and_bare_headers(void **state) {
     assert_int_equal(d.rows + d.n_set + d.n_entries, 0);
     /* No rows, but a set: what a member without work for this worker sends in layer 0. */
     const uint32_t set[] = {1, 2};
-    size_t n = sl_wire_dispatch_bytes(0, 2, 0, 3, SL_WIRE_F32);
-    sl_wire_dispatch_layout(s.bytes, 0, 2, 0, 3, SL_WIRE_F32, &d);
+    size_t n = sl_wire_dispatch_bytes(&(sl_wire_counts){0, 2, 0, 0}, 3, SL_WIRE_F32);
+    sl_wire_dispatch_layout(s.bytes, &(sl_wire_counts){0, 2, 0, 0}, 3, SL_WIRE_F32, &d);
     memcpy(d.set, set, sizeof set);
     d.first[0] = 0;
     h.flags = SL_WIRE_SET;
@@ -664,6 +705,7 @@ int main(void) {
         cmocka_unit_test(header_fields_are_checked),
         cmocka_unit_test(dispatch_matches_its_bytes),
         cmocka_unit_test(dispatch_fields_are_checked),
+        cmocka_unit_test(dispatch_refers_to_earlier_rows),
         cmocka_unit_test(dispatch_sizes_and_bare_headers),
         cmocka_unit_test(return_matches_its_bytes),
         cmocka_unit_test(return_of_fp8_matches_its_bytes),
