@@ -14,7 +14,8 @@
  * pages. */
 typedef struct sl_slot {
     bool used, cancelled;
-    bool in_step; /* rows of it are in the lane's running step */
+    bool in_step; /* rows of it are in the lane's running step... */
+    bool samples; /* ...and the last of them yields a token */
     uint64_t request, arrival;
     uint32_t generation;
     uint32_t *tokens;
@@ -60,6 +61,7 @@ typedef struct sl_lane {
     size_t n_parts;
     uint32_t turn, steps;
     sl_pacer pacer;
+    bool burst;           /* the running step has first rows of prompts, which are not paced */
     uint32_t decode_rows; /* of the running step */
     uint64_t step_began_us, step_began_ns;
 

@@ -35,8 +35,7 @@ static bool will_stay(const sl_lane *lane) {
         const sl_slot *s = &lane->slot[i];
         if (!s->used || s->cancelled) continue;
         uint32_t generated = s->n_tokens - s->n_given;
-        for (size_t p = 0; p < lane->n_parts; p++)
-            generated += lane->part[p].slot == i && lane->part[p].sample;
+        generated += s->in_step && s->samples;
         if (generated < s->max_new && generated < s->acked + SL_MAX_AHEAD) return true;
     }
     return false;
@@ -63,6 +62,7 @@ static void add_rows(sl_lane *lane, const sl_step_part *part) {
     sl_slot *s = &lane->slot[part->slot];
     s->first_row = lane->n_rows;
     s->in_step = true;
+    s->samples = part->sample;
     for (uint32_t i = 0; i < part->rows; i++) {
         uint32_t r = lane->n_rows++;
         lane->row_id[r] = s->tokens[s->done + i];
@@ -83,19 +83,31 @@ static const sl_slot *next_prompt(const sl_lane *lane) {
     return best == UINT32_MAX ? NULL : &lane->slot[best];
 }
 
-/* How many prompt rows may ride along; 0 takes the prompts out of this step. The first rows of a
- * prompt are not held back: a short prompt costs the others one pause, a long one would cost them
- * many. */
+/* Leaves prompts no more than their first `rows` rows in this step. */
+static void limit_prompts(sl_lane *lane, uint32_t rows) {
+    for (uint32_t i = 0; i < lane->attn->max_slots; i++) {
+        sl_slot_need *n = &lane->need[i];
+        uint32_t done = lane->slot[i].done;
+        if (n->state == SL_SLOT_PREFILL)
+            n->max_rows = SL_MIN(n->max_rows, rows - SL_MIN(done, rows));
+    }
+}
+
+/* How many rows of prompts may ride along. The first rows of a prompt are not held back: a short
+ * prompt costs the others one pause, a long one would cost them many. */
 static uint32_t pace(sl_lane *lane) {
     uint32_t decoding = 0;
     const sl_slot *prompt = next_prompt(lane);
     for (uint32_t i = 0; i < lane->attn->max_slots; i++)
         decoding += lane->need[i].state == SL_SLOT_DECODE && lane->need[i].max_rows > 0;
-    if (prompt && prompt->done < SL_PREFILL_BURST) return SL_PREFILL_BURST - prompt->done;
-    uint32_t chunk = prompt ? sl_pacer_chunk(&lane->pacer, decoding) : UINT32_MAX;
-    for (uint32_t i = 0; chunk == 0 && i < lane->attn->max_slots; i++) {
-        if (lane->need[i].state == SL_SLOT_PREFILL) lane->need[i].max_rows = 0;
+    lane->burst = prompt && decoding && prompt->done < SL_PREFILL_BURST;
+    if (!prompt || !decoding) return UINT32_MAX;
+    if (lane->burst) {
+        limit_prompts(lane, SL_PREFILL_BURST);
+        return SL_PREFILL_BURST;
     }
+    uint32_t chunk = sl_pacer_chunk(&lane->pacer, decoding);
+    if (chunk == 0) limit_prompts(lane, 0);
     return chunk;
 }
 
@@ -248,8 +260,9 @@ void sl_lane_end_step(sl_lane *lane) {
         sl_slot_release(a, s);
     }
     sl_attn_flush(a);
-    sl_pacer_learn(&lane->pacer, lane->decode_rows, lane->n_rows - lane->decode_rows,
-                   sl_clock_now_us(&a->w->clock) - lane->step_began_us);
+    if (!lane->burst) /* a row among many costs less than one among few */
+        sl_pacer_learn(&lane->pacer, lane->decode_rows, lane->n_rows - lane->decode_rows,
+                       sl_clock_now_us(&a->w->clock) - lane->step_began_us);
     note_step(lane, a->w->n.tokens - tokens);
     lane->n_parts = 0;
     lane->n_rows = 0;

@@ -2,12 +2,22 @@
 
 #include <inttypes.h>
 
-/* The oldest slot that may prefill now, or n_slots. */
-static size_t oldest_prefill(const sl_slot_need *slots, size_t n_slots) {
+static bool prefills(const sl_slot_need *s) {
+    return s->state == SL_SLOT_PREFILL && s->max_rows > 0;
+}
+
+/* Of two that came together the lower slot is the older. */
+static bool is_older(const sl_slot_need *slots, size_t a, size_t b) {
+    return slots[a].arrival != slots[b].arrival ? slots[a].arrival < slots[b].arrival : a < b;
+}
+
+/* The oldest slot that may prefill now and is younger than `last` (n_slots: than nobody), or
+ * n_slots. */
+static size_t next_prefill(const sl_slot_need *slots, size_t n_slots, size_t last) {
     size_t best = n_slots;
     for (size_t i = 0; i < n_slots; i++) {
-        if (slots[i].state != SL_SLOT_PREFILL || slots[i].max_rows == 0) continue;
-        if (best == n_slots || slots[i].arrival < slots[best].arrival) best = i;
+        if (!prefills(&slots[i]) || (last < n_slots && !is_older(slots, last, i))) continue;
+        if (best == n_slots || is_older(slots, i, best)) best = i;
     }
     return best;
 }
@@ -37,11 +47,17 @@ static sl_status check(const sl_slot_need *slots, size_t n_slots, const sl_batch
     return SL_OK;
 }
 
-/* Rows the prompt chunk may have if nothing else ran. */
-static uint32_t chunk_want(const sl_slot_need *s, const sl_batch_limits *limits) {
-    uint32_t want = SL_MIN(s->prompt_left, s->max_rows);
-    if (limits->max_chunk > 0) want = SL_MIN(want, limits->max_chunk);
-    return SL_MIN(want, limits->max_rows);
+/* Rows the prompts may have if nothing else ran. */
+static uint32_t chunk_want(const sl_slot_need *slots, size_t n_slots,
+                           const sl_batch_limits *limits) {
+    uint32_t most =
+        limits->max_chunk > 0 ? SL_MIN(limits->max_chunk, limits->max_rows) : limits->max_rows;
+    uint32_t want = 0;
+    for (size_t i = 0; i < n_slots && want < most; i++) {
+        if (!prefills(&slots[i])) continue;
+        want += SL_MIN(SL_MIN(slots[i].prompt_left, slots[i].max_rows), most - want);
+    }
+    return want;
 }
 
 /* Decoding slots in table order: those among the first `budget` met on the way round from `turn`.
@@ -62,21 +78,30 @@ static void take_decodes(const sl_slot_need *slots, size_t n_slots, uint32_t bud
     if (left == 0 && n_slots > 0) out->turn = (uint32_t)((turn + met) % n_slots);
 }
 
+static void take_prompts(const sl_slot_need *slots, size_t n_slots, uint32_t budget,
+                         sl_lane_step *out) {
+    size_t p = n_slots;
+    while (budget > 0 && (p = next_prefill(slots, n_slots, p)) < n_slots) {
+        uint32_t rows = SL_MIN(SL_MIN(slots[p].prompt_left, slots[p].max_rows), budget);
+        out->parts[out->n_parts++] = (sl_step_part){.slot = (uint32_t)p,
+                                                    .rows = rows,
+                                                    .prefill = true,
+                                                    .sample = rows == slots[p].prompt_left};
+        out->rows += rows;
+        budget -= rows;
+    }
+}
+
 sl_status sl_batcher_step(const sl_slot_need *slots, size_t n_slots, const sl_batch_limits *limits,
                           uint32_t turn, sl_lane_step *out, sl_err *err) {
     sl_status st = check(slots, n_slots, limits, out->cap, err);
     if (st != SL_OK) return st;
     size_t start = n_slots > 0 ? turn % n_slots : 0;
-    size_t p = oldest_prefill(slots, n_slots);
-    uint32_t want = p < n_slots ? chunk_want(&slots[p], limits) : 0;
+    uint32_t want = chunk_want(slots, n_slots, limits);
     out->n_parts = 0;
     out->rows = 0;
     out->turn = (uint32_t)start;
     take_decodes(slots, n_slots, limits->max_rows - SL_MIN(want, limits->min_chunk), start, out);
-    uint32_t rows = SL_MIN(want, limits->max_rows - out->rows);
-    if (rows == 0) return SL_OK;
-    out->parts[out->n_parts++] = (sl_step_part){
-        .slot = (uint32_t)p, .rows = rows, .prefill = true, .sample = rows == slots[p].prompt_left};
-    out->rows += rows;
+    take_prompts(slots, n_slots, SL_MIN(want, limits->max_rows - out->rows), out);
     return SL_OK;
 }

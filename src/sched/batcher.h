@@ -1,14 +1,14 @@
-/* What a lane's next step contains: one row of every decoding request plus at most one chunk of one
- * prompt. A pure function of its arguments. Thread: any.
+/* What a lane's next step contains: one row of every decoding request plus chunks of prompts. A
+ * pure function of its arguments. Thread: any.
  *
  * Rules, in this order:
  *   1. rows of the step <= max_rows;
- *   2. if a prompt waits, min_chunk rows (or what the prompt still needs, if less) are kept for it,
- *      so that decoding requests cannot starve it;
+ *   2. if prompts wait, min_chunk rows (or what they still need, if less) are kept for them, so
+ *      that decoding requests cannot starve them;
  *   3. decoding slots get one row each, taken round the table from `turn` on, so that no slot
  * starves when there are more of them than rows;
- *   4. the prompt chunk belongs to the oldest prefilling slot that may take rows, and gets what is
- *      left, at most max_chunk. */
+ *   4. what is left, at most max_chunk, goes to the prefilling slots that may take rows, the oldest
+ *      first: many short prompts share a step. */
 #ifndef SL_SCHED_BATCHER_H
 #define SL_SCHED_BATCHER_H
 
@@ -36,7 +36,7 @@ typedef struct sl_slot_need {
 typedef struct sl_batch_limits {
     uint32_t max_rows;  /* max-num-batched-tokens of this lane, > 0 */
     uint32_t max_chunk; /* most prompt rows in a step; 0: no limit of its own */
-    uint32_t min_chunk; /* rows kept for a waiting prompt; <= max_rows; 0: decoding goes first */
+    uint32_t min_chunk; /* rows kept for waiting prompts; <= max_rows; 0: decoding goes first */
 } sl_batch_limits;
 
 /* rows consecutive rows of one slot. */
@@ -47,8 +47,8 @@ typedef struct sl_step_part {
     bool sample; /* the last of these rows needs logits: decoding, or the prompt ends here */
 } sl_step_part;
 
-/* parts: caller's memory, cap >= min(n_slots, max_rows). Decoding parts first, by slot number, the
- * prompt chunk last. */
+/* parts: caller's memory, cap >= min(n_slots, max_rows). Decoding parts first, by slot number, then
+ * prompts by arrival. */
 typedef struct sl_lane_step {
     sl_step_part *parts;
     size_t cap;

@@ -397,10 +397,7 @@ static sl_status prepare(sl_call *call, sl_api_kind kind, sl_api_error *e) {
 
 enum MHD_Result sl_call_generate(sl_call *call, sl_api_kind kind) {
     sl_api_error e = {0};
-    if (!sl_server_enter(call)) {
-        sl_api_error_draining(&e);
-        return sl_call_reply_error(call, &e);
-    }
+    if (!sl_server_enter(call, &e)) return sl_call_reply_error(call, &e);
     sl_status st = prepare(call, kind, &e);
     if (st == SL_OK) st = submit(call, &e);
     if (st != SL_OK) return sl_call_reply_error(call, &e);

@@ -194,13 +194,15 @@ static void put_rejected(const sl_metrics *m, const sl_engine_stats *stats, cons
     }
 }
 
-void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const char *model,
-                      sl_jbuf *out) {
+void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, uint32_t n_connections,
+                      const char *model, sl_jbuf *out) {
     double used = stats->pages_total ? (double)stats->pages_used / (double)stats->pages_total : 0;
     put_single(out, "num_requests_running", "gauge", "Requests in execution.", model,
                stats->running);
     put_single(out, "num_requests_waiting", "gauge", "Requests that wait for a place.", model,
                stats->waiting);
+    put_single(out, "http_connections", "gauge", "Open connections of clients.", model,
+               n_connections);
     put_single(out, "kv_cache_usage_perc", "gauge", "Share of KV pages in use, 1 is all.", model,
                used);
     put_single(out, "prompt_tokens_total", "counter", "Prompt tokens processed.", model,

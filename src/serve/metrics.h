@@ -43,6 +43,7 @@ void sl_metrics_inter_token(sl_metrics *m, double seconds, uint32_t n);
 void sl_metrics_finished(sl_metrics *m, sl_outcome outcome, double seconds);
 void sl_metrics_refused(sl_metrics *m, bool draining);
 
-void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const char *model, sl_jbuf *out);
+void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, uint32_t n_connections,
+                      const char *model, sl_jbuf *out);
 
 #endif

@@ -52,6 +52,14 @@ void sl_api_error_draining(sl_api_error *e) {
     snprintf(e->msg, sizeof e->msg, "The server is shutting down and takes no new requests.");
 }
 
+void sl_api_error_connections(sl_api_error *e, uint32_t n, uint32_t limit) {
+    *e = (sl_api_error){
+        .http = 503, .type = "server_error", .code = "too_many_connections", .retry_after_s = 1};
+    snprintf(e->msg, sizeof e->msg,
+             "%" PRIu32 " connections are open, limit %" PRIu32 " (--max-connections); try again.",
+             n, limit);
+}
+
 void sl_api_error_model(sl_api_error *e, const char *asked, const char *served) {
     sl_api_error_bad(e, "model", "The model `%.200s` does not exist; this server has `%.200s`.",
                      asked, served);

@@ -25,7 +25,9 @@ static enum MHD_Result answer_metrics(sl_call *call, const char *rest) {
     sl_engine_stats stats = {0};
     sl_engine_stats_get(call->server->o.engine, &stats);
     sl_jbuf b = sl_jbuf_init();
-    sl_metrics_write(&call->server->metrics, &stats, call->server->model, &b);
+    sl_server *s = call->server;
+    sl_metrics_write(&s->metrics, &stats,
+                     atomic_load_explicit(&s->n_connections, memory_order_relaxed), s->model, &b);
     return sl_call_reply(call, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", &b);
 }
 

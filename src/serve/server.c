@@ -8,6 +8,7 @@
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,7 +17,9 @@
 #define DEFAULT_HELD_BYTES ((size_t)64 << 20)
 #define CONNECTION_BYTES   ((size_t)32 << 10) /* headers and buffers of one connection */
 #define UNSENT_BYTES                                                                               \
-    (128 << 10) /* a connection inherits it: what the kernel holds for a slow client */
+    (128 << 10)            /* a connection inherits it: what the kernel holds for a slow client */
+#define BACKLOG       4096 /* connections that wait to be accepted, if the system allows */
+#define SPARE_FILES   128u /* workers, model, log, ... besides the connections */
 #define DRAIN_S       2
 #define LAST_EVENTS_S 10
 
@@ -107,7 +110,7 @@ static sl_status bind_socket(sl_server *s, const char *host, sl_err *err) {
         setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
         setsockopt(s->listen_fd, SOL_SOCKET, SO_SNDBUF, &unsent, sizeof unsent) != 0 ||
         (v6 && setsockopt(s->listen_fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one) != 0) ||
-        bind(s->listen_fd, a->ai_addr, a->ai_addrlen) != 0 || listen(s->listen_fd, 511) != 0)
+        bind(s->listen_fd, a->ai_addr, a->ai_addrlen) != 0 || listen(s->listen_fd, BACKLOG) != 0)
         st = sl_fail(err, SL_ERR_IO, "cannot listen on %s port %u: %s", host, s->o.port,
                      strerror(errno));
     else
@@ -116,18 +119,53 @@ static sl_status bind_socket(sl_server *s, const char *host, sl_err *err) {
     return st;
 }
 
+static void on_connection(void *cls, struct MHD_Connection *c, void **socket_context,
+                          enum MHD_ConnectionNotificationCode code) {
+    (void)c;
+    (void)socket_context;
+    sl_server *s = cls;
+    /* a counter: no other memory is published by it */
+    if (code == MHD_CONNECTION_NOTIFY_STARTED)
+        atomic_fetch_add_explicit(&s->n_connections, 1, memory_order_relaxed);
+    else
+        atomic_fetch_sub_explicit(&s->n_connections, 1, memory_order_relaxed);
+}
+
+/* Connections beyond the limit are let in to hear of it, and to ask for /health and /metrics;
+ * libmicrohttpd splits its own limit among its threads, so it gets more room than that. */
+static uint32_t accepted_connections(const sl_server *s) {
+    return s->o.max_connections + s->o.max_connections / 4 + 64;
+}
+
+static sl_status allow_files(const sl_server *s, sl_err *err) {
+    struct rlimit r;
+    rlim_t need = accepted_connections(s) + SPARE_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur == RLIM_INFINITY || r.rlim_cur >= need)
+        return SL_OK;
+    if (r.rlim_max != RLIM_INFINITY && r.rlim_max < need)
+        return sl_fail(
+            err, SL_ERR_LIMIT,
+            "max-connections: %u need %llu open files, this process may have %llu; raise "
+            "that limit (ulimit -Hn) or accept fewer",
+            s->o.max_connections, (unsigned long long)need, (unsigned long long)r.rlim_max);
+    r.rlim_cur = need;
+    if (setrlimit(RLIMIT_NOFILE, &r) == 0) return SL_OK;
+    return sl_fail(err, SL_ERR_IO, "max-connections: %llu open files: %s", (unsigned long long)need,
+                   strerror(errno));
+}
+
 static sl_status start_daemon(sl_server *s, sl_err *err) {
     unsigned threads = s->o.threads;
     struct MHD_OptionItem pool[] = {{MHD_OPTION_THREAD_POOL_SIZE, (intptr_t)threads, NULL},
                                     {MHD_OPTION_END, 0, NULL}};
     if (threads == 1) pool[0].option = MHD_OPTION_END;
-    s->daemon =
-        MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL,
-                         on_request, s, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)s->listen_fd,
-                         MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_CONNECTION_LIMIT,
-                         (unsigned)s->o.max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
-                         (unsigned)s->o.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                         CONNECTION_BYTES, MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
+    s->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, s,
+        MHD_OPTION_LISTEN_SOCKET, (MHD_socket)s->listen_fd, MHD_OPTION_NOTIFY_CONNECTION,
+        on_connection, s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)accepted_connections(s), MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)s->o.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_BYTES,
+        MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
     if (!s->daemon)
         return sl_fail(err, SL_ERR_IO,
                        "the HTTP server does not start (%u threads, %u connections)", threads,
@@ -170,7 +208,7 @@ static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
     s->o = *o;
     if (!s->o.context) s->o.context = spec->max_position;
     if (!s->o.threads) s->o.threads = 2;
-    if (!s->o.max_connections) s->o.max_connections = 512;
+    if (!s->o.max_connections) s->o.max_connections = 1024;
     if (!s->o.idle_timeout_s) s->o.idle_timeout_s = 120;
     if (!s->o.max_unread_tokens) s->o.max_unread_tokens = 4096;
     if (!s->o.max_body_bytes) s->o.max_body_bytes = DEFAULT_BODY_BYTES;
@@ -211,6 +249,7 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&s->lock, NULL);
     st = copy_opts(o, s, err);
+    if (st == SL_OK) st = allow_files(s, err);
     if (st == SL_OK) st = bind_socket(s, o->host && o->host[0] ? o->host : "127.0.0.1", err);
     if (st == SL_OK) st = sl_watch_start(s, err);
     if (st == SL_OK) st = start_daemon(s, err);
@@ -304,15 +343,20 @@ bool sl_server_is_draining(sl_server *s) {
     return draining;
 }
 
-bool sl_server_enter(sl_call *call) {
+bool sl_server_enter(sl_call *call, sl_api_error *e) {
     sl_server *s = call->server;
+    uint32_t n = atomic_load_explicit(&s->n_connections, memory_order_relaxed);
     pthread_mutex_lock(&s->lock);
-    bool open = !s->draining;
-    if (open && !call->answering) {
+    bool draining = s->draining, open = !draining && n <= s->o.max_connections;
+    if (open) {
         call->answering = true;
         s->n_answering++;
     }
     pthread_mutex_unlock(&s->lock);
+    if (draining)
+        sl_api_error_draining(e);
+    else if (!open)
+        sl_api_error_connections(e, n, s->o.max_connections);
     return open;
 }
 

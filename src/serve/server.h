@@ -24,7 +24,7 @@ typedef struct sl_server_opts {
     sl_generation_spec generation; /* sampling where a request is silent */
     uint32_t context;           /* prompt and answer of a request together; default: the model's */
     uint32_t threads;           /* that serve connections; default 2 */
-    uint32_t max_connections;   /* default 512 */
+    uint32_t max_connections;   /* with requests for tokens; default 1024 */
     uint32_t idle_timeout_s;    /* of a connection that neither reads nor waits; default 120 */
     uint32_t max_unread_tokens; /* a stream whose client is further behind is cancelled; 4096 */
     size_t max_body_bytes;      /* default 16 MiB */
@@ -32,7 +32,8 @@ typedef struct sl_server_opts {
 } sl_server_opts;
 
 /* Listens and serves when it returns. SL_ERR_ARG: a host that is no address, or one beyond this
- * machine without an api_key; SL_ERR_IO: the address cannot be bound. */
+ * machine without an api_key; SL_ERR_IO: the address cannot be bound; SL_ERR_LIMIT: more
+ * connections than this process may have open files (its soft limit is raised as far as needed). */
 sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err) SL_MUST_CHECK;
 
 /* Stops listening, ends running requests with a clear error, waits for the engine's last events of

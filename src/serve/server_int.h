@@ -129,6 +129,7 @@ struct sl_server {
     size_t max_text_bytes; /* a longer prompt cannot fit the context */
     atomic_bool stopping;
     atomic_size_t held; /* bytes of all bodies that are kept */
+    atomic_uint n_connections;
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* calls left the list, or were freed */
@@ -198,8 +199,9 @@ void sl_watch_remove(sl_call *call);
 void sl_watch_kick(sl_server *s);
 
 /* server.c */
-/* Counts the call among those that a drain waits for; false: the server drains. */
-bool sl_server_enter(sl_call *call);
+/* Counts the call among those that a drain waits for. False, with the error: the server drains, or
+ * has too many connections. */
+bool sl_server_enter(sl_call *call, sl_api_error *e);
 bool sl_server_is_draining(sl_server *s);
 void sl_server_unref(sl_server *s);
 

@@ -48,11 +48,12 @@ static void decodes_come_first_then_the_oldest_prompt(void **state) {
         {SL_SLOT_PREFILL, 5, 100, 6},   {SL_SLOT_DECODE, 0, 9, 9},
     };
     sl_lane_step out = step(slots, 5, (sl_batch_limits){.max_rows = 16}, 0);
-    assert_int_equal(out.n_parts, 3);
-    assert_int_equal(out.rows, 7);
+    assert_int_equal(out.n_parts, 4);
+    assert_int_equal(out.rows, 16);
     part_is(0, 1, 1, false, true);
     part_is(1, 4, 1, false, true);
-    part_is(2, 3, 5, true, true); /* whole prompt: its last row is sampled */
+    part_is(2, 3, 5, true, true);  /* whole prompt: its last row is sampled */
+    part_is(3, 0, 9, true, false); /* the next oldest gets the rest */
     out = step(slots, 5, (sl_batch_limits){.max_rows = 6}, 0);
     assert_int_equal(out.rows, 6);
     part_is(2, 3, 4, true, false);
@@ -71,6 +72,21 @@ static void chunk_obeys_every_limit(void **state) {
     slot.prompt_left = 20;
     step(&slot, 1, (sl_batch_limits){.max_rows = 64}, 0);
     part_is(0, 0, 20, true, true);
+}
+
+static void short_prompts_share_a_step(void **state) {
+    (void)state;
+    const sl_slot_need slots[] = {{SL_SLOT_PREFILL, 4, 32, 5},
+                                  {SL_SLOT_PREFILL, 30, 32, 9},
+                                  {SL_SLOT_PREFILL, 4, 32, 5},
+                                  {SL_SLOT_PREFILL, 4, 3, 1}};
+    sl_lane_step out = step(slots, 4, (sl_batch_limits){.max_rows = 64, .max_chunk = 20}, 0);
+    assert_int_equal(out.n_parts, 4);
+    assert_int_equal(out.rows, 20);
+    part_is(0, 3, 3, true, false); /* its pages hold no more */
+    part_is(1, 0, 4, true, true);  /* of equal age: by slot */
+    part_is(2, 2, 4, true, true);
+    part_is(3, 1, 9, true, false);
 }
 
 static void a_parked_prompt_does_not_hold_up_a_younger_one(void **state) {
@@ -137,23 +153,36 @@ static void check_random(uint64_t seed) {
         prompts += slots[i].state == SL_SLOT_PREFILL && slots[i].max_rows > 0;
     }
     sl_lane_step out = step(slots, n, lim, (uint32_t)sl_rng_next(&rng));
-    uint32_t rows = 0, chunk = 0;
+    uint32_t rows = 0, chunk = 0, n_prompts = 0;
+    uint64_t youngest = 0;
     for (size_t i = 0; i < out.n_parts; i++) {
         const sl_slot_need *s = &slots[parts[i].slot];
-        bool last = i + 1 == out.n_parts;
         rows += parts[i].rows;
         HOLDS(parts[i].rows > 0 && parts[i].rows <= s->max_rows);
         HOLDS(s->state == (parts[i].prefill ? SL_SLOT_PREFILL : SL_SLOT_DECODE));
-        HOLDS(parts[i].prefill ? last : parts[i].rows == 1);
-        if (i > 0 && !parts[i].prefill) HOLDS(parts[i - 1].slot < parts[i].slot);
-        if (parts[i].prefill)
-            chunk = parts[i].rows;
-        else
+        if (i > 0 && !parts[i].prefill)
+            HOLDS(!parts[i - 1].prefill && parts[i - 1].slot < parts[i].slot);
+        if (!parts[i].prefill) {
+            HOLDS(parts[i].rows == 1);
             decoded++;
-        for (size_t j = 0; parts[i].prefill && j < n; j++)
-            HOLDS(slots[j].state != SL_SLOT_PREFILL || slots[j].max_rows == 0 ||
-                  slots[j].arrival >= s->arrival);
+            continue;
+        }
+        chunk += parts[i].rows;
+        n_prompts++;
+        HOLDS(parts[i].rows <= s->prompt_left);
+        HOLDS(parts[i].sample == (parts[i].rows == s->prompt_left));
+        if (i > 0 && parts[i - 1].prefill) HOLDS(slots[parts[i - 1].slot].arrival <= s->arrival);
+        if (i + 1 < out.n_parts) /* only the last may get less than it could take */
+            HOLDS(parts[i].rows == SL_MIN(s->prompt_left, s->max_rows));
+        youngest = s->arrival;
     }
+    for (size_t j = 0; j < n && n_prompts < prompts; j++) {
+        bool left_out = slots[j].state == SL_SLOT_PREFILL && slots[j].max_rows > 0;
+        for (size_t i = 0; i < out.n_parts; i++) left_out = left_out && parts[i].slot != j;
+        HOLDS(!left_out || chunk == 0 || slots[j].arrival >= youngest);
+    }
+    if (n_prompts < prompts) HOLDS(rows == lim.max_rows || chunk == lim.max_chunk);
+    HOLDS(lim.max_chunk == 0 || chunk <= lim.max_chunk);
     HOLDS(rows == out.rows);
     HOLDS(rows <= lim.max_rows);
     HOLDS(decoded == decodes || decoded == lim.max_rows || (prompts && chunk > 0));
@@ -172,6 +201,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(nothing_to_do_is_an_empty_step),
         cmocka_unit_test(decodes_come_first_then_the_oldest_prompt),
         cmocka_unit_test(chunk_obeys_every_limit),
+        cmocka_unit_test(short_prompts_share_a_step),
         cmocka_unit_test(a_parked_prompt_does_not_hold_up_a_younger_one),
         cmocka_unit_test(decodes_take_turns_and_leave_the_prompt_its_share),
         cmocka_unit_test(bad_arguments_are_named),

@@ -111,6 +111,8 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                                .host = o->host,
                                .port = (uint16_t)o->port,
                                .api_key = o->api_key,
+                               .max_connections = o->max_connections,
+                               .max_unread_tokens = o->max_unread_tokens,
                                .served_model_name = name,
                                .generation = d->gen,
                                .context = d->opts.plan.context};
