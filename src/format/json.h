@@ -74,7 +74,8 @@ bool sl_json_next(sl_json obj, void **iter, const char **key, sl_json *out);
  * followed by a NUL, and may hold others. */
 bool sl_json_as_span(sl_json v, sl_span *out);
 bool sl_json_as_u64(sl_json v, uint64_t *out); /* a non-negative integer */
-bool sl_json_as_f64(sl_json v, double *out);   /* integer or real */
+bool sl_json_as_i64(sl_json v, int64_t *out);
+bool sl_json_as_f64(sl_json v, double *out); /* integer or real */
 
 /* Typed fields of an object. min and max are inclusive. A string is borrowed from the document,
  * NUL-terminated, free of NULs inside. */

@@ -126,7 +126,10 @@ static bool ends_text(const sl_call *call, uint32_t id) {
 
 static void add_text(sl_choice *c, const char *text, size_t n) {
     c->offset += sl_utf8_count(text, n);
-    if (sl_stop_feed(c->stop, text, n, &c->text)) c->finish = "stop";
+    if (c->n_tokens < c->call->params.min_tokens) /* too early to end */
+        sl_jbuf_put(&c->text, text, n);
+    else if (sl_stop_feed(c->stop, text, n, &c->text))
+        c->finish = "stop";
 }
 
 /* A token that tokenizing a text put before it: it is no part of the echo. */
@@ -173,7 +176,7 @@ static sl_status take_token(sl_choice *c, uint32_t id, const sl_logprob *p) {
     if (call->params.return_token_ids && sl_ids_push(&c->shown, id, &err) != SL_OK) return err.code;
     if (p) sl_logprob_text_add(&c->logprobs, tok, id, p, call->params.n_top, c->offset);
     if (id >= sl_tokenizer_vocab_size(tok) || ends_text(call, id)) return SL_OK;
-    size_t n = sl_detok_push(&c->detok, tok, id, true, piece);
+    size_t n = sl_detok_push(&c->detok, tok, id, !call->params.show_special, piece);
     add_text(c, piece, n);
     return SL_OK;
 }

@@ -258,13 +258,30 @@ sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
     if (!call->prompt) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
     call->n_prompts = n;
     if (chat) {
-        sl_chat_options options = {.add_generation_prompt = !p->no_generation};
+        sl_chat_options options = {.add_generation_prompt = !p->no_generation,
+                                   .no_thinking = p->no_thinking};
         st = sl_chat_encode(o->chat, o->tokenizer, p->messages, p->n_messages, options,
                             &call->prompt[0], &err);
     }
     for (size_t i = 0; !chat && st == SL_OK && i < n; i++)
         st = encode_prompt(call, &p->prompts[i], &call->prompt[i], &err);
     return st == SL_OK ? SL_OK : sl_api_error_of(e, st, param, err.msg);
+}
+
+/* Prompts keep their last tokens, if that was asked for. */
+static void truncate_prompts(sl_call *call) {
+    const sl_api_params *p = &call->params;
+    uint32_t context = call->server->limits.context;
+    uint32_t answer = p->max_tokens            ? p->max_tokens
+                      : p->kind == SL_API_CHAT ? 1u
+                                               : DEFAULT_COMPLETION_TOKENS;
+    size_t keep = p->keep_tokens ? p->keep_tokens : context > answer ? context - answer : 1;
+    for (size_t i = 0; p->truncate && i < call->n_prompts; i++) {
+        sl_ids *ids = &call->prompt[i];
+        if (ids->len <= keep) continue;
+        memmove(ids->data, ids->data + (ids->len - keep), keep * sizeof *ids->data);
+        ids->len = keep;
+    }
 }
 
 /* Fits an answer into the context: silent requests take what is left of it. */
@@ -294,11 +311,13 @@ static sl_status submit_choice(sl_choice *c, sl_api_error *e) {
     const sl_api_params *p = &call->params;
     /* A completion goes on where its prompt ended: a first space belongs to it. */
     c->detok.started = p->kind == SL_API_COMPLETION && !p->echo;
+    sl_stop_include(c->stop, p->include_stop);
     sl_request_params r = {
         .name = call->request_id,
         .prompt = c->prompt->data,
         .n_prompt = (uint32_t)c->prompt->len,
         .max_tokens = c->max_tokens,
+        .min_tokens = SL_MIN(p->min_tokens, c->max_tokens),
         .sampling = p->sampling,
         .ignore_eos = p->ignore_eos,
         .logprobs = p->logprobs,
@@ -375,6 +394,7 @@ static sl_status prepare(sl_call *call, sl_api_kind kind, sl_api_error *e) {
     st = check_text(call, e);
     if (st == SL_OK) st = sl_call_encode(call, e);
     if (st != SL_OK) return st;
+    truncate_prompts(call);
     st = sl_choices_create(call, &err);
     if (st != SL_OK) return sl_api_error_of(e, st, "stop", err.msg);
     st = sl_api_params_forget(&call->params, &err);

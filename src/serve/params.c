@@ -1,155 +1,10 @@
-#include "serve/params.h"
+#include "serve/params_int.h"
 
 #include "base/mem.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-
-typedef enum rule_kind {
-    RULE_TAKEN,  /* read below */
-    RULE_IGNORE, /* changes nothing here */
-    RULE_NUMBER, /* only this number */
-    RULE_BOOL,   /* only this boolean */
-    RULE_EMPTY,  /* only an empty string, array or object */
-    RULE_ABSENT, /* only null */
-    RULE_FORMAT, /* only {"type":"text"} */
-    RULE_TOOL_CHOICE,
-    RULE_MODALITIES,
-} rule_kind;
-
-enum { CHAT = 1, COMPLETION = 2, BOTH = 3 };
-
-static const struct rule {
-    const char *name;
-    rule_kind kind;
-    unsigned where;
-    double value;
-} rules[] = {
-    {"model", RULE_TAKEN, BOTH},
-    {"messages", RULE_TAKEN, CHAT},
-    {"prompt", RULE_TAKEN, COMPLETION},
-    {"max_tokens", RULE_TAKEN, BOTH},
-    {"max_completion_tokens", RULE_TAKEN, CHAT},
-    {"temperature", RULE_TAKEN, BOTH},
-    {"top_p", RULE_TAKEN, BOTH},
-    {"top_k", RULE_TAKEN, BOTH},
-    {"seed", RULE_TAKEN, BOTH},
-    {"stream", RULE_TAKEN, BOTH},
-    {"stream_options", RULE_TAKEN, BOTH},
-    {"stop", RULE_TAKEN, BOTH},
-    {"stop_token_ids", RULE_TAKEN, BOTH},
-    {"ignore_eos", RULE_TAKEN, BOTH},
-    {"return_token_ids", RULE_TAKEN, BOTH},
-    {"user", RULE_IGNORE, BOTH},
-    {"metadata", RULE_IGNORE, BOTH},
-    {"store", RULE_IGNORE, BOTH},
-    {"service_tier", RULE_IGNORE, BOTH},
-    {"safety_identifier", RULE_IGNORE, BOTH},
-    {"prompt_cache_key", RULE_IGNORE, BOTH},
-    {"prompt_cache_retention", RULE_IGNORE, BOTH},
-    {"parallel_tool_calls", RULE_IGNORE, CHAT}, /* without tools it decides nothing */
-    {"prediction", RULE_IGNORE, CHAT},          /* only ever a matter of speed */
-    {"priority", RULE_IGNORE, BOTH},
-    {"n", RULE_TAKEN, BOTH},
-    {"best_of", RULE_NUMBER, COMPLETION, 1},
-    {"presence_penalty", RULE_TAKEN, BOTH},
-    {"frequency_penalty", RULE_TAKEN, BOTH},
-    {"repetition_penalty", RULE_TAKEN, BOTH},
-    {"length_penalty", RULE_NUMBER, BOTH, 1},
-    {"min_p", RULE_TAKEN, BOTH},
-    {"min_tokens", RULE_NUMBER, BOTH, 0},
-    {"top_logprobs", RULE_TAKEN, CHAT},
-    {"logprobs", RULE_TAKEN, BOTH},
-    {"prompt_logprobs", RULE_ABSENT, BOTH},
-    {"echo", RULE_TAKEN, COMPLETION},
-    {"echo", RULE_BOOL, CHAT, 0},
-    {"use_beam_search", RULE_BOOL, BOTH, 0},
-    {"include_stop_str_in_output", RULE_BOOL, BOTH, 0},
-    {"continue_final_message", RULE_BOOL, CHAT, 0},
-    {"skip_special_tokens", RULE_BOOL, BOTH, 1},
-    {"add_generation_prompt", RULE_BOOL, CHAT, 1},
-    {"logit_bias", RULE_TAKEN, BOTH},
-    {"suffix", RULE_EMPTY, COMPLETION},
-    {"tools", RULE_EMPTY, CHAT},
-    {"functions", RULE_EMPTY, CHAT},
-    {"bad_words", RULE_EMPTY, BOTH},
-    {"tool_choice", RULE_TOOL_CHOICE, CHAT},
-    {"function_call", RULE_TOOL_CHOICE, CHAT},
-    {"modalities", RULE_MODALITIES, CHAT},
-    {"response_format", RULE_FORMAT, BOTH},
-};
-
-static bool span_is(sl_span s, const char *text) {
-    return s.len == strlen(text) && (s.len == 0 || memcmp(s.data, text, s.len) == 0);
-}
-
-static bool string_is(sl_json v, const char *text) {
-    sl_span s;
-    return sl_json_as_span(v, &s) && span_is(s, text);
-}
-
-static bool is_empty(sl_json v) {
-    sl_span s;
-    if (sl_json_as_span(v, &s)) return s.len == 0;
-    sl_json_kind kind = sl_json_kind_of(v);
-    return (kind == SL_JSON_ARRAY || kind == SL_JSON_OBJECT) && sl_json_count(v) == 0;
-}
-
-/* v is field r->name of root, and not null. */
-static sl_status check_rule(const struct rule *r, sl_json root, sl_json v, sl_api_error *e) {
-    double x = 0;
-    bool b = false;
-    switch (r->kind) {
-    case RULE_TAKEN:
-    case RULE_IGNORE:
-        return SL_OK;
-    case RULE_NUMBER:
-        if (sl_json_as_f64(v, &x) && x == r->value) return SL_OK;
-        return sl_api_error_bad(e, r->name, "%s: only %g is supported", r->name, r->value);
-    case RULE_BOOL:
-        if (sl_json_bool(root, r->name, SL_JSON_REQUIRED, &b, NULL) == SL_OK &&
-            b == (r->value != 0))
-            return SL_OK;
-        return sl_api_error_bad(e, r->name, "%s: only %s is supported", r->name,
-                                r->value != 0 ? "true" : "false");
-    case RULE_EMPTY:
-        if (is_empty(v)) return SL_OK;
-        break;
-    case RULE_ABSENT:
-        break;
-    case RULE_FORMAT:
-        if (string_is(sl_json_get(v, "type"), "text")) return SL_OK;
-        return sl_api_error_bad(e, r->name, "%s: only {\"type\":\"text\"} is supported", r->name);
-    case RULE_TOOL_CHOICE:
-        if (string_is(v, "none") || string_is(v, "auto")) return SL_OK;
-        break;
-    case RULE_MODALITIES:
-        if (sl_json_count(v) == 1 && string_is(sl_json_at(v, 0), "text")) return SL_OK;
-        return sl_api_error_bad(e, r->name, "%s: only [\"text\"] is supported", r->name);
-    }
-    return sl_api_error_bad(e, r->name, "%s: not supported by this server", r->name);
-}
-
-static sl_status check_fields(sl_api_kind kind, sl_json root, sl_api_error *e) {
-    unsigned where = kind == SL_API_CHAT ? CHAT : COMPLETION;
-    void *iter = NULL;
-    const char *key;
-    for (sl_json v; sl_json_next(root, &iter, &key, &v);) {
-        if (sl_json_kind_of(v) == SL_JSON_NULL) continue;
-        const struct rule *r = NULL;
-        for (size_t i = 0; i < SL_LEN(rules) && !r; i++)
-            if ((rules[i].where & where) && !strcmp(rules[i].name, key)) r = &rules[i];
-        if (!r) {
-            sl_api_error_bad(e, key, "unknown field \"%.64s\"", key);
-            e->code = "unknown_parameter";
-            return SL_ERR_UNSUPPORTED;
-        }
-        sl_status st = check_rule(r, root, v, e);
-        if (st != SL_OK) return st;
-    }
-    return SL_OK;
-}
 
 /* Passes on what a getter of format/json.h found. */
 static sl_status field_error(sl_api_error *e, const char *key, const sl_err *err) {
@@ -184,14 +39,15 @@ static sl_status read_sampling(sl_json root, const sl_api_limits *limits, sl_api
     if (sl_json_f64(root, "top_p", SL_JSON_OPTIONAL, 0, 1, &top_p, &err) != SL_OK)
         return field_error(e, "top_p", &err);
     if ((float)top_p <= 0.0f) return sl_api_error_bad(e, "top_p", "top_p: must be above 0");
-    double minus_one = 0;
-    bool off = sl_json_as_f64(sl_json_get(root, "top_k"), &minus_one) && minus_one == -1;
-    if (off)
+    int64_t number = 0;
+    if (sl_json_as_i64(sl_json_get(root, "top_k"), &number) && number == -1)
         top_k = 0;
     else if (sl_json_u64(root, "top_k", SL_JSON_OPTIONAL, 0, UINT32_MAX, &top_k, &err) != SL_OK)
         return field_error(e, "top_k", &err);
     p->has_seed = sl_json_kind_of(sl_json_get(root, "seed")) > SL_JSON_NULL;
-    if (sl_json_u64(root, "seed", SL_JSON_OPTIONAL, 0, INT64_MAX, &seed, &err) != SL_OK)
+    if (sl_json_as_i64(sl_json_get(root, "seed"), &number))
+        seed = (uint64_t)number;
+    else if (sl_json_u64(root, "seed", SL_JSON_OPTIONAL, 0, INT64_MAX, &seed, &err) != SL_OK)
         return field_error(e, "seed", &err);
     p->sampling = (sl_sampling){.temperature = (float)temperature,
                                 .top_p = (float)top_p,
@@ -293,6 +149,12 @@ static sl_status read_choices(sl_json root, sl_api_params *p, sl_api_error *e) {
     if (sl_json_u64(root, "n", SL_JSON_OPTIONAL, 1, SL_API_MAX_CHOICES, &n, &err) != SL_OK)
         return field_error(e, "n", &err);
     p->n = (uint32_t)n;
+    uint64_t best_of = n;
+    if (sl_json_u64(root, "best_of", SL_JSON_OPTIONAL, 1, SL_API_MAX_CHOICES, &best_of, &err) !=
+        SL_OK)
+        return field_error(e, "best_of", &err);
+    if (best_of != n)
+        return sl_api_error_bad(e, "best_of", "best_of: only as many as n are supported");
     if (p->kind == SL_API_COMPLETION &&
         sl_json_bool(root, "echo", SL_JSON_OPTIONAL, &p->echo, &err) != SL_OK)
         return field_error(e, "echo", &err);
@@ -301,9 +163,9 @@ static sl_status read_choices(sl_json root, sl_api_params *p, sl_api_error *e) {
 
 static sl_status read_max_tokens(sl_json root, sl_api_params *p, sl_api_error *e) {
     sl_err err = {0};
-    uint64_t n = 0;
-    double zero = 1;
-    p->no_answer = p->echo && sl_json_as_f64(sl_json_get(root, "max_tokens"), &zero) && zero == 0;
+    uint64_t n = 0, zero = 1;
+    p->no_answer = p->kind == SL_API_COMPLETION &&
+                   sl_json_as_u64(sl_json_get(root, "max_tokens"), &zero) && zero == 0;
     if (p->no_answer) {
         p->max_tokens = 1;
         return SL_OK;
@@ -387,7 +249,7 @@ static sl_status join_parts(sl_json parts, size_t index, sl_jbuf *joined, sl_api
     for (size_t i = 0; i < n; i++) {
         sl_json part = sl_json_at(parts, i);
         sl_span text;
-        if (!string_is(sl_json_get(part, "type"), "text") ||
+        if (!sl_api_string_is(sl_json_get(part, "type"), "text") ||
             !sl_json_as_span(sl_json_get(part, "text"), &text))
             return sl_api_error_bad(e, "messages",
                                     "messages[%zu].content[%zu]: only parts "
@@ -408,7 +270,7 @@ static sl_status read_message(sl_json v, size_t index, sl_api_params *p, sl_api_
     if (sl_json_kind_of(v) != SL_JSON_OBJECT)
         return sl_api_error_bad(e, "messages", "messages[%zu]: not an object", index);
     for (sl_json f; sl_json_next(v, &iter, &key, &f);) {
-        bool ok = is_empty(f) || sl_json_kind_of(f) == SL_JSON_NULL;
+        bool ok = sl_api_is_empty(f) || sl_json_kind_of(f) == SL_JSON_NULL;
         for (size_t i = 0; i < SL_LEN(known) && !ok; i++) ok = !strcmp(known[i], key);
         if (!ok)
             return sl_api_error_bad(e, "messages", "messages[%zu].%.64s: not supported", index,
@@ -418,6 +280,9 @@ static sl_status read_message(sl_json v, size_t index, sl_api_params *p, sl_api_
         return sl_api_error_bad(e, "messages", "messages[%zu].role: missing or not a string",
                                 index);
     sl_json content = sl_json_get(v, "content");
+    /* OpenAI's newer name */
+    if (sl_api_string_is(sl_json_get(v, "role"), "developer"))
+        m->role = (sl_span){(const uint8_t *)"system", 6};
     if (sl_json_as_span(content, &m->content)) return SL_OK;
     if (sl_json_kind_of(content) != SL_JSON_ARRAY)
         return sl_api_error_bad(
@@ -465,10 +330,10 @@ static sl_status read_ids(sl_json v, const char *field, uint32_t vocab, sl_ids *
     return SL_OK;
 }
 
-static sl_status read_prompt_ids(sl_json v, const sl_api_limits *limits, sl_ids *out,
+static sl_status read_prompt_ids(sl_json v, const sl_api_limits *limits, bool truncate, sl_ids *out,
                                  sl_api_error *e) {
     size_t n = sl_json_count(v);
-    if (n < limits->context) return read_ids(v, "prompt", limits->vocab, out, e);
+    if (truncate || n < limits->context) return read_ids(v, "prompt", limits->vocab, out, e);
     sl_api_error_bad(e, "prompt",
                      "prompt: %zu tokens, and the context of %" PRIu32 " holds prompt and answer",
                      n, limits->context);
@@ -477,11 +342,13 @@ static sl_status read_prompt_ids(sl_json v, const sl_api_limits *limits, sl_ids 
 }
 
 /* A text or an array of ids. */
-static sl_status read_one_prompt(sl_json v, const sl_api_limits *limits, sl_api_prompt *out,
-                                 sl_api_error *e) {
+static sl_status read_one_prompt(sl_json v, const sl_api_limits *limits, bool truncate,
+                                 sl_api_prompt *out, sl_api_error *e) {
     if (sl_json_as_span(v, &out->text)) return SL_OK;
     if (sl_json_kind_of(v) == SL_JSON_ARRAY && sl_json_count(v) > 0)
-        return read_prompt_ids(v, limits, &out->ids, e);
+        return read_prompt_ids(v, limits, truncate, &out->ids, e);
+    if (sl_json_kind_of(v) == SL_JSON_ARRAY)
+        return sl_api_error_bad(e, "prompt", "prompt: an empty array");
     return sl_api_error_bad(e, "prompt", "prompt: neither a string nor an array of token ids");
 }
 
@@ -501,19 +368,69 @@ static sl_status read_prompt(sl_json root, const sl_api_limits *limits, sl_api_p
     if (!p->prompts) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
     p->n_prompts = n;
     for (size_t i = 0; i < n; i++) {
-        sl_status st = read_one_prompt(many ? sl_json_at(v, i) : v, limits, &p->prompts[i], e);
+        sl_status st =
+            read_one_prompt(many ? sl_json_at(v, i) : v, limits, p->truncate, &p->prompts[i], e);
         if (st != SL_OK) return st;
     }
     return SL_OK;
 }
 
 static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
+    bool skip = true, special = true, generation = true;
+    const struct {
+        const char *name;
+        bool *to;
+    } field[] = {{"ignore_eos", &p->ignore_eos},
+                 {"return_token_ids", &p->return_token_ids},
+                 {"include_stop_str_in_output", &p->include_stop},
+                 {"skip_special_tokens", &skip},
+                 {"add_special_tokens", &special},
+                 {"add_generation_prompt", &generation}};
+    for (size_t i = 0; i < SL_LEN(field); i++) {
+        sl_err err = {0};
+        if (sl_json_bool(root, field[i].name, SL_JSON_OPTIONAL, field[i].to, &err) != SL_OK)
+            return field_error(e, field[i].name, &err);
+    }
+    p->show_special = !skip;
+    p->no_special = !special;
+    p->no_generation = !generation;
+    return SL_OK;
+}
+
+/* Switches of chat templates. */
+static sl_status read_template_switches(sl_json root, sl_api_params *p, sl_api_error *e) {
+    static const char *const known[] = {"enable_thinking"};
     sl_err err = {0};
-    if (sl_json_bool(root, "ignore_eos", SL_JSON_OPTIONAL, &p->ignore_eos, &err) != SL_OK)
-        return field_error(e, "ignore_eos", &err);
-    if (sl_json_bool(root, "return_token_ids", SL_JSON_OPTIONAL, &p->return_token_ids, &err) !=
+    sl_json v = {0};
+    bool thinking = true;
+    if (sl_json_object(root, "chat_template_kwargs", SL_JSON_OPTIONAL, &v, &err) != SL_OK)
+        return field_error(e, "chat_template_kwargs", &err);
+    if (v.value && (sl_json_only(v, known, SL_LEN(known), &err) != SL_OK ||
+                    sl_json_bool(v, known[0], SL_JSON_OPTIONAL, &thinking, &err) != SL_OK))
+        return field_error(e, "chat_template_kwargs", &err);
+    p->no_thinking = !thinking;
+    return SL_OK;
+}
+
+/* Reads max_tokens' companions. */
+static sl_status read_lengths(sl_json root, const sl_api_limits *limits, sl_api_params *p,
+                              sl_api_error *e) {
+    sl_err err = {0};
+    int64_t number = 0;
+    uint64_t least = 0, keep = 0;
+    if (sl_json_u64(root, "min_tokens", SL_JSON_OPTIONAL, 0, limits->context, &least, &err) !=
         SL_OK)
-        return field_error(e, "return_token_ids", &err);
+        return field_error(e, "min_tokens", &err);
+    if (p->max_tokens > 0 && least > p->max_tokens)
+        return sl_api_error_bad(e, "min_tokens", "min_tokens: more than max_tokens");
+    p->min_tokens = (uint32_t)least;
+    p->truncate = sl_json_kind_of(sl_json_get(root, "truncate_prompt_tokens")) > SL_JSON_NULL;
+    if (sl_json_as_i64(sl_json_get(root, "truncate_prompt_tokens"), &number) && number == -1)
+        return SL_OK;
+    if (sl_json_u64(root, "truncate_prompt_tokens", SL_JSON_OPTIONAL, 1, limits->context, &keep,
+                    &err) != SL_OK)
+        return field_error(e, "truncate_prompt_tokens", &err);
+    p->keep_tokens = (uint32_t)keep;
     return SL_OK;
 }
 
@@ -545,7 +462,7 @@ sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limit
     sl_status st = open_body(body, limits, true, &p, e);
     if (st != SL_OK) return hand_over(st, &p, out);
     sl_json root = sl_json_root(p.doc);
-    st = check_fields(kind, root, e);
+    st = sl_api_check_fields(kind, root, e);
     if (st == SL_OK) st = read_sampling(root, limits, &p, e);
     if (st == SL_OK) st = read_penalties(root, &p, e);
     if (st == SL_OK) st = read_bias(root, limits, &p, e);
@@ -553,7 +470,9 @@ sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limit
     if (st == SL_OK) st = read_choices(root, &p, e);
     if (st == SL_OK) st = read_max_tokens(root, &p, e);
     if (st == SL_OK) st = read_stream(root, &p, e);
+    if (st == SL_OK) st = read_lengths(root, limits, &p, e);
     if (st == SL_OK) st = read_flags(root, &p, e);
+    if (st == SL_OK) st = read_template_switches(root, &p, e);
     if (st == SL_OK) st = read_stop(root, &p, e);
     if (st == SL_OK) st = read_stop_ids(root, limits, &p, e);
     if (st == SL_OK)
@@ -563,9 +482,40 @@ sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limit
 
 /* SL_OK when obj has no other fields than these. */
 static sl_status only_fields(sl_json obj, const char *const *known, size_t n, sl_api_error *e) {
-    sl_err err = {0};
-    if (sl_json_only(obj, known, n, &err) == SL_OK) return SL_OK;
-    return field_error(e, NULL, &err);
+    void *iter = NULL;
+    const char *key;
+    for (sl_json v; sl_json_next(obj, &iter, &key, &v);) {
+        bool ok = sl_json_kind_of(v) == SL_JSON_NULL;
+        for (size_t i = 0; i < n && !ok; i++) ok = !strcmp(known[i], key);
+        if (ok) continue;
+        sl_api_error_bad(e, key, "unknown field \"%.64s\"", key);
+        e->code = "unknown_parameter";
+        return SL_ERR_UNSUPPORTED;
+    }
+    return SL_OK;
+}
+
+/* Flags of /tokenize. A template writes the special tokens of a chat itself. */
+static sl_status read_tokenize_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
+    bool chat = p->kind == SL_API_CHAT, special = !chat, generation = true, go_on = false;
+    const struct {
+        const char *name;
+        bool *to;
+    } field[] = {{"add_special_tokens", &special},
+                 {"add_generation_prompt", &generation},
+                 {"continue_final_message", &go_on},
+                 {"return_token_strs", &p->token_strs}};
+    for (size_t i = 0; i < SL_LEN(field); i++) {
+        sl_err err = {0};
+        if (sl_json_bool(root, field[i].name, SL_JSON_OPTIONAL, field[i].to, &err) != SL_OK)
+            return field_error(e, field[i].name, &err);
+    }
+    if (go_on || (chat && special))
+        return sl_api_error_bad(e, field[go_on ? 2 : 0].name, "%s: only false is supported%s",
+                                field[go_on ? 2 : 0].name, go_on ? "" : " with messages");
+    p->no_special = !special;
+    p->no_generation = !generation;
+    return SL_OK;
 }
 
 static sl_status read_text(sl_json root, sl_api_params *p, sl_api_error *e) {
@@ -580,25 +530,22 @@ sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_ap
                                 sl_api_error *e) {
     static const char *const text[] = {"model", "prompt", "add_special_tokens",
                                        "return_token_strs"};
-    static const char *const chat[] = {"model", "messages", "add_generation_prompt",
+    static const char *const chat[] = {"model",
+                                       "messages",
+                                       "add_generation_prompt",
+                                       "add_special_tokens",
+                                       "continue_final_message",
+                                       "chat_template_kwargs",
                                        "return_token_strs"};
-    sl_err err = {0};
-    bool special = true, generation = true;
     sl_api_params p = {.kind = SL_API_COMPLETION};
     sl_status st = open_body(body, limits, false, &p, e);
     if (st != SL_OK) return hand_over(st, &p, out);
     sl_json root = sl_json_root(p.doc);
-    if (sl_json_get(root, "messages").value) p.kind = SL_API_CHAT;
+    if (sl_json_kind_of(sl_json_get(root, "messages")) > SL_JSON_NULL) p.kind = SL_API_CHAT;
     st = p.kind == SL_API_CHAT ? only_fields(root, chat, SL_LEN(chat), e)
                                : only_fields(root, text, SL_LEN(text), e);
-    if (st == SL_OK &&
-        (sl_json_bool(root, "add_special_tokens", SL_JSON_OPTIONAL, &special, &err) != SL_OK ||
-         sl_json_bool(root, "add_generation_prompt", SL_JSON_OPTIONAL, &generation, &err) !=
-             SL_OK ||
-         sl_json_bool(root, "return_token_strs", SL_JSON_OPTIONAL, &p.token_strs, &err) != SL_OK))
-        st = field_error(e, NULL, &err);
-    p.no_special = !special;
-    p.no_generation = !generation;
+    if (st == SL_OK) st = read_tokenize_flags(root, &p, e);
+    if (st == SL_OK) st = read_template_switches(root, &p, e);
     if (st == SL_OK && p.kind == SL_API_CHAT)
         st = read_messages(root, &p, e);
     else if (st == SL_OK)

@@ -37,9 +37,15 @@ typedef struct sl_api_params {
     char *kept;       /* or what is left of them, see sl_api_params_forget */
     sl_api_kind kind;
     bool stream, include_usage, continuous_usage, ignore_eos, return_token_ids;
-    uint32_t max_tokens; /* 0: the request is silent */
-    bool no_answer;      /* max_tokens is 0: only with echo, 1 is made and dropped */
-    uint32_t n;          /* choices of each prompt */
+    bool include_stop;    /* the stop string that ended a text is shown */
+    bool show_special;    /* special tokens are shown */
+    bool no_thinking;     /* chat: the template's switch */
+    uint32_t max_tokens;  /* 0: the request is silent */
+    uint32_t min_tokens;  /* <= max_tokens when that is given */
+    bool truncate;        /* prompts keep their last tokens: */
+    uint32_t keep_tokens; /* so many, or 0: as many as leave room for the answer */
+    bool no_answer;       /* completion with max_tokens 0: 1 is made and dropped */
+    uint32_t n;           /* choices of each prompt */
     bool echo, logprobs;
     uint32_t n_top;      /* with logprobs */
     sl_logit_bias *bias; /* owned; sampling points to it */
@@ -55,7 +61,7 @@ typedef struct sl_api_params {
     sl_api_prompt *prompts; /* completion; n_prompts > 0 */
     size_t n_prompts;
     sl_ids ids;                     /* /detokenize */
-    bool no_special, no_generation; /* /tokenize: the text alone */
+    bool no_special, no_generation; /* the text alone, without what begins and ends it */
     bool token_strs;                /* /tokenize: the tokens as strings, too */
 } sl_api_params;
 

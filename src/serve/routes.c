@@ -43,8 +43,10 @@ static void put_model(sl_jbuf *b, const sl_server *s, const char *name) {
     sl_jbuf_cstring(b, name);
     sl_jbuf_fmt(b,
                 ",\"object\":\"model\",\"created\":%" PRIu64
-                ",\"owned_by\":\"sluice\",\"max_model_len\":%" PRIu32 "}",
+                ",\"owned_by\":\"sluice\",\"parent\":null,\"max_model_len\":%" PRIu32 ",\"root\":",
                 s->created, s->limits.context);
+    sl_jbuf_cstring(b, s->model);
+    sl_jbuf_put(b, "}", 1);
 }
 
 static enum MHD_Result answer_models(sl_call *call, const char *rest) {
@@ -183,6 +185,13 @@ static bool authorised(sl_call *call) {
     return given && !strncasecmp(given, "Bearer ", 7) && key_matches(given + 7, key);
 }
 
+/* A compressed body: its size says nothing about what it holds. */
+static bool is_encoded(sl_call *call) {
+    const char *given = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND,
+                                                    MHD_HTTP_HEADER_CONTENT_ENCODING);
+    return given && strcasecmp(given, "identity") != 0;
+}
+
 bool sl_server_wants_body(sl_call *call, const char *path, const char *method) {
     const struct route *r = find_route(path);
     sl_api_error e;
@@ -218,6 +227,12 @@ enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *met
         sl_api_error_bad(&e, NULL, "%.32s is not allowed here; use %s", method, call->allow);
         e.http = MHD_HTTP_METHOD_NOT_ALLOWED;
         e.code = "method_not_allowed";
+        return sl_call_reply_error(call, &e);
+    }
+    if (r->post && is_encoded(call)) {
+        sl_api_error_bad(&e, NULL, "Content-Encoding: only \"identity\" is supported");
+        e.http = MHD_HTTP_UNSUPPORTED_MEDIA_TYPE;
+        e.code = "unsupported_encoding";
         return sl_call_reply_error(call, &e);
     }
     if (call->too_large) return sl_call_reply_too_large(call);

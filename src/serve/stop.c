@@ -11,7 +11,7 @@ typedef struct pattern {
 struct sl_stop {
     pattern p[SL_STOP_MAX_STRINGS];
     size_t n;
-    bool matched;
+    bool matched, include;
     size_t n_held;
     char held[SL_STOP_MAX_BYTES];
 };
@@ -70,6 +70,10 @@ void sl_stop_free(sl_stop *s) {
     sl_free(s);
 }
 
+void sl_stop_include(sl_stop *s, bool include) {
+    s->include = include;
+}
+
 /* Advances every automaton by c. Returns the length of the longest string completed by it, or 0;
  * *keep is the longest prefix of any string that the text now ends with. */
 static size_t step(sl_stop *s, char c, size_t *keep) {
@@ -95,7 +99,7 @@ bool sl_stop_feed(sl_stop *s, const char *text, size_t n, sl_jbuf *out) {
         size_t keep, done = step(s, text[i], &keep);
         size_t seen = s->n_held + i + 1;
         if (done > 0) {
-            size_t release = seen - done;
+            size_t release = s->include ? seen : seen - done;
             sl_jbuf_put(out, s->held, SL_MIN(release, s->n_held));
             if (release > s->n_held) sl_jbuf_put(out, text, release - s->n_held);
             s->n_held = 0;

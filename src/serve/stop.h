@@ -9,7 +9,7 @@
 
 #include "serve/jbuf.h"
 
-#define SL_STOP_MAX_STRINGS 4u
+#define SL_STOP_MAX_STRINGS 16u
 #define SL_STOP_MAX_BYTES   1024u /* of one string */
 
 typedef struct sl_stop sl_stop;
@@ -20,9 +20,12 @@ sl_status sl_stop_create(const sl_span *strings, size_t n, sl_stop **out,
                          sl_err *err) SL_MUST_CHECK;
 void sl_stop_free(sl_stop *s); /* NULL-safe */
 
+/* Whether the stop string that ends a text is shown; at first it is not. */
+void sl_stop_include(sl_stop *s, bool include);
+
 /* Takes the next n bytes and appends to out what is now certain to be no part of a stop string.
- * True: a stop string was completed; out then ends right before it, the rest of the text is
- * dropped, and further calls add nothing. */
+ * True: a stop string was completed; out then ends right before it (or after it, if it is shown),
+ * the rest of the text is dropped, and further calls add nothing. */
 bool sl_stop_feed(sl_stop *s, const char *text, size_t n, sl_jbuf *out);
 
 /* The text has ended without a match: appends what was held back. */

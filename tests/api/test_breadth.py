@@ -241,12 +241,12 @@ def test_model_names(named_server):
 
 BAD = [
     (dict(n=0), "n"), (dict(n=129), "n"), (dict(prompt=["a"] * 65, n=2), "n"),
-    (dict(prompt=["a"] * 129), "prompt"), (dict(prompt=["a", [1]], n=1, max_tokens=0), "max_tokens"),
+    (dict(prompt=["a"] * 129), "prompt"), (dict(prompt=["a", []], n=1), "prompt"),
     (dict(prompt=[[1], "a", 7]), "prompt"),
     (dict(logprobs=21), "logprobs"), (dict(presence_penalty=2.5), "presence_penalty"),
     (dict(frequency_penalty=-3), "frequency_penalty"), (dict(logit_bias={"x": 1}), "logit_bias"),
     (dict(logit_bias={"1": 200}), "logit_bias"), (dict(logit_bias={"9999999": 1}), "logit_bias"),
-    (dict(extra_body={"min_p": -1}), "min_p"), (dict(max_tokens=0), "max_tokens"),
+    (dict(extra_body={"min_p": -1}), "min_p"), (dict(max_tokens=-1), "max_tokens"), (dict(best_of=2), "best_of"),
     (dict(extra_body={"repetition_penalty": 0}), "repetition_penalty"),
 ]
 

@@ -141,9 +141,10 @@ static void stop_strings_have_limits(void **state) {
     longest[SL_STOP_MAX_BYTES + 1] = 0;
     sl_err err = {0};
     sl_stop *stop = NULL;
-    sl_span five[5] = {span_of("a"), span_of("b"), span_of("c"), span_of("d"), span_of("e")};
+    sl_span many[SL_STOP_MAX_STRINGS + 1];
+    for (size_t i = 0; i < SL_LEN(many); i++) many[i] = span_of("a");
     sl_span too_long = span_of(longest), empty = span_of("");
-    assert_int_equal(sl_stop_create(five, 5, &stop, &err), SL_ERR_LIMIT);
+    assert_int_equal(sl_stop_create(many, SL_LEN(many), &stop, &err), SL_ERR_LIMIT);
     assert_int_equal(sl_stop_create(&too_long, 1, &stop, &err), SL_ERR_LIMIT);
     assert_int_equal(sl_stop_create(&empty, 1, &stop, &err), SL_ERR_ARG);
     too_long.len = SL_STOP_MAX_BYTES;
@@ -185,8 +186,8 @@ static void bad_fields_are_named(void **state) {
         {SL_API_COMPLETION, "{\"model\":\"m\",\"n\":64,\"prompt\":[\"a\",\"b\",\"c\"]}", "n",
          "3 prompts with n = 64"},
         {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":[\"a\",7]}", "prompt", "neither"},
-        {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":[[1],[]]}", "prompt", "neither"},
-        {SL_API_COMPLETION, "{" PROMPT "\"best_of\":3}", "best_of", "only 1"},
+        {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":[[1],[]]}", "prompt", "empty"},
+        {SL_API_COMPLETION, "{" PROMPT "\"best_of\":3}", "best_of", "as many as n"},
         {SL_API_COMPLETION, "{" PROMPT "\"logprobs\":21}", "logprobs", "outside"},
         {SL_API_COMPLETION, "{" PROMPT "\"logprobs\":true}", "logprobs", "boolean"},
         {SL_API_COMPLETION, "{" PROMPT "\"suffix\":\"s\"}", "suffix", "not supported"},
@@ -207,16 +208,30 @@ static void bad_fields_are_named(void **state) {
         {SL_API_COMPLETION, "{" PROMPT "\"top_p\":0}", "top_p", "above 0"},
         {SL_API_COMPLETION, "{" PROMPT "\"top_k\":-2}", "top_k", "-2"},
         {SL_API_COMPLETION, "{" PROMPT "\"seed\":1.5}", "seed", "1.5"},
-        {SL_API_COMPLETION, "{" PROMPT "\"max_tokens\":0}", "max_tokens", "outside"},
+        {SL_API_CHAT, "{" MESSAGE "\"max_tokens\":0}", "max_tokens", "outside"},
+        {SL_API_COMPLETION, "{" PROMPT "\"max_tokens\":3,\"min_tokens\":4}", "min_tokens", "more"},
+        {SL_API_COMPLETION, "{" PROMPT "\"truncate_prompt_tokens\":0}", "truncate_prompt_tokens",
+         "outside"},
+        {SL_API_COMPLETION, "{" PROMPT "\"skip_special_tokens\":1}", "skip_special_tokens",
+         "an integer"},
+        {SL_API_COMPLETION, "{" PROMPT "\"guided_json\":{}}", "guided_json", "not supported"},
+        {SL_API_CHAT, "{" MESSAGE "\"add_special_tokens\":true}", "add_special_tokens",
+         "only false"},
+        {SL_API_CHAT, "{" MESSAGE "\"chat_template_kwargs\":{\"tools_in_user\":true}}",
+         "chat_template_kwargs", "tools_in_user"},
+        {SL_API_CHAT, "{" MESSAGE "\"reasoning_effort\":\"low\"}", "reasoning_effort",
+         "not supported"},
         {SL_API_COMPLETION, "{" PROMPT "\"stream\":1}", "stream", "an integer"},
         {SL_API_COMPLETION, "{" PROMPT "\"stream_options\":{}}", "stream_options", "only with"},
         {SL_API_COMPLETION, "{" PROMPT "\"stop\":\"\"}", "stop", "0 bytes"},
         {SL_API_COMPLETION, "{" PROMPT "\"stop\":[\"a\",1]}", "stop", "stop[1]"},
-        {SL_API_COMPLETION, "{" PROMPT "\"stop\":[\"a\",\"b\",\"c\",\"d\",\"e\"]}", "stop",
-         "limit 4"},
+        {SL_API_COMPLETION,
+         "{" PROMPT "\"stop\":[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\",\"i\",\"j\",\"k\","
+         "\"l\",\"m\",\"n\",\"o\",\"p\",\"q\"]}",
+         "stop", "limit 16"},
         {SL_API_COMPLETION, "{" PROMPT "\"stop_token_ids\":[100]}", "stop_token_ids", "below 100"},
         {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":[1,-1]}", "prompt", "prompt[1]"},
-        {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":[]}", "prompt", "neither"},
+        {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":[]}", "prompt", "empty"},
         {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":{}}", "prompt", "neither"},
         {SL_API_CHAT, "{" MESSAGE "\"logprobs\":3}", "logprobs", "an integer"},
         {SL_API_CHAT, "{" MESSAGE "\"top_logprobs\":3}", "top_logprobs", "only with"},
@@ -322,6 +337,21 @@ static void breadth_is_read(void **state) {
         parse(SL_API_CHAT, "{" MESSAGE "\"logprobs\":true,\"top_logprobs\":20,\"n\":2}", &p, &e),
         SL_OK);
     assert_true(p.logprobs && p.n_top == 20 && p.n == 2);
+    sl_api_params_free(&p);
+    assert_int_equal(
+        parse(SL_API_CHAT,
+              "{\"model\":\"m\",\"messages\":[{\"role\":\"developer\",\"content\":\"x\"}],"
+              "\"seed\":-5,\"max_tokens\":9,\"min_tokens\":9,\"truncate_prompt_tokens\":-1,"
+              "\"include_stop_str_in_output\":true,\"skip_special_tokens\":false,"
+              "\"add_special_tokens\":false,\"add_generation_prompt\":false,\"cache_salt\":\"s\","
+              "\"chat_template_kwargs\":{\"enable_thinking\":false}}",
+              &p, &e),
+        SL_OK);
+    assert_true(p.has_seed && p.sampling.seed == (uint64_t)-5 && p.min_tokens == 9);
+    assert_true(p.truncate && p.keep_tokens == 0 && p.include_stop && p.show_special);
+    assert_true(p.no_special && p.no_generation && p.no_thinking);
+    assert_int_equal(p.messages[0].role.len, 6);
+    assert_memory_equal(p.messages[0].role.data, "system", 6);
     sl_api_params_free(&p);
 }
 

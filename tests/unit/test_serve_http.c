@@ -288,7 +288,7 @@ static void wrong_requests_are_named(void **state) {
     BAD("\"prompt\":\"x\",\"echo\":2", "echo");
     BAD("\"prompt\":\"x\",\"logprobs\":21", "logprobs");
     BAD("\"prompt\":\"x\",\"temperature\":3", "temperature");
-    BAD("\"prompt\":\"x\",\"max_tokens\":0", "max_tokens");
+    BAD("\"prompt\":\"x\",\"max_tokens\":-1", "max_tokens");
     BAD("\"prompt\":\"x\",\"max_tokens\":1000000", "max_tokens");
     BAD("\"prompt\":[257]", "prompt");
     BAD("\"prompt\":\"\"", "prompt");

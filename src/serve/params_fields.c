@@ -1,0 +1,163 @@
+/* Every field a body may have, and what becomes of it. */
+#include "serve/params_int.h"
+
+typedef enum rule_kind {
+    RULE_TAKEN,  /* read below */
+    RULE_IGNORE, /* changes nothing here */
+    RULE_NUMBER, /* only this number */
+    RULE_BOOL,   /* only this boolean */
+    RULE_EMPTY,  /* only an empty string, array or object */
+    RULE_ABSENT, /* only null */
+    RULE_FORMAT, /* only {"type":"text"} */
+    RULE_TOOL_CHOICE,
+    RULE_MODALITIES,
+} rule_kind;
+
+enum { CHAT = 1, COMPLETION = 2, BOTH = 3 };
+
+static const struct rule {
+    const char *name;
+    rule_kind kind;
+    unsigned where;
+    double value;
+} rules[] = {
+    {"model", RULE_TAKEN, BOTH},
+    {"messages", RULE_TAKEN, CHAT},
+    {"prompt", RULE_TAKEN, COMPLETION},
+    {"max_tokens", RULE_TAKEN, BOTH},
+    {"max_completion_tokens", RULE_TAKEN, CHAT},
+    {"temperature", RULE_TAKEN, BOTH},
+    {"top_p", RULE_TAKEN, BOTH},
+    {"top_k", RULE_TAKEN, BOTH},
+    {"seed", RULE_TAKEN, BOTH},
+    {"stream", RULE_TAKEN, BOTH},
+    {"stream_options", RULE_TAKEN, BOTH},
+    {"stop", RULE_TAKEN, BOTH},
+    {"stop_token_ids", RULE_TAKEN, BOTH},
+    {"ignore_eos", RULE_TAKEN, BOTH},
+    {"return_token_ids", RULE_TAKEN, BOTH},
+    {"user", RULE_IGNORE, BOTH},
+    {"metadata", RULE_IGNORE, BOTH},
+    {"store", RULE_IGNORE, BOTH},
+    {"service_tier", RULE_IGNORE, BOTH},
+    {"safety_identifier", RULE_IGNORE, BOTH},
+    {"prompt_cache_key", RULE_IGNORE, BOTH},
+    {"prompt_cache_retention", RULE_IGNORE, BOTH},
+    {"parallel_tool_calls", RULE_IGNORE, CHAT}, /* without tools it decides nothing */
+    {"prediction", RULE_IGNORE, CHAT},          /* only ever a matter of speed */
+    {"priority", RULE_IGNORE, BOTH},
+    {"n", RULE_TAKEN, BOTH},
+    {"best_of", RULE_TAKEN, COMPLETION},
+    {"presence_penalty", RULE_TAKEN, BOTH},
+    {"frequency_penalty", RULE_TAKEN, BOTH},
+    {"repetition_penalty", RULE_TAKEN, BOTH},
+    {"length_penalty", RULE_NUMBER, BOTH, 1},
+    {"min_p", RULE_TAKEN, BOTH},
+    {"min_tokens", RULE_TAKEN, BOTH},
+    {"top_logprobs", RULE_TAKEN, CHAT},
+    {"logprobs", RULE_TAKEN, BOTH},
+    {"prompt_logprobs", RULE_ABSENT, BOTH},
+    {"prompt_embeds", RULE_ABSENT, COMPLETION},
+    {"allowed_token_ids", RULE_ABSENT, BOTH},
+    {"structured_outputs", RULE_ABSENT, BOTH},
+    {"guided_json", RULE_ABSENT, BOTH},
+    {"guided_regex", RULE_ABSENT, BOTH},
+    {"guided_choice", RULE_ABSENT, BOTH},
+    {"guided_grammar", RULE_ABSENT, BOTH},
+    {"chat_template", RULE_ABSENT, CHAT},
+    {"documents", RULE_ABSENT, CHAT},
+    {"audio", RULE_ABSENT, CHAT},
+    {"reasoning_effort", RULE_ABSENT, CHAT},
+    {"verbosity", RULE_ABSENT, CHAT},
+    {"web_search_options", RULE_ABSENT, CHAT},
+    {"echo", RULE_TAKEN, COMPLETION},
+    {"echo", RULE_BOOL, CHAT, 0},
+    {"use_beam_search", RULE_BOOL, BOTH, 0},
+    {"include_stop_str_in_output", RULE_TAKEN, BOTH},
+    {"continue_final_message", RULE_BOOL, CHAT, 0},
+    {"skip_special_tokens", RULE_TAKEN, BOTH},
+    {"spaces_between_special_tokens", RULE_IGNORE, BOTH},
+    {"add_special_tokens", RULE_TAKEN, COMPLETION},
+    {"add_special_tokens", RULE_BOOL, CHAT, 0}, /* the template writes them */
+    {"add_generation_prompt", RULE_TAKEN, CHAT},
+    {"chat_template_kwargs", RULE_TAKEN, CHAT},
+    {"truncate_prompt_tokens", RULE_TAKEN, BOTH},
+    {"cache_salt", RULE_IGNORE, BOTH}, /* prompts are not cached */
+    {"logit_bias", RULE_TAKEN, BOTH},
+    {"suffix", RULE_EMPTY, COMPLETION},
+    {"tools", RULE_EMPTY, CHAT},
+    {"functions", RULE_EMPTY, CHAT},
+    {"bad_words", RULE_EMPTY, BOTH},
+    {"tool_choice", RULE_TOOL_CHOICE, CHAT},
+    {"function_call", RULE_TOOL_CHOICE, CHAT},
+    {"modalities", RULE_MODALITIES, CHAT},
+    {"response_format", RULE_FORMAT, BOTH},
+};
+
+bool sl_api_string_is(sl_json v, const char *text) {
+    sl_span s;
+    return sl_json_as_span(v, &s) && s.len == strlen(text) &&
+           (s.len == 0 || memcmp(s.data, text, s.len) == 0);
+}
+
+bool sl_api_is_empty(sl_json v) {
+    sl_span s;
+    if (sl_json_as_span(v, &s)) return s.len == 0;
+    sl_json_kind kind = sl_json_kind_of(v);
+    return (kind == SL_JSON_ARRAY || kind == SL_JSON_OBJECT) && sl_json_count(v) == 0;
+}
+
+/* v is field r->name of root, and not null. */
+static sl_status check_rule(const struct rule *r, sl_json root, sl_json v, sl_api_error *e) {
+    double x = 0;
+    bool b = false;
+    switch (r->kind) {
+    case RULE_TAKEN:
+    case RULE_IGNORE:
+        return SL_OK;
+    case RULE_NUMBER:
+        if (sl_json_as_f64(v, &x) && x == r->value) return SL_OK;
+        return sl_api_error_bad(e, r->name, "%s: only %g is supported", r->name, r->value);
+    case RULE_BOOL:
+        if (sl_json_bool(root, r->name, SL_JSON_REQUIRED, &b, NULL) == SL_OK &&
+            b == (r->value != 0))
+            return SL_OK;
+        return sl_api_error_bad(e, r->name, "%s: only %s is supported", r->name,
+                                r->value != 0 ? "true" : "false");
+    case RULE_EMPTY:
+        if (sl_api_is_empty(v)) return SL_OK;
+        break;
+    case RULE_ABSENT:
+        break;
+    case RULE_FORMAT:
+        if (sl_api_string_is(sl_json_get(v, "type"), "text")) return SL_OK;
+        return sl_api_error_bad(e, r->name, "%s: only {\"type\":\"text\"} is supported", r->name);
+    case RULE_TOOL_CHOICE:
+        if (sl_api_string_is(v, "none") || sl_api_string_is(v, "auto")) return SL_OK;
+        break;
+    case RULE_MODALITIES:
+        if (sl_json_count(v) == 1 && sl_api_string_is(sl_json_at(v, 0), "text")) return SL_OK;
+        return sl_api_error_bad(e, r->name, "%s: only [\"text\"] is supported", r->name);
+    }
+    return sl_api_error_bad(e, r->name, "%s: not supported by this server", r->name);
+}
+
+sl_status sl_api_check_fields(sl_api_kind kind, sl_json root, sl_api_error *e) {
+    unsigned where = kind == SL_API_CHAT ? CHAT : COMPLETION;
+    void *iter = NULL;
+    const char *key;
+    for (sl_json v; sl_json_next(root, &iter, &key, &v);) {
+        if (sl_json_kind_of(v) == SL_JSON_NULL) continue;
+        const struct rule *r = NULL;
+        for (size_t i = 0; i < SL_LEN(rules) && !r; i++)
+            if ((rules[i].where & where) && !strcmp(rules[i].name, key)) r = &rules[i];
+        if (!r) {
+            sl_api_error_bad(e, key, "unknown field \"%.64s\"", key);
+            e->code = "unknown_parameter";
+            return SL_ERR_UNSUPPORTED;
+        }
+        sl_status st = check_rule(r, root, v, e);
+        if (st != SL_OK) return st;
+    }
+    return SL_OK;
+}

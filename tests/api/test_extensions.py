@@ -1,0 +1,211 @@
+"""Fields that clients of vLLM send beyond OpenAI's, and what HTTP itself can get wrong."""
+import json
+
+import httpx
+import openai
+import pytest
+
+from test_breadth import RAW, ids_of, joined
+from test_openai import QUESTION, case, complete, stream_text
+
+
+def chat(client, server, **options):
+    options = {"max_completion_tokens": 12, "temperature": 0, **options}
+    return client.chat.completions.create(**{"model": server.model, "messages": QUESTION, **options})
+
+
+def extra(**fields):
+    return {**RAW, **fields}
+
+
+def test_min_tokens_puts_ends_off(server, client):
+    golden = case(server, "line")
+    end = golden["greedy_ids"][2]
+    first = golden["greedy_ids"].index(end)
+    ask = lambda least: complete(client, server, prompt=golden["prompt_ids"], max_tokens=20,
+                                 extra_body=extra(stop_token_ids=[end], min_tokens=least)).choices[0]
+    assert len(ids_of(ask(0))) == first + 1
+    late = ask(12)
+    assert len(ids_of(late)) >= 12 and end not in ids_of(late)[:12]
+    assert ids_of(late)[:first] == golden["greedy_ids"][:first]
+    text = golden["greedy_text"]
+    stopped = complete(client, server, prompt=golden["prompt_ids"], max_tokens=20, stop=[text[4:6]],
+                       extra_body=extra(min_tokens=10)).choices[0]
+    assert len(ids_of(stopped)) >= 10
+    with pytest.raises(openai.BadRequestError) as caught:
+        complete(client, server, prompt="x", max_tokens=3, extra_body={"min_tokens": 4})
+    assert caught.value.param == "min_tokens"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_string_shown(server, client, stream):
+    golden = case(server, "passage")
+    text = golden["greedy_text"]
+    stop = text[40:47]
+    request = dict(prompt=golden["prompt_ids"], max_tokens=64, stop=[stop], stream=stream,
+                   extra_body={"ignore_eos": True, "include_stop_str_in_output": True})
+    answer = complete(client, server, **request)
+    got = stream_text(answer)[0] if stream else answer.choices[0].text
+    assert got == text[:text.index(stop)] + stop
+
+
+def test_special_tokens_shown(server, client):
+    """An id that stands for a special token, forced by a bias."""
+    special = httpx.post(server.url + "/tokenize", timeout=30,
+                         json={"prompt": server.golden["stop_case"]["prompt_text"][:12]}).json()["tokens"][0]
+    name = httpx.post(server.url + "/detokenize", timeout=30, json={"tokens": [special]}).json()["prompt"]
+    ask = lambda **o: complete(client, server, prompt="x", max_tokens=2, logit_bias={str(special): 100},
+                               extra_body=extra(**o)).choices[0].text
+    assert ask() == ask(skip_special_tokens=True) == ""
+    assert ask(skip_special_tokens=False, spaces_between_special_tokens=False) == name + name
+
+
+def test_special_tokens_of_prompts(server, client):
+    text = case(server, "line")["prompt_text"]
+    ask = lambda **o: complete(client, server, prompt=text, max_tokens=1,
+                               extra_body=extra(**o)).choices[0].model_extra["prompt_token_ids"]
+    tokens = lambda **o: httpx.post(server.url + "/tokenize", timeout=30,
+                                    json={"prompt": text, **o}).json()["tokens"]
+    for special in (True, False):
+        assert ask(add_special_tokens=special) == tokens(add_special_tokens=special)
+    assert ask() == ask(add_special_tokens=True)
+
+
+def test_truncated_prompts(server, client):
+    ids = case(server, "passage")["prompt_ids"]
+    ask = lambda keep, **o: complete(client, server, max_tokens=4, extra_body=extra(
+        truncate_prompt_tokens=keep), **{"prompt": ids, **o}).choices[0].model_extra["prompt_token_ids"]
+    assert ask(5) == ids[-5:]
+    assert ask(len(ids) + 1) == ask(None) == ids
+    context = client.models.retrieve(server.model).model_extra["max_model_len"]
+    many = (ids * (context // len(ids) + 2))[:context + 10]
+    assert ask(-1, prompt=many) == many[-(context - 4):]
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(0)
+    assert caught.value.param == "truncate_prompt_tokens"
+
+
+def test_seeds_may_be_negative(server, client):
+    ask = lambda seed: complete(client, server, prompt="Then", max_tokens=16, temperature=1.5,
+                                seed=seed, extra_body=RAW).choices[0].text
+    assert ask(-7) == ask(-7) != ask(7)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_tokens_at_all(server, client, stream):
+    answer = complete(client, server, prompt=["And", "But"], max_tokens=0, stream=stream)
+    if stream:
+        text, reasons, _ = joined(answer, 2)
+    else:
+        text, reasons = [c.text for c in answer.choices], [c.finish_reason for c in answer.choices]
+        assert answer.usage.completion_tokens == 0
+    assert text == ["", ""] and reasons == ["length"] * 2
+
+
+def test_developer_is_system(server, client):
+    system = [{"role": "system", "content": "Be brief."}, *QUESTION]
+    developer = [{"role": "developer", "content": "Be brief."}, *QUESTION]
+    ask = lambda messages: chat(client, server, messages=messages, extra_body=RAW) \
+        .choices[0].model_extra["prompt_token_ids"]
+    try:
+        assert ask(system) == ask(developer)
+    except openai.BadRequestError as error:  # a template without system messages
+        assert "system" in error.body["message"]
+
+
+def test_template_switches(server, client):
+    ids = lambda **o: chat(client, server, extra_body=extra(**o)).choices[0].model_extra["prompt_token_ids"]
+    tokens = lambda **o: httpx.post(server.url + "/tokenize", timeout=30,
+                                    json={"messages": QUESTION, **o}).json()["tokens"]
+    assert ids() == ids(chat_template_kwargs={"enable_thinking": True}) == tokens()
+    assert ids(add_generation_prompt=False) == tokens(add_generation_prompt=False,
+                                                      add_special_tokens=False)
+    off = {"enable_thinking": False}
+    assert ids(chat_template_kwargs=off) == tokens(chat_template_kwargs=off)
+
+
+def test_null_is_absent(server):
+    names = ("max_tokens temperature top_p top_k min_p n seed stop stream stream_options logit_bias "
+             "presence_penalty frequency_penalty repetition_penalty logprobs user stop_token_ids "
+             "min_tokens truncate_prompt_tokens ignore_eos best_of echo suffix priority").split()
+    body = {"model": server.model, "prompt": "x", **dict.fromkeys(names)}
+    assert httpx.post(server.url + "/v1/completions", json=body, timeout=30).status_code == 200
+    names = ("tools tool_choice response_format max_completion_tokens top_logprobs functions "
+             "chat_template chat_template_kwargs documents audio reasoning_effort modalities").split()
+    body = {"model": server.model, "messages": QUESTION, "max_tokens": 2, **dict.fromkeys(names)}
+    assert httpx.post(server.url + "/v1/chat/completions", json=body, timeout=30).status_code == 200
+
+
+def test_ignored_fields_change_nothing(server, client):
+    plain = chat(client, server).choices[0].message.content
+    fields = dict(user="u", metadata={"a": "b"}, store=True, service_tier="auto", priority=3,
+                  safety_identifier="s", prompt_cache_key="k", prompt_cache_retention="24h",
+                  parallel_tool_calls=True, prediction={"type": "content", "content": "x"},
+                  cache_salt="x", spaces_between_special_tokens=True)
+    off = dict(length_penalty=1, min_tokens=0, echo=False, use_beam_search=False,
+               continue_final_message=False, tools=[], functions=[], bad_words=[], tool_choice="none",
+               function_call="none", modalities=["text"], response_format={"type": "text"},
+               add_special_tokens=False, add_generation_prompt=True, skip_special_tokens=True)
+    for body in (fields, off):
+        assert chat(client, server, extra_body=body).choices[0].message.content == plain
+
+
+UNSUPPORTED = dict(
+    tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}], tool_choice="required",
+    response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {}}},
+    reasoning_effort="low", verbosity="low", web_search_options={}, modalities=["audio"],
+    structured_outputs={"regex": "a"}, guided_json={}, allowed_token_ids=[1], prompt_logprobs=1,
+    continue_final_message=True, bad_words=["a"], chat_template="{{ 1 }}", documents=[],
+    messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}])
+
+
+@pytest.mark.parametrize("field", UNSUPPORTED)
+def test_unsupported_is_refused_by_name(server, client, field):
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(client, server, extra_body={field: UNSUPPORTED[field]})
+    assert caught.value.param == field and caught.value.type == "invalid_request_error"
+
+
+def test_characters_come_whole(server, client):
+    """Bytes of one character are tokens of their own in small vocabularies; chunks are still text."""
+    ids = httpx.post(server.url + "/tokenize", timeout=30,
+                     json={"prompt": "\N{EARTH GLOBE EUROPE-AFRICA}", "add_special_tokens": False}).json()["tokens"]
+    ids = ids[-4:]
+    with httpx.stream("POST", server.url + "/v1/completions", timeout=30,
+                      json={"model": server.model, "prompt": ids * 2, "echo": True, "logprobs": 0,
+                            "max_tokens": 8, "temperature": 2, "seed": 1, "stream": True,
+                            "ignore_eos": True}) as answer:
+        text = ""
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                text += json.loads(line[6:])["choices"][0]["text"]
+    assert text.startswith("\N{EARTH GLOBE EUROPE-AFRICA}" * 2)
+
+
+@pytest.mark.parametrize("content_type", [None, "text/plain", "application/json; charset=utf-8"])
+def test_any_content_type_is_json(server, content_type):
+    headers = {"Content-Type": content_type} if content_type else {}
+    body = json.dumps({"model": server.model, "prompt": "x", "max_tokens": 1}).encode()
+    assert httpx.post(server.url + "/v1/completions", content=body, headers=headers,
+                      timeout=30).status_code == 200
+
+
+def test_encoded_bodies_are_refused(server):
+    answer = httpx.post(server.url + "/v1/completions", content=b"\x1f\x8b", timeout=30,
+                        headers={"Content-Encoding": "gzip"})
+    assert answer.status_code == 415
+    assert answer.json()["error"]["code"] == "unsupported_encoding"
+
+
+def test_tokenize_names_what_it_does_not_know(server):
+    post = lambda **body: httpx.post(server.url + "/tokenize", json=body, timeout=30)
+    assert post(prompt="x", temperature=1).json()["error"]["param"] == "temperature"
+    assert post(messages=QUESTION, add_special_tokens=True).json()["error"]["param"] == "add_special_tokens"
+    assert post(messages=QUESTION, prompt=None, tools=None, continue_final_message=False,
+                add_special_tokens=False).status_code == 200
+    assert post(prompt="x", messages=None).status_code == 200
+
+
+def test_models_name_their_root(named_server):
+    for model in named_server.client().models.list():
+        assert model.model_extra["root"] == "first" and model.model_extra["parent"] is None
