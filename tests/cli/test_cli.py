@@ -317,6 +317,60 @@ def test_trace(transport, tmp_path):
     assert sum(e["args"]["tokens"] for e in steps) == 12 and sum(e["args"]["rows"] for e in steps) == 14
 
 
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    path = tmp_path_factory.mktemp("trace") / "trace.json"
+    ids_of("--attention", "1", "--experts", "2", "--transport", "shm", "--trace", path)
+    return path
+
+
+def test_trace_stats(trace):
+    """What the verb recomputes is what the file says, and every worker's time is accounted for."""
+    got = json.loads(sluice("trace", trace, "--json")[0])
+    spans = spans_of(trace)
+    assert got["schedule"] == "dep" and got["transport"] == "shm" and got["tokens"] == 12 and got["steps"] == 12
+    assert [w["name"] for w in got["workers"]] == ["worker 0 (attention)", "worker 1 (expert)", "worker 2 (expert)"]
+    for w in got["workers"]:
+        parts = sum(w[f"{c}_ms"] for c in ("execute", "pack", "send", "poll", "wait", "idle"))
+        window = got["to_ms"] - got["from_ms"]
+        assert abs(parts / window - 1) < 0.01, (w["name"], parts, window)
+    rows = sum(e["args"]["rows"] for e in spans if e["name"] == "expert")
+    assert sum(w["expert_rows"] for w in got["workers"]) == rows == sum(got["expert_rows"])
+    assert sum(layer["expert_rows"] for layer in got["layers"]) == rows
+    links = {link["name"]: link["messages"] for link in got["links"]}
+    assert links["0 -> 1"] == links["1 -> 0"] and set(links) >= {"0 -> 1", "0 -> 2", "1 -> 0", "2 -> 0"}
+    text = sluice("trace", trace)[0]
+    assert "12 tokens" in text and "worker 2 (expert)" in text and "bubble" in text
+    part = json.loads(sluice("trace", trace, "--json", "--from", got["from_ms"], "--to", got["to_ms"] - 0.5)[0])
+    assert part["tokens"] < 12 and part["to_ms"] == pytest.approx(got["to_ms"] - 0.5)
+
+
+def test_trace_svg(trace, tmp_path):
+    import xml.etree.ElementTree as ET
+
+    sluice("trace", trace, "--svg", tmp_path / "t.svg")
+    text = (tmp_path / "t.svg").read_text()
+    root = ET.fromstring(text)
+    labels = "".join(root.itertext())
+    assert "worker 0 (attention)" in labels and "link 0 -> 1" in labels and "micro-batch" not in labels
+    assert len(root.findall(".//{http://www.w3.org/2000/svg}rect")) > 50
+    assert sluice("trace", trace, "--svg", "-")[0] == text
+
+
+def test_trace_refusals(tmp_path, trace):
+    assert "no-such" in refused(1, "trace", tmp_path / "no-such.json")
+    assert "trace file is missing" in refused(2, "trace")
+    bad = tmp_path / "bad.json"
+    bad.write_text("this is not JSON")
+    assert "line 1" in refused(1, "trace", bad)
+    bad.write_text("[]")
+    assert "no worker" in refused(1, "trace", bad)
+    assert "window" in refused(2, "trace", trace, "--from", "1e9")
+    assert "--from" in refused(2, "trace", trace, "--from", "x")
+    out = tmp_path / "no/such.svg"
+    assert "no/such.svg" in refused(1, "trace", trace, "--svg", out)
+
+
 def test_trace_keeps_the_last_events(tmp_path):
     path = tmp_path / "trace.json"
     out, err = sluice("run", FIXTURE, *IDS, "-n", "64", "--ignore-eos", "--trace", path, "--trace-events", "1024")

@@ -27,6 +27,8 @@ static const verb_row verbs[] = {
      "sluice inspect models/demo"},
     {"bench", 'b', cmd_bench, "MODEL", "prefill and decode speed",
      "sluice bench models/demo --n-prompt 512 --n-gen 64"},
+    {"trace", 't', cmd_trace, "FILE", "figures of a recorded run, or a picture of it",
+     "sluice trace trace.json --svg trace.svg --from 100 --to 150"},
 };
 
 int sl_exit_code(sl_status st) {
@@ -79,9 +81,11 @@ static int run_verb(const verb_row *v, int argc, char **argv) {
     if (json) setenv("SLUICE_LOG_FORMAT", "json", 1); /* local workers write to the same stderr */
     uint32_t want = v->args[0] ? 1 : 0;
     if (o.n_args != want) {
-        sl_fail(&err, SL_ERR_ARG,
-                o.n_args < want ? "the model folder is missing (see --help)"
-                                : "too many arguments (see --help)");
+        const char *what = strcmp(v->args, "FILE") == 0 ? "trace file" : "model folder";
+        if (o.n_args < want)
+            sl_fail(&err, SL_ERR_ARG, "the %s is missing (see --help)", what);
+        else
+            sl_fail(&err, SL_ERR_ARG, "too many arguments (see --help)");
         return sl_cmd_fail(v->name, &err);
     }
     return v->run(&o);
