@@ -107,6 +107,7 @@ typedef struct sl_worker_stats {
     uint64_t attention_rows, expert_rows, rounds, tokens;
     uint64_t sent_bytes, received_bytes, sent_messages, received_messages;
     uint64_t execute_us, pack_us, send_us, poll_us, wait_us, sleep_us, wall_us;
+    uint64_t cpu_us; /* of its owner thread: the fabric's, where execution is emulated */
     uint64_t rows_created, rows_merged, rows_cancelled, rows_lost, rows_stale;
 } sl_worker_stats;
 

@@ -289,6 +289,7 @@ static void send_stats(sl_worker *w) {
     w->n.poll_us = w->mode_ns[SL_MODE_POLL] / 1000;
     w->n.sleep_us = w->mode_ns[SL_MODE_SLEEP] / 1000;
     w->n.wall_us = (sl_now_ns() - w->started_ns) / 1000;
+    w->n.cpu_us = sl_thread_cpu_ns() / 1000;
     sl_buf *b = sl_net_buf_take(w->net, sizeof w->n);
     if (!b) return;
     sl_wr wr = sl_wr_of(b->data, b->len);

@@ -55,6 +55,7 @@ void sl_worker_free(sl_worker *w, bool crash);
     X(poll_us)                                                                                     \
     X(sleep_us)                                                                                    \
     X(wall_us)                                                                                     \
+    X(cpu_us)                                                                                      \
     X(rows_created)                                                                                \
     X(rows_merged)                                                                                 \
     X(rows_cancelled)                                                                              \

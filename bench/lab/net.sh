@@ -1,0 +1,107 @@
+#!/bin/bash
+# A network of slow cables on one machine: a namespace for each node, a veth pair from each to a hub namespace,
+# rates by tbf in both directions. The hub is a bridge, or lab_cable when there is a delay. Needs root.
+#
+#   net.sh up TAG NODES [--rate 1gbit] [--burst 1mbit] [--delay-us D] [--jitter-us J] [--seed S] [--cable PROGRAM]
+#   net.sh exec TAG NODE COMMAND...     in the node's namespace, UCX on its one interface over TCP
+#   net.sh address TAG NODE
+#   net.sh link TAG NODE up|down        the hub's end of its cable: down is silence, not an error
+#   net.sh rate TAG NODE RATE [BURST]
+#   net.sh can                          exit status 0: this machine can do all of it; else says what is missing
+#   net.sh down TAG                     ends what still runs there, removes the namespaces
+#
+# Node i has the address 10.77.0.(i+1) on its interface eth0. TAG tells laboratories of one machine apart.
+set -eu
+
+fail() { echo "net.sh: $*" >&2; exit 1; }
+hub() { ip -n "$1-hub" "${@:2}"; }
+state() { echo "/run/sluice-lab-$1"; }
+
+shape() { # namespace interface rate burst
+    tc -n "$1" qdisc replace dev "$2" root tbf rate "$3" burst "$4" latency 50ms
+}
+
+add_node() { # tag node rate burst
+    local ns="$1-$2"
+    ip netns add "$ns"
+    ip netns exec "$ns" sysctl -qw net.ipv6.conf.default.disable_ipv6=1 2>/dev/null || true
+    ip -n "$1-hub" link add "p$2" type veth peer name eth0 netns "$ns"
+    ip -n "$ns" link set lo up
+    ip -n "$ns" addr add "10.77.0.$(($2 + 1))/24" dev eth0
+    ip -n "$ns" link set eth0 up
+    hub "$1" link set "p$2" up
+    [ "$3" = none ] && return
+    shape "$ns" eth0 "$3" "$4"
+    shape "$1-hub" "p$2" "$3" "$4"
+}
+
+up() { # tag nodes options...
+    local tag=$1 nodes=$2 rate=none burst=1mbit delay=0 jitter=0 seed=1 cable="" ports=() i
+    shift 2
+    while [ $# -gt 1 ]; do
+        case $1 in
+        --rate) rate=$2 ;; --burst) burst=$2 ;; --delay-us) delay=$2 ;; --jitter-us) jitter=$2 ;;
+        --seed) seed=$2 ;; --cable) cable=$2 ;; *) fail "unknown option $1" ;;
+        esac
+        shift 2
+    done
+    [[ $nodes =~ ^[0-9]+$ ]] && [ "$nodes" -ge 2 ] && [ "$nodes" -le 32 ] || fail "$nodes nodes, 2 to 32 expected"
+    ip netns add "$tag-hub" || fail "is laboratory $tag up already?"
+    ip netns exec "$tag-hub" sysctl -qw net.ipv6.conf.default.disable_ipv6=1 2>/dev/null || true
+    for ((i = 0; i < nodes; i++)); do
+        add_node "$tag" $i "$rate" "$burst"
+        ports+=("p$i")
+    done
+    if [ "$delay" = 0 ] && [ "$jitter" = 0 ]; then
+        hub "$tag" link add br0 type bridge
+        for i in "${ports[@]}"; do hub "$tag" link set "$i" master br0; done
+        hub "$tag" link set br0 up
+    else
+        [ -x "$cable" ] || fail "a delay needs --cable build/lab_cable"
+        local log; log=$(state "$tag").cable
+        ip netns exec "$tag-hub" "$cable" --delay-us "$delay" --jitter-us "$jitter" --seed "$seed" "${ports[@]}" \
+            >"$log" 2>&1 </dev/null &
+        for ((i = 0; i < 100; i++)); do grep -q ready "$log" && break; sleep 0.02; done
+        grep -q ready "$log" || fail "lab_cable: $(cat "$log")"
+    fi
+}
+
+down() { # tag
+    local ns pids
+    for ns in $(ip netns list | awk '{print $1}' | grep -E "^$1-(hub|[0-9]+)$" || true); do
+        pids=$(ip netns pids "$ns")
+        [ -z "$pids" ] || kill $pids 2>/dev/null || true
+        ip netns del "$ns"
+    done
+    rm -f "$(state "$1").cable"
+}
+
+can() {
+    local tag="lab-can-$$"
+    [ "$(id -u)" = 0 ] || { echo "needs root"; return 1; }
+    command -v ip >/dev/null && command -v tc >/dev/null || { echo "needs iproute2 (ip, tc)"; return 1; }
+    ip netns add $tag 2>/dev/null || { echo "network namespaces are not permitted"; return 1; }
+    local why=""
+    ip -n $tag link add v0 type veth peer name v1 2>/dev/null || why="no veth in this kernel"
+    [ -n "$why" ] || ip -n $tag link add b0 type bridge 2>/dev/null || why="no bridge in this kernel"
+    [ -n "$why" ] || tc -n $tag qdisc add dev v0 root tbf rate 1gbit burst 1mbit latency 50ms 2>/dev/null ||
+        why="no tbf in this kernel"
+    ip netns del $tag
+    [ -z "$why" ] || { echo "$why"; return 1; }
+}
+
+[ $# -ge 1 ] || { sed -n '2,15p' "$0"; exit 2; }
+verb=$1
+shift
+case $verb in
+can) can ;;
+up) [ $# -ge 2 ] || fail "up TAG NODES"; up "$@" ;;
+down) [ $# -eq 1 ] || fail "down TAG"; down "$1" ;;
+exec)
+    [ $# -ge 3 ] || fail "exec TAG NODE COMMAND..."
+    exec ip netns exec "$1-$2" env UCX_TLS=tcp UCX_NET_DEVICES=eth0 "${@:3}" ;;
+address) echo "10.77.0.$(($2 + 1))" ;;
+link) hub "$1" link set "p$2" "$3" ;;
+rate) shape "$1-$2" eth0 "$3" "${4:-1mbit}"; shape "$1-hub" "p$2" "$3" "${4:-1mbit}" ;;
+*) fail "unknown command $verb" ;;
+esac
