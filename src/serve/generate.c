@@ -332,6 +332,7 @@ static sl_status submit_choice(sl_choice *c, sl_api_error *e) {
     /* a seed means the same alone and among other prompts; without one, equal prompts may differ */
     r.sampling.choice = p->has_seed ? c->index % p->n : c->index;
     atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed);
+    c->submit_ns = sl_now_ns();
     sl_status st = sl_engine_submit(engine, &r, &id, &err);
     if (st != SL_OK) {
         sl_call_unref(call);
@@ -345,6 +346,7 @@ static sl_status submit_choice(sl_choice *c, sl_api_error *e) {
     bool late = call->abort != SL_ABORT_NONE;
     pthread_mutex_unlock(&call->lock);
     if (late) sl_engine_cancel(engine, id);
+    sl_metrics_add(&call->server->metrics, SL_MEASURE_ASKED_TOKENS, c->max_tokens);
     return SL_OK;
 }
 
@@ -357,6 +359,7 @@ static sl_status submit(sl_call *call, sl_api_error *e) {
     for (size_t i = 0; st == SL_OK && i < call->n_choices; i++)
         st = submit_choice(&call->choice[i], e);
     if (st == SL_OK) {
+        sl_metrics_add(&call->server->metrics, SL_MEASURE_ASKED_CHOICES, call->params.n);
         sl_watch_add(call);
         return SL_OK;
     }

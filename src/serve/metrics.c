@@ -9,9 +9,42 @@ static const double token_bounds[] = {0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.
 static const double request_bounds[] = {0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8,
                                         1,    1.5,  2,    2.5, 5,   10,  15,  20,
                                         30,   40,   50,   60,  120, 240, 480};
+static const double count_bounds[] = {1,   2,   5,   1e1, 2e1, 5e1, 1e2, 2e2, 5e2, 1e3, 2e3, 5e3,
+                                      1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 2e7};
 _Static_assert(SL_LEN(token_bounds) == SL_METRICS_BUCKETS - 1, "one bound per bucket but the last");
 _Static_assert(SL_LEN(request_bounds) == SL_METRICS_BUCKETS - 1,
                "one bound per bucket but the last");
+_Static_assert(SL_LEN(count_bounds) == SL_METRICS_BUCKETS - 1, "one bound per bucket but the last");
+
+static const struct measure {
+    const char *name, *help;
+    const double *bounds;
+} measures[SL_MEASURE_COUNT] = {
+    [SL_MEASURE_QUEUE] = {"request_queue_time_seconds", "From the request to its first start.",
+                          request_bounds},
+    [SL_MEASURE_FIRST_TOKEN] = {"time_to_first_token_seconds",
+                                "From the request to its first token.", token_bounds},
+    [SL_MEASURE_INTER_TOKEN] = {"inter_token_latency_seconds", "Between two tokens of a request.",
+                                token_bounds},
+    [SL_MEASURE_PER_TOKEN] = {"request_time_per_output_token_seconds",
+                              "Mean time between the tokens of a request.", token_bounds},
+    [SL_MEASURE_PREFILL] = {"request_prefill_time_seconds",
+                            "From the first start to the first token.", request_bounds},
+    [SL_MEASURE_DECODE] = {"request_decode_time_seconds", "From the first token to the last.",
+                           request_bounds},
+    [SL_MEASURE_INFERENCE] = {"request_inference_time_seconds",
+                              "From the first start to the last token.", request_bounds},
+    [SL_MEASURE_END_TO_END] = {"e2e_request_latency_seconds", "From the request to its end.",
+                               request_bounds},
+    [SL_MEASURE_PROMPT_TOKENS] = {"request_prompt_tokens", "Prompt tokens of a request.",
+                                  count_bounds},
+    [SL_MEASURE_ANSWER_TOKENS] = {"request_generation_tokens", "Tokens generated for a request.",
+                                  count_bounds},
+    [SL_MEASURE_ASKED_CHOICES] = {"request_params_n", "What requests ask for as n.", count_bounds},
+    [SL_MEASURE_ASKED_TOKENS] = {"request_params_max_tokens",
+                                 "What requests ask for as max_tokens, or get without.",
+                                 count_bounds},
+};
 
 static const char *const outcome_names[] = {
     [SL_OUTCOME_STOP] = "stop",
@@ -31,31 +64,42 @@ void sl_metrics_free(sl_metrics *m) {
     pthread_mutex_destroy(&m->lock);
 }
 
-static void observe(sl_histogram *h, const double *bounds, double seconds, uint64_t n) {
+static void observe(sl_metrics *m, sl_measure what, double value, uint64_t n) {
+    sl_histogram *h = &m->measure[what];
     size_t i = 0;
-    while (i < SL_METRICS_BUCKETS - 1 && seconds > bounds[i]) i++;
+    while (i < SL_METRICS_BUCKETS - 1 && value > measures[what].bounds[i]) i++;
     h->count[i] += n;
     h->total += n;
-    h->sum += seconds * (double)n;
+    h->sum += value * (double)n;
 }
 
-void sl_metrics_first_token(sl_metrics *m, double seconds, double queued) {
+void sl_metrics_add(sl_metrics *m, sl_measure what, double value) {
     pthread_mutex_lock(&m->lock);
-    observe(&m->queue, request_bounds, queued, 1);
-    observe(&m->first_token, token_bounds, seconds, 1);
+    observe(m, what, value, 1);
     pthread_mutex_unlock(&m->lock);
 }
 
 void sl_metrics_inter_token(sl_metrics *m, double seconds, uint32_t n) {
     pthread_mutex_lock(&m->lock);
-    observe(&m->inter_token, token_bounds, seconds / n, n);
+    observe(m, SL_MEASURE_INTER_TOKEN, seconds / n, n);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void sl_metrics_choice(sl_metrics *m, const sl_choice_times *t) {
+    pthread_mutex_lock(&m->lock);
+    observe(m, SL_MEASURE_PREFILL, t->prefill, 1);
+    observe(m, SL_MEASURE_DECODE, t->decode, 1);
+    observe(m, SL_MEASURE_INFERENCE, t->prefill + t->decode, 1);
+    if (t->answer > 1) observe(m, SL_MEASURE_PER_TOKEN, t->decode / (double)(t->answer - 1), 1);
+    observe(m, SL_MEASURE_PROMPT_TOKENS, (double)t->prompt, 1);
+    observe(m, SL_MEASURE_ANSWER_TOKENS, (double)t->answer, 1);
     pthread_mutex_unlock(&m->lock);
 }
 
 void sl_metrics_finished(sl_metrics *m, sl_outcome outcome, double seconds) {
     pthread_mutex_lock(&m->lock);
     m->outcome[outcome]++;
-    observe(&m->end_to_end, request_bounds, seconds, 1);
+    observe(m, SL_MEASURE_END_TO_END, seconds, 1);
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -92,16 +136,17 @@ static void put_single(sl_jbuf *b, const char *name, const char *type, const cha
     sl_jbuf_fmt(b, "} %.17g\n", value);
 }
 
-static void put_histogram(sl_jbuf *b, const char *name, const char *help, const char *model,
-                          const sl_histogram *h, const double *bounds) {
+static void put_histogram(sl_jbuf *b, const struct measure *measure, const char *model,
+                          const sl_histogram *h) {
     uint64_t below = 0;
-    put_help(b, name, "histogram", help);
+    const char *name = measure->name;
+    put_help(b, name, "histogram", measure->help);
     for (size_t i = 0; i < SL_METRICS_BUCKETS; i++) {
         below += h->count[i];
         sl_jbuf_fmt(b, "sluice:%s_bucket{", name);
         put_label(b, "model_name", model);
         if (i < SL_METRICS_BUCKETS - 1)
-            sl_jbuf_fmt(b, ",le=\"%g\"} %" PRIu64 "\n", bounds[i], below);
+            sl_jbuf_fmt(b, ",le=\"%g\"} %" PRIu64 "\n", measure->bounds[i], below);
         else
             sl_jbuf_fmt(b, ",le=\"+Inf\"} %" PRIu64 "\n", below);
     }
@@ -221,14 +266,8 @@ void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, uint32_t n_co
         put_label(out, "model_name", model);
         sl_jbuf_fmt(out, "} %" PRIu64 "\n", m->outcome[i]);
     }
-    put_histogram(out, "request_queue_time_seconds", "From the request to its first start.", model,
-                  &m->queue, request_bounds);
-    put_histogram(out, "time_to_first_token_seconds", "From the request to its first token.", model,
-                  &m->first_token, token_bounds);
-    put_histogram(out, "inter_token_latency_seconds", "Between two tokens of a request.", model,
-                  &m->inter_token, token_bounds);
-    put_histogram(out, "e2e_request_latency_seconds", "From the request to its end.", model,
-                  &m->end_to_end, request_bounds);
+    for (size_t i = 0; i < SL_MEASURE_COUNT; i++)
+        put_histogram(out, &measures[i], model, &m->measure[i]);
     pthread_mutex_unlock(&m->lock);
     put_workers(out, stats);
 }

@@ -10,12 +10,29 @@
 
 #define SL_METRICS_BUCKETS 24u
 
-/* Upper bounds are those of the kind of time measured; the last bucket is +Inf. */
+/* Upper bounds are those of the kind of value measured; the last bucket is +Inf. */
 typedef struct sl_histogram {
     uint64_t count[SL_METRICS_BUCKETS];
     uint64_t total;
     double sum;
 } sl_histogram;
+
+/* What has a histogram. "Of a choice": each of several choices or prompts of a request counts. */
+typedef enum sl_measure {
+    SL_MEASURE_QUEUE,         /* of a choice: waits for its turn */
+    SL_MEASURE_FIRST_TOKEN,   /* of a choice, from the request's first byte */
+    SL_MEASURE_INTER_TOKEN,   /* between two tokens */
+    SL_MEASURE_PER_TOKEN,     /* of a choice: mean of the above */
+    SL_MEASURE_PREFILL,       /* of a choice: from its start to its first token */
+    SL_MEASURE_DECODE,        /* of a choice: from its first to its last token */
+    SL_MEASURE_INFERENCE,     /* of a choice: both */
+    SL_MEASURE_END_TO_END,    /* of a request */
+    SL_MEASURE_PROMPT_TOKENS, /* of a choice, as the next one */
+    SL_MEASURE_ANSWER_TOKENS,
+    SL_MEASURE_ASKED_CHOICES, /* n of a request */
+    SL_MEASURE_ASKED_TOKENS,  /* max_tokens of a choice */
+    SL_MEASURE_COUNT
+} sl_measure;
 
 typedef enum sl_outcome {
     SL_OUTCOME_STOP,
@@ -27,7 +44,7 @@ typedef enum sl_outcome {
 
 typedef struct sl_metrics {
     pthread_mutex_t lock;
-    sl_histogram queue, first_token, inter_token, end_to_end; /* seconds */
+    sl_histogram measure[SL_MEASURE_COUNT];
     uint64_t outcome[SL_OUTCOME_COUNT];
     uint64_t refused;  /* requests answered with 4xx or 5xx before they ran */
     uint64_t draining; /* of them: the server was about to leave */
@@ -36,10 +53,18 @@ typedef struct sl_metrics {
 sl_status sl_metrics_create(sl_metrics *m, sl_err *err) SL_MUST_CHECK;
 void sl_metrics_free(sl_metrics *m);
 
-/* After `seconds`, of which it waited `queued` for its turn. */
-void sl_metrics_first_token(sl_metrics *m, double seconds, double queued);
+/* One value: seconds or a number. */
+void sl_metrics_add(sl_metrics *m, sl_measure what, double value);
 /* n tokens arrived together, `seconds` after the ones before. */
 void sl_metrics_inter_token(sl_metrics *m, double seconds, uint32_t n);
+
+/* A choice that made tokens, when it ends. */
+typedef struct sl_choice_times {
+    double prefill, decode;  /* seconds */
+    uint64_t prompt, answer; /* tokens; answer > 0 */
+} sl_choice_times;
+void sl_metrics_choice(sl_metrics *m, const sl_choice_times *t);
+/* A request. */
 void sl_metrics_finished(sl_metrics *m, sl_outcome outcome, double seconds);
 void sl_metrics_refused(sl_metrics *m, bool draining);
 
