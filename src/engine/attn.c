@@ -1,6 +1,7 @@
 #include "engine/attn_int.h"
 
 #include "base/log.h"
+#include "engine/flow.h"
 #include "engine/mutate.h"
 
 #include <string.h>
@@ -193,6 +194,13 @@ static sl_slot *find_slot(sl_attn *a, sl_lane **lane) {
     return best;
 }
 
+static void wake(sl_attn *a, sl_lane *lane, const sl_slot *s) {
+    if (a->flow)
+        sl_flow_wake(a->flow, s);
+    else
+        sl_lane_wake(lane);
+}
+
 sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) {
     sl_wire_submit in;
     sl_lane *lane = NULL;
@@ -208,7 +216,7 @@ sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) {
     sl_slot *s = find_slot(a, &lane);
     if (!s) return sl_fail(err, SL_ERR_PROTOCOL, "request over the %u slots", a->max_slots);
     st = fill_slot(a, s, &in, err);
-    if (st == SL_OK) sl_lane_wake(lane);
+    if (st == SL_OK) wake(a, lane, s);
     return st;
 }
 
@@ -254,7 +262,7 @@ sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload,
             st = add_page(a, s, pair[i].value, err);
         else
             s->acked = SL_MAX(s->acked, pair[i].value);
-        if (!SL_MUTATION(LOST_WAKE) || h->kind != SL_MSG_ACK) sl_lane_wake(lane);
+        if (!SL_MUTATION(LOST_WAKE) || h->kind != SL_MSG_ACK) wake(a, lane, s);
     }
     sl_attn_flush(a);
     return st;
@@ -268,6 +276,10 @@ sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, s
     if (h->lane >= a->n_lanes || a->expert_index[src] == UINT32_MAX)
         return sl_fail(err, SL_ERR_PROTOCOL, "return from worker %u for lane %u of %u", src,
                        h->lane, a->n_lanes);
+    if (a->flow) {
+        sl_span span = *payload ? (sl_span){(*payload)->data, (*payload)->len} : (sl_span){0};
+        return sl_flow_on_return(a->flow, a->expert_index[src], h, span, err);
+    }
     return sl_lane_on_return(&a->lane[h->lane], a->expert_index[src], h, payload, err);
 }
 
@@ -290,6 +302,7 @@ void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why) {
     if (a->lost) return;
     a->lost = true;
     uint32_t ended = 0;
+    if (a->flow) sl_flow_reset(a->flow);
     for (uint32_t l = 0; l < a->n_lanes; l++) {
         sl_lane_reset(&a->lane[l]);
         for (uint32_t i = 0; i < a->max_slots; i++) {
@@ -308,6 +321,7 @@ void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why) {
 /* Lanes take turns in the order in which they became ready; one that runs goes on until its rows
  * are with the experts. */
 bool sl_attn_run(sl_attn *a) {
+    if (a->flow) return sl_flow_run(a->flow);
     sl_lane *next = NULL;
     for (uint32_t l = 0; l < a->n_lanes; l++) {
         sl_lane *lane = &a->lane[l];
@@ -389,6 +403,7 @@ sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     if (st == SL_OK && a->n_chunks > 1 && w->plan.chunking == SL_CHUNK_EXPERTS)
         st = group_experts(a, err);
     if (st == SL_OK) st = create_parts(a, err);
+    if (st == SL_OK && w->plan.schedule == SL_SCHED_AEP) st = sl_flow_create(a, &a->flow, err);
     if (st == SL_OK)
         *out = a;
     else
@@ -398,6 +413,7 @@ sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
 
 void sl_attn_free(sl_attn *a) {
     if (!a) return;
+    sl_flow_free(a->flow);
     for (uint32_t l = 0; a->lane && l < a->n_lanes; l++) sl_lane_free(&a->lane[l]);
     sl_free(a->lane);
     sl_free(a->group);

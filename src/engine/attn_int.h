@@ -88,10 +88,13 @@ typedef struct sl_lane {
     uint64_t ready; /* when it became ready, as a number of the worker: lower goes first */
 } sl_lane;
 
+typedef struct sl_flow sl_flow;
+
 struct sl_attn {
     sl_worker *w;
     const sl_model_spec *m;
     sl_lane *lane;
+    sl_flow *flow; /* aep: moves the rows of lane 0's slots; else NULL */
     uint32_t n_lanes, n_chunks, max_slots, max_rows;
     uint64_t arrivals, readied;
     uint32_t generations;

@@ -23,6 +23,10 @@ const char *sl_schedule_name(sl_schedule s) {
     return schedule_names[s];
 }
 
+const char *sl_policy_name(sl_policy p) {
+    return policy_names[p];
+}
+
 /* The place of `name` in names[n]; the error lists what there is. */
 static sl_status parse_name(const char *what, const char *const *names, size_t n, const char *name,
                             size_t *out, sl_err *err) {
@@ -393,9 +397,6 @@ static sl_status check_schedule(const sl_plan *p, sl_err *err) {
     if (p->chunks < 1 || p->chunks > (chunked ? SL_PLAN_MAX_CHUNKS : 1))
         return sl_fail(err, SL_ERR_ARG, "plan: schedule %s with %u chunks, 1 to %u are possible",
                        sl_schedule_name(p->schedule), p->chunks, chunked ? SL_PLAN_MAX_CHUNKS : 1);
-    if (p->schedule == SL_SCHED_AEP)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "plan: schedule %s with %u lanes of %u chunks",
-                       sl_schedule_name(p->schedule), p->lanes, p->chunks);
     if (p->max_num_batched_tokens < p->lanes)
         return sl_fail(err, SL_ERR_ARG, "plan: max_num_batched_tokens %u for %u lanes",
                        p->max_num_batched_tokens, p->lanes);

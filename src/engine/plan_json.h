@@ -39,6 +39,7 @@ char *sl_plan_print(const sl_plan *p) SL_MUST_CHECK;
 sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) SL_MUST_CHECK;
 
 const char *sl_schedule_name(sl_schedule s);
+const char *sl_policy_name(sl_policy p);
 sl_status sl_schedule_parse(const char *name, sl_schedule *out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_order_parse(const char *name, sl_order *out, sl_err *err) SL_MUST_CHECK;

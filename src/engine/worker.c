@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "engine/plan_json.h"
+#include "engine/xqueue.h"
 #include "format/json.h"
 
 #include <sodium.h>
@@ -203,7 +204,9 @@ static sl_status make_stages(sl_worker *w, const char *folder, uint32_t n_moe, s
     if (st != SL_OK) return st;
     sl_pool_set_tick(w->pool, sl_worker_tick, w, TICK_US);
     w->exec.pool = w->pool;
-    if (w->roles & SL_ROLE_EXPERT) st = sl_xprt_create(w, &w->xprt, err);
+    if (w->roles & SL_ROLE_EXPERT)
+        st = w->plan.schedule == SL_SCHED_AEP ? sl_xqueue_create(w, &w->xqueue, err)
+                                              : sl_xprt_create(w, &w->xprt, err);
     if (st == SL_OK && (w->roles & SL_ROLE_ATTENTION)) st = sl_attn_create(w, &w->attn, err);
     return st;
 }
@@ -340,6 +343,7 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
     }
     switch (h->kind) {
     case SL_MSG_DISPATCH:
+        if (w->xqueue) return sl_xqueue_on_dispatch(w->xqueue, h->src, h, span, err);
         if (w->xprt) return sl_xprt_on_dispatch(w->xprt, h->src, h, payload, err);
         break;
     case SL_MSG_JOIN:
@@ -375,6 +379,7 @@ static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) 
            left ? "left" : "is lost");
     if (w->attn && (roles & SL_ROLE_EXPERT))
         sl_attn_on_expert_lost(w->attn, id, left ? "it left" : "its connection broke");
+    if (w->xqueue && (roles & SL_ROLE_ATTENTION)) sl_xqueue_on_dead(w->xqueue, id);
     if (!w->xprt) return SL_OK;
     if (id == w->expert_worker[0] && id != w->id &&
         !left) { /* nobody else knows rounds and deaths */
@@ -435,7 +440,7 @@ bool sl_worker_step(sl_worker *w) {
     report_ready(w);
     if (w->stop) return true;
     /* Experts first: others wait for them. */
-    bool busy = w->xprt && sl_xprt_run(w->xprt);
+    bool busy = (w->xprt && sl_xprt_run(w->xprt)) || (w->xqueue && sl_xqueue_run(w->xqueue));
     if (!busy) busy = w->attn && sl_attn_run(w->attn);
     return busy || came || w->inbox_len || w->stop;
 }
@@ -490,6 +495,7 @@ void sl_worker_free(sl_worker *w, bool crash) {
     }
     sl_attn_free(w->attn);
     sl_xprt_free(w->xprt);
+    sl_xqueue_free(w->xqueue);
     sl_pool_free(w->pool);
     if (crash)
         sl_net_abandon(w->net);

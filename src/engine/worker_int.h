@@ -17,6 +17,7 @@
 
 typedef struct sl_attn sl_attn;
 typedef struct sl_xprt sl_xprt;
+typedef struct sl_xqueue sl_xqueue;
 
 /* Where the wall time of the owner thread goes; the modes add up to it by construction. */
 typedef enum sl_mode {
@@ -71,7 +72,8 @@ struct sl_worker {
     sl_emulated emulated; /* exec's, when the plan's device is */
     sl_trace *trace;
     sl_attn *attn;
-    sl_xprt *xprt;
+    sl_xprt *xprt;     /* schedules with barriers */
+    sl_xqueue *xqueue; /* aep */
 
     sl_inbox_item *inbox; /* ring */
     size_t inbox_cap, inbox_head, inbox_len;
@@ -92,6 +94,9 @@ struct sl_worker {
 static inline uint32_t sl_lane_max_rows(const sl_plan *p) {
     return p->max_num_batched_tokens / p->lanes;
 }
+
+/* aep: how far one message may raise the epoch, so that no peer can make it overflow. */
+#define SL_AEP_MAX_STEP (1ull << 32)
 
 /* ---- what the thread does, and since when (account.c) ---- */
 

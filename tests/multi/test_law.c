@@ -144,14 +144,22 @@ static bool vary_schedule(sl_plan *p, uint32_t k, uint64_t *state) {
     if (k == 0) return true; /* ep or dep */
     if (k == 1) sl_plan_set_schedule(p, SL_SCHED_PINGPONG);
     if (k == 2) sl_plan_set_schedule(p, SL_SCHED_FINDEP);
-    if (k == 3 && p->schedule == SL_SCHED_EP)
+    if (k == 3) {
+        static uint32_t turn; /* each policy in every fixture */
+        sl_plan_set_schedule(p, SL_SCHED_AEP);
+        p->policy = (sl_policy)(turn++ % SL_POLICY_COUNT);
+        p->lookahead = (uint32_t)sl_rng_below(state, 8);
+        p->delta = sl_rng_below(state, 2) ? 1 : 0.9;
+        return true;
+    }
+    if (k == 4 && p->schedule == SL_SCHED_EP)
         sl_plan_set_schedule(p, SL_SCHED_EPS);
-    else if (k > 2)
+    else if (k > 3)
         return false;
     p->lanes = 2 + (uint32_t)sl_rng_below(state, 3);
     if (k == 1) return true;
     p->lanes -= (uint32_t)sl_rng_below(state, 2);
-    if (k == 3) p->lanes = 1;
+    if (k == 4) p->lanes = 1;
     p->chunks = 2 + (uint32_t)sl_rng_below(state, 3);
     if (k == 2) p->chunking = (sl_chunking)sl_rng_below(state, SL_CHUNKING_COUNT);
     p->order = (sl_order)sl_rng_below(state, SL_ORDER_COUNT);
@@ -185,6 +193,8 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
     snprintf(schedule, n, "%s, %u lanes, %u chunks of %s", sl_schedule_name(o.plan.schedule),
              o.plan.lanes, o.plan.chunks,
              o.plan.chunking == SL_CHUNK_TOKENS ? "tokens" : "experts");
+    if (o.plan.schedule == SL_SCHED_AEP)
+        snprintf(schedule, n, "aep, %s", sl_policy_name(o.plan.policy));
     if (st != SL_OK) {
         sl_plan_free(&o.plan);
         return st;

@@ -1,0 +1,389 @@
+/* Parts of schedule aep: which slots get rows, which block runs next, what a batch does. */
+#include "engine/flow.h"
+
+#include "base/log.h"
+#include "sched/policy.h"
+
+#include <string.h>
+
+/* Rows kept for a waiting prompt, so that decoding requests cannot starve it. */
+#define PROMPT_ROWS 16u
+
+/* ---- lists of parts ---- */
+
+static void append(sl_flow *f, sl_part_list *l, uint32_t slot) {
+    f->part[slot].next = SL_FLOW_NONE;
+    if (l->n++ == 0)
+        l->head = slot;
+    else
+        f->part[l->tail].next = slot;
+    l->tail = slot;
+}
+
+static uint32_t take_first(sl_flow *f, sl_part_list *l) {
+    uint32_t slot = l->head;
+    l->head = f->part[slot].next;
+    l->n--;
+    return slot;
+}
+
+/* The part is ready for its layer. */
+static void make_ready(sl_flow *f, uint32_t slot) {
+    sl_part *p = &f->part[slot];
+    sl_queue_state *q = &f->queue[p->layer];
+    if (q->rows == 0) *q = (sl_queue_state){.head = f->arrivals, .epoch = p->epoch};
+    f->arrivals++;
+    q->epoch = SL_MIN(q->epoch, p->epoch);
+    q->rows += p->rows;
+    f->total[p->layer] += p->rows;
+    p->state = SL_PART_READY;
+    append(f, &f->list[p->layer], slot);
+}
+
+/* ---- slots get rows ---- */
+
+static sl_part_list *list_of(sl_flow *f, const sl_slot *s) {
+    return s->done < s->n_given ? &f->prompt : &f->decode;
+}
+
+void sl_flow_wake(sl_flow *f, const sl_slot *s) {
+    uint32_t slot = (uint32_t)(s - f->lane->slot);
+    sl_part *p = &f->part[slot];
+    if (p->listed || p->state != SL_PART_NONE || !sl_slot_has_work(s)) return;
+    p->listed = true;
+    append(f, list_of(f, s), slot);
+}
+
+/* A part of `rows` rows enters block 0. What goes on takes the epoch after its last one, a newcomer
+ * the wave after the latest that entered: it overtakes nobody. */
+static void begin_part(sl_flow *f, uint32_t slot, uint32_t rows, bool prefill) {
+    sl_part *p = &f->part[slot];
+    sl_slot *s = &f->lane->slot[slot];
+    SL_ASSERT(p->state == SL_PART_NONE);
+    sl_flow_take_rows(f, slot, rows);
+    s->in_step = true;
+    p->layer = 0;
+    p->prefill = prefill;
+    p->sample = s->done + rows >= s->n_given;
+    p->epoch = p->goes_on && p->generation == s->generation ? p->epoch + 1 : f->wave + 1;
+    p->generation = s->generation;
+    p->goes_on = false;
+    p->began_us = sl_clock_now_us(&f->a->w->clock);
+    p->prompts_beside = f->prompt_rows;
+    *(prefill ? &f->prompt_rows : &f->decode_rows) += rows;
+    make_ready(f, slot);
+}
+
+/* The first slot of a list that still has such work (since it came here, its request may have ended
+ * and another begun); NONE: the list is empty. It stays in the list. */
+static uint32_t peek(sl_flow *f, sl_part_list *l) {
+    while (l->n > 0) {
+        const sl_slot *s = &f->lane->slot[l->head];
+        if (sl_slot_has_work(s) && list_of(f, s) == l) return l->head;
+        uint32_t slot = take_first(f, l);
+        f->part[slot].listed = f->part[slot].goes_on = false;
+        sl_flow_wake(f, s);
+    }
+    return SL_FLOW_NONE;
+}
+
+/* Most rows that the next chunk of a prompt may have now; 0: it waits. */
+static uint32_t chunk_of(sl_flow *f, const sl_slot *s) {
+    uint32_t decoding = f->decode_rows + f->decode.n;
+    if (decoding == 0) return UINT32_MAX;
+    if (f->prompt_rows > 0 || f->hold_prompts) return 0;
+    if (s->done < SL_PREFILL_BURST) return SL_PREFILL_BURST - s->done;
+    uint32_t chunk = sl_pacer_chunk(&f->lane->pacer, decoding);
+    f->hold_prompts = chunk == 0;
+    return chunk;
+}
+
+static void admit(sl_flow *f) {
+    uint32_t slot;
+    bool prompt_waits = peek(f, &f->prompt) != SL_FLOW_NONE && f->prompt_rows == 0;
+    uint32_t keep = prompt_waits ? SL_MIN(PROMPT_ROWS, (f->a->max_rows + 1) / 2) : 0;
+    while (f->n_free > keep && (slot = peek(f, &f->decode)) != SL_FLOW_NONE) {
+        take_first(f, &f->decode);
+        f->part[slot].listed = false;
+        begin_part(f, slot, 1, false);
+    }
+    while (f->n_free > 0 && (slot = peek(f, &f->prompt)) != SL_FLOW_NONE) {
+        const sl_slot *s = &f->lane->slot[slot];
+        uint32_t room = s->n_pages * SL_KV_PAGE_TOKENS - s->done, left = s->n_given - s->done;
+        uint32_t rows = SL_MIN(SL_MIN(left, room), SL_MIN(chunk_of(f, s), f->n_free));
+        if (rows == 0) break;
+        take_first(f, &f->prompt);
+        f->part[slot].listed = false;
+        begin_part(f, slot, rows, true);
+    }
+}
+
+/* ---- a part ends ---- */
+
+static void end_part(sl_flow *f, uint32_t slot) {
+    sl_part *p = &f->part[slot];
+    *(p->prefill ? &f->prompt_rows : &f->decode_rows) -= p->rows;
+    sl_flow_give_rows(f, slot);
+    p->state = SL_PART_NONE;
+    f->lane->slot[slot].in_step = false;
+}
+
+/* Rows whose positions are back but not merged. */
+static bool unmerged(const sl_flow *f, const sl_part *p) {
+    return p->layer > 0 && f->a->m->ffn[p->layer - 1] == SL_FFN_MOE;
+}
+
+/* The request was cancelled while its rows were away. */
+static void drop_cancelled(sl_flow *f, uint32_t slot) {
+    sl_part *p = &f->part[slot];
+    sl_slot *s = &f->lane->slot[slot];
+    if (unmerged(f, p)) f->a->w->n.rows_cancelled += p->rows;
+    end_part(f, slot);
+    sl_attn_emit_end(f->a, s, SL_FINISH_STOP);
+    sl_slot_release(f->a, s);
+    sl_attn_flush(f->a);
+}
+
+/* ---- a batch ---- */
+
+/* Drains the queue of a layer into the lane's buffers; returns the batch's epoch. Nobody stays more
+ * than a wave behind other attention workers: one that was idle would overtake them all. */
+static uint64_t load_batch(sl_flow *f, uint32_t layer) {
+    sl_lane *lane = f->lane;
+    sl_arena *scratch = &f->a->scratch;
+    uint64_t epoch = f->queue[layer].epoch;
+    if (f->seen > 0) epoch = SL_MAX(epoch, f->seen - 1);
+    sl_arena_reset(scratch);
+    float *sum = sl_arena_take(scratch, 2 * (size_t)f->a->m->d_model, sizeof *sum);
+    SL_ASSERT(sum);
+    lane->n_rows = 0;
+    f->n_batch = 0;
+    while (f->list[layer].n > 0) {
+        uint32_t slot = take_first(f, &f->list[layer]);
+        if (lane->slot[slot].cancelled) {
+            drop_cancelled(f, slot);
+            continue;
+        }
+        f->part[slot].epoch = epoch;
+        f->batch_slot[f->n_batch++] = slot;
+        sl_flow_load(f, slot, sum);
+    }
+    f->queue[layer] = (sl_queue_state){0};
+    f->total[layer] = 0;
+    sl_arena_reset(scratch);
+    return epoch;
+}
+
+static void next_layer(sl_flow *f, uint32_t slot) {
+    f->part[slot].layer++;
+    make_ready(f, slot);
+}
+
+static void send_batch(sl_flow *f, uint32_t layer, uint64_t epoch) {
+    sl_worker *w = f->a->w;
+    sl_worker_enter(w, SL_MODE_PACK);
+    for (uint32_t i = 0; i < f->n_batch; i++) {
+        sl_part *p = &f->part[f->batch_slot[i]];
+        p->state = SL_PART_AWAY;
+        p->missing = p->rows * f->a->m->top_k;
+    }
+    if (sl_flow_dispatch(f, layer, epoch) != SL_OK) {
+        w->stop = true;
+        w->stop_status =
+            sl_fail(&w->stop_err, SL_ERR_NOMEM, "messages of %u rows", f->lane->n_rows);
+    }
+}
+
+static void run_block(sl_flow *f, uint32_t layer, uint64_t epoch) {
+    sl_attn *a = f->a;
+    sl_worker *w = a->w;
+    sl_lane *lane = f->lane;
+    const sl_rows rows = {
+        .n = lane->n_rows, .pos = lane->row_pos, .pages = (float *const *const *)lane->row_pages};
+    bool dense = a->m->ffn[layer] == SL_FFN_DENSE;
+    uint64_t t0 = sl_now_ns();
+    sl_worker_enter(w, SL_MODE_EXECUTE);
+    if (layer == 0) {
+        sl_model_embed(w->model, &w->exec, lane->row_id, lane->n_rows, lane->x);
+        w->n.attention_rows += lane->n_rows;
+        w->n.rounds++;
+        f->wave = epoch;
+    }
+    sl_block_attention(w->model, &w->exec, layer, &rows, lane->x, &a->scratch);
+    if (dense)
+        sl_block_dense(w->model, &w->exec, layer, lane->n_rows, lane->x, &a->scratch);
+    else
+        sl_block_route(w->model, &w->exec, layer, lane->n_rows, lane->x, lane->h, lane->expert,
+                       lane->gate, &a->scratch);
+    sl_trace_span(w->trace, w->id, 0, "attention", t0, sl_now_ns(), layer, lane->n_rows);
+    sl_worker_enter(w, SL_MODE_PACK);
+    sl_flow_store(f);
+    if (!dense) send_batch(f, layer, epoch);
+    for (uint32_t i = 0; dense && i < f->n_batch; i++) next_layer(f, f->batch_slot[i]);
+}
+
+/* How long a decode row took through all blocks, beside so many rows of prompts. */
+static void learn(sl_flow *f) {
+    for (uint32_t i = 0; i < f->n_batch; i++) {
+        const sl_part *p = &f->part[f->batch_slot[i]];
+        if (p->prefill) continue;
+        sl_pacer_learn(&f->lane->pacer, 1, p->prompts_beside,
+                       sl_clock_now_us(&f->a->w->clock) - p->began_us);
+        f->hold_prompts = false;
+        return;
+    }
+}
+
+static void run_head(sl_flow *f) {
+    sl_attn *a = f->a;
+    sl_lane *lane = f->lane;
+    uint64_t t0 = sl_now_ns();
+    sl_worker_enter(a->w, SL_MODE_EXECUTE);
+    learn(f);
+    lane->n_parts = f->n_batch;
+    lane->decode_rows = 0; /* the pacer has been told */
+    for (uint32_t i = 0; i < f->n_batch; i++) {
+        const sl_part *p = &f->part[f->batch_slot[i]];
+        lane->part[i] = (sl_step_part){
+            .slot = f->batch_slot[i], .rows = p->rows, .prefill = p->prefill, .sample = p->sample};
+    }
+    sl_lane_end_step(lane);
+    sl_trace_span(a->w->trace, a->w->id, 0, "head", t0, sl_now_ns(), a->m->n_layers, f->n_batch);
+    for (uint32_t i = 0; i < f->n_batch; i++) {
+        uint32_t slot = f->batch_slot[i];
+        end_part(f, slot);
+        f->part[slot].goes_on = true;
+        sl_flow_wake(f, &lane->slot[slot]);
+        f->part[slot].goes_on = f->part[slot].listed;
+    }
+    if (f->decode_rows == 0) f->hold_prompts = false;
+}
+
+bool sl_flow_run(sl_flow *f) {
+    sl_attn *a = f->a;
+    uint32_t layer;
+    admit(f);
+    const sl_policy_view v = {.policy = a->w->plan.policy,
+                              .lookahead = a->w->plan.lookahead,
+                              .delta = a->w->plan.delta,
+                              .ring = a->m->n_layers + 1,
+                              .n = 1,
+                              .queue = f->queue,
+                              .total = f->total,
+                              .ahead = f->ahead};
+    if (!sl_policy_pick(&v, &layer)) return false;
+    sl_worker_enter(a->w, SL_MODE_PACK);
+    uint64_t epoch = load_batch(f, layer);
+    if (f->n_batch > 0 && layer < a->m->n_layers) run_block(f, layer, epoch);
+    if (f->n_batch > 0 && layer == a->m->n_layers) run_head(f);
+    return true;
+}
+
+/* ---- replies ---- */
+
+static sl_status check_return(const sl_flow *f, const sl_wire_header *h, sl_span payload,
+                              sl_err *err) {
+    if (h->lane || h->chunk || h->flags || h->layer >= f->a->m->n_moe || h->rows == 0 ||
+        payload.len == 0)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "return of %u rows, %zu bytes for layer %u of %u, lane %u, chunk %u, flags "
+                       "%x",
+                       h->rows, payload.len, h->layer, f->a->m->n_moe, h->lane, h->chunk, h->flags);
+    if (h->round > f->seen && h->round - f->seen > SL_AEP_MAX_STEP)
+        return sl_fail(err, SL_ERR_PROTOCOL, "epoch %llu after %llu", (unsigned long long)h->round,
+                       (unsigned long long)f->seen);
+    return SL_OK;
+}
+
+sl_status sl_flow_on_return(sl_flow *f, uint32_t expert_index, const sl_wire_header *h,
+                            sl_span payload, sl_err *err) {
+    sl_wire_return v;
+    uint32_t slot;
+    sl_status st = check_return(f, h, payload, err);
+    if (st == SL_OK)
+        st =
+            sl_wire_return_decode(h, payload, f->a->m, (sl_wire_format)f->a->w->plan.wire, &v, err);
+    for (uint32_t i = 0; st == SL_OK && i < h->rows; i++) {
+        st = sl_flow_collect(f, expert_index, h->layer, &v, i, &slot, err);
+        if (st != SL_OK || slot == SL_FLOW_NONE) continue;
+        f->part[slot].layer++;
+        if (f->lane->slot[slot].cancelled)
+            drop_cancelled(f, slot);
+        else
+            make_ready(f, slot);
+    }
+    if (st == SL_OK) f->seen = SL_MAX(f->seen, h->round);
+    return st;
+}
+
+/* ---- life ---- */
+
+void sl_flow_reset(sl_flow *f) {
+    for (uint32_t i = 0; i < f->a->max_slots; i++) {
+        sl_part *p = &f->part[i];
+        if (p->state == SL_PART_AWAY || (p->state == SL_PART_READY && unmerged(f, p)))
+            f->a->w->n.rows_lost += p->rows;
+        if (p->state != SL_PART_NONE) end_part(f, i);
+        *p = (sl_part){0};
+    }
+    uint32_t ring = f->a->m->n_layers + 1;
+    memset(f->list, 0, ring * sizeof *f->list);
+    memset(f->queue, 0, ring * sizeof *f->queue);
+    memset(f->total, 0, ring * sizeof *f->total);
+    f->decode = f->prompt = (sl_part_list){0};
+    f->hold_prompts = false;
+}
+
+static sl_status create_storage(sl_flow *f, sl_err *err) {
+    size_t rows = f->a->max_rows, d = f->a->m->d_model, k = f->a->m->top_k;
+    f->next = sl_alloc(rows, sizeof *f->next);
+    f->slot = sl_alloc(rows, sizeof *f->slot);
+    f->tag = sl_alloc(rows, sizeof *f->tag);
+    f->owed = sl_alloc(rows, sizeof *f->owed);
+    f->owner = sl_alloc(rows, k * sizeof *f->owner);
+    f->x = sl_alloc(rows, d * sizeof *f->x);
+    f->piece =
+        sl_alloc(rows, k * sl_wire_row_bytes((sl_wire_format)f->a->w->plan.wire, f->a->m->d_model));
+    f->batch_row = sl_alloc(rows, sizeof *f->batch_row);
+    if (!f->next || !f->slot || !f->tag || !f->owed || !f->owner || !f->x || !f->piece ||
+        !f->batch_row)
+        return sl_fail(err, SL_ERR_NOMEM, "storage of %zu rows in flight", rows);
+    for (uint32_t r = 0; r < rows; r++) {
+        f->next[r] = r + 1 < rows ? r + 1 : SL_FLOW_NONE;
+        f->slot[r] = SL_FLOW_NONE;
+    }
+    f->n_free = (uint32_t)rows;
+    return SL_OK;
+}
+
+sl_status sl_flow_create(sl_attn *a, sl_flow **out, sl_err *err) {
+    size_t ring = a->m->n_layers + 1u;
+    sl_flow *f = sl_alloc(1, sizeof *f);
+    if (!f) return sl_fail(err, SL_ERR_NOMEM, "parts of an attention worker");
+    f->a = a;
+    f->lane = &a->lane[0];
+    f->part = sl_alloc(a->max_slots, sizeof *f->part);
+    f->batch_slot = sl_alloc(a->max_slots, sizeof *f->batch_slot);
+    f->list = sl_alloc(ring, sizeof *f->list);
+    f->queue = sl_alloc(ring, sizeof *f->queue);
+    f->total = sl_alloc(ring, sizeof *f->total);
+    f->ahead = sl_alloc(ring, sizeof *f->ahead);
+    sl_status st = SL_OK;
+    if (!f->part || !f->batch_slot || !f->list || !f->queue || !f->total || !f->ahead)
+        st = sl_fail(err, SL_ERR_NOMEM, "queues of %zu layers, %u slots", ring, a->max_slots);
+    if (st == SL_OK) st = create_storage(f, err);
+    if (st == SL_OK)
+        *out = f;
+    else
+        sl_flow_free(f);
+    return st;
+}
+
+void sl_flow_free(sl_flow *f) {
+    if (!f) return;
+    void *const owned[] = {f->part,  f->batch_slot, f->list,  f->queue,    f->total,
+                           f->ahead, f->next,       f->slot,  f->tag,      f->owed,
+                           f->owner, f->x,          f->piece, f->batch_row};
+    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+    sl_free(f);
+}

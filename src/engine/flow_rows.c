@@ -1,0 +1,204 @@
+/* Rows of schedule aep: their storage, the way out to the experts, the way back, the merge. */
+#include "engine/flow.h"
+#include "engine/mutate.h"
+
+#include <string.h>
+
+static size_t row_bytes(const sl_flow *f) {
+    return sl_wire_row_bytes((sl_wire_format)f->a->w->plan.wire, f->a->m->d_model);
+}
+
+/* ---- storage ---- */
+
+void sl_flow_take_rows(sl_flow *f, uint32_t slot, uint32_t rows) {
+    sl_part *p = &f->part[slot];
+    SL_ASSERT(rows > 0 && rows <= f->n_free);
+    p->first = f->free_row;
+    p->rows = rows;
+    for (uint32_t i = 0, r = f->free_row;; i++, r = f->next[r]) {
+        f->slot[r] = slot;
+        f->tag[r] = sl_tag_make(slot, f->lane->slot[slot].generation, r);
+        f->owed[r] = 0;
+        if (i + 1 < rows) continue;
+        f->free_row = f->next[r];
+        f->next[r] = SL_FLOW_NONE;
+        break;
+    }
+    f->n_free -= rows;
+}
+
+void sl_flow_give_rows(sl_flow *f, uint32_t slot) {
+    sl_part *p = &f->part[slot];
+    uint32_t last = p->first;
+    for (uint32_t r = p->first; r != SL_FLOW_NONE; r = f->next[r]) {
+        f->slot[r] = SL_FLOW_NONE;
+        f->owed[r] = 0;
+        last = r;
+    }
+    f->next[last] = f->free_row;
+    f->free_row = p->first;
+    f->n_free += p->rows;
+    p->rows = 0;
+}
+
+/* x += sum of the pieces of storage row r, by ascending position. */
+static void add_pieces(sl_flow *f, uint32_t r, float *x, float *sum, float *piece) {
+    const sl_attn *a = f->a;
+    uint32_t k = a->m->top_k, d = a->m->d_model;
+    sl_wire_format wire = (sl_wire_format)a->w->plan.wire;
+    const uint8_t *data = f->piece + (size_t)r * k * row_bytes(f);
+    sl_wire_unpack(wire, data, 1, d, sum);
+    for (uint32_t j = 1; j < k; j++) {
+        if (SL_MUTATION(LOST_ROW) && f->tag[r] % 97 == 5) continue;
+        sl_wire_unpack(wire, data + j * row_bytes(f), 1, d, piece);
+        sl_vec_add(&a->w->exec, sum, piece, d);
+        if (SL_MUTATION(DOUBLE_MERGE) && f->tag[r] % 97 == 5)
+            sl_vec_add(&a->w->exec, sum, piece, d);
+    }
+    sl_vec_add(&a->w->exec, x, sum, d);
+}
+
+void sl_flow_load(sl_flow *f, uint32_t slot, float *scratch) {
+    const sl_model_spec *m = f->a->m;
+    const sl_part *p = &f->part[slot];
+    sl_lane *lane = f->lane;
+    sl_slot *s = &lane->slot[slot];
+    uint32_t d = m->d_model, pos = s->done;
+    bool merge = p->layer > 0 && m->ffn[p->layer - 1] == SL_FFN_MOE;
+    s->first_row = lane->n_rows;
+    for (uint32_t r = p->first; r != SL_FLOW_NONE; r = f->next[r], pos++) {
+        uint32_t at = lane->n_rows++;
+        float *x = lane->x + (size_t)at * d;
+        f->batch_row[at] = r;
+        lane->row_id[at] = s->tokens[pos];
+        lane->row_pos[at] = pos;
+        lane->row_pages[at] = s->pages;
+        lane->row_tag[at] = f->tag[r];
+        if (p->layer > 0) memcpy(x, f->x + (size_t)r * d, d * sizeof *x);
+        if (merge) add_pieces(f, r, x, scratch, scratch + d);
+    }
+    if (merge) f->a->w->n.rows_merged += p->rows;
+}
+
+void sl_flow_store(sl_flow *f) {
+    size_t d = f->a->m->d_model;
+    for (uint32_t i = 0; i < f->lane->n_rows; i++)
+        memcpy(f->x + f->batch_row[i] * d, f->lane->x + i * d, d * sizeof *f->x);
+}
+
+/* ---- out ---- */
+
+typedef struct outgoing {
+    uint32_t rows, entries;
+    uint32_t last_row; /* last batch row counted or written, SL_FLOW_NONE: none */
+    sl_buf *buf;
+    sl_wire_dispatch view;
+} outgoing;
+
+/* Notes who owes what and counts it. */
+static void assign(sl_flow *f, outgoing *out) {
+    const sl_attn *a = f->a;
+    const sl_lane *lane = f->lane;
+    uint32_t k = a->m->top_k;
+    for (uint32_t i = 0; i < lane->n_rows; i++) {
+        uint32_t r = f->batch_row[i];
+        f->owed[r] = k == 64 ? UINT64_MAX : (1ull << k) - 1;
+        for (uint32_t j = 0; j < k; j++) {
+            uint32_t to = a->expert_index[a->w->plan.owner[lane->expert[(size_t)i * k + j]]];
+            f->owner[(size_t)r * k + j] = to;
+            if (out[to].last_row != i) out[to].rows++;
+            out[to].last_row = i;
+            out[to].entries++;
+        }
+    }
+}
+
+static void fill(const sl_flow *f, outgoing *out) {
+    const sl_attn *a = f->a;
+    const sl_lane *lane = f->lane;
+    sl_wire_format wire = (sl_wire_format)a->w->plan.wire;
+    uint32_t k = a->m->top_k, d = a->m->d_model;
+    for (uint32_t i = 0; i < lane->n_rows; i++) {
+        for (uint32_t j = 0; j < k; j++) {
+            size_t ij = (size_t)i * k + j;
+            outgoing *o = &out[f->owner[(size_t)f->batch_row[i] * k + j]];
+            if (o->last_row != i) {
+                o->last_row = i;
+                o->view.tag[o->rows] = lane->row_tag[i];
+                o->view.first[o->rows] = o->entries;
+                sl_wire_pack(wire, lane->h + (size_t)i * d, 1, d,
+                             o->view.data + o->rows * row_bytes(f));
+                o->rows++;
+            }
+            o->view.expert[o->entries] = lane->expert[ij];
+            o->view.position[o->entries] = j;
+            o->view.gate[o->entries++] = lane->gate[ij];
+        }
+    }
+}
+
+sl_status sl_flow_dispatch(sl_flow *f, uint32_t layer, uint64_t epoch) {
+    sl_worker *w = f->a->w;
+    outgoing out[SL_PLAN_MAX_WORKERS];
+    sl_wire_format wire = (sl_wire_format)w->plan.wire;
+    uint32_t d = f->a->m->d_model;
+    sl_status st = SL_OK;
+    for (uint32_t i = 0; i < w->n_expert_workers; i++)
+        out[i] = (outgoing){.last_row = SL_FLOW_NONE};
+    assign(f, out);
+    for (uint32_t i = 0; st == SL_OK && i < w->n_expert_workers; i++) {
+        outgoing *o = &out[i];
+        if (o->rows == 0) continue;
+        o->buf = sl_net_buf_take(w->net, sl_wire_dispatch_bytes(o->rows, 0, o->entries, d, wire));
+        if (!o->buf) st = SL_ERR_NOMEM;
+        if (o->buf)
+            sl_wire_dispatch_layout(o->buf->data, o->rows, 0, o->entries, d, wire, &o->view);
+        o->last_row = SL_FLOW_NONE;
+        o->rows = o->entries = 0;
+    }
+    if (st == SL_OK) fill(f, out);
+    w->n.rows_created += f->lane->n_rows;
+    for (uint32_t i = 0; i < w->n_expert_workers; i++) {
+        const sl_wire_header h = {.kind = SL_MSG_DISPATCH,
+                                  .round = epoch,
+                                  .layer = f->a->m->moe_index[layer],
+                                  .rows = out[i].rows};
+        if (!out[i].buf) continue;
+        if (st == SL_ERR_NOMEM) {
+            sl_net_buf_give(w->net, out[i].buf);
+            continue;
+        }
+        out[i].view.first[out[i].rows] = out[i].entries;
+        /* A lost expert worker is reported by its connection. */
+        if (sl_worker_send(w, w->expert_worker[i], h, out[i].buf) == SL_ERR_NOMEM)
+            st = SL_ERR_NOMEM;
+    }
+    return st;
+}
+
+/* ---- back ---- */
+
+sl_status sl_flow_collect(sl_flow *f, uint32_t expert_index, uint32_t moe, const sl_wire_return *v,
+                          uint32_t i, uint32_t *slot, sl_err *err) {
+    const sl_model_spec *m = f->a->m;
+    uint32_t r = sl_tag_index(v->tag[i]), k = m->top_k;
+    uint64_t mask = v->mask[i];
+    *slot = SL_FLOW_NONE;
+    if (r >= f->a->max_rows || f->slot[r] == SL_FLOW_NONE || f->tag[r] != v->tag[i])
+        return sl_fail(err, SL_ERR_PROTOCOL, "returned row %u has unknown tag %016llx", i,
+                       (unsigned long long)v->tag[i]);
+    sl_part *p = &f->part[f->slot[r]];
+    if (p->state != SL_PART_AWAY || m->moe_index[p->layer] != moe)
+        return sl_fail(err, SL_ERR_PROTOCOL, "returned row %u of layer %u is not with the experts",
+                       i, moe);
+    uint32_t j = mask ? (uint32_t)__builtin_ctzll(mask) : k;
+    if (j >= k || (mask & (mask - 1)) || !(mask & f->owed[r]) ||
+        f->owner[(size_t)r * k + j] != expert_index)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "returned row %u covers positions %llx, one of %llx at its owner is awaited",
+                       i, (unsigned long long)mask, (unsigned long long)f->owed[r]);
+    f->owed[r] &= ~mask;
+    memcpy(f->piece + ((size_t)r * k + j) * row_bytes(f), v->data + i * row_bytes(f), row_bytes(f));
+    if (--p->missing == 0) *slot = f->slot[r];
+    return SL_OK;
+}

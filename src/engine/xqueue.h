@@ -1,0 +1,22 @@
+/* The expert side of schedule aep (AMoE 3.2 to 3.4): a queue per MoE layer and hosted expert; rows
+ * wait in it for nobody. The policy picks a queue, all that is in it becomes one batch, and each
+ * attention worker that has rows in it gets one message back, with one position a row.
+ *
+ * Rows are unpacked when they come, into storage of max_num_batched_tokens rows for each attention
+ * worker: what it may have in flight. Thread: owner of the worker. */
+#ifndef SL_ENGINE_XQUEUE_H
+#define SL_ENGINE_XQUEUE_H
+
+#include "engine/worker_int.h"
+
+sl_status sl_xqueue_create(sl_worker *w, sl_xqueue **out, sl_err *err) SL_MUST_CHECK;
+void sl_xqueue_free(sl_xqueue *x); /* NULL-safe */
+/* Does not keep the payload. */
+sl_status sl_xqueue_on_dispatch(sl_xqueue *x, uint32_t src, const sl_wire_header *h,
+                                sl_span payload, sl_err *err) SL_MUST_CHECK;
+/* Attention worker `src` is gone: its rows leave the queues. */
+void sl_xqueue_on_dead(sl_xqueue *x, uint32_t src);
+/* Runs one batch; false: all queues are empty. */
+bool sl_xqueue_run(sl_xqueue *x);
+
+#endif
