@@ -65,6 +65,7 @@ void sl_flow_load(sl_flow *f, uint32_t slot, float *scratch) {
     sl_slot *s = &lane->slot[slot];
     uint32_t d = m->d_model, pos = s->done;
     bool merge = p->layer > 0 && m->ffn[p->layer - 1] == SL_FFN_MOE;
+    SL_ASSERT(s->used && s->generation == p->generation);
     s->first_row = lane->n_rows;
     for (uint32_t r = p->first; r != SL_FLOW_NONE; r = f->next[r], pos++) {
         uint32_t at = lane->n_rows++;
