@@ -332,6 +332,10 @@ bool sl_attn_run(sl_attn *a) {
 }
 
 void sl_attn_waits_for(const sl_attn *a, sl_trace_event *e) {
+    if (a->flow) {
+        sl_flow_waits_for(a->flow, e);
+        return;
+    }
     for (uint32_t l = 0; l < a->n_lanes; l++) {
         const sl_lane *lane = &a->lane[l];
         bool flight = lane->phase == SL_LANE_WAIT,

@@ -69,6 +69,7 @@ static void begin_part(sl_flow *f, uint32_t slot, uint32_t rows, bool prefill) {
     p->generation = s->generation;
     p->goes_on = false;
     p->began_us = sl_clock_now_us(&f->a->w->clock);
+    p->began_ns = sl_now_ns();
     p->prompts_beside = f->prompt_rows;
     *(prefill ? &f->prompt_rows : &f->decode_rows) += rows;
     make_ready(f, slot);
@@ -181,7 +182,6 @@ static void next_layer(sl_flow *f, uint32_t slot) {
 
 static void send_batch(sl_flow *f, uint32_t layer, uint64_t epoch) {
     sl_worker *w = f->a->w;
-    sl_worker_enter(w, SL_MODE_PACK);
     for (uint32_t i = 0; i < f->n_batch; i++) {
         sl_part *p = &f->part[f->batch_slot[i]];
         p->state = SL_PART_AWAY;
@@ -198,25 +198,27 @@ static void run_block(sl_flow *f, uint32_t layer, uint64_t epoch) {
     sl_attn *a = f->a;
     sl_worker *w = a->w;
     sl_lane *lane = f->lane;
-    const sl_rows rows = {
-        .n = lane->n_rows, .pos = lane->row_pos, .pages = (float *const *const *)lane->row_pages};
+    const sl_rows rows = {.n = lane->n_rows,
+                          .id = lane->row_id,
+                          .pos = lane->row_pos,
+                          .pages = (float *const *const *)lane->row_pages};
     bool dense = a->m->ffn[layer] == SL_FFN_DENSE;
-    uint64_t t0 = sl_now_ns();
-    sl_worker_enter(w, SL_MODE_EXECUTE);
     if (layer == 0) {
+        sl_lane_begin(lane, SL_TRACE_EMBED, lane->n_rows);
         sl_model_embed(w->model, &w->exec, lane->row_id, lane->n_rows, lane->x);
         w->n.attention_rows += lane->n_rows;
         w->n.rounds++;
         f->wave = epoch;
     }
+    sl_lane_begin(lane, SL_TRACE_ATTENTION, lane->n_rows);
     sl_block_attention(w->model, &w->exec, layer, &rows, lane->x, &a->scratch);
+    sl_lane_begin(lane, dense ? SL_TRACE_DENSE : SL_TRACE_ROUTER, lane->n_rows);
     if (dense)
         sl_block_dense(w->model, &w->exec, layer, lane->n_rows, lane->x, &a->scratch);
     else
-        sl_block_route(w->model, &w->exec, layer, lane->n_rows, lane->x, lane->h, lane->expert,
-                       lane->gate, &a->scratch);
-    sl_trace_span(w->trace, w->id, 0, "attention", t0, sl_now_ns(), layer, lane->n_rows);
-    sl_worker_enter(w, SL_MODE_PACK);
+        sl_block_route(w->model, &w->exec, layer, &rows, lane->x, lane->h, lane->expert, lane->gate,
+                       &a->scratch);
+    sl_lane_begin(lane, SL_TRACE_DISPATCH, lane->n_rows);
     sl_flow_store(f);
     if (!dense) send_batch(f, layer, epoch);
     for (uint32_t i = 0; dense && i < f->n_batch; i++) next_layer(f, f->batch_slot[i]);
@@ -235,20 +237,18 @@ static void learn(sl_flow *f) {
 }
 
 static void run_head(sl_flow *f) {
-    sl_attn *a = f->a;
     sl_lane *lane = f->lane;
-    uint64_t t0 = sl_now_ns();
-    sl_worker_enter(a->w, SL_MODE_EXECUTE);
     learn(f);
     lane->n_parts = f->n_batch;
     lane->decode_rows = 0; /* the pacer has been told */
+    lane->step_began_ns = sl_now_ns();
     for (uint32_t i = 0; i < f->n_batch; i++) {
         const sl_part *p = &f->part[f->batch_slot[i]];
+        lane->step_began_ns = SL_MIN(lane->step_began_ns, p->began_ns);
         lane->part[i] = (sl_step_part){
             .slot = f->batch_slot[i], .rows = p->rows, .prefill = p->prefill, .sample = p->sample};
     }
     sl_lane_end_step(lane);
-    sl_trace_span(a->w->trace, a->w->id, 0, "head", t0, sl_now_ns(), a->m->n_layers, f->n_batch);
     for (uint32_t i = 0; i < f->n_batch; i++) {
         uint32_t slot = f->batch_slot[i];
         end_part(f, slot);
@@ -272,7 +272,8 @@ bool sl_flow_run(sl_flow *f) {
                               .total = f->total,
                               .ahead = f->ahead};
     if (!sl_policy_pick(&v, &layer)) return false;
-    sl_worker_enter(a->w, SL_MODE_PACK);
+    f->lane->layer = layer;
+    sl_lane_begin(f->lane, SL_TRACE_MERGE, f->queue[layer].rows);
     uint64_t epoch = load_batch(f, layer);
     if (f->n_batch > 0 && layer < a->m->n_layers) run_block(f, layer, epoch);
     if (f->n_batch > 0 && layer == a->m->n_layers) run_head(f);
@@ -314,6 +315,11 @@ sl_status sl_flow_on_return(sl_flow *f, uint32_t expert_index, const sl_wire_hea
     }
     if (st == SL_OK) f->seen = SL_MAX(f->seen, h->round);
     return st;
+}
+
+void sl_flow_waits_for(const sl_flow *f, sl_trace_event *e) {
+    if (f->n_free < f->a->max_rows)
+        *e = (sl_trace_event){.kind = SL_TRACE_WAIT, .why = SL_TRACE_WHY_EXPERTS};
 }
 
 /* ---- life ---- */

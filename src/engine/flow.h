@@ -21,6 +21,8 @@ bool sl_flow_run(sl_flow *f);
 /* Rows of a RETURN; PROTOCOL: not exactly positions that expert worker `expert_index` owes. */
 sl_status sl_flow_on_return(sl_flow *f, uint32_t expert_index, const sl_wire_header *h,
                             sl_span payload, sl_err *err) SL_MUST_CHECK;
+/* WAIT if rows are with the experts; else leaves *e. */
+void sl_flow_waits_for(const sl_flow *f, sl_trace_event *e);
 /* Drops all parts: their rows are lost. */
 void sl_flow_reset(sl_flow *f);
 
@@ -47,7 +49,8 @@ typedef struct sl_part {
     uint32_t missing;     /* (row, position) pairs that the experts owe */
     uint32_t generation;  /* of the slot, when it began */
     uint64_t epoch;
-    uint64_t began_us;       /* when it entered block 0 */
+    uint64_t began_us,
+        began_ns;            /* when it entered block 0, by the worker's clock and the real one */
     uint32_t prompts_beside; /* prompt rows in flight then */
 } sl_part;
 

@@ -23,6 +23,7 @@ typedef struct entry {
 
 typedef struct queue {
     uint32_t head, tail; /* entries */
+    uint64_t came_ns;    /* when the oldest arrived */
 } queue;
 
 typedef struct source {
@@ -104,6 +105,7 @@ static void push(sl_xqueue *x, uint32_t layer, uint32_t at, uint64_t epoch, entr
     if (s->rows == 0) {
         *s = (sl_queue_state){.head = x->arrivals, .epoch = epoch};
         x->queue[i].head = id;
+        x->queue[i].came_ns = x->w->came_ns;
     } else {
         x->entry[x->queue[i].tail].next = id;
     }
@@ -216,6 +218,14 @@ static void answer(sl_xqueue *x, uint32_t layer, uint32_t n) {
     send_answers(x, layer);
 }
 
+static void begin(const sl_xqueue *x, sl_trace_kind kind, uint32_t layer, uint32_t rows,
+                  uint64_t queued_us) {
+    sl_worker_begin(x->w, &(sl_trace_event){.kind = (uint8_t)kind,
+                                            .layer = sl_trace_u16(x->m->moe_layer[layer]),
+                                            .rows = rows,
+                                            .queued_us = (uint32_t)SL_MIN(queued_us, UINT32_MAX)});
+}
+
 bool sl_xqueue_run(sl_xqueue *x) {
     sl_worker *w = x->w;
     uint32_t at;
@@ -228,9 +238,10 @@ bool sl_xqueue_run(sl_xqueue *x) {
                               .total = x->total,
                               .ahead = x->ahead};
     if (x->hosted == 0 || !sl_policy_pick(&v, &at)) return false;
-    uint64_t t0 = sl_now_ns();
-    sl_worker_enter(w, SL_MODE_PACK);
-    uint32_t layer = at / x->hosted, n = drain(x, at);
+    uint32_t layer = at / x->hosted;
+    uint64_t now = sl_now_ns(), came = SL_MIN(x->queue[at].came_ns, now);
+    begin(x, SL_TRACE_GATHER, layer, 0, 0);
+    uint32_t n = drain(x, at);
     const uint32_t first[] = {0, n};
     const sl_expert_batch b = {.n_groups = 1,
                                .expert = &x->expert[at % x->hosted],
@@ -238,12 +249,12 @@ bool sl_xqueue_run(sl_xqueue *x) {
                                .row = x->batch_row,
                                .x = x->x,
                                .y = x->y};
-    sl_worker_enter(w, SL_MODE_EXECUTE);
+    sl_trace_add_rows(w->trace, b.expert, first, 1);
+    begin(x, SL_TRACE_EXPERT, layer, n, (now - came) / 1000);
     sl_block_experts(w->model, &w->exec, x->m->moe_layer[layer], &b, &x->scratch);
-    sl_worker_enter(w, SL_MODE_PACK);
+    begin(x, SL_TRACE_REPLY, layer, 0, 0);
     w->n.expert_rows += n;
     answer(x, layer, n);
-    sl_trace_span(w->trace, w->id, 500, "expert", t0, sl_now_ns(), x->m->moe_layer[layer], n);
     return true;
 }
 
