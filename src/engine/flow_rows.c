@@ -90,8 +90,9 @@ void sl_flow_store(sl_flow *f) {
 /* ---- out ---- */
 
 typedef struct outgoing {
-    uint32_t rows, entries;
-    uint32_t last_row; /* last batch row counted or written, SL_FLOW_NONE: none */
+    sl_wire_counts n;
+    uint32_t at_row, at_entry; /* written so far */
+    uint32_t last_row;         /* last batch row counted or written, SL_FLOW_NONE: none */
     sl_buf *buf;
     sl_wire_dispatch view;
 } outgoing;
@@ -107,11 +108,22 @@ static void assign(sl_flow *f, outgoing *out) {
         for (uint32_t j = 0; j < k; j++) {
             uint32_t to = a->expert_index[a->w->plan.owner[lane->expert[(size_t)i * k + j]]];
             f->owner[(size_t)r * k + j] = to;
-            if (out[to].last_row != i) out[to].rows++;
+            if (out[to].last_row != i) out[to].n.rows++;
             out[to].last_row = i;
-            out[to].entries++;
+            out[to].n.n_entries++;
         }
     }
+}
+
+static sl_status layout(sl_flow *f, outgoing *o) {
+    sl_wire_format wire = (sl_wire_format)f->a->w->plan.wire;
+    uint32_t d = f->a->m->d_model;
+    o->buf = sl_net_buf_take(f->a->w->net, sl_wire_dispatch_bytes(&o->n, d, wire));
+    if (!o->buf) return SL_ERR_NOMEM;
+    sl_wire_dispatch_layout(o->buf->data, &o->n, d, wire, &o->view);
+    o->view.first[o->n.rows] = o->n.n_entries;
+    o->last_row = SL_FLOW_NONE;
+    return SL_OK;
 }
 
 static void fill(const sl_flow *f, outgoing *out) {
@@ -125,15 +137,14 @@ static void fill(const sl_flow *f, outgoing *out) {
             outgoing *o = &out[f->owner[(size_t)f->batch_row[i] * k + j]];
             if (o->last_row != i) {
                 o->last_row = i;
-                o->view.tag[o->rows] = lane->row_tag[i];
-                o->view.first[o->rows] = o->entries;
+                o->view.tag[o->at_row] = lane->row_tag[i];
+                o->view.first[o->at_row] = o->at_entry;
                 sl_wire_pack(wire, lane->h + (size_t)i * d, 1, d,
-                             o->view.data + o->rows * row_bytes(f));
-                o->rows++;
+                             o->view.data + o->at_row++ * row_bytes(f));
             }
-            o->view.expert[o->entries] = lane->expert[ij];
-            o->view.position[o->entries] = j;
-            o->view.gate[o->entries++] = lane->gate[ij];
+            o->view.expert[o->at_entry] = lane->expert[ij];
+            o->view.position[o->at_entry] = j;
+            o->view.gate[o->at_entry++] = lane->gate[ij];
         }
     }
 }
@@ -141,40 +152,25 @@ static void fill(const sl_flow *f, outgoing *out) {
 sl_status sl_flow_dispatch(sl_flow *f, uint32_t layer, uint64_t epoch) {
     sl_worker *w = f->a->w;
     outgoing out[SL_PLAN_MAX_WORKERS];
-    sl_wire_format wire = (sl_wire_format)w->plan.wire;
-    uint32_t d = f->a->m->d_model;
     sl_status st = SL_OK;
     for (uint32_t i = 0; i < w->n_expert_workers; i++)
         out[i] = (outgoing){.last_row = SL_FLOW_NONE};
     assign(f, out);
-    for (uint32_t i = 0; st == SL_OK && i < w->n_expert_workers; i++) {
-        outgoing *o = &out[i];
-        if (o->rows == 0) continue;
-        o->buf = sl_net_buf_take(w->net, sl_wire_dispatch_bytes(o->rows, 0, o->entries, d, wire));
-        if (!o->buf) st = SL_ERR_NOMEM;
-        if (o->buf)
-            sl_wire_dispatch_layout(o->buf->data, o->rows, 0, o->entries, d, wire, &o->view);
-        o->last_row = SL_FLOW_NONE;
-        o->rows = o->entries = 0;
-    }
+    for (uint32_t i = 0; st == SL_OK && i < w->n_expert_workers; i++)
+        if (out[i].n.rows) st = layout(f, &out[i]);
     if (st == SL_OK) fill(f, out);
     w->n.rows_created += f->lane->n_rows;
     for (uint32_t i = 0; i < w->n_expert_workers; i++) {
         const sl_wire_header h = {.kind = SL_MSG_DISPATCH,
                                   .round = epoch,
                                   .layer = f->a->m->moe_index[layer],
-                                  .rows = out[i].rows};
-        if (!out[i].buf) continue;
-        if (st == SL_ERR_NOMEM) {
+                                  .rows = out[i].n.rows};
+        if (st == SL_ERR_NOMEM)
             sl_net_buf_give(w->net, out[i].buf);
-            continue;
-        }
-        out[i].view.first[out[i].rows] = out[i].entries;
-        /* A lost expert worker is reported by its connection. */
-        if (sl_worker_send(w, w->expert_worker[i], h, out[i].buf) == SL_ERR_NOMEM)
-            st = SL_ERR_NOMEM;
+        else if (out[i].buf) /* a lost expert worker is reported by its connection */
+            st = sl_worker_send(w, w->expert_worker[i], h, out[i].buf);
     }
-    return st;
+    return st == SL_ERR_NOMEM ? st : SL_OK;
 }
 
 /* ---- back ---- */
