@@ -60,6 +60,8 @@ const char *sl_msg_kind_name(uint16_t kind) {
         return "ROUND_OPEN";
     case SL_MSG_MEMBER_DEAD:
         return "MEMBER_DEAD";
+    case SL_MSG_FUSED:
+        return "FUSED";
     case SL_MSG_KV_PAGES:
         return "KV_PAGES";
     case SL_MSG_CLOCK:

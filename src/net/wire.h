@@ -48,6 +48,7 @@ typedef enum sl_msg_kind {
     SL_MSG_JOIN,          /* idle attention worker -> sequencer of a lane */
     SL_MSG_ROUND_OPEN,    /* sequencer -> joiner: round and member set */
     SL_MSG_MEMBER_DEAD,   /* sequencer -> expert workers */
+    SL_MSG_FUSED,         /* a step of the fused collectives (net/fused.h) */
     SL_MSG_KV_PAGES = 48, /* reserved */
     /* watching: coordinator and workers, never while rows are under way */
     SL_MSG_CLOCK = 60, /* what is your clock? `round` numbers the question, the answer repeats it */
