@@ -125,7 +125,10 @@ void sl_net_abandon(sl_net *n) {
     n->closing = true;
     if (n->transport) n->transport->ops->destroy(n->transport);
     if (n->self) n->self->ops->destroy(n->self);
-    for (size_t i = 0; i < n->n_conns; i++) sl_free(n->conns[i]);
+    for (size_t i = 0; i < n->n_conns; i++) {
+        sl_block_give_all(&n->pool, &n->conns[i]->held);
+        sl_free(n->conns[i]);
+    }
     sl_free(n->conns);
     sl_block_pool_drain(&n->pool);
     if (n->secret) sodium_memzero(n->secret, n->secret_len);

@@ -241,9 +241,25 @@ static sl_status encode_prompt(const sl_call *call, sl_api_prompt *p, sl_ids *ou
     return SL_OK;
 }
 
+/* Refuses at once what would take long to tokenize and could never fit. */
+static sl_status check_text(const sl_call *call, sl_api_error *e) {
+    const sl_api_params *p = &call->params;
+    size_t n = 0, limit = call->server->max_text_bytes;
+    for (size_t i = 0; i < p->n_prompts; i++) n = SL_MAX(n, p->prompts[i].text.len);
+    for (size_t i = 0; i < p->n_messages; i++) n += p->messages[i].content.len;
+    if (n <= limit) return SL_OK;
+    sl_api_error_bad(e, p->kind == SL_API_CHAT ? "messages" : "prompt",
+                     "This model's maximum context length is %" PRIu32
+                     " tokens; they cannot hold a text of %zu bytes.",
+                     call->server->limits.context, n);
+    e->code = "context_length_exceeded";
+    return SL_ERR_LIMIT;
+}
+
 sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
     sl_err err = {0};
-    sl_status st = SL_OK;
+    sl_status st = check_text(call, e);
+    if (st != SL_OK) return st;
     const sl_server_opts *o = &call->server->o;
     sl_api_params *p = &call->params;
     bool chat = p->kind == SL_API_CHAT;
@@ -371,21 +387,6 @@ static sl_status submit(sl_call *call, sl_api_error *e) {
     return st;
 }
 
-/* Refuses at once what would take long to tokenize and could never fit. */
-static sl_status check_text(const sl_call *call, sl_api_error *e) {
-    const sl_api_params *p = &call->params;
-    size_t n = 0, limit = call->server->max_text_bytes;
-    for (size_t i = 0; i < p->n_prompts; i++) n = SL_MAX(n, p->prompts[i].text.len);
-    for (size_t i = 0; i < p->n_messages; i++) n += p->messages[i].content.len;
-    if (n <= limit) return SL_OK;
-    sl_api_error_bad(e, p->kind == SL_API_CHAT ? "messages" : "prompt",
-                     "This model's maximum context length is %" PRIu32
-                     " tokens; they cannot hold a text of %zu bytes.",
-                     call->server->limits.context, n);
-    e->code = "context_length_exceeded";
-    return SL_ERR_LIMIT;
-}
-
 static sl_status prepare(sl_call *call, sl_api_kind kind, sl_api_error *e) {
     sl_server *s = call->server;
     sl_err err = {0};
@@ -394,8 +395,7 @@ static sl_status prepare(sl_call *call, sl_api_kind kind, sl_api_error *e) {
     sl_status st = sl_api_params_parse(kind, body, &s->limits, &call->params, e);
     sl_call_drop_body(call);
     if (st != SL_OK) return st;
-    st = check_text(call, e);
-    if (st == SL_OK) st = sl_call_encode(call, e);
+    st = sl_call_encode(call, e);
     if (st != SL_OK) return st;
     truncate_prompts(call);
     st = sl_choices_create(call, &err);

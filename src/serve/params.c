@@ -330,15 +330,20 @@ static sl_status read_ids(sl_json v, const char *field, uint32_t vocab, sl_ids *
     return SL_OK;
 }
 
+static sl_status refuse_long_list(const char *field, size_t n, const sl_api_limits *limits,
+                                  sl_api_error *e) {
+    sl_api_error_bad(e, field,
+                     "%s: %zu tokens, and the context of %" PRIu32 " holds prompt and answer",
+                     field, n, limits->context);
+    e->code = "context_length_exceeded";
+    return SL_ERR_LIMIT;
+}
+
 static sl_status read_prompt_ids(sl_json v, const sl_api_limits *limits, bool truncate, sl_ids *out,
                                  sl_api_error *e) {
     size_t n = sl_json_count(v);
-    if (truncate || n < limits->context) return read_ids(v, "prompt", limits->vocab, out, e);
-    sl_api_error_bad(e, "prompt",
-                     "prompt: %zu tokens, and the context of %" PRIu32 " holds prompt and answer",
-                     n, limits->context);
-    e->code = "context_length_exceeded";
-    return SL_ERR_LIMIT;
+    if (!truncate && n >= limits->context) return refuse_long_list("prompt", n, limits, e);
+    return read_ids(v, "prompt", limits->vocab, out, e);
 }
 
 /* A text or an array of ids. */
@@ -564,6 +569,8 @@ sl_status sl_api_detokenize_parse(sl_span body, const sl_api_limits *limits, sl_
     if (st == SL_OK &&
         sl_json_array(sl_json_root(p.doc), "tokens", SL_JSON_REQUIRED, &v, &err) != SL_OK)
         st = field_error(e, "tokens", &err);
+    if (st == SL_OK && sl_json_count(v) > limits->context)
+        st = refuse_long_list("tokens", sl_json_count(v), limits, e);
     if (st == SL_OK) st = read_ids(v, "tokens", limits->vocab, &p.ids, e);
     return hand_over(st, &p, out);
 }

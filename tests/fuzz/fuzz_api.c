@@ -32,6 +32,33 @@ static void check_refusal(const sl_api_error *e) {
     sl_jbuf_free(&b);
 }
 
+/* Conversations as each kind of template writes them: parts that follow one another in memory. */
+static void check_chat(const sl_api_params *p) {
+    static const char *const templates[] = {
+        "a55ee1b1660128b7098723e0abcd92caa0788061051c62d51cbe87d9cf1974d8",
+        "cd8e9439f0570856fd70470bf8889ebd8b5d1107207f67a5efb46e342330527f",
+        "26a59556925c987317ce5291811ba3b7f32ec4c647c400c6cc7e3a9993007ba7",
+        "796853172235ab3aaa4810013ddfe2eab481bda3306dad4f700c00d436eed596"};
+    for (size_t i = 0; i < SL_LEN(templates); i++) {
+        sl_chat_text text = {0};
+        sl_err err = {0};
+        const sl_chat *chat = sl_chat_find(templates[i]);
+        SL_ASSERT(chat);
+        const sl_chat_options o = {.add_generation_prompt = !p->no_generation, .no_thinking = i};
+        if (sl_chat_render(chat, p->messages, p->n_messages, o, &text, &err) != SL_OK) {
+            SL_ASSERT(err.msg[0]);
+            continue;
+        }
+        size_t n = 0;
+        for (size_t j = 0; j < text.n_parts; j++) {
+            SL_ASSERT((const char *)text.parts[j].text.data == text.bytes + n);
+            n += text.parts[j].text.len;
+        }
+        SL_ASSERT(n == text.n_bytes);
+        sl_chat_text_free(&text);
+    }
+}
+
 static void check_params(const sl_api_params *p) {
     sl_err err = {0};
     SL_ASSERT(sl_sampling_check(&p->sampling, limits.vocab, &err) == SL_OK);
@@ -40,6 +67,7 @@ static void check_params(const sl_api_params *p) {
     SL_ASSERT(sl_stop_create(p->stop, p->n_stop, &stop, &err) == SL_OK);
     sl_stop_free(stop);
     if (p->kind == SL_API_CHAT) SL_ASSERT(p->n_messages > 0 && p->messages);
+    if (p->kind == SL_API_CHAT) check_chat(p);
     for (size_t i = 0; i < p->n_messages; i++) SL_ASSERT(p->messages[i].role.data);
     SL_ASSERT(p->n >= 1 && p->n * SL_MAX(p->n_prompts, 1u) <= SL_API_MAX_CHOICES);
     SL_ASSERT(p->n_top <= SL_MAX_LOGPROBS && (p->logprobs || p->n_top == 0));

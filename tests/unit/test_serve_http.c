@@ -450,6 +450,18 @@ static void keys_are_checked(void **state) {
     http_answer_free(&a);
 }
 
+/* What could not come out of the model's context is refused before it takes memory and time. */
+static void check_long_list(const char *open, const char *unit, size_t n, const char *close,
+                            const char *path, const char *param) {
+    sl_jbuf body = sl_jbuf_init();
+    sl_jbuf_fmt(&body, "%s", open);
+    for (size_t i = 0; i < n; i++) sl_jbuf_fmt(&body, "%s", unit);
+    sl_jbuf_fmt(&body, "%s", close);
+    assert_true(body.ok);
+    check_error("POST", path, NULL, body.data, 400, param, "context_length_exceeded");
+    sl_jbuf_free(&body);
+}
+
 static void tokens_come_and_go(void **state) {
     (void)state;
     static const struct {
@@ -479,6 +491,8 @@ static void tokens_come_and_go(void **state) {
                 "tokens", NULL);
     check_error("POST", "/detokenize", NULL, "{\"model\":\"org/m\",\"tokens\":\"a\"}", 400,
                 "tokens", NULL);
+    check_long_list("{\"tokens\":[1", ",1", 100000, "]}", "/detokenize", "tokens");
+    check_long_list("{\"prompt\":\"", "a", 3 * 7 * 100000 + 1, "\"}", "/tokenize", "prompt");
 }
 
 static void open_hosts_need_a_key(void **state) {
