@@ -140,6 +140,7 @@ static void make_plan(stage *s, uint8_t mode) {
     sl_status st = sl_plan_local(&s->m, attention, TOYS - attention, &s->plan, &err);
     SL_ASSERT(st == SL_OK);
     if (mode & 8) sl_plan_set_schedule(&s->plan, mode & 16 ? SL_SCHED_FINDEP : SL_SCHED_PINGPONG);
+    if ((mode & 0x1C) == 0x1C) s->plan.chunking = SL_CHUNK_EXPERTS;
     s->plan.wire = mode >> 6 < SL_WIRE_FORMAT_COUNT ? mode >> 6 : 0;
     s->plan.exact = (mode & 32) != 0;
     s->plan.max_num_batched_tokens = 8;
@@ -154,7 +155,7 @@ static void send_plan(stage *s) {
     char *plan = sl_plan_print(&s->plan);
     SL_ASSERT(plan != NULL);
     int n = snprintf(text, sizeof text,
-                     "{\"you\":%u,\"model\":\"%s\",\"trace_events\":0,\"trace\":\"\",\"plan\":%s}",
+                     "{\"you\":%u,\"model\":\"%s\",\"trace_events\":16,\"plan\":%s}",
                      s->real, FOLDER, plan);
     SL_ASSERT(n > 0 && (size_t)n < sizeof text);
     sl_free(plan);
@@ -238,11 +239,15 @@ static void say_dispatch(stage *s, uint32_t i, const step *t) {
     uint32_t d = s->m.d_model;
     sl_wire_format f = (sl_wire_format)s->plan.wire;
     sl_wire_dispatch v;
-    sl_buf *b =
-        sl_net_buf_take(s->toy[i].net, sl_wire_dispatch_bytes(rows, n_set, rows * each, d, f));
+    const sl_wire_counts n = {.rows = rows,
+                              .n_set = n_set,
+                              .n_entries = rows * each,
+                              .n_old = SL_MIN(t->c >> 4 & 3u, rows)};
+    sl_buf *b = sl_net_buf_take(s->toy[i].net, sl_wire_dispatch_bytes(&n, d, f));
     if (!b) return;
     memset(b->data, 0, b->len);
-    sl_wire_dispatch_layout(b->data, rows, n_set, rows * each, d, f, &v);
+    sl_wire_dispatch_layout(b->data, &n, d, f, &v);
+    for (uint32_t j = 0; j < n.n_old; j++) v.old[j] = j + (t->c >> 6);
     for (uint32_t j = 0; j < n_set; j++) v.set[j] = j + (t->b >> 6);
     for (uint32_t r = 0; r < rows; r++) {
         const float one = 1;
@@ -253,13 +258,14 @@ static void say_dispatch(stage *s, uint32_t i, const step *t) {
             v.position[r * each + j] = j + (t->d & 1);
             v.gate[r * each + j] = 0.5f;
         }
-        if (f == SL_WIRE_FP8) memcpy(v.data + r * sl_wire_row_bytes(f, d), &one, sizeof one);
+        if (f == SL_WIRE_FP8 && r < rows - n.n_old)
+            memcpy(v.data + r * sl_wire_row_bytes(f, d), &one, sizeof one);
     }
     v.first[rows] = rows * each;
     if (t->d == 0xFF) b->data[t->c % b->len] ^= t->b;
     say(s, i,
         (sl_wire_header){.kind = SL_MSG_DISPATCH,
-                         .flags = t->a >> 6,
+                         .flags = t->a >> 6 | (n.n_old ? SL_WIRE_OLD : 0),
                          .round = t->b & 7,
                          .layer = t->b >> 3 & 7,
                          .lane = t->c & 3,

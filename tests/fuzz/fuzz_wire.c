@@ -40,7 +40,9 @@ static void dispatch(const sl_wire_header *h, sl_span in, const sl_model_spec *m
     if (sl_wire_dispatch_decode(h, in, m, f, &d, &err) != SL_OK || in.len == 0) return;
     read_all(d.set, 4 * (size_t)d.n_set);
     read_all(d.tag, 8 * (size_t)d.rows);
-    read_all(d.data, d.rows * sl_wire_row_bytes(f, m->d_model));
+    SL_ASSERT(d.n_old <= d.rows && (d.n_old == 0 || h->flags & SL_WIRE_OLD));
+    read_all(d.old, 4 * (size_t)d.n_old);
+    read_all(d.data, (d.rows - d.n_old) * sl_wire_row_bytes(f, m->d_model));
     for (uint32_t r = 0; r < d.rows; r++) {
         SL_ASSERT(d.first[r] < d.first[r + 1]);
         for (uint32_t i = d.first[r]; i < d.first[r + 1]; i++) {
@@ -49,7 +51,7 @@ static void dispatch(const sl_wire_header *h, sl_span in, const sl_model_spec *m
         }
     }
     SL_ASSERT(d.first[d.rows] == d.n_entries);
-    rows_there_and_back(f, d.data, d.rows, m->d_model);
+    rows_there_and_back(f, d.data, d.rows - d.n_old, m->d_model);
 }
 
 static void returned(const sl_wire_header *h, sl_span in, const sl_model_spec *m,

@@ -39,11 +39,25 @@ static size_t tokens_bytes(uint8_t *p, size_t len, uint32_t rows) {
     return sl_wire_tokens_bytes(rows, pairs);
 }
 
+static size_t dispatch_bytes(sl_wire_format f, uint8_t *header, uint8_t *p, size_t len,
+                             uint32_t rows) {
+    sl_wire_counts n = {
+        .rows = rows, .n_set = cut_count(p, 4), .n_entries = cut_count(p + 4, 4 * rows)};
+    bool old = (header[8] & SL_WIRE_OLD) && rows > 0 && len >= 16;
+    if (!old) {
+        header[8] &= (uint8_t)~SL_WIRE_OLD;
+        return sl_wire_dispatch_bytes(&n, 3, f);
+    }
+    n.n_old = 1 + cut_count(p + 8, rows - 1);
+    write_u32(p + 8, n.n_old);
+    write_u32(p + 12, 0);
+    return sl_wire_dispatch_bytes(&n, 3, f);
+}
+
 /* Bytes that the payload should have, or `len` when that cannot be told. */
-static size_t payload_bytes(unsigned what, sl_wire_format f, uint8_t *p, size_t len,
-                            uint32_t rows) {
-    if (what == 0 && len >= 8)
-        return sl_wire_dispatch_bytes(rows, cut_count(p, 4), cut_count(p + 4, 4 * rows), 3, f);
+static size_t payload_bytes(unsigned what, sl_wire_format f, uint8_t *header, uint8_t *p,
+                            size_t len, uint32_t rows) {
+    if (what == 0 && len >= 8) return dispatch_bytes(f, header, p, len, rows);
     if (what == 1 && len >= 8) {
         write_u32(p + 4, 0);
         return sl_wire_return_bytes(rows, cut_count(p, 4), 3, f);
@@ -87,7 +101,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
     unsigned what = data[0] % 9;
     sl_wire_format f = data[0] < 0x80 ? SL_WIRE_F32 : data[0] & 0x20 ? SL_WIRE_FP8 : SL_WIRE_BF16;
     if (seed % 8) {
-        size_t want = payload_bytes(what, f, data + PAYLOAD_AT, len, rows);
+        size_t want = payload_bytes(what, f, h, data + PAYLOAD_AT, len, rows);
         if (want > max - PAYLOAD_AT) want = len;
         if (want > len) memset(data + size, 0, want - len);
         len = want;
