@@ -294,7 +294,7 @@ sl_status sl_attn_on_round_open(sl_attn *a, const sl_wire_header *h, sl_span pay
     sl_status st = sl_wire_set_decode(payload, &ids, &n, err);
     if (st == SL_OK) st = sl_idset_check((uint32_t *)(uintptr_t)ids, n, &set, err);
     if (st == SL_OK) st = sl_member_open(&lane->member, h->round, &set, err);
-    if (st == SL_OK) sl_lane_ready(lane, SL_LANE_BEGIN);
+    if (st == SL_OK) sl_turns_open(&a->turns, lane->id);
     return st;
 }
 
@@ -318,17 +318,12 @@ void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why) {
         sl_log(SL_LOG_WARN, "attn", "ended %u requests: expert worker %u: %s", ended, id, why);
 }
 
-/* Lanes take turns in the order in which they became ready; one that runs goes on until its rows
- * are with the experts. */
 bool sl_attn_run(sl_attn *a) {
+    sl_turn turn;
     if (a->flow) return sl_flow_run(a->flow);
-    sl_lane *next = NULL;
-    for (uint32_t l = 0; l < a->n_lanes; l++) {
-        sl_lane *lane = &a->lane[l];
-        if (lane->phase == SL_LANE_IDLE || lane->phase == SL_LANE_WAIT) continue;
-        if (!next || lane->ready < next->ready) next = lane;
-    }
-    return next && sl_lane_run(next);
+    if (!sl_turns_next(&a->turns, &turn)) return false;
+    sl_lane_run(&a->lane[turn.lane], &turn);
+    return true;
 }
 
 void sl_attn_waits_for(const sl_attn *a, sl_trace_event *e) {
@@ -338,7 +333,7 @@ void sl_attn_waits_for(const sl_attn *a, sl_trace_event *e) {
     }
     for (uint32_t l = 0; l < a->n_lanes; l++) {
         const sl_lane *lane = &a->lane[l];
-        bool flight = lane->phase == SL_LANE_WAIT,
+        bool flight = sl_turns_awaits(&a->turns, l),
              joining = lane->member.state == SL_MEMBER_JOINING;
         if (!flight && !joining) continue;
         *e = (sl_trace_event){.kind = SL_TRACE_WAIT,
@@ -392,6 +387,18 @@ static sl_status group_experts(sl_attn *a, sl_err *err) {
     return SL_OK;
 }
 
+static sl_status create_turns(sl_attn *a, sl_err *err) {
+    a->moe = sl_alloc(a->m->n_layers, 1);
+    if (!a->moe) return sl_fail(err, SL_ERR_NOMEM, "turns of %u blocks", a->m->n_layers);
+    for (uint32_t l = 0; l < a->m->n_layers; l++) a->moe[l] = a->m->ffn[l] != SL_FFN_DENSE;
+    const sl_turns_shape shape = {.n_lanes = a->n_lanes,
+                                  .n_layers = a->m->n_layers,
+                                  .moe = a->moe,
+                                  .n_replies = a->w->n_expert_workers * a->n_chunks,
+                                  .order = a->w->plan.order};
+    return sl_turns_init(&a->turns, &shape, err);
+}
+
 sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     sl_attn *a = sl_alloc(1, sizeof *a);
     if (!a) return sl_fail(err, SL_ERR_NOMEM, "attention worker");
@@ -406,6 +413,7 @@ sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     sl_status st = map_pages(a, err);
     if (st == SL_OK && a->n_chunks > 1 && w->plan.chunking == SL_CHUNK_EXPERTS)
         st = group_experts(a, err);
+    if (st == SL_OK) st = create_turns(a, err);
     if (st == SL_OK) st = create_parts(a, err);
     if (st == SL_OK && w->plan.schedule == SL_SCHED_AEP) st = sl_flow_create(a, &a->flow, err);
     if (st == SL_OK)
@@ -421,6 +429,7 @@ void sl_attn_free(sl_attn *a) {
     for (uint32_t l = 0; a->lane && l < a->n_lanes; l++) sl_lane_free(&a->lane[l]);
     sl_free(a->lane);
     sl_free(a->group);
+    sl_free(a->moe);
     sl_free(a->out);
     sl_free(a->pairs);
     sl_free(a->logits);

@@ -7,6 +7,7 @@
 #include "model/sampler.h"
 #include "sched/batcher.h"
 #include "sched/pacer.h"
+#include "sched/turns.h"
 
 #define SL_MAX_STOP_IDS 64u
 
@@ -34,14 +35,6 @@ typedef struct sl_slot {
     uint32_t first_row; /* of its rows in the running step */
 } sl_slot;
 
-typedef enum sl_lane_phase {
-    SL_LANE_IDLE,  /* in no round */
-    SL_LANE_BEGIN, /* a round is open, the step is not formed yet */
-    SL_LANE_BLOCK, /* block `layer` can run */
-    SL_LANE_WAIT,  /* rows of MoE block `layer` are with the experts */
-    SL_LANE_MERGE, /* all replies of `layer` are here */
-} sl_lane_phase;
-
 typedef struct sl_reply {
     sl_buf *payload;
     sl_wire_return view;
@@ -52,8 +45,7 @@ typedef struct sl_lane {
     uint32_t id;
     sl_attn *attn;
     sl_member member;
-    sl_lane_phase phase;
-    uint32_t layer;
+    uint32_t layer; /* of the running or last task */
 
     sl_slot *slot;      /* [max_num_seqs] */
     sl_slot_need *need; /* scratch of the batcher, [max_num_seqs] */
@@ -76,8 +68,7 @@ typedef struct sl_lane {
     uint64_t *covered;     /* router positions that have come back */
     const uint8_t **piece; /* [max_rows][top_k] wire rows by lowest position */
 
-    sl_reply *reply; /* [chunks][n_expert_workers] */
-    uint32_t n_replies;
+    sl_reply *reply;    /* [chunks][n_expert_workers] */
     uint32_t *next_set; /* NEXT of the running round, [SL_PLAN_MAX_WORKERS] */
     size_t n_next;
     bool have_next;
@@ -85,7 +76,6 @@ typedef struct sl_lane {
      * [max_rows][n_expert_workers] and [n_expert_workers], else NULL */
     uint32_t *sent_row, *n_sent;
     uint64_t dispatched_ns;
-    uint64_t ready; /* when it became ready, as a number of the worker: lower goes first */
 } sl_lane;
 
 typedef struct sl_flow sl_flow;
@@ -95,8 +85,10 @@ struct sl_attn {
     const sl_model_spec *m;
     sl_lane *lane;
     sl_flow *flow; /* aep: moves the rows of lane 0's slots; else NULL */
+    sl_turns turns;
+    uint8_t *moe; /* [n_layers], of turns */
     uint32_t n_lanes, n_chunks, max_slots, max_rows;
-    uint64_t arrivals, readied;
+    uint64_t arrivals;
     uint32_t generations;
     uint8_t *kv; /* n_pages pages */
     size_t kv_bytes;
@@ -142,9 +134,8 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) SL
 void sl_lane_free(sl_lane *lane);
 /* Joins a round if the lane is idle and has work. */
 void sl_lane_wake(sl_lane *lane);
-/* It can run from `phase` on, after those that are ready already. */
-void sl_lane_ready(sl_lane *lane, sl_lane_phase phase);
-bool sl_lane_run(sl_lane *lane);
+/* Runs the task whose turn it is, which is one of this lane. */
+void sl_lane_run(sl_lane *lane, const sl_turn *turn);
 /* What follows the last block: `part` and x of the lane say which rows of which slots are through;
  * their slots advance, report, sample, end. */
 void sl_lane_end_step(sl_lane *lane);

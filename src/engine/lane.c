@@ -124,7 +124,6 @@ static void begin_step(sl_lane *lane) {
     lane->steps++;
     lane->n_parts = step.n_parts;
     lane->n_rows = 0;
-    lane->layer = 0;
     lane->have_next = false;
     lane->decode_rows = 0;
     lane->step_began_us = sl_clock_now_us(&a->w->clock);
@@ -137,7 +136,6 @@ static void begin_step(sl_lane *lane) {
     sl_model_embed(a->w->model, &a->w->exec, lane->row_id, lane->n_rows, lane->x);
     a->w->n.attention_rows += lane->n_rows;
     a->w->n.rounds++;
-    lane->phase = SL_LANE_BLOCK;
 }
 
 /* ---- the end of a step ---- */
@@ -289,11 +287,11 @@ static void end_round(sl_lane *lane) {
         refuse_expert(lane, lane->attn->w->expert_worker[0], &err);
         return;
     }
-    lane->phase = SL_LANE_IDLE;
-    if (lane->member.state == SL_MEMBER_ROUND) sl_lane_ready(lane, SL_LANE_BEGIN);
+    bool goes_on = lane->member.state == SL_MEMBER_ROUND;
+    if (goes_on) sl_turns_open(&lane->attn->turns, lane->id);
     if (join)
         send_join(lane);
-    else if (lane->phase == SL_LANE_IDLE)
+    else if (!goes_on)
         sl_lane_wake(lane);
 }
 
@@ -318,15 +316,11 @@ static void run_block(sl_lane *lane) {
             sl_block_route(w->model, &w->exec, layer, &rows, lane->x, lane->h, lane->expert,
                            lane->gate, &a->scratch);
     }
-    if (a->m->ffn[layer] == SL_FFN_DENSE) {
-        lane->layer++;
-        return;
-    }
+    if (a->m->ffn[layer] == SL_FFN_DENSE) return;
     bool last = a->m->moe_index[layer] == a->m->n_moe - 1u;
     bool stay = last && will_stay(lane);
     if (last) sl_member_vote(&lane->member, stay);
     sl_lane_begin(lane, SL_TRACE_DISPATCH, lane->n_rows);
-    lane->phase = SL_LANE_WAIT;
     lane->dispatched_ns = sl_now_ns();
     sl_status st = sl_lane_dispatch(lane, stay);
     if (st != SL_OK) sl_log(SL_LOG_WARN, "lane", "dispatch: %s", sl_status_text(st));
@@ -338,7 +332,6 @@ static void give_replies(sl_lane *lane) {
         sl_net_buf_give(w->net, lane->reply[i].payload);
         lane->reply[i] = (sl_reply){0};
     }
-    lane->n_replies = 0;
 }
 
 static void run_merge(sl_lane *lane) {
@@ -357,36 +350,29 @@ static void run_merge(sl_lane *lane) {
                                    .layer = sl_trace_u16(lane->layer),
                                    .rows = lane->n_rows};
     sl_worker_note_span(w, flight, lane->dispatched_ns);
-    lane->layer++;
-    lane->phase = SL_LANE_BLOCK;
 }
 
-void sl_lane_ready(sl_lane *lane, sl_lane_phase phase) {
-    lane->phase = phase;
-    lane->ready = ++lane->attn->readied;
-}
-
-bool sl_lane_run(sl_lane *lane) {
-    switch (lane->phase) {
-    case SL_LANE_IDLE:
-    case SL_LANE_WAIT:
-        return false;
-    case SL_LANE_MERGE:
-        run_merge(lane);
-        return true;
-    case SL_LANE_BEGIN:
+void sl_lane_run(sl_lane *lane, const sl_turn *turn) {
+    sl_turns *turns = &lane->attn->turns;
+    lane->layer = turn->layer;
+    switch (turn->kind) {
+    case SL_TURN_BEGIN:
         begin_step(lane);
-        return true;
-    case SL_LANE_BLOCK:
+        break;
+    case SL_TURN_BLOCK:
+        run_block(lane);
+        break;
+    case SL_TURN_SHARED: /* no architecture of the table has shared experts */
+        break;
+    case SL_TURN_MERGE:
+        run_merge(lane);
+        break;
+    case SL_TURN_HEAD:
+        sl_lane_end_step(lane);
         break;
     }
-    if (lane->layer < lane->attn->m->n_layers) {
-        run_block(lane);
-    } else {
-        sl_lane_end_step(lane);
-        end_round(lane);
-    }
-    return true;
+    sl_turns_done(turns, turn);
+    if (turn->kind == SL_TURN_HEAD) end_round(lane);
 }
 
 /* ---- replies ---- */
@@ -397,7 +383,7 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
     uint32_t chunk = SL_MIN(h->chunk, a->n_chunks - 1);
     sl_reply *reply = &lane->reply[chunk * a->w->n_expert_workers + expert_index];
     bool last = h->layer == a->m->n_moe - 1u && chunk == a->n_chunks - 1;
-    if (lane->phase != SL_LANE_WAIT || h->round != lane->member.round ||
+    if (!sl_turns_awaits(&a->turns, lane->id) || h->round != lane->member.round ||
         h->layer != a->m->moe_index[lane->layer] || h->chunk != chunk || reply->here)
         return sl_fail(
             err, SL_ERR_PROTOCOL,
@@ -423,8 +409,7 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
     }
     *reply = (sl_reply){.payload = *payload, .view = v, .here = true};
     *payload = NULL;
-    if (++lane->n_replies == a->w->n_expert_workers * a->n_chunks)
-        sl_lane_ready(lane, SL_LANE_MERGE);
+    sl_turns_reply(&a->turns, lane->id);
     return SL_OK;
 }
 
@@ -432,9 +417,9 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
 
 void sl_lane_reset(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
-    if (lane->phase == SL_LANE_WAIT || lane->phase == SL_LANE_MERGE) w->n.rows_lost += lane->n_rows;
+    if (sl_turns_in_flight(&lane->attn->turns, lane->id)) w->n.rows_lost += lane->n_rows;
     give_replies(lane);
-    lane->phase = SL_LANE_IDLE;
+    sl_turns_drop(&lane->attn->turns, lane->id);
     lane->n_rows = 0;
     lane->n_parts = 0;
     for (uint32_t i = 0; i < lane->attn->max_slots; i++) lane->slot[i].in_step = false;

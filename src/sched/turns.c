@@ -1,0 +1,97 @@
+#include "sched/turns.h"
+
+sl_status sl_turns_init(sl_turns *t, const sl_turns_shape *shape, sl_err *err) {
+    if (shape->n_lanes == 0 || shape->n_lanes > SL_PLAN_MAX_LANES || shape->n_replies == 0)
+        return sl_fail(err, SL_ERR_ARG, "turns: %u lanes of 1 to %u, %u replies", shape->n_lanes,
+                       SL_PLAN_MAX_LANES, shape->n_replies);
+    *t = (sl_turns){.shape = *shape};
+    return SL_OK;
+}
+
+static void make_ready(sl_turns *t, sl_turn_lane *l, sl_turn_kind next) {
+    l->phase = SL_TURN_READY;
+    l->next = next;
+    l->since = ++t->readied;
+}
+
+/* The lane goes on without giving its place in the order away. */
+static void next_block(const sl_turns *t, sl_turn_lane *l, uint32_t layer) {
+    l->layer = layer;
+    l->next = layer < t->shape.n_layers ? SL_TURN_BLOCK : SL_TURN_HEAD;
+}
+
+void sl_turns_open(sl_turns *t, uint32_t lane) {
+    sl_turn_lane *l = &t->lane[lane];
+    SL_ASSERT(l->phase == SL_TURN_IDLE);
+    l->layer = 0;
+    make_ready(t, l, SL_TURN_BEGIN);
+}
+
+bool sl_turns_awaits(const sl_turns *t, uint32_t lane) {
+    const sl_turn_lane *l = &t->lane[lane];
+    return l->phase == SL_TURN_WAITS && l->replies < t->shape.n_replies;
+}
+
+bool sl_turns_in_flight(const sl_turns *t, uint32_t lane) {
+    const sl_turn_lane *l = &t->lane[lane];
+    return l->phase == SL_TURN_WAITS || (l->phase == SL_TURN_READY && l->next == SL_TURN_MERGE);
+}
+
+void sl_turns_reply(sl_turns *t, uint32_t lane) {
+    sl_turn_lane *l = &t->lane[lane];
+    SL_ASSERT(sl_turns_awaits(t, lane));
+    if (++l->replies == t->shape.n_replies && !l->shared_due) make_ready(t, l, SL_TURN_MERGE);
+}
+
+bool sl_turns_next(const sl_turns *t, sl_turn *out) {
+    const sl_turn_lane *ready = NULL, *shared = NULL;
+    for (uint32_t i = 0; i < t->shape.n_lanes; i++) {
+        const sl_turn_lane *l = &t->lane[i];
+        if (l->phase == SL_TURN_READY && (!ready || l->since < ready->since)) ready = l;
+        if (l->shared_due && (!shared || l->since < shared->since)) shared = l;
+    }
+    if (shared && (!ready || t->shape.order == SL_ORDER_ASAS)) {
+        *out = (sl_turn){SL_TURN_SHARED, (uint32_t)(shared - t->lane), shared->layer};
+        return true;
+    }
+    if (!ready) return false;
+    *out = (sl_turn){ready->next, (uint32_t)(ready - t->lane), ready->layer};
+    return true;
+}
+
+static void block_done(sl_turns *t, sl_turn_lane *l) {
+    if (!t->shape.moe[l->layer]) {
+        next_block(t, l, l->layer + 1);
+        return;
+    }
+    l->phase = SL_TURN_WAITS;
+    l->replies = 0;
+    l->shared_due = t->shape.shared;
+}
+
+void sl_turns_done(sl_turns *t, const sl_turn *turn) {
+    sl_turn_lane *l = &t->lane[turn->lane];
+    if (l->phase == SL_TURN_IDLE) return; /* dropped while the task ran */
+    switch (turn->kind) {
+    case SL_TURN_BEGIN:
+        next_block(t, l, 0);
+        break;
+    case SL_TURN_BLOCK:
+        block_done(t, l);
+        break;
+    case SL_TURN_SHARED:
+        l->shared_due = false;
+        if (l->replies == t->shape.n_replies) make_ready(t, l, SL_TURN_MERGE);
+        break;
+    case SL_TURN_MERGE:
+        next_block(t, l, l->layer + 1);
+        break;
+    case SL_TURN_HEAD:
+        l->phase = SL_TURN_IDLE;
+        break;
+    }
+}
+
+void sl_turns_drop(sl_turns *t, uint32_t lane) {
+    t->lane[lane] = (sl_turn_lane){.phase = SL_TURN_IDLE};
+}
