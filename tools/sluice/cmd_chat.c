@@ -3,6 +3,7 @@
  * Answers go to stdout, everything else to stderr. Ctrl-C ends an answer, not the program: SIGINT
  * is taken by the thread that reads and waits, every other thread and child has it blocked. */
 #include "cmd.h"
+#include "line_edit.h"
 
 #include "base/clock.h"
 
@@ -19,11 +20,16 @@
 #define MAX_TEXT (1u << 20) /* bytes of one message */
 
 static const char help[] =
-    "  /clear  forget the conversation\n"
-    "  /exit   leave (or end of input, Ctrl-D)\n"
-    "  /help   this text\n"
+    "  /clear    forget the conversation (or /reset)\n"
+    "  /undo     forget the last message and its answer\n"
+    "  /history  show the conversation\n"
+    "  /exit     leave (or /quit, end of input, Ctrl-D)\n"
+    "  /help     this text\n"
     "A line that ends in \\ goes on in the next one; \"\"\" alone on a line begins "
     "and ends a text of many lines.\n"
+    "Pasted text may have many lines, too, and Alt-Enter begins one. Up and down bring back "
+    "earlier "
+    "lines.\n"
     "Ctrl-C stops an answer.\n";
 
 static volatile sig_atomic_t interrupted;
@@ -57,8 +63,10 @@ typedef struct session {
     sl_chat_message *message; /* contents are owned */
     size_t n, cap;
     bool tty;
-    char *line; /* of getline */
-    size_t line_cap;
+    sl_line_edit *edit; /* NULL: lines are read as they come */
+    const char *line;   /* the last one */
+    char *buffer;       /* of getline */
+    size_t buffer_cap;
 } session;
 
 /* ---- answers ---- */
@@ -235,20 +243,29 @@ static bool await_line(const session *s, const char *prompt) {
     return ready;
 }
 
+static input edit_line(session *s, const char *prompt, size_t *len) {
+    sl_line_result r = sl_line_edit_read(s->edit, prompt, &s->line, len);
+    if (r == SL_LINE_DONE) return INPUT_LINE;
+    fprintf(stderr, r == SL_LINE_INTERRUPTED ? "\n(Ctrl-D or /exit leaves)\n" : "\n");
+    return r == SL_LINE_INTERRUPTED ? INPUT_NONE : INPUT_END;
+}
+
 /* s->line without its end; NONE: interrupted. */
 static input read_line(session *s, const char *prompt, size_t *len) {
+    if (s->edit) return edit_line(s, prompt, len);
     bool ready = await_line(s, prompt);
     errno = 0;
     interrupted = 0;
-    ssize_t n = ready ? getline(&s->line, &s->line_cap, stdin) : -1;
+    ssize_t n = ready ? getline(&s->buffer, &s->buffer_cap, stdin) : -1;
     if (n < 0) {
         bool again = !ready || errno == EINTR;
         clearerr(stdin);
         if (s->tty) fprintf(stderr, again ? "\n(Ctrl-D or /exit leaves)\n" : "\n");
         return again ? INPUT_NONE : INPUT_END;
     }
-    while (n > 0 && (s->line[n - 1] == '\n' || s->line[n - 1] == '\r')) n--;
-    s->line[n] = '\0';
+    while (n > 0 && (s->buffer[n - 1] == '\n' || s->buffer[n - 1] == '\r')) n--;
+    s->buffer[n] = '\0';
+    s->line = s->buffer;
     *len = (size_t)n;
     return INPUT_LINE;
 }
@@ -298,15 +315,43 @@ static input read_message(session *s, char **text, size_t *len) {
     return INPUT_LINE;
 }
 
+static void show_conversation(const session *s) {
+    for (size_t i = 0; i < s->n; i++) {
+        const sl_chat_message *m = &s->message[i];
+        fprintf(stderr, "%.*s: %.*s\n", (int)m->role.len, (const char *)m->role.data,
+                (int)m->content.len, (const char *)m->content.data);
+    }
+    if (s->n == 0) fprintf(stderr, "(nothing was said yet)\n");
+}
+
+/* A message leaves with its answer. */
+static void forget(session *s, size_t n) {
+    if (s->n == 0) fprintf(stderr, "(nothing was said yet)\n");
+    while (n-- > 0 && s->n > 0) drop_last(s);
+}
+
 /* Whether the text was a command; *leave: it was /exit. */
 static bool is_command(session *s, const char *text, size_t len, bool *leave) {
+    static const struct {
+        const char *name;
+        enum { EXIT, CLEAR, UNDO, HISTORY, HELP, UNKNOWN } what;
+    } commands[] = {{"/exit", EXIT}, {"/quit", EXIT},       {"/clear", CLEAR}, {"/reset", CLEAR},
+                    {"/undo", UNDO}, {"/history", HISTORY}, {"/help", HELP}};
     if (len == 0 || text[0] != '/' || memchr(text, '\n', len)) return false;
-    if (len == 5 && !memcmp(text, "/exit", 5)) {
+    int what = UNKNOWN;
+    for (size_t i = 0; i < SL_LEN(commands); i++)
+        if (len == strlen(commands[i].name) && !memcmp(text, commands[i].name, len))
+            what = commands[i].what;
+    if (what == EXIT) {
         *leave = true;
-    } else if (len == 6 && !memcmp(text, "/clear", 6)) {
+    } else if (what == CLEAR) {
         while (s->n > 0) drop_last(s);
         fprintf(stderr, "(a new conversation)\n");
-    } else if (len == 5 && !memcmp(text, "/help", 5)) {
+    } else if (what == UNDO) {
+        forget(s, 2);
+    } else if (what == HISTORY) {
+        show_conversation(s);
+    } else if (what == HELP) {
         fputs(help, stderr);
     } else {
         fprintf(stderr, "unknown command %.*s; /help lists them\n", (int)SL_MIN(len, 40u), text);
@@ -346,16 +391,18 @@ sl_status sl_chat_session(const sl_options *o, const sl_deployment *d, const sl_
     if (st == SL_OK) {
         sigaction(SIGINT, &act, NULL);
         mask_interrupt(SIG_UNBLOCK);
+        s.edit = sl_line_edit_open(STDIN_FILENO, STDERR_FILENO);
         if (s.tty) fprintf(stderr, "/help lists commands\n");
         st = converse(&s);
         if (st != SL_OK) sl_fail(err, st, "the conversation ended");
         mask_interrupt(SIG_BLOCK);
     }
+    sl_line_edit_close(s.edit);
     sl_engine_free(s.engine);
     mask_interrupt(SIG_UNBLOCK);
     while (s.n > 0) drop_last(&s);
     sl_free(s.message);
-    free(s.line);
+    free(s.buffer);
     sl_chat_free(chat);
     return st;
 }
