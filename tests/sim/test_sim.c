@@ -59,18 +59,21 @@ static bool start(sim *s) {
     return ok;
 }
 
-/* A worker dies before everybody is ready: the start fails and says so. */
+/* A worker dies before it is ready: the start fails and says so. */
 static bool die_at_start(sim *s) {
     uint32_t victim = sim_below(s, s->n_workers);
     uint64_t at_us = sim_below(s, 4000);
-    s->failure = true;
     while (s->now_us < at_us && !s->engine->serving) sim_turn(s);
     if (s->engine->serving) return true;
     bool joined = s->engine->worker[victim].joined;
+    bool ready = s->worker[victim]->ready; /* and may have been heard: then the start succeeds */
     sim_say(s, "worker %u dies before all are ready", victim);
+    s->failure = s->hurt[victim] = true;
+    s->expert_lost = sim_is(s, victim, SL_ROLE_EXPERT);
     sim_remove_worker(s, victim, true);
     s->seen[COVER_killed_while_starting] = true;
     for (uint64_t until = s->now_us + 3000000; s->now_us < until && !s->what[0];) sim_turn(s);
+    if (ready) return !s->what[0];
     if (s->engine->serving) return sim_fail(s, "serves without worker %u", victim);
     if (joined && s->engine->start_status != SL_ERR_WORKER_LOST)
         return sim_fail(s, "start says %d after a death", (int)s->engine->start_status);
