@@ -46,6 +46,7 @@ static void on_token(sim_request *r, const sl_request_event *ev) {
 void sim_on_event(void *ctx, const sl_request_event *ev) {
     sim_request *r = ctx;
     uint32_t number = (uint32_t)(r - r->s->request);
+    r->s->progress_us = r->s->now_us;
     if (r->ends) wrong(r, "an event after the end", r->n);
     if (ev->request != r->id) wrong(r, "the id of an event", r->n);
     if (ev->n && ev->prompt_position)

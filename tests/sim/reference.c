@@ -1,6 +1,8 @@
 /* The prompts of a block of seeds and what each of them is answered when it is alone. */
 #include "sim.h"
 
+#include "base/log.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,7 +150,8 @@ static bool make_answers(sim *s, sim_answer *out) {
     alone.plan.threads = 1;
     alone.plan.context = SIM_CONTEXT;
     alone.plan.n_pages = 2 * sl_kv_pages_for(SIM_CONTEXT);
-#ifdef SL_MUTATIONS /* what is right is computed without the planted bug */
+    sl_log_set_level(SL_LOG_ERROR); /* a trace is about the seed */
+#ifdef SL_MUTATIONS                 /* what is right is computed without the planted bug */
     sl_mutation planted = sl_mutation_on;
     sl_mutation_on = SL_MUTATE_NONE;
 #endif
@@ -159,6 +162,7 @@ static bool make_answers(sim *s, sim_answer *out) {
 #endif
     sim_stop(&alone);
     sl_plan_free(&alone.plan);
+    if (s->verbose) sl_log_set_level(SL_LOG_DEBUG);
     return ok || sim_fail(s, "%s", alone.what);
 }
 

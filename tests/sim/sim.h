@@ -18,7 +18,7 @@
 #define SIM_CHOICES      3u
 #define SIM_PROMPTS      (SIM_FAMILIES * SIM_CHOICES)
 #define SIM_MAX_EVENTS   16u
-#define SIM_VIRTUAL_S    90u /* a seed must be over by then */
+#define SIM_STUCK_S      30u /* as long as no request hears anything, at most */
 
 /* What a run of seeds must have met, each at least once: name, and whether it takes a failure. */
 #define SIM_COVER(X)                                                                               \
@@ -133,7 +133,7 @@ struct sim {
     uint32_t n_requests;
     sim_event event[SIM_MAX_EVENTS];
     uint32_t n_events;
-    uint64_t settle_until_us;
+    uint64_t settle_until_us, progress_us; /* the latter: when a request was told something */
     /* what went wrong on purpose: who may be hurt by it */
     bool failure, expert_lost;
     bool hurt[SIM_MAX_WORKERS]; /* attention workers whose requests may die */
