@@ -356,6 +356,10 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
             return st == SL_OK ? sl_xprt_on_dead(w->xprt, member, err) : st;
         }
         break;
+    case SL_MSG_ROUND_SET:
+        if (w->xprt && h->src == w->expert_worker[0] && h->src != w->id)
+            return sl_xprt_on_round_set(w->xprt, h, span, err);
+        break;
     case SL_MSG_RETURN:
         if (w->attn) return sl_attn_on_return(w->attn, h->src, h, payload, err);
         break;

@@ -153,6 +153,9 @@ void sl_xprt_free(sl_xprt *x);
 /* Takes *payload and sets it NULL if it keeps it. */
 sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h, sl_buf **payload,
                               sl_err *err) SL_MUST_CHECK;
+/* The sequencer's word on who is in a round, at the other expert workers. */
+sl_status sl_xprt_on_round_set(sl_xprt *x, const sl_wire_header *h, sl_span payload,
+                               sl_err *err) SL_MUST_CHECK;
 sl_status sl_xprt_on_join(sl_xprt *x, uint32_t src, const sl_wire_header *h,
                           sl_err *err) SL_MUST_CHECK;
 /* Attention worker `member` is dead: the sequencer says so, or at the sequencer somebody who knows.

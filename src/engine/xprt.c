@@ -11,7 +11,8 @@
 /* A member's message that its barrier holds back: at most one per lane and chunk
  * (sched/membership.h). */
 typedef struct pending {
-    bool here; /* not answered yet */
+    bool here;  /* not answered yet */
+    bool early; /* its round is not announced here yet: it still has to go to the barrier */
     sl_wire_header h;
     sl_buf *payload; /* kept until the layer's last chunk is answered: later ones may refer to it */
     sl_wire_dispatch view;
@@ -122,16 +123,38 @@ static void tell_dead(sl_xprt *x, uint32_t to, uint32_t member) {
         sl_log(SL_LOG_INFO, "expert", "worker %u cannot be told that %u left", to, member);
 }
 
-/* What the sequencer decided: keep NEXT for the last replies, open the round for joiners. */
-static void apply_sequencer(sl_xprt *x, uint32_t lane, const sl_seq_out *out) {
+/* A member breaks the rules of rounds: it goes. */
+static void refuse_member(sl_xprt *x, uint32_t id, const char *why) {
+    sl_worker *w = x->w;
+    sl_log(SL_LOG_WARN, "expert", "attention worker %u: %s", id, why);
+    if (w->peer[id].conn) sl_net_close(w->net, w->peer[id].conn, SL_ERR_PROTOCOL, why);
+}
+
+static sl_status begin_round(sl_xprt *x, uint32_t lane, uint64_t round, const sl_idset *set,
+                             sl_err *err) {
+    uint32_t absentee;
+    sl_status st = sl_barrier_open(x->lane[lane].barrier, round, set, &absentee, err);
+    if (st == SL_OK && absentee != SL_NOBODY)
+        refuse_member(x, absentee, "votes for rounds at the sequencer and sends nothing here");
+    return st;
+}
+
+/* What the sequencer decided: keep NEXT for the last replies, tell who is in the new round. */
+static sl_status apply_sequencer(sl_xprt *x, uint32_t lane, const sl_seq_out *out, sl_err *err) {
     xlane *l = &x->lane[lane];
+    const sl_worker *w = x->w;
     if (out->closed) {
         l->next_round = out->round;
         l->n_next = (uint32_t)out->set->n;
         memcpy(l->next, out->set->ids, out->set->n * sizeof *l->next);
     }
-    for (size_t i = 0; out->open_to && i < out->open_to->n; i++)
+    if (out->round == 0 || out->set->n == 0) return SL_OK;
+    for (uint32_t i = 0; i < w->n_expert_workers; i++)
+        if (w->expert_worker[i] != w->id)
+            send_set(x, SL_MSG_ROUND_SET, w->expert_worker[i], lane, out->round, out->set);
+    for (size_t i = 0; i < out->open_to->n; i++)
         send_set(x, SL_MSG_ROUND_OPEN, out->open_to->ids[i], lane, out->round, out->set);
+    return begin_round(x, lane, out->round, out->set, err);
 }
 
 sl_status sl_xprt_on_join(sl_xprt *x, uint32_t src, const sl_wire_header *h, sl_err *err) {
@@ -139,8 +162,7 @@ sl_status sl_xprt_on_join(sl_xprt *x, uint32_t src, const sl_wire_header *h, sl_
     if (!x->sequencer || h->lane >= x->n_lanes || !is_attention(x, src))
         return sl_fail(err, SL_ERR_PROTOCOL, "join of lane %u from worker %u", h->lane, src);
     sl_status st = sl_seq_join(x->lane[h->lane].seq, src, &out, err);
-    if (st == SL_OK && !out.dropped) apply_sequencer(x, h->lane, &out);
-    return st;
+    return st == SL_OK && !out.dropped ? apply_sequencer(x, h->lane, &out, err) : st;
 }
 
 /* Forgets what a member sent for its layer. */
@@ -168,7 +190,7 @@ sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) {
         xlane *l = &x->lane[i];
         sl_seq_out out = {0};
         if (l->seq) st = sl_seq_dead(l->seq, member, &out, err);
-        if (st == SL_OK && l->seq) apply_sequencer(x, i, &out);
+        if (st == SL_OK && l->seq) st = apply_sequencer(x, i, &out, err);
         announce = announce || out.announce;
         drop_chunks(x, i, member);
         if (st == SL_OK) st = sl_barrier_dead(l->barrier, member, err);
@@ -227,14 +249,75 @@ static sl_status decode(const sl_xprt *x, uint32_t src, const sl_wire_header *h,
     return st == SL_OK ? check_rows(x, h, v, err) : st;
 }
 
+/* To the barrier with a message whose rows are checked. *dropped: its sender is dead. */
+static sl_status arrive(sl_xprt *x, uint32_t src, const sl_wire_header *h,
+                        const sl_wire_dispatch *v, bool *dropped, sl_err *err) {
+    sl_idset set;
+    bool with_set = (h->flags & SL_WIRE_SET) != 0;
+    sl_status st = with_set ? sl_idset_check(v->set, v->n_set, &set, err) : SL_OK;
+    if (st != SL_OK) return st;
+    return sl_barrier_arrive(x->lane[h->lane].barrier, src, h->round, h->layer, h->chunk,
+                             with_set ? &set : NULL, dropped, err);
+}
+
+/* The sequencer itself knows every round before a member does. */
+static bool comes_early(const sl_xprt *x, const sl_wire_header *h) {
+    return !x->sequencer && sl_barrier_is_early(x->lane[h->lane].barrier, h->round);
+}
+
+/* Messages that came before their round was announced go to the barrier now. */
+static void admit_early(sl_xprt *x, uint32_t lane) {
+    for (uint32_t i = 0; i < x->w->plan.n_workers * x->n_chunks; i++) {
+        uint32_t src = i / x->n_chunks;
+        pending *p = pending_of(x, lane, src, i % x->n_chunks);
+        sl_err err = {0};
+        bool dropped = false;
+        if (!p->early || comes_early(x, &p->h)) continue;
+        p->early = false;
+        if (arrive(x, src, &p->h, &p->view, &dropped, &err) == SL_OK && !dropped) continue;
+        drop_chunks(x, lane, src);
+        if (!dropped) refuse_member(x, src, err.msg);
+    }
+}
+
+sl_status sl_xprt_on_round_set(sl_xprt *x, const sl_wire_header *h, sl_span payload, sl_err *err) {
+    const uint32_t *ids;
+    uint32_t n;
+    sl_idset set;
+    if (h->lane >= x->n_lanes)
+        return sl_fail(err, SL_ERR_PROTOCOL, "round of lane %u of %u", h->lane, x->n_lanes);
+    sl_status st = sl_wire_set_decode(payload, &ids, &n, err);
+    if (st == SL_OK) st = sl_idset_check((uint32_t *)(uintptr_t)ids, n, &set, err);
+    for (uint32_t i = 0; st == SL_OK && i < n; i++)
+        if (!is_attention(x, ids[i]))
+            st = sl_fail(err, SL_ERR_PROTOCOL, "round with worker %u", ids[i]);
+    if (st == SL_OK) st = begin_round(x, h->lane, h->round, &set, err);
+    if (st != SL_OK) return st;
+    admit_early(x, h->lane);
+    return pop_ready(x, h->lane, err);
+}
+
+/* How many rows with data chunks of this layer before h's have brought; v may refer to those. */
+static sl_status count_data(const sl_xprt *x, uint32_t src, const sl_wire_header *h,
+                            const sl_wire_dispatch *v, uint32_t *out, sl_err *err) {
+    const pending *before = h->chunk ? pending_of(x, h->lane, src, h->chunk - 1) : NULL;
+    uint32_t data = before ? before->data_before + before->view.rows - before->view.n_old : 0;
+    for (uint32_t i = 0; i < v->n_old; i++) {
+        if (v->old[i] >= data)
+            return sl_fail(err, SL_ERR_PROTOCOL, "worker %u refers to row %u of %u that it sent",
+                           src, v->old[i], data);
+    }
+    *out = data;
+    return SL_OK;
+}
+
 sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h, sl_buf **payload,
                               sl_err *err) {
     sl_wire_dispatch v = {0};
-    sl_idset set;
-    bool with_set = (h->flags & SL_WIRE_SET) != 0, dropped = false;
+    bool dropped = false;
+    uint32_t data = 0;
     sl_status st = decode(x, src, h, *payload, &v, err);
-    if (st == SL_OK && with_set) st = sl_idset_check(v.set, v.n_set, &set, err);
-    if (st != SL_OK) return st;
+    if (st != SL_OK || x->dead[src]) return st;
     xlane *l = &x->lane[h->lane];
     /* The barrier counts a layer as answered when it is ready, which is before its reply is made.
      */
@@ -243,20 +326,12 @@ sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h,
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "worker %u sent layer %u of round %llu before its reply to layer %u", src,
                        h->layer, (unsigned long long)h->round, p->h.layer);
-    const pending *before = h->chunk ? p - 1 : NULL;
-    uint32_t data = before ? before->data_before + before->view.rows - before->view.n_old : 0;
-    for (uint32_t i = 0; i < v.n_old; i++) {
-        if (v.old[i] >= data)
-            return sl_fail(err, SL_ERR_PROTOCOL, "worker %u refers to row %u of %u that it sent",
-                           src, v.old[i], data);
-    }
-    /* Else a liar's set would be the round's, and the honest ones the offenders. */
-    if (l->seq && with_set) st = sl_seq_check_set(l->seq, src, h->round, &set, err);
-    if (st != SL_OK) return st;
-    st = sl_barrier_arrive(l->barrier, src, h->round, h->layer, h->chunk, with_set ? &set : NULL,
-                           &dropped, err);
+    bool early = comes_early(x, h);
+    st = count_data(x, src, h, &v, &data, err);
+    if (st == SL_OK && !early) st = arrive(x, src, h, &v, &dropped, err);
     if (st != SL_OK || dropped) return st;
     *p = (pending){.here = true,
+                   .early = early,
                    .h = *h,
                    .payload = *payload,
                    .view = v,
@@ -266,7 +341,7 @@ sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h,
     if (l->seq && is_last(x, h->layer, h->chunk)) {
         sl_seq_out out = {0};
         st = sl_seq_last(l->seq, src, h->round, (h->flags & SL_WIRE_STAY) != 0, &out, err);
-        if (st == SL_OK && !out.dropped) apply_sequencer(x, h->lane, &out);
+        if (st == SL_OK && !out.dropped) st = apply_sequencer(x, h->lane, &out, err);
     }
     return st == SL_OK ? pop_ready(x, h->lane, err) : st;
 }

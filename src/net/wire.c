@@ -58,6 +58,8 @@ const char *sl_msg_kind_name(uint16_t kind) {
         return "JOIN";
     case SL_MSG_ROUND_OPEN:
         return "ROUND_OPEN";
+    case SL_MSG_ROUND_SET:
+        return "ROUND_SET";
     case SL_MSG_MEMBER_DEAD:
         return "MEMBER_DEAD";
     case SL_MSG_FUSED:

@@ -47,8 +47,9 @@ typedef enum sl_msg_kind {
     SL_MSG_RETURN,
     SL_MSG_JOIN,          /* idle attention worker -> sequencer of a lane */
     SL_MSG_ROUND_OPEN,    /* sequencer -> joiner: round and member set */
-    SL_MSG_MEMBER_DEAD,   /* sequencer -> expert workers */
+    SL_MSG_MEMBER_DEAD,   /* sequencer -> expert workers, and from them to it */
     SL_MSG_FUSED,         /* a step of the fused collectives (net/fused.h) */
+    SL_MSG_ROUND_SET,     /* sequencer -> other expert workers */
     SL_MSG_KV_PAGES = 48, /* reserved */
     /* watching: coordinator and workers, never while rows are under way */
     SL_MSG_CLOCK = 60, /* what is your clock? `round` numbers the question, the answer repeats it */
@@ -159,7 +160,7 @@ void sl_wire_return_layout(void *buf, uint32_t rows, uint32_t n_set, uint32_t d_
 sl_status sl_wire_return_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
                                 sl_wire_format f, sl_wire_return *out, sl_err *err) SL_MUST_CHECK;
 
-/* ROUND_OPEN: header.round with its set: u32 n_set, u32 reserved, set u32[n_set]. */
+/* ROUND_OPEN and ROUND_SET: header.round with its set: u32 n_set, u32 reserved, set u32[n_set]. */
 size_t sl_wire_set_bytes(uint32_t n_set);
 void sl_wire_set_encode(const uint32_t *set, uint32_t n_set, void *buf);
 sl_status sl_wire_set_decode(sl_span payload, const uint32_t **set, uint32_t *n_set,

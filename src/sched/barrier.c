@@ -153,45 +153,15 @@ static void drop_round(sl_barrier *b, size_t at) {
     b->rounds[--b->n_rounds] = r;
 }
 
-/* First message of a round: may it open? */
-static sl_status check_new(const sl_barrier *b, const bar_worker *w, uint32_t member,
-                           uint64_t round, uint32_t step, const sl_idset *set, sl_err *err) {
-    if (round == 0 || (w && round <= w->round))
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "worker %" PRIu32 " sent for round %" PRIu64 ", which is over for it",
-                       member, round);
-    if (round > b->newest && round - b->newest > SL_MAX_WORKERS)
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "worker %" PRIu32 " sent for round %" PRIu64 ", newest known is %" PRIu64
-                       ", at most %u ahead",
-                       member, round, b->newest, SL_MAX_WORKERS);
-    if (!set)
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "first message of round %" PRIu64 ", from worker %" PRIu32
-                       ", carries no member set",
-                       round, member);
-    if (set->n > b->max_members)
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "round %" PRIu64 " of worker %" PRIu32 " has %zu members, at most %zu",
-                       round, member, set->n, b->max_members);
-    if (!sl_idset_has(set, member))
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "worker %" PRIu32 " is not in the set it sent for round %" PRIu64, member,
-                       round);
-    if (step != 0)
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "worker %" PRIu32 " began round %" PRIu64 " here with layer %" PRIu32
-                       " chunk %" PRIu32,
-                       member, round, step / b->chunks, step % b->chunks);
-    if (w && w->unanswered)
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "worker %" PRIu32 " began round %" PRIu64
-                       " before its messages of round %" PRIu64 " were answered",
-                       member, round, w->round);
-    return SL_OK;
+/* A message of a round that is not open here. */
+static sl_status refuse_unknown(const sl_barrier *b, uint32_t member, uint64_t round, sl_err *err) {
+    return sl_fail(err, SL_ERR_PROTOCOL,
+                   "worker %" PRIu32 " sent for round %" PRIu64
+                   ", which is %s; the newest is %" PRIu64,
+                   member, round, round > b->newest ? "not announced" : "over for it", b->newest);
 }
 
-/* A further message of a known round: does it fit? */
+/* A message of an open round: does it fit? */
 static sl_status check_known(const sl_barrier *b, const bar_round *r, const bar_worker *w,
                              uint32_t member, uint32_t step, const sl_idset *set, sl_err *err) {
     size_t at;
@@ -204,9 +174,9 @@ static sl_status check_known(const sl_barrier *b, const bar_round *r, const bar_
                        r->round, w->round);
     if (set && !sl_idset_equal(set, &r->set))
         return sl_fail(err, SL_ERR_PROTOCOL,
-                       "round %" PRIu64 ": the set that worker %" PRIu32
-                       " sent (%zu members) differs from the one known (%zu members)",
-                       r->round, member, set->n, r->set.n);
+                       "the set that worker %" PRIu32 " sent for round %" PRIu64
+                       " (%zu members) is not the one decided (%zu members)",
+                       member, r->round, set->n, r->set.n);
     if (step != r->sent[at])
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "worker %" PRIu32 " sent layer %" PRIu32 " chunk %" PRIu32
@@ -218,29 +188,55 @@ static sl_status check_known(const sl_barrier *b, const bar_round *r, const bar_
                        "worker %" PRIu32 " sent layer %" PRIu32 " of round %" PRIu64
                        " before its messages of the layer before were answered",
                        member, step / b->chunks, r->round);
+    if (!set && step == 0)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "first message of round %" PRIu64 " from worker %" PRIu32
+                       " carries no member set",
+                       r->round, member);
     return SL_OK;
 }
 
-static sl_status open_round(sl_barrier *b, size_t at, uint64_t round, const sl_idset *set,
-                            sl_err *err) {
+/* A live member of the set that two open rounds here hold already, or SL_NOBODY. */
+static uint32_t find_absentee(const sl_barrier *b, const sl_idset *set) {
+    for (size_t i = 0; i < set->n; i++) {
+        size_t at, in = 0;
+        for (size_t r = 0; r < b->n_rounds; r++)
+            in +=
+                sl_idset_find(&b->rounds[r].set, set->ids[i], &at) && b->rounds[r].sent[at] != DIED;
+        if (in >= 2) return set->ids[i];
+    }
+    return SL_NOBODY;
+}
+
+sl_status sl_barrier_open(sl_barrier *b, uint64_t round, const sl_idset *set, uint32_t *absentee,
+                          sl_err *err) {
+    *absentee = SL_NOBODY;
+    if (round <= b->newest || set->n == 0 || set->n > b->max_members)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "round %" PRIu64 " of %zu members announced after round %" PRIu64
+                       ", at most %zu members",
+                       round, set->n, b->newest, b->max_members);
     sl_status st = grow_rounds(b, b->n_rounds + 1, err);
     if (st != SL_OK) return st;
-    bar_round r = b->rounds[b->n_rounds];
-    st = sl_idset_copy(set, &r.set, err);
-    SL_ASSERT(st == SL_OK); /* reserved, and check_new saw the size */
-    r.round = round;
-    r.step = 0;
-    r.live = 0;
-    for (size_t i = 0; i < r.set.n; i++) {
-        r.sent[i] = is_dead(b, r.set.ids[i]) ? DIED : 0;
-        r.live += r.sent[i] != DIED;
+    *absentee = find_absentee(b, set);
+    b->newest = round;
+    bar_round *r = &b->rounds[b->n_rounds];
+    st = sl_idset_copy(set, &r->set, err);
+    SL_ASSERT(st == SL_OK); /* reserved */
+    r->round = round;
+    r->step = 0;
+    r->live = 0;
+    for (size_t i = 0; i < r->set.n; i++) {
+        r->sent[i] = is_dead(b, r->set.ids[i]) ? DIED : 0;
+        r->live += r->sent[i] != DIED;
     }
-    r.owed = r.live;
-    memmove(b->rounds + at + 1, b->rounds + at, (b->n_rounds - at) * sizeof r);
-    b->rounds[at] = r;
-    b->n_rounds++;
-    b->newest = SL_MAX(b->newest, round);
+    r->owed = r->live;
+    b->n_rounds += r->live > 0;
     return SL_OK;
+}
+
+bool sl_barrier_is_early(const sl_barrier *b, uint64_t round) {
+    return round > b->newest;
 }
 
 sl_status sl_barrier_arrive(sl_barrier *b, uint32_t member, uint64_t round, uint32_t layer,
@@ -255,11 +251,9 @@ sl_status sl_barrier_arrive(sl_barrier *b, uint32_t member, uint64_t round, uint
                        " of %" PRIu32,
                        member, layer, b->n_moe, chunk, b->chunks);
     uint32_t step = layer * b->chunks + chunk;
-    bool known = find_round(b, round, &at);
-    sl_status st = known ? check_known(b, &b->rounds[at], w, member, step, set, err)
-                         : check_new(b, w, member, round, step, set, err);
+    if (!find_round(b, round, &at)) return refuse_unknown(b, member, round, err);
+    sl_status st = check_known(b, &b->rounds[at], w, member, step, set, err);
     if (st == SL_OK) st = take_worker(b, member, &w, err);
-    if (st == SL_OK && !known) st = open_round(b, at, round, set, err);
     if (st != SL_OK) return st;
     bar_round *r = &b->rounds[at];
     bool in = sl_idset_find(&r->set, member, &mat);

@@ -11,11 +11,15 @@
  * Messages (each object sees one lane; between two workers they arrive in the order sent):
  *   JOIN                      member -> sequencer, only while it is in no round
  *   ROUND_OPEN(round, set)    sequencer -> each newly joined member
+ *   ROUND_SET(round, set)     sequencer -> every other expert worker, for each round
  *   rows(round, layer)        member -> every expert worker, a bare header where it has no rows;
  *                             layer 0 carries the set, the last layer carries STAY or LEAVE
  *   reply(round, layer)       expert worker -> member, one per message, bare if there are no rows;
  *                             the sequencer's reply of the last layer carries NEXT(round + 1, set)
- *   DEAD(member)              sequencer -> other expert workers
+ *   DEAD(member)              sequencer -> other expert workers; also from them to the sequencer
+ *
+ * Only the sequencer's word makes a round: an expert worker that hears of one from a member first
+ * keeps that message until ROUND_SET comes, and the set that members send is only compared.
  *
  * A layer's rows may be cut into chunks, the same number for every layer and member: each chunk is
  * a message of its own, and has its own reply. A member sends the chunks of a layer in order,
@@ -81,7 +85,8 @@ typedef struct sl_seq sl_seq;
 typedef struct sl_seq_out {
     bool dropped;            /* the event came from a dead member: ignore its message */
     bool closed;             /* a round closed: next_to get NEXT(round, set) on the last reply */
-    uint64_t round;          /* the round that `set` is for; 0 if neither closed nor opened */
+    uint64_t round;          /* the round that `set` is for; 0 if neither closed nor opened. With a
+                                set that is not empty it begins: tell every barrier */
     const sl_idset *set;     /* members of `round`; empty: the lane sleeps until the next JOIN */
     const sl_idset *next_to; /* live members of the closed round, stayers and leavers */
     const sl_idset *open_to; /* newly joined members: each gets ROUND_OPEN(round, set) */
@@ -101,11 +106,6 @@ sl_status sl_seq_join(sl_seq *s, uint32_t member, sl_seq_out *out, sl_err *err);
  * SL_ERR_PROTOCOL: no member of the round, another round, or a second vote. */
 sl_status sl_seq_last(sl_seq *s, uint32_t member, uint64_t round, bool stay, sl_seq_out *out,
                       sl_err *err);
-/* A message of layer 0 arrived: is its set what was decided for this round? Ask before the barrier,
- * which believes the first set it sees. SL_ERR_PROTOCOL: the lane sleeps or is in another round, or
- * the sets differ. What a dead member sent is left to the barrier. */
-sl_status sl_seq_check_set(const sl_seq *s, uint32_t member, uint64_t round, const sl_idset *set,
-                           sl_err *err);
 /* The member is dead (whoever found out, the sequencer decides). May close the round. A second
  * notice of the same death is SL_OK and announces nothing. */
 sl_status sl_seq_dead(sl_seq *s, uint32_t member, sl_seq_out *out, sl_err *err);
@@ -131,15 +131,23 @@ sl_status sl_barrier_create(uint32_t n_moe, uint32_t chunks, size_t max_members,
                             sl_err *err);
 void sl_barrier_free(sl_barrier *b);
 
-/* A message of a member arrived. set: what it carried, NULL if nothing; copied. After SL_OK call
+/* The sequencer has fixed the set of a round; rounds are announced in ascending order. *absentee: a
+ * live member that two open rounds here hold already, else SL_NOBODY. An honest one is never: it
+ * votes for a round only when all expert workers have answered it in the round before. It has to
+ * go, for otherwise rounds that it votes for at the sequencer alone pile up here.
+ * SL_ERR_PROTOCOL: a round that is not above the last, no members or too many. */
+#define SL_NOBODY UINT32_MAX
+sl_status sl_barrier_open(sl_barrier *b, uint64_t round, const sl_idset *set, uint32_t *absentee,
+                          sl_err *err);
+/* Whether this round is still to be announced here: keep its messages until it is. */
+bool sl_barrier_is_early(const sl_barrier *b, uint64_t round);
+/* A message of a member arrived. set: what it carried, NULL if nothing. After SL_OK call
  * sl_barrier_pop until it is false. *dropped: the sender is dead, forget the message and its rows.
  * Rounds are independent of each other: a joiner's layer 0 of the next round may arrive, and run,
  * while members of this round still owe their last layer here.
- * SL_ERR_PROTOCOL: not a member, first message of a round without a set, a set that differs from
- * what another member sent or holds more than max_members, a round that is over for this member, a
- * layer or chunk that is not next, a layer before the replies to the one before, a round more than
- * SL_MAX_WORKERS ahead (only rounds that never got past their first layer anywhere, by death, are
- * never heard of). */
+ * SL_ERR_PROTOCOL: not a member, first message of a round without the set, a set that differs from
+ * the sequencer's, a round that is over or not announced, a layer or chunk that is not next, a
+ * layer before the replies to the one before. */
 sl_status sl_barrier_arrive(sl_barrier *b, uint32_t member, uint64_t round, uint32_t layer,
                             uint32_t chunk, const sl_idset *set, bool *dropped, sl_err *err);
 /* The sequencer announced (or is) the end of this member: it counts as a bare header from now on.

@@ -153,22 +153,6 @@ sl_status sl_seq_last(sl_seq *s, uint32_t member, uint64_t round, bool stay, sl_
     return SL_OK;
 }
 
-sl_status sl_seq_check_set(const sl_seq *s, uint32_t member, uint64_t round, const sl_idset *set,
-                           sl_err *err) {
-    if (sl_idset_has(&s->dead, member)) return SL_OK;
-    if (s->set.n == 0 || round != s->round)
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "worker %" PRIu32 " sent a set for round %" PRIu64 ", the lane %s %" PRIu64,
-                       member, round, s->set.n == 0 ? "sleeps after round" : "is in round",
-                       s->round);
-    if (!sl_idset_equal(set, &s->set))
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "the set that worker %" PRIu32 " sent for round %" PRIu64
-                       " (%zu members) is not the one decided (%zu members)",
-                       member, round, set->n, s->set.n);
-    return SL_OK;
-}
-
 sl_status sl_seq_dead(sl_seq *s, uint32_t member, sl_seq_out *out, sl_err *err) {
     size_t at;
     out_clear(s, out);

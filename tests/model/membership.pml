@@ -7,7 +7,9 @@
  * all show up as an invalid end state. The rest is assertions.
  *
  * Channels are per pair and lane. Workers really have one ordered channel a pair; splitting it allows
- * more orders, so what holds here holds there. DEAD is one message for all lanes.
+ * more orders, so what holds here holds there. What the sequencer tells another expert worker (DEAD,
+ * one message for all lanes, and ROUND_SET) is one ordered channel. A message of a round that was not
+ * announced yet stays in its channel, as the engine keeps it aside.
  *
  * Steps that nobody can tell apart from a delayed or lost message are merged, to keep the state space
  * small: a member sends one layer to all expert workers at once (or dies after any part of it) and
@@ -37,15 +39,20 @@
 #define MAXR (ROUNDS + NA + 2) /* joiners that came before round ROUNDS may need a few more */
 #define LAST (LAYERS - 1)
 #define UP(a, e, n) up[((a) * NE + (e)) * NL + (n)]
+#define UPR(a, e, n) up_round[((a) * NE + (e)) * NL + (n)]
 #define DOWN(a, e, n) down[((a) * NE + (e)) * NL + (n)]
 #define EL(e, n) ((e) * NL + (n))
 #define RD(e, n, r) (EL(e, n) * MAXR + (r))
 #define BIT(a) (1 << (a))
 
+#define WORDS (NA + 3 * NL) /* asserted to be enough */
+
 mtype = {JOIN, ROWS, OPEN, REPLY};
 chan up[NA * NE * NL] = [1] of {mtype, byte /*round*/, byte /*layer*/, byte /*set*/, bit /*stay*/};
+byte up_round[NA * NE * NL]; /* of the message in `up`, 0: JOIN or none */
 chan down[NA * NE * NL] = [1] of {mtype, byte /*round*/, byte /*set*/};
-chan obit[NE] = [NA] of {byte};
+chan word[NE] = [WORDS] of {bit /*1: a round, 0: a death*/, byte /*lane; worker*/, byte /*round*/,
+                            byte /*set*/};
 
 byte dead = 0;       /* who really is dead */
 byte deaths = 0;     /* how many died; DEATHS also when no more will */
@@ -62,6 +69,7 @@ byte seq_stayers[NL];
 byte bar_set[NE * NL * MAXR];
 byte bar_layer[NE * NL * MAXR];
 byte bar_sent[NE * NL * MAXR];
+byte bar_opened[NE * NL]; /* the newest round that was announced */
 
 /* ghosts: read by assertions and formulas only */
 byte truth[NL * MAXR]; /* the set that the sequencer fixed */
@@ -135,14 +143,14 @@ in_round:
            if
            :: i_ = 0;
               do
-              :: i_ < NE -> UP(a, i_, n)!ROWS, r, l, s, stay; i_++
+              :: i_ < NE -> UP(a, i_, n)!ROWS, r, l, s, stay; UPR(a, i_, n) = r; i_++
               :: else -> break
               od;
               i_ = 0
            :: deaths < DEATHS ->
               i_ = 0;
               do
-              :: i_ < NE -> UP(a, i_, n)!ROWS, r, l, s, stay; i_++
+              :: i_ < NE -> UP(a, i_, n)!ROWS, r, l, s, stay; UPR(a, i_, n) = r; i_++
               :: i_ < NE -> i_++
               :: i_ == NE -> break
               od;
@@ -192,6 +200,13 @@ gone:
 
 /* ---- sequencer ---- */
 
+/* The sequencer's word: round r of lane n has the members s. */
+inline bar_open(e, n, r, s) {
+    assert(bar_set[RD(e, n, r)] == 0);
+    bar_set[RD(e, n, r)] = s;
+    bar_opened[EL(e, n)] = r
+}
+
 /* seq_set[n] becomes the set s of the next round; the joiners among it get ROUND_OPEN. */
 inline seq_open(n, s) {
     seq_round[n] = seq_round[n] + 1;
@@ -201,6 +216,17 @@ inline seq_open(n, s) {
 #endif
     seq_set[n] = s;
     truth[n * MAXR + seq_round[n]] = s;
+    bar_open(0, n, seq_round[n], s);
+    i_ = 1;
+    do
+    :: i_ < NE ->
+#ifndef BUG_NO_SET
+        assert(nfull(word[i_]));
+        word[i_]!1, n, seq_round[n], s;
+#endif
+        i_++
+    :: else -> break
+    od;
     seq_voted[n] = 0;
     seq_stayers[n] = 0;
     i_ = 0;
@@ -337,20 +363,15 @@ inline bar_arrive(e, n, a, r, l, s) {
     :: else
     fi;
 #endif
-    /* agreement: whatever member this worker heard of the round first, it is the sequencer's set */
+    /* agreement: what members say is what this worker was told, and what the sequencer fixed */
     assert(s == truth[n * MAXR + r]);
-    if
-    :: bar_set[RD(e, n, r)] == 0 -> assert(l == 0); bar_set[RD(e, n, r)] = s
-    :: else
-    fi;
+    assert(s == bar_set[RD(e, n, r)]);
 #ifdef COVER_OVERLAP
     assert(r < 2 || bar_set[RD(e, n, r - 1)] == 0); /* two rounds are open here */
 #endif
 #ifdef COVER_SKIP
-    assert(r + 1 >= MAXR || bar_set[RD(e, n, r + 1)] == 0); /* the later round was heard of first */
-#endif
-#ifdef COVER_DEAD_FIRST
-    assert(!(bar_set[RD(e, n, r)] & known[e])); /* DEAD came before the set that holds the dead */
+    /* rows of the later round came first */
+    assert(r + 1 >= MAXR || bar_sent[RD(e, n, r + 1)] == 0 || bar_sent[RD(e, n, r)] != 0 || l > 0);
 #endif
     assert(bar_set[RD(e, n, r)] & BIT(a));
     assert(!(bar_sent[RD(e, n, r)] & BIT(a)));
@@ -362,8 +383,9 @@ inline bar_arrive(e, n, a, r, l, s) {
 
 inline on_message(a, n) {
     atomic {
-        nempty(UP(a, e, n)) ->
+        nempty(UP(a, e, n)) && UPR(a, e, n) <= bar_opened[EL(e, n)] ->
         UP(a, e, n)?kind, r, l, s, stay;
+        UPR(a, e, n) = 0;
         closed = 0;
         if
         :: kind == JOIN -> seq_join(n, a)
@@ -394,7 +416,7 @@ inline on_dead(a) {
     do
     :: n < NL ->
         if
-        :: nempty(UP(a, e, n)) -> UP(a, e, n)?_, _, _, _, _
+        :: nempty(UP(a, e, n)) -> UP(a, e, n)?_, _, _, _, _; UPR(a, e, n) = 0
         :: empty(UP(a, e, n))
         fi;
         closed = 0;
@@ -453,24 +475,37 @@ end_serve:
         :: (dead & ~known[0]) & 2 -> a = 1
         :: (dead & ~known[0]) & 4 -> a = 2
         fi;
+        on_dead(a);
 #ifndef BUG_NO_ANNOUNCE
         i_ = 1;
         do
-        :: i_ < NE -> obit[i_]!a; i_++
+        :: i_ < NE -> assert(nfull(word[i_])); word[i_]!0, a, 0, 0; i_++
         :: else -> break
         od;
         i_ = 0;
 #endif
-        on_dead(a);
         a = 0
        }
     :: atomic {
-        nempty(obit[e]) -> obit[e]?a;
-        on_dead(a);
-#ifdef BUG_FORGET_DEAD
-        known[e] = known[e] & ~BIT(a);
+        nempty(word[e]) -> word[e]?stay, a, r, s;
+        if
+        :: stay ->
+            n = a;
+            a = 0;
+            assert((s & known[e]) == 0); /* a death is never told before the sets that it is in */
+#ifdef COVER_EARLY
+            assert(UPR(0, e, n) != r); /* rows came before the word */
 #endif
-        a = 0
+            bar_open(e, n, r, s)
+        :: else ->
+            r = 0;
+            s = 0;
+            on_dead(a);
+#ifdef BUG_FORGET_DEAD
+            known[e] = known[e] & ~BIT(a);
+#endif
+        fi;
+        a = 0; n = 0; r = 0; s = 0; stay = 0
        }
     od
 }

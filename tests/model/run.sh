@@ -51,11 +51,11 @@ all 3 2 1 2 3 0
 all 3 2 1 2 2 1
 all 2 2 2 2 2 0
 check pass "2x2x1 l2 r3 d2 no_lost_join" "$(dims 2 2 1 2 3 2) -DLTL" -DCOLLAPSE "$run -a"
-for bug in OMIT_JOINER NO_ANNOUNCE EARLY SLEEP JOIN_NOW KEEP_DEAD FORGET_DEAD NO_WAIT; do
+for bug in OMIT_JOINER NO_ANNOUNCE NO_SET EARLY SLEEP JOIN_NOW KEEP_DEAD FORGET_DEAD NO_WAIT; do
     check found "bug $bug" "$(dims 2 2 1 2 4 2) -DBUG_$bug" "$safety" "$run"
 done
 check found "bug SLEEP no_lost_join" "$(dims 2 2 1 2 2 0) -DLTL -DBUG_SLEEP" -DCOLLAPSE "$run -a"
-for cover in REOPEN OVERLAP SKIP DEAD_FIRST; do
+for cover in REOPEN OVERLAP SKIP EARLY; do
     check found "reached $cover" "$(dims 2 2 1 2 3 2) -DCOVER_$cover" "$safety" "$run"
 done
 

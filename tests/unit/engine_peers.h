@@ -219,4 +219,35 @@ static inline void stage_end(stage *s, sl_status want) {
     sl_plan_free(&s->plan);
 }
 
+/* A DISPATCH in the making. */
+typedef struct batch {
+    sl_wire_header h;
+    sl_buf *b;
+    sl_wire_dispatch v;
+} batch;
+
+/* `rows` rows of `each` entries for expert 0, with set {member} when n_set. */
+static inline batch make_batch(stage *s, actor *a, uint32_t rows, uint32_t each, uint32_t n_set,
+                               uint32_t member) {
+    batch d = {
+        .h = {.kind = SL_MSG_DISPATCH, .round = 1, .rows = rows, .flags = n_set ? SL_WIRE_SET : 0}};
+    const sl_wire_counts n = {rows, n_set, rows * each, 0};
+    uint32_t width = s->m.d_model;
+    d.b = sl_net_buf_take(a->net, sl_wire_dispatch_bytes(&n, width, 0));
+    assert_non_null(d.b);
+    memset(d.b->data, 0, d.b->len);
+    sl_wire_dispatch_layout(d.b->data, &n, width, 0, &d.v);
+    if (n_set) d.v.set[0] = member;
+    for (uint32_t r = 0; r < rows; r++) {
+        d.v.tag[r] = 100 + r;
+        d.v.first[r] = r * each;
+        for (uint32_t j = 0; j < each; j++) {
+            d.v.position[r * each + j] = j;
+            d.v.gate[r * each + j] = 1;
+        }
+    }
+    d.v.first[rows] = rows * each;
+    return d;
+}
+
 #endif

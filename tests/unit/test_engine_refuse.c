@@ -22,36 +22,6 @@ static void start_expert(stage *s) {
     actor_forget(&s->coordinator, await_kind(s, &s->coordinator, SL_MSG_READY));
 }
 
-typedef struct batch {
-    sl_wire_header h;
-    sl_buf *b;
-    sl_wire_dispatch v;
-} batch;
-
-/* `rows` rows of `each` entries for expert 0, with set {member} when n_set. */
-static batch make_batch(stage *s, actor *a, uint32_t rows, uint32_t each, uint32_t n_set,
-                        uint32_t member) {
-    batch d = {
-        .h = {.kind = SL_MSG_DISPATCH, .round = 1, .rows = rows, .flags = n_set ? SL_WIRE_SET : 0}};
-    const sl_wire_counts n = {rows, n_set, rows * each, 0};
-    uint32_t width = s->m.d_model;
-    d.b = sl_net_buf_take(a->net, sl_wire_dispatch_bytes(&n, width, 0));
-    assert_non_null(d.b);
-    memset(d.b->data, 0, d.b->len);
-    sl_wire_dispatch_layout(d.b->data, &n, width, 0, &d.v);
-    if (n_set) d.v.set[0] = member;
-    for (uint32_t r = 0; r < rows; r++) {
-        d.v.tag[r] = 100 + r;
-        d.v.first[r] = r * each;
-        for (uint32_t j = 0; j < each; j++) {
-            d.v.position[r * each + j] = j;
-            d.v.gate[r * each + j] = 1;
-        }
-    }
-    d.v.first[rows] = rows * each;
-    return d;
-}
-
 /* A whole round of one row by the honest worker, which leaves the lane with it. */
 static void serve_round(stage *s, uint64_t round) {
     actor *a = &s->toy[HONEST];
@@ -123,14 +93,14 @@ static const struct {
     {TOO_MANY, "9 rows in flight, 8 are reserved"},
     {POSITIONS, "position"},
     {TWICE, "names expert 0 after expert 0"},
-    {NOT_MEMBER, "the lane sleeps after round 0"},
-    {NO_SET, "carries no member set"},
-    {AHEAD, "the lane sleeps after round 0"},
+    {NOT_MEMBER, "sent for round 1, which is not announced"},
+    {NO_SET, "sent for round 1, which is not announced"},
+    {AHEAD, "sent for round 1099511627776, which is not announced"},
     {NAN_GATE, "gate"},
     {TRUNCATED, "bytes"},
     {GARBAGE, "dispatch"},
     {NO_PAYLOAD, "3 rows without a payload"},
-    {LATE_LAYER, "the lane sleeps after round 0"},
+    {LATE_LAYER, "sent for round 1, which is not announced"},
 };
 
 static void bend_batch(batch *d, bend how) {
@@ -210,7 +180,7 @@ static void dispatch_before_the_reply(void **state) {
         d.h.layer = layers[i];
         say(a, d.h, d.b);
     }
-    expect_end(&s, a, "worker 0 sent layer 1 of round 1");
+    expect_end(&s, a, "worker 0 sent layer 1");
 }
 
 static void dispatch_twice(void **state) {
@@ -227,8 +197,8 @@ static void dispatch_twice(void **state) {
     expect_end(&s, a, "worker 0 sent layer 0 chunk 0 of round 1");
 }
 
-/* The first set of a round is compared with what the sequencer decided: honest members that send
- * the right one later are served. */
+/* Sets are compared with what the sequencer decided: honest members that send the right one later
+ * are served. */
 static void false_sets(void **state) {
     (void)state;
     static const struct {
@@ -237,13 +207,14 @@ static void false_sets(void **state) {
         uint32_t n_set, first;
         const char *text;
     } lies[] = {
-        {false, false, 1, 2, ROGUE, "sent a set for round 1, the lane sleeps after round 0"},
+        {false, false, 1, 2, ROGUE, "sent for round 1, which is not announced; the newest is 0"},
         {true, false, 1, 2, ROGUE,
          "sent for round 1 (2 members) is not the one decided (1 members)"},
-        {true, false, 2, 1, ROGUE, "sent a set for round 2, the lane is in round 1"},
-        {false, true, 1, 2, ROGUE, "(2 members) is not the one decided (1 members)"},
-        {false, true, 1, 1, HONEST, "is not in the set it sent for round 1"},
-        {false, true, 2, 2, ROGUE, "sent a set for round 2, the lane is in round 1"},
+        {true, false, 1, 0, ROGUE, "carries no member set"},
+        {true, false, 2, 1, ROGUE, "sent for round 2, which is not announced; the newest is 1"},
+        {false, true, 1, 2, ROGUE, "worker 0 is no member of round 1"},
+        {false, true, 1, 1, HONEST, "worker 0 is no member of round 1"},
+        {false, true, 2, 2, ROGUE, "sent for round 2, which is not announced"},
     };
     for (size_t i = 0; i < SL_LEN(lies); i++) {
         stage s;
