@@ -27,7 +27,10 @@ void sl_worker_begin(sl_worker *w, const sl_trace_event *what) {
     w->mode_ns[SL_MODE_POLL] += poll_ns;
     w->doing.end_ns = now;
     w->doing.poll_ns = (uint32_t)SL_MIN(poll_ns, UINT32_MAX);
-    if (mode == SL_MODE_EXECUTE) w->last_task_ns = now;
+    if (mode == SL_MODE_EXECUTE) {
+        w->last_task_ns = now;
+        sl_counts_task(&w->counts, &w->doing);
+    }
     if (w->doing.begin_ns < now) sl_trace_add(w->trace, &w->doing);
     w->tick_ns = 0;
     w->doing = *what;
@@ -93,10 +96,16 @@ void sl_worker_note_arrival(sl_worker *w, const sl_wire_header *h, uint64_t now_
     sl_trace_add(w->trace, &e);
 }
 
+void sl_worker_note_experts(sl_worker *w, const uint32_t *expert, const uint32_t *first,
+                            uint32_t n) {
+    sl_counts_experts(&w->counts, expert, first, n);
+    sl_trace_add_rows(w->trace, expert, first, n);
+}
+
 void sl_worker_note_span(sl_worker *w, sl_trace_event e, uint64_t begin_ns) {
-    if (!w->trace) return;
     e.begin_ns = begin_ns;
     e.end_ns = sl_now_ns();
+    sl_counts_task(&w->counts, &e);
     sl_trace_add(w->trace, &e);
 }
 

@@ -312,10 +312,13 @@ static sl_status on_stats(sl_engine *e, uint32_t id, sl_span payload, sl_err *er
 #define SL_COUNTER_READ(name) s.name = sl_cur_u64(&c);
     SL_WORKER_COUNTERS(SL_COUNTER_READ)
 #undef SL_COUNTER_READ
-    if (!c.ok || sl_cur_left(&c))
-        return sl_fail(err, SL_ERR_PROTOCOL, "statistics of %zu bytes", payload.len);
-    e->worker[id].stats = s;
-    return SL_OK;
+    if (!c.ok) return sl_fail(err, SL_ERR_PROTOCOL, "statistics of %zu bytes", payload.len);
+    pthread_mutex_lock(&e->lock);
+    sl_status st = sl_counts_decode(&c, &e->worker[id].counts, err);
+    memcpy(s.batch, e->worker[id].counts.batch, sizeof s.batch);
+    pthread_mutex_unlock(&e->lock);
+    if (st == SL_OK) e->worker[id].stats = s;
+    return st;
 }
 
 static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
@@ -501,6 +504,7 @@ sl_status sl_coord_start(sl_engine *e, sl_err *err) {
     for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) {
         if (e->plan.worker[i].roles & SL_ROLE_ATTENTION)
             st = sl_pages_create(e->plan.n_pages, &e->worker[i].pages, err);
+        if (st == SL_OK) st = sl_counts_create(&e->spec, &e->worker[i].counts, err);
     }
     return st == SL_OK ? sl_spawn_start(e, err) : st;
 }

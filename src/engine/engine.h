@@ -98,6 +98,9 @@ sl_status sl_engine_submit(sl_engine *e, const sl_request_params *p, uint64_t *r
  * soon; unknown or finished ids are ignored. */
 void sl_engine_cancel(sl_engine *e, uint64_t request);
 
+/* Rows that one expert got in one call: 1, 2, 3-4, 5-8, ..., more than 32768. */
+#define SL_BATCH_BUCKETS 17u
+
 /* One worker as last reported (about twice a second). Times in microseconds since its start. */
 typedef struct sl_worker_stats {
     uint32_t id, roles;
@@ -109,7 +112,28 @@ typedef struct sl_worker_stats {
     uint64_t execute_us, pack_us, send_us, poll_us, wait_us, sleep_us, wall_us;
     uint64_t cpu_us; /* of its owner thread: the fabric's, where execution is emulated */
     uint64_t rows_created, rows_merged, rows_cancelled, rows_lost, rows_stale;
+    uint64_t batch[SL_BATCH_BUCKETS]; /* calls by rows of one expert */
 } sl_worker_stats;
+
+/* Of one block: calls of its experts, (row, expert) pairs, how long the first rows of a call had
+ * waited, kernel time of the experts and of the attention side; micro-batches away at the experts
+ * and for how long. */
+#define SL_LAYER_COUNTERS(X)                                                                       \
+    X(tasks)                                                                                       \
+    X(rows)                                                                                        \
+    X(queued_us)                                                                                   \
+    X(expert_ns)                                                                                   \
+    X(attention_ns)                                                                                \
+    X(flights)                                                                                     \
+    X(away_ns)
+typedef struct sl_layer_stats {
+#define SL_LAYER_FIELD(name) uint64_t name;
+    SL_LAYER_COUNTERS(SL_LAYER_FIELD)
+#undef SL_LAYER_FIELD
+} sl_layer_stats;
+typedef struct sl_expert_stats {
+    uint64_t rows, calls;
+} sl_expert_stats;
 
 typedef struct sl_engine_stats {
     uint32_t running, waiting;
@@ -122,5 +146,15 @@ typedef struct sl_engine_stats {
     sl_worker_stats worker[64]; /* the first 64 */
 } sl_engine_stats;
 void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out);
+
+/* Sums over all workers as last reported. */
+typedef struct sl_engine_detail {
+    uint32_t n_layers, n_experts, n_expert_workers;
+    sl_layer_stats *layer;   /* [n_layers] */
+    uint64_t *most_rows;     /* [n_layers]: rows of the expert worker with the most */
+    sl_expert_stats *expert; /* [n_experts], of all layers */
+} sl_engine_detail;
+sl_status sl_engine_detail_get(sl_engine *e, sl_engine_detail *out, sl_err *err) SL_MUST_CHECK;
+void sl_engine_detail_free(sl_engine_detail *d);
 
 #endif

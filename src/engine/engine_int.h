@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/counts.h"
 #include "engine/engine.h"
 #include "engine/worker.h"
 #include "net/net.h"
@@ -89,6 +90,7 @@ typedef struct sl_member_worker {
     sl_pages pages;   /* of attention workers */
     uint32_t running; /* requests */
     sl_worker_stats stats;
+    sl_counts counts; /* under the engine's lock */
 } sl_member_worker;
 
 /* Local workers, started and reaped by spawn.c. */

@@ -200,6 +200,7 @@ static sl_status make_stages(sl_worker *w, const char *folder, uint32_t n_moe, s
     sl_worker_emulate(w);
     sl_status st = sl_worker_pin(w, err);
     if (st == SL_OK) st = open_model(w, folder, n_moe, err);
+    if (st == SL_OK) st = sl_counts_create(sl_model_spec_of(w->model), &w->counts, err);
     if (st == SL_OK) st = sl_pool_create(threads, &w->pool, err);
     if (st != SL_OK) return st;
     sl_pool_set_tick(w->pool, sl_worker_tick, w, TICK_US);
@@ -293,12 +294,13 @@ static void send_stats(sl_worker *w) {
     w->n.sleep_us = w->mode_ns[SL_MODE_SLEEP] / 1000;
     w->n.wall_us = (sl_now_ns() - w->started_ns) / 1000;
     w->n.cpu_us = sl_thread_cpu_ns() / 1000;
-    sl_buf *b = sl_net_buf_take(w->net, sizeof w->n);
+    sl_buf *b = sl_net_buf_take(w->net, sizeof w->n + sl_counts_bytes(&w->counts));
     if (!b) return;
     sl_wr wr = sl_wr_of(b->data, b->len);
 #define SL_COUNTER_WRITE(name) sl_wr_u64(&wr, w->n.name);
     SL_WORKER_COUNTERS(SL_COUNTER_WRITE)
 #undef SL_COUNTER_WRITE
+    sl_counts_encode(&w->counts, &wr);
     sl_status st = sl_worker_send(w, SL_NO_WORKER, (sl_wire_header){.kind = SL_MSG_STATS}, b);
     (void)st; /* a lost coordinator ends the loop anyway */
 }
@@ -507,6 +509,7 @@ void sl_worker_free(sl_worker *w, bool crash) {
         sl_net_free(w->net);
     sl_model_free(w->model);
     sl_trace_free(w->trace);
+    sl_counts_free(&w->counts);
     sl_plan_free(&w->plan);
     sl_free(w->inbox);
     sl_free(w);

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/trace.h"
+#include "engine/counts.h"
 #include "engine/worker.h"
 #include "kernel/emulated/emulated.h"
 #include "kernel/kernel.h"
@@ -82,7 +83,8 @@ struct sl_worker {
     uint64_t mode_ns[SL_MODE_COUNT], started_ns;
     uint64_t tick_ns;      /* of `doing`: progress between chunks of a kernel */
     uint64_t last_task_ns; /* end of the last kernel */
-    uint64_t came_ns;      /* when the message being handled arrived */
+    sl_counts counts;
+    uint64_t came_ns; /* when the message being handled arrived */
 #define SL_COUNTER_FIELD(name) uint64_t name;
     struct {
         SL_WORKER_COUNTERS(SL_COUNTER_FIELD)
@@ -113,6 +115,9 @@ void sl_worker_tick(void *worker);
 sl_trace_event sl_worker_begin_send(sl_worker *w, uint32_t dst, const sl_wire_header *h,
                                     size_t bytes);
 void sl_worker_note_arrival(sl_worker *w, const sl_wire_header *h, uint64_t now_ns);
+/* Rows of a call of experts, right before it begins: group i has first[i+1] - first[i] rows. */
+void sl_worker_note_experts(sl_worker *w, const uint32_t *expert, const uint32_t *first,
+                            uint32_t n);
 /* A span of a lane that lies across tasks and ends now. */
 void sl_worker_note_span(sl_worker *w, sl_trace_event e, uint64_t begin_ns);
 /* Block of the model that a message of rows belongs to; 0 for others. */

@@ -509,7 +509,7 @@ static void run_task(sl_xprt *x, task *t) {
     uint64_t queued = queued_ns(x, t);
     batch b = gather(x, t);
     if (b.entries) {
-        sl_trace_add_rows(w->trace, x->group_expert, x->group_first, b.n_groups);
+        sl_worker_note_experts(w, x->group_expert, x->group_first, b.n_groups);
         begin(x, t, SL_TRACE_EXPERT, b.entries, queued);
         const sl_expert_batch eb = {.n_groups = b.n_groups,
                                     .expert = x->group_expert,

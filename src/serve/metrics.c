@@ -1,4 +1,4 @@
-#include "serve/metrics.h"
+#include "serve/metrics_int.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -124,13 +124,13 @@ static void put_label(sl_jbuf *b, const char *name, const char *value) {
     sl_jbuf_put(b, "\"", 1);
 }
 
-static void put_help(sl_jbuf *b, const char *name, const char *type, const char *help) {
+void sl_metrics_put_help(sl_jbuf *b, const char *name, const char *type, const char *help) {
     sl_jbuf_fmt(b, "# HELP sluice:%s %s\n# TYPE sluice:%s %s\n", name, help, name, type);
 }
 
 static void put_single(sl_jbuf *b, const char *name, const char *type, const char *help,
                        const char *model, double value) {
-    put_help(b, name, type, help);
+    sl_metrics_put_help(b, name, type, help);
     sl_jbuf_fmt(b, "sluice:%s{", name);
     put_label(b, "model_name", model);
     sl_jbuf_fmt(b, "} %.17g\n", value);
@@ -140,7 +140,7 @@ static void put_histogram(sl_jbuf *b, const struct measure *measure, const char 
                           const sl_histogram *h) {
     uint64_t below = 0;
     const char *name = measure->name;
-    put_help(b, name, "histogram", measure->help);
+    sl_metrics_put_help(b, name, "histogram", measure->help);
     for (size_t i = 0; i < SL_METRICS_BUCKETS; i++) {
         below += h->count[i];
         sl_jbuf_fmt(b, "sluice:%s_bucket{", name);
@@ -204,7 +204,7 @@ static void put_worker_labels(sl_jbuf *b, const char *family, const sl_worker_st
 
 static void put_workers(sl_jbuf *b, const sl_engine_stats *stats) {
     size_t n = SL_MIN((size_t)stats->n_workers, SL_LEN(stats->worker));
-    put_help(b, "worker_up", "gauge", "1 while the worker answers.");
+    sl_metrics_put_help(b, "worker_up", "gauge", "1 while the worker answers.");
     for (size_t i = 0; i < n; i++) {
         put_worker_labels(b, "worker_up", &stats->worker[i]);
         sl_jbuf_fmt(b, ",");
@@ -212,7 +212,8 @@ static void put_workers(sl_jbuf *b, const sl_engine_stats *stats) {
         sl_jbuf_fmt(b, "} %d\n", stats->worker[i].alive ? 1 : 0);
     }
     for (size_t c = 0; c < SL_LEN(columns); c++) {
-        if (columns[c].help[0]) put_help(b, columns[c].family, "counter", columns[c].help);
+        if (columns[c].help[0])
+            sl_metrics_put_help(b, columns[c].family, "counter", columns[c].help);
         for (size_t i = 0; i < n; i++) {
             uint64_t v;
             memcpy(&v, (const char *)&stats->worker[i] + columns[c].offset, sizeof v);
@@ -231,7 +232,8 @@ static void put_rejected(const sl_metrics *m, const sl_engine_stats *stats, cons
     } rejected[] = {{"queue_full", stats->rejected_full},
                     {"queue_timeout", stats->rejected_late},
                     {"draining", m->draining}};
-    put_help(out, "requests_rejected_total", "counter", "Requests turned away under load.");
+    sl_metrics_put_help(out, "requests_rejected_total", "counter",
+                        "Requests turned away under load.");
     for (size_t i = 0; i < SL_LEN(rejected); i++) {
         sl_jbuf_fmt(out, "sluice:requests_rejected_total{reason=\"%s\",", rejected[i].reason);
         put_label(out, "model_name", model);
@@ -239,8 +241,8 @@ static void put_rejected(const sl_metrics *m, const sl_engine_stats *stats, cons
     }
 }
 
-void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, uint32_t n_connections,
-                      const char *model, sl_jbuf *out) {
+void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engine_detail *detail,
+                      uint32_t n_connections, const char *model, sl_jbuf *out) {
     double used = stats->pages_total ? (double)stats->pages_used / (double)stats->pages_total : 0;
     put_single(out, "num_requests_running", "gauge", "Requests in execution.", model,
                stats->running);
@@ -260,7 +262,8 @@ void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, uint32_t n_co
     put_single(out, "requests_refused_total", "counter", "Requests answered with 4xx or 5xx.",
                model, (double)m->refused);
     put_rejected(m, stats, model, out);
-    put_help(out, "request_success_total", "counter", "Requests that ran, by how they ended.");
+    sl_metrics_put_help(out, "request_success_total", "counter",
+                        "Requests that ran, by how they ended.");
     for (size_t i = 0; i < SL_OUTCOME_COUNT; i++) {
         sl_jbuf_fmt(out, "sluice:request_success_total{finished_reason=\"%s\",", outcome_names[i]);
         put_label(out, "model_name", model);
@@ -270,4 +273,6 @@ void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, uint32_t n_co
         put_histogram(out, &measures[i], model, &m->measure[i]);
     pthread_mutex_unlock(&m->lock);
     put_workers(out, stats);
+    sl_metrics_put_batches(out, stats);
+    sl_metrics_put_detail(out, detail);
 }

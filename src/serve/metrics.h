@@ -68,7 +68,7 @@ void sl_metrics_choice(sl_metrics *m, const sl_choice_times *t);
 void sl_metrics_finished(sl_metrics *m, sl_outcome outcome, double seconds);
 void sl_metrics_refused(sl_metrics *m, bool draining);
 
-void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, uint32_t n_connections,
-                      const char *model, sl_jbuf *out);
+void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engine_detail *detail,
+                      uint32_t n_connections, const char *model, sl_jbuf *out);
 
 #endif

@@ -1,5 +1,6 @@
 #include "serve/server_int.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 
 #include <inttypes.h>
@@ -26,8 +27,13 @@ static enum MHD_Result answer_metrics(sl_call *call, const char *rest) {
     sl_engine_stats_get(call->server->o.engine, &stats);
     sl_jbuf b = sl_jbuf_init();
     sl_server *s = call->server;
-    sl_metrics_write(&s->metrics, &stats,
+    sl_engine_detail detail = {0};
+    sl_err err;
+    if (sl_engine_detail_get(s->o.engine, &detail, &err) != SL_OK)
+        sl_log(SL_LOG_WARN, "serve", "metrics without layers: %s", err.msg);
+    sl_metrics_write(&s->metrics, &stats, &detail,
                      atomic_load_explicit(&s->n_connections, memory_order_relaxed), s->model, &b);
+    sl_engine_detail_free(&detail);
     return sl_call_reply(call, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", &b);
 }
 

@@ -52,13 +52,42 @@ def test_histograms_are_whole(server, client):
     for name, family in scrape(server).items():
         if family.type != "histogram":
             continue
-        buckets = [s for s in family.samples if s.name.endswith("_bucket")]
-        counts = [s.value for s in buckets]
-        assert counts == sorted(counts) and buckets[-1].labels["le"] == "+Inf", name
-        bounds = [float(s.labels["le"]) for s in buckets]
-        assert bounds == sorted(set(bounds)), name
-        (total,) = [s.value for s in family.samples if s.name.endswith("_count")]
-        assert total == counts[-1] > 0, name
+        series = {}
+        for s in family.samples:
+            labels = tuple(sorted((k, v) for k, v in s.labels.items() if k != "le"))
+            series.setdefault(labels, []).append(s)
+        for samples in series.values():
+            buckets = [s for s in samples if s.name.endswith("_bucket")]
+            counts = [s.value for s in buckets]
+            assert counts == sorted(counts) and buckets[-1].labels["le"] == "+Inf", name
+            bounds = [float(s.labels["le"]) for s in buckets]
+            assert bounds == sorted(set(bounds)), name
+            (total,) = [s.value for s in samples if s.name.endswith("_count")]
+            reported_later = "worker" in buckets[0].labels
+            assert total == counts[-1] and (total > 0 or reported_later), name
+
+
+def test_layers_and_experts_account_for_every_row(server, client):
+    """By worker, by block, by expert and by batch size it is the same number of rows."""
+    complete(client, server, prompt="And", max_tokens=24, extra_body={"ignore_eos": True})
+    assert server.wait_idle()
+    for _ in range(100):
+        families = scrape(server)
+        rows = {value(families, "worker_rows", "_total", kind="expert"),
+                value(families, "layer_expert_rows", "_total"),
+                value(families, "expert_rows", "_total"),
+                value(families, "expert_call_rows", "_sum")}
+        if len(rows) == 1:
+            break
+        time.sleep(0.1)
+    assert len(rows) == 1 and rows.pop() > 0
+    assert value(families, "expert_call_rows", "_count") == value(families, "expert_calls", "_total")
+    trips, calls = value(families, "layer_trips", "_total"), value(families, "layer_expert_calls", "_total")
+    assert calls > 0 and trips > 0
+    for family in ("layer_time_seconds", "layer_trip_seconds"):
+        assert value(families, family, "_total") > 0
+    used = [s.value for s in families["layer_imbalance_ratio"].samples if s.value]
+    assert used and all(1 <= v <= 2 for v in used)
 
 
 def test_a_request_is_measured_once(server, client):

@@ -1,0 +1,13 @@
+/* How metrics are written, for the files of metrics only. Thread: any. */
+#ifndef SL_SERVE_METRICS_INT_H
+#define SL_SERVE_METRICS_INT_H
+
+#include "serve/metrics.h"
+
+/* # HELP and # TYPE of a family; names get the prefix "sluice:". */
+void sl_metrics_put_help(sl_jbuf *b, const char *name, const char *type, const char *help);
+/* Families by worker, by layer and by expert (metrics_detail.c). */
+void sl_metrics_put_batches(sl_jbuf *b, const sl_engine_stats *stats);
+void sl_metrics_put_detail(sl_jbuf *b, const sl_engine_detail *d);
+
+#endif
