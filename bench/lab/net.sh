@@ -59,11 +59,24 @@ up() { # tag nodes options...
     else
         [ -x "$cable" ] || fail "a delay needs --cable build/lab_cable"
         local log; log=$(state "$tag").cable
+        : >"$log"
         ip netns exec "$tag-hub" "$cable" --delay-us "$delay" --jitter-us "$jitter" --seed "$seed" "${ports[@]}" \
             >"$log" 2>&1 </dev/null &
         for ((i = 0; i < 100; i++)); do grep -q ready "$log" && break; sleep 0.02; done
         grep -q ready "$log" || fail "lab_cable: $(cat "$log")"
     fi
+    await_links "$tag" "$nodes"
+}
+
+await_links() { # tag nodes: the kernel notices a carrier a moment later, and UCX needs it
+    local i tries
+    for ((i = 0; i < $2; i++)); do
+        for ((tries = 0; tries < 100; tries++)); do
+            ip -n "$1-$i" -br link show eth0 | grep -q ' UP ' && break
+            sleep 0.02
+        done
+        [ $tries -lt 100 ] || fail "node $i has no link"
+    done
 }
 
 down() { # tag

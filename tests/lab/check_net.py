@@ -177,8 +177,9 @@ def check_ids(sluice):
     out, _ = job.communicate(timeout=120)
     got = json.loads(out.splitlines()[-1])[0]
     assert got["error"] is None, got["error"]
-    assert [i for i in got["ids"] if i is not None] == reference(sluice, 40), "other ids over the network"
-    print(f"1+1 over TCP: the ids of one process ({len(got['ids'])} tokens in {got['seconds']:.2f} s)")
+    ids = [i for i in got["ids"] if i is not None]
+    assert ids == reference(sluice, 40), "other ids over the network"
+    print(f"1+1 over TCP: the ids of one process ({len(ids)} tokens in {got['seconds']:.2f} s)")
 
 
 def check_link_down(deployment):
