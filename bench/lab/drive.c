@@ -1,5 +1,6 @@
-/* The loop of lab_load: one thread submits, the engine's thread reports. Latencies count from the
- * end of the warm-up on. */
+/* The loop of lab_load: one thread submits, the engine's thread reports. What is measured begins
+ * with the first token after the warm-up and ends before the first one after its time is over:
+ * tokens come in bursts, a step's at once, and so whole steps are counted. */
 #include "load_int.h"
 
 #include "base/clock.h"
@@ -20,6 +21,14 @@ typedef struct samples {
 
 typedef struct driver driver;
 
+typedef enum phase {
+    PHASE_WARM,   /* nothing counts */
+    PHASE_ARMED,  /* the next token begins the measurement */
+    PHASE_ON,     /* everything counts */
+    PHASE_ENDING, /* the next token ends the measurement */
+    PHASE_OFF,
+} phase;
+
 typedef struct slot {
     driver *d;
     uint64_t request, submitted_ns, last_ns; /* last_ns 0: no token yet */
@@ -34,7 +43,8 @@ struct driver {
     pthread_cond_t changed;
     uint32_t *idle; /* stack of slots without a request */
     uint32_t n_idle;
-    bool measuring;
+    phase phase;
+    uint64_t begin_ns, end_ns; /* of what was measured */
     samples itl, first;
     uint64_t tokens, finished, failed, submitted, refused;
     char why[256];
@@ -51,13 +61,26 @@ static void add(samples *s, double ms) {
     s->ms[s->n++] = (float)ms;
 }
 
+/* A token came: measurements begin and end with tokens. */
+static void mark(driver *d, uint64_t now_ns) {
+    if (d->phase == PHASE_ARMED) {
+        d->phase = PHASE_ON;
+        d->begin_ns = now_ns;
+    } else if (d->phase == PHASE_ENDING) {
+        d->phase = PHASE_OFF;
+        d->end_ns = now_ns;
+        pthread_cond_signal(&d->changed);
+    }
+}
+
 static void on_event(void *ctx, const sl_request_event *ev) {
     slot *s = ctx;
     driver *d = s->d;
     uint64_t now = sl_now_ns();
     pthread_mutex_lock(&d->lock);
+    if (ev->n > 0) mark(d, now);
     for (uint32_t i = 0; i < ev->n; i++) {
-        if (d->measuring) {
+        if (d->phase == PHASE_ON || d->phase == PHASE_ENDING) {
             bool is_first = s->last_ns == 0;
             uint64_t since = is_first ? s->submitted_ns : s->last_ns;
             add(is_first ? &d->first : &d->itl, (double)(now - since) / 1e6);
@@ -70,7 +93,7 @@ static void on_event(void *ctx, const sl_request_event *ev) {
             d->failed++;
             snprintf(d->why, sizeof d->why, "%s", ev->message ? ev->message : "no reason given");
         }
-        d->finished += d->measuring;
+        d->finished += d->phase == PHASE_ON || d->phase == PHASE_ENDING;
         d->idle[d->n_idle++] = (uint32_t)(s - d->slot);
         pthread_cond_signal(&d->changed);
     }
@@ -129,17 +152,34 @@ static uint32_t next_slot(driver *d, uint64_t end_ns, uint64_t *next_ns) {
     return got;
 }
 
-static void measure(driver *d, bool on) {
+/* Without a warm-up it begins at once: the first steps are meant to count. */
+static void begin_measuring(driver *d) {
     pthread_mutex_lock(&d->lock);
-    d->measuring = on;
+    d->begin_ns = sl_now_ns();
+    d->phase = d->l->warmup_s > 0 ? PHASE_ARMED : PHASE_ON;
     pthread_mutex_unlock(&d->lock);
 }
 
-static bool is_done(driver *d) {
+/* With `now` at once, else with the next token, or when none comes for a minute. */
+static void end_measuring(driver *d, bool now) {
     pthread_mutex_lock(&d->lock);
-    bool done = d->failed > 0 || (d->l->requests && d->submitted >= d->l->requests);
+    uint64_t until = sl_now_ns() + (now ? 0 : 60000000000u);
+    d->phase = PHASE_ENDING;
+    while (d->phase == PHASE_ENDING && sl_now_ns() < until) wait_until(d, until);
+    if (d->phase == PHASE_ENDING) d->end_ns = sl_now_ns();
+    d->phase = PHASE_OFF;
     pthread_mutex_unlock(&d->lock);
-    return done;
+}
+
+static bool any_failed(driver *d) {
+    pthread_mutex_lock(&d->lock);
+    bool failed = d->failed > 0;
+    pthread_mutex_unlock(&d->lock);
+    return failed;
+}
+
+static bool is_done(driver *d) {
+    return any_failed(d) || (d->l->requests && d->submitted >= d->l->requests);
 }
 
 /* Submits until end_ns, or all requests are submitted, or one failed. */
@@ -242,14 +282,13 @@ static sl_status run(driver *d, uint32_t *prompt, sl_err *err) {
     uint64_t warm = begin + (uint64_t)(d->l->warmup_s * 1e9);
     sl_status st = drive(d, warm, prompt, &next_ns, err);
     sl_engine_stats_get(d->e, &before);
-    measure(d, true);
-    uint64_t t0 = sl_now_ns();
-    uint64_t end = d->l->measure_s > 0 ? t0 + (uint64_t)(d->l->measure_s * 1e9) : UINT64_MAX;
+    begin_measuring(d);
+    uint64_t end =
+        d->l->measure_s > 0 ? sl_now_ns() + (uint64_t)(d->l->measure_s * 1e9) : UINT64_MAX;
     if (st == SL_OK) st = drive(d, end, prompt, &next_ns, err);
-    bool all_submitted = st == SL_OK && sl_now_ns() < end && d->failed == 0;
+    bool all_submitted = st == SL_OK && sl_now_ns() < end && !any_failed(d);
     if (all_submitted) drain(d, false);
-    uint64_t t1 = sl_now_ns();
-    measure(d, false);
+    end_measuring(d, all_submitted || st != SL_OK || any_failed(d));
     if (!all_submitted) { /* while all are still there */
         nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
         sl_engine_stats_get(d->e, &after);
@@ -262,7 +301,7 @@ static sl_status run(driver *d, uint32_t *prompt, sl_err *err) {
     if (st == SL_OK && d->failed)
         st = sl_fail(err, SL_ERR_WORKER_LOST, "%llu requests failed: %s",
                      (unsigned long long)d->failed, d->why);
-    if (st == SL_OK) print_result(d, (double)(t1 - t0) / 1e9, &before, &after);
+    if (st == SL_OK) print_result(d, (double)(d->end_ns - d->begin_ns) / 1e9, &before, &after);
     return st;
 }
 
