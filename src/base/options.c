@@ -170,3 +170,7 @@ void sl_options_print(char verb, FILE *out) {
 const char *sl_options_secret(void) {
     return getenv("SLUICE_SECRET");
 }
+
+const char *sl_options_terminal(void) {
+    return getenv("TERM");
+}

@@ -36,5 +36,7 @@ void sl_options_print(char verb, FILE *out);
 /* Value of one environment variable that is not an option: the fabric's SLUICE_SECRET. NULL: unset.
  */
 const char *sl_options_secret(void);
+/* TERM: which terminal this is. NULL: unset. */
+const char *sl_options_terminal(void);
 
 #endif

@@ -1,6 +1,7 @@
 #include "line_edit.h"
 
 #include "base/mem.h"
+#include "base/options.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -432,7 +433,7 @@ sl_line_result sl_line_edit_read(sl_line_edit *e, const char *prompt, const char
 }
 
 sl_line_edit *sl_line_edit_open(int in, int out) {
-    const char *term = getenv("TERM");
+    const char *term = sl_options_terminal();
     if (!isatty(in) || !isatty(out) || !term || !term[0] || !strcmp(term, "dumb")) return NULL;
     sl_line_edit *e = sl_alloc(1, sizeof *e);
     if (!e) return NULL;
