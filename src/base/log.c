@@ -85,6 +85,12 @@ static void clean(char *text) {
     }
 }
 
+static _Atomic bool erases;
+
+void sl_log_set_erase(bool erase) {
+    atomic_store_explicit(&erases, erase, memory_order_relaxed);
+}
+
 static void write_line(sl_log_level level, const char *module, const char *id, const char *text) {
     char line[2 * TEXT_BYTES + 512], time[32], request[72];
     size_t n = 0;
@@ -109,6 +115,12 @@ static void write_line(sl_log_level level, const char *module, const char *id, c
                             request[0] ? ": " : "", text);
     }
     line[n++] = '\n';
+    if (atomic_load_explicit(&erases, memory_order_relaxed)) {
+        static const char erase[] = "\r\033[K";
+        memmove(line + sizeof erase - 1, line, n);
+        memcpy(line, erase, sizeof erase - 1);
+        n += sizeof erase - 1;
+    }
     ssize_t wrote = write(STDERR_FILENO, line, n);
     (void)wrote; /* nowhere left to report a failing stderr */
 }

@@ -15,6 +15,8 @@ void sl_log_set_level(sl_log_level level);
 /* "error", "warn", "info", "debug"; SL_ERR_ARG otherwise. */
 sl_status sl_log_level_parse(const char *text, sl_log_level *out) SL_MUST_CHECK;
 void sl_log_set_json(bool json);
+/* Every line of this process first erases the terminal's current line: there is a status line. */
+void sl_log_set_erase(bool erase);
 /* "text" or "json"; SL_ERR_ARG otherwise. */
 sl_status sl_log_format_parse(const char *text, bool *json) SL_MUST_CHECK;
 /* Put before every line of this process, e.g. "worker 2"; copied, at most 31 bytes. */

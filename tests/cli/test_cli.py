@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import pathlib
+import re
 import shutil
 import socket
 import struct
@@ -273,6 +274,42 @@ def test_logits_npy(tmp_path):
 def test_unwritable_files(tmp_path):
     assert "no/such" in refused(1, "logits", FIXTURE, *IDS, "--npy", tmp_path / "no/such")
     assert "no/such" in refused(1, "run", FIXTURE, *IDS, "--trace", tmp_path / "no/such")
+
+
+# ---- the status line ----
+
+
+def on_terminal(*args):
+    """What the program writes to a terminal that is its stdout and stderr."""
+    import pty
+
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execv(SLUICE, [str(SLUICE), *map(str, args)])
+    text = b""
+    while True:
+        try:
+            piece = os.read(fd, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        text += piece
+    os.close(fd)
+    assert os.waitpid(pid, 0)[1] == 0
+    return text.decode()
+
+
+def test_status_line():
+    args = ["run", FIXTURE, *IDS, "-n", "500", "--ignore-eos", "--json", "--isa", "ref"]
+    text = on_terminal(*args)
+    lines = text.split("\r\033[K")
+    assert len(lines) > 1 and all("tokens/s" in line for line in lines[1:-1])
+    assert re.search(r"1 running, 0 waiting \| KV pages \d+/\d+ \| busy W0 \d+%", text), text
+    assert json.loads(lines[-1])["finish"] == "length"
+    assert "\033" not in on_terminal(*args, "--no-status")
+    out, err = sluice(*args)
+    assert "\033" not in out + err and err == ""
 
 
 # ---- deployments ----

@@ -45,6 +45,15 @@ sl_status sl_ids_parse(const char *text, uint32_t vocab, sl_ids *out, sl_err *er
 /* Sampling of the options, with the model's defaults where they are silent. */
 sl_sampling sl_deploy_sampling(const sl_options *o, const sl_generation_spec *gen);
 
+/* ---- the line at the bottom of a terminal (status_line.c) ---- */
+
+typedef struct sl_status_line sl_status_line;
+/* NULL: --no-status, stdout or stderr is no terminal, or no memory. `e` must outlive it. */
+sl_status_line *sl_status_line_start(const sl_options *o, sl_engine *e);
+/* Erases it for good: other text follows. Thread: any; NULL-safe. */
+void sl_status_line_hide(sl_status_line *s);
+void sl_status_line_stop(sl_status_line *s); /* NULL-safe */
+
 /* ---- one request, run to its end (generate.c) ---- */
 
 typedef struct sl_generation {

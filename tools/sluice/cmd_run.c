@@ -10,6 +10,7 @@ typedef struct printer {
     const sl_tokenizer *tok;
     sl_detok detok;
     bool quiet;
+    sl_status_line *line; /* until the first text */
 } printer;
 
 static void print_token(void *ctx, uint32_t id) {
@@ -17,6 +18,7 @@ static void print_token(void *ctx, uint32_t id) {
     char text[SL_DETOK_MAX_OUT];
     size_t n = sl_detok_push(&p->detok, p->tok, id, true, text);
     if (p->quiet || n == 0) return;
+    sl_status_line_hide(p->line);
     fwrite(text, 1, n, stdout);
     fflush(stdout);
 }
@@ -88,7 +90,9 @@ static sl_status run(const sl_options *o, const sl_deployment *d, sl_tokenizer *
                                  .ignore_eos = o->ignore_eos,
                                  .on_token = tok ? print_token : NULL,
                                  .ctx = &p};
+    p.line = sl_status_line_start(o, e);
     st = sl_generate(e, &go, &g, 1, err);
+    sl_status_line_stop(p.line);
     sl_engine_free(e);
     if (st == SL_OK && o->json) print_json(tok, prompt, &g);
     if (st == SL_OK && !o->json) {

@@ -122,7 +122,9 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                 name, d->opts.plan.n_workers, d->opts.plan.n_workers == 1 ? "" : "s",
                 d->opts.transport);
         if (o->json) print_json(&d->opts, sl_server_url(server), name);
+        sl_status_line *line = sl_status_line_start(o, e);
         await_end(server, o->drain_timeout);
+        sl_status_line_stop(line);
         print_workers(e);
     }
     sl_server_free(server);
