@@ -182,10 +182,12 @@ static void next_layer(sl_flow *f, uint32_t slot) {
 
 static void send_batch(sl_flow *f, uint32_t layer, uint64_t epoch) {
     sl_worker *w = f->a->w;
+    uint64_t now = sl_now_ns();
     for (uint32_t i = 0; i < f->n_batch; i++) {
         sl_part *p = &f->part[f->batch_slot[i]];
         p->state = SL_PART_AWAY;
         p->missing = p->rows * f->a->m->top_k;
+        p->sent_ns = now;
     }
     if (sl_flow_dispatch(f, layer, epoch) != SL_OK) {
         w->stop = true;
@@ -299,7 +301,8 @@ static sl_status check_return(const sl_flow *f, const sl_wire_header *h, sl_span
 sl_status sl_flow_on_return(sl_flow *f, uint32_t expert_index, const sl_wire_header *h,
                             sl_span payload, sl_err *err) {
     sl_wire_return v;
-    uint32_t slot;
+    uint32_t slot, rows = 0;
+    uint64_t sent_ns = UINT64_MAX;
     sl_status st = check_return(f, h, payload, err);
     if (st == SL_OK)
         st =
@@ -307,6 +310,8 @@ sl_status sl_flow_on_return(sl_flow *f, uint32_t expert_index, const sl_wire_hea
     for (uint32_t i = 0; st == SL_OK && i < h->rows; i++) {
         st = sl_flow_collect(f, expert_index, h->layer, &v, i, &slot, err);
         if (st != SL_OK || slot == SL_FLOW_NONE) continue;
+        rows += f->part[slot].rows;
+        sent_ns = SL_MIN(sent_ns, f->part[slot].sent_ns);
         f->part[slot].layer++;
         if (f->lane->slot[slot].cancelled)
             drop_cancelled(f, slot);
@@ -314,6 +319,11 @@ sl_status sl_flow_on_return(sl_flow *f, uint32_t expert_index, const sl_wire_hea
             make_ready(f, slot);
     }
     if (st == SL_OK) f->seen = SL_MAX(f->seen, h->round);
+    const sl_trace_event flight = {.kind = SL_TRACE_FLIGHT,
+                                   .layer = sl_worker_block_of(f->a->w, h),
+                                   .round = (uint32_t)h->round,
+                                   .rows = rows};
+    if (rows) sl_worker_note_span(f->a->w, flight, sent_ns);
     return st;
 }
 

@@ -51,6 +51,7 @@ typedef struct sl_part {
     uint64_t epoch;
     uint64_t began_us,
         began_ns;            /* when it entered block 0, by the worker's clock and the real one */
+    uint64_t sent_ns;        /* when its rows left last */
     uint32_t prompts_beside; /* prompt rows in flight then */
 } sl_part;
 

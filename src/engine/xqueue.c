@@ -249,7 +249,7 @@ bool sl_xqueue_run(sl_xqueue *x) {
                                .row = x->batch_row,
                                .x = x->x,
                                .y = x->y};
-    sl_trace_add_rows(w->trace, b.expert, first, 1);
+    sl_worker_note_experts(w, b.expert, first, 1);
     begin(x, SL_TRACE_EXPERT, layer, n, (now - came) / 1000);
     sl_block_experts(w->model, &w->exec, x->m->moe_layer[layer], &b, &x->scratch);
     begin(x, SL_TRACE_REPLY, layer, 0, 0);

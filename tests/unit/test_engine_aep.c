@@ -21,27 +21,9 @@ static void start_expert(stage *s) {
     actor_forget(&s->coordinator, await_kind(s, &s->coordinator, SL_MSG_READY));
 }
 
-typedef struct batch {
-    sl_wire_header h;
-    sl_buf *b;
-    sl_wire_dispatch v;
-} batch;
-
 /* `rows` rows of `each` entries for expert 0. */
-static batch make_batch(stage *s, actor *a, uint32_t rows, uint32_t each) {
-    batch d = {.h = {.kind = SL_MSG_DISPATCH, .round = 1, .rows = rows}};
-    const sl_wire_counts n = {.rows = rows, .n_entries = rows * each};
-    d.b = sl_net_buf_take(a->net, sl_wire_dispatch_bytes(&n, s->m.d_model, 0));
-    assert_non_null(d.b);
-    memset(d.b->data, 0, d.b->len);
-    sl_wire_dispatch_layout(d.b->data, &n, s->m.d_model, 0, &d.v);
-    for (uint32_t i = 0; i < rows * each; i++) {
-        d.v.position[i] = i % each;
-        d.v.gate[i] = 1;
-    }
-    for (uint32_t r = 0; r <= rows; r++) d.v.first[r] = r * each;
-    for (uint32_t r = 0; r < rows; r++) d.v.tag[r] = 100 + r;
-    return d;
+static batch rows_of(stage *s, actor *a, uint32_t rows, uint32_t each) {
+    return make_batch(s, a, rows, each, 0, 0);
 }
 
 /* The next return to `a` has these rows in this order. */
@@ -61,7 +43,7 @@ static void expect_return(stage *s, actor *a, uint32_t layer, uint32_t rows) {
 }
 
 static void serve_honest(stage *s) {
-    batch d = make_batch(s, &s->toy[HONEST], 2, 1);
+    batch d = rows_of(s, &s->toy[HONEST], 2, 1);
     d.h.layer = 1;
     say(&s->toy[HONEST], d.h, d.b);
     expect_return(s, &s->toy[HONEST], 1, 2);
@@ -136,7 +118,7 @@ static void bad_dispatches(void **state) {
         start_expert(&s);
         actor *a = &s.toy[ROGUE];
         bend how = bent[i].how;
-        batch d = make_batch(&s, a, how == TOO_MANY ? 9 : 3, how == TWICE ? 2 : 1);
+        batch d = rows_of(&s, a, how == TOO_MANY ? 9 : 3, how == TWICE ? 2 : 1);
         bend_batch(a, &d, how);
         say(a, d.h, d.b);
         expect_end(&s, a, bent[i].text);
@@ -157,7 +139,7 @@ static void kinds_of_other_schedules(void **state) {
     }
     stage s; /* expert workers have no rows of their own */
     start_expert(&s);
-    batch d = make_batch(&s, &s.toy[OTHER], 1, 1);
+    batch d = rows_of(&s, &s.toy[OTHER], 1, 1);
     say(&s.toy[OTHER], d.h, d.b);
     expect_end(&s, &s.toy[OTHER], "dispatch from worker 3");
 }
@@ -170,7 +152,7 @@ static void nobody_waits_for_others(void **state) {
     start_expert(&s);
     for (uint32_t turn_of = 0; turn_of < 20; turn_of++) {
         for (uint32_t i = ROGUE; i <= HONEST; i++) {
-            batch d = make_batch(&s, &s.toy[i], 8, 1); /* all that is reserved */
+            batch d = rows_of(&s, &s.toy[i], 8, 1); /* all that is reserved */
             d.h.layer = (turn_of + i) % 3;
             d.h.round = turn_of;
             say(&s.toy[i], d.h, d.b);
@@ -179,7 +161,7 @@ static void nobody_waits_for_others(void **state) {
         expect_return(&s, &s.toy[HONEST], (turn_of + 1) % 3, 8);
     }
     for (uint32_t i = ROGUE; i <= HONEST; i++) {
-        batch d = make_batch(&s, &s.toy[i], 8, 1);
+        batch d = rows_of(&s, &s.toy[i], 8, 1);
         say(&s.toy[i], d.h, d.b);
     }
     sl_net_close(s.toy[ROGUE].net, s.toy[ROGUE].conn, SL_OK, "enough");
