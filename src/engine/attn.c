@@ -46,7 +46,8 @@ void sl_attn_emit_end(sl_attn *a, const sl_slot *s, sl_finish finish) {
 /* ---- slots ---- */
 
 void sl_slot_release(sl_attn *a, sl_slot *s) {
-    (void)a;
+    for (uint32_t l = 0; s->used && l < a->n_lanes; l++)
+        a->lane[l].n_used -= s >= a->lane[l].slot && s < a->lane[l].slot + a->max_slots;
     sl_free(s->tokens);
     sl_free(s->pages);
     sl_free(s->bias);
@@ -172,26 +173,17 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
     return SL_OK;
 }
 
-/* The free slot of the emptiest lane. */
+/* The free slot of the emptiest lane, looked for from where one was found last. */
 static sl_slot *find_slot(sl_attn *a, sl_lane **lane) {
-    sl_slot *best = NULL;
-    uint32_t fewest = UINT32_MAX;
-    for (uint32_t l = 0; l < a->n_lanes; l++) {
-        sl_slot *free_slot = NULL;
-        uint32_t used = 0;
-        for (uint32_t i = 0; i < a->max_slots; i++) {
-            if (a->lane[l].slot[i].used)
-                used++;
-            else if (!free_slot)
-                free_slot = &a->lane[l].slot[i];
-        }
-        if (free_slot && used < fewest) {
-            best = free_slot;
-            *lane = &a->lane[l];
-            fewest = used;
-        }
+    sl_lane *best = &a->lane[0];
+    for (uint32_t l = 1; l < a->n_lanes; l++)
+        if (a->lane[l].n_used < best->n_used) best = &a->lane[l];
+    *lane = best;
+    for (uint32_t i = 0; i < a->max_slots && best->n_used < a->max_slots; i++) {
+        if (++best->look >= a->max_slots) best->look = 0;
+        if (!best->slot[best->look].used) return &best->slot[best->look];
     }
-    return best;
+    return NULL;
 }
 
 static void wake(sl_attn *a, sl_lane *lane, const sl_slot *s) {
@@ -216,17 +208,20 @@ sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) {
     sl_slot *s = find_slot(a, &lane);
     if (!s) return sl_fail(err, SL_ERR_PROTOCOL, "request over the %u slots", a->max_slots);
     st = fill_slot(a, s, &in, err);
-    if (st == SL_OK) wake(a, lane, s);
+    if (st != SL_OK) return st;
+    lane->n_used++;
+    wake(a, lane, s);
     return st;
 }
 
+/* Looked for from where the last one was found: lists of requests come in the order of slots. */
 static sl_slot *slot_of(sl_attn *a, uint64_t request, sl_lane **lane) {
-    for (uint32_t l = 0; l < a->n_lanes; l++) {
-        for (uint32_t i = 0; i < a->max_slots; i++) {
-            *lane = &a->lane[l];
-            if ((*lane)->slot[i].used && (*lane)->slot[i].request == request)
-                return &(*lane)->slot[i];
-        }
+    uint32_t n = a->n_lanes * a->max_slots;
+    for (uint32_t i = 0; i < n; i++) {
+        if (++a->look >= n) a->look = 0;
+        *lane = &a->lane[a->look / a->max_slots];
+        sl_slot *s = &(*lane)->slot[a->look % a->max_slots];
+        if (s->used && s->request == request) return s;
     }
     return NULL;
 }

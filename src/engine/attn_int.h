@@ -47,9 +47,10 @@ typedef struct sl_lane {
     sl_member member;
     uint32_t layer; /* of the running or last task */
 
-    sl_slot *slot;      /* [max_num_seqs] */
-    sl_slot_need *need; /* scratch of the batcher, [max_num_seqs] */
-    sl_step_part *part; /* [max_num_seqs + 1] */
+    sl_slot *slot;         /* [max_num_seqs] */
+    uint32_t n_used, look; /* slots in use; where a free one was found last */
+    sl_slot_need *need;    /* scratch of the batcher, [max_num_seqs] */
+    sl_step_part *part;    /* [max_num_seqs + 1] */
     size_t n_parts;
     uint32_t turn, steps;
     sl_pacer pacer;
@@ -88,6 +89,7 @@ struct sl_attn {
     sl_turns turns;
     uint8_t *moe; /* [n_layers], of turns */
     uint32_t n_lanes, n_chunks, max_slots, max_rows;
+    uint32_t look; /* slot that was asked for last */
     uint64_t arrivals;
     uint32_t generations;
     uint8_t *kv; /* n_pages pages */
