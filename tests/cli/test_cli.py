@@ -8,10 +8,12 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
 import time
+import urllib.request
 
 import pytest
 
@@ -406,6 +408,50 @@ def test_trace_refusals(tmp_path, trace):
     assert "--from" in refused(2, "trace", trace, "--from", "x")
     out = tmp_path / "no/such.svg"
     assert "no/such.svg" in refused(1, "trace", trace, "--svg", out)
+
+
+def test_trace_of_another_clock(tmp_path):
+    """A worker whose clock is 100,000 s off, as on another machine: its events fit those of the others."""
+    off = ["unshare", "--time", "--monotonic", "100000"]
+    if not shutil.which("unshare") or subprocess.run([*off, "true"], capture_output=True).returncode:
+        pytest.skip("time namespaces are not allowed here")
+    plan, path = tmp_path / "plan.json", tmp_path / "trace.json"
+    plan.write_text(json.dumps({"version": 1, "schedule": "dep",
+                                "workers": [{"roles": ["attention"]}, {"roles": ["expert"]}]}))
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    env = {**os.environ, "SLUICE_SECRET": "0123456789abcdef"}
+    serve = subprocess.Popen([SLUICE, "serve", FIXTURE, "--remote", "--plan", plan, "--port", "0", "--fabric-port",
+                              str(port), "--transport", "tcp", "--json", "--trace", path],
+                             env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    join = [SLUICE, "worker", "--join", f"127.0.0.1:{port}", "--transport", "tcp", "--worker-id"]
+    workers = [subprocess.Popen([*join, "0"], env=env, stderr=subprocess.DEVNULL),
+               subprocess.Popen([*off, *join, "1"], env=env, stderr=subprocess.DEVNULL)]
+    try:
+        url = json.loads(serve.stdout.readline())["url"]
+        body = json.dumps({"model": FIXTURE.name, "prompt": [3, 17, 41], "max_tokens": 12, "ignore_eos": True})
+        request = urllib.request.Request(url + "/v1/completions", body.encode(), {"Content-Type": "application/json"})
+        urllib.request.urlopen(request, timeout=60).read()
+        serve.send_signal(signal.SIGINT)
+        assert serve.wait(60) == 0
+    finally:
+        for p in (serve, *workers):
+            p.kill()
+            p.wait()
+    doc = json.loads(path.read_text())
+    near, far = doc["otherData"]["workers"]
+    assert near["same_clock"] and not far["same_clock"]
+    for offset in far["clock_offset_us"]:
+        assert abs(offset + 100000e6) <= far["clock_error_us"]  # the bound that the file states holds
+    assert 0 < far["clock_error_us"] < 5000
+    spans = spans_of(path)
+    tasks = [e for e in spans if e["name"] == "expert"]
+    steps = [e for e in spans if e["name"] == "step"]
+    assert tasks and steps
+    slack = far["clock_error_us"]
+    begin, end = min(e["ts"] for e in steps), max(e["ts"] + e["dur"] for e in steps)
+    assert all(begin - slack <= e["ts"] and e["ts"] + e["dur"] <= end + slack for e in tasks)
 
 
 def test_trace_keeps_the_last_events(tmp_path):
