@@ -175,7 +175,10 @@ static void arrive(world *w, uint32_t job) {
     sl_ready r;
     bool dropped;
     sl_err err = {0};
+    uint32_t absentee;
     bool first = w->layer[lane] == 0 && chunk == 0;
+    if (first && sl_barrier_open(w->bar[lane], 1, &set, &absentee, &err) != SL_OK)
+        fail_msg("%s", err.msg);
     if (sl_barrier_arrive(w->bar[lane], 0, 1, w->layer[lane], chunk, first ? &set : NULL, &dropped,
                           &err) != SL_OK)
         fail_msg("%s", err.msg);
