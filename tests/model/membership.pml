@@ -371,7 +371,8 @@ inline bar_arrive(e, n, a, r, l, s) {
 #endif
 #ifdef COVER_SKIP
     /* rows of the later round came first */
-    assert(r + 1 >= MAXR || bar_sent[RD(e, n, r + 1)] == 0 || bar_sent[RD(e, n, r)] != 0 || l > 0);
+    assert(r + 1 >= MAXR || (bar_sent[RD(e, n, r + 1)] == 0 && bar_layer[RD(e, n, r + 1)] == 0) ||
+           bar_sent[RD(e, n, r)] != 0 || l > 0);
 #endif
     assert(bar_set[RD(e, n, r)] & BIT(a));
     assert(!(bar_sent[RD(e, n, r)] & BIT(a)));

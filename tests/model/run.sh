@@ -49,7 +49,7 @@ all 2 2 1 1 3 2
 all 2 3 1 2 2 1
 all 3 2 1 2 3 0
 all 3 2 1 2 2 1
-all 2 2 2 2 2 0
+all 2 2 2 2 1 0
 check pass "2x2x1 l2 r3 d2 no_lost_join" "$(dims 2 2 1 2 3 2) -DLTL" -DCOLLAPSE "$run -a"
 for bug in OMIT_JOINER NO_ANNOUNCE NO_SET EARLY SLEEP JOIN_NOW KEEP_DEAD FORGET_DEAD NO_WAIT; do
     check found "bug $bug" "$(dims 2 2 1 2 4 2) -DBUG_$bug" "$safety" "$run"
@@ -67,6 +67,7 @@ if [ "${1:-}" = --full ]; then
     all 3 2 1 2 3 1
     all 3 2 1 2 2 3
     all 3 2 1 1 2 3
+    all 2 2 2 2 2 0
     all 2 2 2 2 3 0
     check pass "3x2x1 l2 r2 d1 no_lost_join" "$(dims 3 2 1 2 2 1) -DLTL" -DCOLLAPSE "$run -a"
     # No proof: stopped by the clock. Bitstate keeps a hash of 2^34 bits instead of the states.
