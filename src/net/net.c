@@ -42,16 +42,16 @@ static bool is_loopback(const char *host) {
 }
 
 static sl_status check_opts(const sl_net_opts *o, sl_err *err) {
-    bool loop = o->transport && strcmp(o->transport, "loop") == 0;
-    if (!loop && (!o->transport || (strcmp(o->transport, "shm") && strcmp(o->transport, "tcp"))))
-        return sl_fail(err, SL_ERR_ARG, "transport '%s': loop, shm or tcp expected",
-                       o->transport ? o->transport : "");
+    const char *name = o->transport ? o->transport : "";
+    bool loop = strcmp(name, "loop") == 0,
+         ip = strcmp(name, "tcp") == 0 || strcmp(name, "ucx") == 0;
+    if (!loop && !ip && strcmp(name, "shm"))
+        return sl_fail(err, SL_ERR_ARG, "transport '%s': loop, shm, tcp or ucx expected", name);
     if (loop && !o->hub) return sl_fail(err, SL_ERR_ARG, "transport loop needs a hub");
     if (!o->clock.now_us) return sl_fail(err, SL_ERR_ARG, "the fabric needs a clock");
     if (!o->on.on_open || !o->on.on_message || !o->on.on_down)
         return sl_fail(err, SL_ERR_ARG, "the fabric needs all three callbacks");
-    bool tcp = strcmp(o->transport, "tcp") == 0;
-    if (tcp && o->host && o->secret.len == 0 && !is_loopback(o->host))
+    if (ip && o->host && o->secret.len == 0 && !is_loopback(o->host))
         return sl_fail(err, SL_ERR_ARG,
                        "host %s is not a loopback address: listening there needs a secret",
                        o->host);
@@ -62,6 +62,7 @@ static sl_status make_transport(sl_net *n, const sl_net_opts *o, sl_err *err) {
     if (strcmp(o->transport, "loop") == 0)
         return sl_loop_transport_create(n, o, &n->transport, err);
     if (strcmp(o->transport, "shm") == 0) return sl_shm_transport_create(n, o, &n->transport, err);
+    if (strcmp(o->transport, "tcp") == 0) return sl_tcp_transport_create(n, o, &n->transport, err);
 #ifdef SL_HAVE_UCX
     return sl_ucx_transport_create(n, o, &n->transport, err);
 #else

@@ -4,9 +4,9 @@
  * connects to others on demand, does the mutual HMAC-SHA256 handshake on every connection before
  * anything else is delivered, sends heartbeats and watches the peers'. Delivery is per-connection
  * FIFO without gaps. Transports: "loop" (threads of one process, through a hub), "shm" (processes
- * of one user on one machine) and "tcp" (UCX). Thread: owner (the thread that calls
- * sl_net_progress) for everything but sl_net_wake. Callbacks run inside sl_net_progress; they may
- * send, connect and close, but not free the net. */
+ * of one user on one machine), "tcp" (sockets) and "ucx" (UCX). Thread: owner (the thread that
+ * calls sl_net_progress) for everything but sl_net_wake. Callbacks run inside sl_net_progress; they
+ * may send, connect and close, but not free the net. */
 #ifndef SL_NET_NET_H
 #define SL_NET_NET_H
 
@@ -70,9 +70,9 @@ void sl_loop_hub_free(sl_loop_hub *h); /* after all its nets */
 void sl_loop_hub_hold(sl_loop_hub *h, const char *a, const char *b, uint64_t until_us);
 
 typedef struct sl_net_opts {
-    const char *transport; /* "loop", "shm", "tcp" */
+    const char *transport; /* "loop", "shm", "tcp", "ucx" */
     sl_loop_hub *hub;      /* for "loop" */
-    const char *host;      /* to bind; NULL: do not listen. Only "tcp" uses the name */
+    const char *host;      /* to bind; NULL: do not listen. "loop", "shm": not used */
     uint16_t port;         /* 0: any free one below 32768 */
     sl_span secret;        /* shared key; empty is refused on a non-loopback bind */
     sl_hello hello;        /* own; address is filled in by the net */

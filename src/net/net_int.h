@@ -159,7 +159,8 @@ sl_status sl_loop_transport_create(sl_net *n, const sl_net_opts *o, sl_transport
                                    sl_err *err) SL_MUST_CHECK;
 sl_status sl_shm_transport_create(sl_net *n, const sl_net_opts *o, sl_transport **out,
                                   sl_err *err) SL_MUST_CHECK;
-/* TCP. */
+sl_status sl_tcp_transport_create(sl_net *n, const sl_net_opts *o, sl_transport **out,
+                                  sl_err *err) SL_MUST_CHECK;
 sl_status sl_ucx_transport_create(sl_net *n, const sl_net_opts *o, sl_transport **out,
                                   sl_err *err) SL_MUST_CHECK;
 sl_status sl_self_transport_create(sl_net *n, sl_transport **out, sl_err *err) SL_MUST_CHECK;

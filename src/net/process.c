@@ -33,7 +33,7 @@ void sl_net_setup_process(const char *transport) {
     /* For child processes: its memory hooks, installed before main, crash under ThreadSanitizer. */
     setenv("UCX_MEM_EVENTS", "n", 0);
 #endif
-    if (strcmp(transport, "tcp") != 0) return;
+    if (strcmp(transport, "ucx") != 0) return;
     for (size_t i = 0; i < SL_LEN(settings); i++) setenv(settings[i].name, settings[i].value, 0);
 #ifdef SL_HAVE_UCX
     set_loaded("WARN_UNUSED_ENV_VARS", "y", "n");

@@ -1,22 +1,18 @@
 /* The UCX transport between processes, on loopback. */
 #include "multi/net_procs.h"
 
-#include <net/if.h>
 #include <netinet/in.h>
-#include <sched.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
 #include <ucp/api/ucp.h>
 
-NET_CASES("tcp")
+NET_CASES("ucx")
 
 static void refusals(void **state) {
     (void)state;
     peer p = {0};
-    start(&p, "tcp", "key");
+    start(&p, "ucx", "key");
     call(&p, "127.0.0.1:1"); /* nobody listens */
     until(&p, &p.downs, 1, 10);
-    printf("tcp: nobody listens: %s\n", p.text);
+    printf("ucx: nobody listens: %s\n", p.text);
     assert_int_equal(p.opened, 0);
     sl_conn *c = NULL;
     sl_err err = {0};
@@ -25,7 +21,7 @@ static void refusals(void **state) {
     assert_int_equal(sl_net_connect(p.net, "127.0.0.1:x", NULL, &c, &err), SL_ERR_ARG);
     sl_net_opts o = peer_opts(&p, NULL, sl_clock_real(), "key");
     sl_net *second = NULL;
-    o.transport = "tcp";
+    o.transport = "ucx";
     o.host = "127.0.0.1";
     o.port = (uint16_t)atoi(strrchr(sl_net_address(p.net), ':') + 1);
     assert_true(o.port < 32768);
@@ -124,7 +120,7 @@ static void rogue_peer(void **state) {
     (void)state;
     peer p = {0};
     uint8_t header[SL_WIRE_HEADER_BYTES];
-    start(&p, "tcp", "key");
+    start(&p, "ucx", "key");
     p.net->dead_after_us = 1000000; /* before the handshake's own deadline */
     sl_wire_header h = {.kind = SL_MSG_HELLO, .incarnation = 9, .seq = 1, .bytes = 248};
     sl_wire_header_encode(&h, header);
@@ -147,56 +143,9 @@ static void rogue_peer(void **state) {
     sl_net_free(p.net);
 }
 
-/* ---- a link that goes down: packets vanish, nobody tells either side ---- */
-
-static void set_loopback(bool up) {
-    struct ifreq r = {.ifr_name = "lo"};
-    int fd = socket(AF_INET, SOCK_DGRAM, 0);
-    assert_true(fd >= 0);
-    assert_int_equal(ioctl(fd, SIOCGIFFLAGS, &r), 0);
-    r.ifr_flags = (short)(up ? r.ifr_flags | IFF_UP : r.ifr_flags & ~IFF_UP);
-    assert_int_equal(ioctl(fd, SIOCSIFFLAGS, &r), 0);
-    close(fd);
-}
-
-static void link_down(void **state) {
-    (void)state;
-    peer p = {0};
-    start(&p, "tcp", "key");
-    child far = spawn("tcp", "key", "echo");
-    sl_conn *c = call(&p, far.address);
-    until(&p, &p.opened, 1, 10);
-    fill_link(&p, c);
-    set_loopback(false);
-    expect_silence(&p, "tcp", "link down");
-    set_loopback(true);
-    call(&p, far.address);
-    until(&p, &p.opened, 2, 10);
-    p.messages = 0;
-    assert_int_equal(peer_send_u64(&p, p.last, SL_MSG_DISPATCH, 12), SL_OK);
-    until(&p, &p.messages, 1, 10);
-    assert_int_equal(p.value, 12);
-    sl_net_free(p.net);
-    reap_child(&far, 0);
-}
-
-#define SKIPPED 77
-
-/* In a network of its own, whose only link the test may take down. */
-static int run_link_down(void) {
-    if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
-        printf("skipped: no network namespace may be made here\n");
-        return SKIPPED;
-    }
-    set_loopback(true);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(link_down)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
-
-int main(int argc, char **argv) {
+int main(void) {
     alarm(200);
-    sl_net_setup_process("tcp");
-    if (argc > 1 && strcmp(argv[1], "link_down") == 0) return run_link_down();
+    sl_net_setup_process("ucx");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(echo),         cmocka_unit_test(killed_peer),
         cmocka_unit_test(mute_peer),    cmocka_unit_test(stopped_peer),

@@ -1,19 +1,16 @@
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
-#include <sodium.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "net/address.h"
 #include "net/ucx/ucx_int.h"
 
-#define SPIN_NS       20000u
-#define MAX_EVENTS    64 /* of one progress, so that timers get their turn */
-#define FIRST_PORT    20000u
-#define PORTS         12000u /* below 32768: above are the ports of outgoing connections */
-#define PORT_ATTEMPTS 200
+#define SPIN_NS    20000u
+#define MAX_EVENTS 64 /* of one progress, so that timers get their turn */
 
 static ucx_transport *of(sl_transport *base) {
     return (ucx_transport *)base;
@@ -79,25 +76,10 @@ static sl_status open_worker(ucx_transport *t, sl_err *err) {
     return set_handlers(t, err);
 }
 
-static sl_status pick_port(struct sockaddr_storage *a, socklen_t len, const char *host,
-                           sl_err *err) {
-    for (int i = 0; i < PORT_ATTEMPTS; i++) {
-        sl_ucx_set_port(a, (uint16_t)(FIRST_PORT + randombytes_uniform(PORTS)));
-        if (sl_ucx_is_free(a, len)) return SL_OK;
-    }
-    return sl_fail(err, SL_ERR_IO, "no free port on %s in %d attempts", host, PORT_ATTEMPTS);
-}
-
 static sl_status listen_on(ucx_transport *t, const char *host, uint16_t port, sl_err *err) {
     struct sockaddr_storage a;
     socklen_t len;
-    sl_status st = sl_ucx_resolve(host, &port, &a, &len, err);
-    if (st != SL_OK) return st;
-    if (port == 0)
-        st = pick_port(&a, len, host, err);
-    else if (!sl_ucx_is_free(&a, len))
-        st = sl_fail(err, SL_ERR_IO, "cannot listen on %s port %u: in use or not allowed", host,
-                     port);
+    sl_status st = sl_address_choose(host, port, &a, &len, err);
     if (st != SL_OK) return st;
     ucp_listener_params_t params = {
         .field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
@@ -108,7 +90,7 @@ static sl_status listen_on(ucx_transport *t, const char *host, uint16_t port, sl
     if (us != UCS_OK)
         return sl_fail(err, SL_ERR_IO, "listening on %s: %s", host, ucs_status_string(us));
     sl_net *n = t->base.net;
-    sl_ucx_advertise(&a, n->hello.address, sizeof n->hello.address);
+    sl_address_advertise(&a, n->hello.address, sizeof n->hello.address);
     return SL_OK;
 }
 
@@ -136,7 +118,7 @@ static void ucx_destroy(sl_transport *base) {
 static sl_status ucx_connect(sl_transport *base, sl_conn *c, const char *address, sl_err *err) {
     struct sockaddr_storage a;
     socklen_t len;
-    sl_status st = sl_ucx_resolve(address, NULL, &a, &len, err);
+    sl_status st = sl_address_resolve(address, NULL, &a, &len, err);
     if (st != SL_OK) return st;
     ucx_link *l = sl_ucx_link_create(of(base));
     if (!l) return sl_fail(err, SL_ERR_NOMEM, "connection to %s", address);

@@ -73,15 +73,4 @@ void sl_ucx_links_end(ucx_transport *t);
 ucs_status_t sl_ucx_on_message(void *arg, const void *header, size_t header_length, void *data,
                                size_t length, const ucp_am_recv_param_t *param);
 
-/* ---- address.c ---- */
-
-/* "host:port" or "[v6]:port"; with port given, text is a host alone. Thread: any. */
-sl_status sl_ucx_resolve(const char *text, const uint16_t *port, struct sockaddr_storage *out,
-                         socklen_t *len, sl_err *err) SL_MUST_CHECK;
-/* Can this address be listened on now? */
-bool sl_ucx_is_free(const struct sockaddr_storage *a, socklen_t len);
-void sl_ucx_set_port(struct sockaddr_storage *a, uint16_t port);
-/* What others connect to; a wildcard becomes the first address of an interface that is up. */
-void sl_ucx_advertise(const struct sockaddr_storage *bound, char *out, size_t cap);
-
 #endif

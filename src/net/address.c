@@ -8,7 +8,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "net/ucx/ucx_int.h"
+#include <sodium.h>
+
+#include "net/address.h"
+
+#define FIRST_PORT    20000u
+#define PORTS         12000u /* below 32768: above are the ports of outgoing connections */
+#define PORT_ATTEMPTS 200
 
 static sl_status split(const char *text, char *host, size_t cap, const char **port, sl_err *err) {
     const char *begin = text, *end = strrchr(text, ':');
@@ -23,8 +29,8 @@ static sl_status split(const char *text, char *host, size_t cap, const char **po
     return SL_OK;
 }
 
-sl_status sl_ucx_resolve(const char *text, const uint16_t *port, struct sockaddr_storage *out,
-                         socklen_t *len, sl_err *err) {
+sl_status sl_address_resolve(const char *text, const uint16_t *port, struct sockaddr_storage *out,
+                             socklen_t *len, sl_err *err) {
     char host[256];
     const char *service = NULL;
     if (port)
@@ -44,18 +50,18 @@ sl_status sl_ucx_resolve(const char *text, const uint16_t *port, struct sockaddr
     memcpy(out, list->ai_addr, list->ai_addrlen);
     *len = list->ai_addrlen;
     freeaddrinfo(list);
-    sl_ucx_set_port(out, (uint16_t)number);
+    sl_address_set_port(out, (uint16_t)number);
     return SL_OK;
 }
 
-void sl_ucx_set_port(struct sockaddr_storage *a, uint16_t port) {
+void sl_address_set_port(struct sockaddr_storage *a, uint16_t port) {
     if (a->ss_family == AF_INET6)
         ((struct sockaddr_in6 *)a)->sin6_port = htons(port);
     else
         ((struct sockaddr_in *)a)->sin_port = htons(port);
 }
 
-bool sl_ucx_is_free(const struct sockaddr_storage *a, socklen_t len) {
+bool sl_address_is_free(const struct sockaddr_storage *a, socklen_t len) {
     int fd = socket(a->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
     if (fd < 0) return false;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
@@ -63,6 +69,22 @@ bool sl_ucx_is_free(const struct sockaddr_storage *a, socklen_t len) {
     bool ok = bind(fd, (const struct sockaddr *)a, len) == 0 && listen(fd, 1) == 0;
     close(fd);
     return ok;
+}
+
+sl_status sl_address_choose(const char *host, uint16_t port, struct sockaddr_storage *out,
+                            socklen_t *len, sl_err *err) {
+    sl_status st = sl_address_resolve(host, &port, out, len, err);
+    if (st != SL_OK) return st;
+    if (port)
+        return sl_address_is_free(out, *len)
+                   ? SL_OK
+                   : sl_fail(err, SL_ERR_IO, "cannot listen on %s port %u: in use or not allowed",
+                             host, port);
+    for (int i = 0; i < PORT_ATTEMPTS; i++) {
+        sl_address_set_port(out, (uint16_t)(FIRST_PORT + randombytes_uniform(PORTS)));
+        if (sl_address_is_free(out, *len)) return SL_OK;
+    }
+    return sl_fail(err, SL_ERR_IO, "no free port on %s in %d attempts", host, PORT_ATTEMPTS);
 }
 
 static bool is_wildcard(const struct sockaddr_storage *a) {
@@ -87,7 +109,7 @@ static void use_interface(struct sockaddr_storage *a) {
     freeifaddrs(list);
 }
 
-void sl_ucx_advertise(const struct sockaddr_storage *bound, char *out, size_t cap) {
+void sl_address_advertise(const struct sockaddr_storage *bound, char *out, size_t cap) {
     struct sockaddr_storage a = *bound;
     char host[INET6_ADDRSTRLEN] = "";
     if (is_wildcard(&a)) use_interface(&a);

@@ -1,0 +1,188 @@
+/* The TCP transport between processes, on loopback; "link_down" alone in a network of its own. */
+#include "multi/net_procs.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+NET_CASES("tcp")
+
+static void refusals(void **state) {
+    (void)state;
+    peer p = {0};
+    start(&p, "tcp", "key");
+    call(&p, "127.0.0.1:1"); /* nobody listens */
+    until(&p, &p.downs, 1, 10);
+    printf("tcp: nobody listens: %s\n", p.text);
+    assert_int_equal(p.opened, 0);
+    sl_conn *c = NULL;
+    sl_err err = {0};
+    assert_int_equal(sl_net_connect(p.net, "127.0.0.1", NULL, &c, &err), SL_ERR_ARG);
+    assert_int_equal(sl_net_connect(p.net, "127.0.0.1:70000", NULL, &c, &err), SL_ERR_ARG);
+    assert_int_equal(sl_net_connect(p.net, "127.0.0.1:x", NULL, &c, &err), SL_ERR_ARG);
+    sl_net_opts o = peer_opts(&p, NULL, sl_clock_real(), "key");
+    sl_net *second = NULL;
+    o.transport = "tcp";
+    o.host = "127.0.0.1";
+    o.port = (uint16_t)atoi(strrchr(sl_net_address(p.net), ':') + 1);
+    assert_true(o.port < 32768);
+    assert_int_equal(sl_net_create(&o, &second, &err), SL_ERR_IO);
+    sl_net_free(p.net);
+}
+
+/* ---- a peer that writes what it likes ---- */
+
+static int dial(const char *address) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    a.sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1));
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    return fd;
+}
+
+/* Writes n bytes in pieces of `piece`; the net must end the connection, saying `want`. */
+static void rogue_writes(peer *p, const void *bytes, size_t n, size_t piece, const char *want) {
+    int fd = dial(sl_net_address(p->net)), downs = p->downs;
+    uint64_t end_ns = sl_now_ns() + 10000000000ull;
+    for (size_t at = 0; at < n; at += piece) {
+        size_t k = SL_MIN(piece, n - at);
+        (void)!send(fd, (const uint8_t *)bytes + at, k, MSG_NOSIGNAL);
+        for (int i = 0; i < 3; i++) sl_net_progress(p->net);
+    }
+    while (p->downs == downs && sl_now_ns() < end_ns) sl_net_progress(p->net);
+    assert_int_equal(p->downs, downs + 1);
+    if (!strstr(p->text, want))
+        fail_msg("%zu bytes by %zu: '%s', expected '%s'", n, piece, p->text, want);
+    char end[8192]; /* a reason at most, then the end */
+    ssize_t got;
+    struct timeval tv = {.tv_sec = 5};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
+    do {
+        for (int i = 0; i < 3; i++) sl_net_progress(p->net);
+        got = recv(fd, end, sizeof end, MSG_DONTWAIT);
+    } while ((got > 0 || (got < 0 && errno == EAGAIN)) && sl_now_ns() < end_ns);
+    assert_true(got == 0 || (got < 0 && errno == ECONNRESET));
+    close(fd);
+}
+
+static void rogue_peer(void **state) {
+    (void)state;
+    peer p = {0};
+    static uint8_t bytes[SL_WIRE_HEADER_BYTES + 4097];
+    start(&p, "tcp", "key");
+    const size_t head = SL_WIRE_HEADER_BYTES;
+    sl_wire_header h = {.kind = SL_MSG_HELLO, .incarnation = 9, .seq = 1, .bytes = 248};
+    for (size_t piece = 1; piece < 400; piece += 71) {
+        sl_wire_header_encode(&h, bytes);
+        rogue_writes(&p, bytes, head + 248, piece, "incarnation 0, header says 9");
+        bytes[0] ^= 1;
+        rogue_writes(&p, bytes, head, piece, "begin no message");
+    }
+    const uint32_t lengths[] = {4097, 0x7FFFFFFF, 0xFFFFFFFF};
+    for (size_t i = 0; i < SL_LEN(lengths); i++) {
+        h.bytes = 0;
+        sl_wire_header_encode(&h, bytes);
+        memcpy(bytes + 64, &lengths[i], 4);
+        rogue_writes(&p, bytes, head, head, "limit 4096");
+    }
+    h = (sl_wire_header){.kind = SL_MSG_HELLO, .incarnation = 9, .seq = 7, .bytes = 248};
+    sl_wire_header_encode(&h, bytes);
+    rogue_writes(&p, bytes, head + 248, 500, "sequence");
+    rogue_writes(&p, bytes, head + 100, 500, "within 2 s"); /* and then nothing */
+    int fd = dial(sl_net_address(p.net)), downs = p.downs;
+    (void)!send(fd, bytes, head + 100, MSG_NOSIGNAL);
+    close(fd); /* in the middle of a message */
+    until(&p, &p.downs, downs + 1, 10);
+    assert_int_equal(p.why, SL_ERR_PEER_DOWN);
+    assert_int_equal(p.opened, 0);
+    assert_int_equal(p.messages, 0);
+    assert_int_equal(p.net->n_pending, 0);
+    sl_net_free(p.net);
+}
+
+/* More callers than may be unproved at once are turned away; room comes back. */
+static void many_callers(void **state) {
+    (void)state;
+    peer p = {0};
+    int fd[SL_NET_MAX_PENDING + 20];
+    start(&p, "tcp", "key");
+    for (size_t i = 0; i < SL_LEN(fd); i++) {
+        fd[i] = dial(sl_net_address(p.net));
+        sl_net_progress(p.net);
+    }
+    for (int i = 0; i < 100; i++) sl_net_progress(p.net);
+    assert_int_equal(p.net->n_pending, SL_NET_MAX_PENDING);
+    for (size_t i = 0; i < SL_LEN(fd); i++) close(fd[i]);
+    until(&p, &p.downs, SL_NET_MAX_PENDING, 10);
+    assert_int_equal(p.net->n_pending, 0);
+    child far = spawn("tcp", "key", "echo");
+    call(&p, far.address);
+    until(&p, &p.opened, 1, 10);
+    sl_net_free(p.net);
+    reap_child(&far, 0);
+}
+
+/* ---- a link that goes down: packets vanish, nobody tells either side ---- */
+
+static void set_loopback(bool up) {
+    struct ifreq r = {.ifr_name = "lo"};
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(ioctl(fd, SIOCGIFFLAGS, &r), 0);
+    r.ifr_flags = (short)(up ? r.ifr_flags | IFF_UP : r.ifr_flags & ~IFF_UP);
+    assert_int_equal(ioctl(fd, SIOCSIFFLAGS, &r), 0);
+    close(fd);
+}
+
+static void link_down(void **state) {
+    (void)state;
+    peer p = {0};
+    start(&p, "tcp", "key");
+    child far = spawn("tcp", "key", "echo");
+    sl_conn *c = call(&p, far.address);
+    until(&p, &p.opened, 1, 10);
+    fill_link(&p, c);
+    set_loopback(false);
+    expect_silence(&p, "tcp", "link down");
+    set_loopback(true);
+    call(&p, far.address);
+    until(&p, &p.opened, 2, 10);
+    p.messages = 0;
+    assert_int_equal(peer_send_u64(&p, p.last, SL_MSG_DISPATCH, 12), SL_OK);
+    until(&p, &p.messages, 1, 10);
+    assert_int_equal(p.value, 12);
+    sl_net_free(p.net);
+    reap_child(&far, 0);
+}
+
+#define SKIPPED 77
+
+/* In a network of its own, whose only link the test may take down. */
+static int run_link_down(void) {
+    if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
+        printf("skipped: no network namespace may be made here\n");
+        return SKIPPED;
+    }
+    set_loopback(true);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(link_down)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    alarm(200);
+    sl_net_setup_process("tcp");
+    if (argc > 1 && strcmp(argv[1], "link_down") == 0) return run_link_down();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(echo),         cmocka_unit_test(killed_peer),
+        cmocka_unit_test(mute_peer),    cmocka_unit_test(stopped_peer),
+        cmocka_unit_test(wrong_secret), cmocka_unit_test(self_and_bye),
+        cmocka_unit_test(refusals),     cmocka_unit_test(rogue_peer),
+        cmocka_unit_test(many_callers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
