@@ -131,6 +131,7 @@ def m2n(rounds, mpi, results):
 
 
 def main():
+    global BUILD
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("what", nargs="*", choices=["latency", "m2n", []], default=[])
     p.add_argument("--rounds", type=int, default=5)
@@ -138,7 +139,6 @@ def main():
     p.add_argument("--mpi", help="the MPI program")
     p.add_argument("--json", help="write the figures here, too")
     a = p.parse_args()
-    global BUILD
     BUILD = a.build
     results = []
     what = a.what or ["latency", "m2n"]
