@@ -1,10 +1,14 @@
-/* How much of a waiting prompt may ride on a step of requests that are decoding: so much that the
- * step takes at most `stretch` times as long as without it. Learns from measured steps; pure: time
- * comes in as arguments. Thread: owner.
+/* How much of waiting prompts may ride on a step of requests that are decoding: so much that the
+ * step takes on average at most `stretch` times as long as without it, and 199 of 200 such steps at
+ * most 1 + 4/3 (stretch - 1) times what 99 of 100 steps without prompt rows take. Learns from
+ * measured steps; pure: time comes in as arguments. Thread: owner.
  *
- *   chunk = (stretch - 1) * decode_us / row_us
+ *   chunk = gain * (stretch - 1) * decode_us / row_us
  *   decode_us: moving average of steps without prompt rows (every PROBE_EVERYth mixed step is one,
- * so that it stays fresh); row_us: moving average of what one prompt row adds to a step. */
+ * so that it stays fresh); row_us: moving average of what one prompt row adds to a step.
+ *   tail_us: the 99th percentile of steps without prompt rows, and gain, a factor of at most 1, by
+ * stochastic approximation (Robbins and Monro, 1951): each moves up and down in such proportion
+ * that it rests where the share of samples above the bound is the one that is asked for. */
 #ifndef SL_SCHED_PACER_H
 #define SL_SCHED_PACER_H
 
@@ -14,7 +18,9 @@
 typedef struct sl_pacer {
     double stretch;   /* >= 1 */
     double decode_us; /* 0: not measured yet */
+    double tail_us;   /* with decode_us */
     double row_us;    /* 0: not measured yet */
+    double slack;     /* 1 - gain */
     uint32_t mixed;   /* mixed steps since the last probe */
 } sl_pacer;
 
