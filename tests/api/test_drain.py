@@ -20,7 +20,7 @@ class Stream(threading.Thread):
         self.url, self.body = server.url + "/v1/completions", {"model": server.model, **body}
         self.lines, self.began, self.error = [], threading.Event(), None
         self.start()
-        assert self.began.wait(30), "the stream did not begin"
+        assert self.began.wait(100), "the stream did not begin"
 
     def run(self):
         try:
