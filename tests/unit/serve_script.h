@@ -99,6 +99,17 @@ void sl_engine_cancel(sl_engine *e, uint64_t request) {
     pthread_mutex_unlock(&e->lock);
 }
 
+sl_status sl_engine_detail_get(sl_engine *e, sl_engine_detail *out, sl_err *err) {
+    (void)e;
+    (void)err;
+    *out = (sl_engine_detail){0};
+    return SL_OK;
+}
+
+void sl_engine_detail_free(sl_engine_detail *d) {
+    (void)d;
+}
+
 void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out) {
     *out = (sl_engine_stats){.pages_total = 100, .pages_used = 25, .n_workers = 2};
     pthread_mutex_lock(&e->lock);
