@@ -14,6 +14,7 @@
 #define WORKER_H 26.0
 #define LINK_H   14.0
 #define GAP      7.0
+#define LEGEND_H 20.0
 #define SHADES   4u
 /* Spans of one kind that are this near and this narrow are drawn as one. */
 #define NEAR   0.3
@@ -267,16 +268,22 @@ static void put_rows(const picture *p) {
     }
 }
 
-static double put_sample(const picture *p, double x, double y, const char *class,
-                         const char *text) {
-    fprintf(p->f, "<rect class=\"%s\" x=\"%.0f\" y=\"%.0f\" width=\"14\" height=\"11\"/>", class, x,
-            y - 9);
-    fprintf(p->f, "<text x=\"%.0f\" y=\"%.0f\">%s</text>\n", x + 18, y, text);
-    return x + 18 + 6.4 * (double)strlen(text) + 16;
+/* Where the next entry of the legend goes; lines wrap at the right edge. */
+typedef struct pen {
+    double x, y;
+} pen;
+
+static void put_sample(const picture *p, pen *at, const char *class, const char *text) {
+    double width = 18 + 6.4 * (double)strlen(text);
+    if (at->x + width > LEFT + PLOT) *at = (pen){LEFT, at->y + LEGEND_H};
+    fprintf(p->f, "<rect class=\"%s\" x=\"%.0f\" y=\"%.0f\" width=\"14\" height=\"11\"/>", class,
+            at->x, at->y - 9);
+    fprintf(p->f, "<text x=\"%.0f\" y=\"%.0f\">%s</text>\n", at->x + 18, at->y, text);
+    at->x += width + 16;
 }
 
 static void put_legend(const picture *p, double y) {
-    double x = LEFT;
+    pen at = {LEFT, y};
     for (size_t i = 0; i < SL_LEN(paints); i++) {
         char class[24];
         const char *name = paints[i].name;
@@ -284,24 +291,24 @@ static void put_legend(const picture *p, double y) {
         snprintf(class, sizeof class, "c%zu_0", i);
         if (strcmp(name, "link") == 0) name = "message on the link";
         if (name[0] == '\0') name = sl_trace_category_name(paints[i].category);
-        x = put_sample(p, x, y, class, name);
+        put_sample(p, &at, class, name);
     }
-    x = put_sample(p, x, y, "b", "idle");
-    x = LEFT;
+    put_sample(p, &at, "b", "idle");
+    at = (pen){LEFT, at.y + LEGEND_H};
     for (uint32_t s = 0; p->o->lanes > 1 && s < SL_MIN(p->o->lanes, SHADES); s++) {
         char class[24], text[48];
         snprintf(class, sizeof class, "c0_%u", s);
         snprintf(text, sizeof text, "micro-batch %u", s);
-        x = put_sample(p, x, y + 20, class, text);
+        put_sample(p, &at, class, text);
     }
-    fprintf(p->f, "<text x=\"%.0f\" y=\"%.0f\">numbers: layer%s%s</text>\n", x, y + 20,
+    fprintf(p->f, "<text x=\"%.0f\" y=\"%.0f\">numbers: layer%s%s</text>\n", at.x, at.y,
             p->o->lanes > 1 ? "/micro-batch" : "", p->o->chunks > 1 ? ".chunk" : "");
 }
 
 static sl_status draw(picture *p, const char *path, sl_err *err) {
     double bottom = place_rows(p), legend = bottom + 18;
     p->scale = PLOT / (p->to_us - p->from_us);
-    put_style(p, legend + 34);
+    put_style(p, legend + 2.7 * LEGEND_H);
     put_rows(p);
     put_axis(p, bottom);
     const sl_trace_visitor v = {.on_item = on_item, .ctx = p};
