@@ -376,9 +376,11 @@ static sl_status group_experts(sl_attn *a, sl_err *err) {
     uint32_t hosted[SL_PLAN_MAX_WORKERS] = {0}, seen[SL_PLAN_MAX_WORKERS] = {0};
     a->group = sl_alloc(p->n_experts, sizeof *a->group);
     if (!a->group) return sl_fail(err, SL_ERR_NOMEM, "groups of %u experts", p->n_experts);
-    for (uint32_t e = 0; e < p->n_experts; e++) hosted[p->owner[e]]++;
-    for (uint32_t e = 0; e < p->n_experts; e++)
-        a->group[e] = (uint32_t)((uint64_t)seen[p->owner[e]]++ * p->chunks / hosted[p->owner[e]]);
+    for (uint32_t e = 0; e < p->n_experts; e++) hosted[sl_plan_host_of(p, 0, e, 0)]++;
+    for (uint32_t e = 0; e < p->n_experts; e++) {
+        uint32_t w = sl_plan_host_of(p, 0, e, 0); /* of its first host: any rule would do */
+        a->group[e] = (uint32_t)((uint64_t)seen[w]++ * p->chunks / hosted[w]);
+    }
     return SL_OK;
 }
 

@@ -26,12 +26,21 @@ static selection chunk_of(const sl_lane *lane, uint32_t chunk) {
                        UINT32_MAX};
 }
 
+/* The worker that computes entry rj = row * top_k + position. */
+static uint32_t host_of(const sl_lane *lane, size_t rj) {
+    const sl_attn *a = lane->attn;
+    size_t r = rj / a->m->top_k;
+    uint32_t moe = a->m->moe_index[lane->layer];
+    return sl_plan_host_of(&a->w->plan, moe, lane->expert[rj],
+                           sl_plan_row_key(lane->row_id[r], lane->row_pos[r], moe));
+}
+
 /* Where entry rj of the lane goes in a chunk, NULL: it is not of the chunk. */
 static outgoing *goes_to(const sl_lane *lane, const selection *s, size_t rj, outgoing *out) {
     const sl_attn *a = lane->attn;
     uint32_t e = lane->expert[rj];
     if (s->group != UINT32_MAX && a->group[e] != s->group) return NULL;
-    return &out[a->expert_index[a->w->plan.owner[e]]];
+    return &out[a->expert_index[host_of(lane, rj)]];
 }
 
 /* Whether that expert worker has the data of row r from an earlier chunk of the layer. */
@@ -213,7 +222,7 @@ static void add_pieces(sl_lane *lane, uint32_t r, float *sum, float *piece) {
 static uint32_t debtor(const sl_lane *lane, uint32_t r, uint64_t all) {
     const sl_attn *a = lane->attn;
     uint32_t j = (uint32_t)__builtin_ctzll(all & ~lane->covered[r]);
-    return a->w->plan.owner[lane->expert[(size_t)r * a->m->top_k + j]];
+    return host_of(lane, (size_t)r * a->m->top_k + j);
 }
 
 sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {

@@ -101,12 +101,15 @@ typedef struct outgoing {
 static void assign(sl_flow *f, outgoing *out) {
     const sl_attn *a = f->a;
     const sl_lane *lane = f->lane;
-    uint32_t k = a->m->top_k;
+    uint32_t k = a->m->top_k, moe = a->m->moe_index[lane->layer];
     for (uint32_t i = 0; i < lane->n_rows; i++) {
         uint32_t r = f->batch_row[i];
         f->owed[r] = k == 64 ? UINT64_MAX : (1ull << k) - 1;
         for (uint32_t j = 0; j < k; j++) {
-            uint32_t to = a->expert_index[a->w->plan.owner[lane->expert[(size_t)i * k + j]]];
+            uint32_t host =
+                sl_plan_host_of(&a->w->plan, moe, lane->expert[(size_t)i * k + j],
+                                sl_plan_row_key(lane->row_id[i], lane->row_pos[i], moe));
+            uint32_t to = a->expert_index[host];
             f->owner[(size_t)r * k + j] = to;
             if (out[to].last_row != i) out[to].n.rows++;
             out[to].last_row = i;

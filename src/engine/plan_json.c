@@ -1,6 +1,7 @@
 #include "engine/plan_json.h"
 
 #include "base/mem.h"
+#include "engine/placement.h"
 #include "engine/plan_lab.h"
 #include "net/net.h"
 #include "spec/kv.h"
@@ -98,25 +99,12 @@ static void set_default_limits(const sl_model_spec *m, sl_plan *p) {
     p->n_pages = (uint32_t)SL_MAX(SL_MIN(all, in_2_gib), sl_kv_pages_for(p->context));
 }
 
-/* Contiguous and even over the workers whose role includes experts, in id order. */
-static void split_experts(sl_plan *p) {
-    uint32_t hosts[SL_PLAN_MAX_WORKERS], n = 0;
-    for (uint32_t i = 0; i < p->n_workers; i++) {
-        if (p->worker[i].roles & SL_ROLE_EXPERT) hosts[n++] = i;
-    }
-    for (uint32_t e = 0; n && e < p->n_experts; e++)
-        p->owner[e] = hosts[(uint64_t)e * n / p->n_experts];
-}
-
 static sl_status plan_init(const sl_model_spec *m, uint32_t n_workers, sl_plan *p, sl_err *err) {
     *p = (sl_plan){.epoch = 1, .n_workers = n_workers, .n_experts = m->n_experts};
     sl_plan_set_schedule(p, SL_SCHED_EP);
     if (n_workers == 0 || n_workers > SL_PLAN_MAX_WORKERS)
         return sl_fail(err, SL_ERR_ARG, "plan: %u workers, 1 to %u are possible", n_workers,
                        SL_PLAN_MAX_WORKERS);
-    p->owner = sl_alloc(m->n_experts, sizeof *p->owner);
-    if (!p->owner) return sl_fail(err, SL_ERR_NOMEM, "plan of %u experts", m->n_experts);
-    for (uint32_t e = 0; e < m->n_experts; e++) p->owner[e] = NOBODY;
     for (uint32_t i = 0; i < n_workers; i++) p->worker[i] = (sl_plan_worker){.id = i, .cpu = -1};
     p->device.time_scale = 1;
     set_default_limits(m, p);
@@ -134,21 +122,19 @@ sl_status sl_plan_local(const sl_model_spec *m, uint32_t attention, uint32_t exp
         uint32_t role = i < first ? SL_ROLE_ATTENTION : SL_ROLE_EXPERT;
         out->worker[i].roles = colocated ? SL_ROLE_ATTENTION | SL_ROLE_EXPERT : role;
     }
-    split_experts(out);
-    return SL_OK;
+    st = sl_placement_make("contiguous", m, out, err);
+    if (st != SL_OK) sl_plan_free(out);
+    return st;
 }
 
 void sl_plan_free(sl_plan *p) {
-    sl_free(p->owner);
+    sl_placement_free(&p->place);
     *p = (sl_plan){0};
 }
 
 sl_status sl_plan_copy(const sl_plan *p, sl_plan *out, sl_err *err) {
     *out = *p;
-    out->owner = sl_alloc(p->n_experts, sizeof *out->owner);
-    if (!out->owner) return sl_fail(err, SL_ERR_NOMEM, "copy of a plan");
-    memcpy(out->owner, p->owner, p->n_experts * sizeof *out->owner);
-    return SL_OK;
+    return sl_placement_copy(&p->place, p->n_experts, &out->place, err);
 }
 
 static sl_status read_roles(sl_json row, sl_plan_worker *w, sl_err *err) {
@@ -169,23 +155,25 @@ static sl_status read_roles(sl_json row, sl_plan_worker *w, sl_err *err) {
     return st;
 }
 
-static sl_status read_experts(sl_json list, uint32_t worker, sl_plan *p, sl_err *err) {
+static sl_status read_experts(sl_json list, uint32_t worker, const sl_plan *p, uint32_t *owner,
+                              sl_err *err) {
     for (size_t i = 0; i < sl_json_count(list); i++) {
         sl_json v = sl_json_at(list, i);
         uint64_t e;
         if (!sl_json_as_u64(v, &e) || e >= p->n_experts)
             return sl_json_fail(v, NULL, err, SL_ERR_ARG, "experts are 0 to %u", p->n_experts - 1);
-        if (p->owner[e] != NOBODY)
+        if (owner[e] != NOBODY)
             return sl_json_fail(v, NULL, err, SL_ERR_ARG, "expert %u is at worker %u already",
-                                (unsigned)e, p->owner[e]);
+                                (unsigned)e, owner[e]);
         if (!(p->worker[worker].roles & SL_ROLE_EXPERT))
             return sl_json_fail(v, NULL, err, SL_ERR_ARG, "worker %u has no expert role", worker);
-        p->owner[e] = worker;
+        owner[e] = worker;
     }
     return SL_OK;
 }
 
-static sl_status read_worker(sl_json row, uint32_t i, sl_plan *p, bool *any_experts, sl_err *err) {
+static sl_status read_worker(sl_json row, uint32_t i, sl_plan *p, uint32_t *owner,
+                             bool *any_experts, sl_err *err) {
     static const char *const keys[] = {"id", "roles", "experts", "address", "cpu"};
     const char *address = "";
     sl_json experts = {0};
@@ -203,7 +191,7 @@ static sl_status read_worker(sl_json row, uint32_t i, sl_plan *p, bool *any_expe
                             sizeof p->worker[i].address - 1);
     strcpy(p->worker[i].address, address);
     if (experts.value) *any_experts = true;
-    return read_experts(experts, i, p, err);
+    return read_experts(experts, i, p, owner, err);
 }
 
 static sl_status read_u32(sl_json v, const char *key, uint32_t min, uint32_t max, uint32_t *out,
@@ -261,10 +249,10 @@ static sl_status read_experiments(sl_json v, sl_plan *p, sl_err *err) {
 }
 
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
-    static const char *const keys[] = {"version",  "epoch",     "schedule", "lanes",     "chunks",
-                                       "chunk_by", "order",     "policy",   "lookahead", "delta",
-                                       "wire",     "exact",     "workers",  "limits",    "threads",
-                                       "device",   "route_skew"};
+    static const char *const keys[] = {"version",  "epoch",      "schedule", "lanes",     "chunks",
+                                       "chunk_by", "order",      "policy",   "lookahead", "delta",
+                                       "wire",     "exact",      "workers",  "limits",    "threads",
+                                       "device",   "route_skew", "placement"};
     uint64_t version = 0;
     const char *wire = "f32";
     sl_json limits = {0};
@@ -283,18 +271,70 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     return st == SL_OK ? read_limits(limits, p, err) : st;
 }
 
+static sl_status check_roles(const sl_plan *p, sl_err *err) {
+    uint32_t attention = 0, expert = 0, both = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++) {
+        uint32_t r = p->worker[i].roles;
+        attention += (r & SL_ROLE_ATTENTION) != 0;
+        expert += (r & SL_ROLE_EXPERT) != 0;
+        both += r == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
+    }
+    if (!attention || !expert)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: %u attention and %u expert workers, one of each is "
+                       "the least",
+                       attention, expert);
+    if ((p->schedule == SL_SCHED_EP || p->schedule == SL_SCHED_EPS) && both != p->n_workers)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: schedule %s is colocated, %u of %u workers do not have both roles",
+                       sl_schedule_name(p->schedule), p->n_workers - both, p->n_workers);
+    if (p->schedule == SL_SCHED_DEP && both != 0)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: schedule dep keeps roles apart, %u workers have both", both);
+    return SL_OK;
+}
+
+/* Who hosts what, from the workers' lists or from "placement"; neither: contiguous. */
+static sl_status read_placement(sl_json v, const sl_model_spec *m, const uint32_t *owner,
+                                bool any_experts, sl_plan *p, sl_err *err) {
+    sl_json placement = {0};
+    sl_status st = sl_json_array(v, "placement", SL_JSON_OPTIONAL, &placement, err);
+    if (st == SL_OK) st = check_roles(p, err);
+    if (st != SL_OK) return st;
+    if (placement.value && any_experts)
+        return sl_json_fail(placement, NULL, err, SL_ERR_ARG,
+                            "workers that list experts and a placement exclude each other");
+    if (placement.value) return sl_placement_from_json(placement, m->n_moe, p, &p->place, err);
+    if (!any_experts) return sl_placement_make("contiguous", m, p, err);
+    for (uint32_t e = 0; e < p->n_experts; e++) {
+        if (owner[e] == NOBODY)
+            return sl_fail(err, SL_ERR_INFEASIBLE, "plan: no worker hosts expert %u", e);
+    }
+    return sl_placement_of_owners(owner, p->n_experts, &p->place, err);
+}
+
+static sl_status read_workers(sl_json v, sl_json workers, const sl_model_spec *m, sl_plan *p,
+                              sl_err *err) {
+    bool any_experts = false;
+    uint32_t *owner = sl_alloc(p->n_experts, sizeof *owner);
+    sl_status st = owner ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "plan of %u experts", p->n_experts);
+    if (owner) memset(owner, 0xFF, p->n_experts * sizeof *owner);
+    for (uint32_t i = 0; st == SL_OK && i < p->n_workers; i++)
+        st = read_worker(sl_json_at(workers, i), i, p, owner, &any_experts, err);
+    if (st == SL_OK) st = read_placement(v, m, owner, any_experts, p, err);
+    sl_free(owner);
+    return st;
+}
+
 sl_status sl_plan_from_json(sl_json v, const sl_model_spec *m, sl_plan *out, sl_err *err) {
     sl_plan p = {0};
     sl_json workers;
-    bool any_experts = false;
     sl_status st = sl_json_array(v, "workers", SL_JSON_REQUIRED, &workers, err);
     if (st != SL_OK) return st;
     size_t n = sl_json_count(workers);
     st = plan_init(m, (uint32_t)SL_MIN(n, SL_PLAN_MAX_WORKERS + 1), &p, err);
     if (st == SL_OK) st = read_scalars(v, &p, err);
-    for (uint32_t i = 0; st == SL_OK && i < n; i++)
-        st = read_worker(sl_json_at(workers, i), i, &p, &any_experts, err);
-    if (st == SL_OK && !any_experts) split_experts(&p);
+    if (st == SL_OK) st = read_workers(v, workers, m, &p, err);
     if (st == SL_OK) st = sl_plan_check(&p, m, err);
     if (st == SL_OK)
         *out = p;
@@ -326,7 +366,8 @@ static json_t *print_worker(const sl_plan *p, uint32_t i) {
     if (w->roles & SL_ROLE_ATTENTION) json_array_append_new(roles, json_string("attention"));
     if (w->roles & SL_ROLE_EXPERT) json_array_append_new(roles, json_string("expert"));
     for (uint32_t e = 0; e < p->n_experts; e++) {
-        if (p->owner[e] == i) json_array_append_new(experts, json_integer(e));
+        if (p->place.n_layers == 1 && sl_plan_is_host(p, 0, e, i))
+            json_array_append_new(experts, json_integer(e));
     }
     json_t *row = json_pack("{s:i, s:o, s:o, s:s}", "id", (int)w->id, "roles", roles, "experts",
                             experts, "address", w->address);
@@ -356,35 +397,19 @@ char *sl_plan_print(const sl_plan *p) {
         "limits", "max_num_seqs", (int)p->max_num_seqs, "max_num_batched_tokens",
         (int)p->max_num_batched_tokens, "prefill_stretch", p->prefill_stretch, "context",
         (int)p->context, "kv_pages", (int)p->n_pages, "threads", (int)p->threads);
+    json_t *placement = doc ? sl_placement_json(p) : NULL;
+    if (placement) {
+        size_t i;
+        json_t *worker;
+        json_array_foreach(workers, i, worker) json_object_del(worker, "experts");
+        json_object_set_new(doc, "placement", placement);
+    }
     if (doc) print_experiments(p, doc);
     char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
     char *copy = text ? sl_strdup(text) : NULL;
     free(text);
     json_decref(doc);
     return copy;
-}
-
-static sl_status check_roles(const sl_plan *p, sl_err *err) {
-    uint32_t attention = 0, expert = 0, both = 0;
-    for (uint32_t i = 0; i < p->n_workers; i++) {
-        uint32_t r = p->worker[i].roles;
-        attention += (r & SL_ROLE_ATTENTION) != 0;
-        expert += (r & SL_ROLE_EXPERT) != 0;
-        both += r == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
-    }
-    if (!attention || !expert)
-        return sl_fail(err, SL_ERR_ARG,
-                       "plan: %u attention and %u expert workers, one of each is "
-                       "the least",
-                       attention, expert);
-    if ((p->schedule == SL_SCHED_EP || p->schedule == SL_SCHED_EPS) && both != p->n_workers)
-        return sl_fail(err, SL_ERR_ARG,
-                       "plan: schedule %s is colocated, %u of %u workers do not have both roles",
-                       sl_schedule_name(p->schedule), p->n_workers - both, p->n_workers);
-    if (p->schedule == SL_SCHED_DEP && both != 0)
-        return sl_fail(err, SL_ERR_ARG,
-                       "plan: schedule dep keeps roles apart, %u workers have both", both);
-    return SL_OK;
 }
 
 /* Lanes and chunks are what the schedule is made of: others have one of each. */
@@ -414,10 +439,6 @@ sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
     if (p->n_experts != m->n_experts)
         return sl_fail(err, SL_ERR_ARG, "plan: %u experts, the model has %u", p->n_experts,
                        m->n_experts);
-    for (uint32_t e = 0; e < p->n_experts; e++) {
-        if (p->owner[e] == NOBODY)
-            return sl_fail(err, SL_ERR_INFEASIBLE, "plan: no worker hosts expert %u", e);
-    }
     if (p->context > m->max_position)
         return sl_fail(err, SL_ERR_ARG, "plan: context %u, the model's limit is %u", p->context,
                        m->max_position);

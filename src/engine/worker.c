@@ -180,7 +180,10 @@ static sl_status open_model(sl_worker *w, const char *folder, uint32_t n_moe, sl
     size_t n = (size_t)n_moe * w->plan.n_experts;
     uint8_t *hosted = sl_alloc(n, 1);
     if (!hosted) return sl_fail(err, SL_ERR_NOMEM, "table of hosted experts");
-    for (size_t i = 0; i < n; i++) hosted[i] = w->plan.owner[i % w->plan.n_experts] == w->id;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t e = (uint32_t)(i % w->plan.n_experts), l = (uint32_t)(i / w->plan.n_experts);
+        hosted[i] = sl_plan_is_host(&w->plan, l, e, w->id);
+    }
     sl_stages stages = {.attention = (w->roles & SL_ROLE_ATTENTION) != 0,
                         .experts = (w->roles & SL_ROLE_EXPERT) != 0,
                         .hosted = hosted,

@@ -219,9 +219,10 @@ static sl_status check_rows(const sl_xprt *x, const sl_wire_header *h, const sl_
         return sl_fail(err, SL_ERR_PROTOCOL, "%u rows in flight, %u are reserved", h->rows,
                        sl_lane_max_rows(&x->w->plan));
     for (uint32_t i = 0; i < v->n_entries; i++) {
-        if (x->w->plan.owner[v->expert[i]] != x->w->id)
+        if (!sl_plan_is_host(&x->w->plan, h->layer, v->expert[i], x->w->id))
             return sl_fail(err, SL_ERR_PROTOCOL, "expert %u of layer %u is at worker %u",
-                           v->expert[i], h->layer, x->w->plan.owner[v->expert[i]]);
+                           v->expert[i], h->layer,
+                           sl_plan_host_of(&x->w->plan, h->layer, v->expert[i], 0));
     }
     /* An expert twice in a row would make more pairs than max_pairs. */
     for (uint32_t r = 0; r < v->rows; r++) {
@@ -568,7 +569,8 @@ static sl_status create_lane(sl_xprt *x, xlane *l, sl_err *err) {
 static sl_status create_buffers(sl_xprt *x, sl_err *err) {
     size_t d = x->m->d_model, e = x->m->n_experts + 1u;
     uint32_t hosted = 0;
-    for (uint32_t i = 0; i < x->m->n_experts; i++) hosted += x->w->plan.owner[i] == x->w->id;
+    for (uint32_t i = 0; i < x->m->n_experts; i++)
+        hosted += sl_plan_hosts_any(&x->w->plan, i, x->w->id);
     x->max_rows = sl_lane_max_rows(&x->w->plan) * x->w->attention_workers;
     x->max_pairs = x->max_rows * SL_MAX(SL_MIN(hosted, x->m->top_k), 1u);
     x->queue_cap = (size_t)x->n_lanes * x->n_chunks * 4;

@@ -82,9 +82,10 @@ static sl_status check_rows(const sl_xqueue *x, uint32_t src, const sl_wire_head
                        most);
     for (uint32_t r = 0; r < v->rows; r++) {
         for (uint32_t i = v->first[r]; i < v->first[r + 1]; i++) {
-            if (x->hosted_at[v->expert[i]] == NONE)
+            if (!sl_plan_is_host(&x->w->plan, h->layer, v->expert[i], x->w->id))
                 return sl_fail(err, SL_ERR_PROTOCOL, "expert %u of layer %u is at worker %u",
-                               v->expert[i], h->layer, x->w->plan.owner[v->expert[i]]);
+                               v->expert[i], h->layer,
+                               sl_plan_host_of(&x->w->plan, h->layer, v->expert[i], 0));
             /* An expert twice would make more pairs than there is room for. */
             if (i > v->first[r] && v->expert[i] <= v->expert[i - 1])
                 return sl_fail(err, SL_ERR_PROTOCOL, "row %u names expert %u after expert %u", r,
@@ -286,7 +287,7 @@ void sl_xqueue_on_dead(sl_xqueue *x, uint32_t src) {
 
 static sl_status create_tables(sl_xqueue *x, sl_err *err) {
     const sl_plan *p = &x->w->plan;
-    for (uint32_t e = 0; e < x->m->n_experts; e++) x->hosted += p->owner[e] == x->w->id;
+    for (uint32_t e = 0; e < x->m->n_experts; e++) x->hosted += sl_plan_hosts_any(p, e, x->w->id);
     size_t queues = (size_t)x->m->n_moe * x->hosted;
     x->expert = sl_alloc(x->hosted, sizeof *x->expert);
     x->hosted_at = sl_alloc(x->m->n_experts, sizeof *x->hosted_at);
@@ -299,7 +300,7 @@ static sl_status create_tables(sl_xqueue *x, sl_err *err) {
         !x->ahead)
         return sl_fail(err, SL_ERR_NOMEM, "%zu queues of an expert worker", queues);
     for (uint32_t e = 0, at = 0; e < x->m->n_experts; e++) {
-        x->hosted_at[e] = p->owner[e] == x->w->id ? at : NONE;
+        x->hosted_at[e] = sl_plan_hosts_any(p, e, x->w->id) ? at : NONE;
         if (x->hosted_at[e] != NONE) x->expert[at++] = e;
     }
     return SL_OK;

@@ -55,6 +55,21 @@ typedef struct sl_plan_worker {
     int32_t cpu;      /* its threads run there alone; -1: anywhere */
 } sl_plan_worker;
 
+/* One of the workers that host an expert: it takes the rows whose key is below `until` and not
+ * below the one before's; the last one's `until` is UINT32_MAX and includes it. */
+typedef struct sl_host {
+    uint32_t worker, until;
+} sl_host;
+
+/* Who hosts which expert. n_layers is 1 (the same in every MoE block) or the number of MoE blocks.
+ * Expert e of layer l has hosts host[first[i]] .. host[first[i + 1] - 1], i = l * n_experts + e
+ * (l = 0 if n_layers is 1): distinct workers, at least one. Owned by the plan's holder. */
+typedef struct sl_placement {
+    uint32_t n_layers;
+    uint32_t *first; /* [n_layers * n_experts + 1] */
+    sl_host *host;   /* [first[n_layers * n_experts]] */
+} sl_placement;
+
 typedef struct sl_plan {
     uint32_t epoch; /* grows whenever the set of workers changes */
     sl_schedule schedule;
@@ -67,9 +82,7 @@ typedef struct sl_plan {
     double delta;       /* of defrag: weight lost per layer ahead, in (0, 1] */
     uint32_t n_workers;
     sl_plan_worker worker[SL_PLAN_MAX_WORKERS];
-    /* owner[e] = worker of expert e of every MoE block; n_experts entries, owned by the plan's
-     * holder */
-    uint32_t *owner;
+    sl_placement place;
     uint32_t n_experts;
     /* numerics */
     uint32_t wire; /* sl_wire_format */
@@ -86,5 +99,48 @@ typedef struct sl_plan {
     sl_route_skew skew;
     sl_device device;
 } sl_plan;
+
+/* The hosts of an expert of a MoE block (index among MoE blocks), *n of them. */
+static inline const sl_host *sl_plan_hosts(const sl_plan *p, uint32_t layer, uint32_t expert,
+                                           uint32_t *n) {
+    uint32_t i = (p->place.n_layers == 1 ? 0 : layer) * p->n_experts + expert;
+    *n = p->place.first[i + 1] - p->place.first[i];
+    return p->place.host + p->place.first[i];
+}
+
+/* What splits rows among replicas: the row's own identity, so that neither batch nor arrival do. */
+static inline uint32_t sl_plan_row_key(uint32_t token, uint32_t position, uint32_t layer) {
+    uint64_t z = ((uint64_t)token << 32 | position) + (layer + 1) * 0x9E3779B97F4A7C15ull;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return (uint32_t)((z ^ (z >> 31)) >> 32);
+}
+
+/* The worker that computes this expert for a row with that key. */
+static inline uint32_t sl_plan_host_of(const sl_plan *p, uint32_t layer, uint32_t expert,
+                                       uint32_t key) {
+    uint32_t n, i = 0;
+    const sl_host *h = sl_plan_hosts(p, layer, expert, &n);
+    while (i + 1 < n && key >= h[i].until) i++;
+    return h[i].worker;
+}
+
+static inline bool sl_plan_is_host(const sl_plan *p, uint32_t layer, uint32_t expert,
+                                   uint32_t worker) {
+    uint32_t n;
+    const sl_host *h = sl_plan_hosts(p, layer, expert, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        if (h[i].worker == worker) return true;
+    }
+    return false;
+}
+
+/* Whether the worker hosts that expert in any block. */
+static inline bool sl_plan_hosts_any(const sl_plan *p, uint32_t expert, uint32_t worker) {
+    for (uint32_t l = 0; l < p->place.n_layers; l++) {
+        if (sl_plan_is_host(p, l, expert, worker)) return true;
+    }
+    return false;
+}
 
 #endif

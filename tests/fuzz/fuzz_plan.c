@@ -32,8 +32,15 @@ static void check(const sl_plan *p) {
     SL_ASSERT(p->max_num_batched_tokens >= p->lanes && p->context <= model.max_position);
     SL_ASSERT(p->n_pages >= sl_kv_pages_for(p->context));
     for (uint32_t e = 0; e < p->n_experts; e++) {
-        SL_ASSERT(p->owner[e] < p->n_workers);
-        SL_ASSERT(p->worker[p->owner[e]].roles & SL_ROLE_EXPERT);
+        for (uint32_t l = 0; l < p->place.n_layers; l++) {
+            uint32_t n;
+            const sl_host *h = sl_plan_hosts(p, l, e, &n);
+            SL_ASSERT(n > 0 && h[n - 1].until == UINT32_MAX);
+            for (uint32_t i = 0; i < n; i++) {
+                SL_ASSERT(h[i].worker < p->n_workers);
+                SL_ASSERT(p->worker[h[i].worker].roles & SL_ROLE_EXPERT);
+            }
+        }
     }
     for (uint32_t i = 0; i < p->n_workers; i++)
         SL_ASSERT(p->worker[i].id == i && p->worker[i].roles);
@@ -43,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sl_plan p = {0}, again = {0};
     sl_err err = {0};
     if (sl_plan_parse((sl_span){data, size}, "fuzz", &model, &p, &err) != SL_OK) {
-        SL_ASSERT(err.code != SL_OK && err.msg[0] != 0 && p.owner == NULL);
+        SL_ASSERT(err.code != SL_OK && err.msg[0] != 0 && p.place.first == NULL);
         return 0;
     }
     check(&p);
@@ -51,7 +58,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     SL_ASSERT(text != NULL);
     const sl_span span = {(const uint8_t *)text, strlen(text)};
     SL_ASSERT(sl_plan_parse(span, "printed", &model, &again, &err) == SL_OK);
-    SL_ASSERT(memcmp(p.owner, again.owner, p.n_experts * sizeof *p.owner) == 0);
+    size_t entries = (size_t)p.place.n_layers * p.n_experts;
+    SL_ASSERT(again.place.n_layers == p.place.n_layers);
+    SL_ASSERT(memcmp(p.place.first, again.place.first, (entries + 1) * sizeof *p.place.first) == 0);
+    SL_ASSERT(
+        memcmp(p.place.host, again.place.host, p.place.first[entries] * sizeof *p.place.host) == 0);
     sl_plan_free(&again);
     sl_plan_free(&p);
     sl_free(text);

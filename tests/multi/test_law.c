@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "engine/engine.h"
+#include "engine/placement.h"
 #include "engine/plan_json.h"
 #include "model/model.h"
 #include "net/net.h"
@@ -166,6 +167,27 @@ static bool vary_schedule(sl_plan *p, uint32_t k, uint64_t *state) {
     return true;
 }
 
+/* Each expert of each block at one or two of the expert workers, which are the last ones. */
+static sl_status vary_placement(sl_plan *p, const sl_model_spec *m, uint32_t first, uint64_t *state,
+                                sl_err *err) {
+    uint32_t entries = m->n_moe * m->n_experts, n_hosts = p->n_workers - first, n = 0;
+    sl_share *share = sl_alloc(entries, 2 * sizeof *share);
+    uint32_t *count = sl_alloc(entries, sizeof *count);
+    if (!share || !count) abort();
+    for (uint32_t i = 0; i < entries; i++) {
+        uint32_t a = (uint32_t)sl_rng_below(state, n_hosts);
+        uint32_t b = (uint32_t)sl_rng_below(state, n_hosts);
+        count[i] = a == b ? 1 : 2;
+        share[n++] = (sl_share){first + a, 0.375};
+        if (a != b) share[n++] = (sl_share){first + b, 0.625};
+    }
+    sl_placement_free(&p->place);
+    sl_status st = sl_placement_of_shares(share, count, m->n_moe, m->n_experts, &p->place, err);
+    sl_free(share);
+    sl_free(count);
+    return st;
+}
+
 static sl_status start(const char *folder, const sl_model_spec *m, uint32_t attention,
                        uint32_t experts, uint32_t k, uint32_t wire, const char *how,
                        uint64_t *state, char *schedule, size_t n, sl_engine **e, sl_err *err) {
@@ -189,6 +211,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         o.delay_seed = sl_rng_next(state) | 1;
         o.delay_us = (uint32_t)sl_rng_below(state, 3) * 150;
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
+        if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
     }
     snprintf(schedule, n, "%s, %u lanes, %u chunks of %s", sl_schedule_name(o.plan.schedule),
              o.plan.lanes, o.plan.chunks,

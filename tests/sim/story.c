@@ -1,4 +1,5 @@
 /* What a seed does: the deployment, who asks what, and what goes wrong when. */
+#include "engine/placement.h"
 #include "sim.h"
 
 #include <stdio.h>
@@ -14,6 +15,30 @@ static const uint32_t shapes[][2] = {{1, 0}, {1, 1}, {1, 3}, {2, 2}, {2, 0},
 #define SCARCE_SHAPES 5u /* the first ones: few pools, so that they run out */
 
 /* Schedules of several lanes and chunks, as soon as the engine takes them. */
+/* Under --exact any worker may host any expert, and several may host the same one. */
+static bool draw_placement(sim *s, sl_plan *p) {
+    sl_share share[2 * 64 * 16];
+    uint32_t count[64 * 16], n = 0, hosts[SL_PLAN_MAX_WORKERS], n_hosts = 0;
+    sl_placement made;
+    sl_err err;
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        if (p->worker[i].roles & SL_ROLE_EXPERT) hosts[n_hosts++] = i;
+    uint32_t layers = sim_once_in(s, 2) ? 1 : sim_spec.n_moe, entries = layers * p->n_experts;
+    if (entries > SL_LEN(count)) return true;
+    for (uint32_t i = 0; i < entries; i++) {
+        uint32_t first = sim_below(s, n_hosts), second = sim_below(s, n_hosts);
+        double part = (1 + sim_below(s, 9)) / 10.0;
+        count[i] = first == second ? 1 : 2;
+        share[n++] = (sl_share){hosts[first], part};
+        if (first != second) share[n++] = (sl_share){hosts[second], 1 - part};
+    }
+    if (sl_placement_of_shares(share, count, layers, p->n_experts, &made, &err) != SL_OK)
+        return false;
+    sl_placement_free(&p->place);
+    p->place = made;
+    return true;
+}
+
 static void draw_schedule(sim *s, sl_plan *p) {
     static const sl_schedule others[] = {SL_SCHED_PINGPONG, SL_SCHED_FINDEP, SL_SCHED_EPS,
                                          SL_SCHED_AEP};
@@ -49,12 +74,7 @@ bool sim_draw_plan(sim *s) {
     p->max_num_batched_tokens = 3 + sim_below(s, 60);
     p->prefill_stretch = 1.0 + 0.25 * sim_below(s, 8);
     draw_schedule(s, p);
-    /* Under --exact any worker may own any expert. */
-    for (uint32_t e = 0; p->exact && sim_once_in(s, 2) && e < p->n_experts; e++) {
-        uint32_t w = sim_below(s, p->n_workers);
-        if (p->worker[w].roles & SL_ROLE_EXPERT) p->owner[e] = w;
-    }
-    return true;
+    return !p->exact || sim_once_in(s, 2) || draw_placement(s, p);
 }
 
 /* ---- requests ---- */

@@ -14,7 +14,8 @@
 static void start_expert(stage *s) {
     stage_make(s, 2, 2, REAL);
     sl_plan_set_schedule(&s->plan, SL_SCHED_AEP);
-    for (uint32_t e = 0; e < s->plan.n_experts; e++) s->plan.owner[e] = e == 0 ? REAL : OTHER;
+    for (uint32_t e = 0; e < s->plan.n_experts; e++)
+        s->plan.place.host[e].worker = e == 0 ? REAL : OTHER;
     for (uint32_t i = 0; i < 4; i++)
         if (i != REAL) dial(s, &s->toy[i]);
     send_plan(s);

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "engine/placement.h"
 #include "engine/plan_json.h"
 #include "net/net.h"
 #include "spec/kv.h"
@@ -40,7 +41,7 @@ static void refused(const char *text, sl_status want, const char *why) {
     if (st == SL_OK) fail_msg("accepted: %s", text);
     if (st != want || err.code != st || !strstr(err.msg, why))
         fail_msg("status %d '%s', expected %d with '%s', for %s", st, err.msg, want, why, text);
-    assert_null(p.owner);
+    assert_null(p.place.first);
 }
 
 #define HEAD "\"version\":1,\"schedule\":\"dep\""
@@ -65,9 +66,9 @@ static void defaults(void **state) {
     assert_int_equal(p.n_workers, 2);
     assert_int_equal(p.worker[0].roles, SL_ROLE_ATTENTION);
     assert_int_equal(p.worker[1].roles, SL_ROLE_EXPERT);
-    for (uint32_t e = 0; e < m.n_experts; e++) assert_int_equal(p.owner[e], 1);
+    for (uint32_t e = 0; e < m.n_experts; e++) assert_int_equal(sl_plan_host_of(&p, 0, e, 0), 1);
     sl_plan_free(&p);
-    assert_null(p.owner);
+    assert_null(p.place.first);
 }
 
 static void same_plan(const sl_plan *a, const sl_plan *b) {
@@ -83,7 +84,11 @@ static void same_plan(const sl_plan *a, const sl_plan *b) {
     assert_int_equal(a->threads, b->threads);
     assert_int_equal(a->n_workers, b->n_workers);
     assert_int_equal(a->n_experts, b->n_experts);
-    assert_memory_equal(a->owner, b->owner, a->n_experts * sizeof *a->owner);
+    size_t entries = (size_t)a->place.n_layers * a->n_experts;
+    assert_int_equal(a->place.n_layers, b->place.n_layers);
+    assert_memory_equal(a->place.first, b->place.first, (entries + 1) * sizeof *a->place.first);
+    assert_memory_equal(a->place.host, b->place.host,
+                        a->place.first[entries] * sizeof *a->place.host);
     for (uint32_t i = 0; i < a->n_workers; i++) {
         assert_int_equal(a->worker[i].id, b->worker[i].id);
         assert_int_equal(a->worker[i].roles, b->worker[i].roles);
@@ -111,18 +116,88 @@ static void round_trip(void **state) {
     assert_int_equal(p.context, 300);
     assert_int_equal(p.n_pages, 11);
     assert_string_equal(p.worker[0].address, "10.0.0.1:7000");
-    for (uint32_t e = 0; e < 8; e++) assert_int_equal(p.owner[e], 1 + e % 2);
+    for (uint32_t e = 0; e < 8; e++) assert_int_equal(sl_plan_host_of(&p, 0, e, 0), 1 + e % 2);
     char *text = sl_plan_print(&p);
     assert_non_null(text);
     if (parse(text, &q, &err) != SL_OK) fail_msg("%s: %s", err.msg, text);
     same_plan(&p, &q);
     assert_int_equal(sl_plan_copy(&p, &copy, &err), SL_OK);
     same_plan(&p, &copy);
-    assert_ptr_not_equal(p.owner, copy.owner);
+    assert_ptr_not_equal(p.place.host, copy.place.host);
     sl_free(text);
     sl_plan_free(&p);
     sl_plan_free(&q);
     sl_plan_free(&copy);
+}
+
+static void placements(void **state) {
+    (void)state;
+    sl_plan p = {0}, q = {0};
+    sl_err err = {0};
+    uint32_t n;
+    if (parse("{" HEAD ",\"placement\":[1,1,1,[[1,0.25],[2,0.75]],2,2,2,[[2,1]]],"
+              "\"workers\":[{\"roles\":[\"attention\"]},{\"roles\":[\"expert\"]},"
+              "{\"roles\":[\"expert\"]}]}",
+              &p, &err) != SL_OK)
+        fail_msg("%s", err.msg);
+    const sl_host *h = sl_plan_hosts(&p, 1, 3, &n); /* alike in all blocks */
+    assert_true(n == 2 && h[0].worker == 1 && h[0].until == 1u << 30 && h[1].worker == 2);
+    assert_int_equal(sl_plan_host_of(&p, 1, 3, (1u << 30) - 1), 1);
+    assert_int_equal(sl_plan_host_of(&p, 1, 3, 1u << 30), 2);
+    assert_int_equal(sl_plan_host_of(&p, 1, 3, UINT32_MAX), 2);
+    assert_true(sl_plan_is_host(&p, 0, 7, 2) && !sl_plan_is_host(&p, 0, 7, 1));
+    char *text = sl_plan_print(&p);
+    assert_non_null(text);
+    if (parse(text, &q, &err) != SL_OK) fail_msg("%s: %s", err.msg, text);
+    same_plan(&p, &q);
+    sl_free(text);
+    sl_plan_free(&q);
+    uint32_t first = 0;
+    for (uint32_t id = 0; id < 100; id++)
+        for (uint32_t at = 0; at < 100; at++)
+            first += sl_plan_host_of(&p, 0, 3, sl_plan_row_key(id, at, 0)) == 1;
+    assert_true(first > 2300 && first < 2700); /* of 10,000 rows a quarter */
+    sl_plan_free(&p);
+#define TWO "\"workers\":[{\"roles\":[\"attention\"]},{\"roles\":[\"expert\"]}]"
+    refused("{" HEAD ",\"placement\":[1,1]," TWO "}", SL_ERR_ARG, "2 entries for 8 experts");
+    refused("{" HEAD ",\"placement\":[0,1,1,1,1,1,1,1]," TWO "}", SL_ERR_ARG, "worker 0 of 2");
+    refused("{" HEAD ",\"placement\":[[[1,0.5]],1,1,1,1,1,1,1]," TWO "}", SL_ERR_ARG, "not 0.5");
+    refused("{" HEAD ",\"placement\":[[[1,0.5],[1,0.5]],1,1,1,1,1,1,1]," TWO "}", SL_ERR_ARG,
+            "named twice");
+    refused("{" HEAD ",\"placement\":[[[1,2]],1,1,1,1,1,1,1]," TWO "}", SL_ERR_ARG, "share");
+    refused("{" HEAD ",\"placement\":[]," TWO "}", SL_ERR_ARG, "0 lists");
+}
+
+static void made_placements(void **state) {
+    (void)state;
+    sl_model_spec m = model();
+    sl_plan p = {0};
+    sl_err err = {0};
+    char path[] = "/tmp/sluice-rows-XXXXXX", how[64];
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    FILE *f = fdopen(fd, "w");
+    fprintf(f, "{\"rows\": [");
+    for (uint32_t l = 0; l < m.n_moe; l++)
+        fprintf(f, "%s[%u,1,1,1,1,1,1,%u]", l ? "," : "", l ? 1 : 90, l ? 90 : 1);
+    fprintf(f, "]}");
+    fclose(f);
+    assert_int_equal(sl_plan_local(&m, 1, 2, &p, &err), SL_OK);
+    assert_int_equal(sl_placement_make("round-robin", &m, &p, &err), SL_OK);
+    for (uint32_t e = 0; e < 8; e++) assert_int_equal(sl_plan_host_of(&p, 0, e, 0), 1 + e % 2);
+    snprintf(how, sizeof how, "replicas:%s:1", path);
+    if (sl_placement_make(how, &m, &p, &err) != SL_OK) fail_msg("%s", err.msg);
+    for (uint32_t e = 0; e < 8; e++) { /* the hot one of each block lives twice */
+        assert_int_equal(sl_plan_is_host(&p, 0, e, 1) && sl_plan_is_host(&p, 0, e, 2), e == 0);
+        assert_int_equal(sl_plan_is_host(&p, 1, e, 1) && sl_plan_is_host(&p, 1, e, 2), e == 7);
+    }
+    snprintf(how, sizeof how, "hot-cold:%s", path);
+    assert_int_equal(sl_placement_make(how, &m, &p, &err), SL_OK);
+    assert_int_equal(sl_placement_make("replicas:/nowhere/rows:2", &m, &p, &err), SL_ERR_NOTFOUND);
+    assert_int_equal(sl_placement_make("replicas:x:0", &m, &p, &err), SL_ERR_ARG);
+    assert_int_equal(sl_placement_make("best", &m, &p, &err), SL_ERR_ARG);
+    unlink(path);
+    sl_plan_free(&p);
 }
 
 static void local_plans(void **state) {
@@ -146,9 +221,10 @@ static void local_plans(void **state) {
         assert_int_equal(p.schedule, rows[i].schedule);
         assert_int_equal(sl_plan_check(&p, &m, &err), SL_OK);
         for (uint32_t e = 0; e < m.n_experts; e++) {
-            assert_true(p.worker[p.owner[e]].roles & SL_ROLE_EXPERT);
-            if (e) assert_true(p.owner[e] >= p.owner[e - 1]); /* contiguous */
-            hosted[p.owner[e]]++;
+            uint32_t host = sl_plan_host_of(&p, 0, e, 0);
+            assert_true(p.worker[host].roles & SL_ROLE_EXPERT);
+            if (e) assert_true(host >= sl_plan_host_of(&p, 0, e - 1, 0)); /* contiguous */
+            hosted[host]++;
         }
         for (uint32_t w = 0; w < p.n_workers; w++) { /* even */
             uint32_t n = p.n_workers - (rows[i].experts ? SL_MAX(rows[i].attention, 1u) : 0);
@@ -304,6 +380,7 @@ static void every_allocation_fails(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults),        cmocka_unit_test(round_trip),
+        cmocka_unit_test(placements),      cmocka_unit_test(made_placements),
         cmocka_unit_test(local_plans),     cmocka_unit_test(refusals),
         cmocka_unit_test(refused_workers), cmocka_unit_test(message_limits),
         cmocka_unit_test(from_a_file),     cmocka_unit_test(every_allocation_fails),

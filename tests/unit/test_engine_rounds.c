@@ -9,7 +9,8 @@
 
 static void start_second(stage *s) {
     stage_make(s, 2, 2, SECOND);
-    for (uint32_t e = 0; e < s->plan.n_experts; e++) s->plan.owner[e] = e == 0 ? SECOND : SEQUENCER;
+    for (uint32_t e = 0; e < s->plan.n_experts; e++)
+        s->plan.place.host[e].worker = e == 0 ? SECOND : SEQUENCER;
     for (uint32_t i = 0; i < SEQUENCER; i++) dial(s, &s->toy[i]);
     send_plan(s);
     actor_forget(&s->coordinator, await_kind(s, &s->coordinator, SL_MSG_READY));

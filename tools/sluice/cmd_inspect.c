@@ -40,7 +40,7 @@ static void print_text(const sl_model_spec *m, const sl_model_info *i, const cha
 static void print_memory(const sl_model_spec *m, const sl_model_info *i, const sl_plan *p) {
     for (uint32_t w = 0; w < p->n_workers; w++) {
         uint32_t n = 0;
-        for (uint32_t e = 0; e < p->n_experts; e++) n += p->owner[e] == w;
+        for (uint32_t e = 0; e < p->n_experts; e++) n += sl_plan_hosts_any(p, e, w);
         bool attention = (p->worker[w].roles & 1) != 0;
         double mb = (double)n * m->n_moe * (double)i->bytes_expert / 1e6;
         if (attention) mb += (double)i->bytes_attention / 1e6;

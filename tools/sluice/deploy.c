@@ -1,6 +1,7 @@
 /* From options to a plan and an engine. */
 #include "cmd.h"
 
+#include "engine/placement.h"
 #include "engine/plan_json.h"
 #include "engine/plan_lab.h"
 #include "kernel/kernel.h"
@@ -110,6 +111,7 @@ static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_p
     sl_status st = SL_OK;
     if (o->wire[0]) st = sl_wire_format_parse(o->wire, &p->wire, err);
     if (st == SL_OK) st = apply_schedule(o, p, err);
+    if (st == SL_OK && o->placement[0]) st = sl_placement_make(o->placement, m, p, err);
     if (st == SL_OK) st = apply_experiments(o, p, err);
     if (st != SL_OK) return st;
     p->exact = p->exact || o->exact;
