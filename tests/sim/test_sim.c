@@ -24,7 +24,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SETTLE_US 20000000u /* lanes without work are asleep by then */
+#define PROGRESS_SEEDS 5000u
+#define SETTLE_US      20000000u /* lanes without work are asleep by then */
 
 sl_model_spec sim_spec;
 const char *sim_folder;
@@ -205,7 +206,10 @@ int main(int argc, char **argv) {
     pid_t child = mutate ? fork() : 0;
     if (child > 0) return await_mutant(child);
     for (uint64_t seed = first; seed < first + count; seed++) {
-        if (run_seed(seed, verbose, twice)) continue;
+        bool ok = run_seed(seed, verbose, twice);
+        if ((seed - first + 1) % PROGRESS_SEEDS == 0 && !mutate)
+            printf("%llu seeds so far\n", (unsigned long long)(seed - first + 1));
+        if (ok) continue;
         bad++;
         if (mutate)
             return printf("found after %llu seeds\n", (unsigned long long)(seed - first + 1)), 0;
