@@ -47,11 +47,12 @@ struct sl_xqueue {
     sl_queue_state *state;
     uint64_t *total;
     double *ahead;
-    uint64_t arrivals, seen;
+    uint64_t arrivals, seen, queued; /* queued: entries in all queues */
     /* scratch of a batch */
-    uint32_t *batch, *batch_row; /* [max_rows] entries, their rows */
-    float *y;                    /* [max_rows][d_model] */
-    float *scaled;               /* [d_model] */
+    uint32_t *batch, *batch_row;          /* [max_pairs] entries, their rows */
+    uint32_t *group_expert, *group_first; /* [hosted], [hosted + 1] */
+    float *y;                             /* [max_pairs][d_model] */
+    float *scaled;                        /* [d_model] */
     sl_arena scratch;
 };
 
@@ -115,6 +116,7 @@ static void push(sl_xqueue *x, uint32_t layer, uint32_t at, uint64_t epoch, entr
     s->rows++;
     s->epoch = SL_MIN(s->epoch, epoch);
     x->total[layer]++;
+    x->queued++;
     x->row[e.row].entries++;
 }
 
@@ -146,6 +148,11 @@ sl_status sl_xqueue_on_dispatch(sl_xqueue *x, uint32_t src, const sl_wire_header
 
 /* ---- a batch ---- */
 
+typedef struct batch {
+    uint32_t n, groups; /* entries; experts */
+    uint64_t came_ns;   /* when the oldest arrived */
+} batch;
+
 /* The entry ran or was dropped; with its last one the row's place is free. */
 static void release(sl_xqueue *x, uint32_t id) {
     row *r = &x->row[x->entry[id].row];
@@ -158,17 +165,35 @@ static void release(sl_xqueue *x, uint32_t id) {
     s->held--;
 }
 
-/* Takes all of a queue; returns how many entries that is. */
-static uint32_t drain(sl_xqueue *x, uint32_t at) {
-    uint32_t n = 0;
-    for (uint32_t id = x->queue[at].head; n < x->state[at].rows; id = x->entry[id].next) {
-        x->batch[n] = id;
-        x->batch_row[n++] = x->entry[id].row;
+/* Takes all of a queue as a further group of the batch. */
+static void drain(sl_xqueue *x, uint32_t layer, uint32_t e, batch *b) {
+    size_t at = (size_t)layer * x->hosted + e;
+    uint32_t id = x->queue[at].head, rows = x->state[at].rows;
+    if (rows == 0) return;
+    b->came_ns = SL_MIN(b->came_ns, x->queue[at].came_ns);
+    x->group_expert[b->groups] = x->expert[e];
+    x->group_first[b->groups++] = b->n;
+    for (uint32_t left = rows; left > 0; left--, id = x->entry[id].next) {
+        x->batch[b->n] = id;
+        x->batch_row[b->n++] = x->entry[id].row;
         x->source[x->row[x->entry[id].row].src].n++;
     }
-    x->total[at / x->hosted] -= n;
+    x->group_first[b->groups] = b->n;
     x->state[at].rows = 0;
-    return n;
+    x->total[layer] -= rows;
+    x->queued -= rows;
+}
+
+/* The picked queue; or all of its layer as one grouped product if no other layer has rows here:
+ * then no order of them lets later rows join, and there are fewer calls and messages. */
+static batch take_batch(sl_xqueue *x, uint32_t layer, uint32_t picked, uint64_t now) {
+    batch b = {.came_ns = now};
+    if (x->queued > x->total[layer]) {
+        drain(x, layer, picked, &b);
+        return b;
+    }
+    for (uint32_t e = 0; e < x->hosted; e++) drain(x, layer, e, &b);
+    return b;
 }
 
 static bool take_answers(sl_xqueue *x) {
@@ -240,22 +265,21 @@ bool sl_xqueue_run(sl_xqueue *x) {
                               .ahead = x->ahead};
     if (x->hosted == 0 || !sl_policy_pick(&v, &at)) return false;
     uint32_t layer = at / x->hosted;
-    uint64_t now = sl_now_ns(), came = SL_MIN(x->queue[at].came_ns, now);
+    uint64_t now = sl_now_ns();
     begin(x, SL_TRACE_GATHER, layer, 0, 0);
-    uint32_t n = drain(x, at);
-    const uint32_t first[] = {0, n};
-    const sl_expert_batch b = {.n_groups = 1,
-                               .expert = &x->expert[at % x->hosted],
-                               .first = first,
+    batch t = take_batch(x, layer, at % x->hosted, now);
+    const sl_expert_batch b = {.n_groups = t.groups,
+                               .expert = x->group_expert,
+                               .first = x->group_first,
                                .row = x->batch_row,
                                .x = x->x,
                                .y = x->y};
-    sl_worker_note_experts(w, b.expert, first, 1);
-    begin(x, SL_TRACE_EXPERT, layer, n, (now - came) / 1000);
+    sl_worker_note_experts(w, b.expert, b.first, t.groups);
+    begin(x, SL_TRACE_EXPERT, layer, t.n, (now - t.came_ns) / 1000);
     sl_block_experts(w->model, &w->exec, x->m->moe_layer[layer], &b, &x->scratch);
     begin(x, SL_TRACE_REPLY, layer, 0, 0);
-    w->n.expert_rows += n;
-    answer(x, layer, n);
+    w->n.expert_rows += t.n;
+    answer(x, layer, t.n);
     return true;
 }
 
@@ -276,6 +300,7 @@ void sl_xqueue_on_dead(sl_xqueue *x, uint32_t src) {
             release(x, id);
             x->state[i].rows--;
             x->total[i / x->hosted]--;
+            x->queued--;
         }
         x->queue[i].tail = last;
     }
@@ -290,14 +315,16 @@ static sl_status create_tables(sl_xqueue *x, sl_err *err) {
     for (uint32_t e = 0; e < x->m->n_experts; e++) x->hosted += sl_plan_hosts_any(p, e, x->w->id);
     size_t queues = (size_t)x->m->n_moe * x->hosted;
     x->expert = sl_alloc(x->hosted, sizeof *x->expert);
+    x->group_expert = sl_alloc(x->hosted, sizeof *x->group_expert);
+    x->group_first = sl_alloc(x->hosted + 1u, sizeof *x->group_first);
     x->hosted_at = sl_alloc(x->m->n_experts, sizeof *x->hosted_at);
     x->source = sl_alloc(SL_PLAN_MAX_WORKERS, sizeof *x->source);
     x->queue = sl_alloc(queues, sizeof *x->queue);
     x->state = sl_alloc(queues, sizeof *x->state);
     x->total = sl_alloc(x->m->n_moe, sizeof *x->total);
     x->ahead = sl_alloc(x->m->n_moe, sizeof *x->ahead);
-    if (!x->expert || !x->hosted_at || !x->source || !x->queue || !x->state || !x->total ||
-        !x->ahead)
+    if (!x->expert || !x->group_expert || !x->group_first || !x->hosted_at || !x->source ||
+        !x->queue || !x->state || !x->total || !x->ahead)
         return sl_fail(err, SL_ERR_NOMEM, "%zu queues of an expert worker", queues);
     for (uint32_t e = 0, at = 0; e < x->m->n_experts; e++) {
         x->hosted_at[e] = sl_plan_hosts_any(p, e, x->w->id) ? at : NONE;
@@ -325,16 +352,16 @@ static sl_status create_storage(sl_xqueue *x, sl_err *err) {
     x->row = sl_alloc(x->max_rows, sizeof *x->row);
     x->x = sl_alloc(x->max_rows, d * sizeof *x->x);
     x->entry = sl_alloc(x->max_pairs, sizeof *x->entry);
-    x->batch = sl_alloc(x->max_rows, sizeof *x->batch);
-    x->batch_row = sl_alloc(x->max_rows, sizeof *x->batch_row);
-    x->y = sl_alloc(x->max_rows, d * sizeof *x->y);
+    x->batch = sl_alloc(x->max_pairs, sizeof *x->batch);
+    x->batch_row = sl_alloc(x->max_pairs, sizeof *x->batch_row);
+    x->y = sl_alloc(x->max_pairs, d * sizeof *x->y);
     x->scaled = sl_alloc(d, sizeof *x->scaled);
     if (!x->row || !x->x || !x->entry || !x->batch || !x->batch_row || !x->y || !x->scaled)
         return sl_fail(err, SL_ERR_NOMEM, "storage of an expert worker for %u rows", x->max_rows);
     for (uint32_t i = 0; i < x->max_pairs; i++)
         x->entry[i].next = i + 1 < x->max_pairs ? i + 1 : NONE;
     share_rows(x);
-    return sl_arena_create(sl_experts_scratch_bytes(x->m, x->max_rows), &x->scratch, err);
+    return sl_arena_create(sl_experts_scratch_bytes(x->m, x->max_pairs), &x->scratch, err);
 }
 
 sl_status sl_xqueue_create(sl_worker *w, sl_xqueue **out, sl_err *err) {
@@ -355,9 +382,10 @@ void sl_xqueue_free(sl_xqueue *x) {
     if (!x) return;
     for (uint32_t i = 0; x->source && i < SL_PLAN_MAX_WORKERS; i++)
         sl_net_buf_give(x->w->net, x->source[i].buf);
-    void *const owned[] = {x->expert, x->hosted_at, x->source, x->queue, x->state,
-                           x->total,  x->ahead,     x->row,    x->x,     x->entry,
-                           x->batch,  x->batch_row, x->y,      x->scaled};
+    void *const owned[] = {x->expert, x->group_expert, x->group_first, x->hosted_at,
+                           x->source, x->queue,        x->state,       x->total,
+                           x->ahead,  x->row,          x->x,           x->entry,
+                           x->batch,  x->batch_row,    x->y,           x->scaled};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_arena_free(&x->scratch);
     sl_free(x);
