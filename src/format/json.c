@@ -300,12 +300,22 @@ static sl_status find_field(sl_json obj, const char *key, sl_json_need need, sl_
     return SL_OK;
 }
 
+/* " (value)" for errors; nothing for arrays and objects, whose text may be long. */
+static void show_value(const json_t *v, char *out, size_t cap) {
+    out[0] = 0;
+    if (json_is_array(v) || json_is_object(v)) return;
+    char *text = json_is_string(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY);
+    if (json_is_string(v))
+        snprintf(out, cap, " (\"%.40s\")", json_string_value(v));
+    else if (text)
+        snprintf(out, cap, " (%.40s)", text);
+    free(text);
+}
+
 static sl_status wrong_kind(sl_json obj, const char *key, sl_json v, const char *want,
                             sl_err *err) {
-    char shown[64] = "";
-    char *text = json_dumps(v.value, JSON_ENCODE_ANY | JSON_COMPACT);
-    if (text) snprintf(shown, sizeof shown, " (%.40s)", text);
-    free(text);
+    char shown[64];
+    show_value(v.value, shown, sizeof shown);
     return sl_json_fail(obj, key, err, SL_ERR_FORMAT, "%s%s where %s was expected",
                         kind_names[sl_json_kind_of(v)], shown, want);
 }

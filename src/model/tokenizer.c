@@ -107,8 +107,10 @@ static bool is_single_word(sl_span text, size_t start, size_t end) {
            !sl_unicode_is_word(sl_utf8_at(text, end, &ignored));
 }
 
-static size_t strip_left(sl_span text, size_t at) {
-    for (size_t start; sl_unicode_is_space(sl_utf8_before(text, at, &start));) at = start;
+/* Not past `done`: a token of spaces would walk over the same ones again and again. */
+static size_t strip_left(sl_span text, size_t at, size_t done) {
+    for (size_t start; at > done && sl_unicode_is_space(sl_utf8_before(text, at, &start));)
+        at = start;
     return at;
 }
 
@@ -143,8 +145,8 @@ static sl_status cut_added(encode_run *r, const sl_tok_lexicon *lex, const stret
         at = end;
         if (a->special && !special_allowed(r, s, start, end)) continue;
         if (a->single_word && !is_single_word(s->text, start, end)) continue;
-        if (a->lstrip) start = SL_MAX(strip_left(s->text, start), done);
-        if (a->rstrip) end = strip_right(s->text, end);
+        if (a->lstrip) start = SL_MAX(strip_left(s->text, start, done), done);
+        if (a->rstrip) end = strip_right(s->text, SL_MAX(end, done));
         if (start > done) {
             stretch gap = gap_of(r, s, done, start);
             st = between(r, &gap);

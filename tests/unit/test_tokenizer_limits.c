@@ -384,6 +384,30 @@ static void long_words_take_no_square_time(void **state) {
     check_long_word(&(sections){SPM}, (1 << 20) / 2);
 }
 
+/* Tokens that take the spaces around them and are spaces themselves. */
+static void stripped_spaces_take_no_square_time(void **state) {
+    (void)state;
+    enum { N = 300000 };
+    static const sections sides[] = {{.added = "[{\"id\":8,\"content\":\" \",\"lstrip\":true}]"},
+                                     {.added = "[{\"id\":8,\"content\":\" \",\"rstrip\":true}]"}};
+    char *text = malloc(N);
+    assert_non_null(text);
+    memset(text, ' ', N);
+    for (size_t i = 0; i < SL_LEN(sides); i++) {
+        sl_tokenizer *tok = make(&sides[i]);
+        sl_ids ids = {0};
+        sl_err err = {0};
+        uint64_t begin_ns = sl_now_ns();
+        assert_int_equal(
+            sl_tokenizer_encode(tok, (sl_span){(uint8_t *)text, N}, true, true, &ids, &err), SL_OK);
+        assert_int_equal(ids.len, N);
+        assert_true(sl_now_ns() - begin_ns < 10000000000ull);
+        sl_ids_free(&ids);
+        sl_tokenizer_free(tok);
+    }
+    free(text);
+}
+
 static void streams_hold_back_unfinished_characters(void **state) {
     (void)state;
     sl_tokenizer *tok = make(&(sections){0});
@@ -500,6 +524,7 @@ int main(void) {
         cmocka_unit_test(bad_text_leaves_the_list_as_it_was),
         cmocka_unit_test(patterns_that_explode_hit_a_limit),
         cmocka_unit_test(long_words_take_no_square_time),
+        cmocka_unit_test(stripped_spaces_take_no_square_time),
         cmocka_unit_test(streams_hold_back_unfinished_characters),
         cmocka_unit_test(threads_share_a_tokenizer),
         cmocka_unit_test(failing_allocations_are_errors),
