@@ -59,7 +59,7 @@ run() {
 }
 
 merge() {
-    "$build/tests/fuzz_$1" -merge=1 -max_len=65536 "$here/corpus/$1" "$found/$1" >"$found/$1.log" 2>&1 || bad=1
+    "$build/tests/fuzz_$1" -merge=1 -use_counters=0 -max_len=16384 "$here/corpus/$1" "$found/$1" >"$found/$1.log" 2>&1 || bad=1
     echo "$1: $(find "$here/corpus/$1" -type f | wc -l) files"
 }
 
@@ -72,7 +72,7 @@ totals() {
 
 mkdir -p "$found"
 for program in "$build"/tests/fuzz_*; do
-    [ -x "$program" ] && [ -f "$program" ] || continue
+    if [ ! -f "$program" ] || [ ! -x "$program" ]; then continue; fi
     name=${program##*/fuzz_}
     [ -z "$only" ] || [ "$only" = "$name" ] || continue
     case $what in
