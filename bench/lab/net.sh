@@ -3,6 +3,7 @@
 # rates by tbf in both directions. The hub is a bridge, or lab_cable when there is a delay. Needs root.
 #
 #   net.sh up TAG NODES [--rate 1gbit] [--burst 1mbit] [--delay-us D] [--jitter-us J] [--seed S] [--cable PROGRAM]
+#                   [--congestion reno]
 #   net.sh exec TAG NODE COMMAND...     in the node's namespace, UCX on its one interface over TCP
 #   net.sh address TAG NODE
 #   net.sh link TAG NODE up|down        the hub's end of its cable: down is silence, not an error
@@ -25,6 +26,9 @@ add_node() { # tag node rate burst
     local ns="$1-$2"
     ip netns add "$ns"
     ip netns exec "$ns" sysctl -qw net.ipv6.conf.default.disable_ipv6=1 2>/dev/null || true
+    # BBR paces what is sent by what it has measured, so messages with pauses between them would crawl.
+    ip netns exec "$ns" sysctl -qw net.ipv4.tcp_congestion_control="$congestion" \
+        net.ipv4.tcp_slow_start_after_idle=0 || fail "no congestion control $congestion in this kernel"
     ip -n "$1-hub" link add "p$2" type veth peer name eth0 netns "$ns"
     ip -n "$ns" link set lo up
     ip -n "$ns" addr add "10.77.0.$(($2 + 1))/24" dev eth0
@@ -36,12 +40,12 @@ add_node() { # tag node rate burst
 }
 
 up() { # tag nodes options...
-    local tag=$1 nodes=$2 rate=none burst=1mbit delay=0 jitter=0 seed=1 cable="" ports=() i
+    local tag=$1 nodes=$2 rate=none burst=1mbit delay=0 jitter=0 seed=1 cable="" congestion=reno ports=() i
     shift 2
     while [ $# -gt 1 ]; do
         case $1 in
         --rate) rate=$2 ;; --burst) burst=$2 ;; --delay-us) delay=$2 ;; --jitter-us) jitter=$2 ;;
-        --seed) seed=$2 ;; --cable) cable=$2 ;; *) fail "unknown option $1" ;;
+        --seed) seed=$2 ;; --cable) cable=$2 ;; --congestion) congestion=$2 ;; *) fail "unknown option $1" ;;
         esac
         shift 2
     done
@@ -103,7 +107,7 @@ can() {
     [ -z "$why" ] || { echo "$why"; return 1; }
 }
 
-[ $# -ge 1 ] || { sed -n '2,15p' "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,16p' "$0"; exit 2; }
 verb=$1
 shift
 case $verb in

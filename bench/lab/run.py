@@ -21,7 +21,7 @@ ROOT = HERE.parent.parent
 NET = HERE / "net.sh"
 KEYS = {"comment", "model", "attention", "experts", "plan", "device", "time_scale", "route_skew", "pin", "transport",
         "network", "load"}
-NETWORK_KEYS = {"rate", "burst", "delay_us", "jitter_us", "seed"}
+NETWORK_KEYS = {"rate", "burst", "delay_us", "jitter_us", "seed", "congestion"}
 
 
 def fail(message):
