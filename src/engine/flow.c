@@ -101,7 +101,8 @@ static uint32_t chunk_of(sl_flow *f, const sl_slot *s) {
 
 static void admit(sl_flow *f) {
     uint32_t slot;
-    bool prompt_waits = peek(f, &f->prompt) != SL_FLOW_NONE && f->prompt_rows == 0;
+    bool prompt_waits =
+        peek(f, &f->prompt) != SL_FLOW_NONE && f->prompt_rows == 0 && !f->hold_prompts;
     uint32_t keep = prompt_waits ? SL_MIN(PROMPT_ROWS, (f->a->max_rows + 1) / 2) : 0;
     while (f->n_free > keep && (slot = peek(f, &f->decode)) != SL_FLOW_NONE) {
         take_first(f, &f->decode);

@@ -285,6 +285,12 @@ bool sl_xqueue_run(sl_xqueue *x) {
 
 /* ---- an attention worker is gone ---- */
 
+bool sl_xqueue_is_empty(const sl_xqueue *x) {
+    bool empty = x->queued == 0;
+    for (uint32_t i = 0; i < SL_PLAN_MAX_WORKERS; i++) empty = empty && x->source[i].held == 0;
+    return empty;
+}
+
 void sl_xqueue_on_dead(sl_xqueue *x, uint32_t src) {
     uint32_t lost = x->source[src].held;
     for (uint32_t i = 0; i < x->m->n_moe * x->hosted; i++) {

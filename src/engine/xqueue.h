@@ -17,6 +17,7 @@ sl_status sl_xqueue_on_dispatch(sl_xqueue *x, uint32_t src, const sl_wire_header
                                 sl_span payload, sl_err *err) SL_MUST_CHECK;
 /* Attention worker `src` is gone: its rows leave the queues. */
 void sl_xqueue_on_dead(sl_xqueue *x, uint32_t src);
+bool sl_xqueue_is_empty(const sl_xqueue *x); /* no row is stored */
 /* Runs one batch; false: all queues are empty. */
 bool sl_xqueue_run(sl_xqueue *x);
 

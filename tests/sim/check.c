@@ -1,6 +1,9 @@
 /* What must hold while a seed runs, and at its end. */
 #include "sim.h"
 
+#include "engine/flow.h"
+#include "engine/xqueue.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -198,13 +201,22 @@ static bool check_request(sim *s, uint32_t i) {
 
 static bool check_worker(sim *s, uint32_t i) {
     const sl_worker *w = s->worker[i];
-    if (!w || s->silent[i] || !w->attn) return true;
+    if (!w || s->silent[i]) return true;
+    if (w->xqueue && !sl_xqueue_is_empty(w->xqueue))
+        return sim_fail(s, "worker %u: rows are left in the experts' queues", i);
+    if (!w->attn) return true;
     uint64_t out = w->n.rows_merged + w->n.rows_cancelled + w->n.rows_lost;
     if (w->n.rows_created != out)
         return sim_fail(s, "worker %u: %llu rows created, %llu accounted for", i,
                         (unsigned long long)w->n.rows_created, (unsigned long long)out);
+    const sl_flow *f = w->attn->flow;
+    if (f && (f->n_free != w->attn->max_rows || f->decode_rows || f->prompt_rows))
+        return sim_fail(s, "worker %u: %u of %u rows are free, %u decoding, %u of prompts", i,
+                        f->n_free, w->attn->max_rows, f->decode_rows, f->prompt_rows);
     for (uint32_t l = 0; l < w->attn->n_lanes; l++) {
         const sl_lane *lane = &w->attn->lane[l];
+        if (lane->n_used)
+            return sim_fail(s, "worker %u: lane %u counts %u slots", i, l, lane->n_used);
         for (uint32_t j = 0; j < w->attn->max_slots; j++)
             if (lane->slot[j].used) return sim_fail(s, "worker %u: slot %u is still used", i, j);
         if (lane->member.state != SL_MEMBER_IDLE)
