@@ -42,8 +42,9 @@ static void make_ready(sl_flow *f, uint32_t slot) {
 
 /* ---- slots get rows ---- */
 
-static sl_part_list *list_of(sl_flow *f, const sl_slot *s) {
-    return s->done < s->n_given ? &f->prompt : &f->decode;
+static sl_part_kind kind_of(const sl_slot *s) {
+    if (s->done >= s->n_given) return SL_PART_DECODE;
+    return s->done < SL_PREFILL_BURST ? SL_PART_PROMPT : SL_PART_REST;
 }
 
 void sl_flow_wake(sl_flow *f, const sl_slot *s) {
@@ -51,80 +52,85 @@ void sl_flow_wake(sl_flow *f, const sl_slot *s) {
     sl_part *p = &f->part[slot];
     if (p->listed || p->state != SL_PART_NONE || !sl_slot_has_work(s)) return;
     p->listed = true;
-    append(f, list_of(f, s), slot);
+    append(f, &f->waiting[kind_of(s)], slot);
 }
 
 /* A part of `rows` rows enters block 0. What goes on takes the epoch after its last one, a newcomer
  * the wave after the latest that entered: it overtakes nobody. */
-static void begin_part(sl_flow *f, uint32_t slot, uint32_t rows, bool prefill) {
+static void begin_part(sl_flow *f, sl_part_kind kind, uint32_t rows) {
+    uint32_t slot = take_first(f, &f->waiting[kind]);
     sl_part *p = &f->part[slot];
     sl_slot *s = &f->lane->slot[slot];
     SL_ASSERT(p->state == SL_PART_NONE);
     sl_flow_take_rows(f, slot, rows);
     s->in_step = true;
+    p->listed = false;
+    p->kind = kind;
     p->layer = 0;
-    p->prefill = prefill;
     p->sample = s->done + rows >= s->n_given;
     p->epoch = p->goes_on && p->generation == s->generation ? p->epoch + 1 : f->wave + 1;
     p->generation = s->generation;
     p->goes_on = false;
     p->began_us = sl_clock_now_us(&f->a->w->clock);
     p->began_ns = sl_now_ns();
-    p->prompts_beside = f->prompt_rows;
-    *(prefill ? &f->prompt_rows : &f->decode_rows) += rows;
+    p->prompts_beside = f->rows[SL_PART_PROMPT] + f->rows[SL_PART_REST];
+    f->rows[kind] += rows;
     make_ready(f, slot);
 }
 
-/* The first slot of a list that still has such work (since it came here, its request may have ended
- * and another begun); NONE: the list is empty. It stays in the list. */
-static uint32_t peek(sl_flow *f, sl_part_list *l) {
+/* The first slot that waits with such work (since it came here, its request may have ended and
+ * another begun); NULL: there is none. It stays in the list. */
+static const sl_slot *peek(sl_flow *f, sl_part_kind kind) {
+    sl_part_list *l = &f->waiting[kind];
     while (l->n > 0) {
         const sl_slot *s = &f->lane->slot[l->head];
-        if (sl_slot_has_work(s) && list_of(f, s) == l) return l->head;
+        if (sl_slot_has_work(s) && kind_of(s) == kind) return s;
         uint32_t slot = take_first(f, l);
         f->part[slot].listed = f->part[slot].goes_on = false;
         sl_flow_wake(f, s);
     }
-    return SL_FLOW_NONE;
+    return NULL;
 }
 
-/* Most rows that the next chunk of a prompt may have now; 0: it waits. */
-static uint32_t chunk_of(sl_flow *f, const sl_slot *s) {
-    uint32_t decoding = f->decode_rows + f->decode.n;
+/* Most rows that the next chunk of a prompt may have now; 0: it waits. While requests decode, first
+ * rows share a budget, so that short prompts start together; of the rest there is one chunk. */
+static uint32_t chunk_of(sl_flow *f, sl_part_kind kind, const sl_slot *s) {
+    uint32_t decoding = f->rows[SL_PART_DECODE] + f->waiting[SL_PART_DECODE].n;
     if (decoding == 0) return UINT32_MAX;
-    if (f->prompt_rows > 0 || f->hold_prompts) return 0;
-    if (s->done < SL_PREFILL_BURST) return SL_PREFILL_BURST - s->done;
+    if (kind == SL_PART_PROMPT) {
+        uint32_t budget = SL_PREFILL_BURST - SL_MIN(f->rows[kind], SL_PREFILL_BURST);
+        return SL_MIN(budget, SL_PREFILL_BURST - s->done);
+    }
+    if (f->rows[SL_PART_REST] > 0 || f->hold_rest) return 0;
     uint32_t chunk = sl_pacer_chunk(&f->lane->pacer, decoding);
-    f->hold_prompts = chunk == 0;
+    f->hold_rest = chunk == 0;
     return chunk;
 }
 
-static void admit(sl_flow *f) {
-    uint32_t slot;
-    bool prompt_waits =
-        peek(f, &f->prompt) != SL_FLOW_NONE && f->prompt_rows == 0 && !f->hold_prompts;
-    uint32_t keep = prompt_waits ? SL_MIN(PROMPT_ROWS, (f->a->max_rows + 1) / 2) : 0;
-    while (f->n_free > keep && (slot = peek(f, &f->decode)) != SL_FLOW_NONE) {
-        take_first(f, &f->decode);
-        f->part[slot].listed = false;
-        begin_part(f, slot, 1, false);
-    }
-    while (f->n_free > 0 && (slot = peek(f, &f->prompt)) != SL_FLOW_NONE) {
-        const sl_slot *s = &f->lane->slot[slot];
+static void admit_prompts(sl_flow *f, sl_part_kind kind) {
+    const sl_slot *s;
+    while (f->n_free > 0 && (s = peek(f, kind)) != NULL) {
         uint32_t room = s->n_pages * SL_KV_PAGE_TOKENS - s->done, left = s->n_given - s->done;
-        uint32_t rows = SL_MIN(SL_MIN(left, room), SL_MIN(chunk_of(f, s), f->n_free));
-        if (rows == 0) break;
-        take_first(f, &f->prompt);
-        f->part[slot].listed = false;
-        begin_part(f, slot, rows, true);
+        uint32_t rows = SL_MIN(SL_MIN(left, room), SL_MIN(chunk_of(f, kind, s), f->n_free));
+        if (rows == 0) return;
+        begin_part(f, kind, rows);
     }
+}
+
+static void admit(sl_flow *f) {
+    bool none = f->rows[SL_PART_PROMPT] + f->rows[SL_PART_REST] == 0;
+    bool waits = peek(f, SL_PART_PROMPT) || (peek(f, SL_PART_REST) && !f->hold_rest);
+    uint32_t keep = none && waits ? SL_MIN(PROMPT_ROWS, (f->a->max_rows + 1) / 2) : 0;
+    while (f->n_free > keep && peek(f, SL_PART_DECODE)) begin_part(f, SL_PART_DECODE, 1);
+    admit_prompts(f, SL_PART_PROMPT);
+    admit_prompts(f, SL_PART_REST);
 }
 
 /* ---- a part ends ---- */
 
 static void end_part(sl_flow *f, uint32_t slot) {
     sl_part *p = &f->part[slot];
-    *(p->prefill ? &f->prompt_rows : &f->decode_rows) -= p->rows;
+    f->rows[p->kind] -= p->rows;
     sl_flow_give_rows(f, slot);
     p->state = SL_PART_NONE;
     f->lane->slot[slot].in_step = false;
@@ -231,10 +237,10 @@ static void run_block(sl_flow *f, uint32_t layer, uint64_t epoch) {
 static void learn(sl_flow *f) {
     for (uint32_t i = 0; i < f->n_batch; i++) {
         const sl_part *p = &f->part[f->batch_slot[i]];
-        if (p->prefill) continue;
+        if (p->kind != SL_PART_DECODE) continue;
         sl_pacer_learn(&f->lane->pacer, 1, p->prompts_beside,
                        sl_clock_now_us(&f->a->w->clock) - p->began_us);
-        f->hold_prompts = false;
+        f->hold_rest = false;
         return;
     }
 }
@@ -248,8 +254,10 @@ static void run_head(sl_flow *f) {
     for (uint32_t i = 0; i < f->n_batch; i++) {
         const sl_part *p = &f->part[f->batch_slot[i]];
         lane->step_began_ns = SL_MIN(lane->step_began_ns, p->began_ns);
-        lane->part[i] = (sl_step_part){
-            .slot = f->batch_slot[i], .rows = p->rows, .prefill = p->prefill, .sample = p->sample};
+        lane->part[i] = (sl_step_part){.slot = f->batch_slot[i],
+                                       .rows = p->rows,
+                                       .prefill = p->kind != SL_PART_DECODE,
+                                       .sample = p->sample};
     }
     sl_lane_end_step(lane);
     for (uint32_t i = 0; i < f->n_batch; i++) {
@@ -259,7 +267,7 @@ static void run_head(sl_flow *f) {
         sl_flow_wake(f, &lane->slot[slot]);
         f->part[slot].goes_on = f->part[slot].listed;
     }
-    if (f->decode_rows == 0) f->hold_prompts = false;
+    if (f->rows[SL_PART_DECODE] == 0) f->hold_rest = false;
 }
 
 bool sl_flow_run(sl_flow *f) {
@@ -347,8 +355,8 @@ void sl_flow_reset(sl_flow *f) {
     memset(f->list, 0, ring * sizeof *f->list);
     memset(f->queue, 0, ring * sizeof *f->queue);
     memset(f->total, 0, ring * sizeof *f->total);
-    f->decode = f->prompt = (sl_part_list){0};
-    f->hold_prompts = false;
+    memset(f->waiting, 0, sizeof f->waiting);
+    f->hold_rest = false;
 }
 
 static sl_status create_storage(sl_flow *f, sl_err *err) {

@@ -36,11 +36,19 @@ typedef enum sl_part_state {
     SL_PART_AWAY,  /* rows of MoE block `layer` are with the experts */
 } sl_part_state;
 
+typedef enum sl_part_kind {
+    SL_PART_DECODE,
+    SL_PART_PROMPT, /* of a prompt's first SL_PREFILL_BURST rows */
+    SL_PART_REST,   /* of what follows them: paced */
+    SL_PART_KINDS
+} sl_part_kind;
+
 /* Of the slot with the same index: a slot has at most one part in flight, since a row needs the
  * keys and values of all earlier positions. */
 typedef struct sl_part {
     sl_part_state state;
-    bool prefill, sample;
+    sl_part_kind kind;
+    bool sample;
     bool listed;          /* waits in one of the lists for rows */
     bool goes_on;         /* its last part is just through: the next one follows it */
     uint32_t next;        /* slot behind it in its queue or list */
@@ -62,15 +70,15 @@ typedef struct sl_part_list {
 struct sl_flow {
     sl_attn *a;
     sl_lane *lane;
-    sl_part *part;               /* [max_slots] */
-    sl_part_list decode, prompt; /* slots that wait for rows */
-    sl_part_list *list;          /* [n_layers + 1] ready parts */
-    sl_queue_state *queue;       /* [n_layers + 1] the same for the policy */
+    sl_part *part;                       /* [max_slots] */
+    sl_part_list waiting[SL_PART_KINDS]; /* slots that want rows */
+    uint32_t rows[SL_PART_KINDS];        /* in flight */
+    sl_part_list *list;                  /* [n_layers + 1] ready parts */
+    sl_queue_state *queue;               /* [n_layers + 1] the same for the policy */
     uint64_t *total;
     double *ahead;
-    uint64_t arrivals, wave, seen;     /* seen: the latest epoch that expert workers have met */
-    uint32_t decode_rows, prompt_rows; /* in flight */
-    bool hold_prompts;                 /* until a step of decoding requests alone was measured */
+    uint64_t arrivals, wave, seen; /* seen: the latest epoch that expert workers have met */
+    bool hold_rest;                /* until a step of decoding requests alone was measured */
 
     /* storage, by row */
     uint32_t *next; /* of its part, or of the free list */
