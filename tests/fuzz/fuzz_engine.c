@@ -141,6 +141,7 @@ static void make_plan(stage *s, uint8_t mode) {
     SL_ASSERT(st == SL_OK);
     if (mode & 8) sl_plan_set_schedule(&s->plan, mode & 16 ? SL_SCHED_FINDEP : SL_SCHED_PINGPONG);
     if ((mode & 0x1C) == 0x1C) s->plan.chunking = SL_CHUNK_EXPERTS;
+    if ((mode & 0x18) == 0x10) sl_plan_set_schedule(&s->plan, SL_SCHED_AEP);
     s->plan.wire = mode >> 6 < SL_WIRE_FORMAT_COUNT ? mode >> 6 : 0;
     s->plan.exact = (mode & 32) != 0;
     s->plan.max_num_batched_tokens = 8;
