@@ -155,9 +155,9 @@ static void send_plan(stage *s) {
     char text[8192];
     char *plan = sl_plan_print(&s->plan);
     SL_ASSERT(plan != NULL);
-    int n = snprintf(text, sizeof text,
-                     "{\"you\":%u,\"model\":\"%s\",\"trace_events\":16,\"plan\":%s}",
-                     s->real, FOLDER, plan);
+    int n =
+        snprintf(text, sizeof text, "{\"you\":%u,\"model\":\"%s\",\"trace_events\":16,\"plan\":%s}",
+                 s->real, FOLDER, plan);
     SL_ASSERT(n > 0 && (size_t)n < sizeof text);
     sl_free(plan);
     say(s, MASTER, (sl_wire_header){.kind = SL_MSG_PLAN},
