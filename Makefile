@@ -9,8 +9,9 @@
 #   make fuzz        every fuzz target for S seconds (default 60)       (FUZZ=name: one; S=totals: the ledger)
 #   make soak        every script in tests/soak with its defaults: hours
 #   make bench       speed of the kernels and of the demo model
+#   make bench-schedules   the claims about schedules                   (JSON=FILE, REPS=n)
 #   make format clean
-.PHONY: all deps venv test check check-quick asan tsan model oracle fuzz soak bench demo golden format clean
+.PHONY: all deps venv test check check-quick asan tsan model oracle fuzz soak bench bench-schedules demo golden format clean
 J      ?= $(shell nproc)
 S      ?= 60
 T      ?= .
@@ -68,6 +69,9 @@ fuzz: deps
 
 soak: all
 	@for t in tests/soak/*.sh; do echo "== $$t"; $$t || exit 1; done
+
+bench-schedules: all
+	@bench/schedules.py $(if $(JSON),--json $(JSON)) $(if $(REPS),--reps $(REPS))
 
 bench: all
 	@bench/run.sh
