@@ -10,8 +10,9 @@
 #include "base/mem.h"
 #include "net/tcp/tcp_int.h"
 
-#define MAX_MESSAGES 64u /* of one link in one progress, so that others and timers get their turn  \
-                          */
+#define MAX_MESSAGES                                                                               \
+    64u /* of one link in one progress, so that others and timers get their turn                   \
+         */
 #define MAX_READS  8
 #define MAX_PIECES 16  /* of one write */
 #define BYTES_AT   64u /* of `bytes` in a header */
