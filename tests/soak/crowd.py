@@ -163,7 +163,7 @@ async def all_streams(port, streams):
 
 def watch(port, peak, stop):
     """Highest values seen of what grows with the load."""
-    while not stop.wait(0.2):
+    while not stop.wait(0.03):
         m = metrics(port)
         for name in ("num_requests_running", "num_requests_waiting", "http_connections", "kv_cache_usage_perc"):
             peak[name] = max(peak.get(name, 0), total(m, name))
