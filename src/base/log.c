@@ -125,24 +125,25 @@ static void write_line(sl_log_level level, const char *module, const char *id, c
     (void)wrote; /* nowhere left to report a failing stderr */
 }
 
-void sl_log(sl_log_level level, const char *module, const char *fmt, ...) {
-    if ((int)level > max_level) return;
+static void write_args(sl_log_level level, const char *module, const char *id, const char *fmt,
+                       va_list ap) {
     char text[TEXT_BYTES];
+    if ((int)level > max_level) return;
+    vsnprintf(text, sizeof text, fmt, ap);
+    clean(text);
+    write_line(level, module, id, text);
+}
+
+void sl_log(sl_log_level level, const char *module, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    write_args(level, module, NULL, fmt, ap);
     va_end(ap);
-    clean(text);
-    write_line(level, module, NULL, text);
 }
 
 void sl_log_request(sl_log_level level, const char *module, const char *id, const char *fmt, ...) {
-    if ((int)level > max_level) return;
-    char text[TEXT_BYTES];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    write_args(level, module, id, fmt, ap);
     va_end(ap);
-    clean(text);
-    write_line(level, module, id, text);
 }

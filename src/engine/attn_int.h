@@ -66,6 +66,7 @@ typedef struct sl_lane {
     float *x, *h;          /* [max_rows][d_model] */
     uint32_t *expert;      /* [max_rows][top_k] */
     float *gate;           /* [max_rows][top_k] */
+    uint32_t *owner;       /* [max_rows][top_k] index of the expert worker that computes it */
     uint64_t *covered;     /* router positions that have come back */
     const uint8_t **piece; /* [max_rows][top_k] wire rows by lowest position */
 

@@ -1,17 +1,9 @@
 /* Rows to experts and back: one message per expert worker and layer, and the merge in fixed order.
  */
-#include "engine/attn_int.h"
 #include "engine/mutate.h"
+#include "engine/outgoing.h"
 
 #include <string.h>
-
-typedef struct outgoing {
-    sl_wire_counts n;
-    uint32_t at_row, at_entry; /* written so far */
-    uint32_t last_row;         /* last lane row counted or written, UINT32_MAX: none */
-    sl_buf *buf;
-    sl_wire_dispatch view;
-} outgoing;
 
 /* What a chunk is made of: rows first .. end-1 of the step, and of their experts those of `group`
  * (UINT32_MAX: all). */
@@ -26,21 +18,11 @@ static selection chunk_of(const sl_lane *lane, uint32_t chunk) {
                        UINT32_MAX};
 }
 
-/* The worker that computes entry rj = row * top_k + position. */
-static uint32_t host_of(const sl_lane *lane, size_t rj) {
-    const sl_attn *a = lane->attn;
-    size_t r = rj / a->m->top_k;
-    uint32_t moe = a->m->moe_index[lane->layer];
-    return sl_plan_host_of(&a->w->plan, moe, lane->expert[rj],
-                           sl_plan_row_key(lane->row_id[r], lane->row_pos[r], moe));
-}
-
 /* Where entry rj of the lane goes in a chunk, NULL: it is not of the chunk. */
-static outgoing *goes_to(const sl_lane *lane, const selection *s, size_t rj, outgoing *out) {
-    const sl_attn *a = lane->attn;
-    uint32_t e = lane->expert[rj];
-    if (s->group != UINT32_MAX && a->group[e] != s->group) return NULL;
-    return &out[a->expert_index[host_of(lane, rj)]];
+static sl_outgoing *goes_to(const sl_lane *lane, const selection *s, size_t rj, sl_outgoing *out) {
+    const uint32_t *group = lane->attn->group;
+    if (s->group != UINT32_MAX && group[lane->expert[rj]] != s->group) return NULL;
+    return &out[lane->owner[rj]];
 }
 
 /* Whether that expert worker has the data of row r from an earlier chunk of the layer. */
@@ -50,11 +32,11 @@ static bool has_data(const sl_lane *lane, uint32_t r, uint32_t worker) {
            lane->n_sent[worker];
 }
 
-static void count_entries(const sl_lane *lane, const selection *s, outgoing *out) {
+static void count_entries(const sl_lane *lane, const selection *s, sl_outgoing *out) {
     uint32_t k = lane->attn->m->top_k;
     for (uint32_t r = s->first; r < s->end; r++) {
         for (uint32_t j = 0; j < k; j++) {
-            outgoing *o = goes_to(lane, s, (size_t)r * k + j, out);
+            sl_outgoing *o = goes_to(lane, s, (size_t)r * k + j, out);
             if (!o) continue;
             if (o->last_row != r) {
                 o->n.rows++;
@@ -66,61 +48,39 @@ static void count_entries(const sl_lane *lane, const selection *s, outgoing *out
     }
 }
 
-static sl_status layout(sl_lane *lane, outgoing *o) {
-    const sl_attn *a = lane->attn;
-    sl_wire_format f = (sl_wire_format)a->w->plan.wire;
-    o->buf = sl_net_buf_take(a->w->net, sl_wire_dispatch_bytes(&o->n, a->m->d_model, f));
-    if (!o->buf) return SL_ERR_NOMEM;
-    sl_wire_dispatch_layout(o->buf->data, &o->n, a->m->d_model, f, &o->view);
-    if (o->n.n_set) memcpy(o->view.set, lane->member.set.ids, o->n.n_set * sizeof *o->view.set);
-    o->view.first[o->n.rows] = o->n.n_entries;
-    return SL_OK;
-}
-
 /* Begins the next row of a message: with its data, or with where that was. */
-static void begin_row(sl_lane *lane, uint32_t r, uint32_t worker, bool old, outgoing *o) {
-    const sl_attn *a = lane->attn;
-    sl_wire_format f = (sl_wire_format)a->w->plan.wire;
-    uint32_t d = a->m->d_model, n_new = o->n.rows - o->n.n_old;
-    size_t sent = (size_t)r * a->w->n_expert_workers + worker;
-    o->view.tag[o->at_row] = lane->row_tag[r];
-    o->view.first[o->at_row] = o->at_entry;
-    if (old) {
-        o->view.old[o->at_row - n_new] = lane->sent_row[sent];
-    } else {
-        sl_wire_pack(f, lane->h + (size_t)r * d, 1, d,
-                     o->view.data + o->at_row * sl_wire_row_bytes(f, d));
-        if (lane->sent_row) lane->sent_row[sent] = lane->n_sent[worker] + o->at_row;
-    }
-    o->at_row++;
+static void begin_row(sl_lane *lane, uint32_t r, uint32_t worker, bool old, sl_outgoing *o) {
+    size_t sent = (size_t)r * lane->attn->w->n_expert_workers + worker;
+    if (old)
+        o->view.old[o->at_row - (o->n.rows - o->n.n_old)] = lane->sent_row[sent];
+    else if (lane->sent_row)
+        lane->sent_row[sent] = lane->n_sent[worker] + o->at_row;
+    sl_outgoing_row(lane, r, !old, o);
 }
 
 /* Writes the rows whose data travels now (old: those whose data is there already). */
-static void fill_entries(sl_lane *lane, const selection *s, bool old, outgoing *out) {
+static void fill_entries(sl_lane *lane, const selection *s, bool old, sl_outgoing *out) {
     uint32_t k = lane->attn->m->top_k;
-    for (uint32_t i = 0; i < lane->attn->w->n_expert_workers; i++) out[i].last_row = UINT32_MAX;
+    for (uint32_t i = 0; i < lane->attn->w->n_expert_workers; i++) out[i].last_row = SL_NO_ROW;
     for (uint32_t r = s->first; r < s->end; r++) {
         for (uint32_t j = 0; j < k; j++) {
-            size_t rj = (size_t)r * k + j;
-            outgoing *o = goes_to(lane, s, rj, out);
+            sl_outgoing *o = goes_to(lane, s, (size_t)r * k + j, out);
             if (!o || has_data(lane, r, (uint32_t)(o - out)) != old) continue;
             if (o->last_row != r) begin_row(lane, r, (uint32_t)(o - out), old, o);
-            o->last_row = r;
-            o->view.expert[o->at_entry] = lane->expert[rj];
-            o->view.position[o->at_entry] = j;
-            o->view.gate[o->at_entry++] = lane->gate[rj];
+            sl_outgoing_entry(lane, r, j, o);
         }
     }
 }
 
-static sl_status build_chunk(sl_lane *lane, const selection *s, uint32_t n_set, outgoing *out) {
+static sl_status build_chunk(sl_lane *lane, const selection *s, uint32_t n_set, sl_outgoing *out) {
     uint32_t n = lane->attn->w->n_expert_workers;
     sl_status st = SL_OK;
     for (uint32_t i = 0; i < n; i++)
-        out[i] = (outgoing){.n = {.n_set = n_set}, .last_row = UINT32_MAX};
+        out[i] = (sl_outgoing){.n = {.n_set = n_set}, .last_row = SL_NO_ROW};
     count_entries(lane, s, out);
     for (uint32_t i = 0; st == SL_OK && i < n; i++) {
-        if (out[i].n.rows || n_set) st = layout(lane, &out[i]);
+        if (out[i].n.rows || n_set)
+            st = sl_outgoing_layout(lane->attn, lane->member.set.ids, &out[i]);
     }
     if (st != SL_OK) return st;
     fill_entries(lane, s, false, out);
@@ -136,7 +96,7 @@ static sl_status send_chunk(sl_lane *lane, uint32_t chunk, bool stay) {
     uint32_t moe = lane->attn->m->moe_index[lane->layer];
     const selection s = chunk_of(lane, chunk);
     bool with_set = sl_member_needs_set(&lane->member, moe, chunk);
-    outgoing out[SL_PLAN_MAX_WORKERS];
+    sl_outgoing out[SL_PLAN_MAX_WORKERS];
     sl_status st = build_chunk(lane, &s, with_set ? (uint32_t)lane->member.set.n : 0, out);
     for (uint32_t i = 0; i < w->n_expert_workers; i++) {
         sl_wire_header h = {.kind = SL_MSG_DISPATCH,
@@ -159,6 +119,7 @@ sl_status sl_lane_dispatch(sl_lane *lane, bool stay) {
     uint32_t chunks = lane->attn->n_chunks, n = lane->attn->w->n_expert_workers;
     sl_status st = SL_OK;
     memset(lane->covered, 0, lane->n_rows * sizeof *lane->covered);
+    sl_lane_assign(lane);
     if (lane->sent_row) {
         memset(lane->sent_row, 0xFF, (size_t)lane->n_rows * n * sizeof *lane->sent_row);
         memset(lane->n_sent, 0, n * sizeof *lane->n_sent);
@@ -177,7 +138,15 @@ static uint32_t row_of(const sl_lane *lane, uint64_t tag) {
     return r < lane->n_rows && lane->row_tag[r] == tag ? (uint32_t)r : UINT32_MAX;
 }
 
-static sl_status collect(sl_lane *lane, const sl_wire_return *v, sl_err *err) {
+/* Whether all positions of the mask are at that expert worker. */
+static bool owes(const sl_lane *lane, uint32_t r, uint64_t mask, uint32_t expert) {
+    const uint32_t *owner = lane->owner + (size_t)r * lane->attn->m->top_k;
+    for (; mask; mask &= mask - 1)
+        if (owner[__builtin_ctzll(mask)] != expert) return false;
+    return true;
+}
+
+static sl_status collect(sl_lane *lane, uint32_t expert, const sl_wire_return *v, sl_err *err) {
     const sl_attn *a = lane->attn;
     uint32_t k = a->m->top_k;
     uint64_t all = k == 64 ? UINT64_MAX : (1ull << k) - 1;
@@ -193,6 +162,10 @@ static sl_status collect(sl_lane *lane, const sl_wire_return *v, sl_err *err) {
                            "returned row %u covers positions %llx, row has %llx of %llx", i,
                            (unsigned long long)mask, (unsigned long long)lane->covered[r],
                            (unsigned long long)all);
+        if (!owes(lane, r, mask, expert)) /* or its true owner would seem to come twice */
+            return sl_fail(err, SL_ERR_PROTOCOL,
+                           "returned row %u covers positions %llx, not all of which are there", i,
+                           (unsigned long long)mask);
         lane->covered[r] |= mask;
         if (SL_MUTATION(LOST_ROW) && v->tag[i] % 97 == 5) continue;
         lane->piece[(size_t)r * k + (uint32_t)__builtin_ctzll(mask)] = v->data + i * row_bytes;
@@ -222,7 +195,7 @@ static void add_pieces(sl_lane *lane, uint32_t r, float *sum, float *piece) {
 static uint32_t debtor(const sl_lane *lane, uint32_t r, uint64_t all) {
     const sl_attn *a = lane->attn;
     uint32_t j = (uint32_t)__builtin_ctzll(all & ~lane->covered[r]);
-    return host_of(lane, (size_t)r * a->m->top_k + j);
+    return a->w->expert_worker[lane->owner[(size_t)r * a->m->top_k + j]];
 }
 
 sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
@@ -231,8 +204,9 @@ sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
     uint64_t all = k == 64 ? UINT64_MAX : (1ull << k) - 1;
     memset(lane->piece, 0, (size_t)lane->n_rows * k * sizeof *lane->piece);
     for (uint32_t i = 0; i < a->w->n_expert_workers * a->n_chunks; i++) {
-        *offender = a->w->expert_worker[i % a->w->n_expert_workers];
-        sl_status st = collect(lane, &lane->reply[i].view, err);
+        uint32_t expert = i % a->w->n_expert_workers;
+        *offender = a->w->expert_worker[expert];
+        sl_status st = collect(lane, expert, &lane->reply[i].view, err);
         if (st != SL_OK) return sl_err_prefix(err, "expert worker %u", *offender);
     }
     sl_arena_reset(&a->scratch);

@@ -1,6 +1,7 @@
 /* Rows of schedule aep: their storage, the way out to the experts, the way back, the merge. */
 #include "engine/flow.h"
 #include "engine/mutate.h"
+#include "engine/outgoing.h"
 
 #include <string.h>
 
@@ -89,78 +90,45 @@ void sl_flow_store(sl_flow *f) {
 
 /* ---- out ---- */
 
-typedef struct outgoing {
-    sl_wire_counts n;
-    uint32_t at_row, at_entry; /* written so far */
-    uint32_t last_row;         /* last batch row counted or written, SL_FLOW_NONE: none */
-    sl_buf *buf;
-    sl_wire_dispatch view;
-} outgoing;
-
 /* Notes who owes what and counts it. */
-static void assign(sl_flow *f, outgoing *out) {
-    const sl_attn *a = f->a;
+static void assign(sl_flow *f, sl_outgoing *out) {
     const sl_lane *lane = f->lane;
-    uint32_t k = a->m->top_k, moe = a->m->moe_index[lane->layer];
+    uint32_t k = f->a->m->top_k;
+    sl_lane_assign(f->lane);
     for (uint32_t i = 0; i < lane->n_rows; i++) {
         uint32_t r = f->batch_row[i];
         f->owed[r] = k == 64 ? UINT64_MAX : (1ull << k) - 1;
+        memcpy(f->owner + (size_t)r * k, lane->owner + (size_t)i * k, k * sizeof *f->owner);
         for (uint32_t j = 0; j < k; j++) {
-            uint32_t host =
-                sl_plan_host_of(&a->w->plan, moe, lane->expert[(size_t)i * k + j],
-                                sl_plan_row_key(lane->row_id[i], lane->row_pos[i], moe));
-            uint32_t to = a->expert_index[host];
-            f->owner[(size_t)r * k + j] = to;
-            if (out[to].last_row != i) out[to].n.rows++;
-            out[to].last_row = i;
-            out[to].n.n_entries++;
+            sl_outgoing *o = &out[lane->owner[(size_t)i * k + j]];
+            if (o->last_row != i) o->n.rows++;
+            o->last_row = i;
+            o->n.n_entries++;
         }
     }
 }
 
-static sl_status layout(sl_flow *f, outgoing *o) {
-    sl_wire_format wire = (sl_wire_format)f->a->w->plan.wire;
-    uint32_t d = f->a->m->d_model;
-    o->buf = sl_net_buf_take(f->a->w->net, sl_wire_dispatch_bytes(&o->n, d, wire));
-    if (!o->buf) return SL_ERR_NOMEM;
-    sl_wire_dispatch_layout(o->buf->data, &o->n, d, wire, &o->view);
-    o->view.first[o->n.rows] = o->n.n_entries;
-    o->last_row = SL_FLOW_NONE;
-    return SL_OK;
-}
-
-static void fill(const sl_flow *f, outgoing *out) {
-    const sl_attn *a = f->a;
+static void fill(const sl_flow *f, sl_outgoing *out) {
     const sl_lane *lane = f->lane;
-    sl_wire_format wire = (sl_wire_format)a->w->plan.wire;
-    uint32_t k = a->m->top_k, d = a->m->d_model;
+    uint32_t k = f->a->m->top_k;
     for (uint32_t i = 0; i < lane->n_rows; i++) {
         for (uint32_t j = 0; j < k; j++) {
-            size_t ij = (size_t)i * k + j;
-            outgoing *o = &out[f->owner[(size_t)f->batch_row[i] * k + j]];
-            if (o->last_row != i) {
-                o->last_row = i;
-                o->view.tag[o->at_row] = lane->row_tag[i];
-                o->view.first[o->at_row] = o->at_entry;
-                sl_wire_pack(wire, lane->h + (size_t)i * d, 1, d,
-                             o->view.data + o->at_row++ * row_bytes(f));
-            }
-            o->view.expert[o->at_entry] = lane->expert[ij];
-            o->view.position[o->at_entry] = j;
-            o->view.gate[o->at_entry++] = lane->gate[ij];
+            sl_outgoing *o = &out[lane->owner[(size_t)i * k + j]];
+            if (o->last_row != i) sl_outgoing_row(lane, i, true, o);
+            sl_outgoing_entry(lane, i, j, o);
         }
     }
 }
 
 sl_status sl_flow_dispatch(sl_flow *f, uint32_t layer, uint64_t epoch) {
     sl_worker *w = f->a->w;
-    outgoing out[SL_PLAN_MAX_WORKERS];
+    sl_outgoing out[SL_PLAN_MAX_WORKERS];
     sl_status st = SL_OK;
     for (uint32_t i = 0; i < w->n_expert_workers; i++)
-        out[i] = (outgoing){.last_row = SL_FLOW_NONE};
+        out[i] = (sl_outgoing){.last_row = SL_NO_ROW};
     assign(f, out);
     for (uint32_t i = 0; st == SL_OK && i < w->n_expert_workers; i++)
-        if (out[i].n.rows) st = layout(f, &out[i]);
+        if (out[i].n.rows) st = sl_outgoing_layout(f->a, NULL, &out[i]);
     if (st == SL_OK) fill(f, out);
     w->n.rows_created += f->lane->n_rows;
     for (uint32_t i = 0; i < w->n_expert_workers; i++) {

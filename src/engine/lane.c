@@ -442,13 +442,15 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
     lane->h = sl_alloc(rows, d * sizeof *lane->h);
     lane->expert = sl_alloc(rows, k * sizeof *lane->expert);
     lane->gate = sl_alloc(rows, k * sizeof *lane->gate);
+    lane->owner = sl_alloc(rows, k * sizeof *lane->owner);
     lane->covered = sl_alloc(rows, sizeof *lane->covered);
     lane->piece = sl_alloc(rows, k * sizeof *lane->piece);
     lane->next_set = sl_alloc(SL_PLAN_MAX_WORKERS, sizeof *lane->next_set);
     lane->reply = sl_alloc((size_t)a->w->n_expert_workers * a->n_chunks, sizeof *lane->reply);
     if (!lane->slot || !lane->need || !lane->part || !lane->row_id || !lane->row_pos ||
         !lane->row_tag || !lane->row_pages || !lane->x || !lane->h || !lane->expert ||
-        !lane->gate || !lane->covered || !lane->piece || !lane->next_set || !lane->reply)
+        !lane->gate || !lane->owner || !lane->covered || !lane->piece || !lane->next_set ||
+        !lane->reply)
         return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
     if (a->group) {
         lane->sent_row = sl_alloc(rows, a->w->n_expert_workers * sizeof *lane->sent_row);
@@ -466,12 +468,24 @@ void sl_lane_free(sl_lane *lane) {
     if (lane->reply) give_replies(lane);
     for (uint32_t i = 0; lane->slot && i < lane->attn->max_slots; i++)
         sl_slot_release(lane->attn, &lane->slot[i]);
-    void *const owned[] = {
-        lane->slot,          lane->need,     lane->part,    lane->row_id,
-        lane->row_pos,       lane->row_tag,  lane->x,       lane->h,
-        lane->expert,        lane->gate,     lane->covered, (void *)lane->row_pages,
-        (void *)lane->piece, lane->next_set, lane->reply,   lane->sent_row,
-        lane->n_sent};
+    void *const owned[] = {lane->slot,
+                           lane->need,
+                           lane->part,
+                           lane->row_id,
+                           lane->row_pos,
+                           lane->row_tag,
+                           lane->x,
+                           lane->h,
+                           lane->expert,
+                           lane->gate,
+                           lane->owner,
+                           lane->covered,
+                           (void *)lane->row_pages,
+                           (void *)lane->piece,
+                           lane->next_set,
+                           lane->reply,
+                           lane->sent_row,
+                           lane->n_sent};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_member_free(&lane->member);
 }

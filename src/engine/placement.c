@@ -1,6 +1,7 @@
 #include "engine/placement.h"
 
 #include "base/mem.h"
+#include "net/net.h"
 #include "plan/fill.h"
 
 #include <math.h>
@@ -80,7 +81,7 @@ typedef struct reading {
 
 static sl_status add_share(reading *r, sl_json at, uint64_t worker, double share, size_t first,
                            sl_err *err) {
-    if (worker >= r->p->n_workers || !(r->p->worker[worker].roles & 2u))
+    if (worker >= r->p->n_workers || !(r->p->worker[worker].roles & SL_ROLE_EXPERT))
         return sl_json_fail(at, NULL, err, SL_ERR_ARG, "worker %llu of %u has no expert role",
                             (unsigned long long)worker, r->p->n_workers);
     for (size_t i = first; i < r->n; i++) {
@@ -224,7 +225,7 @@ static sl_status read_popularity(const char *path, const sl_model_spec *m, doubl
 static uint32_t expert_workers(const sl_plan *p, uint32_t *ids) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n_workers; i++) {
-        if (p->worker[i].roles & 2u) ids[n++] = i;
+        if (p->worker[i].roles & SL_ROLE_EXPERT) ids[n++] = i;
     }
     return n;
 }

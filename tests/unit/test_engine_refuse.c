@@ -544,6 +544,51 @@ static void good_return(stage *s, actor *a, uint32_t layer) {
     actor_forget(a, i);
 }
 
+/* What a worker got, answered as it should be; and one row more, if extra is not 0. */
+static void answer(stage *s, actor *a, uint64_t extra, uint64_t extra_mask) {
+    uint32_t i = await_kind(s, a, SL_MSG_DISPATCH), n = a->head[i].rows + (extra != 0);
+    sl_wire_dispatch in;
+    sl_wire_return out;
+    sl_err err;
+    sl_span span = {0};
+    if (a->body[i]) span = (sl_span){a->body[i]->data, a->body[i]->len};
+    assert_int_equal(sl_wire_dispatch_decode(&a->head[i], span, &s->m, 0, &in, &err), SL_OK);
+    sl_buf *b = sl_net_buf_take(a->net, sl_wire_return_bytes(n, 0, s->m.d_model, 0));
+    assert_non_null(b);
+    memset(b->data, 0, b->len);
+    sl_wire_return_layout(b->data, n, 0, s->m.d_model, 0, &out);
+    for (uint32_t r = 0; r < in.rows; r++) {
+        out.tag[r] = in.tag[r];
+        for (uint32_t e = in.first[r]; e < in.first[r + 1]; e++)
+            out.mask[r] |= 1ull << in.position[e];
+    }
+    if (extra) out.tag[n - 1] = extra, out.mask[n - 1] = extra_mask;
+    say(a, (sl_wire_header){.kind = SL_MSG_RETURN, .round = 1, .rows = n}, b);
+    actor_forget(a, i);
+}
+
+/* The blame is on who returns a position, not on the one whose position it is. */
+static void returns_anothers_position(void **state) {
+    (void)state;
+    stage s;
+    sl_wire_dispatch in;
+    sl_err err;
+    stage_make(&s, 1, 2, 0);
+    send_plan(&s);
+    actor_forget(&s.coordinator, await_kind(&s, &s.coordinator, SL_MSG_READY));
+    actor *rogue = &s.toy[EXPERT], *honest = &s.toy[EXPERT + 1];
+    submit(&s, 7, 8);
+    actor_forget(rogue, await_kind(&s, rogue, SL_MSG_JOIN));
+    open_round(&s, rogue, 1, 0);
+    uint32_t i = await_kind(&s, honest, SL_MSG_DISPATCH);
+    sl_span span = {honest->body[i]->data, honest->body[i]->len};
+    assert_int_equal(sl_wire_dispatch_decode(&honest->head[i], span, &s.m, 0, &in, &err), SL_OK);
+    uint64_t tag = in.tag[0], mask = 1ull << in.position[0];
+    answer(&s, rogue, tag, mask);
+    answer(&s, honest, 0, 0);
+    expect_error(&s, "not all of which are there");
+}
+
 static void bad_returns(void **state) {
     (void)state;
     for (size_t i = 0; i < SL_LEN(wrongs); i++) {
@@ -651,6 +696,7 @@ int main(void) {
         cmocka_unit_test(false_names),
         cmocka_unit_test(an_offence_is_logged),
         cmocka_unit_test(bad_returns),
+        cmocka_unit_test(returns_anothers_position),
         cmocka_unit_test(no_next_set),
         cmocka_unit_test(unasked),
         cmocka_unit_test(bad_coordinator),
