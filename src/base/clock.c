@@ -1,6 +1,7 @@
 #include "base/clock.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,7 +30,7 @@ sl_clock sl_clock_real(void) {
     return (sl_clock){.now_us = real_now_us};
 }
 
-uint64_t sl_clock_id(void) {
+static uint64_t read_clock_id(void) {
     uint8_t text[64];
     uint64_t hash = 1469598103934665603ull; /* FNV-1a */
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -37,4 +38,14 @@ uint64_t sl_clock_id(void) {
     if (fd >= 0) close(fd);
     for (ssize_t i = 0; i < n; i++) hash = (hash ^ text[i]) * 1099511628211ull;
     return n > 0 ? hash : 0;
+}
+
+/* Read once: it is asked for inside measurements of round trips. */
+uint64_t sl_clock_id(void) {
+    static _Atomic uint64_t known;
+    uint64_t id = atomic_load_explicit(&known, memory_order_relaxed);
+    if (id) return id;
+    id = read_clock_id();
+    atomic_store_explicit(&known, id, memory_order_relaxed);
+    return id;
 }

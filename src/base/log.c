@@ -1,5 +1,7 @@
 #include "base/log.h"
 
+#include "base/utf8.h"
+
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -41,28 +43,12 @@ void sl_log_set_who(const char *who) {
 
 #define TEXT_BYTES 900u /* of a message */
 
-/* Bytes of the UTF-8 character at s, which ends with 0; 0: there is none. */
-static size_t utf8_len(const unsigned char *s) {
-    size_t n = s[0] < 0x80                   ? 1
-               : s[0] >= 0xC2 && s[0] < 0xE0 ? 2
-               : s[0] >= 0xE0 && s[0] < 0xF0 ? 3
-               : s[0] >= 0xF0 && s[0] < 0xF5 ? 4
-                                             : 0;
-    for (size_t i = 1; i < n; i++) {
-        if ((s[i] & 0xC0) != 0x80) return 0;
-    }
-    /* too long a form, a surrogate, above U+10FFFF */
-    if ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F) ||
-        (s[0] == 0xF0 && s[1] < 0x90) || (s[0] == 0xF4 && s[1] > 0x8F))
-        return 0;
-    return n;
-}
-
 /* Room for twice the text is the caller's to have. */
 static size_t put_escaped(char *out, const char *text) {
     size_t n = 0;
-    for (const unsigned char *s = (const unsigned char *)text; *s;) {
-        size_t len = utf8_len(s);
+    const char *end = text + strlen(text);
+    for (const char *s = text; s < end;) {
+        size_t len = sl_utf8_sequence(s, (size_t)(end - s));
         if (*s == '"' || *s == '\\') out[n++] = '\\';
         if (len == 0) out[n++] = '?';
         memcpy(out + n, s, len);
@@ -125,8 +111,8 @@ static void write_line(sl_log_level level, const char *module, const char *id, c
     (void)wrote; /* nowhere left to report a failing stderr */
 }
 
-static void write_args(sl_log_level level, const char *module, const char *id, const char *fmt,
-                       va_list ap) {
+static void SL_PRINTF(4, 0) write_args(sl_log_level level, const char *module, const char *id,
+                                       const char *fmt, va_list ap) {
     char text[TEXT_BYTES];
     if ((int)level > max_level) return;
     vsnprintf(text, sizeof text, fmt, ap);

@@ -115,8 +115,9 @@ sl_status sl_worker_answer_clock(sl_worker *w, const sl_wire_header *h) {
     sl_buf *b = sl_net_buf_take(w->net, SL_WIRE_CLOCK_BYTES);
     if (!b) return SL_ERR_NOMEM;
     sl_wr wr = sl_wr_of(b->data, b->len);
+    uint64_t id = sl_clock_id();
     sl_wr_u64(&wr, sl_now_ns());
-    sl_wr_u64(&wr, sl_clock_id());
+    sl_wr_u64(&wr, id);
     return sl_worker_send(w, SL_NO_WORKER,
                           (sl_wire_header){.kind = SL_MSG_CLOCK, .round = h->round}, b);
 }

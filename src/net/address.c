@@ -29,6 +29,13 @@ static sl_status split(const char *text, char *host, size_t cap, const char **po
     return SL_OK;
 }
 
+static void set_port(struct sockaddr_storage *a, uint16_t port) {
+    if (a->ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)a)->sin6_port = htons(port);
+    else
+        ((struct sockaddr_in *)a)->sin_port = htons(port);
+}
+
 sl_status sl_address_resolve(const char *text, const uint16_t *port, struct sockaddr_storage *out,
                              socklen_t *len, sl_err *err) {
     char host[256];
@@ -50,18 +57,12 @@ sl_status sl_address_resolve(const char *text, const uint16_t *port, struct sock
     memcpy(out, list->ai_addr, list->ai_addrlen);
     *len = list->ai_addrlen;
     freeaddrinfo(list);
-    sl_address_set_port(out, (uint16_t)number);
+    set_port(out, (uint16_t)number);
     return SL_OK;
 }
 
-void sl_address_set_port(struct sockaddr_storage *a, uint16_t port) {
-    if (a->ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)a)->sin6_port = htons(port);
-    else
-        ((struct sockaddr_in *)a)->sin_port = htons(port);
-}
-
-bool sl_address_is_free(const struct sockaddr_storage *a, socklen_t len) {
+/* Can this address be listened on now? */
+static bool is_free(const struct sockaddr_storage *a, socklen_t len) {
     int fd = socket(a->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
     if (fd < 0) return false;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
@@ -76,13 +77,13 @@ sl_status sl_address_choose(const char *host, uint16_t port, struct sockaddr_sto
     sl_status st = sl_address_resolve(host, &port, out, len, err);
     if (st != SL_OK) return st;
     if (port)
-        return sl_address_is_free(out, *len)
+        return is_free(out, *len)
                    ? SL_OK
                    : sl_fail(err, SL_ERR_IO, "cannot listen on %s port %u: in use or not allowed",
                              host, port);
     for (int i = 0; i < PORT_ATTEMPTS; i++) {
-        sl_address_set_port(out, (uint16_t)(FIRST_PORT + randombytes_uniform(PORTS)));
-        if (sl_address_is_free(out, *len)) return SL_OK;
+        set_port(out, (uint16_t)(FIRST_PORT + randombytes_uniform(PORTS)));
+        if (is_free(out, *len)) return SL_OK;
     }
     return sl_fail(err, SL_ERR_IO, "no free port on %s in %d attempts", host, PORT_ATTEMPTS);
 }

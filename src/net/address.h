@@ -9,9 +9,6 @@
 /* "host:port" or "[v6]:port"; with port given, text is a host alone. */
 sl_status sl_address_resolve(const char *text, const uint16_t *port, struct sockaddr_storage *out,
                              socklen_t *len, sl_err *err) SL_MUST_CHECK;
-void sl_address_set_port(struct sockaddr_storage *a, uint16_t port);
-/* Can this address be listened on now? */
-bool sl_address_is_free(const struct sockaddr_storage *a, socklen_t len);
 /* Where to listen: the port given, or for 0 a free one below 32768. SL_ERR_IO when there is none.
  */
 sl_status sl_address_choose(const char *host, uint16_t port, struct sockaddr_storage *out,

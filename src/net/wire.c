@@ -10,70 +10,48 @@ _Static_assert(sizeof(sl_wire_token) == 24, "token records are read in place");
 _Static_assert(sizeof(sl_wire_pair) == 16, "pairs are read in place");
 _Static_assert(sizeof(sl_wire_id_f32) == 8, "log-probabilities are read in place");
 
+#define BYTES_AT 64 /* of `bytes` in a header */
+
+static uint32_t read_u32(const uint8_t *p) {
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
 const char *sl_msg_kind_name(uint16_t kind) {
-    switch ((sl_msg_kind)kind) {
-    case SL_MSG_HELLO:
-        return "HELLO";
-    case SL_MSG_CHALLENGE:
-        return "CHALLENGE";
-    case SL_MSG_AUTH:
-        return "AUTH";
-    case SL_MSG_WELCOME:
-        return "WELCOME";
-    case SL_MSG_REFUSE:
-        return "REFUSE";
-    case SL_MSG_BYE:
-        return "BYE";
-    case SL_MSG_HEARTBEAT:
-        return "HEARTBEAT";
-    case SL_MSG_ERROR:
-        return "ERROR";
-    case SL_MSG_PLAN:
-        return "PLAN";
-    case SL_MSG_READY:
-        return "READY";
-    case SL_MSG_SUBMIT:
-        return "SUBMIT";
-    case SL_MSG_CANCEL:
-        return "CANCEL";
-    case SL_MSG_TOKENS:
-        return "TOKENS";
-    case SL_MSG_ACK:
-        return "ACK";
-    case SL_MSG_STATS_GET:
-        return "STATS_GET";
-    case SL_MSG_STATS:
-        return "STATS";
-    case SL_MSG_SHUTDOWN:
-        return "SHUTDOWN";
-    case SL_MSG_LOGITS:
-        return "LOGITS";
-    case SL_MSG_PAGES:
-        return "PAGES";
-    case SL_MSG_DISPATCH:
-        return "DISPATCH";
-    case SL_MSG_RETURN:
-        return "RETURN";
-    case SL_MSG_JOIN:
-        return "JOIN";
-    case SL_MSG_ROUND_OPEN:
-        return "ROUND_OPEN";
-    case SL_MSG_ROUND_SET:
-        return "ROUND_SET";
-    case SL_MSG_MEMBER_DEAD:
-        return "MEMBER_DEAD";
-    case SL_MSG_FUSED:
-        return "FUSED";
-    case SL_MSG_KV_PAGES:
-        return "KV_PAGES";
-    case SL_MSG_CLOCK:
-        return "CLOCK";
-    case SL_MSG_TRACE_GET:
-        return "TRACE_GET";
-    case SL_MSG_TRACE:
-        return "TRACE";
-    }
-    return NULL;
+    static const char *const names[] = {
+        [SL_MSG_HELLO] = "HELLO",
+        [SL_MSG_CHALLENGE] = "CHALLENGE",
+        [SL_MSG_AUTH] = "AUTH",
+        [SL_MSG_WELCOME] = "WELCOME",
+        [SL_MSG_REFUSE] = "REFUSE",
+        [SL_MSG_BYE] = "BYE",
+        [SL_MSG_HEARTBEAT] = "HEARTBEAT",
+        [SL_MSG_ERROR] = "ERROR",
+        [SL_MSG_PLAN] = "PLAN",
+        [SL_MSG_READY] = "READY",
+        [SL_MSG_SUBMIT] = "SUBMIT",
+        [SL_MSG_CANCEL] = "CANCEL",
+        [SL_MSG_TOKENS] = "TOKENS",
+        [SL_MSG_ACK] = "ACK",
+        [SL_MSG_STATS_GET] = "STATS_GET",
+        [SL_MSG_STATS] = "STATS",
+        [SL_MSG_SHUTDOWN] = "SHUTDOWN",
+        [SL_MSG_LOGITS] = "LOGITS",
+        [SL_MSG_PAGES] = "PAGES",
+        [SL_MSG_DISPATCH] = "DISPATCH",
+        [SL_MSG_RETURN] = "RETURN",
+        [SL_MSG_JOIN] = "JOIN",
+        [SL_MSG_ROUND_OPEN] = "ROUND_OPEN",
+        [SL_MSG_ROUND_SET] = "ROUND_SET",
+        [SL_MSG_MEMBER_DEAD] = "MEMBER_DEAD",
+        [SL_MSG_FUSED] = "FUSED",
+        [SL_MSG_KV_PAGES] = "KV_PAGES",
+        [SL_MSG_CLOCK] = "CLOCK",
+        [SL_MSG_TRACE_GET] = "TRACE_GET",
+        [SL_MSG_TRACE] = "TRACE",
+    };
+    return kind < SL_LEN(names) ? names[kind] : NULL;
 }
 
 const char *sl_wire_format_name(sl_wire_format f) {
@@ -134,6 +112,11 @@ static sl_status check_header(const sl_wire_header *h, uint32_t magic, uint16_t 
     return SL_OK;
 }
 
+uint32_t sl_wire_header_peek(const uint8_t head[SL_WIRE_HEADER_BYTES], bool *begins) {
+    *begins = read_u32(head) == SL_WIRE_MAGIC;
+    return read_u32(head + BYTES_AT);
+}
+
 sl_status sl_wire_header_decode(sl_span in, sl_wire_header *out, sl_err *err) {
     if (in.len != SL_WIRE_HEADER_BYTES)
         return sl_fail(err, SL_ERR_PROTOCOL, "header: %zu bytes, expected %d", in.len,
@@ -185,12 +168,6 @@ static const void *view(const uint8_t *base, uint64_t *pos, uint64_t align, uint
 
 static bool is_aligned(const void *p, uintptr_t align) {
     return (uintptr_t)p % align == 0;
-}
-
-static uint32_t read_u32(const uint8_t *p) {
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
 }
 
 static sl_status check_set(const char *what, const uint32_t *set, uint32_t n, sl_err *err) {

@@ -87,6 +87,9 @@ typedef struct sl_wire_header {
 #define SL_NO_WORKER 0xFFFFFFFFu
 
 void sl_wire_header_encode(const sl_wire_header *h, uint8_t out[SL_WIRE_HEADER_BYTES]);
+/* What a stream of messages needs before one is whole: the bytes of its payload, and whether it
+ * begins as a message does. Nothing else is checked. */
+uint32_t sl_wire_header_peek(const uint8_t head[SL_WIRE_HEADER_BYTES], bool *begins);
 /* Refuses (SL_ERR_PROTOCOL) wrong length, magic, version, unknown flags, reserved bytes that are
  * not 0, and bytes/rows over the limits. Unknown kinds decode fine. */
 sl_status sl_wire_header_decode(sl_span in, sl_wire_header *out, sl_err *err) SL_MUST_CHECK;

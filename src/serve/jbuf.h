@@ -29,7 +29,4 @@ void sl_jbuf_cstring(sl_jbuf *b, const char *s); /* NULL is written as null */
 /* [1,2,3] */
 void sl_jbuf_ids(sl_jbuf *b, const uint32_t *ids, size_t n);
 
-/* Length of the valid UTF-8 sequence at s[0..n), 0 when there is none (RFC 3629). */
-size_t sl_utf8_sequence(const char *s, size_t n);
-
 #endif

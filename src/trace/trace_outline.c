@@ -49,8 +49,6 @@ static sl_status name_row(sl_trace_outline *o, const sl_trace_item *it, sl_err *
 static sl_status on_item(void *ctx, const sl_trace_item *it, sl_err *err) {
     sl_trace_outline *o = ctx;
     if (it->is_name) return name_row(o, it, err);
-    if (o->last_us < o->first_us || it->begin_us < o->first_us) o->first_us = it->begin_us;
-    o->last_us = SL_MAX(o->last_us, it->end_us);
     if (strcmp(it->category, "execute") != 0) return SL_OK;
     if (o->last_kernel_us < o->first_kernel_us || it->begin_us < o->first_kernel_us)
         o->first_kernel_us = it->begin_us;
@@ -93,8 +91,7 @@ static int by_place(const void *pa, const void *pb) {
 }
 
 sl_status sl_trace_outline_read(const char *path, sl_trace_outline *out, sl_err *err) {
-    *out = (sl_trace_outline){.first_us = 1, .first_kernel_us = 1};
-    out->last_us = out->last_kernel_us = 0; /* before the first: none yet */
+    *out = (sl_trace_outline){.first_kernel_us = 1}; /* after the last: none yet */
     const sl_trace_visitor v = {.on_about = on_about, .on_item = on_item, .ctx = out};
     sl_status st = sl_trace_read(path, &v, err);
     if (st == SL_OK && out->n_workers == 0)

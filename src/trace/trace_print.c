@@ -8,7 +8,6 @@ static double ms(double us) {
     return us / 1e3;
 }
 
-/* A running micro-batch of the MoE layer: dispatch to merge, median. */
 static void print_layers(sl_trace_stats *s, FILE *out) {
     fprintf(out,
             "\nlayer   attention ms   expert ms   rows   expert workers max/mean   away ms p50\n");

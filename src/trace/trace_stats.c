@@ -67,7 +67,6 @@ static int category_of(const char *name) {
     return -1;
 }
 
-/* Index for a count that may come to `want` entries more. */
 static sl_status layer_of(sl_trace_stats *s, uint32_t layer, sl_trace_layer_stats **out,
                           sl_err *err) {
     if (layer >= SL_TRACE_MAX_LAYERS)
@@ -203,7 +202,7 @@ static sl_status make_rows(sl_trace_stats *s, const sl_trace_outline *o, sl_err 
         if (r->pid == SL_TRACE_LINKS_PID) {
             s->link[s->n_links].tid = r->tid;
             memcpy(s->link[s->n_links++].name, r->name, sizeof r->name);
-        } else if (r->tid == 0) {
+        } else {
             s->worker[s->n_workers].pid = r->pid;
             memcpy(s->worker[s->n_workers++].name, r->name, sizeof r->name);
         }

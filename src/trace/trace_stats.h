@@ -98,7 +98,7 @@ typedef struct sl_trace_outline {
     size_t n_rows, cap_rows;
     size_t n_workers;
     uint32_t lanes, chunks; /* 1 + highest of a kernel */
-    double first_us, last_us, first_kernel_us, last_kernel_us;
+    double first_kernel_us, last_kernel_us;
     char schedule[32], transport[32], model[256];
     uint64_t dropped, missing;
     double clock_error_us;

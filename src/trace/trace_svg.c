@@ -70,10 +70,6 @@ static double row_height(const sl_trace_row *r) {
     return r->pid == SL_TRACE_LINKS_PID ? LINK_H : WORKER_H;
 }
 
-static bool is_shown(const sl_trace_row *r) {
-    return r->tid == 0 || r->pid == SL_TRACE_LINKS_PID;
-}
-
 static void put_text(FILE *f, const char *text) {
     for (const char *c = text; *c; c++) {
         if (*c == '&')
@@ -188,7 +184,7 @@ static sl_status on_item(void *ctx, const sl_trace_item *it, sl_err *err) {
     if (it->is_name || it->end_us <= p->from_us || it->begin_us >= p->to_us) return SL_OK;
     for (size_t i = 0; i < p->o->n_rows; i++) {
         const sl_trace_row *r = &p->o->row[i];
-        if (r->pid == it->pid && r->tid == it->tid && is_shown(r)) {
+        if (r->pid == it->pid && r->tid == it->tid) {
             add_span(p, i, it);
             break;
         }
@@ -202,7 +198,6 @@ static double place_rows(picture *p) {
     double y = TOP;
     for (size_t i = 0; i < p->o->n_rows; i++) {
         const sl_trace_row *r = &p->o->row[i];
-        if (!is_shown(r)) continue;
         if (i > 0 && r->pid == SL_TRACE_LINKS_PID && p->o->row[i - 1].pid != SL_TRACE_LINKS_PID)
             y += GAP;
         p->y[i] = y;
@@ -257,7 +252,6 @@ static void put_rows(const picture *p) {
     fprintf(p->f, ", %.3f ms of a run</text>\n", (p->to_us - p->from_us) / 1e3);
     for (size_t i = 0; i < p->o->n_rows; i++) {
         const sl_trace_row *r = &p->o->row[i];
-        if (!is_shown(r)) continue;
         double h = row_height(r);
         fprintf(p->f, "<rect class=\"b\" x=\"%.0f\" y=\"%.0f\" width=\"%.0f\" height=\"%.0f\"/>",
                 LEFT, p->y[i], PLOT, h);

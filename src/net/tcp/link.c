@@ -14,17 +14,10 @@
     64u /* of one link in one progress, so that others and timers get their turn                   \
          */
 #define MAX_READS  8
-#define MAX_PIECES 16  /* of one write */
-#define BYTES_AT   64u /* of `bytes` in a header */
+#define MAX_PIECES 16 /* of one write */
 
 static sl_block_pool *pool_of(const tcp_link *l) {
     return &l->t->base.net->pool;
-}
-
-static uint32_t u32_at(const uint8_t *p) {
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
 }
 
 /* ---- opening and failing ---- */
@@ -125,8 +118,9 @@ sl_status sl_tcp_link_send(tcp_link *l, sl_block *b) {
 static bool begin_message(tcp_link *l) {
     if (l->end - l->at < SL_WIRE_HEADER_BYTES) return false;
     const uint8_t *head = l->stage + l->at;
-    size_t len = u32_at(head + BYTES_AT), limit = sl_net_payload_limit(l->conn);
-    if (u32_at(head) != SL_WIRE_MAGIC) {
+    bool begins;
+    size_t len = sl_wire_header_peek(head, &begins), limit = sl_net_payload_limit(l->conn);
+    if (!begins) {
         sl_tcp_link_fail(l, SL_ERR_PROTOCOL, "bytes that begin no message");
         return false;
     }
