@@ -3,7 +3,7 @@
 #   tools/install-deps.sh [python]
 set -eu
 build="gcc cmake ninja-build pkg-config libucx-dev libmicrohttpd-dev libjansson-dev libpcre2-dev \
-libsodium-dev libutf8proc-dev libcmocka-dev python3 python3-venv curl jq ca-certificates"
+libsodium-dev libutf8proc-dev libyaml-dev libcmocka-dev python3 python3-venv curl jq ca-certificates"
 test="spin clang libclang-rt-14-dev"
 packages="$build"
 [ "${1:-}" = python ] && packages="$build $test"

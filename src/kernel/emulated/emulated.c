@@ -1,13 +1,12 @@
 #include "kernel/emulated/emulated.h"
 
 #include "base/clock.h"
+#include "spec/costs.h"
 
 #include <string.h>
 
 uint64_t sl_emulated_ns(const sl_device *d, sl_cost_kind kind, uint64_t rows, uint64_t keys) {
-    const sl_stage_cost *c = &d->cost[kind];
-    double work = c->row_us * (double)rows + c->key_us * (double)keys;
-    double us = c->fixed_us + SL_MAX(work, c->floor_us);
+    double us = sl_stage_cost_us(&d->cost[kind], (double)rows, (double)keys);
     return (uint64_t)(us * d->time_scale * 1000.0);
 }
 
