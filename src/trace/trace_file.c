@@ -209,9 +209,10 @@ static void put_links(writer *w, const sl_trace_hop *hop, size_t n) {
                    &(sl_trace_event){.lane = hop[i].send->lane,
                                      .layer = hop[i].send->layer,
                                      .chunk = hop[i].send->chunk,
+                                     .round = hop[i].send->round,
                                      .rows = hop[i].send->rows,
                                      .bytes = hop[i].send->bytes},
-                   SL_TF_LANE | SL_TF_LAYER | SL_TF_CHUNK | SL_TF_ROWS | SL_TF_BYTES);
+                   SL_TF_LANE | SL_TF_LAYER | SL_TF_CHUNK | SL_TF_ROUND | SL_TF_ROWS | SL_TF_BYTES);
         fprintf(w->f, ",\"latency_us\":%.3f}}", (double)(hop[i].end_ns - hop[i].sent_ns) / 1e3);
     }
 }

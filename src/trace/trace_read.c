@@ -134,6 +134,7 @@ static sl_status visit_event(reader *r, sl_json e, sl_err *err) {
                         .layer = small(args, "layer"),
                         .lane = small(args, "lane"),
                         .chunk = small(args, "chunk"),
+                        .round = small(args, "round"),
                         .rows = whole(args, "rows"),
                         .bytes = whole(args, "bytes"),
                         .tokens = whole(args, "tokens"),

@@ -16,7 +16,7 @@ typedef struct sl_trace_item {
     uint32_t pid, tid;
     const char *name, *category, *label;
     double begin_us, end_us;
-    uint32_t layer, lane, chunk;
+    uint32_t layer, lane, chunk, round;
     uint64_t rows, bytes, tokens;
     double poll_us, queued_us, latency_us;
     sl_json experts; /* absent, or an array: expert, rows, expert, rows, ... */
