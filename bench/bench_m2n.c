@@ -12,67 +12,24 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "net/net.h"
+#include "bench_node.h"
 
 #define MAX_SIDE   16u
 #define MAX_ROUNDS 1000000u
-#define WAIT_US    50000u
-
-typedef struct node {
-    sl_net *net;
-    bool echo;
-    uint32_t opened, returned, downs;
-} node;
 
 typedef struct result {
     double mb_per_s, round_us;
 } result;
-
-static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
-    (void)c, (void)peer, (void)err;
-    ((node *)ctx)->opened++;
-    return SL_OK;
-}
-
-static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
-                            sl_err *err) {
-    node *n = ctx;
-    n->returned++;
-    if (!n->echo) {
-        sl_net_buf_give(n->net, payload);
-        return SL_OK;
-    }
-    sl_status st = sl_net_send(n->net, c, (sl_wire_header){.kind = h->kind}, payload);
-    return st == SL_OK ? SL_OK : sl_fail(err, st, "echo");
-}
-
-static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
-    (void)c, (void)why, (void)text;
-    ((node *)ctx)->downs++;
-}
-
-static sl_status start(node *n, const char *transport, sl_err *err) {
-    sl_net_opts o = {.transport = transport, .host = "127.0.0.1", .clock = sl_clock_real()};
-    o.secret = (sl_span){(const uint8_t *)"benchmark", 9};
-    o.hello = (sl_hello){.worker = SL_NO_WORKER, .incarnation = (uint32_t)getpid()};
-    o.on = (sl_net_events){on_open, on_message, on_down};
-    o.ctx = n;
-    return sl_net_create(&o, &n->net, err);
-}
-
-static void step(node *n) {
-    if (!sl_net_progress(n->net)) sl_net_wait(n->net, WAIT_US);
-}
 
 /* A child: says its address, serves until its senders have left. */
 static int run_receiver(const char *transport, uint32_t senders, int out) {
     node n = {.echo = true};
     sl_err err = {0};
     char address[96] = {0};
-    if (start(&n, transport, &err) != SL_OK) return fprintf(stderr, "%s\n", err.msg), 1;
+    if (node_start(&n, transport, &err) != SL_OK) return fprintf(stderr, "%s\n", err.msg), 1;
     snprintf(address, sizeof address, "%s", sl_net_address(n.net));
     if (write(out, address, sizeof address) != (ssize_t)sizeof address) return 1;
-    while (n.downs < senders) step(&n);
+    while (n.downs < senders) node_step(&n);
     sl_net_free(n.net);
     return 0;
 }
@@ -97,7 +54,7 @@ static bool run_round(node *n, sl_conn *const *c, const load *l, uint8_t fill) {
         if (sl_net_send(n->net, c[i], (sl_wire_header){.kind = SL_MSG_DISPATCH}, b) != SL_OK)
             return false;
     }
-    while (n->returned < want && !n->downs) step(n);
+    while (n->returned < want && !n->downs) node_step(n);
     return !n->downs;
 }
 
@@ -108,11 +65,11 @@ static int run_sender(const char *transport, const load *l, char (*address)[96],
     sl_conn *c[MAX_SIDE];
     char word = 0;
     double *us = calloc(MAX_ROUNDS, sizeof *us);
-    if (!us || start(&n, transport, &err) != SL_OK) return fprintf(stderr, "%s\n", err.msg), 1;
+    if (!us || node_start(&n, transport, &err) != SL_OK) return fprintf(stderr, "%s\n", err.msg), 1;
     for (uint32_t i = 0; i < l->receivers; i++)
         if (sl_net_connect(n.net, address[i], NULL, &c[i], &err) != SL_OK)
             return fprintf(stderr, "%s\n", err.msg), 1;
-    while (n.opened < l->receivers && !n.downs) step(&n);
+    while (n.opened < l->receivers && !n.downs) node_step(&n);
     bool ok = !n.downs;
     for (uint32_t i = 0; ok && i < 8; i++) ok = run_round(&n, c, l, (uint8_t)i); /* warm */
     if (!ok || write(out, "r", 1) != 1 || read(in, &word, 1) != 1) return 1;

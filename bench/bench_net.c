@@ -11,64 +11,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "net/net.h"
+#include "bench_node.h"
 
 #define WARM_UP     100u
-#define WAIT_US     50000u
 #define DEADLINE_NS 120000000000ull
 
 extern char **environ;
 
-typedef struct node {
-    sl_net *net;
-    bool echo;
-    uint32_t opened, returned, downs;
-} node;
-
-static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
-    (void)c, (void)peer, (void)err;
-    ((node *)ctx)->opened++;
-    return SL_OK;
-}
-
-static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
-                            sl_err *err) {
-    node *n = ctx;
-    n->returned++;
-    if (!n->echo) {
-        sl_net_buf_give(n->net, payload);
-        return SL_OK;
-    }
-    sl_status st = sl_net_send(n->net, c, (sl_wire_header){.kind = h->kind}, payload);
-    return st == SL_OK ? SL_OK : sl_fail(err, st, "echo");
-}
-
-static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
-    (void)c, (void)why, (void)text;
-    ((node *)ctx)->downs++;
-}
-
-static sl_status start(node *n, const char *transport, sl_err *err) {
-    sl_net_opts o = {.transport = transport, .host = "127.0.0.1", .clock = sl_clock_real()};
-    o.secret = (sl_span){(const uint8_t *)"benchmark", 9};
-    o.hello = (sl_hello){.worker = SL_NO_WORKER, .incarnation = (uint32_t)getpid()};
-    o.on = (sl_net_events){on_open, on_message, on_down};
-    o.ctx = n;
-    return sl_net_create(&o, &n->net, err);
-}
-
-static void step(node *n) {
-    if (!sl_net_progress(n->net)) sl_net_wait(n->net, WAIT_US);
-}
-
 static int run_echo(const char *transport) {
     node n = {.echo = true};
     sl_err err = {0};
-    if (start(&n, transport, &err) != SL_OK) return fprintf(stderr, "%s\n", err.msg), 1;
+    if (node_start(&n, transport, &err) != SL_OK) return fprintf(stderr, "%s\n", err.msg), 1;
     printf("%s\n", sl_net_address(n.net));
     fflush(stdout);
     uint64_t end_ns = sl_now_ns() + DEADLINE_NS;
-    while (!n.downs && sl_now_ns() < end_ns) step(&n);
+    while (!n.downs && sl_now_ns() < end_ns) node_step(&n);
     sl_net_free(n.net);
     return 0;
 }
@@ -88,7 +45,7 @@ static int measure(node *n, sl_conn *c, const char *transport, size_t bytes, uin
         uint64_t begin_ns = sl_now_ns();
         uint32_t want = n->returned + 1;
         if (sl_net_send(n->net, c, (sl_wire_header){.kind = SL_MSG_DISPATCH}, b) != SL_OK) break;
-        while (n->returned < want && !n->downs) step(n);
+        while (n->returned < want && !n->downs) node_step(n);
         if (i >= WARM_UP) ns[i - WARM_UP] = sl_now_ns() - begin_ns;
     }
     qsort(ns, rounds, sizeof *ns, compare_ns);
@@ -128,9 +85,9 @@ int main(int argc, char **argv) {
     char address[96];
     pid_t pid = spawn_echo("/proc/self/exe", argv[1], address, sizeof address);
     if (!pid) return fprintf(stderr, "bench_net: the peer did not start\n"), 1;
-    sl_status st = start(&n, argv[1], &err);
+    sl_status st = node_start(&n, argv[1], &err);
     if (st == SL_OK) st = sl_net_connect(n.net, address, NULL, &c, &err);
-    while (st == SL_OK && !n.opened && !n.downs) step(&n);
+    while (st == SL_OK && !n.opened && !n.downs) node_step(&n);
     int bad = st != SL_OK || n.downs;
     if (bad) fprintf(stderr, "bench_net: no connection: %s\n", err.msg);
     for (size_t i = 0; !bad && i < SL_LEN(sizes); i++)
