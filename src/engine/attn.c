@@ -391,6 +391,7 @@ static sl_status create_turns(sl_attn *a, sl_err *err) {
     const sl_turns_shape shape = {.n_lanes = a->n_lanes,
                                   .n_layers = a->m->n_layers,
                                   .moe = a->moe,
+                                  .shared = a->m->d_ff_shared > 0,
                                   .n_replies = a->w->n_expert_workers * a->n_chunks,
                                   .order = a->w->plan.order};
     return sl_turns_init(&a->turns, &shape, err);

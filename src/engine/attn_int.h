@@ -63,7 +63,7 @@ typedef struct sl_lane {
     uint32_t *row_id, *row_pos;
     uint64_t *row_tag;
     float *const **row_pages;
-    float *x, *h;          /* [max_rows][d_model] */
+    float *x, *h;          /* [max_rows][d_model]; h: what experts receive, then SHARED's result */
     uint32_t *expert;      /* [max_rows][top_k] */
     float *gate;           /* [max_rows][top_k] */
     uint32_t *owner;       /* [max_rows][top_k] index of the expert worker that computes it */
@@ -151,8 +151,8 @@ void sl_lane_reset(sl_lane *lane);
 /* Sends the rows of MoE block `layer` (h, expert, gate of the lane) to every expert worker, bare
  * headers where there are none. */
 sl_status sl_lane_dispatch(sl_lane *lane, bool stay);
-/* Checks that the replies cover every row exactly and adds them to x in ascending router position.
- * On an error *offender is the expert worker at fault. */
+/* Checks that the replies cover every row exactly and adds them to x in ascending router position,
+ * then the shared expert's rows. On an error *offender is the expert worker at fault. */
 sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) SL_MUST_CHECK;
 
 #endif

@@ -173,7 +173,7 @@ static sl_status collect(sl_lane *lane, uint32_t expert, const sl_wire_return *v
     return SL_OK;
 }
 
-/* x[r] += sum of the pieces of row r, by ascending lowest position. */
+/* x[r] += sum of the pieces of row r, by ascending lowest position, then the shared expert's. */
 static void add_pieces(sl_lane *lane, uint32_t r, float *sum, float *piece) {
     sl_attn *a = lane->attn;
     uint32_t k = a->m->top_k, d = a->m->d_model;
@@ -188,6 +188,7 @@ static void add_pieces(sl_lane *lane, uint32_t r, float *sum, float *piece) {
             sl_vec_add(&a->w->exec, sum, piece, d);
         any = true;
     }
+    if (a->m->d_ff_shared) sl_vec_add(&a->w->exec, sum, lane->h + (size_t)r * d, d);
     sl_vec_add(&a->w->exec, lane->x + (size_t)r * d, sum, d);
 }
 

@@ -203,6 +203,15 @@ static void send_batch(sl_flow *f, uint32_t layer, uint64_t epoch) {
     }
 }
 
+/* While the batch is with the experts. */
+static void run_shared(sl_flow *f, uint32_t layer) {
+    sl_worker *w = f->a->w;
+    sl_lane *lane = f->lane;
+    sl_lane_begin(lane, SL_TRACE_SHARED, lane->n_rows);
+    sl_block_shared(w->model, &w->exec, layer, lane->n_rows, lane->h, &f->a->scratch);
+    sl_flow_store(f, lane->h, f->shared);
+}
+
 static void run_block(sl_flow *f, uint32_t layer, uint64_t epoch) {
     sl_attn *a = f->a;
     sl_worker *w = a->w;
@@ -228,8 +237,9 @@ static void run_block(sl_flow *f, uint32_t layer, uint64_t epoch) {
         sl_block_route(w->model, &w->exec, layer, &rows, lane->x, lane->h, lane->expert, lane->gate,
                        &a->scratch);
     sl_lane_begin(lane, SL_TRACE_DISPATCH, lane->n_rows);
-    sl_flow_store(f);
+    sl_flow_store(f, lane->x, f->x);
     if (!dense) send_batch(f, layer, epoch);
+    if (!dense && f->shared) run_shared(f, layer);
     for (uint32_t i = 0; dense && i < f->n_batch; i++) next_layer(f, f->batch_slot[i]);
 }
 
@@ -370,8 +380,10 @@ static sl_status create_storage(sl_flow *f, sl_err *err) {
     f->piece =
         sl_alloc(rows, k * sl_wire_row_bytes((sl_wire_format)f->a->w->plan.wire, f->a->m->d_model));
     f->batch_row = sl_alloc(rows, sizeof *f->batch_row);
+    bool has_shared = f->a->m->d_ff_shared > 0;
+    if (has_shared) f->shared = sl_alloc(rows, d * sizeof *f->shared);
     if (!f->next || !f->slot || !f->tag || !f->owed || !f->owner || !f->x || !f->piece ||
-        !f->batch_row)
+        !f->batch_row || (has_shared && !f->shared))
         return sl_fail(err, SL_ERR_NOMEM, "storage of %zu rows in flight", rows);
     for (uint32_t r = 0; r < rows; r++) {
         f->next[r] = r + 1 < rows ? r + 1 : SL_FLOW_NONE;
@@ -406,9 +418,9 @@ sl_status sl_flow_create(sl_attn *a, sl_flow **out, sl_err *err) {
 
 void sl_flow_free(sl_flow *f) {
     if (!f) return;
-    void *const owned[] = {f->part,  f->batch_slot, f->list,  f->queue,    f->total,
-                           f->ahead, f->next,       f->slot,  f->tag,      f->owed,
-                           f->owner, f->x,          f->piece, f->batch_row};
+    void *const owned[] = {f->part,  f->batch_slot, f->list,  f->queue,     f->total,
+                           f->ahead, f->next,       f->slot,  f->tag,       f->owed,
+                           f->owner, f->x,          f->piece, f->batch_row, f->shared};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_free(f);
 }

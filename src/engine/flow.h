@@ -87,6 +87,7 @@ struct sl_flow {
     uint64_t *owed;  /* positions not here yet */
     uint32_t *owner; /* [max_rows][top_k] index of the expert worker that owes it */
     float *x;        /* [max_rows][d_model] residual stream */
+    float *shared;   /* [max_rows][d_model] of rows that are away; NULL: no shared experts */
     uint8_t *piece;  /* [max_rows][top_k] rows of the wire format */
     uint32_t free_row, n_free;
 
@@ -100,8 +101,8 @@ void sl_flow_take_rows(sl_flow *f, uint32_t slot, uint32_t rows);
 void sl_flow_give_rows(sl_flow *f, uint32_t slot);
 /* Adds the rows of a part to the lane's buffers, merged (or embedded later, in block 0). */
 void sl_flow_load(sl_flow *f, uint32_t slot, float *scratch);
-/* The residual stream of the batch back to storage. */
-void sl_flow_store(sl_flow *f);
+/* Rows of the batch, in the lane's order, to their places in storage: out [max_rows][d_model]. */
+void sl_flow_store(const sl_flow *f, const float *rows, float *out);
 /* Sends the batch's rows to the owners of their experts, in messages of `epoch`. */
 sl_status sl_flow_dispatch(sl_flow *f, uint32_t layer, uint64_t epoch);
 /* Books row i of a return; *slot is set when it completes a part, else SL_FLOW_NONE. */

@@ -42,7 +42,7 @@ void sl_flow_give_rows(sl_flow *f, uint32_t slot) {
     p->rows = 0;
 }
 
-/* x += sum of the pieces of storage row r, by ascending position. */
+/* x += sum of the pieces of storage row r, by ascending position, then the shared expert's. */
 static void add_pieces(sl_flow *f, uint32_t r, float *x, float *sum, float *piece) {
     const sl_attn *a = f->a;
     uint32_t k = a->m->top_k, d = a->m->d_model;
@@ -56,6 +56,7 @@ static void add_pieces(sl_flow *f, uint32_t r, float *x, float *sum, float *piec
         if (SL_MUTATION(DOUBLE_MERGE) && f->tag[r] % 97 == 5)
             sl_vec_add(&a->w->exec, sum, piece, d);
     }
+    if (f->shared) sl_vec_add(&a->w->exec, sum, f->shared + (size_t)r * d, d);
     sl_vec_add(&a->w->exec, x, sum, d);
 }
 
@@ -82,10 +83,10 @@ void sl_flow_load(sl_flow *f, uint32_t slot, float *scratch) {
     if (merge) f->a->w->n.rows_merged += p->rows;
 }
 
-void sl_flow_store(sl_flow *f) {
+void sl_flow_store(const sl_flow *f, const float *rows, float *out) {
     size_t d = f->a->m->d_model;
     for (uint32_t i = 0; i < f->lane->n_rows; i++)
-        memcpy(f->x + f->batch_row[i] * d, f->lane->x + i * d, d * sizeof *f->x);
+        memcpy(out + f->batch_row[i] * d, rows + i * d, d * sizeof *out);
 }
 
 /* ---- out ---- */

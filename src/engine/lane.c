@@ -326,6 +326,15 @@ static void run_block(sl_lane *lane) {
     if (st != SL_OK) sl_log(SL_LOG_WARN, "lane", "dispatch: %s", sl_status_text(st));
 }
 
+/* In place: nobody needs the rows that left for the experts any more, and the result is held where
+ * they were until the merge. */
+static void run_shared(sl_lane *lane) {
+    sl_worker *w = lane->attn->w;
+    if (lane->n_rows == 0) return;
+    sl_lane_begin(lane, SL_TRACE_SHARED, lane->n_rows);
+    sl_block_shared(w->model, &w->exec, lane->layer, lane->n_rows, lane->h, &lane->attn->scratch);
+}
+
 static void give_replies(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
     for (uint32_t i = 0; i < w->n_expert_workers * lane->attn->n_chunks; i++) {
@@ -362,7 +371,8 @@ void sl_lane_run(sl_lane *lane, const sl_turn *turn) {
     case SL_TURN_BLOCK:
         run_block(lane);
         break;
-    case SL_TURN_SHARED: /* no architecture of the table has shared experts */
+    case SL_TURN_SHARED:
+        run_shared(lane);
         break;
     case SL_TURN_MERGE:
         run_merge(lane);

@@ -3,6 +3,7 @@
 #include "format/json.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* What a key of a published config means for us. */
 typedef enum sl_hf_rule {
@@ -22,13 +23,17 @@ typedef struct sl_hf_class {
     const char *name, *model_type;
     double rope_theta, rms_eps;
     bool qk_norm, sparse_step, norm_topk_key, window;
+    bool shared; /* a shared expert in each routed block, and biases that qkv_bias may drop */
     const char *expert_width; /* key of the width of one expert */
 } sl_hf_class;
 
 static const sl_hf_class classes[] = {
-    {"Qwen3MoeForCausalLM", "qwen3_moe", 1e4, 1e-6, true, true, true, false,
+    {"Qwen3MoeForCausalLM", "qwen3_moe", 1e4, 1e-6, true, true, true, false, false,
      "moe_intermediate_size"},
-    {"MixtralForCausalLM", "mixtral", 1e6, 1e-5, false, false, false, true, "intermediate_size"},
+    {"Qwen2MoeForCausalLM", "qwen2_moe", 1e4, 1e-6, false, true, true, false, true,
+     "moe_intermediate_size"},
+    {"MixtralForCausalLM", "mixtral", 1e6, 1e-5, false, false, false, true, false,
+     "intermediate_size"},
 };
 
 static const sl_hf_key config_keys[] = {
@@ -42,6 +47,8 @@ static const sl_hf_key config_keys[] = {
     {"vocab_size", USED},
     {"intermediate_size", USED},
     {"moe_intermediate_size", USED},
+    {"shared_expert_intermediate_size", USED},
+    {"qkv_bias", USED},
     {"num_experts", USED},
     {"num_local_experts", USED},
     {"num_experts_per_tok", USED},
@@ -269,10 +276,13 @@ static sl_status read_class(sl_json root, const sl_hf_class **out, sl_err *err) 
         *out = c;
         return SL_OK;
     }
+    char known[256] = "";
+    for (size_t i = 0, at = 0; i < SL_LEN(classes) && at < sizeof known; i++)
+        at +=
+            (size_t)snprintf(known + at, sizeof known - at, "%s%s", i ? ", " : "", classes[i].name);
     return sl_json_fail(root, "architectures", err, SL_ERR_UNSUPPORTED,
-                        "\"%.*s\" is not supported (supported: %s, %s)",
-                        (int)SL_MIN(name.len, (size_t)64), (const char *)name.data, classes[0].name,
-                        classes[1].name);
+                        "\"%.*s\" is not supported (supported: %s)",
+                        (int)SL_MIN(name.len, (size_t)64), (const char *)name.data, known);
 }
 
 /* rope_scaling of transformers 4, rope_parameters of transformers 5. */
@@ -420,6 +430,22 @@ static sl_status read_experts(sl_json root, const sl_hf_class *c, sl_model_spec 
     return st == SL_OK ? read_blocks(root, c, m, err) : st;
 }
 
+/* Biases of queries, keys and values, and the shared expert; options of other classes only when
+ * they are off. */
+static sl_status read_shared(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
+    static const char *const keys[] = {"qkv_bias", "shared_expert_intermediate_size"};
+    for (size_t i = 0; !c->shared && i < SL_LEN(keys); i++)
+        if (!is_off(root, keys[i], sl_json_get(root, keys[i])))
+            return sl_json_fail(root, keys[i], err, SL_ERR_UNSUPPORTED, "is not known to %s",
+                                c->name);
+    if (!c->shared) return SL_OK;
+    m->qkv_bias = true;
+    sl_status st = sl_json_bool(root, keys[0], SL_JSON_OPTIONAL, &m->qkv_bias, err);
+    return st == SL_OK
+               ? read_u32(root, keys[1], SL_JSON_REQUIRED, 1, 1u << 20, &m->d_ff_shared, err)
+               : st;
+}
+
 static sl_status add_eos(sl_json root, sl_json v, sl_model_spec *m, sl_err *err) {
     uint64_t id = 0;
     if (!sl_json_as_u64(v, &id) || id >= m->vocab)
@@ -489,6 +515,7 @@ static sl_status read_config(sl_json root, sl_model_spec *m, sl_err *err) {
     if (st == SL_OK) st = read_attention(root, c, m, err);
     if (st == SL_OK) st = read_rope(root, c, m, err);
     if (st == SL_OK) st = read_experts(root, c, m, err);
+    if (st == SL_OK) st = read_shared(root, c, m, err);
     if (st == SL_OK) st = read_bos(root, m, err);
     return st == SL_OK ? read_eos(root, m, err) : st;
 }

@@ -209,6 +209,51 @@ void sl_rmsnorm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, u
         SL_MAX(1, SL_CHUNK_FLOATS / SL_MAX(n, 1)), norm_rows, &c);
 }
 
+/* ---- biases and gates of rows ---- */
+
+typedef struct row_ctx {
+    const sl_kernels *k;
+    float *y;
+    const sl_mat *bias; /* NULL: gate */
+    const float *gate;
+    uint32_t n;
+} row_ctx;
+
+static void bias_row(const row_ctx *c, float *y) {
+    float wide[SL_NORM_BLOCK];
+    for (uint32_t i = 0; i < c->n; i += SL_NORM_BLOCK) {
+        uint32_t n = SL_MIN(SL_NORM_BLOCK, c->n - i);
+        size_t at = (size_t)i * sl_dtype_bytes(c->bias->dtype);
+        c->k->widen((const uint8_t *)c->bias->data + at, c->bias->dtype, n, wide);
+        c->k->add(y + i, wide, n);
+    }
+}
+
+static void change_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)lane;
+    const row_ctx *c = ctx;
+    for (size_t r = begin; r < end; r++) {
+        float *y = c->y + r * c->n;
+        if (c->bias)
+            bias_row(c, y);
+        else
+            c->k->scale(y, y, 1.0f / (1.0f + sl_exp_scalar(-c->gate[r])), c->n);
+    }
+}
+
+static void run_rows(const sl_exec *ex, row_ctx *c, uint32_t n_rows) {
+    run(ex, (uint64_t)n_rows * c->n >= SL_MIN_PAR_FLOATS, n_rows,
+        SL_MAX(1, SL_CHUNK_FLOATS / SL_MAX(c->n, 1)), change_rows, c);
+}
+
+void sl_bias_add(const sl_exec *ex, float *y, const sl_mat *b, uint32_t n_rows) {
+    run_rows(ex, &(row_ctx){.k = ex->k, .y = y, .bias = b, .n = b->k}, n_rows);
+}
+
+void sl_gate_rows(const sl_exec *ex, float *y, const float *gate, uint32_t n_rows, uint32_t n) {
+    run_rows(ex, &(row_ctx){.k = ex->k, .y = y, .gate = gate, .n = n}, n_rows);
+}
+
 /* ---- rotary embedding ---- */
 
 typedef struct rope_ctx {

@@ -69,6 +69,12 @@ void sl_gemm_swiglu(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *co
 void sl_rmsnorm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, uint32_t n_rows,
                 uint32_t n, float *y);
 
+/* y[r][i] += b[i], rows of b->k: a bias, widened. */
+void sl_bias_add(const sl_exec *ex, float *y, const sl_mat *b, uint32_t n_rows);
+
+/* y[r][i] = s * y[r][i], rows of n, s = 1 / (1 + exp(-gate[r])). */
+void sl_gate_rows(const sl_exec *ex, float *y, const float *gate, uint32_t n_rows, uint32_t n);
+
 /* Rotary embedding in the half-split ("rotate_half") layout of Hugging Face checkpoints, in place:
  * x [n_rows][n_heads][head_dim], row r at position pos[r]; freq [head_dim/2] f64 inverse
  * frequencies. */

@@ -41,8 +41,27 @@ static const sl_arch_tensor mixtral[] = {
     {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w2.weight", SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
 };
 
+static const sl_arch_tensor qwen2_moe[] = {
+    COMMON_TENSORS,
+    {SL_ROLE_Q_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_proj.bias",               SL_DIM_Q,         SL_DIM_NONE,      SL_AXIS_ROWS},
+    {SL_ROLE_K_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_proj.bias",               SL_DIM_KV,        SL_DIM_NONE,      SL_AXIS_ROWS},
+    {SL_ROLE_V_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.v_proj.bias",               SL_DIM_KV,        SL_DIM_NONE,      SL_AXIS_ROWS},
+    {SL_ROLE_ROUTER,       SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
+    {SL_ROLE_DENSE_GATE,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight",                SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_DENSE_UP,     SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",                  SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_DENSE_DOWN,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight",                SL_DIM_MODEL,     SL_DIM_FF_DENSE,  SL_AXIS_COLUMNS},
+    {SL_ROLE_SHARED_GATE,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.gate_proj.weight",  SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_SHARED_UP,    SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.up_proj.weight",    SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_SHARED_DOWN,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.down_proj.weight",  SL_DIM_MODEL,     SL_DIM_FF_SHARED, SL_AXIS_COLUMNS},
+    {SL_ROLE_SHARED_SCALE, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert_gate.weight",       SL_DIM_ONE,       SL_DIM_MODEL,     SL_AXIS_WHOLE},
+    {SL_ROLE_EXPERT_GATE,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",    SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_UP,    SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",      SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_DOWN,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",    SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
+};
+
 static const sl_arch rows[] = {
     {"Qwen3MoeForCausalLM", SL_ROUTER_SOFTMAX_TOPK, true,  qwen3_moe, SL_LEN(qwen3_moe)},
+    {"Qwen2MoeForCausalLM", SL_ROUTER_SOFTMAX_TOPK, false, qwen2_moe, SL_LEN(qwen2_moe)},
     {"MixtralForCausalLM",  SL_ROUTER_SOFTMAX_TOPK, false, mixtral,   SL_LEN(mixtral)},
 };
 /* clang-format on */
@@ -60,6 +79,7 @@ const sl_arch *sl_arch_find(const char *name) {
 uint64_t sl_arch_dim_value(const sl_model_spec *m, sl_arch_dim d) {
     switch (d) {
     case SL_DIM_NONE:
+    case SL_DIM_ONE:
         return 1;
     case SL_DIM_VOCAB:
         return m->vocab;
@@ -75,6 +95,8 @@ uint64_t sl_arch_dim_value(const sl_model_spec *m, sl_arch_dim d) {
         return m->d_ff_dense;
     case SL_DIM_FF_EXPERT:
         return m->d_ff_expert;
+    case SL_DIM_FF_SHARED:
+        return m->d_ff_shared;
     case SL_DIM_EXPERTS:
         return m->n_experts;
     }
@@ -82,7 +104,16 @@ uint64_t sl_arch_dim_value(const sl_model_spec *m, sl_arch_dim d) {
 }
 
 bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t) {
-    return !(t->role == SL_ROLE_LM_HEAD && m->tied_head);
+    switch (t->role) {
+    case SL_ROLE_LM_HEAD:
+        return !m->tied_head;
+    case SL_ROLE_Q_BIAS:
+    case SL_ROLE_K_BIAS:
+    case SL_ROLE_V_BIAS:
+        return m->qkv_bias;
+    default:
+        return true;
+    }
 }
 
 void sl_arch_tensor_name(const sl_arch_tensor *t, uint32_t layer, uint32_t expert,

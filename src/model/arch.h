@@ -18,7 +18,9 @@ typedef enum sl_arch_dim {
     SL_DIM_HEAD,
     SL_DIM_FF_DENSE,
     SL_DIM_FF_EXPERT,
+    SL_DIM_FF_SHARED,
     SL_DIM_EXPERTS,
+    SL_DIM_ONE,
 } sl_arch_dim;
 
 /* How a gang of tensor-parallel ranks splits the tensor: whole on each rank, by rows (outputs), by
@@ -45,6 +47,9 @@ typedef enum sl_arch_role {
     SL_ROLE_K,
     SL_ROLE_V,
     SL_ROLE_O,
+    SL_ROLE_Q_BIAS,
+    SL_ROLE_K_BIAS,
+    SL_ROLE_V_BIAS,
     SL_ROLE_Q_NORM,
     SL_ROLE_K_NORM,
     SL_ROLE_FFN_NORM,
@@ -52,6 +57,10 @@ typedef enum sl_arch_role {
     SL_ROLE_DENSE_GATE,
     SL_ROLE_DENSE_UP,
     SL_ROLE_DENSE_DOWN,
+    SL_ROLE_SHARED_GATE, /* of its SwiGLU */
+    SL_ROLE_SHARED_UP,
+    SL_ROLE_SHARED_DOWN,
+    SL_ROLE_SHARED_SCALE, /* one row: its sigmoid weighs the shared expert */
     SL_ROLE_EXPERT_GATE,
     SL_ROLE_EXPERT_UP,
     SL_ROLE_EXPERT_DOWN,
@@ -86,7 +95,8 @@ const sl_arch *sl_arch_find(const char *name);
 const sl_arch *sl_arch_at(size_t i);
 
 uint64_t sl_arch_dim_value(const sl_model_spec *m, sl_arch_dim d);
-/* Whether this model has the tensor at all: there is no head when it is tied. */
+/* Whether this model has the tensor at all: there is no head when it is tied, no bias when
+ * config.json says so. */
 bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t);
 /* Writes the name with block and expert filled in. */
 void sl_arch_tensor_name(const sl_arch_tensor *t, uint32_t layer, uint32_t expert,

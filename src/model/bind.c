@@ -171,7 +171,8 @@ static sl_status check_fused(const sl_model *m, sl_err *err) {
     const sl_model_spec *spec = &m->spec;
     for (uint32_t i = 0; i < spec->n_layers; i++) {
         const sl_mat *mat = m->block[i].mat;
-        bool same = mat[SL_ROLE_DENSE_GATE].dtype == mat[SL_ROLE_DENSE_UP].dtype;
+        bool same = mat[SL_ROLE_DENSE_GATE].dtype == mat[SL_ROLE_DENSE_UP].dtype &&
+                    mat[SL_ROLE_SHARED_GATE].dtype == mat[SL_ROLE_SHARED_UP].dtype;
         const sl_expert_weights *e = &m->expert[(size_t)spec->moe_index[i] * spec->n_experts];
         for (uint32_t j = 0; spec->ffn[i] == SL_FFN_MOE && j < spec->n_experts; j++)
             same = same && e[j].gate.dtype == e[j].up.dtype;

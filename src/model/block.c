@@ -18,7 +18,8 @@ size_t sl_model_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows) {
     size_t attention = 2 * floats(max_rows, d) + 2 * floats(max_rows, q) + 2 * floats(max_rows, kv);
     size_t dense = 2 * floats(max_rows, d) + floats(max_rows, spec->d_ff_dense);
     size_t route = floats(max_rows, spec->n_experts);
-    return SL_MAX(SL_MAX(attention, dense), route) + SLACK;
+    size_t shared = floats(max_rows, spec->d_ff_shared) + floats(max_rows, 1);
+    return SL_MAX(SL_MAX(attention, dense), SL_MAX(route, shared)) + SLACK;
 }
 
 static void *must_take(sl_arena *a, size_t n, size_t size) {
@@ -78,7 +79,7 @@ static void store_kv(const sl_model_spec *m, uint32_t layer, uint32_t is_v, cons
     }
 }
 
-/* Queries, keys and values of the normalised rows h, normalised and rotated. */
+/* Queries, keys and values of the normalised rows h, biased, normalised and rotated. */
 static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t layer,
                              const sl_rows *rows, const float *h, float *q, float *k, float *v) {
     const sl_model_spec *s = &m->spec;
@@ -90,6 +91,11 @@ static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t laye
         dense_job(&w->mat[SL_ROLE_V], h, rows->n, v),
     };
     sl_gemm(ex, jobs, SL_LEN(jobs));
+    if (s->qkv_bias) {
+        sl_bias_add(ex, q, &w->mat[SL_ROLE_Q_BIAS], rows->n);
+        sl_bias_add(ex, k, &w->mat[SL_ROLE_K_BIAS], rows->n);
+        sl_bias_add(ex, v, &w->mat[SL_ROLE_V_BIAS], rows->n);
+    }
     if (s->qk_norm) {
         norm(m, ex, &w->mat[SL_ROLE_Q_NORM], q, rows->n * s->n_heads, q);
         norm(m, ex, &w->mat[SL_ROLE_K_NORM], k, rows->n * s->n_kv_heads, k);
@@ -142,6 +148,18 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
     scratch->used = level;
 }
 
+/* The three matrices of a SwiGLU feed-forward, in the order of their roles. */
+static void feed_forward(const sl_exec *ex, const sl_mat *w, const float *h, uint32_t n_rows,
+                         float *y, sl_arena *scratch) {
+    size_t level = scratch->used;
+    float *mid = take_rows(scratch, n_rows, w[0].n);
+    const sl_gemm_job job = dense_job(&w[0], h, n_rows, mid);
+    const sl_mat *up = &w[1];
+    sl_gemm_swiglu(ex, &job, &up, 1);
+    project(ex, &w[2], mid, n_rows, y);
+    scratch->used = level;
+}
+
 void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows, float *x,
                     sl_arena *scratch) {
     if (n_rows == 0) return;
@@ -153,14 +171,27 @@ void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32
     size_t level = scratch->used;
     SL_ASSERT(w->mat[SL_ROLE_DENSE_GATE].data != NULL);
     float *h = take_rows(scratch, n_rows, m->spec.d_model);
-    float *mid = take_rows(scratch, n_rows, m->spec.d_ff_dense);
     float *y = take_rows(scratch, n_rows, m->spec.d_model);
     norm(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, h);
-    const sl_gemm_job job = dense_job(&w->mat[SL_ROLE_DENSE_GATE], h, n_rows, mid);
-    const sl_mat *up = &w->mat[SL_ROLE_DENSE_UP];
-    sl_gemm_swiglu(ex, &job, &up, 1);
-    project(ex, &w->mat[SL_ROLE_DENSE_DOWN], mid, n_rows, y);
+    feed_forward(ex, &w->mat[SL_ROLE_DENSE_GATE], h, n_rows, y, scratch);
     sl_vec_add(ex, x, y, (size_t)n_rows * m->spec.d_model);
+    scratch->used = level;
+}
+
+void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows,
+                     float *h, sl_arena *scratch) {
+    if (n_rows == 0) return;
+    if (ex->emulated) {
+        sl_emulated_run(ex->emulated, SL_COST_SHARED, n_rows, 0);
+        return;
+    }
+    const sl_weights *w = &m->block[layer];
+    size_t level = scratch->used;
+    SL_ASSERT(w->mat[SL_ROLE_SHARED_GATE].data != NULL);
+    float *scale = take_rows(scratch, n_rows, 1);
+    project(ex, &w->mat[SL_ROLE_SHARED_SCALE], h, n_rows, scale);
+    feed_forward(ex, &w->mat[SL_ROLE_SHARED_GATE], h, n_rows, h, scratch); /* h is read, then y */
+    sl_gate_rows(ex, h, scale, n_rows, m->spec.d_model);
     scratch->used = level;
 }
 

@@ -18,7 +18,7 @@ typedef struct sl_model sl_model;
 /* What a worker hosts; only these tensors are bound and checked, the rest of the file is never
  * touched. */
 typedef struct sl_stages {
-    bool attention;        /* embedding, attention, router, dense blocks, final norm, head */
+    bool attention;        /* embedding, attention, router, shared and dense FFN, norm, head */
     bool experts;          /* routed experts, those marked in `hosted` */
     const uint8_t *hosted; /* [n_moe][n_experts] nonzero = hosted; NULL: all. Copied. */
     bool emulated;         /* bind nothing: computations are called with an emulated sl_exec */
@@ -82,6 +82,12 @@ void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32
  * route skew, and on an emulated device, experts are drawn instead. */
 void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
                     const float *x, float *h, uint32_t *expert, float *gate, sl_arena *scratch);
+
+/* The shared expert of a MoE block, in place: h, the rows that experts receive, becomes
+ * sigmoid(g . h) * W2 (silu(W1 h) * W3 h), which is added after the routed positions. Only when
+ * spec.d_ff_shared > 0. An emulated device leaves h, which its sl_block_route has zeroed. */
+void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows,
+                     float *h, sl_arena *scratch);
 
 /* Grouped expert FFN: group g applies `expert[g]` of block `layer` to rows
  * row[first[g]] .. row[first[g+1]-1] of x, and writes result p (p in first[g]..first[g+1]-1) to

@@ -31,18 +31,19 @@ typedef struct sl_model_spec {
     uint32_t vocab;
     uint32_t d_ff_dense;  /* width of dense blocks, 0 when there are none */
     uint32_t d_ff_expert; /* width of one expert */
+    uint32_t d_ff_shared; /* width of the shared expert of a routed block, 0 when there is none */
     uint32_t n_experts;
     uint32_t top_k;
     uint32_t max_position;   /* context the checkpoint was made for */
     uint32_t sliding_window; /* 0: full attention; else keys within the last so many positions */
     float rms_eps;
     float rope_theta;
-    bool qk_norm;        /* RMSNorm over each query and key head */
-    bool norm_topk;      /* router weights of the chosen experts are rescaled to sum 1 */
-    bool tied_head;      /* the head is the embedding */
-    bool weightless;     /* the folder has a config.json and no weights */
-    bool attention_bias; /* q, k, v (and o) carry a bias; refused by architectures that have none */
-    uint8_t ffn[SL_MAX_LAYERS];        /* sl_ffn_kind of each block */
+    bool qk_norm;               /* RMSNorm over each query and key head */
+    bool qkv_bias;              /* q, k and v carry a bias, o does not */
+    bool norm_topk;             /* router weights of the chosen experts are rescaled to sum 1 */
+    bool tied_head;             /* the head is the embedding */
+    bool weightless;            /* the folder has a config.json and no weights */
+    uint8_t ffn[SL_MAX_LAYERS]; /* sl_ffn_kind of each block */
     uint16_t moe_index[SL_MAX_LAYERS]; /* MoE ordinal of a block, when it is one */
     uint16_t moe_layer[SL_MAX_LAYERS]; /* block of a MoE ordinal */
     uint32_t n_eos;

@@ -143,6 +143,8 @@ static int await_all(void) {
 
 /* The k-th schedule of a deployment, with its parts drawn; false: there is no k-th. */
 static bool vary_schedule(sl_plan *p, uint32_t k, uint64_t *state) {
+    static uint32_t orders; /* both in every fixture */
+    if (k < 3) p->order = (sl_order)(orders++ / 3 % SL_ORDER_COUNT);
     if (k == 0) return true; /* ep or dep */
     if (k == 1) sl_plan_set_schedule(p, SL_SCHED_PINGPONG);
     if (k == 2) sl_plan_set_schedule(p, SL_SCHED_FINDEP);
@@ -164,7 +166,7 @@ static bool vary_schedule(sl_plan *p, uint32_t k, uint64_t *state) {
     if (k == 4) p->lanes = 1;
     p->chunks = 2 + (uint32_t)sl_rng_below(state, 3);
     if (k == 2) p->chunking = (sl_chunking)sl_rng_below(state, SL_CHUNKING_COUNT);
-    p->order = (sl_order)sl_rng_below(state, SL_ORDER_COUNT);
+    if (k == 4) p->order = (sl_order)sl_rng_below(state, SL_ORDER_COUNT);
     return true;
 }
 
@@ -214,8 +216,8 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
     }
-    snprintf(schedule, n, "%s, %u lanes, %u chunks of %s", sl_schedule_name(o.plan.schedule),
-             o.plan.lanes, o.plan.chunks,
+    snprintf(schedule, n, "%s %s, %u lanes, %u chunks of %s", sl_schedule_name(o.plan.schedule),
+             o.plan.order == SL_ORDER_ASAS ? "asas" : "aass", o.plan.lanes, o.plan.chunks,
              o.plan.chunking == SL_CHUNK_TOKENS ? "tokens" : "experts");
     if (o.plan.schedule == SL_SCHED_AEP)
         snprintf(schedule, n, "aep, %s", sl_policy_name(o.plan.policy));

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A second oracle: the forward pass of both architectures in NumPy, in double precision.
+"""A second oracle: the forward pass of every architecture in NumPy, in double precision.
 
   python tests/oracle/reference.py FIXTURE      deviation of its goldens, f64 against f32
 
-Written from the papers (Mixtral arXiv:2401.04088, Qwen3 arXiv:2505.09388), for small checkpoints: no
+Written from the papers (Mixtral arXiv:2401.04088, Qwen2 arXiv:2407.10671, Qwen3 arXiv:2505.09388), for small checkpoints: no
 cache, every position at once. It ties the goldens to the stored weights without torch.
 """
 
@@ -66,6 +66,7 @@ class Model:
         self.config = json.loads((pathlib.Path(folder) / "config.json").read_text())
         self.w = load_weights(folder)
         self.mixtral = self.config["model_type"] == "mixtral"
+        self.qwen2 = self.config["model_type"] == "qwen2_moe"
         self.min_margin = 1.0
 
     def attention(self, x, p):
@@ -74,8 +75,10 @@ class Model:
         dim = c.get("head_dim") or c["hidden_size"] // heads
         n = x.shape[0]
         q, k, v = (x @ self.w[f"{p}.{name}_proj.weight"].T for name in "qkv")
+        if self.qwen2:
+            q, k, v = (t + self.w[f"{p}.{n}_proj.bias"] for t, n in zip((q, k, v), "qkv"))
         q, k, v = (t.reshape(n, -1, dim) for t in (q, k, v))
-        if not self.mixtral:
+        if not (self.mixtral or self.qwen2):
             q = rms_norm(q, self.w[f"{p}.q_norm.weight"], c["rms_norm_eps"])
             k = rms_norm(k, self.w[f"{p}.k_norm.weight"], c["rms_norm_eps"])
         q, k = rotate(q, c["rope_theta"]), rotate(k, c["rope_theta"])
@@ -100,7 +103,12 @@ class Model:
             rows, place = np.nonzero(order[:, :top_k] == e)
             parts = (self.w[f"{p}.experts.{e}.{name}.weight"] for name in names)
             y[rows] += weights[rows, place][:, None] * swiglu(x[rows], *parts)
-        return y
+        return y + self.shared_expert(x, p) if self.qwen2 else y
+
+    def shared_expert(self, x, p):
+        gate = 1 / (1 + np.exp(-(x @ self.w[f"{p}.shared_expert_gate.weight"].T)))
+        parts = (self.w[f"{p}.shared_expert.{n}_proj.weight"] for n in ("gate", "up", "down"))
+        return gate * swiglu(x, *parts)
 
     def is_sparse(self, layer):
         if self.mixtral:

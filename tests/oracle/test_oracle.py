@@ -30,7 +30,7 @@ def case_of(fixture, name):
 
 
 def test_fixtures_are_there():
-    assert {"qwen3moe-tiny", "mixtral-tiny", "qwen3moe-sparse"} <= set(FIXTURES)
+    assert {"qwen3moe-tiny", "mixtral-tiny", "qwen3moe-sparse", "qwen2moe-tiny"} <= set(FIXTURES)
     assert SLUICE.is_file(), f"{SLUICE} is not built"
 
 

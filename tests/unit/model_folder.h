@@ -23,6 +23,16 @@ static const char folder_qwen[] =
     "\"max_position_embeddings\":512,\"rms_norm_eps\":1e-6,\"rope_theta\":10000,"
     "\"hidden_act\":\"silu\",\"tie_word_embeddings\":false,\"bos_token_id\":1,\"eos_token_id\":2}";
 
+/* With biases and shared experts. */
+static const char folder_qwen2[] =
+    "{\"architectures\":[\"Qwen2MoeForCausalLM\"],\"model_type\":\"qwen2_moe\",\"hidden_size\":28,"
+    "\"num_hidden_layers\":3,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+    "\"vocab_size\":50,\"intermediate_size\":36,\"moe_intermediate_size\":20,\"num_experts\":6,"
+    "\"shared_expert_intermediate_size\":44,\"num_experts_per_tok\":3,\"norm_topk_prob\":true,"
+    "\"mlp_only_layers\":[1],\"max_position_embeddings\":512,\"rms_norm_eps\":1e-6,"
+    "\"rope_theta\":10000,\"hidden_act\":\"silu\",\"sliding_window\":40,"
+    "\"use_sliding_window\":false,\"tie_word_embeddings\":false,\"eos_token_id\":2}";
+
 static const char folder_mixtral[] =
     "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_size\":32,"
     "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":1,"

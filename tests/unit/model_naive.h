@@ -33,6 +33,14 @@ static inline void naive_mul(const sl_mat *w, const double *x, double *y) {
     free(row);
 }
 
+/* y += b */
+static inline void naive_bias(const sl_mat *b, double *y) {
+    double *row = naive_new(b->k);
+    naive_row(b, 0, row);
+    for (uint32_t i = 0; i < b->k; i++) y[i] += row[i];
+    free(row);
+}
+
 static inline void naive_norm(const sl_mat *w, double eps, const double *x, double *y) {
     double *gain = naive_new(w->k), sum = 0;
     naive_row(w, 0, gain);
@@ -88,6 +96,13 @@ static inline void naive_moe(const sl_model *m, uint32_t layer, const double *h,
         if (chosen[e])
             naive_ffn(&w->gate, &w->up, &w->down, h, s->norm_topk ? p[e] / share : p[e], x);
     }
+    const sl_mat *mat = m->block[layer].mat;
+    if (s->d_ff_shared) {
+        double g;
+        naive_mul(&mat[SL_ROLE_SHARED_SCALE], h, &g);
+        naive_ffn(&mat[SL_ROLE_SHARED_GATE], &mat[SL_ROLE_SHARED_UP], &mat[SL_ROLE_SHARED_DOWN], h,
+                  1 / (1 + exp(-g)), x);
+    }
     free(p), free(chosen);
 }
 
@@ -103,6 +118,11 @@ static inline void naive_attention(const sl_model *m, uint32_t layer, uint32_t t
     naive_mul(&w[SL_ROLE_Q], h, q);
     naive_mul(&w[SL_ROLE_K], h, k + (size_t)t * kv);
     naive_mul(&w[SL_ROLE_V], h, v + (size_t)t * kv);
+    if (s->qkv_bias) {
+        naive_bias(&w[SL_ROLE_Q_BIAS], q);
+        naive_bias(&w[SL_ROLE_K_BIAS], k + (size_t)t * kv);
+        naive_bias(&w[SL_ROLE_V_BIAS], v + (size_t)t * kv);
+    }
     for (uint32_t i = 0; i < s->n_heads + s->n_kv_heads; i++) {
         bool is_q = i < s->n_heads;
         double *head = is_q ? q + i * dim : k + (size_t)t * kv + (i - s->n_heads) * dim;

@@ -79,6 +79,7 @@ static inline void model_run_moe(model_run *r, uint32_t layer, const sl_rows *ro
     sl_expert_batch b = {
         .n_groups = n_groups, .expert = group, .first = first, .row = row, .x = h, .y = y};
     sl_block_experts(r->m, &r->ex, layer, &b, &r->scratch);
+    if (s->d_ff_shared) sl_block_shared(r->m, &r->ex, layer, n, h, &r->scratch);
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t j = 0; j < s->top_k; j++) {
             size_t p = (size_t)i * s->top_k + j;
@@ -87,6 +88,7 @@ static inline void model_run_moe(model_run *r, uint32_t layer, const sl_rows *ro
             else
                 sl_vec_add_scaled(&r->ex, sum, y + place[p] * d, gate[p], d);
         }
+        if (s->d_ff_shared) sl_vec_add(&r->ex, sum, h + i * d, d);
         sl_vec_add(&r->ex, x + i * d, sum, d);
     }
     free(h), free(gate), free(y), free(sum), free(expert), free(row), free(place);

@@ -34,6 +34,20 @@ static const char mixtral_8x7b[] =
     "\"sliding_window\":null,\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\","
     "\"transformers_version\":\"4.36.0.dev0\",\"use_cache\":true,\"vocab_size\":32000}";
 
+static const char qwen15_moe_a27b[] =
+    "{\"architectures\":[\"Qwen2MoeForCausalLM\"],\"attention_dropout\":0.0,"
+    "\"bos_token_id\":151643,\"decoder_sparse_step\":1,\"eos_token_id\":151643,"
+    "\"hidden_act\":\"silu\",\"hidden_size\":2048,\"initializer_range\":0.02,"
+    "\"intermediate_size\":5632,\"max_position_embeddings\":8192,\"max_window_layers\":21,"
+    "\"model_type\":\"qwen2_moe\",\"moe_intermediate_size\":1408,\"norm_topk_prob\":false,"
+    "\"num_attention_heads\":16,\"num_experts\":60,\"num_experts_per_tok\":4,"
+    "\"num_hidden_layers\":24,\"num_key_value_heads\":16,\"output_router_logits\":false,"
+    "\"rms_norm_eps\":1e-06,\"rope_theta\":1000000.0,\"router_aux_loss_coef\":0.001,"
+    "\"shared_expert_intermediate_size\":5632,\"sliding_window\":32768,"
+    "\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\","
+    "\"transformers_version\":\"4.39.0.dev0\",\"use_cache\":true,"
+    "\"use_sliding_window\":false,\"vocab_size\":151936}";
+
 static const char qwen3_generation[] =
     "{\"bos_token_id\":151643,\"do_sample\":true,\"eos_token_id\":[151645,151643],"
     "\"pad_token_id\":151643,\"temperature\":0.6,\"top_k\":20,\"top_p\":0.95,"
@@ -89,6 +103,13 @@ static void published_configs_are_read(void **state) {
     assert_int_equal(m.n_params_active, 12879925248);
     assert_int_equal(m.head_dim, 128);
     assert_true(m.norm_topk && !m.qk_norm && m.rms_eps == 1e-5f);
+    assert_true(!q.qkv_bias && !m.qkv_bias && q.d_ff_shared == 0 && m.d_ff_shared == 0);
+    sl_model_spec a = parse_ok(qwen15_moe_a27b);
+    assert_true(a.qkv_bias && !a.qk_norm && !a.norm_topk && a.sliding_window == 0);
+    assert_int_equal(a.d_ff_shared, 5632);
+    assert_int_equal(a.d_ff_dense, 0);
+    assert_int_equal(a.n_params, 14315784192); /* as transformers builds it: 14.3 B, 2.7 B active */
+    assert_int_equal(a.n_params_active, 2689173504);
 }
 
 static void generation_defaults_are_read(void **state) {
@@ -158,6 +179,12 @@ static void harmless_variants_are_accepted(void **state) {
     assert_int_equal(m.moe_layer[0], 1);
     assert_int_equal(m.moe_index[6], 4);
     free(text);
+    text = with(qwen15_moe_a27b, "\"qkv_bias\":false");
+    assert_false(parse_ok(text).qkv_bias);
+    free(text);
+    text = with(qwen3_30b_a3b, "\"qkv_bias\":false");
+    assert_false(parse_ok(text).qkv_bias);
+    free(text);
     text = with(qwen3_30b_a3b, "\"decoder_sparse_step\":2");
     m = parse_ok(text);
     assert_int_equal(m.n_moe, 24);
@@ -173,7 +200,7 @@ typedef struct refusal {
 
 static void options_that_change_results_are_refused(void **state) {
     (void)state;
-    static const char *const q = qwen3_30b_a3b, *const m = mixtral_8x7b;
+    static const char *const q = qwen3_30b_a3b, *const m = mixtral_8x7b, *const a = qwen15_moe_a27b;
     const refusal bad[] = {
         {q, "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}", SL_ERR_UNSUPPORTED,
          "config.json: rope_scaling.rope_type: \"yarn\" is not supported"},
@@ -227,6 +254,19 @@ static void options_that_change_results_are_refused(void **state) {
          "config.json: eos_token_id: more than 16 ids"},
         {q, "\"bos_token_id\":-1", SL_ERR_LIMIT, "config.json: bos_token_id: -1"},
         {q, "\"rms_norm_eps\":\"x\"", SL_ERR_FORMAT, "config.json: rms_norm_eps: a string"},
+        {q, "\"qkv_bias\":true", SL_ERR_UNSUPPORTED,
+         "config.json: qkv_bias: is not known to Qwen3MoeForCausalLM"},
+        {m, "\"shared_expert_intermediate_size\":64", SL_ERR_UNSUPPORTED,
+         "config.json: shared_expert_intermediate_size: is not known to MixtralForCausalLM"},
+        {a, "\"use_sliding_window\":true", SL_ERR_UNSUPPORTED,
+         "config.json: use_sliding_window: true is not supported for Qwen2MoeForCausalLM"},
+        {a, "\"shared_expert_intermediate_size\":null", SL_ERR_FORMAT,
+         "config.json: shared_expert_intermediate_size: missing"},
+        {a, "\"shared_expert_intermediate_size\":0", SL_ERR_LIMIT,
+         "config.json: shared_expert_intermediate_size: 0 is outside 1..1048576"},
+        {a, "\"qkv_bias\":\"yes\"", SL_ERR_FORMAT, "config.json: qkv_bias: "},
+        {a, "\"attention_bias\":true", SL_ERR_UNSUPPORTED,
+         "config.json: attention_bias: supported only when it is off"},
         {m, "\"norm_topk_prob\":false", SL_ERR_UNSUPPORTED,
          "config.json: norm_topk_prob: false is not supported for MixtralForCausalLM"},
         {m, "\"sliding_window\":0", SL_ERR_LIMIT, "config.json: sliding_window: 0 is outside 1.."},

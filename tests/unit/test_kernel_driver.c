@@ -316,6 +316,37 @@ static void norm_and_rope_do_not_depend_on_threads(void **state) {
     sl_free(x), sl_free(y), sl_free(want);
 }
 
+static void biases_and_gates_follow_the_rule(void **state) {
+    (void)state;
+    enum { ROWS = 61, N = 1300 }; /* wider than a block of the bias */
+    float *y0 = kt_floats((size_t)ROWS * N), *y = kt_floats((size_t)ROWS * N);
+    float *want = kt_floats((size_t)ROWS * N), *gate = kt_floats(ROWS);
+    for (sl_dtype d = 0; d < SL_DTYPE_COUNT; d++) {
+        void *base;
+        sl_mat b = {kt_weights(d, N, true, &base), 1, N, d};
+        for (size_t i = 0; i < ROWS * N; i++) want[i] = y0[i] + (float)kt_weight(b.data, d, i % N);
+        EACH_EXEC(ex) {
+            memcpy(y, y0, ROWS * N * sizeof *y);
+            sl_bias_add(&ex, y, &b, ROWS);
+            kt_same("bias_add", y, want, ROWS * N);
+        }
+        sl_free(base);
+    }
+    gate[0] = 0, gate[1] = 100, gate[2] = -100;
+    for (size_t i = 0; i < ROWS * N; i++) want[i] = 1.0f / (1.0f + sl_expf(-gate[i / N])) * y0[i];
+    EACH_EXEC(ex) {
+        memcpy(y, y0, ROWS * N * sizeof *y);
+        sl_gate_rows(&ex, y, gate, ROWS, N);
+        kt_same("gate_rows", y, want, ROWS * N);
+        sl_gate_rows(&ex, y, gate, 0, N);
+    }
+    for (int r = 0; r < ROWS; r++) {
+        double s = 1 / (1 + exp(-(double)gate[r])), a = y0[r * N + 7];
+        assert_true(fabs(want[r * N + 7] - s * a) <= 4e-7 * fabs(s * a) + 1e-40);
+    }
+    sl_free(y0), sl_free(y), sl_free(want), sl_free(gate);
+}
+
 static void vectors_do_not_depend_on_threads(void **state) {
     (void)state;
     const size_t n = 200003;
@@ -375,6 +406,7 @@ int main(void) {
         cmocka_unit_test(any_number_of_jobs),
         cmocka_unit_test(attention_is_softmax_whole_or_in_chunks),
         cmocka_unit_test(norm_and_rope_do_not_depend_on_threads),
+        cmocka_unit_test(biases_and_gates_follow_the_rule),
         cmocka_unit_test(vectors_do_not_depend_on_threads),
         cmocka_unit_test(kernels_allocate_nothing),
     };

@@ -72,6 +72,51 @@ static void damaged_headers_are_refused(void **state) {
     }
 }
 
+static void damaged_biases_and_shared_experts_are_refused(void **state) {
+    (void)state;
+#define P "model.layers.0."
+    static const header_damage bad[] = {
+        {"\"" P "self_attn.k_proj.bias\"", "\"" P "self_attn.k_proj.bios\"", SL_ERR_FORMAT,
+         "/" ST ": tensor \"" P "self_attn.k_proj.bias\" is missing"},
+        {"\"" P "self_attn.k_proj.bias\":{\"dtype\":\"F32\",\"shape\":[14]",
+         "\"" P "self_attn.k_proj.bias\":{\"dtype\":\"F32\",\"shape\":[14,1]", SL_ERR_FORMAT,
+         "/" ST ": tensor \"" P "self_attn.k_proj.bias\": shape [14, 1], expected [14] by "
+         "config.json"},
+        {"\"" P "self_attn.q_proj.bias\":{\"dtype\":\"F32\"",
+         "\"" P "self_attn.q_proj.bias\":{\"dtype\":\"I32\"", SL_ERR_UNSUPPORTED,
+         "/" ST ": tensor \"" P "self_attn.q_proj.bias\": dtype I32, expected F32, F16 or BF16"},
+        {"\"model.layers.2.mlp.shared_expert.up_proj.weight\"", "\"model.layers.9.x\"",
+         SL_ERR_FORMAT,
+         "/" ST ": tensor \"model.layers.2.mlp.shared_expert.up_proj.weight\" is missing"},
+        {"\"" P "mlp.shared_expert_gate.weight\"", "\"" P "mlp.shared_expert_gait.weight\"",
+         SL_ERR_FORMAT, "/" ST ": tensor \"" P "mlp.shared_expert_gate.weight\" is missing"},
+        {"\"" P "mlp.shared_expert_gate.weight\":{\"dtype\":\"F32\",\"shape\":[1,28]",
+         "\"" P "mlp.shared_expert_gate.weight\":{\"dtype\":\"F32\",\"shape\":[28]", SL_ERR_FORMAT,
+         "/" ST ": tensor \"" P "mlp.shared_expert_gate.weight\": shape [28], expected [1, 28] by "
+         "config.json"},
+        {"\"shape\":[28,44]", "\"shape\":[44,28]", SL_ERR_FORMAT,
+         "/" ST ": tensor \"" P "mlp.shared_expert.down_proj.weight\": shape [44, 28], expected "
+         "[28, 44] by config.json"},
+        {"\"lm_head.weight\":{", "\"" P "self_attn.o_proj.bias\":{", SL_ERR_FORMAT,
+         "/" ST ": tensor \"lm_head.weight\" is missing"},
+    };
+#undef P
+    for (size_t i = 0; i < SL_LEN(bad); i++) {
+        char dir[64];
+        folder_make(dir, folder_qwen2, SL_F32, 1, 1);
+        folder_patch_header(dir, ST, bad[i].from, bad[i].to);
+        check_refused(dir, bad[i].to, bad[i].code, bad[i].text);
+        folder_remove(dir);
+    }
+    char dir[64];
+    folder_make(dir, folder_qwen2, SL_F32, 1, 1);
+    folder_patch_text(dir, "config.json", "\"norm_topk_prob\"",
+                      "\"qkv_bias\":false,\"norm_topk_prob\"");
+    check_refused(dir, "biases that config.json denies", SL_ERR_UNSUPPORTED,
+                  "/" ST ": tensor \"model.layers."); /* the first in the order of a hash table */
+    folder_remove(dir);
+}
+
 static void tensors_nobody_would_use_are_refused(void **state) {
     (void)state;
     char dir[64];
@@ -228,7 +273,7 @@ static void a_failed_allocation_never_leaks_or_crashes(void **state) {
     static const struct {
         const char *config;
         uint32_t shards;
-    } cases[] = {{folder_qwen, 1}, {folder_mixtral, 2}};
+    } cases[] = {{folder_qwen, 1}, {folder_qwen2, 1}, {folder_mixtral, 2}};
     for (size_t i = 0; i < SL_LEN(cases); i++) {
         char dir[64];
         bool opened = false;
@@ -308,6 +353,7 @@ static void odd_files_are_not_mapped(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(damaged_headers_are_refused),
+        cmocka_unit_test(damaged_biases_and_shared_experts_are_refused),
         cmocka_unit_test(tensors_nobody_would_use_are_refused),
         cmocka_unit_test(tensors_off_their_alignment_are_refused),
         cmocka_unit_test(damaged_files_are_refused),

@@ -135,6 +135,16 @@ static void qwen_bits_do_not_depend_on_batching(void **state) {
     check_folder(folder_qwen, SL_F16, 3);
 }
 
+static void shared_experts_do_not_change_that(void **state) {
+    (void)state;
+    size_t n;
+    check_folder(folder_qwen2, SL_BF16, 1);
+    char *biasless = folder_replace(folder_qwen2, strlen(folder_qwen2), "\"norm_topk_prob\":true",
+                                    "\"norm_topk_prob\":false,\"qkv_bias\":false", &n);
+    check_folder(biasless, SL_F32, 2);
+    free(biasless);
+}
+
 static void mixtral_bits_do_not_depend_on_batching(void **state) {
     (void)state;
     check_folder(folder_mixtral, SL_F32, 2);
@@ -222,6 +232,28 @@ static void inspect_adds_up(void **state) {
     folder_remove(dir);
 }
 
+/* A shared expert is active in every routed block and mapped by attention workers. */
+static void inspect_counts_shared_experts(void **state) {
+    (void)state;
+    char dir[64];
+    sl_err err = {0};
+    sl_model_info info;
+    sl_model_spec with, without;
+    folder_make(dir, folder_qwen2, SL_BF16, 1, 4);
+    assert_int_equal(sl_model_inspect(dir, &info, &err), SL_OK);
+    assert_int_equal(sl_model_read_spec(dir, &with, NULL, &err), SL_OK);
+    assert_int_equal(info.bytes_total, with.n_params * 2);
+    assert_int_equal(info.bytes_attention + 12 * info.bytes_expert, info.bytes_total);
+    without = with;
+    without.d_ff_shared = 0;
+    without.qkv_bias = false;
+    sl_arch_count_params(sl_arch_find(with.arch), &without);
+    assert_int_equal(with.n_params - without.n_params, 2 * 3 * 44 * 28 + 3 * (28 + 14 + 14));
+    assert_int_equal(with.n_params_active - without.n_params_active,
+                     with.n_params - without.n_params);
+    folder_remove(dir);
+}
+
 static void the_hash_covers_config_and_headers(void **state) {
     (void)state;
     char a[64], b[64];
@@ -245,10 +277,12 @@ static void the_hash_covers_config_and_headers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(qwen_bits_do_not_depend_on_batching),
+        cmocka_unit_test(shared_experts_do_not_change_that),
         cmocka_unit_test(mixtral_bits_do_not_depend_on_batching),
         cmocka_unit_test(a_worker_binds_only_its_stages),
         cmocka_unit_test(a_worker_maps_only_the_files_it_needs),
         cmocka_unit_test(inspect_adds_up),
+        cmocka_unit_test(inspect_counts_shared_experts),
         cmocka_unit_test(the_hash_covers_config_and_headers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

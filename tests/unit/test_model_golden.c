@@ -15,7 +15,8 @@
 #define MAX_ROWS 2048u
 
 static const char root[] = SL_SOURCE_DIR "/tests/golden";
-static const char *const fixtures[] = {"qwen3moe-tiny", "mixtral-tiny", "qwen3moe-sparse"};
+static const char *const fixtures[] = {"qwen3moe-tiny", "mixtral-tiny", "qwen3moe-sparse",
+                                       "qwen2moe-tiny"};
 
 typedef struct golden_case {
     const char *name;

@@ -20,10 +20,12 @@ static void print_text(const sl_model_spec *m, const sl_model_info *i, const cha
     printf("%s: %s\n", folder, m->arch);
     printf("  blocks        %u (%u routed), d_model %u, vocabulary %u, context %u\n", m->n_layers,
            m->n_moe, m->d_model, m->vocab, m->max_position);
-    printf("  attention     %u heads, %u for keys and values, head %u%s\n", m->n_heads,
-           m->n_kv_heads, m->head_dim, m->qk_norm ? ", normed queries and keys" : "");
+    printf("  attention     %u heads, %u for keys and values, head %u%s%s\n", m->n_heads,
+           m->n_kv_heads, m->head_dim, m->qk_norm ? ", normed queries and keys" : "",
+           m->qkv_bias ? ", biases" : "");
     printf("  experts       %u, top %u, width %u%s\n", m->n_experts, m->top_k, m->d_ff_expert,
            m->norm_topk ? ", weights rescaled to 1" : "");
+    if (m->d_ff_shared) printf("  shared        width %u, gated\n", m->d_ff_shared);
     if (m->d_ff_dense) printf("  dense         width %u\n", m->d_ff_dense);
     printf("  parameters    %.3f M, %.3f M active per token\n", (double)m->n_params / 1e6,
            (double)m->n_params_active / 1e6);
@@ -59,9 +61,11 @@ static void print_json(const sl_model_spec *m, const sl_model_info *i, const cha
     printf(
         ", \"architecture\": \"%s\", \"n_layers\": %u, \"n_moe_layers\": %u, \"d_model\": %u, "
         "\"n_heads\": %u, \"n_kv_heads\": %u, \"head_dim\": %u, \"vocab\": %u, \"n_experts\": %u, "
-        "\"top_k\": %u, \"d_ff_expert\": %u, \"d_ff_dense\": %u, \"max_position\": %u, ",
+        "\"top_k\": %u, \"d_ff_expert\": %u, \"d_ff_shared\": %u, \"d_ff_dense\": %u, "
+        "\"max_position\": %u, ",
         m->arch, m->n_layers, m->n_moe, m->d_model, m->n_heads, m->n_kv_heads, m->head_dim,
-        m->vocab, m->n_experts, m->top_k, m->d_ff_expert, m->d_ff_dense, m->max_position);
+        m->vocab, m->n_experts, m->top_k, m->d_ff_expert, m->d_ff_shared, m->d_ff_dense,
+        m->max_position);
     printf("\"n_params\": %llu, \"n_params_active\": %llu, \"bytes\": %llu, \"files\": %u, "
            "\"tensors\": %llu, \"expert_dtype\": \"%s\", \"attention_bytes\": %llu, "
            "\"expert_bytes\": %llu, \"kv_bytes_per_token\": %llu}\n",

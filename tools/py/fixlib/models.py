@@ -1,4 +1,4 @@
-"""The three tiny architectures, their configurations and how they are stored.
+"""The tiny architectures, their configurations and how they are stored.
 
 Shapes are chosen so that head_dim differs from hidden/heads, query heads share key/value heads,
 dense and sparse layers mix, and (in qwen3moe-sparse) no width is a multiple of 16.
@@ -9,9 +9,21 @@ import json
 import re
 
 import torch
-from transformers import MixtralConfig, MixtralForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import (
+    MixtralConfig,
+    MixtralForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 CONTEXT = 512
+CLASSES = {
+    "mixtral": MixtralForCausalLM,
+    "qwen2_moe": Qwen2MoeForCausalLM,
+    "qwen3_moe": Qwen3MoeForCausalLM,
+}
 
 
 @dataclasses.dataclass
@@ -26,6 +38,7 @@ class Fixture:
     dtype_key: str  # config.json spells the stored type torch_dtype, or dtype since 4.56
     seed: int
     steps: int
+    stored_config: dict = dataclasses.field(default_factory=dict)  # keys that transformers drops
 
 
 def qwen_special(size):
@@ -106,6 +119,32 @@ def fixtures():
         rope_theta=10000.0,
         rms_norm_eps=1e-6,
     )
+    end, im_end = qwen_special(1000)
+    shared = Qwen2MoeConfig(
+        vocab_size=1000,
+        hidden_size=64,
+        intermediate_size=104,
+        moe_intermediate_size=40,
+        shared_expert_intermediate_size=88,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        hidden_act="silu",
+        max_position_embeddings=CONTEXT,
+        num_experts=8,
+        num_experts_per_tok=3,
+        norm_topk_prob=False,
+        decoder_sparse_step=1,
+        mlp_only_layers=[1],
+        qkv_bias=True,
+        use_sliding_window=False,
+        router_aux_loss_coef=0.01,
+        tie_word_embeddings=False,
+        rope_theta=1000000.0,
+        rms_norm_eps=1e-6,
+        bos_token_id=end,
+        eos_token_id=im_end,
+    )
     big = 1 << 30
     return {
         f.name: f
@@ -137,20 +176,36 @@ def fixtures():
             Fixture(
                 "qwen3moe-sparse", "qwen", 1009, sparse, torch.float16, big, False, "dtype", 13, 900
             ),
+            Fixture(
+                "qwen2moe-tiny",
+                "qwen",
+                1000,
+                shared,
+                torch.bfloat16,
+                big,
+                True,
+                "torch_dtype",
+                14,
+                900,
+                # as published: a window that is not used, and no qkv_bias (it is always there)
+                {"sliding_window": 48, "max_window_layers": 2, "qkv_bias": None},
+            ),
         )
     }
 
 
 def create(fixture):
-    cls = MixtralForCausalLM if fixture.kind == "smollm" else Qwen3MoeForCausalLM
     fixture.config._attn_implementation = "eager"
-    return cls(fixture.config)
+    model = CLASSES[fixture.config.model_type](fixture.config)
+    for name, value in model.named_parameters():
+        if name.endswith("_proj.bias"):  # zero at first; nothing would ever move those of the keys
+            torch.nn.init.normal_(value, std=0.3)
+    return model
 
 
 def load(folder):
     """The stored weights, widened to f32."""
-    is_mixtral = json.loads((folder / "config.json").read_text())["model_type"] == "mixtral"
-    cls = MixtralForCausalLM if is_mixtral else Qwen3MoeForCausalLM
+    cls = CLASSES[json.loads((folder / "config.json").read_text())["model_type"]]
     model, info = cls.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
@@ -186,8 +241,10 @@ def expected_names(config):
         p = f"model.layers.{i}"
         names |= {f"{p}.self_attn.{x}_proj.weight" for x in "qkvo"}
         names |= {f"{p}.{x}_layernorm.weight" for x in ("input", "post_attention")}
-        if not mixtral:
+        if config.model_type == "qwen3_moe":
             names |= {f"{p}.self_attn.{x}_norm.weight" for x in "qk"}
+        if config.model_type == "qwen2_moe":
+            names |= {f"{p}.self_attn.{x}_proj.bias" for x in "qkv"}
         if i not in sparse:
             names |= {f"{p}.mlp.{x}_proj.weight" for x in ("gate", "up", "down")}
             continue
@@ -195,6 +252,9 @@ def expected_names(config):
         parts = ("w1", "w2", "w3") if mixtral else ("gate_proj", "up_proj", "down_proj")
         count = config.num_local_experts if mixtral else config.num_experts
         names.add(f"{p}.{block}.gate.weight")
+        if config.model_type == "qwen2_moe":
+            names.add(f"{p}.mlp.shared_expert_gate.weight")
+            names |= {f"{p}.mlp.shared_expert.{x}_proj.weight" for x in ("gate", "up", "down")}
         names |= {f"{p}.{block}.experts.{e}.{x}.weight" for e in range(count) for x in parts}
     return names
 
@@ -212,6 +272,10 @@ def store(model, fixture, folder):
     doc = json.loads(path.read_text())
     doc.pop("dtype", None)
     doc.pop("torch_dtype", None)
+    for key, value in fixture.stored_config.items():
+        doc[key] = value
+        if value is None:
+            doc.pop(key)
     doc[fixture.dtype_key] = re.sub(r"^torch\.", "", str(fixture.stored))
     path.write_text(json.dumps(dict(sorted(doc.items())), indent=2) + "\n")
     end = qwen_special(fixture.tokens)[0] if fixture.kind == "qwen" else 0
