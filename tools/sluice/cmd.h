@@ -18,6 +18,7 @@ int cmd_logits(const sl_options *o);
 int cmd_inspect(const sl_options *o);
 int cmd_bench(const sl_options *o);
 int cmd_trace(const sl_options *o);
+int cmd_simulate(const sl_options *o);
 
 /* ---- shared by the verbs that run an engine (deploy.c) ---- */
 

@@ -29,6 +29,9 @@ static const verb_row verbs[] = {
      "sluice bench models/demo --n-prompt 512 --n-gen 64"},
     {"trace", 't', cmd_trace, "FILE", "figures of a recorded run, or a picture of it",
      "sluice trace trace.json --svg trace.svg --from 100 --to 150"},
+    {"simulate", 'm', cmd_simulate, "[MODEL]",
+     "a deployment, or a schedule on given stage times, in virtual time",
+     "sluice simulate --stages stages.json --json"},
 };
 
 int sl_exit_code(sl_status st) {
@@ -79,10 +82,10 @@ static int run_verb(const verb_row *v, int argc, char **argv) {
     sl_log_set_level(level);
     sl_log_set_json(json);
     if (json) setenv("SLUICE_LOG_FORMAT", "json", 1); /* local workers write to the same stderr */
-    uint32_t want = v->args[0] ? 1 : 0;
-    if (o.n_args != want) {
+    uint32_t most = v->args[0] ? 1 : 0, least = v->args[0] == '[' ? 0 : most;
+    if (o.n_args < least || o.n_args > most) {
         const char *what = strcmp(v->args, "FILE") == 0 ? "trace file" : "model folder";
-        if (o.n_args < want)
+        if (o.n_args < least)
             sl_fail(&err, SL_ERR_ARG, "the %s is missing (see --help)", what);
         else
             sl_fail(&err, SL_ERR_ARG, "too many arguments (see --help)");
