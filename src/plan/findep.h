@@ -15,7 +15,7 @@
 
 /* Duration of one task of each kind, milliseconds (any one unit will do). */
 typedef struct sl_findep_times {
-    double a, s; /* attention, shared experts: of a micro-batch */
+    double a, s;    /* attention, shared experts: of a micro-batch */
     double c, e, d; /* to the experts, experts, back: of a chunk */
 } sl_findep_times;
 

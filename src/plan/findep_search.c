@@ -2,8 +2,13 @@
 
 #include <math.h>
 
+/* No NaN comes here; fmax would be a call. */
+static double larger(double a, double b) {
+    return a > b ? a : b;
+}
+
 static double at_line(const sl_findep_line *l, double x) {
-    return l->alpha + fmax(l->floor, l->beta * x);
+    return l->alpha + larger(l->floor, l->beta * x);
 }
 
 /* Rows of one expert that a micro-batch has on average, for r2 equal parts of it. */
@@ -24,7 +29,7 @@ double sl_findep_tokens(const sl_findep_problem *p, const sl_findep_point *at) {
 static double expert_time(const sl_findep_problem *p, sl_chunking by, double rows, uint32_t r2) {
     double n = p->skew * rows;
     if (by == SL_CHUNK_TOKENS) return at_line(&p->expert, n);
-    return p->expert.alpha + fmax(p->expert.floor, p->expert.beta * n) / r2;
+    return p->expert.alpha + larger(p->expert.floor, p->expert.beta * n) / r2;
 }
 
 sl_findep_times sl_findep_times_at(const sl_findep_problem *p, const sl_findep_point *at) {
@@ -43,7 +48,7 @@ sl_findep_times sl_findep_times_at(const sl_findep_problem *p, const sl_findep_p
 static double distinct_workers(const sl_findep_problem *p) {
     double miss = 1, here = (double)p->experts / p->eg;
     for (uint32_t i = 0; i < p->top_k; i++)
-        miss *= fmax(p->experts - here - i, 0) / (p->experts - i);
+        miss *= larger(p->experts - here - i, 0) / (p->experts - i);
     return p->eg * (1 - miss);
 }
 
@@ -62,8 +67,7 @@ static double fit_attention(const sl_findep_problem *p, uint32_t ma) {
 static double fit_experts(const sl_findep_problem *p, uint32_t ma, uint32_t *r2_min) {
     const sl_findep_memory *m = &p->memory;
     double rows = p->skew * ma * p->ag * p->top_k * (double)p->tokens / p->eg;
-    double weights =
-        p->layers * ceil((double)p->experts / p->eg) * 3 * m->hidden * m->expert_width;
+    double weights = p->layers * ceil((double)p->experts / p->eg) * 3 * m->hidden * m->expert_width;
     double room = (1 - m->reserve) * m->eg_bytes - weights * m->elt_bytes;
     if (room <= 0) return 0;
     if (m->credits <= 0) {
@@ -72,7 +76,7 @@ static double fit_experts(const sl_findep_problem *p, uint32_t ma, uint32_t *r2_
     }
     double slot = rows * m->elt_bytes * (2 * m->credits * m->hidden + 2 * m->expert_width);
     double chunks = ceil(slot / room);
-    *r2_min = chunks < UINT32_MAX ? (uint32_t)fmax(chunks, 1) : UINT32_MAX;
+    *r2_min = chunks < UINT32_MAX ? (uint32_t)larger(chunks, 1) : UINT32_MAX;
     return INFINITY;
 }
 
@@ -120,18 +124,35 @@ static void try_chunks(search *s, sl_findep_point *at) {
     consider(s, at, sl_findep_makespan(&t, p->layers, at->r1, at->r2, SL_ORDER_AASS));
 }
 
+/* Whether r2 or more chunks cannot win: in every layer a station takes at least what it takes for
+ * all rows at once and the fixed cost of so many chunks, and one micro-batch's round trip takes its
+ * attention and that. */
+static bool hopeless(const search *s, uint32_t ma, uint32_t r1, uint32_t r2) {
+    const sl_findep_problem *p = s->p;
+    double rows = p->skew * ma * p->ag * p->top_k * p->tokens / p->experts;
+    double chunks =
+        larger(r2 * p->a2e.alpha + rows * p->a2e.beta, r2 * p->e2a.alpha + rows * p->e2a.beta);
+    chunks = larger(chunks, r2 * p->expert.alpha + rows * p->expert.beta);
+    double a = at_line(&p->attn, ma), side = a + at_line(&p->shared, ma);
+    double busy = p->layers * larger(side, chunks) * r1;
+    double round = p->layers * (a + chunks) + (r1 - 1) * a;
+    return (double)ma * r1 <= s->best * larger(busy, round);
+}
+
 static void try_samples(search *s, uint32_t ma, uint32_t r1, uint32_t r2_min) {
     const sl_findep_problem *p = s->p;
     uint32_t each = (p->experts + p->eg - 1) / p->eg;
     sl_findep_point at = {.r1 = r1, .ma = ma, .chunking = SL_CHUNK_TOKENS};
     double rows = (double)ma * p->ag * p->top_k * p->tokens / p->experts;
     bool tokens = p->cut != SL_FINDEP_CUT_EXPERTS, experts = p->cut != SL_FINDEP_CUT_TOKENS;
-    for (at.r2 = r2_min; tokens && at.r2 <= p->r2_max; at.r2++) {
+    for (at.r2 = r2_min; tokens && at.r2 <= p->r2_max && !hopeless(s, ma, r1, at.r2); at.r2++) {
         try_chunks(s, &at);
         if (p->integer_tokens && at.r2 >= rows) break; /* a token per expert is not cut further */
     }
+    uint32_t most = SL_MIN(p->r2_max, each);
     at.chunking = SL_CHUNK_EXPERTS;
-    for (at.r2 = r2_min; experts && at.r2 <= SL_MIN(p->r2_max, each); at.r2++) try_chunks(s, &at);
+    for (at.r2 = r2_min; experts && at.r2 <= most && !hopeless(s, ma, r1, at.r2); at.r2++)
+        try_chunks(s, &at);
 }
 
 sl_status sl_findep_evaluate(const sl_findep_problem *p, const sl_findep_point *at,

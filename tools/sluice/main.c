@@ -32,6 +32,8 @@ static const verb_row verbs[] = {
     {"simulate", 'm', cmd_simulate, "[MODEL]",
      "a deployment, or a schedule on given stage times, in virtual time",
      "sluice simulate --stages stages.json --json"},
+    {"solve", 'v', cmd_solve, "", "the FinDEP solver alone: micro-batches, chunks and order",
+     "sluice solve --coeffs bench/coeffs/deepseek-v2.json"},
 };
 
 int sl_exit_code(sl_status st) {
