@@ -1,0 +1,23 @@
+/* Models by description: the config.json of a Hugging Face checkpoint (no weights needed) or a
+ * preset -> sl_shape.
+ *
+ * Families: Mixtral, Qwen2-MoE, Qwen3-MoE, DBRX, Arctic, DeepSeek-V2 and V3, Llama 4 (its language
+ * part), gpt-oss, GLM-4.5. Only keys that change counts are read: unlike sl_hf_config_parse this
+ * says nothing about whether the engine computes such a model. Thread: any. */
+#ifndef SL_FORMAT_SHAPE_CONFIG_H
+#define SL_FORMAT_SHAPE_CONFIG_H
+
+#include "base/span.h"
+#include "base/status.h"
+#include "spec/shape.h"
+
+/* `file` names the text in errors; `name` becomes the shape's. SL_ERR_UNSUPPORTED names a class
+ * that is none of the families. */
+sl_status sl_shape_config_parse(const char *file, const char *name, sl_span text, sl_shape *out,
+                                sl_err *err) SL_MUST_CHECK;
+
+/* `model`: a folder with a config.json, such a file, or, when there is no such path, the name of a
+ * preset. SL_ERR_NOTFOUND lists the presets. */
+sl_status sl_shape_open(const char *model, sl_shape *out, sl_err *err) SL_MUST_CHECK;
+
+#endif
