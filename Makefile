@@ -9,7 +9,7 @@
 #   make fuzz        every fuzz target for S seconds (default 60)       (FUZZ=name: one; S=totals: the ledger)
 #   make soak        every script in tests/soak with its defaults: hours
 #   make bench       speed of the kernels and of the demo model
-#   make bench-schedules   the claims about schedules                   (JSON=FILE, REPS=n)
+#   make bench-schedules   the claims about schedules and fabric        (JSON=FILE, REPS=most, MPI=program, G=groups)
 #   make format clean
 .PHONY: all deps venv test check check-quick asan tsan model oracle fuzz soak bench bench-schedules demo golden format clean
 J      ?= $(shell nproc)
@@ -71,7 +71,7 @@ soak: all
 	@for t in tests/soak/*.sh; do echo "== $$t"; $$t || exit 1; done
 
 bench-schedules: all
-	@bench/schedules.py $(if $(JSON),--json $(JSON)) $(if $(REPS),--reps $(REPS))
+	@bench/schedules.py $(if $(JSON),--json $(JSON)) $(if $(REPS),--reps $(REPS)) $(if $(MPI),--mpi $(MPI)) --only "$(G)"
 
 bench: all
 	@bench/run.sh

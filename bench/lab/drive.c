@@ -261,7 +261,9 @@ static void print_worker(const sl_worker_stats *a, const sl_worker_stats *b, boo
 static void print_result(driver *d, double seconds, const sl_engine_stats *a,
                          const sl_engine_stats *b) {
     double per_s = seconds > 0 ? (double)d->tokens / seconds : 0, scale = d->l->time_scale;
-    printf("{\"seconds\": %.3f, \"tokens\": %llu, \"tokens_per_s\": %.3f,\n \"requests\": "
+    printf("{\"begin_ns\": %llu, \"end_ns\": %llu,\n", (unsigned long long)d->begin_ns,
+           (unsigned long long)d->end_ns);
+    printf(" \"seconds\": %.3f, \"tokens\": %llu, \"tokens_per_s\": %.3f,\n \"requests\": "
            "{\"submitted\": %llu, \"finished\": %llu, \"refused\": %llu},\n",
            seconds, (unsigned long long)d->tokens, per_s, (unsigned long long)d->submitted,
            (unsigned long long)d->finished, (unsigned long long)d->refused);

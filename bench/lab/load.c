@@ -3,9 +3,9 @@
  * reads, after bench/lab/run.py has filled in the rest (docs/laboratory.md):
  *
  *   {"model": FOLDER, "plan": {...}, "transport": "shm", "spawn": true, "host": "127.0.0.1",
- *    "port": 0, "trace": FILE or "", "program": SLUICE, "load": {"loop": "closed",
- *    "concurrency": 64, "rate": 0, "requests": 0, "warmup_s": 2, "measure_s": 10,
- *    "prompt": [1, 1], "output": [50, 250], "seed": 1}}
+ *    "port": 0, "trace": FILE or "", "trace_events": 0, "program": SLUICE, "load": {"loop":
+ * "closed", "concurrency": 64, "rate": 0, "requests": 0, "warmup_s": 2, "measure_s": 10, "prompt":
+ * [1, 1], "output": [50, 250], "seed": 1}}
  *
  * usage: lab_load FILE      (the secret of joining workers comes in SLUICE_SECRET) */
 #include "load_int.h"
@@ -64,8 +64,8 @@ static sl_status read_load(sl_json v, load_spec *l, sl_err *err) {
 
 static sl_status read_config(sl_json v, sl_engine_opts *o, load_spec *l, sl_model_spec *m,
                              sl_err *err) {
-    static const char *const keys[] = {"model", "plan",  "transport", "spawn", "host",
-                                       "port",  "trace", "program",   "load"};
+    static const char *const keys[] = {"model", "plan",  "transport",    "spawn",   "host",
+                                       "port",  "trace", "trace_events", "program", "load"};
     sl_json plan = {0}, load = {0};
     const char *trace = "", *host = "127.0.0.1";
     bool spawn = true;
@@ -76,6 +76,9 @@ static sl_status read_config(sl_json v, sl_engine_opts *o, load_spec *l, sl_mode
     if (st == SL_OK) st = sl_json_string(v, "program", SL_JSON_REQUIRED, &o->program, err);
     if (st == SL_OK) st = sl_json_string(v, "host", SL_JSON_OPTIONAL, &host, err);
     if (st == SL_OK) st = sl_json_string(v, "trace", SL_JSON_OPTIONAL, &trace, err);
+    if (st == SL_OK)
+        st = sl_json_u64(v, "trace_events", SL_JSON_OPTIONAL, 0, SL_TRACE_MAX_EVENTS,
+                         &o->trace_events, err);
     if (st == SL_OK) st = sl_json_bool(v, "spawn", SL_JSON_OPTIONAL, &spawn, err);
     if (st == SL_OK) st = sl_json_u64(v, "port", SL_JSON_OPTIONAL, 0, 65535, &port, err);
     if (st == SL_OK) st = sl_json_object(v, "plan", SL_JSON_REQUIRED, &plan, err);

@@ -20,7 +20,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 NET = HERE / "net.sh"
 KEYS = {"comment", "model", "attention", "experts", "plan", "device", "time_scale", "route_skew", "pin", "transport",
-        "network", "load"}
+        "trace_events", "network", "load"}
 NETWORK_KEYS = {"rate", "burst", "delay_us", "jitter_us", "seed", "congestion"}
 
 
@@ -164,7 +164,8 @@ def run(config, folder, build, trace):
     model = (folder / config["model"]).resolve()
     loader = str(build / "lab_load")
     request = {"model": str(model), "plan": plan, "transport": config.get("transport", "shm"),
-               "program": str(build / "sluice"), "load": config["load"], "trace": trace or ""}
+               "program": str(build / "sluice"), "load": config["load"], "trace": trace or "",
+               "trace_events": config.get("trace_events", 0)}
     with tempfile.TemporaryDirectory() as scratch:
         path = os.path.join(scratch, "request.json")
         if "network" in config:
