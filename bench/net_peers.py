@@ -9,8 +9,8 @@ m2n: 4 senders and 4 receivers of 256 KB in 8 processes (build/bench_m2n), witho
 sleeps 5 ms before each round, against an MPI program with the arguments "isend|alltoallv BYTES SECONDS DELAY_US"
 that prints name,bytes,delay,MB/s,MB/s of the other senders,median round (not part of this tree: --mpi names it).
 A round trip's figure is the best round's median: where others use the machine, programs that only poll are
-disturbed most, and a median over rounds would flatter us. Throughputs are medians over the rounds. Programs that
-are missing are named and left out."""
+disturbed most, and a median over rounds would flatter us. Throughputs are medians over the rounds. `samples` of the JSON are the rounds' own ratios.
+Programs that are missing are named and left out."""
 import argparse
 import json
 import os
@@ -84,9 +84,11 @@ def latency(rounds, results):
             two_sided = [us for n, us in mid.items() if n not in ("sluice", "put")]
             if "sluice" in mid and two_sided:
                 ratio = mid["sluice"] / min(two_sided)
+                runs = [seen[(transport, size, n)] for n in mid if n not in ("sluice", "put")]
+                rounds_of = [own / min(us) for own, *us in zip(seen[(transport, size, "sluice")], *runs)]
                 print(f"  {ratio:.2f} of the best message of UCX")
                 results.append({"claim": f"{transport} {size // 1024} KB message / best UCX message", "value": ratio,
-                                "unit": "1", "bar": 1.25, "samples": seen[(transport, size, "sluice")]})
+                                "unit": "1", "bar": 1.25, "samples": rounds_of})
 
 
 def m2n_line(command):
@@ -122,14 +124,15 @@ def m2n(rounds, mpi, results):
             ratio = mid[own, 0][0] / mid[other, 0][0]
             print(f"{transport}: {ratio:.2f} of Isend/Irecv")
             results.append({"claim": f"{transport} 4 x 4 of 256 KB / Open MPI Isend", "value": ratio, "unit": "1",
-                            "bar": bar, "samples": seen[own, 0]})
+                            "bar": bar, "samples": [a[0] / b[0] for a, b in zip(seen[own, 0], seen[other, 0])]})
         for name in (own, other, f"mpi alltoallv {transport}"):
             if (name, 0) in mid and (name, DELAY_US) in mid:
                 loss = 1 - mid[name, DELAY_US][1] / mid[name, 0][1]
                 print(f"{name}: the other pairs lose {100 * loss:.0f} % to a late sender")
                 if name == own:
                     results.append({"claim": f"{transport} others' loss to one late sender", "value": loss, "unit": "1",
-                                    "bar": 0.05, "samples": seen[late]})
+                                    "bar": 0.05,
+                                    "samples": [1 - b[1] / a[1] for a, b in zip(seen[own, 0], seen[late])]})
 
 
 def main():

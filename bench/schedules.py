@@ -97,8 +97,7 @@ def measure_peers(group, reps, mpi):
     if done.returncode:
         raise RuntimeError(done.stderr.strip())
     found = {r["claim"]: r for r in json.loads(out.read_text())}
-    return [[found[row["claim"]]["value"]] if row["claim"] in found else Skipped(peers_reason(row, mpi))
-            for row in group["rows"]]
+    return [found[row["claim"]] if row["claim"] in found else Skipped(peers_reason(row, mpi)) for row in group["rows"]]
 
 
 def bar_of(row):
@@ -120,13 +119,16 @@ def config_of(group):
 
 
 def finished(group, row, values):
-    """A row of the result; values: samples, or an exception that says why there are none."""
+    """A row of the result; values: samples, a value with its samples, or an exception that says why there are none."""
     done = {"claim": row["claim"], "value": None, "unit": row["unit"], "bar": bar_of(row), "trace": trace_of(group),
             "group": group["group"], "config": config_of(group)}
     if isinstance(values, Exception):
         done["skipped" if isinstance(values, Skipped) else "failed"] = str(values)
         return done
-    value = statistics.median(values)
+    if isinstance(values, dict):
+        value, values = values["value"], values["samples"]
+    else:
+        value = statistics.median(values)
     held = row.get("at_least", value) <= value <= row.get("at_most", value)
     return {**done, "value": value, "held": held, "n": len(values), "spread": [min(values), max(values)], "samples": values}
 
