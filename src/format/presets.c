@@ -135,3 +135,30 @@ const char *sl_preset_cluster_text(const char *name) {
 const char *sl_preset_cluster_name(size_t i) {
     return i < SL_LEN(clusters) ? clusters[i].name : NULL;
 }
+
+/* ---- workloads ---- */
+
+static const sl_preset_text workloads[] = {
+    /* MegaScale-Infer 7.1: median lengths of its production trace, 150 ms a token. The spread is an
+     * assumption. */
+    {"megascale", "input: {lognormal: {median: 571, sigma: 1.0, max: 32768}}\n"
+                  "output: {lognormal: {median: 159, sigma: 0.8, max: 4096}}\n"
+                  "arrival: {closed: 1024}\n"
+                  "slo: {tpot: 150ms}\n"},
+    {"chat", "input: {lognormal: {median: 400, sigma: 1.2, max: 8192}}\n"
+             "output: {lognormal: {median: 250, sigma: 0.9, max: 4096}}\n"
+             "arrival: {poisson: 4}\n"
+             "slo: {ttft: 2s, tpot: 100ms}\n"},
+    /* Every request alike, as many as fit: for comparing deployments. */
+    {"fixed", "input: 512\noutput: 128\narrival: {closed: 256}\n"},
+};
+
+const char *sl_preset_workload_text(const char *name) {
+    for (size_t i = 0; i < SL_LEN(workloads); i++)
+        if (strcasecmp(workloads[i].name, name) == 0) return workloads[i].text;
+    return NULL;
+}
+
+const char *sl_preset_workload_name(size_t i) {
+    return i < SL_LEN(workloads) ? workloads[i].name : NULL;
+}

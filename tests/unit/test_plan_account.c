@@ -22,6 +22,7 @@ typedef struct sl_published {
 
 static const sl_published published[] = {
     {"mixtral-8x7b", 46702792704, 46.7, 12.9, 0.05},
+    {"mixtral-16e-top1", 0, 0, 0, 0},
     {"mixtral-8x22b", 140630071296, 140.6, 39.1, 0.07},
     {"dbrx", 131596523520, 132, 36, 0.5},
     {"scaled-moe", 0, 317, 0, 0.5},
