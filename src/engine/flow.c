@@ -2,6 +2,7 @@
 #include "engine/flow.h"
 
 #include "base/log.h"
+#include "engine/mutate.h"
 #include "sched/policy.h"
 
 #include <string.h>
@@ -208,6 +209,7 @@ static void run_shared(sl_flow *f, uint32_t layer) {
     sl_worker *w = f->a->w;
     sl_lane *lane = f->lane;
     sl_lane_begin(lane, SL_TRACE_SHARED, lane->n_rows);
+    if (SL_MUTATION(LOST_SHARED) && lane->n_rows % 7 == 0) return;
     sl_block_shared(w->model, &w->exec, layer, lane->n_rows, lane->h, &f->a->scratch);
     sl_flow_store(f, lane->h, f->shared);
 }

@@ -3,6 +3,7 @@
 #include "engine/attn_int.h"
 
 #include "base/log.h"
+#include "engine/mutate.h"
 
 #include <string.h>
 
@@ -332,6 +333,7 @@ static void run_shared(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
     if (lane->n_rows == 0) return;
     sl_lane_begin(lane, SL_TRACE_SHARED, lane->n_rows);
+    if (SL_MUTATION(LOST_SHARED) && lane->n_rows % 7 == 0) return;
     sl_block_shared(w->model, &w->exec, lane->layer, lane->n_rows, lane->h, &lane->attn->scratch);
 }
 

@@ -26,6 +26,8 @@
     X(apart)                                                                                       \
     X(several_lanes)                                                                               \
     X(several_chunks)                                                                              \
+    X(shared_asas)                                                                                 \
+    X(shared_aass)                                                                                 \
     X(inexact)                                                                                     \
     X(bf16_wire)                                                                                   \
     X(fp8_wire)                                                                                    \

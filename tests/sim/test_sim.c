@@ -41,6 +41,8 @@ static void note_plan(sim *s, uint32_t delay_us) {
     s->seen[both ? COVER_colocated : COVER_apart] = true;
     s->seen[COVER_several_lanes] = s->plan.lanes > 1;
     s->seen[COVER_several_chunks] = s->plan.chunks > 1;
+    if (sim_spec.d_ff_shared && s->plan.lanes > 1)
+        s->seen[s->plan.order == SL_ORDER_ASAS ? COVER_shared_asas : COVER_shared_aass] = true;
     s->seen[COVER_inexact] = !s->plan.exact;
     s->seen[COVER_bf16_wire] = s->plan.wire == SL_WIRE_BF16;
     s->seen[COVER_fp8_wire] = s->plan.wire == SL_WIRE_FP8;
@@ -161,6 +163,7 @@ static int await_mutant(pid_t child) {
 static bool possible(sim_cover c) {
     sl_plan p;
     sl_err err;
+    if (c == COVER_shared_asas || c == COVER_shared_aass) return sim_spec.d_ff_shared > 0;
     if (c != COVER_several_lanes && c != COVER_several_chunks) return true;
     if (sl_plan_local(&sim_spec, 1, 1, &p, &err) != SL_OK) return false;
     sl_plan_set_schedule(&p, c == COVER_several_lanes ? SL_SCHED_PINGPONG : SL_SCHED_FINDEP);

@@ -83,6 +83,36 @@ static void round_trip_in_a_plan(void **state) {
     sl_plan_free(&q);
 }
 
+static void count_waits(void *ctx, uint64_t deadline_ns) {
+    (void)deadline_ns;
+    ++*(uint32_t *)ctx;
+}
+
+/* A shared expert takes its own cost and adds nothing. */
+static void shared_experts_take_their_time(void **state) {
+    (void)state;
+    static const char folder[] = SL_SOURCE_DIR "/bench/lab/models/shared-top2";
+    const sl_stages stages = {.attention = true, .emulated = true};
+    const sl_device d = {.emulated = true,
+                         .time_scale = 2,
+                         .cost = {[SL_COST_SHARED] = {.fixed_us = 100, .row_us = 1}}};
+    uint32_t waits = 0;
+    sl_emulated e = {.device = &d, .wait = count_waits, .ctx = &waits};
+    const sl_exec ex = {.k = sl_kernels_select(NULL), .emulated = &e};
+    float h[3 * 64] = {0}, zero[3 * 64] = {0};
+    sl_model *m = NULL;
+    sl_err err;
+    if (sl_model_open(folder, &stages, &m, &err) != SL_OK) fail_msg("%s", err.msg);
+    assert_int_equal(sl_model_spec_of(m)->d_ff_shared, 128);
+    assert_int_equal(sl_emulated_ns(&d, SL_COST_SHARED, 3, 0), 206000);
+    sl_block_shared(m, &ex, 5, 3, h, NULL);
+    assert_int_equal(waits, 1);
+    sl_block_shared(m, &ex, 5, 0, h, NULL);
+    assert_int_equal(waits, 1);
+    assert_memory_equal(h, zero, sizeof h);
+    sl_model_free(m);
+}
+
 static uint64_t asked_until;
 static void oversleep(void *ctx, uint64_t deadline_ns) {
     (void)ctx;
@@ -182,6 +212,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(costs_are_those_of_the_paper),
         cmocka_unit_test(round_trip_in_a_plan),
+        cmocka_unit_test(shared_experts_take_their_time),
         cmocka_unit_test(late_stages_shorten_the_next),
         cmocka_unit_test(a_config_is_enough),
     };
