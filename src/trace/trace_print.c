@@ -41,6 +41,22 @@ static void print_workers(const sl_trace_stats *s, FILE *out) {
     }
 }
 
+static void print_kernels(const sl_trace_stats *s, FILE *out) {
+    fprintf(out, "\nkernels, share of the window\n");
+    for (size_t i = 0; i < s->n_workers; i++) {
+        const sl_trace_worker_stats *w = &s->worker[i];
+        const char *comma = "  ";
+        fprintf(out, "%-24s", w->name);
+        for (uint32_t k = 0; k < SL_TRACE_KIND_COUNT; k++) {
+            if (sl_trace_kind_category(k) != SL_TRACE_CAT_EXECUTE || w->kind_us[k] <= 0) continue;
+            fprintf(out, "%s%s %.1f%%", comma, sl_trace_kind_name(k),
+                    100 * w->kind_us[k] / (s->to_us - s->from_us));
+            comma = ", ";
+        }
+        fprintf(out, "\n");
+    }
+}
+
 static void print_links(sl_trace_stats *s, FILE *out) {
     if (s->n_links == 0) return;
     fprintf(out, "\n%-12s %9s %12s %10s %9s %15s %15s\n", "link", "messages", "bytes", "MB/s",
@@ -100,6 +116,7 @@ void sl_trace_stats_print(sl_trace_stats *s, FILE *out) {
     if (link[0]) fprintf(out, "; busiest link %s, occupied %.1f%%", link, 100 * occupied);
     fputc('\n', out);
     print_workers(s, out);
+    print_kernels(s, out);
     print_links(s, out);
     print_layers(s, out);
     print_gemms(s, out);

@@ -241,6 +241,13 @@ static void figures(void **state) {
     sl_trace_stats_print_json(&s, f);
     assert_true(ftell(f) > 1000);
     fclose(f);
+    char *printed = NULL;
+    size_t len;
+    f = open_memstream(&printed, &len);
+    sl_trace_stats_print(&s, f);
+    fclose(f);
+    assert_non_null(strstr(printed, "worker 0 (attention)      attention 60.0%\n"));
+    free(printed);
     sl_trace_stats_free(&s);
     assert_int_equal(sl_trace_stats_read(path, 20000, -1, &s, &err), SL_ERR_ARG);
     assert_non_null(strstr(err.msg, "window"));
