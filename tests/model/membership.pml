@@ -45,7 +45,8 @@
 #define RD(e, n, r) (EL(e, n) * MAXR + (r))
 #define BIT(a) (1 << (a))
 
-#define WORDS (NA + 3 * NL) /* asserted to be enough */
+/* Under way at most, asserted to be enough: each death is a word and may open a round at once. */
+#define WORDS (NA + DEATHS + 3 * NL)
 
 mtype = {JOIN, ROWS, OPEN, REPLY};
 chan up[NA * NE * NL] = [1] of {mtype, byte /*round*/, byte /*layer*/, byte /*set*/, bit /*stay*/};
