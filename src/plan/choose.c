@@ -1,0 +1,169 @@
+#include "plan/choose.h"
+
+#include "plan/eps.h"
+#include "plan/findep.h"
+
+#include <math.h>
+
+/* aep runs fragments: what its predicted time is worth (docs/schedules.md). */
+#define AEP_FRAGMENTS 1.1
+
+static double stage(const sl_costs *c, sl_cost_kind kind, double rows, double keys) {
+    return rows > 0 ? sl_stage_cost_us(&c->stage[kind], rows, keys) : 0;
+}
+
+/* Experts that so many tokens choose, of all: E (1 - (1 - k/E)^tokens), at least the k of one. */
+static double active_experts(const sl_choose_load *l, double tokens) {
+    double e = l->n_experts;
+    return fmax(e * (1 - pow(1 - l->top_k / e, tokens)), l->top_k);
+}
+
+/* The busiest expert worker's time for one of `parts` chunks of the rows of all attention workers.
+ */
+static double expert_us(const sl_costs *c, const sl_choose_load *l, double tokens, uint32_t parts,
+                        sl_chunking by, double skew) {
+    double in_chunk = by == SL_CHUNK_TOKENS ? tokens / parts : tokens;
+    double active = active_experts(l, in_chunk), rows = in_chunk * l->top_k / active;
+    double here = active / l->expert_workers;
+    if (by == SL_CHUNK_EXPERTS) here /= parts;
+    return fmax(here, 1) * stage(c, SL_COST_EXPERT, rows * skew, 0);
+}
+
+/* A lane's rows to all expert workers, or back: the busier of the two ends' ports. */
+static double link_us(const sl_costs *c, const sl_choose_load *l, double rows, uint32_t parts,
+                      double skew) {
+    double messages = fmax(l->expert_workers, l->attention_workers) - l->colocated;
+    double bytes = rows * l->row_bytes / parts * skew;
+    return messages * sl_link_cost_us(&c->link, bytes);
+}
+
+/* One task of each kind for lanes of `rows` rows in `parts` chunks. */
+static sl_findep_times times_of(const sl_costs *c, const sl_choose_load *l, double rows,
+                                double keys, uint32_t parts, sl_chunking by, double skew) {
+    double w = l->expert_workers, sent = rows * (1 - pow(1 - 1 / w, l->top_k));
+    double back = l->exact ? rows * l->top_k / w : sent;
+    return (sl_findep_times){.a = stage(c, SL_COST_ATTENTION, rows, rows * keys) +
+                                  stage(c, SL_COST_ROUTER, rows, 0),
+                             .s = l->shared ? stage(c, SL_COST_SHARED, rows, 0) : 0,
+                             .c = link_us(c, l, sent, parts, skew),
+                             .e = expert_us(c, l, rows * l->attention_workers, parts, by, skew),
+                             .d = link_us(c, l, back, parts, skew)};
+}
+
+/* Growth of the makespan by a layer, over so many that cycles of two do not matter. */
+static double period(const sl_costs *c, const sl_findep_times *t, const sl_choice *x) {
+    enum { LAYERS = 32 };
+    double (*law)(const sl_findep_times *, uint32_t, uint32_t, uint32_t, sl_order) =
+        c->link.half_duplex ? sl_findep_makespan_half : sl_findep_makespan;
+    double all = law(t, 1 + LAYERS, x->lanes, x->chunks, x->order);
+    return (all - law(t, 1, x->lanes, x->chunks, x->order)) / LAYERS;
+}
+
+/* Attention and experts of a worker take turns: only transfers overlap. */
+static double colocated_period(const sl_findep_times *t, const sl_choice *x) {
+    double d[SL_PLAN_MAX_CHUNKS], e[SL_PLAN_MAX_CHUNKS], b[SL_PLAN_MAX_CHUNKS];
+    for (uint32_t i = 0; i < x->chunks; i++) d[i] = t->c, e[i] = t->e, b[i] = t->d;
+    double line = sl_eps_replay(d, e, b, x->chunks, true);
+    double alone = t->a + fmax(line, t->s + x->chunks * t->e);
+    double work = t->a + t->s + x->chunks * t->e, link = x->chunks * (t->c + t->d);
+    return fmax(alone, x->lanes * fmax(work, link));
+}
+
+/* No barrier: whatever is there runs, in two batches at least, so that nobody waits for the other
+ * side; a worker's load is that of all blocks together. */
+static double async_period(const sl_findep_times *t, bool colocated) {
+    double side = t->a + t->s, work = colocated ? side + t->e : fmax(side, t->e);
+    double busy = 2 * fmax(work, fmax(t->c, t->d));
+    return AEP_FRAGMENTS * fmax(busy, t->a + t->c + t->e + t->d);
+}
+
+static double predict(const sl_costs *c, const sl_choose_load *l, const sl_choice *x,
+                      double all_rows, double keys) {
+    bool async = x->schedule == SL_SCHED_AEP;
+    double lanes = async ? 2 : x->lanes, rows = all_rows / lanes;
+    double skew = async ? l->skew_total : l->skew, p;
+    sl_findep_times t = times_of(c, l, rows, keys, x->chunks, x->chunking, skew);
+    if (async)
+        p = async_period(&t, l->colocated);
+    else
+        p = l->colocated ? colocated_period(&t, x) : period(c, &t, x);
+    if (l->cores <= 0) return p;
+    /* Workers that share cores: all work of a block at least. */
+    sl_findep_times mean = times_of(c, l, rows, keys, x->chunks, x->chunking, 1);
+    double work = l->attention_workers * (mean.a + mean.s) + l->expert_workers * x->chunks * mean.e;
+    return fmax(p, lanes * work * l->threads / l->cores);
+}
+
+sl_choose_times sl_choose_times_at(const sl_costs *c, const sl_choose_load *l, bool prefill) {
+    double rows = prefill ? l->prefill_rows : l->decode_rows;
+    double keys = prefill ? rows / 2 : l->keys;
+    sl_findep_times t = times_of(c, l, rows, keys, 1, SL_CHUNK_TOKENS, l->skew);
+    return (sl_choose_times){t.a, t.s, t.c, t.e, t.d};
+}
+
+/* ---- candidates ---- */
+
+static void put(sl_choice *out, uint32_t *n, sl_choice x) {
+    if (*n < SL_CHOOSE_MAX) out[(*n)++] = x;
+}
+
+static void put_findep(const sl_choose_load *l, sl_choice *out, uint32_t *n, sl_chunking by) {
+    uint32_t each = l->n_experts / l->expert_workers;
+    for (uint32_t r1 = 1; r1 <= SL_MIN(l->max_lanes, 3u); r1++) {
+        for (uint32_t r2 = r1 == 1 ? 2 : 1; r2 <= 8; r2 *= 2) {
+            sl_choice x = {.schedule = SL_SCHED_FINDEP, .lanes = r1, .chunks = r2, .chunking = by};
+            if (by == SL_CHUNK_EXPERTS && (r2 == 1 || r2 > each)) continue;
+            if (by == SL_CHUNK_TOKENS && r2 > l->prefill_rows / r1) continue;
+            if (r2 > 1) put(out, n, x);
+            x.order = SL_ORDER_AASS;
+            if (l->shared && r1 > 1 && by == SL_CHUNK_TOKENS) put(out, n, x);
+        }
+    }
+}
+
+/* Simplest first. */
+static void list(const sl_choose_load *l, sl_choice *out, uint32_t *n) {
+    sl_choice base = {
+        .schedule = l->colocated ? SL_SCHED_EP : SL_SCHED_DEP, .lanes = 1, .chunks = 1};
+    uint32_t each = l->n_experts / l->expert_workers;
+    put(out, n, base);
+    if (l->colocated && l->expert_workers == 1) return; /* nothing travels */
+    for (uint32_t m = 2; m <= SL_MIN(l->max_lanes, 4u); m++)
+        put(out, n, (sl_choice){.schedule = SL_SCHED_PINGPONG, .lanes = m, .chunks = 1});
+    if (l->colocated) {
+        for (uint32_t g = 2; l->regroup && g <= SL_MIN(each, 16u); g++) {
+            sl_choice x = {.schedule = SL_SCHED_EPS, .lanes = 1, .chunks = g};
+            x.chunking = SL_CHUNK_EXPERTS;
+            if (each % g == 0) put(out, n, x);
+        }
+    } else {
+        put_findep(l, out, n, SL_CHUNK_TOKENS);
+        if (l->regroup) put_findep(l, out, n, SL_CHUNK_EXPERTS);
+    }
+    sl_choice async = {.schedule = SL_SCHED_AEP, .lanes = 1, .chunks = 1};
+    if (l->regroup && l->skew > 1) put(out, n, async);
+}
+
+sl_status sl_choose(const sl_costs *c, const sl_choose_load *l, sl_choice out[SL_CHOOSE_MAX],
+                    uint32_t *n, uint32_t *best, sl_err *err) {
+    double decode = INFINITY, prefill = INFINITY, least = INFINITY;
+    if (!l->attention_workers || !l->expert_workers || !l->n_experts || !l->top_k ||
+        !l->decode_rows || !l->prefill_rows || !(l->skew >= 1) || !(l->skew_total >= 1))
+        return sl_fail(err, SL_ERR_ARG, "choice of a schedule: a worker, expert or row count is 0");
+    *n = 0;
+    list(l, out, n);
+    for (uint32_t i = 0; i < *n; i++) {
+        out[i].decode_us = predict(c, l, &out[i], l->decode_rows, l->keys);
+        out[i].prefill_us = predict(c, l, &out[i], l->prefill_rows, l->prefill_rows / 2.0);
+        decode = fmin(decode, out[i].decode_us);
+        prefill = fmin(prefill, out[i].prefill_us);
+    }
+    for (uint32_t i = 0; i < *n; i++) {
+        double d = decode > 0 ? out[i].decode_us / decode : 1;
+        double p = prefill > 0 ? out[i].prefill_us / prefill : 1;
+        out[i].score = (d + p) / 2;
+        least = fmin(least, out[i].score);
+    }
+    for (*best = 0; out[*best].score > SL_CHOOSE_MARGIN * least;) ++*best;
+    return SL_OK;
+}

@@ -1,0 +1,53 @@
+/* Which schedule a deployment should run: every schedule that its roles allow, its period a MoE
+ * block predicted by the closed forms from what stages and the link cost, at two points: all
+ * requests decode, and all rows of a step are a prompt's. Pure. Thread: any. */
+#ifndef SL_PLAN_CHOOSE_H
+#define SL_PLAN_CHOOSE_H
+
+#include "base/status.h"
+#include "spec/costs.h"
+#include "spec/plan.h"
+
+#define SL_CHOOSE_MAX 64u
+/* A schedule is preferred to a simpler one only if it is so much faster: measurements are noisy. */
+#define SL_CHOOSE_MARGIN 1.08
+
+typedef struct sl_choose_load {
+    uint32_t attention_workers, expert_workers;
+    bool colocated; /* they are the same ones */
+    uint32_t n_experts, top_k;
+    bool shared; /* blocks have shared experts */
+    /* rows of one attention worker in all its lanes, and keys that a decoding row attends to */
+    uint32_t decode_rows, prefill_rows, keys;
+    uint32_t max_lanes;
+    double row_bytes; /* of a row on the wire */
+    bool exact;       /* a row comes back once for each of its experts */
+    bool regroup;     /* schedules that sum a row's experts in other groups may be chosen */
+    double skew;      /* rows of a block's busiest worker over the mean, mean of all blocks; >= 1 */
+    double skew_total; /* the same of all blocks together: what is left without a barrier */
+    double cores;      /* that all workers share; 0: each has its own device */
+    uint32_t threads;  /* of one worker */
+} sl_choose_load;
+
+typedef struct sl_choice {
+    sl_schedule schedule;
+    uint32_t lanes, chunks;
+    sl_chunking chunking;
+    sl_order order;
+    double decode_us, prefill_us; /* period a block for all rows of the point */
+    double score;                 /* mean of both over the fastest's: 1 is best at both */
+} sl_choice;
+
+/* What one block costs the base schedule (one lane, one chunk) at a point: for explanations. */
+typedef struct sl_choose_times {
+    double attention_us, shared_us, out_us, expert_us, back_us;
+} sl_choose_times;
+sl_choose_times sl_choose_times_at(const sl_costs *c, const sl_choose_load *l, bool prefill);
+
+/* All candidates, simplest first, and the index of the one to run: the simplest within
+ * SL_CHOOSE_MARGIN of the best score. aep is a candidate only when skew is above 1, as without skew
+ * the barrier wins. SL_ERR_ARG: a count is 0. */
+sl_status sl_choose(const sl_costs *c, const sl_choose_load *l, sl_choice out[SL_CHOOSE_MAX],
+                    uint32_t *n, uint32_t *best, sl_err *err) SL_MUST_CHECK;
+
+#endif

@@ -1,0 +1,173 @@
+/* Which schedule is chosen when: cases whose answer the papers give. */
+#include "plan/choose.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+static sl_choice list[SL_CHOOSE_MAX];
+static uint32_t n_choices;
+
+static sl_choose_load split_load(void) {
+    return (sl_choose_load){.attention_workers = 1,
+                            .expert_workers = 1,
+                            .n_experts = 16,
+                            .top_k = 2,
+                            .decode_rows = 128,
+                            .prefill_rows = 512,
+                            .keys = 256,
+                            .max_lanes = 16,
+                            .row_bytes = 1000,
+                            .regroup = true,
+                            .skew = 1,
+                            .skew_total = 1,
+                            .threads = 1};
+}
+
+/* Attention as long as experts: 10 us a row for either, at top-2 of 16. */
+static sl_costs balanced(double row_us, double byte_us) {
+    sl_costs c = {.link = {.alpha_us = 5, .byte_us = byte_us}};
+    c.stage[SL_COST_ATTENTION].row_us = row_us;
+    c.stage[SL_COST_EXPERT].row_us = row_us / 2;
+    return c;
+}
+
+static const sl_choice *choose(const sl_costs *c, const sl_choose_load *l) {
+    uint32_t best;
+    sl_err err;
+    assert_int_equal(sl_choose(c, l, list, &n_choices, &best, &err), SL_OK);
+    assert_true(n_choices > 0 && n_choices <= SL_CHOOSE_MAX && best < n_choices);
+    double least = INFINITY;
+    for (uint32_t i = 0; i < n_choices; i++) {
+        assert_true(list[i].score >= 1 - 1e-12 && isfinite(list[i].score));
+        least = fmin(least, list[i].score);
+    }
+    assert_true(list[best].score <= SL_CHOOSE_MARGIN * least);
+    return &list[best];
+}
+
+static const sl_choice *find(sl_schedule s, uint32_t lanes, uint32_t chunks) {
+    for (uint32_t i = 0; i < n_choices; i++)
+        if (list[i].schedule == s && list[i].lanes == lanes && list[i].chunks == chunks)
+            return &list[i];
+    return NULL;
+}
+
+static void balanced_stages_want_lanes(void **state) {
+    (void)state;
+    sl_choose_load l = split_load();
+    sl_costs c = balanced(10, 1e-5);
+    const sl_choice *x = choose(&c, &l);
+    assert_int_equal(x->schedule, SL_SCHED_PINGPONG);
+    assert_int_equal(x->lanes, 2);
+    /* dep takes Ta + Te, two lanes the longer of them. */
+    const sl_choice *dep = find(SL_SCHED_DEP, 1, 1);
+    assert_true(fabs(dep->decode_us / x->decode_us - 2) < 0.05);
+}
+
+static void one_request_has_no_lanes(void **state) {
+    (void)state;
+    sl_choose_load l = split_load();
+    sl_costs c = balanced(10, 1e-5);
+    l.max_lanes = l.decode_rows = 1;
+    assert_int_equal(choose(&c, &l)->schedule, SL_SCHED_DEP);
+    for (uint32_t i = 0; i < n_choices; i++) assert_true(list[i].lanes == 1);
+}
+
+/* Half of a stage on the link: a third lane or chunks fill what two lanes leave. */
+static void transfers_want_chunks_or_lanes(void **state) {
+    (void)state;
+    sl_choose_load l = split_load();
+    sl_costs c = balanced(10, 5e-3);
+    const sl_choice *x = choose(&c, &l);
+    assert_true(x->lanes > 2 || x->chunks > 1);
+    assert_true(x->decode_us < 0.9 * find(SL_SCHED_PINGPONG, 2, 1)->decode_us);
+}
+
+/* Weights that take as long for few rows as for many: lanes read them again and again. */
+static void weight_bound_experts_stay_whole(void **state) {
+    (void)state;
+    sl_choose_load l = split_load();
+    sl_costs c = balanced(1, 1e-5);
+    c.stage[SL_COST_EXPERT] = (sl_stage_cost){.floor_us = 1000, .row_us = 0.5};
+    const sl_choice *x = choose(&c, &l);
+    assert_int_equal(x->schedule, SL_SCHED_DEP);
+}
+
+static void shared_cores_gain_nothing(void **state) {
+    (void)state;
+    sl_choose_load l = split_load();
+    sl_costs c = balanced(10, 1e-5);
+    l.cores = 1;
+    assert_int_equal(choose(&c, &l)->schedule, SL_SCHED_DEP);
+    l.cores = 2;
+    assert_int_equal(choose(&c, &l)->schedule, SL_SCHED_PINGPONG);
+}
+
+static void colocated_overlaps_transfers_by_groups(void **state) {
+    (void)state;
+    sl_choose_load l = split_load();
+    sl_costs c = balanced(1, 2e-3);
+    l.colocated = true;
+    l.attention_workers = l.expert_workers = 2;
+    l.max_lanes = 1;
+    c.stage[SL_COST_ATTENTION].row_us = 0.1;
+    c.stage[SL_COST_EXPERT] = (sl_stage_cost){.row_us = 1};
+    const sl_choice *x = choose(&c, &l);
+    assert_int_equal(x->schedule, SL_SCHED_EPS);
+    assert_true(8 % x->chunks == 0);
+    l.regroup = false;
+    assert_int_equal(choose(&c, &l)->schedule, SL_SCHED_EP);
+    l.attention_workers = l.expert_workers = 1;
+    assert_int_equal(choose(&c, &l)->schedule, SL_SCHED_EP);
+    assert_int_equal(n_choices, 1);
+}
+
+/* Without skew the barrier wins; aep is not even a candidate. */
+static void skew_wants_no_barrier(void **state) {
+    (void)state;
+    sl_choose_load l = split_load();
+    sl_costs c = balanced(10, 1e-5);
+    l.attention_workers = l.expert_workers = 4;
+    choose(&c, &l);
+    assert_null(find(SL_SCHED_AEP, 1, 1));
+    l.skew = 2.2;
+    l.skew_total = 1.2;
+    assert_int_equal(choose(&c, &l)->schedule, SL_SCHED_AEP);
+    l.skew_total = 2.2; /* the same worker is hot in every block: nothing to gain */
+    assert_true(choose(&c, &l)->schedule != SL_SCHED_AEP);
+    l.regroup = false;
+    l.skew_total = 1;
+    assert_true(choose(&c, &l)->schedule != SL_SCHED_AEP);
+}
+
+static void bad_loads(void **state) {
+    (void)state;
+    sl_choose_load l = split_load();
+    sl_costs c = balanced(10, 1e-5);
+    uint32_t n, best;
+    sl_err err;
+    l.skew = 0.5;
+    assert_int_equal(sl_choose(&c, &l, list, &n, &best, &err), SL_ERR_ARG);
+    l = split_load();
+    l.decode_rows = 0;
+    assert_int_equal(sl_choose(&c, &l, list, &n, &best, &err), SL_ERR_ARG);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(balanced_stages_want_lanes),
+        cmocka_unit_test(one_request_has_no_lanes),
+        cmocka_unit_test(transfers_want_chunks_or_lanes),
+        cmocka_unit_test(weight_bound_experts_stay_whole),
+        cmocka_unit_test(shared_cores_gain_nothing),
+        cmocka_unit_test(colocated_overlaps_transfers_by_groups),
+        cmocka_unit_test(skew_wants_no_barrier),
+        cmocka_unit_test(bad_loads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
