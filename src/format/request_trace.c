@@ -89,7 +89,8 @@ static bool parse_time(const char *text, double *out_us) {
         return false;
     if (text[used] && strcmp(text + used, "+00:00") != 0 && strcmp(text + used, "Z") != 0)
         return false;
-    if (y < 1970 || mo < 1 || mo > 12 || d < 1 || d > 31 || h > 23 || mi > 59) return false;
+    if (y < 1970 || y > 9999 || mo < 1 || mo > 12 || d < 1 || d > 31 || h > 23 || mi > 59)
+        return false;
     if (!(s >= 0 && s < 61)) return false;
     *out_us = ((double)days_of(y, mo, d) * 86400 + h * 3600.0 + mi * 60.0 + s) * 1e6;
     return true;

@@ -1,6 +1,7 @@
 /* Descriptions from files: the first byte chooses the reader, the rest is the file. */
 #include "base/mem.h"
 #include "format/cluster_file.h"
+#include "format/profile_file.h"
 #include "format/shape_config.h"
 #include "format/workload_file.h"
 #include "plan/account.h"
@@ -44,6 +45,15 @@ static void use_shape(sl_span text) {
     if (p.active > p.total || !(sl_account_token_flops(&s, 100, false) > 0)) abort();
 }
 
+static void use_profile(sl_span text) {
+    sl_profile p = {0};
+    sl_costs c;
+    if (sl_profile_parse("profile.json", text, &p, NULL) != SL_OK) return;
+    if (sl_profile_costs(&p, NULL, 2, &c, NULL) != SL_OK) abort();
+    if (!(sl_stage_cost_us(&c.stage[SL_COST_EXPERT], 4, 0) >= 0)) abort();
+    sl_profile_free(&p);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) return 0;
     sl_span text = {data + 1, size - 1};
@@ -56,6 +66,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         break;
     case 'v':
         use_trace(text, true);
+        break;
+    case 'p':
+        use_profile(text);
         break;
     case 's':
         use_shape(text);

@@ -28,6 +28,7 @@ longest() { # of an input, so that time goes into many
 dictionary() { # the words that the reader of a format knows
     case $1 in
     api) sources="$root/src/serve/params.c $root/src/serve/params_fields.c" ;;
+    cluster) sources="$root/src/format/cluster_file.c $root/src/format/workload_file.c $root/src/format/shape_config.c" ;;
     coeffs) sources="$root/src/format/coeffs.c" ;;
     config) sources="$root/src/format/hf_config.c" ;;
     plan) sources="$root/src/engine/plan_json.c" ;;

@@ -1,0 +1,44 @@
+/* profile.json: what `sluice profile` writes and plan, solve and simulate read.
+ *
+ *   {"version": 1, "model": "...", "machine": "...", "isa": "avx2", "cores": 2, "threads": 1,
+ *    "random_weights": false, "memory_bytes": ..., "seconds": ...,
+ *    "stages": {"attention": {"fixed": us, "floor": us, "row": us, "key": us,
+ *                             "fit": {"r2": ..., "median_error": ..., "worst_error": ...,
+ *                                     "outliers": n},
+ *                             "points": [[rows, keys, us], ...]}, ...},
+ *    "links": [{"transport": "shm", "peers": 1, "alpha": us, "byte": us, "half_bytes": 0,
+ *               "half_duplex": false, "fit": {...}, "points": [[bytes, us], ...]}, ...]}
+ *
+ * "fit" and "points" may be left out: then a file of known costs stands for a measurement. A stage
+ * left out is one the model does not have. Thread: any. */
+#ifndef SL_FORMAT_PROFILE_FILE_H
+#define SL_FORMAT_PROFILE_FILE_H
+
+#include "base/span.h"
+#include "base/status.h"
+#include "spec/profile.h"
+
+#include <jansson.h>
+
+#define SL_PROFILE_VERSION   1u
+#define SL_PROFILE_MAX_BYTES (16u << 20)
+
+/* Name of a stage in files: attention, router, dense, shared, expert, head. */
+const char *sl_cost_name(sl_cost_kind kind);
+
+/* Errors name file, field, value and limit; free with sl_profile_free. */
+sl_status sl_profile_parse(const char *file, sl_span text, sl_profile *out,
+                           sl_err *err) SL_MUST_CHECK;
+sl_status sl_profile_load(const char *path, sl_profile *out, sl_err *err) SL_MUST_CHECK;
+void sl_profile_free(sl_profile *p); /* a zeroed one is fine */
+
+/* New reference; NULL: out of memory. */
+json_t *sl_profile_json(const sl_profile *p);
+
+/* Stage costs, and the link of `transport` (NULL: the first) to `peers` receivers at once: the
+ * entry with the nearest number of them. SL_ERR_NOTFOUND lists the transports that are there. With
+ * no links at all the link is zero. */
+sl_status sl_profile_costs(const sl_profile *p, const char *transport, uint32_t peers,
+                           sl_costs *out, sl_err *err) SL_MUST_CHECK;
+
+#endif

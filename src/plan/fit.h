@@ -1,0 +1,29 @@
+/* Robust fits of measured times.
+ *
+ * A stage takes fixed + max(floor, row * rows + key * keys): below the knee reading the weights
+ * takes the time, above it the rows do; MegaScale-Infer's straight line k1 b + k2 is right on one
+ * side only, so both branches are fitted (megascale: T_a = k1 b_a + k2; FinDEP 4.1: alpha + beta
+ * x). A link takes alpha + byte * x (alpha-beta). Errors count relative to each time, so that short
+ * and long runs weigh the same; points far off (a neighbour took the core) are given no weight by
+ * iterated re-weighting (Tukey's biweight). No number is below 0. Pure. Thread: any. */
+#ifndef SL_PLAN_FIT_H
+#define SL_PLAN_FIT_H
+
+#include "base/status.h"
+#include "spec/profile.h"
+
+/* SL_ERR_ARG: fewer than 2 points, more than SL_PROFILE_MAX_POINTS, or a time that is not positive
+ * and finite. */
+sl_status sl_fit_stage(const sl_profile_point *p, uint32_t n, sl_stage_cost *out,
+                       sl_fit_quality *quality, sl_err *err) SL_MUST_CHECK;
+
+/* half_bytes and half_duplex of *out are 0 and false: they are not seen in one direction. */
+sl_status sl_fit_link(const sl_profile_point *p, uint32_t n, sl_link_cost *out,
+                      sl_fit_quality *quality, sl_err *err) SL_MUST_CHECK;
+
+/* Slope and intercept that half of the pairs of points lie above (Theil-Sen); for quick looks and
+ * for tests as a second opinion. n >= 2, distinct x. scratch [max(n, n (n - 1) / 2)]. */
+void sl_fit_theil_sen(const double *x, const double *y, uint32_t n, double *scratch, double *slope,
+                      double *intercept);
+
+#endif

@@ -1,0 +1,106 @@
+/* profile.json: written, read again, and what is wrong in one is named. */
+#include "base/mem.h"
+#include "format/profile_file.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static sl_span span_of(const char *text) {
+    return (sl_span){(const uint8_t *)text, strlen(text)};
+}
+
+static const char small[] =
+    "{\"version\": 1, \"model\": \"m\", \"isa\": \"avx2\", \"cores\": 2, \"threads\": 1,"
+    "\"stages\": {\"attention\": {\"fixed\": 3, \"row\": 2.5, \"key\": 0.01},"
+    "\"expert\": {\"floor\": 40, \"row\": 1, \"fit\": {\"r2\": 0.99, \"median_error\": 0.02,"
+    "\"worst_error\": 0.3, \"outliers\": 1}, \"points\": [[1, 0, 40], [64, 0, 64]]}},"
+    "\"links\": [{\"transport\": \"shm\", \"alpha\": 5, \"byte\": 0.0001},"
+    "{\"transport\": \"tcp\", \"peers\": 1, \"alpha\": 30, \"byte\": 0.0004,"
+    "\"points\": [[64, 31]]}, {\"transport\": \"tcp\", \"peers\": 4, \"alpha\": 60,"
+    "\"byte\": 0.0009}]}";
+
+static void round_trip(void **state) {
+    (void)state;
+    sl_profile p, q;
+    sl_costs c;
+    sl_err err = {0};
+    assert_int_equal(sl_profile_parse("p.json", span_of(small), &p, &err), SL_OK);
+    json_t *v = sl_profile_json(&p);
+    char *text = json_dumps(v, JSON_REAL_PRECISION(17));
+    assert_int_equal(sl_profile_parse("q.json", span_of(text), &q, &err), SL_OK);
+    assert_true(q.stage[SL_COST_EXPERT].present && !q.stage[SL_COST_SHARED].present);
+    assert_true(q.stage[SL_COST_EXPERT].cost.floor_us == 40 && q.stage[0].cost.key_us == 0.01);
+    assert_true(q.stage[SL_COST_EXPERT].fit.n_outliers == 1);
+    assert_true(q.stage[SL_COST_EXPERT].points.n == 2 && q.link[1].points.point[0].us == 31);
+    assert_true(q.n_links == 3 && q.link[2].peers == 4 && q.threads == 1);
+    assert_int_equal(sl_profile_costs(&q, NULL, 1, &c, &err), SL_OK);
+    assert_true(c.link.alpha_us == 5 && !c.estimated);
+    assert_true(sl_stage_cost_us(&c.stage[SL_COST_EXPERT], 64, 0) == 64);
+    assert_int_equal(sl_profile_costs(&q, "tcp", 3, &c, &err), SL_OK);
+    assert_true(c.link.alpha_us == 60);
+    assert_int_equal(sl_profile_costs(&q, "tcp", 1, &c, &err), SL_OK);
+    assert_true(c.link.alpha_us == 30);
+    assert_int_equal(sl_profile_costs(&q, "rdma", 1, &c, &err), SL_ERR_NOTFOUND);
+    assert_non_null(strstr(err.msg, "shm, tcp"));
+    json_decref(v);
+    free(text);
+    sl_profile_free(&p);
+    sl_profile_free(&q);
+}
+
+static void bad_profiles(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *says[3];
+    } bad[] = {
+        {"{}", {"p.json: version: missing"}},
+        {"{\"version\": 2}", {"p.json: version", "2", "1"}},
+        {"{\"version\": 1}", {"stages: missing"}},
+        {"{\"version\": 1, \"stages\": {}, \"nodes\": 1}", {"nodes"}},
+        {"{\"version\": 1, \"stages\": {\"atention\": {}}}", {"stages", "atention"}},
+        {"{\"version\": 1, \"stages\": {\"head\": {\"row\": -1}}}", {"stages.head.row", "-1"}},
+        {"{\"version\": 1, \"stages\": {\"head\": {\"points\": [[1, 2]]}}}",
+         {"stages.head.points", "point 0 is not 3 numbers"}},
+        {"{\"version\": 1, \"stages\": {}, \"links\": [{\"transport\": \"shm\"}]}",
+         {"alpha: missing"}},
+        {"{\"version\": 1, \"stages\": {}, \"links\": [{\"transport\": "
+         "\"a-transport-with-a-name\", \"alpha\": 1, \"byte\": 1}]}",
+         {"transport", "limit 15"}},
+    };
+    for (size_t i = 0; i < SL_LEN(bad); i++) {
+        sl_profile p = {0};
+        sl_err err = {0};
+        assert_int_not_equal(sl_profile_parse("p.json", span_of(bad[i].text), &p, &err), SL_OK);
+        for (size_t k = 0; k < SL_LEN(bad[i].says) && bad[i].says[k]; k++) {
+            if (!strstr(err.msg, bad[i].says[k])) print_error("case %zu: %s\n", i, err.msg);
+            assert_non_null(strstr(err.msg, bad[i].says[k]));
+        }
+    }
+}
+
+static void without_memory(void **state) {
+    (void)state;
+    for (uint64_t nth = 1; nth < 20; nth++) {
+        sl_profile p = {0};
+        sl_err err = {0};
+        sl_mem_fail_at(nth);
+        sl_status st = sl_profile_parse("p.json", span_of(small), &p, &err);
+        sl_mem_fail_at(0);
+        assert_true(st == SL_OK || st == SL_ERR_NOMEM);
+        sl_profile_free(&p);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(round_trip),
+        cmocka_unit_test(bad_profiles),
+        cmocka_unit_test(without_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
