@@ -218,11 +218,11 @@ sl_status sl_cluster_open(const char *path_or_name, sl_cluster *out, sl_err *err
         sl_span span = {(const uint8_t *)text, strlen(text)};
         return sl_cluster_parse(path_or_name, path_or_name, span, out, err);
     }
-    char names[360] = "";
+    char names[320] = "";
     for (size_t i = 0; sl_preset_cluster_name(i); i++) {
         size_t at = strlen(names);
         snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "", sl_preset_cluster_name(i));
     }
-    return sl_fail(err, SL_ERR_NOTFOUND, "'%.80s' is no file and no preset (%s)", path_or_name,
+    return sl_fail(err, SL_ERR_NOTFOUND, "'%.150s' is no file and no preset (%s)", path_or_name,
                    names);
 }

@@ -356,12 +356,12 @@ sl_status sl_shape_config_parse(const char *file, const char *name, sl_span text
 }
 
 static sl_status not_found(const char *model, sl_err *err) {
-    char names[360] = "";
+    char names[320] = "";
     for (size_t i = 0; sl_preset_model_name(i); i++) {
         size_t at = strlen(names);
         snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "", sl_preset_model_name(i));
     }
-    return sl_fail(err, SL_ERR_NOTFOUND, "'%.80s' is no folder, no file and no preset (%s)", model,
+    return sl_fail(err, SL_ERR_NOTFOUND, "'%.150s' is no folder, no file and no preset (%s)", model,
                    names);
 }
 

@@ -287,7 +287,7 @@ sl_status sl_workload_open(const char *path_or_name, sl_workload *out, sl_err *e
         size_t at = strlen(names);
         snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "", sl_preset_workload_name(i));
     }
-    return sl_fail(err, SL_ERR_NOTFOUND, "'%.80s' is no file and no preset (%s)", path_or_name,
+    return sl_fail(err, SL_ERR_NOTFOUND, "'%.150s' is no file and no preset (%s)", path_or_name,
                    names);
 }
 

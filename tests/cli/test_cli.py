@@ -154,7 +154,9 @@ def test_truncated_weights(broken):
 
 def test_missing_weights(broken):
     (broken / "model.safetensors").unlink()
-    assert "model.safetensors" in refused(1, "inspect", broken)
+    assert "model.safetensors" in refused(1, "run", broken, *IDS)
+    out, _ = sluice("inspect", broken)
+    assert "the folder has no model.safetensors" in out and "bytes per token" in out
 
 
 def test_lying_config(broken):
@@ -235,6 +237,23 @@ def eval_product(shape):
     for s in shape:
         n *= s
     return n
+
+
+def test_inspect_counts_what_the_file_has():
+    doc = json.loads(sluice("inspect", FIXTURE, "--json")[0])
+    counted = doc["accounting"]
+    assert counted["n_params"] == doc["n_params"] and counted["n_params_active"] == doc["n_params_active"]
+    assert counted["weight_bytes"] == 2 * doc["n_params"] and counted["stages"]["expert"]["params"] * 2 == doc["expert_bytes"]
+
+
+def test_inspect_a_description(tmp_path):
+    doc = json.loads(sluice("inspect", "mixtral-8x7b", "--json")[0])
+    assert doc["weights"] is False and doc["accounting"]["n_params"] == 46702792704
+    bare = tmp_path / "some.json"
+    bare.write_text((FIXTURE / "config.json").read_text())
+    out, err = sluice("inspect", bare)
+    assert err == "" and out.startswith("some.json: 4 blocks") and "this is a description" in out
+    assert "671.026 B parameters, 37.552 B active" in sluice("inspect", "DeepSeek-V3")[0]
 
 
 def test_inspect_text():

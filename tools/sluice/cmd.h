@@ -5,6 +5,9 @@
 #include "base/options.h"
 #include "engine/engine.h"
 #include "model/chat.h"
+#include "spec/shape.h"
+
+#include <jansson.h>
 
 /* Exit codes: 0 done, 1 failed, 2 usage, 3 infeasible. */
 int sl_exit_code(sl_status st);
@@ -84,6 +87,14 @@ sl_status sl_generate(sl_engine *e, const sl_generate_opts *opts, sl_generation 
 /* run --chat without a prompt (cmd_chat.c): reads messages from stdin until its end or /exit. */
 sl_status sl_chat_session(const sl_options *o, const sl_deployment *d, const sl_tokenizer *tok,
                           sl_err *err) SL_MUST_CHECK;
+
+/* ---- counts of a model (account_print.c) ---- */
+
+/* A line with the name and the hyper-parameters of a model that is only described. */
+void sl_account_print_model(const sl_shape *s);
+/* Parameters, work, bytes, by stage. */
+void sl_account_print(const sl_shape *s);
+json_t *sl_account_json(const sl_shape *s); /* new reference; NULL: out of memory */
 
 /* A JSON string literal with quotes; valid UTF-8 in, ASCII-safe escapes for control characters. */
 void sl_print_json_string(FILE *out, const char *text, size_t len);

@@ -1,11 +1,14 @@
 #include "cmd.h"
 
 #include "engine/plan_json.h"
+#include "format/shape_config.h"
 #include "model/model.h"
 #include "spec/kv.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const char *dtype_name(sl_dtype t) {
     static const char *const names[SL_DTYPE_COUNT] = {"f32", "f16", "bf16"};
@@ -55,7 +58,16 @@ static void print_memory(const sl_model_spec *m, const sl_model_info *i, const s
     }
 }
 
-static void print_json(const sl_model_spec *m, const sl_model_info *i, const char *folder) {
+static void print_accounting(const sl_shape *shape) {
+    json_t *v = sl_account_json(shape);
+    char *text = v ? json_dumps(v, 0) : NULL;
+    if (text) printf(", \"accounting\": %s", text);
+    free(text);
+    json_decref(v);
+}
+
+static void print_json(const sl_model_spec *m, const sl_model_info *i, const char *folder,
+                       const sl_shape *shape) {
     printf("{\"folder\": ");
     sl_print_json_string(stdout, folder, strlen(folder));
     printf(
@@ -68,30 +80,62 @@ static void print_json(const sl_model_spec *m, const sl_model_info *i, const cha
         m->max_position);
     printf("\"n_params\": %llu, \"n_params_active\": %llu, \"bytes\": %llu, \"files\": %u, "
            "\"tensors\": %llu, \"expert_dtype\": \"%s\", \"attention_bytes\": %llu, "
-           "\"expert_bytes\": %llu, \"kv_bytes_per_token\": %llu}\n",
+           "\"expert_bytes\": %llu, \"kv_bytes_per_token\": %llu",
            (unsigned long long)m->n_params, (unsigned long long)m->n_params_active,
            (unsigned long long)i->bytes_total, i->n_files, (unsigned long long)i->n_tensors,
            dtype_name(i->expert_dtype), (unsigned long long)i->bytes_attention,
            (unsigned long long)i->bytes_expert, (unsigned long long)kv_bytes_per_token(m));
+    if (shape) print_accounting(shape);
+    printf("}\n");
+}
+
+/* A model that is only described: a config.json, a preset, a folder without weights, or a family
+ * that the engine does not run. */
+static int inspect_description(const sl_options *o, const sl_shape *shape, const char *why) {
+    if (o->json) {
+        printf("{\"model\": ");
+        sl_print_json_string(stdout, o->arg[0], strlen(o->arg[0]));
+        printf(", \"weights\": false");
+        print_accounting(shape);
+        printf("}\n");
+        return 0;
+    }
+    sl_account_print_model(shape);
+    printf("  weights       none: %s\n", why);
+    sl_account_print(shape);
+    return 0;
 }
 
 int cmd_inspect(const sl_options *o) {
-    sl_err err = {0};
+    sl_err err = {0}, no_shape = {0};
     sl_model_spec m;
     sl_generation_spec gen;
     sl_model_info info;
     sl_plan plan = {0};
+    sl_shape shape;
+    struct stat at;
+    bool folder = stat(o->arg[0], &at) == 0 && S_ISDIR(at.st_mode);
+    sl_status described = sl_shape_open(o->arg[0], &shape, &no_shape);
+    if (!folder) {
+        if (described != SL_OK) return sl_cmd_fail("inspect", &no_shape);
+        return inspect_description(o, &shape, "this is a description");
+    }
     sl_status st = sl_model_read_spec(o->arg[0], &m, &gen, &err);
+    if (st == SL_ERR_UNSUPPORTED && described == SL_OK)
+        return inspect_description(o, &shape, err.msg);
+    if (st == SL_OK && m.weightless && described == SL_OK)
+        return inspect_description(o, &shape, "the folder has no model.safetensors");
     if (st == SL_OK) st = sl_model_inspect(o->arg[0], &info, &err);
     if (st == SL_OK)
         st = o->plan[0] ? sl_plan_read(o->plan, &m, &plan, &err)
                         : sl_plan_local(&m, o->attention, o->experts, &plan, &err);
     if (st != SL_OK) return sl_cmd_fail("inspect", &err);
     if (o->json) {
-        print_json(&m, &info, o->arg[0]);
+        print_json(&m, &info, o->arg[0], described == SL_OK ? &shape : NULL);
     } else {
         print_text(&m, &info, o->arg[0]);
         print_memory(&m, &info, &plan);
+        if (described == SL_OK) sl_account_print(&shape);
     }
     sl_plan_free(&plan);
     return 0;

@@ -23,7 +23,7 @@ static const verb_row verbs[] = {
      "sluice worker --join 10.0.0.1:7000 --secret-file secret"},
     {"logits", 'l', cmd_logits, "MODEL", "logits of every position of a prompt",
      "sluice logits models/demo --ids 3,17,41 --npy logits.npy"},
-    {"inspect", 'i', cmd_inspect, "MODEL", "what a checkpoint holds and needs",
+    {"inspect", 'i', cmd_inspect, "MODEL", "what a checkpoint or a described model holds and needs",
      "sluice inspect models/demo"},
     {"bench", 'b', cmd_bench, "MODEL", "prefill and decode speed",
      "sluice bench models/demo --n-prompt 512 --n-gen 64"},
