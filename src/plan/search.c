@@ -1,0 +1,386 @@
+#include "plan/search.h"
+
+#include "plan/mixserve.h"
+#include "plan/search_int.h"
+
+#include <math.h>
+#include <string.h>
+
+#define FRONT_BINS   64u
+#define BUSY_AT_MOST 0.9 /* of capacity, where requests arrive at a given rate */
+
+typedef struct search {
+    sl_search_state state;
+    double most_rate; /* requests/s that the best deployment could serve, where it is not enough */
+    const sl_search_problem *p;
+    sl_search_result *out;
+    uint32_t top;
+    sl_candidate bin[FRONT_BINS]; /* best per cost among those about as fast for one user */
+} search;
+
+static double value_of(const sl_search_problem *p, const sl_candidate *c) {
+    switch (p->objective) {
+    case SL_OBJECTIVE_COST:
+        return c->tokens_per_s / c->cost;
+    case SL_OBJECTIVE_DEVICE:
+        return c->tokens_per_s / c->devices;
+    default:
+        return c->tokens_per_s;
+    }
+}
+
+static uint32_t sum_lanes(const sl_layout *l) {
+    return l->lanes * l->stages;
+}
+
+/* Better first; ties: fewer devices, then fewer lanes and chunks, then smaller degrees. */
+static bool better(const sl_candidate *a, const sl_candidate *b) {
+    double gap = a->per_cost - b->per_cost;
+    if (fabs(gap) > 1e-9 * fabs(b->per_cost)) return gap > 0;
+    if (a->devices != b->devices) return a->devices < b->devices;
+    const sl_layout *x = &a->layout, *y = &b->layout;
+    if (sum_lanes(x) * x->chunks != sum_lanes(y) * y->chunks)
+        return sum_lanes(x) * x->chunks < sum_lanes(y) * y->chunks;
+    return x->tp_a != y->tp_a ? x->tp_a < y->tp_a : x->tp_e < y->tp_e;
+}
+
+static void keep_top(search *f, const sl_candidate *c) {
+    sl_candidate *list = f->out->top[c->layout.kind];
+    uint32_t *n = &f->out->n_top[c->layout.kind], at = *n;
+    while (at > 0 && better(c, &list[at - 1])) at--;
+    if (at >= f->top) return;
+    uint32_t last = SL_MIN(*n, f->top - 1);
+    memmove(&list[at + 1], &list[at], (last - at) * sizeof *list);
+    list[at] = *c;
+    *n = last + 1;
+}
+
+/* A bin is a factor of 1.15 in tokens a second of one user, from 1 up. */
+static void keep_front(search *f, const sl_candidate *c) {
+    double at = log(1e6 / c->tpot_us) / log(1.15);
+    sl_candidate *b = &f->bin[at < 0 ? 0 : SL_MIN((uint32_t)at, FRONT_BINS - 1)];
+    if (b->devices == 0 || better(c, b)) *b = *c;
+}
+
+/* How many devices a copy takes of each of its groups, and how many copies the cluster holds. */
+static uint32_t copies_of(const search *f, const sl_layout *l) {
+    const sl_cluster *k = f->p->cluster;
+    const sl_node_group *a = &k->group[l->attn_group], *e = &k->group[l->expert_group];
+    uint64_t slots_a = (uint64_t)a->count * (a->devices_per_node / l->tp_a);
+    uint64_t slots_e = (uint64_t)e->count * (e->devices_per_node / l->tp_e);
+    if (!sl_layout_is_apart(l->kind)) return (uint32_t)(slots_a / l->n_a / l->stages);
+    if (l->attn_group != l->expert_group)
+        return (uint32_t)SL_MIN(slots_a / l->n_a, slots_e / l->n_e);
+    uint64_t all = (uint64_t)a->count * a->devices_per_node;
+    return (uint32_t)(all / ((uint64_t)l->n_a * l->tp_a + (uint64_t)l->n_e * l->tp_e));
+}
+
+static void price(const search *f, sl_candidate *c) {
+    const sl_layout *l = &c->layout;
+    const sl_cluster *k = f->p->cluster;
+    double a = k->type[k->group[l->attn_group].type].price_per_hour;
+    double e = k->type[k->group[l->expert_group].type].price_per_hour;
+    uint32_t n_a = l->n_a * l->tp_a * l->stages;
+    uint32_t n_e = sl_layout_is_apart(l->kind) ? l->n_e * l->tp_e : 0;
+    c->devices = (n_a + n_e) * c->copies;
+    c->cost = (n_a * a + n_e * e) * c->copies;
+}
+
+/* Within the objectives for latency; what lacks is noted. */
+static bool keeps(search *f, sl_candidate *c, sl_binding *why) {
+    const sl_workload *w = f->p->workload;
+    sl_search_evaluate(&f->state, c);
+    *why = SL_BINDING_TPOT;
+    if (w->slo_tpot_us > 0 && c->tpot_us > w->slo_tpot_us) return false;
+    *why = SL_BINDING_TTFT;
+    return w->slo_ttft_us <= 0 || c->ttft_us <= w->slo_ttft_us;
+}
+
+static void note_slow(search *f, const sl_candidate *c) {
+    sl_search_state *s = &f->state;
+    const sl_workload *w = f->p->workload;
+    if (w->slo_tpot_us > 0 && c->tpot_us > w->slo_tpot_us &&
+        (s->least_tpot_us == 0 || c->tpot_us < s->least_tpot_us))
+        s->least_tpot_us = c->tpot_us;
+    else if (c->tpot_us <= w->slo_tpot_us || w->slo_tpot_us <= 0) {
+        if (s->least_ttft_us == 0 || c->ttft_us < s->least_ttft_us) s->least_ttft_us = c->ttft_us;
+    }
+}
+
+/* Copies that a given rate of requests needs, and how long one waits for a place. */
+static bool serve_rate(search *f, sl_candidate *c) {
+    const sl_arrival *a = &f->p->workload->arrival;
+    if (a->kind != SL_ARRIVAL_POISSON || !(a->rate > 0)) return true;
+    double output = f->state.output, one = c->tokens_per_s / c->copies / output;
+    double need = ceil(a->rate / (BUSY_AT_MOST * one)), slots = (double)c->seqs / c->copies;
+    if (need > c->copies) {
+        f->most_rate = fmax(f->most_rate, BUSY_AT_MOST * one * c->copies);
+        return false;
+    }
+    c->copies = (uint32_t)need;
+    c->seqs = (uint64_t)(slots * need);
+    c->ttft_us += sl_queue_wait(slots, output * c->tpot_us, a->rate / need / 1e6, 1);
+    c->tokens_per_s = a->rate * output;
+    price(f, c);
+    return true;
+}
+
+/* Most rows a lane, by memory and by how many requests there are at once. */
+static uint32_t most_rows(search *f, sl_candidate *c, sl_binding *binding) {
+    const sl_arrival *a = &f->p->workload->arrival;
+    uint32_t rows = sl_search_memory_rows(&f->state, c);
+    *binding = SL_BINDING_MEMORY;
+    if (rows == 0 || a->kind != SL_ARRIVAL_CLOSED || a->concurrency == 0) return rows;
+    uint64_t lanes = (uint64_t)c->layout.n_a * sum_lanes(&c->layout);
+    uint64_t copies = SL_MIN(c->copies, a->concurrency / lanes);
+    if (copies == 0) return 0;
+    c->copies = (uint32_t)copies;
+    uint64_t fit = a->concurrency / (lanes * copies);
+    if (fit < rows) {
+        *binding = SL_BINDING_CLIENTS;
+        rows = (uint32_t)fit;
+    }
+    return rows;
+}
+
+static void note(search *f, sl_candidate *c, bool final) {
+    c->per_cost = value_of(f->p, c);
+    keep_front(f, c);
+    if (final) keep_top(f, c);
+}
+
+/* The largest batch of a layout that keeps everything. */
+static void try_layout(search *f, const sl_layout *l) {
+    sl_candidate c = {.layout = *l, .copies = copies_of(f, l)};
+    sl_binding why, binding;
+    if (c.copies == 0) return;
+    uint32_t low = 1, high = most_rows(f, &c, &binding);
+    if (high == 0) return;
+    f->state.layouts++;
+    price(f, &c);
+    c.rows = 1;
+    if (!keeps(f, &c, &why)) {
+        note_slow(f, &c);
+        return;
+    }
+    note(f, &c, false);
+    while (low < high) {
+        c.rows = low + (high - low + 1) / 2;
+        if (keeps(f, &c, &why)) {
+            low = c.rows;
+            note(f, &c, false);
+        } else {
+            high = c.rows - 1;
+            binding = why;
+        }
+    }
+    c.rows = low;
+    sl_search_evaluate(&f->state, &c);
+    c.binding = binding;
+    if (serve_rate(f, &c)) note(f, &c, true);
+}
+
+/* 1, 2, 3, 4, 6, 8, 12, 16, ...: the next size to try. */
+static uint32_t next_size(uint32_t n) {
+    if (n < 2) return n + 1;
+    return (n & (n - 1)) == 0 ? n / 2 * 3 : n / 3 * 4;
+}
+
+static uint32_t most_tp(const search *f, uint32_t group) {
+    if (f->p->measured) return 1;
+    uint32_t devices = f->p->cluster->group[group].devices_per_node, tp = 1;
+    while (tp * 2 <= devices && tp < 1u << (SL_SEARCH_TPS - 1)) tp *= 2;
+    return tp;
+}
+
+static uint64_t devices_of(const search *f, uint32_t group) {
+    const sl_node_group *g = &f->p->cluster->group[group];
+    return (uint64_t)g->count * g->devices_per_node;
+}
+
+static bool tp_divides(const search *f, uint32_t tp_a, uint32_t tp_e) {
+    const sl_shape *m = f->p->shape;
+    return m->n_heads % tp_a == 0 && m->d_ff_expert % tp_e == 0;
+}
+
+static void try_groups(search *f, sl_layout l) {
+    uint32_t each = (f->p->shape->n_experts + l.n_e - 1) / l.n_e;
+    l.kind = SL_LAYOUT_EPS;
+    for (l.chunks = 2; l.chunks <= SL_MIN(each, SL_PLAN_MAX_CHUNKS); l.chunks++) {
+        if (each % l.chunks == 0 && l.n_e > 1) try_layout(f, &l);
+    }
+}
+
+/* All of `devices` in one colocated instance. */
+static void try_colocated(search *f, uint32_t group, uint32_t devices) {
+    const sl_shape *m = f->p->shape;
+    sl_layout l = {.attn_group = group,
+                   .expert_group = group,
+                   .stages = 1,
+                   .lanes = 1,
+                   .chunks = 1,
+                   .spare = f->p->workload->skew.on};
+    for (l.tp_a = 1; l.tp_a <= most_tp(f, group); l.tp_a *= 2) {
+        if (devices % l.tp_a != 0 || !tp_divides(f, l.tp_a, 1)) continue;
+        l.n_a = devices / l.tp_a;
+        l.tp_e = 1;
+        l.n_e = devices;
+        l.kind = SL_LAYOUT_EP;
+        if (l.n_e <= m->n_experts) {
+            try_layout(f, &l);
+            try_groups(f, l);
+        }
+        if (!tp_divides(f, l.tp_a, l.tp_a) || l.n_a > m->n_experts) continue;
+        l.tp_e = l.tp_a;
+        l.n_e = l.n_a;
+        l.kind = SL_LAYOUT_HYBRID;
+        if (l.tp_e > 1) try_layout(f, &l);
+        l.kind = SL_LAYOUT_PIPELINE;
+        for (l.stages = 2; l.stages <= 8 && l.stages <= m->n_layers; l.stages *= 2)
+            try_layout(f, &l);
+        l.stages = 1;
+    }
+}
+
+static void try_apart(search *f, sl_layout l) {
+    l.kind = SL_LAYOUT_DEP;
+    l.lanes = 1;
+    try_layout(f, &l);
+    l.kind = SL_LAYOUT_PINGPONG;
+    for (l.lanes = 2; l.lanes <= 4; l.lanes++) try_layout(f, &l);
+    l.kind = SL_LAYOUT_AEP;
+    l.lanes = 4; /* batches fall into fragments, about as many as lanes would be */
+    try_layout(f, &l);
+}
+
+/* Workers of two groups, or of one, in every proportion. */
+static void try_pair(search *f, uint32_t a, uint32_t e) {
+    const sl_shape *m = f->p->shape;
+    sl_layout l = {.attn_group = a,
+                   .expert_group = e,
+                   .stages = 1,
+                   .chunks = 1,
+                   .spare = f->p->workload->skew.on};
+    uint64_t all_a = devices_of(f, a), all_e = devices_of(f, e);
+    for (l.n_e = 1; l.n_e <= m->n_experts; l.n_e++) {
+        if (m->n_experts % l.n_e != 0 && l.n_e != all_e - 1) continue;
+        for (l.tp_e = 1; l.tp_e <= most_tp(f, e); l.tp_e *= 2) {
+            uint64_t taken = (uint64_t)l.n_e * l.tp_e;
+            if (taken > all_e || !tp_divides(f, 1, l.tp_e)) continue;
+            uint64_t left = a == e ? all_a - taken : all_a;
+            for (l.tp_a = 1; l.tp_a <= most_tp(f, a); l.tp_a *= 2) {
+                if (!tp_divides(f, l.tp_a, 1)) continue;
+                uint64_t most = SL_MIN(left / l.tp_a, 4096u);
+                for (l.n_a = 1; l.n_a <= most; l.n_a = next_size(l.n_a)) try_apart(f, l);
+            }
+        }
+    }
+}
+
+/* FinDEP on the proportions that suit ping-pong best: chunks change little else. */
+static void try_chunks(search *f) {
+    sl_candidate base[SL_SEARCH_MAX_TOP];
+    uint32_t n = f->out->n_top[SL_LAYOUT_PINGPONG];
+    bool shared = f->p->shape->d_ff_shared + f->p->shape->d_ff_residual > 0;
+    memcpy(base, f->out->top[SL_LAYOUT_PINGPONG], n * sizeof *base);
+    for (uint32_t i = 0; i < n; i++) {
+        sl_layout l = base[i].layout;
+        l.kind = SL_LAYOUT_FINDEP;
+        for (uint32_t v = 0; v < 4; v++) {
+            l.order = v & 1 ? SL_ORDER_AASS : SL_ORDER_ASAS;
+            l.chunking = v & 2 ? SL_CHUNK_EXPERTS : SL_CHUNK_TOKENS;
+            if (l.order == SL_ORDER_AASS && !shared) continue;
+            for (l.lanes = 1; l.lanes <= 4; l.lanes++)
+                for (l.chunks = 2; l.chunks <= 8; l.chunks *= 2) try_layout(f, &l);
+        }
+    }
+}
+
+static void try_all(search *f) {
+    const sl_cluster *k = f->p->cluster;
+    for (uint32_t a = 0; a < k->n_groups; a++) {
+        uint64_t all = devices_of(f, a);
+        for (uint32_t n = 1; n <= all && n <= 1u << 14; n = next_size(n)) try_colocated(f, a, n);
+        bool size = false;
+        for (uint32_t n = 1; n <= all; n = next_size(n)) size = size || n == all;
+        if (!size && all <= 1u << 14) try_colocated(f, a, (uint32_t)all);
+        for (uint32_t e = 0; e < k->n_groups; e++) try_pair(f, a, e);
+    }
+    try_chunks(f);
+}
+
+/* From the bins, fastest first, those that no faster one beats. */
+static void make_front(search *f) {
+    double best = -1;
+    for (uint32_t i = FRONT_BINS; i-- > 0;) {
+        const sl_candidate *c = &f->bin[i];
+        if (c->devices == 0 || c->per_cost <= best) continue;
+        best = c->per_cost;
+        f->out->front[f->out->n_front++] = *c;
+    }
+}
+
+static sl_status infeasible(const search *f, sl_err *err) {
+    const sl_search_state *s = &f->state;
+    const sl_workload *w = f->p->workload;
+    if (f->most_rate > 0)
+        return sl_fail(err, SL_ERR_INFEASIBLE,
+                       "%.3g requests/s are too many: this cluster serves %.3g with these "
+                       "objectives; nearest change: %.1f times the devices",
+                       w->arrival.rate, f->most_rate, w->arrival.rate / f->most_rate);
+    if (s->least_ttft_us > 0)
+        return sl_fail(err, SL_ERR_INFEASIBLE,
+                       "no deployment gives the first token in %.0f ms; nearest change: "
+                       "--slo-ttft %.0fms",
+                       w->slo_ttft_us / 1e3, ceil(s->least_ttft_us / 1e3));
+    if (s->least_tpot_us > 0)
+        return sl_fail(err, SL_ERR_INFEASIBLE,
+                       "no deployment gives a token every %.3g ms; nearest change: --slo-tpot "
+                       "%.3gms",
+                       w->slo_tpot_us / 1e3, ceil(s->least_tpot_us / 100) / 10);
+    if (s->short_bytes > 0)
+        return sl_fail(err, SL_ERR_INFEASIBLE,
+                       "%s does not fit: nearest change: %.1f GB more memory a device, or more "
+                       "devices",
+                       f->p->shape->name, s->short_bytes / 1e9 / (1 - f->p->reserve));
+    return sl_fail(err, SL_ERR_INFEASIBLE, "%s: the cluster has too few devices",
+                   f->p->shape->name);
+}
+
+sl_status sl_search_run(const sl_search_problem *p, uint32_t top, sl_search_result *out,
+                        sl_err *err) {
+    static const sl_search_result none;
+    search f = {.p = p, .out = out, .top = SL_SEARCH_MAX_TOP};
+    *out = none;
+    if (top == 0 || top > SL_SEARCH_MAX_TOP)
+        return sl_fail(err, SL_ERR_ARG, "%u deployments of a kind: 1 to %u", top,
+                       SL_SEARCH_MAX_TOP);
+    sl_status st = sl_search_prepare(p, &f.state, err);
+    if (st != SL_OK) return st;
+    try_all(&f);
+    out->layouts = f.state.layouts;
+    out->evaluations = f.state.evaluations;
+    for (int k = 0; k < SL_LAYOUT_COUNT; k++) out->n_top[k] = SL_MIN(out->n_top[k], top);
+    make_front(&f);
+    if (!sl_search_winner(out)) st = infeasible(&f, err);
+    sl_search_release(&f.state);
+    return st;
+}
+
+static const sl_candidate *best_but(const sl_search_result *r, int not ) {
+    const sl_candidate *best = NULL;
+    for (int k = 0; k < SL_LAYOUT_COUNT; k++) {
+        if (k == not || r->n_top[k] == 0) continue;
+        if (!best || better(&r->top[k][0], best)) best = &r->top[k][0];
+    }
+    return best;
+}
+
+const sl_candidate *sl_search_winner(const sl_search_result *r) {
+    return best_but(r, -1);
+}
+
+const sl_candidate *sl_search_runner_up(const sl_search_result *r) {
+    const sl_candidate *w = sl_search_winner(r);
+    return w ? best_but(r, (int)w->layout.kind) : NULL;
+}

@@ -1,0 +1,41 @@
+/* Parts of the search: costs of every worker that may be, and one layout at one batch. */
+#ifndef SL_PLAN_SEARCH_INT_H
+#define SL_PLAN_SEARCH_INT_H
+
+#include "plan/collective.h"
+#include "plan/roofline.h"
+#include "plan/search.h"
+
+#define SL_SEARCH_TPS 4u /* tensor parallelism 1, 2, 4, 8 */
+
+/* A worker of 2^i devices of one node group. */
+typedef struct sl_worker_costs {
+    sl_costs decode, prefill;
+    sl_stage_cost apart; /* an expert whose parts are summed by the exchange, not here */
+} sl_worker_costs;
+
+typedef struct sl_search_state {
+    const sl_search_problem *p;
+    sl_worker_costs costs[SL_CLUSTER_MAX_GROUPS][SL_SEARCH_TPS];
+    sl_fabric intra[SL_CLUSTER_MAX_GROUPS], inter[SL_CLUSTER_MAX_GROUPS];
+    double
+        *skew; /* [n_experts + 1] busiest worker / mean by number of expert workers; 0: not yet */
+    double input, output, context, context_p95, output_p95;
+    uint32_t n_moe, n_dense, kv_shards;
+    double attn_bytes, column_bytes, kv_token; /* sl_footprint */
+    uint64_t layouts, evaluations;
+    /* what lacks least */
+    double least_tpot_us, least_ttft_us, short_bytes;
+} sl_search_state;
+
+sl_status sl_search_prepare(const sl_search_problem *p, sl_search_state *s,
+                            sl_err *err) SL_MUST_CHECK;
+void sl_search_release(sl_search_state *s);
+
+/* Most rows of a lane at one attention worker that memory holds; 0: weights do not fit, and
+ * s->short_bytes is lowered to what a device lacks. */
+uint32_t sl_search_memory_rows(sl_search_state *s, sl_candidate *c);
+/* Times, rates and shares of c for its layout, rows and copies. */
+void sl_search_evaluate(sl_search_state *s, sl_candidate *c);
+
+#endif

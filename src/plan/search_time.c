@@ -1,0 +1,306 @@
+#include "plan/search_int.h"
+
+#include "plan/findep.h"
+#include "plan/pingpong.h"
+
+#include <math.h>
+
+/* What a lane costs in one routed block, and what it costs beside those. */
+typedef struct lane {
+    double attn, shared, expert, link, extra;
+    double rows; /* of one expert */
+} lane;
+
+/* One layout and one batch: rows and keys at an attention worker. */
+typedef struct batch {
+    const sl_search_state *s;
+    const sl_candidate *c;
+    const sl_worker_costs *attn, *expert;
+    bool prefill;
+    double rows, keys;
+} batch;
+
+static uint32_t tp_index(uint32_t tp) {
+    return tp >= 8 ? 3 : tp >= 4 ? 2 : tp >= 2 ? 1 : 0;
+}
+
+static const sl_costs *costs_of(const batch *b, const sl_worker_costs *w) {
+    return b->prefill ? &w->prefill : &w->decode;
+}
+
+static double stage(const batch *b, sl_cost_kind kind, double rows, double keys) {
+    return sl_stage_cost_us(&costs_of(b, b->attn)->stage[kind], rows, keys);
+}
+
+/* The busiest worker: what popularity and placement leave, and what chance adds where a barrier
+ * waits for the last of n workers (the maximum of n nearly normal draws). */
+static double imbalance(const batch *b, double load) {
+    const sl_layout *l = &b->c->layout;
+    const sl_search_problem *p = b->s->p;
+    if (p->as_published || l->n_e <= 1) return 1;
+    double skew = b->s->skew[SL_MIN(l->n_e, p->shape->n_experts)];
+    if (l->kind == SL_LAYOUT_AEP) return p->workload->skew.permuted ? 1 : skew;
+    double chance = sqrt(2 * log(l->n_e) / fmax(load, 1));
+    return fmin(skew * (1 + chance), l->n_e);
+}
+
+/* `tokens` rows choose among all experts; `cut` of the worker's experts run at once. */
+static double expert_us(const batch *b, double tokens, double cut, double *rows) {
+    const sl_layout *l = &b->c->layout;
+    const sl_shape *m = b->s->p->shape;
+    bool summed_elsewhere = l->kind == SL_LAYOUT_HYBRID || l->kind == SL_LAYOUT_PIPELINE;
+    const sl_costs *k = costs_of(b, b->expert);
+    const sl_stage_cost *cost = summed_elsewhere ? &b->expert->apart : &k->stage[SL_COST_EXPERT];
+    double load = tokens * m->top_k / l->n_e;
+    double active = sl_expected_experts(m->n_experts, m->top_k, tokens) / l->n_e * cut;
+    load *= imbalance(b, load) * cut;
+    *rows = load / fmax(active, 1e-9);
+    double launches = k->estimated ? 1 : active; /* one grouped launch, or a call an expert */
+    return cost->fixed_us * launches + active * fmax(cost->floor_us, cost->row_us * *rows);
+}
+
+static bool in_one_node(const batch *b) {
+    const sl_layout *l = &b->c->layout;
+    const sl_node_group *g = &b->s->p->cluster->group[l->attn_group];
+    uint32_t devices = l->n_a * l->tp_a + (sl_layout_is_apart(l->kind) ? l->n_e * l->tp_e : 0);
+    return l->attn_group == l->expert_group && devices <= g->devices_per_node;
+}
+
+static sl_link_cost link_of(const batch *b, uint32_t group) {
+    if (b->s->p->measured) return b->s->p->measured->link;
+    const sl_node_group *g = &b->s->p->cluster->group[group];
+    return sl_roofline_link(in_one_node(b) ? &g->intra : &g->inter);
+}
+
+/* Of `bytes` in `messages`, by the port that takes longer. */
+static double port_us(const sl_link_cost *k, double bytes, double messages) {
+    return k->byte_us * (bytes + messages * k->half_bytes);
+}
+
+static double row_bytes(const batch *b) {
+    return b->s->p->shape->d_model * b->s->p->value_bytes;
+}
+
+/* One direction between attention and expert workers; a row goes once to each worker. */
+static double link_apart(const batch *b, double rows) {
+    const sl_layout *l = &b->c->layout;
+    const sl_shape *m = b->s->p->shape;
+    sl_link_cost from = link_of(b, l->attn_group), to = link_of(b, l->expert_group);
+    double copies = sl_expected_groups(m->n_experts, m->top_k, l->n_e);
+    double sent = rows * copies * row_bytes(b) / l->tp_a;
+    double load = rows * l->n_a * m->top_k / l->n_e;
+    double got = rows * l->n_a * copies / l->n_e * row_bytes(b) / l->tp_e * imbalance(b, load);
+    return fmax(from.alpha_us, to.alpha_us) +
+           fmax(port_us(&from, sent, l->n_e), port_us(&to, got, l->n_a));
+}
+
+/* One direction among colocated workers whose experts are whole. */
+static double link_pairwise(const batch *b, double rows) {
+    const sl_layout *l = &b->c->layout;
+    const sl_shape *m = b->s->p->shape;
+    if (l->n_e <= 1) return 0;
+    uint32_t per_node = b->s->p->cluster->group[l->attn_group].devices_per_node;
+    double peers = l->n_e - 1.0, near = fmin(per_node, l->n_e) - 1, far = peers - near;
+    double copies = sl_expected_groups(m->n_experts, m->top_k, l->n_e);
+    double bytes = rows / l->tp_a * copies * row_bytes(b) / l->n_e; /* to one peer */
+    double load = rows * l->n_a * m->top_k / l->n_e;
+    bytes *= imbalance(b, load);
+    sl_link_cost out = link_of(b, l->attn_group);
+    const sl_fabric *intra = &b->s->intra[l->attn_group];
+    double us = 0;
+    if (far > 0) us = out.alpha_us + port_us(&out, far * bytes, far);
+    if (near > 0) {
+        sl_link_cost in = {.alpha_us = intra->alpha_us, .byte_us = intra->byte_us};
+        if (b->s->p->measured) in = b->s->p->measured->link;
+        us = fmax(us, in.alpha_us + port_us(&in, near * bytes, near));
+    }
+    return us + sl_collective_gather_us(intra, rows * row_bytes(b), l->tp_a);
+}
+
+static double link_hybrid(const batch *b, double rows) {
+    const sl_layout *l = &b->c->layout;
+    const sl_shape *m = b->s->p->shape;
+    const sl_fabric *intra = &b->s->intra[l->attn_group];
+    sl_hybrid_comm h = {.n = l->n_e,
+                        .m = l->tp_e,
+                        .tokens = rows,
+                        .row_bytes = row_bytes(b),
+                        .experts = m->n_experts,
+                        .top_k = m->top_k,
+                        .intra = intra,
+                        .inter = in_one_node(b) ? intra : &b->s->inter[l->attn_group]};
+    sl_hybrid_times t = sl_hybrid_law(&h);
+    if (b->s->p->as_published) return (t.dispatch_apart_us + t.combine_apart_us) / 2;
+    return (t.dispatch_us + t.combine_us) / 2;
+}
+
+static double link_us(const batch *b, double rows) {
+    const sl_layout *l = &b->c->layout;
+    if (sl_layout_is_apart(l->kind)) return link_apart(b, rows);
+    return l->tp_e > 1 ? link_hybrid(b, rows) : link_pairwise(b, rows);
+}
+
+static lane lane_of(const batch *b) {
+    lane t = {.attn = stage(b, SL_COST_ATTENTION, b->rows, b->keys) +
+                      stage(b, SL_COST_ROUTER, b->rows, 0),
+              .shared = stage(b, SL_COST_SHARED, b->rows, 0),
+              .link = link_us(b, b->rows)};
+    double head = b->prefill ? 1 : b->rows;
+    t.extra = b->s->n_dense * (stage(b, SL_COST_ATTENTION, b->rows, b->keys) +
+                               stage(b, SL_COST_DENSE, b->rows, 0)) +
+              stage(b, SL_COST_HEAD, head, 0);
+    t.expert = expert_us(b, b->rows * b->c->layout.n_a, 1, &t.rows);
+    return t;
+}
+
+/* One micro-batch's way through a block, nothing overlapped but the shared experts. */
+static double round_us(const lane *t) {
+    return t->attn + fmax(t->shared, t->link) + t->expert + t->link;
+}
+
+/* Groups of a worker's experts whose transfers overlap the others' computing. */
+static double eps_us(const batch *b, const lane *t) {
+    double rows, n = b->c->layout.chunks;
+    double group = expert_us(b, b->rows * b->c->layout.n_a, 1 / n, &rows);
+    double link = link_us(b, b->rows / n);
+    double chain = 2 * link + group + (n - 1) * fmax(link, group);
+    return t->attn + t->shared + fmin(chain, 2 * t->link + t->expert);
+}
+
+static sl_findep_times chunk_times(const batch *b, const lane *t) {
+    const sl_layout *l = &b->c->layout;
+    double rows, all = b->rows * l->n_a, n = l->chunks;
+    bool groups = l->chunking == SL_CHUNK_EXPERTS;
+    double e = expert_us(b, groups ? all : all / n, groups ? 1 / n : 1, &rows);
+    double c = link_us(b, b->rows / n);
+    return (sl_findep_times){.a = t->attn, .s = t->shared, .c = c, .e = e, .d = c};
+}
+
+/* Period of a block for all lanes. */
+static double layer_us(const batch *b, const lane *t) {
+    const sl_layout *l = &b->c->layout;
+    if (l->kind == SL_LAYOUT_EPS) return eps_us(b, t);
+    if (!sl_layout_is_apart(l->kind)) return round_us(t);
+    if (l->kind == SL_LAYOUT_FINDEP) {
+        sl_findep_times f = chunk_times(b, t);
+        return sl_findep_period(&f, l->lanes, l->chunks, l->order);
+    }
+    /* The law of pingpong.h, with shared experts beside the round. */
+    double link = link_of(b, l->attn_group).half_duplex ? 2 * t->link : t->link;
+    double busiest = fmax(t->attn + t->shared, fmax(t->expert, link));
+    return fmax(l->lanes * busiest, round_us(t));
+}
+
+/* All blocks and the head, once for every lane. */
+static double step_us(const batch *b, const lane *t, double layer) {
+    const sl_layout *l = &b->c->layout;
+    double n = b->s->n_moe, lanes = l->lanes;
+    if (b->s->p->as_published && l->kind == SL_LAYOUT_PINGPONG) {
+        sl_pingpong p = {t->attn + t->shared, t->expert, t->link, l->lanes, b->s->n_moe, 0};
+        return sl_pingpong_as_published(&p).total + t->extra;
+    }
+    double attention = lanes * (n * (t->attn + t->shared) + t->extra);
+    double rest = n * layer + (sl_layout_is_apart(l->kind) && lanes > 1 ? 0 : t->extra);
+    double hops =
+        (l->stages - 1.0) * (b->s->inter[l->attn_group].alpha_us +
+                             b->rows * row_bytes(b) / l->tp_a * b->s->inter[l->attn_group].byte_us);
+    double alone = n * round_us(t) + t->extra;
+    if (l->kind == SL_LAYOUT_EPS) alone = rest;
+    if (l->kind == SL_LAYOUT_FINDEP) alone = n * layer / lanes + t->extra;
+    return fmax(fmax(attention, rest), alone) + hops;
+}
+
+static void prefill_of(const sl_search_state *s, batch b, sl_candidate *c, double *occupied) {
+    b.prefill = true;
+    b.rows = s->input;
+    b.keys = s->input * s->input / 2;
+    lane t = lane_of(&b);
+    double n = s->n_moe, stages = c->layout.stages;
+    c->prefill_us = n * round_us(&t) + t.extra;
+    double attention = n * (t.attn + t.shared) + t.extra;
+    *occupied = c->prefill_us / stages;
+    if (sl_layout_is_apart(c->layout.kind) && c->layout.kind != SL_LAYOUT_DEP)
+        *occupied = fmax(attention, n * fmax(t.expert, t.link));
+}
+
+static void shares(sl_candidate *c, const lane *t, double layer) {
+    const sl_layout *l = &c->layout;
+    double m = sl_layout_is_apart(l->kind) ? l->lanes : 1;
+    c->attn_busy = fmin(m * (t->attn + t->shared) / layer, 1);
+    c->expert_busy = fmin(m * t->expert / layer, 1);
+    c->link_busy = fmin(m * t->link / layer, 1);
+    double busiest = fmax(c->attn_busy, c->expert_busy);
+    bool one_lane = !sl_layout_is_apart(l->kind);
+    double work =
+        one_lane ? t->attn + t->shared + t->expert : m * fmax(t->attn + t->shared, t->expert);
+    c->hidden = t->link > 0 ? 1 - fmin(fmax(layer - work, 0) / (2 * t->link), 1) : 1;
+    if (one_lane) {
+        double link = 2 * t->link;
+        c->bottleneck = link > fmax(t->attn, t->expert) ? SL_STATION_LINK
+                        : t->expert > t->attn           ? SL_STATION_EXPERTS
+                                                        : SL_STATION_ATTENTION;
+    } else if (fmax(busiest, c->link_busy) < 0.9) {
+        c->bottleneck = SL_STATION_ROUND;
+    } else if (c->link_busy > busiest) {
+        c->bottleneck = SL_STATION_LINK;
+    } else {
+        c->bottleneck = c->expert_busy > c->attn_busy ? SL_STATION_EXPERTS : SL_STATION_ATTENTION;
+    }
+}
+
+void sl_search_evaluate(sl_search_state *s, sl_candidate *c) {
+    const sl_layout *l = &c->layout;
+    batch b = {.s = s,
+               .c = c,
+               .attn = &s->costs[l->attn_group][tp_index(l->tp_a)],
+               .expert = &s->costs[l->expert_group][tp_index(l->tp_e)],
+               .rows = c->rows,
+               .keys = c->rows * s->context};
+    lane t = lane_of(&b);
+    s->evaluations++;
+    double layer = layer_us(&b, &t), occupied, slots = (double)c->rows * l->lanes * l->stages;
+    c->attn_us = t.attn;
+    c->shared_us = t.shared;
+    c->expert_us = t.expert;
+    c->link_us = t.link;
+    c->layer_us = layer;
+    c->expert_rows = t.rows;
+    c->imbalance = imbalance(&b, b.rows * l->n_a * s->p->shape->top_k / l->n_e);
+    c->step_us = step_us(&b, &t, layer);
+    prefill_of(s, b, c, &occupied);
+    double prompts = s->p->decode_only ? 0 : slots / s->output * occupied, f;
+    c->tpot_us = c->step_us + prompts;
+    f = prompts / c->tpot_us;
+    c->ttft_us = s->p->decode_only ? 0 : c->prefill_us * (1 + f / (2 - 2 * f)) + c->step_us;
+    c->seqs = (uint64_t)(slots * l->n_a) * c->copies;
+    c->tokens_per_s = (double)c->seqs / c->tpot_us * 1e6;
+    c->estimated = costs_of(&b, b.attn)->estimated;
+    c->bound = l->kind == SL_LAYOUT_AEP || link_of(&b, l->attn_group).half_duplex;
+    const sl_stage_cost *cost = &costs_of(&b, b.expert)->stage[SL_COST_EXPERT];
+    c->expert_knee = sl_stage_cost_knee(cost);
+    shares(c, &t, layer);
+}
+
+uint32_t sl_search_memory_rows(sl_search_state *s, sl_candidate *c) {
+    const sl_layout *l = &c->layout;
+    const sl_cluster *k = s->p->cluster;
+    double room_a = k->type[k->group[l->attn_group].type].memory_bytes * (1 - s->p->reserve);
+    double room_e = k->type[k->group[l->expert_group].type].memory_bytes * (1 - s->p->reserve);
+    double each = ceil((double)s->p->shape->n_experts / l->n_e) + l->spare;
+    double experts = each * s->column_bytes / l->tp_e / l->stages;
+    double attention = s->attn_bytes / l->tp_a / l->stages;
+    double kv = s->context_p95 * s->kv_token / fmin(l->tp_a, s->kv_shards) / l->stages;
+    double lanes = (double)l->lanes * l->stages;
+    c->attn_memory = attention;
+    c->expert_memory = experts;
+    if (!sl_layout_is_apart(l->kind)) {
+        c->attn_memory = c->expert_memory = attention = attention + experts;
+        experts = 0;
+    }
+    double missing = fmax(attention + lanes * kv - room_a, experts - room_e);
+    if (missing > 0) {
+        if (s->short_bytes == 0 || missing < s->short_bytes) s->short_bytes = missing;
+        return 0;
+    }
+    return (uint32_t)fmin((room_a - attention) / (lanes * kv), 65536);
+}
