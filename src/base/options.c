@@ -32,7 +32,8 @@ static const sl_options defaults = {
 
 static const struct {
     const char *shorthand, *flag;
-} short_flags[] = {{"-p", "prompt"}, {"-n", "max-tokens"}, {"-t", "threads"}, {"-h", "help"}};
+} short_flags[] = {
+    {"-p", "prompt"}, {"-n", "max-tokens"}, {"-t", "threads"}, {"-o", "out"}, {"-h", "help"}};
 
 static bool takes(const opt_row *row, char verb) {
     return verb == '*' || strchr(row->verbs, verb) != NULL;

@@ -16,7 +16,7 @@ typedef struct batch {
     const sl_search_state *s;
     const sl_candidate *c;
     const sl_worker_costs *attn, *expert;
-    bool prefill;
+    bool prefill, free_links;
     double rows, keys;
 } batch;
 
@@ -136,6 +136,7 @@ static double link_hybrid(const batch *b, double rows) {
 
 static double link_us(const batch *b, double rows) {
     const sl_layout *l = &b->c->layout;
+    if (b->free_links) return 0;
     if (sl_layout_is_apart(l->kind)) return link_apart(b, rows);
     return l->tp_e > 1 ? link_hybrid(b, rows) : link_pairwise(b, rows);
 }
@@ -223,29 +224,25 @@ static void prefill_of(const sl_search_state *s, batch b, sl_candidate *c, doubl
         *occupied = fmax(attention, n * fmax(t.expert, t.link));
 }
 
-static void shares(sl_candidate *c, const lane *t, double layer) {
+/* What is busy how much of a layer, and how much of a lane's transfers lengthens it. */
+static void shares(batch b, sl_candidate *c, const lane *t, double layer) {
     const sl_layout *l = &c->layout;
-    double m = sl_layout_is_apart(l->kind) ? l->lanes : 1;
-    c->attn_busy = fmin(m * (t->attn + t->shared) / layer, 1);
+    bool apart = sl_layout_is_apart(l->kind);
+    double m = apart ? l->lanes : 1, attention = t->attn + t->shared;
+    b.free_links = true;
+    lane still = lane_of(&b);
+    c->attn_busy = fmin(m * attention / layer, 1);
     c->expert_busy = fmin(m * t->expert / layer, 1);
-    c->link_busy = fmin(m * t->link / layer, 1);
-    double busiest = fmax(c->attn_busy, c->expert_busy);
-    bool one_lane = !sl_layout_is_apart(l->kind);
-    double work =
-        one_lane ? t->attn + t->shared + t->expert : m * fmax(t->attn + t->shared, t->expert);
-    c->hidden = t->link > 0 ? 1 - fmin(fmax(layer - work, 0) / (2 * t->link), 1) : 1;
-    if (one_lane) {
-        double link = 2 * t->link;
-        c->bottleneck = link > fmax(t->attn, t->expert) ? SL_STATION_LINK
-                        : t->expert > t->attn           ? SL_STATION_EXPERTS
-                                                        : SL_STATION_ATTENTION;
-    } else if (fmax(busiest, c->link_busy) < 0.9) {
+    c->link_busy = fmin(m * t->link * (apart ? 1 : 2) / layer, 1);
+    double longer = fmax(layer - layer_us(&b, &still), 0);
+    c->hidden = t->link > 0 ? 1 - fmin(longer / (2 * t->link), 1) : 1;
+    double busiest = fmax(fmax(c->attn_busy, c->expert_busy), c->link_busy);
+    if (apart && busiest < 0.9)
         c->bottleneck = SL_STATION_ROUND;
-    } else if (c->link_busy > busiest) {
+    else if (c->link_busy >= busiest)
         c->bottleneck = SL_STATION_LINK;
-    } else {
-        c->bottleneck = c->expert_busy > c->attn_busy ? SL_STATION_EXPERTS : SL_STATION_ATTENTION;
-    }
+    else
+        c->bottleneck = c->expert_busy >= busiest ? SL_STATION_EXPERTS : SL_STATION_ATTENTION;
 }
 
 void sl_search_evaluate(sl_search_state *s, sl_candidate *c) {
@@ -278,7 +275,7 @@ void sl_search_evaluate(sl_search_state *s, sl_candidate *c) {
     c->bound = l->kind == SL_LAYOUT_AEP || link_of(&b, l->attn_group).half_duplex;
     const sl_stage_cost *cost = &costs_of(&b, b.expert)->stage[SL_COST_EXPERT];
     c->expert_knee = sl_stage_cost_knee(cost);
-    shares(c, &t, layer);
+    shares(b, c, &t, layer);
 }
 
 uint32_t sl_search_memory_rows(sl_search_state *s, sl_candidate *c) {

@@ -1,0 +1,83 @@
+/* Searches deployments of a model on a cluster. */
+#include "cmd.h"
+#include "plan_report.h"
+
+#include "base/mem.h"
+#include "format/cluster_file.h"
+#include "format/quantity.h"
+#include "format/shape_config.h"
+#include "format/workload_file.h"
+
+#include <string.h>
+
+#define DEFAULT_INPUT  512
+#define DEFAULT_OUTPUT 128
+
+static sl_status read_objective(const char *text, sl_objective *out, sl_err *err) {
+    static const char *const names[] = {"tok/s", "tok/s/$", "tok/s/device"};
+    for (size_t i = 0; i < SL_LEN(names); i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *out = (sl_objective)i;
+            return SL_OK;
+        }
+    }
+    return sl_fail(err, SL_ERR_ARG, "--objective: '%s' is not tok/s, tok/s/$ or tok/s/device",
+                   text);
+}
+
+static sl_status read_slo(const char *flag, const char *text, double *us, sl_err *err) {
+    if (!text[0]) return SL_OK;
+    sl_status st = sl_quantity_parse(text, SL_UNIT_US, us, err);
+    if (st == SL_OK && !(*us > 0)) st = sl_fail(err, SL_ERR_ARG, "'%s' is not above 0", text);
+    if (st == SL_OK) return st;
+    sl_err_prefix(err, "%s", flag);
+    return err->code = SL_ERR_ARG;
+}
+
+static sl_status read_workload(const sl_options *o, sl_workload *w, sl_err *err) {
+    sl_status st = SL_OK;
+    if (o->workload[0]) {
+        st = sl_workload_open(o->workload, w, err);
+    } else {
+        w->input = (sl_length){.low = DEFAULT_INPUT, .high = DEFAULT_INPUT};
+        w->output = (sl_length){.low = DEFAULT_OUTPUT, .high = DEFAULT_OUTPUT};
+    }
+    if (st == SL_OK) st = read_slo("--slo-tpot", o->slo_tpot, &w->slo_tpot_us, err);
+    if (st == SL_OK) st = read_slo("--slo-ttft", o->slo_ttft, &w->slo_ttft_us, err);
+    return st;
+}
+
+int cmd_plan(const sl_options *o) {
+    sl_err err = {0};
+    sl_shape shape;
+    sl_workload workload = {0};
+    sl_search_problem p = {.shape = &shape,
+                           .workload = &workload,
+                           .reserve = o->reserve,
+                           .value_bytes = 2,
+                           .decode_only = o->decode_only,
+                           .as_published = o->as_published};
+    sl_search_result *r = sl_alloc(1, sizeof *r);
+    sl_cluster *cluster = sl_alloc(1, sizeof *cluster);
+    sl_status st = r && cluster ? SL_OK : sl_fail(&err, SL_ERR_NOMEM, "search");
+    if (st == SL_OK) st = sl_shape_open(o->arg[0], &shape, &err);
+    if (st == SL_OK && !o->cluster[0])
+        st = sl_fail(&err, SL_ERR_ARG, "--cluster FILE or preset is missing");
+    if (st == SL_OK) st = sl_cluster_open(o->cluster, cluster, &err);
+    if (st == SL_OK) st = read_workload(o, &workload, &err);
+    if (st == SL_OK) st = read_objective(o->objective, &p.objective, &err);
+    if (st == SL_OK) {
+        p.cluster = cluster;
+        p.compute = shape.expert_weight_bytes < 2 ? SL_COMPUTE_FP8 : SL_COMPUTE_BF16;
+        st = sl_search_run(&p, o->top, r, &err);
+    }
+    if (st == SL_OK && o->out[0]) st = sl_plan_report_write(&p, sl_search_winner(r), o->out, &err);
+    if (st == SL_OK && o->json)
+        sl_plan_report_json(&p, r, stdout);
+    else if (st == SL_OK)
+        sl_plan_report_text(&p, r, stdout);
+    sl_workload_free(&workload);
+    sl_free(cluster);
+    sl_free(r);
+    return st == SL_OK ? 0 : sl_cmd_fail("plan", &err);
+}

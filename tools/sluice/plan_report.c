@@ -1,0 +1,252 @@
+#include "plan_report.h"
+
+#include "cmd.h"
+#include "plan/lengths.h"
+#include "spec/kv.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+static const char *type_of(const sl_search_problem *p, uint32_t group) {
+    return p->cluster->type[p->cluster->group[group].type].name;
+}
+
+static const char *unit_of(const sl_search_problem *p) {
+    static const char *const units[] = {"tok/s", "tok/s/$", "tok/s/device"};
+    return units[p->objective];
+}
+
+/* NULL: the engine runs it; else what it does not run. */
+static const char *not_run(const sl_layout *l) {
+    if (l->kind == SL_LAYOUT_PIPELINE) return "pipeline stages";
+    if (l->tp_a > 1 || l->tp_e > 1) return "tensor parallelism";
+    if (l->kind == SL_LAYOUT_HYBRID) return "schedule hybrid";
+    uint64_t workers = (uint64_t)l->n_a + (sl_layout_is_apart(l->kind) ? l->n_e : 0);
+    return workers > SL_PLAN_MAX_WORKERS ? "more than 64 workers" : NULL;
+}
+
+static void print_workers(const sl_search_problem *p, const sl_layout *l, char *out, size_t room) {
+    size_t n = 0;
+    if (sl_layout_is_apart(l->kind))
+        n = (size_t)snprintf(out, room, "%ux%u %s + %ux%u %s", l->n_a, l->tp_a,
+                             type_of(p, l->attn_group), l->n_e, l->tp_e,
+                             type_of(p, l->expert_group));
+    else
+        n = (size_t)snprintf(out, room, "%u %s TP=%u+DP=%u, ", l->n_a * l->tp_a * l->stages,
+                             type_of(p, l->attn_group), l->tp_a, l->n_a);
+    if (!sl_layout_is_apart(l->kind) && n < room)
+        n += (size_t)snprintf(out + n, room - n, l->tp_e > 1 ? "TP=%u+EP=%u" : "%.0uEP=%u",
+                              l->tp_e > 1 ? l->tp_e : 0, l->n_e);
+    if (l->stages > 1 && n < room) snprintf(out + n, room - n, " [PP=%u]", l->stages);
+}
+
+static void print_schedule(const sl_layout *l, char *out, size_t room) {
+    static const char *const orders[] = {"asas", "aass"};
+    switch (l->kind) {
+    case SL_LAYOUT_PINGPONG:
+        snprintf(out, room, "m=%u", l->lanes);
+        break;
+    case SL_LAYOUT_FINDEP:
+        snprintf(out, room, "%ux%u %s %s", l->lanes, l->chunks, orders[l->order],
+                 l->chunking == SL_CHUNK_EXPERTS ? "experts" : "tokens");
+        break;
+    case SL_LAYOUT_EPS:
+        snprintf(out, room, "N=%u", l->chunks);
+        break;
+    default:
+        snprintf(out, room, "-");
+    }
+}
+
+static void print_row(const sl_search_problem *p, const sl_candidate *c, FILE *out) {
+    char workers[96], schedule[40], copies[16];
+    print_workers(p, &c->layout, workers, sizeof workers);
+    print_schedule(&c->layout, schedule, sizeof schedule);
+    snprintf(copies, sizeof copies, "%ux", c->copies);
+    const char *planned = not_run(&c->layout);
+    fprintf(out, "%-8s %5s %-38s %-16s %8llu %8.1f %8.0f %9.0f %11.4g  %-9s %-9s%s\n",
+            sl_layout_name(c->layout.kind), copies, workers, schedule, (unsigned long long)c->seqs,
+            c->tpot_us / 1e3, c->ttft_us / 1e3, c->tokens_per_s, c->per_cost,
+            sl_binding_name(c->binding), sl_station_name(c->bottleneck),
+            planned    ? " *"
+            : c->bound ? " ~"
+                       : "");
+}
+
+/* The best of each kind in the order of the objective. */
+static uint32_t sort_rows(const sl_search_result *r, const sl_candidate **rows) {
+    uint32_t n = 0;
+    for (int k = 0; k < SL_LAYOUT_COUNT; k++) {
+        for (uint32_t i = 0; i < r->n_top[k]; i++) {
+            uint32_t at = n++;
+            while (at > 0 && rows[at - 1]->per_cost < r->top[k][i].per_cost) {
+                rows[at] = rows[at - 1];
+                at--;
+            }
+            rows[at] = &r->top[k][i];
+        }
+    }
+    return n;
+}
+
+static void print_notes(const sl_candidate *const *rows, uint32_t n, FILE *out) {
+    bool planned = false, bound = false, estimated = false;
+    for (uint32_t i = 0; i < n; i++) {
+        planned = planned || not_run(&rows[i]->layout);
+        bound = bound || rows[i]->bound;
+        estimated = estimated || rows[i]->estimated;
+    }
+    if (estimated)
+        fprintf(out, "Estimates from data sheets, not measured: sluice profile measures.\n");
+    if (planned)
+        fprintf(out, "* planned only: tensor parallelism, hybrid, pipelines and over 64 workers "
+                     "are not run yet.\n");
+    if (bound) fprintf(out, "~ optimistic: there is no law for it; sluice simulate tells more.\n");
+}
+
+static void print_front(const sl_search_problem *p, const sl_search_result *r, FILE *out) {
+    fprintf(out, "\nPareto front: speed of one user against %s\n%10s %12s  %-8s %s\n", unit_of(p),
+            "tok/s/user", unit_of(p), "schedule", "workers");
+    for (uint32_t i = 0; i < r->n_front; i++) {
+        const sl_candidate *c = &r->front[i];
+        char workers[96];
+        print_workers(p, &c->layout, workers, sizeof workers);
+        fprintf(out, "%10.1f %12.4g  %-8s %s, %u rows\n", 1e6 / c->tpot_us, c->per_cost,
+                sl_layout_name(c->layout.kind), workers, c->rows);
+    }
+}
+
+void sl_plan_report_text(const sl_search_problem *p, const sl_search_result *r, FILE *out) {
+    const sl_candidate *rows[SL_LAYOUT_COUNT * SL_SEARCH_MAX_TOP];
+    char why[SL_SEARCH_TEXT];
+    uint32_t n = sort_rows(r, rows);
+    fprintf(out, "%s on %s, %llu devices%s: %llu deployments\n\n", p->shape->name, p->cluster->name,
+            (unsigned long long)sl_cluster_devices(p->cluster),
+            p->decode_only ? ", decoding only" : "", (unsigned long long)r->layouts);
+    fprintf(out, "%-8s %5s %-38s %-16s %8s %8s %8s %9s %11s  %-9s %-9s\n", "schedule", "",
+            "workers", "", "requests", "TPOT ms", "TTFT ms", "tok/s", unit_of(p), "batch by",
+            "busiest");
+    for (uint32_t i = 0; i < n; i++) print_row(p, rows[i], out);
+    print_notes(rows, n, out);
+    sl_search_why(p, r, why);
+    fprintf(out, "\n%s.\n", why);
+    print_front(p, r, out);
+}
+
+static void json_candidate(const sl_search_problem *p, const sl_candidate *c, FILE *out) {
+    const sl_layout *l = &c->layout;
+    const char *planned = not_run(l);
+    fprintf(
+        out,
+        "{\"schedule\": \"%s\", \"copies\": %u, \"attention\": {\"device\": \"%s\", \"workers\": "
+        "%u, \"tensor_parallel\": %u}, \"expert\": {\"device\": \"%s\", \"workers\": %u, "
+        "\"tensor_parallel\": %u}, \"pipeline_stages\": %u, \"lanes\": %u, \"chunks\": %u, "
+        "\"chunk_by\": \"%s\", \"order\": \"%s\", ",
+        sl_layout_name(l->kind), c->copies, type_of(p, l->attn_group), l->n_a, l->tp_a,
+        type_of(p, l->expert_group), l->n_e, l->tp_e, l->stages, l->lanes, l->chunks,
+        l->chunking == SL_CHUNK_EXPERTS ? "experts" : "tokens",
+        l->order == SL_ORDER_AASS ? "aass" : "asas");
+    fprintf(out,
+            "\"devices\": %u, \"cost_per_hour\": %.6g, \"requests\": %llu, \"rows\": %u, "
+            "\"tpot_ms\": %.6g, \"ttft_ms\": %.6g, \"step_ms\": %.6g, \"prefill_ms\": %.6g, "
+            "\"tokens_per_s\": %.6g, \"objective\": %.6g, ",
+            c->devices, c->cost, (unsigned long long)c->seqs, c->rows, c->tpot_us / 1e3,
+            c->ttft_us / 1e3, c->step_us / 1e3, c->prefill_us / 1e3, c->tokens_per_s, c->per_cost);
+    fprintf(
+        out,
+        "\"layer_us\": {\"attention\": %.6g, \"shared\": %.6g, \"expert\": %.6g, \"link\": %.6g, "
+        "\"period\": %.6g}, \"busy\": {\"attention\": %.4f, \"expert\": %.4f, \"link\": %.4f}, "
+        "\"expert_rows\": %.6g, \"expert_knee_rows\": %.6g, \"imbalance\": %.4f, "
+        "\"hidden_transfers\": %.4f, ",
+        c->attn_us, c->shared_us, c->expert_us, c->link_us, c->layer_us, c->attn_busy,
+        c->expert_busy, c->link_busy, c->expert_rows, c->expert_knee, c->imbalance, c->hidden);
+    fprintf(out,
+            "\"memory_bytes\": {\"attention\": %.0f, \"expert\": %.0f}, \"binding\": \"%s\", "
+            "\"bottleneck\": \"%s\", \"estimated\": %s, \"optimistic\": %s, \"planned_only\": ",
+            c->attn_memory, c->expert_memory, sl_binding_name(c->binding),
+            sl_station_name(c->bottleneck), c->estimated ? "true" : "false",
+            c->bound ? "true" : "false");
+    fprintf(out, planned ? "\"%s\"}" : "%.0sfalse}", planned ? planned : "");
+}
+
+void sl_plan_report_json(const sl_search_problem *p, const sl_search_result *r, FILE *out) {
+    const sl_candidate *rows[SL_LAYOUT_COUNT * SL_SEARCH_MAX_TOP];
+    char why[SL_SEARCH_TEXT];
+    uint32_t n = sort_rows(r, rows);
+    sl_search_why(p, r, why);
+    fprintf(out, "{\"model\": \"%s\", \"cluster\": \"%s\", \"devices\": %llu, \"unit\": \"%s\", ",
+            p->shape->name, p->cluster->name, (unsigned long long)sl_cluster_devices(p->cluster),
+            unit_of(p));
+    fprintf(out, "\"estimated\": %s, \"as_published\": %s, \"layouts\": %llu, \"why\": ",
+            n && rows[0]->estimated ? "true" : "false", p->as_published ? "true" : "false",
+            (unsigned long long)r->layouts);
+    sl_print_json_string(out, why, strlen(why));
+    fprintf(out, ", \"deployments\": [");
+    for (uint32_t i = 0; i < n; i++) {
+        if (i) fprintf(out, ", ");
+        json_candidate(p, rows[i], out);
+    }
+    fprintf(out, "], \"front\": [");
+    for (uint32_t i = 0; i < r->n_front; i++) {
+        if (i) fprintf(out, ", ");
+        json_candidate(p, &r->front[i], out);
+    }
+    fprintf(out, "]}\n");
+}
+
+static void write_workers(const sl_layout *l, FILE *out) {
+    bool apart = sl_layout_is_apart(l->kind);
+    fprintf(out, "  \"workers\": [\n");
+    for (uint32_t i = 0; i < l->n_a; i++) {
+        bool last = !apart && i + 1 == l->n_a;
+        fprintf(out, "    {\"roles\": [\"attention\"%s]}%s\n", apart ? "" : ", \"expert\"",
+                last ? "" : ",");
+    }
+    for (uint32_t i = 0; apart && i < l->n_e; i++)
+        fprintf(out, "    {\"roles\": [\"expert\"]}%s\n", i + 1 < l->n_e ? "," : "");
+    fprintf(out, "  ],\n");
+}
+
+/* Requests of one attention worker, and what they need of positions and rows. */
+static void write_limits(const sl_search_problem *p, const sl_candidate *c, FILE *out) {
+    const sl_layout *l = &c->layout;
+    const sl_workload *w = p->workload;
+    uint32_t longest = sl_length_quantile(&w->input, 1) + sl_length_quantile(&w->output, 1);
+    uint32_t p95 = sl_length_p95(&w->input) + sl_length_p95(&w->output);
+    uint32_t most = p->shape->max_position ? p->shape->max_position : 1u << 20;
+    uint32_t context = SL_MIN(SL_MAX(longest, 64u), SL_MIN(most, 1u << 20));
+    uint64_t seqs = SL_MIN((uint64_t)c->rows * l->lanes * l->stages, 4096u);
+    uint64_t pages = seqs * sl_kv_pages_for(p95);
+    pages = SL_MIN(SL_MAX(pages, sl_kv_pages_for(context)), 1u << 22);
+    uint64_t tokens = SL_MIN(SL_MAX(seqs, 512u), 4096u);
+    fprintf(out,
+            "  \"limits\": {\"max_num_seqs\": %llu, \"max_num_batched_tokens\": %llu, \"context\": "
+            "%u, \"kv_pages\": %llu},\n",
+            (unsigned long long)seqs, (unsigned long long)tokens, context,
+            (unsigned long long)pages);
+}
+
+sl_status sl_plan_report_write(const sl_search_problem *p, const sl_candidate *c, const char *path,
+                               sl_err *err) {
+    const sl_layout *l = &c->layout;
+    FILE *out = fopen(path, "wb");
+    if (!out) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    fprintf(out, "{\n  \"version\": %u, \"schedule\": \"%s\", \"lanes\": %u, \"chunks\": %u,\n",
+            SL_PLAN_VERSION, sl_layout_name(l->kind), l->kind == SL_LAYOUT_AEP ? 1 : l->lanes,
+            l->chunks);
+    fprintf(out, "  \"chunk_by\": \"%s\", \"order\": \"%s\",\n",
+            l->chunking == SL_CHUNK_EXPERTS || l->kind == SL_LAYOUT_EPS ? "experts" : "tokens",
+            l->order == SL_ORDER_AASS ? "aass" : "asas");
+    write_workers(l, out);
+    write_limits(p, c, out);
+    fprintf(out,
+            "  \"deployment\": {\"tensor_parallel\": {\"attention\": %u, \"expert\": %u}, "
+            "\"pipeline_stages\": %u, \"predicted\":\n    ",
+            l->tp_a, l->tp_e, l->stages);
+    json_candidate(p, c, out);
+    fprintf(out, "}\n}\n");
+    bool failed = ferror(out) != 0;
+    if (fclose(out) != 0 || failed) return sl_fail(err, SL_ERR_IO, "%s: cannot be written", path);
+    return SL_OK;
+}

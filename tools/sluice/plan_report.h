@@ -1,0 +1,17 @@
+/* What sluice plan prints and writes. */
+#ifndef SL_TOOLS_PLAN_REPORT_H
+#define SL_TOOLS_PLAN_REPORT_H
+
+#include "plan/search.h"
+
+#include <stdio.h>
+
+void sl_plan_report_text(const sl_search_problem *p, const sl_search_result *r, FILE *out);
+void sl_plan_report_json(const sl_search_problem *p, const sl_search_result *r, FILE *out);
+
+/* plan.json of one copy: for the engine, with the prediction under "deployment". What the engine
+ * does not run yet is planned all the same, and refused by name when it is served. */
+sl_status sl_plan_report_write(const sl_search_problem *p, const sl_candidate *c, const char *path,
+                               sl_err *err) SL_MUST_CHECK;
+
+#endif
