@@ -40,8 +40,16 @@ static sl_status parse_name(const char *what, const char *const *names, size_t n
     return sl_fail(err, SL_ERR_ARG, "%s '%s' is unknown: %s", what, name, all);
 }
 
+/* Schedules that sluice plan knows and the engine does not run yet. */
+static bool is_planned_only(const char *name) {
+    return strcmp(name, "hybrid") == 0 || strcmp(name, "pipeline") == 0;
+}
+
 sl_status sl_schedule_parse(const char *name, sl_schedule *out, sl_err *err) {
     size_t i;
+    if (is_planned_only(name))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "schedule '%s' can be planned, the engine does not run it yet", name);
     sl_status st = parse_name("schedule", schedule_names, SL_SCHED_COUNT, name, &i, err);
     if (st == SL_OK) *out = (sl_schedule)i;
     return st;
@@ -248,11 +256,42 @@ static sl_status read_experiments(sl_json v, sl_plan *p, sl_err *err) {
     return st;
 }
 
+/* What sluice plan says about the workers: more than one device a worker, or a part of the layers,
+ * is refused by name. Its prediction is for people. */
+static sl_status read_deployment(sl_json v, sl_err *err) {
+    static const char *const keys[] = {"tensor_parallel", "pipeline_stages", "predicted"};
+    static const char *const sides[] = {"attention", "expert"};
+    sl_json deployment = {0}, tensor = {0};
+    uint64_t stages = 1;
+    sl_status st = sl_json_object(v, "deployment", SL_JSON_OPTIONAL, &deployment, err);
+    if (st != SL_OK || !deployment.value) return st;
+    st = sl_json_only(deployment, keys, SL_LEN(keys), err);
+    if (st == SL_OK)
+        st = sl_json_object(deployment, "tensor_parallel", SL_JSON_OPTIONAL, &tensor, err);
+    if (st == SL_OK && tensor.value) st = sl_json_only(tensor, sides, SL_LEN(sides), err);
+    for (size_t i = 0; st == SL_OK && tensor.value && i < SL_LEN(sides); i++) {
+        uint64_t degree = 1;
+        st = sl_json_u64(tensor, sides[i], SL_JSON_OPTIONAL, 1, 1024, &degree, err);
+        if (st == SL_OK && degree > 1)
+            st = sl_json_fail(tensor, sides[i], err, SL_ERR_UNSUPPORTED,
+                              "tensor parallelism %u can be planned, the engine does not run it "
+                              "yet",
+                              (unsigned)degree);
+    }
+    if (st == SL_OK)
+        st = sl_json_u64(deployment, "pipeline_stages", SL_JSON_OPTIONAL, 1, 1024, &stages, err);
+    if (st == SL_OK && stages > 1)
+        st = sl_json_fail(deployment, "pipeline_stages", err, SL_ERR_UNSUPPORTED,
+                          "%u stages can be planned, the engine does not run them yet",
+                          (unsigned)stages);
+    return st;
+}
+
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
-    static const char *const keys[] = {"version",  "epoch",      "schedule", "lanes",     "chunks",
-                                       "chunk_by", "order",      "policy",   "lookahead", "delta",
-                                       "wire",     "exact",      "workers",  "limits",    "threads",
-                                       "device",   "route_skew", "placement"};
+    static const char *const keys[] = {
+        "version", "epoch",     "schedule",   "lanes",     "chunks",    "chunk_by", "order",
+        "policy",  "lookahead", "delta",      "wire",      "exact",     "workers",  "limits",
+        "threads", "device",    "route_skew", "placement", "deployment"};
     uint64_t version = 0;
     const char *wire = "f32";
     sl_json limits = {0};
@@ -267,6 +306,7 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = read_u32(v, "epoch", 1, UINT32_MAX, &p->epoch, err);
     if (st == SL_OK) st = read_u32(v, "threads", 0, 256, &p->threads, err);
     if (st == SL_OK) st = read_experiments(v, p, err);
+    if (st == SL_OK) st = read_deployment(v, err);
     if (st == SL_OK) st = sl_json_object(v, "limits", SL_JSON_OPTIONAL, &limits, err);
     return st == SL_OK ? read_limits(limits, p, err) : st;
 }

@@ -5,8 +5,10 @@
  *    "exact": false,
  *    "workers": [{"roles": ["attention"]}, {"roles": ["expert"], "experts": [0,1,2,3]}, ...],
  *    "limits": {"max_num_seqs": 64, "max_num_batched_tokens": 512, "prefill_stretch": 1.6,
- * "context": 4096, "kv_pages": 8192}, "threads": 1} Left out: the schedule's lanes and chunks, wire
- * f32, exact false, limits (engine's defaults), experts (even contiguous split). */
+ * "context": 4096, "kv_pages": 8192}, "threads": 1}
+ * "deployment" is what sluice plan adds: degrees above 1 are refused. Left out: the schedule's
+ * lanes and chunks, wire f32, exact false, limits (engine's defaults), experts (even contiguous
+ * split). */
 #ifndef SL_ENGINE_PLAN_JSON_H
 #define SL_ENGINE_PLAN_JSON_H
 

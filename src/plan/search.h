@@ -32,6 +32,7 @@ typedef enum sl_layout_kind {
 } sl_layout_kind;
 
 const char *sl_layout_name(sl_layout_kind k);
+
 static inline bool sl_layout_is_apart(sl_layout_kind k) {
     return k >= SL_LAYOUT_DEP;
 }
@@ -49,12 +50,16 @@ typedef struct sl_layout {
     uint32_t spare; /* expert copies a worker has room for beyond its share (skewed routing) */
 } sl_layout;
 
+/* NULL: the engine runs it; else what of it the engine does not run. Static text. */
+const char *sl_layout_not_run(const sl_layout *l);
+
 /* What keeps the batch from growing. */
 typedef enum sl_binding {
     SL_BINDING_MEMORY,
     SL_BINDING_TPOT,
     SL_BINDING_TTFT,
     SL_BINDING_CLIENTS, /* no more requests at once */
+    SL_BINDING_GAIN,    /* more would gain under a hundredth (no objective for TPOT) */
     SL_BINDING_COUNT
 } sl_binding;
 
@@ -109,6 +114,7 @@ typedef struct sl_search_problem {
     double reserve;     /* share of memory kept free */
     double value_bytes; /* of a hidden value on the wire */
     bool decode_only;
+    bool runnable;     /* only what the engine runs: whole devices, at most SL_PLAN_MAX_WORKERS */
     bool as_published; /* published forms where they differ: balance, Eq. 5, no imbalance */
 } sl_search_problem;
 

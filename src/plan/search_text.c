@@ -9,8 +9,17 @@ const char *sl_layout_name(sl_layout_kind k) {
     return names[k];
 }
 
+const char *sl_layout_not_run(const sl_layout *l) {
+    if (l->kind == SL_LAYOUT_PIPELINE) return "pipeline stages";
+    if (l->tp_a > 1 || l->tp_e > 1) return "tensor parallelism";
+    if (l->kind == SL_LAYOUT_HYBRID) return "schedule hybrid";
+    uint64_t workers = (uint64_t)l->n_a + (sl_layout_is_apart(l->kind) ? l->n_e : 0);
+    return workers > SL_PLAN_MAX_WORKERS ? "more than 64 workers" : NULL;
+}
+
 const char *sl_binding_name(sl_binding b) {
-    static const char *const names[SL_BINDING_COUNT] = {"KV memory", "TPOT", "TTFT", "clients"};
+    static const char *const names[SL_BINDING_COUNT] = {"KV memory", "TPOT", "TTFT", "clients",
+                                                        "gain"};
     return names[b];
 }
 
@@ -28,25 +37,38 @@ static size_t experts_text(const sl_candidate *w, const sl_candidate *r, char *o
     return n > 0 ? (size_t)n : 0;
 }
 
+static size_t stop_text(const sl_candidate *w, char *out, size_t room) {
+    static const char *const texts[SL_BINDING_COUNT] = {
+        "KV memory stops the batch at", "the TPOT objective stops the batch at",
+        "the TTFT objective stops the batch at", "there are requests for no more than",
+        "tok/s hardly grow beyond"};
+    return (size_t)snprintf(out, room, "; %s %u rows a lane", texts[w->binding], w->rows);
+}
+
 void sl_search_why(const sl_search_problem *p, const sl_search_result *r,
                    char out[SL_SEARCH_TEXT]) {
     static const char *const units[] = {"tok/s", "tok/s/$", "tok/s a device"};
+    static const char *const busy[SL_STATION_COUNT] = {"attention is busiest",
+                                                       "experts are busiest", "the link is busiest",
+                                                       "no station is busy all the time"};
     const sl_candidate *w = sl_search_winner(r), *next = sl_search_runner_up(r);
-    size_t n = 0;
+    size_t n = 0, room = SL_SEARCH_TEXT;
     out[0] = '\0';
     if (!w) return;
-    const sl_layout *l = &w->layout;
-    n += (size_t)snprintf(out + n, SL_SEARCH_TEXT - n, "%s wins", sl_layout_name(l->kind));
-    if (next)
-        n += (size_t)snprintf(out + n, SL_SEARCH_TEXT - n, " with %.2f times the %s of %s",
+    n += (size_t)snprintf(out, room, "%s wins", sl_layout_name(w->layout.kind));
+    if (next && w->per_cost < 1.005 * next->per_cost)
+        n += (size_t)snprintf(out + n, room - n, ", %s is as good",
+                              sl_layout_name(next->layout.kind));
+    else if (next)
+        n += (size_t)snprintf(out + n, room - n, " with %.2f times the %s of %s",
                               w->per_cost / next->per_cost, units[p->objective],
                               sl_layout_name(next->layout.kind));
-    n += (size_t)snprintf(out + n, SL_SEARCH_TEXT - n, ": ");
-    n += experts_text(w, next, out + n, SL_SEARCH_TEXT - n);
-    n += (size_t)snprintf(
-        out + n, SL_SEARCH_TEXT - n,
-        "; %.0f %% of transfers are hidden%s; %s takes most of a layer's %.0f us; "
-        "%s stops the batch at %u rows a lane",
-        100 * w->hidden, w->bound ? " (optimistic: no law)" : "", sl_station_name(w->bottleneck),
-        w->layer_us, sl_binding_name(w->binding), w->rows);
+    n += (size_t)snprintf(out + n, room - n, ": ");
+    n += experts_text(w, next, out + n, room - n);
+    n += (size_t)snprintf(out + n, room - n, "; %s in a layer's %.0f us", busy[w->bottleneck],
+                          w->layer_us);
+    if (w->link_us > 0)
+        n += (size_t)snprintf(out + n, room - n, ", %.0f %% of transfers beside computing",
+                              100 * w->hidden);
+    stop_text(w, out + n, room - n);
 }

@@ -7,6 +7,7 @@
 #include "format/quantity.h"
 #include "format/shape_config.h"
 #include "format/workload_file.h"
+#include "plan/lengths.h"
 
 #include <string.h>
 
@@ -34,17 +35,31 @@ static sl_status read_slo(const char *flag, const char *text, double *us, sl_err
     return err->code = SL_ERR_ARG;
 }
 
-static sl_status read_workload(const sl_options *o, sl_workload *w, sl_err *err) {
+/* Requests that the model's context does not hold cannot be served. */
+static sl_status check_lengths(const sl_workload *w, const sl_shape *m, sl_err *err) {
+    uint32_t p95 = sl_length_p95(&w->input) + sl_length_p95(&w->output);
+    if (m->max_position && p95 > m->max_position)
+        return sl_fail(err, SL_ERR_ARG,
+                       "requests of %u tokens (95th percentiles of prompt and answer) exceed the "
+                       "model's context of %u",
+                       p95, m->max_position);
+    return SL_OK;
+}
+
+static sl_status read_workload(const sl_options *o, const sl_shape *m, sl_workload *w,
+                               sl_err *err) {
     sl_status st = SL_OK;
     if (o->workload[0]) {
         st = sl_workload_open(o->workload, w, err);
     } else {
-        w->input = (sl_length){.low = DEFAULT_INPUT, .high = DEFAULT_INPUT};
-        w->output = (sl_length){.low = DEFAULT_OUTPUT, .high = DEFAULT_OUTPUT};
+        uint32_t most = m->max_position ? m->max_position : UINT32_MAX;
+        uint32_t in = SL_MIN(DEFAULT_INPUT, most / 2), out = SL_MIN(DEFAULT_OUTPUT, most / 8);
+        w->input = (sl_length){.low = in, .high = in};
+        w->output = (sl_length){.low = out, .high = out};
     }
     if (st == SL_OK) st = read_slo("--slo-tpot", o->slo_tpot, &w->slo_tpot_us, err);
     if (st == SL_OK) st = read_slo("--slo-ttft", o->slo_ttft, &w->slo_ttft_us, err);
-    return st;
+    return st == SL_OK ? check_lengths(w, m, err) : st;
 }
 
 int cmd_plan(const sl_options *o) {
@@ -56,6 +71,7 @@ int cmd_plan(const sl_options *o) {
                            .reserve = o->reserve,
                            .value_bytes = 2,
                            .decode_only = o->decode_only,
+                           .runnable = o->runnable,
                            .as_published = o->as_published};
     sl_search_result *r = sl_alloc(1, sizeof *r);
     sl_cluster *cluster = sl_alloc(1, sizeof *cluster);
@@ -64,7 +80,7 @@ int cmd_plan(const sl_options *o) {
     if (st == SL_OK && !o->cluster[0])
         st = sl_fail(&err, SL_ERR_ARG, "--cluster FILE or preset is missing");
     if (st == SL_OK) st = sl_cluster_open(o->cluster, cluster, &err);
-    if (st == SL_OK) st = read_workload(o, &workload, &err);
+    if (st == SL_OK) st = read_workload(o, &shape, &workload, &err);
     if (st == SL_OK) st = read_objective(o->objective, &p.objective, &err);
     if (st == SL_OK) {
         p.cluster = cluster;

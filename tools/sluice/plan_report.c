@@ -17,15 +17,6 @@ static const char *unit_of(const sl_search_problem *p) {
     return units[p->objective];
 }
 
-/* NULL: the engine runs it; else what it does not run. */
-static const char *not_run(const sl_layout *l) {
-    if (l->kind == SL_LAYOUT_PIPELINE) return "pipeline stages";
-    if (l->tp_a > 1 || l->tp_e > 1) return "tensor parallelism";
-    if (l->kind == SL_LAYOUT_HYBRID) return "schedule hybrid";
-    uint64_t workers = (uint64_t)l->n_a + (sl_layout_is_apart(l->kind) ? l->n_e : 0);
-    return workers > SL_PLAN_MAX_WORKERS ? "more than 64 workers" : NULL;
-}
-
 static void print_workers(const sl_search_problem *p, const sl_layout *l, char *out, size_t room) {
     size_t n = 0;
     if (sl_layout_is_apart(l->kind))
@@ -64,7 +55,7 @@ static void print_row(const sl_search_problem *p, const sl_candidate *c, FILE *o
     print_workers(p, &c->layout, workers, sizeof workers);
     print_schedule(&c->layout, schedule, sizeof schedule);
     snprintf(copies, sizeof copies, "%ux", c->copies);
-    const char *planned = not_run(&c->layout);
+    const char *planned = sl_layout_not_run(&c->layout);
     fprintf(out, "%-8s %5s %-38s %-16s %8llu %8.1f %8.0f %9.0f %11.4g  %-9s %-9s%s\n",
             sl_layout_name(c->layout.kind), copies, workers, schedule, (unsigned long long)c->seqs,
             c->tpot_us / 1e3, c->ttft_us / 1e3, c->tokens_per_s, c->per_cost,
@@ -93,7 +84,7 @@ static uint32_t sort_rows(const sl_search_result *r, const sl_candidate **rows) 
 static void print_notes(const sl_candidate *const *rows, uint32_t n, FILE *out) {
     bool planned = false, bound = false, estimated = false;
     for (uint32_t i = 0; i < n; i++) {
-        planned = planned || not_run(&rows[i]->layout);
+        planned = planned || sl_layout_not_run(&rows[i]->layout);
         bound = bound || rows[i]->bound;
         estimated = estimated || rows[i]->estimated;
     }
@@ -136,7 +127,7 @@ void sl_plan_report_text(const sl_search_problem *p, const sl_search_result *r, 
 
 static void json_candidate(const sl_search_problem *p, const sl_candidate *c, FILE *out) {
     const sl_layout *l = &c->layout;
-    const char *planned = not_run(l);
+    const char *planned = sl_layout_not_run(l);
     fprintf(
         out,
         "{\"schedule\": \"%s\", \"copies\": %u, \"attention\": {\"device\": \"%s\", \"workers\": "

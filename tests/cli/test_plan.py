@@ -1,0 +1,135 @@
+"""sluice plan: what it ranks, writes and refuses; its plan runs.
+
+SLUICE_BIN names the program (default build/sluice)."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
+TINY = ROOT / "tests" / "golden" / "qwen3moe-tiny"
+HERE = """
+name: this-machine
+devices:
+  core: {memory: 4GB, bandwidth: 10GB/s, f32: 50GFLOPS, launch: 5us, price: 1}
+nodes:
+  - {device: core, devices_per_node: 2, count: 1, intra: {bandwidth: 2GB/s, latency: 20us}}
+"""
+KINDS = ["ep", "eps", "hybrid", "pipeline", "dep", "pingpong", "findep", "aep"]
+
+
+def sluice(*args, code=0):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
+    done = subprocess.run([SLUICE, *map(str, args)], capture_output=True, text=True, timeout=120, env=clean)
+    assert done.returncode == code, f"exit {done.returncode}, not {code}: {done.stdout}{done.stderr}"
+    assert "Sanitizer" not in done.stderr
+    return done.stdout, done.stderr
+
+
+def plan(*args):
+    return json.loads(sluice("plan", *args, "--json")[0])
+
+
+def refused(code, *args):
+    out, err = sluice("plan", *args, code=code)
+    assert out == "" and err.startswith("sluice plan: ") and err.count("\n") == 1, err
+    return err
+
+
+@pytest.fixture
+def here(tmp_path):
+    path = tmp_path / "here.yaml"
+    path.write_text(HERE)
+    return path
+
+
+def test_all_kinds_are_ranked():
+    found = plan("mixtral-8x22b", "--cluster", "megascale-hetero", "--objective", "tok/s/$", "--slo-tpot", "150ms")
+    rows = found["deployments"]
+    assert sorted(r["schedule"] for r in rows) == sorted(KINDS)
+    values = [r["objective"] for r in rows]
+    assert values == sorted(values, reverse=True)
+    for r in rows:
+        assert r["tpot_ms"] <= 150 and r["estimated"] and r["devices"] <= found["devices"]
+        assert r["objective"] == pytest.approx(r["tokens_per_s"] / r["cost_per_hour"], rel=1e-4)
+    assert found["estimated"] and found["why"].startswith(rows[0]["schedule"] + " wins")
+    speeds = [1 / r["tpot_ms"] for r in found["front"]]
+    assert speeds == sorted(speeds, reverse=True)
+
+
+def test_text_says_that_it_estimates():
+    out, _ = sluice("plan", "dbrx", "--cluster", "h20-8-l40s-16", "--slo-tpot", "150ms", "--slo-ttft", "3s")
+    assert "Estimates from data sheets" in out and "Pareto front" in out
+    assert re.search(r"experts are weight-bound below \d+ rows and get \d+", out)
+    assert "* planned only" in out
+
+
+def test_top_and_published():
+    few = plan("dbrx", "--cluster", "h20-8-l40s-16", "--slo-tpot", "150ms")
+    many = plan("dbrx", "--cluster", "h20-8-l40s-16", "--slo-tpot", "150ms", "--top", 3)
+    assert len(many["deployments"]) > len(few["deployments"])
+    assert many["deployments"][0] == few["deployments"][0]
+    published = plan("dbrx", "--cluster", "h20-8-l40s-16", "--slo-tpot", "150ms", "--as-published")
+    assert published["as_published"] and published["deployments"] != few["deployments"]
+
+
+def test_infeasible_exits_3_with_a_change_that_helps():
+    args = ["mixtral-8x7b", "--cluster", "cpu-4x10g"]
+    err = refused(3, *args, "--slo-tpot", "1ms")
+    change = re.search(r"--slo-tpot ([\d.]+)ms", err)
+    assert plan(*args, "--slo-tpot", f"{float(change[1]) * 1.02}ms")["deployments"]
+    assert "--slo-ttft" in refused(3, *args, "--slo-ttft", "1ms")
+
+
+def test_refusals(tmp_path, here):
+    assert "--cluster" in refused(2, TINY)
+    assert "no price" in refused(2, "mixtral-8x7b", "--cluster", "cpu-4x10g", "--objective", "tok/s/$")
+    assert "tok/s/device" in refused(2, "mixtral-8x7b", "--cluster", "cpu-4x10g", "--objective", "speed")
+    assert "--slo-tpot" in refused(2, "mixtral-8x7b", "--cluster", "cpu-4x10g", "--slo-tpot", "fast")
+    assert "no-such" in refused(1, "no-such", "--cluster", "cpu-4x10g")
+    long = tmp_path / "long.yaml"
+    long.write_text("input: 600\noutput: 20\n")
+    assert "context of 512" in refused(2, TINY, "--cluster", here, "--workload", long)
+    sluice("plan", TINY, "--cluster", here, "-o", tmp_path / "no" / "plan.json", code=1)
+
+
+@pytest.mark.parametrize("kind", ["winner", "dep", "pingpong", "findep", "aep", "eps"])
+def test_the_plan_runs(tmp_path, here, kind):
+    """Plan the fixture for two workers on this machine, then generate with the plan."""
+    out = tmp_path / "plan.json"
+    found = plan(TINY, "--cluster", here, "--runnable", "-o", out)
+    assert all(r["planned_only"] is False for r in found["deployments"])
+    written = json.loads(out.read_text())
+    assert written["schedule"] == found["deployments"][0]["schedule"]
+    if kind != "winner":  # what the search says about another kind, in the place of the winner
+        row = next(r for r in found["deployments"] if r["schedule"] == kind)
+        apart = kind in ("dep", "pingpong", "findep", "aep")
+        roles = [["attention"], ["expert"]] if apart else [["attention", "expert"]]
+        counts = [row["attention"]["workers"], row["expert"]["workers"]]
+        written.update(schedule=kind, lanes=1 if kind == "aep" else row["lanes"], chunks=row["chunks"],
+                       chunk_by="experts" if kind == "eps" else row["chunk_by"], order=row["order"],
+                       workers=[{"roles": r} for r, n in zip(roles, counts) for _ in range(n)])
+        out.write_text(json.dumps(written))
+    expected, _ = sluice("run", TINY, "--ids", "3,17,41", "-n", 8, "--temp", 0, "--exact", "--json")
+    text, _ = sluice("run", TINY, "--plan", out, "--ids", "3,17,41", "-n", 8, "--temp", 0, "--exact", "--json")
+    assert json.loads(text)["ids"] == json.loads(expected)["ids"]
+
+
+def test_what_is_planned_only_is_refused_by_name(tmp_path, here):
+    out = tmp_path / "plan.json"
+    plan(TINY, "--cluster", here, "-o", out)
+    written = json.loads(out.read_text())
+    for change, word in [({"schedule": "hybrid"}, "hybrid"), ({"schedule": "pipeline"}, "pipeline")]:
+        out.write_text(json.dumps(written | change))
+        _, err = sluice("run", TINY, "--plan", out, "--ids", "3", code=1)
+        assert word in err and "does not run it yet" in err
+    for part, word in [({"tensor_parallel": {"attention": 8, "expert": 1}}, "tensor parallelism 8"),
+                       ({"pipeline_stages": 2}, "2 stages")]:
+        out.write_text(json.dumps(written | {"deployment": part}))
+        _, err = sluice("run", TINY, "--plan", out, "--ids", "3", code=1)
+        assert word in err

@@ -1,0 +1,236 @@
+/* The search over all kinds of deployments: batches are the largest, limits are kept, better means
+ * better, and what is not possible says what would be. */
+#include "plan/search.h"
+
+#include "format/cluster_file.h"
+#include "format/presets.h"
+#include "plan/search_int.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+static sl_cluster cluster;
+static sl_search_result result;
+
+static sl_workload lengths(uint32_t input, uint32_t output) {
+    return (sl_workload){.input = {.low = input, .high = input},
+                         .output = {.low = output, .high = output}};
+}
+
+static sl_search_problem problem(const char *model, const char *machines, sl_workload *w) {
+    sl_err err;
+    assert_int_equal(sl_cluster_open(machines, &cluster, &err), SL_OK);
+    const sl_shape *shape = sl_preset_model(model);
+    assert_non_null(shape);
+    return (sl_search_problem){.shape = shape,
+                               .cluster = &cluster,
+                               .workload = w,
+                               .compute = SL_COMPUTE_BF16,
+                               .reserve = 0.1,
+                               .value_bytes = 2};
+}
+
+static void run(const sl_search_problem *p, uint32_t top) {
+    sl_err err = {0};
+    sl_status st = sl_search_run(p, top, &result, &err);
+    if (st != SL_OK) fail_msg("%s", err.msg);
+}
+
+static double best(const sl_search_problem *p) {
+    run(p, 1);
+    return sl_search_winner(&result)->per_cost;
+}
+
+static void batch_is_largest(const sl_search_problem *p, const sl_candidate *c) {
+    sl_search_state s;
+    sl_err err;
+    assert_int_equal(sl_search_prepare(p, &s, &err), SL_OK);
+    sl_candidate next = *c;
+    uint32_t most = sl_search_memory_rows(&s, &next);
+    assert_true(c->rows >= 1 && c->rows <= most);
+    next.rows++;
+    sl_search_evaluate(&s, &next);
+    const sl_workload *w = p->workload;
+    if (c->binding == SL_BINDING_TPOT) assert_true(next.tpot_us > w->slo_tpot_us);
+    if (c->binding == SL_BINDING_TTFT) assert_true(next.ttft_us > w->slo_ttft_us);
+    if (c->binding == SL_BINDING_MEMORY) assert_int_equal(c->rows, most);
+    double before = 0;
+    for (next.rows = 1; next.rows < 2 * c->rows; next.rows += 1 + next.rows / 4) {
+        sl_search_evaluate(&s, &next);
+        assert_true(next.tpot_us >= before);
+        before = next.tpot_us;
+    }
+    sl_search_release(&s);
+}
+
+static void limits_are_kept(void **state) {
+    (void)state;
+    sl_workload w = lengths(571, 159);
+    w.slo_tpot_us = 150e3;
+    w.slo_ttft_us = 2e6;
+    sl_search_problem p = problem("mixtral-8x22b", "megascale-hetero", &w);
+    p.objective = SL_OBJECTIVE_COST;
+    run(&p, 4);
+    uint32_t kinds = 0;
+    for (int k = 0; k < SL_LAYOUT_COUNT; k++) {
+        kinds += result.n_top[k] > 0;
+        for (uint32_t i = 0; i < result.n_top[k]; i++) {
+            const sl_candidate *c = &result.top[k][i];
+            assert_true(c->layout.kind == (sl_layout_kind)k);
+            assert_true(c->tpot_us <= w.slo_tpot_us && c->ttft_us <= w.slo_ttft_us);
+            assert_true(c->devices <= sl_cluster_devices(&cluster) && c->copies >= 1);
+            assert_true(c->hidden >= 0 && c->hidden <= 1 && c->imbalance >= 1);
+            assert_true(c->estimated);
+            if (i) assert_true(c->per_cost <= result.top[k][i - 1].per_cost * (1 + 1e-9));
+            batch_is_largest(&p, c);
+        }
+    }
+    assert_int_equal(kinds, SL_LAYOUT_COUNT);
+    for (uint32_t i = 1; i < result.n_front; i++) {
+        assert_true(result.front[i].per_cost > result.front[i - 1].per_cost);
+        assert_true(result.front[i].tpot_us > result.front[i - 1].tpot_us);
+    }
+    assert_true(result.n_front > 2);
+}
+
+static void looser_is_never_worse(void **state) {
+    (void)state;
+    sl_workload w = lengths(571, 159);
+    sl_search_problem p = problem("dbrx", "h20-8-l40s-16", &w);
+    double before = 0;
+    for (double slo = 40e3; slo <= 320e3; slo *= 2) {
+        w.slo_tpot_us = slo;
+        double now = best(&p);
+        assert_true(now >= before);
+        before = now;
+    }
+    double tight = before;
+    p.reserve = 0.3;
+    assert_true(best(&p) <= tight);
+    p.reserve = 0.1;
+    for (uint32_t t = 0; t < cluster.n_types; t++) cluster.type[t].flops[SL_COMPUTE_BF16] *= 2;
+    assert_true(best(&p) >= tight);
+}
+
+/* Ping-pong's period is the law's, and micro-batches that suffice hide the transfers. */
+static void ping_pong_follows_its_law(void **state) {
+    (void)state;
+    sl_workload w = lengths(571, 159);
+    w.slo_tpot_us = 150e3;
+    sl_search_problem p = problem("mixtral-8x22b", "megascale-hetero", &w);
+    p.decode_only = true;
+    run(&p, 16);
+    for (uint32_t i = 0; i < result.n_top[SL_LAYOUT_PINGPONG]; i++) {
+        const sl_candidate *c = &result.top[SL_LAYOUT_PINGPONG][i];
+        double m = c->layout.lanes, x = c->attn_us + c->shared_us;
+        double round = c->attn_us + 2 * c->link_us + c->expert_us;
+        double period = fmax(m * fmax(x, fmax(c->expert_us, c->link_us)), round);
+        assert_true(fabs(c->layer_us - period) <= 1e-9 * period);
+        assert_true(c->step_us >= sl_shape_n_moe(p.shape) * period * (1 - 1e-9));
+        assert_true(c->ttft_us == 0 && fabs(c->tpot_us - c->step_us) < 1e-9 * c->step_us);
+    }
+    p.as_published = true;
+    run(&p, 1);
+}
+
+static void skew_costs(void **state) {
+    (void)state;
+    sl_workload w = lengths(150, 150);
+    w.slo_tpot_us = 200e3;
+    sl_search_problem p = problem("mixtral-8x7b", "amoe-a100-80g", &w);
+    double even = best(&p);
+    w.skew = (sl_route_skew){.on = true, .permuted = true, .theta = 0.6};
+    double skewed = best(&p);
+    assert_true(skewed <= even);
+    run(&p, 16); /* copies of hot experts take memory, and whole workers wait less */
+    for (int k = 0; k < SL_LAYOUT_COUNT; k++)
+        for (uint32_t i = 0; i < result.n_top[k]; i++)
+            assert_int_equal(result.top[k][i].layout.spare, 1);
+}
+
+static void rates_and_clients(void **state) {
+    (void)state;
+    sl_workload w = lengths(571, 159);
+    w.slo_tpot_us = 150e3;
+    sl_search_problem p = problem("mixtral-8x7b", "megascale-ampere", &w);
+    p.objective = SL_OBJECTIVE_COST;
+    w.arrival = (sl_arrival){.kind = SL_ARRIVAL_POISSON, .rate = 2};
+    run(&p, 1);
+    const sl_candidate *c = sl_search_winner(&result);
+    assert_true(fabs(c->tokens_per_s - 2 * 159) < 1e-6 && c->devices < 64);
+    w.arrival.rate = 1e6;
+    sl_err err;
+    assert_int_equal(sl_search_run(&p, 1, &result, &err), SL_ERR_INFEASIBLE);
+    assert_non_null(strstr(err.msg, "times the devices"));
+    w.arrival = (sl_arrival){.kind = SL_ARRIVAL_CLOSED, .concurrency = 24};
+    run(&p, 1);
+    assert_true(sl_search_winner(&result)->seqs <= 24);
+}
+
+static void infeasible_names_the_nearest_change(void **state) {
+    (void)state;
+    sl_workload w = lengths(571, 159);
+    sl_search_problem p = problem("mixtral-8x22b", "cpu-4x10g", &w);
+    sl_err err;
+    double us;
+    w.slo_tpot_us = 1000;
+    assert_int_equal(sl_search_run(&p, 1, &result, &err), SL_ERR_INFEASIBLE);
+    const char *at = strstr(err.msg, "--slo-tpot ");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "--slo-tpot %lfms", &us), 1);
+    w.slo_tpot_us = us * 1000 * 1.02;
+    run(&p, 1);
+    w.slo_ttft_us = 1000;
+    assert_int_equal(sl_search_run(&p, 1, &result, &err), SL_ERR_INFEASIBLE);
+    assert_non_null(strstr(err.msg, "--slo-ttft "));
+    w = lengths(571, 159);
+    for (uint32_t t = 0; t < cluster.n_types; t++) cluster.type[t].memory_bytes = 20e9;
+    assert_int_equal(sl_search_run(&p, 1, &result, &err), SL_ERR_INFEASIBLE);
+    assert_non_null(strstr(err.msg, "GB more memory"));
+    p.objective = SL_OBJECTIVE_COST;
+    assert_int_equal(sl_search_run(&p, 1, &result, &err), SL_ERR_ARG);
+    assert_non_null(strstr(err.msg, "price"));
+}
+
+static void measured_costs_are_used(void **state) {
+    (void)state;
+    sl_workload w = lengths(64, 64);
+    sl_search_problem p = problem("mixtral-8x7b", "cpu-4x10g", &w);
+    sl_costs measured = {.link = {.alpha_us = 50, .byte_us = 1e-3}};
+    for (int k = 0; k < SL_COST_COUNT; k++)
+        measured.stage[k] = (sl_stage_cost){.fixed_us = 5, .floor_us = 100, .row_us = 20};
+    p.measured = &measured;
+    run(&p, 1);
+    for (int k = 0; k < SL_LAYOUT_COUNT; k++) {
+        if (result.n_top[k] == 0) continue;
+        assert_false(result.top[k][0].estimated);
+        assert_true(result.top[k][0].layout.tp_a == 1 && result.top[k][0].layout.tp_e == 1);
+    }
+    p.runnable = true;
+    run(&p, 16);
+    for (int k = 0; k < SL_LAYOUT_COUNT; k++)
+        for (uint32_t i = 0; i < result.n_top[k]; i++)
+            assert_null(sl_layout_not_run(&result.top[k][i].layout));
+    char why[SL_SEARCH_TEXT];
+    sl_search_why(&p, &result, why);
+    assert_non_null(strstr(why, "wins"));
+    assert_non_null(strstr(why, "weight-bound below 5 rows"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(limits_are_kept),
+        cmocka_unit_test(looser_is_never_worse),
+        cmocka_unit_test(ping_pong_follows_its_law),
+        cmocka_unit_test(skew_costs),
+        cmocka_unit_test(rates_and_clients),
+        cmocka_unit_test(infeasible_names_the_nearest_change),
+        cmocka_unit_test(measured_costs_are_used),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
