@@ -376,6 +376,7 @@ sl_status sl_search_run(const sl_search_problem *p, uint32_t top, sl_search_resu
                        SL_SEARCH_MAX_TOP);
     sl_status st = sl_search_prepare(p, &f.state, err);
     if (st != SL_OK) return st;
+    out->skewed = p->workload->skew.on;
     try_all(&f);
     out->layouts = f.state.layouts;
     out->evaluations = f.state.evaluations;
@@ -386,10 +387,13 @@ sl_status sl_search_run(const sl_search_problem *p, uint32_t top, sl_search_resu
     return st;
 }
 
+/* Best but for one kind. Without skewed routing there is nothing that a missing barrier gains, so
+ * the optimistic estimate of aep does not win then. */
 static const sl_candidate *best_but(const sl_search_result *r, int not ) {
     const sl_candidate *best = NULL;
     for (int k = 0; k < SL_LAYOUT_COUNT; k++) {
         if (k == not || r->n_top[k] == 0) continue;
+        if (k == SL_LAYOUT_AEP && best && !r->skewed) continue;
         if (!best || better(&r->top[k][0], best)) best = &r->top[k][0];
     }
     return best;

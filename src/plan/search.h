@@ -126,6 +126,7 @@ typedef struct sl_search_result {
     uint32_t n_top[SL_LAYOUT_COUNT];
     sl_candidate front[SL_SEARCH_MAX_FRONT]; /* fastest for one user first */
     uint32_t n_front;
+    bool skewed; /* routing is: aep may win */
     uint64_t layouts, evaluations;
 } sl_search_result;
 

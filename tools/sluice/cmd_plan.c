@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "format/cluster_file.h"
+#include "format/profile_file.h"
 #include "format/quantity.h"
 #include "format/shape_config.h"
 #include "format/workload_file.h"
@@ -62,9 +63,28 @@ static sl_status read_workload(const sl_options *o, const sl_shape *m, sl_worklo
     return st == SL_OK ? check_lengths(w, m, err) : st;
 }
 
+/* Measured costs of one device instead of estimates; the engine's own widths go with them. */
+static sl_status read_profile(const sl_options *o, sl_shape *shape, sl_search_problem *p,
+                              sl_costs *costs, sl_err *err) {
+    sl_profile profile = {0};
+    if (!o->profile[0]) return SL_OK;
+    sl_status st = sl_profile_load(o->profile, &profile, err);
+    if (st == SL_OK) st = sl_profile_costs(&profile, NULL, 1, costs, err);
+    if (st == SL_OK && strcmp(profile.model, shape->name) != 0)
+        fprintf(stderr, "sluice plan: %s is of model %s, not %s\n", o->profile, profile.model,
+                shape->name);
+    if (st == SL_OK) {
+        p->measured = costs;
+        p->value_bytes = shape->kv_value_bytes = sizeof(float);
+    }
+    sl_profile_free(&profile);
+    return st;
+}
+
 int cmd_plan(const sl_options *o) {
     sl_err err = {0};
     sl_shape shape;
+    sl_costs costs;
     sl_workload workload = {0};
     sl_search_problem p = {.shape = &shape,
                            .workload = &workload,
@@ -81,6 +101,7 @@ int cmd_plan(const sl_options *o) {
         st = sl_fail(&err, SL_ERR_ARG, "--cluster FILE or preset is missing");
     if (st == SL_OK) st = sl_cluster_open(o->cluster, cluster, &err);
     if (st == SL_OK) st = read_workload(o, &shape, &workload, &err);
+    if (st == SL_OK) st = read_profile(o, &shape, &p, &costs, &err);
     if (st == SL_OK) st = read_objective(o->objective, &p.objective, &err);
     if (st == SL_OK) {
         p.cluster = cluster;

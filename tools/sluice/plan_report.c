@@ -93,7 +93,11 @@ static void print_notes(const sl_candidate *const *rows, uint32_t n, FILE *out) 
     if (planned)
         fprintf(out, "* planned only: tensor parallelism, hybrid, pipelines and over 64 workers "
                      "are not run yet.\n");
-    if (bound) fprintf(out, "~ optimistic: there is no law for it; sluice simulate tells more.\n");
+    if (bound)
+        fprintf(
+            out,
+            "~ optimistic, as there is no law for it: sluice simulate tells more. aep wins with "
+            "skewed routing only.\n");
 }
 
 static void print_front(const sl_search_problem *p, const sl_search_result *r, FILE *out) {
