@@ -3,8 +3,10 @@
 The binary comes from SLUICE_BIN, default build/sluice.
 """
 
+import json
 import os
 import pathlib
+import shutil
 import sys
 
 import pytest
@@ -54,6 +56,22 @@ def test_logits_equal_the_golden(fixture, case):
 @pytest.mark.parametrize("fixture,case", CASES)
 def test_greedy_ids_equal_the_golden(fixture, case):
     check.check_greedy(SLUICE, FIXTURES[fixture], case_of(fixture, case))
+
+
+@pytest.mark.parametrize("fixture", [name for name in FIXTURES if name.startswith("qwen")])
+def test_router_weights_rescaled_or_not(fixture, tmp_path):
+    """The other value of norm_topk_prob than the fixture's, against the second oracle."""
+    folder = tmp_path / fixture
+    shutil.copytree(FIXTURES[fixture], folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["norm_topk_prob"] = not config["norm_topk_prob"]
+    (folder / "config.json").write_text(json.dumps(config))
+    ids = case_of(fixture, "line")["prompt_ids"]
+    model = reference.Model(folder)
+    want = model.forward(ids)
+    assert model.min_margin >= 1e-4, "a near tie decides"
+    got = check.sluice_logits(SLUICE, folder, ids)
+    assert check.deviation(got, want.astype(numpy.float32))[0] <= 2e-4
 
 
 @pytest.mark.parametrize("fixture", FIXTURES)
