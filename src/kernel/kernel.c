@@ -72,7 +72,7 @@ typedef struct gemm_ctx {
  * at most `cap`, a multiple of 12 for the register tiles, and all tiles of a matrix nearly alike.
  */
 static uint32_t tile_cols(const sl_mat *w, uint32_t cap) {
-    uint64_t row_bytes = (uint64_t)w->k * sl_dtype_bytes(w->dtype);
+    uint64_t row_bytes = sl_dtype_row_bytes(w->dtype, w->k);
     uint32_t most = (uint32_t)SL_MIN((256u << 10) / SL_MAX(row_bytes, 1) / 12 * 12, cap);
     most = SL_MAX(most, 12);
     uint32_t tiles = (w->n + most - 1) / most;
@@ -100,7 +100,7 @@ static void gemm_job_tile(const gemm_ctx *g, uint32_t job, size_t t) {
     uint32_t c0 = (uint32_t)(t / down) * cols, r0 = (uint32_t)(t % down) * SL_TILE_ROWS;
     const float *x[SL_TILE_ROWS];
     float up[SL_TILE_ROWS * SL_TILE_COLS];
-    size_t row_bytes = (size_t)j->w->k * sl_dtype_bytes(j->w->dtype);
+    size_t row_bytes = sl_dtype_row_bytes(j->w->dtype, j->w->k);
     sl_gemm_tile tile = {
         .w = (const uint8_t *)j->w->data + c0 * row_bytes,
         .dtype = j->w->dtype,
@@ -116,7 +116,8 @@ static void gemm_job_tile(const gemm_ctx *g, uint32_t job, size_t t) {
     g->k->gemm_tile(&tile);
     if (!g->up) return;
     sl_gemm_tile other = tile;
-    other.w = (const uint8_t *)g->up[job]->data + c0 * row_bytes;
+    other.dtype = g->up[job]->dtype;
+    other.w = (const uint8_t *)g->up[job]->data + c0 * sl_dtype_row_bytes(other.dtype, tile.k);
     other.y = up;
     other.y_stride = tile.n_cols;
     g->k->gemm_tile(&other);
@@ -168,8 +169,7 @@ void sl_gemm(const sl_exec *ex, const sl_gemm_job *jobs, uint32_t n_jobs) {
 void sl_gemm_swiglu(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *const *up,
                     uint32_t n_jobs) {
     for (uint32_t i = 0; i < n_jobs; i++)
-        SL_ASSERT(up[i]->n == jobs[i].w->n && up[i]->k == jobs[i].w->k &&
-                  up[i]->dtype == jobs[i].w->dtype);
+        SL_ASSERT(up[i]->n == jobs[i].w->n && up[i]->k == jobs[i].w->k);
     gemm_all(ex, jobs, up, n_jobs);
 }
 
@@ -426,7 +426,7 @@ static void vec_items(void *ctx, uint32_t lane, size_t begin, size_t end) {
         c->k->add_scaled(c->y + begin, x, c->a, n);
         break;
     case VEC_WIDEN:
-        c->k->widen((const uint8_t *)c->x + begin * sl_dtype_bytes(c->dtype), c->dtype, n,
+        c->k->widen((const uint8_t *)c->x + sl_dtype_row_bytes(c->dtype, begin), c->dtype, n,
                     c->y + begin);
         break;
     case VEC_TO_BF16:

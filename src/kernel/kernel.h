@@ -18,7 +18,8 @@
 
 #define SL_DOT_LANES 16
 
-/* A weight matrix: n rows of k values, contiguous, borrowed from the checkpoint mapping. */
+/* A weight matrix: n rows of k values, contiguous, borrowed from the checkpoint mapping. k is a
+ * whole number of blocks of dtype. */
 typedef struct sl_mat {
     const void *data;
     uint32_t n, k;
@@ -60,11 +61,12 @@ typedef struct sl_exec {
 void sl_gemm(const sl_exec *ex, const sl_gemm_job *jobs, uint32_t n_jobs);
 
 /* Fused gate and up of SwiGLU: y[r][j] = silu(dot(x[r], w1[j])) * dot(x[r], w3[j]), silu(a) = a /
- * (1 + exp(-a)). Mixtral, arXiv:2401.04088 sec. 2.1. jobs[i].w is w1, up[i] is w3 (same shape). */
+ * (1 + exp(-a)). Mixtral, arXiv:2401.04088 sec. 2.1. jobs[i].w is w1, up[i] is w3 (same shape,
+ * any dtype). */
 void sl_gemm_swiglu(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *const *up,
                     uint32_t n_jobs);
 
-/* y[r] = x[r] * rsqrt(mean(x[r]^2) + eps) * w, rows of n; w f32[n] or another dtype, widened.
+/* y[r] = x[r] * rsqrt(mean(x[r]^2) + eps) * w, rows of n; w f32[n] or another plain dtype, widened.
  * Sum of squares in the 16-lane order; y may be x. */
 void sl_rmsnorm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, uint32_t n_rows,
                 uint32_t n, float *y);
@@ -111,7 +113,7 @@ void sl_vec_add(const sl_exec *ex, float *y, const float *x, size_t n);
 void sl_vec_scale(const sl_exec *ex, float *y, const float *x, float a, size_t n);
 void sl_vec_add_scaled(const sl_exec *ex, float *y, const float *x, float a, size_t n);
 
-/* Widens n values of `dtype` to f32 (embedding rows). */
+/* Widens n values of `dtype`, whole blocks, to f32 (embedding rows). */
 void sl_widen(const sl_exec *ex, const void *src, sl_dtype dtype, size_t n, float *dst);
 /* Rounds n f32 values to bf16 (nearest even, NaN kept quiet) and back: the wire formats. */
 void sl_to_bf16(const sl_exec *ex, const float *src, size_t n, uint16_t *dst);

@@ -10,7 +10,7 @@
 
 /* y[r * y_stride + c] = dot(x[r], w[c]): n_rows <= SL_TILE_ROWS, n_cols <= SL_TILE_COLS. */
 typedef struct sl_gemm_tile {
-    const void *w; /* n_cols rows of k values of `dtype`, contiguous, any alignment */
+    const void *w; /* n_cols rows of k values, whole blocks of `dtype`, contiguous, any alignment */
     sl_dtype dtype;
     uint32_t k, n_cols, n_rows, y_stride;
     const float *const *x; /* n_rows pointers to k floats */

@@ -18,7 +18,7 @@ static inline float sl_tree16(const float *s) {
     return t[0] + t[1];
 }
 
-/* Value i of an array of any alignment. */
+/* Value i of an array of a plain type, of any alignment. */
 static inline float sl_load_any(const void *src, sl_dtype dtype, size_t i) {
     const uint8_t *p = (const uint8_t *)src + i * sl_dtype_bytes(dtype);
     float f;

@@ -57,7 +57,7 @@ void sl_model_embed(const sl_model *m, const sl_exec *ex, const uint32_t *ids, u
         return;
     }
     const sl_mat *w = &m->whole.mat[SL_ROLE_EMBED];
-    size_t row_bytes = (size_t)w->k * sl_dtype_bytes(w->dtype);
+    size_t row_bytes = sl_dtype_row_bytes(w->dtype, w->k);
     SL_ASSERT(w->data != NULL);
     for (uint32_t i = 0; i < n_rows; i++) {
         SL_ASSERT(ids[i] < m->spec.vocab);

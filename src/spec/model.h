@@ -4,6 +4,7 @@
 #define SL_SPEC_MODEL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define SL_MAX_LAYERS  512
@@ -11,11 +12,64 @@
 #define SL_MAX_EXPERTS 4096
 #define SL_MAX_EOS     16
 
-typedef enum sl_dtype { SL_F32, SL_F16, SL_BF16, SL_DTYPE_COUNT } sl_dtype;
+/* Formats of weights: name, values of a block, bytes of a block. The first are plain values, the
+ * others blocks of GGUF (quant/block.h); a row of a matrix is a whole number of blocks. */
+#define SL_DTYPE_LIST(X)                                                                           \
+    X(F32, 1, 4)                                                                                   \
+    X(F16, 1, 2)                                                                                   \
+    X(BF16, 1, 2)                                                                                  \
+    X(Q8_0, 32, 34) X(Q4_0, 32, 18) X(Q4_K, 256, 144) X(Q5_K, 256, 176) X(Q6_K, 256, 210)
 
-/* Bytes of one value. */
+typedef enum sl_dtype {
+#define SL_DTYPE_ENUM(name, values, bytes) SL_##name,
+    SL_DTYPE_LIST(SL_DTYPE_ENUM)
+#undef SL_DTYPE_ENUM
+        SL_DTYPE_COUNT,
+    SL_DTYPE_PLAIN = SL_Q8_0 /* number of plain types */
+} sl_dtype;
+
+static inline bool sl_dtype_is_plain(sl_dtype t) {
+    return t < SL_DTYPE_PLAIN;
+}
+
+/* Bytes of one value of a plain type. */
 static inline uint32_t sl_dtype_bytes(sl_dtype t) {
     return t == SL_F32 ? 4 : 2;
+}
+
+/* Values of a block; 1 for plain types. */
+static inline uint32_t sl_dtype_block(sl_dtype t) {
+    return t < SL_DTYPE_PLAIN ? 1 : t < SL_Q4_K ? 32 : 256;
+}
+
+static inline uint32_t sl_dtype_block_bytes(sl_dtype t) {
+    switch (t) {
+#define SL_DTYPE_BYTES(name, values, bytes)                                                        \
+    case SL_##name:                                                                                \
+        return bytes;
+        SL_DTYPE_LIST(SL_DTYPE_BYTES)
+#undef SL_DTYPE_BYTES
+    default:
+        return 0;
+    }
+}
+
+/* Bytes of n values, a whole number of blocks. */
+static inline size_t sl_dtype_row_bytes(sl_dtype t, size_t n) {
+    return n / sl_dtype_block(t) * sl_dtype_block_bytes(t);
+}
+
+/* Static name: "F32", "Q4_K". */
+static inline const char *sl_dtype_name(sl_dtype t) {
+    switch (t) {
+#define SL_DTYPE_NAME(name, values, bytes)                                                         \
+    case SL_##name:                                                                                \
+        return #name;
+        SL_DTYPE_LIST(SL_DTYPE_NAME)
+#undef SL_DTYPE_NAME
+    default:
+        return "unknown";
+    }
 }
 
 typedef enum sl_ffn_kind { SL_FFN_DENSE, SL_FFN_MOE } sl_ffn_kind;
@@ -38,12 +92,13 @@ typedef struct sl_model_spec {
     uint32_t sliding_window; /* 0: full attention; else keys within the last so many positions */
     float rms_eps;
     float rope_theta;
-    bool qk_norm;               /* RMSNorm over each query and key head */
-    bool qkv_bias;              /* q, k and v carry a bias, o does not */
-    bool norm_topk;             /* router weights of the chosen experts are rescaled to sum 1 */
-    bool tied_head;             /* the head is the embedding */
-    bool weightless;            /* the folder has a config.json and no weights */
-    uint8_t ffn[SL_MAX_LAYERS]; /* sl_ffn_kind of each block */
+    bool qk_norm;    /* RMSNorm over each query and key head */
+    bool qkv_bias;   /* q, k and v carry a bias, o does not */
+    bool norm_topk;  /* router weights of the chosen experts are rescaled to sum 1 */
+    bool tied_head;  /* the head is the embedding */
+    bool weightless; /* the folder has a config.json and no weights */
+    bool rope_pairs; /* rows 2i, 2i+1 of q and k heads are one rotation (GGUF's arch llama) */
+    uint8_t ffn[SL_MAX_LAYERS];        /* sl_ffn_kind of each block */
     uint16_t moe_index[SL_MAX_LAYERS]; /* MoE ordinal of a block, when it is one */
     uint16_t moe_layer[SL_MAX_LAYERS]; /* block of a MoE ordinal */
     uint32_t n_eos;

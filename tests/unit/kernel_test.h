@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "kernel/kernel_int.h"
+#include "quant/block.h"
 #include "quant/half.h"
 
 #include <math.h>
@@ -51,12 +52,27 @@ static inline float *kt_floats(size_t n) {
     return p;
 }
 
+/* Any bytes are codes and scales; d and dmin are finite, among them zero and subnormals. */
+static inline void kt_fill_blocks(sl_dtype dtype, size_t n, uint8_t *p) {
+    size_t bytes = sl_dtype_block_bytes(dtype), at = dtype == SL_Q6_K ? 208 : 0;
+    for (size_t i = 0; i < n / sl_dtype_block(dtype); i++, p += bytes) {
+        for (size_t j = 0; j < bytes; j++) p[j] = (uint8_t)kt_bits();
+        uint16_t d = sl_f32_to_f16(kt_value() * 0.01f), dmin = sl_f32_to_f16(kt_value() * 0.01f);
+        memcpy(p + at, &d, 2);
+        if (dtype == SL_Q4_K || dtype == SL_Q5_K) memcpy(p + 2, &dmin, 2);
+    }
+}
+
 /* n values of a dtype, one byte off alignment when `odd`. *base is what to free. */
 static inline void *kt_weights(sl_dtype dtype, size_t n, bool odd, void **base) {
-    uint8_t *p = sl_alloc(n * sl_dtype_bytes(dtype) + 1, 1);
+    uint8_t *p = sl_alloc(sl_dtype_row_bytes(dtype, n) + 1, 1);
     assert_non_null(p);
     *base = p;
     p += odd;
+    if (!sl_dtype_is_plain(dtype)) {
+        kt_fill_blocks(dtype, n, p);
+        return p;
+    }
     for (size_t i = 0; i < n; i++) {
         float v = kt_value();
         uint16_t h = dtype == SL_F16 ? sl_f32_to_f16(v) : sl_f32_to_bf16(v);
@@ -68,6 +84,7 @@ static inline void *kt_weights(sl_dtype dtype, size_t n, bool odd, void **base) 
     return p;
 }
 
+/* Value i of a plain type. */
 static inline float kt_weight(const void *w, sl_dtype dtype, size_t i) {
     float f;
     uint16_t h;
@@ -77,6 +94,22 @@ static inline float kt_weight(const void *w, sl_dtype dtype, size_t i) {
     }
     memcpy(&h, (const uint8_t *)w + i * 2, 2);
     return dtype == SL_F16 ? sl_f16_to_f32(h) : sl_bf16_to_f32(h);
+}
+
+/* The next length from k on that is a whole number of blocks. */
+static inline uint32_t kt_whole(sl_dtype dtype, uint32_t k) {
+    uint32_t n = sl_dtype_block(dtype);
+    return (k + n - 1) / n * n;
+}
+
+/* n values from `at` on, whole blocks; valid until the next call. */
+static inline const float *kt_row(const void *w, sl_dtype dtype, size_t at, size_t n) {
+    static float row[4096];
+    assert_true(n <= SL_LEN(row));
+    const uint8_t *from = (const uint8_t *)w + sl_dtype_row_bytes(dtype, at);
+    if (!sl_dtype_is_plain(dtype)) sl_block_decode(dtype, from, n, row);
+    for (size_t i = 0; i < n && sl_dtype_is_plain(dtype); i++) row[i] = kt_weight(from, dtype, i);
+    return row;
 }
 
 /* Fails naming the first differing value. */

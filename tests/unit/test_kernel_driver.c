@@ -22,9 +22,10 @@ static sl_exec exec_of(uint32_t i) {
 }
 
 static float dot_rule(const float *x, const void *w, sl_dtype dtype, size_t at, uint32_t k) {
+    const float *v = kt_row(w, dtype, at, k);
     float s[16] = {0};
     for (uint32_t i = 0; i < (k + 15) / 16 * 16; i++)
-        s[i % 16] = fmaf(i < k ? x[i] : 0, i < k ? kt_weight(w, dtype, at + i) : 0, s[i % 16]);
+        s[i % 16] = fmaf(i < k ? x[i] : 0, i < k ? v[i] : 0, s[i % 16]);
     for (int step = 8; step; step /= 2)
         for (int i = 0; i < step; i++) s[i] += s[i + step];
     return s[0];
@@ -97,7 +98,7 @@ static void grouped_products_follow_the_rule(void **state) {
     grouped g;
     for (size_t s = 0; s < SL_LEN(shapes); s++)
         for (sl_dtype d = 0; d < SL_DTYPE_COUNT; d++) {
-            grouped_make(&g, d, shapes[s][0], shapes[s][1]);
+            grouped_make(&g, d, shapes[s][0], kt_whole(d, shapes[s][1]));
             for (int swiglu = 0; swiglu < 2; swiglu++) {
                 grouped_expect(&g, swiglu);
                 EACH_EXEC(ex) {
@@ -119,7 +120,7 @@ static void grouped_products_follow_the_rule(void **state) {
 
 static void a_row_alone_equals_the_row_in_a_batch(void **state) {
     (void)state;
-    enum { K = 200, N = 100 };
+    enum { K = 1536, N = 50 };
     float *x = kt_floats(64 * K), *y = kt_floats(64 * N), one[N];
     for (sl_dtype d = 0; d < SL_DTYPE_COUNT; d++) {
         void *base;
@@ -217,11 +218,16 @@ static double attn_naive(const attn_case *c, uint32_t r, uint32_t h, uint32_t d,
     *mag = 0;
     for (uint32_t p = lo; p <= r; p++) {
         const float *k = c->page[p / 32] + sl_kv_tile_offset(&c->m, 1, 0, kvh) + p % 32 * dim;
+        double all = 0; /* what a cancelling sum was made of bounds its error */
         s[p] = 0;
-        for (uint32_t i = 0; i < dim; i++) s[p] += (double)c->q[r * c->width + h * dim + i] * k[i];
+        for (uint32_t i = 0; i < dim; i++) {
+            double term = (double)c->q[r * c->width + h * dim + i] * k[i];
+            s[p] += term;
+            all += fabs(term);
+        }
         s[p] *= (double)0.11f;
         top = fmax(top, s[p]);
-        steep = fmax(steep, fabs(s[p]));
+        steep = fmax(steep, all * (double)0.11f);
     }
     for (uint32_t p = lo; p <= r; p++) {
         float v = c->page[p / 32][sl_kv_tile_offset(&c->m, 1, 1, kvh) + p % 32 * dim + d];
@@ -241,7 +247,7 @@ static void attention_case(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint
     for (uint32_t r = 0; r < c.n; r++)
         for (uint32_t i = 0; i < c.width; i++) {
             double mag, want = attn_naive(&c, r, i / dim, i % dim, &mag);
-            assert_true(fabs(c.want[r * c.width + i] - want) <= 2e-6 * mag);
+            assert_true(fabs(c.want[r * c.width + i] - want) <= 2e-6 * mag + 0x1p-149);
         }
     EACH_EXEC(ex) {
         memset(c.o, 0, (size_t)c.n * c.width * sizeof(float));
@@ -281,7 +287,7 @@ static void norm_and_rope_do_not_depend_on_threads(void **state) {
     double freq[DIM / 2];
     for (int i = 0; i < ROWS; i++) pos[i] = kt_below(100000);
     for (int i = 0; i < DIM / 2; i++) freq[i] = pow(1e4, -2.0 * i / DIM);
-    for (sl_dtype d = 0; d < SL_DTYPE_COUNT; d++) {
+    for (sl_dtype d = 0; d < SL_DTYPE_PLAIN; d++) {
         void *base;
         sl_mat w = {kt_weights(d, N, true, &base), 1, N, d};
         for (int r = 0; r < ROWS; r++) {

@@ -11,7 +11,8 @@
 #include <sys/stat.h>
 
 static const char *dtype_name(sl_dtype t) {
-    static const char *const names[SL_DTYPE_COUNT] = {"f32", "f16", "bf16"};
+    static const char *const names[SL_DTYPE_COUNT] = {"f32",  "f16",  "bf16", "q8_0",
+                                                      "q4_0", "q4_k", "q5_k", "q6_k"};
     return names[t];
 }
 

@@ -86,6 +86,10 @@ static void avx2_add_scaled(float *y, const float *x, float a, size_t n) {
 static void avx2_widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
     const uint8_t *p = src;
     size_t i = 0;
+    if (!sl_dtype_is_plain(dtype)) {
+        sl_avx2_block_decode(dtype, src, n, dst);
+        return;
+    }
     if (dtype == SL_F32) {
         memcpy(dst, src, n * sizeof(float));
         return;

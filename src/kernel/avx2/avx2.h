@@ -5,6 +5,8 @@
 #include "kernel/kernel_int.h"
 
 void sl_avx2_gemm_tile(const sl_gemm_tile *t);
+/* n values, whole blocks of a block type, to f32. */
+void sl_avx2_block_decode(sl_dtype dtype, const void *src, size_t n, float *dst);
 float sl_avx2_rms_inverse(const float *x, float eps, uint32_t n);
 void sl_avx2_attn_page(const sl_attn_page *a);
 void sl_avx2_softmax(const float *x, uint32_t n, float *p);

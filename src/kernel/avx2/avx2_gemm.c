@@ -3,9 +3,10 @@
  * Which lanes a half holds is free as long as the tree at the end pairs the right ones:
  *   f32, f16: half 0 = lanes 0..7, half 1 = lanes 8..15
  *   bf16:     half 0 = even lanes, half 1 = odd lanes, because a 32-bit word of two bf16 values
- * gives the even one by a shift and the odd one by a mask Activations are packed in the same order,
- * zero-padded to 16, so one loop serves every type. Chains are carried in memory between blocks of
- * k and into the padded tail, which changes no bit. */
+ * gives the even one by a shift and the odd one by a mask
+ * Activations are packed in the same order, zero-padded to 16, so one loop serves every type.
+ * Weights in blocks are first widened to f32. Chains are carried in memory between blocks of k and
+ * into the padded tail, which changes no bit. */
 #include "kernel/avx2/avx2.h"
 #include "kernel/scalar.h"
 
@@ -259,8 +260,113 @@ static void tile_bf16(const sl_gemm_tile *t) {
     tile_of(t, SL_BF16);
 }
 
+/* ---- weights in blocks ---- */
+
+#define WIDE_FLOATS 6144u  /* of widened weights: they stay in L1 for all rows of the tile */
+#define PACK_FLOATS 16384u /* of packed activations */
+
+/* A block of k of a tile whose weights come in blocks: they are widened once for all rows. */
+typedef struct wide_tile {
+    const sl_gemm_tile *t;
+    uint32_t s0, steps; /* of k, 16 values each */
+    uint32_t c0, cols;  /* columns that `wide` holds, `stride` floats each */
+    uint32_t stride;
+    float *xp, *wide, *acc; /* acc: 16 floats a (column, row) */
+} wide_tile;
+
+INLINE float *wide_acc(const wide_tile *q, uint32_t c, uint32_t r0, const uint32_t R) {
+    return q->acc + ((size_t)r0 * q->t->n_cols + (size_t)c * R) * 16;
+}
+
+INLINE void wide_run(const wide_tile *q, uint32_t r0, uint32_t c, const uint32_t R,
+                     const uint32_t C) {
+    const float *x = q->xp + (size_t)r0 * q->steps * 16;
+    const block b = {x,
+                     (const uint8_t *)(q->wide + (size_t)c * q->stride),
+                     q->stride * sizeof(float),
+                     q->steps,
+                     q->steps,
+                     q->s0 == 0,
+                     wide_acc(q, q->c0 + c, r0, R)};
+    run_block(&b, R, C, SL_F32);
+}
+
+INLINE void wide_rows(const wide_tile *q, uint32_t r0, const uint32_t R, const uint32_t C) {
+    uint32_t c = 0;
+    for (; c + C <= q->cols; c += C) wide_run(q, r0, c, R, C);
+    for (; c < q->cols; c++) wide_run(q, r0, c, R, 1);
+}
+
+INLINE void wide_store(const wide_tile *q, uint32_t r0, const uint32_t R, const uint32_t C) {
+    const sl_gemm_tile *t = q->t;
+    float *y = t->y + (size_t)r0 * t->y_stride;
+    uint32_t c = q->c0, end = q->c0 + q->cols;
+    for (; c + C <= end; c += C)
+        store_sums(wide_acc(q, c, r0, R), R, C, SL_F32, y + c, t->y_stride);
+    for (; c < end; c++) store_sums(wide_acc(q, c, r0, R), R, 1, SL_F32, y + c, t->y_stride);
+}
+
+typedef enum wide_step { WIDE_PACK, WIDE_RUN, WIDE_STORE } wide_step;
+
+INLINE void wide_group(const wide_tile *q, wide_step step, uint32_t r0, const uint32_t R,
+                       const uint32_t C) {
+    const sl_gemm_tile *t = q->t;
+    if (step == WIDE_PACK)
+        pack_x(t->x + r0, t->k, q->s0, q->steps, R, SL_F32, q->xp + (size_t)r0 * q->steps * 16);
+    if (step == WIDE_RUN) wide_rows(q, r0, R, C);
+    if (step == WIDE_STORE) wide_store(q, r0, R, C);
+}
+
+/* One step for all rows, in the groups of tile_of. */
+static void wide_do(const wide_tile *q, wide_step step) {
+    uint32_t r = 0, n = q->t->n_rows;
+    for (; r + 4 <= n; r += 4) wide_group(q, step, r, 4, 3);
+    if (n - r == 3) wide_group(q, step, r, 3, 4);
+    if (n - r == 2) wide_group(q, step, r, 2, 2);
+    if (n - r == 1) wide_group(q, step, r, 1, 4);
+}
+
+/* Widens the columns of a group and asks for those of the next. */
+static void wide_fill(const wide_tile *q) {
+    const sl_gemm_tile *t = q->t;
+    size_t row_bytes = sl_dtype_row_bytes(t->dtype, t->k), n = (size_t)q->steps * 16;
+    size_t part = sl_dtype_row_bytes(t->dtype, n);
+    for (uint32_t c = 0; c < q->cols; c++) {
+        const uint8_t *w = (const uint8_t *)t->w + (q->c0 + c) * row_bytes +
+                           sl_dtype_row_bytes(t->dtype, (size_t)q->s0 * 16);
+        for (size_t i = 0; i < part; i += 64)
+            _mm_prefetch((const char *)w + q->cols * row_bytes + i, _MM_HINT_T0);
+        sl_avx2_block_decode(t->dtype, w, n, q->wide + (size_t)c * q->stride);
+    }
+}
+
+static void tile_blocks(const sl_gemm_tile *t) {
+    _Alignas(64) float xp[PACK_FLOATS], wide[WIDE_FLOATS];
+    _Alignas(64) float acc[SL_TILE_COLS * SL_TILE_ROWS * 16];
+    /* Few rows: long stretches of few weight rows, as memory likes it. */
+    const uint32_t most = t->n_rows < 4 ? 64 : 32, group = t->n_rows < 4 ? 4 : 12;
+    const uint32_t steps = t->k / 16;
+    wide_tile q = {.t = t, .stride = most * 16, .xp = xp, .wide = wide, .acc = acc};
+    _Static_assert(WIDE_FLOATS >= 12 * 32 * 16 && PACK_FLOATS >= SL_TILE_ROWS * 32 * 16 &&
+                       WIDE_FLOATS >= 4 * 64 * 16 && PACK_FLOATS >= 3 * 64 * 16,
+                   "room for both cuts");
+    if (t->n_rows == 0) return;
+    for (q.s0 = 0; q.s0 < steps; q.s0 += most) {
+        q.steps = SL_MIN(most, steps - q.s0);
+        wide_do(&q, WIDE_PACK);
+        for (q.c0 = 0; q.c0 < t->n_cols; q.c0 += group) {
+            q.cols = SL_MIN(group, t->n_cols - q.c0);
+            wide_fill(&q);
+            wide_do(&q, WIDE_RUN);
+            if (q.s0 + q.steps == steps) wide_do(&q, WIDE_STORE);
+        }
+    }
+}
+
 void sl_avx2_gemm_tile(const sl_gemm_tile *t) {
-    if (t->dtype == SL_F32)
+    if (!sl_dtype_is_plain(t->dtype))
+        tile_blocks(t);
+    else if (t->dtype == SL_F32)
         tile_f32(t);
     else if (t->dtype == SL_F16)
         tile_f16(t);

@@ -1,6 +1,7 @@
 /* Scalar reference: slow, plain, and the definition of every result. */
 #include "kernel/ref/ref.h"
 #include "kernel/scalar.h"
+#include "quant/block.h"
 
 static bool always(void) {
     return true;
@@ -50,6 +51,10 @@ static void ref_add_scaled(float *y, const float *x, float a, size_t n) {
 }
 
 static void ref_widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
+    if (!sl_dtype_is_plain(dtype)) {
+        sl_block_decode(dtype, src, n, dst);
+        return;
+    }
     for (size_t i = 0; i < n; i++) dst[i] = sl_load_any(src, dtype, i);
 }
 

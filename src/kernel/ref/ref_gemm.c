@@ -1,5 +1,6 @@
 #include "kernel/ref/ref.h"
 #include "kernel/scalar.h"
+#include "quant/block.h"
 
 static float dot_any(const float *x, const uint8_t *w, sl_dtype dtype, uint32_t k) {
     float s[SL_DOT_LANES] = {0};
@@ -11,12 +12,26 @@ static float dot_any(const float *x, const uint8_t *w, sl_dtype dtype, uint32_t 
     return sl_tree16(s);
 }
 
+static float dot_blocks(const float *x, const uint8_t *w, sl_dtype dtype, uint32_t k) {
+    float s[SL_DOT_LANES] = {0}, value[SL_BLOCK_MAX];
+    for (uint32_t i = 0; i < k; i += SL_BLOCK_MAX) {
+        uint32_t n = SL_MIN(SL_BLOCK_MAX, k - i);
+        sl_block_decode(dtype, w + sl_dtype_row_bytes(dtype, i), n, value);
+        for (uint32_t j = 0; j < n; j++)
+            s[j % SL_DOT_LANES] = fmaf(x[i + j], value[j], s[j % SL_DOT_LANES]);
+    }
+    return sl_tree16(s);
+}
+
 void sl_ref_gemm_tile(const sl_gemm_tile *t) {
-    size_t row_bytes = (size_t)t->k * sl_dtype_bytes(t->dtype);
+    size_t row_bytes = sl_dtype_row_bytes(t->dtype, t->k);
+    bool plain = sl_dtype_is_plain(t->dtype);
     for (uint32_t c = 0; c < t->n_cols; c++)
-        for (uint32_t r = 0; r < t->n_rows; r++)
-            t->y[(size_t)r * t->y_stride + c] =
-                dot_any(t->x[r], (const uint8_t *)t->w + c * row_bytes, t->dtype, t->k);
+        for (uint32_t r = 0; r < t->n_rows; r++) {
+            const uint8_t *w = (const uint8_t *)t->w + c * row_bytes;
+            t->y[(size_t)r * t->y_stride + c] = plain ? dot_any(t->x[r], w, t->dtype, t->k)
+                                                      : dot_blocks(t->x[r], w, t->dtype, t->k);
+        }
 }
 
 float sl_ref_rms_inverse(const float *x, float eps, uint32_t n) {
