@@ -21,6 +21,7 @@ typedef struct sl_ckpt_file {
 } sl_ckpt_file;
 
 struct sl_checkpoint {
+    sl_gguf *gguf; /* or files: */
     sl_ckpt_file *file;
     uint32_t n_files;
     sl_ckpt_tensor *tensor; /* sorted by name */
@@ -137,7 +138,19 @@ out:
 }
 
 static int by_name(const void *a, const void *b) {
-    return strcmp(((const sl_ckpt_tensor *)a)->t->name, ((const sl_ckpt_tensor *)b)->t->name);
+    return strcmp(((const sl_ckpt_tensor *)a)->name, ((const sl_ckpt_tensor *)b)->name);
+}
+
+static sl_ckpt_tensor tensor_of(const sl_st_tensor *t, uint32_t file) {
+    sl_ckpt_tensor c = {.name = t->name,
+                        .dtype_name = sl_st_dtype_name(t->dtype),
+                        .n_dims = t->n_dims,
+                        .dim = t->dim,
+                        .begin = t->begin,
+                        .end = t->end,
+                        .file = file};
+    c.usable = sl_st_dtype_usable(t->dtype, &c.dtype);
+    return c;
 }
 
 static sl_status sort_tensors(sl_checkpoint *c, sl_err *err) {
@@ -150,12 +163,12 @@ static sl_status sort_tensors(sl_checkpoint *c, sl_err *err) {
     if (!c->tensor) return sl_fail(err, SL_ERR_NOMEM, "%zu tensors", n);
     for (uint32_t f = 0; f < c->n_files; f++)
         for (size_t i = 0; i < c->file[f].h.n_tensors; i++)
-            c->tensor[c->n_tensors++] = (sl_ckpt_tensor){&c->file[f].h.tensor[i], f};
+            c->tensor[c->n_tensors++] = tensor_of(&c->file[f].h.tensor[i], f);
     qsort(c->tensor, n, sizeof *c->tensor, by_name);
     for (size_t i = 1; i < n; i++)
-        if (strcmp(c->tensor[i].t->name, c->tensor[i - 1].t->name) == 0)
+        if (strcmp(c->tensor[i].name, c->tensor[i - 1].name) == 0)
             return sl_fail(err, SL_ERR_FORMAT, "%s: tensor \"%s\" is also in %s",
-                           c->file[c->tensor[i].file].path, c->tensor[i].t->name,
+                           c->file[c->tensor[i].file].path, c->tensor[i].name,
                            c->file[c->tensor[i - 1].file].name);
     return SL_OK;
 }
@@ -175,9 +188,9 @@ static sl_status check_index(const sl_checkpoint *c, sl_json weight_map, sl_err 
                            sl_json_file(weight_map), key, shard, found ? found : "no file");
     }
     for (size_t i = 0; i < c->n_tensors; i++)
-        if (sl_json_kind_of(sl_json_get(weight_map, c->tensor[i].t->name)) == SL_JSON_ABSENT)
+        if (sl_json_kind_of(sl_json_get(weight_map, c->tensor[i].name)) == SL_JSON_ABSENT)
             return sl_fail(err, SL_ERR_FORMAT, "%s: tensor \"%s\" is not in %s",
-                           c->file[c->tensor[i].file].path, c->tensor[i].t->name, index_name);
+                           c->file[c->tensor[i].file].path, c->tensor[i].name, index_name);
     return SL_OK;
 }
 
@@ -209,10 +222,32 @@ static sl_status open_single(sl_checkpoint *c, const char *folder, sl_err *err) 
     return st == SL_OK ? load_files(c, err) : st;
 }
 
+static sl_status open_gguf(sl_checkpoint *c, const char *path, sl_err *err) {
+    sl_status st = sl_gguf_open(path, &c->gguf, err);
+    if (st != SL_OK) return st;
+    size_t n = sl_gguf_tensors(c->gguf);
+    c->tensor = sl_alloc(n, sizeof *c->tensor);
+    if (!c->tensor) return sl_fail(err, SL_ERR_NOMEM, "%s: %zu tensors", path, n);
+    for (; c->n_tensors < n; c->n_tensors++) {
+        const sl_gguf_tensor *t = sl_gguf_tensor_at(c->gguf, c->n_tensors);
+        c->tensor[c->n_tensors] = (sl_ckpt_tensor){.name = t->name,
+                                                   .dtype_name = t->type_name,
+                                                   .usable = t->usable,
+                                                   .dtype = t->dtype,
+                                                   .n_dims = t->n_dims,
+                                                   .dim = t->dim,
+                                                   .begin = t->begin,
+                                                   .end = t->end};
+    }
+    qsort(c->tensor, n, sizeof *c->tensor, by_name);
+    return SL_OK;
+}
+
 bool sl_ckpt_exists(const char *folder) {
     char *single = join(folder, single_name), *index = join(folder, index_name);
     /* Out of memory says the same in sl_ckpt_open. */
-    bool exists = !single || !index || access(single, F_OK) == 0 || access(index, F_OK) == 0;
+    bool exists = sl_gguf_is(folder) || !single || !index || access(single, F_OK) == 0 ||
+                  access(index, F_OK) == 0;
     sl_free(single);
     sl_free(index);
     return exists;
@@ -224,6 +259,8 @@ sl_status sl_ckpt_open(const char *folder, sl_checkpoint **out, sl_err *err) {
     sl_status st;
     if (!c || !single || !index)
         st = sl_fail(err, SL_ERR_NOMEM, "%s: checkpoint", folder);
+    else if (sl_gguf_is(folder))
+        st = open_gguf(c, folder, err);
     else if (access(single, F_OK) == 0)
         st = open_single(c, folder, err);
     else if (access(index, F_OK) == 0)
@@ -250,20 +287,26 @@ void sl_ckpt_free(sl_checkpoint *c) {
         sl_free(f->name);
         sl_free(f->path);
     }
+    sl_gguf_close(c->gguf);
     sl_free(c->tensor);
     sl_free(c->file);
     sl_free(c);
 }
 
 uint32_t sl_ckpt_files(const sl_checkpoint *c) {
-    return c->n_files;
+    return c->gguf ? 1 : c->n_files;
+}
+
+const sl_gguf *sl_ckpt_gguf(const sl_checkpoint *c) {
+    return c->gguf;
 }
 
 const char *sl_ckpt_path(const sl_checkpoint *c, uint32_t file) {
-    return c->file[file].path;
+    return c->gguf ? sl_gguf_path(c->gguf) : c->file[file].path;
 }
 
 sl_span sl_ckpt_header(const sl_checkpoint *c, uint32_t file) {
+    if (c->gguf) return sl_gguf_head(c->gguf);
     return (sl_span){c->file[file].head, c->file[file].head_bytes};
 }
 
@@ -279,7 +322,7 @@ bool sl_ckpt_find(const sl_checkpoint *c, const char *name, size_t *out) {
     size_t low = 0, high = c->n_tensors;
     while (low < high) {
         size_t mid = low + (high - low) / 2;
-        int order = strcmp(c->tensor[mid].t->name, name);
+        int order = strcmp(c->tensor[mid].name, name);
         if (order == 0) {
             *out = mid;
             return true;
@@ -293,6 +336,10 @@ bool sl_ckpt_find(const sl_checkpoint *c, const char *name, size_t *out) {
 }
 
 sl_status sl_ckpt_data(sl_checkpoint *c, sl_ckpt_tensor t, sl_span *out, sl_err *err) {
+    if (c->gguf) {
+        *out = (sl_span){sl_gguf_bytes(c->gguf).data + t.begin, (size_t)(t.end - t.begin)};
+        return SL_OK;
+    }
     sl_ckpt_file *f = &c->file[t.file];
     if (!f->map.path) {
         sl_status st = sl_map_open(f->path, UINT64_MAX, &f->map, err);
@@ -301,6 +348,6 @@ sl_status sl_ckpt_data(sl_checkpoint *c, sl_ckpt_tensor t, sl_span *out, sl_err 
     if (f->map.bytes.len != f->h.file_bytes)
         return sl_fail(err, SL_ERR_FORMAT, "%s: changed from %llu to %zu bytes while it was opened",
                        f->path, (unsigned long long)f->h.file_bytes, f->map.bytes.len);
-    *out = (sl_span){f->map.bytes.data + t.t->begin, (size_t)(t.t->end - t.t->begin)};
+    *out = (sl_span){f->map.bytes.data + t.begin, (size_t)(t.end - t.begin)};
     return SL_OK;
 }

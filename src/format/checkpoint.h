@@ -1,9 +1,10 @@
-/* The weights of a Hugging Face folder: one model.safetensors, or shards named by
- * model.safetensors.index.json. Opening reads and checks every header; a file is mapped only when a
- * tensor in it is asked for. Thread: owner. */
+/* The weights of a model: a GGUF file, or a Hugging Face folder with one model.safetensors or with
+ * shards named by model.safetensors.index.json. Opening reads and checks every header; a file is
+ * mapped only when a tensor in it is asked for. Thread: owner. */
 #ifndef SL_FORMAT_CHECKPOINT_H
 #define SL_FORMAT_CHECKPOINT_H
 
+#include "format/gguf.h"
 #include "format/safetensors.h"
 
 #define SL_CKPT_MAX_FILES   2048
@@ -12,19 +13,26 @@
 
 typedef struct sl_checkpoint sl_checkpoint;
 
-/* Where a tensor lives. */
+/* A tensor and where it lives; pointers are borrowed until sl_ckpt_free. */
 typedef struct sl_ckpt_tensor {
-    const sl_st_tensor *t;
+    const char *name, *dtype_name;
+    bool usable; /* `dtype` can hold weights */
+    sl_dtype dtype;
+    uint32_t n_dims;
+    const uint64_t *dim; /* rows before columns */
+    uint64_t begin, end; /* byte range in the file */
     uint32_t file;
 } sl_ckpt_tensor;
 
 /* Whether there is anything that sl_ckpt_open would try to read. */
-bool sl_ckpt_exists(const char *folder);
+bool sl_ckpt_exists(const char *model);
 
 /* The index and the shards must agree: every tensor of the index is in the shard it names and every
  * tensor of a shard is in the index. Names of shards with a path in them are refused. */
-sl_status sl_ckpt_open(const char *folder, sl_checkpoint **out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_ckpt_open(const char *model, sl_checkpoint **out, sl_err *err) SL_MUST_CHECK;
 void sl_ckpt_free(sl_checkpoint *c);
+/* The file behind it when it is GGUF, else NULL. */
+const sl_gguf *sl_ckpt_gguf(const sl_checkpoint *c);
 
 uint32_t sl_ckpt_files(const sl_checkpoint *c);
 /* Files are sorted by name. Path and header bytes (length field included) borrowed until free. */

@@ -102,6 +102,10 @@ bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t);
 void sl_arch_tensor_name(const sl_arch_tensor *t, uint32_t layer, uint32_t expert,
                          char out[SL_ARCH_NAME_MAX]);
 
+/* The same of a GGUF file (model/arch_gguf.c), where the experts of a block share one tensor of
+ * [experts][n][k]. */
+void sl_arch_gguf_name(const sl_arch_tensor *t, uint32_t layer, char out[SL_ARCH_NAME_MAX]);
+
 /* Fills n_params and n_params_active (top_k of n_experts in each MoE block) of *m. */
 void sl_arch_count_params(const sl_arch *a, sl_model_spec *m);
 

@@ -37,7 +37,10 @@ static sl_status each_site(const sl_model *m, sl_site_fn fn, void *ctx, sl_err *
         for (site.layer = 0; site.layer < spec->n_layers; site.layer++) {
             if (!block_has(spec, site.t, site.layer)) continue;
             for (site.expert = 0; site.expert < copies; site.expert++) {
-                sl_arch_tensor_name(site.t, site.layer, site.expert, name);
+                if (sl_ckpt_gguf(m->ckpt))
+                    sl_arch_gguf_name(site.t, site.layer, name);
+                else
+                    sl_arch_tensor_name(site.t, site.layer, site.expert, name);
                 sl_status st = fn(ctx, &site, name, err);
                 if (st != SL_OK) return st;
             }
@@ -85,43 +88,66 @@ sl_status sl_model_check_names(const sl_model *m, sl_err *err) {
     sl_status st = each_site(m, check_present, &check, err);
     for (size_t i = 0; st == SL_OK && i < n; i++) {
         sl_ckpt_tensor c = sl_ckpt_at(m->ckpt, i);
-        if (!check.known[i] && !ignorable(&m->spec, c.t->name))
+        if (!check.known[i] && !ignorable(&m->spec, c.name))
             st = sl_fail(err, SL_ERR_UNSUPPORTED,
                          "%s: tensor \"%s\" is unknown to %s; ignoring it could change results",
-                         sl_ckpt_path(m->ckpt, c.file), c.t->name, m->spec.arch);
+                         sl_ckpt_path(m->ckpt, c.file), c.name, m->spec.arch);
     }
     sl_free(check.known);
     return st;
 }
 
-/* Type, shape and alignment of a tensor against the table; *out without data. */
-static sl_status check_tensor(const sl_model *m, const sl_site *site, sl_ckpt_tensor c, sl_mat *out,
-                              sl_err *err) {
-    const sl_st_tensor *t = c.t;
-    const char *path = sl_ckpt_path(m->ckpt, c.file);
-    uint64_t want[2] = {sl_arch_dim_value(&m->spec, site->t->n),
-                        sl_arch_dim_value(&m->spec, site->t->k)};
-    uint32_t n_dims = site->t->k == SL_DIM_NONE ? 1 : 2;
-    char has_text[128], want_text[64];
-    sl_dtype dtype = SL_F32;
-    if (!sl_st_dtype_usable(t->dtype, &dtype))
+/* What a tensor's shape has to be. Without experts: [n][k], [n]. In GGUF those of a block are
+ * stacked, and a matrix of one row is a vector. */
+static uint32_t wanted_shape(const sl_model *m, const sl_site *site, uint64_t want[3]) {
+    bool gguf = sl_ckpt_gguf(m->ckpt) != NULL;
+    uint32_t n = 0;
+    if (gguf && site->t->scope == SL_SCOPE_EXPERT) want[n++] = m->spec.n_experts;
+    if (!gguf || site->t->n != SL_DIM_ONE) want[n++] = sl_arch_dim_value(&m->spec, site->t->n);
+    if (site->t->k != SL_DIM_NONE) want[n++] = sl_arch_dim_value(&m->spec, site->t->k);
+    return n;
+}
+
+static sl_status check_dtype(const sl_model *m, const sl_site *site, sl_ckpt_tensor t,
+                             sl_err *err) {
+    const char *path = sl_ckpt_path(m->ckpt, t.file);
+    bool vector = site->t->k == SL_DIM_NONE; /* norms and biases are widened without blocks */
+    if (!t.usable || (vector && !sl_dtype_is_plain(t.dtype)))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "%s: tensor \"%s\": dtype %s, expected F32, F16 or BF16", path, t->name,
-                       sl_st_dtype_name(t->dtype));
-    if (t->n_dims != n_dims || memcmp(t->dim, want, n_dims * sizeof want[0]) != 0)
-        return sl_fail(err, SL_ERR_FORMAT,
-                       "%s: tensor \"%s\": shape %s, expected %s by config.json", path, t->name,
-                       sl_st_shape_text(t->dim, t->n_dims, has_text, sizeof has_text),
-                       sl_st_shape_text(want, n_dims, want_text, sizeof want_text));
-    if (t->begin % sl_dtype_bytes(dtype) != 0)
+                       "%s: tensor \"%s\": dtype %s, expected F32, F16%s BF16%s", path, t.name,
+                       t.dtype_name, sl_ckpt_gguf(m->ckpt) && !vector ? "," : " or",
+                       sl_ckpt_gguf(m->ckpt) && !vector ? ", Q8_0, Q4_0, Q4_K, Q5_K or Q6_K" : "");
+    if (sl_dtype_is_plain(t.dtype) && t.begin % sl_dtype_bytes(t.dtype) != 0)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "%s: tensor \"%s\": begins at byte %llu, not a multiple of %u (%s)", path,
-                       t->name, (unsigned long long)t->begin, sl_dtype_bytes(dtype),
-                       sl_st_dtype_name(t->dtype));
-    *out = (sl_mat){.n = n_dims == 1 ? 1 : (uint32_t)want[0],
-                    .k = n_dims == 1 ? (uint32_t)want[0] : (uint32_t)want[1],
-                    .dtype = dtype};
+                       t.name, (unsigned long long)t.begin, sl_dtype_bytes(t.dtype), t.dtype_name);
     return SL_OK;
+}
+
+/* Type, shape and alignment of a tensor against the table; *out without data. */
+static sl_status check_tensor(const sl_model *m, const sl_site *site, sl_ckpt_tensor t, sl_mat *out,
+                              sl_err *err) {
+    uint64_t want[3], n = sl_arch_dim_value(&m->spec, site->t->n),
+                      k = sl_arch_dim_value(&m->spec, site->t->k);
+    uint32_t n_dims = wanted_shape(m, site, want);
+    char has_text[128], want_text[96];
+    sl_status st = check_dtype(m, site, t, err);
+    if (st != SL_OK) return st;
+    if (t.n_dims != n_dims || memcmp(t.dim, want, n_dims * sizeof want[0]) != 0)
+        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor \"%s\": shape %s, expected %s by %s",
+                       sl_ckpt_path(m->ckpt, t.file), t.name,
+                       sl_st_shape_text(t.dim, t.n_dims, has_text, sizeof has_text),
+                       sl_st_shape_text(want, n_dims, want_text, sizeof want_text),
+                       sl_ckpt_gguf(m->ckpt) ? "its metadata" : "config.json");
+    bool vector = site->t->k == SL_DIM_NONE;
+    *out = (sl_mat){
+        .n = vector ? 1 : (uint32_t)n, .k = vector ? (uint32_t)n : (uint32_t)k, .dtype = t.dtype};
+    return SL_OK;
+}
+
+/* Bytes of one expert, or of the whole tensor. */
+static size_t mat_bytes(const sl_mat *mat) {
+    return mat->n * sl_dtype_row_bytes(mat->dtype, mat->k);
 }
 
 typedef struct sl_binding {
@@ -162,26 +188,8 @@ static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, s
     if (st == SL_OK) st = sl_ckpt_data(b->m->ckpt, c, &bytes, err);
     if (st != SL_OK) return st;
     mat.data = bytes.data;
+    if (sl_ckpt_gguf(b->m->ckpt)) mat.data = bytes.data + site->expert * mat_bytes(&mat);
     *place(b->m, site) = mat;
-    return SL_OK;
-}
-
-/* gate and up run as one fused product over the same rows, so their types must agree. */
-static sl_status check_fused(const sl_model *m, sl_err *err) {
-    const sl_model_spec *spec = &m->spec;
-    for (uint32_t i = 0; i < spec->n_layers; i++) {
-        const sl_mat *mat = m->block[i].mat;
-        bool same = mat[SL_ROLE_DENSE_GATE].dtype == mat[SL_ROLE_DENSE_UP].dtype &&
-                    mat[SL_ROLE_SHARED_GATE].dtype == mat[SL_ROLE_SHARED_UP].dtype;
-        const sl_expert_weights *e = &m->expert[(size_t)spec->moe_index[i] * spec->n_experts];
-        for (uint32_t j = 0; spec->ffn[i] == SL_FFN_MOE && j < spec->n_experts; j++)
-            same = same && e[j].gate.dtype == e[j].up.dtype;
-        if (!same)
-            return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           "%s: block %u: gate and up weights of one feed-forward have different "
-                           "dtypes, expected one",
-                           m->folder, i);
-    }
     return SL_OK;
 }
 
@@ -190,7 +198,7 @@ sl_status sl_model_bind(sl_model *m, const sl_stages *stages, sl_err *err) {
     sl_status st = each_site(m, bind_tensor, &b, err);
     if (st == SL_OK && m->spec.tied_head)
         m->whole.mat[SL_ROLE_LM_HEAD] = m->whole.mat[SL_ROLE_EMBED];
-    return st == SL_OK ? check_fused(m, err) : st;
+    return st;
 }
 
 typedef struct sl_measuring {
@@ -206,13 +214,13 @@ static sl_status measure_tensor(void *ctx, const sl_site *site, const char *name
     sl_ckpt_tensor c = sl_ckpt_at(a->m->ckpt, at);
     sl_status st = check_tensor(a->m, site, c, &mat, err);
     if (st != SL_OK) return st;
-    uint64_t bytes = c.t->end - c.t->begin;
+    uint64_t bytes = mat_bytes(&mat);
     if (site->t->stage != SL_STAGE_EXPERT) {
         a->info->bytes_attention += bytes;
         if (site->t->role == SL_ROLE_Q && site->layer == 0) a->info->attention_dtype = mat.dtype;
     } else if (site->expert == 0 && a->m->spec.moe_index[site->layer] == 0) {
         a->info->bytes_expert += bytes;
-        a->info->expert_dtype = mat.dtype;
+        if (site->t->role == SL_ROLE_EXPERT_GATE) a->info->expert_dtype = mat.dtype;
     }
     return SL_OK;
 }
@@ -221,7 +229,7 @@ sl_status sl_model_measure(const sl_model *m, sl_model_info *out, sl_err *err) {
     sl_model_info info = {.n_tensors = sl_ckpt_tensors(m->ckpt), .n_files = sl_ckpt_files(m->ckpt)};
     for (size_t i = 0; i < info.n_tensors; i++) {
         sl_ckpt_tensor c = sl_ckpt_at(m->ckpt, i);
-        info.bytes_total += c.t->end - c.t->begin;
+        info.bytes_total += c.end - c.begin;
     }
     sl_measuring a = {.m = m, .info = &info};
     sl_status st = each_site(m, measure_tensor, &a, err);

@@ -79,6 +79,21 @@ static void store_kv(const sl_model_spec *m, uint32_t layer, uint32_t is_v, cons
     }
 }
 
+/* Rows of pairs (2i, 2i+1) to halves: what a rotation turns lies half a head apart again, and all
+ * that follows is as for other checkpoints, to the bit. */
+static void split_pairs(float *x, uint32_t n_heads, uint32_t head_dim) {
+    float odd[SL_HEAD_DIM_MAX / 2];
+    uint32_t half = head_dim / 2;
+    SL_ASSERT(head_dim <= SL_HEAD_DIM_MAX);
+    for (uint32_t h = 0; h < n_heads; h++, x += head_dim) {
+        for (uint32_t i = 0; i < half; i++) {
+            odd[i] = x[2 * i + 1];
+            x[i] = x[2 * i];
+        }
+        memcpy(x + half, odd, half * sizeof *odd);
+    }
+}
+
 /* Queries, keys and values of the normalised rows h, biased, normalised and rotated. */
 static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t layer,
                              const sl_rows *rows, const float *h, float *q, float *k, float *v) {
@@ -95,6 +110,10 @@ static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t laye
         sl_bias_add(ex, q, &w->mat[SL_ROLE_Q_BIAS], rows->n);
         sl_bias_add(ex, k, &w->mat[SL_ROLE_K_BIAS], rows->n);
         sl_bias_add(ex, v, &w->mat[SL_ROLE_V_BIAS], rows->n);
+    }
+    if (s->rope_pairs) {
+        split_pairs(q, rows->n * s->n_heads, s->head_dim);
+        split_pairs(k, rows->n * s->n_kv_heads, s->head_dim);
     }
     if (s->qk_norm) {
         norm(m, ex, &w->mat[SL_ROLE_Q_NORM], q, rows->n * s->n_heads, q);

@@ -1,5 +1,6 @@
 #include "model/model.h"
 
+#include "format/gguf_config.h"
 #include "format/hf_config.h"
 #include "format/map.h"
 #include "model/model_int.h"
@@ -16,6 +17,12 @@ static char *file_in(const char *folder, const char *name) {
     return path;
 }
 
+static void take_arch(sl_model *m) {
+    m->arch = sl_arch_find(m->spec.arch);
+    SL_ASSERT(m->arch != NULL);
+    sl_arch_count_params(m->arch, &m->spec);
+}
+
 /* Reads config.json; its bytes go into the hash. */
 static sl_status read_config(sl_model *m, crypto_hash_sha256_state *hash, sl_err *err) {
     sl_map map = {0};
@@ -24,9 +31,7 @@ static sl_status read_config(sl_model *m, crypto_hash_sha256_state *hash, sl_err
     sl_status st = sl_map_open(path, SL_HF_MAX_CONFIG_BYTES, &map, err);
     if (st == SL_OK) st = sl_hf_config_parse(path, map.bytes, &m->spec, err);
     if (st == SL_OK) {
-        m->arch = sl_arch_find(m->spec.arch);
-        SL_ASSERT(m->arch != NULL);
-        sl_arch_count_params(m->arch, &m->spec);
+        take_arch(m);
         crypto_hash_sha256_update(hash, map.bytes.data, map.bytes.len);
     }
     sl_map_close(&map);
@@ -49,6 +54,24 @@ static sl_status read_generation(sl_model *m, sl_err *err) {
     return st;
 }
 
+/* Configuration of a folder and, unless there are none and need not be, headers of its weights. */
+static sl_status read_folder(sl_model *m, bool must_have_weights, crypto_hash_sha256_state *hash,
+                             sl_err *err) {
+    sl_status st = read_config(m, hash, err);
+    if (st == SL_OK) st = read_generation(m, err);
+    m->spec.weightless = !sl_ckpt_exists(m->folder);
+    if (st == SL_OK && (must_have_weights || !m->spec.weightless))
+        st = sl_ckpt_open(m->folder, &m->ckpt, err);
+    return st;
+}
+
+static sl_status read_gguf(sl_model *m, sl_err *err) {
+    sl_status st = sl_ckpt_open(m->folder, &m->ckpt, err);
+    if (st == SL_OK) st = sl_gguf_config_parse(sl_ckpt_gguf(m->ckpt), &m->spec, &m->gen, err);
+    if (st == SL_OK) take_arch(m);
+    return st;
+}
+
 /* Configuration, headers of the weights, names: everything that needs no weights. */
 static sl_status load(const char *folder, bool must_have_weights, sl_model **out, sl_err *err) {
     crypto_hash_sha256_state hash;
@@ -59,13 +82,8 @@ static sl_status load(const char *folder, bool must_have_weights, sl_model **out
         goto out;
     }
     crypto_hash_sha256_init(&hash);
-    st = read_config(m, &hash, err);
-    if (st == SL_OK) st = read_generation(m, err);
-    m->spec.weightless = !sl_ckpt_exists(folder);
-    if (st == SL_OK && (must_have_weights || !m->spec.weightless)) {
-        st = sl_ckpt_open(folder, &m->ckpt, err);
-        if (st == SL_OK) st = sl_model_check_names(m, err);
-    }
+    st = sl_gguf_is(folder) ? read_gguf(m, err) : read_folder(m, must_have_weights, &hash, err);
+    if (st == SL_OK && m->ckpt) st = sl_model_check_names(m, err);
     if (st != SL_OK) goto out;
     for (uint32_t i = 0; m->ckpt && i < sl_ckpt_files(m->ckpt); i++) {
         sl_span head = sl_ckpt_header(m->ckpt, i);

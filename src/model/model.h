@@ -25,7 +25,10 @@ typedef struct sl_stages {
     sl_route_skew skew;    /* on: sl_block_route draws (model/skew.h) */
 } sl_stages;
 
-/* Reads config.json and generation_config.json of a Hugging Face folder, no weights;
+/* A model is a Hugging Face folder or a GGUF file: wherever a `folder` is asked for below, the path
+ * of such a file will do.
+ *
+ * Reads config.json and generation_config.json, or metadata, no weights;
  * spec->weightless says that there are none (then only an emulated device can run it). Errors name
  * file, field, value and limit. spec->hash covers config and the headers of the weight files. */
 sl_status sl_model_read_spec(const char *folder, sl_model_spec *spec, sl_generation_spec *gen,
