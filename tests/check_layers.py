@@ -10,7 +10,7 @@ import sys
 ALLOWED = {
     "base": set(),
     "spec": set(),
-    "quant": set(),
+    "quant": {"spec"},
     "format": {"spec", "quant"},
     "kernel": {"spec", "quant"},
     "model": {"spec", "quant", "format", "kernel"},
