@@ -86,6 +86,10 @@ static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err
     if (st == SL_OK) st = sl_plan_copy(&o->plan, &e->plan, err);
     for (uint32_t i = 0; i < e->plan.n_workers; i++)
         e->seats += e->plan.worker[i].roles & SL_ROLE_ATTENTION ? e->plan.max_num_seqs : 0;
+    e->stats.schedule = e->plan.schedule;
+    e->stats.lanes = e->plan.lanes;
+    e->stats.chunks = e->plan.chunks;
+    memcpy(e->stats.predicted_s, o->predicted_s, sizeof e->stats.predicted_s);
     if (!e->o.trace_events) e->o.trace_events = SL_TRACE_EVENTS;
     if (st == SL_OK && e->trace_path[0]) st = sl_collect_create(e->trace_path, &e->collect, err);
     return st;

@@ -40,6 +40,7 @@ typedef struct sl_engine_opts {
     uint32_t join_timeout_s; /* for all workers of the plan to be ready */
     uint32_t max_queue;      /* requests that may wait to run; 0: 4096 */
     double queue_timeout_s;  /* how long one may wait to run the first time; 0: for ever */
+    double predicted_s[2];   /* of the plan's schedule, for metrics: see sl_engine_stats */
     bool (*give_up)(void);   /* NULL, or asked now and then while waiting for them: true ends it */
 } sl_engine_opts;
 
@@ -142,6 +143,9 @@ typedef struct sl_engine_stats {
     uint64_t finished_stop, finished_length, finished_error, finished_cancelled, preempted;
     uint64_t rejected_full, rejected_late; /* no place in the queue; too long in it */
     bool serving;                          /* every worker of the plan is ready */
+    sl_schedule schedule;                  /* of the plan, with what it is made of */
+    uint32_t lanes, chunks;
+    double predicted_s[2]; /* period a block, all decode and prompt, by --schedule auto; else 0 */
     uint32_t n_workers;
     sl_worker_stats worker[64]; /* the first 64 */
 } sl_engine_stats;

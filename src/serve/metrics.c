@@ -272,6 +272,7 @@ void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engi
     for (size_t i = 0; i < SL_MEASURE_COUNT; i++)
         put_histogram(out, &measures[i], model, &m->measure[i]);
     pthread_mutex_unlock(&m->lock);
+    sl_metrics_put_schedule(out, stats);
     put_workers(out, stats);
     sl_metrics_put_batches(out, stats);
     sl_metrics_put_detail(out, detail);

@@ -3,10 +3,24 @@
 #include "serve/metrics_int.h"
 
 #include "base/mem.h"
+#include "engine/plan_json.h"
 
 #include <inttypes.h>
 #include <stddef.h>
 #include <string.h>
+
+void sl_metrics_put_schedule(sl_jbuf *b, const sl_engine_stats *stats) {
+    static const char *const points[] = {"decode", "prompt"};
+    sl_metrics_put_help(b, "schedule_info", "gauge", "How rows are grouped; always 1.");
+    sl_jbuf_fmt(b, "sluice:schedule_info{schedule=\"%s\",lanes=\"%u\",chunks=\"%u\"} 1\n",
+                sl_schedule_name(stats->schedule), stats->lanes, stats->chunks);
+    sl_metrics_put_help(
+        b, "schedule_predicted_layer_seconds", "gauge",
+        "Time of a block for all rows in flight, by --schedule auto; 0: not predicted.");
+    for (int i = 0; i < 2; i++)
+        sl_jbuf_fmt(b, "sluice:schedule_predicted_layer_seconds{rows=\"%s\"} %.9g\n", points[i],
+                    stats->predicted_s[i]);
+}
 
 void sl_metrics_put_batches(sl_jbuf *b, const sl_engine_stats *stats) {
     size_t n = SL_MIN((size_t)stats->n_workers, SL_LEN(stats->worker));

@@ -6,6 +6,8 @@
 
 /* # HELP and # TYPE of a family; names get the prefix "sluice:". */
 void sl_metrics_put_help(sl_jbuf *b, const char *name, const char *type, const char *help);
+/* What the plan schedules, and what --schedule auto predicted of it (metrics_detail.c). */
+void sl_metrics_put_schedule(sl_jbuf *b, const sl_engine_stats *stats);
 /* Families by worker, by layer and by expert (metrics_detail.c). */
 void sl_metrics_put_batches(sl_jbuf *b, const sl_engine_stats *stats);
 void sl_metrics_put_detail(sl_jbuf *b, const sl_engine_detail *d);

@@ -3,6 +3,7 @@
 #define SL_TOOLS_CMD_H
 
 #include "base/options.h"
+#include "engine/auto.h"
 #include "engine/engine.h"
 #include "model/chat.h"
 #include "spec/shape.h"
@@ -33,12 +34,16 @@ typedef struct sl_deployment {
     sl_generation_spec gen;
     char program[4096];
     char secret[65];
+    sl_auto_report chosen; /* by --schedule auto */
 } sl_deployment;
 
 /* Turns options into a plan and engine options. `processes`: prefer worker processes over threads.
- */
-sl_status sl_deploy_prepare(const sl_options *o, bool processes, sl_deployment *d,
-                            sl_err *err) SL_MUST_CHECK;
+ * `requests` will run at once (0: as many as there is room for): --schedule auto, which measures,
+ * chooses for them. */
+sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t requests,
+                            sl_deployment *d, sl_err *err) SL_MUST_CHECK;
+/* "schedule": NAME, "lanes", "chunks", and why auto chose it: fields of a JSON object. */
+void sl_deploy_print_schedule(const sl_deployment *d, FILE *out);
 void sl_deploy_free(sl_deployment *d);
 /* Reads the secret of --secret-file or SLUICE_SECRET; empty when there is none. */
 sl_status sl_deploy_secret(const sl_options *o, char out[65], sl_err *err) SL_MUST_CHECK;

@@ -155,7 +155,8 @@ int cmd_bench(const sl_options *o) {
     sl_status st = SL_OK;
     if (o->n_prompt == 0 && o->n_gen == 0)
         st = sl_fail(&err, SL_ERR_ARG, "--n-prompt and --n-gen are both 0: nothing to measure");
-    if (st == SL_OK) st = sl_deploy_prepare(o, strcmp(o->transport, "auto") != 0, &d, &err);
+    if (st == SL_OK)
+        st = sl_deploy_prepare(o, strcmp(o->transport, "auto") != 0, o->batch, &d, &err);
     if (st == SL_OK && o->n_prompt + 1 > d.opts.plan.context)
         st = sl_fail(&err, SL_ERR_ARG, "--n-prompt: %u, the context has %u (--ctx)", o->n_prompt,
                      d.opts.plan.context);

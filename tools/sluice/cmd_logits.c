@@ -74,7 +74,7 @@ int cmd_logits(const sl_options *o) {
     sl_ids ids = {0};
     sl_deploy_setup_process(o);
     sl_status st = o->npy[0] ? SL_OK : sl_fail(&err, SL_ERR_ARG, "--npy FILE is missing");
-    if (st == SL_OK) st = sl_deploy_prepare(o, strcmp(o->transport, "auto") != 0, &d, &err);
+    if (st == SL_OK) st = sl_deploy_prepare(o, strcmp(o->transport, "auto") != 0, 1, &d, &err);
     if (st == SL_OK) st = sl_ids_parse(o->ids, d.spec.vocab, &ids, &err);
     if (st == SL_OK) st = run(o, &d, &ids, &err);
     sl_ids_free(&ids);

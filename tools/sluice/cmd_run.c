@@ -116,7 +116,7 @@ int cmd_run(const sl_options *o) {
     sl_tokenizer *tok = NULL;
     sl_ids prompt = {0};
     sl_deploy_setup_process(o);
-    sl_status st = sl_deploy_prepare(o, strcmp(o->transport, "auto") != 0, &d, &err);
+    sl_status st = sl_deploy_prepare(o, strcmp(o->transport, "auto") != 0, 1, &d, &err);
     if (st == SL_OK) {
         st = sl_tokenizer_open(o->arg[0], &tok, &err);
         if (st == SL_ERR_NOTFOUND && o->ids[0]) st = SL_OK; /* ids need no tokenizer */

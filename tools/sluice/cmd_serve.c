@@ -91,10 +91,13 @@ static void block_signals(void) {
 }
 
 /* For whoever starts the server: where it listens, once it does. */
-static void print_json(const sl_engine_opts *e, const char *url, const char *name) {
+static void print_json(const sl_deployment *d, const char *url, const char *name) {
+    const sl_engine_opts *e = &d->opts;
     printf("{\"url\": \"%s\", \"model\": ", url);
     sl_print_json_string(stdout, name, strlen(name));
-    printf(", \"workers\": %u, \"transport\": \"%s\"}\n", e->plan.n_workers, e->transport);
+    printf(", \"workers\": %u, \"transport\": \"%s\", ", e->plan.n_workers, e->transport);
+    sl_deploy_print_schedule(d, stdout);
+    printf("}\n");
     fflush(stdout);
 }
 
@@ -121,7 +124,7 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
         fprintf(stderr, "listening on %s (model %s, %u worker%s, %s)\n", sl_server_url(server),
                 name, d->opts.plan.n_workers, d->opts.plan.n_workers == 1 ? "" : "s",
                 d->opts.transport);
-        if (o->json) print_json(&d->opts, sl_server_url(server), name);
+        if (o->json) print_json(d, sl_server_url(server), name);
         sl_status_line *line = sl_status_line_start(o, e);
         await_end(server, o->drain_timeout);
         sl_status_line_stop(line);
@@ -140,7 +143,7 @@ int cmd_serve(const sl_options *o) {
     sl_deploy_setup_process(o);
     block_signals();
     sl_log_set_who("coordinator");
-    sl_status st = sl_deploy_prepare(o, true, &d, &err);
+    sl_status st = sl_deploy_prepare(o, true, 0, &d, &err);
     d.opts.give_up = signalled;
     d.opts.max_queue = o->max_queue;
     d.opts.queue_timeout_s = o->queue_timeout;

@@ -1,6 +1,7 @@
 /* From options to a plan and an engine. */
 #include "cmd.h"
 
+#include "engine/auto.h"
 #include "engine/placement.h"
 #include "engine/plan_json.h"
 #include "engine/plan_lab.h"
@@ -127,7 +128,32 @@ static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_p
     return sl_plan_check(p, m, err);
 }
 
-sl_status sl_deploy_prepare(const sl_options *o, bool processes, sl_deployment *d, sl_err *err) {
+/* Nobody said how to schedule: no plan, no schedule, nothing that belongs to one. */
+static bool schedule_is_open(const sl_options *o) {
+    bool said = o->plan[0] || o->microbatches || o->chunks || o->groups || o->chunk_by[0] ||
+                o->order[0] || o->policy[0] || o->lookahead != UINT32_MAX || o->delta > 0;
+    return strcmp(o->schedule, "auto") == 0 && !said;
+}
+
+static sl_status choose_schedule(const sl_options *o, uint32_t requests, sl_deployment *d,
+                                 sl_err *err) {
+    const sl_auto_opts a = {.model_folder = o->arg[0],
+                            .m = &d->spec,
+                            .transport = d->opts.transport,
+                            .isa = o->isa,
+                            .here = !o->remote,
+                            .requests = requests,
+                            .delay_seed = d->opts.delay_seed,
+                            .delay_us = d->opts.delay_us};
+    if (!schedule_is_open(o)) return SL_OK;
+    sl_status st = sl_plan_auto(&a, &d->opts.plan, &d->chosen, err);
+    d->opts.predicted_s[0] = d->chosen.choice.decode_us * 1e-6;
+    d->opts.predicted_s[1] = d->chosen.choice.prefill_us * 1e-6;
+    return st;
+}
+
+sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t requests,
+                            sl_deployment *d, sl_err *err) {
     *d = (sl_deployment){0};
     sl_status st = sl_model_read_spec(o->arg[0], &d->spec, &d->gen, err);
     if (st == SL_OK) st = make_plan(o, &d->spec, &d->opts.plan, err);
@@ -152,7 +178,16 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, sl_deployment *
     d->opts.delay_seed = o->delay_us ? o->delay_seed : 0;
     d->opts.delay_us = o->delay_us;
     d->opts.join_timeout_s = o->join_timeout;
-    return SL_OK;
+    return choose_schedule(o, requests, d, err);
+}
+
+void sl_deploy_print_schedule(const sl_deployment *d, FILE *out) {
+    const sl_plan *p = &d->opts.plan;
+    fprintf(out, "\"schedule\": \"%s\", \"lanes\": %u, \"chunks\": %u",
+            sl_schedule_name(p->schedule), p->lanes, p->chunks);
+    if (!d->chosen.why[0]) return;
+    fprintf(out, ", \"schedule_why\": ");
+    sl_print_json_string(out, d->chosen.why, strlen(d->chosen.why));
 }
 
 void sl_deploy_free(sl_deployment *d) {

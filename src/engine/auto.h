@@ -1,0 +1,39 @@
+/* --schedule auto: measures what stages and the link of a deployment cost where it will run, and
+ * sets the schedule that the closed forms of src/plan/choose.h predict to be fastest.
+ * Thread: owner. */
+#ifndef SL_ENGINE_AUTO_H
+#define SL_ENGINE_AUTO_H
+
+#include "base/status.h"
+#include "plan/choose.h"
+#include "spec/model.h"
+#include "spec/plan.h"
+
+typedef struct sl_auto_opts {
+    const char *model_folder;
+    const sl_model_spec *m;
+    const char *transport;
+    const char *isa;     /* NULL or "": best */
+    bool here;           /* the workers run on this machine; else nothing can be measured */
+    uint32_t requests;   /* that run at once; 0: as many as the plan has room for */
+    uint64_t delay_seed; /* of "loop" */
+    uint32_t delay_us;
+} sl_auto_opts;
+
+/* Where the plan's schedule comes from. */
+typedef struct sl_auto_report {
+    bool measured;   /* false: the rest is zero, the plan keeps the schedule of its roles */
+    char why[160];   /* one line: what was chosen and why, or why nothing was measured */
+    char times[240]; /* one line: what stages and the link cost */
+    sl_choice choice;
+    double measure_ms;
+} sl_auto_report;
+
+/* Changes schedule, lanes, chunks, chunking and order of *p, which passes sl_plan_check before and
+ * after. Logs times, each candidate and the choice (info). Without --exact only schedules that sum
+ * a row's experts as the simplest one does are candidates, so that no measurement changes a bit.
+ * What cannot be measured leaves the plan as it is: never an error but NOMEM or a broken model. */
+sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out,
+                       sl_err *err) SL_MUST_CHECK;
+
+#endif

@@ -1,0 +1,29 @@
+/* What stages of a model and messages of a transport cost on this machine, measured alone and in
+ * well under two seconds: enough to choose a schedule, not to predict throughput to the percent.
+ * Thread: owner. */
+#ifndef SL_ENGINE_MEASURE_H
+#define SL_ENGINE_MEASURE_H
+
+#include "base/status.h"
+#include "spec/costs.h"
+#include "spec/model.h"
+
+typedef struct sl_measure_opts {
+    const char *model_folder;
+    const sl_model_spec *m;
+    const char *isa;     /* NULL or "": best */
+    uint32_t threads;    /* of one worker */
+    uint32_t rows, keys; /* most rows of a step; keys of a decoding row's context */
+} sl_measure_opts;
+
+/* Attention, router, shared and routed experts of one MoE block: of each the time of one row and
+ * of as many as 0.1 s allow, the best of a few calls. floor_us is the first, row_us and key_us the
+ * slopes; out->link is left alone. The model's weights are opened, and read where they are used. */
+sl_status sl_measure_stages(const sl_measure_opts *o, sl_costs *out, sl_err *err) SL_MUST_CHECK;
+
+/* Half a round trip between two ends of the transport in this process: of a short message and of
+ * one of `bytes` bytes, medians. delay_us, seed: of "loop". */
+sl_status sl_measure_link(const char *transport, size_t bytes, uint64_t seed, uint32_t delay_us,
+                          sl_link_cost *out, sl_err *err) SL_MUST_CHECK;
+
+#endif

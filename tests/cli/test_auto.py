@@ -1,0 +1,91 @@
+"""--schedule auto: it measures, says what it chose and why, and changes no token.
+
+SLUICE_BIN names the program (default build/sluice)."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
+FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
+SPLIT = ["--attention", "1", "--experts", "2"]
+
+
+def run(*args):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
+    done = subprocess.run([SLUICE, *map(str, args)], capture_output=True, text=True, timeout=120, env=clean)
+    assert done.returncode == 0, done.stderr
+    assert "Sanitizer" not in done.stderr
+    return done.stdout, done.stderr
+
+
+def generate(*args):
+    out, err = run("run", FIXTURE, "--ids", "3,17,41,9,30,2", "-n", 12, "--temp", 0, "--json", *args)
+    return json.loads(out)["ids"], [line for line in err.splitlines() if " auto: " in line]
+
+
+@pytest.mark.parametrize("transport", ["loop", "shm", "tcp"])
+def test_ids_are_those_of_the_simplest_schedule(transport):
+    common = [*SPLIT, "--transport", transport]
+    want, lines = generate(*common, "--schedule", "dep", "--log", "info")
+    assert lines == []
+    got, lines = generate(*common, "--schedule", "auto", "--log", "info")
+    assert got == want
+    assert len(lines) == 2
+    took = re.search(r"measured in (\d+) ms: us a block, decode of 1 rows / prompt of \d+: attention", lines[0])
+    assert took and int(took.group(1)) < 5000
+    assert re.search(r"auto: \w+.*: decode \d+, prompt \d+ us a block; simplest schedule \d+, \d+", lines[1])
+    assert generate(*common)[0] == want  # auto is the default
+
+
+def test_candidates_are_in_the_debug_log():
+    _, lines = generate(*SPLIT, "--transport", "loop", "--log", "debug", "--exact")
+    candidates = [line for line in lines if "score" in line]
+    assert any("dep: decode" in line for line in candidates)
+    assert any("chunks by experts" in line for line in candidates)
+    _, lines = generate(*SPLIT, "--transport", "loop", "--log", "debug")
+    assert not any("by experts" in line for line in lines)  # other sums: only under --exact
+
+
+def test_what_is_said_is_not_measured():
+    for said in (["--schedule", "pingpong"], ["--schedule", "findep", "--chunks", "2"]):
+        assert generate(*SPLIT, *said, "--log", "info")[1] == []
+    _, lines = generate("--log", "info")
+    assert len(lines) == 1 and "one worker does all" in lines[0]
+
+
+def emulated(tmp_path, attention, expert):
+    path = tmp_path / "device.json"
+    path.write_text(json.dumps({"attention": {"row": attention}, "expert": {"row": expert}}))
+    return ["--device", f"emulated:{path}"]
+
+
+def test_serve_shows_it(tmp_path):
+    command = [SLUICE, "serve", FIXTURE, "--port", "0", "--json", "--attention", "1", "--experts", "1",
+               "--max-num-seqs", "16", *emulated(tmp_path, 100, 50)]
+    server = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        about = json.loads(server.stdout.readline())
+        assert (about["schedule"], about["lanes"], about["chunks"]) == ("pingpong", 2, 1)
+        assert about["schedule_why"].startswith("pingpong, 2 lanes: decode ")
+        text = urllib.request.urlopen(about["url"] + "/metrics", timeout=10).read().decode()
+        assert 'sluice:schedule_info{schedule="pingpong",lanes="2",chunks="1"} 1' in text
+        predicted = float(re.search(r'schedule_predicted_layer_seconds{rows="decode"} (\S+)', text).group(1))
+        assert 16 * 100e-6 <= predicted < 16 * 100e-6 * 1.3  # 16 rows of 100 us on the slower side
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.communicate(timeout=30)
+
+
+def test_it_is_quick():
+    began = time.monotonic()
+    generate(*SPLIT, "--transport", "shm")
+    assert time.monotonic() - began < 10
