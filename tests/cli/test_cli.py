@@ -20,6 +20,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
 FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
+SHARED = ROOT / "tests" / "golden" / "qwen2moe-tiny"
 VERBS = ["run", "serve", "worker", "logits", "inspect", "bench"]
 IDS = ["--ids", "3,17,41"]
 
@@ -254,6 +255,18 @@ def test_inspect_a_description(tmp_path):
     out, err = sluice("inspect", bare)
     assert err == "" and out.startswith("some.json: 4 blocks") and "this is a description" in out
     assert "671.026 B parameters, 37.552 B active" in sluice("inspect", "DeepSeek-V3")[0]
+
+
+def test_inspect_shows_shared_experts():
+    doc = json.loads(sluice("inspect", SHARED, "--json")[0])
+    assert doc["d_ff_shared"] == 88 and doc["d_ff_dense"] == 104
+    with open(SHARED / "model.safetensors", "rb") as f:
+        head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    assert doc["n_params"] == sum(eval_product(t["shape"]) for name, t in head.items() if name != "__metadata__")
+    # five of eight experts of three blocks rest
+    assert doc["n_params"] - doc["n_params_active"] == 3 * 5 * doc["expert_bytes"] // 2
+    out, _ = sluice("inspect", SHARED)
+    assert "shared        width 88, gated" in out and "head 16, biases" in out
 
 
 def test_inspect_text():
