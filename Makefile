@@ -10,8 +10,9 @@
 #   make soak        every script in tests/soak with its defaults: hours
 #   make bench       speed of the kernels and of the demo model
 #   make bench-schedules   the claims about schedules and fabric        (JSON=FILE, REPS=most, MPI=program, G=groups)
+#   make papers      docs/reproduction.md and its pictures: the papers' results beside ours
 #   make format clean
-.PHONY: all deps venv test check check-quick asan tsan model oracle fuzz soak bench bench-schedules demo golden format clean
+.PHONY: all deps venv test check check-quick asan tsan model oracle fuzz soak bench bench-schedules papers demo golden format clean
 J      ?= $(shell nproc)
 S      ?= 60
 T      ?= .
@@ -75,6 +76,9 @@ bench-schedules: all
 
 bench: all
 	@bench/run.sh
+
+papers: all
+	@bench/papers.py
 
 demo: build/build.ninja
 	@cmake --build build -j$(J) --target sluice

@@ -1,0 +1,333 @@
+#!/usr/bin/env python3
+"""docs/reproduction.md: each published number beside ours (`make papers`).
+
+The figures are computed by build/bench_papers from src/plan and src/sim; this script joins them with the published ones
+(bench/papers/*.csv), and draws. Nothing is fitted here but where the text says so."""
+
+import csv
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "bench"))
+import papers_svg as svg  # noqa: E402
+
+PAPERS, IMG = ROOT / "bench" / "papers", ROOT / "docs" / "img"
+OURS = {}
+OUT = []
+
+
+def say(*lines):
+    OUT.extend(lines)
+
+
+def ours(table, *key, metric):
+    return OURS.get((table, "|".join(map(str, key)), metric))
+
+
+def published(name):
+    with open(PAPERS / f"{name}.csv") as f:
+        return list(csv.DictReader(line for line in f if not line.startswith("#")))
+
+
+def headline(rows, number):
+    return float(next(r["value"] for r in rows if r["id"] == str(number)))
+
+
+def number(v, digits=3):
+    return "-" if v is None else f"{v:,.{digits}g}" if abs(v) < 1000 else f"{v:,.0f}"
+
+
+def off(mine, theirs):
+    return "-" if mine is None or not theirs else f"{100 * (mine / theirs - 1):+.0f} %"
+
+
+def table(head, rows):
+    say("", "| " + " | ".join(head) + " |", "|" + "---|" * len(head))
+    say(*("| " + " | ".join(str(c) for c in r) + " |" for r in rows), "")
+
+
+def picture(name, alt):
+    say(f"![{alt}](img/{name})", "")
+
+
+def findep():
+    say("## FinDEP", "",
+        "Model: exact makespans (`sl_findep_makespan`), best of `(ma, r1, r2, order)` by `sl_findep_solve`. Testbed A: the coefficients of the paper's",
+        "Fig. 7 (message sizes taken as values, three products of an expert's worker in one launch). B, C, D: data sheets at 70 % of the",
+        "multipliers, 10 us a launch. 32,768 tokens an attention device at most: an assumption, the paper has none. Nothing is fitted. The",
+        "printed unit, tokens/s, is read as thousand tokens/s: the peak rate of the devices excludes samples/s.", "")
+    for name, what in (("5", "at the best settings of each"), ("6", "online, fixed split")):
+        rows, pics = [], []
+        for r in published(f"findep_table{name}"):
+            s = r.get("seq_len_tokens") or r["mean_arriving_tokens"]
+            key = (r["backbone"], s, r["testbed"])
+            ratio, pp, fd = (ours(f"findep{name}", *key, metric=m) for m in ("ratio", "pppipe", "findep"))
+            theirs = float(r["speedup_recomputed"])
+            mark = "" if r["printed_matches"] == "yes" else f" (printed {r['speedup_printed']})"
+            rows.append([*key, r["findep_tokens_per_s_as_printed"], number(fd), off(fd, float(r["findep_tokens_per_s_as_printed"])),
+                         f"{theirs:.3f}{mark}", f"{ratio:.3f}", off(ratio, theirs)])
+            pics.append((f"{'DS' if key[0][0] == 'D' else 'Qwen'} {key[2]}\n{int(s) // 1024}k", theirs, ratio))
+        say(f"### Table {name}: FinDEP against PPPipe, {what}")
+        table(["model", "tokens", "testbed", "FinDEP ktok/s published", "ours", "deviation", "speed-up published", "ours", "deviation"], rows)
+        svg.bars(IMG / f"repro-findep{name}.svg", f"FinDEP Table {name}: speed-up over PPPipe", "times", [p[0] for p in pics],
+                 {"published": [p[1] for p in pics], "ours": [p[2] for p in pics]})
+        picture(f"repro-findep{name}.svg", f"Speed-ups of Table {name}")
+    say("**Throughput**: on C the data sheets alone give the printed numbers of Table 5 within 21 %; on D within 46 %; on B they are two to four times too high (we",
+        "do not know why: perhaps an A10 of 150 W sustains a third of its data sheet's 125 TFLOPS). On A Fig. 7's coefficients give 2 to 4 times too little",
+        "(up to 8 in Table 6, where the (3,5) split has no published link coefficients and takes those of (4,4)).", "",
+        "**Gain: not reproduced.** On A it is too small, and so it is elsewhere. The paper's own Fig. 7 (23 TFLOPS a device) caps",
+        "DeepSeek-V2 at 34 ktok/s with perfect overlap, below the 53 of its Table 5: figure and table conflict under any schedule. With many",
+        "micro-batches, chunks gain 0 to 4 % in every model that we tried; the published 10 to 60 % need a limit of one to three micro-batches that",
+        "the paper does not state. Where `r1` is starved the gain is there: one sample a device, Qwen at 8k, is what its 1.53 looks like.", "")
+    for name, what in (("3", "ma"), ("4", "r1")):
+        data = published(f"findep_table{name}")
+        rows = []
+        for t, s in sorted({(r["testbed"], r["seq_len_tokens"]) for r in data}):
+            got = [float(r["throughput_tokens_per_s_as_printed"]) for r in data if (r["testbed"], r["seq_len_tokens"]) == (t, s)]
+            mine = [ours(f"findep{name}", t, s, n, metric="ktok/s") for n in (1, 2, 4)]
+            d1, d2 = 1 / got[0], 2 / got[1]  # makespans in units of a sample over throughput
+            d4 = d1 + 3 * (d2 - d1) if what == "ma" else (7 * (d2 - d1 / 2) / 3) + d1 / 2
+            rows.append([t, s, " / ".join(map(str, got)), " / ".join(number(m) for m in mine),
+                         " / ".join(off(m, g) for m, g in zip(mine, got)), f"{4 / d4:.0f}", off(4 / d4, got[2])])
+        say(f"### Table {name}: throughput against `{what}` (1, 2, 4)")
+        table(["testbed", "tokens", "published ktok/s", "ours, data sheets", "deviation", "third from the first two, by the law", "deviation"], rows)
+    say("The last columns need no data sheet: with two layers the law says `D(r1) = G + (2 r1 - 1) F` beyond one micro-batch and `2G` for one, and a line",
+        "in `ma`. Fitted to the first two numbers of a row it predicts the third within 5 %: **the law holds**. Absolute numbers from data sheets are near",
+        "(they are the paper's peak rates), the rise with `ma` is not: real products are slower when they are small.", "")
+    rows = []
+    for r in published("findep_table7"):
+        s = r["seq_len_tokens"]
+        mine = [ours("findep7", s, metric=m) for m in ("naive", "pppipe", "findep")]
+        got = [float(r[c]) for c in ("naive_dep_ms", "pppipe_ms", "findep_ms")]
+        rows.append([s, " / ".join(map(str, got)), f"{got[0] / got[1]:.2f}, {got[0] / got[2]:.2f}", " / ".join(number(m) for m in mine),
+                     f"{mine[0] / mine[1]:.2f}, {mine[0] / mine[2]:.2f}"])
+    say("### Table 7: transfers that are not beside computing, naive / PPPipe / FinDEP")
+    table(["tokens", "published ms", "naive over the others", "ours ms, (4,4), full batch", "naive over the others"], rows)
+    say("**Not comparable**: the paper states neither split nor batch, and its 2,048-token PPPipe (144 ms) is below its 1,024-token one (189 ms). Fig. 7's",
+        "coefficients make the link the bottleneck of (4,4), so little can be hidden there.", "")
+
+
+def megascale():
+    heads = published("megascale_headlines")
+    say("## MegaScale-Infer", "",
+        "Figures 8 and 9: `sl_search_run` on the presets `megascale-ampere` and `megascale-hetero`, decoding only, TPOT at most 150 ms, prompts of 571",
+        "and answers of 159 tokens (its medians). Baseline: the model by tensor parallelism in a node of 8 (two nodes and two stages for Scaled-MoE), evaluated",
+        "with the same costs. The paper's figures are not digitised: their numbers are the ratios that its text states.", "")
+    rows, bars8, bars9 = [], [], []
+    for name, label, vllm, trt in (("mixtral-8x22b", "Mixtral-8x22B", 2.56, 1.28), ("dbrx", "DBRX", 2.56, 1.28),
+                                   ("scaled-moe", "Scaled-MoE", headline(heads, 4), headline(heads, 5))):
+        p8, t8 = ours("megascale8", name, metric="pingpong"), ours("megascale8", name, metric="tensor")
+        p9, t9 = ours("megascale9", name, metric="pingpong"), ours("megascale9", name, metric="tensor")
+        rows.append([label, f"{vllm} / {trt}", number(p8), number(t8), f"{p8 / t8:.2f}", "up to 3.24 / 1.86", number(p9), number(t9),
+                     f"{p9 / t9:.2f}"])
+        bars8.append((label, trt, p8 / t8))
+        bars9.append((label, 1.86, p9 / t9))
+    say("### Figures 8 and 9: against a colocated node")
+    table(["model", "Fig. 8 published: x vLLM / x TensorRT-LLM", "ours tok/s a GPU", "baseline", "ratio", "Fig. 9 published (per cost)",
+           "ours tok/s per cost", "baseline H20", "ratio"], rows)
+    svg.bars(IMG / "repro-megascale8.svg", "MegaScale Figure 8: ping-pong over a colocated node", "times (published: over TensorRT-LLM)",
+             [b[0] for b in bars8], {"published": [b[1] for b in bars8], "ours": [b[2] for b in bars8]})
+    svg.bars(IMG / "repro-megascale9.svg", "MegaScale Figure 9: H20 + L40S over H20, per cost", "times (published: maximum over TensorRT-LLM)",
+             [b[0] for b in bars9], {"published": [b[1] for b in bars9], "ours": [b[2] for b in bars9]})
+    picture("repro-megascale8.svg", "Figure 8")
+    picture("repro-megascale9.svg", "Figure 9")
+    say("**Figure 8 is not reproduced**: on equal devices a node with perfect tensor parallelism is as good as ping-pong within 2 %, because both are",
+        "limited by KV memory and read the experts for about as many rows. The published 1.28 to 7.1 contain what the model does not have: kernels",
+        "that lose at small widths, launch gaps, the baselines' scheduling. **Figure 9 is** in kind and size: mixed hardware gains 1.9 to 2.5 times per cost.", "")
+    rows, series = [], {}
+    for name, label, third in (("mixtral-8x22b", "Mixtral-8x22B", 20), ("dbrx", "DBRX", 21), ("scaled-moe", "Scaled-MoE", 22)):
+        v = [ours("megascale12", f"{name}|{m}", metric="tok/s") for m in (1, 2, 3, 4)]
+        rows.append([label, f"1.9, {headline(heads, third):.2f}, marginal", ", ".join(f"{b / a:.2f}" for a, b in zip(v, v[1:])),
+                     f"{ours('megascale12', f'{name}|-', metric='link/work'):.2f}",
+                     f"{ours('megascale12', f'{name}|-', metric='balance'):.2f}"])
+        series[label] = [(m, x / v[0]) for m, x in zip((1, 2, 3, 4), v)]
+    say("### Figure 12: more micro-batches of constant size")
+    table(["model", "gain 1-2, 2-3, 3-4 published", "ours", "Tc / Tf in the plan", "balance of attention and experts"], rows)
+    svg.lines(IMG / "repro-megascale12.svg", "MegaScale Figure 12: throughput over one micro-batch", "times (ours)", "micro-batches", series)
+    picture("repro-megascale12.svg", "Figure 12, ours")
+    say("By the exact law the step from 1 to 2 gains 2 or 2 and 3 are equal: 1.9 and 1.10 together need jitter, which the model lacks. With Ta = Te the",
+        "published steps to 3 mean Tc/Tf = .10, .28, .38; the plans that the data sheets lead to have larger messages, so a fourth micro-batch still pays.", "")
+    rows, tpot, per = [], [], []
+    for n in (1, 2, 4, 8, 16, 32):
+        t, g = ours("megascale13", n, metric="tpot_ms"), ours("megascale13", n, metric="tok/s/gpu")
+        rows.append([n, f"{t:.1f}", f"{g:.0f}"])
+        tpot.append((n, t))
+        per.append((n, g))
+    say("### Figure 13: DBRX, attention nodes (m = 3, 96 rows a micro-batch and node)")
+    table(["DP of attention", "TPOT ms", "tok/s a GPU"], rows)
+    svg.lines(IMG / "repro-megascale13a.svg", "MegaScale Figure 13 (a): TPOT", "ms (ours)", "attention nodes", {"TPOT": tpot}, log_x=True)
+    svg.lines(IMG / "repro-megascale13b.svg", "MegaScale Figure 13 (b): throughput", "tok/s a GPU (ours)", "attention nodes", {"tok/s a GPU": per},
+              log_x=True)
+    picture("repro-megascale13a.svg", "Figure 13 a")
+    picture("repro-megascale13b.svg", "Figure 13 b")
+    say(f"**Reproduced in shape**: latency is flat to 4 nodes and +9 % at 8, throughput peaks at {headline(heads, 23):.0f} as published, then experts are the bottleneck.",
+        "Absolute values are not in the paper's text.", "")
+
+
+def mixserve():
+    heads = published("mixserve_headlines")
+    say("## MixServe", "",
+        "Model: `sl_mixserve_evaluate`, corrected collectives; data sheets at 70 and 80 %, 16 requests at once (as published), prompts of 512 and answers of 256 tokens",
+        "(assumed: ShareGPT is only named), popularity that makes the busiest of 32 groups 1.60, of 16 1.34, of 4 1.10 times the mean. `910B port`",
+        "reads the 480 Gbit/s as a device's port, `mesh` as each link's: the paper does not say which. Ratios are MixServe over the baseline.", "")
+    base = {"H20": ["TP=8 [PP=2]", "TP=8+DP=2, EP=16", "TP=4+DP=4, EP=16", "TP=8+DP=2, TP=8+EP=2, not fused", "TP=4+DP=4, TP=4+EP=4"],
+            "910B port": ["TP=8 [PP=4]", "TP=8+DP=4, EP=32", "TP=4+DP=8, EP=32"]}
+    base["910B mesh"] = base["910B port"]
+    r1 = {("deepseek-r1", "910B", 1): (2.67, "1.42 (227.33 to 160.06 ms)", "1.220"), ("deepseek-r1", "910B", 2): (1.70, "-", "1.07-1.25"),
+          ("deepseek-r1", "910B", 3): (1.70, "-", "1.07-1.25"), ("qwen3-235b-a22b", "910B", 1): (3.80, "1.66 (134.27 to 81.1 ms)", "1.322"),
+          ("qwen3-235b-a22b", "910B", 2): ("1.32-1.93", "-", "1.07-1.25"), ("qwen3-235b-a22b", "910B", 3): ("1.32-1.93", "-", "1.07-1.25"),
+          ("deepseek-r1", "H20", 1): ("1.08-1.23", "1.03-1.16", "1.503"), ("qwen3-235b-a22b", "H20", 1): ("1.08-1.23", "1.03-1.16", "1.435")}
+    for shape in ("deepseek-r1", "qwen3-235b-a22b"):
+        rows, pics = [], []
+        for system, names in base.items():
+            mix = {m: ours("mixserve", system, shape, 0, metric=m) for m in ("ttft", "itl", "tok/s")}
+            for i, name in enumerate(names, 1):
+                got = {m: ours("mixserve", system, shape, i, metric=m) for m in ("ttft", "itl", "tok/s")}
+                theirs = r1.get((shape, system.split()[0], i), ("1.08-1.23", "1.03-1.16", "1.07-1.25"))
+                if not got["ttft"] or not mix["ttft"]:
+                    rows.append([system, name, *theirs, "does not fit", "-", "-", "-"])
+                    continue
+                ratio = (got["ttft"] / mix["ttft"], got["itl"] / mix["itl"], mix["tok/s"] / got["tok/s"])
+                rows.append([system, name, *theirs, *(f"{r:.2f}" for r in ratio), f"{mix['itl']:.1f} against {got['itl']:.1f} ms"])
+                pics.append((f"{system}\n{name.split(',')[0]}", ratio[0], ratio[1]))
+        say(f"### {shape}")
+        table(["cluster", "baseline", "TTFT x published", "ITL x published", "throughput x published", "TTFT x ours", "ITL x ours", "throughput x ours",
+               "ITL ours"], rows)
+        svg.bars(IMG / f"repro-mixserve-{shape}.svg", f"MixServe over its baselines, {shape}", "times (ours)", [p[0] for p in pics],
+                 {"TTFT": [p[1] for p in pics], "ITL": [p[2] for p in pics]})
+        picture(f"repro-mixserve-{shape}.svg", f"Ratios for {shape}")
+    rows = []
+    for system in base:
+        for tokens in (4096, 16):
+            v = [ours("mixlayer", system, tokens, metric=m) for m in ("apart", "fused", "pairwise")]
+            rows.append([system, tokens, *(f"{x:.0f}" for x in v), f"{v[0] / v[1]:.2f}", f"{v[2] / v[1]:.2f}"])
+    say("### Communication of one layer, us (DeepSeek-R1's width)")
+    table(["cluster", "rows a node", "hybrid, one after the other", "hybrid, fused", "pairwise EP", "fusing gains", "over pairwise EP"], rows)
+    say("**Partly reproduced.** TTFT against EP: the hybrid wins on H20 (1.2 to 2.3; published 1.08 to 1.23) and on the mesh reading of 910B (1.1 to 2.2; published 1.3",
+        "to 1.9); with the port reading it loses to TP=8 EP: 4 nodes of narrow ports are where the fused exchange cannot win. Fusing gains 1.17 (2 nodes) to 1.26 times",
+        "of communication. **Not reproduced**: ITL against TP+PP. The model has no software overhead, so a step takes 13 to 40 ms where they measure 81 to 227, and two",
+        "or four micro-batches in a pipeline read fewer experts each, so TP+PP is *faster* a token in the model. Published inconsistencies remain: 40.00 tok/s in the",
+        "ablation where the main result says 625.45, and gains from 6.8 % while the global minimum is 5.2 %.", "")
+
+
+def eps():
+    say("## EPS-MoE", "",
+        "Model: the three-stage law `sl_eps_time` on H800 data sheets (70 and 80 %, 200 GB/s a direction, 10 us a group and stage). EPS gains by two things: a faster",
+        "GEMM for its shapes (measured by the authors, on their kernels; PN = 1 in their tables is that alone) and overlap. Only overlap is modelled, so the published",
+        "overlap is `(1 + gain at N) / (1 + gain at 1)`.", "")
+    two = {(r["pipeline_number"], r["seq_len_ktokens"]): float(r["throughput_gain_percent"]) for r in published("eps_table2")}
+    rows, pics = [], []
+    for n in ("5", "20"):
+        for k in ("1", "2", "4", "8"):
+            theirs = 100 * ((1 + two[n, k] / 100) / (1 + two["1", k] / 100) - 1)
+            mine = ours("eps2", n, k, metric="gain")
+            rows.append([n, k, f"{two['1', k]:.1f}", f"{two[n, k]:.1f}", f"{theirs:.1f}", f"{mine:.1f}", f"{mine - theirs:+.1f}"])
+            pics.append((f"N={n}\n{k}k", theirs, mine))
+    say("### Table 2: DeepSeek-V2 on 8 H800, gain of prefill throughput in %")
+    table(["N", "k tokens", "published, GEMM alone", "published, both", "published, overlap", "ours, overlap", "points off"], rows)
+    svg.bars(IMG / "repro-eps2.svg", "EPS Table 2: gain by overlap", "%", [p[0] for p in pics],
+             {"published": [p[1] for p in pics], "ours": [p[2] for p in pics]})
+    picture("repro-eps2.svg", "Gain by overlap")
+    three = published("eps_table3")
+    cell = {(r["model"], r["config"], r["batch_size"], r["seq_len_ktokens"]): r["ttft_change_percent_vs_base"] for r in three}
+    rows = []
+    for model, batch, k in sorted({(r["model"], r["batch_size"], r["seq_len_ktokens"]) for r in three}, key=lambda x: (x[0], int(x[1]), float(x[2]))):
+        one, two_groups = cell.get((model, "PN=1", batch, k)), cell.get((model, "PN=2", batch, k))
+        ep = cell.get((model, "TP+EP", batch, k))
+        if not one or not two_groups:
+            continue
+        theirs = 100 * ((1 + float(two_groups) / 100) / (1 + float(one) / 100) - 1)
+        mine, mine_ep = ours("eps3", model, batch, k, metric="overlap"), ours("eps3", model, batch, k, metric="tp+ep")
+        rows.append([model, batch, k, ep or "-", f"{mine_ep:+.1f}", one, two_groups, f"{theirs:+.1f}", f"{mine:+.1f}"])
+    say("### Table 3: TTFT, change in %")
+    table(["model", "batch", "k tokens", "TP+EP over TP+TP published", "ours", "PN=1 published", "PN=2 published", "overlap published", "ours"], rows)
+    four = published("eps_table4")
+    rows = []
+    for r in four:
+        if r["config"].startswith("PN"):
+            n = r["config"][3:]
+            mine = ours("eps4", n, r["batch_size"], r["seq_len_ktokens"], metric="change")
+            rows.append([n, r["batch_size"], r["seq_len_ktokens"], r["ttft_change_percent_vs_base"], f"{mine:+.2f}"])
+    say("### Table 4: Snowflake Arctic, three layers, change of TTFT in %")
+    table(["N", "batch", "k tokens", "published", "ours, overlap"], rows)
+    say("Overlap has the published sign and order of size everywhere (Tables 2 and 3: within a few to about 15 points, too large in Table 2 because the law overlaps perfectly while",
+        "real copies take multipliers and memory from the GEMM; Table 3: 3 to 4 % where 2 to 7 % are published). That TP+EP gains 8 to 14 % is **not reproduced**: by volume alone it",
+        "is 0 to 1 %; the rest is a wider GEMM, which the data sheet does not know.", "")
+    five = published("eps_table5")
+    t = {(int(r["id"]), r["m_rows"], r["output_dim"]): float(r["latency_ms"]) for r in five}
+    rows = []
+    for m, width in (("3072", "1536"), ("3072", "15360"), ("1024", "1536"), ("1024", "15360"), ("256", "1536"), ("256", "15360")):
+        one, few, many = t[2, m, width], t[7, m, width], t[9, m, width]
+        k = ((one - many) - (one - few) * 0.95 / 0.8) / (0.95 * 5 - 19)  # gain(N) = C (1 - 1/N) - (N - 1) k
+        c = (one - few + 4 * k) / 0.8
+        best = (c / k) ** 0.5 if k > 0 else None
+        rows.append([m, width, f"{one} / {few} / {many}", f"{c:.2f}", f"{k:.3f}", f"{best:.1f}" if best else "none", "5" if few < min(one, many) else "20"])
+    say("### Table 5: groups of a dense GEMM, ms at N = 1 / 5 / 20")
+    table(["rows", "width", "published", "C", "k", "best N by sqrt(C/k)", "best of the three published"], rows)
+    say("Three points determine C and k exactly, so this is no test of the formula but of its use: where k > 0 the best N is 3 to 7, and 5 is the best published in five of six columns.", "",
+        "### Table 6: SMs for the GEMM", "",
+        "A measurement of one GPU; no model here. Its minima are at 116, 92, 92, 108 and 116 SMs, not always at 116 as the text has it; 116 is within 1.3 % of each.", "")
+    rows = []
+    for r in published("eps_table7"):
+        e0, e1, base, pipe = (float(r[c]) for c in ("eps0", "eps1", "base_ms", "pipeline_ms"))
+        share = (1 + e1) / (2 + e0 + e1)  # both stages equally long in N = 2 groups: the most that can be gained
+        least = 1.5 * share * (1 + e0)
+        rows.append([r["m_tokens"], e0, e1, f"{100 * (pipe / base - 1):.1f} (printed {r['delta_printed_percent']})", f"{100 * (least - 1):.1f}",
+                     "yes" if pipe / base >= least - 1e-3 else "**no**"])
+    say("### Table 7: two groups against one; change in %")
+    table(["tokens", "eps0", "eps1", "published", "the most that two stages can gain", "possible"], rows)
+    say("The bound needs no fit: two groups of stages that take `(1 + eps)` of a half each last at least 1.5 times the longer one. The row at 1,800 tokens breaks it: 0.801 ms is a",
+        "misprint (0.901 gives the printed -9.4 %).", "")
+
+
+def amoe():
+    heads = published("amoe_headlines")
+    say("## AMoE", "")
+    if not any(k[0].startswith("amoe") for k in OURS):
+        return say("Figures 9 to 12 need the simulator of whole deployments: not computed here.", "")
+    amoe_tables(heads)
+
+
+def amoe_tables(heads):
+    pass
+
+
+def summary():
+    say("| result | reproduces |", "|---|---|",
+        "| FinDEP Tables 3, 4: makespans grow with `ma` and `r1` as the law says | yes, within 5 % of the third number from the first two |",
+        "| FinDEP Tables 5, 6: throughput; speed-up over PPPipe | on 8 H20 within 21 % from data sheets; speed-ups no (0 to 4 % against 2 to 61 %) |",
+        "| FinDEP Table 7 | not comparable: settings are not published |",
+        "| MegaScale Figure 8: 1.28 to 7.1 times a colocated node | no: 1.02 in the model |",
+        "| MegaScale Figure 9: mixed hardware up to 1.86 or 3.24 times per cost | yes: 1.9 to 2.5 |",
+        "| MegaScale Figure 12: 1.9, then 1.10 to 1.38, then little | partly: 2.0, then 1.4 to 1.5, then 1.0 to 1.3 |",
+        "| MegaScale Figure 13: best with 8 attention nodes | yes |",
+        "| MixServe: TTFT against EP | yes on two clusters as read, no with the other reading of the third |",
+        "| MixServe: ITL and throughput against TP+PP | no: the opposite sign |",
+        "| EPS Tables 2 to 4: overlap | sign yes; size within 3 points for TTFT (Table 3), three times too large in Table 2 |",
+        "| EPS Tables 3: TP+EP over TP+TP | no: 0 to 1 % against 8 to 14 % |",
+        "| EPS Table 5: five groups | yes |",
+        "| EPS Table 7 | four rows are possible, one is a misprint |", *SUMMARY, "")
+
+
+SUMMARY = []
+
+
+def main():
+    lines = subprocess.run([ROOT / "build" / "bench_papers"], capture_output=True, text=True, check=True).stdout.splitlines()
+    for row in csv.DictReader(lines):
+        OURS[row["table"], row["key"], row["metric"]] = float(row["value"])
+    say("# The papers' results, recomputed", "",
+        "`make papers` writes this page and its pictures: published numbers (`bench/papers/*.csv`, typed off the papers) beside what `src/plan` and `src/sim` compute",
+        "(`build/bench_papers`). All of ours are model results: no GPU was used. Assumptions are said with each table; nothing is tuned by cell, and where a result does not",
+        "reproduce, the page says so and why. The formulas are the corrected ones ([papers.md](papers.md), [planner.md](planner.md)).", "")
+    summary()
+    for part in (findep, megascale, mixserve, eps, amoe):
+        part()
+    (ROOT / "docs" / "reproduction.md").write_text("\n".join(OUT).rstrip() + "\n")
+    print(f"docs/reproduction.md: {sum(1 for x in OUT if x.startswith('|'))} rows")
+
+
+if __name__ == "__main__":
+    main()
