@@ -1,6 +1,7 @@
 #include "model/chat.h"
 
 #include "base/mem.h"
+#include "format/gguf.h"
 #include "format/json.h"
 #include "format/map.h"
 
@@ -140,10 +141,53 @@ static sl_status open_config(const char *path, sl_chat **out, sl_err *err) {
     return st;
 }
 
+/* The token that a key of a GGUF file names must be what the renderer writes. */
+static sl_status check_gguf_special(const sl_gguf *g, const char *key, const char *want,
+                                    sl_err *err) {
+    const sl_gguf_kv *tokens = NULL;
+    sl_span have = {0};
+    uint64_t id = 0;
+    size_t at = 0;
+    sl_status st = sl_gguf_u64(g, key, SL_GGUF_REQUIRED, 0, UINT32_MAX, &id, err);
+    if (st == SL_OK)
+        st = sl_gguf_strings(g, "tokenizer.ggml.tokens", SL_GGUF_REQUIRED, &tokens, err);
+    if (st != SL_OK) return st;
+    bool found = id < tokens->count;
+    for (uint64_t i = 0; found && i <= id; i++) found = sl_gguf_next_string(tokens, &at, &have);
+    if (!found || !same(have, want))
+        return sl_gguf_fail(g, key, err, SL_ERR_UNSUPPORTED,
+                            "%llu is not the token \"%s\", which the chat template writes",
+                            (unsigned long long)id, want);
+    return SL_OK;
+}
+
+static sl_status open_gguf(const char *path, sl_chat **out, sl_err *err) {
+    static const char key[] = "tokenizer.chat_template";
+    sl_gguf *g = NULL;
+    sl_span text = {0};
+    sl_chat *chat = NULL;
+    sl_status st = sl_gguf_open(path, &g, err);
+    if (st == SL_OK) st = sl_gguf_string(g, key, SL_GGUF_OPTIONAL, &text, err);
+    if (st == SL_OK && text.len == 0)
+        st = sl_gguf_fail(g, key, err, SL_ERR_NOTFOUND, "the model has none");
+    if (st == SL_OK) st = sl_chat_recognise(path, text, &chat, err);
+    if (st == SL_OK && chat->style >= STYLE_INST)
+        st = check_gguf_special(g, "tokenizer.ggml.bos_token_id", BOS, err);
+    if (st == SL_OK && chat->style >= STYLE_INST)
+        st = check_gguf_special(g, "tokenizer.ggml.eos_token_id", EOS, err);
+    if (st == SL_OK)
+        *out = chat;
+    else
+        sl_chat_free(chat);
+    sl_gguf_close(g);
+    return st;
+}
+
 sl_status sl_chat_open(const char *folder, sl_chat **out, sl_err *err) {
     char path[4096], config[4096];
     sl_map map = {0};
     sl_chat *chat = NULL;
+    if (sl_gguf_is(folder)) return open_gguf(folder, out, err);
     if ((size_t)snprintf(config, sizeof config, "%s/tokenizer_config.json", folder) >=
         sizeof config)
         return sl_fail(err, SL_ERR_LIMIT, "%.80s...: path longer than %zu", folder, sizeof config);

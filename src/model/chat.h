@@ -32,10 +32,11 @@ typedef struct sl_chat_text {
     size_t n_bytes;
 } sl_chat_text;
 
-/* Finds the template of a model folder: chat_template.jinja, else "chat_template" in
- * tokenizer_config.json. SL_ERR_NOTFOUND: the folder has none; SL_ERR_UNSUPPORTED: not in the table
- * (err names the SHA-256), or one that writes bos_token and eos_token, with others than <s> and
- * </s> in tokenizer_config.json. */
+/* Finds the template of a model: tokenizer.chat_template of a GGUF file; of a folder,
+ * chat_template.jinja, else "chat_template" in tokenizer_config.json. SL_ERR_NOTFOUND: the folder
+ * has none; SL_ERR_UNSUPPORTED: not in the table (err names the SHA-256), or one that writes
+ * bos_token and eos_token, with others than <s> and
+ * </s> in the model. */
 sl_status sl_chat_open(const char *folder, sl_chat **out, sl_err *err) SL_MUST_CHECK;
 
 /* The same for a template's text; `name` stands for the file in errors. */

@@ -35,7 +35,8 @@ void sl_ids_free(sl_ids *ids);
 /* Length of the longest prefix of s that is whole UTF-8 characters. */
 size_t sl_utf8_valid_prefix(sl_span s);
 
-/* Reads folder/tokenizer.json and, when there is one, folder/tokenizer_config.json. */
+/* Reads folder/tokenizer.json and, when there is one, folder/tokenizer_config.json; of a GGUF file,
+ * its metadata (model/tokenizer_gguf.h). */
 sl_status sl_tokenizer_open(const char *folder, sl_tokenizer **out, sl_err *err) SL_MUST_CHECK;
 
 /* The same from memory; `config` may be empty ({NULL, 0}). `name` stands for the folder in errors.

@@ -1,3 +1,4 @@
+#include "model/tokenizer_gguf.h"
 #include "model/tokenizer_int.h"
 
 #include "base/mem.h"
@@ -577,7 +578,16 @@ static sl_status load_docs(const sl_json_doc *doc, const sl_json_doc *config, sl
     return st;
 }
 
+static sl_status open_gguf(const char *path, sl_tokenizer **out, sl_err *err) {
+    sl_gguf *g = NULL;
+    sl_status st = sl_gguf_open(path, &g, err);
+    if (st == SL_OK) st = sl_tokenizer_from_gguf(g, out, err);
+    sl_gguf_close(g);
+    return st;
+}
+
 sl_status sl_tokenizer_open(const char *folder, sl_tokenizer **out, sl_err *err) {
+    if (sl_gguf_is(folder)) return open_gguf(folder, out, err);
     sl_json_doc *doc = NULL, *config = NULL;
     char path[4096];
     if ((size_t)snprintf(path, sizeof path, "%s/tokenizer_config.json", folder) >= sizeof path)

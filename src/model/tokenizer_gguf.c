@@ -1,0 +1,413 @@
+/* A tokenizer from the metadata of a GGUF file, put into the words of tokenizer.json, so that one
+ * loader reads and checks both. tokenizer.huggingface.json is that text already; else it is written
+ * from tokenizer.ggml.*: model gpt2 (byte-level) with the splits of a known tokenizer.ggml.pre, or
+ * llama (SentencePiece's shape), whose merges follow from scores. */
+#include "model/tokenizer_gguf.h"
+
+#include "base/mem.h"
+#include "model/tokenizer_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define KEY "tokenizer.ggml."
+
+/* tokenizer.ggml.token_type */
+enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_UNUSED, TYPE_BYTE };
+
+/* Names of tokenizer.ggml.pre and what they mean. */
+typedef struct pre_row {
+    const char *name, *steps, *normalizer;
+    bool ignore_merges, bos;
+} pre_row;
+
+#define BYTES_ONLY "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}"
+#define BYTES_GPT2 "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}"
+#define SPLIT(digits)                                                                              \
+    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"behavior\":\"Isolated\","     \
+    "\"pattern\":{\"Regex\":\"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}" \
+    "+|" digits "| "                                                                               \
+                "?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|"     \
+                "\\\\s+\"}}," BYTES_ONLY "]}"
+#define LLAMA3 SPLIT("\\\\p{N}{1,3}")
+#define NFC    "{\"type\":\"NFC\"}"
+#define DIGITS                                                                                     \
+    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\",\"individual_digits\":true}"   \
+    "," BYTES_GPT2 "]}"
+
+static const pre_row pres[] = {
+    {"gpt-2", BYTES_GPT2, "null", false, false},
+    {"qwen2", SPLIT("\\\\p{N}"), NFC, false, false},
+    {"deepseek-r1-qwen", SPLIT("\\\\p{N}"), NFC, false, false},
+    {"smollm", DIGITS, "null", false, false},
+    {"llama-bpe", LLAMA3, "null", true, true},
+    {"llama3", LLAMA3, "null", true, true},
+    {"llama-v3", LLAMA3, "null", true, true},
+};
+
+/* Growing text; once memory is out, `ok` stays false. */
+typedef struct text {
+    char *data;
+    size_t len, cap;
+    bool ok;
+} text;
+
+typedef struct token {
+    sl_span text;
+    uint32_t id, type;
+    float score;
+} token;
+
+typedef struct reading {
+    const sl_gguf *g;
+    token *tokens;
+    size_t n;
+    token **sorted; /* words of SentencePiece's shape, by text */
+    size_t n_sorted;
+    text out;
+    sl_err *err;
+} reading;
+
+/* left and right make `whole`. */
+typedef struct merge {
+    const token *whole, *left, *right;
+} merge;
+
+static void put(text *t, const void *s, size_t n) {
+    if (!t->ok || n == 0) return;
+    if (n > t->cap - t->len) {
+        size_t cap = 2 * t->cap + n + 65536;
+        char *grown = sl_grow(t->data, t->cap, cap, 1);
+        t->ok = grown != NULL;
+        if (!grown) return;
+        t->data = grown;
+        t->cap = cap;
+    }
+    memcpy(t->data + t->len, s, n);
+    t->len += n;
+}
+
+static void say(text *t, const char *s) {
+    put(t, s, strlen(s));
+}
+
+/* A JSON string. */
+static void quote(text *t, sl_span s) {
+    say(t, "\"");
+    for (size_t i = 0; i < s.len; i++) {
+        char code[8];
+        uint8_t c = s.data[i];
+        if (c < 0x20 || c == '"' || c == '\\')
+            put(t, code, (size_t)snprintf(code, sizeof code, "\\u%04x", c));
+        else
+            put(t, &c, 1);
+    }
+    say(t, "\"");
+}
+
+static void number(text *t, uint64_t v) {
+    char s[24];
+    put(t, s, (size_t)snprintf(s, sizeof s, "%llu", (unsigned long long)v));
+}
+
+static sl_status read_tokens(reading *r, bool scored) {
+    const sl_gguf_kv *list = NULL, *types = NULL, *scores = NULL;
+    sl_status st = sl_gguf_strings(r->g, KEY "tokens", SL_GGUF_REQUIRED, &list, r->err);
+    if (st == SL_OK) st = sl_gguf_numbers(r->g, KEY "token_type", SL_GGUF_OPTIONAL, &types, r->err);
+    if (st == SL_OK && scored)
+        st = sl_gguf_numbers(r->g, KEY "scores", SL_GGUF_REQUIRED, &scores, r->err);
+    if (st != SL_OK) return st;
+    if (list->count == 0 || list->count > SL_TOKENIZER_MAX_IDS)
+        return sl_gguf_fail(r->g, KEY "tokens", r->err, SL_ERR_LIMIT, "%llu tokens, limit 1 to %u",
+                            (unsigned long long)list->count, SL_TOKENIZER_MAX_IDS);
+    if ((types && types->count != list->count) || (scores && scores->count != list->count))
+        return sl_gguf_fail(r->g, KEY "tokens", r->err, SL_ERR_FORMAT,
+                            "%llu tokens, but another number of types or scores",
+                            (unsigned long long)list->count);
+    r->tokens = sl_alloc((size_t)list->count, sizeof *r->tokens);
+    if (!r->tokens)
+        return sl_fail(r->err, SL_ERR_NOMEM, "%llu tokens", (unsigned long long)list->count);
+    size_t at = 0;
+    for (sl_span s; r->n < list->count && sl_gguf_next_string(list, &at, &s); r->n++) {
+        double type = types ? sl_gguf_number_at(types, r->n) : TYPE_NORMAL;
+        r->tokens[r->n] = (token){.text = s, .id = (uint32_t)r->n};
+        if (!(type >= TYPE_NORMAL && type <= TYPE_BYTE))
+            return sl_gguf_fail(r->g, KEY "token_type", r->err, SL_ERR_FORMAT,
+                                "token %zu has type %g, limit 1 to 6", r->n, type);
+        r->tokens[r->n].type = (uint32_t)type;
+        if (scores) r->tokens[r->n].score = (float)sl_gguf_number_at(scores, r->n);
+    }
+    return SL_OK;
+}
+
+/* Words, and with `added` the tokens that are looked for before anything is split. */
+static void write_vocabulary(reading *r, bool added) {
+    bool first = true;
+    for (size_t i = 0; i < r->n; i++) {
+        const token *t = &r->tokens[i];
+        bool control = t->type == TYPE_CONTROL, is_added = control || t->type == TYPE_USER;
+        /* Were a control token a word, text could spell it. */
+        if (t->type == TYPE_UNUSED || (added ? !is_added : control)) continue;
+        say(&r->out, first ? "" : ",\n");
+        first = false;
+        if (added) {
+            say(&r->out, "{\"id\":");
+            number(&r->out, i);
+            say(&r->out, ",\"content\":");
+            quote(&r->out, t->text);
+            say(&r->out, control ? ",\"special\":true" : ",\"special\":false");
+            say(&r->out, ",\"normalized\":false}");
+        } else {
+            quote(&r->out, t->text);
+            say(&r->out, ":");
+            number(&r->out, i);
+        }
+    }
+}
+
+/* tokenizer.ggml.merges as it is. */
+static sl_status write_merges(reading *r, const sl_gguf_kv *list) {
+    size_t at = 0;
+    bool first = true;
+    for (sl_span s; sl_gguf_next_string(list, &at, &s); first = false) {
+        say(&r->out, first ? "" : ",\n");
+        quote(&r->out, s);
+    }
+    return SL_OK;
+}
+
+static int by_text(const void *a, const void *b) {
+    const token *x = *(token *const *)a, *y = *(token *const *)b;
+    int c = memcmp(x->text.data, y->text.data, SL_MIN(x->text.len, y->text.len));
+    return c ? c : x->text.len < y->text.len ? -1 : x->text.len > y->text.len;
+}
+
+static const token *word_of(const reading *r, sl_span s) {
+    token key = {.text = s}, *p = &key;
+    token **found = bsearch(&p, r->sorted, r->n_sorted, sizeof *r->sorted, by_text);
+    return found ? *found : NULL;
+}
+
+/* Best score first; among pairs of one token, as conversions of SentencePiece's models to
+ * tokenizer.json have them. */
+static int by_score(const void *a, const void *b) {
+    const merge *x = a, *y = b;
+    if (x->whole->score != y->whole->score) return x->whole->score > y->whole->score ? -1 : 1;
+    if (x->whole != y->whole) return x->whole->id < y->whole->id ? -1 : 1;
+    if (x->left != y->left) return x->left->id < y->left->id ? -1 : 1;
+    return x->right->id < y->right->id ? -1 : x->right->id > y->right->id;
+}
+
+/* Every pair of words that makes a word. Fills m, or only counts when it is NULL. */
+static size_t find_merges(const reading *r, merge *m) {
+    size_t n = 0;
+    for (size_t i = 0; i < r->n_sorted; i++) {
+        sl_span s = r->sorted[i]->text;
+        if (r->sorted[i]->type != TYPE_NORMAL || s.len > SL_TOKENIZER_MAX_PIECE) continue;
+        for (size_t at = 1; at < s.len; at++) {
+            if ((s.data[at] & 0xc0) == 0x80) continue;
+            const token *left = word_of(r, (sl_span){s.data, at});
+            const token *right = left ? word_of(r, (sl_span){s.data + at, s.len - at}) : NULL;
+            if (!right) continue;
+            if (m) m[n] = (merge){r->sorted[i], left, right};
+            n++;
+        }
+    }
+    return n;
+}
+
+static sl_status write_scored_merges(reading *r) {
+    merge *m = NULL;
+    sl_status st = SL_OK;
+    r->sorted = sl_alloc(r->n, sizeof *r->sorted);
+    if (!r->sorted) return sl_fail(r->err, SL_ERR_NOMEM, "%zu tokens", r->n);
+    for (size_t i = 0; i < r->n; i++)
+        if (r->tokens[i].type == TYPE_NORMAL || r->tokens[i].type == TYPE_USER)
+            r->sorted[r->n_sorted++] = &r->tokens[i];
+    qsort(r->sorted, r->n_sorted, sizeof *r->sorted, by_text);
+    size_t n = find_merges(r, NULL);
+    if (n > SL_TOKENIZER_MAX_IDS)
+        return sl_gguf_fail(r->g, KEY "tokens", r->err, SL_ERR_LIMIT,
+                            "%zu pairs of tokens make a token, limit %u", n, SL_TOKENIZER_MAX_IDS);
+    m = sl_alloc(n, sizeof *m);
+    if (!m) return sl_fail(r->err, SL_ERR_NOMEM, "%zu merges", n);
+    (void)find_merges(r, m);
+    qsort(m, n, sizeof *m, by_score);
+    for (size_t i = 0; i < n; i++) {
+        say(&r->out, i ? ",\n[" : "[");
+        quote(&r->out, m[i].left->text);
+        say(&r->out, ",");
+        quote(&r->out, m[i].right->text);
+        say(&r->out, "]");
+    }
+    sl_free(m);
+    return st;
+}
+
+/* The token that tokenizer.ggml.NAME_token_id names, or NULL. */
+static sl_status special_token(reading *r, const char *key, const token **out) {
+    uint64_t none = UINT64_MAX, id = none;
+    *out = NULL;
+    sl_status st = sl_gguf_u64(r->g, key, SL_GGUF_OPTIONAL, 0, UINT32_MAX, &id, r->err);
+    if (st != SL_OK || id == none) return st;
+    if (id >= r->n)
+        return sl_gguf_fail(r->g, key, r->err, SL_ERR_LIMIT, "%llu, limit 0 to %zu",
+                            (unsigned long long)id, r->n - 1);
+    *out = &r->tokens[id];
+    return SL_OK;
+}
+
+static void write_template_token(reading *r, const token *t) {
+    say(&r->out, "{\"SpecialToken\":{\"id\":");
+    quote(&r->out, t->text);
+    say(&r->out, ",\"type_id\":0}}");
+}
+
+static void write_template_id(reading *r, const token *t) {
+    quote(&r->out, t->text);
+    say(&r->out, ":{\"ids\":[");
+    number(&r->out, t->id);
+    say(&r->out, "]}");
+}
+
+/* What is put around a text. */
+static sl_status write_template(reading *r, bool bos, bool eos) {
+    const token *before = NULL, *after = NULL;
+    sl_status st = sl_gguf_bool(r->g, KEY "add_bos_token", SL_GGUF_OPTIONAL, &bos, r->err);
+    if (st == SL_OK) st = sl_gguf_bool(r->g, KEY "add_eos_token", SL_GGUF_OPTIONAL, &eos, r->err);
+    if (st == SL_OK && bos) st = special_token(r, KEY "bos_token_id", &before);
+    if (st == SL_OK && eos) st = special_token(r, KEY "eos_token_id", &after);
+    if (st == SL_OK && ((bos && !before) || (eos && !after)))
+        st = sl_gguf_fail(r->g, bos && !before ? KEY "bos_token_id" : KEY "eos_token_id", r->err,
+                          SL_ERR_FORMAT, "missing, and the token is to be added to every text");
+    if (st != SL_OK || (!before && !after)) return st;
+    say(&r->out, ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[");
+    if (before) write_template_token(r, before);
+    say(&r->out, before ? ",{\"Sequence\":{\"id\":\"A\"}}" : "{\"Sequence\":{\"id\":\"A\"}}");
+    if (after) {
+        say(&r->out, ",");
+        write_template_token(r, after);
+    }
+    say(&r->out, "],\"special_tokens\":{");
+    if (before) write_template_id(r, before);
+    if (before && after && before != after) say(&r->out, ",");
+    if (after && before != after) write_template_id(r, after);
+    say(&r->out, "}}");
+    return SL_OK;
+}
+
+static sl_status find_pre(reading *r, const pre_row **out) {
+    sl_span name = {0};
+    sl_status st = sl_gguf_string(r->g, KEY "pre", SL_GGUF_REQUIRED, &name, r->err);
+    for (size_t i = 0; st == SL_OK && i < SL_LEN(pres); i++)
+        if (sl_tok_is(name, pres[i].name)) {
+            *out = &pres[i];
+            return SL_OK;
+        }
+    if (st != SL_OK) return st;
+    return sl_gguf_fail(r->g, KEY "pre", r->err, SL_ERR_UNSUPPORTED,
+                        "\"%.*s\" is not supported (supported: gpt-2, qwen2, smollm, llama-bpe)",
+                        (int)SL_MIN(name.len, (size_t)40), (const char *)name.data);
+}
+
+static sl_status write_byte_level(reading *r) {
+    const pre_row *pre = NULL;
+    const sl_gguf_kv *merges = NULL;
+    bool prefix = false;
+    sl_status st = find_pre(r, &pre);
+    if (st == SL_OK)
+        st = sl_gguf_bool(r->g, KEY "add_space_prefix", SL_GGUF_OPTIONAL, &prefix, r->err);
+    if (st == SL_OK && prefix)
+        st = sl_gguf_fail(r->g, KEY "add_space_prefix", r->err, SL_ERR_UNSUPPORTED,
+                          "true is not supported for byte-level tokenizers");
+    if (st == SL_OK) st = sl_gguf_strings(r->g, KEY "merges", SL_GGUF_REQUIRED, &merges, r->err);
+    if (st == SL_OK) st = read_tokens(r, false);
+    if (st != SL_OK) return st;
+    say(&r->out, "{\"normalizer\":");
+    say(&r->out, pre->normalizer);
+    say(&r->out, ",\"pre_tokenizer\":");
+    say(&r->out, pre->steps);
+    say(&r->out, ",\"decoder\":{\"type\":\"ByteLevel\"}");
+    st = write_template(r, pre->bos, false);
+    say(&r->out, pre->ignore_merges ? ",\"model\":{\"ignore_merges\":true,\"vocab\":{"
+                                    : ",\"model\":{\"vocab\":{");
+    write_vocabulary(r, false);
+    say(&r->out, "},\"merges\":[");
+    return st == SL_OK ? write_merges(r, merges) : st;
+}
+
+#define TO_MARK                                                                                    \
+    "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" SL_TOK_MARK "\"}"
+#define FROM_MARK                                                                                  \
+    "{\"type\":\"Replace\",\"pattern\":{\"String\":\"" SL_TOK_MARK "\"},\"content\":\" \"}"
+
+static sl_status write_sentencepiece(reading *r) {
+    const sl_gguf_kv *merges = NULL;
+    const token *unknown = NULL;
+    bool prefix = true;
+    sl_status st = sl_gguf_bool(r->g, KEY "add_space_prefix", SL_GGUF_OPTIONAL, &prefix, r->err);
+    if (st == SL_OK) st = sl_gguf_strings(r->g, KEY "merges", SL_GGUF_OPTIONAL, &merges, r->err);
+    if (st == SL_OK) st = read_tokens(r, !merges);
+    if (st == SL_OK) st = special_token(r, KEY "unknown_token_id", &unknown);
+    for (size_t i = 0; st == SL_OK && !unknown && i < r->n; i++)
+        if (r->tokens[i].type == TYPE_UNKNOWN) unknown = &r->tokens[i];
+    if (unknown && unknown->type == TYPE_CONTROL) unknown = NULL; /* no word can be it */
+    if (st != SL_OK) return st;
+    say(&r->out, "{\"normalizer\":");
+    say(&r->out, prefix ? "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\","
+                          "\"prepend\":\"" SL_TOK_MARK "\"}," TO_MARK "]}"
+                        : TO_MARK);
+    say(&r->out, ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[" FROM_MARK
+                 ",{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}");
+    if (prefix) say(&r->out, ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}");
+    say(&r->out, "]}");
+    st = write_template(r, true, false);
+    say(&r->out, ",\"model\":{\"byte_fallback\":true,\"fuse_unk\":true,");
+    if (unknown) {
+        say(&r->out, "\"unk_token\":");
+        quote(&r->out, unknown->text);
+        say(&r->out, ",");
+    }
+    say(&r->out, "\"vocab\":{");
+    write_vocabulary(r, false);
+    say(&r->out, "},\"merges\":[");
+    if (st != SL_OK) return st;
+    return merges ? write_merges(r, merges) : write_scored_merges(r);
+}
+
+static sl_status parse(const sl_gguf *g, sl_span json, sl_tokenizer **out, sl_err *err) {
+    char name[4096];
+    snprintf(name, sizeof name, "%s: tokenizer", sl_gguf_path(g));
+    if (json.len > SL_TOKENIZER_MAX_FILE)
+        return sl_fail(err, SL_ERR_LIMIT, "%s: %zu bytes of vocabulary, limit %u", name, json.len,
+                       SL_TOKENIZER_MAX_FILE);
+    return sl_tokenizer_parse(name, json, (sl_span){0}, out, err);
+}
+
+sl_status sl_tokenizer_from_gguf(const sl_gguf *g, sl_tokenizer **out, sl_err *err) {
+    sl_span model = {0}, whole = {0};
+    reading r = {.g = g, .out = {.ok = true}, .err = err};
+    sl_status st = sl_gguf_string(g, "tokenizer.huggingface.json", SL_GGUF_OPTIONAL, &whole, err);
+    if (st != SL_OK || whole.len) return st == SL_OK ? parse(g, whole, out, err) : st;
+    st = sl_gguf_string(g, KEY "model", SL_GGUF_REQUIRED, &model, err);
+    if (st != SL_OK) return st;
+    if (sl_tok_is(model, "gpt2"))
+        st = write_byte_level(&r);
+    else if (sl_tok_is(model, "llama"))
+        st = write_sentencepiece(&r);
+    else
+        st = sl_gguf_fail(g, KEY "model", err, SL_ERR_UNSUPPORTED,
+                          "\"%.*s\" is not supported (supported: gpt2, llama)",
+                          (int)SL_MIN(model.len, (size_t)40), (const char *)model.data);
+    if (st == SL_OK) {
+        say(&r.out, "]},\"added_tokens\":[");
+        write_vocabulary(&r, true);
+        say(&r.out, "]}");
+        st = r.out.ok ? parse(g, (sl_span){(const uint8_t *)r.out.data, r.out.len}, out, err)
+                      : sl_fail(err, SL_ERR_NOMEM, "%s: tokenizer", sl_gguf_path(g));
+    }
+    sl_free(r.tokens);
+    sl_free(r.sorted);
+    sl_free(r.out.data);
+    return st;
+}

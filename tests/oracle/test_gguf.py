@@ -1,0 +1,176 @@
+"""GGUF files: the same weights as safetensors give the same bits; llama.cpp on the same file gives nearly the same
+logits. Files are written by gguf-py (tools/py/gguf_make.py), so that reader and writer share nothing.
+
+llama.cpp: SLUICE_LLAMA_CPP names its source tree, built in build/ with shared libraries; without it those tests are
+skipped.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(ROOT / "tools" / "py")]
+import check  # noqa: E402
+import reference  # noqa: E402
+
+pytest.importorskip("gguf", reason="gguf-py (PyPI: gguf) is not installed")
+import gguf_make  # noqa: E402
+
+SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
+LLAMA = os.environ.get("SLUICE_LLAMA_CPP")
+GOLDEN = ROOT / "tests" / "golden"
+MIXED = GOLDEN / "mixed.gguf"
+IDS = [5, 77, 300, 12, 9, 400, 512, 33, 21, 8, 640, 77]
+SAME = [
+    ("mixtral-tiny", "F32"),
+    ("qwen3moe-tiny", "BF16"),
+    ("qwen3moe-tiny", "F32"),
+    ("qwen3moe-sparse", "F16"),
+    ("qwen2moe-tiny", "F32"),
+]
+TYPES = {"qwen3moe-tiny": "BF16", "mixtral-tiny": "F32"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Writes a fixture as GGUF, once."""
+    folder, done = tmp_path_factory.mktemp("gguf"), {}
+
+    def make(name, kind):
+        if (name, kind) not in done:
+            done[name, kind] = folder / f"{name}.{kind}.gguf"
+            gguf_make.write(done[name, kind], GOLDEN / name, kind)
+        return done[name, kind]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """The folder with the values of mixed.gguf, which is what the script writes."""
+    folder = tmp_path_factory.mktemp("mixed")
+    gguf_make.write_mixed(folder / "mixed.gguf", folder / "plain", GOLDEN / "mixtral-tiny")
+    assert (folder / "mixed.gguf").read_bytes() == MIXED.read_bytes()
+    return folder / "plain"
+
+
+def logits(model, ids=IDS, extra=()):
+    return check.sluice_logits(SLUICE, model, ids, extra)
+
+
+@pytest.mark.parametrize("name,kind", SAME)
+def test_plain_types_give_the_bits_of_safetensors(made, name, kind):
+    assert logits(made(name, kind)).tobytes() == logits(GOLDEN / name).tobytes()
+
+
+def test_blocks_give_the_bits_of_their_values(mixed):
+    assert logits(MIXED).tobytes() == logits(mixed).tobytes()
+
+
+def test_blocks_are_near_double_precision(mixed):
+    want = reference.Model(mixed).forward(IDS).astype(numpy.float32)
+    assert check.deviation(logits(MIXED), want)[0] <= check.BAR
+
+
+def test_workers_give_the_bits_of_one_process():
+    alone = logits(MIXED, extra=["--exact"])
+    apart = logits(MIXED, extra=["--exact", "--attention", "1", "--experts", "2"])
+    assert alone.tobytes() == apart.tobytes()
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_texts_become_the_ids_of_the_golden(made, name):
+    lines = (GOLDEN / name / "tokenizer.jsonl").read_text(encoding="utf-8").split("\n")
+    cases = [json.loads(line) for line in lines if line]
+    cases = [c for c in cases if c["text"] and "\0" not in c["text"] and len(c["text"]) < 4000][::7][:30]
+    for case in cases:
+        out = check.run(SLUICE, "run", made(name, TYPES[name]), "-p", case["text"], "-n", 1, "--json")
+        assert json.loads(out)["prompt_ids"] == case["ids"], case["text"]
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_chat_is_that_of_the_folder(made, name):
+    def chat(model):
+        out = check.run(SLUICE, "run", model, "--chat", "-p", "Who was Ruth?", "-n", 8, "--temp", 0, "--json")
+        answer = json.loads(out)
+        return answer["prompt_ids"], answer["ids"]
+
+    assert chat(made(name, TYPES[name])) == chat(GOLDEN / name)
+
+
+def patched(path, tmp_path, before, after):
+    raw = path.read_bytes()
+    assert raw.count(before) == 1 and len(before) == len(after)
+    out = tmp_path / "patched.gguf"
+    out.write_bytes(raw.replace(before, after))
+    return out
+
+
+@pytest.mark.parametrize(
+    "before,after,says",
+    [
+        (b"smollm", b"smoolm", 'tokenizer.ggml.pre: "smoolm" is not supported'),
+        (b"\x05\0\0\0\0\0\0\0llama\x14", b"\x05\0\0\0\0\0\0\0lloma\x14", 'general.architecture: "lloma"'),
+        (b"llama.rope.freq_base", b"llama.rope.freq_bass", "llama.rope.freq_bass: unknown key"),
+        (b"blk.1.ffn_down_exps.weight", b"blk.1.ffn_dawn_exps.weight", "blk.1.ffn_down_exps.weight"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(tmp_path, before, after, says):
+    model = patched(MIXED, tmp_path, before, after)
+    done = subprocess.run([SLUICE, "run", model, "-p", "x", "-n", "1"], capture_output=True, text=True)
+    assert done.returncode != 0 and says in done.stderr and str(model) in done.stderr
+
+
+# ---- llama.cpp ----
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    if not LLAMA:
+        pytest.skip("SLUICE_LLAMA_CPP does not name a built llama.cpp")
+    root = pathlib.Path(LLAMA)
+    libraries = root / "build" / "bin"
+    if not list(libraries.glob("libllama.so*")):
+        pytest.skip(f"no libllama.so in {libraries}")
+    program = tmp_path_factory.mktemp("llama") / "llama_logits"
+    command = ["gcc", "-O1", f"-I{root}/include", f"-I{root}/ggml/include", str(HERE / "llama_logits.c"), "-o", program,
+               f"-L{libraries}", "-lllama", "-lggml", "-lggml-base", f"-Wl,-rpath,{libraries}"]
+    subprocess.run(command, check=True)
+
+    def ask(model, ids):
+        out = program.parent / "logits.f32"
+        subprocess.run([program, model, out, *map(str, ids)], check=True, capture_output=True)
+        return numpy.fromfile(out, "<f4").reshape(len(ids), -1)
+
+    ask.ids = lambda model, text: subprocess.run(
+        [program, model, "-", text], check=True, capture_output=True, text=True
+    ).stdout.strip().split(",")
+    return ask
+
+
+def test_llama_cpp_agrees_on_f32(made, llama):
+    model = made("mixtral-tiny", "F32")
+    assert check.deviation(llama(model, IDS), logits(model))[0] <= check.BAR
+
+
+def test_llama_cpp_is_near_on_blocks(llama):
+    """It rounds activations to 8 bits before products with blocks; here they stay f32."""
+    theirs, ours = llama(MIXED, IDS), logits(MIXED)
+    worst = check.deviation(theirs, ours)[0]
+    same = (theirs.argmax(-1) == ours.argmax(-1)).mean()
+    print(f"largest deviation {worst:.3g} of the largest logit, {same:.0%} of the likeliest ids the same")
+    assert worst <= 0.06 and same >= 0.8
+
+
+def test_llama_cpp_splits_texts_alike(made, llama):
+    model = made("mixtral-tiny", "F32")
+    for text in ["And the word of 12345 came", "It's <|im_end|> a\n\n  test  ", "Ça va? 漢字 🙂"]:
+        out = check.run(SLUICE, "run", model, "-p", text, "-n", 1, "--json")
+        assert list(map(str, json.loads(out)["prompt_ids"])) == llama.ids(model, text)
