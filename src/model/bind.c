@@ -201,6 +201,40 @@ sl_status sl_model_bind(sl_model *m, const sl_stages *stages, sl_err *err) {
     return st;
 }
 
+/* Where the next tensor of random values begins. */
+typedef struct sl_random_binding {
+    sl_model *m;
+    size_t at;
+} sl_random_binding;
+
+static sl_status bind_random(void *ctx, const sl_site *site, const char *name, sl_err *err) {
+    sl_random_binding *b = ctx;
+    sl_model *m = b->m;
+    uint64_t n = sl_arch_dim_value(&m->spec, site->t->n);
+    uint64_t k = sl_arch_dim_value(&m->spec, site->t->k);
+    if (site->t->k == SL_DIM_NONE) {
+        k = n;
+        n = 1;
+    }
+    size_t bytes = (size_t)(n * k * sl_dtype_bytes(SL_BF16));
+    if (bytes > m->random_bytes)
+        return sl_fail(err, SL_ERR_LIMIT, "tensor \"%s\" has %zu bytes, random weights %zu", name,
+                       bytes, m->random_bytes);
+    if (b->at + bytes > m->random_bytes) b->at = 0;
+    *place(m, site) =
+        (sl_mat){.data = m->random + b->at, .n = (uint32_t)n, .k = (uint32_t)k, .dtype = SL_BF16};
+    b->at = (b->at + bytes + 63) / 64 * 64;
+    return SL_OK;
+}
+
+sl_status sl_model_bind_random(sl_model *m, sl_err *err) {
+    sl_random_binding b = {.m = m};
+    sl_status st = each_site(m, bind_random, &b, err);
+    if (st == SL_OK && m->spec.tied_head)
+        m->whole.mat[SL_ROLE_LM_HEAD] = m->whole.mat[SL_ROLE_EMBED];
+    return st;
+}
+
 typedef struct sl_measuring {
     const sl_model *m;
     sl_model_info *info;

@@ -1,5 +1,6 @@
 #include "model/model.h"
 
+#include "base/rng.h"
 #include "format/gguf_config.h"
 #include "format/hf_config.h"
 #include "format/map.h"
@@ -115,7 +116,7 @@ static void fill_rope(sl_model *m) {
         m->rope_freq[i] = (float)pow((double)m->spec.rope_theta, -(double)i / (double)half);
 }
 
-static sl_status bind(sl_model *m, const sl_stages *stages, sl_err *err) {
+static sl_status make_tables(sl_model *m, sl_err *err) {
     const sl_model_spec *spec = &m->spec;
     m->block = sl_alloc(spec->n_layers, sizeof *m->block);
     m->expert = sl_alloc((size_t)spec->n_moe * spec->n_experts, sizeof *m->expert);
@@ -123,7 +124,7 @@ static sl_status bind(sl_model *m, const sl_stages *stages, sl_err *err) {
     if (!m->block || !m->expert || !m->rope_freq)
         return sl_fail(err, SL_ERR_NOMEM, "%s: weight tables", m->folder);
     fill_rope(m);
-    return sl_model_bind(m, stages, err);
+    return SL_OK;
 }
 
 sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **out, sl_err *err) {
@@ -132,9 +133,45 @@ sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **
     const sl_route_skew even = {.on = true};
     const sl_route_skew *skew = stages->skew.on ? &stages->skew : &even;
     sl_status st = load(folder, !stages->emulated, &m, err);
-    if (st == SL_OK && !stages->emulated) st = bind(m, stages, err);
+    if (st == SL_OK && !stages->emulated) st = make_tables(m, err);
+    if (st == SL_OK && !stages->emulated) st = sl_model_bind(m, stages, err);
     if (st == SL_OK && (stages->emulated || stages->skew.on))
         st = sl_skew_create(skew, &m->spec, &m->skew, err);
+    if (st == SL_OK)
+        *out = m;
+    else
+        sl_model_free(m);
+    return st;
+}
+
+/* bf16 values of either sign from 1/128 to 1/64: no zeros, nothing that shrinks to denormals. */
+static void fill_random(uint8_t *out, size_t bytes, uint64_t seed) {
+    for (size_t i = 0; i + 8 <= bytes; i += 8) {
+        uint64_t v = sl_rng_next(&seed);
+        v = (v & 0x807F807F807F807Full) | 0x3C003C003C003C00ull;
+        memcpy(out + i, &v, sizeof v);
+    }
+}
+
+sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t seed,
+                               sl_model **out, sl_err *err) {
+    sl_status st = SL_OK;
+    const sl_arch *arch = sl_arch_find(spec->arch);
+    sl_model *m = sl_alloc(1, sizeof *m);
+    if (!arch) st = sl_fail(err, SL_ERR_UNSUPPORTED, "\"%.60s\" is not supported", spec->arch);
+    if (st == SL_OK &&
+        (!m || !(m->folder = sl_strdup("random weights")) || !(m->random = sl_alloc(bytes, 1))))
+        st = sl_fail(err, SL_ERR_NOMEM, "no memory for %zu bytes of random weights", bytes);
+    if (st == SL_OK) {
+        m->spec = *spec;
+        m->arch = arch;
+        m->random_bytes = bytes;
+        m->gen = sl_hf_generation_none();
+        sl_arch_count_params(arch, &m->spec);
+        fill_random(m->random, bytes, seed);
+        st = make_tables(m, err);
+    }
+    if (st == SL_OK) st = sl_model_bind_random(m, err);
     if (st == SL_OK)
         *out = m;
     else
@@ -149,6 +186,7 @@ void sl_model_free(sl_model *m) {
     sl_free(m->expert);
     sl_free(m->rope_freq);
     sl_skew_free(m->skew);
+    sl_free(m->random);
     sl_free(m->folder);
     sl_free(m);
 }

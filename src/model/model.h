@@ -37,6 +37,11 @@ sl_status sl_model_read_spec(const char *folder, sl_model_spec *spec, sl_generat
 /* Maps the weights that `stages` needs (read-only, shared). */
 sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **out,
                         sl_err *err) SL_MUST_CHECK;
+/* The same computations on random bf16 weights: for measuring a model that has none. Tensors share
+ * `bytes` of memory, one after the other and around; the largest has to fit. spec->arch is one of
+ * the supported classes. SL_ERR_LIMIT names a tensor that does not fit. */
+sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t seed,
+                               sl_model **out, sl_err *err) SL_MUST_CHECK;
 void sl_model_free(sl_model *m);
 
 /* Borrowed until sl_model_free. */

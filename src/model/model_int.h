@@ -27,6 +27,8 @@ struct sl_model {
     sl_expert_weights *expert; /* [n_moe][n_experts] */
     double *rope_freq;         /* [head_dim / 2] */
     sl_skew *skew;             /* NULL: the router chooses */
+    uint8_t *random;           /* weights of sl_model_open_random, else NULL */
+    size_t random_bytes;
 };
 
 /* Every tensor of the architecture is in the checkpoint and every tensor of the checkpoint is in
@@ -34,6 +36,8 @@ struct sl_model {
 sl_status sl_model_check_names(const sl_model *m, sl_err *err) SL_MUST_CHECK;
 /* Checks and maps what the stages need. */
 sl_status sl_model_bind(sl_model *m, const sl_stages *stages, sl_err *err) SL_MUST_CHECK;
+/* Binds every tensor to a part of m->random, one after the other and around. */
+sl_status sl_model_bind_random(sl_model *m, sl_err *err) SL_MUST_CHECK;
 /* Sums header sizes; shapes and types of all tensors are checked, none is mapped. */
 sl_status sl_model_measure(const sl_model *m, sl_model_info *out, sl_err *err) SL_MUST_CHECK;
 

@@ -22,6 +22,7 @@ int cmd_logits(const sl_options *o);
 int cmd_inspect(const sl_options *o);
 int cmd_bench(const sl_options *o);
 int cmd_trace(const sl_options *o);
+int cmd_profile(const sl_options *o);
 int cmd_simulate(const sl_options *o);
 int cmd_solve(const sl_options *o);
 int cmd_plan(const sl_options *o);

@@ -25,6 +25,8 @@ static const verb_row verbs[] = {
      "sluice logits models/demo --ids 3,17,41 --npy logits.npy"},
     {"inspect", 'i', cmd_inspect, "MODEL", "what a checkpoint or a described model holds and needs",
      "sluice inspect models/demo"},
+    {"profile", 'f', cmd_profile, "MODEL", "measure this machine's kernels and links",
+     "sluice profile models/demo --threads 1 -o profile.json"},
     {"plan", 'p', cmd_plan, "MODEL", "search deployments of a cluster, and say why one wins",
      "sluice plan mixtral-8x7b --cluster cpu-4x10g --slo-tpot 500ms -o plan.json"},
     {"bench", 'b', cmd_bench, "MODEL", "prefill and decode speed",

@@ -1,0 +1,150 @@
+/* Measures this machine's kernels for a model and the links between its processes, fits both, and
+ * writes profile.json. */
+#include "cmd.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "format/profile_file.h"
+#include "profile.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define KERNELS_NS 75000000000ull /* with links and opening this is below two minutes */
+#define BAR        30u
+
+static const char *const transports[] = {"loop", "shm", "tcp"};
+
+void sl_profile_step(sl_profile_progress *p, const char *what) {
+    p->done++;
+    if (!p->shown) return;
+    uint32_t full = SL_MIN(BAR, BAR * p->done / SL_MAX(p->total, 1u));
+    fprintf(stderr, "\r[%-*.*s] %-24s", (int)BAR, (int)full, "##############################",
+            what);
+}
+
+void sl_profile_step_end(sl_profile_progress *p) {
+    if (p->shown) fprintf(stderr, "\r%60s\r", "");
+}
+
+sl_status sl_profile_keep(const sl_profile_point *point, uint32_t n, sl_profile_points *out,
+                          sl_err *err) {
+    out->point = sl_alloc(n, sizeof *point);
+    if (!out->point) return sl_fail(err, SL_ERR_NOMEM, "no memory for %u points", n);
+    memcpy(out->point, point, n * sizeof *point);
+    out->n = n;
+    return SL_OK;
+}
+
+static void describe_machine(sl_profile *p) {
+    char line[256];
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    p->cores = cores > 0 ? (uint32_t)cores : 1;
+    p->memory_bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    while (f && fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon || !colon[1]) continue;
+        colon[strcspn(colon, "\n")] = '\0';
+        snprintf(p->machine, sizeof p->machine, "%s", colon + 2);
+        break;
+    }
+    if (f) fclose(f);
+}
+
+static void warn_when_busy(const sl_profile *p) {
+    double load = 0;
+    if (getloadavg(&load, 1) == 1 && load > 0.5 * p->cores)
+        sl_log(SL_LOG_WARN, "profile",
+               "other programs run here (load %.1f on %u cores): times will come out long", load,
+               p->cores);
+}
+
+static sl_status measure(const sl_options *o, sl_profile *p, sl_err *err) {
+    sl_profile_progress progress = {.shown = !o->json && isatty(STDERR_FILENO)};
+    sl_model *m = NULL;
+    sl_pool *pool = NULL;
+    uint64_t begin = sl_now_ns();
+    sl_exec ex = {.k = sl_kernels_select(o->isa[0] ? o->isa : NULL)};
+    if (!ex.k) return sl_fail(err, SL_ERR_ARG, "--isa: '%s' is not supported here", o->isa);
+    describe_machine(p);
+    p->threads = o->threads ? o->threads : p->cores;
+    snprintf(p->isa, sizeof p->isa, "%s", sl_kernels_name(ex.k));
+    progress.total = SL_PROFILE_KERNEL_POINTS + SL_PROFILE_LINK_POINTS * SL_LEN(transports);
+    sl_status st =
+        sl_profile_model_open(o->arg[0], &m, &p->random_weights, p->model, sizeof p->model, err);
+    if (st == SL_OK) warn_when_busy(p);
+    /* Peers are forked before the pool's threads exist. */
+    for (size_t i = SL_LEN(transports); st == SL_OK && i-- > 0;)
+        st = sl_profile_links(transports[i], &progress, p, err);
+    if (st == SL_OK) st = sl_pool_create(p->threads, &pool, err);
+    ex.pool = pool;
+    if (st == SL_OK) st = sl_profile_kernels(m, &ex, sl_now_ns() + KERNELS_NS, &progress, p, err);
+    sl_profile_step_end(&progress);
+    p->seconds = (double)(sl_now_ns() - begin) / 1e9;
+    sl_pool_free(pool);
+    sl_model_free(m);
+    return st;
+}
+
+static void print_fit(const sl_fit_quality *q) {
+    printf("  R2 %.4f, error %4.1f %% (worst %.0f %%), %u points, %u outliers\n", q->r2,
+           100 * q->median_error, 100 * q->worst_error, q->n_points, q->n_outliers);
+}
+
+static void print_text(const sl_profile *p) {
+    printf("%s on %s, %s, %u thread%s of %u cores%s: %.0f s\n", p->model, p->machine, p->isa,
+           p->threads, p->threads == 1 ? "" : "s", p->cores,
+           p->random_weights ? ", random weights" : "", p->seconds);
+    for (int k = 0; k < SL_COST_COUNT; k++) {
+        const sl_profile_stage *s = &p->stage[k];
+        if (!s->present) continue;
+        printf("  %-10s %9.2f us + max(%9.2f, %9.3f a row", sl_cost_name((sl_cost_kind)k),
+               s->cost.fixed_us, s->cost.floor_us, s->cost.row_us);
+        if (k == SL_COST_ATTENTION) printf(" + %.5f a key", s->cost.key_us);
+        printf(")");
+        print_fit(&s->fit);
+    }
+    for (uint32_t i = 0; i < p->n_links; i++) {
+        const sl_profile_link *l = &p->link[i];
+        printf("  %-4s to %u   %8.2f us + bytes at %7.3f GB/s", l->transport, l->peers,
+               l->cost.alpha_us, l->cost.byte_us > 0 ? 1e-3 / l->cost.byte_us : 0);
+        print_fit(&l->fit);
+    }
+}
+
+static sl_status write_profile(const char *path, const sl_profile *p, sl_err *err) {
+    json_t *v = sl_profile_json(p);
+    bool to_stdout = strcmp(path, "-") == 0;
+    FILE *f = to_stdout ? stdout : fopen(path, "we");
+    sl_status st = SL_OK;
+    if (!v) st = sl_fail(err, SL_ERR_NOMEM, "no memory for the profile");
+    if (st == SL_OK && !f) st = sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    if (st == SL_OK &&
+        (json_dumpf(v, f, JSON_REAL_PRECISION(9)) != 0 || fputc('\n', f) == EOF || fflush(f) != 0))
+        st = sl_fail(err, SL_ERR_IO, "%s: cannot be written", path);
+    if (f && !to_stdout && fclose(f) != 0 && st == SL_OK)
+        st = sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    json_decref(v);
+    return st;
+}
+
+int cmd_profile(const sl_options *o) {
+    sl_err err = {0};
+    sl_profile *p = sl_alloc(1, sizeof *p);
+    sl_status st = p ? SL_OK : sl_fail(&err, SL_ERR_NOMEM, "no memory for a profile");
+    if (st == SL_OK) st = measure(o, p, &err);
+    if (st == SL_OK && !o->json) print_text(p);
+    if (st == SL_OK && o->json) st = write_profile("-", p, &err);
+    if (st == SL_OK && (o->out[0] || !o->json)) {
+        const char *path = o->out[0] ? o->out : "profile.json";
+        st = write_profile(path, p, &err);
+        if (st == SL_OK && !o->json) printf("written to %s\n", path);
+    }
+    if (p) sl_profile_free(p);
+    sl_free(p);
+    return st == SL_OK ? 0 : sl_cmd_fail("profile", &err);
+}

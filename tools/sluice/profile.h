@@ -1,0 +1,42 @@
+/* Inside of `sluice profile`: the model to measure, kernels, links. Thread: main. */
+#ifndef SL_TOOLS_PROFILE_H
+#define SL_TOOLS_PROFILE_H
+
+#include "model/model.h"
+#include "spec/profile.h"
+
+/* A line at the bottom of a terminal; tells nothing when stderr is none. */
+typedef struct sl_profile_progress {
+    bool shown;
+    uint32_t done, total; /* points */
+    char what[24];
+} sl_profile_progress;
+void sl_profile_step(sl_profile_progress *p, const char *what);
+void sl_profile_step_end(sl_profile_progress *p);
+
+/* Bytes that this machine could give to a new program; 0: unknown. */
+uint64_t sl_profile_memory_available(void);
+
+/* The checkpoint's weights, or random ones for a folder without, a config.json or a preset.
+ * SL_ERR_UNSUPPORTED: there are no kernels for such a model; SL_ERR_LIMIT: no room. */
+sl_status sl_profile_model_open(const char *model, sl_model **out, bool *random, char *name,
+                                size_t name_cap, sl_err *err) SL_MUST_CHECK;
+
+/* Times the stages of the model on ex and fits them into p->stage. Until deadline_ns; then what is
+ * left is measured at fewer points. */
+sl_status sl_profile_kernels(const sl_model *m, const sl_exec *ex, uint64_t deadline_ns,
+                             sl_profile_progress *progress, sl_profile *p,
+                             sl_err *err) SL_MUST_CHECK;
+#define SL_PROFILE_KERNEL_POINTS 100u
+
+/* Messages to 1, 2 and 4 processes over `transport`, half of the way there and back; appends to
+ * p->link. Forks: call before threads exist. */
+sl_status sl_profile_links(const char *transport, sl_profile_progress *progress, sl_profile *p,
+                           sl_err *err) SL_MUST_CHECK;
+#define SL_PROFILE_LINK_POINTS 27u
+
+/* A copy of n points into `out`, owned by the profile. */
+sl_status sl_profile_keep(const sl_profile_point *point, uint32_t n, sl_profile_points *out,
+                          sl_err *err) SL_MUST_CHECK;
+
+#endif

@@ -1,0 +1,312 @@
+/* Times of the stages: the functions of src/model that workers call, on rows as they come in
+ * decoding, with weights and keys that no cache still holds. */
+#include "profile.h"
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "plan/fit.h"
+#include "spec/kv.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#define MAX_ROWS      256u
+#define MAX_GROUPS    8u
+#define MAX_HEAD_ROWS 64u
+#define MAX_CONTEXT   2048u
+#define CYCLE_LAYERS  8u
+#define KV_BYTES      ((size_t)512 << 20)
+#define EXPERT_BYTES  ((size_t)1 << 30)
+#define POINT_NS      60000000ull /* a point is repeated for so long... */
+#define MIN_REPS      5u          /* ...but so often */
+#define MAX_REPS      64u
+#define SLOW_NS       300000000ull /* calls as slow as this are repeated less, and nothing larger */
+#define LEAST_POINTS  4u           /* of a stage, also past the deadline */
+
+typedef struct bench {
+    const sl_model *m;
+    const sl_model_spec *spec;
+    const sl_exec *ex;
+    sl_arena scratch;
+    float *x, *h, *y, *logits, *gate;
+    uint32_t *expert, *row, *id, *pos;
+    float *kv;
+    size_t kv_bytes;
+    float **page; /* [n_pages] */
+    float *const **row_pages;
+    uint32_t n_pages;
+    uint32_t turn;      /* which weights are next */
+    uint32_t max_sites; /* (block, expert) pairs that take turns */
+    uint64_t deadline_ns;
+    sl_profile_progress *progress;
+    sl_profile_point point[SL_PROFILE_MAX_POINTS];
+    uint32_t n_points;
+} bench;
+
+typedef struct task {
+    uint32_t rows, context, groups;
+} task;
+
+typedef void (*run_fn)(bench *b, const task *t);
+
+/* ---- the stages ---- */
+
+static uint32_t next_layer(bench *b, sl_ffn_kind kind, bool any) {
+    for (uint32_t i = 0; i < b->spec->n_layers; i++) {
+        uint32_t l = b->turn++ % b->spec->n_layers;
+        if (any || b->spec->ffn[l] == kind) return l;
+    }
+    return 0;
+}
+
+static sl_rows rows_of(bench *b, const task *t) {
+    return (sl_rows){.n = t->rows, .id = b->id, .pos = b->pos, .pages = b->row_pages};
+}
+
+/* Every row is a request of its own that has `context` keys. */
+static void run_attention(bench *b, const task *t) {
+    uint32_t layers = SL_MIN(b->spec->n_layers, CYCLE_LAYERS);
+    uint32_t per_row = sl_kv_pages_for(t->context);
+    sl_rows rows = rows_of(b, t);
+    for (uint32_t r = 0; r < t->rows; r++) {
+        uint32_t first = (uint32_t)((uint64_t)r * per_row % (b->n_pages - per_row + 1));
+        b->row_pages[r] = b->page + first;
+        b->pos[r] = t->context - 1;
+    }
+    sl_block_attention(b->m, b->ex, b->turn++ % layers, &rows, b->x, &b->scratch);
+}
+
+static void run_router(bench *b, const task *t) {
+    sl_rows rows = rows_of(b, t);
+    sl_block_route(b->m, b->ex, next_layer(b, SL_FFN_MOE, false), &rows, b->x, b->h, b->expert,
+                   b->gate, &b->scratch);
+}
+
+static void run_dense(bench *b, const task *t) {
+    sl_block_dense(b->m, b->ex, next_layer(b, SL_FFN_DENSE, false), t->rows, b->x, &b->scratch);
+}
+
+static void run_shared(bench *b, const task *t) {
+    memcpy(b->h, b->x, (size_t)t->rows * b->spec->d_model * sizeof *b->h);
+    sl_block_shared(b->m, b->ex, next_layer(b, SL_FFN_MOE, false), t->rows, b->h, &b->scratch);
+}
+
+/* `groups` experts of one block with `rows` rows each. */
+static void run_experts(bench *b, const task *t) {
+    uint32_t per_layer = SL_MIN(b->spec->n_experts / t->groups * t->groups, b->max_sites);
+    uint32_t site = b->turn % (b->max_sites / t->groups * t->groups);
+    uint32_t layer = SL_MIN(site / per_layer, b->spec->n_moe - 1u);
+    uint32_t expert[MAX_GROUPS], first[MAX_GROUPS + 1];
+    for (uint32_t g = 0; g <= t->groups; g++) first[g] = g * t->rows;
+    for (uint32_t g = 0; g < t->groups; g++) expert[g] = (site + g) % per_layer;
+    for (uint32_t i = 0; i < t->groups * t->rows; i++) b->row[i] = i % t->rows;
+    const sl_expert_batch batch = {.n_groups = t->groups,
+                                   .expert = expert,
+                                   .first = first,
+                                   .row = b->row,
+                                   .x = b->x,
+                                   .y = b->y};
+    b->turn += t->groups;
+    sl_block_experts(b->m, b->ex, b->spec->moe_layer[layer], &batch, &b->scratch);
+}
+
+static void run_head(bench *b, const task *t) {
+    for (uint32_t i = 0; i < t->rows; i++) b->row[i] = i;
+    sl_model_head(b->m, b->ex, b->x, b->row, t->rows, b->logits, &b->scratch);
+}
+
+/* ---- measuring ---- */
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* One thread alone: what it ran for, so that time slices of other programs do not count. */
+static uint64_t kernel_now_ns(const bench *b) {
+    struct timespec ts;
+    if (sl_pool_threads(b->ex->pool) > 1) return sl_now_ns();
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* Lower quartile of the repetitions, microseconds: what comes on top of it is mostly others'. */
+static double time_task(bench *b, run_fn run, const task *t) {
+    double us[MAX_REPS];
+    uint32_t n = 0;
+    run(b, t); /* the first call meets cold code and pages */
+    for (uint64_t begin = kernel_now_ns(b), now = begin; n < MAX_REPS;) {
+        run(b, t);
+        uint64_t end = kernel_now_ns(b);
+        us[n++] = (double)(end - now) / 1e3;
+        bool slow = end - now > SLOW_NS;
+        now = end;
+        if (slow && n >= 2) break;
+        if (now - begin > POINT_NS && n >= MIN_REPS) break;
+    }
+    qsort(us, n, sizeof *us, by_value);
+    return us[n / 4];
+}
+
+/* False: nothing larger. */
+static bool add_point(bench *b, const char *what, run_fn run, const task *t) {
+    if (b->n_points == SL_PROFILE_MAX_POINTS) return false;
+    if (b->n_points >= LEAST_POINTS && sl_now_ns() > b->deadline_ns) return false;
+    double us = time_task(b, run, t);
+    b->point[b->n_points++] = (sl_profile_point){
+        .rows = t->rows, .keys = (double)t->rows * t->context, .us = us / SL_MAX(t->groups, 1u)};
+    sl_profile_step(b->progress, what);
+    return us * 1e3 < (double)SLOW_NS;
+}
+
+static void rows_series(bench *b, const char *what, run_fn run, task t, uint32_t max_rows) {
+    for (t.rows = 1; t.rows <= max_rows; t.rows *= 2)
+        if (!add_point(b, what, run, &t)) return;
+}
+
+static sl_status finish(bench *b, sl_profile_stage *s, sl_err *err) {
+    sl_status st = sl_fit_stage(b->point, b->n_points, &s->cost, &s->fit, err);
+    if (st == SL_OK) st = sl_profile_keep(b->point, b->n_points, &s->points, err);
+    s->present = true;
+    b->n_points = 0;
+    return st;
+}
+
+static sl_status measure_attention(bench *b, sl_profile *p, sl_err *err) {
+    for (uint32_t context = 32; context <= MAX_CONTEXT; context *= 4)
+        if (sl_kv_pages_for(context) <= b->n_pages)
+            rows_series(b, "attention", run_attention, (task){.context = context}, MAX_ROWS);
+    return finish(b, &p->stage[SL_COST_ATTENTION], err);
+}
+
+static sl_status measure_experts(bench *b, sl_profile *p, sl_err *err) {
+    for (uint32_t groups = 1; groups <= MAX_GROUPS; groups *= 2) {
+        if (groups > b->spec->n_experts || groups > b->max_sites) break;
+        if (groups == 2) continue;
+        rows_series(b, "experts", run_experts, (task){.groups = groups}, MAX_ROWS);
+    }
+    return finish(b, &p->stage[SL_COST_EXPERT], err);
+}
+
+static sl_status measure_stage(bench *b, sl_cost_kind kind, const char *what, run_fn run,
+                               uint32_t max_rows, sl_profile *p, sl_err *err) {
+    rows_series(b, what, run, (task){0}, max_rows);
+    return finish(b, &p->stage[kind], err);
+}
+
+/* ---- memory ---- */
+
+static void fill_floats(float *out, size_t n, uint64_t *rng) {
+    for (size_t i = 0; i < n; i++)
+        out[i] = (float)((double)(sl_rng_next(rng) >> 40) / (1 << 23) - 1.0);
+}
+
+/* Pages are reserved whole, as an attention worker's are; only those blocks that take turns are
+ * written, and only what is written takes memory. */
+static sl_status make_pages(bench *b, uint64_t *rng, sl_err *err) {
+    const sl_model_spec *s = b->spec;
+    uint32_t layers = SL_MIN(s->n_layers, CYCLE_LAYERS);
+    size_t page = sl_kv_page_bytes(s), used = page / s->n_layers * layers;
+    uint64_t available = sl_profile_memory_available();
+    size_t budget = available ? SL_MIN(KV_BYTES, available / 8) : KV_BYTES;
+    b->n_pages =
+        (uint32_t)SL_MIN(budget / used, (size_t)MAX_ROWS * MAX_CONTEXT / SL_KV_PAGE_TOKENS);
+    if (b->n_pages < 2)
+        return sl_fail(err, SL_ERR_LIMIT, "a KV page has %.1f MB, and %.1f MB are available",
+                       (double)used / 1e6, (double)budget / 1e6);
+    b->kv_bytes = page * b->n_pages;
+    b->kv = mmap(NULL, b->kv_bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (b->kv == MAP_FAILED) b->kv = NULL;
+    b->page = sl_alloc(b->n_pages, sizeof *b->page);
+    if (!b->kv || !b->page)
+        return sl_fail(err, SL_ERR_NOMEM, "no memory for %u KV pages", b->n_pages);
+    for (uint32_t i = 0; i < b->n_pages; i++) {
+        b->page[i] = b->kv + (size_t)i * (page / sizeof(float));
+        fill_floats(b->page[i], used / sizeof(float), rng); /* blocks lie one after the other */
+    }
+    return SL_OK;
+}
+
+static sl_status make_buffers(bench *b, sl_err *err) {
+    const sl_model_spec *s = b->spec;
+    uint64_t rng = 7;
+    size_t d = s->d_model, pairs = MAX_ROWS * MAX_GROUPS;
+    size_t scratch =
+        SL_MAX(sl_model_scratch_bytes(s, MAX_ROWS), sl_experts_scratch_bytes(s, pairs));
+    sl_status st = sl_arena_create(scratch, &b->scratch, err);
+    if (st != SL_OK) return st;
+    b->x = sl_alloc(MAX_ROWS * d, sizeof *b->x);
+    b->h = sl_alloc(MAX_ROWS * d, sizeof *b->h);
+    b->y = sl_alloc(pairs * d, sizeof *b->y);
+    b->logits = sl_alloc((size_t)MAX_HEAD_ROWS * s->vocab, sizeof *b->logits);
+    b->gate = sl_alloc((size_t)MAX_ROWS * s->top_k, sizeof *b->gate);
+    b->expert = sl_alloc((size_t)MAX_ROWS * s->top_k, sizeof *b->expert);
+    b->row = sl_alloc(pairs, sizeof *b->row);
+    b->id = sl_alloc(MAX_ROWS, sizeof *b->id);
+    b->pos = sl_alloc(MAX_ROWS, sizeof *b->pos);
+    b->row_pages = sl_alloc(MAX_ROWS, sizeof *b->row_pages);
+    if (!b->x || !b->h || !b->y || !b->logits || !b->gate || !b->expert || !b->row || !b->id ||
+        !b->pos || !b->row_pages)
+        return sl_fail(err, SL_ERR_NOMEM, "no memory for %u rows of %zu values", MAX_ROWS, d);
+    fill_floats(b->x, MAX_ROWS * d, &rng);
+    size_t expert_bytes = (size_t)s->d_ff_expert * d * 3 * 2;
+    b->max_sites = (uint32_t)SL_MIN((size_t)s->n_moe * s->n_experts,
+                                    SL_MAX(EXPERT_BYTES / expert_bytes, (size_t)1));
+    return make_pages(b, &rng, err);
+}
+
+static void free_buffers(bench *b) {
+    if (b->kv) munmap(b->kv, b->kv_bytes);
+    sl_free(b->page);
+    sl_free(b->x);
+    sl_free(b->h);
+    sl_free(b->y);
+    sl_free(b->logits);
+    sl_free(b->gate);
+    sl_free(b->expert);
+    sl_free(b->row);
+    sl_free(b->id);
+    sl_free(b->pos);
+    sl_free(b->row_pages);
+    sl_arena_free(&b->scratch);
+}
+
+/* Weights come from their file on first use. */
+static void touch_weights(bench *b) {
+    uint32_t layers = b->spec->n_layers;
+    for (uint32_t i = 0; i < SL_MIN(layers, CYCLE_LAYERS); i++)
+        run_attention(b, &(task){.rows = 1, .context = 32});
+    for (uint32_t i = 0; i < layers; i++) run_router(b, &(task){.rows = 1});
+    for (uint32_t i = 0; i < b->max_sites && sl_now_ns() < b->deadline_ns; i++)
+        run_experts(b, &(task){.rows = 1, .groups = 1});
+    b->turn = 0;
+}
+
+sl_status sl_profile_kernels(const sl_model *m, const sl_exec *ex, uint64_t deadline_ns,
+                             sl_profile_progress *progress, sl_profile *p, sl_err *err) {
+    bench *b = sl_alloc(1, sizeof *b);
+    if (!b) return sl_fail(err, SL_ERR_NOMEM, "no memory to measure");
+    b->m = m;
+    b->spec = sl_model_spec_of(m);
+    b->ex = ex;
+    b->deadline_ns = deadline_ns;
+    b->progress = progress;
+    sl_status st = make_buffers(b, err);
+    if (st == SL_OK) {
+        touch_weights(b);
+        st = measure_experts(b, p, err);
+    }
+    if (st == SL_OK) st = measure_attention(b, p, err);
+    if (st == SL_OK) st = measure_stage(b, SL_COST_ROUTER, "router", run_router, MAX_ROWS, p, err);
+    if (st == SL_OK && b->spec->n_moe < b->spec->n_layers)
+        st = measure_stage(b, SL_COST_DENSE, "dense", run_dense, MAX_ROWS, p, err);
+    if (st == SL_OK && b->spec->d_ff_shared)
+        st = measure_stage(b, SL_COST_SHARED, "shared", run_shared, MAX_ROWS, p, err);
+    if (st == SL_OK) st = measure_stage(b, SL_COST_HEAD, "head", run_head, MAX_HEAD_ROWS, p, err);
+    free_buffers(b);
+    sl_free(b);
+    return st;
+}

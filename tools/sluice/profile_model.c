@@ -1,0 +1,110 @@
+/* Which weights `sluice profile` computes with. */
+#include "profile.h"
+
+#include "format/shape_config.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define POOL_BYTES ((uint64_t)1 << 30) /* of random weights: beyond any cache, quickly filled */
+
+uint64_t sl_profile_memory_available(void) {
+    unsigned long long kb = 0;
+    char line[128];
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kb) == 1) break;
+    if (f) fclose(f);
+    return kb * 1024;
+}
+
+/* The computations of a described model as those of an architecture that is there: one with the
+ * same tensors, up to names. Arctic's dense branch runs as a shared expert. */
+static sl_status spec_of(const sl_shape *s, sl_model_spec *m, sl_err *err) {
+    uint32_t shared = s->d_ff_shared + s->d_ff_residual;
+    if (s->attention == SL_ATTENTION_MLA)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "%s has latent attention, for which there are no kernels here; plan it with "
+                       "estimates",
+                       s->name);
+    *m = (sl_model_spec){.n_layers = s->n_layers,
+                         .n_moe = sl_shape_n_moe(s),
+                         .d_model = s->d_model,
+                         .n_heads = s->n_heads,
+                         .n_kv_heads = s->n_kv_heads,
+                         .head_dim = s->qk_head_dim,
+                         .vocab = s->vocab,
+                         .d_ff_dense = s->d_ff_dense,
+                         .d_ff_expert = s->d_ff_expert,
+                         .d_ff_shared = shared,
+                         .n_experts = s->n_experts,
+                         .top_k = s->top_k,
+                         .max_position = s->max_position,
+                         .rms_eps = 1e-6f,
+                         .rope_theta = 1e6f,
+                         .norm_topk = true,
+                         .tied_head = s->tied_head,
+                         .weightless = true};
+    bool like_qwen3 = !shared && (s->qk_norm || sl_shape_n_dense(s));
+    m->qk_norm = like_qwen3;
+    m->qkv_bias = shared && s->qkv_bias;
+    snprintf(m->arch, sizeof m->arch, "%s",
+             shared       ? "Qwen2MoeForCausalLM"
+             : like_qwen3 ? "Qwen3MoeForCausalLM"
+                          : "MixtralForCausalLM");
+    uint16_t moe = 0;
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        m->ffn[i] = sl_shape_is_moe(s, i) ? SL_FFN_MOE : SL_FFN_DENSE;
+        if (m->ffn[i] != SL_FFN_MOE) continue;
+        m->moe_layer[moe] = (uint16_t)i;
+        m->moe_index[i] = moe++;
+    }
+    return SL_OK;
+}
+
+/* The largest tensor has to fit, and what fits is taken, up to POOL_BYTES. */
+static sl_status open_random(const sl_shape *s, sl_model **out, sl_err *err) {
+    static sl_model_spec m;
+    uint64_t available = sl_profile_memory_available(), bytes = POOL_BYTES;
+    uint64_t widest = SL_MAX(SL_MAX(s->d_ff_expert, s->d_ff_dense), s->vocab);
+    uint64_t largest = SL_MAX(widest, (uint64_t)s->n_heads * s->qk_head_dim) * s->d_model * 2;
+    sl_status st = spec_of(s, &m, err);
+    if (st != SL_OK) return st;
+    bytes = SL_MAX(bytes, largest + 4096);
+    if (available && bytes > available / 2) bytes = available / 2;
+    if (largest > bytes)
+        return sl_fail(err, SL_ERR_LIMIT,
+                       "%s: its largest matrix has %.1f MB, and random weights may take %.1f MB, "
+                       "half of the memory that is available",
+                       s->name, (double)largest / 1e6, (double)bytes / 1e6);
+    return sl_model_open_random(&m, bytes, 1, out, err);
+}
+
+sl_status sl_profile_model_open(const char *model, sl_model **out, bool *random, char *name,
+                                size_t name_cap, sl_err *err) {
+    static sl_model_spec spec;
+    const sl_stages all = {.attention = true, .experts = true};
+    struct stat at;
+    sl_shape shape;
+    bool folder = stat(model, &at) == 0 && S_ISDIR(at.st_mode);
+    sl_status st = SL_OK;
+    *random = !folder;
+    if (folder) {
+        st = sl_model_read_spec(model, &spec, NULL, err);
+        *random = (st == SL_OK && spec.weightless) || st == SL_ERR_UNSUPPORTED;
+    }
+    if (*random) {
+        st = sl_shape_open(model, &shape, err);
+        if (st == SL_OK) st = open_random(&shape, out, err);
+        if (st == SL_OK) snprintf(name, name_cap, "%s", shape.name);
+        return st;
+    }
+    if (st == SL_OK) st = sl_model_open(model, &all, out, err);
+    size_t end = strlen(model);
+    while (end > 1 && model[end - 1] == '/') end--;
+    size_t begin = end;
+    while (begin > 0 && model[begin - 1] != '/') begin--;
+    snprintf(name, name_cap, "%.*s", (int)SL_MIN(end - begin, name_cap - 1), model + begin);
+    return st;
+}
