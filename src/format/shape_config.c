@@ -384,6 +384,11 @@ sl_status sl_shape_open(const char *model, sl_shape *out, sl_err *err) {
     size_t begin = end;
     while (begin > 0 && model[begin - 1] != '/') begin--;
     snprintf(name, sizeof name, "%.*s", (int)SL_MIN(end - begin, sizeof name - 1), model + begin);
+    if (!S_ISDIR(info.st_mode) && sl_shape_in_gguf(model)) {
+        sl_status st = sl_shape_of_gguf(model, out, err);
+        if (st == SL_OK) memcpy(out->name, name, sizeof name);
+        return st;
+    }
     sl_status st = sl_map_open(path, MAX_CONFIG_BYTES, &map, err);
     if (st == SL_OK) st = sl_shape_config_parse(path, name, map.bytes, out, err);
     sl_map_close(&map);

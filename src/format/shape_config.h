@@ -16,8 +16,13 @@
 sl_status sl_shape_config_parse(const char *file, const char *name, sl_span text, sl_shape *out,
                                 sl_err *err) SL_MUST_CHECK;
 
-/* `model`: a folder with a config.json, such a file, or, when there is no such path, the name of a
- * preset. SL_ERR_NOTFOUND lists the presets. */
+/* A GGUF file, by its first bytes; what its metadata say (all but the name), with the bytes that
+ * its weights have on average. */
+bool sl_shape_in_gguf(const char *path);
+sl_status sl_shape_of_gguf(const char *path, sl_shape *out, sl_err *err) SL_MUST_CHECK;
+
+/* `model`: a folder with a config.json, such a file, a GGUF file, or, when there is no such path,
+ * the name of a preset. SL_ERR_NOTFOUND lists the presets. */
 sl_status sl_shape_open(const char *model, sl_shape *out, sl_err *err) SL_MUST_CHECK;
 
 #endif

@@ -288,6 +288,20 @@ def test_bench_json():
     assert len(only) == 1 and only[0]["n_gen"] == 4
 
 
+def test_profile(tmp_path):
+    path = tmp_path / "profile.json"
+    out, _ = sluice("profile", FIXTURE, "--threads", "1", "-o", path)
+    assert "expert " in out and "shm  to 1" in out and out.endswith(f"written to {path}\n")
+    doc = json.loads(path.read_text())
+    assert set(doc["stages"]) == {"attention", "router", "expert", "head"} and doc["threads"] == 1
+    for stage in doc["stages"].values():
+        assert stage["row"] > 0 and len(stage["points"]) >= 4 and stage["fit"]["r2"] <= 1
+    assert {(link["transport"], link["peers"]) for link in doc["links"]} == {
+        (t, n) for t in ("loop", "shm", "tcp") for n in (1, 2, 4)}
+    assert "latent attention" in refused(1, "profile", "deepseek-v3")
+    assert "nowhere" in refused(1, "profile", tmp_path / "nowhere")
+
+
 def test_logits_npy(tmp_path):
     path = tmp_path / "logits.npy"
     doc = json.loads(sluice("logits", FIXTURE, *IDS, "--npy", path, "--json")[0])

@@ -1,7 +1,9 @@
 /* profile.json: written, read again, and what is wrong in one is named. */
 #include "base/mem.h"
 #include "format/profile_file.h"
+#include "model/model.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -96,11 +98,42 @@ static void without_memory(void **state) {
     }
 }
 
+/* A model without weights computes on random ones, in less memory than its tensors have. */
+static void random_weights(void **state) {
+    (void)state;
+    static sl_model_spec spec;
+    sl_model *m = NULL;
+    sl_err err = {0};
+    assert_int_equal(
+        sl_model_read_spec(SL_SOURCE_DIR "/tests/golden/qwen3moe-tiny", &spec, NULL, &err), SL_OK);
+    size_t largest = (size_t)spec.vocab * spec.d_model * 2;
+    assert_int_equal(sl_model_open_random(&spec, largest - 1, 1, &m, &err), SL_ERR_LIMIT);
+    assert_non_null(strstr(err.msg, "embed_tokens"));
+    assert_int_equal(sl_model_open_random(&spec, largest, 1, &m, &err), SL_OK);
+    assert_true(sl_model_spec_of(m)->n_params == spec.n_params);
+    const sl_exec ex = {.k = sl_kernels_select(NULL)};
+    sl_arena scratch;
+    float x[4 * 256], y[8 * 256];
+    const uint32_t ids[4] = {1, 2, 3, 4}, expert[2] = {0, 1}, first[3] = {0, 4, 8};
+    const uint32_t row[8] = {0, 1, 2, 3, 0, 1, 2, 3};
+    assert_true(spec.d_model <= 256);
+    assert_int_equal(sl_arena_create(sl_experts_scratch_bytes(&spec, 8), &scratch, &err), SL_OK);
+    sl_model_embed(m, &ex, ids, 4, x);
+    const sl_expert_batch batch = {2, expert, first, row, x, y};
+    sl_block_experts(m, &ex, 0, &batch, &scratch);
+    double sum = 0;
+    for (size_t i = 0; i < 8u * spec.d_model; i++) sum += fabs((double)y[i]);
+    assert_true(isfinite(sum) && sum > 0);
+    sl_arena_free(&scratch);
+    sl_model_free(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip),
         cmocka_unit_test(bad_profiles),
         cmocka_unit_test(without_memory),
+        cmocka_unit_test(random_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

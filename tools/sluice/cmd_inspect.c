@@ -115,9 +115,10 @@ int cmd_inspect(const sl_options *o) {
     sl_plan plan = {0};
     sl_shape shape;
     struct stat at;
-    bool folder = stat(o->arg[0], &at) == 0 && S_ISDIR(at.st_mode);
+    bool checkpoint =
+        stat(o->arg[0], &at) == 0 && (S_ISDIR(at.st_mode) || sl_shape_in_gguf(o->arg[0]));
     sl_status described = sl_shape_open(o->arg[0], &shape, &no_shape);
-    if (!folder) {
+    if (!checkpoint) {
         if (described != SL_OK) return sl_cmd_fail("inspect", &no_shape);
         return inspect_description(o, &shape, "this is a description");
     }

@@ -87,10 +87,10 @@ sl_status sl_profile_model_open(const char *model, sl_model **out, bool *random,
     const sl_stages all = {.attention = true, .experts = true};
     struct stat at;
     sl_shape shape;
-    bool folder = stat(model, &at) == 0 && S_ISDIR(at.st_mode);
+    bool checkpoint = stat(model, &at) == 0 && (S_ISDIR(at.st_mode) || sl_shape_in_gguf(model));
     sl_status st = SL_OK;
-    *random = !folder;
-    if (folder) {
+    *random = !checkpoint;
+    if (checkpoint) {
         st = sl_model_read_spec(model, &spec, NULL, err);
         *random = (st == SL_OK && spec.weightless) || st == SL_ERR_UNSUPPORTED;
     }

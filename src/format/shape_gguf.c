@@ -1,0 +1,86 @@
+#include "format/gguf_config.h"
+#include "format/shape_config.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+bool sl_shape_in_gguf(const char *path) {
+    char magic[4] = "";
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool is = fd >= 0 && read(fd, magic, sizeof magic) == sizeof magic &&
+              memcmp(magic, "GGUF", sizeof magic) == 0;
+    if (fd >= 0) close(fd);
+    return is;
+}
+
+/* Blocks of a spec may be routed in any pattern, those of a shape in two. */
+static sl_status read_pattern(const sl_gguf *g, const sl_model_spec *m, sl_shape *s, sl_err *err) {
+    while (s->n_dense_first < m->n_layers && m->ffn[s->n_dense_first] == SL_FFN_DENSE)
+        s->n_dense_first++;
+    s->moe_every = 1;
+    if (s->n_dense_first && m->n_moe != m->n_layers - s->n_dense_first) {
+        s->moe_every = s->n_dense_first + 1;
+        s->n_dense_first = 0;
+    }
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        if (sl_shape_is_moe(s, i) != (m->ffn[i] == SL_FFN_MOE))
+            return sl_fail(err, SL_ERR_UNSUPPORTED,
+                           "%s: which blocks are routed follows no pattern that is counted here",
+                           sl_gguf_path(g));
+    return SL_OK;
+}
+
+/* Experts of a block are one tensor "blk.7.ffn_up_exps.weight". */
+static void read_bytes(const sl_gguf *g, sl_shape *s) {
+    double bytes[2] = {0}, values[2] = {0};
+    for (size_t i = 0; i < sl_gguf_tensors(g); i++) {
+        const sl_gguf_tensor *t = sl_gguf_tensor_at(g, i);
+        bool expert = strstr(t->name, "_exps.") != NULL;
+        double n = 1;
+        for (uint32_t k = 0; k < t->n_dims; k++) n *= (double)t->dim[k];
+        bytes[expert] += (double)(t->end - t->begin);
+        values[expert] += n;
+    }
+    s->attention_weight_bytes = values[0] > 0 ? bytes[0] / values[0] : 2;
+    s->expert_weight_bytes = values[1] > 0 ? bytes[1] / values[1] : 2;
+    s->kv_value_bytes = 2;
+}
+
+sl_status sl_shape_of_gguf(const char *path, sl_shape *out, sl_err *err) {
+    static const char qwen2[] = "Qwen2MoeForCausalLM";
+    sl_gguf *g = NULL;
+    sl_model_spec m = {0};
+    sl_generation_spec gen;
+    sl_status st = sl_gguf_open(path, &g, err);
+    if (st == SL_OK) st = sl_gguf_config_parse(g, &m, &gen, err);
+    if (st != SL_OK) goto out;
+    sl_shape s = {.n_layers = m.n_layers,
+                  .d_model = m.d_model,
+                  .vocab = m.vocab,
+                  .tied_head = m.tied_head,
+                  .attention = SL_ATTENTION_GQA,
+                  .n_heads = m.n_heads,
+                  .n_kv_heads = m.n_kv_heads,
+                  .qk_head_dim = m.head_dim,
+                  .v_head_dim = m.head_dim,
+                  .window = m.sliding_window,
+                  .n_windowed_layers = m.sliding_window ? m.n_layers : 0,
+                  .n_experts = m.n_experts,
+                  .top_k = m.top_k,
+                  .d_ff_expert = m.d_ff_expert,
+                  .d_ff_shared = m.d_ff_shared,
+                  .d_ff_dense = m.d_ff_dense,
+                  .norms_per_layer = 2,
+                  .qk_norm = m.qk_norm,
+                  .qkv_bias = m.qkv_bias,
+                  .shared_gate = strcmp(m.arch, qwen2) == 0,
+                  .max_position = m.max_position};
+    st = read_pattern(g, &m, &s, err);
+    if (st != SL_OK) goto out;
+    read_bytes(g, &s);
+    *out = s;
+out:
+    sl_gguf_close(g);
+    return st;
+}
