@@ -37,7 +37,7 @@ static sl_status each_site(const sl_model *m, sl_site_fn fn, void *ctx, sl_err *
         for (site.layer = 0; site.layer < spec->n_layers; site.layer++) {
             if (!block_has(spec, site.t, site.layer)) continue;
             for (site.expert = 0; site.expert < copies; site.expert++) {
-                if (sl_ckpt_gguf(m->ckpt))
+                if (m->ckpt && sl_ckpt_gguf(m->ckpt))
                     sl_arch_gguf_name(site.t, site.layer, name);
                 else
                     sl_arch_tensor_name(site.t, site.layer, site.expert, name);

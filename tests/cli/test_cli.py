@@ -293,7 +293,7 @@ def test_profile(tmp_path):
     out, _ = sluice("profile", FIXTURE, "--threads", "1", "-o", path)
     assert "expert " in out and "shm  to 1" in out and out.endswith(f"written to {path}\n")
     doc = json.loads(path.read_text())
-    assert set(doc["stages"]) == {"attention", "router", "expert", "head"} and doc["threads"] == 1
+    assert set(doc["stages"]) == {"attention", "router", "dense", "expert", "head"} and doc["threads"] == 1
     for stage in doc["stages"].values():
         assert stage["row"] > 0 and len(stage["points"]) >= 4 and stage["fit"]["r2"] <= 1
     assert {(link["transport"], link["peers"]) for link in doc["links"]} == {

@@ -120,7 +120,7 @@ static void random_weights(void **state) {
     assert_int_equal(sl_arena_create(sl_experts_scratch_bytes(&spec, 8), &scratch, &err), SL_OK);
     sl_model_embed(m, &ex, ids, 4, x);
     const sl_expert_batch batch = {2, expert, first, row, x, y};
-    sl_block_experts(m, &ex, 0, &batch, &scratch);
+    sl_block_experts(m, &ex, spec.moe_layer[0], &batch, &scratch);
     double sum = 0;
     for (size_t i = 0; i < 8u * spec.d_model; i++) sum += fabs((double)y[i]);
     assert_true(isfinite(sum) && sum > 0);
