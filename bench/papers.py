@@ -191,7 +191,7 @@ def mixserve():
                     continue
                 ratio = (got["ttft"] / mix["ttft"], got["itl"] / mix["itl"], mix["tok/s"] / got["tok/s"])
                 rows.append([system, name, *theirs, *(f"{r:.2f}" for r in ratio), f"{mix['itl']:.1f} against {got['itl']:.1f} ms"])
-                pics.append((f"{system}\n{name.split(',')[0]}", ratio[0], ratio[1]))
+                pics.append((f"{system}\n{name.split(' [')[0].split(',')[0]}\n{name.split(',')[1].strip() if ',' in name else 'PP'}", *ratio[:2]))
         say(f"### {shape}")
         table(["cluster", "baseline", "TTFT x published", "ITL x published", "throughput x published", "TTFT x ours", "ITL x ours", "throughput x ours",
                "ITL ours"], rows)

@@ -18,7 +18,7 @@ def ticks(top):
     return [i * step for i in range(int(top / step + 1e-9) + 1)]
 
 
-def frame(title, unit, top, w, h, left=56, low=44):
+def frame(title, unit, top, w, h, left=56, low=52):
     out = HEAD.format(w=w, h=h) + text(left, 18, title, extra='font-weight="bold"') + text(left, 34, unit)
     y = lambda v: h - low - (h - low - 46) * v / top
     for v in ticks(top):
@@ -30,16 +30,17 @@ def frame(title, unit, top, w, h, left=56, low=44):
 def legend(series, w):
     out, x = "", w - 12
     for i, name in reversed(list(enumerate(series))):
-        out += text(x, 18, name, "end")
+        out += text(x, 36, name, "end")
         x -= 7.2 * len(name) + 6
-        out += f'<rect x="{x - 10:.1f}" y="8" width="10" height="10" fill="{COLOURS[i]}"/>\n'
+        out += f'<rect x="{x - 10:.1f}" y="26" width="10" height="10" fill="{COLOURS[i]}"/>\n'
         x -= 22
     return out
 
 
 def bars(path, title, unit, groups, series):
     """series: {name: [value or None for each group]}."""
-    w, h = max(420, 70 + 26 * len(groups) * len(series) // 2 + 40 * len(groups)), 280
+    label = max(len(line) for g in groups for line in str(g).split("\n"))
+    w, h = max(420, 80 + len(groups) * max(22 * len(series), round(6.8 * label) + 12)), 280
     top = 1.1 * max(v for vs in series.values() for v in vs if v is not None)
     out, y = frame(title, unit, top, w, h)
     each = (w - 80) / len(groups)
@@ -53,7 +54,7 @@ def bars(path, title, unit, groups, series):
             out += (f'<rect x="{x:.1f}" y="{y(vs[g]):.1f}" width="{wide - 1:.1f}" height="{y(0) - y(vs[g]):.1f}" '
                     f'fill="{COLOURS[i]}"><title>{name}: {vs[g]:.4g}</title></rect>\n')
         for k, line in enumerate(str(name).split("\n")):
-            out += text(x0 + each / 2, h - 28 + 13 * k, line, "middle", 'font-size="11"')
+            out += text(x0 + each / 2, h - 36 + 13 * k, line, "middle", 'font-size="11"')
     path.write_text(out + legend(series, w) + "</svg>\n")
 
 

@@ -3,30 +3,7 @@
 
 #include "base/status.h"
 #include "format/presets.h"
-#include "plan/account.h"
 #include "plan/mixserve.h"
-
-static sl_mixserve_model model_of(const sl_shape *s, double weight_bytes) {
-    sl_params p = sl_account_params(s);
-    bool mla = s->attention == SL_ATTENTION_MLA;
-    return (sl_mixserve_model){
-        .layers = s->n_layers,
-        .d_model = s->d_model,
-        .heads = s->n_heads,
-        .kv_heads = s->n_kv_heads,
-        .experts = s->n_experts,
-        .top_k = s->top_k,
-        .d_ff_expert = s->d_ff_expert,
-        .head_values = mla ? s->kv_lora : s->qk_head_dim,
-        .layer_params = (double)(p.attention + p.router + p.shared),
-        .expert_params = (double)p.expert,
-        .other_params = (double)(p.embedding + p.head),
-        .weight_bytes = weight_bytes,
-        .row_bytes = 2.0 * s->d_model,
-        .kv_layer_bytes = 2.0 * sl_shape_kv_values(s),
-        .kv_shards = mla ? 1 : s->n_kv_heads,
-    };
-}
 
 static sl_mixserve_system system_of(const char *device, uint32_t nodes, sl_fabric intra,
                                     sl_fabric inter) {
@@ -49,7 +26,9 @@ static double imbalance_of(uint32_t ep) {
 
 static void compare(FILE *out, const char *key, const char *shape, double weight_bytes,
                     const sl_mixserve_system *sys, const char *const *strategies, uint32_t n) {
-    sl_mixserve_model m = model_of(sl_preset_model(shape), weight_bytes);
+    sl_mixserve_model m = sl_mixserve_model_of(sl_preset_model(shape));
+    m.weight_bytes = weight_bytes;
+    m.kv_layer_bytes = 2.0 * sl_shape_kv_values(sl_preset_model(shape));
     for (uint32_t i = 0; i < n; i++) {
         sl_mixserve_load load = {.input = 512, .output = 256, .cv2 = 1, .slots = 16};
         load.fused = i == 0;

@@ -1,5 +1,8 @@
 #include "plan/mixserve.h"
 
+#include "plan/account.h"
+#include "plan/roofline.h"
+
 #include <math.h>
 
 #define MAX_SLOTS 65536u
@@ -225,4 +228,45 @@ sl_strategy_limits sl_mixserve_limits(const sl_mixserve_model *m, const sl_mixse
                                 .heads = m->heads,
                                 .experts = m->experts,
                                 .d_ff_expert = m->d_ff_expert};
+}
+
+sl_mixserve_model sl_mixserve_model_of(const sl_shape *s) {
+    sl_params p = sl_account_params(s);
+    bool mla = s->attention == SL_ATTENTION_MLA;
+    return (sl_mixserve_model){
+        .layers = s->n_layers,
+        .d_model = s->d_model,
+        .heads = s->n_heads,
+        .kv_heads = s->n_kv_heads,
+        .experts = s->n_experts,
+        .top_k = s->top_k,
+        .d_ff_expert = s->d_ff_expert,
+        .head_values = mla ? s->kv_lora : s->qk_head_dim,
+        .layer_params = (double)(p.attention + p.router + p.shared),
+        .expert_params = (double)p.expert,
+        .other_params = (double)(p.embedding + p.head),
+        .weight_bytes = s->expert_weight_bytes,
+        .row_bytes = 2.0 * s->d_model,
+        .kv_layer_bytes = s->kv_value_bytes * sl_shape_kv_values(s),
+        .kv_shards = mla ? 1 : s->n_kv_heads,
+    };
+}
+
+static sl_fabric fabric_of_tier(const sl_link_tier *t) {
+    double bandwidth = t->bandwidth > 0 ? t->bandwidth : 1e30; /* one device, or one node */
+    return (sl_fabric){SL_FABRIC_PORT, t->latency_us, 1e6 / bandwidth};
+}
+
+sl_mixserve_system sl_mixserve_system_of(const sl_cluster *c, uint32_t group, sl_compute compute,
+                                         double reserve) {
+    const sl_node_group *g = &c->group[group];
+    const sl_device_type *d = &c->type[g->type];
+    return (sl_mixserve_system){.nodes = g->count,
+                                .per_node = g->devices_per_node,
+                                .flops = sl_roofline_flops(d, compute),
+                                .bandwidth = d->bandwidth * d->bandwidth_efficiency,
+                                .memory_bytes = d->memory_bytes * (1 - reserve),
+                                .stage_us = 2 * d->launch_us,
+                                .intra = fabric_of_tier(&g->intra),
+                                .inter = fabric_of_tier(&g->inter)};
 }

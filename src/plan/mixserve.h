@@ -9,6 +9,8 @@
 #include "base/status.h"
 #include "plan/collective.h"
 #include "plan/strategy.h"
+#include "spec/cluster.h"
+#include "spec/shape.h"
 
 typedef struct sl_mixserve_model {
     uint32_t layers, d_model, heads, kv_heads, experts, top_k, d_ff_expert;
@@ -75,6 +77,11 @@ sl_status sl_mixserve_evaluate(const sl_mixserve_model *m, const sl_mixserve_sys
                                const sl_mixserve_load *load, const sl_strategy *s,
                                sl_mixserve_result *out, sl_err *err) SL_MUST_CHECK;
 
+/* Counts of sl_account_params; 2 bytes a value on the wire and in KV as the shape says. */
+sl_mixserve_model sl_mixserve_model_of(const sl_shape *s);
+/* One node group; devices at their stated efficiencies, `reserve` of the memory kept free. */
+sl_mixserve_system sl_mixserve_system_of(const sl_cluster *c, uint32_t group, sl_compute compute,
+                                         double reserve);
 sl_strategy_limits sl_mixserve_limits(const sl_mixserve_model *m, const sl_mixserve_system *sys);
 
 #endif

@@ -155,3 +155,16 @@ def test_measured_costs_instead_of_estimates(tmp_path, here):
                                    "stages": stages, "links": [link]}))
     out, err = sluice("plan", TINY, "--cluster", here, "--profile", profile, "--slo-tpot", "20ms")
     assert "Estimates" not in out and err == "" and "weight-bound below 5 rows" in out
+
+
+def test_strategies_of_mixserve():
+    found = plan("qwen3-235b-a22b", "--cluster", "mixserve-h20", "--strategies", "--top", 5)
+    group, = found["groups"]
+    assert group["strategies"] == 121 and 0 < group["fit"] <= 121 and len(group["best"]) == 5
+    speeds = [r["tokens_per_s"] for r in group["best"]]
+    assert speeds == sorted(speeds, reverse=True) and found["estimated"]
+    published = plan("qwen3-235b-a22b", "--cluster", "mixserve-h20", "--strategies", "--top", 5, "--as-published")
+    assert published["groups"][0]["best"] != group["best"]
+    out, _ = sluice("plan", "qwen3-235b-a22b", "--cluster", "mixserve-h20", "--strategies", "--top", 5)
+    assert group["best"][0]["strategy"] in out and "not measured" in out
+    sluice("plan", "deepseek-v3", "--cluster", "findep-b", "--strategies", code=3)

@@ -81,6 +81,17 @@ static sl_status read_profile(const sl_options *o, sl_shape *shape, sl_search_pr
     return st;
 }
 
+static sl_status search(const sl_options *o, const sl_search_problem *p, sl_search_result *r,
+                        sl_err *err) {
+    sl_status st = sl_search_run(p, o->top, r, err);
+    if (st == SL_OK && o->out[0]) st = sl_plan_report_write(p, sl_search_winner(r), o->out, err);
+    if (st == SL_OK && o->json)
+        sl_plan_report_json(p, r, stdout);
+    else if (st == SL_OK)
+        sl_plan_report_text(p, r, stdout);
+    return st;
+}
+
 int cmd_plan(const sl_options *o) {
     sl_err err = {0};
     sl_shape shape;
@@ -106,13 +117,9 @@ int cmd_plan(const sl_options *o) {
     if (st == SL_OK) {
         p.cluster = cluster;
         p.compute = shape.expert_weight_bytes < 2 ? SL_COMPUTE_FP8 : SL_COMPUTE_BF16;
-        st = sl_search_run(&p, o->top, r, &err);
+        st = o->strategies ? sl_plan_report_strategies(&p, o->top, o->json, stdout, &err)
+                           : search(o, &p, r, &err);
     }
-    if (st == SL_OK && o->out[0]) st = sl_plan_report_write(&p, sl_search_winner(r), o->out, &err);
-    if (st == SL_OK && o->json)
-        sl_plan_report_json(&p, r, stdout);
-    else if (st == SL_OK)
-        sl_plan_report_text(&p, r, stdout);
     sl_workload_free(&workload);
     sl_free(cluster);
     sl_free(r);

@@ -14,4 +14,8 @@ void sl_plan_report_json(const sl_search_problem *p, const sl_search_result *r, 
 sl_status sl_plan_report_write(const sl_search_problem *p, const sl_candidate *c, const char *path,
                                sl_err *err) SL_MUST_CHECK;
 
+/* MixServe's analyzer: the `top` strategies of each node group that generate most. */
+sl_status sl_plan_report_strategies(const sl_search_problem *p, uint32_t top, bool json, FILE *out,
+                                    sl_err *err) SL_MUST_CHECK;
+
 #endif
