@@ -198,7 +198,8 @@ json_t *sl_placement_json(const sl_plan *p) {
 
 /* ---- made from popularity ---- */
 
-static sl_status read_popularity(const char *path, const sl_model_spec *m, double *a, sl_err *err) {
+sl_status sl_placement_read_popularity(const char *path, const sl_model_spec *m, double *a,
+                                       sl_err *err) {
     sl_json_doc *doc = NULL;
     sl_json rows = {0};
     sl_status st = sl_json_load(path, MAX_POPULARITY_BYTES, &doc, err);
@@ -300,7 +301,7 @@ sl_status sl_placement_make(const char *how, const sl_model_spec *m, sl_plan *p,
     }
     double *a = sl_alloc((size_t)m->n_moe * m->n_experts, sizeof *a);
     sl_status st = a ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "popularity of %u blocks", m->n_moe);
-    if (st == SL_OK) st = read_popularity(path, m, a, err);
+    if (st == SL_OK) st = sl_placement_read_popularity(path, m, a, err);
     if (st == SL_OK) st = place_by_popularity(a, m, (uint32_t)copies, p, err);
     sl_free(a);
     return st;

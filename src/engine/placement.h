@@ -42,4 +42,8 @@ json_t *sl_placement_json(const sl_plan *p);
 sl_status sl_placement_make(const char *how, const sl_model_spec *m, sl_plan *p,
                             sl_err *err) SL_MUST_CHECK;
 
+/* Such a FILE: rows[n_moe][n_experts], each >= 0. */
+sl_status sl_placement_read_popularity(const char *path, const sl_model_spec *m, double *rows,
+                                       sl_err *err) SL_MUST_CHECK;
+
 #endif

@@ -110,3 +110,10 @@ void sl_skew_draw(const sl_skew *s, uint32_t id, uint32_t pos, uint32_t moe, uin
         gate[j] = 1.0f / (float)s->k;
     }
 }
+
+void sl_skew_popularity(const sl_skew *s, double *out) {
+    for (size_t l = 0; l < s->n_moe; l++) {
+        for (uint32_t rank = 0; rank < s->n; rank++)
+            out[l * s->n + s->expert[l * s->n + rank]] = s->weight[rank] / s->total;
+    }
+}

@@ -19,4 +19,7 @@ void sl_skew_free(sl_skew *s);
 void sl_skew_draw(const sl_skew *s, uint32_t id, uint32_t pos, uint32_t moe, uint32_t *expert,
                   float *gate);
 
+/* Share of the rows that each expert is drawn for first, by MoE block: out[n_moe][n_experts]. */
+void sl_skew_popularity(const sl_skew *s, double *out);
+
 #endif

@@ -88,3 +88,76 @@ def test_broken_files(tmp_path):
     assert "missing" in err
     _, err = sluice("model", "--stages", tmp_path / "none.json", code=2)
     assert "leave out" in err
+
+
+# ---- whole deployments ----
+
+MODEL = ROOT / "bench" / "lab" / "models" / "amoe-top1"
+DEVICE = {"attention": {"fixed": 2000}, "expert": {"fixed": 250}}
+
+
+def deployment(tmp_path, *args, code=0, load="input: 1\noutput: {uniform: [20, 40]}\narrival: {closed: 64}\n"):
+    (tmp_path / "device.json").write_text(json.dumps(DEVICE))
+    (tmp_path / "load.yaml").write_text(load)
+    out, err = sluice(MODEL, "--device", f"emulated:{tmp_path}/device.json", "--workload", tmp_path / "load.yaml",
+                      "--ctx", 512, *args, "--json", code=code)
+    return json.loads(out) if code == 0 else err
+
+
+def test_pingpong_doubles_what_dep_does(tmp_path):
+    common = ["--attention", 1, "--experts", 1, "--warmup", 5, "--measure", 20]
+    dep = deployment(tmp_path, "--schedule", "dep", *common)
+    two = deployment(tmp_path, "--schedule", "pingpong", *common)
+    # a request that follows another one misses the step that begins when that one ends: 1 in 31
+    assert dep["tokens_per_s"] == pytest.approx(64 / (32 * 4e-3) * 30 / 31, rel=0.02)
+    assert two["tokens_per_s"] == pytest.approx(dep["tokens_per_s"], rel=0.02)  # 64 rows are 32 a lane: as long a stage
+    assert [w["busy"] > 0.98 for w in two["workers"]] == [True, True]
+    assert [round(w["busy"], 1) for w in dep["workers"]] == [0.5, 0.5]
+    assert two["itl_ms"]["p50"] == pytest.approx(32 * 4, rel=0.02)
+
+
+@pytest.mark.parametrize("schedule,more", [("ep", ["--attention", 3]), ("eps", ["--attention", 2]), ("dep", ["--attention", 2, "--experts", 3]),
+                                           ("pingpong", ["--attention", 2, "--experts", 2, "--microbatches", 3]),
+                                           ("findep", ["--attention", 1, "--experts", 2, "--chunks", 3]),
+                                           ("aep", ["--attention", 2, "--experts", 2, "--policy", "rmf"])])
+def test_every_schedule_ends_every_request(tmp_path, schedule, more):
+    args = ["--schedule", schedule, *more, "--requests", 100, "--link", "20:10", "--jitter", "0.2", "--routing", "exp:0.5:permuted"]
+    got = deployment(tmp_path, *args, "--seed", 3)
+    assert got["requests"] == {"submitted": 100, "finished": 100, "failed": 0, "refused": 0, "preempted": 0}
+    assert got["ttft_ms"]["n"] == 100 and got["rows"]["created"] == got["rows"]["merged"]
+    assert got == deployment(tmp_path, *args, "--seed", 3)  # a function of its options
+    assert got["tokens_per_s"] != deployment(tmp_path, *args, "--seed", 4)["tokens_per_s"]
+
+
+def test_traces_and_pictures(tmp_path):
+    deployment(tmp_path, "--attention", 1, "--experts", 2, "--schedule", "pingpong", "--requests", 8, "--trace", tmp_path / "t.json", "--svg",
+               tmp_path / "t.svg")
+    assert (tmp_path / "t.svg").read_text().startswith("<svg")
+    done = subprocess.run([SLUICE, "trace", tmp_path / "t.json", "--json"], capture_output=True, text=True, check=True)
+    stats = json.loads(done.stdout)
+    assert stats["schedule"] == "pingpong" and stats["transport"] == "simulated"
+
+
+def test_deaths_and_objectives(tmp_path):
+    common = ["--attention", 2, "--experts", 2, "--requests", 400]
+    got = deployment(tmp_path, *common, "--die", "3@1", "--notice", "0.1")
+    assert got["requests"]["failed"] == 64 and got["rows"]["lost"] > 0
+    load = "input: 1\noutput: {uniform: [20, 40]}\narrival: {poisson: 100}\nslo: {ttft: 1ms, tpot: 500ms}\n"
+    assert deployment(tmp_path, *common, load=load)["goodput_per_s"] == 0
+
+
+def test_estimates_are_marked(tmp_path):
+    out, _ = sluice("deepseek-v2-lite", "--attention", 1, "--experts", 2, "--device-type", "H100", "--requests", 10, "--json")
+    assert json.loads(out)["estimated"] is True
+    out, _ = sluice("deepseek-v2-lite", "--attention", 1, "--experts", 2, "--requests", 10)
+    assert "ESTIMATES" in out
+
+
+@pytest.mark.parametrize("args,text", [
+    (["--link", "fast"], "--link"), (["--duplex", "simplex"], "--duplex"), (["--die", "9@1"], "--die"), (["--die", "1"], "--die"),
+    (["--routing", "zipf:x"], "zipf"), (["--routing", "no-such-file"], "no-such-file"), (["--profile", "none.json"], "none.json"),
+])
+def test_bad_options_are_refused(tmp_path, args, text):
+    (tmp_path / "device.json").write_text(json.dumps(DEVICE))
+    done = subprocess.run([SLUICE, "simulate", MODEL, "--device", f"emulated:{tmp_path}/device.json", *args], capture_output=True, text=True)
+    assert done.returncode in (1, 2) and text in done.stderr and done.stdout == ""

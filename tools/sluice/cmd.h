@@ -46,6 +46,9 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
 /* "schedule": NAME, "lanes", "chunks", and why auto chose it: fields of a JSON object. */
 void sl_deploy_print_schedule(const sl_deployment *d, FILE *out);
 void sl_deploy_free(sl_deployment *d);
+/* The plan alone, of a model that need not be one the engine runs. Free with sl_plan_free. */
+sl_status sl_deploy_plan(const sl_options *o, const sl_model_spec *m, sl_plan *out,
+                         sl_err *err) SL_MUST_CHECK;
 /* Reads the secret of --secret-file or SLUICE_SECRET; empty when there is none. */
 sl_status sl_deploy_secret(const sl_options *o, char out[65], sl_err *err) SL_MUST_CHECK;
 /* Sets what must be set before any thread, e.g. UCX's environment. */

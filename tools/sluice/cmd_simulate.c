@@ -1,18 +1,31 @@
 /* A schedule on given stage times, or a whole deployment, in virtual time. */
 #include "cmd.h"
 
+#include "base/mem.h"
+#include "engine/plan_json.h"
 #include "format/stage_run_file.h"
 #include "sim/stages.h"
+#include "simulate.h"
+#include "trace/trace_svg.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- stages ---- */
 
 static void print_stages(const sl_stage_run *r, const sl_stage_result *s, bool json) {
     static const char *const kinds[SL_STAGE_COUNT] = {"attn", "shared", "a2e", "expert", "e2a"};
-    if (json)
+    if (json) {
         printf("{\"makespan_ms\":%.15g,\"period_ms\":%.15g,\"busy\":{", s->makespan_ms,
                s->period_ms);
-    for (int i = 0; json && i < SL_STAGE_COUNT; i++)
-        printf("%s\"%s\":%.15g", i ? "," : "", kinds[i], s->busy[i]);
-    if (json) printf("}}\n");
-    if (json) return;
+        for (int i = 0; i < SL_STAGE_COUNT; i++)
+            printf("%s\"%s\":%.15g", i ? "," : "", kinds[i], s->busy[i]);
+        printf("}}\n");
+        return;
+    }
     printf("makespan          %14.6f ms, %u layers %u times\n", s->makespan_ms, r->layers,
            r->iterations);
     printf("a layer, all lanes%14.6f ms in the steady state\n", s->period_ms);
@@ -20,25 +33,149 @@ static void print_stages(const sl_stage_run *r, const sl_stage_result *s, bool j
         printf("busy %-12s %14.1f %%\n", kinds[i], 100 * s->busy[i]);
 }
 
-static int simulate_stages(const sl_options *o) {
-    sl_err err = {0};
+static sl_status simulate_stages(const sl_options *o, sl_err *err) {
     sl_stage_run r;
     sl_stage_result s;
-    sl_status st =
-        o->n_args ? sl_fail(&err, SL_ERR_ARG, "--stages has no model: leave out '%.60s'", o->arg[0])
-                  : sl_stage_run_load(o->stages, &r, &err);
+    if (o->n_args)
+        return sl_fail(err, SL_ERR_ARG, "--stages has no model: leave out '%.60s'", o->arg[0]);
+    sl_status st = sl_stage_run_load(o->stages, &r, err);
     if (st == SL_OK) {
-        st = sl_stage_run_simulate(&r, &s, &err);
-        if (st != SL_OK) st = sl_err_prefix(&err, "%s", o->stages);
+        st = sl_stage_run_simulate(&r, &s, err);
+        if (st != SL_OK) st = sl_err_prefix(err, "%s", o->stages);
     }
-    if (st != SL_OK) return sl_cmd_fail("simulate", &err);
-    print_stages(&r, &s, o->json);
-    return 0;
+    if (st == SL_OK) print_stages(&r, &s, o->json);
+    return st;
+}
+
+/* ---- a deployment ---- */
+
+static const char *const roles[] = {"", "attention", "expert", "both"};
+
+static void put_dist(const char *name, const sl_sim_dist *d) {
+    printf(",\"%s_ms\":{\"n\":%" PRIu64
+           ",\"mean\":%.6g,\"p50\":%.6g,\"p90\":%.6g,\"p99\":%.6g,\"max\":%.6g}",
+           name, d->n, d->mean / 1e3, d->p50 / 1e3, d->p90 / 1e3, d->p99 / 1e3, d->max / 1e3);
+}
+
+static void print_json(const sl_simulation *x, const sl_sim_result *r) {
+    printf("{\"schedule\":\"%s\",\"costs\":\"%s\",\"estimated\":%s,\"seed\":%" PRIu64
+           ",\"measured_s\":[%.9g,%.9g]",
+           sl_schedule_name(x->plan.schedule), x->source, x->attention.estimated ? "true" : "false",
+           x->setup.seed, r->from_us / 1e6, r->to_us / 1e6);
+    printf(",\"tokens\":%" PRIu64 ",\"tokens_per_s\":%.6g,\"requests_per_s\":%.6g"
+           ",\"goodput_per_s\":%.6g",
+           r->tokens, r->tokens_per_s, r->requests_per_s, r->goodput_per_s);
+    put_dist("ttft", &r->ttft_us);
+    put_dist("itl", &r->itl_us);
+    put_dist("tpot", &r->tpot_us);
+    put_dist("queued", &r->queued_us);
+    printf(",\"requests\":{\"submitted\":%" PRIu64 ",\"finished\":%" PRIu64 ",\"failed\":%" PRIu64
+           ",\"refused\":%" PRIu64 ",\"preempted\":%" PRIu64 "},\"workers\":[",
+           r->submitted, r->finished, r->failed, r->refused, r->preempted);
+    for (uint32_t i = 0; i < r->n_workers; i++) {
+        const sl_sim_worker_stats *w = &r->worker[i];
+        printf("%s{\"id\":%u,\"role\":\"%s\",\"busy\":%.6g,\"out\":%.6g,\"in\":%.6g"
+               ",\"queue_mean\":%.6g,\"queue_max\":%.6g,\"tasks\":%" PRIu64 ",\"rows\":%" PRIu64
+               "}",
+               i ? "," : "", i, roles[w->roles & 3], w->busy, w->out, w->in, w->depth_mean,
+               w->depth_max, w->tasks, w->rows);
+    }
+    printf("],\"rows\":{\"created\":%" PRIu64 ",\"merged\":%" PRIu64 ",\"lost\":%" PRIu64
+           "},\"messages\":%" PRIu64 ",\"message_bytes\":%.0f,\"events\":%" PRIu64 "}\n",
+           r->rows_created, r->rows_merged, r->rows_lost, r->messages, r->message_bytes, r->events);
+}
+
+static void print_dist(const char *name, const sl_sim_dist *d) {
+    if (d->n)
+        printf("%-18s mean %9.2f  p50 %9.2f  p90 %9.2f  p99 %9.2f  max %9.2f ms\n", name,
+               d->mean / 1e3, d->p50 / 1e3, d->p90 / 1e3, d->p99 / 1e3, d->max / 1e3);
+}
+
+static void print_table(const sl_simulation *x, const sl_sim_result *r) {
+    printf("%s, costs of %s%s\n", sl_schedule_name(x->plan.schedule), x->source,
+           x->attention.estimated ? " (ESTIMATES, nothing is measured)" : "");
+    printf("%-18s %.1f tokens/s, %.3f requests/s, %.3f of them within the objectives\n",
+           "throughput", r->tokens_per_s, r->requests_per_s, r->goodput_per_s);
+    print_dist("first token", &r->ttft_us);
+    print_dist("between tokens", &r->itl_us);
+    print_dist("waits to run", &r->queued_us);
+    printf("%-18s %" PRIu64 " submitted, %" PRIu64 " finished, %" PRIu64 " failed, %" PRIu64
+           " refused, %" PRIu64 " preempted\n",
+           "requests", r->submitted, r->finished, r->failed, r->refused, r->preempted);
+    for (uint32_t i = 0; i < r->n_workers; i++) {
+        const sl_sim_worker_stats *w = &r->worker[i];
+        printf("worker %-3u %-9s busy %5.1f %%, out %5.1f %%, in %5.1f %%, waiting rows %.1f, at "
+               "most %.0f\n",
+               i, roles[w->roles & 3], 100 * w->busy, 100 * w->out, 100 * w->in, w->depth_mean,
+               w->depth_max);
+    }
+    printf("%-18s %.3f to %.3f s of virtual time, %" PRIu64 " events\n", "measured",
+           r->from_us / 1e6, r->to_us / 1e6, r->events);
+}
+
+static sl_status write_trace(const sl_options *o, const sl_simulation *x, const sl_sim_result *r,
+                             const char *path, sl_err *err) {
+    FILE *f = fopen(path, "we");
+    if (!f) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    sl_status st =
+        sl_sim_trace_write(&x->setup, r, o->arg[0], sl_schedule_name(x->plan.schedule), f, err);
+    if (fclose(f) != 0 && st == SL_OK)
+        st = sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    return st;
+}
+
+static sl_status write_svg(const sl_options *o, const char *trace, sl_err *err) {
+    FILE *f = fopen(o->svg, "we");
+    if (!f) return sl_fail(err, SL_ERR_IO, "%s: %s", o->svg, strerror(errno));
+    double from_us = o->from_ms < 0 ? -1 : o->from_ms * 1e3;
+    double to_us = o->to_ms < 0 ? -1 : o->to_ms * 1e3;
+    sl_status st = sl_trace_svg_write(trace, from_us, to_us, f, err);
+    if (fclose(f) != 0 && st == SL_OK)
+        st = sl_fail(err, SL_ERR_IO, "%s: %s", o->svg, strerror(errno));
+    return st;
+}
+
+/* The picture is drawn from the trace, which is a temporary file when nobody asked for it. */
+static sl_status write_files(const sl_options *o, const sl_simulation *x, const sl_sim_result *r,
+                             sl_err *err) {
+    char temporary[] = "/tmp/sluice-trace-XXXXXX";
+    const char *trace = o->trace;
+    if (!o->trace[0] && !o->svg[0]) return SL_OK;
+    if (!o->trace[0]) {
+        int fd = mkstemp(temporary);
+        if (fd < 0) return sl_fail(err, SL_ERR_IO, "%s: %s", temporary, strerror(errno));
+        close(fd);
+        trace = temporary;
+    }
+    sl_status st = write_trace(o, x, r, trace, err);
+    if (st == SL_OK && o->svg[0]) st = write_svg(o, trace, err);
+    if (trace == temporary) unlink(temporary);
+    return st;
+}
+
+static sl_status simulate_deployment(const sl_options *o, sl_err *err) {
+    sl_simulation *x = sl_alloc(1, sizeof *x);
+    sl_sim_result r = {0};
+    if (!x) return sl_fail(err, SL_ERR_NOMEM, "simulation");
+    sl_status st = sl_simulation_prepare(o, x, err);
+    if (st == SL_OK) st = sl_sim_run(&x->setup, &r, err);
+    if (st == SL_OK) st = write_files(o, x, &r, err);
+    if (st == SL_OK && o->json) print_json(x, &r);
+    if (st == SL_OK && !o->json) print_table(x, &r);
+    sl_sim_result_free(&r);
+    sl_simulation_free(x);
+    sl_free(x);
+    return st;
 }
 
 int cmd_simulate(const sl_options *o) {
-    sl_err err;
-    if (o->stages[0]) return simulate_stages(o);
-    (void)!sl_fail(&err, SL_ERR_ARG, "--stages FILE is missing (see --help)");
-    return sl_cmd_fail("simulate", &err);
+    sl_err err = {0};
+    sl_status st;
+    if (o->stages[0])
+        st = simulate_stages(o, &err);
+    else if (o->n_args == 0)
+        st = sl_fail(&err, SL_ERR_ARG, "a model or --stages FILE is missing (see --help)");
+    else
+        st = simulate_deployment(o, &err);
+    return st == SL_OK ? 0 : sl_cmd_fail("simulate", &err);
 }

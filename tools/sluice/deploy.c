@@ -128,6 +128,14 @@ static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_p
     return sl_plan_check(p, m, err);
 }
 
+sl_status sl_deploy_plan(const sl_options *o, const sl_model_spec *m, sl_plan *out, sl_err *err) {
+    *out = (sl_plan){0};
+    sl_status st = make_plan(o, m, out, err);
+    if (st == SL_OK) st = apply_options(o, m, out, err);
+    if (st != SL_OK) sl_plan_free(out);
+    return st;
+}
+
 /* Nobody said how to schedule: no plan, no schedule, nothing that belongs to one. */
 static bool schedule_is_open(const sl_options *o) {
     bool said = o->plan[0] || o->microbatches || o->chunks || o->groups || o->chunk_by[0] ||

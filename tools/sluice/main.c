@@ -35,7 +35,8 @@ static const verb_row verbs[] = {
      "sluice trace trace.json --svg trace.svg --from 100 --to 150"},
     {"simulate", 'm', cmd_simulate, "[MODEL]",
      "a deployment, or a schedule on given stage times, in virtual time",
-     "sluice simulate --stages stages.json --json"},
+     "sluice simulate models/demo --plan plan.json --profile profile.json --requests 1000 --svg "
+     "run.svg"},
     {"solve", 'v', cmd_solve, "", "the FinDEP solver alone: micro-batches, chunks and order",
      "sluice solve --coeffs bench/coeffs/deepseek-v2.json"},
 };

@@ -1,0 +1,95 @@
+/* A deployment in virtual time: the engine's schedulers (src/sched: turns, membership and barriers,
+ * policies, batching, pacing) on modelled costs. What decides is the code that ships; what takes
+ * time is sl_costs. The rest of the engine (admission against KV pages, lanes, rounds, messages,
+ * queues of aep) is followed rule by rule. docs/planner.md says what is modelled and what is not.
+ *
+ * Servers: each worker's compute, its out-port and in-port (one port for both with half duplex).
+ * A message occupies the sender's out-port for byte_us a byte, travels alpha_us, and occupies the
+ * receiver's in-port as it comes; all are first in, first out. Deterministic: a run is a function
+ * of its setup. Times in microseconds. Thread: owner. */
+#ifndef SL_SIM_DEPLOYMENT_H
+#define SL_SIM_DEPLOYMENT_H
+
+#include <stdio.h>
+
+#include "base/trace.h"
+#include "spec/costs.h"
+#include "spec/model.h"
+#include "spec/plan.h"
+#include "spec/workload.h"
+#include "trace/trace_file.h"
+
+#define SL_SIM_ATTENTION 1u /* roles, as in sl_plan_worker */
+#define SL_SIM_EXPERT    2u
+#define SL_SIM_NEVER     1e300
+
+/* A worker that dies. Its rows and requests are lost; others notice `notice_us` later: what runs at
+ * a dead attention worker ends with errors, a dead expert worker ends everything, as the engine
+ * has it today. */
+typedef struct sl_sim_death {
+    uint32_t worker;
+    double at_us;
+} sl_sim_death;
+
+/* Everything is borrowed for the call of sl_sim_run. */
+typedef struct sl_sim_setup {
+    const sl_model_spec *model; /* blocks, experts, top_k, widths */
+    const sl_plan *plan;        /* schedule, placement, limits; its workers unless `roles` is set */
+    uint32_t n_workers;         /* with `roles` [n_workers]: more than a plan can name */
+    const uint8_t *roles;
+    const sl_costs *attention, *expert; /* of the workers of each role */
+    double time_scale;                  /* of stages, not of links; 0: 1 */
+    size_t row_bytes;                   /* of a row between workers */
+    const double *popularity;           /* [n_layers][n_experts], >= 0; NULL: uniform */
+    uint32_t n_layers;                  /* of popularity: 1 or the model's MoE blocks */
+    double jitter;                      /* coefficient of variation of a task's time, lognormal */
+    double control_us;                  /* one way between coordinator and worker */
+    double message_us; /* of the worker's own time for each message that it sends or gets */
+    const sl_sim_death *death;
+    uint32_t n_deaths;
+    double notice_us;
+    const sl_workload *load;
+    uint32_t max_open; /* requests in the system; further ones are refused; 0: no limit */
+    double warmup_us, measure_us; /* measure_us 0: until all requests have ended */
+    uint64_t seed;
+    uint64_t trace_events; /* kept of each worker; 0: no trace */
+} sl_sim_setup;
+
+typedef struct sl_sim_dist {
+    uint64_t n;
+    double mean, p50, p90, p99, max;
+} sl_sim_dist;
+
+typedef struct sl_sim_worker_stats {
+    uint32_t roles;
+    double busy, out, in;         /* share of the measured time; half duplex: in is out */
+    double depth_mean, depth_max; /* rows that are ready and wait for the worker */
+    uint64_t tasks, rows;         /* in the whole run; rows: (row, block) or (row, expert) pairs */
+} sl_sim_worker_stats;
+
+typedef struct sl_sim_result {
+    double from_us, to_us; /* what was measured */
+    double end_us;
+    uint64_t tokens, finished;                      /* in that time */
+    uint64_t submitted, failed, refused, preempted; /* in all */
+    double tokens_per_s, requests_per_s;
+    double goodput_per_s; /* requests a second that kept the objectives of the load */
+    sl_sim_dist ttft_us, itl_us, tpot_us, queued_us;
+    uint64_t events, messages;
+    double message_bytes;
+    uint64_t rows_created, rows_merged, rows_lost; /* of MoE blocks */
+    uint32_t n_workers;
+    sl_sim_worker_stats *worker; /* owned */
+    sl_trace **trace;            /* [n_workers], owned; NULL: none was asked for */
+} sl_sim_result;
+
+/* SL_ERR_ARG: the setup contradicts itself; SL_ERR_NOMEM; SL_ERR_INTERNAL: a conservation law is
+ * broken, which is a bug (rows created = merged + lost, no page twice, no two tasks at once). */
+sl_status sl_sim_run(const sl_sim_setup *s, sl_sim_result *out, sl_err *err) SL_MUST_CHECK;
+void sl_sim_result_free(sl_sim_result *r); /* zeroed is fine */
+
+/* The run as a Chrome trace, in the engine's format (docs/tracing.md). */
+sl_status sl_sim_trace_write(const sl_sim_setup *s, const sl_sim_result *r, const char *model,
+                             const char *schedule, FILE *f, sl_err *err) SL_MUST_CHECK;
+
+#endif

@@ -1,0 +1,319 @@
+/* Inside of a simulated deployment. deployment.c has the loop and the messages, sim_coord.c
+ * requests, sim_attn.c lanes, sim_expert.c barriers, sim_flow.c and sim_queue.c schedule aep,
+ * sim_route.c draws experts, sim_report.c counts. */
+#ifndef SL_SIM_DEPLOYMENT_INT_H
+#define SL_SIM_DEPLOYMENT_INT_H
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "sched/batcher.h"
+#include "sched/membership.h"
+#include "sched/pacer.h"
+#include "sched/policy.h"
+#include "sched/turns.h"
+#include "sim/events.h"
+#include "sim/deployment.h"
+#include "spec/kv.h"
+
+#define SIM_NONE UINT32_MAX
+#define SIM_AHEAD                                                                                  \
+    32u                /* tokens that a worker may run ahead of its coordinator, as in the engine  \
+                        */
+#define SIM_BURST 256u /* rows of a prompt that are not paced, as in the engine */
+
+typedef enum sim_event_kind {
+    SIM_COME,    /* who: - ; a request of the load arrives */
+    SIM_SUBMIT,  /* who: worker, what: request */
+    SIM_CLIENT,  /* what: request whose client has seen its end */
+    SIM_TASK,    /* who: worker */
+    SIM_HEAD,    /* who: receiver, what: message reaches its in-port */
+    SIM_DELIVER, /* who: receiver, what: message */
+    SIM_DIE,     /* who: worker */
+    SIM_NOTICE,  /* who: worker */
+    SIM_END,     /* the measurement is over */
+} sim_event_kind;
+
+/* Codes of the wire's messages, for traces. */
+typedef enum sim_msg_kind {
+    SIM_MSG_DISPATCH,
+    SIM_MSG_RETURN,
+    SIM_MSG_JOIN,
+    SIM_MSG_OPEN,
+    SIM_MSG_SET,
+    SIM_MSG_KINDS
+} sim_msg_kind;
+
+/* A set of workers that messages share. */
+typedef struct sim_set {
+    uint32_t refs;
+    sl_idset ids;
+} sim_set;
+
+typedef struct sim_pair {
+    uint32_t expert, rows;
+} sim_pair;
+
+/* aep: rows of one slot at one expert. */
+typedef struct sim_entry {
+    uint32_t src, slot, generation, rows, expert;
+    uint32_t next;
+    uint64_t epoch;
+} sim_entry;
+
+typedef struct sim_msg {
+    uint8_t kind;
+    bool stay, with_set;
+    uint32_t src, dst, lane, layer, chunk; /* layer: among MoE blocks */
+    uint32_t rows, entries, old, bytes;
+    uint64_t round;
+    sim_set *set;     /* NEXT, OPEN, SET; owned reference */
+    uint32_t n_pairs; /* barriers: rows by expert */
+    uint32_t cap_pairs;
+    sim_pair *pair; /* kept for the next use of this place */
+    uint32_t entry; /* aep: list */
+    uint32_t next;  /* in the free list */
+    double sent_at;
+} sim_msg;
+
+typedef struct sim_request {
+    uint64_t id;
+    double came_at, first_at, last_at;
+    uint32_t prompt, output, generated, pages;
+    uint32_t worker, prev, next; /* list of those that wait */
+    bool waits, started, failed;
+} sim_request;
+
+typedef struct sim_slot {
+    bool used, in_step, samples, evict;
+    uint32_t request, generation;
+    uint64_t arrival;
+    uint32_t given, tokens, total, done; /* total: of prompt and answer */
+} sim_slot;
+
+typedef struct sim_lane {
+    sl_member member;
+    sim_slot *slot; /* [max_slots] */
+    sl_slot_need *need;
+    sl_step_part *part;
+    size_t n_parts;
+    uint32_t n_used, look, turn, steps, rows, decode_rows, samples;
+    double keys;
+    bool burst;
+    sl_pacer pacer;
+    double began_at, sent_at;
+    uint32_t layer;
+    sim_set *next;
+} sim_lane;
+
+/* What a worker's thread runs. */
+typedef enum sim_running {
+    SIM_REST,
+    SIM_RUN_TURN,
+    SIM_RUN_EXPERT,
+    SIM_RUN_FLOW,
+    SIM_RUN_QUEUE
+} sim_running;
+
+#define SIM_MAX_PARTS 4u
+/* Kernels of the running task, one after the other. */
+typedef struct sim_kernel {
+    uint8_t kind; /* sl_trace_kind */
+    uint32_t rows;
+    double us;
+} sim_kernel;
+
+typedef struct sim_worker sim_worker;
+typedef struct sim_attn sim_attn;
+typedef struct sim_flow sim_flow;
+typedef struct sim_xprt sim_xprt;
+typedef struct sim_queue sim_queue;
+
+struct sim_attn {
+    uint32_t index; /* among attention workers */
+    bool lost;
+    uint32_t free_pages, running; /* the coordinator's view */
+    uint64_t arrivals, generations;
+    sim_lane *lane;
+    sl_turns turns;
+    sl_turn turn; /* running */
+    sim_flow *flow;
+};
+
+struct sim_worker {
+    uint32_t id;
+    uint8_t roles;
+    bool dead, dirty;
+    sim_running running;
+    sim_kernel kernel[SIM_MAX_PARTS];
+    uint32_t n_kernels;
+    sl_trace_event about; /* lane, layer, chunk, round, queued of the running task */
+    double began_at, rest_since, owed_us; /* owed: own time of messages, added to the next task */
+    sl_sim_port out, in;
+    double busy_us, busy_from, out_from, in_from; /* *_from: when the measurement began */
+    double depth, depth_area, depth_since, depth_max;
+    uint64_t tasks, rows;
+    sim_attn *attn;
+    sim_xprt *xprt;
+    sim_queue *queue;
+    sl_trace *trace;
+};
+
+/* ENDING: the next token ends the measurement. */
+typedef enum sim_phase { SIM_WARM, SIM_ON, SIM_ENDING, SIM_OFF } sim_phase;
+
+#define SIM_COUNTS(s) ((s)->phase == SIM_ON || (s)->phase == SIM_ENDING)
+
+typedef struct sim_samples {
+    float *v;
+    size_t n, cap;
+} sim_samples;
+
+typedef struct sim {
+    const sl_sim_setup *s;
+    const sl_model_spec *m;
+    const sl_plan *p;
+    sl_sim_events ev;
+    sim_worker *worker;
+    uint32_t n_workers, n_attn, n_expert;
+    uint32_t *attn_id, *expert_id; /* ascending worker ids */
+    uint32_t *expert_index;        /* worker id -> index of expert worker */
+    uint32_t *dirty, n_dirty;
+    uint32_t lanes, chunks, max_rows, max_slots;
+    bool aep, half;
+    uint8_t *moe;    /* [n_layers] */
+    uint32_t *group; /* [n_experts] chunk of an expert; NULL: chunks are of tokens */
+    double scale, sigma;
+    uint64_t rng, lengths_rng;
+    sl_status status;
+    sl_err *err;
+
+    sim_msg *msg;
+    uint32_t n_msgs, cap_msgs, free_msg;
+    sim_entry *entry;
+    uint32_t n_entries, cap_entries, free_entry;
+    sim_request *req;
+    uint32_t n_req, cap_req, free_req;
+    uint32_t wait_first, wait_last, n_waiting, n_open;
+    uint64_t ids, trace_at;
+    bool over, serving;
+
+    /* routing: alias tables by layer of popularity, and scratch of one dispatch */
+    uint32_t n_pop;
+    float *alias_share;
+    uint32_t *alias_other;
+    double *weight;
+    uint32_t *cell; /* [n_expert][n_experts] rows */
+    uint32_t *touched, n_touched, cap_touched;
+    uint32_t *to_msg;                        /* [n_expert * chunks] message being built */
+    uint32_t *last_row;                      /* [n_expert * chunks] */
+    uint32_t *expert_rows;                   /* [n_experts] of a task */
+    uint32_t *answer, *answered, n_answered; /* [n_attn] aep: messages of a batch's rows */
+
+    /* results */
+    sim_phase phase;
+    double from_us, to_us;
+    uint64_t tokens, last_tokens, finished, submitted, failed, refused, preempted, kept;
+    uint64_t messages, rows_created, rows_merged, rows_lost, rows_away;
+    double message_bytes;
+    sim_samples ttft, itl, tpot, queued;
+} sim;
+
+/* ---- deployment.c ---- */
+static inline double sim_now(const sim *s) {
+    return s->ev.now;
+}
+void sim_fail(sim *s, sl_status st);
+sl_status sim_oom(sim *s, const char *what);
+void sim_touch(sim *s, sim_worker *w);
+double sim_uniform(uint64_t *rng);
+/* A kernel of the task that is about to begin. */
+void sim_kernel_add(sim *s, sim_worker *w, sl_trace_kind trace, const sl_stage_cost *c, double rows,
+                    double keys);
+uint32_t sim_msg_take(sim *s, sim_msg_kind kind, uint32_t src, uint32_t dst);
+void sim_msg_drop(sim *s, uint32_t id);
+/* Sends; bytes of a payload. The place is the receiver's until it drops it. */
+void sim_msg_send(sim *s, uint32_t id, size_t bytes);
+void sim_msg_add_pair(sim *s, uint32_t id, uint32_t expert, uint32_t rows);
+uint32_t sim_entry_take(sim *s);
+void sim_entry_give(sim *s, uint32_t id);
+void sim_entries_give(sim *s, uint32_t list);
+sim_set *sim_set_of(sim *s, const sl_idset *ids);
+void sim_set_drop(sim_set *set);
+void sim_note_span(sim *s, sim_worker *w, sl_trace_event e, double begin_us);
+size_t sim_dispatch_bytes(const sim *s, const sim_msg *m, size_t n_set);
+size_t sim_return_bytes(const sim *s, uint32_t rows, size_t n_set);
+
+/* ---- sim_route.c ---- */
+sl_status sim_route_create(sim *s);
+void sim_route_free(sim *s);
+/* top_k distinct experts of a MoE block. */
+void sim_route_draw(sim *s, uint32_t moe, uint32_t *expert);
+/* Messages of a lane's rows to every expert worker. */
+void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, bool stay);
+
+/* ---- sim_coord.c ---- */
+sl_status sim_coord_start(sim *s);
+void sim_coord_come(sim *s);
+void sim_coord_client(sim *s, uint32_t request);
+void sim_coord_admit(sim *s);
+
+/* A token of the request was sampled at worker w; true: it was its last, and sim_coord_finish is
+ * due when the slot is free. */
+bool sim_coord_token(sim *s, sim_worker *w, uint32_t request);
+void sim_coord_finish(sim *s, uint32_t request);
+void sim_coord_requeue(sim *s, uint32_t request);
+void sim_coord_fail(sim *s, uint32_t request);
+void sim_coord_worker_lost(sim *s, uint32_t worker);
+void sim_coord_experts_lost(sim *s);
+
+/* ---- sim_attn.c ---- */
+sl_status sim_attn_create(sim *s, sim_worker *w);
+void sim_attn_free(sim *s, sim_worker *w);
+void sim_attn_submit(sim *s, sim_worker *w, uint32_t request);
+bool sim_attn_start(sim *s, sim_worker *w);
+void sim_attn_finish(sim *s, sim_worker *w);
+void sim_attn_on_return(sim *s, sim_worker *w, uint32_t msg);
+void sim_attn_on_open(sim *s, sim_worker *w, uint32_t msg);
+void sim_attn_wake(sim *s, sim_worker *w, uint32_t lane, sim_slot *slot);
+void sim_attn_release(sim *s, sim_worker *w, uint32_t lane, sim_slot *slot);
+void sim_attn_end_parts(sim *s, sim_worker *w, sim_lane *l);
+bool sim_slot_has_work(const sim *s, const sim_slot *slot);
+/* Every request here ends with an error. */
+void sim_attn_lose(sim *s, sim_worker *w);
+double sim_attn_depth(const sim *s, const sim_worker *w);
+/* The youngest request here gives its pages back. */
+void sim_attn_evict_youngest(sim *s, sim_worker *w);
+
+/* ---- sim_expert.c ---- */
+sl_status sim_xprt_create(sim *s, sim_worker *w);
+void sim_xprt_free(sim *s, sim_worker *w);
+void sim_xprt_on_dispatch(sim *s, sim_worker *w, uint32_t msg);
+void sim_xprt_on_join(sim *s, sim_worker *w, uint32_t msg);
+void sim_xprt_on_set(sim *s, sim_worker *w, uint32_t msg);
+void sim_xprt_on_dead(sim *s, sim_worker *w, uint32_t member);
+bool sim_xprt_start(sim *s, sim_worker *w);
+void sim_xprt_finish(sim *s, sim_worker *w);
+double sim_xprt_depth(const sim_worker *w);
+
+/* ---- sim_flow.c, sim_queue.c: aep ---- */
+sl_status sim_flow_create(sim *s, sim_worker *w);
+void sim_flow_free(sim_attn *a);
+void sim_flow_wake(sim *s, sim_worker *w, uint32_t slot);
+bool sim_flow_start(sim *s, sim_worker *w);
+void sim_flow_finish(sim *s, sim_worker *w);
+void sim_flow_on_return(sim *s, sim_worker *w, uint32_t msg);
+void sim_flow_reset(sim *s, sim_worker *w);
+double sim_flow_depth(const sim_flow *f);
+sl_status sim_queue_create(sim *s, sim_worker *w);
+void sim_queue_free(sim *s, sim_worker *w);
+void sim_queue_on_dispatch(sim *s, sim_worker *w, uint32_t msg);
+void sim_queue_on_dead(sim *s, sim_worker *w, uint32_t member);
+bool sim_queue_start(sim *s, sim_worker *w);
+void sim_queue_finish(sim *s, sim_worker *w);
+double sim_queue_depth(const sim_worker *w);
+
+/* ---- sim_report.c ---- */
+void sim_sample(sim *s, sim_samples *to, double us);
+sl_status sim_report(sim *s, sl_sim_result *out);
+
+#endif

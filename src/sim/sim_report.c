@@ -1,0 +1,174 @@
+/* What a run gives: percentiles, shares, the laws it has to keep, its trace. */
+#include "sim/deployment_int.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+void sim_sample(sim *s, sim_samples *to, double us) {
+    if (to->n == to->cap) {
+        size_t cap = SL_MAX(2 * to->cap, (size_t)4096);
+        float *bigger = sl_grow(to->v, to->cap, cap, sizeof *bigger);
+        if (!bigger) {
+            sim_fail(s, sim_oom(s, "samples"));
+            return;
+        }
+        to->v = bigger;
+        to->cap = cap;
+    }
+    to->v[to->n++] = (float)us;
+}
+
+static int by_value(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+static sl_sim_dist dist_of(sim_samples *v) {
+    sl_sim_dist d = {.n = v->n};
+    if (v->n == 0) return d;
+    qsort(v->v, v->n, sizeof *v->v, by_value);
+    double sum = 0;
+    for (size_t i = 0; i < v->n; i++) sum += v->v[i];
+    double last = (double)(v->n - 1);
+    d.mean = sum / (double)v->n;
+    d.p50 = v->v[(size_t)(last * 0.5)];
+    d.p90 = v->v[(size_t)(last * 0.9)];
+    d.p99 = v->v[(size_t)(last * 0.99)];
+    d.max = v->v[v->n - 1];
+    return d;
+}
+
+/* Rows and pages are conserved, servers do one thing at a time. */
+static sl_status audit(sim *s) {
+    if (s->rows_created != s->rows_merged + s->rows_lost + s->rows_away)
+        return sl_fail(s->err, SL_ERR_INTERNAL,
+                       "simulation: %" PRIu64 " rows created, %" PRIu64 " merged, %" PRIu64
+                       " lost, %" PRIu64 " away",
+                       s->rows_created, s->rows_merged, s->rows_lost, s->rows_away);
+    for (uint32_t i = 0; i < s->n_workers; i++) {
+        const sim_worker *w = &s->worker[i];
+        if (w->busy_us > s->ev.now * (1 + 1e-9) || w->out.busy > w->out.free_at * (1 + 1e-9) ||
+            w->in.busy > w->in.free_at * (1 + 1e-9))
+            return sl_fail(s->err, SL_ERR_INTERNAL,
+                           "simulation: worker %u was busy %g us of %g, its ports %g and %g", i,
+                           w->busy_us, s->ev.now, w->out.busy, w->in.busy);
+        if (!w->attn || w->attn->lost) continue;
+        uint64_t used = 0, running = 0;
+        for (uint32_t r = 0; r < s->n_req; r++) {
+            if (s->req[r].worker != i || s->req[r].waits || s->req[r].pages == 0) continue;
+            used += s->req[r].pages;
+            running++;
+        }
+        if (used + w->attn->free_pages != s->p->n_pages || running != w->attn->running)
+            return sl_fail(s->err, SL_ERR_INTERNAL,
+                           "simulation: worker %u has %" PRIu64 " pages in use, %u free of %u", i,
+                           used, w->attn->free_pages, s->p->n_pages);
+    }
+    return SL_OK;
+}
+
+static sl_sim_worker_stats stats_of(const sim *s, const sim_worker *w, double span) {
+    double busy = w->busy_us - w->busy_from;
+    if (w->running != SIM_REST) busy += s->ev.now - SL_MAX(w->began_at, s->from_us);
+    double scale = span > 0 ? 1 / span : 0;
+    return (sl_sim_worker_stats){.roles = w->roles,
+                                 .busy = SL_MIN(busy * scale, 1),
+                                 .out = SL_MIN((w->out.busy - w->out_from) * scale, 1),
+                                 .in = SL_MIN((w->in.busy - w->in_from) * scale, 1),
+                                 .depth_mean = w->depth_area * scale,
+                                 .depth_max = w->depth_max,
+                                 .tasks = w->tasks,
+                                 .rows = w->rows};
+}
+
+sl_status sim_report(sim *s, sl_sim_result *out) {
+    if (s->s->warmup_us <= 0) s->tokens += s->last_tokens; /* it began before the first */
+    double span = s->to_us - s->from_us, shares = s->ev.now - s->from_us;
+    sl_status st = audit(s);
+    if (st != SL_OK) return st;
+    *out = (sl_sim_result){.from_us = s->from_us,
+                           .to_us = s->to_us,
+                           .end_us = s->ev.now,
+                           .tokens = s->tokens,
+                           .finished = s->finished,
+                           .submitted = s->submitted,
+                           .failed = s->failed,
+                           .refused = s->refused,
+                           .preempted = s->preempted,
+                           .tokens_per_s = span > 0 ? 1e6 * (double)s->tokens / span : 0,
+                           .requests_per_s = span > 0 ? 1e6 * (double)s->finished / span : 0,
+                           .goodput_per_s = span > 0 ? 1e6 * (double)s->kept / span : 0,
+                           .ttft_us = dist_of(&s->ttft),
+                           .itl_us = dist_of(&s->itl),
+                           .tpot_us = dist_of(&s->tpot),
+                           .queued_us = dist_of(&s->queued),
+                           .events = s->ev.popped,
+                           .messages = s->messages,
+                           .message_bytes = s->message_bytes,
+                           .rows_created = s->rows_created,
+                           .rows_merged = s->rows_merged,
+                           .rows_lost = s->rows_lost,
+                           .n_workers = s->n_workers};
+    out->worker = sl_alloc(s->n_workers, sizeof *out->worker);
+    if (out->worker && s->s->trace_events) out->trace = sl_alloc(s->n_workers, sizeof *out->trace);
+    if (!out->worker || (s->s->trace_events && !out->trace)) {
+        sl_sim_result_free(out);
+        return sim_oom(s, "the result");
+    }
+    for (uint32_t i = 0; i < s->n_workers; i++) {
+        out->worker[i] = stats_of(s, &s->worker[i], shares);
+        if (!out->trace) continue;
+        out->trace[i] = s->worker[i].trace;
+        s->worker[i].trace = NULL;
+    }
+    return SL_OK;
+}
+
+void sl_sim_result_free(sl_sim_result *r) {
+    for (uint32_t i = 0; r->trace && i < r->n_workers; i++) sl_trace_free(r->trace[i]);
+    sl_free(r->trace);
+    sl_free(r->worker);
+    *r = (sl_sim_result){0};
+}
+
+/* ---- trace ---- */
+
+static const char *message_name(uint16_t kind) {
+    static const char *const names[SIM_MSG_KINDS] = {"dispatch", "return", "join", "round open",
+                                                     "round set"};
+    return kind < SIM_MSG_KINDS ? names[kind] : NULL;
+}
+
+sl_status sl_sim_trace_write(const sl_sim_setup *s, const sl_sim_result *r, const char *model,
+                             const char *schedule, FILE *f, sl_err *err) {
+    static const char *const roles[] = {"", "attention", "expert", "both"};
+    sl_trace_log *log = sl_alloc(r->n_workers, sizeof *log);
+    sl_trace_event **copy = sl_alloc(r->n_workers, sizeof *copy);
+    sl_status st =
+        log && copy ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "trace of %u workers", r->n_workers);
+    for (uint32_t i = 0; st == SL_OK && i < r->n_workers; i++) {
+        uint64_t n = sl_trace_count(r->trace[i]);
+        copy[i] = sl_alloc(n, sizeof **copy);
+        if (!copy[i]) st = sl_fail(err, SL_ERR_NOMEM, "trace of %" PRIu64 " events", n);
+        for (uint64_t j = 0; st == SL_OK && j < n; j++) copy[i][j] = *sl_trace_at(r->trace[i], j);
+        log[i] = (sl_trace_log){.id = i,
+                                .role = roles[r->worker[i].roles & 3],
+                                .events = copy[i],
+                                .n = n,
+                                .dropped = sl_trace_dropped(r->trace[i]),
+                                .same_clock = true};
+    }
+    const sl_trace_about about = {.model = model,
+                                  .schedule = schedule,
+                                  .transport = "simulated",
+                                  .version = SL_VERSION,
+                                  .lanes = s->plan->lanes,
+                                  .layers = s->model->n_layers,
+                                  .message_name = message_name};
+    if (st == SL_OK) st = sl_trace_file_write(f, &about, log, r->n_workers, err);
+    for (uint32_t i = 0; copy && i < r->n_workers; i++) sl_free(copy[i]);
+    sl_free(copy);
+    sl_free(log);
+    return st;
+}

@@ -1,0 +1,207 @@
+/* Which experts a row goes to, and what a lane sends. Only counts travel: of a message the rows,
+ * its (row, expert) pairs by expert, and its size. */
+#include "sim/deployment_int.h"
+
+#include <string.h>
+
+/* ---- draws ---- */
+
+/* Walker's alias table of n weights (Vose's way of filling it). */
+static sl_status fill_alias(sim *s, const double *weight, float *share, uint32_t *other) {
+    uint32_t n = s->m->n_experts, n_small = 0, n_large = 0;
+    uint32_t *list = sl_alloc(2 * (size_t)n, sizeof *list), *large = list + n;
+    double *p = sl_alloc(n, sizeof *p), sum = 0;
+    if (!list || !p) {
+        sl_free(list);
+        sl_free(p);
+        return SL_ERR_NOMEM;
+    }
+    for (uint32_t e = 0; e < n; e++) sum += weight[e];
+    for (uint32_t e = 0; e < n; e++) {
+        p[e] = sum > 0 ? weight[e] / sum * n : 1;
+        if (p[e] < 1)
+            list[n_small++] = e;
+        else
+            large[n_large++] = e;
+    }
+    while (n_small > 0 && n_large > 0) {
+        uint32_t less = list[--n_small], more = large[n_large - 1];
+        share[less] = (float)p[less];
+        other[less] = more;
+        p[more] -= 1 - p[less];
+        if (p[more] < 1) {
+            list[n_small++] = more;
+            n_large--;
+        }
+    }
+    while (n_large > 0) share[large[--n_large]] = 1;
+    while (n_small > 0) share[list[--n_small]] = 1;
+    sl_free(list);
+    sl_free(p);
+    return SL_OK;
+}
+
+static uint32_t draw_one(sim *s, size_t table) {
+    uint64_t r = sl_rng_next(&s->rng);
+    uint32_t e = (uint32_t)((r >> 32) * s->m->n_experts >> 32);
+    float u = (float)(r & 0xFFFFFF) * 0x1p-24f;
+    return u < s->alias_share[table + e] ? e : s->alias_other[table + e];
+}
+
+static bool is_in(const uint32_t *list, uint32_t n, uint32_t v) {
+    for (uint32_t i = 0; i < n; i++)
+        if (list[i] == v) return true;
+    return false;
+}
+
+/* The heaviest that is not chosen yet: where draws find only what is. */
+static uint32_t heaviest_left(const sim *s, size_t table, const uint32_t *chosen, uint32_t n) {
+    uint32_t best = SIM_NONE;
+    for (uint32_t e = 0; e < s->m->n_experts; e++) {
+        if (is_in(chosen, n, e)) continue;
+        if (best == SIM_NONE || s->weight[table + e] > s->weight[table + best]) best = e;
+    }
+    return best;
+}
+
+/* Draws that hit what is chosen already are repeated, which is the same as drawing from the weights
+ * that are left. */
+void sim_route_draw(sim *s, uint32_t moe, uint32_t *expert) {
+    size_t table = s->n_pop == 1 ? 0 : (size_t)moe * s->m->n_experts;
+    for (uint32_t j = 0; j < s->m->top_k; j++) {
+        uint32_t e = SIM_NONE;
+        for (uint32_t tries = 0; tries < 200 && e == SIM_NONE; tries++) {
+            e = draw_one(s, table);
+            if (is_in(expert, j, e)) e = SIM_NONE;
+        }
+        expert[j] = e != SIM_NONE ? e : heaviest_left(s, table, expert, j);
+    }
+}
+
+/* ---- a dispatch ---- */
+
+static void note_pair(sim *s, uint32_t worker, uint32_t expert) {
+    uint32_t at = worker * s->m->n_experts + expert;
+    if (s->cell[at]++ > 0) return;
+    if (s->n_touched == s->cap_touched) {
+        uint32_t cap = SL_MAX(2 * s->cap_touched, 1024u);
+        uint32_t *bigger = sl_grow(s->touched, s->cap_touched, cap, sizeof *bigger);
+        if (!bigger) {
+            s->cell[at] = 0;
+            sim_fail(s, sim_oom(s, "a dispatch"));
+            return;
+        }
+        s->touched = bigger;
+        s->cap_touched = cap;
+    }
+    s->touched[s->n_touched++] = at;
+}
+
+/* Puts the pairs so far into the messages of their workers; experts say the chunk, or it is given.
+ */
+static void flush_pairs(sim *s, uint32_t chunk) {
+    for (uint32_t i = 0; i < s->n_touched; i++) {
+        uint32_t at = s->touched[i], e = at % s->m->n_experts, x = at / s->m->n_experts;
+        uint32_t c = s->group ? s->group[e] : chunk;
+        sim_msg_add_pair(s, s->to_msg[x * s->chunks + c], e, s->cell[at]);
+        s->cell[at] = 0;
+    }
+    s->n_touched = 0;
+}
+
+/* The row's data travels to a worker with the first of its chunks; later ones refer to it. */
+static void count_row(sim *s, uint32_t row, const uint32_t *expert, const uint32_t *owner,
+                      uint32_t chunk) {
+    uint32_t k = s->m->top_k;
+    for (uint32_t j = 0; j < k; j++) {
+        uint32_t c = s->group ? s->group[expert[j]] : chunk, at = owner[j] * s->chunks + c;
+        sim_msg *m = &s->msg[s->to_msg[at]];
+        m->entries++;
+        note_pair(s, owner[j], expert[j]);
+        if (s->last_row[at] == row) continue;
+        s->last_row[at] = row;
+        m->rows++;
+        bool old = false;
+        for (uint32_t i = 0; i < k && s->group && !old; i++)
+            old = owner[i] == owner[j] && s->group[expert[i]] < c;
+        m->old += old;
+    }
+}
+
+static void count_rows(sim *s, uint32_t moe, uint32_t first, uint32_t end, uint32_t chunk) {
+    uint32_t expert[SL_MAX_TOP_K], owner[SL_MAX_TOP_K];
+    for (uint32_t r = first; r < end; r++) {
+        sim_route_draw(s, moe, expert);
+        uint32_t key = (uint32_t)sl_rng_next(&s->rng);
+        for (uint32_t j = 0; j < s->m->top_k; j++)
+            owner[j] = s->expert_index[sl_plan_host_of(s->p, moe, expert[j], key)];
+        count_row(s, r, expert, owner, chunk);
+    }
+}
+
+void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, bool stay) {
+    const sim_lane *l = &w->attn->lane[lane_id];
+    uint32_t n = s->n_expert * s->chunks;
+    for (uint32_t i = 0; i < n && s->status == SL_OK; i++) {
+        uint32_t id = sim_msg_take(s, SIM_MSG_DISPATCH, w->id, s->expert_id[i / s->chunks]);
+        if (id == SIM_NONE) return;
+        sim_msg *m = &s->msg[id];
+        m->lane = lane_id;
+        m->layer = moe;
+        m->chunk = i % s->chunks;
+        m->round = l->member.round;
+        m->with_set = sl_member_needs_set(&l->member, moe, m->chunk);
+        m->stay = stay && m->chunk == s->chunks - 1;
+        s->to_msg[i] = id;
+        s->last_row[i] = SIM_NONE;
+    }
+    if (s->status != SL_OK) return;
+    for (uint32_t c = 0; !s->group && c < s->chunks; c++) {
+        uint32_t first = (uint32_t)((uint64_t)l->rows * c / s->chunks);
+        uint32_t end = (uint32_t)((uint64_t)l->rows * (c + 1) / s->chunks);
+        count_rows(s, moe, first, end, c);
+        flush_pairs(s, c);
+    }
+    if (s->group) {
+        count_rows(s, moe, 0, l->rows, 0);
+        flush_pairs(s, 0);
+    }
+    for (uint32_t c = 0; c < s->chunks; c++)
+        for (uint32_t x = 0; x < s->n_expert && s->status == SL_OK; x++) {
+            uint32_t id = s->to_msg[x * s->chunks + c];
+            const sim_msg *m = &s->msg[id];
+            size_t n_set = m->with_set ? l->member.set.n : 0;
+            sim_msg_send(s, id, m->rows || n_set ? sim_dispatch_bytes(s, m, n_set) : 0);
+        }
+}
+
+/* ---- life ---- */
+
+sl_status sim_route_create(sim *s) {
+    size_t E = s->m->n_experts, n = (size_t)s->n_expert * s->chunks;
+    s->n_pop = s->s->popularity ? s->s->n_layers : 1;
+    s->alias_share = sl_alloc(s->n_pop * E, sizeof *s->alias_share);
+    s->alias_other = sl_alloc(s->n_pop * E, sizeof *s->alias_other);
+    s->weight = sl_alloc(s->n_pop * E, sizeof *s->weight);
+    s->expert_rows = sl_alloc(E, sizeof *s->expert_rows);
+    bool ok = s->alias_share && s->alias_other && s->weight && s->expert_rows;
+    if (!s->aep && ok) {
+        s->cell = sl_alloc(s->n_expert * E, sizeof *s->cell);
+        s->to_msg = sl_alloc(n, sizeof *s->to_msg);
+        s->last_row = sl_alloc(n, sizeof *s->last_row);
+        ok = s->cell && s->to_msg && s->last_row;
+    }
+    if (!ok) return sim_oom(s, "tables of experts");
+    for (size_t i = 0; i < s->n_pop * E; i++)
+        s->weight[i] = s->s->popularity ? s->s->popularity[i] : 1;
+    sl_status st = SL_OK;
+    for (uint32_t l = 0; st == SL_OK && l < s->n_pop; l++)
+        st = fill_alias(s, s->weight + l * E, s->alias_share + l * E, s->alias_other + l * E);
+    return st == SL_OK ? st : sim_oom(s, "tables of experts");
+}
+
+void sim_route_free(sim *s) {
+    void *const owned[] = {s->alias_share, s->alias_other, s->weight,  s->expert_rows, s->cell,
+                           s->to_msg,      s->last_row,    s->touched, s->answer,      s->answered};
+    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+}

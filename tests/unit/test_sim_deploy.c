@@ -1,0 +1,404 @@
+/* Whole deployments in virtual time: laws of the schedules, AMoE's table, conservation on random
+ * deployments of every schedule (the run itself checks rows, pages and servers), deaths, size. */
+#include "base/mem.h"
+#include "base/rng.h"
+#include "engine/plan_json.h"
+#include "model/skew.h"
+#include "sim/deployment.h"
+#include "trace/trace_stats.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+typedef struct scene {
+    sl_model_spec m;
+    sl_plan p;
+    sl_costs c;
+    sl_workload load;
+    sl_sim_setup s;
+    double *popularity;
+} scene;
+
+static void model_of(sl_model_spec *m, uint32_t layers, uint32_t dense, uint32_t experts,
+                     uint32_t top_k) {
+    *m = (sl_model_spec){.n_layers = layers,
+                         .d_model = 64,
+                         .n_heads = 4,
+                         .n_kv_heads = 2,
+                         .head_dim = 16,
+                         .vocab = 1000,
+                         .n_experts = experts,
+                         .top_k = top_k,
+                         .max_position = 8192};
+    for (uint32_t l = 0; l < layers; l++) {
+        m->ffn[l] = l < dense ? SL_FFN_DENSE : SL_FFN_MOE;
+        if (l < dense) continue;
+        m->moe_index[l] = (uint16_t)m->n_moe;
+        m->moe_layer[m->n_moe++] = (uint16_t)l;
+    }
+}
+
+static void scene_init(scene *x, uint32_t attention, uint32_t experts, sl_schedule schedule) {
+    sl_err err;
+    if (sl_plan_local(&x->m, attention, experts, &x->p, &err) != SL_OK) fail_msg("%s", err.msg);
+    sl_plan_set_schedule(&x->p, schedule);
+    x->p.max_num_seqs = 4096;
+    x->p.max_num_batched_tokens = 4096;
+    x->p.context = 4096;
+    x->p.n_pages = 40000;
+    x->s = (sl_sim_setup){.model = &x->m,
+                          .plan = &x->p,
+                          .attention = &x->c,
+                          .expert = &x->c,
+                          .row_bytes = 256,
+                          .load = &x->load,
+                          .seed = 1,
+                          .control_us = 20};
+}
+
+static void lengths(scene *x, uint32_t in_low, uint32_t in_high, uint32_t out_low,
+                    uint32_t out_high) {
+    x->load.input = (sl_length){.kind = SL_LENGTH_UNIFORM, .low = in_low, .high = in_high};
+    x->load.output = (sl_length){.kind = SL_LENGTH_UNIFORM, .low = out_low, .high = out_high};
+}
+
+static void closed(scene *x, uint32_t n) {
+    x->load.arrival = (sl_arrival){.kind = SL_ARRIVAL_CLOSED, .concurrency = n};
+}
+
+static void skew(scene *x, double theta, bool permuted, uint64_t seed) {
+    const sl_route_skew how = {.on = true, .permuted = permuted, .theta = theta, .seed = seed};
+    sl_skew *k;
+    sl_err err;
+    assert_int_equal(sl_skew_create(&how, &x->m, &k, &err), SL_OK);
+    x->popularity = sl_alloc((size_t)x->m.n_moe * x->m.n_experts, sizeof *x->popularity);
+    sl_skew_popularity(k, x->popularity);
+    x->s.popularity = x->popularity;
+    x->s.n_layers = x->m.n_moe;
+    sl_skew_free(k);
+}
+
+static sl_sim_result run(scene *x) {
+    sl_sim_result r;
+    sl_err err;
+    if (sl_sim_run(&x->s, &r, &err) != SL_OK) fail_msg("%s", err.msg);
+    return r;
+}
+
+static void scene_free(scene *x) {
+    sl_plan_free(&x->p);
+    sl_free(x->popularity);
+    memset(x, 0, sizeof *x);
+}
+
+/* ---- laws ---- */
+
+static void schedules_take_their_laws(void **state) {
+    (void)state;
+    static const struct {
+        sl_schedule schedule;
+        uint32_t lanes, chunks;
+        double layer_us;
+    } rows[] = {
+        {SL_SCHED_DEP, 1, 1, 10000 + 8000 + 2 * 1000},
+        {SL_SCHED_PINGPONG, 2, 1, 20000},
+        {SL_SCHED_PINGPONG, 3, 1, 30000},
+    };
+    for (size_t i = 0; i < SL_LEN(rows); i++) {
+        static scene x;
+        model_of(&x.m, 8, 0, 8, 8);
+        x.c = (sl_costs){
+            .stage =
+                {[SL_COST_ATTENTION] = {.fixed_us = 10000}, [SL_COST_EXPERT] = {.fixed_us = 1000}},
+            .link = {.alpha_us = 1000}};
+        scene_init(&x, 1, 1, rows[i].schedule);
+        x.p.lanes = rows[i].lanes;
+        lengths(&x, 1, 1, 200, 300);
+        closed(&x, 48);
+        x.s.warmup_us = 2e7;
+        x.s.measure_us = 4e7;
+        sl_sim_result r = run(&x);
+        double layer = 48 * 1e6 / r.tokens_per_s / 8; /* a step of all lanes is 48 tokens */
+        printf("schedule %d, %u lanes: a layer takes %.1f us, law %.1f\n", rows[i].schedule,
+               rows[i].lanes, layer, rows[i].layer_us);
+        assert_true(fabs(layer / rows[i].layer_us - 1) < 0.01);
+        sl_sim_result_free(&r);
+        scene_free(&x);
+    }
+}
+
+/* ---- AMoE's table ---- */
+
+static double amoe(sl_schedule schedule, sl_policy policy, uint32_t lookahead, double delta,
+                   double theta, uint32_t n, bool low, double *itl_ms) {
+    static scene x;
+    bool aep = schedule == SL_SCHED_AEP;
+    model_of(&x.m, 32, 0, 8, 1);
+    x.c = (sl_costs){
+        .stage = {[SL_COST_ATTENTION] = {.fixed_us = low ? 150 : 300, .row_us = 1},
+                  [SL_COST_EXPERT] = {.fixed_us = low ? 50 : 100, .floor_us = 200, .row_us = 1.55},
+                  [SL_COST_HEAD] = {.fixed_us = 50, .row_us = 0.2}},
+        .link = {.alpha_us = low ? 50 : 100}};
+    scene_init(&x, aep ? 4 : 8, aep ? 4 : 0, schedule);
+    x.p.policy = policy;
+    x.p.lookahead = lookahead;
+    x.p.delta = delta;
+    skew(&x, theta, true, 1);
+    lengths(&x, 1, 1, 50, 250);
+    closed(&x, n);
+    x.s.warmup_us = 14e6;
+    x.s.measure_us = 6e6;
+    x.s.control_us = 0;
+    sl_sim_result r = run(&x);
+    double tokens = r.tokens_per_s / 1e3;
+    *itl_ms = r.itl_us.mean / 1e3;
+    sl_sim_result_free(&r);
+    scene_free(&x);
+    return tokens;
+}
+
+static void amoe_table(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        sl_schedule schedule;
+        sl_policy policy;
+        uint32_t lookahead;
+        double delta, want; /* ktok/s */
+    } rows[] = {
+        {"defrag K 2, delta 1", SL_SCHED_AEP, SL_POLICY_DEFRAG, 2, 1, 39.0},
+        {"defrag K 4, delta .9", SL_SCHED_AEP, SL_POLICY_DEFRAG, 4, 0.9, 30.3},
+        {"rmf", SL_SCHED_AEP, SL_POLICY_RMF, 0, 1, 44.2},
+        {"flfs", SL_SCHED_AEP, SL_POLICY_FLFS, 0, 1, 35.6},
+        {"mtfs", SL_SCHED_AEP, SL_POLICY_MTFS, 0, 1, 14.9},
+        {"ep on 8 workers", SL_SCHED_EP, SL_POLICY_DEFRAG, 2, 1, 31.1},
+    };
+    for (size_t i = 0; i < SL_LEN(rows); i++) {
+        double itl, got = amoe(rows[i].schedule, rows[i].policy, rows[i].lookahead, rows[i].delta,
+                               0.6, 4096, false, &itl);
+        printf("%-22s %5.1f ktok/s, specification %5.1f (%+.1f %%), ITL %.0f ms\n", rows[i].name,
+               got, rows[i].want, 100 * (got / rows[i].want - 1), itl);
+        assert_true(fabs(got / rows[i].want - 1) < 0.1);
+    }
+}
+
+/* ---- conservation, on deployments drawn at random ---- */
+
+static uint32_t upto(uint64_t *rng, uint32_t least, uint32_t most) {
+    return least + (uint32_t)sl_rng_below(rng, most - least + 1u);
+}
+
+static void draw_scene(scene *x, uint64_t *rng) {
+    sl_schedule schedule = (sl_schedule)upto(rng, 0, SL_SCHED_COUNT - 1);
+    bool together = schedule == SL_SCHED_EP || schedule == SL_SCHED_EPS;
+    uint32_t experts = 4u << upto(rng, 0, 2), dense = upto(rng, 0, 2);
+    model_of(&x->m, dense + upto(rng, 1, 4), dense, experts, upto(rng, 1, 4));
+    if (upto(rng, 0, 1)) x->m.d_ff_shared = 64;
+    if (upto(rng, 0, 3) == 0) x->m.sliding_window = 64;
+    x->c = (sl_costs){.stage = {[SL_COST_ATTENTION] = {.fixed_us = 50, .row_us = 2, .key_us = 0.01},
+                                [SL_COST_ROUTER] = {.row_us = 0.1},
+                                [SL_COST_DENSE] = {.fixed_us = 30},
+                                [SL_COST_SHARED] = {.fixed_us = 20},
+                                [SL_COST_EXPERT] = {.fixed_us = 5, .floor_us = 30, .row_us = 3},
+                                [SL_COST_HEAD] = {.fixed_us = 100}},
+                      .link = {.alpha_us = upto(rng, 0, 100),
+                               .byte_us = 0.001 * upto(rng, 0, 10),
+                               .half_duplex = upto(rng, 0, 1)}};
+    scene_init(x, upto(rng, 1, 4), together ? 0 : upto(rng, 1, 4), schedule);
+    x->p.lanes = schedule == SL_SCHED_PINGPONG || schedule == SL_SCHED_FINDEP ? upto(rng, 1, 4) : 1;
+    x->p.chunks = schedule == SL_SCHED_FINDEP || schedule == SL_SCHED_EPS ? upto(rng, 1, 4) : 1;
+    x->p.chunking =
+        schedule == SL_SCHED_EPS || upto(rng, 0, 1) ? SL_CHUNK_EXPERTS : SL_CHUNK_TOKENS;
+    x->p.order = upto(rng, 0, 1) ? SL_ORDER_AASS : SL_ORDER_ASAS;
+    x->p.policy = (sl_policy)upto(rng, 0, SL_POLICY_COUNT - 1);
+    if (x->p.policy == SL_POLICY_FLFS) x->p.policy = SL_POLICY_RMF; /* starves by design */
+    x->p.exact = upto(rng, 0, 1);
+    x->p.max_num_seqs = upto(rng, 1, 16);
+    x->p.max_num_batched_tokens = 64;
+    x->p.context = 512;
+    x->p.n_pages = 16 + upto(rng, 0, 30); /* one request of full length at least: preemptions */
+    lengths(x, 1, 200, 1, 200);
+    x->load.n_requests = 120;
+    if (upto(rng, 0, 1))
+        closed(x, upto(rng, 1, 40));
+    else
+        x->load.arrival = (sl_arrival){.kind = SL_ARRIVAL_POISSON, .rate = upto(rng, 5, 500)};
+    x->s.seed = sl_rng_next(rng);
+    x->s.jitter = 0.1 * upto(rng, 0, 5);
+    x->s.message_us = upto(rng, 0, 5);
+    if (upto(rng, 0, 1)) skew(x, 0.5, true, 3);
+}
+
+/* sl_sim_run itself fails when rows, pages or servers do not add up. */
+static void nothing_gets_lost(void **state) {
+    (void)state;
+    uint64_t rng = 1, preempted = 0, failed = 0;
+    for (int i = 0; i < 150; i++) {
+        static scene x;
+        draw_scene(&x, &rng);
+        sl_sim_death death = {.worker = upto(&rng, 0, x.p.n_workers - 1),
+                              .at_us = 1e4 * upto(&rng, 1, 100)};
+        x.s.death = &death;
+        x.s.n_deaths = i % 4 == 0;
+        x.s.notice_us = 5e4;
+        sl_sim_result r = run(&x);
+        assert_int_equal(r.submitted, r.finished + r.failed + r.refused);
+        if (x.s.n_deaths == 0) assert_int_equal(r.finished, 120);
+        if (x.s.n_deaths == 0) assert_int_equal(r.rows_created, r.rows_merged);
+        assert_int_equal(r.ttft_us.n, r.ttft_us.n);
+        preempted += r.preempted;
+        failed += r.failed;
+        if (i % 10 == 1) { /* a run is a function of its setup */
+            sl_sim_result again = run(&x);
+            assert_true(again.end_us == r.end_us && again.events == r.events &&
+                        again.itl_us.p99 == r.itl_us.p99);
+            sl_sim_result_free(&again);
+        }
+        sl_sim_result_free(&r);
+        scene_free(&x);
+    }
+    printf("%llu preemptions, %llu requests lost with their workers\n",
+           (unsigned long long)preempted, (unsigned long long)failed);
+    assert_true(preempted > 100 && failed > 20);
+}
+
+static void a_dead_expert_worker_ends_everything(void **state) {
+    (void)state;
+    for (int dead = 0; dead < 4; dead++) {
+        static scene x;
+        model_of(&x.m, 4, 0, 8, 2);
+        x.c = (sl_costs){
+            .stage = {
+                [SL_COST_ATTENTION] = {.fixed_us = 1000}, [SL_COST_EXPERT] = {.fixed_us = 200}}};
+        scene_init(&x, 2, 2, SL_SCHED_DEP);
+        lengths(&x, 1, 1, 50, 100);
+        closed(&x, 16);
+        x.load.n_requests = 200;
+        sl_sim_death death = {.worker = (uint32_t)dead, .at_us = 1e6};
+        x.s.death = &death;
+        x.s.n_deaths = 1;
+        x.s.notice_us = 2e6;
+        sl_sim_result r = run(&x);
+        bool expert = dead >= 2; /* an attention worker takes its own requests with it */
+        assert_true(expert ? r.failed == 16 : r.failed >= 8 && r.failed < 16);
+        assert_int_equal(r.finished > 100, !expert);
+        sl_sim_result_free(&r);
+        scene_free(&x);
+    }
+}
+
+/* ---- traces ---- */
+
+static void traces_are_the_engines(void **state) {
+    (void)state;
+    static scene x;
+    model_of(&x.m, 4, 1, 8, 2);
+    x.c = (sl_costs){.stage = {[SL_COST_ATTENTION] = {.fixed_us = 1000},
+                               [SL_COST_EXPERT] = {.fixed_us = 200},
+                               [SL_COST_DENSE] = {.fixed_us = 100},
+                               [SL_COST_HEAD] = {.fixed_us = 50}},
+                     .link = {.alpha_us = 100, .byte_us = 0.01}};
+    scene_init(&x, 1, 2, SL_SCHED_PINGPONG);
+    lengths(&x, 4, 4, 10, 10);
+    closed(&x, 8);
+    x.load.n_requests = 16;
+    x.s.trace_events = 100000;
+    sl_sim_result r = run(&x);
+    char path[] = "/tmp/sim-trace-XXXXXX";
+    sl_err err;
+    FILE *f = fdopen(mkstemp(path), "w");
+    assert_non_null(f);
+    assert_int_equal(sl_sim_trace_write(&x.s, &r, "model", "pingpong", f, &err), SL_OK);
+    fclose(f);
+    sl_trace_stats stats;
+    if (sl_trace_stats_read(path, -1, -1, &stats, &err) != SL_OK) fail_msg("%s", err.msg);
+    assert_int_equal(stats.tokens, 160);
+    assert_int_equal(stats.n_workers, 3);
+    assert_true(stats.n_links >= 4);
+    double share = 0;
+    sl_trace_stats_busiest_worker(&stats, &share);
+    double most = 0;
+    for (uint32_t i = 0; i < r.n_workers; i++) most = fmax(most, r.worker[i].busy);
+    assert_true(fabs(share - most) < 0.02);
+    sl_trace_stats_free(&stats);
+    unlink(path);
+    sl_sim_result_free(&r);
+    scene_free(&x);
+}
+
+/* ---- size and speed ---- */
+
+/* n_attention + n_expert workers, more than a plan names: placement and roles are given apart. */
+static void large(uint32_t n_attention, uint32_t n_expert, sl_schedule schedule) {
+    static scene x;
+    uint32_t n = n_attention + n_expert, E = n_expert < 256 ? 256 : n_expert;
+    if (E > SL_MAX_EXPERTS) E = SL_MAX_EXPERTS;
+    model_of(&x.m, 2, 0, E, 8);
+    x.c = (sl_costs){.stage = {[SL_COST_ATTENTION] = {.fixed_us = 100, .row_us = 1},
+                               [SL_COST_EXPERT] = {.floor_us = 50, .row_us = 1}},
+                     .link = {.alpha_us = 10, .byte_us = 4e-5}};
+    scene_init(&x, 1, 1, schedule);
+    uint8_t *roles = sl_alloc(n, 1);
+    sl_placement own = x.p.place, place = {.n_layers = 1,
+                                           .first = sl_alloc(E + 1u, sizeof *place.first),
+                                           .host = sl_alloc(2 * (size_t)n, sizeof *place.host)};
+    assert_true(roles && place.first && place.host);
+    for (uint32_t i = 0; i < n; i++) roles[i] = i < n_attention ? SL_SIM_ATTENTION : SL_SIM_EXPERT;
+    for (uint32_t e = 0; e < E; e++) {
+        place.first[e + 1] = e + 1;
+        place.host[e] = (sl_host){n_attention + (uint32_t)((uint64_t)e * n_expert / E), UINT32_MAX};
+    }
+    x.p.place = place;
+    x.p.n_experts = E;
+    x.p.max_num_seqs = 32;
+    x.p.max_num_batched_tokens = 64;
+    x.s.roles = roles;
+    x.s.n_workers = n;
+    lengths(&x, 1, 1, 2, 2);
+    closed(&x, n_attention * 4);
+    x.load.n_requests = n_attention * 4;
+    clock_t begin = clock();
+    sl_sim_result r = run(&x);
+    double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    printf("%u + %u workers, schedule %d: %llu events in %.2f s, %.2f million a second, %ld MiB at "
+           "most so far\n",
+           n_attention, n_expert, schedule, (unsigned long long)r.events, seconds,
+           1e-6 * (double)r.events / seconds, usage.ru_maxrss / 1024);
+    assert_int_equal(r.finished, n_attention * 4);
+    assert_true(usage.ru_maxrss < 4096 * 1024);
+    sl_sim_result_free(&r);
+    sl_free(place.first);
+    sl_free(place.host);
+    sl_free(roles);
+    x.p.place = own;
+    scene_free(&x);
+}
+
+static void ten_thousand_workers(void **state) {
+    (void)state;
+    large(6000, 4000, SL_SCHED_AEP);
+    large(9950, 50, SL_SCHED_DEP);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(schedules_take_their_laws),
+        cmocka_unit_test(amoe_table),
+        cmocka_unit_test(nothing_gets_lost),
+        cmocka_unit_test(a_dead_expert_worker_ends_everything),
+        cmocka_unit_test(traces_are_the_engines),
+        cmocka_unit_test(ten_thousand_workers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

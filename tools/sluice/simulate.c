@@ -1,0 +1,252 @@
+#include "simulate.h"
+
+#include "cmd.h"
+
+#include "base/mem.h"
+#include "engine/placement.h"
+#include "engine/plan_json.h"
+#include "engine/plan_lab.h"
+#include "format/presets.h"
+#include "format/profile_file.h"
+#include "format/shape_config.h"
+#include "format/workload_file.h"
+#include "model/model.h"
+#include "model/skew.h"
+#include "net/net.h"
+#include "plan/roofline.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the model ---- */
+
+/* What a simulation has to know of a model that the engine cannot run. */
+static sl_status spec_of_shape(const sl_shape *s, sl_model_spec *m, sl_err *err) {
+    if (s->n_layers > SL_MAX_LAYERS || s->n_experts > SL_MAX_EXPERTS || s->top_k > SL_MAX_TOP_K)
+        return sl_fail(err, SL_ERR_LIMIT, "%s: %u blocks, %u experts, %u a row", s->name,
+                       s->n_layers, s->n_experts, s->top_k);
+    *m = (sl_model_spec){.n_layers = s->n_layers,
+                         .d_model = s->d_model,
+                         .n_heads = s->n_heads,
+                         .n_kv_heads = s->n_kv_heads ? s->n_kv_heads : s->n_heads,
+                         .head_dim = s->qk_head_dim,
+                         .vocab = s->vocab,
+                         .d_ff_dense = s->d_ff_dense,
+                         .d_ff_expert = s->d_ff_expert,
+                         .d_ff_shared = s->d_ff_shared,
+                         .n_experts = s->n_experts,
+                         .top_k = s->top_k,
+                         .max_position = s->max_position ? s->max_position : 1u << 20};
+    for (uint32_t l = 0; l < s->n_layers; l++) {
+        m->ffn[l] = sl_shape_is_moe(s, l) ? SL_FFN_MOE : SL_FFN_DENSE;
+        if (m->ffn[l] != SL_FFN_MOE) continue;
+        m->moe_index[l] = (uint16_t)m->n_moe;
+        m->moe_layer[m->n_moe++] = (uint16_t)l;
+    }
+    return SL_OK;
+}
+
+/* *shape: also when the engine runs the model; false: only the engine knows it. */
+static sl_status read_model(const char *name, sl_model_spec *m, sl_shape *shape, bool *has_shape,
+                            sl_err *err) {
+    sl_err other;
+    *has_shape = sl_shape_open(name, shape, &other) == SL_OK;
+    sl_status st = sl_model_read_spec(name, m, NULL, err);
+    m->weightless = false; /* nobody needs them here */
+    if (st == SL_OK || !*has_shape) return st;
+    return spec_of_shape(shape, m, err);
+}
+
+/* ---- costs ---- */
+
+static sl_status costs_of_profile(const sl_options *o, sl_simulation *x, sl_err *err) {
+    sl_profile p = {0};
+    uint32_t attention = 0, expert = 0;
+    const char *transport = strcmp(o->transport, "auto") == 0 ? NULL : o->transport;
+    for (uint32_t i = 0; i < x->plan.n_workers; i++) {
+        attention += (x->plan.worker[i].roles & SL_SIM_ATTENTION) != 0;
+        expert += (x->plan.worker[i].roles & SL_SIM_EXPERT) != 0;
+    }
+    sl_status st = sl_profile_load(o->profile, &p, err);
+    if (st == SL_OK) st = sl_profile_costs(&p, transport, expert, &x->attention, err);
+    if (st == SL_OK) st = sl_profile_costs(&p, transport, attention, &x->expert, err);
+    snprintf(x->source, sizeof x->source, "a profile");
+    sl_profile_free(&p);
+    return st;
+}
+
+static sl_status costs_of_roofline(const sl_options *o, const sl_shape *shape, sl_simulation *x,
+                                   sl_err *err) {
+    const sl_device_type *d = sl_preset_device(o->device_type);
+    if (!d)
+        return sl_fail(err, SL_ERR_ARG, "--device-type: there is no data sheet of '%.40s'",
+                       o->device_type);
+    const sl_roofline r = {.device = d,
+                           .compute = SL_COMPUTE_BF16,
+                           .work = {.tp = 1, .activation_bytes = 2, .prefill = false}};
+    const sl_link_tier link = {.bandwidth = 25e9, .latency_us = 10};
+    x->attention = x->expert = sl_roofline_costs(shape, &r, &link);
+    x->attention.estimated = x->expert.estimated = true;
+    snprintf(x->source, sizeof x->source, "%s's data sheet, ports of 200 Gbit/s", d->name);
+    return SL_OK;
+}
+
+static sl_status apply_link(const sl_options *o, sl_simulation *x, sl_err *err) {
+    sl_link_cost *links[] = {&x->attention.link, &x->expert.link};
+    double us = 0, gbit = 0;
+    char rest;
+    if (o->link[0] && (sscanf(o->link, "%lf:%lf%c", &us, &gbit, &rest) != 2 || !(us >= 0) ||
+                       !(us <= 1e9) || !(gbit > 0) || !(gbit <= 1e6)))
+        return sl_fail(err, SL_ERR_ARG, "--link: '%.40s' is not US:GBIT, as 50:25", o->link);
+    if (o->duplex[0] && strcmp(o->duplex, "full") != 0 && strcmp(o->duplex, "half") != 0)
+        return sl_fail(err, SL_ERR_ARG, "--duplex: '%.20s' is not full or half", o->duplex);
+    for (int i = 0; i < 2; i++) {
+        if (o->link[0])
+            *links[i] = (sl_link_cost){
+                .alpha_us = us, .byte_us = 0.008 / gbit, .half_duplex = links[i]->half_duplex};
+        if (o->duplex[0]) links[i]->half_duplex = o->duplex[0] == 'h';
+    }
+    return SL_OK;
+}
+
+static sl_status read_costs(const sl_options *o, const sl_shape *shape, bool has_shape,
+                            sl_simulation *x, sl_err *err) {
+    sl_status st = SL_OK;
+    if (o->profile[0]) {
+        st = costs_of_profile(o, x, err);
+    } else if (x->plan.device.emulated) {
+        memcpy(x->attention.stage, x->plan.device.cost, sizeof x->attention.stage);
+        x->expert = x->attention;
+        x->setup.time_scale = x->plan.device.time_scale;
+        snprintf(x->source, sizeof x->source, "the plan's emulated device");
+    } else if (has_shape) {
+        st = costs_of_roofline(o, shape, x, err);
+    } else {
+        st = sl_fail(err, SL_ERR_ARG, "no costs: --profile, --device or a model with known shape");
+    }
+    return st == SL_OK ? apply_link(o, x, err) : st;
+}
+
+/* ---- popularity of experts ---- */
+
+static sl_status popularity_of(const sl_route_skew *how, sl_simulation *x, sl_err *err) {
+    sl_skew *skew = NULL;
+    if (!how->on) return SL_OK;
+    sl_status st = sl_skew_create(how, &x->model, &skew, err);
+    if (st == SL_OK) sl_skew_popularity(skew, x->popularity);
+    sl_skew_free(skew);
+    if (st == SL_OK) x->setup.popularity = x->popularity;
+    return st;
+}
+
+/* zipf:S[:permuted][:SEED]: popularity falls as rank^-S, ranks ordered as with exp. */
+static sl_status zipf(const char *text, sl_simulation *x, sl_err *err) {
+    char as_exp[80], *end;
+    double s = strtod(text, &end);
+    uint32_t E = x->model.n_experts;
+    sl_route_skew how;
+    if (end == text || !(s >= 0 && s <= 20))
+        return sl_fail(err, SL_ERR_ARG, "--routing zipf:%.30s: S is a number from 0 to 20", text);
+    /* The order of ranks is the one that exp with a theta above 0 has: read off its weights. */
+    snprintf(as_exp, sizeof as_exp, "exp:0.01%.60s", end);
+    sl_status st = sl_route_skew_parse(as_exp, &how, err);
+    if (st == SL_OK) st = popularity_of(&how, x, err);
+    for (size_t i = 0; st == SL_OK && i < (size_t)x->model.n_moe * E; i += E) {
+        double most = 0;
+        for (uint32_t e = 0; e < E; e++) most = SL_MAX(most, x->popularity[i + e]);
+        for (uint32_t e = 0; e < E; e++) {
+            double rank = 1 + floor(log(most / x->popularity[i + e]) / 0.01 + 0.5);
+            x->popularity[i + e] = pow(rank, -s);
+        }
+    }
+    return st;
+}
+
+static sl_status read_popularity(const sl_options *o, sl_simulation *x, sl_err *err) {
+    size_t n = (size_t)x->model.n_moe * x->model.n_experts;
+    sl_route_skew how;
+    x->popularity = sl_alloc(n, sizeof *x->popularity);
+    x->setup.n_layers = x->model.n_moe;
+    if (!x->popularity) return sl_fail(err, SL_ERR_NOMEM, "popularity of %zu experts", n);
+    if (!o->routing[0])
+        return popularity_of(x->plan.skew.on ? &x->plan.skew : &x->load.skew, x, err);
+    if (strcmp(o->routing, "uniform") == 0) return SL_OK;
+    if (strncmp(o->routing, "zipf:", 5) == 0) return zipf(o->routing + 5, x, err);
+    if (strncmp(o->routing, "exp:", 4) == 0) {
+        sl_status st = sl_route_skew_parse(o->routing, &how, err);
+        return st == SL_OK ? popularity_of(&how, x, err) : st;
+    }
+    sl_status st = sl_placement_read_popularity(o->routing, &x->model, x->popularity, err);
+    if (st == SL_OK) x->setup.popularity = x->popularity;
+    return st;
+}
+
+/* ---- the load ---- */
+
+static sl_status read_load(const sl_options *o, sl_simulation *x, sl_err *err) {
+    x->load = (sl_workload){.input = {.low = 512, .high = 512},
+                            .output = {.low = 128, .high = 128},
+                            .arrival = {.kind = SL_ARRIVAL_CLOSED, .concurrency = 64}};
+    if (o->workload[0]) {
+        sl_status st = sl_workload_open(o->workload, &x->load, err);
+        if (st != SL_OK) return st;
+    }
+    if (o->requests) x->load.n_requests = o->requests;
+    if (!x->load.n_requests && !x->load.n_trace && o->measure <= 0) x->load.n_requests = 256;
+    return SL_OK;
+}
+
+/* "2@1.5,0@3": worker 2 dies after 1.5 s. */
+static sl_status read_deaths(const sl_options *o, sl_simulation *x, sl_err *err) {
+    for (const char *at = o->die; *at;) {
+        char *end;
+        unsigned long worker = strtoul(at, &end, 10);
+        double seconds = *end == '@' ? strtod(end + 1, &end) : -1;
+        if (*at < '0' || *at > '9' || !(seconds >= 0 && seconds <= 1e6) || (*end && *end != ',') ||
+            worker >= x->plan.n_workers || x->setup.n_deaths == SL_SIMULATE_MAX_DEATHS)
+            return sl_fail(err, SL_ERR_ARG,
+                           "--die: '%.20s' is not WORKER@SECONDS of one of %u workers", at,
+                           x->plan.n_workers);
+        x->death[x->setup.n_deaths++] = (sl_sim_death){(uint32_t)worker, seconds * 1e6};
+        at = *end ? end + 1 : end;
+    }
+    return SL_OK;
+}
+
+sl_status sl_simulation_prepare(const sl_options *o, sl_simulation *x, sl_err *err) {
+    sl_shape shape;
+    bool has_shape;
+    sl_status st = read_model(o->arg[0], &x->model, &shape, &has_shape, err);
+    if (st == SL_OK) st = sl_deploy_plan(o, &x->model, &x->plan, err);
+    if (st == SL_OK) st = read_costs(o, &shape, has_shape, x, err);
+    if (st == SL_OK) st = read_load(o, x, err);
+    if (st == SL_OK) st = read_popularity(o, x, err);
+    if (st == SL_OK) st = read_deaths(o, x, err);
+    if (st != SL_OK) return st;
+    sl_sim_setup *s = &x->setup;
+    s->model = &x->model;
+    s->plan = &x->plan;
+    s->attention = &x->attention;
+    s->expert = &x->expert;
+    s->row_bytes = sl_wire_row_bytes((sl_wire_format)x->plan.wire, x->model.d_model);
+    s->jitter = o->jitter;
+    s->control_us = o->control_us;
+    s->message_us = o->message_us;
+    s->death = x->death;
+    s->notice_us = o->notice * 1e6;
+    s->load = &x->load;
+    s->max_open = o->max_open;
+    s->warmup_us = o->warmup * 1e6;
+    s->measure_us = o->measure * 1e6;
+    s->seed = o->seed;
+    s->trace_events = o->trace[0] || o->svg[0] ? o->trace_events : 0;
+    return SL_OK;
+}
+
+void sl_simulation_free(sl_simulation *x) {
+    sl_plan_free(&x->plan);
+    sl_workload_free(&x->load);
+    sl_free(x->popularity);
+}

@@ -1,0 +1,24 @@
+/* From options to a simulated deployment. */
+#ifndef SL_TOOLS_SIMULATE_H
+#define SL_TOOLS_SIMULATE_H
+
+#include "base/options.h"
+#include "sim/deployment.h"
+
+#define SL_SIMULATE_MAX_DEATHS 64u
+
+typedef struct sl_simulation {
+    sl_model_spec model;
+    sl_plan plan;
+    sl_costs attention, expert;
+    sl_workload load;
+    double *popularity;
+    sl_sim_death death[SL_SIMULATE_MAX_DEATHS];
+    char source[128]; /* where the costs are from */
+    sl_sim_setup setup;
+} sl_simulation;
+
+sl_status sl_simulation_prepare(const sl_options *o, sl_simulation *out, sl_err *err) SL_MUST_CHECK;
+void sl_simulation_free(sl_simulation *x);
+
+#endif
