@@ -1,16 +1,15 @@
 #include "engine/plan_lab.h"
 
+#include "format/profile_file.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_COST_BYTES 65536u
-#define MAX_COST_US    1e9
-#define MAX_SCALE      1e6
+#define MAX_COST_US 1e9
+#define MAX_SCALE   1e6
 
-static const char *const cost_names[SL_COST_COUNT] = {"attention", "router", "dense",
-                                                      "shared",    "expert", "head"};
 static const char emulated[] = "emulated:";
 
 /* ---- route skew ---- */
@@ -67,13 +66,27 @@ static sl_status read_cost(sl_json v, const char *name, sl_stage_cost *c, sl_err
 sl_status sl_device_from_json(sl_json v, sl_device *out, sl_err *err) {
     const char *keys[SL_COST_COUNT + 2] = {"time_scale", "comment"};
     sl_device d = {.emulated = true, .time_scale = 1};
-    memcpy(keys + 2, cost_names, sizeof cost_names);
+    for (int i = 0; i < SL_COST_COUNT; i++) keys[i + 2] = sl_cost_name((sl_cost_kind)i);
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
     if (st == SL_OK)
         st = sl_json_f64(v, "time_scale", SL_JSON_OPTIONAL, 1e-6, MAX_SCALE, &d.time_scale, err);
     for (size_t i = 0; st == SL_OK && i < SL_COST_COUNT; i++)
-        st = read_cost(v, cost_names[i], &d.cost[i], err);
+        st = read_cost(v, sl_cost_name((sl_cost_kind)i), &d.cost[i], err);
     if (st == SL_OK) *out = d;
+    return st;
+}
+
+/* Measured costs: the file of sluice profile. */
+static sl_status profiled_device(const char *path, sl_device *out, sl_err *err) {
+    sl_profile p = {0};
+    sl_costs c;
+    sl_status st = sl_profile_load(path, &p, err);
+    if (st == SL_OK) st = sl_profile_costs(&p, NULL, 1, &c, err);
+    if (st == SL_OK) {
+        *out = (sl_device){.emulated = true, .time_scale = 1};
+        memcpy(out->cost, c.stage, sizeof out->cost);
+    }
+    sl_profile_free(&p);
     return st;
 }
 
@@ -85,8 +98,12 @@ sl_status sl_device_parse(const char *text, sl_device *out, sl_err *err) {
     }
     if (strncmp(text, emulated, sizeof emulated - 1) != 0)
         return sl_fail(err, SL_ERR_ARG, "device '%.60s' is unknown: cpu or emulated:FILE", text);
-    sl_status st = sl_json_load(text + sizeof emulated - 1, MAX_COST_BYTES, &doc, err);
-    if (st == SL_OK) st = sl_device_from_json(sl_json_root(doc), out, err);
+    const char *path = text + sizeof emulated - 1;
+    sl_status st = sl_json_load(path, SL_PROFILE_MAX_BYTES, &doc, err);
+    if (st == SL_OK && sl_json_get(sl_json_root(doc), "stages").value)
+        st = profiled_device(path, out, err);
+    else if (st == SL_OK)
+        st = sl_device_from_json(sl_json_root(doc), out, err);
     sl_json_doc_free(doc);
     return st;
 }
@@ -95,7 +112,7 @@ json_t *sl_device_json(const sl_device *d) {
     json_t *v = json_pack("{s:f}", "time_scale", d->time_scale);
     for (size_t i = 0; v && i < SL_COST_COUNT; i++) {
         const sl_stage_cost *c = &d->cost[i];
-        json_object_set_new(v, cost_names[i],
+        json_object_set_new(v, sl_cost_name((sl_cost_kind)i),
                             json_pack("{s:f, s:f, s:f, s:f}", "fixed", c->fixed_us, "floor",
                                       c->floor_us, "row", c->row_us, "key", c->key_us));
     }

@@ -20,7 +20,7 @@
 sl_status sl_route_skew_parse(const char *text, sl_route_skew *out, sl_err *err) SL_MUST_CHECK;
 void sl_route_skew_print(const sl_route_skew *s, char out[SL_SKEW_TEXT]);
 
-/* "cpu", or "emulated:FILE" with a JSON file of costs. */
+/* "cpu", or "emulated:FILE" with a JSON file of costs or a profile (format/profile_file.h). */
 sl_status sl_device_parse(const char *text, sl_device *out, sl_err *err) SL_MUST_CHECK;
 /* `v`: time_scale and costs. */
 sl_status sl_device_from_json(sl_json v, sl_device *out, sl_err *err) SL_MUST_CHECK;
