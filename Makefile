@@ -10,9 +10,10 @@
 #   make soak        every script in tests/soak with its defaults: hours
 #   make bench       speed of the kernels and of the demo model
 #   make bench-schedules   the claims about schedules and fabric        (JSON=FILE, REPS=most, MPI=program, G=groups)
+#   make crossover   which schedule wins where: docs/when-not.md's map   (OUT=folder, default build)
 #   make papers      docs/reproduction.md and its pictures: the papers' results beside ours
 #   make format clean
-.PHONY: all deps venv test check check-quick asan tsan model oracle fuzz soak bench bench-schedules papers demo golden format clean
+.PHONY: all deps venv test check check-quick asan tsan model oracle fuzz soak bench bench-schedules crossover papers demo golden format clean
 J      ?= $(shell nproc)
 S      ?= 60
 T      ?= .
@@ -73,6 +74,9 @@ soak: all
 
 bench-schedules: all
 	@bench/schedules.py $(if $(JSON),--json $(JSON)) $(if $(REPS),--reps $(REPS)) $(if $(MPI),--mpi $(MPI)) --only "$(G)"
+
+crossover: all
+	@bench/crossover.py --json $(or $(OUT),build)/crossover.json --svg $(or $(OUT),build)/crossover.svg
 
 bench: all
 	@bench/run.sh
