@@ -32,7 +32,8 @@ SCHEDULES = {
 }
 COLOURS = {"ep": "#9aa5b1", "eps N=2": "#5b8def", "aep, colocated": "#e5a54b", "dep": "#6b7580", "pingpong m=2": "#63b26b",
            "pingpong m=3": "#2f8a4a", "findep 2x2": "#8e6bbf", "aep, split": "#d9653b"}
-POINT = {"requests": 256, "ratio": "1:1", "skew": 0, "link": "shm"}
+POINT = {"requests": 256, "ratio": "1:1", "skew": "none", "link": "shm"}
+SKEWS = {"none": None, "0.6": "exp:0.6:permuted:1", "1.2": "exp:1.2:permuted:1", "1.2, same": "exp:1.2"}
 LINKS = {
     "shm": None,
     "100 Mbit/s": {"rate": "100mbit", "burst": "64kbit"},
@@ -42,10 +43,10 @@ LINKS = {
 # Each map: what goes down and what goes across.
 MAPS = {
     "ratio": (("ratio", ("1:3", "1:1", "3:1")), ("requests", (16, 64, 256, 1024))),
-    "skew": (("skew", (0, 0.6, 1.2)), ("requests", (64, 256, 1024))),
+    "skew": (("skew", tuple(SKEWS)), ("requests", (64, 256, 1024))),
     "link": (("link", tuple(LINKS)), ("requests", (64, 256))),
 }
-TITLES = {"ratio": "attention : experts (time)", "skew": "skew exp(-x rank), permuted", "link": "link"}
+TITLES = {"ratio": "attention : experts (time)", "skew": "skew: exp(-x rank), permuted or the same by layer", "link": "link"}
 
 
 def split_of(ratio):
@@ -62,12 +63,12 @@ def settings_of(point, schedule):
     costs = json.loads(CONFIG.read_text())["device"]
     device = {stage: {k: v * 2 * part for k, v in costs[stage].items()}
               for stage, part in (("attention", share), ("expert", 1 - share))}
-    policy = {"policy": "defrag" if point["skew"] else "rmf"} if plan["schedule"] == "aep" else {}
+    policy = {"policy": "defrag" if SKEWS[point["skew"]] else "rmf"} if plan["schedule"] == "aep" else {}
     fields = {"attention": WORKERS if colocated else attention, "experts": 0 if colocated else experts, "device": device,
               "load.concurrency": point["requests"]}
     fields |= {f"plan.{k}": v for k, v in {**plan, **policy}.items()}
-    if point["skew"]:
-        fields["route_skew"] = f"exp:{point['skew']}:permuted:1"
+    if SKEWS[point["skew"]]:
+        fields["route_skew"] = SKEWS[point["skew"]]
     if LINKS[point["link"]]:
         fields["network"] = LINKS[point["link"]]
     return fields
@@ -141,11 +142,11 @@ def describe(point):
     return ", ".join([f"{point[k]}" for k in POINT] + [f"{best} {rates[best]:.0f} tokens/s"] + failed)
 
 
-def print_map(name, measured):
+def table_of(name, measured):
     """A table for people: tokens a second relative to ep, the best in bold."""
     (down, downs), (across, acrosses) = MAPS[name]
-    print(f"\n| {TITLES[name]} | {across} | ep, tokens/s | " + " | ".join(s for s in SCHEDULES if s != "ep") + " |")
-    print("|---" * (len(SCHEDULES) + 2) + "|")
+    out = [f"| {TITLES[name]} | {across} | ep, tokens/s | " + " | ".join(s for s in SCHEDULES if s != "ep") + " |",
+           "|---" * (len(SCHEDULES) + 2) + "|"]
     for d in downs:
         for a in acrosses:
             found = [p for p in measured if all(p[k] == v for k, v in {**POINT, down: d, across: a}.items())]
@@ -157,7 +158,8 @@ def print_map(name, measured):
             names = [s for s in SCHEDULES if s != "ep"]
             cells = [f"**{c}**" if s == best else c for s, c in zip(names, cells)]
             ep = f"**{rates['ep']:.0f}**" if best == "ep" else f"{rates['ep']:.0f}"
-            print(f"| {d} | {a} | {ep} | " + " | ".join(cells) + " |")
+            out.append(f"| {d} | {a} | {ep} | " + " | ".join(cells) + " |")
+    return "\n".join(out)
 
 
 CELL_W, CELL_H, LEFT, TOP = 140, 46, 96, 44
@@ -214,7 +216,7 @@ def main():
     else:
         measured = measure(points_of(names), args.reps, args.jobs)
     for name in names:
-        print_map(name, measured)
+        print(f"\n{table_of(name, measured)}")
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(measured, indent=1) + "\n")
     if args.svg:

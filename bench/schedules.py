@@ -26,6 +26,7 @@ from lab import random_model
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 SCHEDULES = HERE / "schedules"
+CLAIMS = SCHEDULES / "claims.json"
 TRACES = SCHEDULES / "traces"
 SLUICE = str(ROOT / "build" / "sluice")
 
@@ -147,6 +148,20 @@ def line(row):
     return f"{head} {number(row['value']):>8} {row['unit']:14} {row['bar']:>8} {verdict:6}  {spread:>16}  n {row['n']}".rstrip()
 
 
+def markdown(rows):
+    """The table of docs/schedules.md, from the rows of --json."""
+    out = ["| claim | median | bar | range | n | configuration, traces |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        where = f"`{row['config']}`, `{pathlib.Path(row['trace']).name}`"
+        if row["value"] is None:
+            out.append(f"| {row['claim']} | skipped: {row.get('skipped') or row['failed']} | {row['bar']} | | | {where} |")
+            continue
+        spread = f"{number(row['spread'][0])} to {number(row['spread'][1])}"
+        missed = "" if row["held"] else ", missed"
+        out.append(f"| {row['claim']} | {number(row['value'])} {row['unit']} | {row['bar']}{missed} | {spread} | {row['n']} | {where} |")
+    return "\n".join(out)
+
+
 def measured(group, args):
     begin = time.monotonic()
     reps = min(group.get("reps", 3), args.reps or 1000)
@@ -169,12 +184,17 @@ def main():
     args = parser.parse_args()
     TRACES.mkdir(exist_ok=True)
     rows = []
-    for group in json.loads((SCHEDULES / "claims.json").read_text()):
+    begin = time.monotonic()
+    print(f"  {'claim':86} {'median':>8} {'':14} {'bar':>8} {'':6}  {'range':>16}  repetitions")
+    for group in json.loads(CLAIMS.read_text()):
         if args.only not in group["group"] and args.only not in group["title"]:
             continue
         got = measured(group, args)
         print(f"\n{group['title']}  [{config_of(group)}; {trace_of(group)}]", *map(line, got), sep="\n", flush=True)
         rows += got
+    missed = [row for row in rows if row.get("held") is False]
+    skipped = [row for row in rows if row["value"] is None]
+    print(f"\n{len(rows)} rows, {len(missed)} missed, {len(skipped)} not measured, {time.monotonic() - begin:.0f} s")
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
     sys.exit(1 if any("failed" in row for row in rows) else 0)
