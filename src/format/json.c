@@ -238,6 +238,12 @@ bool sl_json_as_i64(sl_json v, int64_t *out) {
     return true;
 }
 
+bool sl_json_as_bool(sl_json v, bool *out) {
+    if (sl_json_kind_of(v) != SL_JSON_BOOL) return false;
+    *out = json_is_true(v.value);
+    return true;
+}
+
 bool sl_json_as_f64(sl_json v, double *out) {
     sl_json_kind kind = sl_json_kind_of(v);
     if (kind != SL_JSON_INT && kind != SL_JSON_REAL) return false;

@@ -76,6 +76,7 @@ bool sl_json_as_span(sl_json v, sl_span *out);
 bool sl_json_as_u64(sl_json v, uint64_t *out); /* a non-negative integer */
 bool sl_json_as_i64(sl_json v, int64_t *out);
 bool sl_json_as_f64(sl_json v, double *out); /* integer or real */
+bool sl_json_as_bool(sl_json v, bool *out);
 
 /* Typed fields of an object. min and max are inclusive. A string is borrowed from the document,
  * NUL-terminated, free of NULs inside. */

@@ -1,27 +1,35 @@
 /* Chat templates: a conversation as the text a model was trained on.
  *
- * Published templates are Jinja programs. They are recognised by the SHA-256 of their exact text,
- * each a row of one table in chat.c; a template without a row is refused by name, never guessed.
- * What the template writes is literal (its special tokens count); what users wrote is not, so a
- * message that spells out <|im_end|> stays text. Templates that raise an error for a conversation
- * (roles that do not take turns) refuse it here too.
+ * Published templates are Jinja programs; src/jinja runs them. What the template writes is literal
+ * (its special tokens count); what users wrote is not, so a message that spells out <|im_end|>
+ * stays text, through every filter and slice. A template that uses what src/jinja does not know is
+ * refused by name when it is opened, never guessed; one that raises an error for a conversation
+ * (roles that do not take turns) refuses it with its message. docs/chat.md has the details.
  * Thread: owner for open and free; any for the rest. */
 #ifndef SL_MODEL_CHAT_H
 #define SL_MODEL_CHAT_H
 
+#include "format/json.h"
 #include "model/tokenizer.h"
 
 typedef struct sl_chat sl_chat;
 
-/* One message; borrowed. role: system, user, assistant or tool, as far as the template has it. */
+/* One message; borrowed. role: system, developer, user, assistant or tool. */
 typedef struct sl_chat_message {
     sl_span role;
-    sl_span content;
+    sl_span content; /* data == NULL: what `fields` has, or none */
+    sl_json fields;  /* an object, or absent: tool_calls, tool_call_id, name, reasoning_content...;
+                        its role counts for nothing, its content only without the one above */
 } sl_chat_message;
 
 typedef struct sl_chat_options {
     bool add_generation_prompt; /* end with the opening of an assistant message */
-    bool no_thinking;           /* for templates with a switch for it; others ignore it */
+    /* Messages go to the template as they are. Otherwise the arguments of tool calls, which are
+     * JSON in a string at the API, and contents that are null become what the template takes. */
+    bool as_given;
+    sl_json tools;  /* an array, or absent */
+    sl_json kwargs; /* an object, or absent: further variables, such as enable_thinking */
+    int64_t now_s;  /* for templates that write a date, in UTC; 0: the clock's */
 } sl_chat_options;
 
 /* A rendered conversation: parts in order, their bytes owned by `bytes`. */
@@ -33,27 +41,23 @@ typedef struct sl_chat_text {
 } sl_chat_text;
 
 /* Finds the template of a model: tokenizer.chat_template of a GGUF file; of a folder,
- * chat_template.jinja, else "chat_template" in tokenizer_config.json. SL_ERR_NOTFOUND: the folder
- * has none; SL_ERR_UNSUPPORTED: not in the table (err names the SHA-256), or one that writes
- * bos_token and eos_token, with others than <s> and
- * </s> in the model. */
+ * chat_template.jinja, else "chat_template" in chat_template.json or tokenizer_config.json (of
+ * several, those named "default" and "tool_use"). The special tokens that it may name come from the
+ * same GGUF file, or from tokenizer_config.json. SL_ERR_NOTFOUND: the folder
+ * has none; otherwise as sl_jinja_parse. */
 sl_status sl_chat_open(const char *folder, sl_chat **out, sl_err *err) SL_MUST_CHECK;
 
-/* The same for a template's text; `name` stands for the file in errors. */
-sl_status sl_chat_recognise(const char *name, sl_span template_text, sl_chat **out,
-                            sl_err *err) SL_MUST_CHECK;
-
-/* The row for a template known by its SHA-256 in lower-case hex, or NULL. Static, not to be freed.
- */
-const sl_chat *sl_chat_find(const char *sha256_hex);
+/* The same for a template's text; `name` stands for the file in errors; `tokens` is an object as
+ * tokenizer_config.json has them ("bos_token": text or {"content": text}), or absent. */
+sl_status sl_chat_parse(const char *name, sl_span template_text, sl_json tokens, sl_chat **out,
+                        sl_err *err) SL_MUST_CHECK;
 
 void sl_chat_free(sl_chat *chat); /* NULL-safe */
 
-/* Name of the table's row, static. */
-const char *sl_chat_name(const sl_chat *chat);
-
-/* Renders n messages. SL_ERR_ARG: no message, a role the template does not take, or bytes that are
- * not UTF-8; SL_ERR_LIMIT: longer than SL_TOKENIZER_MAX_TEXT. Free with sl_chat_text_free. */
+/* Renders n messages. SL_ERR_ARG: no message, an unknown role, bytes that are not UTF-8, arguments
+ * that are not JSON, or the template refuses them (with its message); SL_ERR_LIMIT: longer than
+ * SL_TOKENIZER_MAX_TEXT, or past the steps and memory a template may take. Free with
+ * sl_chat_text_free. */
 sl_status sl_chat_render(const sl_chat *chat, const sl_chat_message *messages, size_t n,
                          sl_chat_options options, sl_chat_text *out, sl_err *err) SL_MUST_CHECK;
 void sl_chat_text_free(sl_chat_text *text);

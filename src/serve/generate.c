@@ -275,7 +275,8 @@ sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
     call->n_prompts = n;
     if (chat) {
         sl_chat_options options = {.add_generation_prompt = !p->no_generation,
-                                   .no_thinking = p->no_thinking};
+                                   .tools = p->tools,
+                                   .kwargs = p->template_kwargs};
         st = sl_chat_encode(o->chat, o->tokenizer, p->messages, p->n_messages, options,
                             &call->prompt[0], &err);
     }

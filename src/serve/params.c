@@ -262,34 +262,65 @@ static sl_status join_parts(sl_json parts, size_t index, sl_jbuf *joined, sl_api
     return joined->ok ? SL_OK : sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
 }
 
-static sl_status read_message(sl_json v, size_t index, sl_api_params *p, sl_api_error *e) {
-    static const char *const known[] = {"role", "content", "name", "refusal"};
-    sl_chat_message *m = &p->messages[index];
+/* Fields of a message beside role and content go to the template; what no template has is refused.
+ */
+static sl_status check_message_fields(sl_json v, size_t index, sl_api_error *e) {
+    static const struct {
+        const char *name;
+        sl_json_kind kind;
+    } known[] = {{"role", SL_JSON_STRING},      {"content", SL_JSON_ABSENT},
+                 {"name", SL_JSON_STRING},      {"refusal", SL_JSON_STRING},
+                 {"tool_calls", SL_JSON_ARRAY}, {"tool_call_id", SL_JSON_STRING},
+                 {"reasoning", SL_JSON_STRING}, {"reasoning_content", SL_JSON_STRING}};
     void *iter = NULL;
     const char *key;
-    if (sl_json_kind_of(v) != SL_JSON_OBJECT)
-        return sl_api_error_bad(e, "messages", "messages[%zu]: not an object", index);
     for (sl_json f; sl_json_next(v, &iter, &key, &f);) {
-        bool ok = sl_api_is_empty(f) || sl_json_kind_of(f) == SL_JSON_NULL;
-        for (size_t i = 0; i < SL_LEN(known) && !ok; i++) ok = !strcmp(known[i], key);
-        if (!ok)
+        size_t i = 0;
+        while (i < SL_LEN(known) && strcmp(known[i].name, key) != 0) i++;
+        if (sl_api_is_empty(f) || sl_json_kind_of(f) == SL_JSON_NULL) continue;
+        if (i == SL_LEN(known))
             return sl_api_error_bad(e, "messages", "messages[%zu].%.64s: not supported", index,
                                     key);
+        if (known[i].kind != SL_JSON_ABSENT && sl_json_kind_of(f) != known[i].kind)
+            return sl_api_error_bad(e, "messages", "messages[%zu].%s: not %s", index, key,
+                                    known[i].kind == SL_JSON_ARRAY ? "an array" : "a string");
     }
+    sl_json calls = sl_json_get(v, "tool_calls");
+    for (size_t i = 0; i < sl_json_count(calls); i++) {
+        sl_err err = {0};
+        const char *name = NULL;
+        sl_json function = sl_json_get(sl_json_at(calls, i), "function");
+        if (sl_json_kind_of(function) != SL_JSON_OBJECT ||
+            sl_json_string(function, "name", SL_JSON_REQUIRED, &name, &err) != SL_OK)
+            return sl_api_error_bad(e, "messages",
+                                    "messages[%zu].tool_calls[%zu].function: no name", index, i);
+    }
+    return SL_OK;
+}
+
+static sl_status read_message(sl_json v, size_t index, sl_api_params *p, sl_api_error *e) {
+    sl_chat_message *m = &p->messages[index];
+    if (sl_json_kind_of(v) != SL_JSON_OBJECT)
+        return sl_api_error_bad(e, "messages", "messages[%zu]: not an object", index);
     if (!sl_json_as_span(sl_json_get(v, "role"), &m->role))
         return sl_api_error_bad(e, "messages", "messages[%zu].role: missing or not a string",
                                 index);
+    sl_status st = check_message_fields(v, index, e);
+    if (st != SL_OK) return st;
     sl_json content = sl_json_get(v, "content");
+    m->fields = v;
     /* OpenAI's newer name */
     if (sl_api_string_is(sl_json_get(v, "role"), "developer"))
         m->role = (sl_span){(const uint8_t *)"system", 6};
     if (sl_json_as_span(content, &m->content)) return SL_OK;
+    bool calls = sl_json_count(sl_json_get(v, "tool_calls")) > 0;
+    if (calls && sl_json_kind_of(content) <= SL_JSON_NULL) return SL_OK;
     if (sl_json_kind_of(content) != SL_JSON_ARRAY)
         return sl_api_error_bad(
             e, "messages", "messages[%zu].content: neither a string nor an array of parts", index);
     sl_jbuf *joined = &p->joined[index];
-    sl_status st = join_parts(content, index, joined, e);
-    m->content = (sl_span){(const uint8_t *)joined->data, joined->len};
+    st = join_parts(content, index, joined, e);
+    m->content = (sl_span){(const uint8_t *)(joined->len ? joined->data : ""), joined->len};
     return st;
 }
 
@@ -403,17 +434,27 @@ static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
 }
 
 /* Switches of chat templates. */
-static sl_status read_template_switches(sl_json root, sl_api_params *p, sl_api_error *e) {
-    static const char *const known[] = {"enable_thinking"};
+/* What is for the template alone. */
+static sl_status read_template_fields(sl_json root, sl_api_params *p, sl_api_error *e) {
     sl_err err = {0};
-    sl_json v = {0};
-    bool thinking = true;
-    if (sl_json_object(root, "chat_template_kwargs", SL_JSON_OPTIONAL, &v, &err) != SL_OK)
+    if (sl_json_object(root, "chat_template_kwargs", SL_JSON_OPTIONAL, &p->template_kwargs, &err) !=
+        SL_OK)
         return field_error(e, "chat_template_kwargs", &err);
-    if (v.value && (sl_json_only(v, known, SL_LEN(known), &err) != SL_OK ||
-                    sl_json_bool(v, known[0], SL_JSON_OPTIONAL, &thinking, &err) != SL_OK))
-        return field_error(e, "chat_template_kwargs", &err);
-    p->no_thinking = !thinking;
+    if (sl_json_array(root, "tools", SL_JSON_OPTIONAL, &p->tools, &err) != SL_OK)
+        return field_error(e, "tools", &err);
+    size_t n = sl_json_count(p->tools);
+    if (n == 0) p->tools = (sl_json){0};
+    for (size_t i = 0; i < n; i++) {
+        const char *name = NULL;
+        sl_json tool = sl_json_at(p->tools, i), function = sl_json_get(tool, "function");
+        if (!sl_api_string_is(sl_json_get(tool, "type"), "function") ||
+            sl_json_kind_of(function) != SL_JSON_OBJECT ||
+            sl_json_string(function, "name", SL_JSON_REQUIRED, &name, &err) != SL_OK)
+            return sl_api_error_bad(e, "tools",
+                                    "tools[%zu]: not {\"type\":\"function\","
+                                    "\"function\":{\"name\":...}}",
+                                    i);
+    }
     return SL_OK;
 }
 
@@ -477,7 +518,7 @@ sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limit
     if (st == SL_OK) st = read_stream(root, &p, e);
     if (st == SL_OK) st = read_lengths(root, limits, &p, e);
     if (st == SL_OK) st = read_flags(root, &p, e);
-    if (st == SL_OK) st = read_template_switches(root, &p, e);
+    if (st == SL_OK) st = read_template_fields(root, &p, e);
     if (st == SL_OK) st = read_stop(root, &p, e);
     if (st == SL_OK) st = read_stop_ids(root, limits, &p, e);
     if (st == SL_OK)
@@ -541,6 +582,7 @@ sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_ap
                                        "add_special_tokens",
                                        "continue_final_message",
                                        "chat_template_kwargs",
+                                       "tools",
                                        "return_token_strs"};
     sl_api_params p = {.kind = SL_API_COMPLETION};
     sl_status st = open_body(body, limits, false, &p, e);
@@ -550,7 +592,7 @@ sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_ap
     st = p.kind == SL_API_CHAT ? only_fields(root, chat, SL_LEN(chat), e)
                                : only_fields(root, text, SL_LEN(text), e);
     if (st == SL_OK) st = read_tokenize_flags(root, &p, e);
-    if (st == SL_OK) st = read_template_switches(root, &p, e);
+    if (st == SL_OK) st = read_template_fields(root, &p, e);
     if (st == SL_OK && p.kind == SL_API_CHAT)
         st = read_messages(root, &p, e);
     else if (st == SL_OK)
@@ -582,6 +624,7 @@ static void free_messages(sl_api_params *p) {
     p->joined = NULL;
     p->messages = NULL;
     p->n_messages = 0;
+    p->tools = p->template_kwargs = (sl_json){0};
 }
 
 sl_status sl_api_params_forget(sl_api_params *p, sl_err *err) {

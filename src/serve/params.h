@@ -39,7 +39,6 @@ typedef struct sl_api_params {
     bool stream, include_usage, continuous_usage, ignore_eos, return_token_ids;
     bool include_stop;    /* the stop string that ended a text is shown */
     bool show_special;    /* special tokens are shown */
-    bool no_thinking;     /* chat: the template's switch */
     uint32_t max_tokens;  /* 0: the request is silent */
     uint32_t min_tokens;  /* <= max_tokens when that is given */
     bool truncate;        /* prompts keep their last tokens: */
@@ -58,6 +57,8 @@ typedef struct sl_api_params {
     sl_chat_message *messages; /* chat; n_messages > 0 */
     sl_jbuf *joined;           /* content of messages given in parts */
     size_t n_messages;
+    sl_json tools;           /* chat: an array, or absent */
+    sl_json template_kwargs; /* chat: an object, or absent */
     sl_api_prompt *prompts; /* completion; n_prompts > 0 */
     size_t n_prompts;
     sl_ids ids;                     /* /detokenize */

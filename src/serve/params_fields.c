@@ -43,7 +43,7 @@ static const struct rule {
     {"safety_identifier", RULE_IGNORE, BOTH},
     {"prompt_cache_key", RULE_IGNORE, BOTH},
     {"prompt_cache_retention", RULE_IGNORE, BOTH},
-    {"parallel_tool_calls", RULE_IGNORE, CHAT}, /* without tools it decides nothing */
+    {"parallel_tool_calls", RULE_IGNORE, CHAT}, /* calls are not parsed from answers */
     {"prediction", RULE_IGNORE, CHAT},          /* only ever a matter of speed */
     {"priority", RULE_IGNORE, BOTH},
     {"n", RULE_TAKEN, BOTH},
@@ -85,7 +85,7 @@ static const struct rule {
     {"cache_salt", RULE_IGNORE, BOTH}, /* prompts are not cached */
     {"logit_bias", RULE_TAKEN, BOTH},
     {"suffix", RULE_EMPTY, COMPLETION},
-    {"tools", RULE_EMPTY, CHAT},
+    {"tools", RULE_TAKEN, CHAT},
     {"functions", RULE_EMPTY, CHAT},
     {"bad_words", RULE_EMPTY, BOTH},
     {"tool_choice", RULE_TOOL_CHOICE, CHAT},

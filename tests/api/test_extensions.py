@@ -124,6 +124,21 @@ def test_template_switches(server, client):
     assert ids(chat_template_kwargs=off) == tokens(chat_template_kwargs=off)
 
 
+def test_tools_reach_the_template(server):
+    """Tools, calls of them and their results, as far as this model's template takes them."""
+    post = lambda **body: httpx.post(server.url + "/tokenize", json=body, timeout=30)
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+    assert post(messages=QUESTION, tools=[tool]).status_code == 200
+    call = {"id": "abcdefghi", "type": "function",
+            "function": {"name": "look_up", "arguments": "{\"a\": 1}"}}
+    turns = [*QUESTION, {"role": "assistant", "content": None, "tool_calls": [call]},
+             {"role": "tool", "tool_call_id": "abcdefghi", "content": "found"}]
+    answer = post(messages=turns)
+    assert answer.status_code == 200 or "line" in answer.json()["error"]["message"]
+    call["function"]["arguments"] = "{"
+    assert post(messages=turns).status_code in (200, 400)
+
+
 def test_null_is_absent(server):
     names = ("max_tokens temperature top_p top_k min_p n seed stop stream stream_options logit_bias "
              "presence_penalty frequency_penalty repetition_penalty logprobs user stop_token_ids "
@@ -151,7 +166,7 @@ def test_ignored_fields_change_nothing(server, client):
 
 
 UNSUPPORTED = dict(
-    tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}], tool_choice="required",
+    tools=[{"type": "function"}], tool_choice="required",
     response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {}}},
     reasoning_effort="low", verbosity="low", web_search_options={}, modalities=["audio"],
     structured_outputs={"regex": "a"}, guided_json={}, allowed_token_ids=[1], prompt_logprobs=1,

@@ -205,7 +205,7 @@ def test_bad_requests(server, client, change, error, param, code):
 
 
 def test_bad_chat_requests(server, client):
-    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    tool = {"type": "function", "function": {"parameters": {}}}
     for change in (dict(tools=[tool]), dict(top_logprobs=2), dict(messages=[]),
                    dict(response_format={"type": "json_object"}),
                    dict(messages=[{"role": "wizard", "content": "x"}])):

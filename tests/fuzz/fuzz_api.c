@@ -32,31 +32,36 @@ static void check_refusal(const sl_api_error *e) {
     sl_jbuf_free(&b);
 }
 
-/* Conversations as each kind of template writes them: parts that follow one another in memory. */
+/* The conversation as a template with all of its turns writes it: parts that follow one another in
+ * memory. */
 static void check_chat(const sl_api_params *p) {
-    static const char *const templates[] = {
-        "a55ee1b1660128b7098723e0abcd92caa0788061051c62d51cbe87d9cf1974d8",
-        "cd8e9439f0570856fd70470bf8889ebd8b5d1107207f67a5efb46e342330527f",
-        "26a59556925c987317ce5291811ba3b7f32ec4c647c400c6cc7e3a9993007ba7",
-        "796853172235ab3aaa4810013ddfe2eab481bda3306dad4f700c00d436eed596"};
-    for (size_t i = 0; i < SL_LEN(templates); i++) {
-        sl_chat_text text = {0};
-        sl_err err = {0};
-        const sl_chat *chat = sl_chat_find(templates[i]);
-        SL_ASSERT(chat);
-        const sl_chat_options o = {.add_generation_prompt = !p->no_generation, .no_thinking = i};
-        if (sl_chat_render(chat, p->messages, p->n_messages, o, &text, &err) != SL_OK) {
-            SL_ASSERT(err.msg[0]);
-            continue;
-        }
-        size_t n = 0;
-        for (size_t j = 0; j < text.n_parts; j++) {
-            SL_ASSERT((const char *)text.parts[j].text.data == text.bytes + n);
-            n += text.parts[j].text.len;
-        }
-        SL_ASSERT(n == text.n_bytes);
-        sl_chat_text_free(&text);
+    static const char source[] =
+        "{{ bos_token }}{% for t in tools or [] %}{{ t|tojson(indent=2) }}{% endfor %}"
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content|trim }}{{ m.content[1:-1] }}"
+        "{% if m.tool_calls is iterable %}{% for c in m.tool_calls %}{{ c.function.name }}"
+        "{% for k, v in c.function.arguments.items() %}{{ k ~ v }}{% endfor %}{% endfor %}"
+        "{% endif %}{{ m.reasoning_content.split('.')[-1] if m.reasoning_content }}{% endfor %}"
+        "{% if enable_thinking is false %}</think>{% endif %}";
+    static sl_chat *chat;
+    sl_chat_text text = {0};
+    sl_err err = {0};
+    const sl_span t = {(const uint8_t *)source, sizeof source - 1};
+    if (!chat) SL_ASSERT(sl_chat_parse("t", t, (sl_json){0}, &chat, &err) == SL_OK);
+    const sl_chat_options o = {.add_generation_prompt = !p->no_generation,
+                               .tools = p->tools,
+                               .kwargs = p->template_kwargs,
+                               .now_s = 1};
+    if (sl_chat_render(chat, p->messages, p->n_messages, o, &text, &err) != SL_OK) {
+        SL_ASSERT(err.msg[0]);
+        return;
     }
+    size_t n = 0;
+    for (size_t j = 0; j < text.n_parts; j++) {
+        SL_ASSERT((const char *)text.parts[j].text.data == text.bytes + n);
+        n += text.parts[j].text.len;
+    }
+    SL_ASSERT(n == text.n_bytes);
+    sl_chat_text_free(&text);
 }
 
 static void check_params(const sl_api_params *p) {

@@ -1,5 +1,6 @@
-/* Chat rendering against jinja2 (tests/golden/chat/, one file for each row of the table). */
+/* Chat rendering against jinja2 (tests/golden/chat/, one file for each template). */
 #include "format/json.h"
+#include "format/map.h"
 #include "model/chat.h"
 
 #include <dirent.h>
@@ -13,7 +14,7 @@
 #include <cmocka.h>
 
 #define GOLDEN       SL_SOURCE_DIR "/tests/golden"
-#define MAX_MESSAGES 16
+#define MAX_MESSAGES 64
 
 static size_t read_messages(sl_json list, sl_chat_message out[MAX_MESSAGES]) {
     size_t n = sl_json_count(list);
@@ -38,23 +39,54 @@ static void check_parts(const sl_chat_text *t) {
     assert_ptr_equal(at, t->bytes + t->n_bytes);
 }
 
-static int check_case(const sl_chat *chat, sl_json c, size_t number) {
-    sl_chat_message messages[MAX_MESSAGES];
-    sl_chat_options options = {0};
+/* A template of the goldens, with their special tokens. */
+static sl_chat *open_golden(const char *name, sl_json tokens) {
+    char path[512];
+    sl_map map = {0};
+    sl_chat *chat = NULL;
+    sl_err err = {0};
+    snprintf(path, sizeof path, GOLDEN "/chat/templates/%s.jinja", name);
+    if (sl_map_open(path, 1 << 20, &map, &err) != SL_OK) fail_msg("%s", err.msg);
+    if (sl_chat_parse(name, map.bytes, tokens, &chat, &err) != SL_OK) fail_msg("%s", err.msg);
+    sl_map_close(&map);
+    return chat;
+}
+
+static sl_json_doc *load(const char *name, sl_json *root) {
+    char path[512];
+    sl_json_doc *doc = NULL;
+    sl_err err = {0};
+    snprintf(path, sizeof path, GOLDEN "/chat/%s.json", name);
+    if (sl_json_load(path, 4 << 20, &doc, &err) != SL_OK) fail_msg("%s", err.msg);
+    *root = sl_json_root(doc);
+    return doc;
+}
+
+static int check_case(const sl_chat *chat, sl_json c, sl_json text_wanted, size_t number) {
+    sl_chat_message messages[MAX_MESSAGES] = {{{0}}};
+    sl_json list = sl_json_get(c, "messages");
+    sl_chat_options options = {.as_given = true,
+                               .tools = sl_json_get(c, "tools"),
+                               .kwargs = sl_json_get(c, "kwargs"),
+                               .now_s = 1700000000};
     sl_chat_text text = {0};
     sl_err err = {0};
     sl_span want;
-    size_t n = read_messages(sl_json_get(c, "messages"), messages);
+    size_t n = sl_json_count(list);
+    assert_in_range(n, 1, MAX_MESSAGES);
+    for (size_t i = 0; i < n; i++) {
+        messages[i].fields = sl_json_at(list, i);
+        assert_true(sl_json_as_span(sl_json_get(messages[i].fields, "role"), &messages[i].role));
+    }
     assert_int_equal(sl_json_bool(c, "add_generation_prompt", SL_JSON_REQUIRED,
                                   &options.add_generation_prompt, &err),
                      SL_OK);
-    assert_int_equal(sl_json_bool(c, "no_thinking", SL_JSON_REQUIRED, &options.no_thinking, &err),
-                     SL_OK);
-    if (!sl_json_as_span(sl_json_get(c, "text"), &want)) { /* the template raised an error */
-        assert_int_equal(sl_chat_render(chat, messages, n, options, &text, &err), SL_ERR_ARG);
+    sl_status st = sl_chat_render(chat, messages, n, options, &text, &err);
+    if (!sl_json_as_span(text_wanted, &want)) { /* the template raised an error */
+        assert_int_equal(st, SL_ERR_ARG);
         return 0;
     }
-    if (sl_chat_render(chat, messages, n, options, &text, &err) != SL_OK) fail_msg("%s", err.msg);
+    if (st != SL_OK) fail_msg("case %zu: %s", number, err.msg);
     check_parts(&text);
     bool same = text.n_bytes == want.len && memcmp(text.bytes, want.data, want.len) == 0;
     if (!same)
@@ -64,34 +96,80 @@ static int check_case(const sl_chat *chat, sl_json c, size_t number) {
     return !same;
 }
 
-static void goldens_match(void **state) {
-    (void)state;
-    DIR *dir = opendir(GOLDEN "/chat");
+/* Calls what for each template of the goldens; returns how many there are. */
+static int each_golden(int (*what)(const char *name, const sl_chat *chat, sl_json cases)) {
+    sl_json root;
+    sl_json_doc *doc = load("cases", &root);
+    DIR *dir = opendir(GOLDEN "/chat/templates");
     assert_non_null(dir);
     int files = 0, failed = 0;
     for (struct dirent *e; (e = readdir(dir)) != NULL;) {
-        if (!strstr(e->d_name, ".json")) continue;
-        char path[4096];
-        sl_json_doc *doc = NULL;
-        sl_err err = {0};
-        const char *hash = NULL, *name = NULL;
-        snprintf(path, sizeof path, GOLDEN "/chat/%s", e->d_name);
-        if (sl_json_load(path, 1 << 20, &doc, &err) != SL_OK) fail_msg("%s", err.msg);
-        sl_json root = sl_json_root(doc), cases = sl_json_get(root, "cases");
-        assert_int_equal(sl_json_string(root, "sha256", SL_JSON_REQUIRED, &hash, &err), SL_OK);
-        assert_int_equal(sl_json_string(root, "name", SL_JSON_REQUIRED, &name, &err), SL_OK);
-        const sl_chat *chat = sl_chat_find(hash);
-        assert_non_null(chat);
-        assert_string_equal(sl_chat_name(chat), name);
-        for (size_t i = 0; i < sl_json_count(cases); i++)
-            failed += check_case(chat, sl_json_at(cases, i), i);
-        printf("%s: %zu cases\n", name, sl_json_count(cases));
-        sl_json_doc_free(doc);
+        char name[256];
+        snprintf(name, sizeof name, "%s", e->d_name);
+        char *dot = strstr(name, ".jinja");
+        if (!dot) continue;
+        *dot = 0;
+        sl_chat *chat = open_golden(name, sl_json_get(root, "tokens"));
+        failed += what(name, chat, sl_json_get(root, "cases"));
+        sl_chat_free(chat);
         files++;
     }
     closedir(dir);
+    sl_json_doc_free(doc);
     assert_int_equal(failed, 0);
-    assert_true(files >= 9);
+    return files;
+}
+
+static int match(const char *name, const sl_chat *chat, sl_json cases) {
+    int failed = 0;
+    sl_json root;
+    sl_json_doc *doc = load(name, &root);
+    sl_json texts = sl_json_get(root, "texts");
+    assert_true(sl_json_count(cases) >= 70);
+    assert_int_equal(sl_json_count(texts), sl_json_count(cases));
+    for (size_t i = 0; i < sl_json_count(cases); i++)
+        failed += check_case(chat, sl_json_at(cases, i), sl_json_at(texts, i), i);
+    printf("%s: %zu cases\n", name, sl_json_count(cases));
+    sl_json_doc_free(doc);
+    return failed;
+}
+
+static void goldens_match(void **state) {
+    (void)state;
+    assert_in_range(each_golden(match), 19, 1000);
+}
+
+/* Contents in letters that no template has: just they are the users'. */
+static int who_wrote_what(const char *name, const sl_chat *chat, sl_json cases) {
+    static const char secret[] = "\u03b1\u03b2 \u0393\u03b4";
+    const sl_chat_message m[3] = {{{(const uint8_t *)"user", 4}, {(const uint8_t *)secret, 9}},
+                                  {{(const uint8_t *)"assistant", 9}, {(const uint8_t *)secret, 9}},
+                                  {{(const uint8_t *)"user", 4}, {(const uint8_t *)secret, 9}}};
+    const sl_chat_options options = {.add_generation_prompt = true, .now_s = 1};
+    sl_chat_text text = {0};
+    sl_err err = {0};
+    size_t user = 0;
+    (void)cases;
+    if (sl_chat_render(chat, m, 3, options, &text, &err) != SL_OK) fail_msg("%s", err.msg);
+    for (size_t i = 0; i < text.n_parts; i++) {
+        const sl_text_part *p = &text.parts[i];
+        if (p->parse_special) {
+            for (size_t k = 0; k + 1 < p->text.len; k++)
+                assert_true(p->text.data[k] < 0xCE || p->text.data[k] > 0xCF);
+        } else {
+            assert_int_equal(p->text.len, 9);
+            assert_memory_equal(p->text.data, secret, 9);
+            user++;
+        }
+    }
+    if (user != 3) printf("%s: %zu contents are the users'\n", name, user);
+    sl_chat_text_free(&text);
+    return user != 3;
+}
+
+static void contents_are_the_users(void **state) {
+    (void)state;
+    each_golden(who_wrote_what);
 }
 
 static sl_chat_message message(const char *role, const char *content) {
@@ -99,10 +177,17 @@ static sl_chat_message message(const char *role, const char *content) {
                              {(const uint8_t *)content, strlen(content)}};
 }
 
+static sl_chat *parse(const char *text) {
+    sl_chat *chat = NULL;
+    sl_err err = {0};
+    sl_span t = {(const uint8_t *)text, strlen(text)};
+    if (sl_chat_parse("t.jinja", t, (sl_json){0}, &chat, &err) != SL_OK) fail_msg("%s", err.msg);
+    return chat;
+}
+
 static void bad_conversations_are_refused(void **state) {
     (void)state;
-    const sl_chat *chat =
-        sl_chat_find("872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788");
+    sl_chat *chat = parse("{% for m in messages %}{{ m.content }}{% endfor %}");
     sl_chat_text text = {0};
     sl_err err = {0};
     sl_chat_message m[2] = {message("user", "hi"), message("root", "hi")};
@@ -113,17 +198,98 @@ static void bad_conversations_are_refused(void **state) {
     assert_int_equal(sl_chat_render(chat, m, 2, (sl_chat_options){0}, &text, &err), SL_ERR_ARG);
     assert_string_equal(err.msg, "message 1: not UTF-8 at byte 3");
     assert_null(text.bytes);
+    sl_chat_free(chat);
+    chat = parse("{% if messages|length > 1 %}{{ raise_exception('one at a time') }}{% endif %}");
+    m[1] = m[0];
+    assert_int_equal(sl_chat_render(chat, m, 2, (sl_chat_options){0}, &text, &err), SL_ERR_ARG);
+    assert_string_equal(err.msg, "t.jinja: line 1: one at a time");
+    assert_int_equal(sl_chat_render(chat, m, 1, (sl_chat_options){0}, &text, &err), SL_OK);
+    sl_chat_text_free(&text);
+    sl_chat_free(chat);
 }
 
-static void unknown_templates_are_refused_by_hash(void **state) {
-    (void)state;
-    sl_chat *chat = NULL;
+static sl_json_doc *json(const char *text) {
+    sl_json_doc *doc = NULL;
     sl_err err = {0};
-    sl_span text = {(const uint8_t *)"abc", 3};
-    assert_int_equal(sl_chat_recognise("t.jinja", text, &chat, &err), SL_ERR_UNSUPPORTED);
-    assert_non_null(
-        strstr(err.msg, "t.jinja: chat template of 3 bytes with SHA-256 ba7816bf8f01c"));
-    assert_null(chat);
+    if (sl_json_parse("t", (sl_span){(const uint8_t *)text, strlen(text)}, &doc, &err) != SL_OK)
+        fail_msg("%s", err.msg);
+    return doc;
+}
+
+static void render_call(const char *template, const char *arguments, sl_status want,
+                        const char *want_text) {
+    char body[512];
+    snprintf(body, sizeof body,
+             "{\"content\":null,\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":%s}}]}",
+             arguments);
+    sl_json_doc *doc = json(body);
+    sl_chat *chat = parse(template);
+    sl_chat_text text = {0};
+    sl_err err = {0};
+    sl_chat_message m = {.role = {(const uint8_t *)"assistant", 9}, .fields = sl_json_root(doc)};
+    assert_int_equal(sl_chat_render(chat, &m, 1, (sl_chat_options){0}, &text, &err), want);
+    if (want == SL_OK) {
+        assert_int_equal(text.n_bytes, strlen(want_text));
+        assert_memory_equal(text.bytes, want_text, text.n_bytes);
+        sl_chat_text_free(&text);
+    } else {
+        assert_string_equal(err.msg, want_text);
+    }
+    sl_chat_free(chat);
+    sl_json_doc_free(doc);
+}
+
+/* Arguments of calls are JSON in a string at the API; each template gets what it takes. */
+static void calls_are_adapted(void **state) {
+    (void)state;
+    static const char values[] = "{% for m in messages %}{% for c in m.tool_calls %}{{ m.content }}"
+                                 "{{ c.function.name }}{{ c.function.arguments|tojson }}"
+                                 "{% endfor %}{% endfor %}";
+    static const char texts[] = "{% for m in messages %}{% for c in m.tool_calls %}"
+                                "{{ c.function.name + c.function.arguments }}"
+                                "{% endfor %}{% endfor %}";
+    static const char none[] =
+        "{% for m in messages %}{% if m.role == 'assistant' and m.content is none %}"
+        "{% for c in m.tool_calls %}{{ c.function.name + c.function.arguments }}{% endfor %}"
+        "{% endif %}{% endfor %}";
+    render_call(values, "\"{\\\"a\\\":  [1]}\"", SL_OK, "f{\"a\": [1]}");
+    render_call(values, "\" \"", SL_OK, "f{}");
+    render_call(values, "{\"a\":1}", SL_OK, "f{\"a\": 1}");
+    render_call(texts, "\"{\\\"a\\\":  [1]}\"", SL_OK, "f{\"a\":  [1]}");
+    render_call(none, "\"{}\"", SL_OK, "f{}");
+    render_call(
+        values, "\"{a}\"", SL_ERR_ARG,
+        "message 0: a tool call's arguments: line 1 column 2: string or '}' expected near 'a'");
+}
+
+static void bad_templates_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        sl_status st;
+        const char *message;
+    } row[] = {
+        {"a\n{% include 'x' %}", SL_ERR_UNSUPPORTED, "line 2: tag \"include\" is not supported"},
+        {"{{ a|pprint }}", SL_ERR_UNSUPPORTED, "line 1: filter \"pprint\" is not supported"},
+        {"\n\n{{ a is filter }}", SL_ERR_UNSUPPORTED, "line 3: test \"filter\" is not supported"},
+        {"{% if a %}", SL_ERR_FORMAT, "line 1: the template ends without \"endif\""},
+        {"{% endif %}", SL_ERR_FORMAT, "line 1: \"endif\" closes nothing"},
+        {"{{ a", SL_ERR_FORMAT, "line 1: a tag without an end"},
+        {"{{ a b }}", SL_ERR_FORMAT, "line 1: unexpected \"b\""},
+        {"{% for a in b recursive %}{% endfor %}", SL_ERR_UNSUPPORTED,
+         "line 1: recursive loops are not supported"},
+        {"\xff", SL_ERR_FORMAT, "not UTF-8 at byte 0"},
+    };
+    for (size_t i = 0; i < SL_LEN(row); i++) {
+        sl_chat *chat = NULL;
+        sl_err err = {0};
+        char want[128];
+        sl_span text = {(const uint8_t *)row[i].text, strlen(row[i].text)};
+        snprintf(want, sizeof want, "t.jinja: %s", row[i].message);
+        assert_int_equal(sl_chat_parse("t.jinja", text, (sl_json){0}, &chat, &err), row[i].st);
+        assert_string_equal(err.msg, want);
+        assert_null(chat);
+    }
 }
 
 static void write_file(const char *path, const char *text) {
@@ -145,47 +311,51 @@ static void folders_without_a_template_say_so(void **state) {
     write_file(config, "{\"chat_template\":null}");
     assert_int_equal(sl_chat_open(folder, &chat, &err), SL_ERR_NOTFOUND);
     write_file(config, "{\"chat_template\":[{\"name\":\"default\"}]}");
+    assert_int_equal(sl_chat_open(folder, &chat, &err), SL_ERR_FORMAT);
+    write_file(config, "{\"chat_template\":[{\"name\":\"rag\",\"template\":\"\"}]}");
     assert_int_equal(sl_chat_open(folder, &chat, &err), SL_ERR_UNSUPPORTED);
-    write_file(config, "{\"chat_template\":\"{{ x }}\"}");
+    write_file(config, "{\"chat_template\":\"{{ x|nothing }}\"}");
     assert_int_equal(sl_chat_open(folder, &chat, &err), SL_ERR_UNSUPPORTED);
-    write_file(jinja, "{{ y }}");
+    write_file(jinja, "{{ y|nothing }}");
     assert_int_equal(sl_chat_open(folder, &chat, &err), SL_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "chat_template.jinja"));
+    assert_null(chat);
     unlink(jinja);
     unlink(config);
     rmdir(folder);
 }
 
-/* The published text of Mistral-7B-Instruct-v0.1's template, in a folder whose tokens differ. */
-static void inst_templates_need_their_tokens(void **state) {
+/* Special tokens come from the folder, one of several templates for the tools. */
+static void folders_have_tokens_and_templates(void **state) {
     (void)state;
-    static const char template[] =
-        "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != "
-        "(loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate "
-        "user/assistant/user/assistant/...') }}{% endif %}{% if message['role'] == 'user' %}{{ "
-        "'[INST] ' + message['content'] + ' [/INST]' }}{% elif message['role'] == 'assistant' "
-        "%}{{ message['content'] + eos_token + ' ' }}{% else %}{{ raise_exception('Only user and "
-        "assistant roles are supported!') }}{% endif %}{% endfor %}";
-    char folder[] = "/tmp/sl_chat_XXXXXX", config[64], jinja[64];
+    char folder[] = "/tmp/sl_chat_XXXXXX", config[64];
     assert_non_null(mkdtemp(folder));
     snprintf(config, sizeof config, "%s/tokenizer_config.json", folder);
-    snprintf(jinja, sizeof jinja, "%s/chat_template.jinja", folder);
-    write_file(jinja, template);
+    write_file(config,
+               "{\"bos_token\":\"<\\\"s>\",\"eos_token\":{\"content\":\"</s>\"},\"pad_token\":null,"
+               "\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"{{tools[0]}}\"},{\"name\":"
+               "\"rag\",\"template\":\"{{\"},{\"name\":\"default\",\"template\":"
+               "\"{{bos_token~eos_token~pad_token}}\"}]}");
     sl_chat *chat = NULL;
     sl_err err = {0};
-    assert_int_equal(sl_chat_open(folder, &chat, &err), SL_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.msg, "tokenizer_config.json: missing"));
-    write_file(config, "{\"bos_token\":\"<s>\",\"eos_token\":{\"content\":\"<|im_end|>\"}}");
-    assert_int_equal(sl_chat_open(folder, &chat, &err), SL_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.msg, "eos_token: \"<|im_end|>\", not \"</s>\""));
-    write_file(config, "{\"bos_token\":\"<s>\"}");
-    assert_int_equal(sl_chat_open(folder, &chat, &err), SL_ERR_UNSUPPORTED);
-    assert_null(chat);
-    write_file(config, "{\"bos_token\":{\"content\":\"<s>\"},\"eos_token\":\"</s>\"}");
+    sl_chat_text text = {0};
+    sl_json_doc *tools = json("[\"tool\"]");
+    sl_chat_message m = message("user", "x");
     if (sl_chat_open(folder, &chat, &err) != SL_OK) fail_msg("%s", err.msg);
-    assert_string_equal(sl_chat_name(chat), "Mistral-Instruct-0.1");
+    assert_int_equal(sl_chat_render(chat, &m, 1, (sl_chat_options){0}, &text, &err), SL_OK);
+    assert_int_equal(text.n_bytes, 8);
+    assert_memory_equal(text.bytes, "<\"s></s>", 8);
+    assert_int_equal(text.n_parts, 1);
+    assert_true(text.parts[0].parse_special);
+    sl_chat_text_free(&text);
+    const sl_chat_options options = {.tools = sl_json_root(tools)};
+    assert_int_equal(sl_chat_render(chat, &m, 1, options, &text, &err), SL_OK);
+    assert_int_equal(text.n_bytes, 4);
+    assert_memory_equal(text.bytes, "tool", 4);
+    assert_false(text.parts[0].parse_special);
+    sl_chat_text_free(&text);
+    sl_json_doc_free(tools);
     sl_chat_free(chat);
-    unlink(jinja);
     unlink(config);
     rmdir(folder);
 }
@@ -237,8 +407,9 @@ static void inst_templates_write_their_tokens(void **state) {
     sl_err err = {0};
     sl_ids ids = {0}, whole = {0};
     sl_chat_text text = {0};
-    const sl_chat *chat =
-        sl_chat_find("26a59556925c987317ce5291811ba3b7f32ec4c647c400c6cc7e3a9993007ba7");
+    sl_json_doc *tokens = json("{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\"}");
+    sl_chat *chat = open_golden("Mixtral-Instruct-2023", sl_json_root(tokens));
+    sl_json_doc_free(tokens);
     if (sl_tokenizer_open(GOLDEN "/tokenizers/spm_legacy", &tok, &err) != SL_OK)
         fail_msg("%s", err.msg);
     sl_chat_message m[3] = {message("user", "a</s>b<s>"), message("assistant", "yes"),
@@ -260,6 +431,7 @@ static void inst_templates_write_their_tokens(void **state) {
     sl_chat_text_free(&text);
     sl_ids_free(&whole);
     sl_ids_free(&ids);
+    sl_chat_free(chat);
     sl_tokenizer_free(tok);
 }
 
@@ -307,11 +479,13 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(goldens_match),
         cmocka_unit_test(bad_conversations_are_refused),
-        cmocka_unit_test(unknown_templates_are_refused_by_hash),
+        cmocka_unit_test(contents_are_the_users),
+        cmocka_unit_test(calls_are_adapted),
+        cmocka_unit_test(bad_templates_are_refused),
         cmocka_unit_test(folders_without_a_template_say_so),
         cmocka_unit_test(content_cannot_forge_special_tokens),
         cmocka_unit_test(inst_templates_write_their_tokens),
-        cmocka_unit_test(inst_templates_need_their_tokens),
+        cmocka_unit_test(folders_have_tokens_and_templates),
         cmocka_unit_test(demo_prompts_match),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -217,8 +217,8 @@ static void bad_fields_are_named(void **state) {
         {SL_API_COMPLETION, "{" PROMPT "\"guided_json\":{}}", "guided_json", "not supported"},
         {SL_API_CHAT, "{" MESSAGE "\"add_special_tokens\":true}", "add_special_tokens",
          "only false"},
-        {SL_API_CHAT, "{" MESSAGE "\"chat_template_kwargs\":{\"tools_in_user\":true}}",
-         "chat_template_kwargs", "tools_in_user"},
+        {SL_API_CHAT, "{" MESSAGE "\"chat_template_kwargs\":[1]}", "chat_template_kwargs",
+         "an array"},
         {SL_API_CHAT, "{" MESSAGE "\"reasoning_effort\":\"low\"}", "reasoning_effort",
          "not supported"},
         {SL_API_COMPLETION, "{" PROMPT "\"stream\":1}", "stream", "an integer"},
@@ -236,7 +236,10 @@ static void bad_fields_are_named(void **state) {
         {SL_API_CHAT, "{" MESSAGE "\"logprobs\":3}", "logprobs", "an integer"},
         {SL_API_CHAT, "{" MESSAGE "\"top_logprobs\":3}", "top_logprobs", "only with"},
         {SL_API_CHAT, "{" MESSAGE "\"echo\":true}", "echo", "only false"},
-        {SL_API_CHAT, "{" MESSAGE "\"tools\":[{}]}", "tools", "not supported"},
+        {SL_API_CHAT, "{" MESSAGE "\"tools\":[{}]}", "tools", "tools[0]: not"},
+        {SL_API_CHAT, "{" MESSAGE "\"tools\":[{\"type\":\"function\",\"function\":{}}]}", "tools",
+         "tools[0]: not"},
+        {SL_API_CHAT, "{" MESSAGE "\"tools\":{}}", "tools", "an object"},
         {SL_API_CHAT, "{" MESSAGE "\"tool_choice\":\"required\"}", "tool_choice", "not supported"},
         {SL_API_CHAT, "{" MESSAGE "\"response_format\":{\"type\":\"json_object\"}}",
          "response_format", "text"},
@@ -254,6 +257,13 @@ static void bad_fields_are_named(void **state) {
          "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"tool_calls\":[1]}]"
          "}",
          "messages", "tool_calls"},
+        {SL_API_CHAT,
+         "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"name\":[1]}]}",
+         "messages", "messages[0].name: not a string"},
+        {SL_API_CHAT,
+         "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"audio\":{\"id\":"
+         "\"a\"}}]}",
+         "messages", "messages[0].audio: not supported"},
     };
     for (size_t i = 0; i < SL_LEN(cases); i++) {
         sl_api_params p;
@@ -349,7 +359,7 @@ static void breadth_is_read(void **state) {
         SL_OK);
     assert_true(p.has_seed && p.sampling.seed == (uint64_t)-5 && p.min_tokens == 9);
     assert_true(p.truncate && p.keep_tokens == 0 && p.include_stop && p.show_special);
-    assert_true(p.no_special && p.no_generation && p.no_thinking);
+    assert_true(p.no_special && p.no_generation && sl_json_count(p.template_kwargs) == 1);
     assert_int_equal(p.messages[0].role.len, 6);
     assert_memory_equal(p.messages[0].role.data, "system", 6);
     sl_api_params_free(&p);
