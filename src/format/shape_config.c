@@ -248,20 +248,16 @@ static sl_status read_attention(sl_json root, const sl_shape_class *c, sl_shape 
     return st;
 }
 
-/* mlp_only_layers is understood when it names the first blocks. */
 static sl_status read_mlp_only(sl_json root, sl_shape *s, sl_err *err) {
     sl_json list = {0};
     sl_status st = sl_json_array(root, "mlp_only_layers", SL_JSON_OPTIONAL, &list, err);
     for (size_t i = 0; st == SL_OK && i < sl_json_count(list); i++) {
         uint64_t v = 0;
-        if (!sl_json_as_u64(sl_json_at(list, i), &v) || v != i || v >= s->n_layers)
-            return sl_json_fail(root, "mlp_only_layers", err, SL_ERR_UNSUPPORTED,
-                                "supported only when it names the first blocks (0, 1, ...)");
-        s->n_dense_first = (uint32_t)i + 1;
+        if (!sl_json_as_u64(sl_json_at(list, i), &v) || v >= s->n_layers)
+            return sl_json_fail(root, "mlp_only_layers", err, SL_ERR_LIMIT,
+                                "entry %zu is no block from 0 to %u", i, s->n_layers - 1);
+        sl_shape_make_dense(s, (uint32_t)v);
     }
-    if (st == SL_OK && s->n_dense_first && s->moe_every > 1)
-        return sl_json_fail(root, "mlp_only_layers", err, SL_ERR_UNSUPPORTED,
-                            "not together with routed blocks every %u", s->moe_every);
     return st;
 }
 

@@ -14,23 +14,6 @@ bool sl_shape_in_gguf(const char *path) {
     return is;
 }
 
-/* Blocks of a spec may be routed in any pattern, those of a shape in two. */
-static sl_status read_pattern(const sl_gguf *g, const sl_model_spec *m, sl_shape *s, sl_err *err) {
-    while (s->n_dense_first < m->n_layers && m->ffn[s->n_dense_first] == SL_FFN_DENSE)
-        s->n_dense_first++;
-    s->moe_every = 1;
-    if (s->n_dense_first && m->n_moe != m->n_layers - s->n_dense_first) {
-        s->moe_every = s->n_dense_first + 1;
-        s->n_dense_first = 0;
-    }
-    for (uint32_t i = 0; i < m->n_layers; i++)
-        if (sl_shape_is_moe(s, i) != (m->ffn[i] == SL_FFN_MOE))
-            return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           "%s: which blocks are routed follows no pattern that is counted here",
-                           sl_gguf_path(g));
-    return SL_OK;
-}
-
 /* Experts of a block are one tensor "blk.7.ffn_up_exps.weight". */
 static void read_bytes(const sl_gguf *g, sl_shape *s) {
     double bytes[2] = {0}, values[2] = {0};
@@ -71,13 +54,14 @@ sl_status sl_shape_of_gguf(const char *path, sl_shape *out, sl_err *err) {
                   .d_ff_expert = m.d_ff_expert,
                   .d_ff_shared = m.d_ff_shared,
                   .d_ff_dense = m.d_ff_dense,
+                  .moe_every = 1,
                   .norms_per_layer = 2,
                   .qk_norm = m.qk_norm,
                   .qkv_bias = m.qkv_bias,
                   .shared_gate = strcmp(m.arch, qwen2) == 0,
                   .max_position = m.max_position};
-    st = read_pattern(g, &m, &s, err);
-    if (st != SL_OK) goto out;
+    for (uint32_t i = 0; i < m.n_layers; i++)
+        if (m.ffn[i] == SL_FFN_DENSE) sl_shape_make_dense(&s, i);
     read_bytes(g, &s);
     *out = s;
 out:

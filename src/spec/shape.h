@@ -5,6 +5,8 @@
 #ifndef SL_SPEC_SHAPE_H
 #define SL_SPEC_SHAPE_H
 
+#include "spec/model.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,7 +21,9 @@ typedef struct sl_shape {
     char name[SL_SHAPE_NAME];
     uint32_t n_layers;      /* blocks, without those that only draft tokens (MTP) */
     uint32_t n_dense_first; /* so many first blocks are dense */
-    uint32_t moe_every;     /* >= 1: of those after them, each moe_every-th is routed */
+    uint32_t moe_every;     /* >= 1: of those after them, each moe_every-th is routed... */
+    uint32_t n_odd;         /* ...but for these: bit l % 8 of odd[l / 8], block l is dense */
+    uint8_t odd[SL_MAX_LAYERS / 8];
     uint32_t d_model, vocab;
     bool tied_head; /* the head is the embedding */
 
@@ -50,11 +54,20 @@ typedef struct sl_shape {
 } sl_shape;
 
 static inline bool sl_shape_is_moe(const sl_shape *s, uint32_t layer) {
-    return layer >= s->n_dense_first && (layer - s->n_dense_first + 1) % s->moe_every == 0;
+    if (layer < s->n_dense_first || (layer - s->n_dense_first + 1) % s->moe_every != 0)
+        return false;
+    return (s->odd[layer / 8] >> layer % 8 & 1) == 0;
+}
+
+/* Makes a block dense that the pattern has as routed. */
+static inline void sl_shape_make_dense(sl_shape *s, uint32_t layer) {
+    if (!sl_shape_is_moe(s, layer)) return;
+    s->odd[layer / 8] |= (uint8_t)(1u << layer % 8);
+    s->n_odd++;
 }
 
 static inline uint32_t sl_shape_n_moe(const sl_shape *s) {
-    return (s->n_layers - s->n_dense_first) / s->moe_every;
+    return (s->n_layers - s->n_dense_first) / s->moe_every - s->n_odd;
 }
 
 static inline uint32_t sl_shape_n_dense(const sl_shape *s) {

@@ -1,7 +1,9 @@
 /* profile.json: written, read again, and what is wrong in one is named. */
 #include "base/mem.h"
 #include "format/profile_file.h"
+#include "format/shape_config.h"
 #include "model/model.h"
+#include "plan/account.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -98,6 +100,29 @@ static void without_memory(void **state) {
     }
 }
 
+/* The counts of a description are those of the tensors that a checkpoint has, in either format. */
+static void counts_are_the_checkpoints(void **state) {
+    (void)state;
+    static const char *const models[] = {"mixtral-tiny", "qwen3moe-tiny", "qwen3moe-sparse",
+                                         "qwen2moe-tiny", "mixed.gguf"};
+    static sl_model_spec spec;
+    for (size_t i = 0; i < SL_LEN(models); i++) {
+        char path[512];
+        sl_shape s;
+        sl_err err = {0};
+        snprintf(path, sizeof path, SL_SOURCE_DIR "/tests/golden/%s", models[i]);
+        sl_status st = sl_shape_open(path, &s, &err);
+        if (st != SL_OK) print_error("%s\n", err.msg);
+        assert_int_equal(st, SL_OK);
+        assert_int_equal(sl_model_read_spec(path, &spec, NULL, &err), SL_OK);
+        sl_params p = sl_account_params(&s);
+        assert_true(p.total == spec.n_params && p.active == spec.n_params_active);
+        assert_string_equal(s.name, models[i]);
+        for (uint32_t l = 0; l < spec.n_layers; l++)
+            assert_int_equal(sl_shape_is_moe(&s, l), spec.ffn[l] == SL_FFN_MOE);
+    }
+}
+
 /* A model without weights computes on random ones, in less memory than its tensors have. */
 static void random_weights(void **state) {
     (void)state;
@@ -130,9 +155,8 @@ static void random_weights(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),
-        cmocka_unit_test(bad_profiles),
-        cmocka_unit_test(without_memory),
+        cmocka_unit_test(round_trip),     cmocka_unit_test(bad_profiles),
+        cmocka_unit_test(without_memory), cmocka_unit_test(counts_are_the_checkpoints),
         cmocka_unit_test(random_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
