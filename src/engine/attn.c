@@ -406,6 +406,9 @@ sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     a->n_chunks = w->plan.chunks;
     a->max_slots = w->plan.max_num_seqs;
     a->max_rows = sl_lane_max_rows(&w->plan);
+    a->cuts = w->plan.has_costs && w->plan.schedule == SL_SCHED_FINDEP &&
+              w->plan.chunking == SL_CHUNK_TOKENS;
+    sl_auto_describe(&w->plan, a->m, 0, &a->load);
     memset(a->expert_index, 0xFF, sizeof a->expert_index);
     for (uint32_t i = 0; i < w->n_expert_workers; i++) a->expert_index[w->expert_worker[i]] = i;
     sl_status st = map_pages(a, err);

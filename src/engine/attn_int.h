@@ -3,6 +3,7 @@
 #ifndef SL_ENGINE_ATTN_INT_H
 #define SL_ENGINE_ATTN_INT_H
 
+#include "engine/auto.h"
 #include "engine/worker_int.h"
 #include "model/sampler.h"
 #include "sched/batcher.h"
@@ -52,6 +53,7 @@ typedef struct sl_lane {
     sl_slot_need *need;    /* scratch of the batcher, [max_num_seqs] */
     sl_step_part *part;    /* [max_num_seqs + 1] */
     size_t n_parts;
+    uint32_t n_cut; /* the step's rows are in so many of the chunks, the rest stays empty */
     uint32_t turn, steps;
     sl_pacer pacer;
     bool burst;           /* the running step has first rows of prompts, which are not paced */
@@ -90,6 +92,8 @@ struct sl_attn {
     sl_turns turns;
     uint8_t *moe; /* [n_layers], of turns */
     uint32_t n_lanes, n_chunks, max_slots, max_rows;
+    bool cuts; /* lanes choose how many chunks a step has, by the plan's costs */
+    sl_choose_load load;
     uint32_t look; /* slot that was asked for last */
     uint64_t arrivals;
     uint32_t generations;

@@ -56,27 +56,25 @@ static sl_status measure_skew(const sl_plan *p, const sl_model_spec *m, sl_choos
     return SL_OK;
 }
 
-static sl_status describe(const sl_auto_opts *o, const sl_plan *p, sl_choose_load *l, sl_err *err) {
-    uint32_t seqs = o->requests ? SL_MIN(o->requests, p->max_num_seqs) : p->max_num_seqs;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    *l = (sl_choose_load){.n_experts = p->n_experts,
-                          .top_k = o->m->top_k,
-                          .shared = o->m->d_ff_shared > 0,
-                          .prefill_rows = p->max_num_batched_tokens,
-                          .keys = SL_MAX(p->context / 2, 1u),
-                          .row_bytes =
-                              (double)sl_wire_row_bytes((sl_wire_format)p->wire, o->m->d_model),
-                          .exact = p->exact,
-                          .regroup = p->exact || p->device.emulated,
-                          .skew = 1,
-                          .skew_total = 1,
-                          .threads = p->threads,
-                          .cores = p->device.emulated || cores < 1 ? 0 : (double)cores};
-    count_roles(p, l);
-    uint32_t each = (seqs + l->attention_workers - 1) / l->attention_workers;
-    l->decode_rows = SL_MIN(o->requests ? each : seqs, p->max_num_batched_tokens);
-    l->max_lanes = SL_MIN(SL_MIN(l->decode_rows, SL_PLAN_MAX_LANES), p->max_num_batched_tokens);
-    return p->skew.on ? measure_skew(p, o->m, l, err) : SL_OK;
+void sl_auto_describe(const sl_plan *p, const sl_model_spec *m, uint32_t requests,
+                      sl_choose_load *out) {
+    sl_choose_load l = {.n_experts = p->n_experts,
+                        .top_k = m->top_k,
+                        .shared = m->d_ff_shared > 0,
+                        .prefill_rows = p->max_num_batched_tokens,
+                        .keys = SL_MAX(p->context / 2, 1u),
+                        .row_bytes = (double)sl_wire_row_bytes((sl_wire_format)p->wire, m->d_model),
+                        .exact = p->exact,
+                        .regroup = p->exact || p->device.emulated,
+                        .skew = 1,
+                        .skew_total = 1,
+                        .threads = p->threads};
+    count_roles(p, &l);
+    uint32_t each = (requests + l.attention_workers - 1) / l.attention_workers;
+    if (requests == 0 || each > p->max_num_seqs) each = p->max_num_seqs;
+    l.decode_rows = SL_MIN(each, p->max_num_batched_tokens);
+    l.max_lanes = SL_MIN(l.decode_rows, SL_PLAN_MAX_LANES);
+    *out = l;
 }
 
 /* ---- what it costs ---- */
@@ -183,7 +181,11 @@ sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out, s
     sl_choose_load l;
     sl_costs c;
     *out = (sl_auto_report){0};
-    sl_status st = describe(o, p, &l, err);
+    sl_status st = SL_OK;
+    sl_auto_describe(p, o->m, o->requests, &l);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (!p->device.emulated && cores > 0) l.cores = (double)cores;
+    if (p->skew.on) st = measure_skew(p, o->m, &l, err);
     if (st != SL_OK) return st;
     if (p->n_workers == 1) {
         not_measured(out, p, "one worker does all, nothing travels");
@@ -202,7 +204,8 @@ sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out, s
     }
     if (st == SL_OK) st = choose(&c, &l, o->m, p, out, err);
     if (st != SL_OK) return st;
-    out->measured = true;
+    out->measured = p->has_costs = true;
+    p->costs = c;
     describe_times(&c, &l, out->times, sizeof out->times);
     sl_log(SL_LOG_INFO, "auto", "measured in %.0f ms: %s", out->measure_ms, out->times);
     sl_log(SL_LOG_INFO, "auto", "%s", out->why);

@@ -12,8 +12,9 @@ typedef struct selection {
 } selection;
 
 static selection chunk_of(const sl_lane *lane, uint32_t chunk) {
-    uint64_t n = lane->n_rows, chunks = lane->attn->n_chunks;
+    uint64_t n = lane->n_rows, chunks = lane->n_cut;
     if (lane->attn->group) return (selection){0, lane->n_rows, chunk};
+    if (chunk >= chunks) return (selection){lane->n_rows, lane->n_rows, UINT32_MAX};
     return (selection){(uint32_t)(n * chunk / chunks), (uint32_t)(n * (chunk + 1) / chunks),
                        UINT32_MAX};
 }

@@ -112,6 +112,17 @@ static uint32_t pace(sl_lane *lane) {
     return chunk;
 }
 
+/* FinDEP online: as many chunks as are fastest for what the step turned out to be. */
+static uint32_t choose_cut(const sl_lane *lane) {
+    const sl_attn *a = lane->attn;
+    const sl_plan *p = &a->w->plan;
+    double keys = 0;
+    if (!a->cuts || lane->n_rows == 0) return a->n_chunks;
+    for (uint32_t r = 0; r < lane->n_rows; r++) keys += lane->row_pos[r] + 1.0;
+    const sl_choice x = {.lanes = p->lanes, .chunks = p->chunks, .order = p->order};
+    return sl_choose_chunks(&p->costs, &a->load, &x, lane->n_rows, keys / lane->n_rows);
+}
+
 static void begin_step(sl_lane *lane) {
     sl_attn *a = lane->attn;
     sl_err err;
@@ -133,6 +144,7 @@ static void begin_step(sl_lane *lane) {
         add_rows(lane, &step.parts[i]);
         lane->decode_rows += !step.parts[i].prefill;
     }
+    lane->n_cut = choose_cut(lane);
     sl_lane_begin(lane, SL_TRACE_EMBED, lane->n_rows);
     sl_model_embed(a->w->model, &a->w->exec, lane->row_id, lane->n_rows, lane->x);
     a->w->n.attention_rows += lane->n_rows;

@@ -248,11 +248,14 @@ static sl_status read_schedule(sl_json v, sl_plan *p, sl_err *err) {
 
 static sl_status read_experiments(sl_json v, sl_plan *p, sl_err *err) {
     const char *skew = "";
-    sl_json device = {0};
+    sl_json device = {0}, costs = {0};
     sl_status st = sl_json_string(v, "route_skew", SL_JSON_OPTIONAL, &skew, err);
     if (st == SL_OK && skew[0]) st = sl_route_skew_parse(skew, &p->skew, err);
     if (st == SL_OK) st = sl_json_object(v, "device", SL_JSON_OPTIONAL, &device, err);
     if (st == SL_OK && device.value) st = sl_device_from_json(device, &p->device, err);
+    if (st == SL_OK) st = sl_json_object(v, "costs", SL_JSON_OPTIONAL, &costs, err);
+    p->has_costs = st == SL_OK && costs.value;
+    if (p->has_costs) st = sl_costs_from_json(costs, &p->costs, err);
     return st;
 }
 
@@ -289,9 +292,9 @@ static sl_status read_deployment(sl_json v, sl_err *err) {
 
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {
-        "version", "epoch",     "schedule",   "lanes",     "chunks",    "chunk_by", "order",
-        "policy",  "lookahead", "delta",      "wire",      "exact",     "workers",  "limits",
-        "threads", "device",    "route_skew", "placement", "deployment"};
+        "version", "epoch",     "schedule",   "lanes",     "chunks",     "chunk_by", "order",
+        "policy",  "lookahead", "delta",      "wire",      "exact",      "workers",  "limits",
+        "threads", "device",    "route_skew", "placement", "deployment", "costs"};
     uint64_t version = 0;
     const char *wire = "f32";
     sl_json limits = {0};
@@ -417,6 +420,7 @@ static json_t *print_worker(const sl_plan *p, uint32_t i) {
 
 static void print_experiments(const sl_plan *p, json_t *doc) {
     char skew[SL_SKEW_TEXT];
+    if (p->has_costs) json_object_set_new(doc, "costs", sl_costs_json(&p->costs));
     if (p->device.emulated) json_object_set_new(doc, "device", sl_device_json(&p->device));
     if (!p->skew.on) return;
     sl_route_skew_print(&p->skew, skew);

@@ -108,14 +108,55 @@ sl_status sl_device_parse(const char *text, sl_device *out, sl_err *err) {
     return st;
 }
 
+static json_t *stage_json(const sl_stage_cost *c) {
+    return json_pack("{s:f, s:f, s:f, s:f}", "fixed", c->fixed_us, "floor", c->floor_us, "row",
+                     c->row_us, "key", c->key_us);
+}
+
 json_t *sl_device_json(const sl_device *d) {
     json_t *v = json_pack("{s:f}", "time_scale", d->time_scale);
-    for (size_t i = 0; v && i < SL_COST_COUNT; i++) {
-        const sl_stage_cost *c = &d->cost[i];
-        json_object_set_new(v, sl_cost_name((sl_cost_kind)i),
-                            json_pack("{s:f, s:f, s:f, s:f}", "fixed", c->fixed_us, "floor",
-                                      c->floor_us, "row", c->row_us, "key", c->key_us));
-    }
+    for (size_t i = 0; v && i < SL_COST_COUNT; i++)
+        json_object_set_new(v, sl_cost_name((sl_cost_kind)i), stage_json(&d->cost[i]));
+    return v;
+}
+
+/* ---- costs ---- */
+
+static sl_status read_link(sl_json v, sl_link_cost *out, sl_err *err) {
+    static const char *const keys[] = {"alpha", "byte", "half", "half_duplex"};
+    sl_json link = {0};
+    sl_link_cost l = {0};
+    sl_status st = sl_json_object(v, "link", SL_JSON_REQUIRED, &link, err);
+    if (st == SL_OK) st = sl_json_only(link, keys, SL_LEN(keys), err);
+    if (st == SL_OK)
+        st = sl_json_f64(link, "alpha", SL_JSON_OPTIONAL, 0, MAX_COST_US, &l.alpha_us, err);
+    if (st == SL_OK)
+        st = sl_json_f64(link, "byte", SL_JSON_OPTIONAL, 0, MAX_COST_US, &l.byte_us, err);
+    if (st == SL_OK)
+        st = sl_json_f64(link, "half", SL_JSON_OPTIONAL, 0, MAX_COST_US, &l.half_bytes, err);
+    if (st == SL_OK) st = sl_json_bool(link, "half_duplex", SL_JSON_OPTIONAL, &l.half_duplex, err);
+    if (st == SL_OK) *out = l;
+    return st;
+}
+
+sl_status sl_costs_from_json(sl_json v, sl_costs *out, sl_err *err) {
+    const char *keys[SL_COST_COUNT + 1] = {"link"};
+    sl_costs c = {0};
+    for (int i = 0; i < SL_COST_COUNT; i++) keys[i + 1] = sl_cost_name((sl_cost_kind)i);
+    sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
+    for (size_t i = 0; st == SL_OK && i < SL_COST_COUNT; i++)
+        st = read_cost(v, sl_cost_name((sl_cost_kind)i), &c.stage[i], err);
+    if (st == SL_OK) st = read_link(v, &c.link, err);
+    if (st == SL_OK) *out = c;
+    return st;
+}
+
+json_t *sl_costs_json(const sl_costs *c) {
+    json_t *v =
+        json_pack("{s:{s:f, s:f, s:f, s:b}}", "link", "alpha", c->link.alpha_us, "byte",
+                  c->link.byte_us, "half", c->link.half_bytes, "half_duplex", c->link.half_duplex);
+    for (size_t i = 0; v && i < SL_COST_COUNT; i++)
+        json_object_set_new(v, sl_cost_name((sl_cost_kind)i), stage_json(&c->stage[i]));
     return v;
 }
 

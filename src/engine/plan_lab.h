@@ -25,6 +25,12 @@ sl_status sl_device_parse(const char *text, sl_device *out, sl_err *err) SL_MUST
 /* `v`: time_scale and costs. */
 sl_status sl_device_from_json(sl_json v, sl_device *out, sl_err *err) SL_MUST_CHECK;
 /* New reference; NULL: out of memory. */
+/* Costs as {"attention": {"fixed", "floor", "row", "key"}, ..., "link": {"alpha", "byte", "half",
+ * "half_duplex"}}, microseconds. */
+sl_status sl_costs_from_json(sl_json v, sl_costs *out, sl_err *err) SL_MUST_CHECK;
+/* A new reference. */
+json_t *sl_costs_json(const sl_costs *c);
+
 json_t *sl_device_json(const sl_device *d);
 
 /* "0,1": worker i runs on the (i mod n)-th of these CPUs. */

@@ -101,6 +101,22 @@ sl_choose_times sl_choose_times_at(const sl_costs *c, const sl_choose_load *l, b
     return (sl_choose_times){t.a, t.s, t.c, t.e, t.d};
 }
 
+uint32_t sl_choose_chunks(const sl_costs *c, const sl_choose_load *l, const sl_choice *x,
+                          double rows, double keys) {
+    sl_choice at = *x;
+    double least = INFINITY;
+    uint32_t best = 1;
+    for (at.chunks = 1; at.chunks <= x->chunks && (at.chunks == 1 || at.chunks <= rows);
+         at.chunks++) {
+        sl_findep_times t = times_of(c, l, rows, keys, at.chunks, SL_CHUNK_TOKENS, l->skew);
+        double p = period(c, &t, &at);
+        if (p >= least * (1 - 1e-9)) continue;
+        least = p;
+        best = at.chunks;
+    }
+    return best;
+}
+
 /* ---- candidates ---- */
 
 static void put(sl_choice *out, uint32_t *n, sl_choice x) {

@@ -44,6 +44,11 @@ typedef struct sl_choose_times {
 } sl_choose_times;
 sl_choose_times sl_choose_times_at(const sl_costs *c, const sl_choose_load *l, bool prefill);
 
+/* How many chunks, of 1 to x->chunks, the rows of one lane's step are best cut into when x runs
+ * (findep, by tokens): `rows` that attend to `keys` keys each. Ties: the fewest. */
+uint32_t sl_choose_chunks(const sl_costs *c, const sl_choose_load *l, const sl_choice *x,
+                          double rows, double keys);
+
 /* All candidates, simplest first, and the index of the one to run: the simplest within
  * SL_CHOOSE_MARGIN of the best score. aep is a candidate only when skew is above 1, as without skew
  * the barrier wins. SL_ERR_ARG: a count is 0. */

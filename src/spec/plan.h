@@ -2,7 +2,7 @@
 #ifndef SL_SPEC_PLAN_H
 #define SL_SPEC_PLAN_H
 
-#include "spec/lab.h"
+#include "spec/costs.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -95,6 +95,10 @@ typedef struct sl_plan {
     uint32_t context;    /* positions a request may take */
     uint32_t n_pages;    /* KV pages of one attention worker */
     uint32_t threads;    /* kernel threads of one worker */
+    /* What stages and the link were measured to cost; with them findep cuts each step's rows into
+     * as many of its chunks as is fastest. */
+    bool has_costs;
+    sl_costs costs;
     /* experiments */
     sl_route_skew skew;
     sl_device device;

@@ -85,6 +85,26 @@ def test_serve_shows_it(tmp_path):
         server.communicate(timeout=30)
 
 
+@pytest.mark.parametrize("floor,chunks", [(1e6, 1), (0, 4)])
+def test_findep_cuts_steps_by_what_they_are(tmp_path, floor, chunks):
+    """Weights that bind: one chunk has all rows. Transfers that bind: all chunks have some."""
+    plan = {"version": 1, "schedule": "findep", "lanes": 1, "chunks": 4, "exact": True, "threads": 1,
+            "workers": [{"roles": ["attention"]}, {"roles": ["expert"]}],
+            "limits": {"max_num_seqs": 4, "max_num_batched_tokens": 64, "context": 128, "kv_pages": 16}}
+    used = {}
+    for name, costs in (("plain", None), ("costs", {"attention": {"row": 1}, "expert": {"floor": floor, "row": 5},
+                                                    "link": {"byte": 1}})):
+        path, trace = tmp_path / f"{name}.json", tmp_path / f"{name}-trace.json"
+        path.write_text(json.dumps({**plan, **({"costs": costs} if costs else {})}))
+        out, _ = run("run", FIXTURE, "--ids", ",".join(map(str, range(3, 35))), "-n", 1, "--temp", 0, "--json",
+                     "--transport", "loop", "--plan", path, "--trace", trace)
+        events = json.loads(trace.read_text())["traceEvents"]
+        used[name] = (json.loads(out)["ids"],
+                      {e["args"]["chunk"] for e in events if e["name"] == "expert" and e["args"].get("rows")})
+    assert used["plain"][0] == used["costs"][0]
+    assert len(used["plain"][1]) == 4 and len(used["costs"][1]) == chunks
+
+
 def test_it_is_quick():
     began = time.monotonic()
     generate(*SPLIT, "--transport", "shm")

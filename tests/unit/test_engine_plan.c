@@ -47,6 +47,32 @@ static void refused(const char *text, sl_status want, const char *why) {
 #define HEAD "\"version\":1,\"schedule\":\"dep\""
 #define PAIR "\"workers\":[{\"roles\":[\"attention\"]},{\"roles\":[\"expert\"]}]"
 
+static void costs_are_read_and_printed(void **state) {
+    (void)state;
+    sl_plan p = {0}, q = {0};
+    sl_err err = {0};
+    if (parse("{" HEAD "," PAIR
+              ",\"costs\":{\"attention\":{\"row\":2,\"key\":0.5},\"expert\":{\"floor\":9},"
+              "\"link\":{\"alpha\":3,\"byte\":0.25,\"half_duplex\":true}}}",
+              &p, &err) != SL_OK)
+        fail_msg("%s", err.msg);
+    char *text = sl_plan_print(&p);
+    assert_non_null(text);
+    if (parse(text, &q, &err) != SL_OK) fail_msg("%s", err.msg);
+    for (const sl_plan *at = &p; at; at = at == &p ? &q : NULL) {
+        assert_true(at->has_costs && at->costs.stage[SL_COST_ATTENTION].key_us == 0.5);
+        assert_true(at->costs.stage[SL_COST_EXPERT].floor_us == 9);
+        assert_true(at->costs.link.half_duplex && at->costs.link.byte_us == 0.25);
+    }
+    sl_free(text);
+    sl_plan_free(&p);
+    sl_plan_free(&q);
+    refused("{" HEAD "," PAIR ",\"costs\":{}}", SL_ERR_FORMAT, "costs.link: missing");
+    refused("{" HEAD "," PAIR ",\"costs\":{\"link\":{\"alpha\":-1}}}", SL_ERR_LIMIT,
+            "costs.link.alpha");
+    refused("{" HEAD "," PAIR ",\"costs\":{\"link\":{},\"gate\":{}}}", SL_ERR_UNSUPPORTED, "gate");
+}
+
 static void defaults(void **state) {
     (void)state;
     sl_plan p = {0};
@@ -379,11 +405,17 @@ static void every_allocation_fails(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),        cmocka_unit_test(round_trip),
-        cmocka_unit_test(placements),      cmocka_unit_test(made_placements),
-        cmocka_unit_test(local_plans),     cmocka_unit_test(refusals),
-        cmocka_unit_test(refused_workers), cmocka_unit_test(message_limits),
-        cmocka_unit_test(from_a_file),     cmocka_unit_test(every_allocation_fails),
+        cmocka_unit_test(costs_are_read_and_printed),
+        cmocka_unit_test(defaults),
+        cmocka_unit_test(round_trip),
+        cmocka_unit_test(placements),
+        cmocka_unit_test(made_placements),
+        cmocka_unit_test(local_plans),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(refused_workers),
+        cmocka_unit_test(message_limits),
+        cmocka_unit_test(from_a_file),
+        cmocka_unit_test(every_allocation_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -145,6 +145,25 @@ static void skew_wants_no_barrier(void **state) {
     assert_true(choose(&c, &l)->schedule != SL_SCHED_AEP);
 }
 
+/* FinDEP online: few rows stay together where weights bind, many are cut where transfers do. */
+static void chunks_follow_the_rows(void **state) {
+    (void)state;
+    sl_choose_load l = split_load();
+    sl_costs c = balanced(10, 5e-3);
+    const sl_choice x = {.schedule = SL_SCHED_FINDEP, .lanes = 1, .chunks = 8};
+    c.stage[SL_COST_EXPERT] = (sl_stage_cost){.floor_us = 300, .row_us = 5};
+    uint32_t few = sl_choose_chunks(&c, &l, &x, 8, 100), last = few;
+    assert_int_equal(few, 1);
+    for (double rows = 16; rows <= 4096; rows *= 2) {
+        uint32_t now = sl_choose_chunks(&c, &l, &x, rows, 100);
+        assert_true(now >= last && now <= 8);
+        last = now;
+    }
+    assert_true(last > 1);
+    c.stage[SL_COST_EXPERT].floor_us = 0;
+    assert_true(sl_choose_chunks(&c, &l, &x, 2, 0) <= 2); /* a chunk has a row */
+}
+
 static void bad_loads(void **state) {
     (void)state;
     sl_choose_load l = split_load();
@@ -167,6 +186,7 @@ int main(void) {
         cmocka_unit_test(shared_cores_gain_nothing),
         cmocka_unit_test(colocated_overlaps_transfers_by_groups),
         cmocka_unit_test(skew_wants_no_barrier),
+        cmocka_unit_test(chunks_follow_the_rows),
         cmocka_unit_test(bad_loads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
