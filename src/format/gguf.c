@@ -77,7 +77,13 @@ bool sl_gguf_is(const char *path) {
     struct stat s;
     bool there = stat(path, &s) == 0;
     if (there && S_ISDIR(s.st_mode)) return false;
-    return (n > tail && strcmp(path + n - tail, ending) == 0) || (there && S_ISREG(s.st_mode));
+    if (n > tail && strcmp(path + n - tail, ending) == 0) return true;
+    char magic[4] = "";
+    FILE *f = there && S_ISREG(s.st_mode) ? fopen(path, "rb") : NULL;
+    if (!f) return false;
+    bool is = fread(magic, 1, sizeof magic, f) == sizeof magic && memcmp(magic, "GGUF", 4) == 0;
+    fclose(f);
+    return is;
 }
 
 sl_status sl_gguf_fail(const sl_gguf *g, const char *key, sl_err *err, sl_status code,

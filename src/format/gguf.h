@@ -56,7 +56,7 @@ typedef struct sl_gguf_tensor {
 
 typedef struct sl_gguf sl_gguf;
 
-/* Whether a path names a GGUF file and not a folder: it ends with .gguf, or is a regular file. */
+/* Whether a path names a GGUF file: no folder, and it ends with .gguf or begins with "GGUF". */
 bool sl_gguf_is(const char *path);
 
 sl_status sl_gguf_open(const char *path, sl_gguf **out, sl_err *err) SL_MUST_CHECK;

@@ -174,3 +174,108 @@ def test_llama_cpp_splits_texts_alike(made, llama):
     for text in ["And the word of 12345 came", "It's <|im_end|> a\n\n  test  ", "Ça va? 漢字 🙂"]:
         out = check.run(SLUICE, "run", model, "-p", text, "-n", 1, "--json")
         assert list(map(str, json.loads(out)["prompt_ids"])) == llama.ids(model, text)
+
+
+# ---- sluice convert ----
+
+
+def convert(folder, out, kind, extra=()):
+    return json.loads(check.run(SLUICE, "convert", folder, out, "--type", kind, "--json", *extra))
+
+
+@pytest.mark.parametrize("name,kind", [("mixtral-tiny", "f32"), ("qwen3moe-tiny", "bf16"), ("qwen3moe-sparse", "f16"),
+                                       ("qwen2moe-tiny", "f32")])
+def test_converted_weights_keep_their_bits(tmp_path, name, kind):
+    convert(GOLDEN / name, tmp_path / "m.gguf", kind)
+    assert logits(tmp_path / "m.gguf").tobytes() == logits(GOLDEN / name).tobytes()
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "q4_0"])
+def test_converted_blocks_are_those_of_gguf_py(tmp_path, mixed, kind):
+    from gguf import GGMLQuantizationType, GGUFReader, quants
+
+    convert(mixed, tmp_path / "m.gguf", kind)
+    config = json.loads((mixed / "config.json").read_text())
+    want = gguf_make.tensors_of(mixed, config)
+    got = {t.name: t for t in GGUFReader(tmp_path / "m.gguf").tensors}
+    assert set(want) == set(got)
+    for name, w in want.items():
+        t = got[name].tensor_type
+        if w.ndim > 1 and "ffn_gate_inp" not in name:
+            assert t.name == ("Q8_0" if name == "output.weight" else kind.upper()), name
+        raw = w if t == GGMLQuantizationType.F32 else quants.quantize(w, t)
+        assert got[name].data.tobytes() == raw.tobytes(), name
+
+
+def test_q4_k_errs_by_little(tmp_path, mixed):
+    from gguf import GGUFReader, quants
+
+    report = convert(mixed, tmp_path / "m.gguf", "q4_k")
+    assert report["other_type"] == 0 and report["type"] == "Q4_K"
+    want = gguf_make.tensors_of(mixed, json.loads((mixed / "config.json").read_text()))
+    for t in GGUFReader(tmp_path / "m.gguf").tensors:
+        if t.tensor_type.name == "Q4_K":
+            values = quants.dequantize(t.data, t.tensor_type).reshape(want[t.name].shape)
+            error = numpy.sqrt(((values - want[t.name]) ** 2).mean() / (want[t.name] ** 2).mean())
+            assert error < 0.08, (t.name, error)
+
+
+def test_a_file_that_is_there_stays(tmp_path):
+    out = tmp_path / "m.gguf"
+    out.write_text("mine")
+    with pytest.raises(check.Failure, match="exit 2: sluice convert: .*is there already"):
+        convert(GOLDEN / "mixtral-tiny", out, "q8_0")
+    assert out.read_text() == "mine"
+    convert(GOLDEN / "mixtral-tiny", out, "q8_0", ["--force"])
+    assert out.read_bytes()[:4] == b"GGUF" and [p.name for p in tmp_path.iterdir()] == ["m.gguf"]
+
+
+def prompt_ids(model, text):
+    return json.loads(check.run(SLUICE, "run", model, "-p", text, "-n", 1, "--json"))["prompt_ids"]
+
+
+@pytest.fixture(scope="module")
+def sentencepiece(tmp_path_factory):
+    """mixtral-tiny with a tokenizer of SentencePiece's shape; in the second file tokenizer.json goes unseen."""
+    folder = tmp_path_factory.mktemp("spm")
+    for path in (GOLDEN / "mixtral-tiny").iterdir():
+        if path.suffix == ".safetensors" or path.name in ("config.json", "model.safetensors.index.json"):
+            (folder / path.name).write_bytes(path.read_bytes())
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        source = GOLDEN / "tokenizers" / "spm_legacy" / name
+        if source.exists():
+            (folder / name).write_bytes(source.read_bytes())
+    convert(folder, folder / "m.gguf", "f32")
+    raw = (folder / "m.gguf").read_bytes()
+    assert raw.count(b"tokenizer.huggingface.json") == 1
+    (folder / "plain.gguf").write_bytes(raw.replace(b"tokenizer.huggingface.json", b"tokenizer.huggingface.none"))
+    (folder / "scores.gguf").write_bytes(
+        raw.replace(b"tokenizer.huggingface.json", b"tokenizer.huggingface.none").replace(
+            b"tokenizer.ggml.merges", b"tokenizer.ggml.morges"))
+    return folder
+
+
+TEXTS = ["In the beginning was the word", "  two  spaces and 1234", "Ça va? 漢字 🙂", "line\nline\n\n\tx", "a"]
+
+
+@pytest.mark.parametrize("file", ["m.gguf", "plain.gguf"])
+def test_sentencepiece_keeps_its_ids(sentencepiece, file):
+    for text in TEXTS:
+        assert prompt_ids(sentencepiece / file, text) == prompt_ids(sentencepiece, text), text
+
+
+def test_llama_cpp_loads_what_convert_writes(tmp_path, mixed, llama):
+    for kind, bar in [("f32", check.BAR), ("q8_0", 0.03), ("q4_k", 0.06)]:
+        model = tmp_path / f"{kind}.gguf"
+        convert(mixed, model, kind)
+        assert check.deviation(llama(model, IDS), logits(model))[0] <= bar, kind
+        for text in TEXTS:
+            assert list(map(str, prompt_ids(model, text))) == llama.ids(model, text)
+
+
+def test_llama_cpp_reads_scores_alike(sentencepiece, llama):
+    """Without merges both follow scores; a text begins with the token that marks it, which the probe leaves out."""
+    for text in TEXTS:
+        ours = prompt_ids(sentencepiece / "scores.gguf", text)
+        assert list(map(str, ours))[-len(llama.ids(sentencepiece / "scores.gguf", text)) :] == llama.ids(
+            sentencepiece / "scores.gguf", text), text

@@ -27,6 +27,8 @@ static const verb_row verbs[] = {
      "sluice inspect models/demo"},
     {"profile", 'f', cmd_profile, "MODEL", "measure this machine's kernels and links",
      "sluice profile models/demo --threads 1 -o profile.json"},
+    {"convert", 'c', cmd_convert, "MODEL OUT", "a checkpoint folder as one GGUF file",
+     "sluice convert models/demo demo-q8_0.gguf --type q8_0"},
     {"plan", 'p', cmd_plan, "MODEL", "search deployments of a cluster, and say why one wins",
      "sluice plan mixtral-8x7b --cluster cpu-4x10g --slo-tpot 500ms -o plan.json"},
     {"bench", 'b', cmd_bench, "MODEL", "prefill and decode speed",
@@ -90,10 +92,12 @@ static int run_verb(const verb_row *v, int argc, char **argv) {
     sl_log_set_json(json);
     if (json) setenv("SLUICE_LOG_FORMAT", "json", 1); /* local workers write to the same stderr */
     uint32_t most = v->args[0] ? 1 : 0, least = v->args[0] == '[' ? 0 : most;
+    if (strchr(v->args, ' ')) least = most = 2;
     if (o.n_args < least || o.n_args > most) {
         const char *what = strcmp(v->args, "FILE") == 0 ? "trace file" : "model folder";
         if (o.n_args < least)
-            sl_fail(&err, SL_ERR_ARG, "the %s is missing (see --help)", what);
+            sl_fail(&err, SL_ERR_ARG, "the %s is missing (see --help)",
+                    o.n_args ? "file to write" : what);
         else
             sl_fail(&err, SL_ERR_ARG, "too many arguments (see --help)");
         return sl_cmd_fail(v->name, &err);

@@ -1,0 +1,219 @@
+#include "format/gguf_write.h"
+
+#include "base/mem.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <unistd.h>
+
+typedef struct buffer {
+    uint8_t *data;
+    size_t len, cap;
+} buffer;
+
+struct sl_gguf_out {
+    char *path, *part; /* the target, and what is written meanwhile */
+    FILE *file;
+    buffer keys, tensors;
+    bool failed; /* memory was out */
+    uint64_t n_keys, n_tensors, offset;
+    uint64_t *bytes;       /* of each tensor */
+    size_t bytes_cap, now; /* the tensor that is written */
+    uint64_t done;         /* bytes of it */
+};
+
+static void put(sl_gguf_out *w, buffer *b, const void *s, size_t n) {
+    if (w->failed || n == 0) return;
+    if (n > b->cap - b->len) {
+        size_t cap = 2 * b->cap + n + 4096;
+        uint8_t *grown = sl_grow(b->data, b->cap, cap, 1);
+        w->failed = grown == NULL;
+        if (!grown) return;
+        b->data = grown;
+        b->cap = cap;
+    }
+    memcpy(b->data + b->len, s, n);
+    b->len += n;
+}
+
+static void put_uint(sl_gguf_out *w, buffer *b, uint64_t v, size_t bytes) {
+    uint8_t raw[8];
+    for (size_t i = 0; i < bytes; i++) raw[i] = (uint8_t)(v >> (8 * i));
+    put(w, b, raw, bytes);
+}
+
+static void put_text(sl_gguf_out *w, buffer *b, sl_span s) {
+    put_uint(w, b, s.len, 8);
+    put(w, b, s.data, s.len);
+}
+
+static void put_key(sl_gguf_out *w, const char *key, sl_gguf_type type) {
+    put_text(w, &w->keys, (sl_span){(const uint8_t *)key, strlen(key)});
+    put_uint(w, &w->keys, type, 4);
+    w->n_keys++;
+}
+
+static sl_status io_error(const sl_gguf_out *w, const char *what, sl_err *err) {
+    return sl_fail(err, SL_ERR_IO, "%s: cannot %s: %s", w->part, what, strerror(errno));
+}
+
+sl_status sl_gguf_out_open(const char *path, bool replace, sl_gguf_out **out, sl_err *err) {
+    if (!replace && access(path, F_OK) == 0)
+        return sl_fail(err, SL_ERR_ARG, "%s: is there already (--force replaces it)", path);
+    sl_gguf_out *w = sl_alloc(1, sizeof *w);
+    size_t n = strlen(path) + sizeof ".part";
+    if (w) w->path = sl_strdup(path);
+    if (w) w->part = sl_alloc(n, 1);
+    if (!w || !w->path || !w->part) {
+        sl_gguf_out_free(w);
+        return sl_fail(err, SL_ERR_NOMEM, "%s: writer", path);
+    }
+    snprintf(w->part, n, "%s.part", path);
+    w->file = fopen(w->part, "wb");
+    if (!w->file) {
+        sl_status st = io_error(w, "create", err);
+        sl_gguf_out_free(w);
+        return st;
+    }
+    *out = w;
+    return SL_OK;
+}
+
+void sl_gguf_out_free(sl_gguf_out *w) {
+    if (!w) return;
+    if (w->file) {
+        fclose(w->file);
+        unlink(w->part);
+    }
+    sl_free(w->path);
+    sl_free(w->part);
+    sl_free(w->keys.data);
+    sl_free(w->tensors.data);
+    sl_free(w->bytes);
+    sl_free(w);
+}
+
+void sl_gguf_out_u32(sl_gguf_out *w, const char *key, uint32_t v) {
+    put_key(w, key, SL_GGUF_U32);
+    put_uint(w, &w->keys, v, 4);
+}
+
+void sl_gguf_out_f32(sl_gguf_out *w, const char *key, float v) {
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    put_key(w, key, SL_GGUF_F32);
+    put_uint(w, &w->keys, bits, 4);
+}
+
+void sl_gguf_out_bool(sl_gguf_out *w, const char *key, bool v) {
+    put_key(w, key, SL_GGUF_BOOL);
+    put_uint(w, &w->keys, v, 1);
+}
+
+void sl_gguf_out_string(sl_gguf_out *w, const char *key, sl_span v) {
+    put_key(w, key, SL_GGUF_STRING);
+    put_text(w, &w->keys, v);
+}
+
+void sl_gguf_out_array(sl_gguf_out *w, const char *key, sl_gguf_type type, uint64_t n) {
+    put_key(w, key, SL_GGUF_ARRAY);
+    put_uint(w, &w->keys, type, 4);
+    put_uint(w, &w->keys, n, 8);
+}
+
+void sl_gguf_out_item(sl_gguf_out *w, sl_span s) {
+    put_text(w, &w->keys, s);
+}
+
+void sl_gguf_out_item32(sl_gguf_out *w, uint32_t bits) {
+    put_uint(w, &w->keys, bits, 4);
+}
+
+/* Numbers of the types that are written. */
+static uint32_t number_of(sl_dtype type) {
+    switch (type) {
+    case SL_F32:
+        return 0;
+    case SL_F16:
+        return 1;
+    case SL_BF16:
+        return 30;
+    case SL_Q8_0:
+        return 8;
+    case SL_Q4_0:
+        return 2;
+    case SL_Q4_K:
+        return 12;
+    case SL_Q5_K:
+        return 13;
+    default:
+        return 14;
+    }
+}
+
+void sl_gguf_out_tensor(sl_gguf_out *w, const char *name, sl_dtype type, const uint64_t *dim,
+                        uint32_t n_dims) {
+    uint64_t rows = 1;
+    put_text(w, &w->tensors, (sl_span){(const uint8_t *)name, strlen(name)});
+    put_uint(w, &w->tensors, n_dims, 4);
+    for (uint32_t i = n_dims; i-- > 0;) put_uint(w, &w->tensors, dim[i], 8);
+    for (uint32_t i = 0; i + 1 < n_dims; i++) rows *= dim[i];
+    put_uint(w, &w->tensors, number_of(type), 4);
+    put_uint(w, &w->tensors, w->offset, 8);
+    if (w->n_tensors == w->bytes_cap) {
+        size_t cap = 2 * w->bytes_cap + 256;
+        uint64_t *grown = sl_grow(w->bytes, w->bytes_cap, cap, sizeof *grown);
+        if (!grown) {
+            w->failed = true;
+            return;
+        }
+        w->bytes = grown;
+        w->bytes_cap = cap;
+    }
+    uint64_t bytes = rows * sl_dtype_row_bytes(type, (size_t)dim[n_dims - 1]);
+    w->bytes[w->n_tensors++] = bytes;
+    w->offset += (bytes + SL_GGUF_ALIGN - 1) / SL_GGUF_ALIGN * SL_GGUF_ALIGN;
+}
+
+static sl_status pad(sl_gguf_out *w, uint64_t n, sl_err *err) {
+    static const uint8_t zero[SL_GGUF_ALIGN];
+    size_t rest = (size_t)((SL_GGUF_ALIGN - n % SL_GGUF_ALIGN) % SL_GGUF_ALIGN);
+    return fwrite(zero, 1, rest, w->file) == rest ? SL_OK : io_error(w, "write", err);
+}
+
+sl_status sl_gguf_out_begin(sl_gguf_out *w, sl_err *err) {
+    buffer head = {0};
+    put(w, &head, "GGUF", 4);
+    put_uint(w, &head, 3, 4);
+    put_uint(w, &head, w->n_tensors, 8);
+    put_uint(w, &head, w->n_keys, 8);
+    put(w, &head, w->keys.data, w->keys.len);
+    put(w, &head, w->tensors.data, w->tensors.len);
+    sl_status st = w->failed ? sl_fail(err, SL_ERR_NOMEM, "%s: head", w->part) : SL_OK;
+    if (st == SL_OK && fwrite(head.data, 1, head.len, w->file) != head.len)
+        st = io_error(w, "write", err);
+    if (st == SL_OK) st = pad(w, head.len, err);
+    sl_free(head.data);
+    return st;
+}
+
+sl_status sl_gguf_out_data(sl_gguf_out *w, const void *data, size_t n, sl_err *err) {
+    SL_ASSERT(w->now < w->n_tensors && n <= w->bytes[w->now] - w->done);
+    if (fwrite(data, 1, n, w->file) != n) return io_error(w, "write", err);
+    w->done += n;
+    if (w->done < w->bytes[w->now]) return SL_OK;
+    w->done = 0;
+    return pad(w, w->bytes[w->now++], err);
+}
+
+sl_status sl_gguf_out_finish(sl_gguf_out *w, sl_err *err) {
+    SL_ASSERT(w->now == w->n_tensors);
+    if (fflush(w->file) != 0 || fsync(fileno(w->file)) != 0) return io_error(w, "write", err);
+    FILE *file = w->file;
+    w->file = NULL;
+    bool closed = fclose(file) == 0;
+    if (closed && rename(w->part, w->path) == 0) return SL_OK;
+    sl_status st = io_error(w, "rename", err);
+    unlink(w->part);
+    return st;
+}

@@ -1,0 +1,64 @@
+#include "cmd.h"
+
+#include "base/pool.h"
+#include "model/convert.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+typedef struct bar {
+    bool shown;
+    int percent;
+} bar;
+
+static void progress(void *ctx, uint64_t done, uint64_t total) {
+    bar *b = ctx;
+    int percent = total ? (int)(done * 100 / total) : 100;
+    if (!b->shown || percent == b->percent) return;
+    b->percent = percent;
+    fprintf(stderr, "\r[%-20.*s] %d %%", percent / 5, "####################", percent);
+    if (percent == 100) fprintf(stderr, "\r%40s\r", "");
+}
+
+static sl_status type_of(const char *text, sl_dtype *out, sl_err *err) {
+    static const sl_dtype types[] = {SL_F32, SL_F16, SL_BF16, SL_Q8_0, SL_Q4_0, SL_Q4_K};
+    for (size_t i = 0; i < SL_LEN(types); i++)
+        if (strcasecmp(text, sl_dtype_name(types[i])) == 0) {
+            *out = types[i];
+            return SL_OK;
+        }
+    return sl_fail(err, SL_ERR_ARG, "--type: \"%s\" is not f32, f16, bf16, q8_0, q4_0 or q4_k",
+                   text);
+}
+
+int cmd_convert(const sl_options *o) {
+    sl_err err = {0};
+    bar b = {.shown = !o->json && isatty(STDERR_FILENO), .percent = -1};
+    sl_convert_options options = {.replace = o->force, .progress = progress, .ctx = &b};
+    sl_convert_report r = {0};
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t threads = o->threads ? o->threads : (uint32_t)SL_MAX(1, SL_MIN(cores, 64));
+    sl_status st = type_of(o->type, &options.type, &err);
+    if (st == SL_OK) st = sl_pool_create(threads, &options.pool, &err);
+    if (st == SL_OK) st = sl_convert(o->arg[0], o->arg[1], &options, &r, &err);
+    sl_pool_free(options.pool);
+    if (st != SL_OK) return sl_cmd_fail("convert", &err);
+    if (o->json) {
+        printf("{\"file\": ");
+        sl_print_json_string(stdout, o->arg[1], strlen(o->arg[1]));
+        printf(", \"type\": \"%s\", \"tensors\": %u, \"other_type\": %u, \"weights\": %llu, "
+               "\"bytes\": %llu}\n",
+               sl_dtype_name(options.type), r.tensors, r.other, (unsigned long long)r.weights,
+               (unsigned long long)r.bytes);
+        return 0;
+    }
+    printf("%s: %u tensors, %.3f M weights, %.1f MB, %.2f bits a weight\n", o->arg[1], r.tensors,
+           (double)r.weights / 1e6, (double)r.bytes / 1e6,
+           8 * (double)r.bytes / (double)SL_MAX(r.weights, 1));
+    if (r.other)
+        printf("%u tensors have rows that blocks of %s do not fill; they are Q8_0 or F16\n",
+               r.other, sl_dtype_name(options.type));
+    return 0;
+}
