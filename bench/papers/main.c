@@ -6,5 +6,6 @@ int main(void) {
     papers_megascale(stdout);
     papers_mixserve(stdout);
     papers_eps(stdout);
+    papers_amoe(stdout);
     return 0;
 }

@@ -109,6 +109,7 @@ typedef struct sl_search_problem {
     const sl_cluster *cluster;
     const sl_workload *workload; /* lengths, arrivals, objectives for latency, skew */
     const sl_costs *measured;    /* NULL: estimates. Of every device, tp = 1 */
+    bool measured_link;          /* measured->link instead of the cluster's */
     sl_objective objective;
     sl_compute compute;
     double reserve;     /* share of memory kept free */

@@ -31,8 +31,11 @@ const char *sl_station_name(sl_station s) {
 /* What the experts of the winner have, against those of the runner-up. */
 static size_t experts_text(const sl_candidate *w, const sl_candidate *r, char *out, size_t room) {
     const char *state = w->expert_rows < w->expert_knee ? "weight-bound" : "compute-bound";
-    int n = snprintf(out, room, "experts are weight-bound below %.0f rows and get %.0f (%s)",
-                     w->expert_knee, w->expert_rows, state);
+    int n = w->expert_knee >= 1
+                ? snprintf(out, room, "experts are weight-bound below %.0f rows and get %.0f (%s)",
+                           w->expert_knee, w->expert_rows, state)
+                : snprintf(out, room, "experts are never weight-bound and get %.0f rows",
+                           w->expert_rows);
     if (r && n > 0) n += snprintf(out + n, room - (size_t)n, " against %.0f", r->expert_rows);
     return n > 0 ? (size_t)n : 0;
 }

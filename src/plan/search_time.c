@@ -67,7 +67,7 @@ static bool in_one_node(const batch *b) {
 }
 
 static sl_link_cost link_of(const batch *b, uint32_t group) {
-    if (b->s->p->measured) return b->s->p->measured->link;
+    if (b->s->p->measured_link) return b->s->p->measured->link;
     const sl_node_group *g = &b->s->p->cluster->group[group];
     return sl_roofline_link(in_one_node(b) ? &g->intra : &g->inter);
 }
@@ -111,7 +111,7 @@ static double link_pairwise(const batch *b, double rows) {
     if (far > 0) us = out.alpha_us + port_us(&out, far * bytes, far);
     if (near > 0) {
         sl_link_cost in = {.alpha_us = intra->alpha_us, .byte_us = intra->byte_us};
-        if (b->s->p->measured) in = b->s->p->measured->link;
+        if (b->s->p->measured_link) in = b->s->p->measured->link;
         us = fmax(us, in.alpha_us + port_us(&in, near * bytes, near));
     }
     return us + sl_collective_gather_us(intra, rows * row_bytes(b), l->tp_a);

@@ -205,6 +205,7 @@ static void measured_costs_are_used(void **state) {
     for (int k = 0; k < SL_COST_COUNT; k++)
         measured.stage[k] = (sl_stage_cost){.fixed_us = 5, .floor_us = 100, .row_us = 20};
     p.measured = &measured;
+    p.measured_link = true;
     run(&p, 1);
     for (int k = 0; k < SL_LAYOUT_COUNT; k++) {
         if (result.n_top[k] == 0) continue;

@@ -63,13 +63,20 @@ static sl_status read_workload(const sl_options *o, const sl_shape *m, sl_worklo
     return st == SL_OK ? check_lengths(w, m, err) : st;
 }
 
-/* Measured costs of one device instead of estimates; the engine's own widths go with them. */
+/* Measured costs of one device instead of estimates; the engine's own widths go with them. The link
+ * within one machine is measured, too; a network is what the cluster says. */
 static sl_status read_profile(const sl_options *o, sl_shape *shape, sl_search_problem *p,
                               sl_costs *costs, sl_err *err) {
     sl_profile profile = {0};
     if (!o->profile[0]) return SL_OK;
     sl_status st = sl_profile_load(o->profile, &profile, err);
+    p->measured_link = p->cluster->n_groups == 1 && p->cluster->group[0].count == 1;
     if (st == SL_OK) st = sl_profile_costs(&profile, NULL, 1, costs, err);
+    if (st == SL_OK && p->measured_link) {
+        sl_err none;
+        sl_costs local;
+        if (sl_profile_costs(&profile, "shm", 1, &local, &none) == SL_OK) *costs = local;
+    }
     if (st == SL_OK && strcmp(profile.model, shape->name) != 0)
         fprintf(stderr, "sluice plan: %s is of model %s, not %s\n", o->profile, profile.model,
                 shape->name);
@@ -111,11 +118,11 @@ int cmd_plan(const sl_options *o) {
     if (st == SL_OK && !o->cluster[0])
         st = sl_fail(&err, SL_ERR_ARG, "--cluster FILE or preset is missing");
     if (st == SL_OK) st = sl_cluster_open(o->cluster, cluster, &err);
-    if (st == SL_OK) st = read_workload(o, &shape, &workload, &err);
+    p.cluster = cluster;
     if (st == SL_OK) st = read_profile(o, &shape, &p, &costs, &err);
+    if (st == SL_OK) st = read_workload(o, &shape, &workload, &err);
     if (st == SL_OK) st = read_objective(o->objective, &p.objective, &err);
     if (st == SL_OK) {
-        p.cluster = cluster;
         p.compute = shape.expert_weight_bytes < 2 ? SL_COMPUTE_FP8 : SL_COMPUTE_BF16;
         st = o->strategies ? sl_plan_report_strategies(&p, o->top, o->json, stdout, &err)
                            : search(o, &p, r, &err);
