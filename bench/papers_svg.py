@@ -14,7 +14,7 @@ def text(x, y, s, anchor="start", extra=""):
 
 def ticks(top):
     step = 10 ** math.floor(math.log10(top))
-    step *= next(f for f in (0.1, 0.2, 0.5, 1) if top / (step * f) <= 6)
+    step *= next(f for f in (0.1, 0.2, 0.5, 1, 2) if top / (step * f) <= 6)
     return [i * step for i in range(int(top / step + 1e-9) + 1)]
 
 
