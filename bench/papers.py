@@ -286,7 +286,7 @@ def amoe():
     heads = published("amoe_headlines")
     say("## AMoE", "",
         "Model: the simulator of whole deployments (`sl_sim_run`), which decides with the schedulers that ship. 32 blocks, 8 experts, 4 attention and 4 expert",
-        "devices against 8 colocated ones with a barrier (16 and 16 in Figure 10). Decoding only, outputs of 50 to 250 tokens. Costs are assumed, A100-like:",
+        "devices against 8 colocated ones with a barrier (8 and 8 against 16 in Figure 10). Decoding only, outputs of 50 to 250 tokens. Costs are assumed, A100-like:",
         "attention 150 + b us, expert 50 + max(200, 1.55 b) us, a message 50 us. **Decisive assumption**: popularity falls as exp(-e), in another order in each block. The paper fits an",
         "exponential and does not say whether its order changes from block to block; with the same hot expert everywhere AEP loses. Policy: defragging, 2 layers ahead, delta 1 (not given either).", "")
     rows, best = [], {}

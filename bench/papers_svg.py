@@ -67,7 +67,7 @@ def lines(path, title, unit, x_label, series, log_x=False):
     top = 1.1 * max(y for ps in series.values() for _, y in ps)
     out, y = frame(title, unit, top, w, h)
     place = lambda x: 66 + (w - 96) * (f(x) - lo) / (hi - lo or 1)
-    marks = sorted(set(xs)) if len(set(xs)) <= 12 else [lo + (hi - lo) * i / 6 for i in range(7)]
+    marks = sorted(set(xs)) if len(set(xs)) <= 8 else [lo + (hi - lo) * i / 6 for i in range(7)]
     for x in marks:
         out += text(place(x), h - 28, f"{x:.3g}", "middle")
     out += text(w / 2, h - 8, x_label, "middle")
