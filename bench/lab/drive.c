@@ -31,7 +31,8 @@ typedef enum phase {
 
 typedef struct slot {
     driver *d;
-    uint64_t request, submitted_ns, last_ns; /* last_ns 0: no token yet */
+    uint64_t request, submitted_ns, first_ns, last_ns; /* last_ns 0: no token yet */
+    uint64_t tokens;
 } slot;
 
 struct driver {
@@ -46,7 +47,7 @@ struct driver {
     phase phase;
     uint64_t begin_ns, end_ns; /* of what was measured */
     samples itl, first;
-    uint64_t tokens, finished, failed, submitted, refused;
+    uint64_t tokens, finished, kept, failed, submitted, refused;
     char why[256];
 };
 
@@ -73,6 +74,15 @@ static void mark(driver *d, uint64_t now_ns) {
     }
 }
 
+/* Whether a request that has ended kept the objectives. */
+static bool keeps(const load_spec *l, const slot *s) {
+    double ttft = (double)(s->first_ns - s->submitted_ns) / 1e6;
+    double tpot =
+        s->tokens > 1 ? (double)(s->last_ns - s->first_ns) / 1e6 / (double)(s->tokens - 1) : 0;
+    return s->tokens > 0 && (l->slo_ttft_ms <= 0 || ttft <= l->slo_ttft_ms) &&
+           (l->slo_tpot_ms <= 0 || tpot <= l->slo_tpot_ms);
+}
+
 static void on_event(void *ctx, const sl_request_event *ev) {
     slot *s = ctx;
     driver *d = s->d;
@@ -86,6 +96,7 @@ static void on_event(void *ctx, const sl_request_event *ev) {
             add(is_first ? &d->first : &d->itl, (double)(now - since) / 1e6);
             d->tokens++;
         }
+        if (s->tokens++ == 0) s->first_ns = now;
         s->last_ns = now;
     }
     if (ev->finish != SL_FINISH_NONE) {
@@ -93,7 +104,9 @@ static void on_event(void *ctx, const sl_request_event *ev) {
             d->failed++;
             snprintf(d->why, sizeof d->why, "%s", ev->message ? ev->message : "no reason given");
         }
-        d->finished += d->phase == PHASE_ON || d->phase == PHASE_ENDING;
+        bool counts = d->phase == PHASE_ON || d->phase == PHASE_ENDING;
+        d->finished += counts;
+        d->kept += counts && keeps(d->l, s);
         d->idle[d->n_idle++] = (uint32_t)(s - d->slot);
         pthread_cond_signal(&d->changed);
     }
@@ -114,7 +127,7 @@ static sl_status submit(driver *d, slot *s, uint32_t *prompt, sl_err *err) {
                            .ctx = s};
     for (uint32_t i = 0; i < p.n_prompt; i++)
         prompt[i] = (uint32_t)sl_rng_below(&d->rng, d->l->vocab);
-    s->last_ns = 0;
+    s->last_ns = s->tokens = 0;
     s->submitted_ns = sl_now_ns();
     return sl_engine_submit(d->e, &p, &s->request, err);
 }
@@ -267,6 +280,7 @@ static void print_result(driver *d, double seconds, const sl_engine_stats *a,
            "{\"submitted\": %llu, \"finished\": %llu, \"refused\": %llu},\n",
            seconds, (unsigned long long)d->tokens, per_s, (unsigned long long)d->submitted,
            (unsigned long long)d->finished, (unsigned long long)d->refused);
+    printf(" \"goodput_per_s\": %.4f,\n", seconds > 0 ? (double)d->kept / seconds : 0);
     print_samples("itl_ms", &d->itl);
     print_samples("ttft_ms", &d->first);
     printf(" \"time_scale\": %g, \"modelled\": {\"tokens_per_s\": %.2f, \"itl_ms_mean\": %.4f, "

@@ -33,8 +33,9 @@ static sl_status read_range(sl_json v, const char *key, uint32_t range[2], sl_er
 }
 
 static sl_status read_load(sl_json v, load_spec *l, sl_err *err) {
-    static const char *const keys[] = {"loop",      "concurrency", "rate",   "requests", "warmup_s",
-                                       "measure_s", "prompt",      "output", "seed"};
+    static const char *const keys[] = {"loop",     "concurrency", "rate",       "requests",
+                                       "warmup_s", "measure_s",   "prompt",     "output",
+                                       "seed",     "slo_ttft_ms", "slo_tpot_ms"};
     const char *loop = "closed";
     uint64_t concurrency = 0;
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
@@ -50,6 +51,10 @@ static sl_status read_load(sl_json v, load_spec *l, sl_err *err) {
     if (st == SL_OK) st = read_range(v, "prompt", l->prompt, err);
     if (st == SL_OK) st = read_range(v, "output", l->output, err);
     if (st == SL_OK) st = sl_json_u64(v, "seed", SL_JSON_OPTIONAL, 0, UINT32_MAX, &l->seed, err);
+    if (st == SL_OK)
+        st = sl_json_f64(v, "slo_ttft_ms", SL_JSON_OPTIONAL, 0, 1e9, &l->slo_ttft_ms, err);
+    if (st == SL_OK)
+        st = sl_json_f64(v, "slo_tpot_ms", SL_JSON_OPTIONAL, 0, 1e9, &l->slo_tpot_ms, err);
     if (st != SL_OK) return st;
     l->concurrency = (uint32_t)concurrency;
     l->open = strcmp(loop, "open") == 0;

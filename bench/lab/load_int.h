@@ -17,6 +17,7 @@ typedef struct load_spec {
     uint64_t seed;
     uint32_t vocab;
     double time_scale;
+    double slo_ttft_ms, slo_tpot_ms; /* objectives of a request; 0: none */
 } load_spec;
 
 /* Runs the load and prints the result on stdout. Fails when a request does. */
