@@ -161,7 +161,7 @@ sl_status sl_sim_trace_write(const sl_sim_setup *s, const sl_sim_result *r, cons
     }
     const sl_trace_about about = {.model = model,
                                   .schedule = schedule,
-                                  .transport = "simulated",
+                                  .transport = "simulated links",
                                   .version = SL_VERSION,
                                   .lanes = s->plan->lanes,
                                   .layers = s->model->n_layers,

@@ -135,7 +135,7 @@ def test_traces_and_pictures(tmp_path):
     assert (tmp_path / "t.svg").read_text().startswith("<svg")
     done = subprocess.run([SLUICE, "trace", tmp_path / "t.json", "--json"], capture_output=True, text=True, check=True)
     stats = json.loads(done.stdout)
-    assert stats["schedule"] == "pingpong" and stats["transport"] == "simulated"
+    assert stats["schedule"] == "pingpong" and stats["transport"] == "simulated links"
 
 
 def test_deaths_and_objectives(tmp_path):
