@@ -159,11 +159,13 @@ def markdown(rows):
         spread = f"{number(row['spread'][0])} to {number(row['spread'][1])}"
         missed = "" if row["held"] else ", missed"
         out.append(f"| {row['claim']} | {number(row['value'])} {row['unit']} | {row['bar']}{missed} | {spread} | {row['n']} | {where} |")
+    loads = [row["load"] for row in rows]
+    out.append(f"\nThe machine's load average when a group began was {min(loads):.1f} to {max(loads):.1f}, its own runs included.")
     return "\n".join(out)
 
 
 def measured(group, args):
-    begin = time.monotonic()
+    begin, load = time.monotonic(), os.getloadavg()[0]
     reps = min(group.get("reps", 3), args.reps or 1000)
     try:
         samples = measure_peers(group, reps, args.mpi) if "program" in group else measure(group, reps)
@@ -172,7 +174,7 @@ def measured(group, args):
     except Exception as failure:  # the other claims are worth measuring all the same
         samples = [failure] * len(group["rows"])
     print(f"{group['group']}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
-    return [finished(group, row, values) for row, values in zip(group["rows"], samples)]
+    return [{**finished(group, row, values), "load": load} for row, values in zip(group["rows"], samples)]
 
 
 def main():
