@@ -14,6 +14,7 @@
 #define MOST_ROWS       256u
 #define MOST_KEYS       1024u
 #define MOST_EXPERTS    8u
+#define EXPERT_BYTES    (256ull << 20) /* of weights, which may have to come from a disk first */
 #define EXPERT_ROWS     32u
 #define KEY_ROWS        8u
 
@@ -151,7 +152,9 @@ static sl_status make_lab(const sl_measure_opts *o, lab *b, sl_err *err) {
     b->layer = o->m->moe_layer[o->m->n_moe / 2];
     b->max_rows = SL_MAX(SL_MIN(o->rows, MOST_ROWS), 1u);
     b->keys = SL_MAX(SL_MIN(o->keys, MOST_KEYS), 1u);
-    b->n_experts = SL_MIN(o->m->n_experts, MOST_EXPERTS);
+    uint64_t each = 6ull * o->m->d_model * o->m->d_ff_expert; /* three matrices in 16 bits */
+    uint64_t fit = SL_MAX(EXPERT_BYTES / SL_MAX(each, 1u), 1u);
+    b->n_experts = (uint32_t)SL_MIN(SL_MIN(fit, MOST_EXPERTS), o->m->n_experts);
     b->ex.k = sl_kernels_select(o->isa && o->isa[0] ? o->isa : NULL);
     if (!b->ex.k) return sl_fail(err, SL_ERR_ARG, "there are no kernels '%s' here", o->isa);
     sl_status st = sl_model_open(o->model_folder, &all, &b->model, err);
