@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
 FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
 SHARED = ROOT / "tests" / "golden" / "qwen2moe-tiny"
-VERBS = ["run", "serve", "worker", "logits", "inspect", "bench", "simulate", "convert"]
+VERBS = ["run", "serve", "worker", "logits", "inspect", "bench", "simulate", "convert", "plan"]
 IDS = ["--ids", "3,17,41"]
 
 
