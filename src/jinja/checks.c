@@ -60,7 +60,7 @@ static sl_jv t_mapping(ARGS) {
     return sl_jv_bool(self.kind == SL_JV_DICT);
 }
 
-/* What is undefined is an empty sequence. */
+/* What is undefined is an empty sequence, and has a way to fail when it is called. */
 static sl_jv t_sequence(ARGS) {
     UNUSED;
     return sl_jv_bool(self.kind == SL_JV_STRING || self.kind == SL_JV_LIST ||
@@ -70,8 +70,8 @@ static sl_jv t_sequence(ARGS) {
 
 static sl_jv t_callable(ARGS) {
     UNUSED;
-    return sl_jv_bool(self.kind == SL_JV_MACRO || self.kind == SL_JV_METHOD ||
-                      self.kind == SL_JV_FUNCTION);
+    return sl_jv_bool(self.kind == SL_JV_UNDEFINED || self.kind == SL_JV_MACRO ||
+                      self.kind == SL_JV_METHOD || self.kind == SL_JV_FUNCTION);
 }
 
 static sl_jv remainder_is(sl_jrun *r, sl_jv v, sl_jv by, int64_t want) {

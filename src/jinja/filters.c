@@ -98,8 +98,13 @@ static sl_jv f_replace(ARGS) {
     return sl_jstr_replace(r, s, old, by, count);
 }
 
+static sl_jv undefined_number(sl_jrun *r, sl_jv v) {
+    return sl_jrun_fail(r, SL_ERR_ARG, "\"%.60s\" is undefined", v.as.name ? v.as.name : "a value");
+}
+
 static sl_jv f_int(ARGS) {
     (void)args;
+    if (self.kind == SL_JV_UNDEFINED) return undefined_number(r, self);
     sl_jv missing = a[0].kind == SL_JV_MISSING ? sl_jv_int(0) : a[0];
     int64_t base;
     if (!int_arg(r, a[1], 10, &base)) return self;
@@ -126,6 +131,7 @@ static sl_jv f_int(ARGS) {
 
 static sl_jv f_float(ARGS) {
     (void)args;
+    if (self.kind == SL_JV_UNDEFINED) return undefined_number(r, self);
     sl_jv missing = a[0].kind == SL_JV_MISSING ? sl_jv_float(0) : a[0];
     if (self.kind == SL_JV_FLOAT) return self;
     if (self.kind == SL_JV_INT) return sl_jv_marked(sl_jv_float((double)self.as.i), self.user);
@@ -181,7 +187,7 @@ static sl_jv f_round(ARGS) {
 static sl_jv f_indent(ARGS) {
     (void)args;
     int64_t width = 4;
-    const sl_jstr *s = text_of(r, self);
+    const sl_jstr *s = text_arg(r, self, "indent: the text");
     sl_jv by = a[0];
     if (!s) return self;
     if (by.kind != SL_JV_STRING) {

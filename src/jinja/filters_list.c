@@ -105,14 +105,17 @@ static sl_jv f_items(ARGS) {
     return pairs_of(r, self.as.dict);
 }
 
-/* Sorts rows of (key, value) by key: stable, by merging. */
-static void merge_sort(sl_jrun *r, sl_jpair *v, sl_jpair *spare, size_t n, bool down) {
+/* Sorts rows of (key, value) by key: stable, by merging. wrapped: keys stand in lists of one, as
+ * those of jinja2's sort do, where equal ones need no order. */
+static void merge_sort(sl_jrun *r, sl_jpair *v, sl_jpair *spare, size_t n, bool down,
+                       bool wrapped) {
     if (n < 2 || r->st != SL_OK) return;
     size_t half = n / 2, i = 0, k = half, to = 0;
-    merge_sort(r, v, spare, half, down);
-    merge_sort(r, v + half, spare, n - half, down);
+    merge_sort(r, v, spare, half, down, wrapped);
+    merge_sort(r, v + half, spare, n - half, down, wrapped);
     while (i < half && k < n && sl_jrun_charge(r, 0)) {
-        int d = sl_jv_compare(r, v[k].key, v[i].key);
+        bool same = wrapped && sl_jv_equal(r, v[k].key, v[i].key);
+        int d = same ? 0 : sl_jv_compare(r, v[k].key, v[i].key);
         spare[to++] = (down ? d > 0 : d < 0) ? v[k++] : v[i++];
     }
     while (i < half) spare[to++] = v[i++];
@@ -120,21 +123,23 @@ static void merge_sort(sl_jrun *r, sl_jpair *v, sl_jpair *spare, size_t n, bool 
 }
 
 /* The values of l in the order of what `path` reaches in each. */
-static sl_jv sorted(sl_jrun *r, const sl_jlist *l, sl_jv path, bool fold, bool down) {
+static sl_jv sorted(sl_jrun *r, const sl_jlist *l, sl_jv path, bool fold, bool down, bool wrapped) {
     sl_jpair *v = l ? sl_jrun_take(r, l->n, sizeof *v) : NULL;
     sl_jpair *spare = v ? sl_jrun_take(r, l->n, sizeof *v) : NULL;
     sl_jv list = sl_jv_list(r);
     if (!spare || r->st != SL_OK) return sl_jv_undefined(NULL);
     for (size_t i = 0; i < l->n; i++)
         v[i] = (sl_jpair){folded(r, reach(r, l->v[i], path), fold), l->v[i]};
-    merge_sort(r, v, spare, l->n, down);
+    merge_sort(r, v, spare, l->n, down, wrapped);
     for (size_t i = 0; i < l->n && r->st == SL_OK; i++) sl_jv_push(r, list, v[i].value);
     return list;
 }
 
 static sl_jv f_sort(ARGS) {
     (void)args;
-    return sorted(r, sl_jv_each(r, self), a[2], !sl_jv_true(a[1]), sl_jv_true(a[0]));
+    if (a[2].kind == SL_JV_STRING && memchr(a[2].as.s->p, ',', a[2].as.s->n))
+        return sl_jrun_fail(r, SL_ERR_UNSUPPORTED, "sort by several attributes");
+    return sorted(r, sl_jv_each(r, self), a[2], !sl_jv_true(a[1]), sl_jv_true(a[0]), true);
 }
 
 static sl_jv f_dictsort(ARGS) {
@@ -144,7 +149,8 @@ static sl_jv f_dictsort(ARGS) {
         return sl_jrun_fail(r, SL_ERR_ARG, "dictsort of %s", sl_jv_type(self));
     sl_jv pairs = pairs_of(r, self.as.dict);
     if (r->st != SL_OK) return pairs;
-    return sorted(r, pairs.as.list, sl_jv_int(by_value), !sl_jv_true(a[0]), sl_jv_true(a[2]));
+    return sorted(r, pairs.as.list, sl_jv_int(by_value), !sl_jv_true(a[0]), sl_jv_true(a[2]),
+                  false);
 }
 
 static sl_jv f_unique(ARGS) {
@@ -153,6 +159,8 @@ static sl_jv f_unique(ARGS) {
     sl_jv list = sl_jv_list(r), seen = sl_jv_list(r);
     for (size_t i = 0; l && i < l->n && r->st == SL_OK; i++) {
         sl_jv key = folded(r, reach(r, l->v[i], a[1]), !sl_jv_true(a[0]));
+        if (key.kind == SL_JV_LIST || key.kind == SL_JV_DICT)
+            sl_jrun_fail(r, SL_ERR_ARG, "unique of %s", sl_jv_type(key));
         if (r->st != SL_OK || sl_jv_in(r, key, seen)) continue;
         sl_jv_push(r, seen, key);
         sl_jv_push(r, list, l->v[i]);

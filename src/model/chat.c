@@ -189,10 +189,10 @@ static sl_status render(rendering *g, const sl_chat_message *m, size_t n, sl_cha
 
 sl_status sl_chat_render(const sl_chat *chat, const sl_chat_message *messages, size_t n,
                          sl_chat_options options, sl_chat_text *out, sl_err *err) {
-    const sl_jinja_limits limits = {.steps = MAX_STEPS,
-                                    .memory_bytes = MAX_MEMORY,
-                                    .output_bytes = SL_TOKENIZER_MAX_TEXT,
-                                    .depth = MAX_DEPTH};
+    size_t most = options.max_bytes ? options.max_bytes : SL_TOKENIZER_MAX_TEXT;
+    most = SL_MIN(most, (size_t)SL_TOKENIZER_MAX_TEXT);
+    const sl_jinja_limits limits = {
+        .steps = MAX_STEPS, .memory_bytes = MAX_MEMORY, .output_bytes = most, .depth = MAX_DEPTH};
     rendering g = {.chat = chat, .options = options, .err = err};
     sl_status st = check_messages(messages, n, err);
     if (st == SL_OK) st = sl_jrun_create(&limits, &g.run, err);

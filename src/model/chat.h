@@ -27,9 +27,10 @@ typedef struct sl_chat_options {
     /* Messages go to the template as they are. Otherwise the arguments of tool calls, which are
      * JSON in a string at the API, and contents that are null become what the template takes. */
     bool as_given;
-    sl_json tools;  /* an array, or absent */
-    sl_json kwargs; /* an object, or absent: further variables, such as enable_thinking */
-    int64_t now_s;  /* for templates that write a date, in UTC; 0: the clock's */
+    sl_json tools;    /* an array, or absent */
+    sl_json kwargs;   /* an object, or absent: further variables, such as enable_thinking */
+    int64_t now_s;    /* for templates that write a date, in UTC; 0: the clock's */
+    size_t max_bytes; /* of the text; 0 or more than that: SL_TOKENIZER_MAX_TEXT */
 } sl_chat_options;
 
 /* A rendered conversation: parts in order, their bytes owned by `bytes`. */

@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <sys/random.h>
 
-#define DEFAULT_COMPLETION_TOKENS 16u /* OpenAI's, for /v1/completions */
+#define DEFAULT_COMPLETION_TOKENS 16u    /* OpenAI's, for /v1/completions */
+#define TEMPLATE_BYTES            65536u /* of a chat that its template may write itself */
 #define STREAM_BLOCK_BYTES        8192u
 
 typedef enum take {
@@ -276,7 +277,8 @@ sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
     if (chat) {
         sl_chat_options options = {.add_generation_prompt = !p->no_generation,
                                    .tools = p->tools,
-                                   .kwargs = p->template_kwargs};
+                                   .kwargs = p->template_kwargs,
+                                   .max_bytes = call->server->max_text_bytes + TEMPLATE_BYTES};
         st = sl_chat_encode(o->chat, o->tokenizer, p->messages, p->n_messages, options,
                             &call->prompt[0], &err);
     }
