@@ -85,6 +85,7 @@ static void exec_for(sl_jrun *r, const sl_jnode *n) {
     *loop = (sl_jloop){.list = each, .nested = ++r->loops};
     static const char name[] = "loop";
     const uint32_t hash = sl_jhash(name, 4);
+    bool ended = false; /* a body; jinja2 takes the else when continue or break left them all */
     r->scope = inner;
     for (; loop->at < each->n && r->st == SL_OK && r->flow != SL_JFLOW_BREAK; loop->at++) {
         inner->n = 0;
@@ -92,11 +93,12 @@ static void exec_for(sl_jrun *r, const sl_jnode *n) {
         sl_jassign(r, n->kid[0], each->v[loop->at]);
         r->flow = SL_JFLOW_ON;
         sl_jexec(r, n->kid[3]);
+        ended |= r->flow == SL_JFLOW_ON;
     }
     r->flow = SL_JFLOW_ON;
     r->scope = outer;
     r->loops--;
-    if (each->n == 0 && n->kid[4]) exec_scoped(r, n->kid[4]);
+    if (!ended && n->kid[4]) exec_scoped(r, n->kid[4]);
 }
 
 static void exec_if(sl_jrun *r, const sl_jnode *n) {
@@ -257,6 +259,23 @@ static void bind_rest(sl_jrun *r, const sl_jnode *n, const sl_jargs *a) {
     if (n->takes_kwargs) sl_jscope_set(r, "kwargs", sl_jhash("kwargs", 6), named);
 }
 
+/* Defaults see the parameters, those without a value yet as undefined, before any outer name. */
+static void bind_parameters(sl_jrun *r, const sl_jnode *n, const sl_jargs *a) {
+    for (int defaults = 0; defaults < 2; defaults++)
+        for (size_t i = 0; i < n->n_key && r->st == SL_OK; i++) {
+            const sl_jkey *k = &n->key[i];
+            const sl_jv *named = keyword(a, k->hash, k->name);
+            const sl_jv *given = i < a->n ? &a->v[i] : named;
+            if (i < a->n && named)
+                sl_jrun_fail(r, SL_ERR_ARG, "macro \"%.60s\" got argument \"%.60s\" twice", n->name,
+                             k->name);
+            if (!defaults)
+                sl_jscope_set(r, k->name, k->hash, given ? *given : sl_jv_undefined(k->name));
+            else if (!given && k->value)
+                sl_jscope_set(r, k->name, k->hash, sl_jeval(r, k->value));
+        }
+}
+
 sl_jv sl_jcall_macro(sl_jrun *r, const sl_jmacro *m, const sl_jargs *a) {
     const sl_jnode *n = m->node;
     sl_jscope *outer = r->scope, *inner = open_scope(r, m->scope);
@@ -264,16 +283,7 @@ sl_jv sl_jcall_macro(sl_jrun *r, const sl_jmacro *m, const sl_jargs *a) {
     if (!inner) return sl_jv_undefined(NULL);
     r->scope = inner;
     r->loops = 0;
-    for (size_t i = 0; i < n->n_key && r->st == SL_OK; i++) {
-        const sl_jv *given = i < a->n ? &a->v[i] : keyword(a, n->key[i].hash, n->key[i].name);
-        if (i < a->n && keyword(a, n->key[i].hash, n->key[i].name))
-            sl_jrun_fail(r, SL_ERR_ARG, "macro \"%.60s\" got argument \"%.60s\" twice", n->name,
-                         n->key[i].name);
-        sl_jv v = given             ? *given
-                  : n->key[i].value ? sl_jeval(r, n->key[i].value)
-                                    : sl_jv_undefined(n->key[i].name);
-        sl_jscope_set(r, n->key[i].name, n->key[i].hash, v);
-    }
+    bind_parameters(r, n, a);
     const sl_jv *caller = keyword(a, sl_jhash("caller", 6), "caller");
     if (caller) sl_jscope_set(r, "caller", sl_jhash("caller", 6), *caller);
     bind_rest(r, n, a);

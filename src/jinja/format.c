@@ -99,7 +99,9 @@ static sl_jv value_for(sl_jrun *r, const spec *p, sl_jv args, size_t *used) {
 sl_jv sl_jstr_format(sl_jrun *r, const sl_jstr *f, sl_jv args) {
     sl_jout o = {0};
     size_t used = 0;
-    bool by_name = args.kind == SL_JV_DICT;
+    /* what has items by key need not be used up */
+    bool by_name =
+        args.kind == SL_JV_DICT || args.kind == SL_JV_LIST || args.kind == SL_JV_UNDEFINED;
     for (size_t i = 0; i < f->n && r->st == SL_OK;) {
         spec p;
         if (f->p[i] != '%') {

@@ -102,7 +102,7 @@ class Writer:
         if kind == 3:
             return f"({e()} if {e()} else {e()})" if self.r.random() < 0.8 else f"({e()} if {e()})"
         if kind == 4:
-            return f"not {e()}"
+            return f"(not {e()})"
         if kind in (5, 6, 7):
             return f"({e()})|{self.r.choice(FILTERS)}"
         if kind in (8, 9):
@@ -210,7 +210,7 @@ def check_authors(template, got):
         literal = is_greek(char) and char in template  # the few that templates spell
         if is_greek(char) and not literal:
             assert all(user[at : at + n]), f"{char!r} at {at} is the user's: {template!r}"
-        if char.isascii() and char.isalpha() and not whole and char not in "NoneTrueFalsEeinf":
+        if char.isascii() and char.isalpha() and not whole and char.lower() not in "nonetruefalseinf":
             assert not any(user[at : at + n]), f"{char!r} at {at} is the template's: {template!r}"
         at += n
 
