@@ -9,6 +9,7 @@
 A profile holds kernels and links only; no end-to-end figure enters a prediction. Only the standard library."""
 import argparse
 import json
+import math
 import pathlib
 import random
 import statistics
@@ -98,12 +99,42 @@ def measure(config, folder, build):
     return json.loads(done.stdout)
 
 
-def workload_text(load):
-    arrival = f"poisson: {load['rate']}" if load["loop"] == "open" else f"closed: {load['concurrency']}"
-    text = f"input: {{uniform: {load['prompt']}}}\noutput: {{uniform: {load['output']}}}\narrival: {{{arrival}}}\n"
+MASK = (1 << 64) - 1
+
+
+class Rng:
+    """sl_rng_next and sl_rng_below of src/base/rng.h."""
+
+    def __init__(self, seed):
+        self.state = seed
+
+    def next(self):
+        self.state = z = (self.state + 0x9E3779B97F4A7C15) & MASK
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+        return z ^ (z >> 31)
+
+    def below(self, n):
+        return (self.next() * n) >> 64
+
+
+def write_load(load, vocab, folder):
+    """The requests that lab_load draws from its seed (bench/lab/drive.c), as a trace."""
+    rng, at_ns, lines = Rng(load["seed"]), 0.0, []
+    for _ in range(3000):
+        stamp = at_ns / 1e6
+        if load["loop"] == "open":
+            at_ns += -math.log(1 - (rng.next() >> 11) * 2.0**-53) / load["rate"] * 1e9
+        prompt, output = (low + rng.below(high - low + 1) for low, high in (load["prompt"], load["output"]))
+        for _ in range(prompt):
+            rng.below(vocab)
+        lines.append(json.dumps({"timestamp": stamp, "input_length": prompt, "output_length": output}))
+    (folder / "requests.jsonl").write_text("\n".join(lines) + "\n")
+    arrival = "trace: 1.0" if load["loop"] == "open" else f"closed: {load['concurrency']}"
+    text = f"trace: requests.jsonl\narrival: {{{arrival}}}\n"
     if "slo_ttft_ms" in load:
         text += f"slo: {{ttft: {load['slo_ttft_ms']}ms, tpot: {load['slo_tpot_ms']}ms}}\n"
-    return text
+    (folder / "load.yaml").write_text(text)
 
 
 def link_of(config, local):
@@ -118,8 +149,8 @@ def link_of(config, local):
 def predict(config, folder, build, local_link, more):
     plan = lab.make_plan(config, folder)
     (folder / "plan.json").write_text(json.dumps(plan))
-    (folder / "load.yaml").write_text(workload_text(config["load"]))
     load = config["load"]
+    write_load(load, json.loads((pathlib.Path(config["model"]) / "config.json").read_text())["vocab_size"], folder)
     command = [str(build / "sluice"), "simulate", config["model"], "--plan", str(folder / "plan.json"), "--workload", str(folder / "load.yaml"),
                "--warmup", str(load["warmup_s"]), "--measure", str(load["measure_s"]), "--seed", "1", "--json", *more]
     link = link_of(config, local_link)
@@ -149,7 +180,7 @@ def describe(config):
 
 
 def compare(config, measured, predicted):
-    row = {"name": describe(config), "config": config, "workers": measured["workers"]}
+    row = {"name": describe(config), "config": config, "run": measured}
     for name, get in METRICS + ([("goodput/s", lambda r: r["goodput_per_s"])] if config["load"]["loop"] == "open" else []):
         m, p = get(measured), get(predicted)
         row[name] = {"measured": m, "predicted": p, "error": p / m - 1 if m else 0.0}
@@ -157,7 +188,7 @@ def compare(config, measured, predicted):
 
 
 def show(row):
-    cells = " | ".join(f"{v['predicted']:.1f} / {v['measured']:.1f} ({100 * v['error']:+.1f} %)" for k, v in row.items() if k not in ("name", "config", "workers"))
+    cells = " | ".join(f"{v['predicted']:.1f} / {v['measured']:.1f} ({100 * v['error']:+.1f} %)" for k, v in row.items() if k not in ("name", "config", "run", "draw"))
     print(f"| {row['name']} | {cells} |", flush=True)
 
 
@@ -182,10 +213,12 @@ def main():
     parser.add_argument("--profile", help="with --real: a profile taken before; left out: it is taken now")
     parser.add_argument("--link", default="60:20", help="local transport of emulated devices, US:GBIT")
     parser.add_argument("--json", help="where to write everything")
+    parser.add_argument("--again", help="predict once more what such a file has measured")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     args = parser.parse_args()
     build = args.build.resolve()
     only = {int(x) for x in args.only.split(",")} if args.only else None
+    known = {row["draw"]: row for row in json.loads(pathlib.Path(args.again).read_text())} if args.again else {}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         more, link = [], args.link
@@ -208,8 +241,10 @@ def main():
                 config["load"]["rate"] = round(0.5 * closed["tokens_per_s"] / (sum(config["load"]["output"]) / 2), 3)
             if only and i not in only:
                 continue
+            old = known.get(i)
+            config = old["config"] if old else config
             predicted = predict(config, folder, build, link, more)
-            rows.append(compare(config, measure(config, folder, build), predicted))
+            rows.append({**compare(config, old["run"] if old else measure(config, folder, build), predicted), "draw": i})
             show(rows[-1])
         good = summary(rows)
         if args.json:
