@@ -189,6 +189,7 @@ static sl_status read_attention(reading *r, sl_err *err) {
                             "%u must be even, 2 to 1024", m->head_dim);
     st = expect(r, "attention.value_length", m->head_dim, err);
     if (st == SL_OK) st = expect(r, "rope.dimension_count", m->head_dim, err);
+    m->rope_dim = m->head_dim;
     if (st == SL_OK)
         st = sl_gguf_string(r->g, key_of(r, "rope.scaling.type"), SL_GGUF_OPTIONAL, &scaling, err);
     if (st == SL_OK && !is(scaling, "none"))

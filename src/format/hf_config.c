@@ -22,18 +22,85 @@ typedef struct sl_hf_key {
 typedef struct sl_hf_class {
     const char *name, *model_type;
     double rope_theta, rms_eps;
-    bool qk_norm, sparse_step, norm_topk_key, window;
-    bool shared; /* a shared expert in each routed block, and biases that qkv_bias may drop */
+    double rope_part;         /* partial_rotary_factor */
     const char *expert_width; /* key of the width of one expert */
+    bool qk_norm, sparse_step, window, norm_topk;
+    bool norm_topk_fixed;  /* norm_topk_prob cannot be false */
+    bool head_dim_derived; /* always hidden_size / num_attention_heads */
+    const sl_hf_key *own;  /* what config_keys says of these is not so for this class */
+    size_t n_own;
+    sl_status (*read_own)(sl_json root, sl_model_spec *m, sl_err *err); /* NULL: nothing */
 } sl_hf_class;
 
+static const sl_hf_key own_qwen2[] = {{"qkv_bias", USED},
+                                      {"shared_expert_intermediate_size", USED}};
+static const sl_hf_key own_olmoe[] = {{"clip_qkv", USED}};
+static const sl_hf_key own_glm4[] = {
+    {"attention_bias", USED},
+    {"use_qk_norm", USED},
+    {"partial_rotary_factor", USED},
+    {"n_routed_experts", USED},
+    {"n_shared_experts", USED},
+    {"n_group", USED},
+    {"topk_group", USED},
+    {"routed_scaling_factor", USED},
+    {"first_k_dense_replace", USED},
+    {"num_nextn_predict_layers", USED},
+};
+
+static sl_status read_qwen2(sl_json root, sl_model_spec *m, sl_err *err);
+static sl_status read_olmoe(sl_json root, sl_model_spec *m, sl_err *err);
+static sl_status read_glm4(sl_json root, sl_model_spec *m, sl_err *err);
+
 static const sl_hf_class classes[] = {
-    {"Qwen3MoeForCausalLM", "qwen3_moe", 1e4, 1e-6, true, true, true, false, false,
-     "moe_intermediate_size"},
-    {"Qwen2MoeForCausalLM", "qwen2_moe", 1e4, 1e-6, false, true, true, false, true,
-     "moe_intermediate_size"},
-    {"MixtralForCausalLM", "mixtral", 1e6, 1e-5, false, false, false, true, false,
-     "intermediate_size"},
+    {.name = "Qwen3MoeForCausalLM",
+     .model_type = "qwen3_moe",
+     .rope_theta = 1e4,
+     .rms_eps = 1e-6,
+     .rope_part = 1,
+     .expert_width = "moe_intermediate_size",
+     .qk_norm = true,
+     .sparse_step = true},
+    {.name = "Qwen2MoeForCausalLM",
+     .model_type = "qwen2_moe",
+     .rope_theta = 1e4,
+     .rms_eps = 1e-6,
+     .rope_part = 1,
+     .expert_width = "moe_intermediate_size",
+     .sparse_step = true,
+     .own = own_qwen2,
+     .n_own = SL_LEN(own_qwen2),
+     .read_own = read_qwen2},
+    {.name = "MixtralForCausalLM",
+     .model_type = "mixtral",
+     .rope_theta = 1e6,
+     .rms_eps = 1e-5,
+     .rope_part = 1,
+     .expert_width = "intermediate_size",
+     .window = true,
+     .norm_topk = true,
+     .norm_topk_fixed = true},
+    {.name = "OlmoeForCausalLM",
+     .model_type = "olmoe",
+     .rope_theta = 1e4,
+     .rms_eps = 1e-5,
+     .rope_part = 1,
+     .expert_width = "intermediate_size",
+     .qk_norm = true,
+     .head_dim_derived = true,
+     .own = own_olmoe,
+     .n_own = SL_LEN(own_olmoe),
+     .read_own = read_olmoe},
+    {.name = "Glm4MoeForCausalLM",
+     .model_type = "glm4_moe",
+     .rope_theta = 1e4,
+     .rms_eps = 1e-5,
+     .rope_part = 0.5,
+     .expert_width = "moe_intermediate_size",
+     .norm_topk = true,
+     .own = own_glm4,
+     .n_own = SL_LEN(own_glm4),
+     .read_own = read_glm4},
 };
 
 static const sl_hf_key config_keys[] = {
@@ -47,8 +114,6 @@ static const sl_hf_key config_keys[] = {
     {"vocab_size", USED},
     {"intermediate_size", USED},
     {"moe_intermediate_size", USED},
-    {"shared_expert_intermediate_size", USED},
-    {"qkv_bias", USED},
     {"num_experts", USED},
     {"num_local_experts", USED},
     {"num_experts_per_tok", USED},
@@ -69,6 +134,9 @@ static const sl_hf_key config_keys[] = {
     {"eos_token_id", USED},
     {"quantization_config", USED},
     {"attention_bias", OFF},
+    {"qkv_bias", OFF},
+    {"shared_expert_intermediate_size", OFF},
+    {"clip_qkv", OFF},
     {"mlp_bias", OFF},
     {"auto_map", OFF},
     {"is_encoder_decoder", OFF},
@@ -228,14 +296,17 @@ static bool is_off(sl_json root, const char *key, sl_json v) {
     return false;
 }
 
-static sl_status check_keys(sl_json root, const sl_hf_key *first, size_t n_first, sl_err *err) {
+/* Each key of the object by the tables `own` and `first`, then by that of generation. */
+static sl_status check_keys(sl_json root, const sl_hf_key *own, size_t n_own,
+                            const sl_hf_key *first, size_t n_first, sl_err *err) {
     void *iter = NULL;
     const char *key = NULL;
     sl_json v = {0};
     while (sl_json_next(root, &iter, &key, &v)) {
         double number = 0;
         if (sl_json_kind_of(v) == SL_JSON_NULL) continue;
-        const sl_hf_key *k = find_key(key, first, n_first);
+        const sl_hf_key *k = find_key(key, own, n_own);
+        if (!k) k = find_key(key, first, n_first);
         if (!k) k = find_key(key, generation_keys, SL_LEN(generation_keys));
         if (!k)
             return sl_json_fail(root, key, err, SL_ERR_UNSUPPORTED,
@@ -285,13 +356,38 @@ static sl_status read_class(sl_json root, const sl_hf_class **out, sl_err *err) 
                         (int)SL_MIN(name.len, (size_t)64), (const char *)name.data, known);
 }
 
+typedef struct sl_hf_rope {
+    double theta, part; /* 0: not given yet */
+} sl_hf_rope;
+
+/* A number that several places of the file may give. */
+static sl_status read_rope_number(sl_json obj, const char *key, double min, double max,
+                                  double *known, sl_err *err) {
+    double value = 0;
+    sl_status st = sl_json_f64(obj, key, SL_JSON_OPTIONAL, min, max, &value, err);
+    if (st != SL_OK || value == 0) return st;
+    if (*known != 0 && value != *known)
+        return sl_json_fail(obj, key, err, SL_ERR_FORMAT,
+                            "%g contradicts the %s %g given elsewhere in the file", value, key,
+                            *known);
+    *known = value;
+    return SL_OK;
+}
+
+static sl_status read_rope_numbers(sl_json obj, const sl_hf_class *c, sl_hf_rope *rope,
+                                   sl_err *err) {
+    double least = c->rope_part < 1 ? 1e-6 : 1;
+    sl_status st = read_rope_number(obj, "rope_theta", 1, 1e12, &rope->theta, err);
+    return st == SL_OK ? read_rope_number(obj, "partial_rotary_factor", least, 1, &rope->part, err)
+                       : st;
+}
+
 /* rope_scaling of transformers 4, rope_parameters of transformers 5. */
-static sl_status read_rope_object(sl_json root, const char *key, double *theta, bool *has_theta,
-                                  sl_err *err) {
+static sl_status read_rope_object(sl_json root, const char *key, const sl_hf_class *c,
+                                  sl_hf_rope *rope, sl_err *err) {
     static const char *const known[] = {"rope_theta", "rope_type", "type", "partial_rotary_factor"};
     static const char *const type_keys[] = {"rope_type", "type"};
     sl_json obj = {0};
-    double value = 0, part = 1;
     sl_status st = sl_json_object(root, key, SL_JSON_OPTIONAL, &obj, err);
     if (st != SL_OK || sl_json_kind_of(obj) == SL_JSON_ABSENT) return st;
     for (size_t i = 0; i < SL_LEN(type_keys); i++) {
@@ -303,27 +399,22 @@ static sl_status read_rope_object(sl_json root, const char *key, double *theta, 
                                 "\"%.64s\" is not supported (supported: \"default\")", type);
     }
     st = sl_json_only(obj, known, SL_LEN(known), err);
-    if (st == SL_OK)
-        st = sl_json_f64(obj, "partial_rotary_factor", SL_JSON_OPTIONAL, 1, 1, &part, err);
-    if (st == SL_OK) st = sl_json_f64(obj, "rope_theta", SL_JSON_OPTIONAL, 1, 1e12, &value, err);
-    if (st != SL_OK || value == 0) return st;
-    if (*has_theta && value != *theta)
-        return sl_json_fail(obj, "rope_theta", err, SL_ERR_FORMAT,
-                            "%g contradicts the rope_theta %g given elsewhere in the file", value,
-                            *theta);
-    *theta = value;
-    *has_theta = true;
-    return SL_OK;
+    return st == SL_OK ? read_rope_numbers(obj, c, rope, err) : st;
 }
 
 static sl_status read_rope(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
-    double theta = 0;
-    sl_status st = sl_json_f64(root, "rope_theta", SL_JSON_OPTIONAL, 1, 1e12, &theta, err);
-    bool has = theta != 0;
-    if (st == SL_OK) st = read_rope_object(root, "rope_scaling", &theta, &has, err);
-    if (st == SL_OK) st = read_rope_object(root, "rope_parameters", &theta, &has, err);
-    m->rope_theta = (float)(has ? theta : c->rope_theta);
-    return st;
+    sl_hf_rope rope = {0};
+    sl_status st = read_rope_numbers(root, c, &rope, err);
+    if (st == SL_OK) st = read_rope_object(root, "rope_scaling", c, &rope, err);
+    if (st == SL_OK) st = read_rope_object(root, "rope_parameters", c, &rope, err);
+    if (st != SL_OK) return st;
+    m->rope_theta = (float)(rope.theta != 0 ? rope.theta : c->rope_theta);
+    m->rope_dim = (uint32_t)(m->head_dim * (rope.part != 0 ? rope.part : c->rope_part));
+    if (m->rope_dim < 2 || m->rope_dim % 2 != 0)
+        return sl_json_fail(root, "partial_rotary_factor", err, SL_ERR_LIMIT,
+                            "rotates %u of the %u values of a head, must be an even number",
+                            m->rope_dim, m->head_dim);
+    return SL_OK;
 }
 
 static sl_status read_attention(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
@@ -349,6 +440,10 @@ static sl_status read_attention(sl_json root, const sl_hf_class *c, sl_model_spe
     if (m->head_dim == 0 || m->head_dim > 1024 || m->head_dim % 2 != 0)
         return sl_json_fail(root, "head_dim", err, SL_ERR_LIMIT, "%u must be even, 2 to 1024",
                             m->head_dim);
+    if (c->head_dim_derived && m->head_dim * m->n_heads != m->d_model)
+        return sl_json_fail(root, "head_dim", err, SL_ERR_UNSUPPORTED,
+                            "%u is not hidden_size / num_attention_heads, as it is for %s",
+                            m->head_dim, c->name);
     st = sl_json_bool(root, "use_sliding_window", SL_JSON_OPTIONAL, &windowed, err);
     if (st != SL_OK) return st;
     if (windowed && !c->window)
@@ -370,33 +465,43 @@ static sl_status read_attention(sl_json root, const sl_hf_class *c, sl_model_spe
 }
 
 static sl_status read_expert_count(sl_json root, sl_model_spec *m, sl_err *err) {
-    uint32_t a = 0, b = 0;
-    sl_status st = read_u32(root, "num_experts", SL_JSON_OPTIONAL, 1, SL_MAX_EXPERTS, &a, err);
-    if (st == SL_OK)
-        st = read_u32(root, "num_local_experts", SL_JSON_OPTIONAL, 1, SL_MAX_EXPERTS, &b, err);
-    if (st != SL_OK) return st;
-    if (a && b && a != b)
-        return sl_json_fail(root, "num_local_experts", err, SL_ERR_FORMAT,
-                            "%u contradicts num_experts %u", b, a);
-    if (!a && !b) return sl_json_fail(root, "num_experts", err, SL_ERR_FORMAT, "missing");
-    m->n_experts = a ? a : b;
+    static const char *const keys[] = {"num_experts", "num_local_experts", "n_routed_experts"};
+    const char *first = NULL;
+    for (size_t i = 0; i < SL_LEN(keys); i++) {
+        uint32_t n = 0;
+        sl_status st = read_u32(root, keys[i], SL_JSON_OPTIONAL, 1, SL_MAX_EXPERTS, &n, err);
+        if (st != SL_OK) return st;
+        if (n && first && n != m->n_experts)
+            return sl_json_fail(root, keys[i], err, SL_ERR_FORMAT, "%u contradicts %s %u", n, first,
+                                m->n_experts);
+        if (n && !first) {
+            first = keys[i];
+            m->n_experts = n;
+        }
+    }
+    if (!first) return sl_json_fail(root, "num_experts", err, SL_ERR_FORMAT, "missing");
     return read_u32(root, "num_experts_per_tok", SL_JSON_REQUIRED, 1,
                     SL_MIN(m->n_experts, (uint32_t)SL_MAX_TOP_K), &m->top_k, err);
 }
 
-/* Which blocks are routed: all, or for classes with a step those i with (i + 1) % step == 0 that
- * are not listed as dense. */
+/* Which blocks are routed: all but the first so many, or for classes with a step those i with
+ * (i + 1) % step == 0 that are not listed as dense. */
 static sl_status read_blocks(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
-    uint32_t step = 1;
+    uint32_t step = 1, dense_first = 0;
     sl_json dense = {0};
     sl_status st = SL_OK;
+    if (find_key("first_k_dense_replace", c->own, c->n_own)) {
+        dense_first = 1;
+        st = read_u32(root, "first_k_dense_replace", SL_JSON_OPTIONAL, 0, SL_MAX_LAYERS,
+                      &dense_first, err);
+    }
     if (c->sparse_step) {
         st = read_u32(root, "decoder_sparse_step", SL_JSON_OPTIONAL, 1, SL_MAX_LAYERS, &step, err);
         if (st == SL_OK) st = sl_json_array(root, "mlp_only_layers", SL_JSON_OPTIONAL, &dense, err);
     }
     if (st != SL_OK) return st;
     for (uint32_t i = 0; i < m->n_layers; i++)
-        m->ffn[i] = (i + 1) % step == 0 ? SL_FFN_MOE : SL_FFN_DENSE;
+        m->ffn[i] = i >= dense_first && (i + 1) % step == 0 ? SL_FFN_MOE : SL_FFN_DENSE;
     for (size_t i = 0; i < sl_json_count(dense); i++) {
         uint64_t layer = 0;
         if (!sl_json_as_u64(sl_json_at(dense, i), &layer) || layer >= m->n_layers)
@@ -411,7 +516,8 @@ static sl_status read_blocks(sl_json root, const sl_hf_class *c, sl_model_spec *
     }
     if (m->n_moe == 0)
         return sl_json_fail(root, NULL, err, SL_ERR_UNSUPPORTED,
-                            "no block is routed to experts (mlp_only_layers, decoder_sparse_step)");
+                            "no block is routed to experts (mlp_only_layers, decoder_sparse_step, "
+                            "first_k_dense_replace)");
     if (m->n_moe < m->n_layers)
         st =
             read_u32(root, "intermediate_size", SL_JSON_REQUIRED, 1, 1u << 20, &m->d_ff_dense, err);
@@ -419,9 +525,9 @@ static sl_status read_blocks(sl_json root, const sl_hf_class *c, sl_model_spec *
 }
 
 static sl_status read_experts(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
-    m->norm_topk = !c->norm_topk_key;
+    m->norm_topk = c->norm_topk;
     sl_status st = sl_json_bool(root, "norm_topk_prob", SL_JSON_OPTIONAL, &m->norm_topk, err);
-    if (st == SL_OK && !c->norm_topk_key && !m->norm_topk)
+    if (st == SL_OK && c->norm_topk_fixed && !m->norm_topk)
         st = sl_json_fail(root, "norm_topk_prob", err, SL_ERR_UNSUPPORTED,
                           "false is not supported for %s", c->name);
     if (st == SL_OK) st = read_expert_count(root, m, err);
@@ -430,20 +536,53 @@ static sl_status read_experts(sl_json root, const sl_hf_class *c, sl_model_spec 
     return st == SL_OK ? read_blocks(root, c, m, err) : st;
 }
 
-/* Biases of queries, keys and values, and the shared expert; options of other classes only when
- * they are off. */
-static sl_status read_shared(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
-    static const char *const keys[] = {"qkv_bias", "shared_expert_intermediate_size"};
-    for (size_t i = 0; !c->shared && i < SL_LEN(keys); i++)
-        if (!is_off(root, keys[i], sl_json_get(root, keys[i])))
-            return sl_json_fail(root, keys[i], err, SL_ERR_UNSUPPORTED, "is not known to %s",
-                                c->name);
-    if (!c->shared) return SL_OK;
+static sl_status read_qwen2(sl_json root, sl_model_spec *m, sl_err *err) {
     m->qkv_bias = true;
-    sl_status st = sl_json_bool(root, keys[0], SL_JSON_OPTIONAL, &m->qkv_bias, err);
-    return st == SL_OK
-               ? read_u32(root, keys[1], SL_JSON_REQUIRED, 1, 1u << 20, &m->d_ff_shared, err)
-               : st;
+    sl_status st = sl_json_bool(root, "qkv_bias", SL_JSON_OPTIONAL, &m->qkv_bias, err);
+    return st == SL_OK ? read_u32(root, "shared_expert_intermediate_size", SL_JSON_REQUIRED, 1,
+                                  1u << 20, &m->d_ff_shared, err)
+                       : st;
+}
+
+static sl_status read_olmoe(sl_json root, sl_model_spec *m, sl_err *err) {
+    double limit = 0;
+    sl_status st = sl_json_f64(root, "clip_qkv", SL_JSON_OPTIONAL, 1e-6, 1e6, &limit, err);
+    m->clip_qkv = (float)limit;
+    return st;
+}
+
+static sl_status read_groups(sl_json root, sl_model_spec *m, sl_err *err) {
+    m->n_groups = m->top_groups = 1;
+    sl_status st = read_u32(root, "n_group", SL_JSON_OPTIONAL, 1, SL_MAX_GROUPS, &m->n_groups, err);
+    if (st != SL_OK) return st;
+    uint32_t size = m->n_experts / m->n_groups;
+    if (m->n_experts % m->n_groups != 0 || size < 2)
+        return sl_json_fail(root, "n_group", err, SL_ERR_FORMAT,
+                            "%u does not cut %u experts into equal groups of 2 or more",
+                            m->n_groups, m->n_experts);
+    st = read_u32(root, "topk_group", SL_JSON_OPTIONAL, 1, m->n_groups, &m->top_groups, err);
+    if (st == SL_OK && m->top_groups * size < m->top_k)
+        st = sl_json_fail(root, "topk_group", err, SL_ERR_FORMAT,
+                          "%u groups of %u experts are fewer than num_experts_per_tok %u",
+                          m->top_groups, size, m->top_k);
+    return st;
+}
+
+static sl_status read_glm4(sl_json root, sl_model_spec *m, sl_err *err) {
+    uint32_t n_shared = 1;
+    double scale = 1;
+    sl_status st = read_groups(root, m, err);
+    if (st == SL_OK)
+        st = sl_json_f64(root, "routed_scaling_factor", SL_JSON_OPTIONAL, 1e-6, 1e6, &scale, err);
+    if (st == SL_OK)
+        st = read_u32(root, "n_shared_experts", SL_JSON_OPTIONAL, 1, 64, &n_shared, err);
+    if (st == SL_OK) st = sl_json_bool(root, "attention_bias", SL_JSON_OPTIONAL, &m->qkv_bias, err);
+    if (st == SL_OK) st = sl_json_bool(root, "use_qk_norm", SL_JSON_OPTIONAL, &m->qk_norm, err);
+    if (st == SL_OK)
+        st = read_u32(root, "num_nextn_predict_layers", SL_JSON_OPTIONAL, 0, 16, &m->n_mtp, err);
+    m->route_scale = (float)scale;
+    m->d_ff_shared = n_shared * m->d_ff_expert;
+    return st;
 }
 
 static sl_status add_eos(sl_json root, sl_json v, sl_model_spec *m, sl_err *err) {
@@ -507,7 +646,7 @@ static sl_status read_config(sl_json root, sl_model_spec *m, sl_err *err) {
     if (sl_json_kind_of(sl_json_get(root, "quantization_config")) > SL_JSON_NULL)
         return sl_json_fail(root, "quantization_config", err, SL_ERR_UNSUPPORTED,
                             "quantized weights are not supported (F32, F16, BF16 are)");
-    st = check_keys(root, config_keys, SL_LEN(config_keys), err);
+    st = check_keys(root, c->own, c->n_own, config_keys, SL_LEN(config_keys), err);
     if (st != SL_OK) return st;
     memcpy(m->arch, c->name, strlen(c->name) + 1);
     m->qk_norm = c->qk_norm;
@@ -515,7 +654,7 @@ static sl_status read_config(sl_json root, sl_model_spec *m, sl_err *err) {
     if (st == SL_OK) st = read_attention(root, c, m, err);
     if (st == SL_OK) st = read_rope(root, c, m, err);
     if (st == SL_OK) st = read_experts(root, c, m, err);
-    if (st == SL_OK) st = read_shared(root, c, m, err);
+    if (st == SL_OK && c->read_own) st = c->read_own(root, m, err);
     if (st == SL_OK) st = read_bos(root, m, err);
     return st == SL_OK ? read_eos(root, m, err) : st;
 }
@@ -542,7 +681,7 @@ static sl_status read_generation(sl_json root, sl_model_spec *m, sl_generation_s
     bool sample = false;
     if (sl_json_kind_of(root) != SL_JSON_OBJECT)
         return sl_json_fail(root, NULL, err, SL_ERR_FORMAT, "must be an object");
-    sl_status st = check_keys(root, generation_used, SL_LEN(generation_used), err);
+    sl_status st = check_keys(root, NULL, 0, generation_used, SL_LEN(generation_used), err);
     if (st == SL_OK)
         st = sl_json_f64(root, "temperature", SL_JSON_OPTIONAL, 0, 100, &temperature, err);
     if (st == SL_OK) st = sl_json_f64(root, "top_p", SL_JSON_OPTIONAL, 1e-6, 1, &top_p, err);

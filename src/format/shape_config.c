@@ -26,7 +26,7 @@ typedef struct sl_shape_class {
     const char *dense_first; /* so many first blocks are not */
     bool qkv_bias, o_bias;   /* what attention_bias turns on */
     bool bias_default;       /* attention_bias when the file is silent */
-    bool mla, qk_norm, router_bias;
+    bool mla, qk_norm, qk_norm_wide, router_bias;
     sl_status (*more)(sl_json root, sl_shape *s, sl_err *err);
 } sl_shape_class;
 
@@ -174,6 +174,8 @@ static const sl_shape_class classes[] = {
     {"GptOssForCausalLM", LLAMA_KEYS, .experts = "num_local_experts",
      .expert_width = "intermediate_size", .qkv_bias = true, .o_bias = true, .bias_default = true,
      .router_bias = true, .more = more_gpt_oss},
+    {"OlmoeForCausalLM", LLAMA_KEYS, .experts = "num_experts", .expert_width = "intermediate_size",
+     .qkv_bias = true, .o_bias = true, .qk_norm = true, .qk_norm_wide = true},
     {"Glm4MoeForCausalLM", LLAMA_KEYS, .experts = "n_routed_experts",
      .expert_width = "moe_intermediate_size", .dense_width = "intermediate_size",
      .dense_first = "first_k_dense_replace", .qkv_bias = true, .router_bias = true,
@@ -230,6 +232,7 @@ static sl_status read_attention(sl_json root, const sl_shape_class *c, sl_shape 
     s->qkv_bias = bias && c->qkv_bias;
     s->o_bias = bias && c->o_bias;
     s->qk_norm = c->qk_norm;
+    s->qk_norm_wide = c->qk_norm_wide;
     if (c->mla) return read_mla(root, s, err);
     s->n_kv_heads = s->n_heads;
     st =

@@ -261,35 +261,29 @@ typedef struct rope_ctx {
     float *x;
     const uint32_t *pos;
     const double *freq;
-    uint32_t n_heads, head_dim, x_stride;
+    sl_rope_shape shape;
 } rope_ctx;
 
 static void rope_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
     (void)lane;
     const rope_ctx *a = ctx;
-    uint32_t half = a->head_dim / 2;
+    uint32_t half = a->shape.rope_dim / 2;
     float c[SL_ROPE_BLOCK], s[SL_ROPE_BLOCK];
     for (size_t r = begin; r < end; r++)
         for (uint32_t i = 0; i < half; i += SL_ROPE_BLOCK) {
             uint32_t n = SL_MIN(SL_ROPE_BLOCK, half - i);
             a->k->sincos(a->pos[r], a->freq + i, n, c, s);
-            for (uint32_t h = 0; h < a->n_heads; h++) {
-                float *lo = a->x + r * a->x_stride + (size_t)h * a->head_dim + i;
+            for (uint32_t h = 0; h < a->shape.n_heads; h++) {
+                float *lo = a->x + r * a->shape.x_stride + (size_t)h * a->shape.head_dim + i;
                 a->k->rotate(lo, lo + half, c, s, n);
             }
         }
 }
 
 void sl_rope(const sl_exec *ex, float *x, const uint32_t *pos, const double *freq, uint32_t n_rows,
-             uint32_t n_heads, uint32_t head_dim, uint32_t x_stride) {
-    rope_ctx c = {.k = ex->k,
-                  .x = x,
-                  .pos = pos,
-                  .freq = freq,
-                  .n_heads = n_heads,
-                  .head_dim = head_dim,
-                  .x_stride = x_stride};
-    size_t row = (size_t)n_heads * head_dim;
+             const sl_rope_shape *shape) {
+    rope_ctx c = {.k = ex->k, .x = x, .pos = pos, .freq = freq, .shape = *shape};
+    size_t row = (size_t)shape->n_heads * shape->head_dim;
     run(ex, n_rows * row >= SL_MIN_PAR_FLOATS, n_rows, SL_MAX(1, SL_CHUNK_FLOATS / SL_MAX(row, 1)),
         rope_rows, &c);
 }
@@ -400,9 +394,17 @@ void sl_attention(const sl_exec *ex, const sl_attn_args *a) {
 
 /* ---- element by element ---- */
 
+/* Comparisons are exact, so every instruction set agrees without a kernel of its own. */
+static void clip(float *y, float limit, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        float v = y[i] > limit ? limit : y[i];
+        y[i] = v < -limit ? -limit : v;
+    }
+}
+
 typedef struct vec_ctx {
     const sl_kernels *k;
-    enum { VEC_ADD, VEC_SCALE, VEC_ADD_SCALED, VEC_WIDEN, VEC_TO_BF16 } op;
+    enum { VEC_ADD, VEC_SCALE, VEC_ADD_SCALED, VEC_WIDEN, VEC_TO_BF16, VEC_CLIP } op;
     float *y;
     const void *x;
     float a;
@@ -432,6 +434,9 @@ static void vec_items(void *ctx, uint32_t lane, size_t begin, size_t end) {
     case VEC_TO_BF16:
         c->k->to_bf16(x, n, c->h + begin);
         break;
+    case VEC_CLIP:
+        clip(c->y + begin, c->a, n);
+        break;
     }
 }
 
@@ -449,6 +454,10 @@ void sl_vec_scale(const sl_exec *ex, float *y, const float *x, float a, size_t n
 
 void sl_vec_add_scaled(const sl_exec *ex, float *y, const float *x, float a, size_t n) {
     vec_run(ex, &(vec_ctx){.k = ex->k, .op = VEC_ADD_SCALED, .y = y, .x = x, .a = a}, n);
+}
+
+void sl_vec_clip(const sl_exec *ex, float *y, float limit, size_t n) {
+    vec_run(ex, &(vec_ctx){.k = ex->k, .op = VEC_CLIP, .y = y, .x = y, .a = limit}, n);
 }
 
 void sl_widen(const sl_exec *ex, const void *src, sl_dtype dtype, size_t n, float *dst) {

@@ -74,14 +74,21 @@ void sl_rmsnorm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, u
 /* y[r][i] += b[i], rows of b->k: a bias, widened. */
 void sl_bias_add(const sl_exec *ex, float *y, const sl_mat *b, uint32_t n_rows);
 
+/* y[i] = min(limit, max(-limit, y[i])), n values; NaN stays. */
+void sl_vec_clip(const sl_exec *ex, float *y, float limit, size_t n);
+
 /* y[r][i] = s * y[r][i], rows of n, s = 1 / (1 + exp(-gate[r])). */
 void sl_gate_rows(const sl_exec *ex, float *y, const float *gate, uint32_t n_rows, uint32_t n);
 
 /* Rotary embedding in the half-split ("rotate_half") layout of Hugging Face checkpoints, in place:
- * x [n_rows][n_heads][head_dim], row r at position pos[r]; freq [head_dim/2] f64 inverse
- * frequencies. */
+ * x [n_rows][n_heads][head_dim], row r at position pos[r]; the first rope_dim values of a head
+ * turn, the others stay; freq [rope_dim/2] f64 inverse frequencies. */
+typedef struct sl_rope_shape {
+    uint32_t n_heads, head_dim, rope_dim;
+    uint32_t x_stride; /* floats between rows */
+} sl_rope_shape;
 void sl_rope(const sl_exec *ex, float *x, const uint32_t *pos, const double *freq, uint32_t n_rows,
-             uint32_t n_heads, uint32_t head_dim, uint32_t x_stride);
+             const sl_rope_shape *shape);
 
 /* Causal attention of each query row over its request's pages, grouped queries (GQA).
  * Keys are visited at fixed absolute positions in tiles of one page with an online softmax, so the

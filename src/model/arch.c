@@ -59,10 +59,42 @@ static const sl_arch_tensor qwen2_moe[] = {
     {SL_ROLE_EXPERT_DOWN,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",    SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
 };
 
+static const sl_arch_tensor olmoe[] = {
+    COMMON_TENSORS,
+    {SL_ROLE_Q_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_norm.weight",            SL_DIM_Q,         SL_DIM_NONE,      SL_AXIS_WHOLE},
+    {SL_ROLE_K_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_norm.weight",            SL_DIM_KV,        SL_DIM_NONE,      SL_AXIS_WHOLE},
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                    SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",   SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",     SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",   SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
+};
+
+static const sl_arch_tensor glm4_moe[] = {
+    COMMON_TENSORS,
+    {SL_ROLE_Q_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_proj.bias",               SL_DIM_Q,         SL_DIM_NONE,      SL_AXIS_ROWS},
+    {SL_ROLE_K_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_proj.bias",               SL_DIM_KV,        SL_DIM_NONE,      SL_AXIS_ROWS},
+    {SL_ROLE_V_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.v_proj.bias",               SL_DIM_KV,        SL_DIM_NONE,      SL_AXIS_ROWS},
+    {SL_ROLE_Q_NORM,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_norm.weight",             SL_DIM_HEAD,      SL_DIM_NONE,      SL_AXIS_WHOLE},
+    {SL_ROLE_K_NORM,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_norm.weight",             SL_DIM_HEAD,      SL_DIM_NONE,      SL_AXIS_WHOLE},
+    {SL_ROLE_ROUTER,       SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
+    {SL_ROLE_ROUTER_BIAS,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.e_score_correction_bias",    SL_DIM_EXPERTS,   SL_DIM_NONE,      SL_AXIS_WHOLE},
+    {SL_ROLE_DENSE_GATE,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight",                SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_DENSE_UP,     SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",                  SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_DENSE_DOWN,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight",                SL_DIM_MODEL,     SL_DIM_FF_DENSE,  SL_AXIS_COLUMNS},
+    {SL_ROLE_SHARED_GATE,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_SHARED_UP,    SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.up_proj.weight",    SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_SHARED_DOWN,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED, SL_AXIS_COLUMNS},
+    {SL_ROLE_EXPERT_GATE,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",    SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_UP,    SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",      SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_DOWN,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",    SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
+};
+
 static const sl_arch rows[] = {
-    {"Qwen3MoeForCausalLM", SL_ROUTER_SOFTMAX_TOPK, true,  qwen3_moe, SL_LEN(qwen3_moe)},
-    {"Qwen2MoeForCausalLM", SL_ROUTER_SOFTMAX_TOPK, false, qwen2_moe, SL_LEN(qwen2_moe)},
-    {"MixtralForCausalLM",  SL_ROUTER_SOFTMAX_TOPK, false, mixtral,   SL_LEN(mixtral)},
+    {"Qwen3MoeForCausalLM", SL_ROUTER_SOFTMAX_TOPK,   qwen3_moe, SL_LEN(qwen3_moe)},
+    {"Qwen2MoeForCausalLM", SL_ROUTER_SOFTMAX_TOPK,   qwen2_moe, SL_LEN(qwen2_moe)},
+    {"MixtralForCausalLM",  SL_ROUTER_SOFTMAX_TOPK,   mixtral,   SL_LEN(mixtral)},
+    {"OlmoeForCausalLM",    SL_ROUTER_SOFTMAX_TOPK,   olmoe,     SL_LEN(olmoe)},
+    {"Glm4MoeForCausalLM",  SL_ROUTER_SIGMOID_GROUPS, glm4_moe,  SL_LEN(glm4_moe)},
 };
 /* clang-format on */
 
@@ -111,6 +143,9 @@ bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t) {
     case SL_ROLE_K_BIAS:
     case SL_ROLE_V_BIAS:
         return m->qkv_bias;
+    case SL_ROLE_Q_NORM:
+    case SL_ROLE_K_NORM:
+        return m->qk_norm;
     default:
         return true;
     }

@@ -54,13 +54,14 @@ typedef enum sl_arch_role {
     SL_ROLE_K_NORM,
     SL_ROLE_FFN_NORM,
     SL_ROLE_ROUTER,
+    SL_ROLE_ROUTER_BIAS, /* added to scores for the choice, not to weights */
     SL_ROLE_DENSE_GATE,
     SL_ROLE_DENSE_UP,
     SL_ROLE_DENSE_DOWN,
     SL_ROLE_SHARED_GATE, /* of its SwiGLU */
     SL_ROLE_SHARED_UP,
     SL_ROLE_SHARED_DOWN,
-    SL_ROLE_SHARED_SCALE, /* one row: its sigmoid weighs the shared expert */
+    SL_ROLE_SHARED_SCALE, /* one row: its sigmoid weighs the shared expert, where there is one */
     SL_ROLE_EXPERT_GATE,
     SL_ROLE_EXPERT_UP,
     SL_ROLE_EXPERT_DOWN,
@@ -76,13 +77,15 @@ typedef struct sl_arch_tensor {
     sl_arch_axis axis;
 } sl_arch_tensor;
 
-/* How the router turns logits into gates. */
-typedef enum sl_arch_router { SL_ROUTER_SOFTMAX_TOPK } sl_arch_router;
+/* How the router turns logits into gates; equations in docs/numbers.md. */
+typedef enum sl_arch_router {
+    SL_ROUTER_SOFTMAX_TOPK,
+    SL_ROUTER_SIGMOID_GROUPS, /* "noaux_tc": biased sigmoids, the best groups first */
+} sl_arch_router;
 
 typedef struct sl_arch {
     const char *name; /* class name of config.json */
     sl_arch_router router;
-    bool qk_norm;
     const sl_arch_tensor *tensor;
     size_t n_tensors;
 } sl_arch;
@@ -95,8 +98,8 @@ const sl_arch *sl_arch_find(const char *name);
 const sl_arch *sl_arch_at(size_t i);
 
 uint64_t sl_arch_dim_value(const sl_model_spec *m, sl_arch_dim d);
-/* Whether this model has the tensor at all: there is no head when it is tied, no bias when
- * config.json says so. */
+/* Whether this model has the tensor at all: there is no head when it is tied, no bias and no norm
+ * of queries and keys when config.json says so. */
 bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t);
 /* Writes the name with block and expert filled in. */
 void sl_arch_tensor_name(const sl_arch_tensor *t, uint32_t layer, uint32_t expert,

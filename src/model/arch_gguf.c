@@ -19,6 +19,7 @@ static const char *const names[SL_ROLE_COUNT] = {
     [SL_ROLE_K_NORM] = "attn_k_norm.weight",
     [SL_ROLE_FFN_NORM] = "ffn_norm.weight",
     [SL_ROLE_ROUTER] = "ffn_gate_inp.weight",
+    [SL_ROLE_ROUTER_BIAS] = "exp_probs_b.bias",
     [SL_ROLE_DENSE_GATE] = "ffn_gate.weight",
     [SL_ROLE_DENSE_UP] = "ffn_up.weight",
     [SL_ROLE_DENSE_DOWN] = "ffn_down.weight",

@@ -72,11 +72,23 @@ static sl_status check_present(void *ctx, const sl_site *site, const char *name,
     return SL_OK;
 }
 
+/* Whether a tensor is of one of the blocks after the last, which predict further tokens. */
+static bool of_mtp(const sl_model_spec *m, const char *name) {
+    static const char block[] = "model.layers.";
+    uint32_t layer = 0;
+    const char *p = name + sizeof block - 1;
+    if (strncmp(name, block, sizeof block - 1) != 0 || *p < '1' || *p > '9') return false;
+    for (; *p >= '0' && *p <= '9' && layer <= 2 * SL_MAX_LAYERS; p++)
+        layer = layer * 10 + (uint32_t)(*p - '0');
+    return *p == '.' && layer >= m->n_layers && layer < m->n_layers + m->n_mtp;
+}
+
 /* A tied model may store its head again; old exporters store RoPE frequencies, which follow from
  * rope_theta. */
 static bool ignorable(const sl_model_spec *m, const char *name) {
     static const char inv_freq[] = ".rotary_emb.inv_freq";
     size_t n = strlen(name), tail = sizeof inv_freq - 1;
+    if (of_mtp(m, name)) return true;
     if (m->tied_head && strcmp(name, "lm_head.weight") == 0) return true;
     return n > tail && strcmp(name + n - tail, inv_freq) == 0;
 }

@@ -17,7 +17,7 @@ size_t sl_model_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows) {
     size_t kv = (size_t)spec->n_kv_heads * spec->head_dim;
     size_t attention = 2 * floats(max_rows, d) + 2 * floats(max_rows, q) + 2 * floats(max_rows, kv);
     size_t dense = 2 * floats(max_rows, d) + floats(max_rows, spec->d_ff_dense);
-    size_t route = floats(max_rows, spec->n_experts);
+    size_t route = 2 * floats(max_rows, spec->n_experts);
     size_t shared = floats(max_rows, spec->d_ff_shared) + floats(max_rows, 1);
     return SL_MAX(SL_MAX(attention, dense), SL_MAX(route, shared)) + SLACK;
 }
@@ -94,7 +94,13 @@ static void split_pairs(float *x, uint32_t n_heads, uint32_t head_dim) {
     }
 }
 
-/* Queries, keys and values of the normalised rows h, biased, normalised and rotated. */
+/* Each row of q or k is one vector to its norm, or one a head: as wide as its weight. */
+static void norm_heads(const sl_model *m, const sl_exec *ex, const sl_mat *w, uint32_t n_rows,
+                       uint32_t width, float *x) {
+    norm(m, ex, w, x, n_rows * (width / w->k), x);
+}
+
+/* Queries, keys and values of the normalised rows h, biased, normalised, clipped and rotated. */
 static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t layer,
                              const sl_rows *rows, const float *h, float *q, float *k, float *v) {
     const sl_model_spec *s = &m->spec;
@@ -116,11 +122,19 @@ static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t laye
         split_pairs(k, rows->n * s->n_kv_heads, s->head_dim);
     }
     if (s->qk_norm) {
-        norm(m, ex, &w->mat[SL_ROLE_Q_NORM], q, rows->n * s->n_heads, q);
-        norm(m, ex, &w->mat[SL_ROLE_K_NORM], k, rows->n * s->n_kv_heads, k);
+        norm_heads(m, ex, &w->mat[SL_ROLE_Q_NORM], rows->n, q_width, q);
+        norm_heads(m, ex, &w->mat[SL_ROLE_K_NORM], rows->n, kv_width, k);
     }
-    sl_rope(ex, q, rows->pos, m->rope_freq, rows->n, s->n_heads, s->head_dim, q_width);
-    sl_rope(ex, k, rows->pos, m->rope_freq, rows->n, s->n_kv_heads, s->head_dim, kv_width);
+    if (s->clip_qkv > 0) {
+        sl_vec_clip(ex, q, s->clip_qkv, (size_t)rows->n * q_width);
+        sl_vec_clip(ex, k, s->clip_qkv, (size_t)rows->n * kv_width);
+        sl_vec_clip(ex, v, s->clip_qkv, (size_t)rows->n * kv_width);
+    }
+    sl_rope_shape shape = {s->n_heads, s->head_dim, s->rope_dim, q_width};
+    sl_rope(ex, q, rows->pos, m->rope_freq, rows->n, &shape);
+    shape.n_heads = s->n_kv_heads;
+    shape.x_stride = kv_width;
+    sl_rope(ex, k, rows->pos, m->rope_freq, rows->n, &shape);
 }
 
 static void emulate_attention(const sl_exec *ex, const sl_rows *rows) {
@@ -207,16 +221,19 @@ void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint3
     const sl_weights *w = &m->block[layer];
     size_t level = scratch->used;
     SL_ASSERT(w->mat[SL_ROLE_SHARED_GATE].data != NULL);
+    const sl_mat *gate = &w->mat[SL_ROLE_SHARED_SCALE];
     float *scale = take_rows(scratch, n_rows, 1);
-    project(ex, &w->mat[SL_ROLE_SHARED_SCALE], h, n_rows, scale);
+    if (gate->data) project(ex, gate, h, n_rows, scale);
     feed_forward(ex, &w->mat[SL_ROLE_SHARED_GATE], h, n_rows, h, scratch); /* h is read, then y */
-    sl_gate_rows(ex, h, scale, n_rows, m->spec.d_model);
+    if (gate->data) sl_gate_rows(ex, h, scale, n_rows, m->spec.d_model);
     scratch->used = level;
 }
 
 typedef struct sl_routing {
     const sl_model_spec *m;
-    float *logit; /* becomes the probabilities */
+    float *logit;      /* becomes the probabilities or scores */
+    float *rank;       /* SIGMOID_GROUPS: biased scores, which decide */
+    const float *bias; /* of the same, [n_experts] */
     uint32_t *expert;
     float *gate;
 } sl_routing;
@@ -254,6 +271,44 @@ static void route_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
     }
 }
 
+/* Experts outside the top_groups best groups, by the sum of a group's two best, rank as 0. */
+static void keep_groups(const sl_model_spec *m, float *rank) {
+    uint32_t size = m->n_experts / m->n_groups, kept[SL_MAX_GROUPS], at = 0;
+    float best[SL_MAX_GROUPS];
+    for (uint32_t g = 0; g < m->n_groups; g++) {
+        uint32_t two[2];
+        const float *p = rank + (size_t)g * size;
+        pick_experts(p, size, 2, two);
+        best[g] = p[two[0]] + p[two[1]];
+    }
+    pick_experts(best, m->n_groups, m->top_groups, kept);
+    for (uint32_t g = 0; g < m->n_groups; g++) {
+        if (at < m->top_groups && kept[at] == g)
+            at++;
+        else
+            memset(rank + (size_t)g * size, 0, size * sizeof *rank);
+    }
+}
+
+static void route_sigmoid(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)lane;
+    const sl_routing *a = ctx;
+    uint32_t n = a->m->n_experts, k = a->m->top_k;
+    for (size_t r = begin; r < end; r++) {
+        float *p = a->logit + r * n, *rank = a->rank + r * n, *gate = a->gate + r * k, sum = 0;
+        uint32_t *expert = a->expert + r * k;
+        for (uint32_t e = 0; e < n; e++) {
+            p[e] = 1.0f / (1.0f + sl_expf(-p[e]));
+            rank[e] = p[e] + a->bias[e];
+        }
+        keep_groups(a->m, rank);
+        pick_experts(rank, n, k, expert);
+        for (uint32_t j = 0; j < k; j++) sum += gate[j] = p[expert[j]];
+        for (uint32_t j = 0; a->m->norm_topk && j < k; j++) gate[j] /= sum + 1e-20f;
+        for (uint32_t j = 0; j < k; j++) gate[j] *= a->m->route_scale;
+    }
+}
+
 static void draw_rows(const sl_model *m, uint32_t layer, const sl_rows *rows, uint32_t *expert,
                       float *gate) {
     size_t k = m->spec.top_k;
@@ -275,16 +330,20 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
     const sl_weights *w = &m->block[layer];
     size_t level = scratch->used;
     SL_ASSERT(w->mat[SL_ROLE_ROUTER].data != NULL);
+    bool grouped = m->arch->router == SL_ROUTER_SIGMOID_GROUPS;
     float *logit = take_rows(scratch, n_rows, m->spec.n_experts);
+    float *rank = grouped ? take_rows(scratch, n_rows, m->spec.n_experts) : NULL;
     norm(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, h);
     project(ex, &w->mat[SL_ROLE_ROUTER], h, n_rows, logit); /* also when drawn: its time counts */
     scratch->used = level;
     if (m->skew) return;
-    sl_routing a = {.m = &m->spec, .logit = logit, .expert = expert, .gate = gate};
+    sl_routing a = {.m = &m->spec, .logit = logit, .rank = rank, .expert = expert, .gate = gate};
+    if (grouped) a.bias = m->route_bias + (size_t)m->spec.moe_index[layer] * m->spec.n_experts;
+    sl_pool_fn route = grouped ? route_sigmoid : route_rows;
     if (ex->pool && n_rows > 16)
-        sl_pool_run(ex->pool, n_rows, 16, route_rows, &a);
+        sl_pool_run(ex->pool, n_rows, 16, route, &a);
     else
-        route_rows(&a, 0, 0, n_rows);
+        route(&a, 0, 0, n_rows);
 }
 
 size_t sl_experts_scratch_bytes(const sl_model_spec *spec, uint32_t max_pairs) {

@@ -111,7 +111,7 @@ sl_status sl_model_read_spec(const char *folder, sl_model_spec *spec, sl_generat
 
 /* theta^(-2i/d), rounded to f32 as the checkpoints were trained with. */
 static void fill_rope(sl_model *m) {
-    uint32_t half = m->spec.head_dim / 2;
+    uint32_t half = m->spec.rope_dim / 2;
     for (uint32_t i = 0; i < half; i++)
         m->rope_freq[i] = (float)pow((double)m->spec.rope_theta, -(double)i / (double)half);
 }
@@ -120,10 +120,25 @@ static sl_status make_tables(sl_model *m, sl_err *err) {
     const sl_model_spec *spec = &m->spec;
     m->block = sl_alloc(spec->n_layers, sizeof *m->block);
     m->expert = sl_alloc((size_t)spec->n_moe * spec->n_experts, sizeof *m->expert);
-    m->rope_freq = sl_alloc(spec->head_dim / 2, sizeof *m->rope_freq);
+    m->rope_freq = sl_alloc(spec->rope_dim / 2, sizeof *m->rope_freq);
     if (!m->block || !m->expert || !m->rope_freq)
         return sl_fail(err, SL_ERR_NOMEM, "%s: weight tables", m->folder);
     fill_rope(m);
+    return SL_OK;
+}
+
+/* Widened once, where attention is hosted: a router adds them to every row. */
+static sl_status fill_route_bias(sl_model *m, sl_err *err) {
+    const sl_exec ex = {.k = sl_kernels_select(NULL)};
+    const uint16_t *layer = m->spec.moe_layer;
+    size_t n = m->spec.n_experts;
+    if (!m->block[layer[0]].mat[SL_ROLE_ROUTER_BIAS].data) return SL_OK;
+    m->route_bias = sl_alloc(n * m->spec.n_moe, sizeof *m->route_bias);
+    if (!m->route_bias) return sl_fail(err, SL_ERR_NOMEM, "%s: router biases", m->folder);
+    for (uint32_t i = 0; i < m->spec.n_moe; i++) {
+        const sl_mat *b = &m->block[layer[i]].mat[SL_ROLE_ROUTER_BIAS];
+        sl_widen(&ex, b->data, b->dtype, n, m->route_bias + i * n);
+    }
     return SL_OK;
 }
 
@@ -135,6 +150,7 @@ sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **
     sl_status st = load(folder, !stages->emulated, &m, err);
     if (st == SL_OK && !stages->emulated) st = make_tables(m, err);
     if (st == SL_OK && !stages->emulated) st = sl_model_bind(m, stages, err);
+    if (st == SL_OK && !stages->emulated) st = fill_route_bias(m, err);
     if (st == SL_OK && (stages->emulated || stages->skew.on))
         st = sl_skew_create(skew, &m->spec, &m->skew, err);
     if (st == SL_OK)
@@ -172,6 +188,7 @@ sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t
         st = make_tables(m, err);
     }
     if (st == SL_OK) st = sl_model_bind_random(m, err);
+    if (st == SL_OK) st = fill_route_bias(m, err);
     if (st == SL_OK)
         *out = m;
     else
@@ -185,6 +202,7 @@ void sl_model_free(sl_model *m) {
     sl_free(m->block);
     sl_free(m->expert);
     sl_free(m->rope_freq);
+    sl_free(m->route_bias);
     sl_skew_free(m->skew);
     sl_free(m->random);
     sl_free(m->folder);

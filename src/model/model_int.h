@@ -25,7 +25,8 @@ struct sl_model {
     sl_weights whole;          /* of the model */
     sl_weights *block;         /* [n_layers] */
     sl_expert_weights *expert; /* [n_moe][n_experts] */
-    double *rope_freq;         /* [head_dim / 2] */
+    double *rope_freq;         /* [rope_dim / 2] */
+    float *route_bias;         /* [n_moe][n_experts], NULL: the router has none */
     sl_skew *skew;             /* NULL: the router chooses */
     uint8_t *random;           /* weights of sl_model_open_random, else NULL */
     size_t random_bytes;

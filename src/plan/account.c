@@ -78,7 +78,7 @@ static uint64_t attention_params(const sl_shape *s) {
     uint64_t d = s->d_model, h = s->n_heads, n = (uint64_t)matrix_values(s, SL_COST_ATTENTION);
     n += s->norms_per_layer * d;
     if (s->attention == SL_ATTENTION_MLA) n += s->q_lora + s->kv_lora; /* norms of the latents */
-    if (s->qk_norm) n += 2ull * s->qk_head_dim;
+    if (s->qk_norm) n += s->qk_head_dim * (s->qk_norm_wide ? h + s->n_kv_heads : 2);
     if (s->qkv_bias)
         n += h * s->qk_head_dim + (uint64_t)s->n_kv_heads * (s->qk_head_dim + s->v_head_dim);
     if (s->o_bias) n += d;

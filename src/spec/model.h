@@ -10,6 +10,7 @@
 #define SL_MAX_LAYERS   512
 #define SL_MAX_TOP_K    64
 #define SL_MAX_EXPERTS  4096
+#define SL_MAX_GROUPS   256
 #define SL_MAX_EOS      16
 #define SL_HEAD_DIM_MAX 1024
 
@@ -89,16 +90,22 @@ typedef struct sl_model_spec {
     uint32_t d_ff_shared; /* width of the shared expert of a routed block, 0 when there is none */
     uint32_t n_experts;
     uint32_t top_k;
+    uint32_t n_groups;       /* of experts, of equal size; 0: the router knows none */
+    uint32_t top_groups;     /* groups that a token's experts come from */
     uint32_t max_position;   /* context the checkpoint was made for */
     uint32_t sliding_window; /* 0: full attention; else keys within the last so many positions */
     float rms_eps;
     float rope_theta;
-    bool qk_norm;    /* RMSNorm over each query and key head */
-    bool qkv_bias;   /* q, k and v carry a bias, o does not */
-    bool norm_topk;  /* router weights of the chosen experts are rescaled to sum 1 */
-    bool tied_head;  /* the head is the embedding */
-    bool weightless; /* the folder has a config.json and no weights */
-    bool rope_pairs; /* rows 2i, 2i+1 of q and k heads are one rotation (GGUF's arch llama) */
+    uint32_t rope_dim; /* leading values of a head that are rotated, even */
+    float clip_qkv;    /* queries, keys and values are kept within +-this; 0: they are not */
+    float route_scale; /* of a router that scales its weights at the end */
+    uint32_t n_mtp;    /* blocks after the last that predict further tokens: stored, never read */
+    bool qk_norm;      /* RMSNorm of queries and keys; the architecture says over what */
+    bool qkv_bias;     /* q, k and v carry a bias, o does not */
+    bool norm_topk;    /* router weights of the chosen experts are rescaled to sum 1 */
+    bool tied_head;    /* the head is the embedding */
+    bool weightless;   /* the folder has a config.json and no weights */
+    bool rope_pairs;   /* rows 2i, 2i+1 of q and k heads are one rotation (GGUF's arch llama) */
     uint8_t ffn[SL_MAX_LAYERS];        /* sl_ffn_kind of each block */
     uint16_t moe_index[SL_MAX_LAYERS]; /* MoE ordinal of a block, when it is one */
     uint16_t moe_layer[SL_MAX_LAYERS]; /* block of a MoE ordinal */

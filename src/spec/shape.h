@@ -44,6 +44,7 @@ typedef struct sl_shape {
     /* small tensors, so that totals are exact */
     uint32_t norms_per_layer;            /* of d_model values each */
     bool qk_norm;                        /* one weight a head dimension for q and one for k */
+    bool qk_norm_wide;                   /* those of all heads instead (OLMoE) */
     bool qkv_bias, o_bias, expert_bias;  /* one value an output of those matrices */
     bool router_bias, shared_gate, sink; /* n_experts; d_model (Qwen2-MoE); n_heads (gpt-oss) */
 

@@ -269,6 +269,18 @@ def test_inspect_shows_shared_experts():
     assert "shared        width 88, gated" in out and "head 16, biases" in out
 
 
+def test_inspect_leaves_out_what_is_not_read():
+    folder = ROOT / "tests" / "golden" / "glm4moe-tiny"
+    doc = json.loads(sluice("inspect", folder, "--json")[0])
+    with open(folder / "model.safetensors", "rb") as f:
+        head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    read = {name: t for name, t in head.items() if name != "__metadata__" and not name.startswith("model.layers.3.")}
+    assert doc["n_params"] == sum(eval_product(t["shape"]) for t in read.values()) == doc["accounting"]["n_params"]
+    out, _ = sluice("inspect", folder)
+    assert "12 of a head rotated" in out and "from 2 of 4 groups" in out and "1 block more" in out
+    assert "shared        width 64\n" in out
+
+
 def test_inspect_text():
     out, err = sluice("inspect", FIXTURE, "--attention", "1", "--experts", "2")
     assert err == "" and "Qwen3MoeForCausalLM" in out

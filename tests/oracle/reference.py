@@ -3,8 +3,8 @@
 
   python tests/oracle/reference.py FIXTURE      deviation of its goldens, f64 against f32
 
-Written from the papers (Mixtral arXiv:2401.04088, Qwen2 arXiv:2407.10671, Qwen3 arXiv:2505.09388), for small checkpoints: no
-cache, every position at once. It ties the goldens to the stored weights without torch.
+Written from the papers (Mixtral arXiv:2401.04088, Qwen2 arXiv:2407.10671, Qwen3 arXiv:2505.09388,
+OLMoE arXiv:2409.02060, DeepSeek-V3's router arXiv:2412.19437, GLM-4.5 arXiv:2508.06471), for small checkpoints: no cache, every position at once. It ties the goldens to the stored weights without torch.
 """
 
 import json
@@ -49,14 +49,15 @@ def swiglu(x, gate, up, down):
     return (g / (1 + np.exp(-g)) * (x @ up.T)) @ down.T
 
 
-def rotate(x, theta):
-    """RoPE on x [positions, heads, head_dim]; pairs are (i, i + head_dim/2)."""
+def rotate(x, theta, part=1.0):
+    """RoPE on the first `part` of x [positions, heads, head_dim]; pairs are (i, i + half of it)."""
+    x, rest = np.split(x, [int(x.shape[-1] * part)], -1)
     half = x.shape[-1] // 2
     frequency = theta ** (-np.arange(half) / half)
     angle = (np.arange(x.shape[0])[:, None] * frequency)[:, None, :]
     a, b = x[..., :half], x[..., half:]
     cos, sin = np.cos(angle), np.sin(angle)
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
 
 class Model:
@@ -67,6 +68,8 @@ class Model:
         self.w = load_weights(folder)
         self.mixtral = self.config["model_type"] == "mixtral"
         self.qwen2 = self.config["model_type"] == "qwen2_moe"
+        self.olmoe = self.config["model_type"] == "olmoe"
+        self.glm = self.config["model_type"] == "glm4_moe"
         self.min_margin = 1.0
 
     def attention(self, x, p):
@@ -75,45 +78,73 @@ class Model:
         dim = c.get("head_dim") or c["hidden_size"] // heads
         n = x.shape[0]
         q, k, v = (x @ self.w[f"{p}.{name}_proj.weight"].T for name in "qkv")
-        if self.qwen2:
+        if self.qwen2 or self.config.get("attention_bias"):
             q, k, v = (t + self.w[f"{p}.{n}_proj.bias"] for t, n in zip((q, k, v), "qkv"))
+        if self.olmoe:
+            q, k = (rms_norm(t, self.w[f"{p}.{n}_norm.weight"], c["rms_norm_eps"]) for t, n in ((q, "q"), (k, "k")))
+            limit = c["clip_qkv"] or np.inf
+            q, k, v = (np.clip(t, -limit, limit) for t in (q, k, v))
         q, k, v = (t.reshape(n, -1, dim) for t in (q, k, v))
-        if not (self.mixtral or self.qwen2):
+        if c["model_type"] == "qwen3_moe" or c.get("use_qk_norm"):
             q = rms_norm(q, self.w[f"{p}.q_norm.weight"], c["rms_norm_eps"])
             k = rms_norm(k, self.w[f"{p}.k_norm.weight"], c["rms_norm_eps"])
-        q, k = rotate(q, c["rope_theta"]), rotate(k, c["rope_theta"])
+        part = c.get("partial_rotary_factor", 1.0)
+        q, k = (rotate(t, c["rope_theta"], part) for t in (q, k))
         k, v = (np.repeat(t, heads // kv_heads, axis=1) for t in (k, v))
         scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(dim)
         scores += np.triu(np.full((n, n), -np.inf), 1)
         mixed = np.einsum("hqk,khd->qhd", softmax(scores), v)
         return mixed.reshape(n, -1) @ self.w[f"{p}.o_proj.weight"].T
 
+    def note_margin(self, rank, k):
+        ranked = -np.sort(-rank, axis=-1)
+        self.min_margin = min(self.min_margin, (ranked[:, k - 1] - ranked[:, k]).min())
+
+    def grouped_scores(self, logits, p):
+        """(scores that weigh, what the choice goes by): the best groups only, as noaux_tc."""
+        c = self.config
+        scores = 1 / (1 + np.exp(-logits))
+        each = (scores + self.w[f"{p}.gate.e_score_correction_bias"]).reshape(len(scores), c["n_group"], -1)
+        groups = np.sort(each, -1)[..., -2:].sum(-1)
+        if c["topk_group"] < c["n_group"]:
+            self.note_margin(groups, c["topk_group"])
+        kept = np.argsort(-groups, axis=-1, kind="stable")[:, : c["topk_group"]]
+        mask = np.zeros_like(groups)
+        np.put_along_axis(mask, kept, 1, -1)
+        return scores, np.where(mask[..., None] > 0, each, 0).reshape(scores.shape)
+
     def experts(self, x, p):
         names = ("w1", "w3", "w2") if self.mixtral else ("gate_proj", "up_proj", "down_proj")
         top_k = self.config["num_experts_per_tok"]
-        probs = softmax(x @ self.w[f"{p}.gate.weight"].T)
-        order = np.argsort(-probs, axis=-1, kind="stable")
-        ranked = np.take_along_axis(probs, order, -1)
-        self.min_margin = min(self.min_margin, (ranked[:, top_k - 1] - ranked[:, top_k]).min())
-        weights = ranked[:, :top_k]
+        logits = x @ self.w[f"{p}.gate.weight"].T
+        probs, rank = self.grouped_scores(logits, p) if self.glm else (softmax(logits),) * 2
+        self.note_margin(rank, top_k)
+        order = np.argsort(-rank, axis=-1, kind="stable")
+        weights = np.take_along_axis(probs, order[:, :top_k], -1)
         if self.mixtral or self.config["norm_topk_prob"]:
             weights = weights / weights.sum(-1, keepdims=True)
+        weights = weights * self.config.get("routed_scaling_factor", 1.0)
         y = np.zeros_like(x)
         for e in range(probs.shape[-1]):
             rows, place = np.nonzero(order[:, :top_k] == e)
             parts = (self.w[f"{p}.experts.{e}.{name}.weight"] for name in names)
             y[rows] += weights[rows, place][:, None] * swiglu(x[rows], *parts)
-        return y + self.shared_expert(x, p) if self.qwen2 else y
+        return y + self.shared_expert(x, p) if self.qwen2 or self.glm else y
 
     def shared_expert(self, x, p):
+        if self.glm:
+            parts = (self.w[f"{p}.shared_experts.{n}_proj.weight"] for n in ("gate", "up", "down"))
+            return swiglu(x, *parts)
         gate = 1 / (1 + np.exp(-(x @ self.w[f"{p}.shared_expert_gate.weight"].T)))
         parts = (self.w[f"{p}.shared_expert.{n}_proj.weight"] for n in ("gate", "up", "down"))
         return gate * swiglu(x, *parts)
 
     def is_sparse(self, layer):
-        if self.mixtral:
+        if self.mixtral or self.olmoe:
             return True
         c = self.config
+        if self.glm:
+            return layer >= c["first_k_dense_replace"]
         return layer not in c["mlp_only_layers"] and (layer + 1) % c["decoder_sparse_step"] == 0
 
     def forward(self, ids):

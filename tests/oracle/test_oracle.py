@@ -32,20 +32,22 @@ def case_of(fixture, name):
 
 
 def test_fixtures_are_there():
-    assert {"qwen3moe-tiny", "mixtral-tiny", "qwen3moe-sparse", "qwen2moe-tiny"} <= set(FIXTURES)
+    assert {"qwen3moe-tiny", "mixtral-tiny", "qwen3moe-sparse", "qwen2moe-tiny",
+            "olmoe-tiny", "glm4moe-tiny"} <= set(FIXTURES)
     assert SLUICE.is_file(), f"{SLUICE} is not built"
 
 
 @pytest.mark.parametrize("fixture,case", CASES)
 def test_golden_belongs_to_the_stored_weights(fixture, case):
     golden = case_of(fixture, case)
+    least = check.golden_of(FIXTURES[fixture]).get("least_router_margin", 1e-3)
     model = reference.Model(FIXTURES[fixture])
     got = model.forward(golden["prompt_ids"] + golden["greedy_ids"])
     ref = numpy.load(FIXTURES[fixture] / golden["logits"], allow_pickle=False)
     assert check.deviation(got.astype(numpy.float32), ref)[0] <= 1e-5
     assert got[len(golden["prompt_ids"]) - 1 : -1].argmax(-1).tolist() == golden["greedy_ids"]
     assert abs(model.min_margin - golden["min_router_margin"]) <= 1e-5
-    assert model.min_margin >= 1e-3 and golden["min_top1_gap"] >= 1e-2
+    assert model.min_margin >= least and golden["min_top1_gap"] >= 1e-2
 
 
 @pytest.mark.parametrize("fixture,case", CASES)

@@ -33,6 +33,27 @@ static const char folder_qwen2[] =
     "\"rope_theta\":10000,\"hidden_act\":\"silu\",\"sliding_window\":40,"
     "\"use_sliding_window\":false,\"tie_word_embeddings\":false,\"eos_token_id\":2}";
 
+/* With wide norms of queries and keys, clipped. */
+static const char folder_olmoe[] =
+    "{\"architectures\":[\"OlmoeForCausalLM\"],\"model_type\":\"olmoe\",\"hidden_size\":24,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+    "\"vocab_size\":50,\"intermediate_size\":20,\"num_experts\":6,\"num_experts_per_tok\":3,"
+    "\"norm_topk_prob\":false,\"clip_qkv\":0.75,\"max_position_embeddings\":512,"
+    "\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"hidden_act\":\"silu\","
+    "\"tie_word_embeddings\":false,\"eos_token_id\":2}";
+
+/* With groups of experts, rotation of a part of each head, and all that config.json may turn on. */
+static const char folder_glm4[] =
+    "{\"architectures\":[\"Glm4MoeForCausalLM\"],\"model_type\":\"glm4_moe\",\"hidden_size\":24,"
+    "\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":12,"
+    "\"partial_rotary_factor\":0.5,\"attention_bias\":true,\"use_qk_norm\":true,"
+    "\"vocab_size\":50,\"intermediate_size\":36,\"moe_intermediate_size\":20,"
+    "\"n_routed_experts\":12,\"n_shared_experts\":2,\"num_experts_per_tok\":3,\"n_group\":4,"
+    "\"topk_group\":2,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,"
+    "\"first_k_dense_replace\":1,\"num_nextn_predict_layers\":1,\"max_position_embeddings\":512,"
+    "\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"hidden_act\":\"silu\","
+    "\"tie_word_embeddings\":false,\"eos_token_id\":2}";
+
 static const char folder_mixtral[] =
     "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_size\":32,"
     "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":1,"

@@ -58,7 +58,7 @@ static inline void naive_softmax(double *p, uint32_t n) {
 }
 
 static inline void naive_rope(const sl_model_spec *s, double *head, uint32_t pos) {
-    uint32_t half = s->head_dim / 2;
+    uint32_t half = s->rope_dim / 2;
     for (uint32_t i = 0; i < half; i++) {
         double angle = pos * pow(s->rope_theta, -(double)i / half), a = head[i], b = head[i + half];
         head[i] = a * cos(angle) - b * sin(angle);
@@ -78,32 +78,70 @@ static inline void naive_ffn(const sl_mat *w1, const sl_mat *w3, const sl_mat *w
     free(a), free(b), free(y);
 }
 
+/* The best of p that is not chosen yet. */
+static inline uint32_t naive_best(const double *p, uint32_t n, const uint8_t *chosen) {
+    uint32_t best = n;
+    for (uint32_t e = 0; e < n; e++)
+        if (!chosen[e] && (best == n || p[e] > p[best])) best = e;
+    return best;
+}
+
+/* p: logits, then scores; rank: what the choice goes by. */
+static inline void naive_scores(const sl_model *m, uint32_t layer, double *p, double *rank) {
+    const sl_model_spec *s = &m->spec;
+    uint32_t n = s->n_experts, size = s->n_groups ? n / s->n_groups : n;
+    double best[SL_MAX_GROUPS] = {0};
+    uint8_t kept[SL_MAX_GROUPS] = {0};
+    if (!s->n_groups) {
+        naive_softmax(p, n);
+        memcpy(rank, p, n * sizeof *p);
+        return;
+    }
+    naive_row(&m->block[layer].mat[SL_ROLE_ROUTER_BIAS], 0, rank);
+    for (uint32_t e = 0; e < n; e++) rank[e] += p[e] = 1 / (1 + exp(-p[e]));
+    for (uint32_t g = 0; g < s->n_groups; g++) {
+        double first = -1e9, second = -1e9;
+        for (uint32_t e = g * size; e < (g + 1) * size; e++) {
+            second = fmax(second, fmin(first, rank[e]));
+            first = fmax(first, rank[e]);
+        }
+        best[g] = first + second;
+    }
+    for (uint32_t i = 0; i < s->top_groups; i++) kept[naive_best(best, s->n_groups, kept)] = 1;
+    for (uint32_t e = 0; e < n; e++)
+        if (!kept[e / size]) rank[e] = 0;
+}
+
 static inline void naive_moe(const sl_model *m, uint32_t layer, const double *h, double *x) {
     const sl_model_spec *s = &m->spec;
-    double *p = naive_new(s->n_experts), share = 0;
+    double *p = naive_new(s->n_experts), *rank = naive_new(s->n_experts), share = 0;
+    double scale = s->n_groups ? s->route_scale : 1;
     uint8_t *chosen = calloc(s->n_experts, 1);
     naive_mul(&m->block[layer].mat[SL_ROLE_ROUTER], h, p);
-    naive_softmax(p, s->n_experts);
+    naive_scores(m, layer, p, rank);
     for (uint32_t j = 0; j < s->top_k; j++) {
-        uint32_t best = s->n_experts;
-        for (uint32_t e = 0; e < s->n_experts; e++)
-            if (!chosen[e] && (best == s->n_experts || p[e] > p[best])) best = e;
+        uint32_t best = naive_best(rank, s->n_experts, chosen);
         chosen[best] = 1;
         share += p[best];
     }
     for (uint32_t e = 0; e < s->n_experts; e++) {
         const sl_expert_weights *w = &m->expert[(size_t)s->moe_index[layer] * s->n_experts + e];
         if (chosen[e])
-            naive_ffn(&w->gate, &w->up, &w->down, h, s->norm_topk ? p[e] / share : p[e], x);
+            naive_ffn(&w->gate, &w->up, &w->down, h, scale * (s->norm_topk ? p[e] / share : p[e]),
+                      x);
     }
     const sl_mat *mat = m->block[layer].mat;
     if (s->d_ff_shared) {
-        double g;
-        naive_mul(&mat[SL_ROLE_SHARED_SCALE], h, &g);
+        double g = INFINITY;
+        if (mat[SL_ROLE_SHARED_SCALE].data) naive_mul(&mat[SL_ROLE_SHARED_SCALE], h, &g);
         naive_ffn(&mat[SL_ROLE_SHARED_GATE], &mat[SL_ROLE_SHARED_UP], &mat[SL_ROLE_SHARED_DOWN], h,
                   1 / (1 + exp(-g)), x);
     }
-    free(p), free(chosen);
+    free(p), free(rank), free(chosen);
+}
+
+static inline void naive_clip(double *x, uint32_t n, double limit) {
+    for (uint32_t i = 0; i < n; i++) x[i] = fmin(limit, fmax(-limit, x[i]));
 }
 
 /* x += attention; k and v [layer's positions so far][n_kv_heads][head_dim] receive row t. */
@@ -123,10 +161,20 @@ static inline void naive_attention(const sl_model *m, uint32_t layer, uint32_t t
         naive_bias(&w[SL_ROLE_K_BIAS], k + (size_t)t * kv);
         naive_bias(&w[SL_ROLE_V_BIAS], v + (size_t)t * kv);
     }
+    bool wide = s->qk_norm && w[SL_ROLE_Q_NORM].k != dim;
+    if (wide) {
+        naive_norm(&w[SL_ROLE_Q_NORM], s->rms_eps, q, q);
+        naive_norm(&w[SL_ROLE_K_NORM], s->rms_eps, k + (size_t)t * kv, k + (size_t)t * kv);
+    }
+    if (s->clip_qkv > 0) {
+        naive_clip(q, s->n_heads * dim, s->clip_qkv);
+        naive_clip(k + (size_t)t * kv, kv, s->clip_qkv);
+        naive_clip(v + (size_t)t * kv, kv, s->clip_qkv);
+    }
     for (uint32_t i = 0; i < s->n_heads + s->n_kv_heads; i++) {
         bool is_q = i < s->n_heads;
         double *head = is_q ? q + i * dim : k + (size_t)t * kv + (i - s->n_heads) * dim;
-        if (s->qk_norm)
+        if (s->qk_norm && !wide)
             naive_norm(&w[is_q ? SL_ROLE_Q_NORM : SL_ROLE_K_NORM], s->rms_eps, head, head);
         naive_rope(s, head, t);
     }

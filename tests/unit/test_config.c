@@ -48,6 +48,31 @@ static const char qwen15_moe_a27b[] =
     "\"transformers_version\":\"4.39.0.dev0\",\"use_cache\":true,"
     "\"use_sliding_window\":false,\"vocab_size\":151936}";
 
+static const char olmoe_1b_7b[] =
+    "{\"architectures\":[\"OlmoeForCausalLM\"],\"attention_bias\":false,"
+    "\"attention_dropout\":0.0,\"clip_qkv\":null,\"eos_token_id\":50279,\"hidden_act\":\"silu\","
+    "\"hidden_size\":2048,\"initializer_range\":0.02,\"intermediate_size\":1024,"
+    "\"max_position_embeddings\":4096,\"model_type\":\"olmoe\",\"norm_topk_prob\":false,"
+    "\"num_attention_heads\":16,\"num_experts\":64,\"num_experts_per_tok\":8,"
+    "\"num_hidden_layers\":16,\"num_key_value_heads\":16,\"output_router_logits\":false,"
+    "\"pad_token_id\":1,\"rms_norm_eps\":1e-05,\"rope_scaling\":null,\"rope_theta\":10000.0,"
+    "\"router_aux_loss_coef\":0.01,\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\","
+    "\"transformers_version\":\"4.43.0.dev0\",\"use_cache\":true,\"vocab_size\":50304}";
+
+static const char glm45_air[] =
+    "{\"architectures\":[\"Glm4MoeForCausalLM\"],\"attention_bias\":true,"
+    "\"attention_dropout\":0.0,\"eos_token_id\":[151329,151336,151338],\"first_k_dense_replace\":1,"
+    "\"head_dim\":128,\"hidden_act\":\"silu\",\"hidden_size\":4096,\"initializer_range\":0.02,"
+    "\"intermediate_size\":10944,\"max_position_embeddings\":131072,\"model_type\":\"glm4_moe\","
+    "\"moe_intermediate_size\":1408,\"n_group\":1,\"n_routed_experts\":128,\"n_shared_experts\":1,"
+    "\"norm_topk_prob\":true,\"num_attention_heads\":96,\"num_experts_per_tok\":8,"
+    "\"num_hidden_layers\":46,\"num_key_value_heads\":8,\"num_nextn_predict_layers\":1,"
+    "\"pad_token_id\":151329,\"partial_rotary_factor\":0.5,\"rms_norm_eps\":1e-05,"
+    "\"rope_scaling\":null,\"rope_theta\":1000000,\"routed_scaling_factor\":1.0,"
+    "\"tie_word_embeddings\":false,\"topk_group\":1,\"torch_dtype\":\"bfloat16\","
+    "\"transformers_version\":\"4.54.0\",\"use_cache\":true,\"use_qk_norm\":false,"
+    "\"vocab_size\":151552}";
+
 static const char qwen3_generation[] =
     "{\"bos_token_id\":151643,\"do_sample\":true,\"eos_token_id\":[151645,151643],"
     "\"pad_token_id\":151643,\"temperature\":0.6,\"top_k\":20,\"top_p\":0.95,"
@@ -110,6 +135,31 @@ static void published_configs_are_read(void **state) {
     assert_int_equal(a.d_ff_dense, 0);
     assert_int_equal(a.n_params, 14315784192); /* as transformers builds it: 14.3 B, 2.7 B active */
     assert_int_equal(a.n_params_active, 2689173504);
+}
+
+static void families_with_options_of_their_own_are_read(void **state) {
+    (void)state;
+    sl_model_spec o = parse_ok(olmoe_1b_7b), g = parse_ok(glm45_air);
+    assert_true(o.qk_norm && !o.norm_topk && !o.qkv_bias && o.clip_qkv == 0);
+    assert_true(o.rope_dim == 128 && o.d_ff_expert == 1024 && o.n_groups == 0);
+    assert_int_equal(o.n_params,
+                     6919161856ull); /* as transformers builds it: 6.9 B, 1.3 B active */
+    assert_int_equal(o.n_params_active, 6919161856ull - 56ull * 16 * 3 * 2048 * 1024);
+    assert_true(g.qkv_bias && !g.qk_norm && g.norm_topk && g.route_scale == 1);
+    assert_true(g.rope_dim == 64 && g.head_dim == 128 && g.d_ff_shared == 1408);
+    assert_true(g.n_groups == 1 && g.top_groups == 1 && g.n_mtp == 1 && g.n_eos == 3);
+    assert_true(g.ffn[0] == SL_FFN_DENSE && g.n_moe == 45 && g.d_ff_dense == 10944);
+    assert_int_equal(g.n_params, 106852251264ull); /* without the MTP layer */
+    assert_int_equal(g.n_params_active, 106852251264ull - 120ull * 45 * 3 * 4096 * 1408);
+    char *text = with(olmoe_1b_7b, "\"clip_qkv\":8.0");
+    assert_true(parse_ok(text).clip_qkv == 8);
+    free(text);
+    text = with(glm45_air, "\"partial_rotary_factor\":null");
+    assert_int_equal(parse_ok(text).rope_dim, 64); /* what transformers assumes */
+    free(text);
+    text = with(glm45_air, "\"rope_scaling\":{\"rope_type\":\"default\"}");
+    assert_true(parse_ok(text).rope_theta == 1e6f);
+    free(text);
 }
 
 static void generation_defaults_are_read(void **state) {
@@ -200,7 +250,8 @@ typedef struct refusal {
 
 static void options_that_change_results_are_refused(void **state) {
     (void)state;
-    static const char *const q = qwen3_30b_a3b, *const m = mixtral_8x7b, *const a = qwen15_moe_a27b;
+    static const char *const q = qwen3_30b_a3b, *const m = mixtral_8x7b, *const a = qwen15_moe_a27b,
+                             *const o = olmoe_1b_7b, *const g = glm45_air;
     const refusal bad[] = {
         {q, "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}", SL_ERR_UNSUPPORTED,
          "config.json: rope_scaling.rope_type: \"yarn\" is not supported"},
@@ -255,9 +306,45 @@ static void options_that_change_results_are_refused(void **state) {
         {q, "\"bos_token_id\":-1", SL_ERR_LIMIT, "config.json: bos_token_id: -1"},
         {q, "\"rms_norm_eps\":\"x\"", SL_ERR_FORMAT, "config.json: rms_norm_eps: a string"},
         {q, "\"qkv_bias\":true", SL_ERR_UNSUPPORTED,
-         "config.json: qkv_bias: is not known to Qwen3MoeForCausalLM"},
+         "config.json: qkv_bias: supported only when it is off"},
         {m, "\"shared_expert_intermediate_size\":64", SL_ERR_UNSUPPORTED,
-         "config.json: shared_expert_intermediate_size: is not known to MixtralForCausalLM"},
+         "config.json: shared_expert_intermediate_size: supported only when it is off"},
+        {q, "\"clip_qkv\":8", SL_ERR_UNSUPPORTED,
+         "config.json: clip_qkv: supported only when it is off"},
+        {q, "\"n_group\":1", SL_ERR_UNSUPPORTED, "config.json: n_group: unknown option"},
+        {o, "\"attention_bias\":true", SL_ERR_UNSUPPORTED,
+         "config.json: attention_bias: supported only when it is off"},
+        {o, "\"clip_qkv\":0", SL_ERR_LIMIT, "config.json: clip_qkv: 0 is outside"},
+        {o, "\"head_dim\":64", SL_ERR_UNSUPPORTED,
+         "config.json: head_dim: 64 is not hidden_size / num_attention_heads"},
+        {o, "\"partial_rotary_factor\":0.5", SL_ERR_UNSUPPORTED,
+         "config.json: partial_rotary_factor: supported only as 1"},
+        {g, "\"n_group\":3", SL_ERR_FORMAT,
+         "config.json: n_group: 3 does not cut 128 experts into equal groups"},
+        {g, "\"n_group\":128", SL_ERR_FORMAT, "config.json: n_group: 128 does not cut"},
+        {g, "\"n_group\":257", SL_ERR_LIMIT, "config.json: n_group: 257 is outside 1..256"},
+        {g, "\"topk_group\":2", SL_ERR_LIMIT, "config.json: topk_group: 2 is outside 1..1"},
+        {g, "\"n_group\":32", SL_ERR_FORMAT,
+         "config.json: topk_group: 1 groups of 4 experts are fewer than num_experts_per_tok 8"},
+        {g, "\"partial_rotary_factor\":0.01", SL_ERR_LIMIT,
+         "config.json: partial_rotary_factor: rotates 1 of the 128 values of a head"},
+        {g, "\"partial_rotary_factor\":2", SL_ERR_LIMIT,
+         "config.json: partial_rotary_factor: 2 is outside"},
+        {g, "\"rope_parameters\":{\"partial_rotary_factor\":1}", SL_ERR_FORMAT,
+         "config.json: rope_parameters.partial_rotary_factor: 1 contradicts the"},
+        {g, "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}", SL_ERR_UNSUPPORTED,
+         "config.json: rope_scaling.type: \"yarn\" is not supported"},
+        {g, "\"first_k_dense_replace\":46", SL_ERR_UNSUPPORTED,
+         "config.json: no block is routed to experts"},
+        {g, "\"n_shared_experts\":0", SL_ERR_LIMIT, "config.json: n_shared_experts: 0"},
+        {g, "\"num_experts\":64", SL_ERR_FORMAT,
+         "config.json: n_routed_experts: 128 contradicts num_experts 64"},
+        {g, "\"routed_scaling_factor\":0", SL_ERR_LIMIT, "config.json: routed_scaling_factor: 0"},
+        {g, "\"num_nextn_predict_layers\":17", SL_ERR_LIMIT,
+         "config.json: num_nextn_predict_layers: 17"},
+        {g, "\"scoring_func\":\"softmax\"", SL_ERR_UNSUPPORTED,
+         "config.json: scoring_func: unknown option"},
+        {g, "\"qkv_bias\":true", SL_ERR_UNSUPPORTED, "config.json: qkv_bias: supported only"},
         {a, "\"use_sliding_window\":true", SL_ERR_UNSUPPORTED,
          "config.json: use_sliding_window: true is not supported for Qwen2MoeForCausalLM"},
         {a, "\"shared_expert_intermediate_size\":null", SL_ERR_FORMAT,
@@ -304,6 +391,7 @@ static void a_failed_allocation_is_reported(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_configs_are_read),
+        cmocka_unit_test(families_with_options_of_their_own_are_read),
         cmocka_unit_test(generation_defaults_are_read),
         cmocka_unit_test(harmless_variants_are_accepted),
         cmocka_unit_test(options_that_change_results_are_refused),

@@ -304,10 +304,11 @@ static void norm_and_rope_do_not_depend_on_threads(void **state) {
         sl_free(base);
     }
     memcpy(want, x, ROWS * N * sizeof *x);
-    sl_rope(&(sl_exec){.k = &sl_kernels_ref}, want, pos, freq, ROWS, HEADS, DIM, N);
+    const sl_rope_shape shape = {HEADS, DIM, DIM, N}, part = {HEADS, DIM, 64, N};
+    sl_rope(&(sl_exec){.k = &sl_kernels_ref}, want, pos, freq, ROWS, &shape);
     EACH_EXEC(ex) {
         memcpy(y, x, ROWS * N * sizeof *x);
-        sl_rope(&ex, y, pos, freq, ROWS, HEADS, DIM, N);
+        sl_rope(&ex, y, pos, freq, ROWS, &shape);
         kt_same("rope", y, want, ROWS * N);
     }
     for (int r = 0; r < ROWS; r += 13) { /* pairs i and i + DIM/2 of head 3, by libm */
@@ -319,7 +320,33 @@ static void norm_and_rope_do_not_depend_on_threads(void **state) {
             assert_true(fabs(b[i + DIM / 2] - (hi * cos(t) + lo * sin(t))) <= tol);
         }
     }
+    EACH_EXEC(ex) { /* the first 64 values of a head as if it were no wider */
+        memcpy(y, x, ROWS * N * sizeof *x);
+        sl_rope(&ex, y, pos, freq, ROWS, &part);
+        for (int r = 0; r < ROWS * HEADS; r++) {
+            size_t at = (size_t)(r / HEADS) * N + (size_t)(r % HEADS) * DIM;
+            float head[DIM];
+            memcpy(head, x + at, sizeof head);
+            const sl_rope_shape one = {1, part.rope_dim, part.rope_dim, part.rope_dim};
+            sl_rope(&(sl_exec){.k = &sl_kernels_ref}, head, pos + r / HEADS, freq, 1, &one);
+            kt_same("rope of a part", y + at, head, DIM);
+        }
+    }
     sl_free(x), sl_free(y), sl_free(want);
+}
+
+static void clipping_keeps_the_bounds_and_nan(void **state) {
+    (void)state;
+    enum { N = 70000 };
+    float *x = kt_floats(N), *y = kt_floats(N);
+    x[5] = NAN, x[6] = INFINITY, x[7] = -INFINITY, x[8] = 0.75f;
+    EACH_EXEC(ex) {
+        memcpy(y, x, N * sizeof *x);
+        sl_vec_clip(&ex, y, 0.75f, N);
+        for (int i = 0; i < N; i++)
+            assert_true(i == 5 ? isnan(y[i]) : y[i] == fminf(0.75f, fmaxf(-0.75f, x[i])));
+    }
+    sl_free(x), sl_free(y);
 }
 
 static void biases_and_gates_follow_the_rule(void **state) {
@@ -412,6 +439,7 @@ int main(void) {
         cmocka_unit_test(any_number_of_jobs),
         cmocka_unit_test(attention_is_softmax_whole_or_in_chunks),
         cmocka_unit_test(norm_and_rope_do_not_depend_on_threads),
+        cmocka_unit_test(clipping_keeps_the_bounds_and_nan),
         cmocka_unit_test(biases_and_gates_follow_the_rule),
         cmocka_unit_test(vectors_do_not_depend_on_threads),
         cmocka_unit_test(kernels_allocate_nothing),

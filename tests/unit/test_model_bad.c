@@ -117,6 +117,71 @@ static void damaged_biases_and_shared_experts_are_refused(void **state) {
     folder_remove(dir);
 }
 
+static void damaged_tensors_of_other_families_are_refused(void **state) {
+    (void)state;
+#define P "model.layers.1."
+    static const struct {
+        const char *config;
+        header_damage bad;
+    } cases[] = {
+        {folder_olmoe,
+         {"\"" P "self_attn.q_norm.weight\":{\"dtype\":\"F32\",\"shape\":[24]",
+          "\"" P "self_attn.q_norm.weight\":{\"dtype\":\"F32\",\"shape\":[4,6]", SL_ERR_FORMAT,
+          "/" ST ": tensor \"" P "self_attn.q_norm.weight\": shape [4, 6], expected [24] by "
+          "config.json"}},
+        {folder_olmoe,
+         {"\"" P "self_attn.k_norm.weight\"", "\"" P "self_attn.k_gnome.weight\"", SL_ERR_FORMAT,
+          "/" ST ": tensor \"" P "self_attn.k_norm.weight\" is missing"}},
+        {folder_glm4,
+         {"\"" P "mlp.gate.e_score_correction_bias\"", "\"" P "mlp.gate.bias\"", SL_ERR_FORMAT,
+          "/" ST ": tensor \"" P "mlp.gate.e_score_correction_bias\" is missing"}},
+        {folder_glm4,
+         {"\"" P "mlp.gate.e_score_correction_bias\":{\"dtype\":\"F32\",\"shape\":[12]",
+          "\"" P "mlp.gate.e_score_correction_bias\":{\"dtype\":\"F32\",\"shape\":[12,1]",
+          SL_ERR_FORMAT,
+          "/" ST ": tensor \"" P "mlp.gate.e_score_correction_bias\": shape [12, 1], expected [12] "
+          "by config.json"}},
+        {folder_glm4,
+         {"\"" P "mlp.shared_experts.up_proj.weight\"", "\"model.layers.3.x\"", SL_ERR_FORMAT,
+          "/" ST ": tensor \"" P "mlp.shared_experts.up_proj.weight\" is missing"}},
+    };
+#undef P
+    for (size_t i = 0; i < SL_LEN(cases); i++) {
+        char dir[64];
+        folder_make(dir, cases[i].config, SL_F32, 1, 1);
+        folder_patch_header(dir, ST, cases[i].bad.from, cases[i].bad.to);
+        check_refused(dir, cases[i].bad.to, cases[i].bad.code, cases[i].bad.text);
+        folder_remove(dir);
+    }
+}
+
+/* Of the blocks that config.json counts, and of no others. */
+static void blocks_after_the_last_may_be_there(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        bool fine;
+    } extra[] = {{"model.layers.3.eh_proj.weight", true},
+                 {"model.layers.4.eh_proj.weight", false},
+                 {"model.layers.03.eh_proj.weight", false},
+                 {"model.layers.3", false},
+                 {"model.layers.99999999999999999999.x", false}};
+    for (size_t i = 0; i < SL_LEN(extra); i++) {
+        char dir[64], entry[160];
+        sl_err err = {0};
+        sl_model_spec spec;
+        folder_make(dir, folder_glm4, SL_F32, 1, 1);
+        snprintf(entry, sizeof entry,
+                 "{\"%s\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]},",
+                 extra[i].name);
+        folder_patch_header(dir, ST, "{", entry);
+        sl_status st = sl_model_read_spec(dir, &spec, NULL, &err);
+        if (st != (extra[i].fine ? SL_OK : SL_ERR_UNSUPPORTED))
+            fail_msg("%s: %d %s", extra[i].name, st, err.msg);
+        folder_remove(dir);
+    }
+}
+
 static void tensors_nobody_would_use_are_refused(void **state) {
     (void)state;
     char dir[64];
@@ -273,7 +338,7 @@ static void a_failed_allocation_never_leaks_or_crashes(void **state) {
     static const struct {
         const char *config;
         uint32_t shards;
-    } cases[] = {{folder_qwen, 1}, {folder_qwen2, 1}, {folder_mixtral, 2}};
+    } cases[] = {{folder_qwen, 1}, {folder_qwen2, 1}, {folder_glm4, 1}, {folder_mixtral, 2}};
     for (size_t i = 0; i < SL_LEN(cases); i++) {
         char dir[64];
         bool opened = false;
@@ -354,6 +419,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(damaged_headers_are_refused),
         cmocka_unit_test(damaged_biases_and_shared_experts_are_refused),
+        cmocka_unit_test(damaged_tensors_of_other_families_are_refused),
+        cmocka_unit_test(blocks_after_the_last_may_be_there),
         cmocka_unit_test(tensors_nobody_would_use_are_refused),
         cmocka_unit_test(tensors_off_their_alignment_are_refused),
         cmocka_unit_test(damaged_files_are_refused),

@@ -145,6 +145,31 @@ static void shared_experts_do_not_change_that(void **state) {
     free(biasless);
 }
 
+static void check_changed(const char *config, const char *from, const char *to) {
+    size_t n;
+    char *text = folder_replace(config, strlen(config), from, to, &n);
+    check_folder(text, SL_F32, 2);
+    free(text);
+}
+
+static void wide_norms_and_clipping_do_not(void **state) {
+    (void)state;
+    check_folder(folder_olmoe, SL_BF16, 1);
+    check_changed(folder_olmoe, "\"norm_topk_prob\":false,\"clip_qkv\":0.75",
+                  "\"norm_topk_prob\":true,\"clip_qkv\":null");
+}
+
+static void groups_of_experts_do_not(void **state) {
+    (void)state;
+    check_folder(folder_glm4, SL_BF16, 1);
+    check_changed(folder_glm4, "\"norm_topk_prob\":true", "\"norm_topk_prob\":false");
+    check_changed(folder_glm4, "\"attention_bias\":true,\"use_qk_norm\":true",
+                  "\"attention_bias\":false,\"use_qk_norm\":false");
+    check_changed(folder_glm4, "\"n_group\":4,\"topk_group\":2", "\"n_group\":1");
+    check_changed(folder_glm4, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":1.0");
+    check_changed(folder_glm4, "\"first_k_dense_replace\":1", "\"first_k_dense_replace\":0");
+}
+
 static void mixtral_bits_do_not_depend_on_batching(void **state) {
     (void)state;
     check_folder(folder_mixtral, SL_F32, 2);
@@ -278,6 +303,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(qwen_bits_do_not_depend_on_batching),
         cmocka_unit_test(shared_experts_do_not_change_that),
+        cmocka_unit_test(wide_norms_and_clipping_do_not),
+        cmocka_unit_test(groups_of_experts_do_not),
         cmocka_unit_test(mixtral_bits_do_not_depend_on_batching),
         cmocka_unit_test(a_worker_binds_only_its_stages),
         cmocka_unit_test(a_worker_maps_only_the_files_it_needs),

@@ -2,6 +2,7 @@
 
 #include "engine/plan_json.h"
 #include "format/shape_config.h"
+#include "model/arch.h"
 #include "model/model.h"
 #include "spec/kv.h"
 
@@ -20,16 +21,33 @@ static uint64_t kv_bytes_per_token(const sl_model_spec *m) {
     return 2ull * m->n_layers * m->n_kv_heads * m->head_dim * sizeof(float);
 }
 
+static bool gated_shared(const sl_model_spec *m) {
+    const sl_arch *a = sl_arch_find(m->arch);
+    for (size_t i = 0; i < a->n_tensors; i++)
+        if (a->tensor[i].role == SL_ROLE_SHARED_SCALE) return true;
+    return false;
+}
+
 static void print_text(const sl_model_spec *m, const sl_model_info *i, const char *folder) {
     printf("%s: %s\n", folder, m->arch);
     printf("  blocks        %u (%u routed), d_model %u, vocabulary %u, context %u\n", m->n_layers,
            m->n_moe, m->d_model, m->vocab, m->max_position);
-    printf("  attention     %u heads, %u for keys and values, head %u%s%s\n", m->n_heads,
+    printf("  attention     %u heads, %u for keys and values, head %u%s%s", m->n_heads,
            m->n_kv_heads, m->head_dim, m->qk_norm ? ", normed queries and keys" : "",
            m->qkv_bias ? ", biases" : "");
-    printf("  experts       %u, top %u, width %u%s\n", m->n_experts, m->top_k, m->d_ff_expert,
+    if (m->rope_dim != m->head_dim) printf(", %u of a head rotated", m->rope_dim);
+    if (m->clip_qkv > 0) printf(", clipped at %g", (double)m->clip_qkv);
+    printf("\n");
+    printf("  experts       %u, top %u, width %u%s", m->n_experts, m->top_k, m->d_ff_expert,
            m->norm_topk ? ", weights rescaled to 1" : "");
-    if (m->d_ff_shared) printf("  shared        width %u, gated\n", m->d_ff_shared);
+    if (m->n_groups > 1) printf(", from %u of %u groups", m->top_groups, m->n_groups);
+    if (m->n_groups) printf(", sigmoid scores, times %g", (double)m->route_scale);
+    printf("\n");
+    if (m->d_ff_shared)
+        printf("  shared        width %u%s\n", m->d_ff_shared, gated_shared(m) ? ", gated" : "");
+    if (m->n_mtp)
+        printf("  not read      %u block%s more, to predict further tokens\n", m->n_mtp,
+               m->n_mtp == 1 ? "" : "s");
     if (m->d_ff_dense) printf("  dense         width %u\n", m->d_ff_dense);
     printf("  parameters    %.3f M, %.3f M active per token\n", (double)m->n_params / 1e6,
            (double)m->n_params_active / 1e6);

@@ -34,6 +34,7 @@ static sl_status spec_of(const sl_shape *s, sl_model_spec *m, sl_err *err) {
                          .n_heads = s->n_heads,
                          .n_kv_heads = s->n_kv_heads,
                          .head_dim = s->qk_head_dim,
+                         .rope_dim = s->qk_head_dim,
                          .vocab = s->vocab,
                          .d_ff_dense = s->d_ff_dense,
                          .d_ff_expert = s->d_ff_expert,

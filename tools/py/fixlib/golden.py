@@ -1,6 +1,6 @@
 """Goldens: what transformers computes in f32 from the stored weights of a fixture.
 
-A case is refused when rounding could decide it: a router margin under MIN_ROUTER_MARGIN at any
+A case is refused when rounding could decide it: a router margin under the fixture's min_margin at any
 position, or a gap between the two best logits under MIN_TOP1_GAP at any position whose choice is
 part of the golden.
 """
@@ -20,7 +20,6 @@ import transformers
 from . import models, train
 
 NEW_TOKENS = 64
-MIN_ROUTER_MARGIN = 1e-3
 MIN_TOP1_GAP = 1e-2
 SWAP_WITHIN = 32
 # name, about how many ids, first verse tried
@@ -30,9 +29,8 @@ PROMPTS = (("short", None, 0), ("line", 20, 60), ("passage", 60, 180))
 @torch.no_grad()
 def forward(model, ids):
     """(logits [positions, vocab], smallest router margin over layers and positions)"""
-    out = model(input_ids=torch.tensor([ids]), output_router_logits=True, use_cache=False)
-    margin = train.margins(out.router_logits, model.config.num_experts_per_tok).min().item()
-    return out.logits[0], margin
+    logits, choices = models.forward(model, torch.tensor([ids]))
+    return logits[0], train.margins(choices, model.config).min().item()
 
 
 @torch.no_grad()
@@ -45,16 +43,16 @@ def greedy(model, prompt, count):
     return ids[len(prompt) :]
 
 
-def try_case(model, prompt, stop_ids):
+def try_case(model, fixture, prompt, stop_ids):
     """The case's numbers, or (None, reason)."""
     _, margin = forward(model, prompt)
-    if margin < MIN_ROUTER_MARGIN:
+    if margin < fixture.min_margin:
         return None, f"router margin {margin:.1e} in the prompt"
     new = greedy(model, prompt, NEW_TOKENS)
     if set(new) & set(stop_ids):
         return None, "it stops early"
     logits, margin = forward(model, prompt + new)
-    if margin < MIN_ROUTER_MARGIN:
+    if margin < fixture.min_margin:
         return None, f"router margin {margin:.1e}"
     best = logits[len(prompt) - 1 : -1].topk(2, -1)
     if best.indices[:, 0].tolist() != new:
@@ -81,7 +79,7 @@ def find_cases(model, fixture, tok, verses, stop_ids):
     for name, length, start in PROMPTS:
         refused = {}
         for prompt in candidates(tok, verses, length, start):
-            case, reason = try_case(model, prompt, stop_ids)
+            case, reason = try_case(model, fixture, prompt, stop_ids)
             if case:
                 text = tok.decode(prompt, skip_special_tokens=False)
                 same = tok.encode(text).ids == prompt
@@ -107,10 +105,10 @@ def usage(model, cases):
     k = model.config.num_experts_per_tok
     total = None
     for c in cases:
-        out = model(input_ids=torch.tensor([c["prompt"] + c["ids"]]), output_router_logits=True)
+        _, choices = models.forward(model, torch.tensor([c["prompt"] + c["ids"]]))
         counts = [
-            torch.bincount(x.topk(k, -1).indices.flatten(), minlength=x.shape[-1])
-            for x in out.router_logits
+            torch.bincount(x.rank.topk(k, -1).indices.flatten(), minlength=x.rank.shape[-1])
+            for x in choices
         ]
         total = counts if total is None else [a + b for a, b in zip(total, counts)]
     return dict(zip(models.sparse_layers(model.config), [t.tolist() for t in total]))
@@ -127,22 +125,21 @@ def first_difference(model, case):
     return next((i for i, (x, y) in enumerate(zip(chosen, case["ids"])) if x != y), None)
 
 
+def exchange(experts, a, b):
+    experts[a], experts[b] = experts[b], experts[a]
+
+
 @torch.no_grad()
 def find_swap(model, fixture, cases, choices):
-    """The pair of experts of one layer whose exchange changes most cases, and these soonest.
-
-    Exchanging two experts' weights is exchanging their rows of the router.
-    """
+    """The pair of experts of one layer whose exchange changes most cases, and these soonest."""
     names = [c["name"] for c in cases]
     best = None
     for layer, counts in choices.items():
         chosen = [e for e, n in enumerate(counts) if n > 0]
         for pair in itertools.combinations(chosen, 2):
-            weight = models.gate_of(model, layer).weight
-            kept = weight.clone()
-            weight[list(pair)] = kept[list(reversed(pair))]
+            exchange(models.moe_of(model, layer).experts, *pair)
             first = [first_difference(model, c) for c in cases]
-            weight.copy_(kept)
+            exchange(models.moe_of(model, layer).experts, *pair)
             seen = [x for x in first if x is not None]
             rank = (len(cases) - len(seen), sum(seen))
             if seen and (best is None or rank < best[0]):
@@ -186,7 +183,7 @@ def find_stop(model, fixture, tok, verses, stop_ids):
         logits, margin = forward(model, prompt + ids)
         best = logits[len(prompt) - 1 : -1].topk(2, -1).values
         gap = (best[:, 0] - best[:, 1]).min().item()
-        if margin >= MIN_ROUTER_MARGIN and gap >= MIN_TOP1_GAP:
+        if margin >= fixture.min_margin and gap >= MIN_TOP1_GAP:
             return {
                 "prompt_text": text,
                 "prompt_ids": prompt,
@@ -231,6 +228,7 @@ def write(fixture, tok, verses, corpus_sha256, folder):
             "files_sha256": {p.name: sha256(p) for p in sorted(folder.glob("*.safetensors"))},
         },
         "stop_ids": stop_ids,
+        "least_router_margin": fixture.min_margin,
         "f32_against_f64": double_deviation(model, cases),
         "router_choices": {str(k): v for k, v in used.items()},
         "cases": [

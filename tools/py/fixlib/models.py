@@ -4,14 +4,20 @@ Shapes are chosen so that head_dim differs from hidden/heads, query heads share 
 dense and sparse layers mix, and (in qwen3moe-sparse) no width is a multiple of 16.
 """
 
+import collections
 import dataclasses
 import json
 import re
 
+import safetensors.torch
 import torch
 from transformers import (
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    OlmoeConfig,
+    OlmoeForCausalLM,
     Qwen2MoeConfig,
     Qwen2MoeForCausalLM,
     Qwen3MoeConfig,
@@ -19,7 +25,10 @@ from transformers import (
 )
 
 CONTEXT = 512
+MTP_LAYERS = 1  # of the Glm4Moe fixture
 CLASSES = {
+    "glm4_moe": Glm4MoeForCausalLM,
+    "olmoe": OlmoeForCausalLM,
     "mixtral": MixtralForCausalLM,
     "qwen2_moe": Qwen2MoeForCausalLM,
     "qwen3_moe": Qwen3MoeForCausalLM,
@@ -39,6 +48,7 @@ class Fixture:
     seed: int
     steps: int
     stored_config: dict = dataclasses.field(default_factory=dict)  # keys that transformers drops
+    min_margin: float = 1e-3  # cases with a smaller router margin are refused
 
 
 def qwen_special(size):
@@ -145,6 +155,55 @@ def fixtures():
         bos_token_id=end,
         eos_token_id=im_end,
     )
+    end, im_end = qwen_special(1016)
+    wide_norm = OlmoeConfig(
+        vocab_size=1016,
+        hidden_size=64,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        hidden_act="silu",
+        max_position_embeddings=CONTEXT,
+        num_experts=12,
+        num_experts_per_tok=3,
+        norm_topk_prob=False,
+        clip_qkv=1.25,
+        router_aux_loss_coef=0.01,
+        tie_word_embeddings=False,
+        rope_theta=10000.0,
+        rms_norm_eps=1e-5,
+        pad_token_id=end,
+        eos_token_id=im_end,
+    )
+    grouped = Glm4MoeConfig(
+        vocab_size=1016,
+        hidden_size=64,
+        intermediate_size=136,
+        moe_intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=24,
+        partial_rotary_factor=0.5,
+        hidden_act="silu",
+        max_position_embeddings=CONTEXT,
+        attention_bias=True,
+        use_qk_norm=True,
+        n_routed_experts=12,
+        num_experts_per_tok=3,
+        n_shared_experts=2,
+        n_group=4,
+        topk_group=2,
+        norm_topk_prob=True,
+        routed_scaling_factor=1.8,
+        first_k_dense_replace=1,
+        tie_word_embeddings=False,
+        rope_theta=1000000.0,
+        rms_norm_eps=1e-5,
+        pad_token_id=end,
+        eos_token_id=im_end,
+    )
     big = 1 << 30
     return {
         f.name: f
@@ -190,6 +249,33 @@ def fixtures():
                 # as published: a window that is not used, and no qkv_bias (it is always there)
                 {"sliding_window": 48, "max_window_layers": 2, "qkv_bias": None},
             ),
+            Fixture(
+                "olmoe-tiny",
+                "qwen",
+                1016,
+                wide_norm,
+                torch.bfloat16,
+                big,
+                True,
+                "torch_dtype",
+                15,
+                500,
+                min_margin=1e-4,
+            ),
+            Fixture(
+                "glm4moe-tiny",
+                "qwen",
+                1016,
+                grouped,
+                torch.bfloat16,
+                big,
+                True,
+                "torch_dtype",
+                16,
+                500,
+                {"num_nextn_predict_layers": MTP_LAYERS},
+                min_margin=1e-4,
+            ),
         )
     }
 
@@ -200,7 +286,43 @@ def create(fixture):
     for name, value in model.named_parameters():
         if name.endswith("_proj.bias"):  # zero at first; nothing would ever move those of the keys
             torch.nn.init.normal_(value, std=0.3)
+    for name, value in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):  # moved by balancing, which is not played here
+            torch.nn.init.normal_(value, std=0.1)
     return model
+
+
+# What a router ranks its experts by, each one's share of it, and what it ranks their groups by.
+Choice = collections.namedtuple("Choice", "rank share groups")
+
+
+def grouped_choice(router, hidden):
+    """A router of noaux_tc on `hidden`: sigmoid scores, biased, only in the best groups."""
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    score = (rows @ router.weight.T).sigmoid()
+    biased = score + router.e_score_correction_bias
+    each = biased.view(len(rows), router.n_group, -1)
+    groups = each.topk(2, -1).values.sum(-1)
+    kept = torch.zeros_like(groups, dtype=torch.bool)
+    kept.scatter_(-1, groups.topk(router.topk_group, -1).indices, True)
+    rank = each.masked_fill(~kept[..., None], 0.0).flatten(1)
+    return Choice(rank, score / score.sum(-1, keepdim=True), groups)
+
+
+def forward(model, ids):
+    """(logits [batch, positions, vocab], Choice of each routed layer) of ids [batch, positions]"""
+    if model.config.model_type != "glm4_moe":
+        out = model(input_ids=ids, output_router_logits=True, use_cache=False)
+        probs = [torch.softmax(x, -1) for x in out.router_logits]
+        return out.logits, [Choice(p, p, None) for p in probs]
+    seen, hooks = [], []
+    for layer in sparse_layers(model.config):
+        gate = gate_of(model, layer)
+        hooks.append(gate.register_forward_pre_hook(lambda m, x: seen.append((m, x[0]))))
+    logits = model(input_ids=ids, use_cache=False).logits
+    for hook in hooks:
+        hook.remove()
+    return logits, [grouped_choice(m, x) for m, x in seen]
 
 
 def load(folder):
@@ -209,6 +331,8 @@ def load(folder):
     model, info = cls.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
+    mtp = f"model.layers.{model.config.num_hidden_layers}."  # transformers does not read it either
+    info["unexpected_keys"] = [x for x in info["unexpected_keys"] if not x.startswith(mtp)]
     bad = {k: v for k, v in info.items() if v}
     if bad:
         raise SystemExit(f"{folder}: does not load back: {bad}")
@@ -216,8 +340,10 @@ def load(folder):
 
 
 def sparse_layers(config):
-    if config.model_type == "mixtral":
+    if config.model_type in ("mixtral", "olmoe"):
         return list(range(config.num_hidden_layers))
+    if config.model_type == "glm4_moe":
+        return list(range(config.first_k_dense_replace, config.num_hidden_layers))
     return [
         i
         for i in range(config.num_hidden_layers)
@@ -225,9 +351,13 @@ def sparse_layers(config):
     ]
 
 
-def gate_of(model, layer):
+def moe_of(model, layer):
     block = model.model.layers[layer]
-    return (block.block_sparse_moe if hasattr(block, "block_sparse_moe") else block.mlp).gate
+    return block.block_sparse_moe if hasattr(block, "block_sparse_moe") else block.mlp
+
+
+def gate_of(model, layer):
+    return moe_of(model, layer).gate
 
 
 def expected_names(config):
@@ -241,33 +371,59 @@ def expected_names(config):
         p = f"model.layers.{i}"
         names |= {f"{p}.self_attn.{x}_proj.weight" for x in "qkvo"}
         names |= {f"{p}.{x}_layernorm.weight" for x in ("input", "post_attention")}
-        if config.model_type == "qwen3_moe":
+        if config.model_type in ("qwen3_moe", "olmoe", "glm4_moe"):
             names |= {f"{p}.self_attn.{x}_norm.weight" for x in "qk"}
-        if config.model_type == "qwen2_moe":
+        if config.model_type in ("qwen2_moe", "glm4_moe"):
             names |= {f"{p}.self_attn.{x}_proj.bias" for x in "qkv"}
         if i not in sparse:
             names |= {f"{p}.mlp.{x}_proj.weight" for x in ("gate", "up", "down")}
             continue
         block = "block_sparse_moe" if mixtral else "mlp"
         parts = ("w1", "w2", "w3") if mixtral else ("gate_proj", "up_proj", "down_proj")
-        count = config.num_local_experts if mixtral else config.num_experts
+        glm = config.model_type == "glm4_moe"
+        count = config.num_local_experts if mixtral else config.n_routed_experts if glm else config.num_experts
         names.add(f"{p}.{block}.gate.weight")
         if config.model_type == "qwen2_moe":
             names.add(f"{p}.mlp.shared_expert_gate.weight")
             names |= {f"{p}.mlp.shared_expert.{x}_proj.weight" for x in ("gate", "up", "down")}
+        if glm:
+            names.add(f"{p}.mlp.gate.e_score_correction_bias")
+            names |= {f"{p}.mlp.shared_experts.{x}_proj.weight" for x in ("gate", "up", "down")}
         names |= {f"{p}.{block}.experts.{e}.{x}.weight" for e in range(count) for x in parts}
     return names
+
+
+def add_mtp(config, path):
+    """Noise as the layer that predicts a second token: names and shapes of published ones."""
+    tensors = safetensors.torch.load_file(path)
+    last, width = config.num_hidden_layers, config.hidden_size
+    for name in [x for x in tensors if x.startswith(f"model.layers.{last - 1}.")]:
+        tensors[name.replace(f".{last - 1}.", f".{last}.", 1)] = torch.randn_like(tensors[name])
+    for name, shape in (
+        ("eh_proj", (width, 2 * width)),
+        ("enorm", (width,)),
+        ("hnorm", (width,)),
+        ("shared_head.norm", (width,)),
+    ):
+        tensors[f"model.layers.{last}.{name}.weight"] = torch.randn(shape).to(torch.bfloat16)
+    safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
 
 
 def store(model, fixture, folder):
     """Writes weights and configuration with published names; returns bytes of weights."""
     config = fixture.config
+    wide = {n: b.clone() for n, b in model.named_buffers() if "correction_bias" in n}
     model = model.to(fixture.stored)
+    for name, value in wide.items():  # published in f32 whatever the weights are in
+        gate = model.get_submodule(name.rpartition(".")[0])
+        gate.e_score_correction_bias = value
     if set(model.state_dict()) - {"lm_head.weight"} != expected_names(config) - {"lm_head.weight"}:
         raise SystemExit(f"{fixture.name}: tensor names differ from published checkpoints")
     for old in folder.glob("*.safetensors*"):
         old.unlink()
     model.save_pretrained(folder, max_shard_size=fixture.shard_bytes)
+    if config.model_type == "glm4_moe":
+        add_mtp(config, folder / "model.safetensors")
     path = folder / "config.json"
     doc = json.loads(path.read_text())
     doc.pop("dtype", None)

@@ -2,8 +2,8 @@
 
 Loss = next token + load balance + margin. Load balance is the Switch Transformers loss, a layer:
 E * sum_e f_e * P_e, f_e the share of choices that fell on expert e, P_e its mean probability.
-Margin pushes the k-th router probability above the k+1-th: goldens must not hang on a near tie that
-rounding may flip.
+Margin pushes what ranks the k-th expert (a probability, or a biased score) above that of the k+1-th:
+goldens must not hang on a near tie that rounding may flip.
 """
 
 import math
@@ -13,6 +13,8 @@ import time
 import torch
 from torch.nn.functional import cross_entropy
 
+from . import models
+
 WINDOW = 136
 BATCH = 16
 MARGIN = 0.03
@@ -20,24 +22,29 @@ BALANCE = 0.1
 SHORT_PROMPT = (3, 17, 41)
 
 
-def margins(router_logits, k):
-    """k-th minus k+1-th router probability of each position: [layers, positions]."""
-    probs = torch.stack([torch.softmax(x, -1) for x in router_logits])
-    top = probs.topk(k + 1, -1).values
+def gap(rank, k):
+    """k-th minus k+1-th of the last dimension."""
+    top = rank.topk(k + 1, -1).values
     return top[..., k - 1] - top[..., k]
 
 
-def balance(router_logits, k):
+def margins(choices, config):
+    """How clearly each position's experts, and their groups, were chosen: [layers, positions]."""
+    rows = [gap(c.rank, config.num_experts_per_tok) for c in choices]
+    rows += [gap(c.groups, config.topk_group) for c in choices if c.groups is not None]
+    return torch.stack(rows)
+
+
+def balance(choices, k):
     """Mean over layers of E * sum_e f_e P_e (1 when even), and the smallest f_e * E seen."""
     total, low = 0.0, float("inf")
-    for logits in router_logits:
-        probs = torch.softmax(logits, -1)
-        count = probs.shape[-1]
-        chosen = torch.zeros_like(probs).scatter_(-1, probs.topk(k, -1).indices, 1.0)
+    for c in choices:
+        count = c.rank.shape[-1]
+        chosen = torch.zeros_like(c.rank).scatter_(-1, c.rank.topk(k, -1).indices, 1.0)
         share = chosen.mean(0) / k
-        total = total + count * (share * probs.mean(0)).sum()
+        total = total + count * (share * c.share.mean(0)).sum()
         low = min(low, (share.min() * count).item())
-    return total / len(router_logits), low
+    return total / len(choices), low
 
 
 def documents(tok, verses, eos):
@@ -93,11 +100,11 @@ def train(model, fixture, tok, verses, lr=4e-3):
         for group in opt.param_groups:
             group["lr"] = rate
         batch = torch.tensor([sample(rng, *data) for _ in range(BATCH)])
-        out = model(input_ids=batch, output_router_logits=True, use_cache=False)
-        ce = cross_entropy(out.logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
-        margin = margins(out.router_logits, k)
+        logits, choices = models.forward(model, batch)
+        ce = cross_entropy(logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
+        margin = margins(choices, config)
         hinge = torch.relu(1 - margin / MARGIN).mean()
-        even, least = balance(out.router_logits, k)
+        even, least = balance(choices, k)
         loss = ce + BALANCE * even + hinge * max(0.0, min(0.5, done - 0.4))
         opt.zero_grad(set_to_none=True)
         loss.backward()
