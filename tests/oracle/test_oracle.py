@@ -76,6 +76,35 @@ def test_router_weights_rescaled_or_not(fixture, tmp_path):
     assert check.deviation(got, want.astype(numpy.float32))[0] <= 2e-4
 
 
+@pytest.mark.parametrize(
+    "fixture,change",
+    [
+        ("olmoe-tiny", {"norm_topk_prob": True}),
+        ("olmoe-tiny", {"clip_qkv": None}),
+        ("glm4moe-tiny", {"norm_topk_prob": False}),
+        ("glm4moe-tiny", {"routed_scaling_factor": 1.0}),
+        ("glm4moe-tiny", {"partial_rotary_factor": 1.0}),
+        ("glm4moe-tiny", {"topk_group": 4}),
+        ("glm4moe-tiny", {"n_group": 1, "topk_group": 1}),
+    ],
+)
+def test_options_off(fixture, change, tmp_path):
+    """Another value of an option changes the logits, and to what the second oracle says."""
+    folder = tmp_path / fixture
+    shutil.copytree(FIXTURES[fixture], folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    case = case_of(fixture, "line")
+    ids = case["prompt_ids"]
+    model = reference.Model(folder)
+    want = model.forward(ids).astype(numpy.float32)
+    assert model.min_margin >= 1e-5, "a near tie decides"
+    got = check.sluice_logits(SLUICE, folder, ids)
+    assert check.deviation(got, want)[0] <= 2e-4
+    golden = numpy.load(FIXTURES[fixture] / case["logits"], allow_pickle=False)[: len(ids)]
+    assert check.deviation(got, golden)[0] > 1e-3
+
+
 @pytest.mark.parametrize("fixture", FIXTURES)
 def test_generation_ends_at_a_stop_id(fixture):
     stop = check.golden_of(FIXTURES[fixture])["stop_case"]
