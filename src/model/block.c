@@ -143,6 +143,12 @@ static void emulate_attention(const sl_exec *ex, const sl_rows *rows) {
     if (rows->n) sl_emulated_run(ex->emulated, SL_COST_ATTENTION, rows->n, keys);
 }
 
+/* YaRN's factor of sin and cos, of both sides, is one of their products. */
+static float score_scale(const sl_model_spec *s) {
+    double yarn = s->yarn.factor > 0 ? (double)s->yarn.attention : 1;
+    return (float)(yarn * yarn / sqrt((double)s->head_dim));
+}
+
 void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
                         float *x, sl_arena *scratch) {
     if (ex->emulated) {
@@ -172,7 +178,7 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
                                .q_stride = q_width,
                                .pos = rows->pos,
                                .pages = rows->pages,
-                               .scale = (float)(1.0 / sqrt((double)s->head_dim)),
+                               .scale = score_scale(s),
                                .o = o,
                                .o_stride = q_width};
     sl_attention(ex, &args);

@@ -264,6 +264,8 @@ sl_status sl_convert(const char *folder, const char *out, const sl_convert_optio
     c.arch = sl_gguf_arch_of_class(m->spec.arch);
     if (!c.arch)
         st = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: %s has no name in GGUF", folder, m->spec.arch);
+    if (st == SL_OK && m->spec.yarn.factor > 0)
+        st = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: rope_scaling is not written to GGUF", folder);
     if (st == SL_OK) st = sl_gguf_out_open(out, o->replace, &c.w, err);
     if (st != SL_OK) goto out;
     put_general(&c);

@@ -109,11 +109,30 @@ sl_status sl_model_read_spec(const char *folder, sl_model_spec *spec, sl_generat
     return SL_OK;
 }
 
+/* Pairs up to *low keep their frequency, those from *high on have all of it divided: where a pair
+ * turns beta_fast and beta_slow times within the original context. */
+static void yarn_range(const sl_model_spec *s, double *low, double *high) {
+    const double two_pi = 6.283185307179586, dim = s->rope_dim;
+    double per = dim / (2 * log((double)s->rope_theta)), original = s->yarn.original;
+    *low = fmax(0, floor(per * log(original / ((double)s->yarn.beta_fast * two_pi))));
+    *high = fmin(dim - 1, ceil(per * log(original / ((double)s->yarn.beta_slow * two_pi))));
+    if (*low == *high) *high += 0.001;
+}
+
 /* theta^(-2i/d), rounded to f32 as the checkpoints were trained with. */
 static void fill_rope(sl_model *m) {
+    const sl_yarn *y = &m->spec.yarn;
     uint32_t half = m->spec.rope_dim / 2;
-    for (uint32_t i = 0; i < half; i++)
-        m->rope_freq[i] = (float)pow((double)m->spec.rope_theta, -(double)i / (double)half);
+    double low = 0, high = 0;
+    if (y->factor > 0) yarn_range(&m->spec, &low, &high);
+    for (uint32_t i = 0; i < half; i++) {
+        double freq = pow((double)m->spec.rope_theta, -(double)i / (double)half), blend = 0;
+        if (y->factor > 0) {
+            blend = fmin(1, fmax(0, (i - low) / (high - low)));
+            freq = freq * (1 - blend) + freq / (double)y->factor * blend;
+        }
+        m->rope_freq[i] = (float)freq;
+    }
 }
 
 static sl_status make_tables(sl_model *m, sl_err *err) {

@@ -76,6 +76,14 @@ static inline const char *sl_dtype_name(sl_dtype t) {
 
 typedef enum sl_ffn_kind { SL_FFN_DENSE, SL_FFN_MOE } sl_ffn_kind;
 
+/* YaRN: slow rotations are stretched, fast ones kept (docs/numbers.md). */
+typedef struct sl_yarn {
+    float factor;               /* of the context; 0: no YaRN */
+    float beta_fast, beta_slow; /* turns within the original context between which it blends */
+    float attention;            /* of sin and cos */
+    uint32_t original;          /* context that was trained first */
+} sl_yarn;
+
 typedef struct sl_model_spec {
     char arch[64];       /* class name in config.json, e.g. "Qwen3MoeForCausalLM" */
     uint32_t n_layers;   /* transformer blocks */
@@ -97,6 +105,7 @@ typedef struct sl_model_spec {
     float rms_eps;
     float rope_theta;
     uint32_t rope_dim; /* leading values of a head that are rotated, even */
+    sl_yarn yarn;
     float clip_qkv;    /* queries, keys and values are kept within +-this; 0: they are not */
     float route_scale; /* of a router that scales its weights at the end */
     uint32_t n_mtp;    /* blocks after the last that predict further tokens: stored, never read */

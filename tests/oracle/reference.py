@@ -49,14 +49,29 @@ def swiglu(x, gate, up, down):
     return (g / (1 + np.exp(-g)) * (x @ up.T)) @ down.T
 
 
-def rotate(x, theta, part=1.0):
+def yarn(dim, theta, scaling):
+    """(what pairs' frequencies are multiplied by, the factor of sin and cos): arXiv:2309.00071, 3.2, 3.4"""
+    pair = np.arange(dim // 2)
+    low, high = (
+        dim * np.log(scaling["original_max_position_embeddings"] / (scaling.get(b, d) * 2 * np.pi)) / (2 * np.log(theta))
+        for b, d in (("beta_fast", 32), ("beta_slow", 1))
+    )
+    low, high = max(np.floor(low), 0), min(np.ceil(high), dim - 1)
+    ramp = np.clip((pair - low) / (high - low), 0, 1)
+    factor = scaling["factor"]
+    return 1 - ramp + ramp / factor, scaling.get("attention_factor") or 0.1 * np.log(factor) + 1
+
+
+def rotate(x, theta, part=1.0, scaling=None):
     """RoPE on the first `part` of x [positions, heads, head_dim]; pairs are (i, i + half of it)."""
     x, rest = np.split(x, [int(x.shape[-1] * part)], -1)
     half = x.shape[-1] // 2
     frequency = theta ** (-np.arange(half) / half)
+    slower, gain = yarn(2 * half, theta, scaling) if scaling else (1, 1)
+    frequency = frequency * slower
     angle = (np.arange(x.shape[0])[:, None] * frequency)[:, None, :]
     a, b = x[..., :half], x[..., half:]
-    cos, sin = np.cos(angle), np.sin(angle)
+    cos, sin = gain * np.cos(angle), gain * np.sin(angle)
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
 
@@ -89,7 +104,7 @@ class Model:
             q = rms_norm(q, self.w[f"{p}.q_norm.weight"], c["rms_norm_eps"])
             k = rms_norm(k, self.w[f"{p}.k_norm.weight"], c["rms_norm_eps"])
         part = c.get("partial_rotary_factor", 1.0)
-        q, k = (rotate(t, c["rope_theta"], part) for t in (q, k))
+        q, k = (rotate(t, c["rope_theta"], part, c.get("rope_scaling")) for t in (q, k))
         k, v = (np.repeat(t, heads // kv_heads, axis=1) for t in (k, v))
         scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(dim)
         scores += np.triu(np.full((n, n), -np.inf), 1)

@@ -76,9 +76,14 @@ def test_router_weights_rescaled_or_not(fixture, tmp_path):
     assert check.deviation(got, want.astype(numpy.float32))[0] <= 2e-4
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+
+
 @pytest.mark.parametrize(
     "fixture,change",
     [
+        ("qwen3moe-tiny", {"rope_scaling": YARN}),
+        ("qwen3moe-tiny", {"rope_scaling": YARN | {"beta_fast": 6, "beta_slow": 2, "attention_factor": 1.5}}),
         ("olmoe-tiny", {"norm_topk_prob": True}),
         ("olmoe-tiny", {"clip_qkv": None}),
         ("glm4moe-tiny", {"norm_topk_prob": False}),

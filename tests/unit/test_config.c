@@ -154,6 +154,13 @@ static void families_with_options_of_their_own_are_read(void **state) {
     char *text = with(olmoe_1b_7b, "\"clip_qkv\":8.0");
     assert_true(parse_ok(text).clip_qkv == 8);
     free(text);
+    text = with(qwen3_30b_a3b, "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,"
+                               "\"original_max_position_embeddings\":32768}");
+    sl_model_spec y = parse_ok(text);
+    assert_true(y.yarn.factor == 4 && y.yarn.beta_fast == 32 && y.yarn.beta_slow == 1);
+    assert_true(y.yarn.attention > 1.1386f && y.yarn.attention < 1.1387f);
+    assert_true(y.max_position == 131072 && o.yarn.factor == 0);
+    free(text);
     text = with(glm45_air, "\"partial_rotary_factor\":null");
     assert_int_equal(parse_ok(text).rope_dim, 64); /* what transformers assumes */
     free(text);
@@ -253,8 +260,16 @@ static void options_that_change_results_are_refused(void **state) {
     static const char *const q = qwen3_30b_a3b, *const m = mixtral_8x7b, *const a = qwen15_moe_a27b,
                              *const o = olmoe_1b_7b, *const g = glm45_air;
     const refusal bad[] = {
-        {q, "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}", SL_ERR_UNSUPPORTED,
+        {a, "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}", SL_ERR_UNSUPPORTED,
          "config.json: rope_scaling.rope_type: \"yarn\" is not supported"},
+        {q, "\"rope_scaling\":{\"rope_type\":\"yarn\"}", SL_ERR_FORMAT,
+         "config.json: rope_scaling.factor: missing"},
+        {q, "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"mscale\":1}", SL_ERR_UNSUPPORTED,
+         "config.json: rope_scaling.mscale: unknown field"},
+        {q, "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"beta_fast\":0.5}", SL_ERR_FORMAT,
+         "config.json: rope_scaling.beta_fast: 0.5 is below beta_slow 1"},
+        {q, "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":0.5}", SL_ERR_LIMIT,
+         "config.json: rope_scaling.factor: 0.5 is outside"},
         {q, "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}", SL_ERR_UNSUPPORTED,
          "config.json: rope_scaling.type: \"linear\" is not supported"},
         {q, "\"rope_scaling\":{\"factor\":2}", SL_ERR_UNSUPPORTED,
