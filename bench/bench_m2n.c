@@ -12,10 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bench_node.h"
+#include "net/probe.h"
 
 #define MAX_SIDE   16u
 #define MAX_ROUNDS 1000000u
+#define ROUND_NS   60000000000ull /* a round that takes longer is a failure */
 
 typedef struct result {
     double mb_per_s, round_us;
@@ -23,13 +24,14 @@ typedef struct result {
 
 /* A child: says its address, serves until its senders have left. */
 static int run_receiver(const char *transport, uint32_t senders, int out) {
-    node n = {.echo = true};
+    sl_probe n = {.echo = true};
     sl_err err = {0};
     char address[96] = {0};
-    if (node_start(&n, transport, &err) != SL_OK) return fprintf(stderr, "%s\n", err.msg), 1;
+    if (sl_probe_start(&n, transport, NULL, "benchmark", (uint32_t)getpid(), &err) != SL_OK)
+        return fprintf(stderr, "%s\n", err.msg), 1;
     snprintf(address, sizeof address, "%s", sl_net_address(n.net));
     if (write(out, address, sizeof address) != (ssize_t)sizeof address) return 1;
-    while (n.downs < senders) node_step(&n);
+    while (n.downs < senders) sl_probe_step(&n);
     sl_net_free(n.net);
     return 0;
 }
@@ -45,32 +47,28 @@ typedef struct load {
     uint32_t delay_us, receivers;
 } load;
 
-static bool run_round(node *n, sl_conn *const *c, const load *l, uint8_t fill) {
+static bool run_round(sl_probe *n, sl_conn *const *c, const load *l, uint8_t fill) {
     uint32_t want = n->returned + l->receivers;
     for (uint32_t i = 0; i < l->receivers; i++) {
-        sl_buf *b = sl_net_buf_take(n->net, l->bytes);
-        if (!b) return false;
-        b->data[0] = fill;
-        if (sl_net_send(n->net, c[i], (sl_wire_header){.kind = SL_MSG_DISPATCH}, b) != SL_OK)
-            return false;
+        sl_err err;
+        if (sl_probe_send(n, c[i], l->bytes, fill, &err) != SL_OK) return false;
     }
-    while (n->returned < want && !n->downs) node_step(n);
-    return !n->downs;
+    return sl_probe_await(n, &n->returned, want, sl_now_ns() + ROUND_NS);
 }
 
 /* A child: connects to all, says so, waits for the word, runs its rounds, reports. */
 static int run_sender(const char *transport, const load *l, char (*address)[96], int out, int in) {
-    node n = {0};
+    sl_probe n = {0};
     sl_err err = {0};
     sl_conn *c[MAX_SIDE];
     char word = 0;
     double *us = calloc(MAX_ROUNDS, sizeof *us);
-    if (!us || node_start(&n, transport, &err) != SL_OK) return fprintf(stderr, "%s\n", err.msg), 1;
+    if (!us || sl_probe_start(&n, transport, NULL, "benchmark", (uint32_t)getpid(), &err) != SL_OK)
+        return fprintf(stderr, "%s\n", err.msg), 1;
     for (uint32_t i = 0; i < l->receivers; i++)
         if (sl_net_connect(n.net, address[i], NULL, &c[i], &err) != SL_OK)
             return fprintf(stderr, "%s\n", err.msg), 1;
-    while (n.opened < l->receivers && !n.downs) node_step(&n);
-    bool ok = !n.downs;
+    bool ok = sl_probe_await(&n, &n.opened, l->receivers, sl_now_ns() + ROUND_NS);
     for (uint32_t i = 0; ok && i < 8; i++) ok = run_round(&n, c, l, (uint8_t)i); /* warm */
     if (!ok || write(out, "r", 1) != 1 || read(in, &word, 1) != 1) return 1;
     uint64_t begin_ns = sl_now_ns(), now_ns = begin_ns;

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bench_node.h"
+#include "net/probe.h"
 
 #define WARM_UP     100u
 #define DEADLINE_NS 120000000000ull
@@ -19,13 +19,14 @@
 extern char **environ;
 
 static int run_echo(const char *transport) {
-    node n = {.echo = true};
+    sl_probe n = {.echo = true};
     sl_err err = {0};
-    if (node_start(&n, transport, &err) != SL_OK) return fprintf(stderr, "%s\n", err.msg), 1;
+    if (sl_probe_start(&n, transport, NULL, "benchmark", (uint32_t)getpid(), &err) != SL_OK)
+        return fprintf(stderr, "%s\n", err.msg), 1;
     printf("%s\n", sl_net_address(n.net));
     fflush(stdout);
     uint64_t end_ns = sl_now_ns() + DEADLINE_NS;
-    while (!n.downs && sl_now_ns() < end_ns) node_step(&n);
+    while (!n.downs && sl_now_ns() < end_ns) sl_probe_step(&n);
     sl_net_free(n.net);
     return 0;
 }
@@ -35,17 +36,16 @@ static int compare_ns(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static int measure(node *n, sl_conn *c, const char *transport, size_t bytes, uint32_t rounds) {
+static int measure(sl_probe *n, sl_conn *c, const char *transport, size_t bytes, uint32_t rounds) {
     uint64_t *ns = calloc(rounds, sizeof *ns);
     if (!ns) return 1;
     for (uint32_t i = 0; i < rounds + WARM_UP; i++) {
-        sl_buf *b = sl_net_buf_take(n->net, bytes);
-        if (!b) break;
-        b->data[0] = (uint8_t)i;
+        sl_err err;
         uint64_t begin_ns = sl_now_ns();
         uint32_t want = n->returned + 1;
-        if (sl_net_send(n->net, c, (sl_wire_header){.kind = SL_MSG_DISPATCH}, b) != SL_OK) break;
-        while (n->returned < want && !n->downs) node_step(n);
+        if (sl_probe_send(n, c, bytes, (int)i, &err) != SL_OK ||
+            !sl_probe_await(n, &n->returned, want, begin_ns + DEADLINE_NS))
+            break;
         if (i >= WARM_UP) ns[i - WARM_UP] = sl_now_ns() - begin_ns;
     }
     qsort(ns, rounds, sizeof *ns, compare_ns);
@@ -79,16 +79,15 @@ int main(int argc, char **argv) {
     sl_net_setup_process(argv[1]);
     if (argc > 2 && strcmp(argv[2], "echo") == 0) return run_echo(argv[1]);
     uint32_t rounds = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 1000;
-    node n = {0};
+    sl_probe n = {0};
     sl_err err = {0};
     sl_conn *c = NULL;
     char address[96];
     pid_t pid = spawn_echo("/proc/self/exe", argv[1], address, sizeof address);
     if (!pid) return fprintf(stderr, "bench_net: the peer did not start\n"), 1;
-    sl_status st = node_start(&n, argv[1], &err);
+    sl_status st = sl_probe_start(&n, argv[1], NULL, "benchmark", (uint32_t)getpid(), &err);
     if (st == SL_OK) st = sl_net_connect(n.net, address, NULL, &c, &err);
-    while (st == SL_OK && !n.opened && !n.downs) node_step(&n);
-    int bad = st != SL_OK || n.downs;
+    int bad = st != SL_OK || !sl_probe_await(&n, &n.opened, 1, sl_now_ns() + DEADLINE_NS);
     if (bad) fprintf(stderr, "bench_net: no connection: %s\n", err.msg);
     for (size_t i = 0; !bad && i < SL_LEN(sizes); i++)
         bad = measure(&n, c, argv[1], sizes[i], rounds < 10 ? 10 : rounds);

@@ -2,7 +2,7 @@
 #include "profile.h"
 
 #include "base/clock.h"
-#include "net/net.h"
+#include "net/probe.h"
 #include "plan/fit.h"
 
 #include <pthread.h>
@@ -15,79 +15,35 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define SECRET      "profile-links"
 #define MAX_PEERS   4u
-#define WAIT_US     20000u
 #define OPEN_NS     5000000000ull
 #define POINT_NS    60000000ull /* a size is repeated for so long */
 #define MIN_ROUNDS  10u
 #define MAX_ROUNDS  400u
 #define WARM_ROUNDS 5u
 
-typedef struct node {
-    sl_net *net;
-    bool echo;
-    uint32_t opened, returned, downs;
-} node;
-
 /* A peer that sends everything back: a child process, or with "loop" a thread. */
 typedef struct peer {
     pid_t pid;
     pthread_t thread;
     bool has_thread;
-    node node; /* of the thread */
+    sl_probe node; /* of the thread */
     atomic_bool stop;
     char address[96];
     sl_conn *conn;
 } peer;
 
-static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *hello, sl_err *err) {
-    (void)c, (void)hello, (void)err;
-    ((node *)ctx)->opened++;
-    return SL_OK;
-}
-
-static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
-                            sl_err *err) {
-    node *n = ctx;
-    n->returned++;
-    if (!n->echo) {
-        sl_net_buf_give(n->net, payload);
-        return SL_OK;
-    }
-    sl_status st = sl_net_send(n->net, c, (sl_wire_header){.kind = h->kind}, payload);
-    return st == SL_OK ? SL_OK : sl_fail(err, st, "echo");
-}
-
-static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
-    (void)c, (void)why, (void)text;
-    ((node *)ctx)->downs++;
-}
-
-static sl_status node_start(node *n, const char *transport, sl_loop_hub *hub, uint32_t id,
-                            sl_err *err) {
-    sl_net_opts o = {
-        .transport = transport, .hub = hub, .host = "127.0.0.1", .clock = sl_clock_real()};
-    o.secret = (sl_span){(const uint8_t *)"profile-links", 13};
-    o.hello = (sl_hello){.worker = SL_NO_WORKER, .incarnation = (uint32_t)getpid() + id};
-    o.on = (sl_net_events){on_open, on_message, on_down};
-    o.ctx = n;
-    return sl_net_create(&o, &n->net, err);
-}
-
-static void node_step(node *n) {
-    if (!sl_net_progress(n->net)) sl_net_wait(n->net, WAIT_US);
-}
-
 /* ---- peers ---- */
 
 _Noreturn static void child_main(const char *transport, int out) {
-    node n = {.echo = true};
+    sl_probe n = {.echo = true};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (node_start(&n, transport, NULL, 0, NULL) != SL_OK) _exit(1);
+    if (sl_probe_start(&n, transport, NULL, SECRET, (uint32_t)getpid(), NULL) != SL_OK) _exit(1);
     const char *address = sl_net_address(n.net);
     if (write(out, address, strlen(address) + 1) < 0) _exit(1);
     close(out);
-    while (!n.downs) node_step(&n);
+    while (!n.downs) sl_probe_step(&n);
     sl_net_free(n.net);
     _exit(0);
 }
@@ -113,13 +69,13 @@ static sl_status start_child(peer *p, const char *transport, sl_err *err) {
 
 static void *thread_main(void *arg) {
     peer *p = arg;
-    while (!atomic_load_explicit(&p->stop, memory_order_acquire)) node_step(&p->node);
+    while (!atomic_load_explicit(&p->stop, memory_order_acquire)) sl_probe_step(&p->node);
     return NULL;
 }
 
 static sl_status start_thread(peer *p, sl_loop_hub *hub, uint32_t id, sl_err *err) {
     p->node.echo = true;
-    sl_status st = node_start(&p->node, "loop", hub, id, err);
+    sl_status st = sl_probe_start(&p->node, "loop", hub, SECRET, id, err);
     if (st != SL_OK) return st;
     snprintf(p->address, sizeof p->address, "%s", sl_net_address(p->node.net));
     p->has_thread = pthread_create(&p->thread, NULL, thread_main, p) == 0;
@@ -147,21 +103,16 @@ static int by_value(const void *a, const void *b) {
 }
 
 /* One message to each peer and back: false when a connection is gone. */
-static bool round_trip(node *n, peer *peers, uint32_t n_peers, size_t bytes) {
+static bool round_trip(sl_probe *n, peer *peers, uint32_t n_peers, size_t bytes) {
     uint32_t want = n->returned + n_peers;
     for (uint32_t i = 0; i < n_peers; i++) {
-        sl_buf *b = sl_net_buf_take(n->net, bytes);
-        if (!b) return false;
-        memset(b->data, (int)i, bytes);
-        if (sl_net_send(n->net, peers[i].conn, (sl_wire_header){.kind = SL_MSG_DISPATCH}, b) !=
-            SL_OK)
-            return false;
+        sl_err err;
+        if (sl_probe_send(n, peers[i].conn, bytes, (int)i, &err) != SL_OK) return false;
     }
-    while (n->returned < want && !n->downs) node_step(n);
-    return n->downs == 0;
+    return sl_probe_await(n, &n->returned, want, sl_now_ns() + OPEN_NS);
 }
 
-static sl_status measure_size(node *n, peer *peers, uint32_t n_peers, size_t bytes, double *out,
+static sl_status measure_size(sl_probe *n, peer *peers, uint32_t n_peers, size_t bytes, double *out,
                               sl_err *err) {
     double us[MAX_ROUNDS];
     uint32_t count = 0;
@@ -184,7 +135,7 @@ static sl_status measure_size(node *n, peer *peers, uint32_t n_peers, size_t byt
     return SL_OK;
 }
 
-static sl_status measure_group(node *n, peer *peers, uint32_t n_peers, const char *transport,
+static sl_status measure_group(sl_probe *n, peer *peers, uint32_t n_peers, const char *transport,
                                sl_profile_progress *progress, sl_profile *p, sl_err *err) {
     static const size_t sizes[] = {64, 1024, 4096, 16384, 65536, 262144, 524288, 1048576, 4194304};
     sl_profile_point point[SL_LEN(sizes)];
@@ -204,21 +155,20 @@ static sl_status measure_group(node *n, peer *peers, uint32_t n_peers, const cha
     return st == SL_OK ? sl_profile_keep(point, SL_LEN(sizes), &l->points, err) : st;
 }
 
-static sl_status connect_peers(node *n, peer *peers, sl_err *err) {
+static sl_status connect_peers(sl_probe *n, peer *peers, sl_err *err) {
     uint64_t end_ns = sl_now_ns() + OPEN_NS;
     for (uint32_t i = 0; i < MAX_PEERS; i++) {
         sl_status st = sl_net_connect(n->net, peers[i].address, NULL, &peers[i].conn, err);
         if (st != SL_OK) return st;
     }
-    while (n->opened < MAX_PEERS && !n->downs && sl_now_ns() < end_ns) node_step(n);
-    if (n->opened < MAX_PEERS)
+    if (!sl_probe_await(n, &n->opened, MAX_PEERS, end_ns))
         return sl_fail(err, SL_ERR_TIMEOUT, "%u of %u peers answered", n->opened, MAX_PEERS);
     return SL_OK;
 }
 
 sl_status sl_profile_links(const char *transport, sl_profile_progress *progress, sl_profile *p,
                            sl_err *err) {
-    node n = {0};
+    sl_probe n = {0};
     peer *peers = sl_alloc(MAX_PEERS, sizeof *peers);
     sl_loop_hub *hub = NULL;
     sl_status st = peers ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "peers");
@@ -227,7 +177,7 @@ sl_status sl_profile_links(const char *transport, sl_profile_progress *progress,
     for (uint32_t i = 0; st == SL_OK && i < MAX_PEERS; i++)
         st = loop ? start_thread(&peers[i], hub, i + 1, err)
                   : start_child(&peers[i], transport, err);
-    if (st == SL_OK) st = node_start(&n, transport, hub, 0, err);
+    if (st == SL_OK) st = sl_probe_start(&n, transport, hub, SECRET, (uint32_t)getpid(), err);
     if (st == SL_OK) st = connect_peers(&n, peers, err);
     for (uint32_t g = 1; st == SL_OK && g <= MAX_PEERS; g *= 2)
         st = measure_group(&n, peers, g, transport, progress, p, err);
