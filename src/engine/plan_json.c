@@ -17,6 +17,7 @@
 static const char *const schedule_names[SL_SCHED_COUNT] = {"ep",     "dep", "pingpong",
                                                            "findep", "eps", "aep"};
 static const char *const chunking_names[SL_CHUNKING_COUNT] = {"tokens", "experts"};
+static const char *const progress_names[] = {"inline", "thread"}; /* by sl_plan.pump */
 static const char *const order_names[SL_ORDER_COUNT] = {"asas", "aass"};
 static const char *const policy_names[SL_POLICY_COUNT] = {"defrag", "mtfs", "flfs", "rmf"};
 
@@ -59,6 +60,13 @@ sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) {
     size_t i;
     sl_status st = parse_name("chunk_by", chunking_names, SL_CHUNKING_COUNT, name, &i, err);
     if (st == SL_OK) *out = (sl_chunking)i;
+    return st;
+}
+
+sl_status sl_progress_parse(const char *name, bool *pump, sl_err *err) {
+    size_t i;
+    sl_status st = parse_name("progress", progress_names, SL_LEN(progress_names), name, &i, err);
+    if (st == SL_OK) *pump = i == 1;
     return st;
 }
 
@@ -292,11 +300,11 @@ static sl_status read_deployment(sl_json v, sl_err *err) {
 
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {
-        "version", "epoch",     "schedule",   "lanes",     "chunks",     "chunk_by", "order",
-        "policy",  "lookahead", "delta",      "wire",      "exact",      "workers",  "limits",
-        "threads", "device",    "route_skew", "placement", "deployment", "costs"};
+        "version", "epoch",     "schedule", "lanes",      "chunks",    "chunk_by",   "order",
+        "policy",  "lookahead", "delta",    "wire",       "exact",     "workers",    "limits",
+        "threads", "progress",  "device",   "route_skew", "placement", "deployment", "costs"};
     uint64_t version = 0;
-    const char *wire = "f32";
+    const char *wire = "f32", *progress = progress_names[0];
     sl_json limits = {0};
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
     if (st == SL_OK)
@@ -308,6 +316,8 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = sl_json_bool(v, "exact", SL_JSON_OPTIONAL, &p->exact, err);
     if (st == SL_OK) st = read_u32(v, "epoch", 1, UINT32_MAX, &p->epoch, err);
     if (st == SL_OK) st = read_u32(v, "threads", 0, 256, &p->threads, err);
+    if (st == SL_OK) st = sl_json_string(v, "progress", SL_JSON_OPTIONAL, &progress, err);
+    if (st == SL_OK) st = sl_progress_parse(progress, &p->pump, err);
     if (st == SL_OK) st = read_experiments(v, p, err);
     if (st == SL_OK) st = read_deployment(v, err);
     if (st == SL_OK) st = sl_json_object(v, "limits", SL_JSON_OPTIONAL, &limits, err);
@@ -430,17 +440,18 @@ static void print_experiments(const sl_plan *p, json_t *doc) {
 char *sl_plan_print(const sl_plan *p) {
     json_t *workers = json_array();
     for (uint32_t i = 0; i < p->n_workers; i++) json_array_append_new(workers, print_worker(p, i));
-    json_t *doc = json_pack(
-        "{s:i, s:I, s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:f, s:s, s:b, s:o, "
-        "s:{s:i, s:i, s:f, s:i, s:i}, s:i}",
-        "version", (int)SL_PLAN_VERSION, "epoch", (json_int_t)p->epoch, "schedule",
-        sl_schedule_name(p->schedule), "lanes", (int)p->lanes, "chunks", (int)p->chunks, "chunk_by",
-        chunking_names[p->chunking], "order", order_names[p->order], "policy",
-        policy_names[p->policy], "lookahead", (int)p->lookahead, "delta", p->delta, "wire",
-        sl_wire_format_name((sl_wire_format)p->wire), "exact", (int)p->exact, "workers", workers,
-        "limits", "max_num_seqs", (int)p->max_num_seqs, "max_num_batched_tokens",
-        (int)p->max_num_batched_tokens, "prefill_stretch", p->prefill_stretch, "context",
-        (int)p->context, "kv_pages", (int)p->n_pages, "threads", (int)p->threads);
+    json_t *doc =
+        json_pack("{s:i, s:I, s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:f, s:s, s:b, s:o, "
+                  "s:{s:i, s:i, s:f, s:i, s:i}, s:i, s:s}",
+                  "version", (int)SL_PLAN_VERSION, "epoch", (json_int_t)p->epoch, "schedule",
+                  sl_schedule_name(p->schedule), "lanes", (int)p->lanes, "chunks", (int)p->chunks,
+                  "chunk_by", chunking_names[p->chunking], "order", order_names[p->order], "policy",
+                  policy_names[p->policy], "lookahead", (int)p->lookahead, "delta", p->delta,
+                  "wire", sl_wire_format_name((sl_wire_format)p->wire), "exact", (int)p->exact,
+                  "workers", workers, "limits", "max_num_seqs", (int)p->max_num_seqs,
+                  "max_num_batched_tokens", (int)p->max_num_batched_tokens, "prefill_stretch",
+                  p->prefill_stretch, "context", (int)p->context, "kv_pages", (int)p->n_pages,
+                  "threads", (int)p->threads, "progress", progress_names[p->pump]);
     json_t *placement = doc ? sl_placement_json(p) : NULL;
     if (placement) {
         size_t i;

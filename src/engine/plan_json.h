@@ -5,7 +5,7 @@
  *    "exact": false,
  *    "workers": [{"roles": ["attention"]}, {"roles": ["expert"], "experts": [0,1,2,3]}, ...],
  *    "limits": {"max_num_seqs": 64, "max_num_batched_tokens": 512, "prefill_stretch": 1.6,
- * "context": 4096, "kv_pages": 8192}, "threads": 1}
+ * "context": 4096, "kv_pages": 8192}, "threads": 1, "progress": "inline"}
  * "deployment" is what sluice plan adds: degrees above 1 are refused. Left out: the schedule's
  * lanes and chunks, wire f32, exact false, limits (engine's defaults), experts (even contiguous
  * split). */
@@ -44,6 +44,8 @@ const char *sl_schedule_name(sl_schedule s);
 const char *sl_policy_name(sl_policy p);
 sl_status sl_schedule_parse(const char *name, sl_schedule *out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) SL_MUST_CHECK;
+/* "inline" or "thread": who drives the fabric while a worker computes. */
+sl_status sl_progress_parse(const char *name, bool *pump, sl_err *err) SL_MUST_CHECK;
 sl_status sl_order_parse(const char *name, sl_order *out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_policy_parse(const char *name, sl_policy *out, sl_err *err) SL_MUST_CHECK;
 /* Sets the schedule, and what belongs to it to its defaults: ep, dep and aep have one lane and one

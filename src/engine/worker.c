@@ -206,7 +206,11 @@ static sl_status make_stages(sl_worker *w, const char *folder, uint32_t n_moe, s
     if (st == SL_OK) st = sl_counts_create(sl_model_spec_of(w->model), &w->counts, err);
     if (st == SL_OK) st = sl_pool_create(threads, &w->pool, err);
     if (st != SL_OK) return st;
-    sl_pool_set_tick(w->pool, sl_worker_tick, w, TICK_US);
+    if (w->plan.pump)
+        st = sl_net_set_pump(w->net, err);
+    else
+        sl_pool_set_tick(w->pool, sl_worker_tick, w, TICK_US);
+    if (st != SL_OK) return st;
     w->exec.pool = w->pool;
     if (w->roles & SL_ROLE_EXPERT)
         st = w->plan.schedule == SL_SCHED_AEP ? sl_xqueue_create(w, &w->xqueue, err)

@@ -13,12 +13,17 @@
 /* ---- payloads ---- */
 
 sl_buf *sl_net_buf_take(sl_net *net, size_t len) {
+    sl_pump_lock(net);
     sl_block *b = sl_block_take(&net->pool, len);
+    sl_pump_unlock(net);
     return b ? &b->buf : NULL;
 }
 
 void sl_net_buf_give(sl_net *net, sl_buf *buf) {
-    if (buf) sl_block_give(&net->pool, sl_block_of(buf));
+    if (!buf) return;
+    sl_pump_lock(net);
+    sl_block_give(&net->pool, sl_block_of(buf));
+    sl_pump_unlock(net);
 }
 
 /* ---- set-up ---- */
@@ -110,6 +115,7 @@ static bool is_flushing(const sl_net *n) {
 void sl_net_free(sl_net *n) {
     if (!n) return;
     SL_ASSERT(!n->in_progress);
+    sl_pump_stop(n);
     n->closing = true;
     for (size_t i = 0; i < n->n_conns; i++) sl_session_close(n->conns[i], SL_OK, "leaving");
     /* Real time: a virtual clock would stand still here. */
@@ -123,7 +129,9 @@ void sl_net_free(sl_net *n) {
 
 void sl_net_abandon(sl_net *n) {
     if (!n) return;
+    sl_pump_stop(n);
     n->closing = true;
+    sl_block_give_all(&n->pool, &n->early);
     if (n->transport) n->transport->ops->destroy(n->transport);
     if (n->self) n->self->ops->destroy(n->self);
     for (size_t i = 0; i < n->n_conns; i++) {
@@ -143,9 +151,11 @@ const char *sl_net_address(const sl_net *n) {
 
 void sl_net_set_hello(sl_net *n, const sl_hello *hello) {
     char address[sizeof n->hello.address];
+    sl_pump_lock(n);
     memcpy(address, n->hello.address, sizeof address);
     n->hello = *hello;
     memcpy(n->hello.address, address, sizeof address);
+    sl_pump_unlock(n);
 }
 
 /* ---- connections ---- */
@@ -169,7 +179,8 @@ static sl_conn *conn_create(sl_net *n, sl_transport *t) {
     return c;
 }
 
-sl_status sl_net_connect(sl_net *n, const char *address, void *user, sl_conn **out, sl_err *err) {
+static sl_status connect_to(sl_net *n, const char *address, void *user, sl_conn **out,
+                            sl_err *err) {
     bool own = address[0] && strcmp(address, n->hello.address) == 0;
     sl_transport *t = own ? n->self : n->transport;
     sl_conn *c = conn_create(n, t);
@@ -190,6 +201,13 @@ sl_status sl_net_connect(sl_net *n, const char *address, void *user, sl_conn **o
     }
     *out = c;
     return SL_OK;
+}
+
+sl_status sl_net_connect(sl_net *n, const char *address, void *user, sl_conn **out, sl_err *err) {
+    sl_pump_lock(n);
+    sl_status st = connect_to(n, address, user, out, err);
+    sl_pump_unlock(n);
+    return st;
 }
 
 sl_conn *sl_net_accept(sl_net *n, sl_transport *t, void *link, sl_err *err) {
@@ -220,25 +238,34 @@ void sl_net_heard(sl_conn *c) {
 }
 
 void sl_net_arrived(sl_conn *c, sl_block *b) {
-    if (c->state == SL_CONN_DOWN) {
+    if (c->state == SL_CONN_DOWN)
         sl_block_give(&c->net->pool, b);
-        return;
-    }
-    sl_session_receive(c, b);
+    else if (c->net->pumping)
+        sl_pump_keep(c, b);
+    else
+        sl_session_receive(c, b);
 }
 
 void sl_net_link_down(sl_conn *c, sl_status why, const char *text) {
-    sl_session_fail(c, why, text);
+    if (c->net->pumping)
+        sl_pump_keep_down(c, why, text);
+    else
+        sl_session_fail(c, why, text);
 }
 
 sl_status sl_net_send(sl_net *n, sl_conn *c, sl_wire_header h, sl_buf *payload) {
     SL_ASSERT(c->net == n);
-    return sl_session_send(c, h, payload);
+    sl_pump_lock(n);
+    sl_status st = sl_session_send(c, h, payload);
+    sl_pump_unlock(n);
+    return st;
 }
 
 void sl_net_close(sl_net *n, sl_conn *c, sl_status why, const char *text) {
     SL_ASSERT(c->net == n);
+    sl_pump_lock(n);
     sl_session_close(c, why, text ? text : "");
+    sl_pump_unlock(n);
 }
 
 const sl_hello *sl_conn_hello(const sl_conn *c) {
@@ -251,10 +278,16 @@ void sl_conn_set_user(sl_conn *c, void *user) {
     c->user = user;
 }
 sl_conn_stats sl_conn_stats_of(const sl_conn *c) {
-    return c->stats;
+    sl_pump_lock(c->net);
+    sl_conn_stats stats = c->stats;
+    sl_pump_unlock(c->net);
+    return stats;
 }
 bool sl_conn_is_open(const sl_conn *c) {
-    return c->state == SL_CONN_OPEN;
+    sl_pump_lock(c->net);
+    bool open = c->state == SL_CONN_OPEN;
+    sl_pump_unlock(c->net);
+    return open;
 }
 
 /* ---- progress ---- */
@@ -263,7 +296,7 @@ static void watch(sl_conn *c, uint64_t now_us, bool stalled, uint64_t *next_us) 
     sl_net *n = c->net;
     char text[96];
     if (c->state != SL_CONN_OPEN) {
-        if (now_us >= c->deadline_us)
+        if (now_us >= c->deadline_us && !n->pumping) /* else its next step may lie in `early` */
             sl_session_close(c, SL_ERR_TIMEOUT, "handshake not finished within 2 s");
         *next_us = SL_MIN(*next_us, c->deadline_us);
         return;
@@ -273,7 +306,10 @@ static void watch(sl_conn *c, uint64_t now_us, bool stalled, uint64_t *next_us) 
     if (now_us >= c->heard_us + n->dead_after_us) {
         snprintf(text, sizeof text, "silent for %llu ms, limit %u ms",
                  (unsigned long long)(now_us - c->heard_us) / 1000, n->dead_after_us / 1000);
-        sl_session_close(c, SL_ERR_TIMEOUT, text);
+        if (n->pumping)
+            sl_pump_keep_down(c, SL_ERR_TIMEOUT, text); /* after what it said before */
+        else
+            sl_session_close(c, SL_ERR_TIMEOUT, text);
         return;
     }
     if (now_us >= c->sent_us + n->heartbeat_us) sl_session_heartbeat(c);
@@ -308,22 +344,43 @@ static void reap(sl_net *n) {
 }
 
 uint32_t sl_net_progress(sl_net *n) {
-    if (n->in_progress) return 0; /* a callback whose work ticks: its caller goes on after it */
-    n->in_progress = true;
-    n->delivered = 0;
-    n->self->ops->progress(n->self);
+    sl_pump_lock(n);
+    uint32_t delivered = 0;
+    if (!n->in_progress) { /* else a callback whose work ticks: its caller goes on after it */
+        n->in_progress = true;
+        n->delivered = 0;
+        sl_pump_deliver(n);
+        n->self->ops->progress(n->self);
+        n->transport->ops->progress(n->transport);
+        watch_all(n);
+        reap(n);
+        n->in_progress = false;
+        delivered = n->delivered;
+    }
+    sl_pump_unlock(n);
+    return delivered;
+}
+
+void sl_net_pump(sl_net *n) {
+    n->pumping = true;
     n->transport->ops->progress(n->transport);
     watch_all(n);
-    reap(n);
-    n->in_progress = false;
-    return n->delivered;
+    n->pumping = false;
+}
+
+static bool must_not_sleep(const sl_net *n) {
+    return n->any_down || n->early.head || sl_self_is_ready(n->self);
 }
 
 void sl_net_wait(sl_net *n, uint64_t timeout_us) {
-    if (n->any_down || sl_self_is_ready(n->self)) return;
+    sl_pump_lock(n);
     uint64_t now_us = sl_clock_now_us(&n->clock);
-    if (now_us >= n->next_timer_us) return;
-    n->transport->ops->wait(n->transport, SL_MIN(timeout_us, n->next_timer_us - now_us));
+    if (!must_not_sleep(n) && now_us < n->next_timer_us) {
+        sl_pump_rest(n, true);
+        n->transport->ops->wait(n->transport, SL_MIN(timeout_us, n->next_timer_us - now_us));
+        sl_pump_rest(n, false);
+    }
+    sl_pump_unlock(n);
 }
 
 void sl_net_wake(sl_net *n) {

@@ -94,6 +94,12 @@ const char *sl_net_address(const sl_net *n); /* "host:port", "shm:HEX", "loop:7"
  * and headers carry these. The address stays the net's. */
 void sl_net_set_hello(sl_net *n, const sl_hello *hello);
 
+/* From now on a thread of the net's own moves bytes and sends heartbeats, too, about every 50 us
+ * while the owner is elsewhere: for owners that compute for long and have a core to spare.
+ * Callbacks still come from sl_net_progress alone. Not for simulations, whose clock is their own.
+ */
+sl_status sl_net_set_pump(sl_net *n, sl_err *err) SL_MUST_CHECK;
+
 /* Starts a connection; on_open or on_down follows (handshake deadline 2 s). Messages may be sent at
  * once: they leave after WELCOME. A net may connect to its own address. */
 sl_status sl_net_connect(sl_net *n, const char *address, void *user, sl_conn **out,

@@ -85,6 +85,8 @@ struct sl_conn {
     void *user;
     sl_conn_state state;
     bool accepted;
+    bool ending;      /* the pump found the link gone, the owner is to hear of it */
+    uint32_t n_early; /* messages that wait for the owner */
     sl_hello peer;
     uint8_t own_nonce[SL_NONCE_BYTES], peer_nonce[SL_NONCE_BYTES];
     uint8_t own_hello[SL_HELLO_BYTES], peer_hello[SL_HELLO_BYTES];
@@ -138,7 +140,25 @@ struct sl_net {
     uint32_t delivered; /* in the current sl_net_progress */
     uint64_t next_timer_us, last_progress_us;
     bool any_down, in_progress, closing;
+    struct sl_pump *pump; /* NULL: the owner drives the net */
+    bool pumping;         /* the pump does, now */
+    sl_block_list early;  /* what it has for the owner */
 };
+
+/* ---- the progress thread (pump.c) ---- */
+
+/* Around every call of the owner; no-ops without a pump. */
+void sl_pump_lock(const sl_net *n);
+void sl_pump_unlock(const sl_net *n);
+/* The owner begins or ends to sleep in the transport. Under the lock. */
+void sl_pump_rest(const sl_net *n, bool resting);
+void sl_pump_stop(sl_net *n);
+/* One look by the pump, under its lock: bytes and timers, no callbacks. */
+void sl_net_pump(sl_net *n);
+/* For the owner's next progress, in order. keep takes the block. */
+void sl_pump_keep(sl_conn *c, sl_block *b);
+void sl_pump_keep_down(sl_conn *c, sl_status why, const char *text);
+void sl_pump_deliver(sl_net *n);
 
 /* ---- transports call these, from connect, progress or wait ---- */
 

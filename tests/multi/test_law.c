@@ -218,6 +218,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         o.plan.max_num_batched_tokens = 5 + (uint32_t)sl_rng_below(state, 60);
         o.plan.max_num_seqs = 2 + (uint32_t)sl_rng_below(state, 6);
         o.plan.threads = 1 + (uint32_t)sl_rng_below(state, 2);
+        o.plan.pump = sl_rng_below(state, 4) == 0;
         o.delay_seed = sl_rng_next(state) | 1;
         o.delay_us = (uint32_t)sl_rng_below(state, 3) * 150;
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
