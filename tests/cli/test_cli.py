@@ -288,14 +288,14 @@ def test_inspect_text():
 
 
 def test_bench_json():
-    out, _ = sluice("bench", FIXTURE, "--n-prompt", "16", "--n-gen", "8", "--reps", "2", "--batch", "2", "--json")
+    out, _ = sluice("bench", FIXTURE, "--n-prompt", "16", "--n-gen", "64", "--reps", "2", "--batch", "2", "--json")
     pp, tg = json.loads(out)
     for r in (pp, tg):
         assert {"model_filename", "n_params", "n_threads", "n_workers", "transport", "wire", "exact", "n_prompt", "n_gen",
                 "n_batch", "avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "median_ts", "samples_ns",
                 "samples_ts"} == set(r)
         assert len(r["samples_ns"]) == len(r["samples_ts"]) == 2 and r["avg_ts"] > 0
-    assert (pp["n_prompt"], pp["n_gen"]) == (16, 0) and (tg["n_prompt"], tg["n_gen"], tg["n_batch"]) == (0, 8, 2)
+    assert (pp["n_prompt"], pp["n_gen"]) == (16, 0) and (tg["n_prompt"], tg["n_gen"], tg["n_batch"]) == (0, 64, 2)
     only = json.loads(sluice("bench", FIXTURE, "--n-prompt", "0", "--n-gen", "4", "--reps", "1", "--json")[0])
     assert len(only) == 1 and only[0]["n_gen"] == 4
 
