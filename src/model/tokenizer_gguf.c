@@ -27,8 +27,8 @@ typedef struct pre_row {
     "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"behavior\":\"Isolated\","     \
     "\"pattern\":{\"Regex\":\"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}" \
     "+|" digits "| "                                                                               \
-                "?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|"     \
-                "\\\\s+\"}}," BYTES_ONLY "]}"
+    "?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|"                 \
+    "\\\\s+\"}}," BYTES_ONLY "]}"
 #define LLAMA3 SPLIT("\\\\p{N}{1,3}")
 #define NFC    "{\"type\":\"NFC\"}"
 #define DIGITS                                                                                     \

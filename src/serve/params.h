@@ -59,7 +59,7 @@ typedef struct sl_api_params {
     size_t n_messages;
     sl_json tools;           /* chat: an array, or absent */
     sl_json template_kwargs; /* chat: an object, or absent */
-    sl_api_prompt *prompts; /* completion; n_prompts > 0 */
+    sl_api_prompt *prompts;  /* completion; n_prompts > 0 */
     size_t n_prompts;
     sl_ids ids;                     /* /detokenize */
     bool no_special, no_generation; /* the text alone, without what begins and ends it */
