@@ -199,6 +199,8 @@ static sl_status read_attention(reading *r, sl_err *err) {
     if (st == SL_OK)
         st = read_u32(r, "attention.sliding_window", SL_GGUF_OPTIONAL, 0, INT32_MAX,
                       &m->sliding_window, err);
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        m->sight[i] = m->sliding_window ? SL_SIGHT_WINDOW : SL_SIGHT_ALL;
     return st;
 }
 

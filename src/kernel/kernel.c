@@ -304,14 +304,14 @@ typedef struct attn_walk {
 } attn_walk;
 
 static void attn_walk_add(attn_walk *w, const sl_attn_args *a, uint32_t r, uint32_t head) {
-    uint32_t window = a->m->sliding_window, pos = a->pos[r], dim = a->m->head_dim;
+    uint32_t pos = a->pos[r], dim = a->m->head_dim;
     sl_attn_query *u = &w->query[w->n];
     *u = (sl_attn_query){.q = a->q + (size_t)r * a->q_stride + (size_t)head * dim,
                          .o = a->o + (size_t)r * a->o_stride + (size_t)head * dim,
                          .max = -INFINITY};
     memset(u->o, 0, dim * sizeof(float));
     w->pos[w->n] = pos;
-    w->low[w->n] = window && pos >= window ? pos - window + 1 : 0;
+    w->low[w->n] = sl_sight_first(a->m, a->layer, pos);
     w->n++;
 }
 
@@ -383,8 +383,7 @@ void sl_attention(const sl_exec *ex, const sl_attn_args *a) {
     SL_ASSERT(m->n_kv_heads > 0 && m->n_heads % m->n_kv_heads == 0);
     uint64_t work = 0;
     for (uint32_t r = 0; r < a->n_rows; r++) {
-        uint64_t seen = (uint64_t)a->pos[r] + 1;
-        if (m->sliding_window) seen = SL_MIN(seen, m->sliding_window);
+        uint64_t seen = a->pos[r] - sl_sight_first(m, a->layer, a->pos[r]) + 1u;
         work += seen * m->n_heads * m->head_dim * 2;
     }
     c.block = attn_rows_per_item(ex, a);

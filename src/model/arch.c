@@ -89,14 +89,17 @@ static const sl_arch_tensor glm4_moe[] = {
     {SL_ROLE_EXPERT_DOWN,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",    SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
 };
 
-static const sl_arch rows[] = {
-    {"Qwen3MoeForCausalLM", SL_ROUTER_SOFTMAX_TOPK,   qwen3_moe, SL_LEN(qwen3_moe)},
-    {"Qwen2MoeForCausalLM", SL_ROUTER_SOFTMAX_TOPK,   qwen2_moe, SL_LEN(qwen2_moe)},
-    {"MixtralForCausalLM",  SL_ROUTER_SOFTMAX_TOPK,   mixtral,   SL_LEN(mixtral)},
-    {"OlmoeForCausalLM",    SL_ROUTER_SOFTMAX_TOPK,   olmoe,     SL_LEN(olmoe)},
-    {"Glm4MoeForCausalLM",  SL_ROUTER_SIGMOID_GROUPS, glm4_moe,  SL_LEN(glm4_moe)},
-};
 /* clang-format on */
+
+#define TENSORS(list) .tensor = list, .n_tensors = SL_LEN(list)
+
+static const sl_arch rows[] = {
+    {.name = "Qwen3MoeForCausalLM", TENSORS(qwen3_moe)},
+    {.name = "Qwen2MoeForCausalLM", TENSORS(qwen2_moe)},
+    {.name = "MixtralForCausalLM", TENSORS(mixtral)},
+    {.name = "OlmoeForCausalLM", TENSORS(olmoe)},
+    {.name = "Glm4MoeForCausalLM", .router = SL_ROUTER_SIGMOID_GROUPS, TENSORS(glm4_moe)},
+};
 
 const sl_arch *sl_arch_at(size_t i) {
     return i < SL_LEN(rows) ? &rows[i] : NULL;
@@ -105,6 +108,12 @@ const sl_arch *sl_arch_at(size_t i) {
 const sl_arch *sl_arch_find(const char *name) {
     for (size_t i = 0; i < SL_LEN(rows); i++)
         if (strcmp(rows[i].name, name) == 0) return &rows[i];
+    return NULL;
+}
+
+const sl_arch_store *sl_arch_store_of(const sl_arch *a, sl_arch_role role) {
+    for (size_t i = 0; i < a->n_stores; i++)
+        if (a->store[i].role == role) return &a->store[i];
     return NULL;
 }
 

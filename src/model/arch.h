@@ -77,6 +77,24 @@ typedef struct sl_arch_tensor {
     sl_arch_axis axis;
 } sl_arch_tensor;
 
+/* How the matrix of a role lies in safetensors files when it is not a tensor [n][k] of its own. Its
+ * rows are those from `before` (a sum of dimensions) on, every step-th from `phase` on; `after`
+ * counts those behind. What is neither transposed nor stepped is used where it is mapped, the
+ * others are copied when they are bound. GGUF stacks experts and does nothing else of this. */
+typedef enum sl_arch_stack {
+    SL_STACK_NONE,
+    SL_STACK_EXPERTS, /* [experts][...] */
+    SL_STACK_ROWS,    /* [experts * rows][k], an expert's rows after the other's */
+} sl_arch_stack;
+
+typedef struct sl_arch_store {
+    sl_arch_role role;
+    sl_arch_stack stack;
+    bool transposed;                 /* [k][n] */
+    uint8_t step, phase;             /* step 0: 1 */
+    sl_arch_dim before[2], after[2]; /* SL_DIM_NONE adds nothing */
+} sl_arch_store;
+
 /* How the router turns logits into gates; equations in docs/numbers.md. */
 typedef enum sl_arch_router {
     SL_ROUTER_SOFTMAX_TOPK,
@@ -88,6 +106,8 @@ typedef struct sl_arch {
     sl_arch_router router;
     const sl_arch_tensor *tensor;
     size_t n_tensors;
+    const sl_arch_store *store; /* of the roles that need one */
+    size_t n_stores;
 } sl_arch;
 
 #define SL_ARCH_NAME_MAX 256
@@ -96,6 +116,9 @@ typedef struct sl_arch {
 const sl_arch *sl_arch_find(const char *name);
 /* Row i, NULL past the end. */
 const sl_arch *sl_arch_at(size_t i);
+
+/* NULL: the role is a tensor of its own. */
+const sl_arch_store *sl_arch_store_of(const sl_arch *a, sl_arch_role role);
 
 uint64_t sl_arch_dim_value(const sl_model_spec *m, sl_arch_dim d);
 /* Whether this model has the tensor at all: there is no head when it is tied, no bias and no norm

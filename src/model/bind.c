@@ -113,7 +113,9 @@ sl_status sl_model_check_names(const sl_model *m, sl_err *err) {
  * stacked, and a matrix of one row is a vector. */
 static uint32_t wanted_shape(const sl_model *m, const sl_site *site, uint64_t want[3]) {
     bool gguf = sl_ckpt_gguf(m->ckpt) != NULL;
+    const sl_arch_store *store = gguf ? NULL : sl_arch_store_of(m->arch, site->t->role);
     uint32_t n = 0;
+    if (store) return sl_store_shape(m, store, site->t, want);
     if (gguf && site->t->scope == SL_SCOPE_EXPERT) want[n++] = m->spec.n_experts;
     if (!gguf || site->t->n != SL_DIM_ONE) want[n++] = sl_arch_dim_value(&m->spec, site->t->n);
     if (site->t->k != SL_DIM_NONE) want[n++] = sl_arch_dim_value(&m->spec, site->t->k);
@@ -199,10 +201,14 @@ static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, s
     sl_status st = check_tensor(b->m, site, c, &mat, err);
     if (st == SL_OK) st = sl_ckpt_data(b->m->ckpt, c, &bytes, err);
     if (st != SL_OK) return st;
+    const sl_arch_store *store = sl_arch_store_of(b->m->arch, site->t->role);
     mat.data = bytes.data;
-    if (sl_ckpt_gguf(b->m->ckpt)) mat.data = bytes.data + site->expert * mat_bytes(&mat);
+    if (sl_ckpt_gguf(b->m->ckpt))
+        mat.data = bytes.data + site->expert * mat_bytes(&mat);
+    else if (store)
+        st = sl_store_place(b->m, store, site->expert, bytes, &mat, err);
     *place(b->m, site) = mat;
-    return SL_OK;
+    return st;
 }
 
 sl_status sl_model_bind(sl_model *m, const sl_stages *stages, sl_err *err) {

@@ -224,6 +224,7 @@ void sl_model_free(sl_model *m) {
     sl_free(m->route_bias);
     sl_skew_free(m->skew);
     sl_free(m->random);
+    sl_copies_free(&m->copies);
     sl_free(m->folder);
     sl_free(m);
 }

@@ -16,6 +16,12 @@ typedef struct sl_expert_weights {
     sl_mat gate, up, down;
 } sl_expert_weights;
 
+/* Buffers that a model owns. */
+typedef struct sl_copies {
+    void **at;
+    size_t n, cap;
+} sl_copies;
+
 struct sl_model {
     sl_model_spec spec;
     sl_generation_spec gen;
@@ -30,7 +36,20 @@ struct sl_model {
     sl_skew *skew;             /* NULL: the router chooses */
     uint8_t *random;           /* weights of sl_model_open_random, else NULL */
     size_t random_bytes;
+    sl_copies copies; /* matrices that are not used where they are mapped */
 };
+
+/* Where a tensor's values lie in the file: model/store.c. `mat` has the shape and type of one
+ * matrix, one expert's. */
+
+/* Shape that the file's tensor must have; returns the number of dimensions. */
+uint32_t sl_store_shape(const sl_model *m, const sl_arch_store *s, const sl_arch_tensor *t,
+                        uint64_t want[3]);
+/* Points mat->data at the values of `expert` inside the tensor's bytes, or copies them to memory
+ * that the model owns. SL_ERR_NOMEM. */
+sl_status sl_store_place(sl_model *m, const sl_arch_store *s, uint32_t expert, sl_span bytes,
+                         sl_mat *mat, sl_err *err) SL_MUST_CHECK;
+void sl_copies_free(sl_copies *c);
 
 /* Every tensor of the architecture is in the checkpoint and every tensor of the checkpoint is in
  * the architecture. */

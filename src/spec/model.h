@@ -76,6 +76,10 @@ static inline const char *sl_dtype_name(sl_dtype t) {
 
 typedef enum sl_ffn_kind { SL_FFN_DENSE, SL_FFN_MOE } sl_ffn_kind;
 
+/* Which positions a block's queries see, up to their own: all, the last sliding_window, those since
+ * the last multiple of attn_chunk. */
+typedef enum sl_sight { SL_SIGHT_ALL, SL_SIGHT_WINDOW, SL_SIGHT_CHUNK } sl_sight;
+
 /* YaRN: slow rotations are stretched, fast ones kept (docs/numbers.md). */
 typedef struct sl_yarn {
     float factor;               /* of the context; 0: no YaRN */
@@ -101,7 +105,8 @@ typedef struct sl_model_spec {
     uint32_t n_groups;       /* of experts, of equal size; 0: the router knows none */
     uint32_t top_groups;     /* groups that a token's experts come from */
     uint32_t max_position;   /* context the checkpoint was made for */
-    uint32_t sliding_window; /* 0: full attention; else keys within the last so many positions */
+    uint32_t sliding_window; /* of blocks with SL_SIGHT_WINDOW; 0: there are none */
+    uint32_t attn_chunk;     /* of blocks with SL_SIGHT_CHUNK; 0: there are none */
     float rms_eps;
     float rope_theta;
     uint32_t rope_dim; /* leading values of a head that are rotated, even */
@@ -116,6 +121,7 @@ typedef struct sl_model_spec {
     bool weightless;   /* the folder has a config.json and no weights */
     bool rope_pairs;   /* rows 2i, 2i+1 of q and k heads are one rotation (GGUF's arch llama) */
     uint8_t ffn[SL_MAX_LAYERS];        /* sl_ffn_kind of each block */
+    uint8_t sight[SL_MAX_LAYERS];      /* sl_sight of each block */
     uint16_t moe_index[SL_MAX_LAYERS]; /* MoE ordinal of a block, when it is one */
     uint16_t moe_layer[SL_MAX_LAYERS]; /* block of a MoE ordinal */
     uint32_t n_eos;
@@ -124,6 +130,19 @@ typedef struct sl_model_spec {
     uint64_t n_params, n_params_active;
     uint8_t hash[32]; /* of config and weights' headers: workers of one engine must agree */
 } sl_model_spec;
+
+/* First position that a query at `pos` sees in a block. */
+static inline uint32_t sl_sight_first(const sl_model_spec *m, uint32_t layer, uint32_t pos) {
+    switch ((sl_sight)m->sight[layer]) {
+    case SL_SIGHT_WINDOW:
+        return pos >= m->sliding_window ? pos - m->sliding_window + 1 : 0;
+    case SL_SIGHT_CHUNK:
+        return pos - pos % m->attn_chunk;
+    case SL_SIGHT_ALL:
+        break;
+    }
+    return 0;
+}
 
 /* Default sampling of generation_config.json; NaN or -1 where the file is silent. */
 typedef struct sl_generation_spec {

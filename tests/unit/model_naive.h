@@ -178,7 +178,7 @@ static inline void naive_attention(const sl_model *m, uint32_t layer, uint32_t t
             naive_norm(&w[is_q ? SL_ROLE_Q_NORM : SL_ROLE_K_NORM], s->rms_eps, head, head);
         naive_rope(s, head, t);
     }
-    uint32_t first = s->sliding_window && t >= s->sliding_window ? t - s->sliding_window + 1 : 0;
+    uint32_t first = sl_sight_first(s, layer, t);
     for (uint32_t i = 0; i < s->n_heads; i++) {
         size_t at = (size_t)(i / group) * dim;
         for (uint32_t j = first; j <= t; j++) {

@@ -181,6 +181,7 @@ static void attn_make(attn_case *c, uint32_t heads, uint32_t kv_heads, uint32_t 
                            .sliding_window = window},
                      .n = 150,
                      .width = heads * dim};
+    c->m.sight[1] = window ? SL_SIGHT_WINDOW : SL_SIGHT_ALL;
     size_t floats = sl_kv_page_bytes(&c->m) / sizeof(float);
     c->kv = kt_floats(sl_kv_pages_for(c->n) * floats);
     c->q = kt_floats((size_t)c->n * c->width);

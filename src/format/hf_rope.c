@@ -1,0 +1,101 @@
+/* Rotary embeddings of config.json. */
+#include "format/hf_config_int.h"
+
+#include <math.h>
+
+typedef struct rope_numbers {
+    double theta, part; /* 0: not given yet */
+} rope_numbers;
+
+/* A number that several places of the file may give. */
+static sl_status read_rope_number(sl_json obj, const char *key, double min, double max,
+                                  double *known, sl_err *err) {
+    double value = 0;
+    sl_status st = sl_json_f64(obj, key, SL_JSON_OPTIONAL, min, max, &value, err);
+    if (st != SL_OK || value == 0) return st;
+    if (*known != 0 && value != *known)
+        return sl_json_fail(obj, key, err, SL_ERR_FORMAT,
+                            "%g contradicts the %s %g given elsewhere in the file", value, key,
+                            *known);
+    *known = value;
+    return SL_OK;
+}
+
+static sl_status read_rope_numbers(sl_json obj, const sl_hf_class *c, rope_numbers *rope,
+                                   sl_err *err) {
+    double least = c->rope_part < 1 ? 1e-6 : 1;
+    sl_status st = read_rope_number(obj, "rope_theta", 1, 1e12, &rope->theta, err);
+    return st == SL_OK ? read_rope_number(obj, "partial_rotary_factor", least, 1, &rope->part, err)
+                       : st;
+}
+
+/* As transformers: the factor of sin and cos is 0.1 ln(factor) + 1 unless it is given. */
+static sl_status read_yarn(sl_json obj, sl_model_spec *m, sl_err *err) {
+    static const char *const known[] = {"rope_theta",
+                                        "rope_type",
+                                        "type",
+                                        "factor",
+                                        "original_max_position_embeddings",
+                                        "beta_fast",
+                                        "beta_slow",
+                                        "attention_factor"};
+    double factor = 0, fast = 32, slow = 1;
+    uint32_t original = m->max_position;
+    sl_status st = sl_json_only(obj, known, SL_LEN(known), err);
+    if (st == SL_OK) st = sl_json_f64(obj, "factor", SL_JSON_REQUIRED, 1, 1024, &factor, err);
+    if (st == SL_OK)
+        st = sl_hf_u32(obj, "original_max_position_embeddings", SL_JSON_OPTIONAL, 1, 1u << 30,
+                       &original, err);
+    if (st == SL_OK) st = sl_json_f64(obj, "beta_fast", SL_JSON_OPTIONAL, 1e-3, 1e6, &fast, err);
+    if (st == SL_OK) st = sl_json_f64(obj, "beta_slow", SL_JSON_OPTIONAL, 1e-3, 1e6, &slow, err);
+    double attention = 0.1 * log(factor) + 1;
+    if (st == SL_OK)
+        st = sl_json_f64(obj, "attention_factor", SL_JSON_OPTIONAL, 1e-3, 1e3, &attention, err);
+    if (st != SL_OK) return st;
+    if (fast < slow)
+        return sl_json_fail(obj, "beta_fast", err, SL_ERR_FORMAT, "%g is below beta_slow %g", fast,
+                            slow);
+    double reach = floor(factor * original);
+    if (reach > m->max_position) m->max_position = (uint32_t)SL_MIN(reach, (double)(1u << 30));
+    m->yarn = (sl_yarn){(float)factor, (float)fast, (float)slow, (float)attention, original};
+    return SL_OK;
+}
+
+/* rope_scaling of transformers 4, rope_parameters of transformers 5. */
+static sl_status read_rope_object(sl_json root, const char *key, const sl_hf_class *c,
+                                  rope_numbers *rope, sl_model_spec *m, sl_err *err) {
+    static const char *const known[] = {"rope_theta", "rope_type", "type", "partial_rotary_factor"};
+    static const char *const type_keys[] = {"rope_type", "type"};
+    sl_json obj = {0};
+    bool yarn = false;
+    sl_status st = sl_json_object(root, key, SL_JSON_OPTIONAL, &obj, err);
+    if (st != SL_OK || sl_json_kind_of(obj) == SL_JSON_ABSENT) return st;
+    for (size_t i = 0; i < SL_LEN(type_keys); i++) {
+        const char *type = NULL;
+        st = sl_json_string(obj, type_keys[i], SL_JSON_OPTIONAL, &type, err);
+        if (st != SL_OK) return st;
+        yarn = yarn || (type && c->yarn && strcmp(type, "yarn") == 0);
+        if (type && yarn && strcmp(type, "yarn") == 0) continue;
+        if (type && strcmp(type, "default") != 0 && strcmp(type, "none") != 0)
+            return sl_json_fail(obj, type_keys[i], err, SL_ERR_UNSUPPORTED,
+                                "\"%.64s\" is not supported (supported: \"default\"%s)", type,
+                                c->yarn ? ", \"yarn\"" : "");
+    }
+    st = yarn ? read_yarn(obj, m, err) : sl_json_only(obj, known, SL_LEN(known), err);
+    return st == SL_OK ? read_rope_numbers(obj, c, rope, err) : st;
+}
+
+sl_status sl_hf_rope(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
+    rope_numbers rope = {0};
+    sl_status st = read_rope_numbers(root, c, &rope, err);
+    if (st == SL_OK) st = read_rope_object(root, "rope_scaling", c, &rope, m, err);
+    if (st == SL_OK) st = read_rope_object(root, "rope_parameters", c, &rope, m, err);
+    if (st != SL_OK) return st;
+    m->rope_theta = (float)(rope.theta != 0 ? rope.theta : c->rope_theta);
+    m->rope_dim = (uint32_t)(m->head_dim * (rope.part != 0 ? rope.part : c->rope_part));
+    if (m->rope_dim < 2 || m->rope_dim % 2 != 0)
+        return sl_json_fail(root, "partial_rotary_factor", err, SL_ERR_LIMIT,
+                            "rotates %u of the %u values of a head, must be an even number",
+                            m->rope_dim, m->head_dim);
+    return SL_OK;
+}
