@@ -4,6 +4,7 @@
 #   make             build/sluice and the tests
 #   make test        everything that decides whether a change is good   (T=regex: only those CTests)
 #   make check       formatting, layers, tests
+#   make neon        the kernels of AArch64 against the reference, under qemu
 #   make oracle      deviation from transformers, one line a fixture
 #   make tsan|asan   the tests under a sanitizer
 #   make fuzz        every fuzz target for S seconds (default 60)       (FUZZ=name: one; S=totals: the ledger)
@@ -13,7 +14,7 @@
 #   make crossover   which schedule wins where: docs/when-not.md's map   (OUT=folder, default build)
 #   make papers      docs/reproduction.md and its pictures: the papers' results beside ours
 #   make format clean
-.PHONY: all deps venv test check check-quick asan tsan model oracle fuzz soak bench bench-schedules crossover papers demo golden format clean
+.PHONY: all deps venv test check check-quick neon asan tsan model oracle fuzz soak bench bench-schedules crossover papers demo golden format clean
 J      ?= $(shell nproc)
 S      ?= 60
 T      ?= .
@@ -46,6 +47,10 @@ check-quick: all
 
 test: all venv
 	@tests/run.sh "$(T)"
+
+neon:
+	@tools/install-deps.sh neon
+	@tests/neon.sh
 
 asan: deps
 	@cmake --preset dev >/dev/null && cmake --build build-dev -j$(J)

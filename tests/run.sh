@@ -14,6 +14,9 @@ say "release: unit, fuzz corpora, house, workers, simulation, protocol model"
 (cd build && ctest --output-on-failure -j"$jobs" -R "$regex")
 [ "$regex" = . ] || exit 0
 
+say "AArch64 kernels under qemu"
+tests/neon.sh quick
+
 say "ASan + UBSan"
 cmake --preset dev >/dev/null
 cmake --build build-dev -j"$jobs" | tail -1

@@ -2,6 +2,8 @@
 
 #include <stdatomic.h>
 
+typedef enum level { LEVEL_UNKNOWN, LEVEL_NONE, LEVEL_AVX2, LEVEL_AVX512 } level;
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 
@@ -10,31 +12,43 @@
 #define ECX_AVX     (1u << 28)
 #define ECX_F16C    (1u << 29)
 #define EBX_AVX2    (1u << 5)
-#define XCR0_YMM    6u /* SSE and AVX state */
+#define EBX_AVX512  (1u << 16 | 1u << 17 | 1u << 30 | 1u << 31) /* F, DQ, BW, VL */
+#define XCR0_YMM    6u                                          /* SSE and AVX state */
+#define XCR0_ZMM    0xe6u                                       /* and masks, all of ZMM0..31 */
 
-static bool has_avx2(void) {
+static level detect(void) {
     const unsigned need = ECX_FMA | ECX_OSXSAVE | ECX_AVX | ECX_F16C;
     unsigned a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need) != need) return false;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need) != need) return LEVEL_NONE;
     unsigned low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    if ((low & XCR0_YMM) != XCR0_YMM) return false;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & EBX_AVX2);
+    if ((low & XCR0_YMM) != XCR0_YMM) return LEVEL_NONE;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & EBX_AVX2)) return LEVEL_NONE;
+    return (low & XCR0_ZMM) == XCR0_ZMM && (b & EBX_AVX512) == EBX_AVX512 ? LEVEL_AVX512
+                                                                          : LEVEL_AVX2;
 }
 #else
-static bool has_avx2(void) {
-    return false;
+static level detect(void) {
+    return LEVEL_NONE;
 }
 #endif
 
 /* Asked for every softmax, and under a hypervisor each CPUID leaves the guest. Threads that come
  * first at the same time find the same answer. */
-bool sl_cpu_has_avx2(void) {
-    static atomic_int known; /* 0: not asked yet; 1: no; 2: yes */
+static level cpu(void) {
+    static atomic_int known;
     int k = atomic_load_explicit(&known, memory_order_relaxed);
-    if (k == 0) {
-        k = has_avx2() ? 2 : 1;
+    if (k == LEVEL_UNKNOWN) {
+        k = (int)detect();
         atomic_store_explicit(&known, k, memory_order_relaxed);
     }
-    return k == 2;
+    return (level)k;
+}
+
+bool sl_cpu_has_avx2(void) {
+    return cpu() >= LEVEL_AVX2;
+}
+
+bool sl_cpu_has_avx512(void) {
+    return cpu() >= LEVEL_AVX512;
 }

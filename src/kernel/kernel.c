@@ -3,6 +3,8 @@
 #include "kernel/kernel_int.h"
 #include "kernel/scalar.h"
 
+#include <stdatomic.h>
+
 /* Below these, waking threads costs more than it saves. */
 #define SL_MIN_PAR_FLOATS (1u << 16)
 #define SL_MIN_PAR_FMAS   (1u << 16)
@@ -13,21 +15,36 @@
 
 static const sl_kernels *const tables[] = {
 #if defined(__x86_64__)
+    &sl_kernels_avx512,
     &sl_kernels_avx2,
+#elif defined(__aarch64__)
+    &sl_kernels_neon,
 #endif
     &sl_kernels_ref,
 };
 
+/* The answer of a table is found once; threads that come first at the same time find the same. */
+static bool can_run(size_t i) {
+    static atomic_int known[SL_LEN(tables)]; /* 0: not asked yet; 1: no; 2: yes */
+    int k = atomic_load_explicit(&known[i], memory_order_relaxed);
+    if (k == 0) {
+        bool runs = tables[i]->supported();
+        if (runs && tables[i]->unproven) runs = sl_kernels_selftest(tables[i]);
+        k = runs ? 2 : 1;
+        atomic_store_explicit(&known[i], k, memory_order_relaxed);
+    }
+    return k == 2;
+}
+
 const sl_kernels *sl_kernels_at(size_t i, bool *supported) {
     if (i >= SL_LEN(tables)) return NULL;
-    if (supported) *supported = tables[i]->supported();
+    if (supported) *supported = can_run(i);
     return tables[i];
 }
 
 const sl_kernels *sl_kernels_select(const char *force) {
     for (size_t i = 0; i < SL_LEN(tables); i++)
-        if ((!force || strcmp(force, tables[i]->name) == 0) && tables[i]->supported())
-            return tables[i];
+        if ((!force || strcmp(force, tables[i]->name) == 0) && can_run(i)) return tables[i];
     return NULL;
 }
 

@@ -503,9 +503,22 @@ static void selection_honours_force(void **state) {
     print_message("[   FACT   ] chosen here: %s\n", sl_kernels_name(sl_kernels_select(NULL)));
 }
 
+static void wrong_add(float *y, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] += i == 300 ? x[i] * 1.000001f : x[i];
+}
+
+static void selftest_finds_a_wrong_table(void **state) {
+    (void)state;
+    KT_EACH_ISA(k) assert_true(sl_kernels_selftest(k));
+    sl_kernels wrong = *sl_kernels_select(NULL);
+    wrong.add = wrong_add;
+    assert_false(sl_kernels_selftest(&wrong));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(selection_honours_force),
+        cmocka_unit_test(selftest_finds_a_wrong_table),
         cmocka_unit_test(ref_equals_double_within_tolerance),
         cmocka_unit_test(every_isa_equals_ref_bit_for_bit),
     };

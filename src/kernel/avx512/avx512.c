@@ -1,0 +1,8 @@
+/* AVX-512 F, BW, DQ and VL. Its bf16 and tile products round in another order than docs/numbers.md
+ * says, so they are not used. */
+#include "kernel/cpu.h"
+#include "kernel/simd/avx512.h"
+#include "kernel/simd/table.h"
+
+const sl_kernels sl_kernels_avx512 = {
+    .name = "avx512", .supported = sl_cpu_has_avx512, .unproven = true, SIMD_TABLE};

@@ -1,0 +1,125 @@
+/* A table that nobody could run where it was written proves itself before it is used. */
+#include "kernel/kernel_int.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "quant/block.h"
+
+#include <math.h>
+
+enum { ROWS = 9, COLS = 13, K = 512, WIDE = K + 8 };
+
+typedef struct results {
+    float tile[SL_DTYPE_COUNT][ROWS * COLS];
+    float o[SL_ATTN_QUERIES * 40], sum[SL_ATTN_QUERIES];
+    float vec[6][K + 3], scalar[2], wide[SL_DTYPE_COUNT][K];
+    uint16_t half[K + 3];
+} results;
+
+typedef struct inputs {
+    float x[ROWS][WIDE], y[K + 3], page[2 * SL_KV_PAGE_TOKENS * 40];
+    uint8_t w[COLS * K * 4];
+} inputs;
+
+static void draw(inputs *in) {
+    uint64_t rng = 7;
+    float *f = &in->x[0][0];
+    for (size_t i = 0; i < sizeof in->x / sizeof *f; i++)
+        f[i] = (float)((int)(sl_rng_next(&rng) >> 40) - (1 << 23)) * 0x1p-22f;
+    for (size_t i = 0; i < SL_LEN(in->y); i++) in->y[i] = f[i + 31] * 3;
+    for (size_t i = 0; i < SL_LEN(in->page); i++) in->page[i] = f[i + 77];
+}
+
+/* Weights of a type: plain ones are numbers of ordinary size, blocks get ordinary scales. */
+static void draw_weights(inputs *in, sl_dtype t) {
+    uint64_t rng = 11 + (uint64_t)t;
+    if (!sl_dtype_is_plain(t) && sl_block_encodes(t)) {
+        for (size_t c = 0; c < COLS; c++)
+            sl_block_encode(t, in->x[c % ROWS], K, in->w + c * sl_dtype_row_bytes(t, K));
+        return;
+    }
+    for (size_t i = 0; i < sizeof in->w; i += 2) {
+        uint16_t h = (uint16_t)((sl_rng_next(&rng) & 0x83ff) | 0x3000); /* +-0.125..0.25 as f16 */
+        memcpy(in->w + i, &h, sizeof h);
+    }
+}
+
+static void run_tiles(const sl_kernels *k, inputs *in, results *out) {
+    const float *x[ROWS];
+    for (int r = 0; r < ROWS; r++) x[r] = in->x[r];
+    for (int t = 0; t < SL_DTYPE_COUNT; t++) {
+        uint32_t n = sl_dtype_is_plain((sl_dtype)t) ? K - 5 : K; /* blocks fill rows */
+        draw_weights(in, (sl_dtype)t);
+        const sl_gemm_tile tile = {.w = in->w,
+                                   .dtype = (sl_dtype)t,
+                                   .k = n,
+                                   .n_cols = COLS,
+                                   .n_rows = ROWS,
+                                   .y_stride = COLS,
+                                   .x = x,
+                                   .y = out->tile[t]};
+        k->gemm_tile(&tile);
+        k->widen(in->w, (sl_dtype)t, n, out->wide[t]);
+    }
+}
+
+static void run_page(const sl_kernels *k, const inputs *in, results *out) {
+    sl_attn_query q[SL_ATTN_QUERIES];
+    for (uint32_t i = 0; i < SL_ATTN_QUERIES; i++)
+        q[i] = (sl_attn_query){.q = in->x[i % ROWS] + i,
+                               .o = out->o + 40 * i,
+                               .max = i & 1 ? 0.5f : -INFINITY,
+                               .first = i % 5,
+                               .last = SL_KV_PAGE_TOKENS - 1 - i};
+    const sl_attn_page page = {.query = q,
+                               .n = SL_ATTN_QUERIES,
+                               .head_dim = 40,
+                               .k = in->page,
+                               .v = in->page + SL_KV_PAGE_TOKENS * 40,
+                               .scale = 0.25f};
+    k->attn_page(&page);
+    for (uint32_t i = 0; i < SL_ATTN_QUERIES; i++) {
+        out->sum[i] = q[i].sum;
+        k->divide(q[i].o, q[i].sum, 40);
+    }
+}
+
+static void run_vectors(const sl_kernels *k, const inputs *in, results *out) {
+    const size_t n = K + 3;
+    double freq[32];
+    for (int i = 0; i < 32; i++) freq[i] = 1.0 / (1 + i);
+    for (int i = 0; i < 6; i++) memcpy(out->vec[i], in->y, n * sizeof(float));
+    k->swiglu(out->vec[0], in->x[1], n);
+    k->rms_apply(in->y, in->x[2], 0.37f, (uint32_t)n, out->vec[1]);
+    k->expv(in->y, n, out->vec[2]);
+    k->add_scaled(out->vec[3], in->x[3], 1.7f, n);
+    k->softmax(in->y, (uint32_t)n, out->vec[4]);
+    k->sincos(1000, freq, 32, out->vec[5], out->vec[5] + 32);
+    k->rotate(out->vec[3], out->vec[3] + K / 2, out->vec[5], out->vec[5] + 32, 30);
+    k->add(out->vec[5], in->x[4], n);
+    k->scale(out->vec[2], out->vec[2], 0.3f, n);
+    k->to_bf16(in->y, n, out->half);
+    out->scalar[0] = k->rms_inverse(in->y, 1e-6f, (uint32_t)n);
+}
+
+static void run_all(const sl_kernels *k, inputs *in, results *out) {
+    draw(in);
+    run_tiles(k, in, out);
+    run_page(k, in, out);
+    run_vectors(k, in, out);
+}
+
+bool sl_kernels_selftest(const sl_kernels *k) {
+    inputs *in = sl_alloc(1, sizeof *in);
+    results *mine = sl_alloc(1, sizeof *mine), *ref = sl_alloc(1, sizeof *ref);
+    bool same = false;
+    if (in && mine && ref) {
+        run_all(&sl_kernels_ref, in, ref);
+        run_all(k, in, mine);
+        same = memcmp(ref, mine, sizeof *ref) == 0;
+    }
+    sl_free(in);
+    sl_free(mine);
+    sl_free(ref);
+    return same;
+}

@@ -1,0 +1,120 @@
+/* The sixteen virtual lanes as four NEON registers: what simd/ (table.h) is written in.
+ * Comparisons choose as `a > b ? a : b` does, so NaN goes where the scalar code lets it go. */
+#ifndef SL_KERNEL_SIMD_NEON_H
+#define SL_KERNEL_SIMD_NEON_H
+
+#include "kernel/scalar.h"
+
+#include <arm_neon.h>
+
+#define SIMD_R 2u /* activation rows and weight rows of a register tile: 6 of 8 lane groups */
+#define SIMD_C 3u
+
+typedef struct v16 {
+    float32x4_t q[4];
+} v16;
+
+#define V_EACH _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
+
+static inline v16 v_set1(float f) {
+    v16 r;
+    V_EACH r.q[i] = vdupq_n_f32(f);
+    return r;
+}
+static inline v16 v_load(const float *p) {
+    v16 r;
+    V_EACH r.q[i] = vld1q_f32(p + 4 * i);
+    return r;
+}
+static inline void v_store(float *p, v16 a) {
+    V_EACH vst1q_f32(p + 4 * i, a.q[i]);
+}
+static inline v16 v_add(v16 a, v16 b) {
+    V_EACH a.q[i] = vaddq_f32(a.q[i], b.q[i]);
+    return a;
+}
+static inline v16 v_sub(v16 a, v16 b) {
+    V_EACH a.q[i] = vsubq_f32(a.q[i], b.q[i]);
+    return a;
+}
+static inline v16 v_mul(v16 a, v16 b) {
+    V_EACH a.q[i] = vmulq_f32(a.q[i], b.q[i]);
+    return a;
+}
+static inline v16 v_div(v16 a, v16 b) {
+    V_EACH a.q[i] = vdivq_f32(a.q[i], b.q[i]);
+    return a;
+}
+static inline v16 v_neg(v16 a) {
+    V_EACH a.q[i] = vnegq_f32(a.q[i]);
+    return a;
+}
+/* a * b + c, rounded once. */
+static inline v16 v_fma(v16 a, v16 b, v16 c) {
+    V_EACH c.q[i] = vfmaq_f32(c.q[i], a.q[i], b.q[i]);
+    return c;
+}
+static inline v16 v_max(v16 a, v16 b) {
+    V_EACH a.q[i] = vbslq_f32(vcgtq_f32(a.q[i], b.q[i]), a.q[i], b.q[i]);
+    return a;
+}
+static inline v16 v_min(v16 a, v16 b) {
+    V_EACH a.q[i] = vbslq_f32(vcltq_f32(a.q[i], b.q[i]), a.q[i], b.q[i]);
+    return a;
+}
+
+/* p * 2^n in the two steps of sl_exp_scalar, t = n + SL_EXP_SHIFT. */
+static inline v16 v_scale_exp(v16 p, v16 t) {
+    const int32x4_t shift = vdupq_n_s32((int32_t)sl_f32_bits(SL_EXP_SHIFT));
+    const int32x4_t bias = vdupq_n_s32(127);
+    V_EACH {
+        int32x4_t n = vsubq_s32(vreinterpretq_s32_f32(t.q[i]), shift), half = vshrq_n_s32(n, 1);
+        int32x4_t a = vshlq_n_s32(vaddq_s32(half, bias), 23);
+        int32x4_t b = vshlq_n_s32(vaddq_s32(vsubq_s32(n, half), bias), 23);
+        p.q[i] = vmulq_f32(p.q[i], vreinterpretq_f32_s32(a));
+        p.q[i] = vmulq_f32(p.q[i], vreinterpretq_f32_s32(b));
+    }
+    return p;
+}
+
+static inline v16 v_load_f16(const void *p) {
+    v16 r;
+    V_EACH {
+        uint16x4_t h = vld1_u16((const uint16_t *)p + 4 * i);
+        r.q[i] = vcvt_f32_f16(vreinterpret_f16_u16(h));
+    }
+    return r;
+}
+static inline v16 v_load_bf16(const void *p) {
+    v16 r;
+    V_EACH {
+        uint16x4_t h = vld1_u16((const uint16_t *)p + 4 * i);
+        r.q[i] = vreinterpretq_f32_u32(vshll_n_u16(h, 16));
+    }
+    return r;
+}
+
+/* Nearest even, NaN kept quiet. */
+static inline void v_store_bf16(uint16_t *h, v16 a) {
+    V_EACH {
+        uint32x4_t u = vreinterpretq_u32_f32(a.q[i]), top = vshrq_n_u32(u, 16);
+        uint32x4_t odd = vandq_u32(top, vdupq_n_u32(1));
+        uint32x4_t near = vaddq_u32(u, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+        uint32x4_t nan = vorrq_u32(top, vdupq_n_u32(0x40)), number = vceqq_f32(a.q[i], a.q[i]);
+        vst1_u16(h + 4 * i, vmovn_u32(vbslq_u32(number, vshrq_n_u32(near, 16), nan)));
+    }
+}
+
+/* The tree of every dot product. */
+static inline float v_tree(v16 a) {
+    float32x4_t lo = vaddq_f32(a.q[0], a.q[2]), hi = vaddq_f32(a.q[1], a.q[3]);
+    float32x4_t four = vaddq_f32(lo, hi);
+    float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+    return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
+
+static inline void v_prefetch(const void *p) {
+    __builtin_prefetch(p);
+}
+
+#endif

@@ -1,0 +1,30 @@
+#!/bin/sh
+# The kernel tests for AArch64, compiled here and run by qemu-user: the NEON table against the reference, bit for
+# bit. Does nothing where a tool is missing (tools/install-deps.sh neon brings them).
+#   tests/neon.sh [quick]     quick: without the loops over threads and tiles (a quarter of the time)
+set -eu
+cd "$(dirname "$0")/.."
+out=build-neon
+gcc=aarch64-linux-gnu-gcc
+for tool in "$gcc" qemu-aarch64; do
+    command -v "$tool" >/dev/null || { echo "skipped: no $tool"; exit 0; }
+done
+[ -e /usr/lib/aarch64-linux-gnu/libcmocka.so ] || { echo "skipped: no cmocka for arm64"; exit 0; }
+mkdir -p "$out"
+flags="-g -std=gnu11 -Wall -Wextra -Wshadow -Werror -Wno-missing-field-initializers -ffp-contract=off -fno-math-errno \
+-D_GNU_SOURCE -Isrc -Itests/unit"
+# The sources of the library sl_kernel and of what it needs.
+sources="$(ls src/kernel/*.c src/kernel/ref/*.c src/kernel/neon/*.c src/kernel/emulated/*.c src/quant/*.c) \
+src/base/mem.c src/base/pool.c src/base/status.c src/base/rng.c src/base/clock.c"
+for s in $sources; do
+    o="$out/$(echo "$s" | tr / .).o"
+    [ "$o" -nt "$s" ] || echo "$s $o"
+done | xargs -r -P "$(nproc)" -L 1 sh -c "$gcc -O3 $flags -c \"\$0\" -o \"\$1\""
+tests="test_kernel"
+[ "${1:-}" = quick ] || tests="$tests test_kernel_driver"
+for t in $tests; do
+    "$gcc" -O1 $flags "tests/unit/$t.c" "$out"/*.o -lcmocka -lm -lpthread -o "$out/$t"
+    qemu-aarch64 "$out/$t" >"$out/$t.log" 2>&1 || { cat "$out/$t.log"; exit 1; }
+    grep -F "FACT" "$out/$t.log" || true
+    tail -1 "$out/$t.log"
+done
