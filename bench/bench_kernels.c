@@ -241,6 +241,11 @@ static void piece_once(bench *b, void *ctx, uint32_t rep) {
     case PIECE_attn_page:
         k->attn_page(&a);
         break;
+    case PIECE_quantise:
+        k->quantise(p->x, PIECE_N, SL_ACT_32, (uint8_t *)p->y);
+        break;
+    case PIECE_int8_tile: /* see bench_quant */
+        break;
     case PIECE_swiglu:
         k->swiglu(p->y, p->x, PIECE_N);
         break;

@@ -110,6 +110,29 @@ static size_t gemm_cut_jobs(gemm_ctx *g, uint32_t cap) {
     return n;
 }
 
+/* y = x w^T for the tile's columns from c0 on, as integers where the job has the rows for it. */
+static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, uint32_t r0,
+                    uint32_t c0, sl_gemm_tile *t) {
+    sl_act_kind kind = sl_act_kind_of(w->dtype);
+    t->dtype = w->dtype;
+    t->w = (const uint8_t *)w->data + c0 * sl_dtype_row_bytes(w->dtype, t->k);
+    if (kind == SL_ACT_NONE || !j->act.row[kind]) {
+        g->k->gemm_tile(t);
+        return;
+    }
+    const uint8_t *x[SL_TILE_ROWS];
+    size_t stride = sl_act_row_bytes(kind, t->k);
+    for (uint32_t r = 0; r < t->n_rows; r++) x[r] = j->act.row[kind] + (r0 + r) * stride;
+    g->k->int8_tile(&(sl_int8_tile){.w = t->w,
+                                    .dtype = t->dtype,
+                                    .k = t->k,
+                                    .n_cols = t->n_cols,
+                                    .n_rows = t->n_rows,
+                                    .y_stride = t->y_stride,
+                                    .x = x,
+                                    .y = t->y});
+}
+
 /* Tile t of a job; column tiles vary slowest, so neighbours share weights. */
 static void gemm_job_tile(const gemm_ctx *g, uint32_t job, size_t t) {
     const sl_gemm_job *j = &g->jobs[job];
@@ -117,10 +140,7 @@ static void gemm_job_tile(const gemm_ctx *g, uint32_t job, size_t t) {
     uint32_t c0 = (uint32_t)(t / down) * cols, r0 = (uint32_t)(t % down) * SL_TILE_ROWS;
     const float *x[SL_TILE_ROWS];
     float up[SL_TILE_ROWS * SL_TILE_COLS];
-    size_t row_bytes = sl_dtype_row_bytes(j->w->dtype, j->w->k);
     sl_gemm_tile tile = {
-        .w = (const uint8_t *)j->w->data + c0 * row_bytes,
-        .dtype = j->w->dtype,
         .k = j->w->k,
         .n_cols = SL_MIN(cols, j->w->n - c0),
         .n_rows = SL_MIN(SL_TILE_ROWS, j->n_rows - r0),
@@ -130,14 +150,12 @@ static void gemm_job_tile(const gemm_ctx *g, uint32_t job, size_t t) {
     };
     for (uint32_t r = 0; r < tile.n_rows; r++)
         x[r] = j->x + (size_t)(j->row ? j->row[r0 + r] : r0 + r) * j->x_stride;
-    g->k->gemm_tile(&tile);
+    gemm_do(g, j, j->w, r0, c0, &tile);
     if (!g->up) return;
     sl_gemm_tile other = tile;
-    other.dtype = g->up[job]->dtype;
-    other.w = (const uint8_t *)g->up[job]->data + c0 * sl_dtype_row_bytes(other.dtype, tile.k);
     other.y = up;
     other.y_stride = tile.n_cols;
-    g->k->gemm_tile(&other);
+    gemm_do(g, j, g->up[job], r0, c0, &other);
     for (uint32_t r = 0; r < tile.n_rows; r++)
         g->k->swiglu(tile.y + (size_t)r * tile.y_stride, up + (size_t)r * tile.n_cols, tile.n_cols);
 }
@@ -188,6 +206,33 @@ void sl_gemm_swiglu(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *co
     for (uint32_t i = 0; i < n_jobs; i++)
         SL_ASSERT(up[i]->n == jobs[i].w->n && up[i]->k == jobs[i].w->k);
     gemm_all(ex, jobs, up, n_jobs);
+}
+
+/* ---- activations in 8 bits ---- */
+
+typedef struct act_ctx {
+    const sl_kernels *k;
+    const float *x;
+    const uint32_t *row;
+    uint32_t x_stride, width;
+    sl_act_kind kind;
+    uint8_t *dst;
+} act_ctx;
+
+static void act_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)lane;
+    const act_ctx *c = ctx;
+    size_t bytes = sl_act_row_bytes(c->kind, c->width);
+    for (size_t r = begin; r < end; r++)
+        c->k->quantise(c->x + (size_t)(c->row ? c->row[r] : r) * c->x_stride, c->width, c->kind,
+                       c->dst + r * bytes);
+}
+
+void sl_quantise(const sl_exec *ex, const float *x, const uint32_t *row, uint32_t n_rows,
+                 uint32_t x_stride, uint32_t k, sl_act_kind kind, uint8_t *dst) {
+    act_ctx c = {ex->k, x, row, x_stride, k, kind, dst};
+    run(ex, (uint64_t)n_rows * k >= SL_MIN_PAR_FLOATS, n_rows,
+        SL_MAX(1, SL_CHUNK_FLOATS / SL_MAX(k, 1)), act_rows, &c);
 }
 
 /* ---- norms ---- */

@@ -7,12 +7,14 @@
  * set) gives these bits. No libm inside kernels; exp is sl_expf below; no contraction by the
  * compiler.
  *
- * Weights are rows along k in their file's format and are widened exactly to f32.
+ * Weights are rows along k in their file's format and are widened exactly to f32; or, where a job
+ * brings its rows in 8 bits, weights in blocks are multiplied as integers.
  * Thread: any; pool variants by the pool's owner. No allocation. Aliasing: only where said. */
 #ifndef SL_KERNEL_KERNEL_H
 #define SL_KERNEL_KERNEL_H
 
 #include "base/pool.h"
+#include "quant/act.h"
 #include "spec/kv.h"
 #include "spec/model.h"
 
@@ -26,6 +28,12 @@ typedef struct sl_mat {
     sl_dtype dtype;
 } sl_mat;
 
+/* Rows of activations in 8 bits (quant/act.h), n of k values; row i begins sl_act_row_bytes after
+ * row i - 1. NULL: not in that format. */
+typedef struct sl_act {
+    const uint8_t *row[SL_ACT_KINDS];
+} sl_act;
+
 /* One segment of a grouped product: row i of `y` is row[i] (or i when row is NULL) of `x` times
  * `w`. A row of x may appear any number of times. */
 typedef struct sl_gemm_job {
@@ -35,6 +43,9 @@ typedef struct sl_gemm_job {
     uint32_t n_rows;
     uint32_t x_stride, y_stride; /* floats between rows */
     float *y;
+    /* Row i is that of `y`; a matrix whose type has rows here is multiplied as integers, any other
+     * takes x. */
+    sl_act act;
 } sl_gemm_job;
 
 typedef struct sl_kernels sl_kernels;
@@ -55,11 +66,17 @@ typedef struct sl_exec {
     const sl_kernels *k;
     sl_pool *pool;
     sl_emulated *emulated;
+    bool int8; /* src/model rounds activations to 8 bits before products with blocks */
 } sl_exec;
 
 /* y[r][j] = dot(x[r], w[j]) for all jobs at once, as one parallel loop over (job, row tile, column
  * tile). y must not alias x. Grouped GEMM is n jobs, dense GEMM one job, GEMV one row. */
 void sl_gemm(const sl_exec *ex, const sl_gemm_job *jobs, uint32_t n_jobs);
+
+/* Rows to 8 bits: row i of dst is row[i] (or i) of x; dst has n_rows * sl_act_row_bytes(kind, k).
+ * Quantising a row twice gives the same bytes. */
+void sl_quantise(const sl_exec *ex, const float *x, const uint32_t *row, uint32_t n_rows,
+                 uint32_t x_stride, uint32_t k, sl_act_kind kind, uint8_t *dst);
 
 /* Fused gate and up of SwiGLU: y[r][j] = silu(dot(x[r], w1[j])) * dot(x[r], w3[j]), silu(a) = a /
  * (1 + exp(-a)). Mixtral, arXiv:2401.04088 sec. 2.1. jobs[i].w is w1, up[i] is w3 (same shape,

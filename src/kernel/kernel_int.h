@@ -17,6 +17,15 @@ typedef struct sl_gemm_tile {
     float *y;
 } sl_gemm_tile;
 
+/* The same for weights in blocks and activations in 8 bits of the kind that `dtype` asks for. */
+typedef struct sl_int8_tile {
+    const void *w;
+    sl_dtype dtype;
+    uint32_t k, n_cols, n_rows, y_stride;
+    const uint8_t *const *x; /* n_rows pointers to rows of quant/act.h, 64-byte aligned */
+    float *y;
+} sl_int8_tile;
+
 /* One query vector on its way through the pages: where it is, its running maximum and sum, and
  * which tokens [first, last] of the current page it sees (first > last: none, the state stays). */
 typedef struct sl_attn_query {
@@ -41,6 +50,9 @@ struct sl_kernels {
     bool (*supported)(void);
     bool unproven; /* no machine at hand runs it: it is selected only after sl_kernels_selftest */
     void (*gemm_tile)(const sl_gemm_tile *t);
+    /* k floats, whole blocks of `kind`, to a row of quant/act.h; row is 64-byte aligned */
+    void (*quantise)(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row);
+    void (*int8_tile)(const sl_int8_tile *t);
     /* gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i] */
     void (*swiglu)(float *gate, const float *up, size_t n);
     /* 1 / sqrt(dot(x, x) / n + eps) */

@@ -1,0 +1,100 @@
+/* Products of weights in blocks and activations in 8 bits: sums of integers are exact, and one
+ * chain of f32 over the blocks of a row makes the result. */
+#include "kernel/ref/ref.h"
+#include "kernel/scalar.h"
+#include "quant/act.h"
+#include "quant/block.h"
+
+/* Nearest even for |v| < 2^22. */
+static int32_t round_even(float v) {
+    return (int32_t)(sl_f32_bits(v + 0x1.8p23f) - sl_f32_bits(0x1.8p23f));
+}
+
+void sl_ref_quantise(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row) {
+    uint32_t block = sl_act_block(kind), part = sl_act_sum_of(kind);
+    int8_t *code = (int8_t *)row;
+    float *scale = (float *)(row + k);
+    int16_t *sum = (int16_t *)(scale + k / block);
+    for (uint32_t b = 0; b < k; b += block) {
+        uint32_t most = 0; /* magnitudes compare as their bits; NaN lies above infinity */
+        for (uint32_t i = b; i < b + block; i++)
+            most = SL_MAX(most, sl_f32_bits(x[i]) & 0x7fffffffu);
+        float a = sl_f32_of_bits(most);
+        bool zero = a < SL_ACT_TINY, finite = most < 0x7f800000u;
+        scale[b / block] = !finite ? NAN : zero ? 0 : a / 127.0f;
+        float to_code = !finite || zero ? 0 : 127.0f / a;
+        for (uint32_t i = b; i < b + block; i++)
+            code[i] = (int8_t)(finite ? round_even(x[i] * to_code) : 0);
+    }
+    for (uint32_t s = 0; s < k / part; s++) {
+        int32_t v = 0;
+        for (uint32_t i = 0; i < part; i++) v += code[s * part + i];
+        sum[s] = (int16_t)v;
+    }
+}
+
+static int32_t dot_int8(const int8_t *x, const int8_t *w, uint32_t n) {
+    int32_t sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += (int32_t)x[i] * w[i];
+    return sum;
+}
+
+/* Codes of a block of weights as signed integers, those of types with a minimum unsigned. */
+static void codes_of(sl_dtype t, const uint8_t *b, int8_t *code) {
+    if (t == SL_Q8_0) memcpy(code, b + 2, 32);
+    for (uint32_t i = 0; t == SL_Q4_0 && i < 16; i++) {
+        code[i] = (int8_t)((b[2 + i] & 15) - 8);
+        code[16 + i] = (int8_t)((b[2 + i] >> 4) - 8);
+    }
+    for (uint32_t i = 0; (t == SL_Q4_K || t == SL_Q5_K) && i < 256; i++) {
+        uint32_t s = i / 32, j = i % 32;
+        uint32_t low = b[(t == SL_Q4_K ? 16 : 48) + s / 2 * 32 + j] >> (s & 1 ? 4 : 0) & 15;
+        code[i] = (int8_t)(low | (t == SL_Q5_K ? (b[16 + j] >> s & 1u) << 4 : 0));
+    }
+    for (uint32_t i = 0; t == SL_Q6_K && i < 256; i++) {
+        uint32_t s = i / 16, j = i % 16;
+        uint32_t low = b[s / 8 * 64 + s % 4 * 16 + j] >> (s % 8 < 4 ? 0 : 4) & 15;
+        uint32_t high = b[128 + s / 8 * 32 + s % 2 * 16 + j] >> s / 2 % 4 * 2 & 3;
+        code[i] = (int8_t)((int32_t)(low | high << 4) - 32);
+    }
+}
+
+/* The chain's next step for one block. */
+static float add_block(sl_dtype t, const uint8_t *b, const int8_t *x, const int16_t *xsum, float dx,
+                       float acc) {
+    int8_t code[SL_BLOCK_MAX];
+    int32_t sum = 0, low = 0;
+    codes_of(t, b, code);
+    if (t == SL_Q8_0 || t == SL_Q4_0)
+        return fmaf(sl_block_f16(b) * dx, (float)dot_int8(x, code, 32), acc);
+    if (t == SL_Q6_K) {
+        for (uint32_t s = 0; s < 16; s++)
+            sum += (int8_t)b[192 + s] * dot_int8(x + 16 * s, code + 16 * s, 16);
+        return fmaf(sl_block_f16(b + 208) * dx, (float)sum, acc);
+    }
+    for (int s = 0; s < 8; s++) {
+        uint8_t scale, min;
+        sl_k_scale(b + 4, s, &scale, &min);
+        sum += scale * dot_int8(x + 32 * s, code + 32 * s, 32);
+        low += min * (xsum[2 * s] + xsum[2 * s + 1]);
+    }
+    acc = fmaf(sl_block_f16(b) * dx, (float)sum, acc);
+    return fmaf(-(sl_block_f16(b + 2) * dx), (float)low, acc);
+}
+
+void sl_ref_int8_tile(const sl_int8_tile *t) {
+    sl_act_kind kind = sl_act_kind_of(t->dtype);
+    size_t row_bytes = sl_dtype_row_bytes(t->dtype, t->k);
+    uint32_t block = sl_dtype_block(t->dtype), bytes = sl_dtype_block_bytes(t->dtype);
+    for (uint32_t c = 0; c < t->n_cols; c++)
+        for (uint32_t r = 0; r < t->n_rows; r++) {
+            const uint8_t *w = (const uint8_t *)t->w + c * row_bytes;
+            const float *scale = sl_act_scales(t->x[r], t->k);
+            const int16_t *sum = sl_act_sums(kind, t->x[r], t->k);
+            float acc = 0;
+            for (uint32_t b = 0; b < t->k / block; b++)
+                acc = add_block(t->dtype, w + b * bytes, (const int8_t *)t->x[r] + b * block,
+                                sum + b * block / sl_act_sum_of(kind), scale[b], acc);
+            t->y[(size_t)r * t->y_stride + c] = acc;
+        }
+}

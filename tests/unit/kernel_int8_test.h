@@ -1,0 +1,199 @@
+/* Tests of the entries `quantise` and `int8_tile`, for the list of test_kernel.c. */
+#ifndef SL_TESTS_KERNEL_INT8_TEST_H
+#define SL_TESTS_KERNEL_INT8_TEST_H
+
+#include "kernel_test.h"
+#include "quant/act.h"
+
+/* Activations as models have them, and blocks of zeros, of tiny and of huge values, NaN, infinity.
+ */
+static inline void k8_values(float *x, uint32_t k) {
+    for (uint32_t b = 0; b < k; b += 32) {
+        uint32_t what = kt_below(40);
+        float big = what < 4 ? ldexpf(1, (int)kt_below(210) - 105) : 1;
+        for (uint32_t i = b; i < SL_MIN(b + 32, k); i++) x[i] = what == 5 ? 0 : kt_value() * big;
+    }
+}
+
+static inline void k8_quantise_same(const sl_kernels *k, sl_act_kind kind, uint32_t n,
+                                    const float *x) {
+    size_t bytes = sl_act_row_bytes(kind, n), used = (size_t)n + n / sl_act_block(kind) * 4;
+    uint8_t *a = sl_alloc(bytes, 1), *b = sl_alloc(bytes, 1);
+    assert_non_null(a);
+    assert_non_null(b);
+    k->quantise(x, n, kind, a);
+    sl_kernels_ref.quantise(x, n, kind, b);
+    for (uint32_t i = 0; i < n; i++)
+        if (a[i] != b[i]) fail_msg("quantise: code %u is %d, reference %d", i, a[i], b[i]);
+    for (uint32_t i = 0; i < n / sl_act_block(kind); i++) {
+        float u = sl_act_scales(a, n)[i], v = sl_act_scales(b, n)[i];
+        if (!(isnan(u) && isnan(v))) kt_same("scale", &u, &v, 1);
+    }
+    assert_memory_equal(a + used, b + used, n / sl_act_sum_of(kind) * 2);
+    sl_free(a), sl_free(b);
+}
+
+static void bits_quantise(const sl_kernels *k) {
+    for (int i = 0; i < 400; i++) {
+        sl_act_kind kind = (sl_act_kind)(i % SL_ACT_KINDS);
+        uint32_t n = sl_act_block(kind) * (1 + kt_below(9));
+        float *x = kt_floats(n + 1);
+        k8_values(x + 1, n);
+        if (i % 7 == 0) x[1 + kt_below(n)] = NAN;
+        if (i % 9 == 0) x[1 + kt_below(n)] = i % 2 ? INFINITY : -INFINITY;
+        if (i % 11 == 0)
+            for (uint32_t j = 0; j < n; j++) x[1 + j] = (float)((int)kt_below(255) - 127) / 2;
+        k8_quantise_same(k, kind, n, x + 1);
+        sl_free(x);
+    }
+}
+
+static void oracle_quantise(double tol) {
+    float x[512];
+    _Alignas(64) uint8_t row[1024];
+    for (int i = 0; i < 200; i++) {
+        sl_act_kind kind = (sl_act_kind)(i % SL_ACT_KINDS);
+        k8_values(x, 512);
+        sl_kernels_ref.quantise(x, 512, kind, row);
+        for (uint32_t j = 0; j < 512; j++) {
+            double s = (double)sl_act_scales(row, 512)[j / sl_act_block(kind)];
+            double off = fabs(x[j] - s * (int8_t)row[j]);
+            if (off > tol * s + (double)SL_ACT_TINY)
+                fail_msg("value %u is off by %g steps", j, off / s);
+        }
+        for (uint32_t j = 0; j < 512; j += sl_act_sum_of(kind)) {
+            int sum = 0;
+            for (uint32_t l = 0; l < sl_act_sum_of(kind); l++) sum += (int8_t)row[j + l];
+            assert_int_equal(sl_act_sums(kind, row, 512)[j / sl_act_sum_of(kind)], sum);
+        }
+    }
+    x[3] = NAN;
+    sl_kernels_ref.quantise(x, 512, SL_ACT_256, row);
+    assert_true(isnan(sl_act_scales(row, 512)[0]) && !isnan(sl_act_scales(row, 512)[1]));
+}
+
+/* ---- int8_tile ---- */
+
+typedef struct k8_case {
+    sl_dtype dtype;
+    uint32_t rows, cols, k;
+    uint8_t *x;
+    const uint8_t *xrow[SL_TILE_ROWS];
+    float *y;
+    uint8_t *w;
+    void *base;
+} k8_case;
+
+static inline k8_case k8_make(sl_dtype dtype, uint32_t rows, uint32_t cols, uint32_t k) {
+    sl_act_kind kind = sl_act_kind_of(dtype);
+    size_t bytes = sl_act_row_bytes(kind, k);
+    k8_case g = {.dtype = dtype, .rows = rows, .cols = cols, .k = k};
+    float *x = kt_floats(k);
+    g.x = sl_alloc(rows, bytes);
+    g.y = sl_alloc(rows, (cols + 1) * sizeof(float));
+    assert_non_null(g.x);
+    assert_non_null(g.y);
+    g.w = kt_weights(dtype, (size_t)cols * k, kt_bits() & 1, &g.base);
+    for (uint32_t r = 0; r < rows; r++) {
+        k8_values(x, k);
+        g.xrow[r] = g.x + r * bytes;
+        sl_kernels_ref.quantise(x, k, kind, g.x + r * bytes);
+    }
+    sl_free(x);
+    return g;
+}
+
+/* All codes, scales and minima at their ends; the activations at -127 or 127. */
+static inline void k8_make_extreme(k8_case *g, uint32_t how) {
+    uint32_t bytes = sl_dtype_block_bytes(g->dtype), n = g->k / sl_dtype_block(g->dtype) * g->cols;
+    uint16_t one = sl_f32_to_f16(how & 8 ? -1.0f : 0.5f);
+    for (uint8_t *b = g->w; n > 0; n--, b += bytes) {
+        memset(b, how & 1 ? 0x80 : how & 2 ? 0x7f : 0xff, bytes);
+        if (g->dtype == SL_Q6_K && how & 16) memset(b, 0, 192);
+        memcpy(b + (g->dtype == SL_Q6_K ? 208 : 0), &one, 2);
+        if (g->dtype == SL_Q4_K || g->dtype == SL_Q5_K) memcpy(b + 2, &one, 2);
+    }
+    float *x = kt_floats(g->k);
+    for (uint32_t i = 0; i < g->k; i++) x[i] = how & 4 ? -3.0f : 3.0f;
+    for (uint32_t r = 0; r < g->rows; r++)
+        sl_kernels_ref.quantise(x, g->k, sl_act_kind_of(g->dtype), (uint8_t *)g->xrow[r]);
+    sl_free(x);
+}
+
+static inline void k8_do(const sl_kernels *k, const k8_case *g, float *y) {
+    sl_int8_tile t = {.w = g->w,
+                      .dtype = g->dtype,
+                      .k = g->k,
+                      .n_cols = g->cols,
+                      .n_rows = g->rows,
+                      .y_stride = g->cols + 1,
+                      .x = g->xrow,
+                      .y = y};
+    k->int8_tile(&t);
+}
+
+static inline void k8_free(k8_case *g) {
+    sl_free(g->x);
+    sl_free(g->y);
+    sl_free(g->base);
+}
+
+static inline void k8_same(const sl_kernels *k, k8_case *g) {
+    size_t n = (size_t)g->rows * (g->cols + 1);
+    float *want = sl_alloc(n, sizeof *want);
+    assert_non_null(want);
+    memset(g->y, 0, n * sizeof *want);
+    k8_do(&sl_kernels_ref, g, want);
+    k8_do(k, g, g->y);
+    kt_same(sl_dtype_name(g->dtype), g->y, want, n);
+    sl_free(want);
+}
+
+static void bits_int8_tile(const sl_kernels *k) {
+    for (sl_dtype d = 0; d < SL_DTYPE_COUNT; d++) {
+        if (sl_act_kind_of(d) == SL_ACT_NONE) continue;
+        for (uint32_t rows = 0; rows <= SL_TILE_ROWS; rows++)
+            for (uint32_t i = 0; i < 4; i++) {
+                k8_case g = k8_make(d, rows, 1 + kt_below(i ? 40 : 9), kt_whole(d, 1 + i * 250));
+                k8_same(k, &g);
+                k8_free(&g);
+            }
+        for (uint32_t how = 0; how < 32; how++) {
+            k8_case g = k8_make(d, 1 + kt_below(9), 1 + kt_below(20), kt_whole(d, 520));
+            k8_make_extreme(&g, how);
+            k8_same(k, &g);
+            k8_free(&g);
+        }
+        k8_case g = k8_make(d, SL_TILE_ROWS, SL_TILE_COLS, kt_whole(d, 2100));
+        k8_same(k, &g);
+        k8_free(&g);
+    }
+}
+
+/* Against double arithmetic on the same codes: weights as their format defines them. */
+static void oracle_int8_tile(double tol) {
+    for (int i = 0; i < 200; i++) {
+        sl_dtype d = (sl_dtype)(i % SL_DTYPE_COUNT);
+        sl_act_kind kind = sl_act_kind_of(d);
+        if (kind == SL_ACT_NONE) continue;
+        k8_case g = k8_make(d, 1 + kt_below(4), 1 + kt_below(5), kt_whole(d, 1 + kt_below(900)));
+        k8_do(&sl_kernels_ref, &g, g.y);
+        for (uint32_t r = 0; r < g.rows; r++)
+            for (uint32_t c = 0; c < g.cols; c++) {
+                const float *w = kt_row(g.w, d, (size_t)c * g.k, g.k);
+                const float *scale = sl_act_scales(g.xrow[r], g.k);
+                double sum = 0, mag = 1e-30;
+                for (uint32_t j = 0; j < g.k; j++) {
+                    double x = (double)scale[j / sl_act_block(kind)] * (int8_t)g.xrow[r][j];
+                    sum += x * w[j];
+                    mag += fabs(x * w[j]);
+                }
+                float y = g.y[r * (g.cols + 1) + c];
+                if (!(fabs(y - sum) <= tol * mag))
+                    fail_msg("%s: %.9g, expected %.9g", sl_dtype_name(d), (double)y, sum);
+            }
+        k8_free(&g);
+    }
+}
+
+#endif
