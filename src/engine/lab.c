@@ -1,4 +1,6 @@
 /* What a worker does for experiments: runs where it was pinned, waits where it would compute. */
+#include "base/mem.h"
+#include "base/topology.h"
 #include "engine/worker_int.h"
 
 #include <errno.h>
@@ -37,12 +39,33 @@ void sl_worker_emulate(sl_worker *w) {
     (void)prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul);
 }
 
-sl_status sl_worker_pin(const sl_worker *w, sl_err *err) {
+/* Cores of this machine as if all workers of the plan were on it: they agree without talking. */
+static sl_status choose_cpus(const sl_worker *w, uint32_t threads, cpu_set_t *set, sl_err *err) {
+    uint32_t each[SL_PLAN_MAX_WORKERS];
+    uint16_t cpu[SL_MAX_CPUS];
+    sl_topology *t = sl_alloc(1, sizeof *t);
+    if (!t) return sl_fail(err, SL_ERR_NOMEM, "no memory for the list of CPUs");
+    sl_status st = sl_topology_read("/sys", NULL, t, err);
+    for (uint32_t i = 0; i < w->plan.n_workers; i++) each[i] = threads;
+    uint32_t n = st == SL_OK ? sl_topology_pick(t, each, w->plan.n_workers, w->id, cpu) : 0;
+    for (uint32_t i = 0; i < n; i++) CPU_SET(cpu[i], set);
+    sl_free(t);
+    return st;
+}
+
+sl_status sl_worker_pin(const sl_worker *w, uint32_t threads, sl_err *err) {
     int32_t cpu = w->opts->cpu > 0 ? w->opts->cpu - 1 : w->plan.worker[w->id].cpu;
-    if (cpu < 0) return SL_OK;
+    bool automatic = w->opts->cpu < 0 || (w->plan.pin_auto && cpu < 0);
     cpu_set_t set;
     CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
+    if (automatic) {
+        sl_status st = choose_cpus(w, threads, &set, err);
+        if (st != SL_OK) return st;
+    } else if (cpu >= 0) {
+        CPU_SET(cpu, &set);
+    } else {
+        return SL_OK;
+    }
     if (sched_setaffinity(0, sizeof set, &set) != 0)
         return sl_fail(err, SL_ERR_ARG, "worker %u cannot be pinned to CPU %d: %s", w->id, cpu,
                        strerror(errno));

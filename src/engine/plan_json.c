@@ -210,6 +210,15 @@ static sl_status read_worker(sl_json row, uint32_t i, sl_plan *p, uint32_t *owne
     return read_experts(experts, i, p, owner, err);
 }
 
+static sl_status read_pin(sl_json v, sl_plan *p, sl_err *err) {
+    const char *pin = "";
+    sl_status st = sl_json_string(v, "pin", SL_JSON_OPTIONAL, &pin, err);
+    p->pin_auto = st == SL_OK && strcmp(pin, "auto") == 0;
+    if (st == SL_OK && *pin && !p->pin_auto)
+        st = sl_json_fail(v, "pin", err, SL_ERR_ARG, "\"%.40s\" is not \"auto\"", pin);
+    return st;
+}
+
 static sl_status read_u32(sl_json v, const char *key, uint32_t min, uint32_t max, uint32_t *out,
                           sl_err *err) {
     uint64_t n = *out;
@@ -300,9 +309,10 @@ static sl_status read_deployment(sl_json v, sl_err *err) {
 
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {
-        "version", "epoch",     "schedule", "lanes",      "chunks",    "chunk_by",   "order",
-        "policy",  "lookahead", "delta",    "wire",       "exact",     "workers",    "limits",
-        "threads", "progress",  "device",   "route_skew", "placement", "deployment", "costs"};
+        "version",   "epoch",      "schedule",  "lanes",    "chunks", "chunk_by",
+        "order",     "policy",     "lookahead", "delta",    "wire",   "exact",
+        "workers",   "limits",     "threads",   "progress", "device", "route_skew",
+        "placement", "deployment", "costs",     "pin"};
     uint64_t version = 0;
     const char *wire = "f32", *progress = progress_names[0];
     sl_json limits = {0};
@@ -316,6 +326,7 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = sl_json_bool(v, "exact", SL_JSON_OPTIONAL, &p->exact, err);
     if (st == SL_OK) st = read_u32(v, "epoch", 1, UINT32_MAX, &p->epoch, err);
     if (st == SL_OK) st = read_u32(v, "threads", 0, 256, &p->threads, err);
+    if (st == SL_OK) st = read_pin(v, p, err);
     if (st == SL_OK) st = sl_json_string(v, "progress", SL_JSON_OPTIONAL, &progress, err);
     if (st == SL_OK) st = sl_progress_parse(progress, &p->pump, err);
     if (st == SL_OK) st = read_experiments(v, p, err);
@@ -430,6 +441,7 @@ static json_t *print_worker(const sl_plan *p, uint32_t i) {
 
 static void print_experiments(const sl_plan *p, json_t *doc) {
     char skew[SL_SKEW_TEXT];
+    if (p->pin_auto) json_object_set_new(doc, "pin", json_string("auto"));
     if (p->has_costs) json_object_set_new(doc, "costs", sl_costs_json(&p->costs));
     if (p->device.emulated) json_object_set_new(doc, "device", sl_device_json(&p->device));
     if (!p->skew.on) return;

@@ -165,12 +165,14 @@ json_t *sl_costs_json(const sl_costs *c) {
 sl_status sl_plan_pin(const char *text, sl_plan *p, sl_err *err) {
     int32_t cpu[SL_PLAN_MAX_WORKERS];
     uint32_t n = 0;
+    p->pin_auto = strcmp(text, "auto") == 0;
+    if (p->pin_auto) return SL_OK;
     for (const char *at = text; n < SL_PLAN_MAX_WORKERS; at++) {
         char *end;
         long v = strtol(at, &end, 10);
         if (end == at || *at < '0' || *at > '9' || v > SL_PLAN_MAX_CPU || (*end && *end != ','))
-            return sl_fail(err, SL_ERR_ARG, "--pin: '%.20s' is not a CPU from 0 to %d", at,
-                           SL_PLAN_MAX_CPU);
+            return sl_fail(err, SL_ERR_ARG, "--pin: '%.20s' is neither auto nor a CPU from 0 to %d",
+                           at, SL_PLAN_MAX_CPU);
         cpu[n++] = (int32_t)v;
         at = end;
         if (!*at) break;

@@ -33,7 +33,7 @@ json_t *sl_costs_json(const sl_costs *c);
 
 json_t *sl_device_json(const sl_device *d);
 
-/* "0,1": worker i runs on the (i mod n)-th of these CPUs. */
+/* "0,1": worker i runs on the (i mod n)-th of these CPUs; "auto": on cores that it chooses. */
 sl_status sl_plan_pin(const char *text, sl_plan *p, sl_err *err) SL_MUST_CHECK;
 
 #endif

@@ -201,7 +201,7 @@ static sl_status make_stages(sl_worker *w, const char *folder, uint32_t n_moe, s
     uint32_t threads = w->opts->threads ? w->opts->threads : SL_MAX(w->plan.threads, 1u);
     if (w->plan.device.emulated) threads = 1;
     sl_worker_emulate(w);
-    sl_status st = sl_worker_pin(w, err);
+    sl_status st = sl_worker_pin(w, threads, err);
     if (st == SL_OK) st = open_model(w, folder, n_moe, err);
     if (st == SL_OK) st = sl_counts_create(sl_model_spec_of(w->model), &w->counts, err);
     if (st == SL_OK) st = sl_pool_create(threads, &w->pool, err);

@@ -133,7 +133,7 @@ sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *p
 /* lab.c: gives exec the plan's emulated device, if it has one; pins this thread, and so those it
  * starts, where the options or the plan say. */
 void sl_worker_emulate(sl_worker *w);
-sl_status sl_worker_pin(const sl_worker *w, sl_err *err) SL_MUST_CHECK;
+sl_status sl_worker_pin(const sl_worker *w, uint32_t threads, sl_err *err) SL_MUST_CHECK;
 
 /* ---- attention side (attn.c, lane.c) ---- */
 sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) SL_MUST_CHECK;
