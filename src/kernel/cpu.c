@@ -13,8 +13,9 @@ typedef enum level { LEVEL_UNKNOWN, LEVEL_NONE, LEVEL_AVX2, LEVEL_AVX512 } level
 #define ECX_F16C    (1u << 29)
 #define EBX_AVX2    (1u << 5)
 #define EBX_AVX512  (1u << 16 | 1u << 17 | 1u << 30 | 1u << 31) /* F, DQ, BW, VL */
-#define XCR0_YMM    6u                                          /* SSE and AVX state */
-#define XCR0_ZMM    0xe6u                                       /* and masks, all of ZMM0..31 */
+#define ECX_VNNI    (1u << 11)
+#define XCR0_YMM    6u    /* SSE and AVX state */
+#define XCR0_ZMM    0xe6u /* and masks, all of ZMM0..31 */
 
 static level detect(void) {
     const unsigned need = ECX_FMA | ECX_OSXSAVE | ECX_AVX | ECX_F16C;

@@ -7,7 +7,7 @@
 /* AVX2, FMA and F16C, with the upper register halves saved by the OS. False on other architectures.
  */
 bool sl_cpu_has_avx2(void);
-/* The same and AVX-512 F, BW, DQ and VL with masks and all 32 registers saved. */
+/* The same and AVX-512 F, BW, DQ, VL and VNNI with masks and all 32 registers saved. */
 bool sl_cpu_has_avx512(void);
 
 #endif

@@ -14,6 +14,8 @@ typedef struct results {
     float o[SL_ATTN_QUERIES * 40], sum[SL_ATTN_QUERIES];
     float vec[6][K + 3], scalar[2], wide[SL_DTYPE_COUNT][K];
     uint16_t half[K + 3];
+    float int8[SL_DTYPE_COUNT][ROWS * COLS];
+    _Alignas(64) uint8_t act[SL_ACT_KINDS][ROWS][2 * K];
 } results;
 
 typedef struct inputs {
@@ -63,6 +65,29 @@ static void run_tiles(const sl_kernels *k, inputs *in, results *out) {
     }
 }
 
+/* Integer products of every type that has them. */
+static void run_int8(const sl_kernels *k, inputs *in, results *out) {
+    for (int kind = 0; kind < SL_ACT_KINDS; kind++)
+        for (int r = 0; r < ROWS; r++)
+            k->quantise(in->x[r], K, (sl_act_kind)kind, out->act[kind][r]);
+    for (int t = 0; t < SL_DTYPE_COUNT; t++) {
+        const sl_act_kind kind = sl_act_kind_of((sl_dtype)t);
+        const uint8_t *x[ROWS];
+        if (kind == SL_ACT_NONE) continue;
+        for (int r = 0; r < ROWS; r++) x[r] = out->act[kind][r];
+        draw_weights(in, (sl_dtype)t);
+        const sl_int8_tile tile = {.w = in->w,
+                                   .dtype = (sl_dtype)t,
+                                   .k = K,
+                                   .n_cols = COLS,
+                                   .n_rows = ROWS,
+                                   .y_stride = COLS,
+                                   .x = x,
+                                   .y = out->int8[t]};
+        k->int8_tile(&tile);
+    }
+}
+
 static void run_page(const sl_kernels *k, const inputs *in, results *out) {
     sl_attn_query q[SL_ATTN_QUERIES];
     for (uint32_t i = 0; i < SL_ATTN_QUERIES; i++)
@@ -105,6 +130,7 @@ static void run_vectors(const sl_kernels *k, const inputs *in, results *out) {
 static void run_all(const sl_kernels *k, inputs *in, results *out) {
     draw(in);
     run_tiles(k, in, out);
+    run_int8(k, in, out);
     run_page(k, in, out);
     run_vectors(k, in, out);
 }

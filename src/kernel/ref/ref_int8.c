@@ -3,7 +3,7 @@
 #include "kernel/ref/ref.h"
 #include "kernel/scalar.h"
 #include "quant/act.h"
-#include "quant/block.h"
+#include "quant/codes.h"
 
 /* Nearest even for |v| < 2^22. */
 static int32_t round_even(float v) {
@@ -39,32 +39,12 @@ static int32_t dot_int8(const int8_t *x, const int8_t *w, uint32_t n) {
     return sum;
 }
 
-/* Codes of a block of weights as signed integers, those of types with a minimum unsigned. */
-static void codes_of(sl_dtype t, const uint8_t *b, int8_t *code) {
-    if (t == SL_Q8_0) memcpy(code, b + 2, 32);
-    for (uint32_t i = 0; t == SL_Q4_0 && i < 16; i++) {
-        code[i] = (int8_t)((b[2 + i] & 15) - 8);
-        code[16 + i] = (int8_t)((b[2 + i] >> 4) - 8);
-    }
-    for (uint32_t i = 0; (t == SL_Q4_K || t == SL_Q5_K) && i < 256; i++) {
-        uint32_t s = i / 32, j = i % 32;
-        uint32_t low = b[(t == SL_Q4_K ? 16 : 48) + s / 2 * 32 + j] >> (s & 1 ? 4 : 0) & 15;
-        code[i] = (int8_t)(low | (t == SL_Q5_K ? (b[16 + j] >> s & 1u) << 4 : 0));
-    }
-    for (uint32_t i = 0; t == SL_Q6_K && i < 256; i++) {
-        uint32_t s = i / 16, j = i % 16;
-        uint32_t low = b[s / 8 * 64 + s % 4 * 16 + j] >> (s % 8 < 4 ? 0 : 4) & 15;
-        uint32_t high = b[128 + s / 8 * 32 + s % 2 * 16 + j] >> s / 2 % 4 * 2 & 3;
-        code[i] = (int8_t)((int32_t)(low | high << 4) - 32);
-    }
-}
-
 /* The chain's next step for one block. */
 static float add_block(sl_dtype t, const uint8_t *b, const int8_t *x, const int16_t *xsum, float dx,
                        float acc) {
     int8_t code[SL_BLOCK_MAX];
     int32_t sum = 0, low = 0;
-    codes_of(t, b, code);
+    sl_block_codes(t, b, code);
     if (t == SL_Q8_0 || t == SL_Q4_0)
         return fmaf(sl_block_f16(b) * dx, (float)dot_int8(x, code, 32), acc);
     if (t == SL_Q6_K) {

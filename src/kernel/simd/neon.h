@@ -113,6 +113,52 @@ static inline float v_tree(v16 a) {
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }
 
+/* Sixteen sums of integers, one a weight row; how they are spread until i_store is its matter. */
+#define SIMD_CODE_BIAS 0
+#ifdef __ARM_FEATURE_DOTPROD
+typedef struct i16x {
+    int32x4_t q[4];
+} i16x;
+
+static inline i16x i_zero(void) {
+    i16x r;
+    V_EACH r.q[i] = vdupq_n_s32(0);
+    return r;
+}
+/* a[c] += w[4c] x[0] + ... + w[4c+3] x[3]. */
+static inline i16x i_dot4(i16x a, const uint8_t *w, const int8_t *x) {
+    const int8x16_t xv = vreinterpretq_s8_s32(vld1q_dup_s32((const int32_t *)(const void *)x));
+    V_EACH a.q[i] = vdotq_s32(a.q[i], vld1q_s8((const int8_t *)w + 16 * i), xv);
+    return a;
+}
+static inline void i_store(int32_t *out, i16x a) {
+    V_EACH vst1q_s32(out + 4 * i, a.q[i]);
+}
+#else
+typedef struct i16x {
+    int32x4_t lo[4], hi[4]; /* two partial sums of each of two rows */
+} i16x;
+
+static inline i16x i_zero(void) {
+    i16x r;
+    V_EACH r.lo[i] = r.hi[i] = vdupq_n_s32(0);
+    return r;
+}
+/* a[c] += w[4c] x[0] + ... + w[4c+3] x[3]. */
+static inline i16x i_dot4(i16x a, const uint8_t *w, const int8_t *x) {
+    const int8x16_t xv = vreinterpretq_s8_s32(vld1q_dup_s32((const int32_t *)(const void *)x));
+    V_EACH {
+        const int8x16_t wv = vld1q_s8((const int8_t *)w + 16 * i);
+        a.lo[i] = vpadalq_s16(a.lo[i], vmull_s8(vget_low_s8(wv), vget_low_s8(xv)));
+        a.hi[i] = vpadalq_s16(a.hi[i], vmull_s8(vget_high_s8(wv), vget_high_s8(xv)));
+    }
+    return a;
+}
+static inline void i_store(int32_t *out, i16x a) {
+    V_EACH vst1q_s32(out + 4 * i, vpaddq_s32(a.lo[i], a.hi[i]));
+}
+#endif
+
 static inline void v_prefetch(const void *p) {
     __builtin_prefetch(p);
 }
