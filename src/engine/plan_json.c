@@ -91,8 +91,8 @@ void sl_plan_set_schedule(sl_plan *p, sl_schedule s) {
     p->chunking = s == SL_SCHED_EPS ? SL_CHUNK_EXPERTS : SL_CHUNK_TOKENS;
     p->order = SL_ORDER_ASAS;
     p->policy = SL_POLICY_DEFRAG;
-    p->lookahead = 2;
-    p->delta = 1.0;
+    p->lookahead = SL_PLAN_LOOKAHEAD;
+    p->delta = SL_PLAN_DELTA;
 }
 
 sl_status sl_wire_format_parse(const char *name, uint32_t *out, sl_err *err) {

@@ -7,7 +7,10 @@
 #include <string.h>
 
 #define FRONT_BINS   64u
-#define BUSY_AT_MOST 0.9 /* of capacity, where requests arrive at a given rate */
+#define BUSY_AT_MOST 0.9      /* of capacity, where requests arrive at a given rate */
+#define TRIAL_WORK   3000000u /* of all trials together: well below a second */
+#define ONE_TRIAL    2300000u
+#define SHRINKS      3u /* trials with smaller batches, where one does not keep the objectives */
 
 typedef struct search {
     sl_search_state state;
@@ -86,14 +89,18 @@ static void price(const search *f, sl_candidate *c) {
     c->cost = (n_a * a + n_e * e) * c->copies;
 }
 
-/* Within the objectives for latency; what lacks is noted. */
-static bool keeps(search *f, sl_candidate *c, sl_binding *why) {
+/* Within the objectives for latency. */
+static bool within(const search *f, const sl_candidate *c, sl_binding *why) {
     const sl_workload *w = f->p->workload;
-    sl_search_evaluate(&f->state, c);
     *why = SL_BINDING_TPOT;
     if (w->slo_tpot_us > 0 && c->tpot_us > w->slo_tpot_us) return false;
     *why = SL_BINDING_TTFT;
     return w->slo_ttft_us <= 0 || c->ttft_us <= w->slo_ttft_us;
+}
+
+static bool keeps(search *f, sl_candidate *c, sl_binding *why) {
+    sl_search_evaluate(&f->state, c);
+    return within(f, c, why);
 }
 
 static void note_slow(search *f, const sl_candidate *c) {
@@ -143,10 +150,16 @@ static uint32_t most_rows(search *f, sl_candidate *c, sl_binding *binding) {
     return rows;
 }
 
+/* (row, expert) pairs of a trial: two steps. Messages come on top. */
+static double least_work(const search *f, const sl_candidate *c) {
+    return 2.0 * c->rows * c->layout.lanes * c->layout.n_a * f->p->shape->top_k * f->state.n_moe;
+}
+
 static void note(search *f, sl_candidate *c, bool final) {
+    bool to_try = c->layout.kind == SL_LAYOUT_AEP && f->p->try_aep && c->tried_us <= 0;
     c->per_cost = value_of(f->p, c);
-    keep_front(f, c);
-    if (final) keep_top(f, c);
+    if (!to_try) keep_front(f, c);
+    if (final && (!to_try || least_work(f, c) <= 0.9 * ONE_TRIAL)) keep_top(f, c);
 }
 
 /* Without an objective for TPOT: the smallest batch that has 99 % of the tokens of the largest. */
@@ -328,6 +341,66 @@ static void try_all(search *f) {
     try_chunks(f);
 }
 
+/* ---- trials ---- */
+
+/* c with its step measured; false: it is too large to be tried. */
+static bool measure(search *f, sl_candidate *c, uint64_t *work) {
+    sl_search_trial t = sl_search_trial_of(&f->state, c);
+    sl_search_tried r = {0};
+    sl_err err;
+    t.max_work = SL_MIN(*work, ONE_TRIAL);
+    sl_status st = f->p->try_aep(&t, &r, &err);
+    *work -= SL_MIN(*work, r.work);
+    if (st != SL_OK) return false;
+    c->tried_us = r.step_us;
+    sl_search_evaluate(&f->state, c);
+    c->layer_us = r.step_us / f->state.n_moe;
+    c->attn_busy = r.attn_busy;
+    c->expert_busy = r.expert_busy;
+    c->link_busy = r.link_busy;
+    double busiest = fmax(r.attn_busy, fmax(r.expert_busy, r.link_busy));
+    c->bottleneck = busiest < 0.9              ? SL_STATION_ROUND
+                    : r.link_busy >= busiest   ? SL_STATION_LINK
+                    : r.expert_busy >= busiest ? SL_STATION_EXPERTS
+                                               : SL_STATION_ATTENTION;
+    return true;
+}
+
+/* The batch that the optimistic law allows, or a smaller one that keeps the objectives. */
+static void try_out(search *f, const sl_candidate *bound, uint64_t *work) {
+    sl_candidate c = {.layout = bound->layout, .copies = copies_of(f, &bound->layout)};
+    sl_binding binding, why;
+    if (most_rows(f, &c, &binding) == 0) return;
+    price(f, &c);
+    c.rows = bound->rows;
+    if (!measure(f, &c, work)) return;
+    c.binding = bound->binding;
+    for (uint32_t i = 0; !within(f, &c, &why); i++) {
+        double over = why == SL_BINDING_TPOT ? c.tpot_us / f->p->workload->slo_tpot_us : 2;
+        uint32_t rows = (uint32_t)(c.rows / over * 0.97);
+        note_slow(f, &c);
+        if (i == SHRINKS || rows == 0) return;
+        c.rows = rows;
+        if (!measure(f, &c, work)) return;
+        c.binding = why;
+    }
+    if (serve_rate(f, &c)) note(f, &c, true);
+}
+
+/* Best bound first, while one may still be among the best. */
+static void try_bounds(search *f, uint32_t top) {
+    sl_candidate bound[SL_SEARCH_MAX_TOP];
+    uint32_t *n = &f->out->n_top[SL_LAYOUT_AEP], n_bounds = *n;
+    const sl_candidate *list = f->out->top[SL_LAYOUT_AEP];
+    uint64_t work = TRIAL_WORK;
+    memcpy(bound, list, n_bounds * sizeof *bound);
+    *n = 0;
+    for (uint32_t i = 0; i < n_bounds; i++) {
+        if (*n >= top && list[top - 1].per_cost >= bound[i].per_cost) return;
+        try_out(f, &bound[i], &work);
+    }
+}
+
 /* From the bins, fastest first, those that gain a fiftieth or more over every faster one. */
 static void make_front(search *f) {
     double best = -1;
@@ -376,8 +449,8 @@ sl_status sl_search_run(const sl_search_problem *p, uint32_t top, sl_search_resu
                        SL_SEARCH_MAX_TOP);
     sl_status st = sl_search_prepare(p, &f.state, err);
     if (st != SL_OK) return st;
-    out->skewed = p->workload->skew.on;
     try_all(&f);
+    if (p->try_aep) try_bounds(&f, top);
     out->layouts = f.state.layouts;
     out->evaluations = f.state.evaluations;
     for (int k = 0; k < SL_LAYOUT_COUNT; k++) out->n_top[k] = SL_MIN(out->n_top[k], top);
@@ -387,13 +460,12 @@ sl_status sl_search_run(const sl_search_problem *p, uint32_t top, sl_search_resu
     return st;
 }
 
-/* Best but for one kind. Without skewed routing there is nothing that a missing barrier gains, so
- * the optimistic estimate of aep does not win then. */
+/* Best but for one kind; of aep what was tried, not what is only bounded. */
 static const sl_candidate *best_but(const sl_search_result *r, int not ) {
     const sl_candidate *best = NULL;
     for (int k = 0; k < SL_LAYOUT_COUNT; k++) {
         if (k == not || r->n_top[k] == 0) continue;
-        if (k == SL_LAYOUT_AEP && best && !r->skewed) continue;
+        if (k == SL_LAYOUT_AEP && r->top[k][0].bound) continue;
         if (!best || better(&r->top[k][0], best)) best = &r->top[k][0];
     }
     return best;

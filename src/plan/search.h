@@ -94,9 +94,33 @@ typedef struct sl_candidate {
     double attn_memory, expert_memory; /* bytes of a device */
     sl_binding binding;
     sl_station bottleneck;
-    bool estimated; /* from data sheets, not measured */
-    bool bound;     /* no law for it: an optimistic estimate (aep, half-duplex links) */
+    bool estimated;  /* from data sheets, not measured */
+    bool bound;      /* no law for it: an optimistic estimate (aep not tried, half-duplex links) */
+    double tried_us; /* step_us of a trial instead of a law's; 0: there was none */
 } sl_candidate;
+
+/* A piece of an aep deployment, for which there is no law: decoding requests alone. */
+typedef struct sl_search_trial {
+    const sl_shape *shape;
+    const sl_route_skew *skew;
+    sl_costs attention, expert; /* of a worker of each side and its ports */
+    uint32_t n_a, n_e;
+    uint32_t slots;    /* requests at once at an attention worker */
+    uint32_t spare;    /* as in sl_layout */
+    double context;    /* keys of a request */
+    size_t row_bytes;  /* between a port of an attention worker and an expert worker */
+    uint64_t max_work; /* (row, expert) pairs and messages that may be followed */
+} sl_search_trial;
+
+typedef struct sl_search_tried {
+    double step_us;                           /* mean time between two tokens of a request */
+    double attn_busy, expert_busy, link_busy; /* means over workers; link: the busier direction */
+    uint64_t work;
+} sl_search_tried;
+
+/* SL_ERR_LIMIT: too large for max_work; out->work is what it took to find that out. A pure
+ * function. Thread: any. */
+typedef sl_status (*sl_search_try)(const sl_search_trial *t, sl_search_tried *out, sl_err *err);
 
 typedef enum sl_objective {
     SL_OBJECTIVE_TOKENS, /* tok/s of the whole cluster */
@@ -117,6 +141,8 @@ typedef struct sl_search_problem {
     bool decode_only;
     bool runnable;     /* only what the engine runs: whole devices, at most SL_PLAN_MAX_WORKERS */
     bool as_published; /* published forms where they differ: balance, Eq. 5, no imbalance */
+    /* Prices the best of aep (sl_sim_try of sim/trial.h); NULL: they stay optimistic bounds. */
+    sl_search_try try_aep;
 } sl_search_problem;
 
 #define SL_SEARCH_MAX_TOP   16u
@@ -127,7 +153,6 @@ typedef struct sl_search_result {
     uint32_t n_top[SL_LAYOUT_COUNT];
     sl_candidate front[SL_SEARCH_MAX_FRONT]; /* fastest for one user first */
     uint32_t n_front;
-    bool skewed; /* routing is: aep may win */
     uint64_t layouts, evaluations;
 } sl_search_result;
 

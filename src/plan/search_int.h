@@ -35,7 +35,10 @@ void sl_search_release(sl_search_state *s);
 /* Most rows of a lane at one attention worker that memory holds; 0: weights do not fit, and
  * s->short_bytes is lowered to what a device lacks. */
 uint32_t sl_search_memory_rows(sl_search_state *s, sl_candidate *c);
-/* Times, rates and shares of c for its layout, rows and copies. */
+/* A trial of c, an aep; max_work is the caller's. */
+sl_search_trial sl_search_trial_of(const sl_search_state *s, const sl_candidate *c);
+/* Times, rates and shares of c for its layout, rows and copies. A step takes tried_us, if it was
+ * tried. */
 void sl_search_evaluate(sl_search_state *s, sl_candidate *c);
 
 #endif

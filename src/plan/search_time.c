@@ -263,7 +263,7 @@ void sl_search_evaluate(sl_search_state *s, sl_candidate *c) {
     c->layer_us = layer;
     c->expert_rows = t.rows;
     c->imbalance = imbalance(&b, b.rows * l->n_a * s->p->shape->top_k / l->n_e);
-    c->step_us = step_us(&b, &t, layer);
+    c->step_us = c->tried_us > 0 ? c->tried_us : step_us(&b, &t, layer);
     prefill_of(s, b, c, &occupied);
     double prompts = s->p->decode_only ? 0 : slots / s->output * occupied, f;
     c->tpot_us = c->step_us + prompts;
@@ -272,10 +272,30 @@ void sl_search_evaluate(sl_search_state *s, sl_candidate *c) {
     c->seqs = (uint64_t)(slots * l->n_a) * c->copies;
     c->tokens_per_s = (double)c->seqs / c->tpot_us * 1e6;
     c->estimated = costs_of(&b, b.attn)->estimated;
-    c->bound = l->kind == SL_LAYOUT_AEP || link_of(&b, l->attn_group).half_duplex;
+    c->bound = l->kind == SL_LAYOUT_AEP ? c->tried_us <= 0 : link_of(&b, l->attn_group).half_duplex;
     const sl_stage_cost *cost = &costs_of(&b, b.expert)->stage[SL_COST_EXPERT];
     c->expert_knee = sl_stage_cost_knee(cost);
     shares(b, c, &t, layer);
+}
+
+sl_search_trial sl_search_trial_of(const sl_search_state *s, const sl_candidate *c) {
+    const sl_layout *l = &c->layout;
+    const batch b = {.s = s, .c = c};
+    sl_search_trial t = {.shape = s->p->shape,
+                         .skew = &s->p->workload->skew,
+                         .attention = s->costs[l->attn_group][tp_index(l->tp_a)].decode,
+                         .expert = s->costs[l->expert_group][tp_index(l->tp_e)].decode,
+                         .n_a = l->n_a,
+                         .n_e = l->n_e,
+                         .slots = c->rows * l->lanes,
+                         .spare = l->spare,
+                         .context = s->context,
+                         .row_bytes = (size_t)row_bytes(&b)};
+    t.attention.link = link_of(&b, l->attn_group);
+    t.expert.link = link_of(&b, l->expert_group);
+    t.attention.link.byte_us /= l->tp_a; /* each device of a worker sends its share */
+    t.expert.link.byte_us /= l->tp_e;
+    return t;
 }
 
 uint32_t sl_search_memory_rows(sl_search_state *s, sl_candidate *c) {

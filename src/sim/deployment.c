@@ -438,6 +438,7 @@ static sl_status loop(sim *s) {
         if (sl_sim_events_at_once(&s->ev)) continue;
         while (s->n_dirty > 0 && s->status == SL_OK) kick(s, &s->worker[s->dirty[--s->n_dirty]]);
         if (s->ev.failed) sim_fail(s, sim_oom(s, "events"));
+        if (s->s->max_events && s->ev.popped >= s->s->max_events) break;
     }
     for (uint32_t i = 0; i < s->n_workers; i++) {
         book_depth(s, &s->worker[i]);

@@ -51,6 +51,10 @@ typedef struct sl_sim_setup {
     const sl_workload *load;
     uint32_t max_open; /* requests in the system; further ones are refused; 0: no limit */
     double warmup_us, measure_us; /* measure_us 0: until all requests have ended */
+    /* Instead of times: what is measured begins after warmup_tokens and lasts so many more; 0: no.
+     */
+    uint64_t warmup_tokens, measure_tokens;
+    uint64_t max_events; /* it ends after so many at the latest; 0: no limit */
     uint64_t seed;
     uint64_t trace_events; /* kept of each worker; 0: no trace */
 } sl_sim_setup;

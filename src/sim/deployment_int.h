@@ -212,7 +212,7 @@ typedef struct sim {
     /* results */
     sim_phase phase;
     double from_us, to_us;
-    uint64_t tokens, last_tokens, finished, submitted, failed, refused, preempted, kept;
+    uint64_t all_tokens, tokens, last_tokens, finished, submitted, failed, refused, preempted, kept;
     uint64_t messages, rows_created, rows_merged, rows_lost, rows_away;
     double message_bytes;
     sim_samples ttft, itl, tpot, queued;
@@ -221,6 +221,13 @@ typedef struct sim {
 /* ---- deployment.c ---- */
 static inline double sim_now(const sim *s) {
     return s->ev.now;
+}
+/* One expert's rows of a task. Data sheets stand for devices that launch all experts of a task at
+ * once; what is measured is a call an expert. */
+static inline double sim_expert_us(const sim *s, uint32_t rows, bool first) {
+    const sl_stage_cost *c = &s->s->expert->stage[SL_COST_EXPERT];
+    double us = sl_stage_cost_us(c, rows, 0);
+    return s->s->expert->estimated && !first ? us - c->fixed_us : us;
 }
 void sim_fail(sim *s, sl_status st);
 sl_status sim_oom(sim *s, const char *what);

@@ -124,7 +124,7 @@ void sim_coord_come(sim *s) {
 sl_status sim_coord_start(sim *s) {
     const sl_sim_setup *o = s->s;
     const sl_arrival *a = &o->load->arrival;
-    if (o->measure_us <= 0 && requests_in_all(s) == 0)
+    if (o->measure_us <= 0 && o->measure_tokens == 0 && requests_in_all(s) == 0)
         return sl_fail(
             s->err, SL_ERR_ARG,
             "simulation: neither a time to measure nor a number of requests says when it ends");
@@ -132,7 +132,7 @@ sl_status sim_coord_start(sim *s) {
         return sl_fail(s->err, SL_ERR_ARG, "arrivals: %g requests a second", a->rate);
     if (a->kind == SL_ARRIVAL_TRACE && !o->load->trace)
         return sl_fail(s->err, SL_ERR_ARG, "arrivals of a trace that is not there");
-    s->phase = o->warmup_us > 0 ? SIM_WARM : SIM_ON;
+    s->phase = o->warmup_us > 0 || o->warmup_tokens > 0 ? SIM_WARM : SIM_ON;
     if (o->measure_us > 0) sl_sim_events_push(&s->ev, o->warmup_us + o->measure_us, SIM_END, 0, 0);
     if (a->kind == SL_ARRIVAL_CLOSED) {
         for (uint32_t i = 0; i < a->concurrency && more(s); i++) submit(s);
@@ -249,7 +249,12 @@ void sim_coord_requeue(sim *s, uint32_t id) {
 
 /* Whole steps are counted: from the first token after the warm-up until the first after the end. */
 static void count_token(sim *s, double at) {
-    if (s->phase == SIM_WARM && at >= s->s->warmup_us) {
+    const sl_sim_setup *o = s->s;
+    s->all_tokens++;
+    if (o->measure_tokens && s->all_tokens >= o->warmup_tokens + o->measure_tokens &&
+        s->phase == SIM_ON)
+        s->phase = SIM_ENDING;
+    if (s->phase == SIM_WARM && at >= o->warmup_us && s->all_tokens > o->warmup_tokens) {
         s->phase = SIM_ON;
         s->from_us = at;
         for (uint32_t i = 0; i < s->n_workers; i++) {

@@ -249,7 +249,7 @@ bool sim_xprt_start(sim *s, sim_worker *w) {
         const sim_msg *m = p->msg == SIM_NONE ? NULL : &s->msg[p->msg];
         for (uint32_t j = 0; m && j < m->n_pairs; j++) {
             uint32_t *n = &s->expert_rows[m->pair[j].expert];
-            if (*n) us += sl_stage_cost_us(&s->s->expert->stage[SL_COST_EXPERT], *n, 0);
+            if (*n) us += sim_expert_us(s, *n, rows == 0);
             rows += *n;
             *n = 0;
         }

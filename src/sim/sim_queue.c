@@ -51,6 +51,7 @@ static double drain(sim *s, sim_queue *x, uint32_t layer, uint32_t e, double *ol
     size_t i = (size_t)layer * x->hosted + e;
     uint32_t rows = x->state[i].rows;
     if (rows == 0) return 0;
+    double us = sim_expert_us(s, rows, x->rows == 0);
     *oldest = SL_MIN(*oldest, x->queue[i].came_at);
     s->entry[x->queue[i].tail].next = x->batch;
     x->batch = x->queue[i].head;
@@ -58,7 +59,7 @@ static double drain(sim *s, sim_queue *x, uint32_t layer, uint32_t e, double *ol
     x->state[i].rows = 0;
     x->total[layer] -= rows;
     x->queued -= rows;
-    return sl_stage_cost_us(&s->s->expert->stage[SL_COST_EXPERT], rows, 0);
+    return us;
 }
 
 bool sim_queue_start(sim *s, sim_worker *w) {

@@ -83,7 +83,8 @@ static sl_sim_worker_stats stats_of(const sim *s, const sim_worker *w, double sp
 }
 
 sl_status sim_report(sim *s, sl_sim_result *out) {
-    if (s->s->warmup_us <= 0) s->tokens += s->last_tokens; /* it began before the first */
+    if (s->s->warmup_us <= 0 && s->s->warmup_tokens == 0)
+        s->tokens += s->last_tokens; /* it began before the first */
     double span = s->to_us - s->from_us, shares = s->ev.now - s->from_us;
     sl_status st = audit(s);
     if (st != SL_OK) return st;

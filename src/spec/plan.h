@@ -70,6 +70,10 @@ typedef struct sl_placement {
     sl_host *host;   /* [first[n_layers * n_experts]] */
 } sl_placement;
 
+/* Of defrag, where nothing else is said. */
+#define SL_PLAN_LOOKAHEAD 2u
+#define SL_PLAN_DELTA     1.0
+
 typedef struct sl_plan {
     uint32_t epoch; /* grows whenever the set of workers changes */
     sl_schedule schedule;

@@ -5,6 +5,7 @@
 #include "format/cluster_file.h"
 #include "format/presets.h"
 #include "plan/search_int.h"
+#include "sim/trial.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -223,6 +224,83 @@ static void measured_costs_are_used(void **state) {
     assert_non_null(strstr(why, "weight-bound below 5 rows"));
 }
 
+static sl_search_trial trial_of(const sl_search_problem *p, const sl_layout *l, uint32_t rows) {
+    sl_search_state s;
+    sl_err err;
+    assert_int_equal(sl_search_prepare(p, &s, &err), SL_OK);
+    const sl_candidate c = {.layout = *l, .copies = 1, .rows = rows};
+    sl_search_trial t = sl_search_trial_of(&s, &c);
+    sl_search_release(&s);
+    t.max_work = 100000000;
+    return t;
+}
+
+/* Against runs six times as long, over attention-, weight- and skew-bound deployments. */
+static void a_short_trial_tells_what_a_long_one_does(void **state) {
+    (void)state;
+    static const struct {
+        const char *model, *machines;
+        sl_layout at;
+        uint32_t rows;
+        double theta;
+    } cases[] = {
+        {"mixtral-8x7b", "h100-8", {.n_a = 2, .n_e = 4}, 48, 0},
+        {"mixtral-16e-top1", "amoe-a100-80g", {.n_a = 4, .n_e = 4}, 64, 0.6},
+        {"qwen3-30b-a3b", "cpu-4x10g", {.n_a = 2, .n_e = 2}, 10, 0},
+        {"dbrx", "h20-8-l40s-16", {.n_a = 2, .n_e = 16, .expert_group = 1}, 48, 0.3},
+    };
+    for (size_t i = 0; i < SL_LEN(cases); i++) {
+        sl_workload w = lengths(400, 100);
+        sl_search_problem p = problem(cases[i].model, cases[i].machines, &w);
+        sl_layout l = cases[i].at;
+        sl_search_tried quick, again, slow;
+        sl_err err = {0};
+        w.skew = (sl_route_skew){
+            .on = cases[i].theta > 0, .permuted = true, .theta = cases[i].theta, .seed = 3};
+        l.kind = SL_LAYOUT_AEP;
+        l.tp_a = l.tp_e = l.stages = l.chunks = 1;
+        l.lanes = 4;
+        l.spare = w.skew.on;
+        sl_search_trial t = trial_of(&p, &l, cases[i].rows);
+        if (sl_sim_try(&t, &quick, &err) != SL_OK) fail_msg("%s", err.msg);
+        assert_int_equal(sl_sim_try(&t, &again, &err), SL_OK);
+        assert_memory_equal(&quick, &again, sizeof quick);
+        if (sl_sim_try_steps(&t, 4, 8, &slow, &err) != SL_OK) fail_msg("%s", err.msg);
+        printf("%-16s a step of %.1f ms, %.1f in a long run\n", cases[i].model, quick.step_us / 1e3,
+               slow.step_us / 1e3);
+        assert_true(fabs(quick.step_us / slow.step_us - 1) < 0.15);
+        assert_true(quick.attn_busy <= 1 && quick.expert_busy <= 1 && quick.link_busy <= 1);
+        t.max_work = quick.work / 2;
+        assert_int_equal(sl_sim_try(&t, &quick, &err), SL_ERR_LIMIT);
+    }
+}
+
+/* What the search says of aep is what a trial of it says, and a bound never wins. */
+static void aep_is_tried(void **state) {
+    (void)state;
+    sl_workload w = lengths(400, 100);
+    w.slo_tpot_us = 400e3;
+    w.skew = (sl_route_skew){.on = true, .permuted = true, .theta = 0.6, .seed = 1};
+    sl_search_problem p = problem("qwen3-30b-a3b", "cpu-4x10g", &w);
+    p.decode_only = true;
+    run(&p, 4);
+    double bound = result.top[SL_LAYOUT_AEP][0].tokens_per_s;
+    assert_true(result.top[SL_LAYOUT_AEP][0].bound);
+    assert_true(sl_search_winner(&result)->layout.kind != SL_LAYOUT_AEP);
+    p.try_aep = sl_sim_try;
+    run(&p, 4);
+    assert_true(result.n_top[SL_LAYOUT_AEP] > 0);
+    for (uint32_t i = 0; i < result.n_top[SL_LAYOUT_AEP]; i++) {
+        const sl_candidate *c = &result.top[SL_LAYOUT_AEP][i];
+        sl_search_trial t = trial_of(&p, &c->layout, c->rows);
+        sl_search_tried r;
+        sl_err err;
+        assert_int_equal(sl_sim_try(&t, &r, &err), SL_OK);
+        assert_true(fabs(c->tpot_us / r.step_us - 1) < 1e-12 && c->tpot_us <= w.slo_tpot_us);
+        assert_true(!c->bound && c->tokens_per_s < 1.15 * bound);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(limits_are_kept),
@@ -232,6 +310,8 @@ int main(void) {
         cmocka_unit_test(rates_and_clients),
         cmocka_unit_test(infeasible_names_the_nearest_change),
         cmocka_unit_test(measured_costs_are_used),
+        cmocka_unit_test(a_short_trial_tells_what_a_long_one_does),
+        cmocka_unit_test(aep_is_tried),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #include "format/shape_config.h"
 #include "format/workload_file.h"
 #include "plan/lengths.h"
+#include "sim/trial.h"
 
 #include <string.h>
 
@@ -110,7 +111,8 @@ int cmd_plan(const sl_options *o) {
                            .value_bytes = 2,
                            .decode_only = o->decode_only,
                            .runnable = o->runnable,
-                           .as_published = o->as_published};
+                           .as_published = o->as_published,
+                           .try_aep = sl_sim_try};
     sl_search_result *r = sl_alloc(1, sizeof *r);
     sl_cluster *cluster = sl_alloc(1, sizeof *cluster);
     sl_status st = r && cluster ? SL_OK : sl_fail(&err, SL_ERR_NOMEM, "search");

@@ -82,10 +82,11 @@ static uint32_t sort_rows(const sl_search_result *r, const sl_candidate **rows) 
 }
 
 static void print_notes(const sl_candidate *const *rows, uint32_t n, FILE *out) {
-    bool planned = false, bound = false, estimated = false;
+    bool planned = false, bound = false, estimated = false, tried = false;
     for (uint32_t i = 0; i < n; i++) {
         planned = planned || sl_layout_not_run(&rows[i]->layout);
         bound = bound || rows[i]->bound;
+        tried = tried || rows[i]->tried_us > 0;
         estimated = estimated || rows[i]->estimated;
     }
     if (estimated)
@@ -94,10 +95,9 @@ static void print_notes(const sl_candidate *const *rows, uint32_t n, FILE *out) 
         fprintf(out, "* planned only: tensor parallelism, hybrid, pipelines and over 64 workers "
                      "are not run yet.\n");
     if (bound)
-        fprintf(
-            out,
-            "~ optimistic, as there is no law for it: sluice simulate tells more. aep wins with "
-            "skewed routing only.\n");
+        fprintf(out, "~ optimistic, as there is no law for it: sluice simulate tells more.\n");
+    if (tried)
+        fprintf(out, "aep has no law: its steps are simulated, as far as they are small enough.\n");
 }
 
 static void print_front(const sl_search_problem *p, const sl_search_result *r, FILE *out) {
@@ -158,10 +158,11 @@ static void json_candidate(const sl_search_problem *p, const sl_candidate *c, FI
         c->expert_busy, c->link_busy, c->expert_rows, c->expert_knee, c->imbalance, c->hidden);
     fprintf(out,
             "\"memory_bytes\": {\"attention\": %.0f, \"expert\": %.0f}, \"binding\": \"%s\", "
-            "\"bottleneck\": \"%s\", \"estimated\": %s, \"optimistic\": %s, \"planned_only\": ",
+            "\"bottleneck\": \"%s\", \"estimated\": %s, \"optimistic\": %s, \"simulated\": %s, "
+            "\"planned_only\": ",
             c->attn_memory, c->expert_memory, sl_binding_name(c->binding),
             sl_station_name(c->bottleneck), c->estimated ? "true" : "false",
-            c->bound ? "true" : "false");
+            c->bound ? "true" : "false", c->tried_us > 0 ? "true" : "false");
     fprintf(out, planned ? "\"%s\"}" : "%.0sfalse}", planned ? planned : "");
 }
 
