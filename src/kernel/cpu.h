@@ -9,5 +9,7 @@
 bool sl_cpu_has_avx2(void);
 /* The same and AVX-512 F, BW, DQ, VL and VNNI with masks and all 32 registers saved. */
 bool sl_cpu_has_avx512(void);
+/* The same and tiles of integers (AMX), which this process has asked the OS for. */
+bool sl_cpu_has_amx(void);
 
 #endif

@@ -15,6 +15,7 @@
 
 static const sl_kernels *const tables[] = {
 #if defined(__x86_64__)
+    &sl_kernels_amx,
     &sl_kernels_avx512,
     &sl_kernels_avx2,
 #elif defined(__aarch64__)

@@ -51,8 +51,8 @@ typedef struct sl_gemm_job {
 typedef struct sl_kernels sl_kernels;
 
 /* Best table this CPU and OS support; `force` (NULL: none) names one: "ref", "avx2", "avx512",
- * "neon". One that was never run where it was written is chosen only after it gave the bits of ref.
- * NULL when the forced one is unknown or unsupported. */
+ * "amx", "neon". One that was never run where it was written is chosen only after it gave the bits
+ * of ref. NULL when the forced one is unknown or unsupported. */
 const sl_kernels *sl_kernels_select(const char *force);
 const char *sl_kernels_name(const sl_kernels *k);
 /* Table i in order of preference, NULL past the end; *supported says whether it can run here. */

@@ -77,7 +77,7 @@ struct sl_kernels {
 
 extern const sl_kernels sl_kernels_ref;
 #if defined(__x86_64__)
-extern const sl_kernels sl_kernels_avx2, sl_kernels_avx512;
+extern const sl_kernels sl_kernels_avx2, sl_kernels_avx512, sl_kernels_amx;
 #elif defined(__aarch64__)
 extern const sl_kernels sl_kernels_neon;
 #endif

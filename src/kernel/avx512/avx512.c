@@ -1,5 +1,5 @@
-/* AVX-512 F, BW, DQ, VL and VNNI. Its bf16 and tile products round in another order than
- * docs/numbers.md says, so they are not used. */
+/* AVX-512 F, BW, DQ, VL and VNNI. Its bf16 products round in another order than docs/numbers.md
+ * says, so they are not used. */
 #include "kernel/cpu.h"
 #include "kernel/simd/avx512.h"
 #include "kernel/simd/table.h"
