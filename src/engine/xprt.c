@@ -51,6 +51,7 @@ struct sl_xprt {
     float *x, *y;                 /* [max_rows][d_model], [max_pairs][d_model] */
     float *row;                   /* [d_model] */
     uint32_t *pair_row, *pair_of; /* by pair in expert order: its row; by entry: its pair */
+    float *pair_gate;
     uint32_t *group_expert, *group_first, *cursor; /* [n_experts + 1] */
     sl_arena scratch;
 };
@@ -397,6 +398,7 @@ static batch gather(sl_xprt *x, const task *t) {
             for (uint32_t e = v->first[r]; e < v->first[r + 1]; e++, entry++) {
                 uint32_t pair = x->cursor[v->expert[e]]++;
                 x->pair_row[pair] = row;
+                x->pair_gate[pair] = v->gate[e];
                 x->pair_of[entry] = pair;
             }
         }
@@ -404,8 +406,7 @@ static batch gather(sl_xprt *x, const task *t) {
     return b;
 }
 
-/* One returned row of positions begin..end-1 of a dispatched row: sum of gate * y, in that order.
- */
+/* One returned row of positions begin..end-1 of a dispatched row: the sum of y, in that order. */
 static void return_row(sl_xprt *x, const sl_wire_dispatch *v, uint32_t r, uint32_t begin,
                        uint32_t end, uint32_t entry0, sl_wire_return *out, uint32_t at) {
     uint32_t d = x->m->d_model;
@@ -414,9 +415,9 @@ static void return_row(sl_xprt *x, const sl_wire_dispatch *v, uint32_t r, uint32
     for (uint32_t e = begin; e < end; e++) {
         const float *y = x->y + (size_t)x->pair_of[entry0 + e] * d;
         if (e == begin)
-            sl_vec_scale(&x->w->exec, x->row, y, v->gate[e], d);
+            memcpy(x->row, y, d * sizeof *y);
         else
-            sl_vec_add_scaled(&x->w->exec, x->row, y, v->gate[e], d);
+            sl_vec_add(&x->w->exec, x->row, y, d);
         mask |= 1ull << v->position[e];
     }
     out->tag[at] = v->tag[r];
@@ -516,6 +517,7 @@ static void run_task(sl_xprt *x, task *t) {
                                     .expert = x->group_expert,
                                     .first = x->group_first,
                                     .row = x->pair_row,
+                                    .gate = x->pair_gate,
                                     .x = x->x,
                                     .y = x->y};
         sl_block_experts(w->model, &w->exec, x->m->moe_layer[t->layer], &eb, &x->scratch);
@@ -581,11 +583,12 @@ static sl_status create_buffers(sl_xprt *x, sl_err *err) {
     x->row = sl_alloc(d, sizeof *x->row);
     x->pair_row = sl_alloc(x->max_pairs, sizeof *x->pair_row);
     x->pair_of = sl_alloc(x->max_pairs, sizeof *x->pair_of);
+    x->pair_gate = sl_alloc(x->max_pairs, sizeof *x->pair_gate);
     x->group_expert = sl_alloc(e, sizeof *x->group_expert);
     x->group_first = sl_alloc(e, sizeof *x->group_first);
     x->cursor = sl_alloc(e, sizeof *x->cursor);
     if (!x->queue || !x->lane || !x->x || !x->y || !x->row || !x->pair_row || !x->pair_of ||
-        !x->group_expert || !x->group_first || !x->cursor)
+        !x->pair_gate || !x->group_expert || !x->group_first || !x->cursor)
         return sl_fail(err, SL_ERR_NOMEM, "buffers of an expert worker for %u rows", x->max_rows);
     return sl_arena_create(sl_experts_scratch_bytes(x->m, x->max_pairs), &x->scratch, err);
 }
@@ -617,9 +620,9 @@ void sl_xprt_free(sl_xprt *x) {
         sl_barrier_free(l->barrier);
         sl_seq_free(l->seq);
     }
-    void *const owned[] = {x->queue,       x->lane,     x->x,       x->y,
-                           x->row,         x->pair_row, x->pair_of, x->group_expert,
-                           x->group_first, x->cursor};
+    void *const owned[] = {x->queue,        x->lane,        x->x,       x->y,
+                           x->row,          x->pair_row,    x->pair_of, x->pair_gate,
+                           x->group_expert, x->group_first, x->cursor};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_arena_free(&x->scratch);
     sl_free(x);

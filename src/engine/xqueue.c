@@ -52,7 +52,7 @@ struct sl_xqueue {
     uint32_t *batch, *batch_row;          /* [max_pairs] entries, their rows */
     uint32_t *group_expert, *group_first; /* [hosted], [hosted + 1] */
     float *y;                             /* [max_pairs][d_model] */
-    float *scaled;                        /* [d_model] */
+    float *batch_gate;                    /* [max_pairs] */
     sl_arena scratch;
 };
 
@@ -175,6 +175,7 @@ static void drain(sl_xqueue *x, uint32_t layer, uint32_t e, batch *b) {
     x->group_first[b->groups++] = b->n;
     for (uint32_t left = rows; left > 0; left--, id = x->entry[id].next) {
         x->batch[b->n] = id;
+        x->batch_gate[b->n] = x->entry[id].gate;
         x->batch_row[b->n++] = x->entry[id].row;
         x->source[x->row[x->entry[id].row].src].n++;
     }
@@ -237,8 +238,7 @@ static void answer(sl_xqueue *x, uint32_t layer, uint32_t n) {
         source *s = &x->source[x->row[e->row].src];
         s->view.tag[s->n] = x->row[e->row].tag;
         s->view.mask[s->n] = 1ull << e->position;
-        sl_vec_scale(&x->w->exec, x->scaled, x->y + (size_t)i * d, e->gate, d);
-        sl_wire_pack(wire, x->scaled, 1, d, s->view.data + s->n++ * row_bytes);
+        sl_wire_pack(wire, x->y + (size_t)i * d, 1, d, s->view.data + s->n++ * row_bytes);
         release(x, x->batch[i]);
     }
     send_answers(x, layer);
@@ -272,6 +272,7 @@ bool sl_xqueue_run(sl_xqueue *x) {
                                .expert = x->group_expert,
                                .first = x->group_first,
                                .row = x->batch_row,
+                               .gate = x->batch_gate,
                                .x = x->x,
                                .y = x->y};
     sl_worker_note_experts(w, b.expert, b.first, t.groups);
@@ -361,8 +362,8 @@ static sl_status create_storage(sl_xqueue *x, sl_err *err) {
     x->batch = sl_alloc(x->max_pairs, sizeof *x->batch);
     x->batch_row = sl_alloc(x->max_pairs, sizeof *x->batch_row);
     x->y = sl_alloc(x->max_pairs, d * sizeof *x->y);
-    x->scaled = sl_alloc(d, sizeof *x->scaled);
-    if (!x->row || !x->x || !x->entry || !x->batch || !x->batch_row || !x->y || !x->scaled)
+    x->batch_gate = sl_alloc(x->max_pairs, sizeof *x->batch_gate);
+    if (!x->row || !x->x || !x->entry || !x->batch || !x->batch_row || !x->y || !x->batch_gate)
         return sl_fail(err, SL_ERR_NOMEM, "storage of an expert worker for %u rows", x->max_rows);
     for (uint32_t i = 0; i < x->max_pairs; i++)
         x->entry[i].next = i + 1 < x->max_pairs ? i + 1 : NONE;
@@ -391,7 +392,7 @@ void sl_xqueue_free(sl_xqueue *x) {
     void *const owned[] = {x->expert, x->group_expert, x->group_first, x->hosted_at,
                            x->source, x->queue,        x->state,       x->total,
                            x->ahead,  x->row,          x->x,           x->entry,
-                           x->batch,  x->batch_row,    x->y,           x->scaled};
+                           x->batch,  x->batch_row,    x->y,           x->batch_gate};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_arena_free(&x->scratch);
     sl_free(x);

@@ -43,6 +43,7 @@ static sl_status read_class(sl_json root, const sl_hf_class **out, sl_err *err) 
 static sl_status read_layer_types(sl_json root, const sl_hf_class *c, sl_model_spec *m,
                                   sl_err *err) {
     sl_json types = {0};
+    if (c->own_blocks) return SL_OK;
     sl_status st = sl_json_array(root, "layer_types", SL_JSON_OPTIONAL, &types, err);
     for (uint32_t i = 0; st == SL_OK && i < m->n_layers; i++)
         m->sight[i] = m->sliding_window ? SL_SIGHT_WINDOW : SL_SIGHT_ALL;
@@ -174,7 +175,7 @@ static sl_status read_experts(sl_json root, const sl_hf_class *c, sl_model_spec 
     if (st == SL_OK) st = read_expert_count(root, m, err);
     if (st == SL_OK)
         st = sl_hf_u32(root, c->expert_width, SL_JSON_REQUIRED, 1, 1u << 20, &m->d_ff_expert, err);
-    return st == SL_OK ? read_blocks(root, c, m, err) : st;
+    return st == SL_OK && !c->own_blocks ? read_blocks(root, c, m, err) : st;
 }
 
 static sl_status add_eos(sl_json root, sl_json v, sl_model_spec *m, sl_err *err) {
@@ -244,9 +245,16 @@ static sl_status read_common(sl_json root, const sl_hf_class *c, sl_model_spec *
     return st == SL_OK && c->read_own ? c->read_own(root, m, err) : st;
 }
 
+/* The object of a class that has its configuration inside another's. */
+static sl_status enter(const sl_hf_class *c, sl_json *root, sl_err *err) {
+    sl_status st = sl_hf_check_keys(*root, c->outer, c->n_outer, NULL, 0, err);
+    return st == SL_OK ? sl_json_object(*root, c->nested, SL_JSON_REQUIRED, root, err) : st;
+}
+
 static sl_status read_config(sl_json root, sl_model_spec *m, sl_err *err) {
     const sl_hf_class *c = NULL;
     sl_status st = read_class(root, &c, err);
+    if (st == SL_OK && c->nested) st = enter(c, &root, err);
     if (st != SL_OK) return st;
     if (sl_json_kind_of(sl_json_get(root, "quantization_config")) > SL_JSON_NULL)
         return sl_json_fail(root, "quantization_config", err, SL_ERR_UNSUPPORTED,

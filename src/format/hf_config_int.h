@@ -31,10 +31,15 @@ typedef struct sl_hf_class {
     bool qk_norm, sparse_step, window, norm_topk;
     bool norm_topk_fixed;  /* norm_topk_prob cannot be false */
     bool yarn;             /* rope_scaling may be YaRN */
+    bool llama3;           /* rope_scaling may be llama3 */
+    bool own_blocks;       /* its reader says which blocks are routed, and what layer_types are */
     bool head_dim_derived; /* always hidden_size / num_attention_heads */
     bool windows;          /* layer_types may alternate full_attention and sliding_attention */
     const sl_hf_key *own;  /* what the table of all keys says of these is not so for this class */
     size_t n_own;
+    const char *nested;     /* key of the object that has all of this; NULL: the file itself */
+    const sl_hf_key *outer; /* what the file may have beside it */
+    size_t n_outer;
     /* After the common part; NULL: nothing. */
     sl_status (*read_own)(sl_json root, sl_model_spec *m, sl_err *err);
     /* Instead of the common part, from the class's own keys to the blocks; NULL: the common one.
@@ -45,6 +50,7 @@ typedef struct sl_hf_class {
 /* Supported classes, in the order of messages. */
 extern const sl_hf_class *const sl_hf_classes[];
 extern const size_t sl_hf_n_classes;
+extern const sl_hf_class sl_hf_llama4, sl_hf_llama4_nested; /* hf_llama4.c */
 
 /* What config.json of any class may hold, and generation_config.json. */
 const sl_hf_key *sl_hf_config_keys(size_t *n);

@@ -131,5 +131,7 @@ static const sl_hf_class glm4 = {
     .read_own = read_glm4,
 };
 
-const sl_hf_class *const sl_hf_classes[] = {&qwen3, &qwen2, &mixtral, &olmoe, &glm4};
+const sl_hf_class *const sl_hf_classes[] = {
+    &qwen3, &qwen2, &mixtral, &olmoe, &glm4, &sl_hf_llama4, &sl_hf_llama4_nested,
+};
 const size_t sl_hf_n_classes = SL_LEN(sl_hf_classes);

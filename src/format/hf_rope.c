@@ -61,13 +61,40 @@ static sl_status read_yarn(sl_json obj, sl_model_spec *m, sl_err *err) {
     return SL_OK;
 }
 
+static sl_status read_llama3(sl_json obj, sl_model_spec *m, sl_err *err) {
+    static const char *const known[] = {"rope_theta",
+                                        "rope_type",
+                                        "type",
+                                        "factor",
+                                        "low_freq_factor",
+                                        "high_freq_factor",
+                                        "original_max_position_embeddings"};
+    double factor = 0, low = 0, high = 0;
+    uint32_t original = 0;
+    sl_status st = sl_json_only(obj, known, SL_LEN(known), err);
+    if (st == SL_OK) st = sl_json_f64(obj, "factor", SL_JSON_REQUIRED, 1, 1024, &factor, err);
+    if (st == SL_OK)
+        st = sl_json_f64(obj, "low_freq_factor", SL_JSON_REQUIRED, 1e-3, 1e6, &low, err);
+    if (st == SL_OK)
+        st = sl_json_f64(obj, "high_freq_factor", SL_JSON_REQUIRED, 1e-3, 1e6, &high, err);
+    if (st == SL_OK)
+        st = sl_hf_u32(obj, "original_max_position_embeddings", SL_JSON_REQUIRED, 1, 1u << 30,
+                       &original, err);
+    if (st != SL_OK) return st;
+    if (high < low)
+        return sl_json_fail(obj, "high_freq_factor", err, SL_ERR_FORMAT,
+                            "%g is below low_freq_factor %g", high, low);
+    m->long_waves = (sl_long_waves){(float)factor, (float)low, (float)high, original};
+    return SL_OK;
+}
+
 /* rope_scaling of transformers 4, rope_parameters of transformers 5. */
 static sl_status read_rope_object(sl_json root, const char *key, const sl_hf_class *c,
                                   rope_numbers *rope, sl_model_spec *m, sl_err *err) {
     static const char *const known[] = {"rope_theta", "rope_type", "type", "partial_rotary_factor"};
     static const char *const type_keys[] = {"rope_type", "type"};
     sl_json obj = {0};
-    bool yarn = false;
+    bool yarn = false, llama3 = false;
     sl_status st = sl_json_object(root, key, SL_JSON_OPTIONAL, &obj, err);
     if (st != SL_OK || sl_json_kind_of(obj) == SL_JSON_ABSENT) return st;
     for (size_t i = 0; i < SL_LEN(type_keys); i++) {
@@ -76,12 +103,18 @@ static sl_status read_rope_object(sl_json root, const char *key, const sl_hf_cla
         if (st != SL_OK) return st;
         yarn = yarn || (type && c->yarn && strcmp(type, "yarn") == 0);
         if (type && yarn && strcmp(type, "yarn") == 0) continue;
+        llama3 = llama3 || (type && c->llama3 && strcmp(type, "llama3") == 0);
+        if (type && llama3 && strcmp(type, "llama3") == 0) continue;
         if (type && strcmp(type, "default") != 0 && strcmp(type, "none") != 0)
             return sl_json_fail(obj, type_keys[i], err, SL_ERR_UNSUPPORTED,
                                 "\"%.64s\" is not supported (supported: \"default\"%s)", type,
-                                c->yarn ? ", \"yarn\"" : "");
+                                c->yarn     ? ", \"yarn\""
+                                : c->llama3 ? ", \"llama3\""
+                                            : "");
     }
-    st = yarn ? read_yarn(obj, m, err) : sl_json_only(obj, known, SL_LEN(known), err);
+    st = yarn     ? read_yarn(obj, m, err)
+         : llama3 ? read_llama3(obj, m, err)
+                  : sl_json_only(obj, known, SL_LEN(known), err);
     return st == SL_OK ? read_rope_numbers(obj, c, rope, err) : st;
 }
 

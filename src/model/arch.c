@@ -89,9 +89,42 @@ static const sl_arch_tensor glm4_moe[] = {
     {SL_ROLE_EXPERT_DOWN,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",    SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
 };
 
+/* Llama 4; P is what its names begin with. */
+#define LLAMA4_TENSORS(P)                                                                                                                                                                                                               \
+    {SL_ROLE_EMBED,       SL_SCOPE_MODEL,       ATTN,          P "model.embed_tokens.weight",                         SL_DIM_VOCAB,     SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
+    {SL_ROLE_FINAL_NORM,  SL_SCOPE_MODEL,       SL_STAGE_HEAD, P "model.norm.weight",                                 SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},                                                               \
+    {SL_ROLE_LM_HEAD,     SL_SCOPE_MODEL,       SL_STAGE_HEAD, P "lm_head.weight",                                    SL_DIM_VOCAB,     SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
+    {SL_ROLE_ATTN_NORM,   SL_SCOPE_BLOCK,       ATTN,          P BLOCK "input_layernorm.weight",                      SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},                                                               \
+    {SL_ROLE_Q,           SL_SCOPE_BLOCK,       ATTN,          P BLOCK "self_attn.q_proj.weight",                     SL_DIM_Q,         SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
+    {SL_ROLE_K,           SL_SCOPE_BLOCK,       ATTN,          P BLOCK "self_attn.k_proj.weight",                     SL_DIM_KV,        SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
+    {SL_ROLE_V,           SL_SCOPE_BLOCK,       ATTN,          P BLOCK "self_attn.v_proj.weight",                     SL_DIM_KV,        SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
+    {SL_ROLE_O,           SL_SCOPE_BLOCK,       ATTN,          P BLOCK "self_attn.o_proj.weight",                     SL_DIM_MODEL,     SL_DIM_Q,         SL_AXIS_COLUMNS},                                                             \
+    {SL_ROLE_FFN_NORM,    SL_SCOPE_BLOCK,       ATTN,          P BLOCK "post_attention_layernorm.weight",             SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},                                                               \
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN,          P BLOCK "feed_forward.router.weight",                  SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},                                                               \
+    {SL_ROLE_DENSE_GATE,  SL_SCOPE_DENSE_BLOCK, ATTN,          P BLOCK "feed_forward.gate_proj.weight",               SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
+    {SL_ROLE_DENSE_UP,    SL_SCOPE_DENSE_BLOCK, ATTN,          P BLOCK "feed_forward.up_proj.weight",                 SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
+    {SL_ROLE_DENSE_DOWN,  SL_SCOPE_DENSE_BLOCK, ATTN,          P BLOCK "feed_forward.down_proj.weight",               SL_DIM_MODEL,     SL_DIM_FF_DENSE,  SL_AXIS_COLUMNS},                                                             \
+    {SL_ROLE_SHARED_GATE, SL_SCOPE_MOE_BLOCK,   ATTN,          P BLOCK "feed_forward.shared_expert.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
+    {SL_ROLE_SHARED_UP,   SL_SCOPE_MOE_BLOCK,   ATTN,          P BLOCK "feed_forward.shared_expert.up_proj.weight",   SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
+    {SL_ROLE_SHARED_DOWN, SL_SCOPE_MOE_BLOCK,   ATTN,          P BLOCK "feed_forward.shared_expert.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED, SL_AXIS_COLUMNS},                                                             \
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,           P BLOCK "feed_forward.experts.gate_up_proj",           SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,           P BLOCK "feed_forward.experts.gate_up_proj",           SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,           P BLOCK "feed_forward.experts.down_proj",              SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS}
+
+static const sl_arch_tensor llama4[] = {LLAMA4_TENSORS("")};
+static const sl_arch_tensor llama4_nested[] = {LLAMA4_TENSORS("language_model.")};
+
+static const sl_arch_store llama4_stores[] = {
+    {.role = SL_ROLE_EXPERT_GATE, .stack = SL_STACK_EXPERTS, .transposed = true, .after = {SL_DIM_FF_EXPERT}},
+    {.role = SL_ROLE_EXPERT_UP, .stack = SL_STACK_EXPERTS, .transposed = true, .before = {SL_DIM_FF_EXPERT}},
+    {.role = SL_ROLE_EXPERT_DOWN, .stack = SL_STACK_EXPERTS, .transposed = true},
+};
+static const char *const llama4_ignored[] = {"vision_model.", "multi_modal_projector.", NULL};
+
 /* clang-format on */
 
 #define TENSORS(list) .tensor = list, .n_tensors = SL_LEN(list)
+#define STORES(list)  .store = list, .n_stores = SL_LEN(list)
 
 static const sl_arch rows[] = {
     {.name = "Qwen3MoeForCausalLM", TENSORS(qwen3_moe)},
@@ -99,6 +132,15 @@ static const sl_arch rows[] = {
     {.name = "MixtralForCausalLM", TENSORS(mixtral)},
     {.name = "OlmoeForCausalLM", TENSORS(olmoe)},
     {.name = "Glm4MoeForCausalLM", .router = SL_ROUTER_SIGMOID_GROUPS, TENSORS(glm4_moe)},
+    {.name = "Llama4ForCausalLM",
+     .router = SL_ROUTER_SIGMOID_TOPK,
+     TENSORS(llama4),
+     STORES(llama4_stores)},
+    {.name = "Llama4ForConditionalGeneration",
+     .router = SL_ROUTER_SIGMOID_TOPK,
+     TENSORS(llama4_nested),
+     STORES(llama4_stores),
+     .ignored = llama4_ignored},
 };
 
 const sl_arch *sl_arch_at(size_t i) {

@@ -98,6 +98,7 @@ typedef struct sl_arch_store {
 /* How the router turns logits into gates; equations in docs/numbers.md. */
 typedef enum sl_arch_router {
     SL_ROUTER_SOFTMAX_TOPK,
+    SL_ROUTER_SIGMOID_TOPK,   /* sigmoids of the largest logits */
     SL_ROUTER_SIGMOID_GROUPS, /* "noaux_tc": biased sigmoids, the best groups first */
 } sl_arch_router;
 
@@ -108,6 +109,7 @@ typedef struct sl_arch {
     size_t n_tensors;
     const sl_arch_store *store; /* of the roles that need one */
     size_t n_stores;
+    const char *const *ignored; /* what names of tensors begin with that are not read; NULL ends */
 } sl_arch;
 
 #define SL_ARCH_NAME_MAX 256

@@ -85,10 +85,13 @@ static bool of_mtp(const sl_model_spec *m, const char *name) {
 
 /* A tied model may store its head again; old exporters store RoPE frequencies, which follow from
  * rope_theta. */
-static bool ignorable(const sl_model_spec *m, const char *name) {
+static bool ignorable(const sl_model *model, const char *name) {
+    const sl_model_spec *m = &model->spec;
     static const char inv_freq[] = ".rotary_emb.inv_freq";
     size_t n = strlen(name), tail = sizeof inv_freq - 1;
     if (of_mtp(m, name)) return true;
+    for (const char *const *p = model->arch->ignored; p && *p; p++)
+        if (strncmp(name, *p, strlen(*p)) == 0) return true;
     if (m->tied_head && strcmp(name, "lm_head.weight") == 0) return true;
     return n > tail && strcmp(name + n - tail, inv_freq) == 0;
 }
@@ -100,7 +103,7 @@ sl_status sl_model_check_names(const sl_model *m, sl_err *err) {
     sl_status st = each_site(m, check_present, &check, err);
     for (size_t i = 0; st == SL_OK && i < n; i++) {
         sl_ckpt_tensor c = sl_ckpt_at(m->ckpt, i);
-        if (!check.known[i] && !ignorable(&m->spec, c.name))
+        if (!check.known[i] && !ignorable(m, c.name))
             st = sl_fail(err, SL_ERR_UNSUPPORTED,
                          "%s: tensor \"%s\" is unknown to %s; ignoring it could change results",
                          sl_ckpt_path(m->ckpt, c.file), c.name, m->spec.arch);

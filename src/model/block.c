@@ -100,6 +100,27 @@ static void norm_heads(const sl_model *m, const sl_exec *ex, const sl_mat *w, ui
     norm(m, ex, w, x, n_rows * (width / w->k), x);
 }
 
+/* Positions enter queries and keys: rotations, and what follows them. */
+static void place_heads(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
+                        float *q, float *k) {
+    const sl_model_spec *s = &m->spec;
+    uint32_t q_width = s->n_heads * s->head_dim, kv_width = s->n_kv_heads * s->head_dim;
+    if (s->unrotated[layer]) {
+        for (uint32_t r = 0; s->query_floor > 0 && r < rows->n; r++, q += q_width)
+            sl_vec_scale(ex, q, q, sl_query_scale(s, rows->pos[r]), q_width);
+        return;
+    }
+    sl_rope_shape shape = {s->n_heads, s->head_dim, s->rope_dim, q_width};
+    sl_rope(ex, q, rows->pos, m->rope_freq, rows->n, &shape);
+    shape.n_heads = s->n_kv_heads;
+    shape.x_stride = kv_width;
+    sl_rope(ex, k, rows->pos, m->rope_freq, rows->n, &shape);
+    if (!s->qk_unit) return;
+    const sl_mat one = {.data = m->ones, .n = 1, .k = s->head_dim, .dtype = SL_F32};
+    norm_heads(m, ex, &one, rows->n, q_width, q);
+    norm_heads(m, ex, &one, rows->n, kv_width, k);
+}
+
 /* Queries, keys and values of the normalised rows h, biased, normalised, clipped and rotated. */
 static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t layer,
                              const sl_rows *rows, const float *h, float *q, float *k, float *v) {
@@ -117,7 +138,7 @@ static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t laye
         sl_bias_add(ex, k, &w->mat[SL_ROLE_K_BIAS], rows->n);
         sl_bias_add(ex, v, &w->mat[SL_ROLE_V_BIAS], rows->n);
     }
-    if (s->rope_pairs) {
+    if (s->rope_pairs && !s->unrotated[layer]) {
         split_pairs(q, rows->n * s->n_heads, s->head_dim);
         split_pairs(k, rows->n * s->n_kv_heads, s->head_dim);
     }
@@ -130,11 +151,7 @@ static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t laye
         sl_vec_clip(ex, k, s->clip_qkv, (size_t)rows->n * kv_width);
         sl_vec_clip(ex, v, s->clip_qkv, (size_t)rows->n * kv_width);
     }
-    sl_rope_shape shape = {s->n_heads, s->head_dim, s->rope_dim, q_width};
-    sl_rope(ex, q, rows->pos, m->rope_freq, rows->n, &shape);
-    shape.n_heads = s->n_kv_heads;
-    shape.x_stride = kv_width;
-    sl_rope(ex, k, rows->pos, m->rope_freq, rows->n, &shape);
+    place_heads(m, ex, layer, rows, q, k);
 }
 
 static void emulate_attention(const sl_exec *ex, const sl_rows *rows) {
@@ -277,6 +294,19 @@ static void route_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
     }
 }
 
+static void route_logits(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)lane;
+    const sl_routing *a = ctx;
+    uint32_t n = a->m->n_experts, k = a->m->top_k;
+    for (size_t r = begin; r < end; r++) {
+        const float *p = a->logit + r * n;
+        uint32_t *expert = a->expert + r * k;
+        pick_experts(p, n, k, expert);
+        for (uint32_t j = 0; j < k; j++)
+            a->gate[r * k + j] = 1.0f / (1.0f + sl_expf(-p[expert[j]]));
+    }
+}
+
 /* Experts outside the top_groups best groups, by the sum of a group's two best, rank as 0. */
 static void keep_groups(const sl_model_spec *m, float *rank) {
     uint32_t size = m->n_experts / m->n_groups, kept[SL_MAX_GROUPS], at = 0;
@@ -345,7 +375,9 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
     if (m->skew) return;
     sl_routing a = {.m = &m->spec, .logit = logit, .rank = rank, .expert = expert, .gate = gate};
     if (grouped) a.bias = m->route_bias + (size_t)m->spec.moe_index[layer] * m->spec.n_experts;
-    sl_pool_fn route = grouped ? route_sigmoid : route_rows;
+    sl_pool_fn route = grouped                                     ? route_sigmoid
+                       : m->arch->router == SL_ROUTER_SIGMOID_TOPK ? route_logits
+                                                                   : route_rows;
     if (ex->pool && n_rows > 16)
         sl_pool_run(ex->pool, n_rows, 16, route, &a);
     else
@@ -355,7 +387,8 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
 size_t sl_experts_scratch_bytes(const sl_model_spec *spec, uint32_t max_pairs) {
     /* empty groups make no job, so there are never more jobs than pairs */
     size_t per_group = 2 * sizeof(sl_gemm_job) + sizeof(const sl_mat *);
-    return floats(max_pairs, spec->d_ff_expert) + max_pairs * per_group + 4 * SLACK;
+    size_t in = spec->gate_input ? floats(max_pairs, spec->d_model) : 0;
+    return in + floats(max_pairs, spec->d_ff_expert) + max_pairs * per_group + 4 * SLACK;
 }
 
 /* Every expert of the task is a kernel of its own, with its own fixed costs. */
@@ -367,6 +400,13 @@ static void emulate_experts(const sl_exec *ex, const sl_expert_batch *b, uint32_
     }
     memset(b->y, 0, (size_t)b->first[b->n_groups] * d * sizeof *b->y);
     sl_emulated_pass(ex->emulated, ns);
+}
+
+/* y[p] = gate[p] * x[row[p]], or of x[p]. */
+static void weigh(const sl_exec *ex, const float *gate, const float *x, const uint32_t *row,
+                  uint32_t n, size_t d, float *y) {
+    for (uint32_t p = 0; p < n; p++)
+        sl_vec_scale(ex, y + p * d, x + (row ? row[p] : p) * d, gate[p], d);
 }
 
 void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
@@ -381,6 +421,9 @@ void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
     uint32_t most = SL_MIN(pairs, b->n_groups);
     SL_ASSERT(s->ffn[layer] == SL_FFN_MOE && b->first[0] == 0);
     if (pairs == 0) return;
+    bool weigh_input = s->gate_input && b->gate;
+    float *weighed = weigh_input ? take_rows(scratch, pairs, s->d_model) : NULL;
+    if (weigh_input) weigh(ex, b->gate, b->x, b->row, pairs, s->d_model, weighed);
     float *mid = take_rows(scratch, pairs, s->d_ff_expert);
     sl_gemm_job *in = must_take(scratch, most, sizeof *in);
     sl_gemm_job *out = must_take(scratch, most, sizeof *out);
@@ -393,13 +436,15 @@ void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
         SL_ASSERT(e->gate.data != NULL);
         if (n == 0) continue;
         float *mine = mid + (size_t)first * s->d_ff_expert;
-        in[n_jobs] = dense_job(&e->gate, b->x, n, mine);
-        in[n_jobs].row = b->row + first;
+        const float *x = weigh_input ? weighed + (size_t)first * s->d_model : b->x;
+        in[n_jobs] = dense_job(&e->gate, x, n, mine);
+        in[n_jobs].row = weigh_input ? NULL : b->row + first;
         up[n_jobs] = &e->up;
         out[n_jobs++] = dense_job(&e->down, mine, n, b->y + (size_t)first * s->d_model);
     }
     sl_gemm_swiglu(ex, in, up, n_jobs);
     sl_gemm(ex, out, n_jobs);
+    if (b->gate && !weigh_input) weigh(ex, b->gate, b->y, NULL, pairs, s->d_model, b->y);
     scratch->used = level;
 }
 

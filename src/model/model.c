@@ -131,7 +131,7 @@ static void fill_rope(sl_model *m) {
             blend = fmin(1, fmax(0, (i - low) / (high - low)));
             freq = freq * (1 - blend) + freq / (double)y->factor * blend;
         }
-        m->rope_freq[i] = (float)freq;
+        m->rope_freq[i] = (float)sl_rope_stretch(&m->spec.long_waves, freq);
     }
 }
 
@@ -143,7 +143,10 @@ static sl_status make_tables(sl_model *m, sl_err *err) {
     if (!m->block || !m->expert || !m->rope_freq)
         return sl_fail(err, SL_ERR_NOMEM, "%s: weight tables", m->folder);
     fill_rope(m);
-    return SL_OK;
+    if (!spec->qk_unit) return SL_OK;
+    m->ones = sl_alloc(spec->head_dim, sizeof *m->ones);
+    for (uint32_t i = 0; m->ones && i < spec->head_dim; i++) m->ones[i] = 1;
+    return m->ones ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "%s: weight tables", m->folder);
 }
 
 /* Widened once, where attention is hosted: a router adds them to every row. */
@@ -221,6 +224,7 @@ void sl_model_free(sl_model *m) {
     sl_free(m->block);
     sl_free(m->expert);
     sl_free(m->rope_freq);
+    sl_free(m->ones);
     sl_free(m->route_bias);
     sl_skew_free(m->skew);
     sl_free(m->random);

@@ -86,7 +86,7 @@ void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32
 
 /* Router of a MoE block: h = RMSNorm(x) [n_rows][d_model], the rows that experts receive;
  * expert[r][j], gate[r][j] for j < top_k: the chosen experts sorted by expert id with their weights
- * (softmax in f32 over all experts, top-k, ties to the lower id, rescaled when norm_topk). With a
+ * (docs/numbers.md; mostly softmax over all experts, top-k, rescaled when norm_topk). With a
  * route skew, and on an emulated device, experts are drawn instead. */
 void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
                     const float *x, float *h, uint32_t *expert, float *gate, sl_arena *scratch);
@@ -99,7 +99,8 @@ void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint3
 
 /* Grouped expert FFN: group g applies `expert[g]` of block `layer` to rows
  * row[first[g]] .. row[first[g+1]-1] of x, and writes result p (p in first[g]..first[g+1]-1) to
- * y[p]: y = W2 (silu(W1 h) * W3 h), not scaled by the gate. y [first[n_groups]][d_model]. */
+ * y[p]: y = gate[p] * W2 (silu(W1 h) * W3 h), or W2 (silu(W1 g) * W3 g) of g = gate[p] * h when
+ * spec.gate_input. y [first[n_groups]][d_model]. */
 typedef struct sl_expert_batch {
     uint32_t n_groups;
     const uint32_t *expert; /* [n_groups] */
@@ -107,6 +108,7 @@ typedef struct sl_expert_batch {
     const uint32_t *row;    /* [first[n_groups]] */
     const float *x;         /* rows of d_model */
     float *y;
+    const float *gate; /* [first[n_groups]]; NULL: all are 1 */
 } sl_expert_batch;
 size_t sl_experts_scratch_bytes(const sl_model_spec *spec, uint32_t max_pairs);
 void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,

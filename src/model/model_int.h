@@ -32,12 +32,18 @@ struct sl_model {
     sl_weights *block;         /* [n_layers] */
     sl_expert_weights *expert; /* [n_moe][n_experts] */
     double *rope_freq;         /* [rope_dim / 2] */
+    float *ones;               /* [head_dim], NULL unless spec.qk_unit */
     float *route_bias;         /* [n_moe][n_experts], NULL: the router has none */
     sl_skew *skew;             /* NULL: the router chooses */
     uint8_t *random;           /* weights of sl_model_open_random, else NULL */
     size_t random_bytes;
     sl_copies copies; /* matrices that are not used where they are mapped */
 };
+
+/* The frequency of a rotation after long waves are stretched: model/rope.c. */
+double sl_rope_stretch(const sl_long_waves *w, double freq);
+/* What queries at `pos` of a block that does not rotate are multiplied by. */
+float sl_query_scale(const sl_model_spec *spec, uint32_t pos);
 
 /* Where a tensor's values lie in the file: model/store.c. `mat` has the shape and type of one
  * matrix, one expert's. */

@@ -88,6 +88,14 @@ typedef struct sl_yarn {
     uint32_t original;          /* context that was trained first */
 } sl_yarn;
 
+/* rope_type "llama3": long waves are stretched, short ones kept (docs/numbers.md). */
+typedef struct sl_long_waves {
+    float factor; /* of long waves; 0: none is stretched */
+    float low,
+        high; /* turns within the original context below and above which a wave is long, short */
+    uint32_t original; /* context that was trained first */
+} sl_long_waves;
+
 typedef struct sl_model_spec {
     char arch[64];       /* class name in config.json, e.g. "Qwen3MoeForCausalLM" */
     uint32_t n_layers;   /* transformer blocks */
@@ -111,17 +119,23 @@ typedef struct sl_model_spec {
     float rope_theta;
     uint32_t rope_dim; /* leading values of a head that are rotated, even */
     sl_yarn yarn;
+    sl_long_waves long_waves;
+    float query_floor; /* queries that are not rotated grow with each so many positions; 0: never */
+    float query_growth;
     float clip_qkv;    /* queries, keys and values are kept within +-this; 0: they are not */
     float route_scale; /* of a router that scales its weights at the end */
     uint32_t n_mtp;    /* blocks after the last that predict further tokens: stored, never read */
     bool qk_norm;      /* RMSNorm of queries and keys; the architecture says over what */
+    bool qk_unit;      /* rotated queries and keys are divided by their root mean square */
+    bool gate_input;   /* a gate weighs the row that its expert receives, not the one it gives */
     bool qkv_bias;     /* q, k and v carry a bias, o does not */
     bool norm_topk;    /* router weights of the chosen experts are rescaled to sum 1 */
     bool tied_head;    /* the head is the embedding */
     bool weightless;   /* the folder has a config.json and no weights */
-    bool rope_pairs;   /* rows 2i, 2i+1 of q and k heads are one rotation (GGUF's arch llama) */
+    bool rope_pairs;   /* rows 2i, 2i+1 of q and k heads are one rotation */
     uint8_t ffn[SL_MAX_LAYERS];        /* sl_ffn_kind of each block */
     uint8_t sight[SL_MAX_LAYERS];      /* sl_sight of each block */
+    uint8_t unrotated[SL_MAX_LAYERS];  /* 1: a block's queries and keys are not rotated */
     uint16_t moe_index[SL_MAX_LAYERS]; /* MoE ordinal of a block, when it is one */
     uint16_t moe_layer[SL_MAX_LAYERS]; /* block of a MoE ordinal */
     uint32_t n_eos;

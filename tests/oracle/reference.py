@@ -4,7 +4,7 @@
   python tests/oracle/reference.py FIXTURE      deviation of its goldens, f64 against f32
 
 Written from the papers (Mixtral arXiv:2401.04088, Qwen2 arXiv:2407.10671, Qwen3 arXiv:2505.09388,
-OLMoE arXiv:2409.02060, DeepSeek-V3's router arXiv:2412.19437, GLM-4.5 arXiv:2508.06471), for small checkpoints: no cache, every position at once. It ties the goldens to the stored weights without torch.
+OLMoE arXiv:2409.02060, DeepSeek-V3's router arXiv:2412.19437, GLM-4.5 arXiv:2508.06471) and from Llama 4's model card and published code, for small checkpoints: no cache, every position at once. It ties the goldens to the stored weights without torch.
 """
 
 import json
@@ -62,6 +62,21 @@ def yarn(dim, theta, scaling):
     return 1 - ramp + ramp / factor, scaling.get("attention_factor") or 0.1 * np.log(factor) + 1
 
 
+def rotate_llama4(x, config):
+    """RoPE of pairs (2i, 2i + 1) of x [positions, heads, head_dim]; long waves are stretched (Llama 3.1)."""
+    pair = np.arange(x.shape[-1] // 2)
+    frequency = config["rope_theta"] ** (-2 * pair / x.shape[-1])
+    scaling = config["rope_scaling"]
+    if scaling:
+        turns = scaling["original_max_position_embeddings"] * frequency / (2 * np.pi)
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        kept = np.clip((turns - low) / (high - low), 0, 1)
+        frequency = frequency * (kept + (1 - kept) / scaling["factor"])
+    turn = np.exp(1j * np.arange(x.shape[0])[:, None] * frequency)[:, None, :]
+    z = (x[..., 0::2] + 1j * x[..., 1::2]) * turn
+    return np.stack([z.real, z.imag], -1).reshape(x.shape)
+
+
 def rotate(x, theta, part=1.0, scaling=None):
     """RoPE on the first `part` of x [positions, heads, head_dim]; pairs are (i, i + half of it)."""
     x, rest = np.split(x, [int(x.shape[-1] * part)], -1)
@@ -85,6 +100,7 @@ class Model:
         self.qwen2 = self.config["model_type"] == "qwen2_moe"
         self.olmoe = self.config["model_type"] == "olmoe"
         self.glm = self.config["model_type"] == "glm4_moe"
+        self.llama4 = self.config["model_type"] == "llama4_text"
         self.min_margin = 1.0
 
     def attention(self, x, p):
@@ -110,6 +126,45 @@ class Model:
         scores += np.triu(np.full((n, n), -np.inf), 1)
         mixed = np.einsum("hqk,khd->qhd", softmax(scores), v)
         return mixed.reshape(n, -1) @ self.w[f"{p}.o_proj.weight"].T
+
+    def attention_llama4(self, x, p, layer):
+        c = self.config
+        n, dim = x.shape[0], c["head_dim"]
+        q, k, v = (
+            (x @ self.w[f"{p}.{name}_proj.weight"].T).reshape(n, -1, dim) for name in "qkv"
+        )
+        pos = np.arange(n)
+        if c["no_rope_layers"][layer]:
+            q, k = rotate_llama4(q, c), rotate_llama4(k, c)
+            if c["use_qk_norm"]:
+                q, k = (rms_norm(t, 1.0, c["rms_norm_eps"]) for t in (q, k))
+        elif c["attn_temperature_tuning"]:
+            grown = np.log1p((pos + 1) // c["floor_scale"]) * c["attn_scale"] + 1
+            q = q * grown[:, None, None]
+        k, v = (np.repeat(t, q.shape[1] // k.shape[1], axis=1) for t in (k, v))
+        hidden = pos[None, :] > pos[:, None]
+        if c["layer_types"][layer] == "chunked_attention":
+            chunk = pos // c["attention_chunk_size"]
+            hidden |= chunk[None, :] != chunk[:, None]
+        scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(dim)
+        mixed = np.einsum("hqk,khd->qhd", softmax(np.where(hidden, -np.inf, scores)), v)
+        return mixed.reshape(n, -1) @ self.w[f"{p}.o_proj.weight"].T
+
+    def experts_llama4(self, x, p):
+        """The gate is a sigmoid and weighs what the expert receives."""
+        top_k = self.config["num_experts_per_tok"]
+        scores = 1 / (1 + np.exp(-(x @ self.w[f"{p}.router.weight"].T)))
+        self.note_margin(scores, top_k)
+        chosen = np.argsort(-scores, axis=-1, kind="stable")[:, :top_k]
+        names = ("gate_proj", "up_proj", "down_proj")
+        y = swiglu(x, *(self.w[f"{p}.shared_expert.{n}.weight"] for n in names))
+        for e in range(scores.shape[-1]):
+            rows = np.nonzero((chosen == e).any(-1))[0]
+            both = self.w[f"{p}.experts.gate_up_proj"][e].T
+            gate, up = np.split(both, 2)
+            down = self.w[f"{p}.experts.down_proj"][e].T
+            y[rows] += swiglu(x[rows] * scores[rows, e][:, None], gate, up, down)
+        return y
 
     def note_margin(self, rank, k):
         ranked = -np.sort(-rank, axis=-1)
@@ -158,6 +213,8 @@ class Model:
         if self.mixtral or self.olmoe:
             return True
         c = self.config
+        if self.llama4:
+            return layer in c["moe_layers"]
         if self.glm:
             return layer >= c["first_k_dense_replace"]
         return layer not in c["mlp_only_layers"] and (layer + 1) % c["decoder_sparse_step"] == 0
@@ -168,12 +225,18 @@ class Model:
         for i in range(self.config["num_hidden_layers"]):
             p = f"model.layers.{i}"
             normed = rms_norm(x, self.w[f"{p}.input_layernorm.weight"], eps)
-            x = x + self.attention(normed, f"{p}.self_attn")
+            if self.llama4:
+                x = x + self.attention_llama4(normed, f"{p}.self_attn", i)
+            else:
+                x = x + self.attention(normed, f"{p}.self_attn")
             normed = rms_norm(x, self.w[f"{p}.post_attention_layernorm.weight"], eps)
-            if self.is_sparse(i):
+            mlp = f"{p}.{'feed_forward' if self.llama4 else 'mlp'}"
+            if self.llama4 and self.is_sparse(i):
+                x = x + self.experts_llama4(normed, mlp)
+            elif self.is_sparse(i):
                 x = x + self.experts(normed, f"{p}.{'block_sparse_moe' if self.mixtral else 'mlp'}")
             else:
-                parts = (self.w[f"{p}.mlp.{n}_proj.weight"] for n in ("gate", "up", "down"))
+                parts = (self.w[f"{mlp}.{n}_proj.weight"] for n in ("gate", "up", "down"))
                 x = x + swiglu(normed, *parts)
         x = rms_norm(x, self.w["model.norm.weight"], eps)
         tied = self.config["tie_word_embeddings"]

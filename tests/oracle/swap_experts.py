@@ -15,7 +15,21 @@ import re
 import shutil
 import struct
 
-EXPERT = re.compile(r"model\.layers\.(\d+)\.(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(.+)")
+STACK = re.compile(r"(model\.layers\.\d+\.feed_forward\.experts)\.(.+)")  # [experts][...]
+EXPERT = re.compile(r"model\.layers\.(\d+)\.(?:mlp|block_sparse_moe|feed_forward)\.experts\.(\d+)\.(.+)")
+
+
+def parts_of(name, place):
+    """The tensor, or each expert's part of a stack under a name of its own."""
+    match = STACK.fullmatch(name)
+    if not match:
+        return {name: place}
+    path, begin, size, dtype, (count, *shape) = place
+    each = size // count
+    return {
+        f"{match[1]}.{e}.{match[2]}": (path, begin + e * each, each, dtype, shape)
+        for e in range(count)
+    }
 
 
 def tensors(folder):
@@ -28,7 +42,8 @@ def tensors(folder):
         for name, entry in header.items():
             if name != "__metadata__":
                 begin, end = entry["data_offsets"]
-                out[name] = (path, 8 + size + begin, end - begin, entry["dtype"], entry["shape"])
+                place = (path, 8 + size + begin, end - begin, entry["dtype"], entry["shape"])
+                out.update(parts_of(name, place))
     return out
 
 

@@ -33,7 +33,7 @@ def case_of(fixture, name):
 
 def test_fixtures_are_there():
     assert {"qwen3moe-tiny", "mixtral-tiny", "qwen3moe-sparse", "qwen2moe-tiny",
-            "olmoe-tiny", "glm4moe-tiny"} <= set(FIXTURES)
+            "olmoe-tiny", "glm4moe-tiny", "llama4-tiny"} <= set(FIXTURES)
     assert SLUICE.is_file(), f"{SLUICE} is not built"
 
 
@@ -91,6 +91,12 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ("glm4moe-tiny", {"partial_rotary_factor": 1.0}),
         ("glm4moe-tiny", {"topk_group": 4}),
         ("glm4moe-tiny", {"n_group": 1, "topk_group": 1}),
+        ("llama4-tiny", {"num_experts_per_tok": 3}),
+        ("llama4-tiny", {"use_qk_norm": False}),
+        ("llama4-tiny", {"attn_temperature_tuning": False}),
+        ("llama4-tiny", {"attention_chunk_size": 16}),
+        ("llama4-tiny", {"rope_scaling": None}),
+        ("llama4-tiny", {"no_rope_layers": [0, 1, 1, 0]}),
     ],
 )
 def test_options_off(fixture, change, tmp_path):

@@ -6,7 +6,7 @@
 
 #include "base/rng.h"
 #include "format/hf_config.h"
-#include "model/arch.h"
+#include "model/model_int.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -53,6 +53,25 @@ static const char folder_glm4[] =
     "\"first_k_dense_replace\":1,\"num_nextn_predict_layers\":1,\"max_position_embeddings\":512,"
     "\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"hidden_act\":\"silu\","
     "\"tie_word_embeddings\":false,\"eos_token_id\":2}";
+
+/* With gates on the input of experts, chunks, blocks that do not rotate, and blocks without
+ * experts. */
+#define FOLDER_LLAMA4                                                                              \
+    "\"hidden_size\":24,\"num_hidden_layers\":4,\"num_attention_heads\":4,"                        \
+    "\"num_key_value_heads\":2,\"head_dim\":10,\"vocab_size\":50,\"intermediate_size\":20,"        \
+    "\"intermediate_size_mlp\":36,\"num_local_experts\":6,\"num_experts_per_tok\":1,"              \
+    "\"interleave_moe_layer_step\":2,\"no_rope_layers\":[1,0,1,0],\"attention_chunk_size\":24,"    \
+    "\"use_qk_norm\":true,\"attn_temperature_tuning\":true,\"floor_scale\":8,\"attn_scale\":0.2,"  \
+    "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":4.0,\"low_freq_factor\":1.0,"           \
+    "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64},"                           \
+    "\"max_position_embeddings\":512,\"rms_norm_eps\":1e-5,\"rope_theta\":1e4,"                    \
+    "\"hidden_act\":\"silu\",\"tie_word_embeddings\":false,\"eos_token_id\":2}"
+static const char folder_llama4[] =
+    "{\"architectures\":[\"Llama4ForCausalLM\"],\"model_type\":\"llama4_text\"," FOLDER_LLAMA4;
+static const char folder_llama4_nested[] =
+    "{\"architectures\":[\"Llama4ForConditionalGeneration\"],\"model_type\":\"llama4\","
+    "\"vision_config\":{\"hidden_size\":8},\"text_config\":{\"model_type\":\"llama4_"
+    "text\"," FOLDER_LLAMA4 "}";
 
 static const char folder_mixtral[] =
     "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_size\":32,"
@@ -126,20 +145,20 @@ static inline void folder_value(folder_writer *w, folder_shard *s, float v) {
 }
 
 static inline void folder_tensor(folder_writer *w, const sl_arch_tensor *t, const char *name,
-                                 uint64_t n, uint64_t k) {
+                                 const uint64_t *dim, uint32_t n_dims) {
     static const char *const dtype[] = {"F32", "F16", "BF16"};
     uint32_t file = w->next++ % w->n_shards;
     folder_shard *s = &w->shard[file];
     size_t begin = s->data_len;
     char text[512], shape[64];
-    for (uint64_t i = 0; i < n * k; i++) {
+    uint64_t count = 1;
+    for (uint32_t i = 0; i < n_dims; i++) count *= dim[i];
+    for (uint64_t i = 0; i < count; i++) {
         float u = (float)(sl_rng_below(&w->rng, 20001) / 10000.0 - 1.0);
         folder_value(w, s, t->k == SL_DIM_NONE ? 1.0f + 0.2f * u : 0.35f * u);
     }
-    if (t->k == SL_DIM_NONE)
-        snprintf(shape, sizeof shape, "[%llu]", (unsigned long long)n);
-    else
-        snprintf(shape, sizeof shape, "[%llu,%llu]", (unsigned long long)n, (unsigned long long)k);
+    sl_st_shape_text(dim, n_dims, shape, sizeof shape);
+    for (char *p = shape, *q = shape; (*q = *p); p++) q += *p != ' ';
     int len = snprintf(
         text, sizeof text, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
         s->header_len > 1 ? "," : "", name, dtype[w->dtype], shape, begin, s->data_len);
@@ -182,10 +201,14 @@ static inline void folder_make(char dir[64], const char *config, sl_dtype dtype,
             if (t->scope == SL_SCOPE_DENSE_BLOCK && moe) continue;
             if ((t->scope == SL_SCOPE_MOE_BLOCK || t->scope == SL_SCOPE_EXPERT) && !moe) continue;
             for (uint32_t e = 0; e < (t->scope == SL_SCOPE_EXPERT ? m.n_experts : 1); e++) {
+                const sl_arch_store *s = sl_arch_store_of(a, t->role);
                 char name[SL_ARCH_NAME_MAX];
+                uint64_t dim[3] = {sl_arch_dim_value(&m, t->n), sl_arch_dim_value(&m, t->k)};
+                uint32_t n = t->k == SL_DIM_NONE ? 1 : 2;
+                if (s && (s->before[0] != SL_DIM_NONE || s->phase || (s->stack && e))) continue;
+                if (s) n = sl_store_shape(&(sl_model){.spec = m}, s, t, dim);
                 sl_arch_tensor_name(t, l, e, name);
-                folder_tensor(&w, t, name, sl_arch_dim_value(&m, t->n),
-                              sl_arch_dim_value(&m, t->k));
+                folder_tensor(&w, t, name, dim, n);
             }
         }
     }

@@ -57,13 +57,45 @@ static inline void naive_softmax(double *p, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) p[i] /= sum;
 }
 
+/* Frequency of pair i, long waves of rope_type "llama3" stretched. */
+static inline double naive_frequency(const sl_model_spec *s, uint32_t i) {
+    const sl_long_waves *w = &s->long_waves;
+    double freq = pow(s->rope_theta, -2.0 * i / s->rope_dim), wave = 2 * acos(-1.0) / freq;
+    if (w->factor == 0 || wave < w->original / (double)w->high) return freq;
+    if (wave > w->original / (double)w->low) return freq / (double)w->factor;
+    double smooth = (w->original / wave - (double)w->low) / (double)(w->high - w->low);
+    return (1 - smooth) * freq / (double)w->factor + smooth * freq;
+}
+
+/* Pairs are (i, i + half), or (2i, 2i + 1). */
 static inline void naive_rope(const sl_model_spec *s, double *head, uint32_t pos) {
     uint32_t half = s->rope_dim / 2;
     for (uint32_t i = 0; i < half; i++) {
-        double angle = pos * pow(s->rope_theta, -(double)i / half), a = head[i], b = head[i + half];
-        head[i] = a * cos(angle) - b * sin(angle);
-        head[i + half] = b * cos(angle) + a * sin(angle);
+        double *x = s->rope_pairs ? head + 2 * i : head + i, *y = x + (s->rope_pairs ? 1 : half);
+        double angle = pos * naive_frequency(s, i), a = *x, b = *y;
+        *x = a * cos(angle) - b * sin(angle);
+        *y = b * cos(angle) + a * sin(angle);
     }
+}
+
+/* What Llama 4 does to a head instead of a learned norm, and to queries of blocks that see all. */
+static inline void naive_unit(const sl_model_spec *s, double *head) {
+    double sum = 0;
+    for (uint32_t i = 0; i < s->head_dim; i++) sum += head[i] * head[i];
+    for (uint32_t i = 0; i < s->head_dim; i++) head[i] /= sqrt(sum / s->head_dim + s->rms_eps);
+}
+
+static inline void naive_place(const sl_model_spec *s, uint32_t layer, bool is_q, double *head,
+                               uint32_t pos) {
+    if (!s->unrotated[layer]) {
+        naive_rope(s, head, pos);
+        if (s->qk_unit) naive_unit(s, head);
+        return;
+    }
+    double grown = s->query_floor > 0 && is_q
+                       ? 1 + s->query_growth * log1p(floor((pos + 1) / s->query_floor))
+                       : 1;
+    for (uint32_t i = 0; i < s->head_dim; i++) head[i] *= grown;
 }
 
 /* sum += scale * W2 (silu(W1 h) * W3 h) */
@@ -92,6 +124,11 @@ static inline void naive_scores(const sl_model *m, uint32_t layer, double *p, do
     uint32_t n = s->n_experts, size = s->n_groups ? n / s->n_groups : n;
     double best[SL_MAX_GROUPS] = {0};
     uint8_t kept[SL_MAX_GROUPS] = {0};
+    if (m->arch->router == SL_ROUTER_SIGMOID_TOPK) {
+        memcpy(rank, p, n * sizeof *p);
+        for (uint32_t e = 0; e < n; e++) p[e] = 1 / (1 + exp(-p[e]));
+        return;
+    }
     if (!s->n_groups) {
         naive_softmax(p, n);
         memcpy(rank, p, n * sizeof *p);
@@ -115,6 +152,7 @@ static inline void naive_scores(const sl_model *m, uint32_t layer, double *p, do
 static inline void naive_moe(const sl_model *m, uint32_t layer, const double *h, double *x) {
     const sl_model_spec *s = &m->spec;
     double *p = naive_new(s->n_experts), *rank = naive_new(s->n_experts), share = 0;
+    double *in = naive_new(s->d_model);
     double scale = s->n_groups ? s->route_scale : 1;
     uint8_t *chosen = calloc(s->n_experts, 1);
     naive_mul(&m->block[layer].mat[SL_ROLE_ROUTER], h, p);
@@ -126,9 +164,9 @@ static inline void naive_moe(const sl_model *m, uint32_t layer, const double *h,
     }
     for (uint32_t e = 0; e < s->n_experts; e++) {
         const sl_expert_weights *w = &m->expert[(size_t)s->moe_index[layer] * s->n_experts + e];
-        if (chosen[e])
-            naive_ffn(&w->gate, &w->up, &w->down, h, scale * (s->norm_topk ? p[e] / share : p[e]),
-                      x);
+        double gate = scale * (s->norm_topk ? p[e] / share : p[e]);
+        for (uint32_t i = 0; i < s->d_model; i++) in[i] = s->gate_input ? gate * h[i] : h[i];
+        if (chosen[e]) naive_ffn(&w->gate, &w->up, &w->down, in, s->gate_input ? 1 : gate, x);
     }
     const sl_mat *mat = m->block[layer].mat;
     if (s->d_ff_shared) {
@@ -137,7 +175,7 @@ static inline void naive_moe(const sl_model *m, uint32_t layer, const double *h,
         naive_ffn(&mat[SL_ROLE_SHARED_GATE], &mat[SL_ROLE_SHARED_UP], &mat[SL_ROLE_SHARED_DOWN], h,
                   1 / (1 + exp(-g)), x);
     }
-    free(p), free(rank), free(chosen);
+    free(p), free(rank), free(chosen), free(in);
 }
 
 static inline void naive_clip(double *x, uint32_t n, double limit) {
@@ -176,7 +214,7 @@ static inline void naive_attention(const sl_model *m, uint32_t layer, uint32_t t
         double *head = is_q ? q + i * dim : k + (size_t)t * kv + (i - s->n_heads) * dim;
         if (s->qk_norm && !wide)
             naive_norm(&w[is_q ? SL_ROLE_Q_NORM : SL_ROLE_K_NORM], s->rms_eps, head, head);
-        naive_rope(s, head, t);
+        naive_place(s, layer, is_q, head, t);
     }
     uint32_t first = sl_sight_first(s, layer, t);
     for (uint32_t i = 0; i < s->n_heads; i++) {

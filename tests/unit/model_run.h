@@ -60,6 +60,7 @@ static inline void model_run_moe(model_run *r, uint32_t layer, const sl_rows *ro
     float *h = malloc(n * d * sizeof *h), *gate = malloc(pairs * sizeof *gate);
     float *y = malloc(pairs * d * sizeof *y), *sum = malloc(d * sizeof *sum);
     uint32_t *expert = malloc(pairs * sizeof *expert), *row = malloc(pairs * sizeof *row);
+    float *weight = malloc(pairs * sizeof *weight);
     uint32_t *place = malloc(pairs * sizeof *place);
     uint32_t *group = malloc(s->n_experts * sizeof *group);
     uint32_t *first = malloc((s->n_experts + 1) * sizeof *first), n_groups = 0, at = 0;
@@ -69,6 +70,7 @@ static inline void model_run_moe(model_run *r, uint32_t layer, const sl_rows *ro
         for (size_t p = 0; p < pairs; p++)
             if (expert[p] == e) {
                 row[at] = (uint32_t)(p / s->top_k);
+                weight[at] = gate[p];
                 place[p] = at++;
             }
         if (at == begin) continue;
@@ -76,22 +78,28 @@ static inline void model_run_moe(model_run *r, uint32_t layer, const sl_rows *ro
         first[n_groups++] = begin;
     }
     first[n_groups] = at;
-    sl_expert_batch b = {
-        .n_groups = n_groups, .expert = group, .first = first, .row = row, .x = h, .y = y};
+    sl_expert_batch b = {.n_groups = n_groups,
+                         .expert = group,
+                         .first = first,
+                         .row = row,
+                         .gate = weight,
+                         .x = h,
+                         .y = y};
     sl_block_experts(r->m, &r->ex, layer, &b, &r->scratch);
     if (s->d_ff_shared) sl_block_shared(r->m, &r->ex, layer, n, h, &r->scratch);
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t j = 0; j < s->top_k; j++) {
             size_t p = (size_t)i * s->top_k + j;
             if (j == 0)
-                sl_vec_scale(&r->ex, sum, y + place[p] * d, gate[p], d);
+                memcpy(sum, y + place[p] * d, d * sizeof *sum);
             else
-                sl_vec_add_scaled(&r->ex, sum, y + place[p] * d, gate[p], d);
+                sl_vec_add(&r->ex, sum, y + place[p] * d, d);
         }
         if (s->d_ff_shared) sl_vec_add(&r->ex, sum, h + i * d, d);
         sl_vec_add(&r->ex, x + i * d, sum, d);
     }
     free(h), free(gate), free(y), free(sum), free(expert), free(row), free(place);
+    free(weight);
     free(group), free(first);
 }
 

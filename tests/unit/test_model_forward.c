@@ -170,6 +170,19 @@ static void groups_of_experts_do_not(void **state) {
     check_changed(folder_glm4, "\"first_k_dense_replace\":1", "\"first_k_dense_replace\":0");
 }
 
+static void gates_of_inputs_chunks_and_blocks_that_do_not_rotate_do_not(void **state) {
+    (void)state;
+    check_folder(folder_llama4, SL_BF16, 1);
+    check_folder(folder_llama4_nested, SL_F16, 3);
+    check_changed(folder_llama4, "\"num_experts_per_tok\":1", "\"num_experts_per_tok\":3");
+    check_changed(folder_llama4, "\"interleave_moe_layer_step\":2", "\"moe_layers\":[0,1,3]");
+    check_changed(folder_llama4, "\"use_qk_norm\":true,\"attn_temperature_tuning\":true",
+                  "\"use_qk_norm\":false,\"attn_temperature_tuning\":false");
+    check_changed(folder_llama4, "\"no_rope_layers\":[1,0,1,0]",
+                  "\"layer_types\":[\"full_attention\",\"chunked_attention\",\"chunked_attention\","
+                  "\"full_attention\"]");
+}
+
 static void mixtral_bits_do_not_depend_on_batching(void **state) {
     (void)state;
     check_folder(folder_mixtral, SL_F32, 2);
@@ -305,6 +318,7 @@ int main(void) {
         cmocka_unit_test(shared_experts_do_not_change_that),
         cmocka_unit_test(wide_norms_and_clipping_do_not),
         cmocka_unit_test(groups_of_experts_do_not),
+        cmocka_unit_test(gates_of_inputs_chunks_and_blocks_that_do_not_rotate_do_not),
         cmocka_unit_test(mixtral_bits_do_not_depend_on_batching),
         cmocka_unit_test(a_worker_binds_only_its_stages),
         cmocka_unit_test(a_worker_maps_only_the_files_it_needs),

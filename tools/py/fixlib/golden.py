@@ -126,6 +126,10 @@ def first_difference(model, case):
 
 
 def exchange(experts, a, b):
+    if not isinstance(experts, torch.nn.ModuleList):  # all of a layer in one tensor
+        for stack in experts.parameters():
+            stack[[a, b]] = stack[[b, a]]
+        return
     experts[a], experts[b] = experts[b], experts[a]
 
 
@@ -152,8 +156,8 @@ def find_swap(model, fixture, cases, choices):
 
 def double_deviation(model, cases):
     """max|f32 - f64| / max|f64| over the positions of all cases: the oracle's own noise."""
-    if model.config.model_type == "glm4_moe":
-        return None  # its router is in f32 whatever the model is in
+    if model.config.model_type in ("glm4_moe", "llama4_text"):
+        return None  # its router, or its rotation, is in f32 whatever the model is in
     wide = model.double()
     worst = 0.0
     for c in cases:

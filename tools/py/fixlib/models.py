@@ -14,6 +14,8 @@ import torch
 from transformers import (
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     MixtralConfig,
     MixtralForCausalLM,
     OlmoeConfig,
@@ -28,6 +30,7 @@ CONTEXT = 512
 MTP_LAYERS = 1  # of the Glm4Moe fixture
 CLASSES = {
     "glm4_moe": Glm4MoeForCausalLM,
+    "llama4_text": Llama4ForCausalLM,
     "olmoe": OlmoeForCausalLM,
     "mixtral": MixtralForCausalLM,
     "qwen2_moe": Qwen2MoeForCausalLM,
@@ -204,6 +207,41 @@ def fixtures():
         pad_token_id=end,
         eos_token_id=im_end,
     )
+    end, im_end = qwen_special(640)
+    chunked = Llama4TextConfig(
+        vocab_size=640,
+        hidden_size=48,
+        intermediate_size=32,
+        intermediate_size_mlp=64,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        hidden_act="silu",
+        max_position_embeddings=CONTEXT,
+        num_local_experts=6,
+        num_experts_per_tok=1,
+        interleave_moe_layer_step=2,
+        use_qk_norm=True,
+        no_rope_layers=[1, 0, 1, 0],
+        attention_chunk_size=24,
+        attn_temperature_tuning=True,
+        floor_scale=8,
+        attn_scale=0.2,
+        rope_theta=10000.0,
+        rope_scaling={
+            "rope_type": "llama3",
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+        tie_word_embeddings=True,
+        rms_norm_eps=1e-5,
+        pad_token_id=end,
+        bos_token_id=end,
+        eos_token_id=im_end,
+    )
     big = 1 << 30
     return {
         f.name: f
@@ -276,6 +314,18 @@ def fixtures():
                 {"num_nextn_predict_layers": MTP_LAYERS},
                 min_margin=1e-4,
             ),
+            Fixture(
+                "llama4-tiny",
+                "qwen",
+                640,
+                chunked,
+                torch.bfloat16,
+                big,
+                True,
+                "torch_dtype",
+                17,
+                500,
+            ),
         )
     }
 
@@ -311,6 +361,8 @@ def grouped_choice(router, hidden):
 
 def forward(model, ids):
     """(logits [batch, positions, vocab], Choice of each routed layer) of ids [batch, positions]"""
+    if model.config.model_type == "llama4_text":
+        return llama4_forward(model, ids)
     if model.config.model_type != "glm4_moe":
         out = model(input_ids=ids, output_router_logits=True, use_cache=False)
         probs = [torch.softmax(x, -1) for x in out.router_logits]
@@ -323,6 +375,18 @@ def forward(model, ids):
     for hook in hooks:
         hook.remove()
     return logits, [grouped_choice(m, x) for m, x in seen]
+
+
+def llama4_forward(model, ids):
+    """Choices by the sigmoids of a router's logits."""
+    seen, hooks = [], []
+    for layer in sparse_layers(model.config):
+        gate = gate_of(model, layer)
+        hooks.append(gate.register_forward_hook(lambda m, x, y: seen.append(y[1])))
+    logits = model(input_ids=ids, use_cache=False).logits
+    for hook in hooks:
+        hook.remove()
+    return logits, [Choice(x.sigmoid(), torch.softmax(x, -1), None) for x in seen]
 
 
 def load(folder):
@@ -340,6 +404,8 @@ def load(folder):
 
 
 def sparse_layers(config):
+    if config.model_type == "llama4_text":
+        return list(config.moe_layers)
     if config.model_type in ("mixtral", "olmoe"):
         return list(range(config.num_hidden_layers))
     if config.model_type == "glm4_moe":
@@ -353,11 +419,14 @@ def sparse_layers(config):
 
 def moe_of(model, layer):
     block = model.model.layers[layer]
+    if hasattr(block, "feed_forward"):
+        return block.feed_forward
     return block.block_sparse_moe if hasattr(block, "block_sparse_moe") else block.mlp
 
 
 def gate_of(model, layer):
-    return moe_of(model, layer).gate
+    moe = moe_of(model, layer)
+    return moe.router if hasattr(moe, "router") else moe.gate
 
 
 def expected_names(config):
@@ -367,6 +436,8 @@ def expected_names(config):
         names.add("lm_head.weight")
     mixtral = config.model_type == "mixtral"
     sparse = sparse_layers(config)
+    if config.model_type == "llama4_text":
+        return names | llama4_names(config, sparse)
     for i in range(config.num_hidden_layers):
         p = f"model.layers.{i}"
         names |= {f"{p}.self_attn.{x}_proj.weight" for x in "qkvo"}
@@ -390,6 +461,21 @@ def expected_names(config):
             names.add(f"{p}.mlp.gate.e_score_correction_bias")
             names |= {f"{p}.mlp.shared_experts.{x}_proj.weight" for x in ("gate", "up", "down")}
         names |= {f"{p}.{block}.experts.{e}.{x}.weight" for e in range(count) for x in parts}
+    return names
+
+
+def llama4_names(config, sparse):
+    names, mlp = set(), ("gate_proj", "up_proj", "down_proj")
+    for i in range(config.num_hidden_layers):
+        p = f"model.layers.{i}"
+        names |= {f"{p}.self_attn.{x}_proj.weight" for x in "qkvo"}
+        names |= {f"{p}.{x}_layernorm.weight" for x in ("input", "post_attention")}
+        if i not in sparse:
+            names |= {f"{p}.feed_forward.{x}.weight" for x in mlp}
+            continue
+        names |= {f"{p}.feed_forward.shared_expert.{x}.weight" for x in mlp}
+        names |= {f"{p}.feed_forward.experts.{x}" for x in ("gate_up_proj", "down_proj")}
+        names.add(f"{p}.feed_forward.router.weight")
     return names
 
 

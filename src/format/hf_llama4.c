@@ -1,0 +1,162 @@
+/* Llama 4: of a text model alone, and of one that also sees, whose text part is read. */
+#include "format/hf_config_int.h"
+
+static const sl_hf_key own[] = {
+    {"intermediate_size_mlp", SL_HF_USED},
+    {"interleave_moe_layer_step", SL_HF_USED},
+    {"moe_layers", SL_HF_USED},
+    {"no_rope_layers", SL_HF_USED},
+    {"no_rope_layer_interval", SL_HF_USED},
+    {"attention_chunk_size", SL_HF_USED},
+    {"use_qk_norm", SL_HF_USED},
+    {"attn_temperature_tuning", SL_HF_USED},
+    {"floor_scale", SL_HF_USED},
+    {"attn_scale", SL_HF_USED},
+    {"norm_topk_prob", SL_HF_OFF},
+    {"mlp_only_layers", SL_HF_OFF},
+    {"moe_intermediate_size", SL_HF_OFF},
+    {"sliding_window", SL_HF_OFF},
+    {"decoder_sparse_step", SL_HF_ONE},
+    {"for_llm_compressor", SL_HF_OFF},
+};
+
+/* Beside text_config: what concerns images, which are not read. */
+static const sl_hf_key outer[] = {
+    {"architectures", SL_HF_USED},
+    {"model_type", SL_HF_USED},
+    {"text_config", SL_HF_USED},
+    {"quantization_config", SL_HF_OFF},
+    {"tie_word_embeddings", SL_HF_OFF},
+    {"auto_map", SL_HF_OFF},
+    {"vision_config", SL_HF_HARMLESS},
+    {"boi_token_index", SL_HF_HARMLESS},
+    {"eoi_token_index", SL_HF_HARMLESS},
+    {"image_token_index", SL_HF_HARMLESS},
+    {"_attn_implementation_autoset", SL_HF_HARMLESS},
+    {"_name_or_path", SL_HF_HARMLESS},
+    {"torch_dtype", SL_HF_HARMLESS},
+    {"dtype", SL_HF_HARMLESS},
+    {"transformers_version", SL_HF_HARMLESS},
+    {"initializer_range", SL_HF_HARMLESS},
+    {"pad_token_id", SL_HF_HARMLESS},
+    {"use_cache", SL_HF_HARMLESS},
+    {"unsloth_version", SL_HF_HARMLESS},
+    {"unsloth_fixed", SL_HF_HARMLESS},
+};
+
+/* moe_layers, or every so many blocks from the last of the first so many. */
+static sl_status read_routed(sl_json root, sl_model_spec *m, sl_err *err) {
+    uint32_t step = 1;
+    sl_json list = {0};
+    sl_status st = sl_hf_u32(root, "interleave_moe_layer_step", SL_JSON_OPTIONAL, 1, SL_MAX_LAYERS,
+                             &step, err);
+    if (st == SL_OK) st = sl_json_array(root, "moe_layers", SL_JSON_OPTIONAL, &list, err);
+    if (st != SL_OK) return st;
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        m->ffn[i] = !list.value && (i + 1) % step == 0 ? SL_FFN_MOE : SL_FFN_DENSE;
+    for (size_t i = 0; i < sl_json_count(list); i++) {
+        uint64_t layer = 0;
+        if (!sl_json_as_u64(sl_json_at(list, i), &layer) || layer >= m->n_layers)
+            return sl_json_fail(root, "moe_layers", err, SL_ERR_LIMIT,
+                                "entry %zu must be a block, 0 to %u", i, m->n_layers - 1);
+        m->ffn[layer] = SL_FFN_MOE;
+    }
+    m->d_ff_shared = m->d_ff_expert;
+    st = sl_hf_number_blocks(root, m, err);
+    return st == SL_OK && m->n_moe < m->n_layers
+               ? sl_hf_u32(root, "intermediate_size_mlp", SL_JSON_REQUIRED, 1, 1u << 20,
+                           &m->d_ff_dense, err)
+               : st;
+}
+
+/* An entry a block: whether it rotates. An empty list is none. */
+static sl_status read_unrotated(sl_json root, sl_model_spec *m, sl_err *err) {
+    uint32_t every = 4;
+    sl_json list = {0};
+    sl_status st =
+        sl_hf_u32(root, "no_rope_layer_interval", SL_JSON_OPTIONAL, 1, UINT32_MAX, &every, err);
+    if (st == SL_OK) st = sl_json_array(root, "no_rope_layers", SL_JSON_OPTIONAL, &list, err);
+    if (st != SL_OK) return st;
+    size_t n = sl_json_count(list);
+    if (n && n != m->n_layers)
+        return sl_json_fail(root, "no_rope_layers", err, SL_ERR_FORMAT, "%zu entries for %u blocks",
+                            n, m->n_layers);
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        uint64_t rotates = (i + 1) % every != 0;
+        if (n && (!sl_json_as_u64(sl_json_at(list, i), &rotates) || rotates > 1))
+            return sl_json_fail(root, "no_rope_layers", err, SL_ERR_FORMAT,
+                                "entry %u must be 0 or 1", i);
+        m->unrotated[i] = !rotates;
+    }
+    return SL_OK;
+}
+
+/* Blocks that rotate see their chunk, the others all, unless layer_types says otherwise. */
+static sl_status read_sight(sl_json root, sl_model_spec *m, sl_err *err) {
+    static const char chunk[] = "chunked_attention", all[] = "full_attention";
+    sl_json types = {0};
+    bool any = false;
+    uint32_t size = 8192;
+    sl_status st =
+        sl_hf_u32(root, "attention_chunk_size", SL_JSON_OPTIONAL, 1, INT32_MAX, &size, err);
+    if (st == SL_OK) st = sl_json_array(root, "layer_types", SL_JSON_OPTIONAL, &types, err);
+    if (st != SL_OK) return st;
+    if (types.value && sl_json_count(types) != m->n_layers)
+        return sl_json_fail(root, "layer_types", err, SL_ERR_FORMAT, "%zu entries for %u blocks",
+                            sl_json_count(types), m->n_layers);
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        sl_span t = {0};
+        bool text = types.value && sl_json_as_span(sl_json_at(types, i), &t);
+        bool is_chunk = text && t.len == sizeof chunk - 1 && !memcmp(t.data, chunk, t.len);
+        bool is_all = text && t.len == sizeof all - 1 && !memcmp(t.data, all, t.len);
+        if (types.value && !is_chunk && !is_all)
+            return sl_json_fail(root, "layer_types", err, SL_ERR_UNSUPPORTED,
+                                "layer %u must be \"%s\" or \"%s\"", i, chunk, all);
+        bool chunked = types.value ? is_chunk : !m->unrotated[i];
+        m->sight[i] = chunked ? SL_SIGHT_CHUNK : SL_SIGHT_ALL;
+        any = any || chunked;
+    }
+    m->attn_chunk = any ? size : 0;
+    return SL_OK;
+}
+
+/* A boolean, or a number where 0 is false. */
+static sl_status read_tuning(sl_json root, sl_model_spec *m, sl_err *err) {
+    static const char key[] = "attn_temperature_tuning";
+    sl_json v = sl_json_get(root, key);
+    double number = 1, floor_scale = 8192, growth = 0.1;
+    bool on = true;
+    sl_status st = SL_OK;
+    if (sl_json_as_f64(v, &number))
+        on = number != 0;
+    else
+        st = sl_json_bool(root, key, SL_JSON_OPTIONAL, &on, err);
+    if (st == SL_OK)
+        st = sl_json_f64(root, "floor_scale", SL_JSON_OPTIONAL, 1, 1e9, &floor_scale, err);
+    if (st == SL_OK) st = sl_json_f64(root, "attn_scale", SL_JSON_OPTIONAL, 0, 1e3, &growth, err);
+    m->query_floor = on ? (float)floor_scale : 0;
+    m->query_growth = on ? (float)growth : 0;
+    return st;
+}
+
+static sl_status read_llama4(sl_json root, sl_model_spec *m, sl_err *err) {
+    m->rope_pairs = m->gate_input = m->qk_unit = true;
+    sl_status st = sl_json_bool(root, "use_qk_norm", SL_JSON_OPTIONAL, &m->qk_unit, err);
+    if (st == SL_OK) st = read_routed(root, m, err);
+    if (st == SL_OK) st = read_unrotated(root, m, err);
+    if (st == SL_OK) st = read_sight(root, m, err);
+    return st == SL_OK ? read_tuning(root, m, err) : st;
+}
+
+#define TEXT                                                                                       \
+    .rope_theta = 5e5, .rms_eps = 1e-5, .rope_part = 1, .expert_width = "intermediate_size",       \
+    .llama3 = true, .own_blocks = true, .own = own, .n_own = SL_LEN(own), .read_own = read_llama4
+
+const sl_hf_class sl_hf_llama4 = {.name = "Llama4ForCausalLM", .model_type = "llama4_text", TEXT};
+
+const sl_hf_class sl_hf_llama4_nested = {.name = "Llama4ForConditionalGeneration",
+                                         .model_type = "llama4",
+                                         .nested = "text_config",
+                                         .outer = outer,
+                                         .n_outer = SL_LEN(outer),
+                                         TEXT};
