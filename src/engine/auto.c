@@ -88,8 +88,12 @@ static sl_status measure(const sl_auto_opts *o, const sl_plan *p, const sl_choos
         for (int i = 0; i < SL_COST_COUNT; i++) {
             double k = p->device.time_scale;
             const sl_stage_cost *d = &p->device.cost[i];
-            c->stage[i] =
-                (sl_stage_cost){k * d->fixed_us, k * d->floor_us, k * d->row_us, k * d->key_us};
+            c->stage[i] = (sl_stage_cost){.fixed_us = k * d->fixed_us,
+                                          .floor_us = k * d->floor_us,
+                                          .row_us = k * d->row_us,
+                                          .key_us = k * d->key_us,
+                                          .pad_us = k * d->pad_us,
+                                          .step = d->step};
         }
     } else {
         const sl_measure_opts mo = {.model_folder = o->model_folder,

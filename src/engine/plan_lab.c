@@ -52,14 +52,18 @@ void sl_route_skew_print(const sl_route_skew *s, char out[SL_SKEW_TEXT]) {
 /* ---- device ---- */
 
 static sl_status read_cost(sl_json v, const char *name, sl_stage_cost *c, sl_err *err) {
-    static const char *const keys[] = {"fixed", "floor", "row", "key"};
-    double *const field[] = {&c->fixed_us, &c->floor_us, &c->row_us, &c->key_us};
+    static const char *const keys[] = {"fixed", "floor", "row", "key", "pad", "step"};
+    double *const field[] = {&c->fixed_us, &c->floor_us, &c->row_us, &c->key_us, &c->pad_us};
+    uint64_t step = 0;
     sl_json cost = {0};
     sl_status st = sl_json_object(v, name, SL_JSON_OPTIONAL, &cost, err);
     if (st != SL_OK || !cost.value) return st;
     st = sl_json_only(cost, keys, SL_LEN(keys), err);
-    for (size_t i = 0; st == SL_OK && i < SL_LEN(keys); i++)
+    for (size_t i = 0; st == SL_OK && i < SL_LEN(field); i++)
         st = sl_json_f64(cost, keys[i], SL_JSON_OPTIONAL, 0, MAX_COST_US, field[i], err);
+    if (st == SL_OK)
+        st = sl_json_u64(cost, "step", SL_JSON_OPTIONAL, 0, SL_STAGE_MAX_STEP, &step, err);
+    c->step = (uint32_t)step;
     return st;
 }
 
@@ -109,8 +113,8 @@ sl_status sl_device_parse(const char *text, sl_device *out, sl_err *err) {
 }
 
 static json_t *stage_json(const sl_stage_cost *c) {
-    return json_pack("{s:f, s:f, s:f, s:f}", "fixed", c->fixed_us, "floor", c->floor_us, "row",
-                     c->row_us, "key", c->key_us);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:i}", "fixed", c->fixed_us, "floor", c->floor_us,
+                     "row", c->row_us, "key", c->key_us, "pad", c->pad_us, "step", (int)c->step);
 }
 
 json_t *sl_device_json(const sl_device *d) {

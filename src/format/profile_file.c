@@ -67,9 +67,11 @@ static sl_status read_fit(sl_json obj, uint32_t n_points, sl_fit_quality *q, sl_
 }
 
 static sl_status read_stage(sl_json stages, const char *name, sl_profile_stage *s, sl_err *err) {
-    static const char *const keys[] = {"fixed", "floor", "row", "key", "fit", "points"};
+    static const char *const keys[] = {"fixed",  "floor", "row", "key",   "pad",
+                                       "beside", "step",  "fit", "points"};
     double *const field[] = {&s->cost.fixed_us, &s->cost.floor_us, &s->cost.row_us,
-                             &s->cost.key_us};
+                             &s->cost.key_us,   &s->cost.pad_us,   &s->beside};
+    uint64_t step = 0;
     sl_json v = {0};
     sl_status st = sl_json_object(stages, name, SL_JSON_OPTIONAL, &v, err);
     if (st != SL_OK || !v.value) return st;
@@ -77,14 +79,18 @@ static sl_status read_stage(sl_json stages, const char *name, sl_profile_stage *
     st = sl_json_only(v, keys, SL_LEN(keys), err);
     for (size_t i = 0; st == SL_OK && i < SL_LEN(field); i++)
         st = sl_json_f64(v, keys[i], SL_JSON_OPTIONAL, 0, MAX_US, field[i], err);
+    if (st == SL_OK)
+        st = sl_json_u64(v, "step", SL_JSON_OPTIONAL, 0, SL_STAGE_MAX_STEP, &step, err);
+    s->cost.step = (uint32_t)step;
     if (st == SL_OK) st = read_points(v, 3, &s->points, err);
     if (st == SL_OK) st = read_fit(v, s->points.n, &s->fit, err);
     return st;
 }
 
 static sl_status read_link(sl_json v, sl_profile_link *l, sl_err *err) {
-    static const char *const keys[] = {"transport",  "peers",       "alpha", "byte",
-                                       "half_bytes", "half_duplex", "fit",   "points"};
+    static const char *const keys[] = {"transport",  "peers",       "alpha",      "byte",
+                                       "half_bytes", "half_duplex", "knee_bytes", "beyond",
+                                       "work",       "fit",         "points"};
     const char *transport = NULL;
     uint64_t peers = 1;
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
@@ -99,6 +105,12 @@ static sl_status read_link(sl_json v, sl_profile_link *l, sl_err *err) {
         st = sl_json_f64(v, "byte", SL_JSON_REQUIRED, 0, MAX_US, &l->cost.byte_us, err);
     if (st == SL_OK)
         st = sl_json_f64(v, "half_bytes", SL_JSON_OPTIONAL, 0, MAX_BYTES, &l->cost.half_bytes, err);
+    if (st == SL_OK)
+        st = sl_json_f64(v, "knee_bytes", SL_JSON_OPTIONAL, 0, MAX_BYTES, &l->cost.knee_bytes, err);
+    if (st == SL_OK)
+        st = sl_json_f64(v, "beyond", SL_JSON_OPTIONAL, 0, MAX_US, &l->cost.beyond_us, err);
+    if (st == SL_OK)
+        st = sl_json_f64(v, "work", SL_JSON_OPTIONAL, 0, MAX_US, &l->cost.work_us, err);
     if (st == SL_OK)
         st = sl_json_bool(v, "half_duplex", SL_JSON_OPTIONAL, &l->cost.half_duplex, err);
     if (st == SL_OK) st = read_points(v, 2, &l->points, err);
@@ -213,19 +225,21 @@ json_t *sl_profile_json(const sl_profile *p) {
         const sl_profile_stage *s = &p->stage[i];
         if (!s->present) continue;
         json_object_set_new(stages, cost_names[i],
-                            json_pack("{s:f, s:f, s:f, s:f, s:o, s:o}", "fixed", s->cost.fixed_us,
-                                      "floor", s->cost.floor_us, "row", s->cost.row_us, "key",
-                                      s->cost.key_us, "fit", fit_json(&s->fit), "points",
-                                      points_json(&s->points, true)));
+                            json_pack("{s:f, s:f, s:f, s:f, s:f, s:i, s:f, s:o, s:o}", "fixed",
+                                      s->cost.fixed_us, "floor", s->cost.floor_us, "row",
+                                      s->cost.row_us, "key", s->cost.key_us, "pad", s->cost.pad_us,
+                                      "step", (int)s->cost.step, "beside", s->beside, "fit",
+                                      fit_json(&s->fit), "points", points_json(&s->points, true)));
     }
     for (uint32_t i = 0; i < p->n_links; i++) {
         const sl_profile_link *l = &p->link[i];
-        json_array_append_new(links, json_pack("{s:s, s:i, s:f, s:f, s:f, s:b, s:o, s:o}",
-                                               "transport", l->transport, "peers", (int)l->peers,
-                                               "alpha", l->cost.alpha_us, "byte", l->cost.byte_us,
-                                               "half_bytes", l->cost.half_bytes, "half_duplex",
-                                               (int)l->cost.half_duplex, "fit", fit_json(&l->fit),
-                                               "points", points_json(&l->points, false)));
+        json_array_append_new(
+            links, json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:b, s:o, s:o}", "transport",
+                             l->transport, "peers", (int)l->peers, "alpha", l->cost.alpha_us,
+                             "byte", l->cost.byte_us, "half_bytes", l->cost.half_bytes,
+                             "knee_bytes", l->cost.knee_bytes, "beyond", l->cost.beyond_us, "work",
+                             l->cost.work_us, "half_duplex", (int)l->cost.half_duplex, "fit",
+                             fit_json(&l->fit), "points", points_json(&l->points, false)));
     }
     return json_pack("{s:i, s:s, s:s, s:s, s:i, s:i, s:b, s:f, s:f, s:o, s:o}", "version",
                      (int)SL_PROFILE_VERSION, "model", p->model, "machine", p->machine, "isa",
@@ -241,7 +255,10 @@ sl_status sl_profile_costs(const sl_profile *p, const char *transport, uint32_t 
     sl_costs c = {0};
     const sl_profile_link *best = NULL;
     char names[200] = "";
-    for (size_t i = 0; i < SL_COST_COUNT; i++) c.stage[i] = p->stage[i].cost;
+    for (size_t i = 0; i < SL_COST_COUNT; i++) {
+        c.stage[i] = p->stage[i].cost;
+        c.beside[i] = p->stage[i].beside;
+    }
     if (!transport && p->n_links) transport = p->link[0].transport;
     for (uint32_t i = 0; i < p->n_links; i++) {
         const sl_profile_link *l = &p->link[i];

@@ -3,11 +3,13 @@
  *   {"version": 1, "model": "...", "machine": "...", "isa": "avx2", "cores": 2, "threads": 1,
  *    "random_weights": false, "memory_bytes": ..., "seconds": ...,
  *    "stages": {"attention": {"fixed": us, "floor": us, "row": us, "key": us,
+ *                             "pad": us, "step": rows, "beside": times,
  *                             "fit": {"r2": ..., "median_error": ..., "worst_error": ...,
  *                                     "outliers": n},
  *                             "points": [[rows, keys, us], ...]}, ...},
  *    "links": [{"transport": "shm", "peers": 1, "alpha": us, "byte": us, "half_bytes": 0,
- *               "half_duplex": false, "fit": {...}, "points": [[bytes, us], ...]}, ...]}
+ *               "knee_bytes": 0, "beyond": us, "work": us, "half_duplex": false, "fit": {...},
+ * "points": [[bytes, us], ...]}, ...]}
  *
  * "fit" and "points" may be left out: then a file of known costs stands for a measurement. A stage
  * left out is one the model does not have. Thread: any. */

@@ -1,5 +1,7 @@
 #include "net/probe.h"
 
+#include "base/clock.h"
+
 #include <string.h>
 
 #define WAIT_US 50000u
@@ -20,6 +22,7 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
         sl_net_buf_give(p->net, payload);
         return SL_OK;
     }
+    if (payload && payload->len && payload->data[0]) sl_probe_think(p->think_ns);
     sl_status st = sl_net_send(p->net, c, (sl_wire_header){.kind = h->kind}, payload);
     return st == SL_OK ? SL_OK : sl_fail(err, st, "echo");
 }
@@ -40,6 +43,12 @@ sl_status sl_probe_start(sl_probe *p, const char *transport, sl_loop_hub *hub, c
                            .on = {on_open, on_message, on_down},
                            .ctx = p};
     return sl_net_create(&o, &p->net, err);
+}
+
+void sl_probe_think(uint64_t ns) {
+    uint64_t until_ns = sl_now_ns() + ns;
+    while (ns && sl_now_ns() < until_ns) {
+    }
 }
 
 void sl_probe_step(sl_probe *p) {

@@ -9,6 +9,8 @@ typedef struct sl_probe {
     sl_net *net;
     sl_conn *conn; /* the one that opened last */
     bool echo;
+    uint64_t
+        think_ns; /* of an echo: so long it thinks about what begins with another byte than 0 */
     uint32_t opened, returned, downs;
 } sl_probe;
 
@@ -16,6 +18,8 @@ typedef struct sl_probe {
  * caller; p must stay where it is. Free with sl_net_free(p->net). */
 sl_status sl_probe_start(sl_probe *p, const char *transport, sl_loop_hub *hub, const char *secret,
                          uint32_t id, sl_err *err) SL_MUST_CHECK;
+/* Passes so much time without sleeping. */
+void sl_probe_think(uint64_t ns);
 /* What has come is handled; else waits a moment. */
 void sl_probe_step(sl_probe *p);
 /* Steps until the counter (opened, returned) is `want` at least: true; false when a connection

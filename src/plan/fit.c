@@ -4,16 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_VARS       4 /* fixed, floor, row, key */
+#define N_VARS       5 /* fixed, floor, row, key, padded row */
 #define ROUNDS       12
 #define BIWEIGHT     4.685 /* of scales: 95 % efficient on normal noise */
 #define SMALLEST     0.002 /* scale of relative errors that counts as exact */
 #define MAX_SPLITS   24
 #define OUTLIER_FROM 1e-9 /* weight below which a point counts as an outlier */
+#define MAX_STEP     64u  /* groups of 2, 4, ... rows */
+#define WORTH_IT     0.9  /* what the error has to shrink to for a step... */
+#define WORTH_A_KNEE 0.6  /* ...or for a knee, which a few outliers look like */
+#define BEYOND       3u   /* sizes above a knee */
 
 typedef struct sl_fit {
     const sl_profile_point *p;
-    uint32_t n;
+    uint32_t n, step;
     double weight[SL_PROFILE_MAX_POINTS];
     bool on_floor[SL_PROFILE_MAX_POINTS];
     double error[SL_PROFILE_MAX_POINTS], sorted[SL_PROFILE_MAX_POINTS];
@@ -29,8 +33,18 @@ static double median_of(double *v, uint32_t n) {
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
-static sl_stage_cost cost_of(const double x[N_VARS]) {
-    return (sl_stage_cost){.fixed_us = x[0], .floor_us = x[1], .row_us = x[2], .key_us = x[3]};
+/* Row after row, and whole groups: a row that only fills a group costs no more than one. */
+static sl_stage_cost cost_of(const sl_fit *f, const double x[N_VARS]) {
+    return (sl_stage_cost){.fixed_us = x[0],
+                           .floor_us = x[1],
+                           .row_us = x[2] + x[4],
+                           .key_us = x[3],
+                           .pad_us = x[4],
+                           .step = f->step};
+}
+
+static double padded(const sl_fit *f, double rows) {
+    return f->step > 1 ? ceil(rows / f->step) * f->step : 0;
 }
 
 /* ---- least squares with all variables >= 0 ---- */
@@ -91,7 +105,8 @@ static void weighted_fit(const sl_fit *f, double out[N_VARS]) {
     for (uint32_t i = 0; i < f->n; i++) {
         const sl_profile_point *p = &f->p[i];
         bool flat = f->on_floor[i];
-        const double x[N_VARS] = {1, flat, flat ? 0 : p->rows, flat ? 0 : p->keys};
+        const double x[N_VARS] = {1, flat, flat ? 0 : p->rows, flat ? 0 : p->keys,
+                                  flat ? 0 : padded(f, p->rows)};
         double w = f->weight[i] / (p->us * p->us); /* relative errors */
         for (uint32_t a = 0; a < N_VARS; a++) {
             moment[a] += w * x[a] * p->us;
@@ -111,7 +126,7 @@ static void weighted_fit(const sl_fit *f, double out[N_VARS]) {
 
 /* Sets errors and weights from the model. */
 static void reweight(sl_fit *f, const double x[N_VARS]) {
-    sl_stage_cost c = cost_of(x);
+    sl_stage_cost c = cost_of(f, x);
     for (uint32_t i = 0; i < f->n; i++) {
         f->error[i] = sl_stage_cost_us(&c, f->p[i].rows, f->p[i].keys) / f->p[i].us - 1;
         f->sorted[i] = fabs(f->error[i]);
@@ -132,7 +147,8 @@ static double loss(const sl_fit *f, double cut) {
 
 static void assign_branches(sl_fit *f, const double x[N_VARS]) {
     for (uint32_t i = 0; i < f->n; i++)
-        f->on_floor[i] = x[1] > x[2] * f->p[i].rows + x[3] * f->p[i].keys;
+        f->on_floor[i] =
+            x[1] > x[2] * f->p[i].rows + x[3] * f->p[i].keys + x[4] * padded(f, f->p[i].rows);
 }
 
 /* From a first assignment of points to branches to a fixed point of (fit, weights, assignment). */
@@ -174,43 +190,88 @@ static void measure_quality(sl_fit *f, sl_fit_quality *q) {
     q->median_error = median_of(f->sorted, f->n);
 }
 
+/* Best of all ends that the floor may have: at each of the points' rows, or nowhere. */
+static double fit_with_step(sl_fit *f, double best[N_VARS]) {
+    double best_loss = INFINITY, split[MAX_SPLITS + 1];
+    uint32_t splits = SL_MIN(f->n, (uint32_t)MAX_SPLITS);
+    for (uint32_t i = 0; i < f->n; i++) f->sorted[i] = f->p[i].rows + f->p[i].keys;
+    qsort(f->sorted, f->n, sizeof *f->sorted, by_value);
+    for (uint32_t s = 0; s <= splits; s++)
+        split[s] = s == 0 ? -1 : f->sorted[(size_t)(f->n - 1) * s / splits];
+    for (uint32_t s = 0; s <= splits; s++) {
+        double x[N_VARS];
+        for (uint32_t i = 0; i < f->n; i++)
+            f->on_floor[i] = f->p[i].rows + f->p[i].keys <= split[s];
+        refine(f, x);
+        double l = loss(f, 0.5);
+        if (l >= best_loss * (1 - 1e-6)) continue;
+        best_loss = l;
+        memcpy(best, x, N_VARS * sizeof *best);
+    }
+    return best_loss;
+}
+
+/* Points can tell groups of so many rows from single rows. */
+static bool sees_step(const sl_profile_point *p, uint32_t n, uint32_t step) {
+    uint32_t between = 0;
+    for (uint32_t i = 0; i < n; i++) between += p[i].rows > step && fmod(p[i].rows, step) > 0;
+    return between >= 3;
+}
+
 sl_status sl_fit_stage(const sl_profile_point *p, uint32_t n, sl_stage_cost *out,
                        sl_fit_quality *quality, sl_err *err) {
     sl_status st = check_points(p, n, err);
     if (st != SL_OK) return st;
     sl_fit f = {.p = p, .n = n};
-    double best[N_VARS] = {0}, best_loss = INFINITY, split[MAX_SPLITS + 1];
-    uint32_t splits = SL_MIN(n, (uint32_t)MAX_SPLITS);
-    /* Where the floor might end: at each of the points' rows, or nowhere. */
-    for (uint32_t i = 0; i < n; i++) f.sorted[i] = p[i].rows + p[i].keys;
-    qsort(f.sorted, n, sizeof *f.sorted, by_value);
-    for (uint32_t s = 0; s <= splits; s++)
-        split[s] = s == 0 ? -1 : f.sorted[(size_t)(n - 1) * s / splits];
-    for (uint32_t s = 0; s <= splits; s++) {
+    double best[N_VARS] = {0}, best_loss = INFINITY;
+    uint32_t best_step = 0;
+    for (uint32_t step = 0; step <= MAX_STEP; step = step ? 2 * step : 2) {
         double x[N_VARS];
-        for (uint32_t i = 0; i < n; i++) f.on_floor[i] = p[i].rows + p[i].keys <= split[s];
-        refine(&f, x);
-        double l = loss(&f, 0.5);
-        if (l >= best_loss * (1 - 1e-6)) continue;
+        if (step && !sees_step(p, n, step)) continue;
+        f.step = step;
+        double l = fit_with_step(&f, x);
+        if (l >= best_loss * (step ? WORTH_IT : 1)) continue;
         best_loss = l;
+        best_step = step;
         memcpy(best, x, sizeof best);
     }
+    f.step = best_step;
     reweight(&f, best);
     measure_quality(&f, quality);
-    *out = cost_of(best);
+    *out = cost_of(&f, best);
     return SL_OK;
 }
 
 sl_status sl_fit_link(const sl_profile_point *p, uint32_t n, sl_link_cost *out,
                       sl_fit_quality *quality, sl_err *err) {
+    sl_profile_point at[SL_PROFILE_MAX_POINTS];
+    double best[N_VARS] = {0}, best_loss = INFINITY, best_knee = 0;
     sl_status st = check_points(p, n, err);
     if (st != SL_OK) return st;
-    sl_fit f = {.p = p, .n = n};
-    double x[N_VARS];
-    refine(&f, x);
-    reweight(&f, x);
+    sl_fit f = {.p = at, .n = n};
+    /* A knee at each size with enough larger ones; `keys` are the bytes beyond it. */
+    for (uint32_t k = 0; k == 0 || k + BEYOND <= n; k++) {
+        double x[N_VARS], knee = k == 0 ? INFINITY : p[k - 1].rows;
+        for (uint32_t i = 0; i < n; i++) {
+            at[i] = (sl_profile_point){.rows = p[i].rows, .us = p[i].us};
+            at[i].keys = at[i].rows > knee ? at[i].rows - knee : 0;
+            f.on_floor[i] = false;
+        }
+        refine(&f, x);
+        double l = loss(&f, 0.5);
+        if (l >= best_loss * (k ? WORTH_A_KNEE : 1)) continue;
+        best_loss = l;
+        best_knee = k ? knee : 0;
+        memcpy(best, x, sizeof best);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        at[i].keys = best_knee > 0 && at[i].rows > best_knee ? at[i].rows - best_knee : 0;
+    reweight(&f, best);
     measure_quality(&f, quality);
-    *out = (sl_link_cost){.alpha_us = x[0] + x[1], .byte_us = x[2]};
+    *out = (sl_link_cost){.alpha_us = best[0] + best[1],
+                          .byte_us = best[2],
+                          .knee_bytes = best[3] > 0 ? best_knee : 0,
+                          .beyond_us = best[3]};
     return SL_OK;
 }
 

@@ -56,7 +56,8 @@ static double expert_us(const batch *b, double tokens, double cut, double *rows)
     load *= imbalance(b, load) * cut;
     *rows = load / fmax(active, 1e-9);
     double launches = k->estimated ? 1 : active; /* one grouped launch, or a call an expert */
-    return cost->fixed_us * launches + active * fmax(cost->floor_us, cost->row_us * *rows);
+    double work = cost->row_us * *rows + sl_stage_cost_mean_pad_us(cost);
+    return cost->fixed_us * launches + active * fmax(cost->floor_us, work);
 }
 
 static bool in_one_node(const batch *b) {

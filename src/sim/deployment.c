@@ -6,6 +6,7 @@
 #define WIRE_HEADER  72u  /* bytes of a message's header */
 #define BETWEEN_US   1e5  /* a worker that ran something so recently waits; else it is idle */
 #define TRACE_ORIGIN 1000 /* ns */
+#define LATE_US      0.01 /* of a task: not worth another event */
 
 void sim_fail(sim *s, sl_status st) {
     if (s->status == SL_OK) s->status = st;
@@ -133,8 +134,13 @@ static const sl_link_cost *link_of(const sim *s, const sim_worker *w) {
     return w->roles & SL_SIM_ATTENTION ? &s->s->attention->link : &s->s->expert->link;
 }
 
-static double occupies(const sl_link_cost *c, uint32_t bytes) {
-    return c->byte_us * (bytes + c->half_bytes);
+/* A worker's own time for a message, which a measured alpha has at both ends. */
+static double work_of(const sim *s, const sl_link_cost *c) {
+    return s->s->message_us > 0 ? s->s->message_us : c->work_us;
+}
+
+static double travels(const sim *s, const sl_link_cost *c) {
+    return s->s->message_us > 0 ? c->alpha_us : SL_MAX(c->alpha_us - 2 * c->work_us, 0.0);
 }
 
 void sim_msg_send(sim *s, uint32_t id, size_t bytes) {
@@ -148,12 +154,13 @@ void sim_msg_send(sim *s, uint32_t id, size_t bytes) {
         return;
     }
     const sl_link_cost *c = link_of(s, w);
-    double end = sl_sim_port_take(&w->out, now, occupies(c, m->bytes));
+    double takes = sl_link_cost_port_us(c, m->bytes);
+    double end = sl_sim_port_take(&w->out, now, takes);
     s->messages++;
     s->message_bytes += m->bytes;
-    w->owed_us += s->s->message_us;
+    w->owed_us += work_of(s, c);
     add_event(w, event_of(s, m, SL_TRACE_SEND, m->dst), now, now);
-    sl_sim_events_push(&s->ev, end - occupies(c, m->bytes) + c->alpha_us, SIM_HEAD, m->dst, id);
+    sl_sim_events_push(&s->ev, end - takes + travels(s, c), SIM_HEAD, m->dst, id);
 }
 
 /* The first byte is at the receiver's in-port, which has it all when it has been occupied for as
@@ -161,8 +168,8 @@ void sim_msg_send(sim *s, uint32_t id, size_t bytes) {
 static void on_head(sim *s, uint32_t id) {
     const sim_msg *m = &s->msg[id];
     sim_worker *w = &s->worker[m->dst];
-    double sender = occupies(link_of(s, &s->worker[m->src]), m->bytes);
-    double here = occupies(link_of(s, w), m->bytes), now = sim_now(s);
+    double sender = sl_link_cost_port_us(link_of(s, &s->worker[m->src]), m->bytes);
+    double here = sl_link_cost_port_us(link_of(s, w), m->bytes), now = sim_now(s);
     double end = sl_sim_port_take(s->half ? &w->out : &w->in, now, here);
     sl_sim_events_push(&s->ev, SL_MAX(end, now + sender), SIM_DELIVER, m->dst, id);
 }
@@ -175,7 +182,7 @@ static void deliver(sim *s, uint32_t id) {
         return;
     }
     if (m->src != m->dst) {
-        w->owed_us += s->s->message_us;
+        w->owed_us += work_of(s, link_of(s, w));
         add_event(w, event_of(s, m, SL_TRACE_RECV, m->src), sim_now(s), sim_now(s));
     }
     sim_touch(s, w);
@@ -263,13 +270,24 @@ static double normal(uint64_t *rng) {
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
 }
 
+/* Share that a busy neighbour adds to a stage. */
+static double slow_of(const sim *s, sl_trace_kind trace) {
+    static const uint8_t cost[SL_TRACE_KIND_COUNT] = {
+        [SL_TRACE_ATTENTION] = SL_COST_ATTENTION, [SL_TRACE_ROUTER] = SL_COST_ROUTER,
+        [SL_TRACE_DENSE] = SL_COST_DENSE,         [SL_TRACE_SHARED] = SL_COST_SHARED,
+        [SL_TRACE_EXPERT] = SL_COST_EXPERT,       [SL_TRACE_HEAD] = SL_COST_HEAD};
+    const sl_costs *c = trace == SL_TRACE_EXPERT ? s->s->expert : s->s->attention;
+    return SL_MAX(c->beside[cost[trace]] - 1, 0.0);
+}
+
 void sim_kernel_add(sim *s, sim_worker *w, sl_trace_kind trace, const sl_stage_cost *c, double rows,
                     double keys) {
     double us = sl_stage_cost_us(c, rows, keys) * s->scale;
     if (us <= 0) return;
     if (s->sigma > 0) us *= exp(s->sigma * normal(&s->rng) - s->sigma * s->sigma / 2);
     SL_ASSERT(w->n_kernels < SIM_MAX_PARTS);
-    w->kernel[w->n_kernels++] = (sim_kernel){(uint8_t)trace, (uint32_t)rows, us};
+    w->kernel[w->n_kernels++] = (sim_kernel){
+        .kind = (uint8_t)trace, .rows = (uint32_t)rows, .us = us, .slow = slow_of(s, trace)};
 }
 
 static double depth_of(const sim *s, const sim_worker *w) {
@@ -311,15 +329,50 @@ static void note_rest(sim *s, sim_worker *w) {
         w->rest_since, now);
 }
 
+/* ---- neighbours in the same memory ---- */
+
+static void count_busy(sim *s, int change) {
+    s->busy_area += s->n_busy * (sim_now(s) - s->busy_at);
+    s->busy_at = sim_now(s);
+    s->n_busy += (uint32_t)change;
+}
+
+static void begin_busy(sim *s, sim_worker *w, double us) {
+    double slow = 0;
+    for (uint32_t i = 0; i < w->n_kernels; i++) slow += w->kernel[i].slow * w->kernel[i].us;
+    count_busy(s, 1);
+    w->slow = slow / us;
+    w->late_us = 0;
+    w->looked_at = sim_now(s);
+    w->area_at = s->busy_area;
+}
+
+/* What others computed since the last look makes the task longer; false: it is over. */
+static bool is_late(sim *s, sim_worker *w) {
+    if (w->slow <= 0) return false;
+    count_busy(s, 0);
+    double passed = sim_now(s) - w->looked_at;
+    double others = passed > 0 ? (s->busy_area - w->area_at) / passed - 1 : 0; /* on average */
+    double more = passed * (1 - 1 / (1 + w->slow * SL_MAX(others, 0.0)));
+    w->looked_at = sim_now(s);
+    w->area_at = s->busy_area;
+    if (more < LATE_US) return false;
+    w->late_us += more;
+    sl_sim_events_push(&s->ev, sim_now(s) + more, SIM_TASK, w->id, 0);
+    return true;
+}
+
 static void finish_task(sim *s, sim_worker *w) {
     sim_running ran = w->running;
-    double at = w->began_at;
+    double at = w->began_at, own = 0;
+    for (uint32_t i = 0; i < w->n_kernels; i++) own += w->kernel[i].us;
     for (uint32_t i = 0; i < w->n_kernels; i++) {
         sl_trace_event e = w->about;
+        double us = w->kernel[i].us * (1 + w->late_us / own);
         e.kind = w->kernel[i].kind;
         e.rows = w->kernel[i].rows;
-        add_event(w, e, at, at + w->kernel[i].us);
-        at += w->kernel[i].us;
+        add_event(w, e, at, at + us);
+        at += us;
         w->rows += w->kernel[i].rows;
     }
     w->busy_us += sim_now(s) - w->began_at;
@@ -357,6 +410,7 @@ static void kick(sim *s, sim_worker *w) {
                 w->began_at += w->owed_us;
                 w->owed_us = 0;
             }
+            begin_busy(s, w, us);
             sl_sim_events_push(&s->ev, sim_now(s) + us, SIM_TASK, w->id, 0);
             break;
         }
@@ -371,6 +425,7 @@ static void die(sim *s, uint32_t id) {
     sim_worker *w = &s->worker[id];
     if (w->dead) return;
     w->dead = true;
+    if (w->running != SIM_REST) count_busy(s, -1);
     w->running = SIM_REST;
     sl_sim_events_push(&s->ev, sim_now(s) + s->s->notice_us, SIM_NOTICE, id, 0);
 }
@@ -408,7 +463,8 @@ static void handle(sim *s, const sl_sim_event *e) {
         sim_coord_client(s, (uint32_t)e->what);
         break;
     case SIM_TASK:
-        if (s->worker[e->who].dead) break;
+        if (s->worker[e->who].dead || is_late(s, &s->worker[e->who])) break;
+        count_busy(s, -1);
         finish_task(s, &s->worker[e->who]);
         sim_touch(s, &s->worker[e->who]);
         break;

@@ -44,7 +44,8 @@ typedef struct sl_sim_setup {
     uint32_t n_layers;                  /* of popularity: 1 or the model's MoE blocks */
     double jitter;                      /* coefficient of variation of a task's time, lognormal */
     double control_us;                  /* one way between coordinator and worker */
-    double message_us; /* of the worker's own time for each message that it sends or gets */
+    double message_us; /* of the worker's own time for each message that it sends or gets; 0: the
+                          links' work_us */
     const sl_sim_death *death;
     uint32_t n_deaths;
     double notice_us;

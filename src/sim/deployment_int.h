@@ -119,7 +119,7 @@ typedef enum sim_running {
 typedef struct sim_kernel {
     uint8_t kind; /* sl_trace_kind */
     uint32_t rows;
-    double us;
+    double us, slow; /* slow: the share that a busy neighbour adds */
 } sim_kernel;
 
 typedef struct sim_worker sim_worker;
@@ -148,6 +148,8 @@ struct sim_worker {
     uint32_t n_kernels;
     sl_trace_event about; /* lane, layer, chunk, round, queued of the running task */
     double began_at, rest_since, owed_us; /* owed: own time of messages, added to the next task */
+    double slow, late_us;      /* what one busy neighbour adds, as a share; what they have added */
+    double looked_at, area_at; /* when that was counted last, and sim.busy_area then */
     sl_sim_port out, in;
     double busy_us, busy_from, out_from, in_from; /* *_from: when the measurement began */
     double depth, depth_area, depth_since, depth_max;
@@ -183,6 +185,8 @@ typedef struct sim {
     uint8_t *moe;    /* [n_layers] */
     uint32_t *group; /* [n_experts] chunk of an expert; NULL: chunks are of tokens */
     double scale, sigma;
+    uint32_t n_busy;           /* workers that compute... */
+    double busy_area, busy_at; /* ...and their times in all, up to busy_at */
     uint64_t rng, lengths_rng;
     sl_status status;
     sl_err *err;

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #define SL_SKEW_MAX_THETA 20.0
+#define SL_STAGE_MAX_STEP 65536
 
 /* p_e ~ exp(-theta * e), as AMoE fits expert popularity (docs/numbers.md, "Route skew"). */
 typedef struct sl_route_skew {
@@ -27,12 +28,15 @@ typedef enum sl_cost_kind {
     SL_COST_COUNT
 } sl_cost_kind;
 
-/* Microseconds of a stage: fixed + max(floor, row * rows + key * keys). */
+/* Microseconds of a stage: fixed + max(floor, row * rows + pad * (rows that fill the last group of
+ * `step` rows) + key * keys). */
 typedef struct sl_stage_cost {
     double fixed_us;
     double floor_us; /* e.g. reading the weights, which takes as long for one row as for many */
     double row_us;
     double key_us; /* attention: per key of a row's context */
+    double pad_us; /* <= row_us: kernels compute whole groups of rows */
+    uint32_t step; /* rows of such a group; 0, 1: there are none */
 } sl_stage_cost;
 
 /* What executes the stages: the CPU, or nothing but the clock. */

@@ -32,12 +32,13 @@ typedef struct sl_profile_points {
 typedef struct sl_profile_stage {
     bool present; /* the model has such a stage */
     sl_stage_cost cost;
+    double beside; /* times as long while a neighbour computes the same; 0: not measured */
     sl_fit_quality fit;
     sl_profile_points points;
 } sl_profile_stage;
 
 /* One message between two processes of this machine, one way, while `peers` receivers are served at
- * once by one sender. */
+ * once by one sender. Whoever waits for it has gone to sleep. */
 typedef struct sl_profile_link {
     char transport[16];
     uint32_t peers;

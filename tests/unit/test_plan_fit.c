@@ -70,6 +70,71 @@ static void exact_times_are_met(void **state) {
     }
 }
 
+/* Kernels that compute rows in groups: the size of a group is found, and none where there is none.
+ */
+static void groups_of_rows(void **state) {
+    (void)state;
+    static const uint32_t rows[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  12,
+                                    13, 16, 17, 22, 27, 32, 48, 64, 101, 128, 256};
+    uint64_t rng = 3;
+    for (int round = 0; round < 24; round++) {
+        sl_stage_cost want = {.fixed_us = 10 + 10 * uniform(&rng), .row_us = 4 + 9 * uniform(&rng)};
+        want.floor_us = want.row_us * (1 + 6 * uniform(&rng));
+        want.step = round % 3 ? 2u << round % 3 : 0;
+        want.pad_us = round % 3 ? want.row_us * (0.6 + 0.3 * uniform(&rng)) : 0;
+        sl_profile_point p[128], *at = p;
+        for (size_t i = 0; i < SL_LEN(rows); i++)
+            for (int rep = 0; rep < 3; rep++)
+                *at++ = (sl_profile_point){
+                    rows[i], 0, noisy(sl_stage_cost_us(&want, rows[i], 0), 0.03, 0.04, &rng)};
+        sl_stage_cost got;
+        sl_fit_quality q;
+        assert_int_equal(sl_fit_stage(p, (uint32_t)(at - p), &got, &q, NULL), SL_OK);
+        if (got.step != want.step)
+            print_error("round %d: %u, not %u\n", round, got.step, want.step);
+        assert_int_equal(got.step, want.step);
+        assert_true(got.pad_us <= got.row_us * (1 + 1e-9));
+        for (uint32_t n = 1; n <= 200; n++) {
+            double a = sl_stage_cost_us(&got, n, 0), b = sl_stage_cost_us(&want, n, 0);
+            assert_true(off(a, b) < 0.08);
+            assert_true(a <= sl_stage_cost_us(&got, n + 1, 0) * (1 + 1e-9));
+        }
+    }
+    const sl_stage_cost c = {.fixed_us = 1, .row_us = 10, .pad_us = 8, .step = 4};
+    assert_true(off(sl_stage_cost_us(&c, 5, 0), 1 + 50 + 3 * 8) < 1e-12);
+    assert_true(off(sl_stage_cost_us(&c, 8, 0), 81) < 1e-12);
+    assert_true(sl_stage_cost_mean_pad_us(&c) == 12);
+}
+
+/* Large messages leave the caches. */
+static void links_with_a_knee(void **state) {
+    (void)state;
+    static const double sizes[] = {64, 1024, 4096, 16384, 65536, 262144, 524288, 1 << 20, 4 << 20};
+    uint64_t rng = 4;
+    for (int round = 0; round < 20; round++) {
+        const sl_link_cost want = {.alpha_us = 5 + 50 * uniform(&rng),
+                                   .byte_us = 1e-4,
+                                   .knee_bytes = sizes[4 + round % 2],
+                                   .beyond_us = round % 4 ? 4e-4 : 0};
+        sl_profile_point p[SL_LEN(sizes)];
+        for (size_t i = 0; i < SL_LEN(sizes); i++)
+            p[i] = (sl_profile_point){sizes[i], 0,
+                                      noisy(sl_link_cost_us(&want, sizes[i]), 0.02, 0, &rng)};
+        sl_link_cost got;
+        sl_fit_quality q;
+        assert_int_equal(sl_fit_link(p, SL_LEN(sizes), &got, &q, NULL), SL_OK);
+        for (size_t i = 0; i < SL_LEN(sizes); i++)
+            assert_true(off(sl_link_cost_us(&got, sizes[i]), sl_link_cost_us(&want, sizes[i])) <
+                        0.1);
+        assert_true(q.r2 > 0.98 && (got.beyond_us > 0) == (got.knee_bytes > 0));
+    }
+    sl_profile_point same[4] = {{64, 0, 3}, {1024, 0, 3}, {65536, 0, 3}, {1 << 20, 0, 3}};
+    sl_link_cost got;
+    sl_fit_quality q;
+    assert_int_equal(sl_fit_link(same, 4, &got, &q, NULL), SL_OK);
+    assert_true(got.byte_us == 0 && got.beyond_us == 0 && off(got.alpha_us, 3) < 1e-9 && q.r2 == 1);
+}
+
 static void rows_and_keys(void **state) {
     (void)state;
     uint64_t rng = 5;
@@ -150,6 +215,7 @@ static void points_that_are_none(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(groups_of_rows),       cmocka_unit_test(links_with_a_knee),
         cmocka_unit_test(floor_and_slope),      cmocka_unit_test(exact_times_are_met),
         cmocka_unit_test(rows_and_keys),        cmocka_unit_test(links_and_theil_sen),
         cmocka_unit_test(outliers_are_counted), cmocka_unit_test(points_that_are_none),

@@ -20,10 +20,12 @@ static sl_span span_of(const char *text) {
 
 static const char small[] =
     "{\"version\": 1, \"model\": \"m\", \"isa\": \"avx2\", \"cores\": 2, \"threads\": 1,"
-    "\"stages\": {\"attention\": {\"fixed\": 3, \"row\": 2.5, \"key\": 0.01},"
+    "\"stages\": {\"attention\": {\"fixed\": 3, \"row\": 2.5, \"key\": 0.01,"
+    "\"pad\": 2, \"step\": 4, \"beside\": 1.1},"
     "\"expert\": {\"floor\": 40, \"row\": 1, \"fit\": {\"r2\": 0.99, \"median_error\": 0.02,"
     "\"worst_error\": 0.3, \"outliers\": 1}, \"points\": [[1, 0, 40], [64, 0, 64]]}},"
-    "\"links\": [{\"transport\": \"shm\", \"alpha\": 5, \"byte\": 0.0001},"
+    "\"links\": [{\"transport\": \"shm\", \"alpha\": 5, \"byte\": 0.0001,"
+    "\"knee_bytes\": 1000, \"beyond\": 0.0002, \"work\": 2},"
     "{\"transport\": \"tcp\", \"peers\": 1, \"alpha\": 30, \"byte\": 0.0004,"
     "\"points\": [[64, 31]]}, {\"transport\": \"tcp\", \"peers\": 4, \"alpha\": 60,"
     "\"byte\": 0.0009}]}";
@@ -44,6 +46,9 @@ static void round_trip(void **state) {
     assert_true(q.n_links == 3 && q.link[2].peers == 4 && q.threads == 1);
     assert_int_equal(sl_profile_costs(&q, NULL, 1, &c, &err), SL_OK);
     assert_true(c.link.alpha_us == 5 && !c.estimated);
+    assert_true(c.link.work_us == 2 && sl_link_cost_us(&c.link, 3000) == 5 + 0.3 + 0.4);
+    assert_true(c.beside[SL_COST_ATTENTION] == 1.1 && c.beside[SL_COST_EXPERT] == 0);
+    assert_true(sl_stage_cost_us(&c.stage[SL_COST_ATTENTION], 5, 0) == 3 + 12.5 + 6);
     assert_true(sl_stage_cost_us(&c.stage[SL_COST_EXPERT], 64, 0) == 64);
     assert_int_equal(sl_profile_costs(&q, "tcp", 3, &c, &err), SL_OK);
     assert_true(c.link.alpha_us == 60);
@@ -68,6 +73,8 @@ static void bad_profiles(void **state) {
         {"{\"version\": 1, \"stages\": {}, \"nodes\": 1}", {"nodes"}},
         {"{\"version\": 1, \"stages\": {\"atention\": {}}}", {"stages", "atention"}},
         {"{\"version\": 1, \"stages\": {\"head\": {\"row\": -1}}}", {"stages.head.row", "-1"}},
+        {"{\"version\": 1, \"stages\": {\"head\": {\"step\": 65537}}}",
+         {"stages.head.step", "65537", "65536"}},
         {"{\"version\": 1, \"stages\": {\"head\": {\"points\": [[1, 2]]}}}",
          {"stages.head.points", "point 0 is not 3 numbers"}},
         {"{\"version\": 1, \"stages\": {}, \"links\": [{\"transport\": \"shm\"}]}",

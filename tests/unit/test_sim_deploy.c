@@ -108,12 +108,18 @@ static void schedules_take_their_laws(void **state) {
     (void)state;
     static const struct {
         sl_schedule schedule;
-        uint32_t lanes, chunks;
-        double layer_us;
+        uint32_t lanes;
+        double beside, work_us, layer_us;
     } rows[] = {
-        {SL_SCHED_DEP, 1, 1, 10000 + 8000 + 2 * 1000},
-        {SL_SCHED_PINGPONG, 2, 1, 20000},
-        {SL_SCHED_PINGPONG, 3, 1, 30000},
+        {SL_SCHED_DEP, 1, 0, 0, 10000 + 8000 + 2 * 1000},
+        {SL_SCHED_PINGPONG, 2, 0, 0, 20000},
+        {SL_SCHED_PINGPONG, 3, 0, 0, 30000},
+        /* alpha has the work; a neighbour that waits disturbs nobody */
+        {SL_SCHED_DEP, 1, 1.5, 300, 20000},
+        /* attention computes all the time, at times beside experts, those always beside it */
+        {SL_SCHED_PINGPONG, 2, 1.25, 0, 2 * 10000 + (1 - 1 / 1.25) * 2 * 1.25 * 8000},
+        /* a message out and one in for each task of attention */
+        {SL_SCHED_PINGPONG, 2, 0, 300, 2 * (10000 + 2 * 300)},
     };
     for (size_t i = 0; i < SL_LEN(rows); i++) {
         static scene x;
@@ -121,7 +127,8 @@ static void schedules_take_their_laws(void **state) {
         x.c = (sl_costs){
             .stage =
                 {[SL_COST_ATTENTION] = {.fixed_us = 10000}, [SL_COST_EXPERT] = {.fixed_us = 1000}},
-            .link = {.alpha_us = 1000}};
+            .link = {.alpha_us = 1000, .work_us = rows[i].work_us}};
+        for (int k = 0; k < SL_COST_COUNT; k++) x.c.beside[k] = rows[i].beside;
         scene_init(&x, 1, 1, rows[i].schedule);
         x.p.lanes = rows[i].lanes;
         lengths(&x, 1, 1, 200, 300);

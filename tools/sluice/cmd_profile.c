@@ -95,6 +95,20 @@ static void print_fit(const sl_fit_quality *q) {
            100 * q->median_error, 100 * q->worst_error, q->n_points, q->n_outliers);
 }
 
+/* With "loop" nobody copies: there is no rate. */
+static void print_rate(const sl_profile_link *l) {
+    const sl_link_cost *c = &l->cost;
+    printf("  %-4s to %u   %8.2f us (%.2f at either end)", l->transport, l->peers, c->alpha_us,
+           c->work_us);
+    if (c->byte_us > 0)
+        printf(" + bytes at %7.3f GB/s", 1e-3 / c->byte_us);
+    else
+        printf(" + no rate");
+    if (c->beyond_us > 0)
+        printf(", from %.0f KiB on %.3f GB/s", c->knee_bytes / 1024,
+               1e-3 / (c->byte_us + c->beyond_us));
+}
+
 static void print_text(const sl_profile *p) {
     printf("%s on %s, %s, %u thread%s of %u cores%s: %.0f s\n", p->model, p->machine, p->isa,
            p->threads, p->threads == 1 ? "" : "s", p->cores,
@@ -105,13 +119,14 @@ static void print_text(const sl_profile *p) {
         printf("  %-10s %9.2f us + max(%9.2f, %9.3f a row", sl_cost_name((sl_cost_kind)k),
                s->cost.fixed_us, s->cost.floor_us, s->cost.row_us);
         if (k == SL_COST_ATTENTION) printf(" + %.5f a key", s->cost.key_us);
+        if (s->cost.step > 1) printf(" + %.3f to a multiple of %u", s->cost.pad_us, s->cost.step);
         printf(")");
+        if (s->beside > 0) printf(" x %.3f beside a neighbour", s->beside);
         print_fit(&s->fit);
     }
     for (uint32_t i = 0; i < p->n_links; i++) {
         const sl_profile_link *l = &p->link[i];
-        printf("  %-4s to %u   %8.2f us + bytes at %7.3f GB/s", l->transport, l->peers,
-               l->cost.alpha_us, l->cost.byte_us > 0 ? 1e-3 / l->cost.byte_us : 0);
+        print_rate(l);
         print_fit(&l->fit);
     }
 }

@@ -3,10 +3,14 @@
 #include "profile.h"
 
 #include "base/clock.h"
+#include "base/pool.h"
 #include "base/rng.h"
+#include "model/sampler.h"
 #include "plan/fit.h"
 #include "spec/kv.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,8 +25,9 @@
 #define FLUSHED_REPS  12u
 #define KV_BYTES      ((size_t)512 << 20)
 #define EXPERT_BYTES  ((size_t)1 << 30)
-#define POINT_NS      60000000ull /* a point is repeated for so long... */
-#define MIN_REPS      5u          /* ...but so often */
+#define BESIDE_KV     ((size_t)64 << 20) /* of the neighbour */
+#define POINT_NS      40000000ull        /* a point is repeated for so long... */
+#define MIN_REPS      5u                 /* ...but so often */
 #define MAX_REPS      64u
 #define SLOW_NS       300000000ull /* calls as slow as this are repeated less, and nothing larger */
 #define LEAST_POINTS  4u           /* of a stage, also past the deadline */
@@ -39,8 +44,10 @@ typedef struct bench {
     float **page; /* [n_pages] */
     float *const **row_pages;
     uint32_t n_pages;
-    uint32_t turn;            /* which weights are next */
-    uint32_t max_sites;       /* (block, expert) pairs that take turns */
+    uint32_t drawn;
+    uint32_t turn;      /* which weights are next */
+    uint32_t max_sites; /* (block, expert) pairs that take turns */
+    size_t kv_budget;
     uint64_t *flush, flushed; /* [FLUSH_BYTES / 8] */
     bool flushes;
     uint64_t deadline_ns;
@@ -117,9 +124,16 @@ static void run_experts(bench *b, const task *t) {
     sl_block_experts(b->m, b->ex, b->spec->moe_layer[layer], &batch, &b->scratch);
 }
 
+/* What a step has once: rows come from the embedding, and tokens from the logits. */
 static void run_head(bench *b, const task *t) {
+    const sl_sampling greedy = {.top_p = 1};
+    const sl_history past = {b->id, 1, 1};
     for (uint32_t i = 0; i < t->rows; i++) b->row[i] = i;
+    sl_model_embed(b->m, b->ex, b->id, t->rows, b->h);
     sl_model_head(b->m, b->ex, b->x, b->row, t->rows, b->logits, &b->scratch);
+    for (uint32_t i = 0; i < t->rows; i++)
+        b->drawn += sl_sample(&greedy, b->logits + (size_t)i * b->spec->vocab, b->spec->vocab, 1,
+                              &past, &b->scratch);
 }
 
 /* ---- measuring ---- */
@@ -176,9 +190,14 @@ static bool add_point(bench *b, const char *what, run_fn run, const task *t) {
     return us * 1e3 < (double)SLOW_NS;
 }
 
+/* Kernels compute rows in groups, so there are numbers that fill them and numbers that do not. */
 static void rows_series(bench *b, const char *what, run_fn run, task t, uint32_t max_rows) {
-    for (t.rows = 1; t.rows <= max_rows; t.rows *= 2)
+    static const uint32_t rows[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  12,
+                                    13, 16, 17, 22, 27, 32, 48, 64, 101, 128, 256};
+    for (size_t i = 0; i < SL_LEN(rows) && rows[i] <= max_rows; i++) {
+        t.rows = rows[i];
         if (!add_point(b, what, run, &t)) return;
+    }
 }
 
 static sl_status finish(bench *b, sl_profile_stage *s, sl_err *err) {
@@ -211,6 +230,44 @@ static sl_status measure_stage(bench *b, sl_cost_kind kind, const char *what, ru
     return finish(b, &p->stage[kind], err);
 }
 
+/* ---- beside a neighbour ---- */
+
+/* A worker on another core, which computes the same on other weights. */
+typedef struct neighbour {
+    bench *b;
+    run_fn run;
+    task t;
+    atomic_bool stop; /* relaxed: nothing is published with it */
+} neighbour;
+
+static void *neighbour_main(void *arg) {
+    neighbour *n = arg;
+    while (!atomic_load_explicit(&n->stop, memory_order_relaxed)) n->run(n->b, &n->t);
+    return NULL;
+}
+
+/* Median over a few numbers of rows of the time beside a neighbour over the time alone. */
+static sl_status measure_beside(bench *b, bench *other, sl_cost_kind kind, run_fn run, task t,
+                                sl_profile *p, sl_err *err) {
+    static const uint32_t rows[] = {1, 4, 8, 16, 4};
+    double times[SL_LEN(rows)];
+    for (size_t i = 0; i < SL_LEN(rows); i++) {
+        t.rows = rows[i];
+        neighbour n = {.b = other, .run = run, .t = t};
+        pthread_t thread;
+        double alone = time_task(b, run, &t);
+        if (pthread_create(&thread, NULL, neighbour_main, &n) != 0)
+            return sl_fail(err, SL_ERR_LIMIT, "no thread for a neighbour");
+        times[i] = time_task(b, run, &t) / alone;
+        atomic_store_explicit(&n.stop, true, memory_order_relaxed);
+        pthread_join(thread, NULL);
+    }
+    qsort(times, SL_LEN(times), sizeof *times, by_value);
+    p->stage[kind].beside = SL_MAX(times[SL_LEN(times) / 2], 1.0);
+    sl_profile_step(b->progress, "beside a neighbour");
+    return SL_OK;
+}
+
 /* ---- memory ---- */
 
 static void fill_floats(float *out, size_t n, uint64_t *rng) {
@@ -225,7 +282,7 @@ static sl_status make_pages(bench *b, uint64_t *rng, sl_err *err) {
     uint32_t layers = SL_MIN(s->n_layers, CYCLE_LAYERS);
     size_t page = sl_kv_page_bytes(s), used = page / s->n_layers * layers;
     uint64_t available = sl_profile_memory_available();
-    size_t budget = available ? SL_MIN(KV_BYTES, available / 8) : KV_BYTES;
+    size_t budget = available ? SL_MIN(b->kv_budget, available / 8) : b->kv_budget;
     b->n_pages =
         (uint32_t)SL_MIN(budget / used, (size_t)MAX_ROWS * MAX_CONTEXT / SL_KV_PAGE_TOKENS);
     if (b->n_pages < 2)
@@ -245,9 +302,8 @@ static sl_status make_pages(bench *b, uint64_t *rng, sl_err *err) {
     return SL_OK;
 }
 
-static sl_status make_buffers(bench *b, sl_err *err) {
+static sl_status make_buffers(bench *b, uint64_t rng, sl_err *err) {
     const sl_model_spec *s = b->spec;
-    uint64_t rng = 7;
     size_t d = s->d_model, pairs = MAX_ROWS * MAX_GROUPS;
     size_t scratch =
         SL_MAX(sl_model_scratch_bytes(s, MAX_ROWS), sl_experts_scratch_bytes(s, pairs));
@@ -303,28 +359,64 @@ static void touch_weights(bench *b) {
     b->turn = 0;
 }
 
-sl_status sl_profile_kernels(const sl_model *m, const sl_exec *ex, uint64_t deadline_ns,
-                             sl_profile_progress *progress, sl_profile *p, sl_err *err) {
-    bench *b = sl_alloc(1, sizeof *b);
-    if (!b) return sl_fail(err, SL_ERR_NOMEM, "no memory to measure");
-    b->m = m;
-    b->spec = sl_model_spec_of(m);
-    b->ex = ex;
-    b->deadline_ns = deadline_ns;
-    b->progress = progress;
-    sl_status st = make_buffers(b, err);
-    if (st == SL_OK) {
-        touch_weights(b);
-        st = measure_experts(b, p, err);
-    }
+static sl_status measure_alone(bench *b, sl_profile *p, sl_err *err) {
+    const sl_model_spec *s = b->spec;
+    touch_weights(b);
+    sl_status st = measure_experts(b, p, err);
     b->flushes = true;
     if (st == SL_OK) st = measure_attention(b, p, err);
     if (st == SL_OK) st = measure_stage(b, SL_COST_ROUTER, "router", run_router, MAX_ROWS, p, err);
-    if (st == SL_OK && b->spec->n_moe < b->spec->n_layers)
+    if (st == SL_OK && s->n_moe < s->n_layers)
         st = measure_stage(b, SL_COST_DENSE, "dense", run_dense, MAX_ROWS, p, err);
-    if (st == SL_OK && b->spec->d_ff_shared)
+    if (st == SL_OK && s->d_ff_shared)
         st = measure_stage(b, SL_COST_SHARED, "shared", run_shared, MAX_ROWS, p, err);
     if (st == SL_OK) st = measure_stage(b, SL_COST_HEAD, "head", run_head, MAX_HEAD_ROWS, p, err);
+    return st;
+}
+
+/* Only where a second worker has cores of its own. */
+static sl_status measure_together(bench *b, bench *other, sl_profile *p, sl_err *err) {
+    const sl_model_spec *s = b->spec;
+    uint32_t groups = SL_MIN(4u, SL_MIN(s->n_experts, b->max_sites));
+    uint32_t context = sl_kv_pages_for(128) <= other->n_pages ? 128 : 16;
+    sl_exec ex = *b->ex;
+    sl_status st = SL_OK;
+    if (2 * p->threads > p->cores) return SL_OK;
+    st = sl_pool_create(p->threads, &ex.pool, err);
+    if (st != SL_OK) return st;
+    other->ex = &ex;
+    other->turn = b->max_sites / 2;
+    b->flushes = false;
+    st = measure_beside(b, other, SL_COST_EXPERT, run_experts, (task){.groups = groups}, p, err);
+    b->flushes = true;
+    if (st == SL_OK)
+        st = measure_beside(b, other, SL_COST_ATTENTION, run_attention, (task){.context = context},
+                            p, err);
+    if (st == SL_OK && s->n_moe < s->n_layers)
+        st = measure_beside(b, other, SL_COST_DENSE, run_dense, (task){0}, p, err);
+    if (st == SL_OK && s->d_ff_shared)
+        st = measure_beside(b, other, SL_COST_SHARED, run_shared, (task){0}, p, err);
+    if (st == SL_OK) st = measure_beside(b, other, SL_COST_HEAD, run_head, (task){0}, p, err);
+    sl_pool_free(ex.pool);
+    return st;
+}
+
+sl_status sl_profile_kernels(const sl_model *m, const sl_exec *ex, uint64_t deadline_ns,
+                             sl_profile_progress *progress, sl_profile *p, sl_err *err) {
+    bench *b = sl_alloc(2, sizeof *b), *other = b + 1;
+    if (!b) return sl_fail(err, SL_ERR_NOMEM, "no memory to measure");
+    for (int i = 0; i < 2; i++)
+        b[i] = (bench){.m = m,
+                       .spec = sl_model_spec_of(m),
+                       .ex = ex,
+                       .kv_budget = i ? BESIDE_KV : KV_BYTES,
+                       .deadline_ns = deadline_ns,
+                       .progress = progress};
+    sl_status st = make_buffers(b, 7, err);
+    if (st == SL_OK) st = measure_alone(b, p, err);
+    if (st == SL_OK) st = make_buffers(other, 8, err);
+    if (st == SL_OK) st = measure_together(b, other, p, err);
+    free_buffers(other);
     free_buffers(b);
     sl_free(b);
     return st;

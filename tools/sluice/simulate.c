@@ -63,15 +63,16 @@ static sl_status read_model(const char *name, sl_model_spec *m, sl_shape *shape,
 
 static sl_status costs_of_profile(const sl_options *o, sl_simulation *x, sl_err *err) {
     sl_profile p = {0};
-    uint32_t attention = 0, expert = 0;
+    uint32_t attention = 0, expert = 0, both = 0;
     const char *transport = strcmp(o->transport, "auto") == 0 ? NULL : o->transport;
     for (uint32_t i = 0; i < x->plan.n_workers; i++) {
         attention += (x->plan.worker[i].roles & SL_SIM_ATTENTION) != 0;
         expert += (x->plan.worker[i].roles & SL_SIM_EXPERT) != 0;
+        both += x->plan.worker[i].roles == (SL_SIM_ATTENTION | SL_SIM_EXPERT);
     }
     sl_status st = sl_profile_load(o->profile, &p, err);
-    if (st == SL_OK) st = sl_profile_costs(&p, transport, expert, &x->attention, err);
-    if (st == SL_OK) st = sl_profile_costs(&p, transport, attention, &x->expert, err);
+    if (st == SL_OK) st = sl_profile_costs(&p, transport, expert - (both > 0), &x->attention, err);
+    if (st == SL_OK) st = sl_profile_costs(&p, transport, attention - (both > 0), &x->expert, err);
     snprintf(x->source, sizeof x->source, "a profile");
     sl_profile_free(&p);
     return st;
@@ -94,6 +95,7 @@ static sl_status costs_of_roofline(const sl_options *o, const sl_shape *shape, s
 }
 
 static sl_status apply_link(const sl_options *o, sl_simulation *x, sl_err *err) {
+    sl_costs *costs[] = {&x->attention, &x->expert};
     sl_link_cost *links[] = {&x->attention.link, &x->expert.link};
     double us = 0, gbit = 0;
     char rest;
@@ -103,6 +105,8 @@ static sl_status apply_link(const sl_options *o, sl_simulation *x, sl_err *err) 
     if (o->duplex[0] && strcmp(o->duplex, "full") != 0 && strcmp(o->duplex, "half") != 0)
         return sl_fail(err, SL_ERR_ARG, "--duplex: '%.20s' is not full or half", o->duplex);
     for (int i = 0; i < 2; i++) {
+        if (o->link[0]) /* a network: workers are apart */
+            memset(costs[i]->beside, 0, sizeof costs[i]->beside);
         if (o->link[0])
             *links[i] = (sl_link_cost){
                 .alpha_us = us, .byte_us = 0.008 / gbit, .half_duplex = links[i]->half_duplex};
