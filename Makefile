@@ -9,12 +9,13 @@
 #   make tsan|asan   the tests under a sanitizer
 #   make fuzz        every fuzz target for S seconds (default 60)       (FUZZ=name: one; S=totals: the ledger)
 #   make soak        every script in tests/soak with its defaults: hours
-#   make bench       speed of the kernels and of the demo model
+#   make bench       beside llama.cpp and ik_llama.cpp: docs/performance.md  (JSON=FILE, REPS=most, G=groups, MODELS=, LLAMA_CPP=, IK_LLAMA=folders)
+#   make bench-demo  speed of the kernels and of the demo model
 #   make bench-schedules   the claims about schedules and fabric        (JSON=FILE, REPS=most, MPI=program, G=groups)
 #   make crossover   which schedule wins where: docs/when-not.md's map   (OUT=folder, default build)
 #   make papers      docs/reproduction.md and its pictures: the papers' results beside ours
 #   make format clean
-.PHONY: all deps venv test check check-quick neon asan tsan model oracle fuzz soak bench bench-schedules crossover papers demo golden format clean
+.PHONY: all deps venv test check check-quick neon asan tsan model oracle fuzz soak bench bench-demo bench-schedules crossover papers demo golden format clean
 J      ?= $(shell nproc)
 S      ?= 60
 T      ?= .
@@ -84,6 +85,10 @@ crossover: all
 	@bench/crossover.py --json $(or $(OUT),build)/crossover.json --svg $(or $(OUT),build)/crossover.svg
 
 bench: all
+	@bench/peers/run.py $(if $(JSON),--json $(JSON)) $(if $(REPS),--reps $(REPS)) $(if $(MODELS),--models $(MODELS)) \
+	    $(if $(LLAMA_CPP),--llama $(LLAMA_CPP)) $(if $(IK_LLAMA),--ik $(IK_LLAMA)) --only "$(G)"
+
+bench-demo: all
 	@bench/run.sh
 
 papers: all

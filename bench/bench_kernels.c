@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "kernel/kernel_int.h"
+#include "limits.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -56,65 +57,6 @@ static void report(bench *b, const char *name, const char *shape, double flops, 
            b->peak_gbs > 0 ? 100 * bytes / p50 / b->peak_gbs : 0);
     fflush(stdout);
 }
-
-/* ---- limits of the machine ---- */
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define FMA_ROUNDS 200000u
-
-__attribute__((target("avx2,fma"))) static float fma_chains(void) {
-    __m256 a[12], x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(1e-3f);
-    for (int i = 0; i < 12; i++) a[i] = _mm256_set1_ps((float)i);
-    for (uint32_t r = 0; r < FMA_ROUNDS; r++)
-#pragma GCC unroll 12
-        for (int i = 0; i < 12; i++) a[i] = _mm256_fmadd_ps(a[i], x, y);
-    for (int i = 1; i < 12; i++) a[0] = _mm256_add_ps(a[0], a[i]);
-    return _mm256_cvtss_f32(a[0]);
-}
-
-__attribute__((target("avx2"))) static uint64_t read_all(const uint8_t *p, size_t n) {
-    __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
-    for (size_t i = 0; i + 128 <= n; i += 128) {
-        a = _mm256_xor_si256(a, _mm256_loadu_si256((const __m256i *)(p + i)));
-        b = _mm256_xor_si256(b, _mm256_loadu_si256((const __m256i *)(p + i + 32)));
-        c = _mm256_xor_si256(c, _mm256_loadu_si256((const __m256i *)(p + i + 64)));
-        d = _mm256_xor_si256(d, _mm256_loadu_si256((const __m256i *)(p + i + 96)));
-    }
-    a = _mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d));
-    return (uint64_t)_mm256_extract_epi64(a, 0) ^ (uint64_t)_mm256_extract_epi64(a, 2);
-}
-
-static _Atomic uint64_t keep;
-
-static void fma_item(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)ctx, (void)lane;
-    for (size_t i = begin; i < end; i++) keep += (uint64_t)fma_chains();
-}
-
-static void read_item(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
-    keep += read_all((const uint8_t *)ctx + begin, end - begin);
-}
-
-static void limits(bench *b) {
-    uint64_t fma = UINT64_MAX, rd = UINT64_MAX;
-    for (int i = 0; i < 12; i++) {
-        uint64_t t = now_ns(b);
-        sl_pool_run(b->ex.pool, 8, 1, fma_item, NULL);
-        fma = SL_MIN(fma, now_ns(b) - t);
-        t = now_ns(b);
-        sl_pool_run(b->ex.pool, WEIGHT_BYTES, 1 << 20, read_item, b->weights);
-        rd = SL_MIN(rd, now_ns(b) - t);
-    }
-    b->peak_gflops = 8.0 * FMA_ROUNDS * 12 * 16 / (double)fma;
-    b->peak_gbs = (double)WEIGHT_BYTES / (double)rd;
-}
-#else
-static void limits(bench *b) {
-    (void)b;
-}
-#endif
 
 /* ---- products ---- */
 
@@ -337,7 +279,9 @@ int main(int argc, char **argv) {
     }
     uint16_t *h = (uint16_t *)b.weights;
     for (size_t i = 0; i < WEIGHT_BYTES / 2; i++) h[i] = (uint16_t)(0x3000 + i * 7919 % 2048);
-    limits(&b);
+    sl_limits most = sl_limits_measure(b.ex.pool, b.weights, WEIGHT_BYTES, 12, b.cpu_clock);
+    b.peak_gflops = most.fma_gflops;
+    b.peak_gbs = most.read_gbs;
     printf("# f32 FMA peak %.1f GFLOP/s, read bandwidth %.1f GB/s, %u threads\n", b.peak_gflops,
            b.peak_gbs, b.threads);
     printf(
@@ -349,6 +293,8 @@ int main(int argc, char **argv) {
     bench_gemm(&b, SL_F32, 1024, 512, false);
     bench_attention(&b, 1, 255);
     bench_attention(&b, 1, 4095);
+    bench_attention(&b, 1, 8191);
+    bench_attention(&b, 1, 32767);
     bench_attention(&b, 16, 1024);
     bench_attention(&b, 512, 0);
     bench_pieces(&b);

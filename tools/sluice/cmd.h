@@ -95,6 +95,9 @@ typedef struct sl_generate_opts {
 sl_status sl_generate(sl_engine *e, const sl_generate_opts *opts, sl_generation *outs, size_t n,
                       sl_err *err) SL_MUST_CHECK;
 
+/* logits --perplexity FILE (perplexity.c): prints the figure. */
+sl_status sl_perplexity_run(const sl_options *o, const sl_deployment *d, sl_err *err) SL_MUST_CHECK;
+
 /* run --chat without a prompt (cmd_chat.c): reads messages from stdin until its end or /exit. */
 sl_status sl_chat_session(const sl_options *o, const sl_deployment *d, const sl_tokenizer *tok,
                           sl_err *err) SL_MUST_CHECK;

@@ -73,10 +73,15 @@ int cmd_logits(const sl_options *o) {
     sl_deployment d = {0};
     sl_ids ids = {0};
     sl_deploy_setup_process(o);
-    sl_status st = o->npy[0] ? SL_OK : sl_fail(&err, SL_ERR_ARG, "--npy FILE is missing");
+    bool text = o->perplexity[0] != '\0';
+    sl_status st = SL_OK;
+    if (!text && !o->npy[0]) st = sl_fail(&err, SL_ERR_ARG, "--npy FILE is missing");
+    if (text && (o->npy[0] || o->ids[0]))
+        st = sl_fail(&err, SL_ERR_ARG, "--perplexity goes without --ids and --npy");
     if (st == SL_OK) st = sl_deploy_prepare(o, strcmp(o->transport, "auto") != 0, 1, &d, &err);
-    if (st == SL_OK) st = sl_ids_parse(o->ids, d.spec.vocab, &ids, &err);
-    if (st == SL_OK) st = run(o, &d, &ids, &err);
+    if (st == SL_OK && text) st = sl_perplexity_run(o, &d, &err);
+    if (st == SL_OK && !text) st = sl_ids_parse(o->ids, d.spec.vocab, &ids, &err);
+    if (st == SL_OK && !text) st = run(o, &d, &ids, &err);
     sl_ids_free(&ids);
     sl_deploy_free(&d);
     return st == SL_OK ? 0 : sl_cmd_fail("logits", &err);

@@ -1,0 +1,104 @@
+#include "limits.h"
+
+#include "base/clock.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#define MAX_TRIES 64u
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define ROUNDS      200000u
+#define CHAINS      12
+#define INT8_CHAINS 8
+#define ITEMS       8u
+
+static _Atomic uint64_t keep;
+
+__attribute__((target("avx2,fma"))) static float fma_chains(void) {
+    __m256 a[CHAINS], x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(1e-3f);
+    for (int i = 0; i < CHAINS; i++) a[i] = _mm256_set1_ps((float)i);
+    for (uint32_t r = 0; r < ROUNDS; r++)
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; i++) a[i] = _mm256_fmadd_ps(a[i], x, y);
+    for (int i = 1; i < CHAINS; i++) a[0] = _mm256_add_ps(a[0], a[i]);
+    return _mm256_cvtss_f32(a[0]);
+}
+
+__attribute__((target("avx2"))) static uint64_t int8_chains(void) {
+    __m256i a[INT8_CHAINS], x = _mm256_set1_epi8(3), y = _mm256_set1_epi8(-2);
+    const __m256i ones = _mm256_set1_epi16(1);
+    for (int i = 0; i < INT8_CHAINS; i++) a[i] = _mm256_set1_epi32(i);
+    for (uint32_t r = 0; r < ROUNDS; r++)
+#pragma GCC unroll 8
+        for (int i = 0; i < INT8_CHAINS; i++) {
+            __asm__ volatile("" : "+x"(x)); /* else the product is made once */
+            __m256i p = _mm256_maddubs_epi16(x, y);
+            a[i] = _mm256_add_epi32(a[i], _mm256_madd_epi16(p, ones));
+        }
+    for (int i = 1; i < INT8_CHAINS; i++) a[0] = _mm256_xor_si256(a[0], a[i]);
+    return (uint64_t)_mm256_extract_epi64(a[0], 0);
+}
+
+__attribute__((target("avx2"))) static uint64_t read_all(const uint8_t *p, size_t n) {
+    __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
+    for (size_t i = 0; i + 128 <= n; i += 128) {
+        a = _mm256_xor_si256(a, _mm256_loadu_si256((const __m256i *)(p + i)));
+        b = _mm256_xor_si256(b, _mm256_loadu_si256((const __m256i *)(p + i + 32)));
+        c = _mm256_xor_si256(c, _mm256_loadu_si256((const __m256i *)(p + i + 64)));
+        d = _mm256_xor_si256(d, _mm256_loadu_si256((const __m256i *)(p + i + 96)));
+    }
+    a = _mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d));
+    return (uint64_t)_mm256_extract_epi64(a, 0) ^ (uint64_t)_mm256_extract_epi64(a, 2);
+}
+
+static void fma_item(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)ctx, (void)lane;
+    for (size_t i = begin; i < end; i++) keep += (uint64_t)fma_chains();
+}
+
+static void int8_item(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)ctx, (void)lane;
+    for (size_t i = begin; i < end; i++) keep += int8_chains();
+}
+
+static void read_item(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)lane;
+    keep += read_all((const uint8_t *)ctx + begin, end - begin);
+}
+
+static uint64_t timed(sl_pool *pool, size_t n, size_t grain, sl_pool_fn fn, void *ctx, bool cpu) {
+    uint64_t t = cpu ? sl_thread_cpu_ns() : sl_now_ns();
+    sl_pool_run(pool, n, grain, fn, ctx);
+    return (cpu ? sl_thread_cpu_ns() : sl_now_ns()) - t;
+}
+
+static int by_value(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+sl_limits sl_limits_measure(sl_pool *pool, const uint8_t *data, size_t bytes, uint32_t tries,
+                            bool cpu_clock) {
+    uint64_t fma = UINT64_MAX, int8 = UINT64_MAX, rd[MAX_TRIES];
+    SL_ASSERT(tries >= 3 && tries <= MAX_TRIES);
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return (sl_limits){0};
+    for (uint32_t i = 0; i < tries; i++) {
+        fma = SL_MIN(fma, timed(pool, ITEMS, 1, fma_item, NULL, cpu_clock));
+        int8 = SL_MIN(int8, timed(pool, ITEMS, 1, int8_item, NULL, cpu_clock));
+        rd[i] = timed(pool, bytes, 1 << 20, read_item, (void *)(uintptr_t)data, cpu_clock);
+    }
+    qsort(rd, tries, sizeof *rd, by_value);
+    return (sl_limits){.read_gbs = (double)bytes / (double)rd[0],
+                       .read_median_gbs = (double)bytes / (double)rd[tries / 2],
+                       .fma_gflops = (double)ITEMS * ROUNDS * CHAINS * 16 / (double)fma,
+                       .int8_gops = (double)ITEMS * ROUNDS * INT8_CHAINS * 64 / (double)int8};
+}
+#else
+sl_limits sl_limits_measure(sl_pool *pool, const uint8_t *data, size_t bytes, uint32_t tries,
+                            bool cpu_clock) {
+    (void)pool, (void)data, (void)bytes, (void)tries, (void)cpu_clock;
+    return (sl_limits){0};
+}
+#endif

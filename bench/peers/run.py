@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Sluice beside llama.cpp and ik_llama.cpp on the same files, in one window: A B A B ...
+
+    bench/peers/run.py [--only TEXT[,TEXT]] [--reps N] [--json FILE] [--models DIR] [--llama DIR] [--ik DIR]
+
+config.json has the groups: models, a job, and how often each program does it. In a group every round runs each
+program once, in turn, each in a process of its own with 2 threads; figures are medians over the rounds, ratios
+medians of the rounds' own ratios. Beside each run: CPU time, largest resident set, what other programs and the
+host took of the cores. Limits of the machine are measured before and after each model. --only takes groups whose
+name has one of the texts; what was measured stays in --store and the next call replaces only its own groups.
+The page docs/performance.md and the claims of --json are made from the store. Folders are those of the programs:
+--llama has llama-bench, llama-batched-bench, llama-perplexity and ggml-rpc-server, --ik the first two (or
+LLAMA_CPP, IK_LLAMA, MODELS in the environment). What is missing is named and left out. Only the standard library."""
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import engines
+import page
+import quality
+from window import Failed, Run
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+BUILD = ROOT / "build"
+
+
+def make_engines(args):
+    """Programs by name; None: not there."""
+    own = str(BUILD / "sluice")
+    one = ["--schedule", "ep"]
+    pair = ["--threads", "1", "--pin", "0,1", "--transport", "shm"]
+    found = {
+        "sluice": engines.Sluice(own, extra=one),
+        "two": engines.Sluice(own, 1, ["--attention", "2", "--schedule", "ep", *pair], "Sluice, 2 colocated workers"),
+        "split": engines.Split(own, 1, ["--attention", "1", "--experts", "1", "--schedule", "pingpong", *pair],
+                               "Sluice, attention worker + expert worker"),
+        "llama": engines.Llama(args.llama) if args.llama else None,
+        "rpc": engines.LlamaRpc(args.llama) if args.llama else None,
+        "ik": engines.Ik(args.ik) if args.ik else None,
+    }
+    for name, program in (("llama", "llama-bench"), ("rpc", "ggml-rpc-server"), ("ik", "llama-bench")):
+        if found[name] and not os.access(found[name].path(program), os.X_OK):
+            print(f"{name}: no {found[name].path(program)}: left out", file=sys.stderr)
+            found[name] = None
+    return found
+
+
+def limits(model=None):
+    argv = [str(BUILD / "bench_limits"), "--threads", "2", "--tries", "5"]
+    return json.loads(subprocess.check_output(argv + (["--file", model] if model else []), text=True))
+
+
+def best_of(before, after):
+    return {k: max(before[k], after[k]) for k in before}
+
+
+def run_job(group, engine, model, seed):
+    do = {"speed": engine.speed, "batch": engine.batch, "two": engine.batch, "load": engine.first_token}[group["kind"]]
+    return do(model, group["job"], seed) if group["kind"] != "load" else do(model, seed)
+
+
+def measure(group, name, path, every, reps):
+    """One model of a group: samples and conditions by engine."""
+    wanted = {e: min(n, reps) for e, n in group["engines"].items() if every[e]}
+    result = {"model": name, "engines": {}, "missing": sorted(e for e in group["engines"] if not every[e]),
+              "failed": {}, "load": os.getloadavg()[0], "job": group["job"]}
+    with open(path, "rb", buffering=0) as f:  # into the page cache
+        while f.read(1 << 24):
+            pass
+    before = limits(path)
+    for rep in range(max(wanted.values(), default=0)):
+        for e in wanted:
+            if rep >= wanted[e] or e in result["failed"]:
+                continue
+            begin = time.monotonic()
+            try:
+                got, runs = run_job(group, every[e], path, 1000 * rep + 7)
+            except (Failed, KeyError, ValueError) as why:
+                result["failed"][e] = str(why)
+                print(f"{name}: {every[e].label}: {why}", file=sys.stderr)
+                continue
+            seen = result["engines"].setdefault(e, {"label": every[e].label, "version": every[e].version(), "runs": []})
+            seen["runs"].append({
+                "rep": rep, "figures": got, "rss_bytes": max(r.rss_bytes for r in runs), "cpu_s": sum(r.cpu_s for r in runs),
+                "wall_s": time.monotonic() - begin, "others": max(r.others for r in runs),
+                "steal": max(r.steal for r in runs), "command": [" ".join(r.argv) for r in runs]})
+    rows = [1] + group["job"].get("batches", []) if group["kind"] in ("speed", "batch") else []
+    result["touched"] = {str(b): engines.touched_experts(str(BUILD / "sluice"), path, b) for b in rows}
+    result["limits"] = best_of(before, limits(path))
+    return result
+
+
+def measure_kernels(group):
+    run = Run([str(BUILD / "bench_kernels"), "--threads", "2", "--ms", str(group["job"]["ms"])])
+    return {"csv": run.out, "others": run.others, "steal": run.steal, "command": " ".join(run.argv)}
+
+
+def selected(group, only):
+    return not only or any(text in group["group"] for text in only.split(","))
+
+
+def measured(config, group, every, args):
+    if group["kind"] == "kernels":
+        return measure_kernels(group)
+    out = {}
+    for name in group["models"]:
+        path = os.path.join(args.models, config["models"][name]["file"])
+        if not os.path.exists(path):
+            print(f"{name}: no {path}: left out", file=sys.stderr)
+        elif group["kind"] == "quality":
+            out[name] = quality.measure(str(BUILD / "sluice"), every["llama"], path, group["job"])
+        else:
+            out[name] = measure(group, name, path, every, args.reps)
+    return out
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--only", default="")
+    p.add_argument("--reps", type=int, default=1000, help="no more rounds than that")
+    p.add_argument("--json", help="claims: [{claim, value, unit, bar}]")
+    p.add_argument("--models", default=os.environ.get("MODELS", str(ROOT / "models")))
+    p.add_argument("--llama", default=os.environ.get("LLAMA_CPP"))
+    p.add_argument("--ik", default=os.environ.get("IK_LLAMA"))
+    p.add_argument("--store", default=str(BUILD / "peers.json"))
+    p.add_argument("--page", default=str(ROOT / "docs" / "performance.md"), help="- writes none")
+    args = p.parse_args()
+    config = json.loads((HERE / "config.json").read_text())
+    every = make_engines(args)
+    store = {}
+    if os.path.exists(args.store):
+        store = json.loads(pathlib.Path(args.store).read_text())
+    for group in config["groups"]:
+        if not selected(group, args.only):
+            continue
+        begin = time.monotonic()
+        try:
+            got = measured(config, group, every, args)
+        except Failed as why:
+            print(f"{group['group']}: {why}", file=sys.stderr)
+            continue
+        if group["kind"] == "kernels":
+            store[group["group"]] = got
+        else:
+            store.setdefault(group["group"], {}).update(got)
+        pathlib.Path(args.store).write_text(json.dumps(store, indent=1) + "\n")
+        print(f"{group['group']}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+    claims, text, pictures = page.make(config, store, args.models)
+    print("\n".join(page.line(c) for c in claims))
+    if args.page != "-":
+        pathlib.Path(args.page).write_text(text)
+        for name, svg in pictures.items():
+            (pathlib.Path(args.page).parent / "img" / name).write_text(svg)
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps(claims, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
