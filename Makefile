@@ -5,7 +5,7 @@
 #   make test        everything that decides whether a change is good   (T=regex: only those CTests)
 #   make check       formatting, layers, tests
 #   make neon        the kernels of AArch64 against the reference, under qemu
-#   make oracle      deviation from transformers, one line a fixture
+#   make oracle      deviation from transformers, one line a fixture; templates against jinja2
 #   make tsan|asan   the tests under a sanitizer
 #   make fuzz        every fuzz target for S seconds (default 60)       (FUZZ=name: one; S=totals: the ledger)
 #   make soak        every script in tests/soak with its defaults: hours
@@ -70,6 +70,7 @@ model:
 
 oracle: all venv
 	@$(PY) tests/oracle/check.py $(SLUICE)
+	@$(PY) -m pytest -q -p no:cacheprovider tests/oracle/test_jinja.py
 
 fuzz: deps
 	@cmake --preset fuzz >/dev/null 2>&1 && cmake --build build-fuzz -j$(J) --target fuzzers

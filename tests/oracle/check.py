@@ -8,6 +8,7 @@ vocabulary; the table shows the worst position.
 """
 
 import argparse
+import contextlib
 import json
 import pathlib
 import subprocess
@@ -50,6 +51,32 @@ def fixtures():
     return sorted(
         p.parent for p in GOLDEN.glob("*/golden.json") if (p.parent / "config.json").exists()
     )
+
+
+def variants():
+    """Folders of goldens of another folder's weights under another configuration."""
+    return sorted(p.parent for p in GOLDEN.glob("*/golden.json") if "weights_of" in golden_of(p.parent))
+
+
+@contextlib.contextmanager
+def checkpoint(fixture):
+    """The folder itself, or one made of a variant's configuration and its source's weights."""
+    golden = golden_of(fixture)
+    if "weights_of" not in golden:
+        yield fixture
+        return
+    source = fixture.parent / golden["weights_of"]
+    with tempfile.TemporaryDirectory() as tmp:
+        folder = pathlib.Path(tmp) / fixture.name
+        folder.mkdir()
+        for path in [*source.iterdir(), *fixture.iterdir()]:
+            link = folder / path.name
+            if path.parent == fixture or not (fixture / path.name).exists():
+                link.symlink_to(path)
+        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+        (folder / "config.json").unlink()
+        (folder / "config.json").write_text(json.dumps(config | golden["config"]))
+        yield folder
 
 
 def sluice_logits(sluice, fixture, ids, extra=()):
@@ -125,6 +152,31 @@ def first_difference(a, b):
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
+def check_fixture(sluice, fixture, extra):
+    """Prints a line a case; returns how many failed."""
+    golden, failed = golden_of(fixture), 0
+    for case in golden["cases"]:
+        count = len(case["prompt_ids"]) + len(case["greedy_ids"])
+        row = f"{fixture.name:<18}{case['name']:<10}{count:>9}  "
+        try:
+            worst = check_logits(sluice, fixture, case, extra)
+            row += f"{worst:<17.2e}"
+            check_greedy(sluice, fixture, case, extra)
+            print(row + f"{len(case['greedy_ids'])} equal")
+        except Failure as failure:
+            failed += 1
+            print(row + f"FAILED {failure}")
+    if golden.get("stop_case"):
+        row = f"{fixture.name:<18}{'stop':<10}{'':>9}  {'':<17}"
+        try:
+            check_stop(sluice, fixture, golden["stop_case"], extra)
+            print(row + f"ends after {len(golden['stop_case']['greedy_ids'])}")
+        except Failure as failure:
+            failed += 1
+            print(row + f"FAILED {failure}")
+    return failed
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -133,32 +185,14 @@ def main():
     parser.add_argument("names", nargs="*", help="fixtures; default: all")
     parser.add_argument("--extra", default="", help="more options for each run, e.g. '--threads 1'")
     args = parser.parse_args()
-    chosen = [p for p in fixtures() if not args.names or p.name in args.names]
+    chosen = [p for p in [*fixtures(), *variants()] if not args.names or p.name in args.names]
     if not chosen or len(chosen) < len(set(args.names)):
         raise SystemExit(f"check.py: no such fixture in {GOLDEN}: {args.names}")
     extra, failed = args.extra.split(), 0
     print(f"{'fixture':<18}{'case':<10}{'positions':>9}  {'max|d|/max|ref|':<17}{'greedy'}")
     for fixture in chosen:
-        golden = golden_of(fixture)
-        for case in golden["cases"]:
-            count = len(case["prompt_ids"]) + len(case["greedy_ids"])
-            row = f"{fixture.name:<18}{case['name']:<10}{count:>9}  "
-            try:
-                worst = check_logits(args.sluice, fixture, case, extra)
-                row += f"{worst:<17.2e}"
-                check_greedy(args.sluice, fixture, case, extra)
-                print(row + f"{len(case['greedy_ids'])} equal")
-            except Failure as failure:
-                failed += 1
-                print(row + f"FAILED {failure}")
-        if golden["stop_case"]:
-            row = f"{fixture.name:<18}{'stop':<10}{'':>9}  {'':<17}"
-            try:
-                check_stop(args.sluice, fixture, golden["stop_case"], extra)
-                print(row + f"ends after {len(golden['stop_case']['greedy_ids'])}")
-            except Failure as failure:
-                failed += 1
-                print(row + f"FAILED {failure}")
+        with checkpoint(fixture) as folder:
+            failed += check_fixture(args.sluice, folder, extra)
     sys.exit(1 if failed else 0)
 
 

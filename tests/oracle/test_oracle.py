@@ -60,6 +60,24 @@ def test_greedy_ids_equal_the_golden(fixture, case):
     check.check_greedy(SLUICE, FIXTURES[fixture], case_of(fixture, case))
 
 
+def test_variants_are_there():
+    assert [path.name for path in check.variants()] == ["qwen3moe-yarn"]
+
+
+@pytest.mark.parametrize("variant", check.variants(), ids=lambda path: path.name)
+def test_goldens_of_other_configurations(variant):
+    golden = check.golden_of(variant)
+    with check.checkpoint(variant) as folder:
+        for case in golden["cases"]:
+            check.check_logits(SLUICE, folder, case)
+            check.check_greedy(SLUICE, folder, case)
+            model = reference.Model(folder)
+            got = model.forward(case["prompt_ids"] + case["greedy_ids"]).astype(numpy.float32)
+            ref = numpy.load(variant / case["logits"], allow_pickle=False)
+            assert check.deviation(got, ref)[0] <= 1e-5
+            assert model.min_margin >= golden["least_router_margin"]
+
+
 @pytest.mark.parametrize("fixture", [name for name in FIXTURES if name.startswith("qwen")])
 def test_router_weights_rescaled_or_not(fixture, tmp_path):
     """The other value of norm_topk_prob than the fixture's, against the second oracle."""

@@ -141,6 +141,25 @@ static void damaged_tensors_of_other_families_are_refused(void **state) {
           SL_ERR_FORMAT,
           "/" ST ": tensor \"" P "mlp.gate.e_score_correction_bias\": shape [12, 1], expected [12] "
           "by config.json"}},
+        {folder_llama4,
+         {"\"" P "feed_forward.experts.gate_up_proj\":{\"dtype\":\"F32\",\"shape\":[6,24,40]",
+          "\"" P "feed_forward.experts.gate_up_proj\":{\"dtype\":\"F32\",\"shape\":[6,40,24]",
+          SL_ERR_FORMAT,
+          "/" ST ": tensor \"" P "feed_forward.experts.gate_up_proj\": shape [6, 40, 24], expected "
+          "[6, 24, 40] by config.json"}},
+        {folder_llama4,
+         {"\"" P "feed_forward.experts.down_proj\":{\"dtype\":\"F32\",\"shape\":[6,20,24]",
+          "\"" P "feed_forward.experts.down_proj\":{\"dtype\":\"F32\",\"shape\":[120,24]",
+          SL_ERR_FORMAT,
+          "/" ST ": tensor \"" P "feed_forward.experts.down_proj\": shape [120, 24], expected "
+          "[6, 20, 24] by config.json"}},
+        {folder_llama4,
+         {"\"" P "feed_forward.router.weight\"", "\"" P "feed_forward.rooter.weight\"",
+          SL_ERR_FORMAT, "/" ST ": tensor \"" P "feed_forward.router.weight\" is missing"}},
+        {folder_llama4_nested,
+         {"\"language_model." P "feed_forward.router.weight\"",
+          "\"" P "feed_forward.router.weight\"", SL_ERR_FORMAT,
+          "/" ST ": tensor \"language_model." P "feed_forward.router.weight\" is missing"}},
         {folder_glm4,
          {"\"" P "mlp.shared_experts.up_proj.weight\"", "\"model.layers.3.x\"", SL_ERR_FORMAT,
           "/" ST ": tensor \"" P "mlp.shared_experts.up_proj.weight\" is missing"}},
@@ -151,6 +170,33 @@ static void damaged_tensors_of_other_families_are_refused(void **state) {
         folder_make(dir, cases[i].config, SL_F32, 1, 1);
         folder_patch_header(dir, ST, cases[i].bad.from, cases[i].bad.to);
         check_refused(dir, cases[i].bad.to, cases[i].bad.code, cases[i].bad.text);
+        folder_remove(dir);
+    }
+}
+
+/* What belongs to images is left alone; a text model has none. */
+static void only_tensors_of_images_may_be_beside_the_language_model(void **state) {
+    (void)state;
+    static const struct {
+        const char *config, *name;
+        bool fine;
+    } extra[] = {{folder_llama4_nested, "vision_model.class_embedding", true},
+                 {folder_llama4_nested, "multi_modal_projector.linear_1.weight", true},
+                 {folder_llama4_nested, "audio_model.weight", false},
+                 {folder_llama4_nested, "language_model.vision_model.x", false},
+                 {folder_llama4, "vision_model.class_embedding", false}};
+    for (size_t i = 0; i < SL_LEN(extra); i++) {
+        char dir[64], entry[160];
+        sl_err err = {0};
+        sl_model_spec spec;
+        folder_make(dir, extra[i].config, SL_F32, 1, 1);
+        snprintf(entry, sizeof entry,
+                 "{\"%s\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]},",
+                 extra[i].name);
+        folder_patch_header(dir, ST, "{", entry);
+        sl_status want = extra[i].fine ? SL_OK : SL_ERR_UNSUPPORTED;
+        assert_int_equal(sl_model_read_spec(dir, &spec, NULL, &err), want);
+        if (!extra[i].fine) assert_non_null(strstr(err.msg, extra[i].name));
         folder_remove(dir);
     }
 }
@@ -420,6 +466,7 @@ int main(void) {
         cmocka_unit_test(damaged_headers_are_refused),
         cmocka_unit_test(damaged_biases_and_shared_experts_are_refused),
         cmocka_unit_test(damaged_tensors_of_other_families_are_refused),
+        cmocka_unit_test(only_tensors_of_images_may_be_beside_the_language_model),
         cmocka_unit_test(blocks_after_the_last_may_be_there),
         cmocka_unit_test(tensors_nobody_would_use_are_refused),
         cmocka_unit_test(tensors_off_their_alignment_are_refused),

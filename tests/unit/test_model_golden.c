@@ -33,9 +33,9 @@ static void read_ids(sl_json list, golden_case *c) {
     }
 }
 
-/* float32, C order, [rows][cols]. */
-static float *read_npy(const char *path, uint32_t rows, uint32_t cols) {
-    char header[512] = "", shape[64];
+/* float32, C order. */
+static float *read_array(const char *path, const char *shape, size_t count) {
+    char header[512] = "";
     uint8_t start[10];
     FILE *f = fopen(path, "rb");
     if (!f) fail_msg("%s: cannot open", path);
@@ -44,15 +44,19 @@ static float *read_npy(const char *path, uint32_t rows, uint32_t cols) {
     size_t n = start[8] + 256u * start[9];
     assert_true(n < sizeof header);
     assert_int_equal(fread(header, 1, n, f), n);
-    snprintf(shape, sizeof shape, "(%u, %u)", rows, cols);
     assert_non_null(strstr(header, "'<f4'"));
     assert_non_null(strstr(header, "'fortran_order': False"));
     if (!strstr(header, shape)) fail_msg("%s: %s, expected %s", path, header, shape);
-    size_t count = (size_t)rows * cols;
     float *x = malloc(count * sizeof *x);
     assert_int_equal(fread(x, sizeof *x, count, f), count);
     fclose(f);
     return x;
+}
+
+static float *read_npy(const char *path, uint32_t rows, uint32_t cols) {
+    char shape[64];
+    snprintf(shape, sizeof shape, "(%u, %u)", rows, cols);
+    return read_array(path, shape, (size_t)rows * cols);
 }
 
 /* max |got - want| / max |want| over each row; the largest. */
@@ -177,6 +181,80 @@ static void goldens_are_reproduced(void **state) {
     }
 }
 
+/* float32 [positions][layers][K, V][heads][dim], of every step-th position from 0 on. */
+#define CACHE_STEP 5u
+
+/* A key or value of a page in the order of the checkpoint: pairs that were put in halves are put
+ * together again, and the factor of YaRN that lies in the scale of scores is put back. */
+static double cached(const sl_model_spec *s, uint32_t layer, bool is_v, const float *head,
+                     uint32_t i) {
+    if (is_v) return head[i];
+    bool pairs = s->rope_pairs && !s->unrotated[layer];
+    double scale = s->yarn.factor > 0 ? s->yarn.attention : 1;
+    return scale * (pairs ? head[i / 2 + i % 2 * (s->head_dim / 2)] : head[i]);
+}
+
+static double cache_deviation(const model_run *r, const model_seq *seq, uint32_t pos,
+                              const float *want) {
+    const sl_model_spec *s = r->s;
+    const float *page = seq->page[pos / SL_KV_PAGE_TOKENS];
+    double worst = 0;
+    for (uint32_t part = 0; part < 2 * s->n_layers; part++) {
+        double d = 0, top = 0;
+        for (uint32_t h = 0; h < s->n_kv_heads; h++)
+            for (uint32_t i = 0; i < s->head_dim; i++, want++) {
+                const float *head = page + sl_kv_tile_offset(s, part / 2, part % 2, h) +
+                                    (size_t)(pos % SL_KV_PAGE_TOKENS) * s->head_dim;
+                d = fmax(d, fabs(cached(s, part / 2, part % 2, head, i) - *want));
+                top = fmax(top, fabs((double)*want));
+            }
+        worst = fmax(worst, d / top);
+    }
+    return worst;
+}
+
+/* After a prompt the pages hold what the cache of transformers holds; cut into steps, the same
+ * bits.
+ */
+static void pages_hold_what_transformers_caches(void **state) {
+    (void)state;
+    for (size_t f = 0; f < SL_LEN(fixtures); f++) {
+        golden g = golden_open(fixtures[f]);
+        golden_case *c = NULL;
+        for (size_t i = 0; !c || strcmp(c->name, "passage") != 0; i++) {
+            assert_true(i < sl_json_count(g.cases));
+            if (c) case_close(c);
+            c = case_open(&g, i);
+        }
+        model_run r = model_run_make(g.m, sl_kernels_select(NULL), NULL, c->n_prompt);
+        uint32_t width = r.s->n_layers * 2 * r.s->n_kv_heads * r.s->head_dim;
+        uint32_t kept = (c->n_prompt + CACHE_STEP - 1) / CACHE_STEP;
+        char path[1024], shape[96];
+        snprintf(path, sizeof path, "%s/cache.npy", g.folder);
+        snprintf(shape, sizeof shape, "(%u, %u, 2, %u, %u)", kept, r.s->n_layers, r.s->n_kv_heads,
+                 r.s->head_dim);
+        float *want = read_array(path, shape, (size_t)kept * width);
+        model_seq whole = model_seq_make(r.s, c->n_prompt), cut = model_seq_make(r.s, c->n_prompt);
+        float *logits = malloc((size_t)c->n_prompt * r.s->vocab * sizeof *logits);
+        model_run_prefill(&r, &whole, c->ids, 0, c->n_prompt, c->n_prompt, logits);
+        model_run_prefill(&r, &cut, c->ids, 0, c->n_prompt, 7, logits);
+        for (uint32_t i = 0; i < whole.n_pages; i++)
+            assert_memory_equal(whole.page[i], cut.page[i], sl_kv_page_bytes(r.s));
+        double worst = 0;
+        for (uint32_t i = 0; i < kept; i++)
+            worst =
+                fmax(worst, cache_deviation(&r, &whole, i * CACHE_STEP, want + (size_t)i * width));
+        printf("%s cache: deviation %.2e\n", fixtures[f], worst);
+        assert_true(worst <= BAR);
+        free(want), free(logits);
+        model_seq_free(&whole);
+        model_seq_free(&cut);
+        model_run_free(&r);
+        case_close(c);
+        golden_close(&g);
+    }
+}
+
 /* How many greedy ids agree with the case before the first that does not. */
 static uint32_t greedy_agreement(const sl_model *m, const golden_case *c) {
     const sl_sampling greedy = {.top_p = 1};
@@ -230,6 +308,7 @@ static void two_exchanged_experts_change_the_ids(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(goldens_are_reproduced),
+        cmocka_unit_test(pages_hold_what_transformers_caches),
         cmocka_unit_test(two_exchanged_experts_change_the_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
   python make_fixtures.py                       all fixtures: train, store, goldens
   python make_fixtures.py --only mixtral-tiny   one of them
   python make_fixtures.py --goldens-only        goldens again, from the stored weights
+  python make_fixtures.py --cache-only          only cache.npy again, from the stored weights
   python make_fixtures.py --extract-corpus      tests/golden/corpus.txt from its Debian package
 
 Needs the packages of requirements-oracle.txt. CPU, one thread; about four minutes a fixture.
@@ -37,12 +38,13 @@ def make_model(fixture, verses, folder):
 
 
 def main():
-    known = models.fixtures()
+    known, variants = models.fixtures(), models.variants()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=sorted(known), action="append")
+    parser.add_argument("--only", choices=sorted({**known, **variants}), action="append")
     parser.add_argument("--goldens-only", action="store_true")
+    parser.add_argument("--cache-only", action="store_true")
     parser.add_argument("--extract-corpus", action="store_true")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT, help="default: tests/golden")
     args = parser.parse_args()
@@ -51,8 +53,17 @@ def main():
         corpus.extract(ROOT / "corpus.txt")
         return
     verses, digest = corpus.load(ROOT / "corpus.txt")
-    for name in args.only or known:
-        fixture, folder = known[name], args.out / name
+    for name in args.only or [*known, *variants]:
+        folder = args.out / (variants[name].source if name in variants else name)
+        if args.cache_only:
+            if name in known:
+                golden.stored_cache(folder)
+            continue
+        if name in variants:
+            tok = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            golden.write_variant(variants[name], tok, verses, digest, args.out)
+            continue
+        fixture = known[name]
         if not args.goldens_only:
             make_model(fixture, verses, folder)
         tok = Tokenizer.from_file(str(folder / "tokenizer.json"))

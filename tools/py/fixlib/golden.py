@@ -8,8 +8,10 @@ part of the golden.
 import hashlib
 import itertools
 import json
+import pathlib
 import platform
 import re
+import tempfile
 
 import numpy
 import safetensors
@@ -22,6 +24,8 @@ from . import models, train
 NEW_TOKENS = 64
 MIN_TOP1_GAP = 1e-2
 SWAP_WITHIN = 32
+KV_CASE = "passage"  # whose keys and values are kept, of every KV_STEP-th position of its prompt
+KV_STEP = 5
 # name, about how many ids, first verse tried
 PROMPTS = (("short", None, 0), ("line", 20, 60), ("passage", 60, 180))
 
@@ -74,9 +78,9 @@ def candidates(tok, verses, length, start):
             yield ids[:cut]
 
 
-def find_cases(model, fixture, tok, verses, stop_ids):
+def find_cases(model, fixture, tok, verses, stop_ids, prompts=PROMPTS):
     cases = []
-    for name, length, start in PROMPTS:
+    for name, length, start in prompts:
         refused = {}
         for prompt in candidates(tok, verses, length, start):
             case, reason = try_case(model, fixture, prompt, stop_ids)
@@ -168,6 +172,81 @@ def double_deviation(model, cases):
     return worst
 
 
+@torch.no_grad()
+def write_cache(model, prompt, folder):
+    """cache.npy: what transformers' cache holds after the prompt, [positions][layers][K, V][heads][dim]."""
+    cache = transformers.DynamicCache()  # without windows: every position stays
+    model(input_ids=torch.tensor([prompt]), past_key_values=cache, use_cache=True)
+    pairs = [torch.stack([layer.keys[0], layer.values[0]]) for layer in cache.layers]
+    every = torch.stack(pairs).permute(3, 0, 1, 2, 4)[::KV_STEP]
+    numpy.save(folder / "cache.npy", numpy.ascontiguousarray(every.numpy().astype("<f4")))
+
+
+def stored_cache(folder):
+    """cache.npy again, from the stored weights and the prompt that golden.json has."""
+    cases = json.loads((folder / "golden.json").read_text(encoding="utf-8"))["cases"]
+    prompt = next(c["prompt_ids"] for c in cases if c["name"] == KV_CASE)
+    write_cache(models.load(folder), prompt, folder)
+
+
+@torch.no_grad()
+def write_variant(variant, tok, verses, corpus_sha256, root):
+    """Goldens of a fixture's weights under another configuration; the weights stay where they are."""
+    source, folder = root / variant.source, root / variant.name
+    config = json.loads((source / "config.json").read_text()) | variant.config
+    stop_ids = json.loads((source / "generation_config.json").read_text())["eos_token_id"]
+    with tempfile.TemporaryDirectory() as tmp:
+        made = pathlib.Path(tmp)
+        for path in source.glob("*.safetensors*"):
+            (made / path.name).symlink_to(path.resolve())
+        (made / "config.json").write_text(json.dumps(config))
+        model = models.load(made)
+    cases = find_cases(model, variant, tok, verses, stop_ids, PROMPTS[1:2])
+    folder.mkdir(exist_ok=True)
+    for c in cases:
+        numpy.save(folder / f"logits_{c['name']}.npy", c["logits"].astype("<f4"))
+    doc = {
+        "name": variant.name,
+        "weights_of": variant.source,
+        "config": variant.config,
+        "provenance": {
+            "command": f"python tools/py/make_fixtures.py --only {variant.name}",
+            **versions(corpus_sha256),
+        },
+        "stop_ids": stop_ids,
+        "least_router_margin": variant.min_margin,
+        "cases": [case_document(c, tok) for c in cases],
+    }
+    text = json.dumps(doc, ensure_ascii=False, indent=1)
+    (folder / "golden.json").write_text(compact(text) + "\n", encoding="utf-8")
+
+
+def versions(corpus_sha256):
+    return {
+        "corpus": "tests/golden/corpus.txt",
+        "corpus_sha256": corpus_sha256,
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+        "safetensors": safetensors.__version__,
+        "tokenizers": tokenizers.__version__,
+        "torch": torch.__version__.split("+")[0],
+        "transformers": transformers.__version__,
+    }
+
+
+def case_document(c, tok):
+    return {
+        "name": c["name"],
+        "prompt_text": c["text"],
+        "prompt_ids": c["prompt"],
+        "greedy_ids": c["ids"],
+        "greedy_text": tok.decode(c["ids"], skip_special_tokens=False),
+        "logits": f"logits_{c['name']}.npy",
+        "min_top1_gap": c["gap"],
+        "min_router_margin": c["margin"],
+    }
+
+
 def find_stop(model, fixture, tok, verses, stop_ids):
     """A chat prompt whose greedy answer ends by itself, decisively, within NEW_TOKENS ids."""
     if not fixture.chat:
@@ -215,6 +294,7 @@ def write(fixture, tok, verses, corpus_sha256, folder):
     print(f"{fixture.name}: swap {swap}", flush=True)
     for old in folder.glob("logits_*.npy"):
         old.unlink()
+    write_cache(model, next(c["prompt"] for c in cases if c["name"] == KV_CASE), folder)
     for c in cases:
         numpy.save(folder / f"logits_{c['name']}.npy", c["logits"].astype("<f4"))
     doc = {
@@ -223,33 +303,14 @@ def write(fixture, tok, verses, corpus_sha256, folder):
             "command": f"python tools/py/make_fixtures.py --only {fixture.name}",
             "seed": fixture.seed,
             "steps": fixture.steps,
-            "corpus": "tests/golden/corpus.txt",
-            "corpus_sha256": corpus_sha256,
-            "python": platform.python_version(),
-            "numpy": numpy.__version__,
-            "safetensors": safetensors.__version__,
-            "tokenizers": tokenizers.__version__,
-            "torch": torch.__version__.split("+")[0],
-            "transformers": transformers.__version__,
+            **versions(corpus_sha256),
             "files_sha256": {p.name: sha256(p) for p in sorted(folder.glob("*.safetensors"))},
         },
         "stop_ids": stop_ids,
         "least_router_margin": fixture.min_margin,
         "f32_against_f64": double_deviation(model, cases),
         "router_choices": {str(k): v for k, v in used.items()},
-        "cases": [
-            {
-                "name": c["name"],
-                "prompt_text": c["text"],
-                "prompt_ids": c["prompt"],
-                "greedy_ids": c["ids"],
-                "greedy_text": tok.decode(c["ids"], skip_special_tokens=False),
-                "logits": f"logits_{c['name']}.npy",
-                "min_top1_gap": c["gap"],
-                "min_router_margin": c["margin"],
-            }
-            for c in cases
-        ],
+        "cases": [case_document(c, tok) for c in cases],
         "stop_case": stop,
         "swap_test": swap,
     }

@@ -54,6 +54,21 @@ class Fixture:
     min_margin: float = 1e-3  # cases with a smaller router margin are refused
 
 
+@dataclasses.dataclass
+class Variant:
+    """Another configuration for the weights of a fixture."""
+
+    name: str
+    source: str
+    config: dict
+    min_margin: float = 1e-3
+
+
+def variants():
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    return {v.name: v for v in (Variant("qwen3moe-yarn", "qwen3moe-tiny", {"rope_scaling": yarn}),)}
+
+
 def qwen_special(size):
     """Ids of <|endoftext|> and <|im_end|> in a qwen tokenizer of `size` entries."""
     return size - 5, size - 3
