@@ -5,9 +5,12 @@
 #include <stdio.h>
 
 static const sl_gguf_arch archs[] = {
-    {"llama", "MixtralForCausalLM", false, true, true, false, "feed_forward_length"},
-    {"qwen3moe", "Qwen3MoeForCausalLM", true, false, true, false, "expert_feed_forward_length"},
-    {"qwen2moe", "Qwen2MoeForCausalLM", false, false, false, true, "expert_feed_forward_length"},
+    {"llama", "MixtralForCausalLM", false, true, true, false, false, "feed_forward_length"},
+    {"qwen3moe", "Qwen3MoeForCausalLM", true, false, true, false, false,
+     "expert_feed_forward_length"},
+    {"qwen2moe", "Qwen2MoeForCausalLM", false, false, false, true, false,
+     "expert_feed_forward_length"},
+    {"llama4", "Llama4ForCausalLM", false, true, false, false, true, "expert_feed_forward_length"},
 };
 
 /* Keys below the name of the architecture that are read here, or that change nothing. */
@@ -24,6 +27,7 @@ static const char *const known[] = {
     "expert_weights_norm",
     "expert_weights_scale",
     "expert_gating_func",
+    "interleave_moe_layer_step",
     "attention.head_count",
     "attention.head_count_kv",
     "attention.key_length",
@@ -224,6 +228,23 @@ static sl_status read_blocks(reading *r, sl_err *err) {
     return read_u32(r, "feed_forward_length", SL_GGUF_REQUIRED, 1, 1u << 20, &m->d_ff_dense, err);
 }
 
+/* Which blocks are routed is said by their routers; the rest as llama.cpp takes it. */
+static void take_llama4(reading *r) {
+    sl_model_spec *m = r->m;
+    bool chunks = !sl_gguf_find(r->g, key_of(r, "attention.sliding_window")) || m->sliding_window;
+    m->sliding_window = 0;
+    m->gate_input = true;
+    m->qk_unit = m->n_experts != 128;
+    m->d_ff_shared = m->d_ff_expert;
+    m->attn_chunk = chunks ? SL_GGUF_LLAMA4_CHUNK : 0;
+    m->query_floor = chunks ? (float)SL_GGUF_LLAMA4_CHUNK : 0;
+    m->query_growth = chunks ? SL_GGUF_LLAMA4_GROWTH : 0;
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        m->unrotated[i] = chunks && (i + 1) % SL_GGUF_LLAMA4_EVERY == 0;
+        m->sight[i] = chunks && !m->unrotated[i] ? SL_SIGHT_CHUNK : SL_SIGHT_ALL;
+    }
+}
+
 static sl_status read_experts(reading *r, sl_err *err) {
     sl_model_spec *m = r->m;
     double scale = 1;
@@ -241,13 +262,15 @@ static sl_status read_experts(reading *r, sl_err *err) {
     if (st == SL_OK && !r->arch->shared)
         st = expect(r, "expert_shared_feed_forward_length", 0, err);
     if (st == SL_OK) st = expect(r, "expert_shared_count", 0, err);
-    if (st == SL_OK) st = expect(r, "expert_gating_func", 1, err); /* softmax */
+    if (st == SL_OK)
+        st = expect(r, "expert_gating_func", r->arch->llama4 ? 2 : 1, err); /* sigmoid, softmax */
     if (st == SL_OK)
         st = sl_gguf_f64(r->g, key_of(r, "expert_weights_scale"), SL_GGUF_OPTIONAL, 1, 1, &scale,
                          err);
     if (st == SL_OK)
         st = sl_gguf_bool(r->g, key_of(r, "expert_weights_norm"), SL_GGUF_OPTIONAL, &m->norm_topk,
                           err);
+    if (st == SL_OK && r->arch->llama4) take_llama4(r);
     return st == SL_OK ? read_blocks(r, err) : st;
 }
 

@@ -1,4 +1,5 @@
 /* Meets the architecture table with the tensors of a checkpoint. */
+#include "format/gguf_config.h"
 #include "model/model_int.h"
 
 #include <string.h>
@@ -90,6 +91,8 @@ static bool ignorable(const sl_model *model, const char *name) {
     static const char inv_freq[] = ".rotary_emb.inv_freq";
     size_t n = strlen(name), tail = sizeof inv_freq - 1;
     if (of_mtp(m, name)) return true;
+    if (sl_ckpt_gguf(model->ckpt) && m->gate_input && strcmp(name, SL_GGUF_ROPE_FACTORS) == 0)
+        return true; /* read by sl_rope_apply_factors */
     for (const char *const *p = model->arch->ignored; p && *p; p++)
         if (strncmp(name, *p, strlen(*p)) == 0) return true;
     if (m->tied_head && strcmp(name, "lm_head.weight") == 0) return true;

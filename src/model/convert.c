@@ -4,6 +4,7 @@
 #include "model/convert_int.h"
 #include "quant/block.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -27,6 +28,8 @@ typedef struct converting {
     sl_gguf_out *w;
     piece *pieces;
     size_t n, cap;
+    float *rope_factor; /* NULL: none is written */
+    sl_mat rope;
     sl_convert_report report;
     uint64_t done;
     sl_err *err;
@@ -94,7 +97,10 @@ static void put_sizes(converting *c) {
     put_u32(c, "embedding_length", s->d_model);
     put_u32(c, "feed_forward_length", llama || s->d_ff_dense == 0 ? s->d_ff_expert : s->d_ff_dense);
     if (!llama) put_u32(c, c->arch->width, s->d_ff_expert);
-    if (s->d_ff_shared) put_u32(c, "expert_shared_feed_forward_length", s->d_ff_shared);
+    if (c->arch->llama4)
+        put_u32(c, "interleave_moe_layer_step", s->moe_layer[0] + 1u);
+    else if (s->d_ff_shared)
+        put_u32(c, "expert_shared_feed_forward_length", s->d_ff_shared);
     put_u32(c, "expert_count", s->n_experts);
     put_u32(c, "expert_used_count", s->top_k);
     put_u32(c, "attention.head_count", s->n_heads);
@@ -132,22 +138,29 @@ static const sl_mat *mat_of(const sl_model *m, const sl_arch_tensor *t, uint32_t
     return t->role == SL_ROLE_EXPERT_UP ? &e->up : &e->down;
 }
 
+/* Room for one more. */
+static sl_status grow_pieces(converting *c) {
+    if (c->n < c->cap) return SL_OK;
+    size_t cap = 2 * c->cap + 256;
+    piece *grown = sl_grow(c->pieces, c->cap, cap, sizeof *grown);
+    if (!grown) return sl_fail(c->err, SL_ERR_NOMEM, "%zu tensors", cap);
+    c->pieces = grown;
+    c->cap = cap;
+    return SL_OK;
+}
+
 static sl_status add_piece(converting *c, const sl_arch_tensor *t, uint32_t layer) {
     const sl_model_spec *s = &c->m->spec;
     bool expert = t->scope == SL_SCOPE_EXPERT;
-    if (c->n == c->cap) {
-        size_t cap = 2 * c->cap + 256;
-        piece *grown = sl_grow(c->pieces, c->cap, cap, sizeof *grown);
-        if (!grown) return sl_fail(c->err, SL_ERR_NOMEM, "%zu tensors", cap);
-        c->pieces = grown;
-        c->cap = cap;
-    }
+    sl_status st = grow_pieces(c);
+    if (st != SL_OK) return st;
     piece *p = &c->pieces[c->n++];
     *p = (piece){.first = mat_of(c->m, t, layer), .n_mats = expert ? s->n_experts : 1};
     if (expert) p->stride = sizeof(sl_expert_weights);
     sl_arch_gguf_name(t, layer, p->name);
-    if (c->arch->rope_pairs && t->role == SL_ROLE_Q) p->heads = s->n_heads;
-    if (c->arch->rope_pairs && t->role == SL_ROLE_K) p->heads = s->n_kv_heads;
+    bool to_pairs = c->arch->rope_pairs && !s->rope_pairs;
+    if (to_pairs && t->role == SL_ROLE_Q) p->heads = s->n_heads;
+    if (to_pairs && t->role == SL_ROLE_K) p->heads = s->n_kv_heads;
     p->type = type_of(c, t, p->first->k);
     if (expert) p->dim[p->n_dims++] = p->n_mats;
     if (t->k != SL_DIM_NONE && t->n != SL_DIM_ONE) p->dim[p->n_dims++] = p->first->n;
@@ -159,6 +172,47 @@ static sl_status add_piece(converting *c, const sl_arch_tensor *t, uint32_t laye
                        p->type != SL_F32;
     sl_gguf_out_tensor(c->w, p->name, p->type, p->dim, p->n_dims);
     return SL_OK;
+}
+
+/* How much slower each pair turns, for readers that know no rope_type. */
+static sl_status add_rope_factors(converting *c) {
+    const sl_model_spec *s = &c->m->spec;
+    uint32_t half = s->rope_dim / 2;
+    uint64_t dim[3] = {half};
+    c->rope_factor = sl_alloc(half, sizeof *c->rope_factor);
+    if (!c->rope_factor) return sl_fail(c->err, SL_ERR_NOMEM, "%u rope factors", half);
+    for (uint32_t i = 0; i < half; i++) {
+        double freq = pow((double)s->rope_theta, -(double)i / (double)half);
+        c->rope_factor[i] = (float)(freq / sl_rope_stretch(&s->long_waves, freq));
+    }
+    c->rope = (sl_mat){.data = c->rope_factor, .n = 1, .k = half, .dtype = SL_F32};
+    sl_status st = grow_pieces(c);
+    if (st != SL_OK) return st;
+    piece *p = &c->pieces[c->n++];
+    *p = (piece){.first = &c->rope, .n_mats = 1, .type = SL_F32, .dim = {half}, .n_dims = 1};
+    snprintf(p->name, sizeof p->name, "%s", SL_GGUF_ROPE_FACTORS);
+    c->report.bytes += half * sizeof(float);
+    sl_gguf_out_tensor(c->w, p->name, p->type, dim, 1);
+    return SL_OK;
+}
+
+/* What a file of llama4 has no keys for has to be as its readers take it. */
+static sl_status check_llama4(const sl_model_spec *s, const char *folder, sl_err *err) {
+    const char *what = NULL;
+    uint32_t step = s->moe_layer[0] + 1u;
+    if (s->attn_chunk != SL_GGUF_LLAMA4_CHUNK) what = "attention_chunk_size other than 8192";
+    if (s->query_floor != (float)SL_GGUF_LLAMA4_CHUNK || s->query_growth != SL_GGUF_LLAMA4_GROWTH)
+        what = "floor_scale other than 8192 or attn_scale other than 0.1";
+    if (s->qk_unit != (s->n_experts != 128)) what = "use_qk_norm other than 128 experts go without";
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        bool last = (i + 1) % SL_GGUF_LLAMA4_EVERY == 0;
+        if (s->unrotated[i] != last || (s->sight[i] == SL_SIGHT_CHUNK) == last)
+            what = "blocks without rotation other than each fourth";
+        if ((s->ffn[i] == SL_FFN_MOE) != ((i + 1) % step == 0))
+            what = "blocks with experts other than each so many";
+    }
+    if (!what) return SL_OK;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: GGUF of llama4 cannot say: %s", folder, what);
 }
 
 static bool in_block(const sl_model_spec *s, sl_arch_scope scope, uint32_t layer) {
@@ -176,6 +230,7 @@ static sl_status list_tensors(converting *c) {
             if (sl_arch_tensor_used(&m->spec, t) && in_block(&m->spec, t->scope, layer))
                 st = add_piece(c, t, layer);
         }
+    if (st == SL_OK && m->spec.long_waves.factor > 0) st = add_rope_factors(c);
     c->report.tensors = (uint32_t)c->n;
     return st;
 }
@@ -264,6 +319,7 @@ sl_status sl_convert(const char *folder, const char *out, const sl_convert_optio
     c.arch = sl_gguf_arch_of_class(m->spec.arch);
     if (!c.arch)
         st = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: %s has no name in GGUF", folder, m->spec.arch);
+    if (st == SL_OK && c.arch->llama4) st = check_llama4(&m->spec, folder, err);
     if (st == SL_OK && m->spec.yarn.factor > 0)
         st = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: rope_scaling is not written to GGUF", folder);
     if (st == SL_OK) st = sl_gguf_out_open(out, o->replace, &c.w, err);
@@ -279,6 +335,7 @@ sl_status sl_convert(const char *folder, const char *out, const sl_convert_optio
 out:
     sl_gguf_out_free(c.w);
     sl_free(c.pieces);
+    sl_free(c.rope_factor);
     sl_model_free(m);
     return st;
 }

@@ -172,6 +172,7 @@ sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **
     sl_status st = load(folder, !stages->emulated, &m, err);
     if (st == SL_OK && !stages->emulated) st = make_tables(m, err);
     if (st == SL_OK && !stages->emulated) st = sl_model_bind(m, stages, err);
+    if (st == SL_OK && !stages->emulated) st = sl_rope_apply_factors(m, err);
     if (st == SL_OK && !stages->emulated) st = fill_route_bias(m, err);
     if (st == SL_OK && (stages->emulated || stages->skew.on))
         st = sl_skew_create(skew, &m->spec, &m->skew, err);

@@ -42,6 +42,8 @@ struct sl_model {
 
 /* The frequency of a rotation after long waves are stretched: model/rope.c. */
 double sl_rope_stretch(const sl_long_waves *w, double freq);
+/* The same as a file of GGUF says it: divides m->rope_freq by its factors, where it has any. */
+sl_status sl_rope_apply_factors(sl_model *m, sl_err *err) SL_MUST_CHECK;
 /* What queries at `pos` of a block that does not rotate are multiplied by. */
 float sl_query_scale(const sl_model_spec *spec, uint32_t pos);
 

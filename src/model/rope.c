@@ -2,7 +2,10 @@
  * decides a bit of queries. */
 #include "model/model_int.h"
 
+#include "format/gguf_config.h"
+
 #include <math.h>
+#include <string.h>
 
 double sl_rope_stretch(const sl_long_waves *w, double freq) {
     const double two_pi = 6.283185307179586, low = (double)w->low, high = (double)w->high;
@@ -11,6 +14,29 @@ double sl_rope_stretch(const sl_long_waves *w, double freq) {
     if (turns < low || high == low) return freq / (double)w->factor;
     double kept = (turns - low) / (high - low);
     return (1 - kept) * freq / (double)w->factor + kept * freq;
+}
+
+sl_status sl_rope_apply_factors(sl_model *m, sl_err *err) {
+    uint32_t half = m->spec.rope_dim / 2;
+    sl_span bytes = {0};
+    size_t at = 0;
+    if (!m->ckpt || !sl_ckpt_gguf(m->ckpt) || !sl_ckpt_find(m->ckpt, SL_GGUF_ROPE_FACTORS, &at))
+        return SL_OK;
+    sl_ckpt_tensor t = sl_ckpt_at(m->ckpt, at);
+    const char *path = sl_ckpt_path(m->ckpt, t.file);
+    if (!t.usable || t.dtype != SL_F32 || t.n_dims != 1 || t.dim[0] != half)
+        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor \"%s\": expected F32 of shape [%u]", path,
+                       t.name, half);
+    sl_status st = sl_ckpt_data(m->ckpt, t, &bytes, err);
+    for (uint32_t i = 0; st == SL_OK && i < half; i++) {
+        float factor;
+        memcpy(&factor, bytes.data + i * sizeof factor, sizeof factor);
+        if (!(factor > 0 && isfinite(factor)))
+            return sl_fail(err, SL_ERR_LIMIT, "%s: tensor \"%s\": value %u is %g", path, t.name, i,
+                           (double)factor);
+        m->rope_freq[i] = (float)(m->rope_freq[i] / (double)factor);
+    }
+    return st;
 }
 
 /* The natural logarithm of x >= 1: the power of two, then the series of atanh, in f64. */

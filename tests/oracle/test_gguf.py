@@ -8,6 +8,8 @@ skipped.
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 
@@ -188,6 +190,55 @@ def convert(folder, out, kind, extra=()):
 def test_converted_weights_keep_their_bits(tmp_path, name, kind):
     convert(GOLDEN / name, tmp_path / "m.gguf", kind)
     assert logits(tmp_path / "m.gguf").tobytes() == logits(GOLDEN / name).tobytes()
+
+
+@pytest.fixture
+def llama4(tmp_path):
+    """llama4-tiny with what llama.cpp takes for granted of this family."""
+    folder = tmp_path / "llama4"
+    shutil.copytree(GOLDEN / "llama4-tiny", folder)
+    config = json.loads((folder / "config.json").read_text())
+    for key in ("no_rope_layers", "layer_types"):
+        config.pop(key)
+    config |= {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_llama4_is_converted(llama4, tmp_path):
+    """Bits differ where a pair's frequency is blended: its factor was rounded."""
+    convert(llama4, tmp_path / "m.gguf", "bf16")
+    ids = IDS[:4] + list(range(100, 180))
+    assert check.deviation(logits(tmp_path / "m.gguf", ids), logits(llama4, ids))[0] <= 2e-6
+    config = json.loads((llama4 / "config.json").read_text())
+    (llama4 / "config.json").write_text(json.dumps(config | {"rope_scaling": None}))
+    convert(llama4, tmp_path / "plain.gguf", "bf16")
+    assert logits(tmp_path / "plain.gguf", ids).tobytes() == logits(llama4, ids).tobytes()
+
+
+@pytest.mark.parametrize(
+    "before,after,says",
+    [
+        (b"rope_freqs.weight", b"rope_freqz.weight", '"rope_freqz.weight" is unknown'),
+        (b"rope_freqs.weight\1\0\0\0\x08", b"rope_freqs.weight\1\0\0\0\x07", "expected F32 of shape [8]"),
+    ],
+)
+def test_rope_factors_that_do_not_fit_are_refused(llama4, tmp_path, before, after, says):
+    convert(llama4, tmp_path / "m.gguf", "f32")
+    with pytest.raises(check.Failure, match=re.escape(says)):
+        logits(patched(tmp_path / "m.gguf", tmp_path, before, after), [1, 2])
+
+
+def test_what_llama4_files_cannot_say_is_refused(tmp_path):
+    with pytest.raises(check.Failure, match="GGUF of llama4 cannot say"):
+        convert(GOLDEN / "llama4-tiny", tmp_path / "m.gguf", "f32")
+    assert not (tmp_path / "m.gguf").exists()
+
+
+def test_llama_cpp_agrees_on_llama4(llama4, tmp_path, llama):
+    convert(llama4, tmp_path / "m.gguf", "f32")
+    ids = IDS[:4] + list(range(100, 180))
+    assert check.deviation(llama(tmp_path / "m.gguf", ids), logits(tmp_path / "m.gguf", ids))[0] <= check.BAR
 
 
 @pytest.mark.parametrize("kind", ["q8_0", "q4_0"])
