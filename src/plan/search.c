@@ -219,7 +219,6 @@ static uint32_t next_size(uint32_t n) {
 }
 
 static uint32_t most_tp(const search *f, uint32_t group) {
-    if (f->p->measured) return 1;
     uint32_t devices = f->p->cluster->group[group].devices_per_node, tp = 1;
     while (tp * 2 <= devices && tp < 1u << (SL_SEARCH_TPS - 1)) tp *= 2;
     return tp;

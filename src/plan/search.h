@@ -95,6 +95,7 @@ typedef struct sl_candidate {
     sl_binding binding;
     sl_station bottleneck;
     bool estimated;  /* from data sheets, not measured */
+    bool derived;    /* a measured device's costs, cut for tensor parallelism */
     bool bound;      /* no law for it: an optimistic estimate (aep not tried, half-duplex links) */
     double tried_us; /* step_us of a trial instead of a law's; 0: there was none */
 } sl_candidate;
@@ -132,8 +133,9 @@ typedef struct sl_search_problem {
     const sl_shape *shape;
     const sl_cluster *cluster;
     const sl_workload *workload; /* lengths, arrivals, objectives for latency, skew */
-    const sl_costs *measured;    /* NULL: estimates. Of every device, tp = 1 */
-    bool measured_link;          /* measured->link instead of the cluster's */
+    const sl_costs *measured;    /* NULL: estimates. Of every device, tp = 1; more is derived */
+    /* Measured links within a node and between nodes; NULL: the cluster's. */
+    const sl_link_cost *measured_intra, *measured_inter;
     sl_objective objective;
     sl_compute compute;
     double reserve;     /* share of memory kept free */

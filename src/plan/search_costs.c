@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "plan/fill.h"
 #include "plan/lengths.h"
+#include "plan/shard.h"
 #include "spec/model.h"
 
 #include <math.h>
@@ -25,8 +26,19 @@ static sl_worker_costs estimate(const sl_search_problem *p, const sl_node_group 
     return w;
 }
 
-static sl_fabric fabric(const sl_link_tier *t) {
+static sl_worker_costs derive(const sl_search_problem *p, const sl_node_group *g, uint32_t tp) {
+    const sl_link_cost data_sheet = sl_roofline_link(&g->intra);
+    const sl_link_cost *link = p->measured_intra ? p->measured_intra : &data_sheet;
+    sl_worker_costs w;
+    w.decode = w.prefill = sl_shard_costs(p->measured, p->shape, tp, link, p->value_bytes, true);
+    w.apart = sl_shard_costs(p->measured, p->shape, tp, link, p->value_bytes, false)
+                  .stage[SL_COST_EXPERT];
+    return w;
+}
+
+static sl_fabric fabric(const sl_link_tier *t, const sl_link_cost *measured) {
     double bandwidth = t->bandwidth > 0 ? t->bandwidth : 1e30; /* a node of one device */
+    if (measured) return (sl_fabric){SL_FABRIC_PORT, measured->alpha_us, measured->byte_us};
     return (sl_fabric){SL_FABRIC_PORT, t->latency_us, 1e6 / bandwidth};
 }
 
@@ -37,13 +49,12 @@ static void fill_costs(sl_search_state *s) {
         for (uint32_t i = 0; i < SL_SEARCH_TPS; i++) {
             sl_worker_costs *w = &s->costs[g][i];
             if (p->measured)
-                *w = (sl_worker_costs){*p->measured, *p->measured,
-                                       p->measured->stage[SL_COST_EXPERT]};
+                *w = derive(p, group, 1u << i);
             else
                 *w = estimate(p, group, 1u << i);
         }
-        s->intra[g] = fabric(&group->intra);
-        s->inter[g] = fabric(&group->inter);
+        s->intra[g] = fabric(&group->intra, p->measured_intra);
+        s->inter[g] = fabric(&group->inter, p->measured_inter);
     }
 }
 

@@ -68,9 +68,11 @@ static bool in_one_node(const batch *b) {
 }
 
 static sl_link_cost link_of(const batch *b, uint32_t group) {
-    if (b->s->p->measured_link) return b->s->p->measured->link;
-    const sl_node_group *g = &b->s->p->cluster->group[group];
-    return sl_roofline_link(in_one_node(b) ? &g->intra : &g->inter);
+    const sl_search_problem *p = b->s->p;
+    const sl_node_group *g = &p->cluster->group[group];
+    bool near = in_one_node(b);
+    const sl_link_cost *measured = near ? p->measured_intra : p->measured_inter;
+    return measured ? *measured : sl_roofline_link(near ? &g->intra : &g->inter);
 }
 
 /* Of `bytes` in `messages`, by the port that takes longer. */
@@ -112,7 +114,7 @@ static double link_pairwise(const batch *b, double rows) {
     if (far > 0) us = out.alpha_us + port_us(&out, far * bytes, far);
     if (near > 0) {
         sl_link_cost in = {.alpha_us = intra->alpha_us, .byte_us = intra->byte_us};
-        if (b->s->p->measured_link) in = b->s->p->measured->link;
+        if (b->s->p->measured_intra) in = *b->s->p->measured_intra;
         us = fmax(us, in.alpha_us + port_us(&in, near * bytes, near));
     }
     return us + sl_collective_gather_us(intra, rows * row_bytes(b), l->tp_a);
@@ -273,6 +275,7 @@ void sl_search_evaluate(sl_search_state *s, sl_candidate *c) {
     c->seqs = (uint64_t)(slots * l->n_a) * c->copies;
     c->tokens_per_s = (double)c->seqs / c->tpot_us * 1e6;
     c->estimated = costs_of(&b, b.attn)->estimated;
+    c->derived = s->p->measured && (l->tp_a > 1 || l->tp_e > 1);
     c->bound = l->kind == SL_LAYOUT_AEP ? c->tried_us <= 0 : link_of(&b, l->attn_group).half_duplex;
     const sl_stage_cost *cost = &costs_of(&b, b.expert)->stage[SL_COST_EXPERT];
     c->expert_knee = sl_stage_cost_knee(cost);

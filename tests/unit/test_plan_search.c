@@ -5,6 +5,7 @@
 #include "format/cluster_file.h"
 #include "format/presets.h"
 #include "plan/search_int.h"
+#include "plan/shard.h"
 #include "sim/trial.h"
 
 #include <math.h>
@@ -206,12 +207,11 @@ static void measured_costs_are_used(void **state) {
     for (int k = 0; k < SL_COST_COUNT; k++)
         measured.stage[k] = (sl_stage_cost){.fixed_us = 5, .floor_us = 100, .row_us = 20};
     p.measured = &measured;
-    p.measured_link = true;
+    p.measured_intra = p.measured_inter = &measured.link;
     run(&p, 1);
     for (int k = 0; k < SL_LAYOUT_COUNT; k++) {
         if (result.n_top[k] == 0) continue;
-        assert_false(result.top[k][0].estimated);
-        assert_true(result.top[k][0].layout.tp_a == 1 && result.top[k][0].layout.tp_e == 1);
+        assert_false(result.top[k][0].estimated || result.top[k][0].derived);
     }
     p.runnable = true;
     run(&p, 16);
@@ -301,6 +301,39 @@ static void aep_is_tried(void **state) {
     }
 }
 
+/* A measured device cut over several: a link that costs nothing halves what is cut, and one that
+ * is slow makes tensor parallelism lose. */
+static void measured_costs_are_cut(void **state) {
+    (void)state;
+    const sl_shape *s = sl_preset_model("mixtral-8x7b");
+    sl_costs one = {.link = {.alpha_us = 50, .byte_us = 1e-3}};
+    const sl_link_cost free_link = {0}, slow = {.alpha_us = 1e4, .byte_us = 1};
+    for (int k = 0; k < SL_COST_COUNT; k++)
+        one.stage[k] = (sl_stage_cost){.fixed_us = 5, .floor_us = 100, .row_us = 20, .key_us = 2};
+    one.stage[SL_COST_DENSE] = one.stage[SL_COST_SHARED] = (sl_stage_cost){0};
+    sl_costs two = sl_shard_costs(&one, s, 2, &free_link, 4, true);
+    assert_true(two.stage[SL_COST_EXPERT].floor_us == 50 && two.stage[SL_COST_HEAD].row_us == 10);
+    assert_true(two.stage[SL_COST_ATTENTION].key_us == 1 &&
+                two.stage[SL_COST_ATTENTION].fixed_us == 5);
+    assert_true(two.stage[SL_COST_ROUTER].row_us == 20 && two.stage[SL_COST_DENSE].fixed_us == 0);
+    two = sl_shard_costs(&one, s, 4, &slow, 4, true);
+    assert_true(fabs(two.stage[SL_COST_EXPERT].fixed_us - 20005) < 1e-9);
+    assert_true(fabs(two.stage[SL_COST_EXPERT].row_us - (5 + 2.0 * 4096 * 4 * 3 / 4)) < 1e-6);
+    assert_true(sl_shard_costs(&one, s, 4, &slow, 4, false).stage[SL_COST_EXPERT].row_us == 5);
+
+    sl_workload w = lengths(64, 64);
+    sl_search_problem p = problem("mixtral-8x7b", "h100-8", &w);
+    p.measured = &one;
+    p.measured_intra = p.measured_inter = &free_link;
+    w.arrival = (sl_arrival){.kind = SL_ARRIVAL_CLOSED, .concurrency = 1};
+    run(&p, 4);
+    const sl_candidate *c = sl_search_winner(&result);
+    assert_true(c->derived && !c->estimated && (c->layout.tp_a > 1 || c->layout.tp_e > 1));
+    p.measured_intra = p.measured_inter = &slow;
+    run(&p, 4);
+    assert_false(sl_search_winner(&result)->derived);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(limits_are_kept),
@@ -310,6 +343,7 @@ int main(void) {
         cmocka_unit_test(rates_and_clients),
         cmocka_unit_test(infeasible_names_the_nearest_change),
         cmocka_unit_test(measured_costs_are_used),
+        cmocka_unit_test(measured_costs_are_cut),
         cmocka_unit_test(a_short_trial_tells_what_a_long_one_does),
         cmocka_unit_test(aep_is_tried),
     };

@@ -64,25 +64,41 @@ static sl_status read_workload(const sl_options *o, const sl_shape *m, sl_worklo
     return st == SL_OK ? check_lengths(w, m, err) : st;
 }
 
-/* Measured costs of one device instead of estimates; the engine's own widths go with them. The link
- * within one machine is measured, too; a network is what the cluster says. */
+typedef struct measured {
+    sl_costs costs;
+    sl_link_cost intra, inter;
+} measured;
+
+/* The link of one of these transports, the first that the profile has; NULL: none. */
+static const sl_link_cost *find_link(const sl_profile *p, const char *const *transports, size_t n,
+                                     sl_link_cost *out) {
+    sl_costs costs;
+    sl_err none;
+    for (size_t i = 0; i < n; i++) {
+        if (sl_profile_costs(p, transports[i], 1, &costs, &none) != SL_OK) continue;
+        *out = costs.link;
+        return out;
+    }
+    return NULL;
+}
+
+/* Measured costs of one device instead of estimates; the engine's own widths go with them. A link
+ * that was not measured is what the cluster says. */
 static sl_status read_profile(const sl_options *o, sl_shape *shape, sl_search_problem *p,
-                              sl_costs *costs, sl_err *err) {
+                              measured *m, sl_err *err) {
+    static const char *const near[] = {"shm", "ucx", "tcp", "loop"};
+    static const char *const far[] = {"net-tcp", "net-ucx"};
     sl_profile profile = {0};
     if (!o->profile[0]) return SL_OK;
     sl_status st = sl_profile_load(o->profile, &profile, err);
-    p->measured_link = p->cluster->n_groups == 1 && p->cluster->group[0].count == 1;
-    if (st == SL_OK) st = sl_profile_costs(&profile, NULL, 1, costs, err);
-    if (st == SL_OK && p->measured_link) {
-        sl_err none;
-        sl_costs local;
-        if (sl_profile_costs(&profile, "shm", 1, &local, &none) == SL_OK) *costs = local;
-    }
+    if (st == SL_OK) st = sl_profile_costs(&profile, NULL, 1, &m->costs, err);
     if (st == SL_OK && strcmp(profile.model, shape->name) != 0)
         fprintf(stderr, "sluice plan: %s is of model %s, not %s\n", o->profile, profile.model,
                 shape->name);
     if (st == SL_OK) {
-        p->measured = costs;
+        p->measured = &m->costs;
+        p->measured_intra = find_link(&profile, near, SL_LEN(near), &m->intra);
+        p->measured_inter = find_link(&profile, far, SL_LEN(far), &m->inter);
         p->value_bytes = shape->kv_value_bytes = sizeof(float);
     }
     sl_profile_free(&profile);
@@ -103,7 +119,7 @@ static sl_status search(const sl_options *o, const sl_search_problem *p, sl_sear
 int cmd_plan(const sl_options *o) {
     sl_err err = {0};
     sl_shape shape;
-    sl_costs costs;
+    measured m;
     sl_workload workload = {0};
     sl_search_problem p = {.shape = &shape,
                            .workload = &workload,
@@ -121,7 +137,7 @@ int cmd_plan(const sl_options *o) {
         st = sl_fail(&err, SL_ERR_ARG, "--cluster FILE or preset is missing");
     if (st == SL_OK) st = sl_cluster_open(o->cluster, cluster, &err);
     p.cluster = cluster;
-    if (st == SL_OK) st = read_profile(o, &shape, &p, &costs, &err);
+    if (st == SL_OK) st = read_profile(o, &shape, &p, &m, &err);
     if (st == SL_OK) st = read_workload(o, &shape, &workload, &err);
     if (st == SL_OK) st = read_objective(o->objective, &p.objective, &err);
     if (st == SL_OK) {

@@ -56,13 +56,14 @@ static void print_row(const sl_search_problem *p, const sl_candidate *c, FILE *o
     print_schedule(&c->layout, schedule, sizeof schedule);
     snprintf(copies, sizeof copies, "%ux", c->copies);
     const char *planned = sl_layout_not_run(&c->layout);
-    fprintf(out, "%-8s %5s %-38s %-16s %8llu %8.1f %8.0f %9.0f %11.4g  %-9s %-9s%s\n",
+    fprintf(out, "%-8s %5s %-38s %-16s %8llu %8.1f %8.0f %9.0f %11.4g  %-9s %-9s%s%s\n",
             sl_layout_name(c->layout.kind), copies, workers, schedule, (unsigned long long)c->seqs,
             c->tpot_us / 1e3, c->ttft_us / 1e3, c->tokens_per_s, c->per_cost,
             sl_binding_name(c->binding), sl_station_name(c->bottleneck),
             planned    ? " *"
             : c->bound ? " ~"
-                       : "");
+                       : "",
+            c->derived ? " +" : "");
 }
 
 /* The best of each kind in the order of the objective. */
@@ -83,9 +84,11 @@ static uint32_t sort_rows(const sl_search_result *r, const sl_candidate **rows) 
 
 static void print_notes(const sl_candidate *const *rows, uint32_t n, FILE *out) {
     bool planned = false, bound = false, estimated = false, tried = false;
+    bool derived = false;
     for (uint32_t i = 0; i < n; i++) {
         planned = planned || sl_layout_not_run(&rows[i]->layout);
         bound = bound || rows[i]->bound;
+        derived = derived || rows[i]->derived;
         tried = tried || rows[i]->tried_us > 0;
         estimated = estimated || rows[i]->estimated;
     }
@@ -94,6 +97,7 @@ static void print_notes(const sl_candidate *const *rows, uint32_t n, FILE *out) 
     if (planned)
         fprintf(out, "* planned only: tensor parallelism, hybrid, pipelines and over 64 workers "
                      "are not run yet.\n");
+    if (derived) fprintf(out, "+ derived from the profile: tensor parallelism was not measured.\n");
     if (bound)
         fprintf(out, "~ optimistic, as there is no law for it: sluice simulate tells more.\n");
     if (tried)
@@ -158,11 +162,13 @@ static void json_candidate(const sl_search_problem *p, const sl_candidate *c, FI
         c->expert_busy, c->link_busy, c->expert_rows, c->expert_knee, c->imbalance, c->hidden);
     fprintf(out,
             "\"memory_bytes\": {\"attention\": %.0f, \"expert\": %.0f}, \"binding\": \"%s\", "
-            "\"bottleneck\": \"%s\", \"estimated\": %s, \"optimistic\": %s, \"simulated\": %s, "
+            "\"bottleneck\": \"%s\", \"estimated\": %s, \"derived\": %s, \"optimistic\": %s, "
+            "\"simulated\": %s, "
             "\"planned_only\": ",
             c->attn_memory, c->expert_memory, sl_binding_name(c->binding),
             sl_station_name(c->bottleneck), c->estimated ? "true" : "false",
-            c->bound ? "true" : "false", c->tried_us > 0 ? "true" : "false");
+            c->derived ? "true" : "false", c->bound ? "true" : "false",
+            c->tried_us > 0 ? "true" : "false");
     fprintf(out, planned ? "\"%s\"}" : "%.0sfalse}", planned ? planned : "");
 }
 
