@@ -8,7 +8,9 @@
 
 static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
     sl_probe *p = ctx;
-    (void)peer, (void)err;
+    (void)peer;
+    if (p->alone && p->conn)
+        return sl_fail(err, SL_ERR_OVERLOADED, "a measurement with another peer is under way");
     p->conn = c;
     p->opened++;
     return SL_OK;
@@ -28,15 +30,25 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
 }
 
 static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
-    (void)c, (void)why, (void)text;
-    ((sl_probe *)ctx)->downs++;
+    sl_probe *p = ctx;
+    (void)why, (void)text;
+    p->downs++;
+    if (p->conn != c) return;
+    p->conn = NULL;
+    p->closed++;
 }
 
 sl_status sl_probe_start(sl_probe *p, const char *transport, sl_loop_hub *hub, const char *secret,
                          uint32_t id, sl_err *err) {
+    return sl_probe_start_at(p, transport, hub, "127.0.0.1", 0, secret, id, err);
+}
+
+sl_status sl_probe_start_at(sl_probe *p, const char *transport, sl_loop_hub *hub, const char *host,
+                            uint16_t port, const char *secret, uint32_t id, sl_err *err) {
     const sl_net_opts o = {.transport = transport,
                            .hub = hub,
-                           .host = "127.0.0.1",
+                           .host = host,
+                           .port = port,
                            .secret = {(const uint8_t *)secret, strlen(secret)},
                            .hello = {.worker = SL_NO_WORKER, .incarnation = id},
                            .clock = sl_clock_real(),

@@ -7,11 +7,13 @@
 
 typedef struct sl_probe {
     sl_net *net;
-    sl_conn *conn; /* the one that opened last */
+    sl_conn *conn; /* the one that opened last, while it lasts */
     bool echo;
     uint64_t
         think_ns; /* of an echo: so long it thinks about what begins with another byte than 0 */
+    bool alone;   /* a second connection is refused while there is one */
     uint32_t opened, returned, downs;
+    uint32_t closed; /* of those that had opened: of `conn` */
 } sl_probe;
 
 /* hub: of "loop", else NULL. Both ends give the same secret and other ids. p->echo is set by the
@@ -20,6 +22,10 @@ sl_status sl_probe_start(sl_probe *p, const char *transport, sl_loop_hub *hub, c
                          uint32_t id, sl_err *err) SL_MUST_CHECK;
 /* Passes so much time without sleeping. */
 void sl_probe_think(uint64_t ns);
+/* The same, listening at host (NULL: nowhere) and port (0: any); sl_probe_start: at 127.0.0.1. */
+sl_status sl_probe_start_at(sl_probe *p, const char *transport, sl_loop_hub *hub, const char *host,
+                            uint16_t port, const char *secret, uint32_t id,
+                            sl_err *err) SL_MUST_CHECK;
 /* What has come is handled; else waits a moment. */
 void sl_probe_step(sl_probe *p);
 /* Steps until the counter (opened, returned) is `want` at least: true; false when a connection

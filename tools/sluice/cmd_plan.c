@@ -92,6 +92,9 @@ static sl_status read_profile(const sl_options *o, sl_shape *shape, sl_search_pr
     if (!o->profile[0]) return SL_OK;
     sl_status st = sl_profile_load(o->profile, &profile, err);
     if (st == SL_OK) st = sl_profile_costs(&profile, NULL, 1, &m->costs, err);
+    if (st == SL_OK && !profile.stage[SL_COST_EXPERT].present)
+        st =
+            sl_fail(err, SL_ERR_ARG, "%s has no times of stages: measure with a MODEL", o->profile);
     if (st == SL_OK && strcmp(profile.model, shape->name) != 0)
         fprintf(stderr, "sluice plan: %s is of model %s, not %s\n", o->profile, profile.model,
                 shape->name);

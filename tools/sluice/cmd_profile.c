@@ -16,7 +16,12 @@
 #define KERNELS_NS 75000000000ull /* with links and opening this is below two minutes */
 #define BAR        30u
 
-static const char *const transports[] = {"loop", "shm", "tcp"};
+/* In the order of measuring: peers over loop are threads, the others are forked before. */
+static const char *const transports[] = {"tcp", "shm",
+#ifdef SL_HAVE_UCX
+                                         "ucx",
+#endif
+                                         "loop"};
 
 void sl_profile_step(sl_profile_progress *p, const char *what) {
     p->done++;
@@ -63,30 +68,39 @@ static void warn_when_busy(const sl_profile *p) {
                p->cores);
 }
 
-static sl_status measure(const sl_options *o, sl_profile *p, sl_err *err) {
-    sl_profile_progress progress = {.shown = !o->json && isatty(STDERR_FILENO)};
+static sl_status measure_machine(const sl_options *o, sl_profile_progress *progress, sl_profile *p,
+                                 sl_err *err) {
     sl_model *m = NULL;
     sl_pool *pool = NULL;
-    uint64_t begin = sl_now_ns();
     sl_exec ex = {.k = sl_kernels_select(o->isa[0] ? o->isa : NULL)};
     if (!ex.k) return sl_fail(err, SL_ERR_ARG, "--isa: '%s' is not supported here", o->isa);
-    describe_machine(p);
     p->threads = o->threads ? o->threads : p->cores;
     snprintf(p->isa, sizeof p->isa, "%s", sl_kernels_name(ex.k));
-    progress.total = SL_PROFILE_KERNEL_POINTS + SL_PROFILE_LINK_POINTS * SL_LEN(transports);
+    progress->total += SL_PROFILE_KERNEL_POINTS + SL_PROFILE_LINK_POINTS * SL_LEN(transports);
     sl_status st =
         sl_profile_model_open(o->arg[0], &m, &p->random_weights, p->model, sizeof p->model, err);
     if (st == SL_OK) warn_when_busy(p);
     /* Peers are forked before the pool's threads exist. */
-    for (size_t i = SL_LEN(transports); st == SL_OK && i-- > 0;)
-        st = sl_profile_links(transports[i], &progress, p, err);
+    for (size_t i = 0; st == SL_OK && i < SL_LEN(transports); i++)
+        st = sl_profile_links(transports[i], progress, p, err);
     if (st == SL_OK) st = sl_pool_create(p->threads, &pool, err);
     ex.pool = pool;
-    if (st == SL_OK) st = sl_profile_kernels(m, &ex, sl_now_ns() + KERNELS_NS, &progress, p, err);
-    sl_profile_step_end(&progress);
-    p->seconds = (double)(sl_now_ns() - begin) / 1e9;
+    if (st == SL_OK) st = sl_profile_kernels(m, &ex, sl_now_ns() + KERNELS_NS, progress, p, err);
     sl_pool_free(pool);
     sl_model_free(m);
+    return st;
+}
+
+static sl_status measure(const sl_options *o, sl_profile *p, sl_err *err) {
+    sl_profile_progress progress = {.shown = !o->json && isatty(STDERR_FILENO)};
+    uint64_t begin = sl_now_ns();
+    sl_status st = SL_OK;
+    describe_machine(p);
+    if (o->links_to[0]) progress.total = SL_PROFILE_LINK_POINTS;
+    if (o->links_to[0]) st = sl_profile_links_to(o, &progress, p, err);
+    if (st == SL_OK && o->n_args) st = measure_machine(o, &progress, p, err);
+    sl_profile_step_end(&progress);
+    p->seconds = (double)(sl_now_ns() - begin) / 1e9;
     return st;
 }
 
@@ -98,7 +112,7 @@ static void print_fit(const sl_fit_quality *q) {
 /* With "loop" nobody copies: there is no rate. */
 static void print_rate(const sl_profile_link *l) {
     const sl_link_cost *c = &l->cost;
-    printf("  %-4s to %u   %8.2f us (%.2f at either end)", l->transport, l->peers, c->alpha_us,
+    printf("  %-7s to %u   %8.2f us (%.2f at either end)", l->transport, l->peers, c->alpha_us,
            c->work_us);
     if (c->byte_us > 0)
         printf(" + bytes at %7.3f GB/s", 1e-3 / c->byte_us);
@@ -110,9 +124,12 @@ static void print_rate(const sl_profile_link *l) {
 }
 
 static void print_text(const sl_profile *p) {
-    printf("%s on %s, %s, %u thread%s of %u cores%s: %.0f s\n", p->model, p->machine, p->isa,
-           p->threads, p->threads == 1 ? "" : "s", p->cores,
-           p->random_weights ? ", random weights" : "", p->seconds);
+    if (p->threads == 0)
+        printf("%s: links alone: %.0f s\n", p->machine, p->seconds);
+    else
+        printf("%s on %s, %s, %u thread%s of %u cores%s: %.0f s\n", p->model, p->machine, p->isa,
+               p->threads, p->threads == 1 ? "" : "s", p->cores,
+               p->random_weights ? ", random weights" : "", p->seconds);
     for (int k = 0; k < SL_COST_COUNT; k++) {
         const sl_profile_stage *s = &p->stage[k];
         if (!s->present) continue;
@@ -149,8 +166,20 @@ static sl_status write_profile(const char *path, const sl_profile *p, sl_err *er
 
 int cmd_profile(const sl_options *o) {
     sl_err err = {0};
+    sl_status st = SL_OK;
+    if (o->n_args == 0 && !o->links_to[0] && !o->listen[0])
+        st = sl_fail(&err, SL_ERR_ARG, "MODEL, --links-to or --listen is missing (see --help)");
+    else if (o->listen[0] && (o->n_args || o->links_to[0]))
+        st = sl_fail(&err, SL_ERR_ARG,
+                     "--listen measures nothing here: leave out MODEL and --links-to");
+    if (st != SL_OK) return sl_cmd_fail("profile", &err);
+    if (o->n_args || strcmp(o->transport, "ucx") == 0) sl_net_setup_process("ucx");
+    if (o->listen[0]) {
+        st = sl_profile_listen(o, &err);
+        return st == SL_OK ? 0 : sl_cmd_fail("profile", &err);
+    }
     sl_profile *p = sl_alloc(1, sizeof *p);
-    sl_status st = p ? SL_OK : sl_fail(&err, SL_ERR_NOMEM, "no memory for a profile");
+    if (!p) st = sl_fail(&err, SL_ERR_NOMEM, "no memory for a profile");
     if (st == SL_OK) st = measure(o, p, &err);
     if (st == SL_OK && !o->json) print_text(p);
     if (st == SL_OK && o->json) st = write_profile("-", p, &err);

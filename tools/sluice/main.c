@@ -25,7 +25,7 @@ static const verb_row verbs[] = {
      "sluice logits models/demo --ids 3,17,41 --npy logits.npy"},
     {"inspect", 'i', cmd_inspect, "MODEL", "what a checkpoint or a described model holds and needs",
      "sluice inspect models/demo"},
-    {"profile", 'f', cmd_profile, "MODEL", "measure this machine's kernels and links",
+    {"profile", 'f', cmd_profile, "[MODEL]", "measure this machine's kernels and links",
      "sluice profile models/demo --threads 1 -o profile.json"},
     {"convert", 'c', cmd_convert, "MODEL OUT", "a checkpoint folder as one GGUF file",
      "sluice convert models/demo demo-q8_0.gguf --type q8_0"},

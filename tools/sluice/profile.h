@@ -2,7 +2,9 @@
 #ifndef SL_TOOLS_PROFILE_H
 #define SL_TOOLS_PROFILE_H
 
+#include "base/options.h"
 #include "model/model.h"
+#include "net/probe.h"
 #include "spec/profile.h"
 
 /* A line at the bottom of a terminal; tells nothing when stderr is none. */
@@ -34,6 +36,23 @@ sl_status sl_profile_kernels(const sl_model *m, const sl_exec *ex, uint64_t dead
 sl_status sl_profile_links(const char *transport, sl_profile_progress *progress, sl_profile *p,
                            sl_err *err) SL_MUST_CHECK;
 #define SL_PROFILE_LINK_POINTS 27u
+/* Between messages: who waits for one has long been asleep, as workers are. Both ends have to
+ * agree: it is the think_ns of the echo. */
+#define SL_PROFILE_THINK_NS   500000u
+#define SL_PROFILE_LINK_SIZES 9u
+/* Messages of all sizes to these n_peers at once; appended to p->link as transport `name`.
+ * single_us [SL_PROFILE_LINK_SIZES]: of one message; filled by the group of one, which comes first.
+ */
+sl_status sl_profile_link_measure(sl_probe *n, sl_conn *const *peers, uint32_t n_peers,
+                                  const char *name, double *single_us,
+                                  sl_profile_progress *progress, sl_profile *p,
+                                  sl_err *err) SL_MUST_CHECK;
+
+/* --links-to: to 1, 2 and 4 of the listed machines; transports net-tcp and net-ucx. */
+sl_status sl_profile_links_to(const sl_options *o, sl_profile_progress *progress, sl_profile *p,
+                              sl_err *err) SL_MUST_CHECK;
+/* --listen: sends back what one peer sends, until it goes. SL_ERR_TIMEOUT: nobody came. */
+sl_status sl_profile_listen(const sl_options *o, sl_err *err) SL_MUST_CHECK;
 
 /* A copy of n points into `out`, owned by the profile. */
 sl_status sl_profile_keep(const sl_profile_point *point, uint32_t n, sl_profile_points *out,

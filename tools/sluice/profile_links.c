@@ -15,20 +15,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SECRET      "profile-links"
-#define MAX_PEERS   4u
-#define OPEN_NS     5000000000ull
-#define POINT_NS    60000000ull /* a size is repeated for so long */
-#define WAIT_US     50000u
-#define N_SIZES     9u
-#define MIN_ROUNDS  10u
-#define MAX_ROUNDS  400u
-#define WARM_ROUNDS 5u
-#define THINK_NS                                                                                   \
-    500000u /* between messages: who waits for one has long been asleep, as workers are */
+#define SECRET                "profile-links"
+#define MAX_PEERS             4u
+#define OPEN_NS               5000000000ull
+#define POINT_NS              60000000ull /* a size is repeated for so long */
+#define WAIT_US               50000u
+#define SL_PROFILE_LINK_SIZES 9u
+#define MIN_ROUNDS            10u
+#define MAX_ROUNDS            400u
+#define WARM_ROUNDS           5u
 
-static const size_t sizes[N_SIZES] = {64,     1024,   4096,    16384,  65536,
-                                      262144, 524288, 1048576, 4194304};
+#define SLOW_NS     1000000000ull /* a size that takes longer is repeated less... */
+#define SLOW_ROUNDS 2u
+#define SLOWEST_US  600000.0 /* ...and none that would take much longer is tried */
+
+static const size_t sizes[SL_PROFILE_LINK_SIZES] = {64,     1024,   4096,    16384,  65536,
+                                                    262144, 524288, 1048576, 4194304};
 
 /* A peer that sends everything back: a child process, or with "loop" a thread. */
 typedef struct peer {
@@ -44,7 +46,7 @@ typedef struct peer {
 /* ---- peers ---- */
 
 _Noreturn static void child_main(const char *transport, int out) {
-    sl_probe n = {.echo = true, .think_ns = THINK_NS};
+    sl_probe n = {.echo = true, .think_ns = SL_PROFILE_THINK_NS};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (sl_probe_start(&n, transport, NULL, SECRET, (uint32_t)getpid(), NULL) != SL_OK) _exit(1);
     const char *address = sl_net_address(n.net);
@@ -82,7 +84,7 @@ static void *thread_main(void *arg) {
 
 static sl_status start_thread(peer *p, sl_loop_hub *hub, uint32_t id, sl_err *err) {
     p->node.echo = true;
-    p->node.think_ns = THINK_NS;
+    p->node.think_ns = SL_PROFILE_THINK_NS;
     sl_status st = sl_probe_start(&p->node, "loop", hub, SECRET, id, err);
     if (st != SL_OK) return st;
     snprintf(p->address, sizeof p->address, "%s", sl_net_address(p->node.net));
@@ -112,14 +114,14 @@ static int by_value(const void *a, const void *b) {
 
 /* One message to each peer and back: false when a connection is gone. The last peer thinks, so that
  * this thread sleeps. *work_ns: its own time for it. */
-static bool round_trip(sl_probe *n, peer *peers, uint32_t n_peers, size_t bytes,
+static bool round_trip(sl_probe *n, sl_conn *const *peers, uint32_t n_peers, size_t bytes,
                        uint64_t *work_ns) {
     uint32_t want = n->returned + n_peers;
     uint64_t end_ns = sl_now_ns() + OPEN_NS, cpu_ns = sl_thread_cpu_ns();
     for (uint32_t i = 0; i < n_peers; i++) {
         sl_err err;
         bool last = i == n_peers - 1;
-        if (sl_probe_send(n, peers[i].conn, bytes, last, &err) != SL_OK) return false;
+        if (sl_probe_send(n, peers[i], bytes, last, &err) != SL_OK) return false;
     }
     *work_ns = sl_thread_cpu_ns() - cpu_ns;
     while (n->returned < want && !n->downs && sl_now_ns() < end_ns) {
@@ -139,55 +141,59 @@ static double quartile_us(double *us, uint32_t n) {
 
 /* *one_way: of messages to all peers, until the last of them, who slept, has its in hand; it comes
  * back in back_us (0: in as long). *work: of that, this thread's own time a message. */
-static sl_status measure_size(sl_probe *n, peer *peers, uint32_t n_peers, size_t bytes,
+static sl_status measure_size(sl_probe *n, sl_conn *const *peers, uint32_t n_peers, size_t bytes,
                               double back_us, double *one_way, double *work, sl_err *err) {
     double us[MAX_ROUNDS], own_us[MAX_ROUNDS];
     uint32_t count = 0;
-    uint64_t begin = 0, work_ns;
+    uint64_t first = sl_now_ns(), begin = first, work_ns;
     for (uint32_t i = 0; count < MAX_ROUNDS; i++) {
-        sl_probe_think(THINK_NS);
+        sl_probe_think(SL_PROFILE_THINK_NS);
         uint64_t at = sl_now_ns();
         if (!round_trip(n, peers, n_peers, bytes, &work_ns))
-            return sl_fail(err, SL_ERR_PEER_DOWN, "a peer went away at messages of %zu bytes",
-                           bytes);
+            return sl_fail(err, SL_ERR_PEER_DOWN,
+                           "a peer went away, or took over %.0f s, at messages of %zu bytes",
+                           OPEN_NS / 1e9, bytes);
         uint64_t end = sl_now_ns();
-        if (i < WARM_ROUNDS) {
+        if (i < WARM_ROUNDS && end - first < SLOW_NS) {
             begin = end;
             continue;
         }
         own_us[count] = (double)work_ns / 2e3 / n_peers;
-        double both_us = ((double)(end - at) - THINK_NS) / 1e3;
+        double both_us = ((double)(end - at) - SL_PROFILE_THINK_NS) / 1e3;
         us[count++] = SL_MAX(back_us > 0 ? both_us - back_us : both_us / 2, 1e-3);
         if (count >= MIN_ROUNDS && end - begin > POINT_NS) break;
+        if (count >= SLOW_ROUNDS && end - first > 2 * SLOW_NS) break;
     }
     *one_way = quartile_us(us, count);
     *work = quartile_us(own_us, count);
     return SL_OK;
 }
 
-/* single_us [N_SIZES]: of one message; filled by the group of one, which comes first. */
-static sl_status measure_group(sl_probe *n, peer *peers, uint32_t n_peers, const char *transport,
-                               double *single_us, sl_profile_progress *progress, sl_profile *p,
-                               sl_err *err) {
-    sl_profile_point point[N_SIZES];
-    double work[N_SIZES];
+sl_status sl_profile_link_measure(sl_probe *n, sl_conn *const *peers, uint32_t n_peers,
+                                  const char *name, double *single_us,
+                                  sl_profile_progress *progress, sl_profile *p, sl_err *err) {
+    sl_profile_point point[SL_PROFILE_LINK_SIZES];
+    double work[SL_PROFILE_LINK_SIZES];
+    uint32_t count = 0;
     sl_status st = SL_OK;
     if (p->n_links == SL_PROFILE_MAX_LINKS)
         return sl_fail(err, SL_ERR_LIMIT, "more than %d links", SL_PROFILE_MAX_LINKS);
-    for (size_t i = 0; st == SL_OK && i < N_SIZES; i++) {
+    for (size_t i = 0; st == SL_OK && i < SL_PROFILE_LINK_SIZES; i++) {
+        sl_profile_step(progress, name);
+        if (count < i || (i > 0 && point[count - 1].us > SLOWEST_US)) continue;
         point[i] = (sl_profile_point){.rows = (double)sizes[i]};
         double back_us = n_peers > 1 ? single_us[i] : 0;
         st = measure_size(n, peers, n_peers, sizes[i], back_us, &point[i].us, &work[i], err);
         if (n_peers == 1) single_us[i] = point[i].us;
-        sl_profile_step(progress, transport);
+        count++;
     }
     if (st != SL_OK) return st;
     sl_profile_link *l = &p->link[p->n_links++];
-    snprintf(l->transport, sizeof l->transport, "%s", transport);
+    snprintf(l->transport, sizeof l->transport, "%s", name);
     l->peers = n_peers;
-    st = sl_fit_link(point, N_SIZES, &l->cost, &l->fit, err);
-    l->cost.work_us = SL_MIN(quartile_us(work, SL_LEN(work)), l->cost.alpha_us / 2);
-    return st == SL_OK ? sl_profile_keep(point, N_SIZES, &l->points, err) : st;
+    st = sl_fit_link(point, count, &l->cost, &l->fit, err);
+    l->cost.work_us = SL_MIN(quartile_us(work, count), l->cost.alpha_us / 2);
+    return st == SL_OK ? sl_profile_keep(point, count, &l->points, err) : st;
 }
 
 static sl_status connect_peers(sl_probe *n, peer *peers, sl_err *err) {
@@ -206,7 +212,7 @@ sl_status sl_profile_links(const char *transport, sl_profile_progress *progress,
     sl_probe n = {0};
     peer *peers = sl_alloc(MAX_PEERS, sizeof *peers);
     sl_loop_hub *hub = NULL;
-    double single_us[N_SIZES];
+    double single_us[SL_PROFILE_LINK_SIZES];
     sl_status st = peers ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "peers");
     bool loop = strcmp(transport, "loop") == 0;
     if (st == SL_OK && loop) st = sl_loop_hub_create(0, 0, &hub, err);
@@ -215,8 +221,10 @@ sl_status sl_profile_links(const char *transport, sl_profile_progress *progress,
                   : start_child(&peers[i], transport, err);
     if (st == SL_OK) st = sl_probe_start(&n, transport, hub, SECRET, (uint32_t)getpid(), err);
     if (st == SL_OK) st = connect_peers(&n, peers, err);
+    sl_conn *conns[MAX_PEERS] = {NULL};
+    for (uint32_t i = 0; st == SL_OK && i < MAX_PEERS; i++) conns[i] = peers[i].conn;
     for (uint32_t g = 1; st == SL_OK && g <= MAX_PEERS; g *= 2)
-        st = measure_group(&n, peers, g, transport, single_us, progress, p, err);
+        st = sl_profile_link_measure(&n, conns, g, transport, single_us, progress, p, err);
     sl_net_free(n.net);
     for (uint32_t i = 0; peers && i < MAX_PEERS; i++) stop_peer(&peers[i]);
     sl_loop_hub_free(hub);

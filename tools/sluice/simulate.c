@@ -65,12 +65,17 @@ static sl_status costs_of_profile(const sl_options *o, sl_simulation *x, sl_err 
     sl_profile p = {0};
     uint32_t attention = 0, expert = 0, both = 0;
     const char *transport = strcmp(o->transport, "auto") == 0 ? NULL : o->transport;
+    if (strcmp(o->link, "network") == 0)
+        transport = strcmp(o->transport, "ucx") == 0 ? "net-ucx" : "net-tcp";
     for (uint32_t i = 0; i < x->plan.n_workers; i++) {
         attention += (x->plan.worker[i].roles & SL_SIM_ATTENTION) != 0;
         expert += (x->plan.worker[i].roles & SL_SIM_EXPERT) != 0;
         both += x->plan.worker[i].roles == (SL_SIM_ATTENTION | SL_SIM_EXPERT);
     }
     sl_status st = sl_profile_load(o->profile, &p, err);
+    if (st == SL_OK && !p.stage[SL_COST_EXPERT].present)
+        st =
+            sl_fail(err, SL_ERR_ARG, "%s has no times of stages: measure with a MODEL", o->profile);
     if (st == SL_OK) st = sl_profile_costs(&p, transport, expert - (both > 0), &x->attention, err);
     if (st == SL_OK) st = sl_profile_costs(&p, transport, attention - (both > 0), &x->expert, err);
     snprintf(x->source, sizeof x->source, "a profile");
@@ -99,15 +104,20 @@ static sl_status apply_link(const sl_options *o, sl_simulation *x, sl_err *err) 
     sl_link_cost *links[] = {&x->attention.link, &x->expert.link};
     double us = 0, gbit = 0;
     char rest;
-    if (o->link[0] && (sscanf(o->link, "%lf:%lf%c", &us, &gbit, &rest) != 2 || !(us >= 0) ||
-                       !(us <= 1e9) || !(gbit > 0) || !(gbit <= 1e6)))
-        return sl_fail(err, SL_ERR_ARG, "--link: '%.40s' is not US:GBIT, as 50:25", o->link);
+    bool network = strcmp(o->link, "network") == 0;
+    if (network && !o->profile[0])
+        return sl_fail(err, SL_ERR_ARG, "--link network: of a --profile with --links-to");
+    if (o->link[0] && !network &&
+        (sscanf(o->link, "%lf:%lf%c", &us, &gbit, &rest) != 2 || !(us >= 0) || !(us <= 1e9) ||
+         !(gbit > 0) || !(gbit <= 1e6)))
+        return sl_fail(err, SL_ERR_ARG, "--link: '%.40s' is not US:GBIT, as 50:25, or network",
+                       o->link);
     if (o->duplex[0] && strcmp(o->duplex, "full") != 0 && strcmp(o->duplex, "half") != 0)
         return sl_fail(err, SL_ERR_ARG, "--duplex: '%.20s' is not full or half", o->duplex);
     for (int i = 0; i < 2; i++) {
         if (o->link[0]) /* a network: workers are apart */
             memset(costs[i]->beside, 0, sizeof costs[i]->beside);
-        if (o->link[0])
+        if (o->link[0] && !network)
             *links[i] = (sl_link_cost){
                 .alpha_us = us, .byte_us = 0.008 / gbit, .half_duplex = links[i]->half_duplex};
         if (o->duplex[0]) links[i]->half_duplex = o->duplex[0] == 'h';
