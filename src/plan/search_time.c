@@ -299,6 +299,8 @@ sl_search_trial sl_search_trial_of(const sl_search_state *s, const sl_candidate 
     t.expert.link = link_of(&b, l->expert_group);
     t.attention.link.byte_us /= l->tp_a; /* each device of a worker sends its share */
     t.expert.link.byte_us /= l->tp_e;
+    t.attention.link.beyond_us /= l->tp_a;
+    t.expert.link.beyond_us /= l->tp_e;
     return t;
 }
 

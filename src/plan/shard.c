@@ -12,6 +12,7 @@ sl_costs sl_shard_costs(const sl_costs *one, const sl_shape *s, uint32_t tp,
         if (k == SL_COST_ROUTER || c->fixed_us + c->floor_us + c->row_us <= 0) continue;
         c->floor_us /= tp;
         c->row_us /= tp;
+        c->pad_us /= tp;
         c->key_us /= tp < kv_heads ? tp : kv_heads;
         double bytes = sl_account_stage(s, (sl_cost_kind)k, 1, 1, &work).reduce_bytes;
         if (bytes <= 0 || (k == SL_COST_EXPERT && !reduce)) continue;

@@ -160,7 +160,8 @@ void sim_msg_send(sim *s, uint32_t id, size_t bytes) {
     s->message_bytes += m->bytes;
     w->owed_us += work_of(s, c);
     add_event(w, event_of(s, m, SL_TRACE_SEND, m->dst), now, now);
-    sl_sim_events_push(&s->ev, end - takes + travels(s, c), SIM_HEAD, m->dst, id);
+    double left = SL_MAX(end - takes, now); /* rounding must not take it into the past */
+    sl_sim_events_push(&s->ev, left + travels(s, c), SIM_HEAD, m->dst, id);
 }
 
 /* The first byte is at the receiver's in-port, which has it all when it has been occupied for as

@@ -52,6 +52,8 @@ static void fill_costs(trial *x) {
     add(&once, &c[SL_COST_ATTENTION], n_dense);
     add(&once, &c[SL_COST_DENSE], n_dense);
     add(&once, &c[SL_COST_HEAD], 1);
+    once.pad_us = c[SL_COST_HEAD].pad_us;
+    once.step = c[SL_COST_HEAD].step;
     c[SL_COST_HEAD] = once;
 }
 

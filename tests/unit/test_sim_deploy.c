@@ -104,6 +104,24 @@ static void scene_free(scene *x) {
 
 /* ---- laws ---- */
 
+/* Nothing arrives before it was sent, where a message travels in no time and rounding could say so. */
+static void messages_take_no_negative_time(void **state) {
+    (void)state;
+    static scene x;
+    model_of(&x.m, 4, 0, 8, 2);
+    x.c = (sl_costs){
+        .stage = {[SL_COST_ATTENTION] = {.fixed_us = 3.1}, [SL_COST_EXPERT] = {.fixed_us = 0.7}},
+        .link = {.byte_us = 1.7e-4}};
+    scene_init(&x, 2, 3, SL_SCHED_AEP);
+    lengths(&x, 1, 9, 20, 90);
+    closed(&x, 64);
+    x.load.n_requests = 400;
+    sl_sim_result r = run(&x);
+    assert_true(r.finished == 400);
+    sl_sim_result_free(&r);
+    scene_free(&x);
+}
+
 static void schedules_take_their_laws(void **state) {
     (void)state;
     static const struct {
@@ -403,6 +421,7 @@ static void thousands_of_workers(void **state) {
 int main(int argc, char **argv) {
     full = argc > 1 && strcmp(argv[1], "full") == 0;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(messages_take_no_negative_time),
         cmocka_unit_test(schedules_take_their_laws),
         cmocka_unit_test(amoe_table),
         cmocka_unit_test(nothing_gets_lost),
