@@ -23,7 +23,8 @@ static sl_status read_class(sl_json root, const sl_hf_class **out, sl_err *err) 
     for (size_t i = 0; i < sl_hf_n_classes; i++) {
         const sl_hf_class *c = sl_hf_classes[i];
         if (name.len != strlen(c->name) || memcmp(name.data, c->name, name.len) != 0) continue;
-        if (type && strcmp(type, c->model_type) != 0)
+        bool other = type && c->other_type && strcmp(type, c->other_type) == 0;
+        if (type && !other && strcmp(type, c->model_type) != 0)
             return sl_json_fail(root, "model_type", err, SL_ERR_FORMAT,
                                 "\"%.64s\" does not fit %s, which is \"%s\"", type, c->name,
                                 c->model_type);
@@ -239,7 +240,8 @@ static sl_status read_common(sl_json root, const sl_hf_class *c, sl_model_spec *
     if (st != SL_OK) return st;
     m->qk_norm = c->qk_norm;
     st = read_sizes(root, c, m, err);
-    if (st == SL_OK) st = read_attention(root, c, m, err);
+    if (st == SL_OK)
+        st = c->read_attention ? c->read_attention(root, m, err) : read_attention(root, c, m, err);
     if (st == SL_OK) st = sl_hf_rope(root, c, m, err);
     if (st == SL_OK) st = read_experts(root, c, m, err);
     return st == SL_OK && c->read_own ? c->read_own(root, m, err) : st;

@@ -25,6 +25,7 @@ typedef struct sl_hf_key {
 /* Classes whose config we read, with what transformers assumes when a key is absent. */
 typedef struct sl_hf_class {
     const char *name, *model_type;
+    const char *other_type; /* model_type of files that share the class; NULL: none */
     double rope_theta, rms_eps;
     double rope_part;         /* partial_rotary_factor */
     const char *expert_width; /* key of the width of one expert */
@@ -33,6 +34,7 @@ typedef struct sl_hf_class {
     bool yarn;             /* rope_scaling may be YaRN */
     bool llama3;           /* rope_scaling may be llama3 */
     bool own_blocks;       /* its reader says which blocks are routed, and what layer_types are */
+    bool mscale;           /* ... with mscale and mscale_all_dim */
     bool head_dim_derived; /* always hidden_size / num_attention_heads */
     bool windows;          /* layer_types may alternate full_attention and sliding_attention */
     const sl_hf_key *own;  /* what the table of all keys says of these is not so for this class */
@@ -40,12 +42,16 @@ typedef struct sl_hf_class {
     const char *nested;     /* key of the object that has all of this; NULL: the file itself */
     const sl_hf_key *outer; /* what the file may have beside it */
     size_t n_outer;
+    /* Instead of the common reader of heads, before rotations; NULL: the common one. */
+    sl_status (*read_attention)(sl_json root, sl_model_spec *m, sl_err *err);
     /* After the common part; NULL: nothing. */
     sl_status (*read_own)(sl_json root, sl_model_spec *m, sl_err *err);
     /* Instead of the common part, from the class's own keys to the blocks; NULL: the common one.
      * Keys are checked by it, too (sl_hf_check_keys). */
     sl_status (*read_all)(sl_json root, sl_model_spec *m, sl_err *err);
 } sl_hf_class;
+
+extern const sl_hf_class sl_hf_deepseek_v2, sl_hf_deepseek_v3;
 
 /* Supported classes, in the order of messages. */
 extern const sl_hf_class *const sl_hf_classes[];

@@ -132,6 +132,14 @@ static const sl_hf_class glm4 = {
 };
 
 const sl_hf_class *const sl_hf_classes[] = {
-    &qwen3, &qwen2, &mixtral, &olmoe, &glm4, &sl_hf_llama4, &sl_hf_llama4_nested,
+    &qwen3,
+    &qwen2,
+    &mixtral,
+    &olmoe,
+    &glm4,
+    &sl_hf_llama4,
+    &sl_hf_llama4_nested,
+    &sl_hf_deepseek_v2,
+    &sl_hf_deepseek_v3,
 };
 const size_t sl_hf_n_classes = SL_LEN(sl_hf_classes);

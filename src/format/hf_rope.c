@@ -29,8 +29,28 @@ static sl_status read_rope_numbers(sl_json obj, const sl_hf_class *c, rope_numbe
                        : st;
 }
 
+static double yarn_mscale(double factor, double mscale) {
+    return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
+}
+
+/* DeepSeek's: the factor of sin and cos is a ratio, that of all scores a square. */
+static sl_status read_mscale(sl_json obj, double factor, double *attention, double *scores,
+                             sl_err *err) {
+    double one = 0, all = 0;
+    sl_status st = sl_json_f64(obj, "mscale", SL_JSON_OPTIONAL, 0, 100, &one, err);
+    if (st == SL_OK) st = sl_json_f64(obj, "mscale_all_dim", SL_JSON_OPTIONAL, 0, 100, &all, err);
+    if (st != SL_OK) return st;
+    if ((one > 0) != (all > 0))
+        return sl_json_fail(obj, one > 0 ? "mscale_all_dim" : "mscale", err, SL_ERR_UNSUPPORTED,
+                            "missing: mscale and mscale_all_dim are supported together only");
+    if (one == 0) return SL_OK;
+    *attention = yarn_mscale(factor, one) / yarn_mscale(factor, all);
+    *scores = yarn_mscale(factor, all) * yarn_mscale(factor, all);
+    return SL_OK;
+}
+
 /* As transformers: the factor of sin and cos is 0.1 ln(factor) + 1 unless it is given. */
-static sl_status read_yarn(sl_json obj, sl_model_spec *m, sl_err *err) {
+static sl_status read_yarn(sl_json obj, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
     static const char *const known[] = {"rope_theta",
                                         "rope_type",
                                         "type",
@@ -38,17 +58,20 @@ static sl_status read_yarn(sl_json obj, sl_model_spec *m, sl_err *err) {
                                         "original_max_position_embeddings",
                                         "beta_fast",
                                         "beta_slow",
-                                        "attention_factor"};
-    double factor = 0, fast = 32, slow = 1;
+                                        "attention_factor",
+                                        "mscale",
+                                        "mscale_all_dim"};
+    double factor = 0, scores = 1, fast = 32, slow = 1;
     uint32_t original = m->max_position;
-    sl_status st = sl_json_only(obj, known, SL_LEN(known), err);
+    sl_status st = sl_json_only(obj, known, SL_LEN(known) - (c->mscale ? 0 : 2), err);
     if (st == SL_OK) st = sl_json_f64(obj, "factor", SL_JSON_REQUIRED, 1, 1024, &factor, err);
     if (st == SL_OK)
         st = sl_hf_u32(obj, "original_max_position_embeddings", SL_JSON_OPTIONAL, 1, 1u << 30,
                        &original, err);
     if (st == SL_OK) st = sl_json_f64(obj, "beta_fast", SL_JSON_OPTIONAL, 1e-3, 1e6, &fast, err);
     if (st == SL_OK) st = sl_json_f64(obj, "beta_slow", SL_JSON_OPTIONAL, 1e-3, 1e6, &slow, err);
-    double attention = 0.1 * log(factor) + 1;
+    double attention = yarn_mscale(factor, 1);
+    if (st == SL_OK && c->mscale) st = read_mscale(obj, factor, &attention, &scores, err);
     if (st == SL_OK)
         st = sl_json_f64(obj, "attention_factor", SL_JSON_OPTIONAL, 1e-3, 1e3, &attention, err);
     if (st != SL_OK) return st;
@@ -57,7 +80,12 @@ static sl_status read_yarn(sl_json obj, sl_model_spec *m, sl_err *err) {
                             slow);
     double reach = floor(factor * original);
     if (reach > m->max_position) m->max_position = (uint32_t)SL_MIN(reach, (double)(1u << 30));
-    m->yarn = (sl_yarn){(float)factor, (float)fast, (float)slow, (float)attention, original};
+    m->yarn = (sl_yarn){.factor = (float)factor,
+                        .beta_fast = (float)fast,
+                        .beta_slow = (float)slow,
+                        .attention = (float)attention,
+                        .scores = (float)scores,
+                        .original = original};
     return SL_OK;
 }
 
@@ -112,7 +140,7 @@ static sl_status read_rope_object(sl_json root, const char *key, const sl_hf_cla
                                 : c->llama3 ? ", \"llama3\""
                                             : "");
     }
-    st = yarn     ? read_yarn(obj, m, err)
+    st = yarn     ? read_yarn(obj, c, m, err)
          : llama3 ? read_llama3(obj, m, err)
                   : sl_json_only(obj, known, SL_LEN(known), err);
     return st == SL_OK ? read_rope_numbers(obj, c, rope, err) : st;

@@ -367,12 +367,12 @@ typedef struct attn_walk {
 } attn_walk;
 
 static void attn_walk_add(attn_walk *w, const sl_attn_args *a, uint32_t r, uint32_t head) {
-    uint32_t pos = a->pos[r], dim = a->m->head_dim;
+    uint32_t pos = a->pos[r], dim = a->m->head_dim, v_dim = sl_kv_value_dim(a->m);
     sl_attn_query *u = &w->query[w->n];
     *u = (sl_attn_query){.q = a->q + (size_t)r * a->q_stride + (size_t)head * dim,
-                         .o = a->o + (size_t)r * a->o_stride + (size_t)head * dim,
+                         .o = a->o + (size_t)r * a->o_stride + (size_t)head * v_dim,
                          .max = -INFINITY};
-    memset(u->o, 0, dim * sizeof(float));
+    memset(u->o, 0, v_dim * sizeof(float));
     w->pos[w->n] = pos;
     w->low[w->n] = sl_sight_first(a->m, a->layer, pos);
     w->n++;
@@ -393,6 +393,7 @@ static void attn_walk_run(const sl_kernels *k, const sl_attn_args *a, attn_walk 
         sl_attn_page p = {.query = w->query,
                           .n = w->n,
                           .head_dim = a->m->head_dim,
+                          .v_dim = sl_kv_value_dim(a->m),
                           .k = pages[g] + k_at,
                           .v = pages[g] + v_at,
                           .next_k = next ? next + k_at : NULL,
@@ -406,31 +407,41 @@ static void attn_walk_run(const sl_kernels *k, const sl_attn_args *a, attn_walk 
         }
         k->attn_page(&p);
     }
-    for (uint32_t i = 0; i < w->n; i++) k->divide(w->query[i].o, w->query[i].sum, a->m->head_dim);
+    for (uint32_t i = 0; i < w->n; i++)
+        k->divide(w->query[i].o, w->query[i].sum, sl_kv_value_dim(a->m));
     w->n = 0;
+}
+
+/* Slices of SL_ATTN_QUERIES query heads of one kv head. */
+static uint32_t attn_slices(const sl_attn_args *a) {
+    uint32_t group = a->m->n_heads / a->m->n_kv_heads;
+    return (group + SL_ATTN_QUERIES - 1) / SL_ATTN_QUERIES;
 }
 
 /* As many rows as fill a walk, but enough items for every thread. */
 static uint32_t attn_rows_per_item(const sl_exec *ex, const sl_attn_args *a) {
     uint32_t group = a->m->n_heads / a->m->n_kv_heads;
     uint64_t lanes = 2 * (uint64_t)(ex->pool ? sl_pool_threads(ex->pool) : 1);
-    uint64_t fair = (uint64_t)a->n_rows * a->m->n_kv_heads / lanes;
-    return (uint32_t)SL_MAX(1, SL_MIN(fair, SL_ATTN_QUERIES / group));
+    uint64_t fair = (uint64_t)a->n_rows * a->m->n_kv_heads * attn_slices(a) / lanes;
+    return (uint32_t)SL_MAX(1, SL_MIN(fair, SL_ATTN_QUERIES / SL_MIN(group, SL_ATTN_QUERIES)));
 }
 
-/* Item = (block of rows, kv head). */
+/* Item = (block of rows, kv head, slice of its query heads): one row of many heads on one kv head
+ * still is work for several threads. */
 static void attn_items(void *ctx, uint32_t lane, size_t begin, size_t end) {
     (void)lane;
     const attn_ctx *c = ctx;
     const sl_attn_args *a = c->a;
     uint32_t kv_heads = a->m->n_kv_heads, group = a->m->n_heads / kv_heads;
+    uint32_t slices = attn_slices(a), parts = kv_heads * slices;
     attn_walk w;
     w.n = 0;
     for (size_t item = begin; item < end; item++) {
-        uint32_t r0 = (uint32_t)(item / kv_heads) * c->block, kvh = (uint32_t)(item % kv_heads);
-        uint32_t r1 = SL_MIN(r0 + c->block, a->n_rows);
+        uint32_t r0 = (uint32_t)(item / parts) * c->block, part = (uint32_t)(item % parts);
+        uint32_t r1 = SL_MIN(r0 + c->block, a->n_rows), kvh = part / slices;
+        uint32_t h0 = part % slices * SL_ATTN_QUERIES, h1 = SL_MIN(h0 + SL_ATTN_QUERIES, group);
         for (uint32_t r = r0; r < r1; r++) {
-            for (uint32_t h = 0; h < group; h++) {
+            for (uint32_t h = h0; h < h1; h++) {
                 if (w.n == SL_ATTN_QUERIES) attn_walk_run(c->k, a, &w, kvh, a->pages[r]);
                 attn_walk_add(&w, a, r, kvh * group + h);
             }
@@ -451,7 +462,8 @@ void sl_attention(const sl_exec *ex, const sl_attn_args *a) {
     }
     c.block = attn_rows_per_item(ex, a);
     uint32_t blocks = (a->n_rows + c.block - 1) / c.block;
-    run(ex, work >= SL_MIN_PAR_FMAS, (size_t)blocks * m->n_kv_heads, 1, attn_items, &c);
+    run(ex, work >= SL_MIN_PAR_FMAS, (size_t)blocks * m->n_kv_heads * attn_slices(a), 1, attn_items,
+        &c);
 }
 
 /* ---- element by element ---- */

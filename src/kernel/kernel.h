@@ -111,7 +111,7 @@ void sl_rope(const sl_exec *ex, float *x, const uint32_t *pos, const double *fre
 /* Causal attention of each query row over its request's pages, grouped queries (GQA).
  * Keys are visited at fixed absolute positions in tiles of one page with an online softmax, so the
  * bits do not depend on batch, chunking or threads. q [n_rows][n_heads][head_dim] (stride
- * q_stride), o likewise; scale multiplies scores. row r attends to positions
+ * q_stride), o [n_rows][n_heads][sl_kv_value_dim(m)]; scale multiplies scores. row r attends to positions
  * [sl_sight_first(m, layer, pos[r]), pos[r]] whose pages are
  *   pages[r][0..pos[r]/SL_KV_PAGE_TOKENS] (page base pointers; their layer tiles per spec/kv.h). */
 typedef struct sl_attn_args {

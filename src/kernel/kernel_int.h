@@ -30,17 +30,18 @@ typedef struct sl_int8_tile {
  * which tokens [first, last] of the current page it sees (first > last: none, the state stays). */
 typedef struct sl_attn_query {
     const float *q; /* head_dim */
-    float *o;       /* head_dim, not yet divided by sum */
+    float *o;       /* v_dim, not yet divided by sum */
     float max, sum;
     uint32_t first, last;
 } sl_attn_query;
 
 /* One page of keys and values for n <= SL_ATTN_QUERIES queries of its kv head.
- * k, v [SL_KV_PAGE_TOKENS][head_dim]; next_k, next_v: what will be read after (a hint), or NULL. */
+ * k, v [SL_KV_PAGE_TOKENS][head_dim], of whose rows v's first v_dim values count; next_k, next_v:
+ * what will be read after (a hint), or NULL. */
 #define SL_ATTN_QUERIES 16u
 typedef struct sl_attn_page {
     sl_attn_query *query;
-    uint32_t n, head_dim;
+    uint32_t n, head_dim, v_dim;
     const float *k, *v, *next_k, *next_v;
     float scale;
 } sl_attn_page;

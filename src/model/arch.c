@@ -8,17 +8,21 @@
 #define EXP   SL_STAGE_EXPERT
 
 /* clang-format off */
-/* What every decoder of the Llama line shares: role, scope, stage, name, rows, columns, axis. */
-#define COMMON_TENSORS                                                                                                  \
+/* What all decoders here share: role, scope, stage, name, rows, columns, axis. */
+#define FRAME_TENSORS                                                                                                   \
     {SL_ROLE_EMBED,      SL_SCOPE_MODEL, ATTN,          "model.embed_tokens.weight",               SL_DIM_VOCAB, SL_DIM_MODEL, SL_AXIS_ROWS},    \
     {SL_ROLE_FINAL_NORM, SL_SCOPE_MODEL, SL_STAGE_HEAD, "model.norm.weight",                       SL_DIM_MODEL, SL_DIM_NONE,  SL_AXIS_WHOLE},   \
     {SL_ROLE_LM_HEAD,    SL_SCOPE_MODEL, SL_STAGE_HEAD, "lm_head.weight",                          SL_DIM_VOCAB, SL_DIM_MODEL, SL_AXIS_ROWS},    \
     {SL_ROLE_ATTN_NORM,  SL_SCOPE_BLOCK, ATTN,          BLOCK "input_layernorm.weight",            SL_DIM_MODEL, SL_DIM_NONE,  SL_AXIS_WHOLE},   \
+    {SL_ROLE_FFN_NORM,   SL_SCOPE_BLOCK, ATTN,          BLOCK "post_attention_layernorm.weight",   SL_DIM_MODEL, SL_DIM_NONE,  SL_AXIS_WHOLE}
+
+/* Those of the Llama line. */
+#define COMMON_TENSORS                                                                                                  \
+    FRAME_TENSORS,                                                                                                      \
     {SL_ROLE_Q,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.q_proj.weight",           SL_DIM_Q,     SL_DIM_MODEL, SL_AXIS_ROWS},    \
     {SL_ROLE_K,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.k_proj.weight",           SL_DIM_KV,    SL_DIM_MODEL, SL_AXIS_ROWS},    \
     {SL_ROLE_V,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.v_proj.weight",           SL_DIM_KV,    SL_DIM_MODEL, SL_AXIS_ROWS},    \
-    {SL_ROLE_O,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.o_proj.weight",           SL_DIM_MODEL, SL_DIM_Q,     SL_AXIS_COLUMNS}, \
-    {SL_ROLE_FFN_NORM,   SL_SCOPE_BLOCK, ATTN,          BLOCK "post_attention_layernorm.weight",   SL_DIM_MODEL, SL_DIM_NONE,  SL_AXIS_WHOLE}
+    {SL_ROLE_O,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.o_proj.weight",           SL_DIM_MODEL, SL_DIM_Q,     SL_AXIS_COLUMNS}
 
 static const sl_arch_tensor qwen3_moe[] = {
     COMMON_TENSORS,
@@ -120,6 +124,35 @@ static const sl_arch_store llama4_stores[] = {
     {.role = SL_ROLE_EXPERT_DOWN, .stack = SL_STACK_EXPERTS, .transposed = true},
 };
 static const char *const llama4_ignored[] = {"vision_model.", "multi_modal_projector.", NULL};
+#define DEEPSEEK_TENSORS                                                                                                \
+    FRAME_TENSORS,                                                                                                      \
+    {SL_ROLE_Q,           SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_proj.weight",             SL_DIM_Q,         SL_DIM_MODEL,     SL_AXIS_ROWS},     \
+    {SL_ROLE_Q_A,         SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_a_proj.weight",           SL_DIM_Q_LORA,    SL_DIM_MODEL,     SL_AXIS_WHOLE},    \
+    {SL_ROLE_Q_A_NORM,    SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_a_layernorm.weight",      SL_DIM_Q_LORA,    SL_DIM_NONE,      SL_AXIS_WHOLE},    \
+    {SL_ROLE_Q_B,         SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_b_proj.weight",           SL_DIM_Q,         SL_DIM_Q_LORA,    SL_AXIS_ROWS},     \
+    {SL_ROLE_KV_A,        SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_a_proj_with_mqa.weight", SL_DIM_KV_A,      SL_DIM_MODEL,     SL_AXIS_WHOLE},    \
+    {SL_ROLE_KV_A_NORM,   SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_a_layernorm.weight",     SL_DIM_KV_LORA,   SL_DIM_NONE,      SL_AXIS_WHOLE},    \
+    {SL_ROLE_KV_B,        SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_b_proj.weight",          SL_DIM_KV_B,      SL_DIM_KV_LORA,   SL_AXIS_ROWS},     \
+    {SL_ROLE_O,           SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.o_proj.weight",             SL_DIM_MODEL,     SL_DIM_V,         SL_AXIS_COLUMNS},  \
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},    \
+    {SL_ROLE_DENSE_GATE,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight",                SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},     \
+    {SL_ROLE_DENSE_UP,    SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",                  SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},     \
+    {SL_ROLE_DENSE_DOWN,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight",                SL_DIM_MODEL,     SL_DIM_FF_DENSE,  SL_AXIS_COLUMNS},  \
+    {SL_ROLE_SHARED_GATE, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},     \
+    {SL_ROLE_SHARED_UP,   SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.up_proj.weight",   SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},     \
+    {SL_ROLE_SHARED_DOWN, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED, SL_AXIS_COLUMNS},  \
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",    SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},     \
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",      SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},     \
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",    SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS}
+
+static const sl_arch_tensor deepseek_v2[] = {
+    DEEPSEEK_TENSORS,
+};
+
+static const sl_arch_tensor deepseek_v3[] = {
+    DEEPSEEK_TENSORS,
+    {SL_ROLE_ROUTER_BIAS, SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.gate.e_score_correction_bias", SL_DIM_EXPERTS, SL_DIM_NONE, SL_AXIS_WHOLE},
+};
 
 /* clang-format on */
 
@@ -141,6 +174,8 @@ static const sl_arch rows[] = {
      TENSORS(llama4_nested),
      STORES(llama4_stores),
      .ignored = llama4_ignored},
+    {.name = "DeepseekV2ForCausalLM", TENSORS(deepseek_v2)},
+    {.name = "DeepseekV3ForCausalLM", .router = SL_ROUTER_SIGMOID_GROUPS, TENSORS(deepseek_v3)},
 };
 
 const sl_arch *sl_arch_at(size_t i) {
@@ -169,11 +204,21 @@ uint64_t sl_arch_dim_value(const sl_model_spec *m, sl_arch_dim d) {
     case SL_DIM_MODEL:
         return m->d_model;
     case SL_DIM_Q:
-        return (uint64_t)m->n_heads * m->head_dim;
+        return (uint64_t)m->n_heads * sl_query_dim(m);
     case SL_DIM_KV:
         return (uint64_t)m->n_kv_heads * m->head_dim;
     case SL_DIM_HEAD:
         return m->head_dim;
+    case SL_DIM_Q_LORA:
+        return m->q_lora;
+    case SL_DIM_KV_LORA:
+        return m->kv_lora;
+    case SL_DIM_KV_A:
+        return (uint64_t)m->kv_lora + m->rope_dim;
+    case SL_DIM_KV_B:
+        return (uint64_t)m->n_heads * (m->nope_dim + m->v_dim);
+    case SL_DIM_V:
+        return (uint64_t)m->n_heads * m->v_dim;
     case SL_DIM_FF_DENSE:
         return m->d_ff_dense;
     case SL_DIM_FF_EXPERT:
@@ -190,6 +235,16 @@ bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t) {
     switch (t->role) {
     case SL_ROLE_LM_HEAD:
         return !m->tied_head;
+    case SL_ROLE_Q:
+        return m->q_lora == 0;
+    case SL_ROLE_Q_A:
+    case SL_ROLE_Q_A_NORM:
+    case SL_ROLE_Q_B:
+        return m->q_lora > 0;
+    case SL_ROLE_SHARED_GATE:
+    case SL_ROLE_SHARED_UP:
+    case SL_ROLE_SHARED_DOWN:
+        return m->d_ff_shared > 0;
     case SL_ROLE_Q_BIAS:
     case SL_ROLE_K_BIAS:
     case SL_ROLE_V_BIAS:

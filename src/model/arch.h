@@ -13,9 +13,14 @@ typedef enum sl_arch_dim {
     SL_DIM_NONE, /* second dimension of a vector */
     SL_DIM_VOCAB,
     SL_DIM_MODEL,
-    SL_DIM_Q,  /* n_heads * head_dim */
+    SL_DIM_Q,  /* n_heads * sl_query_dim */
     SL_DIM_KV, /* n_kv_heads * head_dim */
     SL_DIM_HEAD,
+    SL_DIM_Q_LORA,
+    SL_DIM_KV_LORA,
+    SL_DIM_KV_A, /* latent and the key that is rotated */
+    SL_DIM_KV_B, /* keys before their rotated part, and values, of every head */
+    SL_DIM_V,    /* values of all heads, with MLA */
     SL_DIM_FF_DENSE,
     SL_DIM_FF_EXPERT,
     SL_DIM_FF_SHARED,
@@ -44,6 +49,12 @@ typedef enum sl_arch_role {
     SL_ROLE_LM_HEAD,
     SL_ROLE_ATTN_NORM,
     SL_ROLE_Q,
+    SL_ROLE_Q_A, /* latents of MLA */
+    SL_ROLE_Q_A_NORM,
+    SL_ROLE_Q_B,
+    SL_ROLE_KV_A,
+    SL_ROLE_KV_A_NORM,
+    SL_ROLE_KV_B,
     SL_ROLE_K,
     SL_ROLE_V,
     SL_ROLE_O,

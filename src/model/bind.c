@@ -275,7 +275,7 @@ static sl_status measure_tensor(void *ctx, const sl_site *site, const char *name
     uint64_t bytes = mat_bytes(&mat);
     if (site->t->stage != SL_STAGE_EXPERT) {
         a->info->bytes_attention += bytes;
-        if (site->t->role == SL_ROLE_Q && site->layer == 0) a->info->attention_dtype = mat.dtype;
+        if (site->t->role == SL_ROLE_O && site->layer == 0) a->info->attention_dtype = mat.dtype;
     } else if (site->expert == 0 && a->m->spec.moe_index[site->layer] == 0) {
         a->info->bytes_expert += bytes;
         if (site->t->role == SL_ROLE_EXPERT_GATE) a->info->expert_dtype = mat.dtype;

@@ -1,53 +1,21 @@
-#include "model/model_int.h"
+#include "model/block_int.h"
 
 #include "kernel/emulated/emulated.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Arena blocks start at multiples of this, so each may waste as much. */
-#define SLACK 64u
-
-static size_t floats(size_t rows, size_t width) {
-    return rows * width * sizeof(float) + SLACK;
-}
-
 size_t sl_model_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows) {
     size_t d = spec->d_model, q = (size_t)spec->n_heads * spec->head_dim;
     size_t kv = (size_t)spec->n_kv_heads * spec->head_dim;
-    size_t attention = 2 * floats(max_rows, d) + 2 * floats(max_rows, q) + 2 * floats(max_rows, kv);
-    size_t dense = 2 * floats(max_rows, d) + floats(max_rows, spec->d_ff_dense);
-    size_t route = 2 * floats(max_rows, spec->n_experts);
-    size_t shared = floats(max_rows, spec->d_ff_shared) + floats(max_rows, 1);
-    return SL_MAX(SL_MAX(attention, dense), SL_MAX(route, shared)) + SLACK;
-}
-
-static void *must_take(sl_arena *a, size_t n, size_t size) {
-    void *p = sl_arena_take(a, n, size);
-    SL_ASSERT(p != NULL); /* the caller sized the arena with sl_*_scratch_bytes */
-    return p;
-}
-
-static float *take_rows(sl_arena *a, size_t rows, size_t width) {
-    size_t n;
-    SL_ASSERT(!__builtin_mul_overflow(rows, width, &n));
-    return must_take(a, n, sizeof(float));
-}
-
-/* y = x w^T, rows contiguous. */
-static sl_gemm_job dense_job(const sl_mat *w, const float *x, uint32_t n_rows, float *y) {
-    return (sl_gemm_job){
-        .w = w, .x = x, .n_rows = n_rows, .x_stride = w->k, .y_stride = w->n, .y = y};
-}
-
-static void project(const sl_exec *ex, const sl_mat *w, const float *x, uint32_t n_rows, float *y) {
-    sl_gemm_job job = dense_job(w, x, n_rows, y);
-    sl_gemm(ex, &job, 1);
-}
-
-static void norm(const sl_model *m, const sl_exec *ex, const sl_mat *w, const float *x,
-                 uint32_t n_rows, float *y) {
-    sl_rmsnorm(ex, x, w, m->spec.rms_eps, n_rows, w->k, y);
+    size_t attention = 2 * sl_scratch_floats(max_rows, d) + 2 * sl_scratch_floats(max_rows, q) +
+                       2 * sl_scratch_floats(max_rows, kv);
+    if (spec->kv_lora) attention = sl_mla_scratch_bytes(spec, max_rows);
+    size_t dense =
+        2 * sl_scratch_floats(max_rows, d) + sl_scratch_floats(max_rows, spec->d_ff_dense);
+    size_t route = 2 * sl_scratch_floats(max_rows, spec->n_experts);
+    size_t shared = sl_scratch_floats(max_rows, spec->d_ff_shared) + sl_scratch_floats(max_rows, 1);
+    return SL_MAX(SL_MAX(attention, dense), SL_MAX(route, shared)) + SL_SCRATCH_SLACK;
 }
 
 void sl_model_embed(const sl_model *m, const sl_exec *ex, const uint32_t *ids, uint32_t n_rows,
@@ -79,25 +47,10 @@ static void store_kv(const sl_model_spec *m, uint32_t layer, uint32_t is_v, cons
     }
 }
 
-/* Rows of pairs (2i, 2i+1) to halves: what a rotation turns lies half a head apart again, and all
- * that follows is as for other checkpoints, to the bit. */
-static void split_pairs(float *x, uint32_t n_heads, uint32_t head_dim) {
-    float odd[SL_HEAD_DIM_MAX / 2];
-    uint32_t half = head_dim / 2;
-    SL_ASSERT(head_dim <= SL_HEAD_DIM_MAX);
-    for (uint32_t h = 0; h < n_heads; h++, x += head_dim) {
-        for (uint32_t i = 0; i < half; i++) {
-            odd[i] = x[2 * i + 1];
-            x[i] = x[2 * i];
-        }
-        memcpy(x + half, odd, half * sizeof *odd);
-    }
-}
-
 /* Each row of q or k is one vector to its norm, or one a head: as wide as its weight. */
 static void norm_heads(const sl_model *m, const sl_exec *ex, const sl_mat *w, uint32_t n_rows,
                        uint32_t width, float *x) {
-    norm(m, ex, w, x, n_rows * (width / w->k), x);
+    sl_norm(m, ex, w, x, n_rows * (width / w->k), x);
 }
 
 /* Positions enter queries and keys: rotations, and what follows them. */
@@ -128,9 +81,9 @@ static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t laye
     const sl_weights *w = &m->block[layer];
     uint32_t q_width = s->n_heads * s->head_dim, kv_width = s->n_kv_heads * s->head_dim;
     const sl_gemm_job jobs[] = {
-        dense_job(&w->mat[SL_ROLE_Q], h, rows->n, q),
-        dense_job(&w->mat[SL_ROLE_K], h, rows->n, k),
-        dense_job(&w->mat[SL_ROLE_V], h, rows->n, v),
+        sl_dense_job(&w->mat[SL_ROLE_Q], h, rows->n, q),
+        sl_dense_job(&w->mat[SL_ROLE_K], h, rows->n, k),
+        sl_dense_job(&w->mat[SL_ROLE_V], h, rows->n, v),
     };
     sl_gemm(ex, jobs, SL_LEN(jobs));
     if (s->qkv_bias) {
@@ -139,8 +92,8 @@ static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t laye
         sl_bias_add(ex, v, &w->mat[SL_ROLE_V_BIAS], rows->n);
     }
     if (s->rope_pairs && !s->unrotated[layer]) {
-        split_pairs(q, rows->n * s->n_heads, s->head_dim);
-        split_pairs(k, rows->n * s->n_kv_heads, s->head_dim);
+        sl_split_pairs(q, rows->n * s->n_heads, s->head_dim, s->head_dim);
+        sl_split_pairs(k, rows->n * s->n_kv_heads, s->head_dim, s->head_dim);
     }
     if (s->qk_norm) {
         norm_heads(m, ex, &w->mat[SL_ROLE_Q_NORM], rows->n, q_width, q);
@@ -172,19 +125,23 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
         emulate_attention(ex, rows);
         return;
     }
+    if (m->spec.kv_lora) {
+        sl_mla_attention(m, ex, layer, rows, x, scratch);
+        return;
+    }
     const sl_model_spec *s = &m->spec;
     const sl_weights *w = &m->block[layer];
     size_t level = scratch->used;
     uint32_t q_width = s->n_heads * s->head_dim, kv_width = s->n_kv_heads * s->head_dim;
     SL_ASSERT(w->mat[SL_ROLE_Q].data != NULL);
     if (rows->n == 0) return;
-    float *h = take_rows(scratch, rows->n, s->d_model);
-    float *q = take_rows(scratch, rows->n, q_width);
-    float *k = take_rows(scratch, rows->n, kv_width);
-    float *v = take_rows(scratch, rows->n, kv_width);
-    float *o = take_rows(scratch, rows->n, q_width);
-    float *y = take_rows(scratch, rows->n, s->d_model);
-    norm(m, ex, &w->mat[SL_ROLE_ATTN_NORM], x, rows->n, h);
+    float *h = sl_take_rows(scratch, rows->n, s->d_model);
+    float *q = sl_take_rows(scratch, rows->n, q_width);
+    float *k = sl_take_rows(scratch, rows->n, kv_width);
+    float *v = sl_take_rows(scratch, rows->n, kv_width);
+    float *o = sl_take_rows(scratch, rows->n, q_width);
+    float *y = sl_take_rows(scratch, rows->n, s->d_model);
+    sl_norm(m, ex, &w->mat[SL_ROLE_ATTN_NORM], x, rows->n, h);
     attention_inputs(m, ex, layer, rows, h, q, k, v);
     store_kv(s, layer, 0, rows, k);
     store_kv(s, layer, 1, rows, v);
@@ -199,7 +156,7 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
                                .o = o,
                                .o_stride = q_width};
     sl_attention(ex, &args);
-    project(ex, &w->mat[SL_ROLE_O], o, rows->n, y);
+    sl_project(ex, &w->mat[SL_ROLE_O], o, rows->n, y);
     sl_vec_add(ex, x, y, (size_t)rows->n * s->d_model);
     scratch->used = level;
 }
@@ -208,11 +165,11 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
 static void feed_forward(const sl_exec *ex, const sl_mat *w, const float *h, uint32_t n_rows,
                          float *y, sl_arena *scratch) {
     size_t level = scratch->used;
-    float *mid = take_rows(scratch, n_rows, w[0].n);
-    const sl_gemm_job job = dense_job(&w[0], h, n_rows, mid);
+    float *mid = sl_take_rows(scratch, n_rows, w[0].n);
+    const sl_gemm_job job = sl_dense_job(&w[0], h, n_rows, mid);
     const sl_mat *up = &w[1];
     sl_gemm_swiglu(ex, &job, &up, 1);
-    project(ex, &w[2], mid, n_rows, y);
+    sl_project(ex, &w[2], mid, n_rows, y);
     scratch->used = level;
 }
 
@@ -226,9 +183,9 @@ void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32
     const sl_weights *w = &m->block[layer];
     size_t level = scratch->used;
     SL_ASSERT(w->mat[SL_ROLE_DENSE_GATE].data != NULL);
-    float *h = take_rows(scratch, n_rows, m->spec.d_model);
-    float *y = take_rows(scratch, n_rows, m->spec.d_model);
-    norm(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, h);
+    float *h = sl_take_rows(scratch, n_rows, m->spec.d_model);
+    float *y = sl_take_rows(scratch, n_rows, m->spec.d_model);
+    sl_norm(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, h);
     feed_forward(ex, &w->mat[SL_ROLE_DENSE_GATE], h, n_rows, y, scratch);
     sl_vec_add(ex, x, y, (size_t)n_rows * m->spec.d_model);
     scratch->used = level;
@@ -245,8 +202,8 @@ void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint3
     size_t level = scratch->used;
     SL_ASSERT(w->mat[SL_ROLE_SHARED_GATE].data != NULL);
     const sl_mat *gate = &w->mat[SL_ROLE_SHARED_SCALE];
-    float *scale = take_rows(scratch, n_rows, 1);
-    if (gate->data) project(ex, gate, h, n_rows, scale);
+    float *scale = sl_take_rows(scratch, n_rows, 1);
+    if (gate->data) sl_project(ex, gate, h, n_rows, scale);
     feed_forward(ex, &w->mat[SL_ROLE_SHARED_GATE], h, n_rows, h, scratch); /* h is read, then y */
     if (gate->data) sl_gate_rows(ex, h, scale, n_rows, m->spec.d_model);
     scratch->used = level;
@@ -280,6 +237,26 @@ static void pick_experts(const float *p, uint32_t n, uint32_t k, uint32_t *exper
     }
 }
 
+/* Experts outside the top_groups best groups, by the sum of a group's `of` (1, 2) best, rank as 0.
+ */
+static void keep_groups(const sl_model_spec *m, uint32_t of, float *rank) {
+    uint32_t size = m->n_experts / m->n_groups, kept[SL_MAX_GROUPS], at = 0;
+    float best[SL_MAX_GROUPS];
+    for (uint32_t g = 0; g < m->n_groups; g++) {
+        uint32_t two[2] = {0};
+        const float *p = rank + (size_t)g * size;
+        pick_experts(p, size, of, two);
+        best[g] = of == 1 ? p[two[0]] : p[two[0]] + p[two[1]];
+    }
+    pick_experts(best, m->n_groups, m->top_groups, kept);
+    for (uint32_t g = 0; g < m->n_groups; g++) {
+        if (at < m->top_groups && kept[at] == g)
+            at++;
+        else
+            memset(rank + (size_t)g * size, 0, size * sizeof *rank);
+    }
+}
+
 static void route_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
     (void)lane;
     const sl_routing *a = ctx;
@@ -288,9 +265,11 @@ static void route_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
         float *p = a->logit + r * n, *gate = a->gate + r * k, sum = 0;
         uint32_t *expert = a->expert + r * k;
         sl_softmax(p, n, p);
+        if (a->m->n_groups > 1) keep_groups(a->m, 1, p);
         pick_experts(p, n, k, expert);
         for (uint32_t j = 0; j < k; j++) sum += gate[j] = p[expert[j]];
         for (uint32_t j = 0; a->m->norm_topk && j < k; j++) gate[j] /= sum;
+        for (uint32_t j = 0; a->m->route_scale > 0 && j < k; j++) gate[j] *= a->m->route_scale;
     }
 }
 
@@ -307,25 +286,6 @@ static void route_logits(void *ctx, uint32_t lane, size_t begin, size_t end) {
     }
 }
 
-/* Experts outside the top_groups best groups, by the sum of a group's two best, rank as 0. */
-static void keep_groups(const sl_model_spec *m, float *rank) {
-    uint32_t size = m->n_experts / m->n_groups, kept[SL_MAX_GROUPS], at = 0;
-    float best[SL_MAX_GROUPS];
-    for (uint32_t g = 0; g < m->n_groups; g++) {
-        uint32_t two[2];
-        const float *p = rank + (size_t)g * size;
-        pick_experts(p, size, 2, two);
-        best[g] = p[two[0]] + p[two[1]];
-    }
-    pick_experts(best, m->n_groups, m->top_groups, kept);
-    for (uint32_t g = 0; g < m->n_groups; g++) {
-        if (at < m->top_groups && kept[at] == g)
-            at++;
-        else
-            memset(rank + (size_t)g * size, 0, size * sizeof *rank);
-    }
-}
-
 static void route_sigmoid(void *ctx, uint32_t lane, size_t begin, size_t end) {
     (void)lane;
     const sl_routing *a = ctx;
@@ -337,7 +297,7 @@ static void route_sigmoid(void *ctx, uint32_t lane, size_t begin, size_t end) {
             p[e] = 1.0f / (1.0f + sl_expf(-p[e]));
             rank[e] = p[e] + a->bias[e];
         }
-        keep_groups(a->m, rank);
+        keep_groups(a->m, 2, rank);
         pick_experts(rank, n, k, expert);
         for (uint32_t j = 0; j < k; j++) sum += gate[j] = p[expert[j]];
         for (uint32_t j = 0; a->m->norm_topk && j < k; j++) gate[j] /= sum + 1e-20f;
@@ -367,10 +327,11 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
     size_t level = scratch->used;
     SL_ASSERT(w->mat[SL_ROLE_ROUTER].data != NULL);
     bool grouped = m->arch->router == SL_ROUTER_SIGMOID_GROUPS;
-    float *logit = take_rows(scratch, n_rows, m->spec.n_experts);
-    float *rank = grouped ? take_rows(scratch, n_rows, m->spec.n_experts) : NULL;
-    norm(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, h);
-    project(ex, &w->mat[SL_ROLE_ROUTER], h, n_rows, logit); /* also when drawn: its time counts */
+    float *logit = sl_take_rows(scratch, n_rows, m->spec.n_experts);
+    float *rank = grouped ? sl_take_rows(scratch, n_rows, m->spec.n_experts) : NULL;
+    sl_norm(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, h);
+    sl_project(ex, &w->mat[SL_ROLE_ROUTER], h, n_rows,
+               logit); /* also when drawn: its time counts */
     scratch->used = level;
     if (m->skew) return;
     sl_routing a = {.m = &m->spec, .logit = logit, .rank = rank, .expert = expert, .gate = gate};
@@ -387,8 +348,9 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
 size_t sl_experts_scratch_bytes(const sl_model_spec *spec, uint32_t max_pairs) {
     /* empty groups make no job, so there are never more jobs than pairs */
     size_t per_group = 2 * sizeof(sl_gemm_job) + sizeof(const sl_mat *);
-    size_t in = spec->gate_input ? floats(max_pairs, spec->d_model) : 0;
-    return in + floats(max_pairs, spec->d_ff_expert) + max_pairs * per_group + 4 * SLACK;
+    size_t in = spec->gate_input ? sl_scratch_floats(max_pairs, spec->d_model) : 0;
+    return in + sl_scratch_floats(max_pairs, spec->d_ff_expert) + max_pairs * per_group +
+           4 * SL_SCRATCH_SLACK;
 }
 
 /* Every expert of the task is a kernel of its own, with its own fixed costs. */
@@ -422,12 +384,12 @@ void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
     SL_ASSERT(s->ffn[layer] == SL_FFN_MOE && b->first[0] == 0);
     if (pairs == 0) return;
     bool weigh_input = s->gate_input && b->gate;
-    float *weighed = weigh_input ? take_rows(scratch, pairs, s->d_model) : NULL;
+    float *weighed = weigh_input ? sl_take_rows(scratch, pairs, s->d_model) : NULL;
     if (weigh_input) weigh(ex, b->gate, b->x, b->row, pairs, s->d_model, weighed);
-    float *mid = take_rows(scratch, pairs, s->d_ff_expert);
-    sl_gemm_job *in = must_take(scratch, most, sizeof *in);
-    sl_gemm_job *out = must_take(scratch, most, sizeof *out);
-    const sl_mat **up = must_take(scratch, most, sizeof *up);
+    float *mid = sl_take_rows(scratch, pairs, s->d_ff_expert);
+    sl_gemm_job *in = sl_take(scratch, most, sizeof *in);
+    sl_gemm_job *out = sl_take(scratch, most, sizeof *out);
+    const sl_mat **up = sl_take(scratch, most, sizeof *up);
     for (uint32_t g = 0; g < b->n_groups; g++) {
         uint32_t first = b->first[g], n = b->first[g + 1] - first;
         SL_ASSERT(b->expert[g] < s->n_experts);
@@ -437,10 +399,10 @@ void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
         if (n == 0) continue;
         float *mine = mid + (size_t)first * s->d_ff_expert;
         const float *x = weigh_input ? weighed + (size_t)first * s->d_model : b->x;
-        in[n_jobs] = dense_job(&e->gate, x, n, mine);
+        in[n_jobs] = sl_dense_job(&e->gate, x, n, mine);
         in[n_jobs].row = weigh_input ? NULL : b->row + first;
         up[n_jobs] = &e->up;
-        out[n_jobs++] = dense_job(&e->down, mine, n, b->y + (size_t)first * s->d_model);
+        out[n_jobs++] = sl_dense_job(&e->down, mine, n, b->y + (size_t)first * s->d_model);
     }
     sl_gemm_swiglu(ex, in, up, n_jobs);
     sl_gemm(ex, out, n_jobs);
@@ -465,9 +427,9 @@ void sl_model_head(const sl_model *m, const sl_exec *ex, const float *x, const u
     size_t level = scratch->used, d = m->spec.d_model;
     SL_ASSERT(m->whole.mat[SL_ROLE_LM_HEAD].data != NULL);
     if (n == 0) return;
-    float *h = take_rows(scratch, n, d);
+    float *h = sl_take_rows(scratch, n, d);
     for (uint32_t i = 0; i < n; i++) memcpy(h + i * d, x + row[i] * d, d * sizeof *h);
-    norm(m, ex, &m->whole.mat[SL_ROLE_FINAL_NORM], h, n, h);
-    project(ex, &m->whole.mat[SL_ROLE_LM_HEAD], h, n, logits);
+    sl_norm(m, ex, &m->whole.mat[SL_ROLE_FINAL_NORM], h, n, h);
+    sl_project(ex, &m->whole.mat[SL_ROLE_LM_HEAD], h, n, logits);
     scratch->used = level;
 }

@@ -174,6 +174,7 @@ sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **
     if (st == SL_OK && !stages->emulated) st = sl_model_bind(m, stages, err);
     if (st == SL_OK && !stages->emulated) st = sl_rope_apply_factors(m, err);
     if (st == SL_OK && !stages->emulated) st = fill_route_bias(m, err);
+    if (st == SL_OK && !stages->emulated) st = sl_mla_bind(m, err);
     if (st == SL_OK && (stages->emulated || stages->skew.on))
         st = sl_skew_create(skew, &m->spec, &m->skew, err);
     if (st == SL_OK)
@@ -212,6 +213,7 @@ sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t
     }
     if (st == SL_OK) st = sl_model_bind_random(m, err);
     if (st == SL_OK) st = fill_route_bias(m, err);
+    if (st == SL_OK) st = sl_mla_bind(m, err);
     if (st == SL_OK)
         *out = m;
     else
@@ -224,6 +226,7 @@ void sl_model_free(sl_model *m) {
     sl_ckpt_free(m->ckpt);
     sl_free(m->block);
     sl_free(m->expert);
+    sl_free(m->mla);
     sl_free(m->rope_freq);
     sl_free(m->ones);
     sl_free(m->route_bias);

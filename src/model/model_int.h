@@ -16,6 +16,12 @@ typedef struct sl_expert_weights {
     sl_mat gate, up, down;
 } sl_expert_weights;
 
+/* W_UK transposed and W_UV of latent attention, a matrix a head. */
+typedef struct sl_mla_weights {
+    sl_mat *absorb; /* [n_heads] of [kv_lora][nope_dim] */
+    sl_mat *value;  /* [n_heads] of [v_dim][kv_lora] */
+} sl_mla_weights;
+
 /* Buffers that a model owns. */
 typedef struct sl_copies {
     void **at;
@@ -31,6 +37,7 @@ struct sl_model {
     sl_weights whole;          /* of the model */
     sl_weights *block;         /* [n_layers] */
     sl_expert_weights *expert; /* [n_moe][n_experts] */
+    sl_mla_weights *mla;       /* [n_layers], NULL without kv_lora or attention */
     double *rope_freq;         /* [rope_dim / 2] */
     float *ones;               /* [head_dim], NULL unless spec.qk_unit */
     float *route_bias;         /* [n_moe][n_experts], NULL: the router has none */
@@ -57,7 +64,13 @@ uint32_t sl_store_shape(const sl_model *m, const sl_arch_store *s, const sl_arch
  * that the model owns. SL_ERR_NOMEM. */
 sl_status sl_store_place(sl_model *m, const sl_arch_store *s, uint32_t expert, sl_span bytes,
                          sl_mat *mat, sl_err *err) SL_MUST_CHECK;
+/* Zeroed memory that is freed with the model; NULL when there is none. */
+void *sl_model_own(sl_model *m, size_t bytes);
 void sl_copies_free(sl_copies *c);
+
+/* After tensors are bound: the parts of each head's W_UKV, where there are latents (mla.c).
+ * SL_ERR_NOMEM. */
+sl_status sl_mla_bind(sl_model *m, sl_err *err) SL_MUST_CHECK;
 
 /* Every tensor of the architecture is in the checkpoint and every tensor of the checkpoint is in
  * the architecture. */

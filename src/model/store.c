@@ -35,7 +35,8 @@ uint32_t sl_store_shape(const sl_model *m, const sl_arch_store *s, const sl_arch
     return n;
 }
 
-static void *own(sl_copies *c, size_t bytes) {
+void *sl_model_own(sl_model *m, size_t bytes) {
+    sl_copies *c = &m->copies;
     if (c->n == c->cap) {
         size_t cap = SL_MAX(2 * c->cap, (size_t)64);
         void **at = sl_grow(c->at, c->cap, cap, sizeof *at);
@@ -78,7 +79,7 @@ sl_status sl_store_place(sl_model *m, const sl_arch_store *s, uint32_t expert, s
     SL_ASSERT((s->stack == SL_STACK_NONE ? 1 : expert + 1u) * one <= bytes.len);
     mat->data = at + first * line;
     if (!s->transposed && step_of(s) == 1) return SL_OK;
-    uint8_t *copy = own(&m->copies, (size_t)n * line);
+    uint8_t *copy = sl_model_own(m, (size_t)n * line);
     if (!copy) return sl_fail(err, SL_ERR_NOMEM, "%s: copies of weights", m->folder);
     if (s->transposed)
         transpose(at, first, step_of(s), rows, sl_dtype_bytes(mat->dtype), mat, copy);

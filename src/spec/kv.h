@@ -2,7 +2,11 @@
  *
  * A page holds SL_KV_PAGE_TOKENS consecutive positions of one request, aligned to absolute
  * positions, for every block: [layer][K or V][kv_head][token][head_dim] f32. Position p lives in
- * page p / SL_KV_PAGE_TOKENS of its request at token p % SL_KV_PAGE_TOKENS. */
+ * page p / SL_KV_PAGE_TOKENS of its request at token p % SL_KV_PAGE_TOKENS.
+ *
+ * With MLA (DeepSeek-V2, arXiv:2405.04434 sec. 2.1) all heads share one row of a position, the
+ * normalised latent and the rotated key: [layer][token][kv_lora + rope_dim]. The row is the key of
+ * every head; its first kv_lora values are the value. */
 #ifndef SL_SPEC_KV_H
 #define SL_SPEC_KV_H
 
@@ -17,14 +21,30 @@ static inline size_t sl_kv_tile_floats(const sl_model_spec *m) {
     return (size_t)SL_KV_PAGE_TOKENS * m->head_dim;
 }
 
+/* Tiles that a kv head keeps of a block: keys and values, or the row that is both. */
+static inline uint32_t sl_kv_sides(const sl_model_spec *m) {
+    return m->kv_lora ? 1 : 2;
+}
+
+/* Leading values of a row that attention sums up. */
+static inline uint32_t sl_kv_value_dim(const sl_model_spec *m) {
+    return m->kv_lora ? m->kv_lora : m->head_dim;
+}
+
+/* Bytes that a position takes. */
+static inline size_t sl_kv_token_bytes(const sl_model_spec *m) {
+    return (size_t)m->n_layers * sl_kv_sides(m) * m->n_kv_heads * m->head_dim * sizeof(float);
+}
+
 /* Offset in floats of the tile of (layer, is_v, kv_head) inside a page. */
 static inline size_t sl_kv_tile_offset(const sl_model_spec *m, uint32_t layer, uint32_t is_v,
                                        uint32_t kv_head) {
-    return (((size_t)layer * 2 + is_v) * m->n_kv_heads + kv_head) * sl_kv_tile_floats(m);
+    uint32_t sides = sl_kv_sides(m), side = sides == 1 ? 0 : is_v;
+    return (((size_t)layer * sides + side) * m->n_kv_heads + kv_head) * sl_kv_tile_floats(m);
 }
 
 static inline size_t sl_kv_page_bytes(const sl_model_spec *m) {
-    return (size_t)m->n_layers * 2 * m->n_kv_heads * sl_kv_tile_floats(m) * sizeof(float);
+    return SL_KV_PAGE_TOKENS * sl_kv_token_bytes(m);
 }
 
 static inline uint32_t sl_kv_pages_for(uint64_t positions) {

@@ -85,6 +85,7 @@ typedef struct sl_yarn {
     float factor;               /* of the context; 0: no YaRN */
     float beta_fast, beta_slow; /* turns within the original context between which it blends */
     float attention;            /* of sin and cos */
+    float scores;               /* of all scores besides (mscale_all_dim); 0: 1 */
     uint32_t original;          /* context that was trained first */
 } sl_yarn;
 
@@ -103,7 +104,11 @@ typedef struct sl_model_spec {
     uint32_t d_model;    /* hidden size */
     uint32_t n_heads;    /* query heads */
     uint32_t n_kv_heads; /* key/value heads; n_heads is a multiple */
-    uint32_t head_dim;
+    uint32_t head_dim;   /* of keys as they are cached; with kv_lora: kv_lora + rope_dim */
+    uint32_t kv_lora;  /* MLA: width of the latent that keys and values come from; 0: no MLA, and */
+    uint32_t q_lora;   /* what follows is 0. Of the queries' latent; 0: they have none */
+    uint32_t nope_dim; /* leading values of a query that are not rotated; rope_dim follow */
+    uint32_t v_dim;    /* of a head's values */
     uint32_t vocab;
     uint32_t d_ff_dense;  /* width of dense blocks, 0 when there are none */
     uint32_t d_ff_expert; /* width of one expert */
@@ -144,6 +149,11 @@ typedef struct sl_model_spec {
     uint64_t n_params, n_params_active;
     uint8_t hash[32]; /* of config and weights' headers: workers of one engine must agree */
 } sl_model_spec;
+
+/* Values of one query of a head, before it meets the cache. */
+static inline uint32_t sl_query_dim(const sl_model_spec *m) {
+    return m->kv_lora ? m->nope_dim + m->rope_dim : m->head_dim;
+}
 
 /* First position that a query at `pos` sees in a block. */
 static inline uint32_t sl_sight_first(const sl_model_spec *m, uint32_t layer, uint32_t pos) {

@@ -73,6 +73,35 @@ static const char folder_llama4_nested[] =
     "\"vision_config\":{\"hidden_size\":8},\"text_config\":{\"model_type\":\"llama4_"
     "text\"," FOLDER_LLAMA4 "}";
 
+/* With latents of queries, keys and values, groups by their best expert, YaRN with both factors. */
+static const char folder_deepseek2[] =
+    "{\"architectures\":[\"DeepseekV2ForCausalLM\"],\"model_type\":\"deepseek_v2\","
+    "\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":3,"
+    "\"num_key_value_heads\":3,\"q_lora_rank\":14,\"kv_lora_rank\":13,"
+    "\"qk_nope_head_dim\":10,\"qk_rope_head_dim\":6,\"v_head_dim\":7,"
+    "\"vocab_size\":50,\"intermediate_size\":36,\"moe_intermediate_size\":20,"
+    "\"n_routed_experts\":12,\"n_shared_experts\":2,\"num_experts_per_tok\":3,\"n_group\":4,"
+    "\"topk_group\":2,\"topk_method\":\"group_limited_greedy\",\"norm_topk_prob\":false,"
+    "\"routed_scaling_factor\":4,\"scoring_func\":\"softmax\",\"first_k_dense_replace\":1,"
+    "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8,\"original_max_position_embeddings\":64,"
+    "\"beta_fast\":32,\"beta_slow\":1,\"mscale\":1.5,\"mscale_all_dim\":0.7},"
+    "\"max_position_embeddings\":512,\"rms_norm_eps\":1e-3,\"rope_theta\":10000,"
+    "\"hidden_act\":\"silu\",\"tie_word_embeddings\":false,\"eos_token_id\":2}";
+
+/* The other class, with more heads than a walk of the pages takes at once. */
+static const char folder_deepseek3[] =
+    "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"deepseek_v3\","
+    "\"hidden_size\":40,\"num_hidden_layers\":2,\"num_attention_heads\":20,"
+    "\"num_key_value_heads\":20,\"q_lora_rank\":12,\"kv_lora_rank\":16,"
+    "\"qk_nope_head_dim\":8,\"qk_rope_head_dim\":4,\"v_head_dim\":6,"
+    "\"vocab_size\":50,\"intermediate_size\":36,\"moe_intermediate_size\":20,"
+    "\"n_routed_experts\":12,\"n_shared_experts\":1,\"num_experts_per_tok\":3,\"n_group\":4,"
+    "\"topk_group\":2,\"topk_method\":\"noaux_tc\",\"norm_topk_prob\":true,"
+    "\"routed_scaling_factor\":2.5,\"scoring_func\":\"sigmoid\",\"first_k_dense_replace\":1,"
+    "\"num_nextn_predict_layers\":1,\"max_position_embeddings\":512,\"rms_norm_eps\":1e-6,"
+    "\"rope_theta\":10000,\"hidden_act\":\"silu\",\"tie_word_embeddings\":false,"
+    "\"eos_token_id\":2}";
+
 static const char folder_mixtral[] =
     "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_size\":32,"
     "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":1,"

@@ -67,14 +67,33 @@ static inline double naive_frequency(const sl_model_spec *s, uint32_t i) {
     return (1 - smooth) * freq / (double)w->factor + smooth * freq;
 }
 
-/* Pairs are (i, i + half), or (2i, 2i + 1). */
+/* How much of frequency i YaRN divides (arXiv:2309.00071 sec. 3.2). */
+static inline double naive_yarn(const sl_model_spec *s, uint32_t i) {
+    const double turns[2] = {s->yarn.beta_fast, s->yarn.beta_slow};
+    double edge[2];
+    for (int j = 0; j < 2; j++)
+        edge[j] = s->rope_dim * log(s->yarn.original / (turns[j] * 2 * M_PI)) /
+                  (2 * log((double)s->rope_theta));
+    double low = fmax(0, floor(edge[0])), high = fmin(s->rope_dim - 1, ceil(edge[1]));
+    return fmin(1, fmax(0, (i - low) / fmax(high - low, 0.001)));
+}
+
+/* Pairs are (i, i + half), or (2i, 2i + 1), which are put in halves. */
 static inline void naive_rope(const sl_model_spec *s, double *head, uint32_t pos) {
     uint32_t half = s->rope_dim / 2;
+    double pairs[SL_HEAD_DIM_MAX];
+    memcpy(pairs, head, s->rope_dim * sizeof *pairs);
+    for (uint32_t i = 0; s->rope_pairs && i < half; i++) {
+        head[i] = pairs[2 * i];
+        head[i + half] = pairs[2 * i + 1];
+    }
     for (uint32_t i = 0; i < half; i++) {
-        double *x = s->rope_pairs ? head + 2 * i : head + i, *y = x + (s->rope_pairs ? 1 : half);
-        double angle = pos * naive_frequency(s, i), a = *x, b = *y;
-        *x = a * cos(angle) - b * sin(angle);
-        *y = b * cos(angle) + a * sin(angle);
+        double slow = s->yarn.factor > 0 ? naive_yarn(s, i) : 0;
+        double angle = pos * naive_frequency(s, i), a = head[i], b = head[i + half];
+        if (slow > 0) angle *= 1 - slow + slow / s->yarn.factor;
+        double gain = s->yarn.factor > 0 ? s->yarn.attention : 1;
+        head[i] = gain * (a * cos(angle) - b * sin(angle));
+        head[i + half] = gain * (b * cos(angle) + a * sin(angle));
     }
 }
 
@@ -129,17 +148,19 @@ static inline void naive_scores(const sl_model *m, uint32_t layer, double *p, do
         for (uint32_t e = 0; e < n; e++) p[e] = 1 / (1 + exp(-p[e]));
         return;
     }
-    if (!s->n_groups) {
+    bool sigmoid = m->arch->router == SL_ROUTER_SIGMOID_GROUPS;
+    if (sigmoid) {
+        naive_row(&m->block[layer].mat[SL_ROLE_ROUTER_BIAS], 0, rank);
+        for (uint32_t e = 0; e < n; e++) rank[e] += p[e] = 1 / (1 + exp(-p[e]));
+    } else {
         naive_softmax(p, n);
         memcpy(rank, p, n * sizeof *p);
-        return;
     }
-    naive_row(&m->block[layer].mat[SL_ROLE_ROUTER_BIAS], 0, rank);
-    for (uint32_t e = 0; e < n; e++) rank[e] += p[e] = 1 / (1 + exp(-p[e]));
+    if (!s->n_groups) return;
     for (uint32_t g = 0; g < s->n_groups; g++) {
-        double first = -1e9, second = -1e9;
+        double first = -1e9, second = sigmoid ? -1e9 : 0;
         for (uint32_t e = g * size; e < (g + 1) * size; e++) {
-            second = fmax(second, fmin(first, rank[e]));
+            if (sigmoid) second = fmax(second, fmin(first, rank[e]));
             first = fmax(first, rank[e]);
         }
         best[g] = first + second;
@@ -153,7 +174,7 @@ static inline void naive_moe(const sl_model *m, uint32_t layer, const double *h,
     const sl_model_spec *s = &m->spec;
     double *p = naive_new(s->n_experts), *rank = naive_new(s->n_experts), share = 0;
     double *in = naive_new(s->d_model);
-    double scale = s->n_groups ? s->route_scale : 1;
+    double scale = s->route_scale > 0 ? s->route_scale : 1;
     uint8_t *chosen = calloc(s->n_experts, 1);
     naive_mul(&m->block[layer].mat[SL_ROLE_ROUTER], h, p);
     naive_scores(m, layer, p, rank);
@@ -182,6 +203,46 @@ static inline void naive_clip(double *x, uint32_t n, double limit) {
     for (uint32_t i = 0; i < n; i++) x[i] = fmin(limit, fmax(-limit, x[i]));
 }
 
+/* Latent attention as it was trained: keys and values of every head, expanded from the latent.
+ * k [position][n_heads][nope_dim + rope_dim], v [position][n_heads][v_dim] receive row t. */
+static inline void naive_latents(const sl_model *m, uint32_t layer, uint32_t t, const double *h,
+                                 double *k, double *v, double *o) {
+    const sl_model_spec *s = &m->spec;
+    const sl_mat *w = m->block[layer].mat;
+    uint32_t nope = s->nope_dim, dim = nope + s->rope_dim, both = nope + s->v_dim, H = s->n_heads;
+    double *q = naive_new(H * dim), *low = naive_new(s->q_lora + 1), *p = naive_new(t + 1);
+    double *c = naive_new(s->kv_lora + s->rope_dim), *kv = naive_new(H * both);
+    if (s->q_lora) {
+        naive_mul(&w[SL_ROLE_Q_A], h, low);
+        naive_norm(&w[SL_ROLE_Q_A_NORM], 1e-6, low, low);
+        naive_mul(&w[SL_ROLE_Q_B], low, q);
+    } else {
+        naive_mul(&w[SL_ROLE_Q], h, q);
+    }
+    naive_mul(&w[SL_ROLE_KV_A], h, c);
+    naive_norm(&w[SL_ROLE_KV_A_NORM], 1e-6, c, c);
+    naive_rope(s, c + s->kv_lora, t);
+    naive_mul(&w[SL_ROLE_KV_B], c, kv);
+    for (uint32_t i = 0; i < H; i++) {
+        double *key = k + ((size_t)t * H + i) * dim;
+        memcpy(key, kv + i * both, nope * sizeof *key);
+        memcpy(key + nope, c + s->kv_lora, s->rope_dim * sizeof *key);
+        memcpy(v + ((size_t)t * H + i) * s->v_dim, kv + i * both + nope, s->v_dim * sizeof *v);
+        naive_rope(s, q + i * dim + nope, t);
+        for (uint32_t j = 0; j <= t; j++) {
+            p[j] = 0;
+            for (uint32_t d = 0; d < dim; d++)
+                p[j] += q[i * dim + d] * k[((size_t)j * H + i) * dim + d];
+            p[j] *= (s->yarn.scores > 0 ? s->yarn.scores : 1) / sqrt(dim);
+        }
+        naive_softmax(p, t + 1);
+        for (uint32_t j = 0; j <= t; j++)
+            for (uint32_t d = 0; d < s->v_dim; d++)
+                o[i * s->v_dim + d] += p[j] * v[((size_t)j * H + i) * s->v_dim + d];
+    }
+    free(q), free(low), free(p), free(c), free(kv);
+}
+
 /* x += attention; k and v [layer's positions so far][n_kv_heads][head_dim] receive row t. */
 static inline void naive_attention(const sl_model *m, uint32_t layer, uint32_t t, double *x,
                                    double *k, double *v) {
@@ -189,8 +250,13 @@ static inline void naive_attention(const sl_model *m, uint32_t layer, uint32_t t
     const sl_mat *w = m->block[layer].mat;
     uint32_t dim = s->head_dim, kv = s->n_kv_heads * dim, group = s->n_heads / s->n_kv_heads;
     double *h = naive_new(s->d_model), *q = naive_new(s->n_heads * dim);
-    double *o = naive_new(s->n_heads * dim), *y = naive_new(s->d_model), *p = naive_new(t + 1);
+    double *o = naive_new(s->n_heads * SL_MAX(dim, s->v_dim)), *y = naive_new(s->d_model),
+           *p = naive_new(t + 1);
     naive_norm(&w[SL_ROLE_ATTN_NORM], s->rms_eps, x, h);
+    if (s->kv_lora) {
+        naive_latents(m, layer, t, h, k, v, o);
+        goto out;
+    }
     naive_mul(&w[SL_ROLE_Q], h, q);
     naive_mul(&w[SL_ROLE_K], h, k + (size_t)t * kv);
     naive_mul(&w[SL_ROLE_V], h, v + (size_t)t * kv);
@@ -228,6 +294,7 @@ static inline void naive_attention(const sl_model *m, uint32_t layer, uint32_t t
         for (uint32_t j = first; j <= t; j++)
             for (uint32_t c = 0; c < dim; c++) o[i * dim + c] += p[j - first] * v[j * kv + at + c];
     }
+out:
     naive_mul(&w[SL_ROLE_O], o, y);
     for (uint32_t i = 0; i < s->d_model; i++) x[i] += y[i];
     free(h), free(q), free(o), free(y), free(p);
@@ -237,7 +304,8 @@ static inline void naive_attention(const sl_model *m, uint32_t layer, uint32_t t
 static inline void naive_forward(const sl_model *m, const uint32_t *ids, uint32_t n,
                                  double *logits) {
     const sl_model_spec *s = &m->spec;
-    size_t kv = (size_t)n * s->n_kv_heads * s->head_dim;
+    size_t kv = (size_t)n * (s->kv_lora ? s->n_heads : s->n_kv_heads) *
+                SL_MAX(sl_query_dim(s), SL_MAX(s->head_dim, s->v_dim));
     double *k = naive_new(kv * s->n_layers), *v = naive_new(kv * s->n_layers);
     double *x = naive_new(s->d_model), *h = naive_new(s->d_model);
     for (uint32_t t = 0; t < n; t++) {

@@ -217,8 +217,8 @@ static void bits_attn_case(const sl_kernels *k, uint32_t n, uint32_t dim) {
             u2[i] = u[i];
             u2[i].o = o2 + i * dim;
         }
-        k->attn_page(&(sl_attn_page){u, n, dim, kk, v, round % 2 ? kk : NULL, v, 0.125f});
-        REF->attn_page(&(sl_attn_page){u2, n, dim, kk, v, NULL, NULL, 0.125f});
+        k->attn_page(&(sl_attn_page){u, n, dim, dim, kk, v, round % 2 ? kk : NULL, v, 0.125f});
+        REF->attn_page(&(sl_attn_page){u2, n, dim, dim, kk, v, NULL, NULL, 0.125f});
         kt_same("attn_page", o, o2, n * dim);
         for (uint32_t i = 0; i < n; i++) {
             assert_true(u[i].max == u2[i].max);
@@ -241,7 +241,7 @@ static void oracle_attn_page(double tol) {
         float o[D] = {0};
         double p[32], top = -1e300, den = 0, steep = 1;
         sl_attn_query u = {q, o, -INFINITY, 0, 0, last};
-        REF->attn_page(&(sl_attn_page){&u, 1, D, kk, v, NULL, NULL, 0.01f});
+        REF->attn_page(&(sl_attn_page){&u, 1, D, D, kk, v, NULL, NULL, 0.01f});
         REF->divide(o, u.sum, D);
         for (uint32_t j = 0; j <= last; j++) {
             p[j] = 0;

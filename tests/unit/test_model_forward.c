@@ -183,6 +183,17 @@ static void gates_of_inputs_chunks_and_blocks_that_do_not_rotate_do_not(void **s
                   "\"full_attention\"]");
 }
 
+static void latents_do_not(void **state) {
+    (void)state;
+    check_folder(folder_deepseek2, SL_BF16, 1);
+    check_changed(folder_deepseek2, "\"q_lora_rank\":14", "\"q_lora_rank\":null");
+    check_changed(folder_deepseek2, "\"group_limited_greedy\"", "\"greedy\"");
+    check_changed(folder_deepseek2, "\"mscale\":1.5,\"mscale_all_dim\":0.7",
+                  "\"attention_factor\":1.2");
+    check_folder(folder_deepseek3, SL_F16, 2);
+    check_changed(folder_deepseek3, "\"n_group\":4", "\"rope_interleave\":false,\"n_group\":4");
+}
+
 static void mixtral_bits_do_not_depend_on_batching(void **state) {
     (void)state;
     check_folder(folder_mixtral, SL_F32, 2);
@@ -319,6 +330,7 @@ int main(void) {
         cmocka_unit_test(wide_norms_and_clipping_do_not),
         cmocka_unit_test(groups_of_experts_do_not),
         cmocka_unit_test(gates_of_inputs_chunks_and_blocks_that_do_not_rotate_do_not),
+        cmocka_unit_test(latents_do_not),
         cmocka_unit_test(mixtral_bits_do_not_depend_on_batching),
         cmocka_unit_test(a_worker_binds_only_its_stages),
         cmocka_unit_test(a_worker_maps_only_the_files_it_needs),

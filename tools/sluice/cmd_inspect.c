@@ -17,10 +17,6 @@ static const char *dtype_name(sl_dtype t) {
     return names[t];
 }
 
-static uint64_t kv_bytes_per_token(const sl_model_spec *m) {
-    return 2ull * m->n_layers * m->n_kv_heads * m->head_dim * sizeof(float);
-}
-
 static bool gated_shared(const sl_model_spec *m) {
     const sl_arch *a = sl_arch_find(m->arch);
     for (size_t i = 0; i < a->n_tensors; i++)
@@ -28,20 +24,32 @@ static bool gated_shared(const sl_model_spec *m) {
     return false;
 }
 
+static void print_attention(const sl_model_spec *m) {
+    printf("  attention     %u heads, ", m->n_heads);
+    if (m->kv_lora) {
+        printf("latent %u + %u rotated for all, queries %u + %u", m->kv_lora, m->rope_dim,
+               m->nope_dim, m->rope_dim);
+        if (m->q_lora) printf(" from %u", m->q_lora);
+        printf(", values %u\n", m->v_dim);
+        return;
+    }
+    printf("%u for keys and values, head %u%s%s", m->n_kv_heads, m->head_dim,
+           m->qk_norm ? ", normed queries and keys" : "", m->qkv_bias ? ", biases" : "");
+    if (m->rope_dim != m->head_dim) printf(", %u of a head rotated", m->rope_dim);
+    if (m->clip_qkv > 0) printf(", clipped at %g", (double)m->clip_qkv);
+    printf("\n");
+}
+
 static void print_text(const sl_model_spec *m, const sl_model_info *i, const char *folder) {
     printf("%s: %s\n", folder, m->arch);
     printf("  blocks        %u (%u routed), d_model %u, vocabulary %u, context %u\n", m->n_layers,
            m->n_moe, m->d_model, m->vocab, m->max_position);
-    printf("  attention     %u heads, %u for keys and values, head %u%s%s", m->n_heads,
-           m->n_kv_heads, m->head_dim, m->qk_norm ? ", normed queries and keys" : "",
-           m->qkv_bias ? ", biases" : "");
-    if (m->rope_dim != m->head_dim) printf(", %u of a head rotated", m->rope_dim);
-    if (m->clip_qkv > 0) printf(", clipped at %g", (double)m->clip_qkv);
-    printf("\n");
+    print_attention(m);
     printf("  experts       %u, top %u, width %u%s", m->n_experts, m->top_k, m->d_ff_expert,
            m->norm_topk ? ", weights rescaled to 1" : "");
     if (m->n_groups > 1) printf(", from %u of %u groups", m->top_groups, m->n_groups);
-    if (m->n_groups) printf(", sigmoid scores, times %g", (double)m->route_scale);
+    if (sl_arch_find(m->arch)->router == SL_ROUTER_SIGMOID_GROUPS) printf(", sigmoid scores");
+    if (m->route_scale > 0) printf(", times %g", (double)m->route_scale);
     printf("\n");
     if (m->d_ff_shared)
         printf("  shared        width %u%s\n", m->d_ff_shared, gated_shared(m) ? ", gated" : "");
@@ -58,7 +66,7 @@ static void print_text(const sl_model_spec *m, const sl_model_info *i, const cha
     printf("  attention worker maps %.1f MB; one expert of one block is %.3f MB\n",
            (double)i->bytes_attention / 1e6, (double)i->bytes_expert / 1e6);
     printf("  KV cache      %llu bytes per token, pages of %u tokens\n",
-           (unsigned long long)kv_bytes_per_token(m), SL_KV_PAGE_TOKENS);
+           (unsigned long long)sl_kv_token_bytes(m), SL_KV_PAGE_TOKENS);
 }
 
 static void print_memory(const sl_model_spec *m, const sl_model_info *i, const sl_plan *p) {
@@ -103,7 +111,7 @@ static void print_json(const sl_model_spec *m, const sl_model_info *i, const cha
            (unsigned long long)m->n_params, (unsigned long long)m->n_params_active,
            (unsigned long long)i->bytes_total, i->n_files, (unsigned long long)i->n_tensors,
            dtype_name(i->expert_dtype), (unsigned long long)i->bytes_attention,
-           (unsigned long long)i->bytes_expert, (unsigned long long)kv_bytes_per_token(m));
+           (unsigned long long)i->bytes_expert, (unsigned long long)sl_kv_token_bytes(m));
     if (shape) print_accounting(shape);
     printf("}\n");
 }

@@ -26,12 +26,12 @@ static inline __attribute__((always_inline)) void accumulate(float *o, const flo
 static void add_values(const sl_attn_page *a, const sl_attn_query *u, const float *p,
                        float shrink) {
     const float *v = a->v + (size_t)u->first * a->head_dim;
-    uint32_t n_tok = u->last - u->first + 1, d = 0, dim = a->head_dim;
-    for (; d + 64 <= dim; d += 64) accumulate(u->o + d, v + d, dim, p, n_tok, shrink, 8);
-    for (; d + 8 <= dim; d += 8) accumulate(u->o + d, v + d, dim, p, n_tok, shrink, 1);
+    uint32_t n_tok = u->last - u->first + 1, d = 0, dim = a->v_dim, step = a->head_dim;
+    for (; d + 64 <= dim; d += 64) accumulate(u->o + d, v + d, step, p, n_tok, shrink, 8);
+    for (; d + 8 <= dim; d += 8) accumulate(u->o + d, v + d, step, p, n_tok, shrink, 1);
     for (; d < dim; d++) {
         float acc = u->o[d] * shrink;
-        for (uint32_t j = 0; j < n_tok; j++) acc = fmaf(p[j], v[(size_t)j * dim + d], acc);
+        for (uint32_t j = 0; j < n_tok; j++) acc = fmaf(p[j], v[(size_t)j * step + d], acc);
         u->o[d] = acc;
     }
 }
@@ -64,7 +64,7 @@ static void prefetch_part(const sl_attn_page *a, uint32_t i, uint32_t n) {
     size_t bytes = (size_t)TOKENS * a->head_dim * sizeof(float);
     for (size_t at = bytes * i / n / 64 * 64; at < bytes * (i + 1) / n; at += 64) {
         _mm_prefetch((const char *)a->next_k + at, _MM_HINT_T1);
-        _mm_prefetch((const char *)a->next_v + at, _MM_HINT_T1);
+        if (a->next_v != a->next_k) _mm_prefetch((const char *)a->next_v + at, _MM_HINT_T1);
     }
 }
 

@@ -25,7 +25,7 @@ static void page_of_query(const sl_attn_page *a, sl_attn_query *u) {
     }
     u->sum = fmaf(u->sum, shrink, sl_tree16(lane));
     u->max = top;
-    for (uint32_t d = 0; d < a->head_dim; d++) {
+    for (uint32_t d = 0; d < a->v_dim; d++) {
         float v = u->o[d] * shrink;
         for (uint32_t j = u->first; j <= u->last; j++)
             v = fmaf(p[j], a->v[(size_t)j * a->head_dim + d], v);

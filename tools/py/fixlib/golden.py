@@ -160,7 +160,7 @@ def find_swap(model, fixture, cases, choices):
 
 def double_deviation(model, cases):
     """max|f32 - f64| / max|f64| over the positions of all cases: the oracle's own noise."""
-    if model.config.model_type in ("glm4_moe", "llama4_text"):
+    if model.config.model_type in models.HOOKED or model.config.model_type == "llama4_text":
         return None  # its router, or its rotation, is in f32 whatever the model is in
     wide = model.double()
     worst = 0.0

@@ -7,11 +7,16 @@ dense and sparse layers mix, and (in qwen3moe-sparse) no width is a multiple of 
 import collections
 import dataclasses
 import json
+import math
 import re
 
 import safetensors.torch
 import torch
 from transformers import (
+    DeepseekV2Config,
+    DeepseekV2ForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
     Llama4ForCausalLM,
@@ -27,8 +32,10 @@ from transformers import (
 )
 
 CONTEXT = 512
-MTP_LAYERS = 1  # of the Glm4Moe fixture
+MTP_LAYERS = 1  # of the fixtures that have such layers
 CLASSES = {
+    "deepseek_v2": DeepseekV2ForCausalLM,
+    "deepseek_v3": DeepseekV3ForCausalLM,
     "glm4_moe": Glm4MoeForCausalLM,
     "llama4_text": Llama4ForCausalLM,
     "olmoe": OlmoeForCausalLM,
@@ -52,6 +59,45 @@ class Fixture:
     steps: int
     stored_config: dict = dataclasses.field(default_factory=dict)  # keys that transformers drops
     min_margin: float = 1e-3  # cases with a smaller router margin are refused
+    fp8: bool = False  # projections are stored as F8_E4M3 with a scale per block of 128 x 128
+
+
+# What published files of the class say besides, and transformers drops or adds.
+DEEPSEEK_V2_KEYS = {
+    "ep_size": 1,
+    "head_dim": None,
+    "mlp_bias": None,
+    "moe_layer_freq": 1,
+    "scoring_func": "softmax",
+    "pretraining_tp": 1,
+}
+DEEPSEEK_V3_KEYS = {
+    "ep_size": 1,
+    "head_dim": None,
+    "moe_layer_freq": 1,
+    "num_nextn_predict_layers": MTP_LAYERS,
+    "qk_head_dim": None,
+    "quantization_config": {
+        "activation_scheme": "dynamic",
+        "fmt": "e4m3",
+        "quant_method": "fp8",
+        "weight_block_size": [128, 128],
+    },
+    "rope_interleave": None,
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+}
+
+
+def yarn_scaling(**kw):
+    return {
+        "type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 128,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        **kw,
+    }
 
 
 @dataclasses.dataclass
@@ -257,6 +303,70 @@ def fixtures():
         bos_token_id=end,
         eos_token_id=im_end,
     )
+    end, im_end = qwen_special(1016)
+    latent = DeepseekV2Config(
+        vocab_size=1016,
+        hidden_size=64,
+        intermediate_size=104,
+        moe_intermediate_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        q_lora_rank=28,
+        kv_lora_rank=20,
+        qk_nope_head_dim=12,
+        qk_rope_head_dim=8,
+        v_head_dim=14,
+        hidden_act="silu",
+        max_position_embeddings=CONTEXT,
+        n_routed_experts=12,
+        num_experts_per_tok=3,
+        n_shared_experts=2,
+        topk_method="group_limited_greedy",
+        n_group=4,
+        topk_group=2,
+        norm_topk_prob=False,
+        routed_scaling_factor=2.5,
+        first_k_dense_replace=1,
+        tie_word_embeddings=True,
+        rope_theta=10000.0,
+        rope_scaling=yarn_scaling(mscale=1.0, mscale_all_dim=0.707),
+        rms_norm_eps=1e-5,  # those of the latents stay at 1e-6
+        pad_token_id=end,
+        bos_token_id=end,
+        eos_token_id=im_end,
+    )
+    block_scaled = DeepseekV3Config(
+        vocab_size=1016,
+        hidden_size=64,
+        intermediate_size=264,  # three blocks of scales
+        moe_intermediate_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        q_lora_rank=36,
+        kv_lora_rank=28,
+        qk_nope_head_dim=24,
+        qk_rope_head_dim=12,
+        v_head_dim=20,
+        hidden_act="silu",
+        max_position_embeddings=CONTEXT,
+        n_routed_experts=12,
+        num_experts_per_tok=3,
+        n_shared_experts=1,
+        n_group=4,
+        topk_group=2,
+        norm_topk_prob=True,
+        routed_scaling_factor=2.5,
+        first_k_dense_replace=1,
+        tie_word_embeddings=False,
+        rope_theta=10000.0,
+        rope_scaling=yarn_scaling(mscale=1.0, mscale_all_dim=1.0),
+        rms_norm_eps=1e-6,
+        pad_token_id=end,
+        bos_token_id=end,
+        eos_token_id=im_end,
+    )
     big = 1 << 30
     return {
         f.name: f
@@ -341,13 +451,54 @@ def fixtures():
                 17,
                 500,
             ),
+            Fixture(
+                "deepseekv2-tiny",
+                "qwen",
+                1016,
+                latent,
+                torch.bfloat16,
+                big,
+                True,
+                "torch_dtype",
+                17,
+                500,
+                DEEPSEEK_V2_KEYS,
+                min_margin=1e-4,
+            ),
+            Fixture(
+                "deepseekv3-tiny",
+                "qwen",
+                1016,
+                block_scaled,
+                torch.bfloat16,
+                big,
+                True,
+                "torch_dtype",
+                18,
+                500,
+                DEEPSEEK_V3_KEYS,
+                min_margin=1e-4,
+                fp8=True,
+            ),
         )
     }
 
 
+def scale_scores(model):
+    """mscale_all_dim on the scores of DeepseekV2, as the model's own code has it and transformers'
+    DeepseekV3; its DeepseekV2 leaves it out."""
+    config = model.config
+    if config.model_type == "deepseek_v2" and (config.rope_scaling or {}).get("mscale_all_dim"):
+        yarn = config.rope_scaling
+        gain = 0.1 * yarn["mscale_all_dim"] * math.log(yarn["factor"]) + 1
+        for layer in model.model.layers:
+            layer.self_attn.scaling = layer.self_attn.qk_head_dim**-0.5 * gain * gain
+    return model
+
+
 def create(fixture):
     fixture.config._attn_implementation = "eager"
-    model = CLASSES[fixture.config.model_type](fixture.config)
+    model = scale_scores(CLASSES[fixture.config.model_type](fixture.config))
     for name, value in model.named_parameters():
         if name.endswith("_proj.bias"):  # zero at first; nothing would ever move those of the keys
             torch.nn.init.normal_(value, std=0.3)
@@ -374,11 +525,28 @@ def grouped_choice(router, hidden):
     return Choice(rank, score / score.sum(-1, keepdim=True), groups)
 
 
+def limited_choice(router, hidden):
+    """A router of DeepSeek-V2 on `hidden`: probabilities, only in the groups of the best ones."""
+    score = torch.softmax(hidden.reshape(-1, hidden.shape[-1]) @ router.weight.T, -1)
+    each = score.view(len(score), router.num_group, -1)
+    groups = each.max(-1).values
+    kept = torch.zeros_like(groups, dtype=torch.bool)
+    kept.scatter_(-1, groups.topk(router.topk_group, -1).indices, True)
+    return Choice(each.masked_fill(~kept[..., None], 0.0).flatten(1), score, groups)
+
+
+HOOKED = {
+    "deepseek_v2": limited_choice,
+    "deepseek_v3": grouped_choice,
+    "glm4_moe": grouped_choice,
+}
+
+
 def forward(model, ids):
     """(logits [batch, positions, vocab], Choice of each routed layer) of ids [batch, positions]"""
     if model.config.model_type == "llama4_text":
         return llama4_forward(model, ids)
-    if model.config.model_type != "glm4_moe":
+    if model.config.model_type not in HOOKED:
         out = model(input_ids=ids, output_router_logits=True, use_cache=False)
         probs = [torch.softmax(x, -1) for x in out.router_logits]
         return out.logits, [Choice(p, p, None) for p in probs]
@@ -389,7 +557,7 @@ def forward(model, ids):
     logits = model(input_ids=ids, use_cache=False).logits
     for hook in hooks:
         hook.remove()
-    return logits, [grouped_choice(m, x) for m, x in seen]
+    return logits, [HOOKED[model.config.model_type](m, x) for m, x in seen]
 
 
 def llama4_forward(model, ids):
@@ -406,7 +574,10 @@ def llama4_forward(model, ids):
 
 def load(folder):
     """The stored weights, widened to f32."""
-    cls = CLASSES[json.loads((folder / "config.json").read_text())["model_type"]]
+    doc = json.loads((folder / "config.json").read_text())
+    cls = CLASSES[doc["model_type"]]
+    if "quantization_config" in doc:
+        return load_fp8(cls, doc, folder)
     model, info = cls.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
@@ -415,6 +586,30 @@ def load(folder):
     bad = {k: v for k, v in info.items() if v}
     if bad:
         raise SystemExit(f"{folder}: does not load back: {bad}")
+    return scale_scores(model).eval()
+
+
+def blocks_of(scale, shape):
+    """The scale of each value of a matrix."""
+    wide = scale.repeat_interleave(128, 0).repeat_interleave(128, 1)
+    return wide[: shape[0], : shape[1]]
+
+
+def load_fp8(cls, doc, folder):
+    """Blocks of F8_E4M3 times their scales, in f32."""
+    doc = {k: v for k, v in doc.items() if k != "quantization_config"}
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    wide = {}
+    for name, value in tensors.items():
+        if name.startswith(f"model.layers.{doc['num_hidden_layers']}.") or name.endswith("_scale_inv"):
+            continue
+        wide[name] = value.to(torch.float32)
+        if value.dtype == torch.float8_e4m3fn:
+            wide[name] *= blocks_of(tensors[name + "_scale_inv"], value.shape)
+    config = cls.config_class(**doc)
+    config._attn_implementation = "eager"
+    model = cls(config).float()
+    model.load_state_dict(wide, strict=True)
     return model.eval()
 
 
@@ -423,7 +618,7 @@ def sparse_layers(config):
         return list(config.moe_layers)
     if config.model_type in ("mixtral", "olmoe"):
         return list(range(config.num_hidden_layers))
-    if config.model_type == "glm4_moe":
+    if config.model_type in HOOKED:
         return list(range(config.first_k_dense_replace, config.num_hidden_layers))
     return [
         i
@@ -455,7 +650,11 @@ def expected_names(config):
         return names | llama4_names(config, sparse)
     for i in range(config.num_hidden_layers):
         p = f"model.layers.{i}"
-        names |= {f"{p}.self_attn.{x}_proj.weight" for x in "qkvo"}
+        latent = config.model_type in ("deepseek_v2", "deepseek_v3")
+        own = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
+        own += ("q_a_layernorm", "kv_a_layernorm")
+        own = own if latent else ("q_proj", "k_proj", "v_proj", "o_proj")
+        names |= {f"{p}.self_attn.{x}.weight" for x in own}
         names |= {f"{p}.{x}_layernorm.weight" for x in ("input", "post_attention")}
         if config.model_type in ("qwen3_moe", "olmoe", "glm4_moe"):
             names |= {f"{p}.self_attn.{x}_norm.weight" for x in "qk"}
@@ -466,14 +665,16 @@ def expected_names(config):
             continue
         block = "block_sparse_moe" if mixtral else "mlp"
         parts = ("w1", "w2", "w3") if mixtral else ("gate_proj", "up_proj", "down_proj")
-        glm = config.model_type == "glm4_moe"
-        count = config.num_local_experts if mixtral else config.n_routed_experts if glm else config.num_experts
+        many = config.model_type in HOOKED
+        count = config.num_experts if not (mixtral or many) else 0
+        count = count or (config.num_local_experts if mixtral else config.n_routed_experts)
         names.add(f"{p}.{block}.gate.weight")
         if config.model_type == "qwen2_moe":
             names.add(f"{p}.mlp.shared_expert_gate.weight")
             names |= {f"{p}.mlp.shared_expert.{x}_proj.weight" for x in ("gate", "up", "down")}
-        if glm:
+        if config.model_type in ("deepseek_v3", "glm4_moe"):
             names.add(f"{p}.mlp.gate.e_score_correction_bias")
+        if many:
             names |= {f"{p}.mlp.shared_experts.{x}_proj.weight" for x in ("gate", "up", "down")}
         names |= {f"{p}.{block}.experts.{e}.{x}.weight" for e in range(count) for x in parts}
     return names
@@ -510,6 +711,24 @@ def add_mtp(config, path):
     safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
 
 
+def to_fp8(path):
+    """Projections as published: F8_E4M3, a scale per block of 128 x 128 values."""
+    tensors = safetensors.torch.load_file(path)
+    for name, value in list(tensors.items()):
+        if value.dim() != 2 or "_proj" not in name or "eh_proj" in name:
+            continue
+        value = value.float()
+        rows, cols = ((n + 127) // 128 for n in value.shape)
+        scale = torch.empty(rows, cols)
+        for i in range(rows):
+            for j in range(cols):
+                part = value[i * 128 : (i + 1) * 128, j * 128 : (j + 1) * 128]
+                scale[i, j] = part.abs().max() / torch.finfo(torch.float8_e4m3fn).max
+        tensors[name] = (value / blocks_of(scale, value.shape)).to(torch.float8_e4m3fn)
+        tensors[name + "_scale_inv"] = scale
+    safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+
+
 def store(model, fixture, folder):
     """Writes weights and configuration with published names; returns bytes of weights."""
     config = fixture.config
@@ -523,8 +742,10 @@ def store(model, fixture, folder):
     for old in folder.glob("*.safetensors*"):
         old.unlink()
     model.save_pretrained(folder, max_shard_size=fixture.shard_bytes)
-    if config.model_type == "glm4_moe":
+    if fixture.stored_config.get("num_nextn_predict_layers"):
         add_mtp(config, folder / "model.safetensors")
+    if fixture.fp8:
+        to_fp8(folder / "model.safetensors")
     path = folder / "config.json"
     doc = json.loads(path.read_text())
     doc.pop("dtype", None)

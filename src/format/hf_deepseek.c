@@ -1,0 +1,141 @@
+/* DeepSeek-V2 (arXiv:2405.04434) and V3 (arXiv:2412.19437), with all that share their classes:
+ * V2-Lite, R1, Kimi-K2. */
+#include "format/hf_config_int.h"
+
+/* Keys of both classes. Weights are read by name, so that code which a file points to (auto_map)
+ * has nothing to say. */
+#define LATENT_KEYS                                                                                \
+    {"q_lora_rank", SL_HF_USED}, {"kv_lora_rank", SL_HF_USED}, {"qk_nope_head_dim", SL_HF_USED},   \
+        {"qk_rope_head_dim", SL_HF_USED}, {"qk_head_dim", SL_HF_USED}, {"v_head_dim", SL_HF_USED}, \
+        {"n_routed_experts", SL_HF_USED}, {"n_shared_experts", SL_HF_USED},                        \
+        {"first_k_dense_replace", SL_HF_USED}, {"routed_scaling_factor", SL_HF_USED},              \
+        {"n_group", SL_HF_USED}, {"topk_group", SL_HF_USED}, {"topk_method", SL_HF_USED},          \
+        {"scoring_func", SL_HF_USED}, {"rope_interleave", SL_HF_USED},                             \
+        {"num_nextn_predict_layers", SL_HF_USED}, {"moe_layer_freq", SL_HF_ONE},                   \
+        {"auto_map", SL_HF_HARMLESS}, {"aux_loss_alpha", SL_HF_HARMLESS},                          \
+        {"seq_aux", SL_HF_HARMLESS}, {                                                             \
+        "ep_size", SL_HF_HARMLESS                                                                  \
+    }
+
+static const sl_hf_key own_latent[] = {LATENT_KEYS};
+
+/* What an optional key has to say if it is there. */
+static sl_status expect_u32(sl_json root, const char *key, uint32_t want, const char *why,
+                            sl_err *err) {
+    uint32_t v = want;
+    sl_status st = sl_hf_u32(root, key, SL_JSON_OPTIONAL, 0, UINT32_MAX, &v, err);
+    if (st == SL_OK && v != want)
+        st = sl_json_fail(root, key, err, SL_ERR_UNSUPPORTED, "%u is not %s (%u)", v, why, want);
+    return st;
+}
+
+static sl_status expect_text(sl_json root, const char *key, const char *want, sl_err *err) {
+    const char *text = NULL;
+    sl_status st = sl_json_string(root, key, SL_JSON_OPTIONAL, &text, err);
+    if (st == SL_OK && text && strcmp(text, want) != 0)
+        st = sl_json_fail(root, key, err, SL_ERR_UNSUPPORTED,
+                          "\"%.40s\" is not supported (supported: \"%s\")", text, want);
+    return st;
+}
+
+/* head_dim is that of the rotated key until sl_hf_rope has seen it. */
+static sl_status read_latents(sl_json root, sl_model_spec *m, sl_err *err) {
+    sl_status st =
+        sl_hf_u32(root, "num_attention_heads", SL_JSON_REQUIRED, 1, 4096, &m->n_heads, err);
+    if (st == SL_OK)
+        st = expect_u32(root, "num_key_value_heads", m->n_heads, "num_attention_heads", err);
+    if (st == SL_OK)
+        st = sl_hf_u32(root, "q_lora_rank", SL_JSON_OPTIONAL, 1, 1u << 17, &m->q_lora, err);
+    if (st == SL_OK)
+        st = sl_hf_u32(root, "qk_rope_head_dim", SL_JSON_REQUIRED, 2, 512, &m->head_dim, err);
+    if (st == SL_OK)
+        st = sl_hf_u32(root, "kv_lora_rank", SL_JSON_REQUIRED, 1, SL_HEAD_DIM_MAX - m->head_dim,
+                       &m->kv_lora, err);
+    if (st == SL_OK)
+        st = sl_hf_u32(root, "qk_nope_head_dim", SL_JSON_REQUIRED, 1, 1024, &m->nope_dim, err);
+    if (st == SL_OK) st = sl_hf_u32(root, "v_head_dim", SL_JSON_REQUIRED, 1, 1024, &m->v_dim, err);
+    if (st == SL_OK) st = expect_u32(root, "head_dim", m->head_dim, "qk_rope_head_dim", err);
+    if (st == SL_OK)
+        st = expect_u32(root, "qk_head_dim", m->nope_dim + m->head_dim,
+                        "qk_nope_head_dim + qk_rope_head_dim", err);
+    if (st == SL_OK && m->head_dim % 2 != 0)
+        st = sl_json_fail(root, "qk_rope_head_dim", err, SL_ERR_LIMIT, "%u must be even",
+                          m->head_dim);
+    m->n_kv_heads = 1;
+    m->rope_pairs = true;
+    return st == SL_OK
+               ? sl_json_bool(root, "rope_interleave", SL_JSON_OPTIONAL, &m->rope_pairs, err)
+               : st;
+}
+
+static sl_status read_ffn(sl_json root, double scale, sl_model_spec *m, sl_err *err) {
+    uint32_t n_shared = 0, dense = 0;
+    sl_status st = sl_hf_u32(root, "first_k_dense_replace", SL_JSON_REQUIRED, 0, SL_MAX_LAYERS,
+                             &dense, err); /* classes disagree on what it is when it is absent */
+    if (st == SL_OK)
+        st = sl_hf_u32(root, "n_shared_experts", SL_JSON_REQUIRED, 1, 64, &n_shared, err);
+    if (st == SL_OK)
+        st = sl_json_f64(root, "routed_scaling_factor", SL_JSON_OPTIONAL, 1e-6, 1e6, &scale, err);
+    m->route_scale = (float)scale;
+    m->d_ff_shared = n_shared * m->d_ff_expert;
+    m->head_dim = m->kv_lora + m->rope_dim;
+    return st;
+}
+
+static sl_status read_v2(sl_json root, sl_model_spec *m, sl_err *err) {
+    const char *method = "greedy";
+    sl_status st = read_ffn(root, 1, m, err);
+    if (st == SL_OK) st = expect_text(root, "scoring_func", "softmax", err);
+    if (st == SL_OK) st = sl_json_string(root, "topk_method", SL_JSON_REQUIRED, &method, err);
+    if (st != SL_OK) return st;
+    if (m->norm_topk)
+        return sl_json_fail(root, "norm_topk_prob", err, SL_ERR_UNSUPPORTED,
+                            "true is not supported for DeepseekV2ForCausalLM");
+    if (strcmp(method, "greedy") == 0) return SL_OK;
+    if (strcmp(method, "group_limited_greedy") == 0) return sl_hf_groups(root, m, err);
+    return sl_json_fail(
+        root, "topk_method", err, SL_ERR_UNSUPPORTED,
+        "\"%.40s\" is not supported (supported: \"greedy\", \"group_limited_greedy\")", method);
+}
+
+static sl_status read_v3(sl_json root, sl_model_spec *m, sl_err *err) {
+    sl_status st = read_ffn(root, 2.5, m, err);
+    if (st == SL_OK) st = expect_text(root, "scoring_func", "sigmoid", err);
+    if (st == SL_OK) st = expect_text(root, "topk_method", "noaux_tc", err);
+    if (st == SL_OK) st = sl_hf_groups(root, m, err);
+    return st == SL_OK ? sl_hf_u32(root, "num_nextn_predict_layers", SL_JSON_OPTIONAL, 0, 16,
+                                   &m->n_mtp, err)
+                       : st;
+}
+
+const sl_hf_class sl_hf_deepseek_v2 = {
+    .name = "DeepseekV2ForCausalLM",
+    .model_type = "deepseek_v2",
+    .rope_theta = 1e4,
+    .rms_eps = 1e-6,
+    .rope_part = 1,
+    .expert_width = "moe_intermediate_size",
+    .yarn = true,
+    .mscale = true,
+    .own = own_latent,
+    .n_own = SL_LEN(own_latent),
+    .read_attention = read_latents,
+    .read_own = read_v2,
+};
+
+const sl_hf_class sl_hf_deepseek_v3 = {
+    .name = "DeepseekV3ForCausalLM",
+    .model_type = "deepseek_v3",
+    .other_type = "kimi_k2",
+    .rope_theta = 1e4,
+    .rms_eps = 1e-6,
+    .rope_part = 1,
+    .expert_width = "moe_intermediate_size",
+    .norm_topk = true,
+    .yarn = true,
+    .mscale = true,
+    .own = own_latent,
+    .n_own = SL_LEN(own_latent),
+    .read_attention = read_latents,
+    .read_own = read_v3,
+};

@@ -1,0 +1,66 @@
+/* What the computations of a block share, for block.c and mla.c. Thread: the owner of ex->pool. */
+#ifndef SL_MODEL_BLOCK_INT_H
+#define SL_MODEL_BLOCK_INT_H
+
+#include "model/model_int.h"
+
+/* Arena blocks start at multiples of this, so each may waste as much. */
+#define SL_SCRATCH_SLACK 64u
+
+static inline size_t sl_scratch_floats(size_t rows, size_t width) {
+    return rows * width * sizeof(float) + SL_SCRATCH_SLACK;
+}
+
+/* The caller sized the arena with sl_*_scratch_bytes. */
+static inline void *sl_take(sl_arena *a, size_t n, size_t size) {
+    void *p = sl_arena_take(a, n, size);
+    SL_ASSERT(p != NULL);
+    return p;
+}
+
+static inline float *sl_take_rows(sl_arena *a, size_t rows, size_t width) {
+    size_t n;
+    SL_ASSERT(!__builtin_mul_overflow(rows, width, &n));
+    return sl_take(a, n, sizeof(float));
+}
+
+/* y = x w^T, rows contiguous. */
+static inline sl_gemm_job sl_dense_job(const sl_mat *w, const float *x, uint32_t n_rows, float *y) {
+    return (sl_gemm_job){
+        .w = w, .x = x, .n_rows = n_rows, .x_stride = w->k, .y_stride = w->n, .y = y};
+}
+
+static inline void sl_project(const sl_exec *ex, const sl_mat *w, const float *x, uint32_t n_rows,
+                              float *y) {
+    sl_gemm_job job = sl_dense_job(w, x, n_rows, y);
+    sl_gemm(ex, &job, 1);
+}
+
+static inline void sl_norm(const sl_model *m, const sl_exec *ex, const sl_mat *w, const float *x,
+                           uint32_t n_rows, float *y) {
+    sl_rmsnorm(ex, x, w, m->spec.rms_eps, n_rows, w->k, y);
+}
+
+/* n vectors of `dim` values, `stride` floats apart: rows of pairs (2i, 2i+1) to halves. What a
+ * rotation turns lies half a vector apart again, and all that follows is as for other checkpoints,
+ * to the bit. */
+static inline void sl_split_pairs(float *x, uint32_t n, uint32_t dim, size_t stride) {
+    float odd[SL_HEAD_DIM_MAX / 2];
+    uint32_t half = dim / 2;
+    SL_ASSERT(dim <= SL_HEAD_DIM_MAX);
+    for (uint32_t h = 0; h < n; h++, x += stride) {
+        for (uint32_t i = 0; i < half; i++) {
+            odd[i] = x[2 * i + 1];
+            x[i] = x[2 * i];
+        }
+        memcpy(x + half, odd, half * sizeof *odd);
+    }
+}
+
+/* Latent attention (model/mla.c): what sl_block_attention and sl_model_scratch_bytes do for models
+ * with kv_lora. */
+size_t sl_mla_scratch_bytes(const sl_model_spec *s, uint32_t max_rows);
+void sl_mla_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
+                      float *x, sl_arena *scratch);
+
+#endif

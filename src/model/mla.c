@@ -1,0 +1,207 @@
+/* Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434 sec. 2.1), absorbed: keys and values
+ * of a head are W_UK c and W_UV c of one latent c a position, so that
+ *
+ *   q . (W_UK c) = (W_UK^T q) . c        sum_j p_j W_UV c_j = W_UV sum_j p_j c_j
+ *
+ * and attention runs over the latents themselves, one row for all heads. Every row of every step
+ * takes this form: docs/numbers.md says why prompts do not take the expanded one. */
+#include "model/block_int.h"
+
+#include <math.h>
+
+/* Rows whose absorbed queries are held at a time: with 128 heads of 512 + 64 values they are wide.
+ */
+#define MLA_ROWS 64u
+
+/* Of the norms of latents, whatever the model's other norms have. */
+#define LATENT_EPS 1e-6f
+
+size_t sl_mla_scratch_bytes(const sl_model_spec *s, uint32_t max_rows) {
+    size_t n = max_rows, piece = SL_MIN(max_rows, MLA_ROWS), heads = s->n_heads;
+    size_t wide = 2 * sl_scratch_floats(n, s->d_model) + sl_scratch_floats(n, s->q_lora);
+    wide += sl_scratch_floats(n, heads * sl_query_dim(s)) + sl_scratch_floats(n, heads * s->v_dim);
+    wide += sl_scratch_floats(n, s->head_dim) + sl_scratch_floats(n, s->kv_lora);
+    wide += sl_scratch_floats(piece, heads * (s->head_dim + s->kv_lora));
+    return wide + heads * sizeof(sl_gemm_job) + 4 * SL_SCRATCH_SLACK;
+}
+
+/* The factor of sin and cos, of both sides, on the queries: what is cached has none of it. */
+static float turn_gain(const sl_model_spec *s) {
+    return s->yarn.factor > 0 ? s->yarn.attention * s->yarn.attention : 1;
+}
+
+static float score_scale(const sl_model_spec *s) {
+    double more = s->yarn.scores > 0 ? (double)s->yarn.scores : 1;
+    return (float)(more / sqrt((double)sl_query_dim(s)));
+}
+
+/* Rotates the rope_dim values at x of every head of rows that are `stride` floats apart. */
+static void turn(const sl_model *m, const sl_exec *ex, const uint32_t *pos, uint32_t n_rows,
+                 uint32_t n_heads, uint32_t head_dim, float *x) {
+    const sl_model_spec *s = &m->spec;
+    const sl_rope_shape shape = {n_heads, head_dim, s->rope_dim, n_heads * head_dim};
+    if (s->rope_pairs) sl_split_pairs(x, n_rows * n_heads, s->rope_dim, head_dim);
+    sl_rope(ex, x, pos, m->rope_freq, n_rows, &shape);
+}
+
+/* q [n][n_heads][nope_dim + rope_dim] of the normalised rows h. */
+static void queries(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
+                    const float *h, float *q, sl_arena *scratch) {
+    const sl_model_spec *s = &m->spec;
+    const sl_mat *w = m->block[layer].mat;
+    size_t level = scratch->used;
+    uint32_t dim = sl_query_dim(s);
+    float gain = turn_gain(s);
+    if (s->q_lora) {
+        float *low = sl_take_rows(scratch, rows->n, s->q_lora);
+        sl_project(ex, &w[SL_ROLE_Q_A], h, rows->n, low);
+        sl_rmsnorm(ex, low, &w[SL_ROLE_Q_A_NORM], LATENT_EPS, rows->n, s->q_lora, low);
+        sl_project(ex, &w[SL_ROLE_Q_B], low, rows->n, q);
+    } else {
+        sl_project(ex, &w[SL_ROLE_Q], h, rows->n, q);
+    }
+    turn(m, ex, rows->pos, rows->n, s->n_heads, dim, q + s->nope_dim);
+    for (size_t i = 0; gain != 1 && i < (size_t)rows->n * s->n_heads; i++) {
+        float *x = q + i * dim + s->nope_dim;
+        sl_vec_scale(ex, x, x, gain, s->rope_dim);
+    }
+    scratch->used = level;
+}
+
+/* Writes latents and rotated keys of the rows into their pages. */
+static void cache_rows(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
+                       const float *h, sl_arena *scratch) {
+    const sl_model_spec *s = &m->spec;
+    const sl_mat *w = m->block[layer].mat;
+    size_t level = scratch->used, dim = s->head_dim, lora = s->kv_lora;
+    float *key = sl_take_rows(scratch, rows->n, dim), *low = sl_take_rows(scratch, rows->n, lora);
+    sl_project(ex, &w[SL_ROLE_KV_A], h, rows->n, key);
+    for (uint32_t r = 0; r < rows->n; r++)
+        memcpy(low + r * lora, key + r * dim, lora * sizeof *low);
+    sl_rmsnorm(ex, low, &w[SL_ROLE_KV_A_NORM], LATENT_EPS, rows->n, s->kv_lora, low);
+    turn(m, ex, rows->pos, rows->n, 1, s->head_dim, key + lora);
+    for (uint32_t r = 0; r < rows->n; r++) {
+        float *page = rows->pages[r][rows->pos[r] / SL_KV_PAGE_TOKENS];
+        float *to = page + sl_kv_tile_offset(s, layer, 0, 0);
+        to += rows->pos[r] % SL_KV_PAGE_TOKENS * dim;
+        memcpy(to, low + r * lora, lora * sizeof *to);
+        memcpy(to + lora, key + r * dim + lora, s->rope_dim * sizeof *to);
+    }
+    scratch->used = level;
+}
+
+/* One product a head: row r of head h from x + r * x_row + h * x_head, likewise to y. */
+static void each_head(const sl_exec *ex, const sl_mat *w, uint32_t n_heads, uint32_t n_rows,
+                      const float *x, uint32_t x_head, float *y, uint32_t y_head,
+                      sl_arena *scratch) {
+    size_t level = scratch->used;
+    sl_gemm_job *job = sl_take(scratch, n_heads, sizeof *job);
+    for (uint32_t h = 0; h < n_heads; h++)
+        job[h] = (sl_gemm_job){.w = &w[h],
+                               .x = x + (size_t)h * x_head,
+                               .n_rows = n_rows,
+                               .x_stride = n_heads * x_head,
+                               .y_stride = n_heads * y_head,
+                               .y = y + (size_t)h * y_head};
+    sl_gemm(ex, job, n_heads);
+    scratch->used = level;
+}
+
+/* o [n][n_heads][v_dim] of the rows from `first` on. */
+static void attend(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
+                   uint32_t first, uint32_t n, const float *q, float *o, sl_arena *scratch) {
+    const sl_model_spec *s = &m->spec;
+    const sl_mla_weights *w = &m->mla[layer];
+    size_t level = scratch->used, vectors = (size_t)n * s->n_heads;
+    uint32_t dim = sl_query_dim(s), wide = s->head_dim, lora = s->kv_lora;
+    float *low = sl_take_rows(scratch, n, (size_t)s->n_heads * wide);
+    float *sum = sl_take_rows(scratch, n, (size_t)s->n_heads * lora);
+    q += (size_t)first * s->n_heads * dim;
+    each_head(ex, w->absorb, s->n_heads, n, q, dim, low, wide, scratch);
+    for (size_t i = 0; i < vectors; i++)
+        memcpy(low + i * wide + lora, q + i * dim + s->nope_dim, s->rope_dim * sizeof *low);
+    const sl_attn_args args = {.m = s,
+                               .layer = layer,
+                               .n_rows = n,
+                               .q = low,
+                               .q_stride = s->n_heads * wide,
+                               .pos = rows->pos + first,
+                               .pages = rows->pages + first,
+                               .scale = score_scale(s),
+                               .o = sum,
+                               .o_stride = s->n_heads * lora};
+    sl_attention(ex, &args);
+    each_head(ex, w->value, s->n_heads, n, sum, lora, o + (size_t)first * s->n_heads * s->v_dim,
+              s->v_dim, scratch);
+    scratch->used = level;
+}
+
+void sl_mla_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
+                      float *x, sl_arena *scratch) {
+    const sl_model_spec *s = &m->spec;
+    const sl_mat *w = m->block[layer].mat;
+    size_t level = scratch->used;
+    SL_ASSERT(m->mla[layer].absorb != NULL);
+    if (rows->n == 0) return;
+    float *h = sl_take_rows(scratch, rows->n, s->d_model);
+    float *y = sl_take_rows(scratch, rows->n, s->d_model);
+    float *q = sl_take_rows(scratch, rows->n, (size_t)s->n_heads * sl_query_dim(s));
+    float *o = sl_take_rows(scratch, rows->n, (size_t)s->n_heads * s->v_dim);
+    sl_norm(m, ex, &w[SL_ROLE_ATTN_NORM], x, rows->n, h);
+    queries(m, ex, layer, rows, h, q, scratch);
+    cache_rows(m, ex, layer, rows, h, scratch);
+    for (uint32_t r = 0; r < rows->n; r += MLA_ROWS)
+        attend(m, ex, layer, rows, r, SL_MIN(MLA_ROWS, rows->n - r), q, o, scratch);
+    sl_project(ex, &w[SL_ROLE_O], o, rows->n, y);
+    sl_vec_add(ex, x, y, (size_t)rows->n * s->d_model);
+    scratch->used = level;
+}
+
+/* ---- the two parts of W_UKV ---- */
+
+/* Of head h inside kv_b [n_heads][nope_dim + v_dim][kv_lora]: W_UK^T [kv_lora][nope_dim], a copy,
+ * and W_UV [v_dim][kv_lora] where it lies. */
+static sl_status split_head(sl_model *m, const sl_mat *kv_b, uint32_t h, sl_mla_weights *w,
+                            sl_err *err) {
+    const sl_exec ex = {.k = sl_kernels_select(NULL)};
+    const sl_model_spec *s = &m->spec;
+    uint32_t lora = s->kv_lora, nope = s->nope_dim;
+    size_t line = sl_dtype_row_bytes(kv_b->dtype, lora);
+    const uint8_t *at = (const uint8_t *)kv_b->data + (size_t)h * (nope + s->v_dim) * line;
+    w->value[h] =
+        (sl_mat){.data = at + nope * line, .n = s->v_dim, .k = lora, .dtype = kv_b->dtype};
+    w->absorb[h] = (sl_mat){.data = at, .n = lora, .k = nope, .dtype = kv_b->dtype};
+    if (m->random) return SL_OK; /* as random as a transpose of it */
+    bool plain = sl_dtype_is_plain(kv_b->dtype);
+    size_t size = plain ? sl_dtype_bytes(kv_b->dtype) : sizeof(float);
+    uint8_t *copy = sl_model_own(m, (size_t)lora * nope * size);
+    float *wide = plain ? NULL : sl_model_own(m, lora * sizeof *wide);
+    if (!copy || (!plain && !wide))
+        return sl_fail(err, SL_ERR_NOMEM, "%s: transposed W_UK", m->folder);
+    for (uint32_t i = 0; i < nope; i++) {
+        const uint8_t *row = at + i * line;
+        if (!plain) sl_widen(&ex, row, kv_b->dtype, lora, wide);
+        if (!plain) row = (const uint8_t *)wide;
+        for (uint32_t j = 0; j < lora; j++)
+            memcpy(copy + ((size_t)j * nope + i) * size, row + j * size, size);
+    }
+    w->absorb[h].data = copy;
+    if (!plain) w->absorb[h].dtype = SL_F32;
+    return SL_OK;
+}
+
+sl_status sl_mla_bind(sl_model *m, sl_err *err) {
+    const sl_model_spec *s = &m->spec;
+    sl_status st = SL_OK;
+    if (!s->kv_lora || !m->block[0].mat[SL_ROLE_KV_B].data) return SL_OK;
+    m->mla = sl_alloc(s->n_layers, sizeof *m->mla);
+    if (!m->mla) return sl_fail(err, SL_ERR_NOMEM, "%s: %u latents", m->folder, s->n_layers);
+    for (uint32_t l = 0; l < s->n_layers; l++) {
+        sl_mat *mats = sl_model_own(m, 2 * (size_t)s->n_heads * sizeof *mats);
+        if (!mats) return sl_fail(err, SL_ERR_NOMEM, "%s: %u heads", m->folder, s->n_heads);
+        m->mla[l] = (sl_mla_weights){.absorb = mats, .value = mats + s->n_heads};
+        for (uint32_t h = 0; st == SL_OK && h < s->n_heads; h++)
+            st = split_head(m, &m->block[l].mat[SL_ROLE_KV_B], h, &m->mla[l], err);
+    }
+    return st;
+}
