@@ -99,6 +99,7 @@ static void run_page(const sl_kernels *k, const inputs *in, results *out) {
     const sl_attn_page page = {.query = q,
                                .n = SL_ATTN_QUERIES,
                                .head_dim = 40,
+                               .v_dim = 40,
                                .k = in->page,
                                .v = in->page + SL_KV_PAGE_TOKENS * 40,
                                .scale = 0.25f};

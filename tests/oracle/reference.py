@@ -4,7 +4,9 @@
   python tests/oracle/reference.py FIXTURE      deviation of its goldens, f64 against f32
 
 Written from the papers (Mixtral arXiv:2401.04088, Qwen2 arXiv:2407.10671, Qwen3 arXiv:2505.09388,
-OLMoE arXiv:2409.02060, DeepSeek-V3's router arXiv:2412.19437, GLM-4.5 arXiv:2508.06471) and from Llama 4's model card and published code, for small checkpoints: no cache, every position at once. It ties the goldens to the stored weights without torch.
+OLMoE arXiv:2409.02060, DeepSeek-V2 arXiv:2405.04434, DeepSeek-V3 arXiv:2412.19437, GLM-4.5
+arXiv:2508.06471) and from Llama 4's model card and published code, for small checkpoints: no cache, every position at once.
+It ties the goldens to the stored weights without torch.
 """
 
 import json
@@ -13,6 +15,18 @@ import struct
 import sys
 
 import numpy as np
+
+
+def e4m3():
+    """The 256 values of F8_E4M3: bias 7, no infinities, NaN at all ones (arXiv:2209.05433)."""
+    code = np.arange(256)
+    exponent, mantissa = code >> 3 & 15, code & 7
+    value = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7))
+    value[code & 127 == 127] = np.nan
+    return np.where(code >> 7, -value, value)
+
+
+E4M3 = e4m3()
 
 
 def load_weights(folder):
@@ -26,12 +40,18 @@ def load_weights(folder):
             if name == "__metadata__":
                 continue
             begin, end = (8 + size + x for x in entry["data_offsets"])
-            if entry["dtype"] == "BF16":
+            if entry["dtype"] == "F8_E4M3":
+                values = E4M3[np.frombuffer(raw[begin:end], np.uint8)]
+            elif entry["dtype"] == "BF16":
                 bits = np.frombuffer(raw[begin:end], "<u2").astype(np.uint32) << 16
                 values = bits.view(np.float32)
             else:
                 values = np.frombuffer(raw[begin:end], {"F32": "<f4", "F16": "<f2"}[entry["dtype"]])
             out[name] = values.astype(np.float64).reshape(entry["shape"])
+    for name in [n for n in out if n.endswith("_scale_inv")]:
+        weight = out[name.removesuffix("_scale_inv")]
+        scale = out.pop(name).repeat(128, 0).repeat(128, 1)
+        weight *= scale[: weight.shape[0], : weight.shape[1]]
     return out
 
 
@@ -59,7 +79,14 @@ def yarn(dim, theta, scaling):
     low, high = max(np.floor(low), 0), min(np.ceil(high), dim - 1)
     ramp = np.clip((pair - low) / (high - low), 0, 1)
     factor = scaling["factor"]
-    return 1 - ramp + ramp / factor, scaling.get("attention_factor") or 0.1 * np.log(factor) + 1
+    gain = mscale(factor, scaling.get("mscale") or 1)
+    gain /= mscale(factor, scaling.get("mscale_all_dim") or 0)
+    return 1 - ramp + ramp / factor, scaling.get("attention_factor") or gain
+
+
+def mscale(factor, weight):
+    """DeepSeek's factor of YaRN."""
+    return 0.1 * weight * np.log(factor) + 1
 
 
 def rotate_llama4(x, config):
@@ -99,11 +126,40 @@ class Model:
         self.mixtral = self.config["model_type"] == "mixtral"
         self.qwen2 = self.config["model_type"] == "qwen2_moe"
         self.olmoe = self.config["model_type"] == "olmoe"
-        self.glm = self.config["model_type"] == "glm4_moe"
+        self.glm = self.config["model_type"] in ("glm4_moe", "deepseek_v3")  # its router
+        self.deepseek = self.config["model_type"].startswith("deepseek")
         self.llama4 = self.config["model_type"] == "llama4_text"
         self.min_margin = 1.0
 
+    def latent_attention(self, x, p):
+        """Keys and values of all heads expanded from the latent, as trained (arXiv:2405.04434, 2.1)."""
+        c, n = self.config, x.shape[0]
+        heads, nope, turn = c["num_attention_heads"], c["qk_nope_head_dim"], c["qk_rope_head_dim"]
+        scaling, w = c.get("rope_scaling"), lambda name: self.w[f"{p}.{name}.weight"]
+        if c["q_lora_rank"]:
+            q = rms_norm(x @ w("q_a_proj").T, w("q_a_layernorm"), 1e-6) @ w("q_b_proj").T
+        else:
+            q = x @ w("q_proj").T
+        q = q.reshape(n, heads, nope + turn)
+        latent, key = np.split(x @ w("kv_a_proj_with_mqa").T, [c["kv_lora_rank"]], -1)
+        both = (rms_norm(latent, w("kv_a_layernorm"), 1e-6) @ w("kv_b_proj").T).reshape(n, heads, -1)
+        key = np.repeat(key[:, None, :], heads, 1)
+        pairs = np.arange(turn)
+        if c.get("rope_interleave", True):
+            pairs = np.concatenate([pairs[::2], pairs[1::2]])
+        q_turn, k_turn = (rotate(t[..., pairs], c["rope_theta"], 1.0, scaling) for t in (q[..., nope:], key))
+        scores = np.einsum("qhd,khd->hqk", q[..., :nope], both[..., :nope])
+        scores += np.einsum("qhd,khd->hqk", q_turn, k_turn)
+        scores /= np.sqrt(nope + turn)
+        if scaling and scaling.get("mscale_all_dim"):
+            scores *= mscale(scaling["factor"], scaling["mscale_all_dim"]) ** 2
+        scores += np.triu(np.full((n, n), -np.inf), 1)
+        mixed = np.einsum("hqk,khd->qhd", softmax(scores), both[..., nope:])
+        return mixed.reshape(n, -1) @ w("o_proj").T
+
     def attention(self, x, p):
+        if self.deepseek:
+            return self.latent_attention(x, p)
         c = self.config
         heads, kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
         dim = c.get("head_dim") or c["hidden_size"] // heads
@@ -183,11 +239,28 @@ class Model:
         np.put_along_axis(mask, kept, 1, -1)
         return scores, np.where(mask[..., None] > 0, each, 0).reshape(scores.shape)
 
+    def limited_scores(self, logits):
+        """As DeepSeek-V2: probabilities, the choice among the groups of the best experts."""
+        c, scores = self.config, softmax(logits)
+        if c["topk_method"] == "greedy":
+            return scores, scores
+        each = scores.reshape(len(scores), c["n_group"], -1)
+        groups = each.max(-1)
+        if c["topk_group"] < c["n_group"]:
+            self.note_margin(groups, c["topk_group"])
+        kept = np.argsort(-groups, axis=-1, kind="stable")[:, : c["topk_group"]]
+        mask = np.zeros_like(groups)
+        np.put_along_axis(mask, kept, 1, -1)
+        return scores, np.where(mask[..., None] > 0, each, 0).reshape(scores.shape)
+
     def experts(self, x, p):
         names = ("w1", "w3", "w2") if self.mixtral else ("gate_proj", "up_proj", "down_proj")
         top_k = self.config["num_experts_per_tok"]
         logits = x @ self.w[f"{p}.gate.weight"].T
-        probs, rank = self.grouped_scores(logits, p) if self.glm else (softmax(logits),) * 2
+        if self.config["model_type"] == "deepseek_v2":
+            probs, rank = self.limited_scores(logits)
+        else:
+            probs, rank = self.grouped_scores(logits, p) if self.glm else (softmax(logits),) * 2
         self.note_margin(rank, top_k)
         order = np.argsort(-rank, axis=-1, kind="stable")
         weights = np.take_along_axis(probs, order[:, :top_k], -1)
@@ -199,10 +272,11 @@ class Model:
             rows, place = np.nonzero(order[:, :top_k] == e)
             parts = (self.w[f"{p}.experts.{e}.{name}.weight"] for name in names)
             y[rows] += weights[rows, place][:, None] * swiglu(x[rows], *parts)
-        return y + self.shared_expert(x, p) if self.qwen2 or self.glm else y
+        shared = self.qwen2 or self.glm or self.deepseek
+        return y + self.shared_expert(x, p) if shared else y
 
     def shared_expert(self, x, p):
-        if self.glm:
+        if not self.qwen2:
             parts = (self.w[f"{p}.shared_experts.{n}_proj.weight"] for n in ("gate", "up", "down"))
             return swiglu(x, *parts)
         gate = 1 / (1 + np.exp(-(x @ self.w[f"{p}.shared_expert_gate.weight"].T)))
@@ -215,7 +289,7 @@ class Model:
         c = self.config
         if self.llama4:
             return layer in c["moe_layers"]
-        if self.glm:
+        if self.glm or self.deepseek:
             return layer >= c["first_k_dense_replace"]
         return layer not in c["mlp_only_layers"] and (layer + 1) % c["decoder_sparse_step"] == 0
 

@@ -33,7 +33,7 @@ def case_of(fixture, name):
 
 def test_fixtures_are_there():
     assert {"qwen3moe-tiny", "mixtral-tiny", "qwen3moe-sparse", "qwen2moe-tiny",
-            "olmoe-tiny", "glm4moe-tiny", "llama4-tiny"} <= set(FIXTURES)
+            "olmoe-tiny", "glm4moe-tiny", "llama4-tiny", "deepseekv2-tiny"} <= set(FIXTURES)
     assert SLUICE.is_file(), f"{SLUICE} is not built"
 
 
@@ -115,6 +115,10 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ("llama4-tiny", {"attention_chunk_size": 16}),
         ("llama4-tiny", {"rope_scaling": None}),
         ("llama4-tiny", {"no_rope_layers": [0, 1, 1, 0]}),
+        ("deepseekv2-tiny", {"rope_scaling": None}),
+        ("deepseekv2-tiny", {"rope_scaling": {"mscale": 0.7, "mscale_all_dim": 1.0} | YARN}),
+        ("deepseekv2-tiny", {"topk_method": "greedy", "n_group": None, "topk_group": None}),
+        ("deepseekv2-tiny", {"routed_scaling_factor": 1.0}),
     ],
 )
 def test_options_off(fixture, change, tmp_path):

@@ -2,6 +2,7 @@
 #include "base/mem.h"
 #include "format/hf_config.h"
 #include "model/arch.h"
+#include "spec/kv.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -77,6 +78,47 @@ static const char qwen3_generation[] =
     "{\"bos_token_id\":151643,\"do_sample\":true,\"eos_token_id\":[151645,151643],"
     "\"pad_token_id\":151643,\"temperature\":0.6,\"top_k\":20,\"top_p\":0.95,"
     "\"transformers_version\":\"4.51.0\"}";
+
+static const char deepseek_v2_lite[] =
+    "{\"architectures\":[\"DeepseekV2ForCausalLM\"],\"attention_bias\":false,"
+    "\"attention_dropout\":0.0,\"auto_map\":{\"AutoConfig\":\"configuration_deepseek."
+    "DeepseekV2Config\"},"
+    "\"aux_loss_alpha\":0.001,\"bos_token_id\":100000,\"eos_token_id\":100001,"
+    "\"first_k_dense_replace\":1,\"hidden_act\":\"silu\",\"hidden_size\":2048,"
+    "\"initializer_range\":0.02,\"intermediate_size\":10944,\"kv_lora_rank\":512,"
+    "\"max_position_embeddings\":163840,\"model_type\":\"deepseek_v2\","
+    "\"moe_intermediate_size\":1408,\"moe_layer_freq\":1,\"n_group\":1,\"n_routed_experts\":64,"
+    "\"n_shared_experts\":2,\"norm_topk_prob\":false,\"num_attention_heads\":16,"
+    "\"num_experts_per_tok\":6,\"num_hidden_layers\":27,\"num_key_value_heads\":16,"
+    "\"pretraining_tp\":1,\"q_lora_rank\":null,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,"
+    "\"rms_norm_eps\":1e-06,\"rope_scaling\":{\"beta_fast\":32,\"beta_slow\":1,\"factor\":40,"
+    "\"mscale\":0.707,\"mscale_all_dim\":0.707,\"original_max_position_embeddings\":4096,"
+    "\"type\":\"yarn\"},\"rope_theta\":10000,\"routed_scaling_factor\":1.0,"
+    "\"scoring_func\":\"softmax\",\"seq_aux\":true,\"tie_word_embeddings\":false,"
+    "\"topk_group\":1,\"topk_method\":\"greedy\",\"torch_dtype\":\"bfloat16\","
+    "\"transformers_version\":\"4.33.1\",\"use_cache\":true,\"v_head_dim\":128,"
+    "\"vocab_size\":102400}";
+
+/* Kimi-K2: the class of DeepSeek-V3, with counts of its own. */
+static const char kimi_k2[] =
+    "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"attention_bias\":false,"
+    "\"attention_dropout\":0.0,\"auto_map\":{\"AutoConfig\":\"configuration_deepseek."
+    "DeepseekV3Config\"},"
+    "\"aux_loss_alpha\":0.001,\"bos_token_id\":163584,\"eos_token_id\":163585,"
+    "\"first_k_dense_replace\":1,\"hidden_act\":\"silu\",\"hidden_size\":7168,"
+    "\"initializer_range\":0.02,\"intermediate_size\":18432,\"kv_lora_rank\":512,"
+    "\"max_position_embeddings\":131072,\"model_type\":\"kimi_k2\","
+    "\"moe_intermediate_size\":2048,\"moe_layer_freq\":1,\"n_group\":1,\"n_routed_experts\":384,"
+    "\"n_shared_experts\":1,\"norm_topk_prob\":true,\"num_attention_heads\":64,"
+    "\"num_experts_per_tok\":8,\"num_hidden_layers\":61,\"num_key_value_heads\":64,"
+    "\"num_nextn_predict_layers\":0,\"pretraining_tp\":1,\"q_lora_rank\":1536,"
+    "\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"rms_norm_eps\":1e-06,"
+    "\"rope_scaling\":{\"beta_fast\":1.0,\"beta_slow\":1.0,\"factor\":32.0,\"mscale\":1.0,"
+    "\"mscale_all_dim\":1.0,\"original_max_position_embeddings\":4096,\"type\":\"yarn\"},"
+    "\"rope_theta\":50000.0,\"routed_scaling_factor\":2.827,\"scoring_func\":\"sigmoid\","
+    "\"seq_aux\":true,\"tie_word_embeddings\":false,\"topk_group\":1,\"topk_method\":\"noaux_tc\","
+    "\"torch_dtype\":\"bfloat16\",\"transformers_version\":\"4.48.3\",\"use_cache\":true,"
+    "\"v_head_dim\":128,\"vocab_size\":163840}";
 
 static sl_span span(const char *text) {
     return (sl_span){(const uint8_t *)text, strlen(text)};
@@ -169,6 +211,23 @@ static void families_with_options_of_their_own_are_read(void **state) {
     free(text);
 }
 
+static void latent_attention_is_read(void **state) {
+    (void)state;
+    sl_model_spec l = parse_ok(deepseek_v2_lite), k = parse_ok(kimi_k2);
+    assert_true(l.kv_lora == 512 && l.q_lora == 0 && l.nope_dim == 128 && l.v_dim == 128);
+    assert_true(l.rope_dim == 64 && l.head_dim == 576 && l.n_kv_heads == 1 && l.rope_pairs);
+    assert_true(l.n_groups == 0 && l.route_scale == 1 && !l.norm_topk && l.d_ff_shared == 2816);
+    assert_true(l.yarn.factor == 40 && l.yarn.attention == 1 && l.max_position == 163840);
+    double gain = 0.1 * 0.707 * log(40) + 1;
+    assert_true(fabs((double)l.yarn.scores - gain * gain) < 1e-6);
+    assert_int_equal(l.n_params, 15706484224ull); /* the card's 15.7 B, 2.4 B active */
+    assert_int_equal(l.n_params_active, 15706484224ull - 58ull * 26 * 3 * 2048 * 1408);
+    assert_int_equal(sl_kv_token_bytes(&l), 27 * 576 * 4);
+    assert_true(k.n_groups == 1 && k.n_mtp == 0 && k.norm_topk && k.q_lora == 1536);
+    assert_int_equal(k.n_params / 1000000000, 1026); /* the card's 1 T, 32 B active */
+    assert_int_equal(k.n_params_active / 1000000000, 32);
+}
+
 static void generation_defaults_are_read(void **state) {
     (void)state;
     sl_model_spec q = parse_ok(qwen3_30b_a3b);
@@ -257,6 +316,7 @@ typedef struct refusal {
 
 static void options_that_change_results_are_refused(void **state) {
     (void)state;
+    static const char *const l = deepseek_v2_lite, *const k = kimi_k2;
     static const char *const q = qwen3_30b_a3b, *const m = mixtral_8x7b, *const a = qwen15_moe_a27b,
                              *const o = olmoe_1b_7b, *const g = glm45_air;
     const refusal bad[] = {
@@ -369,6 +429,36 @@ static void options_that_change_results_are_refused(void **state) {
         {a, "\"qkv_bias\":\"yes\"", SL_ERR_FORMAT, "config.json: qkv_bias: "},
         {a, "\"attention_bias\":true", SL_ERR_UNSUPPORTED,
          "config.json: attention_bias: supported only when it is off"},
+        {l, "\"norm_topk_prob\":true", SL_ERR_UNSUPPORTED,
+         "config.json: norm_topk_prob: true is not supported for DeepseekV2ForCausalLM"},
+        {l, "\"topk_method\":\"noaux_tc\"", SL_ERR_UNSUPPORTED,
+         "config.json: topk_method: \"noaux_tc\" is not supported (supported: \"greedy\", "},
+        {l, "\"scoring_func\":\"sigmoid\"", SL_ERR_UNSUPPORTED,
+         "config.json: scoring_func: \"sigmoid\" is not supported (supported: \"softmax\")"},
+        {l, "\"attention_bias\":true", SL_ERR_UNSUPPORTED,
+         "config.json: attention_bias: supported only when it is off"},
+        {l, "\"moe_layer_freq\":2", SL_ERR_UNSUPPORTED,
+         "config.json: moe_layer_freq: supported only as 1"},
+        {l, "\"num_key_value_heads\":8", SL_ERR_UNSUPPORTED,
+         "config.json: num_key_value_heads: 8 is not num_attention_heads (16)"},
+        {l, "\"head_dim\":128", SL_ERR_UNSUPPORTED,
+         "config.json: head_dim: 128 is not qk_rope_head_dim (64)"},
+        {l, "\"kv_lora_rank\":1000", SL_ERR_LIMIT,
+         "config.json: kv_lora_rank: 1000 is outside 1..960"},
+        {l, "\"kv_lora_rank\":null", SL_ERR_FORMAT, "config.json: kv_lora_rank: missing"},
+        {l, "\"qk_rope_head_dim\":63", SL_ERR_LIMIT,
+         "config.json: qk_rope_head_dim: 63 must be even"},
+        {l, "\"first_k_dense_replace\":null", SL_ERR_FORMAT,
+         "config.json: first_k_dense_replace: missing"},
+        {l, "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"mscale\":1.0}", SL_ERR_UNSUPPORTED,
+         "config.json: rope_scaling.mscale_all_dim: missing: mscale and mscale_all_dim"},
+        {q, "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"mscale\":1.0}", SL_ERR_UNSUPPORTED,
+         "config.json: rope_scaling.mscale: unknown field"},
+        {k, "\"topk_method\":\"greedy\"", SL_ERR_UNSUPPORTED,
+         "config.json: topk_method: \"greedy\" is not supported (supported: \"noaux_tc\")"},
+        {k, "\"n_group\":5", SL_ERR_FORMAT, "config.json: n_group: 5 does not cut 384 experts"},
+        {k, "\"model_type\":\"kimi_k3\"", SL_ERR_FORMAT,
+         "config.json: model_type: \"kimi_k3\" does not fit"},
         {m, "\"norm_topk_prob\":false", SL_ERR_UNSUPPORTED,
          "config.json: norm_topk_prob: false is not supported for MixtralForCausalLM"},
         {m, "\"sliding_window\":0", SL_ERR_LIMIT, "config.json: sliding_window: 0 is outside 1.."},
@@ -407,6 +497,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_configs_are_read),
         cmocka_unit_test(families_with_options_of_their_own_are_read),
+        cmocka_unit_test(latent_attention_is_read),
         cmocka_unit_test(generation_defaults_are_read),
         cmocka_unit_test(harmless_variants_are_accepted),
         cmocka_unit_test(options_that_change_results_are_refused),

@@ -110,9 +110,9 @@ static void without_memory(void **state) {
 /* The counts of a description are those of the tensors that a checkpoint has, in either format. */
 static void counts_are_the_checkpoints(void **state) {
     (void)state;
-    static const char *const models[] = {"mixtral-tiny",  "qwen3moe-tiny", "qwen3moe-sparse",
-                                         "qwen2moe-tiny", "olmoe-tiny",    "glm4moe-tiny",
-                                         "llama4-tiny",   "mixed.gguf"};
+    static const char *const models[] = {"mixtral-tiny",  "qwen3moe-tiny",   "qwen3moe-sparse",
+                                         "qwen2moe-tiny", "olmoe-tiny",      "glm4moe-tiny",
+                                         "llama4-tiny",   "deepseekv2-tiny", "mixed.gguf"};
     static sl_model_spec spec;
     for (size_t i = 0; i < SL_LEN(models); i++) {
         char path[512];
@@ -132,7 +132,7 @@ static void counts_are_the_checkpoints(void **state) {
 }
 
 /* A model without weights computes on random ones, in less memory than its tensors have. */
-static void random_weights(void **state) {
+static void random_experts(void **state) {
     (void)state;
     static sl_model_spec spec;
     sl_model *m = NULL;
@@ -161,11 +161,40 @@ static void random_weights(void **state) {
     sl_model_free(m);
 }
 
+/* So do latents: every step of a block, on pages of its own. */
+static void random_latents(void **state) {
+    (void)state;
+    static sl_model_spec spec;
+    sl_model *m = NULL;
+    sl_err err = {0};
+    sl_arena scratch;
+    float x[4 * 256] = {0};
+    assert_int_equal(
+        sl_model_read_spec(SL_SOURCE_DIR "/tests/golden/deepseekv2-tiny", &spec, NULL, &err),
+        SL_OK);
+    assert_int_equal(sl_model_open_random(&spec, 1 << 20, 1, &m, &err), SL_OK);
+    assert_int_equal(sl_arena_create(sl_model_scratch_bytes(&spec, 4), &scratch, &err), SL_OK);
+    float *page = sl_alloc(1, sl_kv_page_bytes(&spec));
+    float *const pages[1] = {page}, *const *const row[4] = {pages, pages, pages, pages};
+    const uint32_t ids[4] = {1, 2, 3, 4}, pos[4] = {0, 1, 2, 3};
+    const sl_exec ex = {.k = sl_kernels_select(NULL)};
+    const sl_rows rows = {.n = 4, .id = ids, .pos = pos, .pages = row};
+    assert_true(spec.d_model <= 256);
+    sl_model_embed(m, &ex, ids, 4, x);
+    sl_block_attention(m, &ex, 1, &rows, x, &scratch);
+    double sum = 0;
+    for (size_t i = 0; i < 4u * spec.d_model; i++) sum += fabs((double)x[i]);
+    assert_true(isfinite(sum) && sum > 0 && scratch.used == 0);
+    sl_free(page);
+    sl_arena_free(&scratch);
+    sl_model_free(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip),     cmocka_unit_test(bad_profiles),
         cmocka_unit_test(without_memory), cmocka_unit_test(counts_are_the_checkpoints),
-        cmocka_unit_test(random_weights),
+        cmocka_unit_test(random_experts), cmocka_unit_test(random_latents),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,15 +19,30 @@ uint64_t sl_profile_memory_available(void) {
     return kb * 1024;
 }
 
+static void latents_of(const sl_shape *s, sl_model_spec *m) {
+    m->n_kv_heads = 1;
+    m->q_lora = s->q_lora;
+    m->kv_lora = s->kv_lora;
+    m->nope_dim = s->qk_nope_dim;
+    m->v_dim = s->v_head_dim;
+    m->rope_dim = s->qk_rope_dim;
+    m->head_dim = s->kv_lora + s->qk_rope_dim;
+    m->rope_pairs = true;
+    m->route_scale = 1;
+    m->qk_norm = m->qkv_bias = false;
+    if (s->router_bias) m->n_groups = m->top_groups = 1;
+    snprintf(m->arch, sizeof m->arch, "%s",
+             s->router_bias ? "DeepseekV3ForCausalLM" : "DeepseekV2ForCausalLM");
+}
+
 /* The computations of a described model as those of an architecture that is there: one with the
  * same tensors, up to names. Arctic's dense branch runs as a shared expert. */
 static sl_status spec_of(const sl_shape *s, sl_model_spec *m, sl_err *err) {
     uint32_t shared = s->d_ff_shared + s->d_ff_residual;
-    if (s->attention == SL_ATTENTION_MLA)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "%s has latent attention, for which there are no kernels here; plan it with "
-                       "estimates",
-                       s->name);
+    bool mla = s->attention == SL_ATTENTION_MLA;
+    if (mla && s->kv_lora + s->qk_rope_dim > SL_HEAD_DIM_MAX)
+        return sl_fail(err, SL_ERR_LIMIT, "%s: latent rows of %u values, limit %u", s->name,
+                       s->kv_lora + s->qk_rope_dim, SL_HEAD_DIM_MAX);
     *m = (sl_model_spec){.n_layers = s->n_layers,
                          .n_moe = sl_shape_n_moe(s),
                          .d_model = s->d_model,
@@ -54,6 +69,7 @@ static sl_status spec_of(const sl_shape *s, sl_model_spec *m, sl_err *err) {
              shared       ? "Qwen2MoeForCausalLM"
              : like_qwen3 ? "Qwen3MoeForCausalLM"
                           : "MixtralForCausalLM");
+    if (mla) latents_of(s, m);
     uint16_t moe = 0;
     for (uint32_t i = 0; i < s->n_layers; i++) {
         m->ffn[i] = sl_shape_is_moe(s, i) ? SL_FFN_MOE : SL_FFN_DENSE;

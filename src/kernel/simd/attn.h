@@ -21,12 +21,12 @@ SIMD_INLINE void simd_accumulate(float *o, const float *v, size_t stride, const 
 static void simd_add_values(const sl_attn_page *a, const sl_attn_query *u, const float *p,
                             float shrink) {
     const float *v = a->v + (size_t)u->first * a->head_dim;
-    uint32_t n_tok = u->last - u->first + 1, d = 0, dim = a->head_dim;
-    for (; d + 64 <= dim; d += 64) simd_accumulate(u->o + d, v + d, dim, p, n_tok, shrink, 4);
-    for (; d + 16 <= dim; d += 16) simd_accumulate(u->o + d, v + d, dim, p, n_tok, shrink, 1);
+    uint32_t n_tok = u->last - u->first + 1, d = 0, dim = a->v_dim, step = a->head_dim;
+    for (; d + 64 <= dim; d += 64) simd_accumulate(u->o + d, v + d, step, p, n_tok, shrink, 4);
+    for (; d + 16 <= dim; d += 16) simd_accumulate(u->o + d, v + d, step, p, n_tok, shrink, 1);
     for (; d < dim; d++) {
         float acc = u->o[d] * shrink;
-        for (uint32_t j = 0; j < n_tok; j++) acc = fmaf(p[j], v[(size_t)j * dim + d], acc);
+        for (uint32_t j = 0; j < n_tok; j++) acc = fmaf(p[j], v[(size_t)j * step + d], acc);
         u->o[d] = acc;
     }
 }
@@ -57,7 +57,7 @@ static void simd_prefetch_part(const sl_attn_page *a, uint32_t i, uint32_t n) {
     size_t bytes = (size_t)SIMD_TOKENS * a->head_dim * sizeof(float);
     for (size_t at = bytes * i / n / 64 * 64; at < bytes * (i + 1) / n; at += 64) {
         v_prefetch((const char *)a->next_k + at);
-        v_prefetch((const char *)a->next_v + at);
+        if (a->next_v != a->next_k) v_prefetch((const char *)a->next_v + at);
     }
 }
 
