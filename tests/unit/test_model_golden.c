@@ -188,9 +188,10 @@ static void goldens_are_reproduced(void **state) {
  * together again, and the factor of YaRN that lies in the scale of scores is put back. */
 static double cached(const sl_model_spec *s, uint32_t layer, bool is_v, const float *head,
                      uint32_t i) {
-    if (is_v) return head[i];
+    if (is_v || i < s->kv_lora) return head[i];
     bool pairs = s->rope_pairs && !s->unrotated[layer];
     double scale = s->yarn.factor > 0 ? s->yarn.attention : 1;
+    if (s->kv_lora) return scale * head[i]; /* a latent's key is kept in halves there, too */
     return scale * (pairs ? head[i / 2 + i % 2 * (s->head_dim / 2)] : head[i]);
 }
 
@@ -199,13 +200,15 @@ static double cache_deviation(const model_run *r, const model_seq *seq, uint32_t
     const sl_model_spec *s = r->s;
     const float *page = seq->page[pos / SL_KV_PAGE_TOKENS];
     double worst = 0;
-    for (uint32_t part = 0; part < 2 * s->n_layers; part++) {
+    uint32_t sides = sl_kv_sides(s);
+    for (uint32_t part = 0; part < sides * s->n_layers; part++) {
         double d = 0, top = 0;
         for (uint32_t h = 0; h < s->n_kv_heads; h++)
             for (uint32_t i = 0; i < s->head_dim; i++, want++) {
-                const float *head = page + sl_kv_tile_offset(s, part / 2, part % 2, h) +
+                uint32_t layer = part / sides, is_v = part % sides;
+                const float *head = page + sl_kv_tile_offset(s, layer, is_v, h) +
                                     (size_t)(pos % SL_KV_PAGE_TOKENS) * s->head_dim;
-                d = fmax(d, fabs(cached(s, part / 2, part % 2, head, i) - *want));
+                d = fmax(d, fabs(cached(s, layer, is_v, head, i) - *want));
                 top = fmax(top, fabs((double)*want));
             }
         worst = fmax(worst, d / top);
@@ -227,12 +230,13 @@ static void pages_hold_what_transformers_caches(void **state) {
             c = case_open(&g, i);
         }
         model_run r = model_run_make(g.m, sl_kernels_select(NULL), NULL, c->n_prompt);
-        uint32_t width = r.s->n_layers * 2 * r.s->n_kv_heads * r.s->head_dim;
+        uint32_t sides = sl_kv_sides(r.s);
+        uint32_t width = r.s->n_layers * sides * r.s->n_kv_heads * r.s->head_dim;
         uint32_t kept = (c->n_prompt + CACHE_STEP - 1) / CACHE_STEP;
         char path[1024], shape[96];
         snprintf(path, sizeof path, "%s/cache.npy", g.folder);
-        snprintf(shape, sizeof shape, "(%u, %u, 2, %u, %u)", kept, r.s->n_layers, r.s->n_kv_heads,
-                 r.s->head_dim);
+        snprintf(shape, sizeof shape, "(%u, %u, %u, %u, %u)", kept, r.s->n_layers, sides,
+                 r.s->n_kv_heads, r.s->head_dim);
         float *want = read_array(path, shape, (size_t)kept * width);
         model_seq whole = model_seq_make(r.s, c->n_prompt), cut = model_seq_make(r.s, c->n_prompt);
         float *logits = malloc((size_t)c->n_prompt * r.s->vocab * sizeof *logits);

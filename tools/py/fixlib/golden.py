@@ -176,9 +176,32 @@ def double_deviation(model, cases):
 def write_cache(model, prompt, folder):
     """cache.npy: what transformers' cache holds after the prompt, [positions][layers][K, V][heads][dim]."""
     cache = transformers.DynamicCache()  # without windows: every position stays
+    latents, hooks = [], []
+    for layer in model.model.layers:
+        if hasattr(layer.self_attn, "kv_a_layernorm"):
+            norm = layer.self_attn.kv_a_layernorm
+            hooks.append(norm.register_forward_hook(lambda m, x, y: latents.append(y[0])))
     model(input_ids=torch.tensor([prompt]), past_key_values=cache, use_cache=True)
+    for hook in hooks:
+        hook.remove()
+    if latents:
+        return write_latents(model, latents, cache, folder)
     pairs = [torch.stack([layer.keys[0], layer.values[0]]) for layer in cache.layers]
     every = torch.stack(pairs).permute(3, 0, 1, 2, 4)[::KV_STEP]
+    numpy.save(folder / "cache.npy", numpy.ascontiguousarray(every.numpy().astype("<f4")))
+
+
+def write_latents(model, latents, cache, folder):
+    """cache.npy of latents, [positions][layers][1][1][latent, rotated key in halves]; transformers caches
+    what is expanded from them."""
+    turn = model.config.qk_rope_head_dim
+    rows = []
+    for latent, layer in zip(latents, cache.layers):
+        key = layer.keys[0, 0, :, -turn:]
+        if model.config.model_type == "deepseek_v2":
+            key = torch.cat([key[:, 0::2], key[:, 1::2]], -1)
+        rows.append(torch.cat([latent, key], -1))
+    every = torch.stack(rows, 1)[::KV_STEP, :, None, None]
     numpy.save(folder / "cache.npy", numpy.ascontiguousarray(every.numpy().astype("<f4")))
 
 
