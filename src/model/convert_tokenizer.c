@@ -90,6 +90,15 @@ static const char *pre_name(sl_json pre) {
     static const char *const llama3 =
         "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
         "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define ENDS  "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    static const char *const o200k =
+        "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" ENDS "[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER
+        "*" ENDS "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+#undef UPPER
+#undef LOWER
+#undef ENDS
     sl_json list = sl_json_get(pre, "pretokenizers"), first = pre, last = pre;
     sl_span type = {0}, regex = {0};
     size_t n = sl_json_count(list);
@@ -110,6 +119,7 @@ static const char *pre_name(sl_json pre) {
     if (!sl_tok_is(type, "Split") || splits ||
         !sl_json_as_span(sl_json_get(sl_json_get(first, "pattern"), "Regex"), &regex))
         return NULL;
+    if (sl_tok_is(regex, o200k)) return "gpt-4o";
     return sl_tok_is(regex, qwen2) ? "qwen2" : sl_tok_is(regex, llama3) ? "llama-bpe" : NULL;
 }
 

@@ -29,6 +29,17 @@ typedef struct pre_row {
     "+|" digits "| "                                                                               \
     "?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|"                 \
     "\\\\s+\"}}," BYTES_ONLY "]}"
+/* Words by their case: o200k. */
+#define UPPER "[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
+#define LOWER "[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
+#define WORD(upper, lower)                                                                         \
+    "[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER upper LOWER lower "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+#define CASED                                                                                      \
+    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"behavior\":\"Isolated\","     \
+    "\"pattern\":{\"Regex\":\"" WORD("*", "+")                                                     \
+        WORD("+", "*") "\\\\p{N}{1,3}| "                                                           \
+                       "?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n/"                                    \
+                       "]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+\"}}," BYTES_ONLY "]}"
 #define LLAMA3 SPLIT("\\\\p{N}{1,3}")
 #define NFC    "{\"type\":\"NFC\"}"
 #define DIGITS                                                                                     \
@@ -43,6 +54,8 @@ static const pre_row pres[] = {
     {"llama-bpe", LLAMA3, "null", true, true},
     {"llama3", LLAMA3, "null", true, true},
     {"llama-v3", LLAMA3, "null", true, true},
+    {"gpt-4o", CASED, "null", false, false},
+    {"llama4", CASED, "null", false, false},
 };
 
 /* Growing text; once memory is out, `ok` stays false. */
@@ -306,7 +319,8 @@ static sl_status find_pre(reading *r, const pre_row **out) {
         }
     if (st != SL_OK) return st;
     return sl_gguf_fail(r->g, KEY "pre", r->err, SL_ERR_UNSUPPORTED,
-                        "\"%.*s\" is not supported (supported: gpt-2, qwen2, smollm, llama-bpe)",
+                        "\"%.*s\" is not supported (supported: gpt-2, qwen2, smollm, llama-bpe, "
+                        "gpt-4o, llama4)",
                         (int)SL_MIN(name.len, (size_t)40), (const char *)name.data);
 }
 

@@ -229,6 +229,33 @@ def test_rope_factors_that_do_not_fit_are_refused(llama4, tmp_path, before, afte
         logits(patched(tmp_path / "m.gguf", tmp_path, before, after), [1, 2])
 
 
+UPPER, LOWER, ENDS = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K = "|".join([
+    rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{ENDS}", rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{ENDS}",
+    r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+",
+])  # fmt: skip
+
+
+def test_words_are_split_by_case(llama4, tmp_path, request):
+    """The split of Llama 4 and gpt-oss: the folder's ids, by the name that GGUF has for it."""
+    doc = json.loads((llama4 / "tokenizer.json").read_text(encoding="utf-8"))
+    split = doc["pre_tokenizer"]["pretokenizers"][0]
+    assert split["type"] == "Split"
+    split["pattern"], doc["normalizer"] = {"Regex": O200K}, None
+    (llama4 / "tokenizer.json").write_text(json.dumps(doc), encoding="utf-8")
+    convert(llama4, tmp_path / "m.gguf", "f32")
+    named = patched(tmp_path / "m.gguf", tmp_path, b"tokenizer.huggingface.json", b"tokenizer.huggingfacf.json")
+    texts = ["And the LORDsaid toJonah's SON'S 12345 //\n/x", "It's  a\n\n  test", "Ça vaBien? ΑβΓ ǅ"]
+    ask = request.getfixturevalue("llama") if LLAMA else None
+    for text in texts:
+        want, got = (
+            json.loads(check.run(SLUICE, "run", m, "-p", text, "-n", 1, "--json"))["prompt_ids"] for m in (llama4, named)
+        )
+        assert got == want
+        if ask and text.isascii():  # its copy of the pattern knows cases of ASCII alone
+            assert list(map(str, want)) == ask.ids(named, text)
+
+
 def test_what_llama4_files_cannot_say_is_refused(tmp_path):
     with pytest.raises(check.Failure, match="GGUF of llama4 cannot say"):
         convert(GOLDEN / "llama4-tiny", tmp_path / "m.gguf", "f32")
