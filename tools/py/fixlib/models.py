@@ -437,7 +437,6 @@ def fixtures():
                 16,
                 500,
                 {"num_nextn_predict_layers": MTP_LAYERS},
-                min_margin=1e-4,
             ),
             Fixture(
                 "llama4-tiny",
