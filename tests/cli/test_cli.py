@@ -302,12 +302,14 @@ def test_bench_json():
 
 def test_profile(tmp_path):
     path = tmp_path / "profile.json"
-    out, _ = sluice("profile", FIXTURE, "--threads", "1", "-o", path)
+    out, _ = sluice("profile", FIXTURE, "--threads", "1", "-o", path, timeout=240)
     assert "expert " in out and "shm  to 1" in out and out.endswith(f"written to {path}\n")
     doc = json.loads(path.read_text())
     assert set(doc["stages"]) == {"attention", "router", "dense", "expert", "head"} and doc["threads"] == 1
     for stage in doc["stages"].values():
         assert stage["row"] > 0 and len(stage["points"]) >= 4 and stage["fit"]["r2"] <= 1
+    for link in doc["links"]:
+        assert link["alpha"] >= 2 * link["work"] >= 0 and (link["beyond"] > 0) == (link["knee_bytes"] > 0)
     assert {(link["transport"], link["peers"]) for link in doc["links"]} == {
         (t, n) for t in ("loop", "shm", "tcp") for n in (1, 2, 4)}
     assert "nowhere" in refused(1, "profile", tmp_path / "nowhere")

@@ -29,7 +29,7 @@ sl_status sl_profile_model_open(const char *model, sl_model **out, bool *random,
 sl_status sl_profile_kernels(const sl_model *m, const sl_exec *ex, uint64_t deadline_ns,
                              sl_profile_progress *progress, sl_profile *p,
                              sl_err *err) SL_MUST_CHECK;
-#define SL_PROFILE_KERNEL_POINTS 160u
+#define SL_PROFILE_KERNEL_POINTS 140u
 
 /* Messages to 1, 2 and 4 processes over `transport`, half of the way there and back; appends to
  * p->link. Forks: call before threads exist. */

@@ -22,8 +22,8 @@
 #define MAX_CONTEXT   2048u
 #define CYCLE_LAYERS  8u
 #define FLUSH_BYTES   ((size_t)64 << 20) /* read between calls: beyond a core's share of caches */
-#define FLUSHED_REPS  12u
-#define KV_BYTES      ((size_t)512 << 20)
+#define FLUSHED_REPS  8u
+#define KV_BYTES      ((size_t)256 << 20)
 #define EXPERT_BYTES  ((size_t)1 << 30)
 #define BESIDE_KV     ((size_t)64 << 20) /* of the neighbour */
 #define POINT_NS      40000000ull        /* a point is repeated for so long... */
@@ -190,11 +190,14 @@ static bool add_point(bench *b, const char *what, run_fn run, const task *t) {
     return us * 1e3 < (double)SLOW_NS;
 }
 
-/* Kernels compute rows in groups, so there are numbers that fill them and numbers that do not. */
-static void rows_series(bench *b, const char *what, run_fn run, task t, uint32_t max_rows) {
-    static const uint32_t rows[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,   10,  12,
-                                    13, 16, 17, 22, 27, 32, 48, 64, 101, 128, 256};
+/* Kernels compute rows in groups, so there are numbers that fill them and numbers that do not;
+ * `coarse`: only those that do. */
+static void rows_series(bench *b, const char *what, run_fn run, task t, uint32_t max_rows,
+                        bool coarse) {
+    static const uint32_t rows[] = {1,  2,  3,  4,  5,  6,  8,   9,   12, 13,
+                                    16, 17, 24, 32, 48, 64, 101, 128, 256};
     for (size_t i = 0; i < SL_LEN(rows) && rows[i] <= max_rows; i++) {
+        if (coarse && (rows[i] & (rows[i] - 1))) continue;
         t.rows = rows[i];
         if (!add_point(b, what, run, &t)) return;
     }
@@ -211,7 +214,8 @@ static sl_status finish(bench *b, sl_profile_stage *s, sl_err *err) {
 static sl_status measure_attention(bench *b, sl_profile *p, sl_err *err) {
     for (uint32_t context = 32; context <= MAX_CONTEXT; context *= 4)
         if (sl_kv_pages_for(context) <= b->n_pages)
-            rows_series(b, "attention", run_attention, (task){.context = context}, MAX_ROWS);
+            rows_series(b, "attention", run_attention, (task){.context = context}, MAX_ROWS,
+                        context != 32 && context != 512);
     return finish(b, &p->stage[SL_COST_ATTENTION], err);
 }
 
@@ -219,14 +223,14 @@ static sl_status measure_experts(bench *b, sl_profile *p, sl_err *err) {
     for (uint32_t groups = 1; groups <= MAX_GROUPS; groups *= 2) {
         if (groups > b->spec->n_experts || groups > b->max_sites) break;
         if (groups == 2) continue;
-        rows_series(b, "experts", run_experts, (task){.groups = groups}, MAX_ROWS);
+        rows_series(b, "experts", run_experts, (task){.groups = groups}, MAX_ROWS, false);
     }
     return finish(b, &p->stage[SL_COST_EXPERT], err);
 }
 
 static sl_status measure_stage(bench *b, sl_cost_kind kind, const char *what, run_fn run,
                                uint32_t max_rows, sl_profile *p, sl_err *err) {
-    rows_series(b, what, run, (task){0}, max_rows);
+    rows_series(b, what, run, (task){0}, max_rows, false);
     return finish(b, &p->stage[kind], err);
 }
 
@@ -249,7 +253,7 @@ static void *neighbour_main(void *arg) {
 /* Median over a few numbers of rows of the time beside a neighbour over the time alone. */
 static sl_status measure_beside(bench *b, bench *other, sl_cost_kind kind, run_fn run, task t,
                                 sl_profile *p, sl_err *err) {
-    static const uint32_t rows[] = {1, 4, 8, 16, 4};
+    static const uint32_t rows[] = {1, 4, 8};
     double times[SL_LEN(rows)];
     for (size_t i = 0; i < SL_LEN(rows); i++) {
         t.rows = rows[i];

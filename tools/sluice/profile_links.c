@@ -5,6 +5,7 @@
 #include "net/probe.h"
 #include "plan/fit.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -18,7 +19,7 @@
 #define SECRET                "profile-links"
 #define MAX_PEERS             4u
 #define OPEN_NS               5000000000ull
-#define POINT_NS              60000000ull /* a size is repeated for so long */
+#define POINT_NS              30000000ull /* a size is repeated for so long */
 #define WAIT_US               50000u
 #define SL_PROFILE_LINK_SIZES 9u
 #define MIN_ROUNDS            10u
@@ -140,7 +141,7 @@ static double quartile_us(double *us, uint32_t n) {
 }
 
 /* *one_way: of messages to all peers, until the last of them, who slept, has its in hand; it comes
- * back in back_us (0: in as long). *work: of that, this thread's own time a message. */
+ * back in back_us, and no slower than it went. *work: of that, this thread's own time a message. */
 static sl_status measure_size(sl_probe *n, sl_conn *const *peers, uint32_t n_peers, size_t bytes,
                               double back_us, double *one_way, double *work, sl_err *err) {
     double us[MAX_ROUNDS], own_us[MAX_ROUNDS];
@@ -160,7 +161,7 @@ static sl_status measure_size(sl_probe *n, sl_conn *const *peers, uint32_t n_pee
         }
         own_us[count] = (double)work_ns / 2e3 / n_peers;
         double both_us = ((double)(end - at) - SL_PROFILE_THINK_NS) / 1e3;
-        us[count++] = SL_MAX(back_us > 0 ? both_us - back_us : both_us / 2, 1e-3);
+        us[count++] = SL_MAX(SL_MAX(both_us - back_us, both_us / 2), 1e-3);
         if (count >= MIN_ROUNDS && end - begin > POINT_NS) break;
         if (count >= SLOW_ROUNDS && end - first > 2 * SLOW_NS) break;
     }
@@ -182,7 +183,7 @@ sl_status sl_profile_link_measure(sl_probe *n, sl_conn *const *peers, uint32_t n
         sl_profile_step(progress, name);
         if (count < i || (i > 0 && point[count - 1].us > SLOWEST_US)) continue;
         point[i] = (sl_profile_point){.rows = (double)sizes[i]};
-        double back_us = n_peers > 1 ? single_us[i] : 0;
+        double back_us = n_peers > 1 ? single_us[i] : INFINITY;
         st = measure_size(n, peers, n_peers, sizes[i], back_us, &point[i].us, &work[i], err);
         if (n_peers == 1) single_us[i] = point[i].us;
         count++;
