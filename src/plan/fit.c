@@ -11,7 +11,7 @@
 #define MAX_SPLITS   24
 #define OUTLIER_FROM 1e-9 /* weight below which a point counts as an outlier */
 #define MAX_STEP     64u  /* groups of 2, 4, ... rows */
-#define WORTH_IT     0.9  /* what the error has to shrink to for a step... */
+#define WORTH_IT     0.9  /* what the error has to shrink to for a step or a rate... */
 #define WORTH_A_KNEE 0.6  /* ...or for a knee, which a few outliers look like */
 #define BEYOND       3u   /* sizes above a knee */
 
@@ -242,30 +242,36 @@ sl_status sl_fit_stage(const sl_profile_point *p, uint32_t n, sl_stage_cost *out
     return SL_OK;
 }
 
+/* What a link may look like: alpha alone, with a rate, with a knee of the rate. */
+static void set_bytes(sl_profile_point *at, const sl_profile_point *p, uint32_t n, bool rate,
+                      double knee) {
+    for (uint32_t i = 0; i < n; i++)
+        at[i] = (sl_profile_point){.rows = rate ? p[i].rows : 0,
+                                   .keys = p[i].rows > knee ? p[i].rows - knee : 0,
+                                   .us = p[i].us};
+}
+
 sl_status sl_fit_link(const sl_profile_point *p, uint32_t n, sl_link_cost *out,
                       sl_fit_quality *quality, sl_err *err) {
     sl_profile_point at[SL_PROFILE_MAX_POINTS];
-    double best[N_VARS] = {0}, best_loss = INFINITY, best_knee = 0;
+    double best[N_VARS] = {0}, best_loss = INFINITY, best_knee = INFINITY;
     sl_status st = check_points(p, n, err);
     if (st != SL_OK) return st;
     sl_fit f = {.p = at, .n = n};
-    /* A knee at each size with enough larger ones; `keys` are the bytes beyond it. */
-    for (uint32_t k = 0; k == 0 || k + BEYOND <= n; k++) {
-        double x[N_VARS], knee = k == 0 ? INFINITY : p[k - 1].rows;
-        for (uint32_t i = 0; i < n; i++) {
-            at[i] = (sl_profile_point){.rows = p[i].rows, .us = p[i].us};
-            at[i].keys = at[i].rows > knee ? at[i].rows - knee : 0;
-            f.on_floor[i] = false;
-        }
+    bool best_rate = false;
+    for (uint32_t k = 0; k < 2 || k - 1 + BEYOND <= n; k++) {
+        double x[N_VARS], knee = k < 2 ? INFINITY : p[k - 2].rows;
+        set_bytes(at, p, n, k > 0, knee);
+        memset(f.on_floor, 0, sizeof f.on_floor);
         refine(&f, x);
         double l = loss(&f, 0.5);
-        if (l >= best_loss * (k ? WORTH_A_KNEE : 1)) continue;
+        if (l >= best_loss * (k < 2 ? WORTH_IT : WORTH_A_KNEE)) continue;
         best_loss = l;
-        best_knee = k ? knee : 0;
+        best_knee = knee;
+        best_rate = k > 0;
         memcpy(best, x, sizeof best);
     }
-    for (uint32_t i = 0; i < n; i++)
-        at[i].keys = best_knee > 0 && at[i].rows > best_knee ? at[i].rows - best_knee : 0;
+    set_bytes(at, p, n, best_rate, best_knee);
     reweight(&f, best);
     measure_quality(&f, quality);
     *out = (sl_link_cost){.alpha_us = best[0] + best[1],

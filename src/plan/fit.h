@@ -3,9 +3,12 @@
  * A stage takes fixed + max(floor, row * rows + key * keys): below the knee reading the weights
  * takes the time, above it the rows do; MegaScale-Infer's straight line k1 b + k2 is right on one
  * side only, so both branches are fitted (megascale: T_a = k1 b_a + k2; FinDEP 4.1: alpha + beta
- * x). A link takes alpha + byte * x (alpha-beta). Errors count relative to each time, so that short
- * and long runs weigh the same; points far off (a neighbour took the core) are given no weight by
- * iterated re-weighting (Tukey's biweight). No number is below 0. Pure. Thread: any. */
+ * x). Kernels compute rows in groups: those that are missing in the last one cost up to what a row
+ * costs; groups of 2, 4, ... 64 rows are tried. A link takes alpha + byte * x (alpha-beta), and
+ * from a knee on more a byte; one that copies nothing has no rate. Errors count relative to each
+ * time, so that short and long runs weigh the same; points far off (a neighbour took the core) are
+ * given no weight by iterated re-weighting (Tukey's biweight). No number is below 0. Pure. Thread:
+ * any. */
 #ifndef SL_PLAN_FIT_H
 #define SL_PLAN_FIT_H
 

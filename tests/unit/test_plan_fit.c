@@ -133,6 +133,13 @@ static void links_with_a_knee(void **state) {
     sl_fit_quality q;
     assert_int_equal(sl_fit_link(same, 4, &got, &q, NULL), SL_OK);
     assert_true(got.byte_us == 0 && got.beyond_us == 0 && off(got.alpha_us, 3) < 1e-9 && q.r2 == 1);
+    for (int round = 0; round < 20; round++) { /* nothing is copied, whatever the noise says */
+        sl_profile_point p[SL_LEN(sizes)];
+        for (size_t i = 0; i < SL_LEN(sizes); i++)
+            p[i] = (sl_profile_point){sizes[i], 0, noisy(28, 0.05, 0, &rng)};
+        assert_int_equal(sl_fit_link(p, SL_LEN(sizes), &got, &q, NULL), SL_OK);
+        assert_true(got.byte_us * (4 << 20) < 4 && off(sl_link_cost_us(&got, 4096), 28) < 0.06);
+    }
 }
 
 static void rows_and_keys(void **state) {

@@ -104,9 +104,14 @@ static sl_status measure(const sl_options *o, sl_profile *p, sl_err *err) {
     return st;
 }
 
-static void print_fit(const sl_fit_quality *q) {
-    printf("  R2 %.4f, error %4.1f %% (worst %.0f %%), %u points, %u outliers\n", q->r2,
-           100 * q->median_error, 100 * q->worst_error, q->n_points, q->n_outliers);
+/* Of equal times R2 says nothing. */
+static void print_fit(const sl_fit_quality *q, bool flat) {
+    if (flat)
+        printf("  R2 -");
+    else
+        printf("  R2 %.4f", q->r2);
+    printf(", error %4.1f %% (worst %.0f %%), %u points, %u outliers\n", 100 * q->median_error,
+           100 * q->worst_error, q->n_points, q->n_outliers);
 }
 
 /* With "loop" nobody copies: there is no rate. */
@@ -117,7 +122,7 @@ static void print_rate(const sl_profile_link *l) {
     if (c->byte_us > 0)
         printf(" + bytes at %7.3f GB/s", 1e-3 / c->byte_us);
     else
-        printf(" + no rate");
+        printf(" + bytes at no rate    ");
     if (c->beyond_us > 0)
         printf(", from %.0f KiB on %.3f GB/s", c->knee_bytes / 1024,
                1e-3 / (c->byte_us + c->beyond_us));
@@ -139,12 +144,12 @@ static void print_text(const sl_profile *p) {
         if (s->cost.step > 1) printf(" + %.3f to a multiple of %u", s->cost.pad_us, s->cost.step);
         printf(")");
         if (s->beside > 0) printf(" x %.3f beside a neighbour", s->beside);
-        print_fit(&s->fit);
+        print_fit(&s->fit, false);
     }
     for (uint32_t i = 0; i < p->n_links; i++) {
         const sl_profile_link *l = &p->link[i];
         print_rate(l);
-        print_fit(&l->fit);
+        print_fit(&l->fit, l->cost.byte_us <= 0);
     }
 }
 
