@@ -286,6 +286,7 @@ int main(int argc, char **argv) {
            b.peak_gbs, b.threads);
     printf(
         "isa,kernel,shape,threads,n,p10_us,p50_us,p90_us,gflops,gbs,pct_peak_flops,pct_peak_bw\n");
+    bench_gemm(&b, SL_BF16, 512, 1024, false);
     bench_gemm(&b, SL_BF16, 1024, 512, false);
     bench_gemm(&b, SL_BF16, 2048, 1024, false);
     bench_gemm(&b, SL_BF16, 2048, 1024, true);

@@ -204,11 +204,11 @@ INLINE void pack_x(const float *const *x, uint32_t k, uint32_t s0, uint32_t step
 
 /* C weight rows against the packed block of R activation rows; acc carries the chains. */
 INLINE void tile_block(const sl_gemm_tile *t, const float *xp, uint32_t s0, uint32_t steps,
-                       uint32_t c0, const uint32_t R, const uint32_t C, sl_dtype dtype,
-                       float *acc) {
+                       uint32_t c0, uint32_t apart, const uint32_t R, const uint32_t C,
+                       sl_dtype dtype, float *acc) {
     const uint32_t bytes = sl_dtype_bytes(dtype), whole = SL_MIN(steps, t->k / 16 - s0);
-    const size_t row_bytes = (size_t)t->k * bytes;
-    const uint8_t *w = (const uint8_t *)t->w + c0 * row_bytes + (size_t)s0 * 16 * bytes;
+    const size_t row_bytes = (size_t)t->k * bytes * apart;
+    const uint8_t *w = (const uint8_t *)t->w + c0 * (row_bytes / apart) + (size_t)s0 * 16 * bytes;
     _Alignas(32) uint8_t pad[MAX_C * 64];
     block part = {xp, w, row_bytes, whole, steps, s0 == 0, acc};
     for (;;) { /* a loop, so that the partial step shares the code of the whole ones */
@@ -221,23 +221,54 @@ INLINE void tile_block(const sl_gemm_tile *t, const float *xp, uint32_t s0, uint
     }
 }
 
+/* Weight rows that are read side by side lie `apart` rows from each other: where two of them shared
+ * a page of memory, the processor's prefetchers would lose the thread (a quarter of the bandwidth).
+ */
+INLINE uint32_t rows_apart(const sl_gemm_tile *t) {
+    size_t bytes = (size_t)t->k * sl_dtype_bytes(t->dtype);
+    if (t->n_rows >= 8) return 1; /* arithmetic is the limit */
+    return bytes <= 1024 ? 4 : bytes <= 2048 ? 2 : 1;
+}
+
+/* Column i of those that place c, a multiple of C, stands for, in groups of C * apart. */
+INLINE uint32_t column_at(uint32_t c, uint32_t apart, const uint32_t C, uint32_t i) {
+    return c / (C * apart) * (C * apart) + c % (C * apart) / C + i * apart;
+}
+
+INLINE void store_apart(const float *acc, uint32_t c, uint32_t apart, const uint32_t R,
+                        const uint32_t C, sl_dtype dtype, float *y, size_t y_stride) {
+    float sum[MAX_R * MAX_C];
+    store_sums(acc, R, C, dtype, sum, C);
+    for (uint32_t r = 0; r < R; r++)
+        for (uint32_t i = 0; i < C; i++)
+            y[r * y_stride + column_at(c, apart, C, i)] = sum[r * C + i];
+}
+
 /* R rows from r0 on against all columns of the tile, C at a time. */
 INLINE void tile_rows(const sl_gemm_tile *t, uint32_t r0, const uint32_t R, const uint32_t C,
                       sl_dtype dtype) {
     _Alignas(64) float xp[KB_STEPS * 16 * MAX_R];
     _Alignas(64) float acc[SL_TILE_COLS * MAX_R * 16];
     const uint32_t steps = SL_MAX(1, (t->k + 15) / 16), main_cols = t->n_cols / C * C;
+    const uint32_t far = rows_apart(t), far_cols = far > 1 ? main_cols / (far * C) * (far * C) : 0;
     for (uint32_t s0 = 0; s0 < steps; s0 += KB_STEPS) {
         uint32_t n = SL_MIN(KB_STEPS, steps - s0);
         pack_x(t->x + r0, t->k, s0, n, R, dtype, xp);
-        for (uint32_t c = 0; c < main_cols; c += C)
-            tile_block(t, xp, s0, n, c, R, C, dtype, acc + (size_t)c * R * 16);
+        for (uint32_t c = 0; c < main_cols; c += C) {
+            uint32_t apart = c < far_cols ? far : 1;
+            tile_block(t, xp, s0, n, column_at(c, apart, C, 0), apart, R, C, dtype,
+                       acc + (size_t)c * R * 16);
+        }
         for (uint32_t c = main_cols; c < t->n_cols; c++)
-            tile_block(t, xp, s0, n, c, R, 1, dtype, acc + (size_t)c * R * 16);
+            tile_block(t, xp, s0, n, c, 1, R, 1, dtype, acc + (size_t)c * R * 16);
     }
     float *y = t->y + (size_t)r0 * t->y_stride;
-    for (uint32_t c = 0; c < main_cols; c += C)
-        store_sums(acc + (size_t)c * R * 16, R, C, dtype, y + c, t->y_stride);
+    for (uint32_t c = 0; c < main_cols; c += C) {
+        if (c < far_cols)
+            store_apart(acc + (size_t)c * R * 16, c, far, R, C, dtype, y, t->y_stride);
+        else
+            store_sums(acc + (size_t)c * R * 16, R, C, dtype, y + c, t->y_stride);
+    }
     for (uint32_t c = main_cols; c < t->n_cols; c++)
         store_sums(acc + (size_t)c * R * 16, R, 1, dtype, y + c, t->y_stride);
 }
