@@ -206,6 +206,7 @@ static sl_status make_stages(sl_worker *w, const char *folder, uint32_t n_moe, s
     if (st == SL_OK) st = sl_counts_create(sl_model_spec_of(w->model), &w->counts, err);
     if (st == SL_OK) st = sl_pool_create(threads, &w->pool, err);
     if (st != SL_OK) return st;
+    if (!w->plan.device.emulated) sl_model_touch(w->model, w->pool);
     if (w->plan.pump)
         st = sl_net_set_pump(w->net, err);
     else

@@ -44,6 +44,12 @@ sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t
                                sl_model **out, sl_err *err) SL_MUST_CHECK;
 void sl_model_free(sl_model *m);
 
+/* Puts the bound weights that the page cache holds into this process's page tables, all threads of
+ * the pool at once: else the first steps fault every 64 KiB, which costs more than they do. Asks
+ * for the others to be read and does not wait. Changes nothing but times. Thread: the pool's owner.
+ */
+void sl_model_touch(const sl_model *m, sl_pool *pool);
+
 /* Borrowed until sl_model_free. */
 const sl_model_spec *sl_model_spec_of(const sl_model *m);
 const sl_generation_spec *sl_model_generation(const sl_model *m);

@@ -82,9 +82,9 @@ static sl_status run_prefill(bench *b, result *r, sl_err *err) {
 }
 
 /* Decode: from the last request's first token to the first request's last: all are decoding. */
-static sl_status run_decode(bench *b, result *r, sl_err *err) {
+static sl_status run_decode(bench *b, uint32_t n_gen, result *r, sl_err *err) {
     uint32_t n = b->o->batch;
-    for (uint32_t i = 0; i < n; i++) set_request(b, i, b->o->n_depth, b->o->n_gen + 1);
+    for (uint32_t i = 0; i < n; i++) set_request(b, i, b->o->n_depth, n_gen + 1);
     sl_status st = sl_generate(b->engine, b->opts, b->outs, n, err);
     uint64_t begin = 0, end = UINT64_MAX;
     for (uint32_t i = 0; i < n; i++) {
@@ -98,7 +98,7 @@ static sl_status run_decode(bench *b, result *r, sl_err *err) {
             "--batch %u: they do not decode together (--max-num-seqs, --kv-pages, --ctx)", n);
     uint64_t ns = end - begin;
     r->ns[r->n] = ns;
-    r->ts[r->n++] = (double)n * b->o->n_gen * 1e9 / (double)ns;
+    r->ts[r->n++] = (double)n * n_gen * 1e9 / (double)ns;
     return SL_OK;
 }
 
@@ -143,10 +143,13 @@ static void progress(const bench *b, uint32_t rep) {
 static sl_status run_tests(bench *b, sl_err *err) {
     result pp = {0}, tg = {0}, warm = {0};
     sl_status st = SL_OK;
-    if (b->o->n_prompt) st = run_prefill(b, &warm, err); /* touches the weights once */
+    if (b->o->n_prompt)
+        st = run_prefill(b, &warm, err); /* once unmeasured, as llama-bench does */
+    else
+        st = run_decode(b, 1, &warm, err);
     for (uint32_t i = 0; st == SL_OK && i < b->o->reps; i++) {
         if (b->o->n_prompt) st = run_prefill(b, &pp, err);
-        if (st == SL_OK && b->o->n_gen) st = run_decode(b, &tg, err);
+        if (st == SL_OK && b->o->n_gen) st = run_decode(b, b->o->n_gen, &tg, err);
         progress(b, i);
     }
     if (st != SL_OK) return st;

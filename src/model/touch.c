@@ -1,0 +1,81 @@
+#include "model/model_int.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define PIECE ((size_t)2 << 20)
+#define WORTH_IT                                                                                   \
+    ((size_t)16 << 20) /* bytes of weights below which faults cost nothing to speak of */
+#define ASKED 4u
+
+#if !defined(MADV_POPULATE_READ)
+#define MADV_POPULATE_READ MADV_WILLNEED
+#endif
+
+/* Whether a few pages of the piece are in memory: then the rest is, too, or nearly. Asking for all
+ * would cost a third of what is saved. */
+static bool in_memory(uint8_t *at, size_t len, size_t page) {
+    uint8_t there = 0;
+    for (size_t i = 0; i < ASKED; i++)
+        if (mincore(at + len * i / ASKED / page * page, 1, &there) != 0 || !(there & 1))
+            return false;
+    return true;
+}
+
+/* Best effort: what fails here will fault when it is used. */
+static void touch(const uint8_t *data, size_t bytes, size_t page) {
+    uintptr_t begin = (uintptr_t)data / page * page, end = (uintptr_t)data + bytes;
+    uint8_t *at = (uint8_t *)begin;
+    bool now = in_memory(at, end - begin, page);
+    (void)madvise(at, end - begin, now ? MADV_POPULATE_READ : MADV_WILLNEED);
+}
+
+typedef struct touch_ctx {
+    const sl_expert_weights *expert; /* NULL: pieces of `mat` */
+    const sl_mat *mat;
+    size_t page;
+} touch_ctx;
+
+static size_t mat_bytes(const sl_mat *m) {
+    return m->data ? (size_t)m->n * sl_dtype_row_bytes(m->dtype, m->k) : 0;
+}
+
+static void touch_mat(const sl_mat *m, size_t begin, size_t end, size_t page) {
+    for (size_t at = begin; at < end; at += PIECE)
+        touch((const uint8_t *)m->data + at, SL_MIN(PIECE, end - at), page);
+}
+
+static void touch_items(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)lane;
+    const touch_ctx *c = ctx;
+    for (size_t i = begin; i < end; i++) {
+        if (c->mat) {
+            size_t bytes = mat_bytes(c->mat);
+            touch_mat(c->mat, i * PIECE, SL_MIN(bytes, (i + 1) * PIECE), c->page);
+            continue;
+        }
+        const sl_expert_weights *e = &c->expert[i];
+        const sl_mat *mats[] = {&e->gate, &e->up, &e->down};
+        for (size_t j = 0; j < SL_LEN(mats); j++)
+            touch_mat(mats[j], 0, mat_bytes(mats[j]), c->page);
+    }
+}
+
+static void touch_weights(const sl_weights *w, sl_pool *pool, size_t page) {
+    for (size_t i = 0; i < SL_LEN(w->mat); i++) {
+        touch_ctx c = {.mat = &w->mat[i], .page = page};
+        sl_pool_run(pool, (mat_bytes(c.mat) + PIECE - 1) / PIECE, 1, touch_items, &c);
+    }
+}
+
+void sl_model_touch(const sl_model *m, sl_pool *pool) {
+    long page = sysconf(_SC_PAGESIZE);
+    size_t n_experts = (size_t)m->spec.n_moe * m->spec.n_experts, bytes = 0;
+    for (size_t i = 0; i < n_experts; i++) bytes += mat_bytes(&m->expert[i].gate);
+    for (size_t i = 0; i < SL_LEN(m->whole.mat); i++) bytes += mat_bytes(&m->whole.mat[i]);
+    if (m->random || page < 4096 || bytes < WORTH_IT) return;
+    touch_weights(&m->whole, pool, (size_t)page);
+    for (uint32_t l = 0; l < m->spec.n_layers; l++) touch_weights(&m->block[l], pool, (size_t)page);
+    touch_ctx c = {.expert = m->expert, .page = (size_t)page};
+    sl_pool_run(pool, n_experts, 4, touch_items, &c);
+}
