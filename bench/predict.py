@@ -210,7 +210,7 @@ def main():
     parser.add_argument("--real", metavar="MODEL", help="CPU kernels on this model instead of emulated devices")
     parser.add_argument("--profile", help="with --real: a profile taken before; left out: it is taken now")
     parser.add_argument("--link", default="60:20", help="local transport of emulated devices, US:GBIT")
-    parser.add_argument("--json", help="where to write everything")
+    parser.add_argument("--json", help="where to write everything; a profile taken now goes beside it, as .profile.json")
     parser.add_argument("--again", help="predict once more what such a file has measured")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     args = parser.parse_args()
@@ -221,7 +221,8 @@ def main():
         folder = pathlib.Path(folder)
         more, link = [], args.link
         if args.real:
-            profile = args.profile or str(folder / "profile.json")
+            kept = pathlib.Path(args.json).with_suffix(".profile.json") if args.json else folder / "profile.json"
+            profile = args.profile or str(kept)
             if not args.profile:
                 subprocess.run([str(build / "sluice"), "profile", args.real, "--threads", "1", "-o", profile], check=True, stdout=sys.stderr)
             more, link = ["--profile", profile], None
