@@ -100,6 +100,7 @@ static sl_status measure(const sl_auto_opts *o, const sl_plan *p, const sl_choos
                                     .m = o->m,
                                     .isa = o->isa,
                                     .threads = p->threads,
+                                    .int8 = p->int8,
                                     .rows = l->prefill_rows,
                                     .keys = l->keys};
         st = sl_measure_stages(&mo, c, err);

@@ -13,6 +13,7 @@ typedef struct sl_measure_opts {
     const sl_model_spec *m;
     const char *isa;     /* NULL or "": best */
     uint32_t threads;    /* of one worker */
+    bool int8;           /* as in sl_plan */
     uint32_t rows, keys; /* most rows of a step; keys of a decoding row's context */
 } sl_measure_opts;
 

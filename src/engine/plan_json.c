@@ -18,6 +18,7 @@ static const char *const schedule_names[SL_SCHED_COUNT] = {"ep",     "dep", "pin
                                                            "findep", "eps", "aep"};
 static const char *const chunking_names[SL_CHUNKING_COUNT] = {"tokens", "experts"};
 static const char *const progress_names[] = {"inline", "thread"}; /* by sl_plan.pump */
+static const char *const activation_names[] = {"f32", "int8"};    /* by sl_plan.int8 */
 static const char *const order_names[SL_ORDER_COUNT] = {"asas", "aass"};
 static const char *const policy_names[SL_POLICY_COUNT] = {"defrag", "mtfs", "flfs", "rmf"};
 
@@ -70,6 +71,14 @@ sl_status sl_progress_parse(const char *name, bool *pump, sl_err *err) {
     return st;
 }
 
+sl_status sl_activations_parse(const char *name, bool *int8, sl_err *err) {
+    size_t i;
+    sl_status st =
+        parse_name("activations", activation_names, SL_LEN(activation_names), name, &i, err);
+    if (st == SL_OK) *int8 = i == 1;
+    return st;
+}
+
 sl_status sl_order_parse(const char *name, sl_order *out, sl_err *err) {
     size_t i;
     sl_status st = parse_name("order", order_names, SL_ORDER_COUNT, name, &i, err);
@@ -116,7 +125,7 @@ static void set_default_limits(const sl_model_spec *m, sl_plan *p) {
 }
 
 static sl_status plan_init(const sl_model_spec *m, uint32_t n_workers, sl_plan *p, sl_err *err) {
-    *p = (sl_plan){.epoch = 1, .n_workers = n_workers, .n_experts = m->n_experts};
+    *p = (sl_plan){.epoch = 1, .n_workers = n_workers, .n_experts = m->n_experts, .int8 = true};
     sl_plan_set_schedule(p, SL_SCHED_EP);
     if (n_workers == 0 || n_workers > SL_PLAN_MAX_WORKERS)
         return sl_fail(err, SL_ERR_ARG, "plan: %u workers, 1 to %u are possible", n_workers,
@@ -309,12 +318,12 @@ static sl_status read_deployment(sl_json v, sl_err *err) {
 
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {
-        "version",   "epoch",      "schedule",  "lanes",    "chunks", "chunk_by",
-        "order",     "policy",     "lookahead", "delta",    "wire",   "exact",
-        "workers",   "limits",     "threads",   "progress", "device", "route_skew",
-        "placement", "deployment", "costs",     "pin"};
+        "version",   "epoch",      "schedule",  "lanes",    "chunks",     "chunk_by",
+        "order",     "policy",     "lookahead", "delta",    "wire",       "exact",
+        "workers",   "limits",     "threads",   "progress", "device",     "route_skew",
+        "placement", "deployment", "costs",     "pin",      "activations"};
     uint64_t version = 0;
-    const char *wire = "f32", *progress = progress_names[0];
+    const char *wire = "f32", *progress = progress_names[0], *activations = "int8";
     sl_json limits = {0};
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
     if (st == SL_OK)
@@ -329,6 +338,8 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = read_pin(v, p, err);
     if (st == SL_OK) st = sl_json_string(v, "progress", SL_JSON_OPTIONAL, &progress, err);
     if (st == SL_OK) st = sl_progress_parse(progress, &p->pump, err);
+    if (st == SL_OK) st = sl_json_string(v, "activations", SL_JSON_OPTIONAL, &activations, err);
+    if (st == SL_OK) st = sl_activations_parse(activations, &p->int8, err);
     if (st == SL_OK) st = read_experiments(v, p, err);
     if (st == SL_OK) st = read_deployment(v, err);
     if (st == SL_OK) st = sl_json_object(v, "limits", SL_JSON_OPTIONAL, &limits, err);
@@ -452,18 +463,18 @@ static void print_experiments(const sl_plan *p, json_t *doc) {
 char *sl_plan_print(const sl_plan *p) {
     json_t *workers = json_array();
     for (uint32_t i = 0; i < p->n_workers; i++) json_array_append_new(workers, print_worker(p, i));
-    json_t *doc =
-        json_pack("{s:i, s:I, s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:f, s:s, s:b, s:o, "
-                  "s:{s:i, s:i, s:f, s:i, s:i}, s:i, s:s}",
-                  "version", (int)SL_PLAN_VERSION, "epoch", (json_int_t)p->epoch, "schedule",
-                  sl_schedule_name(p->schedule), "lanes", (int)p->lanes, "chunks", (int)p->chunks,
-                  "chunk_by", chunking_names[p->chunking], "order", order_names[p->order], "policy",
-                  policy_names[p->policy], "lookahead", (int)p->lookahead, "delta", p->delta,
-                  "wire", sl_wire_format_name((sl_wire_format)p->wire), "exact", (int)p->exact,
-                  "workers", workers, "limits", "max_num_seqs", (int)p->max_num_seqs,
-                  "max_num_batched_tokens", (int)p->max_num_batched_tokens, "prefill_stretch",
-                  p->prefill_stretch, "context", (int)p->context, "kv_pages", (int)p->n_pages,
-                  "threads", (int)p->threads, "progress", progress_names[p->pump]);
+    json_t *doc = json_pack(
+        "{s:i, s:I, s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:f, s:s, s:b, s:o, "
+        "s:{s:i, s:i, s:f, s:i, s:i}, s:i, s:s, s:s}",
+        "version", (int)SL_PLAN_VERSION, "epoch", (json_int_t)p->epoch, "schedule",
+        sl_schedule_name(p->schedule), "lanes", (int)p->lanes, "chunks", (int)p->chunks, "chunk_by",
+        chunking_names[p->chunking], "order", order_names[p->order], "policy",
+        policy_names[p->policy], "lookahead", (int)p->lookahead, "delta", p->delta, "wire",
+        sl_wire_format_name((sl_wire_format)p->wire), "exact", (int)p->exact, "workers", workers,
+        "limits", "max_num_seqs", (int)p->max_num_seqs, "max_num_batched_tokens",
+        (int)p->max_num_batched_tokens, "prefill_stretch", p->prefill_stretch, "context",
+        (int)p->context, "kv_pages", (int)p->n_pages, "threads", (int)p->threads, "progress",
+        progress_names[p->pump], "activations", activation_names[p->int8]);
     json_t *placement = doc ? sl_placement_json(p) : NULL;
     if (placement) {
         size_t i;

@@ -5,10 +5,11 @@
  *    "exact": false,
  *    "workers": [{"roles": ["attention"]}, {"roles": ["expert"], "experts": [0,1,2,3]}, ...],
  *    "limits": {"max_num_seqs": 64, "max_num_batched_tokens": 512, "prefill_stretch": 1.6,
- * "context": 4096, "kv_pages": 8192}, "threads": 1, "progress": "inline"}
+ * "context": 4096, "kv_pages": 8192}, "threads": 1, "progress": "inline",
+ *    "activations": "int8"}
  * "deployment" is what sluice plan adds: degrees above 1 are refused. Left out: the schedule's
- * lanes and chunks, wire f32, exact false, limits (engine's defaults), experts (even contiguous
- * split). */
+ * lanes and chunks, wire f32, activations int8, exact false, limits (engine's defaults), experts
+ * (even contiguous split). */
 #ifndef SL_ENGINE_PLAN_JSON_H
 #define SL_ENGINE_PLAN_JSON_H
 
@@ -45,6 +46,7 @@ const char *sl_policy_name(sl_policy p);
 sl_status sl_schedule_parse(const char *name, sl_schedule *out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) SL_MUST_CHECK;
 /* "inline" or "thread": who drives the fabric while a worker computes. */
+sl_status sl_activations_parse(const char *name, bool *int8, sl_err *err) SL_MUST_CHECK;
 sl_status sl_progress_parse(const char *name, bool *pump, sl_err *err) SL_MUST_CHECK;
 sl_status sl_order_parse(const char *name, sl_order *out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_policy_parse(const char *name, sl_policy *out, sl_err *err) SL_MUST_CHECK;

@@ -213,6 +213,7 @@ static sl_status make_stages(sl_worker *w, const char *folder, uint32_t n_moe, s
         sl_pool_set_tick(w->pool, sl_worker_tick, w, TICK_US);
     if (st != SL_OK) return st;
     w->exec.pool = w->pool;
+    w->exec.int8 = w->plan.int8;
     if (w->roles & SL_ROLE_EXPERT)
         st = w->plan.schedule == SL_SCHED_AEP ? sl_xqueue_create(w, &w->xqueue, err)
                                               : sl_xprt_create(w, &w->xprt, err);

@@ -9,13 +9,16 @@ size_t sl_model_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows) {
     size_t d = spec->d_model, q = (size_t)spec->n_heads * spec->head_dim;
     size_t kv = (size_t)spec->n_kv_heads * spec->head_dim;
     size_t attention = 2 * sl_scratch_floats(max_rows, d) + 2 * sl_scratch_floats(max_rows, q) +
-                       2 * sl_scratch_floats(max_rows, kv);
+                       2 * sl_scratch_floats(max_rows, kv) + sl_scratch_act(max_rows, q);
     if (spec->kv_lora) attention = sl_mla_scratch_bytes(spec, max_rows);
-    size_t dense =
-        2 * sl_scratch_floats(max_rows, d) + sl_scratch_floats(max_rows, spec->d_ff_dense);
+    size_t dense = 2 * sl_scratch_floats(max_rows, d) +
+                   sl_scratch_floats(max_rows, spec->d_ff_dense) +
+                   sl_scratch_act(max_rows, spec->d_ff_dense);
     size_t route = 2 * sl_scratch_floats(max_rows, spec->n_experts);
-    size_t shared = sl_scratch_floats(max_rows, spec->d_ff_shared) + sl_scratch_floats(max_rows, 1);
-    return SL_MAX(SL_MAX(attention, dense), SL_MAX(route, shared)) + SL_SCRATCH_SLACK;
+    size_t shared = sl_scratch_floats(max_rows, spec->d_ff_shared) +
+                    sl_scratch_floats(max_rows, 1) + sl_scratch_act(max_rows, spec->d_ff_shared);
+    return SL_MAX(SL_MAX(attention, dense), SL_MAX(route, shared)) + sl_scratch_act(max_rows, d) +
+           SL_SCRATCH_SLACK;
 }
 
 void sl_model_embed(const sl_model *m, const sl_exec *ex, const uint32_t *ids, uint32_t n_rows,
@@ -76,16 +79,23 @@ static void place_heads(const sl_model *m, const sl_exec *ex, uint32_t layer, co
 
 /* Queries, keys and values of the normalised rows h, biased, normalised, clipped and rotated. */
 static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t layer,
-                             const sl_rows *rows, const float *h, float *q, float *k, float *v) {
+                             const sl_rows *rows, const float *h, float *q, float *k, float *v,
+                             sl_arena *scratch) {
     const sl_model_spec *s = &m->spec;
     const sl_weights *w = &m->block[layer];
     uint32_t q_width = s->n_heads * s->head_dim, kv_width = s->n_kv_heads * s->head_dim;
-    const sl_gemm_job jobs[] = {
+    sl_gemm_job jobs[] = {
         sl_dense_job(&w->mat[SL_ROLE_Q], h, rows->n, q),
         sl_dense_job(&w->mat[SL_ROLE_K], h, rows->n, k),
         sl_dense_job(&w->mat[SL_ROLE_V], h, rows->n, v),
     };
+    size_t level = scratch->used;
+    uint32_t kinds = 0;
+    for (size_t i = 0; i < SL_LEN(jobs); i++) kinds |= sl_act_kinds(ex, jobs[i].w);
+    sl_act act = sl_take_act(ex, kinds, h, NULL, rows->n, s->d_model, scratch);
+    for (size_t i = 0; i < SL_LEN(jobs); i++) jobs[i].act = act;
     sl_gemm(ex, jobs, SL_LEN(jobs));
+    scratch->used = level;
     if (s->qkv_bias) {
         sl_bias_add(ex, q, &w->mat[SL_ROLE_Q_BIAS], rows->n);
         sl_bias_add(ex, k, &w->mat[SL_ROLE_K_BIAS], rows->n);
@@ -142,7 +152,7 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
     float *o = sl_take_rows(scratch, rows->n, q_width);
     float *y = sl_take_rows(scratch, rows->n, s->d_model);
     sl_norm(m, ex, &w->mat[SL_ROLE_ATTN_NORM], x, rows->n, h);
-    attention_inputs(m, ex, layer, rows, h, q, k, v);
+    attention_inputs(m, ex, layer, rows, h, q, k, v, scratch);
     store_kv(s, layer, 0, rows, k);
     store_kv(s, layer, 1, rows, v);
     const sl_attn_args args = {.m = s,
@@ -156,7 +166,7 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
                                .o = o,
                                .o_stride = q_width};
     sl_attention(ex, &args);
-    sl_project(ex, &w->mat[SL_ROLE_O], o, rows->n, y);
+    sl_project(ex, &w->mat[SL_ROLE_O], o, rows->n, y, scratch);
     sl_vec_add(ex, x, y, (size_t)rows->n * s->d_model);
     scratch->used = level;
 }
@@ -166,10 +176,12 @@ static void feed_forward(const sl_exec *ex, const sl_mat *w, const float *h, uin
                          float *y, sl_arena *scratch) {
     size_t level = scratch->used;
     float *mid = sl_take_rows(scratch, n_rows, w[0].n);
-    const sl_gemm_job job = sl_dense_job(&w[0], h, n_rows, mid);
+    sl_gemm_job job = sl_dense_job(&w[0], h, n_rows, mid);
     const sl_mat *up = &w[1];
+    uint32_t kinds = sl_act_kinds(ex, &w[0]) | sl_act_kinds(ex, up);
+    job.act = sl_take_act(ex, kinds, h, NULL, n_rows, w[0].k, scratch);
     sl_gemm_swiglu(ex, &job, &up, 1);
-    sl_project(ex, &w[2], mid, n_rows, y);
+    sl_project(ex, &w[2], mid, n_rows, y, scratch);
     scratch->used = level;
 }
 
@@ -203,7 +215,7 @@ void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint3
     SL_ASSERT(w->mat[SL_ROLE_SHARED_GATE].data != NULL);
     const sl_mat *gate = &w->mat[SL_ROLE_SHARED_SCALE];
     float *scale = sl_take_rows(scratch, n_rows, 1);
-    if (gate->data) sl_project(ex, gate, h, n_rows, scale);
+    if (gate->data) sl_project(ex, gate, h, n_rows, scale, scratch);
     feed_forward(ex, &w->mat[SL_ROLE_SHARED_GATE], h, n_rows, h, scratch); /* h is read, then y */
     if (gate->data) sl_gate_rows(ex, h, scale, n_rows, m->spec.d_model);
     scratch->used = level;
@@ -330,8 +342,8 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
     float *logit = sl_take_rows(scratch, n_rows, m->spec.n_experts);
     float *rank = grouped ? sl_take_rows(scratch, n_rows, m->spec.n_experts) : NULL;
     sl_norm(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, h);
-    sl_project(ex, &w->mat[SL_ROLE_ROUTER], h, n_rows,
-               logit); /* also when drawn: its time counts */
+    sl_project(ex, &w->mat[SL_ROLE_ROUTER], h, n_rows, logit,
+               scratch); /* also when drawn: its time counts */
     scratch->used = level;
     if (m->skew) return;
     sl_routing a = {.m = &m->spec, .logit = logit, .rank = rank, .expert = expert, .gate = gate};
@@ -349,8 +361,10 @@ size_t sl_experts_scratch_bytes(const sl_model_spec *spec, uint32_t max_pairs) {
     /* empty groups make no job, so there are never more jobs than pairs */
     size_t per_group = 2 * sizeof(sl_gemm_job) + sizeof(const sl_mat *);
     size_t in = spec->gate_input ? sl_scratch_floats(max_pairs, spec->d_model) : 0;
-    return in + sl_scratch_floats(max_pairs, spec->d_ff_expert) + max_pairs * per_group +
-           4 * SL_SCRATCH_SLACK;
+    size_t in_8_bits =
+        sl_scratch_act(max_pairs, spec->d_model) + sl_scratch_act(max_pairs, spec->d_ff_expert);
+    return in + sl_scratch_floats(max_pairs, spec->d_ff_expert) + in_8_bits +
+           max_pairs * per_group + 4 * SL_SCRATCH_SLACK;
 }
 
 /* Every expert of the task is a kernel of its own, with its own fixed costs. */
@@ -371,6 +385,15 @@ static void weigh(const sl_exec *ex, const float *gate, const float *x, const ui
         sl_vec_scale(ex, y + p * d, x + (row ? row[p] : p) * d, gate[p], d);
 }
 
+/* Each job gets its rows of k values; jobs lie one after the other. */
+static void act_to_jobs(sl_act act, uint32_t k, sl_gemm_job *jobs, uint32_t n_jobs) {
+    for (uint32_t j = 0; j < n_jobs; j++) {
+        jobs[j].act = act;
+        for (sl_act_kind i = 0; i < SL_ACT_KINDS; i++)
+            if (act.row[i]) act.row[i] += jobs[j].n_rows * sl_act_row_bytes(i, k);
+    }
+}
+
 void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
                       const sl_expert_batch *b, sl_arena *scratch) {
     if (ex->emulated) {
@@ -380,6 +403,7 @@ void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
     const sl_model_spec *s = &m->spec;
     size_t level = scratch->used;
     uint32_t pairs = b->first[b->n_groups] - b->first[0], n_jobs = 0;
+    uint32_t in_kinds = 0, out_kinds = 0;
     uint32_t most = SL_MIN(pairs, b->n_groups);
     SL_ASSERT(s->ffn[layer] == SL_FFN_MOE && b->first[0] == 0);
     if (pairs == 0) return;
@@ -402,9 +426,16 @@ void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
         in[n_jobs] = sl_dense_job(&e->gate, x, n, mine);
         in[n_jobs].row = weigh_input ? NULL : b->row + first;
         up[n_jobs] = &e->up;
+        in_kinds |= sl_act_kinds(ex, &e->gate) | sl_act_kinds(ex, &e->up);
+        out_kinds |= sl_act_kinds(ex, &e->down);
         out[n_jobs++] = sl_dense_job(&e->down, mine, n, b->y + (size_t)first * s->d_model);
     }
+    sl_act act = weigh_input ? sl_take_act(ex, in_kinds, weighed, NULL, pairs, s->d_model, scratch)
+                             : sl_take_act(ex, in_kinds, b->x, b->row, pairs, s->d_model, scratch);
+    act_to_jobs(act, s->d_model, in, n_jobs);
     sl_gemm_swiglu(ex, in, up, n_jobs);
+    act = sl_take_act(ex, out_kinds, mid, NULL, pairs, s->d_ff_expert, scratch);
+    act_to_jobs(act, s->d_ff_expert, out, n_jobs);
     sl_gemm(ex, out, n_jobs);
     if (b->gate && !weigh_input) weigh(ex, b->gate, b->y, NULL, pairs, s->d_model, b->y);
     scratch->used = level;
@@ -430,6 +461,6 @@ void sl_model_head(const sl_model *m, const sl_exec *ex, const float *x, const u
     float *h = sl_take_rows(scratch, n, d);
     for (uint32_t i = 0; i < n; i++) memcpy(h + i * d, x + row[i] * d, d * sizeof *h);
     sl_norm(m, ex, &m->whole.mat[SL_ROLE_FINAL_NORM], h, n, h);
-    sl_project(ex, &m->whole.mat[SL_ROLE_LM_HEAD], h, n, logits);
+    sl_project(ex, &m->whole.mat[SL_ROLE_LM_HEAD], h, n, logits, scratch);
     scratch->used = level;
 }

@@ -11,6 +11,13 @@ static inline size_t sl_scratch_floats(size_t rows, size_t width) {
     return rows * width * sizeof(float) + SL_SCRATCH_SLACK;
 }
 
+/* Rows in 8 bits, of every kind. */
+static inline size_t sl_scratch_act(size_t rows, size_t width) {
+    uint32_t k = (uint32_t)width;
+    return rows * (sl_act_row_bytes(SL_ACT_32, k) + sl_act_row_bytes(SL_ACT_256, k)) +
+           SL_ACT_KINDS * SL_SCRATCH_SLACK;
+}
+
 /* The caller sized the arena with sl_*_scratch_bytes. */
 static inline void *sl_take(sl_arena *a, size_t n, size_t size) {
     void *p = sl_arena_take(a, n, size);
@@ -30,10 +37,33 @@ static inline sl_gemm_job sl_dense_job(const sl_mat *w, const float *x, uint32_t
         .w = w, .x = x, .n_rows = n_rows, .x_stride = w->k, .y_stride = w->n, .y = y};
 }
 
+/* The kinds of rows in 8 bits that products with w take, as bits. */
+static inline uint32_t sl_act_kinds(const sl_exec *ex, const sl_mat *w) {
+    sl_act_kind kind = sl_act_kind_of(w->dtype);
+    return ex->int8 && kind != SL_ACT_NONE ? 1u << kind : 0;
+}
+
+/* Rows row[i] (or i) of x, of k values, in 8 bits. */
+static inline sl_act sl_take_act(const sl_exec *ex, uint32_t kinds, const float *x,
+                                 const uint32_t *row, uint32_t n_rows, uint32_t k,
+                                 sl_arena *scratch) {
+    sl_act act = {0};
+    for (sl_act_kind i = 0; i < SL_ACT_KINDS; i++) {
+        if (!(kinds & 1u << i)) continue;
+        uint8_t *to = sl_take(scratch, n_rows, sl_act_row_bytes(i, k));
+        sl_quantise(ex, x, row, n_rows, k, k, i, to);
+        act.row[i] = to;
+    }
+    return act;
+}
+
 static inline void sl_project(const sl_exec *ex, const sl_mat *w, const float *x, uint32_t n_rows,
-                              float *y) {
+                              float *y, sl_arena *scratch) {
+    size_t level = scratch->used;
     sl_gemm_job job = sl_dense_job(w, x, n_rows, y);
+    job.act = sl_take_act(ex, sl_act_kinds(ex, w), x, NULL, n_rows, w->k, scratch);
     sl_gemm(ex, &job, 1);
+    scratch->used = level;
 }
 
 static inline void sl_norm(const sl_model *m, const sl_exec *ex, const sl_mat *w, const float *x,

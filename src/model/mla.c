@@ -22,6 +22,7 @@ size_t sl_mla_scratch_bytes(const sl_model_spec *s, uint32_t max_rows) {
     wide += sl_scratch_floats(n, heads * sl_query_dim(s)) + sl_scratch_floats(n, heads * s->v_dim);
     wide += sl_scratch_floats(n, s->head_dim) + sl_scratch_floats(n, s->kv_lora);
     wide += sl_scratch_floats(piece, heads * (s->head_dim + s->kv_lora));
+    wide += sl_scratch_act(n, SL_MAX(SL_MAX(s->d_model, s->q_lora), heads * s->v_dim));
     return wide + heads * sizeof(sl_gemm_job) + 4 * SL_SCRATCH_SLACK;
 }
 
@@ -54,11 +55,11 @@ static void queries(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
     float gain = turn_gain(s);
     if (s->q_lora) {
         float *low = sl_take_rows(scratch, rows->n, s->q_lora);
-        sl_project(ex, &w[SL_ROLE_Q_A], h, rows->n, low);
+        sl_project(ex, &w[SL_ROLE_Q_A], h, rows->n, low, scratch);
         sl_rmsnorm(ex, low, &w[SL_ROLE_Q_A_NORM], LATENT_EPS, rows->n, s->q_lora, low);
-        sl_project(ex, &w[SL_ROLE_Q_B], low, rows->n, q);
+        sl_project(ex, &w[SL_ROLE_Q_B], low, rows->n, q, scratch);
     } else {
-        sl_project(ex, &w[SL_ROLE_Q], h, rows->n, q);
+        sl_project(ex, &w[SL_ROLE_Q], h, rows->n, q, scratch);
     }
     turn(m, ex, rows->pos, rows->n, s->n_heads, dim, q + s->nope_dim);
     for (size_t i = 0; gain != 1 && i < (size_t)rows->n * s->n_heads; i++) {
@@ -75,7 +76,7 @@ static void cache_rows(const sl_model *m, const sl_exec *ex, uint32_t layer, con
     const sl_mat *w = m->block[layer].mat;
     size_t level = scratch->used, dim = s->head_dim, lora = s->kv_lora;
     float *key = sl_take_rows(scratch, rows->n, dim), *low = sl_take_rows(scratch, rows->n, lora);
-    sl_project(ex, &w[SL_ROLE_KV_A], h, rows->n, key);
+    sl_project(ex, &w[SL_ROLE_KV_A], h, rows->n, key, scratch);
     for (uint32_t r = 0; r < rows->n; r++)
         memcpy(low + r * lora, key + r * dim, lora * sizeof *low);
     sl_rmsnorm(ex, low, &w[SL_ROLE_KV_A_NORM], LATENT_EPS, rows->n, s->kv_lora, low);
@@ -152,7 +153,7 @@ void sl_mla_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, cons
     cache_rows(m, ex, layer, rows, h, scratch);
     for (uint32_t r = 0; r < rows->n; r += MLA_ROWS)
         attend(m, ex, layer, rows, r, SL_MIN(MLA_ROWS, rows->n - r), q, o, scratch);
-    sl_project(ex, &w[SL_ROLE_O], o, rows->n, y);
+    sl_project(ex, &w[SL_ROLE_O], o, rows->n, y, scratch);
     sl_vec_add(ex, x, y, (size_t)rows->n * s->d_model);
     scratch->used = level;
 }

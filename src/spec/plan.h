@@ -91,6 +91,7 @@ typedef struct sl_plan {
     /* numerics */
     uint32_t wire; /* sl_wire_format */
     bool exact;
+    bool int8; /* activations are rounded to 8 bits before products with weights in blocks */
     /* limits */
     uint32_t max_num_seqs;           /* requests running at one attention worker */
     uint32_t max_num_batched_tokens; /* rows of one lane step */

@@ -63,7 +63,7 @@ def mixed(tmp_path_factory):
     return folder / "plain"
 
 
-def logits(model, ids=IDS, extra=()):
+def logits(model, ids=IDS, extra=("--activations", "f32")):
     return check.sluice_logits(SLUICE, model, ids, extra)
 
 
@@ -81,9 +81,16 @@ def test_blocks_are_near_double_precision(mixed):
     assert check.deviation(logits(MIXED), want)[0] <= check.BAR
 
 
-def test_workers_give_the_bits_of_one_process():
-    alone = logits(MIXED, extra=["--exact"])
-    apart = logits(MIXED, extra=["--exact", "--attention", "1", "--experts", "2"])
+def test_activations_of_8_bits_are_near():
+    exact, rounded = logits(MIXED), logits(MIXED, extra=())
+    off = numpy.sqrt(((rounded - exact) ** 2).mean() / (exact**2).mean())
+    assert 0 < off < 0.03
+
+
+@pytest.mark.parametrize("how", ["f32", "int8"])
+def test_workers_give_the_bits_of_one_process(how):
+    alone = logits(MIXED, extra=["--exact", "--activations", how])
+    apart = logits(MIXED, extra=["--exact", "--activations", how, "--attention", "1", "--experts", "2"])
     assert alone.tobytes() == apart.tobytes()
 
 

@@ -88,15 +88,11 @@ static void check_naive(const sl_model *m, const uint32_t *ids, const float *got
     free(want);
 }
 
-static void check_folder(const char *config, sl_dtype dtype, uint32_t shards) {
-    char dir[64];
-    uint32_t ids[LEN];
+/* Logits of the ids, the same bits by every table, batch, chunk and number of threads. */
+static float *check_bits(const sl_model *m, const uint32_t *ids, bool int8) {
     sl_pool *pool = NULL;
     sl_err err = {0};
     float *want = NULL;
-    folder_make(dir, config, dtype, shards, 11);
-    sl_model *m = open_all(dir);
-    fill_ids(ids, sl_model_spec_of(m)->vocab, 3);
     assert_int_equal(sl_pool_create(3, &pool, &err), SL_OK);
     bool supported = false;
     const sl_kernels *k;
@@ -107,6 +103,7 @@ static void check_folder(const char *config, sl_dtype dtype, uint32_t shards) {
         }
         model_run alone = model_run_make(m, k, NULL, LEN),
                   threaded = model_run_make(m, k, pool, LEN);
+        alone.ex.int8 = threaded.ex.int8 = int8;
         uint64_t allocations = sl_mem_count();
         float *whole = prefill(&alone, ids, LEN);
         /* the cache's pages are the test's; the computation itself allocates nothing */
@@ -122,9 +119,19 @@ static void check_folder(const char *config, sl_dtype dtype, uint32_t shards) {
         model_run_free(&alone);
         model_run_free(&threaded);
     }
+    sl_pool_free(pool);
+    return want;
+}
+
+static void check_folder(const char *config, sl_dtype dtype, uint32_t shards) {
+    char dir[64];
+    uint32_t ids[LEN];
+    folder_make(dir, config, dtype, shards, 11);
+    sl_model *m = open_all(dir);
+    fill_ids(ids, sl_model_spec_of(m)->vocab, 3);
+    float *want = check_bits(m, ids, false);
     check_naive(m, ids, want);
     free(want);
-    sl_pool_free(pool);
     sl_model_free(m);
     folder_remove(dir);
 }
@@ -192,6 +199,24 @@ static void latents_do_not(void **state) {
                   "\"attention_factor\":1.2");
     check_folder(folder_deepseek3, SL_F16, 2);
     check_changed(folder_deepseek3, "\"n_group\":4", "\"rope_interleave\":false,\"n_group\":4");
+}
+
+/* Blocks of all types, and what 8 bits of activations cost: root mean square over the logits'. */
+static void activations_in_8_bits_do_not(void **state) {
+    (void)state;
+    uint32_t ids[LEN];
+    sl_model *m = open_all(SL_SOURCE_DIR "/tests/golden/mixed.gguf");
+    fill_ids(ids, sl_model_spec_of(m)->vocab, 3);
+    float *exact = check_bits(m, ids, false), *rounded = check_bits(m, ids, true);
+    double off = 0, all = 0;
+    for (size_t i = 0; i < (size_t)LEN * sl_model_spec_of(m)->vocab; i++) {
+        off += pow((double)rounded[i] - exact[i], 2);
+        all += pow((double)exact[i], 2);
+    }
+    printf("8 bits change logits by %.2f %%\n", 100 * sqrt(off / all));
+    assert_true(off > 0 && sqrt(off / all) < 0.03);
+    free(exact), free(rounded);
+    sl_model_free(m);
 }
 
 static void mixtral_bits_do_not_depend_on_batching(void **state) {
@@ -331,6 +356,7 @@ int main(void) {
         cmocka_unit_test(groups_of_experts_do_not),
         cmocka_unit_test(gates_of_inputs_chunks_and_blocks_that_do_not_rotate_do_not),
         cmocka_unit_test(latents_do_not),
+        cmocka_unit_test(activations_in_8_bits_do_not),
         cmocka_unit_test(mixtral_bits_do_not_depend_on_batching),
         cmocka_unit_test(a_worker_binds_only_its_stages),
         cmocka_unit_test(a_worker_maps_only_the_files_it_needs),

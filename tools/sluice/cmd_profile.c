@@ -72,7 +72,7 @@ static sl_status measure_machine(const sl_options *o, sl_profile_progress *progr
                                  sl_err *err) {
     sl_model *m = NULL;
     sl_pool *pool = NULL;
-    sl_exec ex = {.k = sl_kernels_select(o->isa[0] ? o->isa : NULL)};
+    sl_exec ex = {.k = sl_kernels_select(o->isa[0] ? o->isa : NULL), .int8 = true};
     if (!ex.k) return sl_fail(err, SL_ERR_ARG, "--isa: '%s' is not supported here", o->isa);
     p->threads = o->threads ? o->threads : p->cores;
     snprintf(p->isa, sizeof p->isa, "%s", sl_kernels_name(ex.k));

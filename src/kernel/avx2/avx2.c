@@ -3,7 +3,6 @@
 #include "kernel/avx2/avx2.h"
 #include "kernel/avx2/exp.h"
 #include "kernel/cpu.h"
-#include "kernel/ref/ref.h"
 
 static void avx2_swiglu(float *gate, const float *up, size_t n) {
     const __m256 one = _mm256_set1_ps(1.0f), sign = _mm256_set1_ps(-0.0f);
@@ -126,8 +125,8 @@ const sl_kernels sl_kernels_avx2 = {
     .name = "avx2",
     .supported = sl_cpu_has_avx2,
     .gemm_tile = sl_avx2_gemm_tile,
-    .quantise = sl_ref_quantise,
-    .int8_tile = sl_ref_int8_tile,
+    .quantise = sl_avx2_quantise,
+    .int8_tile = sl_avx2_int8_tile,
     .swiglu = avx2_swiglu,
     .rms_inverse = sl_avx2_rms_inverse,
     .rms_apply = avx2_rms_apply,
