@@ -6,6 +6,7 @@
 #include "engine/auto.h"
 #include "engine/worker_int.h"
 #include "model/sampler.h"
+#include "sched/intake.h"
 #include "sched/batcher.h"
 #include "sched/pacer.h"
 #include "sched/turns.h"
@@ -120,9 +121,6 @@ static inline void sl_lane_begin(const sl_lane *lane, sl_trace_kind kind, uint32
 
 /* Rows of the head computed at once: bounds the logits buffer, not the bits. */
 #define SL_HEAD_ROWS 32u
-
-/* Rows of a prompt that are not paced against decoding requests. */
-#define SL_PREFILL_BURST 256u
 
 /* attn.c */
 /* The end of a request without a token. */

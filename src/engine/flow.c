@@ -7,9 +7,6 @@
 
 #include <string.h>
 
-/* Rows kept for a waiting prompt, so that decoding requests cannot starve it. */
-#define PROMPT_ROWS 16u
-
 /* ---- lists of parts ---- */
 
 static void append(sl_flow *f, sl_part_list *l, uint32_t slot) {
@@ -44,8 +41,7 @@ static void make_ready(sl_flow *f, uint32_t slot) {
 /* ---- slots get rows ---- */
 
 static sl_part_kind kind_of(const sl_slot *s) {
-    if (s->done >= s->n_given) return SL_PART_DECODE;
-    return s->done < SL_PREFILL_BURST ? SL_PART_PROMPT : SL_PART_REST;
+    return sl_intake_kind(s->done, s->n_given);
 }
 
 void sl_flow_wake(sl_flow *f, const sl_slot *s) {
@@ -56,8 +52,7 @@ void sl_flow_wake(sl_flow *f, const sl_slot *s) {
     append(f, &f->waiting[kind_of(s)], slot);
 }
 
-/* A part of `rows` rows enters block 0. What goes on takes the epoch after its last one, a newcomer
- * the wave after the latest that entered: it overtakes nobody. */
+/* A part of `rows` rows enters block 0. */
 static void begin_part(sl_flow *f, sl_part_kind kind, uint32_t rows) {
     uint32_t slot = take_first(f, &f->waiting[kind]);
     sl_part *p = &f->part[slot];
@@ -69,13 +64,13 @@ static void begin_part(sl_flow *f, sl_part_kind kind, uint32_t rows) {
     p->kind = kind;
     p->layer = 0;
     p->sample = s->done + rows >= s->n_given;
-    p->epoch = p->goes_on && p->generation == s->generation ? p->epoch + 1 : f->wave + 1;
+    p->epoch = sl_intake_epoch(p->goes_on && p->generation == s->generation, p->epoch, f->wave);
     p->generation = s->generation;
     p->goes_on = false;
     p->began_us = sl_clock_now_us(&f->a->w->clock);
     p->began_ns = sl_now_ns();
-    p->prompts_beside = f->rows[SL_PART_PROMPT] + f->rows[SL_PART_REST];
-    f->rows[kind] += rows;
+    p->prompts_beside = f->in.rows[SL_PART_PROMPT] + f->in.rows[SL_PART_REST];
+    f->in.rows[kind] += rows;
     make_ready(f, slot);
 }
 
@@ -93,35 +88,20 @@ static const sl_slot *peek(sl_flow *f, sl_part_kind kind) {
     return NULL;
 }
 
-/* Most rows that the next chunk of a prompt may have now; 0: it waits. While requests decode, first
- * rows share a budget, so that short prompts start together; of the rest there is one chunk. */
-static uint32_t chunk_of(sl_flow *f, sl_part_kind kind, const sl_slot *s) {
-    uint32_t decoding = f->rows[SL_PART_DECODE] + f->waiting[SL_PART_DECODE].n;
-    if (decoding == 0) return UINT32_MAX;
-    if (kind == SL_PART_PROMPT) {
-        uint32_t budget = SL_PREFILL_BURST - SL_MIN(f->rows[kind], SL_PREFILL_BURST);
-        return SL_MIN(budget, SL_PREFILL_BURST - s->done);
-    }
-    if (f->rows[SL_PART_REST] > 0 || f->hold_rest) return 0;
-    uint32_t chunk = sl_pacer_chunk(&f->lane->pacer, decoding);
-    f->hold_rest = chunk == 0;
-    return chunk;
-}
-
 static void admit_prompts(sl_flow *f, sl_part_kind kind) {
     const sl_slot *s;
     while (f->n_free > 0 && (s = peek(f, kind)) != NULL) {
-        uint32_t room = s->n_pages * SL_KV_PAGE_TOKENS - s->done, left = s->n_given - s->done;
-        uint32_t rows = SL_MIN(SL_MIN(left, room), SL_MIN(chunk_of(f, kind, s), f->n_free));
+        uint32_t rows = sl_intake_chunk(&f->in, &f->lane->pacer, kind, s->done, s->n_given,
+                                        s->n_pages * SL_KV_PAGE_TOKENS - s->done,
+                                        f->waiting[SL_PART_DECODE].n, f->n_free);
         if (rows == 0) return;
         begin_part(f, kind, rows);
     }
 }
 
 static void admit(sl_flow *f) {
-    bool none = f->rows[SL_PART_PROMPT] + f->rows[SL_PART_REST] == 0;
-    bool waits = peek(f, SL_PART_PROMPT) || (peek(f, SL_PART_REST) && !f->hold_rest);
-    uint32_t keep = none && waits ? SL_MIN(PROMPT_ROWS, (f->a->max_rows + 1) / 2) : 0;
+    bool prompt = peek(f, SL_PART_PROMPT) != NULL, rest = peek(f, SL_PART_REST) != NULL;
+    uint32_t keep = sl_intake_keep(&f->in, prompt, rest, f->a->max_rows);
     while (f->n_free > keep && peek(f, SL_PART_DECODE)) begin_part(f, SL_PART_DECODE, 1);
     admit_prompts(f, SL_PART_PROMPT);
     admit_prompts(f, SL_PART_REST);
@@ -131,7 +111,7 @@ static void admit(sl_flow *f) {
 
 static void end_part(sl_flow *f, uint32_t slot) {
     sl_part *p = &f->part[slot];
-    f->rows[p->kind] -= p->rows;
+    f->in.rows[p->kind] -= p->rows;
     sl_flow_give_rows(f, slot);
     p->state = SL_PART_NONE;
     f->lane->slot[slot].in_step = false;
@@ -155,13 +135,11 @@ static void drop_cancelled(sl_flow *f, uint32_t slot) {
 
 /* ---- a batch ---- */
 
-/* Drains the queue of a layer into the lane's buffers; returns the batch's epoch. Nobody stays more
- * than a wave behind other attention workers: one that was idle would overtake them all. */
+/* Drains the queue of a layer into the lane's buffers; returns the batch's epoch. */
 static uint64_t load_batch(sl_flow *f, uint32_t layer) {
     sl_lane *lane = f->lane;
     sl_arena *scratch = &f->a->scratch;
-    uint64_t epoch = f->queue[layer].epoch;
-    if (f->seen > 0) epoch = SL_MAX(epoch, f->seen - 1);
+    uint64_t epoch = sl_intake_batch_epoch(f->queue[layer].epoch, f->seen);
     sl_arena_reset(scratch);
     float *sum = sl_arena_take(scratch, 2 * (size_t)f->a->m->d_model, sizeof *sum);
     SL_ASSERT(sum);
@@ -252,7 +230,7 @@ static void learn(sl_flow *f) {
         if (p->kind != SL_PART_DECODE) continue;
         sl_pacer_learn(&f->lane->pacer, 1, p->prompts_beside,
                        sl_clock_now_us(&f->a->w->clock) - p->began_us);
-        f->hold_rest = false;
+        f->in.hold_rest = false;
         return;
     }
 }
@@ -279,7 +257,7 @@ static void run_head(sl_flow *f) {
         sl_flow_wake(f, &lane->slot[slot]);
         f->part[slot].goes_on = f->part[slot].listed;
     }
-    if (f->rows[SL_PART_DECODE] == 0) f->hold_rest = false;
+    if (f->in.rows[SL_PART_DECODE] == 0) f->in.hold_rest = false;
 }
 
 bool sl_flow_run(sl_flow *f) {
@@ -368,7 +346,7 @@ void sl_flow_reset(sl_flow *f) {
     memset(f->queue, 0, ring * sizeof *f->queue);
     memset(f->total, 0, ring * sizeof *f->total);
     memset(f->waiting, 0, sizeof f->waiting);
-    f->hold_rest = false;
+    f->in.hold_rest = false;
 }
 
 static sl_status create_storage(sl_flow *f, sl_err *err) {

@@ -10,6 +10,7 @@
 #define SL_ENGINE_FLOW_H
 
 #include "engine/attn_int.h"
+#include "sched/intake.h"
 #include "sched/policy.h"
 
 sl_status sl_flow_create(sl_attn *a, sl_flow **out, sl_err *err) SL_MUST_CHECK;
@@ -35,13 +36,6 @@ typedef enum sl_part_state {
     SL_PART_READY, /* in the queue of its layer */
     SL_PART_AWAY,  /* rows of MoE block `layer` are with the experts */
 } sl_part_state;
-
-typedef enum sl_part_kind {
-    SL_PART_DECODE,
-    SL_PART_PROMPT, /* of a prompt's first SL_PREFILL_BURST rows */
-    SL_PART_REST,   /* of what follows them: paced */
-    SL_PART_KINDS
-} sl_part_kind;
 
 /* Of the slot with the same index: a slot has at most one part in flight, since a row needs the
  * keys and values of all earlier positions. */
@@ -72,13 +66,12 @@ struct sl_flow {
     sl_lane *lane;
     sl_part *part;                       /* [max_slots] */
     sl_part_list waiting[SL_PART_KINDS]; /* slots that want rows */
-    uint32_t rows[SL_PART_KINDS];        /* in flight */
-    sl_part_list *list;                  /* [n_layers + 1] ready parts */
-    sl_queue_state *queue;               /* [n_layers + 1] the same for the policy */
+    sl_intake in;
+    sl_part_list *list;    /* [n_layers + 1] ready parts */
+    sl_queue_state *queue; /* [n_layers + 1] the same for the policy */
     uint64_t *total;
     double *ahead;
     uint64_t arrivals, wave, seen; /* seen: the latest epoch that expert workers have met */
-    bool hold_rest;                /* until a step of decoding requests alone was measured */
 
     /* storage, by row */
     uint32_t *next; /* of its part, or of the free list */

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "sched/batcher.h"
+#include "sched/intake.h"
 #include "sched/membership.h"
 #include "sched/pacer.h"
 #include "sched/policy.h"
@@ -17,9 +18,8 @@
 
 #define SIM_NONE UINT32_MAX
 #define SIM_AHEAD                                                                                  \
-    32u                /* tokens that a worker may run ahead of its coordinator, as in the engine  \
-                        */
-#define SIM_BURST 256u /* rows of a prompt that are not paced, as in the engine */
+    32u /* tokens that a worker may run ahead of its coordinator, as in the engine                 \
+         */
 
 typedef enum sim_event_kind {
     SIM_COME,    /* who: - ; a request of the load arrives */

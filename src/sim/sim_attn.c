@@ -136,11 +136,11 @@ static uint32_t pace(sim *s, sim_lane *l) {
         if (n->state != SL_SLOT_PREFILL || n->max_rows == 0) continue;
         if (best == SIM_NONE || n->arrival < l->need[best].arrival) best = i;
     }
-    l->burst = best != SIM_NONE && decoding && l->slot[best].done < SIM_BURST;
+    l->burst = best != SIM_NONE && decoding && l->slot[best].done < SL_PREFILL_BURST;
     if (best == SIM_NONE || !decoding) return UINT32_MAX;
     if (l->burst) {
-        limit_prompts(s, l, SIM_BURST);
-        return SIM_BURST;
+        limit_prompts(s, l, SL_PREFILL_BURST);
+        return SL_PREFILL_BURST;
     }
     uint32_t chunk = sl_pacer_chunk(&l->pacer, decoding);
     if (chunk == 0) limit_prompts(s, l, 0);

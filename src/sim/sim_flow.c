@@ -1,13 +1,10 @@
-/* The attention side of schedule aep (the rules of src/engine/flow.c): parts of requests that move
- * through the blocks on their own, batched by block, the policy's pick first. */
+/* The attention side of schedule aep (src/engine/flow.c; who enters: src/sched/intake.h): parts of
+ * requests that move through the blocks on their own, batched by block, the policy's pick first. */
 #include "sim/deployment_int.h"
 
 #include <string.h>
 
-#define PROMPT_ROWS 16u /* kept for a waiting prompt, as in the engine */
-
 typedef enum part_state { PART_NONE, PART_READY, PART_AWAY } part_state;
-typedef enum part_kind { PART_DECODE, PART_PROMPT, PART_REST, PART_KINDS } part_kind;
 
 typedef struct part {
     uint8_t state, kind;
@@ -25,14 +22,13 @@ typedef struct list {
 
 struct sim_flow {
     part *part; /* [max_slots] */
-    list waiting[PART_KINDS];
-    uint32_t rows[PART_KINDS]; /* in flight */
-    list *ready;               /* [n_layers + 1] */
+    list waiting[SL_PART_KINDS];
+    sl_intake in;
+    list *ready; /* [n_layers + 1] */
     sl_queue_state *queue;
     uint64_t *total;
     double *ahead;
     uint64_t arrivals, wave, seen;
-    bool hold_rest;
     uint32_t n_free;
     double depth;
     /* the running batch */
@@ -78,9 +74,8 @@ static void make_ready(sim_flow *f, uint32_t slot) {
 
 /* ---- slots get rows ---- */
 
-static part_kind kind_of(const sim_slot *t) {
-    if (t->done >= t->given) return PART_DECODE;
-    return t->done < SIM_BURST ? PART_PROMPT : PART_REST;
+static sl_part_kind kind_of(const sim_slot *t) {
+    return sl_intake_kind(t->done, t->given);
 }
 
 void sim_flow_wake(sim *s, sim_worker *w, uint32_t slot) {
@@ -98,7 +93,7 @@ static double keys_of(const sim *s, const sim_slot *t, uint32_t rows) {
     return (most > 0 ? SL_MIN(mean, most) : mean) * rows;
 }
 
-static void begin_part(sim *s, sim_worker *w, part_kind kind, uint32_t rows) {
+static void begin_part(sim *s, sim_worker *w, sl_part_kind kind, uint32_t rows) {
     sim_flow *f = w->attn->flow;
     uint32_t slot = take_first(f, &f->waiting[kind]);
     part *p = &f->part[slot];
@@ -111,16 +106,16 @@ static void begin_part(sim *s, sim_worker *w, part_kind kind, uint32_t rows) {
     p->rows = rows;
     p->keys = keys_of(s, t, rows);
     p->sample = t->done + rows >= t->given;
-    p->epoch = p->goes_on && p->generation == t->generation ? p->epoch + 1 : f->wave + 1;
+    p->epoch = sl_intake_epoch(p->goes_on && p->generation == t->generation, p->epoch, f->wave);
     p->generation = t->generation;
     p->goes_on = false;
     p->began_at = sim_now(s);
-    p->beside = f->rows[PART_PROMPT] + f->rows[PART_REST];
-    f->rows[kind] += rows;
+    p->beside = f->in.rows[SL_PART_PROMPT] + f->in.rows[SL_PART_REST];
+    f->in.rows[kind] += rows;
     make_ready(f, slot);
 }
 
-static const sim_slot *peek(sim *s, sim_worker *w, part_kind kind) {
+static const sim_slot *peek(sim *s, sim_worker *w, sl_part_kind kind) {
     sim_flow *f = w->attn->flow;
     list *l = &f->waiting[kind];
     while (l->n > 0) {
@@ -133,27 +128,13 @@ static const sim_slot *peek(sim *s, sim_worker *w, part_kind kind) {
     return NULL;
 }
 
-static uint32_t chunk_of(sim_flow *f, sim_lane *lane, part_kind kind, const sim_slot *t) {
-    uint32_t decoding = f->rows[PART_DECODE] + f->waiting[PART_DECODE].n;
-    if (decoding == 0) return UINT32_MAX;
-    if (kind == PART_PROMPT) {
-        uint32_t budget = SIM_BURST - SL_MIN(f->rows[kind], SIM_BURST);
-        return SL_MIN(budget, SIM_BURST - t->done);
-    }
-    if (f->rows[PART_REST] > 0 || f->hold_rest) return 0;
-    uint32_t chunk = sl_pacer_chunk(&lane->pacer, decoding);
-    f->hold_rest = chunk == 0;
-    return chunk;
-}
-
-static void admit_prompts(sim *s, sim_worker *w, part_kind kind) {
+static void admit_prompts(sim *s, sim_worker *w, sl_part_kind kind) {
     sim_flow *f = w->attn->flow;
     const sim_slot *t;
     while (f->n_free > 0 && (t = peek(s, w, kind)) != NULL) {
-        uint32_t room = s->req[t->request].pages * SL_KV_PAGE_TOKENS - t->done,
-                 left = t->given - t->done;
-        uint32_t rows =
-            SL_MIN(SL_MIN(left, room), SL_MIN(chunk_of(f, &w->attn->lane[0], kind, t), f->n_free));
+        uint32_t room = s->req[t->request].pages * SL_KV_PAGE_TOKENS - t->done;
+        uint32_t rows = sl_intake_chunk(&f->in, &w->attn->lane[0].pacer, kind, t->done, t->given,
+                                        room, f->waiting[SL_PART_DECODE].n, f->n_free);
         if (rows == 0) return;
         begin_part(s, w, kind, rows);
     }
@@ -161,12 +142,11 @@ static void admit_prompts(sim *s, sim_worker *w, part_kind kind) {
 
 static void admit(sim *s, sim_worker *w) {
     sim_flow *f = w->attn->flow;
-    bool none = f->rows[PART_PROMPT] + f->rows[PART_REST] == 0;
-    bool waits = peek(s, w, PART_PROMPT) || (peek(s, w, PART_REST) && !f->hold_rest);
-    uint32_t keep = none && waits ? SL_MIN(PROMPT_ROWS, (s->max_rows + 1) / 2) : 0;
-    while (f->n_free > keep && peek(s, w, PART_DECODE)) begin_part(s, w, PART_DECODE, 1);
-    admit_prompts(s, w, PART_PROMPT);
-    admit_prompts(s, w, PART_REST);
+    bool prompt = peek(s, w, SL_PART_PROMPT) != NULL, rest = peek(s, w, SL_PART_REST) != NULL;
+    uint32_t keep = sl_intake_keep(&f->in, prompt, rest, s->max_rows);
+    while (f->n_free > keep && peek(s, w, SL_PART_DECODE)) begin_part(s, w, SL_PART_DECODE, 1);
+    admit_prompts(s, w, SL_PART_PROMPT);
+    admit_prompts(s, w, SL_PART_REST);
 }
 
 /* ---- a batch ---- */
@@ -175,7 +155,7 @@ static void end_part(sim *s, sim_worker *w, uint32_t slot) {
     sim_flow *f = w->attn->flow;
     part *p = &f->part[slot];
     (void)s;
-    f->rows[p->kind] -= p->rows;
+    f->in.rows[p->kind] -= p->rows;
     f->n_free += p->rows;
     p->state = PART_NONE;
     w->attn->lane[0].slot[slot].in_step = false;
@@ -203,8 +183,7 @@ bool sim_flow_start(sim *s, sim_worker *w) {
                               .total = f->total,
                               .ahead = f->ahead};
     if (!sl_policy_pick(&v, &layer)) return false;
-    uint64_t epoch = f->queue[layer].epoch;
-    if (f->seen > 0) epoch = SL_MAX(epoch, f->seen - 1);
+    uint64_t epoch = sl_intake_batch_epoch(f->queue[layer].epoch, f->seen);
     f->layer = layer;
     f->epoch = epoch;
     f->batch = f->ready[layer];
@@ -309,9 +288,9 @@ static void learn(sim *s, sim_worker *w) {
     uint32_t slot = f->batch.head;
     for (uint32_t i = 0; i < f->batch.n; i++, slot = f->part[slot].next) {
         const part *p = &f->part[slot];
-        if (p->kind != PART_DECODE) continue;
+        if (p->kind != SL_PART_DECODE) continue;
         sl_pacer_learn(&w->attn->lane[0].pacer, 1, p->beside, (uint64_t)(sim_now(s) - p->began_at));
-        f->hold_rest = false;
+        f->in.hold_rest = false;
         return;
     }
 }
@@ -328,8 +307,10 @@ static void run_head(sim *s, sim_worker *w) {
     for (uint32_t i = 0; i < f->batch.n; i++, slot = f->part[slot].next) {
         part *p = &f->part[slot];
         began = SL_MIN(began, p->began_at);
-        l->part[l->n_parts++] = (sl_step_part){
-            .slot = slot, .rows = p->rows, .prefill = p->kind != PART_DECODE, .sample = p->sample};
+        l->part[l->n_parts++] = (sl_step_part){.slot = slot,
+                                               .rows = p->rows,
+                                               .prefill = p->kind != SL_PART_DECODE,
+                                               .sample = p->sample};
         l->samples += p->sample;
     }
     for (size_t i = 0; i < l->n_parts; i++) end_part(s, w, l->part[i].slot);
