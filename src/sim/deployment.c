@@ -618,9 +618,9 @@ static void destroy(sim *s) {
         sl_free(s->msg[i].pair);
     }
     sim_route_free(s);
-    void *const owned[] = {s->worker, s->attn_id, s->expert_id, s->expert_index, s->dirty,
-                           s->moe,    s->group,   s->msg,       s->entry,        s->req,
-                           s->ttft.v, s->itl.v,   s->tpot.v,    s->queued.v};
+    void *const owned[] = {s->worker, s->open_pages, s->attn_id, s->expert_id, s->expert_index,
+                           s->dirty,  s->moe,        s->group,   s->msg,       s->entry,
+                           s->req,    s->ttft.v,     s->itl.v,   s->tpot.v,    s->queued.v};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_sim_events_free(&s->ev);
 }

@@ -199,6 +199,7 @@ typedef struct sim {
     uint32_t n_req, cap_req, free_req;
     uint32_t wait_first, wait_last, n_waiting, n_open;
     uint64_t ids, trace_at;
+    uint32_t *open_pages; /* [n_attn] free pages where a request may come, else 0: one scan */
     bool over, serving;
 
     /* routing: alias tables by layer of popularity, and scratch of one dispatch */

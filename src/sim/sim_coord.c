@@ -121,6 +121,11 @@ void sim_coord_come(sim *s) {
     sl_sim_events_push(&s->ev, SL_MAX(at, sim_now(s)), SIM_COME, 0, 0);
 }
 
+static void note_pages(sim *s, const sim_attn *a) {
+    bool open = !a->lost && a->running < s->p->max_num_seqs;
+    s->open_pages[a->index] = open ? a->free_pages : 0;
+}
+
 sl_status sim_coord_start(sim *s) {
     const sl_sim_setup *o = s->s;
     const sl_arrival *a = &o->load->arrival;
@@ -132,6 +137,9 @@ sl_status sim_coord_start(sim *s) {
         return sl_fail(s->err, SL_ERR_ARG, "arrivals: %g requests a second", a->rate);
     if (a->kind == SL_ARRIVAL_TRACE && !o->load->trace)
         return sl_fail(s->err, SL_ERR_ARG, "arrivals of a trace that is not there");
+    s->open_pages = sl_alloc(s->n_attn, sizeof *s->open_pages);
+    if (!s->open_pages) return sim_oom(s, "pages");
+    for (uint32_t i = 0; i < s->n_attn; i++) note_pages(s, s->worker[s->attn_id[i]].attn);
     s->phase = o->warmup_us > 0 || o->warmup_tokens > 0 ? SIM_WARM : SIM_ON;
     if (o->measure_us > 0) sl_sim_events_push(&s->ev, o->warmup_us + o->measure_us, SIM_END, 0, 0);
     if (a->kind == SL_ARRIVAL_CLOSED) {
@@ -163,15 +171,13 @@ static uint32_t wanted_pages(const sim_request *r) {
     return sl_kv_pages_for(SL_MIN(positions, total_positions(r)));
 }
 
+/* The one with most free pages. */
 static uint32_t pick_worker(const sim *s, uint32_t pages) {
-    uint32_t best = SIM_NONE;
-    for (uint32_t i = 0; i < s->n_attn; i++) {
-        const sim_worker *w = &s->worker[s->attn_id[i]];
-        const sim_attn *a = w->attn;
-        if (a->lost || a->running >= s->p->max_num_seqs || a->free_pages < pages) continue;
-        if (best == SIM_NONE || a->free_pages > s->worker[best].attn->free_pages) best = w->id;
-    }
-    return best;
+    uint32_t most = 0, at = 0;
+    for (uint32_t i = 0; i < s->n_attn; i++) most = SL_MAX(most, s->open_pages[i]);
+    if (most < pages || most == 0) return SIM_NONE;
+    while (s->open_pages[at] != most) at++;
+    return s->attn_id[at];
 }
 
 void sim_coord_admit(sim *s) {
@@ -187,6 +193,7 @@ void sim_coord_admit(sim *s) {
         r->pages = pages;
         s->worker[to].attn->free_pages -= pages;
         s->worker[to].attn->running++;
+        note_pages(s, s->worker[to].attn);
         sl_sim_events_push(&s->ev, sim_now(s) + s->s->control_us, SIM_SUBMIT, to, id);
     }
 }
@@ -196,6 +203,7 @@ static void give_back(sim *s, sim_request *r) {
     a->free_pages += r->pages;
     a->running--;
     r->pages = 0;
+    note_pages(s, a);
     if (a->free_pages > s->p->n_pages)
         sim_fail(s,
                  sl_fail(s->err, SL_ERR_INTERNAL, "simulation: worker %u has %u free pages of %u",
@@ -218,6 +226,7 @@ static void grow_all(sim *s, sim_worker *w) {
                 sim_attn_wake(s, w, l, &w->attn->lane[l].slot[i]);
         }
     }
+    note_pages(s, w->attn);
 }
 
 static void grow(sim *s, sim_worker *w, sim_request *r) {
@@ -228,11 +237,12 @@ static void grow(sim *s, sim_worker *w, sim_request *r) {
                 sim_attn_evict_youngest(s, w);
                 grow_all(s, w);
             }
-            return;
+            break;
         }
         w->attn->free_pages--;
         r->pages++;
     }
+    note_pages(s, w->attn);
 }
 
 void sim_coord_requeue(sim *s, uint32_t id) {
@@ -335,7 +345,7 @@ static void stop_serving(sim *s) {
 
 void sim_coord_worker_lost(sim *s, uint32_t worker) {
     bool left = false;
-    (void)worker;
+    note_pages(s, s->worker[worker].attn);
     for (uint32_t i = 0; i < s->n_attn; i++) left = left || !s->worker[s->attn_id[i]].attn->lost;
     if (!left) stop_serving(s);
     sim_coord_admit(s);
