@@ -194,6 +194,9 @@ static void piece_once(bench *b, void *ctx, uint32_t rep) {
     case PIECE_rms_inverse:
         p->y[0] = k->rms_inverse(p->x, 1e-6f, PIECE_N);
         break;
+    case PIECE_center:
+        k->center(p->x, PIECE_N, p->y);
+        break;
     case PIECE_rms_apply:
         k->rms_apply(p->x, p->z, 0.5f, PIECE_N, p->y);
         break;

@@ -7,7 +7,7 @@ import json
 import statistics
 import subprocess
 
-ATTENTION_KERNELS = ("attention", "router", "shared", "dense")
+ATTENTION_KERNELS = ("attention", "router", "shared", "branch", "dense")
 
 
 class Run:

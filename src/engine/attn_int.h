@@ -119,6 +119,11 @@ static inline void sl_lane_begin(const sl_lane *lane, sl_trace_kind kind, uint32
                                                      .rows = rows});
 }
 
+/* Router and shared expert, or dense branch, of the lane's rows: one traced kernel each. A block of
+ * a model with dense branches is routed before its attention. */
+void sl_lane_route(sl_lane *lane, uint32_t layer, const sl_rows *rows);
+void sl_lane_shared(sl_lane *lane, uint32_t layer);
+
 /* Rows of the head computed at once: bounds the logits buffer, not the bits. */
 #define SL_HEAD_ROWS 32u
 

@@ -37,6 +37,7 @@ void sl_counts_task(sl_counts *c, const sl_trace_event *e) {
     case SL_TRACE_ATTENTION:
     case SL_TRACE_ROUTER:
     case SL_TRACE_SHARED:
+    case SL_TRACE_BRANCH:
     case SL_TRACE_DENSE:
         l->attention_ns += ns;
         break;

@@ -184,12 +184,8 @@ static void send_batch(sl_flow *f, uint32_t layer, uint64_t epoch) {
 
 /* While the batch is with the experts. */
 static void run_shared(sl_flow *f, uint32_t layer) {
-    sl_worker *w = f->a->w;
-    sl_lane *lane = f->lane;
-    sl_lane_begin(lane, SL_TRACE_SHARED, lane->n_rows);
-    if (SL_MUTATION(LOST_SHARED) && lane->n_rows % 7 == 0) return;
-    sl_block_shared(w->model, &w->exec, layer, lane->n_rows, lane->h, &f->a->scratch);
-    sl_flow_store(f, lane->h, f->shared);
+    sl_lane_shared(f->lane, layer);
+    sl_flow_store(f, f->lane->h, f->shared);
 }
 
 static void run_block(sl_flow *f, uint32_t layer, uint64_t epoch) {
@@ -200,7 +196,7 @@ static void run_block(sl_flow *f, uint32_t layer, uint64_t epoch) {
                           .id = lane->row_id,
                           .pos = lane->row_pos,
                           .pages = (float *const *const *)lane->row_pages};
-    bool dense = a->m->ffn[layer] == SL_FFN_DENSE;
+    bool dense = a->m->ffn[layer] == SL_FFN_DENSE, first = !dense && a->m->dense_branch;
     if (layer == 0) {
         sl_lane_begin(lane, SL_TRACE_EMBED, lane->n_rows);
         sl_model_embed(w->model, &w->exec, lane->row_id, lane->n_rows, lane->x);
@@ -208,14 +204,15 @@ static void run_block(sl_flow *f, uint32_t layer, uint64_t epoch) {
         w->n.rounds++;
         f->wave = epoch;
     }
+    if (first) sl_lane_route(lane, layer, &rows);
     sl_lane_begin(lane, SL_TRACE_ATTENTION, lane->n_rows);
     sl_block_attention(w->model, &w->exec, layer, &rows, lane->x, &a->scratch);
-    sl_lane_begin(lane, dense ? SL_TRACE_DENSE : SL_TRACE_ROUTER, lane->n_rows);
-    if (dense)
+    if (dense) {
+        sl_lane_begin(lane, SL_TRACE_DENSE, lane->n_rows);
         sl_block_dense(w->model, &w->exec, layer, lane->n_rows, lane->x, &a->scratch);
-    else
-        sl_block_route(w->model, &w->exec, layer, &rows, lane->x, lane->h, lane->expert, lane->gate,
-                       &a->scratch);
+    } else if (!first) {
+        sl_lane_route(lane, layer, &rows);
+    }
     sl_lane_begin(lane, SL_TRACE_DISPATCH, lane->n_rows);
     sl_flow_store(f, lane->x, f->x);
     if (!dense) send_batch(f, layer, epoch);

@@ -310,6 +310,13 @@ static void end_round(sl_lane *lane) {
 
 /* ---- blocks ---- */
 
+void sl_lane_route(sl_lane *lane, uint32_t layer, const sl_rows *rows) {
+    sl_worker *w = lane->attn->w;
+    sl_lane_begin(lane, SL_TRACE_ROUTER, lane->n_rows);
+    sl_block_route(w->model, &w->exec, layer, rows, lane->x, lane->h, lane->expert, lane->gate,
+                   &lane->attn->scratch);
+}
+
 static void run_block(sl_lane *lane) {
     sl_attn *a = lane->attn;
     sl_worker *w = a->w;
@@ -319,15 +326,16 @@ static void run_block(sl_lane *lane) {
                               .id = lane->row_id,
                               .pos = lane->row_pos,
                               .pages = (float *const *const *)lane->row_pages};
-        bool dense = a->m->ffn[layer] == SL_FFN_DENSE;
+        bool dense = a->m->ffn[layer] == SL_FFN_DENSE, first = !dense && a->m->dense_branch;
+        if (first) sl_lane_route(lane, layer, &rows);
         sl_lane_begin(lane, SL_TRACE_ATTENTION, lane->n_rows);
         sl_block_attention(w->model, &w->exec, layer, &rows, lane->x, &a->scratch);
-        sl_lane_begin(lane, dense ? SL_TRACE_DENSE : SL_TRACE_ROUTER, lane->n_rows);
-        if (dense)
+        if (dense) {
+            sl_lane_begin(lane, SL_TRACE_DENSE, lane->n_rows);
             sl_block_dense(w->model, &w->exec, layer, lane->n_rows, lane->x, &a->scratch);
-        else
-            sl_block_route(w->model, &w->exec, layer, &rows, lane->x, lane->h, lane->expert,
-                           lane->gate, &a->scratch);
+        } else if (!first) {
+            sl_lane_route(lane, layer, &rows);
+        }
     }
     if (a->m->ffn[layer] == SL_FFN_DENSE) return;
     bool last = a->m->moe_index[layer] == a->m->n_moe - 1u;
@@ -341,12 +349,18 @@ static void run_block(sl_lane *lane) {
 
 /* In place: nobody needs the rows that left for the experts any more, and the result is held where
  * they were until the merge. */
-static void run_shared(sl_lane *lane) {
+void sl_lane_shared(sl_lane *lane, uint32_t layer) {
     sl_worker *w = lane->attn->w;
-    if (lane->n_rows == 0) return;
-    sl_lane_begin(lane, SL_TRACE_SHARED, lane->n_rows);
+    bool branch = lane->attn->m->dense_branch;
+    sl_lane_begin(lane, branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED, lane->n_rows);
     if (SL_MUTATION(LOST_SHARED) && lane->n_rows % 7 == 0) return;
-    sl_block_shared(w->model, &w->exec, lane->layer, lane->n_rows, lane->h, &lane->attn->scratch);
+    sl_block_shared(w->model, &w->exec, layer, lane->n_rows, lane->x, lane->h,
+                    &lane->attn->scratch);
+}
+
+static void run_shared(sl_lane *lane) {
+    if (lane->n_rows == 0) return;
+    sl_lane_shared(lane, lane->layer);
 }
 
 static void give_replies(sl_lane *lane) {

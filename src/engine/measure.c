@@ -51,7 +51,7 @@ static void call(lab *b, stage s, uint32_t n) {
     if (s == ROUTER)
         sl_block_route(b->model, &b->ex, b->layer, &rows, b->x, b->h, b->expert, b->gate,
                        &b->scratch);
-    if (s == SHARED) sl_block_shared(b->model, &b->ex, b->layer, n, b->h, &b->scratch);
+    if (s == SHARED) sl_block_shared(b->model, &b->ex, b->layer, n, b->x, b->h, &b->scratch);
     if (s != EXPERTS) return;
     for (uint32_t e = 0; e <= b->n_experts; e++) first[e] = e * n;
     for (uint32_t e = 0; e < b->n_experts; e++) expert[e] = e;

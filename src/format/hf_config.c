@@ -31,7 +31,7 @@ static sl_status read_class(sl_json root, const sl_hf_class **out, sl_err *err) 
         *out = c;
         return SL_OK;
     }
-    char known[256] = "";
+    char known[512] = "";
     for (size_t i = 0, at = 0; i < sl_hf_n_classes && at < sizeof known; i++)
         at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", i ? ", " : "",
                                sl_hf_classes[i]->name);

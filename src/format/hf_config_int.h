@@ -52,6 +52,8 @@ typedef struct sl_hf_class {
 } sl_hf_class;
 
 extern const sl_hf_class sl_hf_deepseek_v2, sl_hf_deepseek_v3;
+extern const sl_hf_class sl_hf_dbrx;   /* hf_dbrx.c */
+extern const sl_hf_class sl_hf_arctic; /* hf_arctic.c */
 
 /* Supported classes, in the order of messages. */
 extern const sl_hf_class *const sl_hf_classes[];

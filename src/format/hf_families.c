@@ -141,5 +141,7 @@ const sl_hf_class *const sl_hf_classes[] = {
     &sl_hf_llama4_nested,
     &sl_hf_deepseek_v2,
     &sl_hf_deepseek_v3,
+    &sl_hf_dbrx,
+    &sl_hf_arctic,
 };
 const size_t sl_hf_n_classes = SL_LEN(sl_hf_classes);

@@ -74,12 +74,10 @@ static sl_status more_dbrx(sl_json root, sl_shape *s, sl_err *err) {
 }
 
 static sl_status more_arctic(sl_json root, sl_shape *s, sl_err *err) {
-    bool residual = true;
+    bool residual = false;
     sl_status st = sl_json_bool(root, "parallel_attn_mlp_res", SL_JSON_OPTIONAL, &residual, err);
-    if (residual) {
-        s->d_ff_residual = s->d_model;
-        s->norms_per_layer = 3;
-    }
+    if (sl_json_kind_of(sl_json_get(root, "moe_layer_frequency")) <= SL_JSON_NULL) s->moe_every = 2;
+    s->d_ff_residual = residual ? s->d_model : 0;
     return st;
 }
 

@@ -244,6 +244,7 @@ typedef struct norm_ctx {
     const sl_mat *w;
     float eps;
     uint32_t n;
+    bool centred;
     float *y;
 } norm_ctx;
 
@@ -254,6 +255,10 @@ static void norm_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
     for (size_t r = begin; r < end; r++) {
         const float *x = c->x + r * c->n;
         float *y = c->y + r * c->n;
+        if (c->centred) {
+            c->k->center(x, c->n, y);
+            x = y;
+        }
         float inv = c->k->rms_inverse(x, c->eps, c->n);
         for (uint32_t i = 0; i < c->n; i += SL_NORM_BLOCK) {
             uint32_t n = SL_MIN(SL_NORM_BLOCK, c->n - i);
@@ -265,11 +270,21 @@ static void norm_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
     }
 }
 
+static void run_norm(const sl_exec *ex, norm_ctx *c, uint32_t n_rows) {
+    run(ex, (uint64_t)n_rows * c->n >= SL_MIN_PAR_FLOATS, n_rows,
+        SL_MAX(1, SL_CHUNK_FLOATS / SL_MAX(c->n, 1)), norm_rows, c);
+}
+
 void sl_rmsnorm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, uint32_t n_rows,
                 uint32_t n, float *y) {
-    norm_ctx c = {.k = ex->k, .x = x, .w = w, .eps = eps, .n = n, .y = y};
-    run(ex, (uint64_t)n_rows * n >= SL_MIN_PAR_FLOATS, n_rows,
-        SL_MAX(1, SL_CHUNK_FLOATS / SL_MAX(n, 1)), norm_rows, &c);
+    run_norm(ex, &(norm_ctx){.k = ex->k, .x = x, .w = w, .eps = eps, .n = n, .y = y}, n_rows);
+}
+
+void sl_layernorm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, uint32_t n_rows,
+                  uint32_t n, float *y) {
+    run_norm(ex,
+             &(norm_ctx){.k = ex->k, .x = x, .w = w, .eps = eps, .n = n, .centred = true, .y = y},
+             n_rows);
 }
 
 /* ---- biases and gates of rows ---- */

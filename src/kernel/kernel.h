@@ -89,6 +89,10 @@ void sl_gemm_swiglu(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *co
 void sl_rmsnorm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, uint32_t n_rows,
                 uint32_t n, float *y);
 
+/* As sl_rmsnorm, each row's mean subtracted first: LayerNorm without a bias. */
+void sl_layernorm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, uint32_t n_rows,
+                  uint32_t n, float *y);
+
 /* y[r][i] += b[i], rows of b->k: a bias, widened. */
 void sl_bias_add(const sl_exec *ex, float *y, const sl_mat *b, uint32_t n_rows);
 

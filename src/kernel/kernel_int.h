@@ -58,6 +58,8 @@ struct sl_kernels {
     void (*swiglu)(float *gate, const float *up, size_t n);
     /* 1 / sqrt(dot(x, x) / n + eps) */
     float (*rms_inverse)(const float *x, float eps, uint32_t n);
+    /* y[i] = x[i] - mean of x; y may be x */
+    void (*center)(const float *x, uint32_t n, float *y);
     /* y[i] = x[i] * inv * w[i]; y may be x */
     void (*rms_apply)(const float *x, const float *w, float inv, uint32_t n, float *y);
     /* c[i], s[i] = cos, sin of pos * freq[i] */

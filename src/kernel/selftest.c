@@ -12,7 +12,7 @@ enum { ROWS = 9, COLS = 13, K = 512, WIDE = K + 8 };
 typedef struct results {
     float tile[SL_DTYPE_COUNT][ROWS * COLS];
     float o[SL_ATTN_QUERIES * 40], sum[SL_ATTN_QUERIES];
-    float vec[6][K + 3], scalar[2], wide[SL_DTYPE_COUNT][K];
+    float vec[7][K + 3], scalar[2], wide[SL_DTYPE_COUNT][K];
     uint16_t half[K + 3];
     float int8[SL_DTYPE_COUNT][ROWS * COLS];
     _Alignas(64) uint8_t act[SL_ACT_KINDS][ROWS][2 * K];
@@ -115,6 +115,7 @@ static void run_vectors(const sl_kernels *k, const inputs *in, results *out) {
     double freq[32];
     for (int i = 0; i < 32; i++) freq[i] = 1.0 / (1 + i);
     for (int i = 0; i < 6; i++) memcpy(out->vec[i], in->y, n * sizeof(float));
+    k->center(in->y, (uint32_t)n, out->vec[6]);
     k->swiglu(out->vec[0], in->x[1], n);
     k->rms_apply(in->y, in->x[2], 0.37f, (uint32_t)n, out->vec[1]);
     k->expv(in->y, n, out->vec[2]);

@@ -154,6 +154,48 @@ static const sl_arch_tensor deepseek_v3[] = {
     {SL_ROLE_ROUTER_BIAS, SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.gate.e_score_correction_bias", SL_DIM_EXPERTS, SL_DIM_NONE, SL_AXIS_WHOLE},
 };
 
+static const sl_arch_tensor arctic[] = {
+    COMMON_TENSORS,
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "block_sparse_moe.gate.weight",           SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
+    {SL_ROLE_DENSE_GATE,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "block_sparse_moe.mlp.w1.weight",         SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_DENSE_UP,    SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "block_sparse_moe.mlp.w3.weight",         SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_DENSE_DOWN,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "block_sparse_moe.mlp.w2.weight",         SL_DIM_MODEL,     SL_DIM_FF_DENSE,  SL_AXIS_COLUMNS},
+    {SL_ROLE_SHARED_NORM, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "residual_layernorm.weight",              SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},
+    {SL_ROLE_SHARED_GATE, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "residual_mlp.w1.weight",                 SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_SHARED_UP,   SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "residual_mlp.w3.weight",                 SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_SHARED_DOWN, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "residual_mlp.w2.weight",                 SL_DIM_MODEL,     SL_DIM_FF_SHARED, SL_AXIS_COLUMNS},
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w1.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w3.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w2.weight", SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
+};
+
+#undef BLOCK
+#define BLOCK "transformer.blocks.{L}."
+#define QKV   BLOCK "norm_attn_norm.attn.Wqkv.weight"
+static const sl_arch_tensor dbrx[] = {
+    {SL_ROLE_EMBED,       SL_SCOPE_MODEL,     ATTN,          "transformer.wte.weight",                       SL_DIM_VOCAB,     SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_FINAL_NORM,  SL_SCOPE_MODEL,     SL_STAGE_HEAD, "transformer.norm_f.weight",                    SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},
+    {SL_ROLE_LM_HEAD,     SL_SCOPE_MODEL,     SL_STAGE_HEAD, "lm_head.weight",                               SL_DIM_VOCAB,     SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_ATTN_NORM,   SL_SCOPE_BLOCK,     ATTN,          BLOCK "norm_attn_norm.norm_1.weight",           SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},
+    {SL_ROLE_Q,           SL_SCOPE_BLOCK,     ATTN,          QKV,                                            SL_DIM_Q,         SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_K,           SL_SCOPE_BLOCK,     ATTN,          QKV,                                            SL_DIM_KV,        SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_V,           SL_SCOPE_BLOCK,     ATTN,          QKV,                                            SL_DIM_KV,        SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_O,           SL_SCOPE_BLOCK,     ATTN,          BLOCK "norm_attn_norm.attn.out_proj.weight",    SL_DIM_MODEL,     SL_DIM_Q,         SL_AXIS_COLUMNS},
+    {SL_ROLE_FFN_NORM,    SL_SCOPE_BLOCK,     ATTN,          BLOCK "norm_attn_norm.norm_2.weight",           SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK, ATTN,          BLOCK "ffn.router.layer.weight",                SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,    EXP,           BLOCK "ffn.experts.mlp.w1",                     SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,    EXP,           BLOCK "ffn.experts.mlp.v1",                     SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,    EXP,           BLOCK "ffn.experts.mlp.w2",                     SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
+};
+static const sl_arch_store dbrx_store[] = {
+    {SL_ROLE_Q,           .after = {SL_DIM_KV, SL_DIM_KV}},
+    {SL_ROLE_K,           .before = {SL_DIM_Q}, .after = {SL_DIM_KV}},
+    {SL_ROLE_V,           .before = {SL_DIM_Q, SL_DIM_KV}},
+    {SL_ROLE_EXPERT_GATE, .stack = SL_STACK_ROWS},
+    {SL_ROLE_EXPERT_UP,   .stack = SL_STACK_ROWS},
+    {SL_ROLE_EXPERT_DOWN, .stack = SL_STACK_ROWS, .transposed = true},
+};
+
 /* clang-format on */
 
 #define TENSORS(list) .tensor = list, .n_tensors = SL_LEN(list)
@@ -176,6 +218,8 @@ static const sl_arch rows[] = {
      .ignored = llama4_ignored},
     {.name = "DeepseekV2ForCausalLM", TENSORS(deepseek_v2)},
     {.name = "DeepseekV3ForCausalLM", .router = SL_ROUTER_SIGMOID_GROUPS, TENSORS(deepseek_v3)},
+    {.name = "DbrxForCausalLM", .layer_norm = true, TENSORS(dbrx), STORES(dbrx_store)},
+    {.name = "ArcticForCausalLM", TENSORS(arctic)},
 };
 
 const sl_arch *sl_arch_at(size_t i) {
@@ -252,6 +296,11 @@ bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t) {
     case SL_ROLE_Q_NORM:
     case SL_ROLE_K_NORM:
         return m->qk_norm;
+    case SL_ROLE_SHARED_NORM:
+    case SL_ROLE_SHARED_GATE:
+    case SL_ROLE_SHARED_UP:
+    case SL_ROLE_SHARED_DOWN:
+        return m->d_ff_shared > 0;
     default:
         return true;
     }

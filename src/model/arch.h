@@ -69,6 +69,7 @@ typedef enum sl_arch_role {
     SL_ROLE_DENSE_GATE,
     SL_ROLE_DENSE_UP,
     SL_ROLE_DENSE_DOWN,
+    SL_ROLE_SHARED_NORM, /* of a dense branch */
     SL_ROLE_SHARED_GATE, /* of its SwiGLU */
     SL_ROLE_SHARED_UP,
     SL_ROLE_SHARED_DOWN,
@@ -95,7 +96,7 @@ typedef struct sl_arch_tensor {
 typedef enum sl_arch_stack {
     SL_STACK_NONE,
     SL_STACK_EXPERTS, /* [experts][...] */
-    SL_STACK_ROWS,    /* [experts * rows][k], an expert's rows after the other's */
+    SL_STACK_ROWS, /* [experts * n][k], transposed [experts * k][n]: one expert after the other */
 } sl_arch_stack;
 
 typedef struct sl_arch_store {
@@ -116,6 +117,7 @@ typedef enum sl_arch_router {
 typedef struct sl_arch {
     const char *name; /* class name of config.json */
     sl_arch_router router;
+    bool layer_norm; /* norms subtract the mean first */
     const sl_arch_tensor *tensor;
     size_t n_tensors;
     const sl_arch_store *store; /* of the roles that need one */

@@ -23,6 +23,7 @@ static const char *const names[SL_ROLE_COUNT] = {
     [SL_ROLE_DENSE_GATE] = "ffn_gate.weight",
     [SL_ROLE_DENSE_UP] = "ffn_up.weight",
     [SL_ROLE_DENSE_DOWN] = "ffn_down.weight",
+    [SL_ROLE_SHARED_NORM] = "ffn_norm_shexp.weight",
     [SL_ROLE_SHARED_GATE] = "ffn_gate_shexp.weight",
     [SL_ROLE_SHARED_UP] = "ffn_up_shexp.weight",
     [SL_ROLE_SHARED_DOWN] = "ffn_down_shexp.weight",

@@ -204,7 +204,7 @@ void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32
 }
 
 void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows,
-                     float *h, sl_arena *scratch) {
+                     const float *x, float *h, sl_arena *scratch) {
     if (n_rows == 0) return;
     if (ex->emulated) {
         sl_emulated_run(ex->emulated, SL_COST_SHARED, n_rows, 0);
@@ -215,6 +215,7 @@ void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint3
     SL_ASSERT(w->mat[SL_ROLE_SHARED_GATE].data != NULL);
     const sl_mat *gate = &w->mat[SL_ROLE_SHARED_SCALE];
     float *scale = sl_take_rows(scratch, n_rows, 1);
+    if (m->spec.dense_branch) sl_norm(m, ex, &w->mat[SL_ROLE_SHARED_NORM], x, n_rows, h);
     if (gate->data) sl_project(ex, gate, h, n_rows, scale, scratch);
     feed_forward(ex, &w->mat[SL_ROLE_SHARED_GATE], h, n_rows, h, scratch); /* h is read, then y */
     if (gate->data) sl_gate_rows(ex, h, scale, n_rows, m->spec.d_model);

@@ -68,7 +68,10 @@ static inline void sl_project(const sl_exec *ex, const sl_mat *w, const float *x
 
 static inline void sl_norm(const sl_model *m, const sl_exec *ex, const sl_mat *w, const float *x,
                            uint32_t n_rows, float *y) {
-    sl_rmsnorm(ex, x, w, m->spec.rms_eps, n_rows, w->k, y);
+    if (m->arch->layer_norm)
+        sl_layernorm(ex, x, w, m->spec.rms_eps, n_rows, w->k, y);
+    else
+        sl_rmsnorm(ex, x, w, m->spec.rms_eps, n_rows, w->k, y);
 }
 
 /* n vectors of `dim` values, `stride` floats apart: rows of pairs (2i, 2i+1) to halves. What a

@@ -90,7 +90,8 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
 void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows, float *x,
                     sl_arena *scratch);
 
-/* Router of a MoE block: h = RMSNorm(x) [n_rows][d_model], the rows that experts receive;
+/* Router of a MoE block, to be called before its attention when spec.dense_branch, after it
+ * otherwise: h = RMSNorm(x) [n_rows][d_model], the rows that experts receive;
  * expert[r][j], gate[r][j] for j < top_k: the chosen experts sorted by expert id with their weights
  * (docs/numbers.md; mostly softmax over all experts, top-k, rescaled when norm_topk). With a
  * route skew, and on an emulated device, experts are drawn instead. */
@@ -99,9 +100,10 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
 
 /* The shared expert of a MoE block, in place: h, the rows that experts receive, becomes
  * sigmoid(g . h) * W2 (silu(W1 h) * W3 h), which is added after the routed positions. Only when
- * spec.d_ff_shared > 0. An emulated device leaves h, which its sl_block_route has zeroed. */
+ * spec.d_ff_shared > 0. A dense branch takes RMSNorm(x), the stream after attention, for h; others
+ * do not read x. An emulated device leaves h, which its sl_block_route has zeroed. */
 void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows,
-                     float *h, sl_arena *scratch);
+                     const float *x, float *h, sl_arena *scratch);
 
 /* Grouped expert FFN: group g applies `expert[g]` of block `layer` to rows
  * row[first[g]] .. row[first[g+1]-1] of x, and writes result p (p in first[g]..first[g+1]-1) to

@@ -91,7 +91,8 @@ sl_params sl_account_params(const sl_shape *s) {
     sl_params p = {
         .attention = attention_params(s),
         .router = (uint64_t)matrix_values(s, SL_COST_ROUTER) + (s->router_bias ? s->n_experts : 0),
-        .shared = (uint64_t)matrix_values(s, SL_COST_SHARED) + (s->shared_gate ? d : 0),
+        .shared = (uint64_t)matrix_values(s, SL_COST_SHARED) + (s->shared_gate ? d : 0) +
+                  (s->d_ff_residual ? d : 0), /* its norm */
         .dense = (uint64_t)matrix_values(s, SL_COST_DENSE),
         .expert = (uint64_t)matrix_values(s, SL_COST_EXPERT),
         .embedding = d * s->vocab,

@@ -297,7 +297,8 @@ bool sim_attn_start(sim *s, sim_worker *w) {
             sim_kernel_add(s, w, SL_TRACE_DENSE, &cost[SL_COST_DENSE], l->rows, 0);
         break;
     case SL_TURN_SHARED:
-        sim_kernel_add(s, w, SL_TRACE_SHARED, &cost[SL_COST_SHARED], l->rows, 0);
+        sim_kernel_add(s, w, s->m->dense_branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED,
+                       &cost[SL_COST_SHARED], l->rows, 0);
         break;
     case SL_TURN_HEAD:
         if (l->samples) sim_kernel_add(s, w, SL_TRACE_HEAD, &cost[SL_COST_HEAD], l->samples, 0);

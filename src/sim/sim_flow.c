@@ -169,7 +169,8 @@ bool sim_flow_start(sim *s, sim_worker *w) {
     f->runs_shared = f->shared_rows > 0;
     if (f->runs_shared) {
         w->about = (sl_trace_event){.layer = sl_trace_u16(f->layer), .round = (uint32_t)f->epoch};
-        sim_kernel_add(s, w, SL_TRACE_SHARED, &cost[SL_COST_SHARED], f->shared_rows, 0);
+        sim_kernel_add(s, w, s->m->dense_branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED,
+                       &cost[SL_COST_SHARED], f->shared_rows, 0);
         f->shared_rows = 0;
         return true;
     }

@@ -135,6 +135,8 @@ typedef struct sl_model_spec {
     bool gate_input;   /* a gate weighs the row that its expert receives, not the one it gives */
     bool qkv_bias;     /* q, k and v carry a bias, o does not */
     bool norm_topk;    /* router weights of the chosen experts are rescaled to sum 1 */
+    bool dense_branch; /* experts read what their block was given; the shared one, the dense branch,
+                          the stream after attention by a norm of its own (Arctic) */
     bool tied_head;    /* the head is the embedding */
     bool weightless;   /* the folder has a config.json and no weights */
     bool rope_pairs;   /* rows 2i, 2i+1 of q and k heads are one rotation */

@@ -119,7 +119,7 @@ static sl_status add_kernel(sl_trace_stats *s, sl_trace_worker_stats *w, int kin
     sl_trace_layer_stats *l = NULL;
     bool expert = kind == SL_TRACE_EXPERT, attention = kind == SL_TRACE_ATTENTION;
     if (!expert && !attention && kind != SL_TRACE_ROUTER && kind != SL_TRACE_SHARED &&
-        kind != SL_TRACE_DENSE)
+        kind != SL_TRACE_BRANCH && kind != SL_TRACE_DENSE)
         return SL_OK;
     sl_status st = layer_of(s, it->layer, &l, err);
     if (st != SL_OK) return st;

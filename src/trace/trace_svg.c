@@ -32,6 +32,7 @@ static const paint paints[] = {
     {"attention", SL_TRACE_CAT_EXECUTE, 0x4C78A8},
     {"router", SL_TRACE_CAT_EXECUTE, 0x79A7D3},
     {"shared", SL_TRACE_CAT_EXECUTE, 0x2F9E9E},
+    {"branch", SL_TRACE_CAT_EXECUTE, 0x2F9E9E},
     {"dense", SL_TRACE_CAT_EXECUTE, 0x5B6F86},
     {"expert", SL_TRACE_CAT_EXECUTE, 0xF28E2B},
     {"head", SL_TRACE_CAT_EXECUTE, 0x8E6BBF},

@@ -117,6 +117,10 @@ def rotate(x, theta, part=1.0, scaling=None):
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
 
+def layer_norm(x, weight, eps=1e-5):
+    return rms_norm(x - x.mean(-1, keepdims=True), weight, eps)
+
+
 class Model:
     """A checkpoint folder; forward(ids) gives logits [positions, vocab]."""
 
@@ -317,11 +321,93 @@ class Model:
         return x @ self.w["model.embed_tokens.weight" if tied else "lm_head.weight"].T
 
 
+class Dbrx:
+    """The same of DBRX (its model card and tensors): fused matrices, LayerNorm, values clipped."""
+
+    def __init__(self, folder):
+        self.config = json.loads((pathlib.Path(folder) / "config.json").read_text())
+        self.w = load_weights(folder)
+        self.min_margin = 1.0
+
+    def attention(self, x, p):
+        c = self.config["attn_config"]
+        n, heads, dim = x.shape[0], self.config["n_heads"], x.shape[1] // self.config["n_heads"]
+        fused = (x @ self.w[f"{p}.Wqkv.weight"].T).reshape(n, -1, dim)
+        if c["clip_qkv"]:
+            fused = np.clip(fused, -c["clip_qkv"], c["clip_qkv"])
+        q, k, v = np.split(fused, [heads, heads + c["kv_n_heads"]], axis=1)
+        q, k = (rotate(t, c["rope_theta"]) for t in (q, k))
+        k, v = (np.repeat(t, heads // c["kv_n_heads"], axis=1) for t in (k, v))
+        scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(dim) + np.triu(np.full((n, n), -np.inf), 1)
+        mixed = np.einsum("hqk,khd->qhd", softmax(scores), v)
+        return mixed.reshape(n, -1) @ self.w[f"{p}.out_proj.weight"].T
+
+    def experts(self, x, p):
+        c = self.config["ffn_config"]
+        w1, v1, w2 = (
+            self.w[f"{p}.experts.mlp.{name}"].reshape(c["moe_num_experts"], c["ffn_hidden_size"], -1)
+            for name in ("w1", "v1", "w2")
+        )
+        probs = softmax(x @ self.w[f"{p}.router.layer.weight"].T)
+        order = np.argsort(-probs, axis=-1, kind="stable")
+        ranked = np.take_along_axis(probs, order, -1)
+        self.min_margin = min(self.min_margin, (ranked[:, c["moe_top_k"] - 1] - ranked[:, c["moe_top_k"]]).min())
+        weights = ranked[:, : c["moe_top_k"]]
+        if c["moe_normalize_expert_weights"]:
+            weights = weights / weights.sum(-1, keepdims=True)
+        y = np.zeros_like(x)
+        for row in range(len(x)):
+            for weight, e in zip(weights[row], order[row]):
+                y[row] += weight * swiglu(x[row], w1[e], v1[e], w2[e].T)
+        return y
+
+    def forward(self, ids):
+        x = self.w["transformer.wte.weight"][np.asarray(ids)]
+        for i in range(self.config["n_layers"]):
+            p = f"transformer.blocks.{i}"
+            normed = layer_norm(x, self.w[f"{p}.norm_attn_norm.norm_1.weight"])
+            x = x + self.attention(normed, f"{p}.norm_attn_norm.attn")
+            normed = layer_norm(x, self.w[f"{p}.norm_attn_norm.norm_2.weight"])
+            x = x + self.experts(normed, f"{p}.ffn")
+        return layer_norm(x, self.w["transformer.norm_f.weight"]) @ self.w["lm_head.weight"].T
+
+
+class Arctic(Model):
+    """Mixtral's parts; experts read what their block was given, a dense branch stands beside them."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.mixtral = True
+
+    def ffn(self, x, p):
+        return swiglu(x, *(self.w[f"{p}.{n}.weight"] for n in ("w1", "w3", "w2")))
+
+    def forward(self, ids):
+        c, eps = self.config, self.config["rms_norm_eps"]
+        x = self.w["model.embed_tokens.weight"][np.asarray(ids)]
+        for i in range(c["num_hidden_layers"]):
+            p = f"model.layers.{i}"
+            given = x
+            x = x + self.attention(rms_norm(x, self.w[f"{p}.input_layernorm.weight"], eps), f"{p}.self_attn")
+            second = self.w[f"{p}.post_attention_layernorm.weight"]
+            if (i + 1) % c["moe_layer_frequency"] != 0:
+                x = x + self.ffn(rms_norm(x, second, eps), f"{p}.block_sparse_moe.mlp")
+                continue
+            branch = self.ffn(rms_norm(x, self.w[f"{p}.residual_layernorm.weight"], eps), f"{p}.residual_mlp")
+            x = x + branch + self.experts(rms_norm(given, second, eps), f"{p}.block_sparse_moe")
+        return rms_norm(x, self.w["model.norm.weight"], eps) @ self.w["lm_head.weight"].T
+
+
+def model_of(folder):
+    kind = json.loads((pathlib.Path(folder) / "config.json").read_text())["model_type"]
+    return {"arctic": Arctic, "dbrx": Dbrx}.get(kind, Model)(folder)
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     golden = json.loads((folder / "golden.json").read_text(encoding="utf-8"))
     for case in golden["cases"]:
-        model = Model(folder)
+        model = model_of(folder)
         ref = np.load(folder / case["logits"])
         got = model.forward(case["prompt_ids"] + case["greedy_ids"])
         worst = (abs(got - ref).max(-1) / abs(ref).max(-1)).max()

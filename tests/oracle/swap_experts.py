@@ -15,6 +15,7 @@ import re
 import shutil
 import struct
 
+STACKED = re.compile(r"transformer\.blocks\.(\d+)\.ffn\.experts\.mlp\.(\w\d)")  # DBRX: all experts' rows
 STACK = re.compile(r"(model\.layers\.\d+\.feed_forward\.experts)\.(.+)")  # [experts][...]
 EXPERT = re.compile(r"model\.layers\.(\d+)\.(?:mlp|block_sparse_moe|feed_forward)\.experts\.(\d+)\.(.+)")
 
@@ -68,17 +69,24 @@ def swap(source, out, layer, experts):
     shutil.copytree(source, out)
     found = tensors(out)
     parts = {}
-    for name in found:
+    for name in list(found):
         match = EXPERT.fullmatch(name)
         if match and int(match[1]) == layer and int(match[2]) in experts:
             parts.setdefault(match[3], {})[int(match[2])] = name
+        match = STACKED.fullmatch(name)
+        if match and int(match[1]) == layer:
+            parts[match[2]] = {e: name for e in experts}
+            count = json.loads((out / "config.json").read_text())["ffn_config"]["moe_num_experts"]
+            path, begin, size, dtype, shape = found[name]
+            for e in experts:
+                found[name, e] = (path, begin + e * (size // count), size // count, dtype, shape)
     if not parts:
         raise SystemExit(f"swap_experts: {source}: layer {layer} has no experts {experts}")
     moved = 0
     for part, names in parts.items():
         if sorted(names) != sorted(experts):
             raise SystemExit(f"swap_experts: {source}: layer {layer}, {part}: only {names}")
-        a, b = (found[names[e]] for e in experts)
+        a, b = (found.get((names[e], e)) or found[names[e]] for e in experts)
         if a[2:] != b[2:]:
             raise SystemExit(f"swap_experts: {names}: size, dtype or shape differ")
         first, second = read(a), read(b)

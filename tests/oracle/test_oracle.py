@@ -33,7 +33,8 @@ def case_of(fixture, name):
 
 def test_fixtures_are_there():
     assert {"qwen3moe-tiny", "mixtral-tiny", "qwen3moe-sparse", "qwen2moe-tiny",
-            "olmoe-tiny", "glm4moe-tiny", "llama4-tiny", "deepseekv2-tiny"} <= set(FIXTURES)
+            "olmoe-tiny", "glm4moe-tiny", "llama4-tiny", "deepseekv2-tiny", "dbrx-tiny",
+            "arctic-tiny"} <= set(FIXTURES)
     assert SLUICE.is_file(), f"{SLUICE} is not built"
 
 
@@ -41,7 +42,7 @@ def test_fixtures_are_there():
 def test_golden_belongs_to_the_stored_weights(fixture, case):
     golden = case_of(fixture, case)
     least = check.golden_of(FIXTURES[fixture]).get("least_router_margin", 1e-3)
-    model = reference.Model(FIXTURES[fixture])
+    model = reference.model_of(FIXTURES[fixture])
     got = model.forward(golden["prompt_ids"] + golden["greedy_ids"])
     ref = numpy.load(FIXTURES[fixture] / golden["logits"], allow_pickle=False)
     assert check.deviation(got.astype(numpy.float32), ref)[0] <= 1e-5
@@ -87,7 +88,7 @@ def test_router_weights_rescaled_or_not(fixture, tmp_path):
     config["norm_topk_prob"] = not config["norm_topk_prob"]
     (folder / "config.json").write_text(json.dumps(config))
     ids = case_of(fixture, "line")["prompt_ids"]
-    model = reference.Model(folder)
+    model = reference.model_of(folder)
     want = model.forward(ids)
     assert model.min_margin >= 1e-4, "a near tie decides"
     got = check.sluice_logits(SLUICE, folder, ids)
@@ -119,6 +120,10 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ("deepseekv2-tiny", {"rope_scaling": {"mscale": 0.7, "mscale_all_dim": 1.0} | YARN}),
         ("deepseekv2-tiny", {"topk_method": "greedy", "n_group": None, "topk_group": None}),
         ("deepseekv2-tiny", {"routed_scaling_factor": 1.0}),
+        ("dbrx-tiny", {"ffn_config": {"moe_normalize_expert_weights": None}}),
+        ("dbrx-tiny", {"attn_config": {"clip_qkv": None}}),
+        ("dbrx-tiny", {"attn_config": {"rope_theta": 10000}}),
+        ("arctic-tiny", {"rope_theta": 1e6}),
     ],
 )
 def test_options_off(fixture, change, tmp_path):
@@ -126,10 +131,11 @@ def test_options_off(fixture, change, tmp_path):
     folder = tmp_path / fixture
     shutil.copytree(FIXTURES[fixture], folder)
     config = json.loads((folder / "config.json").read_text())
+    change = {k: config[k] | v if isinstance(config.get(k), dict) else v for k, v in change.items()}
     (folder / "config.json").write_text(json.dumps(config | change))
     case = case_of(fixture, "line")
     ids = case["prompt_ids"]
-    model = reference.Model(folder)
+    model = reference.model_of(folder)
     want = model.forward(ids).astype(numpy.float32)
     assert model.min_margin >= 1e-5, "a near tie decides"
     got = check.sluice_logits(SLUICE, folder, ids)

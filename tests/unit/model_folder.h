@@ -72,6 +72,22 @@ static const char folder_llama4_nested[] =
     "{\"architectures\":[\"Llama4ForConditionalGeneration\"],\"model_type\":\"llama4\","
     "\"vision_config\":{\"hidden_size\":8},\"text_config\":{\"model_type\":\"llama4_"
     "text\"," FOLDER_LLAMA4 "}";
+/* With tensors that several roles or all experts share, and norms that subtract the mean. */
+static const char folder_dbrx[] =
+    "{\"architectures\":[\"DbrxForCausalLM\"],\"model_type\":\"dbrx\",\"d_model\":24,"
+    "\"n_heads\":4,\"n_layers\":2,\"max_seq_len\":512,\"vocab_size\":50,"
+    "\"attn_config\":{\"clip_qkv\":0.75,\"kv_n_heads\":2,\"rope_theta\":10000},"
+    "\"ffn_config\":{\"ffn_hidden_size\":20,\"moe_num_experts\":6,\"moe_top_k\":3},"
+    "\"tie_word_embeddings\":false,\"eos_token_id\":2}";
+
+/* With a dense branch beside the experts of every second block. */
+static const char folder_arctic[] =
+    "{\"architectures\":[\"ArcticForCausalLM\"],\"model_type\":\"arctic\",\"hidden_size\":24,"
+    "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+    "\"vocab_size\":50,\"intermediate_size\":20,\"num_local_experts\":6,"
+    "\"num_experts_per_tok\":2,\"moe_layer_frequency\":2,\"parallel_attn_mlp_res\":true,"
+    "\"max_position_embeddings\":512,\"rms_norm_eps\":1e-5,\"rope_theta\":10000,"
+    "\"hidden_act\":\"silu\",\"tie_word_embeddings\":false,\"eos_token_id\":2}";
 
 /* With latents of queries, keys and values, groups by their best expert, YaRN with both factors. */
 static const char folder_deepseek2[] =

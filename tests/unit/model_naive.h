@@ -50,6 +50,16 @@ static inline void naive_norm(const sl_mat *w, double eps, const double *x, doub
     free(gain);
 }
 
+/* A norm of the residual stream. */
+static inline void naive_stream_norm(const sl_model *m, const sl_mat *w, const double *x,
+                                     double *y) {
+    double mean = 0, *mid = naive_new(w->k);
+    for (uint32_t i = 0; m->arch->layer_norm && i < w->k; i++) mean += x[i] / w->k;
+    for (uint32_t i = 0; i < w->k; i++) mid[i] = x[i] - mean;
+    naive_norm(w, m->spec.rms_eps, mid, y);
+    free(mid);
+}
+
 static inline void naive_softmax(double *p, uint32_t n) {
     double top = p[0], sum = 0;
     for (uint32_t i = 0; i < n; i++) top = fmax(top, p[i]);
@@ -170,7 +180,9 @@ static inline void naive_scores(const sl_model *m, uint32_t layer, double *p, do
         if (!kept[e / size]) rank[e] = 0;
 }
 
-static inline void naive_moe(const sl_model *m, uint32_t layer, const double *h, double *x) {
+/* h: what router and experts read, beside: what the shared expert reads. */
+static inline void naive_moe(const sl_model *m, uint32_t layer, const double *h,
+                             const double *beside, double *x) {
     const sl_model_spec *s = &m->spec;
     double *p = naive_new(s->n_experts), *rank = naive_new(s->n_experts), share = 0;
     double *in = naive_new(s->d_model);
@@ -193,8 +205,8 @@ static inline void naive_moe(const sl_model *m, uint32_t layer, const double *h,
     if (s->d_ff_shared) {
         double g = INFINITY;
         if (mat[SL_ROLE_SHARED_SCALE].data) naive_mul(&mat[SL_ROLE_SHARED_SCALE], h, &g);
-        naive_ffn(&mat[SL_ROLE_SHARED_GATE], &mat[SL_ROLE_SHARED_UP], &mat[SL_ROLE_SHARED_DOWN], h,
-                  1 / (1 + exp(-g)), x);
+        naive_ffn(&mat[SL_ROLE_SHARED_GATE], &mat[SL_ROLE_SHARED_UP], &mat[SL_ROLE_SHARED_DOWN],
+                  beside, 1 / (1 + exp(-g)), x);
     }
     free(p), free(rank), free(chosen), free(in);
 }
@@ -252,7 +264,7 @@ static inline void naive_attention(const sl_model *m, uint32_t layer, uint32_t t
     double *h = naive_new(s->d_model), *q = naive_new(s->n_heads * dim);
     double *o = naive_new(s->n_heads * SL_MAX(dim, s->v_dim)), *y = naive_new(s->d_model),
            *p = naive_new(t + 1);
-    naive_norm(&w[SL_ROLE_ATTN_NORM], s->rms_eps, x, h);
+    naive_stream_norm(m, &w[SL_ROLE_ATTN_NORM], x, h);
     if (s->kv_lora) {
         naive_latents(m, layer, t, h, k, v, o);
         goto out;
@@ -307,23 +319,26 @@ static inline void naive_forward(const sl_model *m, const uint32_t *ids, uint32_
     size_t kv = (size_t)n * (s->kv_lora ? s->n_heads : s->n_kv_heads) *
                 SL_MAX(sl_query_dim(s), SL_MAX(s->head_dim, s->v_dim));
     double *k = naive_new(kv * s->n_layers), *v = naive_new(kv * s->n_layers);
-    double *x = naive_new(s->d_model), *h = naive_new(s->d_model);
+    double *x = naive_new(s->d_model), *h = naive_new(s->d_model), *b = naive_new(s->d_model);
     for (uint32_t t = 0; t < n; t++) {
         naive_row(&m->whole.mat[SL_ROLE_EMBED], ids[t], x);
         for (uint32_t l = 0; l < s->n_layers; l++) {
             const sl_mat *w = m->block[l].mat;
+            bool branch = s->ffn[l] == SL_FFN_MOE && s->dense_branch;
+            if (branch) naive_stream_norm(m, &w[SL_ROLE_FFN_NORM], x, h);
             naive_attention(m, l, t, x, k + l * kv, v + l * kv);
-            naive_norm(&w[SL_ROLE_FFN_NORM], s->rms_eps, x, h);
+            naive_stream_norm(m, &w[branch ? SL_ROLE_SHARED_NORM : SL_ROLE_FFN_NORM], x,
+                              branch ? b : h);
             if (s->ffn[l] == SL_FFN_MOE)
-                naive_moe(m, l, h, x);
+                naive_moe(m, l, h, branch ? b : h, x);
             else
                 naive_ffn(&w[SL_ROLE_DENSE_GATE], &w[SL_ROLE_DENSE_UP], &w[SL_ROLE_DENSE_DOWN], h,
                           1, x);
         }
-        naive_norm(&m->whole.mat[SL_ROLE_FINAL_NORM], s->rms_eps, x, h);
+        naive_stream_norm(m, &m->whole.mat[SL_ROLE_FINAL_NORM], x, h);
         naive_mul(&m->whole.mat[SL_ROLE_LM_HEAD], h, logits + (size_t)t * s->vocab);
     }
-    free(k), free(v), free(x), free(h);
+    free(k), free(v), free(x), free(h), free(b);
 }
 
 #endif

@@ -64,7 +64,13 @@ static inline void model_run_moe(model_run *r, uint32_t layer, const sl_rows *ro
     uint32_t *place = malloc(pairs * sizeof *place);
     uint32_t *group = malloc(s->n_experts * sizeof *group);
     uint32_t *first = malloc((s->n_experts + 1) * sizeof *first), n_groups = 0, at = 0;
-    sl_block_route(r->m, &r->ex, layer, rows, x, h, expert, gate, &r->scratch);
+    if (s->dense_branch) {
+        sl_block_route(r->m, &r->ex, layer, rows, x, h, expert, gate, &r->scratch);
+        sl_block_attention(r->m, &r->ex, layer, rows, x, &r->scratch);
+    } else {
+        sl_block_attention(r->m, &r->ex, layer, rows, x, &r->scratch);
+        sl_block_route(r->m, &r->ex, layer, rows, x, h, expert, gate, &r->scratch);
+    }
     for (uint32_t e = 0; e < s->n_experts; e++) {
         uint32_t begin = at;
         for (size_t p = 0; p < pairs; p++)
@@ -86,7 +92,7 @@ static inline void model_run_moe(model_run *r, uint32_t layer, const sl_rows *ro
                          .x = h,
                          .y = y};
     sl_block_experts(r->m, &r->ex, layer, &b, &r->scratch);
-    if (s->d_ff_shared) sl_block_shared(r->m, &r->ex, layer, n, h, &r->scratch);
+    if (s->d_ff_shared) sl_block_shared(r->m, &r->ex, layer, n, x, h, &r->scratch);
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t j = 0; j < s->top_k; j++) {
             size_t p = (size_t)i * s->top_k + j;
@@ -116,11 +122,12 @@ static inline void model_run_rows(model_run *r, uint32_t n, const uint32_t *ids,
     sl_rows rows = {.n = n, .id = ids, .pos = pos, .pages = pages};
     sl_model_embed(r->m, &r->ex, ids, n, x);
     for (uint32_t l = 0; l < r->s->n_layers; l++) {
-        sl_block_attention(r->m, &r->ex, l, &rows, x, &r->scratch);
-        if (r->s->ffn[l] == SL_FFN_DENSE)
-            sl_block_dense(r->m, &r->ex, l, n, x, &r->scratch);
-        else
+        if (r->s->ffn[l] == SL_FFN_MOE) {
             model_run_moe(r, l, &rows, x);
+            continue;
+        }
+        sl_block_attention(r->m, &r->ex, l, &rows, x, &r->scratch);
+        sl_block_dense(r->m, &r->ex, l, n, x, &r->scratch);
     }
     sl_model_head(r->m, &r->ex, x, all, n, logits, &r->scratch);
     free(x), free(pages), free(all);

@@ -105,9 +105,9 @@ static void shared_experts_take_their_time(void **state) {
     if (sl_model_open(folder, &stages, &m, &err) != SL_OK) fail_msg("%s", err.msg);
     assert_int_equal(sl_model_spec_of(m)->d_ff_shared, 128);
     assert_int_equal(sl_emulated_ns(&d, SL_COST_SHARED, 3, 0), 206000);
-    sl_block_shared(m, &ex, 5, 3, h, NULL);
+    sl_block_shared(m, &ex, 5, 3, NULL, h, NULL);
     assert_int_equal(waits, 1);
-    sl_block_shared(m, &ex, 5, 0, h, NULL);
+    sl_block_shared(m, &ex, 5, 0, NULL, h, NULL);
     assert_int_equal(waits, 1);
     assert_memory_equal(h, zero, sizeof h);
     sl_model_free(m);

@@ -135,6 +135,32 @@ static void oracle_rms_inverse(double tol) {
     }
 }
 
+static void bits_center(const sl_kernels *k) {
+    for (uint32_t n = 1; n < 300; n++) {
+        float *x = kt_floats(n), *y = kt_floats(n);
+        memcpy(y, x, n * sizeof *x);
+        k->center(x, n, x);
+        REF->center(y, n, y);
+        kt_same("center", x, y, n);
+        sl_free(x), sl_free(y);
+    }
+}
+
+static void oracle_center(double tol) {
+    for (uint32_t n = 1; n < 300; n += 7) {
+        float *x = kt_floats(n), *y = kt_floats(n);
+        double sum = 0, top = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            sum += x[i];
+            top = fmax(top, fabs((double)x[i]));
+        }
+        REF->center(x, n, y);
+        for (uint32_t i = 0; i < n; i++)
+            within("center", y[i], x[i] - sum / n, fabs((double)x[i]) + top, tol);
+        sl_free(x), sl_free(y);
+    }
+}
+
 static void bits_rms_apply(const sl_kernels *k) {
     for (uint32_t n = 0; n < 70; n++) {
         float *x = kt_floats(n), *y = kt_floats(n), *w = kt_floats(n);

@@ -302,6 +302,21 @@ static void norm_and_rope_do_not_depend_on_threads(void **state) {
             sl_rmsnorm(&ex, y, &w, 1e-5f, ROWS, N, y);
             kt_same("rmsnorm", y, want, ROWS * N);
         }
+        for (int r = 0; r < ROWS; r++) {
+            float lane[SL_DOT_LANES] = {0}, mid[N];
+            for (int i = 0; i < N; i++) lane[i % SL_DOT_LANES] += x[r * N + i];
+            for (int h = SL_DOT_LANES / 2; h; h /= 2)
+                for (int i = 0; i < h; i++) lane[i] += lane[i + h];
+            for (int i = 0; i < N; i++) mid[i] = x[r * N + i] - lane[0] / (float)N;
+            float inv = 1.0f / sqrtf(dot_rule(mid, mid, SL_F32, 0, N) / (float)N + 1e-5f);
+            for (int i = 0; i < N; i++)
+                want[r * N + i] = mid[i] * inv * kt_weight(w.data, d, (size_t)i);
+        }
+        EACH_EXEC(ex) {
+            memcpy(y, x, ROWS * N * sizeof *x);
+            sl_layernorm(&ex, y, &w, 1e-5f, ROWS, N, y);
+            kt_same("layernorm", y, want, ROWS * N);
+        }
         sl_free(base);
     }
     memcpy(want, x, ROWS * N * sizeof *x);

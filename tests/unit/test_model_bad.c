@@ -163,6 +163,30 @@ static void damaged_tensors_of_other_families_are_refused(void **state) {
         {folder_glm4,
          {"\"" P "mlp.shared_experts.up_proj.weight\"", "\"model.layers.3.x\"", SL_ERR_FORMAT,
           "/" ST ": tensor \"" P "mlp.shared_experts.up_proj.weight\" is missing"}},
+#define D "transformer.blocks.1."
+        {folder_dbrx,
+         {"\"" D "norm_attn_norm.attn.Wqkv.weight\":{\"dtype\":\"F32\",\"shape\":[48,24]",
+          "\"" D "norm_attn_norm.attn.Wqkv.weight\":{\"dtype\":\"F32\",\"shape\":[24,48]",
+          SL_ERR_FORMAT,
+          "/" ST ": tensor \"" D "norm_attn_norm.attn.Wqkv.weight\": shape [24, 48], expected "
+          "[48, 24] by config.json"}},
+        {folder_dbrx,
+         {"\"" D "ffn.experts.mlp.w2\":{\"dtype\":\"F32\",\"shape\":[120,24]",
+          "\"" D "ffn.experts.mlp.w2\":{\"dtype\":\"F32\",\"shape\":[24,120]", SL_ERR_FORMAT,
+          "/" ST ": tensor \"" D "ffn.experts.mlp.w2\": shape [24, 120], expected [120, 24] by "
+          "config.json"}},
+        {folder_dbrx,
+         {"\"" D "ffn.experts.mlp.v1\"", "\"" D "ffn.experts.mlp.v1.weight\"", SL_ERR_FORMAT,
+          "/" ST ": tensor \"" D "ffn.experts.mlp.v1\" is missing"}},
+#undef D
+        {folder_arctic,
+         {"\"" P "residual_layernorm.weight\"", "\"" P "residual_lay.weight\"", SL_ERR_FORMAT,
+          "/" ST ": tensor \"" P "residual_layernorm.weight\" is missing"}},
+        {folder_arctic,
+         {"\"" P "residual_mlp.w1.weight\":{\"dtype\":\"F32\",\"shape\":[24,24]",
+          "\"" P "residual_mlp.w1.weight\":{\"dtype\":\"F32\",\"shape\":[24,24,1]", SL_ERR_FORMAT,
+          "/" ST ": tensor \"" P "residual_mlp.w1.weight\": shape [24, 24, 1], expected [24, 24] "
+          "by config.json"}},
     };
 #undef P
     for (size_t i = 0; i < SL_LEN(cases); i++) {

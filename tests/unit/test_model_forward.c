@@ -166,6 +166,21 @@ static void wide_norms_and_clipping_do_not(void **state) {
                   "\"norm_topk_prob\":true,\"clip_qkv\":null");
 }
 
+static void tensors_that_roles_share_do_not(void **state) {
+    (void)state;
+    check_folder(folder_dbrx, SL_BF16, 1);
+    check_changed(folder_dbrx, "\"moe_top_k\":3",
+                  "\"moe_top_k\":3,\"moe_normalize_expert_weights\":null");
+}
+
+static void dense_branches_do_not(void **state) {
+    (void)state;
+    check_folder(folder_arctic, SL_BF16, 1);
+    check_changed(folder_arctic, "\"moe_layer_frequency\":2", "\"moe_layer_frequency\":1");
+    check_changed(folder_arctic, "\"parallel_attn_mlp_res\":true",
+                  "\"parallel_attn_mlp_res\":false");
+}
+
 static void groups_of_experts_do_not(void **state) {
     (void)state;
     check_folder(folder_glm4, SL_BF16, 1);
@@ -353,6 +368,8 @@ int main(void) {
         cmocka_unit_test(qwen_bits_do_not_depend_on_batching),
         cmocka_unit_test(shared_experts_do_not_change_that),
         cmocka_unit_test(wide_norms_and_clipping_do_not),
+        cmocka_unit_test(tensors_that_roles_share_do_not),
+        cmocka_unit_test(dense_branches_do_not),
         cmocka_unit_test(groups_of_experts_do_not),
         cmocka_unit_test(gates_of_inputs_chunks_and_blocks_that_do_not_rotate_do_not),
         cmocka_unit_test(latents_do_not),

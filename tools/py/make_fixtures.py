@@ -22,8 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2] / "tests" / "golden"
 
 
 def make_model(fixture, verses, folder):
-    build = tokenizer_build.build_qwen if fixture.kind == "qwen" else tokenizer_build.build_smollm
-    tok = build(verses, fixture.tokens)
+    tok = tokenizer_build.BUILDERS[fixture.kind](verses, fixture.tokens)
     if tok.get_vocab_size() != fixture.tokens:
         raise SystemExit(
             f"{fixture.name}: tokenizer has {tok.get_vocab_size()} entries, "

@@ -51,7 +51,10 @@ static void print_text(const sl_model_spec *m, const sl_model_info *i, const cha
     if (sl_arch_find(m->arch)->router == SL_ROUTER_SIGMOID_GROUPS) printf(", sigmoid scores");
     if (m->route_scale > 0) printf(", times %g", (double)m->route_scale);
     printf("\n");
-    if (m->d_ff_shared)
+    if (m->dense_branch)
+        printf("  dense branch  width %u, beside the experts, which read what the block was given\n",
+               m->d_ff_shared);
+    else if (m->d_ff_shared)
         printf("  shared        width %u%s\n", m->d_ff_shared, gated_shared(m) ? ", gated" : "");
     if (m->n_mtp)
         printf("  not read      %u block%s more, to predict further tokens\n", m->n_mtp,

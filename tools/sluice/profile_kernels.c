@@ -101,7 +101,8 @@ static void run_dense(bench *b, const task *t) {
 
 static void run_shared(bench *b, const task *t) {
     memcpy(b->h, b->x, (size_t)t->rows * b->spec->d_model * sizeof *b->h);
-    sl_block_shared(b->m, b->ex, next_layer(b, SL_FFN_MOE, false), t->rows, b->h, &b->scratch);
+    sl_block_shared(b->m, b->ex, next_layer(b, SL_FFN_MOE, false), t->rows, b->x, b->h,
+                    &b->scratch);
 }
 
 /* `groups` experts of one block with `rows` rows each. */

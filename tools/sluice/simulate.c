@@ -35,7 +35,8 @@ static sl_status spec_of_shape(const sl_shape *s, sl_model_spec *m, sl_err *err)
                          .vocab = s->vocab,
                          .d_ff_dense = s->d_ff_dense,
                          .d_ff_expert = s->d_ff_expert,
-                         .d_ff_shared = s->d_ff_shared,
+                         .d_ff_shared = s->d_ff_shared + s->d_ff_residual,
+                         .dense_branch = s->d_ff_residual > 0,
                          .n_experts = s->n_experts,
                          .top_k = s->top_k,
                          .max_position = s->max_position ? s->max_position : 1u << 20};

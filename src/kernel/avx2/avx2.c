@@ -35,6 +35,23 @@ float sl_avx2_rms_inverse(const float *x, float eps, uint32_t n) {
     return 1.0f / sqrtf(mean + eps);
 }
 
+static void avx2_center(const float *x, uint32_t n, float *y) {
+    __m256 a = _mm256_setzero_ps(), b = a;
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        a = _mm256_add_ps(a, _mm256_loadu_ps(x + i));
+        b = _mm256_add_ps(b, _mm256_loadu_ps(x + i + 8));
+    }
+    if (i < n) {
+        _Alignas(32) float pad[16] = {0};
+        memcpy(pad, x + i, (n - i) * sizeof(float));
+        a = _mm256_add_ps(a, _mm256_load_ps(pad));
+        b = _mm256_add_ps(b, _mm256_load_ps(pad + 8));
+    }
+    float mean = sl_avx2_tree16(a, b) / (float)n;
+    for (i = 0; i < n; i++) y[i] = x[i] - mean;
+}
+
 static void avx2_rms_apply(const float *x, const float *w, float inv, uint32_t n, float *y) {
     for (uint32_t i = 0; i < n; i++) y[i] = x[i] * inv * w[i];
 }
@@ -129,6 +146,7 @@ const sl_kernels sl_kernels_avx2 = {
     .int8_tile = sl_avx2_int8_tile,
     .swiglu = avx2_swiglu,
     .rms_inverse = sl_avx2_rms_inverse,
+    .center = avx2_center,
     .rms_apply = avx2_rms_apply,
     .sincos = avx2_sincos,
     .rotate = avx2_rotate,

@@ -70,6 +70,7 @@ const sl_kernels sl_kernels_ref = {
     .int8_tile = sl_ref_int8_tile,
     .swiglu = ref_swiglu,
     .rms_inverse = sl_ref_rms_inverse,
+    .center = sl_ref_center,
     .rms_apply = ref_rms_apply,
     .sincos = ref_sincos,
     .rotate = ref_rotate,

@@ -7,6 +7,7 @@
 void sl_ref_gemm_tile(const sl_gemm_tile *t);
 void sl_ref_quantise(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row);
 void sl_ref_int8_tile(const sl_int8_tile *t);
+void sl_ref_center(const float *x, uint32_t n, float *y);
 float sl_ref_rms_inverse(const float *x, float eps, uint32_t n);
 void sl_ref_attn_page(const sl_attn_page *a);
 void sl_ref_softmax(const float *x, uint32_t n, float *p);

@@ -34,6 +34,13 @@ void sl_ref_gemm_tile(const sl_gemm_tile *t) {
         }
 }
 
+void sl_ref_center(const float *x, uint32_t n, float *y) {
+    float lane[SL_DOT_LANES] = {0};
+    for (uint32_t i = 0; i < n; i++) lane[i % SL_DOT_LANES] += x[i];
+    float mean = sl_tree16(lane) / (float)n;
+    for (uint32_t i = 0; i < n; i++) y[i] = x[i] - mean;
+}
+
 float sl_ref_rms_inverse(const float *x, float eps, uint32_t n) {
     float mean = dot_any(x, (const uint8_t *)x, SL_F32, n) / (float)n;
     return 1.0f / sqrtf(mean + eps);

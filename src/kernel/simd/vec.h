@@ -48,6 +48,19 @@ static float simd_rms_inverse(const float *x, float eps, uint32_t n) {
     return 1.0f / sqrtf(mean + eps);
 }
 
+static void simd_center(const float *x, uint32_t n, float *y) {
+    v16 sum = v_set1(0);
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16) sum = v_add(sum, v_load(x + i));
+    if (i < n) {
+        float pad[16] = {0};
+        memcpy(pad, x + i, (n - i) * sizeof *pad);
+        sum = v_add(sum, v_load(pad));
+    }
+    float mean = v_tree(sum) / (float)n;
+    for (i = 0; i < n; i++) y[i] = x[i] - mean;
+}
+
 static void simd_rms_apply(const float *x, const float *w, float inv, uint32_t n, float *y) {
     for (uint32_t i = 0; i < n; i++) y[i] = x[i] * inv * w[i];
 }

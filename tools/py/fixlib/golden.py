@@ -106,7 +106,7 @@ def find_cases(model, fixture, tok, verses, stop_ids, prompts=PROMPTS):
 @torch.no_grad()
 def usage(model, cases):
     """Choices per expert over all cases: {layer: [count]}."""
-    k = model.config.num_experts_per_tok
+    k = models.top_k(model.config)
     total = None
     for c in cases:
         _, choices = models.forward(model, torch.tensor([c["prompt"] + c["ids"]]))
@@ -129,14 +129,6 @@ def first_difference(model, case):
     return next((i for i, (x, y) in enumerate(zip(chosen, case["ids"])) if x != y), None)
 
 
-def exchange(experts, a, b):
-    if not isinstance(experts, torch.nn.ModuleList):  # all of a layer in one tensor
-        for stack in experts.parameters():
-            stack[[a, b]] = stack[[b, a]]
-        return
-    experts[a], experts[b] = experts[b], experts[a]
-
-
 @torch.no_grad()
 def find_swap(model, fixture, cases, choices):
     """The pair of experts of one layer whose exchange changes most cases, and these soonest."""
@@ -145,9 +137,9 @@ def find_swap(model, fixture, cases, choices):
     for layer, counts in choices.items():
         chosen = [e for e, n in enumerate(counts) if n > 0]
         for pair in itertools.combinations(chosen, 2):
-            exchange(models.moe_of(model, layer).experts, *pair)
+            models.exchange(model, layer, *pair)
             first = [first_difference(model, c) for c in cases]
-            exchange(models.moe_of(model, layer).experts, *pair)
+            models.exchange(model, layer, *pair)
             seen = [x for x in first if x is not None]
             rank = (len(cases) - len(seen), sum(seen))
             if seen and (best is None or rank < best[0]):
@@ -160,7 +152,7 @@ def find_swap(model, fixture, cases, choices):
 
 def double_deviation(model, cases):
     """max|f32 - f64| / max|f64| over the positions of all cases: the oracle's own noise."""
-    if model.config.model_type in models.HOOKED or model.config.model_type == "llama4_text":
+    if model.config.model_type in (*models.HOOKED, "llama4_text", "dbrx"):
         return None  # its router, or its rotation, is in f32 whatever the model is in
     wide = model.double()
     worst = 0.0

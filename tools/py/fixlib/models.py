@@ -13,6 +13,7 @@ import re
 import safetensors.torch
 import torch
 from transformers import (
+    DbrxForCausalLM,
     DeepseekV2Config,
     DeepseekV2ForCausalLM,
     DeepseekV3Config,
@@ -31,9 +32,13 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
+from . import arctic, dbrx
+
 CONTEXT = 512
 MTP_LAYERS = 1  # of the fixtures that have such layers
 CLASSES = {
+    "arctic": arctic.ArcticForCausalLM,
+    "dbrx": DbrxForCausalLM,
     "deepseek_v2": DeepseekV2ForCausalLM,
     "deepseek_v3": DeepseekV3ForCausalLM,
     "glm4_moe": Glm4MoeForCausalLM,
@@ -48,7 +53,7 @@ CLASSES = {
 @dataclasses.dataclass
 class Fixture:
     name: str
-    kind: str  # tokenizer shape: qwen or smollm
+    kind: str  # tokenizer shape: qwen, cl100k or smollm
     tokens: int  # entries of the tokenizer
     config: object
     stored: torch.dtype
@@ -303,6 +308,7 @@ def fixtures():
         bos_token_id=end,
         eos_token_id=im_end,
     )
+    fused = dbrx.config(CONTEXT, 640, end, im_end)
     end, im_end = qwen_special(1016)
     latent = DeepseekV2Config(
         vocab_size=1016,
@@ -439,6 +445,33 @@ def fixtures():
                 {"num_nextn_predict_layers": MTP_LAYERS},
             ),
             Fixture(
+                "dbrx-tiny",
+                "cl100k",
+                640,
+                fused,
+                torch.bfloat16,
+                big,
+                True,
+                "torch_dtype",
+                17,
+                500,
+                min_margin=1e-4,
+            ),
+            Fixture(
+                "arctic-tiny",
+                "smollm",
+                640,
+                arctic.config(CONTEXT, 640),
+                torch.bfloat16,
+                big,
+                True,
+                "torch_dtype",
+                18,
+                500,
+                arctic.STORED_CONFIG,
+                min_margin=1e-4,
+            ),
+            Fixture(
                 "llama4-tiny",
                 "qwen",
                 640,
@@ -547,7 +580,8 @@ def forward(model, ids):
         return llama4_forward(model, ids)
     if model.config.model_type not in HOOKED:
         out = model(input_ids=ids, output_router_logits=True, use_cache=False)
-        probs = [torch.softmax(x, -1) for x in out.router_logits]
+        done = model.config.model_type == "dbrx"  # whose routers return probabilities
+        probs = [x if done else torch.softmax(x, -1) for x in out.router_logits]
         return out.logits, [Choice(p, p, None) for p in probs]
     seen, hooks = [], []
     for layer in sparse_layers(model.config):
@@ -612,11 +646,17 @@ def load_fp8(cls, doc, folder):
     return model.eval()
 
 
+def top_k(config):
+    return config.ffn_config.moe_top_k if config.model_type == "dbrx" else config.num_experts_per_tok
+
+
 def sparse_layers(config):
     if config.model_type == "llama4_text":
         return list(config.moe_layers)
-    if config.model_type in ("mixtral", "olmoe"):
+    if config.model_type in ("mixtral", "olmoe", "dbrx"):
         return list(range(config.num_hidden_layers))
+    if config.model_type == "arctic":
+        return [i for i in range(config.num_hidden_layers) if arctic.is_routed(config, i)]
     if config.model_type in HOOKED:
         return list(range(config.first_k_dense_replace, config.num_hidden_layers))
     return [
@@ -638,8 +678,25 @@ def gate_of(model, layer):
     return moe.router if hasattr(moe, "router") else moe.gate
 
 
+def exchange(model, layer, a, b):
+    """Two experts of one layer."""
+    if model.config.model_type == "dbrx":
+        dbrx.exchange(model, layer, a, b)
+        return
+    experts = moe_of(model, layer).experts
+    if not isinstance(experts, torch.nn.ModuleList):  # all of a layer in one tensor
+        for stack in experts.parameters():
+            stack[[a, b]] = stack[[b, a]]
+        return
+    experts[a], experts[b] = experts[b], experts[a]
+
+
 def expected_names(config):
     """Tensor names of a published checkpoint of this configuration."""
+    if config.model_type == "dbrx":
+        return dbrx.expected_names(config)
+    if config.model_type == "arctic":
+        return arctic.expected_names(config)
     names = {"model.embed_tokens.weight", "model.norm.weight"}
     if not config.tie_word_embeddings:
         names.add("lm_head.weight")
@@ -755,7 +812,7 @@ def store(model, fixture, folder):
             doc.pop(key)
     doc[fixture.dtype_key] = re.sub(r"^torch\.", "", str(fixture.stored))
     path.write_text(json.dumps(dict(sorted(doc.items())), indent=2) + "\n")
-    end = qwen_special(fixture.tokens)[0] if fixture.kind == "qwen" else 0
+    end = qwen_special(fixture.tokens)[0] if fixture.kind != "smollm" else 0
     generation = {
         "bos_token_id": config.bos_token_id,
         "do_sample": True,

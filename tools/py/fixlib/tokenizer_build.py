@@ -1,6 +1,7 @@
 """Byte-level BPE tokenizers in the two published shapes, trained on the corpus.
 
-qwen: NFC, split by one regular expression, then ByteLevel without its own regex; special tokens
+cl100k: digits by up to three, the rest as qwen's split, written as a pattern of what is kept, as DBRX's
+tokenizer.json. qwen: NFC, split by one regular expression, then ByteLevel without its own regex; special tokens
 after the vocabulary, as in Qwen3's tokenizer.json. smollm: single digits, then ByteLevel with the
 GPT-2 regex; special tokens first, as in SmolLM2's.
 """
@@ -15,6 +16,7 @@ QWEN_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+CL100K_SPLIT = QWEN_SPLIT.replace(r"\p{N}|", r"\p{N}{1,3}|")
 QWEN_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 QWEN_ADDED = ("<think>", "</think>")  # added tokens that are not special, as Qwen3 has
 SMOLLM_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>", "<file_sep>")
@@ -62,6 +64,21 @@ def build_qwen(verses, size):
     return tok
 
 
+def build_cl100k(verses, size):
+    tok = Tokenizer(models.BPE())
+    tok.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(CL100K_SPLIT), "removed", invert=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=False),
+        ]
+    )
+    tok.decoder = decoders.ByteLevel(add_prefix_space=True, trim_offsets=True, use_regex=True)
+    train(tok, verses, size - len(QWEN_SPECIAL) - len(QWEN_ADDED), ())
+    tok.add_special_tokens([AddedToken(s, normalized=False, special=True) for s in QWEN_SPECIAL])
+    tok.add_tokens([AddedToken(s, normalized=False, special=False) for s in QWEN_ADDED])
+    return tok
+
+
 def build_smollm(verses, size):
     tok = Tokenizer(models.BPE())
     tok.pre_tokenizer = pre_tokenizers.Sequence(
@@ -73,6 +90,9 @@ def build_smollm(verses, size):
     tok.decoder = decoders.ByteLevel(add_prefix_space=True, trim_offsets=True, use_regex=True)
     train(tok, verses, size, SMOLLM_SPECIAL)
     return tok
+
+
+BUILDERS = {"qwen": build_qwen, "cl100k": build_cl100k, "smollm": build_smollm}
 
 
 def write(tok, folder, kind, context, chat):
@@ -88,18 +108,18 @@ def write(tok, folder, kind, context, chat):
         doc["model"]["end_of_word_suffix"] = ""
     dump(folder / "tokenizer.json", doc)
     added = {str(t["id"]): {k: t[k] for k in t if k != "id"} for t in doc["added_tokens"]}
-    names = QWEN_SPECIAL if kind == "qwen" else SMOLLM_SPECIAL
+    names = SMOLLM_SPECIAL if kind == "smollm" else QWEN_SPECIAL
     config = {
         "add_prefix_space": False,
         "added_tokens_decoder": added,
         "additional_special_tokens": ["<|im_start|>", "<|im_end|>"],
-        "bos_token": None if kind == "qwen" else "<|im_start|>",
+        "bos_token": "<|im_start|>" if kind == "smollm" else None,
         "clean_up_tokenization_spaces": False,
         "eos_token": "<|im_end|>",
         "model_max_length": context,
         "pad_token": "<|endoftext|>",
         "tokenizer_class": "Qwen2Tokenizer" if kind == "qwen" else "GPT2Tokenizer",
-        "unk_token": None if kind == "qwen" else "<|endoftext|>",
+        "unk_token": "<|endoftext|>" if kind == "smollm" else None,
     }
     if chat:
         config["chat_template"] = CHATML

@@ -30,7 +30,7 @@ def gap(rank, k):
 
 def margins(choices, config):
     """How clearly each position's experts, and their groups, were chosen: [layers, positions]."""
-    rows = [gap(c.rank, config.num_experts_per_tok) for c in choices]
+    rows = [gap(c.rank, models.top_k(config)) for c in choices]
     rows += [gap(c.groups, config.topk_group) for c in choices if c.groups is not None]
     return torch.stack(rows)
 
@@ -83,7 +83,7 @@ def sample(rng, stream, starts, chats):
 def train(model, fixture, tok, verses, lr=4e-3):
     rng = random.Random(fixture.seed)
     config = fixture.config
-    k = config.num_experts_per_tok
+    k = models.top_k(config)
     data = documents(tok, verses, config.eos_token_id)
     decay = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() <= 1]
