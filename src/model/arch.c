@@ -285,6 +285,7 @@ bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t) {
     case SL_ROLE_Q_A_NORM:
     case SL_ROLE_Q_B:
         return m->q_lora > 0;
+    case SL_ROLE_SHARED_NORM:
     case SL_ROLE_SHARED_GATE:
     case SL_ROLE_SHARED_UP:
     case SL_ROLE_SHARED_DOWN:
@@ -296,11 +297,6 @@ bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t) {
     case SL_ROLE_Q_NORM:
     case SL_ROLE_K_NORM:
         return m->qk_norm;
-    case SL_ROLE_SHARED_NORM:
-    case SL_ROLE_SHARED_GATE:
-    case SL_ROLE_SHARED_UP:
-    case SL_ROLE_SHARED_DOWN:
-        return m->d_ff_shared > 0;
     default:
         return true;
     }
