@@ -15,6 +15,7 @@ typedef struct sl_gemm_tile {
     uint32_t k, n_cols, n_rows, y_stride;
     const float *const *x; /* n_rows pointers to k floats */
     float *y;
+    ptrdiff_t next; /* a hint: what is read after w[i] lies at w[i] + next; 0: the rows after it */
 } sl_gemm_tile;
 
 /* The same for weights in blocks and activations in 8 bits of the kind that `dtype` asks for. */

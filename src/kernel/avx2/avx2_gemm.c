@@ -29,6 +29,7 @@ typedef struct block {
     uint32_t x_steps; /* steps between the two halves of x */
     bool fresh;       /* chains start at +0 rather than at acc */
     float *acc;
+    ptrdiff_t next; /* from a weight to one that is read later */
 } block;
 
 /* Read anew at each step: as a loop invariant it would take the sixteenth register from the chains.
@@ -52,12 +53,12 @@ INLINE __m256 load_w(const uint8_t *w, sl_dtype dtype, uint32_t half, __m256i ma
     return _mm256_castsi256_ps(v);
 }
 
-/* The rows after these come next; reading past the matrix is harmless here. */
-INLINE void prefetch_next(const uint8_t *w, size_t stride, const uint32_t C, uint32_t from,
-                          uint32_t to) {
+/* The rows after these come next, or what the caller said; reading past the matrix is harmless
+ * here. */
+INLINE void prefetch_next(const block *b, const uint8_t *w, uint32_t from, uint32_t to) {
 #pragma GCC unroll 4
     for (uint32_t c = from; c < to; c++)
-        _mm_prefetch((const char *)w + (C + c) * stride, _MM_HINT_T0);
+        _mm_prefetch((const char *)w + b->next + c * b->w_stride, _MM_HINT_T0);
 }
 
 /* One half: R*C chains. */
@@ -84,7 +85,7 @@ INLINE void run_half(const block *b, const uint32_t R, const uint32_t C, sl_dtyp
             for (uint32_t c = 0; c < C; c++)
                 acc[r * C + c] = _mm256_fmadd_ps(xv, wv[c], acc[r * C + c]);
         }
-        prefetch_next(w, b->w_stride, C, half ? C / 2 : 0, half ? C : C / 2);
+        prefetch_next(b, w, half ? C / 2 : 0, half ? C : C / 2);
         x += R * 8;
         w += step_bytes;
     }
@@ -115,7 +116,7 @@ INLINE void run_both(const block *b, const uint32_t R, const uint32_t C, sl_dtyp
                 acc[i] = _mm256_fmadd_ps(_mm256_load_ps(x1 + r * 8), w1, acc[i]);
             }
         }
-        prefetch_next(w, b->w_stride, C, 0, C);
+        prefetch_next(b, w, 0, C);
         x0 += R * 8;
         x1 += R * 8;
         w += step_bytes;
@@ -210,14 +211,15 @@ INLINE void tile_block(const sl_gemm_tile *t, const float *xp, uint32_t s0, uint
     const size_t row_bytes = (size_t)t->k * bytes * apart;
     const uint8_t *w = (const uint8_t *)t->w + c0 * (row_bytes / apart) + (size_t)s0 * 16 * bytes;
     _Alignas(32) uint8_t pad[MAX_C * 64];
-    block part = {xp, w, row_bytes, whole, steps, s0 == 0, acc};
+    const ptrdiff_t next = t->next ? t->next : (ptrdiff_t)(C * row_bytes);
+    block part = {xp, w, row_bytes, whole, steps, s0 == 0, acc, next};
     for (;;) { /* a loop, so that the partial step shares the code of the whole ones */
         run_block(&part, R, C, dtype);
         if (part.w == pad || whole == steps) return;
         memset(pad, 0, sizeof pad);
         for (uint32_t c = 0; c < C; c++)
             memcpy(pad + c * 64, w + c * row_bytes + (size_t)whole * 16 * bytes, t->k % 16 * bytes);
-        part = (block){xp + (size_t)whole * R * 8, pad, 64, 1, steps, false, acc};
+        part = (block){xp + (size_t)whole * R * 8, pad, 64, 1, steps, false, acc, 0};
     }
 }
 
@@ -318,7 +320,8 @@ INLINE void wide_run(const wide_tile *q, uint32_t r0, uint32_t c, const uint32_t
                      q->steps,
                      q->steps,
                      q->s0 == 0,
-                     wide_acc(q, q->c0 + c, r0, R)};
+                     wide_acc(q, q->c0 + c, r0, R),
+                     (ptrdiff_t)(C * q->stride * sizeof(float))};
     run_block(&b, R, C, SL_F32);
 }
 
