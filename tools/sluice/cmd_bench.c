@@ -81,7 +81,8 @@ static sl_status run_prefill(bench *b, result *r, sl_err *err) {
     return st;
 }
 
-/* Decode: from the last request's first token to the first request's last: all are decoding. */
+/* Decode: from the last request's first token to the first request's last: all are decoding. r
+ * NULL: nothing is measured. */
 static sl_status run_decode(bench *b, uint32_t n_gen, result *r, sl_err *err) {
     uint32_t n = b->o->batch;
     for (uint32_t i = 0; i < n; i++) set_request(b, i, b->o->n_depth, n_gen + 1);
@@ -91,7 +92,7 @@ static sl_status run_decode(bench *b, uint32_t n_gen, result *r, sl_err *err) {
         begin = SL_MAX(begin, b->outs[i].first_ns);
         end = SL_MIN(end, b->outs[i].last_ns);
     }
-    if (st != SL_OK) return st;
+    if (st != SL_OK || !r) return st;
     if (end <= begin)
         return sl_fail(
             err, SL_ERR_INFEASIBLE,
@@ -146,7 +147,7 @@ static sl_status run_tests(bench *b, sl_err *err) {
     if (b->o->n_prompt)
         st = run_prefill(b, &warm, err); /* once unmeasured, as llama-bench does */
     else
-        st = run_decode(b, 1, &warm, err);
+        st = run_decode(b, 1, NULL, err);
     for (uint32_t i = 0; st == SL_OK && i < b->o->reps; i++) {
         if (b->o->n_prompt) st = run_prefill(b, &pp, err);
         if (st == SL_OK && b->o->n_gen) st = run_decode(b, b->o->n_gen, &tg, err);
