@@ -155,12 +155,16 @@ SL_INLINE void part_of(const run *u, uint32_t s, uint32_t r0, const uint32_t R, 
         for (uint32_t q = q0; q < q0 + most; q++) {
             __m256i a = _mm256_load_si256(&u->w[0].q[8 * s + q]);
             __m256i c = _mm256_load_si256(&u->w[1].q[8 * s + q]);
+            SL_KEEP(a);
+            SL_KEEP(c);
 #pragma GCC unroll 4
             for (uint32_t r = 0; r < R; r++) {
                 __m256i x = sl_quad(u->t->x[r0 + r] + k0 + 4 * q);
                 __m256i pa = _mm256_maddubs_epi16(a, x), pc = _mm256_maddubs_epi16(c, x);
                 p[2 * r] = q == q0 ? pa : _mm256_add_epi16(p[2 * r], pa);
                 p[2 * r + 1] = q == q0 ? pc : _mm256_add_epi16(p[2 * r + 1], pc);
+                SL_KEEP(p[2 * r]);
+                SL_KEEP(p[2 * r + 1]);
             }
         }
         uint32_t at = half_scales ? 2 * s + q0 / 4 : s;

@@ -82,11 +82,15 @@ SL_INLINE void block_q8_0(const run *u, uint32_t b, uint32_t r0, const uint32_t 
         for (uint32_t odd = 0; odd < 2; odd++) {
             __m256i a = _mm256_load_si256(w0 + 2 * q + odd),
                     c = _mm256_load_si256(w1 + 2 * q + odd);
+            SL_KEEP(a);
+            SL_KEEP(c);
 #pragma GCC unroll 4
             for (uint32_t r = 0; r < R; r++) {
                 __m256i xv = sl_quad(x + (size_t)r * CHUNK * 64 + odd * 32 + q * 4);
                 sum[2 * r] = _mm256_add_epi32(sum[2 * r], _mm256_madd_epi16(a, xv));
                 sum[2 * r + 1] = _mm256_add_epi32(sum[2 * r + 1], _mm256_madd_epi16(c, xv));
+                SL_KEEP(sum[2 * r]);
+                SL_KEEP(sum[2 * r + 1]);
             }
         }
 }
@@ -99,11 +103,15 @@ SL_INLINE void block_q4_0(const run *u, uint32_t b, uint32_t r0, const uint32_t 
 #pragma GCC unroll 8
     for (uint32_t q = 0; q < 8; q++) {
         __m256i a = _mm256_load_si256(w0 + q), c = _mm256_load_si256(w1 + q);
+        SL_KEEP(a);
+        SL_KEEP(c);
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < R; r++) {
             __m256i xv = sl_quad(u->t->x[r0 + r] + (u->b0 + b) * 32 + q * 4);
             sum[2 * r] = _mm256_add_epi16(sum[2 * r], _mm256_maddubs_epi16(a, xv));
             sum[2 * r + 1] = _mm256_add_epi16(sum[2 * r + 1], _mm256_maddubs_epi16(c, xv));
+            SL_KEEP(sum[2 * r]);
+            SL_KEEP(sum[2 * r + 1]);
         }
     }
 #pragma GCC unroll 4

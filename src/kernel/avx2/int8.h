@@ -29,6 +29,10 @@ SL_INLINE sl_strip_src sl_strip_at(const sl_int8_tile *t, uint32_t c0, uint32_t 
     return s;
 }
 
+/* Stops the compiler from loading the value again at each use, and from turning chains of sums into
+ * trees with more values than there are registers. */
+#define SL_KEEP(v) __asm__("" : "+x"(v))
+
 SL_INLINE __m256i sl_load(const void *p) {
     return _mm256_loadu_si256((const __m256i *)p);
 }
