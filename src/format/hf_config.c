@@ -258,7 +258,7 @@ static sl_status read_config(sl_json root, sl_model_spec *m, sl_err *err) {
     sl_status st = read_class(root, &c, err);
     if (st == SL_OK && c->nested) st = enter(c, &root, err);
     if (st != SL_OK) return st;
-    if (sl_json_kind_of(sl_json_get(root, "quantization_config")) > SL_JSON_NULL)
+    if (!c->fp8 && sl_json_kind_of(sl_json_get(root, "quantization_config")) > SL_JSON_NULL)
         return sl_json_fail(root, "quantization_config", err, SL_ERR_UNSUPPORTED,
                             "quantized weights are not supported (F32, F16, BF16 are)");
     memcpy(m->arch, c->name, strlen(c->name) + 1);

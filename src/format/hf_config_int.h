@@ -35,6 +35,7 @@ typedef struct sl_hf_class {
     bool llama3;           /* rope_scaling may be llama3 */
     bool own_blocks;       /* its reader says which blocks are routed, and what layer_types are */
     bool mscale;           /* ... with mscale and mscale_all_dim */
+    bool fp8;              /* read_own reads quantization_config */
     bool head_dim_derived; /* always hidden_size / num_attention_heads */
     bool windows;          /* layer_types may alternate full_attention and sliding_attention */
     const sl_hf_key *own;  /* what the table of all keys says of these is not so for this class */

@@ -68,6 +68,31 @@ static sl_status read_latents(sl_json root, sl_model_spec *m, sl_err *err) {
                : st;
 }
 
+/* Blocks of 128 x 128 with a scale each. How activations are rounded where products are of 8 bits
+ * (activation_scheme) is no matter here: they stay as they are. */
+static sl_status read_fp8(sl_json root, sl_model_spec *m, sl_err *err) {
+    static const char *const known[] = {"quant_method", "fmt", "weight_block_size",
+                                        "activation_scheme", "modules_to_not_convert"};
+    static const char key[] = "quantization_config", size_key[] = "weight_block_size";
+    sl_json q = {0}, size = {0};
+    const char *method = NULL;
+    sl_status st = sl_json_object(root, key, SL_JSON_OPTIONAL, &q, err);
+    if (st != SL_OK || sl_json_kind_of(q) == SL_JSON_ABSENT) return st;
+    st = sl_json_string(q, "quant_method", SL_JSON_REQUIRED, &method, err);
+    if (st == SL_OK) st = expect_text(q, "quant_method", "fp8", err);
+    if (st == SL_OK) st = sl_json_only(q, known, SL_LEN(known), err);
+    if (st == SL_OK) st = expect_text(q, "fmt", "e4m3", err);
+    if (st == SL_OK) st = sl_json_array(q, size_key, SL_JSON_REQUIRED, &size, err);
+    uint64_t rows = 0, cols = 0;
+    if (st == SL_OK &&
+        (sl_json_count(size) != 2 || !sl_json_as_u64(sl_json_at(size, 0), &rows) ||
+         !sl_json_as_u64(sl_json_at(size, 1), &cols) || rows != SL_F8_BLOCK || cols != SL_F8_BLOCK))
+        st = sl_json_fail(q, size_key, err, SL_ERR_UNSUPPORTED, "must be [%u, %u]", SL_F8_BLOCK,
+                          SL_F8_BLOCK);
+    m->fp8 = true;
+    return st;
+}
+
 static sl_status read_ffn(sl_json root, double scale, sl_model_spec *m, sl_err *err) {
     uint32_t n_shared = 0, dense = 0;
     sl_status st = sl_hf_u32(root, "first_k_dense_replace", SL_JSON_REQUIRED, 0, SL_MAX_LAYERS,
@@ -76,6 +101,7 @@ static sl_status read_ffn(sl_json root, double scale, sl_model_spec *m, sl_err *
         st = sl_hf_u32(root, "n_shared_experts", SL_JSON_REQUIRED, 1, 64, &n_shared, err);
     if (st == SL_OK)
         st = sl_json_f64(root, "routed_scaling_factor", SL_JSON_OPTIONAL, 1e-6, 1e6, &scale, err);
+    if (st == SL_OK) st = read_fp8(root, m, err);
     m->route_scale = (float)scale;
     m->d_ff_shared = n_shared * m->d_ff_expert;
     m->head_dim = m->kv_lora + m->rope_dim;
@@ -117,6 +143,7 @@ const sl_hf_class sl_hf_deepseek_v2 = {
     .expert_width = "moe_intermediate_size",
     .yarn = true,
     .mscale = true,
+    .fp8 = true,
     .own = own_latent,
     .n_own = SL_LEN(own_latent),
     .read_attention = read_latents,
@@ -134,6 +161,7 @@ const sl_hf_class sl_hf_deepseek_v3 = {
     .norm_topk = true,
     .yarn = true,
     .mscale = true,
+    .fp8 = true,
     .own = own_latent,
     .n_own = SL_LEN(own_latent),
     .read_attention = read_latents,

@@ -30,6 +30,9 @@ bool sl_st_dtype_usable(sl_st_dtype t, sl_dtype *out) {
     case SL_ST_BF16:
         *out = SL_BF16;
         return true;
+    case SL_ST_F8_E4M3:
+        *out = SL_F8_E4M3;
+        return true;
     default:
         return false;
     }

@@ -116,6 +116,8 @@ static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, ui
                     uint32_t c0, sl_gemm_tile *t) {
     sl_act_kind kind = sl_act_kind_of(w->dtype);
     t->dtype = w->dtype;
+    t->mat = w;
+    t->row = c0;
     t->w = (const uint8_t *)w->data + c0 * sl_dtype_row_bytes(w->dtype, t->k);
     if (kind == SL_ACT_NONE || !j->act.row[kind]) {
         g->k->gemm_tile(t);
@@ -551,6 +553,14 @@ void sl_vec_clip(const sl_exec *ex, float *y, float limit, size_t n) {
 
 void sl_widen(const sl_exec *ex, const void *src, sl_dtype dtype, size_t n, float *dst) {
     vec_run(ex, &(vec_ctx){.k = ex->k, .op = VEC_WIDEN, .y = dst, .x = src, .dtype = dtype}, n);
+}
+
+void sl_widen_row(const sl_exec *ex, const sl_mat *w, uint32_t row, float *dst) {
+    const uint8_t *at = (const uint8_t *)w->data + row * sl_dtype_row_bytes(w->dtype, w->k);
+    if (w->dtype == SL_F8_E4M3)
+        sl_f8_decode(at, sl_mat_scale(w, row), 0, w->k, dst);
+    else
+        sl_widen(ex, at, w->dtype, w->k, dst);
 }
 
 void sl_to_bf16(const sl_exec *ex, const float *src, size_t n, uint16_t *dst) {

@@ -21,12 +21,24 @@
 #define SL_DOT_LANES 16
 
 /* A weight matrix: n rows of k values, contiguous, borrowed from the checkpoint mapping. k is a
- * whole number of blocks of dtype. */
+ * whole number of blocks of dtype.
+ *
+ * F8_E4M3: a value is the f32 product of its code and the scale of its block of 128 x 128 in the
+ * tensor, of which the matrix is the rows from scale_row on: scale [(scale_row + n + 127) / 128]
+ * [(k + 127) / 128]. */
 typedef struct sl_mat {
     const void *data;
     uint32_t n, k;
     sl_dtype dtype;
+    uint32_t scale_row;
+    const float *scale; /* NULL: another type */
 } sl_mat;
+
+/* Scales of row `row`. */
+static inline const float *sl_mat_scale(const sl_mat *w, uint32_t row) {
+    size_t across = ((size_t)w->k + SL_F8_BLOCK - 1) / SL_F8_BLOCK;
+    return w->scale + (w->scale_row + row) / SL_F8_BLOCK * across;
+}
 
 /* Rows of activations in 8 bits (quant/act.h), n of k values; row i begins sl_act_row_bytes after
  * row i - 1. NULL: not in that format. */
@@ -115,8 +127,8 @@ void sl_rope(const sl_exec *ex, float *x, const uint32_t *pos, const double *fre
 /* Causal attention of each query row over its request's pages, grouped queries (GQA).
  * Keys are visited at fixed absolute positions in tiles of one page with an online softmax, so the
  * bits do not depend on batch, chunking or threads. q [n_rows][n_heads][head_dim] (stride
- * q_stride), o [n_rows][n_heads][sl_kv_value_dim(m)]; scale multiplies scores. row r attends to positions
- * [sl_sight_first(m, layer, pos[r]), pos[r]] whose pages are
+ * q_stride), o [n_rows][n_heads][sl_kv_value_dim(m)]; scale multiplies scores. row r attends to
+ * positions [sl_sight_first(m, layer, pos[r]), pos[r]] whose pages are
  *   pages[r][0..pos[r]/SL_KV_PAGE_TOKENS] (page base pointers; their layer tiles per spec/kv.h). */
 typedef struct sl_attn_args {
     const sl_model_spec *m;
@@ -142,6 +154,8 @@ void sl_vec_add(const sl_exec *ex, float *y, const float *x, size_t n);
 void sl_vec_scale(const sl_exec *ex, float *y, const float *x, float a, size_t n);
 void sl_vec_add_scaled(const sl_exec *ex, float *y, const float *x, float a, size_t n);
 
+/* Row `row` of a matrix of any type, widened to f32 [k]. */
+void sl_widen_row(const sl_exec *ex, const sl_mat *w, uint32_t row, float *dst);
 /* Widens n values of `dtype`, whole blocks, to f32 (embedding rows). */
 void sl_widen(const sl_exec *ex, const void *src, sl_dtype dtype, size_t n, float *dst);
 /* Rounds n f32 values to bf16 (nearest even, NaN kept quiet) and back: the wire formats. */

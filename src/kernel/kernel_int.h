@@ -4,6 +4,8 @@
 #define SL_KERNEL_KERNEL_INT_H
 
 #include "kernel/kernel.h"
+#include "quant/block.h"
+#include "quant/fp8.h"
 
 #define SL_TILE_ROWS 32u /* activation rows of one tile at most */
 #define SL_TILE_COLS 96u /* weight rows of one tile at most */
@@ -16,7 +18,20 @@ typedef struct sl_gemm_tile {
     const float *const *x; /* n_rows pointers to k floats */
     float *y;
     ptrdiff_t next; /* a hint: what is read after w[i] lies at w[i] + next; 0: the rows after it */
+    const sl_mat *mat; /* F8_E4M3: whose scales count; the tile's columns are its rows from */
+    uint32_t row;      /* ... here on */
 } sl_gemm_tile;
+
+/* n values of weight row c of a tile, from value k0 on, where they come in blocks. */
+static inline void sl_tile_decode(const sl_gemm_tile *t, uint32_t c, uint32_t k0, uint32_t n,
+                                  float *dst) {
+    const uint8_t *w = (const uint8_t *)t->w + c * sl_dtype_row_bytes(t->dtype, t->k) +
+                       sl_dtype_row_bytes(t->dtype, k0);
+    if (t->dtype == SL_F8_E4M3)
+        sl_f8_decode(w, sl_mat_scale(t->mat, t->row + c), k0, n, dst);
+    else
+        sl_block_decode(t->dtype, w, n, dst);
+}
 
 /* The same for weights in blocks and activations in 8 bits of the kind that `dtype` asks for. */
 typedef struct sl_int8_tile {

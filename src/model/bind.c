@@ -2,6 +2,7 @@
 #include "format/gguf_config.h"
 #include "model/model_int.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* One tensor of the architecture, its block and expert filled in. */
@@ -84,6 +85,19 @@ static bool of_mtp(const sl_model_spec *m, const char *name) {
     return *p == '.' && layer >= m->n_layers && layer < m->n_layers + m->n_mtp;
 }
 
+#define SCALES "_scale_inv"
+
+/* Scales of a matrix of F8_E4M3 that the model reads. */
+static bool of_known(const sl_name_check *check, const char *name) {
+    char base[SL_ARCH_NAME_MAX];
+    size_t n = strlen(name), tail = sizeof SCALES - 1, at = 0;
+    if (n <= tail || n - tail >= sizeof base || strcmp(name + n - tail, SCALES) != 0) return false;
+    memcpy(base, name, n - tail);
+    base[n - tail] = '\0';
+    const sl_checkpoint *c = check->m->ckpt;
+    return sl_ckpt_find(c, base, &at) && check->known[at] && sl_ckpt_at(c, at).dtype == SL_F8_E4M3;
+}
+
 /* A tied model may store its head again; old exporters store RoPE frequencies, which follow from
  * rope_theta. */
 static bool ignorable(const sl_model *model, const char *name) {
@@ -106,7 +120,7 @@ sl_status sl_model_check_names(const sl_model *m, sl_err *err) {
     sl_status st = each_site(m, check_present, &check, err);
     for (size_t i = 0; st == SL_OK && i < n; i++) {
         sl_ckpt_tensor c = sl_ckpt_at(m->ckpt, i);
-        if (!check.known[i] && !ignorable(m, c.name))
+        if (!check.known[i] && !ignorable(m, c.name) && !of_known(&check, c.name))
             st = sl_fail(err, SL_ERR_UNSUPPORTED,
                          "%s: tensor \"%s\" is unknown to %s; ignoring it could change results",
                          sl_ckpt_path(m->ckpt, c.file), c.name, m->spec.arch);
@@ -132,7 +146,11 @@ static sl_status check_dtype(const sl_model *m, const sl_site *site, sl_ckpt_ten
                              sl_err *err) {
     const char *path = sl_ckpt_path(m->ckpt, t.file);
     bool vector = site->t->k == SL_DIM_NONE; /* norms and biases are widened without blocks */
-    if (!t.usable || (vector && !sl_dtype_is_plain(t.dtype)))
+    bool f8 = t.usable && t.dtype == SL_F8_E4M3;
+    if (f8 && m->spec.fp8 && !vector && site->t->role != SL_ROLE_EMBED &&
+        !sl_arch_store_of(m->arch, site->t->role))
+        return SL_OK;
+    if (!t.usable || f8 || (vector && !sl_dtype_is_plain(t.dtype)))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "%s: tensor \"%s\": dtype %s, expected F32, F16%s BF16%s", path, t.name,
                        t.dtype_name, sl_ckpt_gguf(m->ckpt) && !vector ? "," : " or",
@@ -168,6 +186,41 @@ static sl_status check_tensor(const sl_model *m, const sl_site *site, sl_ckpt_te
 /* Bytes of one expert, or of the whole tensor. */
 static size_t mat_bytes(const sl_mat *mat) {
     return mat->n * sl_dtype_row_bytes(mat->dtype, mat->k);
+}
+
+static uint64_t f8_blocks(uint64_t n) {
+    return (n + SL_F8_BLOCK - 1) / SL_F8_BLOCK;
+}
+
+/* The scales of a matrix of F8_E4M3: the tensor beside it, named after it. */
+static sl_status find_scales(const sl_model *m, const char *name, const sl_mat *mat,
+                             sl_ckpt_tensor *out, sl_err *err) {
+    char scales[SL_ARCH_NAME_MAX + sizeof SCALES], has_text[128], want_text[96];
+    const uint64_t want[2] = {f8_blocks(mat->n), f8_blocks(mat->k)};
+    size_t at = 0;
+    snprintf(scales, sizeof scales, "%s" SCALES, name);
+    if (!sl_ckpt_find(m->ckpt, scales, &at)) return missing(m, scales, err);
+    sl_ckpt_tensor t = *out = sl_ckpt_at(m->ckpt, at);
+    const char *path = sl_ckpt_path(m->ckpt, t.file);
+    if (!t.usable || t.dtype != SL_F32 || t.begin % sizeof(float) != 0)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "%s: tensor \"%s\": dtype %s from byte %llu, expected F32 from a multiple "
+                       "of 4",
+                       path, scales, t.dtype_name, (unsigned long long)t.begin);
+    if (t.n_dims != 2 || memcmp(t.dim, want, sizeof want) != 0)
+        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor \"%s\": shape %s, expected %s for %u x %u",
+                       path, scales, sl_st_shape_text(t.dim, t.n_dims, has_text, sizeof has_text),
+                       sl_st_shape_text(want, 2, want_text, sizeof want_text), mat->n, mat->k);
+    return SL_OK;
+}
+
+static sl_status bind_scales(const sl_model *m, const char *name, sl_mat *mat, sl_err *err) {
+    sl_ckpt_tensor t;
+    sl_span bytes = {0};
+    sl_status st = find_scales(m, name, mat, &t, err);
+    if (st == SL_OK) st = sl_ckpt_data(m->ckpt, t, &bytes, err);
+    mat->scale = (const float *)(const void *)bytes.data;
+    return st;
 }
 
 typedef struct sl_binding {
@@ -213,6 +266,7 @@ static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, s
         mat.data = bytes.data + site->expert * mat_bytes(&mat);
     else if (store)
         st = sl_store_place(b->m, store, site->expert, bytes, &mat, err);
+    if (st == SL_OK && mat.dtype == SL_F8_E4M3) st = bind_scales(b->m, name, &mat, err);
     *place(b->m, site) = mat;
     return st;
 }
@@ -273,6 +327,11 @@ static sl_status measure_tensor(void *ctx, const sl_site *site, const char *name
     sl_status st = check_tensor(a->m, site, c, &mat, err);
     if (st != SL_OK) return st;
     uint64_t bytes = mat_bytes(&mat);
+    if (mat.dtype == SL_F8_E4M3) {
+        st = find_scales(a->m, name, &mat, &c, err);
+        bytes += c.end - c.begin;
+    }
+    if (st != SL_OK) return st;
     if (site->t->stage != SL_STAGE_EXPERT) {
         a->info->bytes_attention += bytes;
         if (site->t->role == SL_ROLE_O && site->layer == 0) a->info->attention_dtype = mat.dtype;

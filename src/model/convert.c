@@ -256,12 +256,10 @@ static void encode_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
     (void)lane;
     const chunk *k = ctx;
     const sl_exec alone = {.k = k->k};
-    size_t row_bytes = sl_dtype_row_bytes(k->mat->dtype, k->mat->k);
     for (size_t i = begin; i < end; i++) {
         float *wide = k->wide + i * k->mat->k;
         uint32_t from = source_row(k->p, k->from + (uint32_t)i);
-        sl_widen(&alone, (const uint8_t *)k->mat->data + from * row_bytes, k->mat->dtype, k->mat->k,
-                 wide);
+        sl_widen_row(&alone, k->mat, from, wide);
         sl_block_encode(k->p->type, wide, k->mat->k,
                         k->out + i * sl_dtype_row_bytes(k->p->type, k->mat->k));
     }

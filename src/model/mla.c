@@ -160,29 +160,30 @@ void sl_mla_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, cons
 
 /* ---- the two parts of W_UKV ---- */
 
-/* Of head h inside kv_b [n_heads][nope_dim + v_dim][kv_lora]: W_UK^T [kv_lora][nope_dim], a copy,
- * and W_UV [v_dim][kv_lora] where it lies. */
+/* Of head h inside kv_b [n_heads][nope_dim + v_dim][kv_lora]: W_UK^T [kv_lora][nope_dim], a copy
+ * (in f32 where the values of kv_b come in blocks), and W_UV [v_dim][kv_lora] where it lies. */
 static sl_status split_head(sl_model *m, const sl_mat *kv_b, uint32_t h, sl_mla_weights *w,
                             sl_err *err) {
     const sl_exec ex = {.k = sl_kernels_select(NULL)};
     const sl_model_spec *s = &m->spec;
-    uint32_t lora = s->kv_lora, nope = s->nope_dim;
+    uint32_t lora = s->kv_lora, nope = s->nope_dim, first = h * (nope + s->v_dim);
     size_t line = sl_dtype_row_bytes(kv_b->dtype, lora);
-    const uint8_t *at = (const uint8_t *)kv_b->data + (size_t)h * (nope + s->v_dim) * line;
-    w->value[h] =
-        (sl_mat){.data = at + nope * line, .n = s->v_dim, .k = lora, .dtype = kv_b->dtype};
+    const uint8_t *at = (const uint8_t *)kv_b->data + first * line;
+    bool plain = sl_dtype_is_plain(kv_b->dtype);
+    w->value[h] = *kv_b;
+    w->value[h].data = at + nope * line;
+    w->value[h].n = s->v_dim;
+    w->value[h].scale_row = first + nope;
     w->absorb[h] = (sl_mat){.data = at, .n = lora, .k = nope, .dtype = kv_b->dtype};
     if (m->random) return SL_OK; /* as random as a transpose of it */
-    bool plain = sl_dtype_is_plain(kv_b->dtype);
     size_t size = plain ? sl_dtype_bytes(kv_b->dtype) : sizeof(float);
     uint8_t *copy = sl_model_own(m, (size_t)lora * nope * size);
     float *wide = plain ? NULL : sl_model_own(m, lora * sizeof *wide);
     if (!copy || (!plain && !wide))
         return sl_fail(err, SL_ERR_NOMEM, "%s: transposed W_UK", m->folder);
     for (uint32_t i = 0; i < nope; i++) {
-        const uint8_t *row = at + i * line;
-        if (!plain) sl_widen(&ex, row, kv_b->dtype, lora, wide);
-        if (!plain) row = (const uint8_t *)wide;
+        const uint8_t *row = plain ? at + i * line : (const uint8_t *)wide;
+        if (!plain) sl_widen_row(&ex, kv_b, first + i, wide);
         for (uint32_t j = 0; j < lora; j++)
             memcpy(copy + ((size_t)j * nope + i) * size, row + j * size, size);
     }

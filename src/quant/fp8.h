@@ -7,6 +7,7 @@
 #define SL_QUANT_FP8_H
 
 #include "quant/half.h"
+#include "spec/model.h"
 
 #define SL_E4M3_MAX 448.0f
 
@@ -34,6 +35,17 @@ static inline uint8_t sl_f32_to_e4m3(float f) {
     code = sl_fp8_pick((int32_t)u >= 0x43e80000, 0x7eu, code); /* 464 and above would carry */
     code = sl_fp8_pick((int32_t)u > 0x7f7fffff, 0x7fu, code);
     return (uint8_t)(code | (bits >> 24 & 0x80u));
+}
+
+/* The n values at w, those of a row from value `first` on, times the scales of its blocks of
+ * SL_F8_BLOCK: one rounding each. */
+static inline void sl_f8_decode(const uint8_t *w, const float *scale, size_t first, size_t n,
+                                float *dst) {
+    for (size_t i = 0; i < n;) {
+        size_t at = first + i, end = SL_MIN(n, i + SL_F8_BLOCK - at % SL_F8_BLOCK);
+        float s = scale[at / SL_F8_BLOCK];
+        for (; i < end; i++) dst[i] = sl_e4m3_to_f32(w[i]) * s;
+    }
 }
 
 /* The smallest power of two, at least 2^-126, that brings a finite value of these bits (sign

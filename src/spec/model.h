@@ -27,8 +27,13 @@ typedef enum sl_dtype {
     SL_DTYPE_LIST(SL_DTYPE_ENUM)
 #undef SL_DTYPE_ENUM
         SL_DTYPE_COUNT,
-    SL_DTYPE_PLAIN = SL_Q8_0 /* number of plain types */
+    SL_DTYPE_PLAIN = SL_Q8_0, /* number of plain types */
+    SL_F8_E4M3 =
+        SL_DTYPE_COUNT, /* not a format by itself: its values need the scales of a matrix */
 } sl_dtype;
+
+/* Values of a row, and rows, that share a scale of F8_E4M3. */
+#define SL_F8_BLOCK 128u
 
 static inline bool sl_dtype_is_plain(sl_dtype t) {
     return t < SL_DTYPE_PLAIN;
@@ -41,7 +46,7 @@ static inline uint32_t sl_dtype_bytes(sl_dtype t) {
 
 /* Values of a block; 1 for plain types. */
 static inline uint32_t sl_dtype_block(sl_dtype t) {
-    return t < SL_DTYPE_PLAIN ? 1 : t < SL_Q4_K ? 32 : 256;
+    return t < SL_DTYPE_PLAIN || t == SL_F8_E4M3 ? 1 : t < SL_Q4_K ? 32 : 256;
 }
 
 static inline uint32_t sl_dtype_block_bytes(sl_dtype t) {
@@ -51,6 +56,8 @@ static inline uint32_t sl_dtype_block_bytes(sl_dtype t) {
         return bytes;
         SL_DTYPE_LIST(SL_DTYPE_BYTES)
 #undef SL_DTYPE_BYTES
+    case SL_F8_E4M3:
+        return 1;
     default:
         return 0;
     }
@@ -69,6 +76,8 @@ static inline const char *sl_dtype_name(sl_dtype t) {
         return #name;
         SL_DTYPE_LIST(SL_DTYPE_NAME)
 #undef SL_DTYPE_NAME
+    case SL_F8_E4M3:
+        return "F8_E4M3";
     default:
         return "unknown";
     }
@@ -130,6 +139,7 @@ typedef struct sl_model_spec {
     float clip_qkv;    /* queries, keys and values are kept within +-this; 0: they are not */
     float route_scale; /* of a router that scales its weights at the end */
     uint32_t n_mtp;    /* blocks after the last that predict further tokens: stored, never read */
+    bool fp8;          /* matrices may be F8_E4M3 with scales of blocks */
     bool qk_norm;      /* RMSNorm of queries and keys; the architecture says over what */
     bool qk_unit;      /* rotated queries and keys are divided by their root mean square */
     bool gate_input;   /* a gate weighs the row that its expert receives, not the one it gives */

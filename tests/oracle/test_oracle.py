@@ -33,7 +33,7 @@ def case_of(fixture, name):
 
 def test_fixtures_are_there():
     assert {"qwen3moe-tiny", "mixtral-tiny", "qwen3moe-sparse", "qwen2moe-tiny",
-            "olmoe-tiny", "glm4moe-tiny", "llama4-tiny", "deepseekv2-tiny", "dbrx-tiny",
+            "olmoe-tiny", "glm4moe-tiny", "llama4-tiny", "deepseekv2-tiny", "deepseekv3-tiny", "dbrx-tiny",
             "arctic-tiny"} <= set(FIXTURES)
     assert SLUICE.is_file(), f"{SLUICE} is not built"
 

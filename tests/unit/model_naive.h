@@ -17,8 +17,7 @@ static inline double *naive_new(size_t n) {
 static inline void naive_row(const sl_mat *w, uint32_t r, double *out) {
     const sl_exec ex = {sl_kernels_select("ref"), NULL};
     float *wide = malloc(w->k * sizeof *wide);
-    size_t row_bytes = (size_t)w->k * sl_dtype_bytes(w->dtype);
-    sl_widen(&ex, (const uint8_t *)w->data + r * row_bytes, w->dtype, w->k, wide);
+    sl_widen_row(&ex, w, r, wide);
     for (uint32_t i = 0; i < w->k; i++) out[i] = wide[i];
     free(wide);
 }

@@ -228,6 +228,7 @@ static void oracle_rotate(double tol) {
 
 static void bits_attn_case(const sl_kernels *k, uint32_t n, uint32_t dim) {
     size_t page = (size_t)SL_KV_PAGE_TOKENS * dim;
+    uint32_t v_dim = n % 2 == 0 && dim > 16 ? dim - 16 : dim; /* rows that are keys and values */
     float *q = kt_floats(n * dim), *kk = kt_floats(page), *v = kt_floats(page);
     float *o = kt_floats(n * dim), *o2 = kt_floats(n * dim);
     sl_attn_query u[SL_ATTN_QUERIES], u2[SL_ATTN_QUERIES];
@@ -243,8 +244,8 @@ static void bits_attn_case(const sl_kernels *k, uint32_t n, uint32_t dim) {
             u2[i] = u[i];
             u2[i].o = o2 + i * dim;
         }
-        k->attn_page(&(sl_attn_page){u, n, dim, dim, kk, v, round % 2 ? kk : NULL, v, 0.125f});
-        REF->attn_page(&(sl_attn_page){u2, n, dim, dim, kk, v, NULL, NULL, 0.125f});
+        k->attn_page(&(sl_attn_page){u, n, dim, v_dim, kk, v, round % 2 ? kk : NULL, v, 0.125f});
+        REF->attn_page(&(sl_attn_page){u2, n, dim, v_dim, kk, v, NULL, NULL, 0.125f});
         kt_same("attn_page", o, o2, n * dim);
         for (uint32_t i = 0; i < n; i++) {
             assert_true(u[i].max == u2[i].max);

@@ -163,6 +163,42 @@ static void any_number_of_jobs(void **state) {
 
 /* ---- attention ---- */
 
+/* F8_E4M3: the bits of the product with code * scale as f32, for rows and columns anywhere in the
+ * blocks of scales, in every table. */
+static void scaled_blocks_are_their_products(void **state) {
+    (void)state;
+    enum { N = 300, K = 277, ROWS = 37, FIRST = 77, DOWN = 3, ACROSS = 3 };
+    uint8_t *code = sl_alloc(N, K);
+    float *wide = sl_alloc((size_t)N * K, sizeof *wide), *scale = kt_floats(DOWN * ACROSS);
+    float *x = kt_floats(ROWS * K), *y = kt_floats(ROWS * N), *want = kt_floats(ROWS * N);
+    for (size_t i = 0; i < (size_t)N * K; i++) {
+        code[i] = (uint8_t)kt_below(256);
+        if ((code[i] & 127) == 127) code[i] = 0;
+        size_t row = FIRST + i / K, at = row / 128 * ACROSS + i % K / 128;
+        wide[i] = sl_e4m3_to_f32(code[i]) * scale[at];
+    }
+    sl_mat f8 = {.data = code, .n = N, .k = K, .dtype = SL_F8_E4M3, .scale_row = FIRST};
+    const sl_mat f32 = {.data = wide, .n = N, .k = K, .dtype = SL_F32};
+    f8.scale = scale;
+    sl_gemm_job job = {.x = x, .x_stride = K, .y_stride = N};
+    for (uint32_t rows = 1; rows <= ROWS; rows += rows < 6 ? 1 : 31) {
+        job.n_rows = rows;
+        job.w = &f32;
+        job.y = want;
+        sl_gemm(&(sl_exec){.k = &sl_kernels_ref}, &job, 1);
+        job.w = &f8;
+        job.y = y;
+        EACH_EXEC(ex) {
+            memset(y, 0, (size_t)ROWS * N * sizeof *y);
+            sl_gemm(&ex, &job, 1);
+            kt_same("f8 product", y, want, (size_t)rows * N);
+            sl_widen_row(&ex, &f8, N - 1, y);
+            kt_same("f8 row", y, wide + (size_t)(N - 1) * K, K);
+        }
+    }
+    sl_free(code), sl_free(wide), sl_free(scale), sl_free(x), sl_free(y), sl_free(want);
+}
+
 typedef struct attn_case {
     sl_model_spec m;
     uint32_t n, width;
@@ -453,6 +489,7 @@ int main(void) {
         cmocka_unit_test(grouped_products_follow_the_rule),
         cmocka_unit_test(a_row_alone_equals_the_row_in_a_batch),
         cmocka_unit_test(any_number_of_jobs),
+        cmocka_unit_test(scaled_blocks_are_their_products),
         cmocka_unit_test(attention_is_softmax_whole_or_in_chunks),
         cmocka_unit_test(norm_and_rope_do_not_depend_on_threads),
         cmocka_unit_test(clipping_keeps_the_bounds_and_nan),

@@ -15,9 +15,10 @@
 #define MAX_ROWS 2048u
 
 static const char root[] = SL_SOURCE_DIR "/tests/golden";
-static const char *const fixtures[] = {
-    "qwen3moe-tiny", "mixtral-tiny", "qwen3moe-sparse", "qwen2moe-tiny", "olmoe-tiny",
-    "glm4moe-tiny",  "llama4-tiny",  "deepseekv2-tiny", "dbrx-tiny",     "arctic-tiny"};
+static const char *const fixtures[] = {"qwen3moe-tiny", "mixtral-tiny",    "qwen3moe-sparse",
+                                       "qwen2moe-tiny", "olmoe-tiny",      "glm4moe-tiny",
+                                       "llama4-tiny",   "deepseekv2-tiny", "deepseekv3-tiny",
+                                       "dbrx-tiny",     "arctic-tiny"};
 
 typedef struct golden_case {
     const char *name;

@@ -112,8 +112,8 @@ static void counts_are_the_checkpoints(void **state) {
     (void)state;
     static const char *const models[] = {"mixtral-tiny",  "qwen3moe-tiny",   "qwen3moe-sparse",
                                          "qwen2moe-tiny", "olmoe-tiny",      "glm4moe-tiny",
-                                         "llama4-tiny",   "deepseekv2-tiny", "dbrx-tiny",
-                                         "arctic-tiny",   "mixed.gguf"};
+                                         "llama4-tiny",   "deepseekv2-tiny", "deepseekv3-tiny",
+                                         "dbrx-tiny",     "arctic-tiny",     "mixed.gguf"};
     static sl_model_spec spec;
     for (size_t i = 0; i < SL_LEN(models); i++) {
         char path[512];

@@ -14,7 +14,7 @@
 static const char *dtype_name(sl_dtype t) {
     static const char *const names[SL_DTYPE_COUNT] = {"f32",  "f16",  "bf16", "q8_0",
                                                       "q4_0", "q4_k", "q5_k", "q6_k"};
-    return names[t];
+    return t == SL_F8_E4M3 ? "f8_e4m3" : names[t];
 }
 
 static bool gated_shared(const sl_model_spec *m) {

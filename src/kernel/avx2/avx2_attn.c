@@ -43,8 +43,8 @@ static inline void ask(ahead *h) {
 /* accumulate() for four queries at once: values are loaded once for all. */
 static void add_values_of_group(const sl_attn_page *a, const sl_attn_query *u, const float *score,
                                 const float *shrink, ahead *h) {
-    const uint32_t n_tok = u->last - u->first + 1, dim = a->head_dim;
-    const float *v = a->v + (size_t)u->first * dim, *p = score + u->first;
+    const uint32_t n_tok = u->last - u->first + 1, dim = a->v_dim, step = a->head_dim;
+    const float *v = a->v + (size_t)u->first * step, *p = score + u->first;
     for (uint32_t d = 0; d < dim; d += 16) {
         __m256 acc[2 * GROUP];
 #pragma GCC unroll 8
@@ -52,7 +52,7 @@ static void add_values_of_group(const sl_attn_page *a, const sl_attn_query *u, c
             acc[i] = _mm256_mul_ps(_mm256_loadu_ps(u[i / 2].o + d + i % 2 * 8),
                                    _mm256_set1_ps(shrink[i / 2]));
         for (uint32_t j = 0; j < n_tok; j++) {
-            const float *vj = v + (size_t)j * dim + d;
+            const float *vj = v + (size_t)j * step + d;
             const __m256 v0 = _mm256_loadu_ps(vj), v1 = _mm256_loadu_ps(vj + 8);
             if (j % 4 == 0) ask(h);
 #pragma GCC unroll 4
@@ -140,7 +140,7 @@ void sl_avx2_attn_page(const sl_attn_page *a) {
                       .next = few && a->next_k ? (const char *)a->next_k - (const char *)a->k : 0};
     sl_avx2_gemm_tile(&t);
     size_t bytes = a->next_k ? (size_t)TOKENS * a->head_dim * sizeof(float) : 0;
-    uint32_t groups = (a->n + GROUP - 1) / GROUP, blocks = (a->head_dim + 15) / 16;
+    uint32_t groups = (a->n + GROUP - 1) / GROUP, blocks = (a->v_dim + 15) / 16;
     ahead h = {few ? NULL : (const char *)a->next_k, (const char *)a->next_v, 0, bytes, 0};
     h.step = (bytes / ((size_t)groups * blocks * TOKENS / 4) + 63) / 64 * 64;
     for (uint32_t i = 0; i < a->n; i += GROUP) {
@@ -148,7 +148,7 @@ void sl_avx2_attn_page(const sl_attn_page *a) {
         sl_attn_query *u = &a->query[i];
         float shrink[GROUP];
         for (uint32_t r = 0; r < n; r++) shrink[r] = masked(a, &u[r], score + (i + r) * TOKENS);
-        if (n == GROUP && a->head_dim % 16 == 0 && sees_the_same(u, n)) {
+        if (n == GROUP && a->v_dim % 16 == 0 && sees_the_same(u, n)) {
             add_values_of_group(a, u, score + i * TOKENS, shrink, &h);
             continue;
         }

@@ -360,6 +360,14 @@ static void wide_do(const wide_tile *q, wide_step step) {
     if (n - r == 1) wide_group(q, step, r, 1, 4);
 }
 
+/* Rows of F8_E4M3 may end within a step: it is filled up with zeros. */
+static void f8_fill(const sl_gemm_tile *t, uint32_t c, uint32_t k0, const uint8_t *w, uint32_t n,
+                    float *to) {
+    uint32_t in = SL_MIN(n, t->k - k0);
+    sl_f8_decode(w, sl_mat_scale(t->mat, t->row + c), k0, in, to);
+    memset(to + in, 0, (n - in) * sizeof *to);
+}
+
 /* Widens the columns of a group and asks for those of the next. */
 static void wide_fill(const wide_tile *q) {
     const sl_gemm_tile *t = q->t;
@@ -370,7 +378,11 @@ static void wide_fill(const wide_tile *q) {
                            sl_dtype_row_bytes(t->dtype, (size_t)q->s0 * 16);
         for (size_t i = 0; i < part; i += 64)
             _mm_prefetch((const char *)w + q->cols * row_bytes + i, _MM_HINT_T0);
-        sl_avx2_block_decode(t->dtype, w, n, q->wide + (size_t)c * q->stride);
+        float *to = q->wide + (size_t)c * q->stride;
+        if (t->dtype == SL_F8_E4M3)
+            f8_fill(t, q->c0 + c, q->s0 * 16, w, (uint32_t)n, to);
+        else
+            sl_avx2_block_decode(t->dtype, w, n, to);
     }
 }
 
@@ -379,7 +391,7 @@ static void tile_blocks(const sl_gemm_tile *t) {
     _Alignas(64) float acc[SL_TILE_COLS * SL_TILE_ROWS * 16];
     /* Few rows: long stretches of few weight rows, as memory likes it. */
     const uint32_t most = t->n_rows < 4 ? 64 : 32, group = t->n_rows < 4 ? 4 : 12;
-    const uint32_t steps = t->k / 16;
+    const uint32_t steps = (t->k + 15) / 16;
     wide_tile q = {.t = t, .stride = most * 16, .xp = xp, .wide = wide, .acc = acc};
     _Static_assert(WIDE_FLOATS >= 12 * 32 * 16 && PACK_FLOATS >= SL_TILE_ROWS * 32 * 16 &&
                        WIDE_FLOATS >= 4 * 64 * 16 && PACK_FLOATS >= 3 * 64 * 16,

@@ -12,14 +12,16 @@ static float dot_any(const float *x, const uint8_t *w, sl_dtype dtype, uint32_t 
     return sl_tree16(s);
 }
 
-static float dot_blocks(const float *x, const uint8_t *w, sl_dtype dtype, uint32_t k) {
+static float dot_blocks(const sl_gemm_tile *t, const float *x, uint32_t c) {
     float s[SL_DOT_LANES] = {0}, value[SL_BLOCK_MAX];
-    for (uint32_t i = 0; i < k; i += SL_BLOCK_MAX) {
-        uint32_t n = SL_MIN(SL_BLOCK_MAX, k - i);
-        sl_block_decode(dtype, w + sl_dtype_row_bytes(dtype, i), n, value);
+    for (uint32_t i = 0; i < t->k; i += SL_BLOCK_MAX) {
+        uint32_t n = SL_MIN(SL_BLOCK_MAX, t->k - i);
+        sl_tile_decode(t, c, i, n, value);
         for (uint32_t j = 0; j < n; j++)
             s[j % SL_DOT_LANES] = fmaf(x[i + j], value[j], s[j % SL_DOT_LANES]);
     }
+    for (uint32_t i = t->k; i % SL_DOT_LANES; i++) /* F8_E4M3: rows of any length */
+        s[i % SL_DOT_LANES] = fmaf(0.0f, 0.0f, s[i % SL_DOT_LANES]);
     return sl_tree16(s);
 }
 
@@ -29,8 +31,8 @@ void sl_ref_gemm_tile(const sl_gemm_tile *t) {
     for (uint32_t c = 0; c < t->n_cols; c++)
         for (uint32_t r = 0; r < t->n_rows; r++) {
             const uint8_t *w = (const uint8_t *)t->w + c * row_bytes;
-            t->y[(size_t)r * t->y_stride + c] = plain ? dot_any(t->x[r], w, t->dtype, t->k)
-                                                      : dot_blocks(t->x[r], w, t->dtype, t->k);
+            t->y[(size_t)r * t->y_stride + c] =
+                plain ? dot_any(t->x[r], w, t->dtype, t->k) : dot_blocks(t, t->x[r], c);
         }
 }
 

@@ -89,14 +89,9 @@ SIMD_INLINE void simd_wide(const sl_gemm_tile *t, const float *wide, uint32_t r0
 SIMD_INLINE void simd_block_columns(const sl_gemm_tile *t, uint32_t c0, const uint32_t C) {
     _Alignas(64) float wide[SIMD_C * SIMD_PIECE];
     _Alignas(64) v16 chain[SL_TILE_ROWS * SIMD_C];
-    const size_t row_bytes = sl_dtype_row_bytes(t->dtype, t->k);
     for (uint32_t k0 = 0; k0 < t->k; k0 += SIMD_PIECE) {
         uint32_t n = SL_MIN(SIMD_PIECE, t->k - k0), r = 0;
-        for (uint32_t c = 0; c < C; c++)
-            sl_block_decode(t->dtype,
-                            (const uint8_t *)t->w + (c0 + c) * row_bytes +
-                                sl_dtype_row_bytes(t->dtype, k0),
-                            n, wide + c * SIMD_PIECE);
+        for (uint32_t c = 0; c < C; c++) sl_tile_decode(t, c0 + c, k0, n, wide + c * SIMD_PIECE);
         for (; r + SIMD_R <= t->n_rows; r += SIMD_R)
             simd_wide(t, wide, r, k0, n, SIMD_R, C, chain + r * C);
         for (; r < t->n_rows; r++) simd_wide(t, wide, r, k0, n, 1, C, chain + r * C);
