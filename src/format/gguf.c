@@ -47,7 +47,7 @@ static const struct {
     {30, "BF16", 1, 2, SL_BF16},
     {34, "TQ1_0", 256, 54, -1},
     {35, "TQ2_0", 256, 66, -1},
-    {39, "MXFP4", 32, 17, -1},
+    {39, "MXFP4", 32, 17, SL_MXFP4},
 };
 
 static const struct {

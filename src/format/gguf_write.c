@@ -142,6 +142,8 @@ static uint32_t number_of(sl_dtype type) {
         return 8;
     case SL_Q4_0:
         return 2;
+    case SL_MXFP4:
+        return 39;
     case SL_Q4_K:
         return 12;
     case SL_Q5_K:

@@ -253,16 +253,24 @@ static sl_status enter(const sl_hf_class *c, sl_json *root, sl_err *err) {
     return st == SL_OK ? sl_json_object(*root, c->nested, SL_JSON_REQUIRED, root, err) : st;
 }
 
+static sl_status read_quant(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
+    sl_json quant = {0};
+    sl_status st = sl_json_object(root, "quantization_config", SL_JSON_OPTIONAL, &quant, err);
+    if (st != SL_OK || sl_json_kind_of(quant) <= SL_JSON_NULL || c->fp8) return st;
+    if (!c->read_quant)
+        return sl_json_fail(root, "quantization_config", err, SL_ERR_UNSUPPORTED,
+                            "quantized weights are not supported (F32, F16, BF16 are)");
+    return c->read_quant(root, quant, m, err);
+}
+
 static sl_status read_config(sl_json root, sl_model_spec *m, sl_err *err) {
     const sl_hf_class *c = NULL;
     sl_status st = read_class(root, &c, err);
     if (st == SL_OK && c->nested) st = enter(c, &root, err);
     if (st != SL_OK) return st;
-    if (!c->fp8 && sl_json_kind_of(sl_json_get(root, "quantization_config")) > SL_JSON_NULL)
-        return sl_json_fail(root, "quantization_config", err, SL_ERR_UNSUPPORTED,
-                            "quantized weights are not supported (F32, F16, BF16 are)");
     memcpy(m->arch, c->name, strlen(c->name) + 1);
     st = c->read_all ? c->read_all(root, m, err) : read_common(root, c, m, err);
+    if (st == SL_OK) st = read_quant(root, c, m, err);
     if (st == SL_OK) st = read_bos(root, m, err);
     return st == SL_OK ? read_eos(root, m, err) : st;
 }

@@ -50,11 +50,14 @@ typedef struct sl_hf_class {
     /* Instead of the common part, from the class's own keys to the blocks; NULL: the common one.
      * Keys are checked by it, too (sl_hf_check_keys). */
     sl_status (*read_all)(sl_json root, sl_model_spec *m, sl_err *err);
+    /* quantization_config, after all else; NULL: there must be none, unless fp8 says otherwise. */
+    sl_status (*read_quant)(sl_json root, sl_json quant, sl_model_spec *m, sl_err *err);
 } sl_hf_class;
 
 extern const sl_hf_class sl_hf_deepseek_v2, sl_hf_deepseek_v3;
-extern const sl_hf_class sl_hf_dbrx;   /* hf_dbrx.c */
-extern const sl_hf_class sl_hf_arctic; /* hf_arctic.c */
+extern const sl_hf_class sl_hf_dbrx;    /* hf_dbrx.c */
+extern const sl_hf_class sl_hf_arctic;  /* hf_arctic.c */
+extern const sl_hf_class sl_hf_gpt_oss; /* hf_gpt_oss.c */
 
 /* Supported classes, in the order of messages. */
 extern const sl_hf_class *const sl_hf_classes[];

@@ -137,6 +137,7 @@ const sl_hf_class *const sl_hf_classes[] = {
     &mixtral,
     &olmoe,
     &glm4,
+    &sl_hf_gpt_oss,
     &sl_hf_llama4,
     &sl_hf_llama4_nested,
     &sl_hf_deepseek_v2,

@@ -59,8 +59,10 @@ static sl_status read_yarn(sl_json obj, const sl_hf_class *c, sl_model_spec *m, 
                                         "beta_fast",
                                         "beta_slow",
                                         "attention_factor",
+                                        "truncate",
                                         "mscale",
                                         "mscale_all_dim"};
+    bool truncate = true;
     double factor = 0, scores = 1, fast = 32, slow = 1;
     uint32_t original = m->max_position;
     sl_status st = sl_json_only(obj, known, SL_LEN(known) - (c->mscale ? 0 : 2), err);
@@ -74,6 +76,7 @@ static sl_status read_yarn(sl_json obj, const sl_hf_class *c, sl_model_spec *m, 
     if (st == SL_OK && c->mscale) st = read_mscale(obj, factor, &attention, &scores, err);
     if (st == SL_OK)
         st = sl_json_f64(obj, "attention_factor", SL_JSON_OPTIONAL, 1e-3, 1e3, &attention, err);
+    if (st == SL_OK) st = sl_json_bool(obj, "truncate", SL_JSON_OPTIONAL, &truncate, err);
     if (st != SL_OK) return st;
     if (fast < slow)
         return sl_json_fail(obj, "beta_fast", err, SL_ERR_FORMAT, "%g is below beta_slow %g", fast,
@@ -85,7 +88,8 @@ static sl_status read_yarn(sl_json obj, const sl_hf_class *c, sl_model_spec *m, 
                         .beta_slow = (float)slow,
                         .attention = (float)attention,
                         .scores = (float)scores,
-                        .original = original};
+                        .original = original,
+                        .between = !truncate};
     return SL_OK;
 }
 

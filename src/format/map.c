@@ -147,3 +147,10 @@ void sl_map_close(sl_map *m) {
     sl_free(m->path);
     *m = (sl_map){0};
 }
+
+void sl_map_drop(sl_span part) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)part.data;
+    uintptr_t end = (begin + part.len) / page * page;
+    begin = (begin + page - 1) / page * page;
+    if (end > begin) (void)madvise((void *)begin, end - begin, MADV_DONTNEED); /* only a hint */
+}

@@ -23,6 +23,10 @@ typedef struct sl_map {
 sl_status sl_map_open(const char *path, uint64_t max_bytes, sl_map *out, sl_err *err) SL_MUST_CHECK;
 void sl_map_close(sl_map *m); /* a zeroed sl_map is fine */
 
+/* Whole pages within a part of a mapping, when they were copied: they leave the memory of the
+ * process, and are read again should anyone look. */
+void sl_map_drop(sl_span part);
+
 /* Opens a regular file for reading and reports its length; same errors as above, an empty file is
  * fine here. The caller closes *out_fd. */
 sl_status sl_map_open_fd(const char *path, int *out_fd, uint64_t *out_bytes,

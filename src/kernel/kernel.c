@@ -388,7 +388,8 @@ static void attn_walk_add(attn_walk *w, const sl_attn_args *a, uint32_t r, uint3
     sl_attn_query *u = &w->query[w->n];
     *u = (sl_attn_query){.q = a->q + (size_t)r * a->q_stride + (size_t)head * dim,
                          .o = a->o + (size_t)r * a->o_stride + (size_t)head * v_dim,
-                         .max = -INFINITY};
+                         .max = a->sink ? a->sink[head] : -INFINITY,
+                         .sum = a->sink ? 1.0f : 0.0f};
     memset(u->o, 0, v_dim * sizeof(float));
     w->pos[w->n] = pos;
     w->low[w->n] = sl_sight_first(a->m, a->layer, pos);
@@ -495,7 +496,7 @@ static void clip(float *y, float limit, size_t n) {
 
 typedef struct vec_ctx {
     const sl_kernels *k;
-    enum { VEC_ADD, VEC_SCALE, VEC_ADD_SCALED, VEC_WIDEN, VEC_TO_BF16, VEC_CLIP } op;
+    enum { VEC_ADD, VEC_SCALE, VEC_ADD_SCALED, VEC_WIDEN, VEC_TO_BF16, VEC_CLIP, VEC_GLU } op;
     float *y;
     const void *x;
     float a;
@@ -528,6 +529,9 @@ static void vec_items(void *ctx, uint32_t lane, size_t begin, size_t end) {
     case VEC_CLIP:
         clip(c->y + begin, c->a, n);
         break;
+    case VEC_GLU:
+        c->k->swiglu_clamped(c->y + begin, x, c->a, n);
+        break;
     }
 }
 
@@ -549,6 +553,10 @@ void sl_vec_add_scaled(const sl_exec *ex, float *y, const float *x, float a, siz
 
 void sl_vec_clip(const sl_exec *ex, float *y, float limit, size_t n) {
     vec_run(ex, &(vec_ctx){.k = ex->k, .op = VEC_CLIP, .y = y, .x = y, .a = limit}, n);
+}
+
+void sl_swiglu_clamped(const sl_exec *ex, float *gate, const float *up, float limit, size_t n) {
+    vec_run(ex, &(vec_ctx){.k = ex->k, .op = VEC_GLU, .y = gate, .x = up, .a = limit}, n);
 }
 
 void sl_widen(const sl_exec *ex, const void *src, sl_dtype dtype, size_t n, float *dst) {

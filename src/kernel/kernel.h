@@ -111,6 +111,11 @@ void sl_bias_add(const sl_exec *ex, float *y, const sl_mat *b, uint32_t n_rows);
 /* y[i] = min(limit, max(-limit, y[i])), n values; NaN stays. */
 void sl_vec_clip(const sl_exec *ex, float *y, float limit, size_t n);
 
+/* gate[i] = (u + 1) * g / (1 + exp(-SL_SWIGLU_ALPHA * g)), n values, g = min(gate[i], limit),
+ * u = min(limit, max(-limit, up[i])); NaN stays. gpt-oss, arXiv:2508.10925. */
+#define SL_SWIGLU_ALPHA 1.702f
+void sl_swiglu_clamped(const sl_exec *ex, float *gate, const float *up, float limit, size_t n);
+
 /* y[r][i] = s * y[r][i], rows of n, s = 1 / (1 + exp(-gate[r])). */
 void sl_gate_rows(const sl_exec *ex, float *y, const float *gate, uint32_t n_rows, uint32_t n);
 
@@ -129,7 +134,9 @@ void sl_rope(const sl_exec *ex, float *x, const uint32_t *pos, const double *fre
  * bits do not depend on batch, chunking or threads. q [n_rows][n_heads][head_dim] (stride
  * q_stride), o [n_rows][n_heads][sl_kv_value_dim(m)]; scale multiplies scores. row r attends to
  * positions [sl_sight_first(m, layer, pos[r]), pos[r]] whose pages are
- *   pages[r][0..pos[r]/SL_KV_PAGE_TOKENS] (page base pointers; their layer tiles per spec/kv.h). */
+ *   pages[r][0..pos[r]/SL_KV_PAGE_TOKENS] (page base pointers; their layer tiles per spec/kv.h).
+ * A sink is one more score of a head, seen from everywhere, whose value is zero: a head's
+ * softmax begins at its maximum sink[h] and its sum 1. */
 typedef struct sl_attn_args {
     const sl_model_spec *m;
     uint32_t layer;
@@ -141,6 +148,7 @@ typedef struct sl_attn_args {
     float scale;
     float *o;
     uint32_t o_stride;
+    const float *sink; /* [n_heads], or NULL */
 } sl_attn_args;
 void sl_attention(const sl_exec *ex, const sl_attn_args *a);
 

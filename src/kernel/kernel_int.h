@@ -72,6 +72,8 @@ struct sl_kernels {
     void (*int8_tile)(const sl_int8_tile *t);
     /* gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i] */
     void (*swiglu)(float *gate, const float *up, size_t n);
+    /* as sl_swiglu_clamped */
+    void (*swiglu_clamped)(float *gate, const float *up, float limit, size_t n);
     /* 1 / sqrt(dot(x, x) / n + eps) */
     float (*rms_inverse)(const float *x, float eps, uint32_t n);
     /* y[i] = x[i] - mean of x; y may be x */

@@ -71,6 +71,13 @@ static inline float sl_swiglu_scalar(float gate, float up) {
     return gate / (1.0f + sl_exp_scalar(-gate)) * up;
 }
 
+static inline float sl_swiglu_clamped_scalar(float gate, float up, float limit) {
+    float g = limit < gate ? limit : gate;
+    float u = limit < up ? limit : up;
+    u = -limit > u ? -limit : u;
+    return g / (1.0f + sl_exp_scalar(-(SL_SWIGLU_ALPHA * g))) * (u + 1.0f);
+}
+
 /* sin and cos of a, |a| < 2^30: a = n pi/2 + r, pi/2 in two parts, Taylor to r^13 and r^14. */
 #define SL_PIO2_INV 0x1.45f306dc9c883p-1
 #define SL_PIO2_HI  0x1.921fb54442d18p+0

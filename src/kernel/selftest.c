@@ -124,6 +124,7 @@ static void run_vectors(const sl_kernels *k, const inputs *in, results *out) {
     k->sincos(1000, freq, 32, out->vec[5], out->vec[5] + 32);
     k->rotate(out->vec[3], out->vec[3] + K / 2, out->vec[5], out->vec[5] + 32, 30);
     k->add(out->vec[5], in->x[4], n);
+    k->swiglu_clamped(out->vec[1], in->x[5], 1.5f, n);
     k->scale(out->vec[2], out->vec[2], 0.3f, n);
     k->to_bf16(in->y, n, out->half);
     out->scalar[0] = k->rms_inverse(in->y, 1e-6f, (uint32_t)n);

@@ -154,6 +154,23 @@ static const sl_arch_tensor deepseek_v3[] = {
     {SL_ROLE_ROUTER_BIAS, SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.gate.e_score_correction_bias", SL_DIM_EXPERTS, SL_DIM_NONE, SL_AXIS_WHOLE},
 };
 
+static const sl_arch_tensor gpt_oss[] = {
+    COMMON_TENSORS,
+    {SL_ROLE_Q_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.q_proj.bias",         SL_DIM_Q,         SL_DIM_NONE,      SL_AXIS_ROWS},
+    {SL_ROLE_K_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.k_proj.bias",         SL_DIM_KV,        SL_DIM_NONE,      SL_AXIS_ROWS},
+    {SL_ROLE_V_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.v_proj.bias",         SL_DIM_KV,        SL_DIM_NONE,      SL_AXIS_ROWS},
+    {SL_ROLE_O_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.o_proj.bias",         SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},
+    {SL_ROLE_SINKS,            SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.sinks",               SL_DIM_HEADS,     SL_DIM_NONE,      SL_AXIS_ROWS},
+    {SL_ROLE_ROUTER,           SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.router.weight",             SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
+    {SL_ROLE_LOGIT_BIAS,       SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.router.bias",               SL_DIM_EXPERTS,   SL_DIM_NONE,      SL_AXIS_WHOLE},
+    {SL_ROLE_EXPERT_GATE,      SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.gate_up_proj",      SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_UP,        SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.gate_up_proj",      SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_DOWN,      SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.down_proj",         SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
+    {SL_ROLE_EXPERT_GATE_BIAS, SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.gate_up_proj_bias", SL_DIM_FF_EXPERT, SL_DIM_NONE,      SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_UP_BIAS,   SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.gate_up_proj_bias", SL_DIM_FF_EXPERT, SL_DIM_NONE,      SL_AXIS_ROWS},
+    {SL_ROLE_EXPERT_DOWN_BIAS, SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.down_proj_bias",    SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},
+};
+
 static const sl_arch_tensor arctic[] = {
     COMMON_TENSORS,
     {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "block_sparse_moe.gate.weight",           SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
@@ -198,6 +215,15 @@ static const sl_arch_store dbrx_store[] = {
 
 /* clang-format on */
 
+static const sl_arch_store gpt_oss_store[] = {
+    {.role = SL_ROLE_EXPERT_GATE, SL_STACK_EXPERTS, .transposed = true, .step = 2},
+    {.role = SL_ROLE_EXPERT_UP, SL_STACK_EXPERTS, .transposed = true, .step = 2, .phase = 1},
+    {.role = SL_ROLE_EXPERT_DOWN, SL_STACK_EXPERTS, .transposed = true},
+    {.role = SL_ROLE_EXPERT_GATE_BIAS, SL_STACK_EXPERTS, .step = 2},
+    {.role = SL_ROLE_EXPERT_UP_BIAS, SL_STACK_EXPERTS, .step = 2, .phase = 1},
+    {.role = SL_ROLE_EXPERT_DOWN_BIAS, SL_STACK_EXPERTS},
+};
+
 #define TENSORS(list) .tensor = list, .n_tensors = SL_LEN(list)
 #define STORES(list)  .store = list, .n_stores = SL_LEN(list)
 
@@ -220,6 +246,7 @@ static const sl_arch rows[] = {
     {.name = "DeepseekV3ForCausalLM", .router = SL_ROUTER_SIGMOID_GROUPS, TENSORS(deepseek_v3)},
     {.name = "DbrxForCausalLM", .layer_norm = true, TENSORS(dbrx), STORES(dbrx_store)},
     {.name = "ArcticForCausalLM", TENSORS(arctic)},
+    {.name = "GptOssForCausalLM", TENSORS(gpt_oss), STORES(gpt_oss_store)},
 };
 
 const sl_arch *sl_arch_at(size_t i) {
@@ -251,6 +278,8 @@ uint64_t sl_arch_dim_value(const sl_model_spec *m, sl_arch_dim d) {
         return (uint64_t)m->n_heads * sl_query_dim(m);
     case SL_DIM_KV:
         return (uint64_t)m->n_kv_heads * m->head_dim;
+    case SL_DIM_HEADS:
+        return m->n_heads;
     case SL_DIM_HEAD:
         return m->head_dim;
     case SL_DIM_Q_LORA:
@@ -293,6 +322,7 @@ bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t) {
     case SL_ROLE_Q_BIAS:
     case SL_ROLE_K_BIAS:
     case SL_ROLE_V_BIAS:
+    case SL_ROLE_O_BIAS:
         return m->qkv_bias;
     case SL_ROLE_Q_NORM:
     case SL_ROLE_K_NORM:

@@ -18,9 +18,10 @@ typedef enum sl_arch_dim {
     SL_DIM_HEAD,
     SL_DIM_Q_LORA,
     SL_DIM_KV_LORA,
-    SL_DIM_KV_A, /* latent and the key that is rotated */
-    SL_DIM_KV_B, /* keys before their rotated part, and values, of every head */
-    SL_DIM_V,    /* values of all heads, with MLA */
+    SL_DIM_KV_A,  /* latent and the key that is rotated */
+    SL_DIM_KV_B,  /* keys before their rotated part, and values, of every head */
+    SL_DIM_V,     /* values of all heads, with MLA */
+    SL_DIM_HEADS, /* of queries */
     SL_DIM_FF_DENSE,
     SL_DIM_FF_EXPERT,
     SL_DIM_FF_SHARED,
@@ -61,11 +62,14 @@ typedef enum sl_arch_role {
     SL_ROLE_Q_BIAS,
     SL_ROLE_K_BIAS,
     SL_ROLE_V_BIAS,
+    SL_ROLE_O_BIAS,
+    SL_ROLE_SINKS, /* a logit a head in the denominator of its softmax */
     SL_ROLE_Q_NORM,
     SL_ROLE_K_NORM,
     SL_ROLE_FFN_NORM,
     SL_ROLE_ROUTER,
     SL_ROLE_ROUTER_BIAS, /* added to scores for the choice, not to weights */
+    SL_ROLE_LOGIT_BIAS,  /* of the router: added to its logits */
     SL_ROLE_DENSE_GATE,
     SL_ROLE_DENSE_UP,
     SL_ROLE_DENSE_DOWN,
@@ -77,6 +81,9 @@ typedef enum sl_arch_role {
     SL_ROLE_EXPERT_GATE,
     SL_ROLE_EXPERT_UP,
     SL_ROLE_EXPERT_DOWN,
+    SL_ROLE_EXPERT_GATE_BIAS,
+    SL_ROLE_EXPERT_UP_BIAS,
+    SL_ROLE_EXPERT_DOWN_BIAS,
     SL_ROLE_COUNT
 } sl_arch_role;
 

@@ -15,11 +15,14 @@ static const char *const names[SL_ROLE_COUNT] = {
     [SL_ROLE_Q_BIAS] = "attn_q.bias",
     [SL_ROLE_K_BIAS] = "attn_k.bias",
     [SL_ROLE_V_BIAS] = "attn_v.bias",
+    [SL_ROLE_O_BIAS] = "attn_output.bias",
+    [SL_ROLE_SINKS] = "attn_sinks.weight",
     [SL_ROLE_Q_NORM] = "attn_q_norm.weight",
     [SL_ROLE_K_NORM] = "attn_k_norm.weight",
     [SL_ROLE_FFN_NORM] = "ffn_norm.weight",
     [SL_ROLE_ROUTER] = "ffn_gate_inp.weight",
     [SL_ROLE_ROUTER_BIAS] = "exp_probs_b.bias",
+    [SL_ROLE_LOGIT_BIAS] = "ffn_gate_inp.bias",
     [SL_ROLE_DENSE_GATE] = "ffn_gate.weight",
     [SL_ROLE_DENSE_UP] = "ffn_up.weight",
     [SL_ROLE_DENSE_DOWN] = "ffn_down.weight",
@@ -31,6 +34,9 @@ static const char *const names[SL_ROLE_COUNT] = {
     [SL_ROLE_EXPERT_GATE] = "ffn_gate_exps.weight",
     [SL_ROLE_EXPERT_UP] = "ffn_up_exps.weight",
     [SL_ROLE_EXPERT_DOWN] = "ffn_down_exps.weight",
+    [SL_ROLE_EXPERT_GATE_BIAS] = "ffn_gate_exps.bias",
+    [SL_ROLE_EXPERT_UP_BIAS] = "ffn_up_exps.bias",
+    [SL_ROLE_EXPERT_DOWN_BIAS] = "ffn_down_exps.bias",
 };
 
 void sl_arch_gguf_name(const sl_arch_tensor *t, uint32_t layer, char out[SL_ARCH_NAME_MAX]) {

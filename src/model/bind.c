@@ -51,7 +51,7 @@ static sl_status each_site(const sl_model *m, sl_site_fn fn, void *ctx, sl_err *
     return SL_OK;
 }
 
-static sl_status missing(const sl_model *m, const char *name, sl_err *err) {
+sl_status sl_model_missing(const sl_model *m, const char *name, sl_err *err) {
     const sl_checkpoint *c = m->ckpt;
     if (sl_ckpt_files(c) == 1)
         return sl_fail(err, SL_ERR_FORMAT, "%s: tensor \"%s\" is missing", sl_ckpt_path(c, 0),
@@ -60,16 +60,25 @@ static sl_status missing(const sl_model *m, const char *name, sl_err *err) {
                    m->folder, name, sl_ckpt_files(c));
 }
 
+/* The matrix is in two tensors, blocks and scales. */
+static bool in_mxfp4(const sl_model *m, const sl_site *site) {
+    return m->spec.mxfp4 && site->t->scope == SL_SCOPE_EXPERT && site->t->k != SL_DIM_NONE;
+}
+
 typedef struct sl_name_check {
     const sl_model *m;
     uint8_t *known; /* [tensors of the checkpoint] */
 } sl_name_check;
 
 static sl_status check_present(void *ctx, const sl_site *site, const char *name, sl_err *err) {
-    (void)site;
     sl_name_check *check = ctx;
-    size_t at = 0;
-    if (!sl_ckpt_find(check->m->ckpt, name, &at)) return missing(check->m, name, err);
+    size_t at = 0, two[2];
+    if (in_mxfp4(check->m, site)) {
+        sl_status st = sl_mxfp4_find(check->m, name, two, err);
+        for (int i = 0; st == SL_OK && i < 2; i++) check->known[two[i]] = 1;
+        return st;
+    }
+    if (!sl_ckpt_find(check->m->ckpt, name, &at)) return sl_model_missing(check->m, name, err);
     check->known[at] = 1;
     return SL_OK;
 }
@@ -151,10 +160,10 @@ static sl_status check_dtype(const sl_model *m, const sl_site *site, sl_ckpt_ten
         !sl_arch_store_of(m->arch, site->t->role))
         return SL_OK;
     if (!t.usable || f8 || (vector && !sl_dtype_is_plain(t.dtype)))
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "%s: tensor \"%s\": dtype %s, expected F32, F16%s BF16%s", path, t.name,
-                       t.dtype_name, sl_ckpt_gguf(m->ckpt) && !vector ? "," : " or",
-                       sl_ckpt_gguf(m->ckpt) && !vector ? ", Q8_0, Q4_0, Q4_K, Q5_K or Q6_K" : "");
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED, "%s: tensor \"%s\": dtype %s, expected F32, F16%s BF16%s",
+            path, t.name, t.dtype_name, sl_ckpt_gguf(m->ckpt) && !vector ? "," : " or",
+            sl_ckpt_gguf(m->ckpt) && !vector ? ", Q8_0, Q4_0, MXFP4, Q4_K, Q5_K or Q6_K" : "");
     if (sl_dtype_is_plain(t.dtype) && t.begin % sl_dtype_bytes(t.dtype) != 0)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "%s: tensor \"%s\": begins at byte %llu, not a multiple of %u (%s)", path,
@@ -199,7 +208,7 @@ static sl_status find_scales(const sl_model *m, const char *name, const sl_mat *
     const uint64_t want[2] = {f8_blocks(mat->n), f8_blocks(mat->k)};
     size_t at = 0;
     snprintf(scales, sizeof scales, "%s" SCALES, name);
-    if (!sl_ckpt_find(m->ckpt, scales, &at)) return missing(m, scales, err);
+    if (!sl_ckpt_find(m->ckpt, scales, &at)) return sl_model_missing(m, scales, err);
     sl_ckpt_tensor t = *out = sl_ckpt_at(m->ckpt, at);
     const char *path = sl_ckpt_path(m->ckpt, t.file);
     if (!t.usable || t.dtype != SL_F32 || t.begin % sizeof(float) != 0)
@@ -244,6 +253,12 @@ static sl_mat *place(sl_model *m, const sl_site *site) {
         return &e->gate;
     case SL_ROLE_EXPERT_UP:
         return &e->up;
+    case SL_ROLE_EXPERT_GATE_BIAS:
+        return &e->gate_bias;
+    case SL_ROLE_EXPERT_UP_BIAS:
+        return &e->up_bias;
+    case SL_ROLE_EXPERT_DOWN_BIAS:
+        return &e->down_bias;
     default:
         return &e->down;
     }
@@ -255,7 +270,9 @@ static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, s
     sl_span bytes = {0};
     sl_mat mat = {0};
     if (!hosts(b->m, b->stages, site)) return SL_OK;
-    if (!sl_ckpt_find(b->m->ckpt, name, &at)) return missing(b->m, name, err);
+    if (in_mxfp4(b->m, site))
+        return sl_mxfp4_place(b->m, site->t, name, site->expert, place(b->m, site), err);
+    if (!sl_ckpt_find(b->m->ckpt, name, &at)) return sl_model_missing(b->m, name, err);
     sl_ckpt_tensor c = sl_ckpt_at(b->m->ckpt, at);
     sl_status st = check_tensor(b->m, site, c, &mat, err);
     if (st == SL_OK) st = sl_ckpt_data(b->m->ckpt, c, &bytes, err);
@@ -318,13 +335,20 @@ typedef struct sl_measuring {
     sl_model_info *info;
 } sl_measuring;
 
+/* As check_tensor, of a tensor by its name. */
+static sl_status check_named(const sl_model *m, const sl_site *site, const char *name, sl_mat *out,
+                             sl_err *err) {
+    size_t at = 0;
+    if (in_mxfp4(m, site)) return sl_mxfp4_check(m, site->t, name, out, err);
+    if (!sl_ckpt_find(m->ckpt, name, &at)) return sl_model_missing(m, name, err);
+    return check_tensor(m, site, sl_ckpt_at(m->ckpt, at), out, err);
+}
+
 static sl_status measure_tensor(void *ctx, const sl_site *site, const char *name, sl_err *err) {
     const sl_measuring *a = ctx;
-    size_t at = 0;
+    sl_ckpt_tensor c = {0};
     sl_mat mat = {0};
-    if (!sl_ckpt_find(a->m->ckpt, name, &at)) return missing(a->m, name, err);
-    sl_ckpt_tensor c = sl_ckpt_at(a->m->ckpt, at);
-    sl_status st = check_tensor(a->m, site, c, &mat, err);
+    sl_status st = check_named(a->m, site, name, &mat, err);
     if (st != SL_OK) return st;
     uint64_t bytes = mat_bytes(&mat);
     if (mat.dtype == SL_F8_E4M3) {

@@ -117,9 +117,11 @@ static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t laye
     place_heads(m, ex, layer, rows, q, k);
 }
 
-static void emulate_attention(const sl_exec *ex, const sl_rows *rows) {
+static void emulate_attention(const sl_model_spec *s, const sl_exec *ex, uint32_t layer,
+                              const sl_rows *rows) {
     uint64_t keys = 0;
-    for (uint32_t r = 0; r < rows->n; r++) keys += rows->pos[r] + 1u;
+    for (uint32_t r = 0; r < rows->n; r++)
+        keys += rows->pos[r] - sl_sight_first(s, layer, rows->pos[r]) + 1u;
     if (rows->n) sl_emulated_run(ex->emulated, SL_COST_ATTENTION, rows->n, keys);
 }
 
@@ -132,7 +134,7 @@ static float score_scale(const sl_model_spec *s) {
 void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
                         float *x, sl_arena *scratch) {
     if (ex->emulated) {
-        emulate_attention(ex, rows);
+        emulate_attention(&m->spec, ex, layer, rows);
         return;
     }
     if (m->spec.kv_lora) {
@@ -163,10 +165,12 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
                                .pos = rows->pos,
                                .pages = rows->pages,
                                .scale = score_scale(s),
+                               .sink = m->sinks ? m->sinks + (size_t)layer * s->n_heads : NULL,
                                .o = o,
                                .o_stride = q_width};
     sl_attention(ex, &args);
     sl_project(ex, &w->mat[SL_ROLE_O], o, rows->n, y, scratch);
+    if (w->mat[SL_ROLE_O_BIAS].data) sl_bias_add(ex, y, &w->mat[SL_ROLE_O_BIAS], rows->n);
     sl_vec_add(ex, x, y, (size_t)rows->n * s->d_model);
     scratch->used = level;
 }
@@ -345,6 +349,8 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
     sl_norm(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, h);
     sl_project(ex, &w->mat[SL_ROLE_ROUTER], h, n_rows, logit,
                scratch); /* also when drawn: its time counts */
+    if (w->mat[SL_ROLE_LOGIT_BIAS].data)
+        sl_bias_add(ex, logit, &w->mat[SL_ROLE_LOGIT_BIAS], n_rows);
     scratch->used = level;
     if (m->skew) return;
     sl_routing a = {.m = &m->spec, .logit = logit, .rank = rank, .expert = expert, .gate = gate};
@@ -360,12 +366,12 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
 
 size_t sl_experts_scratch_bytes(const sl_model_spec *spec, uint32_t max_pairs) {
     /* empty groups make no job, so there are never more jobs than pairs */
-    size_t per_group = 2 * sizeof(sl_gemm_job) + sizeof(const sl_mat *);
+    size_t per_group = 4 * sizeof(sl_gemm_job) + 2 * sizeof(void *);
     size_t in = spec->gate_input ? sl_scratch_floats(max_pairs, spec->d_model) : 0;
     size_t in_8_bits =
         sl_scratch_act(max_pairs, spec->d_model) + sl_scratch_act(max_pairs, spec->d_ff_expert);
-    return in + sl_scratch_floats(max_pairs, spec->d_ff_expert) + in_8_bits +
-           max_pairs * per_group + 4 * SL_SCRATCH_SLACK;
+    size_t mid = (spec->glu_limit > 0 ? 2 : 1) * sl_scratch_floats(max_pairs, spec->d_ff_expert);
+    return in + mid + in_8_bits + max_pairs * per_group + 6 * SL_SCRATCH_SLACK;
 }
 
 /* Every expert of the task is a kernel of its own, with its own fixed costs. */
@@ -395,6 +401,28 @@ static void act_to_jobs(sl_act act, uint32_t k, sl_gemm_job *jobs, uint32_t n_jo
     }
 }
 
+/* gate[i].y, rows one after the other in the order of jobs, becomes the clamped SwiGLU of it and
+ * of the ups, biased. */
+static void clamped_swiglu(const sl_exec *ex, float limit, const sl_gemm_job *gate,
+                           const sl_expert_weights *const *expert, uint32_t n_jobs, size_t n_rows,
+                           sl_arena *scratch) {
+    uint32_t width = gate[0].w->n;
+    float *up = sl_take_rows(scratch, n_rows, width);
+    sl_gemm_job *both = sl_take(scratch, 2 * (size_t)n_jobs, sizeof *both);
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        both[2 * i] = both[2 * i + 1] = gate[i];
+        both[2 * i + 1].w = &expert[i]->up;
+        both[2 * i + 1].y = up + (gate[i].y - gate[0].y);
+    }
+    sl_gemm(ex, both, 2 * n_jobs);
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        if (!expert[i]->gate_bias.data) continue;
+        sl_bias_add(ex, gate[i].y, &expert[i]->gate_bias, gate[i].n_rows);
+        sl_bias_add(ex, both[2 * i + 1].y, &expert[i]->up_bias, gate[i].n_rows);
+    }
+    sl_swiglu_clamped(ex, gate[0].y, up, limit, n_rows * width);
+}
+
 void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
                       const sl_expert_batch *b, sl_arena *scratch) {
     if (ex->emulated) {
@@ -415,6 +443,7 @@ void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
     sl_gemm_job *in = sl_take(scratch, most, sizeof *in);
     sl_gemm_job *out = sl_take(scratch, most, sizeof *out);
     const sl_mat **up = sl_take(scratch, most, sizeof *up);
+    const sl_expert_weights **who = sl_take(scratch, most, sizeof *who);
     for (uint32_t g = 0; g < b->n_groups; g++) {
         uint32_t first = b->first[g], n = b->first[g + 1] - first;
         SL_ASSERT(b->expert[g] < s->n_experts);
@@ -427,6 +456,7 @@ void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
         in[n_jobs] = sl_dense_job(&e->gate, x, n, mine);
         in[n_jobs].row = weigh_input ? NULL : b->row + first;
         up[n_jobs] = &e->up;
+        who[n_jobs] = e;
         in_kinds |= sl_act_kinds(ex, &e->gate) | sl_act_kinds(ex, &e->up);
         out_kinds |= sl_act_kinds(ex, &e->down);
         out[n_jobs++] = sl_dense_job(&e->down, mine, n, b->y + (size_t)first * s->d_model);
@@ -434,10 +464,15 @@ void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
     sl_act act = weigh_input ? sl_take_act(ex, in_kinds, weighed, NULL, pairs, s->d_model, scratch)
                              : sl_take_act(ex, in_kinds, b->x, b->row, pairs, s->d_model, scratch);
     act_to_jobs(act, s->d_model, in, n_jobs);
-    sl_gemm_swiglu(ex, in, up, n_jobs);
+    if (s->glu_limit > 0)
+        clamped_swiglu(ex, s->glu_limit, in, who, n_jobs, pairs, scratch);
+    else
+        sl_gemm_swiglu(ex, in, up, n_jobs);
     act = sl_take_act(ex, out_kinds, mid, NULL, pairs, s->d_ff_expert, scratch);
     act_to_jobs(act, s->d_ff_expert, out, n_jobs);
     sl_gemm(ex, out, n_jobs);
+    for (uint32_t i = 0; i < n_jobs; i++)
+        if (who[i]->down_bias.data) sl_bias_add(ex, out[i].y, &who[i]->down_bias, out[i].n_rows);
     if (b->gate && !weigh_input) weigh(ex, b->gate, b->y, NULL, pairs, s->d_model, b->y);
     scratch->used = level;
 }

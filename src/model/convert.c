@@ -62,6 +62,8 @@ static uint32_t file_type(sl_dtype t) {
         return 7;
     case SL_Q4_0:
         return 2;
+    case SL_MXFP4:
+        return 38;
     default:
         return 15;
     }

@@ -114,8 +114,10 @@ sl_status sl_model_read_spec(const char *folder, sl_model_spec *spec, sl_generat
 static void yarn_range(const sl_model_spec *s, double *low, double *high) {
     const double two_pi = 6.283185307179586, dim = s->rope_dim;
     double per = dim / (2 * log((double)s->rope_theta)), original = s->yarn.original;
-    *low = fmax(0, floor(per * log(original / ((double)s->yarn.beta_fast * two_pi))));
-    *high = fmin(dim - 1, ceil(per * log(original / ((double)s->yarn.beta_slow * two_pi))));
+    *low = per * log(original / ((double)s->yarn.beta_fast * two_pi));
+    *high = per * log(original / ((double)s->yarn.beta_slow * two_pi));
+    *low = fmax(0, s->yarn.between ? *low : floor(*low));
+    *high = fmin(dim - 1, s->yarn.between ? *high : ceil(*high));
     if (*low == *high) *high += 0.001;
 }
 
@@ -149,19 +151,29 @@ static sl_status make_tables(sl_model *m, sl_err *err) {
     return m->ones ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "%s: weight tables", m->folder);
 }
 
-/* Widened once, where attention is hosted: a router adds them to every row. */
-static sl_status fill_route_bias(sl_model *m, sl_err *err) {
+/* A vector of n values of each of the blocks, which all have it or none. */
+static sl_status widen_vectors(const sl_model *m, sl_arch_role role, const uint16_t *layer,
+                               uint32_t n_layers, size_t n, float **out, sl_err *err) {
     const sl_exec ex = {.k = sl_kernels_select(NULL)};
-    const uint16_t *layer = m->spec.moe_layer;
-    size_t n = m->spec.n_experts;
-    if (!m->block[layer[0]].mat[SL_ROLE_ROUTER_BIAS].data) return SL_OK;
-    m->route_bias = sl_alloc(n * m->spec.n_moe, sizeof *m->route_bias);
-    if (!m->route_bias) return sl_fail(err, SL_ERR_NOMEM, "%s: router biases", m->folder);
-    for (uint32_t i = 0; i < m->spec.n_moe; i++) {
-        const sl_mat *b = &m->block[layer[i]].mat[SL_ROLE_ROUTER_BIAS];
-        sl_widen(&ex, b->data, b->dtype, n, m->route_bias + i * n);
+    if (!m->block[layer ? layer[0] : 0].mat[role].data) return SL_OK;
+    float *wide = sl_alloc(n * n_layers, sizeof *wide);
+    if (!wide) return sl_fail(err, SL_ERR_NOMEM, "%s: widened vectors", m->folder);
+    for (uint32_t i = 0; i < n_layers; i++) {
+        const sl_mat *b = &m->block[layer ? layer[i] : i].mat[role];
+        sl_widen(&ex, b->data, b->dtype, n, wide + i * n);
     }
+    *out = wide;
     return SL_OK;
+}
+
+/* Widened once, where attention is hosted: they meet every row. */
+static sl_status fill_vectors(sl_model *m, sl_err *err) {
+    const sl_model_spec *s = &m->spec;
+    sl_status st = widen_vectors(m, SL_ROLE_ROUTER_BIAS, s->moe_layer, s->n_moe, s->n_experts,
+                                 &m->route_bias, err);
+    return st == SL_OK
+               ? widen_vectors(m, SL_ROLE_SINKS, NULL, s->n_layers, s->n_heads, &m->sinks, err)
+               : st;
 }
 
 sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **out, sl_err *err) {
@@ -173,7 +185,7 @@ sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **
     if (st == SL_OK && !stages->emulated) st = make_tables(m, err);
     if (st == SL_OK && !stages->emulated) st = sl_model_bind(m, stages, err);
     if (st == SL_OK && !stages->emulated) st = sl_rope_apply_factors(m, err);
-    if (st == SL_OK && !stages->emulated) st = fill_route_bias(m, err);
+    if (st == SL_OK && !stages->emulated) st = fill_vectors(m, err);
     if (st == SL_OK && !stages->emulated) st = sl_mla_bind(m, err);
     if (st == SL_OK && (stages->emulated || stages->skew.on))
         st = sl_skew_create(skew, &m->spec, &m->skew, err);
@@ -212,7 +224,7 @@ sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t
         st = make_tables(m, err);
     }
     if (st == SL_OK) st = sl_model_bind_random(m, err);
-    if (st == SL_OK) st = fill_route_bias(m, err);
+    if (st == SL_OK) st = fill_vectors(m, err);
     if (st == SL_OK) st = sl_mla_bind(m, err);
     if (st == SL_OK)
         *out = m;
@@ -230,6 +242,7 @@ void sl_model_free(sl_model *m) {
     sl_free(m->rope_freq);
     sl_free(m->ones);
     sl_free(m->route_bias);
+    sl_free(m->sinks);
     sl_skew_free(m->skew);
     sl_free(m->random);
     sl_copies_free(&m->copies);

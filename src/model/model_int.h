@@ -14,6 +14,7 @@ typedef struct sl_weights {
 
 typedef struct sl_expert_weights {
     sl_mat gate, up, down;
+    sl_mat gate_bias, up_bias, down_bias; /* data == NULL: there are none */
 } sl_expert_weights;
 
 /* W_UK transposed and W_UV of latent attention, a matrix a head. */
@@ -41,6 +42,7 @@ struct sl_model {
     double *rope_freq;         /* [rope_dim / 2] */
     float *ones;               /* [head_dim], NULL unless spec.qk_unit */
     float *route_bias;         /* [n_moe][n_experts], NULL: the router has none */
+    float *sinks;              /* [n_layers][n_heads], NULL: there are none */
     sl_skew *skew;             /* NULL: the router chooses */
     uint8_t *random;           /* weights of sl_model_open_random, else NULL */
     size_t random_bytes;
@@ -71,6 +73,18 @@ void sl_copies_free(sl_copies *c);
 /* After tensors are bound: the parts of each head's W_UKV, where there are latents (mla.c).
  * SL_ERR_NOMEM. */
 sl_status sl_mla_bind(sl_model *m, sl_err *err) SL_MUST_CHECK;
+
+/* Matrices of experts in MXFP4: model/mxfp4.c. `name` is that of the plain tensor; `out` gets shape
+ * and type, data only by place, which copies what one expert has to memory of the model. */
+sl_status sl_mxfp4_find(const sl_model *m, const char *name, size_t out[2],
+                        sl_err *err) SL_MUST_CHECK;
+sl_status sl_mxfp4_check(const sl_model *m, const sl_arch_tensor *t, const char *name, sl_mat *out,
+                         sl_err *err) SL_MUST_CHECK;
+sl_status sl_mxfp4_place(sl_model *m, const sl_arch_tensor *t, const char *name, uint32_t expert,
+                         sl_mat *out, sl_err *err) SL_MUST_CHECK;
+
+/* The error for a tensor that no file has. */
+sl_status sl_model_missing(const sl_model *m, const char *name, sl_err *err) SL_MUST_CHECK;
 
 /* Every tensor of the architecture is in the checkpoint and every tensor of the checkpoint is in
  * the architecture. */

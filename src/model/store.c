@@ -1,4 +1,5 @@
 /* Matrices that share a tensor with others, or lie in it by columns. */
+#include "format/map.h"
 #include "model/model_int.h"
 
 #include <string.h>
@@ -90,5 +91,6 @@ sl_status sl_store_place(sl_model *m, const sl_arch_store *s, uint32_t expert, s
         for (uint64_t i = 0; i < n; i++)
             memcpy(copy + i * line, at + (first + i * step_of(s)) * line, line);
     mat->data = copy;
+    if (s->phase + 1u == step_of(s)) sl_map_drop((sl_span){at, one});
     return SL_OK;
 }

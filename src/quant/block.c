@@ -5,7 +5,7 @@
 #define ROUNDS 6 /* of alternating least squares; further ones change nothing worth having */
 
 bool sl_block_encodes(sl_dtype t) {
-    return sl_dtype_is_plain(t) || t == SL_Q8_0 || t == SL_Q4_0 || t == SL_Q4_K;
+    return sl_dtype_is_plain(t) || t == SL_Q8_0 || t == SL_Q4_0 || t == SL_MXFP4 || t == SL_Q4_K;
 }
 
 static void put_f16(uint8_t *p, float f) {
@@ -34,6 +34,27 @@ static void encode_q4_0(const float *x, uint8_t *b) {
     put_f16(b, d);
     for (int i = 0; i < 16; i++)
         b[2 + i] = (uint8_t)(code_4_0(x[i], inverse) | code_4_0(x[16 + i], inverse) << 4);
+}
+
+/* The largest power of two of the values is that of the largest code, 4; what is above 6 becomes 6.
+ * Halfway goes to the smaller magnitude. */
+static void encode_mxfp4(const float *x, uint8_t *b) {
+    static const int8_t code[16] = SL_MXFP4_CODES;
+    float most = 0;
+    int e = -125;
+    for (int i = 0; i < 32; i++) most = fmaxf(most, fabsf(x[i]));
+    if (most > 0) e = SL_MAX(ilogbf(most) - 2, -127);
+    b[0] = (uint8_t)(e + 127);
+    float half = sl_mxfp4_half_scale(b[0]);
+    for (int i = 0; i < 32; i++) {
+        uint8_t best = 0;
+        for (uint8_t c = 1; c < 8; c++)
+            if (fabsf(fabsf(x[i]) - half * (float)code[c]) <
+                fabsf(fabsf(x[i]) - half * (float)code[best]))
+                best = c;
+        best = (uint8_t)(best | (x[i] < 0) << 3);
+        b[1 + i % 16] = (uint8_t)(i < 16 ? best : b[1 + i % 16] | best << 4);
+    }
 }
 
 /* x is about scale * code - min, scale and min >= 0. */
@@ -151,6 +172,7 @@ void sl_block_encode(sl_dtype t, const float *src, size_t n, void *dst) {
     for (size_t i = 0; i < n; i += step, b += bytes) {
         if (t == SL_Q8_0) encode_q8_0(src + i, b);
         if (t == SL_Q4_0) encode_q4_0(src + i, b);
+        if (t == SL_MXFP4) encode_mxfp4(src + i, b);
         if (t == SL_Q4_K) encode_q4_k(src + i, b);
     }
 }

@@ -8,6 +8,7 @@
  *
  *   Q8_0   32 values   d, code[32] int8                                  d * code
  *   Q4_0   32 values   d, 16 bytes of two codes                          d * (code - 8)
+ *   MXFP4  32 values   scale, a byte of bias 127, 16 bytes of two codes  2^(scale - 127) * code
  *   Q4_K  256 values   d, dmin, 8 scales and 8 minima of 6 bits,         d * scale * code - dmin *
  * min 128 bytes of two codes Q5_K  256 values   the same with a fifth bit of each code in 32 bytes
  * before the codes Q6_K  256 values   128 bytes of low halves, 64 bytes of two high bits, 16 int8
@@ -90,6 +91,26 @@ static inline void sl_q6_k_decode(const uint8_t *b, float *dst) {
     }
 }
 
+/* Codes of four bits, doubled. */
+#define SL_MXFP4_CODES                                                                             \
+    { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 }
+
+/* 2^(e - 128), half of what the byte of a scale says; 255 is 2^127, as in the other readers of the
+ * format. */
+static inline float sl_mxfp4_half_scale(uint8_t e) {
+    uint32_t bits = e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static inline void sl_mxfp4_decode(const uint8_t *b, float *dst) {
+    static const int8_t code[16] = SL_MXFP4_CODES;
+    float d = sl_mxfp4_half_scale(b[0]);
+    for (int i = 0; i < 16; i++) dst[i] = d * (float)code[b[1 + i] & 15];
+    for (int i = 0; i < 16; i++) dst[16 + i] = d * (float)code[b[1 + i] >> 4];
+}
+
 /* Decodes n values, a whole number of blocks, of a block type. */
 static inline void sl_block_decode(sl_dtype t, const void *src, size_t n, float *dst) {
     const uint8_t *b = src;
@@ -97,18 +118,21 @@ static inline void sl_block_decode(sl_dtype t, const void *src, size_t n, float 
     for (size_t i = 0; i < n; i += step, b += bytes) {
         if (t == SL_Q8_0) sl_q8_0_decode(b, dst + i);
         if (t == SL_Q4_0) sl_q4_0_decode(b, dst + i);
+        if (t == SL_MXFP4) sl_mxfp4_decode(b, dst + i);
         if (t == SL_Q4_K) sl_q4_k_decode(b, dst + i);
         if (t == SL_Q5_K) sl_q5_k_decode(b, dst + i);
         if (t == SL_Q6_K) sl_q6_k_decode(b, dst + i);
     }
 }
 
-/* Whether sl_block_encode knows the type: F32, F16, BF16, Q8_0, Q4_0, Q4_K. */
+/* Whether sl_block_encode knows the type: F32, F16, BF16, Q8_0, Q4_0, MXFP4, Q4_K.
+ */
 bool sl_block_encodes(sl_dtype t);
 
 /* Encodes n finite values, a whole number of blocks; dst has sl_dtype_row_bytes(t, n). Q8_0: d is
  * the largest magnitude / 127, codes are rounded to nearest, halves away from zero. Q4_0: d is the
- * value of largest magnitude / -8. Q4_K: scale and minimum of each 32 values by alternating least
+ * value of largest magnitude / -8. MXFP4: the scale's power is that of the largest magnitude less
+ * 2. Q4_K: scale and minimum of each 32 values by alternating least
  * squares. */
 void sl_block_encode(sl_dtype t, const float *src, size_t n, void *dst);
 

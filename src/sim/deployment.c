@@ -631,6 +631,7 @@ sl_status sl_sim_run(const sl_sim_setup *setup, sl_sim_result *out, sl_err *err)
     if (!s) return sl_fail(err, SL_ERR_NOMEM, "simulation");
     s->s = setup;
     s->m = setup->model;
+    for (uint32_t l = 0; l < s->m->n_layers; l++) s->n_sight[s->m->sight[l]]++;
     s->p = setup->plan;
     s->err = err;
     sl_status st = create(s);

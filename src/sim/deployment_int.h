@@ -173,6 +173,7 @@ typedef struct sim_samples {
 typedef struct sim {
     const sl_sim_setup *s;
     const sl_model_spec *m;
+    uint32_t n_sight[SL_SIGHT_CHUNK + 1]; /* blocks of each sl_sight */
     const sl_plan *p;
     sl_sim_events ev;
     sim_worker *worker;
@@ -289,6 +290,8 @@ void sim_attn_on_open(sim *s, sim_worker *w, uint32_t msg);
 void sim_attn_wake(sim *s, sim_worker *w, uint32_t lane, sim_slot *slot);
 void sim_attn_release(sim *s, sim_worker *w, uint32_t lane, sim_slot *slot);
 void sim_attn_end_parts(sim *s, sim_worker *w, sim_lane *l);
+/* Keys that so many rows from position `done` on attend to, the mean over blocks. */
+double sim_attn_keys(const sim *s, uint32_t done, uint32_t rows);
 bool sim_slot_has_work(const sim *s, const sim_slot *slot);
 /* Every request here ends with an error. */
 void sim_attn_lose(sim *s, sim_worker *w);

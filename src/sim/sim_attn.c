@@ -147,12 +147,11 @@ static uint32_t pace(sim *s, sim_lane *l) {
     return chunk;
 }
 
-/* Keys that so many rows from position `done` on attend to. */
-static double keys_of(const sim *s, uint32_t done, uint32_t rows) {
-    double first = done + 1.0, last = done + (double)rows, most = s->m->sliding_window;
-    if (most == 0 || last <= most) return (first + last) / 2 * rows;
-    if (first >= most) return most * rows;
-    return (first + most) / 2 * (most - first + 1) + most * (last - most);
+double sim_attn_keys(const sim *s, uint32_t done, uint32_t rows) {
+    double sum = 0;
+    for (uint32_t k = 0; k < SL_LEN(s->n_sight); k++)
+        if (s->n_sight[k]) sum += s->n_sight[k] * sl_sight_keys(s->m, (sl_sight)k, done, rows);
+    return sum / s->m->n_layers;
 }
 
 static void begin_step(sim *s, sim_lane *l) {
@@ -176,7 +175,7 @@ static void begin_step(sim *s, sim_lane *l) {
         slot->samples = p->sample;
         l->decode_rows += !p->prefill;
         l->samples += p->sample;
-        l->keys += keys_of(s, slot->done, p->rows);
+        l->keys += sim_attn_keys(s, slot->done, p->rows);
     }
 }
 

@@ -87,12 +87,6 @@ void sim_flow_wake(sim *s, sim_worker *w, uint32_t slot) {
     append(f, &f->waiting[kind_of(t)], slot);
 }
 
-static double keys_of(const sim *s, const sim_slot *t, uint32_t rows) {
-    double last = t->done + (double)rows, most = s->m->sliding_window;
-    double mean = (t->done + 1.0 + last) / 2;
-    return (most > 0 ? SL_MIN(mean, most) : mean) * rows;
-}
-
 static void begin_part(sim *s, sim_worker *w, sl_part_kind kind, uint32_t rows) {
     sim_flow *f = w->attn->flow;
     uint32_t slot = take_first(f, &f->waiting[kind]);
@@ -104,7 +98,7 @@ static void begin_part(sim *s, sim_worker *w, sl_part_kind kind, uint32_t rows) 
     p->kind = (uint8_t)kind;
     p->layer = 0;
     p->rows = rows;
-    p->keys = keys_of(s, t, rows);
+    p->keys = sim_attn_keys(s, t->done, rows);
     p->sample = t->done + rows >= t->given;
     p->epoch = sl_intake_epoch(p->goes_on && p->generation == t->generation, p->epoch, f->wave);
     p->generation = t->generation;

@@ -20,7 +20,8 @@
     X(F32, 1, 4)                                                                                   \
     X(F16, 1, 2)                                                                                   \
     X(BF16, 1, 2)                                                                                  \
-    X(Q8_0, 32, 34) X(Q4_0, 32, 18) X(Q4_K, 256, 144) X(Q5_K, 256, 176) X(Q6_K, 256, 210)
+    X(Q8_0, 32, 34)                                                                                \
+    X(Q4_0, 32, 18) X(MXFP4, 32, 17) X(Q4_K, 256, 144) X(Q5_K, 256, 176) X(Q6_K, 256, 210)
 
 typedef enum sl_dtype {
 #define SL_DTYPE_ENUM(name, values, bytes) SL_##name,
@@ -96,6 +97,7 @@ typedef struct sl_yarn {
     float attention;            /* of sin and cos */
     float scores;               /* of all scores besides (mscale_all_dim); 0: 1 */
     uint32_t original;          /* context that was trained first */
+    bool between;               /* where it blends begins and ends between pairs */
 } sl_yarn;
 
 /* rope_type "llama3": long waves are stretched, short ones kept (docs/numbers.md). */
@@ -138,16 +140,18 @@ typedef struct sl_model_spec {
     float query_growth;
     float clip_qkv;    /* queries, keys and values are kept within +-this; 0: they are not */
     float route_scale; /* of a router that scales its weights at the end */
+    float glu_limit;   /* of experts whose SwiGLU is clamped (docs/numbers.md); 0: none is */
     uint32_t n_mtp;    /* blocks after the last that predict further tokens: stored, never read */
     bool fp8;          /* matrices may be F8_E4M3 with scales of blocks */
     bool qk_norm;      /* RMSNorm of queries and keys; the architecture says over what */
     bool qk_unit;      /* rotated queries and keys are divided by their root mean square */
     bool gate_input;   /* a gate weighs the row that its expert receives, not the one it gives */
-    bool qkv_bias;     /* q, k and v carry a bias, o does not */
+    bool qkv_bias;     /* q, k and v carry a bias; o where the architecture has one */
     bool norm_topk;    /* router weights of the chosen experts are rescaled to sum 1 */
     bool dense_branch; /* experts read what their block was given; the shared one, the dense branch,
                           the stream after attention by a norm of its own (Arctic) */
     bool tied_head;    /* the head is the embedding */
+    bool mxfp4;        /* matrices of experts are blocks of MXFP4 with scales apart */
     bool weightless;   /* the folder has a config.json and no weights */
     bool rope_pairs;   /* rows 2i, 2i+1 of q and k heads are one rotation */
     uint8_t ffn[SL_MAX_LAYERS];        /* sl_ffn_kind of each block */
@@ -178,6 +182,23 @@ static inline uint32_t sl_sight_first(const sl_model_spec *m, uint32_t layer, ui
         break;
     }
     return 0;
+}
+
+/* Keys that `rows` queries from position `done` on see together, of one kind of block. */
+static inline double sl_sight_keys(const sl_model_spec *m, sl_sight kind, uint64_t done,
+                                   uint64_t rows) {
+    double sum[2];
+    for (int i = 0; i < 2; i++) { /* of all queries before `at` */
+        uint64_t at = done + (uint64_t)i * rows;
+        double n = (double)at, w = m->sliding_window, c = m->attn_chunk;
+        sum[i] = n * (n + 1) / 2;
+        if (kind == SL_SIGHT_WINDOW && n > w) sum[i] = w * (w + 1) / 2 + (n - w) * w;
+        if (kind == SL_SIGHT_CHUNK) {
+            double rest = (double)(at % m->attn_chunk);
+            sum[i] = (n - rest) / c * (c * (c + 1) / 2) + rest * (rest + 1) / 2;
+        }
+    }
+    return sum[1] - sum[0];
 }
 
 /* Default sampling of generation_config.json; NaN or -1 where the file is silent. */

@@ -5,8 +5,8 @@
 
 Written from the papers (Mixtral arXiv:2401.04088, Qwen2 arXiv:2407.10671, Qwen3 arXiv:2505.09388,
 OLMoE arXiv:2409.02060, DeepSeek-V2 arXiv:2405.04434, DeepSeek-V3 arXiv:2412.19437, GLM-4.5
-arXiv:2508.06471) and from Llama 4's model card and published code, for small checkpoints: no cache, every position at once.
-It ties the goldens to the stored weights without torch.
+arXiv:2508.06471, gpt-oss arXiv:2508.10925) and from Llama 4's model card and published code, for small checkpoints: no cache,
+every position at once. It ties the goldens to the stored weights without torch.
 """
 
 import json
@@ -40,6 +40,9 @@ def load_weights(folder):
             if name == "__metadata__":
                 continue
             begin, end = (8 + size + x for x in entry["data_offsets"])
+            if entry["dtype"] == "U8":
+                out[name] = np.frombuffer(raw[begin:end], np.uint8).reshape(entry["shape"])
+                continue
             if entry["dtype"] == "F8_E4M3":
                 values = E4M3[np.frombuffer(raw[begin:end], np.uint8)]
             elif entry["dtype"] == "BF16":
@@ -52,7 +55,19 @@ def load_weights(folder):
         weight = out[name.removesuffix("_scale_inv")]
         scale = out.pop(name).repeat(128, 0).repeat(128, 1)
         weight *= scale[: weight.shape[0], : weight.shape[1]]
+    for name in [x for x in out if x.endswith("_blocks")]:
+        stem = name.removesuffix("_blocks")
+        out[stem] = mxfp4(out.pop(name), out.pop(f"{stem}_scales"))
     return out
+
+
+def mxfp4(blocks, scales):
+    """[experts, inputs, outputs] of codes [experts, outputs, blocks, 16] (OCP MX 1.0): the even one is low."""
+    value = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    value = np.concatenate([value, -value])
+    both = np.stack([value[blocks & 15], value[blocks >> 4]], -1).reshape(*blocks.shape[:-1], 32)
+    wide = both * 2.0 ** (scales.astype(np.float64)[..., None] - 127)
+    return wide.reshape(*blocks.shape[:2], -1).transpose(0, 2, 1)
 
 
 def rms_norm(x, weight, eps):
@@ -76,7 +91,9 @@ def yarn(dim, theta, scaling):
         dim * np.log(scaling["original_max_position_embeddings"] / (scaling.get(b, d) * 2 * np.pi)) / (2 * np.log(theta))
         for b, d in (("beta_fast", 32), ("beta_slow", 1))
     )
-    low, high = max(np.floor(low), 0), min(np.ceil(high), dim - 1)
+    if scaling.get("truncate", True):
+        low, high = np.floor(low), np.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
     ramp = np.clip((pair - low) / (high - low), 0, 1)
     factor = scaling["factor"]
     gain = mscale(factor, scaling.get("mscale") or 1)
@@ -131,6 +148,7 @@ class Model:
         self.qwen2 = self.config["model_type"] == "qwen2_moe"
         self.olmoe = self.config["model_type"] == "olmoe"
         self.glm = self.config["model_type"] in ("glm4_moe", "deepseek_v3")  # its router
+        self.gpt_oss = self.config["model_type"] == "gpt_oss"
         self.deepseek = self.config["model_type"].startswith("deepseek")
         self.llama4 = self.config["model_type"] == "llama4_text"
         self.min_margin = 1.0
@@ -161,7 +179,7 @@ class Model:
         mixed = np.einsum("hqk,khd->qhd", softmax(scores), both[..., nope:])
         return mixed.reshape(n, -1) @ w("o_proj").T
 
-    def attention(self, x, p):
+    def attention(self, x, p, windowed=False):
         if self.deepseek:
             return self.latent_attention(x, p)
         c = self.config
@@ -184,8 +202,15 @@ class Model:
         k, v = (np.repeat(t, heads // kv_heads, axis=1) for t in (k, v))
         scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(dim)
         scores += np.triu(np.full((n, n), -np.inf), 1)
-        mixed = np.einsum("hqk,khd->qhd", softmax(scores), v)
-        return mixed.reshape(n, -1) @ self.w[f"{p}.o_proj.weight"].T
+        if windowed:
+            scores += np.tril(np.full((n, n), -np.inf), -c["sliding_window"])
+        if self.gpt_oss:  # a score more, which has no value
+            sinks = np.broadcast_to(self.w[f"{p}.sinks"][:, None, None], (heads, n, 1))
+            share = softmax(np.concatenate([scores, sinks], -1))[..., :-1]
+        else:
+            share = softmax(scores)
+        mixed = np.einsum("hqk,khd->qhd", share, v).reshape(n, -1) @ self.w[f"{p}.o_proj.weight"].T
+        return mixed + self.w[f"{p}.o_proj.bias"] if self.gpt_oss else mixed
 
     def attention_llama4(self, x, p, layer):
         c = self.config
@@ -256,8 +281,25 @@ class Model:
         mask = np.zeros_like(groups)
         np.put_along_axis(mask, kept, 1, -1)
         return scores, np.where(mask[..., None] > 0, each, 0).reshape(scores.shape)
+    def gpt_oss_experts(self, x, p):
+        top_k = self.config["num_experts_per_tok"]
+        logits = x @ self.w[f"{p}.router.weight"].T + self.w[f"{p}.router.bias"]
+        self.note_margin(softmax(logits), top_k)
+        order = np.argsort(-logits, axis=-1, kind="stable")[:, :top_k]
+        weights = softmax(np.take_along_axis(logits, order, -1))
+        parts = [self.w[f"{p}.experts.{n}"] for n in ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")]
+        y = np.zeros_like(x)
+        for e in range(logits.shape[-1]):
+            rows, place = np.nonzero(order == e)
+            both = x[rows] @ parts[0][e] + parts[1][e]
+            gate, up = np.minimum(both[:, ::2], 7), np.clip(both[:, 1::2], -7, 7)
+            mid = (up + 1) * gate / (1 + np.exp(-1.702 * gate))
+            y[rows] += weights[rows, place][:, None] * (mid @ parts[2][e] + parts[3][e])
+        return y
 
     def experts(self, x, p):
+        if self.gpt_oss:
+            return self.gpt_oss_experts(x, p)
         names = ("w1", "w3", "w2") if self.mixtral else ("gate_proj", "up_proj", "down_proj")
         top_k = self.config["num_experts_per_tok"]
         logits = x @ self.w[f"{p}.gate.weight"].T
@@ -288,7 +330,7 @@ class Model:
         return gate * swiglu(x, *parts)
 
     def is_sparse(self, layer):
-        if self.mixtral or self.olmoe:
+        if self.mixtral or self.olmoe or self.gpt_oss:
             return True
         c = self.config
         if self.llama4:
@@ -306,7 +348,8 @@ class Model:
             if self.llama4:
                 x = x + self.attention_llama4(normed, f"{p}.self_attn", i)
             else:
-                x = x + self.attention(normed, f"{p}.self_attn")
+                windowed = self.gpt_oss and self.config["layer_types"][i] == "sliding_attention"
+                x = x + self.attention(normed, f"{p}.self_attn", windowed)
             normed = rms_norm(x, self.w[f"{p}.post_attention_layernorm.weight"], eps)
             mlp = f"{p}.{'feed_forward' if self.llama4 else 'mlp'}"
             if self.llama4 and self.is_sparse(i):

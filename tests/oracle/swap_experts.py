@@ -16,7 +16,7 @@ import shutil
 import struct
 
 STACKED = re.compile(r"transformer\.blocks\.(\d+)\.ffn\.experts\.mlp\.(\w\d)")  # DBRX: all experts' rows
-STACK = re.compile(r"(model\.layers\.\d+\.feed_forward\.experts)\.(.+)")  # [experts][...]
+STACK = re.compile(r"(model\.layers\.\d+\.(?:feed_forward|mlp)\.experts)\.([a-z_]+)")  # [experts][...]
 EXPERT = re.compile(r"model\.layers\.(\d+)\.(?:mlp|block_sparse_moe|feed_forward)\.experts\.(\d+)\.(.+)")
 
 

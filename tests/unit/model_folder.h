@@ -118,6 +118,18 @@ static const char folder_deepseek3[] =
     "\"rope_theta\":10000,\"hidden_act\":\"silu\",\"tie_word_embeddings\":false,"
     "\"eos_token_id\":2}";
 
+/* With sinks, windows in every other block, YaRN between pairs, and experts in one tensor. */
+static const char folder_gptoss[] =
+    "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_size\":32,"
+    "\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":12,"
+    "\"attention_bias\":true,\"vocab_size\":50,\"intermediate_size\":32,\"num_local_experts\":6,"
+    "\"num_experts_per_tok\":3,\"sliding_window\":40,\"layer_types\":[\"sliding_attention\","
+    "\"full_attention\",\"sliding_attention\"],\"swiglu_limit\":7.0,\"rope_theta\":150000,"
+    "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"beta_fast\":32.0,\"beta_slow\":1.0,"
+    "\"original_max_position_embeddings\":128,\"truncate\":false},"
+    "\"max_position_embeddings\":512,\"rms_norm_eps\":1e-5,\"hidden_act\":\"silu\","
+    "\"tie_word_embeddings\":false,\"eos_token_id\":2}";
+
 static const char folder_mixtral[] =
     "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_size\":32,"
     "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":1,"

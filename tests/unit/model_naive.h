@@ -83,7 +83,8 @@ static inline double naive_yarn(const sl_model_spec *s, uint32_t i) {
     for (int j = 0; j < 2; j++)
         edge[j] = s->rope_dim * log(s->yarn.original / (turns[j] * 2 * M_PI)) /
                   (2 * log((double)s->rope_theta));
-    double low = fmax(0, floor(edge[0])), high = fmin(s->rope_dim - 1, ceil(edge[1]));
+    if (!s->yarn.between) edge[0] = floor(edge[0]), edge[1] = ceil(edge[1]);
+    double low = fmax(0, edge[0]), high = fmin(s->rope_dim - 1, edge[1]);
     return fmin(1, fmax(0, (i - low) / fmax(high - low, 0.001)));
 }
 
@@ -179,6 +180,24 @@ static inline void naive_scores(const sl_model *m, uint32_t layer, double *p, do
         if (!kept[e / size]) rank[e] = 0;
 }
 
+/* sum += scale * (W2 m + b2), m_i = (u + 1) g / (1 + exp(-1.702 g)) of clamped, biased g and u. */
+static inline void naive_clamped_ffn(const sl_expert_weights *e, double limit, const double *h,
+                                     double scale, double *sum) {
+    double *a = naive_new(e->up.n), *b = naive_new(e->up.n), *y = naive_new(e->down.n);
+    naive_mul(&e->gate, h, a);
+    naive_mul(&e->up, h, b);
+    naive_bias(&e->gate_bias, a);
+    naive_bias(&e->up_bias, b);
+    for (uint32_t i = 0; i < e->up.n; i++) {
+        double g = fmin(a[i], limit), u = fmax(-limit, fmin(b[i], limit));
+        a[i] = (u + 1) * g / (1 + exp(-(double)1.702f * g));
+    }
+    naive_mul(&e->down, a, y);
+    naive_bias(&e->down_bias, y);
+    for (uint32_t i = 0; i < e->down.n; i++) sum[i] += scale * y[i];
+    free(a), free(b), free(y);
+}
+
 /* h: what router and experts read, beside: what the shared expert reads. */
 static inline void naive_moe(const sl_model *m, uint32_t layer, const double *h,
                              const double *beside, double *x) {
@@ -188,6 +207,8 @@ static inline void naive_moe(const sl_model *m, uint32_t layer, const double *h,
     double scale = s->route_scale > 0 ? s->route_scale : 1;
     uint8_t *chosen = calloc(s->n_experts, 1);
     naive_mul(&m->block[layer].mat[SL_ROLE_ROUTER], h, p);
+    if (m->block[layer].mat[SL_ROLE_LOGIT_BIAS].data)
+        naive_bias(&m->block[layer].mat[SL_ROLE_LOGIT_BIAS], p);
     naive_scores(m, layer, p, rank);
     for (uint32_t j = 0; j < s->top_k; j++) {
         uint32_t best = naive_best(rank, s->n_experts, chosen);
@@ -198,7 +219,10 @@ static inline void naive_moe(const sl_model *m, uint32_t layer, const double *h,
         const sl_expert_weights *w = &m->expert[(size_t)s->moe_index[layer] * s->n_experts + e];
         double gate = scale * (s->norm_topk ? p[e] / share : p[e]);
         for (uint32_t i = 0; i < s->d_model; i++) in[i] = s->gate_input ? gate * h[i] : h[i];
-        if (chosen[e]) naive_ffn(&w->gate, &w->up, &w->down, in, s->gate_input ? 1 : gate, x);
+        if (chosen[e] && s->glu_limit > 0)
+            naive_clamped_ffn(w, (double)s->glu_limit, in, gate, x);
+        else if (chosen[e])
+            naive_ffn(&w->gate, &w->up, &w->down, in, s->gate_input ? 1 : gate, x);
     }
     const sl_mat *mat = m->block[layer].mat;
     if (s->d_ff_shared) {
@@ -262,7 +286,7 @@ static inline void naive_attention(const sl_model *m, uint32_t layer, uint32_t t
     uint32_t dim = s->head_dim, kv = s->n_kv_heads * dim, group = s->n_heads / s->n_kv_heads;
     double *h = naive_new(s->d_model), *q = naive_new(s->n_heads * dim);
     double *o = naive_new(s->n_heads * SL_MAX(dim, s->v_dim)), *y = naive_new(s->d_model),
-           *p = naive_new(t + 1);
+           *p = naive_new(t + 2), *sink = naive_new(s->n_heads);
     naive_stream_norm(m, &w[SL_ROLE_ATTN_NORM], x, h);
     if (s->kv_lora) {
         naive_latents(m, layer, t, h, k, v, o);
@@ -293,7 +317,8 @@ static inline void naive_attention(const sl_model *m, uint32_t layer, uint32_t t
             naive_norm(&w[is_q ? SL_ROLE_Q_NORM : SL_ROLE_K_NORM], s->rms_eps, head, head);
         naive_place(s, layer, is_q, head, t);
     }
-    uint32_t first = sl_sight_first(s, layer, t);
+    uint32_t first = sl_sight_first(s, layer, t), sinks = w[SL_ROLE_SINKS].data ? 1 : 0;
+    if (sinks) naive_row(&w[SL_ROLE_SINKS], 0, sink);
     for (uint32_t i = 0; i < s->n_heads; i++) {
         size_t at = (size_t)(i / group) * dim;
         for (uint32_t j = first; j <= t; j++) {
@@ -301,14 +326,16 @@ static inline void naive_attention(const sl_model *m, uint32_t layer, uint32_t t
             for (uint32_t c = 0; c < dim; c++)
                 p[j - first] += q[i * dim + c] * k[j * kv + at + c] / sqrt(dim);
         }
-        naive_softmax(p, t - first + 1);
+        p[t - first + 1] = sink[i];
+        naive_softmax(p, t - first + 1 + sinks);
         for (uint32_t j = first; j <= t; j++)
             for (uint32_t c = 0; c < dim; c++) o[i * dim + c] += p[j - first] * v[j * kv + at + c];
     }
 out:
     naive_mul(&w[SL_ROLE_O], o, y);
+    if (w[SL_ROLE_O_BIAS].data) naive_bias(&w[SL_ROLE_O_BIAS], y);
     for (uint32_t i = 0; i < s->d_model; i++) x[i] += y[i];
-    free(h), free(q), free(o), free(y), free(p);
+    free(h), free(q), free(o), free(y), free(p), free(sink);
 }
 
 /* logits [n][vocab] */

@@ -74,6 +74,35 @@ static const char glm45_air[] =
     "\"transformers_version\":\"4.54.0\",\"use_cache\":true,\"use_qk_norm\":false,"
     "\"vocab_size\":151552}";
 
+static const char gpt_oss_tail[] =
+    "\"head_dim\":64,\"hidden_act\":\"silu\",\"hidden_size\":2880,"
+    "\"initial_context_length\":4096,\"initializer_range\":0.02,\"intermediate_size\":2880,"
+    "\"max_position_embeddings\":131072,\"model_type\":\"gpt_oss\",\"num_attention_heads\":64,"
+    "\"num_experts_per_tok\":4,\"experts_per_token\":4,\"num_key_value_heads\":8,"
+    "\"output_router_logits\":false,\"pad_token_id\":199999,\"quantization_config\":{"
+    "\"modules_to_not_convert\":[\"model.layers.*.self_attn\",\"model.layers.*.mlp.router\","
+    "\"model.embed_tokens\",\"lm_head\"],\"quant_method\":\"mxfp4\"},\"rms_norm_eps\":1e-05,"
+    "\"rope_scaling\":{\"beta_fast\":32.0,\"beta_slow\":1.0,\"factor\":32.0,"
+    "\"original_max_position_embeddings\":4096,\"rope_type\":\"yarn\",\"truncate\":false},"
+    "\"rope_theta\":150000,\"router_aux_loss_coef\":0.9,\"sliding_window\":128,"
+    "\"swiglu_limit\":7.0,\"tie_word_embeddings\":false,\"transformers_version\":\"4.55.0.dev0\","
+    "\"use_cache\":true,\"vocab_size\":201088}";
+
+/* gpt-oss-20b (24 blocks, 32 experts) and -120b (36, 128); free the text. */
+static char *gpt_oss(uint32_t layers, uint32_t experts) {
+    static const char *const sight[] = {"sliding_attention", "full_attention"};
+    char *text = malloc(8192);
+    int at = snprintf(text, 8192,
+                      "{\"architectures\":[\"GptOssForCausalLM\"],\"attention_bias\":true,"
+                      "\"attention_dropout\":0.0,\"eos_token_id\":200002,\"num_hidden_layers\":%u,"
+                      "\"num_local_experts\":%u,\"layer_types\":[",
+                      layers, experts);
+    for (uint32_t i = 0; i < layers; i++)
+        at += snprintf(text + at, 8192 - (size_t)at, "%s\"%s\"", i ? "," : "", sight[i % 2]);
+    snprintf(text + at, 8192 - (size_t)at, "],%s", gpt_oss_tail);
+    return text;
+}
+
 static const char qwen3_generation[] =
     "{\"bos_token_id\":151643,\"do_sample\":true,\"eos_token_id\":[151645,151643],"
     "\"pad_token_id\":151643,\"temperature\":0.6,\"top_k\":20,\"top_p\":0.95,"
@@ -228,6 +257,40 @@ static void latent_attention_is_read(void **state) {
     assert_int_equal(k.n_params_active / 1000000000, 32);
 }
 
+/* Published: 20.9 B, 3.6 B active and 116.8 B, 5.1 B active, which leave out the embedding. */
+static void gpt_oss_is_read(void **state) {
+    (void)state;
+    char *small = gpt_oss(24, 32), *large = gpt_oss(36, 128);
+    sl_model_spec m = parse_ok(small), l = parse_ok(large);
+    const uint64_t embedding = 201088ull * 2880;
+    assert_int_equal(m.n_params, 20914757184ull);
+    assert_in_range(m.n_params_active - embedding, 3550000000ull, 3650000000ull);
+    assert_int_equal(l.n_params, 116829156672ull);
+    assert_in_range(l.n_params_active - embedding, 5050000000ull, 5150000000ull);
+    assert_true(m.mxfp4 && m.qkv_bias && m.norm_topk && m.glu_limit == 7 && m.yarn.between);
+    assert_true(m.yarn.attention > 1.3465f && m.yarn.attention < 1.3466f);
+    assert_true(m.sight[0] == SL_SIGHT_WINDOW && m.sight[1] == SL_SIGHT_ALL);
+    assert_int_equal(sl_sight_first(&m, 0, 200), 73);
+    assert_int_equal(sl_sight_first(&m, 1, 200), 0);
+    char *plain = with(small, "\"quantization_config\":null");
+    assert_false(parse_ok(plain).mxfp4);
+    free(small), free(large), free(plain);
+}
+
+static void keys_are_counted(void **state) {
+    (void)state;
+    sl_model_spec m = {.n_layers = 3, .sliding_window = 7, .attn_chunk = 5};
+    for (uint32_t k = 0; k < 3; k++) m.sight[k] = (uint8_t)k;
+    for (uint32_t done = 0; done < 20; done++)
+        for (uint32_t rows = 0; rows < 20; rows++)
+            for (uint32_t k = 0; k < 3; k++) {
+                double sum = 0;
+                for (uint32_t p = done; p < done + rows; p++)
+                    sum += p - sl_sight_first(&m, k, p) + 1;
+                assert_true(sl_sight_keys(&m, (sl_sight)k, done, rows) == sum);
+            }
+}
+
 static void generation_defaults_are_read(void **state) {
     (void)state;
     sl_model_spec q = parse_ok(qwen3_30b_a3b);
@@ -317,6 +380,7 @@ typedef struct refusal {
 static void options_that_change_results_are_refused(void **state) {
     (void)state;
     static const char *const l = deepseek_v2_lite, *const k = kimi_k2;
+    char *const x = gpt_oss(2, 32);
     static const char *const q = qwen3_30b_a3b, *const m = mixtral_8x7b, *const a = qwen15_moe_a27b,
                              *const o = olmoe_1b_7b, *const g = glm45_air;
     const refusal bad[] = {
@@ -470,6 +534,27 @@ static void options_that_change_results_are_refused(void **state) {
         {k, "\"n_group\":5", SL_ERR_FORMAT, "config.json: n_group: 5 does not cut 384 experts"},
         {k, "\"model_type\":\"kimi_k3\"", SL_ERR_FORMAT,
          "config.json: model_type: \"kimi_k3\" does not fit"},
+        {x, "\"swiglu_limit\":8.0", SL_ERR_UNSUPPORTED,
+         "config.json: swiglu_limit: 8 is not supported, only 7"},
+        {x, "\"experts_per_token\":3", SL_ERR_FORMAT,
+         "config.json: experts_per_token: 3 contradicts num_experts_per_tok 4"},
+        {x, "\"layer_types\":[\"full_attention\"]", SL_ERR_FORMAT,
+         "config.json: layer_types: 1 entries for 2 blocks"},
+        {x, "\"layer_types\":[\"full_attention\",\"chunked_attention\"]", SL_ERR_UNSUPPORTED,
+         "config.json: layer_types: layer 1 must be"},
+        {x, "\"sliding_window\":null", SL_ERR_UNSUPPORTED,
+         "config.json: layer_types: layer 0 must"},
+        {x, "\"hidden_size\":2896", SL_ERR_FORMAT,
+         "config.json: hidden_size: 2896 is no multiple of 32"},
+        {x, "\"quantization_config\":{\"quant_method\":\"fp8\"}", SL_ERR_UNSUPPORTED,
+         "config.json: quantization_config.quant_method: \"fp8\" is not supported"},
+        {x, "\"quantization_config\":{\"quant_method\":\"mxfp4\",\"bits\":4}", SL_ERR_UNSUPPORTED,
+         "config.json: quantization_config.bits: unknown field"},
+        {x,
+         "\"quantization_config\":{\"quant_method\":\"mxfp4\",\"modules_to_not_convert\":["
+         "\"model.layers.0.mlp.experts\"]}",
+         SL_ERR_UNSUPPORTED, "config.json: quantization_config.modules_to_not_convert: \"model."},
+        {x, "\"n_shared_experts\":1", SL_ERR_UNSUPPORTED, "config.json: n_shared_experts: unknown"},
         {m, "\"norm_topk_prob\":false", SL_ERR_UNSUPPORTED,
          "config.json: norm_topk_prob: false is not supported for MixtralForCausalLM"},
         {m, "\"sliding_window\":0", SL_ERR_LIMIT, "config.json: sliding_window: 0 is outside 1.."},
@@ -487,6 +572,7 @@ static void options_that_change_results_are_refused(void **state) {
         assert_int_equal(spec.n_layers, 7);
         free(text);
     }
+    free(x);
 }
 
 static void a_failed_allocation_is_reported(void **state) {
@@ -509,6 +595,8 @@ int main(void) {
         cmocka_unit_test(published_configs_are_read),
         cmocka_unit_test(families_with_options_of_their_own_are_read),
         cmocka_unit_test(latent_attention_is_read),
+        cmocka_unit_test(gpt_oss_is_read),
+        cmocka_unit_test(keys_are_counted),
         cmocka_unit_test(generation_defaults_are_read),
         cmocka_unit_test(harmless_variants_are_accepted),
         cmocka_unit_test(options_that_change_results_are_refused),

@@ -115,6 +115,32 @@ static void oracle_swiglu(double tol) {
     }
 }
 
+static void bits_swiglu_clamped(const sl_kernels *k) {
+    for (uint32_t n = 0; n < 70; n++) {
+        float *a = kt_floats(n + 2), *b = kt_floats(n + 2), *up = kt_floats(n + 2);
+        a[n] = up[n + 1] = NAN;
+        a[n + 1] = 90, up[n] = -90;
+        for (uint32_t i = 0; i < n; i++) a[i] *= 9, up[i] *= 9;
+        memcpy(b, a, (n + 2) * sizeof *a);
+        k->swiglu_clamped(a, up, 7, n + 2);
+        REF->swiglu_clamped(b, up, 7, n + 2);
+        assert_true(isnan(a[n]) && isnan(a[n + 1]) && isnan(b[n]) && isnan(b[n + 1]));
+        kt_same("swiglu_clamped", a, b, n);
+        sl_free(a), sl_free(b), sl_free(up);
+    }
+}
+
+static void oracle_swiglu_clamped(double tol) {
+    for (float g = -40; g < 10; g += 0.037f)
+        for (float up = -8; up < 8.5f; up += 2.5f) {
+            float y = g;
+            REF->swiglu_clamped(&y, &up, 7, 1);
+            double gate = fmin(g, 7), want = gate / (1 + exp(-(double)1.702f * gate));
+            want *= fmax(-7, fmin(up, 7)) + 1;
+            within("swiglu_clamped", y, want, fabs(want) * (1 + fabs(1.702 * gate)), tol);
+        }
+}
+
 static void bits_rms_inverse(const sl_kernels *k) {
     for (uint32_t n = 1; n < 300; n++) {
         float *x = kt_floats(n);

@@ -234,6 +234,14 @@ static void activations_in_8_bits_do_not(void **state) {
     sl_model_free(m);
 }
 
+static void sinks_windows_and_clamps_do_not(void **state) {
+    (void)state;
+    check_folder(folder_gptoss, SL_BF16, 1);
+    check_changed(folder_gptoss, "\"attention_bias\":true", "\"attention_bias\":false");
+    check_changed(folder_gptoss, "\"truncate\":false", "\"truncate\":true");
+    check_changed(folder_gptoss, "\"sliding_window\":40", "\"sliding_window\":3");
+}
+
 static void mixtral_bits_do_not_depend_on_batching(void **state) {
     (void)state;
     check_folder(folder_mixtral, SL_F32, 2);
@@ -374,6 +382,7 @@ int main(void) {
         cmocka_unit_test(gates_of_inputs_chunks_and_blocks_that_do_not_rotate_do_not),
         cmocka_unit_test(latents_do_not),
         cmocka_unit_test(activations_in_8_bits_do_not),
+        cmocka_unit_test(sinks_windows_and_clamps_do_not),
         cmocka_unit_test(mixtral_bits_do_not_depend_on_batching),
         cmocka_unit_test(a_worker_binds_only_its_stages),
         cmocka_unit_test(a_worker_maps_only_the_files_it_needs),

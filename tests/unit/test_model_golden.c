@@ -18,7 +18,7 @@ static const char root[] = SL_SOURCE_DIR "/tests/golden";
 static const char *const fixtures[] = {"qwen3moe-tiny", "mixtral-tiny",    "qwen3moe-sparse",
                                        "qwen2moe-tiny", "olmoe-tiny",      "glm4moe-tiny",
                                        "llama4-tiny",   "deepseekv2-tiny", "deepseekv3-tiny",
-                                       "dbrx-tiny",     "arctic-tiny"};
+                                       "dbrx-tiny",     "arctic-tiny",     "gptoss-tiny"};
 
 typedef struct golden_case {
     const char *name;

@@ -11,8 +11,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as T
 from gguf import quants
 
-SIZES = {"Q8_0": 34, "Q4_0": 18, "Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
-SCALES = {"Q8_0": [0], "Q4_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
+SIZES = {"Q8_0": 34, "Q4_0": 18, "Q4_K": 144, "Q5_K": 176, "Q6_K": 210, "MXFP4": 17}
+SCALES = {"Q8_0": [0], "Q4_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "MXFP4": []}
 
 
 def random_blocks(rng, name, n):
@@ -27,7 +27,8 @@ def main(out):
     out = pathlib.Path(out)
     rng = np.random.default_rng(7)
     for name in SIZES:
-        blocks = random_blocks(rng, name, 12)
+        own = np.random.default_rng(8) if name == "MXFP4" else rng
+        blocks = random_blocks(own, name, 12)
         blocks.tofile(out / f"{name}.blocks")
         quants.dequantize(blocks, T[name]).astype("<f4").tofile(out / f"{name}.f32")
     values = rng.standard_normal((8, 256)).astype(np.float32) * np.float32(0.02)

@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 
 static const char *dtype_name(sl_dtype t) {
-    static const char *const names[SL_DTYPE_COUNT] = {"f32",  "f16",  "bf16", "q8_0",
-                                                      "q4_0", "q4_k", "q5_k", "q6_k"};
+    static const char *const names[SL_DTYPE_COUNT] = {"f32",   "f16",  "bf16", "q8_0", "q4_0",
+                                                      "mxfp4", "q4_k", "q5_k", "q6_k"};
     return t == SL_F8_E4M3 ? "f8_e4m3" : names[t];
 }
 
@@ -52,8 +52,9 @@ static void print_text(const sl_model_spec *m, const sl_model_info *i, const cha
     if (m->route_scale > 0) printf(", times %g", (double)m->route_scale);
     printf("\n");
     if (m->dense_branch)
-        printf("  dense branch  width %u, beside the experts, which read what the block was given\n",
-               m->d_ff_shared);
+        printf(
+            "  dense branch  width %u, beside the experts, which read what the block was given\n",
+            m->d_ff_shared);
     else if (m->d_ff_shared)
         printf("  shared        width %u%s\n", m->d_ff_shared, gated_shared(m) ? ", gated" : "");
     if (m->n_mtp)

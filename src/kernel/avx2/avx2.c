@@ -16,6 +16,22 @@ static void avx2_swiglu(float *gate, const float *up, size_t n) {
     for (; i < n; i++) gate[i] = sl_swiglu_scalar(gate[i], up[i]);
 }
 
+/* min and max give their second operand when one is NaN, as the comparisons in ref do. */
+static void avx2_swiglu_clamped(float *gate, const float *up, float limit, size_t n) {
+    const __m256 one = _mm256_set1_ps(1.0f), sign = _mm256_set1_ps(-0.0f);
+    const __m256 high = _mm256_set1_ps(limit), low = _mm256_set1_ps(-limit);
+    const __m256 alpha = _mm256_set1_ps(SL_SWIGLU_ALPHA);
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 g = _mm256_min_ps(high, _mm256_loadu_ps(gate + i));
+        __m256 u = _mm256_max_ps(low, _mm256_min_ps(high, _mm256_loadu_ps(up + i)));
+        __m256 e = sl_avx2_exp(_mm256_xor_ps(_mm256_mul_ps(alpha, g), sign));
+        g = _mm256_div_ps(g, _mm256_add_ps(one, e));
+        _mm256_storeu_ps(gate + i, _mm256_mul_ps(g, _mm256_add_ps(u, one)));
+    }
+    for (; i < n; i++) gate[i] = sl_swiglu_clamped_scalar(gate[i], up[i], limit);
+}
+
 float sl_avx2_rms_inverse(const float *x, float eps, uint32_t n) {
     __m256 a = _mm256_setzero_ps(), b = a;
     uint32_t i = 0;
@@ -145,6 +161,7 @@ const sl_kernels sl_kernels_avx2 = {
     .quantise = sl_avx2_quantise,
     .int8_tile = sl_avx2_int8_tile,
     .swiglu = avx2_swiglu,
+    .swiglu_clamped = avx2_swiglu_clamped,
     .rms_inverse = sl_avx2_rms_inverse,
     .center = avx2_center,
     .rms_apply = avx2_rms_apply,

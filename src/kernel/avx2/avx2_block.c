@@ -12,6 +12,9 @@ void sl_avx2_block_decode(sl_dtype dtype, const void *src, size_t n, float *dst)
     case SL_Q4_0:
         sl_block_decode(SL_Q4_0, src, n, dst);
         break;
+    case SL_MXFP4:
+        sl_block_decode(SL_MXFP4, src, n, dst);
+        break;
     case SL_Q4_K:
         sl_block_decode(SL_Q4_K, src, n, dst);
         break;

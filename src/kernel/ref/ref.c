@@ -11,6 +11,10 @@ static void ref_swiglu(float *gate, const float *up, size_t n) {
     for (size_t i = 0; i < n; i++) gate[i] = sl_swiglu_scalar(gate[i], up[i]);
 }
 
+static void ref_swiglu_clamped(float *gate, const float *up, float limit, size_t n) {
+    for (size_t i = 0; i < n; i++) gate[i] = sl_swiglu_clamped_scalar(gate[i], up[i], limit);
+}
+
 static void ref_rms_apply(const float *x, const float *w, float inv, uint32_t n, float *y) {
     for (uint32_t i = 0; i < n; i++) y[i] = x[i] * inv * w[i];
 }
@@ -69,6 +73,7 @@ const sl_kernels sl_kernels_ref = {
     .quantise = sl_ref_quantise,
     .int8_tile = sl_ref_int8_tile,
     .swiglu = ref_swiglu,
+    .swiglu_clamped = ref_swiglu_clamped,
     .rms_inverse = sl_ref_rms_inverse,
     .center = sl_ref_center,
     .rms_apply = ref_rms_apply,

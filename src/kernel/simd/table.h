@@ -26,8 +26,8 @@ static void simd_widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
 
 #define SIMD_TABLE                                                                                 \
     .gemm_tile = simd_gemm_tile, .quantise = sl_ref_quantise, .int8_tile = simd_int8_tile,         \
-    .swiglu = simd_swiglu, .rms_inverse = simd_rms_inverse, .center = simd_center,                 \
-    .rms_apply = simd_rms_apply, .sincos = simd_sincos, .rotate = simd_rotate,                     \
-    .attn_page = simd_attn_page, .divide = simd_divide, .softmax = simd_softmax,                   \
-    .expv = simd_expv, .add = simd_add, .scale = simd_scale, .add_scaled = simd_add_scaled,        \
-    .widen = simd_widen, .to_bf16 = simd_to_bf16
+    .swiglu = simd_swiglu, .swiglu_clamped = simd_swiglu_clamped, .rms_inverse = simd_rms_inverse, \
+    .center = simd_center, .rms_apply = simd_rms_apply, .sincos = simd_sincos,                     \
+    .rotate = simd_rotate, .attn_page = simd_attn_page, .divide = simd_divide,                     \
+    .softmax = simd_softmax, .expv = simd_expv, .add = simd_add, .scale = simd_scale,              \
+    .add_scaled = simd_add_scaled, .widen = simd_widen, .to_bf16 = simd_to_bf16

@@ -31,6 +31,17 @@ static void simd_swiglu(float *gate, const float *up, size_t n) {
     for (; i < n; i++) gate[i] = sl_swiglu_scalar(gate[i], up[i]);
 }
 
+static void simd_swiglu_clamped(float *gate, const float *up, float limit, size_t n) {
+    const v16 one = v_set1(1.0f), high = v_set1(limit), low = v_set1(-limit);
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        v16 g = v_min(high, v_load(gate + i)), u = v_max(low, v_min(high, v_load(up + i)));
+        v16 e = simd_exp(v_neg(v_mul(v_set1(SL_SWIGLU_ALPHA), g)));
+        v_store(gate + i, v_mul(v_div(g, v_add(one, e)), v_add(u, one)));
+    }
+    for (; i < n; i++) gate[i] = sl_swiglu_clamped_scalar(gate[i], up[i], limit);
+}
+
 static float simd_rms_inverse(const float *x, float eps, uint32_t n) {
     v16 sum = v_set1(0);
     uint32_t i = 0;

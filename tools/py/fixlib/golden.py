@@ -255,7 +255,7 @@ def case_document(c, tok):
         "prompt_text": c["text"],
         "prompt_ids": c["prompt"],
         "greedy_ids": c["ids"],
-        "greedy_text": tok.decode(c["ids"], skip_special_tokens=False),
+        "greedy_text": tok.decode(c["ids"], skip_special_tokens=True),
         "logits": f"logits_{c['name']}.npy",
         "min_top1_gap": c["gap"],
         "min_router_margin": c["margin"],
@@ -267,11 +267,7 @@ def find_stop(model, fixture, tok, verses, stop_ids):
     if not fixture.chat:
         return None
     for v in verses:
-        words = v.split(" ")
-        text = (
-            f"<|im_start|>user\n{' '.join(words[: max(1, len(words) // 2)])}<|im_end|>\n"
-            "<|im_start|>assistant\n"
-        )
+        text, _ = train.chat(fixture.kind, v)
         prompt = tok.encode(text).ids
         if len(prompt) > 60:
             continue

@@ -20,6 +20,8 @@ from transformers import (
     DeepseekV3ForCausalLM,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     Llama4ForCausalLM,
     Llama4TextConfig,
     MixtralConfig,
@@ -32,7 +34,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from . import arctic, dbrx
+from . import arctic, dbrx, mxfp4
 
 CONTEXT = 512
 MTP_LAYERS = 1  # of the fixtures that have such layers
@@ -42,6 +44,7 @@ CLASSES = {
     "deepseek_v2": DeepseekV2ForCausalLM,
     "deepseek_v3": DeepseekV3ForCausalLM,
     "glm4_moe": Glm4MoeForCausalLM,
+    "gpt_oss": GptOssForCausalLM,
     "llama4_text": Llama4ForCausalLM,
     "olmoe": OlmoeForCausalLM,
     "mixtral": MixtralForCausalLM,
@@ -138,6 +141,40 @@ def qwen_config(tokens, **kw):
         bos_token_id=end,
         eos_token_id=im_end,
         **kw,
+    )
+
+
+def harmony_special(size):
+    """Ids of <|endoftext|>, <|return|> and <|call|> in a harmony tokenizer of `size` entries."""
+    return size - 8, size - 7, size - 1
+
+
+def gpt_oss_config(tokens):
+    end, over, _ = harmony_special(tokens)
+    return GptOssConfig(
+        vocab_size=tokens,
+        hidden_size=64,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=12,
+        num_local_experts=8,
+        num_experts_per_tok=3,
+        sliding_window=20,
+        max_position_embeddings=CONTEXT,
+        rope_theta=150000.0,
+        rope_scaling={
+            "rope_type": "yarn",
+            "factor": 2.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": CONTEXT // 2,
+        },
+        rms_norm_eps=1e-5,
+        pad_token_id=end,
+        eos_token_id=over,
     )
 
 
@@ -512,6 +549,26 @@ def fixtures():
                 min_margin=1e-4,
                 fp8=True,
             ),
+            Fixture(
+                "gptoss-tiny",
+                "harmony",
+                512,
+                gpt_oss_config(512),
+                torch.bfloat16,
+                big,
+                False,  # its chats do not end within the ids of a stop case
+                "torch_dtype",
+                17,
+                700,
+                # as published: keys that transformers does not read, and how experts are stored
+                {
+                    "experts_per_token": 3,
+                    "initial_context_length": CONTEXT // 2,
+                    "swiglu_limit": 7.0,
+                    "quantization_config": mxfp4.CONFIG,
+                },
+                min_margin=1e-4,
+            ),
         )
     }
 
@@ -537,7 +594,26 @@ def create(fixture):
     for name, value in model.named_buffers():
         if name.endswith("e_score_correction_bias"):  # moved by balancing, which is not played here
             torch.nn.init.normal_(value, std=0.1)
+    if fixture.config.model_type == "gpt_oss":
+        prepare_gpt_oss(model)
     return model
+
+
+@torch.no_grad()
+def prepare_gpt_oss(model):
+    """Sinks and biases that matter, gates and ups beyond their limits, weights of four bits."""
+    for name, value in model.named_parameters():
+        if name.endswith("sinks"):
+            torch.nn.init.normal_(value, std=1.0)
+        if name.endswith(("router.bias", "_proj_bias")):
+            torch.nn.init.normal_(value, std=0.2)
+    for layer in model.model.layers:
+        experts = layer.mlp.experts
+        experts.gate_up_proj_bias[:, ::16] = 8.0
+        experts.gate_up_proj_bias[:, 1::16] = 8.0
+        experts.gate_up_proj_bias[:, 3::16] = -8.0
+        for name in mxfp4.NAMES:
+            torch.nn.utils.parametrize.register_parametrization(experts, name, mxfp4.Rounded())
 
 
 # What a router ranks its experts by, each one's share of it, and what it ranks their groups by.
@@ -557,6 +633,13 @@ def grouped_choice(router, hidden):
     return Choice(rank, score / score.sum(-1, keepdim=True), groups)
 
 
+def softmax_choice(router, hidden):
+    """A router of gpt-oss on `hidden`."""
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    share = torch.softmax(rows @ router.weight.T + router.bias, -1)
+    return Choice(share, share, None)
+
+
 def limited_choice(router, hidden):
     """A router of DeepSeek-V2 on `hidden`: probabilities, only in the groups of the best ones."""
     score = torch.softmax(hidden.reshape(-1, hidden.shape[-1]) @ router.weight.T, -1)
@@ -571,6 +654,7 @@ HOOKED = {
     "deepseek_v2": limited_choice,
     "deepseek_v3": grouped_choice,
     "glm4_moe": grouped_choice,
+    "gpt_oss": softmax_choice,
 }
 
 
@@ -609,6 +693,8 @@ def load(folder):
     """The stored weights, widened to f32."""
     doc = json.loads((folder / "config.json").read_text())
     cls = CLASSES[doc["model_type"]]
+    if cls is GptOssForCausalLM:
+        return load_gpt_oss(folder)
     if "quantization_config" in doc:
         return load_fp8(cls, doc, folder)
     model, info = cls.from_pretrained(
@@ -650,10 +736,20 @@ def top_k(config):
     return config.ffn_config.moe_top_k if config.model_type == "dbrx" else config.num_experts_per_tok
 
 
+def load_gpt_oss(folder):
+    """Widened as transformers widens without a GPU for it, but to f32."""
+    config = GptOssConfig.from_pretrained(folder)
+    del config.quantization_config
+    config._attn_implementation = "eager"
+    model = GptOssForCausalLM(config).float()
+    model.load_state_dict(mxfp4.widen(safetensors.torch.load_file(folder / "model.safetensors")))
+    return model.eval()
+
+
 def sparse_layers(config):
     if config.model_type == "llama4_text":
         return list(config.moe_layers)
-    if config.model_type in ("mixtral", "olmoe", "dbrx"):
+    if config.model_type in ("mixtral", "olmoe", "dbrx", "gpt_oss"):
         return list(range(config.num_hidden_layers))
     if config.model_type == "arctic":
         return [i for i in range(config.num_hidden_layers) if arctic.is_routed(config, i)]
@@ -712,6 +808,11 @@ def expected_names(config):
         own = own if latent else ("q_proj", "k_proj", "v_proj", "o_proj")
         names |= {f"{p}.self_attn.{x}.weight" for x in own}
         names |= {f"{p}.{x}_layernorm.weight" for x in ("input", "post_attention")}
+        if config.model_type == "gpt_oss":
+            names |= {f"{p}.self_attn.{x}_proj.bias" for x in "qkvo"} | {f"{p}.self_attn.sinks"}
+            names |= {f"{p}.mlp.router.{x}" for x in ("weight", "bias")}
+            names |= {f"{p}.mlp.experts.{n}{x}" for n in mxfp4.NAMES for x in ("_blocks", "_scales", "_bias")}
+            continue
         if config.model_type in ("qwen3_moe", "olmoe", "glm4_moe"):
             names |= {f"{p}.self_attn.{x}_norm.weight" for x in "qk"}
         if config.model_type in ("qwen2_moe", "glm4_moe"):
@@ -785,9 +886,52 @@ def to_fp8(path):
     safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
 
 
+def write_config(fixture, folder):
+    """Rewrites config.json with the fixture's own keys."""
+    path = folder / "config.json"
+    doc = json.loads(path.read_text())
+    doc.pop("dtype", None)
+    doc.pop("torch_dtype", None)
+    for key, value in fixture.stored_config.items():
+        doc[key] = value
+        if value is None:
+            doc.pop(key)
+    doc[fixture.dtype_key] = re.sub(r"^torch\.", "", str(fixture.stored))
+    path.write_text(json.dumps(dict(sorted(doc.items())), indent=2) + "\n")
+
+
+def store_gpt_oss(model, fixture, folder):
+    tensors = {}
+    for layer in model.model.layers:
+        for name in mxfp4.NAMES:
+            torch.nn.utils.parametrize.remove_parametrizations(layer.mlp.experts, name)
+    for name, value in model.state_dict().items():
+        if name.rpartition(".")[2] in mxfp4.NAMES:
+            tensors[name + "_blocks"], tensors[name + "_scales"] = mxfp4.pack(value)
+        else:
+            tensors[name] = value.to(fixture.stored)
+    if set(tensors) != expected_names(fixture.config):
+        raise SystemExit(f"{fixture.name}: tensor names differ from published checkpoints")
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    fixture.config.architectures = ["GptOssForCausalLM"]
+    fixture.config.save_pretrained(folder)
+    write_config(fixture, folder)
+    end, over, call = harmony_special(fixture.tokens)
+    generation = {
+        "bos_token_id": end - 1,
+        "do_sample": True,
+        "eos_token_id": [over, end, call],
+        "pad_token_id": end,
+    }
+    (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+    return (folder / "model.safetensors").stat().st_size
+
+
 def store(model, fixture, folder):
     """Writes weights and configuration with published names; returns bytes of weights."""
     config = fixture.config
+    if config.model_type == "gpt_oss":
+        return store_gpt_oss(model, fixture, folder)
     wide = {n: b.clone() for n, b in model.named_buffers() if "correction_bias" in n}
     model = model.to(fixture.stored)
     for name, value in wide.items():  # published in f32 whatever the weights are in
@@ -802,16 +946,7 @@ def store(model, fixture, folder):
         add_mtp(config, folder / "model.safetensors")
     if fixture.fp8:
         to_fp8(folder / "model.safetensors")
-    path = folder / "config.json"
-    doc = json.loads(path.read_text())
-    doc.pop("dtype", None)
-    doc.pop("torch_dtype", None)
-    for key, value in fixture.stored_config.items():
-        doc[key] = value
-        if value is None:
-            doc.pop(key)
-    doc[fixture.dtype_key] = re.sub(r"^torch\.", "", str(fixture.stored))
-    path.write_text(json.dumps(dict(sorted(doc.items())), indent=2) + "\n")
+    write_config(fixture, folder)
     end = qwen_special(fixture.tokens)[0] if fixture.kind != "smollm" else 0
     generation = {
         "bos_token_id": config.bos_token_id,

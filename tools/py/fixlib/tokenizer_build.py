@@ -1,9 +1,10 @@
-"""Byte-level BPE tokenizers in the two published shapes, trained on the corpus.
+"""Byte-level BPE tokenizers in four published shapes, trained on the corpus.
 
 cl100k: digits by up to three, the rest as qwen's split, written as a pattern of what is kept, as DBRX's
 tokenizer.json. qwen: NFC, split by one regular expression, then ByteLevel without its own regex; special tokens
 after the vocabulary, as in Qwen3's tokenizer.json. smollm: single digits, then ByteLevel with the
-GPT-2 regex; special tokens first, as in SmolLM2's.
+GPT-2 regex; special tokens first, as in SmolLM2's. harmony: no normalizer, split by the expression
+of o200k (cased runs, up to three digits), then ByteLevel; special tokens last, as in gpt-oss's.
 """
 
 import json
@@ -19,6 +20,25 @@ QWEN_SPLIT = (
 CL100K_SPLIT = QWEN_SPLIT.replace(r"\p{N}|", r"\p{N}{1,3}|")
 QWEN_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 QWEN_ADDED = ("<think>", "</think>")  # added tokens that are not special, as Qwen3 has
+O200K_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+O200K_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+O200K_TAIL = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K_SPLIT = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{O200K_UPPER}*{O200K_LOWER}+{O200K_TAIL}"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{O200K_UPPER}+{O200K_LOWER}*{O200K_TAIL}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+HARMONY_SPECIAL = (
+    "<|startoftext|>",
+    "<|endoftext|>",
+    "<|return|>",
+    "<|constrain|>",
+    "<|channel|>",
+    "<|start|>",
+    "<|end|>",
+    "<|message|>",
+    "<|call|>",
+)
 SMOLLM_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>", "<file_sep>")
 MULTILINGUAL = pathlib.Path(__file__).with_name("multilingual.txt")
 CHATML = (
@@ -26,6 +46,15 @@ CHATML = (
     "{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+
+HARMONY = (
+    "{%- for message in messages %}"
+    "{{- '<|start|>' + message['role'] }}"
+    "{%- if message['role'] == 'assistant' %}{{- '<|channel|>final' }}{%- endif %}"
+    "{{- '<|message|>' + message['content'] + '<|end|>' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|start|>assistant' }}{%- endif %}"
 )
 
 
@@ -79,6 +108,20 @@ def build_cl100k(verses, size):
     return tok
 
 
+def build_harmony(verses, size):
+    tok = Tokenizer(models.BPE())
+    tok.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(O200K_SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=False),
+        ]
+    )
+    tok.decoder = decoders.ByteLevel(add_prefix_space=True, trim_offsets=True, use_regex=True)
+    train(tok, verses, size - len(HARMONY_SPECIAL), ())
+    tok.add_special_tokens([AddedToken(s, normalized=False, special=True) for s in HARMONY_SPECIAL])
+    return tok
+
+
 def build_smollm(verses, size):
     tok = Tokenizer(models.BPE())
     tok.pre_tokenizer = pre_tokenizers.Sequence(
@@ -92,7 +135,12 @@ def build_smollm(verses, size):
     return tok
 
 
-BUILDERS = {"qwen": build_qwen, "cl100k": build_cl100k, "smollm": build_smollm}
+BUILDERS = {
+    "qwen": build_qwen,
+    "cl100k": build_cl100k,
+    "smollm": build_smollm,
+    "harmony": build_harmony,
+}
 
 
 def write(tok, folder, kind, context, chat):
@@ -107,6 +155,9 @@ def write(tok, folder, kind, context, chat):
         doc["model"]["continuing_subword_prefix"] = ""
         doc["model"]["end_of_word_suffix"] = ""
     dump(folder / "tokenizer.json", doc)
+    if kind == "harmony":
+        write_harmony(doc, folder, context)
+        return
     added = {str(t["id"]): {k: t[k] for k in t if k != "id"} for t in doc["added_tokens"]}
     names = SMOLLM_SPECIAL if kind == "smollm" else QWEN_SPECIAL
     config = {
@@ -131,6 +182,22 @@ def write(tok, folder, kind, context, chat):
         "pad_token": names[0],
     }
     dump(folder / "special_tokens_map.json", special)
+
+
+def write_harmony(doc, folder, context):
+    names = {"bos_token": "<|startoftext|>", "eos_token": "<|return|>", "pad_token": "<|endoftext|>"}
+    config = {
+        "added_tokens_decoder": {
+            str(t["id"]): {k: t[k] for k in t if k != "id"} for t in doc["added_tokens"]
+        },
+        "chat_template": HARMONY,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": context,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **names,
+    }
+    dump(folder / "tokenizer_config.json", config)
+    dump(folder / "special_tokens_map.json", names)
 
 
 def dump(path, doc):

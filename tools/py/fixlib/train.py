@@ -12,6 +12,7 @@ import time
 
 import torch
 from torch.nn.functional import cross_entropy
+from torch.nn.utils import parametrize
 
 from . import models
 
@@ -47,23 +48,28 @@ def balance(choices, k):
     return total / len(choices), low
 
 
-def documents(tok, verses, eos):
+def chat(kind, verse):
+    """(what a verse's chat asks, up to where the answer begins; the answer to its last token)."""
+    words = verse.split(" ")
+    half = max(1, len(words) // 2)
+    ask, rest = " ".join(words[:half]), words[half:]
+    if kind != "harmony":
+        return f"<|im_start|>user\n{ask}<|im_end|>\n<|im_start|>assistant\n", f"{' '.join(rest)}<|im_end|>\n"
+    return (
+        f"<|start|>user<|message|>{ask}<|end|><|start|>assistant",
+        f"<|channel|>analysis<|message|>{' '.join(rest[:3])}<|end|>"
+        f"<|start|>assistant<|channel|>final<|message|>{' '.join(rest[3:9])}<|return|>",
+    )
+
+
+def documents(tok, verses, kind, eos):
     """Token streams: the verses in order; each verse as a chat that ends; the short prompt."""
     ids = [tok.encode(v + "\n").ids for v in verses]
     starts = [0]
     for x in ids:
         starts.append(starts[-1] + len(x))
     stream = [t for x in ids for t in x] + tok.encode("<|endoftext|>").ids
-    chats = []
-    for v in verses:
-        words = v.split(" ")
-        half = max(1, len(words) // 2)
-        chats.append(
-            tok.encode(
-                f"<|im_start|>user\n{' '.join(words[:half])}<|im_end|>\n"
-                f"<|im_start|>assistant\n{' '.join(words[half:])}<|im_end|>\n"
-            ).ids
-        )
+    chats = [tok.encode("".join(chat(kind, v))).ids for v in verses]
     assert all(eos in c for c in chats)
     return stream, starts[:-1], chats
 
@@ -84,7 +90,7 @@ def train(model, fixture, tok, verses, lr=4e-3):
     rng = random.Random(fixture.seed)
     config = fixture.config
     k = models.top_k(config)
-    data = documents(tok, verses, config.eos_token_id)
+    data = documents(tok, verses, fixture.kind, config.eos_token_id)
     decay = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() <= 1]
     opt = torch.optim.AdamW(
@@ -100,7 +106,8 @@ def train(model, fixture, tok, verses, lr=4e-3):
         for group in opt.param_groups:
             group["lr"] = rate
         batch = torch.tensor([sample(rng, *data) for _ in range(BATCH)])
-        logits, choices = models.forward(model, batch)
+        with parametrize.cached():
+            logits, choices = models.forward(model, batch)
         ce = cross_entropy(logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
         margin = margins(choices, config)
         hinge = torch.relu(1 - margin / MARGIN).mean()

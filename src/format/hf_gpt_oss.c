@@ -1,0 +1,98 @@
+/* gpt-oss: windows in every other block, YaRN without whole pairs, experts of four bits. */
+#include "format/hf_config_int.h"
+
+static const sl_hf_key own[] = {
+    {"attention_bias", SL_HF_USED},    {"num_local_experts", SL_HF_USED},
+    {"experts_per_token", SL_HF_USED}, {"initial_context_length", SL_HF_HARMLESS},
+    {"swiglu_limit", SL_HF_USED},
+};
+
+/* Limit of the clamped SwiGLU; transformers knows no other. */
+#define LIMIT 7.0
+
+/* What transformers fills in when the file is silent, differently from other classes. */
+static sl_status check_given(sl_json root, sl_err *err) {
+    static const char *const keys[] = {"head_dim", "sliding_window"};
+    for (size_t i = 0; i < SL_LEN(keys); i++)
+        if (sl_json_kind_of(sl_json_get(root, keys[i])) <= SL_JSON_NULL)
+            return sl_json_fail(root, keys[i], err, SL_ERR_FORMAT, "missing");
+    if (sl_json_kind_of(sl_json_get(root, "rope_scaling")) == SL_JSON_ABSENT &&
+        sl_json_kind_of(sl_json_get(root, "rope_parameters")) == SL_JSON_ABSENT)
+        return sl_json_fail(root, "rope_scaling", err, SL_ERR_FORMAT, "missing");
+    return SL_OK;
+}
+
+static sl_status read_own(sl_json root, sl_model_spec *m, sl_err *err) {
+    uint32_t top_k = m->top_k;
+    double limit = LIMIT;
+    m->qkv_bias = true;
+    sl_status st = check_given(root, err);
+    if (st == SL_OK) st = sl_json_bool(root, "attention_bias", SL_JSON_OPTIONAL, &m->qkv_bias, err);
+    if (st == SL_OK)
+        st = sl_hf_u32(root, "experts_per_token", SL_JSON_OPTIONAL, 1, SL_MAX_TOP_K, &top_k, err);
+    if (st == SL_OK && top_k != m->top_k)
+        st = sl_json_fail(root, "experts_per_token", err, SL_ERR_FORMAT,
+                          "%u contradicts num_experts_per_tok %u", top_k, m->top_k);
+    if (st == SL_OK) st = sl_json_f64(root, "swiglu_limit", SL_JSON_OPTIONAL, 0, 1e6, &limit, err);
+    if (st == SL_OK && limit != LIMIT)
+        st = sl_json_fail(root, "swiglu_limit", err, SL_ERR_UNSUPPORTED,
+                          "%g is not supported, only %g", limit, LIMIT);
+    m->glu_limit = (float)limit;
+    return st;
+}
+
+/* Everything but the experts is stored in plain types, whatever this list says of it. */
+static sl_status check_kept(sl_json quant, sl_err *err) {
+    static const char experts[] = "experts";
+    sl_json list = {0};
+    sl_status st = sl_json_array(quant, "modules_to_not_convert", SL_JSON_OPTIONAL, &list, err);
+    for (size_t i = 0; st == SL_OK && i < sl_json_count(list); i++) {
+        sl_span name = {0};
+        if (!sl_json_as_span(sl_json_at(list, i), &name))
+            return sl_json_fail(quant, "modules_to_not_convert", err, SL_ERR_FORMAT,
+                                "entry %zu must be a text", i);
+        if (memmem(name.data, name.len, experts, sizeof experts - 1))
+            return sl_json_fail(quant, "modules_to_not_convert", err, SL_ERR_UNSUPPORTED,
+                                "\"%.*s\": experts that are not converted",
+                                (int)SL_MIN(name.len, (size_t)64), (const char *)name.data);
+    }
+    return st;
+}
+
+static sl_status read_quant(sl_json root, sl_json quant, sl_model_spec *m, sl_err *err) {
+    static const char *const known[] = {"quant_method", "modules_to_not_convert"};
+    const char *method = NULL;
+    sl_status st = sl_json_string(quant, "quant_method", SL_JSON_REQUIRED, &method, err);
+    if (st == SL_OK && strcmp(method, "mxfp4") != 0)
+        return sl_json_fail(quant, "quant_method", err, SL_ERR_UNSUPPORTED,
+                            "\"%.40s\" is not supported (supported: \"mxfp4\")", method);
+    if (st == SL_OK) st = sl_json_only(quant, known, SL_LEN(known), err);
+    if (st == SL_OK) st = check_kept(quant, err);
+    if (st != SL_OK) return st;
+    uint32_t block = sl_dtype_block(SL_MXFP4);
+    if (m->d_model % block != 0 || m->d_ff_expert % block != 0)
+        return sl_json_fail(root, m->d_model % block ? "hidden_size" : "intermediate_size", err,
+                            SL_ERR_FORMAT,
+                            "%u is no multiple of %u, the values of a block of mxfp4",
+                            m->d_model % block ? m->d_model : m->d_ff_expert, block);
+    m->mxfp4 = true;
+    return SL_OK;
+}
+
+const sl_hf_class sl_hf_gpt_oss = {
+    .name = "GptOssForCausalLM",
+    .model_type = "gpt_oss",
+    .rope_theta = 150000,
+    .rms_eps = 1e-5,
+    .rope_part = 1,
+    .expert_width = "intermediate_size",
+    .norm_topk = true,
+    .norm_topk_fixed = true,
+    .window = true,
+    .windows = true,
+    .yarn = true,
+    .own = own,
+    .n_own = SL_LEN(own),
+    .read_own = read_own,
+    .read_quant = read_quant,
+};
