@@ -36,7 +36,8 @@ class Sluice:
 
     def speed(self, model, job, seed):
         got, run = self.bench(model, job["prefill"], job["decode"], 1, seed)
-        return {prefill_name(job): got["prefill"], "decode 1": got["decode"]}, [run]
+        names = {"prefill": prefill_name(job), "decode": "decode 1"}
+        return {names[kind]: value for kind, value in got.items()}, [run]
 
     def batch(self, model, job, seed):
         out, runs = {}, []
@@ -80,7 +81,7 @@ def read_trace(program, path):
 def touched_experts(program, model, rows):
     """Distinct experts of a layer in a decode step of so many random tokens, mean."""
     with tempfile.NamedTemporaryFile(suffix=".json") as trace:
-        Run([program, "bench", model, "--schedule", "ep", "--threads", "2", "--n-prompt", "0", "--n-gen", "2", "--batch", str(rows),
+        Run([program, "bench", model, "--schedule", "ep", "--threads", "2", "--n-prompt", "0", "--n-gen", "4", "--batch", str(rows),
              "--reps", "1", "--json", "--trace", trace.name])
         stats = read_trace(program, trace.name)
     return sum(stats["rows_per_expert_call"]) / (stats["steps"] * len(stats["layers"]))

@@ -93,7 +93,7 @@ def speed_rows(config, group, store, models, claims, out):
             for other in ("llama", "ik"):
                 values = ratios(result, test, other)
                 bar = at_format(bars.get(other), model)
-                if not values or bar is None or any(c["claim"] == f"{name} {test} / {other}" for c in claims):
+                if not values or bar is None:
                     continue
                 near = bars.get("or_limit")
                 held = medians(values) >= bar or bool(near and share and share >= near)
@@ -101,7 +101,7 @@ def speed_rows(config, group, store, models, claims, out):
                 claim(claims, f"{name} {test} / {other}", medians(values), "1", text, held, n=len(values), samples=values,
                       share=share)
             bar = at_format(bars.get("limit"), model)
-            if bar is not None and share is not None and not any(c["claim"] == f"{name} {test} / limit" for c in claims):
+            if bar is not None and share is not None:
                 claim(claims, f"{name} {test} / limit", share, "1", f">= {bar}", share >= bar, n=len(by_rep(result, "sluice", test)))
             touched = f"{result['touched'][test.split()[1]]:.1f}" if test.startswith("decode") else ""
             out.append(f"| {name} | {test} | {cell(result, 'sluice', test)} | {cell(result, 'llama', test)} | {cell(result, 'ik', test)} | "
@@ -113,8 +113,7 @@ def speed_table(config, store, models, claims):
     out = ["## Decode and prefill, tokens/s\n",
            "| model | test | Sluice (n) | llama.cpp | ik_llama.cpp | / llama.cpp | / ik | limit | share | experts a layer | "
            "others %: median / most / steal |", "|---|---|---|---|---|---|---|---|---|---|---|"]
-    groups = sorted((g for g in config["groups"] if g["kind"] in ("speed", "batch")), key=lambda g: "-decode" not in g["group"])
-    for group in groups:
+    for group in (g for g in config["groups"] if g["kind"] in ("speed", "batch")):
         speed_rows(config, group, store, models, claims, out)
     return out if len(out) > 3 else []
 
@@ -125,7 +124,7 @@ def kv_bytes(work, group):
 
 
 def memory_table(config, store, models, claims):
-    out = ["\n## Peak memory, MB\n", "Largest resident set of the process of a prefill-and-decode test, mapped file included.\n",
+    out = ["\n## Peak memory, MB\n", "Largest resident set of the process of a prefill test, mapped file included.\n",
            "| model | file | KV | Sluice | over file + KV | llama.cpp | ik_llama.cpp |", "|---|---|---|---|---|---|---|"]
     for group in (g for g in config["groups"] if g["kind"] == "speed" and g["job"]["prefill"]):
         for name, result in store.get(group["group"], {}).items():

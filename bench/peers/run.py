@@ -20,6 +20,7 @@ import sys
 import time
 
 import engines
+import gguf_bytes
 import page
 import quality
 from window import Failed, Run
@@ -64,6 +65,17 @@ def run_job(group, engine, model, seed):
     return do(model, group["job"], seed) if group["kind"] != "load" else do(model, seed)
 
 
+def touched(group, path):
+    """Distinct experts of a layer by rows of a decode step; as routing at random would have it where a trace fails."""
+    out = {}
+    for b in group["job"].get("batches", [1] if group["job"].get("decode") else []):
+        try:
+            out[str(b)] = engines.touched_experts(str(BUILD / "sluice"), path, b)
+        except Failed:
+            out[str(b)] = gguf_bytes.Work(path).uniform_experts(b)
+    return out
+
+
 def measure(group, name, path, every, reps):
     """One model of a group: samples and conditions by engine."""
     wanted = {e: min(n, reps) for e, n in group["engines"].items() if every[e]}
@@ -89,8 +101,7 @@ def measure(group, name, path, every, reps):
                 "rep": rep, "figures": got, "rss_bytes": max(r.rss_bytes for r in runs), "cpu_s": sum(r.cpu_s for r in runs),
                 "wall_s": time.monotonic() - begin, "others": max(r.others for r in runs),
                 "steal": max(r.steal for r in runs), "command": [" ".join(r.argv) for r in runs]})
-    rows = [1] + group["job"].get("batches", []) if group["kind"] in ("speed", "batch") else []
-    result["touched"] = {str(b): engines.touched_experts(str(BUILD / "sluice"), path, b) for b in rows}
+    result["touched"] = touched(group, path)
     result["limits"] = best_of(before, limits(path))
     return result
 
