@@ -1,0 +1,82 @@
+/* One piece of the kernels, called so often; counted by tests/counts/check_counts.py under
+ * callgrind. count_kernels NAME     NAME of the table below; "list" prints them; exit code 77: no
+ * AVX2 here */
+#include "base/mem.h"
+#include "kernel/kernel_int.h"
+#include "quant/block.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define K      1024u
+#define COLS   48u
+#define TIMES  20u
+#define TOKENS SL_KV_PAGE_TOKENS
+
+typedef struct data {
+    float *w, *x, *y;
+} data;
+
+/* valgrind counts what runs in here: --toggle-collect=counted */
+__attribute__((noinline)) void counted(const sl_kernels *k, const sl_gemm_tile *t,
+                                       const sl_attn_page *a);
+__attribute__((noinline)) void counted(const sl_kernels *k, const sl_gemm_tile *t,
+                                       const sl_attn_page *a) {
+    for (uint32_t i = 0; i < TIMES; i++) {
+        if (t) k->gemm_tile(t);
+        if (a) k->attn_page(a);
+    }
+}
+
+static const struct {
+    const char *name;
+    sl_dtype dtype;
+    uint32_t rows; /* of activations; queries of a page */
+    bool attention;
+} pieces[] = {
+    {"gemv_bf16", SL_BF16, 1, false},  {"gemm2_bf16", SL_BF16, 2, false},
+    {"gemm4_bf16", SL_BF16, 4, false}, {"gemm32_bf16", SL_BF16, 32, false},
+    {"gemv_f32", SL_F32, 1, false},    {"gemm32_f16", SL_F16, 32, false},
+    {"gemm4_q8_0", SL_Q8_0, 4, false}, {"gemm32_q8_0", SL_Q8_0, 32, false},
+    {"gemm4_q4_k", SL_Q4_K, 4, false}, {"gemm32_q4_k", SL_Q4_K, 32, false},
+    {"attention4", SL_F32, 4, true},   {"attention16", SL_F32, 16, true},
+};
+
+static void run(size_t at, const sl_kernels *k, const data *d) {
+    const float *rows[SL_TILE_ROWS];
+    sl_attn_query query[SL_ATTN_QUERIES];
+    for (uint32_t i = 0; i < SL_TILE_ROWS; i++) rows[i] = d->x + i * K;
+    for (uint32_t i = 0; i < SL_ATTN_QUERIES; i++)
+        query[i] = (sl_attn_query){.q = d->x + i * K, .o = d->y + i * K, .last = TOKENS - 1};
+    sl_gemm_tile t = {.w = d->w,
+                      .dtype = pieces[at].dtype,
+                      .k = K,
+                      .n_cols = COLS,
+                      .n_rows = pieces[at].rows,
+                      .y_stride = COLS,
+                      .x = rows,
+                      .y = d->y};
+    sl_attn_page a = {.query = query,
+                      .n = pieces[at].attention ? pieces[at].rows : 1,
+                      .head_dim = 128,
+                      .k = d->w,
+                      .v = d->w + TOKENS * 128,
+                      .scale = 0.1f};
+    counted(k, pieces[at].attention ? NULL : &t, pieces[at].attention ? &a : NULL);
+}
+
+int main(int argc, char **argv) {
+    const sl_kernels *k = sl_kernels_select("avx2");
+    if (!k) return 77;
+    data d = {sl_alloc(SL_TILE_COLS * K, sizeof(float)), sl_alloc(SL_TILE_ROWS * K, sizeof(float)),
+              sl_alloc(SL_TILE_ROWS * K, sizeof(float))};
+    if (!d.w || !d.x || !d.y) return 1;
+    for (size_t i = 0; i < SL_TILE_ROWS * K; i++) d.x[i] = (float)(i % 101) * 0.01f - 0.5f;
+    int status = 2;
+    for (size_t i = 0; argc == 2 && i < SL_LEN(pieces); i++) {
+        if (!strcmp(argv[1], "list")) puts(pieces[i].name), status = 0;
+        if (!strcmp(argv[1], pieces[i].name)) run(i, k, &d), status = 0;
+    }
+    sl_free(d.w), sl_free(d.x), sl_free(d.y);
+    return status;
+}
