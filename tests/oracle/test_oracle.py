@@ -125,7 +125,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ("dbrx-tiny", {"attn_config": {"rope_theta": 10000}}),
         ("arctic-tiny", {"rope_theta": 1e6}),
         ("gptoss-tiny", {"sliding_window": 7}),
-        ("gptoss-tiny", {"layer_types": ["full_attention", "sliding_attention", "sliding_attention"]}),
+        ("gptoss-tiny", {"sliding_window": 7, "layer_types": ["full_attention"] + ["sliding_attention"] * 2}),
         ("gptoss-tiny", {"rope_scaling": YARN | {"truncate": True}}),
         ("gptoss-tiny", {"rope_scaling": YARN | {"truncate": False}}),
     ],
