@@ -120,6 +120,9 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ("deepseekv2-tiny", {"rope_scaling": {"mscale": 0.7, "mscale_all_dim": 1.0} | YARN}),
         ("deepseekv2-tiny", {"topk_method": "greedy", "n_group": None, "topk_group": None}),
         ("deepseekv2-tiny", {"routed_scaling_factor": 1.0}),
+        ("deepseekv3-tiny", {"rope_interleave": False}),
+        ("deepseekv3-tiny", {"norm_topk_prob": False}),
+        ("deepseekv3-tiny", {"rope_scaling": None}),
         ("dbrx-tiny", {"ffn_config": {"moe_normalize_expert_weights": None}}),
         ("dbrx-tiny", {"attn_config": {"clip_qkv": None}}),
         ("dbrx-tiny", {"attn_config": {"rope_theta": 10000}}),
@@ -135,7 +138,7 @@ def test_options_off(fixture, change, tmp_path):
     folder = tmp_path / fixture
     shutil.copytree(FIXTURES[fixture], folder)
     config = json.loads((folder / "config.json").read_text())
-    change = {k: config[k] | v if isinstance(config.get(k), dict) else v for k, v in change.items()}
+    change = {k: config[k] | v if isinstance(v, dict) and isinstance(config.get(k), dict) else v for k, v in change.items()}
     (folder / "config.json").write_text(json.dumps(config | change))
     case = case_of(fixture, "line")
     ids = case["prompt_ids"]

@@ -300,6 +300,52 @@ static void tensors_off_their_alignment_are_refused(void **state) {
     folder_remove(dir);
 }
 
+/* The checkpoint of a fixture as a folder of its own. */
+static void copy_fixture(const char *name, char dir[64]) {
+    static const char *const files[] = {"config.json", ST};
+    char from[512];
+    snprintf(from, sizeof from, SL_SOURCE_DIR "/tests/golden/%s", name);
+    snprintf(dir, 64, "/tmp/sluice-test-XXXXXX");
+    if (!mkdtemp(dir)) abort();
+    for (size_t i = 0; i < SL_LEN(files); i++) {
+        size_t n;
+        char *data = folder_read(from, files[i], &n);
+        folder_write(dir, files[i], data, n);
+        free(data);
+    }
+}
+
+/* F8_E4M3 needs its scales, of the right type and shape, and a config that speaks of it. */
+static void damaged_scales_are_refused(void **state) {
+    (void)state;
+#define S "model.layers.0.mlp.up_proj.weight_scale_inv"
+    static const struct {
+        const char *from, *to;
+        sl_status code;
+        const char *text;
+    } bad[] = {
+        {"\"" S "\"", "\"model.layers.3.x\"", SL_ERR_FORMAT,
+         "/" ST ": tensor \"" S "\" is missing"},
+        {"\"" S "\":{\"dtype\":\"F32\",\"shape\":[3,1]",
+         "\"" S "\":{\"dtype\":\"F32\",\"shape\":[1,3]", SL_ERR_FORMAT,
+         "/" ST ": tensor \"" S "\": shape [1, 3], expected [3, 1] for 264 x 64"},
+        {"\"" S "\":{\"dtype\":\"F32\"", "\"" S "\":{\"dtype\":\"I32\"", SL_ERR_UNSUPPORTED,
+         "/" ST ": tensor \"" S "\": dtype I32 from byte "},
+    };
+    char dir[64];
+    for (size_t i = 0; i < SL_LEN(bad); i++) {
+        copy_fixture("deepseekv3-tiny", dir);
+        folder_patch_header(dir, ST, bad[i].from, bad[i].to);
+        check_refused(dir, bad[i].to, bad[i].code, bad[i].text);
+        folder_remove(dir);
+    }
+#undef S
+    copy_fixture("deepseekv3-tiny", dir);
+    folder_patch_text(dir, "config.json", "\"quantization_config\"", "\"task_specific_params\"");
+    check_refused(dir, "no quantization_config", SL_ERR_UNSUPPORTED, "/" ST ": tensor \"model.");
+    folder_remove(dir);
+}
+
 static void damaged_files_are_refused(void **state) {
     (void)state;
     char dir[64], path[512];
@@ -494,6 +540,7 @@ int main(void) {
         cmocka_unit_test(blocks_after_the_last_may_be_there),
         cmocka_unit_test(tensors_nobody_would_use_are_refused),
         cmocka_unit_test(tensors_off_their_alignment_are_refused),
+        cmocka_unit_test(damaged_scales_are_refused),
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(options_that_change_results_are_refused),
         cmocka_unit_test(damaged_indexes_are_refused),
