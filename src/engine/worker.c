@@ -206,12 +206,13 @@ static sl_status make_stages(sl_worker *w, const char *folder, uint32_t n_moe, s
     if (st == SL_OK) st = sl_counts_create(sl_model_spec_of(w->model), &w->counts, err);
     if (st == SL_OK) st = sl_pool_create(threads, &w->pool, err);
     if (st != SL_OK) return st;
-    if (!w->plan.device.emulated) sl_model_touch(w->model, w->pool);
     if (w->plan.pump)
         st = sl_net_set_pump(w->net, err);
     else
         sl_pool_set_tick(w->pool, sl_worker_tick, w, TICK_US);
     if (st != SL_OK) return st;
+    /* Seconds where files have to be read first: heartbeats go on under it. */
+    if (!w->plan.device.emulated) sl_model_touch(w->model, w->pool);
     w->exec.pool = w->pool;
     w->exec.int8 = w->plan.int8;
     if (w->roles & SL_ROLE_EXPERT)

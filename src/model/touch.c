@@ -77,5 +77,5 @@ void sl_model_touch(const sl_model *m, sl_pool *pool) {
     touch_weights(&m->whole, pool, (size_t)page);
     for (uint32_t l = 0; l < m->spec.n_layers; l++) touch_weights(&m->block[l], pool, (size_t)page);
     touch_ctx c = {.expert = m->expert, .page = (size_t)page};
-    sl_pool_run(pool, n_experts, 4, touch_items, &c);
+    sl_pool_run(pool, n_experts, 1, touch_items, &c);
 }
