@@ -19,6 +19,9 @@ sl_status sl_choices_create(sl_call *call, sl_err *err) {
         c->index = (uint32_t)i;
         c->prompt = &call->prompt[i / p->n];
         c->text = sl_jbuf_init();
+        c->reasoning = sl_jbuf_init();
+        if (p->kind == SL_API_CHAT && !p->show_special)
+            c->channels = sl_channels_begin(call->server->o.tokenizer);
         c->logprobs = sl_logprob_text_init(p->kind);
         if (p->echo && p->logprobs && c->prompt->len)
             c->n_prompt_left = (uint32_t)c->prompt->len - 1;
@@ -38,6 +41,7 @@ void sl_choices_free(sl_call *call) {
         sl_logprob_list_free(&c->taken_logprobs);
         sl_logprob_list_free(&c->queue_logprobs);
         sl_jbuf_free(&c->text);
+        sl_jbuf_free(&c->reasoning);
         sl_logprob_text_free(&c->logprobs);
     }
     sl_free(call->choice);
@@ -143,7 +147,13 @@ static bool ends_text(const sl_call *call, uint32_t id) {
     return false;
 }
 
-static void add_text(sl_choice *c, const char *text, size_t n) {
+/* Stop strings are looked for in the answer alone. */
+static void add_text(sl_choice *c, sl_channel_kind kind, const char *text, size_t n) {
+    if (kind == SL_CHANNEL_HEADER) return;
+    if (kind == SL_CHANNEL_REASONING) {
+        sl_jbuf_put(&c->reasoning, text, n);
+        return;
+    }
     c->offset += sl_utf8_count(text, n);
     if (c->n_tokens < c->call->params.min_tokens) /* too early to end */
         sl_jbuf_put(&c->text, text, n);
@@ -195,8 +205,9 @@ static sl_status take_token(sl_choice *c, uint32_t id, const sl_logprob *p) {
     if (call->params.return_token_ids && sl_ids_push(&c->shown, id, &err) != SL_OK) return err.code;
     if (p) sl_logprob_text_add(&c->logprobs, tok, id, p, call->params.n_top, c->offset);
     if (id >= sl_tokenizer_vocab_size(tok) || ends_text(call, id)) return SL_OK;
+    sl_channel_kind kind = sl_channels_push(&c->channels, tok, id);
     size_t n = sl_detok_push(&c->detok, tok, id, !call->params.show_special, piece);
-    add_text(c, piece, n);
+    add_text(c, kind, piece, n);
     return SL_OK;
 }
 
@@ -224,13 +235,13 @@ sl_status sl_choice_decode(sl_choice *c) {
     if (c->finish) {
         stop_engine(c);
     } else if (c->taken_last != SL_FINISH_NONE) {
-        add_text(c, piece, sl_detok_flush(&c->detok, piece));
+        add_text(c, c->channels.kind, piece, sl_detok_flush(&c->detok, piece));
         if (!c->finish) sl_stop_flush(c->stop, &c->text);
         if (!c->finish && c->taken_last == SL_FINISH_STOP) c->finish = "stop";
         if (!c->finish && c->taken_last == SL_FINISH_LENGTH) c->finish = "length";
         if (c->finish && c->call->params.no_answer) c->finish = "length";
     }
-    return c->text.ok ? SL_OK : SL_ERR_NOMEM;
+    return c->text.ok && c->reasoning.ok ? SL_OK : SL_ERR_NOMEM;
 }
 
 static sl_span span_of(const sl_jbuf *b) {
@@ -255,7 +266,7 @@ static sl_reply_ids ids_of(const sl_choice *c, bool prompt, bool tokens) {
 void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
     const sl_reply_head *head = &c->call->head;
     bool chat = head->kind == SL_API_CHAT;
-    bool news = c->text.len > 0 || c->shown.len > 0 || c->logprobs.n > 0;
+    bool news = c->text.len > 0 || c->reasoning.len > 0 || c->shown.len > 0 || c->logprobs.n > 0;
     if (c->ended || (!news && !c->finish && (c->begun || c->taken.len == 0))) return;
     if (chat && !c->begun)
         sl_reply_event_role(b, head,
@@ -266,6 +277,7 @@ void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
         sl_reply_event_text(b, head,
                             &(sl_reply_choice){.index = c->index,
                                                .text = span_of(&c->text),
+                                               .reasoning = span_of(&c->reasoning),
                                                .ids = ids_of(c, !chat && !c->begun, true),
                                                .logprobs = span_of(&logprobs)});
         b->ok = b->ok && logprobs.ok;
@@ -274,6 +286,7 @@ void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
     }
     c->begun = c->begun || chat;
     sl_jbuf_clear(&c->text);
+    sl_jbuf_clear(&c->reasoning);
     sl_logprob_text_clear(&c->logprobs);
     c->shown.len = 0;
     if (!c->finish) return;
@@ -287,6 +300,7 @@ void sl_choice_write(const sl_choice *c, sl_jbuf *b) {
     sl_reply_add(b, &c->call->head,
                  &(sl_reply_choice){.index = c->index,
                                     .text = span_of(&c->text),
+                                    .reasoning = span_of(&c->reasoning),
                                     .finish = c->finish,
                                     .ids = ids_of(c, true, true),
                                     .logprobs = span_of(&logprobs)});

@@ -129,6 +129,10 @@ void sl_reply_add(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c) 
     else
         sl_jbuf_fmt(b, "\"text\":");
     sl_jbuf_string(b, (const char *)c->text.data, c->text.len);
+    if (h->kind == SL_API_CHAT && c->reasoning.len) {
+        sl_jbuf_fmt(b, ",\"reasoning_content\":");
+        sl_jbuf_string(b, (const char *)c->reasoning.data, c->reasoning.len);
+    }
     if (h->kind == SL_API_CHAT) sl_jbuf_fmt(b, ",\"refusal\":null}");
     put_tail(b, c);
 }
@@ -175,12 +179,17 @@ void sl_reply_event_text(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choi
     if (h->kind == SL_API_COMPLETION) {
         sl_jbuf_fmt(b, "\"text\":");
         sl_jbuf_string(b, (const char *)c->text.data, c->text.len);
-    } else if (c->text.len > 0) {
-        sl_jbuf_fmt(b, "\"delta\":{\"content\":");
-        sl_jbuf_string(b, (const char *)c->text.data, c->text.len);
-        sl_jbuf_fmt(b, "}");
     } else {
-        sl_jbuf_fmt(b, "\"delta\":{}");
+        sl_jbuf_fmt(b, "\"delta\":{");
+        if (c->reasoning.len > 0) {
+            sl_jbuf_fmt(b, "\"reasoning_content\":");
+            sl_jbuf_string(b, (const char *)c->reasoning.data, c->reasoning.len);
+        }
+        if (c->text.len > 0) {
+            sl_jbuf_fmt(b, "%s\"content\":", c->reasoning.len > 0 ? "," : "");
+            sl_jbuf_string(b, (const char *)c->text.data, c->text.len);
+        }
+        sl_jbuf_fmt(b, "}");
     }
     put_tail(b, c);
     sl_jbuf_fmt(b, "]");

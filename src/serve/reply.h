@@ -58,6 +58,7 @@ void sl_reply_error(sl_jbuf *b, const sl_api_error *e);
 typedef struct sl_reply_choice {
     uint32_t index;
     sl_span text;
+    sl_span reasoning;  /* of a chat, what was thought before the text; empty: nothing */
     const char *finish; /* "stop" or "length"; NULL while it goes on */
     sl_reply_ids ids;
     sl_span logprobs; /* a JSON object; empty: null */

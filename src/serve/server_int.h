@@ -6,6 +6,7 @@
 #ifndef SL_SERVE_SERVER_INT_H
 #define SL_SERVE_SERVER_INT_H
 
+#include "model/channels.h"
 #include "serve/logprobs.h"
 #include "serve/metrics.h"
 #include "serve/params.h"
@@ -45,10 +46,12 @@ typedef struct sl_choice {
     sl_stop *stop;
     sl_ids taken; /* tokens moved out of `queue`, being decoded */
     sl_logprob_list taken_logprobs;
-    sl_finish taken_last;      /* `last` as of then */
-    uint32_t n_prompt_left;    /* first tokens of the queue that are the prompt's */
-    sl_ids shown;              /* tokens for the client: of this chunk, or all when not streamed */
-    sl_jbuf text;              /* decoded and certain: of this chunk, or all when not streamed */
+    sl_finish taken_last;   /* `last` as of then */
+    uint32_t n_prompt_left; /* first tokens of the queue that are the prompt's */
+    sl_ids shown;           /* tokens for the client: of this chunk, or all when not streamed */
+    sl_jbuf text;           /* decoded and certain: of this chunk, or all when not streamed */
+    sl_channels channels;
+    sl_jbuf reasoning;         /* text of a chat that is not the answer, as `text` */
     sl_logprob_text logprobs;  /* the same */
     uint64_t offset;           /* characters decoded */
     bool echoed, begun, ended; /* prompt shown; first and last chunk written */

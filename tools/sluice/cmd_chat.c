@@ -6,6 +6,7 @@
 #include "line_edit.h"
 
 #include "base/clock.h"
+#include "model/channels.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -45,6 +46,7 @@ typedef struct answer {
     pthread_cond_t changed;
     const sl_tokenizer *tok;
     sl_detok detok;
+    sl_channels channels; /* only the answer is shown and kept */
     char *text;
     size_t len, cap;
     uint64_t first_ns, last_ns;
@@ -97,7 +99,9 @@ static void on_event(void *ctx, const sl_request_event *ev) {
     for (uint32_t i = 0; i < ev->n; i++) {
         a->last_ns = sl_now_ns();
         if (a->n++ == 0) a->first_ns = a->last_ns;
-        add_text(a, text, sl_detok_push(&a->detok, a->tok, ev->tokens[i], true, text));
+        sl_channel_kind kind = sl_channels_push(&a->channels, a->tok, ev->tokens[i]);
+        size_t n = sl_detok_push(&a->detok, a->tok, ev->tokens[i], true, text);
+        if (kind == SL_CHANNEL_ANSWER) add_text(a, text, n);
     }
     if (ev->finish != SL_FINISH_NONE) {
         add_text(a, text, sl_detok_flush(&a->detok, text));
@@ -139,8 +143,10 @@ static void print_end(const answer *a, size_t n_prompt) {
 
 /* Answers the conversation; the text is moved to *text. */
 static sl_status make_answer(session *s, char **text, size_t *len, sl_err *err) {
-    answer a = {
-        .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .tok = s->tok};
+    answer a = {.lock = PTHREAD_MUTEX_INITIALIZER,
+                .changed = PTHREAD_COND_INITIALIZER,
+                .tok = s->tok,
+                .channels = sl_channels_begin(s->tok)};
     sl_ids ids = {0};
     uint64_t id = 0;
     uint32_t context = s->d->opts.plan.context;

@@ -1,6 +1,7 @@
 #include "cmd.h"
 
 #include "base/clock.h"
+#include "model/channels.h"
 #include "model/chat.h"
 
 #include <string.h>
@@ -9,6 +10,7 @@
 typedef struct printer {
     const sl_tokenizer *tok;
     sl_detok detok;
+    sl_channels channels; /* of a chat: what is not the answer goes to stderr */
     bool quiet;
     sl_status_line *line; /* until the first text */
 } printer;
@@ -16,11 +18,13 @@ typedef struct printer {
 static void print_token(void *ctx, uint32_t id) {
     printer *p = ctx;
     char text[SL_DETOK_MAX_OUT];
+    sl_channel_kind kind = sl_channels_push(&p->channels, p->tok, id);
     size_t n = sl_detok_push(&p->detok, p->tok, id, true, text);
-    if (p->quiet || n == 0) return;
+    if (p->quiet || n == 0 || kind == SL_CHANNEL_HEADER) return;
     sl_status_line_hide(p->line);
-    fwrite(text, 1, n, stdout);
-    fflush(stdout);
+    FILE *to = kind == SL_CHANNEL_ANSWER ? stdout : stderr;
+    fwrite(text, 1, n, to);
+    fflush(to);
 }
 
 static sl_status chat_prompt(const sl_options *o, const sl_tokenizer *tok, sl_ids *ids,
@@ -81,6 +85,7 @@ static sl_status run(const sl_options *o, const sl_deployment *d, sl_tokenizer *
     sl_generation g = {0};
     /* A plain prompt is continued: a first space belongs to it. */
     printer p = {.tok = tok, .detok = {.started = !o->chat}, .quiet = o->json || !tok};
+    if (o->chat && tok) p.channels = sl_channels_begin(tok);
     sl_status st = sl_engine_create(&d->opts, &e, err);
     if (st != SL_OK) return st;
     const sl_generate_opts go = {.prompt = prompt->data,
