@@ -280,14 +280,3 @@ sl_status sl_fit_link(const sl_profile_point *p, uint32_t n, sl_link_cost *out,
                           .beyond_us = best[3]};
     return SL_OK;
 }
-
-void sl_fit_theil_sen(const double *x, const double *y, uint32_t n, double *scratch, double *slope,
-                      double *intercept) {
-    uint32_t pairs = 0;
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t j = i + 1; j < n; j++)
-            if (x[i] != x[j]) scratch[pairs++] = (y[j] - y[i]) / (x[j] - x[i]);
-    *slope = pairs ? median_of(scratch, pairs) : 0;
-    for (uint32_t i = 0; i < n; i++) scratch[i] = y[i] - *slope * x[i];
-    *intercept = median_of(scratch, n);
-}

@@ -24,9 +24,4 @@ sl_status sl_fit_stage(const sl_profile_point *p, uint32_t n, sl_stage_cost *out
 sl_status sl_fit_link(const sl_profile_point *p, uint32_t n, sl_link_cost *out,
                       sl_fit_quality *quality, sl_err *err) SL_MUST_CHECK;
 
-/* Slope and intercept that half of the pairs of points lie above (Theil-Sen); for quick looks and
- * for tests as a second opinion. n >= 2, distinct x. scratch [max(n, n (n - 1) / 2)]. */
-void sl_fit_theil_sen(const double *x, const double *y, uint32_t n, double *scratch, double *slope,
-                      double *intercept);
-
 #endif

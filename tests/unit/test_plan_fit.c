@@ -173,7 +173,7 @@ static void links_and_theil_sen(void **state) {
     uint64_t rng = 9;
     for (int round = 0; round < 40; round++) {
         double alpha = 2 + 50 * uniform(&rng), byte = 1e-4 * (1 + 9 * uniform(&rng));
-        double x[32], y[32], scratch[512], slope, intercept;
+        double x[32], y[32];
         sl_profile_point p[32];
         uint32_t n = 0;
         for (double bytes = 64; bytes <= 4 << 20; bytes *= 2) {
@@ -186,8 +186,6 @@ static void links_and_theil_sen(void **state) {
         sl_fit_quality q;
         assert_int_equal(sl_fit_link(p, n, &got, &q, NULL), SL_OK);
         assert_true(off(got.alpha_us, alpha) < 0.06 && off(got.byte_us, byte) < 0.06);
-        sl_fit_theil_sen(x, y, n, scratch, &slope, &intercept);
-        assert_true(off(slope, byte) < 0.2);
     }
 }
 

@@ -140,6 +140,8 @@ int cmd_plan(const sl_options *o) {
         st = sl_fail(&err, SL_ERR_ARG, "--cluster FILE or preset is missing");
     if (st == SL_OK) st = sl_cluster_open(o->cluster, cluster, &err);
     p.cluster = cluster;
+    if (st == SL_OK && o->strategies && o->profile[0])
+        st = sl_fail(&err, SL_ERR_ARG, "--strategies counts with data sheets; leave --profile out");
     if (st == SL_OK) st = read_profile(o, &shape, &p, &m, &err);
     if (st == SL_OK) st = read_workload(o, &shape, &workload, &err);
     if (st == SL_OK) st = read_objective(o->objective, &p.objective, &err);
