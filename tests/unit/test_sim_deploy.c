@@ -104,7 +104,8 @@ static void scene_free(scene *x) {
 
 /* ---- laws ---- */
 
-/* Nothing arrives before it was sent, where a message travels in no time and rounding could say so. */
+/* Nothing arrives before it was sent, where a message travels in no time and rounding could say so.
+ */
 static void messages_take_no_negative_time(void **state) {
     (void)state;
     static scene x;
