@@ -292,7 +292,7 @@ def test_bench_json():
     pp, tg = json.loads(out)
     for r in (pp, tg):
         assert {"model_filename", "n_params", "n_threads", "n_workers", "transport", "wire", "exact", "n_prompt", "n_gen",
-                "n_batch", "avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "median_ts", "samples_ns",
+                "n_batch", "n_depth", "avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "median_ts", "samples_ns",
                 "samples_ts"} == set(r)
         assert len(r["samples_ns"]) == len(r["samples_ts"]) == 2 and r["avg_ts"] > 0
     assert (pp["n_prompt"], pp["n_gen"]) == (16, 0) and (tg["n_prompt"], tg["n_gen"], tg["n_batch"]) == (0, 64, 2)
@@ -303,14 +303,14 @@ def test_bench_json():
 def test_profile(tmp_path):
     path = tmp_path / "profile.json"
     out, _ = sluice("profile", FIXTURE, "--threads", "1", "-o", path, timeout=240)
-    assert "expert " in out and "shm  to 1" in out and out.endswith(f"written to {path}\n")
+    assert "expert " in out and "shm     to 1" in out and out.endswith(f"written to {path}\n")
     doc = json.loads(path.read_text())
     assert set(doc["stages"]) == {"attention", "router", "dense", "expert", "head"} and doc["threads"] == 1
     for stage in doc["stages"].values():
         assert stage["row"] > 0 and len(stage["points"]) >= 4 and stage["fit"]["r2"] <= 1
     for link in doc["links"]:
         assert link["alpha"] >= 2 * link["work"] >= 0 and (link["beyond"] > 0) == (link["knee_bytes"] > 0)
-    assert {(link["transport"], link["peers"]) for link in doc["links"]} == {
+    assert {(link["transport"], link["peers"]) for link in doc["links"] if link["transport"] != "ucx"} == {
         (t, n) for t in ("loop", "shm", "tcp") for n in (1, 2, 4)}
     assert "nowhere" in refused(1, "profile", tmp_path / "nowhere")
 
