@@ -235,14 +235,15 @@ def conditions(config, store):
             if "limits" in r:
                 most = r["limits"]
                 limits.append(f"| {group['group']} | {name} | {most['read_gbs']:.1f} | {most['fma_gflops']:.0f} | {most['int8_gops']:.0f} | "
-                              f"{r['load']:.1f} |")
+                              f"{100 * r.get('huge', 0):.0f} % | {r['load']:.1f} |")
             commands += [("quality", name, c) for c in r.get("command", [])]
     if "kernels" in store:
         commands.append(("kernels", "", store["kernels"]["command"]))
     out = ["\n## Conditions\n", f"{cpu_name()}, {os.cpu_count()} virtual cores, Linux {platform.release()}. "
            "Programs: " + ", ".join(f"{k} {v}" for k, v in versions.items()) + ". ik_llama.cpp repacks weights at load where it can "
-           "(`-rtr`); its batched test draws random tokens as llama.cpp's does.\n",
-           "| group | model | read GB/s | f32 GFLOP/s | int8 GOP/s | load average at its start |", "|---|---|---|---|---|---|", *limits,
+           "(`-rtr`); its batched test draws random tokens as llama.cpp's does. Before a model's rounds `sluice warm` puts its file into "
+           "the file cache, in pages of 2 MB: for all programs, as far as they map it.\n",
+           "| group | model | read GB/s | f32 GFLOP/s | int8 GOP/s | in 2 MB pages | load average at its start |", "|---|---|---|---|---|---|---|", *limits,
            "\nEach group's commands, of its last round; groups, rounds and bars are in `bench/peers/config.json`.\n"]
     seen = set()
     for group, name, command in commands:

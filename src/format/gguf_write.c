@@ -11,8 +11,12 @@ typedef struct buffer {
     size_t len, cap;
 } buffer;
 
+/* The system keeps in large pages what reaches the file cache in whole ones of 2 MB. */
+#define WRITE_BYTES ((size_t)4 << 20)
+
 struct sl_gguf_out {
     char *path, *part; /* the target, and what is written meanwhile */
+    char *buffer;      /* of file; WRITE_BYTES */
     FILE *file;
     buffer keys, tensors;
     bool failed; /* memory was out */
@@ -64,7 +68,8 @@ sl_status sl_gguf_out_open(const char *path, bool replace, sl_gguf_out **out, sl
     size_t n = strlen(path) + sizeof ".part";
     if (w) w->path = sl_strdup(path);
     if (w) w->part = sl_alloc(n, 1);
-    if (!w || !w->path || !w->part) {
+    if (w) w->buffer = sl_alloc(WRITE_BYTES, 1);
+    if (!w || !w->path || !w->part || !w->buffer) {
         sl_gguf_out_free(w);
         return sl_fail(err, SL_ERR_NOMEM, "%s: writer", path);
     }
@@ -75,6 +80,7 @@ sl_status sl_gguf_out_open(const char *path, bool replace, sl_gguf_out **out, sl
         sl_gguf_out_free(w);
         return st;
     }
+    (void)setvbuf(w->file, w->buffer, _IOFBF, WRITE_BYTES);
     *out = w;
     return SL_OK;
 }
@@ -87,6 +93,7 @@ void sl_gguf_out_free(sl_gguf_out *w) {
     }
     sl_free(w->path);
     sl_free(w->part);
+    sl_free(w->buffer);
     sl_free(w->keys.data);
     sl_free(w->tensors.data);
     sl_free(w->bytes);

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@ typedef struct sl_map_slot {
 } sl_map_slot;
 
 #define SLOT_TAKEN 1u
+#define HUGE_WORTH ((uint64_t)4 << 20) /* bytes of a file */
 
 static sl_map_slot slots[SL_MAP_MAX];
 static struct sigaction old_action;
@@ -112,6 +114,8 @@ static sl_status map_fd(const char *path, int fd, uint64_t bytes, uint64_t max_b
     if (base == MAP_FAILED)
         return sl_fail(err, SL_ERR_IO, "%s: cannot map %llu bytes: %s", path,
                        (unsigned long long)bytes, strerror(errno));
+    /* Pages of 2 MB where the file system keeps such: what is read from now on comes in them. */
+    if (bytes >= HUGE_WORTH) (void)madvise(base, (size_t)bytes, MADV_HUGEPAGE);
     *out = base;
     return SL_OK;
 }
@@ -153,4 +157,15 @@ void sl_map_drop(sl_span part) {
     uintptr_t end = (begin + part.len) / page * page;
     begin = (begin + page - 1) / page * page;
     if (end > begin) (void)madvise((void *)begin, end - begin, MADV_DONTNEED); /* only a hint */
+}
+
+uint64_t sl_map_huge_bytes(void) {
+    unsigned long long kib = 0;
+    char line[256];
+    FILE *f = fopen("/proc/self/smaps_rollup", "re");
+    if (!f) return 0;
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "FilePmdMapped: %llu kB", &kib) == 1) break;
+    fclose(f);
+    return (uint64_t)kib << 10;
 }

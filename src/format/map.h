@@ -27,6 +27,10 @@ void sl_map_close(sl_map *m); /* a zeroed sl_map is fine */
  * process, and are read again should anyone look. */
 void sl_map_drop(sl_span part);
 
+/* Bytes of mapped files that this process reaches through pages of 2 MB; 0 where the system does not
+ * say. */
+uint64_t sl_map_huge_bytes(void);
+
 /* Opens a regular file for reading and reports its length; same errors as above, an empty file is
  * fine here. The caller closes *out_fd. */
 sl_status sl_map_open_fd(const char *path, int *out_fd, uint64_t *out_bytes,

@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
 FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
 SHARED = ROOT / "tests" / "golden" / "qwen2moe-tiny"
-VERBS = ["run", "serve", "worker", "logits", "inspect", "bench", "simulate", "convert", "plan"]
+VERBS = ["run", "serve", "worker", "logits", "inspect", "bench", "simulate", "convert", "warm", "plan"]
 IDS = ["--ids", "3,17,41"]
 
 
@@ -575,6 +575,37 @@ def test_plan_and_counts(tmp_path):
     path.write_text(json.dumps(PLAN))
     err = refused(2, "run", FIXTURE, *IDS, "--plan", path, "--experts", "2")
     assert "--plan says who the workers are" in err
+
+
+# ---- warm ----
+
+
+def test_warm():
+    folder = ROOT / "tests" / "golden" / "qwen3moe-tiny"
+    got = json.loads(sluice("warm", folder, "--json")[0])
+    files = sorted(folder.glob("*.safetensors"))
+    assert [f["file"] for f in got] == [str(f) for f in files]
+    assert [f["bytes"] for f in got] == [f.stat().st_size for f in files]
+    assert all(0 <= f["huge"] <= f["bytes"] for f in got)
+    assert f"{files[0]}: " in sluice("warm", folder)[0]
+    refused(1, "warm", ROOT / "no-such-model")
+
+
+def test_warm_reads_into_large_pages(tmp_path):
+    """What was written in small pieces is read again; where the system has no large pages, nothing is lost."""
+    path = tmp_path / "model.safetensors"
+    values = b"\0" * (16 << 20)
+    head = json.dumps({"w": {"dtype": "F32", "shape": [len(values) // 4], "data_offsets": [0, len(values)]}}).encode()
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(head)) + head)
+        for _ in range(len(values) // 4096):
+            f.write(values[:4096])
+    (before,) = json.loads(sluice("warm", tmp_path, "--json")[0])
+    assert before["bytes"] == 8 + len(head) + len(values)
+    assert before["huge"] >= before["huge_before"] or not before["read_again"]
+    if before["huge"] >= 0.9 * before["bytes"]:  # then the next finds it so
+        (after,) = json.loads(sluice("warm", tmp_path, "--json")[0])
+        assert not after["read_again"] and after["huge"] >= 0.9 * after["bytes"]
 
 
 # ---- workers ----

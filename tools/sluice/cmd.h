@@ -27,6 +27,7 @@ int cmd_simulate(const sl_options *o);
 int cmd_solve(const sl_options *o);
 int cmd_plan(const sl_options *o);
 int cmd_convert(const sl_options *o);
+int cmd_warm(const sl_options *o);
 
 /* ---- shared by the verbs that run an engine (deploy.c) ---- */
 

@@ -1,0 +1,32 @@
+/* A checkpoint's files in the file cache, in pages of 2 MB where the system has them.
+ *
+ * Weights are used where they are mapped. Decode of one request reads most of them once a token,
+ * and with pages of 4 KB every page costs a walk through the page tables of guest and host, and
+ * hints to the cache that miss in the TLB are lost. What a process writes in small pieces (a
+ * download, a quantiser) stays in the cache in small pages; what is read from a disk afterwards
+ * comes in large ones. Thread: any. */
+#ifndef SL_FORMAT_WARM_H
+#define SL_FORMAT_WARM_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+
+typedef struct sl_warm_report {
+    uint64_t bytes;       /* of the file */
+    uint64_t huge_before; /* of them in pages of 2 MB, as they were found or first read */
+    uint64_t huge;        /* at the end */
+    bool again;           /* dropped from the cache and read once more */
+} sl_warm_report;
+
+/* Called after each piece that was read: bytes of `total` that are there. */
+typedef void (*sl_warm_fn)(void *ctx, uint64_t done, uint64_t total);
+
+/* Reads the file into the cache; when less than `want` (0 to 1) of it is in large pages, drops it
+ * from the cache and reads it from the disk again. Pages that other processes have mapped, or that
+ * are not on the disk yet, cannot be dropped: the report tells. SL_ERR_NOTFOUND, SL_ERR_IO,
+ * SL_ERR_FORMAT as sl_map_open. progress may be NULL. */
+sl_status sl_warm_file(const char *path, double want, sl_warm_fn progress, void *ctx,
+                       sl_warm_report *out, sl_err *err) SL_MUST_CHECK;
+
+#endif
