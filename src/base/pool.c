@@ -20,6 +20,7 @@
 #define SL_POOL_OPEN        ((uint64_t)1 << 16)
 #define SL_POOL_INSIDE      ((uint64_t)0xffff)
 #define SL_POOL_POLL_NS     30000u
+#define SL_POOL_SHARED      4u /* chunks a thread from which on each has a share of its own */
 
 typedef struct pool_thread {
     sl_pool *pool;
@@ -27,11 +28,18 @@ typedef struct pool_thread {
     pthread_t handle;
 } pool_thread;
 
+/* Chunks of a loop that one thread starts with; in a cache line of its own. */
+typedef struct share {
+    _Alignas(64) _Atomic size_t next;
+    size_t end;
+} share;
+
 struct sl_pool {
     uint32_t n_threads, n_started;
     _Atomic uint64_t state;
-    _Atomic size_t next;
     size_t n, grain;
+    uint32_t n_shares; /* of the loop: 1, or a share for each thread */
+    share *share;
     sl_pool_fn fn;
     void *ctx;
     _Atomic uint32_t wake; /* futex of sleeping threads */
@@ -90,6 +98,33 @@ static uint64_t wait_for_loop(sl_pool *p, uint64_t seen) {
     }
 }
 
+/* A thread walks its own share from the front, so that it reads memory in one stream; what others
+ * have not begun when it is through, it takes from theirs. */
+static bool take(sl_pool *p, uint32_t lane, size_t *begin, size_t *end) {
+    for (uint32_t i = 0; i < p->n_shares; i++) {
+        share *s = &p->share[(lane + i) % p->n_shares];
+        if (atomic_load_explicit(&s->next, memory_order_relaxed) >= s->end) continue;
+        size_t c = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
+        if (c >= s->end) continue;
+        *begin = c * p->grain;
+        *end = SL_MIN(p->n, *begin + p->grain);
+        return true;
+    }
+    return false;
+}
+
+/* Short loops are dealt chunk by chunk: looking through everybody's share would cost more. */
+static void deal(sl_pool *p) {
+    const size_t chunks = p->n / p->grain + (p->n % p->grain != 0);
+    p->n_shares = chunks >= SL_POOL_SHARED * (size_t)p->n_threads ? p->n_threads : 1;
+    for (uint32_t i = 0; i < p->n_shares; i++) {
+        p->share[i].end =
+            chunks / p->n_shares * (i + 1) + SL_MIN(chunks % p->n_shares, (size_t)i + 1);
+        size_t first = i ? p->share[i - 1].end : 0;
+        atomic_store_explicit(&p->share[i].next, first, memory_order_relaxed);
+    }
+}
+
 static void *thread_main(void *arg) {
     pool_thread *t = arg;
     sl_pool *p = t->pool;
@@ -101,9 +136,8 @@ static void *thread_main(void *arg) {
         /* Acquire pairs with the owner's release of the job fields. */
         if (!atomic_compare_exchange_strong(&p->state, &s, s + 1)) continue;
         seen = s >> 32;
-        size_t n = p->n, grain = p->grain, i;
-        while ((i = atomic_fetch_add_explicit(&p->next, grain, memory_order_relaxed)) < n)
-            p->fn(p->ctx, t->lane, i, SL_MIN(n, i + grain));
+        size_t begin, end;
+        while (take(p, t->lane, &begin, &end)) p->fn(p->ctx, t->lane, begin, end);
         uint64_t left = atomic_fetch_sub(&p->state, 1) - 1;
         if (!(left & (SL_POOL_OPEN | SL_POOL_INSIDE)) && atomic_load(&p->owner_waits)) {
             atomic_fetch_add(&p->done, 1);
@@ -120,7 +154,8 @@ sl_status sl_pool_create(uint32_t n_threads, sl_pool **out, sl_err *err) {
     if (!p) return sl_fail(err, SL_ERR_NOMEM, "pool of %u threads", n_threads);
     p->n_threads = n_threads;
     p->threads = sl_alloc(n_threads, sizeof *p->threads);
-    if (!p->threads) {
+    p->share = sl_alloc(n_threads, sizeof *p->share);
+    if (!p->threads || !p->share) {
         sl_pool_free(p);
         return sl_fail(err, SL_ERR_NOMEM, "pool of %u threads", n_threads);
     }
@@ -145,6 +180,7 @@ void sl_pool_free(sl_pool *p) {
     futex_wake(&p->wake, INT32_MAX);
     for (uint32_t i = 0; i < p->n_started; i++) pthread_join(p->threads[i].handle, NULL);
     sl_free(p->threads);
+    sl_free(p->share);
     sl_free(p);
 }
 
@@ -197,7 +233,7 @@ void sl_pool_run(sl_pool *p, size_t n, size_t grain, sl_pool_fn fn, void *ctx) {
     p->grain = grain;
     p->fn = fn;
     p->ctx = ctx;
-    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    deal(p);
     uint64_t number = (atomic_load_explicit(&p->state, memory_order_relaxed) >> 32) + 1;
     if (number > UINT32_MAX) number = 1;
     atomic_store(&p->state, number << 32 | SL_POOL_OPEN);
@@ -205,9 +241,9 @@ void sl_pool_run(sl_pool *p, size_t n, size_t grain, sl_pool_fn fn, void *ctx) {
         atomic_fetch_add(&p->wake, 1);
         futex_wake(&p->wake, INT32_MAX);
     }
-    size_t i;
-    while ((i = atomic_fetch_add_explicit(&p->next, grain, memory_order_relaxed)) < n) {
-        fn(ctx, 0, i, SL_MIN(n, i + grain));
+    size_t begin, end;
+    while (take(p, 0, &begin, &end)) {
+        fn(ctx, 0, begin, end);
         maybe_tick(p);
     }
     if (atomic_fetch_and(&p->state, ~SL_POOL_OPEN) & SL_POOL_INSIDE) wait_until_empty(p);

@@ -17,8 +17,9 @@ sl_status sl_pool_create(uint32_t n_threads, sl_pool **out, sl_err *err) SL_MUST
 void sl_pool_free(sl_pool *p);
 uint32_t sl_pool_threads(const sl_pool *p);
 
-/* Runs fn over 0..n-1 in chunks of `grain` taken from a shared counter; returns when all are done.
- * Which thread runs which chunk may differ from run to run: results must not depend on it.
+/* Runs fn over 0..n-1 in chunks of `grain`; returns when all are done. With enough chunks each
+ * thread starts with a share of its own, in order, and then takes what others have not begun. Which
+ * thread runs which chunk may differ from run to run: results must not depend on it.
  * Between its chunks the owner calls the tick (below). */
 void sl_pool_run(sl_pool *p, size_t n, size_t grain, sl_pool_fn fn, void *ctx);
 

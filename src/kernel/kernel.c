@@ -154,12 +154,29 @@ static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, ui
                                     .next = next});
 }
 
-/* Tile t of a job; column tiles vary slowest, so neighbours share weights. `more`: this thread does
- * tile t + 1 too. */
-static void gemm_job_tile(const gemm_ctx *g, uint32_t job, size_t t, bool more) {
+/* Columns where tile t of a job starts. Column tiles vary slowest, so neighbours share weights. */
+static uint32_t tile_column(const gemm_ctx *g, uint32_t job, size_t t) {
+    uint32_t rows = g->cut[job].rows, down = (g->jobs[job].n_rows + rows - 1) / rows;
+    return (uint32_t)(t / down) * g->cut[job].cols;
+}
+
+/* Weights that come after those of tile t of a job, most likely on the same thread; NULL: none, or
+ * the same again. */
+static const void *weights_after(const gemm_ctx *g, uint32_t job, size_t t) {
+    size_t next = g->cut[job].first + t + 1;
+    if (next >= g->cut[g->n_jobs].first) return NULL;
+    if (next < g->cut[job + 1].first) {
+        uint32_t c = tile_column(g, job, t + 1);
+        return c > tile_column(g, job, t) ? weights_at(g->jobs[job].w, c) : NULL;
+    }
+    while (next >= g->cut[job + 1].first) job++;
+    return g->jobs[job].w->data;
+}
+
+static void gemm_job_tile(const gemm_ctx *g, uint32_t job, size_t t) {
     const sl_gemm_job *j = &g->jobs[job];
     uint32_t cols = g->cut[job].cols, rows = g->cut[job].rows, down = (j->n_rows + rows - 1) / rows;
-    uint32_t c0 = (uint32_t)(t / down) * cols, r0 = (uint32_t)(t % down) * rows;
+    uint32_t c0 = tile_column(g, job, t), r0 = (uint32_t)(t % down) * rows;
     const float *x[SL_TILE_ROWS];
     float up[SL_TILE_ROWS * SL_TILE_WIDE];
     sl_gemm_tile tile = {
@@ -172,8 +189,7 @@ static void gemm_job_tile(const gemm_ctx *g, uint32_t job, size_t t, bool more) 
     };
     for (uint32_t r = 0; r < tile.n_rows; r++)
         x[r] = j->x + (size_t)(j->row ? j->row[r0 + r] : r0 + r) * j->x_stride;
-    uint32_t c1 = (uint32_t)((t + 1) / down) * cols;
-    const void *next = more && c1 > c0 ? weights_at(j->w, c1) : NULL;
+    const void *next = weights_after(g, job, t);
     gemm_do(g, j, j->w, r0, c0, g->up ? weights_at(g->up[job], c0) : next, &tile);
     if (!g->up) return;
     sl_gemm_tile other = tile;
@@ -193,8 +209,7 @@ static void gemm_tiles(void *ctx, uint32_t lane, size_t begin, size_t end) {
         if (job + step < g->n_jobs && g->cut[job + step].first <= begin) job += step;
     for (size_t t = begin; t < end; t++) {
         while (t >= g->cut[job + 1].first) job++;
-        size_t first = g->cut[job].first, last = g->cut[job + 1].first - 1;
-        gemm_job_tile(g, job, t - first, t + 1 < end && t < last);
+        gemm_job_tile(g, job, t - g->cut[job].first);
     }
 }
 

@@ -218,7 +218,7 @@ SL_INLINE void strips_of(const sl_int8_tile *t, sl_dtype dtype,
             for (uint32_t i = 0; i < STRIPS; i++) {
                 sl_strip_src src = sl_strip_at(t, c0 + 8 * i, b * 256);
                 if (c0 == 0) sl_prefetch_strip(&src, bytes / 8); /* a tile starts cold */
-                if (after) sl_prefetch_bytes(after + (b * STRIPS + i) * bytes, bytes);
+                sl_prefetch_bytes(after + (b * STRIPS + i) * bytes, bytes);
                 fill(&src, &w[i]);
             }
             const run u = {t, w, sums, b, acc};

@@ -313,7 +313,7 @@ SL_INLINE void few_columns(const sl_int8_tile *t, const few_x *xp, uint32_t c0, 
                            uint32_t blocks, const uint32_t R, sl_dtype dtype, float *acc) {
     const uint32_t bytes = block_bytes(dtype);
     const sl_strip_src src = sl_strip_at(t, c0, b0 * 32);
-    const char *next = (const char *)t->w + (c0 + 8) * sl_dtype_row_bytes(dtype, t->k) + b0 * bytes;
+    const char *next = (const char *)sl_rows_after(t, c0, 8) + b0 * bytes;
     __m256 y[FEW];
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < R; r++) y[r] = _mm256_load_ps(acc + r * SL_TILE_COLS);

@@ -165,7 +165,7 @@ SL_INLINE void few_rows(const sl_int8_tile *t, const uint32_t R, sl_dtype dtype)
 #pragma GCC unroll 6
         for (uint32_t r = 0; r < R; r++) acc[r] = _mm256_setzero_ps();
         for (uint32_t b = 0; b < t->k / 256; b++) {
-            if (after) sl_prefetch_bytes(after + b * 8 * bytes, 8 * bytes);
+            sl_prefetch_bytes(after + b * 8 * bytes, 8 * bytes);
             few_block(t, &src, b, R, dtype, acc);
         }
 #pragma GCC unroll 6

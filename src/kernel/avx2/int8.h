@@ -27,6 +27,13 @@ SL_INLINE sl_strip_src sl_strip_at(const sl_int8_tile *t, uint32_t c0, uint32_t 
     return s;
 }
 
+/* The weight rows that come after c0 .. c0 + cols - 1: of this tile or of the next; else those
+ * behind it, which is harmless. */
+SL_INLINE const uint8_t *sl_rows_after(const sl_int8_tile *t, uint32_t c0, uint32_t cols) {
+    if (c0 + cols >= t->n_cols && t->next) return t->next;
+    return (const uint8_t *)t->w + (c0 + cols) * sl_dtype_row_bytes(t->dtype, t->k);
+}
+
 SL_INLINE __m256i sl_load(const void *p) {
     return _mm256_loadu_si256((const __m256i *)p);
 }

@@ -76,10 +76,4 @@ SL_INLINE void sl_prefetch_bytes(const void *p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T0);
 }
 
-/* The weight rows that come after c0 .. c0 + cols - 1: of this tile or of the next; NULL: none. */
-SL_INLINE const uint8_t *sl_rows_after(const sl_int8_tile *t, uint32_t c0, uint32_t cols) {
-    if (c0 + cols >= t->n_cols) return t->next;
-    return (const uint8_t *)t->w + (c0 + cols) * sl_dtype_row_bytes(t->dtype, t->k);
-}
-
 #endif
