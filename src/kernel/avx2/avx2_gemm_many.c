@@ -3,7 +3,7 @@
  * tiles are 4 (or 3) rows by 3 columns of one half; half 0 of all rows comes before half 1, so that
  * the chains stay in registers over all of k that is packed and what the loops read stays in L1 and
  * L2. */
-#include "kernel/avx2/gemm.h"
+#include "kernel/avx2/gemm_pair.h"
 
 #define GROUP      3u   /* weight rows at a time */
 #define PACK_STEPS 128u /* of k, 16 values each, that are packed at a time: 256 KiB for 32 rows */
@@ -26,31 +26,52 @@ typedef struct sweep {
     float *xp, *acc;
 } sweep;
 
+SL_INLINE void one_step(__m256 *acc, const float *x, const uint8_t *w, size_t stride,
+                        const uint32_t R, const uint32_t C, sl_dtype dtype, const uint32_t half) {
+    __m256 wv[GROUP];
+    const __m256i mask = sl_w_mask();
+#pragma GCC unroll 3
+    for (uint32_t c = 0; c < C; c++) wv[c] = sl_w_load(w + c * stride, dtype, half, mask);
+#pragma GCC unroll 4
+    for (uint32_t r = 0; r < R; r++) {
+        __m256 xv = _mm256_load_ps(x + r * 8);
+        SL_KEEP(xv);
+#pragma GCC unroll 3
+        for (uint32_t c = 0; c < C; c++)
+            acc[r * C + c] = _mm256_fmadd_ps(xv, wv[c], acc[r * C + c]);
+    }
+}
+
 /* R*C chains of one half. A turn below C asks for the next group's weight row of that number: turns
  * count the register tiles of a group, so memory is read while arithmetic goes on. */
 SL_INLINE void run_half(const sweep *q, uint32_t r0, uint32_t turn, const uint32_t R,
                         const uint32_t C, sl_dtype dtype, const uint32_t half) {
-    const uint32_t step_bytes = 16 * sl_dtype_bytes(dtype);
+    const uint32_t step_bytes = 16 * sl_dtype_bytes(dtype), steps = q->steps;
+    const size_t stride = q->w_stride;
     float *out = q->acc + ((size_t)r0 * 2 + half * R) * C * 8;
     const float *x = q->xp + (((size_t)r0 * 2 + half * R) * q->x_steps + (size_t)q->x_at * R) * 8;
-    const uint8_t *w = q->w, *ahead = turn < C ? w + turn * q->w_stride + q->ahead : w;
+    const uint8_t *w = q->w, *ahead = turn < C ? w + turn * stride + q->ahead : w;
     __m256 acc[MAX_R * GROUP];
+    uint32_t s = 0;
 #pragma GCC unroll 12
     for (uint32_t i = 0; i < R * C; i++)
         acc[i] = q->fresh ? _mm256_setzero_ps() : _mm256_load_ps(out + i * 8);
-    for (uint32_t s = 0; s < q->steps; s++) {
-        __m256 wv[GROUP];
-        const __m256i mask = sl_w_mask();
-#pragma GCC unroll 3
-        for (uint32_t c = 0; c < C; c++) wv[c] = sl_w_load(w + c * q->w_stride, dtype, half, mask);
-#pragma GCC unroll 4
-        for (uint32_t r = 0; r < R; r++) {
-            __m256 xv = _mm256_load_ps(x + r * 8);
-            SL_KEEP(xv);
-#pragma GCC unroll 3
-            for (uint32_t c = 0; c < C; c++)
-                acc[r * C + c] = _mm256_fmadd_ps(xv, wv[c], acc[r * C + c]);
+    if (C == GROUP && R == 4 && steps > 2) {
+        if (dtype == SL_BF16 && half == 0) { /* a pair would look before the first weight */
+            one_step(acc, x, w, stride, R, C, dtype, half);
+            s = 1, x += R * 8, w += step_bytes;
         }
+        for (; s + 2 <= steps; s += 2) {
+            sl_gemm_pair(acc, x, w, stride, dtype, half);
+            _mm_prefetch((const char *)ahead, _MM_HINT_T1);
+            if (dtype == SL_F32) _mm_prefetch((const char *)ahead + 64, _MM_HINT_T1);
+            ahead += 2 * step_bytes;
+            x += R * 16;
+            w += 2 * step_bytes;
+        }
+    }
+    for (; s < steps; s++) {
+        one_step(acc, x, w, stride, R, C, dtype, half);
         _mm_prefetch((const char *)ahead, _MM_HINT_T1);
         ahead += step_bytes;
         x += R * 8;
