@@ -117,10 +117,11 @@ static void attn_once(bench *b, void *ctx, uint32_t rep) {
     sl_attention(&b->ex, &((attn_ctx *)ctx)->a);
 }
 
-static void bench_attention(bench *b, uint32_t rows, uint32_t first) {
-    attn_ctx c = {.m = {.n_layers = 1, .n_heads = 16, .n_kv_heads = 4, .head_dim = 128}};
+/* 16 query heads on 4 kv heads; pages in memory like an engine's. */
+static void bench_attention(bench *b, uint32_t dim, uint32_t rows, uint32_t first) {
+    attn_ctx c = {.m = {.n_layers = 1, .n_heads = 16, .n_kv_heads = 4, .head_dim = dim}};
     uint32_t n_pages = sl_kv_pages_for(first + rows), width = c.m.n_heads * c.m.head_dim;
-    float *kv = sl_alloc(n_pages, sl_kv_page_bytes(&c.m));
+    float *kv = sl_reserve(n_pages, sl_kv_page_bytes(&c.m));
     float **page = sl_alloc(n_pages, sizeof *page);
     float *const **pages = sl_alloc(rows, sizeof *pages);
     uint32_t *pos = sl_alloc(rows, sizeof *pos);
@@ -139,10 +140,11 @@ static void bench_attention(bench *b, uint32_t rows, uint32_t first) {
     }
     c.a = (sl_attn_args){&c.m, 0, rows, q, width, pos, pages, 0.088f, o, width};
     char shape[64];
-    snprintf(shape, sizeof shape, "h16/4x128 rows%u from%u", rows, first);
+    snprintf(shape, sizeof shape, "h16/4x%u rows%u from%u", dim, rows, first);
     report(b, "attention", shape, seen * 4.0 * width, seen * 8.0 * c.m.n_kv_heads * c.m.head_dim,
            attn_once, &c);
-    sl_free(kv), sl_free(page), sl_free((void *)pages), sl_free(pos), sl_free(q), sl_free(o);
+    sl_release(kv, n_pages, sl_kv_page_bytes(&c.m));
+    sl_free(page), sl_free((void *)pages), sl_free(pos), sl_free(q), sl_free(o);
 }
 
 /* ---- the pieces of kernels.def, one thread, in cache ---- */
@@ -275,7 +277,7 @@ int main(int argc, char **argv) {
     if (b.cpu_clock && b.threads != 1) return usage();
     sl_err err = {0};
     b.ex.k = sl_kernels_select(isa);
-    b.weights = sl_alloc(WEIGHT_BYTES, 1);
+    b.weights = sl_reserve(WEIGHT_BYTES, 1);
     if (!b.ex.k || !b.weights || sl_pool_create(b.threads, &b.ex.pool, &err) != SL_OK) {
         fprintf(stderr, "bench_kernels: %s\n", b.ex.k ? err.msg : "no such instruction set here");
         return 1;
@@ -295,14 +297,15 @@ int main(int argc, char **argv) {
     bench_gemm(&b, SL_BF16, 2048, 1024, true);
     bench_gemm(&b, SL_F16, 1024, 512, false);
     bench_gemm(&b, SL_F32, 1024, 512, false);
-    bench_attention(&b, 1, 255);
-    bench_attention(&b, 1, 4095);
-    bench_attention(&b, 1, 8191);
-    bench_attention(&b, 1, 32767);
-    bench_attention(&b, 16, 1024);
-    bench_attention(&b, 512, 0);
+    bench_attention(&b, 128, 1, 255);
+    bench_attention(&b, 128, 1, 4095);
+    bench_attention(&b, 128, 1, 8191);
+    bench_attention(&b, 128, 1, 32767);
+    bench_attention(&b, 128, 16, 1024);
+    bench_attention(&b, 128, 512, 0);
+    bench_attention(&b, 64, 512, 0);
     bench_pieces(&b);
     sl_pool_free(b.ex.pool);
-    sl_free(b.weights);
+    sl_release(b.weights, WEIGHT_BYTES, 1);
     return 0;
 }

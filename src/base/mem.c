@@ -8,6 +8,7 @@
 
 #define SL_ALIGN      64
 #define SL_LAZY_BYTES ((size_t)1 << 18)
+#define SL_HUGE_BYTES ((size_t)1 << 21)
 
 /* Relaxed everywhere: counters for tests, they order nothing. */
 static _Atomic uint64_t alloc_count, fail_at;
@@ -53,6 +54,30 @@ void *sl_grow(void *p, size_t old_n, size_t new_n, size_t size) {
 
 void sl_free(void *p) {
     free(p);
+}
+
+static size_t whole_pages(size_t bytes) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return SL_MAX(page, (bytes + page - 1) & ~(page - 1));
+}
+
+void *sl_reserve(size_t n, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(n, size, &bytes) || bytes > SIZE_MAX - 2 * SL_HUGE_BYTES)
+        return NULL;
+    /* So much more that it can begin where a large page does. */
+    uint8_t *p = mmap(NULL, whole_pages(bytes) + SL_HUGE_BYTES, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    const size_t skip = -(uintptr_t)p & (SL_HUGE_BYTES - 1), end = whole_pages(bytes);
+    if (skip) (void)munmap(p, skip);
+    if (skip < SL_HUGE_BYTES) (void)munmap(p + skip + end, SL_HUGE_BYTES - skip);
+    if (bytes >= SL_HUGE_BYTES) (void)madvise(p + skip, end, MADV_HUGEPAGE);
+    return p + skip;
+}
+
+void sl_release(void *p, size_t n, size_t size) {
+    if (p) (void)munmap(p, whole_pages(n * size));
 }
 
 char *sl_strndup(const char *s, size_t n) {

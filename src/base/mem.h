@@ -16,6 +16,13 @@ void *sl_grow(void *p, size_t old_n, size_t new_n, size_t size) SL_MUST_CHECK;
 
 void sl_free(void *p); /* NULL-safe */
 
+/* Address space for n objects of `size` bytes, zero; it takes memory as it is touched, 2 MB at a
+ * time where the system gives pages of that size (from 2 MB on: reading is then a tenth to a
+ * quarter faster) and 4 KB elsewhere. NULL when n*size overflows or there is no room; not
+ * counted by sl_mem_count. Give it back with sl_release and the same n and size. */
+void *sl_reserve(size_t n, size_t size) SL_MUST_CHECK;
+void sl_release(void *p, size_t n, size_t size); /* NULL-safe */
+
 /* Copy of a NUL-terminated string or of n bytes plus NUL; NULL when memory is out. */
 char *sl_strdup(const char *s) SL_MUST_CHECK;
 char *sl_strndup(const char *s, size_t n) SL_MUST_CHECK;

@@ -1,11 +1,11 @@
 #include "engine/attn_int.h"
 
 #include "base/log.h"
+#include "base/mem.h"
 #include "engine/flow.h"
 #include "engine/mutate.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 /* ---- tokens to the coordinator ---- */
 
@@ -346,10 +346,8 @@ static sl_status map_pages(sl_attn *a, sl_err *err) {
         return sl_fail(err, SL_ERR_LIMIT, "%u KV pages overflow the address space",
                        a->w->plan.n_pages);
     /* Reserved, not touched: a page costs memory when it is first written. */
-    void *p = mmap(NULL, a->kv_bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED) return sl_fail(err, SL_ERR_NOMEM, "%zu bytes of KV pages", a->kv_bytes);
-    a->kv = p;
+    a->kv = sl_reserve(a->kv_bytes, 1);
+    if (!a->kv) return sl_fail(err, SL_ERR_NOMEM, "%zu bytes of KV pages", a->kv_bytes);
     return SL_OK;
 }
 
@@ -435,6 +433,6 @@ void sl_attn_free(sl_attn *a) {
     sl_free(a->pairs);
     sl_free(a->logits);
     sl_arena_free(&a->scratch);
-    if (a->kv) munmap(a->kv, a->kv_bytes);
+    sl_release(a->kv, a->kv_bytes, 1);
     sl_free(a);
 }

@@ -155,6 +155,22 @@ static void injected_failure(void **state) {
     for (int i = 0; i < 4; i++) sl_free(p[i]);
 }
 
+static void reserved_memory(void **state) {
+    (void)state;
+    const size_t large = (size_t)2 << 20;
+    for (size_t n = 1; n < 4 * large; n = n * 3 + 1) {
+        uint8_t *p = sl_reserve(n, 1);
+        assert_non_null(p);
+        assert_int_equal((uintptr_t)p % large, 0);
+        assert_int_equal(p[0] + p[n - 1], 0);
+        p[0] = p[n - 1] = 1;
+        sl_release(p, n, 1);
+    }
+    assert_null(sl_reserve(SIZE_MAX / 2, 3));
+    assert_null(sl_reserve(SIZE_MAX, 1));
+    sl_release(NULL, 1, 1);
+}
+
 static void arena(void **state) {
     (void)state;
     sl_arena a;
@@ -297,10 +313,15 @@ static void json_log_lines(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cursors),          cmocka_unit_test(cursors_at_the_edge),
-        cmocka_unit_test(allocation),       cmocka_unit_test(large_allocation),
-        cmocka_unit_test(injected_failure), cmocka_unit_test(arena),
-        cmocka_unit_test(errors),           cmocka_unit_test(log_lines),
+        cmocka_unit_test(cursors),
+        cmocka_unit_test(cursors_at_the_edge),
+        cmocka_unit_test(allocation),
+        cmocka_unit_test(large_allocation),
+        cmocka_unit_test(injected_failure),
+        cmocka_unit_test(reserved_memory),
+        cmocka_unit_test(arena),
+        cmocka_unit_test(errors),
+        cmocka_unit_test(log_lines),
         cmocka_unit_test(json_log_lines),
 
     };

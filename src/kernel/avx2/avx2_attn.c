@@ -1,5 +1,6 @@
-/* Attention over one page. Both passes read rows of the page whole and in their order, so that the
- * processor's own prefetching follows them. */
+/* Attention over one page. Products of four queries with three keys, and sums over values for four
+ * queries, stay in registers; while the page's keys are worked on its values are asked for, and
+ * while its values are the next page's keys. */
 #include "kernel/avx2/avx2.h"
 #include "kernel/simd/avx2.h"
 
@@ -8,30 +9,24 @@
 #include "kernel/simd/scores.h"
 
 #define TOKENS SL_KV_PAGE_TOKENS
-#define BLOCK  4u /* tokens whose values are added at once */
+#define STRIDE 40u /* floats between two queries' scores: a tile writes up to three too many */
+#define GROUP  4u  /* queries of a tile */
 
-/* Asks for the rows of the next page (NULL: there is none) that lie as `row` does in the one at
- * `here`: a few at a time, as the processor keeps only some 24 misses in flight. */
-SIMD_INLINE void ask(const float *next, const float *here, const float *row, size_t floats) {
-    if (!next) return;
-    const char *p = (const char *)(next + (row - here));
-    for (size_t at = 0; at < floats * sizeof(float); at += 64) _mm_prefetch(p + at, _MM_HINT_T1);
+/* [a0 + a4, a1 + a5, .. | b0 + b4, ..] */
+SIMD_INLINE __m256 fold(__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_blend_ps(a, b, 0xf0), _mm256_permute2f128_ps(a, b, 0x21));
 }
 
-/* Sixteen lanes of each of four outputs, lo and hi, to four sums: the pairs of v_tree. */
-SIMD_INLINE __m128 four_trees(const __m256 *lo, const __m256 *hi) {
-    __m256 e[4];
+/* The pairs of v_tree, for four outputs of two queries: [a0 a1 a2 a3 | b0 b1 b2 b3]. */
+SIMD_INLINE __m256 trees(const __m256 *a, const __m256 *b) {
+    __m256 f[4], g[2];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) e[i] = _mm256_add_ps(lo[i], hi[i]);
-    __m256 f0 = _mm256_add_ps(_mm256_permute2f128_ps(e[0], e[2], 0x20),
-                              _mm256_permute2f128_ps(e[0], e[2], 0x31));
-    __m256 f1 = _mm256_add_ps(_mm256_permute2f128_ps(e[1], e[3], 0x20),
-                              _mm256_permute2f128_ps(e[1], e[3], 0x31));
-    /* halves: outputs 0 and 2 in f0, 1 and 3 in f1 */
-    __m256 two = _mm256_add_ps(_mm256_shuffle_ps(f0, f1, 0x44), _mm256_shuffle_ps(f0, f1, 0xee));
-    __m256 one = _mm256_add_ps(two, _mm256_movehdup_ps(two));
-    __m128 a = _mm256_castps256_ps128(one), b = _mm256_extractf128_ps(one, 1);
-    return _mm_shuffle_ps(a, b, 0x88);
+    for (int t = 0; t < 4; t++) f[t] = fold(a[t], b[t]);
+#pragma GCC unroll 2
+    for (int t = 0; t < 2; t++)
+        g[t] = _mm256_add_ps(_mm256_blend_ps(f[2 * t], f[2 * t + 1], 0xcc),
+                             _mm256_shuffle_ps(f[2 * t], f[2 * t + 1], 0x4e));
+    return _mm256_add_ps(_mm256_shuffle_ps(g[0], g[1], 0x88), _mm256_shuffle_ps(g[0], g[1], 0xdd));
 }
 
 SIMD_INLINE __m256 some_of(const float *p, uint32_t n) {
@@ -39,135 +34,219 @@ SIMD_INLINE __m256 some_of(const float *p, uint32_t n) {
     return _mm256_maskload_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), lane));
 }
 
-/* Products of Q queries with T = 4 / Q rows of keys, query after query. */
-SIMD_INLINE __m128 four_scores(const float *const *q, const float *k, uint32_t dim,
-                               const uint32_t Q) {
-    const uint32_t T = 4 / Q;
-    __m256 lo[4], hi[4];
-    uint32_t d = 0;
+/* Eight of the sixteen lanes of Q queries with T keys, from element `at` (0 or 8) on: query i and
+ * key t in acc[i * T + t]. Asks for LINES lines at `ask` for every line of a key. */
+SIMD_INLINE void half_products(const float *const *q, const float *k, uint32_t dim, uint32_t at,
+                               const float *ask, __m256 *acc, const uint32_t Q, const uint32_t T,
+                               const uint32_t LINES) {
+    const uint32_t whole = dim / 16 * 16, rest = dim - whole;
+#pragma GCC unroll 12
+    for (uint32_t i = 0; i < Q * T; i++) acc[i] = _mm256_setzero_ps();
+    for (uint32_t d = at; d < whole; d += 16) {
+        __m256 row[4];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) lo[i] = hi[i] = _mm256_setzero_ps();
-    for (; d + 16 <= dim; d += 16)
-#pragma GCC unroll 4
-        for (uint32_t t = 0; t < T; t++) {
-            const float *row = k + (size_t)t * dim + d;
-            const __m256 a = _mm256_loadu_ps(row), b = _mm256_loadu_ps(row + 8);
+        for (uint32_t t = 0; t < T; t++) row[t] = _mm256_loadu_ps(k + (size_t)t * dim + d);
 #pragma GCC unroll 2
-            for (uint32_t i = 0; i < Q; i++) {
-                lo[i * T + t] = _mm256_fmadd_ps(_mm256_loadu_ps(q[i] + d), a, lo[i * T + t]);
-                hi[i * T + t] = _mm256_fmadd_ps(_mm256_loadu_ps(q[i] + d + 8), b, hi[i * T + t]);
-            }
-        }
-    if (d < dim) {
-        const uint32_t low = SL_MIN(dim - d, 8), high = dim - d - low;
+        for (uint32_t l = 0; l < LINES; l++)
+            _mm_prefetch((const char *)(ask + LINES * d + 16 * l), _MM_HINT_T0);
 #pragma GCC unroll 4
-        for (uint32_t i = 0; i < 4; i++) {
-            const float *x = q[i / T] + d, *row = k + (size_t)(i % T) * dim + d;
-            lo[i] = _mm256_fmadd_ps(some_of(x, low), some_of(row, low), lo[i]);
-            hi[i] = _mm256_fmadd_ps(some_of(x + 8, high), some_of(row + 8, high), hi[i]);
-        }
-    }
-    return four_trees(lo, hi);
-}
-
-/* Scores of tokens first..last of n queries, TOKENS apart; some beside them may be written. */
-static void scores_of(const sl_attn_page *a, uint32_t first, uint32_t last, float *score) {
-    const uint32_t dim = a->head_dim;
-    for (uint32_t j = first / 4 * 4; j <= last; j += 4) {
-        const float *row = a->k + (size_t)j * dim;
-        uint32_t i = 0;
-        ask(a->next_k, a->k, row, 4 * (size_t)dim);
-        for (; i + 2 <= a->n; i += 2) {
-            const float *q[2] = {a->query[i].q, a->query[i + 1].q};
-            float *s = score + i * TOKENS + j;
-            __m128 near = four_scores(q, row, dim, 2), far = four_scores(q, row + 2 * dim, dim, 2);
-            _mm_store_ps(s, _mm_movelh_ps(near, far));
-            _mm_store_ps(s + TOKENS, _mm_movehl_ps(far, near));
-        }
-        if (i < a->n)
-            _mm_store_ps(score + i * TOKENS + j, four_scores(&a->query[i].q, row, dim, 1));
-    }
-}
-
-/* o = o * shrink (FIRST), then o += p[t] * v[t] for T tokens in their order. */
-SIMD_INLINE void add_block(float *o, const float *v, size_t step, const float *p, float shrink,
-                           uint32_t dim, const uint32_t T, const bool FIRST) {
-    __m256 w[BLOCK];
-    uint32_t d = 0;
+        for (uint32_t i = 0; i < Q; i++) {
+            const __m256 x = _mm256_loadu_ps(q[i] + d);
 #pragma GCC unroll 4
-    for (uint32_t t = 0; t < T; t++) w[t] = _mm256_broadcast_ss(p + t);
-    const __m256 s = _mm256_set1_ps(shrink);
-    for (; d + 8 <= dim; d += 8) {
-        __m256 acc = _mm256_loadu_ps(o + d);
-        if (FIRST) acc = _mm256_mul_ps(acc, s);
-#pragma GCC unroll 4
-        for (uint32_t t = 0; t < T; t++)
-            acc = _mm256_fmadd_ps(w[t], _mm256_loadu_ps(v + t * step + d), acc);
-        _mm256_storeu_ps(o + d, acc);
-    }
-    for (; d < dim; d++) {
-        float acc = FIRST ? o[d] * shrink : o[d];
-        for (uint32_t t = 0; t < T; t++) acc = fmaf(p[t], v[t * step + d], acc);
-        o[d] = acc;
-    }
-}
-
-/* Values of the tokens that n queries see, all the same ones; queries see a block of rows in turn
- * while it is in L1. */
-static void add_values(const sl_attn_page *a, const sl_attn_query *u, uint32_t n,
-                       const float *score, const float *shrink) {
-    const size_t step = a->head_dim;
-    const uint32_t first = u->first, end = u->last + 1;
-    for (uint32_t j = first, t; j < end; j += t) {
-        const float *v = a->v + j * step;
-        t = end - j >= BLOCK ? BLOCK : 1;
-        ask(a->next_v, a->v, v, t * step);
-        for (uint32_t i = 0; i < n; i++) {
-            const float *p = score + i * TOKENS + j;
-            if (t == BLOCK && j > first)
-                add_block(u[i].o, v, step, p, 1, a->v_dim, BLOCK, false);
-            else if (t == BLOCK)
-                add_block(u[i].o, v, step, p, shrink[i], a->v_dim, BLOCK, true);
-            else if (j > first)
-                add_block(u[i].o, v, step, p, 1, a->v_dim, 1, false);
-            else
-                add_block(u[i].o, v, step, p, shrink[i], a->v_dim, 1, true);
+            for (uint32_t t = 0; t < T; t++)
+                acc[i * T + t] = _mm256_fmadd_ps(x, row[t], acc[i * T + t]);
         }
     }
-}
-
-/* Products to probabilities of what the query sees; returns what its values shrink by. */
-static float weigh(const sl_attn_page *a, sl_attn_query *u, float *s) {
-    if (u->first > u->last) return 1;
-    if (u->first == 0 && u->last == TOKENS - 1) {
-        const __m256 scale = _mm256_set1_ps(a->scale);
-        for (uint32_t j = 0; j < TOKENS; j += 8)
-            _mm256_store_ps(s + j, _mm256_mul_ps(_mm256_load_ps(s + j), scale));
-    } else {
-        for (uint32_t j = 0; j < TOKENS; j++)
-            s[j] = j < u->first || j > u->last ? -INFINITY : s[j] * a->scale;
+    if (rest) {
+        const uint32_t d = whole + at, n = rest > at ? SL_MIN(rest - at, 8) : 0;
+#pragma GCC unroll 4
+        for (uint32_t i = 0; i < Q; i++)
+#pragma GCC unroll 4
+            for (uint32_t t = 0; t < T; t++)
+                acc[i * T + t] = _mm256_fmadd_ps(
+                    some_of(q[i] + d, n), some_of(k + (size_t)t * dim + d, n), acc[i * T + t]);
     }
-    return simd_probabilities(u, s);
 }
 
-void sl_avx2_attn_page(const sl_attn_page *a) {
-    _Alignas(32) float score[SL_ATTN_QUERIES * TOKENS];
-    float shrink[SL_ATTN_QUERIES];
-    uint32_t first = TOKENS, last = 0, n;
+/* Products of Q queries with T keys to score[i * STRIDE + t]; of a query four floats are written.
+ */
+SIMD_INLINE void products(const float *const *q, const float *k, uint32_t dim, const float *ask,
+                          float *score, const uint32_t Q, const uint32_t T) {
+    const uint32_t near = T > 2 ? 2 : 1, more = T - near; /* lines, T in both halves */
+    __m256 low[12], e[12];
+    half_products(q, k, dim, 0, ask, e, Q, T, near);
+#pragma GCC unroll 12
+    for (uint32_t i = 0; i < Q * T; i++) low[i] = e[i];
+    __asm__("" : "+m"(low)); /* out of registers: the other half needs them all */
+    half_products(q, k, dim, 8, ask + (size_t)near * dim - 8 * more, e, Q, T, more);
+#pragma GCC unroll 12
+    for (uint32_t i = 0; i < Q * T; i++) e[i] = _mm256_add_ps(low[i], e[i]);
+    for (uint32_t i = 0; i < (Q + 1) / 2; i++) {
+        __m256 a[4], b[4];
+        const uint32_t far = Q > 1 ? i + Q / 2 : i;
+#pragma GCC unroll 4
+        for (uint32_t t = 0; t < 4; t++) {
+            a[t] = e[i * T + (t < T ? t : T - 1)];
+            b[t] = e[far * T + (t < T ? t : T - 1)];
+        }
+        const __m256 two = trees(a, b);
+        _mm_storeu_ps(score + i * STRIDE, _mm256_castps256_ps128(two));
+        if (Q > 1) _mm_storeu_ps(score + far * STRIDE, _mm256_extractf128_ps(two, 1));
+    }
+}
+
+/* What will be read after this page's values; something harmless when that is nothing. */
+static const float *next_keys(const sl_attn_page *a) {
+    return a->next_k ? a->next_k : a->v;
+}
+
+/* Products of Q queries with tokens first .. end - 1, mostly T keys at once. */
+SIMD_INLINE void scores_of(const sl_attn_page *a, const sl_attn_query *u, uint32_t first,
+                           uint32_t end, float *score, const uint32_t Q, const uint32_t T) {
+    const size_t dim = a->head_dim;
+    const float *ask = a->v != a->k ? a->v : next_keys(a), *q[GROUP];
+    uint32_t j = first;
+    for (uint32_t i = 0; i < Q; i++) q[i] = u[i].q;
+    for (; j + T <= end; j += T)
+        products(q, a->k + j * dim, a->head_dim, ask + j * dim, score + j, Q, T);
+    for (; j + 2 <= end; j += 2)
+        products(q, a->k + j * dim, a->head_dim, ask + j * dim, score + j, Q, 2);
+    for (; j < end; j++) products(q, a->k + j * dim, a->head_dim, ask + j * dim, score + j, Q, 1);
+}
+
+/* Scaled scores of the tokens that a query sees, -inf for others; returns their greatest, or `top`.
+ */
+static float scale_scores(float *s, const sl_attn_query *u, float scale) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i first = _mm256_set1_epi32((int)u->first), last = _mm256_set1_epi32((int)u->last);
+    __m256 most = _mm256_set1_ps(u->max);
+#pragma GCC unroll 4
+    for (int j = 0; j < (int)TOKENS; j += 8) {
+        const __m256i at = _mm256_add_epi32(lane, _mm256_set1_epi32(j));
+        const __m256i hidden =
+            _mm256_or_si256(_mm256_cmpgt_epi32(first, at), _mm256_cmpgt_epi32(at, last));
+        __m256 x = _mm256_mul_ps(_mm256_load_ps(s + j), _mm256_set1_ps(scale));
+        x = _mm256_blendv_ps(x, _mm256_set1_ps(-INFINITY), _mm256_castsi256_ps(hidden));
+        most = _mm256_max_ps(x, most);
+        _mm256_store_ps(s + j, x);
+    }
+    return v_top((v16){{most, most}});
+}
+
+/* simd_probabilities of all queries: products to probabilities, and what sums shrink by. */
+static void weigh(const sl_attn_page *a, float *score, float *shrink) {
+    _Alignas(32) float top[SL_ATTN_QUERIES] = {0}, was[SL_ATTN_QUERIES] = {0};
     for (uint32_t i = 0; i < a->n; i++) {
         const sl_attn_query *u = &a->query[i];
         if (u->first > u->last) continue;
-        first = SL_MIN(first, u->first);
-        last = SL_MAX(last, u->last);
+        was[i] = u->max;
+        top[i] = scale_scores(score + i * STRIDE, u, a->scale);
     }
-    if (first > last) return;
-    scores_of(a, first, last, score);
-    for (uint32_t i = 0; i < a->n; i++) shrink[i] = weigh(a, &a->query[i], score + i * TOKENS);
-    for (uint32_t i = 0; i < a->n; i += n) {
+    v_store(shrink, simd_exp(v_sub(v_load(was), v_load(top))));
+    for (uint32_t i = 0; i < a->n; i++) {
+        sl_attn_query *u = &a->query[i];
+        float *s = score + i * STRIDE;
+        if (u->first > u->last) continue;
+        const v16 x = simd_exp(v_sub(v_load(s), v_set1(top[i])));
+        const v16 y = simd_exp(v_sub(v_load(s + 16), v_set1(top[i])));
+        v_store(s, x);
+        v_store(s + 16, y);
+        u->sum = fmaf(u->sum, shrink[i], v_tree(v_add(x, y)));
+        u->max = top[i];
+    }
+}
+
+/* Elements d .. d + 8 V - 1 of Q queries: o * shrink, then o += p[t] * v[t] for n tokens in their
+ * order. Asks for V lines every two tokens. */
+SIMD_INLINE void add_strip(const sl_attn_query *u, size_t d, const float *v, size_t step,
+                           const float *p, const float *shrink, uint32_t n, const float *ask,
+                           const uint32_t Q, const uint32_t V) {
+    __m256 acc[12];
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < Q; i++)
+#pragma GCC unroll 4
+        for (uint32_t c = 0; c < V; c++)
+            acc[i * V + c] =
+                _mm256_mul_ps(_mm256_loadu_ps(u[i].o + d + 8 * c), _mm256_broadcast_ss(shrink + i));
+    ask += d * TOKENS;
+    for (uint32_t t = 0; t < n; t++, ask += 8 * V) {
+        __m256 row[4];
+#pragma GCC unroll 4
+        for (uint32_t c = 0; c < V; c++) row[c] = _mm256_loadu_ps(v + t * step + d + 8 * c);
+#pragma GCC unroll 2
+        for (uint32_t c = 0; c < (V + 1) / 2; c++)
+            _mm_prefetch((const char *)(ask + 16 * c), _MM_HINT_T0);
+#pragma GCC unroll 4
+        for (uint32_t i = 0; i < Q; i++) {
+            const __m256 w = _mm256_broadcast_ss(p + i * STRIDE + t);
+#pragma GCC unroll 4
+            for (uint32_t c = 0; c < V; c++)
+                acc[i * V + c] = _mm256_fmadd_ps(w, row[c], acc[i * V + c]);
+        }
+    }
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < Q; i++)
+#pragma GCC unroll 4
+        for (uint32_t c = 0; c < V; c++) _mm256_storeu_ps(u[i].o + d + 8 * c, acc[i * V + c]);
+}
+
+/* All elements of Q queries for tokens first .. end - 1 of the page. */
+SIMD_INLINE void add_rows(const sl_attn_page *a, const sl_attn_query *u, const float *score,
+                          const float *shrink, uint32_t first, uint32_t end, const uint32_t Q) {
+    const size_t step = a->head_dim, dim = a->v_dim;
+    const float *v = a->v + first * step, *p = score + first, *ask = next_keys(a);
+    const uint32_t n = end - first;
+    size_t d = 0;
+    for (; Q < GROUP && d + 32 <= dim; d += 32) add_strip(u, d, v, step, p, shrink, n, ask, Q, 4);
+    for (; d + 40 <= dim || d + 24 == dim; d += 24)
+        add_strip(u, d, v, step, p, shrink, n, ask, Q, 3);
+    for (; d + 16 <= dim; d += 16) add_strip(u, d, v, step, p, shrink, n, ask, Q, 2);
+    for (; d + 8 <= dim; d += 8) add_strip(u, d, v, step, p, shrink, n, ask, Q, 1);
+    for (; d < dim; d++)
+        for (uint32_t i = 0; i < Q; i++) {
+            float acc = u[i].o[d] * shrink[i];
+            for (uint32_t t = 0; t < n; t++) acc = fmaf(p[i * STRIDE + t], v[t * step + d], acc);
+            u[i].o[d] = acc;
+        }
+}
+
+/* Values of the tokens that Q queries see: the tokens that all do together, then the others. */
+SIMD_INLINE void add_group(const sl_attn_page *a, const sl_attn_query *u, const float *score,
+                           const float *shrink, const uint32_t Q) {
+    uint32_t first = u->first, last = u->last;
+    bool together = true;
+    for (uint32_t i = 1; i < Q; i++) {
+        together = together && u[i].first == first;
+        last = SL_MIN(last, u[i].last);
+    }
+    together = together && first <= last;
+    if (together) add_rows(a, u, score, shrink, first, last + 1, Q);
+    for (uint32_t i = 0; i < Q; i++) {
+        const float s = together ? 1 : shrink[i];
+        const uint32_t from = together ? last + 1 : u[i].first;
+        if (from <= u[i].last) add_rows(a, u + i, score + i * STRIDE, &s, from, u[i].last + 1, 1);
+    }
+}
+
+void sl_avx2_attn_page(const sl_attn_page *a) {
+    _Alignas(32) float score[SL_ATTN_QUERIES * STRIDE], shrink[SL_ATTN_QUERIES];
+    uint32_t first = TOKENS, end = 0, i = 0;
+    for (; i < a->n; i++) {
         const sl_attn_query *u = &a->query[i];
-        for (n = 1; i + n < a->n && u[n].first == u->first && u[n].last == u->last;) n++;
-        if (u->first <= u->last) add_values(a, u, n, score + i * TOKENS, shrink + i);
+        if (u->first > u->last) continue;
+        first = SL_MIN(first, u->first);
+        end = SL_MAX(end, u->last + 1);
     }
+    if (first >= end) return;
+    const uint32_t fours = a->n / GROUP * GROUP, pairs = a->n / 2 * 2;
+    const sl_attn_query *u = a->query;
+    for (i = 0; i < fours; i += GROUP) scores_of(a, u + i, first, end, score + i * STRIDE, 4, 3);
+    for (; i < pairs; i += 2) scores_of(a, u + i, first, end, score + i * STRIDE, 2, 4);
+    for (; i < a->n; i++) scores_of(a, u + i, first, end, score + i * STRIDE, 1, 4);
+    weigh(a, score, shrink);
+    for (i = 0; i < fours; i += GROUP) add_group(a, u + i, score + i * STRIDE, shrink + i, GROUP);
+    for (; i < pairs; i += 2) add_group(a, u + i, score + i * STRIDE, shrink + i, 2);
+    for (; i < a->n; i++) add_group(a, u + i, score + i * STRIDE, shrink + i, 1);
 }
 
 void sl_avx2_softmax(const float *x, uint32_t n, float *p) {
