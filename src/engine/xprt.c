@@ -48,10 +48,14 @@ struct sl_xprt {
     size_t queue_cap, queue_head, queue_len;
     uint32_t max_rows, max_pairs; /* of one task: all attention workers' rows of a lane */
     /* scratch of a task */
-    float *x, *y;                 /* [max_rows][d_model], [max_pairs][d_model] */
-    float *row;                   /* [d_model] */
-    uint32_t *pair_row, *pair_of; /* by pair in expert order: its row; by entry: its pair */
+    float *x;   /* [max_rows][d_model], for rows that cannot be used where they lie */
+    float *sum; /* [max_rows or, exact, max_pairs][d_model]: returned rows before they are packed */
+    /* by pair in expert order: its row, where its result goes, whether it is added there */
+    uint32_t *pair_row;
+    float **pair_to;
+    uint8_t *pair_adds;
     float *pair_gate;
+    sl_buf *reply[SL_PLAN_MAX_WORKERS];            /* to task.reply_to[i]; NULL: a bare header */
     uint32_t *group_expert, *group_first, *cursor; /* [n_experts + 1] */
     sl_arena scratch;
 };
@@ -353,6 +357,7 @@ sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h,
 /* Row and pair counts of the batch being built. */
 typedef struct batch {
     uint32_t rows, entries, n_groups;
+    const float *x; /* [rows][d_model] */
 } batch;
 
 /* Unpacks a message's rows, those without data from where they came. */
@@ -369,19 +374,31 @@ static void unpack_rows(const sl_xprt *x, const pending *p, uint32_t chunk, floa
     }
 }
 
-/* Unpacks the members' rows into x and sorts their (row, position) pairs by expert. */
-static batch gather(sl_xprt *x, const task *t) {
+/* The members' rows as floats: where they lie if that is one place, else in x. */
+static const float *gather_rows(sl_xprt *x, const task *t) {
+    const pending *only = pending_of(x, t->lane, t->reply_to[0], t->chunk);
+    if (t->n_reply == 1 && x->w->plan.wire == SL_WIRE_F32 && only->view.n_old == 0)
+        return (const float *)(const void *)only->view.data;
+    size_t at = 0;
+    for (uint32_t i = 0; i < t->n_reply; i++) {
+        const pending *p = pending_of(x, t->lane, t->reply_to[i], t->chunk);
+        unpack_rows(x, p, t->chunk, x->x + at);
+        at += (size_t)p->view.rows * x->m->d_model;
+    }
+    return x->x;
+}
+
+/* Counts the members' rows and (row, position) pairs, these by expert. */
+static batch count_pairs(sl_xprt *x, const task *t) {
     batch b = {0};
-    uint32_t d = x->m->d_model, n_experts = x->m->n_experts;
+    uint32_t n_experts = x->m->n_experts, at = 0;
     memset(x->cursor, 0, (n_experts + 1u) * sizeof *x->cursor);
     for (uint32_t i = 0; i < t->n_reply; i++) {
         const pending *p = pending_of(x, t->lane, t->reply_to[i], t->chunk);
-        unpack_rows(x, p, t->chunk, x->x + (size_t)b.rows * d);
         for (uint32_t e = 0; e < p->view.n_entries; e++) x->cursor[p->view.expert[e]]++;
         b.rows += p->view.rows;
         b.entries += p->view.n_entries;
     }
-    uint32_t at = 0;
     for (uint32_t e = 0; e < n_experts; e++) {
         uint32_t n = x->cursor[e];
         x->cursor[e] = at;
@@ -391,84 +408,94 @@ static batch gather(sl_xprt *x, const task *t) {
         at += n;
     }
     x->group_first[b.n_groups] = at;
-    uint32_t row = 0, entry = 0;
+    return b;
+}
+
+/* One row comes back for a dispatched row, or for each of its positions. */
+static uint32_t returned_rows(const sl_xprt *x, const sl_wire_dispatch *v) {
+    return x->w->plan.exact ? v->n_entries : v->rows;
+}
+
+/* The entries of a member's row r become pairs; its returned rows are those from `at` on, whose
+ * values go to `to`. A row's positions are in the order of experts, so that its sum is, too. */
+static uint32_t add_pairs(sl_xprt *x, const sl_wire_dispatch *v, uint32_t r, uint32_t row,
+                          uint32_t at, float *to, const sl_wire_return *out) {
+    bool exact = x->w->plan.exact;
+    for (uint32_t e = v->first[r]; e < v->first[r + 1]; e++) {
+        uint32_t pair = x->cursor[v->expert[e]]++;
+        bool fresh = exact || e == v->first[r];
+        uint32_t i = exact ? at + (e - v->first[r]) : at;
+        x->pair_row[pair] = row;
+        x->pair_gate[pair] = v->gate[e];
+        x->pair_to[pair] = to + (size_t)i * x->m->d_model;
+        x->pair_adds[pair] = !fresh;
+        if (fresh) {
+            out->tag[i] = v->tag[r];
+            out->mask[i] = 0;
+        }
+        out->mask[i] |= 1ull << v->position[e];
+    }
+    return exact ? at + v->first[r + 1] - v->first[r] : at + 1;
+}
+
+/* The reply to a member without its values. NULL: a bare header, or no memory. */
+static sl_buf *begin_reply(sl_xprt *x, const task *t, const sl_wire_dispatch *v,
+                           sl_wire_return *out) {
+    sl_wire_format f = (sl_wire_format)x->w->plan.wire;
+    uint32_t rows = returned_rows(x, v);
+    if (rows == 0 && !t->has_next) return NULL;
+    sl_buf *b = sl_net_buf_take(x->w->net, sl_wire_return_bytes(rows, t->n_next, x->m->d_model, f));
+    if (!b) return NULL;
+    sl_wire_return_layout(b->data, rows, t->n_next, x->m->d_model, f, out);
+    if (t->n_next) memcpy(out->set, t->next, t->n_next * sizeof *t->next);
+    return b;
+}
+
+/* Sorts the members' pairs by expert and begins the replies, which results go to. */
+static bool gather(sl_xprt *x, const task *t, batch *out) {
+    batch b = count_pairs(x, t);
+    uint32_t row = 0;
+    float *sum = x->sum;
+    if (t->n_reply) b.x = gather_rows(x, t);
     for (uint32_t i = 0; i < t->n_reply; i++) {
         const sl_wire_dispatch *v = &pending_of(x, t->lane, t->reply_to[i], t->chunk)->view;
-        for (uint32_t r = 0; r < v->rows; r++, row++) {
-            for (uint32_t e = v->first[r]; e < v->first[r + 1]; e++, entry++) {
-                uint32_t pair = x->cursor[v->expert[e]]++;
-                x->pair_row[pair] = row;
-                x->pair_gate[pair] = v->gate[e];
-                x->pair_of[entry] = pair;
-            }
+        sl_wire_return r = {0};
+        uint32_t at = 0, n = returned_rows(x, v);
+        x->reply[i] = begin_reply(x, t, v, &r);
+        if (!x->reply[i] && (n || t->has_next)) {
+            x->w->stop = true;
+            x->w->stop_status = sl_fail(&x->w->stop_err, SL_ERR_NOMEM, "reply of %u rows", n);
+            while (i > 0) sl_net_buf_give(x->w->net, x->reply[--i]);
+            return false;
         }
+        float *to = x->w->plan.wire == SL_WIRE_F32 ? (float *)(void *)r.data : sum;
+        for (uint32_t j = 0; j < v->rows; j++) at = add_pairs(x, v, j, row++, at, to, &r);
+        sum += (size_t)n * x->m->d_model;
     }
-    return b;
-}
-
-/* One returned row of positions begin..end-1 of a dispatched row: the sum of y, in that order. */
-static void return_row(sl_xprt *x, const sl_wire_dispatch *v, uint32_t r, uint32_t begin,
-                       uint32_t end, uint32_t entry0, sl_wire_return *out, uint32_t at) {
-    uint32_t d = x->m->d_model;
-    sl_wire_format f = (sl_wire_format)x->w->plan.wire;
-    uint64_t mask = 0;
-    for (uint32_t e = begin; e < end; e++) {
-        const float *y = x->y + (size_t)x->pair_of[entry0 + e] * d;
-        if (e == begin)
-            memcpy(x->row, y, d * sizeof *y);
-        else
-            sl_vec_add(&x->w->exec, x->row, y, d);
-        mask |= 1ull << v->position[e];
-    }
-    out->tag[at] = v->tag[r];
-    out->mask[at] = mask;
-    sl_wire_pack(f, x->row, 1, d, out->data + at * sl_wire_row_bytes(f, d));
-}
-
-static sl_buf *build_return(sl_xprt *x, const task *t, const sl_wire_dispatch *v, uint32_t entry0,
-                            uint32_t *n_rows) {
-    bool exact = x->w->plan.exact;
-    sl_wire_format f = (sl_wire_format)x->w->plan.wire;
-    sl_wire_return out;
-    *n_rows = exact ? v->n_entries : v->rows;
-    if (*n_rows == 0 && !t->has_next) return NULL;
-    sl_buf *b =
-        sl_net_buf_take(x->w->net, sl_wire_return_bytes(*n_rows, t->n_next, x->m->d_model, f));
-    if (!b) return NULL;
-    sl_wire_return_layout(b->data, *n_rows, t->n_next, x->m->d_model, f, &out);
-    if (t->n_next) memcpy(out.set, t->next, t->n_next * sizeof *t->next);
-    uint32_t at = 0;
-    for (uint32_t r = 0; r < v->rows; r++) {
-        if (!exact) {
-            return_row(x, v, r, v->first[r], v->first[r + 1], entry0, &out, at++);
-            continue;
-        }
-        for (uint32_t e = v->first[r]; e < v->first[r + 1]; e++)
-            return_row(x, v, r, e, e + 1, entry0, &out, at++);
-    }
-    return b;
+    *out = b;
+    return true;
 }
 
 static void send_returns(sl_xprt *x, const task *t) {
-    uint32_t entry0 = 0;
+    const float *sum = x->sum;
+    uint32_t d = x->m->d_model;
+    sl_wire_format f = (sl_wire_format)x->w->plan.wire;
     for (uint32_t i = 0; i < t->n_reply; i++) {
         pending *p = pending_of(x, t->lane, t->reply_to[i], t->chunk);
-        uint32_t n_rows = 0;
-        sl_buf *b = build_return(x, t, &p->view, entry0, &n_rows);
-        entry0 += p->view.n_entries;
+        sl_wire_return out;
         sl_wire_header h = {.kind = SL_MSG_RETURN,
                             .flags = t->has_next ? SL_WIRE_SET : 0,
                             .round = t->round,
                             .lane = t->lane,
                             .layer = t->layer,
                             .chunk = t->chunk,
-                            .rows = n_rows};
-        if (!b && (n_rows || t->has_next)) {
-            x->w->stop = true;
-            x->w->stop_status = sl_fail(&x->w->stop_err, SL_ERR_NOMEM, "reply of %u rows", n_rows);
-            return;
+                            .rows = returned_rows(x, &p->view)};
+        if (f != SL_WIRE_F32 && h.rows) {
+            sl_wire_return_layout(x->reply[i]->data, h.rows, t->n_next, d, f, &out);
+            sl_wire_pack(f, sum, h.rows, d, out.data);
+            sum += (size_t)h.rows * d;
         }
-        sl_status st = sl_worker_send(x->w, t->reply_to[i], h, b);
+        sl_status st = sl_worker_send(x->w, t->reply_to[i], h, x->reply[i]);
         (void)st; /* a member that died meanwhile is announced by the sequencer */
         p->here = false;
         if (t->chunk == x->n_chunks - 1) drop_chunks(x, t->lane, t->reply_to[i]);
@@ -509,7 +536,8 @@ static void run_task(sl_xprt *x, task *t) {
     t->n_reply = n;
     begin(x, t, SL_TRACE_GATHER, 0, 0);
     uint64_t queued = queued_ns(x, t);
-    batch b = gather(x, t);
+    batch b;
+    if (!gather(x, t, &b)) return;
     if (b.entries) {
         sl_worker_note_experts(w, x->group_expert, x->group_first, b.n_groups);
         begin(x, t, SL_TRACE_EXPERT, b.entries, queued);
@@ -518,8 +546,10 @@ static void run_task(sl_xprt *x, task *t) {
                                     .first = x->group_first,
                                     .row = x->pair_row,
                                     .gate = x->pair_gate,
-                                    .x = x->x,
-                                    .y = x->y};
+                                    .x = b.x,
+                                    .n_rows = b.rows,
+                                    .to = x->pair_to,
+                                    .adds = x->pair_adds};
         sl_block_experts(w->model, &w->exec, x->m->moe_layer[t->layer], &eb, &x->scratch);
     }
     begin(x, t, SL_TRACE_REPLY, 0, 0);
@@ -579,15 +609,15 @@ static sl_status create_buffers(sl_xprt *x, sl_err *err) {
     x->queue = sl_alloc(x->queue_cap, sizeof *x->queue);
     x->lane = sl_alloc(x->n_lanes, sizeof *x->lane);
     x->x = sl_alloc(x->max_rows, d * sizeof *x->x);
-    x->y = sl_alloc(x->max_pairs, d * sizeof *x->y);
-    x->row = sl_alloc(d, sizeof *x->row);
+    x->sum = sl_alloc(x->w->plan.exact ? x->max_pairs : x->max_rows, d * sizeof *x->sum);
     x->pair_row = sl_alloc(x->max_pairs, sizeof *x->pair_row);
-    x->pair_of = sl_alloc(x->max_pairs, sizeof *x->pair_of);
+    x->pair_to = sl_alloc(x->max_pairs, sizeof *x->pair_to);
+    x->pair_adds = sl_alloc(x->max_pairs, sizeof *x->pair_adds);
     x->pair_gate = sl_alloc(x->max_pairs, sizeof *x->pair_gate);
     x->group_expert = sl_alloc(e, sizeof *x->group_expert);
     x->group_first = sl_alloc(e, sizeof *x->group_first);
     x->cursor = sl_alloc(e, sizeof *x->cursor);
-    if (!x->queue || !x->lane || !x->x || !x->y || !x->row || !x->pair_row || !x->pair_of ||
+    if (!x->queue || !x->lane || !x->x || !x->sum || !x->pair_row || !x->pair_to || !x->pair_adds ||
         !x->pair_gate || !x->group_expert || !x->group_first || !x->cursor)
         return sl_fail(err, SL_ERR_NOMEM, "buffers of an expert worker for %u rows", x->max_rows);
     return sl_arena_create(sl_experts_scratch_bytes(x->m, x->max_pairs), &x->scratch, err);
@@ -620,9 +650,17 @@ void sl_xprt_free(sl_xprt *x) {
         sl_barrier_free(l->barrier);
         sl_seq_free(l->seq);
     }
-    void *const owned[] = {x->queue,        x->lane,        x->x,       x->y,
-                           x->row,          x->pair_row,    x->pair_of, x->pair_gate,
-                           x->group_expert, x->group_first, x->cursor};
+    void *const owned[] = {x->queue,
+                           x->lane,
+                           x->x,
+                           x->sum,
+                           x->pair_row,
+                           x->pair_gate,
+                           (void *)x->pair_to,
+                           x->pair_adds,
+                           x->group_expert,
+                           x->group_first,
+                           x->cursor};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_arena_free(&x->scratch);
     sl_free(x);

@@ -142,7 +142,8 @@ static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, ui
     }
     const uint8_t *x[SL_TILE_ROWS];
     size_t stride = sl_act_row_bytes(kind, t->k);
-    for (uint32_t r = 0; r < t->n_rows; r++) x[r] = j->act.row[kind] + (r0 + r) * stride;
+    for (uint32_t r = 0; r < t->n_rows; r++)
+        x[r] = j->act.row[kind] + (j->act_row ? j->act_row[r0 + r] : r0 + r) * stride;
     g->k->int8_tile(&(sl_int8_tile){.w = t->w,
                                     .dtype = t->dtype,
                                     .k = t->k,

@@ -55,9 +55,10 @@ typedef struct sl_gemm_job {
     uint32_t n_rows;
     uint32_t x_stride, y_stride; /* floats between rows */
     float *y;
-    /* Row i is that of `y`; a matrix whose type has rows here is multiplied as integers, any other
-     * takes x. */
+    /* Row i of `y` is act_row[i] (or i when act_row is NULL) of these; a matrix whose type has rows
+     * here is multiplied as integers, any other takes x. */
     sl_act act;
+    const uint32_t *act_row;
 } sl_gemm_job;
 
 typedef struct sl_kernels sl_kernels;

@@ -5,10 +5,14 @@
 #include <math.h>
 #include <string.h>
 
+/* Rows a thread that pass attention together: enough for products that read weights once, few
+ * enough that what lies between them stays in caches. */
+#define ATTENTION_ROWS 128u
+
 size_t sl_model_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows) {
     size_t d = spec->d_model, q = (size_t)spec->n_heads * spec->head_dim;
     size_t kv = (size_t)spec->n_kv_heads * spec->head_dim;
-    size_t attention = 2 * sl_scratch_floats(max_rows, d) + 2 * sl_scratch_floats(max_rows, q) +
+    size_t attention = 2 * sl_scratch_floats(max_rows, SL_MAX(d, q)) +
                        2 * sl_scratch_floats(max_rows, kv) + sl_scratch_act(max_rows, q);
     if (spec->kv_lora) attention = sl_mla_scratch_bytes(spec, max_rows);
     size_t dense = 2 * sl_scratch_floats(max_rows, d) +
@@ -131,28 +135,18 @@ static float score_scale(const sl_model_spec *s) {
     return (float)(yarn * yarn / sqrt((double)s->head_dim));
 }
 
-void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
-                        float *x, sl_arena *scratch) {
-    if (ex->emulated) {
-        emulate_attention(&m->spec, ex, layer, rows);
-        return;
-    }
-    if (m->spec.kv_lora) {
-        sl_mla_attention(m, ex, layer, rows, x, scratch);
-        return;
-    }
+/* Rows h become the heads' results and queries the projected ones:
+ * what is read no more makes room. */
+static void attend(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
+                   float *x, sl_arena *scratch) {
     const sl_model_spec *s = &m->spec;
     const sl_weights *w = &m->block[layer];
     size_t level = scratch->used;
     uint32_t q_width = s->n_heads * s->head_dim, kv_width = s->n_kv_heads * s->head_dim;
-    SL_ASSERT(w->mat[SL_ROLE_Q].data != NULL);
-    if (rows->n == 0) return;
-    float *h = sl_take_rows(scratch, rows->n, s->d_model);
-    float *q = sl_take_rows(scratch, rows->n, q_width);
+    float *h = sl_take_rows(scratch, rows->n, SL_MAX(s->d_model, q_width)), *o = h;
+    float *q = sl_take_rows(scratch, rows->n, SL_MAX(s->d_model, q_width)), *y = q;
     float *k = sl_take_rows(scratch, rows->n, kv_width);
     float *v = sl_take_rows(scratch, rows->n, kv_width);
-    float *o = sl_take_rows(scratch, rows->n, q_width);
-    float *y = sl_take_rows(scratch, rows->n, s->d_model);
     sl_norm(m, ex, &w->mat[SL_ROLE_ATTN_NORM], x, rows->n, h);
     attention_inputs(m, ex, layer, rows, h, q, k, v, scratch);
     store_kv(s, layer, 0, rows, k);
@@ -173,6 +167,27 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
     if (w->mat[SL_ROLE_O_BIAS].data) sl_bias_add(ex, y, &w->mat[SL_ROLE_O_BIAS], rows->n);
     sl_vec_add(ex, x, y, (size_t)rows->n * s->d_model);
     scratch->used = level;
+}
+
+void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
+                        float *x, sl_arena *scratch) {
+    if (ex->emulated) {
+        emulate_attention(&m->spec, ex, layer, rows);
+        return;
+    }
+    if (m->spec.kv_lora) {
+        sl_mla_attention(m, ex, layer, rows, x, scratch);
+        return;
+    }
+    uint32_t most = ATTENTION_ROWS * (ex->pool ? sl_pool_threads(ex->pool) : 1);
+    SL_ASSERT(m->block[layer].mat[SL_ROLE_Q].data != NULL);
+    for (uint32_t at = 0; at < rows->n; at += most) {
+        const sl_rows part = {.n = SL_MIN(rows->n - at, most),
+                              .id = rows->id ? rows->id + at : NULL,
+                              .pos = rows->pos + at,
+                              .pages = rows->pages + at};
+        attend(m, ex, layer, &part, x + (size_t)at * m->spec.d_model, scratch);
+    }
 }
 
 /* The three matrices of a SwiGLU feed-forward, in the order of their roles. */
@@ -362,119 +377,6 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
         sl_pool_run(ex->pool, n_rows, 16, route, &a);
     else
         route(&a, 0, 0, n_rows);
-}
-
-size_t sl_experts_scratch_bytes(const sl_model_spec *spec, uint32_t max_pairs) {
-    /* empty groups make no job, so there are never more jobs than pairs */
-    size_t per_group = 4 * sizeof(sl_gemm_job) + 2 * sizeof(void *);
-    size_t in = spec->gate_input ? sl_scratch_floats(max_pairs, spec->d_model) : 0;
-    size_t in_8_bits =
-        sl_scratch_act(max_pairs, spec->d_model) + sl_scratch_act(max_pairs, spec->d_ff_expert);
-    size_t mid = (spec->glu_limit > 0 ? 2 : 1) * sl_scratch_floats(max_pairs, spec->d_ff_expert);
-    return in + mid + in_8_bits + max_pairs * per_group + 6 * SL_SCRATCH_SLACK;
-}
-
-/* Every expert of the task is a kernel of its own, with its own fixed costs. */
-static void emulate_experts(const sl_exec *ex, const sl_expert_batch *b, uint32_t d) {
-    uint64_t ns = 0;
-    for (uint32_t g = 0; g < b->n_groups; g++) {
-        uint32_t n = b->first[g + 1] - b->first[g];
-        if (n) ns += sl_emulated_ns(ex->emulated->device, SL_COST_EXPERT, n, 0);
-    }
-    memset(b->y, 0, (size_t)b->first[b->n_groups] * d * sizeof *b->y);
-    sl_emulated_pass(ex->emulated, ns);
-}
-
-/* y[p] = gate[p] * x[row[p]], or of x[p]. */
-static void weigh(const sl_exec *ex, const float *gate, const float *x, const uint32_t *row,
-                  uint32_t n, size_t d, float *y) {
-    for (uint32_t p = 0; p < n; p++)
-        sl_vec_scale(ex, y + p * d, x + (row ? row[p] : p) * d, gate[p], d);
-}
-
-/* Each job gets its rows of k values; jobs lie one after the other. */
-static void act_to_jobs(sl_act act, uint32_t k, sl_gemm_job *jobs, uint32_t n_jobs) {
-    for (uint32_t j = 0; j < n_jobs; j++) {
-        jobs[j].act = act;
-        for (sl_act_kind i = 0; i < SL_ACT_KINDS; i++)
-            if (act.row[i]) act.row[i] += jobs[j].n_rows * sl_act_row_bytes(i, k);
-    }
-}
-
-/* gate[i].y, rows one after the other in the order of jobs, becomes the clamped SwiGLU of it and
- * of the ups, biased. */
-static void clamped_swiglu(const sl_exec *ex, float limit, const sl_gemm_job *gate,
-                           const sl_expert_weights *const *expert, uint32_t n_jobs, size_t n_rows,
-                           sl_arena *scratch) {
-    uint32_t width = gate[0].w->n;
-    float *up = sl_take_rows(scratch, n_rows, width);
-    sl_gemm_job *both = sl_take(scratch, 2 * (size_t)n_jobs, sizeof *both);
-    for (uint32_t i = 0; i < n_jobs; i++) {
-        both[2 * i] = both[2 * i + 1] = gate[i];
-        both[2 * i + 1].w = &expert[i]->up;
-        both[2 * i + 1].y = up + (gate[i].y - gate[0].y);
-    }
-    sl_gemm(ex, both, 2 * n_jobs);
-    for (uint32_t i = 0; i < n_jobs; i++) {
-        if (!expert[i]->gate_bias.data) continue;
-        sl_bias_add(ex, gate[i].y, &expert[i]->gate_bias, gate[i].n_rows);
-        sl_bias_add(ex, both[2 * i + 1].y, &expert[i]->up_bias, gate[i].n_rows);
-    }
-    sl_swiglu_clamped(ex, gate[0].y, up, limit, n_rows * width);
-}
-
-void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
-                      const sl_expert_batch *b, sl_arena *scratch) {
-    if (ex->emulated) {
-        emulate_experts(ex, b, m->spec.d_model);
-        return;
-    }
-    const sl_model_spec *s = &m->spec;
-    size_t level = scratch->used;
-    uint32_t pairs = b->first[b->n_groups] - b->first[0], n_jobs = 0;
-    uint32_t in_kinds = 0, out_kinds = 0;
-    uint32_t most = SL_MIN(pairs, b->n_groups);
-    SL_ASSERT(s->ffn[layer] == SL_FFN_MOE && b->first[0] == 0);
-    if (pairs == 0) return;
-    bool weigh_input = s->gate_input && b->gate;
-    float *weighed = weigh_input ? sl_take_rows(scratch, pairs, s->d_model) : NULL;
-    if (weigh_input) weigh(ex, b->gate, b->x, b->row, pairs, s->d_model, weighed);
-    float *mid = sl_take_rows(scratch, pairs, s->d_ff_expert);
-    sl_gemm_job *in = sl_take(scratch, most, sizeof *in);
-    sl_gemm_job *out = sl_take(scratch, most, sizeof *out);
-    const sl_mat **up = sl_take(scratch, most, sizeof *up);
-    const sl_expert_weights **who = sl_take(scratch, most, sizeof *who);
-    for (uint32_t g = 0; g < b->n_groups; g++) {
-        uint32_t first = b->first[g], n = b->first[g + 1] - first;
-        SL_ASSERT(b->expert[g] < s->n_experts);
-        const sl_expert_weights *e =
-            &m->expert[(size_t)s->moe_index[layer] * s->n_experts + b->expert[g]];
-        SL_ASSERT(e->gate.data != NULL);
-        if (n == 0) continue;
-        float *mine = mid + (size_t)first * s->d_ff_expert;
-        const float *x = weigh_input ? weighed + (size_t)first * s->d_model : b->x;
-        in[n_jobs] = sl_dense_job(&e->gate, x, n, mine);
-        in[n_jobs].row = weigh_input ? NULL : b->row + first;
-        up[n_jobs] = &e->up;
-        who[n_jobs] = e;
-        in_kinds |= sl_act_kinds(ex, &e->gate) | sl_act_kinds(ex, &e->up);
-        out_kinds |= sl_act_kinds(ex, &e->down);
-        out[n_jobs++] = sl_dense_job(&e->down, mine, n, b->y + (size_t)first * s->d_model);
-    }
-    sl_act act = weigh_input ? sl_take_act(ex, in_kinds, weighed, NULL, pairs, s->d_model, scratch)
-                             : sl_take_act(ex, in_kinds, b->x, b->row, pairs, s->d_model, scratch);
-    act_to_jobs(act, s->d_model, in, n_jobs);
-    if (s->glu_limit > 0)
-        clamped_swiglu(ex, s->glu_limit, in, who, n_jobs, pairs, scratch);
-    else
-        sl_gemm_swiglu(ex, in, up, n_jobs);
-    act = sl_take_act(ex, out_kinds, mid, NULL, pairs, s->d_ff_expert, scratch);
-    act_to_jobs(act, s->d_ff_expert, out, n_jobs);
-    sl_gemm(ex, out, n_jobs);
-    for (uint32_t i = 0; i < n_jobs; i++)
-        if (who[i]->down_bias.data) sl_bias_add(ex, out[i].y, &who[i]->down_bias, out[i].n_rows);
-    if (b->gate && !weigh_input) weigh(ex, b->gate, b->y, NULL, pairs, s->d_model, b->y);
-    scratch->used = level;
 }
 
 static void emulate_head(const sl_model *m, const sl_exec *ex, const float *x, const uint32_t *row,

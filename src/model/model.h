@@ -111,17 +111,22 @@ void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint3
                      const float *x, float *h, sl_arena *scratch);
 
 /* Grouped expert FFN: group g applies `expert[g]` of block `layer` to rows
- * row[first[g]] .. row[first[g+1]-1] of x, and writes result p (p in first[g]..first[g+1]-1) to
- * y[p]: y = gate[p] * W2 (silu(W1 h) * W3 h), or W2 (silu(W1 g) * W3 g) of g = gate[p] * h when
- * spec.gate_input. y [first[n_groups]][d_model]. */
+ * row[first[g]] .. row[first[g+1]-1] of x. Result p (p in first[g]..first[g+1]-1), gate[p] *
+ * W2 (silu(W1 h) * W3 h), or W2 (silu(W1 g) * W3 g) of g = gate[p] * h when spec.gate_input, goes to
+ * y[p]; or, where there is `to`, to to[p], added to what is there when adds[p], in the order of p.
+ * Results may share a place: it gets the sum. Pairs are computed a few hundred a thread at a time,
+ * and only so much of the scratch is written to. */
 typedef struct sl_expert_batch {
     uint32_t n_groups;
     const uint32_t *expert; /* [n_groups] */
     const uint32_t *first;  /* [n_groups + 1] */
     const uint32_t *row;    /* [first[n_groups]] */
     const float *x;         /* rows of d_model */
-    float *y;
-    const float *gate; /* [first[n_groups]]; NULL: all are 1 */
+    float *y;               /* [first[n_groups]][d_model]; not used with `to` */
+    const float *gate;      /* [first[n_groups]]; NULL: all are 1 */
+    uint32_t n_rows;        /* all of x, which are then rounded to 8 bits once each; 0: not known */
+    float *const *to;       /* [first[n_groups]] rows of d_model, or NULL */
+    const uint8_t *adds;    /* [first[n_groups]], of `to` */
 } sl_expert_batch;
 size_t sl_experts_scratch_bytes(const sl_model_spec *spec, uint32_t max_pairs);
 void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,

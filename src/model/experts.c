@@ -1,0 +1,242 @@
+/* The experts of a block: one grouped product over pairs (row, expert), a slice of them at a time.
+ */
+#include "model/block_int.h"
+
+#include "kernel/emulated/emulated.h"
+
+#include <string.h>
+
+/* Pairs a thread that are computed together: enough to keep every thread busy, and few enough that
+ * what lies between the products stays in caches. */
+#define SLICE_PAIRS 256u
+#define SUM_COLUMNS 128u
+#define SUM_ALONE   (1u << 16) /* values below which waking threads costs more */
+
+size_t sl_experts_scratch_bytes(const sl_model_spec *spec, uint32_t max_pairs) {
+    /* empty groups make no job, so there are never more jobs than pairs */
+    size_t per_group = 4 * sizeof(sl_gemm_job) + 2 * sizeof(void *);
+    size_t in = spec->gate_input ? sl_scratch_floats(max_pairs, spec->d_model) : 0;
+    size_t in_8_bits =
+        sl_scratch_act(max_pairs, spec->d_model) + sl_scratch_act(max_pairs, spec->d_ff_expert);
+    size_t mid = (spec->glu_limit > 0 ? 2 : 1) * sl_scratch_floats(max_pairs, spec->d_ff_expert);
+    size_t out = sl_scratch_floats(max_pairs, spec->d_model);
+    return in + mid + out + in_8_bits + max_pairs * per_group + 7 * SL_SCRATCH_SLACK;
+}
+
+/* Every expert of the task is a kernel of its own, with its own fixed costs. */
+static void emulate_experts(const sl_exec *ex, const sl_expert_batch *b, uint32_t d) {
+    uint64_t ns = 0;
+    for (uint32_t g = 0; g < b->n_groups; g++) {
+        uint32_t n = b->first[g + 1] - b->first[g];
+        if (n) ns += sl_emulated_ns(ex->emulated->device, SL_COST_EXPERT, n, 0);
+    }
+    for (uint32_t p = 0; p < b->first[b->n_groups]; p++)
+        memset(b->to ? b->to[p] : b->y + (size_t)p * d, 0, d * sizeof *b->y);
+    sl_emulated_pass(ex->emulated, ns);
+}
+
+/* y[p] = gate[p] * x[row[p]], or of x[p]. */
+static void weigh(const sl_exec *ex, const float *gate, const float *x, const uint32_t *row,
+                  uint32_t n, size_t d, float *y) {
+    for (uint32_t p = 0; p < n; p++)
+        sl_vec_scale(ex, y + p * d, x + (row ? row[p] : p) * d, gate[p], d);
+}
+
+/* Each job gets its rows of k values; jobs lie one after the other. */
+static void act_to_jobs(sl_act act, uint32_t k, sl_gemm_job *jobs, uint32_t n_jobs) {
+    for (uint32_t j = 0; j < n_jobs; j++) {
+        jobs[j].act = act;
+        for (sl_act_kind i = 0; i < SL_ACT_KINDS; i++)
+            if (act.row[i]) act.row[i] += jobs[j].n_rows * sl_act_row_bytes(i, k);
+    }
+}
+
+/* gate[i].y, rows one after the other in the order of jobs, becomes the clamped SwiGLU of it and
+ * of the ups, biased. */
+static void clamped_swiglu(const sl_exec *ex, float limit, const sl_gemm_job *gate,
+                           const sl_expert_weights *const *expert, uint32_t n_jobs, size_t n_rows,
+                           sl_arena *scratch) {
+    uint32_t width = gate[0].w->n;
+    float *up = sl_take_rows(scratch, n_rows, width);
+    sl_gemm_job *both = sl_take(scratch, 2 * (size_t)n_jobs, sizeof *both);
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        both[2 * i] = both[2 * i + 1] = gate[i];
+        both[2 * i + 1].w = &expert[i]->up;
+        both[2 * i + 1].y = up + (gate[i].y - gate[0].y);
+    }
+    sl_gemm(ex, both, 2 * n_jobs);
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        if (!expert[i]->gate_bias.data) continue;
+        sl_bias_add(ex, gate[i].y, &expert[i]->gate_bias, gate[i].n_rows);
+        sl_bias_add(ex, both[2 * i + 1].y, &expert[i]->up_bias, gate[i].n_rows);
+    }
+    sl_swiglu_clamped(ex, gate[0].y, up, limit, n_rows * width);
+}
+
+/* Pairs first .. end - 1 of a batch, of groups from `group` on. */
+typedef struct slice {
+    uint32_t first, end, group;
+} slice;
+
+/* The next slice, of whole groups where one fits. */
+static slice next_slice(const sl_expert_batch *b, slice s, uint32_t most) {
+    slice n = {.first = s.end, .end = s.end, .group = s.group};
+    while (b->first[n.group + 1] <= n.first) n.group++;
+    uint32_t g = n.group;
+    while (g < b->n_groups && b->first[g + 1] - n.first <= most) n.end = b->first[++g];
+    if (n.end == n.first) n.end = n.first + most;
+    return n;
+}
+
+typedef struct sum_ctx {
+    sl_exec alone;  /* one thread does its columns */
+    const float *y; /* of pair `first` */
+    const float *gate;
+    float *const *to;
+    const uint8_t *adds;
+    uint32_t n, d;
+} sum_ctx;
+
+static void sum_columns(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)lane;
+    const sum_ctx *c = ctx;
+    size_t at = begin * SUM_COLUMNS, n = SL_MIN(end * SUM_COLUMNS, c->d) - at;
+    for (uint32_t p = 0; p < c->n; p++) {
+        const float *y = c->y + (size_t)p * c->d + at;
+        float *to = c->to[p] + at;
+        if (!c->gate && c->adds[p])
+            sl_vec_add(&c->alone, to, y, n);
+        else if (!c->gate)
+            memcpy(to, y, n * sizeof *to);
+        else if (c->adds[p])
+            sl_vec_add_scaled(&c->alone, to, y, c->gate[p], n);
+        else
+            sl_vec_scale(&c->alone, to, y, c->gate[p], n);
+    }
+}
+
+/* The slice's results to where the batch wants them. */
+static void sum_results(const sl_exec *ex, const sl_expert_batch *b, const slice *s,
+                        const float *gate, uint32_t d, const float *y) {
+    sum_ctx c = {.alone = {.k = ex->k},
+                 .y = y,
+                 .gate = gate ? gate + s->first : NULL,
+                 .to = b->to + s->first,
+                 .adds = b->adds + s->first,
+                 .n = s->end - s->first,
+                 .d = d};
+    uint32_t parts = (d + SUM_COLUMNS - 1) / SUM_COLUMNS;
+    if (ex->pool && (uint64_t)c.n * d >= SUM_ALONE)
+        sl_pool_run(ex->pool, parts, 1, sum_columns, &c);
+    else
+        sum_columns(&c, 0, 0, parts);
+}
+
+/* What the products of a slice are made of: gate with up, then down, a job of each an expert. */
+typedef struct slice_jobs {
+    sl_gemm_job *in, *out;
+    const sl_mat **up;
+    const sl_expert_weights **who;
+    uint32_t n, in_kinds, out_kinds;
+} slice_jobs;
+
+static const sl_expert_weights *expert_of(const sl_model *m, uint32_t layer, uint32_t expert) {
+    const sl_model_spec *s = &m->spec;
+    SL_ASSERT(expert < s->n_experts);
+    const sl_expert_weights *e = &m->expert[(size_t)s->moe_index[layer] * s->n_experts + expert];
+    SL_ASSERT(e->gate.data != NULL);
+    return e;
+}
+
+/* x: rows that b->row names, or (weighed) one a pair of the slice; mid and y: of the slice. */
+static slice_jobs make_jobs(const sl_model *m, const sl_exec *ex, uint32_t layer,
+                            const sl_expert_batch *b, const slice *s, const float *x, bool weighed,
+                            float *mid, float *y, sl_arena *scratch) {
+    uint32_t most = SL_MIN(s->end - s->first, b->n_groups);
+    slice_jobs j = {.in = sl_take(scratch, most, sizeof *j.in),
+                    .out = sl_take(scratch, most, sizeof *j.out),
+                    .up = sl_take(scratch, most, sizeof *j.up),
+                    .who = sl_take(scratch, most, sizeof *j.who)};
+    uint32_t at = 0;
+    for (uint32_t g = s->group; s->first + at < s->end; g++) {
+        uint32_t n = SL_MIN(b->first[g + 1], s->end) - (s->first + at);
+        if (n == 0) continue;
+        const sl_expert_weights *e = expert_of(m, layer, b->expert[g]);
+        float *mine = mid + (size_t)at * m->spec.d_ff_expert;
+        size_t skip = (size_t)at * m->spec.d_model;
+        j.in[j.n] = sl_dense_job(&e->gate, weighed ? x + skip : x, n, mine);
+        j.in[j.n].row = weighed ? NULL : b->row + s->first + at;
+        j.up[j.n] = &e->up;
+        j.who[j.n] = e;
+        j.in_kinds |= sl_act_kinds(ex, &e->gate) | sl_act_kinds(ex, &e->up);
+        j.out_kinds |= sl_act_kinds(ex, &e->down);
+        j.out[j.n++] = sl_dense_job(&e->down, mine, n, y + skip);
+        at += n;
+    }
+    return j;
+}
+
+/* once: rows of x in 8 bits, all of them; NULL: a slice rounds what its pairs take. */
+static void run_slice(const sl_model *m, const sl_exec *ex, uint32_t layer,
+                      const sl_expert_batch *b, const slice *s, const sl_act *once,
+                      sl_arena *scratch) {
+    const sl_model_spec *spec = &m->spec;
+    uint32_t pairs = s->end - s->first, d = spec->d_model, d_ff = spec->d_ff_expert;
+    size_t level = scratch->used;
+    bool weighed = spec->gate_input && b->gate;
+    const float *x = b->x, *gate = weighed ? NULL : b->gate;
+    if (weighed) {
+        float *own = sl_take_rows(scratch, pairs, d);
+        weigh(ex, b->gate + s->first, b->x, b->row + s->first, pairs, d, own);
+        x = own;
+    }
+    float *mid = sl_take_rows(scratch, pairs, d_ff);
+    float *y = b->to ? sl_take_rows(scratch, pairs, d) : b->y + (size_t)s->first * d;
+    slice_jobs j = make_jobs(m, ex, layer, b, s, x, weighed, mid, y, scratch);
+    for (uint32_t i = 0; once && i < j.n; i++) {
+        j.in[i].act = *once;
+        j.in[i].act_row = j.in[i].row;
+    }
+    if (!once)
+        act_to_jobs(
+            sl_take_act(ex, j.in_kinds, x, weighed ? NULL : b->row + s->first, pairs, d, scratch),
+            d, j.in, j.n);
+    if (spec->glu_limit > 0)
+        clamped_swiglu(ex, spec->glu_limit, j.in, j.who, j.n, pairs, scratch);
+    else
+        sl_gemm_swiglu(ex, j.in, j.up, j.n);
+    act_to_jobs(sl_take_act(ex, j.out_kinds, mid, NULL, pairs, d_ff, scratch), d_ff, j.out, j.n);
+    sl_gemm(ex, j.out, j.n);
+    for (uint32_t i = 0; i < j.n; i++)
+        if (j.who[i]->down_bias.data)
+            sl_bias_add(ex, j.out[i].y, &j.who[i]->down_bias, j.out[i].n_rows);
+    if (b->to)
+        sum_results(ex, b, s, gate, d, y);
+    else if (gate)
+        weigh(ex, gate + s->first, y, NULL, pairs, d, y);
+    scratch->used = level;
+}
+
+void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
+                      const sl_expert_batch *b, sl_arena *scratch) {
+    if (ex->emulated) {
+        emulate_experts(ex, b, m->spec.d_model);
+        return;
+    }
+    uint32_t pairs = b->first[b->n_groups], kinds = 0;
+    uint32_t most = SLICE_PAIRS * (ex->pool ? sl_pool_threads(ex->pool) : 1);
+    size_t level = scratch->used;
+    SL_ASSERT(m->spec.ffn[layer] == SL_FFN_MOE && b->first[0] == 0);
+    bool once = b->n_rows && b->n_rows <= pairs && !(m->spec.gate_input && b->gate);
+    for (uint32_t g = 0; once && g < b->n_groups; g++) {
+        if (b->first[g] == b->first[g + 1]) continue;
+        const sl_expert_weights *e = expert_of(m, layer, b->expert[g]);
+        kinds |= sl_act_kinds(ex, &e->gate) | sl_act_kinds(ex, &e->up);
+    }
+    sl_act act = sl_take_act(ex, kinds, b->x, NULL, b->n_rows, m->spec.d_model, scratch);
+    for (slice s = {0}; s.end < pairs;) {
+        s = next_slice(b, s, most);
+        run_slice(m, ex, layer, b, &s, once ? &act : NULL, scratch);
+    }
+    scratch->used = level;
+}
