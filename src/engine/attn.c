@@ -358,8 +358,10 @@ static sl_status create_parts(sl_attn *a, sl_err *err) {
     a->out = sl_alloc(a->out_cap, sizeof *a->out);
     a->pairs = sl_alloc((size_t)a->out_cap * (1 + SL_WIRE_MAX_TOP), sizeof *a->pairs);
     a->logits = sl_alloc((size_t)SL_HEAD_ROWS * a->m->vocab, sizeof *a->logits);
+    a->head_rows = sl_alloc((size_t)SL_HEAD_ROWS * a->m->d_model, sizeof *a->head_rows);
+    a->head_columns = sl_turns_head_columns(&a->w->plan, a->m->vocab);
     a->lane = sl_alloc(a->n_lanes, sizeof *a->lane);
-    if (!a->out || !a->pairs || !a->logits || !a->lane)
+    if (!a->out || !a->pairs || !a->logits || !a->head_rows || !a->lane)
         return sl_fail(err, SL_ERR_NOMEM, "buffers of an attention worker");
     sl_status st = sl_arena_create(scratch, &a->scratch, err);
     for (uint32_t l = 0; st == SL_OK && l < a->n_lanes; l++)
@@ -432,6 +434,7 @@ void sl_attn_free(sl_attn *a) {
     sl_free(a->out);
     sl_free(a->pairs);
     sl_free(a->logits);
+    sl_free(a->head_rows);
     sl_arena_free(&a->scratch);
     sl_release(a->kv, a->kv_bytes, 1);
     sl_free(a);

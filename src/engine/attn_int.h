@@ -1,5 +1,6 @@
 /* Inside of the attention side: slots (requests with their KV) and lanes (micro-batches in flight).
- * attn.c owns slots and talks to the coordinator, lane.c runs the steps and talks to experts. */
+ * attn.c owns slots and talks to the coordinator, lane.c runs the steps and talks to experts,
+ * head.c ends them. */
 #ifndef SL_ENGINE_ATTN_INT_H
 #define SL_ENGINE_ATTN_INT_H
 
@@ -83,6 +84,21 @@ typedef struct sl_lane {
     uint64_t dispatched_ns;
 } sl_lane;
 
+/* Rows of the head computed at once: bounds the logits buffer, not the bits. */
+#define SL_HEAD_ROWS 32u
+
+/* The head of a step that has begun and is not over. */
+typedef struct sl_head {
+    bool open;
+    size_t part;     /* the step's part that is looked at next... */
+    uint32_t taken;  /* ...and how many of its rows were, where all of them go through the head */
+    bool sampling;   /* such parts are through: the others' last rows share calls */
+    uint64_t tokens; /* that the worker had sampled before */
+    /* the running call */
+    uint32_t n, row[SL_HEAD_ROWS], slot[SL_HEAD_ROWS];
+    uint32_t columns, sampled; /* of the logits, of the rows: so many are done */
+} sl_head;
+
 typedef struct sl_flow sl_flow;
 
 struct sl_attn {
@@ -101,6 +117,9 @@ struct sl_attn {
     uint8_t *kv; /* n_pages pages */
     size_t kv_bytes;
     sl_arena scratch;
+    sl_head head;          /* of one lane at a time */
+    uint32_t head_columns; /* that a piece of it computes */
+    float *head_rows;      /* [HEAD_ROWS][d_model], normed */
     float *logits;         /* [HEAD_ROWS][vocab] */
     sl_wire_token *out;    /* tokens of this step for the coordinator */
     sl_wire_id_f32 *pairs; /* [out_cap][1 + SL_WIRE_MAX_TOP] log-probabilities of them */
@@ -124,9 +143,6 @@ static inline void sl_lane_begin(const sl_lane *lane, sl_trace_kind kind, uint32
 void sl_lane_route(sl_lane *lane, uint32_t layer, const sl_rows *rows);
 void sl_lane_shared(sl_lane *lane, uint32_t layer);
 
-/* Rows of the head computed at once: bounds the logits buffer, not the bits. */
-#define SL_HEAD_ROWS 32u
-
 /* attn.c */
 /* The end of a request without a token. */
 void sl_attn_emit_end(sl_attn *a, const sl_slot *s, sl_finish finish);
@@ -146,13 +162,16 @@ void sl_lane_free(sl_lane *lane);
 void sl_lane_wake(sl_lane *lane);
 /* Runs the task whose turn it is, which is one of this lane. */
 void sl_lane_run(sl_lane *lane, const sl_turn *turn);
-/* What follows the last block: `part` and x of the lane say which rows of which slots are through;
- * their slots advance, report, sample, end. */
-void sl_lane_end_step(sl_lane *lane);
 sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_header *h,
                             sl_buf **payload, sl_err *err) SL_MUST_CHECK;
 /* Drops the running step: its rows are lost. */
 void sl_lane_reset(sl_lane *lane);
+
+/* head.c */
+/* A piece of what follows the last block: `part` and x of the lane say which rows of which slots
+ * are through; their slots advance, report, sample, end. True: the step is over; until then no
+ * other lane may call this. */
+bool sl_head_run(sl_lane *lane);
 
 /* dispatch.c: rows to experts and back */
 /* Sends the rows of MoE block `layer` (h, expert, gate of the lane) to every expert worker, bare

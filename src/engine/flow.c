@@ -246,7 +246,7 @@ static void run_head(sl_flow *f) {
                                        .prefill = p->kind != SL_PART_DECODE,
                                        .sample = p->sample};
     }
-    sl_lane_end_step(lane);
+    while (!sl_head_run(lane)) continue;
     for (uint32_t i = 0; i < f->n_batch; i++) {
         uint32_t slot = f->batch_slot[i];
         end_part(f, slot);

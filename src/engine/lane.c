@@ -1,5 +1,6 @@
 /* A lane's step: rows of its requests pass the blocks; MoE blocks send them to the experts and wait
- * for the replies; after the last block the head samples. One call of sl_lane_run is one task. */
+ * for the replies; after the last block the head samples (head.c). One call of sl_lane_run is one
+ * task. */
 #include "engine/attn_int.h"
 
 #include "base/log.h"
@@ -151,133 +152,7 @@ static void begin_step(sl_lane *lane) {
     a->w->n.rounds++;
 }
 
-/* ---- the end of a step ---- */
-
-static void send_logits(sl_lane *lane, const sl_slot *s, uint32_t first_pos, uint32_t n) {
-    sl_attn *a = lane->attn;
-    sl_buf *b = sl_net_buf_take(a->w->net, sl_wire_logits_bytes(n, a->m->vocab));
-    if (!b) return;
-    float *data = sl_wire_logits_layout(b->data, s->request, first_pos);
-    memcpy(data, a->logits, (size_t)n * a->m->vocab * sizeof *data);
-    sl_wire_header h = {.kind = SL_MSG_LOGITS, .rows = n};
-    sl_status st = sl_worker_send(a->w, SL_NO_WORKER, h, b);
-    (void)st;
-}
-
-/* Logits of rows first..first+n-1 of x into a->logits. */
-static void head_rows(sl_lane *lane, uint32_t first, uint32_t n) {
-    sl_attn *a = lane->attn;
-    uint32_t row[SL_HEAD_ROWS];
-    for (uint32_t i = 0; i < n; i++) row[i] = first + i;
-    sl_lane_begin(lane, SL_TRACE_HEAD, n);
-    sl_model_head(a->w->model, &a->w->exec, lane->x, row, n, a->logits, &a->scratch);
-}
-
-static void sample_into(sl_lane *lane, sl_slot *s, const float *logits) {
-    sl_attn *a = lane->attn;
-    const sl_history past = {s->tokens, s->n_tokens, s->n_prompt};
-    sl_logprob logprobs[1 + SL_MAX_LOGPROBS];
-    bool early = s->n_tokens - s->n_prompt < s->min_tokens;
-    s->sampling.never = s->stop;
-    s->sampling.n_never = early ? s->n_stop : 0;
-    uint32_t id = sl_sample(&s->sampling, logits, a->m->vocab, s->n_tokens, &past, &a->scratch);
-    if (s->want_logprobs) sl_logprobs(logits, a->m->vocab, id, s->n_top, &a->scratch, logprobs);
-    sl_slot_append(a, s, id, logprobs, s->want_logprobs ? 1 + s->n_top : 0);
-}
-
-/* Whether rows of a part that has been computed predict tokens of a prompt whose log-probabilities
- * are asked for. */
-static bool part_reports_prompt(const sl_slot *s, const sl_step_part *part) {
-    return s->want_prompt_logprobs && s->done - part->rows + 1 < s->n_prompt;
-}
-
-/* What row `pos`, whose logits are given, says about the prompt's next token. */
-static void report_prompt_token(sl_lane *lane, const sl_slot *s, uint32_t pos,
-                                const float *logits) {
-    sl_attn *a = lane->attn;
-    sl_logprob logprobs[1 + SL_MAX_LOGPROBS];
-    uint32_t next = pos + 1;
-    if (next >= s->n_prompt) return;
-    sl_logprobs(logits, a->m->vocab, s->tokens[next], s->n_top, &a->scratch, logprobs);
-    sl_attn_emit(a, s, next, s->tokens[next], SL_FINISH_NONE, logprobs, 1 + s->n_top);
-}
-
-/* All rows of a part go through the head when the request wants to know of every position. */
-static void finish_whole_part(sl_lane *lane, const sl_step_part *part) {
-    sl_attn *a = lane->attn;
-    sl_slot *s = &lane->slot[part->slot];
-    uint32_t before = s->done - part->rows;
-    for (uint32_t at = 0; at < part->rows; at += SL_HEAD_ROWS) {
-        uint32_t n = SL_MIN(part->rows - at, SL_HEAD_ROWS);
-        head_rows(lane, s->first_row + at, n);
-        sl_lane_begin(lane, SL_TRACE_SAMPLE, n);
-        if (s->want_logits) send_logits(lane, s, before + at, n);
-        for (uint32_t i = 0; i < n && s->want_prompt_logprobs; i++)
-            report_prompt_token(lane, s, before + at + i, a->logits + (size_t)i * a->m->vocab);
-        if (part->sample && at + n == part->rows)
-            sample_into(lane, s, a->logits + (size_t)(n - 1) * a->m->vocab);
-    }
-}
-
-/* Sampling parts share head calls of up to SL_HEAD_ROWS rows. */
-static void finish_sampling_parts(sl_lane *lane) {
-    sl_attn *a = lane->attn;
-    uint32_t row[SL_HEAD_ROWS], slot[SL_HEAD_ROWS], n = 0;
-    for (size_t i = 0; i <= lane->n_parts; i++) {
-        bool last = i == lane->n_parts;
-        if (n == SL_HEAD_ROWS || (last && n > 0)) {
-            sl_lane_begin(lane, SL_TRACE_HEAD, n);
-            sl_model_head(a->w->model, &a->w->exec, lane->x, row, n, a->logits, &a->scratch);
-            sl_lane_begin(lane, SL_TRACE_SAMPLE, n);
-            for (uint32_t j = 0; j < n; j++)
-                sample_into(lane, &lane->slot[slot[j]], a->logits + (size_t)j * a->m->vocab);
-            n = 0;
-        }
-        if (last) break;
-        const sl_step_part *part = &lane->part[i];
-        const sl_slot *s = &lane->slot[part->slot];
-        if (!s->used || !part->sample || s->want_logits || s->cancelled) continue;
-        if (part_reports_prompt(s, part)) continue;
-        row[n] = s->first_row + part->rows - 1;
-        slot[n++] = part->slot;
-    }
-}
-
-/* The span of the step that ends here. */
-static void note_step(sl_lane *lane, uint64_t tokens) {
-    const sl_trace_event step = {.kind = SL_TRACE_STEP,
-                                 .lane = sl_trace_u16(lane->id),
-                                 .round = (uint32_t)lane->member.round,
-                                 .rows = lane->n_rows,
-                                 .tokens = (uint32_t)tokens};
-    sl_worker_note_span(lane->attn->w, step, lane->step_began_ns);
-}
-
-void sl_lane_end_step(sl_lane *lane) {
-    sl_attn *a = lane->attn;
-    uint64_t tokens = a->w->n.tokens;
-    for (size_t i = 0; i < lane->n_parts; i++) {
-        sl_slot *s = &lane->slot[lane->part[i].slot];
-        s->done += lane->part[i].rows;
-        s->in_step = false;
-        if ((s->want_logits || part_reports_prompt(s, &lane->part[i])) && !s->cancelled)
-            finish_whole_part(lane, &lane->part[i]);
-    }
-    finish_sampling_parts(lane);
-    for (size_t i = 0; i < lane->n_parts; i++) {
-        sl_slot *s = &lane->slot[lane->part[i].slot];
-        if (!s->used || !s->cancelled) continue;
-        sl_attn_emit_end(a, s, SL_FINISH_STOP);
-        sl_slot_release(a, s);
-    }
-    sl_attn_flush(a);
-    if (!lane->burst) /* a row among many costs less than one among few */
-        sl_pacer_learn(&lane->pacer, lane->decode_rows, lane->n_rows - lane->decode_rows,
-                       sl_clock_now_us(&a->w->clock) - lane->step_began_us);
-    note_step(lane, a->w->n.tokens - tokens);
-    lane->n_parts = 0;
-    lane->n_rows = 0;
-}
+/* ---- the end of a round ---- */
 
 /* An expert worker does not keep to the protocol: its connection goes, and with it every request
  * here. */
@@ -406,8 +281,9 @@ void sl_lane_run(sl_lane *lane, const sl_turn *turn) {
         run_merge(lane);
         break;
     case SL_TURN_HEAD:
-        sl_lane_end_step(lane);
-        break;
+        if (sl_head_run(lane)) break;
+        sl_turns_pause(turns, turn);
+        return;
     }
     sl_turns_done(turns, turn);
     if (turn->kind == SL_TURN_HEAD) end_round(lane);
@@ -457,6 +333,7 @@ void sl_lane_reset(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
     if (sl_turns_in_flight(&lane->attn->turns, lane->id)) w->n.rows_lost += lane->n_rows;
     give_replies(lane);
+    if (lane->attn->turns.in_head == lane->id) lane->attn->head = (sl_head){0};
     sl_turns_drop(&lane->attn->turns, lane->id);
     lane->n_rows = 0;
     lane->n_parts = 0;

@@ -379,26 +379,42 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
         route(&a, 0, 0, n_rows);
 }
 
-static void emulate_head(const sl_model *m, const sl_exec *ex, const float *x, const uint32_t *row,
-                         uint32_t n, float *logits) {
+void sl_model_head_rows(const sl_model *m, const sl_exec *ex, const float *x, const uint32_t *row,
+                        uint32_t n, float *h) {
+    size_t d = m->spec.d_model;
+    for (uint32_t i = 0; i < n; i++) memcpy(h + i * d, x + row[i] * d, d * sizeof *h);
+    if (!ex->emulated && n) sl_norm(m, ex, &m->whole.mat[SL_ROLE_FINAL_NORM], h, n, h);
+}
+
+static void emulate_head(const sl_model *m, const sl_exec *ex, const float *h, uint32_t n,
+                         float *logits) {
     size_t vocab = m->spec.vocab;
     for (uint32_t i = 0; i < n; i++)
-        sl_emulated_logits(x + (size_t)row[i] * m->spec.d_model, m->spec.vocab, logits + i * vocab);
-    if (n) sl_emulated_run(ex->emulated, SL_COST_HEAD, n, 0);
+        sl_emulated_logits(h + (size_t)i * m->spec.d_model, m->spec.vocab, logits + i * vocab);
+    sl_emulated_run(ex->emulated, SL_COST_HEAD, n, 0);
+}
+
+void sl_model_head_part(const sl_model *m, const sl_exec *ex, const float *h, uint32_t n,
+                        uint32_t first, uint32_t count, float *logits, sl_arena *scratch) {
+    const sl_mat *head = &m->whole.mat[SL_ROLE_LM_HEAD];
+    if (n == 0) return;
+    if (ex->emulated) {
+        if (first + count == m->spec.vocab) emulate_head(m, ex, h, n, logits);
+        return;
+    }
+    SL_ASSERT(head->data != NULL && first <= head->n && count <= head->n - first);
+    sl_mat part = *head;
+    part.data = (const uint8_t *)head->data + first * sl_dtype_row_bytes(head->dtype, head->k);
+    part.n = count;
+    part.scale_row += first;
+    sl_project_to(ex, &part, h, n, logits + first, head->n, scratch);
 }
 
 void sl_model_head(const sl_model *m, const sl_exec *ex, const float *x, const uint32_t *row,
                    uint32_t n, float *logits, sl_arena *scratch) {
-    if (ex->emulated) {
-        emulate_head(m, ex, x, row, n, logits);
-        return;
-    }
-    size_t level = scratch->used, d = m->spec.d_model;
-    SL_ASSERT(m->whole.mat[SL_ROLE_LM_HEAD].data != NULL);
-    if (n == 0) return;
-    float *h = sl_take_rows(scratch, n, d);
-    for (uint32_t i = 0; i < n; i++) memcpy(h + i * d, x + row[i] * d, d * sizeof *h);
-    sl_norm(m, ex, &m->whole.mat[SL_ROLE_FINAL_NORM], h, n, h);
-    sl_project(ex, &m->whole.mat[SL_ROLE_LM_HEAD], h, n, logits, scratch);
+    size_t level = scratch->used;
+    float *h = sl_take_rows(scratch, n, m->spec.d_model);
+    sl_model_head_rows(m, ex, x, row, n, h);
+    sl_model_head_part(m, ex, h, n, 0, m->spec.vocab, logits, scratch);
     scratch->used = level;
 }

@@ -57,13 +57,20 @@ static inline sl_act sl_take_act(const sl_exec *ex, uint32_t kinds, const float 
     return act;
 }
 
-static inline void sl_project(const sl_exec *ex, const sl_mat *w, const float *x, uint32_t n_rows,
-                              float *y, sl_arena *scratch) {
+/* The same into rows y_stride floats apart. */
+static inline void sl_project_to(const sl_exec *ex, const sl_mat *w, const float *x,
+                                 uint32_t n_rows, float *y, uint32_t y_stride, sl_arena *scratch) {
     size_t level = scratch->used;
     sl_gemm_job job = sl_dense_job(w, x, n_rows, y);
+    job.y_stride = y_stride;
     job.act = sl_take_act(ex, sl_act_kinds(ex, w), x, NULL, n_rows, w->k, scratch);
     sl_gemm(ex, &job, 1);
     scratch->used = level;
+}
+
+static inline void sl_project(const sl_exec *ex, const sl_mat *w, const float *x, uint32_t n_rows,
+                              float *y, sl_arena *scratch) {
+    sl_project_to(ex, w, x, n_rows, y, w->n, scratch);
 }
 
 static inline void sl_norm(const sl_model *m, const sl_exec *ex, const sl_mat *w, const float *x,

@@ -136,4 +136,12 @@ void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
 void sl_model_head(const sl_model *m, const sl_exec *ex, const float *x, const uint32_t *row,
                    uint32_t n, float *logits, sl_arena *scratch);
 
+/* The same in pieces, with other work between them: h[i] = RMSNorm(x[row[i]]), [n][d_model], then
+ * columns first .. first + count - 1 of the logits, whose rows are vocab apart, until all are
+ * there. Any pieces give the same bits. An emulated device takes its time with the last one. */
+void sl_model_head_rows(const sl_model *m, const sl_exec *ex, const float *x, const uint32_t *row,
+                        uint32_t n, float *h);
+void sl_model_head_part(const sl_model *m, const sl_exec *ex, const float *h, uint32_t n,
+                        uint32_t first, uint32_t count, float *logits, sl_arena *scratch);
+
 #endif

@@ -4,7 +4,7 @@ sl_status sl_turns_init(sl_turns *t, const sl_turns_shape *shape, sl_err *err) {
     if (shape->n_lanes == 0 || shape->n_lanes > SL_PLAN_MAX_LANES || shape->n_replies == 0)
         return sl_fail(err, SL_ERR_ARG, "turns: %u lanes of 1 to %u, %u replies", shape->n_lanes,
                        SL_PLAN_MAX_LANES, shape->n_replies);
-    *t = (sl_turns){.shape = *shape};
+    *t = (sl_turns){.shape = *shape, .in_head = SL_TURNS_NONE};
     return SL_OK;
 }
 
@@ -43,13 +43,29 @@ void sl_turns_reply(sl_turns *t, uint32_t lane) {
     if (++l->replies == t->shape.n_replies && !l->shared_due) make_ready(t, l, SL_TURN_MERGE);
 }
 
-bool sl_turns_next(const sl_turns *t, sl_turn *out) {
-    const sl_turn_lane *ready = NULL, *shared = NULL;
+static const sl_turn_lane *older(const sl_turn_lane *a, const sl_turn_lane *b) {
+    return !a || b->since < a->since ? b : a;
+}
+
+/* Which of the lanes that are ready runs; NULL: none is. */
+static const sl_turn_lane *ready_lane(const sl_turns *t) {
+    const sl_turn_lane *head = NULL, *other = NULL;
     for (uint32_t i = 0; i < t->shape.n_lanes; i++) {
         const sl_turn_lane *l = &t->lane[i];
-        if (l->phase == SL_TURN_READY && (!ready || l->since < ready->since)) ready = l;
-        if (l->shared_due && (!shared || l->since < shared->since)) shared = l;
+        if (l->phase != SL_TURN_READY) continue;
+        if (l->next == SL_TURN_HEAD)
+            head = older(head, l);
+        else
+            other = older(other, l);
     }
+    if (head && t->in_head != SL_TURNS_NONE) head = &t->lane[t->in_head];
+    return head && (!other || t->passed) ? head : other;
+}
+
+bool sl_turns_next(const sl_turns *t, sl_turn *out) {
+    const sl_turn_lane *ready = ready_lane(t), *shared = NULL;
+    for (uint32_t i = 0; i < t->shape.n_lanes; i++)
+        if (t->lane[i].shared_due) shared = older(shared, &t->lane[i]);
     if (shared && (!ready || t->shape.order == SL_ORDER_ASAS)) {
         *out = (sl_turn){SL_TURN_SHARED, (uint32_t)(shared - t->lane), shared->layer};
         return true;
@@ -67,6 +83,16 @@ static void block_done(sl_turns *t, sl_turn_lane *l) {
     l->phase = SL_TURN_WAITS;
     l->replies = 0;
     l->shared_due = t->shape.shared;
+    t->passed = true;
+}
+
+static void leave_head(sl_turns *t, uint32_t lane) {
+    if (t->in_head == lane) t->in_head = SL_TURNS_NONE;
+}
+
+void sl_turns_pause(sl_turns *t, const sl_turn *turn) {
+    t->passed = false;
+    if (t->lane[turn->lane].phase != SL_TURN_IDLE) t->in_head = turn->lane;
 }
 
 void sl_turns_done(sl_turns *t, const sl_turn *turn) {
@@ -88,10 +114,13 @@ void sl_turns_done(sl_turns *t, const sl_turn *turn) {
         break;
     case SL_TURN_HEAD:
         l->phase = SL_TURN_IDLE;
+        leave_head(t, turn->lane);
+        t->passed = false;
         break;
     }
 }
 
 void sl_turns_drop(sl_turns *t, uint32_t lane) {
     t->lane[lane] = (sl_turn_lane){.phase = SL_TURN_IDLE};
+    leave_head(t, lane);
 }

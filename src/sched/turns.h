@@ -6,7 +6,9 @@
  * experts and other lanes run. This is the attention side of ep, dep, pingpong, findep and eps:
  * they differ in the number of lanes and replies (docs/schedules.md).
  *
- * Order: lanes in the order in which they became ready, one that runs goes on until it waits.
+ * Order: lanes in the order in which they became ready, one that runs goes on until it waits. A
+ * head runs in pieces, one lane's at a time: whatever else is ready goes before a piece, since
+ * experts wait for it, but between two pieces only one lane does, so that a head ends.
  * SHARED is due when its BLOCK has run. ASAS: before anything else. AASS: when no BLOCK, MERGE,
  * BEGIN or HEAD can run, or when only it holds its lane up. With equal lanes and replies in order
  * these are FinDEP's orders A0 S0 A1 S1 ... and A0 A1 ... S0 S1 ... of every layer.
@@ -22,12 +24,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define SL_HEAD_PIECES 32u
+
 typedef enum sl_turn_kind {
     SL_TURN_BEGIN,  /* form the step */
     SL_TURN_BLOCK,  /* attention, then router and dispatch or the dense block, of `layer` */
     SL_TURN_SHARED, /* shared experts of `layer` */
     SL_TURN_MERGE,  /* returned rows of `layer` into the residual stream */
-    SL_TURN_HEAD,   /* head and sampling; the step ends */
+    SL_TURN_HEAD,   /* a piece of head and sampling; after the last the step ends */
 } sl_turn_kind;
 
 typedef struct sl_turn {
@@ -62,7 +66,11 @@ typedef struct sl_turns {
     sl_turns_shape shape;
     sl_turn_lane lane[SL_PLAN_MAX_LANES];
     uint64_t readied;
+    uint32_t in_head; /* the lane whose head has begun and is not over; SL_TURNS_NONE */
+    bool passed;      /* a lane has gone on until it waits since the last piece of a head */
 } sl_turns;
+
+#define SL_TURNS_NONE UINT32_MAX
 
 /* SL_ERR_ARG: a count out of its range. */
 sl_status sl_turns_init(sl_turns *t, const sl_turns_shape *shape, sl_err *err) SL_MUST_CHECK;
@@ -78,7 +86,19 @@ bool sl_turns_in_flight(const sl_turns *t, uint32_t lane);
 bool sl_turns_next(const sl_turns *t, sl_turn *out);
 /* The task ran (it was sl_turns_next's answer). After HEAD the lane is idle until sl_turns_open. */
 void sl_turns_done(sl_turns *t, const sl_turn *turn);
+/* A piece of HEAD ran (it was sl_turns_next's answer), and it was not the last. */
+void sl_turns_pause(sl_turns *t, const sl_turn *turn);
 /* The lane's step is given up. */
 void sl_turns_drop(sl_turns *t, uint32_t lane);
+
+/* Columns of the logits that a piece of a head computes: some thirtieth of them. All of them where
+ * no other lane could go in between, and on an emulated device: it cannot wait that briefly. */
+static inline uint32_t sl_turns_head_columns(const sl_plan *p, uint32_t vocab) {
+    uint32_t some = (vocab / SL_HEAD_PIECES / 32 + 1) * 32;
+    return p->lanes == 1 || p->device.emulated || some > vocab ? vocab : some;
+}
+static inline uint32_t sl_turns_head_pieces(const sl_plan *p, uint32_t vocab) {
+    return vocab ? (vocab - 1) / sl_turns_head_columns(p, vocab) + 1 : 1;
+}
 
 #endif

@@ -135,7 +135,8 @@ struct sim_attn {
     uint64_t arrivals, generations;
     sim_lane *lane;
     sl_turns turns;
-    sl_turn turn; /* running */
+    sl_turn turn;       /* running */
+    uint32_t head_left; /* pieces of the head that has begun, this one included */
     sim_flow *flow;
 };
 

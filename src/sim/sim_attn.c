@@ -276,6 +276,21 @@ static void merge(sim *s, sim_worker *w, const sl_turn *t) {
 
 /* ---- tasks ---- */
 
+/* A piece of the head: the engine has as many, and what it samples at the end is part of the cost.
+ */
+static void start_head(sim *s, sim_worker *w, const sim_lane *l) {
+    sim_attn *a = w->attn;
+    uint32_t pieces = sl_turns_head_pieces(s->p, s->m->vocab);
+    if (a->head_left == 0) a->head_left = l->samples ? pieces : 1;
+    if (l->samples == 0) return;
+    sl_stage_cost piece = s->s->attention->stage[SL_COST_HEAD];
+    piece.fixed_us /= pieces;
+    piece.floor_us /= pieces;
+    piece.row_us /= pieces;
+    piece.pad_us /= pieces;
+    sim_kernel_add(s, w, SL_TRACE_HEAD, &piece, l->samples, 0);
+}
+
 bool sim_attn_start(sim *s, sim_worker *w) {
     sim_attn *a = w->attn;
     if (a->lost || !sl_turns_next(&a->turns, &a->turn)) return false;
@@ -300,7 +315,7 @@ bool sim_attn_start(sim *s, sim_worker *w) {
                        &cost[SL_COST_SHARED], l->rows, 0);
         break;
     case SL_TURN_HEAD:
-        if (l->samples) sim_kernel_add(s, w, SL_TRACE_HEAD, &cost[SL_COST_HEAD], l->samples, 0);
+        start_head(s, w, l);
         break;
     default:
         break;
@@ -314,6 +329,12 @@ void sim_attn_finish(sim *s, sim_worker *w) {
     if (a->lost) return;
     if (t.kind == SL_TURN_BLOCK && s->moe[t.layer]) dispatch(s, w, &t);
     if (t.kind == SL_TURN_MERGE) merge(s, w, &t);
+    if (t.kind == SL_TURN_HEAD && a->head_left > 1) {
+        a->head_left--;
+        sl_turns_pause(&a->turns, &t);
+        return;
+    }
+    if (t.kind == SL_TURN_HEAD) a->head_left = 0;
     if (t.kind == SL_TURN_HEAD) end_step(s, w, t.lane);
     sl_turns_done(&a->turns, &t);
     if (t.kind == SL_TURN_HEAD) end_round(s, w, t.lane);

@@ -178,7 +178,10 @@ static void expect(replay *p, sl_turn_kind kind, const span *s) {
                  "block %u",
                  p->worker, s->begin_us, s->name, s->lane, s->layer, any ? "turn " : "none, ",
                  (int)t.kind, t.lane, t.layer);
-    sl_turns_done(&p->turns, &t);
+    if (kind == SL_TURN_HEAD && !is(s, "step"))
+        sl_turns_pause(&p->turns, &t);
+    else
+        sl_turns_done(&p->turns, &t);
     p->checked++;
 }
 
@@ -198,6 +201,17 @@ static bool goes_on(const replay *p, size_t i) {
         if (s->worker != p->worker || s->lane != step->lane) continue;
         if (s->src != NONE && is(s, "ROUND_OPEN")) return false;
         if (s->src == NONE && is(s, "embed")) return true;
+    }
+    return false;
+}
+
+/* Whether the step is over with this span: both are of one task. */
+static bool ends_step(const replay *p, size_t i) {
+    const span *sample = &p->r->span[i];
+    for (i++; i < p->r->n; i++) {
+        const span *s = &p->r->span[i];
+        if (s->worker != p->worker || s->lane != sample->lane || s->src != NONE) continue;
+        return is(s, "step");
     }
     return false;
 }
@@ -225,8 +239,9 @@ static void task(replay *p, const span *s, size_t i) {
         expect(p, SL_TURN_SHARED, s);
     } else if (is(s, "merge")) {
         expect(p, SL_TURN_MERGE, s);
-    } else if (ready && lane->next == SL_TURN_HEAD &&
-               (is(s, "head") || is(s, "step"))) { /* a step that samples nothing has no head */
+    } else if (is(s, "head") || (is(s, "sample") && !ends_step(p, i))) {
+        expect(p, SL_TURN_HEAD, s);
+    } else if (ready && lane->next == SL_TURN_HEAD && is(s, "step")) {
         expect(p, SL_TURN_HEAD, s);
         if (goes_on(p, i)) sl_turns_open(&p->turns, s->lane);
     }

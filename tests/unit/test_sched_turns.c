@@ -107,6 +107,74 @@ static void shared_experts_run_by_the_order(void **state) {
     }
 }
 
+/* The next piece of a head, not its last. */
+static void is_piece(uint32_t lane) {
+    sl_turn t;
+    assert_true(sl_turns_next(&turns, &t));
+    assert_int_equal(t.kind, SL_TURN_HEAD);
+    assert_int_equal(t.lane, lane);
+    sl_turns_pause(&turns, &t);
+}
+
+/* From BEGIN until the rows of block 1 are with the experts. */
+static void goes_to_block_1(uint32_t lane) {
+    is_next(SL_TURN_BEGIN, lane, 0);
+    is_next(SL_TURN_BLOCK, lane, 0);
+    is_next(SL_TURN_BLOCK, lane, 1);
+}
+
+static void goes_to_block_2(uint32_t lane) {
+    sl_turns_reply(&turns, lane);
+    is_next(SL_TURN_MERGE, lane, 1);
+    is_next(SL_TURN_BLOCK, lane, 2);
+}
+
+static void a_head_lets_others_pass(void **state) {
+    (void)state;
+    shape(3, false, 1, SL_ORDER_ASAS);
+    for (uint32_t l = 0; l < 3; l++) sl_turns_open(&turns, l);
+    for (uint32_t l = 0; l < 3; l++) goes_to_block_1(l);
+    goes_to_block_2(0);
+    sl_turns_reply(&turns, 0);
+    is_next(SL_TURN_MERGE, 0, 2);
+    is_piece(0);
+    is_piece(0);
+    sl_turns_reply(&turns, 1);
+    sl_turns_reply(&turns, 2);
+    is_next(SL_TURN_MERGE, 1, 1); /* it became ready after the head */
+    is_next(SL_TURN_BLOCK, 1, 2);
+    is_piece(0); /* one lane between two pieces */
+    is_next(SL_TURN_MERGE, 2, 1);
+    sl_turns_reply(&turns, 1);
+    is_next(SL_TURN_BLOCK, 2, 2);
+    is_piece(0);
+    is_next(SL_TURN_MERGE, 1, 2);
+    is_piece(0); /* not another one before it is over */
+    is_next(SL_TURN_HEAD, 0, 3);
+    sl_turns_open(&turns, 0);
+    goes_to_block_1(0);
+    is_piece(1);
+    sl_turns_drop(&turns, 1);
+    none_is_next();
+    sl_turns_reply(&turns, 2);
+    is_next(SL_TURN_MERGE, 2, 2);
+    is_piece(2);
+}
+
+static void heads_are_cut(void **state) {
+    (void)state;
+    sl_plan p = {.lanes = 2};
+    assert_int_equal(sl_turns_head_columns(&p, 32000), 1024);
+    assert_int_equal(sl_turns_head_pieces(&p, 32000), 32);
+    assert_int_equal(sl_turns_head_pieces(&p, 512), 16);
+    assert_int_equal(sl_turns_head_columns(&p, 31), 31);
+    assert_int_equal(sl_turns_head_pieces(&p, 1), 1);
+    p.device.emulated = true;
+    assert_int_equal(sl_turns_head_pieces(&p, 32000), 1);
+    p = (sl_plan){.lanes = 1};
+    assert_int_equal(sl_turns_head_pieces(&p, 32000), 1);
+}
+
 static void shapes_are_checked(void **state) {
     (void)state;
     sl_err err;
@@ -124,6 +192,8 @@ int main(void) {
         cmocka_unit_test(one_lane_goes_through_its_blocks),
         cmocka_unit_test(lanes_run_as_they_become_ready),
         cmocka_unit_test(shared_experts_run_by_the_order),
+        cmocka_unit_test(a_head_lets_others_pass),
+        cmocka_unit_test(heads_are_cut),
         cmocka_unit_test(shapes_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
