@@ -354,3 +354,9 @@ sl_status sl_ckpt_data(sl_checkpoint *c, sl_ckpt_tensor t, sl_span *out, sl_err 
     *out = (sl_span){f->map.bytes.data + t.begin, (size_t)(t.end - t.begin)};
     return SL_OK;
 }
+
+sl_status sl_ckpt_reopen(const sl_checkpoint *c, sl_ckpt_tensor t, int *out_fd, sl_err *err) {
+    if (c->gguf) return sl_gguf_reopen(c->gguf, t.file, out_fd, err);
+    SL_ASSERT(c->file[t.file].map.path != NULL);
+    return sl_map_reopen(&c->file[t.file].map, out_fd, err);
+}

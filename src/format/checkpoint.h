@@ -48,5 +48,8 @@ bool sl_ckpt_find(const sl_checkpoint *c, const char *name, size_t *out);
 
 /* Maps the tensor's file if it is not mapped yet. The bytes are borrowed until sl_ckpt_free. */
 sl_status sl_ckpt_data(sl_checkpoint *c, sl_ckpt_tensor t, sl_span *out, sl_err *err) SL_MUST_CHECK;
+/* The file of a tensor whose bytes were asked for, as sl_map_reopen gives it. */
+sl_status sl_ckpt_reopen(const sl_checkpoint *c, sl_ckpt_tensor t, int *out_fd,
+                         sl_err *err) SL_MUST_CHECK;
 
 #endif

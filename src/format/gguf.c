@@ -422,6 +422,12 @@ sl_span sl_gguf_bytes(const sl_gguf *g, uint32_t part) {
     return file_of(g, part)->bytes;
 }
 
+sl_status sl_gguf_reopen(const sl_gguf *g, uint32_t part, int *out_fd, sl_err *err) {
+    const sl_gguf_file *f = file_of(g, part);
+    if (!f->map.path) return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: is not mapped", f->path);
+    return sl_map_reopen(&f->map, out_fd, err);
+}
+
 sl_span sl_gguf_head(const sl_gguf *g, uint32_t part) {
     const sl_gguf_file *f = file_of(g, part);
     return (sl_span){f->bytes.data, f->head_bytes};

@@ -73,6 +73,8 @@ const char *sl_gguf_path(const sl_gguf *g);
 uint32_t sl_gguf_parts(const sl_gguf *g); /* files, 1 or more */
 const char *sl_gguf_part_path(const sl_gguf *g, uint32_t part);
 sl_span sl_gguf_bytes(const sl_gguf *g, uint32_t part); /* the whole file */
+/* As sl_map_reopen; SL_ERR_UNSUPPORTED when the bytes are borrowed. */
+sl_status sl_gguf_reopen(const sl_gguf *g, uint32_t part, int *out_fd, sl_err *err) SL_MUST_CHECK;
 /* Everything before the tensors' bytes. */
 sl_span sl_gguf_head(const sl_gguf *g, uint32_t part);
 

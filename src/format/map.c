@@ -125,6 +125,7 @@ sl_status sl_map_open(const char *path, uint64_t max_bytes, sl_map *out, sl_err 
     uint64_t bytes = 0;
     void *base = NULL;
     uint32_t slot = 0;
+    struct stat info;
     char *copy = sl_strdup(path);
     if (!copy) return sl_fail(err, SL_ERR_NOMEM, "%s: path", path);
     install_guard();
@@ -135,6 +136,10 @@ sl_status sl_map_open(const char *path, uint64_t max_bytes, sl_map *out, sl_err 
     st = claim_slot(copy, base, (size_t)bytes, &slot, err);
     if (st != SL_OK) goto out;
     *out = (sl_map){.bytes = {.data = base, .len = (size_t)bytes}, .path = copy, .slot = slot};
+    if (fstat(fd, &info) == 0) {
+        out->device = (uint64_t)info.st_dev;
+        out->inode = (uint64_t)info.st_ino;
+    }
     base = NULL;
     copy = NULL;
 out:
@@ -142,6 +147,21 @@ out:
     if (fd >= 0) close(fd);
     sl_free(copy);
     return st;
+}
+
+sl_status sl_map_reopen(const sl_map *m, int *out_fd, sl_err *err) {
+    int fd = -1;
+    uint64_t bytes = 0;
+    struct stat info;
+    sl_status st = sl_map_open_fd(m->path, &fd, &bytes, err);
+    if (st != SL_OK) return st;
+    if (bytes != m->bytes.len || fstat(fd, &info) != 0 || (uint64_t)info.st_dev != m->device ||
+        (uint64_t)info.st_ino != m->inode) {
+        close(fd);
+        return sl_fail(err, SL_ERR_IO, "%s: is another file than the mapped one", m->path);
+    }
+    *out_fd = fd;
+    return SL_OK;
 }
 
 void sl_map_close(sl_map *m) {

@@ -15,6 +15,7 @@
 typedef struct sl_map {
     sl_span bytes; /* the whole file, shared with every other process that maps it */
     char *path;    /* owned */
+    uint64_t device, inode;
     uint32_t slot; /* where the handler finds it */
 } sl_map;
 
@@ -27,9 +28,13 @@ void sl_map_close(sl_map *m); /* a zeroed sl_map is fine */
  * process, and are read again should anyone look. */
 void sl_map_drop(sl_span part);
 
-/* Bytes of mapped files that this process reaches through pages of 2 MB; 0 where the system does not
- * say. */
+/* Bytes of mapped files that this process reaches through pages of 2 MB; 0 where the system does
+ * not say. */
 uint64_t sl_map_huge_bytes(void);
+
+/* The mapped file once more, for reading parts of it into memory. SL_ERR_IO when its path leads to
+ * another one by now. The caller closes *out_fd. */
+sl_status sl_map_reopen(const sl_map *m, int *out_fd, sl_err *err) SL_MUST_CHECK;
 
 /* Opens a regular file for reading and reports its length; same errors as above, an empty file is
  * fine here. The caller closes *out_fd. */

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* One tensor of the architecture, its block and expert filled in. */
 typedef struct sl_site {
@@ -292,6 +293,19 @@ static sl_status repack(sl_model *m, sl_ckpt_tensor t, const sl_mat *mat, uint32
     return SL_OK;
 }
 
+/* Best effort: where it fails rows are read where they are mapped, as those of a head are. */
+static void open_embed(sl_model *m, sl_ckpt_tensor t, const sl_mat *mat) {
+    sl_err err;
+    int fd = -1;
+    if (m->spec.tied_head || m->embed.open) return;
+    if (sl_ckpt_reopen(m->ckpt, t, &fd, &err) != SL_OK) return;
+    m->embed = (sl_embed_file){.open = true, .fd = fd, .begin = t.begin};
+    m->embed.row = sl_model_own(m, sl_dtype_row_bytes(mat->dtype, mat->k));
+    if (m->embed.row) return;
+    close(fd);
+    m->embed.open = false;
+}
+
 static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, sl_err *err) {
     const sl_binding *b = ctx;
     size_t at = 0;
@@ -313,6 +327,7 @@ static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, s
         st = sl_store_place(b->m, store, site->expert, bytes, &mat, err);
     else if (sl_ckpt_gguf(b->m->ckpt) && !c.repack)
         mat.data = bytes.data + site->expert * mat_bytes(&mat);
+    if (site->t->role == SL_ROLE_EMBED && !store && !c.repack) open_embed(b->m, c, &mat);
     if (st == SL_OK && mat.dtype == SL_F8_E4M3) st = bind_scales(b->m, name, &mat, err);
     *place(b->m, site) = mat;
     return st;

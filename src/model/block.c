@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Rows a thread that pass attention together: enough for products that read weights once, few
  * enough that what lies between them stays in caches. */
@@ -25,6 +26,16 @@ size_t sl_model_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows) {
            SL_SCRATCH_SLACK;
 }
 
+/* Row `id` of the table, from the file where it is open. A file that was cut short since is found
+ * at its mapping. */
+static const uint8_t *embed_row(const sl_model *m, uint32_t id, size_t row_bytes) {
+    const sl_embed_file *f = &m->embed;
+    size_t at = id * row_bytes;
+    if (f->open && pread(f->fd, f->row, row_bytes, (off_t)(f->begin + at)) == (ssize_t)row_bytes)
+        return f->row;
+    return (const uint8_t *)m->whole.mat[SL_ROLE_EMBED].data + at;
+}
+
 void sl_model_embed(const sl_model *m, const sl_exec *ex, const uint32_t *ids, uint32_t n_rows,
                     float *x) {
     if (ex->emulated) {
@@ -36,8 +47,7 @@ void sl_model_embed(const sl_model *m, const sl_exec *ex, const uint32_t *ids, u
     SL_ASSERT(w->data != NULL);
     for (uint32_t i = 0; i < n_rows; i++) {
         SL_ASSERT(ids[i] < m->spec.vocab);
-        sl_widen(ex, (const uint8_t *)w->data + ids[i] * row_bytes, w->dtype, w->k,
-                 x + (size_t)i * w->k);
+        sl_widen(ex, embed_row(m, ids[i], row_bytes), w->dtype, w->k, x + (size_t)i * w->k);
     }
 }
 

@@ -10,6 +10,7 @@
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static char *file_in(const char *folder, const char *name) {
     size_t n = strlen(folder) + strlen(name) + 2;
@@ -235,6 +236,7 @@ sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t
 
 void sl_model_free(sl_model *m) {
     if (!m) return;
+    if (m->embed.open) close(m->embed.fd);
     sl_ckpt_free(m->ckpt);
     sl_free(m->block);
     sl_free(m->expert);

@@ -29,6 +29,15 @@ typedef struct sl_copies {
     size_t n, cap;
 } sl_copies;
 
+/* Rows of the embedding as the file has them: a step wants few of them, and reading those costs
+ * less memory than a mapped table of which every row is touched once. */
+typedef struct sl_embed_file {
+    bool open;
+    int fd;
+    uint64_t begin; /* of row 0 in the file */
+    uint8_t *row;   /* owned, room for one */
+} sl_embed_file;
+
 struct sl_model {
     sl_model_spec spec;
     sl_generation_spec gen;
@@ -46,6 +55,7 @@ struct sl_model {
     sl_skew *skew;             /* NULL: the router chooses */
     uint8_t *random;           /* weights of sl_model_open_random, else NULL */
     size_t random_bytes;
+    sl_embed_file embed;
     sl_copies copies; /* matrices that are not used where they are mapped */
 };
 

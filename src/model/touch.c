@@ -1,5 +1,6 @@
 #include "model/model_int.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -61,8 +62,9 @@ static void touch_items(void *ctx, uint32_t lane, size_t begin, size_t end) {
     }
 }
 
-static void touch_weights(const sl_weights *w, sl_pool *pool, size_t page) {
+static void touch_weights(const sl_weights *w, bool embed, sl_pool *pool, size_t page) {
     for (size_t i = 0; i < SL_LEN(w->mat); i++) {
+        if (i == SL_ROLE_EMBED && !embed) continue;
         touch_ctx c = {.mat = &w->mat[i], .page = page};
         sl_pool_run(pool, (mat_bytes(c.mat) + PIECE - 1) / PIECE, 1, touch_items, &c);
     }
@@ -74,8 +76,13 @@ void sl_model_touch(const sl_model *m, sl_pool *pool) {
     for (size_t i = 0; i < n_experts; i++) bytes += mat_bytes(&m->expert[i].gate);
     for (size_t i = 0; i < SL_LEN(m->whole.mat); i++) bytes += mat_bytes(&m->whole.mat[i]);
     if (m->random || page < 4096 || bytes < WORTH_IT) return;
-    touch_weights(&m->whole, pool, (size_t)page);
-    for (uint32_t l = 0; l < m->spec.n_layers; l++) touch_weights(&m->block[l], pool, (size_t)page);
+    /* Read from the file, where it has to be in memory, but not in this process. */
+    if (m->embed.open)
+        (void)posix_fadvise(m->embed.fd, (off_t)m->embed.begin,
+                            (off_t)mat_bytes(&m->whole.mat[SL_ROLE_EMBED]), POSIX_FADV_WILLNEED);
+    touch_weights(&m->whole, !m->embed.open, pool, (size_t)page);
+    for (uint32_t l = 0; l < m->spec.n_layers; l++)
+        touch_weights(&m->block[l], true, pool, (size_t)page);
     touch_ctx c = {.expert = m->expert, .page = (size_t)page};
     sl_pool_run(pool, n_experts, 1, touch_items, &c);
 }
