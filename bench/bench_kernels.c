@@ -1,7 +1,8 @@
 /* Speed of the kernels as CSV on stdout, with this machine's limits measured in the same run.
  *   bench_kernels [--threads T] [--isa NAME] [--only TEXT] [--ms M] [--clock wall|cpu]
- * Products rotate over more weights than the caches hold, as experts do. Times are medians of
- * single calls; read the p10 column on a busy machine. */
+ * Products rotate over more weights than the caches hold, as experts do, in pages of 2 MB where the
+ * system gives them, as mapped checkpoints have. Times are medians of single calls; read the p10
+ * column on a busy machine. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "kernel/kernel_int.h"

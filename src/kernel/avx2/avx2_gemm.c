@@ -346,7 +346,7 @@ static void tile_blocks(const sl_gemm_tile *t) {
 void sl_avx2_gemm_tile(const sl_gemm_tile *t) {
     if (!sl_dtype_is_plain(t->dtype))
         tile_blocks(t);
-    else if (t->n_rows >= SL_MANY_ROWS)
+    else if (sl_gemm_is_many(t))
         sl_avx2_gemm_many(t);
     else if (t->dtype == SL_F32)
         tile_f32(t);

@@ -5,10 +5,19 @@
  * L2. */
 #include "kernel/avx2/gemm_pair.h"
 
-#define GROUP      3u   /* weight rows at a time */
-#define PACK_STEPS 128u /* of k, 16 values each, that are packed at a time: 256 KiB for 32 rows */
-#define LONG_COLS  96u  /* columns at a time where k is longer */
+#define GROUP      3u                /* weight rows at a time */
+#define PACK_STEPS (SL_MANY_K / 16u) /* of k that are packed at a time: 256 KiB for 32 rows */
+#define LONG_COLS  96u               /* columns at a time where k is longer */
 #define MAX_R      4u
+
+/* What comes after the group is asked for while arithmetic goes on: each turn, which is one
+ * register tile of one half, asks for the `turn` bytes after those of the turn before, evenly. */
+typedef struct hints {
+    const uint8_t *at;
+    size_t turn, pair; /* bytes of a turn, of two steps */
+    uint32_t turns;    /* that ask for something */
+    bool many;         /* lines at each pair: there are few turns */
+} hints;
 
 /* What the loops run over now. Chains lie in acc [column][row][2 halves][8], register tile by
  * register tile. */
@@ -21,8 +30,8 @@ typedef struct sweep {
     uint32_t cols;    /* weight rows of the group */
     const uint8_t *w;
     size_t w_stride;
-    ptrdiff_t ahead; /* from a weight of the group to one that is read next */
-    bool fresh;      /* chains start at +0 rather than at acc */
+    bool fresh; /* chains start at +0 rather than at acc */
+    hints next;
     float *xp, *acc;
 } sweep;
 
@@ -42,41 +51,58 @@ SL_INLINE void one_step(__m256 *acc, const float *x, const uint8_t *w, size_t st
     }
 }
 
-/* R*C chains of one half. A turn below C asks for the next group's weight row of that number: turns
- * count the register tiles of a group, so memory is read while arithmetic goes on. */
+/* Where the loops over k are. */
+typedef struct place {
+    const float *x;
+    const uint8_t *w, *ahead;
+    size_t stride; /* between weight rows */
+} place;
+
+/* n steps, two at a time, each with hints for `lines` lines. */
+SL_INLINE void run_pairs(__m256 *acc, place *p, uint32_t n, size_t pair, const uint32_t lines,
+                         const uint32_t R, const uint32_t C, sl_dtype dtype, const uint32_t half) {
+    const uint32_t step_bytes = 16 * sl_dtype_bytes(dtype);
+    for (uint32_t s = 0; s + 2 <= n; s += 2) {
+        if (C == GROUP && R == 4) {
+            sl_gemm_pair(acc, p->x, p->w, p->stride, dtype, half);
+        } else {
+            one_step(acc, p->x, p->w, p->stride, R, C, dtype, half);
+            one_step(acc, p->x + R * 8, p->w + step_bytes, p->stride, R, C, dtype, half);
+        }
+#pragma GCC unroll 4
+        for (uint32_t i = 0; i < lines; i++)
+            _mm_prefetch((const char *)p->ahead + (size_t)i * 64, _MM_HINT_T1);
+        p->ahead += pair;
+        p->x += R * 16;
+        p->w += 2 * step_bytes;
+    }
+}
+
+/* R*C chains of one half; turns count the register tiles of a group. */
 SL_INLINE void run_half(const sweep *q, uint32_t r0, uint32_t turn, const uint32_t R,
                         const uint32_t C, sl_dtype dtype, const uint32_t half) {
-    const uint32_t step_bytes = 16 * sl_dtype_bytes(dtype), steps = q->steps;
-    const size_t stride = q->w_stride;
+    const uint32_t lines = dtype == SL_F32 ? 2 : 1;
     float *out = q->acc + ((size_t)r0 * 2 + half * R) * C * 8;
-    const float *x = q->xp + (((size_t)r0 * 2 + half * R) * q->x_steps + (size_t)q->x_at * R) * 8;
-    const uint8_t *w = q->w, *ahead = turn < C ? w + turn * stride + q->ahead : w;
+    place p = {.x = q->xp + (((size_t)r0 * 2 + half * R) * q->x_steps + (size_t)q->x_at * R) * 8,
+               .w = q->w,
+               .ahead = turn < q->next.turns ? q->next.at + turn * q->next.turn : q->w,
+               .stride = q->w_stride};
     __m256 acc[MAX_R * GROUP];
-    uint32_t s = 0;
+    uint32_t n = q->steps;
 #pragma GCC unroll 12
     for (uint32_t i = 0; i < R * C; i++)
         acc[i] = q->fresh ? _mm256_setzero_ps() : _mm256_load_ps(out + i * 8);
-    if (C == GROUP && R == 4 && steps > 2) {
-        if (dtype == SL_BF16 && half == 0) { /* a pair would look before the first weight */
-            one_step(acc, x, w, stride, R, C, dtype, half);
-            s = 1, x += R * 8, w += step_bytes;
-        }
-        for (; s + 2 <= steps; s += 2) {
-            sl_gemm_pair(acc, x, w, stride, dtype, half);
-            _mm_prefetch((const char *)ahead, _MM_HINT_T1);
-            if (dtype == SL_F32) _mm_prefetch((const char *)ahead + 64, _MM_HINT_T1);
-            ahead += 2 * step_bytes;
-            x += R * 16;
-            w += 2 * step_bytes;
-        }
+    /* An odd step goes first: then a pair of BF16 never looks before the matrix. */
+    const bool first = dtype == SL_BF16 && half == 0 && q->w == q->t->w && n >= 2;
+    for (uint32_t s = n % 2 ? 1 : first ? 2 : 0; s; s--, n--) {
+        one_step(acc, p.x, p.w, p.stride, R, C, dtype, half);
+        p.x += R * 8;
+        p.w += 16 * sl_dtype_bytes(dtype);
     }
-    for (; s < steps; s++) {
-        one_step(acc, x, w, stride, R, C, dtype, half);
-        _mm_prefetch((const char *)ahead, _MM_HINT_T1);
-        ahead += step_bytes;
-        x += R * 8;
-        w += step_bytes;
-    }
+    if (q->next.many)
+        run_pairs(acc, &p, n, q->next.pair, 2 * lines, R, C, dtype, half);
+    else
+        run_pairs(acc, &p, n, q->next.pair, lines, R, C, dtype, half);
 #pragma GCC unroll 12
     for (uint32_t i = 0; i < R * C; i++) _mm256_store_ps(out + i * 8, acc[i]);
 }
@@ -93,6 +119,19 @@ SL_INLINE void run_steps(const sweep *q, sl_dtype dtype) {
     if (q->cols == 1) run_rows(q, 1, dtype, 0), run_rows(q, 1, dtype, 1);
 }
 
+/* Where all of k is packed, the next group is one stretch of memory. */
+SL_INLINE hints hints_of(const sweep *q, const uint8_t *at, uint32_t bytes) {
+    const uint32_t pairs = SL_MAX(1, q->steps / 2), turns = (q->t->n_rows + 3) / 4 * 2;
+    hints h = {.at = at, .turn = q->w_stride, .pair = (size_t)bytes * 32, .turns = GROUP};
+    if (q->t->k <= PACK_STEPS * 16) {
+        h.turns = turns;
+        h.turn = (GROUP * q->w_stride + turns - 1) / turns;
+        h.pair = (h.turn + pairs - 1) / pairs;
+    }
+    h.many = turns < 4;
+    return h;
+}
+
 /* The group's columns from w on over the packed steps, which begin at step s0 of k. */
 SL_INLINE void run_group(sweep *q, uint32_t s0, const uint8_t *w, sl_dtype dtype) {
     const uint32_t bytes = sl_dtype_bytes(dtype);
@@ -101,10 +140,10 @@ SL_INLINE void run_group(sweep *q, uint32_t s0, const uint8_t *w, sl_dtype dtype
     _Alignas(64) uint8_t pad[GROUP * 64];
     q->w = w;
     q->w_stride = row_bytes;
-    q->ahead = (ptrdiff_t)(GROUP * row_bytes);
     q->fresh = s0 == 0;
     q->x_at = 0;
     q->steps = whole;
+    q->next = hints_of(q, w + GROUP * row_bytes, bytes);
     for (;;) { /* a loop, so that the partial step shares the code of the whole ones */
         run_steps(q, dtype);
         if (q->w == pad || whole == q->x_steps) return;
@@ -114,7 +153,7 @@ SL_INLINE void run_group(sweep *q, uint32_t s0, const uint8_t *w, sl_dtype dtype
                    q->t->k % 16 * bytes);
         q->w = pad;
         q->w_stride = 64;
-        q->ahead = 0;
+        q->next.turns = 0;
         q->fresh = false;
         q->x_at = whole;
         q->steps = 1;
@@ -239,7 +278,7 @@ static __attribute__((noinline)) void tile_bf16(const sl_gemm_tile *t) {
 }
 
 void sl_avx2_gemm_many(const sl_gemm_tile *t) {
-    SL_ASSERT(t->n_rows >= SL_MANY_ROWS);
+    SL_ASSERT(sl_gemm_is_many(t));
     if (t->dtype == SL_F32)
         tile_f32(t);
     else if (t->dtype == SL_F16)

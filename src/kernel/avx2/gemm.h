@@ -67,8 +67,12 @@ SL_INLINE void sl_x_pack(const float *const *x, uint32_t k, uint32_t s0, uint32_
     }
 }
 
-/* Products of plain weights with at least SL_MANY_ROWS rows. */
-#define SL_MANY_ROWS 6u
+/* Products of plain weights for tiles of whose rows groups of four and three can be made. With
+ * three or four rows all of k has to be packed at once: else hints would come too late. */
+#define SL_MANY_K 2048u
+SL_INLINE bool sl_gemm_is_many(const sl_gemm_tile *t) {
+    return t->n_rows >= 6 || ((t->n_rows == 3 || t->n_rows == 4) && t->k <= SL_MANY_K);
+}
 void sl_avx2_gemm_many(const sl_gemm_tile *t);
 
 #endif
