@@ -1,6 +1,7 @@
 /* Attention over one page. Products of four queries with three keys, and sums over values for four
- * queries, stay in registers; while the page's keys are worked on its values are asked for, and
- * while its values are the next page's keys. */
+ * queries, stay in registers. All the while the next page is asked for, its keys and its values
+ * side by side: two streams are read a third faster than one, as the processor's own prefetching
+ * sees both. */
 #include "kernel/avx2/avx2.h"
 #include "kernel/simd/avx2.h"
 
@@ -11,6 +12,27 @@
 #define TOKENS SL_KV_PAGE_TOKENS
 #define STRIDE 40u /* floats between two queries' scores: a tile writes up to three too many */
 #define GROUP  4u  /* queries of a tile */
+
+/* Where the next page is asked for, `at` bytes into both streams; functions take NULL to ask for
+ * nothing. */
+typedef struct hints {
+    const char *one, *other;
+    size_t at, step; /* 64, or 0: there is nothing more to ask for */
+} hints;
+
+SIMD_INLINE void ask(hints *h) {
+    _mm_prefetch(h->one + h->at, _MM_HINT_T0);
+    _mm_prefetch(h->other + h->at, _MM_HINT_T0);
+    h->at += h->step;
+}
+
+/* Keys and values of the next page, or both halves of the rows that are both. */
+static hints hints_for(const sl_attn_page *a) {
+    if (!a->next_k) return (hints){(const char *)a->k, (const char *)a->k, 0, 0};
+    const float *half = a->next_k + TOKENS / 2 * (size_t)a->head_dim;
+    const float *other = a->next_v && a->next_v != a->next_k ? a->next_v : half;
+    return (hints){(const char *)a->next_k, (const char *)other, 0, 64};
+}
 
 /* [a0 + a4, a1 + a5, .. | b0 + b4, ..] */
 SIMD_INLINE __m256 fold(__m256 a, __m256 b) {
@@ -35,10 +57,9 @@ SIMD_INLINE __m256 some_of(const float *p, uint32_t n) {
 }
 
 /* Eight of the sixteen lanes of Q queries with T keys, from element `at` (0 or 8) on: query i and
- * key t in acc[i * T + t]. Asks for LINES lines at `ask` for every line of a key. */
+ * key t in acc[i * T + t]. How often it asks makes up a page with how often add_strip does. */
 SIMD_INLINE void half_products(const float *const *q, const float *k, uint32_t dim, uint32_t at,
-                               const float *ask, __m256 *acc, const uint32_t Q, const uint32_t T,
-                               const uint32_t LINES) {
+                               hints *h, __m256 *acc, const uint32_t Q, const uint32_t T) {
     const uint32_t whole = dim / 16 * 16, rest = dim - whole;
 #pragma GCC unroll 12
     for (uint32_t i = 0; i < Q * T; i++) acc[i] = _mm256_setzero_ps();
@@ -46,9 +67,7 @@ SIMD_INLINE void half_products(const float *const *q, const float *k, uint32_t d
         __m256 row[4];
 #pragma GCC unroll 4
         for (uint32_t t = 0; t < T; t++) row[t] = _mm256_loadu_ps(k + (size_t)t * dim + d);
-#pragma GCC unroll 2
-        for (uint32_t l = 0; l < LINES; l++)
-            _mm_prefetch((const char *)(ask + LINES * d + 16 * l), _MM_HINT_T0);
+        if (h && (at == 0 || T == 4 || d & 16)) ask(h);
 #pragma GCC unroll 4
         for (uint32_t i = 0; i < Q; i++) {
             const __m256 x = _mm256_loadu_ps(q[i] + d);
@@ -70,15 +89,14 @@ SIMD_INLINE void half_products(const float *const *q, const float *k, uint32_t d
 
 /* Products of Q queries with T keys to score[i * STRIDE + t]; of a query four floats are written.
  */
-SIMD_INLINE void products(const float *const *q, const float *k, uint32_t dim, const float *ask,
+SIMD_INLINE void products(const float *const *q, const float *k, uint32_t dim, hints *h,
                           float *score, const uint32_t Q, const uint32_t T) {
-    const uint32_t near = T > 2 ? 2 : 1, more = T - near; /* lines, T in both halves */
     __m256 low[12], e[12];
-    half_products(q, k, dim, 0, ask, e, Q, T, near);
+    half_products(q, k, dim, 0, h, e, Q, T);
 #pragma GCC unroll 12
     for (uint32_t i = 0; i < Q * T; i++) low[i] = e[i];
     __asm__("" : "+m"(low)); /* out of registers: the other half needs them all */
-    half_products(q, k, dim, 8, ask + (size_t)near * dim - 8 * more, e, Q, T, more);
+    half_products(q, k, dim, 8, h, e, Q, T);
 #pragma GCC unroll 12
     for (uint32_t i = 0; i < Q * T; i++) e[i] = _mm256_add_ps(low[i], e[i]);
     for (uint32_t i = 0; i < (Q + 1) / 2; i++) {
@@ -95,23 +113,17 @@ SIMD_INLINE void products(const float *const *q, const float *k, uint32_t dim, c
     }
 }
 
-/* What will be read after this page's values; something harmless when that is nothing. */
-static const float *next_keys(const sl_attn_page *a) {
-    return a->next_k ? a->next_k : a->v;
-}
-
 /* Products of Q queries with tokens first .. end - 1, mostly T keys at once. */
 SIMD_INLINE void scores_of(const sl_attn_page *a, const sl_attn_query *u, uint32_t first,
-                           uint32_t end, float *score, const uint32_t Q, const uint32_t T) {
+                           uint32_t end, float *score, hints *h, const uint32_t Q,
+                           const uint32_t T) {
     const size_t dim = a->head_dim;
-    const float *ask = a->v != a->k ? a->v : next_keys(a), *q[GROUP];
+    const float *q[GROUP];
     uint32_t j = first;
     for (uint32_t i = 0; i < Q; i++) q[i] = u[i].q;
-    for (; j + T <= end; j += T)
-        products(q, a->k + j * dim, a->head_dim, ask + j * dim, score + j, Q, T);
-    for (; j + 2 <= end; j += 2)
-        products(q, a->k + j * dim, a->head_dim, ask + j * dim, score + j, Q, 2);
-    for (; j < end; j++) products(q, a->k + j * dim, a->head_dim, ask + j * dim, score + j, Q, 1);
+    for (; j + T <= end; j += T) products(q, a->k + j * dim, a->head_dim, h, score + j, Q, T);
+    for (; j + 2 <= end; j += 2) products(q, a->k + j * dim, a->head_dim, h, score + j, Q, 2);
+    for (; j < end; j++) products(q, a->k + j * dim, a->head_dim, h, score + j, Q, 1);
 }
 
 /* Scaled scores of the tokens that a query sees, -inf for others; returns their greatest, or `top`.
@@ -157,9 +169,9 @@ static void weigh(const sl_attn_page *a, float *score, float *shrink) {
 }
 
 /* Elements d .. d + 8 V - 1 of Q queries: o * shrink, then o += p[t] * v[t] for n tokens in their
- * order. Asks for V lines every two tokens. */
+ * order. */
 SIMD_INLINE void add_strip(const sl_attn_query *u, size_t d, const float *v, size_t step,
-                           const float *p, const float *shrink, uint32_t n, const float *ask,
+                           const float *p, const float *shrink, uint32_t n, hints *h,
                            const uint32_t Q, const uint32_t V) {
     __m256 acc[12];
 #pragma GCC unroll 4
@@ -168,14 +180,11 @@ SIMD_INLINE void add_strip(const sl_attn_query *u, size_t d, const float *v, siz
         for (uint32_t c = 0; c < V; c++)
             acc[i * V + c] =
                 _mm256_mul_ps(_mm256_loadu_ps(u[i].o + d + 8 * c), _mm256_broadcast_ss(shrink + i));
-    ask += d * TOKENS;
-    for (uint32_t t = 0; t < n; t++, ask += 8 * V) {
+    for (uint32_t t = 0; t < n; t++) {
         __m256 row[4];
 #pragma GCC unroll 4
         for (uint32_t c = 0; c < V; c++) row[c] = _mm256_loadu_ps(v + t * step + d + 8 * c);
-#pragma GCC unroll 2
-        for (uint32_t c = 0; c < (V + 1) / 2; c++)
-            _mm_prefetch((const char *)(ask + 16 * c), _MM_HINT_T0);
+        if (h && (V == 4 || t % 2 || t % 8 == 0)) ask(h);
 #pragma GCC unroll 4
         for (uint32_t i = 0; i < Q; i++) {
             const __m256 w = _mm256_broadcast_ss(p + i * STRIDE + t);
@@ -192,16 +201,16 @@ SIMD_INLINE void add_strip(const sl_attn_query *u, size_t d, const float *v, siz
 
 /* All elements of Q queries for tokens first .. end - 1 of the page. */
 SIMD_INLINE void add_rows(const sl_attn_page *a, const sl_attn_query *u, const float *score,
-                          const float *shrink, uint32_t first, uint32_t end, const uint32_t Q) {
+                          const float *shrink, uint32_t first, uint32_t end, hints *h,
+                          const uint32_t Q) {
     const size_t step = a->head_dim, dim = a->v_dim;
-    const float *v = a->v + first * step, *p = score + first, *ask = next_keys(a);
+    const float *v = a->v + first * step, *p = score + first;
     const uint32_t n = end - first;
     size_t d = 0;
-    for (; Q < GROUP && d + 32 <= dim; d += 32) add_strip(u, d, v, step, p, shrink, n, ask, Q, 4);
-    for (; d + 40 <= dim || d + 24 == dim; d += 24)
-        add_strip(u, d, v, step, p, shrink, n, ask, Q, 3);
-    for (; d + 16 <= dim; d += 16) add_strip(u, d, v, step, p, shrink, n, ask, Q, 2);
-    for (; d + 8 <= dim; d += 8) add_strip(u, d, v, step, p, shrink, n, ask, Q, 1);
+    for (; Q < GROUP && d + 32 <= dim; d += 32) add_strip(u, d, v, step, p, shrink, n, h, Q, 4);
+    for (; d + 40 <= dim || d + 24 == dim; d += 24) add_strip(u, d, v, step, p, shrink, n, h, Q, 3);
+    for (; d + 16 <= dim; d += 16) add_strip(u, d, v, step, p, shrink, n, h, Q, 2);
+    for (; d + 8 <= dim; d += 8) add_strip(u, d, v, step, p, shrink, n, h, Q, 1);
     for (; d < dim; d++)
         for (uint32_t i = 0; i < Q; i++) {
             float acc = u[i].o[d] * shrink[i];
@@ -212,7 +221,7 @@ SIMD_INLINE void add_rows(const sl_attn_page *a, const sl_attn_query *u, const f
 
 /* Values of the tokens that Q queries see: the tokens that all do together, then the others. */
 SIMD_INLINE void add_group(const sl_attn_page *a, const sl_attn_query *u, const float *score,
-                           const float *shrink, const uint32_t Q) {
+                           const float *shrink, hints *h, const uint32_t Q) {
     uint32_t first = u->first, last = u->last;
     bool together = true;
     for (uint32_t i = 1; i < Q; i++) {
@@ -220,11 +229,12 @@ SIMD_INLINE void add_group(const sl_attn_page *a, const sl_attn_query *u, const 
         last = SL_MIN(last, u[i].last);
     }
     together = together && first <= last;
-    if (together) add_rows(a, u, score, shrink, first, last + 1, Q);
+    if (together) add_rows(a, u, score, shrink, first, last + 1, h, Q);
     for (uint32_t i = 0; i < Q; i++) {
         const float s = together ? 1 : shrink[i];
         const uint32_t from = together ? last + 1 : u[i].first;
-        if (from <= u[i].last) add_rows(a, u + i, score + i * STRIDE, &s, from, u[i].last + 1, 1);
+        if (from <= u[i].last)
+            add_rows(a, u + i, score + i * STRIDE, &s, from, u[i].last + 1, h, 1);
     }
 }
 
@@ -240,13 +250,23 @@ void sl_avx2_attn_page(const sl_attn_page *a) {
     if (first >= end) return;
     const uint32_t fours = a->n / GROUP * GROUP, pairs = a->n / 2 * 2;
     const sl_attn_query *u = a->query;
-    for (i = 0; i < fours; i += GROUP) scores_of(a, u + i, first, end, score + i * STRIDE, 4, 3);
-    for (; i < pairs; i += 2) scores_of(a, u + i, first, end, score + i * STRIDE, 2, 4);
-    for (; i < a->n; i++) scores_of(a, u + i, first, end, score + i * STRIDE, 1, 4);
+    hints h = hints_for(a);
+    const size_t step = h.step;
+    /* The first queries ask, the others find the page in a cache. */
+    if (fours) scores_of(a, u, first, end, score, &h, 4, 3), h.step = 0;
+    for (i = GROUP; i < fours; i += GROUP)
+        scores_of(a, u + i, first, end, score + i * STRIDE, NULL, 4, 3);
+    for (i = fours; i < pairs; i += 2, h.step = 0)
+        scores_of(a, u + i, first, end, score + i * STRIDE, &h, 2, 4);
+    if (i < a->n) scores_of(a, u + i, first, end, score + i * STRIDE, &h, 1, 4);
     weigh(a, score, shrink);
-    for (i = 0; i < fours; i += GROUP) add_group(a, u + i, score + i * STRIDE, shrink + i, GROUP);
-    for (; i < pairs; i += 2) add_group(a, u + i, score + i * STRIDE, shrink + i, 2);
-    for (; i < a->n; i++) add_group(a, u + i, score + i * STRIDE, shrink + i, 1);
+    h.step = step;
+    if (fours) add_group(a, u, score, shrink, &h, GROUP), h.step = 0;
+    for (i = GROUP; i < fours; i += GROUP)
+        add_group(a, u + i, score + i * STRIDE, shrink + i, NULL, GROUP);
+    for (i = fours; i < pairs; i += 2, h.step = 0)
+        add_group(a, u + i, score + i * STRIDE, shrink + i, &h, 2);
+    if (i < a->n) add_group(a, u + i, score + i * STRIDE, shrink + i, &h, 1);
 }
 
 void sl_avx2_softmax(const float *x, uint32_t n, float *p) {
