@@ -19,12 +19,33 @@
 #define SL_POOL_MAX_THREADS 1024u
 #define SL_POOL_OPEN        ((uint64_t)1 << 16)
 #define SL_POOL_INSIDE      ((uint64_t)0xffff)
-#define SL_POOL_POLL_NS     30000u
+#define SL_POOL_SHORT_NS    30000u    /* polled before sleep at any rate */
+#define SL_POOL_LONG_NS     300000u   /* polled while that mostly saves the sleep */
+#define SL_POOL_IDLE_NS     20000000u /* longer waits say that there is nothing to do */
+#define SL_POOL_TRUST       16
 #define SL_POOL_SHARED      4u /* chunks a thread from which on each has a share of its own */
+
+/* Whether longer polling pays: it does between the loops of a step, which follow each other within
+ * a fraction of a millisecond, and costs dearly where the thread that is waited for has no core. */
+typedef struct patience {
+    int score; /* of the last waits that were more than short */
+} patience;
+
+static uint64_t poll_ns(const patience *p) {
+    return p->score > 0 ? SL_POOL_LONG_NS : SL_POOL_SHORT_NS;
+}
+
+/* One wait in three may be in vain. */
+static void learn(patience *p, uint64_t waited_ns) {
+    if (waited_ns <= SL_POOL_SHORT_NS || waited_ns > SL_POOL_IDLE_NS) return;
+    p->score += waited_ns <= SL_POOL_LONG_NS ? 1 : -2;
+    p->score = SL_MAX(-SL_POOL_TRUST, SL_MIN(SL_POOL_TRUST, p->score));
+}
 
 typedef struct pool_thread {
     sl_pool *pool;
     uint32_t lane;
+    patience patience;
     pthread_t handle;
 } pool_thread;
 
@@ -51,6 +72,7 @@ struct sl_pool {
     void (*tick)(void *ctx);
     void *tick_ctx;
     uint64_t tick_ns, last_tick_ns;
+    patience patience; /* the owner's */
     pool_thread *threads;
 };
 
@@ -75,8 +97,8 @@ static bool loop_is_news(uint64_t state, uint64_t seen) {
 }
 
 /* Returns when a loop other than number `seen` is open or the pool stops. */
-static uint64_t wait_for_loop(sl_pool *p, uint64_t seen) {
-    uint64_t until = sl_now_ns() + SL_POOL_POLL_NS, s;
+static uint64_t poll_for_loop(sl_pool *p, uint64_t seen, uint64_t until) {
+    uint64_t s;
     do {
         for (int i = 0; i < 32; i++) {
             s = atomic_load_explicit(&p->state, memory_order_acquire);
@@ -125,12 +147,18 @@ static void deal(sl_pool *p) {
     }
 }
 
+static uint64_t wait_for_loop(pool_thread *t, uint64_t seen) {
+    uint64_t begin = sl_now_ns(), s = poll_for_loop(t->pool, seen, begin + poll_ns(&t->patience));
+    learn(&t->patience, sl_now_ns() - begin);
+    return s;
+}
+
 static void *thread_main(void *arg) {
     pool_thread *t = arg;
     sl_pool *p = t->pool;
     uint64_t seen = 0;
     for (;;) {
-        uint64_t s = wait_for_loop(p, seen);
+        uint64_t s = wait_for_loop(t, seen);
         if (atomic_load(&p->stop)) return NULL;
         if (!loop_is_news(s, seen)) continue;
         /* Acquire pairs with the owner's release of the job fields. */
@@ -196,8 +224,7 @@ static void maybe_tick(sl_pool *p) {
     p->last_tick_ns = sl_now_ns();
 }
 
-static void wait_until_empty(sl_pool *p) {
-    uint64_t until = sl_now_ns() + SL_POOL_POLL_NS;
+static void poll_until_empty(sl_pool *p, uint64_t until) {
     do {
         for (int i = 0; i < 32; i++) {
             if (!(atomic_load_explicit(&p->state, memory_order_acquire) & SL_POOL_INSIDE)) return;
@@ -215,6 +242,12 @@ static void wait_until_empty(sl_pool *p) {
         maybe_tick(p);
     }
     atomic_store(&p->owner_waits, 0);
+}
+
+static void wait_until_empty(sl_pool *p) {
+    uint64_t begin = sl_now_ns();
+    poll_until_empty(p, begin + poll_ns(&p->patience));
+    learn(&p->patience, sl_now_ns() - begin);
 }
 
 void sl_pool_run(sl_pool *p, size_t n, size_t grain, sl_pool_fn fn, void *ctx) {
