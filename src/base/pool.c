@@ -10,6 +10,7 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/syscall.h>
@@ -31,9 +32,9 @@ typedef struct patience {
     int score; /* of the last waits that were more than short */
 } patience;
 
-static uint64_t poll_ns(const patience *p) {
-    return p->score > 0 ? SL_POOL_LONG_NS : SL_POOL_SHORT_NS;
-}
+/* Threads of all pools of this process, owners included; relaxed, as it only says how long to poll.
+ */
+static _Atomic uint32_t threads_here;
 
 /* One wait in three may be in vain. */
 static void learn(patience *p, uint64_t waited_ns) {
@@ -57,6 +58,7 @@ typedef struct share {
 
 struct sl_pool {
     uint32_t n_threads, n_started;
+    uint32_t cores; /* that its threads may use */
     _Atomic uint64_t state;
     size_t n, grain;
     uint32_t n_shares; /* of the loop: 1, or a share for each thread */
@@ -75,6 +77,17 @@ struct sl_pool {
     patience patience; /* the owner's */
     pool_thread *threads;
 };
+
+/* Where threads share cores, one that polls is in another's way. */
+static uint64_t poll_ns(const sl_pool *p, const patience *w) {
+    bool crowded = atomic_load_explicit(&threads_here, memory_order_relaxed) > p->cores;
+    return !crowded && w->score > 0 ? SL_POOL_LONG_NS : SL_POOL_SHORT_NS;
+}
+
+static uint32_t cores_here(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+}
 
 static inline void relax(void) {
 #if defined(__x86_64__)
@@ -148,7 +161,8 @@ static void deal(sl_pool *p) {
 }
 
 static uint64_t wait_for_loop(pool_thread *t, uint64_t seen) {
-    uint64_t begin = sl_now_ns(), s = poll_for_loop(t->pool, seen, begin + poll_ns(&t->patience));
+    uint64_t begin = sl_now_ns(),
+             s = poll_for_loop(t->pool, seen, begin + poll_ns(t->pool, &t->patience));
     learn(&t->patience, sl_now_ns() - begin);
     return s;
 }
@@ -181,6 +195,8 @@ sl_status sl_pool_create(uint32_t n_threads, sl_pool **out, sl_err *err) {
     sl_pool *p = sl_alloc(1, sizeof *p);
     if (!p) return sl_fail(err, SL_ERR_NOMEM, "pool of %u threads", n_threads);
     p->n_threads = n_threads;
+    p->cores = cores_here();
+    atomic_fetch_add_explicit(&threads_here, n_threads, memory_order_relaxed);
     p->threads = sl_alloc(n_threads, sizeof *p->threads);
     p->share = sl_alloc(n_threads, sizeof *p->share);
     if (!p->threads || !p->share) {
@@ -207,6 +223,7 @@ void sl_pool_free(sl_pool *p) {
     atomic_fetch_add(&p->wake, 1);
     futex_wake(&p->wake, INT32_MAX);
     for (uint32_t i = 0; i < p->n_started; i++) pthread_join(p->threads[i].handle, NULL);
+    atomic_fetch_sub_explicit(&threads_here, p->n_threads, memory_order_relaxed);
     sl_free(p->threads);
     sl_free(p->share);
     sl_free(p);
@@ -246,7 +263,7 @@ static void poll_until_empty(sl_pool *p, uint64_t until) {
 
 static void wait_until_empty(sl_pool *p) {
     uint64_t begin = sl_now_ns();
-    poll_until_empty(p, begin + poll_ns(&p->patience));
+    poll_until_empty(p, begin + poll_ns(p, &p->patience));
     learn(&p->patience, sl_now_ns() - begin);
 }
 
