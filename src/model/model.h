@@ -112,10 +112,10 @@ void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint3
 
 /* Grouped expert FFN: group g applies `expert[g]` of block `layer` to rows
  * row[first[g]] .. row[first[g+1]-1] of x. Result p (p in first[g]..first[g+1]-1), gate[p] *
- * W2 (silu(W1 h) * W3 h), or W2 (silu(W1 g) * W3 g) of g = gate[p] * h when spec.gate_input, goes to
- * y[p]; or, where there is `to`, to to[p], added to what is there when adds[p], in the order of p.
- * Results may share a place: it gets the sum. Pairs are computed a few hundred a thread at a time,
- * and only so much of the scratch is written to. */
+ * W2 (silu(W1 h) * W3 h), or W2 (silu(W1 g) * W3 g) of g = gate[p] * h when spec.gate_input, goes
+ * to y[p]; or, where there is `to`, to to[p], added to what is there when adds[p], in the order of
+ * p. Results may share a place: it gets the sum. Pairs are computed a few hundred a thread at a
+ * time, and only so much of the scratch is written to. */
 typedef struct sl_expert_batch {
     uint32_t n_groups;
     const uint32_t *expert; /* [n_groups] */
