@@ -10,7 +10,6 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/syscall.h>
@@ -20,33 +19,12 @@
 #define SL_POOL_MAX_THREADS 1024u
 #define SL_POOL_OPEN        ((uint64_t)1 << 16)
 #define SL_POOL_INSIDE      ((uint64_t)0xffff)
-#define SL_POOL_SHORT_NS    30000u    /* polled before sleep at any rate */
-#define SL_POOL_LONG_NS     300000u   /* polled while that mostly saves the sleep */
-#define SL_POOL_IDLE_NS     20000000u /* longer waits say that there is nothing to do */
-#define SL_POOL_TRUST       16
+#define SL_POOL_POLL_NS     30000u
 #define SL_POOL_SHARED      4u /* chunks a thread from which on each has a share of its own */
-
-/* Whether longer polling pays: it does between the loops of a step, which follow each other within
- * a fraction of a millisecond, and costs dearly where the thread that is waited for has no core. */
-typedef struct patience {
-    int score; /* of the last waits that were more than short */
-} patience;
-
-/* Threads of all pools of this process, owners included; relaxed, as it only says how long to poll.
- */
-static _Atomic uint32_t threads_here;
-
-/* One wait in three may be in vain. */
-static void learn(patience *p, uint64_t waited_ns) {
-    if (waited_ns <= SL_POOL_SHORT_NS || waited_ns > SL_POOL_IDLE_NS) return;
-    p->score += waited_ns <= SL_POOL_LONG_NS ? 1 : -2;
-    p->score = SL_MAX(-SL_POOL_TRUST, SL_MIN(SL_POOL_TRUST, p->score));
-}
 
 typedef struct pool_thread {
     sl_pool *pool;
     uint32_t lane;
-    patience patience;
     pthread_t handle;
 } pool_thread;
 
@@ -58,7 +36,6 @@ typedef struct share {
 
 struct sl_pool {
     uint32_t n_threads, n_started;
-    uint32_t cores; /* that its threads may use */
     _Atomic uint64_t state;
     size_t n, grain;
     uint32_t n_shares; /* of the loop: 1, or a share for each thread */
@@ -74,20 +51,8 @@ struct sl_pool {
     void (*tick)(void *ctx);
     void *tick_ctx;
     uint64_t tick_ns, last_tick_ns;
-    patience patience; /* the owner's */
     pool_thread *threads;
 };
-
-/* Where threads share cores, one that polls is in another's way. */
-static uint64_t poll_ns(const sl_pool *p, const patience *w) {
-    bool crowded = atomic_load_explicit(&threads_here, memory_order_relaxed) > p->cores;
-    return !crowded && w->score > 0 ? SL_POOL_LONG_NS : SL_POOL_SHORT_NS;
-}
-
-static uint32_t cores_here(void) {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
-}
 
 static inline void relax(void) {
 #if defined(__x86_64__)
@@ -110,8 +75,8 @@ static bool loop_is_news(uint64_t state, uint64_t seen) {
 }
 
 /* Returns when a loop other than number `seen` is open or the pool stops. */
-static uint64_t poll_for_loop(sl_pool *p, uint64_t seen, uint64_t until) {
-    uint64_t s;
+static uint64_t wait_for_loop(sl_pool *p, uint64_t seen) {
+    uint64_t until = sl_now_ns() + SL_POOL_POLL_NS, s;
     do {
         for (int i = 0; i < 32; i++) {
             s = atomic_load_explicit(&p->state, memory_order_acquire);
@@ -160,19 +125,12 @@ static void deal(sl_pool *p) {
     }
 }
 
-static uint64_t wait_for_loop(pool_thread *t, uint64_t seen) {
-    uint64_t begin = sl_now_ns(),
-             s = poll_for_loop(t->pool, seen, begin + poll_ns(t->pool, &t->patience));
-    learn(&t->patience, sl_now_ns() - begin);
-    return s;
-}
-
 static void *thread_main(void *arg) {
     pool_thread *t = arg;
     sl_pool *p = t->pool;
     uint64_t seen = 0;
     for (;;) {
-        uint64_t s = wait_for_loop(t, seen);
+        uint64_t s = wait_for_loop(p, seen);
         if (atomic_load(&p->stop)) return NULL;
         if (!loop_is_news(s, seen)) continue;
         /* Acquire pairs with the owner's release of the job fields. */
@@ -195,8 +153,6 @@ sl_status sl_pool_create(uint32_t n_threads, sl_pool **out, sl_err *err) {
     sl_pool *p = sl_alloc(1, sizeof *p);
     if (!p) return sl_fail(err, SL_ERR_NOMEM, "pool of %u threads", n_threads);
     p->n_threads = n_threads;
-    p->cores = cores_here();
-    atomic_fetch_add_explicit(&threads_here, n_threads, memory_order_relaxed);
     p->threads = sl_alloc(n_threads, sizeof *p->threads);
     p->share = sl_alloc(n_threads, sizeof *p->share);
     if (!p->threads || !p->share) {
@@ -223,7 +179,6 @@ void sl_pool_free(sl_pool *p) {
     atomic_fetch_add(&p->wake, 1);
     futex_wake(&p->wake, INT32_MAX);
     for (uint32_t i = 0; i < p->n_started; i++) pthread_join(p->threads[i].handle, NULL);
-    atomic_fetch_sub_explicit(&threads_here, p->n_threads, memory_order_relaxed);
     sl_free(p->threads);
     sl_free(p->share);
     sl_free(p);
@@ -241,7 +196,8 @@ static void maybe_tick(sl_pool *p) {
     p->last_tick_ns = sl_now_ns();
 }
 
-static void poll_until_empty(sl_pool *p, uint64_t until) {
+static void wait_until_empty(sl_pool *p) {
+    uint64_t until = sl_now_ns() + SL_POOL_POLL_NS;
     do {
         for (int i = 0; i < 32; i++) {
             if (!(atomic_load_explicit(&p->state, memory_order_acquire) & SL_POOL_INSIDE)) return;
@@ -259,12 +215,6 @@ static void poll_until_empty(sl_pool *p, uint64_t until) {
         maybe_tick(p);
     }
     atomic_store(&p->owner_waits, 0);
-}
-
-static void wait_until_empty(sl_pool *p) {
-    uint64_t begin = sl_now_ns();
-    poll_until_empty(p, begin + poll_ns(p, &p->patience));
-    learn(&p->patience, sl_now_ns() - begin);
 }
 
 void sl_pool_run(sl_pool *p, size_t n, size_t grain, sl_pool_fn fn, void *ctx) {

@@ -1,7 +1,6 @@
 /* A fixed pool of kernel threads that share one parallel loop at a time.
- * Threads poll for work, 0.03 ms or, while that mostly saves a sleep, 0.3 ms, then sleep on a
- * futex: a pool never burns a core it does not use. Thread: sl_pool_run by the pool's owner only;
- * the owner takes part in the work. */
+ * Threads poll briefly for work, then sleep on a futex: a pool never burns a core it does not use.
+ * Thread: sl_pool_run by the pool's owner only; the owner takes part in the work. */
 #ifndef SL_BASE_POOL_H
 #define SL_BASE_POOL_H
 
