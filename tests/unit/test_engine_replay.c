@@ -216,6 +216,17 @@ static bool ends_step(const replay *p, size_t i) {
     return false;
 }
 
+/* Whether the span is the rest of one that a send interrupted: they touch. */
+static bool resumes(const replay *p, size_t i) {
+    const span *rest = &p->r->span[i];
+    while (i-- > 0) {
+        const span *s = &p->r->span[i];
+        if (s->worker != p->worker || s->src != NONE || strcmp(s->category, "lane") == 0) continue;
+        return is(s, "send") && rest->begin_us - s->end_us < 1e-3;
+    }
+    return false;
+}
+
 static void message(replay *p, const span *s) {
     if (is(s, "ROUND_OPEN")) sl_turns_open(&p->turns, s->lane);
     if (is(s, "RETURN")) {
@@ -239,7 +250,7 @@ static void task(replay *p, const span *s, size_t i) {
         expect(p, SL_TURN_SHARED, s);
     } else if (is(s, "merge")) {
         expect(p, SL_TURN_MERGE, s);
-    } else if (is(s, "head") || (is(s, "sample") && !ends_step(p, i))) {
+    } else if (is(s, "head") || (is(s, "sample") && !resumes(p, i) && !ends_step(p, i))) {
         expect(p, SL_TURN_HEAD, s);
     } else if (ready && lane->next == SL_TURN_HEAD && is(s, "step")) {
         expect(p, SL_TURN_HEAD, s);
