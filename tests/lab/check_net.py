@@ -3,10 +3,11 @@
 
     check_net.py SLUICE LAB_CABLE        exit status 77: this machine cannot (it says what is missing)
 
-1. the line rate is the one asked for, within 10 %, and the cable's delay is there;
+1. the line rate is the one asked for, within 10 %, and the cable's delay is there (the best of a few attempts: a
+   machine with other work on it reaches neither at every moment);
 2. 1+1 workers over TCP through it give the ids of one process;
 3. a link that goes down with requests in flight is noticed within the heartbeat's deadline (the transport never
-   reports it), and every request ends with an error soon after.
+   reports it), and every request ends with an error that says so.
 """
 import concurrent.futures
 import http.client
@@ -26,7 +27,10 @@ NET = str(ROOT / "bench" / "lab" / "net.sh")
 MODEL = ROOT / "tests" / "golden" / "qwen3moe-tiny"
 TAG = f"slt{os.getpid()}"
 RATE_MBIT, DELAY_US = 200, 2000
-ERROR_WITHIN_S = 6.0  # 2 s of silence, the coordinator's own 2 s, and a busy machine
+ATTEMPTS = 4
+# Workers count as lost after 2 s of silence, which may have begun a heartbeat (and a starved process) before the cut;
+# a break that the transport reports is there at once. Much later than 2 s it is only on a busy machine.
+ERROR_AFTER_S, ERROR_WITHIN_S = 1.0, 15.0
 PLAN = {"version": 1, "schedule": "dep", "exact": True, "threads": 1,
         "workers": [{"roles": ["attention"]}, {"roles": ["expert"]}]}
 PROMPT = [3, 17, 41, 5, 9]
@@ -52,14 +56,23 @@ def complete(port, n_tokens, seed=0):
             error = event["error"]["message"]
         else:
             if not ids:
-                os.write(1, b"started\n")  # in one piece: several threads do
+                os.write(1, b"started %d\n" % seed)  # in one piece: several threads do
             ids += event["choices"][0].get("token_ids") or [None]
     return {"ids": ids, "error": error, "seconds": time.monotonic() - began}
 
 
-def client(port, n_requests, n_tokens):
+def complete_until_error(port, n_tokens, seed):
+    """Request after request: however fast the machine is, one is in flight when something breaks."""
+    while True:
+        result = complete(port, n_tokens, seed)
+        if result["error"]:
+            return result
+
+
+def client(port, n_requests, n_tokens, until_error):
+    one = complete_until_error if until_error else complete
     with concurrent.futures.ThreadPoolExecutor(n_requests) as pool:
-        jobs = [pool.submit(complete, port, n_tokens, i) for i in range(n_requests)]
+        jobs = [pool.submit(one, port, n_tokens, i) for i in range(n_requests)]
         print(json.dumps([j.result() for j in jobs]), flush=True)
 
 
@@ -113,23 +126,34 @@ def down():
     subprocess.run([NET, "down", TAG], check=False)
 
 
+def measure_line(*options):
+    up(*map(str, options))
+    try:
+        a = me(0, "sink", address(0))
+        assert a.stdout.readline() == "ready\n"
+        b = me(1, "source", address(0), 12_000_000)
+        out = json.loads(b.communicate(timeout=60)[0])
+        a.communicate(timeout=20)
+        return out
+    finally:
+        down()
+
+
+def check_line(what, options, key, low, high):
+    values = []
+    while len(values) < ATTEMPTS:
+        values.append(measure_line(*options)[key])
+        if low <= values[-1] <= high:
+            break
+    print(f"{what} {values[-1]:.0f}, {low:.0f} to {high:.0f} expected, attempt {len(values)}")
+    assert low <= values[-1] <= high, f"{what}: {values} in {ATTEMPTS} attempts"
+
+
 def check_rate(cable):
     """Bulk through the bridge at the rate, and a round trip of two delays through the cable."""
-    out = {}
-    for options in (["--rate", f"{RATE_MBIT}mbit"], ["--delay-us", DELAY_US, "--cable", cable]):
-        up(*map(str, options))
-        try:
-            a = me(0, "sink", address(0))
-            assert a.stdout.readline() == "ready\n"
-            b = me(1, "source", address(0), 12_000_000)
-            out[options[0]] = json.loads(b.communicate(timeout=60)[0])
-            a.communicate(timeout=20)
-        finally:
-            down()
-    mbit, us = out["--rate"]["mbit"], out["--delay-us"]["round_trip_us"]
-    print(f"line rate {mbit:.0f} of {RATE_MBIT} Mbit/s, round trip {us:.0f} us of {2 * DELAY_US}")
-    assert 0.9 * RATE_MBIT <= mbit <= 1.1 * RATE_MBIT, "line rate"
-    assert 2 * DELAY_US <= us <= 2 * DELAY_US + 3000, "delay"
+    check_line("line rate in Mbit/s", ["--rate", f"{RATE_MBIT}mbit"], "mbit", 0.9 * RATE_MBIT, 1.1 * RATE_MBIT)
+    check_line("round trip in us", ["--delay-us", DELAY_US, "--cable", cable], "round_trip_us", 2 * DELAY_US,
+               2 * DELAY_US + 3000)
 
 
 class Deployment:
@@ -173,7 +197,7 @@ def reference(sluice, n_tokens):
 
 
 def check_ids(sluice):
-    job = me(0, "client", 8000, 1, 40)
+    job = me(0, "client", 8000, 1, 40, 0)
     out, _ = job.communicate(timeout=120)
     got = json.loads(out.splitlines()[-1])[0]
     assert got["error"] is None, got["error"]
@@ -183,17 +207,21 @@ def check_ids(sluice):
 
 
 def check_link_down(deployment):
-    job = me(0, "client", 8000, 4, 480)
-    for _ in range(4):
-        assert job.stdout.readline() == "started\n", "a request did not start: " + "".join(deployment.log)
+    job = me(0, "client", 8000, 4, 480, 1)
+    started = set()
+    while len(started) < 4:
+        line = job.stdout.readline()
+        assert line.startswith("started "), "a request did not start: " + line + "".join(deployment.log)
+        started.add(line)
+    t = time.monotonic()  # before the command: on a busy machine it returns long after the cut
     subprocess.run([NET, "link", TAG, "2", "down"], check=True)  # the expert worker's cable
-    t = time.monotonic()
     out, _ = job.communicate(timeout=60)
     took = time.monotonic() - t
-    results = json.loads(out.splitlines()[-1])
-    print(f"link down: {len(results)} requests ended after {took:.2f} s: {results[0]['error']}")
-    assert all(r["error"] for r in results), results
-    assert 1.5 <= took <= ERROR_WITHIN_S, f"{took:.2f} s"
+    errors = [r["error"] for r in json.loads(out.splitlines()[-1])]
+    print(f"link down: {len(errors)} requests ended after {took:.2f} s: {errors[0]}")
+    # The coordinator says how it noticed; where the attention worker is first, it only says whom it lost.
+    assert any("expert worker 1" in e and ("silent for" in e or "its connection broke" in e) for e in errors), errors
+    assert ERROR_AFTER_S <= took <= ERROR_WITHIN_S, f"{took:.2f} s"
 
 
 def main(sluice, cable):
