@@ -189,6 +189,10 @@ static void piece_once(bench *b, void *ctx, uint32_t rep) {
     case PIECE_quantise:
         k->quantise(p->x, PIECE_N, SL_ACT_32, (uint8_t *)p->y);
         break;
+    case PIECE_rms_quantise:
+        k->rms_quantise(p->x, p->z, 0.5f,
+                        &(sl_act_part){(uint8_t *)p->y, SL_ACT_32, PIECE_N, 0, PIECE_N});
+        break;
     case PIECE_int8_tile: /* see bench_quant */
         break;
     case PIECE_swiglu:

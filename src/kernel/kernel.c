@@ -286,46 +286,76 @@ typedef struct norm_ctx {
     float eps;
     uint32_t n;
     bool centred;
-    float *y;
+    sl_norm_out out;
 } norm_ctx;
 
-static void norm_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
-    const norm_ctx *c = ctx;
+/* n weights from i on in f32: where they lie, or widened into `wide`. */
+static const float *norm_weights(const norm_ctx *c, uint32_t i, uint32_t n, float *wide) {
+    const uint8_t *w = (const uint8_t *)c->w->data + (size_t)i * sl_dtype_bytes(c->w->dtype);
+    if (c->w->dtype == SL_F32 && (uintptr_t)w % sizeof(float) == 0) return (const float *)w;
+    c->k->widen(w, c->w->dtype, n, wide);
+    return wide;
+}
+
+/* Row r, of which only what is in 8 bits is kept. */
+static void norm_to_act(const norm_ctx *c, size_t r, const float *x, float inv) {
     float wide[SL_NORM_BLOCK];
-    for (size_t r = begin; r < end; r++) {
-        const float *x = c->x + r * c->n;
-        float *y = c->y + r * c->n;
-        if (c->centred) {
-            c->k->center(x, c->n, y);
-            x = y;
-        }
-        float inv = c->k->rms_inverse(x, c->eps, c->n);
-        for (uint32_t i = 0; i < c->n; i += SL_NORM_BLOCK) {
-            uint32_t n = SL_MIN(SL_NORM_BLOCK, c->n - i);
-            const uint8_t *w =
-                (const uint8_t *)c->w->data + (size_t)i * sl_dtype_bytes(c->w->dtype);
-            c->k->widen(w, c->w->dtype, n, wide);
-            c->k->rms_apply(x + i, wide, inv, n, y + i);
+    for (uint32_t i = 0; i < c->n; i += SL_NORM_BLOCK) {
+        uint32_t n = SL_MIN(SL_NORM_BLOCK, c->n - i);
+        const float *w = norm_weights(c, i, n, wide);
+        for (sl_act_kind kind = 0; kind < SL_ACT_KINDS; kind++) {
+            if (!c->out.act[kind]) continue;
+            uint8_t *row = c->out.act[kind] + r * sl_act_row_bytes(kind, c->n);
+            c->k->rms_quantise(x + i, w, inv, &(sl_act_part){row, kind, c->n, i, n});
         }
     }
 }
 
-static void run_norm(const sl_exec *ex, norm_ctx *c, uint32_t n_rows) {
-    run(ex, (uint64_t)n_rows * c->n >= SL_MIN_PAR_FLOATS, n_rows,
-        SL_MAX(1, SL_CHUNK_FLOATS / SL_MAX(c->n, 1)), norm_rows, c);
+static void norm_row(const norm_ctx *c, size_t r, const float *x, float inv) {
+    float wide[SL_NORM_BLOCK], *y = c->out.y + r * c->n;
+    for (uint32_t i = 0; i < c->n; i += SL_NORM_BLOCK) {
+        uint32_t n = SL_MIN(SL_NORM_BLOCK, c->n - i);
+        c->k->rms_apply(x + i, norm_weights(c, i, n, wide), inv, n, y + i);
+    }
+    for (sl_act_kind kind = 0; kind < SL_ACT_KINDS; kind++)
+        if (c->out.act[kind])
+            c->k->quantise(y, c->n, kind, c->out.act[kind] + r * sl_act_row_bytes(kind, c->n));
+}
+
+static void norm_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
+    (void)lane;
+    const norm_ctx *c = ctx;
+    for (size_t r = begin; r < end; r++) {
+        const float *x = c->x + r * c->n;
+        if (c->centred) {
+            float *y = c->out.y + r * c->n;
+            c->k->center(x, c->n, y);
+            x = y;
+        }
+        float inv = c->k->rms_inverse(x, c->eps, c->n);
+        if (c->out.y)
+            norm_row(c, r, x, inv);
+        else
+            norm_to_act(c, r, x, inv);
+    }
+}
+
+void sl_norm_quantise(const sl_exec *ex, const float *x, const sl_mat *w, float eps, bool centred,
+                      uint32_t n_rows, uint32_t n, const sl_norm_out *out) {
+    SL_ASSERT(out->y || !centred);
+    norm_ctx c = {ex->k, x, w, eps, n, centred, *out};
+    run(ex, (uint64_t)n_rows * n >= SL_MIN_PAR_FLOATS, n_rows,
+        SL_MAX(1, SL_CHUNK_FLOATS / SL_MAX(n, 1)), norm_rows, &c);
 }
 
 void sl_rmsnorm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, uint32_t n_rows,
                 uint32_t n, float *y) {
-    run_norm(ex, &(norm_ctx){.k = ex->k, .x = x, .w = w, .eps = eps, .n = n, .y = y}, n_rows);
+    sl_norm_quantise(ex, x, w, eps, false, n_rows, n, &(sl_norm_out){.y = y});
 }
 
 void sl_layernorm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, uint32_t n_rows,
                   uint32_t n, float *y) {
-    run_norm(ex,
-             &(norm_ctx){.k = ex->k, .x = x, .w = w, .eps = eps, .n = n, .centred = true, .y = y},
-             n_rows);
+    sl_norm_quantise(ex, x, w, eps, true, n_rows, n, &(sl_norm_out){.y = y});
 }
 
 /* ---- biases and gates of rows ---- */

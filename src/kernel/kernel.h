@@ -105,6 +105,19 @@ void sl_gemm_swiglu(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *co
 void sl_rmsnorm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, uint32_t n_rows,
                 uint32_t n, float *y);
 
+/* What a norm is made for: rows in f32, rows in 8 bits for the products that come next, or both.
+ * y: rows of n; may be x; NULL where nobody reads them, which a centred norm does not allow.
+ * act: n_rows * sl_act_row_bytes of each kind; NULL: none of that kind. */
+typedef struct sl_norm_out {
+    float *y;
+    uint8_t *act[SL_ACT_KINDS];
+} sl_norm_out;
+
+/* sl_rmsnorm, or sl_layernorm where `centred`, and sl_quantise of each row while it is near: one
+ * parallel loop, and without `y` no row of f32 is stored. */
+void sl_norm_quantise(const sl_exec *ex, const float *x, const sl_mat *w, float eps, bool centred,
+                      uint32_t n_rows, uint32_t n, const sl_norm_out *out);
+
 /* As sl_rmsnorm, each row's mean subtracted first: LayerNorm without a bias. */
 void sl_layernorm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, uint32_t n_rows,
                   uint32_t n, float *y);

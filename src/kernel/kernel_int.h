@@ -45,6 +45,13 @@ typedef struct sl_int8_tile {
     const void *next; /* weights that the thread takes after these, or NULL; for prefetches alone */
 } sl_int8_tile;
 
+/* Part of a row of quant/act.h: n values from value `at` on of the row's k; whole blocks. */
+typedef struct sl_act_part {
+    uint8_t *row; /* 64-byte aligned */
+    sl_act_kind kind;
+    uint32_t k, at, n;
+} sl_act_part;
+
 /* One query vector on its way through the pages: where it is, its running maximum and sum, and
  * which tokens [first, last] of the current page it sees (first > last: none, the state stays). */
 typedef struct sl_attn_query {
@@ -72,6 +79,8 @@ struct sl_kernels {
     void (*gemm_tile)(const sl_gemm_tile *t);
     /* k floats, whole blocks of `kind`, to a row of quant/act.h; row is 64-byte aligned */
     void (*quantise)(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row);
+    /* the same of y[i] = x[i] * inv * w[i], which is kept nowhere: x and w of the part's n values */
+    void (*rms_quantise)(const float *x, const float *w, float inv, const sl_act_part *to);
     void (*int8_tile)(const sl_int8_tile *t);
     /* gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i] */
     void (*swiglu)(float *gate, const float *up, size_t n);

@@ -15,7 +15,7 @@ typedef struct results {
     float vec[7][K + 3], scalar[2], wide[SL_DTYPE_COUNT][K];
     uint16_t half[K + 3];
     float int8[SL_DTYPE_COUNT][ROWS * COLS];
-    _Alignas(64) uint8_t act[SL_ACT_KINDS][ROWS][2 * K];
+    _Alignas(64) uint8_t act[SL_ACT_KINDS][ROWS][2 * K], norm[SL_ACT_KINDS][2 * K];
 } results;
 
 typedef struct inputs {
@@ -67,9 +67,12 @@ static void run_tiles(const sl_kernels *k, inputs *in, results *out) {
 
 /* Integer products of every type that has them. */
 static void run_int8(const sl_kernels *k, inputs *in, results *out) {
-    for (int kind = 0; kind < SL_ACT_KINDS; kind++)
+    for (int kind = 0; kind < SL_ACT_KINDS; kind++) {
         for (int r = 0; r < ROWS; r++)
             k->quantise(in->x[r], K, (sl_act_kind)kind, out->act[kind][r]);
+        const sl_act_part all = {out->norm[kind], (sl_act_kind)kind, K, 0, K};
+        k->rms_quantise(in->y, in->x[2], 0.37f, &all);
+    }
     for (int t = 0; t < SL_DTYPE_COUNT; t++) {
         const sl_act_kind kind = sl_act_kind_of((sl_dtype)t);
         const uint8_t *x[ROWS];

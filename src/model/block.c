@@ -91,10 +91,11 @@ static void place_heads(const sl_model *m, const sl_exec *ex, uint32_t layer, co
     norm_heads(m, ex, &one, rows->n, kv_width, k);
 }
 
-/* Queries, keys and values of the normalised rows h, biased, normalised, clipped and rotated. */
+/* Queries, keys and values of the rows x, normalised (in h, where they stay in f32), biased,
+ * normalised, clipped and rotated. */
 static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t layer,
-                             const sl_rows *rows, const float *h, float *q, float *k, float *v,
-                             sl_arena *scratch) {
+                             const sl_rows *rows, const float *x, float *h, float *q, float *k,
+                             float *v, sl_arena *scratch) {
     const sl_model_spec *s = &m->spec;
     const sl_weights *w = &m->block[layer];
     uint32_t q_width = s->n_heads * s->head_dim, kv_width = s->n_kv_heads * s->head_dim;
@@ -103,10 +104,10 @@ static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t laye
         sl_dense_job(&w->mat[SL_ROLE_K], h, rows->n, k),
         sl_dense_job(&w->mat[SL_ROLE_V], h, rows->n, v),
     };
+    const sl_mat *const into[] = {jobs[0].w, jobs[1].w, jobs[2].w};
     size_t level = scratch->used;
-    uint32_t kinds = 0;
-    for (size_t i = 0; i < SL_LEN(jobs); i++) kinds |= sl_act_kinds(ex, jobs[i].w);
-    sl_act act = sl_take_act(ex, kinds, h, NULL, rows->n, s->d_model, scratch);
+    sl_act act =
+        sl_norm_for(m, ex, &w->mat[SL_ROLE_ATTN_NORM], x, rows->n, into, SL_LEN(into), h, scratch);
     for (size_t i = 0; i < SL_LEN(jobs); i++) jobs[i].act = act;
     sl_gemm(ex, jobs, SL_LEN(jobs));
     scratch->used = level;
@@ -157,8 +158,7 @@ static void attend(const sl_model *m, const sl_exec *ex, uint32_t layer, const s
     float *q = sl_take_rows(scratch, rows->n, SL_MAX(s->d_model, q_width)), *y = q;
     float *k = sl_take_rows(scratch, rows->n, kv_width);
     float *v = sl_take_rows(scratch, rows->n, kv_width);
-    sl_norm(m, ex, &w->mat[SL_ROLE_ATTN_NORM], x, rows->n, h);
-    attention_inputs(m, ex, layer, rows, h, q, k, v, scratch);
+    attention_inputs(m, ex, layer, rows, x, h, q, k, v, scratch);
     store_kv(s, layer, 0, rows, k);
     store_kv(s, layer, 1, rows, v);
     const sl_attn_args args = {.m = s,
@@ -200,15 +200,14 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
     }
 }
 
-/* The three matrices of a SwiGLU feed-forward, in the order of their roles. */
-static void feed_forward(const sl_exec *ex, const sl_mat *w, const float *h, uint32_t n_rows,
-                         float *y, sl_arena *scratch) {
+/* The three matrices of a SwiGLU feed-forward, in the order of their roles; rows h, or act. */
+static void feed_forward(const sl_exec *ex, const sl_mat *w, const float *h, const sl_act *act,
+                         uint32_t n_rows, float *y, sl_arena *scratch) {
     size_t level = scratch->used;
     float *mid = sl_take_rows(scratch, n_rows, w[0].n);
     sl_gemm_job job = sl_dense_job(&w[0], h, n_rows, mid);
     const sl_mat *up = &w[1];
-    uint32_t kinds = sl_act_kinds(ex, &w[0]) | sl_act_kinds(ex, up);
-    job.act = sl_take_act(ex, kinds, h, NULL, n_rows, w[0].k, scratch);
+    job.act = *act;
     sl_gemm_swiglu(ex, &job, &up, 1);
     sl_project(ex, &w[2], mid, n_rows, y, scratch);
     scratch->used = level;
@@ -226,8 +225,10 @@ void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32
     SL_ASSERT(w->mat[SL_ROLE_DENSE_GATE].data != NULL);
     float *h = sl_take_rows(scratch, n_rows, m->spec.d_model);
     float *y = sl_take_rows(scratch, n_rows, m->spec.d_model);
-    sl_norm(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, h);
-    feed_forward(ex, &w->mat[SL_ROLE_DENSE_GATE], h, n_rows, y, scratch);
+    const sl_mat *const into[] = {&w->mat[SL_ROLE_DENSE_GATE], &w->mat[SL_ROLE_DENSE_UP]};
+    sl_act act =
+        sl_norm_for(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, into, SL_LEN(into), h, scratch);
+    feed_forward(ex, into[0], h, &act, n_rows, y, scratch);
     sl_vec_add(ex, x, y, (size_t)n_rows * m->spec.d_model);
     scratch->used = level;
 }
@@ -246,7 +247,10 @@ void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint3
     float *scale = sl_take_rows(scratch, n_rows, 1);
     if (m->spec.dense_branch) sl_norm(m, ex, &w->mat[SL_ROLE_SHARED_NORM], x, n_rows, h);
     if (gate->data) sl_project(ex, gate, h, n_rows, scale, scratch);
-    feed_forward(ex, &w->mat[SL_ROLE_SHARED_GATE], h, n_rows, h, scratch); /* h is read, then y */
+    const sl_mat *ffn = &w->mat[SL_ROLE_SHARED_GATE];
+    uint32_t kinds = sl_act_kinds(ex, &ffn[0]) | sl_act_kinds(ex, &ffn[1]);
+    sl_act act = sl_take_act(ex, kinds, h, NULL, n_rows, m->spec.d_model, scratch);
+    feed_forward(ex, ffn, h, &act, n_rows, h, scratch); /* h is read, then y */
     if (gate->data) sl_gate_rows(ex, h, scale, n_rows, m->spec.d_model);
     scratch->used = level;
 }

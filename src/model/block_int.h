@@ -57,6 +57,41 @@ static inline sl_act sl_take_act(const sl_exec *ex, uint32_t kinds, const float 
     return act;
 }
 
+/* Rows x (RMS or layer) normalised for products with n matrices: in 8 bits, for which scratch makes
+ * room, as they take them; in f32 into h where one of them takes that, else nobody may read h. */
+static inline sl_act sl_norm_to(const sl_exec *ex, const sl_mat *norm, float eps, bool centred,
+                                const float *x, uint32_t n_rows, const sl_mat *const *w, uint32_t n,
+                                float *h, sl_arena *scratch) {
+    uint32_t kinds = 0;
+    sl_norm_out out = {.y = centred ? h : NULL};
+    sl_act act = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t kind = sl_act_kinds(ex, w[i]);
+        kinds |= kind;
+        if (kind == 0) out.y = h;
+    }
+    for (sl_act_kind i = 0; i < SL_ACT_KINDS; i++)
+        if (kinds & 1u << i)
+            act.row[i] = out.act[i] = sl_take(scratch, n_rows, sl_act_row_bytes(i, norm->k));
+    sl_norm_quantise(ex, x, norm, eps, centred, n_rows, norm->k, &out);
+    return act;
+}
+
+/* The same with the norm of the model's blocks. */
+static inline sl_act sl_norm_for(const sl_model *m, const sl_exec *ex, const sl_mat *norm,
+                                 const float *x, uint32_t n_rows, const sl_mat *const *w,
+                                 uint32_t n, float *h, sl_arena *scratch) {
+    return sl_norm_to(ex, norm, m->spec.rms_eps, m->arch->layer_norm, x, n_rows, w, n, h, scratch);
+}
+
+/* y = x w^T of rows that may be there in 8 bits. */
+static inline void sl_project_act(const sl_exec *ex, const sl_mat *w, const float *x,
+                                  const sl_act *act, uint32_t n_rows, float *y) {
+    sl_gemm_job job = sl_dense_job(w, x, n_rows, y);
+    job.act = *act;
+    sl_gemm(ex, &job, 1);
+}
+
 /* The same into rows y_stride floats apart. */
 static inline void sl_project_to(const sl_exec *ex, const sl_mat *w, const float *x,
                                  uint32_t n_rows, float *y, uint32_t y_stride, sl_arena *scratch) {

@@ -21,7 +21,7 @@ size_t sl_mla_scratch_bytes(const sl_model_spec *s, uint32_t max_rows) {
     size_t wide = 2 * sl_scratch_floats(n, s->d_model) + sl_scratch_floats(n, s->q_lora);
     wide += sl_scratch_floats(n, heads * sl_query_dim(s)) + sl_scratch_floats(n, heads * s->v_dim);
     wide += sl_scratch_floats(n, s->head_dim) + sl_scratch_floats(n, s->kv_lora);
-    wide += sl_scratch_act(n, SL_MAX(SL_MAX(s->d_model, s->q_lora), heads * s->v_dim));
+    wide += sl_scratch_act(n, s->d_model) + sl_scratch_act(n, SL_MAX(s->q_lora, heads * s->v_dim));
     size_t absorbed = sl_scratch_floats(piece, heads * (s->head_dim + s->kv_lora)) +
                       heads * sizeof(sl_gemm_job) + 2 * SL_SCRATCH_SLACK;
     return wide + SL_MAX(absorbed, sl_mla_expanded_bytes(s, max_rows)) + 2 * SL_SCRATCH_SLACK;
@@ -46,9 +46,9 @@ static void turn(const sl_model *m, const sl_exec *ex, const uint32_t *pos, uint
     sl_rope(ex, x, pos, m->rope_freq, n_rows, &shape);
 }
 
-/* q [n][n_heads][nope_dim + rope_dim] of the normalised rows h. */
+/* q [n][n_heads][nope_dim + rope_dim] of the normalised rows h, or act. */
 static void queries(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
-                    const float *h, float *q, sl_arena *scratch) {
+                    const float *h, const sl_act *act, float *q, sl_arena *scratch) {
     const sl_model_spec *s = &m->spec;
     const sl_mat *w = m->block[layer].mat;
     size_t level = scratch->used;
@@ -56,11 +56,13 @@ static void queries(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
     float gain = turn_gain(s);
     if (s->q_lora) {
         float *low = sl_take_rows(scratch, rows->n, s->q_lora);
-        sl_project(ex, &w[SL_ROLE_Q_A], h, rows->n, low, scratch);
-        sl_rmsnorm(ex, low, &w[SL_ROLE_Q_A_NORM], LATENT_EPS, rows->n, s->q_lora, low);
-        sl_project(ex, &w[SL_ROLE_Q_B], low, rows->n, q, scratch);
+        sl_project_act(ex, &w[SL_ROLE_Q_A], h, act, rows->n, low);
+        const sl_mat *q_b = &w[SL_ROLE_Q_B];
+        sl_act low_act = sl_norm_to(ex, &w[SL_ROLE_Q_A_NORM], LATENT_EPS, false, low, rows->n, &q_b,
+                                    1, low, scratch);
+        sl_project_act(ex, q_b, low, &low_act, rows->n, q);
     } else {
-        sl_project(ex, &w[SL_ROLE_Q], h, rows->n, q, scratch);
+        sl_project_act(ex, &w[SL_ROLE_Q], h, act, rows->n, q);
     }
     turn(m, ex, rows->pos, rows->n, s->n_heads, dim, q + s->nope_dim);
     for (size_t i = 0; gain != 1 && i < (size_t)rows->n * s->n_heads; i++) {
@@ -72,12 +74,12 @@ static void queries(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
 
 /* Writes latents and rotated keys of the rows into their pages. */
 static void cache_rows(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
-                       const float *h, sl_arena *scratch) {
+                       const float *h, const sl_act *act, sl_arena *scratch) {
     const sl_model_spec *s = &m->spec;
     const sl_mat *w = m->block[layer].mat;
     size_t level = scratch->used, dim = s->head_dim, lora = s->kv_lora;
     float *key = sl_take_rows(scratch, rows->n, dim), *low = sl_take_rows(scratch, rows->n, lora);
-    sl_project(ex, &w[SL_ROLE_KV_A], h, rows->n, key, scratch);
+    sl_project_act(ex, &w[SL_ROLE_KV_A], h, act, rows->n, key);
     for (uint32_t r = 0; r < rows->n; r++)
         memcpy(low + r * lora, key + r * dim, lora * sizeof *low);
     sl_rmsnorm(ex, low, &w[SL_ROLE_KV_A_NORM], LATENT_EPS, rows->n, s->kv_lora, low);
@@ -179,9 +181,13 @@ void sl_mla_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, cons
     float *y = sl_take_rows(scratch, rows->n, s->d_model);
     float *q = sl_take_rows(scratch, rows->n, (size_t)s->n_heads * sl_query_dim(s));
     float *o = sl_take_rows(scratch, rows->n, (size_t)s->n_heads * s->v_dim);
-    sl_norm(m, ex, &w[SL_ROLE_ATTN_NORM], x, rows->n, h);
-    queries(m, ex, layer, rows, h, q, scratch);
-    cache_rows(m, ex, layer, rows, h, scratch);
+    const sl_mat *const into[] = {&w[s->q_lora ? SL_ROLE_Q_A : SL_ROLE_Q], &w[SL_ROLE_KV_A]};
+    size_t before = scratch->used;
+    sl_act act =
+        sl_norm_for(m, ex, &w[SL_ROLE_ATTN_NORM], x, rows->n, into, SL_LEN(into), h, scratch);
+    queries(m, ex, layer, rows, h, &act, q, scratch);
+    cache_rows(m, ex, layer, rows, h, &act, scratch);
+    scratch->used = before;
     attend(m, ex, layer, rows, q, o, scratch);
     sl_project(ex, &w[SL_ROLE_O], o, rows->n, y, scratch);
     sl_vec_add(ex, x, y, (size_t)rows->n * s->d_model);

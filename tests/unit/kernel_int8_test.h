@@ -1,4 +1,5 @@
-/* Tests of the entries `quantise` and `int8_tile`, for the list of test_kernel.c. */
+/* Tests of the entries `quantise`, `rms_quantise` and `int8_tile`, for the list of test_kernel.c.
+ */
 #ifndef SL_TESTS_KERNEL_INT8_TEST_H
 #define SL_TESTS_KERNEL_INT8_TEST_H
 
@@ -15,22 +16,19 @@ static inline void k8_values(float *x, uint32_t k) {
     }
 }
 
-static inline void k8_quantise_same(const sl_kernels *k, sl_act_kind kind, uint32_t n,
-                                    const float *x) {
-    size_t bytes = sl_act_row_bytes(kind, n), used = (size_t)n + n / sl_act_block(kind) * 4;
-    uint8_t *a = sl_alloc(bytes, 1), *b = sl_alloc(bytes, 1);
-    assert_non_null(a);
-    assert_non_null(b);
-    k->quantise(x, n, kind, a);
-    sl_kernels_ref.quantise(x, n, kind, b);
-    for (uint32_t i = 0; i < n; i++)
-        if (a[i] != b[i]) fail_msg("quantise: code %u is %d, reference %d", i, a[i], b[i]);
-    for (uint32_t i = 0; i < n / sl_act_block(kind); i++) {
-        float u = sl_act_scales(a, n)[i], v = sl_act_scales(b, n)[i];
-        if (!(isnan(u) && isnan(v))) kt_same("scale", &u, &v, 1);
-    }
-    assert_memory_equal(a + used, b + used, n / sl_act_sum_of(kind) * 2);
-    sl_free(a), sl_free(b);
+static inline uint8_t *k8_row(sl_act_kind kind, uint32_t n) {
+    uint8_t *row = sl_alloc(sl_act_row_bytes(kind, n), 1);
+    assert_non_null(row);
+    return row;
+}
+
+/* n values with all that can go wrong in some of the cases i. */
+static inline void k8_hard_values(float *x, uint32_t n, int i) {
+    k8_values(x, n);
+    if (i % 7 == 0) x[kt_below(n)] = NAN;
+    if (i % 9 == 0) x[kt_below(n)] = i % 2 ? INFINITY : -INFINITY;
+    if (i % 11 == 0)
+        for (uint32_t j = 0; j < n; j++) x[j] = (float)((int)kt_below(255) - 127) / 2;
 }
 
 static void bits_quantise(const sl_kernels *k) {
@@ -38,38 +36,83 @@ static void bits_quantise(const sl_kernels *k) {
         sl_act_kind kind = (sl_act_kind)(i % SL_ACT_KINDS);
         uint32_t n = sl_act_block(kind) * (1 + kt_below(9));
         float *x = kt_floats(n + 1);
-        k8_values(x + 1, n);
-        if (i % 7 == 0) x[1 + kt_below(n)] = NAN;
-        if (i % 9 == 0) x[1 + kt_below(n)] = i % 2 ? INFINITY : -INFINITY;
-        if (i % 11 == 0)
-            for (uint32_t j = 0; j < n; j++) x[1 + j] = (float)((int)kt_below(255) - 127) / 2;
-        k8_quantise_same(k, kind, n, x + 1);
-        sl_free(x);
+        uint8_t *a = k8_row(kind, n), *b = k8_row(kind, n);
+        k8_hard_values(x + 1, n, i);
+        k->quantise(x + 1, n, kind, a);
+        sl_kernels_ref.quantise(x + 1, n, kind, b);
+        kt_same_act(a, b, kind, n);
+        sl_free(x), sl_free(a), sl_free(b);
+    }
+}
+
+/* In two parts, against rms_apply and quantise of the reference. */
+static void bits_rms_quantise(const sl_kernels *k) {
+    for (int i = 0; i < 400; i++) {
+        sl_act_kind kind = (sl_act_kind)(i % SL_ACT_KINDS);
+        uint32_t block = sl_act_block(kind), n = block * (1 + kt_below(9));
+        uint32_t cut = block * kt_below(n / block + 1);
+        float *x = kt_floats(n + 1), *w = kt_floats(n + 1), *y = kt_floats(n);
+        float inv = kt_value();
+        uint8_t *a = k8_row(kind, n), *b = k8_row(kind, n);
+        k8_hard_values(x + 1, n, i);
+        const sl_act_part head = {a, kind, n, 0, cut}, tail = {a, kind, n, cut, n - cut};
+        k->rms_quantise(x + 1, w + 1, inv, &head);
+        k->rms_quantise(x + 1 + cut, w + 1 + cut, inv, &tail);
+        sl_kernels_ref.rms_apply(x + 1, w + 1, inv, n, y);
+        sl_kernels_ref.quantise(y, n, kind, b);
+        kt_same_act(a, b, kind, n);
+        sl_free(x), sl_free(w), sl_free(y), sl_free(a), sl_free(b);
+    }
+}
+
+/* A row's codes and scales against what they stand for, and its sums. */
+static inline void k8_near(const double *want, const uint8_t *row, sl_act_kind kind, uint32_t n,
+                           double tol) {
+    for (uint32_t j = 0; j < n; j++) {
+        double s = (double)sl_act_scales(row, n)[j / sl_act_block(kind)];
+        double off = fabs(want[j] - s * (int8_t)row[j]);
+        if (off > tol * s + (double)SL_ACT_TINY)
+            fail_msg("value %u is off by %g steps", j, off / s);
+    }
+    for (uint32_t j = 0; j < n; j += sl_act_sum_of(kind)) {
+        int sum = 0;
+        for (uint32_t l = 0; l < sl_act_sum_of(kind); l++) sum += (int8_t)row[j + l];
+        assert_int_equal(sl_act_sums(kind, row, n)[j / sl_act_sum_of(kind)], sum);
     }
 }
 
 static void oracle_quantise(double tol) {
     float x[512];
+    double want[512];
     _Alignas(64) uint8_t row[1024];
     for (int i = 0; i < 200; i++) {
         sl_act_kind kind = (sl_act_kind)(i % SL_ACT_KINDS);
         k8_values(x, 512);
+        for (int j = 0; j < 512; j++) want[j] = (double)x[j];
         sl_kernels_ref.quantise(x, 512, kind, row);
-        for (uint32_t j = 0; j < 512; j++) {
-            double s = (double)sl_act_scales(row, 512)[j / sl_act_block(kind)];
-            double off = fabs(x[j] - s * (int8_t)row[j]);
-            if (off > tol * s + (double)SL_ACT_TINY)
-                fail_msg("value %u is off by %g steps", j, off / s);
-        }
-        for (uint32_t j = 0; j < 512; j += sl_act_sum_of(kind)) {
-            int sum = 0;
-            for (uint32_t l = 0; l < sl_act_sum_of(kind); l++) sum += (int8_t)row[j + l];
-            assert_int_equal(sl_act_sums(kind, row, 512)[j / sl_act_sum_of(kind)], sum);
-        }
+        k8_near(want, row, kind, 512, tol);
     }
     x[3] = NAN;
     sl_kernels_ref.quantise(x, 512, SL_ACT_256, row);
     assert_true(isnan(sl_act_scales(row, 512)[0]) && !isnan(sl_act_scales(row, 512)[1]));
+}
+
+static void oracle_rms_quantise(double tol) {
+    float x[512], w[512];
+    double want[512];
+    _Alignas(64) uint8_t row[1024];
+    for (int i = 0; i < 200; i++) {
+        sl_act_kind kind = (sl_act_kind)(i % SL_ACT_KINDS);
+        const sl_act_part all = {row, kind, 512, 0, 512};
+        float inv = 0.5f + (float)i / 100;
+        k8_values(x, 512);
+        for (int j = 0; j < 512; j++) {
+            w[j] = kt_value();
+            want[j] = (double)x[j] * (double)inv * (double)w[j];
+        }
+        sl_kernels_ref.rms_quantise(x, w, inv, &all);
+        k8_near(want, row, kind, 512, tol);
+    }
 }
 
 /* ---- int8_tile ---- */

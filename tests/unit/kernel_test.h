@@ -136,4 +136,16 @@ static inline const sl_kernels *kt_isa(size_t i) {
     return supported ? k : NULL;
 }
 
+/* Two rows of quant/act.h, of n values. */
+static inline void kt_same_act(const uint8_t *a, const uint8_t *b, sl_act_kind kind, uint32_t n) {
+    size_t used = (size_t)n + n / sl_act_block(kind) * 4;
+    for (uint32_t i = 0; i < n; i++)
+        if (a[i] != b[i]) fail_msg("code %u is %d, reference %d", i, (int8_t)a[i], (int8_t)b[i]);
+    for (uint32_t i = 0; i < n / sl_act_block(kind); i++) {
+        float u = sl_act_scales(a, n)[i], v = sl_act_scales(b, n)[i];
+        if (!(isnan(u) && isnan(v))) kt_same("scale", &u, &v, 1);
+    }
+    assert_memory_equal(a + used, b + used, n / sl_act_sum_of(kind) * 2);
+}
+
 #endif

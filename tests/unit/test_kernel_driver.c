@@ -364,6 +364,42 @@ static void spans_are_pages(void **state) {
 
 /* ---- the rest ---- */
 
+/* sl_norm_quantise against the norm and sl_quantise, with and without rows of f32. */
+static void a_fused_norm_gives_the_same_rows(void **state) {
+    (void)state;
+    enum { ROWS = 70, N = 1280 };
+    float *x = kt_floats(ROWS * N), *want = kt_floats(ROWS * N), *y = kt_floats(ROWS * N);
+    uint8_t *act[SL_ACT_KINDS], *codes[SL_ACT_KINDS];
+    for (sl_act_kind k = 0; k < SL_ACT_KINDS; k++) {
+        act[k] = sl_alloc(ROWS, sl_act_row_bytes(k, N));
+        codes[k] = sl_alloc(ROWS, sl_act_row_bytes(k, N));
+        assert_true(act[k] && codes[k]);
+    }
+    for (int i = 0; i < 24; i++) {
+        void *base;
+        sl_dtype d = (sl_dtype)(i % SL_DTYPE_PLAIN);
+        sl_mat w = {kt_weights(d, N, true, &base), 1, N, d};
+        bool centred = i % 2, rows = centred || i % 4 == 2;
+        const sl_exec one = {.k = &sl_kernels_ref};
+        (centred ? sl_layernorm : sl_rmsnorm)(&one, x, &w, 1e-5f, ROWS, N, want);
+        for (sl_act_kind k = 0; k < SL_ACT_KINDS; k++)
+            sl_quantise(&one, want, NULL, ROWS, N, N, k, codes[k]);
+        EACH_EXEC(ex) {
+            sl_norm_out out = {.y = rows ? y : NULL};
+            for (sl_act_kind k = 0; k < SL_ACT_KINDS; k++)
+                if (i % 3 != (int)k) out.act[k] = act[k];
+            sl_norm_quantise(&ex, x, &w, 1e-5f, centred, ROWS, N, &out);
+            if (rows) kt_same("norm", y, want, ROWS * N);
+            for (sl_act_kind k = 0; k < SL_ACT_KINDS; k++)
+                for (size_t r = 0, bytes = sl_act_row_bytes(k, N); out.act[k] && r < ROWS; r++)
+                    kt_same_act(act[k] + r * bytes, codes[k] + r * bytes, k, N);
+        }
+        sl_free(base);
+    }
+    for (sl_act_kind k = 0; k < SL_ACT_KINDS; k++) sl_free(act[k]), sl_free(codes[k]);
+    sl_free(x), sl_free(want), sl_free(y);
+}
+
 static void norm_and_rope_do_not_depend_on_threads(void **state) {
     (void)state;
     enum { ROWS = 60, N = 1300, HEADS = 10, DIM = 130 };
@@ -540,6 +576,7 @@ int main(void) {
         cmocka_unit_test(scaled_blocks_are_their_products),
         cmocka_unit_test(attention_is_softmax_whole_or_in_chunks),
         cmocka_unit_test(spans_are_pages),
+        cmocka_unit_test(a_fused_norm_gives_the_same_rows),
         cmocka_unit_test(norm_and_rope_do_not_depend_on_threads),
         cmocka_unit_test(clipping_keeps_the_bounds_and_nan),
         cmocka_unit_test(biases_and_gates_follow_the_rule),

@@ -21,6 +21,7 @@ const sl_kernels sl_kernels_avx2 = {
     SIMD_VECTORS,
     .gemm_tile = sl_avx2_gemm_tile,
     .quantise = sl_avx2_quantise,
+    .rms_quantise = sl_avx2_rms_quantise,
     .int8_tile = sl_avx2_int8_tile,
     .attn_page = sl_avx2_attn_page,
     .softmax = sl_avx2_softmax,

@@ -45,6 +45,7 @@ const sl_kernels sl_kernels_ref = {
     SL_PLAIN_LOOPS,
     .gemm_tile = sl_ref_gemm_tile,
     .quantise = sl_ref_quantise,
+    .rms_quantise = sl_ref_rms_quantise,
     .int8_tile = sl_ref_int8_tile,
     .swiglu = ref_swiglu,
     .swiglu_clamped = ref_swiglu_clamped,

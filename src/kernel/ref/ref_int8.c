@@ -1,5 +1,6 @@
 /* Products of weights in blocks and activations in 8 bits: sums of integers are exact, and one
  * chain of f32 over the blocks of a row makes the result. */
+#include "kernel/loops.h"
 #include "kernel/ref/ref.h"
 #include "kernel/scalar.h"
 #include "quant/act.h"
@@ -10,26 +11,37 @@ static int32_t round_even(float v) {
     return (int32_t)(sl_f32_bits(v + 0x1.8p23f) - sl_f32_bits(0x1.8p23f));
 }
 
-void sl_ref_quantise(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row) {
+/* x: the block that begins at value b of a row of k. */
+static void quantise_block(const float *x, uint32_t b, uint32_t k, sl_act_kind kind, uint8_t *row) {
     uint32_t block = sl_act_block(kind), part = sl_act_sum_of(kind);
-    int8_t *code = (int8_t *)row;
+    int8_t *code = (int8_t *)row + b;
     float *scale = (float *)(row + k);
-    int16_t *sum = (int16_t *)(scale + k / block);
-    for (uint32_t b = 0; b < k; b += block) {
-        uint32_t most = 0; /* magnitudes compare as their bits; NaN lies above infinity */
-        for (uint32_t i = b; i < b + block; i++)
-            most = SL_MAX(most, sl_f32_bits(x[i]) & 0x7fffffffu);
-        float a = sl_f32_of_bits(most);
-        bool zero = a < SL_ACT_TINY, finite = most < 0x7f800000u;
-        scale[b / block] = !finite ? NAN : zero ? 0 : a / 127.0f;
-        float to_code = !finite || zero ? 0 : 127.0f / a;
-        for (uint32_t i = b; i < b + block; i++)
-            code[i] = (int8_t)(finite ? round_even(x[i] * to_code) : 0);
-    }
-    for (uint32_t s = 0; s < k / part; s++) {
+    int16_t *sum = (int16_t *)(scale + k / block) + b / part;
+    uint32_t most = 0; /* magnitudes compare as their bits; NaN lies above infinity */
+    for (uint32_t i = 0; i < block; i++) most = SL_MAX(most, sl_f32_bits(x[i]) & 0x7fffffffu);
+    float a = sl_f32_of_bits(most);
+    bool zero = a < SL_ACT_TINY, finite = most < 0x7f800000u;
+    scale[b / block] = !finite ? NAN : zero ? 0 : a / 127.0f;
+    float to_code = !finite || zero ? 0 : 127.0f / a;
+    for (uint32_t i = 0; i < block; i++)
+        code[i] = (int8_t)(finite ? round_even(x[i] * to_code) : 0);
+    for (uint32_t s = 0; s < block / part; s++) {
         int32_t v = 0;
         for (uint32_t i = 0; i < part; i++) v += code[s * part + i];
         sum[s] = (int16_t)v;
+    }
+}
+
+void sl_ref_quantise(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row) {
+    for (uint32_t b = 0; b < k; b += sl_act_block(kind)) quantise_block(x + b, b, k, kind, row);
+}
+
+void sl_ref_rms_quantise(const float *x, const float *w, float inv, const sl_act_part *to) {
+    uint32_t block = sl_act_block(to->kind);
+    float y[SL_BLOCK_MAX];
+    for (uint32_t b = 0; b < to->n; b += block) {
+        loop_rms_apply(x + b, w + b, inv, block, y);
+        quantise_block(y, to->at + b, to->k, to->kind, to->row);
     }
 }
 

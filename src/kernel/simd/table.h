@@ -22,5 +22,6 @@ static void simd_widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
 
 #define SIMD_TABLE                                                                                 \
     SL_PLAIN_LOOPS, SIMD_VECTORS, .gemm_tile = simd_gemm_tile, .quantise = sl_ref_quantise,        \
+                                  .rms_quantise = sl_ref_rms_quantise,                             \
                                   .int8_tile = simd_int8_tile, .attn_page = simd_attn_page,        \
                                   .softmax = simd_softmax, .widen = simd_widen
