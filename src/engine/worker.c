@@ -387,6 +387,17 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
                    h->src);
 }
 
+/* Peers may hear of an orderly stop first and be gone while this worker still sends to them: with
+ * the coordinator's word here, even unread, that is no loss. */
+static bool is_told_to_stop(const sl_worker *w) {
+    if (w->stop) return w->stop_status == SL_OK;
+    for (size_t i = 0; i < w->inbox_len; i++) {
+        const sl_inbox_item *it = &w->inbox[(w->inbox_head + i) % w->inbox_cap];
+        if (it->from_coordinator && it->h.kind == SL_MSG_SHUTDOWN) return true;
+    }
+    return false;
+}
+
 /* A worker that is gone: expert workers take part in every request, attention workers in barriers.
  */
 static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) {
@@ -413,7 +424,7 @@ static void handle(sl_worker *w, sl_inbox_item *it) {
     w->came_ns = it->came_ns;
     sl_span span = it->payload ? (sl_span){it->payload->data, it->payload->len} : (sl_span){0};
     if (it->down) {
-        st = handle_down(w, it->h.src, it->left, &err);
+        st = handle_down(w, it->h.src, it->left || is_told_to_stop(w), &err);
     } else if (it->from_coordinator) {
         st = handle_control(w, &it->h, span, &err);
         if (st != SL_OK && it->h.kind == SL_MSG_PLAN) {
