@@ -3,8 +3,10 @@
 #ifndef SL_TESTS_MODEL_RUN_H
 #define SL_TESTS_MODEL_RUN_H
 
+#include "base/rng.h"
 #include "model/model.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +23,20 @@ typedef struct model_seq {
     float **page;
     uint32_t n_pages;
 } model_seq;
+
+/* The whole model of a folder or file; ends the test program where it cannot be opened. */
+static inline sl_model *model_run_open(const char *path) {
+    const sl_stages all = {.attention = true, .experts = true};
+    sl_model *m = NULL;
+    sl_err err = {0};
+    if (sl_model_open(path, &all, &m, &err) == SL_OK) return m;
+    fprintf(stderr, "%s\n", err.msg);
+    abort();
+}
+
+static inline void model_run_ids(uint32_t *ids, uint32_t n, uint32_t vocab, uint64_t seed) {
+    for (uint32_t i = 0; i < n; i++) ids[i] = (uint32_t)sl_rng_below(&seed, vocab);
+}
 
 static inline model_run model_run_make(const sl_model *m, const sl_kernels *k, sl_pool *pool,
                                        uint32_t max_rows) {

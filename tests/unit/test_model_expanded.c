@@ -16,18 +16,6 @@
 static const char *const fixtures[] = {SL_SOURCE_DIR "/tests/golden/deepseekv2-tiny",
                                        SL_SOURCE_DIR "/tests/golden/deepseekv3-tiny"};
 
-static sl_model *open_all(const char *path) {
-    const sl_stages all = {.attention = true, .experts = true};
-    sl_model *m = NULL;
-    sl_err err = {0};
-    if (sl_model_open(path, &all, &m, &err) != SL_OK) fail_msg("%s", err.msg);
-    return m;
-}
-
-static void fill_ids(uint32_t *ids, uint32_t n, uint32_t vocab, uint64_t seed) {
-    for (uint32_t i = 0; i < n; i++) ids[i] = (uint32_t)sl_rng_below(&seed, vocab);
-}
-
 /* Logits of a prompt in steps of `chunk` rows. */
 static float *prefill(model_run *r, uint32_t expand_rows, const uint32_t *ids, uint32_t n,
                       uint32_t chunk) {
@@ -85,10 +73,10 @@ static void check_bits(const sl_model *m, const uint32_t *ids, const float *want
 static void both_forms_agree(void **state) {
     (void)state;
     for (size_t f = 0; f < SL_LEN(fixtures); f++) {
-        sl_model *m = open_all(fixtures[f]);
+        sl_model *m = model_run_open(fixtures[f]);
         uint32_t ids[LEN];
         size_t n = (size_t)LEN * sl_model_spec_of(m)->vocab;
-        fill_ids(ids, LEN, sl_model_spec_of(m)->vocab, 3 + f);
+        model_run_ids(ids, LEN, sl_model_spec_of(m)->vocab, 3 + f);
         model_run r = model_run_make(m, sl_kernels_select(NULL), NULL, LEN);
         float *absorbed = prefill(&r, 0, ids, LEN, LEN);
         float *expanded = prefill(&r, 1, ids, LEN, LEN);
@@ -115,10 +103,10 @@ static void transposed_weights_give_the_same_bits(void **state) {
     sl_convert_report report;
     sl_err err = {0};
     if (sl_convert(fixtures[1], path, &o, &report, &err) != SL_OK) fail_msg("%s", err.msg);
-    sl_model *folder = open_all(fixtures[1]), *file = open_all(path);
+    sl_model *folder = model_run_open(fixtures[1]), *file = model_run_open(path);
     assert_true(sl_model_spec_of(file)->kv_parts && !sl_model_spec_of(folder)->kv_parts);
     uint32_t ids[LEN], vocab = sl_model_spec_of(folder)->vocab;
-    fill_ids(ids, LEN, vocab, 9);
+    model_run_ids(ids, LEN, vocab, 9);
     sl_pool *pool = NULL;
     assert_int_equal(sl_pool_create(3, &pool, &err), SL_OK);
     model_run a = model_run_make(folder, sl_kernels_select(NULL), NULL, LEN);
@@ -139,14 +127,14 @@ static void the_rows_of_a_request_decide(void **state) {
     (void)state;
     enum { FEW = 40, MOST = 41 };
     static const uint32_t rows[] = {FEW, FEW - 1, MOST, 1};
-    sl_model *m = open_all(fixtures[0]);
+    sl_model *m = model_run_open(fixtures[0]);
     uint32_t ids[4][MOST], step_ids[4 * MOST], pos[4 * MOST], n = 0, vocab;
     const model_seq *seqs[4 * MOST];
     model_seq seq[4];
     vocab = sl_model_spec_of(m)->vocab;
     model_run r = model_run_make(m, sl_kernels_select(NULL), NULL, 4 * MOST);
     for (uint32_t q = 0; q < 4; q++) {
-        fill_ids(ids[q], MOST, vocab, 20 + q);
+        model_run_ids(ids[q], MOST, vocab, 20 + q);
         seq[q] = model_seq_make(r.s, MOST);
         for (uint32_t i = 0; i < rows[q]; i++, n++) {
             step_ids[n] = ids[q][i];

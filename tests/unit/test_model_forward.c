@@ -9,18 +9,6 @@
 
 #define LEN 75u /* three pages, the last one partly filled */
 
-static void fill_ids(uint32_t *ids, uint32_t vocab, uint64_t seed) {
-    for (uint32_t i = 0; i < LEN; i++) ids[i] = (uint32_t)sl_rng_below(&seed, vocab);
-}
-
-static sl_model *open_all(const char *dir) {
-    const sl_stages all = {.attention = true, .experts = true};
-    sl_model *m = NULL;
-    sl_err err = {0};
-    if (sl_model_open(dir, &all, &m, &err) != SL_OK) fail_msg("%s", err.msg);
-    return m;
-}
-
 static float *prefill(model_run *r, const uint32_t *ids, uint32_t chunk) {
     model_seq seq = model_seq_make(r->s, LEN);
     float *logits = malloc((size_t)LEN * r->s->vocab * sizeof *logits);
@@ -48,8 +36,8 @@ static void check_batch(model_run *r, const uint32_t *ids, const float *want) {
     uint32_t other[2][LEN];
     const uint32_t *id_of[3] = {other[0], ids, other[1]};
     model_seq seq[3];
-    fill_ids(other[0], r->s->vocab, 77);
-    fill_ids(other[1], r->s->vocab, 78);
+    model_run_ids(other[0], LEN, r->s->vocab, 77);
+    model_run_ids(other[1], LEN, r->s->vocab, 78);
     for (int q = 0; q < 3; q++) seq[q] = model_seq_make(r->s, LEN);
     uint32_t at[3] = {0, 0, 0};
     uint64_t rng = 5;
@@ -119,8 +107,8 @@ static void check_folder(const char *config, sl_dtype dtype, uint32_t shards) {
     char dir[64];
     uint32_t ids[LEN];
     folder_make(dir, config, dtype, shards, 11);
-    sl_model *m = open_all(dir);
-    fill_ids(ids, sl_model_spec_of(m)->vocab, 3);
+    sl_model *m = model_run_open(dir);
+    model_run_ids(ids, LEN, sl_model_spec_of(m)->vocab, 3);
     float *want = check_bits(m, ids, false);
     check_naive(m, ids, want);
     free(want);
@@ -212,8 +200,8 @@ static void latents_do_not(void **state) {
 static void activations_in_8_bits_do_not(void **state) {
     (void)state;
     uint32_t ids[LEN];
-    sl_model *m = open_all(SL_SOURCE_DIR "/tests/golden/mixed.gguf");
-    fill_ids(ids, sl_model_spec_of(m)->vocab, 3);
+    sl_model *m = model_run_open(SL_SOURCE_DIR "/tests/golden/mixed.gguf");
+    model_run_ids(ids, LEN, sl_model_spec_of(m)->vocab, 3);
     float *exact = check_bits(m, ids, false), *rounded = check_bits(m, ids, true);
     double off = 0, all = 0;
     for (size_t i = 0; i < (size_t)LEN * sl_model_spec_of(m)->vocab; i++) {
@@ -246,7 +234,7 @@ static void a_worker_binds_only_its_stages(void **state) {
     char dir[64];
     sl_err err = {0};
     folder_make(dir, folder_qwen, SL_F32, 1, 4);
-    sl_model *all = open_all(dir), *part = NULL;
+    sl_model *all = model_run_open(dir), *part = NULL;
     const sl_model_spec *s = sl_model_spec_of(all);
     uint8_t *hosted = calloc((size_t)s->n_moe * s->n_experts, 1);
     hosted[s->n_experts + 4] = 1; /* expert 4 of the second routed block, block 2 */
@@ -296,7 +284,7 @@ static void a_worker_maps_only_the_files_it_needs(void **state) {
     assert_int_equal(sl_model_open(dir, &one, &m, &err), SL_OK);
     assert_in_range(mapped_files(dir), 1, 3);
     sl_model_free(m);
-    m = open_all(dir);
+    m = model_run_open(dir);
     assert_int_equal(mapped_files(dir), 4);
     sl_model_free(m);
     assert_int_equal(mapped_files(dir), 0);

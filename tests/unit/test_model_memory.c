@@ -1,7 +1,6 @@
 /* What a long step writes to: scratch does not grow with rows once they are more than a part of it,
  * parts do not change a bit, and rows of the embedding come from the file that was opened. */
 #include "model_folder.h"
-#include "model_naive.h"
 #include "model_run.h"
 
 #include "format/map.h"
@@ -14,14 +13,6 @@
 
 #define ROWS  1100u
 #define PAIRS (2 * ROWS) /* experts 1 and 3 of every row */
-
-static sl_model *open_all(const char *dir) {
-    const sl_stages all = {.attention = true, .experts = true};
-    sl_model *m = NULL;
-    sl_err err = {0};
-    if (sl_model_open(dir, &all, &m, &err) != SL_OK) fail_msg("%s", err.msg);
-    return m;
-}
 
 static float *values(size_t n, uint64_t seed) {
     float *x = malloc(n * sizeof *x);
@@ -62,7 +53,7 @@ static void experts_of_a_long_step_share_scratch(void **state) {
     (void)state;
     char dir[64];
     folder_make(dir, folder_qwen, SL_F32, 1, 4);
-    sl_model *m = open_all(dir);
+    sl_model *m = model_run_open(dir);
     model_run r = model_run_make(m, sl_kernels_select(NULL), NULL, PAIRS);
     const sl_model_spec *s = r.s;
     size_t d = s->d_model;
@@ -101,7 +92,7 @@ static void attention_of_a_long_step_shares_scratch(void **state) {
     (void)state;
     char dir[64];
     folder_make(dir, folder_qwen, SL_F32, 1, 4);
-    sl_model *m = open_all(dir);
+    sl_model *m = model_run_open(dir);
     model_run r = model_run_make(m, sl_kernels_select(NULL), NULL, 600);
     size_t d = r.s->d_model, peak = 0;
     float *x = values(600 * d, 3), *again = malloc(600 * d * sizeof *x);
@@ -134,7 +125,7 @@ static void rows_of_the_embedding_stay_those_of_the_file(void **state) {
     char dir[64], path[96], other[96];
     const uint32_t ids[3] = {0, 7, 3};
     folder_make(dir, folder_qwen, SL_BF16, 1, 4);
-    sl_model *m = open_all(dir);
+    sl_model *m = model_run_open(dir);
     const sl_exec ex = {.k = sl_kernels_select(NULL)};
     size_t d = sl_model_spec_of(m)->d_model;
     float *x = malloc(3 * d * sizeof *x), *y = malloc(3 * d * sizeof *y);
