@@ -581,13 +581,12 @@ def test_plan_and_counts(tmp_path):
 
 
 def test_warm():
-    folder = ROOT / "tests" / "golden" / "qwen3moe-tiny"
-    got = json.loads(sluice("warm", folder, "--json")[0])
-    files = sorted(folder.glob("*.safetensors"))
+    got = json.loads(sluice("warm", FIXTURE, "--json")[0])
+    files = sorted(FIXTURE.glob("*.safetensors"))
     assert [f["file"] for f in got] == [str(f) for f in files]
     assert [f["bytes"] for f in got] == [f.stat().st_size for f in files]
     assert all(0 <= f["huge"] <= f["bytes"] for f in got)
-    assert f"{files[0]}: " in sluice("warm", folder)[0]
+    assert f"{files[0]}: " in sluice("warm", FIXTURE)[0]
     refused(1, "warm", ROOT / "no-such-model")
 
 
