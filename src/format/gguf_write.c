@@ -16,7 +16,7 @@ typedef struct buffer {
 
 struct sl_gguf_out {
     char *path, *part; /* the target, and what is written meanwhile */
-    char *buffer;      /* of file; WRITE_BYTES */
+    char *file_memory; /* of file, WRITE_BYTES */
     FILE *file;
     buffer keys, tensors;
     bool failed; /* memory was out */
@@ -68,8 +68,8 @@ sl_status sl_gguf_out_open(const char *path, bool replace, sl_gguf_out **out, sl
     size_t n = strlen(path) + sizeof ".part";
     if (w) w->path = sl_strdup(path);
     if (w) w->part = sl_alloc(n, 1);
-    if (w) w->buffer = sl_alloc(WRITE_BYTES, 1);
-    if (!w || !w->path || !w->part || !w->buffer) {
+    if (w) w->file_memory = sl_alloc(WRITE_BYTES, 1);
+    if (!w || !w->path || !w->part || !w->file_memory) {
         sl_gguf_out_free(w);
         return sl_fail(err, SL_ERR_NOMEM, "%s: writer", path);
     }
@@ -80,7 +80,7 @@ sl_status sl_gguf_out_open(const char *path, bool replace, sl_gguf_out **out, sl
         sl_gguf_out_free(w);
         return st;
     }
-    (void)setvbuf(w->file, w->buffer, _IOFBF, WRITE_BYTES);
+    (void)setvbuf(w->file, w->file_memory, _IOFBF, WRITE_BYTES);
     *out = w;
     return SL_OK;
 }
@@ -93,7 +93,7 @@ void sl_gguf_out_free(sl_gguf_out *w) {
     }
     sl_free(w->path);
     sl_free(w->part);
-    sl_free(w->buffer);
+    sl_free(w->file_memory);
     sl_free(w->keys.data);
     sl_free(w->tensors.data);
     sl_free(w->bytes);
