@@ -81,7 +81,7 @@ static sl_status claim_slot(const char *path, void *base, size_t len, uint32_t *
     return sl_fail(err, SL_ERR_LIMIT, "%s: more than %d files mapped at once", path, SL_MAP_MAX);
 }
 
-sl_status sl_map_open_fd(const char *path, int *out_fd, uint64_t *out_bytes, sl_err *err) {
+static sl_status open_regular(const char *path, int *out_fd, struct stat *out, sl_err *err) {
     /* O_NONBLOCK: a FIFO put in place of the file must not hang the open */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0) {
@@ -89,19 +89,24 @@ sl_status sl_map_open_fd(const char *path, int *out_fd, uint64_t *out_bytes, sl_
         return sl_fail(err, why == ENOENT || why == ENOTDIR ? SL_ERR_NOTFOUND : SL_ERR_IO,
                        "%s: cannot open: %s", path, strerror(why));
     }
-    struct stat info;
-    if (fstat(fd, &info) != 0) {
+    if (fstat(fd, out) != 0) {
         int why = errno;
         close(fd);
         return sl_fail(err, SL_ERR_IO, "%s: cannot stat: %s", path, strerror(why));
     }
-    if (!S_ISREG(info.st_mode)) {
+    if (!S_ISREG(out->st_mode)) {
         close(fd);
         return sl_fail(err, SL_ERR_FORMAT, "%s: not a regular file", path);
     }
     *out_fd = fd;
-    *out_bytes = (uint64_t)info.st_size;
     return SL_OK;
+}
+
+sl_status sl_map_open_fd(const char *path, int *out_fd, uint64_t *out_bytes, sl_err *err) {
+    struct stat info;
+    sl_status st = open_regular(path, out_fd, &info, err);
+    if (st == SL_OK) *out_bytes = (uint64_t)info.st_size;
+    return st;
 }
 
 static sl_status map_fd(const char *path, int fd, uint64_t bytes, uint64_t max_bytes, void **out,
@@ -129,17 +134,18 @@ sl_status sl_map_open(const char *path, uint64_t max_bytes, sl_map *out, sl_err 
     char *copy = sl_strdup(path);
     if (!copy) return sl_fail(err, SL_ERR_NOMEM, "%s: path", path);
     install_guard();
-    sl_status st = sl_map_open_fd(path, &fd, &bytes, err);
+    sl_status st = open_regular(path, &fd, &info, err);
     if (st != SL_OK) goto out;
+    bytes = (uint64_t)info.st_size;
     st = map_fd(path, fd, bytes, max_bytes, &base, err);
     if (st != SL_OK) goto out;
     st = claim_slot(copy, base, (size_t)bytes, &slot, err);
     if (st != SL_OK) goto out;
-    *out = (sl_map){.bytes = {.data = base, .len = (size_t)bytes}, .path = copy, .slot = slot};
-    if (fstat(fd, &info) == 0) {
-        out->device = (uint64_t)info.st_dev;
-        out->inode = (uint64_t)info.st_ino;
-    }
+    *out = (sl_map){.bytes = {.data = base, .len = (size_t)bytes},
+                    .path = copy,
+                    .device = (uint64_t)info.st_dev,
+                    .inode = (uint64_t)info.st_ino,
+                    .slot = slot};
     base = NULL;
     copy = NULL;
 out:
@@ -151,11 +157,10 @@ out:
 
 sl_status sl_map_reopen(const sl_map *m, int *out_fd, sl_err *err) {
     int fd = -1;
-    uint64_t bytes = 0;
     struct stat info;
-    sl_status st = sl_map_open_fd(m->path, &fd, &bytes, err);
+    sl_status st = open_regular(m->path, &fd, &info, err);
     if (st != SL_OK) return st;
-    if (bytes != m->bytes.len || fstat(fd, &info) != 0 || (uint64_t)info.st_dev != m->device ||
+    if ((uint64_t)info.st_size != m->bytes.len || (uint64_t)info.st_dev != m->device ||
         (uint64_t)info.st_ino != m->inode) {
         close(fd);
         return sl_fail(err, SL_ERR_IO, "%s: is another file than the mapped one", m->path);
