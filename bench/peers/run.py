@@ -78,8 +78,7 @@ def touched(group, path):
 
 def warm(path):
     """The file into the file cache, in large pages where the system has them, for all programs: the share in such."""
-    text = subprocess.run([str(BUILD / "sluice"), "warm", path, "--json"], capture_output=True, text=True, check=False).stdout
-    files = json.loads(text or "[]")
+    files = json.loads(Run([str(BUILD / "sluice"), "warm", path, "--json"], timeout_s=3600).out)
     return sum(f["huge"] for f in files) / max(1, sum(f["bytes"] for f in files))
 
 
