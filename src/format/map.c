@@ -21,7 +21,6 @@ typedef struct sl_map_slot {
 } sl_map_slot;
 
 #define SLOT_TAKEN 1u
-#define HUGE_WORTH ((uint64_t)4 << 20) /* bytes of a file */
 
 static sl_map_slot slots[SL_MAP_MAX];
 static struct sigaction old_action;
@@ -120,7 +119,7 @@ static sl_status map_fd(const char *path, int fd, uint64_t bytes, uint64_t max_b
         return sl_fail(err, SL_ERR_IO, "%s: cannot map %llu bytes: %s", path,
                        (unsigned long long)bytes, strerror(errno));
     /* Pages of 2 MB where the file system keeps such: what is read from now on comes in them. */
-    if (bytes >= HUGE_WORTH) (void)madvise(base, (size_t)bytes, MADV_HUGEPAGE);
+    if (bytes >= SL_MAP_HUGE_MIN) (void)madvise(base, (size_t)bytes, MADV_HUGEPAGE);
     *out = base;
     return SL_OK;
 }

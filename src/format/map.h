@@ -12,6 +12,9 @@
 /* Mappings that can exist at once in a process. */
 #define SL_MAP_MAX 4096
 
+/* Bytes of a file from which on a mapping asks for pages of 2 MB. */
+#define SL_MAP_HUGE_MIN ((uint64_t)4 << 20)
+
 typedef struct sl_map {
     sl_span bytes; /* the whole file, shared with every other process that maps it */
     char *path;    /* owned */

@@ -1,6 +1,5 @@
 #include "format/warm.h"
 
-#include "base/mem.h"
 #include "format/map.h"
 
 #include <errno.h>
@@ -10,27 +9,32 @@
 
 #define PIECE ((size_t)64 << 20)
 
-#if !defined(MADV_POPULATE_READ)
-#define MADV_POPULATE_READ 22
-#endif
+#define LARGE ((uint64_t)2 << 20)
 
-/* In large requests where the kernel takes such; a byte of each page settles the rest. */
-static void read_piece(const uint8_t *at, size_t len, size_t page) {
-    (void)madvise((void *)(uintptr_t)at, len, MADV_POPULATE_READ);
-    for (size_t i = 0; i < len; i += page) (void)*(const volatile uint8_t *)(at + i);
+/* Bytes that are in the file cache already; all of them where the system does not say. */
+static uint64_t cached_bytes(const uint8_t *at, size_t len, size_t page) {
+    unsigned char in_cache[PIECE / 4096];
+    uint64_t pages = 0;
+    if (page < 4096 || mincore((void *)(uintptr_t)at, len, in_cache) != 0) return len;
+    for (size_t i = 0; i < (len + page - 1) / page; i++) pages += in_cache[i] & 1;
+    return SL_MIN(pages * page, (uint64_t)len);
 }
 
-/* Maps the whole file and reads it; *huge: bytes of it in large pages. */
+/* Maps the whole file and reads it; *cached: bytes that were in the cache before, *huge: bytes in
+ * large pages after. */
 static sl_status read_mapped(const char *path, sl_warm_fn progress, void *ctx, uint64_t *bytes,
-                             uint64_t *huge, sl_err *err) {
+                             uint64_t *cached, uint64_t *huge, sl_err *err) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     sl_map map = {0};
     sl_status st = sl_map_open(path, UINT64_MAX, &map, err);
     if (st != SL_OK) return st;
     uint64_t before = sl_map_huge_bytes();
+    *cached = 0;
     for (size_t at = 0; at < map.bytes.len; at += PIECE) {
         size_t len = SL_MIN(PIECE, map.bytes.len - at);
-        read_piece(map.bytes.data + at, len, page);
+        const uint8_t *from = map.bytes.data + at;
+        *cached += cached_bytes(from, len, page);
+        for (size_t i = 0; i < len; i += page) (void)*(const volatile uint8_t *)(from + i);
         if (progress) progress(ctx, at + len, map.bytes.len);
     }
     uint64_t after = sl_map_huge_bytes();
@@ -59,12 +63,16 @@ static sl_status drop_cached(const char *path, sl_err *err) {
 sl_status sl_warm_file(const char *path, double want, sl_warm_fn progress, void *ctx,
                        sl_warm_report *out, sl_err *err) {
     sl_warm_report r = {0};
-    sl_status st = read_mapped(path, progress, ctx, &r.bytes, &r.huge_before, err);
+    uint64_t cached;
+    sl_status st = read_mapped(path, progress, ctx, &r.bytes, &cached, &r.huge_before, err);
     r.huge = r.huge_before;
-    if (st == SL_OK && (double)r.huge < want * (double)r.bytes) {
+    r.possible = r.bytes < SL_MAP_HUGE_MIN ? 0 : r.bytes / LARGE * LARGE;
+    /* What has just come from the disk would come no other way a second time. */
+    bool stale = (double)cached > (1 - want) * (double)r.bytes;
+    if (st == SL_OK && stale && (double)r.huge < want * (double)r.possible) {
         r.again = true;
         st = drop_cached(path, err);
-        if (st == SL_OK) st = read_mapped(path, progress, ctx, &r.bytes, &r.huge, err);
+        if (st == SL_OK) st = read_mapped(path, progress, ctx, &r.bytes, &cached, &r.huge, err);
     }
     if (st == SL_OK) *out = r;
     return st;

@@ -14,6 +14,7 @@
 
 typedef struct sl_warm_report {
     uint64_t bytes;       /* of the file */
+    uint64_t possible;    /* of them that pages of 2 MB can hold: none of a small file */
     uint64_t huge_before; /* of them in pages of 2 MB, as they were found or first read */
     uint64_t huge;        /* at the end */
     bool again;           /* dropped from the cache and read once more */
@@ -22,8 +23,9 @@ typedef struct sl_warm_report {
 /* Called after each piece that was read: bytes of `total` that are there. */
 typedef void (*sl_warm_fn)(void *ctx, uint64_t done, uint64_t total);
 
-/* Reads the file into the cache; when less than `want` (0 to 1) of it is in large pages, drops it
- * from the cache and reads it from the disk again. Pages that other processes have mapped, or that
+/* Reads the file into the cache; when less than `want` (0 to 1) of what can be is in large pages
+ * and more than 1 - want of the file was in the cache before, drops it and reads it from the disk
+ * again. Pages that other processes have mapped, or that
  * are not on the disk yet, cannot be dropped: the report tells. SL_ERR_NOTFOUND, SL_ERR_IO,
  * SL_ERR_FORMAT as sl_map_open. progress may be NULL. */
 sl_status sl_warm_file(const char *path, double want, sl_warm_fn progress, void *ctx,

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -586,7 +587,8 @@ def test_warm():
     assert [f["file"] for f in got] == [str(f) for f in files]
     assert [f["bytes"] for f in got] == [f.stat().st_size for f in files]
     assert all(0 <= f["huge"] <= f["bytes"] for f in got)
-    assert f"{files[0]}: " in sluice("warm", FIXTURE)[0]
+    assert not any(f["read_again"] for f in got)  # too small for large pages
+    assert f"{files[0]}: 0." in (text := sluice("warm", FIXTURE)[0]) and "too small for pages of 2 MB" in text
     refused(1, "warm", ROOT / "no-such-model")
 
 
@@ -605,6 +607,23 @@ def test_warm_reads_into_large_pages(tmp_path):
     if before["huge"] >= 0.9 * before["bytes"]:  # then the next finds it so
         (after,) = json.loads(sluice("warm", tmp_path, "--json")[0])
         assert not after["read_again"] and after["huge"] >= 0.9 * after["bytes"]
+
+
+def test_warm_that_fails_prints_no_part_of_a_list(tmp_path):
+    """The second file is larger than the address space that the process may have."""
+    for name, n_values, size in (("a", 16, None), ("b", 1 << 32, 1 << 34)):
+        head = json.dumps({name: {"dtype": "F32", "shape": [n_values], "data_offsets": [0, 4 * n_values]}}).encode()
+        with open(tmp_path / f"model-{name}.safetensors", "wb") as f:
+            f.write(struct.pack("<Q", len(head)) + head)
+            f.truncate(8 + len(head) + (size or 4 * n_values))
+    index = {"weight_map": {name: f"model-{name}.safetensors" for name in "ab"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    limit = (4 << 30, 4 << 30)
+    done = subprocess.run([SLUICE, "warm", tmp_path, "--json"], capture_output=True, text=True, timeout=60,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
+    if "Sanitizer" in done.stderr:
+        pytest.skip("a sanitizer needs more addresses")
+    assert done.returncode == 1 and done.stdout == "" and "model-b.safetensors: cannot map" in done.stderr
 
 
 # ---- workers ----
