@@ -90,7 +90,7 @@ sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
     n->dead_after_us = o->dead_after_us ? o->dead_after_us : SL_NET_DEAD_AFTER_US;
     n->on = o->on;
     n->ctx = o->ctx;
-    n->last_progress_us = sl_clock_now_us(&n->clock);
+    n->last_look_us = sl_clock_now_us(&n->clock);
     n->next_timer_us = UINT64_MAX;
     memset(n->hello.address, 0, sizeof n->hello.address);
     n->secret_len = o->secret.len;
@@ -172,7 +172,7 @@ static sl_conn *conn_create(sl_net *n, sl_transport *t) {
     if (!c) return NULL;
     c->net = n;
     c->transport = t;
-    c->heard_us = c->sent_us = sl_clock_now_us(&n->clock);
+    c->heard_us = c->sent_us = sl_net_now_us(n);
     c->deadline_us = c->heard_us + SL_NET_HANDSHAKE_US;
     n->next_timer_us = 0;
     n->conns[n->n_conns++] = c;
@@ -234,7 +234,7 @@ size_t sl_net_payload_limit(const sl_conn *c) {
 }
 
 void sl_net_heard(sl_conn *c) {
-    c->heard_us = sl_clock_now_us(&c->net->clock);
+    c->heard_us = sl_net_now_us(c->net);
 }
 
 void sl_net_arrived(sl_conn *c, sl_block *b) {
@@ -292,7 +292,16 @@ bool sl_conn_is_open(const sl_conn *c) {
 
 /* ---- progress ---- */
 
-static void watch(sl_conn *c, uint64_t now_us, bool stalled, uint64_t *next_us) {
+/* The time of a look at the links, from one reading of the clock: a process may be stopped between
+ * any two. */
+static uint64_t look_us(sl_net *n) {
+    uint64_t now_us = sl_clock_now_us(&n->clock), gap_us = now_us - n->last_look_us;
+    if (gap_us > n->dead_after_us / 2) n->still_us += gap_us;
+    n->last_look_us = now_us;
+    return now_us - n->still_us;
+}
+
+static void watch(sl_conn *c, uint64_t now_us, uint64_t *next_us) {
     sl_net *n = c->net;
     char text[96];
     if (c->state != SL_CONN_OPEN) {
@@ -301,8 +310,9 @@ static void watch(sl_conn *c, uint64_t now_us, bool stalled, uint64_t *next_us) 
         *next_us = SL_MIN(*next_us, c->deadline_us);
         return;
     }
-    /* What the peer sent while this process did not look is no silence of the peer's. */
-    if (stalled) c->heard_us = SL_MAX(c->heard_us, now_us - n->dead_after_us / 2);
+    /* Later than now where the process was stopped within this look: before the stop, then. */
+    c->heard_us = SL_MIN(c->heard_us, now_us);
+    c->sent_us = SL_MIN(c->sent_us, now_us);
     if (now_us >= c->heard_us + n->dead_after_us) {
         snprintf(text, sizeof text, "silent for %llu ms, limit %u ms",
                  (unsigned long long)(now_us - c->heard_us) / 1000, n->dead_after_us / 1000);
@@ -318,12 +328,10 @@ static void watch(sl_conn *c, uint64_t now_us, bool stalled, uint64_t *next_us) 
 }
 
 static void watch_all(sl_net *n) {
-    uint64_t now_us = sl_clock_now_us(&n->clock), next_us = UINT64_MAX;
-    bool stalled = now_us - n->last_progress_us > n->dead_after_us / 2;
-    n->last_progress_us = now_us;
-    if (!stalled && now_us < n->next_timer_us) return;
+    uint64_t now_us = look_us(n), next_us = UINT64_MAX;
+    if (now_us < n->next_timer_us) return;
     for (size_t i = 0; i < n->n_conns; i++)
-        if (n->conns[i]->state != SL_CONN_DOWN) watch(n->conns[i], now_us, stalled, &next_us);
+        if (n->conns[i]->state != SL_CONN_DOWN) watch(n->conns[i], now_us, &next_us);
     n->next_timer_us = next_us;
 }
 
@@ -349,6 +357,7 @@ uint32_t sl_net_progress(sl_net *n) {
     if (!n->in_progress) { /* else a callback whose work ticks: its caller goes on after it */
         n->in_progress = true;
         n->delivered = 0;
+        (void)look_us(n); /* before anything has its time */
         sl_pump_deliver(n);
         n->self->ops->progress(n->self);
         n->transport->ops->progress(n->transport);
@@ -363,6 +372,7 @@ uint32_t sl_net_progress(sl_net *n) {
 
 void sl_net_pump(sl_net *n) {
     n->pumping = true;
+    (void)look_us(n);
     n->transport->ops->progress(n->transport);
     watch_all(n);
     n->pumping = false;
@@ -374,10 +384,12 @@ static bool must_not_sleep(const sl_net *n) {
 
 void sl_net_wait(sl_net *n, uint64_t timeout_us) {
     sl_pump_lock(n);
-    uint64_t now_us = sl_clock_now_us(&n->clock);
+    uint64_t now_us = sl_net_now_us(n);
     if (!must_not_sleep(n) && now_us < n->next_timer_us) {
+        uint64_t us = SL_MIN(timeout_us, n->next_timer_us - now_us);
         sl_pump_rest(n, true);
-        n->transport->ops->wait(n->transport, SL_MIN(timeout_us, n->next_timer_us - now_us));
+        n->transport->ops->wait(n->transport,
+                                SL_MIN(us, n->dead_after_us / 4u)); /* no standstill */
         sl_pump_rest(n, false);
     }
     sl_pump_unlock(n);

@@ -137,13 +137,21 @@ struct sl_net {
     sl_conn **conns;
     size_t n_conns, cap_conns;
     uint32_t n_pending;
-    uint32_t delivered; /* in the current sl_net_progress */
-    uint64_t next_timer_us, last_progress_us;
+    uint32_t delivered;     /* in the current sl_net_progress */
+    uint64_t next_timer_us; /* by sl_net_now_us */
+    uint64_t last_look_us, still_us;
     bool any_down, in_progress, closing;
     struct sl_pump *pump; /* NULL: the owner drives the net */
     bool pumping;         /* the pump does, now */
     sl_block_list early;  /* what it has for the owner */
 };
+
+/* The fabric's time: the clock's without the spans in which this process stood still (it was
+ * stopped, its machine was moved). What it could not look at counts for no deadline: neither for a
+ * peer's silence nor for a handshake, so that a pause of a whole machine breaks nothing. */
+static inline uint64_t sl_net_now_us(const sl_net *n) {
+    return sl_clock_now_us(&n->clock) - n->still_us;
+}
 
 /* ---- the progress thread (pump.c) ---- */
 

@@ -31,7 +31,7 @@ static sl_status transmit(sl_conn *c, sl_wire_header h, sl_block *b) {
     sl_wire_header_encode(&h, b->header);
     c->stats.sent_messages++;
     c->stats.sent_bytes += SL_WIRE_HEADER_BYTES + h.bytes;
-    c->sent_us = sl_clock_now_us(&n->clock);
+    c->sent_us = sl_net_now_us(n);
     return c->transport->ops->send(c->transport, c, b);
 }
 

@@ -434,6 +434,28 @@ static void own_sleep_is_not_the_peers_silence(void **state) {
     sl_net_free(other.net);
 }
 
+/* At every step of a handshake the whole machine stands still for a minute; a caller that says
+ * nothing is still sent away when 2 s have been looked at. */
+static void own_sleep_ends_no_handshake(void **state) {
+    stage *s = *state;
+    peer other = {0}, *both[] = {&s->p, &other};
+    for (int steps = 0; steps < 8; steps++) {
+        sl_conn *c;
+        sl_err err = {0};
+        peer_start(&other, s->hub, &s->clock, "key");
+        int opened = s->p.opened;
+        assert_int_equal(sl_net_connect(other.net, sl_net_address(s->p.net), NULL, &c, &err),
+                         SL_OK);
+        for (int i = 0; i < steps; i++) pass_us(&s->clock, i % 2 ? &both[1] : both, 1, 1000, 1000);
+        s->clock.now_us += 60000000;
+        pass_us(&s->clock, both, 2, 100000, 1000);
+        assert_int_equal(s->p.opened, opened + 1);
+        assert_int_equal(other.downs, 0);
+        sl_net_free(other.net);
+        pass_us(&s->clock, both, 1, 100000, 1000);
+    }
+}
+
 static void messages_after_the_end_are_taken_and_refused(void **state) {
     stage *s = *state;
     assert_true(raw_log_in(s, "key") != 0);
@@ -536,6 +558,7 @@ int main(void) {
         CASE(unknown_kinds_are_answered),
         CASE(heartbeats_and_silence),
         CASE(own_sleep_is_not_the_peers_silence),
+        CASE(own_sleep_ends_no_handshake),
         CASE(messages_after_the_end_are_taken_and_refused),
         CASE(a_dead_net_is_noticed),
         CASE(options_are_checked),

@@ -34,7 +34,7 @@ shm_link *sl_shm_link_create(shm_transport *t, int fd) {
     }
     l->t = t;
     l->fd = fd;
-    l->deadline_ns = sl_now_ns() + 1000ull * SL_NET_HANDSHAKE_US;
+    l->deadline_us = sl_net_now_us(t->base.net) + SL_NET_HANDSHAKE_US;
     l->next = t->links;
     t->links = l;
     t->n_greeting++;
@@ -292,21 +292,21 @@ void sl_shm_link_drop(shm_link *l, bool flush) {
     sl_block_give(pool_of(l), l->partial);
     l->partial = NULL;
     l->state = SHM_LINK_LINGERING;
-    l->deadline_ns = sl_now_ns() + 1000ull * SL_NET_LINGER_US;
+    l->deadline_us = sl_net_now_us(l->t->base.net) + SL_NET_LINGER_US;
     l->t->n_lingering++;
 }
 
-static void tend(shm_link *l, uint64_t now_ns) {
+static void tend(shm_link *l, uint64_t now_us) {
     switch (l->state) {
     case SHM_LINK_UP:
         if (l->failed) sl_net_link_down(l->conn, l->why, l->text);
         break;
     case SHM_LINK_GREETING:
         if (l->failed) sl_log(SL_LOG_WARN, "net", "a caller was turned away: %s", l->text);
-        if (l->failed || now_ns >= l->deadline_ns) close_link(l);
+        if (l->failed || now_us >= l->deadline_us) close_link(l);
         break;
     case SHM_LINK_LINGERING:
-        if (l->failed || l->hung_up || !l->queue.head || now_ns >= l->deadline_ns) close_link(l);
+        if (l->failed || l->hung_up || !l->queue.head || now_us >= l->deadline_us) close_link(l);
         break;
     case SHM_LINK_CLOSED:
         break;
@@ -315,11 +315,11 @@ static void tend(shm_link *l, uint64_t now_ns) {
 
 void sl_shm_links_tend(shm_transport *t) {
     if (!t->any_to_tend && !t->n_greeting && !t->n_lingering) return;
-    uint64_t now_ns = sl_now_ns();
+    uint64_t now_us = sl_net_now_us(t->base.net);
     t->any_to_tend = false;
     for (shm_link **at = &t->links; *at;) {
         shm_link *l = *at;
-        tend(l, now_ns);
+        tend(l, now_us);
         if (l->state != SHM_LINK_CLOSED) {
             at = &l->next;
             continue;

@@ -74,7 +74,7 @@ typedef struct shm_link {
     bool failed;
     sl_status why;
     char text[128];
-    uint64_t deadline_ns; /* of the greeting or the lingering */
+    uint64_t deadline_us; /* of the greeting or the lingering, by sl_net_now_us */
     _Atomic uint32_t *own_sleeper, *peer_sleeper;
     shm_pipe tx, rx;
     sl_block_list queue; /* head: sent_bytes of its record are in the ring */

@@ -146,7 +146,7 @@ static void put_in_order(ucx_link *l, sl_block *b) {
         if (b->order == l->next_seq) l->next_seq++;
         queue(l, b);
     }
-    l->gap_since_ns = 0;
+    l->gap_since_us = 0;
 }
 
 static void on_received(void *request, ucs_status_t status, size_t length, void *arg) {
@@ -259,12 +259,13 @@ void sl_ucx_link_drop(ucx_link *l, bool flush) {
 
 /* UCX delivers everything that was sent, so a hole that no transfer in flight explains is the
  * peer's. */
-static void check_gap(ucx_link *l, uint64_t now_ns) {
+static void check_gap(ucx_link *l) {
+    uint64_t now_us = sl_net_now_us(l->t->base.net);
     if (!l->early || l->n_receiving)
-        l->gap_since_ns = 0;
-    else if (!l->gap_since_ns)
-        l->gap_since_ns = now_ns;
-    else if (now_ns - l->gap_since_ns > 1000ull * l->t->base.net->dead_after_us)
+        l->gap_since_us = 0;
+    else if (!l->gap_since_us)
+        l->gap_since_us = now_us;
+    else if (now_us - l->gap_since_us > l->t->base.net->dead_after_us)
         link_fail(l, SL_ERR_PROTOCOL, "a sequence number is missing");
 }
 
@@ -272,7 +273,7 @@ static void check_gap(ucx_link *l, uint64_t now_ns) {
 static bool tend(ucx_link *l, uint64_t now_ns) {
     switch (l->state) {
     case UCX_LINK_UP:
-        check_gap(l, now_ns);
+        check_gap(l);
         if (l->failed) sl_net_link_down(l->conn, l->why, l->text);
         return false;
     case UCX_LINK_LINGERING:

@@ -35,7 +35,7 @@ typedef struct ucx_link {
     sl_status why;
     char text[128];
     ucs_status_ptr_t close_request;
-    uint64_t linger_until_ns, gap_since_ns;
+    uint64_t linger_until_ns, gap_since_us;
     uint64_t next_seq;
     sl_block *early; /* ascending by order (sequence number) */
     uint32_t n_early, n_queued, n_receiving, n_sending;
