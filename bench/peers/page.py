@@ -187,8 +187,8 @@ def kernel_table(config, store, claims):
         return [], {}
     found, (peak, gbs) = roofline.points(store["kernels"]["csv"])
     out = ["\n## Kernels\n", "![Kernels under the roof](img/roofline.svg)\n",
-           f"`build/bench_kernels`, 2 threads; {peak:.0f} GFLOP/s f32 and {gbs:.1f} GB/s in the same run; other programs "
-           f"took {100 * store['kernels']['others']:.0f} % of the cores.\n",
+           f"`build/bench_kernels`, 2 threads, medians of {store['kernels']['rounds']} rounds; {peak:.0f} GFLOP/s f32 and "
+           f"{gbs:.1f} GB/s in the same rounds; other programs took {100 * store['kernels']['others']:.0f} % of the cores.\n",
            "| kernel | shape | GFLOP/s | GB/s | share of the roof |", "|---|---|---|---|---|"]
     for series, shape, per_byte, gflops, row in found:
         share = gflops / min(peak, gbs * per_byte)

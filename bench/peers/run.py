@@ -15,6 +15,8 @@ import argparse
 import json
 import os
 import pathlib
+import re
+import statistics
 import subprocess
 import sys
 import time
@@ -110,9 +112,20 @@ def measure(group, name, path, every, reps):
     return result
 
 
+def middle(texts):
+    """Of texts that differ in their numbers alone: each number's median."""
+    parts = [re.split(r"(?<![\w.])(\d+(?:\.\d+)?)(?![\w.])", t) for t in texts]
+    return "".join(f"{statistics.median(map(float, same)):g}" if i % 2 else same[0]
+                   for i, same in enumerate(zip(*parts, strict=True)))
+
+
 def measure_kernels(group):
-    run = Run([str(BUILD / "bench_kernels"), "--threads", "2", "--ms", str(group["job"]["ms"])])
-    return {"csv": run.out, "others": run.others, "steal": run.steal, "command": " ".join(run.argv)}
+    """Medians of several rounds, the machine's own peaks among them."""
+    argv = [str(BUILD / "bench_kernels"), "--threads", "2", "--ms", str(group["job"]["ms"])]
+    runs = [Run(argv) for _ in range(group["job"]["rounds"])]
+    csv = "\n".join(middle(lines) for lines in zip(*(r.out.strip().split("\n") for r in runs), strict=True))
+    return {"csv": csv, "rounds": len(runs), "others": statistics.median(r.others for r in runs),
+            "steal": max(r.steal for r in runs), "command": " ".join(argv)}
 
 
 def selected(group, only):
