@@ -79,8 +79,7 @@ struct sl_kernels {
     void (*gemm_tile)(const sl_gemm_tile *t);
     /* k floats, whole blocks of `kind`, to a row of quant/act.h; row is 64-byte aligned */
     void (*quantise)(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row);
-    /* the same of y[i] = x[i] * inv * w[i], which is kept nowhere: x and w of the part's n values
-     */
+    /* the same of x[i] * inv * w[i], which is kept nowhere: the part's n values of x and w */
     void (*rms_quantise)(const float *x, const float *w, float inv, const sl_act_part *to);
     void (*int8_tile)(const sl_int8_tile *t);
     /* gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i] */

@@ -92,7 +92,7 @@ static inline void sl_project_act(const sl_exec *ex, const sl_mat *w, const floa
     sl_gemm(ex, &job, 1);
 }
 
-/* The same into rows y_stride floats apart. */
+/* The same of rows in f32, rounded here where w asks for it, into rows y_stride floats apart. */
 static inline void sl_project_to(const sl_exec *ex, const sl_mat *w, const float *x,
                                  uint32_t n_rows, float *y, uint32_t y_stride, sl_arena *scratch) {
     size_t level = scratch->used;

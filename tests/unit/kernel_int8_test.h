@@ -1,5 +1,4 @@
-/* Tests of the entries `quantise`, `rms_quantise` and `int8_tile`, for the list of test_kernel.c.
- */
+/* Tests of `quantise`, `rms_quantise` and `int8_tile`, for the list of test_kernel.c. */
 #ifndef SL_TESTS_KERNEL_INT8_TEST_H
 #define SL_TESTS_KERNEL_INT8_TEST_H
 

@@ -434,8 +434,7 @@ static void own_sleep_is_not_the_peers_silence(void **state) {
     sl_net_free(other.net);
 }
 
-/* At every step of a handshake the whole machine stands still for a minute; a caller that says
- * nothing is still sent away when 2 s have been looked at. */
+/* At every step of a handshake the whole machine stands still for a minute. */
 static void own_sleep_ends_no_handshake(void **state) {
     stage *s = *state;
     peer other = {0}, *both[] = {&s->p, &other};
