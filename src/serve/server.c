@@ -23,6 +23,25 @@
 #define DRAIN_S       2
 #define LAST_EVENTS_S 10
 
+/* Bytes of the body that the client announces; SIZE_MAX: chunks, which end it when they like. */
+static size_t body_length(struct MHD_Connection *c) {
+    if (MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING))
+        return SIZE_MAX;
+    const char *length =
+        MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    return length ? strtoull(length, NULL, 10) : 0;
+}
+
+/* Whether the client closed before the end of its body. libmicrohttpd takes a read shorter than its
+ * buffer as the last one until epoll reports again, which it does not when the close came with
+ * those bytes: the connection would keep what arrived of the body until it has been idle for too
+ * long. */
+static bool left_early(const sl_call *call) {
+    char byte;
+    return call->n_body < call->n_expected &&
+           recv(call->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *url,
                                   const char *method, const char *version, const char *data,
                                   size_t *size, void **con_cls) {
@@ -35,15 +54,14 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
         if (!call) return MHD_NO;
         *con_cls = call;
         call->keep_body = sl_server_wants_body(call, url, method);
-        const char *length =
-            MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
-        unsigned long long n = length ? strtoull(length, NULL, 10) : 0;
-        return n / SL_CALL_DISCARD > s->o.max_body_bytes ? sl_call_reply_too_large(call) : MHD_YES;
+        size_t n = call->n_expected = body_length(c);
+        bool hopeless = n != SIZE_MAX && n / SL_CALL_DISCARD > s->o.max_body_bytes;
+        return hopeless ? sl_call_reply_too_large(call) : MHD_YES;
     }
     if (*size > 0) {
         bool ok = sl_call_add_body(call, data, *size);
         *size = 0;
-        return ok ? MHD_YES : MHD_NO;
+        return ok && !left_early(call) ? MHD_YES : MHD_NO;
     }
     if (call->phase == SL_CALL_BODY) return sl_server_route(call, url, method);
     return call->phase == SL_CALL_WAIT ? sl_call_advance(call) : MHD_YES;

@@ -416,6 +416,42 @@ static void all_bodies_share_a_limit(void **state) {
     }
 }
 
+/* A close that comes with the last bytes is seen, too; closing only the sending side after a whole
+ * body is not one. */
+static void bodies_cut_short_are_dropped(void **state) {
+    (void)state;
+    restart(&(sl_server_opts){.max_body_bytes = 4000, .max_held_bytes = 6000});
+    static const char whole[] = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
+                                "Content-Length: 14\r\n\r\n{\"prompt\":\"a\"}";
+    static const char *const framing[] = {"Content-Length: 3600", "Transfer-Encoding: chunked"};
+    char part[4096];
+    for (int i = 0; i < 100; i++) {
+        int n = snprintf(part, sizeof part,
+                         "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n%s%3500s",
+                         framing[i % 2], i % 2 ? "e10\r\n" : "", "");
+        int fd = http_connect(port);
+        http_send(fd, part, (size_t)n);
+        close(fd);
+    }
+    int n = snprintf(part, sizeof part, "{\"model\":\"org/m\",\"prompt\":\"x\"%3500s}", "");
+    assert_true(n > 3500);
+    int status = 0;
+    for (int tries = 0; tries < 1000 && status != 200; tries++) { /* until they are gone */
+        http_answer a = http_do(port, "POST", COMPLETIONS, NULL, part);
+        status = a.status;
+        http_answer_free(&a);
+        usleep(1000);
+    }
+    assert_int_equal(status, 200);
+    int fd = http_connect(port);
+    http_send(fd, whole, sizeof whole - 1);
+    shutdown(fd, SHUT_WR);
+    http_answer a = http_read(fd);
+    assert_int_equal(a.status, 200);
+    http_answer_free(&a);
+    close(fd);
+}
+
 static void hopeless_prompts_are_not_tokenized(void **state) {
     (void)state;
     restart(&(sl_server_opts){.context = 20});
@@ -724,6 +760,7 @@ int main(void) {
         TEST(big_bodies_are_refused),
         TEST(pages_of_other_sites_are_refused),
         TEST(all_bodies_share_a_limit),
+        TEST(bodies_cut_short_are_dropped),
         TEST(hopeless_prompts_are_not_tokenized),
         TEST(keys_are_checked),
         TEST(open_hosts_need_a_key),
