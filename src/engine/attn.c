@@ -40,7 +40,8 @@ void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t toke
 }
 
 void sl_attn_emit_end(sl_attn *a, const sl_slot *s, sl_finish finish) {
-    sl_attn_emit(a, s, s->n_tokens, UINT32_MAX, finish, NULL, 0);
+    uint32_t token = finish == SL_FINISH_ERROR ? a->lost_worker : UINT32_MAX;
+    sl_attn_emit(a, s, s->n_tokens, token, finish, NULL, 0);
 }
 
 /* ---- slots ---- */
@@ -296,6 +297,7 @@ sl_status sl_attn_on_round_open(sl_attn *a, const sl_wire_header *h, sl_span pay
 void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why) {
     if (a->lost) return;
     a->lost = true;
+    a->lost_worker = id;
     uint32_t ended = 0;
     if (a->flow) sl_flow_reset(a->flow);
     for (uint32_t l = 0; l < a->n_lanes; l++) {

@@ -126,7 +126,8 @@ struct sl_attn {
     uint32_t n_out, out_cap, n_pairs;
     uint32_t expert_index[SL_PLAN_MAX_WORKERS]; /* worker id -> index of expert worker */
     uint32_t *group; /* chunks by expert: the chunk that an expert is in; else NULL */
-    bool lost;       /* an expert worker is gone */
+    bool lost;       /* an expert worker is gone: */
+    uint32_t lost_worker;
 };
 
 /* From now on the thread works on this lane: one call where a task begins. */

@@ -187,11 +187,11 @@ static void stop_serving(sl_engine *e, const char *why) {
     pthread_mutex_unlock(&e->lock);
 }
 
-/* An attention worker that lost an expert worker ends its requests before that loss is known here.
- */
-static void report_broken(sl_engine *e, uint32_t id, sl_request *r) {
+/* Attention worker `id` lost expert worker `lost` and ends its requests before that loss is known
+ * here. */
+static void report_broken(sl_engine *e, uint32_t id, uint32_t lost, sl_request *r) {
     char text[160];
-    snprintf(text, sizeof text, "attention worker %u has lost an expert worker", id);
+    snprintf(text, sizeof text, "attention worker %u has lost expert worker %u", id, lost);
     e->worker[id].broken = true;
     if (e->serving && !attention_left(e)) {
         stop_serving(e, text);
@@ -262,7 +262,7 @@ static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
         return SL_OK;
     }
     if (t->finish == SL_FINISH_ERROR)
-        report_broken(e, id, r);
+        report_broken(e, id, t->token, r);
     else
         sl_coord_finish(e, r, (sl_finish)t->finish, SL_OK, NULL);
     return SL_OK;

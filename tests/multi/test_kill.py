@@ -155,7 +155,7 @@ def test_expert_worker_killed(server):
     os.kill(server.worker_pid(2), signal.SIGKILL)
     join_all(streams)
     for s in streams:
-        assert s.error and "worker" in s.error and "lost" in s.error, s.error
+        assert s.error and "expert worker 2" in s.error and "lost" in s.error, s.error
         assert s.ended - killed_at < ERROR_WITHIN_S
     assert server.request("GET", "/health").status == 503
     assert server.request("GET", "/v1/models").status == 200
