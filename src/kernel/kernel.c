@@ -129,6 +129,22 @@ static const void *weights_at(const sl_mat *w, uint32_t c0) {
 }
 
 /* y = x w^T for the tile's columns from c0 on, as integers where the job has the rows for it. */
+#ifdef SL_TSAN
+void __tsan_read_range(void *p, unsigned long bytes);
+void __tsan_write_range(void *p, unsigned long bytes);
+
+/* The inner loops of products are built without ThreadSanitizer, which would check each vector that
+ * they load: it hears of a tile's rows and results as a whole. */
+static void check_races(const void *const *x, size_t row_bytes, const sl_gemm_tile *t) {
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        __tsan_read_range((void *)(uintptr_t)x[r], row_bytes);
+        __tsan_write_range(t->y + (size_t)r * t->y_stride, t->n_cols * sizeof *t->y);
+    }
+}
+#else
+#define check_races(x, row_bytes, t) ((void)0)
+#endif
+
 static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, uint32_t r0,
                     uint32_t c0, const void *next, sl_gemm_tile *t) {
     sl_act_kind kind = sl_act_kind_of(w->dtype);
@@ -137,6 +153,7 @@ static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, ui
     t->row = c0;
     t->w = weights_at(w, c0);
     if (kind == SL_ACT_NONE || !j->act.row[kind]) {
+        check_races((const void *const *)t->x, t->k * sizeof **t->x, t);
         g->k->gemm_tile(t);
         return;
     }
@@ -144,6 +161,7 @@ static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, ui
     size_t stride = sl_act_row_bytes(kind, t->k);
     for (uint32_t r = 0; r < t->n_rows; r++)
         x[r] = j->act.row[kind] + (j->act_row ? j->act_row[r0 + r] : r0 + r) * stride;
+    check_races((const void *const *)x, stride, t);
     g->k->int8_tile(&(sl_int8_tile){.w = t->w,
                                     .dtype = t->dtype,
                                     .k = t->k,
