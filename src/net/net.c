@@ -395,6 +395,10 @@ void sl_net_wait(sl_net *n, uint64_t timeout_us) {
     sl_pump_unlock(n);
 }
 
+void sl_net_set_poll(sl_net *n, uint32_t us) {
+    n->poll_ns = 1000ull * us;
+}
+
 void sl_net_wake(sl_net *n) {
     n->transport->ops->wake(n->transport);
 }

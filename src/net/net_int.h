@@ -139,6 +139,7 @@ struct sl_net {
     uint32_t n_pending;
     uint32_t delivered;     /* in the current sl_net_progress */
     uint64_t next_timer_us; /* by sl_net_now_us */
+    uint64_t poll_ns;       /* sl_net_set_poll */
     uint64_t last_look_us, still_us;
     bool any_down, in_progress, closing;
     struct sl_pump *pump; /* NULL: the owner drives the net */

@@ -5,10 +5,9 @@
 #include <time.h>
 
 #include "base/mem.h"
+#include "base/poll.h"
 #include "base/rng.h"
 #include "net/loop/loop_int.h"
-
-#define SPIN_US 20u
 
 struct sl_port {
     uint64_t number;
@@ -186,10 +185,12 @@ static struct timespec monotonic_after(uint64_t us) {
                              .tv_nsec = (long)(ns % 1000000000u)};
 }
 
-void sl_port_wait(sl_port *p, uint64_t timeout_us) {
-    uint64_t spin_until_ns = sl_now_ns() + 1000u * SL_MIN(timeout_us, (uint64_t)SPIN_US);
-    while (sl_now_ns() < spin_until_ns)
+void sl_port_wait(sl_port *p, uint64_t timeout_us, uint64_t poll_ns) {
+    sl_poll poll =
+        sl_poll_begin(poll_ns, sl_now_ns() + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u));
+    do {
         if (sl_port_has_mail(p)) return;
+    } while (sl_poll_again(&poll));
     struct timespec until = monotonic_after(timeout_us);
     pthread_mutex_lock(&p->lock);
     int rc = 0;

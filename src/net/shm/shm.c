@@ -1,15 +1,14 @@
 #include <errno.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/poll.h"
 #include "net/shm/shm_int.h"
 
-#define SPIN_NS    20000u
 #define POLL_NS    500000u /* how often a busy net looks at its sockets */
 #define MAX_EVENTS 64
 
@@ -137,14 +136,11 @@ static void sleep_until(shm_transport *t, uint64_t until_ns) {
 
 static void shm_wait(sl_transport *base, uint64_t timeout_us) {
     shm_transport *t = of(base);
-    uint64_t begin_ns = sl_now_ns();
-    uint64_t until_ns = begin_ns + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u);
-    uint64_t spin_until_ns = SL_MIN(begin_ns + SPIN_NS, until_ns);
+    uint64_t until_ns = sl_now_ns() + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u);
+    sl_poll poll = sl_poll_begin(base->net->poll_ns, until_ns);
     do {
         if (has_work(t)) return;
-        /* Often the peer shares this core: then nothing comes unless it may run. */
-        sched_yield();
-    } while (sl_now_ns() < spin_until_ns);
+    } while (sl_poll_again(&poll));
     for (shm_link *l = t->links; l; l = l->next) sl_shm_link_announce(l);
     if (!has_work(t)) sleep_until(t, until_ns);
     for (shm_link *l = t->links; l; l = l->next) sl_shm_link_awake(l);

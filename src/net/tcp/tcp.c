@@ -1,19 +1,19 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/poll.h"
 #include "net/address.h"
 #include "net/tcp/tcp_int.h"
 
-#define SPIN_NS    50000u
 #define MAX_EVENTS 64
 #define BACKLOG    256
+#define POLL_NS    50000u /* a sleep and a wake take longer here */
 
 static tcp_transport *of(sl_transport *base) {
     return (tcp_transport *)base;
@@ -128,14 +128,13 @@ static void tcp_wait(sl_transport *base, uint64_t timeout_us) {
     tcp_transport *t = of(base);
     uint64_t now_ns = sl_now_ns();
     uint64_t until_ns = now_ns + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u);
-    uint64_t spin_ns = SL_MIN(now_ns + SPIN_NS, until_ns);
     if (t->any_to_tend || t->more) return;
     if (t->n_lingering) until_ns = SL_MIN(until_ns, now_ns + 1000000u);
-    while ((now_ns = sl_now_ns()) < spin_ns) {
+    sl_poll poll = sl_poll_begin(SL_MAX(base->net->poll_ns, POLL_NS), until_ns);
+    do {
         if (is_ready(t, 0)) return;
-        sched_yield(); /* the peer may need this core */
-    }
-    if (until_ns > now_ns) (void)is_ready(t, until_ns - now_ns);
+    } while (sl_poll_again(&poll));
+    if (until_ns > poll.now_ns) (void)is_ready(t, until_ns - poll.now_ns);
 }
 
 static void tcp_wake(sl_transport *base) {

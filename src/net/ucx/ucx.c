@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/poll.h"
 #include "net/address.h"
 #include "net/ucx/ucx_int.h"
 
-#define SPIN_NS    20000u
 #define MAX_EVENTS 64 /* of one progress, so that timers get their turn */
 
 static ucx_transport *of(sl_transport *base) {
@@ -208,14 +208,13 @@ static void sleep_until(ucx_transport *t, uint64_t until_ns) {
 
 static void ucx_wait(sl_transport *base, uint64_t timeout_us) {
     ucx_transport *t = of(base);
-    uint64_t begin_ns = sl_now_ns();
-    uint64_t until_ns = begin_ns + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u);
-    uint64_t spin_ns = SL_MIN(begin_ns + SPIN_NS, until_ns);
+    uint64_t until_ns = sl_now_ns() + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u);
+    sl_poll poll = sl_poll_begin(base->net->poll_ns, until_ns);
     do {
         while (!has_work(t) && ucp_worker_progress(t->worker)) {
         }
         if (has_work(t)) return;
-        if (sl_now_ns() < spin_ns) continue;
+        if (sl_poll_again(&poll)) continue;
         if (drain_wake(t)) return;
         if (ucp_worker_arm(t->worker) == UCS_OK) sleep_until(t, until_ns);
         /* Busy: something is pending that may need the peer, who may need this core. */
