@@ -17,7 +17,6 @@
 #define INBOX_MIN         256u
 #define PLAN_MEMORY       ((size_t)256 << 20) /* of a parsed plan */
 #define IDLE_US           100000u             /* longest sleep without a reason to wake */
-#define POLL_US           4000u               /* polled where rows are on their way */
 #define TICK_US           100u
 #define JOIN_PAUSE_MS     100u  /* between two attempts to join; doubles... */
 #define JOIN_PAUSE_MAX_MS 2000u /* ...up to this */
@@ -548,7 +547,7 @@ static sl_status run_once(const sl_worker_opts *o, bool *joined, sl_err *err) {
         *joined = *joined || w->coordinator_open;
         if (sl_worker_step(w)) continue;
         sl_worker_begin_rest(w);
-        sl_net_set_poll(w->net, w->doing.kind == SL_TRACE_WAIT ? POLL_US : 0);
+        sl_net_set_poll(w->net, w->doing.kind == SL_TRACE_WAIT ? SL_NET_POLL_US : 0);
         sl_net_wait(w->net, IDLE_US);
     }
     sl_worker_free(w, false);

@@ -118,8 +118,10 @@ uint32_t sl_net_progress(sl_net *n);
  * Heartbeats still leave on time: it never sleeps past the next one. */
 void sl_net_wait(sl_net *n, uint64_t timeout_us);
 /* From now on sl_net_wait polls for `us` while nobody else needs its core (base/poll.h), for 20 us
- * otherwise: for an owner that knows whether something is on its way. 0: as at first. */
+ * otherwise: for an owner that knows whether something is on its way. sl_net_wake may go unseen as
+ * long. 0: as at first. */
 void sl_net_set_poll(sl_net *n, uint32_t us);
+#define SL_NET_POLL_US 4000u /* of workers that wait for rows, and of measurements */
 void sl_net_wake(sl_net *n); /* Thread: any */
 
 typedef struct sl_conn_stats {

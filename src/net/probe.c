@@ -54,7 +54,9 @@ sl_status sl_probe_start_at(sl_probe *p, const char *transport, sl_loop_hub *hub
                            .clock = sl_clock_real(),
                            .on = {on_open, on_message, on_down},
                            .ctx = p};
-    return sl_net_create(&o, &p->net, err);
+    sl_status st = sl_net_create(&o, &p->net, err);
+    if (st == SL_OK) sl_net_set_poll(p->net, SL_NET_POLL_US);
+    return st;
 }
 
 void sl_probe_think(uint64_t ns) {

@@ -1,5 +1,5 @@
 /* One end of a measurement of the fabric: a net that counts what it is told and, as the echo,
- * sends every message back. Thread: owner. */
+ * sends every message back. It waits as a worker does. Thread: owner. */
 #ifndef SL_NET_PROBE_H
 #define SL_NET_PROBE_H
 

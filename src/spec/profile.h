@@ -38,7 +38,7 @@ typedef struct sl_profile_stage {
 } sl_profile_stage;
 
 /* One message between two processes of this machine, one way, while `peers` receivers are served at
- * once by one sender. Whoever waits for it has gone to sleep. */
+ * once by one sender. Whoever waits for it has done so for a while. */
 typedef struct sl_profile_link {
     char transport[16];
     uint32_t peers;

@@ -36,7 +36,7 @@ sl_status sl_profile_kernels(const sl_model *m, const sl_exec *ex, uint64_t dead
 sl_status sl_profile_links(const char *transport, sl_profile_progress *progress, sl_profile *p,
                            sl_err *err) SL_MUST_CHECK;
 #define SL_PROFILE_LINK_POINTS 27u
-/* Between messages: who waits for one has long been asleep, as workers are. Both ends have to
+/* Between messages: who waits for one has done so for a while, as workers do. Both ends have to
  * agree: it is the think_ns of the echo. */
 #define SL_PROFILE_THINK_NS   500000u
 #define SL_PROFILE_LINK_SIZES 9u

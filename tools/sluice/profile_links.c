@@ -114,7 +114,7 @@ static int by_value(const void *a, const void *b) {
 }
 
 /* One message to each peer and back: false when a connection is gone. The last peer thinks, so that
- * this thread sleeps. *work_ns: its own time for it. */
+ * this thread waits for a while. *work_ns: its own time for it. */
 static bool round_trip(sl_probe *n, sl_conn *const *peers, uint32_t n_peers, size_t bytes,
                        uint64_t *work_ns) {
     uint32_t want = n->returned + n_peers;
@@ -140,7 +140,7 @@ static double quartile_us(double *us, uint32_t n) {
     return us[n / 4];
 }
 
-/* *one_way: of messages to all peers, until the last of them, who slept, has its in hand; it comes
+/* *one_way: of messages to all peers, until the last of them, who waited, has its in hand; it comes
  * back in back_us, and no slower than it went. *work: of that, this thread's own time a message. */
 static sl_status measure_size(sl_probe *n, sl_conn *const *peers, uint32_t n_peers, size_t bytes,
                               double back_us, double *one_way, double *work, sl_err *err) {
