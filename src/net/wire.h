@@ -241,7 +241,7 @@ typedef enum sl_finish {
 typedef struct sl_wire_token {
     uint64_t request;
     uint32_t position;   /* absolute position the token takes */
-    uint32_t token;      /* UINT32_MAX: none; when finish is ERROR, the expert worker that was lost */
+    uint32_t token;      /* UINT32_MAX: none; of ERROR: the expert worker that was lost */
     uint32_t finish;     /* sl_finish: this is the request's last record */
     uint32_t n_logprobs; /* 0, or of the token itself and then of the likeliest, descending */
 } sl_wire_token;

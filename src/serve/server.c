@@ -23,15 +23,6 @@
 #define DRAIN_S       2
 #define LAST_EVENTS_S 10
 
-/* Bytes of the body that the client announces; SIZE_MAX: chunks, which end it when they like. */
-static size_t body_length(struct MHD_Connection *c) {
-    if (MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING))
-        return SIZE_MAX;
-    const char *length =
-        MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    return length ? strtoull(length, NULL, 10) : 0;
-}
-
 /* Whether the client closed before the end of its body. libmicrohttpd takes a read shorter than its
  * buffer as the last one until epoll reports again, which it does not when the close came with
  * those bytes: the connection would keep what arrived of the body until it has been idle for too
@@ -54,9 +45,13 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
         if (!call) return MHD_NO;
         *con_cls = call;
         call->keep_body = sl_server_wants_body(call, url, method);
-        size_t n = call->n_expected = body_length(c);
-        bool hopeless = n != SIZE_MAX && n / SL_CALL_DISCARD > s->o.max_body_bytes;
-        return hopeless ? sl_call_reply_too_large(call) : MHD_YES;
+        const char *length =
+            MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+        size_t n = length ? strtoull(length, NULL, 10) : 0;
+        bool chunked =
+            MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);
+        call->n_expected = chunked ? SIZE_MAX : n;
+        return n / SL_CALL_DISCARD > s->o.max_body_bytes ? sl_call_reply_too_large(call) : MHD_YES;
     }
     if (*size > 0) {
         bool ok = sl_call_add_body(call, data, *size);

@@ -375,6 +375,18 @@ static void pages_of_other_sites_are_refused(void **state) {
                 "{\"model\":\"org/m\",\"prompt\":\"x\"}", 403, NULL, "origin_not_allowed");
 }
 
+/* In the end, when bodies of clients that left are given back. */
+static void completes_with(int want, const char *body) {
+    int status = 0;
+    for (int tries = 0; tries < 1000 && status != want; tries++) {
+        http_answer a = http_do(port, "POST", COMPLETIONS, NULL, body);
+        status = a.status;
+        http_answer_free(&a);
+        usleep(1000);
+    }
+    assert_int_equal(status, want);
+}
+
 /* Bodies that are still arriving count together; what is kept is given back with its request. */
 static void all_bodies_share_a_limit(void **state) {
     (void)state;
@@ -406,13 +418,7 @@ static void all_bodies_share_a_limit(void **state) {
         }
         assert_int_equal(status, 503);
         close(fd);
-        for (int tries = 0; tries < 1000 && status != 400; tries++) { /* until they are gone */
-            http_answer a = http_do(port, "POST", COMPLETIONS, NULL, body);
-            status = a.status;
-            http_answer_free(&a);
-            usleep(1000);
-        }
-        assert_int_equal(status, 400);
+        completes_with(400, body);
     }
 }
 
@@ -435,14 +441,7 @@ static void bodies_cut_short_are_dropped(void **state) {
     }
     int n = snprintf(part, sizeof part, "{\"model\":\"org/m\",\"prompt\":\"x\"%3500s}", "");
     assert_true(n > 3500);
-    int status = 0;
-    for (int tries = 0; tries < 1000 && status != 200; tries++) { /* until they are gone */
-        http_answer a = http_do(port, "POST", COMPLETIONS, NULL, part);
-        status = a.status;
-        http_answer_free(&a);
-        usleep(1000);
-    }
-    assert_int_equal(status, 200);
+    completes_with(200, part);
     int fd = http_connect(port);
     http_send(fd, whole, sizeof whole - 1);
     shutdown(fd, SHUT_WR);

@@ -179,19 +179,14 @@ bool sl_port_has_mail(const sl_port *p) {
     return atomic_load_explicit(&p->has_mail, memory_order_relaxed);
 }
 
-static struct timespec monotonic_after(uint64_t us) {
-    uint64_t ns = sl_now_ns() + SL_MIN(us, (uint64_t)3600000000u) * 1000u;
-    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u),
-                             .tv_nsec = (long)(ns % 1000000000u)};
-}
-
 void sl_port_wait(sl_port *p, uint64_t timeout_us, uint64_t poll_ns) {
-    sl_poll poll =
-        sl_poll_begin(poll_ns, sl_now_ns() + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u));
+    uint64_t until_ns = sl_now_ns() + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u);
+    sl_poll poll = sl_poll_begin(poll_ns, until_ns);
     do {
         if (sl_port_has_mail(p)) return;
     } while (sl_poll_again(&poll));
-    struct timespec until = monotonic_after(timeout_us);
+    const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
+                                   .tv_nsec = (long)(until_ns % 1000000000u)};
     pthread_mutex_lock(&p->lock);
     int rc = 0;
     while (!p->mail.head && !p->woken && rc == 0)
