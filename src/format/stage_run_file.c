@@ -82,7 +82,7 @@ static sl_status read_times(sl_json v, sl_stage_run *r, sl_err *err) {
 static sl_status read_run(sl_json v, sl_stage_run *out, sl_err *err) {
     static const char *const keys[] = {"schedule", "layers",     "lanes",  "chunks",
                                        "order",    "iterations", "duplex", "times",
-                                       "policy",   "lookahead",  "delta"};
+                                       "policy",   "lookahead",  "delta",  "fixed_list"};
     sl_stage_run r = {.lanes = 1, .chunks = 1, .iterations = 1, .lookahead = 2, .delta = 1};
     if (sl_json_kind_of(v) != SL_JSON_OBJECT)
         return sl_json_fail(v, NULL, err, SL_ERR_ARG,

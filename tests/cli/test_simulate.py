@@ -5,6 +5,7 @@ SLUICE_BIN names the program (default build/sluice)."""
 import json
 import os
 import pathlib
+import re
 import subprocess
 
 import pytest
@@ -55,6 +56,22 @@ def test_half_duplex_shares_the_link(tmp_path):
     times = {"attn": 1, "a2e": 0.8, "expert": 1, "e2a": 0.8}
     full, half = (stages(tmp_path, duplex=d, times=times)["period_ms"] for d in ("full", "half"))
     assert full == pytest.approx(3.6, rel=1e-9) and half >= 4.8 * (1 - 1e-9)
+
+
+def test_the_printed_list_waits_and_what_is_ready_does_not(tmp_path):
+    times = {"attn": 2, "shared": 1, "a2e": 0.2, "expert": 2, "e2a": 3}
+    case = {"schedule": "findep", "order": "AASS", "layers": 3, "iterations": 1, "times": times}
+    ready, listed = (stages(tmp_path, fixed_list=f, **case)["makespan_ms"] for f in (False, True))
+    assert (ready, listed) == (pytest.approx(31.2, rel=1e-9), pytest.approx(31.4, rel=1e-9))
+    assert stages(tmp_path, **case)["makespan_ms"] == ready
+    assert "aep has no fixed order" in stages(tmp_path, code=2, schedule="aep", lanes=1, fixed_list=True)
+
+
+def test_every_field_of_the_description_is_read(tmp_path):
+    header = (ROOT / "src/format/stage_run_file.h").read_text()
+    example = re.search(r"\{.*?\}\}", header, re.S).group().replace(" *  ", "")
+    assert len(json.loads(example)) == 12
+    assert stages(tmp_path, text=example)["period_ms"] == pytest.approx(3.0, rel=1e-9)
 
 
 def test_table_for_people(tmp_path):
