@@ -156,9 +156,8 @@ static double hops_us(const sl_mixserve_model *m, const sl_mixserve_system *sys,
     return (s->pp - 1.0) * (sys->inter.alpha_us + bytes * sys->inter.byte_us);
 }
 
-/* Most slots that memory holds, a multiple of dp pp (every rank of every stage has work). */
-static uint32_t fit_slots(const sl_mixserve_model *m, const sl_mixserve_system *sys,
-                          const sl_mixserve_load *load, const sl_strategy *s) {
+uint32_t sl_mixserve_slots(const sl_mixserve_model *m, const sl_mixserve_system *sys,
+                           const sl_mixserve_load *load, const sl_strategy *s) {
     double unit = (double)s->dp * s->pp, none = sl_mixserve_memory(m, load, s, 0);
     double one = sl_mixserve_memory(m, load, s, unit) - none;
     double units = floor((sys->memory_bytes - none) / one);
@@ -197,7 +196,7 @@ sl_status sl_mixserve_evaluate(const sl_mixserve_model *m, const sl_mixserve_sys
     sl_mixserve_result r = {.memory_limit = sys->memory_bytes};
     char text[SL_STRATEGY_TEXT];
     sl_strategy_print(s, text);
-    uint32_t fit = fit_slots(m, sys, load, s);
+    uint32_t fit = sl_mixserve_slots(m, sys, load, s);
     r.slots = load->slots ? SL_MIN(load->slots, fit) : fit;
     r.memory_bytes = sl_mixserve_memory(m, load, s, r.slots);
     if (fit == 0) {

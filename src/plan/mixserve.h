@@ -68,6 +68,11 @@ sl_mixserve_layer sl_mixserve_layer_time(const sl_mixserve_model *m, const sl_mi
 double sl_mixserve_memory(const sl_mixserve_model *m, const sl_mixserve_load *load,
                           const sl_strategy *s, double slots);
 
+/* Most slots that memory holds, a multiple of dp pp (every rank of every stage has work); 0: not
+ * one of each. */
+uint32_t sl_mixserve_slots(const sl_mixserve_model *m, const sl_mixserve_system *sys,
+                           const sl_mixserve_load *load, const sl_strategy *s);
+
 /* Time to wait for one of `slots` servers (Allen-Cunneen): C(slots, rho) X / (slots (1 - rho))
  * (1 + cv2) / 2. `service` is X, in any unit; rate per that unit. Infinite from rho = 1. */
 double sl_queue_wait(double slots, double service, double rate, double cv2);

@@ -14,7 +14,6 @@
 
 typedef struct search {
     sl_search_state state;
-    double most_rate; /* requests/s that the best deployment could serve, where it is not enough */
     const sl_search_problem *p;
     sl_search_result *out;
     uint32_t top;
@@ -104,14 +103,7 @@ static bool keeps(search *f, sl_candidate *c, sl_binding *why) {
 }
 
 static void note_slow(search *f, const sl_candidate *c) {
-    sl_search_state *s = &f->state;
-    const sl_workload *w = f->p->workload;
-    if (w->slo_tpot_us > 0 && c->tpot_us > w->slo_tpot_us &&
-        (s->least_tpot_us == 0 || c->tpot_us < s->least_tpot_us))
-        s->least_tpot_us = c->tpot_us;
-    else if (c->tpot_us <= w->slo_tpot_us || w->slo_tpot_us <= 0) {
-        if (s->least_ttft_us == 0 || c->ttft_us < s->least_ttft_us) s->least_ttft_us = c->ttft_us;
-    }
+    sl_search_note_slow(&f->state.lack, f->p->workload, c->tpot_us, c->ttft_us);
 }
 
 /* Copies that a given rate of requests needs, and how long one waits for a place. */
@@ -121,7 +113,7 @@ static bool serve_rate(search *f, sl_candidate *c) {
     double output = f->state.output, one = c->tokens_per_s / c->copies / output;
     double need = ceil(a->rate / (BUSY_AT_MOST * one)), slots = (double)c->seqs / c->copies;
     if (need > c->copies) {
-        f->most_rate = fmax(f->most_rate, BUSY_AT_MOST * one * c->copies);
+        f->state.lack.rate = fmax(f->state.lack.rate, BUSY_AT_MOST * one * c->copies);
         return false;
     }
     c->copies = (uint32_t)need;
@@ -411,33 +403,6 @@ static void make_front(search *f) {
     }
 }
 
-static sl_status infeasible(const search *f, sl_err *err) {
-    const sl_search_state *s = &f->state;
-    const sl_workload *w = f->p->workload;
-    if (f->most_rate > 0)
-        return sl_fail(err, SL_ERR_INFEASIBLE,
-                       "%.3g requests/s are too many: this cluster serves %.3g with these "
-                       "objectives; nearest change: %.1f times the devices",
-                       w->arrival.rate, f->most_rate, w->arrival.rate / f->most_rate);
-    if (s->least_ttft_us > 0)
-        return sl_fail(err, SL_ERR_INFEASIBLE,
-                       "no deployment gives the first token in %.0f ms; nearest change: "
-                       "--slo-ttft %.0fms",
-                       w->slo_ttft_us / 1e3, ceil(s->least_ttft_us / 1e3));
-    if (s->least_tpot_us > 0)
-        return sl_fail(err, SL_ERR_INFEASIBLE,
-                       "no deployment gives a token every %.3g ms; nearest change: --slo-tpot "
-                       "%.3gms",
-                       w->slo_tpot_us / 1e3, ceil(s->least_tpot_us / 100) / 10);
-    if (s->short_bytes > 0)
-        return sl_fail(err, SL_ERR_INFEASIBLE,
-                       "%s does not fit: nearest change: %.1f GB more memory a device, or more "
-                       "devices",
-                       f->p->shape->name, s->short_bytes / 1e9 / (1 - f->p->reserve));
-    return sl_fail(err, SL_ERR_INFEASIBLE, "%s: the cluster has too few devices",
-                   f->p->shape->name);
-}
-
 sl_status sl_search_run(const sl_search_problem *p, uint32_t top, sl_search_result *out,
                         sl_err *err) {
     static const sl_search_result none;
@@ -454,7 +419,7 @@ sl_status sl_search_run(const sl_search_problem *p, uint32_t top, sl_search_resu
     out->evaluations = f.state.evaluations;
     for (int k = 0; k < SL_LAYOUT_COUNT; k++) out->n_top[k] = SL_MIN(out->n_top[k], top);
     make_front(&f);
-    if (!sl_search_winner(out)) st = infeasible(&f, err);
+    if (!sl_search_winner(out)) st = sl_search_infeasible(p, &f.state.lack, err);
     sl_search_release(&f.state);
     return st;
 }

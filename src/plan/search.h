@@ -163,6 +163,20 @@ typedef struct sl_search_result {
 sl_status sl_search_run(const sl_search_problem *p, uint32_t top, sl_search_result *out,
                         sl_err *err) SL_MUST_CHECK;
 
+/* What the deployments that were refused lack least; 0: none was refused for it. */
+typedef struct sl_search_lack {
+    double tpot_us, ttft_us; /* of the fastest */
+    double bytes;            /* of a device */
+    double rate;             /* requests/s that the best could serve */
+} sl_search_lack;
+
+/* A deployment is too slow for the workload's objectives even with its smallest batch. */
+void sl_search_note_slow(sl_search_lack *l, const sl_workload *w, double tpot_us, double ttft_us);
+void sl_search_note_short(sl_search_lack *l, double bytes); /* its weights do not fit */
+/* SL_ERR_INFEASIBLE with the nearest change. */
+sl_status sl_search_infeasible(const sl_search_problem *p, const sl_search_lack *l,
+                               sl_err *err) SL_MUST_CHECK;
+
 /* Best of all kinds, and the best of the other kinds; NULL: there is none. */
 const sl_candidate *sl_search_winner(const sl_search_result *r);
 const sl_candidate *sl_search_runner_up(const sl_search_result *r);

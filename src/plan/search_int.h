@@ -24,8 +24,7 @@ typedef struct sl_search_state {
     uint32_t n_moe, n_dense, kv_shards;
     double attn_bytes, column_bytes, kv_token; /* sl_footprint */
     uint64_t layouts, evaluations;
-    /* what lacks least */
-    double least_tpot_us, least_ttft_us, short_bytes;
+    sl_search_lack lack;
 } sl_search_state;
 
 sl_status sl_search_prepare(const sl_search_problem *p, sl_search_state *s,
@@ -33,7 +32,7 @@ sl_status sl_search_prepare(const sl_search_problem *p, sl_search_state *s,
 void sl_search_release(sl_search_state *s);
 
 /* Most rows of a lane at one attention worker that memory holds; 0: weights do not fit, and
- * s->short_bytes is lowered to what a device lacks. */
+ * s->lack notes what a device lacks. */
 uint32_t sl_search_memory_rows(sl_search_state *s, sl_candidate *c);
 /* A trial of c, an aep; max_work is the caller's. */
 sl_search_trial sl_search_trial_of(const sl_search_state *s, const sl_candidate *c);

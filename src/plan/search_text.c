@@ -17,6 +17,46 @@ const char *sl_layout_not_run(const sl_layout *l) {
     return workers > SL_PLAN_MAX_WORKERS ? "more than 64 workers" : NULL;
 }
 
+static void lower(double *least, double x) {
+    if (*least == 0 || x < *least) *least = x;
+}
+
+void sl_search_note_slow(sl_search_lack *l, const sl_workload *w, double tpot_us, double ttft_us) {
+    if (w->slo_tpot_us > 0 && tpot_us > w->slo_tpot_us)
+        lower(&l->tpot_us, tpot_us);
+    else
+        lower(&l->ttft_us, ttft_us);
+}
+
+void sl_search_note_short(sl_search_lack *l, double bytes) {
+    lower(&l->bytes, bytes);
+}
+
+sl_status sl_search_infeasible(const sl_search_problem *p, const sl_search_lack *l, sl_err *err) {
+    const sl_workload *w = p->workload;
+    if (l->rate > 0)
+        return sl_fail(err, SL_ERR_INFEASIBLE,
+                       "%.3g requests/s are too many: this cluster serves %.3g with these "
+                       "objectives; nearest change: %.1f times the devices",
+                       w->arrival.rate, l->rate, w->arrival.rate / l->rate);
+    if (l->ttft_us > 0)
+        return sl_fail(err, SL_ERR_INFEASIBLE,
+                       "no deployment gives the first token in %.0f ms; nearest change: "
+                       "--slo-ttft %.0fms",
+                       w->slo_ttft_us / 1e3, ceil(l->ttft_us / 1e3));
+    if (l->tpot_us > 0)
+        return sl_fail(err, SL_ERR_INFEASIBLE,
+                       "no deployment gives a token every %.3g ms; nearest change: --slo-tpot "
+                       "%.1fms",
+                       w->slo_tpot_us / 1e3, ceil(l->tpot_us / 100) / 10);
+    if (l->bytes > 0)
+        return sl_fail(err, SL_ERR_INFEASIBLE,
+                       "%s does not fit: nearest change: %.1f GB more memory a device, or more "
+                       "devices",
+                       p->shape->name, l->bytes / 1e9 / (1 - p->reserve));
+    return sl_fail(err, SL_ERR_INFEASIBLE, "%s: the cluster has too few devices", p->shape->name);
+}
+
 const char *sl_binding_name(sl_binding b) {
     static const char *const names[SL_BINDING_COUNT] = {"KV memory", "TPOT", "TTFT", "clients",
                                                         "gain"};

@@ -322,7 +322,7 @@ uint32_t sl_search_memory_rows(sl_search_state *s, sl_candidate *c) {
     }
     double missing = fmax(attention + lanes * kv - room_a, experts - room_e);
     if (missing > 0) {
-        if (s->short_bytes == 0 || missing < s->short_bytes) s->short_bytes = missing;
+        sl_search_note_short(&s->lack, missing);
         return 0;
     }
     return (uint32_t)fmin((room_a - attention) / (lanes * kv), 65536);
