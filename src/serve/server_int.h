@@ -84,11 +84,11 @@ typedef struct sl_call {
     unsigned retry_after_s; /* not 0: the answer says so */
     sl_jbuf body;
     bool keep_body;
-    size_t held;    /* bytes of `body` counted in server->held */
-    bool crowded;   /* all bodies together passed their limit: this one is not kept */
-    bool too_large; /* the body passed the limit and is read without being kept */
+    size_t held;               /* bytes of `body` counted in server->held */
+    bool crowded;              /* all bodies together passed their limit: this one is not kept */
+    bool too_large;            /* the body passed the limit and is read without being kept */
     size_t n_body, n_expected; /* bytes of the body: so far, announced (SIZE_MAX: in chunks) */
-    const char *allow; /* with 405: what the path takes instead */
+    const char *allow;         /* with 405: what the path takes instead */
 
     /* a generation */
     sl_api_params params;
