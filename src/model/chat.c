@@ -95,6 +95,10 @@ static void put_fields(rendering *g, const sl_chat_message *m, sl_jv dict) {
     const char *key;
     for (sl_json v; sl_json_next(m->fields, &iter, &key, &v);) {
         if (!strcmp(key, "role") || (!strcmp(key, "content") && m->content.data)) continue;
+        /* templates ask whether a field is there: clients send back null and no calls for absent */
+        bool absent = sl_json_kind_of(v) == SL_JSON_NULL ||
+                      (!strcmp(key, "tool_calls") && sl_json_count(v) == 0);
+        if (absent && !g->options.as_given) continue;
         sl_jv_put(g->run, dict, key, sl_jv_from_json(g->run, v, true));
     }
 }

@@ -263,6 +263,12 @@ static sl_reply_ids ids_of(const sl_choice *c, bool prompt, bool tokens) {
     return ids;
 }
 
+/* What a chunk says is counted in its usage: the role alone is no token. */
+static void count_tokens(sl_choice *c) {
+    c->call->usage.completion += c->n_tokens - c->n_counted;
+    c->n_counted = c->n_tokens;
+}
+
 void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
     const sl_reply_head *head = &c->call->head;
     bool chat = head->kind == SL_API_CHAT;
@@ -271,6 +277,7 @@ void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
     if (chat && !c->begun)
         sl_reply_event_role(b, head,
                             &(sl_reply_choice){.index = c->index, .ids = ids_of(c, true, false)});
+    count_tokens(c);
     if (news) {
         sl_jbuf logprobs = sl_jbuf_init();
         sl_logprob_text_write(&c->logprobs, &logprobs);
@@ -302,7 +309,7 @@ void sl_choice_write(const sl_choice *c, sl_jbuf *b) {
                                     .text = span_of(&c->text),
                                     .reasoning = span_of(&c->reasoning),
                                     .finish = c->finish,
-                                    .ids = ids_of(c, true, true),
+                                    .ids = ids_of(c, c->call->head.kind != SL_API_CHAT, true),
                                     .logprobs = span_of(&logprobs)});
     b->ok = b->ok && logprobs.ok;
     sl_jbuf_free(&logprobs);

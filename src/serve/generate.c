@@ -124,7 +124,7 @@ static void write_failure(sl_call *call, const sl_api_error *e) {
 
 /* Writes the events for what was just decoded. */
 static void write_events(sl_call *call, state now) {
-    call->usage = usage_of(call);
+    call->usage.prompt = usage_of(call).prompt;
     if (call->params.continuous_usage) call->head.so_far = &call->usage;
     for (size_t i = 0; i < call->n_choices; i++)
         sl_choice_write_events(&call->choice[i], &call->events);
@@ -229,7 +229,10 @@ enum MHD_Result sl_call_advance(sl_call *call) {
     sl_jbuf b = sl_jbuf_init();
     sl_reply_open(&b, &call->head);
     for (size_t i = 0; i < call->n_choices; i++) sl_choice_write(&call->choice[i], &b);
-    sl_reply_close(&b, usage_of(call));
+    sl_reply_ids ids = {0};
+    if (call->head.kind == SL_API_CHAT && call->params.return_token_ids)
+        ids = (sl_reply_ids){.prompt = call->prompt[0].data, .n_prompt = call->prompt[0].len};
+    sl_reply_close(&b, &ids, usage_of(call));
     return sl_call_reply(call, MHD_HTTP_OK, "application/json", &b);
 }
 
@@ -251,7 +254,7 @@ static sl_status check_text(const sl_call *call, sl_api_error *e) {
     if (n <= limit) return SL_OK;
     sl_api_error_bad(e, p->kind == SL_API_CHAT ? "messages" : "prompt",
                      "This model's maximum context length is %" PRIu32
-                     " tokens; they cannot hold a text of %zu bytes.",
+                     " tokens (--ctx); they cannot hold a text of %zu bytes.",
                      call->server->limits.context, n);
     e->code = "context_length_exceeded";
     return SL_ERR_LIMIT;
@@ -316,9 +319,10 @@ static sl_status choose_max_tokens(sl_choice *c, sl_api_error *e) {
         c->max_tokens = (uint32_t)(chat ? left : SL_MIN(left, (uint64_t)DEFAULT_COMPLETION_TOKENS));
     if (left > 0 && c->max_tokens <= left) return SL_OK;
     sl_api_error_bad(e, left == 0 ? (chat ? "messages" : "prompt") : "max_tokens",
-                     "This model's maximum context length is %" PRIu64 " tokens; the prompt has "
-                     "%" PRIu64 " and %" PRIu32 " are asked for.",
-                     context, n, SL_MAX(c->max_tokens, 1u));
+                     "This model's maximum context length is %" PRIu64
+                     " tokens (--ctx); the prompt has "
+                     "%" PRIu64 " and %" PRIu32 " are asked for: %" PRIu64 " are left.",
+                     context, n, SL_MAX(c->max_tokens, 1u), left);
     e->code = "context_length_exceeded";
     return SL_ERR_LIMIT;
 }

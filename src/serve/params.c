@@ -6,8 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Passes on what a getter of format/json.h found. */
-static sl_status field_error(sl_api_error *e, const char *key, const sl_err *err) {
+sl_status sl_api_field_error(sl_api_error *e, const char *key, const sl_err *err) {
     return sl_api_error_of(e, err->code == SL_ERR_NOMEM ? SL_ERR_NOMEM : SL_ERR_ARG, key, err->msg);
 }
 
@@ -21,7 +20,7 @@ static sl_status read_model(sl_json root, const sl_api_limits *limits, sl_api_er
     sl_err err = {0};
     const char *model = NULL;
     if (sl_json_string(root, "model", SL_JSON_REQUIRED, &model, &err) != SL_OK)
-        return field_error(e, "model", &err);
+        return sl_api_field_error(e, "model", &err);
     if (sl_api_serves(limits, model)) return SL_OK;
     sl_api_error_model(e, model, limits->model);
     return SL_ERR_NOTFOUND;
@@ -35,20 +34,25 @@ static sl_status read_sampling(sl_json root, const sl_api_limits *limits, sl_api
     double top_p = isnan(gen->top_p) ? 1.0 : (double)gen->top_p;
     uint64_t top_k = gen->top_k > 0 ? (uint64_t)gen->top_k : 0, seed = 0;
     if (sl_json_f64(root, "temperature", SL_JSON_OPTIONAL, 0, 2, &temperature, &err) != SL_OK)
-        return field_error(e, "temperature", &err);
+        return sl_api_field_error(e, "temperature", &err);
     if (sl_json_f64(root, "top_p", SL_JSON_OPTIONAL, 0, 1, &top_p, &err) != SL_OK)
-        return field_error(e, "top_p", &err);
+        return sl_api_field_error(e, "top_p", &err);
     if ((float)top_p <= 0.0f) return sl_api_error_bad(e, "top_p", "top_p: must be above 0");
     int64_t number = 0;
     if (sl_json_as_i64(sl_json_get(root, "top_k"), &number) && number == -1)
         top_k = 0;
     else if (sl_json_u64(root, "top_k", SL_JSON_OPTIONAL, 0, UINT32_MAX, &top_k, &err) != SL_OK)
-        return field_error(e, "top_k", &err);
-    p->has_seed = sl_json_kind_of(sl_json_get(root, "seed")) > SL_JSON_NULL;
-    if (sl_json_as_i64(sl_json_get(root, "seed"), &number))
+        return sl_api_field_error(e, "top_k", &err);
+    sl_json given = sl_json_get(root, "seed");
+    double real = 0;
+    p->has_seed = sl_json_kind_of(given) > SL_JSON_NULL;
+    if (sl_json_as_i64(given, &number))
         seed = (uint64_t)number;
+    else if (sl_json_as_f64(given, &real))
+        return sl_api_error_bad(e, "seed", "seed: %.17g is not an integer of %" PRId64 "..%" PRId64,
+                                real, INT64_MIN, INT64_MAX);
     else if (sl_json_u64(root, "seed", SL_JSON_OPTIONAL, 0, INT64_MAX, &seed, &err) != SL_OK)
-        return field_error(e, "seed", &err);
+        return sl_api_field_error(e, "seed", &err);
     p->sampling = (sl_sampling){.temperature = (float)temperature,
                                 .top_p = (float)top_p,
                                 .top_k = (uint32_t)top_k,
@@ -69,7 +73,7 @@ static sl_status read_penalties(sl_json root, sl_api_params *p, sl_api_error *e)
         sl_err err = {0};
         if (sl_json_f64(root, field[i].name, SL_JSON_OPTIONAL, field[i].min, field[i].max,
                         field[i].to, &err) != SL_OK)
-            return field_error(e, field[i].name, &err);
+            return sl_api_field_error(e, field[i].name, &err);
     }
     if ((float)repetition <= 0)
         return sl_api_error_bad(e, "repetition_penalty", "repetition_penalty: must be above 0");
@@ -96,7 +100,7 @@ static sl_status read_bias(sl_json root, const sl_api_limits *limits, sl_api_par
     void *iter = NULL;
     const char *key;
     if (sl_json_object(root, "logit_bias", SL_JSON_OPTIONAL, &v, &err) != SL_OK)
-        return field_error(e, "logit_bias", &err);
+        return sl_api_field_error(e, "logit_bias", &err);
     size_t n = v.value ? sl_json_count(v) : 0;
     if (n > SL_MAX_LOGIT_BIAS)
         return sl_api_error_bad(e, "logit_bias", "logit_bias: %zu ids, limit %u", n,
@@ -133,9 +137,9 @@ static sl_status read_logprobs(sl_json root, const sl_api_limits *limits, sl_api
     uint64_t most = SL_MIN(SL_MAX_LOGPROBS, limits->vocab), n = 0;
     bool given = sl_json_kind_of(sl_json_get(root, field)) > SL_JSON_NULL;
     if (chat && sl_json_bool(root, "logprobs", SL_JSON_OPTIONAL, &p->logprobs, &err) != SL_OK)
-        return field_error(e, "logprobs", &err);
+        return sl_api_field_error(e, "logprobs", &err);
     if (sl_json_u64(root, field, SL_JSON_OPTIONAL, 0, most, &n, &err) != SL_OK)
-        return field_error(e, field, &err);
+        return sl_api_field_error(e, field, &err);
     if (!chat) p->logprobs = given;
     if (n > 0 && !p->logprobs)
         return sl_api_error_bad(e, "top_logprobs", "top_logprobs: only with \"logprobs\": true");
@@ -147,45 +151,64 @@ static sl_status read_choices(sl_json root, sl_api_params *p, sl_api_error *e) {
     sl_err err = {0};
     uint64_t n = 1;
     if (sl_json_u64(root, "n", SL_JSON_OPTIONAL, 1, SL_API_MAX_CHOICES, &n, &err) != SL_OK)
-        return field_error(e, "n", &err);
+        return sl_api_field_error(e, "n", &err);
     p->n = (uint32_t)n;
     uint64_t best_of = n;
     if (sl_json_u64(root, "best_of", SL_JSON_OPTIONAL, 1, SL_API_MAX_CHOICES, &best_of, &err) !=
         SL_OK)
-        return field_error(e, "best_of", &err);
+        return sl_api_field_error(e, "best_of", &err);
     if (best_of != n)
         return sl_api_error_bad(e, "best_of", "best_of: only as many as n are supported");
     if (p->kind == SL_API_COMPLETION &&
         sl_json_bool(root, "echo", SL_JSON_OPTIONAL, &p->echo, &err) != SL_OK)
-        return field_error(e, "echo", &err);
+        return sl_api_field_error(e, "echo", &err);
     return SL_OK;
 }
 
-static sl_status read_max_tokens(sl_json root, sl_api_params *p, sl_api_error *e) {
+/* A number of tokens, which the context limits. */
+static sl_status read_tokens(sl_json root, const char *field, uint64_t least,
+                             const sl_api_limits *limits, uint32_t *out, sl_api_error *e) {
     sl_err err = {0};
-    uint64_t n = 0, zero = 1;
+    uint64_t n = *out;
+    int64_t given = 0;
+    bool integer = sl_json_as_i64(sl_json_get(root, field), &given);
+    bool below = given<(int64_t)least, above = given>(int64_t) limits->context;
+    if (integer && (below || above)) {
+        sl_api_error_bad(e, field,
+                         "%s: %" PRId64 " is outside %" PRIu64 "..%" PRIu32
+                         ": this model's maximum context length is %" PRIu32 " tokens (--ctx).",
+                         field, given, least, limits->context, limits->context);
+        if (above) e->code = "context_length_exceeded";
+        return SL_ERR_LIMIT;
+    }
+    if (sl_json_u64(root, field, SL_JSON_OPTIONAL, least, limits->context, &n, &err) != SL_OK)
+        return sl_api_field_error(e, field, &err);
+    *out = (uint32_t)n;
+    return SL_OK;
+}
+
+static sl_status read_max_tokens(sl_json root, const sl_api_limits *limits, sl_api_params *p,
+                                 sl_api_error *e) {
+    uint64_t zero = 1;
     p->no_answer = p->kind == SL_API_COMPLETION &&
                    sl_json_as_u64(sl_json_get(root, "max_tokens"), &zero) && zero == 0;
     if (p->no_answer) {
         p->max_tokens = 1;
         return SL_OK;
     }
-    if (sl_json_u64(root, "max_tokens", SL_JSON_OPTIONAL, 1, UINT32_MAX, &n, &err) != SL_OK)
-        return field_error(e, "max_tokens", &err);
-    if (p->kind == SL_API_CHAT && sl_json_u64(root, "max_completion_tokens", SL_JSON_OPTIONAL, 1,
-                                              UINT32_MAX, &n, &err) != SL_OK)
-        return field_error(e, "max_completion_tokens", &err);
-    p->max_tokens = (uint32_t)n;
-    return SL_OK;
+    sl_status st = read_tokens(root, "max_tokens", 1, limits, &p->max_tokens, e);
+    if (st == SL_OK && p->kind == SL_API_CHAT)
+        st = read_tokens(root, "max_completion_tokens", 1, limits, &p->max_tokens, e);
+    return st;
 }
 
 static sl_status read_stream(sl_json root, sl_api_params *p, sl_api_error *e) {
     sl_err err = {0};
     sl_json options = {0};
     if (sl_json_bool(root, "stream", SL_JSON_OPTIONAL, &p->stream, &err) != SL_OK)
-        return field_error(e, "stream", &err);
+        return sl_api_field_error(e, "stream", &err);
     if (sl_json_object(root, "stream_options", SL_JSON_OPTIONAL, &options, &err) != SL_OK)
-        return field_error(e, "stream_options", &err);
+        return sl_api_field_error(e, "stream_options", &err);
     if (!options.value) return SL_OK;
     if (!p->stream)
         return sl_api_error_bad(e, "stream_options", "stream_options: only with \"stream\": true");
@@ -196,7 +219,11 @@ static sl_status read_stream(sl_json root, sl_api_params *p, sl_api_error *e) {
             SL_OK ||
         sl_json_bool(options, "continuous_usage_stats", SL_JSON_OPTIONAL, &p->continuous_usage,
                      &err) != SL_OK)
-        return field_error(e, "stream_options", &err);
+        return sl_api_field_error(e, "stream_options", &err);
+    /* without a word on include_usage, usage so far is usage asked for */
+    bool off =
+        sl_json_kind_of(sl_json_get(options, "include_usage")) == SL_JSON_BOOL && !p->include_usage;
+    p->continuous_usage = p->continuous_usage && !off;
     return SL_OK;
 }
 
@@ -227,7 +254,7 @@ static sl_status read_stop_ids(sl_json root, const sl_api_limits *limits, sl_api
     sl_err err = {0};
     sl_json v = {0};
     if (sl_json_array(root, "stop_token_ids", SL_JSON_OPTIONAL, &v, &err) != SL_OK)
-        return field_error(e, "stop_token_ids", &err);
+        return sl_api_field_error(e, "stop_token_ids", &err);
     size_t n = sl_json_count(v);
     if (n > SL_API_MAX_STOP_IDS)
         return sl_api_error_bad(e, "stop_token_ids", "stop_token_ids: %zu ids, limit %u", n,
@@ -239,110 +266,6 @@ static sl_status read_stop_ids(sl_json root, const sl_api_limits *limits, sl_api
                                     "stop_token_ids[%zu]: not a token id below %" PRIu32, i,
                                     limits->vocab);
         p->stop_id[p->n_stop_ids++] = (uint32_t)id;
-    }
-    return SL_OK;
-}
-
-/* A content in parts: their texts, one a line. */
-static sl_status join_parts(sl_json parts, size_t index, sl_jbuf *joined, sl_api_error *e) {
-    size_t n = sl_json_count(parts);
-    for (size_t i = 0; i < n; i++) {
-        sl_json part = sl_json_at(parts, i);
-        sl_span text;
-        if (!sl_api_string_is(sl_json_get(part, "type"), "text") ||
-            !sl_json_as_span(sl_json_get(part, "text"), &text))
-            return sl_api_error_bad(e, "messages",
-                                    "messages[%zu].content[%zu]: only parts "
-                                    "{\"type\":\"text\",\"text\":...} are supported",
-                                    index, i);
-        if (i > 0) sl_jbuf_put(joined, "\n", 1);
-        sl_jbuf_put(joined, (const char *)text.data, text.len);
-    }
-    if (n == 0) return sl_api_error_bad(e, "messages", "messages[%zu].content: no parts", index);
-    return joined->ok ? SL_OK : sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
-}
-
-/* Fields of a message beside role and content go to the template; what no template has is refused.
- */
-static sl_status check_message_fields(sl_json v, size_t index, sl_api_error *e) {
-    static const struct {
-        const char *name;
-        sl_json_kind kind;
-    } known[] = {{"role", SL_JSON_STRING},      {"content", SL_JSON_ABSENT},
-                 {"name", SL_JSON_STRING},      {"refusal", SL_JSON_STRING},
-                 {"tool_calls", SL_JSON_ARRAY}, {"tool_call_id", SL_JSON_STRING},
-                 {"reasoning", SL_JSON_STRING}, {"reasoning_content", SL_JSON_STRING}};
-    void *iter = NULL;
-    const char *key;
-    for (sl_json f; sl_json_next(v, &iter, &key, &f);) {
-        size_t i = 0;
-        while (i < SL_LEN(known) && strcmp(known[i].name, key) != 0) i++;
-        if (sl_api_is_empty(f) || sl_json_kind_of(f) == SL_JSON_NULL) continue;
-        if (i == SL_LEN(known))
-            return sl_api_error_bad(e, "messages", "messages[%zu].%.64s: not supported", index,
-                                    key);
-        if (known[i].kind != SL_JSON_ABSENT && sl_json_kind_of(f) != known[i].kind)
-            return sl_api_error_bad(e, "messages", "messages[%zu].%s: not %s", index, key,
-                                    known[i].kind == SL_JSON_ARRAY ? "an array" : "a string");
-    }
-    sl_json calls = sl_json_get(v, "tool_calls");
-    for (size_t i = 0; i < sl_json_count(calls); i++) {
-        sl_err err = {0};
-        const char *name = NULL;
-        sl_json function = sl_json_get(sl_json_at(calls, i), "function");
-        if (sl_json_kind_of(function) != SL_JSON_OBJECT ||
-            sl_json_string(function, "name", SL_JSON_REQUIRED, &name, &err) != SL_OK)
-            return sl_api_error_bad(e, "messages",
-                                    "messages[%zu].tool_calls[%zu].function: no name", index, i);
-    }
-    return SL_OK;
-}
-
-static sl_status read_message(sl_json v, size_t index, sl_api_params *p, sl_api_error *e) {
-    sl_chat_message *m = &p->messages[index];
-    if (sl_json_kind_of(v) != SL_JSON_OBJECT)
-        return sl_api_error_bad(e, "messages", "messages[%zu]: not an object", index);
-    if (!sl_json_as_span(sl_json_get(v, "role"), &m->role))
-        return sl_api_error_bad(e, "messages", "messages[%zu].role: missing or not a string",
-                                index);
-    sl_status st = check_message_fields(v, index, e);
-    if (st != SL_OK) return st;
-    sl_json content = sl_json_get(v, "content");
-    m->fields = v;
-    /* OpenAI's newer name */
-    if (sl_api_string_is(sl_json_get(v, "role"), "developer"))
-        m->role = (sl_span){(const uint8_t *)"system", 6};
-    if (sl_json_as_span(content, &m->content)) return SL_OK;
-    bool calls = sl_json_count(sl_json_get(v, "tool_calls")) > 0;
-    if (calls && sl_json_kind_of(content) <= SL_JSON_NULL) return SL_OK;
-    if (sl_json_kind_of(content) != SL_JSON_ARRAY)
-        return sl_api_error_bad(
-            e, "messages", "messages[%zu].content: neither a string nor an array of parts", index);
-    sl_jbuf *joined = &p->joined[index];
-    st = join_parts(content, index, joined, e);
-    m->content = (sl_span){(const uint8_t *)(joined->len ? joined->data : ""), joined->len};
-    return st;
-}
-
-static sl_status read_messages(sl_json root, sl_api_params *p, sl_api_error *e) {
-    sl_err err = {0};
-    sl_json v = {0};
-    if (sl_json_array(root, "messages", SL_JSON_REQUIRED, &v, &err) != SL_OK)
-        return field_error(e, "messages", &err);
-    size_t n = sl_json_count(v);
-    if (n == 0 || n > SL_API_MAX_MESSAGES)
-        return sl_api_error_bad(e, "messages", "messages: %zu, allowed are 1..%u", n,
-                                SL_API_MAX_MESSAGES);
-    p->messages = sl_alloc(n, sizeof *p->messages);
-    p->joined = sl_alloc(n, sizeof *p->joined);
-    if (!p->messages || !p->joined) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
-    for (; p->n_messages < n; p->n_messages++) {
-        p->joined[p->n_messages] = sl_jbuf_init();
-        sl_status st = read_message(sl_json_at(v, p->n_messages), p->n_messages, p, e);
-        if (st != SL_OK) {
-            p->n_messages++;
-            return st;
-        }
     }
     return SL_OK;
 }
@@ -363,9 +286,9 @@ static sl_status read_ids(sl_json v, const char *field, uint32_t vocab, sl_ids *
 
 static sl_status refuse_long_list(const char *field, size_t n, const sl_api_limits *limits,
                                   sl_api_error *e) {
-    sl_api_error_bad(e, field,
-                     "%s: %zu tokens, and the context of %" PRIu32 " holds prompt and answer",
-                     field, n, limits->context);
+    sl_api_error_bad(
+        e, field, "%s: %zu tokens, and the context of %" PRIu32 " (--ctx) holds prompt and answer",
+        field, n, limits->context);
     e->code = "context_length_exceeded";
     return SL_ERR_LIMIT;
 }
@@ -425,7 +348,7 @@ static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
     for (size_t i = 0; i < SL_LEN(field); i++) {
         sl_err err = {0};
         if (sl_json_bool(root, field[i].name, SL_JSON_OPTIONAL, field[i].to, &err) != SL_OK)
-            return field_error(e, field[i].name, &err);
+            return sl_api_field_error(e, field[i].name, &err);
     }
     p->show_special = !skip;
     p->no_special = !special;
@@ -433,51 +356,18 @@ static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
     return SL_OK;
 }
 
-/* Switches of chat templates. */
-/* What is for the template alone. */
-static sl_status read_template_fields(sl_json root, sl_api_params *p, sl_api_error *e) {
-    sl_err err = {0};
-    if (sl_json_object(root, "chat_template_kwargs", SL_JSON_OPTIONAL, &p->template_kwargs, &err) !=
-        SL_OK)
-        return field_error(e, "chat_template_kwargs", &err);
-    if (sl_json_array(root, "tools", SL_JSON_OPTIONAL, &p->tools, &err) != SL_OK)
-        return field_error(e, "tools", &err);
-    size_t n = sl_json_count(p->tools);
-    if (n == 0) p->tools = (sl_json){0};
-    for (size_t i = 0; i < n; i++) {
-        const char *name = NULL;
-        sl_json tool = sl_json_at(p->tools, i), function = sl_json_get(tool, "function");
-        if (!sl_api_string_is(sl_json_get(tool, "type"), "function") ||
-            sl_json_kind_of(function) != SL_JSON_OBJECT ||
-            sl_json_string(function, "name", SL_JSON_REQUIRED, &name, &err) != SL_OK)
-            return sl_api_error_bad(e, "tools",
-                                    "tools[%zu]: not {\"type\":\"function\","
-                                    "\"function\":{\"name\":...}}",
-                                    i);
-    }
-    return SL_OK;
-}
-
 /* Reads max_tokens' companions. */
 static sl_status read_lengths(sl_json root, const sl_api_limits *limits, sl_api_params *p,
                               sl_api_error *e) {
-    sl_err err = {0};
     int64_t number = 0;
-    uint64_t least = 0, keep = 0;
-    if (sl_json_u64(root, "min_tokens", SL_JSON_OPTIONAL, 0, limits->context, &least, &err) !=
-        SL_OK)
-        return field_error(e, "min_tokens", &err);
-    if (p->max_tokens > 0 && least > p->max_tokens)
+    sl_status st = read_tokens(root, "min_tokens", 0, limits, &p->min_tokens, e);
+    if (st != SL_OK) return st;
+    if (p->max_tokens > 0 && p->min_tokens > p->max_tokens)
         return sl_api_error_bad(e, "min_tokens", "min_tokens: more than max_tokens");
-    p->min_tokens = (uint32_t)least;
-    p->truncate = sl_json_kind_of(sl_json_get(root, "truncate_prompt_tokens")) > SL_JSON_NULL;
-    if (sl_json_as_i64(sl_json_get(root, "truncate_prompt_tokens"), &number) && number == -1)
-        return SL_OK;
-    if (sl_json_u64(root, "truncate_prompt_tokens", SL_JSON_OPTIONAL, 1, limits->context, &keep,
-                    &err) != SL_OK)
-        return field_error(e, "truncate_prompt_tokens", &err);
-    p->keep_tokens = (uint32_t)keep;
-    return SL_OK;
+    sl_json keep = sl_json_get(root, "truncate_prompt_tokens");
+    p->truncate = sl_json_kind_of(keep) > SL_JSON_NULL;
+    if (sl_json_as_i64(keep, &number) && number == -1) return SL_OK;
+    return read_tokens(root, "truncate_prompt_tokens", 1, limits, &p->keep_tokens, e);
 }
 
 /* The body as a JSON object, which names the model served here. */
@@ -514,15 +404,17 @@ sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limit
     if (st == SL_OK) st = read_bias(root, limits, &p, e);
     if (st == SL_OK) st = read_logprobs(root, limits, &p, e);
     if (st == SL_OK) st = read_choices(root, &p, e);
-    if (st == SL_OK) st = read_max_tokens(root, &p, e);
+    if (st == SL_OK) st = read_max_tokens(root, limits, &p, e);
     if (st == SL_OK) st = read_stream(root, &p, e);
     if (st == SL_OK) st = read_lengths(root, limits, &p, e);
     if (st == SL_OK) st = read_flags(root, &p, e);
-    if (st == SL_OK) st = read_template_fields(root, &p, e);
+    if (st == SL_OK) st = sl_api_read_template(root, &p, e);
+    if (st == SL_OK) st = sl_api_choose_tools(root, &p, e);
     if (st == SL_OK) st = read_stop(root, &p, e);
     if (st == SL_OK) st = read_stop_ids(root, limits, &p, e);
     if (st == SL_OK)
-        st = kind == SL_API_CHAT ? read_messages(root, &p, e) : read_prompt(root, limits, &p, e);
+        st = kind == SL_API_CHAT ? sl_api_read_messages(root, &p, e)
+                                 : read_prompt(root, limits, &p, e);
     return hand_over(st, &p, out);
 }
 
@@ -554,7 +446,7 @@ static sl_status read_tokenize_flags(sl_json root, sl_api_params *p, sl_api_erro
     for (size_t i = 0; i < SL_LEN(field); i++) {
         sl_err err = {0};
         if (sl_json_bool(root, field[i].name, SL_JSON_OPTIONAL, field[i].to, &err) != SL_OK)
-            return field_error(e, field[i].name, &err);
+            return sl_api_field_error(e, field[i].name, &err);
     }
     if (go_on || (chat && special))
         return sl_api_error_bad(e, field[go_on ? 2 : 0].name, "%s: only false is supported%s",
@@ -592,9 +484,9 @@ sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_ap
     st = p.kind == SL_API_CHAT ? only_fields(root, chat, SL_LEN(chat), e)
                                : only_fields(root, text, SL_LEN(text), e);
     if (st == SL_OK) st = read_tokenize_flags(root, &p, e);
-    if (st == SL_OK) st = read_template_fields(root, &p, e);
+    if (st == SL_OK) st = sl_api_read_template(root, &p, e);
     if (st == SL_OK && p.kind == SL_API_CHAT)
-        st = read_messages(root, &p, e);
+        st = sl_api_read_messages(root, &p, e);
     else if (st == SL_OK)
         st = read_text(root, &p, e);
     return hand_over(st, &p, out);
@@ -610,7 +502,7 @@ sl_status sl_api_detokenize_parse(sl_span body, const sl_api_limits *limits, sl_
     if (st == SL_OK) st = only_fields(sl_json_root(p.doc), known, SL_LEN(known), e);
     if (st == SL_OK &&
         sl_json_array(sl_json_root(p.doc), "tokens", SL_JSON_REQUIRED, &v, &err) != SL_OK)
-        st = field_error(e, "tokens", &err);
+        st = sl_api_field_error(e, "tokens", &err);
     if (st == SL_OK && sl_json_count(v) > limits->context)
         st = refuse_long_list("tokens", sl_json_count(v), limits, e);
     if (st == SL_OK) st = read_ids(v, "tokens", limits->vocab, &p.ids, e);

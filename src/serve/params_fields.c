@@ -45,7 +45,7 @@ static const struct rule {
     {"prompt_cache_retention", RULE_IGNORE, BOTH},
     {"parallel_tool_calls", RULE_IGNORE, CHAT}, /* calls are not parsed from answers */
     {"prediction", RULE_IGNORE, CHAT},          /* only ever a matter of speed */
-    {"priority", RULE_IGNORE, BOTH},
+    {"priority", RULE_NUMBER, BOTH, 0},         /* requests start in the order they came */
     {"n", RULE_TAKEN, BOTH},
     {"best_of", RULE_TAKEN, COMPLETION},
     {"presence_penalty", RULE_TAKEN, BOTH},

@@ -1,4 +1,5 @@
-/* Inside of the parameters: params_fields.c knows the names, params.c reads the values. */
+/* Inside of the parameters: params_fields.c knows the names, params.c reads the values,
+ * params_messages.c those of conversations. */
 #ifndef SL_SERVE_PARAMS_INT_H
 #define SL_SERVE_PARAMS_INT_H
 
@@ -7,6 +8,14 @@
 bool sl_api_string_is(sl_json v, const char *text);
 /* An empty string, array or object. */
 bool sl_api_is_empty(sl_json v);
+
+/* Passes on what a getter of format/json.h found. */
+sl_status sl_api_field_error(sl_api_error *e, const char *key, const sl_err *err);
+
+/* p->messages; tools and chat_template_kwargs; what tool_choice makes of the tools. */
+sl_status sl_api_read_messages(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;
+sl_status sl_api_read_template(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;
+sl_status sl_api_choose_tools(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;
 
 /* Refuses fields that nobody knows, and what is asked of known ones and not supported. */
 sl_status sl_api_check_fields(sl_api_kind kind, sl_json root, sl_api_error *e) SL_MUST_CHECK;

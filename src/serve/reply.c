@@ -93,15 +93,10 @@ static void put_usage(sl_jbuf *b, sl_reply_usage u) {
                 u.prompt, u.completion, u.prompt + u.completion);
 }
 
-static void put_ids(sl_jbuf *b, const sl_reply_ids *ids) {
-    if (ids && ids->prompt) {
-        sl_jbuf_fmt(b, ",\"prompt_token_ids\":");
-        sl_jbuf_ids(b, ids->prompt, ids->n_prompt);
-    }
-    if (ids && ids->tokens) {
-        sl_jbuf_fmt(b, ",\"token_ids\":");
-        sl_jbuf_ids(b, ids->tokens, ids->n_tokens);
-    }
+static void put_prompt_ids(sl_jbuf *b, const sl_reply_ids *ids) {
+    if (!ids->prompt) return;
+    sl_jbuf_fmt(b, ",\"prompt_token_ids\":");
+    sl_jbuf_ids(b, ids->prompt, ids->n_prompt);
 }
 
 /* What ends the object of a choice. */
@@ -113,7 +108,11 @@ static void put_tail(sl_jbuf *b, const sl_reply_choice *c) {
         sl_jbuf_fmt(b, "null");
     sl_jbuf_fmt(b, ",\"finish_reason\":");
     sl_jbuf_cstring(b, c->finish);
-    put_ids(b, &c->ids);
+    put_prompt_ids(b, &c->ids);
+    if (c->ids.tokens) {
+        sl_jbuf_fmt(b, ",\"token_ids\":");
+        sl_jbuf_ids(b, c->ids.tokens, c->ids.n_tokens);
+    }
     sl_jbuf_fmt(b, "}");
 }
 
@@ -137,8 +136,9 @@ void sl_reply_add(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c) 
     put_tail(b, c);
 }
 
-void sl_reply_close(sl_jbuf *b, sl_reply_usage usage) {
+void sl_reply_close(sl_jbuf *b, const sl_reply_ids *ids, sl_reply_usage usage) {
     sl_jbuf_fmt(b, "]");
+    put_prompt_ids(b, ids);
     put_usage(b, usage);
     sl_jbuf_fmt(b, "}");
 }
@@ -168,8 +168,9 @@ void sl_reply_event_role(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choi
                 ",\"choices\":[{\"index\":%" PRIu32
                 ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"}",
                 c->index);
-    put_tail(b, &(sl_reply_choice){.ids = c->ids});
+    put_tail(b, &(sl_reply_choice){0});
     sl_jbuf_fmt(b, "]");
+    put_prompt_ids(b, &c->ids);
     event_close(b, h);
 }
 

@@ -64,14 +64,15 @@ typedef struct sl_reply_choice {
     sl_span logprobs; /* a JSON object; empty: null */
 } sl_reply_choice;
 
-/* The whole answer: open, every choice, close. */
+/* The whole answer: open, every choice, close. A chat has one prompt, whose ids stand beside the
+ * choices: in close, and in the event of the role. */
 void sl_reply_open(sl_jbuf *b, const sl_reply_head *h);
 void sl_reply_add(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c);
-void sl_reply_close(sl_jbuf *b, sl_reply_usage usage);
+void sl_reply_close(sl_jbuf *b, const sl_reply_ids *ids, sl_reply_usage usage);
 
 /* Events: "data: {...}\n\n". */
 void sl_reply_event_error(sl_jbuf *b, const sl_api_error *e);
-/* The first chunk of a chat's choice: who speaks. Shows the index and ids of c alone. */
+/* The first chunk of a chat's choice: who speaks. Shows the index and prompt of c alone. */
 void sl_reply_event_role(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c);
 /* New text; finish is NULL but in the last one of a choice. */
 void sl_reply_event_text(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c);

@@ -21,6 +21,14 @@ static enum MHD_Result answer_health(sl_call *call, const char *rest) {
     return sl_call_reply(call, fine ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, JSON_TYPE, &b);
 }
 
+/* The process answers: whether it also serves is /health's and /readyz's. */
+static enum MHD_Result answer_live(sl_call *call, const char *rest) {
+    (void)rest;
+    sl_jbuf b = sl_jbuf_init();
+    sl_jbuf_fmt(&b, "{\"status\":\"ok\"}");
+    return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
+}
+
 static enum MHD_Result answer_metrics(sl_call *call, const char *rest) {
     (void)rest;
     sl_engine_stats stats = {0};
@@ -70,6 +78,7 @@ static enum MHD_Result answer_models(sl_call *call, const char *rest) {
 static enum MHD_Result answer_model(sl_call *call, const char *rest) {
     sl_api_error e;
     sl_jbuf b = sl_jbuf_init();
+    if (!*rest) return answer_models(call, rest);
     if (!sl_api_serves(&call->server->limits, rest)) {
         sl_api_error_model(&e, rest, call->server->model);
         return sl_call_reply_error(call, &e);
@@ -161,6 +170,9 @@ static const struct route {
     {"/tokenize", true, false, answer_tokenize},
     {"/detokenize", true, false, answer_detokenize},
     {"/health", false, true, answer_health},
+    {"/readyz", false, true, answer_health},
+    {"/ping", false, true, answer_health},
+    {"/livez", false, true, answer_live},
     {"/metrics", false, true, answer_metrics},
     {"/version", false, true, answer_version},
 };
@@ -169,7 +181,7 @@ static const struct route *find_route(const char *path) {
     for (size_t i = 0; i < SL_LEN(routes); i++) {
         size_t n = strlen(routes[i].path);
         bool prefix = routes[i].path[n - 1] == '/';
-        if (prefix ? !strncmp(path, routes[i].path, n) && path[n] : !strcmp(path, routes[i].path))
+        if (prefix ? !strncmp(path, routes[i].path, n) : !strcmp(path, routes[i].path))
             return &routes[i];
     }
     return NULL;

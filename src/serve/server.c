@@ -112,7 +112,14 @@ static sl_status read_port(sl_server *s, bool v6, const char *host, sl_err *err)
 }
 
 static sl_status bind_socket(sl_server *s, const char *host, sl_err *err) {
+    char bare[INET6_ADDRSTRLEN + 32]; /* a link-local address names its interface, too */
     const char *address = !strcmp(host, "localhost") ? "127.0.0.1" : host;
+    size_t len = strlen(host);
+    bool bracket = len > 2 && len < sizeof bare && host[0] == '[' && host[len - 1] == ']';
+    if (bracket) { /* as in a URL */
+        snprintf(bare, sizeof bare, "%.*s", (int)len - 2, host + 1);
+        host = address = bare;
+    }
     struct addrinfo *a = NULL;
     int one = 1, unsent = UNSENT_BYTES;
     sl_status st = resolve_host(address, s->o.port, s->api_key != NULL, &a, err);

@@ -56,6 +56,7 @@ typedef struct sl_choice {
     uint64_t offset;           /* characters decoded */
     bool echoed, begun, ended; /* prompt shown; first and last chunk written */
     uint64_t n_tokens;         /* generated and counted in usage */
+    uint64_t n_counted;        /* of them, in call->usage */
     const char *finish;        /* "stop", "length" or NULL */
 
     /* under call->lock */
@@ -98,7 +99,7 @@ typedef struct sl_call {
     size_t n_choices;
     char id[48]; /* "chatcmpl-..." */
     sl_reply_head head;
-    sl_reply_usage usage; /* so far */
+    sl_reply_usage usage; /* of the chunks so far */
     sl_jbuf events;       /* server-sent events on their way */
     size_t events_at;     /* bytes of them already handed over */
     bool ended;           /* the last event is written */

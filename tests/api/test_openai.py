@@ -92,7 +92,7 @@ def test_chat_stops_by_itself(server, client):
         model=server.model, temperature=0, messages=[{"role": "user", "content": content}],
         extra_body={"return_token_ids": True})
     choice = answer.choices[0]
-    assert choice.model_extra["prompt_token_ids"] == golden["prompt_ids"]
+    assert answer.model_extra["prompt_token_ids"] == golden["prompt_ids"]
     assert choice.message.content == golden["greedy_text"]
     assert choice.message.role == "assistant"
     assert choice.finish_reason == "stop"

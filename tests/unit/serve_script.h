@@ -230,7 +230,7 @@ static void script_engine_free(sl_engine *e) {
 }
 
 /* Waits until n requests run; false after 10 s. */
-static bool script_busy(sl_engine *e, uint32_t n) {
+static inline bool script_busy(sl_engine *e, uint32_t n) {
     for (int i = 0; i < 10000; i++) {
         pthread_mutex_lock(&e->lock);
         bool busy = e->running == n;
@@ -241,7 +241,7 @@ static bool script_busy(sl_engine *e, uint32_t n) {
     return false;
 }
 
-static uint64_t script_cancelled(sl_engine *e) {
+static inline uint64_t script_cancelled(sl_engine *e) {
     pthread_mutex_lock(&e->lock);
     uint64_t n = e->n_cancelled;
     pthread_mutex_unlock(&e->lock);

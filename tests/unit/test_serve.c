@@ -171,6 +171,8 @@ static sl_status parse(sl_api_kind kind, const char *body, sl_api_params *p, sl_
 #define PROMPT  "\"model\":\"m\",\"prompt\":\"x\","
 #define MESSAGE "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
 
+#define TOOLS "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
+
 static void bad_fields_are_named(void **state) {
     (void)state;
     static const struct {
@@ -241,6 +243,19 @@ static void bad_fields_are_named(void **state) {
          "tools[0]: not"},
         {SL_API_CHAT, "{" MESSAGE "\"tools\":{}}", "tools", "an object"},
         {SL_API_CHAT, "{" MESSAGE "\"tool_choice\":\"required\"}", "tool_choice", "not supported"},
+        {SL_API_CHAT, "{" MESSAGE TOOLS "}", "tools", "calls are not supported"},
+        {SL_API_CHAT, "{" MESSAGE TOOLS ",\"tool_choice\":\"auto\"}", "tools", "calls are not"},
+        {SL_API_CHAT, "{" MESSAGE "\"chat_template_kwargs\":{\"tools\":[]}}",
+         "chat_template_kwargs", "own field \"tools\""},
+        {SL_API_CHAT, "{" MESSAGE "\"priority\":3}", "priority", "only 0"},
+        {SL_API_COMPLETION, "{" PROMPT "\"seed\":9223372036854775808}", "seed",
+         "9.2233720368547758e+18 is not an integer of -9223372036854775808..9223372036854775807"},
+        {SL_API_COMPLETION, "{" PROMPT "\"seed\":1000000000000000000000000}", "seed", "..9223"},
+        {SL_API_CHAT, "{" MESSAGE "\"max_tokens\":0}", "max_tokens", "0 is outside 1..50: "},
+        {SL_API_CHAT, "{" MESSAGE "\"max_completion_tokens\":51}", "max_completion_tokens",
+         "maximum context length is 50 tokens (--ctx)"},
+        {SL_API_COMPLETION, "{" PROMPT "\"max_tokens\":51}", "max_tokens", "(--ctx)"},
+        {SL_API_COMPLETION, "{" PROMPT "\"min_tokens\":51}", "min_tokens", "(--ctx)"},
         {SL_API_CHAT, "{" MESSAGE "\"response_format\":{\"type\":\"json_object\"}}",
          "response_format", "text"},
         {SL_API_CHAT, "{" MESSAGE "\"modalities\":[\"audio\"]}", "modalities", "text"},
@@ -264,6 +279,11 @@ static void bad_fields_are_named(void **state) {
          "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"audio\":{\"id\":"
          "\"a\"}}]}",
          "messages", "messages[0].audio: not supported"},
+        {SL_API_CHAT,
+         "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"content\":\"x\",\"function_"
+         "call\":"
+         "{\"name\":\"f\"}}]}",
+         "messages", "messages[0].function_call: not supported"},
     };
     for (size_t i = 0; i < SL_LEN(cases); i++) {
         sl_api_params p;
@@ -365,6 +385,86 @@ static void breadth_is_read(void **state) {
     sl_api_params_free(&p);
 }
 
+/* What clients send back of an answer: their libraries dump every field. */
+static void answers_come_back(void **state) {
+    (void)state;
+    static const struct {
+        const char *message, *content;
+    } cases[] = {
+        {"{\"role\":\"assistant\",\"content\":\"a\",\"refusal\":null,\"annotations\":[{\"type\":"
+         "\"url_citation\"}],\"audio\":null,\"function_call\":null,\"tool_calls\":null}",
+         "a"},
+        {"{\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":[],\"reasoning_content\":\"r\","
+         "\"id\":\"msg_1\",\"type\":\"message\",\"status\":\"completed\"}",
+         "a"},
+        {"{\"role\":\"assistant\",\"content\":\"a\",\"thinking\":\"t\",\"thinking_blocks\":[{}],"
+         "\"reasoning_details\":[{}],\"provider_specific_fields\":{\"a\":1}}",
+         "a"},
+        {"{\"role\":\"assistant\",\"content\":null,\"refusal\":\"no\"}", ""},
+        {"{\"role\":\"assistant\",\"refusal\":\"no\"}", ""},
+        {"{\"role\":\"user\",\"content\":null}", ""},
+        {"{\"role\":\"user\",\"content\":[]}", ""},
+        {"{\"role\":\"user\",\"content\":\"a\",\"cache_control\":{\"type\":\"ephemeral\"}}", "a"},
+        {"{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\",\"cache_control\":{"
+         "\"type\":\"ephemeral\"}},{\"type\":\"input_text\",\"text\":\"b\"}]}",
+         "a\nb"},
+        {"{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":\"t\"},{"
+         "\"type\":"
+         "\"output_text\",\"text\":\"a\"},{\"type\":\"refusal\",\"refusal\":\"r\"}]}",
+         "t\na\nr"},
+    };
+    for (size_t i = 0; i < SL_LEN(cases); i++) {
+        char body[512];
+        sl_api_params p;
+        sl_api_error e;
+        snprintf(body, sizeof body, "{\"model\":\"m\",\"messages\":[%s]}", cases[i].message);
+        if (parse(SL_API_CHAT, body, &p, &e) != SL_OK) fail_msg("%s: %s", body, e.msg);
+        assert_int_equal(p.messages[0].content.len, strlen(cases[i].content));
+        if (p.messages[0].content.len)
+            assert_memory_equal(p.messages[0].content.data, cases[i].content,
+                                strlen(cases[i].content));
+        sl_api_params_free(&p);
+    }
+}
+
+static void tools_that_none_may_call_are_not_shown(void **state) {
+    (void)state;
+    sl_api_params p;
+    sl_api_error e;
+    sl_status st = parse(SL_API_CHAT, "{" MESSAGE TOOLS ",\"tool_choice\":\"none\"}", &p, &e);
+    assert_int_equal(st, SL_OK);
+    assert_null(p.tools.value);
+    sl_api_params_free(&p);
+    const char *body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]," TOOLS "}";
+    assert_int_equal(sl_api_tokenize_parse(span_of(body), &limits, &p, &e), SL_OK);
+    assert_int_equal(sl_json_count(p.tools), 1); /* the tokens of a prompt with them */
+    sl_api_params_free(&p);
+}
+
+static void usage_is_given_when_asked_for(void **state) {
+    (void)state;
+    static const struct {
+        const char *options;
+        bool last, every;
+    } cases[] = {{"{}", false, false},
+                 {"{\"include_usage\":false}", false, false},
+                 {"{\"include_usage\":true}", true, false},
+                 {"{\"continuous_usage_stats\":true}", false, true},
+                 {"{\"include_usage\":false,\"continuous_usage_stats\":true}", false, false},
+                 {"{\"include_usage\":true,\"continuous_usage_stats\":true}", true, true}};
+    for (size_t i = 0; i < SL_LEN(cases); i++) {
+        char body[256];
+        sl_api_params p;
+        sl_api_error e;
+        snprintf(body, sizeof body, "{" MESSAGE "\"stream\":true,\"stream_options\":%s}",
+                 cases[i].options);
+        assert_int_equal(parse(SL_API_CHAT, body, &p, &e), SL_OK);
+        assert_int_equal(p.include_usage, cases[i].last);
+        assert_int_equal(p.continuous_usage, cases[i].every);
+        sl_api_params_free(&p);
+    }
+}
+
 static void every_allocation_may_fail(void **state) {
     (void)state;
     for (uint64_t nth = 1; nth < 12; nth++) {
@@ -436,6 +536,9 @@ int main(void) {
         cmocka_unit_test(bad_fields_are_named),
         cmocka_unit_test(good_fields_are_read),
         cmocka_unit_test(breadth_is_read),
+        cmocka_unit_test(answers_come_back),
+        cmocka_unit_test(tools_that_none_may_call_are_not_shown),
+        cmocka_unit_test(usage_is_given_when_asked_for),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(events_are_framed),
     };

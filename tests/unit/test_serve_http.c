@@ -1,99 +1,5 @@
 /* The server over real sockets, in front of a scripted engine. */
-#include "serve_script.h"
-
-#include "format/json.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
-#define COMPLETIONS "/v1/completions"
-#define CHAT        "/v1/chat/completions"
-
-static sl_engine *engine;
-static sl_tokenizer *tok;
-static sl_server *server;
-static uint16_t port;
-static int some_chat; /* its address stands for a template */
-
-static void start(const sl_server_opts *change) {
-    sl_err err = {0};
-    sl_server_opts o = change ? *change : (sl_server_opts){0};
-    o.engine = engine;
-    o.tokenizer = tok;
-    o.chat = (const sl_chat *)&some_chat;
-    o.served_model_name = "org/m";
-    o.generation = (sl_generation_spec){.temperature = 0.5f, .top_p = 0.25f, .top_k = 7};
-    sl_status st = sl_server_create(&o, &server, &err);
-    if (st != SL_OK) printf("%s\n", err.msg);
-    assert_int_equal(st, SL_OK);
-    port = sl_server_port(server);
-    assert_true(port > 0);
-}
-
-static int set_up(void **state) {
-    (void)state;
-    engine = script_engine_create();
-    start(NULL);
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    sl_server_free(server);
-    server = NULL;
-    script_engine_free(engine);
-    return 0;
-}
-
-static void restart(const sl_server_opts *o) {
-    sl_server_free(server);
-    start(o);
-}
-
-static sl_json_doc *json_of(const char *text, size_t n) {
-    sl_err err = {0};
-    sl_json_doc *doc = NULL;
-    if (sl_json_parse("answer", (sl_span){(const uint8_t *)text, n}, &doc, &err) != SL_OK)
-        printf("%s in %.*s\n", err.msg, (int)n, text);
-    assert_non_null(doc);
-    return doc;
-}
-
-static bool string_at(sl_json obj, const char *key, const char *want) {
-    sl_span s;
-    bool same = sl_json_as_span(sl_json_get(obj, key), &s) && s.len == strlen(want) &&
-                !memcmp(s.data, want, s.len);
-    if (!same && sl_json_as_span(sl_json_get(obj, key), &s))
-        printf("%s: \"%.*s\", not \"%s\"\n", key, (int)s.len, (char *)s.data, want);
-    return same;
-}
-
-static uint64_t number_at(sl_json obj, const char *key) {
-    uint64_t n = UINT64_MAX;
-    sl_json_as_u64(sl_json_get(obj, key), &n);
-    return n;
-}
-
-static void check_error(const char *method, const char *path, const char *headers, const char *body,
-                        int status, const char *param, const char *code) {
-    http_answer a = http_do(port, method, path, headers, body);
-    if (a.status != status) printf("%s %s %s: %d %s\n", method, path, body, a.status, a.body.data);
-    assert_int_equal(a.status, status);
-    sl_json_doc *doc = json_of(a.body.data, a.body.len);
-    sl_json e = sl_json_get(sl_json_root(doc), "error");
-    assert_true(sl_json_kind_of(sl_json_get(e, "message")) == SL_JSON_STRING);
-    assert_true(sl_json_kind_of(sl_json_get(e, "type")) == SL_JSON_STRING);
-    if (param)
-        assert_true(string_at(e, "param", param));
-    else
-        assert_int_equal(sl_json_kind_of(sl_json_get(e, "param")), SL_JSON_NULL);
-    if (code) assert_true(string_at(e, "code", code));
-    assert_non_null(strcasestr(a.head, "X-Request-Id: "));
-    sl_json_doc_free(doc);
-    http_answer_free(&a);
-}
+#include "serve_http.h"
 
 static void whole_answers_have_every_field(void **state) {
     (void)state;
@@ -608,6 +514,28 @@ static void a_slow_reader_is_cut_off(void **state) {
     close(fd);
 }
 
+static void expect(const char *path, int status, const char *text) {
+    http_answer a = http_do(port, "GET", path, NULL, NULL);
+    assert_int_equal(a.status, status);
+    assert_non_null(strstr(a.body.data, text));
+    http_answer_free(&a);
+}
+
+/* Probes ask whether to send requests; /livez asks whether to kill the process. */
+static void expect_probes(int status, const char *text) {
+    static const char *const paths[] = {"/health", "/readyz", "/ping"};
+    for (size_t i = 0; i < SL_LEN(paths); i++) expect(paths[i], status, text);
+    expect("/livez", 200, "ok");
+}
+
+static void probes_know_the_workers(void **state) {
+    (void)state;
+    expect_probes(200, "ok");
+    SCRIPT_SET(engine, not_serving, true);
+    expect_probes(503, "workers are missing");
+    expect("/v1/models/", 200, "\"object\":\"list\"");
+}
+
 static void a_draining_server_finishes_what_runs(void **state) {
     (void)state;
     SCRIPT_SET(engine, delay_us, 20000);
@@ -617,12 +545,9 @@ static void a_draining_server_finishes_what_runs(void **state) {
     sl_server_drain(server);
     check_error("POST", COMPLETIONS, NULL, "{\"model\":\"org/m\",\"prompt\":\"x\"}", 503, NULL,
                 "draining");
-    http_answer a = http_do(port, "GET", "/health", NULL, NULL);
-    assert_int_equal(a.status, 503);
-    assert_non_null(strstr(a.body.data, "draining"));
-    http_answer_free(&a);
+    expect_probes(503, "draining");
     assert_int_equal(sl_server_running(server), 1);
-    a = http_read(fd);
+    http_answer a = http_read(fd);
     assert_int_equal(a.status, 200);
     assert_non_null(strstr(a.body.data, "[DONE]"));
     http_answer_free(&a);
@@ -749,7 +674,6 @@ static void stopping_ends_every_request(void **state) {
 
 int main(void) {
     tok = script_tokenizer();
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(whole_answers_have_every_field),
         TEST(streams_carry_the_same_text),
@@ -767,6 +691,7 @@ int main(void) {
         TEST(a_lost_worker_is_told),
         TEST(a_client_who_leaves_is_noticed),
         TEST(a_slow_reader_is_cut_off),
+        TEST(probes_know_the_workers),
         TEST(a_draining_server_finishes_what_runs),
         TEST(other_ways_to_speak_http),
         TEST(connections_are_kept),

@@ -1,0 +1,187 @@
+/* Conversations: messages, their parts, and what else is for the chat template. */
+#include "serve/params_int.h"
+
+#include "base/mem.h"
+
+/* The text of a part; an absent one is empty. */
+static bool read_part(sl_json part, sl_span *out) {
+    static const struct {
+        const char *type, *field;
+    } kinds[] = {{"text", "text"},
+                 {"input_text", "text"},
+                 {"output_text", "text"},
+                 {"refusal", "refusal"},
+                 {"thinking", "thinking"}};
+    for (size_t i = 0; i < SL_LEN(kinds); i++) {
+        if (!sl_api_string_is(sl_json_get(part, "type"), kinds[i].type)) continue;
+        sl_json text = sl_json_get(part, kinds[i].field);
+        return sl_json_kind_of(text) == SL_JSON_NULL || sl_json_as_span(text, out);
+    }
+    return false;
+}
+
+/* A content in parts: their texts, one a line. */
+static sl_status join_parts(sl_json parts, size_t index, sl_jbuf *joined, sl_api_error *e) {
+    size_t n = sl_json_count(parts);
+    for (size_t i = 0; i < n; i++) {
+        sl_json part = sl_json_at(parts, i);
+        sl_span text = {0};
+        if (!read_part(part, &text))
+            return sl_api_error_bad(e, "messages",
+                                    "messages[%zu].content[%zu]: only parts "
+                                    "{\"type\":\"text\",\"text\":...} are supported",
+                                    index, i);
+        if (i > 0) sl_jbuf_put(joined, "\n", 1);
+        sl_jbuf_put(joined, (const char *)text.data, text.len);
+    }
+    return joined->ok ? SL_OK : sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+}
+
+/* Fields of a message beside role and content go to the template, which takes those it knows. Most
+ * templates know none of the last lines: clients send them back because an answer had them, and
+ * nothing of the conversation is lost. What would be lost is refused. */
+static sl_status check_message_fields(sl_json v, size_t index, sl_api_error *e) {
+    static const struct {
+        const char *name;
+        sl_json_kind kind; /* SL_JSON_ABSENT: any */
+    } known[] = {{"role", SL_JSON_STRING},
+                 {"content", SL_JSON_ABSENT},
+                 {"name", SL_JSON_STRING},
+                 {"tool_calls", SL_JSON_ARRAY},
+                 {"tool_call_id", SL_JSON_STRING},
+                 {"reasoning", SL_JSON_STRING},
+                 {"reasoning_content", SL_JSON_STRING},
+                 {"thinking", SL_JSON_ABSENT},
+                 {"thinking_blocks", SL_JSON_ABSENT},
+                 {"reasoning_details", SL_JSON_ABSENT},
+                 {"refusal", SL_JSON_STRING},
+                 {"annotations", SL_JSON_ARRAY},
+                 {"cache_control", SL_JSON_ABSENT},
+                 {"provider_specific_fields", SL_JSON_ABSENT},
+                 {"id", SL_JSON_STRING},
+                 {"type", SL_JSON_STRING},
+                 {"status", SL_JSON_STRING}};
+    void *iter = NULL;
+    const char *key;
+    for (sl_json f; sl_json_next(v, &iter, &key, &f);) {
+        size_t i = 0;
+        while (i < SL_LEN(known) && strcmp(known[i].name, key) != 0) i++;
+        if (sl_api_is_empty(f) || sl_json_kind_of(f) == SL_JSON_NULL) continue;
+        if (i == SL_LEN(known))
+            return sl_api_error_bad(e, "messages", "messages[%zu].%.64s: not supported", index,
+                                    key);
+        if (known[i].kind != SL_JSON_ABSENT && sl_json_kind_of(f) != known[i].kind)
+            return sl_api_error_bad(e, "messages", "messages[%zu].%s: not %s", index, key,
+                                    known[i].kind == SL_JSON_ARRAY ? "an array" : "a string");
+    }
+    sl_json calls = sl_json_get(v, "tool_calls");
+    for (size_t i = 0; i < sl_json_count(calls); i++) {
+        sl_err err = {0};
+        const char *name = NULL;
+        sl_json function = sl_json_get(sl_json_at(calls, i), "function");
+        if (sl_json_kind_of(function) != SL_JSON_OBJECT ||
+            sl_json_string(function, "name", SL_JSON_REQUIRED, &name, &err) != SL_OK)
+            return sl_api_error_bad(e, "messages",
+                                    "messages[%zu].tool_calls[%zu].function: no name", index, i);
+    }
+    return SL_OK;
+}
+
+static sl_status read_message(sl_json v, size_t index, sl_api_params *p, sl_api_error *e) {
+    sl_chat_message *m = &p->messages[index];
+    if (sl_json_kind_of(v) != SL_JSON_OBJECT)
+        return sl_api_error_bad(e, "messages", "messages[%zu]: not an object", index);
+    if (!sl_json_as_span(sl_json_get(v, "role"), &m->role))
+        return sl_api_error_bad(e, "messages", "messages[%zu].role: missing or not a string",
+                                index);
+    sl_status st = check_message_fields(v, index, e);
+    if (st != SL_OK) return st;
+    sl_json content = sl_json_get(v, "content");
+    m->fields = v;
+    /* OpenAI's newer name */
+    if (sl_api_string_is(sl_json_get(v, "role"), "developer"))
+        m->role = (sl_span){(const uint8_t *)"system", 6};
+    if (sl_json_as_span(content, &m->content)) return SL_OK;
+    /* an answer of calls or a refusal has none; the template is shown an empty one */
+    bool own = sl_api_string_is(sl_json_get(v, "role"), "assistant");
+    if (sl_json_kind_of(content) == SL_JSON_NULL || (own && !content.value)) return SL_OK;
+    if (sl_json_kind_of(content) != SL_JSON_ARRAY)
+        return sl_api_error_bad(
+            e, "messages", "messages[%zu].content: neither a string nor an array of parts", index);
+    sl_jbuf *joined = &p->joined[index];
+    st = join_parts(content, index, joined, e);
+    m->content = (sl_span){(const uint8_t *)(joined->len ? joined->data : ""), joined->len};
+    return st;
+}
+
+sl_status sl_api_read_messages(sl_json root, sl_api_params *p, sl_api_error *e) {
+    sl_err err = {0};
+    sl_json v = {0};
+    if (sl_json_array(root, "messages", SL_JSON_REQUIRED, &v, &err) != SL_OK)
+        return sl_api_field_error(e, "messages", &err);
+    size_t n = sl_json_count(v);
+    if (n == 0 || n > SL_API_MAX_MESSAGES)
+        return sl_api_error_bad(e, "messages", "messages: %zu, allowed are 1..%u", n,
+                                SL_API_MAX_MESSAGES);
+    p->messages = sl_alloc(n, sizeof *p->messages);
+    p->joined = sl_alloc(n, sizeof *p->joined);
+    if (!p->messages || !p->joined) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+    for (; p->n_messages < n; p->n_messages++) {
+        p->joined[p->n_messages] = sl_jbuf_init();
+        sl_status st = read_message(sl_json_at(v, p->n_messages), p->n_messages, p, e);
+        if (st != SL_OK) {
+            p->n_messages++;
+            return st;
+        }
+    }
+    return SL_OK;
+}
+
+/* The conversation itself is not a template's switch. */
+static sl_status check_kwargs(sl_json kwargs, sl_api_error *e) {
+    static const char *const taken[] = {"messages", "tools", "add_generation_prompt",
+                                        "continue_final_message"};
+    for (size_t i = 0; i < SL_LEN(taken); i++)
+        if (sl_json_kind_of(sl_json_get(kwargs, taken[i])) != SL_JSON_ABSENT)
+            return sl_api_error_bad(e, "chat_template_kwargs",
+                                    "chat_template_kwargs.%s: not a switch of the template; use "
+                                    "the request's own field \"%s\"",
+                                    taken[i], taken[i]);
+    return SL_OK;
+}
+
+sl_status sl_api_read_template(sl_json root, sl_api_params *p, sl_api_error *e) {
+    sl_err err = {0};
+    if (sl_json_object(root, "chat_template_kwargs", SL_JSON_OPTIONAL, &p->template_kwargs, &err) !=
+        SL_OK)
+        return sl_api_field_error(e, "chat_template_kwargs", &err);
+    sl_status st = check_kwargs(p->template_kwargs, e);
+    if (st != SL_OK) return st;
+    if (sl_json_array(root, "tools", SL_JSON_OPTIONAL, &p->tools, &err) != SL_OK)
+        return sl_api_field_error(e, "tools", &err);
+    size_t n = sl_json_count(p->tools);
+    if (n == 0) p->tools = (sl_json){0};
+    for (size_t i = 0; i < n; i++) {
+        const char *name = NULL;
+        sl_json tool = sl_json_at(p->tools, i), function = sl_json_get(tool, "function");
+        if (!sl_api_string_is(sl_json_get(tool, "type"), "function") ||
+            sl_json_kind_of(function) != SL_JSON_OBJECT ||
+            sl_json_string(function, "name", SL_JSON_REQUIRED, &name, &err) != SL_OK)
+            return sl_api_error_bad(e, "tools",
+                                    "tools[%zu]: not {\"type\":\"function\","
+                                    "\"function\":{\"name\":...}}",
+                                    i);
+    }
+    return SL_OK;
+}
+
+/* Calls are not parsed from answers, so a client that lets the model choose would never see one. */
+sl_status sl_api_choose_tools(sl_json root, sl_api_params *p, sl_api_error *e) {
+    bool none = sl_api_string_is(sl_json_get(root, "tool_choice"), "none");
+    if (p->tools.value && !none)
+        return sl_api_error_bad(e, "tools",
+                                "tools: calls are not supported by this server; it takes tools "
+                                "only with \"tool_choice\": \"none\", which shows them to nobody");
+    p->tools = (sl_json){0};
+    return SL_OK;
+}
