@@ -52,12 +52,12 @@ void sl_api_error_draining(sl_api_error *e) {
     snprintf(e->msg, sizeof e->msg, "The server is shutting down and takes no new requests.");
 }
 
-void sl_api_error_connections(sl_api_error *e, uint32_t n, uint32_t limit) {
+void sl_api_error_connections(sl_api_error *e, uint32_t limit) {
     *e = (sl_api_error){
         .http = 503, .type = "server_error", .code = "too_many_connections", .retry_after_s = 1};
     snprintf(e->msg, sizeof e->msg,
-             "%" PRIu32 " connections are open, limit %" PRIu32 " (--max-connections); try again.",
-             n, limit);
+             "%" PRIu32 " connections wait for tokens, no more may (--max-connections); try again.",
+             limit);
 }
 
 void sl_api_error_model(sl_api_error *e, const char *asked, const char *served) {

@@ -26,7 +26,7 @@ sl_status sl_api_error_of(sl_api_error *e, sl_status st, const char *param, cons
 /* 503 draining: this server takes no new requests and leaves when the open ones are answered. */
 void sl_api_error_draining(sl_api_error *e);
 /* 503 too_many_connections. */
-void sl_api_error_connections(sl_api_error *e, uint32_t n, uint32_t limit);
+void sl_api_error_connections(sl_api_error *e, uint32_t limit);
 /* 404 model_not_found. */
 void sl_api_error_model(sl_api_error *e, const char *asked, const char *served);
 

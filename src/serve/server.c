@@ -1,6 +1,7 @@
 #include "serve/server_int.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 #include <arpa/inet.h>
@@ -39,7 +40,10 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     (void)version;
     sl_server *s = cls;
     sl_call *call = *con_cls;
+    sl_conn *conn = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+    if (!conn) return MHD_NO;
     if (!call) {
+        if (!sl_conn_enter(&s->conns, conn, SL_CONN_BODY)) return MHD_NO;
         call =
             sl_call_create(s, c, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Request-Id"));
         if (!call) return MHD_NO;
@@ -58,18 +62,21 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
         *size = 0;
         return ok && !left_early(call) ? MHD_YES : MHD_NO;
     }
-    if (call->phase == SL_CALL_BODY) return sl_server_route(call, url, method);
+    if (call->phase == SL_CALL_BODY)
+        return sl_conn_enter(&s->conns, conn, SL_CONN_ANSWER) ? sl_server_route(call, url, method)
+                                                              : MHD_NO;
     return call->phase == SL_CALL_WAIT ? sl_call_advance(call) : MHD_YES;
 }
 
 static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls,
                          enum MHD_RequestTerminationCode code) {
-    (void)cls;
-    (void)c;
     (void)code;
+    sl_server *s = cls;
     sl_call *call = *con_cls;
+    sl_conn *conn = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
     *con_cls = NULL;
     if (call) sl_call_close(call);
+    if (conn) sl_conn_enter(&s->conns, conn, SL_CONN_IDLE);
 }
 
 static bool is_loopback(const struct sockaddr *a) {
@@ -141,37 +148,43 @@ static sl_status bind_socket(sl_server *s, const char *host, sl_err *err) {
 
 static void on_connection(void *cls, struct MHD_Connection *c, void **socket_context,
                           enum MHD_ConnectionNotificationCode code) {
-    (void)c;
-    (void)socket_context;
     sl_server *s = cls;
-    /* a counter: no other memory is published by it */
     if (code == MHD_CONNECTION_NOTIFY_STARTED)
-        atomic_fetch_add_explicit(&s->n_connections, 1, memory_order_relaxed);
+        *socket_context = sl_conn_begin(&s->conns, c);
     else
-        atomic_fetch_sub_explicit(&s->n_connections, 1, memory_order_relaxed);
+        sl_conn_end(&s->conns, *socket_context);
 }
 
-/* Connections beyond the limit are let in to hear of it, and to ask for /health and /metrics;
- * libmicrohttpd splits its own limit among its threads, so it gets more room than that. */
-static uint32_t accepted_connections(const sl_server *s) {
-    return s->o.max_connections + s->o.max_connections / 4 + 64;
+/* Connections that may be open at once: besides those with requests for tokens there are some that
+ * hear that they are too many, ask for /health and /metrics, or do nothing. */
+static uint32_t open_connections(uint32_t max_connections) {
+    return max_connections + max_connections / 4;
 }
 
-static sl_status allow_files(const sl_server *s, sl_err *err) {
+/* All open files that the system lets this process have, and as many connections as they allow. */
+static sl_status allow_files(sl_server *s, sl_err *err) {
     struct rlimit r;
-    rlim_t need = accepted_connections(s) + SPARE_FILES;
-    if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur == RLIM_INFINITY || r.rlim_cur >= need)
-        return SL_OK;
-    if (r.rlim_max != RLIM_INFINITY && r.rlim_max < need)
-        return sl_fail(
-            err, SL_ERR_LIMIT,
-            "max-connections: %u need %llu open files, this process may have %llu; raise "
-            "that limit (ulimit -Hn) or accept fewer",
-            s->o.max_connections, (unsigned long long)need, (unsigned long long)r.rlim_max);
-    r.rlim_cur = need;
-    if (setrlimit(RLIMIT_NOFILE, &r) == 0) return SL_OK;
-    return sl_fail(err, SL_ERR_IO, "max-connections: %llu open files: %s", (unsigned long long)need,
-                   strerror(errno));
+    uint32_t asked = s->o.max_connections;
+    if (getrlimit(RLIMIT_NOFILE, &r) != 0)
+        return sl_fail(err, SL_ERR_IO, "open files: %s", strerror(errno));
+    r.rlim_cur = r.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &r) != 0)
+        return sl_fail(err, SL_ERR_IO, "open files: %llu: %s", (unsigned long long)r.rlim_cur,
+                       strerror(errno));
+    rlim_t others = SL_CONNS_SPARE + SPARE_FILES;
+    if (r.rlim_cur == RLIM_INFINITY || r.rlim_cur >= open_connections(asked) + others) return SL_OK;
+    rlim_t room = r.rlim_cur > others ? r.rlim_cur - others : 0;
+    s->o.max_connections = (uint32_t)(room * 4 / 5);
+    if (s->o.max_connections == 0)
+        return sl_fail(err, SL_ERR_LIMIT,
+                       "open files: this process may have %llu, connections need more than %llu; "
+                       "raise that limit (ulimit -Hn)",
+                       (unsigned long long)r.rlim_cur, (unsigned long long)others);
+    sl_log(SL_LOG_WARN, "serve",
+           "max-connections: %u instead of %u, as this process may have %llu open files (ulimit "
+           "-Hn)",
+           s->o.max_connections, asked, (unsigned long long)r.rlim_cur);
+    return SL_OK;
 }
 
 static sl_status start_daemon(sl_server *s, sl_err *err) {
@@ -180,10 +193,10 @@ static sl_status start_daemon(sl_server *s, sl_err *err) {
                                     {MHD_OPTION_END, 0, NULL}};
     if (threads == 1) pool[0].option = MHD_OPTION_END;
     s->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, s,
-        MHD_OPTION_LISTEN_SOCKET, (MHD_socket)s->listen_fd, MHD_OPTION_NOTIFY_CONNECTION,
-        on_connection, s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)accepted_connections(s), MHD_OPTION_CONNECTION_TIMEOUT,
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET, 0,
+        NULL, NULL, on_request, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_CONNECTION_LIMIT,
+        threads * (s->conns.o.limit + SL_CONNS_SPARE), MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)s->o.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_BYTES,
         MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
     if (!s->daemon)
@@ -268,11 +281,15 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
     pthread_cond_init(&s->changed, &attr);
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&s->lock, NULL);
+    sl_conns_init(&s->conns);
     st = copy_opts(o, s, err);
     if (st == SL_OK) st = allow_files(s, err);
+    s->conns.o = (sl_conns_opts){.limit = open_connections(s->o.max_connections),
+                                 .idle_ms = s->o.idle_timeout_s * 1000};
     if (st == SL_OK) st = bind_socket(s, o->host && o->host[0] ? o->host : "127.0.0.1", err);
     if (st == SL_OK) st = sl_watch_start(s, err);
     if (st == SL_OK) st = start_daemon(s, err);
+    if (st == SL_OK) st = sl_watch_listen(s, err);
     if (st != SL_OK) goto out;
     *out = s;
     s = NULL;
@@ -289,6 +306,7 @@ void sl_server_unref(sl_server *s) {
     if (!last) return;
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
+    sl_conns_free(&s->conns);
     sl_metrics_free(&s->metrics);
     if (s->listen_fd >= 0) close(s->listen_fd);
     if (s->epoll_fd >= 0) close(s->epoll_fd);
@@ -333,12 +351,12 @@ void sl_server_free(sl_server *s) {
     /* pairs with the load of every new request */
     atomic_store_explicit(&s->stopping, true, memory_order_release);
     if (s->daemon) {
-        MHD_quiesce_daemon(s->daemon);
+        shutdown(s->listen_fd, SHUT_RDWR);
         abort_calls(s);
         wait_until(s, true, DRAIN_S);
-        MHD_stop_daemon(s->daemon);
     }
-    sl_watch_stop(s);
+    sl_watch_stop(s); /* before the daemon, which it hands connections to */
+    if (s->daemon) MHD_stop_daemon(s->daemon);
     wait_until(s, false, LAST_EVENTS_S);
     sl_server_unref(s); /* a call the engine still holds keeps the rest alive */
 }
@@ -365,9 +383,8 @@ bool sl_server_is_draining(sl_server *s) {
 
 bool sl_server_enter(sl_call *call, sl_api_error *e) {
     sl_server *s = call->server;
-    uint32_t n = atomic_load_explicit(&s->n_connections, memory_order_relaxed);
     pthread_mutex_lock(&s->lock);
-    bool draining = s->draining, open = !draining && n <= s->o.max_connections;
+    bool draining = s->draining, open = !draining && s->n_answering < s->o.max_connections;
     if (open) {
         call->answering = true;
         s->n_answering++;
@@ -376,7 +393,7 @@ bool sl_server_enter(sl_call *call, sl_api_error *e) {
     if (draining)
         sl_api_error_draining(e);
     else if (!open)
-        sl_api_error_connections(e, n, s->o.max_connections);
+        sl_api_error_connections(e, s->o.max_connections);
     return open;
 }
 

@@ -32,8 +32,9 @@ typedef struct sl_server_opts {
 } sl_server_opts;
 
 /* Listens and serves when it returns. SL_ERR_ARG: a host that is no address, or one beyond this
- * machine without an api_key; SL_ERR_IO: the address cannot be bound; SL_ERR_LIMIT: more
- * connections than this process may have open files (its soft limit is raised as far as needed). */
+ * machine without an api_key; SL_ERR_IO: the address cannot be bound; SL_ERR_LIMIT: this
+ * process may have hardly any open files. Its soft limit of them is raised to the hard one; where
+ * that allows less than max_connections, fewer are taken, and the log says so. */
 sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err) SL_MUST_CHECK;
 
 /* Stops listening, ends running requests with a clear error, waits for the engine's last events of

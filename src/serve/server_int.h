@@ -2,11 +2,12 @@
  *
  * Two parties hold a call: libmicrohttpd until the request is completed, and the engine until its
  * last event. The last to let go frees it. Fields are of the connection's thread unless they stand
- * under `lock`. Lock order: server, call, metrics. */
+ * under `lock`. Lock order: server, call, metrics; that of the connections comes last. */
 #ifndef SL_SERVE_SERVER_INT_H
 #define SL_SERVE_SERVER_INT_H
 
 #include "model/channels.h"
+#include "serve/conns.h"
 #include "serve/logprobs.h"
 #include "serve/metrics.h"
 #include "serve/params.h"
@@ -135,7 +136,7 @@ struct sl_server {
     size_t max_text_bytes; /* a longer prompt cannot fit the context */
     atomic_bool stopping;
     atomic_size_t held; /* bytes of all bodies that are kept */
-    atomic_uint n_connections;
+    sl_conns conns;
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* calls left the list, or were freed */
@@ -199,6 +200,8 @@ bool sl_server_trusts_origin(sl_call *call, sl_api_error *e);
 
 /* watch.c: the thread that watches sockets */
 sl_status sl_watch_start(sl_server *s, sl_err *err) SL_MUST_CHECK;
+/* It accepts connections from now on, until the server is stopping. */
+sl_status sl_watch_listen(sl_server *s, sl_err *err) SL_MUST_CHECK;
 void sl_watch_stop(sl_server *s);
 void sl_watch_add(sl_call *call);
 void sl_watch_remove(sl_call *call);

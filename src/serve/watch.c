@@ -1,13 +1,22 @@
 /* libmicrohttpd does not look at the socket of a suspended connection. This thread does, for every
  * request that runs on the engine: a client that closes (even only its sending side) ends its
- * request. It also does what an engine callback may not: cancelling a request whose client reads
- * too slowly. */
+ * request. It also does what an engine callback may not, cancelling a request whose client reads
+ * too slowly; and it lets new connections in. */
 #include "serve/server_int.h"
+
+#include "base/clock.h"
 
 #include <errno.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+#define SWEEP_MS 1000
+#define PAUSE_MS 20
+
+/* What an event is about; anything else is the serial number of a call, which counts from 1. */
+#define WOKEN    0u
+#define LISTENER UINT64_MAX
 
 /* A call with a reference, by serial number; NULL when it has left. */
 static sl_call *find_call(sl_server *s, uint64_t serial) {
@@ -35,34 +44,63 @@ static sl_call *find_marked(sl_server *s) {
     return call;
 }
 
+static bool await_clients(sl_server *s, int op, uint32_t events) {
+    struct epoll_event ev = {.events = events, .data.u64 = LISTENER};
+    return epoll_ctl(s->epoll_fd, op, s->listen_fd, &ev) == 0;
+}
+
+/* Lets clients in, until the server stops. When that has to pause, the socket is not looked at
+ * until then. */
+static void let_in(sl_server *s, bool *paused) {
+    bool stopping = atomic_load_explicit(&s->stopping, memory_order_acquire);
+    bool pause = !stopping && !sl_conns_accept(&s->conns, s->listen_fd, s->daemon);
+    if (stopping)
+        await_clients(s, EPOLL_CTL_DEL, 0);
+    else if (pause != *paused)
+        await_clients(s, EPOLL_CTL_MOD, pause ? 0 : EPOLLIN);
+    *paused = pause;
+}
+
+static void cancel_marked(sl_server *s) {
+    for (sl_call *call; (call = find_marked(s));) {
+        sl_call_abort_with(call, SL_ABORT_NONE);
+        sl_call_unref(call);
+    }
+}
+
 static void *watch(void *arg) {
     sl_server *s = arg;
+    bool paused = false;
+    uint64_t swept_ns = sl_now_ns();
     for (;;) {
         struct epoll_event ev[32];
-        int n = epoll_wait(s->epoll_fd, ev, SL_LEN(ev), -1);
+        int n = epoll_wait(s->epoll_fd, ev, SL_LEN(ev), paused ? PAUSE_MS : SWEEP_MS);
         if (n < 0 && errno != EINTR) return NULL;
+        if (paused) let_in(s, &paused);
         for (int i = 0; i < n; i++) {
             sl_call *call;
-            if (ev[i].data.u64 == 0) {
-                uint64_t count;
-                if (read(s->event_fd, &count, sizeof count) < 0 && errno != EAGAIN) return NULL;
+            if (ev[i].data.u64 == WOKEN) {
+                uint64_t times;
+                if (read(s->event_fd, &times, sizeof times) < 0 && errno != EAGAIN) return NULL;
                 if (!atomic_load_explicit(&s->watching, memory_order_acquire)) return NULL;
-                while ((call = find_marked(s))) {
-                    sl_call_abort_with(call, SL_ABORT_NONE);
-                    sl_call_unref(call);
-                }
+                cancel_marked(s);
+            } else if (ev[i].data.u64 == LISTENER) {
+                let_in(s, &paused);
             } else if ((call = find_call(s, ev[i].data.u64))) {
                 sl_call_abort_with(call, SL_ABORT_GONE);
                 sl_call_unref(call);
             }
         }
+        if (sl_now_ns() - swept_ns < SWEEP_MS * 1000000ull) continue;
+        swept_ns = sl_now_ns();
+        sl_conns_sweep(&s->conns);
     }
 }
 
 sl_status sl_watch_start(sl_server *s, sl_err *err) {
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    struct epoll_event ev = {.events = EPOLLIN, .data.u64 = 0};
+    struct epoll_event ev = {.events = EPOLLIN, .data.u64 = WOKEN};
     if (s->epoll_fd < 0 || s->event_fd < 0 ||
         epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->event_fd, &ev) != 0)
         return sl_fail(err, SL_ERR_IO, "server: epoll: %s", strerror(errno));
@@ -72,6 +110,11 @@ sl_status sl_watch_start(sl_server *s, sl_err *err) {
     if (rc == 0) return SL_OK;
     atomic_store_explicit(&s->watching, false, memory_order_release);
     return sl_fail(err, SL_ERR_IO, "server: watcher thread: %s", strerror(rc));
+}
+
+sl_status sl_watch_listen(sl_server *s, sl_err *err) {
+    if (await_clients(s, EPOLL_CTL_ADD, EPOLLIN)) return SL_OK;
+    return sl_fail(err, SL_ERR_IO, "server: epoll: %s", strerror(errno));
 }
 
 void sl_watch_stop(sl_server *s) {

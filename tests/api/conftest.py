@@ -20,7 +20,7 @@ KEY = "test-key"
 
 
 class Server:
-    def __init__(self, fixture, args, log):
+    def __init__(self, fixture, args, log, open_files=None):
         self.fixture = fixture
         self.model = fixture
         self.golden = json.loads((GOLDEN / fixture / "golden.json").read_text())
@@ -28,6 +28,8 @@ class Server:
         self.log = log
         command = [str(BINARY), "serve", str(GOLDEN / fixture), "--port", "0", *args,
                    *shlex.split(os.environ.get("SLUICE_SERVE_ARGS", ""))]
+        if open_files:  # the most that this process may ever have
+            command = ["prlimit", f"--nofile={open_files}:{open_files}", *command]
         self.process = subprocess.Popen(command, stdout=log.open("w"), stderr=subprocess.STDOUT)
         self.url = self.wait_for_url()
 
@@ -76,10 +78,10 @@ class Server:
         return False
 
 
-def start(tmp_path_factory, fixture, args):
+def start(tmp_path_factory, fixture, args, **options):
     if not BINARY.exists():
         pytest.skip(f"{BINARY} is not built")
-    return Server(fixture, args, tmp_path_factory.mktemp("serve") / "log.txt")
+    return Server(fixture, args, tmp_path_factory.mktemp("serve") / "log.txt", **options)
 
 
 @pytest.fixture(scope="session", params=[("qwen3moe-tiny", []),
@@ -112,8 +114,8 @@ def make_server(tmp_path_factory):
     """Servers of one test: make_server(fixture, *args). One that was stopped by the test is left alone."""
     made = []
 
-    def make(fixture, *args):
-        made.append(start(tmp_path_factory, fixture, list(args)))
+    def make(fixture, *args, **options):
+        made.append(start(tmp_path_factory, fixture, list(args), **options))
         return made[-1]
 
     yield make

@@ -1,0 +1,217 @@
+#include "serve/conns.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define MOST_AT_ONCE 64          /* accepted in a row: the caller has other things to do */
+#define TELL_NS      60000000000 /* between two lines of the log about the same */
+#define YOUNG_NS     250000000   /* to ask something, however many others come */
+
+/* Where connections come from: an IPv4 address or the network half of an IPv6 one, as whoever has
+ * one address of such a network has all of them. */
+struct sl_peer {
+    sl_peer *prev, *next;
+    uint8_t address[8];
+    bool v6;
+    uint32_t refs;
+    uint32_t n_waiting; /* of its connections in c->first */
+};
+
+struct sl_conn {
+    sl_conn *prev, *next;
+    sl_peer *peer;
+    int fd;
+    sl_conn_state state;
+    bool dropped;
+    uint64_t since_ns; /* in this state */
+};
+
+static sl_peer *find_peer(sl_conns *c, const struct sockaddr *a) {
+    sl_peer key = {.v6 = a->sa_family == AF_INET6};
+    if (key.v6)
+        memcpy(key.address, &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr, 8);
+    else
+        memcpy(key.address, &((const struct sockaddr_in *)(const void *)a)->sin_addr, 4);
+    sl_peer *p = c->peers;
+    while (p && (p->v6 != key.v6 || memcmp(p->address, key.address, sizeof key.address) != 0))
+        p = p->next;
+    if (p || !(p = sl_alloc(1, sizeof *p))) return p;
+    *p = key;
+    p->next = c->peers;
+    if (c->peers) c->peers->prev = p;
+    c->peers = p;
+    return p;
+}
+
+static void unref_peer(sl_conns *c, sl_peer *p) {
+    if (--p->refs > 0) return;
+    *(p->prev ? &p->prev->next : &c->peers) = p->next;
+    if (p->next) p->next->prev = p->prev;
+    sl_free(p);
+}
+
+static void link_waiting(sl_conns *c, sl_conn *conn) {
+    conn->prev = c->last;
+    conn->next = NULL;
+    *(c->last ? &c->last->next : &c->first) = conn;
+    c->last = conn;
+    conn->peer->n_waiting++;
+}
+
+static void unlink_waiting(sl_conns *c, sl_conn *conn) {
+    *(conn->prev ? &conn->prev->next : &c->first) = conn->next;
+    *(conn->next ? &conn->next->prev : &c->last) = conn->prev;
+    conn->peer->n_waiting--;
+}
+
+/* libmicrohttpd hears of it from the socket. */
+static void drop(sl_conns *c, sl_conn *conn) {
+    unlink_waiting(c, conn);
+    conn->dropped = true;
+    c->n_dropped++;
+    shutdown(conn->fd, SHUT_RDWR);
+}
+
+/* Of the address with most of them an idle one before one that sends, then the oldest; NULL if that
+ * began after `before_ns`. */
+static sl_conn *least_wanted(const sl_conns *c, uint64_t before_ns) {
+    sl_conn *least = c->first;
+    for (sl_conn *k = c->first; k; k = k->next)
+        if (k->peer == least->peer ? k->state < least->state && k->since_ns < before_ns
+                                   : k->peer->n_waiting > least->peer->n_waiting)
+            least = k;
+    return least && least->since_ns < before_ns ? least : NULL;
+}
+
+static void tell(sl_conns *c) {
+    uint64_t now = sl_now_ns();
+    if (c->told_ns && now - c->told_ns < TELL_NS) return;
+    c->told_ns = now;
+    sl_log(SL_LOG_WARN, "serve",
+           "%u connections are open, more than fit (--max-connections %u, or open files): those "
+           "that wait for no answer give way",
+           c->n_open, c->o.limit);
+}
+
+/* Closes one that waits for no answer, if there is any that had its time. */
+static bool make_room(sl_conns *c, uint64_t had_ns) {
+    sl_conn *least = least_wanted(c, sl_now_ns() - had_ns);
+    if (least) drop(c, least);
+    tell(c);
+    return least != NULL;
+}
+
+static void trim(sl_conns *c) {
+    while (c->n_begun - c->n_dropped > c->o.limit && make_room(c, YOUNG_NS)) continue;
+}
+
+void sl_conns_init(sl_conns *c) {
+    *c = (sl_conns){0};
+    pthread_mutex_init(&c->lock, NULL);
+}
+
+void sl_conns_free(sl_conns *c) {
+    pthread_mutex_destroy(&c->lock);
+}
+
+static bool count(sl_conns *c, int change) {
+    pthread_mutex_lock(&c->lock);
+    if (change > 0) trim(c);
+    bool room = change < 0 || c->n_open < c->o.limit + SL_CONNS_SPARE;
+    if (room) c->n_open += (uint32_t)change;
+    pthread_mutex_unlock(&c->lock);
+    return room;
+}
+
+bool sl_conns_accept(sl_conns *c, int listen_fd, struct MHD_Daemon *d) {
+    for (int i = 0; i < MOST_AT_ONCE; i++) {
+        struct sockaddr_storage from = {0};
+        struct sockaddr *a = (struct sockaddr *)&from;
+        socklen_t n = sizeof from;
+        if (!count(c, 1)) return false;
+        int fd = accept4(listen_fd, a, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        /* libmicrohttpd closes what it does not take */
+        if (fd >= 0 && MHD_add_connection(d, fd, a, n) == MHD_YES) continue;
+        int why = errno;
+        count(c, -1);
+        if (fd >= 0 || why == ECONNABORTED || why == EINTR) continue;
+        if (why == EAGAIN || why == EINVAL) return true; /* nobody waits; no longer listening */
+        pthread_mutex_lock(&c->lock); /* no files or memory: what others have comes back soon */
+        make_room(c, 0);
+        pthread_mutex_unlock(&c->lock);
+        return false;
+    }
+    return true;
+}
+
+void sl_conns_sweep(sl_conns *c) {
+    uint64_t now = sl_now_ns();
+    pthread_mutex_lock(&c->lock);
+    for (sl_conn *conn = c->first, *next; conn; conn = next) {
+        next = conn->next;
+        if (conn->state == SL_CONN_IDLE && now - conn->since_ns > c->o.idle_ms * 1000000ull)
+            drop(c, conn);
+    }
+    trim(c);
+    pthread_mutex_unlock(&c->lock);
+}
+
+uint32_t sl_conns_open(sl_conns *c) {
+    pthread_mutex_lock(&c->lock);
+    uint32_t n = c->n_open;
+    pthread_mutex_unlock(&c->lock);
+    return n;
+}
+
+sl_conn *sl_conn_begin(sl_conns *c, struct MHD_Connection *mhd) {
+    const union MHD_ConnectionInfo *fd =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+    int socket_fd = fd->connect_fd;
+    const union MHD_ConnectionInfo *from =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    sl_conn *conn = sl_alloc(1, sizeof *conn);
+    if (!conn) return NULL;
+    conn->fd = socket_fd;
+    conn->since_ns = sl_now_ns();
+    pthread_mutex_lock(&c->lock);
+    conn->peer = find_peer(c, from->client_addr);
+    if (conn->peer) {
+        conn->peer->refs++;
+        link_waiting(c, conn);
+        c->n_begun++;
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (conn->peer) return conn;
+    sl_free(conn);
+    return NULL;
+}
+
+void sl_conn_end(sl_conns *c, sl_conn *conn) {
+    pthread_mutex_lock(&c->lock);
+    c->n_open--;
+    if (conn) {
+        c->n_begun--;
+        c->n_dropped -= conn->dropped;
+        if (!conn->dropped && conn->state != SL_CONN_ANSWER) unlink_waiting(c, conn);
+        unref_peer(c, conn->peer);
+    }
+    pthread_mutex_unlock(&c->lock);
+    sl_free(conn);
+}
+
+bool sl_conn_enter(sl_conns *c, sl_conn *conn, sl_conn_state state) {
+    pthread_mutex_lock(&c->lock);
+    bool open = !conn->dropped;
+    if (open && conn->state != SL_CONN_ANSWER) unlink_waiting(c, conn);
+    conn->state = state;
+    conn->since_ns = sl_now_ns();
+    if (open && state != SL_CONN_ANSWER) link_waiting(c, conn);
+    pthread_mutex_unlock(&c->lock);
+    return open;
+}

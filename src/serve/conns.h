@@ -1,0 +1,63 @@
+/* The connections of a server's clients: how many are let in, how long each may take to ask, and
+ * who gives way when there is no more room.
+ *
+ * The server accepts connections itself and hands them to libmicrohttpd, which could neither make
+ * room for a new one nor stop accepting without a race that aborts the process. A connection that
+ * waits for no answer may be closed at any time: when all places are taken, the address that holds
+ * most of such connections gives up one, so that probes are answered whoever else is connected.
+ * Locks: c->lock is taken last. Thread: any, unless something else is said. */
+#ifndef SL_SERVE_CONNS_H
+#define SL_SERVE_CONNS_H
+
+#include "base/status.h"
+
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdbool.h>
+
+typedef enum sl_conn_state {
+    SL_CONN_IDLE,   /* no request, or not all of its head */
+    SL_CONN_BODY,   /* the head of a request is here, its body is on the way */
+    SL_CONN_ANSWER, /* the request is whole, its answer is not sent */
+} sl_conn_state;
+
+typedef struct sl_peer sl_peer;
+typedef struct sl_conn sl_conn;
+
+typedef struct sl_conns_opts {
+    uint32_t limit; /* connections, but SL_CONNS_SPARE more while every one waits for its answer */
+    uint32_t idle_ms; /* for the head of a request, from the connection's or last answer's begin */
+} sl_conns_opts;
+
+#define SL_CONNS_SPARE 64u
+
+typedef struct sl_conns {
+    sl_conns_opts o;
+    pthread_mutex_t lock;
+    sl_conn *first, *last; /* those that wait for no answer, the longest in its state first */
+    sl_peer *peers;
+    uint32_t n_open;    /* accepted and not closed */
+    uint32_t n_begun;   /* of them in libmicrohttpd's hands */
+    uint32_t n_dropped; /* of these shut down by us */
+    uint64_t told_ns;   /* when the log last said that there was no room */
+} sl_conns;
+
+/* c->o is filled in before the first connection comes. */
+void sl_conns_init(sl_conns *c);
+/* Every connection was closed before. */
+void sl_conns_free(sl_conns *c);
+
+/* Lets in whoever waits at the socket. Returns false when it should be tried again after a pause
+ * rather than as soon as the socket is ready. Thread: one. */
+bool sl_conns_accept(sl_conns *c, int listen_fd, struct MHD_Daemon *d);
+/* Ends what has had its time; to be called about once a second. */
+void sl_conns_sweep(sl_conns *c);
+uint32_t sl_conns_open(sl_conns *c);
+
+/* libmicrohttpd's notice of a connection; NULL: no memory, no request can be served on it. */
+sl_conn *sl_conn_begin(sl_conns *c, struct MHD_Connection *mhd);
+void sl_conn_end(sl_conns *c, sl_conn *conn);
+/* False: it was shut down meanwhile, nothing can be answered. */
+bool sl_conn_enter(sl_conns *c, sl_conn *conn, sl_conn_state state);
+
+#endif

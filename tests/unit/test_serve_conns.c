@@ -1,0 +1,168 @@
+/* Who may be connected to the server, for how long, and what it does when there is no more room. */
+#include "serve_http.h"
+
+#include <stdatomic.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+
+#if !defined(__SANITIZE_THREAD__)
+/* Slow in the thread of the test, as on a machine where others want the core: libmicrohttpd's own
+ * way to stop listening aborts the process when its threads remove the socket meanwhile. */
+static atomic_bool slow_removal;
+static pthread_t slow_thread;
+int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event) {
+    if (op == EPOLL_CTL_DEL && atomic_load(&slow_removal) &&
+        pthread_equal(pthread_self(), slow_thread))
+        usleep(3000);
+    return (int)syscall(SYS_epoll_ctl, epfd, op, fd, event);
+}
+#endif
+
+static atomic_bool connecting;
+
+static void *connect_often(void *arg) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(*(uint16_t *)arg)};
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    while (atomic_load(&connecting)) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(fd, (struct sockaddr *)&a, sizeof a) != 0) usleep(1000);
+        close(fd);
+    }
+    return NULL;
+}
+
+static void a_stop_beside_new_clients_is_clean(void **state) {
+    (void)state;
+#if !defined(__SANITIZE_THREAD__)
+    slow_thread = pthread_self();
+    atomic_store(&slow_removal, true);
+#endif
+    for (int i = 0; i < 8; i++) {
+        pthread_t t[2];
+        atomic_store(&connecting, true);
+        for (int k = 0; k < 2; k++)
+            assert_int_equal(pthread_create(&t[k], NULL, connect_often, &port), 0);
+        usleep(3000);
+        sl_server_free(server);
+        server = NULL;
+        atomic_store(&connecting, false);
+        for (int k = 0; k < 2; k++) pthread_join(t[k], NULL);
+        start(NULL);
+    }
+#if !defined(__SANITIZE_THREAD__)
+    atomic_store(&slow_removal, false);
+#endif
+}
+
+static void check_get(const char *path, int status) {
+    http_answer a = http_do(port, "GET", path, NULL, NULL);
+    assert_int_equal(a.status, status);
+    http_answer_free(&a);
+}
+
+/* Whether the server has closed this connection, after `ms` at most. */
+static bool is_closed(int fd, int ms) {
+    char bytes[512];
+    struct timeval limit = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    for (;;) {
+        ssize_t n = recv(fd, bytes, sizeof bytes, 0);
+        if (n <= 0) return n == 0 || errno == ECONNRESET;
+    }
+}
+
+/* More connections than the server takes, which ask nothing, or not all of it. */
+static void idle_clients_give_way(void **state) {
+    (void)state;
+    enum { N = 200 };
+    int fd[N];
+    restart(&(sl_server_opts){.max_connections = 8});
+    SCRIPT_SET(engine, silent, true);
+    int running = http_connect(port);
+    http_request(running, "POST", COMPLETIONS, NULL, "{\"model\":\"org/m\",\"prompt\":\"x\"}");
+    assert_true(script_busy(engine, 1));
+    for (int i = 0; i < N; i++) {
+        fd[i] = http_connect(port);
+        if (i % 4 == 1) http_send(fd[i], "GET /health HT", 14);
+        if (i % 4 == 2) http_request(fd[i], "GET", "/health", NULL, NULL);
+        if (i % 4 == 3) http_send(fd[i], "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n", 41);
+    }
+    for (int i = 0; i < 5; i++) {
+        check_get("/health", 200);
+        check_get("/metrics", 200);
+    }
+    assert_true(script_busy(engine, 1)); /* who waits for an answer stays */
+    SCRIPT_SET(engine, silent, false);
+    http_answer a = http_read(running);
+    assert_int_equal(a.status, 200);
+    http_answer_free(&a);
+    /* idle ones are not counted among those with requests */
+    a = http_do(port, "POST", COMPLETIONS, NULL, "{\"model\":\"org/m\",\"prompt\":\"x\"}");
+    assert_int_equal(a.status, 200);
+    http_answer_free(&a);
+    assert_true(is_closed(fd[0], 5000)); /* the oldest */
+    for (int i = 0; i < N; i++) close(fd[i]);
+    close(running);
+}
+
+static int connect_from(const char *address) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)}, from = to;
+    struct timeval limit = {.tv_sec = 10};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    from.sin_port = 0;
+    inet_pton(AF_INET, address, &from.sin_addr);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    assert_int_equal(bind(fd, (struct sockaddr *)&from, sizeof from), 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+/* Who has many of them loses his own. */
+static void one_address_does_not_push_out_another(void **state) {
+    (void)state;
+    enum { N = 120 };
+    int fd[N];
+    restart(&(sl_server_opts){.max_connections = 8});
+    int other = connect_from("127.0.0.2");
+    http_request(other, "GET", "/health", NULL, NULL);
+    http_answer a = http_read(other);
+    assert_int_equal(a.status, 200);
+    http_answer_free(&a);
+    for (int i = 0; i < N; i++) fd[i] = http_connect(port);
+    check_get("/health", 200);
+    http_request(other, "GET", "/health", NULL, NULL);
+    a = http_read(other);
+    assert_int_equal(a.status, 200);
+    http_answer_free(&a);
+    for (int i = 0; i < N; i++) close(fd[i]);
+    close(other);
+}
+
+/* One byte now and then is no reason to wait longer. */
+static void slow_heads_are_closed(void **state) {
+    (void)state;
+    restart(&(sl_server_opts){.idle_timeout_s = 1});
+    int fd = http_connect(port);
+    bool closed = false;
+    http_send(fd, "GET /health HTTP/1.1\r\nX: ", 25);
+    for (int i = 0; i < 100 && !closed; i++) {
+        http_send(fd, "y", 1);
+        closed = is_closed(fd, 200);
+    }
+    assert_true(closed);
+    close(fd);
+}
+
+int main(void) {
+    tok = script_tokenizer();
+    const struct CMUnitTest tests[] = {
+        TEST(a_stop_beside_new_clients_is_clean),
+        TEST(idle_clients_give_way),
+        TEST(one_address_does_not_push_out_another),
+        TEST(slow_heads_are_closed),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    sl_tokenizer_free(tok);
+    return failed;
+}
