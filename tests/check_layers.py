@@ -2,7 +2,7 @@
 """The include edges of the tree: a folder of src/ may include only the folders named for it here.
 
 Also: no file over 800 lines, no getenv outside the option table, no include of a .c file,
-and function names unique over src/ (docs/architecture.md says why)."""
+function names unique over src/, and no macro that evaluates an argument twice (docs/architecture.md says why)."""
 import pathlib
 import re
 import sys
@@ -28,6 +28,21 @@ GETENV_OK = {"src/base/options.c"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 FUNCTION = re.compile(r"^(?!static|typedef|return|else)[A-Za-z_][\w \t\*]*?\b(sl_\w+)\([^;{]*\)\s*\{", re.M)
 
+MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([^)]*)\)(.*)$", re.M)
+# What does not evaluate: texts, comments, types of expressions, members of a constant initialiser.
+UNEVALUATED = re.compile(r"""
+    "(?:\\.|[^"\\])*" | /\*.*?\*/ | \b(?:sizeof|__typeof__)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)
+    | (?<=[\s{])\.\w+\s=\s\(\w+\)""", re.X)
+
+
+def twice_evaluated(text):
+    """(macro, parameter) where the body has the parameter, in parentheses, more than once."""
+    for name, parameters, body in MACRO.findall(text.replace("\\\n", " ")):
+        body = UNEVALUATED.sub("", body)
+        for parameter in re.findall(r"\w+", parameters):
+            if len(re.findall(rf"\(\s*{parameter}\s*\)", body)) > 1:
+                yield name, parameter
+
 
 def check_file(root, path, definitions, errors):
     rel = path.relative_to(root).as_posix()
@@ -37,6 +52,8 @@ def check_file(root, path, definitions, errors):
         errors.append(f"{rel}: {lines} lines, limit {MAX_LINES}")
     if re.search(r"\bgetenv\s*\(", text) and rel not in GETENV_OK:
         errors.append(f"{rel}: getenv outside {', '.join(GETENV_OK)}")
+    for name, parameter in twice_evaluated(text):
+        errors.append(f"{rel}: {name} evaluates its argument {parameter} more than once")
     parts = rel.split("/")
     here = parts[1] if parts[0] == "src" else None
     for target in INCLUDE.findall(text):

@@ -58,8 +58,20 @@ sl_status sl_err_prefix(sl_err *err, const char *fmt, ...) SL_PRINTF(2, 3);
 const char *sl_status_text(sl_status st);
 
 #define SL_LEN(array) (sizeof(array) / sizeof((array)[0]))
-#define SL_MIN(a, b)  ((a) < (b) ? (a) : (b))
-#define SL_MAX(a, b)  ((a) > (b) ? (a) : (b))
+
+/* The lesser and the greater of two numbers, in the type that both convert to. Each argument is
+ * evaluated once, so these are statements inside and no constant expressions. */
+#define SL_MIN(a, b) SL_PICK_(a, <, b, SL_UNIQUE_(sl_a_), SL_UNIQUE_(sl_b_))
+#define SL_MAX(a, b) SL_PICK_(a, >, b, SL_UNIQUE_(sl_a_), SL_UNIQUE_(sl_b_))
+#define SL_PICK_(a, op, b, x, y)                                                                   \
+    ({                                                                                             \
+        __typeof__(1 ? (a) : (b)) x = (a), y = (b);                                                \
+        x op y ? x : y;                                                                            \
+    })
+/* Names of their own, so that nested calls do not shadow each other. */
+#define SL_UNIQUE_(x)        SL_JOIN_(x, __COUNTER__)
+#define SL_JOIN_(x, y)       SL_JOIN_AGAIN_(x, y)
+#define SL_JOIN_AGAIN_(x, y) x##y
 
 /* Our own bug, never bad input: prints the expression and aborts, in every build. */
 #define SL_ASSERT(expr)                                                                            \

@@ -301,10 +301,10 @@ static double depth_of(const sim *s, const sim_worker *w) {
 
 static void book_depth(sim *s, sim_worker *w) {
     double now = sim_now(s);
-    if (SIM_COUNTS(s)) w->depth_area += w->depth * (now - SL_MAX(w->depth_since, s->from_us));
+    if (sim_counts(s)) w->depth_area += w->depth * (now - SL_MAX(w->depth_since, s->from_us));
     w->depth = depth_of(s, w);
     w->depth_since = now;
-    if (SIM_COUNTS(s)) w->depth_max = SL_MAX(w->depth_max, w->depth);
+    if (sim_counts(s)) w->depth_max = SL_MAX(w->depth_max, w->depth);
 }
 
 /* Experts first: others wait for them. */

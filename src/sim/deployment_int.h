@@ -164,8 +164,6 @@ struct sim_worker {
 /* ENDING: the next token ends the measurement. */
 typedef enum sim_phase { SIM_WARM, SIM_ON, SIM_ENDING, SIM_OFF } sim_phase;
 
-#define SIM_COUNTS(s) ((s)->phase == SIM_ON || (s)->phase == SIM_ENDING)
-
 typedef struct sim_samples {
     float *v;
     size_t n, cap;
@@ -224,6 +222,10 @@ typedef struct sim {
     double message_bytes;
     sim_samples ttft, itl, tpot, queued;
 } sim;
+
+static inline bool sim_counts(const sim *s) {
+    return s->phase == SIM_ON || s->phase == SIM_ENDING;
+}
 
 /* ---- deployment.c ---- */
 static inline double sim_now(const sim *s) {

@@ -187,7 +187,7 @@ void sim_coord_admit(sim *s) {
         uint32_t pages = wanted_pages(r), to = pick_worker(s, pages);
         if (to == SIM_NONE) return; /* in order: nobody overtakes the oldest */
         pop_waiting(s, id);
-        if (!r->started && SIM_COUNTS(s)) sim_sample(s, &s->queued, sim_now(s) - r->came_at);
+        if (!r->started && sim_counts(s)) sim_sample(s, &s->queued, sim_now(s) - r->came_at);
         r->started = true;
         r->worker = to;
         r->pages = pages;
@@ -274,7 +274,7 @@ static void count_token(sim *s, double at) {
             w->in_from = w->in.busy;
         }
     }
-    if (!SIM_COUNTS(s)) return;
+    if (!sim_counts(s)) return;
     if (at > s->to_us) {
         s->to_us = at;
         s->tokens += s->last_tokens;
@@ -296,7 +296,7 @@ static void finish(sim *s, uint32_t id, double at) {
     sim_request *r = &s->req[id];
     sim_worker *w = &s->worker[r->worker];
     give_back(s, r);
-    if (SIM_COUNTS(s)) {
+    if (sim_counts(s)) {
         s->finished++;
         s->kept += keeps_objectives(s, r);
         if (r->output > 1) sim_sample(s, &s->tpot, (r->last_at - r->first_at) / (r->output - 1));
@@ -311,7 +311,7 @@ bool sim_coord_token(sim *s, sim_worker *w, uint32_t id) {
     double at = sim_now(s) + s->s->control_us;
     r->generated++;
     count_token(s, at);
-    if (SIM_COUNTS(s)) {
+    if (sim_counts(s)) {
         bool first = r->generated == 1;
         sim_sample(s, first ? &s->ttft : &s->itl, at - (first ? r->came_at : r->last_at));
     }

@@ -125,7 +125,7 @@ static inline void kt_same(const char *what, const float *got, const float *want
 
 /* Loops over the tables beside ref that can run here; says which cannot. */
 #define KT_EACH_ISA(k)                                                                             \
-    for (size_t kt_i = 0; kt_i < 8; kt_i++)                                                        \
+    for (size_t kt_i = 0; sl_kernels_at(kt_i, NULL); kt_i++)                                       \
         for (const sl_kernels *k = kt_isa(kt_i); k; k = NULL)
 
 static inline const sl_kernels *kt_isa(size_t i) {

@@ -57,9 +57,10 @@ struct sl_engine {
 
 #define SCRIPT_SET(e, field, to)                                                                   \
     do {                                                                                           \
-        pthread_mutex_lock(&(e)->lock);                                                            \
-        (e)->script.field = (to);                                                                  \
-        pthread_mutex_unlock(&(e)->lock);                                                          \
+        sl_engine *set_ = (e);                                                                     \
+        pthread_mutex_lock(&set_->lock);                                                           \
+        set_->script.field = (to);                                                                 \
+        pthread_mutex_unlock(&set_->lock);                                                         \
     } while (0)
 
 const sl_model_spec *sl_engine_spec(const sl_engine *e) {

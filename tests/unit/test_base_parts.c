@@ -311,6 +311,23 @@ static void json_log_lines(void **state) {
     assert_int_equal(sl_log_format_parse("xml", &json), SL_ERR_ARG);
 }
 
+/* ---- the lesser and the greater ---- */
+
+static void extremes_evaluate_once(void **state) {
+    (void)state;
+    int calls = 0;
+    assert_int_equal(SL_MIN(++calls, 5), 1);
+    assert_int_equal(calls, 1);
+    assert_int_equal(SL_MAX(5, ++calls), 5);
+    assert_int_equal(calls, 2);
+    assert_int_equal(SL_MIN(SL_MAX(++calls, 1), SL_MAX(++calls, 9)), 3);
+    assert_int_equal(calls, 4);
+    uint32_t a = 7;
+    uint64_t b = 1ull << 40;
+    assert_true(SL_MAX(a, b) == b && sizeof SL_MAX(a, b) == sizeof b); /* the common type */
+    assert_true(SL_MIN(0.5, 1) == 0.5);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cursors),
@@ -323,7 +340,7 @@ int main(void) {
         cmocka_unit_test(errors),
         cmocka_unit_test(log_lines),
         cmocka_unit_test(json_log_lines),
-
+        cmocka_unit_test(extremes_evaluate_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,14 +11,17 @@ static sl_pool *pool_of(uint32_t threads) {
 
 /* Loops over every runnable table (ref included) and 0 (no pool) to 3 threads. */
 #define EACH_EXEC(ex)                                                                              \
-    for (uint32_t ee_i = 0; ee_i < 8; ee_i++)                                                      \
+    for (size_t ee_i = 0; sl_kernels_at(ee_i / EXEC_POOLS, NULL); ee_i++)                          \
         for (sl_exec ex = exec_of(ee_i); ex.k; sl_pool_free(ex.pool), ex.k = NULL)
 
-static sl_exec exec_of(uint32_t i) {
+enum { EXEC_POOLS = 4 };
+
+static sl_exec exec_of(size_t i) {
     bool supported = false;
-    const sl_kernels *k = sl_kernels_at(i / 4, &supported);
-    if (!k || !supported) return (sl_exec){0};
-    return (sl_exec){.k = k, .pool = i % 4 ? pool_of(i % 4) : NULL};
+    const sl_kernels *k = sl_kernels_at(i / EXEC_POOLS, &supported);
+    uint32_t threads = (uint32_t)(i % EXEC_POOLS);
+    if (!supported) return (sl_exec){0};
+    return (sl_exec){.k = k, .pool = threads ? pool_of(threads) : NULL};
 }
 
 static float dot_rule(const float *x, const void *w, sl_dtype dtype, size_t at, uint32_t k) {

@@ -17,7 +17,8 @@ static sl_err err;
     do {                                                                                           \
         assert_int_equal((call), SL_ERR_PROTOCOL);                                                 \
         assert_int_equal(err.code, SL_ERR_PROTOCOL);                                               \
-        if (!strstr(err.msg, (text))) fail_msg("'%s' lacks '%s'", err.msg, (text));                \
+        const char *text_ = (text);                                                                \
+        if (!strstr(err.msg, text_)) fail_msg("'%s' lacks '%s'", err.msg, text_);                  \
     } while (0)
 
 #define SET(...)                                                                                   \
