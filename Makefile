@@ -1,9 +1,11 @@
 # Thin front of CMake and CTest. `make demo` and `make test` are the two commands of the README; they
 # install what they need (Debian packages; Python packages into .venv, for tests and the demo model).
 #
-#   make             build/sluice and the tests
-#   make test        everything that decides whether a change is good   (T=regex: only those CTests)
+#   make             build/sluice and the tests; installs nothing
+#   make deps        the Debian packages that building needs
+#   make test        everything that decides whether a change is good   (T=regex: only those CTests; FORCE=1: all again)
 #   make check       formatting, layers, tests
+#   make check-long  what takes too long for make test, resumed where it stopped   (ONLY=parts, tests/long.py --list)
 #   make neon        the kernels of AArch64 against the reference, under qemu
 #   make oracle      deviation from transformers, one line a fixture; templates against jinja2
 #   make tsan|asan   the tests under a sanitizer
@@ -15,7 +17,7 @@
 #   make crossover   which schedule wins where: docs/when-not.md's map   (OUT=folder, default build)
 #   make papers      docs/reproduction.md and its pictures: the papers' results beside ours
 #   make format clean
-.PHONY: all deps venv test check check-quick neon asan tsan model oracle fuzz soak bench bench-demo bench-schedules crossover papers demo golden format clean
+.PHONY: all deps deps-test venv test check check-quick check-long neon asan tsan model oracle fuzz soak bench bench-demo bench-schedules crossover papers demo golden format clean
 J      ?= $(shell nproc)
 S      ?= 60
 T      ?= .
@@ -30,15 +32,18 @@ all: build/build.ninja
 	@cmake --build build -j$(J)
 
 build/build.ninja: CMakeLists.txt tests/CMakeLists.txt CMakePresets.json
-	@tools/install-deps.sh
-	@cmake --preset release >build.log 2>&1 || { cat build.log; exit 1; }; rm -f build.log
+	@command -v cmake ninja >/dev/null || { echo "cmake or ninja is missing: make deps"; exit 1; }
+	@cmake --preset release >build.log 2>&1 || { cat build.log; echo "what is missing, make deps installs"; exit 1; }
+	@rm -f build.log
 
 deps:
 	@tools/install-deps.sh
 
+deps-test:
+	@tools/install-deps.sh build test neon
+
 venv: $(VENV)/ready
 $(VENV)/ready: tests/requirements.txt
-	@tools/install-deps.sh python
 	@python3 -m venv $(VENV)
 	@$(PY) -m pip install -q --disable-pip-version-check -r tests/requirements.txt
 	@touch $@
@@ -46,8 +51,11 @@ $(VENV)/ready: tests/requirements.txt
 check-quick: all
 	@cd build && ctest -j$(J) --output-on-failure -R '^(unit|fuzz|house)\.' --timeout 120
 
-test: all venv
-	@tests/run.sh "$(T)"
+test: deps-test venv
+	@tests/run.py "$(T)" $(if $(FORCE),--force)
+
+check-long: test
+	@tests/long.py $(ONLY)
 
 neon:
 	@tools/install-deps.sh neon
@@ -59,7 +67,7 @@ asan: deps
 
 tsan: deps
 	@cmake --preset tsan >/dev/null && cmake --build build-tsan -j$(J)
-	@cd build-tsan && $(SAN_ENV) ctest --output-on-failure -R '(pool|net|law|engine|serve)'
+	@cd build-tsan && $(SAN_ENV) ctest --output-on-failure -j$(J) -R "$(T)"
 
 check: all
 	@git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror
@@ -95,7 +103,7 @@ bench-demo: all
 papers: all
 	@bench/papers.py
 
-demo: build/build.ninja
+demo: deps build/build.ninja
 	@cmake --build build -j$(J) --target sluice
 	@tools/demo.sh $(SLUICE) $(DEMO)
 

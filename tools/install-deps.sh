@@ -1,13 +1,24 @@
 #!/bin/sh
-# Installs the Debian packages that building, testing and the demo need; does nothing when they are there.
-#   tools/install-deps.sh [python|neon]
+# Installs the Debian packages that are missing, of each group named: what building and the demo need (build), what
+# the tests need beside that (test), what compiles for AArch64 and runs it (neon).
+#   tools/install-deps.sh [build|test|neon ...]     none named: build
 set -eu
 build="gcc cmake ninja-build pkg-config libucx-dev libmicrohttpd-dev libjansson-dev libpcre2-dev \
 libsodium-dev libutf8proc-dev libyaml-dev libcmocka-dev python3 python3-venv curl jq ca-certificates"
-test="spin clang libclang-rt-14-dev"
-packages="$build"
-[ "${1:-}" = python ] && packages="$build $test"
-[ "${1:-}" = neon ] && packages="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libcmocka-dev:arm64"
+test="spin clang libclang-rt-14-dev valgrind iproute2 procps"
+neon="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libcmocka-dev:arm64"
+
+packages=""
+foreign=""
+[ $# -gt 0 ] || set -- build
+for group; do
+    case $group in
+    build) packages="$packages $build" ;;
+    test) packages="$packages $test" ;;
+    neon) packages="$packages $neon" foreign=arm64 ;;
+    *) echo "no group $group of packages; there are build, test and neon" >&2; exit 2 ;;
+    esac
+done
 
 missing=""
 for p in $packages; do
@@ -22,6 +33,6 @@ as_root=""
 [ "$(id -u)" = 0 ] || as_root="sudo"
 echo "installing:$missing"
 export DEBIAN_FRONTEND=noninteractive
-[ "${1:-}" = neon ] && $as_root dpkg --add-architecture arm64
+[ -z "$foreign" ] || $as_root dpkg --add-architecture "$foreign"
 $as_root apt-get update -qq
 $as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null

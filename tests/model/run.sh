@@ -4,7 +4,7 @@
 # (about an hour, 6 GB). Prints one line a run: states, depth, seconds. Exit 77: spin is missing.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-command -v spin >/dev/null || { echo "SKIP: spin is not installed"; exit 77; }
+command -v spin >/dev/null || { echo "skipped: spin is not installed"; exit 77; }
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM

@@ -113,7 +113,9 @@ static int check_folder(const char *folder, const char *goldens) {
     there = there || access(path, R_OK) == 0 || strstr(folder, ".gguf");
     snprintf(path, sizeof path, "%s/tokenizer.jsonl", goldens);
     if (!there || access(path, R_OK) != 0)
-        return printf("skip %s: no %s\n", goldens, there ? "tokenizer.jsonl" : "tokenizer.json"), 0;
+        return printf("%s: no %s, nothing to hold\n", goldens,
+                      there ? "tokenizer.jsonl" : "tokenizer.json"),
+               0;
     sl_tokenizer *tok = NULL;
     sl_err err = {0};
     if (sl_tokenizer_open(folder, &tok, &err) != SL_OK) fail_msg("%s: %s", folder, err.msg);

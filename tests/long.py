@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""What `make check-long` runs after `make test`: all seeds and draws of which `make test` takes a sample.
+
+  tests/long.py [PART ...]     those parts, or all
+  tests/long.py --list         the parts, what they hold, how long they take on two calm cores
+
+A part is cut into units, most of them ranges of seeds. What passed at this commit lies in build/long.tsv and is
+not run again, so a run that was stopped goes on where it was. A part whose units have all passed adds a line to
+docs/lab/check-long.tsv: date, commit, part, units, seconds. A commit with a + had changes beside it. Exit 1: a
+unit failed; its command and the end of its output are printed, the other units run all the same."""
+import argparse
+import datetime
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+DONE = ROOT / "build" / "long.tsv"
+LEDGER = ROOT / "docs" / "lab" / "check-long.tsv"
+GOLDEN = "tests/golden"
+SIM, SHARED = f"{GOLDEN}/qwen3moe-tiny", f"{GOLDEN}/qwen2moe-tiny"
+SANITIZERS = {"UCX_MEM_EVENTS": "n", "ASAN_OPTIONS": "detect_leaks=1", "TSAN_OPTIONS": "halt_on_error=1"}
+
+
+def simulate(build, model, first, seeds, *options):
+    return [f"{build}/tests/test_sim", model, str(first), str(seeds), *options]
+
+
+def law(build, transport, seed, one_in):
+    return [f"{build}/tests/test_law", transport, f"{build}/sluice", GOLDEN, str(seed), str(one_in)]
+
+
+# part -> (what it holds, minutes, units); a unit is a name and a command.
+PARTS = {
+    "sim": ("the engine on a virtual clock, 2,000 seeds; the first thousand meet every situation", 12,
+            [("seeds 1-1000, every situation", simulate("build", SIM, 1, 1000, "--cover"))]
+            + [(f"seeds {a}-{a + 249}", simulate("build", SIM, a, 250)) for a in range(1001, 2000, 250)]
+            + [(f"shared, seeds {a}-{a + 249}", simulate("build", SHARED, a, 250)) for a in range(1, 500, 250)]
+            + [("seeds 1-60, twice", simulate("build", SIM, 1, 60, "--twice"))]),
+    "law": ("every schedule of every deployment, four transports, seeds 1 and 2", 25,
+            [(f"{t}, seed {s}", law("build", t, s, 1)) for s in (1, 2) for t in ("loop", "shm", "tcp")]
+            + [("ucx, seed 1", law("build", "ucx", 1, 5))]),
+    "asan": ("simulation and law under ASan and UBSan", 15,
+             [(f"sim, seeds {a}-{a + 49}", simulate("build-dev", SIM, a, 50)) for a in range(51, 200, 50)]
+             + [("sim, shared, seeds 1-75", simulate("build-dev", SHARED, 1, 75)),
+                ("sim, seeds 1-60, twice", simulate("build-dev", SIM, 1, 60, "--twice"))]
+             + [(f"law {t}, seed 2", law("build-dev", t, 2, n)) for t, n in (("loop", 40), ("shm", 60), ("tcp", 60))]),
+    "tsan": ("law under TSan", 12,
+             [(f"law {t}, seed 2", law("build-tsan", t, 2, n)) for t, n in (("loop", 80), ("shm", 160), ("tcp", 160))]),
+    "neon": ("all kernel tests under qemu", 4, [("all", ["tests/neon.sh"])]),
+    "fuzz": ("every fuzz target for 20 s from its corpus", 20, [("20 s each", ["make", "fuzz", "S=20"])]),
+}
+
+
+def commit():
+    def git(*words):
+        return subprocess.run(["git", *words], cwd=ROOT, text=True, capture_output=True, check=True).stdout
+    at = git("rev-parse", "--short=12", "HEAD").strip()
+    ours = [line for line in git("status", "--porcelain").splitlines() if not line.endswith(str(LEDGER.relative_to(ROOT)))]
+    return at + ("+" if ours else "")
+
+
+def read_done(at):
+    """(part, unit) -> seconds, of this commit."""
+    done = {}
+    if DONE.exists() and not at.endswith("+"):
+        for line in DONE.read_text().splitlines():
+            words = line.split("\t")
+            if len(words) == 4 and words[0] == at:
+                done[words[1], words[2]] = float(words[3])
+    return done
+
+
+def run_unit(part, unit, command):
+    """Seconds it took, or None: it failed."""
+    began = time.time()
+    ran = subprocess.run(["nice", *command], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                         env={**os.environ, **(SANITIZERS if part in ("asan", "tsan") else {})}, errors="replace")
+    took = time.time() - began
+    if ran.returncode == 0:
+        print(f"{part:6} {unit}: passed, {took:.0f} s", flush=True)
+        return took
+    print(f"{part:6} {unit}: FAILED ({ran.returncode})\n  {' '.join(command)}\n{ran.stdout[-6000:]}", flush=True)
+    return None
+
+
+def run_part(part, at, done):
+    what, minutes, units = PARTS[part]
+    left = [u for u in units if (part, u[0]) not in done]
+    print(f"== {part}: {what}; {len(left)} of {len(units)} units left, about {minutes} minutes for all", flush=True)
+    for unit, command in left:
+        took = run_unit(part, unit, command)
+        if took is not None:
+            done[part, unit] = took
+            with DONE.open("a") as f:
+                f.write(f"{at}\t{part}\t{unit}\t{took:.1f}\n")
+    if any((part, u[0]) not in done for u in units):
+        return False
+    if left:
+        seconds = sum(done[part, u[0]] for u in units)
+        LEDGER.parent.mkdir(exist_ok=True)
+        with LEDGER.open("a") as f:
+            today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+            f.write(f"{today}\t{at}\t{part}\t{'; '.join(u[0] for u in units)}\t{seconds:.0f}\n")
+    return True
+
+
+def main():
+    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    args.add_argument("parts", nargs="*", metavar="PART")
+    args.add_argument("--list", action="store_true")
+    args = args.parse_args()
+    for part in args.parts:
+        if part not in PARTS:
+            sys.exit(f"no part {part}; there are {', '.join(PARTS)}")
+    if args.list:
+        for part, (what, minutes, units) in PARTS.items():
+            print(f"{part:6} {minutes:3d} minutes, {len(units):2d} units: {what}")
+        return 0
+    at = commit()
+    done = read_done(at)
+    good = [run_part(part, at, done) for part in args.parts or PARTS]
+    print(f"{sum(good)} passed, {len(good) - sum(good)} failed")
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
