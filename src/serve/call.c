@@ -116,6 +116,15 @@ void sl_call_close(sl_call *call) {
     sl_call_unref(call);
 }
 
+enum MHD_Result sl_call_queue(sl_call *call, unsigned http, struct MHD_Response *r, bool ok) {
+    ok = ok && MHD_add_response_header(r, "X-Request-Id", call->request_id);
+    if (call->closes) ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
+    call->http = http;
+    enum MHD_Result done = ok ? MHD_queue_response(call->connection, http, r) : MHD_NO;
+    MHD_destroy_response(r);
+    return done;
+}
+
 enum MHD_Result sl_call_reply(sl_call *call, unsigned http, const char *content_type, sl_jbuf *b) {
     call->phase = SL_CALL_REPLIED;
     sl_call_drop_body(call);
@@ -127,8 +136,7 @@ enum MHD_Result sl_call_reply(sl_call *call, unsigned http, const char *content_
         MHD_create_response_from_buffer(b->len, b->data ? b->data : "", MHD_RESPMEM_MUST_COPY);
     sl_jbuf_free(b);
     if (!r) return MHD_NO;
-    bool ok = MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, content_type) &&
-              MHD_add_response_header(r, "X-Request-Id", call->request_id);
+    bool ok = MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, content_type);
     if (http == MHD_HTTP_UNAUTHORIZED)
         ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (call->retry_after_s) {
@@ -138,10 +146,7 @@ enum MHD_Result sl_call_reply(sl_call *call, unsigned http, const char *content_
     }
     if (http == MHD_HTTP_METHOD_NOT_ALLOWED)
         ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, call->allow);
-    call->http = http;
-    enum MHD_Result done = ok ? MHD_queue_response(call->connection, http, r) : MHD_NO;
-    MHD_destroy_response(r);
-    return done;
+    return sl_call_queue(call, http, r, ok);
 }
 
 enum MHD_Result sl_call_reply_error(sl_call *call, const sl_api_error *e) {
@@ -185,6 +190,14 @@ enum MHD_Result sl_call_reply_crowded(sl_call *call) {
     e.type = "server_error";
     e.code = "too_many_bytes";
     e.retry_after_s = 1;
+    return sl_call_reply_error(call, &e);
+}
+
+enum MHD_Result sl_call_reply_malformed(sl_call *call, const char *fault) {
+    sl_api_error e;
+    sl_api_error_bad(&e, NULL, "malformed request: %s", fault);
+    e.code = "malformed_request";
+    call->closes = true;
     return sl_call_reply_error(call, &e);
 }
 

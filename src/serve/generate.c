@@ -172,12 +172,8 @@ static enum MHD_Result start_stream(sl_call *call) {
     call->phase = SL_CALL_STREAM;
     bool ok = MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "text/event-stream") &&
               MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache") &&
-              MHD_add_response_header(r, "X-Accel-Buffering", "no") &&
-              MHD_add_response_header(r, "X-Request-Id", call->request_id);
-    call->http = MHD_HTTP_OK;
-    enum MHD_Result done = ok ? MHD_queue_response(call->connection, MHD_HTTP_OK, r) : MHD_NO;
-    MHD_destroy_response(r);
-    return done;
+              MHD_add_response_header(r, "X-Accel-Buffering", "no");
+    return sl_call_queue(call, MHD_HTTP_OK, r, ok);
 }
 
 static enum MHD_Result fail(sl_call *call) {

@@ -34,29 +34,48 @@ static bool left_early(const sl_call *call) {
            recv(call->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
+/* Stands for a call whose request names a path that no proxy and no browser would send. */
+static char unclean_target;
+
+/* The path as it was sent: libmicrohttpd decodes it in place. */
+static void *on_target(void *cls, const char *target, struct MHD_Connection *c) {
+    (void)cls;
+    (void)c;
+    return target && !sl_framing_target_is_clean(target) ? &unclean_target : NULL;
+}
+
+/* The head of a request is here. */
+static enum MHD_Result begin_call(sl_server *s, struct MHD_Connection *c, const char *url,
+                                  const char *method, const char *version, void **con_cls) {
+    bool clean = *con_cls != &unclean_target, chunked;
+    sl_call *call =
+        sl_call_create(s, c, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Request-Id"));
+    *con_cls = call;
+    if (!call) return MHD_NO;
+    const char *fault = sl_framing_fault(c, method, url, version, &chunked);
+    if (!fault && !clean) fault = "the path has spaces, control characters or %00";
+    if (fault) return sl_call_reply_malformed(call, fault);
+    call->keep_body = sl_server_wants_body(call, url, method);
+    const char *length =
+        MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    size_t n = length ? strtoull(length, NULL, 10) : 0;
+    call->n_expected = chunked ? SIZE_MAX : n;
+    /* libmicrohttpd ends a chunk's line at a lone LF, too, and tells nobody */
+    call->closes = chunked;
+    return n / SL_CALL_DISCARD > s->o.max_body_bytes ? sl_call_reply_too_large(call) : MHD_YES;
+}
+
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *url,
                                   const char *method, const char *version, const char *data,
                                   size_t *size, void **con_cls) {
-    (void)version;
     sl_server *s = cls;
-    sl_call *call = *con_cls;
     sl_conn *conn = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
     if (!conn) return MHD_NO;
-    if (!call) {
-        if (!sl_conn_enter(&s->conns, conn, SL_CONN_BODY)) return MHD_NO;
-        call =
-            sl_call_create(s, c, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Request-Id"));
-        if (!call) return MHD_NO;
-        *con_cls = call;
-        call->keep_body = sl_server_wants_body(call, url, method);
-        const char *length =
-            MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
-        size_t n = length ? strtoull(length, NULL, 10) : 0;
-        bool chunked =
-            MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING);
-        call->n_expected = chunked ? SIZE_MAX : n;
-        return n / SL_CALL_DISCARD > s->o.max_body_bytes ? sl_call_reply_too_large(call) : MHD_YES;
-    }
+    if (!*con_cls || *con_cls == &unclean_target)
+        return sl_conn_enter(&s->conns, conn, SL_CONN_BODY)
+                   ? begin_call(s, c, url, method, version, con_cls)
+                   : MHD_NO;
+    sl_call *call = *con_cls;
     if (*size > 0) {
         bool ok = sl_call_add_body(call, data, *size);
         *size = 0;
@@ -72,7 +91,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls,
                          enum MHD_RequestTerminationCode code) {
     (void)code;
     sl_server *s = cls;
-    sl_call *call = *con_cls;
+    sl_call *call = *con_cls != &unclean_target ? *con_cls : NULL;
     sl_conn *conn = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
     *con_cls = NULL;
     if (call) sl_call_close(call);
@@ -195,10 +214,11 @@ static sl_status start_daemon(sl_server *s, sl_err *err) {
     s->daemon = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET, 0,
         NULL, NULL, on_request, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_CONNECTION_LIMIT,
-        threads * (s->conns.o.limit + SL_CONNS_SPARE), MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)s->o.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_BYTES,
-        MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_URI_LOG_CALLBACK, on_target, s,
+        MHD_OPTION_CONNECTION_LIMIT, threads * (s->conns.o.limit + SL_CONNS_SPARE),
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->o.idle_timeout_s,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_BYTES, MHD_OPTION_ARRAY, pool,
+        MHD_OPTION_END);
     if (!s->daemon)
         return sl_fail(err, SL_ERR_IO,
                        "the HTTP server does not start (%u threads, %u connections)", threads,

@@ -90,6 +90,7 @@ typedef struct sl_call {
     bool crowded;              /* all bodies together passed their limit: this one is not kept */
     bool too_large;            /* the body passed the limit and is read without being kept */
     size_t n_body, n_expected; /* bytes of the body: so far, announced (SIZE_MAX: in chunks) */
+    bool closes;               /* the connection, with its answer */
     const char *allow;         /* with 405: what the path takes instead */
 
     /* a generation */
@@ -163,6 +164,9 @@ void sl_call_close(sl_call *call);
 enum MHD_Result sl_call_reply(sl_call *call, unsigned http, const char *content_type, sl_jbuf *b);
 enum MHD_Result sl_call_reply_error(sl_call *call, const sl_api_error *e);
 enum MHD_Result sl_call_reply_too_large(sl_call *call);
+enum MHD_Result sl_call_reply_malformed(sl_call *call, const char *fault);
+/* Queues a response with what every one carries; takes it. ok: it is whole so far. */
+enum MHD_Result sl_call_queue(sl_call *call, unsigned http, struct MHD_Response *r, bool ok);
 enum MHD_Result sl_call_reply_crowded(sl_call *call);
 /* Frees the body and what it takes of the limit of all bodies. */
 void sl_call_drop_body(sl_call *call);
@@ -193,6 +197,13 @@ enum MHD_Result sl_call_advance(sl_call *call);
 /* Whether the body is worth keeping: nobody without a key makes the server hold 16 MiB. */
 bool sl_server_wants_body(sl_call *call, const char *path, const char *method);
 enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *method);
+
+/* framing.c: requests that are not exactly HTTP/1.1 */
+/* What is wrong with the head of a request, or NULL; *chunked: its body comes in chunks. */
+const char *sl_framing_fault(struct MHD_Connection *c, const char *method, const char *url,
+                             const char *version, bool *chunked);
+/* The target is as it was sent. */
+bool sl_framing_target_is_clean(const char *target);
 
 /* guard.c: what a browser may ask of a server without a key */
 /* False, with the error, if the request may come from a page of another site. */
