@@ -50,6 +50,8 @@ static sl_status inbox_push(sl_worker *w, sl_inbox_item item, sl_err *err) {
 /* ---- fabric callbacks: they run inside progress, possibly under a kernel's tick, so they only
  * note what came and leave the work to the loop ---- */
 
+#define OWN_ID "worker %u is this worker itself"
+
 static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
     sl_worker *w = ctx;
     if (peer->is_coordinator) {
@@ -65,6 +67,7 @@ static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *er
     if (dialled && dialled != p)
         return sl_fail(err, SL_ERR_PROTOCOL, "worker %u answered where %u was expected",
                        peer->worker, (unsigned)(dialled - w->peer));
+    if (peer->worker == w->id) return sl_fail(err, SL_ERR_PROTOCOL, OWN_ID, peer->worker);
     if (p->conn && p->conn != c)
         return sl_fail(err, SL_ERR_PROTOCOL, "worker %u is connected already", peer->worker);
     *p = (sl_worker_peer){.conn = c, .open = true};
@@ -159,9 +162,25 @@ static bool dials(const sl_worker *w, uint32_t a, uint32_t b) {
     return !b_needs_a && (ra & SL_ROLE_EXPERT) && b == w->expert_worker[0];
 }
 
+/* Who called before the plan was here may have taken an id that nobody calls from: this worker's
+ * own, or one that it calls itself. Its end is no loss of a worker. */
+static void drop_claim(sl_worker *w, uint32_t id) {
+    sl_worker_peer *p = &w->peer[id];
+    char text[64];
+    if (!p->conn) return;
+    snprintf(text, sizeof text, id == w->id ? OWN_ID : "worker %u is called, it does not call", id);
+    sl_log(SL_LOG_WARN, "worker", "connection with %s closed: %s", sl_conn_hello(p->conn)->name,
+           text);
+    sl_conn_set_user(p->conn, NULL);
+    sl_net_close(w->net, p->conn, SL_ERR_PROTOCOL, text);
+    *p = (sl_worker_peer){0};
+}
+
 static sl_status connect_peers(sl_worker *w, sl_err *err) {
+    drop_claim(w, w->id);
     for (uint32_t id = 0; id < w->plan.n_workers; id++) {
         if (!dials(w, w->id, id)) continue;
+        drop_claim(w, id);
         sl_status st = sl_net_connect(w->net, w->plan.worker[id].address, &w->peer[id],
                                       &w->peer[id].conn, err);
         if (st != SL_OK) return sl_err_prefix(err, "worker %u", id);

@@ -342,39 +342,41 @@ static void sent_and_gone(void **state) {
     }
 }
 
+/* A holder of the secret calls as worker `id`; until it is open or told why not. */
+static void call_as(stage *s, actor *liar, uint32_t id) {
+    uint64_t until = sl_now_ns() + WAIT_NS;
+    actor_start(liar, s->hub, id, false);
+    dial(s, liar);
+    while (!liar->open && !liar->down && sl_now_ns() < until) {
+        sl_net_progress(liar->net);
+        turn(s);
+    }
+}
+
+static void expect_told(stage *s, actor *liar, const char *text) {
+    uint64_t until = sl_now_ns() + WAIT_NS;
+    while (!liar->down && sl_now_ns() < until) {
+        sl_net_progress(liar->net);
+        turn(s);
+    }
+    if (!strstr(liar->why, text)) fail_msg("told '%s', not '%s'", liar->why, text);
+    actor_stop(liar);
+}
+
 static void false_names(void **state) {
     (void)state;
     stage s;
-    start_expert(&s);
     actor liar;
-    actor_start(&liar, s.hub, REAL, false); /* calls itself what the worker is */
-    dial(&s, &liar);
-    uint64_t until = sl_now_ns() + WAIT_NS;
-    while (!liar.open && !liar.down && sl_now_ns() < until) {
-        sl_net_progress(liar.net);
-        turn(&s);
-    }
+    start_expert(&s);
+    call_as(&s, &liar, REAL); /* calls itself what the worker is */
+    expect_told(&s, &liar, "worker 2 is this worker itself");
+    call_as(&s, &liar, HONEST);
+    expect_told(&s, &liar, "worker 1 is connected already");
+    call_as(&s, &liar, 40); /* no worker of the plan */
     if (liar.open) say(&liar, (sl_wire_header){.kind = SL_MSG_JOIN}, NULL);
-    while (!liar.down && sl_now_ns() < until) {
-        sl_net_progress(liar.net);
-        turn(&s);
-    }
-    if (!strstr(liar.why, "worker 2")) fail_msg("told '%s'", liar.why);
-    actor_stop(&liar);
-    actor_start(&liar, s.hub, 40, false); /* no worker of the plan */
-    dial(&s, &liar);
-    while (!liar.open && !liar.down && sl_now_ns() < until) {
-        sl_net_progress(liar.net);
-        turn(&s);
-    }
-    if (liar.open) say(&liar, (sl_wire_header){.kind = SL_MSG_JOIN}, NULL);
-    while (!liar.down && sl_now_ns() < until) {
-        sl_net_progress(liar.net);
-        turn(&s);
-    }
-    if (!strstr(liar.why, "worker 40")) fail_msg("told '%s'", liar.why);
-    actor_stop(&liar);
+    expect_told(&s, &liar, "worker 40");
     serve_honest(&s);
+    assert_true(s.toy[HONEST].open);
     stage_end(&s, SL_OK);
 }
 
@@ -435,14 +437,11 @@ static void open_round(stage *s, actor *a, uint64_t round, uint32_t member) {
     say(a, (sl_wire_header){.kind = SL_MSG_ROUND_OPEN, .round = round}, b);
 }
 
-/* The request ends with an error, the offender hears why, the worker still answers. */
-static void expect_error(stage *s, const char *text) {
-    actor *a = &s->toy[EXPERT], *c = &s->coordinator;
+static void expect_finish(stage *s, uint32_t want) {
+    actor *c = &s->coordinator;
     const sl_wire_token *t;
     const sl_wire_id_f32 *logprobs;
     sl_err err;
-    await_flag(s, &a->down, "the end of the offender");
-    if (!strstr(a->why, text)) fail_msg("told '%s', not '%s'", a->why, text);
     uint32_t finish = SL_FINISH_NONE;
     while (finish == SL_FINISH_NONE) {
         uint32_t i = await_kind(s, c, SL_MSG_TOKENS);
@@ -451,8 +450,36 @@ static void expect_error(stage *s, const char *text) {
         finish = t[0].finish;
         actor_forget(c, i);
     }
-    assert_int_equal(finish, SL_FINISH_ERROR);
+    assert_int_equal(finish, want);
     stage_end(s, SL_OK);
+}
+
+/* The request ends with an error, the offender hears why, the worker still answers. */
+static void expect_error(stage *s, const char *text) {
+    const actor *a = &s->toy[EXPERT];
+    await_flag(s, &a->down, "the end of the offender");
+    if (!strstr(a->why, text)) fail_msg("told '%s', not '%s'", a->why, text);
+    expect_finish(s, SL_FINISH_ERROR);
+}
+
+/* ---- a real worker with both roles ---- */
+
+/* Whoever takes a colocated worker's own id, before the plan or after it, is no part of it: its end
+ * is not the worker's. */
+static void its_own_id(void **state) {
+    (void)state;
+    stage s;
+    actor early, late;
+    stage_make(&s, 1, 0, 0);
+    call_as(&s, &early, 0); /* nobody knows ids yet */
+    assert_true(early.open);
+    send_plan(&s);
+    actor_forget(&s.coordinator, await_kind(&s, &s.coordinator, SL_MSG_READY));
+    expect_told(&s, &early, "worker 0 is this worker itself");
+    call_as(&s, &late, 0);
+    expect_told(&s, &late, "worker 0 is this worker itself");
+    submit(&s, 7, 3);
+    expect_finish(&s, SL_FINISH_LENGTH);
 }
 
 typedef enum wrong {
@@ -695,6 +722,7 @@ int main(void) {
         cmocka_unit_test(sent_and_gone),
         cmocka_unit_test(false_names),
         cmocka_unit_test(an_offence_is_logged),
+        cmocka_unit_test(its_own_id),
         cmocka_unit_test(bad_returns),
         cmocka_unit_test(returns_anothers_position),
         cmocka_unit_test(no_next_set),
