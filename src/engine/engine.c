@@ -70,18 +70,12 @@ static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err
     e->isa = sl_strdup(o->isa ? o->isa : "");
     if (!e->model_folder || !e->trace_path || !e->program || !e->isa)
         return sl_fail(err, SL_ERR_NOMEM, "engine options");
-    if (o->secret.len == 0) {
-        uint8_t raw[32];
-        randombytes_buf(raw, sizeof raw);
-        sodium_bin2hex(e->secret, sizeof e->secret, raw, sizeof raw);
-    } else if (o->secret.len < sizeof e->secret) {
-        memcpy(e->secret, o->secret.data, o->secret.len);
-    } else {
-        return sl_fail(err, SL_ERR_ARG, "secret of %zu bytes, limit %zu", o->secret.len,
-                       sizeof e->secret - 1);
-    }
+    sl_status st = o->secret.len ? sl_secret_check(o->secret.len, "the engine", err)
+                                 : sl_secret_make(e->secret, err);
+    if (st != SL_OK) return st;
+    if (o->secret.len) memcpy(e->secret, o->secret.data, o->secret.len);
     e->o.secret = (sl_span){(const uint8_t *)e->secret, strlen(e->secret)};
-    sl_status st = sl_model_read_spec(o->model_folder, &e->spec, NULL, err);
+    st = sl_model_read_spec(o->model_folder, &e->spec, NULL, err);
     if (st == SL_OK) st = sl_plan_check(&o->plan, &e->spec, err);
     if (st == SL_OK) st = sl_plan_copy(&o->plan, &e->plan, err);
     for (uint32_t i = 0; i < e->plan.n_workers; i++)

@@ -116,7 +116,7 @@ struct sl_engine {
     sl_engine_opts o;
     sl_clock clock;
     char *model_folder, *trace_path, *program, *isa;
-    char secret[65];
+    char secret[SL_SECRET_MAX + 1];
     sl_plan plan;
     sl_model_spec spec;
     sl_net *net;

@@ -5,7 +5,6 @@
 #include "net/probe.h"
 
 #include <pthread.h>
-#include <sodium.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,12 +64,9 @@ sl_status sl_measure_link(const char *transport, size_t bytes, uint64_t seed, ui
     sl_probe here = {0};
     echo there = {.probe.echo = true};
     sl_loop_hub *hub = NULL;
-    uint8_t raw[16];
-    char secret[33];
-    if (sodium_init() < 0) return sl_fail(err, SL_ERR_INTERNAL, "no source of random numbers");
-    randombytes_buf(raw, sizeof raw);
-    sodium_bin2hex(secret, sizeof secret, raw, sizeof raw);
-    sl_status st = sl_loop_hub_create(seed, delay_us, &hub, err);
+    char secret[SL_SECRET_MAX + 1];
+    sl_status st = sl_secret_make(secret, err);
+    if (st == SL_OK) st = sl_loop_hub_create(seed, delay_us, &hub, err);
     if (st == SL_OK) st = sl_probe_start(&there.probe, transport, hub, secret, 1, err);
     if (st == SL_OK) st = sl_probe_start(&here, transport, hub, secret, 2, err);
     bool echoes = st == SL_OK && pthread_create(&there.thread, NULL, echo_main, &there) == 0;

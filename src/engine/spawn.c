@@ -38,15 +38,22 @@ static sl_status start_thread(sl_engine *e, uint32_t id, sl_err *err) {
     return SL_OK;
 }
 
+/* What is the coordinator's alone, and what comes from it another way. */
+static bool is_inherited(const char *variable) {
+    static const char *const own[] = {"SLUICE_SECRET=", "SLUICE_SECRET_FILE=", "SLUICE_API_KEY="};
+    for (size_t i = 0; i < SL_LEN(own); i++)
+        if (strncmp(variable, own[i], strlen(own[i])) == 0) return false;
+    return true;
+}
+
 /* The environment with the fabric's secret: argv is readable by everybody on the machine. */
 static char **environment_with(const char *variable) {
     size_t n = 0, at = 0;
     while (environ[n]) n++;
     char **env = sl_alloc(n + 2, sizeof *env);
     if (!env) return NULL;
-    for (size_t i = 0; i < n; i++) {
-        if (strncmp(environ[i], "SLUICE_SECRET=", 14) != 0) env[at++] = environ[i];
-    }
+    for (size_t i = 0; i < n; i++)
+        if (is_inherited(environ[i])) env[at++] = environ[i];
     env[at] = (char *)(uintptr_t)variable;
     return env;
 }

@@ -56,6 +56,10 @@ static sl_status check_opts(const sl_net_opts *o, sl_err *err) {
     if (!o->clock.now_us) return sl_fail(err, SL_ERR_ARG, "the fabric needs a clock");
     if (!o->on.on_open || !o->on.on_message || !o->on.on_down)
         return sl_fail(err, SL_ERR_ARG, "the fabric needs all three callbacks");
+    if (o->secret.len) {
+        sl_status st = sl_secret_check(o->secret.len, "the fabric", err);
+        if (st != SL_OK) return st;
+    }
     if (ip && o->host && o->secret.len == 0 && !is_loopback(o->host))
         return sl_fail(err, SL_ERR_ARG,
                        "host %s is not a loopback address: listening there needs a secret",

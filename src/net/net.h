@@ -74,13 +74,21 @@ typedef struct sl_net_opts {
     sl_loop_hub *hub;      /* for "loop" */
     const char *host;      /* to bind; NULL: do not listen. "loop", "shm": not used */
     uint16_t port;         /* 0: any free one below 32768 */
-    sl_span secret;        /* shared key; empty is refused on a non-loopback bind */
-    sl_hello hello;        /* own; address is filled in by the net */
+    sl_span secret; /* SL_SECRET_MIN to _MAX bytes; empty is refused on a non-loopback bind */
+    sl_hello hello; /* own; address is filled in by the net */
     sl_clock clock;
     uint32_t heartbeat_us, dead_after_us; /* 0: 250 ms and 2 s */
     sl_net_events on;
     void *ctx;
 } sl_net_opts;
+
+/* Whoever talked to an end of a handshake can try guesses at the secret on what it heard: a short
+ * one is refused, and sl_secret_make's 32 random bytes, in hex, are not worth guessing. */
+#define SL_SECRET_MIN 16u
+#define SL_SECRET_MAX 64u
+sl_status sl_secret_make(char out[SL_SECRET_MAX + 1], sl_err *err) SL_MUST_CHECK;
+/* SL_ERR_ARG names the source. */
+sl_status sl_secret_check(size_t len, const char *source, sl_err *err) SL_MUST_CHECK;
 
 /* Sets what UCX reads from the environment; call first in main, before any thread. */
 void sl_net_setup_process(const char *transport);

@@ -106,7 +106,7 @@ def test_unfinished_requests_get_an_error(make_server, how):
 def test_waiting_for_remote_workers_ends_cleanly(make_server, tmp_path):
     from conftest import BINARY, GOLDEN
     secret = tmp_path / "secret"
-    secret.write_text("a secret of the test")
+    subprocess.run([BINARY, "secret", "-o", secret], check=True)
     process = subprocess.Popen([BINARY, "serve", GOLDEN / "qwen3moe-tiny", "--port", "0", "--remote", "--transport",
                                 "shm", "--attention", "1", "--experts", "1", "--secret-file", secret],
                                stderr=subprocess.PIPE, text=True)

@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
 FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
 SHARED = ROOT / "tests" / "golden" / "qwen2moe-tiny"
-VERBS = ["run", "serve", "worker", "logits", "inspect", "bench", "simulate", "convert", "warm", "plan"]
+VERBS = ["run", "serve", "worker", "logits", "inspect", "bench", "simulate", "convert", "warm", "plan", "secret"]
 IDS = ["--ids", "3,17,41"]
 
 
@@ -124,7 +124,7 @@ def test_environment():
     err = refused(2, "run", FIXTURE, *IDS, env={"SLUICE_MAX_TOKENS": "many"})
     assert "SLUICE_MAX_TOKENS: 'many' is not a whole number" in err
     err = refused(2, "run", FIXTURE, *IDS, env={"SLUICE_SECRET": "short"})
-    assert "SLUICE_SECRET: a secret has 8 to 64 bytes" in err
+    assert "SLUICE_SECRET: a secret has 16 to 64 bytes" in err
 
 
 # ---- models that cannot be used ----
@@ -642,7 +642,7 @@ def test_worker_before_its_coordinator(tmp_path):
         probe.bind(("127.0.0.1", 0))
         fabric = probe.getsockname()[1]
     secret = tmp_path / "secret"
-    secret.write_text("a secret of the test")
+    sluice("secret", "-o", secret)
     worker = subprocess.Popen([SLUICE, "worker", "--join", f"127.0.0.1:{fabric}", "--secret-file", secret],
                               stderr=subprocess.PIPE, text=True)
     time.sleep(1)
@@ -671,9 +671,57 @@ def test_worker_with_a_bad_address():
 
 
 def test_secret_files(tmp_path):
+    def refusal(code):
+        return refused(code, "worker", "--join", "127.0.0.1:9", "--secret-file", secret)
+
     secret = tmp_path / "secret"
-    assert str(secret) in refused(1, "worker", "--join", "127.0.0.1:9", "--secret-file", secret)
-    secret.write_text("short\n")
-    assert "8 to 64 bytes" in refused(2, "worker", "--join", "127.0.0.1:9", "--secret-file", secret)
-    secret.write_text("x" * 65)
-    assert "8 to 64 bytes" in refused(2, "worker", "--join", "127.0.0.1:9", "--secret-file", secret)
+    assert str(secret) in refusal(1)
+    secret.touch(0o600)
+    for text in ["short\n", "x" * 15, "x" * 65]:
+        secret.write_text(text)
+        assert f"{secret}: a secret has 16 to 64 bytes" in refusal(2)
+    secret.write_bytes(b"x" * 9 + b"\0" + b"x" * 20)
+    assert "a secret is text, byte 9 is 0" in refusal(2)
+    secret.write_text("x" * 64)
+    for mode in [0o604, 0o640, 0o602, 0o644]:
+        secret.chmod(mode)
+        assert f"{secret}: mode {mode:04o} opens the secret to others: chmod 600 {secret}" in refusal(2)
+    secret.chmod(0o400)
+    assert "nowhere" in refused(2, "worker", "--join", "nowhere", "--secret-file", secret)
+
+
+def test_secret_is_made(tmp_path):
+    secret = tmp_path / "secret"
+    said, _ = sluice("secret", "--out", secret)
+    made = secret.read_text()
+    assert secret.stat().st_mode & 0o7777 == 0o600
+    assert re.fullmatch("[0-9a-f]{64}\n", made) and made.strip() not in said
+    printed, _ = sluice("secret")
+    assert re.fullmatch("[0-9a-f]{64}\n", printed) and printed != made
+    assert len(json.loads(sluice("secret", "--json")[0])["secret"]) == 64
+    assert str(secret) in refused(1, "secret", "-o", secret)  # whoever holds the old one could join no more
+    assert secret.read_text() == made
+    assert "nowhere" in refused(2, "worker", "--join", "nowhere", "--secret-file", secret)
+
+
+def test_workers_do_not_know_the_api_key(tmp_path):
+    key, secret = "a key that is the server's alone", tmp_path / "secret"
+    sluice("secret", "-o", secret)
+    for args, env in [([], {"SLUICE_API_KEY": key}), (["--api-key", key], {"SLUICE_SECRET_FILE": str(secret)})]:
+        server = subprocess.Popen([SLUICE, "serve", FIXTURE, "--port", "0", "--attention", "1", "--experts", "1",
+                                   "--json", *args], env={**os.environ, **env}, stdout=subprocess.PIPE)
+        try:
+            assert server.stdout.readline()
+            threads = pathlib.Path(f"/proc/{server.pid}/task").iterdir()
+            children = [child for thread in threads for child in (thread / "children").read_text().split()]
+            assert len(children) == 2
+            for child in children:
+                for what in ["environ", "cmdline"]:
+                    there = pathlib.Path(f"/proc/{child}/{what}").read_bytes()
+                    assert b"worker" in there or b"SLUICE_SECRET=" in there
+                    assert key.encode() not in there and b"SLUICE_SECRET_FILE" not in there
+            server.terminate()
+            assert server.wait(20) == 0
+        finally:
+            server.kill()
+            server.stdout.close()

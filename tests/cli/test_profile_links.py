@@ -69,8 +69,8 @@ def test_links_are_measured_and_used(tmp_path):
 
 def test_both_ends_hold_the_secret(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
-    one.write_text("a secret of one\n")
-    two.write_text("a secret of two\n")
+    sluice("secret", "-o", one)
+    sluice("secret", "-o", two)
     there = Listener("--secret-file", one)
     _, err = sluice("profile", "--links-to", there.address, "--secret-file", two, "-o", tmp_path / "x", code=1)
     assert f"{there.address} did not answer, or has another secret" in err

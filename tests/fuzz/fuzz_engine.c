@@ -16,7 +16,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define FOLDER SL_SOURCE_DIR "/tests/golden/qwen3moe-tiny"
-#define SECRET "a secret"
+#define SECRET "a secret of the test"
 #define TOYS   3u /* the plan's workers, one of which may be the real one */
 #define MASTER TOYS
 

@@ -6,6 +6,8 @@
 #include "base/log.h"
 #include "net/loop/loop_int.h"
 
+#define KEY "the key of the tests"
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static uint64_t now_us;
@@ -73,9 +75,9 @@ static void log_in(raw *r, sl_net *n) {
     if (mail.head && mail.head->buf.len == SL_HELLO_BYTES + SL_NONCE_BYTES + SL_MAC_BYTES) {
         const uint8_t *p = mail.head->buf.data;
         sl_transcript t = {r->hello + SL_HELLO_BYTES, p + SL_HELLO_BYTES, r->hello, p};
-        sl_auth_mac((const uint8_t *)"key", 3, SL_MAC_CALLER, &t, mac);
+        sl_auth_mac((const uint8_t *)KEY, sizeof KEY - 1, SL_MAC_CALLER, &t, mac);
         say(r, SL_MSG_AUTH, 0, mac, sizeof mac);
-        r->session = sl_auth_session((const uint8_t *)"key", 3, &t);
+        r->session = sl_auth_session((const uint8_t *)KEY, sizeof KEY - 1, &t);
         sl_net_progress(n);
     }
     sl_block_give_all(&r->pool, &mail);
@@ -93,7 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                      .hub = hub,
                      .clock = {read_clock, NULL},
                      .ctx = &n,
-                     .secret = {(const uint8_t *)"key", 3},
+                     .secret = {(const uint8_t *)KEY, sizeof KEY - 1},
                      .on = {on_open, on_message, on_down}};
     sl_status st = sl_net_create(&o, &n, &err);
     r.port = sl_port_open(hub);

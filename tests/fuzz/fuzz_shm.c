@@ -9,6 +9,8 @@
 #include "base/log.h"
 #include "net/shm/shm_int.h"
 
+#define KEY "the key of the tests"
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static sl_net *net; /* one for all runs: making sockets costs more than a run */
@@ -46,7 +48,7 @@ static void start(void) {
     const sl_net_opts o = {.transport = "shm",
                            .host = "127.0.0.1",
                            .clock = {read_clock, NULL},
-                           .secret = {(const uint8_t *)"key", 3},
+                           .secret = {(const uint8_t *)KEY, sizeof KEY - 1},
                            .on = {on_open, on_message, on_down}};
     sl_status st = sl_net_create(&o, &net, &err);
     SL_ASSERT(st == SL_OK);
@@ -97,9 +99,9 @@ static void log_in(raw *r) {
     sl_shm_rx_take(&r->rx, record, sizeof record);
     const uint8_t *p = record + SL_SHM_RECORD_HEAD;
     sl_transcript t = {r->hello + SL_HELLO_BYTES, p + SL_HELLO_BYTES, r->hello, p};
-    sl_auth_mac((const uint8_t *)"key", 3, SL_MAC_CALLER, &t, mac);
+    sl_auth_mac((const uint8_t *)KEY, sizeof KEY - 1, SL_MAC_CALLER, &t, mac);
     say(r, SL_MSG_AUTH, 0, mac, sizeof mac);
-    r->session = sl_auth_session((const uint8_t *)"key", 3, &t);
+    r->session = sl_auth_session((const uint8_t *)KEY, sizeof KEY - 1, &t);
     step();
 }
 

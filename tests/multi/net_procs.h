@@ -155,8 +155,8 @@ static inline void send_echo(peer *p, sl_conn *c, uint32_t i, uint64_t *rng) {
 static inline void echo_over(const char *transport) {
     net_echo *e = calloc(1, sizeof *e);
     peer p = {.on_message = on_echo, .extra = e};
-    child far = spawn(transport, "key", "echo");
-    start(&p, transport, "key");
+    child far = spawn(transport, KEY, "echo");
+    start(&p, transport, KEY);
     sl_conn *c = call(&p, far.address);
     double open_ms = until(&p, &p.opened, 1, 10);
     uint64_t rng = 42, begin_ns = sl_now_ns();
@@ -182,13 +182,13 @@ static inline void echo_over(const char *transport) {
  * notice. */
 static inline void killed_peer_over(const char *transport) {
     peer p = {0};
-    start(&p, transport, "key");
-    child other = spawn(transport, "key", "echo");
+    start(&p, transport, KEY);
+    child other = spawn(transport, KEY, "echo");
     sl_conn *survivor = call(&p, other.address);
     until(&p, &p.opened, 1, 10);
     double worst_ms = 0;
     for (int round = 0; round < PEER_KILLS; round++) {
-        child far = spawn(transport, "key", "echo");
+        child far = spawn(transport, KEY, "echo");
         sl_conn *c = call(&p, far.address);
         until(&p, &p.opened, round + 2, 10);
         p.messages = 0;
@@ -219,8 +219,8 @@ static inline void killed_peer_over(const char *transport) {
 
 static inline void mute_peer_over(const char *transport) {
     peer p = {0};
-    child far = spawn(transport, "key", "mute");
-    start(&p, transport, "key");
+    child far = spawn(transport, KEY, "mute");
+    start(&p, transport, KEY);
     sl_conn *c = call(&p, far.address);
     until(&p, &p.opened, 1, 10);
     assert_int_equal(peer_send_u64(&p, c, SL_MSG_DISPATCH, 1), SL_OK);
@@ -263,8 +263,8 @@ static inline void expect_silence(peer *p, const char *transport, const char *wh
 /* A peer that stops in the middle of its messages, and goes on when it is no longer wanted. */
 static inline void stopped_peer_over(const char *transport) {
     peer p = {0};
-    start(&p, transport, "key");
-    child far = spawn(transport, "key", "echo"), other = spawn(transport, "key", "echo");
+    start(&p, transport, KEY);
+    child far = spawn(transport, KEY, "echo"), other = spawn(transport, KEY, "echo");
     sl_conn *survivor = call(&p, other.address), *c = call(&p, far.address);
     until(&p, &p.opened, 2, 10);
     fill_link(&p, c);
@@ -286,8 +286,8 @@ static inline void stopped_peer_over(const char *transport) {
 
 static inline void wrong_secret_over(const char *transport) {
     peer p = {0};
-    child far = spawn(transport, "other key", "echo");
-    start(&p, transport, "key");
+    child far = spawn(transport, "some other key of the tests", "echo");
+    start(&p, transport, KEY);
     call(&p, far.address);
     until(&p, &p.downs, 1, 10);
     assert_int_equal(p.why, SL_ERR_AUTH);
@@ -298,8 +298,8 @@ static inline void wrong_secret_over(const char *transport) {
 
 static inline void self_and_bye_over(const char *transport) {
     peer p = {0};
-    child far = spawn(transport, "key", "echo");
-    start(&p, transport, "key");
+    child far = spawn(transport, KEY, "echo");
+    start(&p, transport, KEY);
     call(&p, sl_net_address(p.net));
     until(&p, &p.opened, 2, 10);
     sl_conn *c = call(&p, far.address);

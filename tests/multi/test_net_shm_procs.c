@@ -48,12 +48,12 @@ static void many_kills(void **state) {
     peer p = {.on_message = on_crowd, .extra = &w};
     uint64_t rng = 7, sent = 0;
     double worst_ms = 0;
-    child bystander = spawn("shm", "key", "echo");
-    start(&p, "shm", "key");
+    child bystander = spawn("shm", KEY, "echo");
+    start(&p, "shm", KEY);
     w.bystander = call(&p, bystander.address);
     until(&p, &p.opened, 1, 10);
     for (int round = 0; round < KILLS; round++) {
-        child victim = spawn("shm", "key", "echo");
+        child victim = spawn("shm", KEY, "echo");
         sl_conn *c = call(&p, victim.address);
         until(&p, &p.opened, round + 2, 10);
         for (uint64_t i = 0; i < 40; i++) {
@@ -97,8 +97,8 @@ static void flood(void **state) {
     (void)state;
     uint64_t next = 0;
     peer p = {.on_message = on_flood, .extra = &next};
-    child far = spawn("shm", "key", "echo");
-    start(&p, "shm", "key");
+    child far = spawn("shm", KEY, "echo");
+    start(&p, "shm", KEY);
     sl_conn *c = call(&p, far.address);
     until(&p, &p.opened, 1, 10);
     for (uint64_t i = 0; i < FLOOD; i++) send_filled(&p, c, i, 1 + i % 3000);
@@ -122,8 +122,8 @@ static int open_descriptors(void) {
 static void reconnect(void **state) {
     (void)state;
     peer p = {0};
-    child far = spawn("shm", "key", "echo");
-    start(&p, "shm", "key");
+    child far = spawn("shm", KEY, "echo");
+    start(&p, "shm", KEY);
     int before = open_descriptors();
     for (int i = 0; i < 100; i++) {
         sl_conn *c = call(&p, far.address);
@@ -148,14 +148,14 @@ static void addresses(void **state) {
     const char *bad[] = {"127.0.0.1:9000", "shm:", "shm:0123",
                          "shm:0123456789abcdef0123456789abcdeX",
                          "shm:0123456789abcdef0123456789abcdef0"};
-    start(&p, "shm", "key");
+    start(&p, "shm", KEY);
     assert_int_equal(strlen(sl_net_address(p.net)), 36);
     for (size_t i = 0; i < SL_LEN(bad); i++)
         assert_int_equal(sl_net_connect(p.net, bad[i], NULL, &c, &err), SL_ERR_ARG);
     assert_int_equal(sl_net_connect(p.net, "shm:0123456789abcdef0123456789abcdef", NULL, &c, &err),
                      SL_ERR_PEER_DOWN);
     assert_non_null(strstr(err.msg, "shm:0123456789abcdef0123456789abcdef"));
-    child far = spawn("shm", "key", "echo");
+    child far = spawn("shm", KEY, "echo");
     kill(far.pid, SIGKILL);
     reap_child(&far, SIGKILL);
     assert_int_equal(sl_net_connect(p.net, far.address, NULL, &c, &err), SL_ERR_PEER_DOWN);

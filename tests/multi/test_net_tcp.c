@@ -14,7 +14,7 @@ NET_CASES("tcp")
 static void refusals(void **state) {
     (void)state;
     peer p = {0};
-    start(&p, "tcp", "key");
+    start(&p, "tcp", KEY);
     call(&p, "127.0.0.1:1"); /* nobody listens */
     until(&p, &p.downs, 1, 10);
     printf("tcp: nobody listens: %s\n", p.text);
@@ -24,7 +24,7 @@ static void refusals(void **state) {
     assert_int_equal(sl_net_connect(p.net, "127.0.0.1", NULL, &c, &err), SL_ERR_ARG);
     assert_int_equal(sl_net_connect(p.net, "127.0.0.1:70000", NULL, &c, &err), SL_ERR_ARG);
     assert_int_equal(sl_net_connect(p.net, "127.0.0.1:x", NULL, &c, &err), SL_ERR_ARG);
-    sl_net_opts o = peer_opts(&p, NULL, sl_clock_real(), "key");
+    sl_net_opts o = peer_opts(&p, NULL, sl_clock_real(), KEY);
     sl_net *second = NULL;
     o.transport = "tcp";
     o.host = "127.0.0.1";
@@ -74,7 +74,7 @@ static void rogue_peer(void **state) {
     (void)state;
     peer p = {0};
     static uint8_t bytes[SL_WIRE_HEADER_BYTES + 4097];
-    start(&p, "tcp", "key");
+    start(&p, "tcp", KEY);
     const size_t head = SL_WIRE_HEADER_BYTES;
     sl_wire_header h = {.kind = SL_MSG_HELLO, .incarnation = 9, .seq = 1, .bytes = 248};
     for (size_t piece = 1; piece < 400; piece += 71) {
@@ -110,7 +110,7 @@ static void many_callers(void **state) {
     (void)state;
     peer p = {0};
     int fd[SL_NET_MAX_PENDING + 20];
-    start(&p, "tcp", "key");
+    start(&p, "tcp", KEY);
     for (size_t i = 0; i < SL_LEN(fd); i++) {
         fd[i] = dial(sl_net_address(p.net));
         sl_net_progress(p.net);
@@ -120,7 +120,7 @@ static void many_callers(void **state) {
     for (size_t i = 0; i < SL_LEN(fd); i++) close(fd[i]);
     until(&p, &p.downs, SL_NET_MAX_PENDING, 10);
     assert_int_equal(p.net->n_pending, 0);
-    child far = spawn("tcp", "key", "echo");
+    child far = spawn("tcp", KEY, "echo");
     call(&p, far.address);
     until(&p, &p.opened, 1, 10);
     sl_net_free(p.net);
@@ -142,8 +142,8 @@ static void set_loopback(bool up) {
 static void link_down(void **state) {
     (void)state;
     peer p = {0};
-    start(&p, "tcp", "key");
-    child far = spawn("tcp", "key", "echo");
+    start(&p, "tcp", KEY);
+    child far = spawn("tcp", KEY, "echo");
     sl_conn *c = call(&p, far.address);
     until(&p, &p.opened, 1, 10);
     fill_link(&p, c);

@@ -9,7 +9,7 @@ NET_CASES("ucx")
 static void refusals(void **state) {
     (void)state;
     peer p = {0};
-    start(&p, "ucx", "key");
+    start(&p, "ucx", KEY);
     call(&p, "127.0.0.1:1"); /* nobody listens */
     until(&p, &p.downs, 1, 10);
     printf("ucx: nobody listens: %s\n", p.text);
@@ -19,7 +19,7 @@ static void refusals(void **state) {
     assert_int_equal(sl_net_connect(p.net, "127.0.0.1", NULL, &c, &err), SL_ERR_ARG);
     assert_int_equal(sl_net_connect(p.net, "127.0.0.1:70000", NULL, &c, &err), SL_ERR_ARG);
     assert_int_equal(sl_net_connect(p.net, "127.0.0.1:x", NULL, &c, &err), SL_ERR_ARG);
-    sl_net_opts o = peer_opts(&p, NULL, sl_clock_real(), "key");
+    sl_net_opts o = peer_opts(&p, NULL, sl_clock_real(), KEY);
     sl_net *second = NULL;
     o.transport = "ucx";
     o.host = "127.0.0.1";
@@ -120,7 +120,7 @@ static void rogue_peer(void **state) {
     (void)state;
     peer p = {0};
     uint8_t header[SL_WIRE_HEADER_BYTES];
-    start(&p, "ucx", "key");
+    start(&p, "ucx", KEY);
     p.net->dead_after_us = 1000000; /* before the handshake's own deadline */
     sl_wire_header h = {.kind = SL_MSG_HELLO, .incarnation = 9, .seq = 1, .bytes = 248};
     sl_wire_header_encode(&h, header);

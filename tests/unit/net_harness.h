@@ -13,6 +13,8 @@
 #include "net/loop/loop_int.h"
 #include "net/net_int.h"
 
+#define KEY "the key of the tests"
+
 typedef struct vclock {
     uint64_t now_us;
 } vclock;

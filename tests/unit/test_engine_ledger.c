@@ -428,11 +428,14 @@ static void cannot_start(void **state) {
     assert_true(sl_engine_create(&o, &e, &err) != SL_OK);
     assert_non_null(strstr(err.msg, "/nowhere"));
     o.model_folder = FIXTURE;
-    char long_secret[65];
-    memset(long_secret, 'x', sizeof long_secret);
-    o.secret = (sl_span){(const uint8_t *)long_secret, sizeof long_secret};
-    assert_int_equal(sl_engine_create(&o, &e, &err), SL_ERR_ARG);
-    assert_non_null(strstr(err.msg, "secret of 65 bytes, limit 64"));
+    static const size_t bad[] = {SL_SECRET_MIN - 1, SL_SECRET_MAX + 1};
+    uint8_t secret[SL_SECRET_MAX + 1];
+    memset(secret, 'x', sizeof secret);
+    for (size_t i = 0; i < SL_LEN(bad); i++) {
+        o.secret = (sl_span){secret, bad[i]};
+        assert_int_equal(sl_engine_create(&o, &e, &err), SL_ERR_ARG);
+        assert_non_null(strstr(err.msg, "the engine: a secret has 16 to 64 bytes"));
+    }
     assert_null(e);
     sl_plan_free(&o.plan);
 }

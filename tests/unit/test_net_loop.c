@@ -26,8 +26,8 @@ static void two_nets_shake_hands_and_talk(void **state) {
     vclock clock = {1000};
     sl_loop_hub *hub = make_hub(0, 0);
     peer a = {0}, b = {0}, *both[] = {&a, &b};
-    peer_start(&a, hub, &clock, "key");
-    peer_start(&b, hub, &clock, "key");
+    peer_start(&a, hub, &clock, KEY);
+    peer_start(&b, hub, &clock, KEY);
     sl_conn *c = call(&a, sl_net_address(b.net));
     assert_false(sl_conn_is_open(c));
     /* Sent before it is open: it waits for WELCOME. */
@@ -67,7 +67,7 @@ static void a_net_can_call_itself(void **state) {
     vclock clock = {1000};
     sl_loop_hub *hub = make_hub(0, 0);
     peer a = {0}, *one[] = {&a};
-    peer_start(&a, hub, &clock, "key");
+    peer_start(&a, hub, &clock, KEY);
     sl_conn *c = call(&a, sl_net_address(a.net));
     pass_us(&clock, one, 1, 1000, 100);
     assert_int_equal(a.opened, 2);
@@ -116,10 +116,10 @@ static void run_order(uint64_t seed, order *out) {
     peer sink = {.on_message = record, .extra = out}, from[SENDERS] = {{0}}, *all[SENDERS + 1];
     sl_conn *c[SENDERS];
     memset(out, 0, sizeof *out);
-    peer_start(&sink, hub, &clock, "key");
+    peer_start(&sink, hub, &clock, KEY);
     all[SENDERS] = &sink;
     for (int i = 0; i < SENDERS; i++) {
-        peer_start(&from[i], hub, &clock, "key");
+        peer_start(&from[i], hub, &clock, KEY);
         all[i] = &from[i];
         c[i] = call(&from[i], sl_net_address(sink.net));
     }
@@ -189,7 +189,7 @@ static void *run_worker(void *arg) {
     sl_conn *c = NULL;
     w->p.on_message = on_echo;
     w->p.extra = w;
-    sl_net_opts o = peer_opts(&w->p, w->hub, sl_clock_real(), "key");
+    sl_net_opts o = peer_opts(&w->p, w->hub, sl_clock_real(), KEY);
     assert_int_equal(sl_net_create(&o, &w->p.net, &err), SL_OK);
     assert_int_equal(sl_net_connect(w->p.net, w->target, NULL, &c, &err), SL_OK);
     uint64_t end_ns = sl_now_ns() + 60000000000ull;
@@ -208,7 +208,7 @@ static void many_threads_echo_through_one(void **state) {
     (void)state;
     sl_loop_hub *hub = make_hub(3, 50);
     peer server = {.on_message = echo};
-    sl_net_opts o = peer_opts(&server, hub, sl_clock_real(), "key");
+    sl_net_opts o = peer_opts(&server, hub, sl_clock_real(), KEY);
     sl_err err = {0};
     assert_int_equal(sl_net_create(&o, &server.net, &err), SL_OK);
     worker *w = calloc(THREADS, sizeof *w);
@@ -244,7 +244,7 @@ static void wake_ends_a_wait(void **state) {
     sl_loop_hub *hub = make_hub(0, 0);
     peer a = {0};
     sl_err err = {0};
-    sl_net_opts o = peer_opts(&a, hub, sl_clock_real(), "key");
+    sl_net_opts o = peer_opts(&a, hub, sl_clock_real(), KEY);
     assert_int_equal(sl_net_create(&o, &a.net, &err), SL_OK);
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, wake_later, a.net), 0);
@@ -264,8 +264,8 @@ static void steady_traffic_allocates_nothing(void **state) {
     vclock clock = {1000};
     sl_loop_hub *hub = make_hub(0, 0);
     peer a = {0}, b = {.on_message = echo}, *both[] = {&a, &b};
-    peer_start(&a, hub, &clock, "key");
-    peer_start(&b, hub, &clock, "key");
+    peer_start(&a, hub, &clock, KEY);
+    peer_start(&b, hub, &clock, KEY);
     sl_conn *c = call(&a, sl_net_address(b.net));
     pass_us(&clock, both, 2, 1000, 100);
     uint64_t before = 0;

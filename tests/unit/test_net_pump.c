@@ -52,7 +52,7 @@ static void start(end *e, const char *transport, sl_loop_hub *hub, uint32_t id) 
     const sl_net_opts o = {.transport = transport,
                            .hub = hub,
                            .host = "127.0.0.1",
-                           .secret = {(const uint8_t *)"a key", 5},
+                           .secret = {(const uint8_t *)"a key of the test", 17},
                            .hello = {.worker = id, .incarnation = id + 1},
                            .clock = sl_clock_real(),
                            .heartbeat_us = DEAD_US / 8,

@@ -141,7 +141,7 @@ static int set_up(void **state) {
     sl_err err = {0};
     s->clock.now_us = 1000;
     assert_int_equal(sl_loop_hub_create(0, 0, &s->hub, &err), SL_OK);
-    peer_start(&s->p, s->hub, &s->clock, "key");
+    peer_start(&s->p, s->hub, &s->clock, KEY);
     raw_open(&s->r, s->hub);
     *state = s;
     return 0;
@@ -160,7 +160,7 @@ static int tear_down(void **state) {
 
 static void the_right_secret_opens(void **state) {
     stage *s = *state;
-    uint64_t session = raw_log_in(s, "key");
+    uint64_t session = raw_log_in(s, KEY);
     assert_true(session != 0);
     assert_int_equal(s->p.opened, 1);
     assert_string_equal(s->p.seen.name, "raw");
@@ -171,11 +171,11 @@ static void the_right_secret_opens(void **state) {
 
 static void a_wrong_secret_is_refused(void **state) {
     stage *s = *state;
-    assert_int_equal(raw_log_in(s, "kez"), 0);
+    assert_int_equal(raw_log_in(s, "some other key of the tests"), 0);
     assert_true(s->p.opened == 0 && s->p.downs == 1);
     assert_int_equal(s->p.why, SL_ERR_AUTH);
     peer other = {0}, *both[] = {&s->p, &other};
-    peer_start(&other, s->hub, &s->clock, "no key");
+    peer_start(&other, s->hub, &s->clock, "no key of the tests");
     sl_conn *c;
     sl_err err = {0};
     assert_int_equal(sl_net_connect(other.net, sl_net_address(s->p.net), NULL, &c, &err), SL_OK);
@@ -195,7 +195,8 @@ static void a_mac_of_another_role_or_hello_is_refused(void **state) {
         if (i == 1) s->r.hello[0] ^= 1; /* a hello changed on the way */
         if (i == 2) s->r.peer_nonce[3] ^= 1;
         sl_transcript t = raw_transcript(&s->r);
-        sl_auth_mac((const uint8_t *)"key", 3, i == 0 ? SL_MAC_CALLEE : SL_MAC_CALLER, &t, mac);
+        sl_auth_mac((const uint8_t *)KEY, sizeof KEY - 1, i == 0 ? SL_MAC_CALLEE : SL_MAC_CALLER,
+                    &t, mac);
         if (i == 3) mac[31] ^= 0x80;
         raw_send(&s->r, SL_MSG_AUTH, 0, mac, sizeof mac);
         turn(s, 1000);
@@ -210,16 +211,17 @@ static void a_mac_of_another_role_or_hello_is_refused(void **state) {
 static void a_replay_of_a_recorded_handshake_is_refused(void **state) {
     stage *s = *state;
     uint8_t mac[SL_MAC_BYTES];
-    uint64_t session = raw_log_in(s, "key");
+    uint64_t session = raw_log_in(s, KEY);
     sl_transcript t = raw_transcript(&s->r);
-    sl_auth_mac((const uint8_t *)"key", 3, SL_MAC_CALLER, &t, mac); /* what went over the wire */
+    sl_auth_mac((const uint8_t *)KEY, sizeof KEY - 1, SL_MAC_CALLER, &t,
+                mac); /* what went over the wire */
     raw_call(&s->r, s->hub, sl_net_address(s->p.net));
     raw_hello(&s->r);
     raw_send(&s->r, SL_MSG_AUTH, 0, mac, sizeof mac);
     turn(s, 1000);
     assert_true(raw_got_text(&s->r, SL_MSG_REFUSE, "secrets differ"));
     /* A message of the recorded session on a new connection. */
-    assert_true(raw_log_in(s, "key") != session);
+    assert_true(raw_log_in(s, KEY) != session);
     raw_send(&s->r, SL_MSG_READY, session, NULL, 0);
     turn(s, 1000);
     assert_true(raw_got_text(&s->r, SL_MSG_BYE, "another session"));
@@ -304,7 +306,7 @@ static void hello_fields_are_checked(void **state) {
 static void the_owner_may_refuse(void **state) {
     stage *s = *state;
     peer other = {.admission = SL_ERR_OVERLOADED}, *both[] = {&s->p, &other};
-    peer_start(&other, s->hub, &s->clock, "key");
+    peer_start(&other, s->hub, &s->clock, KEY);
     sl_conn *c;
     sl_err err = {0};
     assert_int_equal(sl_net_connect(s->p.net, sl_net_address(other.net), NULL, &c, &err), SL_OK);
@@ -338,7 +340,7 @@ static void only_so_many_handshakes_are_pending(void **state) {
     assert_int_equal(s->p.downs, (int)SL_NET_MAX_PENDING);
     assert_int_equal(s->p.why, SL_ERR_TIMEOUT);
     assert_true(raw_got_text(&r[0], SL_MSG_REFUSE, "within 2 s"));
-    assert_true(raw_log_in(s, "key") != 0);
+    assert_true(raw_log_in(s, KEY) != 0);
     for (uint32_t i = 0; i <= SL_NET_MAX_PENDING; i++) raw_close(&r[i]);
     free(r);
 }
@@ -348,7 +350,7 @@ static void only_so_many_handshakes_are_pending(void **state) {
 static void a_gap_in_the_sequence_closes(void **state) {
     stage *s = *state;
     for (int i = 0; i < 2; i++) {
-        uint64_t session = raw_log_in(s, "key");
+        uint64_t session = raw_log_in(s, KEY);
         s->r.seq += i ? 1 : -1; /* a lost one; a repeated one */
         raw_send(&s->r, SL_MSG_READY, session, NULL, 0);
         turn(s, 1000);
@@ -364,7 +366,7 @@ static void headers_of_open_connections_are_checked(void **state) {
                           "HELLO on"};
     for (int i = 0; i < 4; i++) {
         sl_wire_header h = {.kind = SL_MSG_READY, .incarnation = RAW_INCARNATION};
-        h.session = raw_log_in(s, "key");
+        h.session = raw_log_in(s, KEY);
         h.seq = ++s->r.seq;
         if (i == 0) h.incarnation = 1;
         if (i == 1) h.bytes = 8;
@@ -380,7 +382,7 @@ static void headers_of_open_connections_are_checked(void **state) {
 
 static void unknown_kinds_are_answered(void **state) {
     stage *s = *state;
-    uint64_t session = raw_log_in(s, "key");
+    uint64_t session = raw_log_in(s, KEY);
     raw_send(&s->r, 999, session, "hello", 5);
     turn(s, 1000);
     assert_true(raw_got_text(&s->r, SL_MSG_ERROR, "unknown message kind 999"));
@@ -401,7 +403,7 @@ static void unknown_kinds_are_answered(void **state) {
 static void heartbeats_and_silence(void **state) {
     stage *s = *state;
     sl_wire_header h;
-    uint64_t session = raw_log_in(s, "key");
+    uint64_t session = raw_log_in(s, KEY);
     int beats = 0;
     for (int i = 0; i < 10; i++) { /* any message counts as a sign of life */
         turn(s, 1500000);
@@ -422,7 +424,7 @@ static void heartbeats_and_silence(void **state) {
 static void own_sleep_is_not_the_peers_silence(void **state) {
     stage *s = *state;
     peer other = {0}, *both[] = {&s->p, &other};
-    peer_start(&other, s->hub, &s->clock, "key");
+    peer_start(&other, s->hub, &s->clock, KEY);
     sl_conn *c;
     sl_err err = {0};
     assert_int_equal(sl_net_connect(other.net, sl_net_address(s->p.net), NULL, &c, &err), SL_OK);
@@ -441,7 +443,7 @@ static void own_sleep_ends_no_handshake(void **state) {
     for (int steps = 0; steps < 8; steps++) {
         sl_conn *c;
         sl_err err = {0};
-        peer_start(&other, s->hub, &s->clock, "key");
+        peer_start(&other, s->hub, &s->clock, KEY);
         int opened = s->p.opened;
         assert_int_equal(sl_net_connect(other.net, sl_net_address(s->p.net), NULL, &c, &err),
                          SL_OK);
@@ -457,7 +459,7 @@ static void own_sleep_ends_no_handshake(void **state) {
 
 static void messages_after_the_end_are_taken_and_refused(void **state) {
     stage *s = *state;
-    assert_true(raw_log_in(s, "key") != 0);
+    assert_true(raw_log_in(s, KEY) != 0);
     sl_conn *c = s->p.last;
     sl_net_close(s->p.net, c, SL_ERR_CANCELLED, "enough");
     assert_false(sl_conn_is_open(c));
@@ -471,7 +473,7 @@ static void messages_after_the_end_are_taken_and_refused(void **state) {
     assert_true(raw_got_text(&s->r, SL_MSG_BYE, "enough"));
     sl_buf *b = sl_net_buf_take(s->p.net, 100);
     b->len = (size_t)SL_WIRE_MAX_BYTES + 1;
-    assert_true(raw_log_in(s, "key") != 0);
+    assert_true(raw_log_in(s, KEY) != 0);
     assert_int_equal(sl_net_send(s->p.net, s->p.last, (sl_wire_header){.kind = SL_MSG_PLAN}, b),
                      SL_ERR_LIMIT);
     sl_wire_header rows = {.kind = SL_MSG_PLAN, .rows = 65537};
@@ -482,13 +484,13 @@ static void a_dead_net_is_noticed(void **state) {
     stage *s = *state;
     sl_conn *c;
     sl_err err = {0};
-    assert_true(raw_log_in(s, "key") != 0);
+    assert_true(raw_log_in(s, KEY) != 0);
     raw_post(&s->r, SL_LOOP_GONE, NULL, "killed", 6);
     turn(s, 1000);
     assert_int_equal(s->p.why, SL_ERR_PEER_DOWN);
     assert_string_equal(s->p.text, "killed");
     peer other = {0};
-    peer_start(&other, s->hub, &s->clock, "key");
+    peer_start(&other, s->hub, &s->clock, KEY);
     char address[96];
     snprintf(address, sizeof address, "%s", sl_net_address(other.net));
     sl_net_free(other.net);

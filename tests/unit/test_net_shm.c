@@ -17,7 +17,7 @@
 
 static void start(peer *p) {
     sl_err err = {0};
-    sl_net_opts o = peer_opts(p, NULL, sl_clock_real(), "key");
+    sl_net_opts o = peer_opts(p, NULL, sl_clock_real(), KEY);
     o.transport = "shm";
     o.host = "127.0.0.1";
     if (sl_net_create(&o, &p->net, &err) != SL_OK) fail_msg("%s", err.msg);

@@ -6,6 +6,7 @@
 #include "engine/auto.h"
 #include "engine/engine.h"
 #include "model/chat.h"
+#include "net/net.h"
 #include "spec/shape.h"
 
 #include <jansson.h>
@@ -28,6 +29,7 @@ int cmd_solve(const sl_options *o);
 int cmd_plan(const sl_options *o);
 int cmd_convert(const sl_options *o);
 int cmd_warm(const sl_options *o);
+int cmd_secret(const sl_options *o);
 
 /* ---- shared by the verbs that run an engine (deploy.c) ---- */
 
@@ -36,7 +38,7 @@ typedef struct sl_deployment {
     sl_model_spec spec;
     sl_generation_spec gen;
     char program[4096];
-    char secret[65];
+    char secret[SL_SECRET_MAX + 1];
     sl_auto_report chosen; /* by --schedule auto */
 } sl_deployment;
 
@@ -51,8 +53,10 @@ void sl_deploy_free(sl_deployment *d);
 /* The plan alone, of a model that need not be one the engine runs. Free with sl_plan_free. */
 sl_status sl_deploy_plan(const sl_options *o, const sl_model_spec *m, sl_plan *out,
                          sl_err *err) SL_MUST_CHECK;
-/* Reads the secret of --secret-file or SLUICE_SECRET; empty when there is none. */
-sl_status sl_deploy_secret(const sl_options *o, char out[65], sl_err *err) SL_MUST_CHECK;
+/* The secret of --secret-file, which must be its owner's alone, or of SLUICE_SECRET; empty when
+ * there is none (cmd_secret.c). */
+sl_status sl_deploy_secret(const sl_options *o, char out[SL_SECRET_MAX + 1],
+                           sl_err *err) SL_MUST_CHECK;
 /* Sets what must be set before any thread, e.g. UCX's environment. */
 void sl_deploy_setup_process(const sl_options *o);
 

@@ -9,7 +9,7 @@
 
 int cmd_worker(const sl_options *o) {
     sl_err err = {0};
-    char secret[65], who[32] = "worker";
+    char secret[SL_SECRET_MAX + 1], who[32] = "worker";
     if (!o->join[0]) {
         sl_fail(&err, SL_ERR_ARG, "--join ADDRESS is missing");
         return sl_cmd_fail("worker", &err);

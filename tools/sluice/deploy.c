@@ -32,27 +32,6 @@ void sl_deploy_setup_process(const sl_options *o) {
     sl_net_setup_process(transport_of(o, true));
 }
 
-sl_status sl_deploy_secret(const sl_options *o, char out[65], sl_err *err) {
-    out[0] = '\0';
-    if (o->secret_file[0]) {
-        FILE *f = fopen(o->secret_file, "rb");
-        if (!f) return sl_fail(err, SL_ERR_IO, "%s: %s", o->secret_file, strerror(errno));
-        size_t n = fread(out, 1, 65, f);
-        fclose(f);
-        while (n > 0 && (out[n - 1] == '\n' || out[n - 1] == '\r')) n--;
-        if (n < 8 || n > 64)
-            return sl_fail(err, SL_ERR_ARG, "%s: a secret has 8 to 64 bytes", o->secret_file);
-        out[n] = '\0';
-        return SL_OK;
-    }
-    const char *env = sl_options_secret();
-    if (!env) return SL_OK;
-    if (strlen(env) < 8 || strlen(env) > 64)
-        return sl_fail(err, SL_ERR_ARG, "SLUICE_SECRET: a secret has 8 to 64 bytes");
-    strcpy(out, env);
-    return SL_OK;
-}
-
 static sl_status make_plan(const sl_options *o, const sl_model_spec *m, sl_plan *p, sl_err *err) {
     if (o->plan[0] && o->attention + o->experts > 0)
         return sl_fail(err, SL_ERR_ARG,

@@ -21,6 +21,8 @@ static const verb_row verbs[] = {
      "sluice serve models/demo --port 8000 --attention 1 --experts 2"},
     {"worker", 'w', cmd_worker, "", "one worker that joins a coordinator",
      "sluice worker --join 10.0.0.1:7000 --secret-file secret"},
+    {"secret", 'k', cmd_secret, "", "a random secret for workers on other machines",
+     "sluice secret -o secret"},
     {"logits", 'l', cmd_logits, "MODEL", "logits of every position of a prompt",
      "sluice logits models/demo --ids 3,17,41 --npy logits.npy"},
     {"inspect", 'i', cmd_inspect, "MODEL", "what a checkpoint or a described model holds and needs",

@@ -16,7 +16,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SECRET                "profile-links"
 #define MAX_PEERS             4u
 #define OPEN_NS               5000000000ull
 #define POINT_NS              30000000ull /* a size is repeated for so long */
@@ -42,14 +41,15 @@ typedef struct peer {
     atomic_bool stop;
     char address[96];
     sl_conn *conn;
+    const char *secret;
 } peer;
 
 /* ---- peers ---- */
 
-_Noreturn static void child_main(const char *transport, int out) {
+_Noreturn static void child_main(const char *transport, const char *secret, int out) {
     sl_probe n = {.echo = true, .think_ns = SL_PROFILE_THINK_NS};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (sl_probe_start(&n, transport, NULL, SECRET, (uint32_t)getpid(), NULL) != SL_OK) _exit(1);
+    if (sl_probe_start(&n, transport, NULL, secret, (uint32_t)getpid(), NULL) != SL_OK) _exit(1);
     const char *address = sl_net_address(n.net);
     if (write(out, address, strlen(address) + 1) < 0) _exit(1);
     close(out);
@@ -66,7 +66,7 @@ static sl_status start_child(peer *p, const char *transport, sl_err *err) {
     p->pid = fork();
     if (p->pid == 0) {
         close(fd[0]);
-        child_main(transport, fd[1]);
+        child_main(transport, p->secret, fd[1]);
     }
     close(fd[1]);
     while (p->pid > 0 && n < sizeof p->address - 1 && read(fd[0], p->address + n, 1) == 1 &&
@@ -86,7 +86,7 @@ static void *thread_main(void *arg) {
 static sl_status start_thread(peer *p, sl_loop_hub *hub, uint32_t id, sl_err *err) {
     p->node.echo = true;
     p->node.think_ns = SL_PROFILE_THINK_NS;
-    sl_status st = sl_probe_start(&p->node, "loop", hub, SECRET, id, err);
+    sl_status st = sl_probe_start(&p->node, "loop", hub, p->secret, id, err);
     if (st != SL_OK) return st;
     snprintf(p->address, sizeof p->address, "%s", sl_net_address(p->node.net));
     p->has_thread = pthread_create(&p->thread, NULL, thread_main, p) == 0;
@@ -214,13 +214,17 @@ sl_status sl_profile_links(const char *transport, sl_profile_progress *progress,
     peer *peers = sl_alloc(MAX_PEERS, sizeof *peers);
     sl_loop_hub *hub = NULL;
     double single_us[SL_PROFILE_LINK_SIZES];
+    char secret[SL_SECRET_MAX + 1];
     sl_status st = peers ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "peers");
     bool loop = strcmp(transport, "loop") == 0;
+    if (st == SL_OK) st = sl_secret_make(secret, err);
     if (st == SL_OK && loop) st = sl_loop_hub_create(0, 0, &hub, err);
-    for (uint32_t i = 0; st == SL_OK && i < MAX_PEERS; i++)
+    for (uint32_t i = 0; st == SL_OK && i < MAX_PEERS; i++) {
+        peers[i].secret = secret;
         st = loop ? start_thread(&peers[i], hub, i + 1, err)
                   : start_child(&peers[i], transport, err);
-    if (st == SL_OK) st = sl_probe_start(&n, transport, hub, SECRET, (uint32_t)getpid(), err);
+    }
+    if (st == SL_OK) st = sl_probe_start(&n, transport, hub, secret, (uint32_t)getpid(), err);
     if (st == SL_OK) st = connect_peers(&n, peers, err);
     sl_conn *conns[MAX_PEERS] = {NULL};
     for (uint32_t i = 0; st == SL_OK && i < MAX_PEERS; i++) conns[i] = peers[i].conn;

@@ -41,7 +41,7 @@ static sl_status check_transport(const sl_options *o, sl_err *err) {
 }
 
 sl_status sl_profile_listen(const sl_options *o, sl_err *err) {
-    char secret[65], host[64];
+    char secret[SL_SECRET_MAX + 1], host[64];
     uint16_t port = 0;
     sl_probe n = {.echo = true, .alone = true, .think_ns = SL_PROFILE_THINK_NS};
     sl_status st = check_transport(o, err);
@@ -91,7 +91,7 @@ static sl_status connect_all(sl_probe *n, const char *list, sl_conn **conn, uint
 
 sl_status sl_profile_links_to(const sl_options *o, sl_profile_progress *progress, sl_profile *p,
                               sl_err *err) {
-    char secret[65], name[16];
+    char secret[SL_SECRET_MAX + 1], name[16];
     double single_us[SL_PROFILE_LINK_SIZES] = {0};
     sl_conn *conn[MAX_PEERS] = {NULL};
     sl_probe n = {0};

@@ -1,0 +1,71 @@
+/* The fabric's secret: made by `sluice secret`, read from --secret-file or the environment. */
+#include "cmd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Never replaces a file: whoever holds the old secret could not join any more. */
+static sl_status write_secret(const char *path, const char *secret, sl_err *err) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    bool ok = dprintf(fd, "%s\n", secret) == (int)strlen(secret) + 1 && fsync(fd) == 0;
+    int why = errno;
+    if (close(fd) != 0 && ok) ok = false, why = errno;
+    if (ok) return SL_OK;
+    (void)unlink(path);
+    return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(why));
+}
+
+int cmd_secret(const sl_options *o) {
+    sl_err err = {0};
+    char secret[SL_SECRET_MAX + 1];
+    sl_status st = sl_secret_make(secret, &err);
+    if (st == SL_OK && o->out[0]) st = write_secret(o->out, secret, &err);
+    if (st != SL_OK) return sl_cmd_fail("secret", &err);
+    if (o->json) {
+        printf(o->out[0] ? "{\"file\": " : "{\"secret\": ");
+        sl_print_json_string(stdout, o->out[0] ? o->out : secret,
+                             strlen(o->out[0] ? o->out : secret));
+        printf("}\n");
+    } else if (o->out[0]) {
+        printf("%s: a secret of 32 random bytes, for its owner alone; copy it to every machine\n",
+               o->out);
+    } else {
+        printf("%s\n", secret);
+    }
+    return 0;
+}
+
+static sl_status read_file(const char *path, char out[SL_SECRET_MAX + 1], sl_err *err) {
+    struct stat s;
+    FILE *f = fopen(path, "rbe");
+    if (!f) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    bool open_to_others = fstat(fileno(f), &s) == 0 && (s.st_mode & 077);
+    size_t n = fread(out, 1, SL_SECRET_MAX + 1, f);
+    bool failed = ferror(f) != 0;
+    fclose(f);
+    if (open_to_others)
+        return sl_fail(err, SL_ERR_ARG, "%s: mode %04o opens the secret to others: chmod 600 %s",
+                       path, s.st_mode & 07777u, path);
+    if (failed) return sl_fail(err, SL_ERR_IO, "%s: cannot be read", path);
+    while (n > 0 && (out[n - 1] == '\n' || out[n - 1] == '\r')) n--;
+    if (memchr(out, 0, n))
+        return sl_fail(err, SL_ERR_ARG, "%s: a secret is text, byte %zu is 0", path, strlen(out));
+    sl_status st = sl_secret_check(n, path, err);
+    if (st == SL_OK) out[n] = '\0';
+    return st;
+}
+
+sl_status sl_deploy_secret(const sl_options *o, char out[SL_SECRET_MAX + 1], sl_err *err) {
+    out[0] = '\0';
+    if (o->secret_file[0]) return read_file(o->secret_file, out, err);
+    const char *env = sl_options_secret();
+    if (!env) return SL_OK;
+    sl_status st = sl_secret_check(strlen(env), "SLUICE_SECRET", err);
+    if (st == SL_OK) strcpy(out, env);
+    return st;
+}
