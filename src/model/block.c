@@ -283,11 +283,10 @@ static void pick_experts(const float *p, uint32_t n, uint32_t k, uint32_t *exper
     }
 }
 
-/* Experts outside the top_groups best groups, by the sum of a group's `of` (1, 2) best, rank as 0.
- */
+/* Experts outside the top_groups best groups, by the sum of a group's `of` (1, 2) best, are out. */
 static void keep_groups(const sl_model_spec *m, uint32_t of, float *rank) {
     uint32_t size = m->n_experts / m->n_groups, kept[SL_MAX_GROUPS], at = 0;
-    float best[SL_MAX_GROUPS];
+    float best[SL_MAX_GROUPS] = {0};
     for (uint32_t g = 0; g < m->n_groups; g++) {
         uint32_t two[2] = {0};
         const float *p = rank + (size_t)g * size;
@@ -296,10 +295,11 @@ static void keep_groups(const sl_model_spec *m, uint32_t of, float *rank) {
     }
     pick_experts(best, m->n_groups, m->top_groups, kept);
     for (uint32_t g = 0; g < m->n_groups; g++) {
-        if (at < m->top_groups && kept[at] == g)
+        if (at < m->top_groups && kept[at] == g) {
             at++;
-        else
-            memset(rank + (size_t)g * size, 0, size * sizeof *rank);
+            continue;
+        }
+        for (uint32_t e = 0; e < size; e++) rank[(size_t)g * size + e] = -INFINITY;
     }
 }
 

@@ -266,7 +266,7 @@ class Model:
         kept = np.argsort(-groups, axis=-1, kind="stable")[:, : c["topk_group"]]
         mask = np.zeros_like(groups)
         np.put_along_axis(mask, kept, 1, -1)
-        return scores, np.where(mask[..., None] > 0, each, 0).reshape(scores.shape)
+        return scores, np.where(mask[..., None] > 0, each, -np.inf).reshape(scores.shape)
 
     def limited_scores(self, logits):
         """As DeepSeek-V2: probabilities, the choice among the groups of the best experts."""
@@ -280,7 +280,7 @@ class Model:
         kept = np.argsort(-groups, axis=-1, kind="stable")[:, : c["topk_group"]]
         mask = np.zeros_like(groups)
         np.put_along_axis(mask, kept, 1, -1)
-        return scores, np.where(mask[..., None] > 0, each, 0).reshape(scores.shape)
+        return scores, np.where(mask[..., None] > 0, each, -np.inf).reshape(scores.shape)
     def gpt_oss_experts(self, x, p):
         top_k = self.config["num_experts_per_tok"]
         logits = x @ self.w[f"{p}.router.weight"].T + self.w[f"{p}.router.bias"]

@@ -177,7 +177,7 @@ static inline void naive_scores(const sl_model *m, uint32_t layer, double *p, do
     }
     for (uint32_t i = 0; i < s->top_groups; i++) kept[naive_best(best, s->n_groups, kept)] = 1;
     for (uint32_t e = 0; e < n; e++)
-        if (!kept[e / size]) rank[e] = 0;
+        if (!kept[e / size]) rank[e] = -INFINITY;
 }
 
 /* sum += scale * (W2 m + b2), m_i = (u + 1) g / (1 + exp(-1.702 g)) of clamped, biased g and u. */

@@ -172,6 +172,44 @@ static void groups_of_experts_do_not(void **state) {
     check_changed(folder_glm4, "\"first_k_dense_replace\":1", "\"first_k_dense_replace\":0");
 }
 
+/* Routes 16 rows of the first routed block of 4 groups of 3 experts by these biases, which outweigh
+ * all scores, and fails unless exactly the experts of the mask are chosen among them. */
+static void check_routed(const char *config, const float bias[12], uint32_t want) {
+    char dir[64];
+    uint32_t id[16], pos[16] = {0}, expert[16 * 3], seen = 0;
+    float x[16 * 40], h[16 * 40], gate[16 * 3];
+    uint64_t rng = 9;
+    folder_make(dir, config, SL_F32, 1, 4);
+    sl_model *m = model_run_open(dir);
+    model_run r = model_run_make(m, sl_kernels_select(NULL), NULL, 16);
+    assert_true(r.s->n_experts == 12 && r.s->n_groups == 4 && r.s->d_model <= 40);
+    memcpy(m->route_bias, bias, 12 * sizeof *bias);
+    model_run_ids(id, 16, r.s->vocab, 1);
+    for (int i = 0; i < 16 * 40; i++) x[i] = (float)sl_rng_below(&rng, 2001) / 1000 - 1;
+    const sl_rows rows = {.n = 16, .id = id, .pos = pos};
+    sl_block_route(m, &r.ex, r.s->moe_layer[0], &rows, x, h, expert, gate, &r.scratch);
+    for (int i = 0; i < 16 * 3; i++) seen |= 1u << expert[i];
+    assert_int_equal(seen, want);
+    for (int i = 0; i < 16 * 3; i++) assert_true(gate[i] > 0);
+    model_run_free(&r);
+    sl_model_free(m);
+    folder_remove(dir);
+}
+
+/* Experts of groups that lost are out whatever the sign of what the choice goes by, as in the
+ * models' own code and transformers 5; transformers 4 lets them rank as 0, which beats a negative.
+ */
+static void groups_that_lost_are_out_with_either_sign(void **state) {
+    (void)state;
+    static const char *const config[] = {folder_glm4, folder_deepseek3};
+    static const float plus[12] = {40, 50, 9, 60, 70, 9, 1, 1, 80, 2, 2, 2};
+    static const float minus[12] = {-50, -40, -90, -60, -30, -90, -99, -95, -97, -99, -99, -99};
+    for (size_t i = 0; i < SL_LEN(config); i++) {
+        check_routed(config[i], plus, 1u << 1 | 1u << 3 | 1u << 4);
+        check_routed(config[i], minus, 1u << 0 | 1u << 1 | 1u << 4);
+    }
+}
+
 static void gates_of_inputs_chunks_and_blocks_that_do_not_rotate_do_not(void **state) {
     (void)state;
     check_folder(folder_llama4, SL_BF16, 1);
@@ -359,6 +397,7 @@ int main(void) {
         cmocka_unit_test(tensors_that_roles_share_do_not),
         cmocka_unit_test(dense_branches_do_not),
         cmocka_unit_test(groups_of_experts_do_not),
+        cmocka_unit_test(groups_that_lost_are_out_with_either_sign),
         cmocka_unit_test(gates_of_inputs_chunks_and_blocks_that_do_not_rotate_do_not),
         cmocka_unit_test(latents_do_not),
         cmocka_unit_test(activations_in_8_bits_do_not),
