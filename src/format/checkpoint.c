@@ -4,6 +4,7 @@
 #include "format/json.h"
 #include "format/map.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -245,11 +246,56 @@ static sl_status open_gguf(sl_checkpoint *c, const char *path, sl_err *err) {
     return SL_OK;
 }
 
+/* Weights that a folder has instead of what is read, by the beginnings and ends of their names. */
+static const struct {
+    const char *begin, *end;
+    sl_status code;
+    const char *why;
+} strays[] = {
+    {"", ".safetensors", SL_ERR_NOTFOUND,
+     "model.safetensors.index.json, which lists shards, is not"},
+    {"pytorch_model", ".bin", SL_ERR_UNSUPPORTED, "pickles are not read: save it as safetensors"},
+    {"consolidated", ".pth", SL_ERR_UNSUPPORTED, "pickles are not read: save it as safetensors"},
+    {"", ".gguf", SL_ERR_NOTFOUND, "a GGUF file is named itself, not its folder"},
+};
+
+static bool is_stray(const char *name, size_t i) {
+    size_t n = strlen(name), begin = strlen(strays[i].begin), end = strlen(strays[i].end);
+    return n >= begin + end && memcmp(name, strays[i].begin, begin) == 0 &&
+           strcmp(name + n - end, strays[i].end) == 0;
+}
+
+/* The first of them by kind, then by name; false: there is none, or no such folder. */
+static bool find_stray(const char *folder, char name[256], size_t *kind) {
+    DIR *dir = opendir(folder);
+    struct dirent *e;
+    *kind = SL_LEN(strays);
+    while (dir && (e = readdir(dir)))
+        for (size_t i = 0; i < SL_LEN(strays) && i <= *kind; i++) {
+            if (!is_stray(e->d_name, i) || (i == *kind && strcmp(e->d_name, name) >= 0)) continue;
+            *kind = i;
+            snprintf(name, 256, "%s", e->d_name);
+        }
+    if (dir) closedir(dir);
+    return *kind < SL_LEN(strays);
+}
+
+static sl_status refuse_stray(const char *folder, sl_err *err) {
+    char name[256];
+    size_t kind;
+    if (!find_stray(folder, name, &kind))
+        return sl_fail(err, SL_ERR_NOTFOUND, "%s: no %s and no %s", folder, single_name,
+                       index_name);
+    return sl_fail(err, strays[kind].code, "%s: no %s; %s is there, but %s", folder, single_name,
+                   name, strays[kind].why);
+}
+
 bool sl_ckpt_exists(const char *folder) {
-    char *single = join(folder, single_name), *index = join(folder, index_name);
+    char *single = join(folder, single_name), *index = join(folder, index_name), name[256];
+    size_t kind;
     /* Out of memory says the same in sl_ckpt_open. */
     bool exists = sl_gguf_is(folder) || !single || !index || access(single, F_OK) == 0 ||
-                  access(index, F_OK) == 0;
+                  access(index, F_OK) == 0 || find_stray(folder, name, &kind);
     sl_free(single);
     sl_free(index);
     return exists;
@@ -268,7 +314,7 @@ sl_status sl_ckpt_open(const char *folder, sl_checkpoint **out, sl_err *err) {
     else if (access(index, F_OK) == 0)
         st = open_index(c, folder, index, err);
     else
-        st = sl_fail(err, SL_ERR_NOTFOUND, "%s: no %s and no %s", folder, single_name, index_name);
+        st = refuse_stray(folder, err);
     if (st == SL_OK) {
         *out = c;
         c = NULL;

@@ -25,7 +25,7 @@ typedef struct sl_ckpt_tensor {
     uint32_t file;
 } sl_ckpt_tensor;
 
-/* Whether there is anything that sl_ckpt_open would try to read. */
+/* Whether there are weights, of a kind that sl_ckpt_open reads or refuses by name. */
 bool sl_ckpt_exists(const char *model);
 
 /* The index and the shards must agree: every tensor of the index is in the shard it names and every

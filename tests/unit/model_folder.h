@@ -294,15 +294,17 @@ static inline void folder_make(char dir[64], const char *config, sl_dtype dtype,
     folder_write(dir, "config.json", config, strlen(config));
 }
 
-static inline void folder_remove(const char *dir) {
+static inline int folder_remove_file(const char *dir, const char *name) {
     char path[512];
+    folder_path(path, dir, name);
+    return unlink(path);
+}
+
+static inline void folder_remove(const char *dir) {
     DIR *d = opendir(dir);
     if (!d) return;
     for (struct dirent *e; (e = readdir(d)) != NULL;)
-        if (e->d_name[0] != '.') {
-            folder_path(path, dir, e->d_name);
-            unlink(path);
-        }
+        if (e->d_name[0] != '.') folder_remove_file(dir, e->d_name);
     closedir(d);
     rmdir(dir);
 }

@@ -480,6 +480,45 @@ static void damaged_indexes_are_refused(void **state) {
     folder_remove(dir);
 }
 
+/* Weights that are not read are named; of several kinds the one nearest to what is read. */
+static void other_weights_are_refused_by_name(void **state) {
+    (void)state;
+    static const struct {
+        const char *file[3];
+        sl_status code;
+        const char *text;
+    } bad[] = {
+        {{"training_args.bin"}, SL_ERR_NOTFOUND, ": no " ST " and no " INDEX},
+        {{"pytorch_model-00002-of-00002.bin", "pytorch_model-00001-of-00002.bin"},
+         SL_ERR_UNSUPPORTED,
+         ": no " ST "; pytorch_model-00001-of-00002.bin is there, but pickles are not read"},
+        {{"consolidated.00.pth"},
+         SL_ERR_UNSUPPORTED,
+         ": no " ST "; consolidated.00.pth is there, but pickles are not read"},
+        {{"m.gguf"},
+         SL_ERR_NOTFOUND,
+         ": no " ST "; m.gguf is there, but a GGUF file is named itself, not its folder"},
+        {{"pytorch_model.bin", "model-00002-of-00002.safetensors",
+          "model-00001-of-00002.safetensors"},
+         SL_ERR_NOTFOUND,
+         ": no " ST "; model-00001-of-00002.safetensors is there, but " INDEX ", which lists "
+         "shards, is not"},
+    };
+    for (size_t i = 0; i < SL_LEN(bad); i++) {
+        char dir[64];
+        sl_model_spec m = {0};
+        sl_err err = {0};
+        folder_make(dir, folder_qwen, SL_F32, 1, 1);
+        assert_int_equal(folder_remove_file(dir, ST), 0);
+        for (size_t j = 0; j < 3 && bad[i].file[j]; j++) folder_write(dir, bad[i].file[j], "x", 1);
+        check_refused(dir, bad[i].text, bad[i].code, bad[i].text);
+        bool described = strstr(bad[i].text, "is there") == NULL;
+        assert_int_equal(sl_model_read_spec(dir, &m, NULL, &err), described ? SL_OK : bad[i].code);
+        assert_true(!described || m.weightless);
+        folder_remove(dir);
+    }
+}
+
 static void a_failed_allocation_never_leaks_or_crashes(void **state) {
     (void)state;
     static const struct {
@@ -576,6 +615,7 @@ int main(void) {
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(options_that_change_results_are_refused),
         cmocka_unit_test(damaged_indexes_are_refused),
+        cmocka_unit_test(other_weights_are_refused_by_name),
         cmocka_unit_test(a_failed_allocation_never_leaks_or_crashes),
         cmocka_unit_test(a_file_truncated_under_its_mapping_ends_the_process),
         cmocka_unit_test(odd_files_are_not_mapped),
