@@ -14,12 +14,13 @@ typedef enum sl_hf_rule {
     SL_HF_USED,     /* read, with its own checks */
     SL_HF_HARMLESS, /* training, bookkeeping, or how Python returns things */
     SL_HF_OFF,      /* changes results unless it is null, false, 0, "" or empty */
-    SL_HF_ONE,      /* changes results unless it is null or 1 */
+    SL_HF_IS,       /* changes results unless it is null or says what is done here: `as` */
 } sl_hf_rule;
 
 typedef struct sl_hf_key {
     const char *key;
     sl_hf_rule rule;
+    const char *as[2]; /* of SL_HF_IS: true, a number or a word; the second may be NULL */
 } sl_hf_key;
 
 /* Classes whose config we read, with what transformers assumes when a key is absent. */
@@ -76,6 +77,9 @@ sl_status sl_hf_check_keys(sl_json root, const sl_hf_key *own, size_t n_own, con
 /* *out keeps its value when an optional key is absent. */
 sl_status sl_hf_u32(sl_json root, const char *key, sl_json_need need, uint32_t min, uint32_t max,
                     uint32_t *out, sl_err *err) SL_MUST_CHECK;
+/* What an optional key has to be if it is there; `why` names it in the message. */
+sl_status sl_hf_expect_u32(sl_json root, const char *key, uint32_t want, const char *why,
+                           sl_err *err) SL_MUST_CHECK;
 /* rope_theta, rope_scaling, rope_parameters -> rope_theta, rope_dim, yarn. head_dim is known. */
 sl_status sl_hf_rope(sl_json root, const sl_hf_class *c, sl_model_spec *m,
                      sl_err *err) SL_MUST_CHECK;

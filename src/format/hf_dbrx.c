@@ -12,6 +12,7 @@ static const sl_hf_key root_keys[] = {
     {"architectures", SL_HF_USED},
     {"model_type", SL_HF_USED},
     {"num_key_value_heads", SL_HF_USED},
+    {"rope_parameters", SL_HF_USED},
     {"tie_word_embeddings", SL_HF_USED},
     {"bos_token_id", SL_HF_USED},
     {"eos_token_id", SL_HF_USED},
@@ -22,12 +23,24 @@ static const sl_hf_key root_keys[] = {
     {"resid_pdrop", SL_HF_HARMLESS},
 };
 
+/* What a library writes into every object; of inner ones nothing reads it. */
+#define INNER_KEYS                                                                                 \
+    {"model_type", SL_HF_HARMLESS}, {"architectures", SL_HF_HARMLESS},                             \
+        {"tie_word_embeddings", SL_HF_HARMLESS}, {"bos_token_id", SL_HF_HARMLESS}, {               \
+        "eos_token_id", SL_HF_HARMLESS                                                             \
+    }
+
 static const sl_hf_key attn_keys[] = {
-    {"clip_qkv", SL_HF_USED},       {"kv_n_heads", SL_HF_USED},     {"rope_theta", SL_HF_USED},
-    {"attn_pdrop", SL_HF_HARMLESS}, {"model_type", SL_HF_HARMLESS},
+    INNER_KEYS,
+    {"clip_qkv", SL_HF_USED},
+    {"kv_n_heads", SL_HF_USED},
+    {"rope_theta", SL_HF_USED},
+    {"attn_pdrop", SL_HF_HARMLESS},
 };
 
 static const sl_hf_key ffn_keys[] = {
+    INNER_KEYS,
+    {"hidden_size", SL_HF_USED},
     {"ffn_act_fn", SL_HF_USED},
     {"ffn_hidden_size", SL_HF_USED},
     {"moe_num_experts", SL_HF_USED},
@@ -35,7 +48,6 @@ static const sl_hf_key ffn_keys[] = {
     {"moe_normalize_expert_weights", SL_HF_USED},
     {"moe_jitter_eps", SL_HF_HARMLESS}, /* of training */
     {"moe_loss_weight", SL_HF_HARMLESS},
-    {"model_type", SL_HF_HARMLESS},
     {"uniform_expert_assignment", SL_HF_OFF},
 };
 
@@ -79,10 +91,25 @@ static sl_status read_sizes(sl_json root, sl_model_spec *m, sl_err *err) {
     return st;
 }
 
+/* attn_config's where there is one. transformers 5 reads rope_parameters instead and, when it saves
+ * a model that has none, writes what it assumes: 1e4. */
+static sl_status read_theta(sl_json root, sl_json attn, sl_model_spec *m, sl_err *err) {
+    double own = 0;
+    sl_status st = sl_json_f64(attn, "rope_theta", SL_JSON_OPTIONAL, 1, 1e12, &own, err);
+    if (st == SL_OK) st = sl_hf_rope(root, &sl_hf_dbrx, m, err);
+    if (st != SL_OK || own == 0) return st;
+    if (m->rope_theta != (float)own && m->rope_theta != (float)sl_hf_dbrx.rope_theta)
+        return sl_json_fail(attn, "rope_theta", err, SL_ERR_FORMAT,
+                            "%g contradicts rope_parameters.rope_theta %g", own,
+                            (double)m->rope_theta);
+    m->rope_theta = (float)own;
+    return SL_OK;
+}
+
 /* Left out where they are as transformers assumes: one head of keys, theta 1e4, no clipping. */
 static sl_status read_attention(sl_json root, sl_model_spec *m, sl_err *err) {
     sl_json attn = {0};
-    double clip = 0, theta = 1e4;
+    double clip = 0;
     uint32_t again;
     m->n_kv_heads = 1;
     sl_status st = sl_json_object(root, "attn_config", SL_JSON_REQUIRED, &attn, err);
@@ -90,7 +117,7 @@ static sl_status read_attention(sl_json root, sl_model_spec *m, sl_err *err) {
     if (st == SL_OK)
         st = sl_hf_u32(attn, "kv_n_heads", SL_JSON_OPTIONAL, 1, 4096, &m->n_kv_heads, err);
     if (st == SL_OK) st = sl_json_f64(attn, "clip_qkv", SL_JSON_OPTIONAL, 1e-6, 1e6, &clip, err);
-    if (st == SL_OK) st = sl_json_f64(attn, "rope_theta", SL_JSON_OPTIONAL, 1, 1e12, &theta, err);
+    if (st == SL_OK) st = read_theta(root, attn, m, err);
     if (st == SL_OK && m->n_heads % m->n_kv_heads != 0)
         st = sl_json_fail(attn, "kv_n_heads", err, SL_ERR_FORMAT, "%u does not divide n_heads %u",
                           m->n_kv_heads, m->n_heads);
@@ -101,8 +128,6 @@ static sl_status read_attention(sl_json root, sl_model_spec *m, sl_err *err) {
         st = sl_json_fail(root, "num_key_value_heads", err, SL_ERR_FORMAT,
                           "%u contradicts attn_config.kv_n_heads %u", again, m->n_kv_heads);
     m->clip_qkv = (float)clip;
-    m->rope_theta = (float)theta;
-    m->rope_dim = m->head_dim;
     return st;
 }
 
@@ -138,6 +163,7 @@ static sl_status read_ffn(sl_json root, sl_model_spec *m, sl_err *err) {
     m->d_ff_expert = 3584;
     sl_status st = sl_json_object(root, "ffn_config", SL_JSON_REQUIRED, &ffn, err);
     if (st == SL_OK) st = check_keys(ffn, ffn_keys, SL_LEN(ffn_keys), err);
+    if (st == SL_OK) st = sl_hf_expect_u32(ffn, "hidden_size", m->d_model, "d_model", err);
     if (st == SL_OK) st = read_activation(ffn, err);
     if (st == SL_OK)
         st = sl_hf_u32(ffn, "ffn_hidden_size", SL_JSON_OPTIONAL, 1, 1u << 20, &m->d_ff_expert, err);
@@ -160,5 +186,8 @@ static sl_status read_all(sl_json root, sl_model_spec *m, sl_err *err) {
     return st == SL_OK ? read_ffn(root, m, err) : st;
 }
 
-const sl_hf_class sl_hf_dbrx = {
-    .name = "DbrxForCausalLM", .model_type = "dbrx", .read_all = read_all};
+const sl_hf_class sl_hf_dbrx = {.name = "DbrxForCausalLM",
+                                .model_type = "dbrx",
+                                .rope_theta = 1e4,
+                                .rope_part = 1,
+                                .read_all = read_all};

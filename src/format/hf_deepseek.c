@@ -11,23 +11,13 @@
         {"first_k_dense_replace", SL_HF_USED}, {"routed_scaling_factor", SL_HF_USED},              \
         {"n_group", SL_HF_USED}, {"topk_group", SL_HF_USED}, {"topk_method", SL_HF_USED},          \
         {"scoring_func", SL_HF_USED}, {"rope_interleave", SL_HF_USED},                             \
-        {"num_nextn_predict_layers", SL_HF_USED}, {"moe_layer_freq", SL_HF_ONE},                   \
+        {"num_nextn_predict_layers", SL_HF_USED}, {"moe_layer_freq", SL_HF_IS, {"1"}},             \
         {"auto_map", SL_HF_HARMLESS}, {"aux_loss_alpha", SL_HF_HARMLESS},                          \
         {"seq_aux", SL_HF_HARMLESS}, {                                                             \
         "ep_size", SL_HF_HARMLESS                                                                  \
     }
 
 static const sl_hf_key own_latent[] = {LATENT_KEYS};
-
-/* What an optional key has to say if it is there. */
-static sl_status expect_u32(sl_json root, const char *key, uint32_t want, const char *why,
-                            sl_err *err) {
-    uint32_t v = want;
-    sl_status st = sl_hf_u32(root, key, SL_JSON_OPTIONAL, 0, UINT32_MAX, &v, err);
-    if (st == SL_OK && v != want)
-        st = sl_json_fail(root, key, err, SL_ERR_UNSUPPORTED, "%u is not %s (%u)", v, why, want);
-    return st;
-}
 
 static sl_status expect_text(sl_json root, const char *key, const char *want, sl_err *err) {
     const char *text = NULL;
@@ -43,7 +33,7 @@ static sl_status read_latents(sl_json root, sl_model_spec *m, sl_err *err) {
     sl_status st =
         sl_hf_u32(root, "num_attention_heads", SL_JSON_REQUIRED, 1, 4096, &m->n_heads, err);
     if (st == SL_OK)
-        st = expect_u32(root, "num_key_value_heads", m->n_heads, "num_attention_heads", err);
+        st = sl_hf_expect_u32(root, "num_key_value_heads", m->n_heads, "num_attention_heads", err);
     if (st == SL_OK)
         st = sl_hf_u32(root, "q_lora_rank", SL_JSON_OPTIONAL, 1, 1u << 17, &m->q_lora, err);
     if (st == SL_OK)
@@ -54,10 +44,10 @@ static sl_status read_latents(sl_json root, sl_model_spec *m, sl_err *err) {
     if (st == SL_OK)
         st = sl_hf_u32(root, "qk_nope_head_dim", SL_JSON_REQUIRED, 1, 1024, &m->nope_dim, err);
     if (st == SL_OK) st = sl_hf_u32(root, "v_head_dim", SL_JSON_REQUIRED, 1, 1024, &m->v_dim, err);
-    if (st == SL_OK) st = expect_u32(root, "head_dim", m->head_dim, "qk_rope_head_dim", err);
+    if (st == SL_OK) st = sl_hf_expect_u32(root, "head_dim", m->head_dim, "qk_rope_head_dim", err);
     if (st == SL_OK)
-        st = expect_u32(root, "qk_head_dim", m->nope_dim + m->head_dim,
-                        "qk_nope_head_dim + qk_rope_head_dim", err);
+        st = sl_hf_expect_u32(root, "qk_head_dim", m->nope_dim + m->head_dim,
+                              "qk_nope_head_dim + qk_rope_head_dim", err);
     if (st == SL_OK && m->head_dim % 2 != 0)
         st = sl_json_fail(root, "qk_rope_head_dim", err, SL_ERR_LIMIT, "%u must be even",
                           m->head_dim);
@@ -68,11 +58,23 @@ static sl_status read_latents(sl_json root, sl_model_spec *m, sl_err *err) {
                : st;
 }
 
-/* Blocks of 128 x 128 with a scale each. How activations are rounded where products are of 8 bits
- * (activation_scheme) is no matter here: they stay as they are. */
+/* How activations are rounded where products are of 8 bits (activation_scheme) is no matter here:
+ * they stay as they are. Scales are f32, whatever set of numbers they were taken from (scale_fmt);
+ * which weights are F8_E4M3 is said by their tensors. */
+static const sl_hf_key fp8_keys[] = {
+    {"quant_method", SL_HF_USED},
+    {"weight_block_size", SL_HF_USED},
+    {"fmt", SL_HF_IS, {"e4m3"}},
+    {"scale_fmt", SL_HF_IS, {"ue8m0", "float"}},
+    {"expert_dtype", SL_HF_IS, {"fp8"}},
+    {"activation_scheme", SL_HF_HARMLESS},
+    {"modules_to_not_convert", SL_HF_HARMLESS},
+    {"modules_to_convert", SL_HF_OFF},
+    {"dequantize", SL_HF_OFF},
+};
+
+/* Blocks of 128 x 128 with a scale each. */
 static sl_status read_fp8(sl_json root, sl_model_spec *m, sl_err *err) {
-    static const char *const known[] = {"quant_method", "fmt", "weight_block_size",
-                                        "activation_scheme", "modules_to_not_convert"};
     static const char key[] = "quantization_config", size_key[] = "weight_block_size";
     sl_json q = {0}, size = {0};
     const char *method = NULL;
@@ -80,8 +82,7 @@ static sl_status read_fp8(sl_json root, sl_model_spec *m, sl_err *err) {
     if (st != SL_OK || sl_json_kind_of(q) == SL_JSON_ABSENT) return st;
     st = sl_json_string(q, "quant_method", SL_JSON_REQUIRED, &method, err);
     if (st == SL_OK) st = expect_text(q, "quant_method", "fp8", err);
-    if (st == SL_OK) st = sl_json_only(q, known, SL_LEN(known), err);
-    if (st == SL_OK) st = expect_text(q, "fmt", "e4m3", err);
+    if (st == SL_OK) st = sl_hf_check_keys(q, fp8_keys, SL_LEN(fp8_keys), NULL, 0, err);
     if (st == SL_OK) st = sl_json_array(q, size_key, SL_JSON_REQUIRED, &size, err);
     uint64_t rows = 0, cols = 0;
     if (st == SL_OK &&

@@ -1,6 +1,7 @@
 /* The classes of the Llama line. */
 #include "format/hf_config_int.h"
 
+static const sl_hf_key own_qwen3[] = {{"use_qk_norm", SL_HF_IS, {"true"}}};
 static const sl_hf_key own_qwen2[] = {{"qkv_bias", SL_HF_USED},
                                       {"shared_expert_intermediate_size", SL_HF_USED}};
 static const sl_hf_key own_olmoe[] = {{"clip_qkv", SL_HF_USED}};
@@ -77,6 +78,8 @@ static const sl_hf_class qwen3 = {
     .qk_norm = true,
     .yarn = true,
     .sparse_step = true,
+    .own = own_qwen3,
+    .n_own = SL_LEN(own_qwen3),
 };
 
 static const sl_hf_class qwen2 = {

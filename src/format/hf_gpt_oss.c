@@ -2,13 +2,20 @@
 #include "format/hf_config_int.h"
 
 static const sl_hf_key own[] = {
-    {"attention_bias", SL_HF_USED},    {"num_local_experts", SL_HF_USED},
-    {"experts_per_token", SL_HF_USED}, {"initial_context_length", SL_HF_HARMLESS},
-    {"swiglu_limit", SL_HF_USED},
+    {"attention_bias", SL_HF_USED},
+    {"num_local_experts", SL_HF_USED},
+    {"experts_per_token", SL_HF_USED},
+    {"initial_context_length", SL_HF_HARMLESS},
+    /* Constants of the clamped SwiGLU. */
+    {"swiglu_limit", SL_HF_IS, {"7"}},
+    {"swiglu_alpha", SL_HF_IS, {"1.702"}},
 };
 
-/* Limit of the clamped SwiGLU; transformers knows no other. */
-#define LIMIT 7.0
+static const sl_hf_key quant_keys[] = {
+    {"quant_method", SL_HF_USED},
+    {"modules_to_not_convert", SL_HF_USED},
+    {"dequantize", SL_HF_OFF},
+};
 
 /* What transformers fills in when the file is silent, differently from other classes. */
 static sl_status check_given(sl_json root, sl_err *err) {
@@ -24,7 +31,6 @@ static sl_status check_given(sl_json root, sl_err *err) {
 
 static sl_status read_own(sl_json root, sl_model_spec *m, sl_err *err) {
     uint32_t top_k = m->top_k;
-    double limit = LIMIT;
     m->qkv_bias = true;
     sl_status st = check_given(root, err);
     if (st == SL_OK) st = sl_json_bool(root, "attention_bias", SL_JSON_OPTIONAL, &m->qkv_bias, err);
@@ -33,11 +39,7 @@ static sl_status read_own(sl_json root, sl_model_spec *m, sl_err *err) {
     if (st == SL_OK && top_k != m->top_k)
         st = sl_json_fail(root, "experts_per_token", err, SL_ERR_FORMAT,
                           "%u contradicts num_experts_per_tok %u", top_k, m->top_k);
-    if (st == SL_OK) st = sl_json_f64(root, "swiglu_limit", SL_JSON_OPTIONAL, 0, 1e6, &limit, err);
-    if (st == SL_OK && limit != LIMIT)
-        st = sl_json_fail(root, "swiglu_limit", err, SL_ERR_UNSUPPORTED,
-                          "%g is not supported, only %g", limit, LIMIT);
-    m->glu_limit = (float)limit;
+    m->glu_limit = 7;
     return st;
 }
 
@@ -60,13 +62,12 @@ static sl_status check_kept(sl_json quant, sl_err *err) {
 }
 
 static sl_status read_quant(sl_json root, sl_json quant, sl_model_spec *m, sl_err *err) {
-    static const char *const known[] = {"quant_method", "modules_to_not_convert"};
     const char *method = NULL;
     sl_status st = sl_json_string(quant, "quant_method", SL_JSON_REQUIRED, &method, err);
     if (st == SL_OK && strcmp(method, "mxfp4") != 0)
         return sl_json_fail(quant, "quant_method", err, SL_ERR_UNSUPPORTED,
                             "\"%.40s\" is not supported (supported: \"mxfp4\")", method);
-    if (st == SL_OK) st = sl_json_only(quant, known, SL_LEN(known), err);
+    if (st == SL_OK) st = sl_hf_check_keys(quant, quant_keys, SL_LEN(quant_keys), NULL, 0, err);
     if (st == SL_OK) st = check_kept(quant, err);
     if (st != SL_OK) return st;
     uint32_t block = sl_dtype_block(SL_MXFP4);

@@ -1,4 +1,8 @@
+/* What the keys of a published config mean: tables, and the check of an object by them. */
 #include "format/hf_config_int.h"
+
+#include <ctype.h>
+#include <stdlib.h>
 
 static const sl_hf_key config_keys[] = {
     {"architectures", SL_HF_USED},
@@ -40,8 +44,8 @@ static const sl_hf_key config_keys[] = {
     {"add_cross_attention", SL_HF_OFF},
     {"cross_attention_hidden_size", SL_HF_OFF},
     {"pruned_heads", SL_HF_OFF},
-    {"partial_rotary_factor", SL_HF_ONE},
-    {"pretraining_tp", SL_HF_ONE},
+    {"partial_rotary_factor", SL_HF_IS, {"1"}},
+    {"pretraining_tp", SL_HF_IS, {"1"}},
     {"attention_dropout", SL_HF_HARMLESS},
     {"hidden_dropout", SL_HF_HARMLESS},
     {"initializer_range", SL_HF_HARMLESS},
@@ -134,12 +138,12 @@ static const sl_hf_key generation_keys[] = {
     {"target_lookbehind", SL_HF_HARMLESS},
     {"prompt_lookup_num_tokens", SL_HF_HARMLESS},
     {"max_matching_ngram_size", SL_HF_HARMLESS},
-    {"num_beams", SL_HF_ONE},
-    {"num_beam_groups", SL_HF_ONE},
-    {"repetition_penalty", SL_HF_ONE},
-    {"encoder_repetition_penalty", SL_HF_ONE},
-    {"typical_p", SL_HF_ONE},
-    {"guidance_scale", SL_HF_ONE},
+    {"num_beams", SL_HF_IS, {"1"}},
+    {"num_beam_groups", SL_HF_IS, {"1"}},
+    {"repetition_penalty", SL_HF_IS, {"1"}},
+    {"encoder_repetition_penalty", SL_HF_IS, {"1"}},
+    {"typical_p", SL_HF_IS, {"1"}},
+    {"guidance_scale", SL_HF_IS, {"1"}},
     {"min_length", SL_HF_OFF},
     {"min_new_tokens", SL_HF_OFF},
     {"min_p", SL_HF_OFF},
@@ -193,6 +197,30 @@ static bool is_off(sl_json root, const char *key, sl_json v) {
     return false;
 }
 
+/* Whether the value is what the text says: true, a number or a word. */
+static bool says(sl_json root, const char *key, sl_json v, const char *text) {
+    double number = 0;
+    bool truth = false;
+    sl_span word = {0};
+    if (isdigit((unsigned char)text[0]))
+        return sl_json_as_f64(v, &number) && number == strtod(text, NULL);
+    if (sl_json_kind_of(v) == SL_JSON_BOOL)
+        return sl_json_bool(root, key, SL_JSON_OPTIONAL, &truth, NULL) == SL_OK &&
+               strcmp(text, truth ? "true" : "false") == 0;
+    return strcmp(text, "true") != 0 && sl_json_as_span(v, &word) && word.len == strlen(text) &&
+           memcmp(word.data, text, word.len) == 0;
+}
+
+static sl_status check_key(sl_json root, const sl_hf_key *k, sl_json v, sl_err *err) {
+    if (k->rule == SL_HF_OFF && !is_off(root, k->key, v))
+        return sl_json_fail(root, k->key, err, SL_ERR_UNSUPPORTED,
+                            "supported only when it is off (null, false, 0 or empty)");
+    if (k->rule != SL_HF_IS || says(root, k->key, v, k->as[0])) return SL_OK;
+    if (k->as[1] && says(root, k->key, v, k->as[1])) return SL_OK;
+    return sl_json_fail(root, k->key, err, SL_ERR_UNSUPPORTED, "supported only as %s%s%s", k->as[0],
+                        k->as[1] ? " or " : "", k->as[1] ? k->as[1] : "");
+}
+
 /* Each key of the object by the tables `own` and `first`, then by that of generation. */
 sl_status sl_hf_check_keys(sl_json root, const sl_hf_key *own, size_t n_own, const sl_hf_key *first,
                            size_t n_first, sl_err *err) {
@@ -200,7 +228,6 @@ sl_status sl_hf_check_keys(sl_json root, const sl_hf_key *own, size_t n_own, con
     const char *key = NULL;
     sl_json v = {0};
     while (sl_json_next(root, &iter, &key, &v)) {
-        double number = 0;
         if (sl_json_kind_of(v) == SL_JSON_NULL) continue;
         const sl_hf_key *k = sl_hf_find_key(key, own, n_own);
         if (!k) k = sl_hf_find_key(key, first, n_first);
@@ -208,11 +235,8 @@ sl_status sl_hf_check_keys(sl_json root, const sl_hf_key *own, size_t n_own, con
         if (!k)
             return sl_json_fail(root, key, err, SL_ERR_UNSUPPORTED,
                                 "unknown option; ignoring it could change results");
-        if (k->rule == SL_HF_OFF && !is_off(root, key, v))
-            return sl_json_fail(root, key, err, SL_ERR_UNSUPPORTED,
-                                "supported only when it is off (null, false, 0 or empty)");
-        if (k->rule == SL_HF_ONE && !(sl_json_as_f64(v, &number) && number == 1))
-            return sl_json_fail(root, key, err, SL_ERR_UNSUPPORTED, "supported only as 1");
+        sl_status st = check_key(root, k, v, err);
+        if (st != SL_OK) return st;
     }
     return SL_OK;
 }

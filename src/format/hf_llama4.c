@@ -16,7 +16,7 @@ static const sl_hf_key own[] = {
     {"mlp_only_layers", SL_HF_OFF},
     {"moe_intermediate_size", SL_HF_OFF},
     {"sliding_window", SL_HF_OFF},
-    {"decoder_sparse_step", SL_HF_ONE},
+    {"decoder_sparse_step", SL_HF_IS, {"1"}},
     {"for_llm_compressor", SL_HF_OFF},
 };
 

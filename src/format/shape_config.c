@@ -262,9 +262,17 @@ static sl_status read_mlp_only(sl_json root, sl_shape *s, sl_err *err) {
     return st;
 }
 
+/* transformers 5 saves some classes with another name for the number of experts. */
+static const char *experts_key(sl_json root, const sl_shape_class *c) {
+    static const char other[] = "num_local_experts";
+    bool renamed = c->experts && sl_json_kind_of(sl_json_get(root, c->experts)) <= SL_JSON_NULL &&
+                   sl_json_kind_of(sl_json_get(root, other)) > SL_JSON_NULL;
+    return renamed ? other : c->experts;
+}
+
 static sl_status read_ffn(sl_json root, const sl_shape_class *c, sl_shape *s, sl_err *err) {
-    sl_status st =
-        read_u32(root, c->experts, SL_JSON_REQUIRED, 1, SL_MAX_EXPERTS, &s->n_experts, err);
+    sl_status st = read_u32(root, experts_key(root, c), SL_JSON_REQUIRED, 1, SL_MAX_EXPERTS,
+                            &s->n_experts, err);
     if (st == SL_OK)
         st = read_u32(root, c->top_k, SL_JSON_REQUIRED, 1, SL_MAX_TOP_K, &s->top_k, err);
     if (st == SL_OK)

@@ -160,8 +160,10 @@ int cmd_inspect(const sl_options *o) {
     sl_status st = sl_model_read_spec(o->arg[0], &m, &gen, &err);
     if (st == SL_ERR_UNSUPPORTED && described == SL_OK)
         return inspect_description(o, &shape, err.msg);
-    if (st == SL_OK && m.weightless && described == SL_OK)
-        return inspect_description(o, &shape, "the folder has no model.safetensors");
+    if (st == SL_OK && m.weightless)
+        return described == SL_OK
+                   ? inspect_description(o, &shape, "the folder has no model.safetensors")
+                   : sl_cmd_fail("inspect", &no_shape);
     if (st == SL_OK) st = sl_model_inspect(o->arg[0], &info, &err);
     if (st == SL_OK)
         st = o->plan[0] ? sl_plan_read(o->plan, &m, &plan, &err)
