@@ -357,10 +357,17 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
 
 /* ---- losing a worker ---- */
 
+/* Its last report: what was in flight then is nowhere any more. */
+static void close_books(sl_worker_stats *s) {
+    uint64_t ended = s->rows_merged + s->rows_cancelled + s->rows_lost;
+    if (s->rows_created > ended) s->rows_lost += s->rows_created - ended;
+}
+
 static void lose(sl_engine *e, uint32_t id, const char *why) {
     sl_member_worker *w = &e->worker[id];
     if (w->dead) return;
     w->dead = true;
+    close_books(&w->stats);
     if (w->conn) sl_net_close(e->net, w->conn, SL_ERR_WORKER_LOST, why);
     w->conn = NULL;
     uint32_t roles = e->plan.worker[id].roles;

@@ -137,10 +137,50 @@ static void logits_of_others_and_of_nowhere(void **state) {
     }
 }
 
+/* What a worker had in flight when it was last heard of is lost with it. */
+static void books_of_the_dead_balance(void **state) {
+    (void)state;
+    static const struct { uint64_t merged, lost; } cases[] = {{40, 60}, {100, 0}, {0, 100}};
+    for (size_t i = 0; i < SL_LEN(cases); i++) {
+        scene s;
+        sl_err err = {0};
+        sl_counts counts;
+        sl_engine_stats st;
+        struct {
+#define FIELD(name) uint64_t name;
+            SL_WORKER_COUNTERS(FIELD)
+#undef FIELD
+        } n = {.rows_created = 107, .rows_merged = cases[i].merged, .rows_cancelled = 7};
+        begin(&s);
+        serve(&s);
+        assert_int_equal(sl_counts_create(&s.e->spec, &counts, &err), SL_OK);
+        sl_buf *b = sl_net_buf_take(s.worker[0].net, sizeof n + sl_counts_bytes(&counts));
+        sl_wr w = sl_wr_of(b->data, b->len);
+#define FIELD(name) sl_wr_u64(&w, n.name);
+        SL_WORKER_COUNTERS(FIELD)
+#undef FIELD
+        sl_counts_encode(&counts, &w);
+        say(&s.worker[0], (sl_wire_header){.kind = SL_MSG_STATS}, b);
+        step(&s);
+        sl_engine_stats_get(s.e, &st);
+        assert_int_equal(st.worker[0].rows_created, 107);
+        assert_int_equal(st.worker[0].rows_lost, 0);
+        actor_stop(&s.worker[0]);
+        s.worker[0].net = NULL;
+        for (int k = 0; k < 20 && !s.e->worker[0].dead; k++) step(&s);
+        sl_engine_stats_get(s.e, &st);
+        assert_false(st.worker[0].alive);
+        assert_int_equal(st.worker[0].rows_lost, cases[i].lost);
+        sl_counts_free(&counts);
+        end(&s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_leaves_as_the_last_one_joins),
         cmocka_unit_test(logits_of_others_and_of_nowhere),
+        cmocka_unit_test(books_of_the_dead_balance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
