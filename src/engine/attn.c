@@ -312,7 +312,8 @@ void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why) {
     }
     sl_attn_flush(a);
     if (ended)
-        sl_log(SL_LOG_WARN, "attn", "ended %u requests: expert worker %u: %s", ended, id, why);
+        sl_log(why ? SL_LOG_WARN : SL_LOG_INFO, "attn", "ended %u requests: expert worker %u: %s",
+               ended, id, why ? why : "it left");
 }
 
 bool sl_attn_run(sl_attn *a) {

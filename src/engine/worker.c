@@ -422,10 +422,14 @@ static bool is_told_to_stop(const sl_worker *w) {
 static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) {
     if (!w->planned || id >= w->plan.n_workers) return SL_OK;
     uint32_t roles = w->plan.worker[id].roles;
-    sl_log(left ? SL_LOG_INFO : SL_LOG_WARN, "worker", "worker %u %s", id,
-           left ? "left" : "is lost");
+    /* Whoever told this worker before its own connection ended knows whether that one left. */
+    bool told = w->xprt && sl_xprt_is_dead(w->xprt, id);
+    sl_log(left || told ? SL_LOG_INFO : SL_LOG_WARN, "worker", "worker %u %s", id,
+           left   ? "left"
+           : told ? "is gone, as another one said"
+                  : "is lost");
     if (w->attn && (roles & SL_ROLE_EXPERT))
-        sl_attn_on_expert_lost(w->attn, id, left ? "it left" : "its connection broke");
+        sl_attn_on_expert_lost(w->attn, id, left ? NULL : "its connection broke");
     if (w->xqueue && (roles & SL_ROLE_ATTENTION)) sl_xqueue_on_dead(w->xqueue, id);
     if (!w->xprt) return SL_OK;
     if (id == w->expert_worker[0] && id != w->id &&

@@ -145,7 +145,8 @@ sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, s
                             sl_err *err) SL_MUST_CHECK;
 sl_status sl_attn_on_round_open(sl_attn *a, const sl_wire_header *h, sl_span payload,
                                 sl_err *err) SL_MUST_CHECK;
-/* Expert worker `id` is gone: every request here ends with an error, later ones are refused. */
+/* Expert worker `id` is gone: every request here ends with an error, later ones are refused. why
+ * NULL: it left in good order. */
 void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why);
 /* Runs one task if one is ready; false: nothing to do. */
 bool sl_attn_run(sl_attn *a);
@@ -169,6 +170,7 @@ sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) SL_MUST_CHEC
 /* The connection to attention worker `member` is gone: the sequencer decides that it is dead, other
  * expert workers tell it. */
 sl_status sl_xprt_on_lost(sl_xprt *x, uint32_t member, sl_err *err) SL_MUST_CHECK;
+bool sl_xprt_is_dead(const sl_xprt *x, uint32_t member);
 /* Whether worker `src` may say who is dead: the sequencer to others, other expert workers to it. */
 bool sl_xprt_may_announce(const sl_xprt *x, uint32_t src);
 bool sl_xprt_run(sl_xprt *x);

@@ -210,6 +210,10 @@ sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) {
     return st;
 }
 
+bool sl_xprt_is_dead(const sl_xprt *x, uint32_t member) {
+    return x->dead[member];
+}
+
 sl_status sl_xprt_on_lost(sl_xprt *x, uint32_t member, sl_err *err) {
     if (x->sequencer) return sl_xprt_on_dead(x, member, err);
     if (!x->dead[member]) tell_dead(x, x->w->expert_worker[0], member);
