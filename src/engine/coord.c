@@ -390,7 +390,6 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
 static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     sl_engine *e = ctx;
     sl_member_worker *w = sl_conn_user(c);
-    (void)why;
     if (!w || w->conn != c) return;
     w->conn = NULL;
     if (e->stopping) return;
@@ -398,6 +397,8 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     /* The process often has a better reason than its broken connection. */
     if (sl_spawn_check(e) == id && e->spawned[id].err.msg[0]) text = e->spawned[id].err.msg;
     lose(e, id, text);
+    /* Silent past every limit and alive: what is given up must not come back, for anybody. */
+    if (why == SL_ERR_TIMEOUT) sl_spawn_kill(e, id);
 }
 
 /* ---- commands ---- */
@@ -498,6 +499,7 @@ sl_status sl_coord_start(sl_engine *e, sl_err *err) {
                                 .is_coordinator = 1,
                                 .wire = e->plan.wire},
                       .clock = e->clock,
+                      .silence_limit_us = (uint32_t)(1e6 * e->o.silence_limit_s),
                       .on = {on_open, on_message, on_down},
                       .ctx = e};
     memcpy(no.hello.model_hash, e->spec.hash, 32);

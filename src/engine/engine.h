@@ -37,6 +37,7 @@ typedef struct sl_engine_opts {
     uint64_t trace_events;  /* most that one worker keeps; 0: SL_TRACE_EVENTS */
     uint64_t delay_seed;    /* loop: seeded delays and reorderings of up to delay_us */
     uint32_t delay_us;
+    double silence_limit_s;  /* see sl_net_opts; 0: its default */
     uint32_t join_timeout_s; /* for all workers of the plan to be ready */
     uint32_t max_queue;      /* requests that may wait to run; 0: 4096 */
     double queue_timeout_s;  /* how long one may wait to run the first time; 0: for ever */

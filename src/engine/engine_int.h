@@ -187,6 +187,8 @@ void sl_collect_finish(sl_engine *e);
 sl_status sl_spawn_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;
 /* Notices children that ended; returns the first newly ended one, or UINT32_MAX. */
 uint32_t sl_spawn_check(sl_engine *e);
+/* Ends a worker that hangs, if it is a child: sl_spawn_check notices. */
+void sl_spawn_kill(sl_engine *e, uint32_t id);
 /* Waits for local workers, kills processes that do not leave within grace_ms. */
 void sl_spawn_stop(sl_engine *e, uint32_t grace_ms);
 

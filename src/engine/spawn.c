@@ -31,6 +31,7 @@ static sl_status start_thread(sl_engine *e, uint32_t id, sl_err *err) {
                                .host = e->o.host,
                                .secret = e->o.secret,
                                .isa = e->isa,
+                               .silence_limit_s = e->o.silence_limit_s,
                                .wanted = id};
     int rc = pthread_create(&s->thread, NULL, thread_main, s);
     if (rc != 0) return sl_fail(err, SL_ERR_IO, "thread of worker %u: %s", id, strerror(rc));
@@ -59,22 +60,23 @@ static char **environment_with(const char *variable) {
 }
 
 static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
-    char wanted[16], variable[96];
+    char wanted[16], silence[32], variable[96];
     snprintf(wanted, sizeof wanted, "%u", id);
+    snprintf(silence, sizeof silence, "%.9g", e->o.silence_limit_s);
     snprintf(variable, sizeof variable, "SLUICE_SECRET=%s", e->secret);
-    const char *argv[] = {e->program,
-                          "worker",
-                          "--join",
-                          sl_net_address(e->net),
-                          "--transport",
-                          e->o.transport,
-                          "--worker-id",
-                          wanted,
-                          "--join-timeout", /* whoever starts it is there already */
-                          "1",
-                          e->isa[0] ? "--isa" : NULL,
-                          e->isa,
-                          NULL};
+    const char *argv[16] = {e->program,
+                            "worker",
+                            "--join",
+                            sl_net_address(e->net),
+                            "--transport",
+                            e->o.transport,
+                            "--worker-id",
+                            wanted,
+                            "--join-timeout", /* whoever starts it is there already */
+                            "1"};
+    size_t n = 10;
+    if (e->o.silence_limit_s > 0) argv[n++] = "--silence-limit", argv[n++] = silence;
+    if (e->isa[0]) argv[n++] = "--isa", argv[n++] = e->isa;
     char **env = environment_with(variable);
     if (!env) return sl_fail(err, SL_ERR_NOMEM, "environment of worker %u", id);
     int rc = posix_spawn(&e->spawned[id].pid, e->program, NULL, NULL,
@@ -97,6 +99,10 @@ sl_status sl_spawn_start(sl_engine *e, sl_err *err) {
         if (e->o.spawn == SL_SPAWN_PROCESSES) st = start_process(e, i, err);
     }
     return st;
+}
+
+void sl_spawn_kill(sl_engine *e, uint32_t id) {
+    if (e->spawned[id].pid > 0) kill(e->spawned[id].pid, SIGKILL);
 }
 
 static bool reap(sl_spawned *s, int flags) {

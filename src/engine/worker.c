@@ -517,6 +517,7 @@ static sl_status start(sl_worker *w, sl_err *err) {
                       .secret = o->secret,
                       .hello = w->hello,
                       .clock = w->clock,
+                      .silence_limit_us = (uint32_t)(1e6 * o->silence_limit_s),
                       .on = {on_open, on_message, on_down},
                       .ctx = w};
     sl_status st = inbox_grow(w, err);

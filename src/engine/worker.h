@@ -19,6 +19,7 @@ typedef struct sl_worker_opts {
     uint32_t threads;         /* 0: as the plan says */
     uint32_t wanted;          /* worker id of the plan to take; SL_NO_WORKER: any that is free */
     sl_clock clock;           /* zeroed: the real one */
+    double silence_limit_s;   /* see sl_net_opts; 0: its default */
     uint32_t join_timeout_s;  /* sl_worker_run: a coordinator that is not there is tried so long */
     int32_t cpu; /* run on CPU cpu - 1; 0: as the plan says; -1: as sl_topology_pick says */
 } sl_worker_opts;

@@ -94,6 +94,15 @@ static bool is_wildcard(const struct sockaddr_storage *a) {
     return ((const struct sockaddr_in *)a)->sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
+bool sl_address_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b) {
+    if (a->ss_family != b->ss_family) return false;
+    if (a->ss_family == AF_INET6)
+        return IN6_ARE_ADDR_EQUAL(&((const struct sockaddr_in6 *)a)->sin6_addr,
+                                  &((const struct sockaddr_in6 *)b)->sin6_addr);
+    return a->ss_family == AF_INET && ((const struct sockaddr_in *)a)->sin_addr.s_addr ==
+                                          ((const struct sockaddr_in *)b)->sin_addr.s_addr;
+}
+
 static void use_interface(struct sockaddr_storage *a) {
     struct ifaddrs *list = NULL;
     uint16_t port = ((struct sockaddr_in *)a)->sin_port; /* the same place in both families */

@@ -16,4 +16,7 @@ sl_status sl_address_choose(const char *host, uint16_t port, struct sockaddr_sto
 /* What others connect to; a wildcard becomes the first address of an interface that is up. */
 void sl_address_advertise(const struct sockaddr_storage *bound, char *out, size_t cap);
 
+/* One family and address, whatever the ports. */
+bool sl_address_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b);
+
 #endif

@@ -92,6 +92,7 @@ sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
     n->clock = o->clock;
     n->heartbeat_us = o->heartbeat_us ? o->heartbeat_us : SL_NET_HEARTBEAT_US;
     n->dead_after_us = o->dead_after_us ? o->dead_after_us : SL_NET_DEAD_AFTER_US;
+    n->silence_limit_us = o->silence_limit_us ? o->silence_limit_us : SL_NET_SILENCE_LIMIT_US;
     n->on = o->on;
     n->ctx = o->ctx;
     n->last_look_us = sl_clock_now_us(&n->clock);
@@ -176,8 +177,7 @@ static sl_conn *conn_create(sl_net *n, sl_transport *t) {
     if (!c) return NULL;
     c->net = n;
     c->transport = t;
-    c->heard_us = c->sent_us = sl_net_now_us(n);
-    c->deadline_us = c->heard_us + SL_NET_HANDSHAKE_US;
+    c->heard_us = c->sent_us = c->began_us = sl_net_now_us(n);
     n->next_timer_us = 0;
     n->conns[n->n_conns++] = c;
     return c;
@@ -305,21 +305,46 @@ static uint64_t look_us(sl_net *n) {
     return now_us - n->still_us;
 }
 
+/* How much longer than `base_us` a machine may take whose processes run as late as this one lately
+ * did: base_us is so many heartbeats, and each of them may be as late as our own timers were. */
+static uint64_t stretched_us(const sl_net *n, uint64_t base_us) {
+    return base_us + base_us / n->heartbeat_us * n->late_us;
+}
+
+/* How long to wait for a sign of this peer, where base_us are enough for one that nobody else
+ * watches. A caller who has proved nothing yet is given no more for calling from here. */
+static uint64_t patience_us(const sl_conn *c, uint64_t base_us) {
+    const sl_net *n = c->net;
+    if (c->place == SL_PEER_IN_THIS_PROCESS) return UINT64_MAX / 2;
+    if (c->place == SL_PEER_ON_THIS_MACHINE && !sl_session_is_pending(c))
+        return n->silence_limit_us;
+    return SL_MIN(stretched_us(n, base_us), (uint64_t)n->silence_limit_us);
+}
+
+static void watch_handshake(sl_conn *c, uint64_t now_us, uint64_t *next_us) {
+    uint64_t limit_us = patience_us(c, SL_NET_HANDSHAKE_US), end_us = c->began_us + limit_us;
+    char text[96];
+    *next_us = SL_MIN(*next_us, end_us);
+    if (now_us < end_us || c->net->pumping) return; /* its next step may lie in `early` */
+    snprintf(text, sizeof text, "handshake not finished within %.1f s", (double)limit_us / 1e6);
+    sl_session_close(c, SL_ERR_TIMEOUT, text);
+}
+
 static void watch(sl_conn *c, uint64_t now_us, uint64_t *next_us) {
     sl_net *n = c->net;
     char text[96];
     if (c->state != SL_CONN_OPEN) {
-        if (now_us >= c->deadline_us && !n->pumping) /* else its next step may lie in `early` */
-            sl_session_close(c, SL_ERR_TIMEOUT, "handshake not finished within 2 s");
-        *next_us = SL_MIN(*next_us, c->deadline_us);
+        watch_handshake(c, now_us, next_us);
         return;
     }
+    uint64_t limit_us = patience_us(c, n->dead_after_us);
     /* Later than now where the process was stopped within this look: before the stop, then. */
     c->heard_us = SL_MIN(c->heard_us, now_us);
     c->sent_us = SL_MIN(c->sent_us, now_us);
-    if (now_us >= c->heard_us + n->dead_after_us) {
-        snprintf(text, sizeof text, "silent for %llu ms, limit %u ms",
-                 (unsigned long long)(now_us - c->heard_us) / 1000, n->dead_after_us / 1000);
+    if (now_us >= c->heard_us + limit_us) {
+        snprintf(text, sizeof text, "silent for %llu ms, limit %llu ms",
+                 (unsigned long long)(now_us - c->heard_us) / 1000,
+                 (unsigned long long)limit_us / 1000);
         if (n->pumping)
             sl_pump_keep_down(c, SL_ERR_TIMEOUT, text); /* after what it said before */
         else
@@ -327,13 +352,19 @@ static void watch(sl_conn *c, uint64_t now_us, uint64_t *next_us) {
         return;
     }
     if (now_us >= c->sent_us + n->heartbeat_us) sl_session_heartbeat(c);
-    *next_us =
-        SL_MIN(*next_us, SL_MIN(c->heard_us + n->dead_after_us, c->sent_us + n->heartbeat_us));
+    *next_us = SL_MIN(*next_us, SL_MIN(c->heard_us + limit_us, c->sent_us + n->heartbeat_us));
+}
+
+/* Timers are due every heartbeat at least. One late look is remembered for some seconds. */
+static void note_late(sl_net *n, uint64_t now_us) {
+    if (n->next_timer_us == 0) return; /* asked for at once */
+    n->late_us = SL_MAX(now_us - n->next_timer_us, n->late_us - n->late_us / 16);
 }
 
 static void watch_all(sl_net *n) {
     uint64_t now_us = look_us(n), next_us = UINT64_MAX;
     if (now_us < n->next_timer_us) return;
+    note_late(n, now_us);
     for (size_t i = 0; i < n->n_conns; i++)
         if (n->conns[i]->state != SL_CONN_DOWN) watch(n->conns[i], now_us, &next_us);
     n->next_timer_us = next_us;

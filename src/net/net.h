@@ -68,6 +68,9 @@ void sl_loop_hub_free(sl_loop_hub *h); /* after all its nets */
  * are links over SL_LOOP_MAX_HELD. Thread: the one that drives all nets of the hub. */
 #define SL_LOOP_MAX_HELD 16u
 void sl_loop_hub_hold(sl_loop_hub *h, const char *a, const char *b, uint64_t until_us);
+/* For simulations, before any connection: its nets play machines of their own, whose silence counts
+ * (see sl_net_opts). */
+void sl_loop_hub_set_apart(sl_loop_hub *h);
 
 typedef struct sl_net_opts {
     const char *transport; /* "loop", "shm", "tcp", "ucx" */
@@ -78,6 +81,10 @@ typedef struct sl_net_opts {
     sl_hello hello; /* own; address is filled in by the net */
     sl_clock clock;
     uint32_t heartbeat_us, dead_after_us; /* 0: 250 ms and 2 s */
+    /* 0: 10 s. How long a silent peer is borne: one in this process for ever, another one on this
+     * machine so long (its end is heard of at once), one elsewhere for dead_after_us, longer the
+     * later this process itself lately ran, but no longer than this. */
+    uint32_t silence_limit_us;
     sl_net_events on;
     void *ctx;
 } sl_net_opts;

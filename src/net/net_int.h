@@ -8,16 +8,17 @@
 
 #include "net/net.h"
 
-#define SL_NET_HANDSHAKE_US  2000000u
-#define SL_NET_MAX_PENDING   64u     /* accepted and not yet authenticated */
-#define SL_NET_MAX_UNTRUSTED 4096u   /* payload bytes before authentication */
-#define SL_NET_MAX_TEXT      480u    /* of a REFUSE, BYE or ERROR */
-#define SL_NET_LINGER_US     300000u /* how long a closed link may still flush */
-#define SL_NET_HEARTBEAT_US  250000u
-#define SL_NET_DEAD_AFTER_US 2000000u
-#define SL_HELLO_BYTES       216u
-#define SL_NONCE_BYTES       32u
-#define SL_MAC_BYTES         32u
+#define SL_NET_HANDSHAKE_US     2000000u
+#define SL_NET_MAX_PENDING      64u     /* accepted and not yet authenticated */
+#define SL_NET_MAX_UNTRUSTED    4096u   /* payload bytes before authentication */
+#define SL_NET_MAX_TEXT         480u    /* of a REFUSE, BYE or ERROR */
+#define SL_NET_LINGER_US        300000u /* how long a closed link may still flush */
+#define SL_NET_HEARTBEAT_US     250000u
+#define SL_NET_DEAD_AFTER_US    2000000u /* as long as this process runs on time */
+#define SL_NET_SILENCE_LIMIT_US 10000000u
+#define SL_HELLO_BYTES          216u
+#define SL_NONCE_BYTES          32u
+#define SL_MAC_BYTES            32u
 
 typedef struct sl_transport sl_transport;
 
@@ -78,10 +79,18 @@ typedef enum sl_conn_state {
     SL_CONN_DOWN, /* on_down is due */
 } sl_conn_state;
 
+/* Where the peer runs, as far as a link can tell: who would notice its end? */
+typedef enum sl_peer_place {
+    SL_PEER_ELSEWHERE,       /* nobody: its silence has to */
+    SL_PEER_ON_THIS_MACHINE, /* the kernel, which closes its end of the link */
+    SL_PEER_IN_THIS_PROCESS, /* it ends with us */
+} sl_peer_place;
+
 struct sl_conn {
     sl_net *net;
     sl_transport *transport;
-    void *link; /* the transport's */
+    sl_peer_place place; /* the transport's to say, when the link is up */
+    void *link;          /* the transport's */
     void *user;
     sl_conn_state state;
     bool accepted;
@@ -93,7 +102,7 @@ struct sl_conn {
     uint64_t session;
     uint32_t incarnation;        /* own, as told in the handshake */
     uint64_t send_seq, recv_seq; /* of the last message */
-    uint64_t deadline_us;        /* of the handshake */
+    uint64_t began_us;           /* the handshake */
     uint64_t heard_us, sent_us;
     sl_block_list held; /* messages that wait for WELCOME */
     sl_conn_stats stats;
@@ -131,7 +140,8 @@ struct sl_net {
     uint8_t *secret;
     size_t secret_len;
     sl_clock clock;
-    uint32_t heartbeat_us, dead_after_us;
+    uint32_t heartbeat_us, dead_after_us, silence_limit_us;
+    uint64_t late_us; /* how late its timers were looked at, lately at worst */
     sl_net_events on;
     void *ctx;
     sl_conn **conns;

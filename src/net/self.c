@@ -30,6 +30,7 @@ static sl_status self_connect(sl_transport *base, sl_conn *c, const char *addres
     *near = (self_link){.conn = c, .other = far};
     *far = (self_link){.conn = accepted, .other = near};
     c->link = near;
+    c->place = accepted->place = SL_PEER_IN_THIS_PROCESS;
     return SL_OK;
 }
 

@@ -29,8 +29,8 @@ TAG = f"slt{os.getpid()}"
 RATE_MBIT, DELAY_US = 200, 2000
 ATTEMPTS = 4
 # Workers count as lost after 2 s of silence, which may have begun a heartbeat (and a starved process) before the cut;
-# a break that the transport reports is there at once. Much later than 2 s it is only on a busy machine.
-ERROR_AFTER_S, ERROR_WITHIN_S = 1.0, 15.0
+# a break that the transport reports is there at once. On a busy machine they are given up to 10 s.
+ERROR_AFTER_S, ERROR_WITHIN_S = 1.0, 20.0
 PLAN = {"version": 1, "schedule": "dep", "exact": True, "threads": 1,
         "workers": [{"roles": ["attention"]}, {"roles": ["expert"]}]}
 PROMPT = [3, 17, 41, 5, 9]

@@ -83,7 +83,7 @@ static inline void fc_stop(fc_cluster *c) {
 static inline sl_status fc_start_rank(fc_cluster *c, fc_rank *r, const char *transport) {
     sl_net_opts o = {.transport = transport, .hub = c->hub, .host = "127.0.0.1"};
     o.clock = sl_clock_real();
-    o.dead_after_us = 20000000; /* one thread plays all: no silence of a peer's own */
+    o.silence_limit_us = 20000000; /* one thread plays all: no silence of a peer's own */
     o.secret = (sl_span){(const uint8_t *)"a secret of fused nets", 22};
     o.hello = (sl_hello){.worker = r->id, .incarnation = r->id + 1};
     o.on = (sl_net_events){fc_on_open, fc_on_message, fc_on_down};

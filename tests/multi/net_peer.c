@@ -51,8 +51,9 @@ int main(int argc, char **argv) {
     sl_err err = {0};
     sl_net_setup_process(argv[1]);
     sl_log_set_who("net_peer");
-    sl_net_opts o = {
-        .transport = argv[1], .host = "127.0.0.1", .clock = sl_clock_real(), .ctx = &s};
+    sl_net_opts o = {.transport = argv[1], .clock = sl_clock_real(), .ctx = &s};
+    /* Two addresses are two machines. */
+    o.host = strcmp(argv[1], "tcp") == 0 ? "127.0.0.2" : "127.0.0.1";
     o.secret = (sl_span){(const uint8_t *)argv[2], strlen(argv[2])};
     o.hello = (sl_hello){.worker = 1, .incarnation = (uint32_t)getpid(), .name = "echo"};
     o.on = (sl_net_events){on_open, on_message, on_down};

@@ -70,6 +70,8 @@ static inline void start(peer *p, const char *transport, const char *secret) {
     sl_net_opts o = peer_opts(p, NULL, sl_clock_real(), secret);
     o.transport = transport;
     o.host = "127.0.0.1";
+    /* A hung process of this machine is borne for so long; net_peer's tcp plays another machine. */
+    if (strcmp(transport, "shm") == 0) o.silence_limit_us = SL_NET_DEAD_AFTER_US;
     if (sl_net_create(&o, &p->net, &err) != SL_OK) fail_msg("%s", err.msg);
 }
 
@@ -217,6 +219,16 @@ static inline void killed_peer_over(const char *transport) {
     reap_child(&other, 0);
 }
 
+/* Waits for the end of a peer that says nothing. Two seconds on a calm machine, more the later this
+ * process runs. */
+static inline double await_silence(peer *p) {
+    double ms = until(p, &p->downs, 1, 30);
+    assert_int_equal(p->why, SL_ERR_TIMEOUT);
+    assert_non_null(strstr(p->text, "silent for"));
+    assert_true(ms > 1500);
+    return ms;
+}
+
 static inline void mute_peer_over(const char *transport) {
     peer p = {0};
     child far = spawn(transport, KEY, "mute");
@@ -224,10 +236,8 @@ static inline void mute_peer_over(const char *transport) {
     sl_conn *c = call(&p, far.address);
     until(&p, &p.opened, 1, 10);
     assert_int_equal(peer_send_u64(&p, c, SL_MSG_DISPATCH, 1), SL_OK);
-    double ms = until(&p, &p.downs, 1, 10);
+    double ms = await_silence(&p);
     printf("%s: silence reported after %.0f ms: %s\n", transport, ms, p.text);
-    assert_int_equal(p.why, SL_ERR_TIMEOUT);
-    assert_true(ms > 1500 && ms < 4000);
     sl_net_free(p.net);
     kill(far.pid, SIGKILL);
     reap_child(&far, SIGKILL);
@@ -252,12 +262,9 @@ static inline void fill_link(peer *p, sl_conn *c) {
 
 /* The end of c is due to our deadline alone: no transport tells. */
 static inline void expect_silence(peer *p, const char *transport, const char *what) {
-    double ms = until(p, &p->downs, 1, 10);
+    double ms = await_silence(p);
     printf("%s: %s with data in flight, reported after %.0f ms: %s\n", transport, what, ms,
            p->text);
-    assert_int_equal(p->why, SL_ERR_TIMEOUT);
-    assert_non_null(strstr(p->text, "silent for 2"));
-    assert_true(ms > 1500 && ms < 4000);
 }
 
 /* A peer that stops in the middle of its messages, and goes on when it is no longer wanted. */

@@ -115,6 +115,26 @@ def join_all(streams):
         assert not s.is_alive(), "a stream did not end"
 
 
+def rows_of_each_worker(server):
+    rows = {}
+    for worker, state, n in re.findall(r'^sluice:worker_ledger_rows_total\{\S*worker="(\d+)"\S*state="(\w+)"\S*\} (\d+)',
+                                       server.request("GET", "/metrics").read().decode(), re.M):
+        rows.setdefault(worker, {})[state] = int(n)
+    return rows
+
+
+def assert_books_balance(server, n_workers):
+    """Of the dead, too: what they had in flight is lost."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        rows = rows_of_each_worker(server)
+        assert len(rows) == n_workers
+        if all(r["created"] == r["merged"] + r["cancelled"] + r["lost"] for r in rows.values()):
+            return
+        time.sleep(0.1)
+    raise AssertionError(rows)
+
+
 @pytest.fixture
 def server(request):
     s = Server(*request.param)
@@ -142,6 +162,7 @@ def test_attention_worker_killed(server):
     again = start_streams(server, 2)
     join_all(again)
     assert all(s.done and not s.error for s in again)
+    assert_books_balance(server, 4)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +180,52 @@ def test_expert_worker_killed(server):
         assert s.ended - killed_at < ERROR_WITHIN_S
     assert server.request("GET", "/health").status == 503
     assert server.request("GET", "/v1/models").status == 200
+    assert_books_balance(server, 3)
     refused = server.request("POST", "/v1/completions", {"model": "m", "prompt": [3], "max_tokens": 4})
     assert refused.status == 503
     assert "error" in json.loads(refused.read())
+
+
+@pytest.mark.parametrize("server", [("--attention", "2", "--experts", "2")], indirect=True)
+def test_worker_stopped_for_a_while(server):
+    """Silence of a process of this machine is no death."""
+    streams = start_streams(server, 2)
+    pid = server.worker_pid(2)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(3)
+    assert server.request("GET", "/health").status == 200
+    os.kill(pid, signal.SIGCONT)
+    join_all(streams)
+    assert all(s.done and not s.error for s in streams), [s.error for s in streams]
+
+
+@pytest.mark.parametrize("server", [("--attention", "2", "--experts", "1", "--silence-limit", "4")], indirect=True)
+def test_hung_worker_is_killed(server):
+    streams = start_streams(server, 2)
+    pid = server.worker_pid(2)
+    os.kill(pid, signal.SIGSTOP)
+    join_all(streams)
+    for s in streams:
+        assert s.error and ("silent for" in s.error or "has lost expert worker 2" in s.error), s.error
+    deadline = time.monotonic() + 30
+    while pathlib.Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not pathlib.Path(f"/proc/{pid}").exists()
+    assert server.request("GET", "/health").status == 503
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp", "loop"])
+def test_a_clean_stop_loses_nobody(transport):
+    """Workers that leave say so, in whatever order the others hear of it."""
+    for shape in (("--attention", "2", "--experts", "3"), ("--attention", "4")):
+        server = Server(*shape, "--schedule", "dep" if "--experts" in shape else "ep", "--transport", transport)
+        streams = [Stream(server, i) for i in range(4)]
+        for s in streams:
+            s.start()
+        join_all(streams)
+        assert server.stop() == 0
+        server.reader.join(10)
+        assert not re.search(r" (warn|error) |lost|silent", "".join(server.log)), "".join(server.log)
 
 
 @pytest.mark.parametrize("server", [("--attention", "1", "--experts", "1")], indirect=True)

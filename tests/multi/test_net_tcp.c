@@ -34,6 +34,32 @@ static void refusals(void **state) {
     sl_net_free(p.net);
 }
 
+/* Two ends with one address are on one machine, where the kernel tells who died. */
+static void places(void **state) {
+    (void)state;
+    static const char *const hosts[] = {"127.0.0.1", "127.0.0.2"};
+    for (size_t i = 0; i < SL_LEN(hosts); i++) {
+        peer a = {0}, b = {0};
+        sl_err err = {0};
+        sl_net_opts o = peer_opts(&b, NULL, sl_clock_real(), KEY);
+        o.transport = "tcp";
+        o.host = hosts[i];
+        start(&a, "tcp", KEY);
+        if (sl_net_create(&o, &b.net, &err) != SL_OK) fail_msg("%s", err.msg);
+        call(&a, sl_net_address(b.net));
+        for (uint64_t end_ns = sl_now_ns() + 20000000000ull;
+             (!a.opened || !b.opened) && sl_now_ns() < end_ns;) {
+            sl_net_progress(a.net);
+            sl_net_progress(b.net);
+        }
+        sl_peer_place want = i ? SL_PEER_ELSEWHERE : SL_PEER_ON_THIS_MACHINE;
+        assert_int_equal(a.last->place, want);
+        assert_int_equal(b.last->place, want);
+        sl_net_free(a.net);
+        sl_net_free(b.net);
+    }
+}
+
 /* ---- a peer that writes what it likes ---- */
 
 static int dial(const char *address) {
@@ -93,7 +119,7 @@ static void rogue_peer(void **state) {
     h = (sl_wire_header){.kind = SL_MSG_HELLO, .incarnation = 9, .seq = 7, .bytes = 248};
     sl_wire_header_encode(&h, bytes);
     rogue_writes(&p, bytes, head + 248, 500, "sequence");
-    rogue_writes(&p, bytes, head + 100, 500, "within 2 s"); /* and then nothing */
+    rogue_writes(&p, bytes, head + 100, 500, "handshake not finished"); /* and then nothing */
     int fd = dial(sl_net_address(p.net)), downs = p.downs;
     (void)!send(fd, bytes, head + 100, MSG_NOSIGNAL);
     close(fd); /* in the middle of a message */
@@ -181,8 +207,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(echo),         cmocka_unit_test(killed_peer),
         cmocka_unit_test(mute_peer),    cmocka_unit_test(stopped_peer),
         cmocka_unit_test(wrong_secret), cmocka_unit_test(self_and_bye),
-        cmocka_unit_test(refusals),     cmocka_unit_test(rogue_peer),
-        cmocka_unit_test(many_callers),
+        cmocka_unit_test(refusals),     cmocka_unit_test(places),
+        cmocka_unit_test(rogue_peer),   cmocka_unit_test(many_callers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,13 @@
 /* What a seed does: the deployment, who asks what, and what goes wrong when. */
 #include "engine/placement.h"
+#include "net/net_int.h"
 #include "sim.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define HOLD_MIN_US 2700000u /* held for so long, a link is lost at both ends */
+/* By then even an actor that moves late has lost who is silent, or held apart. */
+#define LOST_AFTER_US (SL_NET_SILENCE_LIMIT_US + 600000u)
 
 /* ---- the deployment ---- */
 
@@ -222,7 +224,7 @@ static void draw_failures(sim *s, uint32_t span_us) {
             break;
         case 2:
             draw_link(s, &a, &b);
-            add_event(s, SIM_HOLD, a, b, at_us, HOLD_MIN_US + sim_below(s, 2000000));
+            add_event(s, SIM_HOLD, a, b, at_us, LOST_AFTER_US + sim_below(s, 2000000));
             break;
         default:
             add_event(s, SIM_KILL, sim_below(s, s->n_workers), 0, at_us, 0);
@@ -305,7 +307,7 @@ static void do_event(sim *s, sim_event *e) {
         s->silent[e->a] = true;
         s->seen[COVER_silence] = true;
         hurt(s, e->a);
-        s->settle_until_us = SL_MAX(s->settle_until_us, s->now_us + 2600000);
+        s->settle_until_us = SL_MAX(s->settle_until_us, s->now_us + LOST_AFTER_US);
         break;
     case SIM_STALL:
         s->stalled_until_us[e->a] = s->now_us + e->for_us;
@@ -314,7 +316,7 @@ static void do_event(sim *s, sim_event *e) {
     case SIM_HOLD:
         sl_loop_hub_hold(s->engine->hub, s->address[e->a], s->address[e->b], s->now_us + e->for_us);
         s->seen[COVER_link_held] = true;
-        if (e->for_us >= HOLD_MIN_US) lose_link(s, e->a, e->b);
+        if (e->for_us >= LOST_AFTER_US) lose_link(s, e->a, e->b);
         s->settle_until_us = SL_MAX(s->settle_until_us, s->now_us + e->for_us + 100000);
         break;
     }

@@ -65,6 +65,7 @@ bool sim_start(sim *s, uint64_t delay_seed, uint32_t delay_us) {
     s->idle_jump_us = 4000;
     if (sl_engine_create_stepped(&o, clock, &s->engine, &err) != SL_OK)
         return sim_fail(s, "%s", err.msg);
+    sl_loop_hub_set_apart(s->engine->hub);
     snprintf(s->address[s->n_workers], sizeof s->address[0], "%s", sl_net_address(s->engine->net));
     for (uint32_t i = 0; i < s->n_workers; i++)
         if (!start_worker(s, i, clock)) return false;

@@ -57,6 +57,7 @@ static void start(end *e, const char *transport, sl_loop_hub *hub, uint32_t id) 
                            .clock = sl_clock_real(),
                            .heartbeat_us = DEAD_US / 8,
                            .dead_after_us = DEAD_US,
+                           .silence_limit_us = DEAD_US,
                            .on = {on_open, on_message, on_down},
                            .ctx = e};
     if (sl_net_create(&o, &e->net, &err) != SL_OK) fail_msg("%s", err.msg);
@@ -105,6 +106,7 @@ static void check(const char *transport) {
     sl_err err;
     end away, here;
     assert_int_equal(sl_loop_hub_create(0, 0, &hub, &err), SL_OK);
+    sl_loop_hub_set_apart(hub);
     pair(transport, hub, &away, &here, false);
     stay_away(&here, 1);
     assert_int_equal(here.downs, 1);

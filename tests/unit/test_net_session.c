@@ -141,6 +141,7 @@ static int set_up(void **state) {
     sl_err err = {0};
     s->clock.now_us = 1000;
     assert_int_equal(sl_loop_hub_create(0, 0, &s->hub, &err), SL_OK);
+    sl_loop_hub_set_apart(s->hub);
     peer_start(&s->p, s->hub, &s->clock, KEY);
     raw_open(&s->r, s->hub);
     *state = s;
@@ -339,7 +340,7 @@ static void only_so_many_handshakes_are_pending(void **state) {
     assert_int_equal(s->p.net->n_pending, 0);
     assert_int_equal(s->p.downs, (int)SL_NET_MAX_PENDING);
     assert_int_equal(s->p.why, SL_ERR_TIMEOUT);
-    assert_true(raw_got_text(&r[0], SL_MSG_REFUSE, "within 2 s"));
+    assert_true(raw_got_text(&r[0], SL_MSG_REFUSE, "within 2.0 s"));
     assert_true(raw_log_in(s, KEY) != 0);
     for (uint32_t i = 0; i <= SL_NET_MAX_PENDING; i++) raw_close(&r[i]);
     free(r);
@@ -419,6 +420,82 @@ static void heartbeats_and_silence(void **state) {
     assert_int_equal(s->p.downs, 1);
     assert_int_equal(s->p.why, SL_ERR_TIMEOUT);
     assert_true(raw_got_text(&s->r, SL_MSG_BYE, "silent for 20"));
+}
+
+/* Silence of the raw peer from now on: milliseconds of the clock until it counts as dead, where the
+ * net looks every step_us. 0: it does not within limit_us. */
+static uint64_t silence_ms(stage *s, uint64_t step_us, uint64_t limit_us) {
+    uint64_t begin_us = s->clock.now_us;
+    peer *one[] = {&s->p};
+    int downs = s->p.downs;
+    while (s->p.downs == downs && s->clock.now_us < begin_us + limit_us)
+        pass_us(&s->clock, one, 1, step_us, step_us);
+    return s->p.downs == downs ? 0 : (s->clock.now_us - begin_us) / 1000;
+}
+
+static void who_runs_on_time_finds_the_dead_soon(void **state) {
+    stage *s = *state;
+    assert_true(raw_log_in(s, KEY) != 0);
+    assert_in_range(silence_ms(s, 1000, 60000000), 2000, 2100);
+    /* A little late now and then, as kernels between two ticks are. */
+    assert_true(raw_log_in(s, KEY) != 0);
+    assert_in_range(silence_ms(s, 100000, 60000000), 2000, 3000);
+}
+
+static void who_runs_late_gives_peers_time(void **state) {
+    stage *s = *state;
+    assert_true(raw_log_in(s, KEY) != 0);
+    uint64_t late_ms = silence_ms(s, 500000, 60000000);
+    assert_in_range(late_ms, 3500, 10500);
+    assert_non_null(strstr(s->p.text, "silent for"));
+    assert_true(raw_log_in(s, KEY) != 0);
+    s->p.net->silence_limit_us = 3000000; /* no more than this */
+    assert_in_range(silence_ms(s, 500000, 60000000), 3000, 3500);
+    s->p.net->silence_limit_us = SL_NET_SILENCE_LIMIT_US;
+    uint64_t session = raw_log_in(s, KEY);
+    for (int i = 0; i < 20; i++) { /* forgotten when it runs on time again */
+        turn(s, 1500000);
+        raw_send(&s->r, SL_MSG_HEARTBEAT, session, NULL, 0);
+    }
+    assert_in_range(silence_ms(s, 1000, 60000000), 2000, 2100);
+}
+
+static void who_has_a_witness_is_borne_longer(void **state) {
+    stage *s = *state;
+    assert_true(raw_log_in(s, KEY) != 0);
+    s->p.last->place = SL_PEER_ON_THIS_MACHINE; /* hung: its end would have been heard of */
+    assert_in_range(silence_ms(s, 1000, 60000000), 10000, 10100);
+    assert_true(raw_log_in(s, KEY) != 0);
+    s->p.last->place = SL_PEER_ON_THIS_MACHINE;
+    raw_post(&s->r, SL_LOOP_GONE, NULL, "killed", 6);
+    assert_in_range(silence_ms(s, 1000, 60000000), 1, 2);
+    assert_true(raw_log_in(s, KEY) != 0);
+    s->p.last->place = SL_PEER_IN_THIS_PROCESS;
+    assert_int_equal(silence_ms(s, 1000, 600000000), 0);
+}
+
+/* Threads of one process: whatever the owner of one does for how long. */
+static void threads_do_not_die_of_silence(void **state) {
+    stage *s = *state;
+    sl_loop_hub *hub = NULL;
+    sl_err err = {0};
+    sl_conn *c;
+    peer a = {0}, b = {0}, *both[] = {&a, &b};
+    assert_int_equal(sl_loop_hub_create(0, 0, &hub, &err), SL_OK);
+    peer_start(&a, hub, &s->clock, KEY);
+    peer_start(&b, hub, &s->clock, KEY);
+    assert_int_equal(sl_net_connect(a.net, sl_net_address(b.net), NULL, &c, &err), SL_OK);
+    pass_us(&s->clock, both, 1, 60000000, 1000); /* it is not even answered for a minute */
+    pass_us(&s->clock, both, 2, 5000, 1000);
+    assert_true(a.opened == 1 && b.opened == 1);
+    pass_us(&s->clock, both, 1, 60000000, 1000);
+    pass_us(&s->clock, both, 2, 5000, 1000);
+    assert_true(a.downs == 0 && b.downs == 0);
+    sl_net_free(b.net); /* but of their end */
+    pass_us(&s->clock, both, 1, 2000, 1000);
+    assert_int_equal(a.downs, 1);
+    sl_net_free(a.net);
+    sl_loop_hub_free(hub);
 }
 
 static void own_sleep_is_not_the_peers_silence(void **state) {
@@ -558,6 +635,10 @@ int main(void) {
         CASE(headers_of_open_connections_are_checked),
         CASE(unknown_kinds_are_answered),
         CASE(heartbeats_and_silence),
+        CASE(who_runs_on_time_finds_the_dead_soon),
+        CASE(who_runs_late_gives_peers_time),
+        CASE(who_has_a_witness_is_borne_longer),
+        CASE(threads_do_not_die_of_silence),
         CASE(own_sleep_is_not_the_peers_silence),
         CASE(own_sleep_ends_no_handshake),
         CASE(messages_after_the_end_are_taken_and_refused),

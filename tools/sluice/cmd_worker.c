@@ -37,6 +37,7 @@ int cmd_worker(const sl_options *o) {
                               .threads = o->threads,
                               .wanted = o->worker_id,
                               .join_timeout_s = o->join_timeout,
+                              .silence_limit_s = o->silence_limit,
                               .cpu = cpu};
     st = sl_worker_run(&w, &err);
     if (o->json) {

@@ -168,6 +168,7 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     d->opts.delay_seed = o->delay_us ? o->delay_seed : 0;
     d->opts.delay_us = o->delay_us;
     d->opts.join_timeout_s = o->join_timeout;
+    d->opts.silence_limit_s = o->silence_limit;
     return choose_schedule(o, requests, d, err);
 }
 

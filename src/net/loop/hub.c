@@ -32,6 +32,7 @@ struct sl_loop_hub {
     uint64_t last_key;
     held_link held[SL_LOOP_MAX_HELD];
     uint32_t n_held;
+    bool apart;
 };
 
 sl_status sl_loop_hub_create(uint64_t seed, uint32_t max_delay_us, sl_loop_hub **out, sl_err *err) {
@@ -74,6 +75,14 @@ void sl_loop_hub_hold(sl_loop_hub *h, const char *a, const char *b, uint64_t unt
         sscanf(b, "loop:%" SCNu64, &l.b) != 1)
         return;
     h->held[h->n_held++] = l;
+}
+
+void sl_loop_hub_set_apart(sl_loop_hub *h) {
+    h->apart = true;
+}
+
+sl_peer_place sl_loop_place(const sl_loop_hub *h) {
+    return h->apart ? SL_PEER_ELSEWHERE : SL_PEER_IN_THIS_PROCESS;
 }
 
 uint64_t sl_loop_held_until_us(const sl_loop_hub *h, uint64_t port, uint64_t peer) {

@@ -118,6 +118,7 @@ static sl_status loop_connect(sl_transport *base, sl_conn *c, const char *addres
     }
     l->conn = c;
     c->link = l;
+    c->place = sl_loop_place(t->hub);
     return SL_OK;
 }
 
@@ -178,7 +179,10 @@ static void called(loop_transport *t, const sl_block *b) {
     loop_link *l = add_link(t, b->key, peer);
     if (!l) return;
     l->conn = sl_net_accept(t->base.net, &t->base, l, &err);
-    if (l->conn) return;
+    if (l->conn) {
+        l->conn->place = sl_loop_place(t->hub);
+        return;
+    }
     (void)post_gone(t, l, err.msg);
     remove_link(t, l);
 }

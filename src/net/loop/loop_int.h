@@ -31,6 +31,8 @@ void sl_port_wake(sl_port *p);
 /* Delay of the nth message towards a key, 0..max_delay_us; a pure function of the hub's seed. */
 uint32_t sl_loop_delay_us(const sl_loop_hub *h, uint64_t key, uint64_t nth);
 bool sl_loop_has_delays(const sl_loop_hub *h); /* or held links */
+/* Where its nets are to each other. */
+sl_peer_place sl_loop_place(const sl_loop_hub *h);
 /* Until when messages between two ports are held; 0: they are not. */
 uint64_t sl_loop_held_until_us(const sl_loop_hub *h, uint64_t port, uint64_t peer);
 

@@ -35,6 +35,7 @@ static void take_greeting(shm_link *l) {
         return;
     }
     l->conn = c;
+    c->place = SL_PEER_ON_THIS_MACHINE;
     sl_shm_link_attach(l, area, 1);
 }
 
@@ -96,6 +97,7 @@ static sl_status shm_connect(sl_transport *base, sl_conn *c, const char *address
     l->conn = c;
     sl_shm_link_attach(l, area, 0);
     c->link = l;
+    c->place = SL_PEER_ON_THIS_MACHINE;
     return SL_OK;
 }
 

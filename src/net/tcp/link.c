@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "net/address.h"
 #include "net/tcp/tcp_int.h"
 
 #define MAX_MESSAGES                                                                               \
@@ -22,10 +23,10 @@ static sl_block_pool *pool_of(const tcp_link *l) {
 
 /* ---- opening and failing ---- */
 
-static void set_options(int fd, uint32_t dead_after_us) {
+static void set_options(int fd, uint32_t silence_limit_us) {
     int one = 1;
     /* Twice the session's own deadline: the kernel shall not retry for minutes after it. */
-    unsigned ms = dead_after_us / 500;
+    unsigned ms = silence_limit_us / 500;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
 }
@@ -38,7 +39,7 @@ tcp_link *sl_tcp_link_create(tcp_transport *t, int fd, tcp_link_state state) {
         sl_free(l);
         return NULL;
     }
-    set_options(fd, t->base.net->dead_after_us);
+    set_options(fd, t->base.net->silence_limit_us);
     l->t = t;
     l->fd = fd;
     l->state = state;
@@ -46,6 +47,15 @@ tcp_link *sl_tcp_link_create(tcp_transport *t, int fd, tcp_link_state state) {
     l->next = t->links;
     t->links = l;
     return l;
+}
+
+sl_peer_place sl_tcp_link_place(const tcp_link *l) {
+    struct sockaddr_storage own = {0}, peer = {0};
+    socklen_t own_len = sizeof own, peer_len = sizeof peer;
+    if (getsockname(l->fd, (struct sockaddr *)&own, &own_len) != 0 ||
+        getpeername(l->fd, (struct sockaddr *)&peer, &peer_len) != 0)
+        return SL_PEER_ELSEWHERE;
+    return sl_address_same_host(&own, &peer) ? SL_PEER_ON_THIS_MACHINE : SL_PEER_ELSEWHERE;
 }
 
 void sl_tcp_link_fail(tcp_link *l, sl_status why, const char *text) {
@@ -221,10 +231,12 @@ void sl_tcp_link_event(tcp_link *l, uint32_t events) {
         int error = 0;
         socklen_t len = sizeof error;
         if (getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0) error = errno;
-        if (error)
+        if (error) {
             lost(l, "cannot connect", error);
-        else
+        } else {
             l->state = TCP_LINK_UP;
+            if (l->conn) l->conn->place = sl_tcp_link_place(l);
+        }
     }
     if (events & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP)) l->readable = true;
     if (events & EPOLLOUT) l->writable = true;

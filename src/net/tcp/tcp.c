@@ -88,7 +88,11 @@ static void take_calls(tcp_transport *t) {
     sl_err err = {0};
     for (int fd; (fd = accept4(t->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
         tcp_link *l = sl_tcp_link_create(t, fd, TCP_LINK_UP);
-        if (l && !(l->conn = sl_net_accept(t->base.net, &t->base, l, &err)))
+        if (!l) continue;
+        l->conn = sl_net_accept(t->base.net, &t->base, l, &err);
+        if (l->conn)
+            l->conn->place = sl_tcp_link_place(l);
+        else
             sl_tcp_link_drop(l, false);
     }
 }
