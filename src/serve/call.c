@@ -54,7 +54,7 @@ sl_call *sl_call_create(sl_server *s, struct MHD_Connection *c, const char *clie
     call->server = s;
     call->connection = c;
     call->fd = info ? info->connect_fd : -1;
-    call->body = call->events = sl_jbuf_init();
+    call->body = call->events = call->answer = sl_jbuf_init();
     call->start_ns = sl_now_ns();
     atomic_init(&call->refs, 1);
     set_request_id(call, client_id, random);
@@ -72,6 +72,7 @@ void sl_call_unref(sl_call *call) {
     sl_free(call->prompt);
     sl_call_drop_body(call);
     sl_jbuf_free(&call->events);
+    sl_jbuf_free(&call->answer);
     pthread_mutex_destroy(&call->lock);
     sl_free(call);
     sl_server_unref(s);
@@ -80,6 +81,7 @@ void sl_call_unref(sl_call *call) {
 void sl_call_abort_with(sl_call *call, sl_call_abort why) {
     pthread_mutex_lock(&call->lock);
     bool open = !call->closed;
+    bool running = open && !call->working; /* its choices may be in the making */
     if (open) {
         if (call->abort == SL_ABORT_NONE) call->abort = why;
         call->muted = true;
@@ -94,7 +96,7 @@ void sl_call_abort_with(sl_call *call, sl_call_abort why) {
         }
     }
     pthread_mutex_unlock(&call->lock);
-    if (open) sl_choices_cancel(call);
+    if (running) sl_choices_cancel(call);
 }
 
 void sl_call_close(sl_call *call) {
@@ -104,7 +106,7 @@ void sl_call_close(sl_call *call) {
     call->muted = true;
     bool ran = call->started;
     pthread_mutex_unlock(&call->lock);
-    if (ran) sl_watch_remove(call);
+    sl_watch_remove(call);
     sl_choices_cancel(call);
     if (ran && !call->counted)
         sl_metrics_finished(&s->metrics, SL_OUTCOME_ABORT,
@@ -133,8 +135,9 @@ enum MHD_Result sl_call_reply(sl_call *call, unsigned http, const char *content_
         return MHD_NO;
     }
     struct MHD_Response *r =
-        MHD_create_response_from_buffer(b->len, b->data ? b->data : "", MHD_RESPMEM_MUST_COPY);
-    sl_jbuf_free(b);
+        MHD_create_response_from_buffer_with_free_callback(b->len, b->data, sl_free);
+    if (!r) sl_jbuf_free(b);
+    *b = sl_jbuf_init();
     if (!r) return MHD_NO;
     bool ok = MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, content_type);
     if (http == MHD_HTTP_UNAUTHORIZED)

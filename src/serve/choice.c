@@ -65,6 +65,7 @@ void sl_choices_cancel(sl_call *call) {
 static sl_status keep_tokens(sl_choice *c, const sl_request_event *ev) {
     sl_err err = {0};
     sl_status st = SL_OK;
+    c->call->n_queued += ev->n;
     for (uint32_t i = 0; st == SL_OK && i < ev->n; i++)
         st = sl_ids_push(&c->queue, ev->tokens[i], &err);
     if (st == SL_OK && ev->logprobs)
@@ -126,8 +127,7 @@ void sl_choice_on_event(void *ctx, const sl_request_event *ev) {
         call->failed = true;
         sl_api_error_of(&call->error, ev->status, NULL, ev->message);
     }
-    bool piecewise = call->params.stream || call->params.n_stop > 0;
-    if (call->suspended && (over || (piecewise && ev->n > 0 && !marked))) {
+    if (call->suspended && (over || (ev->n > 0 && !marked && sl_call_has_enough(call)))) {
         call->suspended = false;
         MHD_resume_connection(call->connection);
     }
@@ -313,4 +313,12 @@ void sl_choice_write(const sl_choice *c, sl_jbuf *b) {
                                     .logprobs = span_of(&logprobs)});
     b->ok = b->ok && logprobs.ok;
     sl_jbuf_free(&logprobs);
+}
+
+size_t sl_choice_bytes(const sl_choice *c) {
+    const size_t id = 2; /* a digit and a comma */
+    sl_reply_ids ids = ids_of(c, c->call->head.kind != SL_API_CHAT, true);
+    size_t n = c->text.len + c->reasoning.len + id * (ids.n_prompt + ids.n_tokens);
+    for (size_t i = 0; i < SL_LEN(c->logprobs.part); i++) n += c->logprobs.part[i].len;
+    return n;
 }

@@ -11,6 +11,7 @@
 #define DEFAULT_COMPLETION_TOKENS 16u    /* OpenAI's, for /v1/completions */
 #define TEMPLATE_BYTES            65536u /* of a chat that its template may write itself */
 #define STREAM_BLOCK_BYTES        8192u
+#define WHOLE_TOKENS              256u /* taken together for an answer that is not streamed */
 
 typedef enum take {
     TAKE_WAIT,   /* nothing yet; the connection is suspended */
@@ -32,10 +33,17 @@ static void suspend_locked(sl_call *call) {
     MHD_suspend_connection(call->connection);
 }
 
+/* An answer that is not streamed is decoded in pieces, too, but larger ones: what comes at its end
+ * is not much work, and one that grows too large is noticed. */
+bool sl_call_has_enough(const sl_call *call) {
+    bool piecewise = call->params.stream || call->params.n_stop > 0;
+    return piecewise || call->n_queued >= WHOLE_TOKENS;
+}
+
 /* Whether the connection has something to do; under the lock. *failed: some choice has ended with
  * an error. */
 static bool has_work(const sl_call *call, bool *failed) {
-    bool piecewise = call->params.stream || call->params.n_stop > 0, ready = false, all = true;
+    bool ready = false, all = true;
     *failed = false;
     for (size_t i = 0; i < call->n_choices; i++) {
         const sl_choice *c = &call->choice[i];
@@ -45,11 +53,11 @@ static bool has_work(const sl_call *call, bool *failed) {
         all = all && over;
         ready = ready || over || c->queue.len > 0;
     }
-    return *failed || (piecewise ? ready : all);
+    return *failed || all || (ready && sl_call_has_enough(call));
 }
 
 /* Moves waiting tokens to where they are decoded, or suspends the connection until there are some.
- * Answers that are not streamed and have no stop strings are taken all at once. */
+ */
 static take take_tokens(sl_call *call) {
     take result = TAKE_TOKENS;
     bool failed;
@@ -75,6 +83,7 @@ static take take_tokens(sl_call *call) {
         c->queue_logprobs = logprobs;
         c->taken_last = c->last;
     }
+    if (result == TAKE_TOKENS) call->n_queued = 0;
     pthread_mutex_unlock(&call->lock);
     return result;
 }
@@ -88,18 +97,41 @@ static void count_outcome(sl_call *call, sl_outcome outcome) {
 
 typedef enum state { STATE_OPEN, STATE_DONE, STATE_FAILED } state;
 
+/* Nothing more is wanted of any choice; the first error stays. */
+static state give_up(sl_call *call, const sl_api_error *e) {
+    pthread_mutex_lock(&call->lock);
+    if (!call->failed) call->error = *e;
+    call->failed = call->muted = true;
+    pthread_mutex_unlock(&call->lock);
+    sl_choices_cancel(call);
+    return STATE_FAILED;
+}
+
+static bool too_large(const sl_call *call, size_t n, sl_api_error *e) {
+    size_t limit = call->server->o.max_answer_bytes;
+    if (call->params.stream || n <= limit) return false;
+    sl_api_error_bad(
+        e, NULL,
+        "The answer has more than %zu bytes (--max-answer-bytes); ask for a stream, or "
+        "for fewer tokens, choices (n) or logprobs.",
+        limit);
+    e->code = "answer_too_large";
+    return true;
+}
+
 /* Decodes what was taken of every choice. */
 static state decode_all(sl_call *call) {
     bool done = true, failed = false, at_limit = false;
+    sl_api_error e;
+    size_t bytes = 0;
     for (size_t i = 0; i < call->n_choices; i++) {
         sl_choice *c = &call->choice[i];
         if (!c->finish && sl_choice_decode(c) != SL_OK) {
-            pthread_mutex_lock(&call->lock);
-            if (!call->failed) sl_api_error_of(&call->error, SL_ERR_NOMEM, NULL, NULL);
-            call->failed = true;
-            pthread_mutex_unlock(&call->lock);
-            return STATE_FAILED;
+            sl_api_error_of(&e, SL_ERR_NOMEM, NULL, NULL);
+            return give_up(call, &e);
         }
+        bytes += sl_choice_bytes(c);
+        if (too_large(call, bytes, &e)) return give_up(call, &e);
         failed = failed || (!c->finish && c->taken_last == SL_FINISH_ERROR);
         done = done && c->finish;
         at_limit = at_limit || (c->finish && c->finish[0] == 'l');
@@ -222,9 +254,16 @@ enum MHD_Result sl_call_advance(sl_call *call) {
         now = decode_all(call);
         if (now == STATE_FAILED) return fail(call);
     }
+    sl_api_error e;
     sl_jbuf b = sl_jbuf_init();
     sl_reply_open(&b, &call->head);
-    for (size_t i = 0; i < call->n_choices; i++) sl_choice_write(&call->choice[i], &b);
+    for (size_t i = 0; i < call->n_choices; i++) {
+        sl_choice_write(&call->choice[i], &b);
+        if (!too_large(call, b.len, &e)) continue; /* known only now: escapes, ids */
+        sl_jbuf_free(&b);
+        give_up(call, &e);
+        return fail(call);
+    }
     sl_reply_ids ids = {0};
     if (call->head.kind == SL_API_CHAT && call->params.return_token_ids)
         ids = (sl_reply_ids){.prompt = call->prompt[0].data, .n_prompt = call->prompt[0].len};
@@ -390,10 +429,12 @@ static sl_status submit(sl_call *call, sl_api_error *e) {
     return st;
 }
 
-static sl_status prepare(sl_call *call, sl_api_kind kind, sl_api_error *e) {
+/* From the body to choices that only have to be submitted. */
+static sl_status prepare(sl_call *call, sl_api_error *e) {
     sl_server *s = call->server;
     sl_err err = {0};
     uint64_t random[3];
+    sl_api_kind kind = call->head.kind;
     sl_span body = {(const uint8_t *)call->body.data, call->body.len};
     sl_status st = sl_api_params_parse(kind, body, &s->limits, &call->params, e);
     sl_call_drop_body(call);
@@ -421,12 +462,20 @@ static sl_status prepare(sl_call *call, sl_api_kind kind, sl_api_error *e) {
     return SL_OK;
 }
 
+static void read_request(sl_call *call) {
+    if (prepare(call, &call->refusal) != SL_OK) sl_api_params_free(&call->params);
+}
+
+static enum MHD_Result begin(sl_call *call) {
+    sl_api_error e = {0};
+    if (submit(call, &e) != SL_OK) return sl_call_reply_error(call, &e);
+    call->phase = SL_CALL_WAIT;
+    return sl_call_advance(call);
+}
+
 enum MHD_Result sl_call_generate(sl_call *call, sl_api_kind kind) {
     sl_api_error e = {0};
     if (!sl_server_enter(call, &e)) return sl_call_reply_error(call, &e);
-    sl_status st = prepare(call, kind, &e);
-    if (st == SL_OK) st = submit(call, &e);
-    if (st != SL_OK) return sl_call_reply_error(call, &e);
-    call->phase = SL_CALL_WAIT;
-    return sl_call_advance(call);
+    call->head.kind = kind;
+    return sl_work_do(call, read_request, begin);
 }

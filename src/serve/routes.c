@@ -110,49 +110,71 @@ static void put_pieces(sl_jbuf *b, const sl_tokenizer *tok, const sl_ids *ids) {
     sl_jbuf_put(b, "]", 1);
 }
 
-static enum MHD_Result answer_tokenize(sl_call *call, const char *rest) {
-    (void)rest;
-    sl_api_error e;
+static sl_status tokenize(sl_call *call, sl_api_error *e) {
     const sl_server *s = call->server;
-    sl_status st = sl_api_tokenize_parse(body_of(call), &s->limits, &call->params, &e);
-    if (st == SL_OK) st = sl_call_encode(call, &e);
-    if (st != SL_OK) return sl_call_reply_error(call, &e);
-    sl_jbuf b = sl_jbuf_init();
-    sl_jbuf_fmt(&b, "{\"count\":%zu,\"max_model_len\":%" PRIu32 ",\"tokens\":", call->prompt[0].len,
+    sl_status st = sl_api_tokenize_parse(body_of(call), &s->limits, &call->params, e);
+    if (st == SL_OK) st = sl_call_encode(call, e);
+    if (st != SL_OK) return st;
+    sl_jbuf *b = &call->answer;
+    sl_jbuf_fmt(b, "{\"count\":%zu,\"max_model_len\":%" PRIu32 ",\"tokens\":", call->prompt[0].len,
                 s->limits.context);
-    sl_jbuf_ids(&b, call->prompt[0].data, call->prompt[0].len);
-    sl_jbuf_fmt(&b, ",\"token_strs\":");
+    sl_jbuf_ids(b, call->prompt[0].data, call->prompt[0].len);
+    sl_jbuf_fmt(b, ",\"token_strs\":");
     if (call->params.token_strs)
-        put_pieces(&b, s->o.tokenizer, &call->prompt[0]);
+        put_pieces(b, s->o.tokenizer, &call->prompt[0]);
     else
-        sl_jbuf_cstring(&b, NULL);
-    sl_jbuf_fmt(&b, "}");
-    return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
+        sl_jbuf_cstring(b, NULL);
+    sl_jbuf_fmt(b, "}");
+    return SL_OK;
 }
 
-static enum MHD_Result answer_detokenize(sl_call *call, const char *rest) {
-    (void)rest;
-    sl_api_error e;
+static sl_status detokenize(sl_call *call, sl_api_error *e) {
     sl_err err = {0};
     const sl_server *s = call->server;
     sl_api_limits limits = s->limits; /* padding of the embedding stands for no text */
     limits.vocab = sl_tokenizer_vocab_size(s->o.tokenizer);
     char *text = NULL;
     size_t n = 0;
-    if (sl_api_detokenize_parse(body_of(call), &limits, &call->params, &e) != SL_OK)
-        return sl_call_reply_error(call, &e);
+    sl_status st = sl_api_detokenize_parse(body_of(call), &limits, &call->params, e);
+    if (st != SL_OK) return st;
     const sl_ids *ids = &call->params.ids;
-    sl_status st = sl_tokenizer_decode(s->o.tokenizer, ids->data, ids->len, false, &text, &n, &err);
-    if (st != SL_OK) {
-        sl_api_error_of(&e, st, "tokens", err.msg);
-        return sl_call_reply_error(call, &e);
-    }
-    sl_jbuf b = sl_jbuf_init();
-    sl_jbuf_fmt(&b, "{\"prompt\":");
-    sl_jbuf_string(&b, text, n);
-    sl_jbuf_fmt(&b, "}");
+    st = sl_tokenizer_decode(s->o.tokenizer, ids->data, ids->len, false, &text, &n, &err);
+    if (st != SL_OK) return sl_api_error_of(e, st, "tokens", err.msg);
+    sl_jbuf_fmt(&call->answer, "{\"prompt\":");
+    sl_jbuf_string(&call->answer, text, n);
+    sl_jbuf_fmt(&call->answer, "}");
     sl_free(text);
-    return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
+    return SL_OK;
+}
+
+/* A large document is freed where it was read. */
+static void forget_body(sl_call *call) {
+    sl_api_params_free(&call->params);
+    sl_call_drop_body(call);
+}
+
+static void read_tokenize(sl_call *call) {
+    if (tokenize(call, &call->refusal) != SL_OK) sl_jbuf_free(&call->answer);
+    forget_body(call);
+}
+
+static void read_detokenize(sl_call *call) {
+    if (detokenize(call, &call->refusal) != SL_OK) sl_jbuf_free(&call->answer);
+    forget_body(call);
+}
+
+static enum MHD_Result reply_answer(sl_call *call) {
+    return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &call->answer);
+}
+
+static enum MHD_Result answer_tokenize(sl_call *call, const char *rest) {
+    (void)rest;
+    return sl_work_do(call, read_tokenize, reply_answer);
+}
+
+static enum MHD_Result answer_detokenize(sl_call *call, const char *rest) {
+    (void)rest;
+    return sl_work_do(call, read_detokenize, reply_answer);
 }
 
 /* A path that ends in '/' takes what follows it as its argument. */

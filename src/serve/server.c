@@ -14,9 +14,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DEFAULT_BODY_BYTES ((size_t)16 << 20)
-#define DEFAULT_HELD_BYTES ((size_t)64 << 20)
-#define CONNECTION_BYTES   ((size_t)32 << 10) /* headers and buffers of one connection */
+#define DEFAULT_BODY_BYTES   ((size_t)16 << 20)
+#define DEFAULT_HELD_BYTES   ((size_t)64 << 20)
+#define DEFAULT_ANSWER_BYTES ((size_t)16 << 20)
+#define CONNECTION_BYTES     ((size_t)32 << 10) /* headers and buffers of one connection */
 #define UNSENT_BYTES                                                                               \
     (128 << 10)            /* a connection inherits it: what the kernel holds for a slow client */
 #define BACKLOG       4096 /* connections that wait to be accepted, if the system allows */
@@ -84,6 +85,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     if (call->phase == SL_CALL_BODY)
         return sl_conn_enter(&s->conns, conn, SL_CONN_ANSWER) ? sl_server_route(call, url, method)
                                                               : MHD_NO;
+    if (call->phase == SL_CALL_WORK) return sl_work_done(call);
     return call->phase == SL_CALL_WAIT ? sl_call_advance(call) : MHD_YES;
 }
 
@@ -266,6 +268,10 @@ static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
     if (!s->o.max_unread_tokens) s->o.max_unread_tokens = 4096;
     if (!s->o.max_body_bytes) s->o.max_body_bytes = DEFAULT_BODY_BYTES;
     if (!s->o.max_held_bytes) s->o.max_held_bytes = DEFAULT_HELD_BYTES;
+    if (!s->o.max_answer_bytes) s->o.max_answer_bytes = DEFAULT_ANSWER_BYTES;
+    if (!s->o.work_threads) s->o.work_threads = 2;
+    if (!s->o.max_work) s->o.max_work = 1024;
+    s->o.work_threads = SL_MIN(s->o.work_threads, SL_WORK_MAX_THREADS);
     sl_status st = copy_names(o->served_model_name, s, err);
     if (st != SL_OK) return st;
     if (o->api_key && o->api_key[0]) s->api_key = sl_strdup(o->api_key);
@@ -301,6 +307,8 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
     pthread_cond_init(&s->changed, &attr);
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->work.lock, NULL);
+    pthread_cond_init(&s->work.changed, NULL);
     sl_conns_init(&s->conns);
     st = copy_opts(o, s, err);
     if (st == SL_OK) st = allow_files(s, err);
@@ -308,6 +316,7 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
                                  .idle_ms = s->o.idle_timeout_s * 1000};
     if (st == SL_OK) st = bind_socket(s, o->host && o->host[0] ? o->host : "127.0.0.1", err);
     if (st == SL_OK) st = sl_watch_start(s, err);
+    if (st == SL_OK) st = sl_work_start(s, err);
     if (st == SL_OK) st = start_daemon(s, err);
     if (st == SL_OK) st = sl_watch_listen(s, err);
     if (st != SL_OK) goto out;
@@ -326,6 +335,8 @@ void sl_server_unref(sl_server *s) {
     if (!last) return;
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->work.changed);
+    pthread_mutex_destroy(&s->work.lock);
     sl_conns_free(&s->conns);
     sl_metrics_free(&s->metrics);
     if (s->listen_fd >= 0) close(s->listen_fd);
@@ -373,8 +384,9 @@ void sl_server_free(sl_server *s) {
     if (s->daemon) {
         shutdown(s->listen_fd, SHUT_RDWR);
         abort_calls(s);
-        wait_until(s, true, DRAIN_S);
     }
+    sl_work_stop(s); /* whose calls are answered now */
+    if (s->daemon) wait_until(s, true, DRAIN_S);
     sl_watch_stop(s); /* before the daemon, which it hands connections to */
     if (s->daemon) MHD_stop_daemon(s->daemon);
     wait_until(s, false, LAST_EVENTS_S);

@@ -1,8 +1,9 @@
 /* The OpenAI API over HTTP/1.1, in front of an engine. docs/api.md describes it to its users.
  *
  * A few threads of libmicrohttpd serve all connections: a connection that waits for tokens is
- * suspended, and the engine's callbacks wake it. One more thread watches the sockets of waiting
- * requests, so that a client who leaves stops its request. Thread: owner for create and free. */
+ * suspended, and the engine's callbacks wake it. Large bodies are read on further threads. One more
+ * thread watches the sockets of waiting requests, so that a client who leaves stops its request.
+ * Thread: owner for create and free. */
 #ifndef SL_SERVE_SERVER_H
 #define SL_SERVE_SERVER_H
 
@@ -29,6 +30,9 @@ typedef struct sl_server_opts {
     uint32_t max_unread_tokens; /* a stream whose client is further behind is cancelled; 4096 */
     size_t max_body_bytes;      /* default 16 MiB */
     size_t max_held_bytes;      /* of the bodies of all requests together; default 64 MiB */
+    size_t max_answer_bytes;    /* of one that is not streamed; default 16 MiB */
+    uint32_t work_threads;      /* that read large bodies, 8 at most; default 2 */
+    uint32_t max_work;          /* requests that wait for one of these; default 1024 */
 } sl_server_opts;
 
 /* Listens and serves when it returns. SL_ERR_ARG: a host that is no address, or one beyond this

@@ -2,7 +2,7 @@
  *
  * Two parties hold a call: libmicrohttpd until the request is completed, and the engine until its
  * last event. The last to let go frees it. Fields are of the connection's thread unless they stand
- * under `lock`. Lock order: server, call, metrics; that of the connections comes last. */
+ * under `lock`. Lock order: server, work, call, metrics; that of the connections comes last. */
 #ifndef SL_SERVE_SERVER_INT_H
 #define SL_SERVE_SERVER_INT_H
 
@@ -16,8 +16,13 @@
 #include <microhttpd.h>
 #include <stdatomic.h>
 
+#define SL_WORK_MAX_THREADS 8u
+
+typedef struct sl_call sl_call;
+
 typedef enum sl_call_phase {
     SL_CALL_BODY,    /* the request is still arriving */
+    SL_CALL_WORK,    /* a thread of the pool reads the body; the connection is suspended */
     SL_CALL_WAIT,    /* submitted; nothing is answered yet */
     SL_CALL_STREAM,  /* the answer is under way */
     SL_CALL_REPLIED, /* the whole answer is queued */
@@ -35,6 +40,25 @@ typedef enum sl_call_abort {
     SL_ABORT_NOMEM,
     SL_ABORT_STOPPING, /* the server is being freed */
 } sl_call_abort;
+
+/* What is to be done about a body, and then on the connection's thread unless call->refusal says
+ * what is wrong. */
+typedef struct sl_job {
+    void (*work)(struct sl_call *call);
+    enum MHD_Result (*then)(struct sl_call *call);
+    struct sl_call *next; /* in the queue, under its lock */
+} sl_job;
+
+/* The pool's threads, and the calls that wait for one. */
+typedef struct sl_work {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    sl_call *first, *last;
+    uint32_t n_waiting;
+    bool stopping;
+    pthread_t thread[SL_WORK_MAX_THREADS];
+    uint32_t n_threads;
+} sl_work;
 
 /* One answer to one prompt: a request of the engine's. */
 typedef struct sl_choice {
@@ -71,7 +95,7 @@ typedef struct sl_choice {
     uint64_t n_made; /* tokens that the engine handed over */
 } sl_choice;
 
-typedef struct sl_call {
+struct sl_call {
     sl_server *server;
     struct sl_call *prev, *next; /* server->calls, under its lock */
     uint64_t serial;
@@ -93,6 +117,11 @@ typedef struct sl_call {
     bool closes;               /* the connection, with its answer */
     const char *allow;         /* with 405: what the path takes instead */
 
+    /* the body is read; of the pool's thread while `working` */
+    sl_job job;
+    sl_api_error refusal; /* http is 0 when there is none */
+    sl_jbuf answer;       /* what was made of the body, when that is the answer */
+
     /* a generation */
     sl_api_params params;
     sl_ids *prompt; /* [n_prompts] */
@@ -113,14 +142,16 @@ typedef struct sl_call {
     struct MHD_Connection *connection;
     int fd;
     bool suspended, closed;
+    bool working;       /* a thread of the pool has it: suspended, whatever else happens */
     bool started;       /* something was submitted */
+    uint64_t n_queued;  /* tokens in the queues of an answer that is not streamed */
     bool muted;         /* tokens are no longer wanted, of no choice */
     sl_api_error error; /* the first one; written once, under the lock, with `failed` */
     bool failed;
     sl_call_abort abort;
     bool marked; /* the engine's callback set `abort`; the watcher acts on it */
     bool shut;   /* the socket of a slow client is shut down */
-} sl_call;
+};
 
 struct sl_server {
     sl_server_opts o; /* strings point to the copies below */
@@ -138,6 +169,7 @@ struct sl_server {
     atomic_bool stopping;
     atomic_size_t held; /* bytes of all bodies that are kept */
     sl_conns conns;
+    sl_work work;
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* calls left the list, or were freed */
@@ -185,8 +217,22 @@ sl_status sl_choice_decode(sl_choice *c) SL_MUST_CHECK;
 /* What is new of a choice as events; what is whole as a choice of the answer. */
 void sl_choice_write_events(sl_choice *c, sl_jbuf *b);
 void sl_choice_write(const sl_choice *c, sl_jbuf *b);
+/* Bytes that the answer has at least for what is decoded of a choice. */
+size_t sl_choice_bytes(const sl_choice *c);
+
+/* work.c: reading large bodies beside the connections */
+sl_status sl_work_start(sl_server *s, sl_err *err) SL_MUST_CHECK;
+/* Waits for what runs; what waits is skipped if it was aborted, and nothing comes any more. */
+void sl_work_stop(sl_server *s);
+/* Does the work, at once or on another thread, then `then` or the answer of call->refusal. */
+enum MHD_Result sl_work_do(sl_call *call, void (*work_on)(sl_call *),
+                           enum MHD_Result (*then)(sl_call *));
+/* The connection was woken in SL_CALL_WORK. */
+enum MHD_Result sl_work_done(sl_call *call);
 
 /* generate.c: requests that run on the engine */
+/* Whether the connection is to be woken for tokens before the last ones; under the call's lock. */
+bool sl_call_has_enough(const sl_call *call);
 enum MHD_Result sl_call_generate(sl_call *call, sl_api_kind kind);
 /* Params to call->prompt, which it makes. */
 sl_status sl_call_encode(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
@@ -214,7 +260,7 @@ sl_status sl_watch_start(sl_server *s, sl_err *err) SL_MUST_CHECK;
 /* It accepts connections from now on, until the server is stopping. */
 sl_status sl_watch_listen(sl_server *s, sl_err *err) SL_MUST_CHECK;
 void sl_watch_stop(sl_server *s);
-void sl_watch_add(sl_call *call);
+void sl_watch_add(sl_call *call); /* again: nothing happens */
 void sl_watch_remove(sl_call *call);
 void sl_watch_kick(sl_server *s);
 

@@ -132,6 +132,7 @@ void sl_watch_kick(sl_server *s) {
 
 void sl_watch_add(sl_call *call) {
     struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLET, .data.u64 = call->serial};
+    if (call->fd_watched) return;
     /* failing only delays the end of a request whose client left until its next write */
     call->fd_watched = epoll_ctl(call->server->epoll_fd, EPOLL_CTL_ADD, call->fd, &ev) == 0;
 }

@@ -12,6 +12,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -249,12 +250,25 @@ static inline uint64_t script_cancelled(sl_engine *e) {
     return n;
 }
 
+/* Long conversations are not encoded before this is let go of. */
+static atomic_bool script_hold;
+static atomic_uint script_held, script_encoded;
+
+static inline void script_wait(const atomic_bool *hold) {
+    for (int i = 0; i < 20000 && atomic_load(hold); i++) usleep(1000);
+}
+
 /* "role: content\n" of each message, then "assistant:". */
 sl_status sl_chat_encode(const sl_chat *chat, const sl_tokenizer *tok,
                          const sl_chat_message *messages, size_t n, sl_chat_options options,
                          sl_ids *out, sl_err *err) {
     (void)chat;
     sl_jbuf b = sl_jbuf_init();
+    if (messages[0].content.len > 1000) {
+        atomic_fetch_add(&script_held, 1);
+        script_wait(&script_hold);
+        atomic_fetch_add(&script_encoded, 1);
+    }
     for (size_t i = 0; i < n; i++)
         sl_jbuf_fmt(&b, "%.*s: %.*s\n", (int)messages[i].role.len, (char *)messages[i].role.data,
                     (int)messages[i].content.len, (char *)messages[i].content.data);

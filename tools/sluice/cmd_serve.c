@@ -116,6 +116,7 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                                .api_key = o->api_key,
                                .max_connections = o->max_connections,
                                .max_unread_tokens = o->max_unread_tokens,
+                               .max_answer_bytes = o->max_answer_bytes,
                                .served_model_name = name,
                                .generation = d->gen,
                                .context = d->opts.plan.context};
