@@ -186,7 +186,8 @@ sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out, s
     sl_choose_load l;
     sl_costs c;
     *out = (sl_auto_report){0};
-    sl_status st = SL_OK;
+    sl_status st = sl_plan_check_size(p, err);
+    if (st != SL_OK) return st;
     sl_auto_describe(p, o->m, o->requests, &l);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (!p->device.emulated && cores > 0) l.cores = (double)cores;

@@ -76,6 +76,7 @@ static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err
     if (o->secret.len) memcpy(e->secret, o->secret.data, o->secret.len);
     e->o.secret = (sl_span){(const uint8_t *)e->secret, strlen(e->secret)};
     st = sl_model_read_spec(o->model_folder, &e->spec, NULL, err);
+    if (st == SL_OK) st = sl_plan_check_size(&o->plan, err);
     if (st == SL_OK) st = sl_plan_check(&o->plan, &e->spec, err);
     if (st == SL_OK) st = sl_plan_copy(&o->plan, &e->plan, err);
     for (uint32_t i = 0; i < e->plan.n_workers; i++)

@@ -223,18 +223,21 @@ sl_status sl_placement_read_popularity(const char *path, const sl_model_spec *m,
     return st;
 }
 
-static uint32_t expert_workers(const sl_plan *p, uint32_t *ids) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < p->n_workers; i++) {
-        if (p->worker[i].roles & SL_ROLE_EXPERT) ids[n++] = i;
+/* Their ids, to be freed; NULL: out of memory. */
+static uint32_t *expert_workers(const sl_plan *p, uint32_t *n) {
+    uint32_t *ids = sl_alloc(p->n_workers, sizeof *ids);
+    *n = 0;
+    for (uint32_t i = 0; ids && i < p->n_workers; i++) {
+        if (p->worker[i].roles & SL_ROLE_EXPERT) ids[(*n)++] = i;
     }
-    return n;
+    return ids;
 }
 
 /* Each block on its own: `copies` more experts than an even share fit on a worker. */
 static sl_status place_by_popularity(const double *a, const sl_model_spec *m, uint32_t copies,
                                      sl_plan *p, sl_err *err) {
-    uint32_t ids[SL_PLAN_MAX_WORKERS], n = expert_workers(p, ids), E = m->n_experts;
+    uint32_t n, *ids = expert_workers(p, &n), E = m->n_experts;
+    if (!ids) return sl_fail(err, SL_ERR_NOMEM, "placement on %u workers", p->n_workers);
     uint32_t slots = (E + n - 1) / n + copies;
     size_t most = (size_t)m->n_moe * (E + (size_t)n * slots), at = 0;
     sl_share *share = sl_alloc(most, sizeof *share);
@@ -258,23 +261,26 @@ static sl_status place_by_popularity(const double *a, const sl_model_spec *m, ui
         sl_placement_free(&p->place);
         p->place = made;
     }
+    sl_free(ids);
     sl_free(share);
     sl_free(count);
     return st;
 }
 
 static sl_status place_by_rule(bool round_robin, sl_plan *p, sl_err *err) {
-    uint32_t ids[SL_PLAN_MAX_WORKERS], n = expert_workers(p, ids);
+    uint32_t n, *ids = expert_workers(p, &n);
     uint32_t *owner = sl_alloc(p->n_experts, sizeof *owner);
-    if (!owner) return sl_fail(err, SL_ERR_NOMEM, "placement of %u experts", p->n_experts);
-    for (uint32_t e = 0; e < p->n_experts; e++)
+    sl_status st =
+        ids && owner ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "placement of %u experts", p->n_experts);
+    for (uint32_t e = 0; st == SL_OK && e < p->n_experts; e++)
         owner[e] = ids[round_robin ? e % n : (uint32_t)((uint64_t)e * n / p->n_experts)];
     sl_placement made;
-    sl_status st = sl_placement_of_owners(owner, p->n_experts, &made, err);
+    if (st == SL_OK) st = sl_placement_of_owners(owner, p->n_experts, &made, err);
     if (st == SL_OK) {
         sl_placement_free(&p->place);
         p->place = made;
     }
+    sl_free(ids);
     sl_free(owner);
     return st;
 }

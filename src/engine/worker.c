@@ -273,6 +273,7 @@ static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, uint
     if (w->opts->model_folder && w->opts->model_folder[0]) *folder = w->opts->model_folder;
     if (st == SL_OK) st = sl_model_read_spec(*folder, spec, NULL, err);
     if (st == SL_OK) st = sl_plan_from_json(plan, spec, &w->plan, err);
+    if (st == SL_OK) st = sl_plan_check_size(&w->plan, err);
     if (st == SL_OK && you >= w->plan.n_workers)
         st = sl_fail(err, SL_ERR_PROTOCOL, "plan of %u workers makes this one %u",
                      w->plan.n_workers, (unsigned)you);

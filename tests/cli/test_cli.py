@@ -94,7 +94,7 @@ def test_unknown_verb():
     (["run", FIXTURE, *IDS, "--top-p", "1.5"], "--top-p: '1.5' is not a number from -1 to 1"),
     (["run", FIXTURE, *IDS, "--temp", "inf"], "--temp: 'inf' is not"),
     (["run", FIXTURE, *IDS, "--exact=maybe"], "--exact: 'maybe' is not 0, 1, false or true"),
-    (["run", FIXTURE, *IDS, "--attention", "33"], "--attention: '33' is not"),
+    (["run", FIXTURE, *IDS, "--attention", "16385"], "--attention: '16385' is not"),
     (["run", FIXTURE, *IDS, "--schedule", "magic"], "schedule 'magic' is unknown: ep, dep, pingpong, findep, eps, aep"),
     (["run", FIXTURE, *IDS, "--wire", "fp4"], "wire format 'fp4' is unknown"),
     (["run", FIXTURE, *IDS, "--transport", "pigeon"], "transport 'pigeon': loop, shm, tcp or ucx"),

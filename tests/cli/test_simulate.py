@@ -178,3 +178,13 @@ def test_bad_options_are_refused(tmp_path, args, text):
     (tmp_path / "device.json").write_text(json.dumps(DEVICE))
     done = subprocess.run([SLUICE, "simulate", MODEL, "--device", f"emulated:{tmp_path}/device.json", *args], capture_output=True, text=True)
     assert done.returncode in (1, 2) and text in done.stderr and done.stdout == ""
+
+
+def test_more_workers_than_the_engine_runs(tmp_path):
+    few = ["--requests", 4]
+    assert len(deployment(tmp_path, "--attention", 1200, "--experts", 4, *few)["workers"]) == 1204
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "schedule": "dep", "workers": [{"roles": ["attention"]}] * 99 + [{"roles": ["expert"]}]}))
+    assert len(deployment(tmp_path, "--plan", plan, *few)["workers"]) == 100
+    run = subprocess.run([SLUICE, "run", ROOT / "tests/golden/qwen3moe-tiny", "--ids", "1", "--plan", plan], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1 and "100 workers can be planned and simulated, the engine runs up to 64" in run.stderr

@@ -18,9 +18,10 @@ int cmd_worker(const sl_options *o) {
     if (st != SL_OK) return sl_cmd_fail("worker", &err);
     int32_t cpu = 0;
     if (o->pin[0]) {
-        sl_plan one = {.n_workers = 1};
+        sl_plan_worker here = {0};
+        sl_plan one = {.n_workers = 1, .worker = &here};
         if ((st = sl_plan_pin(o->pin, &one, &err)) != SL_OK) return sl_cmd_fail("worker", &err);
-        cpu = one.pin_auto ? -1 : one.worker[0].cpu + 1;
+        cpu = one.pin_auto ? -1 : here.cpu + 1;
     }
     const char *transport = o->transport;
     if (strcmp(transport, "auto") == 0)

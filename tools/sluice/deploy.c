@@ -147,6 +147,7 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     *d = (sl_deployment){0};
     sl_status st = sl_model_read_spec(o->arg[0], &d->spec, &d->gen, err);
     if (st == SL_OK) st = make_plan(o, &d->spec, &d->opts.plan, err);
+    if (st == SL_OK) st = sl_plan_check_size(&d->opts.plan, err);
     if (st == SL_OK) st = apply_options(o, &d->spec, &d->opts.plan, err);
     if (st == SL_OK && o->isa[0] && !sl_kernels_select(o->isa))
         st = sl_fail(err, SL_ERR_ARG, "--isa: there are no kernels '%s' for this machine", o->isa);

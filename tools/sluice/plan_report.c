@@ -95,8 +95,10 @@ static void print_notes(const sl_candidate *const *rows, uint32_t n, FILE *out) 
     if (estimated)
         fprintf(out, "Estimates from data sheets, not measured: sluice profile measures.\n");
     if (planned)
-        fprintf(out, "* planned only: tensor parallelism, hybrid, pipelines and over 64 workers "
-                     "are not run yet.\n");
+        fprintf(out,
+                "* planned only: tensor parallelism, hybrid, pipelines and over %u workers are not "
+                "run yet.\n",
+                SL_PLAN_MAX_WORKERS);
     if (derived) fprintf(out, "+ derived from the profile: tensor parallelism was not measured.\n");
     if (bound)
         fprintf(out, "~ optimistic, as there is no law for it: sluice simulate tells more.\n");
