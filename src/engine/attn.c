@@ -34,7 +34,8 @@ void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t toke
                                          .position = position,
                                          .token = token,
                                          .finish = finish,
-                                         .n_logprobs = n};
+                                         .n_logprobs = n,
+                                         .made_us = sl_clock_now_us(&a->w->clock)};
     for (uint32_t i = 0; i < n; i++)
         a->pairs[a->n_pairs++] = (sl_wire_id_f32){logprobs[i].id, logprobs[i].logprob};
 }

@@ -4,10 +4,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/output.h"
 #include "engine/plan_json.h"
 #include "trace/trace_file.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +26,7 @@ typedef struct log_of_worker {
 } log_of_worker;
 
 struct sl_collect {
-    FILE *f;
+    sl_output file;
     uint64_t clock_id, heard_ns;
     log_of_worker worker[SL_PLAN_MAX_WORKERS];
 };
@@ -34,10 +34,10 @@ struct sl_collect {
 sl_status sl_collect_create(const char *path, sl_collect **out, sl_err *err) {
     sl_collect *c = sl_alloc(1, sizeof *c);
     if (!c) return sl_fail(err, SL_ERR_NOMEM, "trace");
-    c->f = fopen(path, "we");
-    if (!c->f) {
+    sl_status st = sl_output_open(path, &c->file, err);
+    if (st != SL_OK) {
         sl_free(c);
-        return sl_fail(err, SL_ERR_IO, "trace %s: %s", path, strerror(errno));
+        return sl_err_prefix(err, "--trace");
     }
     c->clock_id = sl_clock_id();
     for (uint32_t i = 0; i < SL_PLAN_MAX_WORKERS; i++)
@@ -48,7 +48,7 @@ sl_status sl_collect_create(const char *path, sl_collect **out, sl_err *err) {
 
 void sl_collect_free(sl_collect *c) {
     if (!c) return;
-    fclose(c->f);
+    sl_output_abandon(&c->file);
     for (uint32_t i = 0; i < SL_PLAN_MAX_WORKERS; i++) sl_free(c->worker[i].events);
     sl_free(c);
 }
@@ -202,14 +202,15 @@ static sl_status write_file(sl_engine *e, sl_err *err) {
                                   .lanes = e->plan.lanes,
                                   .layers = e->spec.n_layers,
                                   .message_name = sl_msg_kind_name};
-    sl_status st = sl_trace_file_write(e->collect->f, &about, logs, e->plan.n_workers, err);
+    sl_output *out = &e->collect->file;
+    sl_status st = sl_trace_file_write(out->f, &about, logs, e->plan.n_workers, err);
     sl_free(logs);
-    return st;
+    if (st != SL_OK) st = sl_err_prefix(err, "%s", e->trace_path);
+    return sl_output_end(out, st, err);
 }
 
-void sl_collect_finish(sl_engine *e) {
-    sl_err err;
-    if (!e->collect || !e->planned || !e->net) return;
+sl_status sl_collect_finish(sl_engine *e, sl_err *err) {
+    if (!e->collect || !e->planned || !e->net) return SL_OK;
     await(e, false); /* a short run may end before its first comparison */
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         if (e->worker[i].ready) compare_clocks(e, i, 1);
@@ -219,6 +220,5 @@ void sl_collect_finish(sl_engine *e) {
         if (e->worker[i].ready) ask(e, i, SL_MSG_TRACE_GET, 0);
     }
     await(e, true);
-    if (write_file(e, &err) != SL_OK)
-        sl_log(SL_LOG_ERROR, "trace", "%s: %s", e->trace_path, err.msg);
+    return write_file(e, err);
 }

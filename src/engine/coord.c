@@ -212,6 +212,7 @@ static void deliver_token(sl_request *r, const sl_wire_token *t, const sl_wire_i
                                  .n = 1,
                                  .logprobs = t->n_logprobs ? logprobs : NULL,
                                  .prompt_position = prompt_position,
+                                 .made_us = t->made_us,
                                  .queued_us = r->queued_us};
     r->p.on_event(r->p.ctx, &ev);
 }

@@ -170,8 +170,8 @@ sl_status sl_engine_create(const sl_engine_opts *o, sl_engine **out, sl_err *err
     return st;
 }
 
-void sl_engine_free(sl_engine *e) {
-    if (!e) return;
+sl_status sl_engine_close(sl_engine *e, sl_err *err) {
+    if (!e) return SL_OK;
     pthread_mutex_lock(&e->lock);
     e->stop = true;
     pthread_mutex_unlock(&e->lock);
@@ -181,7 +181,7 @@ void sl_engine_free(sl_engine *e) {
     }
     bool stop;
     run_commands(e, take_commands(e, &stop));
-    sl_collect_finish(e);
+    sl_status st = sl_collect_finish(e, err);
     if (e->net) sl_coord_shutdown(e);
     sl_spawn_stop(e, STOP_GRACE_MS);
     if (e->net) sl_net_free(e->net);
@@ -199,6 +199,12 @@ void sl_engine_free(sl_engine *e) {
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
     sl_free(e);
+    return st;
+}
+
+void sl_engine_free(sl_engine *e) {
+    sl_err err;
+    if (sl_engine_close(e, &err) != SL_OK) sl_log(SL_LOG_ERROR, "trace", "%s", err.msg);
 }
 
 const sl_model_spec *sl_engine_spec(const sl_engine *e) {

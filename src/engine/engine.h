@@ -48,7 +48,10 @@ typedef struct sl_engine_opts {
 /* Starts workers and waits until every one is ready, or says which is missing. Copies what it
  * keeps. */
 sl_status sl_engine_create(const sl_engine_opts *o, sl_engine **out, sl_err *err) SL_MUST_CHECK;
-/* Cancels what runs, stops the workers it started, joins threads. */
+/* Cancels what runs, stops the workers it started, joins threads, writes the trace that was asked
+ * for. Whatever it returns, `e` is gone; not SL_OK: there is no trace. NULL-safe. */
+sl_status sl_engine_close(sl_engine *e, sl_err *err) SL_MUST_CHECK;
+/* The same for one whose trace no longer counts: that it is missing is logged. */
 void sl_engine_free(sl_engine *e);
 const sl_model_spec *sl_engine_spec(const sl_engine *e);
 
@@ -63,6 +66,7 @@ typedef struct sl_request_event {
     /* Not 0: no new token, but what was asked about the prompt's token at this position. They come
      * in order, once each, before the first new token. */
     uint32_t prompt_position;
+    uint64_t made_us;    /* when the tokens were produced, on their worker's monotonic clock */
     uint64_t queued_us;  /* from submission to its first start, or so far */
     sl_finish finish;    /* not NONE: the last event of this request */
     sl_status status;    /* with SL_FINISH_ERROR: why */

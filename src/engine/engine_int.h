@@ -180,8 +180,8 @@ sl_status sl_collect_on_clock(sl_engine *e, uint32_t id, const sl_wire_header *h
 sl_status sl_collect_on_trace(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
                               sl_err *err) SL_MUST_CHECK;
 /* Takes the events of all workers that are there and writes the file. Drives the net itself: the
- * engine's thread has ended. */
-void sl_collect_finish(sl_engine *e);
+ * engine's thread has ended. Not SL_OK: there is none. */
+sl_status sl_collect_finish(sl_engine *e, sl_err *err) SL_MUST_CHECK;
 
 /* spawn.c */
 sl_status sl_spawn_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;

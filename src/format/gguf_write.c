@@ -1,6 +1,7 @@
 #include "format/gguf_write.h"
 
 #include "base/mem.h"
+#include "base/output.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -15,9 +16,9 @@ typedef struct buffer {
 #define WRITE_BYTES ((size_t)4 << 20)
 
 struct sl_gguf_out {
-    char *path, *part; /* the target, and what is written meanwhile */
+    char *path;
     char *file_memory; /* of file, WRITE_BYTES */
-    FILE *file;
+    sl_output file;
     buffer keys, tensors;
     bool failed; /* memory was out */
     uint64_t n_keys, n_tensors, offset;
@@ -58,41 +59,33 @@ static void put_key(sl_gguf_out *w, const char *key, sl_gguf_type type) {
 }
 
 static sl_status io_error(const sl_gguf_out *w, const char *what, sl_err *err) {
-    return sl_fail(err, SL_ERR_IO, "%s: cannot %s: %s", w->part, what, strerror(errno));
+    return sl_fail(err, SL_ERR_IO, "%s: cannot %s: %s", w->path, what, strerror(errno));
 }
 
 sl_status sl_gguf_out_open(const char *path, bool replace, sl_gguf_out **out, sl_err *err) {
     if (!replace && access(path, F_OK) == 0)
         return sl_fail(err, SL_ERR_ARG, "%s: is there already (--force replaces it)", path);
     sl_gguf_out *w = sl_alloc(1, sizeof *w);
-    size_t n = strlen(path) + sizeof ".part";
     if (w) w->path = sl_strdup(path);
-    if (w) w->part = sl_alloc(n, 1);
     if (w) w->file_memory = sl_alloc(WRITE_BYTES, 1);
-    if (!w || !w->path || !w->part || !w->file_memory) {
-        sl_gguf_out_free(w);
-        return sl_fail(err, SL_ERR_NOMEM, "%s: writer", path);
-    }
-    snprintf(w->part, n, "%s.part", path);
-    w->file = fopen(w->part, "wb");
-    if (!w->file) {
-        sl_status st = io_error(w, "create", err);
+    sl_status st = SL_OK;
+    if (!w || !w->path || !w->file_memory)
+        st = sl_fail(err, SL_ERR_NOMEM, "%s: writer", path);
+    else
+        st = sl_output_open(path, &w->file, err);
+    if (st != SL_OK) {
         sl_gguf_out_free(w);
         return st;
     }
-    (void)setvbuf(w->file, w->file_memory, _IOFBF, WRITE_BYTES);
+    (void)setvbuf(w->file.f, w->file_memory, _IOFBF, WRITE_BYTES);
     *out = w;
     return SL_OK;
 }
 
 void sl_gguf_out_free(sl_gguf_out *w) {
     if (!w) return;
-    if (w->file) {
-        fclose(w->file);
-        unlink(w->part);
-    }
+    sl_output_abandon(&w->file);
     sl_free(w->path);
-    sl_free(w->part);
     sl_free(w->file_memory);
     sl_free(w->keys.data);
     sl_free(w->tensors.data);
@@ -187,7 +180,7 @@ void sl_gguf_out_tensor(sl_gguf_out *w, const char *name, sl_dtype type, const u
 static sl_status pad(sl_gguf_out *w, uint64_t n, sl_err *err) {
     static const uint8_t zero[SL_GGUF_ALIGN];
     size_t rest = (size_t)((SL_GGUF_ALIGN - n % SL_GGUF_ALIGN) % SL_GGUF_ALIGN);
-    return fwrite(zero, 1, rest, w->file) == rest ? SL_OK : io_error(w, "write", err);
+    return fwrite(zero, 1, rest, w->file.f) == rest ? SL_OK : io_error(w, "write", err);
 }
 
 sl_status sl_gguf_out_begin(sl_gguf_out *w, sl_err *err) {
@@ -198,8 +191,8 @@ sl_status sl_gguf_out_begin(sl_gguf_out *w, sl_err *err) {
     put_uint(w, &head, w->n_keys, 8);
     put(w, &head, w->keys.data, w->keys.len);
     put(w, &head, w->tensors.data, w->tensors.len);
-    sl_status st = w->failed ? sl_fail(err, SL_ERR_NOMEM, "%s: head", w->part) : SL_OK;
-    if (st == SL_OK && fwrite(head.data, 1, head.len, w->file) != head.len)
+    sl_status st = w->failed ? sl_fail(err, SL_ERR_NOMEM, "%s: head", w->path) : SL_OK;
+    if (st == SL_OK && fwrite(head.data, 1, head.len, w->file.f) != head.len)
         st = io_error(w, "write", err);
     if (st == SL_OK) st = pad(w, head.len, err);
     sl_free(head.data);
@@ -208,7 +201,7 @@ sl_status sl_gguf_out_begin(sl_gguf_out *w, sl_err *err) {
 
 sl_status sl_gguf_out_data(sl_gguf_out *w, const void *data, size_t n, sl_err *err) {
     SL_ASSERT(w->now < w->n_tensors && n <= w->bytes[w->now] - w->done);
-    if (fwrite(data, 1, n, w->file) != n) return io_error(w, "write", err);
+    if (fwrite(data, 1, n, w->file.f) != n) return io_error(w, "write", err);
     w->done += n;
     if (w->done < w->bytes[w->now]) return SL_OK;
     w->done = 0;
@@ -217,12 +210,5 @@ sl_status sl_gguf_out_data(sl_gguf_out *w, const void *data, size_t n, sl_err *e
 
 sl_status sl_gguf_out_finish(sl_gguf_out *w, sl_err *err) {
     SL_ASSERT(w->now == w->n_tensors);
-    if (fflush(w->file) != 0 || fsync(fileno(w->file)) != 0) return io_error(w, "write", err);
-    FILE *file = w->file;
-    w->file = NULL;
-    bool closed = fclose(file) == 0;
-    if (closed && rename(w->part, w->path) == 0) return SL_OK;
-    sl_status st = io_error(w, "rename", err);
-    unlink(w->part);
-    return st;
+    return sl_output_close(&w->file, err);
 }

@@ -1,7 +1,6 @@
 /* Writes a GGUF file, version 3: keys, then tensors, then their bytes, in this order.
  *
- * The head is gathered in memory. Bytes go to a temporary file beside the target, which takes its
- * name when all are there, so nobody sees half a file. Thread: owner. */
+ * The head is gathered in memory. The file is whole or not there (base/output.h). Thread: owner. */
 #ifndef SL_FORMAT_GGUF_WRITE_H
 #define SL_FORMAT_GGUF_WRITE_H
 

@@ -6,7 +6,7 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "the wire is read in place: little-endian");
 _Static_assert(sizeof(float) == 4, "f32 on the wire");
-_Static_assert(sizeof(sl_wire_token) == 24, "token records are read in place");
+_Static_assert(sizeof(sl_wire_token) == 32, "token records are read in place");
 _Static_assert(sizeof(sl_wire_pair) == 16, "pairs are read in place");
 _Static_assert(sizeof(sl_wire_id_f32) == 8, "log-probabilities are read in place");
 

@@ -244,6 +244,7 @@ typedef struct sl_wire_token {
     uint32_t token;      /* UINT32_MAX: none; of ERROR: the expert worker that was lost */
     uint32_t finish;     /* sl_finish: this is the request's last record */
     uint32_t n_logprobs; /* 0, or of the token itself and then of the likeliest, descending */
+    uint64_t made_us;    /* when it was produced, on the worker's monotonic clock */
 } sl_wire_token;
 /* After the n records come the log-probabilities of all of them, in order: n_pairs together. */
 size_t sl_wire_tokens_bytes(uint32_t n, size_t n_pairs);

@@ -470,6 +470,44 @@ def test_trace_refusals(tmp_path, trace):
     assert "no/such.svg" in refused(1, "trace", trace, "--svg", out)
 
 
+def test_times_are_those_of_the_tokens():
+    """A reader that was late finds many tokens at once; they were not made at once. No step takes less than 5 us."""
+    out, _ = sluice("bench", FIXTURE, "--json", "--n-prompt", "8", "--n-gen", "16", "--reps", "20")
+    prefill, decode = json.loads(out)
+    assert min(decode["samples_ns"]) > 16 * 5000 and min(prefill["samples_ns"]) > 5000, out
+    for _ in range(5):
+        out, _ = sluice("run", FIXTURE, *IDS, "-n", "64", "--ignore-eos", "--json")
+        timings = json.loads(out)["timings"]
+        assert timings["decode_ms"] > 63 * 0.005 and timings["tokens_per_s"] < 200000, timings
+
+
+def test_failed_outputs_leave_what_was_there(tmp_path, trace):
+    """A picture, a trace and a converted model that fail; none of them removes or replaces anything."""
+    kept = tmp_path / "kept"
+    kept.write_text("kept")
+    assert "not a trace" in refused(1, "trace", "/dev/null", "--svg", kept)
+    folder = tmp_path / "not-a-model"
+    folder.mkdir()
+    refused(1, "convert", folder, kept, "--force")
+    assert kept.read_text() == "kept" and sorted(p.name for p in tmp_path.iterdir()) == ["kept", "not-a-model"]
+    out, err = sluice("run", FIXTURE, *IDS, "-n", "2", "--ignore-eos", "--trace", "/dev/full", code=1)
+    assert "/dev/full" in err and "No space left" in err, err
+    assert "/dev/full" in refused(1, "trace", trace, "--svg", "/dev/full")
+    assert "is a folder" in refused(2, "trace", trace, "--svg", folder)
+
+
+def test_outputs_keep_links_and_pipes(tmp_path, trace):
+    file, link, pipe = tmp_path / "file", tmp_path / "link", tmp_path / "pipe"
+    file.write_text("old")
+    link.symlink_to(file)
+    sluice("trace", trace, "--svg", link)
+    assert link.is_symlink() and file.read_text().startswith("<svg")
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+    sluice("trace", trace, "--svg", pipe)
+    assert reader.communicate(timeout=60)[0].decode() == file.read_text() and pipe.is_fifo()
+
+
 def test_trace_of_another_clock(tmp_path):
     """A worker whose clock is 100,000 s off, as on another machine: its events fit those of the others."""
     off = ["unshare", "--time", "--monotonic", "100000"]

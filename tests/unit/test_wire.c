@@ -56,8 +56,9 @@ static const uint8_t submit_bytes[] = {
 };
 static const uint8_t tokens_bytes[] = {
     0x4d, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x2a, 0x00, 0x00, 0x00,
-    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x4e, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
-    0x09, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00,
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x39, 0x30, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    0x4e, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00,
+    0x01, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x3a, 0x30, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
     0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xbf, 0x07, 0x00, 0x00, 0x00, 0x00, 0x00, 0x80, 0xbe,
 };
 static const uint8_t pairs_bytes[] = {
@@ -586,12 +587,13 @@ static void submit_matches_its_bytes(void **state) {
 
 static void records_match_their_bytes(void **state) {
     (void)state;
-    const sl_wire_token tokens[] = {{77, 5, 42, SL_FINISH_NONE, 0}, {78, 9, 2, SL_FINISH_STOP, 2}},
+    const sl_wire_token tokens[] = {{77, 5, 42, SL_FINISH_NONE, 0, 12345},
+                                    {78, 9, 2, SL_FINISH_STOP, 2, 12346}},
                         *t;
     const sl_wire_id_f32 logprobs[] = {{2, -0.5f}, {7, -0.25f}}, *lp;
     const sl_wire_pair pairs[] = {{77, 3}, {78, 4}}, *p;
     const sl_wire_header h = {.rows = 2}, three = {.rows = 3};
-    uint8_t out[64];
+    uint8_t out[80];
     spoiled s;
     sl_err err = {0};
     assert_int_equal(sl_wire_tokens_bytes(2, 2), sizeof tokens_bytes);
@@ -602,7 +604,7 @@ static void records_match_their_bytes(void **state) {
     assert_memory_equal(t, tokens, sizeof tokens);
     assert_memory_equal(lp, logprobs, sizeof logprobs);
     says(sl_wire_tokens_decode(&three, s.span, &t, &lp, &err), SL_ERR_PROTOCOL, &err,
-         "64 bytes, 72");
+         "80 bytes, 96");
     put_u32(&s, 16, 4);
     says(sl_wire_tokens_decode(&h, s.span, &t, &lp, &err), SL_ERR_PROTOCOL, &err, "finish 4");
     put_u32(&s, 16, 0);
@@ -611,15 +613,15 @@ static void records_match_their_bytes(void **state) {
         uint32_t value;
         const char *text;
     } bad[] = {
-        {44, 22, "record 1: 22 log-probabilities, limit 21"},
-        {44, 1, "64 bytes, 56 expected"},
-        {44, 3, "64 bytes, 72 expected"},
-        {44, 0, "64 bytes, 48 expected"},
-        {20, 1, "64 bytes, 72 expected"},
-        {48, 3, "record 1: token 2, but the log-probability of 3"},
-        {52, 0x3F000000, "record 1: log-probability 0.5"},
-        {60, 0xFF800000, "record 1: log-probability -inf"},
-        {60, 0x7FC00000, "record 1: log-probability nan"},
+        {52, 22, "record 1: 22 log-probabilities, limit 21"},
+        {52, 1, "80 bytes, 72 expected"},
+        {52, 3, "80 bytes, 88 expected"},
+        {52, 0, "80 bytes, 64 expected"},
+        {20, 1, "80 bytes, 88 expected"},
+        {64, 3, "record 1: token 2, but the log-probability of 3"},
+        {68, 0x3F000000, "record 1: log-probability 0.5"},
+        {76, 0xFF800000, "record 1: log-probability -inf"},
+        {76, 0x7FC00000, "record 1: log-probability nan"},
     };
     for (size_t i = 0; i < SL_LEN(bad); i++) {
         copy_of(&s, tokens_bytes, sizeof tokens_bytes);

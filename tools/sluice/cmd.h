@@ -77,13 +77,28 @@ void sl_status_line_stop(sl_status_line *s); /* NULL-safe */
 
 /* ---- one request, run to its end (generate.c) ---- */
 
+/* When the tokens of a request were produced, in us of this process's monotonic clock. Not when
+ * they came: a reader that was late finds many at once. Begin with submitted_us alone set. */
+typedef struct sl_token_times {
+    uint64_t submitted_us, first_us, last_us;
+    uint64_t shift_us; /* from the worker's clock to ours */
+    uint64_t n;
+} sl_token_times;
+/* Adds tokens of one event; returns when they were produced. */
+uint64_t sl_token_times_add(sl_token_times *t, const sl_request_event *ev);
+/* Tokens per second after the first; 0: there is no second, or no time between them. */
+double sl_token_times_rate(const sl_token_times *t);
+
 typedef struct sl_generation {
-    sl_ids ids; /* generated */
+    sl_ids ids;        /* generated */
+    uint64_t *made_us; /* of each, by sl_token_times */
+    size_t made_cap;
+    sl_token_times times;
     sl_finish finish;
     sl_status status;
     char message[256];
-    uint64_t submitted_ns, first_ns, last_ns;
 } sl_generation;
+void sl_generation_free(sl_generation *g); /* what it holds */
 
 typedef struct sl_generate_opts {
     const uint32_t *prompt;
@@ -96,7 +111,10 @@ typedef struct sl_generate_opts {
     void *ctx;
 } sl_generate_opts;
 
-/* Runs n requests at once and waits for all; outs[i] must be zeroed, free ids with sl_ids_free. */
+/* Ends the engine of a command that came to `st`: its own failure, or that of the trace. */
+sl_status sl_generate_end(sl_engine *e, sl_status st, sl_err *err) SL_MUST_CHECK;
+
+/* Runs n requests at once and waits for all; outs[i] must be zeroed, sl_generation_free them. */
 sl_status sl_generate(sl_engine *e, const sl_generate_opts *opts, sl_generation *outs, size_t n,
                       sl_err *err) SL_MUST_CHECK;
 

@@ -67,39 +67,49 @@ static void set_request(bench *b, uint32_t i, uint32_t n_prompt, uint32_t n_gen)
                                     .max_tokens = n_gen,
                                     .sampling = {.top_p = 1, .n_bias = 1, .bias = &b->next[i]},
                                     .ignore_eos = true};
-    sl_ids_free(&b->outs[i].ids);
+    sl_generation_free(&b->outs[i]);
     b->outs[i] = (sl_generation){0};
+}
+
+/* `tokens` took `us`, of which a clock of microseconds sees at least one. */
+static void note(result *r, uint64_t tokens, uint64_t us) {
+    r->ns[r->n] = SL_MAX(us, 1) * 1000;
+    r->ts[r->n] = (double)tokens * 1e9 / (double)r->ns[r->n];
+    r->n++;
 }
 
 /* Prefill: from submission to the first token. */
 static sl_status run_prefill(bench *b, result *r, sl_err *err) {
     set_request(b, 0, b->o->n_prompt, 1);
     sl_status st = sl_generate(b->engine, b->opts, b->outs, 1, err);
-    uint64_t ns = b->outs[0].first_ns - b->outs[0].submitted_ns;
-    r->ns[r->n] = ns;
-    r->ts[r->n++] = b->o->n_prompt * 1e9 / (double)ns;
-    return st;
+    if (st != SL_OK) return st;
+    const sl_token_times *t = &b->outs[0].times;
+    note(r, b->o->n_prompt, t->first_us - t->submitted_us);
+    return SL_OK;
 }
 
-/* Decode: from the last request's first token to the first request's last: all are decoding. r
- * NULL: nothing is measured. */
+/* Decode: from the last request's first token to the first request's last, all are decoding; the
+ * tokens that were made in that time. r NULL: nothing is measured. */
 static sl_status run_decode(bench *b, uint32_t n_gen, result *r, sl_err *err) {
     uint32_t n = b->o->batch;
     for (uint32_t i = 0; i < n; i++) set_request(b, i, b->o->n_depth, n_gen + 1);
     sl_status st = sl_generate(b->engine, b->opts, b->outs, n, err);
-    uint64_t begin = 0, end = UINT64_MAX;
+    uint64_t begin = 0, end = UINT64_MAX, made = 0;
     for (uint32_t i = 0; i < n; i++) {
-        begin = SL_MAX(begin, b->outs[i].first_ns);
-        end = SL_MIN(end, b->outs[i].last_ns);
+        begin = SL_MAX(begin, b->outs[i].times.first_us);
+        end = SL_MIN(end, b->outs[i].times.last_us);
     }
     if (st != SL_OK || !r) return st;
     if (end <= begin)
         return sl_fail(
             err, SL_ERR_INFEASIBLE,
             "--batch %u: they do not decode together (--max-num-seqs, --kv-pages, --ctx)", n);
-    uint64_t ns = end - begin;
-    r->ns[r->n] = ns;
-    r->ts[r->n++] = (double)n * n_gen * 1e9 / (double)ns;
+    for (uint32_t i = 0; i < n; i++) {
+        const sl_generation *g = &b->outs[i];
+        for (size_t k = 0; k < g->ids.len; k++)
+            made += g->made_us[k] > begin && g->made_us[k] <= end;
+    }
+    note(r, made, end - begin);
     return SL_OK;
 }
 
@@ -185,8 +195,8 @@ int cmd_bench(const sl_options *o) {
         st = sl_fail(&err, SL_ERR_NOMEM, "bench buffers");
     if (st == SL_OK) st = sl_engine_create(&d.opts, &b.engine, &err);
     if (st == SL_OK) st = run_tests(&b, &err);
-    sl_engine_free(b.engine);
-    for (uint32_t i = 0; b.outs && i < o->batch; i++) sl_ids_free(&b.outs[i].ids);
+    st = sl_generate_end(b.engine, st, &err);
+    for (uint32_t i = 0; b.outs && i < o->batch; i++) sl_generation_free(&b.outs[i]);
     sl_free(b.ids);
     sl_free(b.next);
     sl_free(b.opts);

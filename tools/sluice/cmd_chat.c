@@ -49,8 +49,7 @@ typedef struct answer {
     sl_channels channels; /* only the answer is shown and kept */
     char *text;
     size_t len, cap;
-    uint64_t first_ns, last_ns;
-    uint32_t n;
+    sl_token_times times;
     sl_finish finish;
     sl_status status;
     char message[256];
@@ -96,9 +95,8 @@ static void on_event(void *ctx, const sl_request_event *ev) {
     answer *a = ctx;
     char text[SL_DETOK_MAX_OUT];
     pthread_mutex_lock(&a->lock);
+    if (ev->n) sl_token_times_add(&a->times, ev);
     for (uint32_t i = 0; i < ev->n; i++) {
-        a->last_ns = sl_now_ns();
-        if (a->n++ == 0) a->first_ns = a->last_ns;
         sl_channel_kind kind = sl_channels_push(&a->channels, a->tok, ev->tokens[i]);
         size_t n = sl_detok_push(&a->detok, a->tok, ev->tokens[i], true, text);
         if (kind == SL_CHANNEL_ANSWER) add_text(a, text, n);
@@ -133,12 +131,11 @@ static void await(sl_engine *e, answer *a, uint64_t id) {
 }
 
 static void print_end(const answer *a, size_t n_prompt) {
-    double s = (double)(a->last_ns - a->first_ns) / 1e9;
     const char *why = interrupted                     ? "; stopped"
                       : a->finish == SL_FINISH_LENGTH ? "; cut off, see --max-tokens"
                                                       : "";
-    fprintf(stderr, "[%zu prompt tokens; %u tokens, %.1f per second%s]\n", n_prompt, a->n,
-            a->n > 1 && s > 0 ? (a->n - 1) / s : 0.0, why);
+    fprintf(stderr, "[%zu prompt tokens; %llu tokens, %.1f per second%s]\n", n_prompt,
+            (unsigned long long)a->times.n, sl_token_times_rate(&a->times), why);
 }
 
 /* Answers the conversation; the text is moved to *text. */
@@ -166,6 +163,7 @@ static sl_status make_answer(session *s, char **text, size_t *len, sl_err *err) 
                                  .on_event = on_event,
                                  .ctx = &a};
     interrupted = 0;
+    a.times.submitted_us = sl_now_ns() / 1000;
     st = sl_engine_submit(s->engine, &p, &id, err);
     if (st != SL_OK) goto out;
     await(s->engine, &a, id);
@@ -404,7 +402,7 @@ sl_status sl_chat_session(const sl_options *o, const sl_deployment *d, const sl_
         mask_interrupt(SIG_BLOCK);
     }
     sl_line_edit_close(s.edit);
-    sl_engine_free(s.engine);
+    st = sl_generate_end(s.engine, st, err);
     mask_interrupt(SIG_UNBLOCK);
     while (s.n > 0) drop_last(&s);
     sl_free(s.message);

@@ -1,8 +1,8 @@
 #include "cmd.h"
 
 #include "base/mem.h"
+#include "base/output.h"
 
-#include <errno.h>
 #include <string.h>
 
 typedef struct collector {
@@ -20,8 +20,9 @@ static void collect(void *ctx, uint64_t first, uint32_t n, const float *logits) 
 
 /* NPY 1.0: magic, version, header length, a Python dict padded to 64 bytes, then the data. */
 static sl_status write_npy(const char *path, const collector *c, sl_err *err) {
-    FILE *f = fopen(path, "wb");
-    if (!f) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    sl_output out;
+    sl_status st = sl_output_open(path, &out, err);
+    if (st != SL_OK) return st;
     char head[128];
     memset(head, ' ', sizeof head);
     memcpy(head, "\x93NUMPY\x01\x00\x76\x00", 10); /* 118 bytes of header text follow */
@@ -31,10 +32,9 @@ static sl_status write_npy(const char *path, const collector *c, sl_err *err) {
     head[10 + n] = ' ';
     head[127] = '\n';
     size_t count = (size_t)c->positions * c->vocab;
-    bool ok = fwrite(head, 1, sizeof head, f) == sizeof head &&
-              fwrite(c->data, sizeof(float), count, f) == count;
-    ok = fclose(f) == 0 && ok;
-    return ok ? SL_OK : sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    fwrite(head, 1, sizeof head, out.f);
+    fwrite(c->data, sizeof(float), count, out.f);
+    return sl_output_close(&out, err);
 }
 
 static sl_status run(const sl_options *o, const sl_deployment *d, const sl_ids *ids, sl_err *err) {
@@ -52,7 +52,7 @@ static sl_status run(const sl_options *o, const sl_deployment *d, const sl_ids *
                                  .on_logits = collect,
                                  .ctx = &c};
     if (st == SL_OK) st = sl_generate(e, &go, &g, 1, err);
-    sl_engine_free(e);
+    st = sl_generate_end(e, st, err);
     if (st == SL_OK && c.seen != c.positions)
         st = sl_fail(err, SL_ERR_INTERNAL, "logits of %llu positions came, not %llu",
                      (unsigned long long)c.seen, (unsigned long long)c.positions);
@@ -63,7 +63,7 @@ static sl_status run(const sl_options *o, const sl_deployment *d, const sl_ids *
         sl_print_json_string(stdout, o->npy, strlen(o->npy));
         printf("}\n");
     }
-    sl_ids_free(&g.ids);
+    sl_generation_free(&g);
     sl_free(c.data);
     return st;
 }

@@ -4,10 +4,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/output.h"
 #include "format/profile_file.h"
 #include "profile.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,16 +155,16 @@ static void print_text(const sl_profile *p) {
 
 static sl_status write_profile(const char *path, const sl_profile *p, sl_err *err) {
     json_t *v = sl_profile_json(p);
-    bool to_stdout = strcmp(path, "-") == 0;
-    FILE *f = to_stdout ? stdout : fopen(path, "we");
+    sl_output o = {0};
     sl_status st = SL_OK;
     if (!v) st = sl_fail(err, SL_ERR_NOMEM, "no memory for the profile");
-    if (st == SL_OK && !f) st = sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    if (st == SL_OK &&
-        (json_dumpf(v, f, JSON_REAL_PRECISION(9)) != 0 || fputc('\n', f) == EOF || fflush(f) != 0))
-        st = sl_fail(err, SL_ERR_IO, "%s: cannot be written", path);
-    if (f && !to_stdout && fclose(f) != 0 && st == SL_OK)
-        st = sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    if (st == SL_OK) st = sl_output_open(path, &o, err);
+    if (st == SL_OK) {
+        if (json_dumpf(v, o.f, JSON_REAL_PRECISION(9)) != 0)
+            st = sl_fail(err, SL_ERR_IO, "%s: the profile cannot be written", path);
+        fputc('\n', o.f);
+        st = sl_output_end(&o, st, err);
+    }
     json_decref(v);
     return st;
 }

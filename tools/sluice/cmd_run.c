@@ -71,12 +71,12 @@ static void print_json(const sl_tokenizer *tok, const sl_ids *prompt, const sl_g
     else
         printf("null");
     sl_free(text);
-    double ttft = (double)(g->first_ns - g->submitted_ns) / 1e6;
-    double decode = (double)(g->last_ns - g->first_ns) / 1e6;
+    const sl_token_times *t = &g->times;
     printf(", \"finish\": \"%s\", \"timings\": {\"prompt_n\": %zu, \"ttft_ms\": %.3f, \"n\": %zu, "
            "\"decode_ms\": %.3f, \"tokens_per_s\": %.2f}}\n",
-           g->finish == SL_FINISH_LENGTH ? "length" : "stop", prompt->len, ttft, g->ids.len, decode,
-           g->ids.len > 1 && decode > 0 ? (double)(g->ids.len - 1) / decode * 1e3 : 0.0);
+           g->finish == SL_FINISH_LENGTH ? "length" : "stop", prompt->len,
+           (double)(t->first_us - t->submitted_us) / 1e3, g->ids.len,
+           (double)(t->last_us - t->first_us) / 1e3, sl_token_times_rate(t));
 }
 
 static sl_status run(const sl_options *o, const sl_deployment *d, sl_tokenizer *tok, sl_ids *prompt,
@@ -98,20 +98,19 @@ static sl_status run(const sl_options *o, const sl_deployment *d, sl_tokenizer *
     p.line = sl_status_line_start(o, e);
     st = sl_generate(e, &go, &g, 1, err);
     sl_status_line_stop(p.line);
-    sl_engine_free(e);
+    st = sl_generate_end(e, st, err);
     if (st == SL_OK && o->json) print_json(tok, prompt, &g);
     if (st == SL_OK && !o->json) {
         char rest[SL_DETOK_MAX_OUT];
         size_t n = tok ? sl_detok_flush(&p.detok, rest) : 0;
         fwrite(rest, 1, n, stdout);
         fputc('\n', stdout);
-        double ms = (double)(g.last_ns - g.first_ns) / 1e6;
         fprintf(stderr,
                 "[%zu prompt tokens, first token after %.0f ms; %zu tokens, %.1f per second]\n",
-                prompt->len, (double)(g.first_ns - g.submitted_ns) / 1e6, g.ids.len,
-                g.ids.len > 1 && ms > 0 ? (double)(g.ids.len - 1) / ms * 1e3 : 0.0);
+                prompt->len, (double)(g.times.first_us - g.times.submitted_us) / 1e3, g.ids.len,
+                sl_token_times_rate(&g.times));
     }
-    sl_ids_free(&g.ids);
+    sl_generation_free(&g);
     return st;
 }
 

@@ -132,8 +132,7 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
         print_workers(e);
     }
     sl_server_free(server);
-    sl_engine_free(e);
-    return st;
+    return sl_generate_end(e, st, err);
 }
 
 int cmd_serve(const sl_options *o) {

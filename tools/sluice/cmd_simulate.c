@@ -2,6 +2,7 @@
 #include "cmd.h"
 
 #include "base/mem.h"
+#include "base/output.h"
 #include "engine/plan_json.h"
 #include "format/stage_run_file.h"
 #include "sim/stages.h"
@@ -115,41 +116,31 @@ static void print_table(const sl_simulation *x, const sl_sim_result *r) {
 
 static sl_status write_trace(const sl_options *o, const sl_simulation *x, const sl_sim_result *r,
                              const char *path, sl_err *err) {
-    FILE *f = fopen(path, "we");
-    if (!f) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    sl_status st =
-        sl_sim_trace_write(&x->setup, r, o->arg[0], sl_schedule_name(x->plan.schedule), f, err);
-    if (fclose(f) != 0 && st == SL_OK)
-        st = sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    return st;
+    sl_output out;
+    sl_status st = sl_output_open(path, &out, err);
+    if (st != SL_OK) return st;
+    st =
+        sl_sim_trace_write(&x->setup, r, o->arg[0], sl_schedule_name(x->plan.schedule), out.f, err);
+    return sl_output_end(&out, st, err);
 }
 
-static sl_status write_svg(const sl_options *o, const char *trace, sl_err *err) {
-    FILE *f = fopen(o->svg, "we");
-    if (!f) return sl_fail(err, SL_ERR_IO, "%s: %s", o->svg, strerror(errno));
+/* The picture is drawn from a trace, a temporary file: the one that was asked for may be a pipe. */
+static sl_status write_svg(const sl_options *o, const sl_simulation *x, const sl_sim_result *r,
+                           sl_err *err) {
+    char trace[] = "/tmp/sluice-trace-XXXXXX";
     double from_us = o->from_ms < 0 ? -1 : o->from_ms * 1e3;
     double to_us = o->to_ms < 0 ? -1 : o->to_ms * 1e3;
-    sl_status st = sl_trace_svg_write(trace, from_us, to_us, f, err);
-    if (fclose(f) != 0 && st == SL_OK)
-        st = sl_fail(err, SL_ERR_IO, "%s: %s", o->svg, strerror(errno));
-    return st;
-}
-
-/* The picture is drawn from the trace, which is a temporary file when nobody asked for it. */
-static sl_status write_files(const sl_options *o, const sl_simulation *x, const sl_sim_result *r,
-                             sl_err *err) {
-    char temporary[] = "/tmp/sluice-trace-XXXXXX";
-    const char *trace = o->trace;
-    if (!o->trace[0] && !o->svg[0]) return SL_OK;
-    if (!o->trace[0]) {
-        int fd = mkstemp(temporary);
-        if (fd < 0) return sl_fail(err, SL_ERR_IO, "%s: %s", temporary, strerror(errno));
-        close(fd);
-        trace = temporary;
-    }
+    int fd = mkstemp(trace);
+    if (fd < 0) return sl_fail(err, SL_ERR_IO, "%s: %s", trace, strerror(errno));
+    close(fd);
+    sl_output out = {0};
     sl_status st = write_trace(o, x, r, trace, err);
-    if (st == SL_OK && o->svg[0]) st = write_svg(o, trace, err);
-    if (trace == temporary) unlink(temporary);
+    if (st == SL_OK) st = sl_output_open(o->svg, &out, err);
+    if (st == SL_OK) {
+        st = sl_trace_svg_write(trace, from_us, to_us, out.f, err);
+        st = sl_output_end(&out, st, err);
+    }
+    unlink(trace);
     return st;
 }
 
@@ -159,7 +150,8 @@ static sl_status simulate_deployment(const sl_options *o, sl_err *err) {
     if (!x) return sl_fail(err, SL_ERR_NOMEM, "simulation");
     sl_status st = sl_simulation_prepare(o, x, err);
     if (st == SL_OK) st = sl_sim_run(&x->setup, &r, err);
-    if (st == SL_OK) st = write_files(o, x, &r, err);
+    if (st == SL_OK && o->trace[0]) st = write_trace(o, x, &r, o->trace, err);
+    if (st == SL_OK && o->svg[0]) st = write_svg(o, x, &r, err);
     if (st == SL_OK && o->json) print_json(x, &r);
     if (st == SL_OK && !o->json) print_table(x, &r);
     sl_sim_result_free(&r);

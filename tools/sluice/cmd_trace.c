@@ -1,22 +1,18 @@
 /* A recorded run: its figures, or a picture of it. */
 #include "cmd.h"
 
+#include "base/output.h"
 #include "trace/trace_stats.h"
 #include "trace/trace_svg.h"
 
-#include <errno.h>
 #include <string.h>
 
 static sl_status draw(const sl_options *o, double from_us, double to_us, sl_err *err) {
-    bool to_stdout = strcmp(o->svg, "-") == 0;
-    FILE *f = to_stdout ? stdout : fopen(o->svg, "we");
-    if (!f) return sl_fail(err, SL_ERR_IO, "%s: %s", o->svg, strerror(errno));
-    sl_status st = sl_trace_svg_write(o->arg[0], from_us, to_us, f, err);
-    if (st == SL_OK && (fflush(f) != 0 || ferror(f)))
-        st = sl_fail(err, SL_ERR_IO, "%s: %s", o->svg, strerror(errno));
-    if (!to_stdout) fclose(f);
-    if (st != SL_OK && !to_stdout) remove(o->svg);
-    return st;
+    sl_output out;
+    sl_status st = sl_output_open(o->svg, &out, err);
+    if (st != SL_OK) return st;
+    st = sl_trace_svg_write(o->arg[0], from_us, to_us, out.f, err);
+    return sl_output_end(&out, st, err);
 }
 
 int cmd_trace(const sl_options *o) {

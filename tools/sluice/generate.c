@@ -20,16 +20,56 @@ struct waiter {
     size_t open;
 };
 
+uint64_t sl_token_times_add(sl_token_times *t, const sl_request_event *ev) {
+    if (t->n == 0) {
+        /* Workers of this machine share our clock. Another's first token is taken to be made when
+         * it came, later ones by that worker's clock. */
+        uint64_t now = sl_now_ns() / 1000;
+        bool ours = ev->made_us >= t->submitted_us && ev->made_us <= now;
+        t->shift_us = ours ? 0 : now - ev->made_us;
+        t->first_us = ev->made_us + t->shift_us;
+        t->last_us = t->first_us;
+    }
+    t->last_us = SL_MAX(t->last_us, ev->made_us + t->shift_us);
+    t->n += ev->n;
+    return t->last_us;
+}
+
+double sl_token_times_rate(const sl_token_times *t) {
+    uint64_t us = t->last_us - t->first_us;
+    return t->n > 1 && us ? (double)(t->n - 1) * 1e6 / (double)us : 0.0;
+}
+
+void sl_generation_free(sl_generation *g) {
+    sl_ids_free(&g->ids);
+    sl_free(g->made_us);
+    g->made_us = NULL;
+    g->made_cap = 0;
+}
+
+static void add_token(sl_generation *g, uint32_t id, uint64_t made_us) {
+    sl_err err;
+    if (g->ids.len == g->made_cap) {
+        size_t cap = SL_MAX(2 * g->made_cap, 64u);
+        uint64_t *grown = sl_grow(g->made_us, g->made_cap, cap, sizeof *grown);
+        if (!grown) {
+            g->status = SL_ERR_NOMEM;
+            return;
+        }
+        g->made_us = grown;
+        g->made_cap = cap;
+    }
+    g->made_us[g->ids.len] = made_us;
+    if (sl_ids_push(&g->ids, id, &err) != SL_OK) g->status = err.code;
+}
+
 static void on_event(void *ctx, const sl_request_event *ev) {
     watched *w = ctx;
-    sl_err err;
-    uint64_t now = sl_now_ns();
     pthread_mutex_lock(&w->all->lock);
     sl_generation *g = w->out;
+    uint64_t made_us = ev->n ? sl_token_times_add(&g->times, ev) : 0;
     for (uint32_t i = 0; i < ev->n; i++) {
-        if (g->ids.len == 0) g->first_ns = now;
-        g->last_ns = now;
-        if (sl_ids_push(&g->ids, ev->tokens[i], &err) != SL_OK) g->status = err.code;
+        add_token(g, ev->tokens[i], made_us);
         if (w->opts->on_token) w->opts->on_token(w->opts->ctx, ev->tokens[i]);
     }
     if (ev->finish != SL_FINISH_NONE) {
@@ -60,7 +100,7 @@ static sl_status submit(sl_engine *e, watched *w, sl_err *err) {
     uint64_t id;
     pthread_mutex_lock(&w->all->lock);
     w->all->open++;
-    w->out->submitted_ns = sl_now_ns();
+    w->out->times.submitted_us = sl_now_ns() / 1000;
     pthread_mutex_unlock(&w->all->lock);
     sl_status st = sl_engine_submit(e, &p, &id, err);
     if (st == SL_OK) return SL_OK;
@@ -87,6 +127,12 @@ sl_status sl_generate(sl_engine *e, const sl_generate_opts *opts, sl_generation 
         if (outs[i].status != SL_OK) st = sl_fail(err, outs[i].status, "%s", outs[i].message);
     }
     sl_free(w);
+    return st;
+}
+
+sl_status sl_generate_end(sl_engine *e, sl_status st, sl_err *err) {
+    if (st == SL_OK) return sl_engine_close(e, err);
+    sl_engine_free(e);
     return st;
 }
 

@@ -99,9 +99,9 @@ sl_status sl_perplexity_run(const sl_options *o, const sl_deployment *d, sl_err 
                                      .on_logits = on_logits,
                                      .ctx = &s};
         st = sl_generate(e, &go, &g, 1, err);
-        sl_ids_free(&g.ids);
+        sl_generation_free(&g);
     }
-    sl_engine_free(e);
+    st = sl_generate_end(e, st, err);
     double ppl = s.counted ? exp(s.nll / (double)s.counted) : 0;
     if (st == SL_OK && o->json)
         printf("{\"perplexity\": %.6f, \"chunks\": %zu, \"tokens\": %llu, \"nll\": %.6f}\n", ppl, n,

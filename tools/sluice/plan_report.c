@@ -1,10 +1,10 @@
 #include "plan_report.h"
 
+#include "base/output.h"
 #include "cmd.h"
 #include "plan/lengths.h"
 #include "spec/kv.h"
 
-#include <errno.h>
 #include <math.h>
 #include <string.h>
 
@@ -234,8 +234,10 @@ static void write_limits(const sl_search_problem *p, const sl_candidate *c, FILE
 sl_status sl_plan_report_write(const sl_search_problem *p, const sl_candidate *c, const char *path,
                                sl_err *err) {
     const sl_layout *l = &c->layout;
-    FILE *out = fopen(path, "wb");
-    if (!out) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    sl_output file;
+    sl_status st = sl_output_open(path, &file, err);
+    if (st != SL_OK) return st;
+    FILE *out = file.f;
     fprintf(out, "{\n  \"version\": %u, \"schedule\": \"%s\", \"lanes\": %u, \"chunks\": %u,\n",
             SL_PLAN_VERSION, sl_layout_name(l->kind), l->kind == SL_LAYOUT_AEP ? 1 : l->lanes,
             l->chunks);
@@ -250,7 +252,5 @@ sl_status sl_plan_report_write(const sl_search_problem *p, const sl_candidate *c
             l->tp_a, l->tp_e, l->stages);
     json_candidate(p, c, out);
     fprintf(out, "}\n}\n");
-    bool failed = ferror(out) != 0;
-    if (fclose(out) != 0 || failed) return sl_fail(err, SL_ERR_IO, "%s: cannot be written", path);
-    return SL_OK;
+    return sl_output_close(&file, err);
 }
