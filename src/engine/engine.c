@@ -224,7 +224,7 @@ static sl_status check_params(const sl_engine *e, const sl_request_params *p, sl
     if (total > e->plan.context)
         return sl_fail(err, SL_ERR_LIMIT,
                        "prompt of %u tokens and max_tokens of %u make %llu positions, the context "
-                       "has %u",
+                       "has %u (--ctx)",
                        p->n_prompt, p->max_tokens, (unsigned long long)total, e->plan.context);
     for (uint32_t i = 0; i < p->n_prompt; i++) {
         if (p->prompt[i] >= e->spec.vocab)

@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define INLINE_BYTES ((size_t)16 << 10) /* bodies that take less than changing threads is worth */
+#define INLINE_BYTES ((size_t)4 << 10) /* bodies that take less than changing threads is worth */
 #define WORK_NICE    10
 
 static void run(sl_call *call) {

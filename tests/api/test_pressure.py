@@ -5,6 +5,7 @@ import re
 import socket
 import time
 
+import openai
 import pytest
 
 STREAM = {"prompt": [3, 17, 41], "max_tokens": 480, "temperature": 0, "stream": True, "ignore_eos": True}
@@ -80,3 +81,15 @@ def test_who_never_reads_is_cut_off(make_server):
             pass
         assert len(data) < 2 << 20 and b"[DONE]" not in data
         sock.close()
+
+
+def test_whole_answers_have_a_limit(make_server):
+    server = make_server("qwen3moe-tiny", "--max-answer-bytes", "20000")
+    ask = lambda **o: server.client().completions.create(
+        model=server.model, prompt="And", n=8, logprobs=20, max_tokens=100, extra_body={"ignore_eos": True}, **o)
+    with pytest.raises(openai.BadRequestError, match="more than 20000 bytes .--max-answer-bytes.; ask for a stream") as caught:
+        ask()
+    assert caught.value.code == "answer_too_large"
+    assert server.wait_idle()
+    chunks = list(ask(stream=True))
+    assert sum(len(c.logprobs.tokens) for chunk in chunks for c in chunk.choices if c.logprobs) == 800
