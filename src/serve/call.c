@@ -40,7 +40,8 @@ static void unlink_call(sl_server *s, sl_call *call) {
     pthread_mutex_unlock(&s->lock);
 }
 
-sl_call *sl_call_create(sl_server *s, struct MHD_Connection *c, const char *client_id) {
+sl_call *sl_call_create(sl_server *s, sl_conn *conn, struct MHD_Connection *c,
+                        const char *client_id) {
     uint64_t random;
     if (getrandom(&random, sizeof random, 0) != sizeof random) return NULL;
     sl_call *call = sl_alloc(1, sizeof *call);
@@ -52,6 +53,7 @@ sl_call *sl_call_create(sl_server *s, struct MHD_Connection *c, const char *clie
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
     call->server = s;
+    call->conn = conn;
     call->connection = c;
     call->fd = info ? info->connect_fd : -1;
     call->body = call->events = call->answer = sl_jbuf_init();
@@ -167,10 +169,13 @@ void sl_call_drop_body(sl_call *call) {
     sl_jbuf_free(&call->body);
 }
 
+/* Counts n more bytes of the body; false if they cannot be kept. */
 static bool hold(sl_call *call, size_t n) {
     sl_server *s = call->server;
     call->held += n;
-    return atomic_fetch_add_explicit(&s->held, n, memory_order_relaxed) + n <= s->o.max_held_bytes;
+    size_t all = atomic_fetch_add_explicit(&s->held, n, memory_order_relaxed) + n;
+    size_t excess = all > s->o.max_held_bytes ? all - s->o.max_held_bytes : 0;
+    return sl_conn_receive(&s->conns, call->conn, n, call->held, excess);
 }
 
 bool sl_call_add_body(sl_call *call, const char *data, size_t n) {
@@ -180,6 +185,8 @@ bool sl_call_add_body(sl_call *call, const char *data, size_t n) {
     if (call->keep_body && !call->too_large && !call->crowded) {
         call->crowded = !hold(call, n);
         if (!call->crowded) sl_jbuf_put(&call->body, data, n);
+    } else {
+        sl_conn_receive(&call->server->conns, call->conn, n, 0, 0);
     }
     if (call->too_large || call->crowded) sl_call_drop_body(call);
     return call->body.ok && call->n_body / SL_CALL_DISCARD <= limit;

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -21,6 +22,7 @@ struct sl_peer {
     bool v6;
     uint32_t refs;
     uint32_t n_waiting; /* of its connections in c->first */
+    size_t kept;        /* of their bodies */
 };
 
 struct sl_conn {
@@ -29,7 +31,13 @@ struct sl_conn {
     int fd;
     sl_conn_state state;
     bool dropped;
+    size_t leaving;    /* of c->leaving */
     uint64_t since_ns; /* in this state */
+
+    /* of the body that is on the way */
+    size_t n_body, kept; /* bytes so far; of them held */
+    size_t n_marked;     /* n_body at marked_ns */
+    uint64_t marked_ns;
 };
 
 static sl_peer *find_peer(sl_conns *c, const struct sockaddr *a) {
@@ -70,12 +78,39 @@ static void unlink_waiting(sl_conns *c, sl_conn *conn) {
     conn->peer->n_waiting--;
 }
 
-/* libmicrohttpd hears of it from the socket. */
+static void keep(sl_conn *conn, size_t bytes) {
+    conn->peer->kept += bytes - conn->kept;
+    conn->kept = bytes;
+}
+
+/* libmicrohttpd hears of it from the socket, and then gives back what its body holds. */
 static void drop(sl_conns *c, sl_conn *conn) {
+    size_t kept = conn->kept;
     unlink_waiting(c, conn);
+    keep(conn, 0);
     conn->dropped = true;
+    conn->leaving = kept;
+    c->leaving += kept;
     c->n_dropped++;
     shutdown(conn->fd, SHUT_RDWR);
+}
+
+/* Drops one whose body is on the way, so nothing else was sent to it. What does not fit into the
+ * socket at once is not worth waiting for. */
+static void refuse(sl_conns *c, sl_conn *conn, const char *status, const char *type,
+                   const char *code, const char *message) {
+    char body[256], answer[512];
+    int n_body = snprintf(body, sizeof body,
+                          "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,"
+                          "\"code\":\"%s\"}}",
+                          message, type, code);
+    int n = snprintf(answer, sizeof answer,
+                     "HTTP/1.1 %s\r\nConnection: close\r\nRetry-After: 1\r\n"
+                     "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+                     status, n_body, body);
+    if (send(conn->fd, answer, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) != n)
+        sl_log(SL_LOG_DEBUG, "serve", "%s: not told", code);
+    drop(c, conn);
 }
 
 /* Of the address with most of them an idle one before one that sends, then the oldest; NULL if that
@@ -150,12 +185,25 @@ bool sl_conns_accept(sl_conns *c, int listen_fd, struct MHD_Daemon *d) {
     return true;
 }
 
+static void check_progress(sl_conns *c, sl_conn *conn, uint64_t now) {
+    if (now - conn->marked_ns < c->o.stall_ms * 1000000ull) return;
+    if (conn->n_body - conn->n_marked < (size_t)SL_CONNS_BODY_RATE * c->o.stall_ms / 1000) {
+        refuse(c, conn, "408 Request Timeout", "invalid_request_error", "request_timeout",
+               "the body of the request comes too slowly");
+        return;
+    }
+    conn->marked_ns = now;
+    conn->n_marked = conn->n_body;
+}
+
 void sl_conns_sweep(sl_conns *c) {
     uint64_t now = sl_now_ns();
     pthread_mutex_lock(&c->lock);
     for (sl_conn *conn = c->first, *next; conn; conn = next) {
         next = conn->next;
-        if (conn->state == SL_CONN_IDLE && now - conn->since_ns > c->o.idle_ms * 1000000ull)
+        if (conn->state == SL_CONN_BODY)
+            check_progress(c, conn, now);
+        else if (now - conn->since_ns > c->o.idle_ms * 1000000ull)
             drop(c, conn);
     }
     trim(c);
@@ -198,6 +246,8 @@ void sl_conn_end(sl_conns *c, sl_conn *conn) {
     if (conn) {
         c->n_begun--;
         c->n_dropped -= conn->dropped;
+        c->leaving -= conn->leaving;
+        keep(conn, 0);
         if (!conn->dropped && conn->state != SL_CONN_ANSWER) unlink_waiting(c, conn);
         unref_peer(c, conn->peer);
     }
@@ -210,8 +260,42 @@ bool sl_conn_enter(sl_conns *c, sl_conn *conn, sl_conn_state state) {
     bool open = !conn->dropped;
     if (open && conn->state != SL_CONN_ANSWER) unlink_waiting(c, conn);
     conn->state = state;
-    conn->since_ns = sl_now_ns();
+    conn->since_ns = conn->marked_ns = sl_now_ns();
+    conn->n_body = conn->n_marked = 0;
+    keep(conn, 0);
     if (open && state != SL_CONN_ANSWER) link_waiting(c, conn);
     pthread_mutex_unlock(&c->lock);
     return open;
+}
+
+/* Whose body gives way to that of `conn`; NULL: nobody's. */
+static sl_conn *largest_body(const sl_conns *c, const sl_conn *conn) {
+    sl_conn *most = NULL;
+    for (sl_conn *k = c->first; k; k = k->next) {
+        bool gives =
+            k->peer != conn->peer ? k->peer->kept > conn->peer->kept : k->kept / 2 >= conn->kept;
+        if (k == conn || k->kept == 0 || !gives) continue;
+        if (!most ||
+            (k->peer == most->peer ? k->kept > most->kept : k->peer->kept > most->peer->kept))
+            most = k;
+    }
+    return most;
+}
+
+bool sl_conn_receive(sl_conns *c, sl_conn *conn, size_t n, size_t kept, size_t excess) {
+    pthread_mutex_lock(&c->lock);
+    bool fits = true;
+    conn->n_body += n;
+    if (!conn->dropped) keep(conn, kept);
+    while (fits && excess > c->leaving) {
+        sl_conn *most = largest_body(c, conn);
+        fits = most != NULL;
+        if (most)
+            refuse(
+                c, most, "503 Service Unavailable", "server_error", "too_many_bytes",
+                "request bodies of all clients: too many bytes, the largest gives way; try again");
+    }
+    if (!fits) keep(conn, 0);
+    pthread_mutex_unlock(&c->lock);
+    return fits;
 }

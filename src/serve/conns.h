@@ -26,10 +26,12 @@ typedef struct sl_conn sl_conn;
 
 typedef struct sl_conns_opts {
     uint32_t limit; /* connections, but SL_CONNS_SPARE more while every one waits for its answer */
-    uint32_t idle_ms; /* for the head of a request, from the connection's or last answer's begin */
+    uint32_t idle_ms;  /* for the head of a request, from the connection's or last answer's begin */
+    uint32_t stall_ms; /* a body that brings less than SL_CONNS_BODY_RATE for so long is given up */
 } sl_conns_opts;
 
-#define SL_CONNS_SPARE 64u
+#define SL_CONNS_SPARE     64u
+#define SL_CONNS_BODY_RATE 1024u /* bytes a second */
 
 typedef struct sl_conns {
     sl_conns_opts o;
@@ -39,6 +41,7 @@ typedef struct sl_conns {
     uint32_t n_open;    /* accepted and not closed */
     uint32_t n_begun;   /* of them in libmicrohttpd's hands */
     uint32_t n_dropped; /* of these shut down by us */
+    size_t leaving;     /* bytes that the bodies of dropped connections still hold */
     uint64_t told_ns;   /* when the log last said that there was no room */
 } sl_conns;
 
@@ -59,5 +62,10 @@ sl_conn *sl_conn_begin(sl_conns *c, struct MHD_Connection *mhd);
 void sl_conn_end(sl_conns *c, sl_conn *conn);
 /* False: it was shut down meanwhile, nothing can be answered. */
 bool sl_conn_enter(sl_conns *c, sl_conn *conn, sl_conn_state state);
+/* n more bytes of its body are here, `kept` of it are held, and the bodies of all connections hold
+ * `excess` more than they may. Then unfinished ones that hold more give way: the largest of the
+ * address that holds most, if that is another; or one that is at least twice as large. False: none
+ * does, this one cannot be kept. */
+bool sl_conn_receive(sl_conns *c, sl_conn *conn, size_t n, size_t kept, size_t excess);
 
 #endif

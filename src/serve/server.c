@@ -46,11 +46,12 @@ static void *on_target(void *cls, const char *target, struct MHD_Connection *c) 
 }
 
 /* The head of a request is here. */
-static enum MHD_Result begin_call(sl_server *s, struct MHD_Connection *c, const char *url,
-                                  const char *method, const char *version, void **con_cls) {
+static enum MHD_Result begin_call(sl_server *s, sl_conn *conn, struct MHD_Connection *c,
+                                  const char *url, const char *method, const char *version,
+                                  void **con_cls) {
     bool clean = *con_cls != &unclean_target, chunked;
     sl_call *call =
-        sl_call_create(s, c, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Request-Id"));
+        sl_call_create(s, conn, c, MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Request-Id"));
     *con_cls = call;
     if (!call) return MHD_NO;
     const char *fault = sl_framing_fault(c, method, url, version, &chunked);
@@ -74,7 +75,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     if (!conn) return MHD_NO;
     if (!*con_cls || *con_cls == &unclean_target)
         return sl_conn_enter(&s->conns, conn, SL_CONN_BODY)
-                   ? begin_call(s, c, url, method, version, con_cls)
+                   ? begin_call(s, conn, c, url, method, version, con_cls)
                    : MHD_NO;
     sl_call *call = *con_cls;
     if (*size > 0) {
@@ -265,6 +266,7 @@ static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
     if (!s->o.threads) s->o.threads = 2;
     if (!s->o.max_connections) s->o.max_connections = 1024;
     if (!s->o.idle_timeout_s) s->o.idle_timeout_s = 120;
+    if (!s->o.stall_timeout_s) s->o.stall_timeout_s = 10;
     if (!s->o.max_unread_tokens) s->o.max_unread_tokens = 4096;
     if (!s->o.max_body_bytes) s->o.max_body_bytes = DEFAULT_BODY_BYTES;
     if (!s->o.max_held_bytes) s->o.max_held_bytes = DEFAULT_HELD_BYTES;
@@ -313,7 +315,8 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
     st = copy_opts(o, s, err);
     if (st == SL_OK) st = allow_files(s, err);
     s->conns.o = (sl_conns_opts){.limit = open_connections(s->o.max_connections),
-                                 .idle_ms = s->o.idle_timeout_s * 1000};
+                                 .idle_ms = s->o.idle_timeout_s * 1000,
+                                 .stall_ms = s->o.stall_timeout_s * 1000};
     if (st == SL_OK) st = bind_socket(s, o->host && o->host[0] ? o->host : "127.0.0.1", err);
     if (st == SL_OK) st = sl_watch_start(s, err);
     if (st == SL_OK) st = sl_work_start(s, err);

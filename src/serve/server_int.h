@@ -139,6 +139,7 @@ struct sl_call {
     bool fd_watched;
 
     pthread_mutex_t lock;
+    sl_conn *conn; /* until the call is closed */
     struct MHD_Connection *connection;
     int fd;
     bool suspended, closed;
@@ -185,7 +186,8 @@ struct sl_server {
 };
 
 /* call.c: the life of a call */
-sl_call *sl_call_create(sl_server *s, struct MHD_Connection *c, const char *client_id);
+sl_call *sl_call_create(sl_server *s, sl_conn *conn, struct MHD_Connection *c,
+                        const char *client_id);
 void sl_call_unref(sl_call *call);
 /* Asks the engine to drop it and wakes the connection; the first reason stays, SL_ABORT_NONE acts
  * on one already set. Thread: any but the engine's. */

@@ -154,13 +154,86 @@ static void slow_heads_are_closed(void **state) {
     close(fd);
 }
 
+/* Part of a body: `n` of 3900 bytes. */
+static int begin_body(int fd, size_t n) {
+    static const char head[] = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                               "Content-Length: 3900\r\n\r\n";
+    static char part[3900];
+    memset(part, ' ', sizeof part);
+    http_send(fd, head, sizeof head - 1);
+    for (size_t at = 0; at < n; at += 500) { /* libmicrohttpd may leave some unread */
+        usleep(1000);
+        http_send(fd, part, SL_MIN(n - at, 500u));
+    }
+    return fd;
+}
+
+static void check_dropped(int fd, int status, const char *code) {
+    http_answer a = http_read(fd);
+    assert_int_equal(a.status, status);
+    assert_true(a.whole);
+    assert_non_null(strstr(a.body.data, code));
+    http_answer_free(&a);
+    assert_true(is_closed(fd, 10000));
+    close(fd);
+}
+
+static bool has_answer(int fd) {
+    char byte;
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+}
+
+/* Whole requests are answered, however much the bodies on `a` and `b` hold; one of these is told
+ * so, once they have arrived. */
+static void gives_way(const char *address, const char *body, int a, int b) {
+    for (int tries = 0; tries < 5000 && !has_answer(a) && !has_answer(b); tries++) {
+        int fd = connect_from(address);
+        http_request(fd, "POST", COMPLETIONS, NULL, body);
+        http_answer done = http_read(fd);
+        assert_int_equal(done.status, 200);
+        http_answer_free(&done);
+        close(fd);
+    }
+    int given_up = has_answer(a) ? a : b;
+    check_dropped(given_up, 503, "too_many_bytes");
+    close(given_up == a ? b : a);
+}
+
+/* Bodies that never end hold what all may hold together: who sends less, or holds less at another
+ * address, goes on. */
+static void large_unfinished_bodies_give_way(void **state) {
+    (void)state;
+    restart(&(sl_server_opts){.max_body_bytes = 4000, .max_held_bytes = 6000});
+    char small[601], large[2901];
+    snprintf(small, sizeof small, "{\"model\":\"org/m\",\"prompt\":\"x\"%560s}", "");
+    snprintf(large, sizeof large, "{\"model\":\"org/m\",\"prompt\":\"x\"%2860s}", "");
+    for (int i = 0; i < 20; i++) {
+        int a = begin_body(http_connect(port), 3400), b = begin_body(http_connect(port), 2300);
+        gives_way("127.0.0.1", small, a, b);
+        a = begin_body(http_connect(port), 3400);
+        b = begin_body(http_connect(port), 2300);
+        gives_way("127.0.0.2", large, a, b);
+    }
+}
+
+static void stalled_bodies_are_given_up(void **state) {
+    (void)state;
+    restart(&(sl_server_opts){.stall_timeout_s = 1});
+    int fd = begin_body(http_connect(port), 3500);
+    for (int i = 0; i < 200 && recv(fd, &(char){0}, 1, MSG_PEEK | MSG_DONTWAIT) < 0; i++) {
+        http_send(fd, " ", 1);
+        usleep(100000);
+    }
+    check_dropped(fd, 408, "request_timeout");
+    check_get("/health", 200);
+}
+
 int main(void) {
     tok = script_tokenizer();
     const struct CMUnitTest tests[] = {
-        TEST(a_stop_beside_new_clients_is_clean),
-        TEST(idle_clients_give_way),
-        TEST(one_address_does_not_push_out_another),
-        TEST(slow_heads_are_closed),
+        TEST(a_stop_beside_new_clients_is_clean),    TEST(idle_clients_give_way),
+        TEST(one_address_does_not_push_out_another), TEST(slow_heads_are_closed),
+        TEST(large_unfinished_bodies_give_way),      TEST(stalled_bodies_are_given_up),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     sl_tokenizer_free(tok);
