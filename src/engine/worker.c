@@ -93,8 +93,10 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
 
 static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     sl_worker *w = ctx;
-    sl_log(SL_LOG_INFO, "worker", "connection to %s ended: %s (%s)", sl_conn_hello(c)->name, text,
-           sl_status_text(why));
+    sl_worker_peer *p = sl_conn_user(c);
+    if (p || c == w->coordinator) /* else a caller that was turned away: the fabric says so */
+        sl_log(SL_LOG_INFO, "worker", "connection to %s ended: %s (%s)", sl_conn_hello(c)->name,
+               text, sl_status_text(why));
     /* What it said before still counts, but the connection itself is about to be freed. */
     for (size_t i = 0; i < w->inbox_len; i++) {
         sl_inbox_item *it = &w->inbox[(w->inbox_head + i) % w->inbox_cap];
@@ -108,7 +110,6 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
         w->coordinator_open = false;
         return;
     }
-    sl_worker_peer *p = sl_conn_user(c);
     if (!p || p->conn != c) return;
     *p = (sl_worker_peer){.lost = true};
     sl_err err;

@@ -138,3 +138,20 @@ void sl_address_advertise(const struct sockaddr_storage *bound, char *out, size_
         snprintf(out, cap, "%s:%u", host, port);
     }
 }
+
+sl_origin sl_address_origin(const struct sockaddr_storage *a) {
+    sl_origin o = {0};
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)a;
+    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)a)->sin6_addr;
+    uint32_t host = v4->sin_addr.s_addr;
+    if (a->ss_family == AF_INET6) {
+        inet_ntop(AF_INET6, v6, o.text, sizeof o.text);
+        memcpy(&o.key, v6->s6_addr, sizeof o.key);
+        memcpy(&host, v6->s6_addr + 12, sizeof host);
+        if (!IN6_IS_ADDR_V4MAPPED(v6)) return o;
+    } else {
+        inet_ntop(AF_INET, &v4->sin_addr, o.text, sizeof o.text);
+    }
+    o.key = (uint64_t)1 << 32 | host;
+    return o;
+}

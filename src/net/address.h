@@ -13,6 +13,8 @@ sl_status sl_address_resolve(const char *text, const uint16_t *port, struct sock
  */
 sl_status sl_address_choose(const char *host, uint16_t port, struct sockaddr_storage *out,
                             socklen_t *len, sl_err *err) SL_MUST_CHECK;
+/* Who calls: an IPv4 address, or a network of 64 bits of IPv6, which is what one host may have. */
+sl_origin sl_address_origin(const struct sockaddr_storage *a);
 /* What others connect to; a wildcard becomes the first address of an interface that is up. */
 void sl_address_advertise(const struct sockaddr_storage *bound, char *out, size_t cap);
 

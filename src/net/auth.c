@@ -2,11 +2,12 @@
 
 #include "net/net_int.h"
 
-/* The label keeps the three uses apart: a mac of one role never proves another. */
+/* The label keeps the four uses apart: a mac of one role never proves another. */
 static const char *const labels[] = {
-    [SL_MAC_CALLER] = "sluice 1 caller",
-    [SL_MAC_CALLEE] = "sluice 1 callee",
-    [SL_MAC_SESSION] = "sluice 1 session",
+    [SL_MAC_HELLO] = "sluice 2 hello",
+    [SL_MAC_CALLER] = "sluice 2 caller",
+    [SL_MAC_CALLEE] = "sluice 2 callee",
+    [SL_MAC_SESSION] = "sluice 2 session",
 };
 
 static void put_text(sl_wr *w, const char *text, size_t bytes) {
@@ -69,14 +70,15 @@ sl_status sl_hello_decode(const uint8_t in[SL_HELLO_BYTES], sl_hello *out, sl_er
 
 void sl_auth_mac(const uint8_t *secret, size_t secret_len, sl_mac_role role, const sl_transcript *t,
                  uint8_t out[SL_MAC_BYTES]) {
+    bool both = role != SL_MAC_HELLO;
     _Static_assert(crypto_auth_hmacsha256_BYTES == SL_MAC_BYTES, "HMAC-SHA256");
     crypto_auth_hmacsha256_state s;
     crypto_auth_hmacsha256_init(&s, secret, secret_len);
     crypto_auth_hmacsha256_update(&s, (const uint8_t *)labels[role], strlen(labels[role]));
     crypto_auth_hmacsha256_update(&s, t->caller_nonce, SL_NONCE_BYTES);
-    crypto_auth_hmacsha256_update(&s, t->callee_nonce, SL_NONCE_BYTES);
+    if (both) crypto_auth_hmacsha256_update(&s, t->callee_nonce, SL_NONCE_BYTES);
     crypto_auth_hmacsha256_update(&s, t->caller_hello, SL_HELLO_BYTES);
-    crypto_auth_hmacsha256_update(&s, t->callee_hello, SL_HELLO_BYTES);
+    if (both) crypto_auth_hmacsha256_update(&s, t->callee_hello, SL_HELLO_BYTES);
     crypto_auth_hmacsha256_final(&s, out);
     sodium_memzero(&s, sizeof s);
 }

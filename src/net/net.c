@@ -214,26 +214,20 @@ sl_status sl_net_connect(sl_net *n, const char *address, void *user, sl_conn **o
     return st;
 }
 
-sl_conn *sl_net_accept(sl_net *n, sl_transport *t, void *link, sl_err *err) {
+sl_conn *sl_net_accept(sl_net *n, sl_transport *t, void *link, const sl_origin *from, sl_err *err) {
     if (n->closing) return sl_fail(err, SL_ERR_PEER_DOWN, "leaving"), NULL;
-    if (n->n_pending >= SL_NET_MAX_PENDING)
-        return sl_fail(err, SL_ERR_LIMIT, "%u handshakes are pending, limit %u", n->n_pending,
-                       SL_NET_MAX_PENDING),
-               NULL;
+    sl_pending_make_room(n, SL_CONN_WAIT_HELLO);
     sl_conn *c = conn_create(n, t);
     if (!c) return sl_fail(err, SL_ERR_NOMEM, "connection"), NULL;
     c->accepted = true;
     c->state = SL_CONN_WAIT_HELLO;
     c->link = link;
-    n->n_pending++;
+    c->origin = *from;
     return c;
 }
 
-/* A callee that waits for nothing but WELCOME has been proved, and its next messages may be here.
- */
 size_t sl_net_payload_limit(const sl_conn *c) {
-    bool proved = c->state == SL_CONN_OPEN || c->state == SL_CONN_ADMITTING ||
-                  c->state == SL_CONN_WAIT_WELCOME;
+    bool proved = c->state == SL_CONN_OPEN || c->state == SL_CONN_ADMITTING;
     return proved ? SL_WIRE_MAX_BYTES : SL_NET_MAX_UNTRUSTED;
 }
 
@@ -367,6 +361,7 @@ static void watch_all(sl_net *n) {
     note_late(n, now_us);
     for (size_t i = 0; i < n->n_conns; i++)
         if (n->conns[i]->state != SL_CONN_DOWN) watch(n->conns[i], now_us, &next_us);
+    sl_pending_log_rest(n, now_us, &next_us);
     n->next_timer_us = next_us;
 }
 

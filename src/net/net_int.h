@@ -9,7 +9,7 @@
 #include "net/net.h"
 
 #define SL_NET_HANDSHAKE_US     2000000u
-#define SL_NET_MAX_PENDING      64u     /* accepted and not yet authenticated */
+#define SL_NET_MAX_PENDING      64u     /* callers without a HELLO that fits; those with it alone */
 #define SL_NET_MAX_UNTRUSTED    4096u   /* payload bytes before authentication */
 #define SL_NET_MAX_TEXT         480u    /* of a REFUSE, BYE or ERROR */
 #define SL_NET_LINGER_US        300000u /* how long a closed link may still flush */
@@ -69,12 +69,19 @@ void sl_block_give(sl_block_pool *p, sl_block *b);                   /* NULL-saf
 void sl_block_give_all(sl_block_pool *p, sl_block_list *l);
 void sl_block_pool_drain(sl_block_pool *p);
 
+/* Where a caller calls from, as far as the transport can tell. When too many wait, one of the key
+ * that most of them have gives way. */
+typedef struct sl_origin {
+    uint64_t key;
+    char text[48]; /* for logs */
+} sl_origin;
+
 typedef enum sl_conn_state {
     SL_CONN_WAIT_CHALLENGE, /* we called, HELLO is out */
     SL_CONN_WAIT_WELCOME,   /* we called, AUTH is out */
     SL_CONN_WAIT_HELLO,     /* we were called */
-    SL_CONN_WAIT_AUTH,      /* we were called, CHALLENGE is out */
-    SL_CONN_ADMITTING,      /* on_open is running, WELCOME not yet out */
+    SL_CONN_WAIT_AUTH, /* we were called, HELLO fits (it may be a recording), CHALLENGE is out */
+    SL_CONN_ADMITTING, /* on_open is running, WELCOME not yet out */
     SL_CONN_OPEN,
     SL_CONN_DOWN, /* on_down is due */
 } sl_conn_state;
@@ -94,9 +101,11 @@ struct sl_conn {
     void *user;
     sl_conn_state state;
     bool accepted;
-    bool ending;      /* the pump found the link gone, the owner is to hear of it */
+    bool untold; /* WELCOME is out, the caller has not spoken since: what the owner sends is held */
+    bool ending; /* the pump found the link gone, the owner is to hear of it */
     uint32_t n_early; /* messages that wait for the owner */
     sl_hello peer;
+    sl_origin origin; /* of an accepted one */
     uint8_t own_nonce[SL_NONCE_BYTES], peer_nonce[SL_NONCE_BYTES];
     uint8_t own_hello[SL_HELLO_BYTES], peer_hello[SL_HELLO_BYTES];
     uint64_t session;
@@ -104,7 +113,7 @@ struct sl_conn {
     uint64_t send_seq, recv_seq; /* of the last message */
     uint64_t began_us;           /* the handshake */
     uint64_t heard_us, sent_us;
-    sl_block_list held; /* messages that wait for WELCOME */
+    sl_block_list held; /* messages that wait for WELCOME, or for the caller to have it */
     sl_conn_stats stats;
     sl_status why;
     char text[SL_NET_MAX_TEXT + 1];
@@ -146,11 +155,12 @@ struct sl_net {
     void *ctx;
     sl_conn **conns;
     size_t n_conns, cap_conns;
-    uint32_t n_pending;
     uint32_t delivered;     /* in the current sl_net_progress */
     uint64_t next_timer_us; /* by sl_net_now_us */
     uint64_t poll_ns;       /* sl_net_set_poll */
     uint64_t last_look_us, still_us;
+    uint64_t log_window_us; /* of callers that were turned away (pending.c) */
+    uint32_t n_logged, n_unlogged;
     bool any_down, in_progress, closing;
     struct sl_pump *pump; /* NULL: the owner drives the net */
     bool pumping;         /* the pump does, now */
@@ -181,8 +191,9 @@ void sl_pump_deliver(sl_net *n);
 
 /* ---- transports call these, from connect, progress or wait ---- */
 
-/* A peer's link appeared. NULL: no room (err says why), the transport turns the peer away. */
-sl_conn *sl_net_accept(sl_net *n, sl_transport *t, void *link, sl_err *err);
+/* A peer's link appeared. NULL: no memory, or leaving (err says why): the transport turns the peer
+ * away. It may drop another link whose caller has proved nothing. */
+sl_conn *sl_net_accept(sl_net *n, sl_transport *t, void *link, const sl_origin *from, sl_err *err);
 /* Largest payload this connection may send now: ask before memory is spent on it. */
 size_t sl_net_payload_limit(const sl_conn *c);
 /* Something came from the peer, even if it cannot be delivered yet. */
@@ -220,6 +231,15 @@ static inline bool sl_session_is_pending(const sl_conn *c) {
     return c->accepted && (c->state == SL_CONN_WAIT_HELLO || c->state == SL_CONN_WAIT_AUTH);
 }
 
+/* ---- callers that have not proved themselves (pending.c) ---- */
+
+/* Before one more gets into this state, SL_CONN_WAIT_HELLO or _AUTH. */
+void sl_pending_make_room(sl_net *n, sl_conn_state state);
+uint32_t sl_pending_count(const sl_net *n);
+/* A caller was turned away: so many lines in so much time, the rest is counted. */
+void sl_pending_log(sl_conn *c, const char *why);
+void sl_pending_log_rest(sl_net *n, uint64_t now_us, uint64_t *next_us); /* a timer */
+
 /* ---- handshake bytes (auth.c); Thread: any ---- */
 
 void sl_hello_encode(const sl_hello *h, uint8_t out[SL_HELLO_BYTES]);
@@ -230,7 +250,11 @@ typedef struct sl_transcript {
     const uint8_t *caller_nonce, *callee_nonce, *caller_hello, *callee_hello;
 } sl_transcript;
 
-typedef enum sl_mac_role { SL_MAC_CALLER, SL_MAC_CALLEE, SL_MAC_SESSION } sl_mac_role;
+/* SL_MAC_HELLO covers the caller's nonce and hello alone: all there is when HELLO leaves. */
+typedef enum sl_mac_role { SL_MAC_HELLO, SL_MAC_CALLER, SL_MAC_CALLEE, SL_MAC_SESSION } sl_mac_role;
+typedef struct sl_mac {
+    uint8_t bytes[SL_MAC_BYTES];
+} sl_mac;
 void sl_auth_mac(const uint8_t *secret, size_t secret_len, sl_mac_role role, const sl_transcript *t,
                  uint8_t out[SL_MAC_BYTES]);
 /* Both sides compute the same non-zero id; it never travels before both have proved the secret. */

@@ -18,9 +18,11 @@ static void self_destroy(sl_transport *base) {
     sl_free(t);
 }
 
+static const sl_origin itself = {UINT64_MAX, "itself"}; /* no address has that key */
+
 static sl_status self_connect(sl_transport *base, sl_conn *c, const char *address, sl_err *err) {
     self_link *near = sl_alloc(1, sizeof *near), *far = sl_alloc(1, sizeof *far);
-    sl_conn *accepted = near && far ? sl_net_accept(base->net, base, far, err) : NULL;
+    sl_conn *accepted = near && far ? sl_net_accept(base->net, base, far, &itself, err) : NULL;
     if (!accepted) {
         if (!near || !far) sl_fail(err, SL_ERR_NOMEM, "connection to %s", address);
         sl_free(near);

@@ -73,7 +73,7 @@ sl_status sl_session_send(sl_conn *c, sl_wire_header h, sl_buf *payload) {
         sl_block_give(&n->pool, b);
         return st;
     }
-    if (c->state == SL_CONN_OPEN) return transmit(c, h, b);
+    if (c->state == SL_CONN_OPEN && !c->untold) return transmit(c, h, b);
     if (!b && !(b = sl_block_take(&n->pool, 0))) return SL_ERR_NOMEM;
     h.bytes = (uint32_t)b->buf.len;
     sl_wire_header_encode(&h, b->header);
@@ -95,9 +95,14 @@ static void flush_held(sl_conn *c) {
 
 /* ---- ending ---- */
 
+/* Called, and turned away before it was let in. */
+static bool is_turned_away(const sl_conn *c) {
+    return sl_session_is_pending(c) || (c->accepted && c->state == SL_CONN_ADMITTING);
+}
+
 static void go_down(sl_conn *c, sl_status why, const char *text, bool flush) {
     sl_net *n = c->net;
-    if (sl_session_is_pending(c)) n->n_pending--;
+    if (is_turned_away(c) && !n->closing) sl_pending_log(c, text);
     c->state = SL_CONN_DOWN;
     c->why = why;
     snprintf(c->text, sizeof c->text, "%.*s", (int)SL_NET_MAX_TEXT, text);
@@ -120,7 +125,8 @@ void sl_session_close(sl_conn *c, sl_status why, const char *text) {
 }
 
 static void close_for(sl_conn *c, sl_status st, const sl_err *err) {
-    sl_log(SL_LOG_WARN, "net", "connection with %s closed: %s", peer_name(c), err->msg);
+    if (!is_turned_away(c))
+        sl_log(SL_LOG_WARN, "net", "connection with %s closed: %s", peer_name(c), err->msg);
     sl_session_close(c, st, err->msg);
 }
 
@@ -164,11 +170,38 @@ static void make_own_side(sl_conn *c) {
     randombytes_buf(c->own_nonce, sizeof c->own_nonce);
 }
 
+static sl_mac mac_of(const sl_conn *c, sl_mac_role role) {
+    sl_mac m;
+    sl_transcript t = transcript(c);
+    sl_auth_mac(c->net->secret, c->net->secret_len, role, &t, m.bytes);
+    return m;
+}
+
+static uint64_t session_of(const sl_conn *c) {
+    sl_transcript t = transcript(c);
+    return sl_auth_session(c->net->secret, c->net->secret_len, &t);
+}
+
+static sl_status check_mac(sl_conn *c, sl_mac_role role, const uint8_t *mac, sl_err *err) {
+    sl_mac want = mac_of(c, role);
+    bool equal = sl_auth_equal(want.bytes, mac);
+    sodium_memzero(&want, sizeof want);
+    return equal ? SL_OK : sl_fail(err, SL_ERR_AUTH, "the secrets differ (peer %s)", peer_name(c));
+}
+
+/* Hello, nonce and, of a caller, the mac over both: where they are in HELLO and CHALLENGE. */
+#define NONCE_AT        SL_HELLO_BYTES
+#define MAC_AT          (NONCE_AT + SL_NONCE_BYTES)
+#define HELLO_BYTES     (MAC_AT + SL_MAC_BYTES)
+#define CHALLENGE_BYTES MAC_AT
+
 sl_status sl_session_call(sl_conn *c) {
-    uint8_t bytes[SL_HELLO_BYTES + SL_NONCE_BYTES];
+    uint8_t bytes[HELLO_BYTES];
     make_own_side(c);
+    sl_mac mac = mac_of(c, SL_MAC_HELLO);
     memcpy(bytes, c->own_hello, SL_HELLO_BYTES);
-    memcpy(bytes + SL_HELLO_BYTES, c->own_nonce, SL_NONCE_BYTES);
+    memcpy(bytes + NONCE_AT, c->own_nonce, SL_NONCE_BYTES);
+    memcpy(bytes + MAC_AT, mac.bytes, SL_MAC_BYTES);
     return transmit_bytes(c, SL_MSG_HELLO, bytes, sizeof bytes);
 }
 
@@ -188,7 +221,7 @@ static sl_status expect(const sl_wire_header *h, sl_msg_kind kind, size_t bytes,
 static sl_status take_peer_side(sl_conn *c, const sl_wire_header *h, const uint8_t *p,
                                 sl_err *err) {
     memcpy(c->peer_hello, p, SL_HELLO_BYTES);
-    memcpy(c->peer_nonce, p + SL_HELLO_BYTES, SL_NONCE_BYTES);
+    memcpy(c->peer_nonce, p + NONCE_AT, SL_NONCE_BYTES);
     sl_status st = sl_hello_decode(c->peer_hello, &c->peer, err);
     if (st == SL_OK && c->peer.incarnation != h->incarnation)
         st = sl_fail(err, SL_ERR_PROTOCOL, "hello: incarnation %u, header says %u",
@@ -196,48 +229,36 @@ static sl_status take_peer_side(sl_conn *c, const sl_wire_header *h, const uint8
     return st;
 }
 
-static sl_status check_mac(sl_conn *c, sl_mac_role role, const uint8_t *mac, sl_err *err) {
-    uint8_t want[SL_MAC_BYTES];
-    sl_transcript t = transcript(c);
-    sl_auth_mac(c->net->secret, c->net->secret_len, role, &t, want);
-    bool equal = sl_auth_equal(want, mac);
-    sodium_memzero(want, sizeof want);
-    return equal ? SL_OK : sl_fail(err, SL_ERR_AUTH, "the secrets differ (peer %s)", peer_name(c));
-}
-
+/* A HELLO that fits may be a recording. It gains a place among those that sent one, and a nonce to
+ * answer: no mac of ours leaves before AUTH has proved the secret for this very nonce. */
 static sl_status on_hello(sl_conn *c, const sl_wire_header *h, const uint8_t *p, sl_err *err) {
-    uint8_t bytes[SL_HELLO_BYTES + SL_NONCE_BYTES + SL_MAC_BYTES];
-    sl_status st = expect(h, SL_MSG_HELLO, SL_HELLO_BYTES + SL_NONCE_BYTES, err);
+    uint8_t bytes[CHALLENGE_BYTES];
+    sl_status st = expect(h, SL_MSG_HELLO, HELLO_BYTES, err);
     if (st == SL_OK) st = take_peer_side(c, h, p, err);
+    if (st == SL_OK) st = check_mac(c, SL_MAC_HELLO, p + MAC_AT, err);
     if (st != SL_OK) return st;
     make_own_side(c);
-    sl_transcript t = transcript(c);
     memcpy(bytes, c->own_hello, SL_HELLO_BYTES);
-    memcpy(bytes + SL_HELLO_BYTES, c->own_nonce, SL_NONCE_BYTES);
-    sl_auth_mac(c->net->secret, c->net->secret_len, SL_MAC_CALLEE, &t,
-                bytes + SL_HELLO_BYTES + SL_NONCE_BYTES);
+    memcpy(bytes + NONCE_AT, c->own_nonce, SL_NONCE_BYTES);
+    sl_pending_make_room(c->net, SL_CONN_WAIT_AUTH);
     c->state = SL_CONN_WAIT_AUTH;
     st = transmit_bytes(c, SL_MSG_CHALLENGE, bytes, sizeof bytes);
     return st == SL_OK ? SL_OK : sl_fail(err, st, "CHALLENGE could not be sent");
 }
 
 static sl_status on_challenge(sl_conn *c, const sl_wire_header *h, const uint8_t *p, sl_err *err) {
-    sl_status st = expect(h, SL_MSG_CHALLENGE, SL_HELLO_BYTES + SL_NONCE_BYTES + SL_MAC_BYTES, err);
+    sl_status st = expect(h, SL_MSG_CHALLENGE, CHALLENGE_BYTES, err);
     if (st == SL_OK) st = take_peer_side(c, h, p, err);
-    if (st == SL_OK) st = check_mac(c, SL_MAC_CALLEE, p + SL_HELLO_BYTES + SL_NONCE_BYTES, err);
     if (st != SL_OK) return st;
-    uint8_t mac[SL_MAC_BYTES];
-    sl_transcript t = transcript(c);
-    sl_auth_mac(c->net->secret, c->net->secret_len, SL_MAC_CALLER, &t, mac);
-    c->session = sl_auth_session(c->net->secret, c->net->secret_len, &t);
+    sl_mac mac = mac_of(c, SL_MAC_CALLER);
+    c->session = session_of(c);
     c->state = SL_CONN_WAIT_WELCOME;
-    st = transmit_bytes(c, SL_MSG_AUTH, mac, sizeof mac);
+    st = transmit_bytes(c, SL_MSG_AUTH, mac.bytes, sizeof mac.bytes);
     return st == SL_OK ? SL_OK : sl_fail(err, st, "AUTH could not be sent");
 }
 
-/* Asks the owner. While it decides, and until WELCOME is out, its messages are held. */
+/* Asks the owner. While it decides, and until the caller has WELCOME, its messages are held. */
 static sl_status admit(sl_conn *c, sl_err *err) {
-    if (sl_session_is_pending(c)) c->net->n_pending--;
     c->state = SL_CONN_ADMITTING;
     c->net->next_timer_us = 0; /* heartbeats begin */
     return c->net->on.on_open(c->net->ctx, c, &c->peer, err);
@@ -247,26 +268,29 @@ static sl_status on_auth(sl_conn *c, const sl_wire_header *h, const uint8_t *p, 
     sl_status st = expect(h, SL_MSG_AUTH, SL_MAC_BYTES, err);
     if (st == SL_OK) st = check_mac(c, SL_MAC_CALLER, p, err);
     if (st != SL_OK) return st;
-    sl_transcript t = transcript(c);
-    c->session = sl_auth_session(c->net->secret, c->net->secret_len, &t);
+    sl_mac mac = mac_of(c, SL_MAC_CALLEE);
+    c->session = session_of(c);
     st = admit(c, err);
     if (st != SL_OK || c->state == SL_CONN_DOWN) return st;
     c->state = SL_CONN_OPEN;
-    st = transmit_bytes(c, SL_MSG_WELCOME, NULL, 0);
-    flush_held(c);
+    c->untold = true; /* until it has checked our mac, the caller takes no more than a handshake */
+    st = transmit_bytes(c, SL_MSG_WELCOME, mac.bytes, sizeof mac.bytes);
     return st == SL_OK ? SL_OK : sl_fail(err, st, "WELCOME could not be sent");
 }
 
-static sl_status on_welcome(sl_conn *c, const sl_wire_header *h, sl_err *err) {
-    sl_status st = expect(h, SL_MSG_WELCOME, 0, err);
+static sl_status on_welcome(sl_conn *c, const sl_wire_header *h, const uint8_t *p, sl_err *err) {
+    sl_status st = expect(h, SL_MSG_WELCOME, SL_MAC_BYTES, err);
+    if (st == SL_OK) st = check_mac(c, SL_MAC_CALLEE, p, err);
     if (st != SL_OK) return st;
     if (h->session != c->session)
         return sl_fail(err, SL_ERR_PROTOCOL, "handshake: WELCOME for another session");
     st = admit(c, err);
     if (c->state == SL_CONN_DOWN) return st;
     c->state = SL_CONN_OPEN; /* the peer counts us in already: a refusal has to be a BYE */
-    if (st == SL_OK) flush_held(c);
-    return st;
+    if (st != SL_OK) return st;
+    if (!c->held.head) sl_session_heartbeat(c); /* the peer waits for a word */
+    flush_held(c);
+    return SL_OK;
 }
 
 static sl_status handshake_step(sl_conn *c, const sl_wire_header *h, sl_block *b, sl_err *err) {
@@ -283,7 +307,7 @@ static sl_status handshake_step(sl_conn *c, const sl_wire_header *h, sl_block *b
     case SL_CONN_WAIT_AUTH:
         return on_auth(c, h, p, err);
     case SL_CONN_WAIT_WELCOME:
-        return on_welcome(c, h, err);
+        return on_welcome(c, h, p, err);
     case SL_CONN_ADMITTING:
     case SL_CONN_OPEN:
     case SL_CONN_DOWN:
@@ -379,11 +403,15 @@ void sl_session_receive(sl_conn *c, sl_block *b) {
         c->recv_seq = h.seq;
         c->stats.received_messages++;
         c->stats.received_bytes += SL_WIRE_HEADER_BYTES + h.bytes;
+        if (c->state == SL_CONN_OPEN && c->untold) {
+            c->untold = false;
+            flush_held(c); /* which may find the link gone */
+        }
         if (c->state == SL_CONN_OPEN) {
             open_step(c, &h, b);
             return;
         }
-        st = handshake_step(c, &h, b, &err);
+        if (c->state != SL_CONN_DOWN) st = handshake_step(c, &h, b, &err);
     }
     sl_block_give(&c->net->pool, b);
     if (st != SL_OK && c->state != SL_CONN_DOWN) close_for(c, st, &err);

@@ -10,7 +10,7 @@
 #include "spec/model.h"
 
 #define SL_WIRE_MAGIC        0x43494C53u /* "SLIC" */
-#define SL_WIRE_VERSION      1
+#define SL_WIRE_VERSION      2
 #define SL_WIRE_HEADER_BYTES 72
 #define SL_WIRE_SEQ_AT       40           /* byte of `seq` in a header */
 #define SL_WIRE_MAX_BYTES    (256u << 20) /* of one payload */

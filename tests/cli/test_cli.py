@@ -3,6 +3,7 @@
 SLUICE_BIN names the program (default build/sluice)."""
 
 import ast
+import collections
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 import urllib.request
 
@@ -694,6 +696,50 @@ def test_worker_before_its_coordinator(tmp_path):
         assert coordinator.wait(20) == 0
         assert worker.wait(20) == 0, worker.stderr.read()
     finally:
+        worker.kill()
+        coordinator.kill()
+
+
+def test_worker_joins_beside_a_flood(tmp_path):
+    """Idle connections, from the worker's address and from another, take every place for callers before
+    it comes, and go on coming."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        fabric = probe.getsockname()[1]
+    secret, stop, held = tmp_path / "secret", threading.Event(), collections.deque(maxlen=500)  # 2.5 s of it
+    sluice("secret", "-o", secret)
+
+    def flood():
+        while not stop.wait(0.04):
+            for source in ["127.0.0.1", "127.0.0.2"] * 4:
+                held.append(idle := socket.socket())
+                idle.setblocking(False)
+                idle.bind((source, 0))
+                idle.connect_ex(("127.0.0.1", fabric))
+
+    coordinator = subprocess.Popen([SLUICE, "serve", FIXTURE, "--port", "0", "--remote", "--attention", "1",
+                                    "--fabric-port", str(fabric), "--secret-file", secret],
+                                   stderr=subprocess.PIPE, text=True)
+    thread = threading.Thread(target=flood)
+    thread.start()
+    time.sleep(1)
+    worker = subprocess.Popen([SLUICE, "worker", "--join", f"127.0.0.1:{fabric}", "--secret-file", secret],
+                              stderr=subprocess.PIPE, text=True)
+    try:
+        log = []
+        for line in coordinator.stderr:
+            log.append(line)
+            if "listening on" in line:
+                break
+        assert "listening on" in log[-1], log
+        coordinator.terminate()
+        log += coordinator.communicate(timeout=20)[1].splitlines()
+        assert coordinator.returncode == 0
+        assert worker.wait(20) == 0, worker.stderr.read()
+        assert 1 <= sum("turned away" in line for line in log) <= 100  # of hundreds a second
+    finally:
+        stop.set()
+        thread.join()
         worker.kill()
         coordinator.kill()
 

@@ -60,7 +60,7 @@ typedef struct raw {
     shm_area *area;
     shm_pipe tx, rx;
     uint64_t seq, session;
-    uint8_t hello[SL_HELLO_BYTES + SL_NONCE_BYTES];
+    uint8_t hello[SL_HELLO_BYTES + SL_NONCE_BYTES + SL_MAC_BYTES]; /* the message */
 } raw;
 
 static void step(void) {
@@ -93,6 +93,9 @@ static void say(raw *r, uint16_t kind, uint8_t flaw, const void *bytes, size_t n
 
 static void log_in(raw *r) {
     uint8_t record[512], mac[SL_MAC_BYTES];
+    const sl_transcript own = {.caller_nonce = r->hello + SL_HELLO_BYTES, .caller_hello = r->hello};
+    sl_auth_mac((const uint8_t *)KEY, sizeof KEY - 1, SL_MAC_HELLO, &own,
+                r->hello + SL_HELLO_BYTES + SL_NONCE_BYTES);
     say(r, SL_MSG_HELLO, 0, r->hello, sizeof r->hello);
     step();
     if (!sl_shm_rx_look(&r->rx) || sl_shm_rx_bytes(&r->rx) < 384) return;

@@ -79,7 +79,7 @@ static void scene_close(scene *s) {
     scene_check_good(s);
     assert_int_equal(s->honest.downs, 0);
     assert_int_equal(s->victim.opened, 1);
-    assert_int_equal(s->victim.net->n_pending, 0);
+    assert_int_equal(sl_pending_count(s->victim.net), 0);
     assert_int_equal(open_descriptors(), s->descriptors);
     sl_net_free(s->honest.net);
     sl_net_free(s->victim.net);
@@ -139,31 +139,31 @@ static void bad_rings(void **state) {
             atomic_store(&c.tx.ring->tail, UINT64_MAX);
             break;
         case 2: /* the tail goes back */
-            caller_put(&c, 248, SL_SHM_MARK, 100);
+            caller_put(&c, 280, SL_SHM_MARK, 100);
             for (int k = 0; k < 100; k++) sl_net_progress(s.victim.net);
             sl_net_wait(s.victim.net, 1000);
             sl_net_progress(s.victim.net);
             atomic_store(&c.tx.ring->tail, 8);
             break;
         case 3:
-            caller_put(&c, 248, SL_SHM_MARK + 1, 248);
+            caller_put(&c, 280, SL_SHM_MARK + 1, 280);
             want = "begin no message";
             break;
         case 4:
-            caller_put(&c, SL_NET_MAX_UNTRUSTED + 1, SL_SHM_MARK, 248);
+            caller_put(&c, SL_NET_MAX_UNTRUSTED + 1, SL_SHM_MARK, 280);
             want = "a payload of 4097 bytes, limit 4096";
             break;
         case 5:
-            caller_put(&c, UINT32_MAX, SL_SHM_MARK, 248);
+            caller_put(&c, UINT32_MAX, SL_SHM_MARK, 280);
             want = "limit 4096";
             break;
         case 6: /* ends in the middle of a message */
-            caller_put(&c, 248, SL_SHM_MARK, 100);
+            caller_put(&c, 280, SL_SHM_MARK, 100);
             shutdown(c.fd, SHUT_RDWR);
             want = "the peer is gone";
             break;
         case 7: /* a record as it should be: the session refuses its content */
-            caller_put(&c, 248, SL_SHM_MARK, 384 - SL_SHM_RECORD_HEAD);
+            caller_put(&c, 280, SL_SHM_MARK, 384 - SL_SHM_RECORD_HEAD);
             want = "incarnation";
             break;
         }
@@ -304,7 +304,8 @@ static void greeting_with_more_descriptors(void **state) {
     close(memfd);
     scene_check_good(&s);
     close(fd);
-    for (uint64_t end_ns = sl_now_ns() + LIMIT_NS; s.victim.net->n_pending && sl_now_ns() < end_ns;)
+    for (uint64_t end_ns = sl_now_ns() + LIMIT_NS;
+         sl_pending_count(s.victim.net) && sl_now_ns() < end_ns;)
         sl_net_progress(s.victim.net);
     scene_close(&s);
 }

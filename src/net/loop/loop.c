@@ -178,7 +178,9 @@ static void called(loop_transport *t, const sl_block *b) {
     if (!cur.ok || !peer || find_link(t, b->key)) return;
     loop_link *l = add_link(t, b->key, peer);
     if (!l) return;
-    l->conn = sl_net_accept(t->base.net, &t->base, l, &err);
+    sl_origin from = {.key = sl_port_number(peer)};
+    snprintf(from.text, sizeof from.text, "loop:%" PRIu64, from.key);
+    l->conn = sl_net_accept(t->base.net, &t->base, l, &from, &err);
     if (l->conn) {
         l->conn->place = sl_loop_place(t->hub);
         return;

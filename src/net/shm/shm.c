@@ -28,7 +28,8 @@ static void take_greeting(shm_link *l) {
         sl_shm_link_fail(l, st, err.msg);
         return;
     }
-    sl_conn *c = sl_net_accept(t->base.net, &t->base, l, &err);
+    const sl_origin from = {.text = "this user's process"};
+    sl_conn *c = sl_net_accept(t->base.net, &t->base, l, &from, &err);
     if (!c) {
         sl_shm_area_free(area);
         sl_shm_link_fail(l, err.code, err.msg);

@@ -14,8 +14,9 @@
 #define MAX_MESSAGES                                                                               \
     64u /* of one link in one progress, so that others and timers get their turn                   \
          */
-#define MAX_READS  8
-#define MAX_PIECES 16 /* of one write */
+#define MAX_READS     8
+#define MAX_LINGERING 128u /* links: who is turned away in a flood may not hear why */
+#define MAX_PIECES    16   /* of one write */
 
 static sl_block_pool *pool_of(const tcp_link *l) {
     return &l->t->base.net->pool;
@@ -268,7 +269,7 @@ static void close_link(tcp_link *l) {
 
 void sl_tcp_link_drop(tcp_link *l, bool flush) {
     l->conn = NULL;
-    if (!flush || l->failed || l->state != TCP_LINK_UP) {
+    if (!flush || l->failed || l->state != TCP_LINK_UP || l->t->n_lingering >= MAX_LINGERING) {
         close_link(l);
         return;
     }

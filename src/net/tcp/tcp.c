@@ -13,6 +13,7 @@
 
 #define MAX_EVENTS 64
 #define BACKLOG    256
+#define MAX_CALLS  16 /* of one progress: what they say is read before more of them are let in */
 #define POLL_NS    50000u /* a sleep and a wake take longer here */
 
 static tcp_transport *of(sl_transport *base) {
@@ -86,10 +87,15 @@ static void tcp_drop(sl_transport *base, sl_conn *c, bool flush) {
 
 static void take_calls(tcp_transport *t) {
     sl_err err = {0};
-    for (int fd; (fd = accept4(t->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
+    for (int i = 0; i < MAX_CALLS; i++) {
+        struct sockaddr_storage a = {0};
+        socklen_t len = sizeof a;
+        int fd = accept4(t->listen_fd, (struct sockaddr *)&a, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) return;
+        sl_origin from = sl_address_origin(&a);
         tcp_link *l = sl_tcp_link_create(t, fd, TCP_LINK_UP);
         if (!l) continue;
-        l->conn = sl_net_accept(t->base.net, &t->base, l, &err);
+        l->conn = sl_net_accept(t->base.net, &t->base, l, &from, &err);
         if (l->conn)
             l->conn->place = sl_tcp_link_place(l);
         else

@@ -144,10 +144,18 @@ static void ucx_drop(sl_transport *base, sl_conn *c, bool flush) {
     sl_ucx_link_drop(c->link, flush);
 }
 
+static sl_origin origin_of(ucp_conn_request_h request) {
+    ucp_conn_request_attr_t attr = {.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR};
+    return ucp_conn_request_query(request, &attr) == UCS_OK
+               ? sl_address_origin(&attr.client_address)
+               : (sl_origin){.text = "unknown"};
+}
+
 static void take_call(ucx_transport *t, ucp_conn_request_h request) {
     sl_err err = {0};
     ucx_link *l = sl_ucx_link_create(t);
-    if (l && !(l->conn = sl_net_accept(t->base.net, &t->base, l, &err))) {
+    sl_origin from = origin_of(request);
+    if (l && !(l->conn = sl_net_accept(t->base.net, &t->base, l, &from, &err))) {
         sl_ucx_link_free_unopened(l);
         l = NULL;
     }
