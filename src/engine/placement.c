@@ -122,7 +122,7 @@ static sl_status read_entry(reading *r, sl_json v, uint32_t *count, sl_err *err)
     if (n == 0 || fabs(sum - 1) > 1e-6)
         return sl_json_fail(v, NULL, err, SL_ERR_ARG,
                             "an expert has a worker, or [worker, share] pairs whose shares add up "
-                            "to 1, not %g",
+                            "to 1, not %.9g",
                             sum);
     *count = (uint32_t)n;
     return SL_OK;

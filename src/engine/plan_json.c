@@ -302,16 +302,38 @@ static sl_status read_experiments(sl_json v, sl_plan *p, sl_err *err) {
     return st;
 }
 
+static sl_status read_name(sl_json v, const char *key, char out[SL_PLAN_COSTS_OF], sl_err *err) {
+    const char *text = "";
+    sl_status st = sl_json_string(v, key, SL_JSON_OPTIONAL, &text, err);
+    if (st == SL_OK && strlen(text) >= SL_PLAN_COSTS_OF)
+        return sl_json_fail(v, key, err, SL_ERR_LIMIT, "over %u bytes", SL_PLAN_COSTS_OF - 1);
+    if (st == SL_OK) strcpy(out, text);
+    return st;
+}
+
+static sl_status read_origin(sl_json deployment, sl_plan_origin *out, sl_err *err) {
+    static const char *const sides[] = {"attention", "expert"};
+    sl_json costs = {0};
+    sl_status st = read_name(deployment, "cluster", out->cluster, err);
+    if (st == SL_OK) st = sl_json_object(deployment, "costs", SL_JSON_OPTIONAL, &costs, err);
+    if (st != SL_OK || !costs.value) return st;
+    st = sl_json_only(costs, sides, SL_LEN(sides), err);
+    if (st == SL_OK) st = read_name(costs, "attention", out->attention, err);
+    return st == SL_OK ? read_name(costs, "expert", out->expert, err) : st;
+}
+
 /* What sluice plan says about the workers: more than one device a worker, or a part of the layers,
  * is refused by name. Its prediction is for people. */
-static sl_status read_deployment(sl_json v, sl_err *err) {
-    static const char *const keys[] = {"tensor_parallel", "pipeline_stages", "predicted"};
+static sl_status read_deployment(sl_json v, sl_plan_origin *origin, sl_err *err) {
+    static const char *const keys[] = {"tensor_parallel", "pipeline_stages", "predicted", "cluster",
+                                       "costs"};
     static const char *const sides[] = {"attention", "expert"};
     sl_json deployment = {0}, tensor = {0};
     uint64_t stages = 1;
     sl_status st = sl_json_object(v, "deployment", SL_JSON_OPTIONAL, &deployment, err);
     if (st != SL_OK || !deployment.value) return st;
     st = sl_json_only(deployment, keys, SL_LEN(keys), err);
+    if (st == SL_OK) st = read_origin(deployment, origin, err);
     if (st == SL_OK)
         st = sl_json_object(deployment, "tensor_parallel", SL_JSON_OPTIONAL, &tensor, err);
     if (st == SL_OK && tensor.value) st = sl_json_only(tensor, sides, SL_LEN(sides), err);
@@ -358,7 +380,7 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = sl_json_string(v, "activations", SL_JSON_OPTIONAL, &activations, err);
     if (st == SL_OK) st = sl_activations_parse(activations, &p->int8, err);
     if (st == SL_OK) st = read_experiments(v, p, err);
-    if (st == SL_OK) st = read_deployment(v, err);
+    if (st == SL_OK) st = read_deployment(v, &p->origin, err);
     if (st == SL_OK) st = sl_json_object(v, "limits", SL_JSON_OPTIONAL, &limits, err);
     return st == SL_OK ? read_limits(limits, p, err) : st;
 }

@@ -77,6 +77,7 @@ typedef struct sl_sim_result {
     double end_us;
     uint64_t tokens, finished;                      /* in that time */
     uint64_t submitted, failed, refused, preempted; /* in all */
+    uint64_t too_long; /* of the refused: they need more positions or pages than there are */
     double tokens_per_s, requests_per_s;
     double goodput_per_s; /* requests a second that kept the objectives of the load */
     sl_sim_dist ttft_us, itl_us, tpot_us, queued_us;
@@ -88,7 +89,8 @@ typedef struct sl_sim_result {
     sl_trace **trace;            /* [n_workers], owned; NULL: none was asked for */
 } sl_sim_result;
 
-/* SL_ERR_ARG: the setup contradicts itself; SL_ERR_NOMEM; SL_ERR_INTERNAL: a conservation law is
+/* SL_ERR_ARG: the setup contradicts itself; SL_ERR_INFEASIBLE: all requests were too long for the
+ * plan; SL_ERR_NOMEM; SL_ERR_INTERNAL: a conservation law is
  * broken, which is a bug (rows created = merged + lost, no page twice, no two tasks at once). */
 sl_status sl_sim_run(const sl_sim_setup *s, sl_sim_result *out, sl_err *err) SL_MUST_CHECK;
 void sl_sim_result_free(sl_sim_result *r); /* zeroed is fine */

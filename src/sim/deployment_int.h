@@ -218,6 +218,8 @@ typedef struct sim {
     sim_phase phase;
     double from_us, to_us;
     uint64_t all_tokens, tokens, last_tokens, finished, submitted, failed, refused, preempted, kept;
+    uint64_t too_long;
+    uint32_t shortest; /* positions of the shortest of those */
     uint64_t messages, rows_created, rows_merged, rows_lost, rows_away;
     double message_bytes;
     sim_samples ttft, itl, tpot, queued;

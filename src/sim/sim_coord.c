@@ -90,6 +90,7 @@ static void submit(sim *s) {
     }
     if (total_positions(r) > s->p->context || sl_kv_pages_for(total_positions(r)) > s->p->n_pages) {
         s->refused++; /* would never fit: the engine answers 400 */
+        s->shortest = s->too_long++ ? SL_MIN(s->shortest, total_positions(r)) : total_positions(r);
         r->next = s->free_req;
         s->free_req = id;
         return;

@@ -82,11 +82,20 @@ static sl_sim_worker_stats stats_of(const sim *s, const sim_worker *w, double sp
                                  .rows = w->rows};
 }
 
+/* A load of which no request fits says nothing about a deployment. */
+static sl_status nothing_fits(const sim *s) {
+    return sl_fail(s->err, SL_ERR_INFEASIBLE,
+                   "no request fits: the shortest of %" PRIu64 " has %u positions, prompt and "
+                   "answer; the plan has a context of %u and %u KV pages of %u",
+                   s->too_long, s->shortest, s->p->context, s->p->n_pages, SL_KV_PAGE_TOKENS);
+}
+
 sl_status sim_report(sim *s, sl_sim_result *out) {
     if (s->s->warmup_us <= 0 && s->s->warmup_tokens == 0)
         s->tokens += s->last_tokens; /* it began before the first */
     double span = s->to_us - s->from_us, shares = s->ev.now - s->from_us;
     sl_status st = audit(s);
+    if (st == SL_OK && s->too_long > 0 && s->too_long == s->submitted) st = nothing_fits(s);
     if (st != SL_OK) return st;
     *out = (sl_sim_result){.from_us = s->from_us,
                            .to_us = s->to_us,
@@ -96,6 +105,7 @@ sl_status sim_report(sim *s, sl_sim_result *out) {
                            .submitted = s->submitted,
                            .failed = s->failed,
                            .refused = s->refused,
+                           .too_long = s->too_long,
                            .preempted = s->preempted,
                            .tokens_per_s = span > 0 ? 1e6 * (double)s->tokens / span : 0,
                            .requests_per_s = span > 0 ? 1e6 * (double)s->finished / span : 0,

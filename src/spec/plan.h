@@ -75,6 +75,15 @@ typedef struct sl_placement {
 #define SL_PLAN_LOOKAHEAD 2u
 #define SL_PLAN_DELTA     1.0
 
+#define SL_PLAN_COSTS_OF 96u /* bytes */
+
+/* What sluice plan counted with: its cluster, and for either side the device's data sheet or the
+ * machine that was profiled. Empty: nobody said. Nothing that runs a plan asks. */
+typedef struct sl_plan_origin {
+    char cluster[SL_PLAN_COSTS_OF];
+    char attention[SL_PLAN_COSTS_OF], expert[SL_PLAN_COSTS_OF];
+} sl_plan_origin;
+
 typedef struct sl_plan {
     uint32_t epoch; /* grows whenever the set of workers changes */
     sl_schedule schedule;
@@ -107,6 +116,7 @@ typedef struct sl_plan {
      * as many of its chunks as is fastest. */
     bool has_costs;
     sl_costs costs;
+    sl_plan_origin origin;
     /* experiments */
     sl_route_skew skew;
     sl_device device;

@@ -185,3 +185,56 @@ def test_strategies_take_the_slots_that_keep_the_objectives(tmp_path):
     rate = tmp_path / "rate.yaml"
     rate.write_text("input: 512\noutput: 128\narrival: {poisson: 1000}\n")
     assert "times the devices" in refused(3, *args, "--workload", rate)
+
+
+def test_without_an_objective_users_are_not_kept_waiting():
+    args = ["mixtral-8x22b", "--cluster", "megascale-ampere"]
+    found, free = plan(*args), plan(*args, "--slo-tpot", "none")
+    assert found["slo_tpot_ms"] == 200 and free["slo_tpot_ms"] == 0
+    assert all(r["tpot_ms"] <= 200 for r in found["deployments"] + found["front"])
+    assert max(r["tpot_ms"] for r in free["front"]) > 200
+
+
+def test_the_default_objective_goes_where_nothing_keeps_it(tmp_path):
+    slow = tmp_path / "slow.yaml"
+    slow.write_text(HERE.replace("10GB/s", "1MB/s"))
+    out, err = sluice("plan", TINY, "--cluster", slow)
+    assert err == "sluice plan: nothing keeps the default of 200 ms a token: ranked without it\n" and "TPOT at most" not in out
+
+
+def test_context_of_the_plan(tmp_path, here):
+    out = tmp_path / "plan.json"
+
+    def context(*args):
+        sluice("plan", TINY, "--cluster", here, "--runnable", "-o", out, *args)
+        return json.loads(out.read_text())["limits"]["context"]
+
+    assert [context(), context("--context", "model"), context("--context", 100)] == [320, 512, 100]
+    for wrong in ("513", "0", "-1", "all", "9x"):
+        assert "--context: '" in refused(2, TINY, "--cluster", here, "--context", wrong)
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
+    server = subprocess.Popen([SLUICE, "serve", TINY, "--plan", out, "--port", "0"], stderr=subprocess.PIPE, text=True, env=clean)
+    try:
+        said = []
+        while not any("listening on" in x for x in said):
+            said.append(server.stderr.readline())
+            assert said[-1], said
+        assert any("has a context of 100, the model's is 512" in x for x in said) and "context 100)" in said[-1], said
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+
+
+def test_a_plan_names_what_it_counted_with(tmp_path, here):
+    out = tmp_path / "plan.json"
+    sluice("plan", TINY, "--cluster", here, "--runnable", "-o", out)
+    made = json.loads(out.read_text())["deployment"]
+    assert made["cluster"] == "this-machine" and made["costs"] == {"attention": "core", "expert": "core"}
+    load = tmp_path / "load.yaml"
+    load.write_text("input: 64\noutput: 16\narrival: {closed: 2}\n")
+    args = ["simulate", TINY, "--plan", out, "--workload", load, "--requests", 2]
+    _, err = sluice(*args)
+    assert err.endswith("was planned for this-machine with costs of core and core; this counts with those of H100\n"), err
+    made["costs"] = {"attention": "H100", "expert": "H100"}
+    out.write_text(json.dumps(json.loads(out.read_text()) | {"deployment": made}))
+    assert sluice(*args)[1] == ""

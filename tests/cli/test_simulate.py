@@ -140,7 +140,7 @@ def test_pingpong_doubles_what_dep_does(tmp_path):
 def test_every_schedule_ends_every_request(tmp_path, schedule, more):
     args = ["--schedule", schedule, *more, "--requests", 100, "--link", "20:10", "--jitter", "0.2", "--routing", "exp:0.5:permuted"]
     got = deployment(tmp_path, *args, "--seed", 3)
-    assert got["requests"] == {"submitted": 100, "finished": 100, "failed": 0, "refused": 0, "preempted": 0}
+    assert got["requests"] == {"submitted": 100, "finished": 100, "failed": 0, "refused": 0, "too_long": 0, "preempted": 0}
     assert got["ttft_ms"]["n"] == 100 and got["rows"]["created"] == got["rows"]["merged"]
     assert got == deployment(tmp_path, *args, "--seed", 3)  # a function of its options
     assert got["tokens_per_s"] != deployment(tmp_path, *args, "--seed", 4)["tokens_per_s"]
@@ -188,3 +188,12 @@ def test_more_workers_than_the_engine_runs(tmp_path):
     assert len(deployment(tmp_path, "--plan", plan, *few)["workers"]) == 100
     run = subprocess.run([SLUICE, "run", ROOT / "tests/golden/qwen3moe-tiny", "--ids", "1", "--plan", plan], capture_output=True, text=True, timeout=60)
     assert run.returncode == 1 and "100 workers can be planned and simulated, the engine runs up to 64" in run.stderr
+
+
+def test_requests_that_do_not_fit_say_why(tmp_path):
+    long = "input: {uniform: [500, 600]}\noutput: 100\narrival: {poisson: 50}\n"
+    svg = tmp_path / "t.svg"
+    err = deployment(tmp_path, "--attention", 1, "--requests", 20, "--svg", svg, load=long, code=3)
+    assert "no request fits: the shortest of 20 has 6" in err and "a context of 512" in err and not svg.exists()
+    some = deployment(tmp_path, "--attention", 1, "--requests", 20, load=long.replace("500", "380"))["requests"]
+    assert 0 < some["too_long"] == some["refused"] < 20

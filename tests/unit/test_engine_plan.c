@@ -191,6 +191,8 @@ static void placements(void **state) {
     refused("{" HEAD ",\"placement\":[[[1,0.5],[1,0.5]],1,1,1,1,1,1,1]," TWO "}", SL_ERR_ARG,
             "named twice");
     refused("{" HEAD ",\"placement\":[[[1,2]],1,1,1,1,1,1,1]," TWO "}", SL_ERR_ARG, "share");
+    refused("{" HEAD ",\"placement\":[[[1,0.999998]],1,1,1,1,1,1,1]," TWO "}", SL_ERR_ARG,
+            "to 1, not 0.999998");
     refused("{" HEAD ",\"placement\":[]," TWO "}", SL_ERR_ARG, "0 lists");
 }
 

@@ -11,10 +11,12 @@
 #include "plan/lengths.h"
 #include "sim/trial.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_INPUT  512
-#define DEFAULT_OUTPUT 128
+#define DEFAULT_INPUT   512
+#define DEFAULT_OUTPUT  128
+#define DEFAULT_TPOT_US 200e3 /* about as fast as people read: no one waits for less than that */
 
 static sl_status read_objective(const char *text, sl_objective *out, sl_err *err) {
     static const char *const names[] = {"tok/s", "tok/s/$", "tok/s/device"};
@@ -30,6 +32,10 @@ static sl_status read_objective(const char *text, sl_objective *out, sl_err *err
 
 static sl_status read_slo(const char *flag, const char *text, double *us, sl_err *err) {
     if (!text[0]) return SL_OK;
+    if (strcmp(text, "none") == 0) {
+        *us = 0;
+        return SL_OK;
+    }
     sl_status st = sl_quantity_parse(text, SL_UNIT_US, us, err);
     if (st == SL_OK && !(*us > 0)) st = sl_fail(err, SL_ERR_ARG, "'%s' is not above 0", text);
     if (st == SL_OK) return st;
@@ -64,9 +70,35 @@ static sl_status read_workload(const sl_options *o, const sl_shape *m, sl_worklo
     return st == SL_OK ? check_lengths(w, m, err) : st;
 }
 
+/* Without an objective the most tokens come from batches that nobody would wait for. */
+static bool add_default_tpot(const sl_options *o, sl_workload *w) {
+    if (o->slo_tpot[0] || w->slo_tpot_us > 0) return false;
+    w->slo_tpot_us = DEFAULT_TPOT_US;
+    return true;
+}
+
+/* Positions of a request in the plan; 0: the workload's longest. */
+static sl_status read_context(const sl_options *o, const sl_shape *m, uint32_t *out, sl_err *err) {
+    uint32_t most = m->max_position ? SL_MIN(m->max_position, 1u << 20) : 1u << 20;
+    char *end;
+    *out = 0;
+    if (strcmp(o->plan_context, "workload") == 0) return SL_OK;
+    if (strcmp(o->plan_context, "model") == 0) {
+        *out = m->max_position ? most : 0;
+        return *out ? SL_OK : sl_fail(err, SL_ERR_ARG, "--context: %s has no limit", m->name);
+    }
+    unsigned long n = strtoul(o->plan_context, &end, 10);
+    if (end == o->plan_context || *end || *o->plan_context == '-' || n < 1 || n > most)
+        return sl_fail(err, SL_ERR_ARG, "--context: '%.20s' is not workload, model or 1 to %u",
+                       o->plan_context, most);
+    *out = (uint32_t)n;
+    return SL_OK;
+}
+
 typedef struct measured {
     sl_costs costs;
     sl_link_cost intra, inter;
+    char machine[SL_PROFILE_TEXT];
 } measured;
 
 /* The link of one of these transports, the first that the profile has; NULL: none. */
@@ -103,15 +135,17 @@ static sl_status read_profile(const sl_options *o, sl_shape *shape, sl_search_pr
         p->measured_intra = find_link(&profile, near, SL_LEN(near), &m->intra);
         p->measured_inter = find_link(&profile, far, SL_LEN(far), &m->inter);
         p->value_bytes = shape->kv_value_bytes = sizeof(float);
+        snprintf(m->machine, sizeof m->machine, "%s", profile.machine);
     }
     sl_profile_free(&profile);
     return st;
 }
 
-static sl_status search(const sl_options *o, const sl_search_problem *p, sl_search_result *r,
-                        sl_err *err) {
+static sl_status search(const sl_options *o, const sl_search_problem *p, const sl_plan_file *to,
+                        sl_search_result *r, sl_err *err) {
+    if (o->strategies) return sl_plan_report_strategies(p, o->top, o->json, stdout, err);
     sl_status st = sl_search_run(p, o->top, r, err);
-    if (st == SL_OK && o->out[0]) st = sl_plan_report_write(p, sl_search_winner(r), o->out, err);
+    if (st == SL_OK && o->out[0]) st = sl_plan_report_write(p, sl_search_winner(r), to, err);
     if (st == SL_OK && o->json)
         sl_plan_report_json(p, r, stdout);
     else if (st == SL_OK)
@@ -119,8 +153,24 @@ static sl_status search(const sl_options *o, const sl_search_problem *p, sl_sear
     return st;
 }
 
+/* Where no deployment is as fast as the default asks, the default goes. */
+static sl_status search_by_default(const sl_options *o, const sl_search_problem *p, sl_workload *w,
+                                   const sl_plan_file *to, sl_search_result *r, sl_err *err) {
+    bool by_default = add_default_tpot(o, w);
+    sl_status st = search(o, p, to, r, err);
+    if (!by_default || st != SL_ERR_INFEASIBLE) return st;
+    w->slo_tpot_us = 0;
+    st = search(o, p, to, r, err);
+    if (st == SL_OK)
+        fprintf(stderr,
+                "sluice plan: nothing keeps the default of %.0f ms a token: ranked without it\n",
+                DEFAULT_TPOT_US / 1e3);
+    return st;
+}
+
 int cmd_plan(const sl_options *o) {
     sl_err err = {0};
+    sl_plan_file to = {.path = o->out};
     sl_shape shape;
     measured m;
     sl_workload workload = {0};
@@ -145,10 +195,11 @@ int cmd_plan(const sl_options *o) {
     if (st == SL_OK) st = read_profile(o, &shape, &p, &m, &err);
     if (st == SL_OK) st = read_workload(o, &shape, &workload, &err);
     if (st == SL_OK) st = read_objective(o->objective, &p.objective, &err);
+    if (st == SL_OK) st = read_context(o, &shape, &to.context, &err);
     if (st == SL_OK) {
         p.compute = shape.expert_weight_bytes < 2 ? SL_COMPUTE_FP8 : SL_COMPUTE_BF16;
-        st = o->strategies ? sl_plan_report_strategies(&p, o->top, o->json, stdout, &err)
-                           : search(o, &p, r, &err);
+        to.machine = p.measured ? m.machine : NULL;
+        st = search_by_default(o, &p, &workload, &to, r, &err);
     }
     sl_workload_free(&workload);
     sl_free(cluster);

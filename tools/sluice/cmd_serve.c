@@ -95,10 +95,21 @@ static void print_json(const sl_deployment *d, const char *url, const char *name
     const sl_engine_opts *e = &d->opts;
     printf("{\"url\": \"%s\", \"model\": ", url);
     sl_print_json_string(stdout, name, strlen(name));
-    printf(", \"workers\": %u, \"transport\": \"%s\", ", e->plan.n_workers, e->transport);
+    printf(", \"workers\": %u, \"transport\": \"%s\", \"context\": %u, ", e->plan.n_workers,
+           e->transport, e->plan.context);
     sl_deploy_print_schedule(d, stdout);
     printf("}\n");
     fflush(stdout);
+}
+
+/* A plan has room for the requests that it was made for, which may be short. */
+static void say_context(const sl_options *o, const sl_deployment *d) {
+    uint32_t most = d->spec.max_position;
+    if (o->plan[0] && !o->ctx && d->opts.plan.context < most)
+        fprintf(stderr,
+                "%s has a context of %u, the model's is %u: longer requests are refused (--ctx; "
+                "sluice plan --context)\n",
+                o->plan, d->opts.plan.context, most);
 }
 
 static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tokenizer *tok,
@@ -122,9 +133,9 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                                .context = d->opts.plan.context};
     if (st == SL_OK) st = sl_server_create(&so, &server, err);
     if (st == SL_OK) {
-        fprintf(stderr, "listening on %s (model %s, %u worker%s, %s)\n", sl_server_url(server),
-                name, d->opts.plan.n_workers, d->opts.plan.n_workers == 1 ? "" : "s",
-                d->opts.transport);
+        fprintf(stderr, "listening on %s (model %s, %u worker%s, %s, context %u)\n",
+                sl_server_url(server), name, d->opts.plan.n_workers,
+                d->opts.plan.n_workers == 1 ? "" : "s", d->opts.transport, d->opts.plan.context);
         if (o->json) print_json(d, sl_server_url(server), name);
         sl_status_line *line = sl_status_line_start(o, e);
         await_end(server, o->drain_timeout);
@@ -163,6 +174,7 @@ int cmd_serve(const sl_options *o) {
             st = SL_OK;
         }
     }
+    if (st == SL_OK) say_context(o, &d);
     if (st == SL_OK) st = serve(o, &d, tok, chat, &err);
     if (st == SL_ERR_CANCELLED && signalled()) st = SL_OK; /* asked to stop before it began */
     sl_chat_free(chat);

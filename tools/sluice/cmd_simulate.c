@@ -59,10 +59,15 @@ static void put_dist(const char *name, const sl_sim_dist *d) {
 }
 
 static void print_json(const sl_simulation *x, const sl_sim_result *r) {
-    printf("{\"schedule\":\"%s\",\"costs\":\"%s\",\"estimated\":%s,\"seed\":%" PRIu64
-           ",\"measured_s\":[%.9g,%.9g]",
-           sl_schedule_name(x->plan.schedule), x->source, x->attention.estimated ? "true" : "false",
-           x->setup.seed, r->from_us / 1e6, r->to_us / 1e6);
+    printf("{\"schedule\":\"%s\",\"costs\":", sl_schedule_name(x->plan.schedule));
+    sl_print_json_string(stdout, x->source, strlen(x->source));
+    printf(",\"estimated\":%s,\"seed\":%" PRIu64 ",\"measured_s\":[%.9g,%.9g]",
+           x->attention.estimated ? "true" : "false", x->setup.seed, r->from_us / 1e6,
+           r->to_us / 1e6);
+    if (x->warning[0]) {
+        printf(",\"warning\":");
+        sl_print_json_string(stdout, x->warning, strlen(x->warning));
+    }
     printf(",\"tokens\":%" PRIu64 ",\"tokens_per_s\":%.6g,\"requests_per_s\":%.6g"
            ",\"goodput_per_s\":%.6g",
            r->tokens, r->tokens_per_s, r->requests_per_s, r->goodput_per_s);
@@ -71,8 +76,9 @@ static void print_json(const sl_simulation *x, const sl_sim_result *r) {
     put_dist("tpot", &r->tpot_us);
     put_dist("queued", &r->queued_us);
     printf(",\"requests\":{\"submitted\":%" PRIu64 ",\"finished\":%" PRIu64 ",\"failed\":%" PRIu64
-           ",\"refused\":%" PRIu64 ",\"preempted\":%" PRIu64 "},\"workers\":[",
-           r->submitted, r->finished, r->failed, r->refused, r->preempted);
+           ",\"refused\":%" PRIu64 ",\"too_long\":%" PRIu64 ",\"preempted\":%" PRIu64
+           "},\"workers\":[",
+           r->submitted, r->finished, r->failed, r->refused, r->too_long, r->preempted);
     for (uint32_t i = 0; i < r->n_workers; i++) {
         const sl_sim_worker_stats *w = &r->worker[i];
         printf("%s{\"id\":%u,\"role\":\"%s\",\"busy\":%.6g,\"out\":%.6g,\"in\":%.6g"
@@ -103,6 +109,9 @@ static void print_table(const sl_simulation *x, const sl_sim_result *r) {
     printf("%-18s %" PRIu64 " submitted, %" PRIu64 " finished, %" PRIu64 " failed, %" PRIu64
            " refused, %" PRIu64 " preempted\n",
            "requests", r->submitted, r->finished, r->failed, r->refused, r->preempted);
+    if (r->too_long)
+        printf("%-18s %" PRIu64 " of the refused need more than the context of %u\n", "",
+               r->too_long, x->plan.context);
     for (uint32_t i = 0; i < r->n_workers; i++) {
         const sl_sim_worker_stats *w = &r->worker[i];
         printf("worker %-3u %-9s busy %5.1f %%, out %5.1f %%, in %5.1f %%, waiting rows %.1f, at "
@@ -149,6 +158,7 @@ static sl_status simulate_deployment(const sl_options *o, sl_err *err) {
     sl_sim_result r = {0};
     if (!x) return sl_fail(err, SL_ERR_NOMEM, "simulation");
     sl_status st = sl_simulation_prepare(o, x, err);
+    if (st == SL_OK && x->warning[0]) fprintf(stderr, "sluice simulate: %s\n", x->warning);
     if (st == SL_OK) st = sl_sim_run(&x->setup, &r, err);
     if (st == SL_OK && o->trace[0]) st = write_trace(o, x, &r, o->trace, err);
     if (st == SL_OK && o->svg[0]) st = write_svg(o, x, &r, err);

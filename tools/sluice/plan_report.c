@@ -2,6 +2,7 @@
 
 #include "base/output.h"
 #include "cmd.h"
+#include "plan/account.h"
 #include "plan/lengths.h"
 #include "spec/kv.h"
 
@@ -122,9 +123,12 @@ void sl_plan_report_text(const sl_search_problem *p, const sl_search_result *r, 
     const sl_candidate *rows[SL_LAYOUT_COUNT * SL_SEARCH_MAX_TOP];
     char why[SL_SEARCH_TEXT];
     uint32_t n = sort_rows(r, rows);
-    fprintf(out, "%s on %s, %llu devices%s: %llu deployments\n\n", p->shape->name, p->cluster->name,
+    fprintf(out, "%s on %s, %llu devices%s", p->shape->name, p->cluster->name,
             (unsigned long long)sl_cluster_devices(p->cluster),
-            p->decode_only ? ", decoding only" : "", (unsigned long long)r->layouts);
+            p->decode_only ? ", decoding only" : "");
+    if (p->workload->slo_tpot_us > 0)
+        fprintf(out, ", TPOT at most %.4g ms", p->workload->slo_tpot_us / 1e3);
+    fprintf(out, ": %llu deployments\n\n", (unsigned long long)r->layouts);
     fprintf(out, "%-8s %5s %-38s %-16s %8s %8s %8s %9s %11s  %-9s %-9s\n", "schedule", "",
             "workers", "", "requests", "TPOT ms", "TTFT ms", "tok/s", unit_of(p), "batch by",
             "busiest");
@@ -182,6 +186,8 @@ void sl_plan_report_json(const sl_search_problem *p, const sl_search_result *r, 
     fprintf(out, "{\"model\": \"%s\", \"cluster\": \"%s\", \"devices\": %llu, \"unit\": \"%s\", ",
             p->shape->name, p->cluster->name, (unsigned long long)sl_cluster_devices(p->cluster),
             unit_of(p));
+    fprintf(out, "\"slo_tpot_ms\": %.6g, \"slo_ttft_ms\": %.6g, ", p->workload->slo_tpot_us / 1e3,
+            p->workload->slo_ttft_us / 1e3);
     fprintf(out, "\"estimated\": %s, \"as_published\": %s, \"layouts\": %llu, \"why\": ",
             n && rows[0]->estimated ? "true" : "false", p->as_published ? "true" : "false",
             (unsigned long long)r->layouts);
@@ -212,14 +218,37 @@ static void write_workers(const sl_layout *l, FILE *out) {
     fprintf(out, "  ],\n");
 }
 
-/* Requests of one attention worker, and what they need of positions and rows. */
-static void write_limits(const sl_search_problem *p, const sl_candidate *c, FILE *out) {
-    const sl_layout *l = &c->layout;
+static uint32_t context_of(const sl_search_problem *p, const sl_plan_file *to) {
     const sl_workload *w = p->workload;
     uint32_t longest = sl_length_quantile(&w->input, 1) + sl_length_quantile(&w->output, 1);
-    uint32_t p95 = sl_length_p95(&w->input) + sl_length_p95(&w->output);
     uint32_t most = p->shape->max_position ? p->shape->max_position : 1u << 20;
-    uint32_t context = SL_MIN(SL_MAX(longest, 64u), SL_MIN(most, 1u << 20));
+    if (to->context) return to->context;
+    return SL_MIN(SL_MAX(longest, 64u), SL_MIN(most, 1u << 20));
+}
+
+/* One request of the context has to fit beside the weights. */
+static sl_status check_context(const sl_search_problem *p, const sl_candidate *c, uint32_t context,
+                               sl_err *err) {
+    const sl_cluster *k = p->cluster;
+    const sl_layout *l = &c->layout;
+    sl_footprint f = sl_account_footprint(p->shape);
+    uint32_t shards = p->shape->attention == SL_ATTENTION_MLA ? 1 : p->shape->n_kv_heads;
+    double kv = context * f.kv_token / SL_MIN(l->tp_a, SL_MAX(shards, 1u)) / l->stages;
+    double room =
+        k->type[k->group[l->attn_group].type].memory_bytes * (1 - p->reserve) - c->attn_memory;
+    if (kv <= room) return SL_OK;
+    return sl_fail(err, SL_ERR_LIMIT,
+                   "--context: KV of one request of %u positions takes %.3g GB, a device has %.3g "
+                   "GB beside the weights",
+                   context, kv / 1e9, room / 1e9);
+}
+
+/* Requests of one attention worker, and what they need of positions and rows. */
+static void write_limits(const sl_search_problem *p, const sl_candidate *c, uint32_t context,
+                         FILE *out) {
+    const sl_layout *l = &c->layout;
+    const sl_workload *w = p->workload;
+    uint32_t p95 = sl_length_p95(&w->input) + sl_length_p95(&w->output);
     uint64_t seqs = SL_MIN((uint64_t)c->rows * l->lanes * l->stages, 4096u);
     uint64_t pages = seqs * sl_kv_pages_for(p95);
     pages = SL_MIN(SL_MAX(pages, sl_kv_pages_for(context)), 1u << 22);
@@ -231,11 +260,26 @@ static void write_limits(const sl_search_problem *p, const sl_candidate *c, FILE
             (unsigned long long)pages);
 }
 
-sl_status sl_plan_report_write(const sl_search_problem *p, const sl_candidate *c, const char *path,
-                               sl_err *err) {
+static void write_origin(const sl_search_problem *p, const sl_layout *l, const char *machine,
+                         FILE *out) {
+    const char *names[] = {p->cluster->name, machine ? machine : type_of(p, l->attn_group),
+                           machine ? machine : type_of(p, l->expert_group)};
+    static const char *const heads[] = {
+        "\"cluster\": ", ", \"costs\": {\"attention\": ", ", \"expert\": "};
+    for (size_t i = 0; i < SL_LEN(names); i++) {
+        fputs(heads[i], out);
+        sl_print_json_string(out, names[i], strlen(names[i]));
+    }
+    fprintf(out, "},\n    ");
+}
+
+sl_status sl_plan_report_write(const sl_search_problem *p, const sl_candidate *c,
+                               const sl_plan_file *to, sl_err *err) {
     const sl_layout *l = &c->layout;
+    uint32_t context = context_of(p, to);
     sl_output file;
-    sl_status st = sl_output_open(path, &file, err);
+    sl_status st = check_context(p, c, context, err);
+    if (st == SL_OK) st = sl_output_open(to->path, &file, err);
     if (st != SL_OK) return st;
     FILE *out = file.f;
     fprintf(out, "{\n  \"version\": %u, \"schedule\": \"%s\", \"lanes\": %u, \"chunks\": %u,\n",
@@ -245,10 +289,12 @@ sl_status sl_plan_report_write(const sl_search_problem *p, const sl_candidate *c
             l->chunking == SL_CHUNK_EXPERTS || l->kind == SL_LAYOUT_EPS ? "experts" : "tokens",
             l->order == SL_ORDER_AASS ? "aass" : "asas");
     write_workers(l, out);
-    write_limits(p, c, out);
+    write_limits(p, c, context, out);
+    fprintf(out, "  \"deployment\": {");
+    write_origin(p, l, to->machine, out);
     fprintf(out,
-            "  \"deployment\": {\"tensor_parallel\": {\"attention\": %u, \"expert\": %u}, "
-            "\"pipeline_stages\": %u, \"predicted\":\n    ",
+            "\"tensor_parallel\": {\"attention\": %u, \"expert\": %u}, \"pipeline_stages\": %u, "
+            "\"predicted\":\n    ",
             l->tp_a, l->tp_e, l->stages);
     json_candidate(p, c, out);
     fprintf(out, "}\n}\n");

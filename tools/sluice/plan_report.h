@@ -9,10 +9,17 @@
 void sl_plan_report_text(const sl_search_problem *p, const sl_search_result *r, FILE *out);
 void sl_plan_report_json(const sl_search_problem *p, const sl_search_result *r, FILE *out);
 
+typedef struct sl_plan_file {
+    const char *path;
+    uint32_t context;    /* positions of a request; 0: the workload's longest */
+    const char *machine; /* that was profiled; NULL: costs are of data sheets */
+} sl_plan_file;
+
 /* plan.json of one copy: for the engine, with the prediction under "deployment". What the engine
- * does not run yet is planned all the same, and refused by name when it is served. */
-sl_status sl_plan_report_write(const sl_search_problem *p, const sl_candidate *c, const char *path,
-                               sl_err *err) SL_MUST_CHECK;
+ * does not run yet is planned all the same, and refused by name when it is served.
+ * SL_ERR_LIMIT: no device holds the KV of a request of that context. */
+sl_status sl_plan_report_write(const sl_search_problem *p, const sl_candidate *c,
+                               const sl_plan_file *to, sl_err *err) SL_MUST_CHECK;
 
 /* MixServe's analyzer: the `top` strategies of each node group that generate most. */
 sl_status sl_plan_report_strategies(const sl_search_problem *p, uint32_t top, bool json, FILE *out,

@@ -80,6 +80,7 @@ static sl_status costs_of_profile(const sl_options *o, sl_simulation *x, sl_err 
     if (st == SL_OK) st = sl_profile_costs(&p, transport, expert - (both > 0), &x->attention, err);
     if (st == SL_OK) st = sl_profile_costs(&p, transport, attention - (both > 0), &x->expert, err);
     snprintf(x->source, sizeof x->source, "a profile");
+    snprintf(x->costs_of, sizeof x->costs_of, "%s", p.machine);
     sl_profile_free(&p);
     return st;
 }
@@ -97,6 +98,7 @@ static sl_status costs_of_roofline(const sl_options *o, const sl_shape *shape, s
     x->attention = x->expert = sl_roofline_costs(shape, &r, &link);
     x->attention.estimated = x->expert.estimated = true;
     snprintf(x->source, sizeof x->source, "%s's data sheet, ports of 200 Gbit/s", d->name);
+    snprintf(x->costs_of, sizeof x->costs_of, "%s", d->name);
     return SL_OK;
 }
 
@@ -142,6 +144,16 @@ static sl_status read_costs(const sl_options *o, const sl_shape *shape, bool has
         st = sl_fail(err, SL_ERR_ARG, "no costs: --profile, --device or a model with known shape");
     }
     return st == SL_OK ? apply_link(o, x, err) : st;
+}
+
+/* A plan is the best for the costs that it was made with. */
+static void compare_origin(const sl_options *o, sl_simulation *x) {
+    const sl_plan_origin *p = &x->plan.origin;
+    bool same = strcmp(p->attention, x->costs_of) == 0 && strcmp(p->expert, x->costs_of) == 0;
+    if (!p->attention[0] || !x->costs_of[0] || same) return;
+    snprintf(x->warning, sizeof x->warning,
+             "%.100s was planned for %s with costs of %s and %s; this counts with those of %s",
+             o->plan, p->cluster, p->attention, p->expert, x->costs_of);
 }
 
 /* ---- popularity of experts ---- */
@@ -236,6 +248,7 @@ sl_status sl_simulation_prepare(const sl_options *o, sl_simulation *x, sl_err *e
     sl_status st = read_model(o->arg[0], &x->model, &shape, &has_shape, err);
     if (st == SL_OK) st = sl_deploy_plan(o, &x->model, &x->plan, err);
     if (st == SL_OK) st = read_costs(o, &shape, has_shape, x, err);
+    if (st == SL_OK) compare_origin(o, x);
     if (st == SL_OK) st = read_load(o, x, err);
     if (st == SL_OK) st = read_popularity(o, x, err);
     if (st == SL_OK) st = read_deaths(o, x, err);

@@ -14,7 +14,9 @@ typedef struct sl_simulation {
     sl_workload load;
     double *popularity;
     sl_sim_death death[SL_SIMULATE_MAX_DEATHS];
-    char source[128]; /* where the costs are from */
+    char source[128];                /* where the costs are from */
+    char costs_of[SL_PLAN_COSTS_OF]; /* the same as a plan says it; "": of no device */
+    char warning[512];               /* the plan was made with other costs; "": no */
     sl_sim_setup setup;
 } sl_simulation;
 
