@@ -1,5 +1,6 @@
-/* AMoE, Figures 9 to 12, by the simulator on costs of an A100 (assumed; the paper has one step of
- * each layer): 32 blocks, 8 experts of popularity exp(-theta e), another order in each block. */
+/* AMoE, Figures 4 and 9 to 13, by the simulator on costs of an A100 (assumed; the paper has one
+ * step of each layer): 32 blocks, 8 experts of popularity exp(-theta e), another order in each
+ * block. */
 #include "papers.h"
 
 #include "base/mem.h"
@@ -76,7 +77,46 @@ static sl_status fill_scene(scene *x, const setting *s, sl_err *err) {
     return x->popularity ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "popularity");
 }
 
-static void simulate(FILE *out, const char *table, const char *key, const setting *s) {
+/* Share of the time that a device of the barrier waits: the mean, and of the one that waits most.
+ */
+static void put_waits(FILE *out, const char *table, const char *key, const sl_sim_result *r) {
+    double sum = 0, most = 0;
+    for (uint32_t i = 0; i < r->n_workers; i++) {
+        double waits = 1 - r->worker[i].busy;
+        sum += waits;
+        most = fmax(most, waits);
+    }
+    PAPERS_ROW(out, table, "mean", sum / r->n_workers, "%s", key);
+    PAPERS_ROW(out, table, "most", most, "%s", key);
+}
+
+/* A mean step of either side: its rows, and what they cost. */
+static void put_steps(FILE *out, const char *table, const char *key, const sl_costs *c,
+                      const sl_sim_result *r) {
+    for (int expert = 0; expert < 2; expert++) {
+        double rows = 0, tasks = 0;
+        for (uint32_t i = 0; i < r->n_workers; i++) {
+            if (r->worker[i].roles != (expert ? SL_SIM_EXPERT : SL_SIM_ATTENTION)) continue;
+            rows += (double)r->worker[i].rows;
+            tasks += (double)r->worker[i].tasks;
+        }
+        const sl_stage_cost *stage = &c->stage[expert ? SL_COST_EXPERT : SL_COST_ATTENTION];
+        double ms = sl_stage_cost_us(stage, rows / tasks, 0) / 1e3;
+        PAPERS_ROW(out, table, expert ? "expert_rows" : "attention_rows", rows / tasks, "%s", key);
+        PAPERS_ROW(out, table, expert ? "expert_ms" : "attention_ms", ms, "%s", key);
+    }
+}
+
+static void put_rates(FILE *out, const char *table, const char *key, const sl_sim_result *r) {
+    PAPERS_ROW(out, table, "ktok/s", r->tokens_per_s / 1e3, "%s", key);
+    PAPERS_ROW(out, table, "itl_ms", r->itl_us.mean / 1e3, "%s", key);
+    PAPERS_ROW(out, table, "req/s", r->requests_per_s, "%s", key);
+}
+
+typedef enum shown { RATES, WAITS, STEPS } shown;
+
+static void simulate_and(shown what, FILE *out, const char *table, const char *key,
+                         const setting *s) {
     static scene x;
     sl_err err = {0};
     sl_sim_result r = {0};
@@ -94,16 +134,35 @@ static void simulate(FILE *out, const char *table, const char *key, const settin
                           .warmup_us = s->warm_s * 1e6,
                           .measure_us = s->measure_s * 1e6};
     if (st == SL_OK) st = sl_sim_run(&setup, &r, &err);
-    if (st == SL_OK) {
-        PAPERS_ROW(out, table, "ktok/s", r.tokens_per_s / 1e3, "%s", key);
-        PAPERS_ROW(out, table, "itl_ms", r.itl_us.mean / 1e3, "%s", key);
-        PAPERS_ROW(out, table, "req/s", r.requests_per_s, "%s", key);
-    } else {
+    if (st != SL_OK)
         fprintf(stderr, "%s %s: %s\n", table, key, err.msg);
-    }
+    else if (what == RATES)
+        put_rates(out, table, key, &r);
+    else if (what == WAITS)
+        put_waits(out, table, key, &r);
+    else
+        put_steps(out, table, key, &x.c, &r);
     sl_sim_result_free(&r);
     sl_plan_free(&x.p);
     sl_free(x.popularity);
+}
+
+static void simulate(FILE *out, const char *table, const char *key, const setting *s) {
+    simulate_and(RATES, out, table, key, s);
+}
+
+/* What a barrier makes the devices wait, with the arrivals of the paper and with many requests. */
+static void figure_4(FILE *out) {
+    setting s = {8, 2, 8, 1.0, SL_SCHED_EP, SL_POLICY_DEFRAG, 50, 250, 0, 100, 10, 5};
+    simulate_and(WAITS, out, "amoe4", "100/s", &s);
+    s.clients = 4096;
+    simulate_and(WAITS, out, "amoe4", "4096", &s);
+}
+
+/* The mean step of either side under the load of Figure 9. */
+static void figure_13(FILE *out) {
+    const setting s = {8, 1, 8, 1.0, SL_SCHED_AEP, SL_POLICY_DEFRAG, 50, 250, 8192, 0, 4, 2};
+    simulate_and(STEPS, out, "amoe13", "top-1", &s);
 }
 
 /* Both systems over the number of requests at once; decoding does not depend on lengths. */
@@ -178,6 +237,8 @@ static void figures_11_and_12(FILE *out) {
 }
 
 void papers_amoe(FILE *out) {
+    figure_4(out);
+    figure_13(out);
     figure_9(out);
     figure_10(out);
     figures_11_and_12(out);

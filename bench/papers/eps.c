@@ -1,4 +1,4 @@
-/* EPS-MoE, Tables 2 to 4: what overlap of expert groups gains by the three-stage law on data
+/* EPS-MoE, Tables 1 to 4: what overlap of expert groups gains by the three-stage law on data
  * sheets, and what TP+EP gains over TP+TP. Which GEMM is faster is a measurement of theirs, not
  * modelled. */
 #include "papers.h"
@@ -71,6 +71,29 @@ static double block_us(const setting *s, uint32_t n) {
     return attention_us(s) + sl_eps_time(&t, n) + gather;
 }
 
+/* Prefill throughput of the baseline (TP+TP where attention is cut) and of the best N. Lengths and
+ * batches are assumed: the table has none. */
+static void table_1_row(FILE *out, const char *name, const setting *s) {
+    double one = block_us(s, 1), base = s->tensor ? attention_us(s) + tensor_us(s) : one;
+    uint32_t most = s->shape->n_experts / s->devices, best = 1;
+    for (uint32_t n = 1; n <= most; n++)
+        if (most % n == 0 && block_us(s, n) < block_us(s, best)) best = n;
+    double ktok = 1e3 * s->tokens / s->shape->n_layers, eps = block_us(s, best);
+    PAPERS_ROW(out, "eps1", "base", ktok / base, "%s", name);
+    PAPERS_ROW(out, "eps1", "eps", ktok / eps, "%s", name);
+    PAPERS_ROW(out, "eps1", "overlap", 100 * (one / eps - 1), "%s", name);
+    PAPERS_ROW(out, "eps1", "n", (double)best, "%s", name);
+}
+
+static void table_1(FILE *out) {
+    const setting deepseek = {sl_preset_model("deepseek-v2"), 8, 8 * 1024.0, 1024, false},
+                  mixtral = {sl_preset_model("mixtral-8x7b"), 4, 128 * 2048.0, 2048, true},
+                  dbrx = {sl_preset_model("dbrx"), 8, 64 * 2048.0, 2048, true};
+    table_1_row(out, "DeepSeekV2", &deepseek);
+    table_1_row(out, "Mixtral-8x7B", &mixtral);
+    table_1_row(out, "DBRX", &dbrx);
+}
+
 static void table_2(FILE *out) {
     for (int k = 1; k <= 8; k *= 2) {
         setting s = {sl_preset_model("deepseek-v2"), 8, 8 * 1024.0 * k, 1024.0 * k, false};
@@ -115,6 +138,7 @@ static void table_4(FILE *out) {
 }
 
 void papers_eps(FILE *out) {
+    table_1(out);
     table_2(out);
     table_3(out);
     table_4(out);

@@ -1,11 +1,21 @@
+/* usage: bench_papers [PART]: findep, megascale, mixserve, eps or amoe; left out: all. */
 #include "papers.h"
 
-int main(void) {
+#include <string.h>
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(FILE *out);
+    } parts[] = {{"findep", papers_findep},
+                 {"megascale", papers_megascale},
+                 {"mixserve", papers_mixserve},
+                 {"eps", papers_eps},
+                 {"amoe", papers_amoe}};
     printf("table,key,metric,value\n");
-    papers_findep(stdout);
-    papers_megascale(stdout);
-    papers_mixserve(stdout);
-    papers_eps(stdout);
-    papers_amoe(stdout);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (argc < 2 || strcmp(argv[1], parts[i].name) == 0) parts[i].run(stdout);
+        fflush(stdout);
+    }
     return 0;
 }
