@@ -87,7 +87,10 @@ def test_unfinished_requests_get_an_error(make_server, how):
     whole = threading.Thread(target=lambda: waiting.append(httpx.post(
         server.url + "/v1/completions", json={"model": server.model, "prompt": [5], "max_tokens": 4}, timeout=60)))
     whole.start()
-    time.sleep(0.3)
+    end = time.monotonic() + 30
+    while server.metric("request_params_n_count") < 2:
+        assert time.monotonic() < end, "the second request did not arrive"
+        time.sleep(0.05)
     assert server.metric("num_requests_waiting") > 1
     began = time.monotonic()
     server.process.send_signal(signal.SIGINT if how == "SIGINT" else signal.SIGTERM)
