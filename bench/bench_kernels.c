@@ -159,14 +159,14 @@ typedef struct piece {
 } piece;
 
 enum {
-#define SL_KERNEL(name, tol, what) PIECE_##name,
+#define SL_KERNEL(name, per, tol, what) PIECE_##name,
 #include "kernel/kernels.def"
 #undef SL_KERNEL
     PIECE_COUNT
 };
 
 static const char *const piece_name[] = {
-#define SL_KERNEL(name, tol, what) #name,
+#define SL_KERNEL(name, per, tol, what) #name,
 #include "kernel/kernels.def"
 #undef SL_KERNEL
 };
@@ -181,17 +181,17 @@ static void piece_once(bench *b, void *ctx, uint32_t rep) {
     (void)rep;
     switch (p->which) {
     case PIECE_gemm_tile:
-        k->gemm_tile(&t);
+        sl_call_gemm_tile(k, &t);
         break;
     case PIECE_attn_page:
-        k->attn_page(&a);
+        sl_call_attn_page(k, &a);
         break;
     case PIECE_quantise:
-        k->quantise(p->x, PIECE_N, SL_ACT_32, (uint8_t *)p->y);
+        sl_call_quantise(k, p->x, PIECE_N, SL_ACT_32, (uint8_t *)p->y);
         break;
     case PIECE_rms_quantise:
-        k->rms_quantise(p->x, p->z, 0.5f,
-                        &(sl_act_part){(uint8_t *)p->y, SL_ACT_32, PIECE_N, 0, PIECE_N});
+        sl_call_rms_quantise(k, p->x, p->z, 0.5f,
+                             &(sl_act_part){(uint8_t *)p->y, SL_ACT_32, PIECE_N, 0, PIECE_N});
         break;
     case PIECE_int8_tile: /* see bench_quant */
         break;
@@ -232,7 +232,7 @@ static void piece_once(bench *b, void *ctx, uint32_t rep) {
         k->add_scaled(p->y, p->x, 1e-3f, PIECE_N);
         break;
     case PIECE_widen:
-        k->widen(p->x, SL_BF16, PIECE_N, p->y);
+        sl_call_widen(k, p->x, SL_BF16, PIECE_N, p->y);
         break;
     case PIECE_to_bf16:
         k->to_bf16(p->x, PIECE_N, (uint16_t *)p->y);

@@ -172,6 +172,15 @@ const char *sl_options_secret(void) {
     return getenv("SLUICE_SECRET");
 }
 
+bool sl_options_cache_folder(char *out, size_t cap) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    bool own = cache && cache[0] == '/';
+    if (!own && (!home || home[0] != '/')) return false;
+    int n =
+        own ? snprintf(out, cap, "%s/sluice", cache) : snprintf(out, cap, "%s/.cache/sluice", home);
+    return n > 0 && (size_t)n < cap;
+}
+
 const char *sl_options_terminal(void) {
     return getenv("TERM");
 }

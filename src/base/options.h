@@ -36,6 +36,8 @@ void sl_options_print(char verb, FILE *out);
 /* Value of one environment variable that is not an option: the fabric's SLUICE_SECRET. NULL: unset.
  */
 const char *sl_options_secret(void);
+/* "sluice" in $XDG_CACHE_HOME or $HOME/.cache; false: neither is an absolute path that fits. */
+bool sl_options_cache_folder(char *out, size_t cap);
 /* TERM: which terminal this is. NULL: unset. */
 const char *sl_options_terminal(void);
 

@@ -13,7 +13,7 @@ typedef struct sl_auto_opts {
     const char *model_folder;
     const sl_model_spec *m;
     const char *transport;
-    const char *isa;     /* NULL or "": best */
+    const char *isa;     /* as of sl_kernels_select; NULL or "": its base */
     bool here;           /* the workers run on this machine; else nothing can be measured */
     uint32_t requests;   /* that run at once; 0: as many as the plan has room for */
     uint64_t delay_seed; /* of "loop" */

@@ -32,7 +32,7 @@ typedef struct sl_engine_opts {
     uint16_t port;
     sl_span secret;         /* empty with local workers: a random one is made */
     const char *program;    /* path of this program, for SL_SPAWN_PROCESSES */
-    const char *isa;        /* NULL: best */
+    const char *isa;        /* as of sl_kernels_select; NULL: its base */
     const char *trace_path; /* NULL: none; else every worker records, sl_engine_free writes it */
     uint64_t trace_events;  /* most that one worker keeps; 0: SL_TRACE_EVENTS */
     uint64_t delay_seed;    /* loop: seeded delays and reorderings of up to delay_us */

@@ -11,7 +11,7 @@
 typedef struct sl_measure_opts {
     const char *model_folder;
     const sl_model_spec *m;
-    const char *isa;     /* NULL or "": best */
+    const char *isa;     /* as of sl_kernels_select; NULL or "": its base */
     uint32_t threads;    /* of one worker */
     bool int8;           /* as in sl_plan */
     uint32_t rows, keys; /* most rows of a step; keys of a decoding row's context */

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "kernel/kernel.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -76,7 +77,8 @@ static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
                             "1"};
     size_t n = 10;
     if (e->o.silence_limit_s > 0) argv[n++] = "--silence-limit", argv[n++] = silence;
-    if (e->isa[0]) argv[n++] = "--isa", argv[n++] = e->isa;
+    argv[n++] = "--isa"; /* nobody measures beside the others */
+    argv[n++] = e->isa[0] ? e->isa : sl_kernels_name(sl_kernels_base());
     char **env = environment_with(variable);
     if (!env) return sl_fail(err, SL_ERR_NOMEM, "environment of worker %u", id);
     int rc = posix_spawn(&e->spawned[id].pid, e->program, NULL, NULL,

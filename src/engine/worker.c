@@ -215,7 +215,7 @@ static sl_status open_model(sl_worker *w, const char *folder, uint32_t n_moe, sl
 }
 
 static sl_status make_stages(sl_worker *w, const char *folder, uint32_t n_moe, sl_err *err) {
-    w->exec.k = sl_kernels_select(w->opts->isa && w->opts->isa[0] ? w->opts->isa : NULL);
+    w->exec.k = sl_kernels_select(w->opts->isa);
     if (!w->exec.k)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "kernels '%s' cannot run here", w->opts->isa);
     uint32_t threads = w->opts->threads ? w->opts->threads : SL_MAX(w->plan.threads, 1u);

@@ -15,7 +15,7 @@ typedef struct sl_worker_opts {
     const char *host;        /* fabric address to bind */
     sl_span secret;
     const char *model_folder; /* NULL or "": the coordinator's path */
-    const char *isa;          /* NULL or "": best */
+    const char *isa;          /* as of sl_kernels_select; NULL or "": its base */
     uint32_t threads;         /* 0: as the plan says */
     uint32_t wanted;          /* worker id of the plan to take; SL_NO_WORKER: any that is free */
     sl_clock clock;           /* zeroed: the real one */

@@ -21,15 +21,15 @@ static void span_page(const span_ctx *c, uint32_t head, uint32_t base, const uin
         query[i].first = sees ? 0 : 1;
         query[i].last = sees ? SL_MIN(pos[i] - base, SL_KV_PAGE_TOKENS - 1) : 0;
     }
-    c->k->attn_page(&(sl_attn_page){.query = query,
-                                    .n = n,
-                                    .head_dim = a->dim,
-                                    .v_dim = a->v_dim,
-                                    .k = a->k + at,
-                                    .v = a->v + at,
-                                    .next_k = more ? a->k + at + tile : NULL,
-                                    .next_v = more ? a->v + at + tile : NULL,
-                                    .scale = a->scale});
+    sl_call_attn_page(c->k, &(sl_attn_page){.query = query,
+                                            .n = n,
+                                            .head_dim = a->dim,
+                                            .v_dim = a->v_dim,
+                                            .k = a->k + at,
+                                            .v = a->v + at,
+                                            .next_k = more ? a->k + at + tile : NULL,
+                                            .next_v = more ? a->v + at + tile : NULL,
+                                            .scale = a->scale});
 }
 
 /* Item = (head, block of rows): neighbours read the same keys. */

@@ -4,6 +4,9 @@
 
 typedef enum level { LEVEL_UNKNOWN, LEVEL_NONE, LEVEL_AVX2, LEVEL_AVX512, LEVEL_AMX } level;
 
+#include <stdio.h>
+#include <string.h>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -41,9 +44,37 @@ static level detect(void) {
     bool tiles = (low & XCR0_AMX) == XCR0_AMX && (d & EDX_AMX) == EDX_AMX && tiles_granted();
     return tiles ? LEVEL_AMX : LEVEL_AVX512;
 }
+
+/* "GenuineIntel 6/207/2 Intel(R) Xeon(R) Processor": maker, family/model/stepping, name. */
+static void describe(char *out, size_t cap) {
+    unsigned a = 0, r[13] = {0};
+    __get_cpuid(0, &a, &r[0], &r[2], &r[1]);
+    char maker[13], *name = (char *)r;
+    memcpy(maker, r, 12);
+    maker[12] = 0;
+    unsigned sig = 0, b, c, d;
+    __get_cpuid(1, &sig, &b, &c, &d);
+    unsigned family = sig >> 8 & 15, model = sig >> 4 & 15;
+    if (family == 6 || family == 15) model |= (sig >> 16 & 15) << 4;
+    if (family == 15) family += sig >> 20 & 255;
+    memset(r, 0, sizeof r);
+    for (unsigned i = 0; i < 3; i++)
+        __get_cpuid(0x80000002u + i, &r[4 * i], &r[4 * i + 1], &r[4 * i + 2], &r[4 * i + 3]);
+    while (*name == ' ') name++;
+    snprintf(out, cap, "%s %u/%u/%u %s", maker, family, model, sig & 15, name);
+}
 #else
 static level detect(void) {
     return LEVEL_NONE;
+}
+
+static void describe(char *out, size_t cap) {
+    char id[64] = "unknown";
+    FILE *f = fopen("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1", "re");
+    if (f && !fgets(id, sizeof id, f)) id[0] = 0;
+    if (f) fclose(f);
+    id[strcspn(id, "\n")] = 0;
+    snprintf(out, cap, "midr %s", id);
 }
 #endif
 
@@ -57,6 +88,12 @@ static level cpu(void) {
         atomic_store_explicit(&known, k, memory_order_relaxed);
     }
     return (level)k;
+}
+
+void sl_cpu_describe(char *out, size_t cap) {
+    describe(out, cap);
+    for (; *out; out++)
+        if (*out < ' ' || *out > '~') *out = '?';
 }
 
 bool sl_cpu_has_avx2(void) {

@@ -3,6 +3,7 @@
 #define SL_KERNEL_CPU_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 /* AVX2, FMA and F16C, with the upper register halves saved by the OS. False on other architectures.
  */
@@ -11,5 +12,7 @@ bool sl_cpu_has_avx2(void);
 bool sl_cpu_has_avx512(void);
 /* The same and tiles of integers (AMX), which this process has asked the OS for. */
 bool sl_cpu_has_amx(void);
+/* The kind of CPU in one line of printable ASCII, as "GenuineIntel 6/207/2 Intel(R) Xeon(R)". */
+void sl_cpu_describe(char *out, size_t cap);
 
 #endif

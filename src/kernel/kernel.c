@@ -1,9 +1,7 @@
-/* Choice of the table, and the parallel loops that cut work into its pieces. How work is cut never
+/* The parallel loops that cut work into the pieces that a table computes. How work is cut never
  * changes a bit: every output is computed whole by one piece. */
 #include "kernel/kernel_int.h"
 #include "kernel/scalar.h"
-
-#include <stdatomic.h>
 
 /* Below these, waking threads costs more than it saves. */
 #define SL_MIN_PAR_FLOATS (1u << 16)
@@ -13,52 +11,12 @@
 #define SL_ROPE_BLOCK     128u
 #define SL_NORM_BLOCK     1024u
 
-static const sl_kernels *const tables[] = {
-#if defined(__x86_64__)
-    &sl_kernels_amx,
-    &sl_kernels_avx512,
-    &sl_kernels_avx2,
-#elif defined(__aarch64__)
-    &sl_kernels_neon,
-#endif
-    &sl_kernels_ref,
-};
-
-/* The answer of a table is found once; threads that come first at the same time find the same. */
-static bool can_run(size_t i) {
-    static atomic_int known[SL_LEN(tables)]; /* 0: not asked yet; 1: no; 2: yes */
-    int k = atomic_load_explicit(&known[i], memory_order_relaxed);
-    if (k == 0) {
-        bool runs = tables[i]->supported();
-        if (runs && tables[i]->unproven) runs = sl_kernels_selftest(tables[i]);
-        k = runs ? 2 : 1;
-        atomic_store_explicit(&known[i], k, memory_order_relaxed);
-    }
-    return k == 2;
-}
-
-const sl_kernels *sl_kernels_at(size_t i, bool *supported) {
-    if (i >= SL_LEN(tables)) return NULL;
-    if (supported) *supported = can_run(i);
-    return tables[i];
-}
-
-const sl_kernels *sl_kernels_select(const char *force) {
-    for (size_t i = 0; i < SL_LEN(tables); i++)
-        if ((!force || strcmp(force, tables[i]->name) == 0) && can_run(i)) return tables[i];
-    return NULL;
-}
-
-const char *sl_kernels_name(const sl_kernels *k) {
-    return k->name;
-}
-
 float sl_expf(float x) {
     return sl_exp_scalar(x);
 }
 
-void sl_softmax(const float *logit, uint32_t n, float *p) {
-    sl_kernels_select(NULL)->softmax(logit, n, p);
+void sl_softmax(const sl_kernels *k, const float *logit, uint32_t n, float *p) {
+    k->softmax(logit, n, p);
 }
 
 static void run(const sl_exec *ex, bool parallel, size_t n, size_t grain, sl_pool_fn fn,
@@ -154,7 +112,7 @@ static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, ui
     t->w = weights_at(w, c0);
     if (kind == SL_ACT_NONE || !j->act.row[kind]) {
         check_races((const void *const *)t->x, t->k * sizeof **t->x, t);
-        g->k->gemm_tile(t);
+        sl_call_gemm_tile(g->k, t);
         return;
     }
     const uint8_t *x[SL_TILE_ROWS];
@@ -162,15 +120,15 @@ static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, ui
     for (uint32_t r = 0; r < t->n_rows; r++)
         x[r] = j->act.row[kind] + (j->act_row ? j->act_row[r0 + r] : r0 + r) * stride;
     check_races((const void *const *)x, stride, t);
-    g->k->int8_tile(&(sl_int8_tile){.w = t->w,
-                                    .dtype = t->dtype,
-                                    .k = t->k,
-                                    .n_cols = t->n_cols,
-                                    .n_rows = t->n_rows,
-                                    .y_stride = t->y_stride,
-                                    .x = x,
-                                    .y = t->y,
-                                    .next = next});
+    sl_call_int8_tile(g->k, &(sl_int8_tile){.w = t->w,
+                                            .dtype = t->dtype,
+                                            .k = t->k,
+                                            .n_cols = t->n_cols,
+                                            .n_rows = t->n_rows,
+                                            .y_stride = t->y_stride,
+                                            .x = x,
+                                            .y = t->y,
+                                            .next = next});
 }
 
 /* Columns where tile t of a job starts. Column tiles vary slowest, so neighbours share weights. */
@@ -284,8 +242,8 @@ static void act_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
     const act_ctx *c = ctx;
     size_t bytes = sl_act_row_bytes(c->kind, c->width);
     for (size_t r = begin; r < end; r++)
-        c->k->quantise(c->x + (size_t)(c->row ? c->row[r] : r) * c->x_stride, c->width, c->kind,
-                       c->dst + r * bytes);
+        sl_call_quantise(c->k, c->x + (size_t)(c->row ? c->row[r] : r) * c->x_stride, c->width,
+                         c->kind, c->dst + r * bytes);
 }
 
 void sl_quantise(const sl_exec *ex, const float *x, const uint32_t *row, uint32_t n_rows,
@@ -311,7 +269,7 @@ typedef struct norm_ctx {
 static const float *norm_weights(const norm_ctx *c, uint32_t i, uint32_t n, float *wide) {
     const uint8_t *w = (const uint8_t *)c->w->data + (size_t)i * sl_dtype_bytes(c->w->dtype);
     if (c->w->dtype == SL_F32 && (uintptr_t)w % sizeof(float) == 0) return (const float *)w;
-    c->k->widen(w, c->w->dtype, n, wide);
+    sl_call_widen(c->k, w, c->w->dtype, n, wide);
     return wide;
 }
 
@@ -324,7 +282,7 @@ static void norm_to_act(const norm_ctx *c, size_t r, const float *x, float inv) 
         for (sl_act_kind kind = 0; kind < SL_ACT_KINDS; kind++) {
             if (!c->out.act[kind]) continue;
             uint8_t *row = c->out.act[kind] + r * sl_act_row_bytes(kind, c->n);
-            c->k->rms_quantise(x + i, w, inv, &(sl_act_part){row, kind, c->n, i, n});
+            sl_call_rms_quantise(c->k, x + i, w, inv, &(sl_act_part){row, kind, c->n, i, n});
         }
     }
 }
@@ -337,7 +295,8 @@ static void norm_row(const norm_ctx *c, size_t r, const float *x, float inv) {
     }
     for (sl_act_kind kind = 0; kind < SL_ACT_KINDS; kind++)
         if (c->out.act[kind])
-            c->k->quantise(y, c->n, kind, c->out.act[kind] + r * sl_act_row_bytes(kind, c->n));
+            sl_call_quantise(c->k, y, c->n, kind,
+                             c->out.act[kind] + r * sl_act_row_bytes(kind, c->n));
 }
 
 static void norm_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
@@ -391,7 +350,7 @@ static void bias_row(const row_ctx *c, float *y) {
     for (uint32_t i = 0; i < c->n; i += SL_NORM_BLOCK) {
         uint32_t n = SL_MIN(SL_NORM_BLOCK, c->n - i);
         size_t at = (size_t)i * sl_dtype_bytes(c->bias->dtype);
-        c->k->widen((const uint8_t *)c->bias->data + at, c->bias->dtype, n, wide);
+        sl_call_widen(c->k, (const uint8_t *)c->bias->data + at, c->bias->dtype, n, wide);
         c->k->add(y + i, wide, n);
     }
 }
@@ -510,7 +469,7 @@ static void attn_walk_run(const sl_kernels *k, const sl_attn_args *a, attn_walk 
             p.query[i].first = !sees ? 1 : w->low[i] > base ? w->low[i] - base : 0;
             p.query[i].last = sees ? SL_MIN(w->pos[i] - base, SL_KV_PAGE_TOKENS - 1) : 0;
         }
-        k->attn_page(&p);
+        sl_call_attn_page(k, &p);
     }
     for (uint32_t i = 0; i < w->n; i++)
         k->divide(w->query[i].o, w->query[i].sum, sl_kv_value_dim(a->m));
@@ -607,8 +566,8 @@ static void vec_items(void *ctx, uint32_t lane, size_t begin, size_t end) {
         c->k->add_scaled(c->y + begin, x, c->a, n);
         break;
     case VEC_WIDEN:
-        c->k->widen((const uint8_t *)c->x + sl_dtype_row_bytes(c->dtype, begin), c->dtype, n,
-                    c->y + begin);
+        sl_call_widen(c->k, (const uint8_t *)c->x + sl_dtype_row_bytes(c->dtype, begin), c->dtype,
+                      n, c->y + begin);
         break;
     case VEC_TO_BF16:
         c->k->to_bf16(x, n, c->h + begin);

@@ -1,4 +1,5 @@
-/* Kernels: one table of functions per instruction set, chosen once at start-up by CPU and OS.
+/* Kernels: one table of functions per instruction set, and mixes of them, chosen slot by slot at
+ * start-up by what was measured (kernel/choice.h).
  *
  * Numbers are part of the contract (docs/numbers.md). A dot product over k has SL_DOT_LANES = 16
  * virtual lanes: lane i takes elements i, i+16, i+32, ... in one chain of fused multiply-adds from
@@ -63,12 +64,19 @@ typedef struct sl_gemm_job {
 
 typedef struct sl_kernels sl_kernels;
 
-/* Best table this CPU and OS support; `force` (NULL: none) names one: "ref", "avx2", "avx512",
- * "amx", "neon". One that was never run where it was written is chosen only after it gave the bits
- * of ref. NULL when the forced one is unknown or unsupported. */
-const sl_kernels *sl_kernels_select(const char *force);
+/* A table that this CPU and OS run. `spec` names it: "ref", "avx2", "avx512", "amx", "neon", or
+ * mixes some: TABLE,SLOT=TABLE,... as "avx2,int8_tile=avx512,gemm_tile.bf16.many=avx512", the later
+ * word counting. A slot is a kernel (kernels.def), with its case where it has some; a kernel's name
+ * alone is all of its slots. NULL or "": sl_kernels_base. A table that is taken by merit is given
+ * out only after it gave the bits of ref. NULL when the spec is unknown or cannot run here. Any mix
+ * gives the same bits. Lives as long as the process. */
+const sl_kernels *sl_kernels_select(const char *spec);
+/* The best table that needs no measurement to be taken: avx2, neon or ref. */
+const sl_kernels *sl_kernels_base(void);
+/* "avx2"; of a mix its tables: "avx2+avx512". */
 const char *sl_kernels_name(const sl_kernels *k);
-/* Table i in order of preference, NULL past the end; *supported says whether it can run here. */
+/* Table i, the one with most features first, NULL past the end; *supported says whether it can run
+ * here. */
 const sl_kernels *sl_kernels_at(size_t i, bool *supported);
 
 typedef struct sl_emulated sl_emulated; /* kernel/emulated/emulated.h */
@@ -191,7 +199,7 @@ void sl_attention_span(const sl_exec *ex, const sl_attn_span *a);
 
 /* p = softmax over n logits, in double-free f32: max, sl_expf, sum in 16-lane order. In place
  * allowed. */
-void sl_softmax(const float *logit, uint32_t n, float *p);
+void sl_softmax(const sl_kernels *k, const float *logit, uint32_t n, float *p);
 
 /* y[i] += x[i] (n values). y[i] = a * x[i]. y[i] += a*x[i] as mul then add (not fused): the bits of
  * a product rounded before it travels. */

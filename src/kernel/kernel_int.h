@@ -72,16 +72,32 @@ typedef struct sl_attn_page {
     float scale;
 } sl_attn_page;
 
+/* What a kernel's speed depends on besides its table has a slot each: the type of the weights, the
+ * kind of 8-bit rows, and whether rows are few or many. */
+typedef enum sl_amount { SL_FEW, SL_MANY, SL_AMOUNTS } sl_amount;
+#define SL_DTYPES (SL_DTYPE_COUNT + 1) /* with F8_E4M3 */
+
+static inline sl_amount sl_amount_of(uint32_t rows) {
+    return rows < SL_TILE_MANY ? SL_FEW : SL_MANY;
+}
+
 struct sl_kernels {
     const char *name;
     bool (*supported)(void);
-    bool unproven; /* no machine at hand runs it: it is selected only after sl_kernels_selftest */
-    void (*gemm_tile)(const sl_gemm_tile *t);
+    /* Its slots are taken only where they were measured to be faster on this CPU, and only after
+     * the table gave the bits of ref (sl_kernels_selftest). Others need no measurement. */
+    bool by_merit;
+    /* Slots: pointers alone from here on. NULL: the table has no form of its own, the next one's is
+     * taken. */
+    void (*gemm_tile[SL_DTYPES][SL_AMOUNTS])(const sl_gemm_tile *t);
+    void (*int8_tile[SL_DTYPES][SL_AMOUNTS])(const sl_int8_tile *t);
+    void (*attn_page[SL_AMOUNTS])(const sl_attn_page *a);
     /* k floats, whole blocks of `kind`, to a row of quant/act.h; row is 64-byte aligned */
-    void (*quantise)(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row);
+    void (*quantise[SL_ACT_KINDS])(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row);
     /* the same of x[i] * inv * w[i], which is kept nowhere: the part's n values of x and w */
-    void (*rms_quantise)(const float *x, const float *w, float inv, const sl_act_part *to);
-    void (*int8_tile)(const sl_int8_tile *t);
+    void (*rms_quantise[SL_ACT_KINDS])(const float *x, const float *w, float inv,
+                                       const sl_act_part *to);
+    void (*widen[SL_DTYPES])(const void *src, sl_dtype dtype, size_t n, float *dst);
     /* gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i] */
     void (*swiglu)(float *gate, const float *up, size_t n);
     /* as sl_swiglu_clamped */
@@ -96,7 +112,6 @@ struct sl_kernels {
     void (*sincos)(uint32_t pos, const double *freq, uint32_t n, float *c, float *s);
     /* lo[i], hi[i] rotated by angle i */
     void (*rotate)(float *lo, float *hi, const float *c, const float *s, uint32_t n);
-    void (*attn_page)(const sl_attn_page *a);
     /* o[i] /= sum */
     void (*divide)(float *o, float sum, uint32_t n);
     void (*softmax)(const float *x, uint32_t n, float *p);
@@ -104,9 +119,51 @@ struct sl_kernels {
     void (*add)(float *y, const float *x, size_t n);
     void (*scale)(float *y, const float *x, float a, size_t n);
     void (*add_scaled)(float *y, const float *x, float a, size_t n);
-    void (*widen)(const void *src, sl_dtype dtype, size_t n, float *dst);
     void (*to_bf16)(const float *src, size_t n, uint16_t *dst);
 };
+
+/* One function in every slot of a kernel. */
+#define SL_EVERY_AMOUNT(f)                                                                         \
+    { f, f }
+#define SL_EVERY_KIND(f)                                                                           \
+    { f, f }
+#define SL_EVERY_TYPE(f)                                                                           \
+    { f, f, f, f, f, f, f, f, f, f }
+#define SL_EVERY_PRODUCT(f)                                                                        \
+    {                                                                                              \
+        {f, f}, {f, f}, {f, f}, {f, f}, {f, f}, {f, f}, {f, f}, {f, f}, {f, f}, {                  \
+            f, f                                                                                   \
+        }                                                                                          \
+    }
+_Static_assert(SL_DTYPES == 10, "so many are written out here");
+
+/* Calls through the slot that fits the arguments. */
+static inline void sl_call_gemm_tile(const sl_kernels *k, const sl_gemm_tile *t) {
+    k->gemm_tile[t->dtype][sl_amount_of(t->n_rows)](t);
+}
+
+static inline void sl_call_int8_tile(const sl_kernels *k, const sl_int8_tile *t) {
+    k->int8_tile[t->dtype][sl_amount_of(t->n_rows)](t);
+}
+
+static inline void sl_call_attn_page(const sl_kernels *k, const sl_attn_page *a) {
+    k->attn_page[sl_amount_of(a->n)](a);
+}
+
+static inline void sl_call_quantise(const sl_kernels *k, const float *x, uint32_t n,
+                                    sl_act_kind kind, uint8_t *row) {
+    k->quantise[kind](x, n, kind, row);
+}
+
+static inline void sl_call_rms_quantise(const sl_kernels *k, const float *x, const float *w,
+                                        float inv, const sl_act_part *to) {
+    k->rms_quantise[to->kind](x, w, inv, to);
+}
+
+static inline void sl_call_widen(const sl_kernels *k, const void *src, sl_dtype dtype, size_t n,
+                                 float *dst) {
+    k->widen[dtype](src, dtype, n, dst);
+}
 
 extern const sl_kernels sl_kernels_ref;
 #if defined(__x86_64__)

@@ -256,6 +256,7 @@ void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint3
 }
 
 typedef struct sl_routing {
+    const sl_kernels *k;
     const sl_model_spec *m;
     float *logit;      /* becomes the probabilities or scores */
     float *rank;       /* SIGMOID_GROUPS: biased scores, which decide */
@@ -310,7 +311,7 @@ static void route_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
     for (size_t r = begin; r < end; r++) {
         float *p = a->logit + r * n, *gate = a->gate + r * k, sum = 0;
         uint32_t *expert = a->expert + r * k;
-        sl_softmax(p, n, p);
+        sl_softmax(a->k, p, n, p);
         if (a->m->n_groups > 1) keep_groups(a->m, 1, p);
         pick_experts(p, n, k, expert);
         for (uint32_t j = 0; j < k; j++) sum += gate[j] = p[expert[j]];
@@ -382,7 +383,8 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
         sl_bias_add(ex, logit, &w->mat[SL_ROLE_LOGIT_BIAS], n_rows);
     scratch->used = level;
     if (m->skew) return;
-    sl_routing a = {.m = &m->spec, .logit = logit, .rank = rank, .expert = expert, .gate = gate};
+    sl_routing a = {
+        .k = ex->k, .m = &m->spec, .logit = logit, .rank = rank, .expert = expert, .gate = gate};
     if (grouped) a.bias = m->route_bias + (size_t)m->spec.moe_index[layer] * m->spec.n_experts;
     sl_pool_fn route = grouped                                     ? route_sigmoid
                        : m->arch->router == SL_ROUTER_SIGMOID_TOPK ? route_logits

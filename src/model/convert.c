@@ -201,7 +201,7 @@ static sl_status write_mat(converting *c, const piece *p, const sl_mat *mat, flo
     sl_status st = SL_OK;
     for (uint32_t r = 0; st == SL_OK && r < mat->n; r += CHUNK_ROWS) {
         uint32_t n = SL_MIN(CHUNK_ROWS, mat->n - r);
-        chunk k = {sl_kernels_select(NULL), mat, p, r, wide, out};
+        chunk k = {sl_kernels_base(), mat, p, r, wide, out};
         if (c->o->pool)
             sl_pool_run(c->o->pool, n, 4, encode_rows, &k);
         else

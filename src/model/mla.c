@@ -214,7 +214,7 @@ static void take_head(const sl_model *m, const sl_mat *w, uint32_t h, sl_mla_wei
  * (in f32 where the values of kv_b come in blocks), and W_UV [v_dim][kv_lora] where it lies. */
 static sl_status split_head(sl_model *m, const sl_mat *kv_b, uint32_t h, sl_mla_weights *w,
                             sl_err *err) {
-    const sl_exec ex = {.k = sl_kernels_select(NULL)};
+    const sl_exec ex = {.k = sl_kernels_base()};
     const sl_model_spec *s = &m->spec;
     uint32_t lora = s->kv_lora, nope = s->nope_dim, first = h * (nope + s->v_dim);
     size_t line = sl_dtype_row_bytes(kv_b->dtype, lora);

@@ -155,7 +155,7 @@ static sl_status make_tables(sl_model *m, sl_err *err) {
 /* A vector of n values of each of the blocks, which all have it or none. */
 static sl_status widen_vectors(const sl_model *m, sl_arch_role role, const uint16_t *layer,
                                uint32_t n_layers, size_t n, float **out, sl_err *err) {
-    const sl_exec ex = {.k = sl_kernels_select(NULL)};
+    const sl_exec ex = {.k = sl_kernels_base()};
     if (!m->block[layer ? layer[0] : 0].mat[role].data) return SL_OK;
     float *wide = sl_alloc(n * n_layers, sizeof *wide);
     if (!wide) return sl_fail(err, SL_ERR_NOMEM, "%s: widened vectors", m->folder);

@@ -65,7 +65,7 @@ static void fill_weights(float temperature, const float *logits, uint32_t vocab,
         float z = (logits[i] - top) / temperature;
         weight[i] = z > SL_EXP_FLOOR ? z : SL_EXP_FLOOR;
     }
-    sl_softmax(weight, vocab, weight);
+    sl_softmax(sl_kernels_base(), weight, vocab, weight);
 }
 
 static bool penalises(const sl_sampling *s) {

@@ -24,7 +24,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
 FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
 SHARED = ROOT / "tests" / "golden" / "qwen2moe-tiny"
-VERBS = ["run", "serve", "worker", "logits", "inspect", "bench", "simulate", "convert", "warm", "plan", "secret"]
+VERBS = ["run", "serve", "worker", "logits", "inspect", "bench", "simulate", "convert", "warm", "plan", "secret",
+         "devices"]
 IDS = ["--ids", "3,17,41"]
 
 

@@ -25,9 +25,9 @@ __attribute__((noinline)) void counted(const sl_kernels *k, const sl_gemm_tile *
 __attribute__((noinline)) void counted(const sl_kernels *k, const sl_gemm_tile *t,
                                        const sl_int8_tile *i8, const sl_attn_page *a) {
     for (uint32_t i = 0; i < TIMES; i++) {
-        if (t) k->gemm_tile(t);
-        if (i8) k->int8_tile(i8);
-        if (a) k->attn_page(a);
+        if (t) sl_call_gemm_tile(k, t);
+        if (i8) sl_call_int8_tile(k, i8);
+        if (a) sl_call_attn_page(k, a);
     }
 }
 

@@ -12,6 +12,7 @@
 #include "engine/plan_json.h"
 #include "model/model.h"
 #include "net/net.h"
+#include "kernel/slots.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -198,6 +199,31 @@ static sl_status vary_placement(sl_plan *p, const sl_model_spec *m, uint32_t fir
     return st;
 }
 
+/* Every third deployment computes with a mix of the tables that run here; ref only in kernels of
+ * vectors, as its products would take long. */
+static const char *vary_kernels(void) {
+    static char spec[4][SL_KERNELS_SPEC_MAX];
+    static uint32_t turn;
+    uint32_t i = turn++;
+    if (i % 3) return NULL;
+    char *out = spec[i / 3 % SL_LEN(spec)];
+    uint8_t from[SL_SLOTS];
+    uint64_t rng = seed + i;
+    sl_slot slot;
+    bool can;
+    for (uint32_t s = 0; s < SL_SLOTS; s++) {
+        size_t at;
+        sl_slot_at(s, &slot);
+        do at = (size_t)sl_rng_below(&rng, SL_TABLES_MAX);
+        while (!sl_kernels_at(at, &can) || !can ||
+               (sl_kernels_at(at, NULL) == &sl_kernels_ref && slot.per != SL_PER_ONE &&
+                sl_kernels_base() != &sl_kernels_ref));
+        from[s] = (uint8_t)at;
+    }
+    if (!out[0]) sl_kernels_spec(from, out);
+    return out;
+}
+
 static sl_status start(const char *folder, const sl_model_spec *m, uint32_t attention,
                        uint32_t experts, uint32_t k, uint32_t wire, const char *how,
                        uint64_t *state, char *schedule, size_t n, sl_engine **e, sl_err *err) {
@@ -221,6 +247,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         o.plan.pump = sl_rng_below(state, 4) == 0;
         o.delay_seed = sl_rng_next(state) | 1;
         o.delay_us = (uint32_t)sl_rng_below(state, 3) * 150;
+        o.isa = vary_kernels();
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
     }

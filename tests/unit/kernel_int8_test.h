@@ -37,8 +37,8 @@ static void bits_quantise(const sl_kernels *k) {
         float *x = kt_floats(n + 1);
         uint8_t *a = k8_row(kind, n), *b = k8_row(kind, n);
         k8_hard_values(x + 1, n, i);
-        k->quantise(x + 1, n, kind, a);
-        sl_kernels_ref.quantise(x + 1, n, kind, b);
+        sl_call_quantise(k, x + 1, n, kind, a);
+        sl_call_quantise(&sl_kernels_ref, x + 1, n, kind, b);
         kt_same_act(a, b, kind, n);
         sl_free(x), sl_free(a), sl_free(b);
     }
@@ -55,10 +55,10 @@ static void bits_rms_quantise(const sl_kernels *k) {
         uint8_t *a = k8_row(kind, n), *b = k8_row(kind, n);
         k8_hard_values(x + 1, n, i);
         const sl_act_part head = {a, kind, n, 0, cut}, tail = {a, kind, n, cut, n - cut};
-        k->rms_quantise(x + 1, w + 1, inv, &head);
-        k->rms_quantise(x + 1 + cut, w + 1 + cut, inv, &tail);
+        sl_call_rms_quantise(k, x + 1, w + 1, inv, &head);
+        sl_call_rms_quantise(k, x + 1 + cut, w + 1 + cut, inv, &tail);
         sl_kernels_ref.rms_apply(x + 1, w + 1, inv, n, y);
-        sl_kernels_ref.quantise(y, n, kind, b);
+        sl_call_quantise(&sl_kernels_ref, y, n, kind, b);
         kt_same_act(a, b, kind, n);
         sl_free(x), sl_free(w), sl_free(y), sl_free(a), sl_free(b);
     }
@@ -88,11 +88,11 @@ static void oracle_quantise(double tol) {
         sl_act_kind kind = (sl_act_kind)(i % SL_ACT_KINDS);
         k8_values(x, 512);
         for (int j = 0; j < 512; j++) want[j] = (double)x[j];
-        sl_kernels_ref.quantise(x, 512, kind, row);
+        sl_call_quantise(&sl_kernels_ref, x, 512, kind, row);
         k8_near(want, row, kind, 512, tol);
     }
     x[3] = NAN;
-    sl_kernels_ref.quantise(x, 512, SL_ACT_256, row);
+    sl_call_quantise(&sl_kernels_ref, x, 512, SL_ACT_256, row);
     assert_true(isnan(sl_act_scales(row, 512)[0]) && !isnan(sl_act_scales(row, 512)[1]));
 }
 
@@ -109,7 +109,7 @@ static void oracle_rms_quantise(double tol) {
             w[j] = kt_value();
             want[j] = (double)x[j] * (double)inv * (double)w[j];
         }
-        sl_kernels_ref.rms_quantise(x, w, inv, &all);
+        sl_call_rms_quantise(&sl_kernels_ref, x, w, inv, &all);
         k8_near(want, row, kind, 512, tol);
     }
 }
@@ -139,7 +139,7 @@ static inline k8_case k8_make(sl_dtype dtype, uint32_t rows, uint32_t cols, uint
     for (uint32_t r = 0; r < rows; r++) {
         k8_values(x, k);
         g.xrow[r] = g.x + r * bytes;
-        sl_kernels_ref.quantise(x, k, kind, g.x + r * bytes);
+        sl_call_quantise(&sl_kernels_ref, x, k, kind, g.x + r * bytes);
     }
     sl_free(x);
     return g;
@@ -158,7 +158,7 @@ static inline void k8_make_extreme(k8_case *g, uint32_t how) {
     float *x = kt_floats(g->k);
     for (uint32_t i = 0; i < g->k; i++) x[i] = how & 4 ? -3.0f : 3.0f;
     for (uint32_t r = 0; r < g->rows; r++)
-        sl_kernels_ref.quantise(x, g->k, sl_act_kind_of(g->dtype), (uint8_t *)g->xrow[r]);
+        sl_call_quantise(&sl_kernels_ref, x, g->k, sl_act_kind_of(g->dtype), (uint8_t *)g->xrow[r]);
     sl_free(x);
 }
 
@@ -171,7 +171,7 @@ static inline void k8_do(const sl_kernels *k, const k8_case *g, float *y) {
                       .y_stride = g->cols + 1,
                       .x = g->xrow,
                       .y = y};
-    k->int8_tile(&t);
+    sl_call_int8_tile(k, &t);
 }
 
 static inline void k8_free(k8_case *g) {

@@ -38,7 +38,7 @@ static void gemm_do(const sl_kernels *k, const gemm_case *g, float *y) {
                       .y_stride = g->cols + 1,
                       .x = g->xrow,
                       .y = y};
-    k->gemm_tile(&t);
+    sl_call_gemm_tile(k, &t);
 }
 
 static void gemm_free(gemm_case *g) {
@@ -275,8 +275,9 @@ static void bits_attn_case(const sl_kernels *k, uint32_t n, uint32_t dim) {
             u2[i] = u[i];
             u2[i].o = o2 + i * dim;
         }
-        k->attn_page(&(sl_attn_page){u, n, dim, v_dim, kk, v, round % 2 ? kk : NULL, v, 0.125f});
-        REF->attn_page(&(sl_attn_page){u2, n, dim, v_dim, kk, v, NULL, NULL, 0.125f});
+        sl_call_attn_page(
+            k, &(sl_attn_page){u, n, dim, v_dim, kk, v, round % 2 ? kk : NULL, v, 0.125f});
+        sl_call_attn_page(REF, &(sl_attn_page){u2, n, dim, v_dim, kk, v, NULL, NULL, 0.125f});
         kt_same("attn_page", o, o2, n * dim);
         for (uint32_t i = 0; i < n; i++) {
             assert_true(u[i].max == u2[i].max);
@@ -299,7 +300,7 @@ static void oracle_attn_page(double tol) {
         float o[D] = {0};
         double p[32], top = -1e300, den = 0, steep = 1;
         sl_attn_query u = {q, o, -INFINITY, 0, 0, last};
-        REF->attn_page(&(sl_attn_page){&u, 1, D, D, kk, v, NULL, NULL, 0.01f});
+        sl_call_attn_page(REF, &(sl_attn_page){&u, 1, D, D, kk, v, NULL, NULL, 0.01f});
         REF->divide(o, u.sum, D);
         for (uint32_t j = 0; j <= last; j++) {
             p[j] = 0;
@@ -459,25 +460,25 @@ static void bits_widen(const sl_kernels *k) {
     static float y[1 << 16], z[1 << 16];
     for (uint32_t i = 0; i < 1u << 16; i++) h[i] = (uint16_t)i;
     for (sl_dtype d = SL_F16; d < SL_DTYPE_PLAIN; d++) {
-        k->widen(h, d, (1u << 16) - 3, y);
-        REF->widen(h, d, (1u << 16) - 3, z);
+        sl_call_widen(k, h, d, (1u << 16) - 3, y);
+        sl_call_widen(REF, h, d, (1u << 16) - 3, z);
         kt_same("widen", y, z, (1u << 16) - 3);
         for (size_t n = 1; n < 40; n++) {
-            k->widen((uint8_t *)h + 1, d, n, y);
-            REF->widen((uint8_t *)h + 1, d, n, z);
+            sl_call_widen(k, (uint8_t *)h + 1, d, n, y);
+            sl_call_widen(REF, (uint8_t *)h + 1, d, n, z);
             kt_same("widen", y, z, n);
         }
     }
     for (sl_dtype d = SL_DTYPE_PLAIN; d < SL_DTYPE_COUNT; d++) {
         void *base;
         const void *w = kt_weights(d, 4096, true, &base);
-        k->widen(w, d, 4096, y);
-        REF->widen(w, d, 4096, z);
+        sl_call_widen(k, w, d, 4096, y);
+        sl_call_widen(REF, w, d, 4096, z);
         kt_same("widen", y, z, 4096);
         sl_free(base);
     }
     for (int i = 0; i < 33; i++) z[i] = kt_value();
-    k->widen(z, SL_F32, 33, y);
+    sl_call_widen(k, z, SL_F32, 33, y);
     kt_same("widen", y, z, 33);
 }
 
@@ -486,7 +487,7 @@ static void oracle_widen(double tol) {
     for (uint32_t i = 0; i < 1u << 16; i++) {
         uint16_t h = (uint16_t)i;
         float y;
-        REF->widen(&h, SL_F16, 1, &y);
+        sl_call_widen(REF, &h, SL_F16, 1, &y);
         double frac = i & 0x3ff, e = i >> 10 & 31, sign = i >> 15 ? -1 : 1;
         double want = e == 0 ? ldexp(frac, -24) : ldexp(1024 + frac, (int)e - 25);
         if (e == 31)
@@ -494,7 +495,7 @@ static void oracle_widen(double tol) {
         else
             assert_true((double)y == sign * want);
         if (e != 31) assert_int_equal(sl_f32_to_f16(y), h);
-        REF->widen(&h, SL_BF16, 1, &y);
+        sl_call_widen(REF, &h, SL_BF16, 1, &y);
         assert_int_equal(sl_f32_bits(y), i << 16);
     }
 }
@@ -536,7 +537,7 @@ static const struct row {
     void (*bits)(const sl_kernels *k);
     void (*oracle)(double tol);
 } rows[] = {
-#define SL_KERNEL(name, tol, what) {#name, tol, bits_##name, oracle_##name},
+#define SL_KERNEL(name, per, tol, what) {#name, tol, bits_##name, oracle_##name},
 #include "kernel/kernels.def"
 #undef SL_KERNEL
 };

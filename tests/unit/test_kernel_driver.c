@@ -548,7 +548,7 @@ static void vectors_do_not_depend_on_threads(void **state) {
         sl_vec_add(&ex, y, x, 0);
         sl_gemm(&ex, NULL, 0);
     }
-    sl_softmax(x, 1000, y);
+    sl_softmax(sl_kernels_base(), x, 1000, y);
     sl_kernels_ref.softmax(x, 1000, z);
     kt_same("softmax", y, z, 1000);
     sl_free(x), sl_free(y0), sl_free(y), sl_free(z), sl_free(h);
@@ -564,7 +564,7 @@ static void kernels_allocate_nothing(void **state) {
     uint64_t before = sl_mem_count();
     sl_gemm_job j = {&w, x, NULL, 8, K, N, y};
     sl_gemm(&ex, &j, 1);
-    sl_softmax(x, K, y);
+    sl_softmax(ex.k, x, K, y);
     sl_rmsnorm(&ex, x, &(sl_mat){base, 1, K, SL_BF16}, 1e-5f, 8, K, y);
     assert_int_equal(sl_mem_count(), before);
     sl_pool_free(ex.pool);

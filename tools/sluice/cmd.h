@@ -5,6 +5,7 @@
 #include "base/options.h"
 #include "engine/auto.h"
 #include "engine/engine.h"
+#include "kernel/choice.h"
 #include "model/chat.h"
 #include "net/net.h"
 #include "spec/shape.h"
@@ -30,6 +31,7 @@ int cmd_plan(const sl_options *o);
 int cmd_convert(const sl_options *o);
 int cmd_warm(const sl_options *o);
 int cmd_secret(const sl_options *o);
+int cmd_devices(const sl_options *o);
 
 /* ---- shared by the verbs that run an engine (deploy.c) ---- */
 
@@ -39,7 +41,8 @@ typedef struct sl_deployment {
     sl_generation_spec gen;
     char program[4096];
     char secret[SL_SECRET_MAX + 1];
-    sl_auto_report chosen; /* by --schedule auto */
+    char kernels[SL_KERNELS_SPEC_MAX]; /* what every local worker computes with */
+    sl_auto_report chosen;             /* by --schedule auto */
 } sl_deployment;
 
 /* Turns options into a plan and engine options. `processes`: prefer worker processes over threads.
@@ -53,6 +56,10 @@ void sl_deploy_free(sl_deployment *d);
 /* The plan alone, of a model that need not be one the engine runs. Free with sl_plan_free. */
 sl_status sl_deploy_plan(const sl_options *o, const sl_model_spec *m, sl_plan *out,
                          sl_err *err) SL_MUST_CHECK;
+/* The kernels of --isa, or else those measured to be fastest here, for sl_kernels_select in this
+ * process and those that it starts. */
+sl_status sl_deploy_kernels(const sl_options *o, char out[SL_KERNELS_SPEC_MAX],
+                            sl_err *err) SL_MUST_CHECK;
 /* The secret of --secret-file, which must be its owner's alone, or of SLUICE_SECRET; empty when
  * there is none (cmd_secret.c). */
 sl_status sl_deploy_secret(const sl_options *o, char out[SL_SECRET_MAX + 1],

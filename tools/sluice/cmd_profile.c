@@ -72,13 +72,16 @@ static sl_status measure_machine(const sl_options *o, sl_profile_progress *progr
                                  sl_err *err) {
     sl_model *m = NULL;
     sl_pool *pool = NULL;
-    sl_exec ex = {.k = sl_kernels_select(o->isa[0] ? o->isa : NULL), .int8 = true};
-    if (!ex.k) return sl_fail(err, SL_ERR_ARG, "--isa: '%s' is not supported here", o->isa);
+    sl_exec ex = {.int8 = true};
+    char kernels[SL_KERNELS_SPEC_MAX];
+    sl_status st = sl_deploy_kernels(o, kernels, err);
+    if (st != SL_OK) return st;
+    ex.k = sl_kernels_select(kernels);
+    if (!ex.k) return sl_fail(err, SL_ERR_NOMEM, "table of kernels");
     p->threads = o->threads ? o->threads : p->cores;
     snprintf(p->isa, sizeof p->isa, "%s", sl_kernels_name(ex.k));
     progress->total += SL_PROFILE_KERNEL_POINTS + SL_PROFILE_LINK_POINTS * SL_LEN(transports);
-    sl_status st =
-        sl_profile_model_open(o->arg[0], &m, &p->random_weights, p->model, sizeof p->model, err);
+    st = sl_profile_model_open(o->arg[0], &m, &p->random_weights, p->model, sizeof p->model, err);
     if (st == SL_OK) warn_when_busy(p);
     /* Peers are forked before the pool's threads exist. */
     for (size_t i = 0; st == SL_OK && i < SL_LEN(transports); i++)

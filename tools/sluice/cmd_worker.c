@@ -9,12 +9,13 @@
 
 int cmd_worker(const sl_options *o) {
     sl_err err = {0};
-    char secret[SL_SECRET_MAX + 1], who[32] = "worker";
+    char secret[SL_SECRET_MAX + 1], who[32] = "worker", kernels[SL_KERNELS_SPEC_MAX];
     if (!o->join[0]) {
         sl_fail(&err, SL_ERR_ARG, "--join ADDRESS is missing");
         return sl_cmd_fail("worker", &err);
     }
     sl_status st = sl_deploy_secret(o, secret, &err);
+    if (st == SL_OK) st = sl_deploy_kernels(o, kernels, &err);
     if (st != SL_OK) return sl_cmd_fail("worker", &err);
     int32_t cpu = 0;
     if (o->pin[0]) {
@@ -34,7 +35,7 @@ int cmd_worker(const sl_options *o) {
                               .host = o->fabric_host,
                               .secret = {(const uint8_t *)secret, strlen(secret)},
                               .model_folder = o->model,
-                              .isa = o->isa,
+                              .isa = kernels,
                               .threads = o->threads,
                               .wanted = o->worker_id,
                               .join_timeout_s = o->join_timeout,

@@ -130,7 +130,7 @@ static sl_status choose_schedule(const sl_options *o, uint32_t requests, sl_depl
     const sl_auto_opts a = {.model_folder = o->arg[0],
                             .m = &d->spec,
                             .transport = d->opts.transport,
-                            .isa = o->isa,
+                            .isa = d->kernels,
                             .here = !o->remote,
                             .requests = requests,
                             .delay_seed = d->opts.delay_seed,
@@ -149,8 +149,7 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     if (st == SL_OK) st = make_plan(o, &d->spec, &d->opts.plan, err);
     if (st == SL_OK) st = sl_plan_check_size(&d->opts.plan, err);
     if (st == SL_OK) st = apply_options(o, &d->spec, &d->opts.plan, err);
-    if (st == SL_OK && o->isa[0] && !sl_kernels_select(o->isa))
-        st = sl_fail(err, SL_ERR_ARG, "--isa: there are no kernels '%s' for this machine", o->isa);
+    if (st == SL_OK) st = sl_deploy_kernels(o, d->kernels, err);
     if (st == SL_OK) st = sl_deploy_secret(o, d->secret, err);
     if (st != SL_OK) return st;
     ssize_t n = readlink("/proc/self/exe", d->program, sizeof d->program - 1);
@@ -163,7 +162,7 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     d->opts.port = (uint16_t)o->fabric_port;
     d->opts.secret = (sl_span){(const uint8_t *)d->secret, strlen(d->secret)};
     d->opts.program = d->program;
-    d->opts.isa = o->isa;
+    d->opts.isa = d->kernels;
     d->opts.trace_path = o->trace[0] ? o->trace : NULL;
     d->opts.trace_events = o->trace_events;
     d->opts.delay_seed = o->delay_us ? o->delay_seed : 0;

@@ -33,6 +33,8 @@ static const verb_row verbs[] = {
      "sluice convert models/demo demo-q8_0.gguf --type q8_0"},
     {"warm", 'h', cmd_warm, "MODEL", "a checkpoint's files into the file cache, in large pages",
      "sluice warm models/demo"},
+    {"devices", 'd', cmd_devices, "",
+     "this machine's CPU, and which kernels are taken on it and why", "sluice devices --remeasure"},
     {"plan", 'p', cmd_plan, "MODEL", "search deployments of a cluster, and say why one wins",
      "sluice plan mixtral-8x7b --cluster cpu-4x10g --slo-tpot 500ms -o plan.json"},
     {"bench", 'b', cmd_bench, "MODEL", "prefill and decode speed",

@@ -1,9 +1,12 @@
-/* AVX-512 with the integer tiles of AMX for products of four and more rows of activations. A tile
+/* The integer tiles of AMX for products of four and more rows of activations, and nothing else: the
+ * table's other slots are those of AVX-512. A tile
  * of activations is [rows][part], one of weights [part / 4][16][4], which is how simd/int8.h lays a
  * group out; sums are exact, so the bits are those of docs/numbers.md. */
 #include "kernel/cpu.h"
 #include "kernel/simd/avx512.h"
-#include "kernel/simd/table.h"
+#include "kernel/simd/vec.h"
+
+#include "kernel/simd/int8.h"
 
 #define AMX_ROWS 16u
 
@@ -117,6 +120,5 @@ static void amx_int8_tile(const sl_int8_tile *t) {
 
 const sl_kernels sl_kernels_amx = {.name = "amx",
                                    .supported = sl_cpu_has_amx,
-                                   .unproven = true,
-                                   SIMD_TABLE,
-                                   .int8_tile = amx_int8_tile};
+                                   .by_merit = true,
+                                   .int8_tile = SL_EVERY_PRODUCT(amx_int8_tile)};

@@ -5,4 +5,4 @@
 #include "kernel/simd/table.h"
 
 const sl_kernels sl_kernels_avx512 = {
-    .name = "avx512", .supported = sl_cpu_has_avx512, .unproven = true, SIMD_TABLE};
+    .name = "avx512", .supported = sl_cpu_has_avx512, .by_merit = true, SIMD_TABLE};

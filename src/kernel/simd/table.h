@@ -21,7 +21,9 @@ static void simd_widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
 }
 
 #define SIMD_TABLE                                                                                 \
-    SL_PLAIN_LOOPS, SIMD_VECTORS, .gemm_tile = simd_gemm_tile, .quantise = sl_ref_quantise,        \
-                                  .rms_quantise = sl_ref_rms_quantise,                             \
-                                  .int8_tile = simd_int8_tile, .attn_page = simd_attn_page,        \
-                                  .softmax = simd_softmax, .widen = simd_widen
+    SL_PLAIN_LOOPS, SIMD_VECTORS,                                                                  \
+        .gemm_tile = SL_EVERY_PRODUCT(simd_gemm_tile), .quantise = SL_EVERY_KIND(sl_ref_quantise), \
+        .rms_quantise = SL_EVERY_KIND(sl_ref_rms_quantise),                                        \
+        .int8_tile = SL_EVERY_PRODUCT(simd_int8_tile),                                             \
+        .attn_page = SL_EVERY_AMOUNT(simd_attn_page), .softmax = simd_softmax,                     \
+        .widen = SL_EVERY_TYPE(simd_widen)

@@ -1,0 +1,221 @@
+/* How long each table takes for one call of each slot. Sizes are those of a piece of work as the
+ * loops of kernel.c cut it, small enough for the second cache. */
+#include "kernel/choice.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#define K          1024u /* length of products */
+#define COLS       24u
+#define ROWS       16u /* of slots for many; a single one of those for few */
+#define DIM        128u
+#define N          4096u /* of vectors */
+#define TURNS      7u /* calls of each table in turn, of which the shortest counts; short ones ... */
+#define SHORT_NS   5000u
+#define TURNS_MORE 20u /* ... have more */
+
+/* A table this much slower than the best of a turn has no more turns. */
+#define HOPELESS 2u
+
+typedef struct lab {
+    _Alignas(64) uint8_t w[COLS * K * sizeof(float)];
+    _Alignas(64) float x[ROWS][K], y[N], z[N], a[N];
+    _Alignas(64) float page[2][SL_KV_PAGE_TOKENS * DIM];
+    _Alignas(64) uint8_t act[ROWS][2 * K], row[2 * N];
+    double freq[N];
+} lab;
+
+static void fill(lab *l) {
+    for (uint32_t i = 0; i < ROWS * K; i++) l->x[i / K][i % K] = (float)(i % 101) * 0.01f - 0.5f;
+    for (uint32_t i = 0; i < SL_KV_PAGE_TOKENS * DIM; i++)
+        l->page[0][i] = l->page[1][i] = (float)(i % 89) * 0.01f - 0.4f;
+    for (uint32_t i = 0; i < N; i++) l->freq[i] = 1.0 / (1 + i);
+}
+
+/* What calls have changed is as before: no vector grows until it is slow to compute with. */
+static void fill_vectors(lab *l) {
+    for (uint32_t i = 0; i < N; i++) l->y[i] = l->z[i] = l->a[i] = (float)(i % 97) * 0.01f - 0.4f;
+}
+
+/* Weights of a type: any 16 bits that are an ordinary number as f16 or bf16, or scales of blocks.
+ */
+static void fill_weights(lab *l) {
+    for (size_t i = 0; i < sizeof l->w; i += 2) {
+        uint16_t h = (uint16_t)(0x3000 + i * 7919 % 2048);
+        memcpy(l->w + i, &h, sizeof h);
+    }
+}
+
+static void call_gemm(const sl_kernels *k, const sl_slot *s, lab *l) {
+    static const float scales[K / SL_F8_BLOCK] = {1, 1, 1, 1, 1, 1, 1, 1};
+    const sl_mat mat = {l->w, COLS, K, s->dtype, 0, scales};
+    const float *x[ROWS];
+    for (uint32_t r = 0; r < ROWS; r++) x[r] = l->x[r];
+    sl_call_gemm_tile(k, &(sl_gemm_tile){.w = l->w,
+                                         .dtype = s->dtype,
+                                         .k = K,
+                                         .n_cols = COLS,
+                                         .n_rows = s->amount == SL_FEW ? 1 : ROWS,
+                                         .y_stride = COLS,
+                                         .x = x,
+                                         .y = l->a,
+                                         .mat = &mat});
+}
+
+static void call_int8(const sl_kernels *k, const sl_slot *s, lab *l) {
+    const uint8_t *x[ROWS];
+    for (uint32_t r = 0; r < ROWS; r++) x[r] = l->act[r];
+    sl_call_int8_tile(k, &(sl_int8_tile){.w = l->w,
+                                         .dtype = s->dtype,
+                                         .k = K,
+                                         .n_cols = COLS,
+                                         .n_rows = s->amount == SL_FEW ? 1 : ROWS,
+                                         .y_stride = COLS,
+                                         .x = x,
+                                         .y = l->a});
+}
+
+static void call_page(const sl_kernels *k, const sl_slot *s, lab *l) {
+    sl_attn_query q[SL_ATTN_QUERIES];
+    uint32_t n = s->amount == SL_FEW ? 4 : SL_ATTN_QUERIES;
+    for (uint32_t i = 0; i < n; i++)
+        q[i] = (sl_attn_query){
+            .q = l->x[i % ROWS], .o = l->a + i * DIM, .max = 0, .last = SL_KV_PAGE_TOKENS - 1};
+    sl_call_attn_page(k, &(sl_attn_page){.query = q,
+                                         .n = n,
+                                         .head_dim = DIM,
+                                         .v_dim = DIM,
+                                         .k = l->page[0],
+                                         .v = l->page[1],
+                                         .scale = 0.1f});
+}
+
+static void call_vector(const sl_kernels *k, const sl_slot *s, lab *l) {
+    switch (s->kernel) {
+    case SL_KERNEL_quantise:
+        sl_call_quantise(k, l->y, N, s->kind, l->row);
+        break;
+    case SL_KERNEL_rms_quantise:
+        sl_call_rms_quantise(k, l->y, l->z, 0.5f, &(sl_act_part){l->row, s->kind, N, 0, N});
+        break;
+    case SL_KERNEL_widen:
+        sl_call_widen(k, l->w, s->dtype, N, l->a);
+        break;
+    case SL_KERNEL_swiglu:
+        k->swiglu(l->a, l->z, N);
+        break;
+    case SL_KERNEL_swiglu_clamped:
+        k->swiglu_clamped(l->a, l->z, 1, N);
+        break;
+    case SL_KERNEL_rms_inverse:
+        l->a[0] = k->rms_inverse(l->y, 1e-6f, N);
+        break;
+    case SL_KERNEL_center:
+        k->center(l->y, N, l->a);
+        break;
+    case SL_KERNEL_rms_apply:
+        k->rms_apply(l->y, l->z, 0.5f, N, l->a);
+        break;
+    case SL_KERNEL_sincos:
+        k->sincos(77, l->freq, DIM / 2, l->a, l->a + DIM);
+        break;
+    case SL_KERNEL_rotate:
+        k->rotate(l->a, l->a + N / 2, l->z, l->z + N / 2, N / 2);
+        break;
+    case SL_KERNEL_divide:
+        k->divide(l->a, 1.01f, N);
+        break;
+    case SL_KERNEL_softmax:
+        k->softmax(l->y, N, l->a);
+        break;
+    case SL_KERNEL_expv:
+        k->expv(l->y, N, l->a);
+        break;
+    case SL_KERNEL_add:
+        k->add(l->a, l->y, N);
+        break;
+    case SL_KERNEL_scale:
+        k->scale(l->a, l->y, 0.9f, N);
+        break;
+    case SL_KERNEL_add_scaled:
+        k->add_scaled(l->a, l->y, 1e-3f, N);
+        break;
+    case SL_KERNEL_to_bf16:
+        k->to_bf16(l->y, N, (uint16_t *)l->a);
+        break;
+    default:
+        break;
+    }
+}
+
+static void call(const sl_kernels *k, const sl_slot *s, lab *l) {
+    if (s->kernel == SL_KERNEL_gemm_tile)
+        call_gemm(k, s, l);
+    else if (s->kernel == SL_KERNEL_int8_tile)
+        call_int8(k, s, l);
+    else if (s->kernel == SL_KERNEL_attn_page)
+        call_page(k, s, l);
+    else
+        call_vector(k, s, l);
+}
+
+/* The tables that compete: the base, and those that are taken by merit. */
+typedef struct race {
+    const sl_kernels *k[SL_TABLES_MAX]; /* NULL: does not compete */
+    lab *lab;
+    uint64_t until_ns;
+} race;
+
+/* One slot, all tables in turn. False: no time. The first turn, in which code and data come near,
+ * does not count. */
+static bool run(const race *r, const sl_slot *s, size_t slot, uint32_t ns[SL_TABLES_MAX]) {
+    uint64_t least[SL_TABLES_MAX], best = UINT64_MAX;
+    bool out[SL_TABLES_MAX] = {false};
+    memset(least, 0xff, sizeof least);
+    for (uint32_t turn = 0; turn <= (best < SHORT_NS ? TURNS_MORE : TURNS); turn++) {
+        for (size_t i = 0; i < SL_TABLES_MAX; i++) {
+            if (!r->k[i] || out[i] || !sl_table_has(i, slot)) continue;
+            fill_vectors(r->lab);
+            uint64_t from = sl_now_ns();
+            if (from > r->until_ns) return false;
+            call(r->k[i], s, r->lab);
+            uint64_t took = sl_now_ns() - from;
+            if (turn > 0) least[i] = SL_MIN(least[i], took);
+            if (turn > 0) best = SL_MIN(best, took);
+        }
+        for (size_t i = 0; turn > 1 && i < SL_TABLES_MAX; i++) out[i] = least[i] > HOPELESS * best;
+    }
+    for (size_t i = 0; i < SL_TABLES_MAX; i++)
+        if (least[i] != UINT64_MAX) ns[i] = (uint32_t)SL_MIN(SL_MAX(least[i], 1u), 999999999u);
+    return true;
+}
+
+static bool run_all(const race *r, sl_kernel_times *out) {
+    sl_act_kind kind = SL_ACT_NONE;
+    for (size_t i = 0; i < SL_SLOTS; i++) {
+        sl_slot s;
+        if (!sl_slot_at(i, &s)) continue;
+        sl_act_kind want = s.kernel == SL_KERNEL_int8_tile ? sl_act_kind_of(s.dtype) : kind;
+        for (uint32_t row = 0; want != kind && row < ROWS; row++)
+            sl_call_quantise(sl_kernels_base(), r->lab->x[row], K, want, r->lab->act[row]);
+        kind = want;
+        if (!run(r, &s, i, out->ns[i])) return false;
+    }
+    return true;
+}
+
+bool sl_kernels_measure(uint64_t limit_ns, sl_kernel_times *out) {
+    race r = {.lab = sl_alloc(1, sizeof *r.lab)};
+    const sl_kernels *k;
+    bool can;
+    *out = (sl_kernel_times){0};
+    if (!r.lab) return false;
+    for (size_t i = 0; (k = sl_kernels_at(i, &can)) != NULL; i++)
+        if (can && (k->by_merit || k == sl_kernels_base())) r.k[i] = k;
+    fill(r.lab);
+    fill_weights(r.lab);
+    r.until_ns = sl_now_ns() + limit_ns;
+    bool whole = run_all(&r, out);
+    sl_free(r.lab);
+    return whole;
+}
