@@ -6,6 +6,7 @@
 #ifndef SL_NET_NET_INT_H
 #define SL_NET_NET_INT_H
 
+#include "base/poll.h"
 #include "net/net.h"
 
 #define SL_NET_HANDSHAKE_US     2000000u
@@ -158,6 +159,7 @@ struct sl_net {
     uint32_t delivered;     /* in the current sl_net_progress */
     uint64_t next_timer_us; /* by sl_net_now_us */
     uint64_t poll_ns;       /* sl_net_set_poll */
+    sl_poll_memory polled;
     uint64_t last_look_us, still_us;
     uint64_t log_window_us; /* of callers that were turned away (pending.c) */
     uint32_t n_logged, n_unlogged;

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/poll.h"
 #include "base/span.h"
 
 #include <jansson.h>
@@ -328,6 +329,24 @@ static void extremes_evaluate_once(void **state) {
     assert_true(SL_MIN(0.5, 1) == 0.5);
 }
 
+/* After a turn of others that was long nobody yields for a while; then polls begin again. */
+static void polls_shyly_where_cores_are_busy(void **state) {
+    (void)state;
+    const uint64_t s = 1000000000ull;
+    sl_poll_memory m = {0};
+    sl_poll p = sl_poll_begin(&m, s, UINT64_MAX);
+    assert_true(p.most_ns == p.now_ns + s && m.shy_until_ns == 0);
+    p.now_ns -= s; /* as if the last look had been a second ago */
+    (void)sl_poll_again(&p);
+    assert_true(m.shy_until_ns >= p.now_ns + SL_POLL_SHY * s);
+    assert_true(p.most_ns == p.least_ns);
+    p = sl_poll_begin(&m, s, UINT64_MAX);
+    assert_false(sl_poll_again(&p));
+    m.shy_until_ns = p.now_ns;
+    p = sl_poll_begin(&m, s, UINT64_MAX);
+    assert_true(p.most_ns == p.now_ns + s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cursors),
@@ -341,6 +360,7 @@ int main(void) {
         cmocka_unit_test(log_lines),
         cmocka_unit_test(json_log_lines),
         cmocka_unit_test(extremes_evaluate_once),
+        cmocka_unit_test(polls_shyly_where_cores_are_busy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,6 @@
 #include <time.h>
 
 #include "base/mem.h"
-#include "base/poll.h"
 #include "base/rng.h"
 #include "net/loop/loop_int.h"
 
@@ -188,9 +187,9 @@ bool sl_port_has_mail(const sl_port *p) {
     return atomic_load_explicit(&p->has_mail, memory_order_relaxed);
 }
 
-void sl_port_wait(sl_port *p, uint64_t timeout_us, uint64_t poll_ns) {
+void sl_port_wait(sl_port *p, uint64_t timeout_us, uint64_t poll_ns, sl_poll_memory *polled) {
     uint64_t until_ns = sl_now_ns() + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u);
-    sl_poll poll = sl_poll_begin(poll_ns, until_ns);
+    sl_poll poll = sl_poll_begin(polled, poll_ns, until_ns);
     do {
         if (sl_port_has_mail(p)) return;
     } while (sl_poll_again(&poll));

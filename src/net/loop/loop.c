@@ -240,7 +240,7 @@ static void loop_wait(sl_transport *base, uint64_t timeout_us) {
         if (t->heap[0]->due_us <= now_us) return;
         timeout_us = SL_MIN(timeout_us, t->heap[0]->due_us - now_us);
     }
-    sl_port_wait(t->port, timeout_us, base->net->poll_ns);
+    sl_port_wait(t->port, timeout_us, base->net->poll_ns, &base->net->polled);
 }
 
 static void loop_wake(sl_transport *base) {

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "base/poll.h"
 #include "net/shm/shm_int.h"
 
 #define POLL_NS    500000u /* how often a busy net looks at its sockets */
@@ -140,7 +139,7 @@ static void sleep_until(shm_transport *t, uint64_t until_ns) {
 static void shm_wait(sl_transport *base, uint64_t timeout_us) {
     shm_transport *t = of(base);
     uint64_t until_ns = sl_now_ns() + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u);
-    sl_poll poll = sl_poll_begin(base->net->poll_ns, until_ns);
+    sl_poll poll = sl_poll_begin(&base->net->polled, base->net->poll_ns, until_ns);
     do {
         if (has_work(t)) return;
     } while (sl_poll_again(&poll));

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "base/poll.h"
 #include "net/address.h"
 #include "net/tcp/tcp_int.h"
 
@@ -140,7 +139,7 @@ static void tcp_wait(sl_transport *base, uint64_t timeout_us) {
     uint64_t until_ns = now_ns + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u);
     if (t->any_to_tend || t->more) return;
     if (t->n_lingering) until_ns = SL_MIN(until_ns, now_ns + 1000000u);
-    sl_poll poll = sl_poll_begin(SL_MAX(base->net->poll_ns, POLL_NS), until_ns);
+    sl_poll poll = sl_poll_begin(&base->net->polled, SL_MAX(base->net->poll_ns, POLL_NS), until_ns);
     do {
         if (is_ready(t, 0)) return;
     } while (sl_poll_again(&poll));

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "base/poll.h"
 #include "net/address.h"
 #include "net/ucx/ucx_int.h"
 
@@ -217,7 +216,7 @@ static void sleep_until(ucx_transport *t, uint64_t until_ns) {
 static void ucx_wait(sl_transport *base, uint64_t timeout_us) {
     ucx_transport *t = of(base);
     uint64_t until_ns = sl_now_ns() + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u);
-    sl_poll poll = sl_poll_begin(base->net->poll_ns, until_ns);
+    sl_poll poll = sl_poll_begin(&base->net->polled, base->net->poll_ns, until_ns);
     do {
         while (!has_work(t) && ucp_worker_progress(t->worker)) {
         }
