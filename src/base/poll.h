@@ -14,10 +14,10 @@
 
 #define SL_POLL_NS       20000u  /* in any case: often the peer shares this core */
 #define SL_POLL_TAKEN_NS 200000u /* between two looks: somebody else has work for the core */
-#define SL_POLL_BUSY_NS                                                                            \
-    2000000u            /* and is no peer between two messages: whole turns of others...           \
-                         */
-#define SL_POLL_SHY 16u /* ...keep from polling for so many times as long */
+/* Longer than a peer takes between two messages: turns of others keep from polling for so many
+ * times as long. */
+#define SL_POLL_BUSY_NS 4000000u
+#define SL_POLL_SHY     16u
 
 /* What a waiter remembers from one wait to the next; zeroed at first. */
 typedef struct sl_poll_memory {
