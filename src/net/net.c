@@ -309,10 +309,10 @@ static uint64_t stretched_us(const sl_net *n, uint64_t base_us) {
  * watches. A caller who has proved nothing yet is given no more for calling from here. */
 static uint64_t patience_us(const sl_conn *c, uint64_t base_us) {
     const sl_net *n = c->net;
+    uint64_t most_us = SL_MAX(base_us, (uint64_t)n->silence_limit_us);
     if (c->place == SL_PEER_IN_THIS_PROCESS) return UINT64_MAX / 2;
-    if (c->place == SL_PEER_ON_THIS_MACHINE && !sl_session_is_pending(c))
-        return n->silence_limit_us;
-    return SL_MIN(stretched_us(n, base_us), (uint64_t)n->silence_limit_us);
+    if (c->place == SL_PEER_ON_THIS_MACHINE && !sl_session_is_pending(c)) return most_us;
+    return SL_MIN(stretched_us(n, base_us), most_us);
 }
 
 static void watch_handshake(sl_conn *c, uint64_t now_us, uint64_t *next_us) {
@@ -331,7 +331,7 @@ static void watch(sl_conn *c, uint64_t now_us, uint64_t *next_us) {
         watch_handshake(c, now_us, next_us);
         return;
     }
-    uint64_t limit_us = patience_us(c, n->dead_after_us);
+    uint64_t limit_us = patience_us(c, SL_MIN(n->dead_after_us, n->silence_limit_us));
     /* Later than now where the process was stopped within this look: before the stop, then. */
     c->heard_us = SL_MIN(c->heard_us, now_us);
     c->sent_us = SL_MIN(c->sent_us, now_us);
