@@ -11,9 +11,6 @@
 
 #include <stdio.h>
 
-static uint32_t total_positions(const sl_request *r) {
-    return r->p.n_prompt + r->p.max_tokens;
-}
 static uint32_t known_tokens(const sl_request *r) {
     return r->p.n_prompt + r->n_generated;
 }
@@ -21,7 +18,7 @@ static uint32_t known_tokens(const sl_request *r) {
 /* Pages that let it run on until the coordinator has heard of its next tokens. */
 static uint32_t wanted_pages(const sl_request *r) {
     uint64_t positions = (uint64_t)known_tokens(r) + SL_MAX_AHEAD;
-    return sl_kv_pages_for(SL_MIN(positions, total_positions(r)));
+    return sl_kv_pages_for(SL_MIN(positions, sl_kv_positions(r->p.n_prompt, r->p.max_tokens)));
 }
 
 /* Tells the worker of r about it. A lost worker is reported by on_down. */

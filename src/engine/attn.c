@@ -84,7 +84,7 @@ void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *lo
 
 static sl_status check_submit(const sl_attn *a, const sl_wire_submit *s, sl_err *err) {
     const sl_plan *p = &a->w->plan;
-    uint64_t total = (uint64_t)s->n_tokens + s->max_tokens;
+    uint64_t total = sl_kv_positions(s->n_tokens, s->max_tokens);
     if (s->n_tokens == 0 || s->max_tokens == 0 || s->start != 0 || total > p->context)
         return sl_fail(
             err, SL_ERR_PROTOCOL, "request %llu: %u tokens from %u and %u new ones, context %u",
@@ -135,7 +135,7 @@ static sl_sampling sampling_of(const sl_wire_submit *in, sl_logit_bias *bias) {
 
 static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_err *err) {
     uint32_t *tokens = sl_alloc((size_t)in->n_tokens + in->max_tokens, sizeof *tokens);
-    uint32_t cap_pages = sl_kv_pages_for((uint64_t)in->n_tokens + in->max_tokens);
+    uint32_t cap_pages = sl_kv_pages_for(sl_kv_positions(in->n_tokens, in->max_tokens));
     float **pages = sl_alloc(cap_pages, sizeof *pages);
     sl_logit_bias *bias = sl_alloc(in->n_bias, sizeof *bias);
     if (!tokens || !pages || !bias) {

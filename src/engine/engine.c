@@ -214,7 +214,7 @@ const sl_model_spec *sl_engine_spec(const sl_engine *e) {
 /* ---- calls ---- */
 
 static sl_status check_params(const sl_engine *e, const sl_request_params *p, sl_err *err) {
-    uint64_t total = (uint64_t)p->n_prompt + p->max_tokens;
+    uint64_t total = sl_kv_positions(p->n_prompt, p->max_tokens);
     if (p->n_prompt == 0) return sl_fail(err, SL_ERR_ARG, "prompt: empty, at least one token");
     if (p->max_tokens == 0) return sl_fail(err, SL_ERR_ARG, "max_tokens: 0, at least 1");
     if (p->min_tokens > p->max_tokens)
@@ -223,7 +223,7 @@ static sl_status check_params(const sl_engine *e, const sl_request_params *p, sl
     if (p->n_stop > 64) return sl_fail(err, SL_ERR_ARG, "stop: %u ids, limit 64", p->n_stop);
     if (total > e->plan.context)
         return sl_fail(err, SL_ERR_LIMIT,
-                       "prompt of %u tokens and max_tokens of %u make %llu positions, the context "
+                       "prompt of %u tokens and max_tokens of %u take %llu positions, the context "
                        "has %u (--ctx)",
                        p->n_prompt, p->max_tokens, (unsigned long long)total, e->plan.context);
     for (uint32_t i = 0; i < p->n_prompt; i++) {

@@ -94,10 +94,10 @@ typedef struct sl_request_params {
 } sl_request_params;
 
 /* Queues a request. Refuses at once (no event follows): SL_ERR_ARG for bad ids or ranges,
- * SL_ERR_LIMIT when prompt + max_tokens exceed the context or the page pool, SL_ERR_OVERLOADED when
- * the queue is full, SL_ERR_WORKER_LOST when the plan's workers are not all there. A request that
- * finds the queue full a little later, or waits in it longer than queue_timeout_s, ends with
- * SL_ERR_OVERLOADED. */
+ * SL_ERR_LIMIT when n_prompt + max_tokens - 1 positions exceed the context or the page pool,
+ * SL_ERR_OVERLOADED when the queue is full, SL_ERR_WORKER_LOST when the plan's workers are not all
+ * there. A request that finds the queue full a little later, or waits in it longer than
+ * queue_timeout_s, ends with SL_ERR_OVERLOADED. */
 sl_status sl_engine_submit(sl_engine *e, const sl_request_params *p, uint64_t *request,
                            sl_err *err) SL_MUST_CHECK;
 /* The request's last event (finish STOP, after the tokens already on their way are dropped) follows

@@ -346,7 +346,8 @@ static sl_status choose_max_tokens(sl_choice *c, sl_api_error *e) {
     const sl_api_params *p = &c->call->params;
     bool chat = p->kind == SL_API_CHAT;
     uint64_t context = c->call->server->limits.context, n = c->prompt->len;
-    uint64_t left = n < context ? context - n : 0;
+    uint64_t room = context + p->no_answer; /* what is made and dropped takes no position */
+    uint64_t left = n < room ? room - n : 0;
     if (n == 0)
         return sl_api_error_bad(e, "prompt", "prompt: empty, the model needs one token at least");
     c->max_tokens = p->max_tokens;

@@ -296,7 +296,7 @@ static sl_status refuse_long_list(const char *field, size_t n, const sl_api_limi
 static sl_status read_prompt_ids(sl_json v, const sl_api_limits *limits, bool truncate, sl_ids *out,
                                  sl_api_error *e) {
     size_t n = sl_json_count(v);
-    if (!truncate && n >= limits->context) return refuse_long_list("prompt", n, limits, e);
+    if (!truncate && n > limits->context) return refuse_long_list("prompt", n, limits, e);
     return read_ids(v, "prompt", limits->vocab, out, e);
 }
 

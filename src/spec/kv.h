@@ -47,6 +47,12 @@ static inline size_t sl_kv_page_bytes(const sl_model_spec *m) {
     return SL_KV_PAGE_TOKENS * sl_kv_token_bytes(m);
 }
 
+/* Positions of a request of so many tokens that draws up to `more` (1 at least): the last one drawn
+ * goes through no block. */
+static inline uint64_t sl_kv_positions(uint64_t tokens, uint64_t more) {
+    return tokens + more - 1;
+}
+
 static inline uint32_t sl_kv_pages_for(uint64_t positions) {
     return (uint32_t)((positions + SL_KV_PAGE_TOKENS - 1) / SL_KV_PAGE_TOKENS);
 }

@@ -118,6 +118,18 @@ def test_penalties_do_not_change_reported_logprobs(server, client):
     assert all(abs(biased[k] - v) < 1e-4 for k, v in plain.items())
 
 
+def test_a_prompt_of_exactly_the_context_is_scored(server, client):
+    """It needs no position more; an answer of one token would, as the API counts."""
+    context = client.models.list().data[0].max_model_len
+    whole = (case(server, "line")["prompt_ids"] * context)[:context]
+    answer = complete(client, server, prompt=whole, max_tokens=0, echo=True, logprobs=0)
+    assert len(answer.choices[0].logprobs.tokens) == answer.usage.prompt_tokens == context
+    for prompt, n in (whole, 1), (whole + whole[:1], 0):
+        with pytest.raises(openai.BadRequestError) as e:
+            complete(client, server, prompt=prompt, max_tokens=n, echo=True, logprobs=0)
+        assert e.value.code == "context_length_exceeded"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_echo_scores_what_was_generated(server, client, stream):
     golden = case(server, "line")

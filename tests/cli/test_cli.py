@@ -181,8 +181,23 @@ def test_infeasible():
 
 
 def test_too_long_for_the_context():
-    err = refused(1, "run", FIXTURE, *IDS, "-n", "510")
-    assert "prompt of 3 tokens and max_tokens of 510 make 513 positions, the context has 512" in err
+    err = refused(1, "run", FIXTURE, *IDS, "-n", "511")
+    assert "prompt of 3 tokens and max_tokens of 511 take 513 positions, the context has 512" in err
+
+
+def test_prompt_of_exactly_the_context(tmp_path):
+    """Logits of it need no position more, and neither does the one token that comes after it."""
+    ids = ",".join(str(i) for i in range(10, 42))
+    few = "--ctx", "32", "--kv-pages", "1", "--max-num-seqs", "1"
+    out, _ = sluice("logits", FIXTURE, "--ids", ids, *few, "--npy", tmp_path / "l.npy", "--json")
+    assert json.loads(out)["positions"] == 32
+    one, _ = sluice("run", FIXTURE, "--ids", ids, *few, "-n", "1", "--json")
+    more, _ = sluice("run", FIXTURE, "--ids", ids, "-n", "2", "--json")
+    assert json.loads(one)["ids"] == json.loads(more)["ids"][:1]
+    for verb, last in ("logits", ["--npy", tmp_path / "m.npy"]), ("run", ["-n", "1"]):
+        err = refused(1, verb, FIXTURE, "--ids", ids + ",42", *few, *last)
+        assert "33 positions, the context has 32" in err
+    assert "2 take 33 positions" in refused(1, "run", FIXTURE, "--ids", ids, *few, "-n", "2")
 
 
 # ---- one JSON document on stdout ----

@@ -97,7 +97,7 @@ static void draw_request(sim *s, sim_request *r, uint32_t prompt, uint64_t at_us
     r->logits = sim_once_in(s, 8);
     if (sim_once_in(s, 40)) {
         r->too_long = true;
-        r->max_tokens = SIM_CONTEXT - r->p->n + 1 + sim_below(s, 9);
+        r->max_tokens = SIM_CONTEXT - r->p->n + 2 + sim_below(s, 9);
     }
     if (s->pressure && !sim_once_in(s, 4)) return;
     if (sim_once_in(s, 5)) r->cancel_at_us = at_us + 1 + sim_below(s, 1 + sim_below(s, 100000));

@@ -275,7 +275,7 @@ static void refusals(void **state) {
     p.prompt = bad;
     refuses(e, p, SL_ERR_ARG, "id 1040 at 1, the vocabulary has 1040");
     p = ok;
-    p.max_tokens = 510;
+    p.max_tokens = 511;
     refuses(e, p, SL_ERR_LIMIT, "513 positions, the context has 512");
     p.max_tokens = UINT32_MAX;
     refuses(e, p, SL_ERR_LIMIT, "positions, the context has 512");

@@ -82,7 +82,7 @@ sl_status sl_perplexity_run(const sl_options *o, const sl_deployment *d, sl_err 
     sl_engine *e = NULL;
     uint32_t chunk[PPL_CHUNK];
     scorer s = {.ids = chunk, .n = PPL_CHUNK, .vocab = d->spec.vocab};
-    if (d->opts.plan.context <= PPL_CHUNK)
+    if (d->opts.plan.context < PPL_CHUNK)
         return sl_fail(err, SL_ERR_ARG, "--perplexity: a chunk has %u tokens, the context %u",
                        PPL_CHUNK, d->opts.plan.context);
     sl_status st = encode_file(o, &ids, err);
