@@ -374,11 +374,17 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
     uint32_t roles = e->plan.worker[id].roles;
     const char *role = roles & SL_ROLE_EXPERT ? "expert" : "attention";
     char text[sizeof e->lost];
-    snprintf(text, sizeof text, "%s worker %u was lost: %s", role, id, why);
-    sl_log(SL_LOG_ERROR, "engine", "%s", text);
     sl_err err;
-    sl_status st = sl_fail(&err, SL_ERR_WORKER_LOST, "%s", text);
-    signal_start(e, st, &err); /* only counts while starting */
+    /* Before it served, its end is why the engine does not start: said once, by who asked for it.
+     */
+    if (e->up)
+        snprintf(text, sizeof text, "%s worker %u was lost: %s", role, id, why);
+    else if (e->plan.n_workers > 1)
+        snprintf(text, sizeof text, "%s worker %u does not start: %s", role, id, why);
+    else
+        snprintf(text, sizeof text, "%s", why);
+    sl_log(e->up ? SL_LOG_ERROR : SL_LOG_INFO, "engine", "%s", text);
+    if (!e->up) signal_start(e, sl_fail(&err, SL_ERR_WORKER_LOST, "%s", text), &err);
     if ((roles & SL_ROLE_EXPERT) || !attention_left(e)) {
         stop_serving(e, text);
         fail_requests_of(e, SL_NO_WORKER, text);

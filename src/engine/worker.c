@@ -465,7 +465,9 @@ static void handle(sl_worker *w, sl_inbox_item *it) {
         st = handle_token_path(w, &it->h, span, &it->payload, &err);
     }
     if (st != SL_OK) {
-        sl_log(SL_LOG_WARN, "worker", "%s: %s", sl_msg_kind_name(it->h.kind), err.msg);
+        /* Why it ends, whoever runs the worker says. */
+        sl_log(w->stop ? SL_LOG_INFO : SL_LOG_WARN, "worker", "%s: %s",
+               sl_msg_kind_name(it->h.kind), err.msg);
         if (it->conn && sl_conn_is_open(it->conn)) sl_net_close(w->net, it->conn, st, err.msg);
     }
     sl_net_buf_give(w->net, it->payload);
