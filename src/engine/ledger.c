@@ -11,7 +11,8 @@ sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
     if (!r) return NULL;
     r->stop = sl_alloc(p->n_stop, sizeof *r->stop);
     r->tokens = sl_alloc((size_t)p->n_prompt + p->max_tokens, sizeof *r->tokens);
-    r->pages = sl_alloc(sl_kv_pages_for(sl_kv_positions(p->n_prompt, p->max_tokens)), sizeof *r->pages);
+    r->pages =
+        sl_alloc(sl_kv_pages_for(sl_kv_positions(p->n_prompt, p->max_tokens)), sizeof *r->pages);
     r->bias = sl_alloc(p->sampling.n_bias, sizeof *r->bias);
     if (!r->stop || !r->tokens || !r->pages || !r->bias) {
         sl_request_free(r);
