@@ -17,16 +17,20 @@
 /* Fifty times what a calm machine needs; what is not measured by then is the base's. */
 #define LIMIT_NS 2000000000u
 
+/* Asked last: a table that wins nothing need not prove itself. */
+static bool can_run(size_t i) {
+    bool can = false;
+    return sl_kernels_at(i, &can) && can;
+}
+
 void sl_kernels_pick(const sl_kernel_times *t, uint8_t from[SL_SLOTS]) {
-    bool can[SL_TABLES_MAX] = {false};
     size_t base = sl_table_find(sl_kernels_base()->name, strlen(sl_kernels_base()->name));
-    for (size_t i = 0; i < SL_TABLES_MAX && sl_kernels_at(i, NULL); i++) sl_kernels_at(i, &can[i]);
     for (size_t s = 0; s < SL_SLOTS; s++) {
         uint64_t limit = (uint64_t)t->ns[s][base] * WINS_PERCENT;
         from[s] = (uint8_t)base;
         for (size_t i = 0; i < SL_TABLES_MAX; i++) {
             uint64_t took = (uint64_t)t->ns[s][i] * 100;
-            if (i == base || !can[i] || took == 0 || took >= limit) continue;
+            if (i == base || took == 0 || took >= limit || !can_run(i)) continue;
             from[s] = (uint8_t)i;
             limit = took;
         }
@@ -167,34 +171,35 @@ static void keep(const char *folder, const char *key, sl_kernel_choice *c) {
     snprintf(c->trouble, sizeof c->trouble, "%s", errno ? strerror(errno) : "cannot be written");
 }
 
+/* Whether there is anything to measure. */
 static bool rivals(void) {
-    bool any = false, can;
     const sl_kernels *k;
-    for (size_t i = 0; (k = sl_kernels_at(i, NULL)) != NULL; i++) {
-        if (!k->by_merit) continue;
-        sl_kernels_at(i, &can);
-        any = any || can;
-    }
-    return any;
+    for (size_t i = 0; (k = sl_kernels_at(i, NULL)) != NULL; i++)
+        if (k->by_merit && can_run(i)) return true;
+    return false;
+}
+
+static void measure(const char *folder, const char *key, sl_kernel_choice *out) {
+    uint64_t began = sl_now_ns();
+    bool whole = sl_kernels_measure(LIMIT_NS, &out->times);
+    out->took_ns = sl_now_ns() - began;
+    if (whole && out->file[0]) keep(folder, key, out);
+    if (!whole) snprintf(out->trouble, sizeof out->trouble, "other programs took the time");
 }
 
 void sl_kernels_choose(const char *folder, bool again, sl_kernel_choice *out) {
     char key[256];
     uint8_t from[SL_SLOTS];
-    *out = (sl_kernel_choice){.from = SL_CHOICE_ALONE};
-    if (rivals()) {
-        sl_kernels_key(key, sizeof key);
-        bool kept = folder && folder[0] && name_file(folder, key, out->file, sizeof out->file);
-        if (!kept) out->file[0] = 0;
-        out->from = SL_CHOICE_KEPT;
-        if (again || !kept || !read_times(out->file, key, &out->times)) {
-            uint64_t began = sl_now_ns();
-            bool whole = sl_kernels_measure(LIMIT_NS, &out->times);
-            out->took_ns = sl_now_ns() - began;
-            out->from = SL_CHOICE_MEASURED;
-            if (kept && whole) keep(folder, key, out);
-            if (!whole) snprintf(out->trouble, sizeof out->trouble, "other programs took the time");
-        }
+    *out = (sl_kernel_choice){.from = SL_CHOICE_KEPT};
+    sl_kernels_key(key, sizeof key);
+    if (!folder || !folder[0] || !name_file(folder, key, out->file, sizeof out->file))
+        out->file[0] = 0;
+    if (again || !out->file[0] || !read_times(out->file, key, &out->times)) {
+        out->from = rivals() ? SL_CHOICE_MEASURED : SL_CHOICE_ALONE;
+        if (out->from == SL_CHOICE_MEASURED)
+            measure(folder, key, out);
+        else
+            out->file[0] = 0;
     }
     sl_kernels_pick(&out->times, from);
     sl_kernels_spec(from, out->spec);

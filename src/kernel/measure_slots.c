@@ -1,12 +1,14 @@
 /* How long each table takes for one call of each slot. Sizes are those of a piece of work as the
- * loops of kernel.c cut it, small enough for the second cache. */
+ * loops of kernel.c cut it. Weights, keys and values come from where they come from in a model:
+ * from beyond the second cache, each call with others than the last. A form that computes faster
+ * may well ask for them too late. */
 #include "kernel/choice.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
 
 #define K          1024u /* length of products */
-#define COLS       24u
+#define COLS       32u
 #define ROWS       16u /* of slots for many; a single one of those for few */
 #define DIM        128u
 #define N          4096u /* of vectors */
@@ -15,20 +17,25 @@
 #define TURNS_MORE 20u /* ... have more */
 
 /* A table this much slower than the best of a turn has no more turns. */
-#define HOPELESS 2u
+#define HOPELESS 3u
+
+/* Weights of one call, and a ring of them for each table: together no second cache holds them, and
+ * what a call asks for ahead is for the same table's next. */
+#define PIECE (COLS * K * sizeof(float))
+#define RING  (24 * PIECE)
+#define RINGS (SL_TABLES_MAX * RING)
 
 typedef struct lab {
-    _Alignas(64) uint8_t w[COLS * K * sizeof(float)];
+    uint8_t *ring;
+    size_t at[SL_TABLES_MAX]; /* where the last call's weights lie in a table's ring */
+    size_t table;             /* whose turn it is */
     _Alignas(64) float x[ROWS][K], y[N], z[N], a[N];
-    _Alignas(64) float page[2][SL_KV_PAGE_TOKENS * DIM];
     _Alignas(64) uint8_t act[ROWS][2 * K], row[2 * N];
     double freq[N];
 } lab;
 
 static void fill(lab *l) {
     for (uint32_t i = 0; i < ROWS * K; i++) l->x[i / K][i % K] = (float)(i % 101) * 0.01f - 0.5f;
-    for (uint32_t i = 0; i < SL_KV_PAGE_TOKENS * DIM; i++)
-        l->page[0][i] = l->page[1][i] = (float)(i % 89) * 0.01f - 0.4f;
     for (uint32_t i = 0; i < N; i++) l->freq[i] = 1.0 / (1 + i);
 }
 
@@ -37,21 +44,26 @@ static void fill_vectors(lab *l) {
     for (uint32_t i = 0; i < N; i++) l->y[i] = l->z[i] = l->a[i] = (float)(i % 97) * 0.01f - 0.4f;
 }
 
-/* Weights of a type: any 16 bits that are an ordinary number as f16 or bf16, or scales of blocks.
- */
-static void fill_weights(lab *l) {
-    for (size_t i = 0; i < sizeof l->w; i += 2) {
+/* Any 16 bits that are an ordinary number as f16 or bf16, scales of blocks, and halves of f32. */
+static void fill_ring(lab *l) {
+    for (size_t i = 0; i < RINGS; i += 2) {
         uint16_t h = (uint16_t)(0x3000 + i * 7919 % 2048);
-        memcpy(l->w + i, &h, sizeof h);
+        memcpy(l->ring + i, &h, sizeof h);
     }
+}
+
+static const uint8_t *next_weights(lab *l) {
+    size_t *at = &l->at[l->table];
+    *at = (*at + PIECE) % RING;
+    return l->ring + l->table * RING + *at;
 }
 
 static void call_gemm(const sl_kernels *k, const sl_slot *s, lab *l) {
     static const float scales[K / SL_F8_BLOCK] = {1, 1, 1, 1, 1, 1, 1, 1};
-    const sl_mat mat = {l->w, COLS, K, s->dtype, 0, scales};
+    const sl_mat mat = {next_weights(l), COLS, K, s->dtype, 0, scales};
     const float *x[ROWS];
     for (uint32_t r = 0; r < ROWS; r++) x[r] = l->x[r];
-    sl_call_gemm_tile(k, &(sl_gemm_tile){.w = l->w,
+    sl_call_gemm_tile(k, &(sl_gemm_tile){.w = mat.data,
                                          .dtype = s->dtype,
                                          .k = K,
                                          .n_cols = COLS,
@@ -63,20 +75,22 @@ static void call_gemm(const sl_kernels *k, const sl_slot *s, lab *l) {
 }
 
 static void call_int8(const sl_kernels *k, const sl_slot *s, lab *l) {
-    const uint8_t *x[ROWS];
+    const uint8_t *x[ROWS], *w = next_weights(l);
     for (uint32_t r = 0; r < ROWS; r++) x[r] = l->act[r];
-    sl_call_int8_tile(k, &(sl_int8_tile){.w = l->w,
+    sl_call_int8_tile(k, &(sl_int8_tile){.w = w,
                                          .dtype = s->dtype,
                                          .k = K,
                                          .n_cols = COLS,
                                          .n_rows = s->amount == SL_FEW ? 1 : ROWS,
                                          .y_stride = COLS,
                                          .x = x,
-                                         .y = l->a});
+                                         .y = l->a,
+                                         .next = w + COLS * sl_dtype_row_bytes(s->dtype, K)});
 }
 
 static void call_page(const sl_kernels *k, const sl_slot *s, lab *l) {
     sl_attn_query q[SL_ATTN_QUERIES];
+    const float *k0 = (const float *)next_weights(l), *v0 = k0 + SL_KV_PAGE_TOKENS * DIM;
     uint32_t n = s->amount == SL_FEW ? 4 : SL_ATTN_QUERIES;
     for (uint32_t i = 0; i < n; i++)
         q[i] = (sl_attn_query){
@@ -85,8 +99,10 @@ static void call_page(const sl_kernels *k, const sl_slot *s, lab *l) {
                                          .n = n,
                                          .head_dim = DIM,
                                          .v_dim = DIM,
-                                         .k = l->page[0],
-                                         .v = l->page[1],
+                                         .k = k0,
+                                         .v = v0,
+                                         .next_k = k0 + PIECE / sizeof(float),
+                                         .next_v = v0 + PIECE / sizeof(float),
                                          .scale = 0.1f});
 }
 
@@ -99,7 +115,7 @@ static void call_vector(const sl_kernels *k, const sl_slot *s, lab *l) {
         sl_call_rms_quantise(k, l->y, l->z, 0.5f, &(sl_act_part){l->row, s->kind, N, 0, N});
         break;
     case SL_KERNEL_widen:
-        sl_call_widen(k, l->w, s->dtype, N, l->a);
+        sl_call_widen(k, next_weights(l), s->dtype, N, l->a);
         break;
     case SL_KERNEL_swiglu:
         k->swiglu(l->a, l->z, N);
@@ -176,6 +192,7 @@ static bool run(const race *r, const sl_slot *s, size_t slot, uint32_t ns[SL_TAB
         for (size_t i = 0; i < SL_TABLES_MAX; i++) {
             if (!r->k[i] || out[i] || !sl_table_has(i, slot)) continue;
             fill_vectors(r->lab);
+            r->lab->table = i;
             uint64_t from = sl_now_ns();
             if (from > r->until_ns) return false;
             call(r->k[i], s, r->lab);
@@ -209,13 +226,18 @@ bool sl_kernels_measure(uint64_t limit_ns, sl_kernel_times *out) {
     const sl_kernels *k;
     bool can;
     *out = (sl_kernel_times){0};
-    if (!r.lab) return false;
+    if (r.lab) r.lab->ring = sl_reserve(RINGS + PIECE, 1); /* what comes next may be asked for */
+    if (!r.lab || !r.lab->ring) {
+        sl_free(r.lab);
+        return false;
+    }
     for (size_t i = 0; (k = sl_kernels_at(i, &can)) != NULL; i++)
         if (can && (k->by_merit || k == sl_kernels_base())) r.k[i] = k;
     fill(r.lab);
-    fill_weights(r.lab);
+    fill_ring(r.lab);
     r.until_ns = sl_now_ns() + limit_ns;
     bool whole = run_all(&r, out);
+    sl_release(r.lab->ring, RINGS + PIECE, 1);
     sl_free(r.lab);
     return whole;
 }
