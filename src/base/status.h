@@ -25,6 +25,7 @@
     X(CANCELLED, -20, "cancelled")                                                                 \
     X(WORKER_LOST, -21, "worker lost")                                                             \
     X(OVERLOADED, -22, "overloaded")                                                               \
+    X(NOT_FINITE, -23, "values are not finite")                                                    \
     /* a peer */                                                                                   \
     X(PROTOCOL, -30, "protocol violation")                                                         \
     X(AUTH, -31, "authentication failed")                                                          \

@@ -40,9 +40,9 @@ void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t toke
         a->pairs[a->n_pairs++] = (sl_wire_id_f32){logprobs[i].id, logprobs[i].logprob};
 }
 
-void sl_attn_emit_end(sl_attn *a, const sl_slot *s, sl_finish finish) {
-    uint32_t token = finish == SL_FINISH_ERROR ? a->lost_worker : UINT32_MAX;
-    sl_attn_emit(a, s, s->n_tokens, token, finish, NULL, 0);
+/* The end of a request that needs the lost expert worker. */
+static void emit_lost(sl_attn *a, const sl_slot *s) {
+    sl_attn_emit(a, s, s->n_tokens, a->lost_worker, SL_FINISH_ERROR, NULL, 0);
 }
 
 /* ---- slots ---- */
@@ -54,6 +54,21 @@ void sl_slot_release(sl_attn *a, sl_slot *s) {
     sl_free(s->pages);
     sl_free(s->bias);
     *s = (sl_slot){0};
+}
+
+void sl_slot_break(sl_slot *s, uint32_t block, uint32_t position) {
+    if (s->cancelled) return; /* by its client, or for an earlier row */
+    s->cancelled = s->broken = true;
+    s->broken_block = block;
+    s->broken_position = position;
+}
+
+void sl_slot_end(sl_attn *a, sl_slot *s) {
+    if (s->broken)
+        sl_attn_emit(a, s, s->broken_position, s->broken_block, SL_FINISH_NOT_FINITE, NULL, 0);
+    else
+        sl_attn_emit(a, s, s->n_tokens, UINT32_MAX, SL_FINISH_STOP, NULL, 0);
+    sl_slot_release(a, s);
 }
 
 bool sl_slot_has_work(const sl_slot *s) {
@@ -203,7 +218,7 @@ sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) {
     if (st != SL_OK) return st;
     sl_slot refused = {.request = in.request};
     if (a->lost) {
-        sl_attn_emit_end(a, &refused, SL_FINISH_ERROR);
+        emit_lost(a, &refused);
         sl_attn_flush(a);
         return SL_OK;
     }
@@ -242,8 +257,7 @@ static void cancel(sl_attn *a, sl_slot *s) {
         s->pages = NULL; /* its rows still use them */
     else if (s->in_step)
         return; /* ends with the step, whose rows still touch its pages */
-    sl_attn_emit_end(a, s, SL_FINISH_STOP);
-    sl_slot_release(a, s);
+    sl_slot_end(a, s);
 }
 
 sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload, sl_err *err) {
@@ -306,7 +320,7 @@ void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why) {
         for (uint32_t i = 0; i < a->max_slots; i++) {
             sl_slot *s = &a->lane[l].slot[i];
             if (!s->used) continue;
-            sl_attn_emit_end(a, s, SL_FINISH_ERROR);
+            emit_lost(a, s);
             sl_slot_release(a, s);
             ended++;
         }

@@ -18,8 +18,10 @@
  * pages. */
 typedef struct sl_slot {
     bool used, cancelled;
-    bool in_step; /* rows of it are in the lane's running step... */
-    bool samples; /* ...and the last of them yields a token */
+    bool broken;                            /* and cancelled: a row of it was not finite... */
+    uint32_t broken_block, broken_position; /* ...here; sl_model_spec.n_layers: at the head */
+    bool in_step;                           /* rows of it are in the lane's running step... */
+    bool samples;                           /* ...and the last of them yields a token */
     uint64_t request, arrival;
     uint32_t generation;
     uint32_t *tokens;
@@ -145,8 +147,11 @@ void sl_lane_route(sl_lane *lane, uint32_t layer, const sl_rows *rows);
 void sl_lane_shared(sl_lane *lane, uint32_t layer);
 
 /* attn.c */
-/* The end of a request without a token. */
-void sl_attn_emit_end(sl_attn *a, const sl_slot *s, sl_finish finish);
+/* The row at `position` has values that are not finite, found in `block`. Its request is cancelled:
+ * what of it is on its way travels on, and then the coordinator hears why it ended. */
+void sl_slot_break(sl_slot *s, uint32_t block, uint32_t position);
+/* The end, without a token, of a request that was cancelled; releases its slot. */
+void sl_slot_end(sl_attn *a, sl_slot *s);
 /* A record of the token at `position` with its n log-probabilities. */
 void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t token, sl_finish finish,
                   const sl_logprob *logprobs, uint32_t n);

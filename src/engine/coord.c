@@ -200,6 +200,21 @@ static void report_broken(sl_engine *e, uint32_t id, uint32_t lost, sl_request *
     sl_coord_finish(e, r, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, e->lost[0] ? e->lost : text);
 }
 
+/* A row of the request has values that no number can be made of. */
+static sl_status report_not_finite(sl_engine *e, sl_request *r, const sl_wire_token *t,
+                                   sl_err *err) {
+    char text[160], where[48] = "head";
+    uint32_t block = t->token;
+    if (block > e->spec.n_layers || t->position >= r->p.n_prompt + r->n_generated || t->n_logprobs)
+        return sl_fail(err, SL_ERR_PROTOCOL, "values of request %llu at %u, block %u, not finite",
+                       (unsigned long long)t->request, t->position, block);
+    if (block < e->spec.n_layers) snprintf(where, sizeof where, "router of block %u", block);
+    snprintf(text, sizeof text, "position %u (token %u) has values that are not finite at the %s",
+             t->position, r->tokens[t->position], where);
+    sl_coord_finish(e, r, SL_FINISH_ERROR, SL_ERR_NOT_FINITE, text);
+    return SL_OK;
+}
+
 /* Hands one token to its request. prompt_position: see sl_request_event. */
 static void deliver_token(sl_request *r, const sl_wire_token *t, const sl_wire_id_f32 *pairs,
                           uint32_t prompt_position) {
@@ -238,8 +253,7 @@ static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
     sl_request *r = sl_ledger_find(&e->ledger, t->request);
     *ack = (sl_wire_pair){.request = t->request};
     if (!r || r->worker != id || r->state == SL_REQUEST_WAITING) return SL_OK; /* ended meanwhile */
-    if (t->finish > SL_FINISH_ERROR)
-        return sl_fail(err, SL_ERR_PROTOCOL, "finish code %u", t->finish);
+    if (t->finish == SL_FINISH_NOT_FINITE) return report_not_finite(e, r, t, err);
     if (t->n_logprobs && t->position < r->p.n_prompt) return on_prompt_token(r, t, pairs, err);
     bool has_token = t->finish != SL_FINISH_ERROR && t->token != UINT32_MAX;
     if (t->n_logprobs != (has_token && r->p.logprobs ? 1 + r->p.n_top : 0))

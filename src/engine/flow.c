@@ -122,14 +122,13 @@ static bool unmerged(const sl_flow *f, const sl_part *p) {
     return p->layer > 0 && f->a->m->ffn[p->layer - 1] == SL_FFN_MOE;
 }
 
-/* The request was cancelled while its rows were away. */
+/* The request was cancelled while its rows were away, or is broken. */
 static void drop_cancelled(sl_flow *f, uint32_t slot) {
     sl_part *p = &f->part[slot];
     sl_slot *s = &f->lane->slot[slot];
     if (unmerged(f, p)) f->a->w->n.rows_cancelled += p->rows;
     end_part(f, slot);
-    sl_attn_emit_end(f->a, s, SL_FINISH_STOP);
-    sl_slot_release(f->a, s);
+    sl_slot_end(f->a, s);
     sl_attn_flush(f->a);
 }
 

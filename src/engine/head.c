@@ -2,6 +2,7 @@
  * Where other lanes could run meanwhile, it is done in pieces. */
 #include "engine/attn_int.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Rows sampled in one piece. */
@@ -26,6 +27,10 @@ static void sample_into(sl_lane *lane, sl_slot *s, const float *logits) {
     s->sampling.never = s->stop;
     s->sampling.n_never = early ? s->n_stop : 0;
     uint32_t id = sl_sample(&s->sampling, logits, a->m->vocab, s->n_tokens, &past, &a->scratch);
+    if (!isfinite(logits[id])) { /* it is the largest: there is nothing to draw from */
+        sl_slot_break(s, a->m->n_layers, s->n_tokens - 1);
+        return;
+    }
     if (s->want_logprobs) sl_logprobs(logits, a->m->vocab, id, s->n_top, &a->scratch, logprobs);
     sl_slot_append(a, s, id, logprobs, s->want_logprobs ? 1 + s->n_top : 0);
 }
@@ -37,12 +42,15 @@ static bool part_reports_prompt(const sl_slot *s, const sl_step_part *part) {
 }
 
 /* What row `pos`, whose logits are given, says about the prompt's next token. */
-static void report_prompt_token(sl_lane *lane, const sl_slot *s, uint32_t pos,
-                                const float *logits) {
+static void report_prompt_token(sl_lane *lane, sl_slot *s, uint32_t pos, const float *logits) {
     sl_attn *a = lane->attn;
     sl_logprob logprobs[1 + SL_MAX_LOGPROBS];
     uint32_t next = pos + 1;
-    if (next >= s->n_prompt) return;
+    if (next >= s->n_prompt || s->cancelled) return;
+    if (!isfinite(logits[s->tokens[next]])) {
+        sl_slot_break(s, a->m->n_layers, pos);
+        return;
+    }
     sl_logprobs(logits, a->m->vocab, s->tokens[next], s->n_top, &a->scratch, logprobs);
     sl_attn_emit(a, s, next, s->tokens[next], SL_FINISH_NONE, logprobs, 1 + s->n_top);
 }
@@ -115,7 +123,7 @@ static void finish_whole(sl_lane *lane) {
     if (s->want_logits) send_logits(lane, s, first, h->n);
     for (uint32_t i = 0; i < h->n && s->want_prompt_logprobs; i++)
         report_prompt_token(lane, s, first + i, a->logits + (size_t)i * a->m->vocab);
-    if (part->sample && h->taken == part->rows)
+    if (part->sample && h->taken == part->rows && is_open(s))
         sample_into(lane, s, a->logits + (size_t)(h->n - 1) * a->m->vocab);
     h->sampled = h->n;
 }
@@ -160,10 +168,7 @@ static void end_step(sl_lane *lane) {
     sl_attn *a = lane->attn;
     for (size_t i = 0; i < lane->n_parts; i++) {
         sl_slot *s = &lane->slot[lane->part[i].slot];
-        if (s->in_step && s->cancelled) {
-            sl_attn_emit_end(a, s, SL_FINISH_STOP);
-            sl_slot_release(a, s);
-        }
+        if (s->in_step && s->cancelled) sl_slot_end(a, s);
         s->in_step = false;
     }
     sl_attn_flush(a);

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "engine/mutate.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- membership ---- */
@@ -185,11 +186,29 @@ static void end_round(sl_lane *lane) {
 
 /* ---- blocks ---- */
 
+/* Rows whose gates are not finite end their requests. Until then they travel on as zeros, for which
+ * experts and peers need no rules. Whatever goes wrong in a row, in its embedding, attention or
+ * experts, comes to its next router, or to the head. */
+static void break_rows(sl_lane *lane, uint32_t layer) {
+    const sl_model_spec *m = lane->attn->m;
+    size_t k = m->top_k, d = m->d_model;
+    for (uint32_t r = 0; r < lane->n_rows; r++) {
+        float *gate = lane->gate + r * k;
+        bool finite = true;
+        for (uint32_t j = 0; j < k; j++) finite = finite && isfinite(gate[j]);
+        if (finite) continue;
+        sl_slot_break(&lane->slot[sl_tag_slot(lane->row_tag[r])], layer, lane->row_pos[r]);
+        memset(gate, 0, k * sizeof *gate);
+        memset(lane->h + r * d, 0, d * sizeof *lane->h);
+    }
+}
+
 void sl_lane_route(sl_lane *lane, uint32_t layer, const sl_rows *rows) {
     sl_worker *w = lane->attn->w;
     sl_lane_begin(lane, SL_TRACE_ROUTER, lane->n_rows);
     sl_block_route(w->model, &w->exec, layer, rows, lane->x, lane->h, lane->expert, lane->gate,
                    &lane->attn->scratch);
+    break_rows(lane, layer);
 }
 
 static void run_block(sl_lane *lane) {

@@ -469,6 +469,11 @@ static void handle(sl_worker *w, sl_inbox_item *it) {
         sl_log(w->stop ? SL_LOG_INFO : SL_LOG_WARN, "worker", "%s: %s",
                sl_msg_kind_name(it->h.kind), err.msg);
         if (it->conn && sl_conn_is_open(it->conn)) sl_net_close(w->net, it->conn, st, err.msg);
+        if (it->own && !w->stop) { /* nobody would ever answer it */
+            w->stop = true;
+            w->stop_status = sl_fail(&w->stop_err, SL_ERR_INTERNAL, "its own %s: %s",
+                                     sl_msg_kind_name(it->h.kind), err.msg);
+        }
     }
     sl_net_buf_give(w->net, it->payload);
 }

@@ -265,13 +265,17 @@ typedef struct sl_routing {
     float *gate;
 } sl_routing;
 
+static bool outranks(float a, float b) {
+    return a > b || (isnan(b) && !isnan(a));
+}
+
 /* The k largest of p by value, ties to the lower id, then in the order of ids. NaN never wins over
  * a number, but k distinct experts always come out. */
 static void pick_experts(const float *p, uint32_t n, uint32_t k, uint32_t *expert) {
     uint32_t got = 0;
     for (uint32_t e = 0; e < n; e++) {
         uint32_t at = got;
-        while (at > 0 && p[e] > p[expert[at - 1]]) at--;
+        while (at > 0 && outranks(p[e], p[expert[at - 1]])) at--;
         if (at == k) continue;
         if (got < k) got++;
         for (uint32_t j = got - 1; j > at; j--) expert[j] = expert[j - 1];

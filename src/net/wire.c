@@ -604,7 +604,7 @@ sl_status sl_wire_tokens_decode(const sl_wire_header *h, sl_span payload, const 
     if (st != SL_OK) return st;
     const sl_wire_token *t = (const sl_wire_token *)payload.data;
     for (uint32_t i = 0; i < h->rows; i++) {
-        if (t[i].finish > SL_FINISH_ERROR)
+        if (t[i].finish >= SL_FINISH_COUNT)
             return sl_fail(err, SL_ERR_PROTOCOL, "tokens: record %u: finish %u", i, t[i].finish);
         if (t[i].n_logprobs > 1 + SL_WIRE_MAX_TOP)
             return sl_fail(err, SL_ERR_PROTOCOL,

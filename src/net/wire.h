@@ -236,12 +236,15 @@ typedef enum sl_finish {
     SL_FINISH_NONE,
     SL_FINISH_STOP,
     SL_FINISH_LENGTH,
-    SL_FINISH_ERROR
+    SL_FINISH_ERROR,
+    SL_FINISH_NOT_FINITE, /* on the wire only: requests end with ERROR and why */
+    SL_FINISH_COUNT
 } sl_finish;
 typedef struct sl_wire_token {
     uint64_t request;
-    uint32_t position;   /* absolute position the token takes */
-    uint32_t token;      /* UINT32_MAX: none; of ERROR: the expert worker that was lost */
+    uint32_t position;   /* absolute position the token takes; of NOT_FINITE: whose row it is */
+    uint32_t token;      /* UINT32_MAX: none; of ERROR: the expert worker that was lost; of
+                            NOT_FINITE: the block, or for the head how many there are */
     uint32_t finish;     /* sl_finish: this is the request's last record */
     uint32_t n_logprobs; /* 0, or of the token itself and then of the likeliest, descending */
     uint64_t made_us;    /* when it was produced, on the worker's monotonic clock */

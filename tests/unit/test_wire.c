@@ -605,8 +605,8 @@ static void records_match_their_bytes(void **state) {
     assert_memory_equal(lp, logprobs, sizeof logprobs);
     says(sl_wire_tokens_decode(&three, s.span, &t, &lp, &err), SL_ERR_PROTOCOL, &err,
          "80 bytes, 96");
-    put_u32(&s, 16, 4);
-    says(sl_wire_tokens_decode(&h, s.span, &t, &lp, &err), SL_ERR_PROTOCOL, &err, "finish 4");
+    put_u32(&s, 16, 5);
+    says(sl_wire_tokens_decode(&h, s.span, &t, &lp, &err), SL_ERR_PROTOCOL, &err, "finish 5");
     put_u32(&s, 16, 0);
     const struct {
         size_t at;
