@@ -19,7 +19,7 @@
 #define SL_TOKENIZER_MAX_IDS   (1u << 20)  /* ids of one vocabulary */
 #define SL_TOKENIZER_MAX_FILE  (64u << 20) /* bytes of tokenizer.json or tiktoken.model */
 #define SL_TOKENIZER_MAX_TEXT  (16u << 20) /* bytes of one text to encode */
-#define SL_TOKENIZER_MAX_PIECE 1024u       /* bytes of one token */
+#define SL_TOKENIZER_MAX_PIECE 4096u       /* bytes of one token */
 
 typedef struct sl_tokenizer sl_tokenizer;
 

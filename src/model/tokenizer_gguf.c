@@ -228,7 +228,9 @@ static void write_vocabulary(reading *r, bool added) {
     bool first = true;
     for (size_t i = 0; i < r->n; i++) {
         const token *t = &r->tokens[i];
-        bool control = t->type == TYPE_CONTROL, is_added = control || t->type == TYPE_USER;
+        bool control = t->type == TYPE_CONTROL;
+        bool special = control || t->type == TYPE_UNKNOWN; /* so written, it is meant */
+        bool is_added = special || t->type == TYPE_USER;
         /* Were a control token a word, text could spell it. */
         if (t->type == TYPE_UNUSED || (added ? !is_added : control)) continue;
         sl_tok_say(&r->out, first ? "" : ",\n");
@@ -238,7 +240,7 @@ static void write_vocabulary(reading *r, bool added) {
             sl_tok_number(&r->out, i);
             sl_tok_say(&r->out, ",\"content\":");
             sl_tok_quote(&r->out, t->text);
-            sl_tok_say(&r->out, control ? ",\"special\":true" : ",\"special\":false");
+            sl_tok_say(&r->out, special ? ",\"special\":true" : ",\"special\":false");
             sl_tok_say(&r->out, ",\"normalized\":false}");
         } else {
             sl_tok_quote(&r->out, t->text);

@@ -435,7 +435,7 @@ def sentencepiece(tmp_path_factory):
     return folder
 
 
-TEXTS = ["In the beginning was the word", "  two  spaces and 1234", "Ça va? 漢字 🙂", "line\nline\n\n\tx", "a"]
+TEXTS = ["In the beginning was the word", "  two  spaces and 1234", "Ça va? 漢字 🙂", "line\nline\n\n\tx", "a", "a <unk> b<unk>"]
 
 
 @pytest.mark.parametrize("file", ["m.gguf", "plain.gguf"])

@@ -311,6 +311,45 @@ static void sentencepiece_streams_bytes_and_drops_the_first_space(void **state) 
     sl_tokenizer_free(tok);
 }
 
+/* Words of 1, 2, 4, ... `longest` letters, each of two of the former. */
+static sl_status parse_long(size_t longest, sl_tokenizer **out, sl_err *err) {
+    static char model[1 << 16], a[2 * SL_TOKENIZER_MAX_PIECE + 1];
+    size_t at = (size_t)sprintf(model, "{\"type\":\"BPE\",\"vocab\":{");
+    memset(a, 'a', sizeof a - 1);
+    for (size_t n = 1, id = 0; n <= longest; n *= 2, id++)
+        at += (size_t)sprintf(model + at, "%s\"%.*s\":%zu", id ? "," : "", (int)n, a, id);
+    at += (size_t)sprintf(model + at, "},\"merges\":[");
+    for (size_t n = 1; 2 * n <= longest; n *= 2)
+        at +=
+            (size_t)sprintf(model + at, "%s\"%.*s %.*s\"", n > 1 ? "," : "", (int)n, a, (int)n, a);
+    sprintf(model + at, "]}");
+    return parse(&(sections){.model = model, .added = "[]"}, out, err);
+}
+
+static void tokens_are_as_long_as_the_limit(void **state) {
+    (void)state;
+    sl_tokenizer *tok = NULL;
+    sl_ids ids = {0};
+    sl_err err = {0};
+    sl_detok d = {0};
+    char text[SL_TOKENIZER_MAX_PIECE + 1] = "", out[SL_DETOK_MAX_OUT], *whole = NULL;
+    size_t len = 0;
+    memset(text, 'a', SL_TOKENIZER_MAX_PIECE);
+    assert_int_equal(parse_long(SL_TOKENIZER_MAX_PIECE, &tok, &err), SL_OK);
+    assert_int_equal(sl_tokenizer_encode(tok, span_of(text), false, false, &ids, &err), SL_OK);
+    assert_int_equal(ids.len, 1);
+    assert_int_equal(sl_tokenizer_piece(tok, ids.data[0]).len, SL_TOKENIZER_MAX_PIECE);
+    assert_int_equal(sl_detok_push(&d, tok, ids.data[0], false, out), SL_TOKENIZER_MAX_PIECE);
+    assert_memory_equal(out, text, SL_TOKENIZER_MAX_PIECE);
+    assert_int_equal(sl_tokenizer_decode(tok, ids.data, 1, false, &whole, &len, &err), SL_OK);
+    assert_string_equal(whole, text);
+    sl_free(whole);
+    sl_ids_free(&ids);
+    sl_tokenizer_free(tok);
+    assert_int_equal(parse_long(2 * SL_TOKENIZER_MAX_PIECE, &tok, &err), SL_ERR_LIMIT);
+    assert_non_null(strstr(err.msg, ": token of 8192 bytes, limit 1..4096"));
+}
+
 static void templates_and_config_tokens_are_added(void **state) {
     (void)state;
     const char *post =
@@ -521,6 +560,7 @@ int main(void) {
         cmocka_unit_test(marked_special_tokens_count_only_where_allowed),
         cmocka_unit_test(sentencepiece_streams_bytes_and_drops_the_first_space),
         cmocka_unit_test(templates_and_config_tokens_are_added),
+        cmocka_unit_test(tokens_are_as_long_as_the_limit),
         cmocka_unit_test(bad_text_leaves_the_list_as_it_was),
         cmocka_unit_test(patterns_that_explode_hit_a_limit),
         cmocka_unit_test(long_words_take_no_square_time),
