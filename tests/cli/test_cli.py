@@ -157,6 +157,11 @@ def test_truncated_weights(broken):
             assert "model.safetensors" in err, err
 
 
+def test_inspect_gives_one_figure_of_the_cache():
+    out, _ = sluice("inspect", FIXTURE)
+    assert "KV cache      2048 bytes per token (f32)" in out and out.count("bytes per token") == 1
+
+
 def test_missing_weights(broken):
     (broken / "model.safetensors").unlink()
     assert "model.safetensors" in refused(1, "run", broken, *IDS)

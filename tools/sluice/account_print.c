@@ -63,7 +63,7 @@ static void print_stage(const sl_shape *s, const sl_params *p, sl_cost_kind kind
     printf("\n");
 }
 
-void sl_account_print(const sl_shape *s) {
+void sl_account_print(const sl_shape *s, bool kv) {
     sl_params p = sl_account_params(s);
     sl_footprint f = sl_account_footprint(s);
     char total[24], active[24], rest[24];
@@ -76,8 +76,10 @@ void sl_account_print(const sl_shape *s) {
            "expert of every block %.3f GB\n",
            s->attention_weight_bytes, s->expert_weight_bytes, f.total / 1e9, f.attention_side / 1e9,
            f.expert_column / 1e9);
-    printf("  KV, counted   %.0f bytes per token at %g bytes a value (%s)\n", f.kv_token,
-           s->kv_value_bytes, s->attention == SL_ATTENTION_MLA ? "latent rows" : "keys and values");
+    if (kv)
+        printf("  KV, counted   %.0f bytes per token at %g bytes a value (%s)\n", f.kv_token,
+               s->kv_value_bytes,
+               s->attention == SL_ATTENTION_MLA ? "latent rows" : "keys and values");
     printf("  work          %.3f GFLOP per token at 1 key, %.3f at 4096\n",
            sl_account_token_flops(s, 1, false) / 1e9, sl_account_token_flops(s, 4096, false) / 1e9);
 }

@@ -136,8 +136,8 @@ sl_status sl_chat_session(const sl_options *o, const sl_deployment *d, const sl_
 
 /* A line with the name and the hyper-parameters of a model that is only described. */
 void sl_account_print_model(const sl_shape *s);
-/* Parameters, work, bytes, by stage. */
-void sl_account_print(const sl_shape *s);
+/* Parameters, work, bytes, by stage; with kv those of a cache of the shape's type. */
+void sl_account_print(const sl_shape *s, bool kv);
 json_t *sl_account_json(const sl_shape *s); /* new reference; NULL: out of memory */
 
 /* A JSON string literal with quotes; valid UTF-8 in, ASCII-safe escapes for control characters. */

@@ -74,7 +74,7 @@ static void print_text(const sl_model_spec *m, const sl_model_info *i, const cha
                "floats\n");
     printf("  attention worker maps %.1f MB; one expert of one block is %.3f MB\n",
            (double)i->bytes_attention / 1e6, (double)i->bytes_expert / 1e6);
-    printf("  KV cache      %llu bytes per token, pages of %u tokens\n",
+    printf("  KV cache      %llu bytes per token (f32), pages of %u tokens\n",
            (unsigned long long)sl_kv_token_bytes(m), SL_KV_PAGE_TOKENS);
 }
 
@@ -138,7 +138,7 @@ static int inspect_description(const sl_options *o, const sl_shape *shape, const
     }
     sl_account_print_model(shape);
     printf("  weights       none: %s\n", why);
-    sl_account_print(shape);
+    sl_account_print(shape, true);
     return 0;
 }
 
@@ -174,7 +174,7 @@ int cmd_inspect(const sl_options *o) {
     } else {
         print_text(&m, &info, o->arg[0]);
         print_memory(&m, &info, &plan);
-        if (described == SL_OK) sl_account_print(&shape);
+        if (described == SL_OK) sl_account_print(&shape, false); /* the cache has one size */
     }
     sl_plan_free(&plan);
     return 0;
