@@ -1,3 +1,5 @@
+/* Options of all verbs: read from the environment and the command line, printed as help; what is
+ * unknown is answered with what may have been meant. */
 #include "base/options.h"
 
 #include <ctype.h>
@@ -9,8 +11,12 @@
 
 typedef enum opt_type { STR, U32, F64, FLAG } opt_type;
 
+#define HELP_COLUMNS 100
+#define HELP_INDENT  35
+#define NAME_MOST    40 /* of an option, in suggestions */
+
 typedef struct opt_row {
-    opt_type type;
+    opt_type type; /* of a title: flag is NULL, help the title */
     size_t offset;
     const char *flag;
     double min, max;
@@ -18,6 +24,7 @@ typedef struct opt_row {
 } opt_row;
 
 static const opt_row rows[] = {
+#define SL_OPT_GROUP(title) {.help = title},
 #define SL_OPT(type, field, flag, def, min, max, meta, verbs, help)                                \
     {type, offsetof(sl_options, field), flag, min, max, meta, verbs, help},
 #include "base/config.def"
@@ -35,7 +42,16 @@ static const struct {
 } short_flags[] = {
     {"-p", "prompt"}, {"-n", "max-tokens"}, {"-t", "threads"}, {"-o", "out"}, {"-h", "help"}};
 
+static const struct {
+    const char *name, *flag, *note;
+} peer_options[] = {
+#define SL_PEER(name, flag, note) {name, flag, note},
+#include "base/peer_options.def"
+#undef SL_PEER
+};
+
 static bool takes(const opt_row *row, char verb) {
+    if (!row->flag) return false;
     return verb == '*' || strchr(row->verbs, verb) != NULL;
 }
 
@@ -89,8 +105,9 @@ static void variable_name(const char *flag, char *out, size_t cap) {
 static sl_status read_environment(char verb, sl_options *o, sl_err *err) {
     for (size_t i = 0; i < SL_LEN(rows); i++) {
         char name[64];
+        if (!takes(&rows[i], verb)) continue;
         variable_name(rows[i].flag, name, sizeof name);
-        const char *value = takes(&rows[i], verb) ? getenv(name) : NULL;
+        const char *value = getenv(name);
         if (!value) continue;
         sl_status st = set_value(&rows[i], value, o, name, err);
         if (st != SL_OK) return st;
@@ -119,6 +136,62 @@ static const opt_row *match(char verb, const char *arg, const char **value) {
     return find(verb, arg + 2, eq ? (size_t)(eq - arg - 2) : strlen(arg + 2));
 }
 
+/* Insertions, removals, exchanges of one letter and of two neighbours that turn a into b. */
+static unsigned distance(const char *a, size_t n, const char *b, size_t m) {
+    unsigned row[3][NAME_MOST + 1]; /* the last three rows of the table */
+    for (size_t j = 0; j <= m; j++) row[0][j] = (unsigned)j;
+    for (size_t i = 1; i <= n; i++) {
+        unsigned *now = row[i % 3], *was = row[(i + 2) % 3], *before = row[(i + 1) % 3];
+        now[0] = (unsigned)i;
+        for (size_t j = 1; j <= m; j++) {
+            unsigned differs = a[i - 1] != b[j - 1];
+            now[j] = SL_MIN(SL_MIN(now[j - 1], was[j]) + 1, was[j - 1] + differs);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                now[j] = SL_MIN(now[j], before[j - 2] + 1);
+        }
+    }
+    return row[n % 3][m];
+}
+
+/* The verb's option that `name` may be a slip of: one letter in three may be wrong. */
+static const opt_row *nearest(char verb, const char *name, size_t len) {
+    const opt_row *best = NULL;
+    unsigned least = (unsigned)len / 3 + 1;
+    for (size_t i = 0; len <= NAME_MOST && i < SL_LEN(rows); i++) {
+        if (!takes(&rows[i], verb) || strlen(rows[i].flag) > NAME_MOST) continue;
+        unsigned d = distance(name, len, rows[i].flag, strlen(rows[i].flag));
+        if (d < least) {
+            least = d;
+            best = &rows[i];
+        }
+    }
+    return best;
+}
+
+static sl_status unknown(char verb, const char *arg, sl_err *err) {
+    size_t all = strcspn(arg, "=");
+    for (size_t i = 0; i < SL_LEN(peer_options); i++) {
+        const char *name = peer_options[i].name, *flag = peer_options[i].flag;
+        if (strlen(name) != all || strncmp(arg, name, all) != 0) continue;
+        if (flag && find(verb, flag, strlen(flag)))
+            return sl_fail(err, SL_ERR_ARG, "unknown option '%s': here it is --%s%s%s (see --help)",
+                           name, flag, peer_options[i].note ? "; " : "",
+                           peer_options[i].note ? peer_options[i].note : "");
+        if (!flag)
+            return sl_fail(err, SL_ERR_ARG, "unknown option '%s': %s", name, peer_options[i].note);
+    }
+    const char *name = arg + strspn(arg, "-");
+    size_t len = strcspn(name, "=");
+    const opt_row *row = strncmp(arg, "--", 2) == 0 ? nearest(verb, name, len) : NULL;
+    if (row)
+        return sl_fail(err, SL_ERR_ARG, "unknown option '%s': is --%s meant? (see --help)", arg,
+                       row->flag);
+    if (len > 1 && find('*', name, len))
+        return sl_fail(err, SL_ERR_ARG, "unknown option '%s': other verbs have it (see --help)",
+                       arg);
+    return sl_fail(err, SL_ERR_ARG, "unknown option '%s' (see --help)", arg);
+}
+
 sl_status sl_options_parse(char verb, int argc, char **argv, sl_options *out, sl_err *err) {
     *out = defaults;
     sl_status st = read_environment(verb, out, err);
@@ -136,7 +209,7 @@ sl_status sl_options_parse(char verb, int argc, char **argv, sl_options *out, sl
         }
         const char *value;
         const opt_row *row = match(verb, argv[i], &value);
-        if (!row) return sl_fail(err, SL_ERR_ARG, "unknown option '%s' (see --help)", argv[i]);
+        if (!row) return unknown(verb, argv[i], err);
         if (!value && row->type == FLAG) value = "1";
         if (!value && i + 1 >= argc)
             return sl_fail(err, SL_ERR_ARG, "option '%s' needs %s", argv[i], row->meta);
@@ -147,24 +220,54 @@ sl_status sl_options_parse(char verb, int argc, char **argv, sl_options *out, sl
     return st;
 }
 
-static void print_default(const opt_row *row, FILE *out) {
+static void print_default(const opt_row *row, char *out, size_t cap) {
     const void *field = (const char *)&defaults + row->offset;
+    *out = 0;
     if (row->type == STR && (*(const char *const *)field)[0])
-        fprintf(out, " [%s]", *(const char *const *)field);
+        snprintf(out, cap, " [%s]", *(const char *const *)field);
     if (row->type == U32 && *(const uint32_t *)field != 0xFFFFFFFF)
-        fprintf(out, " [%u; %.0f..%.0f]", *(const uint32_t *)field, row->min, row->max);
-    if (row->type == F64) fprintf(out, " [%g; %g..%g]", *(const double *)field, row->min, row->max);
+        snprintf(out, cap, " [%u; %.0f..%.0f]", *(const uint32_t *)field, row->min, row->max);
+    if (row->type == F64)
+        snprintf(out, cap, " [%g; %g..%g]", *(const double *)field, row->min, row->max);
+}
+
+/* Words of `text` from column HELP_INDENT on, `column` being where the line is. */
+static void print_wrapped(const char *text, int column, FILE *out) {
+    fprintf(out, "%*s", HELP_INDENT - column, "");
+    column = HELP_INDENT;
+    for (bool first = true; *text; first = false) {
+        int n = (int)(*text == '[' ? strlen(text) : strcspn(text, " ")); /* a range stays whole */
+        if (!first && column + 1 + n > HELP_COLUMNS) {
+            fprintf(out, "\n%*s", HELP_INDENT, "");
+            column = HELP_INDENT;
+        } else if (!first) {
+            fputc(' ', out);
+            column++;
+        }
+        fprintf(out, "%.*s", n, text);
+        column += n;
+        text += n;
+        text += strspn(text, " ");
+    }
+    fputc('\n', out);
 }
 
 void sl_options_print(char verb, FILE *out) {
+    const char *title = NULL;
     for (size_t i = 0; i < SL_LEN(rows); i++) {
+        char help[512], range[64];
+        if (!rows[i].flag) title = rows[i].help;
         if (!takes(&rows[i], verb)) continue;
-        char left[64];
-        snprintf(left, sizeof left, "--%s%s%s", rows[i].flag, rows[i].meta[0] ? " " : "",
-                 rows[i].meta);
-        fprintf(out, "  %-32s %s", left, rows[i].help);
-        print_default(&rows[i], out);
-        fputc('\n', out);
+        if (title) fprintf(out, "%s:\n", title);
+        title = NULL;
+        int n = fprintf(out, "  --%s%s%s", rows[i].flag, rows[i].meta[0] ? " " : "", rows[i].meta);
+        if (n >= HELP_INDENT) {
+            fputc('\n', out);
+            n = 0;
+        }
+        print_default(&rows[i], range, sizeof range);
+        snprintf(help, sizeof help, "%s%s", rows[i].help, range);
+        print_wrapped(help, n, out);
     }
 }
 

@@ -58,6 +58,8 @@ def test_overview():
     assert sluice(code=2) == ("", out)
     version, _ = sluice("--version")
     assert version.startswith("sluice ") and version.count("\n") == 1
+    assert sluice("-v")[0] == sluice("-V")[0] == version and sluice("help")[0] == out
+    assert "unknown verb 'dance'" in sluice("help", "dance", code=2)[1]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -66,7 +68,22 @@ def test_help_of_a_verb(verb):
     assert err == ""
     assert out.startswith(f"sluice {verb}") and f"Example: sluice {verb} " in out
     assert "--log LEVEL" in out and "--help" in out
-    assert all(len(line) < 160 for line in out.splitlines())
+    assert all(len(line) <= 100 for line in out.splitlines())
+    if verb == "serve":
+        assert out.index("\nservice:") < out.index("\ndeployment") < out.index("\nlaboratory")
+    assert sluice("help", verb)[0] == out
+
+
+@pytest.mark.parametrize("options", [[], ["-p", "-"]])
+def test_prompt_from_stdin(options):
+    """A pipe holds the prompt; the newline at its end is the shell's."""
+    want, _ = sluice("run", FIXTURE, "-p", "Once upon\na time", "-n", "4", "--json")
+    for piped in ("Once upon\na time\n", "Once upon\na time"):
+        done = subprocess.run([SLUICE, "run", FIXTURE, "-n", "4", "--json", *options], input=piped,
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and json.loads(done.stdout)["prompt_ids"] == json.loads(want)["prompt_ids"]
+    done = subprocess.run([SLUICE, "run", FIXTURE, *options], input="\n", capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "stdin is empty" in done.stderr
 
 
 def test_unknown_verb():

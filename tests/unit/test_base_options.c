@@ -96,6 +96,17 @@ static void unknown(void **state) {
     WRONG('r', "unknown option '-x'", "-x");
     WRONG('r', "unknown option '--max'", "--max", "3"); /* no abbreviations */
     WRONG('r', "unknown option '--=3'", "--=3");
+    /* what may be meant: slips, and names of other engines */
+    WRONG('s', "'--atention': is --attention meant?", "--atention", "2");
+    WRONG('s', "'--max-num-seq=3': is --max-num-seqs meant?", "--max-num-seq=3");
+    WRONG('s', "'--prot': is --port meant?", "--prot", "1");
+    WRONG('s', "'--max-model-len': here it is --ctx", "--max-model-len=4096");
+    WRONG('s', "'-c': here it is --ctx", "-c", "4096");
+    WRONG('s', "'-tp': there is no tensor parallelism", "-tp", "2");
+    WRONG('t', "unknown option '--max-model-len' (see --help)", "--max-model-len", "1");
+    char long_one[200] = "--";
+    memset(long_one + 2, 'a', sizeof long_one - 3);
+    WRONG('s', "unknown option '--aaa", long_one);
     WRONG('r', "option '--ids' needs LIST", "--ids");
     WRONG('r', "option '-n' needs N", "-n");
     WRONG('r', "unexpected argument 'e'", "a", "b", "c", "d", "e");

@@ -1,11 +1,13 @@
 #include "cmd.h"
 
-#include "base/clock.h"
+#include "base/mem.h"
 #include "model/channels.h"
 #include "model/chat.h"
 
 #include <string.h>
 #include <unistd.h>
+
+#define PROMPT_MOST (16u << 20) /* bytes, from stdin */
 
 typedef struct printer {
     const sl_tokenizer *tok;
@@ -27,13 +29,42 @@ static void print_token(void *ctx, uint32_t id) {
     fflush(to);
 }
 
-static sl_status chat_prompt(const sl_options *o, const sl_tokenizer *tok, sl_ids *ids,
-                             sl_err *err) {
+/* A prompt from stdin, without the newline at its end. */
+static sl_status read_prompt(char **text, size_t *len, sl_err *err) {
+    size_t cap = 0, n = 0;
+    char *data = NULL;
+    do {
+        if (n == PROMPT_MOST) {
+            sl_free(data);
+            return sl_fail(err, SL_ERR_LIMIT, "stdin: the prompt is longer than %u bytes",
+                           PROMPT_MOST);
+        }
+        if (n == cap) {
+            size_t more = SL_MIN(SL_MAX(2 * cap, 65536u), PROMPT_MOST);
+            char *grown = sl_grow(data, cap, more, 1);
+            if (!grown) {
+                sl_free(data);
+                return sl_fail(err, SL_ERR_NOMEM, "stdin: prompt of more than %zu bytes", n);
+            }
+            data = grown;
+            cap = more;
+        }
+        n += fread(data + n, 1, cap - n, stdin);
+    } while (!feof(stdin) && !ferror(stdin));
+    sl_status st = SL_OK;
+    if (ferror(stdin)) st = sl_fail(err, SL_ERR_IO, "stdin: cannot be read");
+    if (st == SL_OK && n > 0 && data[n - 1] == '\n') n--;
+    if (st == SL_OK && n == 0)
+        st = sl_fail(err, SL_ERR_ARG, "--prompt (-p) or --ids is missing, and stdin is empty");
+    *text = data;
+    *len = n;
+    return st;
+}
+
+static sl_status chat_prompt(const sl_options *o, sl_span text, const sl_tokenizer *tok,
+                             sl_ids *ids, sl_err *err) {
     sl_chat *chat = NULL;
-    const sl_chat_message user = {
-        .role = {(const uint8_t *)"user", 4},
-        .content = {(const uint8_t *)o->prompt, strlen(o->prompt)},
-    };
+    const sl_chat_message user = {.role = {(const uint8_t *)"user", 4}, .content = text};
     const sl_chat_options how = {.add_generation_prompt = true};
     sl_status st = sl_chat_open(o->arg[0], &chat, err);
     if (st == SL_OK) st = sl_chat_encode(chat, tok, &user, 1, how, ids, err);
@@ -46,10 +77,20 @@ static sl_status make_prompt(const sl_options *o, const sl_tokenizer *tok, uint3
     if (o->ids[0] && o->prompt[0])
         return sl_fail(err, SL_ERR_ARG, "--ids and --prompt exclude each other");
     if (o->ids[0]) return sl_ids_parse(o->ids, vocab, ids, err);
-    if (!o->prompt[0]) return sl_fail(err, SL_ERR_ARG, "--prompt (-p) or --ids is missing");
-    if (o->chat) return chat_prompt(o, tok, ids, err);
-    const sl_span text = {(const uint8_t *)o->prompt, strlen(o->prompt)};
-    return sl_tokenizer_encode(tok, text, true, true, ids, err);
+    char *read = NULL;
+    size_t len = strlen(o->prompt);
+    sl_status st = SL_OK;
+    if (strcmp(o->prompt, "-") == 0 || (!o->prompt[0] && !isatty(STDIN_FILENO)))
+        st = read_prompt(&read, &len, err);
+    else if (!o->prompt[0])
+        st = sl_fail(err, SL_ERR_ARG, "--prompt (-p) or --ids is missing");
+    const sl_span text = {(const uint8_t *)(read ? read : o->prompt), len};
+    if (st == SL_OK && o->chat)
+        st = chat_prompt(o, text, tok, ids, err);
+    else if (st == SL_OK)
+        st = sl_tokenizer_encode(tok, text, true, true, ids, err);
+    sl_free(read);
+    return st;
 }
 
 static void print_ids(const char *key, const sl_ids *ids) {

@@ -43,8 +43,7 @@ static const verb_row verbs[] = {
      "sluice trace trace.json --svg trace.svg --from 100 --to 150"},
     {"simulate", 'm', cmd_simulate, "[MODEL]",
      "a deployment, or a schedule on given stage times, in virtual time",
-     "sluice simulate models/demo --plan plan.json --profile profile.json --requests 1000 --svg "
-     "run.svg"},
+     "sluice simulate models/demo --plan plan.json --requests 1000 --svg run.svg"},
     {"solve", 'v', cmd_solve, "", "the FinDEP solver alone: micro-batches, chunks and order",
      "sluice solve --coeffs bench/coeffs/deepseek-v2.json"},
 };
@@ -64,7 +63,7 @@ static void print_overview(FILE *out) {
     fprintf(out, "sluice %s: serves Mixture-of-Experts language models over many devices\n\n",
             SL_VERSION);
     for (size_t i = 0; i < SL_LEN(verbs); i++)
-        fprintf(out, "  sluice %-8s %-6s %s\n", verbs[i].name, verbs[i].args, verbs[i].summary);
+        fprintf(out, "  sluice %-8s %-9s %s\n", verbs[i].name, verbs[i].args, verbs[i].summary);
     fprintf(out, "\n'sluice VERB --help' lists options and shows an example.\n");
 }
 
@@ -73,6 +72,33 @@ static void print_verb(const verb_row *v) {
     sl_options_print(v->letter, stdout);
     printf("\nEvery option --some-name is also the variable SLUICE_SOME_NAME.\nExample: %s\n",
            v->example);
+}
+
+static const verb_row *find_verb(const char *name) {
+    for (size_t i = 0; i < SL_LEN(verbs); i++)
+        if (strcmp(name, verbs[i].name) == 0) return &verbs[i];
+    return NULL;
+}
+
+static int unknown_verb(const char *name) {
+    fprintf(stderr, "sluice: unknown verb '%s'\n\n", name);
+    print_overview(stderr);
+    return 2;
+}
+
+static bool is_any(const char *arg, const char *a, const char *b, const char *c) {
+    return strcmp(arg, a) == 0 || strcmp(arg, b) == 0 || strcmp(arg, c) == 0;
+}
+
+/* sluice help [VERB] */
+static int help(const char *verb) {
+    const verb_row *v = verb ? find_verb(verb) : NULL;
+    if (verb && !v) return unknown_verb(verb);
+    if (v)
+        print_verb(v);
+    else
+        print_overview(stdout);
+    return 0;
 }
 
 static int run_verb(const verb_row *v, int argc, char **argv) {
@@ -113,18 +139,15 @@ static int run_verb(const verb_row *v, int argc, char **argv) {
 
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
-    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        print_overview(argc < 2 ? stderr : stdout);
-        return argc < 2 ? 2 : 0;
+    if (argc < 2) {
+        print_overview(stderr);
+        return 2;
     }
-    if (strcmp(argv[1], "--version") == 0) {
+    if (is_any(argv[1], "help", "--help", "-h")) return help(argc > 2 ? argv[2] : NULL);
+    if (is_any(argv[1], "--version", "-v", "-V")) {
         printf("sluice %s\n", SL_VERSION);
         return 0;
     }
-    for (size_t i = 0; i < SL_LEN(verbs); i++) {
-        if (strcmp(argv[1], verbs[i].name) == 0) return run_verb(&verbs[i], argc - 2, argv + 2);
-    }
-    fprintf(stderr, "sluice: unknown verb '%s'\n\n", argv[1]);
-    print_overview(stderr);
-    return 2;
+    const verb_row *v = find_verb(argv[1]);
+    return v ? run_verb(v, argc - 2, argv + 2) : unknown_verb(argv[1]);
 }
