@@ -65,16 +65,11 @@ static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
     snprintf(wanted, sizeof wanted, "%u", id);
     snprintf(silence, sizeof silence, "%.9g", e->o.silence_limit_s);
     snprintf(variable, sizeof variable, "SLUICE_SECRET=%s", e->secret);
-    const char *argv[16] = {e->program,
-                            "worker",
-                            "--join",
-                            sl_net_address(e->net),
-                            "--transport",
-                            e->o.transport,
-                            "--worker-id",
-                            wanted,
-                            "--join-timeout", /* whoever starts it is there already */
-                            "1"};
+    const char *argv[16] = {e->program, "worker", "--join", sl_net_address(e->net), "--transport",
+                            e->o.transport, "--worker-id", wanted,
+                            /* Whoever starts it is there already, but a busy machine may be late
+                             * for a handshake: then it is tried again. */
+                            "--join-timeout", "10"};
     size_t n = 10;
     if (e->o.silence_limit_s > 0) argv[n++] = "--silence-limit", argv[n++] = silence;
     argv[n++] = "--isa"; /* nobody measures beside the others */

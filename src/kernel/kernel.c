@@ -88,15 +88,15 @@ static const void *weights_at(const sl_mat *w, uint32_t c0) {
 
 /* y = x w^T for the tile's columns from c0 on, as integers where the job has the rows for it. */
 #ifdef SL_TSAN
-void __tsan_read_range(void *p, unsigned long bytes);
-void __tsan_write_range(void *p, unsigned long bytes);
+void __tsan_read_range(void *p, long bytes); /* as gcc declares them */
+void __tsan_write_range(void *p, long bytes);
 
 /* The inner loops of products are built without ThreadSanitizer, which would check each vector that
  * they load: it hears of a tile's rows and results as a whole. */
 static void check_races(const void *const *x, size_t row_bytes, const sl_gemm_tile *t) {
     for (uint32_t r = 0; r < t->n_rows; r++) {
-        __tsan_read_range((void *)(uintptr_t)x[r], row_bytes);
-        __tsan_write_range(t->y + (size_t)r * t->y_stride, t->n_cols * sizeof *t->y);
+        __tsan_read_range((void *)(uintptr_t)x[r], (long)row_bytes);
+        __tsan_write_range(t->y + (size_t)r * t->y_stride, (long)(t->n_cols * sizeof *t->y));
     }
 }
 #else
