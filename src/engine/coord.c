@@ -131,6 +131,7 @@ static uint32_t free_place(const sl_engine *e, uint32_t wanted) {
 static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
     sl_engine *e = ctx;
     uint32_t id = free_place(e, peer->worker);
+    if (e->stopping) return sl_fail(err, SL_ERR_CANCELLED, "the server stops");
     if (peer->is_coordinator || id == SL_NO_WORKER)
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "no place for it: the plan has %u workers, %u joined, it asked for %d",

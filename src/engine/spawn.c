@@ -128,16 +128,17 @@ uint32_t sl_spawn_check(sl_engine *e) {
     return UINT32_MAX;
 }
 
-static bool any_process(const sl_engine *e) {
+static bool any_left(const sl_engine *e, bool processes) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        if (e->spawned[i].pid > 0) return true;
+        if (e->spawned[i].has_thread || (processes && e->spawned[i].pid > 0)) return true;
     }
     return false;
 }
 
 void sl_spawn_stop(sl_engine *e, uint32_t grace_ms) {
     uint64_t until = sl_now_ns() + grace_ms * 1000000ull;
-    while (any_process(e) && sl_now_ns() < until) {
+    /* Those that are about to join hear of the end only now. */
+    while (any_left(e, sl_now_ns() < until)) {
         if (e->net) sl_net_progress(e->net);
         if (sl_spawn_check(e) == UINT32_MAX) usleep(2000);
     }
@@ -149,7 +150,5 @@ void sl_spawn_stop(sl_engine *e, uint32_t grace_ms) {
             kill(s->pid, SIGKILL);
             reap(s, 0);
         }
-        if (s->has_thread) pthread_join(s->thread, NULL);
-        s->has_thread = false;
     }
 }

@@ -422,6 +422,12 @@ static void cannot_start(void **state) {
     o.isa = "none such";
     assert_true(sl_engine_create(&o, &e, &err) != SL_OK);
     assert_non_null(strstr(err.msg, "none such"));
+    for (uint32_t i = 0; i < 100; i++) { /* its workers may still be about to join */
+        o.delay_seed = i + 1;
+        o.delay_us = i * 37 % 3000;
+        assert_true(sl_engine_create(&o, &e, &err) != SL_OK);
+    }
+    o.delay_us = 0;
     o.isa = NULL;
     o.spawn = SL_SPAWN_NONE; /* nobody comes */
     assert_int_equal(sl_engine_create(&o, &e, &err), SL_ERR_TIMEOUT);
