@@ -220,7 +220,9 @@ def check_link_down(deployment):
     errors = [r["error"] for r in json.loads(out.splitlines()[-1])]
     print(f"link down: {len(errors)} requests ended after {took:.2f} s: {errors[0]}")
     # The coordinator says how it noticed; where the attention worker is first, it only says whom it lost.
-    assert any("expert worker 1" in e and ("silent for" in e or "its connection broke" in e) for e in errors), errors
+    lost = "attention worker 0 has lost expert worker 1"
+    assert all(e == lost or "expert worker 1" in e and ("silent for" in e or "its connection broke" in e)
+               for e in errors), errors
     assert ERROR_AFTER_S <= took <= ERROR_WITHIN_S, f"{took:.2f} s"
 
 
