@@ -621,10 +621,10 @@ def test_plan_file(tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(PLAN))
     assert ids_of("--plan", path, "--transport", "tcp") == ids_of("--wire", "bf16")
-    # What the plan says holds unless an option says otherwise.
-    err = refused(1, "run", FIXTURE, *IDS, "--plan", path, "-n", "62")
+    # What the plan says holds unless an option says otherwise; the last token takes no position.
+    err = refused(1, "run", FIXTURE, *IDS, "--plan", path, "-n", "63")
     assert "the context has 64" in err
-    assert len(json.loads(sluice("run", FIXTURE, *IDS, "--plan", path, "-n", "62", "--ctx", "128", "--ignore-eos", "--json")[0])["ids"]) == 62
+    assert len(json.loads(sluice("run", FIXTURE, *IDS, "--plan", path, "-n", "63", "--ctx", "128", "--ignore-eos", "--json")[0])["ids"]) == 63
     bench = json.loads(sluice("bench", FIXTURE, "--plan", path, "--n-prompt", "8", "--n-gen", "2", "--reps", "1", "--json")[0])
     assert bench[0]["wire"] == "bf16" and bench[0]["exact"] is True and bench[0]["n_threads"] == 1
     assert bench[0]["n_workers"] == 3
