@@ -7,6 +7,7 @@
 #include "base/span.h"
 #include "base/status.h"
 #include "base/trace.h"
+#include "spec/limits.h"
 #include "spec/model.h"
 
 #define SL_WIRE_MAGIC        0x43494C53u /* "SLIC" */
@@ -260,7 +261,6 @@ sl_status sl_wire_tokens_decode(const sl_wire_header *h, sl_span payload, const 
 
 /* CANCEL and ACK: n pairs {u64 request, u64 value}; ACK's value is the number of generated tokens
  * that the coordinator has seen (a worker runs at most SL_MAX_AHEAD tokens past it). */
-#define SL_MAX_AHEAD 32
 typedef struct sl_wire_pair {
     uint64_t request, value;
 } sl_wire_pair;

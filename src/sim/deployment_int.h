@@ -15,11 +15,9 @@
 #include "sim/events.h"
 #include "sim/deployment.h"
 #include "spec/kv.h"
+#include "spec/limits.h"
 
 #define SIM_NONE UINT32_MAX
-#define SIM_AHEAD                                                                                  \
-    32u /* tokens that a worker may run ahead of its coordinator, as in the engine                 \
-         */
 
 typedef enum sim_event_kind {
     SIM_COME,    /* who: - ; a request of the load arrives */

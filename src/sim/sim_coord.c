@@ -168,7 +168,7 @@ void sim_coord_client(sim *s, uint32_t id) {
 
 /* Pages that let it run on until the coordinator has heard of its next tokens. */
 static uint32_t wanted_pages(const sim_request *r) {
-    uint32_t positions = r->prompt + r->generated + SIM_AHEAD;
+    uint32_t positions = r->prompt + r->generated + SL_MAX_AHEAD;
     return sl_kv_pages_for(SL_MIN(positions, total_positions(r)));
 }
 
