@@ -42,23 +42,22 @@ void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t toke
 
 /* The end of a request that needs the lost expert worker. */
 static void emit_lost(sl_attn *a, const sl_slot *s) {
-    sl_attn_emit(a, s, s->n_tokens, a->lost_worker, SL_FINISH_ERROR, NULL, 0);
+    sl_attn_emit(a, s, s->life->tokens, a->lost_worker, SL_FINISH_ERROR, NULL, 0);
 }
 
 /* ---- slots ---- */
 
 void sl_slot_release(sl_attn *a, sl_slot *s) {
-    for (uint32_t l = 0; s->used && l < a->n_lanes; l++)
-        a->lane[l].n_used -= s >= a->lane[l].slot && s < a->lane[l].slot + a->max_slots;
     sl_free(s->tokens);
     sl_free(s->pages);
     sl_free(s->bias);
-    *s = (sl_slot){0};
+    sl_slots_release(&a->slots, s->life);
+    *s = (sl_slot){.life = s->life};
 }
 
 void sl_slot_break(sl_slot *s, uint32_t block, uint32_t position) {
-    if (s->cancelled) return; /* by its client, or for an earlier row */
-    s->cancelled = s->broken = true;
+    if (s->life->ends) return; /* cancelled by its client, or for an earlier row */
+    s->life->ends = s->broken = true;
     s->broken_block = block;
     s->broken_position = position;
 }
@@ -67,14 +66,8 @@ void sl_slot_end(sl_attn *a, sl_slot *s) {
     if (s->broken)
         sl_attn_emit(a, s, s->broken_position, s->broken_block, SL_FINISH_NOT_FINITE, NULL, 0);
     else
-        sl_attn_emit(a, s, s->n_tokens, UINT32_MAX, SL_FINISH_STOP, NULL, 0);
+        sl_attn_emit(a, s, s->life->tokens, UINT32_MAX, SL_FINISH_STOP, NULL, 0);
     sl_slot_release(a, s);
-}
-
-bool sl_slot_has_work(const sl_slot *s) {
-    if (!s->used || s->cancelled || s->done >= s->n_pages * SL_KV_PAGE_TOKENS) return false;
-    uint32_t generated = s->n_tokens - s->n_given;
-    return generated < s->acked + SL_MAX_AHEAD;
 }
 
 static bool ends(const sl_slot *s, uint32_t token) {
@@ -86,14 +79,16 @@ static bool ends(const sl_slot *s, uint32_t token) {
 
 void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *logprobs,
                     uint32_t n) {
-    s->tokens[s->n_tokens++] = token;
+    uint32_t position = s->life->tokens;
+    bool last = sl_life_append(s->life);
+    s->tokens[position] = token;
     a->w->n.tokens++;
     sl_finish finish = SL_FINISH_NONE;
     if (ends(s, token))
         finish = SL_FINISH_STOP;
-    else if (s->n_tokens - s->n_given >= s->max_new)
+    else if (last)
         finish = SL_FINISH_LENGTH;
-    sl_attn_emit(a, s, s->n_tokens - 1, token, finish, logprobs, n);
+    sl_attn_emit(a, s, position, token, finish, logprobs, n);
     if (finish != SL_FINISH_NONE) sl_slot_release(a, s);
 }
 
@@ -148,115 +143,91 @@ static sl_sampling sampling_of(const sl_wire_submit *in, sl_logit_bias *bias) {
                          .n_bias = in->n_bias};
 }
 
+/* What the request has beside its life; frees nothing on an error. */
 static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_err *err) {
-    uint32_t *tokens = sl_alloc((size_t)in->n_tokens + in->max_tokens, sizeof *tokens);
-    uint32_t cap_pages = sl_kv_pages_for(sl_kv_positions(in->n_tokens, in->max_tokens));
-    float **pages = sl_alloc(cap_pages, sizeof *pages);
-    sl_logit_bias *bias = sl_alloc(in->n_bias, sizeof *bias);
-    if (!tokens || !pages || !bias) {
-        sl_free(tokens);
-        sl_free(pages);
-        sl_free(bias);
+    s->tokens = sl_alloc((size_t)in->n_tokens + in->max_tokens, sizeof *s->tokens);
+    s->pages = sl_alloc(sl_life_max_pages(s->life), sizeof *s->pages);
+    s->bias = sl_alloc(in->n_bias, sizeof *s->bias);
+    if (!s->tokens || !s->pages || !s->bias)
         return sl_fail(err, SL_ERR_NOMEM, "request of %u tokens", in->n_tokens);
-    }
-    memcpy(tokens, in->tokens, in->n_tokens * sizeof *tokens);
-    for (uint32_t i = 0; i < in->n_pages; i++) pages[i] = page_at(a, in->pages[i]);
-    *s = (sl_slot){
-        .used = true,
-        .request = in->request,
-        .arrival = ++a->arrivals,
-        .generation = ++a->generations & 0xFFFFFFFu,
-        .tokens = tokens,
-        .n_tokens = in->n_tokens,
-        .n_given = in->n_tokens,
-        .max_new = in->max_tokens,
-        .done = SL_MUTATION(SKIPPED_ROW) && in->n_tokens > in->n_prompt,
-        .n_prompt = in->n_prompt,
-        .want_logits = (in->flags & SL_SUBMIT_LOGITS) != 0,
-        .want_logprobs = (in->flags & SL_SUBMIT_LOGPROBS) != 0,
-        .want_prompt_logprobs = (in->flags & SL_SUBMIT_PROMPT_LOGPROBS) != 0,
-        .n_top = in->n_top,
-        .sampling = sampling_of(in, bias),
-        .bias = bias,
-        .n_stop = in->n_stop,
-        .min_tokens = in->min_tokens,
-        .pages = pages,
-        .n_pages = in->n_pages,
-        .cap_pages = cap_pages,
-    };
+    memcpy(s->tokens, in->tokens, in->n_tokens * sizeof *s->tokens);
     memcpy(s->stop, in->stop, in->n_stop * sizeof *s->stop);
+    for (uint32_t i = 0; i < in->n_pages; i++) s->pages[i] = page_at(a, in->pages[i]);
+    s->request = in->request;
+    s->n_prompt = in->n_prompt;
+    s->want_logits = (in->flags & SL_SUBMIT_LOGITS) != 0;
+    s->want_logprobs = (in->flags & SL_SUBMIT_LOGPROBS) != 0;
+    s->want_prompt_logprobs = (in->flags & SL_SUBMIT_PROMPT_LOGPROBS) != 0;
+    s->n_top = in->n_top;
+    s->sampling = sampling_of(in, s->bias);
+    s->min_tokens = in->min_tokens;
+    s->n_stop = in->n_stop;
     for (uint32_t i = 0; !(in->flags & SL_SUBMIT_IGNORE_EOS) && i < a->m->n_eos; i++)
         s->stop[s->n_stop++] = a->m->eos[i];
+    s->life->done = SL_MUTATION(SKIPPED_ROW) && in->n_tokens > in->n_prompt;
     return SL_OK;
 }
 
-/* The free slot of the emptiest lane, looked for from where one was found last. */
-static sl_slot *find_slot(sl_attn *a, sl_lane **lane) {
-    sl_lane *best = &a->lane[0];
-    for (uint32_t l = 1; l < a->n_lanes; l++)
-        if (a->lane[l].n_used < best->n_used) best = &a->lane[l];
-    *lane = best;
-    for (uint32_t i = 0; i < a->max_slots && best->n_used < a->max_slots; i++) {
-        if (++best->look >= a->max_slots) best->look = 0;
-        if (!best->slot[best->look].used) return &best->slot[best->look];
-    }
-    return NULL;
+static sl_slot *slot_at(sl_attn *a, const sl_life *life) {
+    return &a->lane[sl_slots_lane(&a->slots, life)].slot[sl_slots_index(&a->slots, life)];
 }
 
-static void wake(sl_attn *a, sl_lane *lane, const sl_slot *s) {
+static void wake(sl_attn *a, const sl_slot *s) {
     if (a->flow)
         sl_flow_wake(a->flow, s);
     else
-        sl_lane_wake(lane);
+        sl_lane_wake(&a->lane[sl_slots_lane(&a->slots, s->life)]);
 }
 
 sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) {
     sl_wire_submit in;
-    sl_lane *lane = NULL;
     sl_status st = sl_wire_submit_decode(payload, &in, err);
     if (st == SL_OK) st = check_submit(a, &in, err);
     if (st != SL_OK) return st;
-    sl_slot refused = {.request = in.request};
     if (a->lost) {
+        sl_life none = {0};
+        const sl_slot refused = {.life = &none, .request = in.request};
         emit_lost(a, &refused);
         sl_attn_flush(a);
         return SL_OK;
     }
-    sl_slot *s = find_slot(a, &lane);
-    if (!s) return sl_fail(err, SL_ERR_PROTOCOL, "request over the %u slots", a->max_slots);
+    sl_life *life = sl_slots_take(&a->slots, in.n_tokens, in.max_tokens, in.n_pages);
+    if (!life) return sl_fail(err, SL_ERR_PROTOCOL, "request over the %u slots", a->max_slots);
+    sl_slot *s = slot_at(a, life);
     st = fill_slot(a, s, &in, err);
-    if (st != SL_OK) return st;
-    lane->n_used++;
-    wake(a, lane, s);
+    if (st == SL_OK)
+        wake(a, s);
+    else
+        sl_slot_release(a, s);
     return st;
 }
 
 /* Looked for from where the last one was found: lists of requests come in the order of slots. */
-static sl_slot *slot_of(sl_attn *a, uint64_t request, sl_lane **lane) {
+static sl_slot *slot_of(sl_attn *a, uint64_t request) {
     uint32_t n = a->n_lanes * a->max_slots;
     for (uint32_t i = 0; i < n; i++) {
         if (++a->look >= n) a->look = 0;
-        *lane = &a->lane[a->look / a->max_slots];
-        sl_slot *s = &(*lane)->slot[a->look % a->max_slots];
-        if (s->used && s->request == request) return s;
+        sl_slot *s = &a->lane[a->look / a->max_slots].slot[a->look % a->max_slots];
+        if (s->life->used && s->request == request) return s;
     }
     return NULL;
 }
 
 static sl_status add_page(sl_attn *a, sl_slot *s, uint64_t page, sl_err *err) {
-    if (page >= a->w->plan.n_pages || s->n_pages == s->cap_pages)
+    uint32_t most = sl_life_max_pages(s->life);
+    if (page >= a->w->plan.n_pages || s->life->pages == most)
         return sl_fail(err, SL_ERR_PROTOCOL, "page %llu as number %u of %u, there are %u",
-                       (unsigned long long)page, s->n_pages, s->cap_pages, a->w->plan.n_pages);
-    s->pages[s->n_pages++] = page_at(a, page);
+                       (unsigned long long)page, s->life->pages, most, a->w->plan.n_pages);
+    s->pages[s->life->pages++] = page_at(a, page);
     return SL_OK;
 }
 
 static void cancel(sl_attn *a, sl_slot *s) {
-    s->cancelled = true;
-    if (s->in_step && SL_MUTATION(STALE_GENERATION))
+    bool now = sl_life_end(s->life);
+    if (!now && SL_MUTATION(STALE_GENERATION))
         s->pages = NULL; /* its rows still use them */
-    else if (s->in_step)
-        return; /* ends with the step, whose rows still touch its pages */
+    else if (!now)
+        return;
     sl_slot_end(a, s);
 }
 
@@ -264,16 +235,15 @@ sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload,
     const sl_wire_pair *pair;
     sl_status st = sl_wire_pairs_decode(h, payload, &pair, err);
     for (uint32_t i = 0; st == SL_OK && i < h->rows; i++) {
-        sl_lane *lane;
-        sl_slot *s = slot_of(a, pair[i].request, &lane);
+        sl_slot *s = slot_of(a, pair[i].request);
         if (!s) continue; /* finished meanwhile */
         if (h->kind == SL_MSG_CANCEL)
             cancel(a, s);
         else if (h->kind == SL_MSG_PAGES)
             st = add_page(a, s, pair[i].value, err);
         else
-            s->acked = SL_MAX(s->acked, pair[i].value);
-        if (!SL_MUTATION(LOST_WAKE) || h->kind != SL_MSG_ACK) wake(a, lane, s);
+            sl_life_ack(s->life, pair[i].value);
+        if (!SL_MUTATION(LOST_WAKE) || h->kind != SL_MSG_ACK) wake(a, s);
     }
     sl_attn_flush(a);
     return st;
@@ -319,7 +289,7 @@ void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why) {
         sl_lane_reset(&a->lane[l]);
         for (uint32_t i = 0; i < a->max_slots; i++) {
             sl_slot *s = &a->lane[l].slot[i];
-            if (!s->used) continue;
+            if (!s->life->used) continue;
             emit_lost(a, s);
             sl_slot_release(a, s);
             ended++;
@@ -382,6 +352,7 @@ static sl_status create_parts(sl_attn *a, sl_err *err) {
     if (!a->out || !a->pairs || !a->logits || !a->head_rows || !a->lane)
         return sl_fail(err, SL_ERR_NOMEM, "buffers of an attention worker");
     sl_status st = sl_arena_create(scratch, &a->scratch, err);
+    if (st == SL_OK) st = sl_slots_create(a->n_lanes, a->max_slots, &a->slots, err);
     for (uint32_t l = 0; st == SL_OK && l < a->n_lanes; l++)
         st = sl_lane_create(a, l, &a->lane[l], err);
     return st;
@@ -447,6 +418,7 @@ void sl_attn_free(sl_attn *a) {
     sl_flow_free(a->flow);
     for (uint32_t l = 0; a->lane && l < a->n_lanes; l++) sl_lane_free(&a->lane[l]);
     sl_free(a->lane);
+    sl_slots_free(&a->slots);
     sl_free(a->group);
     sl_free(a->moe);
     sl_free(a->out);

@@ -10,24 +10,20 @@
 #include "sched/intake.h"
 #include "sched/batcher.h"
 #include "sched/pacer.h"
+#include "sched/slots.h"
 #include "sched/turns.h"
 
 #define SL_MAX_STOP_IDS 64u
 
-/* A request here. Its tokens are prompt and generated ones; the first `done` have K and V in the
- * pages. */
+/* What a request has here beside its life: the ids of its tokens, prompt and generated ones, where
+ * its pages lie, how it draws. */
 typedef struct sl_slot {
-    bool used, cancelled;
-    bool broken;                            /* and cancelled: a row of it was not finite... */
+    sl_life *life;                          /* what scheduling knows of it: of sl_attn.slots */
+    bool broken;                            /* and ends: a row of it was not finite... */
     uint32_t broken_block, broken_position; /* ...here; sl_model_spec.n_layers: at the head */
-    bool in_step;                           /* rows of it are in the lane's running step... */
-    bool samples;                           /* ...and the last of them yields a token */
-    uint64_t request, arrival;
-    uint32_t generation;
-    uint32_t *tokens;
-    uint32_t n_tokens, n_given, max_new, done; /* n_given: tokens that came with the request */
-    uint64_t acked;                            /* generated tokens that the coordinator has seen */
-    uint32_t n_prompt; /* of n_given: the rest was generated before it came here */
+    uint64_t request;
+    uint32_t *tokens;  /* ids; room for all it may generate */
+    uint32_t n_prompt; /* of those given: the rest was generated before it came here */
     bool want_logits, want_logprobs, want_prompt_logprobs;
     uint32_t n_top; /* likeliest tokens reported with a token */
     sl_sampling sampling;
@@ -36,8 +32,7 @@ typedef struct sl_slot {
     uint32_t n_stop;
     uint32_t min_tokens; /* of the generated ones: none of `stop` is drawn before */
     float **pages;       /* base pointers in position order, room for all it may ever need */
-    uint32_t n_pages, cap_pages;
-    uint32_t first_row; /* of its rows in the running step */
+    uint32_t first_row;  /* of its rows in the running step */
 } sl_slot;
 
 typedef struct sl_reply {
@@ -52,10 +47,9 @@ typedef struct sl_lane {
     sl_member member;
     uint32_t layer; /* of the running or last task */
 
-    sl_slot *slot;         /* [max_num_seqs] */
-    uint32_t n_used, look; /* slots in use; where a free one was found last */
-    sl_slot_need *need;    /* scratch of the batcher, [max_num_seqs] */
-    sl_step_part *part;    /* [max_num_seqs + 1] */
+    sl_slot *slot;      /* [max_num_seqs] */
+    sl_slot_need *need; /* scratch of the batcher, [max_num_seqs] */
+    sl_step_part *part; /* [max_num_seqs + 1] */
     size_t n_parts;
     uint32_t n_cut; /* the step's rows are in so many of the chunks, the rest stays empty */
     uint32_t turn, steps;
@@ -106,6 +100,7 @@ typedef struct sl_flow sl_flow;
 struct sl_attn {
     sl_worker *w;
     const sl_model_spec *m;
+    sl_slots slots;
     sl_lane *lane;
     sl_flow *flow; /* aep: moves the rows of lane 0's slots; else NULL */
     sl_turns turns;
@@ -114,9 +109,7 @@ struct sl_attn {
     bool cuts; /* lanes choose how many chunks a step has, by the plan's costs */
     sl_choose_load load;
     uint32_t look; /* slot that was asked for last */
-    uint64_t arrivals;
-    uint32_t generations;
-    uint8_t *kv; /* n_pages pages */
+    uint8_t *kv;   /* n_pages pages */
     size_t kv_bytes;
     sl_arena scratch;
     sl_head head;          /* of one lane at a time */
@@ -159,7 +152,6 @@ void sl_attn_flush(sl_attn *a);
 void sl_slot_release(sl_attn *a, sl_slot *s);
 /* Appends a sampled token, decides whether the request is over, tells the coordinator. */
 void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *logprobs, uint32_t n);
-bool sl_slot_has_work(const sl_slot *s);
 
 /* lane.c */
 sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) SL_MUST_CHECK;

@@ -41,13 +41,13 @@ static void make_ready(sl_flow *f, uint32_t slot) {
 /* ---- slots get rows ---- */
 
 static sl_part_kind kind_of(const sl_slot *s) {
-    return sl_intake_kind(s->done, s->n_given);
+    return sl_intake_kind(s->life->done, s->life->given);
 }
 
 void sl_flow_wake(sl_flow *f, const sl_slot *s) {
     uint32_t slot = (uint32_t)(s - f->lane->slot);
     sl_part *p = &f->part[slot];
-    if (p->listed || p->state != SL_PART_NONE || !sl_slot_has_work(s)) return;
+    if (p->listed || p->state != SL_PART_NONE || !sl_life_has_work(s->life)) return;
     p->listed = true;
     append(f, &f->waiting[kind_of(s)], slot);
 }
@@ -56,14 +56,14 @@ void sl_flow_wake(sl_flow *f, const sl_slot *s) {
 static void begin_part(sl_flow *f, sl_part_kind kind, uint32_t rows) {
     uint32_t slot = take_first(f, &f->waiting[kind]);
     sl_part *p = &f->part[slot];
-    sl_slot *s = &f->lane->slot[slot];
+    sl_life *s = f->lane->slot[slot].life;
     SL_ASSERT(p->state == SL_PART_NONE);
     sl_flow_take_rows(f, slot, rows);
     s->in_step = true;
     p->listed = false;
     p->kind = kind;
     p->layer = 0;
-    p->sample = s->done + rows >= s->n_given;
+    p->sample = s->done + rows >= s->given;
     p->epoch = sl_intake_epoch(p->goes_on && p->generation == s->generation, p->epoch, f->wave);
     p->generation = s->generation;
     p->goes_on = false;
@@ -80,7 +80,7 @@ static const sl_slot *peek(sl_flow *f, sl_part_kind kind) {
     sl_part_list *l = &f->waiting[kind];
     while (l->n > 0) {
         const sl_slot *s = &f->lane->slot[l->head];
-        if (sl_slot_has_work(s) && kind_of(s) == kind) return s;
+        if (sl_life_has_work(s->life) && kind_of(s) == kind) return s;
         uint32_t slot = take_first(f, l);
         f->part[slot].listed = f->part[slot].goes_on = false;
         sl_flow_wake(f, s);
@@ -91,9 +91,9 @@ static const sl_slot *peek(sl_flow *f, sl_part_kind kind) {
 static void admit_prompts(sl_flow *f, sl_part_kind kind) {
     const sl_slot *s;
     while (f->n_free > 0 && (s = peek(f, kind)) != NULL) {
-        uint32_t rows = sl_intake_chunk(&f->in, &f->lane->pacer, kind, s->done, s->n_given,
-                                        s->n_pages * SL_KV_PAGE_TOKENS - s->done,
-                                        f->waiting[SL_PART_DECODE].n, f->n_free);
+        uint32_t rows =
+            sl_intake_chunk(&f->in, &f->lane->pacer, kind, s->life->done, s->life->given,
+                            sl_life_room(s->life), f->waiting[SL_PART_DECODE].n, f->n_free);
         if (rows == 0) return;
         begin_part(f, kind, rows);
     }
@@ -114,7 +114,7 @@ static void end_part(sl_flow *f, uint32_t slot) {
     f->in.rows[p->kind] -= p->rows;
     sl_flow_give_rows(f, slot);
     p->state = SL_PART_NONE;
-    f->lane->slot[slot].in_step = false;
+    f->lane->slot[slot].life->in_step = false;
 }
 
 /* Rows whose positions are back but not merged. */
@@ -146,7 +146,7 @@ static uint64_t load_batch(sl_flow *f, uint32_t layer) {
     f->n_batch = 0;
     while (f->list[layer].n > 0) {
         uint32_t slot = take_first(f, &f->list[layer]);
-        if (lane->slot[slot].cancelled) {
+        if (lane->slot[slot].life->ends) {
             drop_cancelled(f, slot);
             continue;
         }
@@ -308,7 +308,7 @@ sl_status sl_flow_on_return(sl_flow *f, uint32_t expert_index, const sl_wire_hea
         rows += f->part[slot].rows;
         sent_ns = SL_MIN(sent_ns, f->part[slot].sent_ns);
         f->part[slot].layer++;
-        if (f->lane->slot[slot].cancelled)
+        if (f->lane->slot[slot].life->ends)
             drop_cancelled(f, slot);
         else
             make_ready(f, slot);

@@ -18,7 +18,7 @@ void sl_flow_take_rows(sl_flow *f, uint32_t slot, uint32_t rows) {
     p->rows = rows;
     for (uint32_t i = 0, r = f->free_row;; i++, r = f->next[r]) {
         f->slot[r] = slot;
-        f->tag[r] = sl_tag_make(slot, f->lane->slot[slot].generation, r);
+        f->tag[r] = sl_tag_make(slot, f->lane->slot[slot].life->generation, r);
         f->owed[r] = 0;
         if (i + 1 < rows) continue;
         f->free_row = f->next[r];
@@ -65,9 +65,9 @@ void sl_flow_load(sl_flow *f, uint32_t slot, float *scratch) {
     const sl_part *p = &f->part[slot];
     sl_lane *lane = f->lane;
     sl_slot *s = &lane->slot[slot];
-    uint32_t d = m->d_model, pos = s->done;
+    uint32_t d = m->d_model, pos = s->life->done;
     bool merge = p->layer > 0 && m->ffn[p->layer - 1] == SL_FFN_MOE;
-    SL_ASSERT(s->used && s->generation == p->generation);
+    SL_ASSERT(s->life->used && s->life->generation == p->generation);
     s->first_row = lane->n_rows;
     for (uint32_t r = p->first; r != SL_FLOW_NONE; r = f->next[r], pos++) {
         uint32_t at = lane->n_rows++;

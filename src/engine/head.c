@@ -21,14 +21,14 @@ static void send_logits(sl_lane *lane, const sl_slot *s, uint32_t first_pos, uin
 
 static void sample_into(sl_lane *lane, sl_slot *s, const float *logits) {
     sl_attn *a = lane->attn;
-    const sl_history past = {s->tokens, s->n_tokens, s->n_prompt};
+    const sl_history past = {s->tokens, s->life->tokens, s->n_prompt};
     sl_logprob logprobs[1 + SL_MAX_LOGPROBS];
-    bool early = s->n_tokens - s->n_prompt < s->min_tokens;
+    bool early = s->life->tokens - s->n_prompt < s->min_tokens;
     s->sampling.never = s->stop;
     s->sampling.n_never = early ? s->n_stop : 0;
-    uint32_t id = sl_sample(&s->sampling, logits, a->m->vocab, s->n_tokens, &past, &a->scratch);
+    uint32_t id = sl_sample(&s->sampling, logits, a->m->vocab, s->life->tokens, &past, &a->scratch);
     if (!isfinite(logits[id])) { /* it is the largest: there is nothing to draw from */
-        sl_slot_break(s, a->m->n_layers, s->n_tokens - 1);
+        sl_slot_break(s, a->m->n_layers, s->life->tokens - 1);
         return;
     }
     if (s->want_logprobs) sl_logprobs(logits, a->m->vocab, id, s->n_top, &a->scratch, logprobs);
@@ -38,7 +38,7 @@ static void sample_into(sl_lane *lane, sl_slot *s, const float *logits) {
 /* Whether rows of a part that has been computed predict tokens of a prompt whose log-probabilities
  * are asked for. */
 static bool part_reports_prompt(const sl_slot *s, const sl_step_part *part) {
-    return s->want_prompt_logprobs && s->done - part->rows + 1 < s->n_prompt;
+    return s->want_prompt_logprobs && s->life->done - part->rows + 1 < s->n_prompt;
 }
 
 /* What row `pos`, whose logits are given, says about the prompt's next token. */
@@ -46,7 +46,7 @@ static void report_prompt_token(sl_lane *lane, sl_slot *s, uint32_t pos, const f
     sl_attn *a = lane->attn;
     sl_logprob logprobs[1 + SL_MAX_LOGPROBS];
     uint32_t next = pos + 1;
-    if (next >= s->n_prompt || s->cancelled) return;
+    if (next >= s->n_prompt || s->life->ends) return;
     if (!isfinite(logits[s->tokens[next]])) {
         sl_slot_break(s, a->m->n_layers, pos);
         return;
@@ -58,7 +58,7 @@ static void report_prompt_token(sl_lane *lane, sl_slot *s, uint32_t pos, const f
 /* Whether the part's slot still is the one whose rows were in the step; a request that came since
  * may have it. */
 static bool is_open(const sl_slot *s) {
-    return s->in_step && !s->cancelled;
+    return s->life->in_step && !s->life->ends;
 }
 
 static bool is_whole(const sl_slot *s, const sl_step_part *part) {
@@ -119,7 +119,7 @@ static void finish_whole(sl_lane *lane) {
     sl_head *h = &a->head;
     const sl_step_part *part = &lane->part[h->part];
     sl_slot *s = &lane->slot[part->slot];
-    uint32_t first = s->done - part->rows + h->taken - h->n;
+    uint32_t first = s->life->done - part->rows + h->taken - h->n;
     if (s->want_logits) send_logits(lane, s, first, h->n);
     for (uint32_t i = 0; i < h->n && s->want_prompt_logprobs; i++)
         report_prompt_token(lane, s, first + i, a->logits + (size_t)i * a->m->vocab);
@@ -150,7 +150,7 @@ static void begin_head(sl_lane *lane) {
     sl_attn *a = lane->attn;
     a->head = (sl_head){.open = true, .tokens = a->w->n.tokens};
     for (size_t i = 0; i < lane->n_parts; i++)
-        lane->slot[lane->part[i].slot].done += lane->part[i].rows;
+        sl_life_advance(lane->slot[lane->part[i].slot].life, lane->part[i].rows);
     next_call(lane);
 }
 
@@ -168,8 +168,8 @@ static void end_step(sl_lane *lane) {
     sl_attn *a = lane->attn;
     for (size_t i = 0; i < lane->n_parts; i++) {
         sl_slot *s = &lane->slot[lane->part[i].slot];
-        if (s->in_step && s->cancelled) sl_slot_end(a, s);
-        s->in_step = false;
+        if (s->life->in_step && s->life->ends) sl_slot_end(a, s);
+        s->life->in_step = false;
     }
     sl_attn_flush(a);
     if (!lane->burst) /* a row among many costs less than one among few */

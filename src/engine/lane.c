@@ -11,13 +11,6 @@
 
 /* ---- membership ---- */
 
-static bool lane_has_work(const sl_lane *lane) {
-    for (uint32_t i = 0; i < lane->attn->max_slots; i++) {
-        if (sl_slot_has_work(&lane->slot[i])) return true;
-    }
-    return false;
-}
-
 static void send_join(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
     sl_wire_header h = {.kind = SL_MSG_JOIN, .lane = lane->id};
@@ -27,70 +20,58 @@ static void send_join(sl_lane *lane) {
 
 void sl_lane_wake(sl_lane *lane) {
     bool join = false;
-    if (!lane_has_work(lane)) return;
+    if (!sl_slots_have_work(&lane->attn->slots, lane->id)) return;
     sl_member_want(&lane->member, &join);
     if (join) send_join(lane);
-}
-
-/* Whether the lane will have rows in the next round, as far as can be known before sampling. */
-static bool will_stay(const sl_lane *lane) {
-    for (uint32_t i = 0; i < lane->attn->max_slots; i++) {
-        const sl_slot *s = &lane->slot[i];
-        if (!s->used || s->cancelled) continue;
-        uint32_t generated = s->n_tokens - s->n_given;
-        generated += s->in_step && s->samples;
-        if (generated < s->max_new && generated < s->acked + SL_MAX_AHEAD) return true;
-    }
-    return false;
 }
 
 /* ---- forming a step ---- */
 
 static void fill_needs(sl_lane *lane) {
     for (uint32_t i = 0; i < lane->attn->max_slots; i++) {
-        const sl_slot *s = &lane->slot[i];
+        const sl_life *s = lane->slot[i].life;
         sl_slot_need *need = &lane->need[i];
         *need = (sl_slot_need){.state = SL_SLOT_EMPTY};
         if (!s->used) continue;
         /* Every other step goes to the prompt that is nearest its end: short ones do not queue
          * behind a long one, which still gets the steps between. */
-        need->arrival = lane->steps % 2 ? s->arrival : s->n_given - SL_MIN(s->done, s->n_given);
-        need->max_rows = sl_slot_has_work(s) ? s->n_pages * SL_KV_PAGE_TOKENS - s->done : 0;
-        need->state = s->done < s->n_given ? SL_SLOT_PREFILL : SL_SLOT_DECODE;
-        need->prompt_left = s->done < s->n_given ? s->n_given - s->done : 0;
+        need->arrival = lane->steps % 2 ? s->arrival : s->given - SL_MIN(s->done, s->given);
+        need->max_rows = sl_life_room(s);
+        need->state = sl_life_prefills(s) ? SL_SLOT_PREFILL : SL_SLOT_DECODE;
+        need->prompt_left = sl_life_prefills(s) ? s->given - s->done : 0;
     }
 }
 
 static void add_rows(sl_lane *lane, const sl_step_part *part) {
     sl_slot *s = &lane->slot[part->slot];
     s->first_row = lane->n_rows;
-    s->in_step = true;
-    s->samples = part->sample;
+    s->life->in_step = true;
+    s->life->samples = part->sample;
     for (uint32_t i = 0; i < part->rows; i++) {
         uint32_t r = lane->n_rows++;
-        lane->row_id[r] = s->tokens[s->done + i];
-        lane->row_pos[r] = s->done + i;
+        lane->row_id[r] = s->tokens[s->life->done + i];
+        lane->row_pos[r] = s->life->done + i;
         lane->row_pages[r] = s->pages;
-        lane->row_tag[r] = sl_tag_make(part->slot, s->generation, i);
+        lane->row_tag[r] = sl_tag_make(part->slot, s->life->generation, i);
     }
 }
 
 /* The prompt whose turn it is (as the batcher picks it), or NULL. */
-static const sl_slot *next_prompt(const sl_lane *lane) {
+static const sl_life *next_prompt(const sl_lane *lane) {
     uint32_t best = UINT32_MAX;
     for (uint32_t i = 0; i < lane->attn->max_slots; i++) {
         const sl_slot_need *n = &lane->need[i];
         if (n->state != SL_SLOT_PREFILL || n->max_rows == 0) continue;
         if (best == UINT32_MAX || n->arrival < lane->need[best].arrival) best = i;
     }
-    return best == UINT32_MAX ? NULL : &lane->slot[best];
+    return best == UINT32_MAX ? NULL : lane->slot[best].life;
 }
 
 /* Leaves prompts no more than their first `rows` rows in this step. */
 static void limit_prompts(sl_lane *lane, uint32_t rows) {
     for (uint32_t i = 0; i < lane->attn->max_slots; i++) {
         sl_slot_need *n = &lane->need[i];
-        uint32_t done = lane->slot[i].done;
+        uint32_t done = lane->slot[i].life->done;
         if (n->state == SL_SLOT_PREFILL)
             n->max_rows = SL_MIN(n->max_rows, rows - SL_MIN(done, rows));
     }
@@ -100,7 +81,7 @@ static void limit_prompts(sl_lane *lane, uint32_t rows) {
  * prompt costs the others one pause, a long one would cost them many. */
 static uint32_t pace(sl_lane *lane) {
     uint32_t decoding = 0;
-    const sl_slot *prompt = next_prompt(lane);
+    const sl_life *prompt = next_prompt(lane);
     for (uint32_t i = 0; i < lane->attn->max_slots; i++)
         decoding += lane->need[i].state == SL_SLOT_DECODE && lane->need[i].max_rows > 0;
     lane->burst = prompt && decoding && prompt->done < SL_PREFILL_BURST;
@@ -233,7 +214,7 @@ static void run_block(sl_lane *lane) {
     }
     if (a->m->ffn[layer] == SL_FFN_DENSE) return;
     bool last = a->m->moe_index[layer] == a->m->n_moe - 1u;
-    bool stay = last && will_stay(lane);
+    bool stay = last && sl_slots_will_stay(&a->slots, lane->id);
     if (last) sl_member_vote(&lane->member, stay);
     sl_lane_begin(lane, SL_TRACE_DISPATCH, lane->n_rows);
     lane->dispatched_ns = sl_now_ns();
@@ -356,7 +337,7 @@ void sl_lane_reset(sl_lane *lane) {
     sl_turns_drop(&lane->attn->turns, lane->id);
     lane->n_rows = 0;
     lane->n_parts = 0;
-    for (uint32_t i = 0; i < lane->attn->max_slots; i++) lane->slot[i].in_step = false;
+    for (uint32_t i = 0; i < lane->attn->max_slots; i++) lane->slot[i].life->in_step = false;
     sl_member_reset(&lane->member, w->plan.epoch);
 }
 
@@ -386,6 +367,7 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
         !lane->gate || !lane->owner || !lane->covered || !lane->piece || !lane->next_set ||
         !lane->reply)
         return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
+    for (uint32_t i = 0; i < a->max_slots; i++) lane->slot[i].life = &sl_slots_of(&a->slots, id)[i];
     if (a->group) {
         lane->sent_row = sl_alloc(rows, a->w->n_expert_workers * sizeof *lane->sent_row);
         lane->n_sent = sl_alloc(a->w->n_expert_workers, sizeof *lane->n_sent);
@@ -401,7 +383,7 @@ void sl_lane_free(sl_lane *lane) {
     if (!lane->attn) return;
     if (lane->reply) give_replies(lane);
     for (uint32_t i = 0; lane->slot && i < lane->attn->max_slots; i++)
-        sl_slot_release(lane->attn, &lane->slot[i]);
+        if (lane->slot[i].life) sl_slot_release(lane->attn, &lane->slot[i]);
     void *const owned[] = {lane->slot,
                            lane->need,
                            lane->part,

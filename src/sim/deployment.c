@@ -463,6 +463,9 @@ static void handle(sim *s, const sl_sim_event *e) {
     case SIM_CLIENT:
         sim_coord_client(s, (uint32_t)e->what);
         break;
+    case SIM_ACK:
+        sim_attn_on_ack(s, &s->worker[e->who], (uint32_t)e->what);
+        break;
     case SIM_TASK:
         if (s->worker[e->who].dead || is_late(s, &s->worker[e->who])) break;
         count_busy(s, -1);

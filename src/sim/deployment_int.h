@@ -11,6 +11,7 @@
 #include "sched/membership.h"
 #include "sched/pacer.h"
 #include "sched/policy.h"
+#include "sched/slots.h"
 #include "sched/turns.h"
 #include "sim/events.h"
 #include "sim/deployment.h"
@@ -23,6 +24,7 @@ typedef enum sim_event_kind {
     SIM_COME,    /* who: - ; a request of the load arrives */
     SIM_SUBMIT,  /* who: worker, what: request */
     SIM_CLIENT,  /* what: request whose client has seen its end */
+    SIM_ACK,     /* who: worker, what: so many of its oldest tokens that nobody has acknowledged */
     SIM_TASK,    /* who: worker */
     SIM_HEAD,    /* who: receiver, what: message reaches its in-port */
     SIM_DELIVER, /* who: receiver, what: message */
@@ -79,22 +81,23 @@ typedef struct sim_request {
     uint32_t prompt, output, generated, pages;
     uint32_t worker, prev, next; /* list of those that wait */
     bool waits, started, failed;
+    sl_life *life; /* at its worker; NULL: not there (yet) */
 } sim_request;
 
-typedef struct sim_slot {
-    bool used, in_step, samples, evict;
-    uint32_t request, generation;
-    uint64_t arrival;
-    uint32_t given, tokens, total, done; /* total: of prompt and answer */
-} sim_slot;
+/* A token on its way to the coordinator and, as an acknowledgement, back. */
+typedef struct sim_told {
+    sl_life *life;
+    uint32_t generation;
+} sim_told;
 
 typedef struct sim_lane {
     sl_member member;
-    sim_slot *slot; /* [max_slots] */
+    sl_life *life;     /* [max_slots], of sim_attn.slots */
+    uint32_t *request; /* [max_slots] whose life it is */
     sl_slot_need *need;
     sl_step_part *part;
     size_t n_parts;
-    uint32_t n_used, look, turn, steps, rows, decode_rows, samples;
+    uint32_t turn, steps, rows, decode_rows, samples;
     double keys;
     bool burst;
     sl_pacer pacer;
@@ -130,8 +133,10 @@ struct sim_attn {
     uint32_t index; /* among attention workers */
     bool lost;
     uint32_t free_pages, running; /* the coordinator's view */
-    uint64_t arrivals, generations;
+    sl_slots slots;
     sim_lane *lane;
+    sim_told *told; /* ring of tokens that are not acknowledged, oldest first */
+    uint32_t told_head, n_told, cap_told;
     sl_turns turns;
     sl_turn turn;       /* running */
     uint32_t head_left; /* pieces of the head that has begun, this one included */
@@ -290,12 +295,15 @@ bool sim_attn_start(sim *s, sim_worker *w);
 void sim_attn_finish(sim *s, sim_worker *w);
 void sim_attn_on_return(sim *s, sim_worker *w, uint32_t msg);
 void sim_attn_on_open(sim *s, sim_worker *w, uint32_t msg);
-void sim_attn_wake(sim *s, sim_worker *w, uint32_t lane, sim_slot *slot);
-void sim_attn_release(sim *s, sim_worker *w, uint32_t lane, sim_slot *slot);
+/* What the slot may run may have changed. */
+void sim_attn_wake(sim *s, sim_worker *w, const sl_life *life);
+/* The pages of a request are these now. */
+void sim_attn_on_pages(sim *s, sim_worker *w, const sim_request *r);
+/* The oldest n tokens that the coordinator has not acknowledged are. */
+void sim_attn_on_ack(sim *s, sim_worker *w, uint32_t n);
 void sim_attn_end_parts(sim *s, sim_worker *w, sim_lane *l);
 /* Keys that so many rows from position `done` on attend to, the mean over blocks. */
 double sim_attn_keys(const sim *s, uint32_t done, uint32_t rows);
-bool sim_slot_has_work(const sim *s, const sim_slot *slot);
 /* Every request here ends with an error. */
 void sim_attn_lose(sim *s, sim_worker *w);
 double sim_attn_depth(const sim *s, const sim_worker *w);
@@ -316,7 +324,7 @@ double sim_xprt_depth(const sim_worker *w);
 /* ---- sim_flow.c, sim_queue.c: aep ---- */
 sl_status sim_flow_create(sim *s, sim_worker *w);
 void sim_flow_free(sim_attn *a);
-void sim_flow_wake(sim *s, sim_worker *w, uint32_t slot);
+void sim_flow_wake(sim_worker *w, uint32_t slot);
 bool sim_flow_start(sim *s, sim_worker *w);
 void sim_flow_finish(sim *s, sim_worker *w);
 void sim_flow_on_return(sim *s, sim_worker *w, uint32_t msg);

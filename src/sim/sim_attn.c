@@ -1,20 +1,10 @@
-/* Lanes of an attention worker (the rules of src/engine/attn.c and lane.c). */
+/* Lanes of an attention worker: src/sched's slots, turns and membership, with counts where the
+ * engine (src/engine/attn.c, lane.c) has rows. */
 #include "sim/deployment_int.h"
 
 #include <string.h>
 
 /* ---- slots ---- */
-
-bool sim_slot_has_work(const sim *s, const sim_slot *slot) {
-    if (!slot->used || slot->evict) return false;
-    return slot->done < s->req[slot->request].pages * SL_KV_PAGE_TOKENS;
-}
-
-static bool lane_has_work(const sim *s, const sim_lane *l) {
-    for (uint32_t i = 0; i < s->max_slots; i++)
-        if (sim_slot_has_work(s, &l->slot[i])) return true;
-    return false;
-}
 
 static void send_join(sim *s, sim_worker *w, uint32_t lane) {
     uint32_t id = sim_msg_take(s, SIM_MSG_JOIN, w->id, s->expert_id[0]);
@@ -23,100 +13,118 @@ static void send_join(sim *s, sim_worker *w, uint32_t lane) {
     sim_msg_send(s, id, 0);
 }
 
-void sim_attn_wake(sim *s, sim_worker *w, uint32_t lane, sim_slot *slot) {
-    sim_lane *l = &w->attn->lane[lane];
+static void wake_lane(sim *s, sim_worker *w, uint32_t lane) {
     bool join = false;
     sim_touch(s, w);
-    if (s->aep) {
-        sim_flow_wake(s, w, (uint32_t)(slot - l->slot));
-        return;
-    }
-    if (!lane_has_work(s, l)) return;
-    sl_member_want(&l->member, &join);
+    if (!sl_slots_have_work(&w->attn->slots, lane)) return;
+    sl_member_want(&w->attn->lane[lane].member, &join);
     if (join) send_join(s, w, lane);
 }
 
-/* The emptiest lane's free slot, looked for from where one was found last. */
-static sim_slot *find_slot(sim *s, sim_attn *a, uint32_t *lane) {
-    *lane = 0;
-    for (uint32_t l = 1; l < s->lanes; l++)
-        if (a->lane[l].n_used < a->lane[*lane].n_used) *lane = l;
-    sim_lane *best = &a->lane[*lane];
-    for (uint32_t i = 0; i < s->max_slots && best->n_used < s->max_slots; i++) {
-        if (++best->look >= s->max_slots) best->look = 0;
-        if (!best->slot[best->look].used) return &best->slot[best->look];
+void sim_attn_wake(sim *s, sim_worker *w, const sl_life *life) {
+    const sl_slots *slots = &w->attn->slots;
+    if (!s->aep) {
+        wake_lane(s, w, sl_slots_lane(slots, life));
+        return;
     }
-    return NULL;
+    sim_touch(s, w);
+    sim_flow_wake(w, sl_slots_index(slots, life));
+}
+
+static uint32_t *request_of(sim_worker *w, const sl_life *life) {
+    const sl_slots *slots = &w->attn->slots;
+    return &w->attn->lane[sl_slots_lane(slots, life)].request[sl_slots_index(slots, life)];
 }
 
 void sim_attn_submit(sim *s, sim_worker *w, uint32_t request) {
     sim_attn *a = w->attn;
-    const sim_request *r = &s->req[request];
-    uint32_t lane;
+    sim_request *r = &s->req[request];
     if (a->lost) {
         sim_coord_fail(s, request);
         return;
     }
-    sim_slot *slot = find_slot(s, a, &lane);
-    SL_ASSERT(slot);
-    uint32_t given = r->prompt + r->generated;
-    *slot = (sim_slot){.used = true,
-                       .request = request,
-                       .generation = (uint32_t)++a->generations,
-                       .arrival = ++a->arrivals,
-                       .given = given,
-                       .tokens = given,
-                       .total = r->prompt + r->output};
-    a->lane[lane].n_used++;
-    sim_attn_wake(s, w, lane, slot);
+    r->life =
+        sl_slots_take(&a->slots, r->prompt + r->generated, r->output - r->generated, r->pages);
+    SL_ASSERT(r->life);
+    *request_of(w, r->life) = request;
+    sim_attn_wake(s, w, r->life);
 }
 
-void sim_attn_release(sim *s, sim_worker *w, uint32_t lane, sim_slot *slot) {
-    (void)s;
-    w->attn->lane[lane].n_used--;
-    *slot = (sim_slot){0};
+void sim_attn_on_pages(sim *s, sim_worker *w, const sim_request *r) {
+    if (!r->life) return;
+    bool parked = !sl_life_has_work(r->life);
+    r->life->pages = r->pages;
+    if (parked && sl_life_has_work(r->life)) sim_attn_wake(s, w, r->life);
 }
 
-static void evict(sim *s, sim_worker *w, uint32_t lane, sim_slot *slot) {
-    uint32_t request = slot->request;
-    sim_attn_release(s, w, lane, slot);
+static void release(sim *s, sim_worker *w, sl_life *life) {
+    s->req[*request_of(w, life)].life = NULL;
+    sl_slots_release(&w->attn->slots, life);
+}
+
+static void evict(sim *s, sim_worker *w, sl_life *life) {
+    uint32_t request = *request_of(w, life);
+    release(s, w, life);
     sim_coord_requeue(s, request);
 }
 
 void sim_attn_evict_youngest(sim *s, sim_worker *w) {
-    sim_slot *youngest = NULL;
-    uint32_t lane = 0;
-    for (uint32_t l = 0; l < s->lanes; l++) {
-        for (uint32_t i = 0; i < s->max_slots; i++) {
-            sim_slot *slot = &w->attn->lane[l].slot[i];
-            if (!slot->used) continue;
-            if (slot->evict) return; /* pages are on their way back already */
-            if (youngest && s->req[slot->request].id < s->req[youngest->request].id) continue;
-            youngest = slot;
-            lane = l;
-        }
+    sl_life *youngest = NULL;
+    for (uint32_t i = 0; i < s->lanes * s->max_slots; i++) {
+        sl_life *life = &w->attn->slots.life[i];
+        if (!life->used) continue;
+        if (life->ends) return; /* pages are on their way back already */
+        uint64_t id = s->req[*request_of(w, life)].id;
+        if (!youngest || id > s->req[*request_of(w, youngest)].id) youngest = life;
     }
-    if (!youngest) return;
-    if (youngest->in_step)
-        youngest->evict = true; /* ends with the step */
-    else
-        evict(s, w, lane, youngest);
+    if (youngest && sl_life_end(youngest)) evict(s, w, youngest);
+}
+
+/* ---- acknowledgements ---- */
+
+/* The coordinator hears of the token, and later the worker of that. */
+static void tell(sim *s, sim_attn *a, sl_life *life) {
+    if (a->n_told == a->cap_told) {
+        uint32_t cap = SL_MAX(2 * a->cap_told, 64u);
+        sim_told *bigger = sl_alloc(cap, sizeof *bigger);
+        if (!bigger) {
+            sim_fail(s, sim_oom(s, "acknowledgements"));
+            return;
+        }
+        for (uint32_t i = 0; i < a->n_told; i++)
+            bigger[i] = a->told[(a->told_head + i) % a->cap_told];
+        sl_free(a->told);
+        a->told = bigger;
+        a->told_head = 0;
+        a->cap_told = cap;
+    }
+    a->told[(a->told_head + a->n_told++) % a->cap_told] = (sim_told){life, life->generation};
+}
+
+void sim_attn_on_ack(sim *s, sim_worker *w, uint32_t n) {
+    sim_attn *a = w->attn;
+    for (; n > 0; n--, a->n_told--) {
+        const sim_told *t = &a->told[a->told_head];
+        a->told_head = (a->told_head + 1) % a->cap_told;
+        if (t->life->generation != t->generation) continue;
+        bool parked = !sl_life_has_work(t->life);
+        sl_life_ack(t->life, t->life->acked + 1);
+        if (parked && sl_life_has_work(t->life)) sim_attn_wake(s, w, t->life);
+    }
 }
 
 /* ---- a step ---- */
 
 static void fill_needs(sim *s, sim_lane *l) {
     for (uint32_t i = 0; i < s->max_slots; i++) {
-        const sim_slot *t = &l->slot[i];
+        const sl_life *t = &l->life[i];
         sl_slot_need *need = &l->need[i];
         *need = (sl_slot_need){.state = SL_SLOT_EMPTY};
         if (!t->used) continue;
-        bool prefill = t->done < t->given;
         need->arrival = l->steps % 2 ? t->arrival : t->given - SL_MIN(t->done, t->given);
-        need->max_rows =
-            sim_slot_has_work(s, t) ? s->req[t->request].pages * SL_KV_PAGE_TOKENS - t->done : 0;
-        need->state = prefill ? SL_SLOT_PREFILL : SL_SLOT_DECODE;
-        need->prompt_left = prefill ? t->given - t->done : 0;
+        need->max_rows = sl_life_room(t);
+        need->state = sl_life_prefills(t) ? SL_SLOT_PREFILL : SL_SLOT_DECODE;
+        need->prompt_left = sl_life_prefills(t) ? t->given - t->done : 0;
     }
 }
 
@@ -124,7 +132,7 @@ static void limit_prompts(const sim *s, sim_lane *l, uint32_t rows) {
     for (uint32_t i = 0; i < s->max_slots; i++) {
         sl_slot_need *n = &l->need[i];
         if (n->state == SL_SLOT_PREFILL)
-            n->max_rows = SL_MIN(n->max_rows, rows - SL_MIN(l->slot[i].done, rows));
+            n->max_rows = SL_MIN(n->max_rows, rows - SL_MIN(l->life[i].done, rows));
     }
 }
 
@@ -136,7 +144,7 @@ static uint32_t pace(sim *s, sim_lane *l) {
         if (n->state != SL_SLOT_PREFILL || n->max_rows == 0) continue;
         if (best == SIM_NONE || n->arrival < l->need[best].arrival) best = i;
     }
-    l->burst = best != SIM_NONE && decoding && l->slot[best].done < SL_PREFILL_BURST;
+    l->burst = best != SIM_NONE && decoding && l->life[best].done < SL_PREFILL_BURST;
     if (best == SIM_NONE || !decoding) return UINT32_MAX;
     if (l->burst) {
         limit_prompts(s, l, SL_PREFILL_BURST);
@@ -170,34 +178,43 @@ static void begin_step(sim *s, sim_lane *l) {
     l->began_at = sim_now(s);
     for (size_t i = 0; i < l->n_parts; i++) {
         const sl_step_part *p = &l->part[i];
-        sim_slot *slot = &l->slot[p->slot];
-        slot->in_step = true;
-        slot->samples = p->sample;
+        sl_life *life = &l->life[p->slot];
+        life->in_step = true;
+        life->samples = p->sample;
         l->decode_rows += !p->prefill;
         l->samples += p->sample;
-        l->keys += sim_attn_keys(s, slot->done, p->rows);
+        l->keys += sim_attn_keys(s, life->done, p->rows);
     }
 }
 
 /* What follows the last block: rows are in the cache, tokens are sampled, slots end. */
 void sim_attn_end_parts(sim *s, sim_worker *w, sim_lane *l) {
-    uint32_t lane = (uint32_t)(l - w->attn->lane);
+    sim_attn *a = w->attn;
+    uint32_t told = a->n_told;
+    for (size_t i = 0; i < l->n_parts; i++)
+        sl_life_advance(&l->life[l->part[i].slot], l->part[i].rows);
     for (size_t i = 0; i < l->n_parts; i++) {
-        sim_slot *slot = &l->slot[l->part[i].slot];
-        if (!slot->used) continue; /* aep: it made room for one before it */
-        slot->done += l->part[i].rows;
-        slot->in_step = false;
-        if (!l->part[i].sample || slot->evict) continue;
-        slot->tokens++;
-        uint32_t request = slot->request;
-        if (!sim_coord_token(s, w, request)) continue;
-        sim_attn_release(s, w, lane, slot);
+        uint32_t slot = l->part[i].slot, request = l->request[slot];
+        sl_life *life = &l->life[slot];
+        if (!l->part[i].sample || life->ends) continue;
+        sl_life_append(life);
+        if (!sim_coord_token(s, w, request)) {
+            tell(s, a, life);
+            continue;
+        }
+        release(s, w, life);
         sim_coord_finish(s, request);
     }
     for (size_t i = 0; i < l->n_parts; i++) {
-        sim_slot *slot = &l->slot[l->part[i].slot];
-        if (slot->used && slot->evict) evict(s, w, lane, slot);
+        sl_life *life = &l->life[l->part[i].slot];
+        if (life->in_step && life->ends) evict(s, w, life);
+        life->in_step = false;
     }
+    told = a->n_told - told;
+    if (told > 0 && s->s->control_us > 0)
+        sl_sim_events_push(&s->ev, sim_now(s) + 2 * s->s->control_us, SIM_ACK, w->id, told);
+    else if (told > 0)
+        sim_attn_on_ack(s, w, told);
 }
 
 static void end_round(sim *s, sim_worker *w, uint32_t lane) {
@@ -219,7 +236,7 @@ static void end_round(sim *s, sim_worker *w, uint32_t lane) {
     if (join)
         send_join(s, w, lane);
     else if (!goes_on)
-        sim_attn_wake(s, w, lane, NULL);
+        wake_lane(s, w, lane);
 }
 
 static void end_step(sim *s, sim_worker *w, uint32_t lane) {
@@ -240,20 +257,11 @@ static void end_step(sim *s, sim_worker *w, uint32_t lane) {
     l->rows = 0;
 }
 
-/* Whether the lane will have rows in the next round, as far as can be known before sampling. */
-static bool will_stay(const sim *s, const sim_lane *l) {
-    for (uint32_t i = 0; i < s->max_slots; i++) {
-        const sim_slot *t = &l->slot[i];
-        if (!t->used || t->evict) continue;
-        if (t->tokens + (t->in_step && t->samples) < t->total) return true;
-    }
-    return false;
-}
-
 static void dispatch(sim *s, sim_worker *w, const sl_turn *t) {
     sim_lane *l = &w->attn->lane[t->lane];
     uint32_t moe = s->m->moe_index[t->layer];
-    bool last = moe == s->m->n_moe - 1u, stay = last && will_stay(s, l);
+    bool last = moe == s->m->n_moe - 1u,
+         stay = last && sl_slots_will_stay(&w->attn->slots, t->lane);
     if (last) sl_member_vote(&l->member, stay);
     l->layer = t->layer;
     l->sent_at = sim_now(s);
@@ -385,11 +393,9 @@ void sim_attn_lose(sim *s, sim_worker *w) {
         }
         sl_turns_drop(&a->turns, l);
         for (uint32_t i = 0; i < s->max_slots; i++) {
-            sim_slot *slot = &lane->slot[i];
-            if (!slot->used) continue;
-            uint32_t request = slot->request;
-            sim_attn_release(s, w, l, slot);
-            sim_coord_fail(s, request);
+            if (!lane->life[i].used) continue;
+            release(s, w, &lane->life[i]);
+            sim_coord_fail(s, lane->request[i]);
         }
     }
 }
@@ -408,10 +414,11 @@ double sim_attn_depth(const sim *s, const sim_worker *w) {
 
 static sl_status create_lane(sim *s, sim_worker *w, sim_lane *l) {
     l->pacer.stretch = s->p->prefill_stretch;
-    l->slot = sl_alloc(s->max_slots, sizeof *l->slot);
+    l->life = sl_slots_of(&w->attn->slots, (uint32_t)(l - w->attn->lane));
+    l->request = sl_alloc(s->max_slots, sizeof *l->request);
     l->need = sl_alloc(s->max_slots, sizeof *l->need);
     l->part = sl_alloc(s->max_slots + 1u, sizeof *l->part);
-    if (!l->slot || !l->need || !l->part) return sim_oom(s, "a lane");
+    if (!l->request || !l->need || !l->part) return sim_oom(s, "a lane");
     if (s->aep) return SL_OK;
     return sl_member_init(&l->member, w->id, s->n_attn, s->err);
 }
@@ -424,7 +431,7 @@ sl_status sim_attn_create(sim *s, sim_worker *w) {
     while (s->attn_id[a->index] != w->id) a->index++;
     a->lane = sl_alloc(s->lanes, sizeof *a->lane);
     if (!a->lane) return sim_oom(s, "lanes");
-    sl_status st = SL_OK;
+    sl_status st = sl_slots_create(s->lanes, s->max_slots, &a->slots, s->err);
     for (uint32_t l = 0; st == SL_OK && l < s->lanes; l++) st = create_lane(s, w, &a->lane[l]);
     const sl_turns_shape shape = {.n_lanes = s->lanes,
                                   .n_layers = s->m->n_layers,
@@ -445,10 +452,12 @@ void sim_attn_free(sim *s, sim_worker *w) {
         sim_lane *lane = &a->lane[l];
         sl_member_free(&lane->member);
         sim_set_drop(lane->next);
-        sl_free(lane->slot);
+        sl_free(lane->request);
         sl_free(lane->need);
         sl_free(lane->part);
     }
     sl_free(a->lane);
+    sl_free(a->told);
+    sl_slots_free(&a->slots);
     sl_free(a);
 }

@@ -215,16 +215,14 @@ static void give_back(sim *s, sim_request *r) {
 static void grow_all(sim *s, sim_worker *w) {
     for (uint32_t l = 0; l < s->lanes; l++) {
         for (uint32_t i = 0; i < s->max_slots; i++) {
-            const sim_slot *slot = &w->attn->lane[l].slot[i];
-            if (!slot->used || slot->evict) continue;
-            sim_request *r = &s->req[slot->request];
-            bool parked = slot->done >= r->pages * SL_KV_PAGE_TOKENS;
+            const sl_life *life = &w->attn->lane[l].life[i];
+            if (!life->used || life->ends) continue;
+            sim_request *r = &s->req[w->attn->lane[l].request[i]];
             while (r->pages < wanted_pages(r) && w->attn->free_pages > 0) {
                 w->attn->free_pages--;
                 r->pages++;
             }
-            if (parked && slot->done < r->pages * SL_KV_PAGE_TOKENS)
-                sim_attn_wake(s, w, l, &w->attn->lane[l].slot[i]);
+            sim_attn_on_pages(s, w, r);
         }
     }
     note_pages(s, w->attn);
@@ -243,6 +241,7 @@ static void grow(sim *s, sim_worker *w, sim_request *r) {
         w->attn->free_pages--;
         r->pages++;
     }
+    sim_attn_on_pages(s, w, r);
     note_pages(s, w->attn);
 }
 

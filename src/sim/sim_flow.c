@@ -74,15 +74,15 @@ static void make_ready(sim_flow *f, uint32_t slot) {
 
 /* ---- slots get rows ---- */
 
-static sl_part_kind kind_of(const sim_slot *t) {
+static sl_part_kind kind_of(const sl_life *t) {
     return sl_intake_kind(t->done, t->given);
 }
 
-void sim_flow_wake(sim *s, sim_worker *w, uint32_t slot) {
+void sim_flow_wake(sim_worker *w, uint32_t slot) {
     sim_flow *f = w->attn->flow;
-    const sim_slot *t = &w->attn->lane[0].slot[slot];
+    const sl_life *t = &w->attn->slots.life[slot];
     part *p = &f->part[slot];
-    if (p->listed || p->state != PART_NONE || !sim_slot_has_work(s, t)) return;
+    if (p->listed || p->state != PART_NONE || !sl_life_has_work(t)) return;
     p->listed = true;
     append(f, &f->waiting[kind_of(t)], slot);
 }
@@ -91,7 +91,7 @@ static void begin_part(sim *s, sim_worker *w, sl_part_kind kind, uint32_t rows) 
     sim_flow *f = w->attn->flow;
     uint32_t slot = take_first(f, &f->waiting[kind]);
     part *p = &f->part[slot];
-    sim_slot *t = &w->attn->lane[0].slot[slot];
+    sl_life *t = &w->attn->slots.life[slot];
     f->n_free -= rows;
     t->in_step = true;
     p->listed = false;
@@ -109,26 +109,25 @@ static void begin_part(sim *s, sim_worker *w, sl_part_kind kind, uint32_t rows) 
     make_ready(f, slot);
 }
 
-static const sim_slot *peek(sim *s, sim_worker *w, sl_part_kind kind) {
+static const sl_life *peek(sim_worker *w, sl_part_kind kind) {
     sim_flow *f = w->attn->flow;
     list *l = &f->waiting[kind];
     while (l->n > 0) {
-        const sim_slot *t = &w->attn->lane[0].slot[l->head];
-        if (sim_slot_has_work(s, t) && kind_of(t) == kind) return t;
+        const sl_life *t = &w->attn->slots.life[l->head];
+        if (sl_life_has_work(t) && kind_of(t) == kind) return t;
         uint32_t slot = take_first(f, l);
         f->part[slot].listed = f->part[slot].goes_on = false;
-        sim_flow_wake(s, w, slot);
+        sim_flow_wake(w, slot);
     }
     return NULL;
 }
 
 static void admit_prompts(sim *s, sim_worker *w, sl_part_kind kind) {
     sim_flow *f = w->attn->flow;
-    const sim_slot *t;
-    while (f->n_free > 0 && (t = peek(s, w, kind)) != NULL) {
-        uint32_t room = s->req[t->request].pages * SL_KV_PAGE_TOKENS - t->done;
+    const sl_life *t;
+    while (f->n_free > 0 && (t = peek(w, kind)) != NULL) {
         uint32_t rows = sl_intake_chunk(&f->in, &w->attn->lane[0].pacer, kind, t->done, t->given,
-                                        room, f->waiting[SL_PART_DECODE].n, f->n_free);
+                                        sl_life_room(t), f->waiting[SL_PART_DECODE].n, f->n_free);
         if (rows == 0) return;
         begin_part(s, w, kind, rows);
     }
@@ -136,9 +135,9 @@ static void admit_prompts(sim *s, sim_worker *w, sl_part_kind kind) {
 
 static void admit(sim *s, sim_worker *w) {
     sim_flow *f = w->attn->flow;
-    bool prompt = peek(s, w, SL_PART_PROMPT) != NULL, rest = peek(s, w, SL_PART_REST) != NULL;
+    bool prompt = peek(w, SL_PART_PROMPT) != NULL, rest = peek(w, SL_PART_REST) != NULL;
     uint32_t keep = sl_intake_keep(&f->in, prompt, rest, s->max_rows);
-    while (f->n_free > keep && peek(s, w, SL_PART_DECODE)) begin_part(s, w, SL_PART_DECODE, 1);
+    while (f->n_free > keep && peek(w, SL_PART_DECODE)) begin_part(s, w, SL_PART_DECODE, 1);
     admit_prompts(s, w, SL_PART_PROMPT);
     admit_prompts(s, w, SL_PART_REST);
 }
@@ -152,7 +151,7 @@ static void end_part(sim *s, sim_worker *w, uint32_t slot) {
     f->in.rows[p->kind] -= p->rows;
     f->n_free += p->rows;
     p->state = PART_NONE;
-    w->attn->lane[0].slot[slot].in_step = false;
+    w->attn->slots.life[slot].in_step = false;
 }
 
 bool sim_flow_start(sim *s, sim_worker *w) {
@@ -308,14 +307,14 @@ static void run_head(sim *s, sim_worker *w) {
                                                .sample = p->sample};
         l->samples += p->sample;
     }
-    for (size_t i = 0; i < l->n_parts; i++) end_part(s, w, l->part[i].slot);
     sim_attn_end_parts(s, w, l);
+    for (size_t i = 0; i < l->n_parts; i++) end_part(s, w, l->part[i].slot);
     sim_note_span(s, w,
                   (sl_trace_event){.kind = SL_TRACE_STEP, .rows = l->rows, .tokens = l->samples},
                   began);
     for (size_t i = 0; i < l->n_parts; i++) {
         f->part[l->part[i].slot].goes_on = true;
-        sim_flow_wake(s, w, l->part[i].slot);
+        sim_flow_wake(w, l->part[i].slot);
     }
     l->n_parts = 0;
 }

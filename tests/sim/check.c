@@ -122,9 +122,9 @@ void sim_look_at_slots(sim *s, uint32_t i) {
     const sl_attn *a = s->worker[i] ? s->worker[i]->attn : NULL;
     for (uint32_t l = 0; a && l < a->n_lanes; l++) {
         for (uint32_t j = 0; j < a->max_slots; j++) {
-            const sl_slot *slot = &a->lane[l].slot[j];
-            if (!slot->used) continue;
-            uint64_t ahead = slot->n_tokens - slot->n_given - slot->acked;
+            const sl_life *life = a->lane[l].slot[j].life;
+            if (!life->used) continue;
+            uint64_t ahead = sl_life_generated(life) - life->acked;
             if (ahead > SL_MAX_AHEAD)
                 sim_fail(s, "worker %u is %llu tokens ahead", i, (unsigned long long)ahead);
             s->seen[COVER_parked] |= ahead == SL_MAX_AHEAD;
@@ -216,10 +216,11 @@ static bool check_worker(sim *s, uint32_t i) {
                             f->n_free, w->attn->max_rows, f->in.rows[k], k);
     for (uint32_t l = 0; l < w->attn->n_lanes; l++) {
         const sl_lane *lane = &w->attn->lane[l];
-        if (lane->n_used)
-            return sim_fail(s, "worker %u: lane %u counts %u slots", i, l, lane->n_used);
+        uint32_t n_used = w->attn->slots.n_used[l];
+        if (n_used) return sim_fail(s, "worker %u: lane %u counts %u slots", i, l, n_used);
         for (uint32_t j = 0; j < w->attn->max_slots; j++)
-            if (lane->slot[j].used) return sim_fail(s, "worker %u: slot %u is still used", i, j);
+            if (lane->slot[j].life->used)
+                return sim_fail(s, "worker %u: slot %u is still used", i, j);
         if (lane->member.state != SL_MEMBER_IDLE)
             return sim_fail(s, "worker %u: lane %u is still in round %llu", i, l,
                             (unsigned long long)lane->member.round);

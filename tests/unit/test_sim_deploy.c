@@ -5,6 +5,7 @@
 #include "engine/plan_json.h"
 #include "model/skew.h"
 #include "sim/deployment.h"
+#include "spec/limits.h"
 #include "trace/trace_stats.h"
 
 #include <math.h>
@@ -159,6 +160,31 @@ static void schedules_take_their_laws(void **state) {
         printf("schedule %d, %u lanes: a layer takes %.1f us, law %.1f\n", rows[i].schedule,
                rows[i].lanes, layer, rows[i].layer_us);
         assert_true(fabs(layer / rows[i].layer_us - 1) < 0.01);
+        sl_sim_result_free(&r);
+        scene_free(&x);
+    }
+}
+
+/* A worker generates SL_MAX_AHEAD tokens and waits until the coordinator is known to have seen the
+ * first of them: far from its coordinator that is all it does. */
+static void nobody_runs_ahead_of_the_coordinator(void **state) {
+    (void)state;
+    static const sl_schedule schedules[] = {SL_SCHED_DEP, SL_SCHED_AEP};
+    for (size_t i = 0; i < SL_LEN(schedules); i++) {
+        static scene x;
+        enum { WINDOWS = 6, TOKENS = WINDOWS * SL_MAX_AHEAD + 1 };
+        model_of(&x.m, 4, 0, 8, 2);
+        x.c = (sl_costs){
+            .stage = {[SL_COST_ATTENTION] = {.fixed_us = 50}, [SL_COST_EXPERT] = {.fixed_us = 50}}};
+        scene_init(&x, 1, 1, schedules[i]);
+        lengths(&x, 5, 5, TOKENS, TOKENS);
+        closed(&x, 3);
+        x.load.n_requests = 3;
+        x.s.control_us = 1e6;
+        sl_sim_result r = run(&x);
+        double window = r.ttft_us.max + WINDOWS * 2 * x.s.control_us;
+        assert_int_equal(r.finished, 3);
+        assert_true(r.end_us > window && r.end_us < window + 1e5);
         sl_sim_result_free(&r);
         scene_free(&x);
     }
@@ -424,6 +450,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_take_no_negative_time),
         cmocka_unit_test(schedules_take_their_laws),
+        cmocka_unit_test(nobody_runs_ahead_of_the_coordinator),
         cmocka_unit_test(amoe_table),
         cmocka_unit_test(nothing_gets_lost),
         cmocka_unit_test(a_dead_expert_worker_ends_everything),

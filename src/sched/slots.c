@@ -1,0 +1,93 @@
+/* Slots of an attention worker: who takes which, and who has work. */
+#include "sched/slots.h"
+
+#include "base/mem.h"
+
+#define GENERATIONS 0xFFFFFFFu /* as many as a row's tag tells apart, and 0 */
+
+sl_status sl_slots_create(uint32_t n_lanes, uint32_t per_lane, sl_slots *out, sl_err *err) {
+    *out = (sl_slots){.n_lanes = n_lanes, .per_lane = per_lane};
+    out->life = sl_alloc(n_lanes, per_lane * sizeof *out->life);
+    out->n_used = sl_alloc(n_lanes, sizeof *out->n_used);
+    out->look = sl_alloc(n_lanes, sizeof *out->look);
+    if (out->life && out->n_used && out->look) return SL_OK;
+    return sl_fail(err, SL_ERR_NOMEM, "%u slots in each of %u lanes", per_lane, n_lanes);
+}
+
+void sl_slots_free(sl_slots *t) {
+    sl_free(t->life);
+    sl_free(t->n_used);
+    sl_free(t->look);
+    *t = (sl_slots){0};
+}
+
+/* ---- who comes and goes ---- */
+
+static uint32_t emptiest_lane(const sl_slots *t) {
+    uint32_t best = 0;
+    for (uint32_t l = 1; l < t->n_lanes; l++)
+        if (t->n_used[l] < t->n_used[best]) best = l;
+    return best;
+}
+
+static uint32_t next_generation(sl_slots *t) {
+    t->last_generation = t->last_generation == GENERATIONS ? 1 : t->last_generation + 1;
+    return t->last_generation;
+}
+
+sl_life *sl_slots_take(sl_slots *t, uint32_t given, uint32_t max_new, uint32_t pages) {
+    uint32_t lane = emptiest_lane(t), *look = &t->look[lane];
+    sl_life *of = sl_slots_of(t, lane);
+    if (t->n_used[lane] == t->per_lane) return NULL;
+    do {
+        if (++*look >= t->per_lane) *look = 0;
+    } while (of[*look].used);
+    t->n_used[lane]++;
+    of[*look] = (sl_life){.used = true,
+                          .generation = next_generation(t),
+                          .arrival = ++t->arrivals,
+                          .given = given,
+                          .tokens = given,
+                          .max_new = max_new,
+                          .pages = pages};
+    return &of[*look];
+}
+
+void sl_slots_release(sl_slots *t, sl_life *life) {
+    t->n_used[sl_slots_lane(t, life)] -= life->used;
+    *life = (sl_life){0};
+}
+
+/* ---- who has work ---- */
+
+static bool is_heard(const sl_life *l, uint32_t generated) {
+    return generated < l->acked + SL_MAX_AHEAD;
+}
+
+uint32_t sl_life_room(const sl_life *l) {
+    uint64_t paged = (uint64_t)l->pages * SL_KV_PAGE_TOKENS;
+    if (!l->used || l->ends || l->done >= paged || !is_heard(l, sl_life_generated(l))) return 0;
+    return (uint32_t)SL_MIN(paged - l->done, UINT32_MAX);
+}
+
+uint32_t sl_life_max_pages(const sl_life *l) {
+    return sl_kv_pages_for(sl_kv_positions(l->given, l->max_new));
+}
+
+bool sl_slots_have_work(const sl_slots *t, uint32_t lane) {
+    const sl_life *of = sl_slots_of(t, lane);
+    for (uint32_t i = 0; i < t->per_lane; i++)
+        if (sl_life_has_work(&of[i])) return true;
+    return false;
+}
+
+bool sl_slots_will_stay(const sl_slots *t, uint32_t lane) {
+    const sl_life *of = sl_slots_of(t, lane);
+    for (uint32_t i = 0; i < t->per_lane; i++) {
+        const sl_life *l = &of[i];
+        if (!l->used || l->ends) continue;
+        uint32_t generated = sl_life_generated(l) + (l->in_step && l->samples);
+        if (generated < l->max_new && is_heard(l, generated)) return true;
+    }
+    return false;
+}

@@ -1,0 +1,114 @@
+/* The slots of an attention worker: what scheduling knows of each request that runs there. A lane
+ * has `per_lane` of them; a request keeps its slot, and so its lane, from sl_slots_take to
+ * sl_slots_release. What else belongs to it (its tokens' ids, where its pages lie, how it draws) is
+ * the driver's, kept at the same place: engine and simulator drive the same slots.
+ *
+ * Of a request's tokens the first `done` have been through the model. sl_life_advance is the one
+ * place where rows of a step become part of that past: whoever owns state of a request that has no
+ * position commits it there.
+ *
+ * No I/O, clock or threads; only create allocates. Thread: owner. */
+#ifndef SL_SCHED_SLOTS_H
+#define SL_SCHED_SLOTS_H
+
+#include "base/status.h"
+#include "spec/kv.h"
+#include "spec/limits.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A request at its slot. */
+typedef struct sl_life {
+    bool used;
+    bool ends;           /* cancelled, preempted or broken: it gets no more rows */
+    bool in_step;        /* a step, or a part of aep, has rows of it... */
+    bool samples;        /* ...and the last of them yields a token */
+    uint32_t generation; /* tells it from who had its slot before: 1 .. 2^28 - 1, as a row's tag */
+    uint64_t arrival;    /* lower is older */
+    uint32_t given;      /* tokens that came with it */
+    uint32_t tokens;     /* those and what was generated here */
+    uint32_t max_new;    /* most tokens generated here, > 0 */
+    uint32_t done;       /* tokens whose rows are in the KV cache */
+    uint32_t pages;      /* of the KV cache */
+    uint64_t acked;      /* generated tokens that the coordinator is known to have seen */
+} sl_life;
+
+typedef struct sl_slots {
+    uint32_t n_lanes, per_lane;
+    sl_life *life;     /* [n_lanes][per_lane]; owned */
+    uint32_t *n_used;  /* [n_lanes] */
+    uint32_t *look;    /* [n_lanes] where a free slot was found last */
+    uint64_t arrivals; /* so far */
+    uint32_t last_generation;
+} sl_slots;
+
+/* Both counts > 0. SL_ERR_NOMEM; *out can be freed then, too. */
+sl_status sl_slots_create(uint32_t n_lanes, uint32_t per_lane, sl_slots *out,
+                          sl_err *err) SL_MUST_CHECK;
+void sl_slots_free(sl_slots *t); /* zeroed is fine */
+
+/* A life for a request of `given` tokens that may generate max_new and has so many pages: in the
+ * emptiest lane, the first of those as empty, at the free slot after the one found last there.
+ * Borrowed until sl_slots_release. NULL: all slots are used. */
+sl_life *sl_slots_take(sl_slots *t, uint32_t given, uint32_t max_new, uint32_t pages);
+/* The life is over, the slot free; nothing if it is. */
+void sl_slots_release(sl_slots *t, sl_life *life);
+
+/* Lives of a lane, [per_lane]. */
+static inline sl_life *sl_slots_of(const sl_slots *t, uint32_t lane) {
+    return t->life + (size_t)lane * t->per_lane;
+}
+static inline uint32_t sl_slots_lane(const sl_slots *t, const sl_life *life) {
+    return (uint32_t)(life - t->life) / t->per_lane;
+}
+/* Within its lane. */
+static inline uint32_t sl_slots_index(const sl_slots *t, const sl_life *life) {
+    return (uint32_t)(life - t->life) % t->per_lane;
+}
+
+/* Whether a step of the lane, formed now, would have rows. */
+bool sl_slots_have_work(const sl_slots *t, uint32_t lane);
+/* Whether a step formed after the running one will, as far as can be known before that one's tokens
+ * are drawn: they may end their requests. */
+bool sl_slots_will_stay(const sl_slots *t, uint32_t lane);
+
+/* ---- a life ---- */
+
+static inline uint32_t sl_life_generated(const sl_life *l) {
+    return l->tokens - l->given;
+}
+/* Whether the next rows are of tokens that came with it. */
+static inline bool sl_life_prefills(const sl_life *l) {
+    return l->done < l->given;
+}
+/* Rows that may be computed next as far as pages and its lead over the coordinator allow: 0 parks
+ * it. */
+uint32_t sl_life_room(const sl_life *l);
+static inline bool sl_life_has_work(const sl_life *l) {
+    return sl_life_room(l) > 0;
+}
+/* Most pages that it may ever need. */
+uint32_t sl_life_max_pages(const sl_life *l);
+
+/* The next `rows` tokens are in the cache. */
+static inline void sl_life_advance(sl_life *l, uint32_t rows) {
+    l->done += rows;
+}
+/* A token was drawn; true: the last that it may generate. */
+static inline bool sl_life_append(sl_life *l) {
+    l->tokens++;
+    return sl_life_generated(l) >= l->max_new;
+}
+/* The coordinator has seen so many generated tokens; earlier words of it may come late. */
+static inline void sl_life_ack(sl_life *l, uint64_t seen) {
+    l->acked = SL_MAX(l->acked, seen);
+}
+/* It is to end without another token; true: now, else with the step that has rows of it, which
+ * still use its pages. The driver releases it. */
+static inline bool sl_life_end(sl_life *l) {
+    l->ends = true;
+    return !l->in_step;
+}
+
+#endif
