@@ -157,7 +157,7 @@ class Run:
     def _count(self, folder, name, case, ledger, digest):
         status = case.get("status") if case is not None else "lost"
         output = case.findtext("system-out", "") if case is not None else ""
-        reasons = re.findall(r"^skipped: (.*)$", output, re.M)
+        reasons = list(dict.fromkeys(re.findall(r"^skipped: (.*)$", output, re.M)))
         skipped = status in ("notrun", "disabled")
         if skipped and not reasons:
             skipped = (case.find("skipped") is not None and "SKIP" in str(case.find("skipped").get("message")))
@@ -222,8 +222,9 @@ class Run:
             return 0
         with tempfile.TemporaryDirectory() as work:
             report = pathlib.Path(work) / "report.xml"
-            subprocess.run([PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1",
-                            f"--junitxml={report}", *todo], cwd=ROOT, check=False,
+            # A file's tests share servers, so a file stays with one of the processes.
+            subprocess.run([PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", JOBS, "--dist", "loadfile",
+                            "-o", "junit_family=xunit1", f"--junitxml={report}", *todo], cwd=ROOT, check=False,
                            env={**os.environ, "SLUICE_BIN": "build/sluice"})
             cases = list(xml.parse(report).getroot().iter("testcase")) if report.exists() else []
         outcomes = {f: [] for f in todo}

@@ -177,8 +177,18 @@ static inline char *folder_read(const char *dir, const char *name, size_t *n) {
     return data;
 }
 
+/* Room for a text of len bytes and its end: a power of two, since a sanitizer's realloc always
+ * copies. */
+static inline size_t folder_room(size_t len) {
+    size_t room = 64;
+    while (room < len + 1) room *= 2;
+    return room;
+}
+
+/* *text: NULL with *len 0, or made by this function. */
 static inline void folder_append(char **text, size_t *len, const void *more, size_t n) {
-    *text = realloc(*text, *len + n + 1);
+    if (!*text || folder_room(*len + n) != folder_room(*len))
+        *text = realloc(*text, folder_room(*len + n));
     memcpy(*text + *len, more, n);
     *len += n;
     (*text)[*len] = 0;
