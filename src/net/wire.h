@@ -7,6 +7,7 @@
 #include "base/span.h"
 #include "base/status.h"
 #include "base/trace.h"
+#include "quant/wire_rows.h"
 #include "spec/limits.h"
 #include "spec/model.h"
 
@@ -58,13 +59,6 @@ typedef enum sl_msg_kind {
     SL_MSG_TRACE,      /* `rows` events from number `round` on */
 } sl_msg_kind;
 
-typedef enum sl_wire_format {
-    SL_WIRE_F32,
-    SL_WIRE_BF16,
-    SL_WIRE_FP8, /* e4m3, each row with a power of two as its scale */
-    SL_WIRE_FORMAT_COUNT
-} sl_wire_format;
-
 /* flags of a header */
 #define SL_WIRE_SET   0x1u /* the payload carries a member set */
 #define SL_WIRE_STAY  0x2u /* last-layer dispatch: the sender takes part in the next round */
@@ -96,9 +90,6 @@ uint32_t sl_wire_header_peek(const uint8_t head[SL_WIRE_HEADER_BYTES], bool *beg
 sl_status sl_wire_header_decode(sl_span in, sl_wire_header *out, sl_err *err) SL_MUST_CHECK;
 const char *sl_msg_kind_name(uint16_t kind); /* NULL for an unknown kind */
 const char *sl_wire_format_name(sl_wire_format f);
-/* Of one row in `data` of a token batch. A row of fp8 is its f32 scale, d_model codes, and zeros to
- * a multiple of 4. */
-size_t sl_wire_row_bytes(sl_wire_format f, uint32_t d_model);
 
 /* Row tag: opaque to experts. slot < 2^20, generation < 2^28, index < 2^16. */
 static inline uint64_t sl_tag_make(uint32_t slot, uint32_t generation, uint32_t index) {
@@ -276,14 +267,5 @@ float *sl_wire_logits_layout(void *buf, uint64_t request, uint64_t position);
 sl_status sl_wire_logits_decode(const sl_wire_header *h, sl_span payload, uint32_t vocab,
                                 uint64_t *request, uint64_t *position, const float **out,
                                 sl_err *err) SL_MUST_CHECK;
-
-/* Rows between f32 [rows][d_model] and the wire format [rows] of sl_wire_row_bytes. Rounds to
- * nearest even (docs/numbers.md); NaN stays NaN, infinity becomes NaN in fp8. Unpack is exact, and
- * packing what was unpacked changes no value. */
-void sl_wire_pack(sl_wire_format f, const float *src, size_t rows, uint32_t d_model, void *dst);
-void sl_wire_unpack(sl_wire_format f, const void *src, size_t rows, uint32_t d_model, float *dst);
-/* Refuses (SL_ERR_PROTOCOL) a scale that is not a positive power of two of f32's normal range. */
-sl_status sl_wire_rows_check(sl_wire_format f, const uint8_t *data, size_t rows, uint32_t d_model,
-                             sl_err *err) SL_MUST_CHECK;
 
 #endif

@@ -1,6 +1,7 @@
 /* Rows between f32 and the formats of the wire. The loops are plain so that compilers make vector
- * code of them, fp8's a second time for AVX2; docs/numbers.md defines their bits. */
-#include "net/wire.h"
+ * code of them, fp8's a second time for AVX2. */
+#include "quant/wire_rows.h"
+
 #include "quant/fp8.h"
 
 #include <string.h>

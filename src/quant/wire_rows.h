@@ -1,0 +1,28 @@
+/* Rows of activations between f32 and the formats they travel in: whoever computes rounds, the
+ * fabric moves bytes. docs/numbers.md defines the bits. Thread: any. */
+#ifndef SL_QUANT_WIRE_ROWS_H
+#define SL_QUANT_WIRE_ROWS_H
+
+#include "base/status.h"
+
+typedef enum sl_wire_format {
+    SL_WIRE_F32,
+    SL_WIRE_BF16,
+    SL_WIRE_FP8, /* e4m3, each row with a power of two as its scale */
+    SL_WIRE_FORMAT_COUNT
+} sl_wire_format;
+
+/* Of one row of d_model values. A row of fp8 is its f32 scale, d_model codes, and zeros to a
+ * multiple of 4. */
+size_t sl_wire_row_bytes(sl_wire_format f, uint32_t d_model);
+
+/* Rows between f32 [rows][d_model] and the wire format [rows] of sl_wire_row_bytes. Rounds to
+ * nearest even (docs/numbers.md); NaN stays NaN, infinity becomes NaN in fp8. Unpack is exact, and
+ * packing what was unpacked changes no value. */
+void sl_wire_pack(sl_wire_format f, const float *src, size_t rows, uint32_t d_model, void *dst);
+void sl_wire_unpack(sl_wire_format f, const void *src, size_t rows, uint32_t d_model, float *dst);
+/* Refuses (SL_ERR_PROTOCOL) a scale that is not a positive power of two of f32's normal range. */
+sl_status sl_wire_rows_check(sl_wire_format f, const uint8_t *data, size_t rows, uint32_t d_model,
+                             sl_err *err) SL_MUST_CHECK;
+
+#endif
