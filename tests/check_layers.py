@@ -15,12 +15,13 @@ ALLOWED = {
     "kernel": {"spec", "quant"},
     "jinja": {"format"},
     "model": {"spec", "quant", "format", "kernel", "jinja"},
+    "stage": {"spec", "quant", "kernel", "model"},
     "plan": {"spec"},
     "sched": {"spec", "plan"},
     "net": {"spec", "quant"},
     "trace": {"format"},
     "sim": {"spec", "plan", "sched", "trace"},
-    "engine": {"spec", "quant", "format", "kernel", "model", "plan", "sched", "net", "trace"},
+    "engine": {"spec", "quant", "format", "kernel", "model", "stage", "plan", "sched", "net", "trace"},
     "serve": {"engine", "model", "format"},
 }
 MAX_LINES = 800

@@ -118,7 +118,7 @@ int main(int argc, char **argv) {
     if (st == SL_OK) {
         sl_net_setup_process(o.transport);
         l.vocab = m.vocab;
-        l.time_scale = o.plan.device.emulated ? o.plan.device.time_scale : 1;
+        l.time_scale = sl_device_is_modelled(&o.plan.device) ? o.plan.device.time_scale : 1;
         st = sl_engine_create(&o, &e, &err);
     }
     if (st == SL_OK) st = load_run(e, &l, &err);

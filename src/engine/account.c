@@ -63,7 +63,7 @@ void sl_worker_tick(void *ctx) {
 }
 
 uint16_t sl_worker_block_of(const sl_worker *w, const sl_wire_header *h) {
-    const sl_model_spec *m = w->model ? sl_model_spec_of(w->model) : NULL;
+    const sl_model_spec *m = w->device ? w->device->spec : NULL;
     bool rows = h->kind == SL_MSG_DISPATCH || h->kind == SL_MSG_RETURN;
     return rows && m && h->layer < m->n_moe ? (uint16_t)m->moe_layer[h->layer] : 0;
 }

@@ -340,8 +340,6 @@ static sl_status map_pages(sl_attn *a, sl_err *err) {
 }
 
 static sl_status create_parts(sl_attn *a, sl_err *err) {
-    size_t scratch =
-        sl_model_scratch_bytes(a->m, a->max_rows) + sl_sampler_scratch_bytes(a->m->vocab) + 65536;
     a->out_cap = a->max_slots * a->n_lanes + 1;
     a->out = sl_alloc(a->out_cap, sizeof *a->out);
     a->pairs = sl_alloc((size_t)a->out_cap * (1 + SL_WIRE_MAX_TOP), sizeof *a->pairs);
@@ -351,7 +349,7 @@ static sl_status create_parts(sl_attn *a, sl_err *err) {
     a->lane = sl_alloc(a->n_lanes, sizeof *a->lane);
     if (!a->out || !a->pairs || !a->logits || !a->head_rows || !a->lane)
         return sl_fail(err, SL_ERR_NOMEM, "buffers of an attention worker");
-    sl_status st = sl_arena_create(scratch, &a->scratch, err);
+    sl_status st = sl_arena_create(sl_sampler_scratch_bytes(a->m->vocab), &a->scratch, err);
     if (st == SL_OK) st = sl_slots_create(a->n_lanes, a->max_slots, &a->slots, err);
     for (uint32_t l = 0; st == SL_OK && l < a->n_lanes; l++)
         st = sl_lane_create(a, l, &a->lane[l], err);
@@ -390,7 +388,7 @@ sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     sl_attn *a = sl_alloc(1, sizeof *a);
     if (!a) return sl_fail(err, SL_ERR_NOMEM, "attention worker");
     a->w = w;
-    a->m = sl_model_spec_of(w->model);
+    a->m = w->device->spec;
     a->n_lanes = w->plan.lanes;
     a->n_chunks = w->plan.chunks;
     a->max_slots = w->plan.max_num_seqs;

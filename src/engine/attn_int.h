@@ -111,7 +111,7 @@ struct sl_attn {
     uint32_t look; /* slot that was asked for last */
     uint8_t *kv;   /* n_pages pages */
     size_t kv_bytes;
-    sl_arena scratch;
+    sl_arena scratch;      /* of the sampler */
     sl_head head;          /* of one lane at a time */
     uint32_t head_columns; /* that a piece of it computes */
     float *head_rows;      /* [HEAD_ROWS][d_model], normed */
@@ -134,10 +134,18 @@ static inline void sl_lane_begin(const sl_lane *lane, sl_trace_kind kind, uint32
                                                      .rows = rows});
 }
 
-/* Router and shared expert, or dense branch, of the lane's rows: one traced kernel each. A block of
- * a model with dense branches is routed before its attention. */
-void sl_lane_route(sl_lane *lane, uint32_t layer, const sl_rows *rows);
-void sl_lane_shared(sl_lane *lane, uint32_t layer);
+/* attn_stage.c: what lane and flow ask of the device for a lane's rows, in block lane->layer */
+sl_stage_call sl_lane_call(const sl_lane *lane, sl_stage_kind kind);
+void sl_lane_submit(sl_lane *lane, const sl_stage_call *c);
+void sl_lane_embed(sl_lane *lane);
+/* Attention, and the dense feed-forward or the router; of a model with dense branches the router
+ * comes first. Rows that are not finite end their requests. */
+void sl_lane_block(sl_lane *lane);
+/* The shared expert, or the dense branch, in place: nobody needs the rows that left for the experts
+ * any more, and the result is held where they were until the merge. */
+void sl_lane_shared(sl_lane *lane);
+/* What came back, into x. */
+void sl_lane_add(sl_lane *lane, const sl_stage_merge *m);
 
 /* attn.c */
 /* The row at `position` has values that are not finite, found in `block`. Its request is cancelled:

@@ -65,7 +65,7 @@ void sl_auto_describe(const sl_plan *p, const sl_model_spec *m, uint32_t request
                         .keys = SL_MAX(p->context / 2, 1u),
                         .row_bytes = (double)sl_wire_row_bytes((sl_wire_format)p->wire, m->d_model),
                         .exact = p->exact,
-                        .regroup = p->exact || p->device.emulated,
+                        .regroup = p->exact || sl_device_is_modelled(&p->device),
                         .skew = 1,
                         .skew_total = 1,
                         .threads = p->threads};
@@ -84,7 +84,7 @@ static sl_status measure(const sl_auto_opts *o, const sl_plan *p, const sl_choos
     size_t bytes = (size_t)(l->row_bytes * SL_MAX(l->prefill_rows / 2, 1u));
     sl_status st = SL_OK;
     *c = (sl_costs){0};
-    if (p->device.emulated) {
+    if (sl_device_is_modelled(&p->device)) {
         for (int i = 0; i < SL_COST_COUNT; i++) {
             double k = p->device.time_scale;
             const sl_stage_cost *d = &p->device.cost[i];
@@ -190,7 +190,7 @@ sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out, s
     if (st != SL_OK) return st;
     sl_auto_describe(p, o->m, o->requests, &l);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (!p->device.emulated && cores > 0) l.cores = (double)cores;
+    if (!sl_device_is_modelled(&p->device) && cores > 0) l.cores = (double)cores;
     if (p->skew.on) st = measure_skew(p, o->m, &l, err);
     if (st != SL_OK) return st;
     if (p->n_workers == 1) {

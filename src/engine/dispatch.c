@@ -174,25 +174,6 @@ static sl_status collect(sl_lane *lane, uint32_t expert, const sl_wire_return *v
     return SL_OK;
 }
 
-/* x[r] += sum of the pieces of row r, by ascending lowest position, then the shared expert's. */
-static void add_pieces(sl_lane *lane, uint32_t r, float *sum, float *piece) {
-    sl_attn *a = lane->attn;
-    uint32_t k = a->m->top_k, d = a->m->d_model;
-    sl_wire_format f = (sl_wire_format)a->w->plan.wire;
-    bool any = false;
-    for (uint32_t j = 0; j < k; j++) {
-        const uint8_t *data = lane->piece[(size_t)r * k + j];
-        if (!data) continue;
-        sl_wire_unpack(f, data, 1, d, any ? piece : sum);
-        if (any) sl_vec_add(&a->w->exec, sum, piece, d);
-        if (any && SL_MUTATION(DOUBLE_MERGE) && lane->row_tag[r] % 97 == 5)
-            sl_vec_add(&a->w->exec, sum, piece, d);
-        any = true;
-    }
-    if (a->m->d_ff_shared) sl_vec_add(&a->w->exec, sum, lane->h + (size_t)r * d, d);
-    sl_vec_add(&a->w->exec, lane->x + (size_t)r * d, sum, d);
-}
-
 /* The expert worker that owes the first position row r lacks. */
 static uint32_t debtor(const sl_lane *lane, uint32_t r, uint64_t all) {
     const sl_attn *a = lane->attn;
@@ -202,7 +183,7 @@ static uint32_t debtor(const sl_lane *lane, uint32_t r, uint64_t all) {
 
 sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
     sl_attn *a = lane->attn;
-    uint32_t k = a->m->top_k, d = a->m->d_model;
+    uint32_t k = a->m->top_k;
     uint64_t all = k == 64 ? UINT64_MAX : (1ull << k) - 1;
     memset(lane->piece, 0, (size_t)lane->n_rows * k * sizeof *lane->piece);
     for (uint32_t i = 0; i < a->w->n_expert_workers * a->n_chunks; i++) {
@@ -211,19 +192,18 @@ sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
         sl_status st = collect(lane, expert, &lane->reply[i].view, err);
         if (st != SL_OK) return sl_err_prefix(err, "expert worker %u", *offender);
     }
-    sl_arena_reset(&a->scratch);
-    float *sum = sl_arena_take(&a->scratch, d, sizeof *sum);
-    float *piece = sl_arena_take(&a->scratch, d, sizeof *piece);
-    SL_ASSERT(sum && piece);
     for (uint32_t r = 0; r < lane->n_rows; r++) {
         if (lane->covered[r] != all) {
             *offender = debtor(lane, r, all);
             return sl_fail(err, SL_ERR_PROTOCOL, "row %u came back with positions %llx of %llx", r,
                            (unsigned long long)lane->covered[r], (unsigned long long)all);
         }
-        add_pieces(lane, r, sum, piece);
     }
-    sl_arena_reset(&a->scratch);
+    const sl_stage_call c = sl_lane_call(lane, SL_STAGE_MERGE);
+    sl_lane_add(lane, &(sl_stage_merge){.x = c.rows.x,
+                                        .shared = a->m->d_ff_shared ? c.rows.h : (sl_mem){0},
+                                        .piece = lane->piece,
+                                        .wire = (sl_wire_format)a->w->plan.wire});
     a->w->n.rows_merged += lane->n_rows;
     return SL_OK;
 }

@@ -117,16 +117,16 @@ static void end_part(sl_flow *f, uint32_t slot) {
     f->lane->slot[slot].life->in_step = false;
 }
 
-/* Rows whose positions are back but not merged. */
-static bool unmerged(const sl_flow *f, const sl_part *p) {
-    return p->layer > 0 && f->a->m->ffn[p->layer - 1] == SL_FFN_MOE;
+/* Whether rows that are to enter `layer` were with the experts and are not merged yet. */
+static bool comes_back(const sl_flow *f, uint32_t layer) {
+    return layer > 0 && f->a->m->ffn[layer - 1] == SL_FFN_MOE;
 }
 
 /* The request was cancelled while its rows were away, or is broken. */
 static void drop_cancelled(sl_flow *f, uint32_t slot) {
     sl_part *p = &f->part[slot];
     sl_slot *s = &f->lane->slot[slot];
-    if (unmerged(f, p)) f->a->w->n.rows_cancelled += p->rows;
+    if (comes_back(f, p->layer)) f->a->w->n.rows_cancelled += p->rows;
     end_part(f, slot);
     sl_slot_end(f->a, s);
     sl_attn_flush(f->a);
@@ -137,11 +137,7 @@ static void drop_cancelled(sl_flow *f, uint32_t slot) {
 /* Drains the queue of a layer into the lane's buffers; returns the batch's epoch. */
 static uint64_t load_batch(sl_flow *f, uint32_t layer) {
     sl_lane *lane = f->lane;
-    sl_arena *scratch = &f->a->scratch;
     uint64_t epoch = sl_intake_batch_epoch(f->queue[layer].epoch, f->seen);
-    sl_arena_reset(scratch);
-    float *sum = sl_arena_take(scratch, 2 * (size_t)f->a->m->d_model, sizeof *sum);
-    SL_ASSERT(sum);
     lane->n_rows = 0;
     f->n_batch = 0;
     while (f->list[layer].n > 0) {
@@ -152,11 +148,11 @@ static uint64_t load_batch(sl_flow *f, uint32_t layer) {
         }
         f->part[slot].epoch = epoch;
         f->batch_slot[f->n_batch++] = slot;
-        sl_flow_load(f, slot, sum);
+        sl_flow_load(f, slot);
     }
     f->queue[layer] = (sl_queue_state){0};
     f->total[layer] = 0;
-    sl_arena_reset(scratch);
+    if (layer > 0) sl_flow_merge(f, comes_back(f, layer));
     return epoch;
 }
 
@@ -182,40 +178,24 @@ static void send_batch(sl_flow *f, uint32_t layer, uint64_t epoch) {
 }
 
 /* While the batch is with the experts. */
-static void run_shared(sl_flow *f, uint32_t layer) {
-    sl_lane_shared(f->lane, layer);
+static void run_shared(sl_flow *f) {
+    sl_lane_shared(f->lane);
     sl_flow_store(f, f->lane->h, f->shared);
 }
 
 static void run_block(sl_flow *f, uint32_t layer, uint64_t epoch) {
     sl_attn *a = f->a;
-    sl_worker *w = a->w;
     sl_lane *lane = f->lane;
-    const sl_rows rows = {.n = lane->n_rows,
-                          .id = lane->row_id,
-                          .pos = lane->row_pos,
-                          .pages = (float *const *const *)lane->row_pages};
-    bool dense = a->m->ffn[layer] == SL_FFN_DENSE, first = !dense && a->m->dense_branch;
+    bool dense = a->m->ffn[layer] == SL_FFN_DENSE;
     if (layer == 0) {
-        sl_lane_begin(lane, SL_TRACE_EMBED, lane->n_rows);
-        sl_model_embed(w->model, &w->exec, lane->row_id, lane->n_rows, lane->x);
-        w->n.attention_rows += lane->n_rows;
-        w->n.rounds++;
+        sl_lane_embed(lane);
         f->wave = epoch;
     }
-    if (first) sl_lane_route(lane, layer, &rows);
-    sl_lane_begin(lane, SL_TRACE_ATTENTION, lane->n_rows);
-    sl_block_attention(w->model, &w->exec, layer, &rows, lane->x, &a->scratch);
-    if (dense) {
-        sl_lane_begin(lane, SL_TRACE_DENSE, lane->n_rows);
-        sl_block_dense(w->model, &w->exec, layer, lane->n_rows, lane->x, &a->scratch);
-    } else if (!first) {
-        sl_lane_route(lane, layer, &rows);
-    }
+    sl_lane_block(lane);
     sl_lane_begin(lane, SL_TRACE_DISPATCH, lane->n_rows);
     sl_flow_store(f, lane->x, f->x);
     if (!dense) send_batch(f, layer, epoch);
-    if (!dense && f->shared) run_shared(f, layer);
+    if (!dense && f->shared) run_shared(f);
     for (uint32_t i = 0; dense && i < f->n_batch; i++) next_layer(f, f->batch_slot[i]);
 }
 
@@ -332,7 +312,7 @@ void sl_flow_waits_for(const sl_flow *f, sl_trace_event *e) {
 void sl_flow_reset(sl_flow *f) {
     for (uint32_t i = 0; i < f->a->max_slots; i++) {
         sl_part *p = &f->part[i];
-        if (p->state == SL_PART_AWAY || (p->state == SL_PART_READY && unmerged(f, p)))
+        if (p->state == SL_PART_AWAY || (p->state == SL_PART_READY && comes_back(f, p->layer)))
             f->a->w->n.rows_lost += p->rows;
         if (p->state != SL_PART_NONE) end_part(f, i);
         *p = (sl_part){0};

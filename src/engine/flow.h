@@ -92,8 +92,11 @@ struct sl_flow {
 /* Gives the part at `slot` its rows, positions done .. done + rows - 1 of the slot. */
 void sl_flow_take_rows(sl_flow *f, uint32_t slot, uint32_t rows);
 void sl_flow_give_rows(sl_flow *f, uint32_t slot);
-/* Adds the rows of a part to the lane's buffers, merged (or embedded later, in block 0). */
-void sl_flow_load(sl_flow *f, uint32_t slot, float *scratch);
+/* Adds the rows of a part to the batch in the lane's buffers, all but their values. */
+void sl_flow_load(sl_flow *f, uint32_t slot);
+/* The batch's residual stream out of storage, with what came back from the experts if `returned`.
+ */
+void sl_flow_merge(sl_flow *f, bool returned);
 /* Rows of the batch, in the lane's order, to their places in storage: out [max_rows][d_model]. */
 void sl_flow_store(const sl_flow *f, const float *rows, float *out);
 /* Sends the batch's rows to the owners of their experts, in messages of `epoch`. */

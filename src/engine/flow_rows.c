@@ -42,45 +42,43 @@ void sl_flow_give_rows(sl_flow *f, uint32_t slot) {
     p->rows = 0;
 }
 
-/* x += sum of the pieces of storage row r, by ascending position, then the shared expert's. */
-static void add_pieces(sl_flow *f, uint32_t r, float *x, float *sum, float *piece) {
-    const sl_attn *a = f->a;
-    uint32_t k = a->m->top_k, d = a->m->d_model;
-    sl_wire_format wire = (sl_wire_format)a->w->plan.wire;
-    const uint8_t *data = f->piece + (size_t)r * k * row_bytes(f);
-    sl_wire_unpack(wire, data, 1, d, sum);
-    for (uint32_t j = 1; j < k; j++) {
-        if (SL_MUTATION(LOST_ROW) && f->tag[r] % 97 == 5) continue;
-        sl_wire_unpack(wire, data + j * row_bytes(f), 1, d, piece);
-        sl_vec_add(&a->w->exec, sum, piece, d);
-        if (SL_MUTATION(DOUBLE_MERGE) && f->tag[r] % 97 == 5)
-            sl_vec_add(&a->w->exec, sum, piece, d);
-    }
-    if (f->shared) sl_vec_add(&a->w->exec, sum, f->shared + (size_t)r * d, d);
-    sl_vec_add(&a->w->exec, x, sum, d);
-}
-
-void sl_flow_load(sl_flow *f, uint32_t slot, float *scratch) {
-    const sl_model_spec *m = f->a->m;
+void sl_flow_load(sl_flow *f, uint32_t slot) {
     const sl_part *p = &f->part[slot];
     sl_lane *lane = f->lane;
     sl_slot *s = &lane->slot[slot];
-    uint32_t d = m->d_model, pos = s->life->done;
-    bool merge = p->layer > 0 && m->ffn[p->layer - 1] == SL_FFN_MOE;
+    size_t k = f->a->m->top_k;
+    uint32_t pos = s->life->done;
     SL_ASSERT(s->life->used && s->life->generation == p->generation);
     s->first_row = lane->n_rows;
     for (uint32_t r = p->first; r != SL_FLOW_NONE; r = f->next[r], pos++) {
         uint32_t at = lane->n_rows++;
-        float *x = lane->x + (size_t)at * d;
         f->batch_row[at] = r;
         lane->row_id[at] = s->tokens[pos];
         lane->row_pos[at] = pos;
         lane->row_pages[at] = s->pages;
         lane->row_tag[at] = f->tag[r];
-        if (p->layer > 0) memcpy(x, f->x + (size_t)r * d, d * sizeof *x);
-        if (merge) add_pieces(f, r, x, scratch, scratch + d);
+        for (size_t j = 0; j < k; j++) {
+            bool lost = SL_MUTATION(LOST_ROW) && j > 0 && f->tag[r] % 97 == 5;
+            lane->piece[at * k + j] = lost ? NULL : f->piece + (r * k + j) * row_bytes(f);
+        }
     }
-    if (merge) f->a->w->n.rows_merged += p->rows;
+}
+
+void sl_flow_merge(sl_flow *f, bool returned) {
+    sl_lane *lane = f->lane;
+    size_t row = f->a->m->d_model * sizeof *f->x;
+    if (!returned) {
+        for (uint32_t i = 0; i < lane->n_rows; i++)
+            memcpy(lane->x + i * f->a->m->d_model, f->x + f->batch_row[i] * f->a->m->d_model, row);
+        return;
+    }
+    size_t bytes = f->a->max_rows * row;
+    sl_lane_add(lane, &(sl_stage_merge){.x = sl_mem_host(f->x, bytes),
+                                        .shared = sl_mem_host(f->shared, f->shared ? bytes : 0),
+                                        .from = f->batch_row,
+                                        .piece = lane->piece,
+                                        .wire = (sl_wire_format)f->a->w->plan.wire});
+    f->a->w->n.rows_merged += lane->n_rows;
 }
 
 void sl_flow_store(const sl_flow *f, const float *rows, float *out) {

@@ -103,14 +103,18 @@ static void next_call(sl_lane *lane) {
 /* Logits of some columns. */
 static void compute(sl_lane *lane) {
     sl_attn *a = lane->attn;
-    sl_worker *w = a->w;
     sl_head *h = &a->head;
     uint32_t n = SL_MIN(a->head_columns, a->m->vocab - h->columns);
     sl_lane_begin(lane, SL_TRACE_HEAD, h->n);
-    if (h->columns == 0)
-        sl_model_head_rows(w->model, &w->exec, lane->x, h->row, h->n, a->head_rows);
-    sl_model_head_part(w->model, &w->exec, a->head_rows, h->n, h->columns, n, a->logits,
-                       &a->scratch);
+    sl_stage_call c = sl_lane_call(lane, SL_STAGE_HEAD);
+    c.head = (sl_stage_head){
+        .n = h->n,
+        .first = h->columns,
+        .count = n,
+        .row = h->row,
+        .h = sl_mem_host(a->head_rows, SL_HEAD_ROWS * a->m->d_model * sizeof *a->head_rows),
+        .logits = a->logits};
+    sl_lane_submit(lane, &c);
     h->columns += n;
 }
 

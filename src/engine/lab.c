@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <sched.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <time.h>
 
 #define TICK_NS     100000u  /* as kernels tick (worker.c), times the scale... */
@@ -20,7 +19,7 @@ static void sleep_until(uint64_t ns) {
 }
 
 /* Looks at the fabric at an interval and not at every message: others need this core. */
-static void wait_emulated(void *ctx, uint64_t deadline_ns) {
+void sl_worker_wait_until(void *ctx, uint64_t deadline_ns) {
     sl_worker *w = ctx;
     double scaled = TICK_NS * w->plan.device.time_scale;
     uint64_t tick_ns = SL_MAX(TICK_NS, (uint64_t)SL_MIN(scaled, (double)MAX_TICK_NS));
@@ -29,14 +28,6 @@ static void wait_emulated(void *ctx, uint64_t deadline_ns) {
         sleep_until(SL_MIN(deadline_ns, now + tick_ns));
         if (now + tick_ns < deadline_ns) sl_net_progress(w->net);
     }
-}
-
-void sl_worker_emulate(sl_worker *w) {
-    if (!w->plan.device.emulated) return;
-    w->emulated = (sl_emulated){.device = &w->plan.device, .wait = wait_emulated, .ctx = w};
-    w->exec.emulated = &w->emulated;
-    /* The default slack of 50 us would be added to every wait. */
-    (void)prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul);
 }
 
 /* Cores of this machine as if all workers of the plan were on it: they agree without talking. */

@@ -4,9 +4,7 @@
 #include "engine/attn_int.h"
 
 #include "base/log.h"
-#include "engine/mutate.h"
 
-#include <math.h>
 #include <string.h>
 
 /* ---- membership ---- */
@@ -128,10 +126,7 @@ static void begin_step(sl_lane *lane) {
         lane->decode_rows += !step.parts[i].prefill;
     }
     lane->n_cut = choose_cut(lane);
-    sl_lane_begin(lane, SL_TRACE_EMBED, lane->n_rows);
-    sl_model_embed(a->w->model, &a->w->exec, lane->row_id, lane->n_rows, lane->x);
-    a->w->n.attention_rows += lane->n_rows;
-    a->w->n.rounds++;
+    sl_lane_embed(lane);
 }
 
 /* ---- the end of a round ---- */
@@ -167,51 +162,10 @@ static void end_round(sl_lane *lane) {
 
 /* ---- blocks ---- */
 
-/* Rows whose gates are not finite end their requests. Until then they travel on as zeros, for which
- * experts and peers need no rules. Whatever goes wrong in a row, in its embedding, attention or
- * experts, comes to its next router, or to the head. */
-static void break_rows(sl_lane *lane, uint32_t layer) {
-    const sl_model_spec *m = lane->attn->m;
-    size_t k = m->top_k, d = m->d_model;
-    for (uint32_t r = 0; r < lane->n_rows; r++) {
-        float *gate = lane->gate + r * k;
-        bool finite = true;
-        for (uint32_t j = 0; j < k; j++) finite = finite && isfinite(gate[j]);
-        if (finite) continue;
-        sl_slot_break(&lane->slot[sl_tag_slot(lane->row_tag[r])], layer, lane->row_pos[r]);
-        memset(gate, 0, k * sizeof *gate);
-        memset(lane->h + r * d, 0, d * sizeof *lane->h);
-    }
-}
-
-void sl_lane_route(sl_lane *lane, uint32_t layer, const sl_rows *rows) {
-    sl_worker *w = lane->attn->w;
-    sl_lane_begin(lane, SL_TRACE_ROUTER, lane->n_rows);
-    sl_block_route(w->model, &w->exec, layer, rows, lane->x, lane->h, lane->expert, lane->gate,
-                   &lane->attn->scratch);
-    break_rows(lane, layer);
-}
-
 static void run_block(sl_lane *lane) {
     sl_attn *a = lane->attn;
-    sl_worker *w = a->w;
     uint32_t layer = lane->layer;
-    if (lane->n_rows > 0) {
-        const sl_rows rows = {.n = lane->n_rows,
-                              .id = lane->row_id,
-                              .pos = lane->row_pos,
-                              .pages = (float *const *const *)lane->row_pages};
-        bool dense = a->m->ffn[layer] == SL_FFN_DENSE, first = !dense && a->m->dense_branch;
-        if (first) sl_lane_route(lane, layer, &rows);
-        sl_lane_begin(lane, SL_TRACE_ATTENTION, lane->n_rows);
-        sl_block_attention(w->model, &w->exec, layer, &rows, lane->x, &a->scratch);
-        if (dense) {
-            sl_lane_begin(lane, SL_TRACE_DENSE, lane->n_rows);
-            sl_block_dense(w->model, &w->exec, layer, lane->n_rows, lane->x, &a->scratch);
-        } else if (!first) {
-            sl_lane_route(lane, layer, &rows);
-        }
-    }
+    if (lane->n_rows > 0) sl_lane_block(lane);
     if (a->m->ffn[layer] == SL_FFN_DENSE) return;
     bool last = a->m->moe_index[layer] == a->m->n_moe - 1u;
     bool stay = last && sl_slots_will_stay(&a->slots, lane->id);
@@ -222,20 +176,9 @@ static void run_block(sl_lane *lane) {
     if (st != SL_OK) sl_log(SL_LOG_WARN, "lane", "dispatch: %s", sl_status_text(st));
 }
 
-/* In place: nobody needs the rows that left for the experts any more, and the result is held where
- * they were until the merge. */
-void sl_lane_shared(sl_lane *lane, uint32_t layer) {
-    sl_worker *w = lane->attn->w;
-    bool branch = lane->attn->m->dense_branch;
-    sl_lane_begin(lane, branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED, lane->n_rows);
-    if (SL_MUTATION(LOST_SHARED) && lane->n_rows % 7 == 0) return;
-    sl_block_shared(w->model, &w->exec, layer, lane->n_rows, lane->x, lane->h,
-                    &lane->attn->scratch);
-}
-
 static void run_shared(sl_lane *lane) {
     if (lane->n_rows == 0) return;
-    sl_lane_shared(lane, lane->layer);
+    sl_lane_shared(lane);
 }
 
 static void give_replies(sl_lane *lane) {

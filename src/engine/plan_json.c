@@ -493,7 +493,8 @@ static void print_experiments(const sl_plan *p, json_t *doc) {
     char skew[SL_SKEW_TEXT];
     if (p->pin_auto) json_object_set_new(doc, "pin", json_string("auto"));
     if (p->has_costs) json_object_set_new(doc, "costs", sl_costs_json(&p->costs));
-    if (p->device.emulated) json_object_set_new(doc, "device", sl_device_json(&p->device));
+    if (p->device.kind == SL_DEVICE_EMULATED)
+        json_object_set_new(doc, "device", sl_device_json(&p->device));
     if (!p->skew.on) return;
     sl_route_skew_print(&p->skew, skew);
     json_object_set_new(doc, "route_skew", json_string(skew));
@@ -556,7 +557,7 @@ sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
     sl_status st = check_roles(p, err);
     if (st == SL_OK) st = check_schedule(p, err);
     if (st != SL_OK) return st;
-    if (m->weightless && !p->device.emulated)
+    if (m->weightless && !sl_device_is_modelled(&p->device))
         return sl_fail(err, SL_ERR_NOTFOUND,
                        "the model's folder has no model.safetensors and no "
                        "model.safetensors.index.json: only an emulated device runs it (--device)");

@@ -67,9 +67,9 @@ static sl_status read_cost(sl_json v, const char *name, sl_stage_cost *c, sl_err
     return st;
 }
 
-sl_status sl_device_from_json(sl_json v, sl_device *out, sl_err *err) {
+sl_status sl_device_from_json(sl_json v, sl_device_spec *out, sl_err *err) {
     const char *keys[SL_COST_COUNT + 2] = {"time_scale", "comment"};
-    sl_device d = {.emulated = true, .time_scale = 1};
+    sl_device_spec d = {.kind = SL_DEVICE_EMULATED, .time_scale = 1};
     for (int i = 0; i < SL_COST_COUNT; i++) keys[i + 2] = sl_cost_name((sl_cost_kind)i);
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
     if (st == SL_OK)
@@ -81,23 +81,23 @@ sl_status sl_device_from_json(sl_json v, sl_device *out, sl_err *err) {
 }
 
 /* Measured costs: the file of sluice profile. */
-static sl_status profiled_device(const char *path, sl_device *out, sl_err *err) {
+static sl_status profiled_device(const char *path, sl_device_spec *out, sl_err *err) {
     sl_profile p = {0};
     sl_costs c;
     sl_status st = sl_profile_load(path, &p, err);
     if (st == SL_OK) st = sl_profile_costs(&p, NULL, 1, &c, err);
     if (st == SL_OK) {
-        *out = (sl_device){.emulated = true, .time_scale = 1};
+        *out = (sl_device_spec){.kind = SL_DEVICE_EMULATED, .time_scale = 1};
         memcpy(out->cost, c.stage, sizeof out->cost);
     }
     sl_profile_free(&p);
     return st;
 }
 
-sl_status sl_device_parse(const char *text, sl_device *out, sl_err *err) {
+sl_status sl_device_parse(const char *text, sl_device_spec *out, sl_err *err) {
     sl_json_doc *doc = NULL;
     if (strcmp(text, "cpu") == 0) {
-        *out = (sl_device){.time_scale = 1};
+        *out = (sl_device_spec){.time_scale = 1};
         return SL_OK;
     }
     if (strncmp(text, emulated, sizeof emulated - 1) != 0)
@@ -117,7 +117,7 @@ static json_t *stage_json(const sl_stage_cost *c) {
                      "row", c->row_us, "key", c->key_us, "pad", c->pad_us, "step", (int)c->step);
 }
 
-json_t *sl_device_json(const sl_device *d) {
+json_t *sl_device_json(const sl_device_spec *d) {
     json_t *v = json_pack("{s:f}", "time_scale", d->time_scale);
     for (size_t i = 0; v && i < SL_COST_COUNT; i++)
         json_object_set_new(v, sl_cost_name((sl_cost_kind)i), stage_json(&d->cost[i]));

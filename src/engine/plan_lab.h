@@ -21,9 +21,9 @@ sl_status sl_route_skew_parse(const char *text, sl_route_skew *out, sl_err *err)
 void sl_route_skew_print(const sl_route_skew *s, char out[SL_SKEW_TEXT]);
 
 /* "cpu", or "emulated:FILE" with a JSON file of costs or a profile (format/profile_file.h). */
-sl_status sl_device_parse(const char *text, sl_device *out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_device_parse(const char *text, sl_device_spec *out, sl_err *err) SL_MUST_CHECK;
 /* `v`: time_scale and costs. */
-sl_status sl_device_from_json(sl_json v, sl_device *out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_device_from_json(sl_json v, sl_device_spec *out, sl_err *err) SL_MUST_CHECK;
 /* New reference; NULL: out of memory. */
 /* Costs as {"attention": {"fixed", "floor", "row", "key"}, ..., "link": {"alpha", "byte", "half",
  * "half_duplex"}}, microseconds. */
@@ -31,7 +31,7 @@ sl_status sl_costs_from_json(sl_json v, sl_costs *out, sl_err *err) SL_MUST_CHEC
 /* A new reference. */
 json_t *sl_costs_json(const sl_costs *c);
 
-json_t *sl_device_json(const sl_device *d);
+json_t *sl_device_json(const sl_device_spec *d);
 
 /* "0,1": worker i runs on the (i mod n)-th of these CPUs; "auto": on cores that it chooses. */
 sl_status sl_plan_pin(const char *text, sl_plan *p, sl_err *err) SL_MUST_CHECK;

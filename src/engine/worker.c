@@ -196,46 +196,49 @@ static bool peers_open(const sl_worker *w) {
     return true;
 }
 
-static sl_status open_model(sl_worker *w, const char *folder, uint32_t n_moe, sl_err *err) {
-    size_t n = (size_t)n_moe * w->plan.n_experts;
+uint32_t sl_worker_max_pairs(const sl_worker *w, const sl_model_spec *m) {
+    uint32_t hosted = 0;
+    for (uint32_t e = 0; e < m->n_experts; e++) hosted += sl_plan_hosts_any(&w->plan, e, w->id);
+    return sl_lane_max_rows(&w->plan) * w->attention_workers * SL_MAX(SL_MIN(hosted, m->top_k), 1u);
+}
+
+static sl_status open_device(sl_worker *w, const char *folder, const sl_model_spec *m,
+                             sl_err *err) {
+    const sl_plan *p = &w->plan;
+    size_t n = (size_t)m->n_moe * p->n_experts;
     uint8_t *hosted = sl_alloc(n, 1);
     if (!hosted) return sl_fail(err, SL_ERR_NOMEM, "table of hosted experts");
     for (size_t i = 0; i < n; i++) {
-        uint32_t e = (uint32_t)(i % w->plan.n_experts), l = (uint32_t)(i / w->plan.n_experts);
-        hosted[i] = sl_plan_is_host(&w->plan, l, e, w->id);
+        uint32_t e = (uint32_t)(i % p->n_experts), l = (uint32_t)(i / p->n_experts);
+        hosted[i] = sl_plan_is_host(p, l, e, w->id);
     }
-    sl_stages stages = {.attention = (w->roles & SL_ROLE_ATTENTION) != 0,
-                        .experts = (w->roles & SL_ROLE_EXPERT) != 0,
-                        .hosted = hosted,
-                        .emulated = w->plan.device.emulated,
-                        .skew = w->plan.skew};
-    sl_status st = sl_model_open(folder, &stages, &w->model, err);
+    const bool attention = w->roles & SL_ROLE_ATTENTION, experts = w->roles & SL_ROLE_EXPERT;
+    const sl_device_opts o = {
+        .folder = folder,
+        .hosts = {.attention = attention, .experts = experts, .hosted = hosted, .skew = p->skew},
+        .device = &p->device,
+        .isa = w->opts->isa,
+        .threads = w->opts->threads ? w->opts->threads : SL_MAX(p->threads, 1u),
+        .int8 = p->int8,
+        .exact = p->exact,
+        .max_rows = attention ? sl_lane_max_rows(p) : 0,
+        .max_pairs = experts ? sl_worker_max_pairs(w, m) : 0,
+        .tick = p->pump ? NULL : sl_worker_tick,
+        .wait = sl_worker_wait_until,
+        .ctx = w,
+        .tick_us = TICK_US};
+    sl_status st = sl_worker_pin(w, sl_device_is_modelled(&p->device) ? 1 : o.threads, err);
+    if (st == SL_OK && p->pump) st = sl_net_set_pump(w->net, err);
+    if (st == SL_OK) st = sl_device_open(&o, &w->device, err);
     sl_free(hosted);
     return st;
 }
 
-static sl_status make_stages(sl_worker *w, const char *folder, uint32_t n_moe, sl_err *err) {
-    w->exec.k = sl_kernels_select(w->opts->isa);
-    if (!w->exec.k)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "kernels '%s' cannot run here", w->opts->isa);
-    uint32_t threads = w->opts->threads ? w->opts->threads : SL_MAX(w->plan.threads, 1u);
-    if (w->plan.device.emulated) threads = 1;
-    sl_worker_emulate(w);
-    sl_status st = sl_worker_pin(w, threads, err);
-    if (st == SL_OK) st = open_model(w, folder, n_moe, err);
-    if (st == SL_OK) st = sl_counts_create(sl_model_spec_of(w->model), &w->counts, err);
-    if (st == SL_OK) st = sl_pool_create(threads, &w->pool, err);
+static sl_status make_stages(sl_worker *w, const char *folder, const sl_model_spec *m,
+                             sl_err *err) {
+    sl_status st = open_device(w, folder, m, err);
+    if (st == SL_OK) st = sl_counts_create(w->device->spec, &w->counts, err);
     if (st != SL_OK) return st;
-    if (w->plan.pump)
-        st = sl_net_set_pump(w->net, err);
-    else
-        sl_pool_set_tick(w->pool, sl_worker_tick, w, TICK_US);
-    if (st != SL_OK) return st;
-    /* Seconds where files have to be read first: heartbeats go on under it. */
-    if (!w->plan.device.emulated) sl_model_touch(w->model, w->pool);
-    w->exec.pool = w->pool;
-    w->exec.int8 = w->plan.int8;
-    if (!w->plan.exact) w->exec.expand_rows = sl_model_expand_rows(sl_model_spec_of(w->model));
     if (w->roles & SL_ROLE_EXPERT)
         st = w->plan.schedule == SL_SCHED_AEP ? sl_xqueue_create(w, &w->xqueue, err)
                                               : sl_xprt_create(w, &w->xprt, err);
@@ -294,10 +297,10 @@ static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
     if (st == SL_OK) {
         adopt_plan(w);
         w->planned = true;
-        st = make_stages(w, folder, spec.n_moe, err);
+        st = make_stages(w, folder, &spec, err);
     }
     if (st == SL_OK) {
-        memcpy(w->hello.model_hash, sl_model_spec_of(w->model)->hash, 32);
+        memcpy(w->hello.model_hash, w->device->spec->hash, 32);
         sl_net_set_hello(w->net, &w->hello);
         sl_worker_enter(w, SL_MODE_SLEEP); /* a trace begins after the model is there */
         if (trace_events) st = sl_trace_create(trace_events, &w->trace, err);
@@ -308,7 +311,7 @@ static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
 }
 
 static void report_ready(sl_worker *w) {
-    if (!w->planned || w->ready || w->stop || !w->model || !peers_open(w)) return;
+    if (!w->planned || w->ready || w->stop || !w->device || !peers_open(w)) return;
     sl_buf *b = sl_net_buf_take(w->net, 32);
     if (!b) return;
     memcpy(b->data, w->hello.model_hash, 32);
@@ -557,12 +560,12 @@ void sl_worker_free(sl_worker *w, bool crash) {
     sl_attn_free(w->attn);
     sl_xprt_free(w->xprt);
     sl_xqueue_free(w->xqueue);
-    sl_pool_free(w->pool);
+    sl_device_close(w->device);
+    w->device = NULL;
     if (crash)
         sl_net_abandon(w->net);
     else
         sl_net_free(w->net);
-    sl_model_free(w->model);
     sl_trace_free(w->trace);
     sl_counts_free(&w->counts);
     sl_plan_free(&w->plan);

@@ -9,12 +9,10 @@
 #include "base/trace.h"
 #include "engine/counts.h"
 #include "engine/worker.h"
-#include "kernel/emulated/emulated.h"
-#include "kernel/kernel.h"
-#include "model/model.h"
 #include "net/net.h"
 #include "sched/membership.h"
 #include "spec/plan.h"
+#include "stage/stage.h"
 
 typedef struct sl_attn sl_attn;
 typedef struct sl_xprt sl_xprt;
@@ -67,10 +65,7 @@ struct sl_worker {
     uint32_t n_expert_workers;
     uint32_t attention_workers;
 
-    sl_model *model;
-    sl_pool *pool;
-    sl_exec exec;
-    sl_emulated emulated; /* exec's, when the plan's device is */
+    sl_device *device; /* runs every stage that this worker hosts; NULL before the plan is here */
     sl_trace *trace;
     sl_attn *attn;
     sl_xprt *xprt;     /* schedules with barriers */
@@ -130,9 +125,12 @@ sl_status sl_worker_send_trace(sl_worker *w, const sl_wire_header *h);
  * epoch. Takes payload. A lost destination is SL_ERR_PEER_DOWN. */
 sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload);
 
-/* lab.c: gives exec the plan's emulated device, if it has one; pins this thread, and so those it
+/* (row, expert) pairs that one task of experts may have. */
+uint32_t sl_worker_max_pairs(const sl_worker *w, const sl_model_spec *m);
+
+/* lab.c: what a device without computations does meanwhile; pins this thread, and so those it
  * starts, where the options or the plan say. */
-void sl_worker_emulate(sl_worker *w);
+void sl_worker_wait_until(void *worker, uint64_t deadline_ns);
 sl_status sl_worker_pin(const sl_worker *w, uint32_t threads, sl_err *err) SL_MUST_CHECK;
 
 /* ---- attention side (attn.c, lane.c) ---- */

@@ -57,7 +57,6 @@ struct sl_xprt {
     float *pair_gate;
     sl_buf *reply[SL_PLAN_MAX_WORKERS];            /* to task.reply_to[i]; NULL: a bare header */
     uint32_t *group_expert, *group_first, *cursor; /* [n_experts + 1] */
-    sl_arena scratch;
 };
 
 bool sl_xprt_may_announce(const sl_xprt *x, uint32_t src) {
@@ -545,16 +544,19 @@ static void run_task(sl_xprt *x, task *t) {
     if (b.entries) {
         sl_worker_note_experts(w, x->group_expert, x->group_first, b.n_groups);
         begin(x, t, SL_TRACE_EXPERT, b.entries, queued);
-        const sl_expert_batch eb = {.n_groups = b.n_groups,
-                                    .expert = x->group_expert,
-                                    .first = x->group_first,
-                                    .row = x->pair_row,
-                                    .gate = x->pair_gate,
-                                    .x = b.x,
-                                    .n_rows = b.rows,
-                                    .to = x->pair_to,
-                                    .adds = x->pair_adds};
-        sl_block_experts(w->model, &w->exec, x->m->moe_layer[t->layer], &eb, &x->scratch);
+        const sl_stage_call c = {.kind = SL_STAGE_EXPERTS,
+                                 .queue = SL_QUEUE_EXPERTS,
+                                 .layer = x->m->moe_layer[t->layer],
+                                 .experts = {.n_groups = b.n_groups,
+                                             .expert = x->group_expert,
+                                             .first = x->group_first,
+                                             .row = x->pair_row,
+                                             .gate = x->pair_gate,
+                                             .x = b.x,
+                                             .n_rows = b.rows,
+                                             .to = x->pair_to,
+                                             .adds = x->pair_adds}};
+        sl_device_submit(w->device, &c);
     }
     begin(x, t, SL_TRACE_REPLY, 0, 0);
     w->n.expert_rows += b.entries;
@@ -604,11 +606,8 @@ static sl_status create_lane(sl_xprt *x, xlane *l, sl_err *err) {
 
 static sl_status create_buffers(sl_xprt *x, sl_err *err) {
     size_t d = x->m->d_model, e = x->m->n_experts + 1u;
-    uint32_t hosted = 0;
-    for (uint32_t i = 0; i < x->m->n_experts; i++)
-        hosted += sl_plan_hosts_any(&x->w->plan, i, x->w->id);
     x->max_rows = sl_lane_max_rows(&x->w->plan) * x->w->attention_workers;
-    x->max_pairs = x->max_rows * SL_MAX(SL_MIN(hosted, x->m->top_k), 1u);
+    x->max_pairs = sl_worker_max_pairs(x->w, x->m);
     x->queue_cap = (size_t)x->n_lanes * x->n_chunks * 4;
     x->queue = sl_alloc(x->queue_cap, sizeof *x->queue);
     x->lane = sl_alloc(x->n_lanes, sizeof *x->lane);
@@ -624,14 +623,14 @@ static sl_status create_buffers(sl_xprt *x, sl_err *err) {
     if (!x->queue || !x->lane || !x->x || !x->sum || !x->pair_row || !x->pair_to || !x->pair_adds ||
         !x->pair_gate || !x->group_expert || !x->group_first || !x->cursor)
         return sl_fail(err, SL_ERR_NOMEM, "buffers of an expert worker for %u rows", x->max_rows);
-    return sl_arena_create(sl_experts_scratch_bytes(x->m, x->max_pairs), &x->scratch, err);
+    return SL_OK;
 }
 
 sl_status sl_xprt_create(sl_worker *w, sl_xprt **out, sl_err *err) {
     sl_xprt *x = sl_alloc(1, sizeof *x);
     if (!x) return sl_fail(err, SL_ERR_NOMEM, "expert worker");
     x->w = w;
-    x->m = sl_model_spec_of(w->model);
+    x->m = w->device->spec;
     x->n_lanes = w->plan.lanes;
     x->n_chunks = w->plan.chunks;
     x->sequencer = w->expert_worker[0] == w->id;
@@ -666,6 +665,5 @@ void sl_xprt_free(sl_xprt *x) {
                            x->group_first,
                            x->cursor};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
-    sl_arena_free(&x->scratch);
     sl_free(x);
 }

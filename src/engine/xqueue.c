@@ -53,7 +53,6 @@ struct sl_xqueue {
     uint32_t *group_expert, *group_first; /* [hosted], [hosted + 1] */
     float *y;                             /* [max_pairs][d_model] */
     float *batch_gate;                    /* [max_pairs] */
-    sl_arena scratch;
 };
 
 /* ---- arrival ---- */
@@ -268,16 +267,19 @@ bool sl_xqueue_run(sl_xqueue *x) {
     uint64_t now = sl_now_ns();
     begin(x, SL_TRACE_GATHER, layer, 0, 0);
     batch t = take_batch(x, layer, at % x->hosted, now);
-    const sl_expert_batch b = {.n_groups = t.groups,
-                               .expert = x->group_expert,
-                               .first = x->group_first,
-                               .row = x->batch_row,
-                               .gate = x->batch_gate,
-                               .x = x->x,
-                               .y = x->y};
-    sl_worker_note_experts(w, b.expert, b.first, t.groups);
+    const sl_stage_call c = {.kind = SL_STAGE_EXPERTS,
+                             .queue = SL_QUEUE_EXPERTS,
+                             .layer = x->m->moe_layer[layer],
+                             .experts = {.n_groups = t.groups,
+                                         .expert = x->group_expert,
+                                         .first = x->group_first,
+                                         .row = x->batch_row,
+                                         .gate = x->batch_gate,
+                                         .x = x->x,
+                                         .y = x->y}};
+    sl_worker_note_experts(w, x->group_expert, x->group_first, t.groups);
     begin(x, SL_TRACE_EXPERT, layer, t.n, (now - t.came_ns) / 1000);
-    sl_block_experts(w->model, &w->exec, x->m->moe_layer[layer], &b, &x->scratch);
+    sl_device_submit(w->device, &c);
     begin(x, SL_TRACE_REPLY, layer, 0, 0);
     w->n.expert_rows += t.n;
     answer(x, layer, t.n);
@@ -355,7 +357,7 @@ static void share_rows(sl_xqueue *x) {
 static sl_status create_storage(sl_xqueue *x, sl_err *err) {
     size_t d = x->m->d_model;
     x->max_rows = sl_lane_max_rows(&x->w->plan) * x->w->attention_workers;
-    x->max_pairs = x->max_rows * SL_MAX(SL_MIN(x->hosted, x->m->top_k), 1u);
+    x->max_pairs = sl_worker_max_pairs(x->w, x->m);
     x->row = sl_alloc(x->max_rows, sizeof *x->row);
     x->x = sl_alloc(x->max_rows, d * sizeof *x->x);
     x->entry = sl_alloc(x->max_pairs, sizeof *x->entry);
@@ -368,14 +370,14 @@ static sl_status create_storage(sl_xqueue *x, sl_err *err) {
     for (uint32_t i = 0; i < x->max_pairs; i++)
         x->entry[i].next = i + 1 < x->max_pairs ? i + 1 : NONE;
     share_rows(x);
-    return sl_arena_create(sl_experts_scratch_bytes(x->m, x->max_pairs), &x->scratch, err);
+    return SL_OK;
 }
 
 sl_status sl_xqueue_create(sl_worker *w, sl_xqueue **out, sl_err *err) {
     sl_xqueue *x = sl_alloc(1, sizeof *x);
     if (!x) return sl_fail(err, SL_ERR_NOMEM, "expert worker");
     x->w = w;
-    x->m = sl_model_spec_of(w->model);
+    x->m = w->device->spec;
     sl_status st = create_tables(x, err);
     if (st == SL_OK) st = create_storage(x, err);
     if (st == SL_OK)
@@ -394,6 +396,5 @@ void sl_xqueue_free(sl_xqueue *x) {
                            x->ahead,  x->row,          x->x,           x->entry,
                            x->batch,  x->batch_row,    x->y,           x->batch_gate};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
-    sl_arena_free(&x->scratch);
     sl_free(x);
 }

@@ -79,14 +79,11 @@ const char *sl_kernels_name(const sl_kernels *k);
  * here. */
 const sl_kernels *sl_kernels_at(size_t i, bool *supported);
 
-typedef struct sl_emulated sl_emulated; /* kernel/emulated/emulated.h */
-
 /* What every computation carries: the table, the pool (NULL: the caller's thread alone), nothing
- * global. With `emulated` (else NULL) stages of src/model take time and compute nothing. */
+ * global. */
 typedef struct sl_exec {
     const sl_kernels *k;
     sl_pool *pool;
-    sl_emulated *emulated;
     bool int8; /* src/model rounds activations to 8 bits before products with blocks */
     /* So many rows of a request in one step take the expanded form of latent attention (src/model);
      * 0: none do, so that no bit depends on what ran in the same step. */

@@ -1,7 +1,5 @@
 #include "model/block_int.h"
 
-#include "kernel/emulated/emulated.h"
-
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -38,10 +36,6 @@ static const uint8_t *embed_row(const sl_model *m, uint32_t id, size_t row_bytes
 
 void sl_model_embed(const sl_model *m, const sl_exec *ex, const uint32_t *ids, uint32_t n_rows,
                     float *x) {
-    if (ex->emulated) {
-        sl_emulated_embed(ids, n_rows, m->spec.d_model, x);
-        return;
-    }
     const sl_mat *w = &m->whole.mat[SL_ROLE_EMBED];
     size_t row_bytes = sl_dtype_row_bytes(w->dtype, w->k);
     SL_ASSERT(w->data != NULL);
@@ -132,14 +126,6 @@ static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t laye
     place_heads(m, ex, layer, rows, q, k);
 }
 
-static void emulate_attention(const sl_model_spec *s, const sl_exec *ex, uint32_t layer,
-                              const sl_rows *rows) {
-    uint64_t keys = 0;
-    for (uint32_t r = 0; r < rows->n; r++)
-        keys += rows->pos[r] - sl_sight_first(s, layer, rows->pos[r]) + 1u;
-    if (rows->n) sl_emulated_run(ex->emulated, SL_COST_ATTENTION, rows->n, keys);
-}
-
 /* YaRN's factor of sin and cos, of both sides, is one of their products. */
 static float score_scale(const sl_model_spec *s) {
     double yarn = s->yarn.factor > 0 ? (double)s->yarn.attention : 1;
@@ -181,10 +167,6 @@ static void attend(const sl_model *m, const sl_exec *ex, uint32_t layer, const s
 
 void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
                         float *x, sl_arena *scratch) {
-    if (ex->emulated) {
-        emulate_attention(&m->spec, ex, layer, rows);
-        return;
-    }
     if (m->spec.kv_lora) {
         sl_mla_attention(m, ex, layer, rows, x, scratch);
         return;
@@ -216,10 +198,6 @@ static void feed_forward(const sl_exec *ex, const sl_mat *w, const float *h, con
 void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows, float *x,
                     sl_arena *scratch) {
     if (n_rows == 0) return;
-    if (ex->emulated) {
-        sl_emulated_run(ex->emulated, SL_COST_DENSE, n_rows, 0);
-        return;
-    }
     const sl_weights *w = &m->block[layer];
     size_t level = scratch->used;
     SL_ASSERT(w->mat[SL_ROLE_DENSE_GATE].data != NULL);
@@ -236,10 +214,6 @@ void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32
 void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows,
                      const float *x, float *h, sl_arena *scratch) {
     if (n_rows == 0) return;
-    if (ex->emulated) {
-        sl_emulated_run(ex->emulated, SL_COST_SHARED, n_rows, 0);
-        return;
-    }
     const sl_weights *w = &m->block[layer];
     size_t level = scratch->used;
     SL_ASSERT(w->mat[SL_ROLE_SHARED_GATE].data != NULL);
@@ -369,11 +343,6 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
     uint32_t n_rows = rows->n;
     if (n_rows == 0) return;
     if (m->skew) draw_rows(m, layer, rows, expert, gate);
-    if (ex->emulated) {
-        memset(h, 0, (size_t)n_rows * m->spec.d_model * sizeof *h);
-        sl_emulated_run(ex->emulated, SL_COST_ROUTER, n_rows, 0);
-        return;
-    }
     const sl_weights *w = &m->block[layer];
     size_t level = scratch->used;
     SL_ASSERT(w->mat[SL_ROLE_ROUTER].data != NULL);
@@ -403,25 +372,13 @@ void sl_model_head_rows(const sl_model *m, const sl_exec *ex, const float *x, co
                         uint32_t n, float *h) {
     size_t d = m->spec.d_model;
     for (uint32_t i = 0; i < n; i++) memcpy(h + i * d, x + row[i] * d, d * sizeof *h);
-    if (!ex->emulated && n) sl_norm(m, ex, &m->whole.mat[SL_ROLE_FINAL_NORM], h, n, h);
-}
-
-static void emulate_head(const sl_model *m, const sl_exec *ex, const float *h, uint32_t n,
-                         float *logits) {
-    size_t vocab = m->spec.vocab;
-    for (uint32_t i = 0; i < n; i++)
-        sl_emulated_logits(h + (size_t)i * m->spec.d_model, m->spec.vocab, logits + i * vocab);
-    sl_emulated_run(ex->emulated, SL_COST_HEAD, n, 0);
+    if (n) sl_norm(m, ex, &m->whole.mat[SL_ROLE_FINAL_NORM], h, n, h);
 }
 
 void sl_model_head_part(const sl_model *m, const sl_exec *ex, const float *h, uint32_t n,
                         uint32_t first, uint32_t count, float *logits, sl_arena *scratch) {
     const sl_mat *head = &m->whole.mat[SL_ROLE_LM_HEAD];
     if (n == 0) return;
-    if (ex->emulated) {
-        if (first + count == m->spec.vocab) emulate_head(m, ex, h, n, logits);
-        return;
-    }
     SL_ASSERT(head->data != NULL && first <= head->n && count <= head->n - first);
     sl_mat part = *head;
     part.data = (const uint8_t *)head->data + first * sl_dtype_row_bytes(head->dtype, head->k);

@@ -2,8 +2,6 @@
  */
 #include "model/block_int.h"
 
-#include "kernel/emulated/emulated.h"
-
 #include <string.h>
 
 /* Pairs a thread that are computed together: enough to keep every thread busy, and few enough that
@@ -21,18 +19,6 @@ size_t sl_experts_scratch_bytes(const sl_model_spec *spec, uint32_t max_pairs) {
     size_t mid = (spec->glu_limit > 0 ? 2 : 1) * sl_scratch_floats(max_pairs, spec->d_ff_expert);
     size_t out = sl_scratch_floats(max_pairs, spec->d_model);
     return in + mid + out + in_8_bits + max_pairs * per_group + 7 * SL_SCRATCH_SLACK;
-}
-
-/* Every expert of the task is a kernel of its own, with its own fixed costs. */
-static void emulate_experts(const sl_exec *ex, const sl_expert_batch *b, uint32_t d) {
-    uint64_t ns = 0;
-    for (uint32_t g = 0; g < b->n_groups; g++) {
-        uint32_t n = b->first[g + 1] - b->first[g];
-        if (n) ns += sl_emulated_ns(ex->emulated->device, SL_COST_EXPERT, n, 0);
-    }
-    for (uint32_t p = 0; p < b->first[b->n_groups]; p++)
-        memset(b->to ? b->to[p] : b->y + (size_t)p * d, 0, d * sizeof *b->y);
-    sl_emulated_pass(ex->emulated, ns);
 }
 
 /* y[p] = gate[p] * x[row[p]], or of x[p]. */
@@ -219,10 +205,6 @@ static void run_slice(const sl_model *m, const sl_exec *ex, uint32_t layer,
 
 void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
                       const sl_expert_batch *b, sl_arena *scratch) {
-    if (ex->emulated) {
-        emulate_experts(ex, b, m->spec.d_model);
-        return;
-    }
     uint32_t pairs = b->first[b->n_groups], kinds = 0;
     uint32_t most = SLICE_PAIRS * (ex->pool ? sl_pool_threads(ex->pool) : 1);
     size_t level = scratch->used;

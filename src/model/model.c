@@ -179,17 +179,13 @@ static sl_status fill_vectors(sl_model *m, sl_err *err) {
 
 sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **out, sl_err *err) {
     sl_model *m = NULL;
-    /* Without a router's logits every expert is as likely as the next. */
-    const sl_route_skew even = {.on = true};
-    const sl_route_skew *skew = stages->skew.on ? &stages->skew : &even;
-    sl_status st = load(folder, !stages->emulated, &m, err);
-    if (st == SL_OK && !stages->emulated) st = make_tables(m, err);
-    if (st == SL_OK && !stages->emulated) st = sl_model_bind(m, stages, err);
-    if (st == SL_OK && !stages->emulated) st = sl_rope_apply_factors(m, err);
-    if (st == SL_OK && !stages->emulated) st = fill_vectors(m, err);
-    if (st == SL_OK && !stages->emulated) st = sl_mla_bind(m, err);
-    if (st == SL_OK && (stages->emulated || stages->skew.on))
-        st = sl_skew_create(skew, &m->spec, &m->skew, err);
+    sl_status st = load(folder, true, &m, err);
+    if (st == SL_OK) st = make_tables(m, err);
+    if (st == SL_OK) st = sl_model_bind(m, stages, err);
+    if (st == SL_OK) st = sl_rope_apply_factors(m, err);
+    if (st == SL_OK) st = fill_vectors(m, err);
+    if (st == SL_OK) st = sl_mla_bind(m, err);
+    if (st == SL_OK && stages->skew.on) st = sl_skew_create(&stages->skew, &m->spec, &m->skew, err);
     if (st == SL_OK)
         *out = m;
     else

@@ -21,7 +21,6 @@ typedef struct sl_stages {
     bool attention;        /* embedding, attention, router, shared and dense FFN, norm, head */
     bool experts;          /* routed experts, those marked in `hosted` */
     const uint8_t *hosted; /* [n_moe][n_experts] nonzero = hosted; NULL: all. Copied. */
-    bool emulated;         /* bind nothing: computations are called with an emulated sl_exec */
     sl_route_skew skew;    /* on: sl_block_route draws (model/skew.h) */
 } sl_stages;
 
@@ -29,8 +28,9 @@ typedef struct sl_stages {
  * of such a file will do.
  *
  * Reads config.json and generation_config.json, or metadata, no weights;
- * spec->weightless says that there are none (then only an emulated device can run it). Errors name
- * file, field, value and limit. spec->hash covers config and the headers of the weight files. */
+ * spec->weightless says that there are none (then only a device without weights runs it). Errors
+ * name file, field, value and limit. spec->hash covers config and the headers of the weight files.
+ */
 sl_status sl_model_read_spec(const char *folder, sl_model_spec *spec, sl_generation_spec *gen,
                              sl_err *err) SL_MUST_CHECK;
 
@@ -99,14 +99,14 @@ void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32
  * otherwise: h = RMSNorm(x) [n_rows][d_model], the rows that experts receive;
  * expert[r][j], gate[r][j] for j < top_k: the chosen experts sorted by expert id with their weights
  * (docs/numbers.md; mostly softmax over all experts, top-k, rescaled when norm_topk). With a
- * route skew, and on an emulated device, experts are drawn instead. */
+ * route skew experts are drawn instead. */
 void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const sl_rows *rows,
                     const float *x, float *h, uint32_t *expert, float *gate, sl_arena *scratch);
 
 /* The shared expert of a MoE block, in place: h, the rows that experts receive, becomes
  * sigmoid(g . h) * W2 (silu(W1 h) * W3 h), which is added after the routed positions. Only when
  * spec.d_ff_shared > 0. A dense branch takes RMSNorm(x), the stream after attention, for h; others
- * do not read x. An emulated device leaves h, which its sl_block_route has zeroed. */
+ * do not read x. */
 void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32_t n_rows,
                      const float *x, float *h, sl_arena *scratch);
 
@@ -138,7 +138,7 @@ void sl_model_head(const sl_model *m, const sl_exec *ex, const float *x, const u
 
 /* The same in pieces, with other work between them: h[i] = RMSNorm(x[row[i]]), [n][d_model], then
  * columns first .. first + count - 1 of the logits, whose rows are vocab apart, until all are
- * there. Any pieces give the same bits. An emulated device takes its time with the last one. */
+ * there. Any pieces give the same bits. */
 void sl_model_head_rows(const sl_model *m, const sl_exec *ex, const float *x, const uint32_t *row,
                         uint32_t n, float *h);
 void sl_model_head_part(const sl_model *m, const sl_exec *ex, const float *h, uint32_t n,

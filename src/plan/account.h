@@ -4,7 +4,7 @@
 #ifndef SL_PLAN_ACCOUNT_H
 #define SL_PLAN_ACCOUNT_H
 
-#include "spec/lab.h"
+#include "spec/device.h"
 #include "spec/shape.h"
 
 /* Parameters (values) of one block's parts and of the whole model. */

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#include "spec/lab.h"
+#include "spec/device.h"
 
 /* One message of x bytes between two devices: alpha + byte * (x + half) + beyond * max(0, x - knee)
  * microseconds; without a knee that is alpha + x * byte / U(x) with the utilisation U(x) = x / (x +

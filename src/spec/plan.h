@@ -3,6 +3,7 @@
 #define SL_SPEC_PLAN_H
 
 #include "spec/costs.h"
+#include "spec/lab.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -119,7 +120,7 @@ typedef struct sl_plan {
     sl_plan_origin origin;
     /* experiments */
     sl_route_skew skew;
-    sl_device device;
+    sl_device_spec device;
 } sl_plan;
 
 /* The hosts of an expert of a MoE block (index among MoE blocks), *n of them. */

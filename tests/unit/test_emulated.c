@@ -5,8 +5,9 @@
 #include "engine/engine.h"
 #include "engine/plan_json.h"
 #include "engine/plan_lab.h"
-#include "kernel/emulated/emulated.h"
 #include "model/model.h"
+#include "stage/emulated/emulated.h"
+#include "stage/stage.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -20,8 +21,8 @@
 static const char model[] = SL_SOURCE_DIR "/bench/lab/models/amoe-top2";
 static const char costs[] = "emulated:" SL_SOURCE_DIR "/bench/lab/amoe-low.json";
 
-static sl_device low(void) {
-    sl_device d = {0};
+static sl_device_spec low(void) {
+    sl_device_spec d = {0};
     sl_err err = {0};
     if (sl_device_parse(costs, &d, &err) != SL_OK) fail_msg("%s", err.msg);
     return d;
@@ -29,8 +30,8 @@ static sl_device low(void) {
 
 static void costs_are_those_of_the_paper(void **state) {
     (void)state;
-    sl_device d = low();
-    assert_true(d.emulated && d.time_scale == 1);
+    sl_device_spec d = low();
+    assert_true(d.kind == SL_DEVICE_EMULATED && d.time_scale == 1);
     /* .15 + .001 b; .05 + max(.20, .00155 b); .05 + .0002 b, in ms */
     assert_int_equal(sl_emulated_ns(&d, SL_COST_ATTENTION, 1000, 123), 1150000);
     assert_int_equal(sl_emulated_ns(&d, SL_COST_EXPERT, 1, 0), 250000);
@@ -62,7 +63,7 @@ static void round_trip_in_a_plan(void **state) {
         SL_OK)
         fail_msg("%s: %s", err.msg, text);
     assert_memory_equal(&p.device.cost, &q.device.cost, sizeof p.device.cost);
-    assert_true(q.device.emulated && q.device.time_scale == 12.5);
+    assert_true(q.device.kind == SL_DEVICE_EMULATED && q.device.time_scale == 12.5);
     assert_true(q.skew.on && q.skew.permuted && q.skew.theta == 0.6 && q.skew.seed == 7);
     for (uint32_t i = 0; i < 4; i++) assert_int_equal(q.worker[i].cpu, i % 2);
     static const char *const bad[] = {
@@ -92,25 +93,32 @@ static void count_waits(void *ctx, uint64_t deadline_ns) {
 static void shared_experts_take_their_time(void **state) {
     (void)state;
     static const char folder[] = SL_SOURCE_DIR "/bench/lab/models/shared-top2";
-    const sl_stages stages = {.attention = true, .emulated = true};
-    const sl_device d = {.emulated = true,
-                         .time_scale = 2,
-                         .cost = {[SL_COST_SHARED] = {.fixed_us = 100, .row_us = 1}}};
+    const sl_device_spec d = {.kind = SL_DEVICE_EMULATED,
+                              .time_scale = 2,
+                              .cost = {[SL_COST_SHARED] = {.fixed_us = 100, .row_us = 1}}};
     uint32_t waits = 0;
-    sl_emulated e = {.device = &d, .wait = count_waits, .ctx = &waits};
-    const sl_exec ex = {.k = sl_kernels_select(NULL), .emulated = &e};
+    const sl_device_opts o = {.folder = folder,
+                              .hosts = {.attention = true},
+                              .device = &d,
+                              .max_rows = 3,
+                              .wait = count_waits,
+                              .ctx = &waits};
     float h[3 * 64] = {0}, zero[3 * 64] = {0};
-    sl_model *m = NULL;
+    sl_device *device = NULL;
     sl_err err;
-    if (sl_model_open(folder, &stages, &m, &err) != SL_OK) fail_msg("%s", err.msg);
-    assert_int_equal(sl_model_spec_of(m)->d_ff_shared, 128);
+    if (sl_device_open(&o, &device, &err) != SL_OK) fail_msg("%s", err.msg);
+    assert_int_equal(device->spec->d_ff_shared, 128);
     assert_int_equal(sl_emulated_ns(&d, SL_COST_SHARED, 3, 0), 206000);
-    sl_block_shared(m, &ex, 5, 3, NULL, h, NULL);
+    sl_stage_call c = {
+        .kind = SL_STAGE_SHARED, .layer = 5, .rows = {.n = 3, .h = sl_mem_host(h, sizeof h)}};
+    const sl_event first = sl_device_submit(device, &c);
+    assert_true(sl_device_is_done(device, &first));
     assert_int_equal(waits, 1);
-    sl_block_shared(m, &ex, 5, 0, NULL, h, NULL);
+    c.rows.n = 0;
+    sl_device_submit(device, &c);
     assert_int_equal(waits, 1);
     assert_memory_equal(h, zero, sizeof h);
-    sl_model_free(m);
+    sl_device_close(device);
 }
 
 static uint64_t asked_until;
@@ -123,7 +131,7 @@ static void oversleep(void *ctx, uint64_t deadline_ns) {
 /* What one stage took too long the next one makes up for, but never more than its own time. */
 static void late_stages_shorten_the_next(void **state) {
     (void)state;
-    sl_device d = low();
+    sl_device_spec d = low();
     sl_emulated e = {.device = &d, .wait = oversleep};
     uint64_t begin = sl_now_ns();
     for (int i = 0; i < 20; i++) sl_emulated_run(&e, SL_COST_ATTENTION, 850, 0); /* 1 ms each */

@@ -73,7 +73,7 @@ static void measures_quickly(void **state) {
 
 /* 2 s of attention against 2 s of experts. */
 static void emulate(sl_plan *p, double attention_us, double expert_us) {
-    p->device = (sl_device){.emulated = true, .time_scale = TIME_SCALE};
+    p->device = (sl_device_spec){.kind = SL_DEVICE_EMULATED, .time_scale = TIME_SCALE};
     p->device.cost[SL_COST_ATTENTION].row_us = attention_us;
     p->device.cost[SL_COST_EXPERT].row_us = expert_us;
 }

@@ -50,7 +50,7 @@ static void start(deployment *d, sl_schedule schedule, uint32_t lanes, uint32_t 
     o.plan.order = order;
     o.plan.threads = 1;
     o.plan.max_num_seqs = REQUESTS;
-    o.plan.device = (sl_device){.emulated = true, .time_scale = 1};
+    o.plan.device = (sl_device_spec){.kind = SL_DEVICE_EMULATED, .time_scale = 1};
     if (sl_engine_create_stepped(&o, clock, &d->engine, &err) != SL_OK) fail_msg("%s", err.msg);
     snprintf(d->address, sizeof d->address, "%s", sl_net_address(d->engine->net));
     for (uint32_t i = 0; i < 2; i++) {

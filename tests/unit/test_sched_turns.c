@@ -169,7 +169,7 @@ static void heads_are_cut(void **state) {
     assert_int_equal(sl_turns_head_pieces(&p, 512), 16);
     assert_int_equal(sl_turns_head_columns(&p, 31), 31);
     assert_int_equal(sl_turns_head_pieces(&p, 1), 1);
-    p.device.emulated = true;
+    p.device.kind = SL_DEVICE_EMULATED;
     assert_int_equal(sl_turns_head_pieces(&p, 32000), 1);
     p = (sl_plan){.lanes = 1};
     assert_int_equal(sl_turns_head_pieces(&p, 32000), 1);

@@ -79,7 +79,7 @@ static sl_status apply_experiments(const sl_options *o, sl_plan *p, sl_err *err)
     if (o->route_skew[0]) st = sl_route_skew_parse(o->route_skew, &p->skew, err);
     if (st == SL_OK && o->device[0]) st = sl_device_parse(o->device, &p->device, err);
     if (st == SL_OK && o->time_scale > 0) {
-        if (!p->device.emulated)
+        if (!sl_device_is_modelled(&p->device))
             return sl_fail(err, SL_ERR_ARG, "--time-scale is for an emulated device (--device)");
         p->device.time_scale = o->time_scale;
     }

@@ -133,7 +133,7 @@ static sl_status read_costs(const sl_options *o, const sl_shape *shape, bool has
     sl_status st = SL_OK;
     if (o->profile[0]) {
         st = costs_of_profile(o, x, err);
-    } else if (x->plan.device.emulated) {
+    } else if (sl_device_is_modelled(&x->plan.device)) {
         memcpy(x->attention.stage, x->plan.device.cost, sizeof x->attention.stage);
         x->expert = x->attention;
         x->setup.time_scale = x->plan.device.time_scale;

@@ -1,11 +1,11 @@
-#include "kernel/emulated/emulated.h"
+/* Times of the emulated device's stages. */
+#include "stage/emulated/emulated.h"
 
 #include "base/clock.h"
+#include "base/mem.h"
 #include "spec/costs.h"
 
-#include <string.h>
-
-uint64_t sl_emulated_ns(const sl_device *d, sl_cost_kind kind, uint64_t rows, uint64_t keys) {
+uint64_t sl_emulated_ns(const sl_device_spec *d, sl_cost_kind kind, uint64_t rows, uint64_t keys) {
     double us = sl_stage_cost_us(&d->cost[kind], (double)rows, (double)keys);
     return (uint64_t)(us * d->time_scale * 1000.0);
 }
@@ -27,25 +27,4 @@ void sl_emulated_run(sl_emulated *e, sl_cost_kind kind, uint64_t rows, uint64_t 
     double ns = e->device->cost[kind].row_us * (double)rows * e->device->time_scale * 1000.0;
     sl_emulated_pass(e, goes_on ? (uint64_t)ns : sl_emulated_ns(e->device, kind, rows, keys));
     e->in_head = kind == SL_COST_HEAD;
-}
-
-void sl_emulated_embed(const uint32_t *ids, uint32_t n_rows, uint32_t d, float *x) {
-    memset(x, 0, (size_t)n_rows * d * sizeof *x);
-    for (uint32_t i = 0; i < n_rows; i++) x[(size_t)i * d] = (float)ids[i];
-}
-
-static uint32_t common_divisor(uint32_t a, uint32_t b) {
-    while (b) {
-        uint32_t r = a % b;
-        a = b;
-        b = r;
-    }
-    return a;
-}
-
-void sl_emulated_logits(const float *x, uint32_t vocab, float *logits) {
-    uint32_t step = vocab / 3 + 1;
-    while (common_divisor(vocab, step) != 1) step++;
-    memset(logits, 0, vocab * sizeof *logits);
-    logits[((uint64_t)x[0] + step) % vocab] = 1;
 }

@@ -1,0 +1,98 @@
+/* The stages of a lane's rows: what lanes and parts of aep ask of the device, and what they do with
+ * its answers. */
+#include "engine/attn_int.h"
+
+#include "engine/mutate.h"
+
+#include <math.h>
+#include <string.h>
+
+sl_stage_call sl_lane_call(const sl_lane *lane, sl_stage_kind kind) {
+    size_t row = lane->attn->m->d_model * sizeof(float);
+    return (sl_stage_call){.kind = kind,
+                           .queue = lane->id,
+                           .layer = lane->layer,
+                           .rows = {.n = lane->n_rows,
+                                    .id = lane->row_id,
+                                    .pos = lane->row_pos,
+                                    .pages = (float *const *const *)lane->row_pages,
+                                    .x = sl_mem_host(lane->x, lane->attn->max_rows * row),
+                                    .h = sl_mem_host(lane->h, lane->attn->max_rows * row),
+                                    .expert = lane->expert,
+                                    .gate = lane->gate}};
+}
+
+void sl_lane_submit(sl_lane *lane, const sl_stage_call *c) {
+    sl_device *d = lane->attn->w->device;
+    const sl_event e = sl_device_submit(d, c);
+    SL_ASSERT(sl_device_is_done(d, &e));
+}
+
+static void run(sl_lane *lane, sl_stage_kind kind, sl_trace_kind traced) {
+    const sl_stage_call c = sl_lane_call(lane, kind);
+    sl_lane_begin(lane, traced, lane->n_rows);
+    sl_lane_submit(lane, &c);
+}
+
+void sl_lane_embed(sl_lane *lane) {
+    sl_worker *w = lane->attn->w;
+    run(lane, SL_STAGE_EMBED, SL_TRACE_EMBED);
+    w->n.attention_rows += lane->n_rows;
+    w->n.rounds++;
+}
+
+/* Rows whose gates are not finite end their requests. Until then they travel on as zeros, for which
+ * experts and peers need no rules. Whatever goes wrong in a row, in its embedding, attention or
+ * experts, comes to its next router, or to the head. */
+static void break_rows(sl_lane *lane) {
+    const sl_model_spec *m = lane->attn->m;
+    size_t k = m->top_k, d = m->d_model;
+    for (uint32_t r = 0; r < lane->n_rows; r++) {
+        float *gate = lane->gate + r * k;
+        bool finite = true;
+        for (uint32_t j = 0; j < k; j++) finite = finite && isfinite(gate[j]);
+        if (finite) continue;
+        sl_slot_break(&lane->slot[sl_tag_slot(lane->row_tag[r])], lane->layer, lane->row_pos[r]);
+        memset(gate, 0, k * sizeof *gate);
+        memset(lane->h + r * d, 0, d * sizeof *lane->h);
+    }
+}
+
+static void route(sl_lane *lane) {
+    run(lane, SL_STAGE_ROUTE, SL_TRACE_ROUTER);
+    break_rows(lane);
+}
+
+void sl_lane_block(sl_lane *lane) {
+    const sl_model_spec *m = lane->attn->m;
+    bool dense = m->ffn[lane->layer] == SL_FFN_DENSE, first = !dense && m->dense_branch;
+    if (first) route(lane);
+    run(lane, SL_STAGE_ATTEND, SL_TRACE_ATTENTION);
+    if (dense)
+        run(lane, SL_STAGE_DENSE, SL_TRACE_DENSE);
+    else if (!first)
+        route(lane);
+}
+
+void sl_lane_shared(sl_lane *lane) {
+    bool branch = lane->attn->m->dense_branch;
+    if (SL_MUTATION(LOST_SHARED) && lane->n_rows % 7 == 0) return;
+    run(lane, SL_STAGE_SHARED, branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED);
+}
+
+void sl_lane_add(sl_lane *lane, const sl_stage_merge *m) {
+    sl_stage_call c = sl_lane_call(lane, SL_STAGE_MERGE);
+    c.merge = *m;
+    sl_lane_submit(lane, &c);
+    if (!SL_MUTATION(DOUBLE_MERGE)) return;
+    /* The bug: the first piece of some rows once more. */
+    size_t k = lane->attn->m->top_k;
+    for (uint32_t r = 0; r < lane->n_rows; r++) {
+        bool again = lane->row_tag[r] % 97 == 5;
+        for (size_t j = again; j < k; j++) lane->piece[r * k + j] = NULL;
+    }
+    c.merge.x = c.rows.x;
+    c.merge.from = NULL;
+    c.merge.shared = (sl_mem){0};
+    sl_lane_submit(lane, &c);
+}

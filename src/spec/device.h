@@ -1,0 +1,50 @@
+/* What executes the stages of a plan's workers, and what they cost in time on a device whose times
+ * are known. Plain numbers of plan.json; src/stage makes the device. Thread: any. */
+#ifndef SL_SPEC_DEVICE_H
+#define SL_SPEC_DEVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SL_STAGE_MAX_STEP 65536
+
+typedef enum sl_cost_kind {
+    SL_COST_ATTENTION, /* of one block, with its norms and projections */
+    SL_COST_ROUTER,
+    SL_COST_DENSE,
+    SL_COST_SHARED,
+    SL_COST_EXPERT, /* one expert's rows of one task */
+    SL_COST_HEAD,   /* with sampling */
+    SL_COST_COUNT
+} sl_cost_kind;
+
+/* Microseconds of a stage: fixed + max(floor, row * rows + pad * (rows that fill the last group of
+ * `step` rows) + key * keys). */
+typedef struct sl_stage_cost {
+    double fixed_us;
+    double floor_us; /* e.g. reading the weights, which takes as long for one row as for many */
+    double row_us;
+    double key_us; /* attention: per key of a row's context */
+    double pad_us; /* <= row_us: kernels compute whole groups of rows */
+    uint32_t step; /* rows of such a group; 0, 1: there are none */
+} sl_stage_cost;
+
+typedef enum sl_device_kind {
+    SL_DEVICE_CPU,
+    SL_DEVICE_EMULATED, /* nothing but the clock: stages take their times and compute nothing */
+    SL_DEVICE_KIND_COUNT
+} sl_device_kind;
+
+typedef struct sl_device_spec {
+    sl_device_kind kind;
+    double time_scale; /* EMULATED: every stage takes so many times its cost */
+    sl_stage_cost cost[SL_COST_COUNT];
+} sl_device_spec;
+
+/* Whether its times are known beforehand and nothing is computed: it needs no weights and no cores,
+ * and its stages cannot be cut into brief ones, since waits overshoot by tens of microseconds. */
+static inline bool sl_device_is_modelled(const sl_device_spec *d) {
+    return d->kind == SL_DEVICE_EMULATED;
+}
+
+#endif

@@ -1,0 +1,111 @@
+/* The CPU: stages are src/model's functions, on the caller's thread and a pool that helps it. A
+ * call is through when submit returns. */
+#include "stage/stage_int.h"
+
+typedef struct cpu {
+    sl_device base;
+    sl_model *model;
+    sl_pool *pool;
+    sl_exec exec;
+    sl_arena scratch;
+} cpu;
+
+static sl_rows rows_of(const sl_rowset *r) {
+    return (sl_rows){.n = r->n, .id = r->id, .pos = r->pos, .pages = r->pages};
+}
+
+static void head(cpu *d, const sl_stage_call *c) {
+    const sl_stage_head *h = &c->head;
+    if (h->first == 0)
+        sl_model_head_rows(d->model, &d->exec, sl_mem_ptr(c->rows.x), h->row, h->n,
+                           sl_mem_ptr(h->h));
+    sl_model_head_part(d->model, &d->exec, sl_mem_ptr(h->h), h->n, h->first, h->count, h->logits,
+                       &d->scratch);
+}
+
+static void merge(cpu *d, const sl_stage_call *c) {
+    const sl_model_spec *m = d->base.spec;
+    size_t level = d->scratch.used;
+    float *sum = sl_arena_take(&d->scratch, 2 * (size_t)m->d_model, sizeof *sum);
+    SL_ASSERT(sum != NULL);
+    sl_stage_merge_rows(&d->exec, m->d_model, m->top_k, c, sum);
+    d->scratch.used = level;
+}
+
+static void cpu_submit(sl_device *base, const sl_stage_call *c) {
+    cpu *d = (cpu *)base;
+    const sl_rowset *r = &c->rows;
+    const sl_rows rows = rows_of(r);
+    switch (c->kind) {
+    case SL_STAGE_EMBED:
+        sl_model_embed(d->model, &d->exec, r->id, r->n, sl_mem_ptr(r->x));
+        break;
+    case SL_STAGE_ATTEND:
+        sl_block_attention(d->model, &d->exec, c->layer, &rows, sl_mem_ptr(r->x), &d->scratch);
+        break;
+    case SL_STAGE_DENSE:
+        sl_block_dense(d->model, &d->exec, c->layer, r->n, sl_mem_ptr(r->x), &d->scratch);
+        break;
+    case SL_STAGE_ROUTE:
+        sl_block_route(d->model, &d->exec, c->layer, &rows, sl_mem_ptr(r->x), sl_mem_ptr(r->h),
+                       r->expert, r->gate, &d->scratch);
+        break;
+    case SL_STAGE_SHARED:
+        sl_block_shared(d->model, &d->exec, c->layer, r->n, sl_mem_ptr(r->x), sl_mem_ptr(r->h),
+                        &d->scratch);
+        break;
+    case SL_STAGE_EXPERTS:
+        sl_block_experts(d->model, &d->exec, c->layer, &c->experts, &d->scratch);
+        break;
+    case SL_STAGE_MERGE:
+        merge(d, c);
+        break;
+    case SL_STAGE_HEAD:
+        head(d, c);
+        break;
+    case SL_STAGE_KIND_COUNT:
+        break;
+    }
+    sl_device_ran(base, c);
+}
+
+static void cpu_close(sl_device *base) {
+    cpu *d = (cpu *)base;
+    sl_pool_free(d->pool);
+    sl_model_free(d->model);
+    sl_arena_free(&d->scratch);
+    sl_free(d);
+}
+
+static sl_status make_scratch(cpu *d, const sl_device_opts *o, sl_err *err) {
+    const sl_model_spec *m = d->base.spec;
+    size_t merging = 2 * (size_t)m->d_model * sizeof(float) + 64, rows = 0, pairs = 0;
+    if (o->max_rows) rows = SL_MAX(sl_model_scratch_bytes(m, o->max_rows), merging);
+    if (o->max_pairs) pairs = sl_experts_scratch_bytes(m, o->max_pairs);
+    return sl_arena_create(SL_MAX(rows, pairs), &d->scratch, err);
+}
+
+sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
+    static const sl_device_ops ops = {.close = cpu_close, .submit = cpu_submit};
+    cpu *d = sl_alloc(1, sizeof *d);
+    if (!d) return sl_fail(err, SL_ERR_NOMEM, "device");
+    d->base.ops = &ops;
+    sl_status st = sl_stage_kernels(o->isa, &d->exec.k, err);
+    if (st == SL_OK) st = sl_model_open(o->folder, &o->hosts, &d->model, err);
+    if (st == SL_OK) st = sl_pool_create(o->threads, &d->pool, err);
+    if (st == SL_OK) {
+        d->base.spec = sl_model_spec_of(d->model);
+        d->exec.pool = d->pool;
+        d->exec.int8 = o->int8;
+        if (!o->exact) d->exec.expand_rows = sl_model_expand_rows(d->base.spec);
+        if (o->tick) sl_pool_set_tick(d->pool, o->tick, o->ctx, o->tick_us);
+        /* Seconds where files have to be read first: heartbeats go on under it. */
+        sl_model_touch(d->model, d->pool);
+        st = make_scratch(d, o, err);
+    }
+    if (st == SL_OK)
+        *out = &d->base;
+    else
+        cpu_close(&d->base);
+    return st;
+}

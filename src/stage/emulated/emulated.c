@@ -1,0 +1,154 @@
+/* The emulated device: a stage takes its modelled time and computes nothing, so coordinator, fabric
+ * and schedules run for real with more workers than there are cores. Rows pass unchanged, experts
+ * are drawn and add nothing; what came back is merged, since it has travelled. */
+#include "stage/emulated/emulated.h"
+
+#include "model/skew.h"
+#include "stage/stage_int.h"
+
+#include <string.h>
+#include <sys/prctl.h>
+
+typedef struct emulated {
+    sl_device base;
+    sl_model_spec spec;
+    sl_device_spec costs;
+    sl_emulated clock;
+    sl_skew *skew;
+    sl_exec exec; /* of MERGE */
+    float *sum;   /* of MERGE */
+} emulated;
+
+/* x[i][d]: the id (below 2^24), which the head finds again, and zeroes. */
+static void embed(const emulated *e, const sl_rowset *r) {
+    size_t d = e->spec.d_model;
+    float *x = sl_mem_ptr(r->x);
+    memset(x, 0, r->n * d * sizeof *x);
+    for (uint32_t i = 0; i < r->n; i++) x[i * d] = (float)r->id[i];
+}
+
+static void attend(emulated *e, uint32_t layer, const sl_rowset *r) {
+    uint64_t keys = 0;
+    for (uint32_t i = 0; i < r->n; i++)
+        keys += r->pos[i] - sl_sight_first(&e->spec, layer, r->pos[i]) + 1u;
+    sl_emulated_run(&e->clock, SL_COST_ATTENTION, r->n, keys);
+}
+
+static void route(emulated *e, uint32_t layer, const sl_rowset *r) {
+    size_t k = e->spec.top_k;
+    uint32_t moe = e->spec.moe_index[layer];
+    for (uint32_t i = 0; i < r->n; i++)
+        sl_skew_draw(e->skew, r->id[i], r->pos[i], moe, r->expert + i * k, r->gate + i * k);
+    memset(sl_mem_ptr(r->h), 0, (size_t)r->n * e->spec.d_model * sizeof(float));
+    sl_emulated_run(&e->clock, SL_COST_ROUTER, r->n, 0);
+}
+
+/* Every expert of the task is a kernel of its own, with its own fixed costs. */
+static void experts(emulated *e, const sl_expert_batch *b) {
+    uint64_t ns = 0;
+    size_t d = e->spec.d_model;
+    for (uint32_t g = 0; g < b->n_groups; g++) {
+        uint32_t n = b->first[g + 1] - b->first[g];
+        if (n) ns += sl_emulated_ns(&e->costs, SL_COST_EXPERT, n, 0);
+    }
+    for (uint32_t p = 0; p < b->first[b->n_groups]; p++)
+        memset(b->to ? b->to[p] : b->y + p * d, 0, d * sizeof *b->y);
+    sl_emulated_pass(&e->clock, ns);
+}
+
+static uint32_t common_divisor(uint32_t a, uint32_t b) {
+    while (b) {
+        uint32_t r = a % b;
+        a = b;
+        b = r;
+    }
+    return a;
+}
+
+/* logits[vocab]: 1 at the id that follows, 0 elsewhere. The next id is a bijection of the last one:
+ * requests that differ stay different. */
+static void next_id(const float *x, uint32_t vocab, float *logits) {
+    uint32_t step = vocab / 3 + 1;
+    while (common_divisor(vocab, step) != 1) step++;
+    memset(logits, 0, vocab * sizeof *logits);
+    logits[((uint64_t)x[0] + step) % vocab] = 1;
+}
+
+/* All of it with the last columns. */
+static void head(emulated *e, const sl_stage_call *c) {
+    const sl_stage_head *h = &c->head;
+    size_t d = e->spec.d_model, vocab = e->spec.vocab;
+    const float *x = sl_mem_ptr(c->rows.x);
+    if (h->n == 0 || h->first + h->count < vocab) return;
+    for (uint32_t i = 0; i < h->n; i++)
+        next_id(x + h->row[i] * d, e->spec.vocab, h->logits + i * vocab);
+    sl_emulated_run(&e->clock, SL_COST_HEAD, h->n, 0);
+}
+
+static void run(emulated *e, const sl_stage_call *c) {
+    const sl_rowset *r = &c->rows;
+    switch (c->kind) {
+    case SL_STAGE_EMBED:
+        embed(e, r);
+        break;
+    case SL_STAGE_ATTEND:
+        if (r->n) attend(e, c->layer, r);
+        break;
+    case SL_STAGE_DENSE:
+        if (r->n) sl_emulated_run(&e->clock, SL_COST_DENSE, r->n, 0);
+        break;
+    case SL_STAGE_ROUTE:
+        if (r->n) route(e, c->layer, r);
+        break;
+    case SL_STAGE_SHARED: /* leaves h, which ROUTE has zeroed */
+        if (r->n) sl_emulated_run(&e->clock, SL_COST_SHARED, r->n, 0);
+        break;
+    case SL_STAGE_EXPERTS:
+        experts(e, &c->experts);
+        break;
+    case SL_STAGE_MERGE:
+        sl_stage_merge_rows(&e->exec, e->spec.d_model, e->spec.top_k, c, e->sum);
+        break;
+    case SL_STAGE_HEAD:
+        head(e, c);
+        break;
+    case SL_STAGE_KIND_COUNT:
+        break;
+    }
+}
+
+static void emulated_submit(sl_device *base, const sl_stage_call *c) {
+    run((emulated *)base, c);
+    sl_device_ran(base, c);
+}
+
+static void emulated_close(sl_device *base) {
+    emulated *e = (emulated *)base;
+    sl_skew_free(e->skew);
+    sl_free(e->sum);
+    sl_free(e);
+}
+
+sl_status sl_emulated_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
+    static const sl_device_ops ops = {.close = emulated_close, .submit = emulated_submit};
+    /* Without a router's logits every expert is as likely as the next. */
+    const sl_route_skew even = {.on = true};
+    emulated *e = sl_alloc(1, sizeof *e);
+    if (!e) return sl_fail(err, SL_ERR_NOMEM, "device");
+    e->costs = *o->device;
+    e->clock = (sl_emulated){.device = &e->costs, .wait = o->wait, .ctx = o->ctx};
+    e->base = (sl_device){.ops = &ops, .spec = &e->spec};
+    sl_status st = sl_stage_kernels(o->isa, &e->exec.k, err);
+    if (st == SL_OK) st = sl_model_read_spec(o->folder, &e->spec, NULL, err);
+    if (st == SL_OK)
+        st = sl_skew_create(o->hosts.skew.on ? &o->hosts.skew : &even, &e->spec, &e->skew, err);
+    if (st == SL_OK && !(e->sum = sl_alloc(2 * (size_t)e->spec.d_model, sizeof *e->sum)))
+        st = sl_fail(err, SL_ERR_NOMEM, "rows of %u", e->spec.d_model);
+    /* The default slack of 50 us would be added to every wait. */
+    (void)prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul);
+    if (st == SL_OK)
+        *out = &e->base;
+    else
+        emulated_close(&e->base);
+    return st;
+}

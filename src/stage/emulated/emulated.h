@@ -1,0 +1,26 @@
+/* The clock of the emulated device: how long a stage takes, and letting that pass. Thread: owner of
+ * the device. */
+#ifndef SL_STAGE_EMULATED_EMULATED_H
+#define SL_STAGE_EMULATED_EMULATED_H
+
+#include "spec/device.h"
+
+typedef struct sl_emulated {
+    const sl_device_spec *device;
+    /* Returns at or soon after CLOCK_MONOTONIC deadline_ns, keeping the fabric alive. */
+    void (*wait)(void *ctx, uint64_t deadline_ns);
+    void *ctx;
+    bool in_head;     /* the last stage was the head: its next call is the same task */
+    uint64_t late_ns; /* how much too late the last stage ended; the next one makes up for it */
+} sl_emulated;
+
+/* Modelled time of one stage, scaled. */
+uint64_t sl_emulated_ns(const sl_device_spec *d, sl_cost_kind kind, uint64_t rows, uint64_t keys);
+
+/* Lets the stage's time pass. The head is called for a few rows at a time: calls in a row count as
+ * one, with one fixed cost. */
+void sl_emulated_run(sl_emulated *e, sl_cost_kind kind, uint64_t rows, uint64_t keys);
+/* Lets so much pass: stages that run as one task. */
+void sl_emulated_pass(sl_emulated *e, uint64_t ns);
+
+#endif

@@ -1,0 +1,22 @@
+/* Which devices there are, and what they share. */
+#include "stage/stage_int.h"
+
+static sl_status (*const open_kind[SL_DEVICE_KIND_COUNT])(const sl_device_opts *o, sl_device **out,
+                                                          sl_err *err) = {
+    [SL_DEVICE_CPU] = sl_cpu_open,
+    [SL_DEVICE_EMULATED] = sl_emulated_open,
+};
+
+sl_status sl_device_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
+    SL_ASSERT(o->device->kind < SL_DEVICE_KIND_COUNT);
+    return open_kind[o->device->kind](o, out, err);
+}
+
+void sl_device_close(sl_device *d) {
+    if (d) d->ops->close(d);
+}
+
+sl_status sl_stage_kernels(const char *isa, const sl_kernels **out, sl_err *err) {
+    *out = sl_kernels_select(isa);
+    return *out ? SL_OK : sl_fail(err, SL_ERR_UNSUPPORTED, "kernels '%s' cannot run here", isa);
+}

@@ -1,0 +1,152 @@
+/* Stages of a model on a device. A stage call is a value: what to compute, for which rows, where
+ * they are. A device takes calls and says by events when they are through; the engine asks nothing
+ * else of it, so another kind of device is another folder here and a row of the table in stage.c.
+ *
+ * Calls of one queue run in the order in which they were submitted; those of different queues have
+ * no order. What a call refers to in host memory stays as it is until its event is done, and what
+ * it writes is there then, not before. A device that computes on the caller's thread is through
+ * when submit returns.
+ *
+ * Thread: a device belongs to the thread that opened it. */
+#ifndef SL_STAGE_STAGE_H
+#define SL_STAGE_STAGE_H
+
+#include "model/model.h"
+#include "quant/wire_rows.h"
+#include "spec/device.h"
+#include "spec/plan.h"
+
+/* ---- memory ---- */
+
+/* Bytes that stages work on. In the host's space `at` is an address of this process; other spaces
+ * are a device's own. No bytes: nothing is there. */
+typedef struct sl_mem {
+    uint32_t space;
+    uint64_t at;
+    size_t bytes;
+} sl_mem;
+
+#define SL_SPACE_HOST 0u
+
+static inline sl_mem sl_mem_host(const void *p, size_t bytes) {
+    return (sl_mem){.space = SL_SPACE_HOST, .at = (uint64_t)(uintptr_t)p, .bytes = bytes};
+}
+
+/* ---- calls ---- */
+
+typedef enum sl_stage_kind {
+    SL_STAGE_EMBED,   /* rows.x = embedding of rows.id */
+    SL_STAGE_ATTEND,  /* rows.x += attention of block `layer`; K and V go into rows.pages */
+    SL_STAGE_DENSE,   /* rows.x += feed-forward of a dense block */
+    SL_STAGE_ROUTE,   /* rows.h, expert, gate of a block with experts (sl_block_route) */
+    SL_STAGE_SHARED,  /* rows.h = the shared expert's results of it (sl_block_shared) */
+    SL_STAGE_EXPERTS, /* routed experts: `experts` */
+    SL_STAGE_MERGE,   /* what came back, into the residual stream: `merge` */
+    SL_STAGE_HEAD,    /* logits: `head` */
+    SL_STAGE_KIND_COUNT
+} sl_stage_kind;
+
+/* Rows of a step, those of one request in ascending position. id, pos, pages, expert and gate are
+ * host memory. */
+typedef struct sl_rowset {
+    uint32_t n;
+    const uint32_t *id, *pos;
+    float *const *const *pages; /* as of sl_rows */
+    sl_mem x, h;                /* [n][d_model] f32: the residual stream; what experts receive */
+    uint32_t *expert;           /* [n][top_k], and */
+    float *gate;                /* [n][top_k]: written by ROUTE */
+} sl_rowset;
+
+/* Row i of rows.x becomes row from[i] of x plus the sum of, in this order, its pieces that there
+ * are and row from[i] of `shared`. One order of additions for every device, so that nobody sees
+ * where a row's experts were. */
+typedef struct sl_stage_merge {
+    sl_mem x, shared;            /* [..][d_model] f32; x may be rows.x; no shared: nothing */
+    const uint32_t *from;        /* [rows.n]; NULL: i itself */
+    const uint8_t *const *piece; /* [rows.n][top_k] rows as they travelled, or NULL */
+    sl_wire_format wire;
+} sl_stage_merge;
+
+/* Columns first .. first + count - 1 of the logits of n rows of rows.x. Calls for the same rows go
+ * from column 0 on, until all are there; any pieces give the same bits. */
+typedef struct sl_stage_head {
+    uint32_t n, first, count;
+    const uint32_t *row; /* [n] of rows.x */
+    sl_mem h;            /* [n][d_model], kept from the first piece to the last */
+    float *logits;       /* host memory, [n][vocab] */
+} sl_stage_head;
+
+typedef struct sl_stage_call {
+    sl_stage_kind kind;
+    uint32_t queue; /* below SL_STAGE_QUEUES */
+    uint32_t layer; /* block of the model */
+    sl_rowset rows; /* of all but EXPERTS */
+    union {
+        sl_expert_batch experts;
+        sl_stage_merge merge;
+        sl_stage_head head;
+    };
+} sl_stage_call;
+
+/* One for each lane, one for experts. */
+#define SL_STAGE_QUEUES  (SL_PLAN_MAX_LANES + 1)
+#define SL_QUEUE_EXPERTS SL_PLAN_MAX_LANES
+
+/* ---- devices ---- */
+
+/* The number-th call of a queue. */
+typedef struct sl_event {
+    uint32_t queue;
+    uint64_t number;
+} sl_event;
+
+typedef struct sl_device sl_device;
+
+typedef struct sl_device_ops {
+    void (*close)(sl_device *d);
+    /* Copies *c, not what it points to. */
+    void (*submit)(sl_device *d, const sl_stage_call *c);
+} sl_device_ops;
+
+/* What every device has; a device's own struct begins with it. */
+struct sl_device {
+    const sl_device_ops *ops;
+    const sl_model_spec *spec; /* borrowed until the device is closed */
+    uint64_t given[SL_STAGE_QUEUES], done[SL_STAGE_QUEUES]; /* calls of each queue */
+};
+
+typedef struct sl_device_opts {
+    const char *folder; /* of the model */
+    sl_stages hosts;    /* what is computed here; copied */
+    const sl_device_spec *device;
+    const char *isa;    /* as of sl_kernels_select; NULL or "": its base */
+    uint32_t threads;   /* kernel threads, the caller's counted */
+    bool int8;          /* as of sl_exec */
+    bool exact;         /* no bit may depend on what runs in the same call */
+    uint32_t max_rows;  /* of a call; 0: EXPERTS only */
+    uint32_t max_pairs; /* of EXPERTS; 0: there are none */
+    /* While a stage keeps the thread: tick is called about every tick_us (NULL: never); wait
+     * returns at or soon after CLOCK_MONOTONIC deadline_ns, whatever else it does until then. */
+    void (*tick)(void *ctx);
+    void (*wait)(void *ctx, uint64_t deadline_ns);
+    void *ctx;
+    uint32_t tick_us;
+} sl_device_opts;
+
+/* Makes the device that o->device says, with the weights that o->hosts needs. Errors name file and
+ * tensor (sl_model_open), or what of the options cannot be had here. */
+sl_status sl_device_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
+void sl_device_close(sl_device *d); /* NULL-safe */
+
+/* Never refused: callers bound what they have in flight. */
+static inline sl_event sl_device_submit(sl_device *d, const sl_stage_call *c) {
+    const sl_event e = {.queue = c->queue, .number = ++d->given[c->queue]};
+    d->ops->submit(d, c);
+    return e;
+}
+
+static inline bool sl_device_is_done(const sl_device *d, const sl_event *e) {
+    return d->done[e->queue] >= e->number;
+}
+
+#endif

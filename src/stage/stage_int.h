@@ -1,0 +1,28 @@
+/* What devices share, for src/stage only. */
+#ifndef SL_STAGE_STAGE_INT_H
+#define SL_STAGE_STAGE_INT_H
+
+#include "stage/stage.h"
+
+sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_emulated_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
+
+/* A device whose stages run on the caller's thread: the call that was just submitted is through. */
+static inline void sl_device_ran(sl_device *d, const sl_stage_call *c) {
+    d->done[c->queue]++;
+}
+
+/* Memory of the host; NULL where there is none. */
+static inline void *sl_mem_ptr(sl_mem m) {
+    SL_ASSERT(m.space == SL_SPACE_HOST);
+    return m.bytes ? (void *)(uintptr_t)m.at : NULL;
+}
+
+/* Kernels by name; SL_ERR_UNSUPPORTED names those that cannot run here. */
+sl_status sl_stage_kernels(const char *isa, const sl_kernels **out, sl_err *err) SL_MUST_CHECK;
+
+/* MERGE in host memory, by the caller's thread. sum: 2 * d_model floats of scratch. */
+void sl_stage_merge_rows(const sl_exec *ex, uint32_t d_model, uint32_t top_k,
+                         const sl_stage_call *c, float *sum);
+
+#endif
