@@ -197,8 +197,7 @@ static bool peers_open(const sl_worker *w) {
 }
 
 uint32_t sl_worker_max_pairs(const sl_worker *w, const sl_model_spec *m) {
-    uint32_t hosted = 0;
-    for (uint32_t e = 0; e < m->n_experts; e++) hosted += sl_plan_hosts_any(&w->plan, e, w->id);
+    uint32_t hosted = sl_plan_n_hosted(&w->plan, w->id);
     return sl_lane_max_rows(&w->plan) * w->attention_workers * SL_MAX(SL_MIN(hosted, m->top_k), 1u);
 }
 

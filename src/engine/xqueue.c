@@ -1,7 +1,9 @@
+/* What lies in the queues of src/sched/queues.h: rows that attention workers sent, unpacked, and
+ * what each of their entries needs to run and to be answered. */
 #include "engine/xqueue.h"
 
 #include "base/log.h"
-#include "sched/policy.h"
+#include "sched/queues.h"
 
 #include <string.h>
 
@@ -9,22 +11,17 @@
 
 /* A row of an attention worker, until its last entry ran. */
 typedef struct row {
-    uint64_t tag;
+    uint64_t tag, came_ns;
     uint32_t src;
     uint32_t entries; /* in queues */
     uint32_t next;    /* in the free list of its source */
 } row;
 
-/* One (row, expert) pair in a queue. */
+/* One (row, expert) pair, at its place in the queues. */
 typedef struct entry {
-    uint32_t row, position, next;
+    uint32_t row, position;
     float gate;
 } entry;
-
-typedef struct queue {
-    uint32_t head, tail; /* entries */
-    uint64_t came_ns;    /* when the oldest arrived */
-} queue;
 
 typedef struct source {
     uint32_t free_row, held; /* rows in storage */
@@ -36,23 +33,16 @@ typedef struct source {
 struct sl_xqueue {
     sl_worker *w;
     const sl_model_spec *m;
-    uint32_t hosted, max_rows, max_pairs; /* max_rows: of all attention workers */
-    uint32_t *expert, *hosted_at;         /* [hosted] ids; [n_experts] places in it, or NONE */
-    source *source;                       /* [SL_PLAN_MAX_WORKERS] */
-    row *row;                             /* [max_rows] */
-    float *x;                             /* [max_rows][d_model] */
-    entry *entry;                         /* [max_pairs] */
-    uint32_t free_entry;
-    queue *queue; /* [n_moe][hosted] */
-    sl_queue_state *state;
-    uint64_t *total;
-    double *ahead;
-    uint64_t arrivals, seen, queued; /* queued: entries in all queues */
+    uint32_t max_rows, max_pairs; /* of all attention workers */
+    sl_queues *queues;
+    source *source; /* [n_workers of the plan] */
+    row *row;       /* [max_rows] */
+    float *x;       /* [max_rows][d_model] */
+    entry *entry;   /* [max_pairs] by place */
     /* scratch of a batch */
-    uint32_t *batch, *batch_row;          /* [max_pairs] entries, their rows */
-    uint32_t *group_expert, *group_first; /* [hosted], [hosted + 1] */
-    float *y;                             /* [max_pairs][d_model] */
-    float *batch_gate;                    /* [max_pairs] */
+    uint32_t *batch_row; /* [max_pairs] */
+    float *batch_gate;   /* [max_pairs] */
+    float *y;            /* [max_pairs][d_model] */
 };
 
 /* ---- arrival ---- */
@@ -68,9 +58,10 @@ static sl_status check_header(const sl_xqueue *x, uint32_t src, const sl_wire_he
                        "dispatch of %u rows, %zu bytes for layer %u of %u, lane %u, chunk %u, "
                        "flags %x",
                        h->rows, payload.len, h->layer, x->m->n_moe, h->lane, h->chunk, h->flags);
-    if (h->round > x->seen && h->round - x->seen > SL_AEP_MAX_STEP)
+    uint64_t seen = sl_queues_seen(x->queues);
+    if (h->round > seen && h->round - seen > SL_AEP_MAX_STEP)
         return sl_fail(err, SL_ERR_PROTOCOL, "epoch %llu after %llu", (unsigned long long)h->round,
-                       (unsigned long long)x->seen);
+                       (unsigned long long)seen);
     return SL_OK;
 }
 
@@ -95,27 +86,13 @@ static sl_status check_rows(const sl_xqueue *x, uint32_t src, const sl_wire_head
     return SL_OK;
 }
 
-static void push(sl_xqueue *x, uint32_t layer, uint32_t at, uint64_t epoch, entry e) {
-    size_t i = (size_t)layer * x->hosted + at;
-    uint32_t id = x->free_entry;
-    SL_ASSERT(id != NONE);
-    x->free_entry = x->entry[id].next;
-    e.next = NONE;
-    x->entry[id] = e;
-    sl_queue_state *s = &x->state[i];
-    if (s->rows == 0) {
-        *s = (sl_queue_state){.head = x->arrivals, .epoch = epoch};
-        x->queue[i].head = id;
-        x->queue[i].came_ns = x->w->came_ns;
-    } else {
-        x->entry[x->queue[i].tail].next = id;
-    }
-    x->queue[i].tail = id;
-    x->arrivals++;
-    s->rows++;
-    s->epoch = SL_MIN(s->epoch, epoch);
-    x->total[layer]++;
-    x->queued++;
+static void push(sl_xqueue *x, const sl_wire_header *h, uint32_t expert, entry e) {
+    uint32_t place = sl_queues_push(x->queues, &(sl_queue_entry){.layer = h->layer,
+                                                                 .expert = expert,
+                                                                 .source = x->row[e.row].src,
+                                                                 .rows = 1,
+                                                                 .epoch = h->round});
+    x->entry[place] = e;
     x->row[e.row].entries++;
 }
 
@@ -134,66 +111,26 @@ sl_status sl_xqueue_on_dispatch(sl_xqueue *x, uint32_t src, const sl_wire_header
         uint32_t at = s->free_row;
         SL_ASSERT(at != NONE);
         s->free_row = x->row[at].next;
-        x->row[at] = (row){.tag = v.tag[r], .src = src};
+        x->row[at] = (row){.tag = v.tag[r], .came_ns = x->w->came_ns, .src = src};
         sl_wire_unpack(wire, v.data + r * row_bytes, 1, d, x->x + (size_t)at * d);
         for (uint32_t i = v.first[r]; i < v.first[r + 1]; i++)
-            push(x, h->layer, x->hosted_at[v.expert[i]], h->round,
+            push(x, h, v.expert[i],
                  (entry){.row = at, .position = v.position[i], .gate = v.gate[i]});
     }
     s->held += v.rows;
-    x->seen = SL_MAX(x->seen, h->round);
     return SL_OK;
 }
 
 /* ---- a batch ---- */
 
-typedef struct batch {
-    uint32_t n, groups; /* entries; experts */
-    uint64_t came_ns;   /* when the oldest arrived */
-} batch;
-
 /* The entry ran or was dropped; with its last one the row's place is free. */
-static void release(sl_xqueue *x, uint32_t id) {
-    row *r = &x->row[x->entry[id].row];
-    x->entry[id].next = x->free_entry;
-    x->free_entry = id;
+static void release(sl_xqueue *x, uint32_t place) {
+    row *r = &x->row[x->entry[place].row];
     if (--r->entries > 0) return;
     source *s = &x->source[r->src];
     r->next = s->free_row;
     s->free_row = (uint32_t)(r - x->row);
     s->held--;
-}
-
-/* Takes all of a queue as a further group of the batch. */
-static void drain(sl_xqueue *x, uint32_t layer, uint32_t e, batch *b) {
-    size_t at = (size_t)layer * x->hosted + e;
-    uint32_t id = x->queue[at].head, rows = x->state[at].rows;
-    if (rows == 0) return;
-    b->came_ns = SL_MIN(b->came_ns, x->queue[at].came_ns);
-    x->group_expert[b->groups] = x->expert[e];
-    x->group_first[b->groups++] = b->n;
-    for (uint32_t left = rows; left > 0; left--, id = x->entry[id].next) {
-        x->batch[b->n] = id;
-        x->batch_gate[b->n] = x->entry[id].gate;
-        x->batch_row[b->n++] = x->entry[id].row;
-        x->source[x->row[x->entry[id].row].src].n++;
-    }
-    x->group_first[b->groups] = b->n;
-    x->state[at].rows = 0;
-    x->total[layer] -= rows;
-    x->queued -= rows;
-}
-
-/* The picked queue; or all of its layer as one grouped product if no other layer has rows here:
- * then no order of them lets later rows join, and there are fewer calls and messages. */
-static batch take_batch(sl_xqueue *x, uint32_t layer, uint32_t picked, uint64_t now) {
-    batch b = {.came_ns = now};
-    if (x->queued > x->total[layer]) {
-        drain(x, layer, picked, &b);
-        return b;
-    }
-    for (uint32_t e = 0; e < x->hosted; e++) drain(x, layer, e, &b);
-    return b;
 }
 
 static bool take_answers(sl_xqueue *x) {
@@ -214,8 +151,10 @@ static void send_answers(sl_xqueue *x, uint32_t layer) {
     for (uint32_t i = 0; i < w->plan.n_workers; i++) {
         source *s = &x->source[i];
         if (!s->buf) continue;
-        const sl_wire_header h = {
-            .kind = SL_MSG_RETURN, .round = x->seen, .layer = layer, .rows = s->n};
+        const sl_wire_header h = {.kind = SL_MSG_RETURN,
+                                  .round = sl_queues_seen(x->queues),
+                                  .layer = layer,
+                                  .rows = s->n};
         sl_status st = sl_worker_send(w, i, h, s->buf);
         (void)st; /* one that died meanwhile is reported by its connection */
         s->buf = NULL;
@@ -223,24 +162,24 @@ static void send_answers(sl_xqueue *x, uint32_t layer) {
     }
 }
 
-static void answer(sl_xqueue *x, uint32_t layer, uint32_t n) {
+static void answer(sl_xqueue *x, const sl_queue_batch *b) {
     sl_wire_format wire = (sl_wire_format)x->w->plan.wire;
     uint32_t d = x->m->d_model;
     size_t row_bytes = sl_wire_row_bytes(wire, d);
     if (!take_answers(x)) {
         x->w->stop = true;
-        x->w->stop_status = sl_fail(&x->w->stop_err, SL_ERR_NOMEM, "reply of %u rows", n);
+        x->w->stop_status = sl_fail(&x->w->stop_err, SL_ERR_NOMEM, "reply of %u rows", b->n);
         return;
     }
-    for (uint32_t i = 0; i < n; i++) {
-        const entry *e = &x->entry[x->batch[i]];
+    for (uint32_t i = 0; i < b->n; i++) {
+        const entry *e = &x->entry[b->place[i]];
         source *s = &x->source[x->row[e->row].src];
         s->view.tag[s->n] = x->row[e->row].tag;
         s->view.mask[s->n] = 1ull << e->position;
         sl_wire_pack(wire, x->y + (size_t)i * d, 1, d, s->view.data + s->n++ * row_bytes);
-        release(x, x->batch[i]);
+        release(x, b->place[i]);
     }
-    send_answers(x, layer);
+    send_answers(x, b->layer);
 }
 
 static void begin(const sl_xqueue *x, sl_trace_kind kind, uint32_t layer, uint32_t rows,
@@ -251,96 +190,59 @@ static void begin(const sl_xqueue *x, sl_trace_kind kind, uint32_t layer, uint32
                                             .queued_us = (uint32_t)SL_MIN(queued_us, UINT32_MAX)});
 }
 
+static void gather(sl_xqueue *x, const sl_queue_batch *b) {
+    for (uint32_t i = 0; i < b->n; i++) {
+        const entry *e = &x->entry[b->place[i]];
+        x->batch_gate[i] = e->gate;
+        x->batch_row[i] = e->row;
+        x->source[x->row[e->row].src].n++;
+    }
+}
+
 bool sl_xqueue_run(sl_xqueue *x) {
     sl_worker *w = x->w;
-    uint32_t at;
-    const sl_policy_view v = {.policy = w->plan.policy,
-                              .lookahead = w->plan.lookahead,
-                              .delta = w->plan.delta,
-                              .ring = x->m->n_moe,
-                              .n = x->hosted,
-                              .queue = x->state,
-                              .total = x->total,
-                              .ahead = x->ahead};
-    if (x->hosted == 0 || !sl_policy_pick(&v, &at)) return false;
-    uint32_t layer = at / x->hosted;
-    uint64_t now = sl_now_ns();
-    begin(x, SL_TRACE_GATHER, layer, 0, 0);
-    batch t = take_batch(x, layer, at % x->hosted, now);
+    sl_queue_batch t;
+    if (!sl_queues_take(x->queues, &t)) return false;
+    uint64_t waited_ns = sl_now_ns() - x->row[x->entry[t.oldest].row].came_ns;
+    begin(x, SL_TRACE_GATHER, t.layer, 0, 0);
+    gather(x, &t);
     const sl_stage_call c = {.kind = SL_STAGE_EXPERTS,
                              .queue = SL_QUEUE_EXPERTS,
-                             .layer = x->m->moe_layer[layer],
-                             .experts = {.n_groups = t.groups,
-                                         .expert = x->group_expert,
-                                         .first = x->group_first,
+                             .layer = x->m->moe_layer[t.layer],
+                             .experts = {.n_groups = t.n_groups,
+                                         .expert = t.expert,
+                                         .first = t.first,
                                          .row = x->batch_row,
                                          .gate = x->batch_gate,
                                          .x = x->x,
                                          .y = x->y}};
-    sl_worker_note_experts(w, x->group_expert, x->group_first, t.groups);
-    begin(x, SL_TRACE_EXPERT, layer, t.n, (now - t.came_ns) / 1000);
+    sl_worker_note_experts(w, t.expert, t.first, t.n_groups);
+    begin(x, SL_TRACE_EXPERT, t.layer, t.n, waited_ns / 1000);
     sl_device_submit(w->device, &c);
-    begin(x, SL_TRACE_REPLY, layer, 0, 0);
+    begin(x, SL_TRACE_REPLY, t.layer, 0, 0);
     w->n.expert_rows += t.n;
-    answer(x, layer, t.n);
+    answer(x, &t);
+    sl_queues_done(x->queues);
     return true;
 }
 
 /* ---- an attention worker is gone ---- */
 
 bool sl_xqueue_is_empty(const sl_xqueue *x) {
-    bool empty = x->queued == 0;
-    for (uint32_t i = 0; i < SL_PLAN_MAX_WORKERS; i++) empty = empty && x->source[i].held == 0;
+    bool empty = sl_queues_rows(x->queues) == 0;
+    for (uint32_t i = 0; i < x->w->plan.n_workers; i++) empty = empty && x->source[i].held == 0;
     return empty;
 }
 
 void sl_xqueue_on_dead(sl_xqueue *x, uint32_t src) {
-    uint32_t lost = x->source[src].held;
-    for (uint32_t i = 0; i < x->m->n_moe * x->hosted; i++) {
-        uint32_t *link = &x->queue[i].head, n = x->state[i].rows, last = NONE;
-        for (uint32_t left = n; left > 0; left--) {
-            uint32_t id = *link;
-            if (x->row[x->entry[id].row].src != src) {
-                last = id;
-                link = &x->entry[id].next;
-                continue;
-            }
-            *link = x->entry[id].next;
-            release(x, id);
-            x->state[i].rows--;
-            x->total[i / x->hosted]--;
-            x->queued--;
-        }
-        x->queue[i].tail = last;
-    }
+    const uint32_t *place;
+    uint32_t lost = x->source[src].held, n = sl_queues_drop(x->queues, src, &place);
+    for (uint32_t i = 0; i < n; i++) release(x, place[i]);
     x->w->n.rows_stale += lost;
     sl_log(SL_LOG_INFO, "expert", "attention worker %u is gone with %u rows", src, lost);
 }
 
 /* ---- life ---- */
-
-static sl_status create_tables(sl_xqueue *x, sl_err *err) {
-    const sl_plan *p = &x->w->plan;
-    for (uint32_t e = 0; e < x->m->n_experts; e++) x->hosted += sl_plan_hosts_any(p, e, x->w->id);
-    size_t queues = (size_t)x->m->n_moe * x->hosted;
-    x->expert = sl_alloc(x->hosted, sizeof *x->expert);
-    x->group_expert = sl_alloc(x->hosted, sizeof *x->group_expert);
-    x->group_first = sl_alloc(x->hosted + 1u, sizeof *x->group_first);
-    x->hosted_at = sl_alloc(x->m->n_experts, sizeof *x->hosted_at);
-    x->source = sl_alloc(SL_PLAN_MAX_WORKERS, sizeof *x->source);
-    x->queue = sl_alloc(queues, sizeof *x->queue);
-    x->state = sl_alloc(queues, sizeof *x->state);
-    x->total = sl_alloc(x->m->n_moe, sizeof *x->total);
-    x->ahead = sl_alloc(x->m->n_moe, sizeof *x->ahead);
-    if (!x->expert || !x->group_expert || !x->group_first || !x->hosted_at || !x->source ||
-        !x->queue || !x->state || !x->total || !x->ahead)
-        return sl_fail(err, SL_ERR_NOMEM, "%zu queues of an expert worker", queues);
-    for (uint32_t e = 0, at = 0; e < x->m->n_experts; e++) {
-        x->hosted_at[e] = sl_plan_hosts_any(p, e, x->w->id) ? at : NONE;
-        if (x->hosted_at[e] != NONE) x->expert[at++] = e;
-    }
-    return SL_OK;
-}
 
 /* Each attention worker has its own part of the row storage, so that no other can fill it. */
 static void share_rows(sl_xqueue *x) {
@@ -355,22 +257,21 @@ static void share_rows(sl_xqueue *x) {
 }
 
 static sl_status create_storage(sl_xqueue *x, sl_err *err) {
+    const sl_plan *p = &x->w->plan;
     size_t d = x->m->d_model;
-    x->max_rows = sl_lane_max_rows(&x->w->plan) * x->w->attention_workers;
+    x->max_rows = sl_lane_max_rows(p) * x->w->attention_workers;
     x->max_pairs = sl_worker_max_pairs(x->w, x->m);
+    x->source = sl_alloc(p->n_workers, sizeof *x->source);
     x->row = sl_alloc(x->max_rows, sizeof *x->row);
     x->x = sl_alloc(x->max_rows, d * sizeof *x->x);
     x->entry = sl_alloc(x->max_pairs, sizeof *x->entry);
-    x->batch = sl_alloc(x->max_pairs, sizeof *x->batch);
     x->batch_row = sl_alloc(x->max_pairs, sizeof *x->batch_row);
-    x->y = sl_alloc(x->max_pairs, d * sizeof *x->y);
     x->batch_gate = sl_alloc(x->max_pairs, sizeof *x->batch_gate);
-    if (!x->row || !x->x || !x->entry || !x->batch || !x->batch_row || !x->y || !x->batch_gate)
+    x->y = sl_alloc(x->max_pairs, d * sizeof *x->y);
+    if (!x->source || !x->row || !x->x || !x->entry || !x->batch_row || !x->batch_gate || !x->y)
         return sl_fail(err, SL_ERR_NOMEM, "storage of an expert worker for %u rows", x->max_rows);
-    for (uint32_t i = 0; i < x->max_pairs; i++)
-        x->entry[i].next = i + 1 < x->max_pairs ? i + 1 : NONE;
     share_rows(x);
-    return SL_OK;
+    return sl_queues_create(p, x->m->n_moe, x->w->id, x->max_pairs, &x->queues, err);
 }
 
 sl_status sl_xqueue_create(sl_worker *w, sl_xqueue **out, sl_err *err) {
@@ -378,8 +279,7 @@ sl_status sl_xqueue_create(sl_worker *w, sl_xqueue **out, sl_err *err) {
     if (!x) return sl_fail(err, SL_ERR_NOMEM, "expert worker");
     x->w = w;
     x->m = w->device->spec;
-    sl_status st = create_tables(x, err);
-    if (st == SL_OK) st = create_storage(x, err);
+    sl_status st = create_storage(x, err);
     if (st == SL_OK)
         *out = x;
     else
@@ -389,12 +289,10 @@ sl_status sl_xqueue_create(sl_worker *w, sl_xqueue **out, sl_err *err) {
 
 void sl_xqueue_free(sl_xqueue *x) {
     if (!x) return;
-    for (uint32_t i = 0; x->source && i < SL_PLAN_MAX_WORKERS; i++)
+    for (uint32_t i = 0; x->source && i < x->w->plan.n_workers; i++)
         sl_net_buf_give(x->w->net, x->source[i].buf);
-    void *const owned[] = {x->expert, x->group_expert, x->group_first, x->hosted_at,
-                           x->source, x->queue,        x->state,       x->total,
-                           x->ahead,  x->row,          x->x,           x->entry,
-                           x->batch,  x->batch_row,    x->y,           x->batch_gate};
+    sl_queues_free(x->queues);
+    void *const owned[] = {x->source, x->row, x->x, x->entry, x->batch_row, x->batch_gate, x->y};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_free(x);
 }

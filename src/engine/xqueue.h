@@ -1,7 +1,6 @@
-/* The expert side of schedule aep (AMoE 3.2 to 3.4): a queue per MoE layer and hosted expert; rows
- * wait in it for nobody. The policy picks a queue and all that is in it becomes one batch (when no
- * other layer has rows here: all queues of its layer, grouped), and each attention worker that has
- * rows in it gets one message back, with one position a row.
+/* The expert side of schedule aep. Which entries wait, and which run next: src/sched/queues.h. Here
+ * is what lies at their places, and each attention worker that has rows in a batch gets one message
+ * back, with one position a row.
  *
  * Rows are unpacked when they come, into storage of max_num_batched_tokens rows for each attention
  * worker: what it may have in flight. Thread: owner of the worker. */

@@ -613,7 +613,7 @@ static void destroy(sim *s) {
     for (uint32_t i = 0; s->worker && i < s->n_workers; i++) {
         sim_attn_free(s, &s->worker[i]);
         sim_xprt_free(s, &s->worker[i]);
-        sim_queue_free(s, &s->worker[i]);
+        sim_queue_free(&s->worker[i]);
         sl_trace_free(s->worker[i].trace);
     }
     for (uint32_t i = 0; i < s->n_msgs; i++) {

@@ -58,6 +58,7 @@ typedef struct sim_entry {
     uint32_t src, slot, generation, rows, expert;
     uint32_t next;
     uint64_t epoch;
+    double came_at; /* at its expert worker */
 } sim_entry;
 
 typedef struct sim_msg {
@@ -331,7 +332,7 @@ void sim_flow_on_return(sim *s, sim_worker *w, uint32_t msg);
 void sim_flow_reset(sim *s, sim_worker *w);
 double sim_flow_depth(const sim_flow *f);
 sl_status sim_queue_create(sim *s, sim_worker *w);
-void sim_queue_free(sim *s, sim_worker *w);
+void sim_queue_free(sim_worker *w);
 void sim_queue_on_dispatch(sim *s, sim_worker *w, uint32_t msg);
 void sim_queue_on_dead(sim *s, sim_worker *w, uint32_t member);
 bool sim_queue_start(sim *s, sim_worker *w);

@@ -1,92 +1,64 @@
-/* The expert side of schedule aep (the rules of src/engine/xqueue.c): a queue a layer and expert.
- */
+/* What lies in the queues of src/sched/queues.h here: counts of rows, which cost what they cost and
+ * travel back in one message to each attention worker. */
+#include "sched/queues.h"
 #include "sim/deployment_int.h"
 
-typedef struct queue {
-    uint32_t head, tail; /* entries */
-    double came_at;
-} queue;
+#define PLACES 64u /* of a worker at first */
 
 struct sim_queue {
-    uint32_t hosted, *expert, *at; /* [hosted] ids; [n_experts] places in it */
-    queue *queue;                  /* [n_moe][hosted] */
-    sl_queue_state *state;
-    uint64_t *total;
-    double *ahead;
-    uint64_t arrivals, seen, queued;
-    /* the running batch */
-    uint32_t batch, layer, rows;
+    sl_queues *queues;
+    uint32_t *entry;       /* [places] ids of entries by place */
+    uint32_t batch, layer; /* that runs: a list of entries */
 };
+
+static bool grow(sim *s, sim_queue *x) {
+    uint32_t places = sl_queues_places(x->queues), more = SL_MAX(2 * places, PLACES);
+    uint32_t *bigger = sl_grow(x->entry, places, more, sizeof *bigger);
+    if (bigger) x->entry = bigger;
+    if (bigger && sl_queues_reserve(x->queues, more, s->err) == SL_OK) return true;
+    sim_fail(s, sim_oom(s, "queues"));
+    return false;
+}
 
 void sim_queue_on_dispatch(sim *s, sim_worker *w, uint32_t msg) {
     sim_queue *x = w->queue;
     sim_msg *m = &s->msg[msg];
-    uint32_t layer = m->layer;
     for (uint32_t id = m->entry, next; id != SIM_NONE; id = next) {
         sim_entry *e = &s->entry[id];
         next = e->next;
-        e->next = SIM_NONE;
-        size_t i = (size_t)layer * x->hosted + x->at[e->expert];
-        sl_queue_state *q = &x->state[i];
-        if (q->rows == 0) {
-            *q = (sl_queue_state){.head = x->arrivals, .epoch = e->epoch};
-            x->queue[i] = (queue){.head = id, .came_at = sim_now(s)};
-        } else {
-            s->entry[x->queue[i].tail].next = id;
-        }
-        x->queue[i].tail = id;
-        x->arrivals += e->rows;
-        q->rows += e->rows;
-        q->epoch = SL_MIN(q->epoch, e->epoch);
-        x->total[layer] += e->rows;
-        x->queued += e->rows;
+        if (sl_queues_room(x->queues) == 0 && !grow(s, x)) return;
+        uint32_t place = sl_queues_push(x->queues, &(sl_queue_entry){.layer = m->layer,
+                                                                     .expert = e->expert,
+                                                                     .source = e->src,
+                                                                     .rows = e->rows,
+                                                                     .epoch = e->epoch});
+        x->entry[place] = id;
+        e->came_at = sim_now(s);
+        m->entry = next;
     }
-    x->seen = SL_MAX(x->seen, m->round);
-    m->entry = SIM_NONE;
     sim_msg_drop(s, msg);
-}
-
-/* All of a queue joins the batch. */
-static double drain(sim *s, sim_queue *x, uint32_t layer, uint32_t e, double *oldest) {
-    size_t i = (size_t)layer * x->hosted + e;
-    uint32_t rows = x->state[i].rows;
-    if (rows == 0) return 0;
-    double us = sim_expert_us(s, rows, x->rows == 0);
-    *oldest = SL_MIN(*oldest, x->queue[i].came_at);
-    s->entry[x->queue[i].tail].next = x->batch;
-    x->batch = x->queue[i].head;
-    x->rows += rows;
-    x->state[i].rows = 0;
-    x->total[layer] -= rows;
-    x->queued -= rows;
-    return us;
 }
 
 bool sim_queue_start(sim *s, sim_worker *w) {
     sim_queue *x = w->queue;
-    uint32_t at;
-    const sl_policy_view v = {.policy = s->p->policy,
-                              .lookahead = s->p->lookahead,
-                              .delta = s->p->delta,
-                              .ring = s->m->n_moe,
-                              .n = x->hosted,
-                              .queue = x->state,
-                              .total = x->total,
-                              .ahead = x->ahead};
-    if (x->queued == 0 || !sl_policy_pick(&v, &at)) return false;
-    double us = 0, oldest = sim_now(s);
-    x->layer = at / x->hosted;
-    x->batch = SIM_NONE;
-    x->rows = 0;
-    if (x->queued > x->total[x->layer]) {
-        us = drain(s, x, x->layer, at % x->hosted, &oldest);
-    } else {
-        for (uint32_t e = 0; e < x->hosted; e++) us += drain(s, x, x->layer, e, &oldest);
+    sl_queue_batch b;
+    double us = 0;
+    if (!sl_queues_take(x->queues, &b)) return false;
+    for (uint32_t g = 0; g < b.n_groups; g++) {
+        us += sim_expert_us(s, b.rows[g], g == 0);
+        for (uint32_t i = b.first[g + 1]; i-- > b.first[g];) {
+            uint32_t id = x->entry[b.place[i]];
+            s->entry[id].next = x->batch;
+            x->batch = id;
+        }
     }
     const sl_stage_cost all = {.fixed_us = us};
-    sim_kernel_add(s, w, SL_TRACE_EXPERT, &all, x->rows, 0);
-    w->about = (sl_trace_event){.layer = s->m->moe_layer[x->layer],
-                                .queued_us = (uint32_t)(sim_now(s) - oldest)};
+    sim_kernel_add(s, w, SL_TRACE_EXPERT, &all, (double)b.n_rows, 0);
+    w->about = (sl_trace_event){.layer = s->m->moe_layer[b.layer],
+                                .queued_us =
+                                    (uint32_t)(sim_now(s) - s->entry[x->entry[b.oldest]].came_at)};
+    x->layer = b.layer;
+    sl_queues_done(x->queues);
     return true;
 }
 
@@ -102,7 +74,7 @@ void sim_queue_finish(sim *s, sim_worker *w) {
             s->answer[s->worker[src].attn->index] = to;
             s->answered[s->n_answered++] = to;
             s->msg[to].layer = x->layer;
-            s->msg[to].round = x->seen;
+            s->msg[to].round = sl_queues_seen(x->queues);
         }
         s->entry[id].next = s->msg[to].entry;
         s->msg[to].entry = id;
@@ -118,30 +90,13 @@ void sim_queue_finish(sim *s, sim_worker *w) {
 }
 
 void sim_queue_on_dead(sim *s, sim_worker *w, uint32_t member) {
-    sim_queue *x = w->queue;
-    for (uint32_t i = 0; i < s->m->n_moe * x->hosted; i++) {
-        uint32_t *link = &x->queue[i].head, last = SIM_NONE, gone = 0;
-        if (x->state[i].rows == 0) continue;
-        while (*link != SIM_NONE) {
-            uint32_t id = *link;
-            if (s->entry[id].src != member) {
-                last = id;
-                link = &s->entry[id].next;
-                continue;
-            }
-            *link = s->entry[id].next;
-            gone += s->entry[id].rows;
-            sim_entry_give(s, id);
-        }
-        x->queue[i].tail = last;
-        x->state[i].rows -= gone;
-        x->total[i / x->hosted] -= gone;
-        x->queued -= gone;
-    }
+    const uint32_t *place;
+    uint32_t n = sl_queues_drop(w->queue->queues, member, &place);
+    for (uint32_t i = 0; i < n; i++) sim_entry_give(s, w->queue->entry[place[i]]);
 }
 
 double sim_queue_depth(const sim_worker *w) {
-    return (double)w->queue->queued;
+    return (double)sl_queues_rows(w->queue->queues);
 }
 
 /* ---- life ---- */
@@ -151,34 +106,16 @@ sl_status sim_queue_create(sim *s, sim_worker *w) {
     if (!x) return sim_oom(s, "an expert worker");
     w->queue = x;
     x->batch = SIM_NONE;
-    x->at = sl_alloc(s->m->n_experts, sizeof *x->at);
-    x->expert = sl_alloc(s->m->n_experts, sizeof *x->expert);
     if (!s->answer) s->answer = sl_alloc(s->n_attn, sizeof *s->answer);
     if (!s->answered) s->answered = sl_alloc(s->n_attn, sizeof *s->answered);
-    if (!x->at || !x->expert || !s->answer || !s->answered) return sim_oom(s, "queues");
+    if (!s->answer || !s->answered) return sim_oom(s, "queues");
     for (uint32_t i = 0; i < s->n_attn; i++) s->answer[i] = SIM_NONE;
-    for (uint32_t l = 0; l < s->p->place.n_layers; l++) {
-        for (uint32_t e = 0; e < s->m->n_experts; e++)
-            if (sl_plan_is_host(s->p, l, e, w->id)) x->at[e] = 1;
-    }
-    for (uint32_t e = 0; e < s->m->n_experts; e++) {
-        bool here = x->at[e] != 0;
-        x->at[e] = here ? x->hosted : SIM_NONE;
-        if (here) x->expert[x->hosted++] = e;
-    }
-    size_t n = (size_t)s->m->n_moe * x->hosted;
-    x->queue = sl_alloc(n, sizeof *x->queue);
-    x->state = sl_alloc(n, sizeof *x->state);
-    x->total = sl_alloc(s->m->n_moe, sizeof *x->total);
-    x->ahead = sl_alloc(s->m->n_moe, sizeof *x->ahead);
-    return x->queue && x->state && x->total && x->ahead ? SL_OK : sim_oom(s, "queues");
+    return sl_queues_create(s->p, s->m->n_moe, w->id, 0, &x->queues, s->err);
 }
 
-void sim_queue_free(sim *s, sim_worker *w) {
-    sim_queue *x = w->queue;
-    (void)s;
-    if (!x) return;
-    void *const owned[] = {x->expert, x->at, x->queue, x->state, x->total, x->ahead};
-    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
-    sl_free(x);
+void sim_queue_free(sim_worker *w) {
+    if (!w->queue) return;
+    sl_queues_free(w->queue->queues);
+    sl_free(w->queue->entry);
+    sl_free(w->queue);
 }

@@ -166,4 +166,11 @@ static inline bool sl_plan_hosts_any(const sl_plan *p, uint32_t expert, uint32_t
     return false;
 }
 
+/* How many experts the worker hosts in any block. */
+static inline uint32_t sl_plan_n_hosted(const sl_plan *p, uint32_t worker) {
+    uint32_t n = 0;
+    for (uint32_t e = 0; e < p->n_experts; e++) n += sl_plan_hosts_any(p, e, worker);
+    return n;
+}
+
 #endif

@@ -1,5 +1,5 @@
 /* The schedulers take the same decisions again: runs of real threads are recorded, and what each
- * worker was told (links of the trace) is fed to a fresh sl_turns, sl_barrier or sl_policy_pick,
+ * worker was told (links of the trace) is fed to a fresh sl_turns, sl_barrier or sl_queues,
  * whose answers must be what the worker then did (its spans). */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "engine/plan_lab.h"
 #include "model/model.h"
 #include "sched/membership.h"
-#include "sched/policy.h"
+#include "sched/queues.h"
 #include "sched/turns.h"
 #include "trace/trace_file.h"
 #include "trace/trace_read.h"
@@ -426,48 +426,41 @@ static void barriers_and_turns(void **state) {
     }
 }
 
-/* ---- no barrier: sl_policy_pick ---- */
+/* ---- no barrier: sl_queues ---- */
 
-/* An expert worker with one expert a block: its queues are its blocks'. */
-static uint32_t replay_policy(const record *r, const sl_model_spec *m, const sl_plan *plan,
+/* An expert worker with one expert a block: its queues are its blocks'. Returns how often several
+ * had rows. */
+static uint32_t replay_queues(const record *r, const sl_model_spec *m, const sl_plan *plan,
                               uint32_t worker) {
-    static sl_queue_state queue[SL_MAX_LAYERS];
-    static uint64_t total[SL_MAX_LAYERS];
-    static double ahead[SL_MAX_LAYERS];
-    uint64_t arrivals = 0;
-    uint32_t checked = 0, choices = 0;
-    memset(queue, 0, sizeof queue);
-    memset(total, 0, sizeof total);
+    uint32_t rows[SL_MAX_LAYERS] = {0}, checked = 0, choices = 0;
+    sl_queues *q;
+    sl_err err = {0};
+    assert_int_equal(sl_queues_create(plan, m->n_moe, worker, (uint32_t)r->n, &q, &err), SL_OK);
     for (size_t i = 0; i < r->n; i++) {
         const span *s = &r->span[i];
         if (s->worker != worker) continue;
-        sl_queue_state *q = &queue[m->moe_index[s->layer]];
+        uint32_t layer = m->moe_index[s->layer];
         if (s->src != NONE && is(s, "DISPATCH")) {
-            if (q->rows == 0) *q = (sl_queue_state){.head = arrivals, .epoch = s->round};
-            q->epoch = SL_MIN(q->epoch, s->round);
-            q->rows += s->rows;
-            arrivals += s->rows;
-            total[m->moe_index[s->layer]] = q->rows;
+            sl_queues_push(q, &(sl_queue_entry){.layer = layer,
+                                                .expert = worker - 2,
+                                                .source = s->src,
+                                                .rows = s->rows,
+                                                .epoch = s->round});
+            rows[layer] += s->rows;
         } else if (s->src == NONE && is(s, "expert")) {
-            uint32_t at, full = 0;
-            const sl_policy_view v = {.policy = plan->policy,
-                                      .lookahead = plan->lookahead,
-                                      .delta = plan->delta,
-                                      .ring = m->n_moe,
-                                      .n = 1,
-                                      .queue = queue,
-                                      .total = total,
-                                      .ahead = ahead};
-            for (uint32_t l = 0; l < m->n_moe; l++) full += queue[l].rows > 0;
-            assert_true(sl_policy_pick(&v, &at));
-            assert_int_equal(at, m->moe_index[s->layer]);
-            assert_int_equal(queue[at].rows, s->rows);
-            queue[at].rows = 0;
-            total[at] = 0;
+            sl_queue_batch b;
+            uint32_t full = 0;
+            for (uint32_t l = 0; l < m->n_moe; l++) full += rows[l] > 0;
+            assert_true(sl_queues_take(q, &b));
+            assert_int_equal(b.layer, layer);
+            assert_int_equal(b.n_rows, s->rows);
+            sl_queues_done(q);
+            rows[layer] = 0;
             checked++;
             choices += full > 1;
         }
     }
+    sl_queues_free(q);
     assert_true(worker != plan->n_workers - 1 || checked > 0);
     return choices;
 }
@@ -486,11 +479,13 @@ static void policies(void **state) {
         plan.policy = (sl_policy)policy;
         plan.lookahead = 2;
         plan.delta = 1;
-        const sl_plan shape = plan;
+        sl_plan shape;
+        assert_int_equal(sl_plan_copy(&plan, &shape, &err), SL_OK);
         record r = run(TOP_1, &plan, 48);
-        for (uint32_t w = 2; w < shape.n_workers; w++) choices += replay_policy(&r, &m, &shape, w);
+        for (uint32_t w = 2; w < shape.n_workers; w++) choices += replay_queues(&r, &m, &shape, w);
         printf("policy %d: %u choices among queues as recorded\n", policy, choices);
         assert_true(choices > 20);
+        sl_plan_free(&shape);
         free(r.span);
     }
 }
