@@ -284,6 +284,7 @@ void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why) {
     a->lost = true;
     a->lost_worker = id;
     uint32_t ended = 0;
+    sl_device_drain(a->w->device); /* nothing here is in use any more */
     if (a->flow) sl_flow_reset(a->flow);
     for (uint32_t l = 0; l < a->n_lanes; l++) {
         sl_lane_reset(&a->lane[l]);
@@ -304,6 +305,8 @@ void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why) {
 bool sl_attn_run(sl_attn *a) {
     sl_turn turn;
     if (a->flow) return sl_flow_run(a->flow);
+    for (uint32_t l = 0; l < a->n_lanes; l++)
+        if (sl_lane_go_on(&a->lane[l])) return true;
     if (!sl_turns_next(&a->turns, &turn)) return false;
     sl_lane_run(&a->lane[turn.lane], &turn);
     return true;

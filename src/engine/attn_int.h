@@ -46,6 +46,9 @@ typedef struct sl_lane {
     sl_attn *attn;
     sl_member member;
     uint32_t layer; /* of the running or last task */
+    sl_turn task;
+    bool begun;     /* the task waits for... */
+    sl_event event; /* ...the last call that the lane submitted */
 
     sl_slot *slot;      /* [max_num_seqs] */
     sl_slot_need *need; /* scratch of the batcher, [max_num_seqs] */
@@ -93,6 +96,7 @@ typedef struct sl_head {
     /* the running call */
     uint32_t n, row[SL_HEAD_ROWS], slot[SL_HEAD_ROWS];
     uint32_t columns, sampled; /* of the logits, of the rows: so many are done */
+    uint32_t asked;            /* further columns that the device computes */
 } sl_head;
 
 typedef struct sl_flow sl_flow;
@@ -136,11 +140,14 @@ static inline void sl_lane_begin(const sl_lane *lane, sl_trace_kind kind, uint32
 
 /* attn_stage.c: what lane and flow ask of the device for a lane's rows, in block lane->layer */
 sl_stage_call sl_lane_call(const sl_lane *lane, sl_stage_kind kind);
+/* Any number in a row: lane->event is the last one's. */
 void sl_lane_submit(sl_lane *lane, const sl_stage_call *c);
 void sl_lane_embed(sl_lane *lane);
 /* Attention, and the dense feed-forward or the router; of a model with dense branches the router
- * comes first. Rows that are not finite end their requests. */
+ * comes first. */
 void sl_lane_block(sl_lane *lane);
+/* After the router: rows that are not finite end their requests. */
+void sl_lane_break(sl_lane *lane);
 /* The shared expert, or the dense branch, in place: nobody needs the rows that left for the experts
  * any more, and the result is held where they were until the merge. */
 void sl_lane_shared(sl_lane *lane);
@@ -166,8 +173,11 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) SL
 void sl_lane_free(sl_lane *lane);
 /* Joins a round if the lane is idle and has work. */
 void sl_lane_wake(sl_lane *lane);
-/* Runs the task whose turn it is, which is one of this lane. */
+/* Begins the task whose turn it is, which is one of this lane, and ends it if the device is through
+ * with it. */
 void sl_lane_run(sl_lane *lane, const sl_turn *turn);
+/* Goes on with a task of the lane that has begun; false: there is none, or the device has it. */
+bool sl_lane_go_on(sl_lane *lane);
 sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_header *h,
                             sl_buf **payload, sl_err *err) SL_MUST_CHECK;
 /* Drops the running step: its rows are lost. */
@@ -175,9 +185,11 @@ void sl_lane_reset(sl_lane *lane);
 
 /* head.c */
 /* A piece of what follows the last block: `part` and x of the lane say which rows of which slots
- * are through; their slots advance, report, sample, end. True: the step is over; until then no
- * other lane may call this. */
-bool sl_head_run(sl_lane *lane);
+ * are through; their slots advance, report, sample, end. Until the step is over no other lane may
+ * call these. */
+void sl_head_begin(sl_lane *lane);
+/* When the device is through with the piece. True: the step is over. */
+bool sl_head_end(sl_lane *lane);
 
 /* dispatch.c: rows to experts and back */
 /* Sends the rows of MoE block `layer` (h, expert, gate of the lane) to every expert worker, bare

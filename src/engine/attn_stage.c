@@ -23,9 +23,7 @@ sl_stage_call sl_lane_call(const sl_lane *lane, sl_stage_kind kind) {
 }
 
 void sl_lane_submit(sl_lane *lane, const sl_stage_call *c) {
-    sl_device *d = lane->attn->w->device;
-    const sl_event e = sl_device_submit(d, c);
-    SL_ASSERT(sl_device_is_done(d, &e));
+    lane->event = sl_device_submit(lane->attn->w->device, c);
 }
 
 static void run(sl_lane *lane, sl_stage_kind kind, sl_trace_kind traced) {
@@ -44,7 +42,7 @@ void sl_lane_embed(sl_lane *lane) {
 /* Rows whose gates are not finite end their requests. Until then they travel on as zeros, for which
  * experts and peers need no rules. Whatever goes wrong in a row, in its embedding, attention or
  * experts, comes to its next router, or to the head. */
-static void break_rows(sl_lane *lane) {
+void sl_lane_break(sl_lane *lane) {
     const sl_model_spec *m = lane->attn->m;
     size_t k = m->top_k, d = m->d_model;
     for (uint32_t r = 0; r < lane->n_rows; r++) {
@@ -58,20 +56,15 @@ static void break_rows(sl_lane *lane) {
     }
 }
 
-static void route(sl_lane *lane) {
-    run(lane, SL_STAGE_ROUTE, SL_TRACE_ROUTER);
-    break_rows(lane);
-}
-
 void sl_lane_block(sl_lane *lane) {
     const sl_model_spec *m = lane->attn->m;
     bool dense = m->ffn[lane->layer] == SL_FFN_DENSE, first = !dense && m->dense_branch;
-    if (first) route(lane);
+    if (first) run(lane, SL_STAGE_ROUTE, SL_TRACE_ROUTER);
     run(lane, SL_STAGE_ATTEND, SL_TRACE_ATTENTION);
     if (dense)
         run(lane, SL_STAGE_DENSE, SL_TRACE_DENSE);
     else if (!first)
-        route(lane);
+        run(lane, SL_STAGE_ROUTE, SL_TRACE_ROUTER);
 }
 
 void sl_lane_shared(sl_lane *lane) {

@@ -204,6 +204,5 @@ sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
                                         .shared = a->m->d_ff_shared ? c.rows.h : (sl_mem){0},
                                         .piece = lane->piece,
                                         .wire = (sl_wire_format)a->w->plan.wire});
-    a->w->n.rows_merged += lane->n_rows;
     return SL_OK;
 }

@@ -134,10 +134,10 @@ static void drop_cancelled(sl_flow *f, uint32_t slot) {
 
 /* ---- a batch ---- */
 
-/* Drains the queue of a layer into the lane's buffers; returns the batch's epoch. */
-static uint64_t load_batch(sl_flow *f, uint32_t layer) {
+/* Drains the queue of a layer into the lane's buffers. */
+static void load_batch(sl_flow *f, uint32_t layer) {
     sl_lane *lane = f->lane;
-    uint64_t epoch = sl_intake_batch_epoch(f->queue[layer].epoch, f->seen);
+    f->batch_epoch = sl_intake_batch_epoch(f->queue[layer].epoch, f->seen);
     lane->n_rows = 0;
     f->n_batch = 0;
     while (f->list[layer].n > 0) {
@@ -146,14 +146,14 @@ static uint64_t load_batch(sl_flow *f, uint32_t layer) {
             drop_cancelled(f, slot);
             continue;
         }
-        f->part[slot].epoch = epoch;
+        f->part[slot].epoch = f->batch_epoch;
+        f->part[slot].state = SL_PART_RUNS;
         f->batch_slot[f->n_batch++] = slot;
         sl_flow_load(f, slot);
     }
     f->queue[layer] = (sl_queue_state){0};
     f->total[layer] = 0;
-    if (layer > 0) sl_flow_merge(f, comes_back(f, layer));
-    return epoch;
+    if (layer > 0 && lane->n_rows > 0) sl_flow_merge(f, comes_back(f, layer));
 }
 
 static void next_layer(sl_flow *f, uint32_t slot) {
@@ -161,7 +161,7 @@ static void next_layer(sl_flow *f, uint32_t slot) {
     make_ready(f, slot);
 }
 
-static void send_batch(sl_flow *f, uint32_t layer, uint64_t epoch) {
+static void send_batch(sl_flow *f) {
     sl_worker *w = f->a->w;
     uint64_t now = sl_now_ns();
     for (uint32_t i = 0; i < f->n_batch; i++) {
@@ -170,33 +170,39 @@ static void send_batch(sl_flow *f, uint32_t layer, uint64_t epoch) {
         p->missing = p->rows * f->a->m->top_k;
         p->sent_ns = now;
     }
-    if (sl_flow_dispatch(f, layer, epoch) != SL_OK) {
+    if (sl_flow_dispatch(f, f->lane->layer, f->batch_epoch) != SL_OK) {
         w->stop = true;
         w->stop_status =
             sl_fail(&w->stop_err, SL_ERR_NOMEM, "messages of %u rows", f->lane->n_rows);
     }
 }
 
-/* While the batch is with the experts. */
-static void run_shared(sl_flow *f) {
-    sl_lane_shared(f->lane);
-    sl_flow_store(f, f->lane->h, f->shared);
+static void begin_block(sl_flow *f) {
+    if (f->lane->layer == 0) {
+        sl_lane_embed(f->lane);
+        f->wave = f->batch_epoch;
+    }
+    sl_lane_block(f->lane);
+    f->phase = SL_FLOW_BLOCK;
 }
 
-static void run_block(sl_flow *f, uint32_t layer, uint64_t epoch) {
-    sl_attn *a = f->a;
+static void end_block(sl_flow *f) {
     sl_lane *lane = f->lane;
-    bool dense = a->m->ffn[layer] == SL_FFN_DENSE;
-    if (layer == 0) {
-        sl_lane_embed(lane);
-        f->wave = epoch;
-    }
-    sl_lane_block(lane);
+    bool dense = f->a->m->ffn[lane->layer] == SL_FFN_DENSE;
+    f->phase = SL_FLOW_RESTS;
+    if (!dense) sl_lane_break(lane);
     sl_lane_begin(lane, SL_TRACE_DISPATCH, lane->n_rows);
     sl_flow_store(f, lane->x, f->x);
-    if (!dense) send_batch(f, layer, epoch);
-    if (!dense && f->shared) run_shared(f);
+    if (!dense) send_batch(f);
     for (uint32_t i = 0; dense && i < f->n_batch; i++) next_layer(f, f->batch_slot[i]);
+    if (dense || !f->shared) return;
+    sl_lane_shared(lane); /* while the batch is with the experts */
+    f->phase = SL_FLOW_SHARED;
+}
+
+static void end_shared(sl_flow *f) {
+    sl_flow_store(f, f->lane->h, f->shared);
+    f->phase = SL_FLOW_RESTS;
 }
 
 /* How long a decode row took through all blocks, beside so many rows of prompts. */
@@ -211,7 +217,7 @@ static void learn(sl_flow *f) {
     }
 }
 
-static void run_head(sl_flow *f) {
+static void begin_head(sl_flow *f) {
     sl_lane *lane = f->lane;
     learn(f);
     lane->n_parts = f->n_batch;
@@ -225,20 +231,45 @@ static void run_head(sl_flow *f) {
                                        .prefill = p->kind != SL_PART_DECODE,
                                        .sample = p->sample};
     }
-    while (!sl_head_run(lane)) continue;
+    sl_head_begin(lane);
+    f->phase = SL_FLOW_HEAD;
+}
+
+static void end_head_piece(sl_flow *f) {
+    if (!sl_head_end(f->lane)) {
+        sl_head_begin(f->lane);
+        return;
+    }
+    f->phase = SL_FLOW_RESTS;
     for (uint32_t i = 0; i < f->n_batch; i++) {
         uint32_t slot = f->batch_slot[i];
         end_part(f, slot);
         f->part[slot].goes_on = true;
-        sl_flow_wake(f, &lane->slot[slot]);
+        sl_flow_wake(f, &f->lane->slot[slot]);
         f->part[slot].goes_on = f->part[slot].listed;
     }
     if (f->in.rows[SL_PART_DECODE] == 0) f->in.hold_rest = false;
 }
 
+/* Everything that the device is through with; false: nothing. */
+static bool go_on(sl_flow *f) {
+    bool went = false;
+    for (; f->phase != SL_FLOW_RESTS; went = true) {
+        if (!sl_device_is_done(f->a->w->device, &f->lane->event)) return went;
+        if (f->phase == SL_FLOW_BLOCK)
+            end_block(f);
+        else if (f->phase == SL_FLOW_SHARED)
+            end_shared(f);
+        else
+            end_head_piece(f);
+    }
+    return went;
+}
+
 bool sl_flow_run(sl_flow *f) {
     sl_attn *a = f->a;
     uint32_t layer;
+    if (f->phase != SL_FLOW_RESTS) return go_on(f);
     admit(f);
     const sl_policy_view v = {.policy = a->w->plan.policy,
                               .lookahead = a->w->plan.lookahead,
@@ -251,9 +282,10 @@ bool sl_flow_run(sl_flow *f) {
     if (!sl_policy_pick(&v, &layer)) return false;
     f->lane->layer = layer;
     sl_lane_begin(f->lane, SL_TRACE_MERGE, f->queue[layer].rows);
-    uint64_t epoch = load_batch(f, layer);
-    if (f->n_batch > 0 && layer < a->m->n_layers) run_block(f, layer, epoch);
-    if (f->n_batch > 0 && layer == a->m->n_layers) run_head(f);
+    load_batch(f, layer);
+    if (f->n_batch > 0 && layer < a->m->n_layers) begin_block(f);
+    if (f->n_batch > 0 && layer == a->m->n_layers) begin_head(f);
+    go_on(f);
     return true;
 }
 
@@ -323,6 +355,8 @@ void sl_flow_reset(sl_flow *f) {
     memset(f->total, 0, ring * sizeof *f->total);
     memset(f->waiting, 0, sizeof f->waiting);
     f->in.hold_rest = false;
+    f->phase = SL_FLOW_RESTS;
+    f->a->head = (sl_head){0};
 }
 
 static sl_status create_storage(sl_flow *f, sl_err *err) {

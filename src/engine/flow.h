@@ -17,7 +17,8 @@ sl_status sl_flow_create(sl_attn *a, sl_flow **out, sl_err *err) SL_MUST_CHECK;
 void sl_flow_free(sl_flow *f); /* NULL-safe */
 /* Slot s of lane 0 may have got work. */
 void sl_flow_wake(sl_flow *f, const sl_slot *s);
-/* Runs one batch if a part is ready; false: nothing to do. */
+/* Goes on with the batch that the device has had, or begins one if a part is ready; false: nothing
+ * to do. */
 bool sl_flow_run(sl_flow *f);
 /* Rows of a RETURN; PROTOCOL: not exactly positions that expert worker `expert_index` owes. */
 sl_status sl_flow_on_return(sl_flow *f, uint32_t expert_index, const sl_wire_header *h,
@@ -34,6 +35,7 @@ void sl_flow_reset(sl_flow *f);
 typedef enum sl_part_state {
     SL_PART_NONE,
     SL_PART_READY, /* in the queue of its layer */
+    SL_PART_RUNS,  /* in the batch */
     SL_PART_AWAY,  /* rows of MoE block `layer` are with the experts */
 } sl_part_state;
 
@@ -56,6 +58,14 @@ typedef struct sl_part {
     uint64_t sent_ns;        /* when its rows left last */
     uint32_t prompts_beside; /* prompt rows in flight then */
 } sl_part;
+
+/* What the batch waits for at the device. */
+typedef enum sl_flow_phase {
+    SL_FLOW_RESTS, /* there is no batch */
+    SL_FLOW_BLOCK, /* its rows, routed or through a dense block */
+    SL_FLOW_SHARED,
+    SL_FLOW_HEAD, /* a piece of it */
+} sl_flow_phase;
 
 typedef struct sl_part_list {
     uint32_t head, tail, n; /* slots */
@@ -87,6 +97,8 @@ struct sl_flow {
     uint32_t *batch_row;  /* [max_rows] storage row of a row of the lane's buffers */
     uint32_t *batch_slot; /* [max_slots] slots of the batch */
     uint32_t n_batch;
+    uint64_t batch_epoch;
+    sl_flow_phase phase;
 };
 
 /* Gives the part at `slot` its rows, positions done .. done + rows - 1 of the slot. */

@@ -115,7 +115,7 @@ static void compute(sl_lane *lane) {
         .h = sl_mem_host(a->head_rows, SL_HEAD_ROWS * a->m->d_model * sizeof *a->head_rows),
         .logits = a->logits};
     sl_lane_submit(lane, &c);
-    h->columns += n;
+    h->asked = n;
 }
 
 static void finish_whole(sl_lane *lane) {
@@ -185,7 +185,7 @@ static void end_step(sl_lane *lane) {
     a->head = (sl_head){0};
 }
 
-bool sl_head_run(sl_lane *lane) {
+void sl_head_begin(sl_lane *lane) {
     sl_attn *a = lane->attn;
     sl_head *h = &a->head;
     if (!h->open) begin_head(lane);
@@ -193,6 +193,13 @@ bool sl_head_run(sl_lane *lane) {
         compute(lane);
     else if (h->n > 0)
         finish(lane);
+}
+
+bool sl_head_end(sl_lane *lane) {
+    sl_attn *a = lane->attn;
+    sl_head *h = &a->head;
+    h->columns += h->asked;
+    h->asked = 0;
     if (h->n > 0 && h->columns == a->m->vocab && h->sampled == h->n) next_call(lane);
     if (h->n > 0) return false;
     end_step(lane);

@@ -162,23 +162,18 @@ static void end_round(sl_lane *lane) {
 
 /* ---- blocks ---- */
 
-static void run_block(sl_lane *lane) {
+/* The rows are routed: they leave. */
+static void end_block(sl_lane *lane) {
     sl_attn *a = lane->attn;
-    uint32_t layer = lane->layer;
-    if (lane->n_rows > 0) sl_lane_block(lane);
-    if (a->m->ffn[layer] == SL_FFN_DENSE) return;
-    bool last = a->m->moe_index[layer] == a->m->n_moe - 1u;
+    if (a->m->ffn[lane->layer] == SL_FFN_DENSE) return;
+    sl_lane_break(lane);
+    bool last = a->m->moe_index[lane->layer] == a->m->n_moe - 1u;
     bool stay = last && sl_slots_will_stay(&a->slots, lane->id);
     if (last) sl_member_vote(&lane->member, stay);
     sl_lane_begin(lane, SL_TRACE_DISPATCH, lane->n_rows);
     lane->dispatched_ns = sl_now_ns();
     sl_status st = sl_lane_dispatch(lane, stay);
     if (st != SL_OK) sl_log(SL_LOG_WARN, "lane", "dispatch: %s", sl_status_text(st));
-}
-
-static void run_shared(sl_lane *lane) {
-    if (lane->n_rows == 0) return;
-    sl_lane_shared(lane);
 }
 
 static void give_replies(sl_lane *lane) {
@@ -189,17 +184,18 @@ static void give_replies(sl_lane *lane) {
     }
 }
 
-static void run_merge(sl_lane *lane) {
+static void begin_merge(sl_lane *lane) {
     sl_err err;
-    sl_worker *w = lane->attn->w;
-    sl_lane_begin(lane, SL_TRACE_MERGE, lane->n_rows);
     uint32_t offender = 0;
-    sl_status st = sl_lane_merge(lane, &offender, &err);
+    sl_lane_begin(lane, SL_TRACE_MERGE, lane->n_rows);
+    if (sl_lane_merge(lane, &offender, &err) != SL_OK) refuse_expert(lane, offender, &err);
+}
+
+/* The device has read what came back. */
+static void end_merge(sl_lane *lane) {
+    sl_worker *w = lane->attn->w;
     give_replies(lane);
-    if (st != SL_OK) {
-        refuse_expert(lane, offender, &err);
-        return;
-    }
+    w->n.rows_merged += lane->n_rows;
     const sl_trace_event flight = {.kind = SL_TRACE_FLIGHT,
                                    .lane = sl_trace_u16(lane->id),
                                    .layer = sl_trace_u16(lane->layer),
@@ -207,29 +203,55 @@ static void run_merge(sl_lane *lane) {
     sl_worker_note_span(w, flight, lane->dispatched_ns);
 }
 
-void sl_lane_run(sl_lane *lane, const sl_turn *turn) {
-    sl_turns *turns = &lane->attn->turns;
-    lane->layer = turn->layer;
-    switch (turn->kind) {
+/* Submits what the task asks of the device. */
+static void begin_task(sl_lane *lane) {
+    switch (lane->task.kind) {
     case SL_TURN_BEGIN:
         begin_step(lane);
         break;
     case SL_TURN_BLOCK:
-        run_block(lane);
+        if (lane->n_rows > 0) sl_lane_block(lane);
         break;
     case SL_TURN_SHARED:
-        run_shared(lane);
+        if (lane->n_rows > 0) sl_lane_shared(lane);
         break;
     case SL_TURN_MERGE:
-        run_merge(lane);
+        begin_merge(lane);
         break;
     case SL_TURN_HEAD:
-        if (sl_head_run(lane)) break;
-        sl_turns_pause(turns, turn);
+        sl_head_begin(lane);
+        break;
+    }
+}
+
+static void end_task(sl_lane *lane) {
+    sl_turns *turns = &lane->attn->turns;
+    const sl_turn task = lane->task;
+    lane->begun = false;
+    if (task.kind == SL_TURN_BLOCK) end_block(lane);
+    if (task.kind == SL_TURN_MERGE) end_merge(lane);
+    if (task.kind == SL_TURN_HEAD && !sl_head_end(lane)) {
+        sl_turns_pause(turns, &task);
         return;
     }
-    sl_turns_done(turns, turn);
-    if (turn->kind == SL_TURN_HEAD) end_round(lane);
+    sl_turns_done(turns, &task);
+    if (task.kind == SL_TURN_HEAD) end_round(lane);
+}
+
+void sl_lane_run(sl_lane *lane, const sl_turn *turn) {
+    lane->layer = turn->layer;
+    lane->task = *turn;
+    lane->begun = true;
+    lane->event = (sl_event){0};
+    sl_turns_begin(&lane->attn->turns, turn);
+    begin_task(lane);
+    sl_lane_go_on(lane);
+}
+
+bool sl_lane_go_on(sl_lane *lane) {
+    if (!lane->begun || !sl_device_is_done(lane->attn->w->device, &lane->event)) return false;
+    end_task(lane);
+    return true;
 }
 
 /* ---- replies ---- */
@@ -278,6 +300,7 @@ void sl_lane_reset(sl_lane *lane) {
     give_replies(lane);
     if (lane->attn->turns.in_head == lane->id) lane->attn->head = (sl_head){0};
     sl_turns_drop(&lane->attn->turns, lane->id);
+    lane->begun = false;
     lane->n_rows = 0;
     lane->n_parts = 0;
     for (uint32_t i = 0; i < lane->attn->max_slots; i++) lane->slot[i].life->in_step = false;

@@ -498,13 +498,14 @@ static void drain_inbox(sl_worker *w) {
 bool sl_worker_step(sl_worker *w) {
     sl_worker_enter(w, SL_MODE_POLL);
     uint32_t came = sl_net_progress(w->net);
+    bool computes = w->device && sl_device_poll(w->device);
     drain_inbox(w);
     report_ready(w);
     if (w->stop) return true;
     /* Experts first: others wait for them. */
     bool busy = (w->xprt && sl_xprt_run(w->xprt)) || (w->xqueue && sl_xqueue_run(w->xqueue));
     if (!busy) busy = w->attn && sl_attn_run(w->attn);
-    return busy || came || w->inbox_len || w->stop;
+    return busy || computes || came || w->inbox_len || w->stop;
 }
 
 bool sl_worker_stopped(const sl_worker *w, sl_status *status, sl_err *err) {
@@ -556,6 +557,7 @@ void sl_worker_free(sl_worker *w, bool crash) {
         sl_net_buf_give(w->net, w->inbox[w->inbox_head].payload);
         w->inbox_head = (w->inbox_head + 1) % w->inbox_cap;
     }
+    if (w->device) sl_device_drain(w->device);
     sl_attn_free(w->attn);
     sl_xprt_free(w->xprt);
     sl_xqueue_free(w->xqueue);

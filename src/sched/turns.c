@@ -14,9 +14,17 @@ static void make_ready(sl_turns *t, sl_turn_lane *l, sl_turn_kind next) {
     l->since = ++t->readied;
 }
 
+/* Replies and the lane's own shared experts may come in either order. */
+static void merge_when_due(sl_turns *t, sl_turn_lane *l) {
+    if (l->phase == SL_TURN_WAITS && l->replies == t->shape.n_replies && !l->shared_due)
+        make_ready(t, l, SL_TURN_MERGE);
+}
+
 /* The lane goes on without giving its place in the order away. */
 static void next_block(const sl_turns *t, sl_turn_lane *l, uint32_t layer) {
     l->layer = layer;
+    l->replies = 0;
+    l->phase = SL_TURN_READY;
     l->next = layer < t->shape.n_layers ? SL_TURN_BLOCK : SL_TURN_HEAD;
 }
 
@@ -27,20 +35,27 @@ void sl_turns_open(sl_turns *t, uint32_t lane) {
     make_ready(t, l, SL_TURN_BEGIN);
 }
 
+/* Whether a BLOCK with experts has begun: its rows leave one message at a time. */
+static bool is_leaving(const sl_turns *t, const sl_turn_lane *l) {
+    return l->phase == SL_TURN_BEGUN && l->next == SL_TURN_BLOCK && t->shape.moe[l->layer];
+}
+
 bool sl_turns_awaits(const sl_turns *t, uint32_t lane) {
     const sl_turn_lane *l = &t->lane[lane];
-    return l->phase == SL_TURN_WAITS && l->replies < t->shape.n_replies;
+    return (l->phase == SL_TURN_WAITS || is_leaving(t, l)) && l->replies < t->shape.n_replies;
 }
 
 bool sl_turns_in_flight(const sl_turns *t, uint32_t lane) {
     const sl_turn_lane *l = &t->lane[lane];
-    return l->phase == SL_TURN_WAITS || (l->phase == SL_TURN_READY && l->next == SL_TURN_MERGE);
+    bool merges = l->phase == SL_TURN_READY || l->phase == SL_TURN_BEGUN;
+    return l->phase == SL_TURN_WAITS || (merges && l->next == SL_TURN_MERGE);
 }
 
 void sl_turns_reply(sl_turns *t, uint32_t lane) {
     sl_turn_lane *l = &t->lane[lane];
     SL_ASSERT(sl_turns_awaits(t, lane));
-    if (++l->replies == t->shape.n_replies && !l->shared_due) make_ready(t, l, SL_TURN_MERGE);
+    l->replies++;
+    merge_when_due(t, l);
 }
 
 static const sl_turn_lane *older(const sl_turn_lane *a, const sl_turn_lane *b) {
@@ -58,14 +73,15 @@ static const sl_turn_lane *ready_lane(const sl_turns *t) {
         else
             other = older(other, l);
     }
-    if (head && t->in_head != SL_TURNS_NONE) head = &t->lane[t->in_head];
+    if (head && t->in_head != SL_TURNS_NONE)
+        head = t->lane[t->in_head].phase == SL_TURN_READY ? &t->lane[t->in_head] : NULL;
     return head && (!other || t->passed) ? head : other;
 }
 
 bool sl_turns_next(const sl_turns *t, sl_turn *out) {
     const sl_turn_lane *ready = ready_lane(t), *shared = NULL;
     for (uint32_t i = 0; i < t->shape.n_lanes; i++)
-        if (t->lane[i].shared_due) shared = older(shared, &t->lane[i]);
+        if (t->lane[i].shared_due && !t->lane[i].shared_begun) shared = older(shared, &t->lane[i]);
     if (shared && (!ready || t->shape.order == SL_ORDER_ASAS)) {
         *out = (sl_turn){SL_TURN_SHARED, (uint32_t)(shared - t->lane), shared->layer};
         return true;
@@ -81,9 +97,20 @@ static void block_done(sl_turns *t, sl_turn_lane *l) {
         return;
     }
     l->phase = SL_TURN_WAITS;
-    l->replies = 0;
     l->shared_due = t->shape.shared;
     t->passed = true;
+    merge_when_due(t, l);
+}
+
+void sl_turns_begin(sl_turns *t, const sl_turn *turn) {
+    sl_turn_lane *l = &t->lane[turn->lane];
+    if (turn->kind == SL_TURN_SHARED) {
+        l->shared_begun = true;
+        return;
+    }
+    SL_ASSERT(l->phase == SL_TURN_READY && l->next == turn->kind);
+    l->phase = SL_TURN_BEGUN;
+    if (turn->kind == SL_TURN_HEAD) t->in_head = turn->lane;
 }
 
 static void leave_head(sl_turns *t, uint32_t lane) {
@@ -91,8 +118,11 @@ static void leave_head(sl_turns *t, uint32_t lane) {
 }
 
 void sl_turns_pause(sl_turns *t, const sl_turn *turn) {
+    sl_turn_lane *l = &t->lane[turn->lane];
     t->passed = false;
-    if (t->lane[turn->lane].phase != SL_TURN_IDLE) t->in_head = turn->lane;
+    if (l->phase == SL_TURN_IDLE) return; /* dropped while the piece ran */
+    l->phase = SL_TURN_READY;
+    t->in_head = turn->lane;
 }
 
 void sl_turns_done(sl_turns *t, const sl_turn *turn) {
@@ -106,8 +136,8 @@ void sl_turns_done(sl_turns *t, const sl_turn *turn) {
         block_done(t, l);
         break;
     case SL_TURN_SHARED:
-        l->shared_due = false;
-        if (l->replies == t->shape.n_replies) make_ready(t, l, SL_TURN_MERGE);
+        l->shared_due = l->shared_begun = false;
+        merge_when_due(t, l);
         break;
     case SL_TURN_MERGE:
         next_block(t, l, l->layer + 1);

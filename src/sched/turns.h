@@ -51,14 +51,15 @@ typedef struct sl_turns_shape {
 typedef enum sl_turn_phase {
     SL_TURN_IDLE,  /* in no round */
     SL_TURN_READY, /* `next` can run */
+    SL_TURN_BEGUN, /* `next` was submitted and is not done */
     SL_TURN_WAITS, /* for replies of `layer` */
 } sl_turn_phase;
 
 typedef struct sl_turn_lane {
     sl_turn_phase phase;
-    sl_turn_kind next; /* when READY */
+    sl_turn_kind next; /* when READY or BEGUN */
     uint32_t layer, replies;
-    bool shared_due;
+    bool shared_due, shared_begun;
     uint64_t since; /* order of becoming ready */
 } sl_turn_lane;
 
@@ -77,13 +78,18 @@ sl_status sl_turns_init(sl_turns *t, const sl_turns_shape *shape, sl_err *err) S
 
 /* A round is open for the lane: its step may begin. */
 void sl_turns_open(sl_turns *t, uint32_t lane);
-/* One more reply of the lane's block is here. Only when sl_turns_awaits. */
+/* One more reply of the lane's block is here. Only when sl_turns_awaits: from the time when its
+ * BLOCK has begun, since rows leave before all have left. */
 void sl_turns_reply(sl_turns *t, uint32_t lane);
 bool sl_turns_awaits(const sl_turns *t, uint32_t lane);
 /* Whether rows of the lane are with the experts, or back and not merged. */
 bool sl_turns_in_flight(const sl_turns *t, uint32_t lane);
 /* The task to run now; false: none. Does not change anything. */
 bool sl_turns_next(const sl_turns *t, sl_turn *out);
+/* The task (it was sl_turns_next's answer) was given to a device that may take a while: until it is
+ * done others may begin, each lane having one of its own. Where tasks run at once this may be left
+ * out. */
+void sl_turns_begin(sl_turns *t, const sl_turn *turn);
 /* The task ran (it was sl_turns_next's answer). After HEAD the lane is idle until sl_turns_open. */
 void sl_turns_done(sl_turns *t, const sl_turn *turn);
 /* A piece of HEAD ran (it was sl_turns_next's answer), and it was not the last. */

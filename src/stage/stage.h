@@ -106,6 +106,8 @@ typedef struct sl_device_ops {
     void (*close)(sl_device *d);
     /* Copies *c, not what it points to. */
     void (*submit)(sl_device *d, const sl_stage_call *c);
+    /* Notes which calls are through now. NULL: all are when submit returns. */
+    void (*poll)(sl_device *d);
 } sl_device_ops;
 
 /* What every device has; a device's own struct begins with it. */
@@ -113,6 +115,7 @@ struct sl_device {
     const sl_device_ops *ops;
     const sl_model_spec *spec; /* borrowed until the device is closed */
     uint64_t given[SL_STAGE_QUEUES], done[SL_STAGE_QUEUES]; /* calls of each queue */
+    uint32_t in_flight;                                     /* given and not done */
 };
 
 typedef struct sl_device_opts {
@@ -141,12 +144,25 @@ void sl_device_close(sl_device *d); /* NULL-safe */
 /* Never refused: callers bound what they have in flight. */
 static inline sl_event sl_device_submit(sl_device *d, const sl_stage_call *c) {
     const sl_event e = {.queue = c->queue, .number = ++d->given[c->queue]};
+    d->in_flight++;
     d->ops->submit(d, c);
     return e;
 }
 
+/* Of a zeroed event, too. Changes in submit, poll and drain only. */
 static inline bool sl_device_is_done(const sl_device *d, const sl_event *e) {
     return d->done[e->queue] >= e->number;
+}
+
+/* To be called beside the fabric's progress; true: calls are in flight still. */
+static inline bool sl_device_poll(sl_device *d) {
+    if (d->in_flight) d->ops->poll(d);
+    return d->in_flight > 0;
+}
+
+/* Returns when no call is in flight. */
+static inline void sl_device_drain(sl_device *d) {
+    while (sl_device_poll(d)) continue;
 }
 
 #endif

@@ -7,9 +7,10 @@
 sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_emulated_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
 
-/* A device whose stages run on the caller's thread: the call that was just submitted is through. */
-static inline void sl_device_ran(sl_device *d, const sl_stage_call *c) {
-    d->done[c->queue]++;
+/* The oldest call in flight of the queue is through. */
+static inline void sl_device_ran(sl_device *d, uint32_t queue) {
+    d->done[queue]++;
+    d->in_flight--;
 }
 
 /* Memory of the host; NULL where there is none. */

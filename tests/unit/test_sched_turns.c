@@ -175,6 +175,73 @@ static void heads_are_cut(void **state) {
     assert_int_equal(sl_turns_head_pieces(&p, 32000), 1);
 }
 
+/* The next task, which is this one, is given to a device. */
+static sl_turn begins(sl_turn_kind kind, uint32_t lane, uint32_t layer) {
+    sl_turn t;
+    assert_true(sl_turns_next(&turns, &t));
+    assert_true(t.kind == kind && t.lane == lane && t.layer == layer);
+    sl_turns_begin(&turns, &t);
+    return t;
+}
+
+static void others_begin_while_a_task_is_under_way(void **state) {
+    (void)state;
+    shape(2, true, 2, SL_ORDER_ASAS);
+    sl_turns_open(&turns, 0);
+    sl_turns_open(&turns, 1);
+    is_next(SL_TURN_BEGIN, 0, 0);
+    is_next(SL_TURN_BLOCK, 0, 0);
+    sl_turn zero = begins(SL_TURN_BLOCK, 0, 1); /* with experts */
+    is_next(SL_TURN_BEGIN, 1, 0);
+    is_next(SL_TURN_BLOCK, 1, 0);
+    sl_turn one = begins(SL_TURN_BLOCK, 1, 1);
+    none_is_next();
+    assert_true(sl_turns_awaits(&turns, 0)); /* some of its rows may be back before all have left */
+    sl_turns_reply(&turns, 0);
+    sl_turns_reply(&turns, 0);
+    assert_false(sl_turns_awaits(&turns, 0));
+    none_is_next();
+    sl_turns_done(&turns, &one); /* in another order than they began */
+    sl_turns_done(&turns, &zero);
+    zero = begins(SL_TURN_SHARED, 0, 1);
+    one = begins(SL_TURN_SHARED, 1, 1);
+    none_is_next();
+    sl_turns_reply(&turns, 1);
+    sl_turns_done(&turns, &one);
+    none_is_next();
+    sl_turns_done(&turns, &zero);
+    zero = begins(SL_TURN_MERGE, 0, 1);
+    assert_true(sl_turns_in_flight(&turns, 0));
+    sl_turns_reply(&turns, 1);
+    one = begins(SL_TURN_MERGE, 1, 1);
+    sl_turns_drop(&turns, 0); /* while it is under way */
+    sl_turns_done(&turns, &zero);
+    sl_turns_done(&turns, &one);
+    is_next(SL_TURN_BLOCK, 1, 2);
+}
+
+static void one_head_is_under_way(void **state) {
+    (void)state;
+    shape(2, false, 1, SL_ORDER_ASAS);
+    for (uint32_t l = 0; l < 2; l++) sl_turns_open(&turns, l);
+    for (uint32_t l = 0; l < 2; l++) goes_to_block_1(l);
+    for (uint32_t l = 0; l < 2; l++) goes_to_block_2(l);
+    sl_turns_reply(&turns, 0);
+    sl_turns_reply(&turns, 1);
+    is_next(SL_TURN_MERGE, 0, 2);
+    sl_turn piece = begins(SL_TURN_HEAD, 0, 3);
+    is_next(SL_TURN_MERGE, 1, 2);
+    none_is_next();
+    sl_turns_pause(&turns, &piece);
+    piece = begins(SL_TURN_HEAD, 0, 3);
+    none_is_next();
+    sl_turns_done(&turns, &piece);
+    piece = begins(SL_TURN_HEAD, 1, 3);
+    sl_turns_drop(&turns, 1);
+    sl_turns_pause(&turns, &piece);
+    none_is_next();
+}
+
 static void shapes_are_checked(void **state) {
     (void)state;
     sl_err err;
@@ -194,6 +261,8 @@ int main(void) {
         cmocka_unit_test(shared_experts_run_by_the_order),
         cmocka_unit_test(a_head_lets_others_pass),
         cmocka_unit_test(heads_are_cut),
+        cmocka_unit_test(others_begin_while_a_task_is_under_way),
+        cmocka_unit_test(one_head_is_under_way),
         cmocka_unit_test(shapes_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -66,7 +66,7 @@ static void cpu_submit(sl_device *base, const sl_stage_call *c) {
     case SL_STAGE_KIND_COUNT:
         break;
     }
-    sl_device_ran(base, c);
+    sl_device_ran(base, c->queue);
 }
 
 static void cpu_close(sl_device *base) {

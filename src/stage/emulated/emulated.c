@@ -119,7 +119,7 @@ static void run(emulated *e, const sl_stage_call *c) {
 
 static void emulated_submit(sl_device *base, const sl_stage_call *c) {
     run((emulated *)base, c);
-    sl_device_ran(base, c);
+    sl_device_ran(base, c->queue);
 }
 
 static void emulated_close(sl_device *base) {
