@@ -6,7 +6,7 @@
 #include "engine/engine_int.h"
 
 #include "base/log.h"
-#include "engine/mutate.h"
+#include "base/mutate.h"
 #include "spec/kv.h"
 
 #include <stdio.h>

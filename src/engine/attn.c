@@ -2,8 +2,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/mutate.h"
 #include "engine/flow.h"
-#include "engine/mutate.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * its answers. */
 #include "engine/attn_int.h"
 
-#include "engine/mutate.h"
+#include "base/mutate.h"
 
 #include <math.h>
 #include <string.h>

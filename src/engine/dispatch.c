@@ -1,6 +1,6 @@
 /* Rows to experts and back: one message per expert worker and layer, and the merge in fixed order.
  */
-#include "engine/mutate.h"
+#include "base/mutate.h"
 #include "engine/outgoing.h"
 
 #include <string.h>

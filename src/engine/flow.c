@@ -2,7 +2,6 @@
 #include "engine/flow.h"
 
 #include "base/log.h"
-#include "engine/mutate.h"
 #include "sched/policy.h"
 
 #include <string.h>

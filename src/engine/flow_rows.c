@@ -1,6 +1,6 @@
 /* Rows of schedule aep: their storage, the way out to the experts, the way back, the merge. */
+#include "base/mutate.h"
 #include "engine/flow.h"
-#include "engine/mutate.h"
 #include "engine/outgoing.h"
 
 #include <string.h>

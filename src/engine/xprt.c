@@ -4,7 +4,7 @@
 #include "engine/worker_int.h"
 
 #include "base/log.h"
-#include "engine/mutate.h"
+#include "base/mutate.h"
 
 #include <string.h>
 

@@ -3,10 +3,10 @@
 #ifndef SL_TESTS_SIM_H
 #define SL_TESTS_SIM_H
 
+#include "base/mutate.h"
 #include "base/rng.h"
 #include "engine/attn_int.h"
 #include "engine/engine_int.h"
-#include "engine/mutate.h"
 #include "engine/plan_json.h"
 
 #define SIM_MAX_WORKERS  7u

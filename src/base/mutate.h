@@ -1,7 +1,8 @@
-/* Planted bugs for the test of the tests: compiled in only with SL_MUTATIONS (tests/sim), where the
- * simulation has to notice each of them. In every other build SL_MUTATION(x) is the constant 0. */
-#ifndef SL_ENGINE_MUTATE_H
-#define SL_ENGINE_MUTATE_H
+/* Planted bugs in engine and schedulers, for the test of the tests: compiled in only with
+ * SL_MUTATIONS (tests/sim), where the simulation has to notice each of them. In every other build
+ * SL_MUTATION(x) is the constant 0. */
+#ifndef SL_BASE_MUTATE_H
+#define SL_BASE_MUTATE_H
 
 typedef enum sl_mutation {
     SL_MUTATE_NONE,
