@@ -534,7 +534,7 @@ sl_status sl_coord_start(sl_engine *e, sl_err *err) {
     if (st == SL_OK) st = sl_net_create(&no, &e->net, err);
     for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) {
         if (e->plan.worker[i].roles & SL_ROLE_ATTENTION)
-            st = sl_pages_create(e->plan.n_pages, &e->worker[i].pages, err);
+            st = sl_pages_create(e->plan.n_pages, e->plan.n_pages, &e->worker[i].pages, err);
         if (st == SL_OK) st = sl_counts_create(&e->spec, &e->worker[i].counts, err);
     }
     return st == SL_OK ? sl_spawn_start(e, err) : st;

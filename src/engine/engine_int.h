@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "engine/worker.h"
 #include "net/net.h"
+#include "sched/pages.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -66,19 +67,6 @@ void sl_ledger_start(sl_ledger *l, sl_request *r);
 void sl_ledger_requeue(sl_ledger *l, sl_request *r);
 void sl_ledger_remove(sl_ledger *l, sl_request *r);
 sl_request *sl_ledger_find(const sl_ledger *l, uint64_t id);
-
-/* ---- pages of one attention worker ---- */
-
-typedef struct sl_pages {
-    uint32_t *free_ids; /* stack */
-    uint32_t n_free, n_total;
-} sl_pages;
-
-sl_status sl_pages_create(uint32_t n, sl_pages *out, sl_err *err) SL_MUST_CHECK;
-void sl_pages_free(sl_pages *p);
-/* False when fewer than n are free. */
-bool sl_pages_take(sl_pages *p, uint32_t n, uint32_t *ids);
-void sl_pages_give(sl_pages *p, const uint32_t *ids, uint32_t n);
 
 /* ---- workers ---- */
 

@@ -1,10 +1,9 @@
+/* The coordinator's ledger of requests: their lists, and where one is by its id. */
 #include "engine/engine_int.h"
 #include "spec/kv.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* ---- requests ---- */
 
 sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
     sl_request *r = sl_alloc(1, sizeof *r);
@@ -111,31 +110,4 @@ sl_request *sl_ledger_find(const sl_ledger *l, uint64_t id) {
     sl_request *r = l->bucket[id % SL_REQUEST_BUCKETS];
     while (r && r->id != id) r = r->chain;
     return r;
-}
-
-/* ---- pages ---- */
-
-sl_status sl_pages_create(uint32_t n, sl_pages *out, sl_err *err) {
-    uint32_t *ids = sl_alloc(n, sizeof *ids);
-    if (!ids) return sl_fail(err, SL_ERR_NOMEM, "ledger of %u pages", n);
-    /* The top of the stack is page 0, so that a lightly used pool stays small. */
-    for (uint32_t i = 0; i < n; i++) ids[i] = n - 1 - i;
-    *out = (sl_pages){.free_ids = ids, .n_free = n, .n_total = n};
-    return SL_OK;
-}
-
-void sl_pages_free(sl_pages *p) {
-    sl_free(p->free_ids);
-    *p = (sl_pages){0};
-}
-
-bool sl_pages_take(sl_pages *p, uint32_t n, uint32_t *ids) {
-    if (n > p->n_free) return false;
-    for (uint32_t i = 0; i < n; i++) ids[i] = p->free_ids[--p->n_free];
-    return true;
-}
-
-void sl_pages_give(sl_pages *p, const uint32_t *ids, uint32_t n) {
-    SL_ASSERT(n <= p->n_total - p->n_free);
-    for (uint32_t i = n; i > 0; i--) p->free_ids[p->n_free++] = ids[i - 1];
 }

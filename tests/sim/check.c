@@ -99,14 +99,20 @@ static void look_at_request(sim *s, sim_request *r) {
 static bool check_pages(sim *s, uint32_t worker) {
     const sl_pages *p = &s->engine->worker[worker].pages;
     uint8_t owners[256] = {0};
+    uint32_t used = 0;
     SL_ASSERT(p->n_total <= SL_LEN(owners));
-    for (uint32_t i = 0; i < p->n_free; i++) owners[p->free_ids[i]]++;
     for (const sl_request *q = s->engine->ledger.running.first; q; q = q->next)
         for (uint32_t i = 0; q->worker == worker && i < q->n_pages; i++) owners[q->pages[i]]++;
-    for (uint32_t i = 0; i < p->n_total; i++)
-        if (owners[i] != 1)
-            return sim_fail(s, "page %u of worker %u has %u owners", i, worker, owners[i]);
-    return true;
+    for (uint32_t i = 0; i < p->n_total; i++) {
+        uint32_t holders = i < p->n_touched ? p->page[i].holders : 0;
+        if (owners[i] > 1 || owners[i] != holders)
+            return sim_fail(s, "page %u of worker %u has %u owners and %u holders", i, worker,
+                            owners[i], holders);
+        used += holders > 0;
+    }
+    return used + p->n_free == p->n_total ||
+           sim_fail(s, "worker %u: %u pages are used and %u free of %u", worker, used, p->n_free,
+                    p->n_total);
 }
 
 bool sim_check_ledger(sim *s) {
