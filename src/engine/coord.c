@@ -17,57 +17,63 @@
 
 /* ---- the end of requests ---- */
 
-void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status,
-                     const char *text) {
-    sl_member_worker *w = &e->worker[r->worker];
-    bool had_worker = r->state != SL_REQUEST_WAITING;
-    bool cancelled = r->state == SL_REQUEST_CANCELLING || status == SL_ERR_CANCELLED;
-    if (cancelled && how != SL_FINISH_ERROR)
-        how = SL_FINISH_STOP; /* its last tokens were dropped */
-    sl_ledger_remove(&e->ledger, r);
-    if (had_worker) {
-        w->running--;
-        sl_pages_give(&w->pages, r->pages, r->n_pages);
-    }
+/* Tells its client and frees it. */
+static void report_end(sl_engine *e, sl_request *r, const sl_request_event *ev, uint32_t tokens,
+                       bool cancelled) {
+    static const char *const ends[] = {"", "stop", "length", "error"};
     pthread_mutex_lock(&e->lock);
     e->n_open--;
-    if (how == SL_FINISH_ERROR)
+    if (ev->finish == SL_FINISH_ERROR)
         e->stats.finished_error++;
     else if (cancelled)
         e->stats.finished_cancelled++;
-    else if (how == SL_FINISH_STOP)
+    else if (ev->finish == SL_FINISH_STOP)
         e->stats.finished_stop++;
     else
         e->stats.finished_length++;
     pthread_mutex_unlock(&e->lock);
-    const sl_request_event ev = {
-        .request = r->id,
-        .queued_us = r->started ? r->queued_us : sl_clock_now_us(&e->clock) - r->submitted_us,
-        .finish = how,
-        .status = status,
-        .message = text};
-    static const char *const ends[] = {"", "stop", "length", "error"};
-    bool worse = how == SL_FINISH_ERROR && status != SL_ERR_OVERLOADED; /* that comes in floods */
+    /* Those that come in floods are no warning. */
+    bool worse = ev->finish == SL_FINISH_ERROR && ev->status != SL_ERR_OVERLOADED;
     sl_log_request(worse ? SL_LOG_WARN : SL_LOG_INFO, "engine", r->name,
-                   "request %llu ends after %u tokens: %s%s%s", (unsigned long long)r->id,
-                   r->n_generated, cancelled ? "cancelled" : ends[how], text ? ": " : "",
-                   text ? text : "");
-    r->p.on_event(r->p.ctx, &ev);
+                   "request %llu ends after %u tokens: %s%s%s", (unsigned long long)r->id, tokens,
+                   cancelled ? "cancelled" : ends[ev->finish], ev->message ? ": " : "",
+                   ev->message ? ev->message : "");
+    r->p.on_event(r->p.ctx, ev);
     sl_request_free(r);
 }
 
+void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status,
+                     const char *text) {
+    const sl_admit_request *q = sl_request_books(e, r);
+    bool cancelled = q->state == SL_ADMIT_CANCELLING || status == SL_ERR_CANCELLED;
+    if (cancelled && how != SL_FINISH_ERROR)
+        how = SL_FINISH_STOP; /* its last tokens were dropped */
+    const sl_request_event ev = {.request = r->id,
+                                 .queued_us = q->starts ? r->queued_us
+                                                        : sl_clock_now_us(&e->clock) - q->came_us,
+                                 .finish = how,
+                                 .status = status,
+                                 .message = text};
+    uint32_t tokens = q->drawn;
+    sl_admit_end(&e->admit, r->place);
+    sl_ledger_remove(&e->ledger, r);
+    report_end(e, r, &ev, tokens, cancelled);
+}
+
+/* worker: SL_NO_WORKER for all. */
 static void fail_requests_of(sl_engine *e, uint32_t worker, const char *why) {
-    sl_request *next;
-    for (sl_request *r = e->ledger.running.first; r; r = next) {
-        next = r->next;
-        if (worker == SL_NO_WORKER || r->worker == worker)
-            sl_coord_finish(e, r, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, why);
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        const sl_admit_list *running = &e->admit.worker[i].running;
+        while ((worker == SL_NO_WORKER || worker == i) && running->n > 0)
+            sl_coord_finish(e, e->ledger.at[running->first], SL_FINISH_ERROR, SL_ERR_WORKER_LOST,
+                            why);
     }
 }
 
 static void fail_waiting(sl_engine *e, const char *why) {
-    while (e->ledger.waiting.first)
-        sl_coord_finish(e, e->ledger.waiting.first, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, why);
+    while (e->admit.waiting.n > 0)
+        sl_coord_finish(e, e->ledger.at[e->admit.waiting.first], SL_FINISH_ERROR,
+                        SL_ERR_WORKER_LOST, why);
 }
 
 /* ---- start-up ---- */
@@ -160,6 +166,7 @@ static sl_status on_ready(sl_engine *e, uint32_t id, sl_span payload, sl_err *er
         return st;
     }
     w->ready = true;
+    if (e->plan.worker[id].roles & SL_ROLE_ATTENTION) sl_admit_open(&e->admit, id);
     sl_collect_ready(e, id);
     if (++e->n_ready < e->plan.n_workers) return SL_OK;
     e->serving = true;
@@ -171,14 +178,6 @@ static sl_status on_ready(sl_engine *e, uint32_t id, sl_span payload, sl_err *er
 }
 
 /* ---- tokens ---- */
-
-static bool attention_left(const sl_engine *e) {
-    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        const sl_member_worker *w = &e->worker[i];
-        if ((e->plan.worker[i].roles & SL_ROLE_ATTENTION) && !w->dead && !w->broken) return true;
-    }
-    return false;
-}
 
 static void stop_serving(sl_engine *e, const char *why) {
     snprintf(e->lost, sizeof e->lost, "%s", why);
@@ -193,8 +192,8 @@ static void stop_serving(sl_engine *e, const char *why) {
 static void report_broken(sl_engine *e, uint32_t id, uint32_t lost, sl_request *r) {
     char text[160];
     snprintf(text, sizeof text, "attention worker %u has lost expert worker %u", id, lost);
-    e->worker[id].broken = true;
-    if (e->serving && !attention_left(e)) {
+    sl_admit_close(&e->admit, id);
+    if (e->serving && e->admit.n_open == 0) {
         stop_serving(e, text);
         fail_waiting(e, text);
     }
@@ -205,8 +204,8 @@ static void report_broken(sl_engine *e, uint32_t id, uint32_t lost, sl_request *
 static sl_status report_not_finite(sl_engine *e, sl_request *r, const sl_wire_token *t,
                                    sl_err *err) {
     char text[160], where[48] = "head";
-    uint32_t block = t->token;
-    if (block > e->spec.n_layers || t->position >= r->p.n_prompt + r->n_generated || t->n_logprobs)
+    uint32_t block = t->token, known = sl_admit_known(sl_request_books(e, r));
+    if (block > e->spec.n_layers || t->position >= known || t->n_logprobs)
         return sl_fail(err, SL_ERR_PROTOCOL, "values of request %llu at %u, block %u, not finite",
                        (unsigned long long)t->request, t->position, block);
     if (block < e->spec.n_layers) snprintf(where, sizeof where, "router of block %u", block);
@@ -217,10 +216,10 @@ static sl_status report_not_finite(sl_engine *e, sl_request *r, const sl_wire_to
 }
 
 /* Hands one token to its request. prompt_position: see sl_request_event. */
-static void deliver_token(sl_request *r, const sl_wire_token *t, const sl_wire_id_f32 *pairs,
-                          uint32_t prompt_position) {
+static void deliver_token(sl_engine *e, sl_request *r, const sl_wire_token *t,
+                          const sl_wire_id_f32 *pairs, uint32_t prompt_position) {
     sl_logprob logprobs[1 + SL_MAX_LOGPROBS];
-    if (r->state == SL_REQUEST_CANCELLING) return;
+    if (sl_request_books(e, r)->state == SL_ADMIT_CANCELLING) return;
     for (uint32_t i = 0; i < t->n_logprobs; i++)
         logprobs[i] = (sl_logprob){pairs[i].id, pairs[i].value};
     const sl_request_event ev = {.request = r->id,
@@ -234,8 +233,8 @@ static void deliver_token(sl_request *r, const sl_wire_token *t, const sl_wire_i
 }
 
 /* A record about the prompt. One that is computed again reports again: only the first counts. */
-static sl_status on_prompt_token(sl_request *r, const sl_wire_token *t, const sl_wire_id_f32 *pairs,
-                                 sl_err *err) {
+static sl_status on_prompt_token(sl_engine *e, sl_request *r, const sl_wire_token *t,
+                                 const sl_wire_id_f32 *pairs, sl_err *err) {
     if (!r->p.prompt_logprobs || t->position > r->n_prompt_reported + 1 || t->position == 0 ||
         t->token != r->p.prompt[t->position] || t->finish != SL_FINISH_NONE ||
         t->n_logprobs != 1 + r->p.n_top)
@@ -245,39 +244,54 @@ static sl_status on_prompt_token(sl_request *r, const sl_wire_token *t, const sl
                        t->token, t->position, (unsigned long long)t->request);
     if (t->position <= r->n_prompt_reported) return SL_OK;
     r->n_prompt_reported = t->position;
-    deliver_token(r, t, pairs, t->position);
+    deliver_token(e, r, t, pairs, t->position);
     return SL_OK;
+}
+
+/* The request, if it runs at this worker; NULL: it has ended meanwhile. */
+static sl_request *running_at(const sl_engine *e, uint64_t id, uint32_t worker) {
+    sl_request *r = sl_ledger_find(&e->ledger, id);
+    const sl_admit_request *q = r ? sl_request_books(e, r) : NULL;
+    return r && q->state != SL_ADMIT_WAITING && q->worker == worker ? r : NULL;
+}
+
+/* Its worker confirmed: pages back, it waits again. */
+static void on_preempted(sl_engine *e, const sl_request *r) {
+    sl_admit_gave_way(&e->admit, r->place);
+    pthread_mutex_lock(&e->lock);
+    e->stats.preempted++;
+    pthread_mutex_unlock(&e->lock);
 }
 
 static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
                           const sl_wire_id_f32 *pairs, sl_wire_pair *ack, sl_err *err) {
-    sl_request *r = sl_ledger_find(&e->ledger, t->request);
+    sl_request *r = running_at(e, t->request, id);
     *ack = (sl_wire_pair){.request = t->request};
-    if (!r || r->worker != id || r->state == SL_REQUEST_WAITING) return SL_OK; /* ended meanwhile */
+    if (!r) return SL_OK;
     if (t->finish == SL_FINISH_NOT_FINITE) return report_not_finite(e, r, t, err);
-    if (t->n_logprobs && t->position < r->p.n_prompt) return on_prompt_token(r, t, pairs, err);
+    if (t->n_logprobs && t->position < r->p.n_prompt) return on_prompt_token(e, r, t, pairs, err);
+    const sl_admit_request *q = sl_request_books(e, r);
     bool has_token = t->finish != SL_FINISH_ERROR && t->token != UINT32_MAX;
     if (t->n_logprobs != (has_token && r->p.logprobs ? 1 + r->p.n_top : 0))
         return sl_fail(err, SL_ERR_PROTOCOL, "%u log-probabilities for request %llu", t->n_logprobs,
                        (unsigned long long)t->request);
-    if (has_token && (t->token >= e->spec.vocab || r->n_generated >= r->p.max_tokens ||
-                      t->position != r->p.n_prompt + r->n_generated))
+    if (has_token &&
+        (t->token >= e->spec.vocab || q->drawn >= q->most || t->position != sl_admit_known(q)))
         return sl_fail(err, SL_ERR_PROTOCOL, "token %u at position %u of request %llu", t->token,
                        t->position, (unsigned long long)t->request);
     if (has_token) {
-        r->tokens[r->p.n_prompt + r->n_generated++] = t->token;
-        ack->value = r->n_generated - r->n_before;
+        r->tokens[sl_admit_known(q)] = t->token;
+        sl_admit_token(&e->admit, r->place);
+        ack->value = q->drawn - r->n_before;
         pthread_mutex_lock(&e->lock);
         e->stats.generated_tokens++;
         pthread_mutex_unlock(&e->lock);
-        deliver_token(r, t, pairs, 0);
+        deliver_token(e, r, t, pairs, 0);
     }
     if (t->finish == SL_FINISH_NONE) return SL_OK;
-    if (r->state == SL_REQUEST_PREEMPTING && t->finish == SL_FINISH_STOP && !has_token) {
-        sl_admit_preempted(e, r);
-        return SL_OK;
-    }
-    if (t->finish == SL_FINISH_ERROR)
+    if (q->state == SL_ADMIT_PREEMPTING && t->finish == SL_FINISH_STOP && !has_token)
+        on_preempted(e, r);
+    else if (t->finish == SL_FINISH_ERROR)
         report_broken(e, id, t->token, r);
     else
         sl_coord_finish(e, r, (sl_finish)t->finish, SL_OK, NULL);
@@ -312,8 +326,8 @@ static sl_status on_logits(sl_engine *e, uint32_t id, const sl_wire_header *h, s
     const float *logits;
     sl_status st = sl_wire_logits_decode(h, payload, e->spec.vocab, &request, &first, &logits, err);
     if (st != SL_OK) return st;
-    sl_request *r = sl_ledger_find(&e->ledger, request);
-    if (!r || r->worker != id || r->state == SL_REQUEST_WAITING) return SL_OK; /* ended meanwhile */
+    sl_request *r = running_at(e, request, id);
+    if (!r) return SL_OK;
     uint64_t known = (uint64_t)r->p.n_prompt + r->p.max_tokens;
     if (!r->p.on_logits || first > known || h->rows > known - first)
         return sl_fail(err, SL_ERR_PROTOCOL, "logits of %u positions from %llu of request %llu",
@@ -383,6 +397,7 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
     sl_member_worker *w = &e->worker[id];
     if (w->dead) return;
     w->dead = true;
+    sl_admit_close(&e->admit, id);
     close_books(&w->stats);
     if (w->conn) sl_net_close(e->net, w->conn, SL_ERR_WORKER_LOST, why);
     w->conn = NULL;
@@ -400,7 +415,7 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
         snprintf(text, sizeof text, "%s", why);
     sl_log(e->up ? SL_LOG_ERROR : SL_LOG_INFO, "engine", "%s", text);
     if (!e->up) signal_start(e, sl_fail(&err, SL_ERR_WORKER_LOST, "%s", text), &err);
-    if ((roles & SL_ROLE_EXPERT) || !attention_left(e)) {
+    if ((roles & SL_ROLE_EXPERT) || e->admit.n_open == 0) {
         stop_serving(e, text);
         fail_requests_of(e, SL_NO_WORKER, text);
         fail_waiting(e, text);
@@ -425,27 +440,34 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
 
 /* ---- commands ---- */
 
-static void cancel(sl_engine *e, uint64_t id) {
-    sl_request *r = sl_ledger_find(&e->ledger, id);
-    if (!r || r->state == SL_REQUEST_CANCELLING) return;
-    if (r->state == SL_REQUEST_WAITING) {
-        sl_coord_finish(e, r, SL_FINISH_STOP, SL_ERR_CANCELLED, NULL);
+/* A request that cannot even wait. */
+static void refuse(sl_engine *e, sl_request *r, sl_status status, const char *text) {
+    const sl_request_event ev = {
+        .request = r->id, .finish = SL_FINISH_ERROR, .status = status, .message = text};
+    report_end(e, r, &ev, 0, false);
+}
+
+static void submit(sl_engine *e, sl_request *r) {
+    sl_err err;
+    uint32_t place;
+    if (!e->serving) {
+        refuse(e, r, SL_ERR_WORKER_LOST, e->lost);
         return;
     }
-    bool told = r->state == SL_REQUEST_PREEMPTING;
-    r->state = SL_REQUEST_CANCELLING;
-    if (!told) sl_admit_send_cancel(e, r);
+    sl_status st = sl_admit_submit(&e->admit, r->p.n_prompt, r->p.max_tokens,
+                                   sl_clock_now_us(&e->clock), &place, &err);
+    if (st == SL_OK) {
+        st = sl_ledger_add(&e->ledger, r, place, &err);
+        if (st != SL_OK) sl_admit_end(&e->admit, place);
+    }
+    if (st != SL_OK) refuse(e, r, st, err.msg);
 }
 
 void sl_coord_command(sl_engine *e, sl_command *c) {
-    if (c->submit) {
-        c->submit->submitted_us = sl_clock_now_us(&e->clock);
-        sl_ledger_add(&e->ledger, c->submit);
-        if (!e->serving)
-            sl_coord_finish(e, c->submit, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, e->lost);
-    } else {
-        cancel(e, c->cancel);
-    }
+    if (c->submit)
+        submit(e, c->submit);
+    else
+        sl_coord_cancel(e, c->cancel);
     sl_free(c);
 }
 
@@ -463,14 +485,15 @@ static void ask_stats(sl_engine *e) {
 static void publish_stats(sl_engine *e) {
     pthread_mutex_lock(&e->lock);
     sl_engine_stats *s = &e->stats;
-    s->running = e->ledger.running.n;
-    s->waiting = e->ledger.waiting.n;
+    s->running = e->admit.n_running;
+    s->waiting = e->admit.waiting.n;
     s->pages_total = s->pages_used = 0;
     s->n_workers = e->plan.n_workers;
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         const sl_member_worker *w = &e->worker[i];
-        s->pages_total += w->pages.n_total;
-        s->pages_used += w->pages.n_total - w->pages.n_free;
+        const sl_pages *pages = &e->admit.worker[i].pages;
+        s->pages_total += pages->n_total;
+        s->pages_used += pages->n_total - pages->n_free;
         s->worker[i] = w->stats;
         s->worker[i].id = i;
         s->worker[i].roles = e->plan.worker[i].roles;
@@ -482,7 +505,7 @@ static void publish_stats(sl_engine *e) {
 bool sl_coord_step(sl_engine *e) {
     uint32_t came = sl_net_progress(e->net);
     if (!e->planned && e->n_joined == e->plan.n_workers) send_plans(e);
-    sl_admit_step(e);
+    sl_coord_admit(e);
     uint64_t now = sl_clock_now_us(&e->clock);
     if (now >= e->next_check_us) {
         e->next_check_us = now + CHECK_US;
@@ -511,6 +534,18 @@ void sl_coord_shutdown(sl_engine *e) {
     sl_net_progress(e->net);
 }
 
+static sl_status create_books(sl_engine *e, sl_err *err) {
+    const sl_admit_shape shape = {.n_workers = e->plan.n_workers,
+                                  .max_running = e->plan.max_num_seqs,
+                                  .max_queue = e->max_queue,
+                                  .queue_timeout_us = (uint64_t)(e->o.queue_timeout_s * 1e6)};
+    sl_status st = sl_admit_create(&shape, &e->admit, err);
+    for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++)
+        if (e->plan.worker[i].roles & SL_ROLE_ATTENTION)
+            st = sl_admit_add_pages(&e->admit, i, e->plan.n_pages, e->plan.n_pages, err);
+    return st;
+}
+
 sl_status sl_coord_start(sl_engine *e, sl_err *err) {
     sl_net_opts no = {.transport = e->o.transport,
                       .host = e->o.host ? e->o.host : "127.0.0.1",
@@ -532,10 +567,8 @@ sl_status sl_coord_start(sl_engine *e, sl_err *err) {
         no.hub = e->hub;
     }
     if (st == SL_OK) st = sl_net_create(&no, &e->net, err);
-    for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) {
-        if (e->plan.worker[i].roles & SL_ROLE_ATTENTION)
-            st = sl_pages_create(e->plan.n_pages, e->plan.n_pages, &e->worker[i].pages, err);
-        if (st == SL_OK) st = sl_counts_create(&e->spec, &e->worker[i].counts, err);
-    }
+    if (st == SL_OK) st = create_books(e, err);
+    for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++)
+        st = sl_counts_create(&e->spec, &e->worker[i].counts, err);
     return st == SL_OK ? sl_spawn_start(e, err) : st;
 }

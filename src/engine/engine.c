@@ -186,10 +186,9 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) {
     sl_spawn_stop(e, STOP_GRACE_MS);
     if (e->net) sl_net_free(e->net);
     if (e->hub) sl_loop_hub_free(e->hub);
-    for (uint32_t i = 0; i < SL_PLAN_MAX_WORKERS; i++) {
-        sl_pages_free(&e->worker[i].pages);
-        sl_counts_free(&e->worker[i].counts);
-    }
+    for (uint32_t i = 0; i < SL_PLAN_MAX_WORKERS; i++) sl_counts_free(&e->worker[i].counts);
+    sl_admit_free(&e->admit);
+    sl_ledger_free(&e->ledger);
     sl_collect_free(e->collect);
     sl_plan_free(&e->plan);
     sl_free(e->model_folder);

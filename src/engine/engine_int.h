@@ -1,5 +1,5 @@
-/* Inside of the coordinator: ledgers of requests and pages, the workers of the plan, local
- * spawning. Everything here belongs to the engine's thread, except where a lock is named. */
+/* Inside of the coordinator: requests and their books, the workers of the plan, local spawning.
+ * Everything here belongs to the engine's thread, except where a lock is named. */
 #ifndef SL_ENGINE_ENGINE_INT_H
 #define SL_ENGINE_ENGINE_INT_H
 
@@ -9,7 +9,7 @@
 #include "engine/engine.h"
 #include "engine/worker.h"
 #include "net/net.h"
-#include "sched/pages.h"
+#include "sched/admit.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,66 +17,46 @@
 
 /* ---- requests ---- */
 
-typedef enum sl_request_state {
-    SL_REQUEST_WAITING,    /* no worker yet */
-    SL_REQUEST_RUNNING,    /* its attention worker has it */
-    SL_REQUEST_CANCELLING, /* CANCEL is on its way; tokens are dropped */
-    SL_REQUEST_PREEMPTING, /* CANCEL is on its way for its pages; tokens still count, it waits again
-                              after */
-} sl_request_state;
-
+/* What was asked, and what was answered so far. Its state, pages and worker are in the books
+ * (sl_admit) under its place. */
 typedef struct sl_request {
     uint64_t id;
+    uint32_t place;
     char name[65];
     sl_request_params
         p; /* prompt and stop point to `tokens` and `stop`, the sampling's bias to `bias` */
     uint32_t *stop;
     sl_logit_bias *bias;
     uint32_t n_prompt_reported; /* highest position of the prompt that was reported */
-    sl_request_state state;
-    uint32_t worker;
-    uint32_t *pages; /* room for all it may ever need */
-    uint32_t n_pages, n_generated;
-    uint32_t *tokens;                 /* prompt and generated: what it is recomputed from */
-    uint32_t n_before;                /* generated before it was last submitted */
-    uint64_t submitted_us, queued_us; /* when it came; how long it waited for its first start */
-    bool started;                     /* at least once */
-    struct sl_request *prev, *next;   /* in one of the lists */
-    struct sl_request *chain;         /* in the hash */
+    uint32_t *tokens;           /* prompt and generated: what it is recomputed from */
+    uint32_t n_before;          /* generated before it was last submitted */
+    uint64_t queued_us;         /* how long it waited for its first start */
+    struct sl_request *chain;   /* in the hash */
 } sl_request;
-
-typedef struct sl_request_list {
-    sl_request *first, *last;
-    uint32_t n;
-} sl_request_list;
 
 #define SL_REQUEST_BUCKETS 1024u
 
 typedef struct sl_ledger {
-    sl_request_list waiting, running;
-    uint32_t n_requeued; /* of those waiting: they have run and wait again, before all others */
-    sl_request *bucket[SL_REQUEST_BUCKETS];
+    sl_request **at; /* [cap] by place; NULL: none */
+    uint32_t cap;
+    sl_request *bucket[SL_REQUEST_BUCKETS]; /* by id */
 } sl_ledger;
 
 /* Copies what p points to. NULL: out of memory. */
 sl_request *sl_request_create(const sl_request_params *p, uint64_t id) SL_MUST_CHECK;
 void sl_request_free(sl_request *r);
-void sl_ledger_add(sl_ledger *l, sl_request *r); /* to the end of waiting */
-void sl_ledger_start(sl_ledger *l, sl_request *r);
-/* From running back to waiting, in the order of ids: the oldest is first again. */
-void sl_ledger_requeue(sl_ledger *l, sl_request *r);
+/* The request has this place from now on. SL_ERR_NOMEM. */
+sl_status sl_ledger_add(sl_ledger *l, sl_request *r, uint32_t place, sl_err *err) SL_MUST_CHECK;
 void sl_ledger_remove(sl_ledger *l, sl_request *r);
 sl_request *sl_ledger_find(const sl_ledger *l, uint64_t id);
+void sl_ledger_free(sl_ledger *l); /* of an empty one */
 
 /* ---- workers ---- */
 
 typedef struct sl_member_worker {
     sl_conn *conn;
     bool joined, ready, dead;
-    bool broken; /* it lost an expert worker and refuses requests */
     char address[96];
-    sl_pages pages;   /* of attention workers */
-    uint32_t running; /* requests */
     sl_worker_stats stats;
     sl_counts counts; /* under the engine's lock */
 } sl_member_worker;
@@ -117,6 +97,7 @@ struct sl_engine {
     bool serving, stopping;
     char lost[400]; /* why it does not serve */
     sl_ledger ledger;
+    sl_admit admit; /* books of requests and pages; workers as in the plan */
     uint64_t next_stats_us, next_check_us;
     uint32_t seats; /* requests that all attention workers run at most */
     uint32_t max_queue;
@@ -148,16 +129,18 @@ bool sl_coord_step(sl_engine *e);
 void sl_coord_shutdown(sl_engine *e); /* ends requests, tells the workers to stop */
 void sl_coord_command(sl_engine *e, sl_command *c);
 
+/* What the books have of a request; until another one is submitted. */
+static inline const sl_admit_request *sl_request_books(const sl_engine *e, const sl_request *r) {
+    return &e->admit.request[r->place];
+}
+
 /* The last event of a request; gives its pages back and frees it. */
 void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status,
                      const char *text);
 
-/* admit.c: who gets pages. The oldest request is never preempted, the youngest is first. */
-void sl_admit_step(sl_engine *e);
-/* Its worker confirmed: pages back, it waits again. */
-void sl_admit_preempted(sl_engine *e, sl_request *r);
-/* Sends CANCEL for a running request. */
-void sl_admit_send_cancel(sl_engine *e, const sl_request *r);
+/* admit.c: carries out what the books decide. */
+void sl_coord_admit(sl_engine *e);
+void sl_coord_cancel(sl_engine *e, uint64_t id); /* unknown: it has ended */
 
 /* collect.c: --trace. The on_* calls take what workers answered. */
 sl_status sl_collect_create(const char *path, sl_collect **out, sl_err *err) SL_MUST_CHECK;

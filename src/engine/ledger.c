@@ -1,6 +1,5 @@
-/* The coordinator's ledger of requests: their lists, and where one is by its id. */
+/* The coordinator's requests: what was asked, and which one has an id or a place in the books. */
 #include "engine/engine_int.h"
-#include "spec/kv.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,10 +9,8 @@ sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
     if (!r) return NULL;
     r->stop = sl_alloc(p->n_stop, sizeof *r->stop);
     r->tokens = sl_alloc((size_t)p->n_prompt + p->max_tokens, sizeof *r->tokens);
-    r->pages =
-        sl_alloc(sl_kv_pages_for(sl_kv_positions(p->n_prompt, p->max_tokens)), sizeof *r->pages);
     r->bias = sl_alloc(p->sampling.n_bias, sizeof *r->bias);
-    if (!r->stop || !r->tokens || !r->pages || !r->bias) {
+    if (!r->stop || !r->tokens || !r->bias) {
         sl_request_free(r);
         return NULL;
     }
@@ -35,72 +32,27 @@ void sl_request_free(sl_request *r) {
     sl_free(r->stop);
     sl_free(r->tokens);
     sl_free(r->bias);
-    sl_free(r->pages);
     sl_free(r);
 }
 
-static void append(sl_request_list *l, sl_request *r) {
-    r->prev = l->last;
-    r->next = NULL;
-    if (l->last)
-        l->last->next = r;
-    else
-        l->first = r;
-    l->last = r;
-    l->n++;
-}
-
-static void unlink_from(sl_request_list *l, sl_request *r) {
-    if (r->prev)
-        r->prev->next = r->next;
-    else
-        l->first = r->next;
-    if (r->next)
-        r->next->prev = r->prev;
-    else
-        l->last = r->prev;
-    r->prev = r->next = NULL;
-    l->n--;
-}
-
-void sl_ledger_add(sl_ledger *l, sl_request *r) {
-    append(&l->waiting, r);
-    sl_request **b = &l->bucket[r->id % SL_REQUEST_BUCKETS];
-    r->chain = *b;
-    *b = r;
-}
-
-void sl_ledger_start(sl_ledger *l, sl_request *r) {
-    unlink_from(&l->waiting, r);
-    l->n_requeued -= r->started;
-    append(&l->running, r);
-    r->state = SL_REQUEST_RUNNING;
-    r->started = true;
-}
-
-void sl_ledger_requeue(sl_ledger *l, sl_request *r) {
-    unlink_from(&l->running, r);
-    r->state = SL_REQUEST_WAITING;
-    sl_request *at = l->waiting.first;
-    while (at && at->id < r->id) at = at->next;
-    r->next = at;
-    r->prev = at ? at->prev : l->waiting.last;
-    if (r->prev)
-        r->prev->next = r;
-    else
-        l->waiting.first = r;
-    if (at)
-        at->prev = r;
-    else
-        l->waiting.last = r;
-    l->waiting.n++;
-    l->n_requeued++;
+sl_status sl_ledger_add(sl_ledger *l, sl_request *r, uint32_t place, sl_err *err) {
+    if (place >= l->cap) {
+        uint32_t cap = SL_MAX(2 * l->cap, place + 1);
+        sl_request **bigger = sl_grow(l->at, l->cap, cap, sizeof *bigger);
+        if (!bigger) return sl_fail(err, SL_ERR_NOMEM, "ledger of %u requests", cap);
+        l->at = bigger;
+        l->cap = cap;
+    }
+    r->place = place;
+    l->at[place] = r;
+    sl_request **bucket = &l->bucket[r->id % SL_REQUEST_BUCKETS];
+    r->chain = *bucket;
+    *bucket = r;
+    return SL_OK;
 }
 
 void sl_ledger_remove(sl_ledger *l, sl_request *r) {
-    bool waits = r->state == SL_REQUEST_WAITING;
-    unlink_from(waits ? &l->waiting : &l->running, r);
-    l->n_requeued -= waits && r->started;
+    l->at[r->place] = NULL;
     sl_request **at = &l->bucket[r->id % SL_REQUEST_BUCKETS];
     while (*at != r) at = &(*at)->chain;
     *at = r->chain;
@@ -110,4 +62,9 @@ sl_request *sl_ledger_find(const sl_ledger *l, uint64_t id) {
     sl_request *r = l->bucket[id % SL_REQUEST_BUCKETS];
     while (r && r->id != id) r = r->chain;
     return r;
+}
+
+void sl_ledger_free(sl_ledger *l) {
+    sl_free(l->at);
+    *l = (sl_ledger){0};
 }

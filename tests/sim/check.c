@@ -80,10 +80,12 @@ void sim_on_logits(void *ctx, uint64_t first, uint32_t n, const float *logits) {
 /* ---- the coordinator's ledgers ---- */
 
 static void look_at_request(sim *s, sim_request *r) {
-    const sl_request *q = sl_ledger_find(&s->engine->ledger, r->id);
-    if (!q) return;
-    bool waits = q->state == SL_REQUEST_WAITING;
-    s->seen[COVER_waited_for_a_place] |= waits && !r->ran && s->engine->ledger.running.n > 0;
+    const sl_admit *a = &s->engine->admit;
+    const sl_request *known = sl_ledger_find(&s->engine->ledger, r->id);
+    if (!known) return;
+    const sl_admit_request *q = &a->request[known->place];
+    bool waits = q->state == SL_ADMIT_WAITING;
+    s->seen[COVER_waited_for_a_place] |= waits && !r->ran && a->n_running > 0;
     if (!waits && r->worker == q->worker && q->n_pages > sl_kv_pages_for(r->p->n + SL_MAX_AHEAD))
         s->seen[COVER_pages_grew] = true;
     if (waits && r->ran && !r->preempted) {
@@ -97,12 +99,16 @@ static void look_at_request(sim *s, sim_request *r) {
 
 /* Each page is free or belongs to one running request. */
 static bool check_pages(sim *s, uint32_t worker) {
-    const sl_pages *p = &s->engine->worker[worker].pages;
+    const sl_admit *a = &s->engine->admit;
+    const sl_pages *p = &a->worker[worker].pages;
     uint8_t owners[256] = {0};
     uint32_t used = 0;
     SL_ASSERT(p->n_total <= SL_LEN(owners));
-    for (const sl_request *q = s->engine->ledger.running.first; q; q = q->next)
-        for (uint32_t i = 0; q->worker == worker && i < q->n_pages; i++) owners[q->pages[i]]++;
+    for (uint32_t r = 0; r < a->cap; r++) {
+        const sl_admit_request *q = &a->request[r];
+        if (q->state < SL_ADMIT_RUNNING || q->worker != worker) continue;
+        for (uint32_t i = 0; i < q->n_pages; i++) owners[q->pages[i]]++;
+    }
     for (uint32_t i = 0; i < p->n_total; i++) {
         uint32_t holders = i < p->n_touched ? p->page[i].holders : 0;
         if (owners[i] > 1 || owners[i] != holders)

@@ -1,0 +1,354 @@
+/* The coordinator's books: lists of requests by index, pools by worker, a tree that finds the
+ * worker with most free pages. */
+#include "sched/admit.h"
+
+#include "base/mem.h"
+#include "base/mutate.h"
+#include "spec/kv.h"
+#include "spec/limits.h"
+
+enum { LINK_PLACE, LINK_LACKING }; /* waiting or running; lacking */
+
+#define FIRST_CAP 64u
+
+/* ---- lists ---- */
+
+static sl_admit_list list_of(uint8_t which) {
+    return (sl_admit_list){.first = SL_ADMIT_NONE, .last = SL_ADMIT_NONE, .which = which};
+}
+
+/* Before another one, or with SL_ADMIT_NONE at the end. */
+static void insert(sl_admit *a, sl_admit_list *l, uint32_t request, uint32_t before) {
+    sl_admit_link *link = &a->request[request].link[l->which];
+    link->next = before;
+    link->prev = before == SL_ADMIT_NONE ? l->last : a->request[before].link[l->which].prev;
+    if (link->prev == SL_ADMIT_NONE)
+        l->first = request;
+    else
+        a->request[link->prev].link[l->which].next = request;
+    if (before == SL_ADMIT_NONE)
+        l->last = request;
+    else
+        a->request[before].link[l->which].prev = request;
+    l->n++;
+}
+
+static void take_out(sl_admit *a, sl_admit_list *l, uint32_t request) {
+    const sl_admit_link link = a->request[request].link[l->which];
+    if (link.prev == SL_ADMIT_NONE)
+        l->first = link.next;
+    else
+        a->request[link.prev].link[l->which].next = link.next;
+    if (link.next == SL_ADMIT_NONE)
+        l->last = link.prev;
+    else
+        a->request[link.next].link[l->which].prev = link.prev;
+    l->n--;
+}
+
+/* ---- the worker with most free pages ---- */
+
+/* What of the worker is in the tree has changed. */
+static void note(sl_admit *a, uint32_t worker) {
+    const sl_admit_worker *w = &a->worker[worker];
+    bool takes = w->open && w->running.n < a->shape.max_running;
+    uint32_t at = a->leaves + worker;
+    a->most[at] = takes ? w->pages.n_free : 0;
+    for (at /= 2; at > 0; at /= 2) a->most[at] = SL_MAX(a->most[2 * at], a->most[2 * at + 1]);
+}
+
+/* Of those with most, the first; SL_ADMIT_NONE: nobody has `pages` (> 0). */
+static uint32_t pick_worker(const sl_admit *a, uint32_t pages) {
+    uint32_t at = 1;
+    if (a->most[at] < pages) return SL_ADMIT_NONE;
+    while (at < a->leaves) at = 2 * at + (a->most[2 * at] < a->most[at]);
+    return at - a->leaves;
+}
+
+/* ---- pages ---- */
+
+/* Pages that let it run on until its next tokens are known. */
+static uint32_t wanted_pages(const sl_admit_request *r) {
+    uint64_t ahead = (uint64_t)sl_admit_known(r) + SL_MAX_AHEAD;
+    return sl_kv_pages_for(SL_MIN(ahead, sl_kv_positions(r->prompt, r->most)));
+}
+
+static bool lacks_pages(const sl_admit_request *r) {
+    return r->state == SL_ADMIT_RUNNING && r->n_pages < wanted_pages(r);
+}
+
+/* It cannot go on without a page. */
+static bool is_stuck(const sl_admit_request *r) {
+    return sl_admit_known(r) >= r->n_pages * SL_KV_PAGE_TOKENS;
+}
+
+static bool take_pages(sl_admit *a, sl_admit_request *r, uint32_t n) {
+    sl_pages *pool = &a->worker[r->worker].pages;
+    if (!sl_pages_take(pool, n, r->pages + r->n_pages)) {
+        a->failed |= n <= pool->n_free;
+        return false;
+    }
+    r->n_pages += n;
+    return true;
+}
+
+static void make_due(sl_admit *a, uint32_t worker) {
+    sl_admit_worker *w = &a->worker[worker];
+    if (w->due) return;
+    w->due = true;
+    w->next_due = SL_ADMIT_NONE;
+    if (a->first_due == SL_ADMIT_NONE)
+        a->first_due = worker;
+    else
+        a->worker[a->last_due].next_due = worker;
+    a->last_due = worker;
+}
+
+static void stop_lacking(sl_admit *a, uint32_t request) {
+    sl_admit_request *r = &a->request[request];
+    if (!r->lacks) return;
+    take_out(a, &a->worker[r->worker].lacking, request);
+    r->lacks = false;
+}
+
+/* Into the list of those that lack pages, in the order of starts. */
+static void start_lacking(sl_admit *a, uint32_t request) {
+    sl_admit_request *r = &a->request[request];
+    sl_admit_list *l = &a->worker[r->worker].lacking;
+    uint32_t before = SL_ADMIT_NONE, at = l->last;
+    for (; at != SL_ADMIT_NONE && a->request[at].began > r->began;
+         at = a->request[at].link[LINK_LACKING].prev)
+        before = at;
+    insert(a, l, request, before);
+    r->lacks = true;
+}
+
+/* Out of its worker, whose pages it has no longer but for `forgotten` ones. */
+static void leave_worker(sl_admit *a, uint32_t request, uint32_t forgotten) {
+    sl_admit_request *r = &a->request[request];
+    sl_admit_worker *w = &a->worker[r->worker];
+    stop_lacking(a, request);
+    take_out(a, &w->running, request);
+    a->n_running--;
+    w->n_leaving -= r->state != SL_ADMIT_RUNNING;
+    sl_pages_give(&w->pages, r->pages, r->n_pages - forgotten);
+    r->n_pages = 0;
+    note(a, r->worker);
+    if (w->lacking.n > 0) make_due(a, r->worker);
+}
+
+/* ---- decisions ---- */
+
+static void begin_leaving(sl_admit *a, uint32_t request, sl_admit_state state) {
+    sl_admit_request *r = &a->request[request];
+    stop_lacking(a, request);
+    a->worker[r->worker].n_leaving += r->state == SL_ADMIT_RUNNING;
+    r->state = state;
+}
+
+/* The youngest gives way when anybody is stuck, unless pages are on their way back already. */
+static bool preempt(sl_admit *a, uint32_t worker, sl_admit_decision *out) {
+    sl_admit_worker *w = &a->worker[worker];
+    uint32_t stuck = w->lacking.first, youngest = w->running.first;
+    if (w->n_leaving > 0 || w->running.n < 2) return false;
+    while (stuck != SL_ADMIT_NONE && !is_stuck(&a->request[stuck]))
+        stuck = a->request[stuck].link[LINK_LACKING].next;
+    if (stuck == SL_ADMIT_NONE) return false;
+    for (uint32_t at = youngest; at != SL_ADMIT_NONE; at = a->request[at].link[LINK_PLACE].next)
+        if (a->request[at].age > a->request[youngest].age) youngest = at;
+    begin_leaving(a, youngest, SL_ADMIT_PREEMPTING);
+    *out = (sl_admit_decision){.kind = SL_ADMIT_PREEMPT, .request = youngest, .worker = worker};
+    return true;
+}
+
+static bool grow_at(sl_admit *a, uint32_t worker, sl_admit_decision *out) {
+    uint32_t request = a->worker[worker].lacking.first;
+    if (request == SL_ADMIT_NONE) return false;
+    sl_admit_request *r = &a->request[request];
+    if (!take_pages(a, r, 1)) return preempt(a, worker, out);
+    note(a, worker);
+    if (!lacks_pages(r)) stop_lacking(a, request);
+    *out = (sl_admit_decision){.kind = SL_ADMIT_PAGE,
+                               .request = request,
+                               .worker = worker,
+                               .page = r->pages[r->n_pages - 1]};
+    return true;
+}
+
+static bool grow(sl_admit *a, sl_admit_decision *out) {
+    while (a->first_due != SL_ADMIT_NONE) {
+        sl_admit_worker *w = &a->worker[a->first_due];
+        if (grow_at(a, a->first_due, out)) return true;
+        w->due = false;
+        a->first_due = w->next_due;
+    }
+    return false;
+}
+
+static bool start(sl_admit *a, sl_admit_decision *out) {
+    uint32_t request = a->waiting.first;
+    if (request == SL_ADMIT_NONE) return false;
+    sl_admit_request *r = &a->request[request];
+    uint32_t pages = wanted_pages(r), worker = pick_worker(a, pages);
+    if (worker == SL_ADMIT_NONE) return false; /* in order: nobody overtakes the oldest */
+    r->worker = worker;
+    if (!take_pages(a, r, pages)) return false;
+    take_out(a, &a->waiting, request);
+    a->n_again -= r->starts > 0;
+    insert(a, &a->worker[worker].running, request, SL_ADMIT_NONE);
+    a->n_running++;
+    r->state = SL_ADMIT_RUNNING;
+    r->starts++;
+    r->began = ++a->starts;
+    note(a, worker);
+    *out = (sl_admit_decision){.kind = SL_ADMIT_START, .request = request, .worker = worker};
+    return true;
+}
+
+static bool turn_away(const sl_admit *a, uint64_t now_us, sl_admit_decision *out) {
+    *out = (sl_admit_decision){.kind = SL_ADMIT_FULL, .request = a->waiting.last};
+    if (a->waiting.n - a->n_again > a->shape.max_queue) return true;
+    if (a->shape.queue_timeout_us == 0 || a->waiting.n == a->n_again) return false;
+    uint32_t oldest = a->waiting.first;
+    while (a->request[oldest].starts > 0) oldest = a->request[oldest].link[LINK_PLACE].next;
+    *out = (sl_admit_decision){.kind = SL_ADMIT_LATE, .request = oldest};
+    return now_us - a->request[oldest].came_us >= a->shape.queue_timeout_us;
+}
+
+bool sl_admit_next(sl_admit *a, uint64_t now_us, sl_admit_decision *out) {
+    return grow(a, out) || start(a, out) || turn_away(a, now_us, out);
+}
+
+/* ---- events ---- */
+
+void sl_admit_open(sl_admit *a, uint32_t worker) {
+    a->n_open += !a->worker[worker].open;
+    a->worker[worker].open = true;
+    note(a, worker);
+}
+
+void sl_admit_close(sl_admit *a, uint32_t worker) {
+    a->n_open -= a->worker[worker].open;
+    a->worker[worker].open = false;
+    note(a, worker);
+}
+
+static bool more_requests(sl_admit *a) {
+    uint32_t cap = SL_MAX(2 * a->cap, FIRST_CAP);
+    sl_admit_request *bigger = sl_grow(a->request, a->cap, cap, sizeof *bigger);
+    if (!bigger) return false;
+    a->request = bigger;
+    for (uint32_t i = cap; i > a->cap; i--) {
+        bigger[i - 1].link[LINK_PLACE].next = a->free;
+        a->free = i - 1;
+    }
+    a->cap = cap;
+    return true;
+}
+
+sl_status sl_admit_submit(sl_admit *a, uint32_t prompt, uint32_t most, uint64_t now_us,
+                          uint32_t *request, sl_err *err) {
+    if (a->free == SL_ADMIT_NONE && !more_requests(a))
+        return sl_fail(err, SL_ERR_NOMEM, "books of %u requests", a->cap);
+    uint32_t cap_pages = sl_kv_pages_for(sl_kv_positions(prompt, most)), id = a->free;
+    sl_admit_request *r = &a->request[id];
+    if (cap_pages > r->cap_pages) { /* what an earlier request had here is used again */
+        uint32_t *pages = sl_alloc(cap_pages, sizeof *pages);
+        if (!pages) return sl_fail(err, SL_ERR_NOMEM, "books of a request of %u pages", cap_pages);
+        sl_free(r->pages);
+        r->pages = pages;
+        r->cap_pages = cap_pages;
+    }
+    a->free = r->link[LINK_PLACE].next;
+    *r = (sl_admit_request){.state = SL_ADMIT_WAITING,
+                            .prompt = prompt,
+                            .most = most,
+                            .pages = r->pages,
+                            .cap_pages = r->cap_pages,
+                            .age = ++a->ages,
+                            .came_us = now_us};
+    insert(a, &a->waiting, id, SL_ADMIT_NONE);
+    *request = id;
+    return SL_OK;
+}
+
+void sl_admit_token(sl_admit *a, uint32_t request) {
+    sl_admit_request *r = &a->request[request];
+    SL_ASSERT(r->state >= SL_ADMIT_RUNNING && r->drawn < r->most);
+    r->drawn++;
+    if (!lacks_pages(r)) return;
+    if (!r->lacks) start_lacking(a, request);
+    if (a->worker[r->worker].pages.n_free > 0 || is_stuck(r)) make_due(a, r->worker);
+}
+
+bool sl_admit_cancel(sl_admit *a, uint32_t request) {
+    SL_ASSERT(a->request[request].state >= SL_ADMIT_RUNNING);
+    bool tell = a->request[request].state == SL_ADMIT_RUNNING;
+    begin_leaving(a, request, SL_ADMIT_CANCELLING);
+    return tell;
+}
+
+void sl_admit_gave_way(sl_admit *a, uint32_t request) {
+    sl_admit_request *r = &a->request[request];
+    SL_ASSERT(r->state == SL_ADMIT_PREEMPTING);
+    leave_worker(a, request, SL_MUTATION(FORGOTTEN_PAGE));
+    r->state = SL_ADMIT_WAITING;
+    uint32_t at = a->waiting.first;
+    while (at != SL_ADMIT_NONE && a->request[at].age < r->age)
+        at = a->request[at].link[LINK_PLACE].next;
+    insert(a, &a->waiting, request, at);
+    a->n_again++;
+}
+
+void sl_admit_end(sl_admit *a, uint32_t request) {
+    sl_admit_request *r = &a->request[request];
+    SL_ASSERT(r->state != SL_ADMIT_UNUSED);
+    if (r->state == SL_ADMIT_WAITING) {
+        take_out(a, &a->waiting, request);
+        a->n_again -= r->starts > 0;
+    } else {
+        leave_worker(a, request, 0);
+    }
+    r->state = SL_ADMIT_UNUSED;
+    r->link[LINK_PLACE].next = a->free;
+    a->free = request;
+}
+
+/* ---- life ---- */
+
+sl_status sl_admit_create(const sl_admit_shape *shape, sl_admit *out, sl_err *err) {
+    sl_admit a = {.shape = *shape,
+                  .free = SL_ADMIT_NONE,
+                  .waiting = list_of(LINK_PLACE),
+                  .first_due = SL_ADMIT_NONE,
+                  .leaves = 1};
+    while (a.leaves < shape->n_workers) a.leaves *= 2;
+    a.worker = sl_alloc(shape->n_workers, sizeof *a.worker);
+    a.most = sl_alloc(2 * (size_t)a.leaves, sizeof *a.most);
+    if (!a.worker || !a.most) {
+        sl_admit_free(&a);
+        return sl_fail(err, SL_ERR_NOMEM, "books of %u workers", shape->n_workers);
+    }
+    for (uint32_t i = 0; i < shape->n_workers; i++) {
+        a.worker[i].running = list_of(LINK_PLACE);
+        a.worker[i].lacking = list_of(LINK_LACKING);
+    }
+    *out = a;
+    return SL_OK;
+}
+
+void sl_admit_free(sl_admit *a) {
+    for (uint32_t i = 0; a->worker && i < a->shape.n_workers; i++)
+        sl_pages_free(&a->worker[i].pages);
+    for (uint32_t i = 0; i < a->cap; i++) sl_free(a->request[i].pages);
+    sl_free(a->request);
+    sl_free(a->worker);
+    sl_free(a->most);
+    *a = (sl_admit){0};
+}
+
+sl_status sl_admit_add_pages(sl_admit *a, uint32_t worker, uint32_t n, uint32_t room, sl_err *err) {
+    sl_status st = sl_pages_create(n, room, &a->worker[worker].pages, err);
+    note(a, worker);
+    return st;
+}

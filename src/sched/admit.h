@@ -1,0 +1,142 @@
+/* Who runs where, and who gets KV pages: the coordinator's decisions over indices of requests and
+ * of attention workers.
+ *
+ *   1. Running requests grow page by page, those of a worker in the order in which they started, so
+ *      that each has room for its known tokens and for SL_MAX_AHEAD more: as far as its worker may
+ *      run before the coordinator has heard of them.
+ *   2. When a pool is empty and a request cannot go on without a page, the youngest of that worker
+ *      gives way: its pages come back, it waits again in its old place, and is computed again from
+ *      its tokens. The oldest never gives way, and a pool holds one request of full length at
+ *      least, so somebody always makes progress.
+ *   3. Requests start in the order in which they came, nobody overtakes the oldest; each at the
+ *      open worker with most free pages, and stays there until it ends or gives way.
+ *   4. Requests that never ran are turned away: the newest while too many wait, the oldest when it
+ *      has waited too long. The work of those that ran would be lost.
+ *
+ * Events in; decisions out, one at a time and in order, from sl_admit_next. Engine and simulator
+ * call it with what happened; equal events give equal decisions. No I/O, clock or threads. A step
+ * costs O(log workers), and where a pool is empty what looking through the requests of that worker
+ * costs. Fields are for reading; a pointer to a request is good until
+ * sl_admit_submit. Thread: owner. */
+#ifndef SL_SCHED_ADMIT_H
+#define SL_SCHED_ADMIT_H
+
+#include "sched/pages.h"
+
+#define SL_ADMIT_NONE UINT32_MAX
+
+typedef enum sl_admit_state {
+    SL_ADMIT_UNUSED,
+    SL_ADMIT_WAITING,    /* it has no worker */
+    SL_ADMIT_RUNNING,    /* its worker has it */
+    SL_ADMIT_CANCELLING, /* its worker is told to end it */
+    SL_ADMIT_PREEMPTING, /* its worker is told to give its pages back; it waits again after */
+} sl_admit_state;
+
+typedef struct sl_admit_link {
+    uint32_t prev, next;
+} sl_admit_link;
+
+typedef struct sl_admit_request {
+    sl_admit_state state;
+    uint32_t prompt, most; /* tokens: given with it, drawn at most */
+    uint32_t drawn;        /* tokens that the coordinator knows */
+    uint32_t starts;
+    uint32_t worker; /* unless it waits */
+    uint32_t n_pages, cap_pages;
+    uint32_t *pages;  /* of its worker, in the order of positions; room for all it may ever need */
+    uint64_t age;     /* order of coming; no two are equal, ever */
+    uint64_t began;   /* order of starts */
+    uint64_t came_us; /* as given with it */
+    bool lacks;       /* it is in its worker's list `lacking` */
+    sl_admit_link link[2];
+} sl_admit_request;
+
+typedef struct sl_admit_list {
+    uint32_t first, last, n;
+    uint8_t which; /* of a request's links */
+} sl_admit_list;
+
+typedef struct sl_admit_worker {
+    sl_pages pages;
+    bool open;             /* requests may start here */
+    uint32_t n_leaving;    /* of `running`: their pages are on the way back */
+    sl_admit_list running; /* in the order of their starts */
+    sl_admit_list lacking; /* of these: they want more pages than they have */
+    bool due;              /* it is in the list of those that are to be looked at */
+    uint32_t next_due;
+} sl_admit_worker;
+
+typedef struct sl_admit_shape {
+    uint32_t n_workers;        /* indices 0 .. n_workers - 1 */
+    uint32_t max_running;      /* requests of a worker */
+    uint32_t max_queue;        /* requests that wait and never ran */
+    uint64_t queue_timeout_us; /* 0: no limit */
+} sl_admit_shape;
+
+typedef struct sl_admit {
+    sl_admit_shape shape;
+    sl_admit_request *request; /* [cap] */
+    uint32_t cap, free;        /* free: first unused one */
+    sl_admit_worker *worker;
+    uint32_t *most; /* tree over workers: free pages where a request may start, the most below it */
+    uint32_t leaves;
+    sl_admit_list waiting; /* by age: those that ran stand before those that never did */
+    uint32_t n_again;      /* of these: they have run */
+    uint32_t n_running, n_open;
+    uint32_t first_due, last_due;
+    uint64_t ages, starts;
+    bool failed; /* books of pages found no memory: decisions are no longer right */
+} sl_admit;
+
+typedef enum sl_admit_kind {
+    SL_ADMIT_PAGE,    /* `page` is the next one of the request: tell its worker */
+    SL_ADMIT_PREEMPT, /* tell its worker to end it; call sl_admit_gave_way when that has */
+    SL_ADMIT_START,   /* at `worker`, with the pages that it has */
+    SL_ADMIT_FULL,    /* too many wait: end it, with sl_admit_end */
+    SL_ADMIT_LATE,    /* it waited too long: the same */
+} sl_admit_kind;
+
+typedef struct sl_admit_decision {
+    sl_admit_kind kind;
+    uint32_t request;
+    uint32_t worker; /* PAGE, PREEMPT, START */
+    uint32_t page;   /* PAGE */
+} sl_admit_decision;
+
+/* No worker has pages or is open. SL_ERR_NOMEM. */
+sl_status sl_admit_create(const sl_admit_shape *shape, sl_admit *out, sl_err *err) SL_MUST_CHECK;
+void sl_admit_free(sl_admit *a); /* zeroed is fine */
+
+/* The worker has n pages; `room`: see sl_pages_create. Once for each. */
+sl_status sl_admit_add_pages(sl_admit *a, uint32_t worker, uint32_t n, uint32_t room,
+                             sl_err *err) SL_MUST_CHECK;
+/* Requests may start there. */
+void sl_admit_open(sl_admit *a, uint32_t worker);
+/* None starts there any more. Those that run stay in the books until they end. Again is fine. */
+void sl_admit_close(sl_admit *a, uint32_t worker);
+
+/* A request of `prompt` tokens (> 0) that draws at most `most` (> 0) waits from now on. A pool must
+ * have pages for all its positions. SL_ERR_NOMEM. */
+sl_status sl_admit_submit(sl_admit *a, uint32_t prompt, uint32_t most, uint64_t now_us,
+                          uint32_t *request, sl_err *err) SL_MUST_CHECK;
+/* One more of its tokens is known. Not while it waits. */
+void sl_admit_token(sl_admit *a, uint32_t request);
+/* Its client gives it up, and it does not wait: true if its worker is to be told. It stays until
+ * that confirms: sl_admit_end. */
+bool sl_admit_cancel(sl_admit *a, uint32_t request);
+/* Its worker has ended it, as SL_ADMIT_PREEMPT wanted. */
+void sl_admit_gave_way(sl_admit *a, uint32_t request);
+/* It is over, whatever its state: its pages come back, its index is free. */
+void sl_admit_end(sl_admit *a, uint32_t request);
+
+/* The next decision; false: there is none until something happens. All are carried out here, but
+ * FULL and LATE: these requests wait until sl_admit_end. */
+bool sl_admit_next(sl_admit *a, uint64_t now_us, sl_admit_decision *out);
+
+/* Tokens that it would be computed from. */
+static inline uint32_t sl_admit_known(const sl_admit_request *r) {
+    return r->prompt + r->drawn;
+}
+
+#endif
