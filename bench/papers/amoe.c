@@ -96,7 +96,7 @@ static void put_steps(FILE *out, const char *table, const char *key, const sl_co
     for (int expert = 0; expert < 2; expert++) {
         double rows = 0, tasks = 0;
         for (uint32_t i = 0; i < r->n_workers; i++) {
-            if (r->worker[i].roles != (expert ? SL_SIM_EXPERT : SL_SIM_ATTENTION)) continue;
+            if (r->worker[i].roles != (expert ? SL_ROLE_EXPERT : SL_ROLE_ATTENTION)) continue;
             rows += (double)r->worker[i].rows;
             tasks += (double)r->worker[i].tasks;
         }

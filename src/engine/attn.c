@@ -359,21 +359,6 @@ static sl_status create_parts(sl_attn *a, sl_err *err) {
     return st;
 }
 
-/* Each expert worker's experts, in order of id, are cut into as many even groups as there are
- * chunks. */
-static sl_status group_experts(sl_attn *a, sl_err *err) {
-    const sl_plan *p = &a->w->plan;
-    uint32_t hosted[SL_PLAN_MAX_WORKERS] = {0}, seen[SL_PLAN_MAX_WORKERS] = {0};
-    a->group = sl_alloc(p->n_experts, sizeof *a->group);
-    if (!a->group) return sl_fail(err, SL_ERR_NOMEM, "groups of %u experts", p->n_experts);
-    for (uint32_t e = 0; e < p->n_experts; e++) hosted[sl_plan_host_of(p, 0, e, 0)]++;
-    for (uint32_t e = 0; e < p->n_experts; e++) {
-        uint32_t w = sl_plan_host_of(p, 0, e, 0); /* of its first host: any rule would do */
-        a->group[e] = (uint32_t)((uint64_t)seen[w]++ * p->chunks / hosted[w]);
-    }
-    return SL_OK;
-}
-
 static sl_status create_turns(sl_attn *a, sl_err *err) {
     a->moe = sl_alloc(a->m->n_layers, 1);
     if (!a->moe) return sl_fail(err, SL_ERR_NOMEM, "turns of %u blocks", a->m->n_layers);
@@ -396,14 +381,13 @@ sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     a->n_chunks = w->plan.chunks;
     a->max_slots = w->plan.max_num_seqs;
     a->max_rows = sl_lane_max_rows(&w->plan);
-    a->cuts = w->plan.has_costs && w->plan.schedule == SL_SCHED_FINDEP &&
-              w->plan.chunking == SL_CHUNK_TOKENS;
-    sl_auto_describe(&w->plan, a->m, 0, &a->load);
     memset(a->expert_index, 0xFF, sizeof a->expert_index);
     for (uint32_t i = 0; i < w->n_expert_workers; i++) a->expert_index[w->expert_worker[i]] = i;
     sl_status st = map_pages(a, err);
-    if (st == SL_OK && a->n_chunks > 1 && w->plan.chunking == SL_CHUNK_EXPERTS)
-        st = group_experts(a, err);
+    if (st == SL_OK)
+        st = sl_cut_create(&w->plan, a->m,
+                           sl_wire_row_bytes((sl_wire_format)w->plan.wire, a->m->d_model), &a->cut,
+                           err);
     if (st == SL_OK) st = create_turns(a, err);
     if (st == SL_OK) st = create_parts(a, err);
     if (st == SL_OK && w->plan.schedule == SL_SCHED_AEP) st = sl_flow_create(a, &a->flow, err);
@@ -420,7 +404,7 @@ void sl_attn_free(sl_attn *a) {
     for (uint32_t l = 0; a->lane && l < a->n_lanes; l++) sl_lane_free(&a->lane[l]);
     sl_free(a->lane);
     sl_slots_free(&a->slots);
-    sl_free(a->group);
+    sl_cut_free(&a->cut);
     sl_free(a->moe);
     sl_free(a->out);
     sl_free(a->pairs);

@@ -4,13 +4,9 @@
 #ifndef SL_ENGINE_ATTN_INT_H
 #define SL_ENGINE_ATTN_INT_H
 
-#include "engine/auto.h"
 #include "engine/worker_int.h"
 #include "model/sampler.h"
-#include "sched/intake.h"
-#include "sched/batcher.h"
-#include "sched/pacer.h"
-#include "sched/slots.h"
+#include "sched/step.h"
 #include "sched/turns.h"
 
 #define SL_MAX_STOP_IDS 64u
@@ -50,16 +46,9 @@ typedef struct sl_lane {
     bool begun;     /* the task waits for... */
     sl_event event; /* ...the last call that the lane submitted */
 
-    sl_slot *slot;      /* [max_num_seqs] */
-    sl_slot_need *need; /* scratch of the batcher, [max_num_seqs] */
-    sl_step_part *part; /* [max_num_seqs + 1] */
-    size_t n_parts;
-    uint32_t n_cut; /* the step's rows are in so many of the chunks, the rest stays empty */
-    uint32_t turn, steps;
-    sl_pacer pacer;
-    bool burst;           /* the running step has first rows of prompts, which are not paced */
-    uint32_t decode_rows; /* of the running step */
-    uint64_t step_began_us, step_began_ns;
+    sl_slot *slot; /* [max_num_seqs] */
+    sl_step step;
+    uint64_t step_began_ns;
 
     /* rows of the running step, [max_rows] each */
     uint32_t n_rows;
@@ -110,8 +99,7 @@ struct sl_attn {
     sl_turns turns;
     uint8_t *moe; /* [n_layers], of turns */
     uint32_t n_lanes, n_chunks, max_slots, max_rows;
-    bool cuts; /* lanes choose how many chunks a step has, by the plan's costs */
-    sl_choose_load load;
+    sl_cut cut;
     uint32_t look; /* slot that was asked for last */
     uint8_t *kv;   /* n_pages pages */
     size_t kv_bytes;
@@ -124,8 +112,7 @@ struct sl_attn {
     sl_wire_id_f32 *pairs; /* [out_cap][1 + SL_WIRE_MAX_TOP] log-probabilities of them */
     uint32_t n_out, out_cap, n_pairs;
     uint32_t expert_index[SL_PLAN_MAX_WORKERS]; /* worker id -> index of expert worker */
-    uint32_t *group; /* chunks by expert: the chunk that an expert is in; else NULL */
-    bool lost;       /* an expert worker is gone: */
+    bool lost;                                  /* an expert worker is gone: */
     uint32_t lost_worker;
 };
 
@@ -184,7 +171,7 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
 void sl_lane_reset(sl_lane *lane);
 
 /* head.c */
-/* A piece of what follows the last block: `part` and x of the lane say which rows of which slots
+/* A piece of what follows the last block: step and x of the lane say which rows of which slots
  * are through; their slots advance, report, sample, end. Until the step is over no other lane may
  * call these. */
 void sl_head_begin(sl_lane *lane);

@@ -16,14 +16,6 @@
 
 /* ---- who works, and on how much ---- */
 
-static void count_roles(const sl_plan *p, sl_choose_load *l) {
-    for (uint32_t i = 0; i < p->n_workers; i++) {
-        l->attention_workers += p->worker[i].roles & SL_ROLE_ATTENTION ? 1 : 0;
-        l->expert_workers += p->worker[i].roles & SL_ROLE_EXPERT ? 1 : 0;
-    }
-    l->colocated = l->attention_workers + l->expert_workers > p->n_workers;
-}
-
 /* Rows of each worker in each block, for tokens drawn from the declared skew: the busiest worker's
  * over the mean, by block and of all blocks together. */
 static sl_status measure_skew(const sl_plan *p, const sl_model_spec *m, sl_choose_load *l,
@@ -54,27 +46,6 @@ static sl_status measure_skew(const sl_plan *p, const sl_model_spec *m, sl_choos
     l->skew_total = SL_MAX(most_all / mean, 1);
     sl_skew_free(s);
     return SL_OK;
-}
-
-void sl_auto_describe(const sl_plan *p, const sl_model_spec *m, uint32_t requests,
-                      sl_choose_load *out) {
-    sl_choose_load l = {.n_experts = p->n_experts,
-                        .top_k = m->top_k,
-                        .shared = m->d_ff_shared > 0,
-                        .prefill_rows = p->max_num_batched_tokens,
-                        .keys = SL_MAX(p->context / 2, 1u),
-                        .row_bytes = (double)sl_wire_row_bytes((sl_wire_format)p->wire, m->d_model),
-                        .exact = p->exact,
-                        .regroup = p->exact || sl_device_is_modelled(&p->device),
-                        .skew = 1,
-                        .skew_total = 1,
-                        .threads = p->threads};
-    count_roles(p, &l);
-    uint32_t each = (requests + l.attention_workers - 1) / l.attention_workers;
-    if (requests == 0 || each > p->max_num_seqs) each = p->max_num_seqs;
-    l.decode_rows = SL_MIN(each, p->max_num_batched_tokens);
-    l.max_lanes = SL_MIN(l.decode_rows, SL_PLAN_MAX_LANES);
-    *out = l;
 }
 
 /* ---- what it costs ---- */
@@ -188,7 +159,8 @@ sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out, s
     *out = (sl_auto_report){0};
     sl_status st = sl_plan_check_size(p, err);
     if (st != SL_OK) return st;
-    sl_auto_describe(p, o->m, o->requests, &l);
+    sl_choose_describe(p, o->m, sl_wire_row_bytes((sl_wire_format)p->wire, o->m->d_model),
+                       o->requests, &l);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (!sl_device_is_modelled(&p->device) && cores > 0) l.cores = (double)cores;
     if (p->skew.on) st = measure_skew(p, o->m, &l, err);

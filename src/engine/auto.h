@@ -29,11 +29,6 @@ typedef struct sl_auto_report {
     double measure_ms;
 } sl_auto_report;
 
-/* Who works on how many rows in a plan whose lanes are full; skew is 1. For `requests` see above.
- */
-void sl_auto_describe(const sl_plan *p, const sl_model_spec *m, uint32_t requests,
-                      sl_choose_load *out);
-
 /* Changes schedule, lanes, chunks, chunking, order and costs of *p, which passes sl_plan_check
  * before and after. Logs times, each candidate and the choice (info). Without --exact only
  * schedules that sum a row's experts as the simplest one does are candidates, so that no

@@ -12,16 +12,15 @@ typedef struct selection {
 } selection;
 
 static selection chunk_of(const sl_lane *lane, uint32_t chunk) {
-    uint64_t n = lane->n_rows, chunks = lane->n_cut;
-    if (lane->attn->group) return (selection){0, lane->n_rows, chunk};
-    if (chunk >= chunks) return (selection){lane->n_rows, lane->n_rows, UINT32_MAX};
-    return (selection){(uint32_t)(n * chunk / chunks), (uint32_t)(n * (chunk + 1) / chunks),
-                       UINT32_MAX};
+    if (lane->attn->cut.group) return (selection){0, lane->n_rows, chunk};
+    selection s = {.group = UINT32_MAX};
+    sl_cut_rows(lane->n_rows, lane->step.n_cut, chunk, &s.first, &s.end);
+    return s;
 }
 
 /* Where entry rj of the lane goes in a chunk, NULL: it is not of the chunk. */
 static sl_outgoing *goes_to(const sl_lane *lane, const selection *s, size_t rj, sl_outgoing *out) {
-    const uint32_t *group = lane->attn->group;
+    const uint32_t *group = lane->attn->cut.group;
     if (s->group != UINT32_MAX && group[lane->expert[rj]] != s->group) return NULL;
     return &out[lane->owner[rj]];
 }

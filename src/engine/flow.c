@@ -91,7 +91,7 @@ static void admit_prompts(sl_flow *f, sl_part_kind kind) {
     const sl_slot *s;
     while (f->n_free > 0 && (s = peek(f, kind)) != NULL) {
         uint32_t rows =
-            sl_intake_chunk(&f->in, &f->lane->pacer, kind, s->life->done, s->life->given,
+            sl_intake_chunk(&f->in, &f->lane->step.pacer, kind, s->life->done, s->life->given,
                             sl_life_room(s->life), f->waiting[SL_PART_DECODE].n, f->n_free);
         if (rows == 0) return;
         begin_part(f, kind, rows);
@@ -209,7 +209,7 @@ static void learn(sl_flow *f) {
     for (uint32_t i = 0; i < f->n_batch; i++) {
         const sl_part *p = &f->part[f->batch_slot[i]];
         if (p->kind != SL_PART_DECODE) continue;
-        sl_pacer_learn(&f->lane->pacer, 1, p->prompts_beside,
+        sl_pacer_learn(&f->lane->step.pacer, 1, p->prompts_beside,
                        sl_clock_now_us(&f->a->w->clock) - p->began_us);
         f->in.hold_rest = false;
         return;
@@ -219,16 +219,16 @@ static void learn(sl_flow *f) {
 static void begin_head(sl_flow *f) {
     sl_lane *lane = f->lane;
     learn(f);
-    lane->n_parts = f->n_batch;
-    lane->decode_rows = 0; /* the pacer has been told */
+    lane->step.burst = true; /* the pacer has been told */
     lane->step_began_ns = sl_now_ns();
     for (uint32_t i = 0; i < f->n_batch; i++) {
         const sl_part *p = &f->part[f->batch_slot[i]];
         lane->step_began_ns = SL_MIN(lane->step_began_ns, p->began_ns);
-        lane->part[i] = (sl_step_part){.slot = f->batch_slot[i],
-                                       .rows = p->rows,
-                                       .prefill = p->kind != SL_PART_DECODE,
-                                       .sample = p->sample};
+        const sl_step_part part = {.slot = f->batch_slot[i],
+                                   .rows = p->rows,
+                                   .prefill = p->kind != SL_PART_DECODE,
+                                   .sample = p->sample};
+        sl_step_add(&lane->step, &part);
     }
     sl_head_begin(lane);
     f->phase = SL_FLOW_HEAD;

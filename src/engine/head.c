@@ -55,8 +55,7 @@ static void report_prompt_token(sl_lane *lane, sl_slot *s, uint32_t pos, const f
     sl_attn_emit(a, s, next, s->tokens[next], SL_FINISH_NONE, logprobs, 1 + s->n_top);
 }
 
-/* Whether the part's slot still is the one whose rows were in the step; a request that came since
- * may have it. */
+/* Whether the request still goes on whose rows were in the step. */
 static bool is_open(const sl_slot *s) {
     return s->life->in_step && !s->life->ends;
 }
@@ -68,8 +67,8 @@ static bool is_whole(const sl_slot *s, const sl_step_part *part) {
 /* The next call for parts of which the request wants to know every position. */
 static void gather_whole(sl_lane *lane) {
     sl_head *h = &lane->attn->head;
-    for (; h->part < lane->n_parts; h->part++, h->taken = 0) {
-        const sl_step_part *part = &lane->part[h->part];
+    for (; h->part < lane->step.n_parts; h->part++, h->taken = 0) {
+        const sl_step_part *part = &lane->step.part[h->part];
         const sl_slot *s = &lane->slot[part->slot];
         if (!is_open(s) || !is_whole(s, part) || h->taken == part->rows) continue;
         h->n = SL_MIN(part->rows - h->taken, SL_HEAD_ROWS);
@@ -84,8 +83,8 @@ static void gather_whole(sl_lane *lane) {
 /* Sampling parts share calls. */
 static void gather_sampling(sl_lane *lane) {
     sl_head *h = &lane->attn->head;
-    for (; h->part < lane->n_parts && h->n < SL_HEAD_ROWS; h->part++) {
-        const sl_step_part *part = &lane->part[h->part];
+    for (; h->part < lane->step.n_parts && h->n < SL_HEAD_ROWS; h->part++) {
+        const sl_step_part *part = &lane->step.part[h->part];
         const sl_slot *s = &lane->slot[part->slot];
         if (!is_open(s) || !part->sample || is_whole(s, part)) continue;
         h->row[h->n] = s->first_row + part->rows - 1;
@@ -121,7 +120,7 @@ static void compute(sl_lane *lane) {
 static void finish_whole(sl_lane *lane) {
     sl_attn *a = lane->attn;
     sl_head *h = &a->head;
-    const sl_step_part *part = &lane->part[h->part];
+    const sl_step_part *part = &lane->step.part[h->part];
     sl_slot *s = &lane->slot[part->slot];
     uint32_t first = s->life->done - part->rows + h->taken - h->n;
     if (s->want_logits) send_logits(lane, s, first, h->n);
@@ -140,7 +139,7 @@ static void finish(sl_lane *lane) {
     uint32_t n = in_pieces && h->sampling ? SL_MIN(h->n - h->sampled, SAMPLED_ROWS) : h->n;
     sl_lane_begin(lane, SL_TRACE_SAMPLE, n);
     if (!h->sampling) {
-        if (is_open(&lane->slot[lane->part[h->part].slot])) finish_whole(lane);
+        if (is_open(&lane->slot[lane->step.part[h->part].slot])) finish_whole(lane);
         h->sampled = h->n;
         return;
     }
@@ -153,8 +152,7 @@ static void finish(sl_lane *lane) {
 static void begin_head(sl_lane *lane) {
     sl_attn *a = lane->attn;
     a->head = (sl_head){.open = true, .tokens = a->w->n.tokens};
-    for (size_t i = 0; i < lane->n_parts; i++)
-        sl_life_advance(lane->slot[lane->part[i].slot].life, lane->part[i].rows);
+    sl_step_advance(&lane->step);
     next_call(lane);
 }
 
@@ -170,17 +168,11 @@ static void note_step(sl_lane *lane, uint64_t tokens) {
 
 static void end_step(sl_lane *lane) {
     sl_attn *a = lane->attn;
-    for (size_t i = 0; i < lane->n_parts; i++) {
-        sl_slot *s = &lane->slot[lane->part[i].slot];
-        if (s->life->in_step && s->life->ends) sl_slot_end(a, s);
-        s->life->in_step = false;
-    }
+    for (size_t i = 0; i < lane->step.n_parts; i++)
+        if (sl_step_ends(&lane->step, i)) sl_slot_end(a, &lane->slot[lane->step.part[i].slot]);
     sl_attn_flush(a);
-    if (!lane->burst) /* a row among many costs less than one among few */
-        sl_pacer_learn(&lane->pacer, lane->decode_rows, lane->n_rows - lane->decode_rows,
-                       sl_clock_now_us(&a->w->clock) - lane->step_began_us);
+    sl_step_end(&lane->step, sl_clock_now_us(&a->w->clock));
     note_step(lane, a->w->n.tokens - a->head.tokens);
-    lane->n_parts = 0;
     lane->n_rows = 0;
     a->head = (sl_head){0};
 }

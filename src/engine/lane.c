@@ -25,26 +25,9 @@ void sl_lane_wake(sl_lane *lane) {
 
 /* ---- forming a step ---- */
 
-static void fill_needs(sl_lane *lane) {
-    for (uint32_t i = 0; i < lane->attn->max_slots; i++) {
-        const sl_life *s = lane->slot[i].life;
-        sl_slot_need *need = &lane->need[i];
-        *need = (sl_slot_need){.state = SL_SLOT_EMPTY};
-        if (!s->used) continue;
-        /* Every other step goes to the prompt that is nearest its end: short ones do not queue
-         * behind a long one, which still gets the steps between. */
-        need->arrival = lane->steps % 2 ? s->arrival : s->given - SL_MIN(s->done, s->given);
-        need->max_rows = sl_life_room(s);
-        need->state = sl_life_prefills(s) ? SL_SLOT_PREFILL : SL_SLOT_DECODE;
-        need->prompt_left = sl_life_prefills(s) ? s->given - s->done : 0;
-    }
-}
-
 static void add_rows(sl_lane *lane, const sl_step_part *part) {
     sl_slot *s = &lane->slot[part->slot];
     s->first_row = lane->n_rows;
-    s->life->in_step = true;
-    s->life->samples = part->sample;
     for (uint32_t i = 0; i < part->rows; i++) {
         uint32_t r = lane->n_rows++;
         lane->row_id[r] = s->tokens[s->life->done + i];
@@ -54,78 +37,13 @@ static void add_rows(sl_lane *lane, const sl_step_part *part) {
     }
 }
 
-/* The prompt whose turn it is (as the batcher picks it), or NULL. */
-static const sl_life *next_prompt(const sl_lane *lane) {
-    uint32_t best = UINT32_MAX;
-    for (uint32_t i = 0; i < lane->attn->max_slots; i++) {
-        const sl_slot_need *n = &lane->need[i];
-        if (n->state != SL_SLOT_PREFILL || n->max_rows == 0) continue;
-        if (best == UINT32_MAX || n->arrival < lane->need[best].arrival) best = i;
-    }
-    return best == UINT32_MAX ? NULL : lane->slot[best].life;
-}
-
-/* Leaves prompts no more than their first `rows` rows in this step. */
-static void limit_prompts(sl_lane *lane, uint32_t rows) {
-    for (uint32_t i = 0; i < lane->attn->max_slots; i++) {
-        sl_slot_need *n = &lane->need[i];
-        uint32_t done = lane->slot[i].life->done;
-        if (n->state == SL_SLOT_PREFILL)
-            n->max_rows = SL_MIN(n->max_rows, rows - SL_MIN(done, rows));
-    }
-}
-
-/* How many rows of prompts may ride along. The first rows of a prompt are not held back: a short
- * prompt costs the others one pause, a long one would cost them many. */
-static uint32_t pace(sl_lane *lane) {
-    uint32_t decoding = 0;
-    const sl_life *prompt = next_prompt(lane);
-    for (uint32_t i = 0; i < lane->attn->max_slots; i++)
-        decoding += lane->need[i].state == SL_SLOT_DECODE && lane->need[i].max_rows > 0;
-    lane->burst = prompt && decoding && prompt->done < SL_PREFILL_BURST;
-    if (!prompt || !decoding) return UINT32_MAX;
-    if (lane->burst) {
-        limit_prompts(lane, SL_PREFILL_BURST);
-        return SL_PREFILL_BURST;
-    }
-    uint32_t chunk = sl_pacer_chunk(&lane->pacer, decoding);
-    if (chunk == 0) limit_prompts(lane, 0);
-    return chunk;
-}
-
-/* FinDEP online: as many chunks as are fastest for what the step turned out to be. */
-static uint32_t choose_cut(const sl_lane *lane) {
-    const sl_attn *a = lane->attn;
-    const sl_plan *p = &a->w->plan;
-    double keys = 0;
-    if (!a->cuts || lane->n_rows == 0) return a->n_chunks;
-    for (uint32_t r = 0; r < lane->n_rows; r++) keys += lane->row_pos[r] + 1.0;
-    const sl_choice x = {.lanes = p->lanes, .chunks = p->chunks, .order = p->order};
-    return sl_choose_chunks(&p->costs, &a->load, &x, lane->n_rows, keys / lane->n_rows);
-}
-
 static void begin_step(sl_lane *lane) {
     sl_attn *a = lane->attn;
-    sl_err err;
-    sl_lane_step step = {.parts = lane->part, .cap = a->max_slots + 1};
-    fill_needs(lane);
-    const sl_batch_limits limits = {
-        .max_rows = a->max_rows, .max_chunk = pace(lane), .min_chunk = SL_MIN(a->max_rows, 16u)};
-    sl_status st = sl_batcher_step(lane->need, a->max_slots, &limits, lane->turn, &step, &err);
-    SL_ASSERT(st == SL_OK);
-    lane->turn = step.turn;
-    lane->steps++;
-    lane->n_parts = step.n_parts;
+    sl_step_form(&lane->step, sl_clock_now_us(&a->w->clock));
+    lane->step_began_ns = sl_now_ns();
     lane->n_rows = 0;
     lane->have_next = false;
-    lane->decode_rows = 0;
-    lane->step_began_us = sl_clock_now_us(&a->w->clock);
-    lane->step_began_ns = sl_now_ns();
-    for (size_t i = 0; i < step.n_parts; i++) {
-        add_rows(lane, &step.parts[i]);
-        lane->decode_rows += !step.parts[i].prefill;
-    }
-    lane->n_cut = choose_cut(lane);
+    for (size_t i = 0; i < lane->step.n_parts; i++) add_rows(lane, &lane->step.part[i]);
     sl_lane_embed(lane);
 }
 
@@ -302,8 +220,7 @@ void sl_lane_reset(sl_lane *lane) {
     sl_turns_drop(&lane->attn->turns, lane->id);
     lane->begun = false;
     lane->n_rows = 0;
-    lane->n_parts = 0;
-    for (uint32_t i = 0; i < lane->attn->max_slots; i++) lane->slot[i].life->in_step = false;
+    sl_step_drop(&lane->step);
     sl_member_reset(&lane->member, w->plan.epoch);
 }
 
@@ -311,10 +228,7 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
     size_t rows = a->max_rows, d = a->m->d_model, k = a->m->top_k;
     lane->attn = a;
     lane->id = id;
-    lane->pacer.stretch = a->w->plan.prefill_stretch;
     lane->slot = sl_alloc(a->max_slots, sizeof *lane->slot);
-    lane->need = sl_alloc(a->max_slots, sizeof *lane->need);
-    lane->part = sl_alloc(a->max_slots + 1u, sizeof *lane->part);
     lane->row_id = sl_alloc(rows, sizeof *lane->row_id);
     lane->row_pos = sl_alloc(rows, sizeof *lane->row_pos);
     lane->row_tag = sl_alloc(rows, sizeof *lane->row_tag);
@@ -328,19 +242,20 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
     lane->piece = sl_alloc(rows, k * sizeof *lane->piece);
     lane->next_set = sl_alloc(SL_PLAN_MAX_WORKERS, sizeof *lane->next_set);
     lane->reply = sl_alloc((size_t)a->w->n_expert_workers * a->n_chunks, sizeof *lane->reply);
-    if (!lane->slot || !lane->need || !lane->part || !lane->row_id || !lane->row_pos ||
-        !lane->row_tag || !lane->row_pages || !lane->x || !lane->h || !lane->expert ||
-        !lane->gate || !lane->owner || !lane->covered || !lane->piece || !lane->next_set ||
-        !lane->reply)
+    if (!lane->slot || !lane->row_id || !lane->row_pos || !lane->row_tag || !lane->row_pages ||
+        !lane->x || !lane->h || !lane->expert || !lane->gate || !lane->owner || !lane->covered ||
+        !lane->piece || !lane->next_set || !lane->reply)
         return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
     for (uint32_t i = 0; i < a->max_slots; i++) lane->slot[i].life = &sl_slots_of(&a->slots, id)[i];
-    if (a->group) {
+    if (a->cut.group) {
         lane->sent_row = sl_alloc(rows, a->w->n_expert_workers * sizeof *lane->sent_row);
         lane->n_sent = sl_alloc(a->w->n_expert_workers, sizeof *lane->n_sent);
         if (!lane->sent_row || !lane->n_sent)
             return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
     }
-    sl_status st = sl_member_init(&lane->member, a->w->id, SL_PLAN_MAX_WORKERS, err);
+    sl_status st = sl_step_create(&a->slots, &a->cut, id, a->max_rows, a->w->plan.prefill_stretch,
+                                  &lane->step, err);
+    if (st == SL_OK) st = sl_member_init(&lane->member, a->w->id, SL_PLAN_MAX_WORKERS, err);
     if (st == SL_OK) sl_member_reset(&lane->member, a->w->plan.epoch);
     return st;
 }
@@ -351,8 +266,6 @@ void sl_lane_free(sl_lane *lane) {
     for (uint32_t i = 0; lane->slot && i < lane->attn->max_slots; i++)
         if (lane->slot[i].life) sl_slot_release(lane->attn, &lane->slot[i]);
     void *const owned[] = {lane->slot,
-                           lane->need,
-                           lane->part,
                            lane->row_id,
                            lane->row_pos,
                            lane->row_tag,
@@ -369,5 +282,6 @@ void sl_lane_free(sl_lane *lane) {
                            lane->sent_row,
                            lane->n_sent};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+    sl_step_free(&lane->step);
     sl_member_free(&lane->member);
 }

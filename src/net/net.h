@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/span.h"
 #include "net/wire.h"
+#include "spec/plan.h"
 
 typedef struct sl_net sl_net;
 typedef struct sl_conn sl_conn;
@@ -39,8 +40,6 @@ typedef struct sl_hello {
     char address[96];        /* where this net listens, "" when nowhere */
     char name[64];           /* for logs */
 } sl_hello;
-#define SL_ROLE_ATTENTION 0x1u
-#define SL_ROLE_EXPERT    0x2u
 
 typedef struct sl_net_events {
     /* The connection is authenticated; returning an error refuses it with err's text. */

@@ -8,6 +8,39 @@
 /* aep runs fragments: what its predicted time is worth (docs/schedules.md). */
 #define AEP_FRAGMENTS 1.1
 
+/* ---- who works, and on how much ---- */
+
+static void count_roles(const sl_plan *p, sl_choose_load *l) {
+    for (uint32_t i = 0; i < p->n_workers; i++) {
+        l->attention_workers += p->worker[i].roles & SL_ROLE_ATTENTION ? 1 : 0;
+        l->expert_workers += p->worker[i].roles & SL_ROLE_EXPERT ? 1 : 0;
+    }
+    l->colocated = l->attention_workers + l->expert_workers > p->n_workers;
+}
+
+void sl_choose_describe(const sl_plan *p, const sl_model_spec *m, size_t row_bytes,
+                        uint32_t requests, sl_choose_load *out) {
+    sl_choose_load l = {.n_experts = p->n_experts,
+                        .top_k = m->top_k,
+                        .shared = m->d_ff_shared > 0,
+                        .prefill_rows = p->max_num_batched_tokens,
+                        .keys = SL_MAX(p->context / 2, 1u),
+                        .row_bytes = (double)row_bytes,
+                        .exact = p->exact,
+                        .regroup = p->exact || sl_device_is_modelled(&p->device),
+                        .skew = 1,
+                        .skew_total = 1,
+                        .threads = p->threads};
+    count_roles(p, &l);
+    uint32_t each = (requests + l.attention_workers - 1) / l.attention_workers;
+    if (requests == 0 || each > p->max_num_seqs) each = p->max_num_seqs;
+    l.decode_rows = SL_MIN(each, p->max_num_batched_tokens);
+    l.max_lanes = SL_MIN(l.decode_rows, SL_PLAN_MAX_LANES);
+    *out = l;
+}
+
+/* ---- what a block costs ---- */
+
 static double stage(const sl_costs *c, sl_cost_kind kind, double rows, double keys) {
     return rows > 0 ? sl_stage_cost_us(&c->stage[kind], rows, keys) : 0;
 }

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "spec/costs.h"
+#include "spec/model.h"
 #include "spec/plan.h"
 
 #define SL_CHOOSE_MAX 64u
@@ -43,6 +44,11 @@ typedef struct sl_choose_times {
     double attention_us, shared_us, out_us, expert_us, back_us;
 } sl_choose_times;
 sl_choose_times sl_choose_times_at(const sl_costs *c, const sl_choose_load *l, bool prefill);
+
+/* Who works on how many rows in a plan whose lanes are full, on `requests` requests at once (0: as
+ * many as it has room for), with row_bytes a row on the wire; skew is 1. */
+void sl_choose_describe(const sl_plan *p, const sl_model_spec *m, size_t row_bytes,
+                        uint32_t requests, sl_choose_load *out);
 
 /* How many chunks, of 1 to x->chunks, the rows of one lane's step are best cut into when x runs
  * (findep, by tokens): `rows` that attend to `keys` keys each. Ties: the fewest. */

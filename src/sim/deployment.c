@@ -131,7 +131,7 @@ void sim_note_span(sim *s, sim_worker *w, sl_trace_event e, double begin_us) {
 }
 
 static const sl_link_cost *link_of(const sim *s, const sim_worker *w) {
-    return w->roles & SL_SIM_ATTENTION ? &s->s->attention->link : &s->s->expert->link;
+    return w->roles & SL_ROLE_ATTENTION ? &s->s->attention->link : &s->s->expert->link;
 }
 
 /* A worker's own time for a message, which a measured alpha has at both ends. */
@@ -434,7 +434,7 @@ static void die(sim *s, uint32_t id) {
 /* What the engine does when others notice: see sl_sim_death. */
 static void notice(sim *s, uint32_t id) {
     sim_worker *dead = &s->worker[id];
-    if (dead->roles & SL_SIM_EXPERT) {
+    if (dead->roles & SL_ROLE_EXPERT) {
         for (uint32_t i = 0; i < s->n_attn; i++) sim_attn_lose(s, &s->worker[s->attn_id[i]]);
         sim_coord_experts_lost(s);
         return;
@@ -533,31 +533,13 @@ static sl_status check(const sl_sim_setup *s, uint32_t n_attn, uint32_t n_expert
     return SL_OK;
 }
 
-/* As the engine cuts them: each worker's experts, in order, into even groups. */
-static sl_status group_experts(sim *s) {
-    uint32_t E = s->m->n_experts, *hosted = sl_alloc(2 * (size_t)s->n_workers, sizeof *hosted);
-    uint32_t *seen = hosted + s->n_workers;
-    s->group = sl_alloc(E, sizeof *s->group);
-    if (!hosted || !s->group) {
-        sl_free(hosted);
-        return sim_oom(s, "groups of experts");
-    }
-    for (uint32_t e = 0; e < E; e++) hosted[sl_plan_host_of(s->p, 0, e, 0)]++;
-    for (uint32_t e = 0; e < E; e++) {
-        uint32_t w = sl_plan_host_of(s->p, 0, e, 0);
-        s->group[e] = (uint32_t)((uint64_t)seen[w]++ * s->chunks / hosted[w]);
-    }
-    sl_free(hosted);
-    return SL_OK;
-}
-
 static sl_status create_workers(sim *s) {
     for (uint32_t i = 0; i < s->n_workers; i++) {
         sim_worker *w = &s->worker[i];
         w->id = i;
         w->roles = s->s->roles ? s->s->roles[i] : (uint8_t)s->p->worker[i].roles;
-        if (w->roles & SL_SIM_ATTENTION) s->attn_id[s->n_attn++] = i;
-        if (w->roles & SL_SIM_EXPERT) {
+        if (w->roles & SL_ROLE_ATTENTION) s->attn_id[s->n_attn++] = i;
+        if (w->roles & SL_ROLE_EXPERT) {
             s->expert_index[i] = s->n_expert;
             s->expert_id[s->n_expert++] = i;
         }
@@ -569,8 +551,8 @@ static sl_status create_sides(sim *s) {
     sl_status st = sim_route_create(s);
     for (uint32_t i = 0; st == SL_OK && i < s->n_workers; i++) {
         sim_worker *w = &s->worker[i];
-        if (w->roles & SL_SIM_EXPERT) st = s->aep ? sim_queue_create(s, w) : sim_xprt_create(s, w);
-        if (st == SL_OK && (w->roles & SL_SIM_ATTENTION)) st = sim_attn_create(s, w);
+        if (w->roles & SL_ROLE_EXPERT) st = s->aep ? sim_queue_create(s, w) : sim_xprt_create(s, w);
+        if (st == SL_OK && (w->roles & SL_ROLE_ATTENTION)) st = sim_attn_create(s, w);
         if (st == SL_OK && s->s->trace_events)
             st = sl_trace_create(s->s->trace_events, &w->trace, s->err);
     }
@@ -602,7 +584,7 @@ static sl_status create(sim *s) {
         return sim_oom(s, "workers");
     for (uint32_t l = 0; l < s->m->n_layers; l++) s->moe[l] = s->m->ffn[l] != SL_FFN_DENSE;
     sl_status st = create_workers(s);
-    if (st == SL_OK && s->chunks > 1 && s->p->chunking == SL_CHUNK_EXPERTS) st = group_experts(s);
+    if (st == SL_OK) st = sl_cut_create(s->p, s->m, o->row_bytes, &s->cut, s->err);
     if (st == SL_OK) st = create_sides(s);
     for (uint32_t i = 0; st == SL_OK && i < o->n_deaths; i++)
         sl_sim_events_push(&s->ev, o->death[i].at_us, SIM_DIE, o->death[i].worker, 0);
@@ -622,9 +604,10 @@ static void destroy(sim *s) {
     }
     sim_route_free(s);
     void *const owned[] = {s->worker, s->open_pages, s->attn_id, s->expert_id, s->expert_index,
-                           s->dirty,  s->moe,        s->group,   s->msg,       s->entry,
-                           s->req,    s->ttft.v,     s->itl.v,   s->tpot.v,    s->queued.v};
+                           s->dirty,  s->moe,        s->msg,     s->entry,     s->req,
+                           s->ttft.v, s->itl.v,      s->tpot.v,  s->queued.v};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+    sl_cut_free(&s->cut);
     sl_sim_events_free(&s->ev);
 }
 

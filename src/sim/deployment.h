@@ -19,10 +19,6 @@
 #include "spec/workload.h"
 #include "trace/trace_file.h"
 
-#define SL_SIM_ATTENTION 1u /* roles, as in sl_plan_worker */
-#define SL_SIM_EXPERT    2u
-#define SL_SIM_NEVER     1e300
-
 /* A worker that dies. Its rows and requests are lost; others notice `notice_us` later: what runs at
  * a dead attention worker ends with errors, a dead expert worker ends everything, as the engine
  * has it today. */
@@ -36,7 +32,7 @@ typedef struct sl_sim_setup {
     const sl_model_spec *model; /* blocks, experts, top_k, widths */
     const sl_plan *plan;        /* schedule, placement, limits; its workers unless `roles` is set */
     uint32_t n_workers;         /* with `roles` [n_workers]: more than a plan can name */
-    const uint8_t *roles;
+    const uint8_t *roles;       /* as in sl_plan_worker */
     const sl_costs *attention, *expert; /* of the workers of each role */
     double time_scale;                  /* of stages, not of links; 0: 1 */
     size_t row_bytes;                   /* of a row between workers */

@@ -6,12 +6,10 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "sched/batcher.h"
 #include "sched/intake.h"
 #include "sched/membership.h"
-#include "sched/pacer.h"
 #include "sched/policy.h"
-#include "sched/slots.h"
+#include "sched/step.h"
 #include "sched/turns.h"
 #include "sim/events.h"
 #include "sim/deployment.h"
@@ -95,14 +93,8 @@ typedef struct sim_lane {
     sl_member member;
     sl_life *life;     /* [max_slots], of sim_attn.slots */
     uint32_t *request; /* [max_slots] whose life it is */
-    sl_slot_need *need;
-    sl_step_part *part;
-    size_t n_parts;
-    uint32_t turn, steps, rows, decode_rows, samples;
-    double keys;
-    bool burst;
-    sl_pacer pacer;
-    double began_at, sent_at;
+    sl_step step;
+    double keys, began_at, sent_at; /* of the running step */
     uint32_t layer;
     sim_set *next;
 } sim_lane;
@@ -186,8 +178,8 @@ typedef struct sim {
     uint32_t *dirty, n_dirty;
     uint32_t lanes, chunks, max_rows, max_slots;
     bool aep, half;
-    uint8_t *moe;    /* [n_layers] */
-    uint32_t *group; /* [n_experts] chunk of an expert; NULL: chunks are of tokens */
+    uint8_t *moe; /* [n_layers] */
+    sl_cut cut;
     double scale, sigma;
     uint32_t n_busy;           /* workers that compute... */
     double busy_area, busy_at; /* ...and their times in all, up to busy_at */
@@ -302,7 +294,7 @@ void sim_attn_wake(sim *s, sim_worker *w, const sl_life *life);
 void sim_attn_on_pages(sim *s, sim_worker *w, const sim_request *r);
 /* The oldest n tokens that the coordinator has not acknowledged are. */
 void sim_attn_on_ack(sim *s, sim_worker *w, uint32_t n);
-void sim_attn_end_parts(sim *s, sim_worker *w, sim_lane *l);
+void sim_attn_end_step(sim *s, sim_worker *w, sim_lane *l);
 /* Keys that so many rows from position `done` on attend to, the mean over blocks. */
 double sim_attn_keys(const sim *s, uint32_t done, uint32_t rows);
 /* Every request here ends with an error. */

@@ -115,46 +115,6 @@ void sim_attn_on_ack(sim *s, sim_worker *w, uint32_t n) {
 
 /* ---- a step ---- */
 
-static void fill_needs(sim *s, sim_lane *l) {
-    for (uint32_t i = 0; i < s->max_slots; i++) {
-        const sl_life *t = &l->life[i];
-        sl_slot_need *need = &l->need[i];
-        *need = (sl_slot_need){.state = SL_SLOT_EMPTY};
-        if (!t->used) continue;
-        need->arrival = l->steps % 2 ? t->arrival : t->given - SL_MIN(t->done, t->given);
-        need->max_rows = sl_life_room(t);
-        need->state = sl_life_prefills(t) ? SL_SLOT_PREFILL : SL_SLOT_DECODE;
-        need->prompt_left = sl_life_prefills(t) ? t->given - t->done : 0;
-    }
-}
-
-static void limit_prompts(const sim *s, sim_lane *l, uint32_t rows) {
-    for (uint32_t i = 0; i < s->max_slots; i++) {
-        sl_slot_need *n = &l->need[i];
-        if (n->state == SL_SLOT_PREFILL)
-            n->max_rows = SL_MIN(n->max_rows, rows - SL_MIN(l->life[i].done, rows));
-    }
-}
-
-static uint32_t pace(sim *s, sim_lane *l) {
-    uint32_t decoding = 0, best = SIM_NONE;
-    for (uint32_t i = 0; i < s->max_slots; i++) {
-        const sl_slot_need *n = &l->need[i];
-        decoding += n->state == SL_SLOT_DECODE && n->max_rows > 0;
-        if (n->state != SL_SLOT_PREFILL || n->max_rows == 0) continue;
-        if (best == SIM_NONE || n->arrival < l->need[best].arrival) best = i;
-    }
-    l->burst = best != SIM_NONE && decoding && l->life[best].done < SL_PREFILL_BURST;
-    if (best == SIM_NONE || !decoding) return UINT32_MAX;
-    if (l->burst) {
-        limit_prompts(s, l, SL_PREFILL_BURST);
-        return SL_PREFILL_BURST;
-    }
-    uint32_t chunk = sl_pacer_chunk(&l->pacer, decoding);
-    if (chunk == 0) limit_prompts(s, l, 0);
-    return chunk;
-}
-
 double sim_attn_keys(const sim *s, uint32_t done, uint32_t rows) {
     double sum = 0;
     for (uint32_t k = 0; k < SL_LEN(s->n_sight); k++)
@@ -163,40 +123,23 @@ double sim_attn_keys(const sim *s, uint32_t done, uint32_t rows) {
 }
 
 static void begin_step(sim *s, sim_lane *l) {
-    sl_lane_step step = {.parts = l->part, .cap = s->max_slots + 1u};
-    fill_needs(s, l);
-    const sl_batch_limits limits = {
-        .max_rows = s->max_rows, .max_chunk = pace(s, l), .min_chunk = SL_MIN(s->max_rows, 16u)};
-    sl_status st = sl_batcher_step(l->need, s->max_slots, &limits, l->turn, &step, s->err);
-    if (st != SL_OK) sim_fail(s, st);
-    l->turn = step.turn;
-    l->steps++;
-    l->n_parts = step.n_parts;
-    l->rows = step.rows;
-    l->decode_rows = l->samples = 0;
-    l->keys = 0;
+    sl_step_form(&l->step, (uint64_t)sim_now(s));
     l->began_at = sim_now(s);
-    for (size_t i = 0; i < l->n_parts; i++) {
-        const sl_step_part *p = &l->part[i];
-        sl_life *life = &l->life[p->slot];
-        life->in_step = true;
-        life->samples = p->sample;
-        l->decode_rows += !p->prefill;
-        l->samples += p->sample;
-        l->keys += sim_attn_keys(s, life->done, p->rows);
-    }
+    l->keys = 0;
+    for (size_t i = 0; i < l->step.n_parts; i++)
+        l->keys += sim_attn_keys(s, l->life[l->step.part[i].slot].done, l->step.part[i].rows);
 }
 
-/* What follows the last block: rows are in the cache, tokens are sampled, slots end. */
-void sim_attn_end_parts(sim *s, sim_worker *w, sim_lane *l) {
+/* Rows are through the last block, tokens are drawn, requests end. */
+void sim_attn_end_step(sim *s, sim_worker *w, sim_lane *l) {
     sim_attn *a = w->attn;
-    uint32_t told = a->n_told;
-    for (size_t i = 0; i < l->n_parts; i++)
-        sl_life_advance(&l->life[l->part[i].slot], l->part[i].rows);
-    for (size_t i = 0; i < l->n_parts; i++) {
-        uint32_t slot = l->part[i].slot, request = l->request[slot];
+    sl_step *step = &l->step;
+    uint32_t told = a->n_told, tokens = step->samples, rows = step->rows;
+    sl_step_advance(step);
+    for (size_t i = 0; i < step->n_parts; i++) {
+        uint32_t slot = step->part[i].slot, request = l->request[slot];
         sl_life *life = &l->life[slot];
-        if (!l->part[i].sample || life->ends) continue;
+        if (!step->part[i].sample || !sl_step_is_open(step, i)) continue;
         sl_life_append(life);
         if (!sim_coord_token(s, w, request)) {
             tell(s, a, life);
@@ -205,11 +148,16 @@ void sim_attn_end_parts(sim *s, sim_worker *w, sim_lane *l) {
         release(s, w, life);
         sim_coord_finish(s, request);
     }
-    for (size_t i = 0; i < l->n_parts; i++) {
-        sl_life *life = &l->life[l->part[i].slot];
-        if (life->in_step && life->ends) evict(s, w, life);
-        life->in_step = false;
-    }
+    for (size_t i = 0; i < step->n_parts; i++)
+        if (sl_step_ends(step, i)) evict(s, w, &l->life[step->part[i].slot]);
+    sl_step_end(step, (uint64_t)sim_now(s));
+    sim_note_span(s, w,
+                  (sl_trace_event){.kind = SL_TRACE_STEP,
+                                   .lane = sl_trace_u16((uint32_t)(l - a->lane)),
+                                   .round = (uint32_t)l->member.round,
+                                   .rows = rows,
+                                   .tokens = tokens},
+                  l->began_at);
     told = a->n_told - told;
     if (told > 0 && s->s->control_us > 0)
         sl_sim_events_push(&s->ev, sim_now(s) + 2 * s->s->control_us, SIM_ACK, w->id, told);
@@ -239,24 +187,6 @@ static void end_round(sim *s, sim_worker *w, uint32_t lane) {
         wake_lane(s, w, lane);
 }
 
-static void end_step(sim *s, sim_worker *w, uint32_t lane) {
-    sim_lane *l = &w->attn->lane[lane];
-    uint64_t generated = l->samples;
-    sim_attn_end_parts(s, w, l);
-    if (!l->burst)
-        sl_pacer_learn(&l->pacer, l->decode_rows, l->rows - l->decode_rows,
-                       (uint64_t)(sim_now(s) - l->began_at));
-    sim_note_span(s, w,
-                  (sl_trace_event){.kind = SL_TRACE_STEP,
-                                   .lane = sl_trace_u16(lane),
-                                   .round = (uint32_t)l->member.round,
-                                   .rows = l->rows,
-                                   .tokens = (uint32_t)generated},
-                  l->began_at);
-    l->n_parts = 0;
-    l->rows = 0;
-}
-
 static void dispatch(sim *s, sim_worker *w, const sl_turn *t) {
     sim_lane *l = &w->attn->lane[t->lane];
     uint32_t moe = s->m->moe_index[t->layer];
@@ -265,20 +195,20 @@ static void dispatch(sim *s, sim_worker *w, const sl_turn *t) {
     if (last) sl_member_vote(&l->member, stay);
     l->layer = t->layer;
     l->sent_at = sim_now(s);
-    s->rows_created += l->rows;
-    s->rows_away += l->rows;
+    s->rows_created += l->step.rows;
+    s->rows_away += l->step.rows;
     sim_route_dispatch(s, w, t->lane, moe, stay);
 }
 
 static void merge(sim *s, sim_worker *w, const sl_turn *t) {
     const sim_lane *l = &w->attn->lane[t->lane];
-    s->rows_merged += l->rows;
-    s->rows_away -= l->rows;
+    s->rows_merged += l->step.rows;
+    s->rows_away -= l->step.rows;
     sim_note_span(s, w,
                   (sl_trace_event){.kind = SL_TRACE_FLIGHT,
                                    .lane = sl_trace_u16(t->lane),
                                    .layer = sl_trace_u16(t->layer),
-                                   .rows = l->rows},
+                                   .rows = l->step.rows},
                   l->sent_at);
 }
 
@@ -289,14 +219,14 @@ static void merge(sim *s, sim_worker *w, const sl_turn *t) {
 static void start_head(sim *s, sim_worker *w, const sim_lane *l) {
     sim_attn *a = w->attn;
     uint32_t pieces = sl_turns_head_pieces(s->p, s->m->vocab);
-    if (a->head_left == 0) a->head_left = l->samples ? pieces : 1;
-    if (l->samples == 0) return;
+    if (a->head_left == 0) a->head_left = l->step.samples ? pieces : 1;
+    if (l->step.samples == 0) return;
     sl_stage_cost piece = s->s->attention->stage[SL_COST_HEAD];
     piece.fixed_us /= pieces;
     piece.floor_us /= pieces;
     piece.row_us /= pieces;
     piece.pad_us /= pieces;
-    sim_kernel_add(s, w, SL_TRACE_HEAD, &piece, l->samples, 0);
+    sim_kernel_add(s, w, SL_TRACE_HEAD, &piece, l->step.samples, 0);
 }
 
 bool sim_attn_start(sim *s, sim_worker *w) {
@@ -309,18 +239,18 @@ bool sim_attn_start(sim *s, sim_worker *w) {
                                 .layer = sl_trace_u16(t->layer),
                                 .round = (uint32_t)l->member.round};
     if (t->kind == SL_TURN_BEGIN) begin_step(s, l);
-    if (l->rows == 0) return true;
+    if (l->step.rows == 0) return true;
     switch (t->kind) {
     case SL_TURN_BLOCK:
-        sim_kernel_add(s, w, SL_TRACE_ATTENTION, &cost[SL_COST_ATTENTION], l->rows, l->keys);
+        sim_kernel_add(s, w, SL_TRACE_ATTENTION, &cost[SL_COST_ATTENTION], l->step.rows, l->keys);
         if (s->moe[t->layer])
-            sim_kernel_add(s, w, SL_TRACE_ROUTER, &cost[SL_COST_ROUTER], l->rows, 0);
+            sim_kernel_add(s, w, SL_TRACE_ROUTER, &cost[SL_COST_ROUTER], l->step.rows, 0);
         else
-            sim_kernel_add(s, w, SL_TRACE_DENSE, &cost[SL_COST_DENSE], l->rows, 0);
+            sim_kernel_add(s, w, SL_TRACE_DENSE, &cost[SL_COST_DENSE], l->step.rows, 0);
         break;
     case SL_TURN_SHARED:
         sim_kernel_add(s, w, s->m->dense_branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED,
-                       &cost[SL_COST_SHARED], l->rows, 0);
+                       &cost[SL_COST_SHARED], l->step.rows, 0);
         break;
     case SL_TURN_HEAD:
         start_head(s, w, l);
@@ -343,7 +273,7 @@ void sim_attn_finish(sim *s, sim_worker *w) {
         return;
     }
     if (t.kind == SL_TURN_HEAD) a->head_left = 0;
-    if (t.kind == SL_TURN_HEAD) end_step(s, w, t.lane);
+    if (t.kind == SL_TURN_HEAD) sim_attn_end_step(s, w, &a->lane[t.lane]);
     sl_turns_done(&a->turns, &t);
     if (t.kind == SL_TURN_HEAD) end_round(s, w, t.lane);
 }
@@ -388,8 +318,8 @@ void sim_attn_lose(sim *s, sim_worker *w) {
     for (uint32_t l = 0; l < s->lanes; l++) {
         sim_lane *lane = &a->lane[l];
         if (!s->aep && sl_turns_in_flight(&a->turns, l)) {
-            s->rows_lost += lane->rows;
-            s->rows_away -= lane->rows;
+            s->rows_lost += lane->step.rows;
+            s->rows_away -= lane->step.rows;
         }
         sl_turns_drop(&a->turns, l);
         for (uint32_t i = 0; i < s->max_slots; i++) {
@@ -405,7 +335,7 @@ double sim_attn_depth(const sim *s, const sim_worker *w) {
     const sim_attn *a = w->attn;
     for (uint32_t l = 0; l < s->lanes; l++) {
         bool runs = w->running == SIM_RUN_TURN && a->turn.lane == l;
-        if (a->turns.lane[l].phase == SL_TURN_READY && !runs) rows += a->lane[l].rows;
+        if (a->turns.lane[l].phase == SL_TURN_READY && !runs) rows += a->lane[l].step.rows;
     }
     return rows;
 }
@@ -413,13 +343,13 @@ double sim_attn_depth(const sim *s, const sim_worker *w) {
 /* ---- life ---- */
 
 static sl_status create_lane(sim *s, sim_worker *w, sim_lane *l) {
-    l->pacer.stretch = s->p->prefill_stretch;
-    l->life = sl_slots_of(&w->attn->slots, (uint32_t)(l - w->attn->lane));
+    uint32_t lane = (uint32_t)(l - w->attn->lane);
+    l->life = sl_slots_of(&w->attn->slots, lane);
     l->request = sl_alloc(s->max_slots, sizeof *l->request);
-    l->need = sl_alloc(s->max_slots, sizeof *l->need);
-    l->part = sl_alloc(s->max_slots + 1u, sizeof *l->part);
-    if (!l->request || !l->need || !l->part) return sim_oom(s, "a lane");
-    if (s->aep) return SL_OK;
+    if (!l->request) return sim_oom(s, "a lane");
+    sl_status st = sl_step_create(&w->attn->slots, &s->cut, lane, s->max_rows,
+                                  s->p->prefill_stretch, &l->step, s->err);
+    if (st != SL_OK || s->aep) return st;
     return sl_member_init(&l->member, w->id, s->n_attn, s->err);
 }
 
@@ -453,8 +383,7 @@ void sim_attn_free(sim *s, sim_worker *w) {
         sl_member_free(&lane->member);
         sim_set_drop(lane->next);
         sl_free(lane->request);
-        sl_free(lane->need);
-        sl_free(lane->part);
+        sl_step_free(&lane->step);
     }
     sl_free(a->lane);
     sl_free(a->told);

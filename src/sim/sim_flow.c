@@ -126,8 +126,9 @@ static void admit_prompts(sim *s, sim_worker *w, sl_part_kind kind) {
     sim_flow *f = w->attn->flow;
     const sl_life *t;
     while (f->n_free > 0 && (t = peek(w, kind)) != NULL) {
-        uint32_t rows = sl_intake_chunk(&f->in, &w->attn->lane[0].pacer, kind, t->done, t->given,
-                                        sl_life_room(t), f->waiting[SL_PART_DECODE].n, f->n_free);
+        uint32_t rows =
+            sl_intake_chunk(&f->in, &w->attn->lane[0].step.pacer, kind, t->done, t->given,
+                            sl_life_room(t), f->waiting[SL_PART_DECODE].n, f->n_free);
         if (rows == 0) return;
         begin_part(s, w, kind, rows);
     }
@@ -283,7 +284,8 @@ static void learn(sim *s, sim_worker *w) {
     for (uint32_t i = 0; i < f->batch.n; i++, slot = f->part[slot].next) {
         const part *p = &f->part[slot];
         if (p->kind != SL_PART_DECODE) continue;
-        sl_pacer_learn(&w->attn->lane[0].pacer, 1, p->beside, (uint64_t)(sim_now(s) - p->began_at));
+        sl_pacer_learn(&w->attn->lane[0].step.pacer, 1, p->beside,
+                       (uint64_t)(sim_now(s) - p->began_at));
         f->in.hold_rest = false;
         return;
     }
@@ -295,28 +297,24 @@ static void run_head(sim *s, sim_worker *w) {
     uint32_t slot = f->batch.head;
     double began = sim_now(s);
     learn(s, w);
-    l->n_parts = 0;
-    l->rows = f->batch_rows;
-    l->samples = 0;
+    l->step.burst = true; /* the pacer has been told */
     for (uint32_t i = 0; i < f->batch.n; i++, slot = f->part[slot].next) {
         part *p = &f->part[slot];
         began = SL_MIN(began, p->began_at);
-        l->part[l->n_parts++] = (sl_step_part){.slot = slot,
-                                               .rows = p->rows,
-                                               .prefill = p->kind != SL_PART_DECODE,
-                                               .sample = p->sample};
-        l->samples += p->sample;
+        sl_step_add(&l->step, &(sl_step_part){.slot = slot,
+                                              .rows = p->rows,
+                                              .prefill = p->kind != SL_PART_DECODE,
+                                              .sample = p->sample});
     }
-    sim_attn_end_parts(s, w, l);
-    for (size_t i = 0; i < l->n_parts; i++) end_part(s, w, l->part[i].slot);
-    sim_note_span(s, w,
-                  (sl_trace_event){.kind = SL_TRACE_STEP, .rows = l->rows, .tokens = l->samples},
-                  began);
-    for (size_t i = 0; i < l->n_parts; i++) {
-        f->part[l->part[i].slot].goes_on = true;
-        sim_flow_wake(w, l->part[i].slot);
+    l->began_at = began;
+    sim_attn_end_step(s, w, l);
+    slot = f->batch.head;
+    for (uint32_t i = 0, next; i < f->batch.n; i++, slot = next) {
+        next = f->part[slot].next;
+        end_part(s, w, slot);
+        f->part[slot].goes_on = true;
+        sim_flow_wake(w, slot);
     }
-    l->n_parts = 0;
 }
 
 void sim_flow_finish(sim *s, sim_worker *w) {

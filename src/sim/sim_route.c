@@ -102,7 +102,7 @@ static void note_pair(sim *s, uint32_t worker, uint32_t expert) {
 static void flush_pairs(sim *s, uint32_t chunk) {
     for (uint32_t i = 0; i < s->n_touched; i++) {
         uint32_t at = s->touched[i], e = at % s->m->n_experts, x = at / s->m->n_experts;
-        uint32_t c = s->group ? s->group[e] : chunk;
+        uint32_t c = s->cut.group ? s->cut.group[e] : chunk;
         sim_msg_add_pair(s, s->to_msg[x * s->chunks + c], e, s->cell[at]);
         s->cell[at] = 0;
     }
@@ -114,7 +114,7 @@ static void count_row(sim *s, uint32_t row, const uint32_t *expert, const uint32
                       uint32_t chunk) {
     uint32_t k = s->m->top_k;
     for (uint32_t j = 0; j < k; j++) {
-        uint32_t c = s->group ? s->group[expert[j]] : chunk, at = owner[j] * s->chunks + c;
+        uint32_t c = s->cut.group ? s->cut.group[expert[j]] : chunk, at = owner[j] * s->chunks + c;
         sim_msg *m = &s->msg[s->to_msg[at]];
         m->entries++;
         note_pair(s, owner[j], expert[j]);
@@ -122,8 +122,8 @@ static void count_row(sim *s, uint32_t row, const uint32_t *expert, const uint32
         s->last_row[at] = row;
         m->rows++;
         bool old = false;
-        for (uint32_t i = 0; i < k && s->group && !old; i++)
-            old = owner[i] == owner[j] && s->group[expert[i]] < c;
+        for (uint32_t i = 0; i < k && s->cut.group && !old; i++)
+            old = owner[i] == owner[j] && s->cut.group[expert[i]] < c;
         m->old += old;
     }
 }
@@ -156,14 +156,14 @@ void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, b
         s->last_row[i] = SIM_NONE;
     }
     if (s->status != SL_OK) return;
-    for (uint32_t c = 0; !s->group && c < s->chunks; c++) {
-        uint32_t first = (uint32_t)((uint64_t)l->rows * c / s->chunks);
-        uint32_t end = (uint32_t)((uint64_t)l->rows * (c + 1) / s->chunks);
+    for (uint32_t c = 0; !s->cut.group && c < s->chunks; c++) {
+        uint32_t first, end;
+        sl_cut_rows(l->step.rows, l->step.n_cut, c, &first, &end);
         count_rows(s, moe, first, end, c);
         flush_pairs(s, c);
     }
-    if (s->group) {
-        count_rows(s, moe, 0, l->rows, 0);
+    if (s->cut.group) {
+        count_rows(s, moe, 0, l->step.rows, 0);
         flush_pairs(s, 0);
     }
     for (uint32_t c = 0; c < s->chunks; c++)

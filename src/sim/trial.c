@@ -147,7 +147,7 @@ static sl_status prepare(trial *x, sl_err *err) {
                       .arrival = {.kind = SL_ARRIVAL_CLOSED, .concurrency = t->n_a * t->slots}};
     x->roles = sl_alloc(n, sizeof *x->roles);
     if (!x->roles) return sl_fail(err, SL_ERR_NOMEM, "trial of %u workers", n);
-    for (uint32_t i = 0; i < n; i++) x->roles[i] = i < t->n_a ? SL_SIM_ATTENTION : SL_SIM_EXPERT;
+    for (uint32_t i = 0; i < n; i++) x->roles[i] = i < t->n_a ? SL_ROLE_ATTENTION : SL_ROLE_EXPERT;
     if (t->skew->on && t->skew->theta > 0) {
         x->popularity = sl_alloc((size_t)blocks * x->m.n_experts, sizeof *x->popularity);
         x->rank = sl_alloc((size_t)blocks * x->m.n_experts, sizeof *x->rank);

@@ -50,9 +50,13 @@ typedef enum sl_policy {
 #define SL_PLAN_MAX_CHUNKS 32u
 #define SL_PLAN_MAX_CPU    1023
 
+/* Bits of `roles`. */
+#define SL_ROLE_ATTENTION 0x1u
+#define SL_ROLE_EXPERT    0x2u
+
 typedef struct sl_plan_worker {
     uint32_t id;      /* 0..n_workers-1 */
-    uint32_t roles;   /* bit 0 attention, bit 1 expert */
+    uint32_t roles;   /* SL_ROLE_*, at least one */
     char address[96]; /* where it listens; filled in when it joins */
     int32_t cpu;      /* its threads run there alone; -1: anywhere */
 } sl_plan_worker;

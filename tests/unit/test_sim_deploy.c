@@ -165,6 +165,37 @@ static void schedules_take_their_laws(void **state) {
     }
 }
 
+/* Where weights bind, every further chunk costs as much as the first: with the costs in its plan
+ * findep goes in one, as in the engine, and takes the time of dep. */
+static void findep_cuts_by_the_costs_of_its_plan(void **state) {
+    (void)state;
+    for (int online = 0; online < 2; online++) {
+        static scene x;
+        model_of(&x.m, 8, 0, 8, 8);
+        x.c = (sl_costs){
+            .stage =
+                {[SL_COST_ATTENTION] = {.fixed_us = 10000}, [SL_COST_EXPERT] = {.fixed_us = 1000}},
+            .link = {.alpha_us = 1000}};
+        scene_init(&x, 1, 1, SL_SCHED_FINDEP);
+        x.p.lanes = 1;
+        x.p.chunks = 4;
+        x.p.has_costs = online;
+        x.p.costs = x.c;
+        lengths(&x, 1, 1, 200, 300);
+        closed(&x, 48);
+        x.s.warmup_us = 2e7;
+        x.s.measure_us = 4e7;
+        sl_sim_result r = run(&x);
+        double layer = 48 * 1e6 / r.tokens_per_s / 8;
+        double law = 10000 + (online ? 1 : 4) * 8000 + 2 * 1000;
+        printf("findep %s: a layer takes %.1f us, law %.1f\n", online ? "online" : "in 4 chunks",
+               layer, law);
+        assert_true(fabs(layer / law - 1) < 0.01);
+        sl_sim_result_free(&r);
+        scene_free(&x);
+    }
+}
+
 /* A worker generates SL_MAX_AHEAD tokens and waits until the coordinator is known to have seen the
  * first of them: far from its coordinator that is all it does. */
 static void nobody_runs_ahead_of_the_coordinator(void **state) {
@@ -405,7 +436,8 @@ static void large(uint32_t n_attention, uint32_t n_expert, sl_schedule schedule)
                                            .first = sl_alloc(E + 1u, sizeof *place.first),
                                            .host = sl_alloc(2 * (size_t)n, sizeof *place.host)};
     assert_true(roles && place.first && place.host);
-    for (uint32_t i = 0; i < n; i++) roles[i] = i < n_attention ? SL_SIM_ATTENTION : SL_SIM_EXPERT;
+    for (uint32_t i = 0; i < n; i++)
+        roles[i] = i < n_attention ? SL_ROLE_ATTENTION : SL_ROLE_EXPERT;
     for (uint32_t e = 0; e < E; e++) {
         place.first[e + 1] = e + 1;
         place.host[e] = (sl_host){n_attention + (uint32_t)((uint64_t)e * n_expert / E), UINT32_MAX};
@@ -450,6 +482,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_take_no_negative_time),
         cmocka_unit_test(schedules_take_their_laws),
+        cmocka_unit_test(findep_cuts_by_the_costs_of_its_plan),
         cmocka_unit_test(nobody_runs_ahead_of_the_coordinator),
         cmocka_unit_test(amoe_table),
         cmocka_unit_test(nothing_gets_lost),

@@ -69,9 +69,9 @@ static sl_status costs_of_profile(const sl_options *o, sl_simulation *x, sl_err 
     if (strcmp(o->link, "network") == 0)
         transport = strcmp(o->transport, "ucx") == 0 ? "net-ucx" : "net-tcp";
     for (uint32_t i = 0; i < x->plan.n_workers; i++) {
-        attention += (x->plan.worker[i].roles & SL_SIM_ATTENTION) != 0;
-        expert += (x->plan.worker[i].roles & SL_SIM_EXPERT) != 0;
-        both += x->plan.worker[i].roles == (SL_SIM_ATTENTION | SL_SIM_EXPERT);
+        attention += (x->plan.worker[i].roles & SL_ROLE_ATTENTION) != 0;
+        expert += (x->plan.worker[i].roles & SL_ROLE_EXPERT) != 0;
+        both += x->plan.worker[i].roles == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
     }
     sl_status st = sl_profile_load(o->profile, &p, err);
     if (st == SL_OK && !p.stage[SL_COST_EXPERT].present)
