@@ -39,6 +39,11 @@ PARTS = {
             + [(f"seeds {a}-{a + 249}", simulate("build", SIM, a, 250)) for a in range(1001, 2000, 250)]
             + [(f"shared, seeds {a}-{a + 249}", simulate("build", SHARED, a, 250)) for a in range(1, 500, 250)]
             + [("seeds 1-60, twice", simulate("build", SIM, 1, 60, "--twice"))]),
+    "deferred": ("simulation and law on a device whose calls take their time", 20,
+                 [("sim, seeds 1-1000, every situation", simulate("build", SIM, 1, 1000, "--cover", "--deferred"))]
+                 + [(f"sim, shared, seeds {a}-{a + 249}", simulate("build", SHARED, a, 250, "--deferred")) for a in (1, 251)]
+                 + [("sim, seeds 1-60, twice", simulate("build", SIM, 1, 60, "--twice", "--deferred"))]
+                 + [(f"law loop, seed {s}", [*law("build", "loop", s, 1), "deferred"]) for s in (1, 2)]),
     "law": ("every schedule of every deployment, four transports, seeds 1 and 2", 25,
             [(f"{t}, seed {s}", law("build", t, s, 1)) for s in (1, 2) for t in ("loop", "shm", "tcp")]
             + [("ucx, seed 1", law("build", "ucx", 1, 5))]),

@@ -14,12 +14,13 @@ typedef enum sl_mutation {
     SL_MUTATE_LOST_WAKE,    /* an acknowledgement does not wake a parked lane */
     SL_MUTATE_UNTOLD_DEATH, /* the sequencer keeps a member's death to itself */
     SL_MUTATE_LOST_SHARED,  /* shared experts are left out when the batch is of 7, 14, ... rows */
+    SL_MUTATE_UNAWAITED,    /* a lane goes on before the device is through with it */
 } sl_mutation;
 
 /* By value of sl_mutation, for the command line of the test. */
 #define SL_MUTATION_NAMES                                                                          \
     "none", "lost_row", "double_merge", "stale_generation", "forgotten_page", "skipped_row",       \
-        "lost_wake", "untold_death", "lost_shared"
+        "lost_wake", "untold_death", "lost_shared", "unawaited"
 
 #ifdef SL_MUTATIONS
 extern sl_mutation sl_mutation_on; /* set by the test before anything runs */

@@ -126,7 +126,7 @@ static inline void sl_lane_begin(const sl_lane *lane, sl_trace_kind kind, uint32
 }
 
 /* attn_stage.c: what lane and flow ask of the device for a lane's rows, in block lane->layer */
-sl_stage_call sl_lane_call(const sl_lane *lane, sl_stage_kind kind);
+sl_stage_call sl_lane_call(const sl_lane *lane, sl_stage_op op);
 /* Any number in a row: lane->event is the last one's. */
 void sl_lane_submit(sl_lane *lane, const sl_stage_call *c);
 void sl_lane_embed(sl_lane *lane);

@@ -7,9 +7,9 @@
 #include <math.h>
 #include <string.h>
 
-sl_stage_call sl_lane_call(const sl_lane *lane, sl_stage_kind kind) {
+sl_stage_call sl_lane_call(const sl_lane *lane, sl_stage_op op) {
     size_t row = lane->attn->m->d_model * sizeof(float);
-    return (sl_stage_call){.kind = kind,
+    return (sl_stage_call){.op = op,
                            .queue = lane->id,
                            .layer = lane->layer,
                            .rows = {.n = lane->n_rows,
@@ -26,15 +26,15 @@ void sl_lane_submit(sl_lane *lane, const sl_stage_call *c) {
     lane->event = sl_device_submit(lane->attn->w->device, c);
 }
 
-static void run(sl_lane *lane, sl_stage_kind kind, sl_trace_kind traced) {
-    const sl_stage_call c = sl_lane_call(lane, kind);
+static void run(sl_lane *lane, sl_stage_op op, sl_trace_kind traced) {
+    const sl_stage_call c = sl_lane_call(lane, op);
     sl_lane_begin(lane, traced, lane->n_rows);
     sl_lane_submit(lane, &c);
 }
 
 void sl_lane_embed(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
-    run(lane, SL_STAGE_EMBED, SL_TRACE_EMBED);
+    run(lane, SL_OP_EMBED, SL_TRACE_EMBED);
     w->n.attention_rows += lane->n_rows;
     w->n.rounds++;
 }
@@ -59,22 +59,22 @@ void sl_lane_break(sl_lane *lane) {
 void sl_lane_block(sl_lane *lane) {
     const sl_model_spec *m = lane->attn->m;
     bool dense = m->ffn[lane->layer] == SL_FFN_DENSE, first = !dense && m->dense_branch;
-    if (first) run(lane, SL_STAGE_ROUTE, SL_TRACE_ROUTER);
-    run(lane, SL_STAGE_ATTEND, SL_TRACE_ATTENTION);
+    if (first) run(lane, SL_OP_ROUTE, SL_TRACE_ROUTER);
+    run(lane, SL_OP_ATTEND, SL_TRACE_ATTENTION);
     if (dense)
-        run(lane, SL_STAGE_DENSE, SL_TRACE_DENSE);
+        run(lane, SL_OP_DENSE, SL_TRACE_DENSE);
     else if (!first)
-        run(lane, SL_STAGE_ROUTE, SL_TRACE_ROUTER);
+        run(lane, SL_OP_ROUTE, SL_TRACE_ROUTER);
 }
 
 void sl_lane_shared(sl_lane *lane) {
     bool branch = lane->attn->m->dense_branch;
     if (SL_MUTATION(LOST_SHARED) && lane->n_rows % 7 == 0) return;
-    run(lane, SL_STAGE_SHARED, branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED);
+    run(lane, SL_OP_SHARED, branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED);
 }
 
 void sl_lane_add(sl_lane *lane, const sl_stage_merge *m) {
-    sl_stage_call c = sl_lane_call(lane, SL_STAGE_MERGE);
+    sl_stage_call c = sl_lane_call(lane, SL_OP_MERGE);
     c.merge = *m;
     sl_lane_submit(lane, &c);
     if (!SL_MUTATION(DOUBLE_MERGE)) return;

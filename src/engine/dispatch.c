@@ -198,7 +198,7 @@ sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
                            (unsigned long long)lane->covered[r], (unsigned long long)all);
         }
     }
-    const sl_stage_call c = sl_lane_call(lane, SL_STAGE_MERGE);
+    const sl_stage_call c = sl_lane_call(lane, SL_OP_MERGE);
     sl_lane_add(lane, &(sl_stage_merge){.x = c.rows.x,
                                         .shared = a->m->d_ff_shared ? c.rows.h : (sl_mem){0},
                                         .piece = lane->piece,

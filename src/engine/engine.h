@@ -13,6 +13,7 @@
 #include "net/wire.h"
 #include "spec/model.h"
 #include "spec/plan.h"
+#include "stage/stage.h"
 
 typedef struct sl_engine sl_engine;
 
@@ -42,6 +43,7 @@ typedef struct sl_engine_opts {
     uint32_t max_queue;      /* requests that may wait to run; 0: 4096 */
     double queue_timeout_s;  /* how long one may wait to run the first time; 0: for ever */
     double predicted_s[2];   /* of the plan's schedule, for metrics: see sl_engine_stats */
+    sl_device_maker device;  /* of workers that are threads; zeroed: as the plan says */
     bool (*give_up)(void);   /* NULL, or asked now and then while waiting for them: true ends it */
 } sl_engine_opts;
 

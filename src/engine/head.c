@@ -105,7 +105,7 @@ static void compute(sl_lane *lane) {
     sl_head *h = &a->head;
     uint32_t n = SL_MIN(a->head_columns, a->m->vocab - h->columns);
     sl_lane_begin(lane, SL_TRACE_HEAD, h->n);
-    sl_stage_call c = sl_lane_call(lane, SL_STAGE_HEAD);
+    sl_stage_call c = sl_lane_call(lane, SL_OP_HEAD);
     c.head = (sl_stage_head){
         .n = h->n,
         .first = h->columns,

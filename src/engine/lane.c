@@ -4,6 +4,7 @@
 #include "engine/attn_int.h"
 
 #include "base/log.h"
+#include "base/mutate.h"
 
 #include <string.h>
 
@@ -167,7 +168,9 @@ void sl_lane_run(sl_lane *lane, const sl_turn *turn) {
 }
 
 bool sl_lane_go_on(sl_lane *lane) {
-    if (!lane->begun || !sl_device_is_done(lane->attn->w->device, &lane->event)) return false;
+    const sl_device *d = lane->attn->w->device;
+    if (!lane->begun) return false;
+    if (!sl_device_is_done(d, &lane->event) && !SL_MUTATION(UNAWAITED)) return false;
     end_task(lane);
     return true;
 }

@@ -33,6 +33,7 @@ static sl_status start_thread(sl_engine *e, uint32_t id, sl_err *err) {
                                .secret = e->o.secret,
                                .isa = e->isa,
                                .silence_limit_s = e->o.silence_limit_s,
+                               .device = e->o.device,
                                .wanted = id};
     int rc = pthread_create(&s->thread, NULL, thread_main, s);
     if (rc != 0) return sl_fail(err, SL_ERR_IO, "thread of worker %u: %s", id, strerror(rc));

@@ -228,7 +228,10 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
         .tick_us = TICK_US};
     sl_status st = sl_worker_pin(w, sl_device_is_modelled(&p->device) ? 1 : o.threads, err);
     if (st == SL_OK && p->pump) st = sl_net_set_pump(w->net, err);
-    if (st == SL_OK) st = sl_device_open(&o, &w->device, err);
+    const sl_device_maker *by = &w->opts->device;
+    if (st == SL_OK)
+        st =
+            by->open ? by->open(by->ctx, &o, &w->device, err) : sl_device_open(&o, &w->device, err);
     sl_free(hosted);
     return st;
 }

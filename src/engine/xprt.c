@@ -46,6 +46,9 @@ struct sl_xprt {
     bool dead[SL_PLAN_MAX_WORKERS];
     task *queue; /* ring */
     size_t queue_cap, queue_head, queue_len;
+    bool begun; /* the head's experts are at the device until `event` */
+    sl_event event;
+    uint32_t entries;             /* of the head, when begun */
     uint32_t max_rows, max_pairs; /* of one task: all attention workers' rows of a lane */
     /* scratch of a task */
     float *x;   /* [max_rows][d_model], for rows that cannot be used where they lie */
@@ -58,6 +61,8 @@ struct sl_xprt {
     sl_buf *reply[SL_PLAN_MAX_WORKERS];            /* to task.reply_to[i]; NULL: a bare header */
     uint32_t *group_expert, *group_first, *cursor; /* [n_experts + 1] */
 };
+
+static void finish(sl_xprt *x);
 
 bool sl_xprt_may_announce(const sl_xprt *x, uint32_t src) {
     const sl_worker *w = x->w;
@@ -187,6 +192,7 @@ sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) {
         return sl_fail(err, SL_ERR_PROTOCOL, "death of worker %u, which is no member of others",
                        member);
     if (x->dead[member]) return SL_OK;
+    finish(x);
     x->dead[member] = true;
     sl_status st = SL_OK;
     bool announce = false;
@@ -528,7 +534,8 @@ static uint64_t queued_ns(const sl_xprt *x, const task *t) {
     return now - oldest;
 }
 
-static void run_task(sl_xprt *x, task *t) {
+/* Gives the task's experts to the device. False: the worker stops. */
+static bool begin_task(sl_xprt *x, task *t) {
     sl_worker *w = x->w;
     /* Members that died after the layer became ready have no message any more. */
     uint32_t n = 0;
@@ -540,27 +547,42 @@ static void run_task(sl_xprt *x, task *t) {
     begin(x, t, SL_TRACE_GATHER, 0, 0);
     uint64_t queued = queued_ns(x, t);
     batch b;
-    if (!gather(x, t, &b)) return;
-    if (b.entries) {
-        sl_worker_note_experts(w, x->group_expert, x->group_first, b.n_groups);
-        begin(x, t, SL_TRACE_EXPERT, b.entries, queued);
-        const sl_stage_call c = {.kind = SL_STAGE_EXPERTS,
-                                 .queue = SL_QUEUE_EXPERTS,
-                                 .layer = x->m->moe_layer[t->layer],
-                                 .experts = {.n_groups = b.n_groups,
-                                             .expert = x->group_expert,
-                                             .first = x->group_first,
-                                             .row = x->pair_row,
-                                             .gate = x->pair_gate,
-                                             .x = b.x,
-                                             .n_rows = b.rows,
-                                             .to = x->pair_to,
-                                             .adds = x->pair_adds}};
-        sl_device_submit(w->device, &c);
-    }
+    if (!gather(x, t, &b)) return false;
+    x->begun = true;
+    x->entries = b.entries;
+    if (b.entries == 0) return true;
+    sl_worker_note_experts(w, x->group_expert, x->group_first, b.n_groups);
+    begin(x, t, SL_TRACE_EXPERT, b.entries, queued);
+    const sl_stage_call c = {.op = SL_OP_EXPERTS,
+                             .queue = SL_QUEUE_EXPERTS,
+                             .layer = x->m->moe_layer[t->layer],
+                             .experts = {.n_groups = b.n_groups,
+                                         .expert = x->group_expert,
+                                         .first = x->group_first,
+                                         .row = x->pair_row,
+                                         .gate = x->pair_gate,
+                                         .x = b.x,
+                                         .n_rows = b.rows,
+                                         .to = x->pair_to,
+                                         .adds = x->pair_adds}};
+    x->event = sl_device_submit(w->device, &c);
+    return true;
+}
+
+static void end_task(sl_xprt *x) {
+    const task *t = &x->queue[x->queue_head];
     begin(x, t, SL_TRACE_REPLY, 0, 0);
-    w->n.expert_rows += b.entries;
+    x->w->n.expert_rows += x->entries;
     send_returns(x, t);
+    x->begun = false;
+    x->queue_head = (x->queue_head + 1) % x->queue_cap;
+    x->queue_len--;
+}
+
+/* What the device has is answered before anybody is forgotten. */
+static void finish(sl_xprt *x) {
+    sl_device_drain(x->w->device);
+    if (x->begun) end_task(x);
 }
 
 void sl_xprt_waits_for(sl_xprt *x, sl_trace_event *e) {
@@ -583,10 +605,10 @@ void sl_xprt_waits_for(sl_xprt *x, sl_trace_event *e) {
 
 bool sl_xprt_run(sl_xprt *x) {
     if (x->queue_len == 0) return false;
-    task *t = &x->queue[x->queue_head];
-    run_task(x, t);
-    x->queue_head = (x->queue_head + 1) % x->queue_cap;
-    x->queue_len--;
+    bool begins = !x->begun;
+    if (begins && !begin_task(x, &x->queue[x->queue_head])) return true;
+    if (!sl_device_is_done(x->w->device, &x->event)) return begins;
+    end_task(x);
     return true;
 }
 
@@ -645,6 +667,8 @@ sl_status sl_xprt_create(sl_worker *w, sl_xprt **out, sl_err *err) {
 
 void sl_xprt_free(sl_xprt *x) {
     if (!x) return;
+    for (uint32_t i = 0; x->begun && i < x->queue[x->queue_head].n_reply; i++)
+        sl_net_buf_give(x->w->net, x->reply[i]);
     for (uint32_t i = 0; x->lane && i < x->n_lanes; i++) {
         xlane *l = &x->lane[i];
         for (uint32_t j = 0; l->from && j < SL_PLAN_MAX_WORKERS * x->n_chunks; j++)

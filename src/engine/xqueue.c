@@ -39,6 +39,9 @@ struct sl_xqueue {
     row *row;       /* [max_rows] */
     float *x;       /* [max_rows][d_model] */
     entry *entry;   /* [max_pairs] by place */
+    sl_queue_batch t;
+    bool begun; /* t is at the device until `event` */
+    sl_event event;
     /* scratch of a batch */
     uint32_t *batch_row; /* [max_pairs] */
     float *batch_gate;   /* [max_pairs] */
@@ -199,30 +202,43 @@ static void gather(sl_xqueue *x, const sl_queue_batch *b) {
     }
 }
 
-bool sl_xqueue_run(sl_xqueue *x) {
+static bool begin_batch(sl_xqueue *x) {
     sl_worker *w = x->w;
-    sl_queue_batch t;
-    if (!sl_queues_take(x->queues, &t)) return false;
-    uint64_t waited_ns = sl_now_ns() - x->row[x->entry[t.oldest].row].came_ns;
-    begin(x, SL_TRACE_GATHER, t.layer, 0, 0);
-    gather(x, &t);
-    const sl_stage_call c = {.kind = SL_STAGE_EXPERTS,
+    sl_queue_batch *t = &x->t;
+    if (!sl_queues_take(x->queues, t)) return false;
+    uint64_t waited_ns = sl_now_ns() - x->row[x->entry[t->oldest].row].came_ns;
+    begin(x, SL_TRACE_GATHER, t->layer, 0, 0);
+    gather(x, t);
+    const sl_stage_call c = {.op = SL_OP_EXPERTS,
                              .queue = SL_QUEUE_EXPERTS,
-                             .layer = x->m->moe_layer[t.layer],
-                             .experts = {.n_groups = t.n_groups,
-                                         .expert = t.expert,
-                                         .first = t.first,
+                             .layer = x->m->moe_layer[t->layer],
+                             .experts = {.n_groups = t->n_groups,
+                                         .expert = t->expert,
+                                         .first = t->first,
                                          .row = x->batch_row,
                                          .gate = x->batch_gate,
                                          .x = x->x,
                                          .y = x->y}};
-    sl_worker_note_experts(w, t.expert, t.first, t.n_groups);
-    begin(x, SL_TRACE_EXPERT, t.layer, t.n, waited_ns / 1000);
-    sl_device_submit(w->device, &c);
-    begin(x, SL_TRACE_REPLY, t.layer, 0, 0);
-    w->n.expert_rows += t.n;
-    answer(x, &t);
+    sl_worker_note_experts(w, t->expert, t->first, t->n_groups);
+    begin(x, SL_TRACE_EXPERT, t->layer, t->n, waited_ns / 1000);
+    x->event = sl_device_submit(w->device, &c);
+    x->begun = true;
+    return true;
+}
+
+static void end_batch(sl_xqueue *x) {
+    begin(x, SL_TRACE_REPLY, x->t.layer, 0, 0);
+    x->w->n.expert_rows += x->t.n;
+    answer(x, &x->t);
     sl_queues_done(x->queues);
+    x->begun = false;
+}
+
+bool sl_xqueue_run(sl_xqueue *x) {
+    bool begins = !x->begun;
+    if (begins && !begin_batch(x)) return false;
+    if (!sl_device_is_done(x->w->device, &x->event)) return begins;
+    end_batch(x);
     return true;
 }
 
@@ -236,6 +252,8 @@ bool sl_xqueue_is_empty(const sl_xqueue *x) {
 
 void sl_xqueue_on_dead(sl_xqueue *x, uint32_t src) {
     const uint32_t *place;
+    sl_device_drain(x->w->device); /* what it has is answered before anybody is forgotten */
+    if (x->begun) end_batch(x);
     uint32_t lost = x->source[src].held, n = sl_queues_drop(x->queues, src, &place);
     for (uint32_t i = 0; i < n; i++) release(x, place[i]);
     x->w->n.rows_stale += lost;

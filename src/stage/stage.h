@@ -34,17 +34,17 @@ static inline sl_mem sl_mem_host(const void *p, size_t bytes) {
 
 /* ---- calls ---- */
 
-typedef enum sl_stage_kind {
-    SL_STAGE_EMBED,   /* rows.x = embedding of rows.id */
-    SL_STAGE_ATTEND,  /* rows.x += attention of block `layer`; K and V go into rows.pages */
-    SL_STAGE_DENSE,   /* rows.x += feed-forward of a dense block */
-    SL_STAGE_ROUTE,   /* rows.h, expert, gate of a block with experts (sl_block_route) */
-    SL_STAGE_SHARED,  /* rows.h = the shared expert's results of it (sl_block_shared) */
-    SL_STAGE_EXPERTS, /* routed experts: `experts` */
-    SL_STAGE_MERGE,   /* what came back, into the residual stream: `merge` */
-    SL_STAGE_HEAD,    /* logits: `head` */
-    SL_STAGE_KIND_COUNT
-} sl_stage_kind;
+typedef enum sl_stage_op {
+    SL_OP_EMBED,   /* rows.x = embedding of rows.id */
+    SL_OP_ATTEND,  /* rows.x += attention of block `layer`; K and V go into rows.pages */
+    SL_OP_DENSE,   /* rows.x += feed-forward of a dense block */
+    SL_OP_ROUTE,   /* rows.h, expert, gate of a block with experts (sl_block_route) */
+    SL_OP_SHARED,  /* rows.h = the shared expert's results of it (sl_block_shared) */
+    SL_OP_EXPERTS, /* routed experts: `experts` */
+    SL_OP_MERGE,   /* what came back, into the residual stream: `merge` */
+    SL_OP_HEAD,    /* logits: `head` */
+    SL_OP_COUNT
+} sl_stage_op;
 
 /* Rows of a step, those of one request in ascending position. id, pos, pages, expert and gate are
  * host memory. */
@@ -77,7 +77,7 @@ typedef struct sl_stage_head {
 } sl_stage_head;
 
 typedef struct sl_stage_call {
-    sl_stage_kind kind;
+    sl_stage_op op;
     uint32_t queue; /* below SL_STAGE_QUEUES */
     uint32_t layer; /* block of the model */
     sl_rowset rows; /* of all but EXPERTS */
@@ -139,7 +139,13 @@ typedef struct sl_device_opts {
 /* Makes the device that o->device says, with the weights that o->hosts needs. Errors name file and
  * tensor (sl_model_open), or what of the options cannot be had here. */
 sl_status sl_device_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
-void sl_device_close(sl_device *d); /* NULL-safe */
+void sl_device_close(sl_device *d); /* NULL-safe; no call may be in flight */
+
+/* Who makes a worker's device: open NULL is sl_device_open. Tests put theirs in its place. */
+typedef struct sl_device_maker {
+    sl_status (*open)(void *ctx, const sl_device_opts *o, sl_device **out, sl_err *err);
+    void *ctx;
+} sl_device_maker;
 
 /* Never refused: callers bound what they have in flight. */
 static inline sl_event sl_device_submit(sl_device *d, const sl_stage_call *c) {
@@ -160,7 +166,7 @@ static inline bool sl_device_poll(sl_device *d) {
     return d->in_flight > 0;
 }
 
-/* Returns when no call is in flight. */
+/* Returns when no call is in flight. Nobody drives the fabric meanwhile. */
 static inline void sl_device_drain(sl_device *d) {
     while (sl_device_poll(d)) continue;
 }

@@ -5,6 +5,7 @@
 
 #include "base/mutate.h"
 #include "base/rng.h"
+#include "deferred.h"
 #include "engine/attn_int.h"
 #include "engine/engine_int.h"
 #include "engine/plan_json.h"
@@ -140,6 +141,7 @@ struct sim {
     bool failure, expert_lost;
     bool hurt[SIM_MAX_WORKERS]; /* attention workers whose requests may die */
     bool seen[COVER_COUNT];
+    _Atomic uint64_t device_seed; /* of the next deferred device; 0: workers compute on the CPU */
     bool verbose;
     char what[240]; /* why it failed */
 };

@@ -2,10 +2,11 @@
  * clock, over "loop" with seeded delays; which of them moves next, what is asked, cancelled,
  * killed, silenced or held up, and when, follows from the seed alone.
  *
- * usage: test_sim MODEL_FOLDER FIRST_SEED COUNT [--verbose] [--cover] [--twice] [--mutate NAME]
- * A failing seed is printed; running it alone replays it, with --verbose as a trace. --cover fails
- * unless the seeds together met every situation of SIM_COVER. --twice runs each seed two times and
- * compares the hashes of their traces. With --mutate a planted bug is switched on (builds with
+ * usage: test_sim MODEL_FOLDER FIRST_SEED COUNT [--deferred] [--verbose] [--cover] [--twice]
+ * [--mutate NAME] A failing seed is printed; running it alone replays it, with --verbose as a
+ * trace. --cover fails unless the seeds together met every situation of SIM_COVER. With --deferred
+ * workers compute on a device that takes its time (deferred.h). --twice runs each seed two times
+ * and compares the hashes of their traces. With --mutate a planted bug is switched on (builds with
  * SL_MUTATIONS) and the run succeeds when some seed notices it.
  *
  * What must hold for every seed: each request gets exactly one end; whatever it is told (ids,
@@ -122,8 +123,11 @@ static bool simulate(sim *s) {
     return ok && !s->what[0];
 }
 
+static bool defers; /* --deferred */
+
 static sim new_seed(uint64_t seed, bool verbose) {
-    return (sim){.seed = seed, .rng = seed * 7919 + 1, .verbose = verbose};
+    return (sim){
+        .seed = seed, .rng = seed * 7919 + 1, .device_seed = defers ? seed : 0, .verbose = verbose};
 }
 
 static bool run_seed(uint64_t seed, bool verbose, bool twice) {
@@ -195,6 +199,7 @@ int main(int argc, char **argv) {
     if (argc < 4) return fprintf(stderr, "usage: test_sim MODEL FIRST_SEED COUNT ...\n"), 2;
     for (int i = 4; i < argc; i++) {
         if (strcmp(argv[i], "--verbose") == 0) verbose = true;
+        if (strcmp(argv[i], "--deferred") == 0) defers = true;
         if (strcmp(argv[i], "--cover") == 0) cover = true;
         if (strcmp(argv[i], "--twice") == 0) twice = true;
         if (strcmp(argv[i], "--mutate") == 0 && i + 1 < argc) mutate = argv[i + 1];

@@ -110,7 +110,7 @@ static void shared_experts_take_their_time(void **state) {
     assert_int_equal(device->spec->d_ff_shared, 128);
     assert_int_equal(sl_emulated_ns(&d, SL_COST_SHARED, 3, 0), 206000);
     sl_stage_call c = {
-        .kind = SL_STAGE_SHARED, .layer = 5, .rows = {.n = 3, .h = sl_mem_host(h, sizeof h)}};
+        .op = SL_OP_SHARED, .layer = 5, .rows = {.n = 3, .h = sl_mem_host(h, sizeof h)}};
     const sl_event first = sl_device_submit(device, &c);
     assert_true(sl_device_is_done(device, &first));
     assert_int_equal(waits, 1);

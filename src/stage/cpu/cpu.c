@@ -36,34 +36,34 @@ static void cpu_submit(sl_device *base, const sl_stage_call *c) {
     cpu *d = (cpu *)base;
     const sl_rowset *r = &c->rows;
     const sl_rows rows = rows_of(r);
-    switch (c->kind) {
-    case SL_STAGE_EMBED:
+    switch (c->op) {
+    case SL_OP_EMBED:
         sl_model_embed(d->model, &d->exec, r->id, r->n, sl_mem_ptr(r->x));
         break;
-    case SL_STAGE_ATTEND:
+    case SL_OP_ATTEND:
         sl_block_attention(d->model, &d->exec, c->layer, &rows, sl_mem_ptr(r->x), &d->scratch);
         break;
-    case SL_STAGE_DENSE:
+    case SL_OP_DENSE:
         sl_block_dense(d->model, &d->exec, c->layer, r->n, sl_mem_ptr(r->x), &d->scratch);
         break;
-    case SL_STAGE_ROUTE:
+    case SL_OP_ROUTE:
         sl_block_route(d->model, &d->exec, c->layer, &rows, sl_mem_ptr(r->x), sl_mem_ptr(r->h),
                        r->expert, r->gate, &d->scratch);
         break;
-    case SL_STAGE_SHARED:
+    case SL_OP_SHARED:
         sl_block_shared(d->model, &d->exec, c->layer, r->n, sl_mem_ptr(r->x), sl_mem_ptr(r->h),
                         &d->scratch);
         break;
-    case SL_STAGE_EXPERTS:
+    case SL_OP_EXPERTS:
         sl_block_experts(d->model, &d->exec, c->layer, &c->experts, &d->scratch);
         break;
-    case SL_STAGE_MERGE:
+    case SL_OP_MERGE:
         merge(d, c);
         break;
-    case SL_STAGE_HEAD:
+    case SL_OP_HEAD:
         head(d, c);
         break;
-    case SL_STAGE_KIND_COUNT:
+    case SL_OP_COUNT:
         break;
     }
     sl_device_ran(base, c->queue);

@@ -87,32 +87,32 @@ static void head(emulated *e, const sl_stage_call *c) {
 
 static void run(emulated *e, const sl_stage_call *c) {
     const sl_rowset *r = &c->rows;
-    switch (c->kind) {
-    case SL_STAGE_EMBED:
+    switch (c->op) {
+    case SL_OP_EMBED:
         embed(e, r);
         break;
-    case SL_STAGE_ATTEND:
+    case SL_OP_ATTEND:
         if (r->n) attend(e, c->layer, r);
         break;
-    case SL_STAGE_DENSE:
+    case SL_OP_DENSE:
         if (r->n) sl_emulated_run(&e->clock, SL_COST_DENSE, r->n, 0);
         break;
-    case SL_STAGE_ROUTE:
+    case SL_OP_ROUTE:
         if (r->n) route(e, c->layer, r);
         break;
-    case SL_STAGE_SHARED: /* leaves h, which ROUTE has zeroed */
+    case SL_OP_SHARED: /* leaves h, which ROUTE has zeroed */
         if (r->n) sl_emulated_run(&e->clock, SL_COST_SHARED, r->n, 0);
         break;
-    case SL_STAGE_EXPERTS:
+    case SL_OP_EXPERTS:
         experts(e, &c->experts);
         break;
-    case SL_STAGE_MERGE:
+    case SL_OP_MERGE:
         sl_stage_merge_rows(&e->exec, e->spec.d_model, e->spec.top_k, c, e->sum);
         break;
-    case SL_STAGE_HEAD:
+    case SL_OP_HEAD:
         head(e, c);
         break;
-    case SL_STAGE_KIND_COUNT:
+    case SL_OP_COUNT:
         break;
     }
 }

@@ -1,0 +1,89 @@
+/* A device for tests: the CPU's stages, but a call is computed some time after submit and said to
+ * be through some time after that; a seed decides when, and in which order among queues. What an
+ * engine reads too early or changes too soon shows in bits. Time is the number of polls, so that it
+ * also runs on a virtual clock. Thread: as of any device. */
+#ifndef SL_TESTS_DEFERRED_H
+#define SL_TESTS_DEFERRED_H
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "stage/stage.h"
+
+#include <stdatomic.h>
+
+#define DEFERRED_MOST 256u /* calls in flight in one queue */
+
+typedef struct deferred_queue {
+    sl_stage_call call[DEFERRED_MOST]; /* ring */
+    uint64_t given, computed, done;
+} deferred_queue;
+
+typedef struct deferred {
+    sl_device base;
+    sl_device *cpu;
+    uint64_t rng;
+    deferred_queue queue[SL_STAGE_QUEUES];
+} deferred;
+
+static bool deferred_once_in(deferred *d, uint32_t n) {
+    return sl_rng_below(&d->rng, n) == 0;
+}
+
+static void deferred_compute(deferred *d, deferred_queue *q) {
+    sl_device_submit(d->cpu, &q->call[q->computed++ % DEFERRED_MOST]);
+}
+
+static void deferred_submit(sl_device *base, const sl_stage_call *c) {
+    deferred *d = (deferred *)base;
+    deferred_queue *q = &d->queue[c->queue];
+    SL_ASSERT(q->given - q->done < DEFERRED_MOST);
+    q->call[q->given++ % DEFERRED_MOST] = *c;
+    if (q->computed + 1 == q->given && deferred_once_in(d, 4)) deferred_compute(d, q);
+}
+
+/* Once in two times nothing; else one queue gets a little further. */
+static void deferred_poll(sl_device *base) {
+    deferred *d = (deferred *)base;
+    if (deferred_once_in(d, 2)) return;
+    uint32_t i = (uint32_t)sl_rng_below(&d->rng, SL_STAGE_QUEUES);
+    while (d->queue[i].done == d->queue[i].given) i = (i + 1) % SL_STAGE_QUEUES;
+    deferred_queue *q = &d->queue[i];
+    bool compute = q->computed < q->given && (q->computed == q->done || deferred_once_in(d, 2));
+    if (compute) {
+        deferred_compute(d, q);
+        return;
+    }
+    q->done++;
+    base->done[i]++;
+    base->in_flight--;
+}
+
+static void deferred_close(sl_device *base) {
+    deferred *d = (deferred *)base;
+    sl_device_close(d->cpu);
+    sl_free(d);
+}
+
+/* For sl_device_maker: ctx is an _Atomic uint64_t, the next device's seed. */
+static inline sl_status deferred_open(void *ctx, const sl_device_opts *o, sl_device **out,
+                                      sl_err *err) {
+    static const sl_device_ops ops = {
+        .close = deferred_close, .submit = deferred_submit, .poll = deferred_poll};
+    _Atomic uint64_t *seed = ctx;
+    sl_device_opts inner = *o;
+    inner.tick = NULL; /* no fabric while a drain computes */
+    deferred *d = sl_alloc(1, sizeof *d);
+    if (!d) return sl_fail(err, SL_ERR_NOMEM, "device");
+    sl_status st = sl_device_open(&inner, &d->cpu, err);
+    if (st != SL_OK) {
+        sl_free(d);
+        return st;
+    }
+    d->rng = atomic_fetch_add(seed, 1) * 7919 + 1;
+    d->base.ops = &ops;
+    d->base.spec = d->cpu->spec;
+    *out = &d->base;
+    return SL_OK;
+}
+
+#endif
