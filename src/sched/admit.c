@@ -7,8 +7,6 @@
 #include "spec/kv.h"
 #include "spec/limits.h"
 
-enum { LINK_PLACE, LINK_LACKING }; /* waiting or running; lacking */
-
 #define FIRST_CAP 64u
 
 /* ---- lists ---- */
@@ -117,7 +115,7 @@ static void start_lacking(sl_admit *a, uint32_t request) {
     sl_admit_list *l = &a->worker[r->worker].lacking;
     uint32_t before = SL_ADMIT_NONE, at = l->last;
     for (; at != SL_ADMIT_NONE && a->request[at].began > r->began;
-         at = a->request[at].link[LINK_LACKING].prev)
+         at = a->request[at].link[SL_ADMIT_LACKING].prev)
         before = at;
     insert(a, l, request, before);
     r->lacks = true;
@@ -152,9 +150,9 @@ static bool preempt(sl_admit *a, uint32_t worker, sl_admit_decision *out) {
     uint32_t stuck = w->lacking.first, youngest = w->running.first;
     if (w->n_leaving > 0 || w->running.n < 2) return false;
     while (stuck != SL_ADMIT_NONE && !is_stuck(&a->request[stuck]))
-        stuck = a->request[stuck].link[LINK_LACKING].next;
+        stuck = a->request[stuck].link[SL_ADMIT_LACKING].next;
     if (stuck == SL_ADMIT_NONE) return false;
-    for (uint32_t at = youngest; at != SL_ADMIT_NONE; at = a->request[at].link[LINK_PLACE].next)
+    for (uint32_t at = youngest; at != SL_ADMIT_NONE; at = a->request[at].link[SL_ADMIT_PLACE].next)
         if (a->request[at].age > a->request[youngest].age) youngest = at;
     begin_leaving(a, youngest, SL_ADMIT_PREEMPTING);
     *out = (sl_admit_decision){.kind = SL_ADMIT_PREEMPT, .request = youngest, .worker = worker};
@@ -210,7 +208,7 @@ static bool turn_away(const sl_admit *a, uint64_t now_us, sl_admit_decision *out
     if (a->waiting.n - a->n_again > a->shape.max_queue) return true;
     if (a->shape.queue_timeout_us == 0 || a->waiting.n == a->n_again) return false;
     uint32_t oldest = a->waiting.first;
-    while (a->request[oldest].starts > 0) oldest = a->request[oldest].link[LINK_PLACE].next;
+    while (a->request[oldest].starts > 0) oldest = a->request[oldest].link[SL_ADMIT_PLACE].next;
     *out = (sl_admit_decision){.kind = SL_ADMIT_LATE, .request = oldest};
     return now_us - a->request[oldest].came_us >= a->shape.queue_timeout_us;
 }
@@ -239,7 +237,7 @@ static bool more_requests(sl_admit *a) {
     if (!bigger) return false;
     a->request = bigger;
     for (uint32_t i = cap; i > a->cap; i--) {
-        bigger[i - 1].link[LINK_PLACE].next = a->free;
+        bigger[i - 1].link[SL_ADMIT_PLACE].next = a->free;
         a->free = i - 1;
     }
     a->cap = cap;
@@ -259,7 +257,7 @@ sl_status sl_admit_submit(sl_admit *a, uint32_t prompt, uint32_t most, uint64_t 
         r->pages = pages;
         r->cap_pages = cap_pages;
     }
-    a->free = r->link[LINK_PLACE].next;
+    a->free = r->link[SL_ADMIT_PLACE].next;
     *r = (sl_admit_request){.state = SL_ADMIT_WAITING,
                             .prompt = prompt,
                             .most = most,
@@ -295,7 +293,7 @@ void sl_admit_gave_way(sl_admit *a, uint32_t request) {
     r->state = SL_ADMIT_WAITING;
     uint32_t at = a->waiting.first;
     while (at != SL_ADMIT_NONE && a->request[at].age < r->age)
-        at = a->request[at].link[LINK_PLACE].next;
+        at = a->request[at].link[SL_ADMIT_PLACE].next;
     insert(a, &a->waiting, request, at);
     a->n_again++;
 }
@@ -310,7 +308,7 @@ void sl_admit_end(sl_admit *a, uint32_t request) {
         leave_worker(a, request, 0);
     }
     r->state = SL_ADMIT_UNUSED;
-    r->link[LINK_PLACE].next = a->free;
+    r->link[SL_ADMIT_PLACE].next = a->free;
     a->free = request;
 }
 
@@ -319,7 +317,7 @@ void sl_admit_end(sl_admit *a, uint32_t request) {
 sl_status sl_admit_create(const sl_admit_shape *shape, sl_admit *out, sl_err *err) {
     sl_admit a = {.shape = *shape,
                   .free = SL_ADMIT_NONE,
-                  .waiting = list_of(LINK_PLACE),
+                  .waiting = list_of(SL_ADMIT_PLACE),
                   .first_due = SL_ADMIT_NONE,
                   .leaves = 1};
     while (a.leaves < shape->n_workers) a.leaves *= 2;
@@ -330,8 +328,8 @@ sl_status sl_admit_create(const sl_admit_shape *shape, sl_admit *out, sl_err *er
         return sl_fail(err, SL_ERR_NOMEM, "books of %u workers", shape->n_workers);
     }
     for (uint32_t i = 0; i < shape->n_workers; i++) {
-        a.worker[i].running = list_of(LINK_PLACE);
-        a.worker[i].lacking = list_of(LINK_LACKING);
+        a.worker[i].running = list_of(SL_ADMIT_PLACE);
+        a.worker[i].lacking = list_of(SL_ADMIT_LACKING);
     }
     *out = a;
     return SL_OK;

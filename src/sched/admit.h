@@ -33,6 +33,10 @@ typedef enum sl_admit_state {
     SL_ADMIT_PREEMPTING, /* its worker is told to give its pages back; it waits again after */
 } sl_admit_state;
 
+/* A request is in the list of those that wait or in that of its worker; and perhaps in the list of
+ * those there that lack pages. */
+enum { SL_ADMIT_PLACE, SL_ADMIT_LACKING, SL_ADMIT_LISTS };
+
 typedef struct sl_admit_link {
     uint32_t prev, next;
 } sl_admit_link;
@@ -49,7 +53,7 @@ typedef struct sl_admit_request {
     uint64_t began;   /* order of starts */
     uint64_t came_us; /* as given with it */
     bool lacks;       /* it is in its worker's list `lacking` */
-    sl_admit_link link[2];
+    sl_admit_link link[SL_ADMIT_LISTS];
 } sl_admit_request;
 
 typedef struct sl_admit_list {

@@ -456,15 +456,17 @@ static void handle(sim *s, const sl_sim_event *e) {
     case SIM_COME:
         sim_coord_come(s);
         break;
-    case SIM_SUBMIT:
-        sim_attn_submit(s, &s->worker[e->who], (uint32_t)e->what);
-        sim_touch(s, &s->worker[e->who]);
-        break;
     case SIM_CLIENT:
-        sim_coord_client(s, (uint32_t)e->what);
+        sim_coord_client(s, e->who);
         break;
+    case SIM_SUBMIT:
+    case SIM_PAGE:
+    case SIM_CANCEL:
     case SIM_ACK:
-        sim_attn_on_ack(s, &s->worker[e->who], (uint32_t)e->what);
+        sim_attn_on_control(s, &s->worker[e->who], (sim_event_kind)e->kind, (uint32_t)e->what);
+        break;
+    case SIM_HEAR:
+        sim_coord_hear(s, &s->worker[e->who], (uint32_t)e->what);
         break;
     case SIM_TASK:
         if (s->worker[e->who].dead || is_late(s, &s->worker[e->who])) break;
@@ -573,7 +575,7 @@ static sl_status create(sim *s) {
     s->rng = o->seed * 2 + 1;
     s->lengths_rng = o->seed + 0x5eed;
     s->serving = true;
-    s->free_msg = s->free_entry = s->free_req = s->wait_first = s->wait_last = SIM_NONE;
+    s->free_msg = s->free_entry = SIM_NONE;
     s->worker = sl_alloc(s->n_workers, sizeof *s->worker);
     s->attn_id = sl_alloc(s->n_workers, sizeof *s->attn_id);
     s->expert_id = sl_alloc(s->n_workers, sizeof *s->expert_id);
@@ -603,9 +605,10 @@ static void destroy(sim *s) {
         sl_free(s->msg[i].pair);
     }
     sim_route_free(s);
-    void *const owned[] = {s->worker, s->open_pages, s->attn_id, s->expert_id, s->expert_index,
-                           s->dirty,  s->moe,        s->msg,     s->entry,     s->req,
-                           s->ttft.v, s->itl.v,      s->tpot.v,  s->queued.v};
+    sl_admit_free(&s->admit);
+    void *const owned[] = {s->worker, s->attn_id, s->expert_id, s->expert_index, s->dirty,
+                           s->moe,    s->msg,     s->entry,     s->req,          s->ttft.v,
+                           s->itl.v,  s->tpot.v,  s->queued.v};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_cut_free(&s->cut);
     sl_sim_events_free(&s->ev);

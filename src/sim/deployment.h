@@ -1,7 +1,8 @@
-/* A deployment in virtual time: the engine's schedulers (src/sched: turns, membership and barriers,
- * policies, batching, pacing) on modelled costs. What decides is the code that ships; what takes
- * time is sl_costs. The rest of the engine (admission against KV pages, lanes, rounds, messages,
- * queues of aep) is followed rule by rule. docs/planner.md says what is modelled and what is not.
+/* A deployment in virtual time: the engine's schedulers (src/sched: admission and KV pages, slots,
+ * turns, membership and barriers, queues, policies, batching, pacing) on modelled costs. What
+ * decides is the code that ships; what takes time is sl_costs. The rest of the engine (lanes,
+ * rounds, messages) is followed rule by rule. docs/planner.md says what is modelled and what is
+ * not.
  *
  * Servers: each worker's compute, its out-port and in-port (one port for both with half duplex).
  * A message occupies the sender's out-port for byte_us a byte, travels alpha_us, and occupies the

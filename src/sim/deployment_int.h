@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
+#include "sched/admit.h"
 #include "sched/intake.h"
 #include "sched/membership.h"
 #include "sched/policy.h"
@@ -20,9 +21,12 @@
 
 typedef enum sim_event_kind {
     SIM_COME,    /* who: - ; a request of the load arrives */
-    SIM_SUBMIT,  /* who: worker, what: request */
-    SIM_CLIENT,  /* what: request whose client has seen its end */
-    SIM_ACK,     /* who: worker, what: so many of its oldest tokens that nobody has acknowledged */
+    SIM_CLIENT,  /* who: whether it failed; a client has seen the end of its request */
+    SIM_SUBMIT,  /* who: worker, what: request; so with PAGE and CANCEL */
+    SIM_PAGE,    /* one more page */
+    SIM_CANCEL,  /* it is to give its pages back */
+    SIM_ACK,     /* who: worker, what: so many of the oldest things it told are acknowledged */
+    SIM_HEAR,    /* who: worker, what: so many of the oldest things it told reach the coordinator */
     SIM_TASK,    /* who: worker */
     SIM_HEAD,    /* who: receiver, what: message reaches its in-port */
     SIM_DELIVER, /* who: receiver, what: message */
@@ -74,19 +78,23 @@ typedef struct sim_msg {
     double sent_at;
 } sim_msg;
 
+/* Beside what the coordinator's books (sim.admit) have of it, at the same place. */
 typedef struct sim_request {
-    uint64_t id;
     double came_at, first_at, last_at;
-    uint32_t prompt, output, generated, pages;
-    uint32_t worker, prev, next; /* list of those that wait */
-    bool waits, started, failed;
     sl_life *life; /* at its worker; NULL: not there (yet) */
 } sim_request;
 
-/* A token on its way to the coordinator and, as an acknowledgement, back. */
+typedef enum sim_told_what {
+    SIM_TOLD_TOKEN,
+    SIM_TOLD_LAST,     /* token: the request has ended */
+    SIM_TOLD_GAVE_WAY, /* its pages are free */
+} sim_told_what;
+
+/* On its way to the coordinator and, as an acknowledgement, back. */
 typedef struct sim_told {
+    uint8_t what; /* sim_told_what */
+    uint32_t request, generation;
     sl_life *life;
-    uint32_t generation;
 } sim_told;
 
 typedef struct sim_lane {
@@ -125,11 +133,12 @@ typedef struct sim_queue sim_queue;
 struct sim_attn {
     uint32_t index; /* among attention workers */
     bool lost;
-    uint32_t free_pages, running; /* the coordinator's view */
     sl_slots slots;
     sim_lane *lane;
-    sim_told *told; /* ring of tokens that are not acknowledged, oldest first */
+    sim_told *told; /* ring of what is not acknowledged, oldest first */
     uint32_t told_head, n_told, cap_told;
+    uint32_t n_sent, n_heard; /* of n_told: on their way or there; there */
+    uint32_t n_owed;          /* of n_heard: acknowledgements that were not sent */
     sl_turns turns;
     sl_turn turn;       /* running */
     uint32_t head_left; /* pieces of the head that has begun, this one included */
@@ -192,10 +201,10 @@ typedef struct sim {
     sim_entry *entry;
     uint32_t n_entries, cap_entries, free_entry;
     sim_request *req;
-    uint32_t n_req, cap_req, free_req;
-    uint32_t wait_first, wait_last, n_waiting, n_open;
-    uint64_t ids, trace_at;
-    uint32_t *open_pages; /* [n_attn] free pages where a request may come, else 0: one scan */
+    uint32_t cap_req;
+    sl_admit admit; /* the coordinator's books */
+    uint32_t n_open;
+    uint64_t trace_at;
     bool over, serving;
 
     /* routing: alias tables by layer of popularity, and scratch of one dispatch */
@@ -268,40 +277,31 @@ void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, b
 /* ---- sim_coord.c ---- */
 sl_status sim_coord_start(sim *s);
 void sim_coord_come(sim *s);
-void sim_coord_client(sim *s, uint32_t request);
-void sim_coord_admit(sim *s);
-
-/* A token of the request was sampled at worker w; true: it was its last, and sim_coord_finish is
- * due when the slot is free. */
-bool sim_coord_token(sim *s, sim_worker *w, uint32_t request);
-void sim_coord_finish(sim *s, uint32_t request);
-void sim_coord_requeue(sim *s, uint32_t request);
-void sim_coord_fail(sim *s, uint32_t request);
+void sim_coord_client(sim *s, bool failed);
+/* The next n things that the worker told are here. */
+void sim_coord_hear(sim *s, sim_worker *w, uint32_t n);
 void sim_coord_worker_lost(sim *s, uint32_t worker);
 void sim_coord_experts_lost(sim *s);
 
 /* ---- sim_attn.c ---- */
 sl_status sim_attn_create(sim *s, sim_worker *w);
 void sim_attn_free(sim *s, sim_worker *w);
-void sim_attn_submit(sim *s, sim_worker *w, uint32_t request);
+/* SIM_SUBMIT, PAGE, CANCEL or ACK is here. */
+void sim_attn_on_control(sim *s, sim_worker *w, sim_event_kind kind, uint32_t what);
+/* The oldest thing that it told and nobody heard: the coordinator does. */
+const sim_told *sim_attn_next_told(sim_attn *a);
 bool sim_attn_start(sim *s, sim_worker *w);
 void sim_attn_finish(sim *s, sim_worker *w);
 void sim_attn_on_return(sim *s, sim_worker *w, uint32_t msg);
 void sim_attn_on_open(sim *s, sim_worker *w, uint32_t msg);
 /* What the slot may run may have changed. */
 void sim_attn_wake(sim *s, sim_worker *w, const sl_life *life);
-/* The pages of a request are these now. */
-void sim_attn_on_pages(sim *s, sim_worker *w, const sim_request *r);
-/* The oldest n tokens that the coordinator has not acknowledged are. */
-void sim_attn_on_ack(sim *s, sim_worker *w, uint32_t n);
 void sim_attn_end_step(sim *s, sim_worker *w, sim_lane *l);
 /* Keys that so many rows from position `done` on attend to, the mean over blocks. */
 double sim_attn_keys(const sim *s, uint32_t done, uint32_t rows);
-/* Every request here ends with an error. */
+/* Every request here is lost. */
 void sim_attn_lose(sim *s, sim_worker *w);
 double sim_attn_depth(const sim *s, const sim_worker *w);
-/* The youngest request here gives its pages back. */
-void sim_attn_evict_youngest(sim *s, sim_worker *w);
 
 /* ---- sim_expert.c ---- */
 sl_status sim_xprt_create(sim *s, sim_worker *w);

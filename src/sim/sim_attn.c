@@ -36,59 +36,20 @@ static uint32_t *request_of(sim_worker *w, const sl_life *life) {
     return &w->attn->lane[sl_slots_lane(slots, life)].request[sl_slots_index(slots, life)];
 }
 
-void sim_attn_submit(sim *s, sim_worker *w, uint32_t request) {
-    sim_attn *a = w->attn;
-    sim_request *r = &s->req[request];
-    if (a->lost) {
-        sim_coord_fail(s, request);
-        return;
-    }
-    r->life =
-        sl_slots_take(&a->slots, r->prompt + r->generated, r->output - r->generated, r->pages);
-    SL_ASSERT(r->life);
-    *request_of(w, r->life) = request;
-    sim_attn_wake(s, w, r->life);
-}
-
-void sim_attn_on_pages(sim *s, sim_worker *w, const sim_request *r) {
-    if (!r->life) return;
-    bool parked = !sl_life_has_work(r->life);
-    r->life->pages = r->pages;
-    if (parked && sl_life_has_work(r->life)) sim_attn_wake(s, w, r->life);
-}
-
 static void release(sim *s, sim_worker *w, sl_life *life) {
     s->req[*request_of(w, life)].life = NULL;
     sl_slots_release(&w->attn->slots, life);
 }
 
-static void evict(sim *s, sim_worker *w, sl_life *life) {
-    uint32_t request = *request_of(w, life);
-    release(s, w, life);
-    sim_coord_requeue(s, request);
-}
+/* ---- words to the coordinator ---- */
 
-void sim_attn_evict_youngest(sim *s, sim_worker *w) {
-    sl_life *youngest = NULL;
-    for (uint32_t i = 0; i < s->lanes * s->max_slots; i++) {
-        sl_life *life = &w->attn->slots.life[i];
-        if (!life->used) continue;
-        if (life->ends) return; /* pages are on their way back already */
-        uint64_t id = s->req[*request_of(w, life)].id;
-        if (!youngest || id > s->req[*request_of(w, youngest)].id) youngest = life;
-    }
-    if (youngest && sl_life_end(youngest)) evict(s, w, youngest);
-}
-
-/* ---- acknowledgements ---- */
-
-/* The coordinator hears of the token, and later the worker of that. */
-static void tell(sim *s, sim_attn *a, sl_life *life) {
+static void tell(sim *s, sim_worker *w, sim_told_what what, sl_life *life) {
+    sim_attn *a = w->attn;
     if (a->n_told == a->cap_told) {
         uint32_t cap = SL_MAX(2 * a->cap_told, 64u);
         sim_told *bigger = sl_alloc(cap, sizeof *bigger);
         if (!bigger) {
-            sim_fail(s, sim_oom(s, "acknowledgements"));
+            sim_fail(s, sim_oom(s, "words to the coordinator"));
             return;
         }
         for (uint32_t i = 0; i < a->n_told; i++)
@@ -98,12 +59,58 @@ static void tell(sim *s, sim_attn *a, sl_life *life) {
         a->told_head = 0;
         a->cap_told = cap;
     }
-    a->told[(a->told_head + a->n_told++) % a->cap_told] = (sim_told){life, life->generation};
+    a->told[(a->told_head + a->n_told++) % a->cap_told] =
+        (sim_told){.what = (uint8_t)what,
+                   .request = *request_of(w, life),
+                   .generation = life->generation,
+                   .life = life};
 }
 
-void sim_attn_on_ack(sim *s, sim_worker *w, uint32_t n) {
+/* What was told is on its way. */
+static void flush(sim *s, sim_worker *w) {
     sim_attn *a = w->attn;
-    for (; n > 0; n--, a->n_told--) {
+    uint32_t n = a->n_told - a->n_sent;
+    if (n == 0) return;
+    a->n_sent = a->n_told;
+    sl_sim_events_push(&s->ev, sim_now(s) + s->s->control_us, SIM_HEAR, w->id, n);
+}
+
+const sim_told *sim_attn_next_told(sim_attn *a) {
+    return &a->told[(a->told_head + a->n_heard++) % a->cap_told];
+}
+
+static void give_way(sim *s, sim_worker *w, sl_life *life) {
+    tell(s, w, SIM_TOLD_GAVE_WAY, life);
+    release(s, w, life);
+}
+
+/* ---- words of the coordinator ---- */
+
+static void on_submit(sim *s, sim_worker *w, uint32_t request) {
+    const sl_admit_request *q = &s->admit.request[request];
+    sl_life *life =
+        sl_slots_take(&w->attn->slots, sl_admit_known(q), q->most - q->drawn, q->n_pages);
+    SL_ASSERT(life);
+    s->req[request].life = life;
+    *request_of(w, life) = request;
+    sim_attn_wake(s, w, life);
+}
+
+static void on_page(sim *s, sim_worker *w, sl_life *life) {
+    bool parked = !sl_life_has_work(life);
+    life->pages++;
+    if (parked && sl_life_has_work(life)) sim_attn_wake(s, w, life);
+}
+
+static void on_cancel(sim *s, sim_worker *w, sl_life *life) {
+    if (!sl_life_end(life)) return; /* it ends with the step */
+    give_way(s, w, life);
+    flush(s, w);
+}
+
+static void on_ack(sim *s, sim_worker *w, uint32_t n) {
+    sim_attn *a = w->attn;
+    for (uint32_t i = 0; i < n; i++) {
         const sim_told *t = &a->told[a->told_head];
         a->told_head = (a->told_head + 1) % a->cap_told;
         if (t->life->generation != t->generation) continue;
@@ -111,6 +118,22 @@ void sim_attn_on_ack(sim *s, sim_worker *w, uint32_t n) {
         sl_life_ack(t->life, t->life->acked + 1);
         if (parked && sl_life_has_work(t->life)) sim_attn_wake(s, w, t->life);
     }
+    a->n_told -= n;
+    a->n_sent -= n;
+    a->n_heard -= n;
+}
+
+void sim_attn_on_control(sim *s, sim_worker *w, sim_event_kind kind, uint32_t what) {
+    if (w->dead || w->attn->lost) return;
+    sl_life *life = kind == SIM_ACK ? NULL : s->req[what].life;
+    if (kind == SIM_SUBMIT)
+        on_submit(s, w, what);
+    else if (kind == SIM_ACK)
+        on_ack(s, w, what);
+    else if (life && kind == SIM_PAGE) /* else it has ended meanwhile */
+        on_page(s, w, life);
+    else if (life)
+        on_cancel(s, w, life);
 }
 
 /* ---- a step ---- */
@@ -132,37 +155,27 @@ static void begin_step(sim *s, sim_lane *l) {
 
 /* Rows are through the last block, tokens are drawn, requests end. */
 void sim_attn_end_step(sim *s, sim_worker *w, sim_lane *l) {
-    sim_attn *a = w->attn;
     sl_step *step = &l->step;
-    uint32_t told = a->n_told, tokens = step->samples, rows = step->rows;
+    uint32_t tokens = step->samples, rows = step->rows;
     sl_step_advance(step);
     for (size_t i = 0; i < step->n_parts; i++) {
-        uint32_t slot = step->part[i].slot, request = l->request[slot];
-        sl_life *life = &l->life[slot];
+        sl_life *life = &l->life[step->part[i].slot];
         if (!step->part[i].sample || !sl_step_is_open(step, i)) continue;
-        sl_life_append(life);
-        if (!sim_coord_token(s, w, request)) {
-            tell(s, a, life);
-            continue;
-        }
-        release(s, w, life);
-        sim_coord_finish(s, request);
+        bool last = sl_life_append(life);
+        tell(s, w, last ? SIM_TOLD_LAST : SIM_TOLD_TOKEN, life);
+        if (last) release(s, w, life);
     }
     for (size_t i = 0; i < step->n_parts; i++)
-        if (sl_step_ends(step, i)) evict(s, w, &l->life[step->part[i].slot]);
+        if (sl_step_ends(step, i)) give_way(s, w, &l->life[step->part[i].slot]);
     sl_step_end(step, (uint64_t)sim_now(s));
     sim_note_span(s, w,
                   (sl_trace_event){.kind = SL_TRACE_STEP,
-                                   .lane = sl_trace_u16((uint32_t)(l - a->lane)),
+                                   .lane = sl_trace_u16((uint32_t)(l - w->attn->lane)),
                                    .round = (uint32_t)l->member.round,
                                    .rows = rows,
                                    .tokens = tokens},
                   l->began_at);
-    told = a->n_told - told;
-    if (told > 0 && s->s->control_us > 0)
-        sl_sim_events_push(&s->ev, sim_now(s) + 2 * s->s->control_us, SIM_ACK, w->id, told);
-    else if (told > 0)
-        sim_attn_on_ack(s, w, told);
+    flush(s, w);
 }
 
 static void end_round(sim *s, sim_worker *w, uint32_t lane) {
@@ -323,9 +336,7 @@ void sim_attn_lose(sim *s, sim_worker *w) {
         }
         sl_turns_drop(&a->turns, l);
         for (uint32_t i = 0; i < s->max_slots; i++) {
-            if (!lane->life[i].used) continue;
-            release(s, w, &lane->life[i]);
-            sim_coord_fail(s, lane->request[i]);
+            if (lane->life[i].used) release(s, w, &lane->life[i]);
         }
     }
 }
@@ -357,7 +368,6 @@ sl_status sim_attn_create(sim *s, sim_worker *w) {
     sim_attn *a = sl_alloc(1, sizeof *a);
     if (!a) return sim_oom(s, "an attention worker");
     w->attn = a;
-    a->free_pages = s->p->n_pages;
     while (s->attn_id[a->index] != w->id) a->index++;
     a->lane = sl_alloc(s->lanes, sizeof *a->lane);
     if (!a->lane) return sim_oom(s, "lanes");

@@ -1,66 +1,45 @@
-/* Requests: how they come, which attention worker takes them, KV pages, tokens (the rules of
- * src/engine/admit.c). */
+/* Requests: how they come, what src/sched/admit decides about them, what their clients see. */
 #include "sim/deployment_int.h"
 
 #include <math.h>
 
 #include "plan/lengths.h"
 
-/* ---- requests ---- */
+/* ---- decisions ---- */
 
-static uint32_t take_request(sim *s) {
-    uint32_t id = s->free_req;
-    if (id != SIM_NONE) {
-        s->free_req = s->req[id].next;
-    } else {
-        if (s->n_req == s->cap_req) {
-            uint32_t cap = SL_MAX(2 * s->cap_req, 1024u);
-            sim_request *bigger = sl_grow(s->req, s->cap_req, cap, sizeof *bigger);
-            if (!bigger) {
-                sim_fail(s, sim_oom(s, "requests"));
-                return SIM_NONE;
-            }
-            s->req = bigger;
-            s->cap_req = cap;
+/* What comes to a worker is in the order in which it was sent. */
+static void send(sim *s, sim_event_kind kind, uint32_t worker, uint32_t what) {
+    sl_sim_events_push(&s->ev, sim_now(s) + s->s->control_us, kind, worker, what);
+}
+
+static void decide(sim *s) {
+    sl_admit_decision d;
+    while (s->status == SL_OK && sl_admit_next(&s->admit, (uint64_t)sim_now(s), &d)) {
+        const sim_request *r = &s->req[d.request];
+        SL_ASSERT(d.kind <= SL_ADMIT_START); /* nobody is turned away: the queue has no limits */
+        switch (d.kind) {
+        case SL_ADMIT_PAGE:
+            send(s, SIM_PAGE, d.worker, d.request);
+            break;
+        case SL_ADMIT_PREEMPT:
+            send(s, SIM_CANCEL, d.worker, d.request);
+            break;
+        case SL_ADMIT_START:
+            if (s->admit.request[d.request].starts == 1 && sim_counts(s))
+                sim_sample(s, &s->queued, sim_now(s) - r->came_at);
+            send(s, SIM_SUBMIT, d.worker, d.request);
+            break;
+        default:
+            break;
         }
-        id = s->n_req++;
     }
-    s->req[id] = (sim_request){.id = ++s->ids,
-                               .came_at = sim_now(s),
-                               .worker = SIM_NONE,
-                               .prev = SIM_NONE,
-                               .next = SIM_NONE};
-    return id;
+    if (s->admit.failed) sim_fail(s, sim_oom(s, "books of pages"));
 }
 
-static uint32_t total_positions(const sim_request *r) {
-    return r->prompt + r->output;
-}
-
-static void push_waiting(sim *s, uint32_t id, bool front) {
-    sim_request *r = &s->req[id];
-    r->waits = true;
-    r->prev = front ? SIM_NONE : s->wait_last;
-    r->next = front ? s->wait_first : SIM_NONE;
-    if (r->prev != SIM_NONE) s->req[r->prev].next = id;
-    if (r->next != SIM_NONE) s->req[r->next].prev = id;
-    if (r->prev == SIM_NONE) s->wait_first = id;
-    if (r->next == SIM_NONE) s->wait_last = id;
-    s->n_waiting++;
-}
-
-static void pop_waiting(sim *s, uint32_t id) {
-    sim_request *r = &s->req[id];
-    r->waits = false;
-    if (r->prev != SIM_NONE)
-        s->req[r->prev].next = r->next;
-    else
-        s->wait_first = r->next;
-    if (r->next != SIM_NONE)
-        s->req[r->next].prev = r->prev;
-    else
-        s->wait_last = r->prev;
-    s->n_waiting--;
+/* It is over: its pages come back, its client hears of it. */
+static void end(sim *s, uint32_t request, bool failed) {
+    sl_admit_end(&s->admit, request);
+    sl_sim_events_push(&s->ev, sim_now(s), SIM_CLIENT, failed, 0);
 }
 
 /* ---- arrivals ---- */
@@ -69,35 +48,47 @@ static uint32_t draw_length(sim *s, const sl_length *l) {
     return sl_length_quantile(l, sim_uniform(&s->lengths_rng) * (1 - 0x1p-52));
 }
 
+static sl_status enter(sim *s, uint32_t prompt, uint32_t output) {
+    uint32_t id;
+    sl_status st = sl_admit_submit(&s->admit, prompt, output, (uint64_t)sim_now(s), &id, s->err);
+    if (st == SL_OK && id >= s->cap_req) {
+        uint32_t cap = s->admit.cap;
+        sim_request *bigger = sl_grow(s->req, s->cap_req, cap, sizeof *bigger);
+        if (!bigger) return sim_oom(s, "requests");
+        s->req = bigger;
+        s->cap_req = cap;
+    }
+    if (st == SL_OK) s->req[id] = (sim_request){.came_at = sim_now(s)};
+    return st;
+}
+
 static void submit(sim *s) {
     const sl_workload *load = s->s->load;
+    uint32_t prompt, output;
     s->submitted++;
     if (!s->serving || (s->s->max_open && s->n_open >= s->s->max_open)) {
         s->refused++;
         s->trace_at += load->trace != NULL;
         return;
     }
-    uint32_t id = take_request(s);
-    if (id == SIM_NONE) return;
-    sim_request *r = &s->req[id];
     if (load->trace) {
         const sl_trace_request *t = &load->trace[s->trace_at++];
-        r->prompt = t->input;
-        r->output = t->output;
+        prompt = t->input;
+        output = t->output;
     } else {
-        r->prompt = draw_length(s, &load->input);
-        r->output = draw_length(s, &load->output);
+        prompt = draw_length(s, &load->input);
+        output = draw_length(s, &load->output);
     }
-    if (total_positions(r) > s->p->context || sl_kv_pages_for(total_positions(r)) > s->p->n_pages) {
+    uint32_t positions = (uint32_t)sl_kv_positions(prompt, output);
+    if (positions > s->p->context || sl_kv_pages_for(positions) > s->p->n_pages) {
         s->refused++; /* would never fit: the engine answers 400 */
-        s->shortest = s->too_long++ ? SL_MIN(s->shortest, total_positions(r)) : total_positions(r);
-        r->next = s->free_req;
-        s->free_req = id;
+        s->shortest = s->too_long++ ? SL_MIN(s->shortest, positions) : positions;
         return;
     }
     s->n_open++;
-    push_waiting(s, id, false);
-    sim_coord_admit(s);
+    sl_status st = enter(s, prompt, output);
+    if (st != SL_OK) sim_fail(s, st);
+    decide(s);
 }
 
 static uint64_t requests_in_all(const sim *s) {
@@ -122,9 +113,16 @@ void sim_coord_come(sim *s) {
     sl_sim_events_push(&s->ev, SL_MAX(at, sim_now(s)), SIM_COME, 0, 0);
 }
 
-static void note_pages(sim *s, const sim_attn *a) {
-    bool open = !a->lost && a->running < s->p->max_num_seqs;
-    s->open_pages[a->index] = open ? a->free_pages : 0;
+/* All of a plan's pages are free; books of pages grow as they are used. */
+static sl_status create_books(sim *s) {
+    const sl_admit_shape shape = {
+        .n_workers = s->n_workers, .max_running = s->p->max_num_seqs, .max_queue = UINT32_MAX};
+    sl_status st = sl_admit_create(&shape, &s->admit, s->err);
+    for (uint32_t i = 0; st == SL_OK && i < s->n_attn; i++) {
+        st = sl_admit_add_pages(&s->admit, s->attn_id[i], s->p->n_pages, 0, s->err);
+        sl_admit_open(&s->admit, s->attn_id[i]);
+    }
+    return st;
 }
 
 sl_status sim_coord_start(sim *s) {
@@ -138,9 +136,8 @@ sl_status sim_coord_start(sim *s) {
         return sl_fail(s->err, SL_ERR_ARG, "arrivals: %g requests a second", a->rate);
     if (a->kind == SL_ARRIVAL_TRACE && !o->load->trace)
         return sl_fail(s->err, SL_ERR_ARG, "arrivals of a trace that is not there");
-    s->open_pages = sl_alloc(s->n_attn, sizeof *s->open_pages);
-    if (!s->open_pages) return sim_oom(s, "pages");
-    for (uint32_t i = 0; i < s->n_attn; i++) note_pages(s, s->worker[s->attn_id[i]].attn);
+    sl_status st = create_books(s);
+    if (st != SL_OK) return st;
     s->phase = o->warmup_us > 0 || o->warmup_tokens > 0 ? SIM_WARM : SIM_ON;
     if (o->measure_us > 0) sl_sim_events_push(&s->ev, o->warmup_us + o->measure_us, SIM_END, 0, 0);
     if (a->kind == SL_ARRIVAL_CLOSED) {
@@ -154,105 +151,10 @@ sl_status sim_coord_start(sim *s) {
 }
 
 /* The client has heard of the end; in a closed loop it asks again. */
-void sim_coord_client(sim *s, uint32_t id) {
-    sim_request *r = &s->req[id];
-    bool failed = r->failed;
-    r->next = s->free_req;
-    s->free_req = id;
+void sim_coord_client(sim *s, bool failed) {
     s->n_open--;
     s->failed += failed;
     if (s->s->load->arrival.kind == SL_ARRIVAL_CLOSED && more(s) && s->serving) submit(s);
-}
-
-/* ---- pages ---- */
-
-/* Pages that let it run on until the coordinator has heard of its next tokens. */
-static uint32_t wanted_pages(const sim_request *r) {
-    uint32_t positions = r->prompt + r->generated + SL_MAX_AHEAD;
-    return sl_kv_pages_for(SL_MIN(positions, total_positions(r)));
-}
-
-/* The one with most free pages. */
-static uint32_t pick_worker(const sim *s, uint32_t pages) {
-    uint32_t most = 0, at = 0;
-    for (uint32_t i = 0; i < s->n_attn; i++) most = SL_MAX(most, s->open_pages[i]);
-    if (most < pages || most == 0) return SIM_NONE;
-    while (s->open_pages[at] != most) at++;
-    return s->attn_id[at];
-}
-
-void sim_coord_admit(sim *s) {
-    while (s->serving && s->wait_first != SIM_NONE && s->status == SL_OK) {
-        uint32_t id = s->wait_first;
-        sim_request *r = &s->req[id];
-        uint32_t pages = wanted_pages(r), to = pick_worker(s, pages);
-        if (to == SIM_NONE) return; /* in order: nobody overtakes the oldest */
-        pop_waiting(s, id);
-        if (!r->started && sim_counts(s)) sim_sample(s, &s->queued, sim_now(s) - r->came_at);
-        r->started = true;
-        r->worker = to;
-        r->pages = pages;
-        s->worker[to].attn->free_pages -= pages;
-        s->worker[to].attn->running++;
-        note_pages(s, s->worker[to].attn);
-        sl_sim_events_push(&s->ev, sim_now(s) + s->s->control_us, SIM_SUBMIT, to, id);
-    }
-}
-
-static void give_back(sim *s, sim_request *r) {
-    sim_attn *a = s->worker[r->worker].attn;
-    a->free_pages += r->pages;
-    a->running--;
-    r->pages = 0;
-    note_pages(s, a);
-    if (a->free_pages > s->p->n_pages)
-        sim_fail(s,
-                 sl_fail(s->err, SL_ERR_INTERNAL, "simulation: worker %u has %u free pages of %u",
-                         r->worker, a->free_pages, s->p->n_pages));
-}
-
-/* Running requests of a worker get the pages they are about to need, the oldest first. */
-static void grow_all(sim *s, sim_worker *w) {
-    for (uint32_t l = 0; l < s->lanes; l++) {
-        for (uint32_t i = 0; i < s->max_slots; i++) {
-            const sl_life *life = &w->attn->lane[l].life[i];
-            if (!life->used || life->ends) continue;
-            sim_request *r = &s->req[w->attn->lane[l].request[i]];
-            while (r->pages < wanted_pages(r) && w->attn->free_pages > 0) {
-                w->attn->free_pages--;
-                r->pages++;
-            }
-            sim_attn_on_pages(s, w, r);
-        }
-    }
-    note_pages(s, w->attn);
-}
-
-static void grow(sim *s, sim_worker *w, sim_request *r) {
-    while (r->pages < wanted_pages(r)) {
-        if (w->attn->free_pages == 0) {
-            /* Only what cannot go on without a page is worth another's work. */
-            if (r->prompt + r->generated >= r->pages * SL_KV_PAGE_TOKENS && w->attn->running > 1) {
-                sim_attn_evict_youngest(s, w);
-                grow_all(s, w);
-            }
-            break;
-        }
-        w->attn->free_pages--;
-        r->pages++;
-    }
-    sim_attn_on_pages(s, w, r);
-    note_pages(s, w->attn);
-}
-
-void sim_coord_requeue(sim *s, uint32_t id) {
-    sim_request *r = &s->req[id];
-    sim_worker *w = &s->worker[r->worker];
-    give_back(s, r);
-    s->preempted++;
-    push_waiting(s, id, true);
-    grow_all(s, w);
-    sim_coord_admit(s);
 }
 
 /* ---- tokens ---- */
@@ -285,72 +187,81 @@ static void count_token(sim *s, double at) {
     s->last_tokens += !s->over;
 }
 
-static bool keeps_objectives(const sim *s, const sim_request *r) {
+static bool keeps_objectives(const sim *s, const sim_request *r, double tpot_us) {
     const sl_workload *l = s->s->load;
-    double tpot = r->output > 1 ? (r->last_at - r->first_at) / (r->output - 1) : 0;
     return (l->slo_ttft_us <= 0 || r->first_at - r->came_at <= l->slo_ttft_us) &&
-           (l->slo_tpot_us <= 0 || tpot <= l->slo_tpot_us);
+           (l->slo_tpot_us <= 0 || tpot_us <= l->slo_tpot_us);
 }
 
-static void finish(sim *s, uint32_t id, double at) {
-    sim_request *r = &s->req[id];
-    sim_worker *w = &s->worker[r->worker];
-    give_back(s, r);
+static void finish(sim *s, uint32_t request) {
+    const sim_request *r = &s->req[request];
+    uint32_t tokens = s->admit.request[request].drawn;
     if (sim_counts(s)) {
+        double tpot = tokens > 1 ? (r->last_at - r->first_at) / (tokens - 1) : 0;
         s->finished++;
-        s->kept += keeps_objectives(s, r);
-        if (r->output > 1) sim_sample(s, &s->tpot, (r->last_at - r->first_at) / (r->output - 1));
+        s->kept += keeps_objectives(s, r, tpot);
+        if (tokens > 1) sim_sample(s, &s->tpot, tpot);
     }
-    sl_sim_events_push(&s->ev, at, SIM_CLIENT, 0, id);
-    grow_all(s, w);
-    sim_coord_admit(s);
+    end(s, request, false);
 }
 
-bool sim_coord_token(sim *s, sim_worker *w, uint32_t id) {
-    sim_request *r = &s->req[id];
-    double at = sim_now(s) + s->s->control_us;
-    r->generated++;
-    count_token(s, at);
-    if (sim_counts(s)) {
-        bool first = r->generated == 1;
-        sim_sample(s, first ? &s->ttft : &s->itl, at - (first ? r->came_at : r->last_at));
-    }
-    if (r->generated == 1) r->first_at = at;
-    r->last_at = at;
-    if (r->generated < r->output) {
-        grow(s, w, r);
-        return false;
-    }
-    return true;
+static void token(sim *s, uint32_t request) {
+    sim_request *r = &s->req[request];
+    double now = sim_now(s);
+    sl_admit_token(&s->admit, request);
+    bool first = s->admit.request[request].drawn == 1;
+    count_token(s, now);
+    if (sim_counts(s))
+        sim_sample(s, first ? &s->ttft : &s->itl, now - (first ? r->came_at : r->last_at));
+    if (first) r->first_at = now;
+    r->last_at = now;
 }
 
-void sim_coord_finish(sim *s, uint32_t id) {
-    finish(s, id, s->req[id].last_at);
+/* Acknowledges what was heard, if a request goes on for which that matters: an acknowledgement that
+ * nobody needs would only make a run longer. */
+void sim_coord_hear(sim *s, sim_worker *w, uint32_t n) {
+    sim_attn *a = w->attn;
+    bool matters = false;
+    if (a->lost) return; /* so are its requests */
+    for (uint32_t i = 0; i < n && s->status == SL_OK; i++) {
+        const sim_told *t = sim_attn_next_told(a);
+        matters = matters || t->what == SIM_TOLD_TOKEN;
+        if (t->what == SIM_TOLD_GAVE_WAY) {
+            sl_admit_gave_way(&s->admit, t->request);
+            s->preempted++;
+        } else {
+            token(s, t->request);
+            if (t->what == SIM_TOLD_LAST) finish(s, t->request);
+        }
+    }
+    a->n_owed += n;
+    if (matters) {
+        send(s, SIM_ACK, w->id, a->n_owed);
+        a->n_owed = 0;
+    }
+    decide(s);
 }
 
-void sim_coord_fail(sim *s, uint32_t id) {
-    sim_request *r = &s->req[id];
-    if (r->waits)
-        pop_waiting(s, id);
-    else if (r->worker != SIM_NONE)
-        give_back(s, r);
-    r->failed = true;
-    sl_sim_events_push(&s->ev, sim_now(s) + s->s->control_us, SIM_CLIENT, 0, id);
+/* ---- losses ---- */
+
+static void fail_requests_of(sim *s, uint32_t worker) {
+    sl_admit_close(&s->admit, worker);
+    while (s->admit.worker[worker].running.n > 0)
+        end(s, s->admit.worker[worker].running.first, true);
 }
 
 static void stop_serving(sim *s) {
     s->serving = false;
-    while (s->wait_first != SIM_NONE) sim_coord_fail(s, s->wait_first);
+    while (s->admit.waiting.n > 0) end(s, s->admit.waiting.first, true);
 }
 
 void sim_coord_worker_lost(sim *s, uint32_t worker) {
-    bool left = false;
-    note_pages(s, s->worker[worker].attn);
-    for (uint32_t i = 0; i < s->n_attn; i++) left = left || !s->worker[s->attn_id[i]].attn->lost;
-    if (!left) stop_serving(s);
-    sim_coord_admit(s);
+    fail_requests_of(s, worker);
+    if (s->admit.n_open == 0) stop_serving(s);
+    decide(s);
 }
 
 void sim_coord_experts_lost(sim *s) {
+    for (uint32_t i = 0; i < s->n_attn; i++) fail_requests_of(s, s->attn_id[i]);
     stop_serving(s);
 }

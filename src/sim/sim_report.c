@@ -53,17 +53,15 @@ static sl_status audit(sim *s) {
             return sl_fail(s->err, SL_ERR_INTERNAL,
                            "simulation: worker %u was busy %g us of %g, its ports %g and %g", i,
                            w->busy_us, s->ev.now, w->out.busy, w->in.busy);
-        if (!w->attn || w->attn->lost) continue;
-        uint64_t used = 0, running = 0;
-        for (uint32_t r = 0; r < s->n_req; r++) {
-            if (s->req[r].worker != i || s->req[r].waits || s->req[r].pages == 0) continue;
-            used += s->req[r].pages;
-            running++;
-        }
-        if (used + w->attn->free_pages != s->p->n_pages || running != w->attn->running)
+        const sl_admit_worker *books = &s->admit.worker[i];
+        uint64_t used = 0;
+        for (uint32_t r = books->running.first; r != SL_ADMIT_NONE;
+             r = s->admit.request[r].link[SL_ADMIT_PLACE].next)
+            used += s->admit.request[r].n_pages;
+        if (used + books->pages.n_free != books->pages.n_total)
             return sl_fail(s->err, SL_ERR_INTERNAL,
                            "simulation: worker %u has %" PRIu64 " pages in use, %u free of %u", i,
-                           used, w->attn->free_pages, s->p->n_pages);
+                           used, books->pages.n_free, books->pages.n_total);
     }
     return SL_OK;
 }
