@@ -164,6 +164,10 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
     s->n_stop = in->n_stop;
     for (uint32_t i = 0; !(in->flags & SL_SUBMIT_IGNORE_EOS) && i < a->m->n_eos; i++)
         s->stop[s->n_stop++] = a->m->eos[i];
+    if (s->want_logits)
+        s->life->whole_until = UINT32_MAX;
+    else if (s->want_prompt_logprobs) /* the last row of the prompt says nothing about it */
+        s->life->whole_until = SL_MAX(in->n_prompt, 1u) - 1;
     s->life->done = SL_MUTATION(SKIPPED_ROW) && in->n_tokens > in->n_prompt;
     return SL_OK;
 }
@@ -348,7 +352,7 @@ static sl_status create_parts(sl_attn *a, sl_err *err) {
     a->pairs = sl_alloc((size_t)a->out_cap * (1 + SL_WIRE_MAX_TOP), sizeof *a->pairs);
     a->logits = sl_alloc((size_t)SL_HEAD_ROWS * a->m->vocab, sizeof *a->logits);
     a->head_rows = sl_alloc((size_t)SL_HEAD_ROWS * a->m->d_model, sizeof *a->head_rows);
-    a->head_columns = sl_turns_head_columns(&a->w->plan, a->m->vocab);
+    sl_head_init(&a->head, &a->w->plan, a->m->vocab);
     a->lane = sl_alloc(a->n_lanes, sizeof *a->lane);
     if (!a->out || !a->pairs || !a->logits || !a->head_rows || !a->lane)
         return sl_fail(err, SL_ERR_NOMEM, "buffers of an attention worker");

@@ -6,6 +6,7 @@
 
 #include "engine/worker_int.h"
 #include "model/sampler.h"
+#include "sched/head.h"
 #include "sched/step.h"
 #include "sched/turns.h"
 
@@ -72,22 +73,6 @@ typedef struct sl_lane {
     uint64_t dispatched_ns;
 } sl_lane;
 
-/* Rows of the head computed at once: bounds the logits buffer, not the bits. */
-#define SL_HEAD_ROWS 32u
-
-/* The head of a step that has begun and is not over. */
-typedef struct sl_head {
-    bool open;
-    size_t part;     /* the step's part that is looked at next... */
-    uint32_t taken;  /* ...and how many of its rows were, where all of them go through the head */
-    bool sampling;   /* such parts are through: the others' last rows share calls */
-    uint64_t tokens; /* that the worker had sampled before */
-    /* the running call */
-    uint32_t n, row[SL_HEAD_ROWS], slot[SL_HEAD_ROWS];
-    uint32_t columns, sampled; /* of the logits, of the rows: so many are done */
-    uint32_t asked;            /* further columns that the device computes */
-} sl_head;
-
 typedef struct sl_flow sl_flow;
 
 struct sl_attn {
@@ -105,7 +90,7 @@ struct sl_attn {
     size_t kv_bytes;
     sl_arena scratch;      /* of the sampler */
     sl_head head;          /* of one lane at a time */
-    uint32_t head_columns; /* that a piece of it computes */
+    uint64_t head_tokens;  /* that the worker had sampled before it */
     float *head_rows;      /* [HEAD_ROWS][d_model], normed */
     float *logits;         /* [HEAD_ROWS][vocab] */
     sl_wire_token *out;    /* tokens of this step for the coordinator */
@@ -174,9 +159,9 @@ void sl_lane_reset(sl_lane *lane);
 /* A piece of what follows the last block: step and x of the lane say which rows of which slots
  * are through; their slots advance, report, sample, end. Until the step is over no other lane may
  * call these. */
-void sl_head_begin(sl_lane *lane);
+void sl_lane_begin_head(sl_lane *lane);
 /* When the device is through with the piece. True: the step is over. */
-bool sl_head_end(sl_lane *lane);
+bool sl_lane_end_head(sl_lane *lane);
 
 /* dispatch.c: rows to experts and back */
 /* Sends the rows of MoE block `layer` (h, expert, gate of the lane) to every expert worker, bare

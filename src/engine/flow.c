@@ -230,13 +230,13 @@ static void begin_head(sl_flow *f) {
                                    .sample = p->sample};
         sl_step_add(&lane->step, &part);
     }
-    sl_head_begin(lane);
+    sl_lane_begin_head(lane);
     f->phase = SL_FLOW_HEAD;
 }
 
 static void end_head_piece(sl_flow *f) {
-    if (!sl_head_end(f->lane)) {
-        sl_head_begin(f->lane);
+    if (!sl_lane_end_head(f->lane)) {
+        sl_lane_begin_head(f->lane);
         return;
     }
     f->phase = SL_FLOW_RESTS;
@@ -355,7 +355,7 @@ void sl_flow_reset(sl_flow *f) {
     memset(f->waiting, 0, sizeof f->waiting);
     f->in.hold_rest = false;
     f->phase = SL_FLOW_RESTS;
-    f->a->head = (sl_head){0};
+    sl_head_close(&f->a->head);
 }
 
 static sl_status create_storage(sl_flow *f, sl_err *err) {

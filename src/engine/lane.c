@@ -138,7 +138,7 @@ static void begin_task(sl_lane *lane) {
         begin_merge(lane);
         break;
     case SL_TURN_HEAD:
-        sl_head_begin(lane);
+        sl_lane_begin_head(lane);
         break;
     }
 }
@@ -149,7 +149,7 @@ static void end_task(sl_lane *lane) {
     lane->begun = false;
     if (task.kind == SL_TURN_BLOCK) end_block(lane);
     if (task.kind == SL_TURN_MERGE) end_merge(lane);
-    if (task.kind == SL_TURN_HEAD && !sl_head_end(lane)) {
+    if (task.kind == SL_TURN_HEAD && !sl_lane_end_head(lane)) {
         sl_turns_pause(turns, &task);
         return;
     }
@@ -219,7 +219,7 @@ void sl_lane_reset(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
     if (sl_turns_in_flight(&lane->attn->turns, lane->id)) w->n.rows_lost += lane->n_rows;
     give_replies(lane);
-    if (lane->attn->turns.in_head == lane->id) lane->attn->head = (sl_head){0};
+    if (lane->attn->turns.in_head == lane->id) sl_head_close(&lane->attn->head);
     sl_turns_drop(&lane->attn->turns, lane->id);
     lane->begun = false;
     lane->n_rows = 0;

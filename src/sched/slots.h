@@ -31,7 +31,10 @@ typedef struct sl_life {
     uint32_t max_new;    /* most tokens generated here, > 0 */
     uint32_t done;       /* tokens whose rows are in the KV cache */
     uint32_t pages;      /* of the KV cache */
-    uint64_t acked;      /* generated tokens that the coordinator is known to have seen */
+    /* Parts that begin before this position go through the head with all their rows: their requests
+     * want to know more than the last one's token. */
+    uint32_t whole_until;
+    uint64_t acked; /* generated tokens that the coordinator is known to have seen */
 } sl_life;
 
 typedef struct sl_slots {

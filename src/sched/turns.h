@@ -24,8 +24,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SL_HEAD_PIECES 32u
-
 typedef enum sl_turn_kind {
     SL_TURN_BEGIN,  /* form the step */
     SL_TURN_BLOCK,  /* attention, then router and dispatch or the dense block, of `layer` */
@@ -96,15 +94,5 @@ void sl_turns_done(sl_turns *t, const sl_turn *turn);
 void sl_turns_pause(sl_turns *t, const sl_turn *turn);
 /* The lane's step is given up. */
 void sl_turns_drop(sl_turns *t, uint32_t lane);
-
-/* Columns of the logits that a piece of a head computes: some thirtieth of them. All of them where
- * no other lane could go in between, and on a device that cannot wait that briefly. */
-static inline uint32_t sl_turns_head_columns(const sl_plan *p, uint32_t vocab) {
-    uint32_t some = (vocab / SL_HEAD_PIECES / 32 + 1) * 32;
-    return p->lanes == 1 || sl_device_is_modelled(&p->device) || some > vocab ? vocab : some;
-}
-static inline uint32_t sl_turns_head_pieces(const sl_plan *p, uint32_t vocab) {
-    return vocab ? (vocab - 1) / sl_turns_head_columns(p, vocab) + 1 : 1;
-}
 
 #endif

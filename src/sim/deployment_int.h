@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "sched/admit.h"
+#include "sched/head.h"
 #include "sched/intake.h"
 #include "sched/membership.h"
 #include "sched/policy.h"
@@ -102,6 +103,7 @@ typedef struct sim_lane {
     sl_life *life;     /* [max_slots], of sim_attn.slots */
     uint32_t *request; /* [max_slots] whose life it is */
     sl_step step;
+    uint32_t n_drawn;               /* tokens of the running step */
     double keys, began_at, sent_at; /* of the running step */
     uint32_t layer;
     sim_set *next;
@@ -140,8 +142,8 @@ struct sim_attn {
     uint32_t n_sent, n_heard; /* of n_told: on their way or there; there */
     uint32_t n_owed;          /* of n_heard: acknowledgements that were not sent */
     sl_turns turns;
-    sl_turn turn;       /* running */
-    uint32_t head_left; /* pieces of the head that has begun, this one included */
+    sl_turn turn; /* running */
+    sl_head head; /* of one lane at a time */
     sim_flow *flow;
 };
 
@@ -296,7 +298,8 @@ void sim_attn_on_return(sim *s, sim_worker *w, uint32_t msg);
 void sim_attn_on_open(sim *s, sim_worker *w, uint32_t msg);
 /* What the slot may run may have changed. */
 void sim_attn_wake(sim *s, sim_worker *w, const sl_life *life);
-void sim_attn_end_step(sim *s, sim_worker *w, sim_lane *l);
+/* A piece of the lane's head ran; true: the step is over. */
+bool sim_attn_end_head(sim *s, sim_worker *w, sim_lane *l);
 /* Keys that so many rows from position `done` on attend to, the mean over blocks. */
 double sim_attn_keys(const sim *s, uint32_t done, uint32_t rows);
 /* Every request here is lost. */

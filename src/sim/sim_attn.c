@@ -153,18 +153,23 @@ static void begin_step(sim *s, sim_lane *l) {
         l->keys += sim_attn_keys(s, l->life[l->step.part[i].slot].done, l->step.part[i].rows);
 }
 
-/* Rows are through the last block, tokens are drawn, requests end. */
-void sim_attn_end_step(sim *s, sim_worker *w, sim_lane *l) {
-    sl_step *step = &l->step;
-    uint32_t tokens = step->samples, rows = step->rows;
-    sl_step_advance(step);
-    for (size_t i = 0; i < step->n_parts; i++) {
-        sl_life *life = &l->life[step->part[i].slot];
-        if (!step->part[i].sample || !sl_step_is_open(step, i)) continue;
+/* Rows of the call draw their tokens. */
+static void draw(sim *s, sim_worker *w, sim_lane *l, const sl_head_piece *piece) {
+    for (uint32_t i = piece->first; i < piece->first + piece->n; i++) {
+        uint32_t part = w->attn->head.part[i];
+        sl_life *life = &l->life[l->step.part[part].slot];
+        if (!sl_step_is_open(&l->step, part)) continue;
         bool last = sl_life_append(life);
         tell(s, w, last ? SIM_TOLD_LAST : SIM_TOLD_TOKEN, life);
         if (last) release(s, w, life);
+        l->n_drawn++;
     }
+}
+
+static void end_step(sim *s, sim_worker *w, sim_lane *l) {
+    sl_step *step = &l->step;
+    uint32_t tokens = l->n_drawn, rows = step->rows;
+    l->n_drawn = 0;
     for (size_t i = 0; i < step->n_parts; i++)
         if (sl_step_ends(step, i)) give_way(s, w, &l->life[step->part[i].slot]);
     sl_step_end(step, (uint64_t)sim_now(s));
@@ -175,7 +180,18 @@ void sim_attn_end_step(sim *s, sim_worker *w, sim_lane *l) {
                                    .rows = rows,
                                    .tokens = tokens},
                   l->began_at);
+    sl_head_close(&w->attn->head);
     flush(s, w);
+}
+
+bool sim_attn_end_head(sim *s, sim_worker *w, sim_lane *l) {
+    sl_head *h = &w->attn->head;
+    sl_head_piece piece;
+    if (sl_head_next(h, &piece) && piece.kind == SL_HEAD_TELL) draw(s, w, l, &piece);
+    sl_head_done(h, &l->step);
+    if (sl_head_next(h, &piece)) return false;
+    end_step(s, w, l);
+    return true;
 }
 
 static void end_round(sim *s, sim_worker *w, uint32_t lane) {
@@ -227,19 +243,16 @@ static void merge(sim *s, sim_worker *w, const sl_turn *t) {
 
 /* ---- tasks ---- */
 
-/* A piece of the head: the engine has as many, and what it samples at the end is part of the cost.
- */
-static void start_head(sim *s, sim_worker *w, const sim_lane *l) {
-    sim_attn *a = w->attn;
-    uint32_t pieces = sl_turns_head_pieces(s->p, s->m->vocab);
-    if (a->head_left == 0) a->head_left = l->step.samples ? pieces : 1;
-    if (l->step.samples == 0) return;
-    sl_stage_cost piece = s->s->attention->stage[SL_COST_HEAD];
-    piece.fixed_us /= pieces;
-    piece.floor_us /= pieces;
-    piece.row_us /= pieces;
-    piece.pad_us /= pieces;
-    sim_kernel_add(s, w, SL_TRACE_HEAD, &piece, l->step.samples, 0);
+/* A piece of the head. What the rows of a step cost in all is the head's cost of as many, drawing
+ * included; a piece that computes columns has its share. */
+static void start_head(sim *s, sim_worker *w, sim_lane *l) {
+    sl_head *h = &w->attn->head;
+    sl_head_piece piece;
+    if (!h->open) sl_head_open(h, &l->step);
+    if (!sl_head_next(h, &piece) || piece.kind != SL_HEAD_COLUMNS) return;
+    double all = l->step.samples, share = h->rows / all / sl_head_column_pieces(h);
+    double us = sl_stage_cost_us(&s->s->attention->stage[SL_COST_HEAD], all, 0);
+    sim_kernel_add(s, w, SL_TRACE_HEAD, &(sl_stage_cost){.fixed_us = us * share}, h->rows, 0);
 }
 
 bool sim_attn_start(sim *s, sim_worker *w) {
@@ -251,7 +264,9 @@ bool sim_attn_start(sim *s, sim_worker *w) {
     w->about = (sl_trace_event){.lane = sl_trace_u16(t->lane),
                                 .layer = sl_trace_u16(t->layer),
                                 .round = (uint32_t)l->member.round};
+    sl_turns_begin(&a->turns, t);
     if (t->kind == SL_TURN_BEGIN) begin_step(s, l);
+    if (t->kind == SL_TURN_HEAD) start_head(s, w, l);
     if (l->step.rows == 0) return true;
     switch (t->kind) {
     case SL_TURN_BLOCK:
@@ -265,9 +280,6 @@ bool sim_attn_start(sim *s, sim_worker *w) {
         sim_kernel_add(s, w, s->m->dense_branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED,
                        &cost[SL_COST_SHARED], l->step.rows, 0);
         break;
-    case SL_TURN_HEAD:
-        start_head(s, w, l);
-        break;
     default:
         break;
     }
@@ -280,13 +292,10 @@ void sim_attn_finish(sim *s, sim_worker *w) {
     if (a->lost) return;
     if (t.kind == SL_TURN_BLOCK && s->moe[t.layer]) dispatch(s, w, &t);
     if (t.kind == SL_TURN_MERGE) merge(s, w, &t);
-    if (t.kind == SL_TURN_HEAD && a->head_left > 1) {
-        a->head_left--;
+    if (t.kind == SL_TURN_HEAD && !sim_attn_end_head(s, w, &a->lane[t.lane])) {
         sl_turns_pause(&a->turns, &t);
         return;
     }
-    if (t.kind == SL_TURN_HEAD) a->head_left = 0;
-    if (t.kind == SL_TURN_HEAD) sim_attn_end_step(s, w, &a->lane[t.lane]);
     sl_turns_done(&a->turns, &t);
     if (t.kind == SL_TURN_HEAD) end_round(s, w, t.lane);
 }
@@ -345,8 +354,7 @@ double sim_attn_depth(const sim *s, const sim_worker *w) {
     double rows = 0;
     const sim_attn *a = w->attn;
     for (uint32_t l = 0; l < s->lanes; l++) {
-        bool runs = w->running == SIM_RUN_TURN && a->turn.lane == l;
-        if (a->turns.lane[l].phase == SL_TURN_READY && !runs) rows += a->lane[l].step.rows;
+        if (a->turns.lane[l].phase == SL_TURN_READY) rows += a->lane[l].step.rows;
     }
     return rows;
 }
@@ -368,6 +376,7 @@ sl_status sim_attn_create(sim *s, sim_worker *w) {
     sim_attn *a = sl_alloc(1, sizeof *a);
     if (!a) return sim_oom(s, "an attention worker");
     w->attn = a;
+    sl_head_init(&a->head, s->p, s->m->vocab);
     while (s->attn_id[a->index] != w->id) a->index++;
     a->lane = sl_alloc(s->lanes, sizeof *a->lane);
     if (!a->lane) return sim_oom(s, "lanes");

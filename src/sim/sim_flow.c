@@ -307,7 +307,8 @@ static void run_head(sim *s, sim_worker *w) {
                                               .sample = p->sample});
     }
     l->began_at = began;
-    sim_attn_end_step(s, w, l);
+    sl_head_open(&w->attn->head, &l->step);
+    while (!sim_attn_end_head(s, w, l)) continue;
     slot = f->batch.head;
     for (uint32_t i = 0, next; i < f->batch.n; i++, slot = next) {
         next = f->part[slot].next;

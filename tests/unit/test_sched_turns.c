@@ -161,20 +161,6 @@ static void a_head_lets_others_pass(void **state) {
     is_piece(2);
 }
 
-static void heads_are_cut(void **state) {
-    (void)state;
-    sl_plan p = {.lanes = 2};
-    assert_int_equal(sl_turns_head_columns(&p, 32000), 1024);
-    assert_int_equal(sl_turns_head_pieces(&p, 32000), 32);
-    assert_int_equal(sl_turns_head_pieces(&p, 512), 16);
-    assert_int_equal(sl_turns_head_columns(&p, 31), 31);
-    assert_int_equal(sl_turns_head_pieces(&p, 1), 1);
-    p.device.kind = SL_DEVICE_EMULATED;
-    assert_int_equal(sl_turns_head_pieces(&p, 32000), 1);
-    p = (sl_plan){.lanes = 1};
-    assert_int_equal(sl_turns_head_pieces(&p, 32000), 1);
-}
-
 /* The next task, which is this one, is given to a device. */
 static sl_turn begins(sl_turn_kind kind, uint32_t lane, uint32_t layer) {
     sl_turn t;
@@ -260,7 +246,6 @@ int main(void) {
         cmocka_unit_test(lanes_run_as_they_become_ready),
         cmocka_unit_test(shared_experts_run_by_the_order),
         cmocka_unit_test(a_head_lets_others_pass),
-        cmocka_unit_test(heads_are_cut),
         cmocka_unit_test(others_begin_while_a_task_is_under_way),
         cmocka_unit_test(one_head_is_under_way),
         cmocka_unit_test(shapes_are_checked),
