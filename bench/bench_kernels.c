@@ -123,8 +123,8 @@ static void bench_attention(bench *b, uint32_t dim, uint32_t rows, uint32_t firs
     attn_ctx c = {.m = {.n_layers = 1, .n_heads = 16, .n_kv_heads = 4, .head_dim = dim}};
     uint32_t n_pages = sl_kv_pages_for(first + rows), width = c.m.n_heads * c.m.head_dim;
     float *kv = sl_reserve(n_pages, sl_kv_page_bytes(&c.m));
-    float **page = sl_alloc(n_pages, sizeof *page);
-    float *const **pages = sl_alloc(rows, sizeof *pages);
+    uint32_t *page = sl_alloc(n_pages, sizeof *page);
+    const uint32_t **pages = sl_alloc(rows, sizeof *pages);
     uint32_t *pos = sl_alloc(rows, sizeof *pos);
     float *q = sl_alloc((size_t)rows * width, sizeof *q),
           *o = sl_alloc((size_t)rows * width, sizeof *o);
@@ -132,14 +132,15 @@ static void bench_attention(bench *b, uint32_t dim, uint32_t rows, uint32_t firs
     size_t floats = sl_kv_page_bytes(&c.m) / sizeof *kv;
     for (size_t i = 0; i < n_pages * floats; i++) kv[i] = (float)(i % 97) * 0.01f - 0.5f;
     for (size_t i = 0; i < (size_t)rows * width; i++) q[i] = (float)(i % 89) * 0.01f - 0.4f;
-    for (uint32_t i = 0; i < n_pages; i++) page[i] = kv + i * floats;
+    for (uint32_t i = 0; i < n_pages; i++) page[i] = i;
     double seen = 0;
     for (uint32_t r = 0; r < rows; r++) {
         pages[r] = page;
         pos[r] = first + r;
         seen += pos[r] + 1;
     }
-    c.a = (sl_attn_args){&c.m, 0, rows, q, width, pos, pages, 0.088f, o, width};
+    c.a = (sl_attn_args){&c.m,  0,      rows, q,    width, pos, sl_kv_pool_of(&c.m, kv),
+                         pages, 0.088f, o,    width};
     char shape[64];
     snprintf(shape, sizeof shape, "h16/4x%u rows%u from%u", dim, rows, first);
     report(b, "attention", shape, seen * 4.0 * width, seen * 8.0 * c.m.n_kv_heads * c.m.head_dim,

@@ -20,13 +20,16 @@ typedef struct bench {
     const sl_model_spec *s;
     sl_exec ex;
     sl_arena scratch;
-    float **page, *const **pages;
+    float *kv;
+    uint32_t *page;
+    const uint32_t **pages;
     float *x, *in;
     uint32_t *pos;
 } bench;
 
 static double chunk_s(bench *b, uint32_t first, uint32_t n, uint32_t expand_rows) {
-    const sl_rows rows = {.n = n, .pos = b->pos + first, .pages = b->pages};
+    const sl_rows rows = {
+        .n = n, .pos = b->pos + first, .kv = sl_kv_pool_of(b->s, b->kv), .pages = b->pages};
     memcpy(b->x, b->in + (size_t)first * b->s->d_model, n * b->s->d_model * sizeof *b->x);
     b->ex.expand_rows = expand_rows;
     uint64_t began_ns = sl_thread_cpu_ns();
@@ -57,12 +60,10 @@ static bool make(bench *b, uint32_t n, sl_err *err) {
     b->pos = sl_alloc(n, sizeof *b->pos);
     b->page = sl_alloc(pages, sizeof *b->page);
     b->pages = sl_alloc(n, sizeof *b->pages);
-    if (!b->x || !b->in || !b->pos || !b->page || !b->pages) return false;
+    b->kv = sl_reserve(pages, sl_kv_page_bytes(b->s)); /* untouched but for block 0 */
+    if (!b->x || !b->in || !b->pos || !b->page || !b->pages || !b->kv) return false;
     for (size_t i = 0; i < values; i++) b->in[i] = (float)sl_rng_below(&seed, 2001) / 1000 - 1;
-    for (size_t i = 0; i < pages; i++) {
-        b->page[i] = sl_alloc(1, sl_kv_page_bytes(b->s)); /* untouched but for block 0 */
-        if (!b->page[i]) return false;
-    }
+    for (uint32_t i = 0; i < pages; i++) b->page[i] = i;
     for (uint32_t r = 0; r < n; r++) b->pos[r] = r, b->pages[r] = b->page;
     return sl_arena_create(sl_model_scratch_bytes(b->s, n), &b->scratch, err) == SL_OK;
 }

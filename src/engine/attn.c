@@ -123,10 +123,6 @@ static sl_status check_submit(const sl_attn *a, const sl_wire_submit *s, sl_err 
     return SL_OK;
 }
 
-static float *page_at(const sl_attn *a, uint64_t id) {
-    return (float *)(void *)(a->kv + id * sl_kv_page_bytes(a->m));
-}
-
 static sl_sampling sampling_of(const sl_wire_submit *in, sl_logit_bias *bias) {
     for (uint32_t i = 0; i < in->n_bias; i++)
         bias[i] = (sl_logit_bias){in->bias[i].id, in->bias[i].value};
@@ -152,7 +148,7 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
         return sl_fail(err, SL_ERR_NOMEM, "request of %u tokens", in->n_tokens);
     memcpy(s->tokens, in->tokens, in->n_tokens * sizeof *s->tokens);
     memcpy(s->stop, in->stop, in->n_stop * sizeof *s->stop);
-    for (uint32_t i = 0; i < in->n_pages; i++) s->pages[i] = page_at(a, in->pages[i]);
+    memcpy(s->pages, in->pages, in->n_pages * sizeof *s->pages);
     s->request = in->request;
     s->n_prompt = in->n_prompt;
     s->want_logits = (in->flags & SL_SUBMIT_LOGITS) != 0;
@@ -222,7 +218,7 @@ static sl_status add_page(sl_attn *a, sl_slot *s, uint64_t page, sl_err *err) {
     if (page >= a->w->plan.n_pages || s->life->pages == most)
         return sl_fail(err, SL_ERR_PROTOCOL, "page %llu as number %u of %u, there are %u",
                        (unsigned long long)page, s->life->pages, most, a->w->plan.n_pages);
-    s->pages[s->life->pages++] = page_at(a, page);
+    s->pages[s->life->pages++] = (uint32_t)page;
     return SL_OK;
 }
 
@@ -336,16 +332,6 @@ void sl_attn_waits_for(const sl_attn *a, sl_trace_event *e) {
 
 /* ---- life ---- */
 
-static sl_status map_pages(sl_attn *a, sl_err *err) {
-    if (__builtin_mul_overflow((size_t)a->w->plan.n_pages, sl_kv_page_bytes(a->m), &a->kv_bytes))
-        return sl_fail(err, SL_ERR_LIMIT, "%u KV pages overflow the address space",
-                       a->w->plan.n_pages);
-    /* Reserved, not touched: a page costs memory when it is first written. */
-    a->kv = sl_reserve(a->kv_bytes, 1);
-    if (!a->kv) return sl_fail(err, SL_ERR_NOMEM, "%zu bytes of KV pages", a->kv_bytes);
-    return SL_OK;
-}
-
 static sl_status create_parts(sl_attn *a, sl_err *err) {
     a->out_cap = a->max_slots * a->n_lanes + 1;
     a->out = sl_alloc(a->out_cap, sizeof *a->out);
@@ -387,11 +373,9 @@ sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     a->max_rows = sl_lane_max_rows(&w->plan);
     memset(a->expert_index, 0xFF, sizeof a->expert_index);
     for (uint32_t i = 0; i < w->n_expert_workers; i++) a->expert_index[w->expert_worker[i]] = i;
-    sl_status st = map_pages(a, err);
-    if (st == SL_OK)
-        st = sl_cut_create(&w->plan, a->m,
-                           sl_wire_row_bytes((sl_wire_format)w->plan.wire, a->m->d_model), &a->cut,
-                           err);
+    sl_status st =
+        sl_cut_create(&w->plan, a->m,
+                      sl_wire_row_bytes((sl_wire_format)w->plan.wire, a->m->d_model), &a->cut, err);
     if (st == SL_OK) st = create_turns(a, err);
     if (st == SL_OK) st = create_parts(a, err);
     if (st == SL_OK && w->plan.schedule == SL_SCHED_AEP) st = sl_flow_create(a, &a->flow, err);
@@ -415,6 +399,5 @@ void sl_attn_free(sl_attn *a) {
     sl_free(a->logits);
     sl_free(a->head_rows);
     sl_arena_free(&a->scratch);
-    sl_release(a->kv, a->kv_bytes, 1);
     sl_free(a);
 }

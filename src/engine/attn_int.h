@@ -28,7 +28,7 @@ typedef struct sl_slot {
     uint32_t stop[SL_MAX_STOP_IDS + SL_MAX_EOS]; /* ids that end it */
     uint32_t n_stop;
     uint32_t min_tokens; /* of the generated ones: none of `stop` is drawn before */
-    float **pages;       /* base pointers in position order, room for all it may ever need */
+    uint32_t *pages;     /* in position order, room for all it may ever need */
     uint32_t first_row;  /* of its rows in the running step */
 } sl_slot;
 
@@ -55,7 +55,7 @@ typedef struct sl_lane {
     uint32_t n_rows;
     uint32_t *row_id, *row_pos;
     uint64_t *row_tag;
-    float *const **row_pages;
+    const uint32_t **row_pages;
     float *x, *h;          /* [max_rows][d_model]; h: what experts receive, then SHARED's result */
     uint32_t *expert;      /* [max_rows][top_k] */
     float *gate;           /* [max_rows][top_k] */
@@ -85,9 +85,7 @@ struct sl_attn {
     uint8_t *moe; /* [n_layers], of turns */
     uint32_t n_lanes, n_chunks, max_slots, max_rows;
     sl_cut cut;
-    uint32_t look; /* slot that was asked for last */
-    uint8_t *kv;   /* n_pages pages */
-    size_t kv_bytes;
+    uint32_t look;         /* slot that was asked for last */
     sl_arena scratch;      /* of the sampler */
     sl_head head;          /* of one lane at a time */
     uint64_t head_tokens;  /* that the worker had sampled before it */

@@ -15,7 +15,7 @@ sl_stage_call sl_lane_call(const sl_lane *lane, sl_stage_op op) {
                            .rows = {.n = lane->n_rows,
                                     .id = lane->row_id,
                                     .pos = lane->row_pos,
-                                    .pages = (float *const *const *)lane->row_pages,
+                                    .pages = lane->row_pages,
                                     .x = sl_mem_host(lane->x, lane->attn->max_rows * row),
                                     .h = sl_mem_host(lane->h, lane->attn->max_rows * row),
                                     .expert = lane->expert,

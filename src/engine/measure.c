@@ -26,9 +26,9 @@ typedef struct lab {
     sl_arena scratch, expert_scratch;
     uint32_t layer, max_rows, keys, n_experts;
     uint32_t *id, *pos;
-    float ***row_pages; /* [max_rows] the same pages for all */
-    float **page;
-    uint8_t *kv;
+    const uint32_t **row_pages; /* [max_rows] the same pages for all */
+    uint32_t *page;
+    float *kv;
     float *x, *h, *y, *gate;
     uint32_t *expert;
 } lab;
@@ -41,8 +41,11 @@ typedef enum stage { ATTENTION, FAR_ATTENTION, ROUTER, SHARED, EXPERTS } stage;
 
 /* One call of a stage with n rows; of experts: with n rows each. */
 static void call(lab *b, stage s, uint32_t n) {
-    sl_rows rows = {.n = n, .id = b->id, .pos = b->pos};
-    rows.pages = (float *const *const *)b->row_pages;
+    const sl_rows rows = {.n = n,
+                          .id = b->id,
+                          .pos = b->pos,
+                          .kv = sl_kv_pool_of(b->m, b->kv),
+                          .pages = b->row_pages};
     uint32_t expert[MOST_EXPERTS], first[MOST_EXPERTS + 1], row[MOST_EXPERTS * EXPERT_ROWS];
     for (uint32_t i = 0; s != EXPERTS && i < n; i++)
         b->pos[i] = s == FAR_ATTENTION ? b->keys - 1 : i;
@@ -119,9 +122,10 @@ static sl_status make_pages(lab *b, sl_err *err) {
         return sl_fail(err, SL_ERR_NOMEM, "%u KV pages of %zu bytes to measure with", n,
                        page_bytes);
     for (uint32_t i = 0; i < n; i++) {
-        b->page[i] = (float *)(void *)(b->kv + i * page_bytes);
-        fill(b->page[i] + sl_kv_tile_offset(b->m, b->layer, 0, 0), side);
-        fill(b->page[i] + sl_kv_tile_offset(b->m, b->layer, 1, 0), side);
+        float *page = b->kv + i * (page_bytes / sizeof *page);
+        b->page[i] = i;
+        fill(page + sl_kv_tile_offset(b->m, b->layer, 0, 0), side);
+        fill(page + sl_kv_tile_offset(b->m, b->layer, 1, 0), side);
     }
     for (uint32_t i = 0; i < b->max_rows; i++) b->row_pages[i] = b->page;
     return SL_OK;
@@ -169,7 +173,8 @@ sl_status sl_measure_stages(const sl_measure_opts *o, sl_costs *out, sl_err *err
     lab b = {0};
     sl_status st = make_lab(o, &b, err);
     if (st == SL_OK) measure(&b, out);
-    void *const owned[] = {b.id, b.pos, b.row_pages, b.page, b.kv, b.x, b.h, b.y, b.gate, b.expert};
+    void *const owned[] = {b.id,   b.pos,   (void *)b.row_pages, b.page, b.kv, b.x, b.h, b.y,
+                           b.gate, b.expert};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_arena_free(&b.scratch);
     sl_arena_free(&b.expert_scratch);

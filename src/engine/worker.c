@@ -222,6 +222,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
         .exact = p->exact,
         .max_rows = attention ? sl_lane_max_rows(p) : 0,
         .max_pairs = experts ? sl_worker_max_pairs(w, m) : 0,
+        .kv_pages = attention ? p->n_pages : 0,
         .tick = p->pump ? NULL : sl_worker_tick,
         .wait = sl_worker_wait_until,
         .ctx = w,

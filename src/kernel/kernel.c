@@ -443,7 +443,7 @@ static void attn_walk_add(attn_walk *w, const sl_attn_args *a, uint32_t r, uint3
 }
 
 static void attn_walk_run(const sl_kernels *k, const sl_attn_args *a, attn_walk *w, uint32_t kvh,
-                          float *const *pages) {
+                          const uint32_t *pages) {
     uint32_t low = UINT32_MAX, high = 0;
     for (uint32_t i = 0; i < w->n; i++) {
         low = SL_MIN(low, w->low[i]);
@@ -453,13 +453,14 @@ static void attn_walk_run(const sl_kernels *k, const sl_attn_args *a, attn_walk 
     size_t v_at = sl_kv_tile_offset(a->m, a->layer, 1, kvh);
     uint32_t end = high / SL_KV_PAGE_TOKENS;
     for (uint32_t g = low / SL_KV_PAGE_TOKENS; g <= end; g++) {
-        const float *next = g < end ? pages[g + 1] : NULL;
+        const float *page = sl_kv_page(&a->kv, pages[g]);
+        const float *next = g < end ? sl_kv_page(&a->kv, pages[g + 1]) : NULL;
         sl_attn_page p = {.query = w->query,
                           .n = w->n,
                           .head_dim = a->m->head_dim,
                           .v_dim = sl_kv_value_dim(a->m),
-                          .k = pages[g] + k_at,
-                          .v = pages[g] + v_at,
+                          .k = page + k_at,
+                          .v = page + v_at,
                           .next_k = next ? next + k_at : NULL,
                           .next_v = next ? next + v_at : NULL,
                           .scale = a->scale};

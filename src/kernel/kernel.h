@@ -156,7 +156,8 @@ void sl_rope(const sl_exec *ex, float *x, const uint32_t *pos, const double *fre
  * bits do not depend on batch, chunking or threads. q [n_rows][n_heads][head_dim] (stride
  * q_stride), o [n_rows][n_heads][sl_kv_value_dim(m)]; scale multiplies scores. row r attends to
  * positions [sl_sight_first(m, layer, pos[r]), pos[r]] whose pages are
- *   pages[r][0..pos[r]/SL_KV_PAGE_TOKENS] (page base pointers; their layer tiles per spec/kv.h).
+ *   pages[r][0..pos[r]/SL_KV_PAGE_TOKENS] (numbers in kv; their layer tiles per spec/kv.h); rows
+ * with the same list walk it together.
  * A sink is one more score of a head, seen from everywhere, whose value is zero: a head's
  * softmax begins at its maximum sink[h] and its sum 1. */
 typedef struct sl_attn_args {
@@ -166,7 +167,8 @@ typedef struct sl_attn_args {
     const float *q;
     uint32_t q_stride;
     const uint32_t *pos;
-    float *const *const *pages;
+    sl_kv_pool kv;
+    const uint32_t *const *pages;
     float scale;
     float *o;
     uint32_t o_stride;

@@ -50,7 +50,7 @@ static void store_kv(const sl_model_spec *m, uint32_t layer, uint32_t is_v, cons
                      const float *kv) {
     size_t dim = m->head_dim;
     for (uint32_t r = 0; r < rows->n; r++) {
-        float *page = rows->pages[r][rows->pos[r] / SL_KV_PAGE_TOKENS];
+        float *page = sl_kv_page(&rows->kv, rows->pages[r][rows->pos[r] / SL_KV_PAGE_TOKENS]);
         size_t token = rows->pos[r] % SL_KV_PAGE_TOKENS;
         for (uint32_t h = 0; h < m->n_kv_heads; h++, kv += dim)
             memcpy(page + sl_kv_tile_offset(m, layer, is_v, h) + token * dim, kv,
@@ -153,6 +153,7 @@ static void attend(const sl_model *m, const sl_exec *ex, uint32_t layer, const s
                                .q = q,
                                .q_stride = q_width,
                                .pos = rows->pos,
+                               .kv = rows->kv,
                                .pages = rows->pages,
                                .scale = score_scale(s),
                                .sink = m->sinks ? m->sinks + (size_t)layer * s->n_heads : NULL,
@@ -177,6 +178,7 @@ void sl_block_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, co
         const sl_rows part = {.n = SL_MIN(rows->n - at, most),
                               .id = rows->id ? rows->id + at : NULL,
                               .pos = rows->pos + at,
+                              .kv = rows->kv,
                               .pages = rows->pages + at};
         attend(m, ex, layer, &part, x + (size_t)at * m->spec.d_model, scratch);
     }

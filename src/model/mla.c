@@ -85,7 +85,7 @@ static void cache_rows(const sl_model *m, const sl_exec *ex, uint32_t layer, con
     sl_rmsnorm(ex, low, &w[SL_ROLE_KV_A_NORM], LATENT_EPS, rows->n, s->kv_lora, low);
     turn(m, ex, rows->pos, rows->n, 1, s->head_dim, key + lora);
     for (uint32_t r = 0; r < rows->n; r++) {
-        float *page = rows->pages[r][rows->pos[r] / SL_KV_PAGE_TOKENS];
+        float *page = sl_kv_page(&rows->kv, rows->pages[r][rows->pos[r] / SL_KV_PAGE_TOKENS]);
         float *to = page + sl_kv_tile_offset(s, layer, 0, 0);
         to += rows->pos[r] % SL_KV_PAGE_TOKENS * dim;
         memcpy(to, low + r * lora, lora * sizeof *to);
@@ -130,6 +130,7 @@ static void absorbed(const sl_model *m, const sl_exec *ex, uint32_t layer, const
                                .q = low,
                                .q_stride = s->n_heads * wide,
                                .pos = rows->pos + first,
+                               .kv = rows->kv,
                                .pages = rows->pages + first,
                                .scale = score_scale(s),
                                .o = sum,

@@ -99,13 +99,15 @@ static void share_keys(void *ctx, uint32_t lane, size_t begin, size_t end) {
 }
 
 /* Keys and values of the n_keys positions from `first` on. */
-static void expand(slice *c, float *const *pages, uint32_t first, sl_arena *scratch) {
+static void expand(slice *c, const sl_kv_pool *kv, const uint32_t *pages, uint32_t first,
+                   sl_arena *scratch) {
     const sl_model_spec *s = &c->m->spec;
     size_t level = scratch->used, at = sl_kv_tile_offset(s, c->layer, 0, 0);
     uint32_t dim = sl_query_dim(s);
     for (uint32_t j = 0; j < c->n_keys; j += SL_KV_PAGE_TOKENS) {
         size_t rows = SL_MIN(SL_KV_PAGE_TOKENS, c->n_keys - j);
-        memcpy(c->latent + (size_t)j * s->head_dim, pages[(first + j) / SL_KV_PAGE_TOKENS] + at,
+        const float *page = sl_kv_page(kv, pages[(first + j) / SL_KV_PAGE_TOKENS]);
+        memcpy(c->latent + (size_t)j * s->head_dim, page + at,
                rows * s->head_dim * sizeof *c->latent);
     }
     sl_gemm_job *job = sl_take(scratch, 2 * (size_t)c->n, sizeof *job);
@@ -160,7 +162,7 @@ void sl_mla_expanded(const sl_model *m, const sl_exec *ex, uint32_t layer, const
         a.o = o + (size_t)c.head * s->v_dim;
         for (uint32_t at = 0; at < n_keys; at += SPAN) {
             c.n_keys = SL_MIN(SPAN, n_keys - at);
-            expand(&c, rows->pages[first], at, scratch);
+            expand(&c, &rows->kv, rows->pages[first], at, scratch);
             a.first = at;
             a.last = at + c.n_keys == n_keys;
             sl_attention_span(ex, &a);

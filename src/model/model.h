@@ -73,13 +73,15 @@ size_t sl_model_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows);
 void sl_model_embed(const sl_model *m, const sl_exec *ex, const uint32_t *ids, uint32_t n_rows,
                     float *x);
 
-/* Rows of one step: row r is at absolute position pos[r] of a request whose page base pointers are
- * pages[r][0..]; rows of one request are in ascending position order. Pages of pos[r] exist. */
+/* Rows of one step: row r is at absolute position pos[r] of a request whose pages are pages[r][0..]
+ * of kv; rows of one request have the same list and are in ascending position order. Pages of
+ * pos[r] exist. */
 typedef struct sl_rows {
     uint32_t n;
     const uint32_t *id; /* token of each row; read only by a route skew */
     const uint32_t *pos;
-    float *const *const *pages;
+    sl_kv_pool kv;
+    const uint32_t *const *pages;
 } sl_rows;
 
 /* What ex->expand_rows is for results that may depend on the chunk: the least number of rows of one

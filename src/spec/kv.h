@@ -47,6 +47,20 @@ static inline size_t sl_kv_page_bytes(const sl_model_spec *m) {
     return SL_KV_PAGE_TOKENS * sl_kv_token_bytes(m);
 }
 
+/* The pages of an attention worker, by number. */
+typedef struct sl_kv_pool {
+    float *base;
+    size_t page; /* floats of one */
+} sl_kv_pool;
+
+static inline float *sl_kv_page(const sl_kv_pool *p, uint32_t number) {
+    return p->base + number * p->page;
+}
+
+static inline sl_kv_pool sl_kv_pool_of(const sl_model_spec *m, float *base) {
+    return (sl_kv_pool){.base = base, .page = sl_kv_page_bytes(m) / sizeof(float)};
+}
+
 /* Positions of a request of so many tokens that draws up to `more` (1 at least): the last one drawn
  * goes through no block. */
 static inline uint64_t sl_kv_positions(uint64_t tokens, uint64_t more) {

@@ -51,10 +51,10 @@ typedef enum sl_stage_op {
 typedef struct sl_rowset {
     uint32_t n;
     const uint32_t *id, *pos;
-    float *const *const *pages; /* as of sl_rows */
-    sl_mem x, h;                /* [n][d_model] f32: the residual stream; what experts receive */
-    uint32_t *expert;           /* [n][top_k], and */
-    float *gate;                /* [n][top_k]: written by ROUTE */
+    const uint32_t *const *pages; /* as of sl_rows, of the device's pool */
+    sl_mem x, h;                  /* [n][d_model] f32: the residual stream; what experts receive */
+    uint32_t *expert;             /* [n][top_k], and */
+    float *gate;                  /* [n][top_k]: written by ROUTE */
 } sl_rowset;
 
 /* Row i of rows.x becomes row from[i] of x plus the sum of, in this order, its pieces that there
@@ -128,6 +128,7 @@ typedef struct sl_device_opts {
     bool exact;         /* no bit may depend on what runs in the same call */
     uint32_t max_rows;  /* of a call; 0: EXPERTS only */
     uint32_t max_pairs; /* of EXPERTS; 0: there are none */
+    uint32_t kv_pages;  /* that ATTEND reads and writes: numbers below this */
     /* While a stage keeps the thread: tick is called about every tick_us (NULL: never); wait
      * returns at or soon after CLOCK_MONOTONIC deadline_ns, whatever else it does until then. */
     void (*tick)(void *ctx);

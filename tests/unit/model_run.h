@@ -20,9 +20,16 @@ typedef struct model_run {
 
 /* One request's cache. */
 typedef struct model_seq {
-    float **page;
+    uint32_t *page;
     uint32_t n_pages;
 } model_seq;
+
+/* Pages of all requests that there are: of one model at a time. */
+#define MODEL_RUN_PAGES 4096u
+static struct {
+    sl_kv_pool kv;
+    uint32_t used, seqs;
+} model_pages;
 
 /* The whole model of a folder or file; ends the test program where it cannot be opened. */
 static inline sl_model *model_run_open(const char *path) {
@@ -55,18 +62,25 @@ static inline void model_run_free(model_run *r) {
 static inline model_seq model_seq_make(const sl_model_spec *s, uint32_t positions) {
     model_seq q = {.n_pages = sl_kv_pages_for(positions)};
     q.page = calloc(q.n_pages, sizeof *q.page);
+    if (model_pages.seqs++ == 0)
+        model_pages.kv = sl_kv_pool_of(s, sl_reserve(MODEL_RUN_PAGES, sl_kv_page_bytes(s)));
+    size_t n = model_pages.kv.page;
+    SL_ASSERT(n == sl_kv_page_bytes(s) / sizeof(float));
+    SL_ASSERT(model_pages.used + q.n_pages <= MODEL_RUN_PAGES);
     for (uint32_t i = 0; i < q.n_pages; i++) {
-        size_t n = sl_kv_page_bytes(s) / sizeof(float);
-        q.page[i] = sl_alloc(n, sizeof(float));
+        q.page[i] = model_pages.used++;
+        float *page = sl_kv_page(&model_pages.kv, q.page[i]);
         /* what was never written must never be read */
-        for (size_t j = 0; j < n; j++) q.page[i][j] = __builtin_nanf("");
+        for (size_t j = 0; j < n; j++) page[j] = __builtin_nanf("");
     }
     return q;
 }
 
 static inline void model_seq_free(model_seq *q) {
-    for (uint32_t i = 0; i < q->n_pages; i++) sl_free(q->page[i]);
     free(q->page);
+    if (--model_pages.seqs > 0) return;
+    sl_release(model_pages.kv.base, MODEL_RUN_PAGES, model_pages.kv.page * sizeof(float));
+    model_pages.used = 0;
 }
 
 static inline void model_run_moe(model_run *r, uint32_t layer, const sl_rows *rows, float *x) {
@@ -129,13 +143,13 @@ static inline void model_run_moe(model_run *r, uint32_t layer, const sl_rows *ro
 static inline void model_run_rows(model_run *r, uint32_t n, const uint32_t *ids,
                                   const uint32_t *pos, const model_seq *const *seq, float *logits) {
     float *x = malloc((size_t)n * r->s->d_model * sizeof *x);
-    float *const **pages = malloc(n * sizeof *pages);
+    const uint32_t **pages = malloc(n * sizeof *pages);
     uint32_t *all = malloc(n * sizeof *all);
     for (uint32_t i = 0; i < n; i++) {
         pages[i] = seq[i]->page;
         all[i] = i;
     }
-    sl_rows rows = {.n = n, .id = ids, .pos = pos, .pages = pages};
+    sl_rows rows = {.n = n, .id = ids, .pos = pos, .kv = model_pages.kv, .pages = pages};
     sl_model_embed(r->m, &r->ex, ids, n, x);
     for (uint32_t l = 0; l < r->s->n_layers; l++) {
         if (r->s->ffn[l] == SL_FFN_MOE) {
@@ -146,7 +160,7 @@ static inline void model_run_rows(model_run *r, uint32_t n, const uint32_t *ids,
         sl_block_dense(r->m, &r->ex, l, n, x, &r->scratch);
     }
     sl_model_head(r->m, &r->ex, x, all, n, logits, &r->scratch);
-    free(x), free(pages), free(all);
+    free(x), free((void *)pages), free(all);
 }
 
 /* Rows first .. first+n-1 of one request in steps of `chunk`. */

@@ -206,8 +206,8 @@ typedef struct attn_case {
     sl_model_spec m;
     uint32_t n, width;
     float *kv, *q, *o, *want;
-    float *page[8], *other[8];
-    float *const *pages[256];
+    uint32_t page[8], other[8];
+    const uint32_t *pages[256];
     uint32_t pos[256];
 } attn_case;
 
@@ -226,13 +226,18 @@ static void attn_make(attn_case *c, uint32_t heads, uint32_t kv_heads, uint32_t 
     c->q = kt_floats((size_t)c->n * c->width);
     c->o = kt_floats((size_t)c->n * c->width);
     c->want = kt_floats((size_t)c->n * c->width);
-    for (uint32_t i = 0; i < sl_kv_pages_for(c->n); i++)
-        c->page[i] = c->other[i] = c->kv + i * floats;
+    for (uint32_t i = 0; i < sl_kv_pages_for(c->n); i++) c->page[i] = c->other[i] = i;
     for (uint32_t r = 0; r < c->n; r++) c->pages[r] = c->page, c->pos[r] = r;
 }
 
 static void attn_free(attn_case *c) {
     sl_free(c->kv), sl_free(c->q), sl_free(c->o), sl_free(c->want);
+}
+
+/* Of the page with that position. */
+static float *attn_page(const attn_case *c, uint32_t pos) {
+    const sl_kv_pool kv = sl_kv_pool_of(&c->m, c->kv);
+    return sl_kv_page(&kv, c->page[pos / SL_KV_PAGE_TOKENS]);
 }
 
 /* Rows [from, to) of the case into o. */
@@ -243,6 +248,7 @@ static void attn_rows(const sl_exec *ex, attn_case *c, uint32_t from, uint32_t t
                       c->q + (size_t)from * c->width,
                       c->width,
                       c->pos + from,
+                      sl_kv_pool_of(&c->m, c->kv),
                       c->pages + from,
                       0.11f,
                       o + (size_t)from * c->width,
@@ -257,7 +263,7 @@ static double attn_naive(const attn_case *c, uint32_t r, uint32_t h, uint32_t d,
     double s[256], top = -1e300, den = 0, num = 0, steep = 1;
     *mag = 0;
     for (uint32_t p = lo; p <= r; p++) {
-        const float *k = c->page[p / 32] + sl_kv_tile_offset(&c->m, 1, 0, kvh) + p % 32 * dim;
+        const float *k = attn_page(c, p) + sl_kv_tile_offset(&c->m, 1, 0, kvh) + p % 32 * dim;
         double all = 0; /* what a cancelling sum was made of bounds its error */
         s[p] = 0;
         for (uint32_t i = 0; i < dim; i++) {
@@ -270,7 +276,7 @@ static double attn_naive(const attn_case *c, uint32_t r, uint32_t h, uint32_t d,
         steep = fmax(steep, all * (double)0.11f);
     }
     for (uint32_t p = lo; p <= r; p++) {
-        float v = c->page[p / 32][sl_kv_tile_offset(&c->m, 1, 1, kvh) + p % 32 * dim + d];
+        float v = attn_page(c, p)[sl_kv_tile_offset(&c->m, 1, 1, kvh) + p % 32 * dim + d];
         double e = exp(s[p] - top);
         den += e;
         num += e * v;
@@ -340,7 +346,7 @@ static void span_case(uint32_t heads, uint32_t dim, uint32_t v_dim, uint32_t spa
                 for (uint32_t p = 0; p < span; p++)
                     for (uint32_t h = 0; h < heads; h++) {
                         bool there = a.first + p < r + n; /* nothing behind it is read */
-                        const float *page = there ? c.page[(a.first + p) / 32] : NULL;
+                        const float *page = there ? attn_page(&c, a.first + p) : NULL;
                         for (uint32_t i = 0; i < dim; i++) {
                             size_t at = p % 32 * dim + i, to = ((size_t)h * span + p) * dim + i;
                             k[to] = there ? page[sl_kv_tile_offset(&c.m, 1, 0, h) + at] : NAN;

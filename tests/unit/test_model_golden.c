@@ -209,7 +209,7 @@ static double cached(const sl_model_spec *s, uint32_t layer, bool is_v, const fl
 static double cache_deviation(const model_run *r, const model_seq *seq, uint32_t pos,
                               const float *want) {
     const sl_model_spec *s = r->s;
-    const float *page = seq->page[pos / SL_KV_PAGE_TOKENS];
+    const float *page = sl_kv_page(&model_pages.kv, seq->page[pos / SL_KV_PAGE_TOKENS]);
     double worst = 0;
     uint32_t sides = sl_kv_sides(s);
     for (uint32_t part = 0; part < sides * s->n_layers; part++) {
@@ -254,7 +254,8 @@ static void pages_hold_what_transformers_caches(void **state) {
         model_run_prefill(&r, &whole, c->ids, 0, c->n_prompt, c->n_prompt, logits);
         model_run_prefill(&r, &cut, c->ids, 0, c->n_prompt, 7, logits);
         for (uint32_t i = 0; i < whole.n_pages; i++)
-            assert_memory_equal(whole.page[i], cut.page[i], sl_kv_page_bytes(r.s));
+            assert_memory_equal(sl_kv_page(&model_pages.kv, whole.page[i]),
+                                sl_kv_page(&model_pages.kv, cut.page[i]), sl_kv_page_bytes(r.s));
         double worst = 0;
         for (uint32_t i = 0; i < kept; i++)
             worst =

@@ -97,14 +97,15 @@ static void attention_of_a_long_step_shares_scratch(void **state) {
     size_t d = r.s->d_model, peak = 0;
     float *x = values(600 * d, 3), *again = malloc(600 * d * sizeof *x);
     uint32_t *pos = malloc(600 * sizeof *pos);
-    float *const **pages = malloc(600 * sizeof *pages);
+    const uint32_t **pages = malloc(600 * sizeof *pages);
     memcpy(again, x, 600 * d * sizeof *x);
     for (int i = 0; i < 2; i++) {
         const uint32_t n = i == 0 ? 600 : 150;
         model_seq seq = model_seq_make(r.s, 600);
         for (uint32_t at = 0; at < 600; at++) pos[at] = at, pages[at] = seq.page;
         for (uint32_t at = 0; at < 600; at += n) {
-            const sl_rows rows = {.n = n, .pos = pos + at, .pages = pages + at};
+            const sl_rows rows = {
+                .n = n, .pos = pos + at, .kv = model_pages.kv, .pages = pages + at};
             sl_block_attention(m, &r.ex, 0, &rows, (n == 600 ? x : again) + at * d, &r.scratch);
         }
         if (n == 600) peak = r.scratch.peak;

@@ -176,10 +176,11 @@ static void random_latents(void **state) {
     assert_int_equal(sl_model_open_random(&spec, 1 << 20, 1, &m, &err), SL_OK);
     assert_int_equal(sl_arena_create(sl_model_scratch_bytes(&spec, 4), &scratch, &err), SL_OK);
     float *page = sl_alloc(1, sl_kv_page_bytes(&spec));
-    float *const pages[1] = {page}, *const *const row[4] = {pages, pages, pages, pages};
+    const uint32_t pages[1] = {0}, *const row[4] = {pages, pages, pages, pages};
     const uint32_t ids[4] = {1, 2, 3, 4}, pos[4] = {0, 1, 2, 3};
     const sl_exec ex = {.k = sl_kernels_select(NULL)};
-    const sl_rows rows = {.n = 4, .id = ids, .pos = pos, .pages = row};
+    const sl_rows rows = {
+        .n = 4, .id = ids, .pos = pos, .kv = sl_kv_pool_of(&spec, page), .pages = row};
     assert_true(spec.d_model <= 256);
     sl_model_embed(m, &ex, ids, 4, x);
     sl_block_attention(m, &ex, 1, &rows, x, &scratch);

@@ -41,8 +41,8 @@ typedef struct bench {
     uint32_t *expert, *row, *id, *pos;
     float *kv;
     size_t kv_bytes;
-    float **page; /* [n_pages] */
-    float *const **row_pages;
+    uint32_t *page; /* [n_pages] */
+    const uint32_t **row_pages;
     uint32_t n_pages;
     uint32_t drawn;
     uint32_t turn;      /* which weights are next */
@@ -73,7 +73,11 @@ static uint32_t next_layer(bench *b, sl_ffn_kind kind, bool any) {
 }
 
 static sl_rows rows_of(bench *b, const task *t) {
-    return (sl_rows){.n = t->rows, .id = b->id, .pos = b->pos, .pages = b->row_pages};
+    return (sl_rows){.n = t->rows,
+                     .id = b->id,
+                     .pos = b->pos,
+                     .kv = sl_kv_pool_of(b->spec, b->kv),
+                     .pages = b->row_pages};
 }
 
 /* Every row is a request of its own that has `context` keys. */
@@ -301,8 +305,9 @@ static sl_status make_pages(bench *b, uint64_t *rng, sl_err *err) {
     if (!b->kv || !b->page)
         return sl_fail(err, SL_ERR_NOMEM, "no memory for %u KV pages", b->n_pages);
     for (uint32_t i = 0; i < b->n_pages; i++) {
-        b->page[i] = b->kv + (size_t)i * (page / sizeof(float));
-        fill_floats(b->page[i], used / sizeof(float), rng); /* blocks lie one after the other */
+        b->page[i] = i;
+        /* blocks lie one after the other */
+        fill_floats(b->kv + (size_t)i * (page / sizeof(float)), used / sizeof(float), rng);
     }
     return SL_OK;
 }
@@ -349,7 +354,7 @@ static void free_buffers(bench *b) {
     sl_free(b->row);
     sl_free(b->id);
     sl_free(b->pos);
-    sl_free(b->row_pages);
+    sl_free((void *)b->row_pages);
     sl_arena_free(&b->scratch);
 }
 

@@ -8,10 +8,12 @@ typedef struct cpu {
     sl_pool *pool;
     sl_exec exec;
     sl_arena scratch;
+    sl_kv_pool kv;
+    uint32_t kv_pages;
 } cpu;
 
-static sl_rows rows_of(const sl_rowset *r) {
-    return (sl_rows){.n = r->n, .id = r->id, .pos = r->pos, .pages = r->pages};
+static sl_rows rows_of(const cpu *d, const sl_rowset *r) {
+    return (sl_rows){.n = r->n, .id = r->id, .pos = r->pos, .kv = d->kv, .pages = r->pages};
 }
 
 static void head(cpu *d, const sl_stage_call *c) {
@@ -35,7 +37,7 @@ static void merge(cpu *d, const sl_stage_call *c) {
 static void cpu_submit(sl_device *base, const sl_stage_call *c) {
     cpu *d = (cpu *)base;
     const sl_rowset *r = &c->rows;
-    const sl_rows rows = rows_of(r);
+    const sl_rows rows = rows_of(d, r);
     switch (c->op) {
     case SL_OP_EMBED:
         sl_model_embed(d->model, &d->exec, r->id, r->n, sl_mem_ptr(r->x));
@@ -74,7 +76,20 @@ static void cpu_close(sl_device *base) {
     sl_pool_free(d->pool);
     sl_model_free(d->model);
     sl_arena_free(&d->scratch);
+    sl_release(d->kv.base, d->kv_pages, d->kv.page * sizeof(float));
     sl_free(d);
+}
+
+/* Reserved, not touched: a page costs memory when it is first written. */
+static sl_status make_pages(cpu *d, uint32_t n, sl_err *err) {
+    size_t page = sl_kv_page_bytes(d->base.spec), bytes;
+    if (__builtin_mul_overflow(n, page, &bytes))
+        return sl_fail(err, SL_ERR_LIMIT, "%u KV pages overflow the address space", n);
+    float *base = sl_reserve(n, page);
+    if (!base) return sl_fail(err, SL_ERR_NOMEM, "%zu bytes of KV pages", bytes);
+    d->kv = sl_kv_pool_of(d->base.spec, base);
+    d->kv_pages = n;
+    return SL_OK;
 }
 
 static sl_status make_scratch(cpu *d, const sl_device_opts *o, sl_err *err) {
@@ -103,6 +118,7 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
         sl_model_touch(d->model, d->pool);
         st = make_scratch(d, o, err);
     }
+    if (st == SL_OK && o->kv_pages) st = make_pages(d, o->kv_pages, err);
     if (st == SL_OK)
         *out = &d->base;
     else
