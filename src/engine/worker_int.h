@@ -155,7 +155,7 @@ void sl_attn_waits_for(const sl_attn *a, sl_trace_event *e);
 sl_status sl_xprt_create(sl_worker *w, sl_xprt **out, sl_err *err) SL_MUST_CHECK;
 void sl_xprt_free(sl_xprt *x);
 /* Takes *payload and sets it NULL if it keeps it. */
-sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h, sl_buf **payload,
+sl_status sl_xprt_on_dispatch(sl_xprt *x, const sl_wire_header *h, sl_buf **payload,
                               sl_err *err) SL_MUST_CHECK;
 /* The sequencer's word on who is in a round, at the other expert workers. */
 sl_status sl_xprt_on_round_set(sl_xprt *x, const sl_wire_header *h, sl_span payload,

@@ -1,54 +1,33 @@
-/* The expert side: dispatches wait at their lane's barrier; a layer that is ready becomes one
- * grouped GEMM over the rows of all members, and every member gets one reply. On the lowest expert
- * worker the sequencer of each lane lives here, too. */
+/* What lies at the places of src/sched/rounds.h: dispatches, kept until the last chunk of their
+ * layer is answered. A chunk that may run becomes one grouped GEMM over the rows of all members,
+ * and every member gets one reply. */
 #include "engine/worker_int.h"
 
 #include "base/log.h"
 #include "base/mutate.h"
+#include "sched/rounds.h"
 
 #include <string.h>
 
-/* A member's message that its barrier holds back: at most one per lane and chunk
- * (sched/membership.h). */
-typedef struct pending {
-    bool here;  /* not answered yet */
-    bool early; /* its round is not announced here yet: it still has to go to the barrier */
+/* A member's message; zeroed: none. */
+typedef struct message {
     sl_wire_header h;
-    sl_buf *payload; /* kept until the layer's last chunk is answered: later ones may refer to it */
+    sl_buf *payload; /* later chunks of the layer may refer to it */
     sl_wire_dispatch view;
     uint64_t came_ns;
     uint32_t data_before; /* rows with data in earlier chunks of the layer */
-} pending;
-
-typedef struct xlane {
-    sl_barrier *barrier;
-    sl_seq *seq;         /* NULL unless this worker is the sequencer */
-    pending *from;       /* [SL_PLAN_MAX_WORKERS][chunks] */
-    uint64_t next_round; /* of `next`; 0: none */
-    uint32_t next[SL_PLAN_MAX_WORKERS];
-    uint32_t n_next;
-} xlane;
-
-typedef struct task {
-    uint32_t lane, layer, chunk;
-    uint64_t round;
-    uint32_t n_reply, reply_to[SL_PLAN_MAX_WORKERS];
-    bool has_next;
-    uint32_t n_next, next[SL_PLAN_MAX_WORKERS];
-} task;
+} message;
 
 struct sl_xprt {
     sl_worker *w;
     const sl_model_spec *m;
-    bool sequencer;
-    xlane *lane;
-    uint32_t n_lanes, n_chunks;
-    bool dead[SL_PLAN_MAX_WORKERS];
-    task *queue; /* ring */
-    size_t queue_cap, queue_head, queue_len;
-    bool begun; /* the head's experts are at the device until `event` */
+    sl_rounds *rounds;
+    sl_idset members, experts; /* of rounds */
+    message *message;          /* by place */
+    sl_round_task task;        /* when begun, its experts are at the device until `event` */
+    bool begun;
     sl_event event;
-    uint32_t entries;             /* of the head, when begun */
+    uint32_t entries;             /* of task */
     uint32_t max_rows, max_pairs; /* of one task: all attention workers' rows of a lane */
     /* scratch of a task */
     float *x;   /* [max_rows][d_model], for rows that cannot be used where they lie */
@@ -58,156 +37,97 @@ struct sl_xprt {
     float **pair_to;
     uint8_t *pair_adds;
     float *pair_gate;
-    sl_buf *reply[SL_PLAN_MAX_WORKERS];            /* to task.reply_to[i]; NULL: a bare header */
+    sl_buf **reply; /* to the task's i-th member; NULL: a bare header */
     uint32_t *group_expert, *group_first, *cursor; /* [n_experts + 1] */
 };
 
-static void finish(sl_xprt *x);
+/* ---- what rounds ask for ---- */
 
-bool sl_xprt_may_announce(const sl_xprt *x, uint32_t src) {
-    const sl_worker *w = x->w;
-    return x->sequencer ? src != w->id && (w->plan.worker[src].roles & SL_ROLE_EXPERT)
-                        : src == w->expert_worker[0];
-}
-
-static pending *pending_of(const sl_xprt *x, uint32_t lane, uint32_t member, uint32_t chunk) {
-    return &x->lane[lane].from[(size_t)member * x->n_chunks + chunk];
-}
-
-static bool is_last(const sl_xprt *x, uint32_t layer, uint32_t chunk) {
-    return layer == x->m->n_moe - 1u && chunk == x->n_chunks - 1u;
-}
-
-static bool is_attention(const sl_xprt *x, uint32_t id) {
-    return id < x->w->plan.n_workers && (x->w->plan.worker[id].roles & SL_ROLE_ATTENTION);
-}
-
-/* ---- membership ---- */
-
-static sl_status push_ready(sl_xprt *x, uint32_t lane, const sl_ready *r, sl_err *err) {
-    xlane *l = &x->lane[lane];
-    if (x->queue_len == x->queue_cap)
-        return sl_fail(err, SL_ERR_INTERNAL, "%zu layers are ready at once", x->queue_len);
-    task *t = &x->queue[(x->queue_head + x->queue_len++) % x->queue_cap];
-    t->lane = lane;
-    t->layer = r->layer;
-    t->chunk = r->chunk;
-    t->round = r->round;
-    t->n_reply = (uint32_t)r->reply_to->n;
-    memcpy(t->reply_to, r->reply_to->ids, r->reply_to->n * sizeof *t->reply_to);
-    t->has_next = l->seq && is_last(x, r->layer, r->chunk) && l->next_round == r->round + 1;
-    t->n_next = t->has_next ? l->n_next : 0;
-    memcpy(t->next, l->next, t->n_next * sizeof *t->next);
-    return SL_OK;
-}
-
-static sl_status pop_ready(sl_xprt *x, uint32_t lane, sl_err *err) {
-    sl_ready r;
-    sl_status st = SL_OK;
-    while (st == SL_OK && sl_barrier_pop(x->lane[lane].barrier, &r))
-        st = push_ready(x, lane, &r, err);
-    return st;
-}
-
-static void send_set(sl_xprt *x, uint16_t kind, uint32_t dst, uint32_t lane, uint64_t round,
+static void tell_set(void *ctx, bool open, const sl_idset *to, uint32_t lane, uint64_t round,
                      const sl_idset *set) {
-    sl_buf *b = sl_net_buf_take(x->w->net, sl_wire_set_bytes((uint32_t)set->n));
-    if (!b) return;
-    sl_wire_set_encode(set->ids, (uint32_t)set->n, b->data);
-    sl_wire_header h = {.kind = kind, .lane = lane, .round = round};
-    sl_status st = sl_worker_send(x->w, dst, h, b);
-    (void)st; /* a joiner that died meanwhile is reported by its connection */
+    sl_xprt *x = ctx;
+    const sl_wire_header h = {
+        .kind = open ? SL_MSG_ROUND_OPEN : SL_MSG_ROUND_SET, .lane = lane, .round = round};
+    for (size_t i = 0; i < to->n; i++) {
+        sl_buf *b = sl_net_buf_take(x->w->net, sl_wire_set_bytes((uint32_t)set->n));
+        if (!b) continue;
+        sl_wire_set_encode(set->ids, (uint32_t)set->n, b->data);
+        sl_status st = sl_worker_send(x->w, to->ids[i], h, b);
+        (void)st; /* a joiner that died meanwhile is reported by its connection */
+    }
 }
 
-static void tell_dead(sl_xprt *x, uint32_t to, uint32_t member) {
-    sl_worker *w = x->w;
-    sl_buf *b = to == w->id || to == member ? NULL : sl_net_buf_take(w->net, 4);
-    if (!b || SL_MUTATION(UNTOLD_DEATH)) {
-        sl_net_buf_give(w->net, b);
-        return;
-    }
+static void tell_dead(void *ctx, uint32_t to, uint32_t member) {
+    sl_worker *w = ((sl_xprt *)ctx)->w;
+    sl_buf *b = SL_MUTATION(UNTOLD_DEATH) ? NULL : sl_net_buf_take(w->net, 4);
+    if (!b) return;
     sl_wire_worker_encode(member, b->data);
     sl_wire_header h = {.kind = SL_MSG_MEMBER_DEAD};
     if (sl_worker_send(w, to, h, b) != SL_OK)
         sl_log(SL_LOG_INFO, "expert", "worker %u cannot be told that %u left", to, member);
 }
 
-/* A member breaks the rules of rounds: it goes. */
-static void refuse_member(sl_xprt *x, uint32_t id, const char *why) {
-    sl_worker *w = x->w;
-    sl_log(SL_LOG_WARN, "expert", "attention worker %u: %s", id, why);
-    if (w->peer[id].conn) sl_net_close(w->net, w->peer[id].conn, SL_ERR_PROTOCOL, why);
+static void refuse(void *ctx, uint32_t member, const char *why) {
+    sl_worker *w = ((sl_xprt *)ctx)->w;
+    sl_log(SL_LOG_WARN, "expert", "attention worker %u: %s", member, why);
+    if (w->peer[member].conn) sl_net_close(w->net, w->peer[member].conn, SL_ERR_PROTOCOL, why);
 }
 
-static sl_status begin_round(sl_xprt *x, uint32_t lane, uint64_t round, const sl_idset *set,
-                             sl_err *err) {
-    uint32_t absentee;
-    sl_status st = sl_barrier_open(x->lane[lane].barrier, round, set, &absentee, err);
-    if (st == SL_OK && absentee != SL_NOBODY)
-        refuse_member(x, absentee, "votes for rounds at the sequencer and sends nothing here");
-    return st;
+static sl_round_msg round_msg(const sl_wire_header *h, const sl_wire_dispatch *v) {
+    return (sl_round_msg){.member = h->src,
+                          .lane = h->lane,
+                          .layer = h->layer,
+                          .chunk = h->chunk,
+                          .round = h->round,
+                          .rows = v->n_entries,
+                          .stay = (h->flags & SL_WIRE_STAY) != 0,
+                          .with_set = (h->flags & SL_WIRE_SET) != 0,
+                          .set = {.ids = v->set, .n = v->n_set}};
 }
 
-/* What the sequencer decided: keep NEXT for the last replies, tell who is in the new round. */
-static sl_status apply_sequencer(sl_xprt *x, uint32_t lane, const sl_seq_out *out, sl_err *err) {
-    xlane *l = &x->lane[lane];
-    const sl_worker *w = x->w;
-    if (out->closed) {
-        l->next_round = out->round;
-        l->n_next = (uint32_t)out->set->n;
-        memcpy(l->next, out->set->ids, out->set->n * sizeof *l->next);
-    }
-    if (out->round == 0 || out->set->n == 0) return SL_OK;
-    for (uint32_t i = 0; i < w->n_expert_workers; i++)
-        if (w->expert_worker[i] != w->id)
-            send_set(x, SL_MSG_ROUND_SET, w->expert_worker[i], lane, out->round, out->set);
-    for (size_t i = 0; i < out->open_to->n; i++)
-        send_set(x, SL_MSG_ROUND_OPEN, out->open_to->ids[i], lane, out->round, out->set);
-    return begin_round(x, lane, out->round, out->set, err);
+static void recall(void *ctx, uint32_t place, sl_round_msg *out) {
+    const message *m = &((sl_xprt *)ctx)->message[place];
+    *out = round_msg(&m->h, &m->view);
+}
+
+static void drop(void *ctx, uint32_t place, bool answered) {
+    sl_xprt *x = ctx;
+    message *m = &x->message[place];
+    if (!answered) x->w->n.rows_stale += m->view.rows;
+    sl_net_buf_give(x->w->net, m->payload);
+    *m = (message){0};
+}
+
+/* ---- who is in a round ---- */
+
+bool sl_xprt_may_announce(const sl_xprt *x, uint32_t src) {
+    return sl_rounds_may_announce(x->rounds, src);
+}
+
+bool sl_xprt_is_dead(const sl_xprt *x, uint32_t member) {
+    return sl_rounds_is_dead(x->rounds, member);
 }
 
 sl_status sl_xprt_on_join(sl_xprt *x, uint32_t src, const sl_wire_header *h, sl_err *err) {
-    sl_seq_out out = {0};
-    if (!x->sequencer || h->lane >= x->n_lanes || !is_attention(x, src))
-        return sl_fail(err, SL_ERR_PROTOCOL, "join of lane %u from worker %u", h->lane, src);
-    sl_status st = sl_seq_join(x->lane[h->lane].seq, src, &out, err);
-    return st == SL_OK && !out.dropped ? apply_sequencer(x, h->lane, &out, err) : st;
+    return sl_rounds_on_join(x->rounds, src, h->lane, err);
 }
 
-/* Forgets what a member sent for its layer. */
-static void drop_chunks(sl_xprt *x, uint32_t lane, uint32_t member) {
-    for (uint32_t c = 0; c < x->n_chunks; c++) {
-        pending *p = pending_of(x, lane, member, c);
-        if (p->here) x->w->n.rows_stale += p->view.rows;
-        sl_net_buf_give(x->w->net, p->payload);
-        *p = (pending){0};
-    }
+sl_status sl_xprt_on_round_set(sl_xprt *x, const sl_wire_header *h, sl_span payload, sl_err *err) {
+    const uint32_t *ids;
+    uint32_t n;
+    sl_idset set;
+    sl_status st = sl_wire_set_decode(payload, &ids, &n, err);
+    if (st == SL_OK) st = sl_idset_check((uint32_t *)(uintptr_t)ids, n, &set, err);
+    return st == SL_OK ? sl_rounds_on_set(x->rounds, h->lane, h->round, &set, err) : st;
 }
 
 sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) {
     if (member >= x->w->plan.n_workers)
         return sl_fail(err, SL_ERR_PROTOCOL, "death of worker %u of %u", member,
                        x->w->plan.n_workers);
-    if (!is_attention(x, member) || member == x->w->id)
-        return sl_fail(err, SL_ERR_PROTOCOL, "death of worker %u, which is no member of others",
-                       member);
-    if (x->dead[member]) return SL_OK;
-    finish(x);
-    x->dead[member] = true;
-    sl_status st = SL_OK;
-    bool announce = false;
-    for (uint32_t i = 0; st == SL_OK && i < x->n_lanes; i++) {
-        xlane *l = &x->lane[i];
-        sl_seq_out out = {0};
-        if (l->seq) st = sl_seq_dead(l->seq, member, &out, err);
-        if (st == SL_OK && l->seq) st = apply_sequencer(x, i, &out, err);
-        announce = announce || out.announce;
-        drop_chunks(x, i, member);
-        if (st == SL_OK) st = sl_barrier_dead(l->barrier, member, err);
-        if (st == SL_OK) st = pop_ready(x, i, err);
-    }
-    for (uint32_t i = 0; announce && i < x->w->n_expert_workers; i++)
-        tell_dead(x, x->w->expert_worker[i], member);
+    bool known = sl_rounds_is_dead(x->rounds, member);
+    sl_status st = sl_rounds_on_dead(x->rounds, member, err);
+    if (known || !sl_rounds_is_dead(x->rounds, member)) return st;
     /* A worker that lives learns of it. */
     sl_conn *c = x->w->peer[member].conn;
     if (st == SL_OK && c) sl_net_close(x->w->net, c, SL_ERR_PEER_DOWN, "counts as dead here");
@@ -215,14 +135,9 @@ sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) {
     return st;
 }
 
-bool sl_xprt_is_dead(const sl_xprt *x, uint32_t member) {
-    return x->dead[member];
-}
-
 sl_status sl_xprt_on_lost(sl_xprt *x, uint32_t member, sl_err *err) {
-    if (x->sequencer) return sl_xprt_on_dead(x, member, err);
-    if (!x->dead[member]) tell_dead(x, x->w->expert_worker[0], member);
-    return SL_OK;
+    if (sl_rounds_is_sequencer(x->rounds)) return sl_xprt_on_dead(x, member, err);
+    return sl_rounds_on_lost(x->rounds, member, err);
 }
 
 /* ---- a message arrives ---- */
@@ -249,116 +164,46 @@ static sl_status check_rows(const sl_xprt *x, const sl_wire_header *h, const sl_
     return SL_OK;
 }
 
-static sl_status decode(const sl_xprt *x, uint32_t src, const sl_wire_header *h, const sl_buf *b,
+static sl_status decode(const sl_xprt *x, const sl_wire_header *h, const sl_buf *b,
                         sl_wire_dispatch *v, sl_err *err) {
-    if (!is_attention(x, src)) return sl_fail(err, SL_ERR_PROTOCOL, "dispatch from worker %u", src);
-    if (h->lane >= x->n_lanes || h->layer >= x->m->n_moe || h->chunk >= x->n_chunks)
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "dispatch for lane %u of %u, layer %u of %u, chunk %u of %u", h->lane,
-                       x->n_lanes, h->layer, x->m->n_moe, h->chunk, x->n_chunks);
+    const sl_round_msg m = round_msg(h, v);
+    sl_status st = sl_rounds_check(x->rounds, &m, err);
+    if (st != SL_OK) return st;
     if (!b && (h->rows || (h->flags & SL_WIRE_SET)))
         return sl_fail(err, SL_ERR_PROTOCOL, "%u rows without a payload", h->rows);
     if (!b) return SL_OK;
-    sl_status st = sl_wire_dispatch_decode(h, (sl_span){b->data, b->len}, x->m,
-                                           (sl_wire_format)x->w->plan.wire, v, err);
+    st = sl_wire_dispatch_decode(h, (sl_span){b->data, b->len}, x->m,
+                                 (sl_wire_format)x->w->plan.wire, v, err);
     return st == SL_OK ? check_rows(x, h, v, err) : st;
 }
 
-/* To the barrier with a message whose rows are checked. *dropped: its sender is dead. */
-static sl_status arrive(sl_xprt *x, uint32_t src, const sl_wire_header *h,
-                        const sl_wire_dispatch *v, bool *dropped, sl_err *err) {
-    sl_idset set;
-    bool with_set = (h->flags & SL_WIRE_SET) != 0;
-    sl_status st = with_set ? sl_idset_check(v->set, v->n_set, &set, err) : SL_OK;
-    if (st != SL_OK) return st;
-    return sl_barrier_arrive(x->lane[h->lane].barrier, src, h->round, h->layer, h->chunk,
-                             with_set ? &set : NULL, dropped, err);
-}
-
-/* The sequencer itself knows every round before a member does. */
-static bool comes_early(const sl_xprt *x, const sl_wire_header *h) {
-    return !x->sequencer && sl_barrier_is_early(x->lane[h->lane].barrier, h->round);
-}
-
-/* Messages that came before their round was announced go to the barrier now. */
-static void admit_early(sl_xprt *x, uint32_t lane) {
-    for (uint32_t i = 0; i < x->w->plan.n_workers * x->n_chunks; i++) {
-        uint32_t src = i / x->n_chunks;
-        pending *p = pending_of(x, lane, src, i % x->n_chunks);
-        sl_err err = {0};
-        bool dropped = false;
-        if (!p->early || comes_early(x, &p->h)) continue;
-        p->early = false;
-        if (arrive(x, src, &p->h, &p->view, &dropped, &err) == SL_OK && !dropped) continue;
-        drop_chunks(x, lane, src);
-        if (!dropped) refuse_member(x, src, err.msg);
-    }
-}
-
-sl_status sl_xprt_on_round_set(sl_xprt *x, const sl_wire_header *h, sl_span payload, sl_err *err) {
-    const uint32_t *ids;
-    uint32_t n;
-    sl_idset set;
-    if (h->lane >= x->n_lanes)
-        return sl_fail(err, SL_ERR_PROTOCOL, "round of lane %u of %u", h->lane, x->n_lanes);
-    sl_status st = sl_wire_set_decode(payload, &ids, &n, err);
-    if (st == SL_OK) st = sl_idset_check((uint32_t *)(uintptr_t)ids, n, &set, err);
-    for (uint32_t i = 0; st == SL_OK && i < n; i++)
-        if (!is_attention(x, ids[i]))
-            st = sl_fail(err, SL_ERR_PROTOCOL, "round with worker %u", ids[i]);
-    if (st == SL_OK) st = begin_round(x, h->lane, h->round, &set, err);
-    if (st != SL_OK) return st;
-    admit_early(x, h->lane);
-    return pop_ready(x, h->lane, err);
-}
-
 /* How many rows with data chunks of this layer before h's have brought; v may refer to those. */
-static sl_status count_data(const sl_xprt *x, uint32_t src, const sl_wire_header *h,
-                            const sl_wire_dispatch *v, uint32_t *out, sl_err *err) {
-    const pending *before = h->chunk ? pending_of(x, h->lane, src, h->chunk - 1) : NULL;
+static sl_status count_data(const sl_xprt *x, const sl_wire_header *h, const sl_wire_dispatch *v,
+                            uint32_t *out, sl_err *err) {
+    uint32_t place = sl_rounds_place(x->rounds, h->lane, h->src, h->chunk);
+    const message *before = h->chunk ? &x->message[place - 1] : NULL;
     uint32_t data = before ? before->data_before + before->view.rows - before->view.n_old : 0;
     for (uint32_t i = 0; i < v->n_old; i++) {
         if (v->old[i] >= data)
             return sl_fail(err, SL_ERR_PROTOCOL, "worker %u refers to row %u of %u that it sent",
-                           src, v->old[i], data);
+                           h->src, v->old[i], data);
     }
     *out = data;
     return SL_OK;
 }
 
-sl_status sl_xprt_on_dispatch(sl_xprt *x, uint32_t src, const sl_wire_header *h, sl_buf **payload,
-                              sl_err *err) {
+sl_status sl_xprt_on_dispatch(sl_xprt *x, const sl_wire_header *h, sl_buf **payload, sl_err *err) {
     sl_wire_dispatch v = {0};
-    bool dropped = false;
-    uint32_t data = 0;
-    sl_status st = decode(x, src, h, *payload, &v, err);
-    if (st != SL_OK || x->dead[src]) return st;
-    xlane *l = &x->lane[h->lane];
-    /* The barrier counts a layer as answered when it is ready, which is before its reply is made.
-     */
-    pending *p = pending_of(x, h->lane, src, h->chunk);
-    if (p->here || p->payload)
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "worker %u sent layer %u of round %llu before its reply to layer %u", src,
-                       h->layer, (unsigned long long)h->round, p->h.layer);
-    bool early = comes_early(x, h);
-    st = count_data(x, src, h, &v, &data, err);
-    if (st == SL_OK && !early) st = arrive(x, src, h, &v, &dropped, err);
-    if (st != SL_OK || dropped) return st;
-    *p = (pending){.here = true,
-                   .early = early,
-                   .h = *h,
-                   .payload = *payload,
-                   .view = v,
-                   .came_ns = x->w->came_ns,
-                   .data_before = data};
+    uint32_t data = 0, place;
+    sl_status st = decode(x, h, *payload, &v, err);
+    if (st == SL_OK && !sl_rounds_is_dead(x->rounds, h->src)) st = count_data(x, h, &v, &data, err);
+    const sl_round_msg m = round_msg(h, &v);
+    if (st == SL_OK) st = sl_rounds_on_dispatch(x->rounds, &m, &place, err);
+    if (st != SL_OK || place == SL_ROUNDS_NONE) return st;
+    x->message[place] = (message){
+        .h = *h, .payload = *payload, .view = v, .came_ns = x->w->came_ns, .data_before = data};
     *payload = NULL;
-    if (l->seq && is_last(x, h->layer, h->chunk)) {
-        sl_seq_out out = {0};
-        st = sl_seq_last(l->seq, src, h->round, (h->flags & SL_WIRE_STAY) != 0, &out, err);
-        if (st == SL_OK && !out.dropped) st = apply_sequencer(x, h->lane, &out, err);
-    }
-    return st == SL_OK ? pop_ready(x, h->lane, err) : st;
+    return SL_OK;
 }
 
 /* ---- a layer runs ---- */
@@ -370,13 +215,13 @@ typedef struct batch {
 } batch;
 
 /* Unpacks a message's rows, those without data from where they came. */
-static void unpack_rows(const sl_xprt *x, const pending *p, uint32_t chunk, float *to) {
+static void unpack_rows(const sl_xprt *x, const message *p, uint32_t chunk, float *to) {
     uint32_t d = x->m->d_model, n_new = p->view.rows - p->view.n_old;
     sl_wire_format f = (sl_wire_format)x->w->plan.wire;
     size_t row_bytes = sl_wire_row_bytes(f, d);
     sl_wire_unpack(f, p->view.data, n_new, d, to);
     for (uint32_t i = 0; i < p->view.n_old; i++) {
-        const pending *from = p - chunk; /* the layer's first chunk */
+        const message *from = p - chunk; /* the layer's first chunk */
         while (p->view.old[i] >= from->data_before + from->view.rows - from->view.n_old) from++;
         sl_wire_unpack(f, from->view.data + (p->view.old[i] - from->data_before) * row_bytes, 1, d,
                        to + (size_t)(n_new + i) * d);
@@ -384,13 +229,13 @@ static void unpack_rows(const sl_xprt *x, const pending *p, uint32_t chunk, floa
 }
 
 /* The members' rows as floats: where they lie if that is one place, else in x. */
-static const float *gather_rows(sl_xprt *x, const task *t) {
-    const pending *only = pending_of(x, t->lane, t->reply_to[0], t->chunk);
-    if (t->n_reply == 1 && x->w->plan.wire == SL_WIRE_F32 && only->view.n_old == 0)
+static const float *gather_rows(sl_xprt *x, const sl_round_task *t) {
+    const message *only = &x->message[t->place[0]];
+    if (t->n == 1 && x->w->plan.wire == SL_WIRE_F32 && only->view.n_old == 0)
         return (const float *)(const void *)only->view.data;
     size_t at = 0;
-    for (uint32_t i = 0; i < t->n_reply; i++) {
-        const pending *p = pending_of(x, t->lane, t->reply_to[i], t->chunk);
+    for (uint32_t i = 0; i < t->n; i++) {
+        const message *p = &x->message[t->place[i]];
         unpack_rows(x, p, t->chunk, x->x + at);
         at += (size_t)p->view.rows * x->m->d_model;
     }
@@ -398,12 +243,12 @@ static const float *gather_rows(sl_xprt *x, const task *t) {
 }
 
 /* Counts the members' rows and (row, position) pairs, these by expert. */
-static batch count_pairs(sl_xprt *x, const task *t) {
+static batch count_pairs(sl_xprt *x, const sl_round_task *t) {
     batch b = {0};
     uint32_t n_experts = x->m->n_experts, at = 0;
     memset(x->cursor, 0, (n_experts + 1u) * sizeof *x->cursor);
-    for (uint32_t i = 0; i < t->n_reply; i++) {
-        const pending *p = pending_of(x, t->lane, t->reply_to[i], t->chunk);
+    for (uint32_t i = 0; i < t->n; i++) {
+        const message *p = &x->message[t->place[i]];
         for (uint32_t e = 0; e < p->view.n_entries; e++) x->cursor[p->view.expert[e]]++;
         b.rows += p->view.rows;
         b.entries += p->view.n_entries;
@@ -448,30 +293,31 @@ static uint32_t add_pairs(sl_xprt *x, const sl_wire_dispatch *v, uint32_t r, uin
 }
 
 /* The reply to a member without its values. NULL: a bare header, or no memory. */
-static sl_buf *begin_reply(sl_xprt *x, const task *t, const sl_wire_dispatch *v,
+static sl_buf *begin_reply(sl_xprt *x, const sl_round_task *t, const sl_wire_dispatch *v,
                            sl_wire_return *out) {
     sl_wire_format f = (sl_wire_format)x->w->plan.wire;
     uint32_t rows = returned_rows(x, v);
-    if (rows == 0 && !t->has_next) return NULL;
-    sl_buf *b = sl_net_buf_take(x->w->net, sl_wire_return_bytes(rows, t->n_next, x->m->d_model, f));
+    uint32_t n_next = t->next ? (uint32_t)t->next->n : 0;
+    if (rows == 0 && !t->next) return NULL;
+    sl_buf *b = sl_net_buf_take(x->w->net, sl_wire_return_bytes(rows, n_next, x->m->d_model, f));
     if (!b) return NULL;
-    sl_wire_return_layout(b->data, rows, t->n_next, x->m->d_model, f, out);
-    if (t->n_next) memcpy(out->set, t->next, t->n_next * sizeof *t->next);
+    sl_wire_return_layout(b->data, rows, n_next, x->m->d_model, f, out);
+    if (n_next) memcpy(out->set, t->next->ids, n_next * sizeof *out->set);
     return b;
 }
 
 /* Sorts the members' pairs by expert and begins the replies, which results go to. */
-static bool gather(sl_xprt *x, const task *t, batch *out) {
+static bool gather(sl_xprt *x, const sl_round_task *t, batch *out) {
     batch b = count_pairs(x, t);
     uint32_t row = 0;
     float *sum = x->sum;
-    if (t->n_reply) b.x = gather_rows(x, t);
-    for (uint32_t i = 0; i < t->n_reply; i++) {
-        const sl_wire_dispatch *v = &pending_of(x, t->lane, t->reply_to[i], t->chunk)->view;
+    if (t->n) b.x = gather_rows(x, t);
+    for (uint32_t i = 0; i < t->n; i++) {
+        const sl_wire_dispatch *v = &x->message[t->place[i]].view;
         sl_wire_return r = {0};
         uint32_t at = 0, n = returned_rows(x, v);
         x->reply[i] = begin_reply(x, t, v, &r);
-        if (!x->reply[i] && (n || t->has_next)) {
+        if (!x->reply[i] && (n || t->next)) {
             x->w->stop = true;
             x->w->stop_status = sl_fail(&x->w->stop_err, SL_ERR_NOMEM, "reply of %u rows", n);
             while (i > 0) sl_net_buf_give(x->w->net, x->reply[--i]);
@@ -485,34 +331,39 @@ static bool gather(sl_xprt *x, const task *t, batch *out) {
     return true;
 }
 
-static void send_returns(sl_xprt *x, const task *t) {
-    const float *sum = x->sum;
-    uint32_t d = x->m->d_model;
+static void send_return(sl_xprt *x, const sl_round_task *t, uint32_t i, const float *sum) {
+    uint32_t d = x->m->d_model, n_next = t->next ? (uint32_t)t->next->n : 0;
     sl_wire_format f = (sl_wire_format)x->w->plan.wire;
-    for (uint32_t i = 0; i < t->n_reply; i++) {
-        pending *p = pending_of(x, t->lane, t->reply_to[i], t->chunk);
-        sl_wire_return out;
-        sl_wire_header h = {.kind = SL_MSG_RETURN,
-                            .flags = t->has_next ? SL_WIRE_SET : 0,
-                            .round = t->round,
-                            .lane = t->lane,
-                            .layer = t->layer,
-                            .chunk = t->chunk,
-                            .rows = returned_rows(x, &p->view)};
-        if (f != SL_WIRE_F32 && h.rows) {
-            sl_wire_return_layout(x->reply[i]->data, h.rows, t->n_next, d, f, &out);
-            sl_wire_pack(f, sum, h.rows, d, out.data);
-            sum += (size_t)h.rows * d;
-        }
-        sl_status st = sl_worker_send(x->w, t->reply_to[i], h, x->reply[i]);
-        (void)st; /* a member that died meanwhile is announced by the sequencer */
-        p->here = false;
-        if (t->chunk == x->n_chunks - 1) drop_chunks(x, t->lane, t->reply_to[i]);
+    sl_wire_return out;
+    sl_wire_header h = {.kind = SL_MSG_RETURN,
+                        .flags = t->next ? SL_WIRE_SET : 0,
+                        .round = t->round,
+                        .lane = t->lane,
+                        .layer = t->layer,
+                        .chunk = t->chunk,
+                        .rows = returned_rows(x, &x->message[t->place[i]].view)};
+    if (f != SL_WIRE_F32 && h.rows) {
+        sl_wire_return_layout(x->reply[i]->data, h.rows, n_next, d, f, &out);
+        sl_wire_pack(f, sum, h.rows, d, out.data);
+    }
+    sl_status st = sl_worker_send(x->w, t->member[i], h, x->reply[i]);
+    (void)st; /* a member that died meanwhile is announced by the sequencer */
+}
+
+static void send_returns(sl_xprt *x, const sl_round_task *t) {
+    const float *sum = x->sum;
+    for (uint32_t i = 0; i < t->n; i++) {
+        uint32_t rows = returned_rows(x, &x->message[t->place[i]].view);
+        if (sl_rounds_is_owed(x->rounds, t->place[i]))
+            send_return(x, t, i, sum);
+        else
+            sl_net_buf_give(x->w->net, x->reply[i]);
+        sum += (size_t)rows * x->m->d_model;
     }
 }
 
 /* From now on the thread works on this task. */
-static void begin(const sl_xprt *x, const task *t, sl_trace_kind kind, uint32_t rows,
+static void begin(const sl_xprt *x, const sl_round_task *t, sl_trace_kind kind, uint32_t rows,
                   uint64_t waited_ns) {
     sl_worker_begin(x->w,
                     &(sl_trace_event){.kind = (uint8_t)kind,
@@ -525,25 +376,19 @@ static void begin(const sl_xprt *x, const task *t, sl_trace_kind kind, uint32_t 
 }
 
 /* How long the first of the task's rows have been here. */
-static uint64_t queued_ns(const sl_xprt *x, const task *t) {
+static uint64_t queued_ns(const sl_xprt *x, const sl_round_task *t) {
     uint64_t now = sl_now_ns(), oldest = now;
-    for (uint32_t i = 0; i < t->n_reply; i++) {
-        const pending *p = pending_of(x, t->lane, t->reply_to[i], t->chunk);
+    for (uint32_t i = 0; i < t->n; i++) {
+        const message *p = &x->message[t->place[i]];
         if (p->view.rows) oldest = SL_MIN(oldest, p->came_ns);
     }
     return now - oldest;
 }
 
 /* Gives the task's experts to the device. False: the worker stops. */
-static bool begin_task(sl_xprt *x, task *t) {
+static bool begin_task(sl_xprt *x) {
     sl_worker *w = x->w;
-    /* Members that died after the layer became ready have no message any more. */
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < t->n_reply; i++) {
-        if (pending_of(x, t->lane, t->reply_to[i], t->chunk)->here)
-            t->reply_to[n++] = t->reply_to[i];
-    }
-    t->n_reply = n;
+    const sl_round_task *t = &x->task;
     begin(x, t, SL_TRACE_GATHER, 0, 0);
     uint64_t queued = queued_ns(x, t);
     batch b;
@@ -570,59 +415,61 @@ static bool begin_task(sl_xprt *x, task *t) {
 }
 
 static void end_task(sl_xprt *x) {
-    const task *t = &x->queue[x->queue_head];
-    begin(x, t, SL_TRACE_REPLY, 0, 0);
+    begin(x, &x->task, SL_TRACE_REPLY, 0, 0);
     x->w->n.expert_rows += x->entries;
-    send_returns(x, t);
+    send_returns(x, &x->task);
     x->begun = false;
-    x->queue_head = (x->queue_head + 1) % x->queue_cap;
-    x->queue_len--;
-}
-
-/* What the device has is answered before anybody is forgotten. */
-static void finish(sl_xprt *x) {
-    sl_device_drain(x->w->device);
-    if (x->begun) end_task(x);
-}
-
-void sl_xprt_waits_for(sl_xprt *x, sl_trace_event *e) {
-    for (uint32_t i = 0; i < x->n_lanes; i++) {
-        uint64_t round;
-        uint32_t layer;
-        const sl_idset *missing;
-        if (!sl_barrier_waiting(x->lane[i].barrier, &round, &layer, &missing)) continue;
-        bool some = false;
-        for (uint32_t j = 0; j < SL_PLAN_MAX_WORKERS * x->n_chunks; j++)
-            some = some || x->lane[i].from[j].here;
-        *e = (sl_trace_event){.kind = SL_TRACE_WAIT,
-                              .why = some ? SL_TRACE_WHY_MEMBERS : SL_TRACE_WHY_DISPATCH,
-                              .lane = sl_trace_u16(i),
-                              .layer =
-                                  layer < x->m->n_moe ? sl_trace_u16(x->m->moe_layer[layer]) : 0};
-        if (some) return;
-    }
+    sl_rounds_end(x->rounds);
 }
 
 bool sl_xprt_run(sl_xprt *x) {
-    if (x->queue_len == 0) return false;
     bool begins = !x->begun;
-    if (begins && !begin_task(x, &x->queue[x->queue_head])) return true;
+    if (begins && !sl_rounds_begin(x->rounds, &x->task)) return false;
+    if (begins && !begin_task(x)) {
+        sl_rounds_end(x->rounds);
+        return true;
+    }
     if (!sl_device_is_done(x->w->device, &x->event)) return begins;
     end_task(x);
     return true;
 }
 
+void sl_xprt_waits_for(sl_xprt *x, sl_trace_event *e) {
+    uint32_t lane, layer;
+    bool some;
+    if (!sl_rounds_waiting(x->rounds, &lane, &layer, &some)) return;
+    *e = (sl_trace_event){.kind = SL_TRACE_WAIT,
+                          .why = some ? SL_TRACE_WHY_MEMBERS : SL_TRACE_WHY_DISPATCH,
+                          .lane = sl_trace_u16(lane),
+                          .layer = sl_trace_u16(x->m->moe_layer[layer])};
+}
+
 /* ---- life ---- */
 
-static sl_status create_lane(sl_xprt *x, xlane *l, sl_err *err) {
-    sl_status st =
-        sl_barrier_create(x->m->n_moe, x->n_chunks, SL_PLAN_MAX_WORKERS, &l->barrier, err);
-    l->from = sl_alloc((size_t)SL_PLAN_MAX_WORKERS * x->n_chunks, sizeof *l->from);
-    if (st == SL_OK && !l->from) st = sl_fail(err, SL_ERR_NOMEM, "lane of %u chunks", x->n_chunks);
-    if (st == SL_OK && x->sequencer) st = sl_seq_create(SL_PLAN_MAX_WORKERS, &l->seq, err);
+static sl_status create_rounds(sl_xprt *x, sl_err *err) {
+    const sl_worker *w = x->w;
+    const sl_plan *p = &w->plan;
+    sl_status st = SL_OK;
+    for (uint32_t i = 0; st == SL_OK && i < p->n_workers; i++) {
+        uint32_t roles = p->worker[i].roles;
+        if (roles & SL_ROLE_ATTENTION) st = sl_idset_add(&x->members, i, err);
+        if (st == SL_OK && (roles & SL_ROLE_EXPERT)) st = sl_idset_add(&x->experts, i, err);
+    }
+    const sl_rounds_shape shape = {.n_lanes = p->lanes,
+                                   .n_moe = x->m->n_moe,
+                                   .chunks = p->chunks,
+                                   .self = w->id,
+                                   .epoch = p->epoch,
+                                   .members = &x->members,
+                                   .experts = &x->experts,
+                                   .ops = {tell_set, tell_dead, refuse, recall, drop},
+                                   .ctx = x};
+    if (st == SL_OK) st = sl_rounds_create(&shape, &x->rounds, err);
     if (st != SL_OK) return st;
-    sl_barrier_reset(l->barrier, x->w->plan.epoch);
-    if (l->seq) sl_seq_reset(l->seq, x->w->plan.epoch);
+    x->message = sl_alloc(sl_rounds_places(x->rounds), sizeof *x->message);
+    x->reply = sl_alloc(x->members.n, sizeof *x->reply);
+    if (!x->message || !x->reply)
+        return sl_fail(err, SL_ERR_NOMEM, "%u messages of rounds", sl_rounds_places(x->rounds));
     return SL_OK;
 }
 
@@ -630,9 +477,6 @@ static sl_status create_buffers(sl_xprt *x, sl_err *err) {
     size_t d = x->m->d_model, e = x->m->n_experts + 1u;
     x->max_rows = sl_lane_max_rows(&x->w->plan) * x->w->attention_workers;
     x->max_pairs = sl_worker_max_pairs(x->w, x->m);
-    x->queue_cap = (size_t)x->n_lanes * x->n_chunks * 4;
-    x->queue = sl_alloc(x->queue_cap, sizeof *x->queue);
-    x->lane = sl_alloc(x->n_lanes, sizeof *x->lane);
     x->x = sl_alloc(x->max_rows, d * sizeof *x->x);
     x->sum = sl_alloc(x->w->plan.exact ? x->max_pairs : x->max_rows, d * sizeof *x->sum);
     x->pair_row = sl_alloc(x->max_pairs, sizeof *x->pair_row);
@@ -642,8 +486,8 @@ static sl_status create_buffers(sl_xprt *x, sl_err *err) {
     x->group_expert = sl_alloc(e, sizeof *x->group_expert);
     x->group_first = sl_alloc(e, sizeof *x->group_first);
     x->cursor = sl_alloc(e, sizeof *x->cursor);
-    if (!x->queue || !x->lane || !x->x || !x->sum || !x->pair_row || !x->pair_to || !x->pair_adds ||
-        !x->pair_gate || !x->group_expert || !x->group_first || !x->cursor)
+    if (!x->x || !x->sum || !x->pair_row || !x->pair_to || !x->pair_adds || !x->pair_gate ||
+        !x->group_expert || !x->group_first || !x->cursor)
         return sl_fail(err, SL_ERR_NOMEM, "buffers of an expert worker for %u rows", x->max_rows);
     return SL_OK;
 }
@@ -653,11 +497,8 @@ sl_status sl_xprt_create(sl_worker *w, sl_xprt **out, sl_err *err) {
     if (!x) return sl_fail(err, SL_ERR_NOMEM, "expert worker");
     x->w = w;
     x->m = w->device->spec;
-    x->n_lanes = w->plan.lanes;
-    x->n_chunks = w->plan.chunks;
-    x->sequencer = w->expert_worker[0] == w->id;
-    sl_status st = create_buffers(x, err);
-    for (uint32_t i = 0; st == SL_OK && i < x->n_lanes; i++) st = create_lane(x, &x->lane[i], err);
+    sl_status st = create_rounds(x, err);
+    if (st == SL_OK) st = create_buffers(x, err);
     if (st == SL_OK)
         *out = x;
     else
@@ -667,27 +508,16 @@ sl_status sl_xprt_create(sl_worker *w, sl_xprt **out, sl_err *err) {
 
 void sl_xprt_free(sl_xprt *x) {
     if (!x) return;
-    for (uint32_t i = 0; x->begun && i < x->queue[x->queue_head].n_reply; i++)
-        sl_net_buf_give(x->w->net, x->reply[i]);
-    for (uint32_t i = 0; x->lane && i < x->n_lanes; i++) {
-        xlane *l = &x->lane[i];
-        for (uint32_t j = 0; l->from && j < SL_PLAN_MAX_WORKERS * x->n_chunks; j++)
-            sl_net_buf_give(x->w->net, l->from[j].payload);
-        sl_free(l->from);
-        sl_barrier_free(l->barrier);
-        sl_seq_free(l->seq);
-    }
-    void *const owned[] = {x->queue,
-                           x->lane,
-                           x->x,
-                           x->sum,
-                           x->pair_row,
-                           x->pair_gate,
-                           (void *)x->pair_to,
-                           x->pair_adds,
-                           x->group_expert,
-                           x->group_first,
-                           x->cursor};
+    for (uint32_t i = 0; x->begun && i < x->task.n; i++) sl_net_buf_give(x->w->net, x->reply[i]);
+    for (uint32_t i = 0; x->message && i < sl_rounds_places(x->rounds); i++)
+        sl_net_buf_give(x->w->net, x->message[i].payload);
+    sl_rounds_free(x->rounds);
+    sl_idset_free(&x->members);
+    sl_idset_free(&x->experts);
+    void *const owned[] = {
+        x->message,   (void *)x->reply,   x->x,         x->sum,          x->pair_row,
+        x->pair_gate, (void *)x->pair_to, x->pair_adds, x->group_expert, x->group_first,
+        x->cursor};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_free(x);
 }

@@ -147,7 +147,6 @@ void sim_msg_send(sim *s, uint32_t id, size_t bytes) {
     sim_msg *m = &s->msg[id];
     sim_worker *w = &s->worker[m->src];
     double now = sim_now(s);
-    m->sent_at = now;
     m->bytes = (uint32_t)SL_MIN(bytes + WIRE_HEADER, UINT32_MAX);
     if (m->dst == m->src) {
         sl_sim_events_push(&s->ev, now, SIM_DELIVER, m->dst, id);
@@ -550,6 +549,8 @@ static sl_status create_workers(sim *s) {
 }
 
 static sl_status create_sides(sim *s) {
+    s->members = (sl_idset){.ids = s->attn_id, .n = s->n_attn};
+    s->experts = (sl_idset){.ids = s->expert_id, .n = s->n_expert};
     sl_status st = sim_route_create(s);
     for (uint32_t i = 0; st == SL_OK && i < s->n_workers; i++) {
         sim_worker *w = &s->worker[i];
@@ -596,7 +597,7 @@ static sl_status create(sim *s) {
 static void destroy(sim *s) {
     for (uint32_t i = 0; s->worker && i < s->n_workers; i++) {
         sim_attn_free(s, &s->worker[i]);
-        sim_xprt_free(s, &s->worker[i]);
+        sim_xprt_free(&s->worker[i]);
         sim_queue_free(&s->worker[i]);
         sl_trace_free(s->worker[i].trace);
     }

@@ -76,7 +76,7 @@ typedef struct sim_msg {
     sim_pair *pair; /* kept for the next use of this place */
     uint32_t entry; /* aep: list */
     uint32_t next;  /* in the free list */
-    double sent_at;
+    double came_at; /* barriers: at its expert worker */
 } sim_msg;
 
 /* Beside what the coordinator's books (sim.admit) have of it, at the same place. */
@@ -185,6 +185,7 @@ typedef struct sim {
     sim_worker *worker;
     uint32_t n_workers, n_attn, n_expert;
     uint32_t *attn_id, *expert_id; /* ascending worker ids */
+    sl_idset members, experts;     /* the same: who takes part in rounds */
     uint32_t *expert_index;        /* worker id -> index of expert worker */
     uint32_t *dirty, n_dirty;
     uint32_t lanes, chunks, max_rows, max_slots;
@@ -308,7 +309,7 @@ double sim_attn_depth(const sim *s, const sim_worker *w);
 
 /* ---- sim_expert.c ---- */
 sl_status sim_xprt_create(sim *s, sim_worker *w);
-void sim_xprt_free(sim *s, sim_worker *w);
+void sim_xprt_free(sim_worker *w);
 void sim_xprt_on_dispatch(sim *s, sim_worker *w, uint32_t msg);
 void sim_xprt_on_join(sim *s, sim_worker *w, uint32_t msg);
 void sim_xprt_on_set(sim *s, sim_worker *w, uint32_t msg);

@@ -1,5 +1,5 @@
 /* The schedulers take the same decisions again: runs of real threads are recorded, and what each
- * worker was told (links of the trace) is fed to a fresh sl_turns, sl_barrier or sl_queues,
+ * worker was told (links of the trace) is fed to a fresh sl_turns, sl_rounds or sl_queues,
  * whose answers must be what the worker then did (its spans). */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,8 +13,8 @@
 #include "engine/plan_json.h"
 #include "engine/plan_lab.h"
 #include "model/model.h"
-#include "sched/membership.h"
 #include "sched/queues.h"
+#include "sched/rounds.h"
 #include "sched/turns.h"
 #include "trace/trace_file.h"
 #include "trace/trace_read.h"
@@ -288,7 +288,7 @@ static uint32_t replay_turns(const record *r, const sl_model_spec *m, const sl_p
     return p.checked;
 }
 
-/* ---- the expert side: sl_barrier ---- */
+/* ---- the expert side: sl_rounds ---- */
 
 /* Who sent rows, or the word that there are none, in a round: its members. */
 static void members_of(const record *r, const span *first, sl_idset *set) {
@@ -302,82 +302,102 @@ static void members_of(const record *r, const span *first, sl_idset *set) {
     }
 }
 
-typedef struct ready {
-    uint32_t lane, layer, chunk;
-} ready;
-
+/* Votes are not recorded: the sequencer is replayed as one of the others, which hears of a round
+ * when its first message comes. */
 typedef struct expert_side {
     const record *r;
     const sl_model_spec *m;
-    sl_barrier *barrier[SL_PLAN_MAX_LANES];
-    uint32_t opened[SL_PLAN_MAX_LANES]; /* latest round */
-    ready queue[256];
-    uint32_t head, tail, checked;
-    const span *early[256]; /* of rounds that are not announced */
-    uint32_t n_early;
+    sl_rounds *rounds;
+    const span *at[1024]; /* by place */
+    sl_idset set;         /* of the round that is looked at */
+    uint32_t opened[SL_PLAN_MAX_LANES], checked;
 } expert_side;
 
-static void open_round(expert_side *x, const span *s, sl_idset *set) {
-    uint32_t absentee;
-    sl_err err = {0};
-    members_of(x->r, s, set);
-    if (sl_barrier_open(x->barrier[s->lane], s->round, set, &absentee, &err) != SL_OK)
-        fail_msg("%s", err.msg);
-    x->opened[s->lane] = s->round;
-}
-
-static void arrive(expert_side *x, const span *s, sl_idset *set) {
-    bool dropped;
-    sl_ready out;
-    sl_err err = {0};
+static sl_round_msg message_of(expert_side *x, const span *s) {
     uint32_t layer = x->m->moe_index[s->layer];
-    members_of(x->r, s, set);
-    if (sl_barrier_arrive(x->barrier[s->lane], s->src, s->round, layer, s->chunk,
-                          layer == 0 && s->chunk == 0 ? set : NULL, &dropped, &err) != SL_OK)
-        fail_msg("%s", err.msg);
-    while (sl_barrier_pop(x->barrier[s->lane], &out))
-        x->queue[x->tail++ % SL_LEN(x->queue)] =
-            (ready){s->lane, x->m->moe_layer[out.layer], out.chunk};
+    members_of(x->r, s, &x->set);
+    return (sl_round_msg){.member = s->src,
+                          .lane = s->lane,
+                          .layer = layer,
+                          .chunk = s->chunk,
+                          .round = s->round,
+                          .rows = s->rows,
+                          .with_set = layer == 0 && s->chunk == 0,
+                          .set = x->set};
 }
 
-static uint32_t replay_barrier(const record *r, const sl_model_spec *m, const sl_plan *plan,
-                               uint32_t worker, bool sequencer) {
-    expert_side x = {.r = r, .m = m};
-    sl_idset set = {0};
+static void recall(void *ctx, uint32_t place, sl_round_msg *out) {
+    expert_side *x = ctx;
+    *out = message_of(x, x->at[place]);
+}
+
+static void drop(void *ctx, uint32_t place, bool answered) {
+    expert_side *x = ctx;
+    assert_true(answered);
+    x->at[place] = NULL;
+}
+
+static void refuse(void *ctx, uint32_t member, const char *why) {
+    (void)ctx;
+    fail_msg("worker %u is refused: %s", member, why);
+}
+
+static void open_round(expert_side *x, const span *s) {
     sl_err err = {0};
-    assert_int_equal(sl_idset_reserve(&set, 16, &err), SL_OK);
-    for (uint32_t l = 0; l < plan->lanes; l++)
-        assert_int_equal(sl_barrier_create(m->n_moe, plan->chunks, 16, &x.barrier[l], &err), SL_OK);
+    members_of(x->r, s, &x->set);
+    x->opened[s->lane] = s->round;
+    if (sl_rounds_on_set(x->rounds, s->lane, s->round, &x->set, &err) != SL_OK)
+        fail_msg("%s", err.msg);
+}
+
+static void arrive(expert_side *x, const span *s) {
+    uint32_t place;
+    sl_err err = {0};
+    const sl_round_msg m = message_of(x, s);
+    if (sl_rounds_on_dispatch(x->rounds, &m, &place, &err) != SL_OK) fail_msg("%s", err.msg);
+    assert_true(place < SL_LEN(x->at));
+    x->at[place] = s;
+}
+
+static void run_next(expert_side *x, const span *s) {
+    sl_round_task t;
+    assert_true(sl_rounds_begin(x->rounds, &t));
+    assert_int_equal(t.lane, s->lane);
+    assert_int_equal(x->m->moe_layer[t.layer], s->layer);
+    assert_int_equal(t.chunk, s->chunk);
+    sl_rounds_end(x->rounds);
+    x->checked++;
+}
+
+static uint32_t replay_rounds(const record *r, const sl_model_spec *m, const sl_plan *plan,
+                              uint32_t worker, bool sequencer) {
+    static expert_side x;
+    uint32_t members[SL_PLAN_MAX_WORKERS], experts[] = {0, worker};
+    sl_err err = {0};
+    x = (expert_side){.r = r, .m = m};
+    for (uint32_t i = 0; i < SL_LEN(members); i++) members[i] = i;
+    const sl_idset all = {.ids = members, .n = worker}, two = {.ids = experts, .n = 2};
+    const sl_rounds_shape shape = {.n_lanes = plan->lanes,
+                                   .n_moe = m->n_moe,
+                                   .chunks = plan->chunks,
+                                   .self = worker,
+                                   .members = &all,
+                                   .experts = &two,
+                                   .ops = {.refuse = refuse, .recall = recall, .drop = drop},
+                                   .ctx = &x};
+    assert_int_equal(sl_rounds_create(&shape, &x.rounds, &err), SL_OK);
     for (size_t i = 0; i < r->n; i++) {
         const span *s = &r->span[i];
         if (s->worker != worker) continue;
-        if (s->src != NONE && is(s, "ROUND_SET")) {
-            open_round(&x, s, &set);
-            uint32_t n = x.n_early;
-            x.n_early = 0;
-            for (uint32_t j = 0; j < n; j++) {
-                if (x.early[j]->lane == s->lane && x.early[j]->round == s->round)
-                    arrive(&x, x.early[j], &set);
-                else
-                    x.early[x.n_early++] = x.early[j];
-            }
-        } else if (s->src != NONE && is(s, "DISPATCH")) {
-            if (sequencer && s->round > x.opened[s->lane]) open_round(&x, s, &set);
-            if (s->round > x.opened[s->lane])
-                x.early[x.n_early++] = s;
-            else
-                arrive(&x, s, &set);
-        } else if (s->src == NONE && is(s, "gather")) {
-            assert_true(x.head < x.tail);
-            const ready *t = &x.queue[x.head++ % SL_LEN(x.queue)];
-            assert_int_equal(t->lane, s->lane);
-            assert_int_equal(t->layer, s->layer);
-            assert_int_equal(t->chunk, s->chunk);
-            x.checked++;
+        if (s->src != NONE && is(s, "ROUND_SET")) open_round(&x, s);
+        if (s->src != NONE && is(s, "DISPATCH")) {
+            if (sequencer && s->round > x.opened[s->lane]) open_round(&x, s);
+            arrive(&x, s);
         }
+        if (s->src == NONE && is(s, "gather")) run_next(&x, s);
     }
-    for (uint32_t l = 0; l < plan->lanes; l++) sl_barrier_free(x.barrier[l]);
-    sl_idset_free(&set);
+    sl_rounds_free(x.rounds);
+    sl_idset_free(&x.set);
     return x.checked;
 }
 
@@ -386,7 +406,7 @@ static void read_spec(const char *model, sl_model_spec *m) {
     if (sl_model_read_spec(model, m, NULL, &err) != SL_OK) fail_msg("%s", err.msg);
 }
 
-static void barriers_and_turns(void **state) {
+static void rounds_and_turns(void **state) {
     (void)state;
     static const struct {
         sl_schedule schedule;
@@ -418,7 +438,7 @@ static void barriers_and_turns(void **state) {
         for (uint32_t w = 0; w < rows[i].attention; w++)
             turns += replay_turns(&r, &m, &shape, w, rows[i].experts * shape.chunks);
         for (uint32_t w = rows[i].attention; w < n; w++)
-            tasks += replay_barrier(&r, &m, &shape, w, w == rows[i].attention);
+            tasks += replay_rounds(&r, &m, &shape, w, w == rows[i].attention);
         printf("%u+%u: %u turns and %u expert tasks as recorded\n", rows[i].attention,
                rows[i].experts, turns, tasks);
         assert_true(turns > 100 && tasks > 30);
@@ -492,7 +512,7 @@ static void policies(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(barriers_and_turns),
+        cmocka_unit_test(rounds_and_turns),
         cmocka_unit_test(policies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
