@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What `make check-long` runs after `make test`: all seeds and draws of which `make test` takes a sample.
 
-  tests/long.py [PART ...]     those parts, or all
+  tests/long.py [PART ...]     those parts, or all; as many units at a time as there are cores (-j N)
   tests/long.py --list         the parts, what they hold, how long they take on two calm cores
 
 A part is cut into units, most of them ranges of seeds. What passed at this commit lies in build/long.tsv and is
@@ -9,6 +9,7 @@ not run again, so a run that was stopped goes on where it was. A part whose unit
 docs/lab/check-long.tsv: date, commit, part, units, seconds. A commit with a + had changes beside it. Exit 1: a
 unit failed; its command and the end of its output are printed, the other units run all the same."""
 import argparse
+import concurrent.futures
 import datetime
 import os
 import pathlib
@@ -22,6 +23,9 @@ LEDGER = ROOT / "docs" / "lab" / "check-long.tsv"
 GOLDEN = "tests/golden"
 SIM, SHARED = f"{GOLDEN}/qwen3moe-tiny", f"{GOLDEN}/qwen2moe-tiny"
 SANITIZERS = {"UCX_MEM_EVENTS": "n", "ASAN_OPTIONS": "detect_leaks=1", "TSAN_OPTIONS": "halt_on_error=1"}
+
+
+FUZZ = sorted(p.stem.removeprefix("fuzz_") for p in (ROOT / "tests" / "fuzz").glob("fuzz_*.c"))
 
 
 def simulate(build, model, first, seeds, *options):
@@ -38,25 +42,43 @@ PARTS = {
             [("seeds 1-1000, every situation", simulate("build", SIM, 1, 1000, "--cover"))]
             + [(f"seeds {a}-{a + 249}", simulate("build", SIM, a, 250)) for a in range(1001, 2000, 250)]
             + [(f"shared, seeds {a}-{a + 249}", simulate("build", SHARED, a, 250)) for a in range(1, 500, 250)]
-            + [("seeds 1-60, twice", simulate("build", SIM, 1, 60, "--twice"))]),
-    "deferred": ("simulation and law on a device whose calls take their time", 20,
+            + [("seeds 1-60, twice", simulate("build", SIM, 1, 60, "--twice")),
+               ("simulated deployments", ["build/tests/test_sim_deploy", "full"])]),
+    "deferred": ("simulation and law on a device whose calls take their time", 8,
                  [("sim, seeds 1-1000, every situation", simulate("build", SIM, 1, 1000, "--cover", "--deferred"))]
                  + [(f"sim, shared, seeds {a}-{a + 249}", simulate("build", SHARED, a, 250, "--deferred")) for a in (1, 251)]
-                 + [("sim, seeds 1-60, twice", simulate("build", SIM, 1, 60, "--twice", "--deferred"))]
-                 + [(f"law loop, seed {s}", [*law("build", "loop", s, 1), "deferred"]) for s in (1, 2)]),
-    "law": ("every schedule of every deployment, four transports, seeds 1 and 2", 25,
-            [(f"{t}, seed {s}", law("build", t, s, 1)) for s in (1, 2) for t in ("loop", "shm", "tcp")]
-            + [("ucx, seed 1", law("build", "ucx", 1, 5))]),
+                 + [("sim, seeds 1-60, twice", simulate("build", SIM, 1, 60, "--twice", "--deferred")),
+                    ("law loop, seed 1", [*law("build", "loop", 1, 1), "deferred"]),
+                    ("law loop, seed 2, one in 4", [*law("build", "loop", 2, 4), "deferred"])]),
+    "law": ("every schedule of every deployment, three transports; draws of a second seed and of ucx", 25,
+            [(f"{t}, seed 1", law("build", t, 1, 1)) for t in ("loop", "shm", "tcp")]
+            + [(f"{t}, seed 2, one in 4", law("build", t, 2, 4)) for t in ("loop", "shm", "tcp")]
+            + [("ucx, seed 1, one in 5", law("build", "ucx", 1, 5))]),
     "asan": ("simulation and law under ASan and UBSan", 15,
              [(f"sim, seeds {a}-{a + 49}", simulate("build-dev", SIM, a, 50)) for a in range(51, 200, 50)]
              + [("sim, shared, seeds 1-75", simulate("build-dev", SHARED, 1, 75)),
                 ("sim, seeds 1-60, twice", simulate("build-dev", SIM, 1, 60, "--twice"))]
-             + [(f"law {t}, seed 2", law("build-dev", t, 2, n)) for t, n in (("loop", 40), ("shm", 60), ("tcp", 60))]),
+             + [(f"law {t}, seed 2", law("build-dev", t, 2, n)) for t, n in (("loop", 40), ("shm", 60), ("tcp", 60))]
+             + [("rows that are not finite, loop", ["build-dev/tests/test_broken", "loop", "build-dev/sluice"])]),
     "tsan": ("law under TSan", 12,
-             [(f"law {t}, seed 2", law("build-tsan", t, 2, n)) for t, n in (("loop", 80), ("shm", 160), ("tcp", 160))]),
+             [(f"law {t}, seed 2", law("build-tsan", t, 2, n)) for t, n in (("loop", 80), ("shm", 160), ("tcp", 160))]
+             + [("rows that are not finite, loop", ["build-tsan/tests/test_broken", "loop", "build-tsan/sluice"])]),
     "neon": ("all kernel tests under qemu", 4, [("all", ["tests/neon.sh"])]),
-    "fuzz": ("every fuzz target for 20 s from its corpus", 20, [("20 s each", ["make", "fuzz", "S=20"])]),
+    "fuzz": ("every fuzz target for 20 s from its corpus", 8,
+             [(f"{name}, 20 s", ["tests/fuzz/run.sh", "build-fuzz", "20", name]) for name in FUZZ]),
 }
+# part -> preset of the build that its units run, build folder, what of it
+BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all"), "asan": ("dev", "build-dev", "all"),
+          "tsan": ("tsan", "build-tsan", "all"), "deferred": ("release", "build", "all"),
+          "fuzz": ("fuzz", "build-fuzz", "fuzzers")}
+
+
+def prepare(part):
+    preset, folder, target = BUILDS[part]
+    for command in (["cmake", "--preset", preset], ["cmake", "--build", folder, "-j", str(os.cpu_count()), "--target", target]):
+        done = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if done.returncode:
+            sys.exit(f"{done.stdout[-6000:]}\n{folder} does not build")
 
 
 def commit():
@@ -91,16 +113,20 @@ def run_unit(part, unit, command):
     return None
 
 
-def run_part(part, at, done):
+def run_part(part, at, done, jobs):
     what, minutes, units = PARTS[part]
     left = [u for u in units if (part, u[0]) not in done]
     print(f"== {part}: {what}; {len(left)} of {len(units)} units left, about {minutes} minutes for all", flush=True)
-    for unit, command in left:
-        took = run_unit(part, unit, command)
-        if took is not None:
-            done[part, unit] = took
-            with DONE.open("a") as f:
-                f.write(f"{at}\t{part}\t{unit}\t{took:.1f}\n")
+    if left and part in BUILDS:
+        prepare(part)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        running = {pool.submit(run_unit, part, unit, command): unit for unit, command in left}
+        for end in concurrent.futures.as_completed(running):
+            unit, took = running[end], end.result()
+            if took is not None:
+                done[part, unit] = took
+                with DONE.open("a") as f:
+                    f.write(f"{at}\t{part}\t{unit}\t{took:.1f}\n")
     if any((part, u[0]) not in done for u in units):
         return False
     if left:
@@ -116,6 +142,7 @@ def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("parts", nargs="*", metavar="PART")
     args.add_argument("--list", action="store_true")
+    args.add_argument("-j", "--jobs", type=int, default=os.cpu_count(), help="units at a time [cores]")
     args = args.parse_args()
     for part in args.parts:
         if part not in PARTS:
@@ -126,7 +153,7 @@ def main():
         return 0
     at = commit()
     done = read_done(at)
-    good = [run_part(part, at, done) for part in args.parts or PARTS]
+    good = [run_part(part, at, done, args.jobs) for part in args.parts or PARTS]
     print(f"{sum(good)} passed, {len(good) - sum(good)} failed")
     return 0 if all(good) else 1
 
