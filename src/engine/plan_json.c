@@ -14,59 +14,18 @@
 #define MAX_PLAN_BYTES (16u << 20)
 #define NOBODY         UINT32_MAX
 
-static const char *const schedule_names[SL_SCHED_COUNT] = {"ep",     "dep", "pingpong",
-                                                           "findep", "eps", "aep"};
-static const char *const chunking_names[SL_CHUNKING_COUNT] = {"tokens", "experts"};
 static const char *const progress_names[] = {"inline", "thread"}; /* by sl_plan.pump */
 static const char *const activation_names[] = {"f32", "int8"};    /* by sl_plan.int8 */
-static const char *const order_names[SL_ORDER_COUNT] = {"asas", "aass"};
-static const char *const policy_names[SL_POLICY_COUNT] = {"defrag", "mtfs", "flfs", "rmf"};
-
-const char *sl_schedule_name(sl_schedule s) {
-    return schedule_names[s];
-}
-
-const char *sl_policy_name(sl_policy p) {
-    return policy_names[p];
-}
-
-/* The place of `name` in names[n]; the error lists what there is. */
-static sl_status parse_name(const char *what, const char *const *names, size_t n, const char *name,
-                            size_t *out, sl_err *err) {
-    char all[120] = "";
-    for (*out = 0; *out < n; ++*out) {
-        if (strcmp(name, names[*out]) == 0) return SL_OK;
-        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", *out ? ", " : "",
-                 names[*out]);
-    }
-    return sl_fail(err, SL_ERR_ARG, "%s '%s' is unknown: %s", what, name, all);
-}
-
-/* Schedules that sluice plan knows and the engine does not run yet. */
-static bool is_planned_only(const char *name) {
-    return strcmp(name, "hybrid") == 0 || strcmp(name, "pipeline") == 0;
-}
-
-sl_status sl_schedule_parse(const char *name, sl_schedule *out, sl_err *err) {
-    size_t i;
-    if (is_planned_only(name))
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "schedule '%s' can be planned, the engine does not run it yet", name);
-    sl_status st = parse_name("schedule", schedule_names, SL_SCHED_COUNT, name, &i, err);
-    if (st == SL_OK) *out = (sl_schedule)i;
-    return st;
-}
-
 sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) {
     size_t i;
-    sl_status st = parse_name("chunk_by", chunking_names, SL_CHUNKING_COUNT, name, &i, err);
+    sl_status st = sl_name_parse("chunk_by", sl_chunking_names, SL_CHUNKING_COUNT, name, &i, err);
     if (st == SL_OK) *out = (sl_chunking)i;
     return st;
 }
 
 sl_status sl_progress_parse(const char *name, bool *pump, sl_err *err) {
     size_t i;
-    sl_status st = parse_name("progress", progress_names, SL_LEN(progress_names), name, &i, err);
+    sl_status st = sl_name_parse("progress", progress_names, SL_LEN(progress_names), name, &i, err);
     if (st == SL_OK) *pump = i == 1;
     return st;
 }
@@ -74,30 +33,31 @@ sl_status sl_progress_parse(const char *name, bool *pump, sl_err *err) {
 sl_status sl_activations_parse(const char *name, bool *int8, sl_err *err) {
     size_t i;
     sl_status st =
-        parse_name("activations", activation_names, SL_LEN(activation_names), name, &i, err);
+        sl_name_parse("activations", activation_names, SL_LEN(activation_names), name, &i, err);
     if (st == SL_OK) *int8 = i == 1;
     return st;
 }
 
 sl_status sl_order_parse(const char *name, sl_order *out, sl_err *err) {
     size_t i;
-    sl_status st = parse_name("order", order_names, SL_ORDER_COUNT, name, &i, err);
+    sl_status st = sl_name_parse("order", sl_order_names, SL_ORDER_COUNT, name, &i, err);
     if (st == SL_OK) *out = (sl_order)i;
     return st;
 }
 
 sl_status sl_policy_parse(const char *name, sl_policy *out, sl_err *err) {
     size_t i;
-    sl_status st = parse_name("policy", policy_names, SL_POLICY_COUNT, name, &i, err);
+    sl_status st = sl_name_parse("policy", sl_policy_names, SL_POLICY_COUNT, name, &i, err);
     if (st == SL_OK) *out = (sl_policy)i;
     return st;
 }
 
 void sl_plan_set_schedule(sl_plan *p, sl_schedule s) {
+    const sl_schedule_traits *t = sl_schedule_traits_of(s);
     p->schedule = s;
-    p->lanes = s == SL_SCHED_PINGPONG || s == SL_SCHED_FINDEP ? 2 : 1;
-    p->chunks = s == SL_SCHED_FINDEP ? 2 : s == SL_SCHED_EPS ? 4 : 1;
-    p->chunking = s == SL_SCHED_EPS ? SL_CHUNK_EXPERTS : SL_CHUNK_TOKENS;
+    p->lanes = t->lanes;
+    p->chunks = t->chunks;
+    p->chunking = t->chunking;
     p->order = SL_ORDER_ASAS;
     p->policy = SL_POLICY_DEFRAG;
     p->lookahead = SL_PLAN_LOOKAHEAD;
@@ -398,13 +358,14 @@ static sl_status check_roles(const sl_plan *p, sl_err *err) {
                        "plan: %u attention and %u expert workers, one of each is "
                        "the least",
                        attention, expert);
-    if ((p->schedule == SL_SCHED_EP || p->schedule == SL_SCHED_EPS) && both != p->n_workers)
+    const sl_schedule_traits *t = sl_schedule_traits_of(p->schedule);
+    if (t->sides == SL_SIDES_TOGETHER && both != p->n_workers)
         return sl_fail(err, SL_ERR_ARG,
                        "plan: schedule %s is colocated, %u of %u workers do not have both roles",
-                       sl_schedule_name(p->schedule), p->n_workers - both, p->n_workers);
-    if (p->schedule == SL_SCHED_DEP && both != 0)
-        return sl_fail(err, SL_ERR_ARG,
-                       "plan: schedule dep keeps roles apart, %u workers have both", both);
+                       t->name, p->n_workers - both, p->n_workers);
+    if (t->sides == SL_SIDES_APART && both != 0)
+        return sl_fail(err, SL_ERR_ARG, "plan: schedule %s keeps roles apart, %u workers have both",
+                       t->name, both);
     return SL_OK;
 }
 
@@ -508,8 +469,8 @@ char *sl_plan_print(const sl_plan *p) {
         "s:{s:i, s:i, s:f, s:i, s:i}, s:i, s:s, s:s}",
         "version", (int)SL_PLAN_VERSION, "epoch", (json_int_t)p->epoch, "schedule",
         sl_schedule_name(p->schedule), "lanes", (int)p->lanes, "chunks", (int)p->chunks, "chunk_by",
-        chunking_names[p->chunking], "order", order_names[p->order], "policy",
-        policy_names[p->policy], "lookahead", (int)p->lookahead, "delta", p->delta, "wire",
+        sl_chunking_names[p->chunking], "order", sl_order_names[p->order], "policy",
+        sl_policy_names[p->policy], "lookahead", (int)p->lookahead, "delta", p->delta, "wire",
         sl_wire_format_name((sl_wire_format)p->wire), "exact", (int)p->exact, "workers", workers,
         "limits", "max_num_seqs", (int)p->max_num_seqs, "max_num_batched_tokens",
         (int)p->max_num_batched_tokens, "prefill_stretch", p->prefill_stretch, "context",
@@ -532,14 +493,15 @@ char *sl_plan_print(const sl_plan *p) {
 
 /* Lanes and chunks are what the schedule is made of: others have one of each. */
 static sl_status check_schedule(const sl_plan *p, sl_err *err) {
-    bool laned = p->schedule == SL_SCHED_PINGPONG || p->schedule == SL_SCHED_FINDEP;
-    bool chunked = p->schedule == SL_SCHED_FINDEP || p->schedule == SL_SCHED_EPS;
-    if (p->lanes < 1 || p->lanes > (laned ? SL_PLAN_MAX_LANES : 1))
+    const sl_schedule_traits *t = sl_schedule_traits_of(p->schedule);
+    uint32_t lanes = t->lanes > 1 ? SL_PLAN_MAX_LANES : 1,
+             chunks = t->chunks > 1 ? SL_PLAN_MAX_CHUNKS : 1;
+    if (p->lanes < 1 || p->lanes > lanes)
         return sl_fail(err, SL_ERR_ARG, "plan: schedule %s with %u lanes, 1 to %u are possible",
-                       sl_schedule_name(p->schedule), p->lanes, laned ? SL_PLAN_MAX_LANES : 1);
-    if (p->chunks < 1 || p->chunks > (chunked ? SL_PLAN_MAX_CHUNKS : 1))
+                       t->name, p->lanes, lanes);
+    if (p->chunks < 1 || p->chunks > chunks)
         return sl_fail(err, SL_ERR_ARG, "plan: schedule %s with %u chunks, 1 to %u are possible",
-                       sl_schedule_name(p->schedule), p->chunks, chunked ? SL_PLAN_MAX_CHUNKS : 1);
+                       t->name, p->chunks, chunks);
     if (p->max_num_batched_tokens < p->lanes)
         return sl_fail(err, SL_ERR_ARG, "plan: max_num_batched_tokens %u for %u lanes",
                        p->max_num_batched_tokens, p->lanes);

@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "format/json.h"
 #include "spec/model.h"
-#include "spec/plan.h"
+#include "spec/schedules.h"
 
 /* A plan of `attention` attention and `experts` expert workers; experts 0 with attention > 0: that
  * many colocated workers; both 0: one colocated worker. Experts are split evenly and contiguously.
@@ -43,9 +43,6 @@ sl_status sl_plan_check_size(const sl_plan *p, sl_err *err) SL_MUST_CHECK;
 /* Whether the plan fits the model and the limits of the wire; INFEASIBLE or ARG with the reason. */
 sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) SL_MUST_CHECK;
 
-const char *sl_schedule_name(sl_schedule s);
-const char *sl_policy_name(sl_policy p);
-sl_status sl_schedule_parse(const char *name, sl_schedule *out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) SL_MUST_CHECK;
 /* "inline" or "thread": who drives the fabric while a worker computes. */
 sl_status sl_activations_parse(const char *name, bool *int8, sl_err *err) SL_MUST_CHECK;

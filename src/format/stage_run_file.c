@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include "format/json.h"
+#include "spec/schedules.h"
 
 #define MAX_BYTES (1u << 20)
 
@@ -27,20 +28,17 @@ static sl_status read_word(sl_json v, const char *key, sl_json_need need, const 
 }
 
 static sl_status read_names(sl_json v, sl_stage_run *r, sl_err *err) {
-    static const char *const schedules[] = {"ep", "dep", "pingpong", "findep", "eps", "aep"};
-    static const char *const orders[] = {"asas", "aass"}, *const duplexes[] = {"full", "half"};
-    static const char *const policies[] = {"defrag", "mtfs", "flfs", "rmf"};
-    _Static_assert(SL_LEN(schedules) == SL_SCHED_COUNT && SL_LEN(policies) == SL_POLICY_COUNT,
-                   "one name each");
+    static const char *const duplexes[] = {"full", "half"};
     uint32_t schedule = 0, order = 0, duplex = 0, policy = 0;
-    sl_status st =
-        read_word(v, "schedule", SL_JSON_REQUIRED, schedules, SL_LEN(schedules), &schedule, err);
+    sl_status st = read_word(v, "schedule", SL_JSON_REQUIRED, sl_schedule_names, SL_SCHED_COUNT,
+                             &schedule, err);
     if (st == SL_OK)
-        st = read_word(v, "order", SL_JSON_OPTIONAL, orders, SL_LEN(orders), &order, err);
+        st = read_word(v, "order", SL_JSON_OPTIONAL, sl_order_names, SL_ORDER_COUNT, &order, err);
     if (st == SL_OK)
         st = read_word(v, "duplex", SL_JSON_OPTIONAL, duplexes, SL_LEN(duplexes), &duplex, err);
     if (st == SL_OK)
-        st = read_word(v, "policy", SL_JSON_OPTIONAL, policies, SL_LEN(policies), &policy, err);
+        st = read_word(v, "policy", SL_JSON_OPTIONAL, sl_policy_names, SL_POLICY_COUNT, &policy,
+                       err);
     r->schedule = (sl_schedule)schedule;
     r->order = (sl_order)order;
     r->half_duplex = duplex == 1;

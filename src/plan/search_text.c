@@ -4,8 +4,13 @@
 #include <stdio.h>
 
 const char *sl_layout_name(sl_layout_kind k) {
-    static const char *const names[SL_LAYOUT_COUNT] = {"ep",  "eps",      "hybrid", "pipeline",
-                                                       "dep", "pingpong", "findep", "aep"};
+#define SL_PLANNED(id, name)                                       [SL_LAYOUT_##id] = name,
+#define SL_SCHEDULE(id, name, where, how, lanes, chunks, chunking) SL_PLANNED(id, name)
+    static const char *const names[SL_LAYOUT_COUNT] = {
+#include "spec/schedules.def"
+    };
+#undef SL_SCHEDULE
+#undef SL_PLANNED
     return names[k];
 }
 

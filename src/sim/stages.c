@@ -8,6 +8,7 @@
 #include "sched/policy.h"
 #include "sched/turns.h"
 #include "sim/events.h"
+#include "spec/schedules.h"
 
 /* The period is looked for in WINDOW layers of every lane, after at least as many and before END
  * more. */
@@ -61,16 +62,12 @@ typedef struct world {
     sl_err *err;
 } world;
 
-static const char *const schedules[SL_SCHED_COUNT] = {"ep",     "dep", "pingpong",
-                                                      "findep", "eps", "aep"};
-
 sl_status sl_stage_run_check(const sl_stage_run *r, sl_err *err) {
     static const char *const kinds[] = {"attn", "shared", "a2e", "expert", "e2a"};
     if (r->schedule >= SL_SCHED_COUNT)
         return sl_fail(err, SL_ERR_ARG, "schedule %d", (int)r->schedule);
-    bool lanes = r->schedule == SL_SCHED_PINGPONG || r->schedule == SL_SCHED_FINDEP ||
-                 r->schedule == SL_SCHED_AEP;
-    bool chunks = r->schedule == SL_SCHED_FINDEP || r->schedule == SL_SCHED_EPS;
+    const sl_schedule_traits *t = sl_schedule_traits_of(r->schedule);
+    bool lanes = t->lanes > 1 || !t->barriers, chunks = t->chunks > 1;
     const struct {
         const char *name;
         uint32_t value, max;
@@ -81,7 +78,7 @@ sl_status sl_stage_run_check(const sl_stage_run *r, sl_err *err) {
     for (size_t i = 0; i < SL_LEN(counts); i++) {
         if (counts[i].value < 1 || counts[i].value > counts[i].max)
             return sl_fail(err, SL_ERR_ARG, "%s is %u, schedule %s has 1 to %u", counts[i].name,
-                           counts[i].value, schedules[r->schedule], counts[i].max);
+                           counts[i].value, sl_schedule_name(r->schedule), counts[i].max);
     }
     uint64_t tasks = (uint64_t)r->layers * r->iterations * r->lanes * r->chunks;
     if (tasks > SL_STAGE_MAX_TASKS)
@@ -316,7 +313,7 @@ static void free_side(side *s) {
 
 static sl_status create(world *w, sl_err *err) {
     const sl_stage_run *r = w->r;
-    w->colocated = r->schedule == SL_SCHED_EP || r->schedule == SL_SCHED_EPS;
+    w->colocated = sl_schedule_traits_of(r->schedule)->sides == SL_SIDES_TOGETHER;
     if (r->schedule == SL_SCHED_AEP) {
         sl_status st = create_side(r, &w->attn, err);
         if (st == SL_OK) st = create_side(r, &w->expert, err);

@@ -14,12 +14,11 @@
 
 /* How the rows of an attention worker are grouped, and when a group may run (docs/schedules.md). */
 typedef enum sl_schedule {
-    SL_SCHED_EP,       /* colocated, one lane, barrier per layer */
-    SL_SCHED_DEP,      /* attention and experts on separate workers, one lane, barrier per layer */
-    SL_SCHED_PINGPONG, /* `lanes` micro-batches in flight, a barrier per lane and layer */
-    SL_SCHED_FINDEP,   /* `lanes` micro-batches of `chunks` chunks each, a barrier per chunk */
-    SL_SCHED_EPS,      /* colocated, one lane, `chunks` expert groups, a barrier per group */
-    SL_SCHED_AEP,      /* no barrier: queues per layer and expert, `policy` picks */
+#define SL_PLANNED(id, name)
+#define SL_SCHEDULE(id, name, sides, how, lanes, chunks, chunking) SL_SCHED_##id,
+#include "spec/schedules.def"
+#undef SL_SCHEDULE
+#undef SL_PLANNED
     SL_SCHED_COUNT
 } sl_schedule;
 

@@ -259,7 +259,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
              o.plan.order == SL_ORDER_ASAS ? "asas" : "aass", o.plan.lanes, o.plan.chunks,
              o.plan.chunking == SL_CHUNK_TOKENS ? "tokens" : "experts");
     if (o.plan.schedule == SL_SCHED_AEP)
-        snprintf(schedule, n, "aep, %s", sl_policy_name(o.plan.policy));
+        snprintf(schedule, n, "aep, %s", sl_policy_names[o.plan.policy]);
     if (st != SL_OK) {
         sl_plan_free(&o.plan);
         return st;
