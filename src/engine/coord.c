@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/plan_json.h"
+#include "net/transports.h"
 
 #include <jansson.h>
 #include <sodium.h>
@@ -562,7 +563,9 @@ sl_status sl_coord_start(sl_engine *e, sl_err *err) {
     memcpy(no.hello.model_hash, e->spec.hash, 32);
     snprintf(no.hello.name, sizeof no.hello.name, "coordinator");
     sl_status st = SL_OK;
-    if (strcmp(e->o.transport, "loop") == 0) {
+    const sl_transport_kind *kind = sl_transport_find(e->o.transport, false, err);
+    if (!kind) return SL_ERR_ARG;
+    if (kind->threads) {
         st = sl_loop_hub_create(e->o.delay_seed, e->o.delay_us, &e->hub, err);
         no.hub = e->hub;
     }

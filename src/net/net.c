@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "net/net_int.h"
+#include "net/transports.h"
 
 #define POOL_BYTES ((size_t)256 << 20)
 
@@ -46,13 +47,15 @@ static bool is_loopback(const char *host) {
     return all;
 }
 
-static sl_status check_opts(const sl_net_opts *o, sl_err *err) {
-    const char *name = o->transport ? o->transport : "";
-    bool loop = strcmp(name, "loop") == 0,
-         ip = strcmp(name, "tcp") == 0 || strcmp(name, "ucx") == 0;
-    if (!loop && !ip && strcmp(name, "shm"))
-        return sl_fail(err, SL_ERR_ARG, "transport '%s': loop, shm, tcp or ucx expected", name);
-    if (loop && !o->hub) return sl_fail(err, SL_ERR_ARG, "transport loop needs a hub");
+/* *out: its transport. */
+static sl_status check_opts(const sl_net_opts *o, const sl_transport_kind **out, sl_err *err) {
+    const sl_transport_kind *kind = sl_transport_find(o->transport, false, err);
+    if (!kind) return SL_ERR_ARG;
+    if (kind->needs)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "transport %s: this program was built without %s",
+                       kind->name, kind->needs);
+    if (kind->threads && !o->hub)
+        return sl_fail(err, SL_ERR_ARG, "transport %s needs a hub", kind->name);
     if (!o->clock.now_us) return sl_fail(err, SL_ERR_ARG, "the fabric needs a clock");
     if (!o->on.on_open || !o->on.on_message || !o->on.on_down)
         return sl_fail(err, SL_ERR_ARG, "the fabric needs all three callbacks");
@@ -60,29 +63,17 @@ static sl_status check_opts(const sl_net_opts *o, sl_err *err) {
         sl_status st = sl_secret_check(o->secret.len, "the fabric", err);
         if (st != SL_OK) return st;
     }
-    if (ip && o->host && o->secret.len == 0 && !is_loopback(o->host))
+    if (kind->machines && o->host && o->secret.len == 0 && !is_loopback(o->host))
         return sl_fail(err, SL_ERR_ARG,
                        "host %s is not a loopback address: listening there needs a secret",
                        o->host);
+    *out = kind;
     return SL_OK;
 }
 
-static sl_status make_transport(sl_net *n, const sl_net_opts *o, sl_err *err) {
-    if (strcmp(o->transport, "loop") == 0)
-        return sl_loop_transport_create(n, o, &n->transport, err);
-    if (strcmp(o->transport, "shm") == 0) return sl_shm_transport_create(n, o, &n->transport, err);
-    if (strcmp(o->transport, "tcp") == 0) return sl_tcp_transport_create(n, o, &n->transport, err);
-#ifdef SL_HAVE_UCX
-    return sl_ucx_transport_create(n, o, &n->transport, err);
-#else
-    return sl_fail(err, SL_ERR_UNSUPPORTED,
-                   "transport %s: this program was built without UCX (install libucx-dev, rebuild)",
-                   o->transport);
-#endif
-}
-
 sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
-    sl_status st = check_opts(o, err);
+    const sl_transport_kind *kind;
+    sl_status st = check_opts(o, &kind, err);
     if (st != SL_OK) return st;
     if (sodium_init() < 0) return sl_fail(err, SL_ERR_INTERNAL, "libsodium could not start");
     sl_net *n = sl_alloc(1, sizeof *n);
@@ -105,7 +96,7 @@ sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
     else if (o->secret.len)
         memcpy(n->secret, o->secret.data, o->secret.len);
     if (st == SL_OK) st = sl_self_transport_create(n, &n->self, err);
-    if (st == SL_OK) st = make_transport(n, o, err);
+    if (st == SL_OK) st = kind->create(n, o, &n->transport, err);
     if (st == SL_OK)
         *out = n;
     else

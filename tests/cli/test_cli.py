@@ -117,7 +117,7 @@ def test_unknown_verb():
     (["run", FIXTURE, *IDS, "--attention", "16385"], "--attention: '16385' is not"),
     (["run", FIXTURE, *IDS, "--schedule", "magic"], "schedule 'magic' is unknown: ep, dep, pingpong, findep, eps, aep"),
     (["run", FIXTURE, *IDS, "--wire", "fp4"], "wire format 'fp4' is unknown"),
-    (["run", FIXTURE, *IDS, "--transport", "pigeon"], "transport 'pigeon': loop, shm, tcp or ucx"),
+    (["run", FIXTURE, *IDS, "--transport", "pigeon"], "transport 'pigeon': shm, tcp, ucx or loop"),
     (["run", FIXTURE, *IDS, "--isa", "sse9", "--transport", "loop"], "sse9"),
     (["run", FIXTURE, *IDS, "--log", "loud"], "--log: 'loud' is not error, warn, info or debug"),
     (["run", FIXTURE, *IDS, "--ctx", "100000"], "context 100000, the model's limit is 512"),

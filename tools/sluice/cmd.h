@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 #include "kernel/choice.h"
 #include "model/chat.h"
-#include "net/net.h"
+#include "net/transports.h"
 #include "spec/shape.h"
 
 #include <jansson.h>
@@ -66,6 +66,9 @@ sl_status sl_deploy_secret(const sl_options *o, char out[SL_SECRET_MAX + 1],
                            sl_err *err) SL_MUST_CHECK;
 /* Sets what must be set before any thread, e.g. UCX's environment. */
 void sl_deploy_setup_process(const sl_options *o);
+/* The transport to other machines: --transport, auto: the first that reaches them. NULL: see
+ * sl_transport_find. */
+const sl_transport_kind *sl_deploy_transport_far(const sl_options *o, sl_err *err);
 
 /* "3,17,41" -> ids; each checked against vocab. */
 sl_status sl_ids_parse(const char *text, uint32_t vocab, sl_ids *out, sl_err *err) SL_MUST_CHECK;

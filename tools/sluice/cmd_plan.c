@@ -8,6 +8,7 @@
 #include "format/quantity.h"
 #include "format/shape_config.h"
 #include "format/workload_file.h"
+#include "net/transports.h"
 #include "plan/lengths.h"
 #include "sim/trial.h"
 
@@ -101,13 +102,15 @@ typedef struct measured {
     char machine[SL_PROFILE_TEXT];
 } measured;
 
-/* The link of one of these transports, the first that the profile has; NULL: none. */
-static const sl_link_cost *find_link(const sl_profile *p, const char *const *transports, size_t n,
-                                     sl_link_cost *out) {
+/* The link within a machine, or between machines, of the first transport whose the profile has;
+ * NULL: none. */
+static const sl_link_cost *find_link(const sl_profile *p, bool between, sl_link_cost *out) {
     sl_costs costs;
     sl_err none;
-    for (size_t i = 0; i < n; i++) {
-        if (sl_profile_costs(p, transports[i], 1, &costs, &none) != SL_OK) continue;
+    const sl_transport_kind *kind;
+    for (size_t i = 0; (kind = sl_transport_at(i)) != NULL; i++) {
+        const char *name = between ? kind->machines : kind->name;
+        if (!name || sl_profile_costs(p, name, 1, &costs, &none) != SL_OK) continue;
         *out = costs.link;
         return out;
     }
@@ -118,8 +121,6 @@ static const sl_link_cost *find_link(const sl_profile *p, const char *const *tra
  * that was not measured is what the cluster says. */
 static sl_status read_profile(const sl_options *o, sl_shape *shape, sl_search_problem *p,
                               measured *m, sl_err *err) {
-    static const char *const near[] = {"shm", "ucx", "tcp", "loop"};
-    static const char *const far[] = {"net-tcp", "net-ucx"};
     sl_profile profile = {0};
     if (!o->profile[0]) return SL_OK;
     sl_status st = sl_profile_load(o->profile, &profile, err);
@@ -132,8 +133,8 @@ static sl_status read_profile(const sl_options *o, sl_shape *shape, sl_search_pr
                 shape->name);
     if (st == SL_OK) {
         p->measured = &m->costs;
-        p->measured_intra = find_link(&profile, near, SL_LEN(near), &m->intra);
-        p->measured_inter = find_link(&profile, far, SL_LEN(far), &m->inter);
+        p->measured_intra = find_link(&profile, false, &m->intra);
+        p->measured_inter = find_link(&profile, true, &m->inter);
         p->value_bytes = shape->kv_value_bytes = sizeof(float);
         snprintf(m->machine, sizeof m->machine, "%s", profile.machine);
     }

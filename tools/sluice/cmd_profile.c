@@ -16,13 +16,6 @@
 #define KERNELS_NS 75000000000ull /* with links and opening this is below two minutes */
 #define BAR        30u
 
-/* In the order of measuring: peers over loop are threads, the others are forked before. */
-static const char *const transports[] = {"tcp", "shm",
-#ifdef SL_HAVE_UCX
-                                         "ucx",
-#endif
-                                         "loop"};
-
 void sl_profile_step(sl_profile_progress *p, const char *what) {
     p->done++;
     if (!p->shown) return;
@@ -80,12 +73,15 @@ static sl_status measure_machine(const sl_options *o, sl_profile_progress *progr
     if (!ex.k) return sl_fail(err, SL_ERR_NOMEM, "table of kernels");
     p->threads = o->threads ? o->threads : p->cores;
     snprintf(p->isa, sizeof p->isa, "%s", sl_kernels_name(ex.k));
-    progress->total += SL_PROFILE_KERNEL_POINTS + SL_PROFILE_LINK_POINTS * SL_LEN(transports);
+    progress->total += SL_PROFILE_KERNEL_POINTS;
+    for (size_t i = 0; sl_transport_at(i); i++)
+        progress->total += sl_transport_at(i)->needs ? 0 : SL_PROFILE_LINK_POINTS;
     st = sl_profile_model_open(o->arg[0], &m, &p->random_weights, p->model, sizeof p->model, err);
     if (st == SL_OK) warn_when_busy(p);
     /* Peers are forked before the pool's threads exist. */
-    for (size_t i = 0; st == SL_OK && i < SL_LEN(transports); i++)
-        st = sl_profile_links(transports[i], progress, p, err);
+    const sl_transport_kind *kind;
+    for (size_t i = 0; st == SL_OK && (kind = sl_transport_at(i)) != NULL; i++)
+        if (!kind->needs) st = sl_profile_links(kind, progress, p, err);
     if (st == SL_OK) st = sl_pool_create(p->threads, &pool, err);
     ex.pool = pool;
     if (st == SL_OK) st = sl_profile_kernels(m, &ex, sl_now_ns() + KERNELS_NS, progress, p, err);
@@ -181,7 +177,10 @@ int cmd_profile(const sl_options *o) {
         st = sl_fail(&err, SL_ERR_ARG,
                      "--listen measures nothing here: leave out MODEL and --links-to");
     if (st != SL_OK) return sl_cmd_fail("profile", &err);
-    if (o->n_args || strcmp(o->transport, "ucx") == 0) sl_net_setup_process("ucx");
+    for (size_t i = 0; sl_transport_at(i); i++) { /* MODEL: all are measured */
+        const char *name = sl_transport_at(i)->name;
+        if (o->n_args || strcmp(o->transport, name) == 0) sl_net_setup_process(name);
+    }
     if (o->listen[0]) {
         st = sl_profile_listen(o, &err);
         return st == SL_OK ? 0 : sl_cmd_fail("profile", &err);

@@ -164,7 +164,6 @@ int cmd_serve(const sl_options *o) {
             st = sl_fail(&err, SL_ERR_ARG,
                          "--remote: a secret is needed (--secret-file or "
                          "SLUICE_SECRET)");
-        if (strcmp(d.opts.transport, "loop") == 0) d.opts.transport = "tcp";
     }
     if (st == SL_OK) st = sl_tokenizer_open(o->arg[0], &tok, &err);
     if (st == SL_OK) {

@@ -7,7 +7,7 @@
 #include "engine/plan_lab.h"
 #include "kernel/kernel.h"
 #include "model/model.h"
-#include "net/net.h"
+#include "net/transports.h"
 #include "spec/kv.h"
 
 #include <errno.h>
@@ -22,9 +22,17 @@ static bool wants_workers(const sl_options *o) {
     return o->attention + o->experts > 0 || o->plan[0];
 }
 
+const sl_transport_kind *sl_deploy_transport_far(const sl_options *o, sl_err *err) {
+    bool any = strcmp(o->transport, "auto") == 0;
+    for (size_t i = 0; any && sl_transport_at(i); i++)
+        if (sl_transport_at(i)->machines) return sl_transport_at(i);
+    return sl_transport_find(o->transport, true, err);
+}
+
 static const char *transport_of(const sl_options *o, bool processes) {
     if (strcmp(o->transport, "auto") != 0) return o->transport;
-    if (o->remote) return "tcp";
+    sl_err none;
+    if (o->remote) return sl_deploy_transport_far(o, &none)->name;
     return processes && wants_workers(o) ? "shm" : "loop";
 }
 
@@ -156,8 +164,12 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     if (n <= 0) return sl_fail(err, SL_ERR_IO, "/proc/self/exe: %s", strerror(errno));
     d->opts.model_folder = o->arg[0];
     d->opts.transport = transport_of(o, processes);
-    bool threads = strcmp(d->opts.transport, "loop") == 0;
-    d->opts.spawn = threads ? SL_SPAWN_THREADS : SL_SPAWN_PROCESSES;
+    const sl_transport_kind *kind = sl_transport_find(d->opts.transport, false, err);
+    if (!kind) return SL_ERR_ARG;
+    if (kind->threads && o->remote)
+        return sl_fail(err, SL_ERR_ARG, "--remote: transport %s is for threads of this process",
+                       kind->name);
+    d->opts.spawn = kind->threads ? SL_SPAWN_THREADS : SL_SPAWN_PROCESSES;
     d->opts.host = o->fabric_host;
     d->opts.port = (uint16_t)o->fabric_port;
     d->opts.secret = (sl_span){(const uint8_t *)d->secret, strlen(d->secret)};

@@ -5,6 +5,7 @@
 #include "base/options.h"
 #include "model/model.h"
 #include "net/probe.h"
+#include "net/transports.h"
 #include "spec/profile.h"
 
 /* A line at the bottom of a terminal; tells nothing when stderr is none. */
@@ -31,10 +32,10 @@ sl_status sl_profile_kernels(const sl_model *m, const sl_exec *ex, uint64_t dead
                              sl_err *err) SL_MUST_CHECK;
 #define SL_PROFILE_KERNEL_POINTS 140u
 
-/* Messages to 1, 2 and 4 processes over `transport`, half of the way there and back; appends to
+/* Messages to 1, 2 and 4 peers over this transport, half of the way there and back; appends to
  * p->link. Forks: call before threads exist. */
-sl_status sl_profile_links(const char *transport, sl_profile_progress *progress, sl_profile *p,
-                           sl_err *err) SL_MUST_CHECK;
+sl_status sl_profile_links(const sl_transport_kind *kind, sl_profile_progress *progress,
+                           sl_profile *p, sl_err *err) SL_MUST_CHECK;
 #define SL_PROFILE_LINK_POINTS 27u
 /* Between messages: who waits for one has done so for a while, as workers do. Both ends have to
  * agree: it is the think_ns of the echo. */

@@ -208,21 +208,21 @@ static sl_status connect_peers(sl_probe *n, peer *peers, sl_err *err) {
     return SL_OK;
 }
 
-sl_status sl_profile_links(const char *transport, sl_profile_progress *progress, sl_profile *p,
-                           sl_err *err) {
+sl_status sl_profile_links(const sl_transport_kind *kind, sl_profile_progress *progress,
+                           sl_profile *p, sl_err *err) {
     sl_probe n = {0};
     peer *peers = sl_alloc(MAX_PEERS, sizeof *peers);
     sl_loop_hub *hub = NULL;
     double single_us[SL_PROFILE_LINK_SIZES];
     char secret[SL_SECRET_MAX + 1];
     sl_status st = peers ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "peers");
-    bool loop = strcmp(transport, "loop") == 0;
+    const char *transport = kind->name;
     if (st == SL_OK) st = sl_secret_make(secret, err);
-    if (st == SL_OK && loop) st = sl_loop_hub_create(0, 0, &hub, err);
+    if (st == SL_OK && kind->threads) st = sl_loop_hub_create(0, 0, &hub, err);
     for (uint32_t i = 0; st == SL_OK && i < MAX_PEERS; i++) {
         peers[i].secret = secret;
-        st = loop ? start_thread(&peers[i], hub, i + 1, err)
-                  : start_child(&peers[i], transport, err);
+        st = kind->threads ? start_thread(&peers[i], hub, i + 1, err)
+                           : start_child(&peers[i], transport, err);
     }
     if (st == SL_OK) st = sl_probe_start(&n, transport, hub, secret, (uint32_t)getpid(), err);
     if (st == SL_OK) st = connect_peers(&n, peers, err);

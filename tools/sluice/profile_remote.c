@@ -29,27 +29,21 @@ static sl_status split_address(const char *text, char host[64], uint16_t *port, 
     return SL_OK;
 }
 
-static const char *transport_of(const sl_options *o) {
-    return strcmp(o->transport, "auto") == 0 ? "tcp" : o->transport;
-}
-
-static sl_status check_transport(const sl_options *o, sl_err *err) {
-    const char *name = transport_of(o);
-    if (strcmp(name, "tcp") == 0 || strcmp(name, "ucx") == 0) return SL_OK;
-    return sl_fail(err, SL_ERR_ARG,
-                   "--transport: '%.20s' does not reach other machines, tcp or ucx", name);
+static sl_status find_transport(const sl_options *o, const sl_transport_kind **out, sl_err *err) {
+    *out = sl_deploy_transport_far(o, err);
+    return *out ? SL_OK : SL_ERR_ARG;
 }
 
 sl_status sl_profile_listen(const sl_options *o, sl_err *err) {
     char secret[SL_SECRET_MAX + 1], host[64];
     uint16_t port = 0;
+    const sl_transport_kind *kind;
     sl_probe n = {.echo = true, .alone = true, .think_ns = SL_PROFILE_THINK_NS};
-    sl_status st = check_transport(o, err);
+    sl_status st = find_transport(o, &kind, err);
     if (st == SL_OK) st = split_address(o->listen, host, &port, err);
     if (st == SL_OK) st = sl_deploy_secret(o, secret, err);
     if (st == SL_OK)
-        st = sl_probe_start_at(&n, transport_of(o), NULL, host, port, secret, (uint32_t)getpid(),
-                               err);
+        st = sl_probe_start_at(&n, kind->name, NULL, host, port, secret, (uint32_t)getpid(), err);
     if (st != SL_OK) return st;
     printf(o->json ? "{\"address\": \"%s\"}\n" : "listening at %s\n", sl_net_address(n.net));
     fflush(stdout);
@@ -91,19 +85,19 @@ static sl_status connect_all(sl_probe *n, const char *list, sl_conn **conn, uint
 
 sl_status sl_profile_links_to(const sl_options *o, sl_profile_progress *progress, sl_profile *p,
                               sl_err *err) {
-    char secret[SL_SECRET_MAX + 1], name[16];
+    char secret[SL_SECRET_MAX + 1];
+    const sl_transport_kind *kind;
     double single_us[SL_PROFILE_LINK_SIZES] = {0};
     sl_conn *conn[MAX_PEERS] = {NULL};
     sl_probe n = {0};
     uint32_t count = 0;
-    sl_status st = check_transport(o, err);
+    sl_status st = find_transport(o, &kind, err);
     if (st == SL_OK) st = sl_deploy_secret(o, secret, err);
-    snprintf(name, sizeof name, "net-%.8s", transport_of(o));
     if (st == SL_OK)
-        st = sl_probe_start_at(&n, transport_of(o), NULL, NULL, 0, secret, (uint32_t)getpid(), err);
+        st = sl_probe_start_at(&n, kind->name, NULL, NULL, 0, secret, (uint32_t)getpid(), err);
     if (st == SL_OK) st = connect_all(&n, o->links_to, conn, &count, err);
     for (uint32_t g = 1; st == SL_OK && g <= count; g *= 2)
-        st = sl_profile_link_measure(&n, conn, g, name, single_us, progress, p, err);
+        st = sl_profile_link_measure(&n, conn, g, kind->machines, single_us, progress, p, err);
     sl_net_free(n.net);
     return st == SL_OK ? SL_OK : sl_err_prefix(err, "links to other machines");
 }

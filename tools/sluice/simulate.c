@@ -12,7 +12,6 @@
 #include "format/workload_file.h"
 #include "model/model.h"
 #include "model/skew.h"
-#include "net/net.h"
 #include "plan/roofline.h"
 
 #include <math.h>
@@ -66,8 +65,11 @@ static sl_status costs_of_profile(const sl_options *o, sl_simulation *x, sl_err 
     sl_profile p = {0};
     uint32_t attention = 0, expert = 0, both = 0;
     const char *transport = strcmp(o->transport, "auto") == 0 ? NULL : o->transport;
-    if (strcmp(o->link, "network") == 0)
-        transport = strcmp(o->transport, "ucx") == 0 ? "net-ucx" : "net-tcp";
+    if (strcmp(o->link, "network") == 0) {
+        const sl_transport_kind *far = sl_deploy_transport_far(o, err);
+        if (!far) return sl_err_prefix(err, "--link network");
+        transport = far->machines;
+    }
     for (uint32_t i = 0; i < x->plan.n_workers; i++) {
         attention += (x->plan.worker[i].roles & SL_ROLE_ATTENTION) != 0;
         expert += (x->plan.worker[i].roles & SL_ROLE_EXPERT) != 0;
