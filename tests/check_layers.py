@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The include edges of the tree: a folder of src/ may include only the folders named for it here.
+"""The include edges of the tree: a folder of src/ may include only the folders that src/layers.txt names for it.
 
 Also: no file over 800 lines, no getenv outside the option table, no include of a .c file,
 function names unique over src/, and no macro that evaluates an argument twice (docs/architecture.md says why)."""
@@ -7,23 +7,6 @@ import pathlib
 import re
 import sys
 
-ALLOWED = {
-    "base": set(),
-    "spec": set(),
-    "quant": {"spec"},
-    "format": {"spec", "quant"},
-    "kernel": {"spec", "quant"},
-    "jinja": {"format"},
-    "model": {"spec", "quant", "format", "kernel", "jinja"},
-    "stage": {"spec", "quant", "kernel", "model"},
-    "plan": {"spec"},
-    "sched": {"spec", "plan"},
-    "net": {"spec", "quant"},
-    "trace": {"format"},
-    "sim": {"spec", "plan", "sched", "trace"},
-    "engine": {"spec", "quant", "format", "kernel", "model", "stage", "plan", "sched", "net", "trace"},
-    "serve": {"engine", "model", "format"},
-}
 MAX_LINES = 800
 GETENV_OK = {"src/base/options.c"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
@@ -45,7 +28,18 @@ def twice_evaluated(text):
                 yield name, parameter
 
 
-def check_file(root, path, definitions, errors):
+def read_layers(root, errors):
+    """folder -> the folders it may include."""
+    allowed = {}
+    for line in (root / "src" / "layers.txt").read_text().splitlines():
+        room, _, uses = line.partition(":")
+        if re.match("[a-z]", room):
+            allowed[room] = {"base", *uses.split()}
+            errors += [f"src/layers.txt: {u} does not stand above {room}" for u in uses.split() if u not in allowed]
+    return allowed
+
+
+def check_file(root, path, allowed, definitions, errors):
     rel = path.relative_to(root).as_posix()
     text = path.read_text()
     lines = text.count("\n")
@@ -61,9 +55,8 @@ def check_file(root, path, definitions, errors):
         if target.endswith(".c"):
             errors.append(f"{rel}: includes {target}")
         there = target.split("/")[0]
-        if here and "/" in target and there != here and there != "base":
-            if there not in ALLOWED[here]:
-                errors.append(f"{rel}: src/{here} may not include {target}")
+        if here and "/" in target and there != here and there not in allowed.get(here, ()):
+            errors.append(f"{rel}: src/{here} may not include {target}")
     if parts[0] == "src" and path.suffix == ".c":
         for name in FUNCTION.findall(text):
             definitions.setdefault(name, []).append(rel)
@@ -72,12 +65,13 @@ def check_file(root, path, definitions, errors):
 def main():
     root = pathlib.Path(sys.argv[1])
     errors, definitions = [], {}
+    allowed = read_layers(root, errors)
     for folder in sorted(p.name for p in (root / "src").iterdir() if p.is_dir()):
-        if folder not in ALLOWED:
+        if folder not in allowed:
             errors.append(f"src/{folder}: not a folder of the design")
     for top in ("src", "tools", "tests", "bench"):
         for path in sorted((root / top).rglob("*.[ch]")):
-            check_file(root, path, definitions, errors)
+            check_file(root, path, allowed, definitions, errors)
     for name, where in sorted(definitions.items()):
         if len(where) > 1:
             errors.append(f"{name}: defined in {', '.join(where)}")
