@@ -2,7 +2,7 @@
 """The include edges of the tree: a folder of src/ may include only the folders that src/layers.txt names for it.
 
 Also: no file over 800 lines, no getenv outside the option table, no include of a .c file,
-function names unique over src/, and no macro that evaluates an argument twice (docs/architecture.md says why)."""
+function names unique over src/, no circle of files that call each other but those of src/circles.txt, and no macro that evaluates an argument twice (docs/architecture.md says why)."""
 import pathlib
 import re
 import sys
@@ -10,7 +10,8 @@ import sys
 MAX_LINES = 800
 GETENV_OK = {"src/base/options.c"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
-FUNCTION = re.compile(r"^(?!static|typedef|return|else)[A-Za-z_][\w \t\*]*?\b(sl_\w+)\([^;{]*\)\s*\{", re.M)
+FUNCTION = re.compile(r"^(?!static|typedef|return|else)[A-Za-z_][\w \t\*]*?\b((?:sl|sim)_\w+)\([^;{]*\)\s*\{", re.M)
+CALL = re.compile(r"\b((?:sl|sim)_\w+)(?=\()")
 
 MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([^)]*)\)(.*)$", re.M)
 # What does not evaluate: texts, comments, types of expressions, members of a constant initialiser.
@@ -62,6 +63,54 @@ def check_file(root, path, allowed, definitions, errors):
             definitions.setdefault(name, []).append(rel)
 
 
+def circles(calls):
+    """Sets of files that call each other in a circle, of file -> files (Tarjan)."""
+    number, low, stack, found = {}, {}, [], []
+
+    def visit(file):
+        number[file] = low[file] = len(number)
+        stack.append(file)
+        for other in sorted(calls[file]):
+            if other not in number:
+                visit(other)
+                low[file] = min(low[file], low[other])
+            elif other in stack:
+                low[file] = min(low[file], number[other])
+        if low[file] == number[file]:
+            at = stack.index(file)
+            found.append(set(stack[at:]))
+            del stack[at:]
+
+    for file in sorted(calls):
+        if file not in number:
+            visit(file)
+    return [c for c in found if len(c) > 1]
+
+
+def check_circles(root, definitions, errors):
+    calls = {}
+    for path in (root / "src").rglob("*.c"):
+        rel = path.relative_to(root).as_posix()
+        used = {definitions[name][0] for name in CALL.findall(path.read_text()) if name in definitions}
+        calls[rel] = used - {rel}
+    known = []
+    for line in (root / "src" / "circles.txt").read_text().splitlines():
+        if re.match("[a-z]", line):
+            room, files, _ = (part.strip() for part in line.split(":", 2))
+            known.append((room, set(files.split())))
+    seen = set()
+    for circle in circles(calls):
+        rooms, names = {f.split("/")[1] for f in circle}, {pathlib.Path(f).stem for f in circle}
+        home = [i for i, (room, files) in enumerate(known) if rooms == {room} and names <= files]
+        seen.update(home)
+        if not home:
+            errors.append(f"src: a circle of calls: {' '.join(sorted(circle))} (src/circles.txt names those there are)")
+    for i, (room, files) in enumerate(known):
+        if i not in seen:
+            errors.append(f"src/circles.txt: {room} has no circle of {' '.join(sorted(files))} any more")
+    return sum(len(c) for c in calls.values()), len(known)
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     errors, definitions = [], {}
@@ -75,7 +124,9 @@ def main():
     for name, where in sorted(definitions.items()):
         if len(where) > 1:
             errors.append(f"{name}: defined in {', '.join(where)}")
-    print("\n".join(errors) if errors else f"layers: {len(definitions)} public functions, all in order")
+    arrows, n_circles = check_circles(root, definitions, errors)
+    print("\n".join(errors) if errors else f"layers: {len(definitions)} public functions, {arrows} calls from file to file, "
+          f"{n_circles} circles, all named")
     return 1 if errors else 0
 
 
