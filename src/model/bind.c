@@ -53,15 +53,6 @@ static sl_status each_site(const sl_model *m, sl_site_fn fn, void *ctx, sl_err *
     return SL_OK;
 }
 
-sl_status sl_model_missing(const sl_model *m, const char *name, sl_err *err) {
-    const sl_checkpoint *c = m->ckpt;
-    if (sl_ckpt_files(c) == 1)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor \"%s\" is missing", sl_ckpt_path(c, 0),
-                       name);
-    return sl_fail(err, SL_ERR_FORMAT, "%s: tensor \"%s\" is missing in all %u weight files",
-                   m->folder, name, sl_ckpt_files(c));
-}
-
 /* The matrix is in two tensors, blocks and scales. */
 static bool in_mxfp4(const sl_model *m, const sl_site *site) {
     return m->spec.mxfp4 && site->t->scope == SL_SCOPE_EXPERT && site->t->k != SL_DIM_NONE;

@@ -98,3 +98,12 @@ sl_status sl_store_place(sl_model *m, const sl_arch_store *s, uint32_t expert, s
     if (s->phase + 1u == step_of(s)) sl_map_drop((sl_span){at, one});
     return SL_OK;
 }
+
+sl_status sl_model_missing(const sl_model *m, const char *name, sl_err *err) {
+    const sl_checkpoint *c = m->ckpt;
+    if (sl_ckpt_files(c) == 1)
+        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor \"%s\" is missing", sl_ckpt_path(c, 0),
+                       name);
+    return sl_fail(err, SL_ERR_FORMAT, "%s: tensor \"%s\" is missing in all %u weight files",
+                   m->folder, name, sl_ckpt_files(c));
+}

@@ -124,10 +124,6 @@ static void put_label(sl_jbuf *b, const char *name, const char *value) {
     sl_jbuf_put(b, "\"", 1);
 }
 
-void sl_metrics_put_help(sl_jbuf *b, const char *name, const char *type, const char *help) {
-    sl_jbuf_fmt(b, "# HELP sluice:%s %s\n# TYPE sluice:%s %s\n", name, help, name, type);
-}
-
 static void put_single(sl_jbuf *b, const char *name, const char *type, const char *help,
                        const char *model, double value) {
     sl_metrics_put_help(b, name, type, help);

@@ -6,10 +6,6 @@
 #include <math.h>
 #include <stdio.h>
 
-sl_status sl_api_field_error(sl_api_error *e, const char *key, const sl_err *err) {
-    return sl_api_error_of(e, err->code == SL_ERR_NOMEM ? SL_ERR_NOMEM : SL_ERR_ARG, key, err->msg);
-}
-
 bool sl_api_serves(const sl_api_limits *limits, const char *model) {
     bool known = !strcmp(model, limits->model);
     for (size_t i = 0; i < limits->n_alias && !known; i++) known = !strcmp(model, limits->alias[i]);

@@ -10,7 +10,9 @@ bool sl_api_string_is(sl_json v, const char *text);
 bool sl_api_is_empty(sl_json v);
 
 /* Passes on what a getter of format/json.h found. */
-sl_status sl_api_field_error(sl_api_error *e, const char *key, const sl_err *err);
+static inline sl_status sl_api_field_error(sl_api_error *e, const char *key, const sl_err *err) {
+    return sl_api_error_of(e, err->code == SL_ERR_NOMEM ? SL_ERR_NOMEM : SL_ERR_ARG, key, err->msg);
+}
 
 /* p->messages; tools and chat_template_kwargs; what tool_choice makes of the tools. */
 sl_status sl_api_read_messages(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;

@@ -96,12 +96,6 @@ void sl_avx2_rms_quantise(const float *x, const float *w, float inv, const sl_ac
     }
 }
 
-void sl_avx2_int8_store(const sl_int8_tile *t, const float *acc) {
-    for (uint32_t r = 0; r < t->n_rows; r++)
-        memcpy(t->y + (size_t)r * t->y_stride, acc + (size_t)r * SL_TILE_COLS,
-               t->n_cols * sizeof *acc);
-}
-
 void sl_avx2_int8_tile(const sl_int8_tile *t) {
     if (t->n_rows == 0 || t->n_cols == 0) return;
     if (sl_act_kind_of(t->dtype) == SL_ACT_32)

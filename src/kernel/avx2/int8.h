@@ -115,6 +115,10 @@ void sl_avx2_int8_tile_256(const sl_int8_tile *t); /* Q4_K, Q5_K, Q6_K */
 void sl_avx2_int8_few_256(const sl_int8_tile *t);
 
 /* The first n_cols of each row of `acc`, SL_TILE_COLS apart, to the tile's y. */
-void sl_avx2_int8_store(const sl_int8_tile *t, const float *acc);
+static inline void sl_avx2_int8_store(const sl_int8_tile *t, const float *acc) {
+    for (uint32_t r = 0; r < t->n_rows; r++)
+        memcpy(t->y + (size_t)r * t->y_stride, acc + (size_t)r * SL_TILE_COLS,
+               t->n_cols * sizeof *acc);
+}
 
 #endif
