@@ -41,12 +41,19 @@ static void deferred_submit(sl_device *base, const sl_stage_call *c) {
     if (q->computed + 1 == q->given && deferred_once_in(d, 4)) deferred_compute(d, q);
 }
 
+/* Of the queues with calls in flight, which there are. */
+static uint32_t deferred_pick(deferred *d) {
+    uint32_t busy[SL_STAGE_QUEUES], n = 0;
+    for (uint32_t i = 0; i < SL_STAGE_QUEUES; i++)
+        if (d->queue[i].done < d->queue[i].given) busy[n++] = i;
+    return busy[sl_rng_below(&d->rng, n)];
+}
+
 /* Once in two times nothing; else one queue gets a little further. */
 static void deferred_poll(sl_device *base) {
     deferred *d = (deferred *)base;
     if (deferred_once_in(d, 2)) return;
-    uint32_t i = (uint32_t)sl_rng_below(&d->rng, SL_STAGE_QUEUES);
-    while (d->queue[i].done == d->queue[i].given) i = (i + 1) % SL_STAGE_QUEUES;
+    uint32_t i = deferred_pick(d);
     deferred_queue *q = &d->queue[i];
     bool compute = q->computed < q->given && (q->computed == q->done || deferred_once_in(d, 2));
     if (compute) {
@@ -58,6 +65,16 @@ static void deferred_poll(sl_device *base) {
     base->in_flight--;
 }
 
+static sl_status deferred_take(sl_device *base, size_t bytes, sl_mem *out, sl_err *err) {
+    sl_device *cpu = ((deferred *)base)->cpu;
+    return cpu->ops->take(cpu, bytes, out, err);
+}
+
+static void deferred_give(sl_device *base, sl_mem m) {
+    sl_device *cpu = ((deferred *)base)->cpu;
+    cpu->ops->give(cpu, m);
+}
+
 static void deferred_close(sl_device *base) {
     deferred *d = (deferred *)base;
     sl_device_close(d->cpu);
@@ -67,8 +84,11 @@ static void deferred_close(sl_device *base) {
 /* For sl_device_maker: ctx is an _Atomic uint64_t, the next device's seed. */
 static inline sl_status deferred_open(void *ctx, const sl_device_opts *o, sl_device **out,
                                       sl_err *err) {
-    static const sl_device_ops ops = {
-        .close = deferred_close, .submit = deferred_submit, .poll = deferred_poll};
+    static const sl_device_ops ops = {.close = deferred_close,
+                                      .submit = deferred_submit,
+                                      .poll = deferred_poll,
+                                      .take = deferred_take,
+                                      .give = deferred_give};
     _Atomic uint64_t *seed = ctx;
     sl_device_opts inner = *o;
     inner.tick = NULL; /* no fabric while a drain computes */
@@ -82,6 +102,7 @@ static inline sl_status deferred_open(void *ctx, const sl_device_opts *o, sl_dev
     d->rng = atomic_fetch_add(seed, 1) * 7919 + 1;
     d->base.ops = &ops;
     d->base.spec = d->cpu->spec;
+    d->base.in_place = deferred_once_in(d, 2); /* such a device has to copy more */
     *out = &d->base;
     return SL_OK;
 }

@@ -337,12 +337,12 @@ static sl_status create_parts(sl_attn *a, sl_err *err) {
     a->out = sl_alloc(a->out_cap, sizeof *a->out);
     a->pairs = sl_alloc((size_t)a->out_cap * (1 + SL_WIRE_MAX_TOP), sizeof *a->pairs);
     a->logits = sl_alloc((size_t)SL_HEAD_ROWS * a->m->vocab, sizeof *a->logits);
-    a->head_rows = sl_alloc((size_t)SL_HEAD_ROWS * a->m->d_model, sizeof *a->head_rows);
     sl_head_init(&a->head, &a->w->plan, a->m->vocab);
     a->lane = sl_alloc(a->n_lanes, sizeof *a->lane);
-    if (!a->out || !a->pairs || !a->logits || !a->head_rows || !a->lane)
+    if (!a->out || !a->pairs || !a->logits || !a->lane)
         return sl_fail(err, SL_ERR_NOMEM, "buffers of an attention worker");
     sl_status st = sl_arena_create(sl_sampler_scratch_bytes(a->m->vocab), &a->scratch, err);
+    if (st == SL_OK) st = sl_device_take_rows(a->w->device, SL_HEAD_ROWS, &a->head_rows, err);
     if (st == SL_OK) st = sl_slots_create(a->n_lanes, a->max_slots, &a->slots, err);
     for (uint32_t l = 0; st == SL_OK && l < a->n_lanes; l++)
         st = sl_lane_create(a, l, &a->lane[l], err);
@@ -397,7 +397,7 @@ void sl_attn_free(sl_attn *a) {
     sl_free(a->out);
     sl_free(a->pairs);
     sl_free(a->logits);
-    sl_free(a->head_rows);
+    sl_device_give(a->w->device, a->head_rows);
     sl_arena_free(&a->scratch);
     sl_free(a);
 }

@@ -38,6 +38,8 @@ typedef struct sl_reply {
     bool here;
 } sl_reply;
 
+typedef struct sl_outgoing sl_outgoing; /* engine/outgoing.h */
+
 typedef struct sl_lane {
     uint32_t id;
     sl_attn *attn;
@@ -56,7 +58,7 @@ typedef struct sl_lane {
     uint32_t *row_id, *row_pos;
     uint64_t *row_tag;
     const uint32_t **row_pages;
-    float *x, *h;          /* [max_rows][d_model]; h: what experts receive, then SHARED's result */
+    sl_mem x, h;           /* [max_rows][d_model]; h: what experts receive, then SHARED's result */
     uint32_t *expert;      /* [max_rows][top_k] */
     float *gate;           /* [max_rows][top_k] */
     uint32_t *owner;       /* [max_rows][top_k] index of the expert worker that computes it */
@@ -71,6 +73,13 @@ typedef struct sl_lane {
      * [max_rows][n_expert_workers] and [n_expert_workers], else NULL */
     uint32_t *sent_row, *n_sent;
     uint64_t dispatched_ns;
+    /* rows that leave: `out` is the chunk that the device packs, n_left have left */
+    bool leaves, leaving, stay; /* leaves: the task has come so far; leaving: some have not left */
+    uint32_t n_left;
+    sl_outgoing *out;   /* [n_expert_workers] */
+    uint32_t *pack_row; /* [max_rows][least of top_k, n_expert_workers]: lane rows... */
+    uint8_t **pack_at;  /* ...and where in messages they go */
+    uint32_t n_pack;
 } sl_lane;
 
 typedef struct sl_flow sl_flow;
@@ -89,7 +98,7 @@ struct sl_attn {
     sl_arena scratch;      /* of the sampler */
     sl_head head;          /* of one lane at a time */
     uint64_t head_tokens;  /* that the worker had sampled before it */
-    float *head_rows;      /* [HEAD_ROWS][d_model], normed */
+    sl_mem head_rows;      /* [HEAD_ROWS][d_model], normed */
     float *logits;         /* [HEAD_ROWS][vocab] */
     sl_wire_token *out;    /* tokens of this step for the coordinator */
     sl_wire_id_f32 *pairs; /* [out_cap][1 + SL_WIRE_MAX_TOP] log-probabilities of them */
@@ -118,6 +127,8 @@ void sl_lane_embed(sl_lane *lane);
 void sl_lane_block(sl_lane *lane);
 /* After the router: rows that are not finite end their requests. */
 void sl_lane_break(sl_lane *lane);
+/* Rows pack_row of h to pack_at. */
+void sl_lane_pack(sl_lane *lane);
 /* The shared expert, or the dense branch, in place: nobody needs the rows that left for the experts
  * any more, and the result is held where they were until the merge. */
 void sl_lane_shared(sl_lane *lane);
@@ -162,9 +173,13 @@ void sl_lane_begin_head(sl_lane *lane);
 bool sl_lane_end_head(sl_lane *lane);
 
 /* dispatch.c: rows to experts and back */
-/* Sends the rows of MoE block `layer` (h, expert, gate of the lane) to every expert worker, bare
- * headers where there are none. */
-sl_status sl_lane_dispatch(sl_lane *lane, bool stay);
+/* The rows of block lane->layer (h, expert, gate of the lane) begin to leave for every expert
+ * worker, chunk by chunk; bare headers where there are none. */
+void sl_lane_leave(sl_lane *lane, bool stay);
+/* When the device has packed a chunk: sends it and begins the next one. True: all have left. */
+bool sl_lane_left(sl_lane *lane);
+/* Forgets what has not left. */
+void sl_lane_stays(sl_lane *lane);
 /* Checks that the replies cover every row exactly and adds them to x in ascending router position,
  * then the shared expert's rows. On an error *offender is the expert worker at fault. */
 sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) SL_MUST_CHECK;

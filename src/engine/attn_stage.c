@@ -8,7 +8,6 @@
 #include <string.h>
 
 sl_stage_call sl_lane_call(const sl_lane *lane, sl_stage_op op) {
-    size_t row = lane->attn->m->d_model * sizeof(float);
     return (sl_stage_call){.op = op,
                            .queue = lane->id,
                            .layer = lane->layer,
@@ -16,8 +15,8 @@ sl_stage_call sl_lane_call(const sl_lane *lane, sl_stage_op op) {
                                     .id = lane->row_id,
                                     .pos = lane->row_pos,
                                     .pages = lane->row_pages,
-                                    .x = sl_mem_host(lane->x, lane->attn->max_rows * row),
-                                    .h = sl_mem_host(lane->h, lane->attn->max_rows * row),
+                                    .x = lane->x,
+                                    .h = lane->h,
                                     .expert = lane->expert,
                                     .gate = lane->gate}};
 }
@@ -39,12 +38,11 @@ void sl_lane_embed(sl_lane *lane) {
     w->n.rounds++;
 }
 
-/* Rows whose gates are not finite end their requests. Until then they travel on as zeros, for which
- * experts and peers need no rules. Whatever goes wrong in a row, in its embedding, attention or
- * experts, comes to its next router, or to the head. */
+/* Rows whose gates are not finite end their requests. Until then they travel on as zeros (ROUTE
+ * made h so), for which experts and peers need no rules. Whatever goes wrong in a row, in its
+ * embedding, attention or experts, comes to its next router, or to the head. */
 void sl_lane_break(sl_lane *lane) {
-    const sl_model_spec *m = lane->attn->m;
-    size_t k = m->top_k, d = m->d_model;
+    size_t k = lane->attn->m->top_k;
     for (uint32_t r = 0; r < lane->n_rows; r++) {
         float *gate = lane->gate + r * k;
         bool finite = true;
@@ -52,7 +50,6 @@ void sl_lane_break(sl_lane *lane) {
         if (finite) continue;
         sl_slot_break(&lane->slot[sl_tag_slot(lane->row_tag[r])], lane->layer, lane->row_pos[r]);
         memset(gate, 0, k * sizeof *gate);
-        memset(lane->h + r * d, 0, d * sizeof *lane->h);
     }
 }
 
@@ -71,6 +68,16 @@ void sl_lane_shared(sl_lane *lane) {
     bool branch = lane->attn->m->dense_branch;
     if (SL_MUTATION(LOST_SHARED) && lane->n_rows % 7 == 0) return;
     run(lane, SL_OP_SHARED, branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED);
+}
+
+void sl_lane_pack(sl_lane *lane) {
+    sl_stage_call c = sl_lane_call(lane, SL_OP_PACK);
+    c.pack = (sl_stage_pack){.n = lane->n_pack,
+                             .wire = (sl_wire_format)lane->attn->w->plan.wire,
+                             .rows = lane->h,
+                             .row = lane->pack_row,
+                             .at = lane->pack_at};
+    if (lane->n_pack > 0) sl_lane_submit(lane, &c);
 }
 
 void sl_lane_add(sl_lane *lane, const sl_stage_merge *m) {

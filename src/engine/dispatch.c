@@ -1,7 +1,9 @@
 /* Rows to experts and back: one message per expert worker and layer, and the merge in fixed order.
  */
-#include "base/mutate.h"
 #include "engine/outgoing.h"
+
+#include "base/log.h"
+#include "base/mutate.h"
 
 #include <string.h>
 
@@ -72,9 +74,11 @@ static void fill_entries(sl_lane *lane, const selection *s, bool old, sl_outgoin
     }
 }
 
-static sl_status build_chunk(sl_lane *lane, const selection *s, uint32_t n_set, sl_outgoing *out) {
+static sl_status build_chunk(sl_lane *lane, const selection *s, uint32_t n_set) {
     uint32_t n = lane->attn->w->n_expert_workers;
+    sl_outgoing *out = lane->out;
     sl_status st = SL_OK;
+    lane->n_pack = 0;
     for (uint32_t i = 0; i < n; i++)
         out[i] = (sl_outgoing){.n = {.n_set = n_set}, .last_row = SL_NO_ROW};
     count_entries(lane, s, out);
@@ -90,44 +94,83 @@ static sl_status build_chunk(sl_lane *lane, const selection *s, uint32_t n_set, 
     return SL_OK;
 }
 
-/* Sends one chunk to every expert worker. */
-static sl_status send_chunk(sl_lane *lane, uint32_t chunk, bool stay) {
-    sl_worker *w = lane->attn->w;
+static bool carries_set(const sl_lane *lane) {
     uint32_t moe = lane->attn->m->moe_index[lane->layer];
-    const selection s = chunk_of(lane, chunk);
-    bool with_set = sl_member_needs_set(&lane->member, moe, chunk);
-    sl_outgoing out[SL_PLAN_MAX_WORKERS];
-    sl_status st = build_chunk(lane, &s, with_set ? (uint32_t)lane->member.set.n : 0, out);
-    for (uint32_t i = 0; i < w->n_expert_workers; i++) {
-        sl_wire_header h = {.kind = SL_MSG_DISPATCH,
-                            .flags = (with_set ? SL_WIRE_SET : 0) | (stay ? SL_WIRE_STAY : 0) |
-                                     (out[i].n.n_old ? SL_WIRE_OLD : 0),
-                            .round = lane->member.round,
-                            .lane = lane->id,
-                            .layer = moe,
-                            .chunk = chunk,
-                            .rows = out[i].n.rows};
-        if (st != SL_OK)
-            sl_net_buf_give(w->net, out[i].buf);
-        else
-            st = sl_worker_send(w, w->expert_worker[i], h, out[i].buf);
+    return sl_member_needs_set(&lane->member, moe, lane->n_left);
+}
+
+void sl_lane_stays(sl_lane *lane) {
+    for (uint32_t i = 0; lane->leaving && i < lane->attn->w->n_expert_workers; i++) {
+        sl_net_buf_give(lane->attn->w->net, lane->out[i].buf);
+        lane->out[i].buf = NULL;
+    }
+    lane->leaving = false;
+}
+
+static void give_up(sl_lane *lane, sl_status st) {
+    sl_log(SL_LOG_WARN, "lane", "dispatch: %s", sl_status_text(st));
+    sl_lane_stays(lane);
+}
+
+/* The next chunk goes to the device. */
+static void pack_chunk(sl_lane *lane) {
+    const selection s = chunk_of(lane, lane->n_left);
+    sl_status st = build_chunk(lane, &s, carries_set(lane) ? (uint32_t)lane->member.set.n : 0);
+    if (st == SL_OK)
+        sl_lane_pack(lane);
+    else
+        give_up(lane, st);
+}
+
+/* To every expert worker. */
+static sl_status send_chunk(sl_lane *lane) {
+    sl_worker *w = lane->attn->w;
+    bool with_set = carries_set(lane), last = lane->n_left == lane->attn->n_chunks - 1;
+    sl_status st = SL_OK;
+    for (uint32_t i = 0; st == SL_OK && i < w->n_expert_workers; i++) {
+        sl_outgoing *o = &lane->out[i];
+        const sl_wire_header h = {.kind = SL_MSG_DISPATCH,
+                                  .flags = (with_set ? SL_WIRE_SET : 0) |
+                                           (lane->stay && last ? SL_WIRE_STAY : 0) |
+                                           (o->n.n_old ? SL_WIRE_OLD : 0),
+                                  .round = lane->member.round,
+                                  .lane = lane->id,
+                                  .layer = lane->attn->m->moe_index[lane->layer],
+                                  .chunk = lane->n_left,
+                                  .rows = o->n.rows};
+        sl_buf *b = o->buf;
+        o->buf = NULL;
+        st = sl_worker_send(w, w->expert_worker[i], h, b);
     }
     return st;
 }
 
-sl_status sl_lane_dispatch(sl_lane *lane, bool stay) {
-    uint32_t chunks = lane->attn->n_chunks, n = lane->attn->w->n_expert_workers;
-    sl_status st = SL_OK;
+void sl_lane_leave(sl_lane *lane, bool stay) {
+    uint32_t n = lane->attn->w->n_expert_workers;
     memset(lane->covered, 0, lane->n_rows * sizeof *lane->covered);
     sl_lane_assign(lane);
     if (lane->sent_row) {
         memset(lane->sent_row, 0xFF, (size_t)lane->n_rows * n * sizeof *lane->sent_row);
         memset(lane->n_sent, 0, n * sizeof *lane->n_sent);
     }
+    lane->leaving = true;
+    lane->stay = stay;
+    pack_chunk(lane);
+}
+
+bool sl_lane_left(sl_lane *lane) {
+    if (lane->leaving) {
+        sl_status st = send_chunk(lane);
+        lane->n_left++;
+        if (st != SL_OK)
+            give_up(lane, st);
+        else if (lane->n_left < lane->attn->n_chunks)
+            pack_chunk(lane);
+    }
+    if (lane->leaving && lane->n_left < lane->attn->n_chunks) return false;
+    lane->leaving = false;
     lane->attn->w->n.rows_created += lane->n_rows;
-    for (uint32_t c = 0; st == SL_OK && c < chunks; c++)
-        st = send_chunk(lane, c, stay && c == chunks - 1);
-    return st;
+    return true;
 }
 
 /* The lane row that a tag names, or UINT32_MAX when it is not of the running step. */

@@ -160,8 +160,35 @@ static void next_layer(sl_flow *f, uint32_t slot) {
     make_ready(f, slot);
 }
 
-static void send_batch(sl_flow *f) {
+static void begin_block(sl_flow *f) {
+    sl_lane *lane = f->lane;
+    if (lane->layer == 0) {
+        sl_lane_embed(lane);
+        f->wave = f->batch_epoch;
+    }
+    sl_lane_block(lane);
+    sl_flow_store(f, lane->x, f->x);
+    f->phase = SL_FLOW_BLOCK;
+}
+
+static void end_block(sl_flow *f) {
     sl_worker *w = f->a->w;
+    f->phase = SL_FLOW_RESTS;
+    if (f->a->m->ffn[f->lane->layer] == SL_FFN_DENSE) {
+        for (uint32_t i = 0; i < f->n_batch; i++) next_layer(f, f->batch_slot[i]);
+        return;
+    }
+    sl_lane_break(f->lane);
+    sl_lane_begin(f->lane, SL_TRACE_DISPATCH, f->lane->n_rows);
+    if (sl_flow_leave(f) == SL_OK) {
+        f->phase = SL_FLOW_PACK;
+        return;
+    }
+    w->stop = true;
+    w->stop_status = sl_fail(&w->stop_err, SL_ERR_NOMEM, "messages of %u rows", f->lane->n_rows);
+}
+
+static void end_pack(sl_flow *f) {
     uint64_t now = sl_now_ns();
     for (uint32_t i = 0; i < f->n_batch; i++) {
         sl_part *p = &f->part[f->batch_slot[i]];
@@ -169,39 +196,12 @@ static void send_batch(sl_flow *f) {
         p->missing = p->rows * f->a->m->top_k;
         p->sent_ns = now;
     }
-    if (sl_flow_dispatch(f, f->lane->layer, f->batch_epoch) != SL_OK) {
-        w->stop = true;
-        w->stop_status =
-            sl_fail(&w->stop_err, SL_ERR_NOMEM, "messages of %u rows", f->lane->n_rows);
-    }
-}
-
-static void begin_block(sl_flow *f) {
-    if (f->lane->layer == 0) {
-        sl_lane_embed(f->lane);
-        f->wave = f->batch_epoch;
-    }
-    sl_lane_block(f->lane);
-    f->phase = SL_FLOW_BLOCK;
-}
-
-static void end_block(sl_flow *f) {
-    sl_lane *lane = f->lane;
-    bool dense = f->a->m->ffn[lane->layer] == SL_FFN_DENSE;
+    sl_flow_send(f);
     f->phase = SL_FLOW_RESTS;
-    if (!dense) sl_lane_break(lane);
-    sl_lane_begin(lane, SL_TRACE_DISPATCH, lane->n_rows);
-    sl_flow_store(f, lane->x, f->x);
-    if (!dense) send_batch(f);
-    for (uint32_t i = 0; dense && i < f->n_batch; i++) next_layer(f, f->batch_slot[i]);
-    if (dense || !f->shared) return;
-    sl_lane_shared(lane); /* while the batch is with the experts */
-    f->phase = SL_FLOW_SHARED;
-}
-
-static void end_shared(sl_flow *f) {
+    if (!f->shared.bytes) return;
+    sl_lane_shared(f->lane); /* while the batch is with the experts */
     sl_flow_store(f, f->lane->h, f->shared);
-    f->phase = SL_FLOW_RESTS;
+    f->phase = SL_FLOW_SHARED;
 }
 
 /* How long a decode row took through all blocks, beside so many rows of prompts. */
@@ -257,10 +257,12 @@ static bool go_on(sl_flow *f) {
         if (!sl_device_is_done(f->a->w->device, &f->lane->event)) return went;
         if (f->phase == SL_FLOW_BLOCK)
             end_block(f);
-        else if (f->phase == SL_FLOW_SHARED)
-            end_shared(f);
-        else
+        else if (f->phase == SL_FLOW_PACK)
+            end_pack(f);
+        else if (f->phase == SL_FLOW_HEAD)
             end_head_piece(f);
+        else
+            f->phase = SL_FLOW_RESTS;
     }
     return went;
 }
@@ -359,27 +361,26 @@ void sl_flow_reset(sl_flow *f) {
 }
 
 static sl_status create_storage(sl_flow *f, sl_err *err) {
-    size_t rows = f->a->max_rows, d = f->a->m->d_model, k = f->a->m->top_k;
+    size_t rows = f->a->max_rows, k = f->a->m->top_k;
     f->next = sl_alloc(rows, sizeof *f->next);
     f->slot = sl_alloc(rows, sizeof *f->slot);
     f->tag = sl_alloc(rows, sizeof *f->tag);
     f->owed = sl_alloc(rows, sizeof *f->owed);
     f->owner = sl_alloc(rows, k * sizeof *f->owner);
-    f->x = sl_alloc(rows, d * sizeof *f->x);
     f->piece =
         sl_alloc(rows, k * sl_wire_row_bytes((sl_wire_format)f->a->w->plan.wire, f->a->m->d_model));
     f->batch_row = sl_alloc(rows, sizeof *f->batch_row);
-    bool has_shared = f->a->m->d_ff_shared > 0;
-    if (has_shared) f->shared = sl_alloc(rows, d * sizeof *f->shared);
-    if (!f->next || !f->slot || !f->tag || !f->owed || !f->owner || !f->x || !f->piece ||
-        !f->batch_row || (has_shared && !f->shared))
+    if (!f->next || !f->slot || !f->tag || !f->owed || !f->owner || !f->piece || !f->batch_row)
         return sl_fail(err, SL_ERR_NOMEM, "storage of %zu rows in flight", rows);
     for (uint32_t r = 0; r < rows; r++) {
         f->next[r] = r + 1 < rows ? r + 1 : SL_FLOW_NONE;
         f->slot[r] = SL_FLOW_NONE;
     }
     f->n_free = (uint32_t)rows;
-    return SL_OK;
+    sl_status st = sl_device_take_rows(f->a->w->device, rows, &f->x, err);
+    if (st == SL_OK && f->a->m->d_ff_shared)
+        st = sl_device_take_rows(f->a->w->device, rows, &f->shared, err);
+    return st;
 }
 
 sl_status sl_flow_create(sl_attn *a, sl_flow **out, sl_err *err) {
@@ -407,9 +408,11 @@ sl_status sl_flow_create(sl_attn *a, sl_flow **out, sl_err *err) {
 
 void sl_flow_free(sl_flow *f) {
     if (!f) return;
-    void *const owned[] = {f->part,  f->batch_slot, f->list,  f->queue,     f->total,
-                           f->ahead, f->next,       f->slot,  f->tag,       f->owed,
-                           f->owner, f->x,          f->piece, f->batch_row, f->shared};
+    sl_device_give(f->a->w->device, f->x);
+    sl_device_give(f->a->w->device, f->shared);
+    void *const owned[] = {f->part,  f->batch_slot, f->list,     f->queue, f->total,
+                           f->ahead, f->next,       f->slot,     f->tag,   f->owed,
+                           f->owner, f->piece,      f->batch_row};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_free(f);
 }

@@ -63,6 +63,7 @@ typedef struct sl_part {
 typedef enum sl_flow_phase {
     SL_FLOW_RESTS, /* there is no batch */
     SL_FLOW_BLOCK, /* its rows, routed or through a dense block */
+    SL_FLOW_PACK,  /* the same as they leave */
     SL_FLOW_SHARED,
     SL_FLOW_HEAD, /* a piece of it */
 } sl_flow_phase;
@@ -89,8 +90,8 @@ struct sl_flow {
     uint64_t *tag;
     uint64_t *owed;  /* positions not here yet */
     uint32_t *owner; /* [max_rows][top_k] index of the expert worker that owes it */
-    float *x;        /* [max_rows][d_model] residual stream */
-    float *shared;   /* [max_rows][d_model] of rows that are away; NULL: no shared experts */
+    sl_mem x;        /* [max_rows][d_model] residual stream */
+    sl_mem shared;   /* [max_rows][d_model] of rows that are away; none: no shared experts */
     uint8_t *piece;  /* [max_rows][top_k] rows of the wire format */
     uint32_t free_row, n_free;
 
@@ -110,9 +111,11 @@ void sl_flow_load(sl_flow *f, uint32_t slot);
  */
 void sl_flow_merge(sl_flow *f, bool returned);
 /* Rows of the batch, in the lane's order, to their places in storage: out [max_rows][d_model]. */
-void sl_flow_store(const sl_flow *f, const float *rows, float *out);
-/* Sends the batch's rows to the owners of their experts, in messages of `epoch`. */
-sl_status sl_flow_dispatch(sl_flow *f, uint32_t layer, uint64_t epoch);
+void sl_flow_store(sl_flow *f, sl_mem rows, sl_mem out);
+/* The batch's rows begin to leave for the owners of their experts. SL_ERR_NOMEM. */
+sl_status sl_flow_leave(sl_flow *f) SL_MUST_CHECK;
+/* When the device has packed them. */
+void sl_flow_send(sl_flow *f);
 /* Books row i of a return; *slot is set when it completes a part, else SL_FLOW_NONE. */
 sl_status sl_flow_collect(sl_flow *f, uint32_t expert_index, uint32_t moe, const sl_wire_return *v,
                           uint32_t i, uint32_t *slot, sl_err *err) SL_MUST_CHECK;

@@ -64,34 +64,38 @@ void sl_flow_load(sl_flow *f, uint32_t slot) {
     }
 }
 
+static void move(sl_flow *f, const sl_stage_move *m) {
+    sl_stage_call c = sl_lane_call(f->lane, SL_OP_MOVE);
+    c.move = *m;
+    sl_lane_submit(f->lane, &c);
+}
+
 void sl_flow_merge(sl_flow *f, bool returned) {
     sl_lane *lane = f->lane;
-    size_t row = f->a->m->d_model * sizeof *f->x;
     if (!returned) {
-        for (uint32_t i = 0; i < lane->n_rows; i++)
-            memcpy(lane->x + i * f->a->m->d_model, f->x + f->batch_row[i] * f->a->m->d_model, row);
+        move(f, &(sl_stage_move){
+                    .n = lane->n_rows, .from = f->x, .to = lane->x, .from_row = f->batch_row});
         return;
     }
-    size_t bytes = f->a->max_rows * row;
-    sl_lane_add(lane, &(sl_stage_merge){.x = sl_mem_host(f->x, bytes),
-                                        .shared = sl_mem_host(f->shared, f->shared ? bytes : 0),
+    sl_lane_add(lane, &(sl_stage_merge){.x = f->x,
+                                        .shared = f->shared,
                                         .from = f->batch_row,
                                         .piece = lane->piece,
                                         .wire = (sl_wire_format)f->a->w->plan.wire});
     f->a->w->n.rows_merged += lane->n_rows;
 }
 
-void sl_flow_store(const sl_flow *f, const float *rows, float *out) {
-    size_t d = f->a->m->d_model;
-    for (uint32_t i = 0; i < f->lane->n_rows; i++)
-        memcpy(out + f->batch_row[i] * d, rows + i * d, d * sizeof *out);
+void sl_flow_store(sl_flow *f, sl_mem rows, sl_mem out) {
+    move(f,
+         &(sl_stage_move){.n = f->lane->n_rows, .from = rows, .to = out, .to_row = f->batch_row});
 }
 
 /* ---- out ---- */
 
 /* Notes who owes what and counts it. */
-static void assign(sl_flow *f, sl_outgoing *out) {
+static void assign(sl_flow *f) {
     const sl_lane *lane = f->lane;
+    sl_outgoing *out = lane->out;
     uint32_t k = f->a->m->top_k;
     sl_lane_assign(f->lane);
     for (uint32_t i = 0; i < lane->n_rows; i++) {
@@ -107,8 +111,9 @@ static void assign(sl_flow *f, sl_outgoing *out) {
     }
 }
 
-static void fill(const sl_flow *f, sl_outgoing *out) {
-    const sl_lane *lane = f->lane;
+static void fill(sl_flow *f) {
+    sl_lane *lane = f->lane;
+    sl_outgoing *out = lane->out;
     uint32_t k = f->a->m->top_k;
     for (uint32_t i = 0; i < lane->n_rows; i++) {
         for (uint32_t j = 0; j < k; j++) {
@@ -119,28 +124,40 @@ static void fill(const sl_flow *f, sl_outgoing *out) {
     }
 }
 
-sl_status sl_flow_dispatch(sl_flow *f, uint32_t layer, uint64_t epoch) {
-    sl_worker *w = f->a->w;
-    sl_outgoing out[SL_PLAN_MAX_WORKERS];
-    sl_status st = SL_OK;
-    for (uint32_t i = 0; i < w->n_expert_workers; i++)
-        out[i] = (sl_outgoing){.last_row = SL_NO_ROW};
-    assign(f, out);
-    for (uint32_t i = 0; st == SL_OK && i < w->n_expert_workers; i++)
-        if (out[i].n.rows) st = sl_outgoing_layout(f->a, NULL, &out[i]);
-    if (st == SL_OK) fill(f, out);
-    w->n.rows_created += f->lane->n_rows;
-    for (uint32_t i = 0; i < w->n_expert_workers; i++) {
-        const sl_wire_header h = {.kind = SL_MSG_DISPATCH,
-                                  .round = epoch,
-                                  .layer = f->a->m->moe_index[layer],
-                                  .rows = out[i].n.rows};
-        if (st == SL_ERR_NOMEM)
-            sl_net_buf_give(w->net, out[i].buf);
-        else if (out[i].buf) /* a lost expert worker is reported by its connection */
-            st = sl_worker_send(w, w->expert_worker[i], h, out[i].buf);
+sl_status sl_flow_leave(sl_flow *f) {
+    sl_lane *lane = f->lane;
+    uint32_t n = f->a->w->n_expert_workers;
+    for (uint32_t i = 0; i < n; i++) lane->out[i] = (sl_outgoing){.last_row = SL_NO_ROW};
+    lane->leaving = true;
+    lane->n_pack = 0;
+    assign(f);
+    for (uint32_t i = 0; i < n; i++) {
+        if (!lane->out[i].n.rows || sl_outgoing_layout(f->a, NULL, &lane->out[i]) == SL_OK)
+            continue;
+        sl_lane_stays(lane);
+        return SL_ERR_NOMEM;
     }
-    return st == SL_ERR_NOMEM ? st : SL_OK;
+    fill(f);
+    sl_lane_pack(lane);
+    return SL_OK;
+}
+
+void sl_flow_send(sl_flow *f) {
+    sl_worker *w = f->a->w;
+    sl_lane *lane = f->lane;
+    w->n.rows_created += lane->n_rows;
+    lane->leaving = false;
+    for (uint32_t i = 0; i < w->n_expert_workers; i++) {
+        sl_outgoing *o = &lane->out[i];
+        const sl_wire_header h = {.kind = SL_MSG_DISPATCH,
+                                  .round = f->batch_epoch,
+                                  .layer = f->a->m->moe_index[lane->layer],
+                                  .rows = o->n.rows};
+        if (!o->buf) continue;
+        sl_status st = sl_worker_send(w, w->expert_worker[i], h, o->buf);
+        (void)st; /* a lost expert worker is reported by its connection */
+        o->buf = NULL;
+    }
 }
 
 /* ---- back ---- */

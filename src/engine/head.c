@@ -52,13 +52,12 @@ static void compute(sl_lane *lane, const sl_head_piece *piece) {
     const sl_head *h = &a->head;
     sl_lane_begin(lane, SL_TRACE_HEAD, h->rows);
     sl_stage_call c = sl_lane_call(lane, SL_OP_HEAD);
-    c.head = (sl_stage_head){
-        .n = h->rows,
-        .first = piece->first,
-        .count = piece->n,
-        .row = h->row,
-        .h = sl_mem_host(a->head_rows, SL_HEAD_ROWS * a->m->d_model * sizeof *a->head_rows),
-        .logits = a->logits};
+    c.head = (sl_stage_head){.n = h->rows,
+                             .first = piece->first,
+                             .count = piece->n,
+                             .row = h->row,
+                             .h = a->head_rows,
+                             .logits = a->logits};
     sl_lane_submit(lane, &c);
 }
 

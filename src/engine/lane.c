@@ -1,7 +1,7 @@
 /* A lane's step: rows of its requests pass the blocks; MoE blocks send them to the experts and wait
  * for the replies; after the last block the head samples (head.c). One call of sl_lane_run is one
  * task. */
-#include "engine/attn_int.h"
+#include "engine/outgoing.h"
 
 #include "base/log.h"
 #include "base/mutate.h"
@@ -82,17 +82,24 @@ static void end_round(sl_lane *lane) {
 /* ---- blocks ---- */
 
 /* The rows are routed: they leave. */
-static void end_block(sl_lane *lane) {
+static void begin_leaving(sl_lane *lane) {
     sl_attn *a = lane->attn;
-    if (a->m->ffn[lane->layer] == SL_FFN_DENSE) return;
     sl_lane_break(lane);
     bool last = a->m->moe_index[lane->layer] == a->m->n_moe - 1u;
     bool stay = last && sl_slots_will_stay(&a->slots, lane->id);
     if (last) sl_member_vote(&lane->member, stay);
     sl_lane_begin(lane, SL_TRACE_DISPATCH, lane->n_rows);
     lane->dispatched_ns = sl_now_ns();
-    sl_status st = sl_lane_dispatch(lane, stay);
-    if (st != SL_OK) sl_log(SL_LOG_WARN, "lane", "dispatch: %s", sl_status_text(st));
+    lane->leaves = true;
+    sl_lane_leave(lane, stay);
+}
+
+/* The device is through with what BLOCK has asked so far; true: the block has run. */
+static bool block_ran(sl_lane *lane) {
+    if (lane->attn->m->ffn[lane->layer] == SL_FFN_DENSE) return true;
+    if (lane->leaves) return sl_lane_left(lane);
+    begin_leaving(lane);
+    return false;
 }
 
 static void give_replies(sl_lane *lane) {
@@ -129,6 +136,8 @@ static void begin_task(sl_lane *lane) {
         begin_step(lane);
         break;
     case SL_TURN_BLOCK:
+        lane->n_left = 0;
+        lane->leaves = false;
         if (lane->n_rows > 0) sl_lane_block(lane);
         break;
     case SL_TURN_SHARED:
@@ -143,11 +152,12 @@ static void begin_task(sl_lane *lane) {
     }
 }
 
-static void end_task(sl_lane *lane) {
+/* The device is through with what the task has asked: asks for more, or the task ends. */
+static void go_on(sl_lane *lane) {
     sl_turns *turns = &lane->attn->turns;
     const sl_turn task = lane->task;
+    if (task.kind == SL_TURN_BLOCK && !block_ran(lane)) return;
     lane->begun = false;
-    if (task.kind == SL_TURN_BLOCK) end_block(lane);
     if (task.kind == SL_TURN_MERGE) end_merge(lane);
     if (task.kind == SL_TURN_HEAD && !sl_lane_end_head(lane)) {
         sl_turns_pause(turns, &task);
@@ -169,10 +179,12 @@ void sl_lane_run(sl_lane *lane, const sl_turn *turn) {
 
 bool sl_lane_go_on(sl_lane *lane) {
     const sl_device *d = lane->attn->w->device;
-    if (!lane->begun) return false;
-    if (!sl_device_is_done(d, &lane->event) && !SL_MUTATION(UNAWAITED)) return false;
-    end_task(lane);
-    return true;
+    bool went = false;
+    for (; lane->begun; went = true) {
+        if (!sl_device_is_done(d, &lane->event) && !SL_MUTATION(UNAWAITED)) break;
+        go_on(lane);
+    }
+    return went;
 }
 
 /* ---- replies ---- */
@@ -184,7 +196,8 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
     sl_reply *reply = &lane->reply[chunk * a->w->n_expert_workers + expert_index];
     bool last = h->layer == a->m->n_moe - 1u && chunk == a->n_chunks - 1;
     if (!sl_turns_awaits(&a->turns, lane->id) || h->round != lane->member.round ||
-        h->layer != a->m->moe_index[lane->layer] || h->chunk != chunk || reply->here)
+        h->layer != a->m->moe_index[lane->layer] || h->chunk != chunk || chunk >= lane->n_left ||
+        reply->here)
         return sl_fail(
             err, SL_ERR_PROTOCOL,
             "return for round %llu layer %u chunk %u, lane %u awaits round %llu layer %u "
@@ -219,6 +232,7 @@ void sl_lane_reset(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
     if (sl_turns_in_flight(&lane->attn->turns, lane->id)) w->n.rows_lost += lane->n_rows;
     give_replies(lane);
+    sl_lane_stays(lane);
     if (lane->attn->turns.in_head == lane->id) sl_head_close(&lane->attn->head);
     sl_turns_drop(&lane->attn->turns, lane->id);
     lane->begun = false;
@@ -228,7 +242,7 @@ void sl_lane_reset(sl_lane *lane) {
 }
 
 sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
-    size_t rows = a->max_rows, d = a->m->d_model, k = a->m->top_k;
+    size_t rows = a->max_rows, k = a->m->top_k, copies = SL_MIN(k, a->w->n_expert_workers);
     lane->attn = a;
     lane->id = id;
     lane->slot = sl_alloc(a->max_slots, sizeof *lane->slot);
@@ -236,18 +250,19 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
     lane->row_pos = sl_alloc(rows, sizeof *lane->row_pos);
     lane->row_tag = sl_alloc(rows, sizeof *lane->row_tag);
     lane->row_pages = sl_alloc(rows, sizeof *lane->row_pages);
-    lane->x = sl_alloc(rows, d * sizeof *lane->x);
-    lane->h = sl_alloc(rows, d * sizeof *lane->h);
     lane->expert = sl_alloc(rows, k * sizeof *lane->expert);
     lane->gate = sl_alloc(rows, k * sizeof *lane->gate);
     lane->owner = sl_alloc(rows, k * sizeof *lane->owner);
     lane->covered = sl_alloc(rows, sizeof *lane->covered);
     lane->piece = sl_alloc(rows, k * sizeof *lane->piece);
+    lane->out = sl_alloc(a->w->n_expert_workers, sizeof *lane->out);
+    lane->pack_row = sl_alloc(rows, copies * sizeof *lane->pack_row);
+    lane->pack_at = sl_alloc(rows, copies * sizeof *lane->pack_at);
     lane->next_set = sl_alloc(SL_PLAN_MAX_WORKERS, sizeof *lane->next_set);
     lane->reply = sl_alloc((size_t)a->w->n_expert_workers * a->n_chunks, sizeof *lane->reply);
     if (!lane->slot || !lane->row_id || !lane->row_pos || !lane->row_tag || !lane->row_pages ||
-        !lane->x || !lane->h || !lane->expert || !lane->gate || !lane->owner || !lane->covered ||
-        !lane->piece || !lane->next_set || !lane->reply)
+        !lane->expert || !lane->gate || !lane->owner || !lane->covered || !lane->piece ||
+        !lane->out || !lane->pack_row || !lane->pack_at || !lane->next_set || !lane->reply)
         return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
     for (uint32_t i = 0; i < a->max_slots; i++) lane->slot[i].life = &sl_slots_of(&a->slots, id)[i];
     if (a->cut.group) {
@@ -258,6 +273,8 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
     }
     sl_status st = sl_step_create(&a->slots, &a->cut, id, a->max_rows, a->w->plan.prefill_stretch,
                                   &lane->step, err);
+    if (st == SL_OK) st = sl_device_take_rows(a->w->device, rows, &lane->x, err);
+    if (st == SL_OK) st = sl_device_take_rows(a->w->device, rows, &lane->h, err);
     if (st == SL_OK) st = sl_member_init(&lane->member, a->w->id, SL_PLAN_MAX_WORKERS, err);
     if (st == SL_OK) sl_member_reset(&lane->member, a->w->plan.epoch);
     return st;
@@ -266,20 +283,24 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
 void sl_lane_free(sl_lane *lane) {
     if (!lane->attn) return;
     if (lane->reply) give_replies(lane);
+    sl_lane_stays(lane);
+    sl_device_give(lane->attn->w->device, lane->x);
+    sl_device_give(lane->attn->w->device, lane->h);
     for (uint32_t i = 0; lane->slot && i < lane->attn->max_slots; i++)
         if (lane->slot[i].life) sl_slot_release(lane->attn, &lane->slot[i]);
     void *const owned[] = {lane->slot,
                            lane->row_id,
                            lane->row_pos,
                            lane->row_tag,
-                           lane->x,
-                           lane->h,
                            lane->expert,
                            lane->gate,
                            lane->owner,
                            lane->covered,
                            (void *)lane->row_pages,
                            (void *)lane->piece,
+                           lane->out,
+                           lane->pack_row,
+                           (void *)lane->pack_at,
                            lane->next_set,
                            lane->reply,
                            lane->sent_row,

@@ -24,15 +24,16 @@ sl_status sl_outgoing_layout(const sl_attn *a, const uint32_t *set, sl_outgoing 
     return SL_OK;
 }
 
-void sl_outgoing_row(const sl_lane *lane, uint32_t r, bool with_data, sl_outgoing *o) {
+void sl_outgoing_row(sl_lane *lane, uint32_t r, bool with_data, sl_outgoing *o) {
     sl_wire_format f = (sl_wire_format)lane->attn->w->plan.wire;
     uint32_t d = lane->attn->m->d_model;
     o->last_row = r;
     o->view.tag[o->at_row] = lane->row_tag[r];
     o->view.first[o->at_row] = o->at_entry;
-    if (with_data)
-        sl_wire_pack(f, lane->h + (size_t)r * d, 1, d,
-                     o->view.data + o->at_row * sl_wire_row_bytes(f, d));
+    if (with_data) {
+        lane->pack_row[lane->n_pack] = r;
+        lane->pack_at[lane->n_pack++] = o->view.data + o->at_row * sl_wire_row_bytes(f, d);
+    }
     o->at_row++;
 }
 

@@ -8,13 +8,13 @@
 
 #define SL_NO_ROW UINT32_MAX
 
-typedef struct sl_outgoing {
+struct sl_outgoing {
     sl_wire_counts n;
     uint32_t at_row, at_entry; /* written so far */
     uint32_t last_row;         /* last lane row counted or written, or SL_NO_ROW */
     sl_buf *buf;
     sl_wire_dispatch view;
-} sl_outgoing;
+};
 
 /* Fills lane->owner for the lane's rows at block lane->layer: by row and router position, the index
  * of the expert worker that computes it. */
@@ -22,8 +22,9 @@ void sl_lane_assign(sl_lane *lane);
 
 /* Takes a buffer for what o->n counts; `set` has o->n.n_set ids. SL_ERR_NOMEM. */
 sl_status sl_outgoing_layout(const sl_attn *a, const uint32_t *set, sl_outgoing *o) SL_MUST_CHECK;
-/* Begins lane row r, with its data or (a row that came with an earlier chunk) without. */
-void sl_outgoing_row(const sl_lane *lane, uint32_t r, bool with_data, sl_outgoing *o);
+/* Begins lane row r, with its data, which sl_lane_pack will write, or (a row that came with an
+ * earlier chunk) without. */
+void sl_outgoing_row(sl_lane *lane, uint32_t r, bool with_data, sl_outgoing *o);
 /* Position j of lane row r, which is the row begun last. */
 void sl_outgoing_entry(const sl_lane *lane, uint32_t r, uint32_t j, sl_outgoing *o);
 

@@ -383,7 +383,7 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
     }
     switch (h->kind) {
     case SL_MSG_DISPATCH:
-        if (w->xqueue) return sl_xqueue_on_dispatch(w->xqueue, h->src, h, span, err);
+        if (w->xqueue) return sl_xqueue_on_dispatch(w->xqueue, h->src, h, payload, err);
         if (w->xprt) return sl_xprt_on_dispatch(w->xprt, h, payload, err);
         break;
     case SL_MSG_JOIN:

@@ -24,20 +24,25 @@ struct sl_xprt {
     sl_rounds *rounds;
     sl_idset members, experts; /* of rounds */
     message *message;          /* by place */
-    sl_round_task task;        /* when begun, its experts are at the device until `event` */
+    sl_round_task task;        /* when begun, it waits for `event` */
     bool begun;
     sl_event event;
     uint32_t entries;             /* of task */
+    bool packing;                 /* its answers are at the device, too */
     uint32_t max_rows, max_pairs; /* of one task: all attention workers' rows of a lane */
     /* scratch of a task */
-    float *x;   /* [max_rows][d_model], for rows that cannot be used where they lie */
-    float *sum; /* [max_rows or, exact, max_pairs][d_model]: returned rows before they are packed */
-    /* by pair in expert order: its row, where its result goes, whether it is added there */
-    uint32_t *pair_row;
-    float **pair_to;
+    sl_mem x;   /* [max_rows][d_model], for rows that cannot be used where they lie */
+    sl_mem sum; /* [max_rows or, exact, max_pairs][d_model]: returned rows before they are packed */
+    uint8_t **from, **back; /* where x's rows and those of sum are in messages */
+    /* by pair in expert order: its row, the returned row it is part of, whether it is added there
+     */
+    uint32_t *pair_row, *pair_to;
     uint8_t *pair_adds;
     float *pair_gate;
-    sl_buf **reply; /* to the task's i-th member; NULL: a bare header */
+    sl_buf **reply;      /* to the task's i-th member; NULL: a bare header */
+    uint32_t *first;     /* [members + 1] of its returned rows among all */
+    sl_stage_part *part; /* [members] where they are until they are packed */
+    uint32_t n_parts;
     uint32_t *group_expert, *group_first, *cursor; /* [n_experts + 1] */
 };
 
@@ -211,34 +216,50 @@ sl_status sl_xprt_on_dispatch(sl_xprt *x, const sl_wire_header *h, sl_buf **payl
 /* Row and pair counts of the batch being built. */
 typedef struct batch {
     uint32_t rows, entries, n_groups;
-    const float *x; /* [rows][d_model] */
+    sl_mem x; /* [rows][d_model] */
 } batch;
 
-/* Unpacks a message's rows, those without data from where they came. */
-static void unpack_rows(const sl_xprt *x, const message *p, uint32_t chunk, float *to) {
-    uint32_t d = x->m->d_model, n_new = p->view.rows - p->view.n_old;
-    sl_wire_format f = (sl_wire_format)x->w->plan.wire;
-    size_t row_bytes = sl_wire_row_bytes(f, d);
-    sl_wire_unpack(f, p->view.data, n_new, d, to);
+static sl_wire_format wire_of(const sl_xprt *x) {
+    return (sl_wire_format)x->w->plan.wire;
+}
+
+/* Whether the device works on rows in messages as they lie there. */
+static bool in_place(const sl_xprt *x) {
+    return x->w->device->in_place && wire_of(x) == SL_WIRE_F32;
+}
+
+static void submit(sl_xprt *x, const sl_stage_call *c) {
+    x->event = sl_device_submit(x->w->device, c);
+}
+
+/* Where a message's rows are, those without data where they came. */
+static void find_rows(const sl_xprt *x, const message *p, uint32_t chunk, uint8_t **at) {
+    uint32_t n_new = p->view.rows - p->view.n_old;
+    size_t row_bytes = sl_wire_row_bytes(wire_of(x), x->m->d_model);
+    for (uint32_t i = 0; i < n_new; i++) at[i] = p->view.data + i * row_bytes;
     for (uint32_t i = 0; i < p->view.n_old; i++) {
         const message *from = p - chunk; /* the layer's first chunk */
         while (p->view.old[i] >= from->data_before + from->view.rows - from->view.n_old) from++;
-        sl_wire_unpack(f, from->view.data + (p->view.old[i] - from->data_before) * row_bytes, 1, d,
-                       to + (size_t)(n_new + i) * d);
+        at[n_new + i] = from->view.data + (p->view.old[i] - from->data_before) * row_bytes;
     }
 }
 
 /* The members' rows as floats: where they lie if that is one place, else in x. */
-static const float *gather_rows(sl_xprt *x, const sl_round_task *t) {
+static sl_mem gather_rows(sl_xprt *x, const sl_round_task *t) {
     const message *only = &x->message[t->place[0]];
-    if (t->n == 1 && x->w->plan.wire == SL_WIRE_F32 && only->view.n_old == 0)
-        return (const float *)(const void *)only->view.data;
-    size_t at = 0;
+    uint32_t rows = 0;
+    if (t->n == 1 && in_place(x) && only->view.n_old == 0)
+        return sl_mem_host(only->view.data,
+                           (size_t)only->view.rows * x->m->d_model * sizeof(float));
     for (uint32_t i = 0; i < t->n; i++) {
         const message *p = &x->message[t->place[i]];
-        unpack_rows(x, p, t->chunk, x->x + at);
-        at += (size_t)p->view.rows * x->m->d_model;
+        find_rows(x, p, t->chunk, x->from + rows);
+        rows += p->view.rows;
     }
+    const sl_stage_call c = {.op = SL_OP_UNPACK,
+                             .queue = SL_QUEUE_EXPERTS,
+                             .pack = {.n = rows, .wire = wire_of(x), .rows = x->x, .at = x->from}};
+    if (rows > 0) submit(x, &c);
     return x->x;
 }
 
@@ -270,10 +291,11 @@ static uint32_t returned_rows(const sl_xprt *x, const sl_wire_dispatch *v) {
     return x->w->plan.exact ? v->n_entries : v->rows;
 }
 
-/* The entries of a member's row r become pairs; its returned rows are those from `at` on, whose
- * values go to `to`. A row's positions are in the order of experts, so that its sum is, too. */
+/* The entries of a member's row r become pairs; its returned rows are those from `at` on, row 0 of
+ * the member being `first` of all. A row's positions are in the order of experts, so that its sum
+ * is, too. */
 static uint32_t add_pairs(sl_xprt *x, const sl_wire_dispatch *v, uint32_t r, uint32_t row,
-                          uint32_t at, float *to, const sl_wire_return *out) {
+                          uint32_t at, uint32_t first, const sl_wire_return *out) {
     bool exact = x->w->plan.exact;
     for (uint32_t e = v->first[r]; e < v->first[r + 1]; e++) {
         uint32_t pair = x->cursor[v->expert[e]]++;
@@ -281,7 +303,7 @@ static uint32_t add_pairs(sl_xprt *x, const sl_wire_dispatch *v, uint32_t r, uin
         uint32_t i = exact ? at + (e - v->first[r]) : at;
         x->pair_row[pair] = row;
         x->pair_gate[pair] = v->gate[e];
-        x->pair_to[pair] = to + (size_t)i * x->m->d_model;
+        x->pair_to[pair] = first + i;
         x->pair_adds[pair] = !fresh;
         if (fresh) {
             out->tag[i] = v->tag[r];
@@ -295,7 +317,7 @@ static uint32_t add_pairs(sl_xprt *x, const sl_wire_dispatch *v, uint32_t r, uin
 /* The reply to a member without its values. NULL: a bare header, or no memory. */
 static sl_buf *begin_reply(sl_xprt *x, const sl_round_task *t, const sl_wire_dispatch *v,
                            sl_wire_return *out) {
-    sl_wire_format f = (sl_wire_format)x->w->plan.wire;
+    sl_wire_format f = wire_of(x);
     uint32_t rows = returned_rows(x, v);
     uint32_t n_next = t->next ? (uint32_t)t->next->n : 0;
     if (rows == 0 && !t->next) return NULL;
@@ -306,11 +328,25 @@ static sl_buf *begin_reply(sl_xprt *x, const sl_round_task *t, const sl_wire_dis
     return b;
 }
 
+/* Results go to sum, or where they will travel. */
+static void place_results(sl_xprt *x, uint32_t i, const sl_wire_return *r, uint32_t n) {
+    size_t row = x->m->d_model * sizeof(float);
+    x->first[i + 1] = x->first[i] + n;
+    if (in_place(x)) {
+        x->part[i] = (sl_stage_part){.rows = sl_mem_host(r->data, n * row), .n = n};
+        x->n_parts = i + 1;
+        return;
+    }
+    x->part[0] = (sl_stage_part){.rows = x->sum, .n = x->first[i + 1]};
+    x->n_parts = 1;
+    size_t row_bytes = sl_wire_row_bytes(wire_of(x), x->m->d_model);
+    for (uint32_t j = 0; j < n; j++) x->back[x->first[i] + j] = r->data + j * row_bytes;
+}
+
 /* Sorts the members' pairs by expert and begins the replies, which results go to. */
 static bool gather(sl_xprt *x, const sl_round_task *t, batch *out) {
     batch b = count_pairs(x, t);
     uint32_t row = 0;
-    float *sum = x->sum;
     if (t->n) b.x = gather_rows(x, t);
     for (uint32_t i = 0; i < t->n; i++) {
         const sl_wire_dispatch *v = &x->message[t->place[i]].view;
@@ -323,43 +359,37 @@ static bool gather(sl_xprt *x, const sl_round_task *t, batch *out) {
             while (i > 0) sl_net_buf_give(x->w->net, x->reply[--i]);
             return false;
         }
-        float *to = x->w->plan.wire == SL_WIRE_F32 ? (float *)(void *)r.data : sum;
-        for (uint32_t j = 0; j < v->rows; j++) at = add_pairs(x, v, j, row++, at, to, &r);
-        sum += (size_t)n * x->m->d_model;
+        place_results(x, i, &r, n);
+        for (uint32_t j = 0; j < v->rows; j++) at = add_pairs(x, v, j, row++, at, x->first[i], &r);
     }
     *out = b;
     return true;
 }
 
-static void send_return(sl_xprt *x, const sl_round_task *t, uint32_t i, const float *sum) {
-    uint32_t d = x->m->d_model, n_next = t->next ? (uint32_t)t->next->n : 0;
-    sl_wire_format f = (sl_wire_format)x->w->plan.wire;
-    sl_wire_return out;
-    sl_wire_header h = {.kind = SL_MSG_RETURN,
-                        .flags = t->next ? SL_WIRE_SET : 0,
-                        .round = t->round,
-                        .lane = t->lane,
-                        .layer = t->layer,
-                        .chunk = t->chunk,
-                        .rows = returned_rows(x, &x->message[t->place[i]].view)};
-    if (f != SL_WIRE_F32 && h.rows) {
-        sl_wire_return_layout(x->reply[i]->data, h.rows, n_next, d, f, &out);
-        sl_wire_pack(f, sum, h.rows, d, out.data);
-    }
-    sl_status st = sl_worker_send(x->w, t->member[i], h, x->reply[i]);
-    (void)st; /* a member that died meanwhile is announced by the sequencer */
+/* The task's returned rows, from sum into the replies. */
+static void pack_returns(sl_xprt *x) {
+    uint32_t n = x->first[x->task.n];
+    const sl_stage_call c = {.op = SL_OP_PACK,
+                             .queue = SL_QUEUE_EXPERTS,
+                             .pack = {.n = n, .wire = wire_of(x), .rows = x->sum, .at = x->back}};
+    if (n > 0 && !in_place(x)) submit(x, &c);
 }
 
-static void send_returns(sl_xprt *x, const sl_round_task *t) {
-    const float *sum = x->sum;
-    for (uint32_t i = 0; i < t->n; i++) {
-        uint32_t rows = returned_rows(x, &x->message[t->place[i]].view);
-        if (sl_rounds_is_owed(x->rounds, t->place[i]))
-            send_return(x, t, i, sum);
-        else
-            sl_net_buf_give(x->w->net, x->reply[i]);
-        sum += (size_t)rows * x->m->d_model;
+static void send_return(sl_xprt *x, uint32_t i) {
+    const sl_round_task *t = &x->task;
+    if (!sl_rounds_is_owed(x->rounds, t->place[i])) {
+        sl_net_buf_give(x->w->net, x->reply[i]);
+        return;
     }
+    const sl_wire_header h = {.kind = SL_MSG_RETURN,
+                              .flags = t->next ? SL_WIRE_SET : 0,
+                              .round = t->round,
+                              .lane = t->lane,
+                              .layer = t->layer,
+                              .chunk = t->chunk,
+                              .rows = x->first[i + 1] - x->first[i]};
+    sl_status st = sl_worker_send(x->w, t->member[i], h, x->reply[i]);
+    (void)st; /* a member that died meanwhile is announced by the sequencer */
 }
 
 /* From now on the thread works on this task. */
@@ -409,29 +439,37 @@ static bool begin_task(sl_xprt *x) {
                                          .x = b.x,
                                          .n_rows = b.rows,
                                          .to = x->pair_to,
-                                         .adds = x->pair_adds}};
-    x->event = sl_device_submit(w->device, &c);
+                                         .adds = x->pair_adds,
+                                         .part = x->part,
+                                         .n_parts = x->n_parts}};
+    submit(x, &c);
     return true;
 }
 
-static void end_task(sl_xprt *x) {
-    begin(x, &x->task, SL_TRACE_REPLY, 0, 0);
-    x->w->n.expert_rows += x->entries;
-    send_returns(x, &x->task);
-    x->begun = false;
+/* The device is through with what the task has asked. All members are answered at once: who has its
+ * answer may send the next layer. */
+static void go_on(sl_xprt *x) {
+    if (!x->packing) {
+        begin(x, &x->task, SL_TRACE_REPLY, 0, 0);
+        x->w->n.expert_rows += x->entries;
+        pack_returns(x);
+        x->packing = true;
+        return;
+    }
+    for (uint32_t i = 0; i < x->task.n; i++) send_return(x, i);
+    x->begun = x->packing = false;
     sl_rounds_end(x->rounds);
 }
 
 bool sl_xprt_run(sl_xprt *x) {
-    bool begins = !x->begun;
-    if (begins && !sl_rounds_begin(x->rounds, &x->task)) return false;
-    if (begins && !begin_task(x)) {
+    bool went = !x->begun;
+    if (went && !sl_rounds_begin(x->rounds, &x->task)) return false;
+    if (went && !begin_task(x)) {
         sl_rounds_end(x->rounds);
         return true;
     }
-    if (!sl_device_is_done(x->w->device, &x->event)) return begins;
-    end_task(x);
-    return true;
+    for (; x->begun && sl_device_is_done(x->w->device, &x->event); went = true) go_on(x);
+    return went;
 }
 
 void sl_xprt_waits_for(sl_xprt *x, sl_trace_event *e) {
@@ -468,17 +506,20 @@ static sl_status create_rounds(sl_xprt *x, sl_err *err) {
     if (st != SL_OK) return st;
     x->message = sl_alloc(sl_rounds_places(x->rounds), sizeof *x->message);
     x->reply = sl_alloc(x->members.n, sizeof *x->reply);
-    if (!x->message || !x->reply)
+    x->first = sl_alloc(x->members.n + 1, sizeof *x->first);
+    x->part = sl_alloc(x->members.n, sizeof *x->part);
+    if (!x->message || !x->reply || !x->first || !x->part)
         return sl_fail(err, SL_ERR_NOMEM, "%u messages of rounds", sl_rounds_places(x->rounds));
     return SL_OK;
 }
 
 static sl_status create_buffers(sl_xprt *x, sl_err *err) {
-    size_t d = x->m->d_model, e = x->m->n_experts + 1u;
+    size_t e = x->m->n_experts + 1u;
     x->max_rows = sl_lane_max_rows(&x->w->plan) * x->w->attention_workers;
     x->max_pairs = sl_worker_max_pairs(x->w, x->m);
-    x->x = sl_alloc(x->max_rows, d * sizeof *x->x);
-    x->sum = sl_alloc(x->w->plan.exact ? x->max_pairs : x->max_rows, d * sizeof *x->sum);
+    uint32_t max_back = x->w->plan.exact ? x->max_pairs : x->max_rows;
+    x->from = sl_alloc(x->max_rows, sizeof *x->from);
+    x->back = sl_alloc(max_back, sizeof *x->back);
     x->pair_row = sl_alloc(x->max_pairs, sizeof *x->pair_row);
     x->pair_to = sl_alloc(x->max_pairs, sizeof *x->pair_to);
     x->pair_adds = sl_alloc(x->max_pairs, sizeof *x->pair_adds);
@@ -486,10 +527,11 @@ static sl_status create_buffers(sl_xprt *x, sl_err *err) {
     x->group_expert = sl_alloc(e, sizeof *x->group_expert);
     x->group_first = sl_alloc(e, sizeof *x->group_first);
     x->cursor = sl_alloc(e, sizeof *x->cursor);
-    if (!x->x || !x->sum || !x->pair_row || !x->pair_to || !x->pair_adds || !x->pair_gate ||
+    if (!x->from || !x->back || !x->pair_row || !x->pair_to || !x->pair_adds || !x->pair_gate ||
         !x->group_expert || !x->group_first || !x->cursor)
         return sl_fail(err, SL_ERR_NOMEM, "buffers of an expert worker for %u rows", x->max_rows);
-    return SL_OK;
+    sl_status st = sl_device_take_rows(x->w->device, x->max_rows, &x->x, err);
+    return st == SL_OK ? sl_device_take_rows(x->w->device, max_back, &x->sum, err) : st;
 }
 
 sl_status sl_xprt_create(sl_worker *w, sl_xprt **out, sl_err *err) {
@@ -514,10 +556,12 @@ void sl_xprt_free(sl_xprt *x) {
     sl_rounds_free(x->rounds);
     sl_idset_free(&x->members);
     sl_idset_free(&x->experts);
-    void *const owned[] = {
-        x->message,   (void *)x->reply,   x->x,         x->sum,          x->pair_row,
-        x->pair_gate, (void *)x->pair_to, x->pair_adds, x->group_expert, x->group_first,
-        x->cursor};
+    sl_device_give(x->w->device, x->x);
+    sl_device_give(x->w->device, x->sum);
+    void *const owned[] = {x->message,      (void *)x->reply, x->first,        x->part,
+                           (void *)x->from, (void *)x->back,  x->pair_row,     x->pair_gate,
+                           x->pair_to,      x->pair_adds,     x->group_expert, x->group_first,
+                           x->cursor};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_free(x);
 }

@@ -30,6 +30,16 @@ typedef struct source {
     sl_wire_return view;
 } source;
 
+/* Rows on their way from messages into storage: calls in a row share the lists, which are empty
+ * again when the last of them is through. */
+typedef struct arrivals {
+    uint32_t *row; /* [max_rows] */
+    uint8_t **at;  /* [max_rows] */
+    sl_buf **buf;  /* [max_rows] messages, until `last` is through */
+    uint32_t n, n_bufs;
+    sl_event last;
+} arrivals;
+
 struct sl_xqueue {
     sl_worker *w;
     const sl_model_spec *m;
@@ -37,15 +47,18 @@ struct sl_xqueue {
     sl_queues *queues;
     source *source; /* [n_workers of the plan] */
     row *row;       /* [max_rows] */
-    float *x;       /* [max_rows][d_model] */
-    entry *entry;   /* [max_pairs] by place */
+    sl_mem x;       /* [max_rows][d_model] */
+    arrivals in;
+    entry *entry; /* [max_pairs] by place */
     sl_queue_batch t;
-    bool begun; /* t is at the device until `event` */
+    bool begun, packing; /* t waits for `event`: of its experts, of its answers */
     sl_event event;
     /* scratch of a batch */
     uint32_t *batch_row; /* [max_pairs] */
     float *batch_gate;   /* [max_pairs] */
-    float *y;            /* [max_pairs][d_model] */
+    sl_mem y;            /* [max_pairs][d_model] */
+    sl_stage_part part;  /* y, as far as it is used */
+    uint8_t **back;      /* [max_pairs] where y's rows are in answers */
 };
 
 /* ---- arrival ---- */
@@ -99,28 +112,58 @@ static void push(sl_xqueue *x, const sl_wire_header *h, uint32_t expert, entry e
     x->row[e.row].entries++;
 }
 
+/* Messages whose rows are in storage are needed no more. */
+static void forget_messages(sl_xqueue *x) {
+    arrivals *in = &x->in;
+    if (in->n == 0 || !sl_device_is_done(x->w->device, &in->last)) return;
+    for (uint32_t i = 0; i < in->n_bufs; i++) sl_net_buf_give(x->w->net, in->buf[i]);
+    in->n = in->n_bufs = 0;
+}
+
+/* Rows in->n - n .. in->n - 1 of the lists are those of the message. */
+static void unpack(sl_xqueue *x, uint32_t n, sl_buf *b) {
+    arrivals *in = &x->in;
+    const sl_stage_call c = {.op = SL_OP_UNPACK,
+                             .queue = SL_QUEUE_EXPERTS,
+                             .pack = {.n = n,
+                                      .wire = (sl_wire_format)x->w->plan.wire,
+                                      .rows = x->x,
+                                      .row = in->row + in->n - n,
+                                      .at = in->at + in->n - n}};
+    in->last = sl_device_submit(x->w->device, &c);
+    in->buf[in->n_bufs++] = b;
+    forget_messages(x);
+}
+
 sl_status sl_xqueue_on_dispatch(sl_xqueue *x, uint32_t src, const sl_wire_header *h,
-                                sl_span payload, sl_err *err) {
+                                sl_buf **payload, sl_err *err) {
     sl_wire_dispatch v;
     sl_wire_format wire = (sl_wire_format)x->w->plan.wire;
-    uint32_t d = x->m->d_model;
-    size_t row_bytes = sl_wire_row_bytes(wire, d);
-    sl_status st = check_header(x, src, h, payload, err);
-    if (st == SL_OK) st = sl_wire_dispatch_decode(h, payload, x->m, wire, &v, err);
+    size_t row_bytes = sl_wire_row_bytes(wire, x->m->d_model);
+    sl_span span = *payload ? (sl_span){(*payload)->data, (*payload)->len} : (sl_span){0};
+    sl_status st = check_header(x, src, h, span, err);
+    if (st == SL_OK) st = sl_wire_dispatch_decode(h, span, x->m, wire, &v, err);
     if (st == SL_OK) st = check_rows(x, src, h, &v, err);
     if (st != SL_OK) return st;
     source *s = &x->source[src];
+    if (x->in.n + v.rows > x->max_rows) { /* rows leave storage before their lists are empty */
+        sl_device_drain(x->w->device);
+        forget_messages(x);
+    }
     for (uint32_t r = 0; r < v.rows; r++) {
         uint32_t at = s->free_row;
         SL_ASSERT(at != NONE);
         s->free_row = x->row[at].next;
         x->row[at] = (row){.tag = v.tag[r], .came_ns = x->w->came_ns, .src = src};
-        sl_wire_unpack(wire, v.data + r * row_bytes, 1, d, x->x + (size_t)at * d);
+        x->in.row[x->in.n] = at;
+        x->in.at[x->in.n++] = v.data + r * row_bytes;
         for (uint32_t i = v.first[r]; i < v.first[r + 1]; i++)
             push(x, h, v.expert[i],
                  (entry){.row = at, .position = v.position[i], .gate = v.gate[i]});
     }
     s->held += v.rows;
+    unpack(x, v.rows, *payload);
+    *payload = NULL;
     return SL_OK;
 }
 
@@ -165,24 +208,28 @@ static void send_answers(sl_xqueue *x, uint32_t layer) {
     }
 }
 
-static void answer(sl_xqueue *x, const sl_queue_batch *b) {
+/* The answers of a batch, whose rows go to the device. False: the worker stops. */
+static bool answer(sl_xqueue *x, const sl_queue_batch *b) {
     sl_wire_format wire = (sl_wire_format)x->w->plan.wire;
-    uint32_t d = x->m->d_model;
-    size_t row_bytes = sl_wire_row_bytes(wire, d);
+    size_t row_bytes = sl_wire_row_bytes(wire, x->m->d_model);
     if (!take_answers(x)) {
         x->w->stop = true;
         x->w->stop_status = sl_fail(&x->w->stop_err, SL_ERR_NOMEM, "reply of %u rows", b->n);
-        return;
+        return false;
     }
     for (uint32_t i = 0; i < b->n; i++) {
         const entry *e = &x->entry[b->place[i]];
         source *s = &x->source[x->row[e->row].src];
         s->view.tag[s->n] = x->row[e->row].tag;
         s->view.mask[s->n] = 1ull << e->position;
-        sl_wire_pack(wire, x->y + (size_t)i * d, 1, d, s->view.data + s->n++ * row_bytes);
+        x->back[i] = s->view.data + s->n++ * row_bytes;
         release(x, b->place[i]);
     }
-    send_answers(x, b->layer);
+    const sl_stage_call c = {.op = SL_OP_PACK,
+                             .queue = SL_QUEUE_EXPERTS,
+                             .pack = {.n = b->n, .wire = wire, .rows = x->y, .at = x->back}};
+    x->event = sl_device_submit(x->w->device, &c);
+    return true;
 }
 
 static void begin(const sl_xqueue *x, sl_trace_kind kind, uint32_t layer, uint32_t rows,
@@ -218,7 +265,9 @@ static bool begin_batch(sl_xqueue *x) {
                                          .row = x->batch_row,
                                          .gate = x->batch_gate,
                                          .x = x->x,
-                                         .y = x->y}};
+                                         .part = &x->part,
+                                         .n_parts = 1}};
+    x->part = (sl_stage_part){.rows = x->y, .n = t->n};
     sl_worker_note_experts(w, t->expert, t->first, t->n_groups);
     begin(x, SL_TRACE_EXPERT, t->layer, t->n, waited_ns / 1000);
     x->event = sl_device_submit(w->device, &c);
@@ -226,20 +275,26 @@ static bool begin_batch(sl_xqueue *x) {
     return true;
 }
 
-static void end_batch(sl_xqueue *x) {
-    begin(x, SL_TRACE_REPLY, x->t.layer, 0, 0);
-    x->w->n.expert_rows += x->t.n;
-    answer(x, &x->t);
+/* The device is through with what the batch has asked. */
+static void go_on(sl_xqueue *x) {
+    if (!x->packing) {
+        begin(x, SL_TRACE_REPLY, x->t.layer, 0, 0);
+        x->w->n.expert_rows += x->t.n;
+        x->packing = answer(x, &x->t);
+        if (x->packing) return;
+    } else {
+        send_answers(x, x->t.layer);
+    }
     sl_queues_done(x->queues);
-    x->begun = false;
+    x->begun = x->packing = false;
 }
 
 bool sl_xqueue_run(sl_xqueue *x) {
-    bool begins = !x->begun;
-    if (begins && !begin_batch(x)) return false;
-    if (!sl_device_is_done(x->w->device, &x->event)) return begins;
-    end_batch(x);
-    return true;
+    bool went = !x->begun;
+    forget_messages(x);
+    if (went && !begin_batch(x)) return false;
+    for (; x->begun && sl_device_is_done(x->w->device, &x->event); went = true) go_on(x);
+    return went;
 }
 
 /* ---- an attention worker is gone ---- */
@@ -252,8 +307,10 @@ bool sl_xqueue_is_empty(const sl_xqueue *x) {
 
 void sl_xqueue_on_dead(sl_xqueue *x, uint32_t src) {
     const uint32_t *place;
-    sl_device_drain(x->w->device); /* what it has is answered before anybody is forgotten */
-    if (x->begun) end_batch(x);
+    while (x->begun) { /* what the device has is answered before anybody is forgotten */
+        sl_device_drain(x->w->device);
+        go_on(x);
+    }
     uint32_t lost = x->source[src].held, n = sl_queues_drop(x->queues, src, &place);
     for (uint32_t i = 0; i < n; i++) release(x, place[i]);
     x->w->n.rows_stale += lost;
@@ -276,19 +333,25 @@ static void share_rows(sl_xqueue *x) {
 
 static sl_status create_storage(sl_xqueue *x, sl_err *err) {
     const sl_plan *p = &x->w->plan;
-    size_t d = x->m->d_model;
+    arrivals *in = &x->in;
     x->max_rows = sl_lane_max_rows(p) * x->w->attention_workers;
     x->max_pairs = sl_worker_max_pairs(x->w, x->m);
     x->source = sl_alloc(p->n_workers, sizeof *x->source);
     x->row = sl_alloc(x->max_rows, sizeof *x->row);
-    x->x = sl_alloc(x->max_rows, d * sizeof *x->x);
+    in->row = sl_alloc(x->max_rows, sizeof *in->row);
+    in->at = sl_alloc(x->max_rows, sizeof *in->at);
+    in->buf = sl_alloc(x->max_rows, sizeof *in->buf);
     x->entry = sl_alloc(x->max_pairs, sizeof *x->entry);
     x->batch_row = sl_alloc(x->max_pairs, sizeof *x->batch_row);
     x->batch_gate = sl_alloc(x->max_pairs, sizeof *x->batch_gate);
-    x->y = sl_alloc(x->max_pairs, d * sizeof *x->y);
-    if (!x->source || !x->row || !x->x || !x->entry || !x->batch_row || !x->batch_gate || !x->y)
+    x->back = sl_alloc(x->max_pairs, sizeof *x->back);
+    if (!x->source || !x->row || !in->row || !in->at || !in->buf || !x->entry || !x->batch_row ||
+        !x->batch_gate || !x->back)
         return sl_fail(err, SL_ERR_NOMEM, "storage of an expert worker for %u rows", x->max_rows);
     share_rows(x);
+    sl_status st = sl_device_take_rows(x->w->device, x->max_rows, &x->x, err);
+    if (st == SL_OK) st = sl_device_take_rows(x->w->device, x->max_pairs, &x->y, err);
+    if (st != SL_OK) return st;
     return sl_queues_create(p, x->m->n_moe, x->w->id, x->max_pairs, &x->queues, err);
 }
 
@@ -310,7 +373,11 @@ void sl_xqueue_free(sl_xqueue *x) {
     for (uint32_t i = 0; x->source && i < x->w->plan.n_workers; i++)
         sl_net_buf_give(x->w->net, x->source[i].buf);
     sl_queues_free(x->queues);
-    void *const owned[] = {x->source, x->row, x->x, x->entry, x->batch_row, x->batch_gate, x->y};
+    forget_messages(x);
+    sl_device_give(x->w->device, x->x);
+    sl_device_give(x->w->device, x->y);
+    void *const owned[] = {x->source, x->row,       (void *)x->in.at, (void *)x->in.buf, x->in.row,
+                           x->entry,  x->batch_row, x->batch_gate,    (void *)x->back};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_free(x);
 }

@@ -11,9 +11,9 @@
 
 sl_status sl_xqueue_create(sl_worker *w, sl_xqueue **out, sl_err *err) SL_MUST_CHECK;
 void sl_xqueue_free(sl_xqueue *x); /* NULL-safe */
-/* Does not keep the payload. */
+/* Takes *payload and sets it NULL if it keeps it. */
 sl_status sl_xqueue_on_dispatch(sl_xqueue *x, uint32_t src, const sl_wire_header *h,
-                                sl_span payload, sl_err *err) SL_MUST_CHECK;
+                                sl_buf **payload, sl_err *err) SL_MUST_CHECK;
 /* Attention worker `src` is gone: its rows leave the queues. */
 void sl_xqueue_on_dead(sl_xqueue *x, uint32_t src);
 bool sl_xqueue_is_empty(const sl_xqueue *x); /* no row is stored */

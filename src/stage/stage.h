@@ -18,8 +18,8 @@
 
 /* ---- memory ---- */
 
-/* Bytes that stages work on. In the host's space `at` is an address of this process; other spaces
- * are a device's own. No bytes: nothing is there. */
+/* Bytes that stages work on, a device's or the host's. In the host's space `at` is an address of
+ * this process. No bytes: nothing is there. */
 typedef struct sl_mem {
     uint32_t space;
     uint64_t at;
@@ -35,15 +35,18 @@ static inline sl_mem sl_mem_host(const void *p, size_t bytes) {
 /* ---- calls ---- */
 
 typedef enum sl_stage_op {
-    SL_OP_EMBED,   /* rows.x = embedding of rows.id */
-    SL_OP_ATTEND,  /* rows.x += attention of block `layer`; K and V go into rows.pages */
-    SL_OP_DENSE,   /* rows.x += feed-forward of a dense block */
-    SL_OP_ROUTE,   /* rows.h, expert, gate of a block with experts (sl_block_route) */
-    SL_OP_SHARED,  /* rows.h = the shared expert's results of it (sl_block_shared) */
+    SL_OP_EMBED,  /* rows.x = embedding of rows.id */
+    SL_OP_ATTEND, /* rows.x += attention of block `layer`; K and V go into rows.pages */
+    SL_OP_DENSE,  /* rows.x += feed-forward of a dense block */
+    SL_OP_ROUTE,  /* rows.h, expert, gate of a block with experts (sl_block_route); h of a row whose
+                   * gates are not finite is zero */
+    SL_OP_SHARED, /* rows.h = the shared expert's results of it (sl_block_shared) */
+    SL_OP_UNPACK, /* rows that came, as f32: `pack` */
     SL_OP_EXPERTS, /* routed experts: `experts` */
+    SL_OP_PACK,    /* rows that leave, as they travel: `pack` */
     SL_OP_MERGE,   /* what came back, into the residual stream: `merge` */
+    SL_OP_MOVE,    /* rows from place to place: `move` */
     SL_OP_HEAD,    /* logits: `head` */
-    SL_OP_COUNT
 } sl_stage_op;
 
 /* Rows of a step, those of one request in ascending position. id, pos, pages, expert and gate are
@@ -56,6 +59,46 @@ typedef struct sl_rowset {
     uint32_t *expert;             /* [n][top_k], and */
     float *gate;                  /* [n][top_k]: written by ROUTE */
 } sl_rowset;
+
+/* Between row row[i] of `rows`, [..][d_model] f32, and at[i] in host memory, in the wire format:
+ * PACK rounds it to there, UNPACK widens it from there. */
+typedef struct sl_stage_pack {
+    uint32_t n;
+    sl_wire_format wire;
+    sl_mem rows;
+    const uint32_t *row; /* [n]; NULL: i itself */
+    uint8_t *const *at;  /* [n] */
+} sl_stage_pack;
+
+/* Row to_row[i] of `to` becomes row from_row[i] of `from`, both [..][d_model] f32. */
+typedef struct sl_stage_move {
+    uint32_t n;
+    sl_mem from, to;
+    const uint32_t *from_row, *to_row; /* [n]; NULL: i itself */
+} sl_stage_move;
+
+/* Rows that results go to: row i of the call is row i of the first part, or when that has n rows
+ * row i - n of the next, and so on. */
+typedef struct sl_stage_part {
+    sl_mem rows; /* [n][d_model] f32 */
+    uint32_t n;
+} sl_stage_part;
+
+/* As of sl_expert_batch: pair p is row row[p] of x; its result goes to row to[p] of the parts, or
+ * is added to it when adds[p], in the order of p. */
+typedef struct sl_stage_experts {
+    uint32_t n_groups;
+    const uint32_t *expert; /* [n_groups] */
+    const uint32_t *first;  /* [n_groups + 1] */
+    const uint32_t *row;    /* [first[n_groups]] */
+    const float *gate;      /* [first[n_groups]] */
+    uint32_t n_rows;        /* all of x; 0: not known */
+    sl_mem x;               /* [..][d_model] f32 */
+    const uint32_t *to;     /* [first[n_groups]]; NULL: p itself, of one part */
+    const uint8_t *adds;    /* [first[n_groups]], of `to` */
+    const sl_stage_part *part;
+    uint32_t n_parts;
+} sl_stage_experts;
 
 /* Row i of rows.x becomes row from[i] of x plus the sum of, in this order, its pieces that there
  * are and row from[i] of `shared`. One order of additions for every device, so that nobody sees
@@ -80,9 +123,11 @@ typedef struct sl_stage_call {
     sl_stage_op op;
     uint32_t queue; /* below SL_STAGE_QUEUES */
     uint32_t layer; /* block of the model */
-    sl_rowset rows; /* of all but EXPERTS */
+    sl_rowset rows; /* of EMBED to SHARED, MERGE and HEAD */
     union {
-        sl_expert_batch experts;
+        sl_stage_pack pack;
+        sl_stage_move move;
+        sl_stage_experts experts;
         sl_stage_merge merge;
         sl_stage_head head;
     };
@@ -108,12 +153,17 @@ typedef struct sl_device_ops {
     void (*submit)(sl_device *d, const sl_stage_call *c);
     /* Notes which calls are through now. NULL: all are when submit returns. */
     void (*poll)(sl_device *d);
+    /* Zeroed memory; bytes > 0. */
+    sl_status (*take)(sl_device *d, size_t bytes, sl_mem *out, sl_err *err);
+    void (*give)(sl_device *d, sl_mem m);
 } sl_device_ops;
 
 /* What every device has; a device's own struct begins with it. */
 struct sl_device {
     const sl_device_ops *ops;
     const sl_model_spec *spec; /* borrowed until the device is closed */
+    bool in_place; /* stages work on host memory where it lies: x and parts of EXPERTS may be in
+                    * messages */
     uint64_t given[SL_STAGE_QUEUES], done[SL_STAGE_QUEUES]; /* calls of each queue */
     uint32_t in_flight;                                     /* given and not done */
 };
@@ -147,6 +197,19 @@ typedef struct sl_device_maker {
     sl_status (*open)(void *ctx, const sl_device_opts *o, sl_device **out, sl_err *err);
     void *ctx;
 } sl_device_maker;
+
+/* Memory for n rows of d_model floats, until it is given back. SL_ERR_NOMEM. */
+static inline sl_status sl_device_take_rows(sl_device *d, size_t n, sl_mem *out, sl_err *err) {
+    size_t bytes, row = d->spec->d_model * sizeof(float);
+    if (__builtin_mul_overflow(SL_MAX(n, (size_t)1), row, &bytes))
+        return sl_fail(err, SL_ERR_NOMEM, "%zu rows overflow the address space", n);
+    return d->ops->take(d, bytes, out, err);
+}
+
+/* No memory is nothing to give. No call may use it any more. */
+static inline void sl_device_give(sl_device *d, sl_mem m) {
+    if (m.bytes) d->ops->give(d, m);
+}
 
 /* Never refused: callers bound what they have in flight. */
 static inline sl_event sl_device_submit(sl_device *d, const sl_stage_call *c) {

@@ -22,8 +22,15 @@ static inline void *sl_mem_ptr(sl_mem m) {
 /* Kernels by name; SL_ERR_UNSUPPORTED names those that cannot run here. */
 sl_status sl_stage_kernels(const char *isa, const sl_kernels **out, sl_err *err) SL_MUST_CHECK;
 
-/* MERGE in host memory, by the caller's thread. sum: 2 * d_model floats of scratch. */
-void sl_stage_merge_rows(const sl_exec *ex, uint32_t d_model, uint32_t top_k,
-                         const sl_stage_call *c, float *sum);
+/* PACK, UNPACK, MOVE and MERGE in host memory, by the caller's thread; false: another stage. sum: 2
+ * * d_model floats of scratch. */
+bool sl_stage_run_rows(const sl_exec *ex, const sl_model_spec *m, const sl_stage_call *c,
+                       float *sum);
+/* After ROUTE in host memory. */
+void sl_stage_zero_broken(const sl_model_spec *m, const sl_rowset *r);
+
+/* Ops of devices whose memory is the host's. */
+sl_status sl_host_take(sl_device *d, size_t bytes, sl_mem *out, sl_err *err) SL_MUST_CHECK;
+void sl_host_give(sl_device *d, sl_mem m);
 
 #endif

@@ -25,12 +25,46 @@ static void head(cpu *d, const sl_stage_call *c) {
                        &d->scratch);
 }
 
-static void merge(cpu *d, const sl_stage_call *c) {
-    const sl_model_spec *m = d->base.spec;
+/* Where results go, by pair. */
+static float **places_of(cpu *d, const sl_stage_experts *e, uint32_t pairs) {
+    size_t row = d->base.spec->d_model, n = 0, at = 0;
+    for (uint32_t i = 0; i < e->n_parts; i++) n += e->part[i].n;
+    float **to = sl_arena_take(&d->scratch, pairs, sizeof *to);
+    float **place = sl_arena_take(&d->scratch, n, sizeof *place);
+    SL_ASSERT(to && place);
+    for (uint32_t i = 0; i < e->n_parts; i++) {
+        float *rows = sl_mem_ptr(e->part[i].rows);
+        for (uint32_t j = 0; j < e->part[i].n; j++) place[at++] = rows + j * row;
+    }
+    for (uint32_t p = 0; p < pairs; p++) to[p] = place[e->to[p]];
+    return to;
+}
+
+static void experts(cpu *d, const sl_stage_call *c) {
+    const sl_stage_experts *e = &c->experts;
     size_t level = d->scratch.used;
-    float *sum = sl_arena_take(&d->scratch, 2 * (size_t)m->d_model, sizeof *sum);
+    sl_expert_batch b = {.n_groups = e->n_groups,
+                         .expert = e->expert,
+                         .first = e->first,
+                         .row = e->row,
+                         .x = sl_mem_ptr(e->x),
+                         .gate = e->gate,
+                         .n_rows = e->n_rows,
+                         .adds = e->adds};
+    if (e->to)
+        b.to = places_of(d, e, e->first[e->n_groups]);
+    else
+        b.y = sl_mem_ptr(e->part[0].rows);
+    sl_block_experts(d->model, &d->exec, c->layer, &b, &d->scratch);
+    d->scratch.used = level;
+}
+
+static void rows_only(cpu *d, const sl_stage_call *c) {
+    size_t level = d->scratch.used;
+    float *sum = sl_arena_take(&d->scratch, 2 * (size_t)d->base.spec->d_model, sizeof *sum);
     SL_ASSERT(sum != NULL);
-    sl_stage_merge_rows(&d->exec, m->d_model, m->top_k, c, sum);
+    bool known = sl_stage_run_rows(&d->exec, d->base.spec, c, sum);
+    SL_ASSERT(known);
     d->scratch.used = level;
 }
 
@@ -51,22 +85,20 @@ static void cpu_submit(sl_device *base, const sl_stage_call *c) {
     case SL_OP_ROUTE:
         sl_block_route(d->model, &d->exec, c->layer, &rows, sl_mem_ptr(r->x), sl_mem_ptr(r->h),
                        r->expert, r->gate, &d->scratch);
+        sl_stage_zero_broken(base->spec, r);
         break;
     case SL_OP_SHARED:
         sl_block_shared(d->model, &d->exec, c->layer, r->n, sl_mem_ptr(r->x), sl_mem_ptr(r->h),
                         &d->scratch);
         break;
     case SL_OP_EXPERTS:
-        sl_block_experts(d->model, &d->exec, c->layer, &c->experts, &d->scratch);
-        break;
-    case SL_OP_MERGE:
-        merge(d, c);
+        experts(d, c);
         break;
     case SL_OP_HEAD:
         head(d, c);
         break;
-    case SL_OP_COUNT:
-        break;
+    default:
+        rows_only(d, c);
     }
     sl_device_ran(base, c->queue);
 }
@@ -94,17 +126,20 @@ static sl_status make_pages(cpu *d, uint32_t n, sl_err *err) {
 
 static sl_status make_scratch(cpu *d, const sl_device_opts *o, sl_err *err) {
     const sl_model_spec *m = d->base.spec;
-    size_t merging = 2 * (size_t)m->d_model * sizeof(float) + 64, rows = 0, pairs = 0;
-    if (o->max_rows) rows = SL_MAX(sl_model_scratch_bytes(m, o->max_rows), merging);
-    if (o->max_pairs) pairs = sl_experts_scratch_bytes(m, o->max_pairs);
-    return sl_arena_create(SL_MAX(rows, pairs), &d->scratch, err);
+    size_t adding = 2 * (size_t)m->d_model * sizeof(float) + 64, rows = 0, pairs = 0;
+    if (o->max_rows) rows = sl_model_scratch_bytes(m, o->max_rows);
+    if (o->max_pairs)
+        pairs = sl_experts_scratch_bytes(m, o->max_pairs) +
+                2 * ((size_t)o->max_pairs * sizeof(void *) + 64);
+    return sl_arena_create(SL_MAX(SL_MAX(rows, pairs), adding), &d->scratch, err);
 }
 
 sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
-    static const sl_device_ops ops = {.close = cpu_close, .submit = cpu_submit};
+    static const sl_device_ops ops = {
+        .close = cpu_close, .submit = cpu_submit, .take = sl_host_take, .give = sl_host_give};
     cpu *d = sl_alloc(1, sizeof *d);
     if (!d) return sl_fail(err, SL_ERR_NOMEM, "device");
-    d->base.ops = &ops;
+    d->base = (sl_device){.ops = &ops, .in_place = true};
     sl_status st = sl_stage_kernels(o->isa, &d->exec.k, err);
     if (st == SL_OK) st = sl_model_open(o->folder, &o->hosts, &d->model, err);
     if (st == SL_OK) st = sl_pool_create(o->threads, &d->pool, err);

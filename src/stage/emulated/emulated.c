@@ -1,6 +1,6 @@
 /* The emulated device: a stage takes its modelled time and computes nothing, so coordinator, fabric
  * and schedules run for real with more workers than there are cores. Rows pass unchanged, experts
- * are drawn and add nothing; what came back is merged, since it has travelled. */
+ * are drawn and add nothing; what travels is really packed, and what came back merged. */
 #include "stage/emulated/emulated.h"
 
 #include "model/skew.h"
@@ -15,8 +15,8 @@ typedef struct emulated {
     sl_device_spec costs;
     sl_emulated clock;
     sl_skew *skew;
-    sl_exec exec; /* of MERGE */
-    float *sum;   /* of MERGE */
+    sl_exec exec; /* of MERGE, with... */
+    float *sum;   /* ...this */
 } emulated;
 
 /* x[i][d]: the id (below 2^24), which the head finds again, and zeroes. */
@@ -44,15 +44,14 @@ static void route(emulated *e, uint32_t layer, const sl_rowset *r) {
 }
 
 /* Every expert of the task is a kernel of its own, with its own fixed costs. */
-static void experts(emulated *e, const sl_expert_batch *b) {
+static void experts(emulated *e, const sl_stage_experts *b) {
     uint64_t ns = 0;
-    size_t d = e->spec.d_model;
     for (uint32_t g = 0; g < b->n_groups; g++) {
         uint32_t n = b->first[g + 1] - b->first[g];
         if (n) ns += sl_emulated_ns(&e->costs, SL_COST_EXPERT, n, 0);
     }
-    for (uint32_t p = 0; p < b->first[b->n_groups]; p++)
-        memset(b->to ? b->to[p] : b->y + p * d, 0, d * sizeof *b->y);
+    for (uint32_t i = 0; i < b->n_parts; i++)
+        memset(sl_mem_ptr(b->part[i].rows), 0, b->part[i].n * e->spec.d_model * sizeof(float));
     sl_emulated_pass(&e->clock, ns);
 }
 
@@ -106,14 +105,11 @@ static void run(emulated *e, const sl_stage_call *c) {
     case SL_OP_EXPERTS:
         experts(e, &c->experts);
         break;
-    case SL_OP_MERGE:
-        sl_stage_merge_rows(&e->exec, e->spec.d_model, e->spec.top_k, c, e->sum);
-        break;
     case SL_OP_HEAD:
         head(e, c);
         break;
-    case SL_OP_COUNT:
-        break;
+    default:
+        (void)sl_stage_run_rows(&e->exec, &e->spec, c, e->sum);
     }
 }
 
@@ -130,14 +126,17 @@ static void emulated_close(sl_device *base) {
 }
 
 sl_status sl_emulated_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
-    static const sl_device_ops ops = {.close = emulated_close, .submit = emulated_submit};
+    static const sl_device_ops ops = {.close = emulated_close,
+                                      .submit = emulated_submit,
+                                      .take = sl_host_take,
+                                      .give = sl_host_give};
     /* Without a router's logits every expert is as likely as the next. */
     const sl_route_skew even = {.on = true};
     emulated *e = sl_alloc(1, sizeof *e);
     if (!e) return sl_fail(err, SL_ERR_NOMEM, "device");
     e->costs = *o->device;
     e->clock = (sl_emulated){.device = &e->costs, .wait = o->wait, .ctx = o->ctx};
-    e->base = (sl_device){.ops = &ops, .spec = &e->spec};
+    e->base = (sl_device){.ops = &ops, .spec = &e->spec, .in_place = true};
     sl_status st = sl_stage_kernels(o->isa, &e->exec.k, err);
     if (st == SL_OK) st = sl_model_read_spec(o->folder, &e->spec, NULL, err);
     if (st == SL_OK)

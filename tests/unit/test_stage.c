@@ -1,0 +1,203 @@
+/* Stages of rows, and what a device promises about order and events, on a device that takes its
+ * time. What models compute is held by test_model_*, that an engine waits for it by the law. */
+#include "deferred.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+static const char folder[] = SL_SOURCE_DIR "/bench/lab/models/shared-top2";
+
+static void no_wait(void *ctx, uint64_t deadline_ns) {
+    (void)ctx, (void)deadline_ns;
+}
+
+/* Weights are not needed: `late` or at once, on an emulated device without costs. */
+static sl_device *open_device(bool late) {
+    static _Atomic uint64_t seed = 1;
+    const sl_device_spec spec = {.kind = SL_DEVICE_EMULATED, .time_scale = 1};
+    const sl_device_opts o = {.folder = folder,
+                              .hosts = {.attention = true, .experts = true},
+                              .device = &spec,
+                              .threads = 1,
+                              .max_rows = 8,
+                              .max_pairs = 16,
+                              .wait = no_wait};
+    sl_device *d = NULL;
+    sl_err err;
+    if ((late ? deferred_open(&seed, &o, &d, &err) : sl_device_open(&o, &d, &err)) != SL_OK)
+        fail_msg("%s", err.msg);
+    return d;
+}
+
+static sl_mem rows_of(sl_device *d, size_t n) {
+    sl_mem m;
+    sl_err err;
+    assert_int_equal(sl_device_take_rows(d, n, &m, &err), SL_OK);
+    return m;
+}
+
+static float *floats(sl_mem m) {
+    return (float *)(uintptr_t)m.at;
+}
+
+static void run(sl_device *d, const sl_stage_call *c) {
+    const sl_event e = sl_device_submit(d, c);
+    sl_device_drain(d);
+    assert_true(sl_device_is_done(d, &e));
+}
+
+/* Rows to messages and back, in any order; rounding twice is rounding once. */
+static void rows_travel(void **state) {
+    (void)state;
+    sl_device *d = open_device(false);
+    const uint32_t width = d->spec->d_model, picked[] = {2, 0, 2};
+    for (int w = 0; w < SL_WIRE_FORMAT_COUNT; w++) {
+        sl_wire_format wire = (sl_wire_format)w;
+        sl_mem x = rows_of(d, 3), y = rows_of(d, 3);
+        size_t bytes = sl_wire_row_bytes(wire, width);
+        uint8_t *data = sl_alloc(6, bytes), *at[3], *again[3];
+        assert_non_null(data);
+        for (size_t i = 0; i < 3; i++) at[i] = data + i * bytes, again[i] = data + (i + 3) * bytes;
+        for (uint32_t i = 0; i < 3 * width; i++) floats(x)[i] = (float)i / 7 - 1;
+        const sl_stage_pack p = {.n = 3, .wire = wire, .rows = x, .row = picked, .at = at};
+        run(d, &(sl_stage_call){.op = SL_OP_PACK, .pack = p});
+        const sl_stage_pack back = {.n = 3, .wire = wire, .rows = y, .at = at};
+        run(d, &(sl_stage_call){.op = SL_OP_UNPACK, .pack = back});
+        for (uint32_t i = 0; i < 3; i++)
+            for (uint32_t j = 0; j < width; j++) {
+                float want = floats(x)[picked[i] * width + j], got = floats(y)[i * width + j];
+                assert_true(wire == SL_WIRE_F32 ? want == got
+                                                : fabsf(want - got) <= fabsf(want) / 8 + 0.01f);
+            }
+        const sl_stage_pack once = {.n = 3, .wire = wire, .rows = y, .at = again};
+        run(d, &(sl_stage_call){.op = SL_OP_PACK, .pack = once});
+        assert_memory_equal(data, data + 3 * bytes, 3 * bytes);
+        sl_device_give(d, x);
+        sl_device_give(d, y);
+        sl_free(data);
+    }
+    sl_device_close(d);
+}
+
+/* Pieces in their order, then the shared row, then the stream; places without a piece add nothing.
+ */
+static void rows_are_merged_in_order(void **state) {
+    (void)state;
+    sl_device *d = open_device(false);
+    const uint32_t width = d->spec->d_model, k = d->spec->top_k, from[] = {3, 1};
+    sl_mem store = rows_of(d, 4), shared = rows_of(d, 4), x = rows_of(d, 2);
+    float *a = sl_alloc(width, sizeof *a), *b = sl_alloc(width, sizeof *b);
+    assert_true(a && b && k == 2);
+    for (uint32_t i = 0; i < width; i++) a[i] = 1e8f, b[i] = 0.3f;
+    for (uint32_t i = 0; i < 4 * width; i++) floats(store)[i] = 7, floats(shared)[i] = -1e8f;
+    const uint8_t *const piece[] = {(const uint8_t *)a, (const uint8_t *)b, NULL,
+                                    (const uint8_t *)b};
+    sl_stage_call c = {.op = SL_OP_MERGE,
+                       .rows = {.n = 2, .x = x},
+                       .merge = {.x = store, .shared = shared, .from = from, .piece = piece}};
+    run(d, &c);
+    assert_true(floats(x)[0] == ((1e8f + 0.3f) + -1e8f) + 7);
+    assert_true(floats(x)[width] == (0.3f + -1e8f) + 7);
+    c.merge = (sl_stage_merge){.x = x, .piece = piece}; /* in place, nothing shared */
+    float before = floats(x)[0];
+    run(d, &c);
+    assert_true(floats(x)[0] == before + (1e8f + 0.3f));
+    sl_device_give(d, store);
+    sl_device_give(d, shared);
+    sl_device_give(d, x);
+    sl_free(a);
+    sl_free(b);
+    sl_device_close(d);
+}
+
+/* Row to_row[i] of the other end; NULL: in order. */
+static void rows_move(void **state) {
+    (void)state;
+    sl_device *d = open_device(false);
+    const uint32_t width = d->spec->d_model, places[] = {4, 0};
+    sl_mem x = rows_of(d, 5), y = rows_of(d, 5);
+    for (uint32_t i = 0; i < 5 * width; i++) floats(x)[i] = (float)(i / width);
+    const sl_stage_move there = {.n = 2, .from = x, .to = y, .to_row = places};
+    run(d, &(sl_stage_call){.op = SL_OP_MOVE, .move = there});
+    assert_true(floats(y)[4 * width] == 0 && floats(y)[0] == 1);
+    const sl_stage_move back = {.n = 2, .from = x, .to = y, .from_row = places};
+    run(d, &(sl_stage_call){.op = SL_OP_MOVE, .move = back});
+    assert_true(floats(y)[0] == 4 && floats(y)[width] == 0);
+    sl_device_give(d, x);
+    sl_device_give(d, y);
+    sl_device_close(d);
+}
+
+/* A device that is through at submit says so without being asked. */
+static void some_devices_are_through_at_once(void **state) {
+    (void)state;
+    sl_device *d = open_device(false);
+    const sl_event none = {0};
+    assert_true(sl_device_is_done(d, &none));
+    const sl_event e = sl_device_submit(d, &(sl_stage_call){.op = SL_OP_MOVE, .queue = 3});
+    assert_true(e.number == 1 && sl_device_is_done(d, &e) && !sl_device_poll(d));
+    sl_device_close(d);
+}
+
+/* Each call of a queue adds one to what the one before it left; events become true in order, after
+ * the results are there, and not in the same order in every queue. */
+static void queues_keep_their_order(void **state) {
+    (void)state;
+    enum { CALLS = 20, QUEUES = 4 };
+    sl_device *d = open_device(true);
+    const uint32_t width = d->spec->d_model;
+    float *one = sl_alloc(width, sizeof *one);
+    const uint8_t *const piece[] = {(const uint8_t *)one, NULL};
+    sl_mem x[QUEUES];
+    sl_event e[QUEUES][CALLS];
+    uint32_t seen[QUEUES] = {0};
+    bool overtaken = false;
+    assert_non_null(one);
+    for (uint32_t i = 0; i < width; i++) one[i] = 1;
+    for (uint32_t q = 0; q < QUEUES; q++) x[q] = rows_of(d, 1);
+    for (uint32_t i = 0; i < CALLS; i++)
+        for (uint32_t q = 0; q < QUEUES; q++) {
+            const sl_stage_call c = {.op = SL_OP_MERGE,
+                                     .queue = q,
+                                     .rows = {.n = 1, .x = x[q]},
+                                     .merge = {.x = x[q], .piece = piece}};
+            e[q][i] = sl_device_submit(d, &c);
+        }
+    for (bool more = true; more;) {
+        more = sl_device_poll(d);
+        for (uint32_t q = 0; q < QUEUES; q++) {
+            uint32_t done = 0;
+            for (uint32_t i = 0; i < CALLS; i++) {
+                bool is = sl_device_is_done(d, &e[q][i]);
+                assert_true(!is || done == i); /* no call before those submitted before it */
+                done += is;
+            }
+            assert_true(done >= seen[q] && floats(x[q])[0] >= (float)done);
+            for (uint32_t other = q + 1; other < QUEUES; other++)
+                overtaken |= seen[other] > done + 1;
+            seen[q] = done;
+        }
+    }
+    assert_true(overtaken);
+    for (uint32_t q = 0; q < QUEUES; q++) {
+        assert_true(seen[q] == CALLS && floats(x[q])[width - 1] == CALLS);
+        sl_device_give(d, x[q]);
+    }
+    sl_free(one);
+    sl_device_close(d);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_travel),
+        cmocka_unit_test(rows_are_merged_in_order),
+        cmocka_unit_test(rows_move),
+        cmocka_unit_test(some_devices_are_through_at_once),
+        cmocka_unit_test(queues_keep_their_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
