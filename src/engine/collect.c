@@ -134,7 +134,7 @@ sl_status sl_collect_on_trace(sl_engine *e, uint32_t id, const sl_wire_header *h
 
 static bool owes(const sl_engine *e, uint32_t id, bool events) {
     const log_of_worker *l = &e->collect->worker[id];
-    if (!e->worker[id].ready || !e->worker[id].conn) return false;
+    if (!sl_roster_serves(&e->roster, id)) return false;
     return events ? !l->done : l->asks_left > 0;
 }
 
@@ -213,11 +213,11 @@ sl_status sl_collect_finish(sl_engine *e, sl_err *err) {
     if (!e->collect || !e->planned || !e->net) return SL_OK;
     await(e, false); /* a short run may end before its first comparison */
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        if (e->worker[i].ready) compare_clocks(e, i, 1);
+        if (sl_roster_serves(&e->roster, i)) compare_clocks(e, i, 1);
     }
     await(e, false);
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        if (e->worker[i].ready) ask(e, i, SL_MSG_TRACE_GET, 0);
+        if (sl_roster_serves(&e->roster, i)) ask(e, i, SL_MSG_TRACE_GET, 0);
     }
     await(e, true);
     return write_file(e, err);

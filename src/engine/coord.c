@@ -126,38 +126,28 @@ static void send_plans(sl_engine *e) {
     e->planned = true;
 }
 
-static uint32_t free_place(const sl_engine *e, uint32_t wanted) {
-    if (wanted != SL_NO_WORKER)
-        return wanted < e->plan.n_workers && !e->worker[wanted].joined ? wanted : SL_NO_WORKER;
-    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        if (!e->worker[i].joined) return i;
-    }
-    return SL_NO_WORKER;
-}
-
 static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
     sl_engine *e = ctx;
-    uint32_t id = free_place(e, peer->worker);
     if (e->stopping) return sl_fail(err, SL_ERR_CANCELLED, "the server stops");
-    if (peer->is_coordinator || id == SL_NO_WORKER)
+    uint32_t id = peer->is_coordinator
+                      ? SL_ROSTER_NONE
+                      : sl_roster_hello(&e->roster, peer->worker, peer->incarnation);
+    if (id == SL_ROSTER_NONE)
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "no place for it: the plan has %u workers, %u joined, it asked for %d",
-                       e->plan.n_workers, e->n_joined, (int)peer->worker);
+                       e->plan.n_workers, e->roster.n_came, (int)peer->worker);
     sl_member_worker *w = &e->worker[id];
     w->conn = c;
-    w->joined = true;
     snprintf(w->address, sizeof w->address, "%s", peer->address);
     snprintf(w->stats.name, sizeof w->stats.name, "worker %u", id);
     sl_conn_set_user(c, w);
-    e->n_joined++;
     sl_log(SL_LOG_INFO, "engine", "worker %u of %u joined from %s", id, e->plan.n_workers,
            w->address);
     return SL_OK;
 }
 
 static sl_status on_ready(sl_engine *e, uint32_t id, sl_span payload, sl_err *err) {
-    sl_member_worker *w = &e->worker[id];
-    if (w->ready || payload.len != 32)
+    if (e->roster.worker[id].state != SL_ROSTER_JOINING || payload.len != 32)
         return sl_fail(err, SL_ERR_PROTOCOL, "unexpected ready of %zu bytes", payload.len);
     if (memcmp(payload.data, e->spec.hash, 32) != 0) {
         sl_status st = sl_fail(err, SL_ERR_PROTOCOL,
@@ -166,10 +156,10 @@ static sl_status on_ready(sl_engine *e, uint32_t id, sl_span payload, sl_err *er
         signal_start(e, st, err);
         return st;
     }
-    w->ready = true;
+    sl_roster_ready(&e->roster, id, SL_ROSTER_ANY);
     if (e->plan.worker[id].roles & SL_ROLE_ATTENTION) sl_admit_open(&e->admit, id);
     sl_collect_ready(e, id);
-    if (++e->n_ready < e->plan.n_workers) return SL_OK;
+    if (e->roster.n_ready < e->plan.n_workers) return SL_OK;
     e->serving = true;
     pthread_mutex_lock(&e->lock);
     e->stats.serving = true;
@@ -396,14 +386,13 @@ static void close_books(sl_worker_stats *s) {
 
 static void lose(sl_engine *e, uint32_t id, const char *why) {
     sl_member_worker *w = &e->worker[id];
-    if (w->dead) return;
-    w->dead = true;
+    uint32_t duties;
+    if (!sl_roster_ended(&e->roster, id, SL_ROSTER_ANY, &duties)) return;
     sl_admit_close(&e->admit, id);
     close_books(&w->stats);
     if (w->conn) sl_net_close(e->net, w->conn, SL_ERR_WORKER_LOST, why);
     w->conn = NULL;
-    uint32_t roles = e->plan.worker[id].roles;
-    const char *role = roles & SL_ROLE_EXPERT ? "expert" : "attention";
+    const char *role = e->plan.worker[id].roles & SL_ROLE_EXPERT ? "expert" : "attention";
     char text[sizeof e->lost];
     sl_err err;
     /* Before it served, its end is why the engine does not start: said once, by who asked for it.
@@ -416,7 +405,8 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
         snprintf(text, sizeof text, "%s", why);
     sl_log(e->up ? SL_LOG_ERROR : SL_LOG_INFO, "engine", "%s", text);
     if (!e->up) signal_start(e, sl_fail(&err, SL_ERR_WORKER_LOST, "%s", text), &err);
-    if ((roles & SL_ROLE_EXPERT) || e->admit.n_open == 0) {
+    /* Nobody can host its experts, or go on without them. */
+    if ((duties & SL_ROSTER_REHOST) || e->admit.n_open == 0) {
         stop_serving(e, text);
         fail_requests_of(e, SL_NO_WORKER, text);
         fail_waiting(e, text);
@@ -476,7 +466,7 @@ void sl_coord_command(sl_engine *e, sl_command *c) {
 
 static void ask_stats(sl_engine *e) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        if (!e->worker[i].ready || e->worker[i].dead) continue;
+        if (!sl_roster_serves(&e->roster, i)) continue;
         const sl_wire_header h = {.kind = SL_MSG_STATS_GET, .epoch = e->plan.epoch};
         sl_status st = sl_net_send(e->net, e->worker[i].conn, h, NULL);
         (void)st;
@@ -498,14 +488,14 @@ static void publish_stats(sl_engine *e) {
         s->worker[i] = w->stats;
         s->worker[i].id = i;
         s->worker[i].roles = e->plan.worker[i].roles;
-        s->worker[i].alive = w->ready && !w->dead;
+        s->worker[i].alive = sl_roster_serves(&e->roster, i);
     }
     pthread_mutex_unlock(&e->lock);
 }
 
 bool sl_coord_step(sl_engine *e) {
     uint32_t came = sl_net_progress(e->net);
-    if (!e->planned && e->n_joined == e->plan.n_workers) send_plans(e);
+    if (!e->planned && e->roster.n_came == e->plan.n_workers) send_plans(e);
     sl_coord_admit(e);
     uint64_t now = sl_clock_now_us(&e->clock);
     if (now >= e->next_check_us) {
@@ -541,9 +531,12 @@ static sl_status create_books(sl_engine *e, sl_err *err) {
                                   .max_queue = e->max_queue,
                                   .queue_timeout_us = (uint64_t)(e->o.queue_timeout_s * 1e6)};
     sl_status st = sl_admit_create(&shape, &e->admit, err);
-    for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++)
+    if (st == SL_OK) st = sl_roster_create(e->plan.n_workers, &e->roster, err);
+    for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) {
+        sl_roster_expect(&e->roster, i, e->plan.worker[i].roles);
         if (e->plan.worker[i].roles & SL_ROLE_ATTENTION)
             st = sl_admit_add_pages(&e->admit, i, e->plan.n_pages, e->plan.n_pages, err);
+    }
     return st;
 }
 

@@ -188,6 +188,7 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) {
     if (e->hub) sl_loop_hub_free(e->hub);
     for (uint32_t i = 0; i < SL_PLAN_MAX_WORKERS; i++) sl_counts_free(&e->worker[i].counts);
     sl_admit_free(&e->admit);
+    sl_roster_free(&e->roster);
     sl_ledger_free(&e->ledger);
     sl_collect_free(e->collect);
     sl_plan_free(&e->plan);

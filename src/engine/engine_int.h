@@ -10,6 +10,7 @@
 #include "engine/worker.h"
 #include "net/net.h"
 #include "sched/admit.h"
+#include "sched/roster.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -53,9 +54,9 @@ void sl_ledger_free(sl_ledger *l); /* of an empty one */
 
 /* ---- workers ---- */
 
+/* Its life is in the roster. */
 typedef struct sl_member_worker {
     sl_conn *conn;
-    bool joined, ready, dead;
     char address[96];
     sl_worker_stats stats;
     sl_counts counts; /* under the engine's lock */
@@ -92,7 +93,7 @@ struct sl_engine {
     sl_collect *collect; /* NULL: no trace */
     sl_member_worker worker[SL_PLAN_MAX_WORKERS];
     sl_spawned spawned[SL_PLAN_MAX_WORKERS];
-    uint32_t n_joined, n_ready;
+    sl_roster roster;
     bool planned;
     bool serving, stopping;
     char lost[400]; /* why it does not serve */

@@ -111,7 +111,7 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
         return;
     }
     if (!p || p->conn != c) return;
-    *p = (sl_worker_peer){.lost = true};
+    *p = (sl_worker_peer){0};
     sl_err err;
     sl_wire_header h = {.src = (uint32_t)(p - w->peer)};
     const sl_inbox_item item = {.down = true, .left = why == SL_OK, .h = h};

@@ -44,7 +44,6 @@ typedef struct sl_inbox_item {
 typedef struct sl_worker_peer {
     sl_conn *conn; /* NULL: none */
     bool open;
-    bool lost; /* was there and is gone */
 } sl_worker_peer;
 
 struct sl_worker {

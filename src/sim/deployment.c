@@ -430,16 +430,8 @@ static void die(sim *s, uint32_t id) {
     sl_sim_events_push(&s->ev, sim_now(s) + s->s->notice_us, SIM_NOTICE, id, 0);
 }
 
-/* What the engine does when others notice: see sl_sim_death. */
-static void notice(sim *s, uint32_t id) {
-    sim_worker *dead = &s->worker[id];
-    if (dead->roles & SL_ROLE_EXPERT) {
-        for (uint32_t i = 0; i < s->n_attn; i++) sim_attn_lose(s, &s->worker[s->attn_id[i]]);
-        sim_coord_experts_lost(s);
-        return;
-    }
-    sim_attn_lose(s, dead);
-    sim_coord_worker_lost(s, id);
+/* Expert workers wait for it no longer. */
+static void announce(sim *s, uint32_t id) {
     for (uint32_t i = 0; i < s->n_expert; i++) {
         sim_worker *w = &s->worker[s->expert_id[i]];
         if (s->aep)
@@ -448,6 +440,20 @@ static void notice(sim *s, uint32_t id) {
             sim_xprt_on_dead(s, w, id);
         sim_touch(s, w);
     }
+}
+
+/* What the engine does when others notice: see sl_sim_death. */
+static void notice(sim *s, uint32_t id) {
+    uint32_t duties;
+    if (!sl_roster_ended(&s->roster, id, id, &duties)) return;
+    if (duties & SL_ROSTER_REHOST) { /* nobody can host its experts */
+        for (uint32_t i = 0; i < s->n_attn; i++) sim_attn_lose(s, &s->worker[s->attn_id[i]]);
+        sim_coord_experts_lost(s);
+        return;
+    }
+    sim_attn_lose(s, &s->worker[id]);
+    sim_coord_worker_lost(s, id);
+    if (duties & SL_ROSTER_ANNOUNCE) announce(s, id);
 }
 
 static void handle(sim *s, const sl_sim_event *e) {
@@ -607,6 +613,7 @@ static void destroy(sim *s) {
     }
     sim_route_free(s);
     sl_admit_free(&s->admit);
+    sl_roster_free(&s->roster);
     void *const owned[] = {s->worker, s->attn_id, s->expert_id, s->expert_index, s->dirty,
                            s->moe,    s->msg,     s->entry,     s->req,          s->ttft.v,
                            s->itl.v,  s->tpot.v,  s->queued.v};

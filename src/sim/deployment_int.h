@@ -11,6 +11,7 @@
 #include "sched/intake.h"
 #include "sched/membership.h"
 #include "sched/policy.h"
+#include "sched/roster.h"
 #include "sched/step.h"
 #include "sched/turns.h"
 #include "sim/events.h"
@@ -205,7 +206,8 @@ typedef struct sim {
     uint32_t n_entries, cap_entries, free_entry;
     sim_request *req;
     uint32_t cap_req;
-    sl_admit admit; /* the coordinator's books */
+    sl_admit admit;   /* the coordinator's books... */
+    sl_roster roster; /* ...and whom it counts on */
     uint32_t n_open;
     uint64_t trace_at;
     bool over, serving;

@@ -118,6 +118,12 @@ static sl_status create_books(sim *s) {
     const sl_admit_shape shape = {
         .n_workers = s->n_workers, .max_running = s->p->max_num_seqs, .max_queue = UINT32_MAX};
     sl_status st = sl_admit_create(&shape, &s->admit, s->err);
+    if (st == SL_OK) st = sl_roster_create(s->n_workers, &s->roster, s->err);
+    for (uint32_t i = 0; st == SL_OK && i < s->n_workers; i++) {
+        sl_roster_expect(&s->roster, i, s->worker[i].roles);
+        (void)sl_roster_hello(&s->roster, i, i);
+        (void)sl_roster_ready(&s->roster, i, i);
+    }
     for (uint32_t i = 0; st == SL_OK && i < s->n_attn; i++) {
         st = sl_admit_add_pages(&s->admit, s->attn_id[i], s->p->n_pages, 0, s->err);
         sl_admit_open(&s->admit, s->attn_id[i]);

@@ -69,7 +69,7 @@ static bool die_at_start(sim *s) {
     uint64_t at_us = sim_below(s, 4000);
     while (s->now_us < at_us && !s->engine->serving) sim_turn(s);
     if (s->engine->serving) return true;
-    bool joined = s->engine->worker[victim].joined;
+    bool joined = s->engine->roster.worker[victim].state != SL_ROSTER_ABSENT;
     bool ready = s->worker[victim]->ready; /* and may have been heard: then the start succeeds */
     sim_say(s, "worker %u dies before all are ready", victim);
     s->failure = s->hurt[victim] = true;

@@ -64,8 +64,9 @@ static void one_leaves_as_the_last_one_joins(void **state) {
     sl_net_progress(s.worker[1].net); /* its proof is under way */
     sl_net_close(s.worker[0].net, s.worker[0].conn, SL_OK, "leaving");
     sl_engine_step(s.e);
-    assert_int_equal(s.e->n_joined, 2);
-    assert_true(s.e->worker[0].dead && s.e->planned && !s.e->serving);
+    assert_int_equal(s.e->roster.n_came, 2);
+    assert_int_equal(s.e->roster.worker[0].state, SL_ROSTER_GONE);
+    assert_true(s.e->planned && !s.e->serving);
     assert_int_equal(s.e->start_status, SL_ERR_WORKER_LOST);
     end(&s);
 }
@@ -167,7 +168,7 @@ static void books_of_the_dead_balance(void **state) {
         assert_int_equal(st.worker[0].rows_lost, 0);
         actor_stop(&s.worker[0]);
         s.worker[0].net = NULL;
-        for (int k = 0; k < 20 && !s.e->worker[0].dead; k++) step(&s);
+        for (int k = 0; k < 20 && s.e->roster.worker[0].state != SL_ROSTER_GONE; k++) step(&s);
         sl_engine_stats_get(s.e, &st);
         assert_false(st.worker[0].alive);
         assert_int_equal(st.worker[0].rows_lost, cases[i].lost);
