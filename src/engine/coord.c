@@ -16,67 +16,6 @@
 #define CHECK_US 50000u /* between looks at children */
 #define STATS_US 500000u
 
-/* ---- the end of requests ---- */
-
-/* Tells its client and frees it. */
-static void report_end(sl_engine *e, sl_request *r, const sl_request_event *ev, uint32_t tokens,
-                       bool cancelled) {
-    static const char *const ends[] = {"", "stop", "length", "error"};
-    pthread_mutex_lock(&e->lock);
-    e->n_open--;
-    if (ev->finish == SL_FINISH_ERROR)
-        e->stats.finished_error++;
-    else if (cancelled)
-        e->stats.finished_cancelled++;
-    else if (ev->finish == SL_FINISH_STOP)
-        e->stats.finished_stop++;
-    else
-        e->stats.finished_length++;
-    pthread_mutex_unlock(&e->lock);
-    /* Those that come in floods are no warning. */
-    bool worse = ev->finish == SL_FINISH_ERROR && ev->status != SL_ERR_OVERLOADED;
-    sl_log_request(worse ? SL_LOG_WARN : SL_LOG_INFO, "engine", r->name,
-                   "request %llu ends after %u tokens: %s%s%s", (unsigned long long)r->id, tokens,
-                   cancelled ? "cancelled" : ends[ev->finish], ev->message ? ": " : "",
-                   ev->message ? ev->message : "");
-    r->p.on_event(r->p.ctx, ev);
-    sl_request_free(r);
-}
-
-void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status,
-                     const char *text) {
-    const sl_admit_request *q = sl_request_books(e, r);
-    bool cancelled = q->state == SL_ADMIT_CANCELLING || status == SL_ERR_CANCELLED;
-    if (cancelled && how != SL_FINISH_ERROR)
-        how = SL_FINISH_STOP; /* its last tokens were dropped */
-    const sl_request_event ev = {.request = r->id,
-                                 .queued_us = q->starts ? r->queued_us
-                                                        : sl_clock_now_us(&e->clock) - q->came_us,
-                                 .finish = how,
-                                 .status = status,
-                                 .message = text};
-    uint32_t tokens = q->drawn;
-    sl_admit_end(&e->admit, r->place);
-    sl_ledger_remove(&e->ledger, r);
-    report_end(e, r, &ev, tokens, cancelled);
-}
-
-/* worker: SL_NO_WORKER for all. */
-static void fail_requests_of(sl_engine *e, uint32_t worker, const char *why) {
-    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        const sl_admit_list *running = &e->admit.worker[i].running;
-        while ((worker == SL_NO_WORKER || worker == i) && running->n > 0)
-            sl_coord_finish(e, e->ledger.at[running->first], SL_FINISH_ERROR, SL_ERR_WORKER_LOST,
-                            why);
-    }
-}
-
-static void fail_waiting(sl_engine *e, const char *why) {
-    while (e->admit.waiting.n > 0)
-        sl_coord_finish(e, e->ledger.at[e->admit.waiting.first], SL_FINISH_ERROR,
-                        SL_ERR_WORKER_LOST, why);
-}
-
 /* ---- start-up ---- */
 
 static void signal_start(sl_engine *e, sl_status st, const sl_err *err) {
@@ -186,7 +125,7 @@ static void report_broken(sl_engine *e, uint32_t id, uint32_t lost, sl_request *
     sl_admit_close(&e->admit, id);
     if (e->serving && e->admit.n_open == 0) {
         stop_serving(e, text);
-        fail_waiting(e, text);
+        sl_coord_fail_waiting(e, text);
     }
     sl_coord_finish(e, r, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, e->lost[0] ? e->lost : text);
 }
@@ -408,10 +347,10 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
     /* Nobody can host its experts, or go on without them. */
     if ((duties & SL_ROSTER_REHOST) || e->admit.n_open == 0) {
         stop_serving(e, text);
-        fail_requests_of(e, SL_NO_WORKER, text);
-        fail_waiting(e, text);
+        sl_coord_fail_running(e, SL_NO_WORKER, text);
+        sl_coord_fail_waiting(e, text);
     } else {
-        fail_requests_of(e, id, text);
+        sl_coord_fail_running(e, id, text);
     }
 }
 
@@ -431,18 +370,11 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
 
 /* ---- commands ---- */
 
-/* A request that cannot even wait. */
-static void refuse(sl_engine *e, sl_request *r, sl_status status, const char *text) {
-    const sl_request_event ev = {
-        .request = r->id, .finish = SL_FINISH_ERROR, .status = status, .message = text};
-    report_end(e, r, &ev, 0, false);
-}
-
 static void submit(sl_engine *e, sl_request *r) {
     sl_err err;
     uint32_t place;
     if (!e->serving) {
-        refuse(e, r, SL_ERR_WORKER_LOST, e->lost);
+        sl_coord_refuse(e, r, SL_ERR_WORKER_LOST, e->lost);
         return;
     }
     sl_status st = sl_admit_submit(&e->admit, r->p.n_prompt, r->p.max_tokens,
@@ -451,7 +383,7 @@ static void submit(sl_engine *e, sl_request *r) {
         st = sl_ledger_add(&e->ledger, r, place, &err);
         if (st != SL_OK) sl_admit_end(&e->admit, place);
     }
-    if (st != SL_OK) refuse(e, r, st, err.msg);
+    if (st != SL_OK) sl_coord_refuse(e, r, st, err.msg);
 }
 
 void sl_coord_command(sl_engine *e, sl_command *c) {
@@ -514,8 +446,8 @@ bool sl_coord_step(sl_engine *e) {
 
 void sl_coord_shutdown(sl_engine *e) {
     e->stopping = true;
-    fail_waiting(e, "the server stops");
-    fail_requests_of(e, SL_NO_WORKER, "the server stops");
+    sl_coord_fail_waiting(e, "the server stops");
+    sl_coord_fail_running(e, SL_NO_WORKER, "the server stops");
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         if (!e->worker[i].conn) continue;
         const sl_wire_header h = {.kind = SL_MSG_SHUTDOWN, .epoch = e->plan.epoch};

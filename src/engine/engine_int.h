@@ -135,9 +135,15 @@ static inline const sl_admit_request *sl_request_books(const sl_engine *e, const
     return &e->admit.request[r->place];
 }
 
-/* The last event of a request; gives its pages back and frees it. */
+/* ending.c: the last event of a request; gives its pages back and frees it. */
 void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status,
                      const char *text);
+/* The same for one that is in no books: it cannot even wait. */
+void sl_coord_refuse(sl_engine *e, sl_request *r, sl_status status, const char *text);
+/* Worker lost: all requests that run at `worker`, or with SL_NO_WORKER at all of them. */
+void sl_coord_fail_running(sl_engine *e, uint32_t worker, const char *why);
+/* ... and all that wait. */
+void sl_coord_fail_waiting(sl_engine *e, const char *why);
 
 /* admit.c: carries out what the books decide. */
 void sl_coord_admit(sl_engine *e);
