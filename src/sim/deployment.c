@@ -102,6 +102,16 @@ void sim_msg_add_pair(sim *s, uint32_t id, uint32_t expert, uint32_t rows) {
     m->pair[m->n_pairs++] = (sim_pair){expert, rows};
 }
 
+void sim_msg_add_entry(sim *s, uint32_t id, uint32_t entry) {
+    sim_msg *m = &s->msg[id];
+    s->entry[entry].next = SIM_NONE;
+    if (m->entry == SIM_NONE)
+        m->entry = entry;
+    else
+        s->entry[m->last_entry].next = entry;
+    m->last_entry = entry;
+}
+
 static sl_trace_event event_of(const sim *s, const sim_msg *m, sl_trace_kind kind, uint32_t peer) {
     bool rows = m->kind <= SIM_MSG_RETURN;
     return (sl_trace_event){.kind = (uint8_t)kind,

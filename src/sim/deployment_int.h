@@ -74,10 +74,10 @@ typedef struct sim_msg {
     sim_set *set;     /* NEXT, OPEN, SET; owned reference */
     uint32_t n_pairs; /* barriers: rows by expert */
     uint32_t cap_pairs;
-    sim_pair *pair; /* kept for the next use of this place */
-    uint32_t entry; /* aep: list */
-    uint32_t next;  /* in the free list */
-    double came_at; /* barriers: at its expert worker */
+    sim_pair *pair;             /* kept for the next use of this place */
+    uint32_t entry, last_entry; /* aep: list, in order of rows */
+    uint32_t next;              /* in the free list */
+    double came_at;             /* barriers: at its expert worker */
 } sim_msg;
 
 /* Beside what the coordinator's books (sim.admit) have of it, at the same place. */
@@ -262,6 +262,7 @@ void sim_msg_drop(sim *s, uint32_t id);
 /* Sends; bytes of a payload. The place is the receiver's until it drops it. */
 void sim_msg_send(sim *s, uint32_t id, size_t bytes);
 void sim_msg_add_pair(sim *s, uint32_t id, uint32_t expert, uint32_t rows);
+void sim_msg_add_entry(sim *s, uint32_t id, uint32_t entry);
 uint32_t sim_entry_take(sim *s);
 void sim_entry_give(sim *s, uint32_t id);
 void sim_entries_give(sim *s, uint32_t list);

@@ -247,15 +247,13 @@ static void route_part(sim *s, sim_worker *w, uint32_t slot, uint32_t moe, uint3
     for (uint32_t i = 0; i < f->n_touched; i++) {
         uint32_t at = f->touched[i], id = sim_entry_take(s);
         if (id == SIM_NONE) return;
-        sim_msg *m = &s->msg[f->to_msg[at / E]];
         s->entry[id] = (sim_entry){.src = w->id,
                                    .slot = slot,
                                    .generation = p->generation,
                                    .rows = f->count[at],
                                    .expert = at % E,
-                                   .next = m->entry,
                                    .epoch = f->epoch};
-        m->entry = id;
+        sim_msg_add_entry(s, f->to_msg[at / E], id);
         f->count[at] = 0;
     }
 }

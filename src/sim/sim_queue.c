@@ -44,13 +44,11 @@ bool sim_queue_start(sim *s, sim_worker *w) {
     sl_queue_batch b;
     double us = 0;
     if (!sl_queues_take(x->queues, &b)) return false;
-    for (uint32_t g = 0; g < b.n_groups; g++) {
-        us += sim_expert_us(s, b.rows[g], g == 0);
-        for (uint32_t i = b.first[g + 1]; i-- > b.first[g];) {
-            uint32_t id = x->entry[b.place[i]];
-            s->entry[id].next = x->batch;
-            x->batch = id;
-        }
+    for (uint32_t g = 0; g < b.n_groups; g++) us += sim_expert_us(s, b.rows[g], g == 0);
+    for (uint32_t i = b.n; i-- > 0;) {
+        uint32_t id = x->entry[b.place[i]];
+        s->entry[id].next = x->batch;
+        x->batch = id;
     }
     const sl_stage_cost all = {.fixed_us = us};
     sim_kernel_add(s, w, SL_TRACE_EXPERT, &all, (double)b.n_rows, 0);
@@ -62,7 +60,7 @@ bool sim_queue_start(sim *s, sim_worker *w) {
     return true;
 }
 
-/* Rows of a worker's entries go back to it in one message. */
+/* Rows of a worker's entries go back to it in one message, in the batch's order. */
 void sim_queue_finish(sim *s, sim_worker *w) {
     sim_queue *x = w->queue;
     for (uint32_t id = x->batch, next; id != SIM_NONE && s->status == SL_OK; id = next) {
@@ -76,8 +74,7 @@ void sim_queue_finish(sim *s, sim_worker *w) {
             s->msg[to].layer = x->layer;
             s->msg[to].round = sl_queues_seen(x->queues);
         }
-        s->entry[id].next = s->msg[to].entry;
-        s->msg[to].entry = id;
+        sim_msg_add_entry(s, to, id);
         s->msg[to].rows += s->entry[id].rows;
     }
     x->batch = SIM_NONE;
