@@ -196,11 +196,6 @@ static bool peers_open(const sl_worker *w) {
     return true;
 }
 
-uint32_t sl_worker_max_pairs(const sl_worker *w, const sl_model_spec *m) {
-    uint32_t hosted = sl_plan_n_hosted(&w->plan, w->id);
-    return sl_lane_max_rows(&w->plan) * w->attention_workers * SL_MAX(SL_MIN(hosted, m->top_k), 1u);
-}
-
 static sl_status open_device(sl_worker *w, const char *folder, const sl_model_spec *m,
                              sl_err *err) {
     const sl_plan *p = &w->plan;

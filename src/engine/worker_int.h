@@ -124,8 +124,13 @@ sl_status sl_worker_send_trace(sl_worker *w, const sl_wire_header *h);
  * epoch. Takes payload. A lost destination is SL_ERR_PEER_DOWN. */
 sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload);
 
+/* ---- expert side of any schedule (expert_rows.c) ---- */
 /* (row, expert) pairs that one task of experts may have. */
 uint32_t sl_worker_max_pairs(const sl_worker *w, const sl_model_spec *m);
+/* Of a decoded dispatch: with the `held` rows of its sender that are here already no more than are
+ * reserved, all for experts that are hosted here, no row for one twice. */
+sl_status sl_worker_check_rows(const sl_worker *w, const sl_wire_header *h,
+                               const sl_wire_dispatch *v, uint32_t held, sl_err *err) SL_MUST_CHECK;
 
 /* lab.c: what a device without computations does meanwhile; pins this thread, and so those it
  * starts, where the options or the plan say. */

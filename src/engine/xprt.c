@@ -147,28 +147,6 @@ sl_status sl_xprt_on_lost(sl_xprt *x, uint32_t member, sl_err *err) {
 
 /* ---- a message arrives ---- */
 
-static sl_status check_rows(const sl_xprt *x, const sl_wire_header *h, const sl_wire_dispatch *v,
-                            sl_err *err) {
-    if (h->rows > sl_lane_max_rows(&x->w->plan))
-        return sl_fail(err, SL_ERR_PROTOCOL, "%u rows in flight, %u are reserved", h->rows,
-                       sl_lane_max_rows(&x->w->plan));
-    for (uint32_t i = 0; i < v->n_entries; i++) {
-        if (!sl_plan_is_host(&x->w->plan, h->layer, v->expert[i], x->w->id))
-            return sl_fail(err, SL_ERR_PROTOCOL, "expert %u of layer %u is at worker %u",
-                           v->expert[i], h->layer,
-                           sl_plan_host_of(&x->w->plan, h->layer, v->expert[i], 0));
-    }
-    /* An expert twice in a row would make more pairs than max_pairs. */
-    for (uint32_t r = 0; r < v->rows; r++) {
-        for (uint32_t i = v->first[r] + 1; i < v->first[r + 1]; i++) {
-            if (v->expert[i] <= v->expert[i - 1])
-                return sl_fail(err, SL_ERR_PROTOCOL, "row %u names expert %u after expert %u", r,
-                               v->expert[i], v->expert[i - 1]);
-        }
-    }
-    return SL_OK;
-}
-
 static sl_status decode(const sl_xprt *x, const sl_wire_header *h, const sl_buf *b,
                         sl_wire_dispatch *v, sl_err *err) {
     const sl_round_msg m = round_msg(h, v);
@@ -179,7 +157,7 @@ static sl_status decode(const sl_xprt *x, const sl_wire_header *h, const sl_buf 
     if (!b) return SL_OK;
     st = sl_wire_dispatch_decode(h, (sl_span){b->data, b->len}, x->m,
                                  (sl_wire_format)x->w->plan.wire, v, err);
-    return st == SL_OK ? check_rows(x, h, v, err) : st;
+    return st == SL_OK ? sl_worker_check_rows(x->w, h, v, 0, err) : st;
 }
 
 /* How many rows with data chunks of this layer before h's have brought; v may refer to those. */

@@ -81,27 +81,6 @@ static sl_status check_header(const sl_xqueue *x, uint32_t src, const sl_wire_he
     return SL_OK;
 }
 
-static sl_status check_rows(const sl_xqueue *x, uint32_t src, const sl_wire_header *h,
-                            const sl_wire_dispatch *v, sl_err *err) {
-    uint32_t most = sl_lane_max_rows(&x->w->plan), held = x->source[src].held;
-    if (h->rows > most - held)
-        return sl_fail(err, SL_ERR_PROTOCOL, "%u rows in flight, %u are reserved", held + h->rows,
-                       most);
-    for (uint32_t r = 0; r < v->rows; r++) {
-        for (uint32_t i = v->first[r]; i < v->first[r + 1]; i++) {
-            if (!sl_plan_is_host(&x->w->plan, h->layer, v->expert[i], x->w->id))
-                return sl_fail(err, SL_ERR_PROTOCOL, "expert %u of layer %u is at worker %u",
-                               v->expert[i], h->layer,
-                               sl_plan_host_of(&x->w->plan, h->layer, v->expert[i], 0));
-            /* An expert twice would make more pairs than there is room for. */
-            if (i > v->first[r] && v->expert[i] <= v->expert[i - 1])
-                return sl_fail(err, SL_ERR_PROTOCOL, "row %u names expert %u after expert %u", r,
-                               v->expert[i], v->expert[i - 1]);
-        }
-    }
-    return SL_OK;
-}
-
 static void push(sl_xqueue *x, const sl_wire_header *h, uint32_t expert, entry e) {
     uint32_t place = sl_queues_push(x->queues, &(sl_queue_entry){.layer = h->layer,
                                                                  .expert = expert,
@@ -143,7 +122,7 @@ sl_status sl_xqueue_on_dispatch(sl_xqueue *x, uint32_t src, const sl_wire_header
     sl_span span = *payload ? (sl_span){(*payload)->data, (*payload)->len} : (sl_span){0};
     sl_status st = check_header(x, src, h, span, err);
     if (st == SL_OK) st = sl_wire_dispatch_decode(h, span, x->m, wire, &v, err);
-    if (st == SL_OK) st = check_rows(x, src, h, &v, err);
+    if (st == SL_OK) st = sl_worker_check_rows(x->w, h, &v, x->source[src].held, err);
     if (st != SL_OK) return st;
     source *s = &x->source[src];
     if (x->in.n + v.rows > x->max_rows) { /* rows leave storage before their lists are empty */
