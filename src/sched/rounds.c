@@ -13,7 +13,8 @@ typedef enum state {
     WAITS,    /* at the barrier */
     READY,    /* in `task` */
     ANSWERED, /* other chunks of its layer are not */
-    LEFT,     /* its sender went while its task runs */
+    LEFT,     /* its sender went while its task runs... */
+    GONE,     /* ...which has ended */
 } state;
 
 typedef struct place {
@@ -99,17 +100,26 @@ static void vacate(sl_rounds *r, uint32_t lane, place *p) {
     *p = (place){0};
 }
 
-/* Forgets what a member sent for its layer. */
+/* The place of a member's message in the running task; NULL: there is none. */
+static place *running_place(const sl_rounds *r, uint32_t lane, uint32_t at) {
+    const task *t = &r->task[r->head];
+    if (!r->runs || t->lane != lane) return NULL;
+    place *p = &r->place[first_place(r, lane, at) + t->chunk];
+    return p->state == LEFT || (p->state == READY && p->task == r->head) ? p : NULL;
+}
+
+/* Forgets what a member sent for its layer: now, or when the task ends that may use all of it. */
 static void drop_chunks(sl_rounds *r, uint32_t lane, uint32_t at) {
+    place *running = running_place(r, lane, at);
+    if (running) {
+        r->lane[lane].n_here -= is_here(running);
+        running->state = LEFT;
+        return;
+    }
     for (uint32_t c = 0; c < r->shape.chunks; c++) {
         uint32_t id = first_place(r, lane, at) + c;
         place *p = &r->place[id];
-        if (p->state == EMPTY || p->state == LEFT) continue;
-        if (sl_rounds_is_owed(r, id)) { /* stays until the task ends */
-            r->lane[lane].n_here--;
-            p->state = LEFT;
-            continue;
-        }
+        if (p->state == EMPTY) continue;
         bool answered = p->state == ANSWERED;
         vacate(r, lane, p);
         r->shape.ops.drop(r->shape.ctx, id, answered);
@@ -414,17 +424,14 @@ bool sl_rounds_begin(sl_rounds *r, sl_round_task *out) {
 void sl_rounds_end(sl_rounds *r) {
     SL_ASSERT(r->runs);
     const task *t = &r->task[r->head];
+    uint32_t first = first_place(r, t->lane, 0);
     for (uint32_t i = 0; i < r->n_run; i++) {
-        uint32_t id = r->run_place[i];
-        place *p = &r->place[id];
+        place *p = &r->place[r->run_place[i]];
+        bool left = p->state == LEFT;
         r->lane[t->lane].n_here -= is_here(p);
-        if (p->state == READY) p->state = ANSWERED;
-        if (p->state == LEFT) {
-            vacate(r, t->lane, p);
-            r->shape.ops.drop(r->shape.ctx, id, false);
-        } else if (t->chunk == r->shape.chunks - 1) {
-            drop_chunks(r, t->lane, (id - first_place(r, t->lane, 0)) / r->shape.chunks);
-        }
+        p->state = left ? GONE : ANSWERED;
+        if (left || t->chunk == r->shape.chunks - 1)
+            drop_chunks(r, t->lane, (r->run_place[i] - first) / r->shape.chunks);
     }
     r->head = (r->head + 1) % r->cap;
     r->n--;

@@ -116,8 +116,8 @@ sl_status sl_rounds_on_lost(sl_rounds *r, uint32_t member, sl_err *err) SL_MUST_
 /* ---- work ---- */
 
 /* What has been ready longest runs from now on; false: nothing is ready. *out is borrowed until
- * sl_rounds_end, which has to be called before the next one begins. What lies at its places stays
- * until then. */
+ * sl_rounds_end, which has to be called before the next one begins. What lies at its places, and at
+ * those of earlier chunks of its layer, stays until then. */
 bool sl_rounds_begin(sl_rounds *r, sl_round_task *out);
 /* Whether the message at this place of the running task is to be answered: its member has not gone
  * since the task began. */

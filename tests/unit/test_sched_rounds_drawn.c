@@ -368,7 +368,8 @@ static void exp_end(network *s, expert *x) {
     const sl_round_task *t = &x->task;
     for (uint32_t i = 0; i < t->n; i++) {
         bool dead = x->dead >> att_at(t->member[i]) & 1;
-        if (!x->taken[t->place[i]]) broken(s, "expert %u: what runs is dropped", x->at);
+        for (uint32_t c = 0; c <= t->chunk; c++)
+            if (!x->taken[t->place[i] - c]) broken(s, "expert %u: what runs is dropped", x->at);
         if (sl_rounds_is_owed(x->rounds, t->place[i]) == dead)
             broken(s, "expert %u owes worker %u: dead %d", x->at, t->member[i], dead);
         if (dead) continue;
