@@ -3,7 +3,7 @@
 
 #include "engine/engine.h"
 #include "engine/plan_json.h"
-#include "model/chat.h"
+#include "text/chat.h"
 #include "model/model.h"
 
 #include <pthread.h>

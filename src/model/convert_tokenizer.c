@@ -2,8 +2,8 @@
  * keys of a GGUF file. */
 #include "format/map.h"
 #include "model/convert_int.h"
-#include "model/tokenizer_gguf.h"
-#include "model/tokenizer_int.h"
+#include "text/tokenizer_gguf.h"
+#include "text/tokenizer_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>

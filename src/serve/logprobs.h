@@ -4,7 +4,7 @@
 #define SL_SERVE_LOGPROBS_H
 
 #include "model/sampler.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 #include "serve/reply.h"
 
 /* Growable list of (id, log-probability). Zero-initialise. */

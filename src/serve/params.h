@@ -5,7 +5,7 @@
 #define SL_SERVE_PARAMS_H
 
 #include "format/json.h"
-#include "model/chat.h"
+#include "text/chat.h"
 #include "model/model.h"
 #include "model/sampler.h"
 #include "serve/reply.h"

@@ -8,7 +8,7 @@
 #define SL_SERVE_SERVER_H
 
 #include "engine/engine.h"
-#include "model/chat.h"
+#include "text/chat.h"
 
 typedef struct sl_server sl_server;
 

@@ -6,7 +6,7 @@
 #ifndef SL_SERVE_SERVER_INT_H
 #define SL_SERVE_SERVER_INT_H
 
-#include "model/channels.h"
+#include "text/channels.h"
 #include "serve/conns.h"
 #include "serve/logprobs.h"
 #include "serve/metrics.h"

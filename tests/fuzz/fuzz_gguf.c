@@ -1,7 +1,7 @@
 /* Any bytes as a GGUF file: it is read or refused; what is read is consistent, and its model and
  * tokenizer are read or refused as well. */
 #include "format/gguf_config.h"
-#include "model/tokenizer_gguf.h"
+#include "text/tokenizer_gguf.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

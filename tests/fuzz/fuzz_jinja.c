@@ -2,7 +2,7 @@
  * conversation when they are none): parsed and run within its limits or refused with a message, the
  * same twice; what it writes is UTF-8, and every byte has an author. */
 #include "jinja/jinja.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 #include <string.h>
 

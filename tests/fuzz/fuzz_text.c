@@ -4,7 +4,7 @@
  * The last part is the stop strings, apart by '|'. */
 #include "base/mem.h"
 #include "format/json.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 #include "serve/stop.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * must encode a fixed text with and without special tokens, and whatever it decodes to must be
  * UTF-8, streamed or not. */
 #include "base/mem.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 #include "mutate.h"
 

@@ -5,7 +5,7 @@
  * {"error": message, "status": number}. */
 #include "base/mem.h"
 #include "jinja/jinja.h"
-#include "model/chat.h"
+#include "text/chat.h"
 #include "serve/jbuf.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* Channels of harmony answers, on the tokenizer of the fixture gptoss-tiny. */
-#include "model/channels.h"
+#include "text/channels.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* Chat rendering against jinja2 (tests/golden/chat/, one file for each template). */
 #include "format/json.h"
 #include "format/map.h"
-#include "model/chat.h"
+#include "text/chat.h"
 
 #include <dirent.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* tiktoken.model files that are damaged or of a kind that is not known; what is right is compared
  * with the tiktoken library in test_tokenizer.c and tests/oracle/test_tiktoken.py. */
 #include "base/mem.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
  * {"ids","decoded"} for ids that no text has. */
 #include "base/mem.h"
 #include "format/json.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 #include <dirent.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* What tokenizers refuse, and how; streaming; long words; failing allocations. */
 #include "base/clock.h"
 #include "base/mem.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Renderings of chat templates by jinja2, the oracle of src/jinja and src/model/chat.c.
+"""Renderings of chat templates by jinja2, the oracle of src/jinja and src/text/chat.c.
 
 usage: make_chat_goldens.py CHAT_DIR
     pip install jinja2

@@ -6,7 +6,7 @@
 #include "engine/auto.h"
 #include "engine/engine.h"
 #include "kernel/choice.h"
-#include "model/chat.h"
+#include "text/chat.h"
 #include "net/transports.h"
 #include "spec/shape.h"
 

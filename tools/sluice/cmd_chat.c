@@ -6,7 +6,7 @@
 #include "line_edit.h"
 
 #include "base/clock.h"
-#include "model/channels.h"
+#include "text/channels.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,8 +1,8 @@
 #include "cmd.h"
 
 #include "base/mem.h"
-#include "model/channels.h"
-#include "model/chat.h"
+#include "text/channels.h"
+#include "text/chat.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "model/chat.h"
+#include "text/chat.h"
 #include "net/net.h"
 #include "serve/server.h"
 

@@ -3,10 +3,10 @@
  * in the channel "final" is the answer; other channels hold what led to it. Roles, names and
  * recipients are shown to nobody. Ids come from a model, so any order of them is fine. A tokenizer
  * without these four special tokens has one channel, the answer. Thread: owner. */
-#ifndef SL_MODEL_CHANNELS_H
-#define SL_MODEL_CHANNELS_H
+#ifndef SL_TEXT_CHANNELS_H
+#define SL_TEXT_CHANNELS_H
 
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 typedef enum sl_channel_kind {
     SL_CHANNEL_ANSWER,

@@ -1,5 +1,5 @@
-#include "model/tokenizer_gguf.h"
-#include "model/tokenizer_int.h"
+#include "text/tokenizer_gguf.h"
+#include "text/tokenizer_int.h"
 
 #include "base/mem.h"
 

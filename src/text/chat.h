@@ -6,11 +6,11 @@
  * refused by name when it is opened, never guessed; one that raises an error for a conversation
  * (roles that do not take turns) refuses it with its message. docs/chat.md has the details.
  * Thread: owner for open and free; any for the rest. */
-#ifndef SL_MODEL_CHAT_H
-#define SL_MODEL_CHAT_H
+#ifndef SL_TEXT_CHAT_H
+#define SL_TEXT_CHAT_H
 
 #include "format/json.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 typedef struct sl_chat sl_chat;
 

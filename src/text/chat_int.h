@@ -1,9 +1,9 @@
 /* Inside of chat templates: chat_open.c finds and reads them, chat.c renders. */
-#ifndef SL_MODEL_CHAT_INT_H
-#define SL_MODEL_CHAT_INT_H
+#ifndef SL_TEXT_CHAT_INT_H
+#define SL_TEXT_CHAT_INT_H
 
 #include "jinja/jinja.h"
-#include "model/chat.h"
+#include "text/chat.h"
 
 struct sl_chat {
     sl_jinja *plain;

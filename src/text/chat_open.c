@@ -2,7 +2,7 @@
 #include "base/mem.h"
 #include "format/gguf.h"
 #include "format/map.h"
-#include "model/chat_int.h"
+#include "text/chat_int.h"
 
 #include <stdio.h>
 

@@ -2,11 +2,11 @@
  * tokenizer_pattern.c compiles and runs its patterns, tokenizer_spm.c has what SentencePiece's
  * shape does otherwise, tokenizer_bpe.c merges, tokenizer.c runs it all. tokenizer_gguf.c and
  * tokenizer_tiktoken.c put other files into the words of tokenizer.json (tokenizer_write.c). */
-#ifndef SL_MODEL_TOKENIZER_INT_H
-#define SL_MODEL_TOKENIZER_INT_H
+#ifndef SL_TEXT_TOKENIZER_INT_H
+#define SL_TEXT_TOKENIZER_INT_H
 
 #include "format/json.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

@@ -10,8 +10,8 @@
  * Anything in the files that would change ids and is not known here is refused by name
  * (SL_ERR_UNSUPPORTED) when the tokenizer is opened. Thread: owner for open and free; a tokenizer
  * never changes in between, so any for all the rest. */
-#ifndef SL_MODEL_TOKENIZER_H
-#define SL_MODEL_TOKENIZER_H
+#ifndef SL_TEXT_TOKENIZER_H
+#define SL_TEXT_TOKENIZER_H
 
 #include "base/span.h"
 #include "base/status.h"
@@ -37,7 +37,7 @@ size_t sl_utf8_valid_prefix(sl_span s);
 
 /* Reads folder/tokenizer.json, else folder/tiktoken.model of a kind that is known
  * (docs/formats.md), and, when there is one, folder/tokenizer_config.json; of a GGUF file, its
- * metadata (model/tokenizer_gguf.h). */
+ * metadata (text/tokenizer_gguf.h). */
 sl_status sl_tokenizer_open(const char *folder, sl_tokenizer **out, sl_err *err) SL_MUST_CHECK;
 
 /* The same from memory; `config` may be empty ({NULL, 0}). `name` stands for the folder in errors.

@@ -1,12 +1,12 @@
 /* A tokenizer from the metadata of a GGUF file (tokenizer.ggml.* or tokenizer.huggingface.json).
  * Kinds of tokenizers and pre-tokenizers that are not known here are refused by name. Thread:
  * owner. */
-#ifndef SL_MODEL_TOKENIZER_GGUF_H
-#define SL_MODEL_TOKENIZER_GGUF_H
+#ifndef SL_TEXT_TOKENIZER_GGUF_H
+#define SL_TEXT_TOKENIZER_GGUF_H
 
 #include "format/gguf.h"
 #include "format/json.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 /* Known names of tokenizer.ggml.pre, without those that mean the same as another. */
 #define SL_TOKENIZER_PRES                                                                          \

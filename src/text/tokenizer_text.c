@@ -1,4 +1,4 @@
-#include "model/tokenizer_int.h"
+#include "text/tokenizer_int.h"
 
 #include <stdlib.h>
 #include <utf8proc.h>

@@ -13,7 +13,7 @@
  * the ranks, named by tokenizer_config.json or <|reserved_token_ID|>. It also cuts a text every
  * 400000 characters, and within 25000 characters without a space, which is not done here. */
 #include "format/map.h"
-#include "model/tokenizer_int.h"
+#include "text/tokenizer_int.h"
 
 #include "base/mem.h"
 

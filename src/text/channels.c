@@ -1,4 +1,4 @@
-#include "model/channels.h"
+#include "text/channels.h"
 
 #include <string.h>
 

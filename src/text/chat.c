@@ -1,4 +1,4 @@
-#include "model/chat_int.h"
+#include "text/chat_int.h"
 
 #include "base/mem.h"
 

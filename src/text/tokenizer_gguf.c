@@ -2,10 +2,10 @@
  * loader reads and checks both. tokenizer.huggingface.json is that text already; else it is written
  * from tokenizer.ggml.*: model gpt2 (byte-level) with the splits of a known tokenizer.ggml.pre, or
  * llama (SentencePiece's shape), whose merges follow from scores. */
-#include "model/tokenizer_gguf.h"
+#include "text/tokenizer_gguf.h"
 
 #include "base/mem.h"
-#include "model/tokenizer_int.h"
+#include "text/tokenizer_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SentencePiece's shape of a tokenizer (Kudo and Richardson, arXiv:1808.06226) as converted to
  * tokenizer.json: marks for spaces, byte tokens for characters outside the vocabulary. */
-#include "model/tokenizer_int.h"
+#include "text/tokenizer_int.h"
 
 #include "base/mem.h"
 

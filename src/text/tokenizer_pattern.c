@@ -1,7 +1,7 @@
 /* Patterns of pre-tokenizers are written for Oniguruma (Ruby syntax). Here they run on PCRE2, so
  * each is first read by a small translator that passes what means the same in both, rewrites what
  * does not, and refuses the rest. */
-#include "model/tokenizer_int.h"
+#include "text/tokenizer_int.h"
 
 #include "base/mem.h"
 
