@@ -1,17 +1,12 @@
-/* The attention side of schedule aep (AMoE 3.2 to 3.4): no lanes, rounds or barriers. What moves is
- * a part: the rows of one slot that travel together, one decode row or one chunk of a prompt. Each
- * part has its own layer; those that are ready for one block form a batch, whoever they belong to,
- * and a policy picks the block. Rows come back one router position at a time, in any order, and a
- * part is ready for the next block when all positions of all its rows are here (top-k merge).
- *
- * Slots, batch buffers and what follows the head are lane 0's. Rows in flight never exceed
- * sl_attn.max_rows, which is what expert workers reserve. Thread: owner of the worker. */
+/* The attention side of schedule aep: what lies in the parts of src/sched/parts.h here. A part's
+ * rows are in a storage from when it enters until it is over; a batch is copied into lane 0's
+ * buffers, runs there, and is copied back. Slots and what follows the head are lane 0's, too.
+ * Thread: owner of the worker. */
 #ifndef SL_ENGINE_FLOW_H
 #define SL_ENGINE_FLOW_H
 
 #include "engine/attn_int.h"
-#include "sched/intake.h"
-#include "sched/policy.h"
+#include "sched/parts.h"
 
 sl_status sl_flow_create(sl_attn *a, sl_flow **out, sl_err *err) SL_MUST_CHECK;
 void sl_flow_free(sl_flow *f); /* NULL-safe */
@@ -32,32 +27,12 @@ void sl_flow_reset(sl_flow *f);
 
 #define SL_FLOW_NONE UINT32_MAX
 
-typedef enum sl_part_state {
-    SL_PART_NONE,
-    SL_PART_READY, /* in the queue of its layer */
-    SL_PART_RUNS,  /* in the batch */
-    SL_PART_AWAY,  /* rows of MoE block `layer` are with the experts */
-} sl_part_state;
-
-/* Of the slot with the same index: a slot has at most one part in flight, since a row needs the
- * keys and values of all earlier positions. */
-typedef struct sl_part {
-    sl_part_state state;
-    sl_part_kind kind;
-    bool sample;
-    bool listed;          /* waits in one of the lists for rows */
-    bool goes_on;         /* its last part is just through: the next one follows it */
-    uint32_t next;        /* slot behind it in its queue or list */
-    uint32_t layer;       /* block to run next, n_layers: the head; AWAY: block that has the rows */
-    uint32_t first, rows; /* rows of storage, chained by `next` of them */
-    uint32_t missing;     /* (row, position) pairs that the experts owe */
-    uint32_t generation;  /* of the slot, when it began */
-    uint64_t epoch;
-    uint64_t began_us,
-        began_ns;            /* when it entered block 0, by the worker's clock and the real one */
-    uint64_t sent_ns;        /* when its rows left last */
-    uint32_t prompts_beside; /* prompt rows in flight then */
-} sl_part;
+/* Of the part of the slot with the same index. */
+typedef struct sl_flow_part {
+    uint32_t first;    /* rows of storage, chained by `next` of them */
+    uint64_t began_ns; /* when it entered block 0, */
+    uint64_t sent_ns;  /* and when its rows left last: by the real clock */
+} sl_flow_part;
 
 /* What the batch waits for at the device. */
 typedef enum sl_flow_phase {
@@ -68,21 +43,12 @@ typedef enum sl_flow_phase {
     SL_FLOW_HEAD, /* a piece of it */
 } sl_flow_phase;
 
-typedef struct sl_part_list {
-    uint32_t head, tail, n; /* slots */
-} sl_part_list;
-
 struct sl_flow {
     sl_attn *a;
     sl_lane *lane;
-    sl_part *part;                       /* [max_slots] */
-    sl_part_list waiting[SL_PART_KINDS]; /* slots that want rows */
-    sl_intake in;
-    sl_part_list *list;    /* [n_layers + 1] ready parts */
-    sl_queue_state *queue; /* [n_layers + 1] the same for the policy */
-    uint64_t *total;
-    double *ahead;
-    uint64_t arrivals, wave, seen; /* seen: the latest epoch that expert workers have met */
+    sl_parts parts;
+    sl_flow_part *part; /* [max_slots] */
+    sl_flow_phase phase;
 
     /* storage, by row */
     uint32_t *next; /* of its part, or of the free list */
@@ -93,17 +59,12 @@ struct sl_flow {
     sl_mem x;        /* [max_rows][d_model] residual stream */
     sl_mem shared;   /* [max_rows][d_model] of rows that are away; none: no shared experts */
     uint8_t *piece;  /* [max_rows][top_k] rows of the wire format */
-    uint32_t free_row, n_free;
-
-    uint32_t *batch_row;  /* [max_rows] storage row of a row of the lane's buffers */
-    uint32_t *batch_slot; /* [max_slots] slots of the batch */
-    uint32_t n_batch;
-    uint64_t batch_epoch;
-    sl_flow_phase phase;
+    uint32_t free_row;
+    uint32_t *batch_row; /* [max_rows] storage row of a row of the lane's buffers */
 };
 
-/* Gives the part at `slot` its rows, positions done .. done + rows - 1 of the slot. */
-void sl_flow_take_rows(sl_flow *f, uint32_t slot, uint32_t rows);
+/* Storage for the part at `slot`, which has just entered, and back when it is over. */
+void sl_flow_take_rows(sl_flow *f, uint32_t slot);
 void sl_flow_give_rows(sl_flow *f, uint32_t slot);
 /* Adds the rows of a part to the batch in the lane's buffers, all but their values. */
 void sl_flow_load(sl_flow *f, uint32_t slot);
@@ -116,7 +77,8 @@ void sl_flow_store(sl_flow *f, sl_mem rows, sl_mem out);
 sl_status sl_flow_leave(sl_flow *f) SL_MUST_CHECK;
 /* When the device has packed them. */
 void sl_flow_send(sl_flow *f);
-/* Books row i of a return; *slot is set when it completes a part, else SL_FLOW_NONE. */
+/* Books row i of a return; *slot is set when it completes a part, which is ready then or over, else
+ * SL_FLOW_NONE. */
 sl_status sl_flow_collect(sl_flow *f, uint32_t expert_index, uint32_t moe, const sl_wire_return *v,
                           uint32_t i, uint32_t *slot, sl_err *err) SL_MUST_CHECK;
 

@@ -11,46 +11,39 @@ static size_t row_bytes(const sl_flow *f) {
 
 /* ---- storage ---- */
 
-void sl_flow_take_rows(sl_flow *f, uint32_t slot, uint32_t rows) {
-    sl_part *p = &f->part[slot];
-    SL_ASSERT(rows > 0 && rows <= f->n_free);
-    p->first = f->free_row;
-    p->rows = rows;
-    for (uint32_t i = 0, r = f->free_row;; i++, r = f->next[r]) {
+void sl_flow_take_rows(sl_flow *f, uint32_t slot) {
+    uint32_t r = f->free_row, *end = &f->part[slot].first;
+    for (uint32_t i = 0; i < f->parts.part[slot].rows; i++, r = f->next[r]) {
+        SL_ASSERT(r != SL_FLOW_NONE);
+        *end = r;
+        end = &f->next[r];
         f->slot[r] = slot;
         f->tag[r] = sl_tag_make(slot, f->lane->slot[slot].life->generation, r);
         f->owed[r] = 0;
-        if (i + 1 < rows) continue;
-        f->free_row = f->next[r];
-        f->next[r] = SL_FLOW_NONE;
-        break;
     }
-    f->n_free -= rows;
+    *end = SL_FLOW_NONE;
+    f->free_row = r;
 }
 
 void sl_flow_give_rows(sl_flow *f, uint32_t slot) {
-    sl_part *p = &f->part[slot];
-    uint32_t last = p->first;
-    for (uint32_t r = p->first; r != SL_FLOW_NONE; r = f->next[r]) {
+    uint32_t first = f->part[slot].first, last = first;
+    for (uint32_t r = first; r != SL_FLOW_NONE; r = f->next[r]) {
         f->slot[r] = SL_FLOW_NONE;
         f->owed[r] = 0;
         last = r;
     }
     f->next[last] = f->free_row;
-    f->free_row = p->first;
-    f->n_free += p->rows;
-    p->rows = 0;
+    f->free_row = first;
 }
 
 void sl_flow_load(sl_flow *f, uint32_t slot) {
-    const sl_part *p = &f->part[slot];
     sl_lane *lane = f->lane;
     sl_slot *s = &lane->slot[slot];
     size_t k = f->a->m->top_k;
     uint32_t pos = s->life->done;
-    SL_ASSERT(s->life->used && s->life->generation == p->generation);
+    SL_ASSERT(s->life->used && s->life->generation == f->parts.part[slot].generation);
     s->first_row = lane->n_rows;
-    for (uint32_t r = p->first; r != SL_FLOW_NONE; r = f->next[r], pos++) {
+    for (uint32_t r = f->part[slot].first; r != SL_FLOW_NONE; r = f->next[r], pos++) {
         uint32_t at = lane->n_rows++;
         f->batch_row[at] = r;
         lane->row_id[at] = s->tokens[pos];
@@ -150,7 +143,7 @@ void sl_flow_send(sl_flow *f) {
     for (uint32_t i = 0; i < w->n_expert_workers; i++) {
         sl_outgoing *o = &lane->out[i];
         const sl_wire_header h = {.kind = SL_MSG_DISPATCH,
-                                  .round = f->batch_epoch,
+                                  .round = f->parts.epoch,
                                   .layer = f->a->m->moe_index[lane->layer],
                                   .rows = o->n.rows};
         if (!o->buf) continue;
@@ -171,7 +164,7 @@ sl_status sl_flow_collect(sl_flow *f, uint32_t expert_index, uint32_t moe, const
     if (r >= f->a->max_rows || f->slot[r] == SL_FLOW_NONE || f->tag[r] != v->tag[i])
         return sl_fail(err, SL_ERR_PROTOCOL, "returned row %u has unknown tag %016llx", i,
                        (unsigned long long)v->tag[i]);
-    sl_part *p = &f->part[f->slot[r]];
+    const sl_part *p = &f->parts.part[f->slot[r]];
     if (p->state != SL_PART_AWAY || m->moe_index[p->layer] != moe)
         return sl_fail(err, SL_ERR_PROTOCOL, "returned row %u of layer %u is not with the experts",
                        i, moe);
@@ -183,6 +176,6 @@ sl_status sl_flow_collect(sl_flow *f, uint32_t expert_index, uint32_t moe, const
                        i, (unsigned long long)mask, (unsigned long long)f->owed[r]);
     f->owed[r] &= ~mask;
     memcpy(f->piece + ((size_t)r * k + j) * row_bytes(f), v->data + i * row_bytes(f), row_bytes(f));
-    if (--p->missing == 0) *slot = f->slot[r];
+    if (sl_parts_back(&f->parts, f->slot[r], 1) != SL_PART_AWAY) *slot = f->slot[r];
     return SL_OK;
 }

@@ -100,6 +100,11 @@ static void count_part(sl_step *s, const sl_step_part *part) {
     s->samples += part->sample;
 }
 
+void sl_step_open(sl_step *s) {
+    clear(s);
+    s->burst = s->teaches = false;
+}
+
 void sl_step_add(sl_step *s, const sl_step_part *part) {
     s->part[s->n_parts++] = *part;
     count_part(s, part);
@@ -128,6 +133,7 @@ void sl_step_form(sl_step *s, uint64_t now_us) {
     s->turn = step.turn;
     s->formed++;
     s->n_parts = step.n_parts;
+    s->teaches = !s->burst;
     s->began_us = now_us;
     for (size_t i = 0; i < s->n_parts; i++) count_part(s, &s->part[i]);
     s->n_cut = sl_cut_choose(s->cut, s->rows, mean_keys(s));
@@ -145,7 +151,7 @@ static void leave(sl_step *s) {
 }
 
 void sl_step_end(sl_step *s, uint64_t now_us) {
-    if (!s->burst)
+    if (s->teaches)
         sl_pacer_learn(&s->pacer, s->decode_rows, s->rows - s->decode_rows, now_us - s->began_us);
     leave(s);
 }

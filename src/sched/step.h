@@ -33,6 +33,7 @@ typedef struct sl_step {
     uint32_t rows, decode_rows, samples;
     uint32_t n_cut; /* its rows are in so many of the chunks */
     bool burst;     /* first rows of prompts ride beside decoding requests */
+    bool teaches;   /* the pacer learns how long it took */
     uint64_t began_us;
 } sl_step;
 
@@ -43,7 +44,9 @@ void sl_step_free(sl_step *s); /* zeroed is fine */
 
 /* The next step of the lane, of what its slots can run now: maybe without rows. */
 void sl_step_form(sl_step *s, uint64_t now_us);
-/* For parts that were chosen elsewhere (aep): one more of the step that is about to end. */
+/* A step of parts that were chosen elsewhere (aep) and have been through the blocks: it only ends,
+ * and teaches nothing. */
+void sl_step_open(sl_step *s);
 void sl_step_add(sl_step *s, const sl_step_part *part);
 
 /* Its rows have been through the last block: they are in the cache. */

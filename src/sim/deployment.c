@@ -302,7 +302,7 @@ void sim_kernel_add(sim *s, sim_worker *w, sl_trace_kind trace, const sl_stage_c
 
 static double depth_of(const sim *s, const sim_worker *w) {
     double depth = 0;
-    if (w->attn) depth += s->aep ? sim_flow_depth(w->attn->flow) : sim_attn_depth(s, w);
+    if (w->attn) depth += s->aep ? sim_flow_depth(w) : sim_attn_depth(s, w);
     if (w->xprt) depth += sim_xprt_depth(w);
     if (w->queue) depth += sim_queue_depth(w);
     return depth;

@@ -80,7 +80,7 @@ typedef struct sl_sim_result {
     sl_sim_dist ttft_us, itl_us, tpot_us, queued_us;
     uint64_t events, messages;
     double message_bytes;
-    uint64_t rows_created, rows_merged, rows_lost; /* of MoE blocks */
+    uint64_t rows_created, rows_merged, rows_cancelled, rows_lost; /* of MoE blocks */
     uint32_t n_workers;
     sl_sim_worker_stats *worker; /* owned */
     sl_trace **trace;            /* [n_workers], owned; NULL: none was asked for */
@@ -88,7 +88,8 @@ typedef struct sl_sim_result {
 
 /* SL_ERR_ARG: the setup contradicts itself; SL_ERR_INFEASIBLE: all requests were too long for the
  * plan; SL_ERR_NOMEM; SL_ERR_INTERNAL: a conservation law is
- * broken, which is a bug (rows created = merged + lost, no page twice, no two tasks at once). */
+ * broken, which is a bug (rows created = merged + cancelled + lost, no page twice, no two tasks at
+ * once). */
 sl_status sl_sim_run(const sl_sim_setup *s, sl_sim_result *out, sl_err *err) SL_MUST_CHECK;
 void sl_sim_result_free(sl_sim_result *r); /* zeroed is fine */
 

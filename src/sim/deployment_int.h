@@ -8,11 +8,9 @@
 #include "base/rng.h"
 #include "sched/admit.h"
 #include "sched/head.h"
-#include "sched/intake.h"
 #include "sched/membership.h"
-#include "sched/policy.h"
+#include "sched/parts.h"
 #include "sched/roster.h"
-#include "sched/step.h"
 #include "sched/turns.h"
 #include "sim/events.h"
 #include "sim/deployment.h"
@@ -230,7 +228,7 @@ typedef struct sim {
     uint64_t all_tokens, tokens, last_tokens, finished, submitted, failed, refused, preempted, kept;
     uint64_t too_long;
     uint32_t shortest; /* positions of the shortest of those */
-    uint64_t messages, rows_created, rows_merged, rows_lost, rows_away;
+    uint64_t messages, rows_created, rows_merged, rows_cancelled, rows_lost, rows_away;
     double message_bytes;
     sim_samples ttft, itl, tpot, queued;
 } sim;
@@ -302,6 +300,8 @@ void sim_attn_on_return(sim *s, sim_worker *w, uint32_t msg);
 void sim_attn_on_open(sim *s, sim_worker *w, uint32_t msg);
 /* What the slot may run may have changed. */
 void sim_attn_wake(sim *s, sim_worker *w, const sl_life *life);
+/* A request that gives way has left its step or part: the coordinator hears of it. */
+void sim_attn_give_way(sim *s, sim_worker *w, sl_life *life);
 /* A piece of the lane's head ran; true: the step is over. */
 bool sim_attn_end_head(sim *s, sim_worker *w, sim_lane *l);
 /* Keys that so many rows from position `done` on attend to, the mean over blocks. */
@@ -324,12 +324,12 @@ double sim_xprt_depth(const sim_worker *w);
 /* ---- sim_flow.c, sim_queue.c: aep ---- */
 sl_status sim_flow_create(sim *s, sim_worker *w);
 void sim_flow_free(sim_attn *a);
-void sim_flow_wake(sim_worker *w, uint32_t slot);
+void sim_flow_wake(sim_worker *w, const sl_life *life);
 bool sim_flow_start(sim *s, sim_worker *w);
 void sim_flow_finish(sim *s, sim_worker *w);
 void sim_flow_on_return(sim *s, sim_worker *w, uint32_t msg);
 void sim_flow_reset(sim *s, sim_worker *w);
-double sim_flow_depth(const sim_flow *f);
+double sim_flow_depth(const sim_worker *w);
 sl_status sim_queue_create(sim *s, sim_worker *w);
 void sim_queue_free(sim_worker *w);
 void sim_queue_on_dispatch(sim *s, sim_worker *w, uint32_t msg);

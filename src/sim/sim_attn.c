@@ -22,13 +22,12 @@ static void wake_lane(sim *s, sim_worker *w, uint32_t lane) {
 }
 
 void sim_attn_wake(sim *s, sim_worker *w, const sl_life *life) {
-    const sl_slots *slots = &w->attn->slots;
     if (!s->aep) {
-        wake_lane(s, w, sl_slots_lane(slots, life));
+        wake_lane(s, w, sl_slots_lane(&w->attn->slots, life));
         return;
     }
     sim_touch(s, w);
-    sim_flow_wake(w, sl_slots_index(slots, life));
+    sim_flow_wake(w, life);
 }
 
 static uint32_t *request_of(sim_worker *w, const sl_life *life) {
@@ -102,10 +101,13 @@ static void on_page(sim *s, sim_worker *w, sl_life *life) {
     if (parked && sl_life_has_work(life)) sim_attn_wake(s, w, life);
 }
 
-static void on_cancel(sim *s, sim_worker *w, sl_life *life) {
-    if (!sl_life_end(life)) return; /* it ends with the step */
+void sim_attn_give_way(sim *s, sim_worker *w, sl_life *life) {
     give_way(s, w, life);
     flush(s, w);
+}
+
+static void on_cancel(sim *s, sim_worker *w, sl_life *life) {
+    if (sl_life_end(life)) sim_attn_give_way(s, w, life); /* else it ends with the step */
 }
 
 static void on_ack(sim *s, sim_worker *w, uint32_t n) {

@@ -41,11 +41,12 @@ static sl_sim_dist dist_of(sim_samples *v) {
 
 /* Rows and pages are conserved, servers do one thing at a time. */
 static sl_status audit(sim *s) {
-    if (s->rows_created != s->rows_merged + s->rows_lost + s->rows_away)
+    if (s->rows_created != s->rows_merged + s->rows_cancelled + s->rows_lost + s->rows_away)
         return sl_fail(s->err, SL_ERR_INTERNAL,
                        "simulation: %" PRIu64 " rows created, %" PRIu64 " merged, %" PRIu64
-                       " lost, %" PRIu64 " away",
-                       s->rows_created, s->rows_merged, s->rows_lost, s->rows_away);
+                       " cancelled, %" PRIu64 " lost, %" PRIu64 " away",
+                       s->rows_created, s->rows_merged, s->rows_cancelled, s->rows_lost,
+                       s->rows_away);
     for (uint32_t i = 0; i < s->n_workers; i++) {
         const sim_worker *w = &s->worker[i];
         if (w->busy_us > s->ev.now * (1 + 1e-9) || w->out.busy > w->out.free_at * (1 + 1e-9) ||
@@ -117,6 +118,7 @@ sl_status sim_report(sim *s, sl_sim_result *out) {
                            .message_bytes = s->message_bytes,
                            .rows_created = s->rows_created,
                            .rows_merged = s->rows_merged,
+                           .rows_cancelled = s->rows_cancelled,
                            .rows_lost = s->rows_lost,
                            .n_workers = s->n_workers};
     out->worker = sl_alloc(s->n_workers, sizeof *out->worker);

@@ -223,9 +223,9 @@ static bool check_worker(sim *s, uint32_t i) {
                         (unsigned long long)w->n.rows_created, (unsigned long long)out);
     const sl_flow *f = w->attn->flow;
     for (uint32_t k = 0; f && k < SL_PART_KINDS; k++)
-        if (f->n_free != w->attn->max_rows || f->in.rows[k])
+        if (f->parts.n_free != w->attn->max_rows || f->parts.in.rows[k])
             return sim_fail(s, "worker %u: %u of %u rows are free, %u of kind %u in flight", i,
-                            f->n_free, w->attn->max_rows, f->in.rows[k], k);
+                            f->parts.n_free, w->attn->max_rows, f->parts.in.rows[k], k);
     for (uint32_t l = 0; l < w->attn->n_lanes; l++) {
         const sl_lane *lane = &w->attn->lane[l];
         uint32_t n_used = w->attn->slots.n_used[l];

@@ -338,7 +338,8 @@ static void nothing_gets_lost(void **state) {
         sl_sim_result r = run(&x);
         assert_int_equal(r.submitted, r.finished + r.failed + r.refused);
         if (x.s.n_deaths == 0) assert_int_equal(r.finished, 120);
-        if (x.s.n_deaths == 0) assert_int_equal(r.rows_created, r.rows_merged);
+        if (x.s.n_deaths == 0) assert_int_equal(r.rows_created, r.rows_merged + r.rows_cancelled);
+        if (x.p.schedule != SL_SCHED_AEP) assert_int_equal(r.rows_cancelled, 0);
         preempted += r.preempted;
         failed += r.failed;
         if (i % 10 == 1) { /* a run is a function of its setup */

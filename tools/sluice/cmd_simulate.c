@@ -87,9 +87,11 @@ static void print_json(const sl_simulation *x, const sl_sim_result *r) {
                i ? "," : "", i, roles[w->roles & 3], w->busy, w->out, w->in, w->depth_mean,
                w->depth_max, w->tasks, w->rows);
     }
-    printf("],\"rows\":{\"created\":%" PRIu64 ",\"merged\":%" PRIu64 ",\"lost\":%" PRIu64
-           "},\"messages\":%" PRIu64 ",\"message_bytes\":%.0f,\"events\":%" PRIu64 "}\n",
-           r->rows_created, r->rows_merged, r->rows_lost, r->messages, r->message_bytes, r->events);
+    printf("],\"rows\":{\"created\":%" PRIu64 ",\"merged\":%" PRIu64 ",\"cancelled\":%" PRIu64
+           ",\"lost\":%" PRIu64 "},\"messages\":%" PRIu64
+           ",\"message_bytes\":%.0f,\"events\":%" PRIu64 "}\n",
+           r->rows_created, r->rows_merged, r->rows_cancelled, r->rows_lost, r->messages,
+           r->message_bytes, r->events);
 }
 
 static void print_dist(const char *name, const sl_sim_dist *d) {
