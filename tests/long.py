@@ -11,6 +11,7 @@ unit failed; its command and the end of its output are printed, the other units 
 import argparse
 import concurrent.futures
 import datetime
+import json
 import os
 import pathlib
 import subprocess
@@ -26,6 +27,7 @@ SANITIZERS = {"UCX_MEM_EVENTS": "n", "ASAN_OPTIONS": "detect_leaks=1", "TSAN_OPT
 
 
 FUZZ = sorted(p.stem.removeprefix("fuzz_") for p in (ROOT / "tests" / "fuzz").glob("fuzz_*.c"))
+NUMERICS = list(json.loads((ROOT / "tests" / "scores" / "golden.json").read_text())["numerics"])
 
 
 def simulate(build, model, first, seeds, *options):
@@ -63,6 +65,9 @@ PARTS = {
     "tsan": ("law under TSan", 12,
              [(f"law {t}, seed 2", law("build-tsan", t, 2, n)) for t, n in (("loop", 80), ("shm", 160), ("tcp", 160))]
              + [("rows that are not finite, loop", ["build-tsan/tests/test_broken", "loop", "build-tsan/sluice"])]),
+    "scores": ("lm-eval through the server against transformers, each default numeric; exchanged experts must be found", 9,
+               [(f"{name}{what}", ["tests/scores/check.py", name, *option]) for name in NUMERICS
+                for what, option in (("", []), (", exchanged experts", ["--planted"]))]),
     "neon": ("all kernel tests under qemu", 4, [("all", ["tests/neon.sh"])]),
     "fuzz": ("every fuzz target for 20 s from its corpus", 8,
              [(f"{name}, 20 s", ["tests/fuzz/run.sh", "build-fuzz", "20", name]) for name in FUZZ]),
@@ -70,7 +75,7 @@ PARTS = {
 # part -> preset of the build that its units run, build folder, what of it
 BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all"), "asan": ("dev", "build-dev", "all"),
           "tsan": ("tsan", "build-tsan", "all"), "deferred": ("release", "build", "all"),
-          "fuzz": ("fuzz", "build-fuzz", "fuzzers")}
+          "fuzz": ("fuzz", "build-fuzz", "fuzzers"), "scores": ("release", "build", "sluice")}
 
 
 def prepare(part):

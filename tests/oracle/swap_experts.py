@@ -65,8 +65,13 @@ def swap(source, out, layer, experts):
 
     Returns the number of tensors that moved.
     """
-    source, out = pathlib.Path(source), pathlib.Path(out)
     shutil.copytree(source, out)
+    return exchange(out, layer, experts)
+
+
+def exchange(folder, layer, experts):
+    """Exchanges two experts of a layer in the folder itself; the number of tensors that moved."""
+    out = pathlib.Path(folder)
     found = tensors(out)
     parts = {}
     for name in list(found):
@@ -81,11 +86,11 @@ def swap(source, out, layer, experts):
             for e in experts:
                 found[name, e] = (path, begin + e * (size // count), size // count, dtype, shape)
     if not parts:
-        raise SystemExit(f"swap_experts: {source}: layer {layer} has no experts {experts}")
+        raise SystemExit(f"swap_experts: {out}: layer {layer} has no experts {experts}")
     moved = 0
     for part, names in parts.items():
         if sorted(names) != sorted(experts):
-            raise SystemExit(f"swap_experts: {source}: layer {layer}, {part}: only {names}")
+            raise SystemExit(f"swap_experts: {out}: layer {layer}, {part}: only {names}")
         a, b = (found.get((names[e], e)) or found[names[e]] for e in experts)
         if a[2:] != b[2:]:
             raise SystemExit(f"swap_experts: {names}: size, dtype or shape differ")
