@@ -50,8 +50,10 @@ static void experts(emulated *e, const sl_stage_experts *b) {
         uint32_t n = b->first[g + 1] - b->first[g];
         if (n) ns += sl_emulated_ns(&e->costs, SL_COST_EXPERT, n, 0);
     }
-    for (uint32_t i = 0; i < b->n_parts; i++)
+    for (uint32_t i = 0; i < b->n_parts; i++) {
+        if (b->part[i].n == 0) continue; /* a member without rows: nothing is there */
         memset(sl_mem_ptr(b->part[i].rows), 0, b->part[i].n * e->spec.d_model * sizeof(float));
+    }
     sl_emulated_pass(&e->clock, ns);
 }
 
