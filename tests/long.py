@@ -68,6 +68,7 @@ PARTS = {
     "scores": ("lm-eval through the server against transformers, each default numeric; exchanged experts must be found", 9,
                [(f"{name}{what}", ["tests/scores/check.py", name, *option]) for name in NUMERICS
                 for what, option in (("", []), (", exchanged experts", ["--planted"]))]),
+    "model": ("the membership protocol in spin, without what takes an hour", 2, [("all", ["tests/model/run.sh"])]),
     "neon": ("all kernel tests under qemu", 4, [("all", ["tests/neon.sh"])]),
     "fuzz": ("every fuzz target for 20 s from its corpus", 8,
              [(f"{name}, 20 s", ["tests/fuzz/run.sh", "build-fuzz", "20", name]) for name in FUZZ]),
