@@ -1,6 +1,9 @@
 /* The table of transports. */
 #include "net/transports.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "net/net_int.h"
 #ifdef SL_HAVE_UCX
 #define NEEDS NULL
