@@ -72,7 +72,7 @@ static sl_status check_opts(const sl_net_opts *o, const sl_transport_kind **out,
 }
 
 sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
-    const sl_transport_kind *kind;
+    const sl_transport_kind *kind = NULL;
     sl_status st = check_opts(o, &kind, err);
     if (st != SL_OK) return st;
     if (sodium_init() < 0) return sl_fail(err, SL_ERR_INTERNAL, "libsodium could not start");
