@@ -14,7 +14,7 @@ mkdir -p "$out"
 flags="-g -std=gnu11 -Wall -Wextra -Wshadow -Werror -Wno-missing-field-initializers -ffp-contract=off -fno-math-errno \
 -D_GNU_SOURCE -Isrc -Itests/unit"
 # The sources of the library sl_kernel, but for the choice that CMake tells its revision, and of what it needs.
-sources="$(ls src/kernel/*.c | grep -v /choice.c) $(ls src/kernel/ref/*.c src/kernel/neon/*.c src/kernel/emulated/*.c src/quant/*.c) \
+sources="$(ls src/kernel/*.c | grep -v /choice.c) $(ls src/kernel/ref/*.c src/kernel/neon/*.c src/quant/*.c) \
 src/base/mem.c src/base/pool.c src/base/status.c src/base/rng.c src/base/clock.c"
 for s in $sources; do
     o="$out/$(echo "$s" | tr / .).o"
