@@ -75,6 +75,11 @@ static void deferred_give(sl_device *base, sl_mem m) {
     cpu->ops->give(cpu, m);
 }
 
+static sl_status deferred_host(sl_device *base, const uint8_t *hosted, uint32_t max_pairs,
+                               sl_err *err) {
+    return sl_device_host(((deferred *)base)->cpu, hosted, max_pairs, err);
+}
+
 static void deferred_close(sl_device *base) {
     deferred *d = (deferred *)base;
     sl_device_close(d->cpu);
@@ -88,7 +93,8 @@ static inline sl_status deferred_open(void *ctx, const sl_device_opts *o, sl_dev
                                       .submit = deferred_submit,
                                       .poll = deferred_poll,
                                       .take = deferred_take,
-                                      .give = deferred_give};
+                                      .give = deferred_give,
+                                      .host = deferred_host};
     _Atomic uint64_t *seed = ctx;
     sl_device_opts inner = *o;
     inner.tick = NULL; /* no fabric while a drain computes */

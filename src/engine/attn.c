@@ -302,6 +302,21 @@ void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why) {
                ended, id, why ? why : "it left");
 }
 
+bool sl_attn_rests(const sl_attn *a) {
+    if (a->flow) return sl_flow_rests(a->flow);
+    for (uint32_t l = 0; l < a->n_lanes; l++)
+        if (a->lane[l].member.state != SL_MEMBER_IDLE) return false;
+    return true;
+}
+
+void sl_attn_wake(sl_attn *a) {
+    for (uint32_t l = 0; l < a->n_lanes; l++) {
+        if (!a->flow) sl_lane_wake(&a->lane[l]);
+        for (uint32_t i = 0; a->flow && i < a->max_slots; i++)
+            sl_flow_wake(a->flow, &a->lane[l].slot[i]);
+    }
+}
+
 bool sl_attn_run(sl_attn *a) {
     sl_turn turn;
     if (a->flow) return sl_flow_run(a->flow);
@@ -362,6 +377,19 @@ static sl_status create_turns(sl_attn *a, sl_err *err) {
     return sl_turns_init(&a->turns, &shape, err);
 }
 
+static sl_status create_cut(sl_attn *a, sl_err *err) {
+    const sl_plan *p = &a->w->plan;
+    size_t row_bytes = sl_wire_row_bytes((sl_wire_format)p->wire, a->m->d_model);
+    return sl_cut_create(p, a->m, row_bytes, &a->cut, err);
+}
+
+sl_status sl_attn_renew(sl_attn *a, sl_err *err) {
+    if (a->flow) sl_flow_reset(a->flow);
+    for (uint32_t l = 0; l < a->n_lanes; l++) sl_lane_reset(&a->lane[l]);
+    sl_cut_free(&a->cut);
+    return create_cut(a, err);
+}
+
 sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     sl_attn *a = sl_alloc(1, sizeof *a);
     if (!a) return sl_fail(err, SL_ERR_NOMEM, "attention worker");
@@ -373,9 +401,7 @@ sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     a->max_rows = sl_lane_max_rows(&w->plan);
     memset(a->expert_index, 0xFF, sizeof a->expert_index);
     for (uint32_t i = 0; i < w->n_expert_workers; i++) a->expert_index[w->expert_worker[i]] = i;
-    sl_status st =
-        sl_cut_create(&w->plan, a->m,
-                      sl_wire_row_bytes((sl_wire_format)w->plan.wire, a->m->d_model), &a->cut, err);
+    sl_status st = create_cut(a, err);
     if (st == SL_OK) st = create_turns(a, err);
     if (st == SL_OK) st = create_parts(a, err);
     if (st == SL_OK && w->plan.schedule == SL_SCHED_AEP) st = sl_flow_create(a, &a->flow, err);

@@ -4,10 +4,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/plan_json.h"
 #include "net/transports.h"
 
-#include <jansson.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,29 +29,13 @@ static void signal_start(sl_engine *e, sl_status st, const sl_err *err) {
     pthread_mutex_unlock(&e->lock);
 }
 
-static sl_buf *plan_message(sl_engine *e, uint32_t you) {
-    char *plan = sl_plan_print(&e->plan);
-    uint64_t events = e->collect ? e->o.trace_events : 0;
-    json_t *doc =
-        plan ? json_pack("{s:i, s:s, s:I, s:o}", "you", (int)you, "model", e->model_folder,
-                         "trace_events", (json_int_t)events, "plan", json_loads(plan, 0, NULL))
-             : NULL;
-    char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
-    sl_buf *b = text ? sl_net_buf_take(e->net, strlen(text)) : NULL;
-    if (b) memcpy(b->data, text, strlen(text));
-    free(text);
-    json_decref(doc);
-    sl_free(plan);
-    return b;
-}
-
 static void send_plans(sl_engine *e) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++)
         memcpy(e->plan.worker[i].address, e->worker[i].address, sizeof e->worker[i].address);
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         sl_err err;
         if (!e->worker[i].conn) continue; /* it joined and left: the start has failed already */
-        sl_buf *b = plan_message(e, i);
+        sl_buf *b = sl_plan_message(e, &e->plan, i);
         sl_wire_header h = {.kind = SL_MSG_PLAN, .epoch = e->plan.epoch};
         if (!b) {
             sl_status st = sl_fail(&err, SL_ERR_NOMEM, "plan for worker %u", i);
@@ -85,7 +67,9 @@ static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *er
     return SL_OK;
 }
 
-static sl_status on_ready(sl_engine *e, uint32_t id, sl_span payload, sl_err *err) {
+static sl_status on_ready(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                          sl_err *err) {
+    if (sl_roster_serves(&e->roster, id)) return sl_replan_on_answer(e, id, h, payload, err);
     if (e->roster.worker[id].state != SL_ROSTER_JOINING || payload.len != 32)
         return sl_fail(err, SL_ERR_PROTOCOL, "unexpected ready of %zu bytes", payload.len);
     if (memcmp(payload.data, e->spec.hash, 32) != 0) {
@@ -112,6 +96,7 @@ static sl_status on_ready(sl_engine *e, uint32_t id, sl_span payload, sl_err *er
 static void stop_serving(sl_engine *e, const char *why) {
     snprintf(e->lost, sizeof e->lost, "%s", why);
     e->serving = false;
+    sl_change_fail(&e->change, SL_ERR_WORKER_LOST, why);
     pthread_mutex_lock(&e->lock);
     e->stats.serving = false;
     pthread_mutex_unlock(&e->lock);
@@ -290,7 +275,12 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
     sl_status st;
     switch (h->kind) {
     case SL_MSG_READY:
-        st = on_ready(e, id, span, err);
+        st = on_ready(e, id, h, span, err);
+        break;
+    case SL_MSG_UNABLE:
+    case SL_MSG_QUIET:
+    case SL_MSG_TAKEN:
+        st = sl_replan_on_answer(e, id, h, span, err);
         break;
     case SL_MSG_TOKENS:
         st = on_tokens(e, id, h, span, err);
@@ -328,6 +318,7 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
     uint32_t duties;
     if (!sl_roster_ended(&e->roster, id, SL_ROSTER_ANY, &duties)) return;
     sl_admit_close(&e->admit, id);
+    sl_change_lost(&e->change, id);
     close_books(&w->stats);
     if (w->conn) sl_net_close(e->net, w->conn, SL_ERR_WORKER_LOST, why);
     w->conn = NULL;
@@ -389,6 +380,8 @@ static void submit(sl_engine *e, sl_request *r) {
 void sl_coord_command(sl_engine *e, sl_command *c) {
     if (c->submit)
         submit(e, c->submit);
+    else if (c->replan)
+        sl_replan_begin(e, c->replan);
     else
         sl_coord_cancel(e, c->cancel);
     sl_free(c);
@@ -429,6 +422,7 @@ bool sl_coord_step(sl_engine *e) {
     uint32_t came = sl_net_progress(e->net);
     if (!e->planned && e->roster.n_came == e->plan.n_workers) send_plans(e);
     sl_coord_admit(e);
+    sl_replan_step(e);
     uint64_t now = sl_clock_now_us(&e->clock);
     if (now >= e->next_check_us) {
         e->next_check_us = now + CHECK_US;
@@ -446,6 +440,7 @@ bool sl_coord_step(sl_engine *e) {
 
 void sl_coord_shutdown(sl_engine *e) {
     e->stopping = true;
+    sl_replan_stop(e, SL_ERR_CANCELLED, "the server stops");
     sl_coord_fail_waiting(e, "the server stops");
     sl_coord_fail_running(e, SL_NO_WORKER, "the server stops");
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
@@ -464,6 +459,7 @@ static sl_status create_books(sl_engine *e, sl_err *err) {
                                   .queue_timeout_us = (uint64_t)(e->o.queue_timeout_s * 1e6)};
     sl_status st = sl_admit_create(&shape, &e->admit, err);
     if (st == SL_OK) st = sl_roster_create(e->plan.n_workers, &e->roster, err);
+    if (st == SL_OK) st = sl_change_create(&e->roster, e->plan.epoch, &e->change, err);
     for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) {
         sl_roster_expect(&e->roster, i, e->plan.worker[i].roles);
         if (e->plan.worker[i].roles & SL_ROLE_ATTENTION)

@@ -84,6 +84,7 @@ static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err
     e->stats.schedule = e->plan.schedule;
     e->stats.lanes = e->plan.lanes;
     e->stats.chunks = e->plan.chunks;
+    e->stats.epoch = e->plan.epoch;
     memcpy(e->stats.predicted_s, o->predicted_s, sizeof e->stats.predicted_s);
     if (!e->o.trace_events) e->o.trace_events = SL_TRACE_EVENTS;
     if (st == SL_OK && e->trace_path[0]) st = sl_collect_create(e->trace_path, &e->collect, err);
@@ -188,6 +189,7 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) {
     if (e->hub) sl_loop_hub_free(e->hub);
     for (uint32_t i = 0; i < SL_PLAN_MAX_WORKERS; i++) sl_counts_free(&e->worker[i].counts);
     sl_admit_free(&e->admit);
+    sl_change_free(&e->change);
     sl_roster_free(&e->roster);
     sl_ledger_free(&e->ledger);
     sl_collect_free(e->collect);
@@ -285,14 +287,35 @@ sl_status sl_engine_submit(sl_engine *e, const sl_request_params *p, uint64_t *r
     return st;
 }
 
-void sl_engine_cancel(sl_engine *e, uint64_t request) {
-    sl_command *c = sl_alloc(1, sizeof *c);
-    if (!c) return; /* it ends by itself, only later */
-    c->cancel = request;
+sl_status sl_engine_command(sl_engine *e, const sl_command *c, sl_err *err) {
+    sl_command *copy = sl_alloc(1, sizeof *copy);
+    if (!copy) return sl_fail(err, SL_ERR_NOMEM, "command");
+    *copy = *c;
     pthread_mutex_lock(&e->lock);
-    push_command(e, c);
+    push_command(e, copy);
     pthread_mutex_unlock(&e->lock);
     sl_net_wake(e->net);
+    return SL_OK;
+}
+
+void sl_engine_cancel(sl_engine *e, uint64_t request) {
+    sl_err err;
+    sl_status st = sl_engine_command(e, &(sl_command){.cancel = request}, &err);
+    (void)st; /* without memory it ends by itself, only later */
+}
+
+sl_status sl_engine_replan(sl_engine *e, const sl_plan *plan, uint32_t timeout_ms, sl_err *err) {
+    sl_replan r = {.timeout_us = 1000ull * timeout_ms};
+    sl_status st = sl_plan_check(plan, &e->spec, err);
+    if (st == SL_OK) st = sl_plan_copy(plan, &r.plan, err);
+    if (st != SL_OK) return st;
+    st = sl_engine_command(e, &(sl_command){.replan = &r}, err);
+    pthread_mutex_lock(&e->lock);
+    while (st == SL_OK && !r.done) pthread_cond_wait(&e->changed, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+    sl_plan_free(&r.plan);
+    if (st == SL_OK && r.status != SL_OK) *err = r.err;
+    return st == SL_OK ? r.status : st;
 }
 
 void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out) {

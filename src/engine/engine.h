@@ -106,6 +106,16 @@ sl_status sl_engine_submit(sl_engine *e, const sl_request_params *p, uint64_t *r
  * soon; unknown or finished ids are ignored. */
 void sl_engine_cancel(sl_engine *e, uint64_t request);
 
+/* The running deployment takes another plan: the same workers, schedule and limits, other hosts of
+ * experts (SL_ERR_UNSUPPORTED names what else differs; addresses and the epoch are not read).
+ * Requests go on: they pause for the steps in flight to end and for workers to agree. Returns when
+ * it is taken, or given up and nothing has changed: SL_ERR_TIMEOUT when workers were not ready and
+ * quiet within timeout_ms, SL_ERR_INFEASIBLE when one cannot host what it should, SL_ERR_AGAIN when
+ * another plan is being taken. SL_ERR_WORKER_LOST: with an expert worker the service is gone. Not
+ * from a callback. */
+sl_status sl_engine_replan(sl_engine *e, const sl_plan *plan, uint32_t timeout_ms,
+                           sl_err *err) SL_MUST_CHECK;
+
 /* Rows that one expert got in one call: 1, 2, 3-4, 5-8, ..., more than 32768. */
 #define SL_BATCH_BUCKETS 17u
 
@@ -152,6 +162,7 @@ typedef struct sl_engine_stats {
     bool serving;                          /* every worker of the plan is ready */
     sl_schedule schedule;                  /* of the plan, with what it is made of */
     uint32_t lanes, chunks;
+    uint32_t epoch;        /* of the plan that holds */
     double predicted_s[2]; /* period a block, all decode and prompt, by --schedule auto; else 0 */
     uint32_t n_workers;
     sl_worker_stats worker[64]; /* the first 64 */

@@ -10,6 +10,7 @@
 #include "engine/worker.h"
 #include "net/net.h"
 #include "sched/admit.h"
+#include "sched/change.h"
 #include "sched/roster.h"
 
 #include <pthread.h>
@@ -73,9 +74,19 @@ typedef struct sl_spawned {
     sl_err err; /* valid once ended */
 } sl_spawned;
 
+/* Another plan that somebody asks for, who keeps it until it is done. */
+typedef struct sl_replan {
+    sl_plan plan; /* owned by who asks */
+    uint64_t timeout_us;
+    bool done; /* under the engine's lock: */
+    sl_status status;
+    sl_err err;
+} sl_replan;
+
 typedef struct sl_command {
     struct sl_command *next;
     sl_request *submit; /* or NULL: */
+    sl_replan *replan;  /* or NULL: */
     uint64_t cancel;
 } sl_command;
 
@@ -94,6 +105,8 @@ struct sl_engine {
     sl_member_worker worker[SL_PLAN_MAX_WORKERS];
     sl_spawned spawned[SL_PLAN_MAX_WORKERS];
     sl_roster roster;
+    sl_change change;  /* to `plan` of... */
+    sl_replan *replan; /* ...this; NULL: it rests */
     bool planned;
     bool serving, stopping;
     char lost[400]; /* why it does not serve */
@@ -122,6 +135,21 @@ struct sl_engine {
 sl_status sl_engine_create_stepped(const sl_engine_opts *o, sl_clock clock, sl_engine **out,
                                    sl_err *err) SL_MUST_CHECK;
 bool sl_engine_step(sl_engine *e);
+
+/* engine.c: a copy of *c is run by the engine's thread. SL_ERR_NOMEM. Thread: any. */
+sl_status sl_engine_command(sl_engine *e, const sl_command *c, sl_err *err) SL_MUST_CHECK;
+
+/* replan.c: on the engine's thread */
+/* What worker `you` is told of a plan. NULL: out of memory. */
+sl_buf *sl_plan_message(sl_engine *e, const sl_plan *p, uint32_t you) SL_MUST_CHECK;
+/* *r is done at once if the plan cannot be taken, else some steps later. */
+void sl_replan_begin(sl_engine *e, sl_replan *r);
+void sl_replan_step(sl_engine *e);
+/* READY (not the first), UNABLE, QUIET, TAKEN. */
+sl_status sl_replan_on_answer(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                              sl_err *err) SL_MUST_CHECK;
+/* A change that there is ends here. */
+void sl_replan_stop(sl_engine *e, sl_status status, const char *why);
 
 /* coord.c: on the engine's thread */
 sl_status sl_coord_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;

@@ -1,9 +1,13 @@
 /* What an expert worker of any schedule asks of the rows that it is sent. */
 #include "engine/worker_int.h"
 
+uint32_t sl_worker_pairs_by(const sl_worker *w, const sl_plan *p, const sl_model_spec *m) {
+    uint32_t hosted = sl_plan_n_hosted(p, w->id);
+    return sl_lane_max_rows(p) * w->attention_workers * SL_MAX(SL_MIN(hosted, m->top_k), 1u);
+}
+
 uint32_t sl_worker_max_pairs(const sl_worker *w, const sl_model_spec *m) {
-    uint32_t hosted = sl_plan_n_hosted(&w->plan, w->id);
-    return sl_lane_max_rows(&w->plan) * w->attention_workers * SL_MAX(SL_MIN(hosted, m->top_k), 1u);
+    return sl_worker_pairs_by(w, &w->plan, m);
 }
 
 sl_status sl_worker_check_rows(const sl_worker *w, const sl_wire_header *h,

@@ -9,6 +9,7 @@ void sl_flow_wake(sl_flow *f, const sl_slot *s) {
 /* Parts enter block 0. */
 static void enter(sl_flow *f) {
     const uint32_t *slot;
+    if (f->a->w->taker.holds) return;
     uint32_t n = sl_parts_enter(&f->parts, sl_clock_now_us(&f->a->w->clock), &slot);
     uint64_t now_ns = n > 0 ? sl_now_ns() : 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -172,6 +173,10 @@ sl_status sl_flow_on_return(sl_flow *f, uint32_t expert_index, const sl_wire_hea
                                    .rows = rows};
     if (rows) sl_worker_note_span(f->a->w, flight, sent_ns);
     return st;
+}
+
+bool sl_flow_rests(const sl_flow *f) {
+    return f->phase == SL_FLOW_RESTS && f->parts.n_free == f->a->max_rows;
 }
 
 void sl_flow_waits_for(const sl_flow *f, sl_trace_event *e) {

@@ -18,6 +18,8 @@ bool sl_flow_run(sl_flow *f);
 /* Rows of a RETURN; PROTOCOL: not exactly positions that expert worker `expert_index` owes. */
 sl_status sl_flow_on_return(sl_flow *f, uint32_t expert_index, const sl_wire_header *h,
                             sl_span payload, sl_err *err) SL_MUST_CHECK;
+/* No part is on its way. */
+bool sl_flow_rests(const sl_flow *f);
 /* WAIT if rows are with the experts; else leaves *e. */
 void sl_flow_waits_for(const sl_flow *f, sl_trace_event *e);
 /* Drops all parts: their rows are lost. */

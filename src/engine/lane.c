@@ -19,7 +19,7 @@ static void send_join(sl_lane *lane) {
 
 void sl_lane_wake(sl_lane *lane) {
     bool join = false;
-    if (!sl_slots_have_work(&lane->attn->slots, lane->id)) return;
+    if (lane->attn->w->taker.holds || !sl_slots_have_work(&lane->attn->slots, lane->id)) return;
     sl_member_want(&lane->member, &join);
     if (join) send_join(lane);
 }
@@ -86,7 +86,7 @@ static void begin_leaving(sl_lane *lane) {
     sl_attn *a = lane->attn;
     sl_lane_break(lane);
     bool last = a->m->moe_index[lane->layer] == a->m->n_moe - 1u;
-    bool stay = last && sl_slots_will_stay(&a->slots, lane->id);
+    bool stay = last && !a->w->taker.holds && sl_slots_will_stay(&a->slots, lane->id);
     if (last) sl_member_vote(&lane->member, stay);
     sl_lane_begin(lane, SL_TRACE_DISPATCH, lane->n_rows);
     lane->dispatched_ns = sl_now_ns();

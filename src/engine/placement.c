@@ -30,6 +30,12 @@ void sl_placement_free(sl_placement *p) {
     *p = (sl_placement){0};
 }
 
+void sl_placement_mark(const sl_plan *p, uint32_t n_moe, uint32_t worker, uint8_t *hosted) {
+    for (uint32_t l = 0; l < n_moe; l++)
+        for (uint32_t e = 0; e < p->n_experts; e++)
+            if (sl_plan_is_host(p, l, e, worker)) hosted[(size_t)l * p->n_experts + e] = 1;
+}
+
 sl_status sl_placement_of_owners(const uint32_t *owner, uint32_t n_experts, sl_placement *out,
                                  sl_err *err) {
     sl_status st = create(1, n_experts, n_experts, out, err);

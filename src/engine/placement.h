@@ -28,6 +28,8 @@ sl_status sl_placement_of_shares(const sl_share *shares, const uint32_t *n, uint
 sl_status sl_placement_copy(const sl_placement *p, uint32_t n_experts, sl_placement *out,
                             sl_err *err) SL_MUST_CHECK;
 void sl_placement_free(sl_placement *p);
+/* Sets those of hosted[n_moe][n_experts] that the plan gives to this worker. */
+void sl_placement_mark(const sl_plan *p, uint32_t n_moe, uint32_t worker, uint8_t *hosted);
 
 /* The "placement" of a plan whose workers and n_experts are known; n_moe of the model. */
 sl_status sl_placement_from_json(sl_json v, uint32_t n_moe, const sl_plan *p, sl_placement *out,

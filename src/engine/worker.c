@@ -3,7 +3,9 @@
 #include "engine/worker_int.h"
 
 #include "base/log.h"
+#include "engine/placement.h"
 #include "engine/plan_json.h"
+#include "engine/take.h"
 #include "engine/xqueue.h"
 #include "format/json.h"
 
@@ -125,7 +127,7 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
 /* ---- sending ---- */
 
 sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload) {
-    h.epoch = w->plan.epoch;
+    if (!h.epoch) h.epoch = w->plan.epoch;
     if (dst == w->id && w->planned) {
         h.src = w->id;
         h.bytes = payload ? (uint32_t)payload->len : 0;
@@ -199,13 +201,9 @@ static bool peers_open(const sl_worker *w) {
 static sl_status open_device(sl_worker *w, const char *folder, const sl_model_spec *m,
                              sl_err *err) {
     const sl_plan *p = &w->plan;
-    size_t n = (size_t)m->n_moe * p->n_experts;
-    uint8_t *hosted = sl_alloc(n, 1);
+    uint8_t *hosted = sl_alloc((size_t)m->n_moe * p->n_experts, 1);
     if (!hosted) return sl_fail(err, SL_ERR_NOMEM, "table of hosted experts");
-    for (size_t i = 0; i < n; i++) {
-        uint32_t e = (uint32_t)(i % p->n_experts), l = (uint32_t)(i / p->n_experts);
-        hosted[i] = sl_plan_is_host(p, l, e, w->id);
-    }
+    sl_placement_mark(p, m->n_moe, w->id, hosted);
     const bool attention = w->roles & SL_ROLE_ATTENTION, experts = w->roles & SL_ROLE_EXPERT;
     const sl_device_opts o = {
         .folder = folder,
@@ -250,6 +248,7 @@ static void adopt_plan(sl_worker *w) {
         if (w->plan.worker[i].roles & SL_ROLE_EXPERT) w->expert_worker[w->n_expert_workers++] = i;
         if (w->plan.worker[i].roles & SL_ROLE_ATTENTION) w->attention_workers++;
     }
+    w->taker.epoch = w->plan.epoch;
     w->hello.worker = w->id;
     w->hello.roles = w->roles;
     w->hello.wire = w->plan.wire;
@@ -260,9 +259,10 @@ static void adopt_plan(sl_worker *w) {
     snprintf(w->hello.name, sizeof w->hello.name, "%s", who);
 }
 
-/* {"you": id, "model": folder, "trace_events": most of them, "plan": {...}} */
+/* {"you": id, "model": folder, "trace_events": most of them, "plan": {...}}. *spec is read first,
+ * unless this worker has the model. */
 static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, uint64_t *trace_events,
-                           sl_model_spec *spec, sl_err *err) {
+                           sl_model_spec *spec, sl_plan *out, sl_err *err) {
     uint64_t you = 0;
     sl_json plan;
     sl_status st =
@@ -273,25 +273,34 @@ static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, uint
                          trace_events, err);
     if (st == SL_OK) st = sl_json_object(root, "plan", SL_JSON_REQUIRED, &plan, err);
     if (w->opts->model_folder && w->opts->model_folder[0]) *folder = w->opts->model_folder;
-    if (st == SL_OK) st = sl_model_read_spec(*folder, spec, NULL, err);
-    if (st == SL_OK) st = sl_plan_from_json(plan, spec, &w->plan, err);
-    if (st == SL_OK) st = sl_plan_check_size(&w->plan, err);
-    if (st == SL_OK && you >= w->plan.n_workers)
-        st = sl_fail(err, SL_ERR_PROTOCOL, "plan of %u workers makes this one %u",
-                     w->plan.n_workers, (unsigned)you);
-    w->id = (uint32_t)you;
+    if (st == SL_OK && w->planned) *spec = *w->device->spec;
+    if (st == SL_OK && !w->planned) st = sl_model_read_spec(*folder, spec, NULL, err);
+    if (st == SL_OK) st = sl_plan_from_json(plan, spec, out, err);
+    if (st == SL_OK) st = sl_plan_check_size(out, err);
+    if (st == SL_OK && (you >= out->n_workers || (w->planned && you != w->id)))
+        st = sl_fail(err, SL_ERR_PROTOCOL, "plan of %u workers makes this one %u", out->n_workers,
+                     (unsigned)you);
+    if (!w->planned) w->id = (uint32_t)you;
     return st;
 }
 
-static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
-    if (w->planned) return sl_fail(err, SL_ERR_PROTOCOL, "a second plan");
-    sl_json_doc *doc = NULL;
+/* The next plan of a worker that has one. */
+static sl_status on_next_plan(sl_worker *w, sl_json root, sl_err *err) {
+    sl_model_spec spec;
+    const char *folder = NULL;
+    uint64_t trace_events = 0;
+    sl_plan next = {0};
+    sl_status st = read_plan(w, root, &folder, &trace_events, &spec, &next, err);
+    if (st == SL_OK) return sl_take_prepare(w, &next, err);
+    sl_plan_free(&next);
+    return st;
+}
+
+static sl_status on_first_plan(sl_worker *w, sl_json root, sl_err *err) {
     const char *folder = NULL;
     uint64_t trace_events = 0;
     sl_model_spec spec;
-    sl_status st =
-        sl_json_parse_within("plan from the coordinator", payload, PLAN_MEMORY, &doc, err);
-    if (st == SL_OK) st = read_plan(w, sl_json_root(doc), &folder, &trace_events, &spec, err);
+    sl_status st = read_plan(w, root, &folder, &trace_events, &spec, &w->plan, err);
     if (st == SL_OK) {
         adopt_plan(w);
         w->planned = true;
@@ -303,7 +312,16 @@ static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
         sl_worker_enter(w, SL_MODE_SLEEP); /* a trace begins after the model is there */
         if (trace_events) st = sl_trace_create(trace_events, &w->trace, err);
     }
-    if (st == SL_OK) st = connect_peers(w, err);
+    return st == SL_OK ? connect_peers(w, err) : st;
+}
+
+static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
+    sl_json_doc *doc = NULL;
+    sl_status st =
+        sl_json_parse_within("plan from the coordinator", payload, PLAN_MEMORY, &doc, err);
+    if (st == SL_OK)
+        st = w->planned ? on_next_plan(w, sl_json_root(doc), err)
+                        : on_first_plan(w, sl_json_root(doc), err);
     sl_json_doc_free(doc);
     return st;
 }
@@ -345,6 +363,10 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
     switch (h->kind) {
     case SL_MSG_PLAN:
         return on_plan(w, payload, err);
+    case SL_MSG_HOLD:
+    case SL_MSG_TAKE:
+    case SL_MSG_GO:
+        return sl_take_on_word(w, h, err);
     case SL_MSG_STATS_GET:
         send_stats(w);
         return SL_OK;
@@ -372,7 +394,8 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
 
 static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_span span,
                                    sl_buf **payload, sl_err *err) {
-    if (h->epoch != w->plan.epoch) {
+    /* A death holds in every epoch; the rest of another one is of somebody who is gone. */
+    if (h->epoch != w->plan.epoch && h->kind != SL_MSG_MEMBER_DEAD) {
         w->n.rows_stale += h->rows;
         return SL_OK;
     }
@@ -504,6 +527,7 @@ bool sl_worker_step(sl_worker *w) {
     /* Experts first: others wait for them. */
     bool busy = (w->xprt && sl_xprt_run(w->xprt)) || (w->xqueue && sl_xqueue_run(w->xqueue));
     if (!busy) busy = w->attn && sl_attn_run(w->attn);
+    sl_take_look(w);
     return busy || computes || came || w->inbox_len || w->stop;
 }
 
@@ -569,6 +593,7 @@ void sl_worker_free(sl_worker *w, bool crash) {
     sl_trace_free(w->trace);
     sl_counts_free(&w->counts);
     sl_plan_free(&w->plan);
+    sl_plan_free(&w->next);
     sl_free(w->inbox);
     sl_free(w);
 }

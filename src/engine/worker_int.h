@@ -10,6 +10,7 @@
 #include "engine/counts.h"
 #include "engine/worker.h"
 #include "net/net.h"
+#include "sched/change.h"
 #include "sched/membership.h"
 #include "spec/plan.h"
 #include "stage/stage.h"
@@ -56,6 +57,8 @@ struct sl_worker {
     sl_worker_peer peer[SL_PLAN_MAX_WORKERS];
 
     sl_plan plan;
+    sl_taker taker; /* of another plan, */
+    sl_plan next;   /* which is this one; no workers: there is none */
     bool planned, ready, stop;
     sl_status stop_status;
     sl_err stop_err;
@@ -121,12 +124,14 @@ sl_status sl_worker_answer_clock(sl_worker *w, const sl_wire_header *h);
 sl_status sl_worker_send_trace(sl_worker *w, const sl_wire_header *h);
 
 /* Sends to worker `dst` of the plan (itself included) or to the coordinator (SL_NO_WORKER). Fills
- * epoch. Takes payload. A lost destination is SL_ERR_PEER_DOWN. */
+ * epoch where there is none. Takes payload. A lost destination is SL_ERR_PEER_DOWN. */
 sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload);
 
 /* ---- expert side of any schedule (expert_rows.c) ---- */
 /* (row, expert) pairs that one task of experts may have. */
 uint32_t sl_worker_max_pairs(const sl_worker *w, const sl_model_spec *m);
+/* By another plan of the same workers. */
+uint32_t sl_worker_pairs_by(const sl_worker *w, const sl_plan *p, const sl_model_spec *m);
 /* Of a decoded dispatch: with the `held` rows of its sender that are here already no more than are
  * reserved, all for experts that are hosted here, no row for one twice. */
 sl_status sl_worker_check_rows(const sl_worker *w, const sl_wire_header *h,
@@ -152,6 +157,14 @@ sl_status sl_attn_on_round_open(sl_attn *a, const sl_wire_header *h, sl_span pay
 void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why);
 /* Runs one task if one is ready; false: nothing to do. */
 bool sl_attn_run(sl_attn *a);
+/* No row of this side is on its way, no lane is in a round or about to be. While the worker's taker
+ * holds it gets there by itself. */
+bool sl_attn_rests(const sl_attn *a);
+/* The worker's plan has changed, and this side rests: lanes begin anew, slots stay. SL_ERR_NOMEM.
+ */
+sl_status sl_attn_renew(sl_attn *a, sl_err *err) SL_MUST_CHECK;
+/* Whoever has work may go on. */
+void sl_attn_wake(sl_attn *a);
 /* Makes e a WAIT with its reason if rows of this side are elsewhere. */
 void sl_attn_waits_for(const sl_attn *a, sl_trace_event *e);
 
@@ -176,6 +189,8 @@ bool sl_xprt_is_dead(const sl_xprt *x, uint32_t member);
 /* Whether worker `src` may say who is dead: the sequencer to others, other expert workers to it. */
 bool sl_xprt_may_announce(const sl_xprt *x, uint32_t src);
 bool sl_xprt_run(sl_xprt *x);
+/* The worker's plan has changed: rounds begin anew. SL_ERR_NOMEM. */
+sl_status sl_xprt_renew(sl_xprt *x, sl_err *err) SL_MUST_CHECK;
 void sl_xprt_waits_for(sl_xprt *x, sl_trace_event *e);
 
 #endif

@@ -462,6 +462,14 @@ void sl_xprt_waits_for(sl_xprt *x, sl_trace_event *e) {
 
 /* ---- life ---- */
 
+/* Tasks that the device has end as they would. */
+static void finish(sl_xprt *x) {
+    while (x->begun) {
+        sl_device_drain(x->w->device);
+        go_on(x);
+    }
+}
+
 static sl_status create_rounds(sl_xprt *x, sl_err *err) {
     const sl_worker *w = x->w;
     const sl_plan *p = &w->plan;
@@ -512,6 +520,27 @@ static sl_status create_buffers(sl_xprt *x, sl_err *err) {
     return st == SL_OK ? sl_device_take_rows(x->w->device, max_back, &x->sum, err) : st;
 }
 
+static void free_buffers(sl_xprt *x) {
+    sl_device_give(x->w->device, x->x);
+    sl_device_give(x->w->device, x->sum);
+    x->x = x->sum = (sl_mem){0};
+    void **const owned[] = {
+        (void **)&x->from,      (void **)&x->back,         (void **)&x->pair_row,
+        (void **)&x->pair_gate, (void **)&x->pair_to,      (void **)&x->pair_adds,
+        (void **)&x->cursor,    (void **)&x->group_expert, (void **)&x->group_first};
+    for (size_t i = 0; i < SL_LEN(owned); i++) {
+        sl_free(*owned[i]);
+        *owned[i] = NULL;
+    }
+}
+
+sl_status sl_xprt_renew(sl_xprt *x, sl_err *err) {
+    finish(x);
+    sl_rounds_reset(x->rounds, x->w->plan.epoch);
+    free_buffers(x);
+    return create_buffers(x, err);
+}
+
 sl_status sl_xprt_create(sl_worker *w, sl_xprt **out, sl_err *err) {
     sl_xprt *x = sl_alloc(1, sizeof *x);
     if (!x) return sl_fail(err, SL_ERR_NOMEM, "expert worker");
@@ -534,12 +563,8 @@ void sl_xprt_free(sl_xprt *x) {
     sl_rounds_free(x->rounds);
     sl_idset_free(&x->members);
     sl_idset_free(&x->experts);
-    sl_device_give(x->w->device, x->x);
-    sl_device_give(x->w->device, x->sum);
-    void *const owned[] = {x->message,      (void *)x->reply, x->first,        x->part,
-                           (void *)x->from, (void *)x->back,  x->pair_row,     x->pair_gate,
-                           x->pair_to,      x->pair_adds,     x->group_expert, x->group_first,
-                           x->cursor};
+    free_buffers(x);
+    void *const owned[] = {x->message, (void *)x->reply, x->first, x->part};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_free(x);
 }

@@ -284,12 +284,17 @@ bool sl_xqueue_is_empty(const sl_xqueue *x) {
     return empty;
 }
 
-void sl_xqueue_on_dead(sl_xqueue *x, uint32_t src) {
-    const uint32_t *place;
-    while (x->begun) { /* what the device has is answered before anybody is forgotten */
+/* What the device has is answered before anybody is forgotten. */
+static void finish(sl_xqueue *x) {
+    while (x->begun) {
         sl_device_drain(x->w->device);
         go_on(x);
     }
+}
+
+void sl_xqueue_on_dead(sl_xqueue *x, uint32_t src) {
+    const uint32_t *place;
+    finish(x);
     uint32_t lost = x->source[src].held, n = sl_queues_drop(x->queues, src, &place);
     for (uint32_t i = 0; i < n; i++) release(x, place[i]);
     x->w->n.rows_stale += lost;
@@ -345,6 +350,16 @@ sl_status sl_xqueue_create(sl_worker *w, sl_xqueue **out, sl_err *err) {
     else
         sl_xqueue_free(x);
     return st;
+}
+
+sl_status sl_xqueue_renew(sl_xqueue **x, sl_err *err) {
+    sl_worker *w = (*x)->w;
+    finish(*x);
+    for (uint32_t i = 0; i < w->plan.n_workers; i++) w->n.rows_stale += (*x)->source[i].held;
+    sl_device_drain(w->device);
+    sl_xqueue_free(*x);
+    *x = NULL;
+    return sl_xqueue_create(w, x, err);
 }
 
 void sl_xqueue_free(sl_xqueue *x) {

@@ -17,6 +17,9 @@ sl_status sl_xqueue_on_dispatch(sl_xqueue *x, uint32_t src, const sl_wire_header
 /* Attention worker `src` is gone: its rows leave the queues. */
 void sl_xqueue_on_dead(sl_xqueue *x, uint32_t src);
 bool sl_xqueue_is_empty(const sl_xqueue *x); /* no row is stored */
+/* The worker's plan has changed: queues begin anew, what still waits is of somebody who is gone.
+ * SL_ERR_NOMEM: *x is NULL then. */
+sl_status sl_xqueue_renew(sl_xqueue **x, sl_err *err) SL_MUST_CHECK;
 /* Runs one batch; false: all queues are empty. */
 bool sl_xqueue_run(sl_xqueue *x);
 

@@ -234,12 +234,17 @@ static sl_status bind_scales(const sl_model *m, const char *name, sl_mat *mat, s
 typedef struct sl_binding {
     sl_model *m;
     const sl_stages *stages;
+    bool again; /* experts only, of those that are not bound */
+    size_t n_again;
 } sl_binding;
+
+static size_t expert_of(const sl_model *m, const sl_site *site) {
+    return (size_t)m->spec.moe_index[site->layer] * m->spec.n_experts + site->expert;
+}
 
 static bool hosts(const sl_model *m, const sl_stages *s, const sl_site *site) {
     if (site->t->stage != SL_STAGE_EXPERT) return s->attention;
-    size_t at = (size_t)m->spec.moe_index[site->layer] * m->spec.n_experts + site->expert;
-    return s->experts && (!s->hosted || s->hosted[at]);
+    return s->experts && (!s->hosted || s->hosted[expert_of(m, site)]);
 }
 
 const sl_mat *sl_model_mat(const sl_model *m, const sl_arch_tensor *t, uint32_t layer,
@@ -297,12 +302,20 @@ static void open_embed(sl_model *m, sl_ckpt_tensor t, const sl_mat *mat) {
     m->embed.open = false;
 }
 
+static bool wants(const sl_binding *b, const sl_site *site) {
+    if (b->again && (site->t->stage != SL_STAGE_EXPERT || place(b->m, site)->data)) return false;
+    return hosts(b->m, b->stages, site);
+}
+
 static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, sl_err *err) {
-    const sl_binding *b = ctx;
+    sl_binding *b = ctx;
     size_t at = 0;
     sl_span bytes = {0};
     sl_mat mat = {0};
-    if (!hosts(b->m, b->stages, site)) return SL_OK;
+    if (!wants(b, site)) return SL_OK;
+    b->n_again++;
+    b->m->copies.expert =
+        site->t->stage == SL_STAGE_EXPERT ? expert_of(b->m, site) : (size_t)SIZE_MAX;
     if (in_mxfp4(b->m, site))
         return sl_mxfp4_place(b->m, site->t, name, site->expert, place(b->m, site), err);
     if (!sl_ckpt_find(b->m->ckpt, name, &at)) return sl_model_missing(b->m, name, err);
@@ -327,8 +340,33 @@ static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, s
 sl_status sl_model_bind(sl_model *m, const sl_stages *stages, sl_err *err) {
     sl_binding b = {.m = m, .stages = stages};
     sl_status st = each_site(m, bind_tensor, &b, err);
+    m->copies.expert = SIZE_MAX;
     if (st == SL_OK && m->spec.tied_head)
         m->whole.mat[SL_ROLE_LM_HEAD] = m->whole.mat[SL_ROLE_EMBED];
+    return st;
+}
+
+/* Its memory is free, its mapped pages need not stay. */
+static void unbind(sl_model *m, size_t expert) {
+    sl_expert_weights *w = &m->expert[expert];
+    sl_mat *const mats[] = {&w->gate, &w->up, &w->down, &w->gate_bias, &w->up_bias, &w->down_bias};
+    for (size_t i = 0; i < SL_LEN(mats); i++) {
+        if (mats[i]->data && !sl_copies_have(&m->copies, mats[i]->data))
+            sl_map_drop((sl_span){mats[i]->data, mat_bytes(mats[i])});
+        *mats[i] = (sl_mat){0};
+    }
+    sl_copies_drop(&m->copies, expert);
+}
+
+sl_status sl_model_host(sl_model *m, const uint8_t *hosted, bool *more, sl_err *err) {
+    const sl_stages stages = {.experts = true, .hosted = hosted};
+    sl_binding b = {.m = m, .stages = &stages, .again = true};
+    sl_status st = each_site(m, bind_tensor, &b, err);
+    m->copies.expert = SIZE_MAX;
+    *more = b.n_again > 0;
+    size_t n = (size_t)m->spec.n_moe * m->spec.n_experts;
+    for (size_t i = 0; st == SL_OK && i < n; i++)
+        if (!hosted[i] && m->expert[i].down.data) unbind(m, i);
     return st;
 }
 

@@ -44,6 +44,11 @@ sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t
                                sl_model **out, sl_err *err) SL_MUST_CHECK;
 void sl_model_free(sl_model *m);
 
+/* Maps the experts marked in hosted, as of sl_stages, that are not yet, and gives up the others.
+ * *more: some are new. For models with experts; on an error nothing is given up. Thread: the owner,
+ * while nothing is computed. */
+sl_status sl_model_host(sl_model *m, const uint8_t *hosted, bool *more, sl_err *err) SL_MUST_CHECK;
+
 /* Puts the bound weights that the page cache holds into this process's page tables, all threads of
  * the pool at once: else the first steps fault every 64 KiB, which costs more than they do. Asks
  * for the others to be read and does not wait. Changes nothing but times. Thread: the pool's owner.

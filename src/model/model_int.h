@@ -23,10 +23,17 @@ typedef struct sl_mla_weights {
     sl_mat *value;  /* [n_heads] of [v_dim][kv_lora] */
 } sl_mla_weights;
 
-/* Buffers that a model owns. */
+/* A buffer that a model owns. */
+typedef struct sl_copy {
+    uint8_t *at;
+    size_t bytes;
+    size_t expert; /* of sl_model.expert, which it goes with; SIZE_MAX: none */
+} sl_copy;
+
 typedef struct sl_copies {
-    void **at;
+    sl_copy *copy;
     size_t n, cap;
+    size_t expert; /* whose tensors are being bound */
 } sl_copies;
 
 /* Rows of the embedding as the file has them: a step wants few of them, and reading those costs
@@ -82,6 +89,9 @@ sl_status sl_store_place(sl_model *m, const sl_arch_store *s, uint32_t expert, s
 /* Zeroed memory that is freed with the model; NULL when there is none. */
 void *sl_model_own(sl_model *m, size_t bytes);
 void sl_copies_free(sl_copies *c);
+/* Frees those of this expert. */
+void sl_copies_drop(sl_copies *c, size_t expert);
+bool sl_copies_have(const sl_copies *c, const void *data);
 
 /* After tensors are bound: the parts of each head's W_UKV, where there are latents (mla.c).
  * SL_ERR_NOMEM. */

@@ -47,20 +47,38 @@ void *sl_model_own(sl_model *m, size_t bytes) {
     sl_copies *c = &m->copies;
     if (c->n == c->cap) {
         size_t cap = SL_MAX(2 * c->cap, (size_t)64);
-        void **at = sl_grow(c->at, c->cap, cap, sizeof *at);
-        if (!at) return NULL;
-        c->at = at;
+        sl_copy *copy = sl_grow(c->copy, c->cap, cap, sizeof *copy);
+        if (!copy) return NULL;
+        c->copy = copy;
         c->cap = cap;
     }
     void *p = sl_alloc(bytes, 1);
-    if (p) c->at[c->n++] = p;
+    if (p) c->copy[c->n++] = (sl_copy){p, bytes, c->expert};
     return p;
 }
 
 void sl_copies_free(sl_copies *c) {
-    for (size_t i = 0; i < c->n; i++) sl_free(c->at[i]);
-    sl_free(c->at);
+    for (size_t i = 0; i < c->n; i++) sl_free(c->copy[i].at);
+    sl_free(c->copy);
     *c = (sl_copies){0};
+}
+
+void sl_copies_drop(sl_copies *c, size_t expert) {
+    size_t n = 0;
+    for (size_t i = 0; i < c->n; i++) {
+        if (c->copy[i].expert == expert)
+            sl_free(c->copy[i].at);
+        else
+            c->copy[n++] = c->copy[i];
+    }
+    c->n = n;
+}
+
+bool sl_copies_have(const sl_copies *c, const void *data) {
+    uintptr_t at = (uintptr_t)data;
+    for (size_t i = 0; i < c->n; i++)
+        if (at - (uintptr_t)c->copy[i].at < c->copy[i].bytes) return true;
+    return false;
 }
 
 /* dst[i][j] = src[j][first + i * step] of rows of `width` values; squares of 64 stay in a cache. */

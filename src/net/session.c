@@ -145,17 +145,12 @@ static sl_status known_status(uint32_t code) {
     return SL_ERR_PEER_DOWN;
 }
 
-static void printable(const uint8_t *in, size_t len, char *out, size_t cap) {
-    size_t n = SL_MIN(len, cap - 1);
-    for (size_t i = 0; i < n; i++) out[i] = in[i] >= 0x20 && in[i] <= 0x7E ? (char)in[i] : '?';
-    out[n] = 0;
-}
-
 static void peer_leaves(sl_conn *c, const char *verb, bool refused, sl_span payload) {
     char said[SL_NET_MAX_TEXT + 1], text[sizeof said + 160];
     sl_cur cur = sl_cur_of(payload);
     sl_status code = known_status(sl_cur_u32(&cur));
-    printable(payload.data + cur.pos, cur.ok ? payload.len - cur.pos : 0, said, sizeof said);
+    sl_wire_text((sl_span){payload.data + cur.pos, cur.ok ? payload.len - cur.pos : 0}, said,
+                 sizeof said);
     snprintf(text, sizeof text, "%s by %s: %s", verb, peer_name(c), said);
     if (refused && code == SL_OK) code = SL_ERR_PEER_DOWN;
     if (!refused && code != SL_OK) code = SL_ERR_PEER_DOWN;
@@ -361,7 +356,7 @@ static void open_step(sl_conn *c, const sl_wire_header *h, sl_block *b) {
     case SL_MSG_HEARTBEAT:
         break;
     case SL_MSG_ERROR:
-        printable(b->buf.data, b->buf.len, text, sizeof text);
+        sl_wire_text((sl_span){b->buf.data, b->buf.len}, text, sizeof text);
         sl_log(SL_LOG_WARN, "net", "%s reports: %s", peer_name(c), text);
         break;
     default:

@@ -39,6 +39,12 @@ const char *sl_msg_kind_name(uint16_t kind) {
         [SL_MSG_SHUTDOWN] = "SHUTDOWN",
         [SL_MSG_LOGITS] = "LOGITS",
         [SL_MSG_PAGES] = "PAGES",
+        [SL_MSG_UNABLE] = "UNABLE",
+        [SL_MSG_HOLD] = "HOLD",
+        [SL_MSG_QUIET] = "QUIET",
+        [SL_MSG_TAKE] = "TAKE",
+        [SL_MSG_TAKEN] = "TAKEN",
+        [SL_MSG_GO] = "GO",
         [SL_MSG_DISPATCH] = "DISPATCH",
         [SL_MSG_RETURN] = "RETURN",
         [SL_MSG_JOIN] = "JOIN",
@@ -52,6 +58,13 @@ const char *sl_msg_kind_name(uint16_t kind) {
         [SL_MSG_TRACE] = "TRACE",
     };
     return kind < SL_LEN(names) ? names[kind] : NULL;
+}
+
+void sl_wire_text(sl_span in, char *out, size_t cap) {
+    size_t n = SL_MIN(in.len, cap - 1);
+    for (size_t i = 0; i < n; i++)
+        out[i] = in.data[i] >= 0x20 && in.data[i] <= 0x7E ? (char)in.data[i] : '?';
+    out[n] = 0;
 }
 
 const char *sl_wire_format_name(sl_wire_format f) {

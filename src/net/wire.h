@@ -53,6 +53,13 @@ typedef enum sl_msg_kind {
     SL_MSG_FUSED,         /* a step of the fused collectives (net/fused.h) */
     SL_MSG_ROUND_SET,     /* sequencer -> other expert workers */
     SL_MSG_KV_PAGES = 48, /* reserved */
+    /* control, about plan `epoch` (sched/change.h), as PLAN and READY are */
+    SL_MSG_UNABLE = 49, /* worker: why it cannot take the plan, as text */
+    SL_MSG_HOLD,        /* to attention workers: begin no step */
+    SL_MSG_QUIET,       /* attention worker: nothing is on its way */
+    SL_MSG_TAKE,        /* the plan holds from now on */
+    SL_MSG_TAKEN,       /* worker: it does */
+    SL_MSG_GO,          /* begin steps by this plan, which holds */
     /* watching: coordinator and workers, never while rows are under way */
     SL_MSG_CLOCK = 60, /* what is your clock? `round` numbers the question, the answer repeats it */
     SL_MSG_TRACE_GET,  /* events from number `round` on; the worker stops recording */
@@ -90,6 +97,8 @@ uint32_t sl_wire_header_peek(const uint8_t head[SL_WIRE_HEADER_BYTES], bool *beg
 sl_status sl_wire_header_decode(sl_span in, sl_wire_header *out, sl_err *err) SL_MUST_CHECK;
 const char *sl_msg_kind_name(uint16_t kind); /* NULL for an unknown kind */
 const char *sl_wire_format_name(sl_wire_format f);
+/* What a peer says, for people: printable ASCII, anything else as '?', cut off at cap - 1. */
+void sl_wire_text(sl_span in, char *out, size_t cap);
 
 /* Row tag: opaque to experts. slot < 2^20, generation < 2^28, index < 2^16. */
 static inline uint64_t sl_tag_make(uint32_t slot, uint32_t generation, uint32_t index) {

@@ -289,4 +289,5 @@ void sl_parts_reset(sl_parts *p) {
     p->in.hold_rest = false;
     p->n_batch = 0;
     p->n_ready = 0;
+    p->wave = p->seen = 0;
 }

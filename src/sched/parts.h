@@ -106,7 +106,7 @@ void sl_parts_meet(sl_parts *p, uint64_t epoch);
 void sl_parts_head(sl_parts *p, uint64_t now_us, sl_step *step);
 /* That step has ended. */
 void sl_parts_over(sl_parts *p);
-/* All parts are given up, who waits is forgotten. */
+/* All parts are given up, who waits is forgotten, epochs begin anew. */
 void sl_parts_reset(sl_parts *p);
 
 /* Whether rows that are to enter `layer` were with the experts, and are not merged yet. */

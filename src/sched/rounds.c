@@ -517,6 +517,20 @@ sl_status sl_rounds_create(const sl_rounds_shape *shape, sl_rounds **out, sl_err
     return st;
 }
 
+void sl_rounds_reset(sl_rounds *r, uint64_t epoch) {
+    SL_ASSERT(!r->runs);
+    for (uint32_t i = 0; i < r->shape.n_lanes; i++) {
+        lane_state *l = &r->lane[i];
+        for (uint32_t at = 0; at < r->n_members; at++) drop_chunks(r, i, at);
+        l->n_next = 0;
+        sl_barrier_reset(l->barrier, epoch);
+        if (l->seq) sl_seq_reset(l->seq, epoch);
+    }
+    r->shape.epoch = epoch;
+    r->head = r->n = 0;
+    r->rows = 0;
+}
+
 void sl_rounds_free(sl_rounds *r) {
     if (!r) return;
     for (uint32_t i = 0; r->lane && i < r->shape.n_lanes; i++) {

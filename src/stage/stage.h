@@ -156,6 +156,8 @@ typedef struct sl_device_ops {
     /* Zeroed memory; bytes > 0. */
     sl_status (*take)(sl_device *d, size_t bytes, sl_mem *out, sl_err *err);
     void (*give)(sl_device *d, sl_mem m);
+    /* sl_device_host; NULL: every expert can always be asked for. */
+    sl_status (*host)(sl_device *d, const uint8_t *hosted, uint32_t max_pairs, sl_err *err);
 } sl_device_ops;
 
 /* What every device has; a device's own struct begins with it. */
@@ -209,6 +211,14 @@ static inline sl_status sl_device_take_rows(sl_device *d, size_t n, sl_mem *out,
 /* No memory is nothing to give. No call may use it any more. */
 static inline void sl_device_give(sl_device *d, sl_mem m) {
     if (m.bytes) d->ops->give(d, m);
+}
+
+/* EXPERTS may ask for these from now on, and for no others: hosted as of sl_stages, of a device
+ * that hosts experts, max_pairs as of sl_device_opts. No call may be in flight that asks for one
+ * that goes. On an error more may be hosted than before, nothing less. */
+static inline sl_status sl_device_host(sl_device *d, const uint8_t *hosted, uint32_t max_pairs,
+                                       sl_err *err) {
+    return d->ops->host ? d->ops->host(d, hosted, max_pairs, err) : SL_OK;
 }
 
 /* Never refused: callers bound what they have in flight. */

@@ -149,10 +149,11 @@ void sim_look_at_slots(sim *s, uint32_t i) {
 bool sim_is_quiet(const sim *s) {
     for (uint32_t i = 0; i < s->n_workers; i++) {
         const sl_attn *a = s->worker[i] && !s->silent[i] ? s->worker[i]->attn : NULL;
+        if (a && a->w->taker.holds && s->engine->serving) return false;
         for (uint32_t l = 0; a && l < a->n_lanes; l++)
             if (a->lane[l].member.state != SL_MEMBER_IDLE) return false;
     }
-    return true;
+    return s->engine->replan == NULL;
 }
 
 static bool ends_with(const sim_request *r, uint32_t id) {
@@ -240,6 +241,50 @@ static bool check_worker(sim *s, uint32_t i) {
     return true;
 }
 
+/* A change of plans ends, and only deadlines, the change before it and lost workers keep it from
+ * being one. */
+static bool check_replan(sim *s, const sim_event *e, uint32_t *taken) {
+    const sl_replan *r = &e->replan;
+    if (!r->done) return sim_fail(s, "a change of plans does not end");
+    if (r->status == SL_ERR_TIMEOUT && e->for_us < 1000000) s->seen[COVER_replan_too_late] = true;
+    if (r->status == SL_ERR_WORKER_LOST) s->seen[COVER_replan_lost_an_expert] = true;
+    if (r->status == SL_OK) {
+        s->seen[COVER_replanned] = true;
+        s->seen[COVER_replanned_under_load] |= e->under_load && s->plan.exact;
+        s->seen[COVER_replanned_aep] |= e->under_load && s->plan.schedule == SL_SCHED_AEP;
+        s->seen[COVER_replanned_again] |= ++*taken > 1;
+        s->seen[COVER_replanned_without_a_worker] |= s->failure && s->engine->serving;
+        return true;
+    }
+    bool late = r->status == SL_ERR_TIMEOUT && (e->for_us < 1000000 || s->failure);
+    return late || r->status == SL_ERR_AGAIN || (r->status == SL_ERR_WORKER_LOST && s->failure) ||
+           sim_fail(s, "a change of plans ends with: %s", r->err.msg);
+}
+
+static bool check_replans(sim *s) {
+    uint32_t taken = 0;
+    for (uint32_t i = 0; i < s->n_events; i++) {
+        const sim_event *e = &s->event[i];
+        if (e->kind == SIM_REPLAN && e->done && !check_replan(s, e, &taken)) return false;
+    }
+    const sl_plan *p = &s->engine->plan;
+    for (uint32_t i = 0; i < s->n_workers; i++) {
+        const sl_worker *w = s->worker[i];
+        if (!w || s->silent[i] || !s->engine->serving) continue;
+        const sl_placement *own = &w->plan.place;
+        if (w->plan.epoch != p->epoch || w->taker.next || w->taker.holds)
+            return sim_fail(s, "worker %u: plan %u, %u is next, %s, the coordinator has plan %u", i,
+                            w->plan.epoch, w->taker.next, w->taker.holds ? "holds" : "goes on",
+                            p->epoch);
+        uint32_t entries = p->place.n_layers * p->n_experts;
+        if (own->n_layers != p->place.n_layers ||
+            memcmp(own->first, p->place.first, (entries + 1u) * sizeof *own->first) != 0 ||
+            memcmp(own->host, p->place.host, own->first[entries] * sizeof *own->host) != 0)
+            return sim_fail(s, "worker %u has other hosts than the coordinator", i);
+    }
+    return true;
+}
+
 static bool check_totals(sim *s) {
     sl_engine_stats st;
     uint64_t taken = 0;
@@ -266,5 +311,5 @@ bool sim_check_end(sim *s) {
     bool ok = !s->what[0];
     for (uint32_t i = 0; ok && i < s->n_requests; i++) ok = check_request(s, i);
     for (uint32_t i = 0; ok && i < s->n_workers; i++) ok = check_worker(s, i);
-    return ok && sim_check_ledger(s) && check_totals(s);
+    return ok && sim_check_ledger(s) && check_totals(s) && check_replans(s);
 }

@@ -59,6 +59,14 @@
     X(slow_worker)                                                                                 \
     X(link_held)                                                                                   \
     X(link_lost)                                                                                   \
+    X(replanned)                                                                                   \
+    X(replanned_under_load)                                                                        \
+    X(replanned_aep)                                                                               \
+    X(replanned_again)                                                                             \
+    X(replan_too_late)                                                                             \
+    X(replan_not_now)                                                                              \
+    X(replanned_without_a_worker)                                                                  \
+    X(replan_lost_an_expert)                                                                       \
     X(attention_killed)                                                                            \
     X(expert_killed)                                                                               \
     X(two_killed)                                                                                  \
@@ -110,13 +118,21 @@ typedef struct sim_request {
     char message[160];
 } sim_request;
 
-typedef enum sim_event_kind { SIM_KILL, SIM_SILENCE, SIM_STALL, SIM_HOLD } sim_event_kind;
+typedef enum sim_event_kind {
+    SIM_KILL,
+    SIM_SILENCE,
+    SIM_STALL,
+    SIM_HOLD,
+    SIM_REPLAN
+} sim_event_kind;
 
 typedef struct sim_event {
     sim_event_kind kind;
     uint32_t a, b; /* workers; n_workers: the coordinator */
     uint64_t at_us, for_us;
     bool done;
+    sl_replan replan; /* what became of it */
+    bool under_load;
 } sim_event;
 
 struct sim {
@@ -198,7 +214,7 @@ void sim_on_logits(void *ctx, uint64_t first, uint32_t n, const float *logits);
 bool sim_check_ledger(sim *s);
 /* After each move of an attention worker. */
 void sim_look_at_slots(sim *s, uint32_t i);
-/* No lane of a living worker is in a round. */
+/* No lane of a living worker is in a round, no change of plans is under way. */
 bool sim_is_quiet(const sim *s);
 bool sim_check_end(sim *s);
 

@@ -254,12 +254,21 @@ static void draw_slowness(sim *s, uint32_t span_us) {
     }
 }
 
+/* Other plans, one after the other or too soon; some of them with little time. */
+static void draw_replans(sim *s, uint32_t span_us) {
+    uint32_t n = 1 + sim_below(s, 5);
+    for (uint32_t i = 0; i < n; i++)
+        add_event(s, SIM_REPLAN, 0, 0, sim_below(s, span_us),
+                  sim_once_in(s, 5) ? sim_below(s, 6000) : 60000000);
+}
+
 void sim_draw_events(sim *s) {
     uint32_t span_us = 1000 + sim_below(s, sim_once_in(s, 2) ? 30000 : 200000);
     if (sim_once_in(s, 3))
         draw_failures(s, span_us);
     else if (sim_once_in(s, 2))
         draw_slowness(s, span_us);
+    if (!sim_once_in(s, 3)) draw_replans(s, span_us);
 }
 
 /* Whose requests may die of what just happened to worker a. */
@@ -295,11 +304,31 @@ static void kill(sim *s, const sim_event *e) {
     sim_remove_worker(s, e->a, true);
 }
 
+/* Under --exact experts move; otherwise only the epoch changes, for where they are is in the bits.
+ */
+static void replan(sim *s, sim_event *e) {
+    sl_err err;
+    sl_plan *p = &e->replan.plan;
+    bool not_now = s->engine->replan != NULL;
+    if (sl_plan_copy(&s->engine->plan, p, &err) != SL_OK || (p->exact && !draw_placement(s, p))) {
+        sim_fail(s, "no plan to change to");
+        return;
+    }
+    e->replan.timeout_us = e->for_us;
+    e->under_load = s->engine->admit.n_running > 0;
+    sl_replan_begin(s->engine, &e->replan);
+    s->seen[COVER_replan_not_now] |= not_now && e->replan.status == SL_ERR_AGAIN;
+}
+
 static void do_event(sim *s, sim_event *e) {
-    static const char *const names[] = {"dies", "falls silent", "pauses", "is held apart"};
+    static const char *const names[] = {"dies", "falls silent", "pauses", "is held apart",
+                                        "gets another plan"};
     e->done = true;
     sim_say(s, "worker %u %s (%u, %.1f ms)", e->a, names[e->kind], e->b, (double)e->for_us / 1e3);
     switch (e->kind) {
+    case SIM_REPLAN:
+        replan(s, e);
+        break;
     case SIM_KILL:
         kill(s, e);
         break;

@@ -90,7 +90,7 @@ static bool settle(sim *s) {
     for (uint32_t i = 0; i <= s->n_workers; i++)
         until_us = SL_MAX(until_us, s->stalled_until_us[i] + 200000);
     uint64_t limit_us = until_us + SETTLE_US;
-    while (!s->what[0] && (s->now_us < until_us || !sim_is_quiet(s)) && s->now_us < limit_us) {
+    while (!s->what[0] && s->now_us < limit_us && (s->now_us < until_us || !sim_is_quiet(s))) {
         s->idle_jump_us = s->now_us + 300000 < until_us ? 20000 : 4000;
         sim_do_events(s);
         sim_turn(s);
@@ -119,6 +119,7 @@ static bool simulate(sim *s) {
     if (ok && (!at_start || s->engine->serving)) ok = run_requests(s);
     sim_stop(s);
     sl_plan_free(&s->plan);
+    for (uint32_t i = 0; i < s->n_events; i++) sl_plan_free(&s->event[i].replan.plan);
     if (s->verbose) printf("trace %016llx\n", (unsigned long long)s->trace);
     return ok && !s->what[0];
 }

@@ -10,6 +10,7 @@ typedef struct cpu {
     sl_arena scratch;
     sl_kv_pool kv;
     uint32_t kv_pages;
+    uint32_t max_rows; /* as opened with */
 } cpu;
 
 static sl_rows rows_of(const cpu *d, const sl_rowset *r) {
@@ -124,22 +125,43 @@ static sl_status make_pages(cpu *d, uint32_t n, sl_err *err) {
     return SL_OK;
 }
 
-static sl_status make_scratch(cpu *d, const sl_device_opts *o, sl_err *err) {
+/* At least what calls of so many pairs need. */
+static sl_status make_scratch(cpu *d, uint32_t max_pairs, sl_err *err) {
     const sl_model_spec *m = d->base.spec;
     size_t adding = 2 * (size_t)m->d_model * sizeof(float) + 64, rows = 0, pairs = 0;
-    if (o->max_rows) rows = sl_model_scratch_bytes(m, o->max_rows);
-    if (o->max_pairs)
-        pairs = sl_experts_scratch_bytes(m, o->max_pairs) +
-                2 * ((size_t)o->max_pairs * sizeof(void *) + 64);
-    return sl_arena_create(SL_MAX(SL_MAX(rows, pairs), adding), &d->scratch, err);
+    if (d->max_rows) rows = sl_model_scratch_bytes(m, d->max_rows);
+    if (max_pairs)
+        pairs =
+            sl_experts_scratch_bytes(m, max_pairs) + 2 * ((size_t)max_pairs * sizeof(void *) + 64);
+    size_t cap = SL_MAX(SL_MAX(rows, pairs), adding);
+    if (cap <= d->scratch.cap) return SL_OK;
+    sl_arena bigger;
+    sl_status st = sl_arena_create(cap, &bigger, err);
+    if (st != SL_OK) return st;
+    sl_arena_free(&d->scratch);
+    d->scratch = bigger;
+    return SL_OK;
+}
+
+static sl_status cpu_host(sl_device *base, const uint8_t *hosted, uint32_t max_pairs, sl_err *err) {
+    cpu *d = (cpu *)base;
+    bool more;
+    sl_status st = make_scratch(d, max_pairs, err);
+    if (st == SL_OK) st = sl_model_host(d->model, hosted, &more, err);
+    if (st == SL_OK && more) sl_model_touch(d->model, d->pool);
+    return st;
 }
 
 sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
-    static const sl_device_ops ops = {
-        .close = cpu_close, .submit = cpu_submit, .take = sl_host_take, .give = sl_host_give};
+    static const sl_device_ops ops = {.close = cpu_close,
+                                      .submit = cpu_submit,
+                                      .take = sl_host_take,
+                                      .give = sl_host_give,
+                                      .host = cpu_host};
     cpu *d = sl_alloc(1, sizeof *d);
     if (!d) return sl_fail(err, SL_ERR_NOMEM, "device");
     d->base = (sl_device){.ops = &ops, .in_place = true};
+    d->max_rows = o->max_rows;
     sl_status st = sl_stage_kernels(o->isa, &d->exec.k, err);
     if (st == SL_OK) st = sl_model_open(o->folder, &o->hosts, &d->model, err);
     if (st == SL_OK) st = sl_pool_create(o->threads, &d->pool, err);
@@ -151,7 +173,7 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
         if (o->tick) sl_pool_set_tick(d->pool, o->tick, o->ctx, o->tick_us);
         /* Seconds where files have to be read first: heartbeats go on under it. */
         sl_model_touch(d->model, d->pool);
-        st = make_scratch(d, o, err);
+        st = make_scratch(d, o->max_pairs, err);
     }
     if (st == SL_OK && o->kv_pages) st = make_pages(d, o->kv_pages, err);
     if (st == SL_OK)
