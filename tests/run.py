@@ -23,6 +23,7 @@ import xml.etree.ElementTree as xml
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 JOBS = str(os.cpu_count())
+TESTS_AT_ONCE = str(os.cpu_count() + 1)  # many wait for timers and children
 PYTHON = ROOT / ".venv" / "bin" / "python"
 # UCX's memory hooks and gcc's sanitizers do not go together.
 SANITIZERS = {"UCX_MEM_EVENTS": "n", "ASAN_OPTIONS": "detect_leaks=1", "TSAN_OPTIONS": "halt_on_error=1"}
@@ -145,7 +146,7 @@ class Run:
         with tempfile.TemporaryDirectory() as work:
             report = pathlib.Path(work) / "report.xml"
             names = "^(" + "|".join(re.escape(n) for n in todo) + ")$"
-            subprocess.run(["ctest", "-j", JOBS, "--output-on-failure", "-R", names, "--output-junit", report,
+            subprocess.run(["ctest", "-j", TESTS_AT_ONCE, "--output-on-failure", "-R", names, "--output-junit", report,
                             "--test-output-size-passed", "65536"], cwd=ROOT / folder, env={**os.environ, **(env or {})},
                            check=False)
             cases = xml.parse(report).getroot().iter("testcase") if report.exists() else []
@@ -223,7 +224,7 @@ class Run:
         with tempfile.TemporaryDirectory() as work:
             report = pathlib.Path(work) / "report.xml"
             # A file's tests share servers, so a file stays with one of the processes.
-            subprocess.run([PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", JOBS, "--dist", "loadfile",
+            subprocess.run([PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", TESTS_AT_ONCE, "--dist", "loadfile",
                             "-o", "junit_family=xunit1", f"--junitxml={report}", *todo], cwd=ROOT, check=False,
                            env={**os.environ, "SLUICE_BIN": "build/sluice"})
             cases = list(xml.parse(report).getroot().iter("testcase")) if report.exists() else []

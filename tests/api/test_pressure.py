@@ -5,6 +5,7 @@ import re
 import socket
 import time
 
+import httpx
 import openai
 import pytest
 
@@ -31,8 +32,11 @@ def await_pages(server, taken, seconds=20):
 
 @pytest.mark.parametrize("workers", [[], ["--attention", "1", "--experts", "2"]], ids=["one process", "1+2 workers"])
 def test_who_leaves_frees_pages_at_once(make_server, workers):
-    # slow kernels: left alone a request would run for seconds
+    # slow kernels: left alone a request runs for seconds, for longer where others have the processors
     server = make_server("qwen3moe-tiny", "--isa", "ref", *workers)
+    began = time.monotonic()
+    httpx.post(server.url + "/v1/completions", json={"model": server.model, **STREAM, "stream": False}, timeout=300)
+    alone = time.monotonic() - began
     times = []
     for i in range(6):
         sock = ask(server, n=[1, 4][i % 2])
@@ -47,8 +51,8 @@ def test_who_leaves_frees_pages_at_once(make_server, workers):
     assert server.metric("num_requests_running") == 0
     assert server.metric("request_success_total", finished_reason="abort") == 6
     times.sort()
-    print(f"pages free after {1e3 * times[3]:.0f} ms (median), {1e3 * times[-1]:.0f} ms (longest)")
-    assert times[3] < 1
+    print(f"alone {alone:.1f} s; pages free after {1e3 * times[3]:.0f} ms (median), {1e3 * times[-1]:.0f} ms (longest)")
+    assert times[3] < alone / 3
 
 
 def resident_mib(server):

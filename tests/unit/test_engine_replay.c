@@ -13,6 +13,7 @@
 #include "engine/plan_json.h"
 #include "engine/plan_lab.h"
 #include "model/model.h"
+#include "sanitized.h"
 #include "sched/queues.h"
 #include "sched/rounds.h"
 #include "sched/turns.h"
@@ -38,11 +39,7 @@ typedef struct span {
 #define NONE UINT32_MAX
 
 /* Slow builds run a part: what decides is the same, and threads are what they look at. */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define EVERY 3
-#else
-#define EVERY 1
-#endif
+static const int every = SL_SLOW_BUILD == 0 ? 1 : SL_SLOW_BUILD == 1 ? 3 : SL_POLICY_COUNT;
 
 typedef struct record {
     span *span;
@@ -421,7 +418,7 @@ static void rounds_and_turns(void **state) {
                 {SL_SCHED_FINDEP, 2, 2, SL_CHUNK_EXPERTS, SL_ORDER_AASS, 2, 1}};
     sl_model_spec m;
     read_spec(FIXTURE, &m);
-    for (size_t i = 0; i < SL_LEN(rows); i++) {
+    for (size_t i = 0; i < SL_LEN(rows); i += SL_SLOW_BUILD == 2 ? 2 : 1) {
         sl_plan plan = {0};
         sl_err err = {0};
         uint32_t turns = 0, tasks = 0, n = rows[i].attention + rows[i].experts;
@@ -489,7 +486,7 @@ static void policies(void **state) {
     (void)state;
     sl_model_spec m;
     read_spec(TOP_1, &m);
-    for (int policy = 0; policy < SL_POLICY_COUNT; policy += EVERY) {
+    for (int policy = 0; policy < SL_POLICY_COUNT; policy += every) {
         sl_plan plan = {0};
         sl_err err = {0};
         uint32_t choices = 0;
