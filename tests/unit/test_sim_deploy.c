@@ -328,7 +328,7 @@ static void draw_scene(scene *x, uint64_t *rng) {
 static void nothing_gets_lost(void **state) {
     (void)state;
     uint64_t rng = 1, preempted = 0, failed = 0;
-    for (int i = 0; i < (full ? 150 : SL_SLOW_BUILD ? 6 : 15); i++) {
+    for (int i = 0; i < (full ? 150 : 15); i++) {
         static scene x;
         draw_scene(&x, &rng);
         sl_sim_death death = {.worker = upto(&rng, 0, x.p.n_workers - 1),
