@@ -1,5 +1,6 @@
-/* Whether this build has a sanitizer that makes it several times as slow: tests whose work is a list of like cases
- * take fewer of them then. What decides is in each case; all of them run in the release build. */
+/* Whether this build has a sanitizer that makes it several times as slow: tests whose work is a
+ * list of like cases take fewer of them then. What decides is in each case; all of them run in the
+ * release build. */
 #ifndef SL_TESTS_SANITIZED_H
 #define SL_TESTS_SANITIZED_H
 
