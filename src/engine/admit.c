@@ -19,30 +19,17 @@ static void send_pair(sl_engine *e, const sl_request *r, uint32_t worker, uint16
 }
 
 static sl_status send_submit(sl_engine *e, const sl_request *r, const sl_admit_request *q) {
-    sl_wire_id_f32 bias[SL_WIRE_MAX_BIAS];
-    for (uint32_t i = 0; i < r->p.sampling.n_bias; i++)
-        bias[i] = (sl_wire_id_f32){r->bias[i].id, r->bias[i].bias};
     const sl_wire_submit s = {
         .request = r->id,
         .max_tokens = q->most - q->drawn,
-        .temperature = r->p.sampling.temperature,
-        .top_p = r->p.sampling.top_p,
-        .top_k = r->p.sampling.top_k,
-        .choice = r->p.sampling.choice,
-        .seed = r->p.sampling.seed,
         .flags = (r->p.ignore_eos ? SL_SUBMIT_IGNORE_EOS : 0) |
                  (r->p.on_logits ? SL_SUBMIT_LOGITS : 0) |
                  (r->p.logprobs ? SL_SUBMIT_LOGPROBS : 0) |
                  (r->p.prompt_logprobs ? SL_SUBMIT_PROMPT_LOGPROBS : 0),
         .n_prompt = q->prompt,
         .min_tokens = r->p.min_tokens,
-        .min_p = r->p.sampling.min_p,
-        .presence_penalty = r->p.sampling.presence_penalty,
-        .frequency_penalty = r->p.sampling.frequency_penalty,
-        .repetition_penalty = r->p.sampling.repetition_penalty,
         .n_top = r->p.n_top,
-        .n_bias = r->p.sampling.n_bias,
-        .bias = bias,
+        .sampling = r->p.sampling,
         .n_tokens = sl_admit_known(q),
         .n_pages = q->n_pages,
         .n_stop = r->p.n_stop,

@@ -36,8 +36,8 @@ void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t toke
                                          .finish = finish,
                                          .n_logprobs = n,
                                          .made_us = sl_clock_now_us(&a->w->clock)};
-    for (uint32_t i = 0; i < n; i++)
-        a->pairs[a->n_pairs++] = (sl_wire_id_f32){logprobs[i].id, logprobs[i].logprob};
+    if (n) memcpy(a->pairs + a->n_pairs, logprobs, n * sizeof *logprobs);
+    a->n_pairs += n;
 }
 
 /* The end of a request that needs the lost expert worker. */
@@ -95,7 +95,7 @@ void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *lo
 static sl_status check_submit(const sl_attn *a, const sl_wire_submit *s, sl_err *err) {
     const sl_plan *p = &a->w->plan;
     uint64_t total = sl_kv_positions(s->n_tokens, s->max_tokens);
-    if (s->n_tokens == 0 || s->max_tokens == 0 || s->start != 0 || total > p->context)
+    if (s->start != 0 || total > p->context)
         return sl_fail(
             err, SL_ERR_PROTOCOL, "request %llu: %u tokens from %u and %u new ones, context %u",
             (unsigned long long)s->request, s->n_tokens, s->start, s->max_tokens, p->context);
@@ -107,55 +107,28 @@ static sl_status check_submit(const sl_attn *a, const sl_wire_submit *s, sl_err 
         if (s->pages[i] >= p->n_pages)
             return sl_fail(err, SL_ERR_PROTOCOL, "page %u, there are %u", s->pages[i], p->n_pages);
     }
-    for (uint32_t i = 0; i < s->n_tokens; i++) {
-        if (s->tokens[i] >= a->m->vocab)
-            return sl_fail(err, SL_ERR_PROTOCOL, "token %u, the vocabulary has %u", s->tokens[i],
-                           a->m->vocab);
-    }
-    if (s->n_top > a->m->vocab)
-        return sl_fail(err, SL_ERR_PROTOCOL, "request %llu: %u likeliest tokens of %u",
-                       (unsigned long long)s->request, s->n_top, a->m->vocab);
-    for (uint32_t i = 0; i < s->n_bias; i++) {
-        if (s->bias[i].id >= a->m->vocab)
-            return sl_fail(err, SL_ERR_PROTOCOL, "bias of token %u, the vocabulary has %u",
-                           s->bias[i].id, a->m->vocab);
-    }
     return SL_OK;
-}
-
-static sl_sampling sampling_of(const sl_wire_submit *in, sl_logit_bias *bias) {
-    for (uint32_t i = 0; i < in->n_bias; i++)
-        bias[i] = (sl_logit_bias){in->bias[i].id, in->bias[i].value};
-    return (sl_sampling){.temperature = in->temperature,
-                         .top_p = in->top_p,
-                         .top_k = in->top_k,
-                         .seed = in->seed,
-                         .choice = in->choice,
-                         .min_p = in->min_p,
-                         .presence_penalty = in->presence_penalty,
-                         .frequency_penalty = in->frequency_penalty,
-                         .repetition_penalty = in->repetition_penalty,
-                         .bias = bias,
-                         .n_bias = in->n_bias};
 }
 
 /* What the request has beside its life; frees nothing on an error. */
 static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_err *err) {
     s->tokens = sl_alloc((size_t)in->n_tokens + in->max_tokens, sizeof *s->tokens);
     s->pages = sl_alloc(sl_life_max_pages(s->life), sizeof *s->pages);
-    s->bias = sl_alloc(in->n_bias, sizeof *s->bias);
+    s->bias = sl_alloc(in->sampling.n_bias, sizeof *s->bias);
     if (!s->tokens || !s->pages || !s->bias)
         return sl_fail(err, SL_ERR_NOMEM, "request of %u tokens", in->n_tokens);
     memcpy(s->tokens, in->tokens, in->n_tokens * sizeof *s->tokens);
     memcpy(s->stop, in->stop, in->n_stop * sizeof *s->stop);
     memcpy(s->pages, in->pages, in->n_pages * sizeof *s->pages);
+    memcpy(s->bias, in->sampling.bias, in->sampling.n_bias * sizeof *s->bias);
     s->request = in->request;
     s->n_prompt = in->n_prompt;
     s->want_logits = (in->flags & SL_SUBMIT_LOGITS) != 0;
     s->want_logprobs = (in->flags & SL_SUBMIT_LOGPROBS) != 0;
     s->want_prompt_logprobs = (in->flags & SL_SUBMIT_PROMPT_LOGPROBS) != 0;
     s->n_top = in->n_top;
-    s->sampling = sampling_of(in, s->bias);
+    s->sampling = in->sampling;
+    s->sampling.bias = s->bias;
     s->min_tokens = in->min_tokens;
     s->n_stop = in->n_stop;
     for (uint32_t i = 0; !(in->flags & SL_SUBMIT_IGNORE_EOS) && i < a->m->n_eos; i++)
@@ -181,7 +154,7 @@ static void wake(sl_attn *a, const sl_slot *s) {
 
 sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) {
     sl_wire_submit in;
-    sl_status st = sl_wire_submit_decode(payload, &in, err);
+    sl_status st = sl_wire_submit_decode(payload, a->m->vocab, &in, err);
     if (st == SL_OK) st = check_submit(a, &in, err);
     if (st != SL_OK) return st;
     if (a->lost) {
@@ -350,7 +323,7 @@ void sl_attn_waits_for(const sl_attn *a, sl_trace_event *e) {
 static sl_status create_parts(sl_attn *a, sl_err *err) {
     a->out_cap = a->max_slots * a->n_lanes + 1;
     a->out = sl_alloc(a->out_cap, sizeof *a->out);
-    a->pairs = sl_alloc((size_t)a->out_cap * (1 + SL_WIRE_MAX_TOP), sizeof *a->pairs);
+    a->pairs = sl_alloc((size_t)a->out_cap * (1 + SL_MAX_LOGPROBS), sizeof *a->pairs);
     a->logits = sl_alloc((size_t)SL_HEAD_ROWS * a->m->vocab, sizeof *a->logits);
     sl_head_init(&a->head, &a->w->plan, a->m->vocab);
     a->lane = sl_alloc(a->n_lanes, sizeof *a->lane);

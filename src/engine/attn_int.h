@@ -10,8 +10,6 @@
 #include "sched/step.h"
 #include "sched/turns.h"
 
-#define SL_MAX_STOP_IDS 64u
-
 /* What a request has here beside its life: the ids of its tokens, prompt and generated ones, where
  * its pages lie, how it draws. */
 typedef struct sl_slot {
@@ -94,14 +92,14 @@ struct sl_attn {
     uint8_t *moe; /* [n_layers], of turns */
     uint32_t n_lanes, n_chunks, max_slots, max_rows;
     sl_cut cut;
-    uint32_t look;         /* slot that was asked for last */
-    sl_arena scratch;      /* of the sampler */
-    sl_head head;          /* of one lane at a time */
-    uint64_t head_tokens;  /* that the worker had sampled before it */
-    sl_mem head_rows;      /* [HEAD_ROWS][d_model], normed */
-    float *logits;         /* [HEAD_ROWS][vocab] */
-    sl_wire_token *out;    /* tokens of this step for the coordinator */
-    sl_wire_id_f32 *pairs; /* [out_cap][1 + SL_WIRE_MAX_TOP] log-probabilities of them */
+    uint32_t look;        /* slot that was asked for last */
+    sl_arena scratch;     /* of the sampler */
+    sl_head head;         /* of one lane at a time */
+    uint64_t head_tokens; /* that the worker had sampled before it */
+    sl_mem head_rows;     /* [HEAD_ROWS][d_model], normed */
+    float *logits;        /* [HEAD_ROWS][vocab] */
+    sl_wire_token *out;   /* tokens of this step for the coordinator */
+    sl_logprob *pairs;    /* [out_cap][1 + SL_MAX_LOGPROBS] of them */
     uint32_t n_out, out_cap, n_pairs;
     uint32_t expert_index[SL_PLAN_MAX_WORKERS]; /* worker id -> index of expert worker */
     bool lost;                                  /* an expert worker is gone: */

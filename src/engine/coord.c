@@ -132,15 +132,12 @@ static sl_status report_not_finite(sl_engine *e, sl_request *r, const sl_wire_to
 
 /* Hands one token to its request. prompt_position: see sl_request_event. */
 static void deliver_token(sl_engine *e, sl_request *r, const sl_wire_token *t,
-                          const sl_wire_id_f32 *pairs, uint32_t prompt_position) {
-    sl_logprob logprobs[1 + SL_MAX_LOGPROBS];
+                          const sl_logprob *pairs, uint32_t prompt_position) {
     if (sl_request_books(e, r)->state == SL_ADMIT_CANCELLING) return;
-    for (uint32_t i = 0; i < t->n_logprobs; i++)
-        logprobs[i] = (sl_logprob){pairs[i].id, pairs[i].value};
     const sl_request_event ev = {.request = r->id,
                                  .tokens = &t->token,
                                  .n = 1,
-                                 .logprobs = t->n_logprobs ? logprobs : NULL,
+                                 .logprobs = t->n_logprobs ? pairs : NULL,
                                  .prompt_position = prompt_position,
                                  .made_us = t->made_us,
                                  .queued_us = r->queued_us};
@@ -149,7 +146,7 @@ static void deliver_token(sl_engine *e, sl_request *r, const sl_wire_token *t,
 
 /* A record about the prompt. One that is computed again reports again: only the first counts. */
 static sl_status on_prompt_token(sl_engine *e, sl_request *r, const sl_wire_token *t,
-                                 const sl_wire_id_f32 *pairs, sl_err *err) {
+                                 const sl_logprob *pairs, sl_err *err) {
     if (!r->p.prompt_logprobs || t->position > r->n_prompt_reported + 1 || t->position == 0 ||
         t->token != r->p.prompt[t->position] || t->finish != SL_FINISH_NONE ||
         t->n_logprobs != 1 + r->p.n_top)
@@ -179,7 +176,7 @@ static void on_preempted(sl_engine *e, const sl_request *r) {
 }
 
 static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
-                          const sl_wire_id_f32 *pairs, sl_wire_pair *ack, sl_err *err) {
+                          const sl_logprob *pairs, sl_wire_pair *ack, sl_err *err) {
     sl_request *r = running_at(e, t->request, id);
     *ack = (sl_wire_pair){.request = t->request};
     if (!r) return SL_OK;
@@ -216,7 +213,7 @@ static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
 static sl_status on_tokens(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
                            sl_err *err) {
     const sl_wire_token *t;
-    const sl_wire_id_f32 *pairs;
+    const sl_logprob *pairs;
     sl_status st = sl_wire_tokens_decode(h, payload, &t, &pairs, err);
     if (st != SL_OK || h->rows == 0) return st;
     sl_buf *b = sl_net_buf_take(e->net, h->rows * sizeof(sl_wire_pair));

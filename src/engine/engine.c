@@ -222,7 +222,8 @@ static sl_status check_params(const sl_engine *e, const sl_request_params *p, sl
     if (p->min_tokens > p->max_tokens)
         return sl_fail(err, SL_ERR_ARG, "min_tokens: %u, more than max_tokens: %u", p->min_tokens,
                        p->max_tokens);
-    if (p->n_stop > 64) return sl_fail(err, SL_ERR_ARG, "stop: %u ids, limit 64", p->n_stop);
+    if (p->n_stop > SL_MAX_STOP_IDS)
+        return sl_fail(err, SL_ERR_ARG, "stop: %u ids, limit %u", p->n_stop, SL_MAX_STOP_IDS);
     if (total > e->plan.context)
         return sl_fail(err, SL_ERR_LIMIT,
                        "prompt of %u tokens and max_tokens of %u take %llu positions, the context "

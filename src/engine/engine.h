@@ -9,7 +9,6 @@
 
 #include "base/span.h"
 #include "base/status.h"
-#include "model/sampler.h"
 #include "net/wire.h"
 #include "spec/model.h"
 #include "spec/plan.h"
@@ -86,7 +85,7 @@ typedef struct sl_request_params {
     bool prompt_logprobs; /* with logprobs: those of the prompt from its second token on, too */
     uint32_t n_top;       /* with logprobs: <= SL_MAX_LOGPROBS and the vocabulary */
     const uint32_t *stop; /* further ids that end generation; copied */
-    uint32_t n_stop;      /* <= 64 */
+    uint32_t n_stop;      /* <= SL_MAX_STOP_IDS */
     uint32_t min_tokens;  /* <= max_tokens: so many come before an end is drawn */
     void (*on_event)(void *ctx, const sl_request_event *ev);
     /* NULL, or: logits [n][vocab] of positions first.. as they are computed (prompt and generated).

@@ -9,42 +9,6 @@
 /* e^x is 0 in f32 at and below this. */
 #define SL_EXP_FLOOR (-200.0f)
 
-static sl_status check_bias(const sl_sampling *s, uint32_t vocab, sl_err *err) {
-    if (s->n_bias > SL_MAX_LOGIT_BIAS)
-        return sl_fail(err, SL_ERR_ARG, "logit_bias: %u ids, limit %u", s->n_bias,
-                       SL_MAX_LOGIT_BIAS);
-    for (uint32_t i = 0; i < s->n_bias; i++) {
-        const sl_logit_bias *b = &s->bias[i];
-        if (b->id >= vocab)
-            return sl_fail(err, SL_ERR_ARG, "logit_bias: id %u, the vocabulary has %u", b->id,
-                           vocab);
-        if (i > 0 && b->id <= s->bias[i - 1].id)
-            return sl_fail(err, SL_ERR_ARG, "logit_bias: id %u after %u", b->id, s->bias[i - 1].id);
-        if (!(b->bias >= -100 && b->bias <= 100))
-            return sl_fail(err, SL_ERR_ARG, "logit_bias: %g for id %u is outside -100..100",
-                           (double)b->bias, b->id);
-    }
-    return SL_OK;
-}
-
-sl_status sl_sampling_check(const sl_sampling *s, uint32_t vocab, sl_err *err) {
-    const struct {
-        const char *name;
-        float value, min, max;
-    } range[] = {{"temperature", s->temperature, 0, 100},
-                 {"min_p", s->min_p, 0, 1},
-                 {"presence_penalty", s->presence_penalty, -2, 2},
-                 {"frequency_penalty", s->frequency_penalty, -2, 2},
-                 {"repetition_penalty", s->repetition_penalty, 0, 100}};
-    for (size_t i = 0; i < SL_LEN(range); i++)
-        if (!(range[i].value >= range[i].min && range[i].value <= range[i].max))
-            return sl_fail(err, SL_ERR_ARG, "%s: %g is outside %g..%g", range[i].name,
-                           (double)range[i].value, (double)range[i].min, (double)range[i].max);
-    if (!(s->top_p > 0 && s->top_p <= 1))
-        return sl_fail(err, SL_ERR_ARG, "top_p: %g is outside (0..1]", (double)s->top_p);
-    return check_bias(s, vocab, err);
-}
-
 size_t sl_sampler_scratch_bytes(uint32_t vocab) {
     /* weights, changed logits; counts, which make room for the list of candidates */
     return (size_t)vocab * (sizeof(uint32_t) + 2 * sizeof(float)) + 4 * 64;

@@ -8,7 +8,8 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 _Static_assert(sizeof(float) == 4, "f32 on the wire");
 _Static_assert(sizeof(sl_wire_token) == 32, "token records are read in place");
 _Static_assert(sizeof(sl_wire_pair) == 16, "pairs are read in place");
-_Static_assert(sizeof(sl_wire_id_f32) == 8, "log-probabilities are read in place");
+_Static_assert(sizeof(sl_logprob) == 8, "log-probabilities are read in place");
+_Static_assert(sizeof(sl_logit_bias) == 8, "biases are read in place");
 
 #define BYTES_AT 64 /* of `bytes` in a header */
 
@@ -469,148 +470,135 @@ sl_status sl_wire_worker_decode(sl_span payload, uint32_t *out, sl_err *err) {
 
 size_t sl_wire_submit_bytes(const sl_wire_submit *s) {
     return SL_WIRE_SUBMIT_HEAD + 4 * ((size_t)s->n_tokens + s->n_pages + s->n_stop) +
-           sizeof(sl_wire_id_f32) * (size_t)s->n_bias;
+           sizeof(sl_logit_bias) * (size_t)s->sampling.n_bias;
 }
 
+/* The head of SUBMIT: type, byte and field; those of sampling are rows of sampling.def. */
+#define SUBMIT_HEAD(X)                                                                             \
+    X(u64, 0, request)                                                                             \
+    X(u32, 16, max_tokens)                                                                         \
+    X(u32, 20, start)                                                                              \
+    X(u32, 40, flags)                                                                              \
+    X(u32, 44, n_tokens)                                                                           \
+    X(u32, 48, n_pages)                                                                            \
+    X(u32, 52, n_stop)                                                                             \
+    X(u32, 56, n_prompt)                                                                           \
+    X(u32, 76, n_top)                                                                              \
+    X(u32, 80, sampling.n_bias)                                                                    \
+    X(u32, 84, min_tokens)
+
+struct submit_head { /* every byte of it has a field */
+#define BYTES(type, byte, field) uint8_t at_##byte[sizeof(sl_field_##type)];
+    SUBMIT_HEAD(BYTES)
+#define SL_SAMPLING(type, name, byte, ...) BYTES(type, byte, name)
+#define SL_DRAW(type, name, byte, what)    BYTES(type, byte, name)
+#include "spec/sampling.def"
+};
+_Static_assert(sizeof(struct submit_head) == SL_WIRE_SUBMIT_HEAD, "SUBMIT's head");
+
 void sl_wire_submit_encode(const sl_wire_submit *s, void *buf) {
-    sl_wr w = sl_wr_of(buf, sl_wire_submit_bytes(s));
-    sl_wr_u64(&w, s->request);
-    sl_wr_u64(&w, s->seed);
-    sl_wr_u32(&w, s->max_tokens);
-    sl_wr_u32(&w, s->start);
-    sl_wr_f32(&w, s->temperature);
-    sl_wr_f32(&w, s->top_p);
-    sl_wr_u32(&w, s->top_k);
-    sl_wr_u32(&w, s->choice);
-    sl_wr_u32(&w, s->flags);
-    sl_wr_u32(&w, s->n_tokens);
-    sl_wr_u32(&w, s->n_pages);
-    sl_wr_u32(&w, s->n_stop);
-    sl_wr_u32(&w, s->n_prompt);
-    sl_wr_f32(&w, s->min_p);
-    sl_wr_f32(&w, s->presence_penalty);
-    sl_wr_f32(&w, s->frequency_penalty);
-    sl_wr_f32(&w, s->repetition_penalty);
-    sl_wr_u32(&w, s->n_top);
-    sl_wr_u32(&w, s->n_bias);
-    sl_wr_u32(&w, s->min_tokens);
+    uint8_t *head = buf;
+    sl_wr w = sl_wr_of(head + SL_WIRE_SUBMIT_HEAD, sl_wire_submit_bytes(s) - SL_WIRE_SUBMIT_HEAD);
+#define PUT(type, byte, field)                                                                     \
+    sl_wr_##type(&(sl_wr){head + (byte), sizeof(sl_field_##type), 0, true}, s->field);
+    SUBMIT_HEAD(PUT)
+#define SL_SAMPLING(type, name, byte, ...) PUT(type, byte, sampling.name)
+#define SL_DRAW(type, name, byte, what)    PUT(type, byte, sampling.name)
+#include "spec/sampling.def"
     sl_wr_bytes(&w, s->tokens, 4 * (size_t)s->n_tokens);
     sl_wr_bytes(&w, s->pages, 4 * (size_t)s->n_pages);
     sl_wr_bytes(&w, s->stop, 4 * (size_t)s->n_stop);
-    sl_wr_bytes(&w, s->bias, sizeof *s->bias * s->n_bias);
+    sl_wr_bytes(&w, s->sampling.bias, sizeof *s->sampling.bias * s->sampling.n_bias);
     SL_ASSERT(w.ok && w.len == w.cap);
 }
 
-static sl_status check_submit(const sl_wire_submit *s, sl_err *err) {
+static sl_status check_submit(const sl_wire_submit *s, uint32_t vocab, sl_err *err) {
     unsigned long long id = s->request;
     if (s->max_tokens == 0)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: max_tokens is 0", id);
     if (s->start >= s->n_tokens)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: start %u of %u tokens", id, s->start,
                        s->n_tokens);
-    if (!isfinite(s->temperature) || s->temperature < 0)
-        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: temperature %g", id, s->temperature);
-    if (!(s->top_p > 0 && s->top_p <= 1))
-        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: top_p %g outside (0, 1]", id, s->top_p);
     if (s->n_prompt == 0 || s->n_prompt > s->n_tokens)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: prompt of %u in %u tokens", id,
                        s->n_prompt, s->n_tokens);
-    if (!(s->min_p >= 0 && s->min_p <= 1) || !isfinite(s->presence_penalty) ||
-        !isfinite(s->frequency_penalty) || !isfinite(s->repetition_penalty) ||
-        s->repetition_penalty < 0)
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "submit %llu: min_p %g, penalties %g (presence), %g (frequency), %g "
-                       "(repetition)",
-                       id, s->min_p, s->presence_penalty, s->frequency_penalty,
-                       s->repetition_penalty);
     if (s->min_tokens > (uint64_t)(s->n_tokens - s->n_prompt) + s->max_tokens)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: min_tokens %u of %u at most", id,
                        s->min_tokens, s->n_tokens - s->n_prompt + s->max_tokens);
     if (s->flags & ~SL_SUBMIT_FLAGS)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: unknown flags 0x%x", id, s->flags);
-    if (s->n_top > SL_WIRE_MAX_TOP || (s->n_top > 0 && !(s->flags & SL_SUBMIT_LOGPROBS)))
+    if (s->n_top > SL_MIN(SL_MAX_LOGPROBS, vocab) ||
+        (s->n_top > 0 && !(s->flags & SL_SUBMIT_LOGPROBS)))
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: %u likeliest tokens with flags 0x%x", id,
                        s->n_top, s->flags);
-    if (s->n_bias > SL_WIRE_MAX_BIAS)
-        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: %u biases, limit %u", id, s->n_bias,
-                       SL_WIRE_MAX_BIAS);
-    if (s->n_stop > SL_WIRE_MAX_STOP)
+    if (s->n_stop > SL_MAX_STOP_IDS)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: %u stop ids, limit %u", id, s->n_stop,
-                       SL_WIRE_MAX_STOP);
+                       SL_MAX_STOP_IDS);
     return SL_OK;
 }
 
-static sl_status check_bias(const sl_wire_submit *s, sl_err *err) {
-    for (uint32_t i = 0; i < s->n_bias; i++)
-        if (!isfinite(s->bias[i].value) || (i > 0 && s->bias[i].id <= s->bias[i - 1].id))
-            return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: bias %u is %g for token %u",
-                           (unsigned long long)s->request, i, s->bias[i].value, s->bias[i].id);
+/* What the payload's arrays hold. */
+static sl_status check_submitted(const sl_wire_submit *s, uint32_t vocab, sl_err *err) {
+    unsigned long long id = s->request;
+    sl_err why;
+    for (uint32_t i = 0; i < s->n_tokens; i++)
+        if (s->tokens[i] >= vocab)
+            return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: token %u, the vocabulary has %u", id,
+                           s->tokens[i], vocab);
+    if (sl_sampling_check(&s->sampling, vocab, &why) != SL_OK)
+        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: %s", id, why.msg);
     return SL_OK;
 }
 
-sl_status sl_wire_submit_decode(sl_span payload, sl_wire_submit *out, sl_err *err) {
-    sl_cur c = sl_cur_of(payload);
+sl_status sl_wire_submit_decode(sl_span payload, uint32_t vocab, sl_wire_submit *out, sl_err *err) {
     sl_wire_submit s = {0};
-    s.request = sl_cur_u64(&c);
-    s.seed = sl_cur_u64(&c);
-    s.max_tokens = sl_cur_u32(&c);
-    s.start = sl_cur_u32(&c);
-    s.temperature = sl_cur_f32(&c);
-    s.top_p = sl_cur_f32(&c);
-    s.top_k = sl_cur_u32(&c);
-    s.choice = sl_cur_u32(&c);
-    s.flags = sl_cur_u32(&c);
-    s.n_tokens = sl_cur_u32(&c);
-    s.n_pages = sl_cur_u32(&c);
-    s.n_stop = sl_cur_u32(&c);
-    s.n_prompt = sl_cur_u32(&c);
-    s.min_p = sl_cur_f32(&c);
-    s.presence_penalty = sl_cur_f32(&c);
-    s.frequency_penalty = sl_cur_f32(&c);
-    s.repetition_penalty = sl_cur_f32(&c);
-    s.n_top = sl_cur_u32(&c);
-    s.n_bias = sl_cur_u32(&c);
-    s.min_tokens = sl_cur_u32(&c);
-    if (!c.ok)
+    const uint8_t *head = payload.data;
+    if (payload.len < SL_WIRE_SUBMIT_HEAD)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit: payload of %zu bytes, at least %d expected",
                        payload.len, SL_WIRE_SUBMIT_HEAD);
-    sl_status st = check_submit(&s, err);
+#define GET(type, byte, field)                                                                     \
+    s.field = sl_cur_##type(&(sl_cur){head + (byte), sizeof(sl_field_##type), 0, true});
+    SUBMIT_HEAD(GET)
+#define SL_SAMPLING(type, name, byte, ...) GET(type, byte, sampling.name)
+#define SL_DRAW(type, name, byte, what)    GET(type, byte, sampling.name)
+#include "spec/sampling.def"
+    sl_status st = check_submit(&s, vocab, err);
     if (st == SL_OK) st = check_records("submit", payload, sl_wire_submit_bytes(&s), err);
     if (st != SL_OK) return st;
     s.tokens = (const uint32_t *)(payload.data + SL_WIRE_SUBMIT_HEAD);
     s.pages = s.tokens + s.n_tokens;
     s.stop = s.pages + s.n_pages;
-    s.bias = (const sl_wire_id_f32 *)(const void *)(s.stop + s.n_stop);
-    st = check_bias(&s, err);
+    s.sampling.bias = (const sl_logit_bias *)(const void *)(s.stop + s.n_stop);
+    st = check_submitted(&s, vocab, err);
     if (st == SL_OK) *out = s;
     return st;
 }
 
 size_t sl_wire_tokens_bytes(uint32_t n, size_t n_pairs) {
-    return (size_t)n * sizeof(sl_wire_token) + n_pairs * sizeof(sl_wire_id_f32);
+    return (size_t)n * sizeof(sl_wire_token) + n_pairs * sizeof(sl_logprob);
 }
 
-void sl_wire_tokens_encode(const sl_wire_token *t, uint32_t n, const sl_wire_id_f32 *pairs,
+void sl_wire_tokens_encode(const sl_wire_token *t, uint32_t n, const sl_logprob *pairs,
                            size_t n_pairs, void *buf) {
     if (n) memcpy(buf, t, n * sizeof *t);
     if (n_pairs) memcpy((uint8_t *)buf + n * sizeof *t, pairs, n_pairs * sizeof *pairs);
 }
 
-static sl_status check_pairs(const sl_wire_token *t, uint32_t i, const sl_wire_id_f32 *pairs,
+static sl_status check_pairs(const sl_wire_token *t, uint32_t i, const sl_logprob *pairs,
                              sl_err *err) {
     if (t->n_logprobs && pairs[0].id != t->token)
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "tokens: record %u: token %u, but the log-probability of %u", i, t->token,
                        pairs[0].id);
     for (uint32_t j = 0; j < t->n_logprobs; j++)
-        if (!isfinite(pairs[j].value) || pairs[j].value > 0)
+        if (!isfinite(pairs[j].logprob) || pairs[j].logprob > 0)
             return sl_fail(err, SL_ERR_PROTOCOL, "tokens: record %u: log-probability %g", i,
-                           pairs[j].value);
+                           pairs[j].logprob);
     return SL_OK;
 }
 
 sl_status sl_wire_tokens_decode(const sl_wire_header *h, sl_span payload, const sl_wire_token **out,
-                                const sl_wire_id_f32 **pairs, sl_err *err) {
+                                const sl_logprob **pairs, sl_err *err) {
     size_t heads = sl_wire_tokens_bytes(h->rows, 0), n_pairs = 0;
     if (payload.len < heads) return check_records("tokens", payload, heads, err);
     sl_status st = check_records("tokens", (sl_span){payload.data, heads}, heads, err);
@@ -619,15 +607,14 @@ sl_status sl_wire_tokens_decode(const sl_wire_header *h, sl_span payload, const 
     for (uint32_t i = 0; i < h->rows; i++) {
         if (t[i].finish >= SL_FINISH_COUNT)
             return sl_fail(err, SL_ERR_PROTOCOL, "tokens: record %u: finish %u", i, t[i].finish);
-        if (t[i].n_logprobs > 1 + SL_WIRE_MAX_TOP)
+        if (t[i].n_logprobs > 1 + SL_MAX_LOGPROBS)
             return sl_fail(err, SL_ERR_PROTOCOL,
                            "tokens: record %u: %u log-probabilities, limit %u", i, t[i].n_logprobs,
-                           1 + SL_WIRE_MAX_TOP);
+                           1 + SL_MAX_LOGPROBS);
         n_pairs += t[i].n_logprobs;
     }
     st = check_records("tokens", payload, sl_wire_tokens_bytes(h->rows, n_pairs), err);
-    const sl_wire_id_f32 *p = h->rows ? (const sl_wire_id_f32 *)(const void *)(t + h->rows) : NULL,
-                         *at = p;
+    const sl_logprob *p = h->rows ? (const sl_logprob *)(const void *)(t + h->rows) : NULL, *at = p;
     for (uint32_t i = 0; st == SL_OK && i < h->rows; i++) {
         st = check_pairs(&t[i], i, at, err);
         at += t[i].n_logprobs;

@@ -8,8 +8,8 @@
 #include "base/status.h"
 #include "base/trace.h"
 #include "quant/wire_rows.h"
-#include "spec/limits.h"
 #include "spec/model.h"
+#include "spec/sampling.h"
 
 #define SL_WIRE_MAGIC        0x43494C53u /* "SLIC" */
 #define SL_WIRE_VERSION      2
@@ -18,9 +18,6 @@
 #define SL_WIRE_MAX_BYTES    (256u << 20) /* of one payload */
 #define SL_WIRE_MAX_ROWS     65536u       /* of one token batch */
 #define SL_WIRE_MAX_SET      4096u        /* members of a set */
-#define SL_WIRE_MAX_STOP     64u          /* stop ids of one request */
-#define SL_WIRE_MAX_BIAS     1024u        /* logit biases of one request */
-#define SL_WIRE_MAX_TOP      20u          /* likeliest tokens reported with a token */
 
 typedef enum sl_msg_kind {
     /* session: handled inside src/net */
@@ -185,51 +182,37 @@ static inline size_t sl_wire_trace_bytes(uint32_t n) {
 void sl_wire_worker_encode(uint32_t worker, void *buf);
 sl_status sl_wire_worker_decode(sl_span payload, uint32_t *out, sl_err *err) SL_MUST_CHECK;
 
-/* A token with a number of its own: a logit bias, or a log-probability. */
-typedef struct sl_wire_id_f32 {
-    uint32_t id;
-    float value;
-} sl_wire_id_f32;
-
 /* A request handed to an attention worker. */
 typedef struct sl_wire_submit {
     uint64_t request;    /* coordinator's id, never reused in a session */
     uint32_t max_tokens; /* new tokens at most */
     uint32_t start;      /* tokens[0..start) have their KV in the pages already (0 for now) */
-    float temperature, top_p;
-    uint32_t top_k, choice;
-    uint64_t seed;
-    uint32_t flags; /* SL_SUBMIT_* */
+    uint32_t flags;      /* SL_SUBMIT_* */
     uint32_t n_tokens, n_pages, n_stop;
-    uint32_t n_prompt; /* tokens[0..n_prompt) are the prompt, the rest was generated before */
-    float min_p, presence_penalty, frequency_penalty, repetition_penalty;
-    uint32_t n_top; /* likeliest tokens reported with each token */
-    uint32_t n_bias;
+    uint32_t n_prompt;      /* tokens[0..n_prompt) are the prompt, the rest was generated before */
+    uint32_t n_top;         /* likeliest tokens reported with each token */
     uint32_t min_tokens;    /* generated tokens, those before included, until an end may be drawn */
+    sl_sampling sampling;   /* but what is never drawn */
     const uint32_t *tokens; /* prompt, then what was generated before */
     const uint32_t *pages;  /* page ids in position order, enough for tokens + max_tokens */
     const uint32_t *stop;   /* ids that end generation besides the model's */
-    const sl_wire_id_f32 *bias; /* added to logits; ids strictly ascending */
 } sl_wire_submit;
 #define SL_SUBMIT_IGNORE_EOS      0x1u
 #define SL_SUBMIT_LOGITS          0x2u /* send the logits of every position back, too */
 #define SL_SUBMIT_LOGPROBS        0x4u /* token records carry log-probabilities */
 #define SL_SUBMIT_PROMPT_LOGPROBS 0x8u /* records of the prompt's tokens come, too */
 #define SL_SUBMIT_FLAGS           0xFu /* any other bit is refused */
-/* Sections: u64 request, u64 seed, u32 max_tokens, start, f32 temperature, top_p, u32 top_k,
- * choice, flags, n_tokens, n_pages, n_stop, n_prompt, f32 min_p, presence_penalty,
- * frequency_penalty, repetition_penalty, u32 n_top, n_bias, min_tokens, tokens u32[], pages u32[],
- * stop u32[], bias {u32 id, f32}[]. */
+/* Sections: the head, tokens u32[], pages u32[], stop u32[], bias {u32 id, f32}[]. What lies where
+ * in the head: wire.c and spec/sampling.def. */
 #define SL_WIRE_SUBMIT_HEAD 88
 size_t sl_wire_submit_bytes(const sl_wire_submit *s);
 void sl_wire_submit_encode(const sl_wire_submit *s, void *buf);
-/* Arrays are borrowed views into payload. Counts capped: tokens and pages by bytes, stop by
- * SL_WIRE_MAX_STOP. Refuses max_tokens 0, start >= n_tokens, temperature not finite or negative,
- * top_p outside (0, 1], n_prompt outside 1..n_tokens, penalties that are not finite, min_p outside
- * 0..1, n_top over SL_WIRE_MAX_TOP or without SL_SUBMIT_LOGPROBS, n_bias over SL_WIRE_MAX_BIAS,
- * biases not finite or ids not ascending, min_tokens that max_tokens cannot reach, unknown flags.
- */
-sl_status sl_wire_submit_decode(sl_span payload, sl_wire_submit *out, sl_err *err) SL_MUST_CHECK;
+/* Arrays are borrowed views into payload, of which the counts say the size exactly. Refuses
+ * max_tokens 0, start >= n_tokens, n_prompt outside 1..n_tokens, tokens over the vocabulary, n_stop
+ * over SL_MAX_STOP_IDS, n_top over SL_MAX_LOGPROBS or the vocabulary or without SL_SUBMIT_LOGPROBS,
+ * min_tokens that max_tokens cannot reach, unknown flags, and what sl_sampling_check refuses. */
+sl_status sl_wire_submit_decode(sl_span payload, uint32_t vocab, sl_wire_submit *out,
+                                sl_err *err) SL_MUST_CHECK;
 
 /* New tokens, many requests at once. header.rows = count. A record whose position lies in the
  * prompt only reports that token's log-probabilities (SL_SUBMIT_PROMPT_LOGPROBS). */
@@ -252,12 +235,12 @@ typedef struct sl_wire_token {
 } sl_wire_token;
 /* After the n records come the log-probabilities of all of them, in order: n_pairs together. */
 size_t sl_wire_tokens_bytes(uint32_t n, size_t n_pairs);
-void sl_wire_tokens_encode(const sl_wire_token *t, uint32_t n, const sl_wire_id_f32 *pairs,
+void sl_wire_tokens_encode(const sl_wire_token *t, uint32_t n, const sl_logprob *pairs,
                            size_t n_pairs, void *buf);
-/* Refuses unknown finish codes, n_logprobs over 1 + SL_WIRE_MAX_TOP, a first pair of another token
+/* Refuses unknown finish codes, n_logprobs over 1 + SL_MAX_LOGPROBS, a first pair of another token
  * and values that are not finite or above 0. */
 sl_status sl_wire_tokens_decode(const sl_wire_header *h, sl_span payload, const sl_wire_token **out,
-                                const sl_wire_id_f32 **pairs, sl_err *err) SL_MUST_CHECK;
+                                const sl_logprob **pairs, sl_err *err) SL_MUST_CHECK;
 
 /* CANCEL and ACK: n pairs {u64 request, u64 value}; ACK's value is the number of generated tokens
  * that the coordinator has seen (a worker runs at most SL_MAX_AHEAD tokens past it). */

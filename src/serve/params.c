@@ -1,9 +1,10 @@
+/* The values of a body: texts become prompts, numbers lengths and flags, each checked as it is
+ * read. */
 #include "serve/params_int.h"
 
 #include "base/mem.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 
 bool sl_api_serves(const sl_api_limits *limits, const char *model) {
@@ -20,109 +21,6 @@ static sl_status read_model(sl_json root, const sl_api_limits *limits, sl_api_er
     if (sl_api_serves(limits, model)) return SL_OK;
     sl_api_error_model(e, model, limits->model);
     return SL_ERR_NOTFOUND;
-}
-
-static sl_status read_sampling(sl_json root, const sl_api_limits *limits, sl_api_params *p,
-                               sl_api_error *e) {
-    sl_err err = {0};
-    const sl_generation_spec *gen = &limits->gen;
-    double temperature = isnan(gen->temperature) ? 1.0 : (double)gen->temperature;
-    double top_p = isnan(gen->top_p) ? 1.0 : (double)gen->top_p;
-    uint64_t top_k = gen->top_k > 0 ? (uint64_t)gen->top_k : 0, seed = 0;
-    if (sl_json_f64(root, "temperature", SL_JSON_OPTIONAL, 0, 2, &temperature, &err) != SL_OK)
-        return sl_api_field_error(e, "temperature", &err);
-    if (sl_json_f64(root, "top_p", SL_JSON_OPTIONAL, 0, 1, &top_p, &err) != SL_OK)
-        return sl_api_field_error(e, "top_p", &err);
-    if ((float)top_p <= 0.0f) return sl_api_error_bad(e, "top_p", "top_p: must be above 0");
-    int64_t number = 0;
-    if (sl_json_as_i64(sl_json_get(root, "top_k"), &number) && number == -1)
-        top_k = 0;
-    else if (sl_json_u64(root, "top_k", SL_JSON_OPTIONAL, 0, UINT32_MAX, &top_k, &err) != SL_OK)
-        return sl_api_field_error(e, "top_k", &err);
-    sl_json given = sl_json_get(root, "seed");
-    double real = 0;
-    p->has_seed = sl_json_kind_of(given) > SL_JSON_NULL;
-    if (sl_json_as_i64(given, &number))
-        seed = (uint64_t)number;
-    else if (sl_json_as_f64(given, &real))
-        return sl_api_error_bad(e, "seed", "seed: %.17g is not an integer of %" PRId64 "..%" PRId64,
-                                real, INT64_MIN, INT64_MAX);
-    else if (sl_json_u64(root, "seed", SL_JSON_OPTIONAL, 0, INT64_MAX, &seed, &err) != SL_OK)
-        return sl_api_field_error(e, "seed", &err);
-    p->sampling = (sl_sampling){.temperature = (float)temperature,
-                                .top_p = (float)top_p,
-                                .top_k = (uint32_t)top_k,
-                                .seed = seed};
-    return SL_OK;
-}
-
-static sl_status read_penalties(sl_json root, sl_api_params *p, sl_api_error *e) {
-    double repetition = 1, presence = 0, frequency = 0, min_p = 0;
-    const struct {
-        const char *name;
-        double min, max, *to;
-    } field[] = {{"repetition_penalty", 0, 100, &repetition},
-                 {"presence_penalty", -2, 2, &presence},
-                 {"frequency_penalty", -2, 2, &frequency},
-                 {"min_p", 0, 1, &min_p}};
-    for (size_t i = 0; i < SL_LEN(field); i++) {
-        sl_err err = {0};
-        if (sl_json_f64(root, field[i].name, SL_JSON_OPTIONAL, field[i].min, field[i].max,
-                        field[i].to, &err) != SL_OK)
-            return sl_api_field_error(e, field[i].name, &err);
-    }
-    if ((float)repetition <= 0)
-        return sl_api_error_bad(e, "repetition_penalty", "repetition_penalty: must be above 0");
-    p->sampling.repetition_penalty = (float)repetition;
-    p->sampling.presence_penalty = (float)presence;
-    p->sampling.frequency_penalty = (float)frequency;
-    p->sampling.min_p = (float)min_p;
-    return SL_OK;
-}
-
-static bool parse_id(const char *text, uint32_t vocab, uint32_t *out) {
-    uint64_t id = 0;
-    size_t n = strspn(text, "0123456789");
-    if (n == 0 || n > 10 || text[n]) return false;
-    for (size_t i = 0; i < n; i++) id = 10 * id + (uint64_t)(text[i] - '0');
-    *out = (uint32_t)id;
-    return id < vocab;
-}
-
-static sl_status read_bias(sl_json root, const sl_api_limits *limits, sl_api_params *p,
-                           sl_api_error *e) {
-    sl_err err = {0};
-    sl_json v = {0};
-    void *iter = NULL;
-    const char *key;
-    if (sl_json_object(root, "logit_bias", SL_JSON_OPTIONAL, &v, &err) != SL_OK)
-        return sl_api_field_error(e, "logit_bias", &err);
-    size_t n = v.value ? sl_json_count(v) : 0;
-    if (n > SL_MAX_LOGIT_BIAS)
-        return sl_api_error_bad(e, "logit_bias", "logit_bias: %zu ids, limit %u", n,
-                                SL_MAX_LOGIT_BIAS);
-    if (n == 0) return SL_OK;
-    p->bias = sl_alloc(n, sizeof *p->bias);
-    if (!p->bias) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
-    p->sampling.bias = p->bias;
-    for (sl_json f; sl_json_next(v, &iter, &key, &f);) {
-        uint32_t id = 0, at = p->sampling.n_bias;
-        double bias = 0;
-        if (!parse_id(key, limits->vocab, &id))
-            return sl_api_error_bad(e, "logit_bias",
-                                    "logit_bias: \"%.32s\" is not a token id below %" PRIu32, key,
-                                    limits->vocab);
-        if (!sl_json_as_f64(f, &bias) || !(bias >= -100 && bias <= 100))
-            return sl_api_error_bad(e, "logit_bias",
-                                    "logit_bias: the value of %.32s is not a number of -100..100",
-                                    key);
-        for (; at > 0 && p->bias[at - 1].id > id; at--) p->bias[at] = p->bias[at - 1];
-        if (at > 0 && p->bias[at - 1].id == id)
-            return sl_api_error_bad(e, "logit_bias", "logit_bias: id %" PRIu32 " twice", id);
-        p->bias[at] = (sl_logit_bias){id, (float)bias};
-        p->sampling.n_bias++;
-    }
-    return SL_OK;
 }
 
 static sl_status read_logprobs(sl_json root, const sl_api_limits *limits, sl_api_params *p,
@@ -252,9 +150,9 @@ static sl_status read_stop_ids(sl_json root, const sl_api_limits *limits, sl_api
     if (sl_json_array(root, "stop_token_ids", SL_JSON_OPTIONAL, &v, &err) != SL_OK)
         return sl_api_field_error(e, "stop_token_ids", &err);
     size_t n = sl_json_count(v);
-    if (n > SL_API_MAX_STOP_IDS)
+    if (n > SL_MAX_STOP_IDS)
         return sl_api_error_bad(e, "stop_token_ids", "stop_token_ids: %zu ids, limit %u", n,
-                                SL_API_MAX_STOP_IDS);
+                                SL_MAX_STOP_IDS);
     for (size_t i = 0; i < n; i++) {
         uint64_t id = 0;
         if (!sl_json_as_u64(sl_json_at(v, i), &id) || id >= limits->vocab)
@@ -395,9 +293,7 @@ sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limit
     if (st != SL_OK) return hand_over(st, &p, out);
     sl_json root = sl_json_root(p.doc);
     st = sl_api_check_fields(kind, root, e);
-    if (st == SL_OK) st = read_sampling(root, limits, &p, e);
-    if (st == SL_OK) st = read_penalties(root, &p, e);
-    if (st == SL_OK) st = read_bias(root, limits, &p, e);
+    if (st == SL_OK) st = sl_api_read_sampling(root, limits, &p, e);
     if (st == SL_OK) st = read_logprobs(root, limits, &p, e);
     if (st == SL_OK) st = read_choices(root, &p, e);
     if (st == SL_OK) st = read_max_tokens(root, limits, &p, e);

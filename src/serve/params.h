@@ -7,11 +7,10 @@
 #include "format/json.h"
 #include "text/chat.h"
 #include "model/model.h"
-#include "model/sampler.h"
 #include "serve/reply.h"
 #include "serve/stop.h"
+#include "spec/sampling.h"
 
-#define SL_API_MAX_STOP_IDS 64u
 #define SL_API_MAX_MESSAGES 4096u
 #define SL_API_MAX_CHOICES  128u                /* prompts times n */
 #define SL_API_MAX_MEMORY   ((size_t)256 << 20) /* of a parsed body */
@@ -52,7 +51,7 @@ typedef struct sl_api_params {
     sl_sampling sampling; /* seed only valid with has_seed */
     sl_span stop[SL_STOP_MAX_STRINGS];
     size_t n_stop;
-    uint32_t stop_id[SL_API_MAX_STOP_IDS];
+    uint32_t stop_id[SL_MAX_STOP_IDS];
     uint32_t n_stop_ids;
     sl_chat_message *messages; /* chat; n_messages > 0 */
     sl_jbuf *joined;           /* content of messages given in parts */

@@ -26,9 +26,8 @@ static const struct rule {
     {"prompt", RULE_TAKEN, COMPLETION},
     {"max_tokens", RULE_TAKEN, BOTH},
     {"max_completion_tokens", RULE_TAKEN, CHAT},
-    {"temperature", RULE_TAKEN, BOTH},
-    {"top_p", RULE_TAKEN, BOTH},
-    {"top_k", RULE_TAKEN, BOTH},
+#define SL_SAMPLING(type, name, ...) {#name, RULE_TAKEN, BOTH},
+#include "spec/sampling.def"
     {"seed", RULE_TAKEN, BOTH},
     {"stream", RULE_TAKEN, BOTH},
     {"stream_options", RULE_TAKEN, BOTH},
@@ -48,11 +47,7 @@ static const struct rule {
     {"priority", RULE_NUMBER, BOTH, 0},         /* requests start in the order they came */
     {"n", RULE_TAKEN, BOTH},
     {"best_of", RULE_TAKEN, COMPLETION},
-    {"presence_penalty", RULE_TAKEN, BOTH},
-    {"frequency_penalty", RULE_TAKEN, BOTH},
-    {"repetition_penalty", RULE_TAKEN, BOTH},
     {"length_penalty", RULE_NUMBER, BOTH, 1},
-    {"min_p", RULE_TAKEN, BOTH},
     {"min_tokens", RULE_TAKEN, BOTH},
     {"top_logprobs", RULE_TAKEN, CHAT},
     {"logprobs", RULE_TAKEN, BOTH},

@@ -1,5 +1,5 @@
 /* Inside of the parameters: params_fields.c knows the names, params.c reads the values,
- * params_messages.c those of conversations. */
+ * params_sampling.c how tokens are drawn, params_messages.c conversations. */
 #ifndef SL_SERVE_PARAMS_INT_H
 #define SL_SERVE_PARAMS_INT_H
 
@@ -13,6 +13,10 @@ bool sl_api_is_empty(sl_json v);
 static inline sl_status sl_api_field_error(sl_api_error *e, const char *key, const sl_err *err) {
     return sl_api_error_of(e, err->code == SL_ERR_NOMEM ? SL_ERR_NOMEM : SL_ERR_ARG, key, err->msg);
 }
+
+/* p->sampling with its biases, and whether there is a seed. */
+sl_status sl_api_read_sampling(sl_json root, const sl_api_limits *limits, sl_api_params *p,
+                               sl_api_error *e) SL_MUST_CHECK;
 
 /* p->messages; tools and chat_template_kwargs; what tool_choice makes of the tools. */
 sl_status sl_api_read_messages(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;

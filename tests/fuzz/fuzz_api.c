@@ -67,7 +67,7 @@ static void check_chat(const sl_api_params *p) {
 static void check_params(const sl_api_params *p) {
     sl_err err = {0};
     SL_ASSERT(sl_sampling_check(&p->sampling, limits.vocab, &err) == SL_OK);
-    SL_ASSERT(p->n_stop <= SL_STOP_MAX_STRINGS && p->n_stop_ids <= SL_API_MAX_STOP_IDS);
+    SL_ASSERT(p->n_stop <= SL_STOP_MAX_STRINGS && p->n_stop_ids <= SL_MAX_STOP_IDS);
     sl_stop *stop = NULL;
     SL_ASSERT(sl_stop_create(p->stop, p->n_stop, &stop, &err) == SL_OK);
     sl_stop_free(stop);

@@ -312,20 +312,20 @@ static void say_return(stage *s, uint32_t i, const step *t) {
 }
 
 static void say_submit(stage *s, const step *t) {
-    static const uint32_t zero[96];
+    static const sl_logit_bias zero;
     uint32_t tokens[16], pages[8];
     for (uint32_t j = 0; j < SL_LEN(tokens); j++) tokens[j] = (uint32_t)t->b * (j + 1) % 1100;
     for (uint32_t j = 0; j < SL_LEN(pages); j++) pages[j] = (t->c >> 4) + j;
     const sl_wire_submit in = {.request = t->a & 7,
                                .max_tokens = t->c & 15,
                                .start = t->d == 0xFE,
-                               .temperature = t->d & 1 ? 1.0f : 0,
-                               .top_p = 1,
+                               .sampling = {.temperature = t->d & 1 ? 1.0f : 0,
+                                            .top_p = 1,
+                                            .n_bias = t->d >> 5 & 1,
+                                            .bias = &zero,
+                                            .repetition_penalty = 1},
                                .flags = t->d & 0xF,
                                .n_top = t->d & 16 ? 3 : 0,
-                               .n_bias = t->d >> 5 & 1,
-                               .bias = (const sl_wire_id_f32 *)(const void *)zero,
-                               .repetition_penalty = 1,
                                .n_prompt = 1 + (t->a >> 3 & 15),
                                .n_tokens = 1 + (t->a >> 3 & 15),
                                .n_pages = 1 + (t->d >> 6),
@@ -355,7 +355,7 @@ static void say_tokens(stage *s, uint32_t i, const step *t) {
                                  .token = t->b == 0xFF ? UINT32_MAX : (uint32_t)t->c * 5,
                                  .finish = t->d >> 2 & 3,
                                  .n_logprobs = n_pairs};
-    const sl_wire_id_f32 pairs[3] = {{token.token, -1}, {t->a, -2}, {UINT32_MAX, -3}};
+    const sl_logprob pairs[3] = {{token.token, -1}, {t->a, -2}, {UINT32_MAX, -3}};
     sl_buf *b = sl_net_buf_take(s->toy[i].net, sl_wire_tokens_bytes(1, n_pairs));
     if (!b) return;
     sl_wire_tokens_encode(&token, 1, pairs, n_pairs, b->data);

@@ -69,11 +69,11 @@ static void returned(const sl_wire_header *h, sl_span in, const sl_model_spec *m
 static void submit(sl_span in) {
     sl_wire_submit s;
     sl_err err;
-    if (sl_wire_submit_decode(in, &s, &err) != SL_OK) return;
+    if (sl_wire_submit_decode(in, UINT32_MAX, &s, &err) != SL_OK) return;
     read_all(s.tokens, 4 * (size_t)s.n_tokens);
     read_all(s.pages, 4 * (size_t)s.n_pages);
     read_all(s.stop, 4 * (size_t)s.n_stop);
-    read_all(s.bias, 8 * (size_t)s.n_bias);
+    read_all(s.sampling.bias, 8 * (size_t)s.sampling.n_bias);
     /* What decodes encodes to the same bytes. */
     uint8_t *again = malloc(sl_wire_submit_bytes(&s));
     SL_ASSERT(again && sl_wire_submit_bytes(&s) == in.len);
@@ -84,7 +84,7 @@ static void submit(sl_span in) {
 
 static void records(const sl_wire_header *h, sl_span in, unsigned what) {
     const sl_wire_token *tokens;
-    const sl_wire_id_f32 *logprobs;
+    const sl_logprob *logprobs;
     const sl_wire_pair *pairs;
     const uint32_t *set;
     const float *logits;

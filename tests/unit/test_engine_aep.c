@@ -187,7 +187,7 @@ static void submit(stage *s, uint64_t request, uint32_t n_tokens, uint32_t page)
     static const uint32_t tokens[8] = {3, 17, 41, 5, 6, 7, 8, 9};
     const sl_wire_submit in = {.request = request,
                                .max_tokens = 20,
-                               .top_p = 1,
+                               .sampling.top_p = 1,
                                .n_tokens = n_tokens,
                                .n_prompt = n_tokens,
                                .n_pages = 1,
@@ -203,7 +203,7 @@ static uint32_t await_finish(stage *s, uint64_t request) {
     actor *c = &s->coordinator;
     for (;;) {
         const sl_wire_token *t;
-        const sl_wire_id_f32 *logprobs;
+        const sl_logprob *logprobs;
         sl_err err;
         uint32_t i = await_kind(s, c, SL_MSG_TOKENS), finish = SL_FINISH_NONE;
         sl_span span = {c->body[i]->data, c->body[i]->len};

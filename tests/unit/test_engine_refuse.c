@@ -417,7 +417,7 @@ static void submit(stage *s, uint64_t request, uint32_t n_tokens) {
     static const uint32_t tokens[8] = {3, 17, 41, 5, 6, 7, 8, 9}, pages[2] = {0, 1};
     const sl_wire_submit in = {.request = request,
                                .max_tokens = 20,
-                               .top_p = 1,
+                               .sampling.top_p = 1,
                                .n_tokens = n_tokens,
                                .n_prompt = n_tokens,
                                .n_pages = 1,
@@ -440,7 +440,7 @@ static void open_round(stage *s, actor *a, uint64_t round, uint32_t member) {
 static void expect_finish(stage *s, uint32_t want) {
     actor *c = &s->coordinator;
     const sl_wire_token *t;
-    const sl_wire_id_f32 *logprobs;
+    const sl_logprob *logprobs;
     sl_err err;
     uint32_t finish = SL_FINISH_NONE;
     while (finish == SL_FINISH_NONE) {

@@ -493,24 +493,24 @@ static void sets_and_workers(void **state) {
 static void submit_matches_its_bytes(void **state) {
     (void)state;
     const uint32_t tokens[] = {10, 11, 12}, pages[] = {100, 101}, stop[] = {2};
-    const sl_wire_id_f32 bias[] = {{4, -1.5f}, {9, 100}};
+    const sl_logit_bias bias[] = {{4, -1.5f}, {9, 100}};
     const sl_wire_submit want = {.request = 77,
-                                 .seed = 0x123456789ABCDEF0,
                                  .max_tokens = 16,
-                                 .temperature = 0.5f,
-                                 .top_p = 0.875f,
-                                 .top_k = 40,
-                                 .choice = 2,
                                  .flags = SL_SUBMIT_IGNORE_EOS | SL_SUBMIT_LOGPROBS,
                                  .n_prompt = 2,
-                                 .min_p = 0.0625f,
-                                 .presence_penalty = 1.5f,
-                                 .frequency_penalty = -0.25f,
-                                 .repetition_penalty = 1.25f,
                                  .n_top = 3,
-                                 .n_bias = 2,
                                  .min_tokens = 5,
-                                 .bias = bias,
+                                 .sampling = {.seed = 0x123456789ABCDEF0,
+                                              .temperature = 0.5f,
+                                              .top_p = 0.875f,
+                                              .top_k = 40,
+                                              .choice = 2,
+                                              .min_p = 0.0625f,
+                                              .presence_penalty = 1.5f,
+                                              .frequency_penalty = -0.25f,
+                                              .repetition_penalty = 1.25f,
+                                              .n_bias = 2,
+                                              .bias = bias},
                                  .n_tokens = 3,
                                  .n_pages = 2,
                                  .n_stop = 1,
@@ -525,16 +525,18 @@ static void submit_matches_its_bytes(void **state) {
     sl_wire_submit_encode(&want, out);
     assert_memory_equal(out, submit_bytes, sizeof submit_bytes);
     copy_of(&s, submit_bytes, sizeof submit_bytes);
-    says(sl_wire_submit_decode(s.span, &got, &err), SL_OK, &err, "");
+    says(sl_wire_submit_decode(s.span, 13, &got, &err), SL_OK, &err, "");
     assert_int_equal(got.request, 77);
-    assert_true(got.seed == want.seed && got.top_p == want.top_p);
+    const sl_sampling *g = &got.sampling;
+    assert_true(g->seed == want.sampling.seed && g->temperature == 0.5f && g->top_p == 0.875f);
+    assert_true(g->top_k == 40 && g->choice == 2 && g->min_p == 0.0625f);
+    assert_true(g->presence_penalty == 1.5f && g->frequency_penalty == -0.25f);
+    assert_true(g->repetition_penalty == 1.25f && g->n_bias == 2);
     assert_memory_equal(got.tokens, tokens, sizeof tokens);
     assert_memory_equal(got.pages, pages, sizeof pages);
     assert_memory_equal(got.stop, stop, sizeof stop);
-    assert_memory_equal(got.bias, bias, sizeof bias);
-    assert_true(got.n_prompt == 2 && got.min_p == 0.0625f && got.repetition_penalty == 1.25f);
-    assert_int_equal(got.min_tokens, 5);
-    assert_true(got.presence_penalty == 1.5f && got.frequency_penalty == -0.25f && got.n_top == 3);
+    assert_memory_equal(g->bias, bias, sizeof bias);
+    assert_true(got.n_prompt == 2 && got.min_tokens == 5 && got.n_top == 3);
     const struct {
         size_t at;
         uint32_t value;
@@ -543,8 +545,9 @@ static void submit_matches_its_bytes(void **state) {
         {16, 0, "max_tokens is 0"},
         {20, 3, "start 3 of 3"},
         {24, 0x7FC00000, "temperature"},
-        {24, 0xBF800000, "temperature -1"},
-        {28, 0, "top_p 0"},
+        {24, 0xBF800000, "temperature: -1"},
+        {24, 0x42CA0000, "temperature: 101"},
+        {28, 0, "top_p: 0"},
         {28, 0x3F800001, "top_p"},
         {28, 0x7FC00000, "top_p"},
         {40, 16, "unknown flags"},
@@ -555,34 +558,54 @@ static void submit_matches_its_bytes(void **state) {
         {52, 0, "payload of 128 bytes, 124"},
         {56, 0, "prompt of 0 in 3"},
         {56, 4, "prompt of 4 in 3"},
-        {60, 0x3F800001, "min_p 1"},
-        {60, 0x7FC00000, "min_p nan"},
-        {64, 0x7F800000, "inf (presence)"},
-        {68, 0x7FC00000, "nan (frequency)"},
-        {72, 0xBF800000, "-1 (repetition)"},
+        {60, 0x3F800001, "min_p: 1"},
+        {60, 0x7FC00000, "min_p: nan"},
+        {64, 0x7F800000, "presence_penalty: inf"},
+        {68, 0x7FC00000, "frequency_penalty: nan"},
+        {72, 0xBF800000, "repetition_penalty: -1"},
         {76, 21, "21 likeliest"},
         {40, 1, "3 likeliest tokens with flags 0x1"},
-        {80, 1025, "1025 biases"},
+        {80, 1025, "payload of 128 bytes, 8312"},
         {80, 1, "payload of 128 bytes, 120"},
         {84, 18, "min_tokens 18 of 17"},
-        {112, 9, "bias 1 is 100 for token 9"},
-        {116, 0x7FC00000, "bias 0 is nan for token 4"},
+        {112, 9, "logit_bias: id 9 after 9"},
+        {116, 0x7FC00000, "logit_bias: nan for id 4"},
+        {92, 13, "token 13, the vocabulary has 13"},
+        {120, 13, "logit_bias: id 13, the vocabulary has 13"},
     };
     for (size_t i = 0; i < SL_LEN(bad); i++) {
         copy_of(&s, submit_bytes, sizeof submit_bytes);
         put_u32(&s, bad[i].at, bad[i].value);
-        says(sl_wire_submit_decode(s.span, &got, &err), SL_ERR_PROTOCOL, &err, bad[i].text);
+        says(sl_wire_submit_decode(s.span, 13, &got, &err), SL_ERR_PROTOCOL, &err, bad[i].text);
     }
     for (size_t n = 0; n < 160; n++) {
         copy_of(&s, submit_bytes, sizeof submit_bytes);
         s.span.len = n;
         if (n != sizeof submit_bytes)
-            assert_int_equal(sl_wire_submit_decode(s.span, &got, &err), SL_ERR_PROTOCOL);
+            assert_int_equal(sl_wire_submit_decode(s.span, 13, &got, &err), SL_ERR_PROTOCOL);
     }
     copy_of(&s, submit_bytes, sizeof submit_bytes);
     memmove(s.bytes + 4, s.bytes, sizeof submit_bytes);
     s.span.data += 4;
-    says(sl_wire_submit_decode(s.span, &got, &err), SL_ERR_ARG, &err, "8-byte aligned");
+    says(sl_wire_submit_decode(s.span, 13, &got, &err), SL_ERR_ARG, &err, "8-byte aligned");
+}
+
+static void biases_have_a_limit(void **state) {
+    (void)state;
+    static sl_logit_bias bias[SL_MAX_LOGIT_BIAS + 1];
+    static _Alignas(64) uint8_t out[SL_WIRE_SUBMIT_HEAD + 4 + sizeof bias];
+    const uint32_t token = 0;
+    sl_wire_submit got, s = {.max_tokens = 1, .n_prompt = 1, .n_tokens = 1, .tokens = &token};
+    sl_err err = {0};
+    for (uint32_t i = 0; i < SL_LEN(bias); i++) bias[i].id = i;
+    s.sampling = (sl_sampling){.top_p = 1, .bias = bias};
+    for (uint32_t over = 0; over < 2; over++) {
+        s.sampling.n_bias = SL_MAX_LOGIT_BIAS + over;
+        sl_wire_submit_encode(&s, out);
+        const sl_span in = {out, sl_wire_submit_bytes(&s)};
+        says(sl_wire_submit_decode(in, UINT32_MAX, &got, &err), over ? SL_ERR_PROTOCOL : SL_OK,
+             &err, over ? "1025 ids, limit 1024" : "");
+    }
 }
 
 static void records_match_their_bytes(void **state) {
@@ -590,7 +613,7 @@ static void records_match_their_bytes(void **state) {
     const sl_wire_token tokens[] = {{77, 5, 42, SL_FINISH_NONE, 0, 12345},
                                     {78, 9, 2, SL_FINISH_STOP, 2, 12346}},
                         *t;
-    const sl_wire_id_f32 logprobs[] = {{2, -0.5f}, {7, -0.25f}}, *lp;
+    const sl_logprob logprobs[] = {{2, -0.5f}, {7, -0.25f}}, *lp;
     const sl_wire_pair pairs[] = {{77, 3}, {78, 4}}, *p;
     const sl_wire_header h = {.rows = 2}, three = {.rows = 3};
     uint8_t out[80];
@@ -714,6 +737,7 @@ int main(void) {
         cmocka_unit_test(return_fields_are_checked),
         cmocka_unit_test(sets_and_workers),
         cmocka_unit_test(submit_matches_its_bytes),
+        cmocka_unit_test(biases_have_a_limit),
         cmocka_unit_test(records_match_their_bytes),
         cmocka_unit_test(logits_match_their_bytes),
         cmocka_unit_test(bf16_rounds_to_nearest_even),

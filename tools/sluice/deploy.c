@@ -11,7 +11,6 @@
 #include "spec/kv.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -215,10 +214,8 @@ sl_status sl_ids_parse(const char *text, uint32_t vocab, sl_ids *out, sl_err *er
 
 sl_sampling sl_deploy_sampling(const sl_options *o, const sl_generation_spec *gen) {
     bool sample = gen->do_sample != 0;
-    sl_sampling s = {.temperature = 1, .top_p = 1, .top_k = 0, .seed = o->seed};
-    if (!isnan(gen->temperature)) s.temperature = gen->temperature;
-    if (!isnan(gen->top_p)) s.top_p = gen->top_p;
-    if (gen->top_k > 0) s.top_k = (uint32_t)gen->top_k;
+    sl_sampling s = sl_sampling_standard(gen);
+    s.seed = o->seed;
     if (!sample) s.temperature = 0;
     if (o->temp >= 0) s.temperature = (float)o->temp;
     if (o->top_p >= 0) s.top_p = (float)o->top_p;

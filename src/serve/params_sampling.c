@@ -1,0 +1,105 @@
+/* How a body wants tokens drawn: the rows of spec/sampling.def, the seed and the biases. */
+#include "serve/params_int.h"
+
+#include "base/mem.h"
+
+#include <inttypes.h>
+
+static sl_status read_f32(sl_json root, const char *name, sl_range r, float *out, sl_api_error *e) {
+    sl_err err = {0};
+    double x = (double)*out;
+    if (sl_json_f64(root, name, SL_JSON_OPTIONAL, r.lowest, r.highest, &x, &err) != SL_OK)
+        return sl_api_field_error(e, name, &err);
+    if (r.above && (double)(float)x <= r.lowest)
+        return sl_api_error_bad(e, name, "%s: must be above %g", name, r.lowest);
+    *out = (float)x;
+    return SL_OK;
+}
+
+/* -1 stands for 0, as others have it. */
+static sl_status read_u32(sl_json root, const char *name, sl_range r, uint32_t *out,
+                          sl_api_error *e) {
+    sl_err err = {0};
+    int64_t number = 0;
+    uint64_t n = *out;
+    if (sl_json_as_i64(sl_json_get(root, name), &number) && number == -1)
+        n = 0;
+    else if (sl_json_u64(root, name, SL_JSON_OPTIONAL, (uint64_t)r.lowest, (uint64_t)r.highest, &n,
+                         &err) != SL_OK)
+        return sl_api_field_error(e, name, &err);
+    *out = (uint32_t)n;
+    return SL_OK;
+}
+
+static sl_status read_seed(sl_json root, sl_api_params *p, sl_api_error *e) {
+    sl_err err = {0};
+    sl_json given = sl_json_get(root, "seed");
+    int64_t number = 0;
+    double real = 0;
+    p->has_seed = sl_json_kind_of(given) > SL_JSON_NULL;
+    if (sl_json_as_i64(given, &number))
+        p->sampling.seed = (uint64_t)number;
+    else if (sl_json_as_f64(given, &real))
+        return sl_api_error_bad(e, "seed", "seed: %.17g is not an integer of %" PRId64 "..%" PRId64,
+                                real, INT64_MIN, INT64_MAX);
+    else if (sl_json_u64(root, "seed", SL_JSON_OPTIONAL, 0, INT64_MAX, &p->sampling.seed, &err) !=
+             SL_OK)
+        return sl_api_field_error(e, "seed", &err);
+    return SL_OK;
+}
+
+static bool parse_id(const char *text, uint32_t vocab, uint32_t *out) {
+    uint64_t id = 0;
+    size_t n = strspn(text, "0123456789");
+    if (n == 0 || n > 10 || text[n]) return false;
+    for (size_t i = 0; i < n; i++) id = 10 * id + (uint64_t)(text[i] - '0');
+    *out = (uint32_t)id;
+    return id < vocab;
+}
+
+static sl_status read_bias(sl_json root, const sl_api_limits *limits, sl_api_params *p,
+                           sl_api_error *e) {
+    sl_err err = {0};
+    sl_json v = {0};
+    void *iter = NULL;
+    const char *key;
+    if (sl_json_object(root, "logit_bias", SL_JSON_OPTIONAL, &v, &err) != SL_OK)
+        return sl_api_field_error(e, "logit_bias", &err);
+    size_t n = v.value ? sl_json_count(v) : 0;
+    if (n > SL_MAX_LOGIT_BIAS)
+        return sl_api_error_bad(e, "logit_bias", "logit_bias: %zu ids, limit %u", n,
+                                SL_MAX_LOGIT_BIAS);
+    if (n == 0) return SL_OK;
+    p->bias = sl_alloc(n, sizeof *p->bias);
+    if (!p->bias) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+    p->sampling.bias = p->bias;
+    for (sl_json f; sl_json_next(v, &iter, &key, &f);) {
+        uint32_t id = 0, at = p->sampling.n_bias;
+        double bias = 0;
+        if (!parse_id(key, limits->vocab, &id))
+            return sl_api_error_bad(e, "logit_bias",
+                                    "logit_bias: \"%.32s\" is not a token id below %" PRIu32, key,
+                                    limits->vocab);
+        if (!sl_json_as_f64(f, &bias) || !(bias >= -SL_MAX_BIAS && bias <= SL_MAX_BIAS))
+            return sl_api_error_bad(e, "logit_bias",
+                                    "logit_bias: the value of %.32s is not a number of -%d..%d",
+                                    key, SL_MAX_BIAS, SL_MAX_BIAS);
+        for (; at > 0 && p->bias[at - 1].id > id; at--) p->bias[at] = p->bias[at - 1];
+        if (at > 0 && p->bias[at - 1].id == id)
+            return sl_api_error_bad(e, "logit_bias", "logit_bias: id %" PRIu32 " twice", id);
+        p->bias[at] = (sl_logit_bias){id, (float)bias};
+        p->sampling.n_bias++;
+    }
+    return SL_OK;
+}
+
+sl_status sl_api_read_sampling(sl_json root, const sl_api_limits *limits, sl_api_params *p,
+                               sl_api_error *e) {
+    p->sampling = sl_sampling_standard(&limits->gen);
+    sl_status st = SL_OK;
+#define SL_SAMPLING(type, name, byte, standard, whence, allowed, asked, whose, what)               \
+    if (st == SL_OK) st = read_##type(root, #name, asked, &p->sampling.name, e);
+#include "spec/sampling.def"
+    if (st == SL_OK) st = read_seed(root, p, e);
+    return st == SL_OK ? read_bias(root, limits, p, e) : st;
+}

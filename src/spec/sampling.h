@@ -1,0 +1,54 @@
+/* What is asked about the tokens of a request: how they are drawn, and how likely they were. One
+ * form for bodies of clients, the engine and its wire, from one table (sampling.def) with one
+ * check; src/model/sampler.h says what the fields do. Pure. Thread: any. */
+#ifndef SL_SPEC_SAMPLING_H
+#define SL_SPEC_SAMPLING_H
+
+#include "base/status.h"
+#include "spec/limits.h"
+#include "spec/model.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Travels as it lies here: u32, f32. */
+typedef struct sl_logit_bias {
+    uint32_t id;
+    float bias; /* -SL_MAX_BIAS..SL_MAX_BIAS */
+} sl_logit_bias;
+
+/* Travels as it lies here: u32, f32. */
+typedef struct sl_logprob {
+    uint32_t id;
+    float logprob;
+} sl_logprob;
+
+/* Numbers from lowest to highest; above: without the lowest. */
+typedef struct sl_range {
+    double lowest, highest;
+    bool above;
+} sl_range;
+
+/* C's words for the types of rows. */
+typedef float sl_field_f32;
+typedef uint32_t sl_field_u32;
+typedef uint64_t sl_field_u64;
+
+typedef struct sl_sampling {
+#define SL_SAMPLING(type, name, byte, standard, whence, allowed, asked, whose, what)               \
+    sl_field_##type name;
+#define SL_DRAW(type, name, byte, what) sl_field_##type name;
+#include "spec/sampling.def"
+    uint32_t n_bias; /* <= SL_MAX_LOGIT_BIAS */
+    uint32_t n_never;
+    const sl_logit_bias *bias; /* [n_bias], borrowed; ids strictly ascending */
+    const uint32_t *never;     /* [n_never] ids that are not drawn, borrowed */
+} sl_sampling;
+
+/* Where a request says nothing: as the model says, else the standard of each row. */
+sl_sampling sl_sampling_standard(const sl_generation_spec *model);
+
+/* Every row's range, and the biases: SL_ERR_ARG names the field, its value and the range. */
+sl_status sl_sampling_check(const sl_sampling *s, uint32_t vocab, sl_err *err) SL_MUST_CHECK;
+
+#endif
