@@ -218,13 +218,15 @@ static sl_status read_limits(sl_json v, sl_plan *p, sl_err *err) {
                                        "context", "kv_pages"};
     if (!v.value) return SL_OK;
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
-    if (st == SL_OK) st = read_u32(v, "max_num_seqs", 1, 4096, &p->max_num_seqs, err);
+    if (st == SL_OK) st = read_u32(v, "max_num_seqs", 1, SL_PLAN_MAX_SEQS, &p->max_num_seqs, err);
     if (st == SL_OK)
-        st = read_u32(v, "max_num_batched_tokens", 1, 16384, &p->max_num_batched_tokens, err);
+        st = read_u32(v, "max_num_batched_tokens", 1, SL_PLAN_MAX_BATCH, &p->max_num_batched_tokens,
+                      err);
     if (st == SL_OK)
-        st = sl_json_f64(v, "prefill_stretch", SL_JSON_OPTIONAL, 1, 1e6, &p->prefill_stretch, err);
-    if (st == SL_OK) st = read_u32(v, "context", 1, 1u << 20, &p->context, err);
-    if (st == SL_OK) st = read_u32(v, "kv_pages", 1, 1u << 22, &p->n_pages, err);
+        st = sl_json_f64(v, "prefill_stretch", SL_JSON_OPTIONAL, 1, SL_PLAN_MAX_STRETCH,
+                         &p->prefill_stretch, err);
+    if (st == SL_OK) st = read_u32(v, "context", 1, SL_PLAN_MAX_CONTEXT, &p->context, err);
+    if (st == SL_OK) st = read_u32(v, "kv_pages", 1, SL_PLAN_MAX_PAGES, &p->n_pages, err);
     return st;
 }
 
@@ -333,7 +335,7 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = sl_wire_format_parse(wire, &p->wire, err);
     if (st == SL_OK) st = sl_json_bool(v, "exact", SL_JSON_OPTIONAL, &p->exact, err);
     if (st == SL_OK) st = read_u32(v, "epoch", 1, UINT32_MAX, &p->epoch, err);
-    if (st == SL_OK) st = read_u32(v, "threads", 0, 256, &p->threads, err);
+    if (st == SL_OK) st = read_u32(v, "threads", 0, SL_PLAN_MAX_THREADS, &p->threads, err);
     if (st == SL_OK) st = read_pin(v, p, err);
     if (st == SL_OK) st = sl_json_string(v, "progress", SL_JSON_OPTIONAL, &progress, err);
     if (st == SL_OK) st = sl_progress_parse(progress, &p->pump, err);

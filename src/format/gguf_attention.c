@@ -10,16 +10,16 @@ static sl_status read_kv_heads(sl_gguf_reading *r, sl_err *err) {
     const sl_gguf_kv *kv = sl_gguf_find(r->g, key);
     m->n_kv_heads = m->n_heads;
     if (!kv || !kv->array)
-        return sl_gguf_read_u32(r, "attention.head_count_kv", SL_GGUF_OPTIONAL, 1, 4096,
+        return sl_gguf_read_u32(r, "attention.head_count_kv", SL_GGUF_OPTIONAL, 1, SL_MAX_HEADS,
                                 &m->n_kv_heads, err);
     sl_status st = sl_gguf_numbers(r->g, key, SL_GGUF_REQUIRED, &kv, err);
     if (st != SL_OK) return st;
     double first = sl_gguf_number_at(kv, 0);
-    bool same = kv->count == m->n_layers && first >= 1 && first <= 4096;
+    bool same = kv->count == m->n_layers && first >= 1 && first <= SL_MAX_HEADS;
     for (uint64_t i = 1; same && i < kv->count; i++) same = sl_gguf_number_at(kv, i) == first;
     if (!same)
         return sl_gguf_fail(r->g, key, err, SL_ERR_UNSUPPORTED,
-                            "not the same number from 1 to 4096 for each of %u blocks",
+                            "not the same number from 1 to %u for each of %u blocks", SL_MAX_HEADS,
                             m->n_layers);
     m->n_kv_heads = (uint32_t)first;
     return SL_OK;
@@ -34,11 +34,12 @@ static sl_status read_heads(sl_gguf_reading *r, sl_err *err) {
         return sl_gguf_fail(r->g, sl_gguf_key(r, "attention.head_count_kv"), err, SL_ERR_FORMAT,
                             "%u does not divide the %u heads", m->n_kv_heads, m->n_heads);
     m->head_dim = m->d_model / m->n_heads;
-    st = sl_gguf_read_u32(r, "attention.key_length", SL_GGUF_OPTIONAL, 2, 1024, &m->head_dim, err);
+    st = sl_gguf_read_u32(r, "attention.key_length", SL_GGUF_OPTIONAL, 2, SL_HEAD_DIM_MAX,
+                          &m->head_dim, err);
     if (st != SL_OK) return st;
-    if (m->head_dim == 0 || m->head_dim > 1024 || m->head_dim % 2 != 0)
+    if (m->head_dim == 0 || m->head_dim > SL_HEAD_DIM_MAX || m->head_dim % 2 != 0)
         return sl_gguf_fail(r->g, sl_gguf_key(r, "attention.key_length"), err, SL_ERR_LIMIT,
-                            "%u must be even, 2 to 1024", m->head_dim);
+                            "%u must be even, 2 to %d", m->head_dim, SL_HEAD_DIM_MAX);
     st = sl_gguf_expect(r, "attention.value_length", m->head_dim, err);
     m->rope_dim = m->head_dim;
     if (st == SL_OK && !(r->arch->has & SL_GGUF_PARTIAL))
@@ -58,22 +59,22 @@ static sl_status read_heads(sl_gguf_reading *r, sl_err *err) {
  * value_length are those of the cache, and there is one head of it. */
 static sl_status read_latents(sl_gguf_reading *r, sl_err *err) {
     sl_model_spec *m = r->m;
-    uint32_t key = 0, key_max = 1024 + 512;
+    uint32_t key = 0, key_max = SL_HEAD_DIM_MAX + SL_MAX_ROPE_DIM;
     m->kv_parts = sl_gguf_find(r->g, sl_gguf_key(r, "attention.key_length_mla")) != NULL;
-    sl_status st =
-        sl_gguf_read_u32(r, "rope.dimension_count", SL_GGUF_REQUIRED, 2, 512, &m->rope_dim, err);
+    sl_status st = sl_gguf_read_u32(r, "rope.dimension_count", SL_GGUF_REQUIRED, 2, SL_MAX_ROPE_DIM,
+                                    &m->rope_dim, err);
     if (st == SL_OK && m->rope_dim % 2 != 0)
         st = sl_gguf_fail(r->g, r->key, err, SL_ERR_LIMIT, "%u must be even", m->rope_dim);
     if (st == SL_OK)
-        st = sl_gguf_read_u32(r, "attention.q_lora_rank", SL_GGUF_OPTIONAL, 0, 1u << 17, &m->q_lora,
-                              err);
+        st = sl_gguf_read_u32(r, "attention.q_lora_rank", SL_GGUF_OPTIONAL, 0, SL_MAX_D_MODEL,
+                              &m->q_lora, err);
     if (st == SL_OK)
         st = sl_gguf_read_u32(r, "attention.kv_lora_rank", SL_GGUF_REQUIRED, 1,
                               SL_HEAD_DIM_MAX - m->rope_dim, &m->kv_lora, err);
     if (st == SL_OK)
         st = sl_gguf_read_u32(r,
                               m->kv_parts ? "attention.value_length_mla" : "attention.value_length",
-                              SL_GGUF_REQUIRED, 1, 1024, &m->v_dim, err);
+                              SL_GGUF_REQUIRED, 1, SL_HEAD_DIM_MAX, &m->v_dim, err);
     if (st == SL_OK)
         st = sl_gguf_read_u32(r, m->kv_parts ? "attention.key_length_mla" : "attention.key_length",
                               SL_GGUF_REQUIRED, m->rope_dim + 1, key_max, &key, err);
@@ -122,11 +123,11 @@ static sl_status read_yarn(sl_gguf_reading *r, sl_err *err) {
     sl_model_spec *m = r->m;
     uint32_t original = m->max_position;
     double factor = 1, fast = 32, slow = 1, ext = 1;
-    sl_status st =
-        sl_gguf_read_f64(r, "rope.scaling.factor", SL_GGUF_REQUIRED, 1, 1024, &factor, err);
+    sl_status st = sl_gguf_read_f64(r, "rope.scaling.factor", SL_GGUF_REQUIRED, 1,
+                                    SL_MAX_ROPE_FACTOR, &factor, err);
     if (st == SL_OK)
         st = sl_gguf_read_u32(r, "rope.scaling.original_context_length", SL_GGUF_OPTIONAL, 1,
-                              1u << 30, &original, err);
+                              SL_MAX_POSITION, &original, err);
     if (st == SL_OK)
         st = sl_gguf_read_f64(r, "rope.scaling.yarn_ext_factor", SL_GGUF_OPTIONAL, 1, 1, &ext, err);
     if (st == SL_OK)
@@ -140,7 +141,7 @@ static sl_status read_yarn(sl_gguf_reading *r, sl_err *err) {
                           fast);
     if (st != SL_OK) return st;
     double reach = floor(factor * original);
-    if (reach > m->max_position) m->max_position = (uint32_t)SL_MIN(reach, (double)(1u << 30));
+    if (reach > m->max_position) m->max_position = (uint32_t)SL_MIN(reach, (double)SL_MAX_POSITION);
     m->yarn = (sl_yarn){.factor = (float)factor,
                         .beta_fast = (float)fast,
                         .beta_slow = (float)slow,
@@ -181,8 +182,8 @@ static sl_status read_windows(sl_gguf_reading *r, sl_err *err) {
 }
 
 sl_status sl_gguf_read_attention(sl_gguf_reading *r, sl_err *err) {
-    sl_status st =
-        sl_gguf_read_u32(r, "attention.head_count", SL_GGUF_REQUIRED, 1, 4096, &r->m->n_heads, err);
+    sl_status st = sl_gguf_read_u32(r, "attention.head_count", SL_GGUF_REQUIRED, 1, SL_MAX_HEADS,
+                                    &r->m->n_heads, err);
     if (st == SL_OK) st = r->arch->has & SL_GGUF_LATENT ? read_latents(r, err) : read_heads(r, err);
     if (st == SL_OK) st = read_scaling(r, err);
     return st == SL_OK ? read_windows(r, err) : st;

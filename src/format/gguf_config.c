@@ -202,7 +202,7 @@ static sl_status read_block_count(sl_gguf_reading *r, sl_err *err) {
         sl_gguf_read_u32(r, "block_count", SL_GGUF_REQUIRED, 1, SL_MAX_LAYERS, &m->n_layers, err);
     if (st == SL_OK && r->arch->has & SL_GGUF_FURTHER)
         st = sl_gguf_read_u32(r, "nextn_predict_layers", SL_GGUF_OPTIONAL, 0,
-                              SL_MIN(m->n_layers - 1, 16u), &m->n_mtp, err);
+                              SL_MIN(m->n_layers - 1, SL_MAX_MTP), &m->n_mtp, err);
     m->n_layers -= m->n_mtp;
     return st;
 }
@@ -212,21 +212,21 @@ static sl_status read_sizes(sl_gguf_reading *r, sl_err *err) {
     double eps = 0, theta = 10000;
     const char *eps_key = r->arch->eps ? r->arch->eps : "attention.layer_norm_rms_epsilon";
     const sl_gguf_tensor *embed = sl_gguf_tensor_find(r->g, "token_embd.weight");
-    sl_status st =
-        sl_gguf_read_u32(r, "embedding_length", SL_GGUF_REQUIRED, 1, 1u << 17, &m->d_model, err);
+    sl_status st = sl_gguf_read_u32(r, "embedding_length", SL_GGUF_REQUIRED, 1, SL_MAX_D_MODEL,
+                                    &m->d_model, err);
     if (st == SL_OK) st = read_block_count(r, err);
     if (st == SL_OK)
-        st = sl_gguf_read_u32(r, "context_length", SL_GGUF_REQUIRED, 1, 1u << 30, &m->max_position,
-                              err);
+        st = sl_gguf_read_u32(r, "context_length", SL_GGUF_REQUIRED, 1, SL_MAX_POSITION,
+                              &m->max_position, err);
     if (st == SL_OK) st = sl_gguf_read_f64(r, eps_key, SL_GGUF_REQUIRED, 0, 1, &eps, err);
     if (st == SL_OK)
         st = sl_gguf_read_f64(r, "rope.freq_base", SL_GGUF_OPTIONAL, 1, 1e12, &theta, err);
     if (st != SL_OK) return st;
-    if (!embed || embed->n_dims != 2 || embed->dim[0] > 1u << 24)
+    if (!embed || embed->n_dims != 2 || embed->dim[0] > SL_MAX_VOCAB)
         return sl_fail(
             err, SL_ERR_FORMAT,
             "%s: tensor \"token_embd.weight\" is %s, expected a matrix of at most %u rows",
-            sl_gguf_path(r->g), embed ? "of another shape" : "missing", 1u << 24);
+            sl_gguf_path(r->g), embed ? "of another shape" : "missing", SL_MAX_VOCAB);
     m->vocab = (uint32_t)embed->dim[0];
     m->rms_eps = (float)eps;
     m->rope_theta = (float)theta;
@@ -262,8 +262,8 @@ static sl_status read_blocks(sl_gguf_reading *r, sl_err *err) {
         st = sl_gguf_fail(r->g, r->key, err, SL_ERR_FORMAT,
                           "%u, but the first block with a router is %u", leading, first);
     if (st != SL_OK || m->n_moe == m->n_layers) return st;
-    return sl_gguf_read_u32(r, "feed_forward_length", SL_GGUF_REQUIRED, 1, 1u << 20, &m->d_ff_dense,
-                            err);
+    return sl_gguf_read_u32(r, "feed_forward_length", SL_GGUF_REQUIRED, 1, SL_MAX_WIDTH,
+                            &m->d_ff_dense, err);
 }
 
 /* Which blocks are routed is said by their routers; the rest as llama.cpp takes it. */
@@ -289,12 +289,13 @@ static sl_status read_shared(sl_gguf_reading *r, sl_err *err) {
     uint32_t has = r->arch->has, n = 0;
     sl_status st = has & SL_GGUF_SHARED_WIDTH
                        ? sl_gguf_read_u32(r, "expert_shared_feed_forward_length", SL_GGUF_REQUIRED,
-                                          1, 1u << 20, &m->d_ff_shared, err)
+                                          1, SL_MAX_WIDTH, &m->d_ff_shared, err)
                        : sl_gguf_expect(r, "expert_shared_feed_forward_length", 0, err);
     if (st == SL_OK && !(has & SL_GGUF_SHARED_COUNT))
         return sl_gguf_expect(r, "expert_shared_count", 0, err);
     if (st == SL_OK)
-        st = sl_gguf_read_u32(r, "expert_shared_count", SL_GGUF_REQUIRED, 1, 64, &n, err);
+        st = sl_gguf_read_u32(r, "expert_shared_count", SL_GGUF_REQUIRED, 1, SL_MAX_SHARED_EXPERTS,
+                              &n, err);
     m->d_ff_shared = n * m->d_ff_expert;
     return st;
 }
@@ -361,7 +362,7 @@ static sl_status read_experts(sl_gguf_reading *r, sl_err *err) {
         st = sl_gguf_read_u32(r, "expert_used_count", SL_GGUF_REQUIRED, 1,
                               SL_MIN(m->n_experts, (uint32_t)SL_MAX_TOP_K), &m->top_k, err);
     if (st == SL_OK)
-        st = sl_gguf_read_u32(r, r->arch->width, SL_GGUF_REQUIRED, 1, 1u << 20, &m->d_ff_expert,
+        st = sl_gguf_read_u32(r, r->arch->width, SL_GGUF_REQUIRED, 1, SL_MAX_WIDTH, &m->d_ff_expert,
                               err);
     if (st == SL_OK) st = read_shared(r, err);
     if (st == SL_OK) st = read_router(r, err);
@@ -431,8 +432,8 @@ static sl_status read_sampling(sl_gguf_reading *r, sl_generation_spec *gen, sl_e
     double temperature = -1, top_p = -1;
     uint64_t top_k = UINT64_MAX;
     *gen = sl_hf_generation_none();
-    sl_status st =
-        sl_gguf_f64(r->g, "general.sampling.temp", SL_GGUF_OPTIONAL, 0, 100, &temperature, err);
+    sl_status st = sl_gguf_f64(r->g, "general.sampling.temp", SL_GGUF_OPTIONAL, 0,
+                               SL_MAX_TEMPERATURE, &temperature, err);
     if (st == SL_OK)
         st = sl_gguf_f64(r->g, "general.sampling.top_p", SL_GGUF_OPTIONAL, 0, 1, &top_p, err);
     if (st == SL_OK)

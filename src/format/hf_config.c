@@ -61,10 +61,11 @@ static sl_status read_layer_types(sl_json root, const sl_hf_class *c, sl_model_s
 static sl_status read_attention(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
     bool windowed = false;
     sl_status st =
-        sl_hf_u32(root, "num_attention_heads", SL_JSON_REQUIRED, 1, 4096, &m->n_heads, err);
+        sl_hf_u32(root, "num_attention_heads", SL_JSON_REQUIRED, 1, SL_MAX_HEADS, &m->n_heads, err);
     m->n_kv_heads = m->n_heads;
     if (st == SL_OK)
-        st = sl_hf_u32(root, "num_key_value_heads", SL_JSON_OPTIONAL, 1, 4096, &m->n_kv_heads, err);
+        st = sl_hf_u32(root, "num_key_value_heads", SL_JSON_OPTIONAL, 1, SL_MAX_HEADS,
+                       &m->n_kv_heads, err);
     if (st != SL_OK) return st;
     if (m->n_heads % m->n_kv_heads != 0)
         return sl_json_fail(root, "num_key_value_heads", err, SL_ERR_FORMAT,
@@ -75,11 +76,11 @@ static sl_status read_attention(sl_json root, const sl_hf_class *c, sl_model_spe
         return sl_json_fail(root, "num_attention_heads", err, SL_ERR_FORMAT,
                             "%u does not divide hidden_size %u, and there is no head_dim",
                             m->n_heads, m->d_model);
-    st = sl_hf_u32(root, "head_dim", SL_JSON_OPTIONAL, 2, 1024, &m->head_dim, err);
+    st = sl_hf_u32(root, "head_dim", SL_JSON_OPTIONAL, 2, SL_HEAD_DIM_MAX, &m->head_dim, err);
     if (st != SL_OK) return st;
-    if (m->head_dim == 0 || m->head_dim > 1024 || m->head_dim % 2 != 0)
-        return sl_json_fail(root, "head_dim", err, SL_ERR_LIMIT, "%u must be even, 2 to 1024",
-                            m->head_dim);
+    if (m->head_dim == 0 || m->head_dim > SL_HEAD_DIM_MAX || m->head_dim % 2 != 0)
+        return sl_json_fail(root, "head_dim", err, SL_ERR_LIMIT, "%u must be even, 2 to %d",
+                            m->head_dim, SL_HEAD_DIM_MAX);
     if (c->head_dim_derived && m->head_dim * m->n_heads != m->d_model)
         return sl_json_fail(root, "head_dim", err, SL_ERR_UNSUPPORTED,
                             "%u is not hidden_size / num_attention_heads, as it is for %s",
@@ -154,7 +155,7 @@ static sl_status read_blocks(sl_json root, const sl_hf_class *c, sl_model_spec *
     }
     st = sl_hf_number_blocks(root, m, err);
     if (st == SL_OK && m->n_moe < m->n_layers)
-        st = sl_hf_u32(root, "intermediate_size", SL_JSON_REQUIRED, 1, 1u << 20, &m->d_ff_dense,
+        st = sl_hf_u32(root, "intermediate_size", SL_JSON_REQUIRED, 1, SL_MAX_WIDTH, &m->d_ff_dense,
                        err);
     return st;
 }
@@ -167,7 +168,8 @@ static sl_status read_experts(sl_json root, const sl_hf_class *c, sl_model_spec 
                           "false is not supported for %s", c->name);
     if (st == SL_OK) st = read_expert_count(root, m, err);
     if (st == SL_OK)
-        st = sl_hf_u32(root, c->expert_width, SL_JSON_REQUIRED, 1, 1u << 20, &m->d_ff_expert, err);
+        st = sl_hf_u32(root, c->expert_width, SL_JSON_REQUIRED, 1, SL_MAX_WIDTH, &m->d_ff_expert,
+                       err);
     return st == SL_OK && !c->own_blocks ? read_blocks(root, c, m, err) : st;
 }
 
@@ -198,14 +200,15 @@ static sl_status read_eos(sl_json root, sl_model_spec *m, sl_err *err) {
 static sl_status read_sizes(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
     double eps = c->rms_eps;
     const char *act = NULL;
-    sl_status st = sl_hf_u32(root, "hidden_size", SL_JSON_REQUIRED, 1, 1u << 17, &m->d_model, err);
+    sl_status st =
+        sl_hf_u32(root, "hidden_size", SL_JSON_REQUIRED, 1, SL_MAX_D_MODEL, &m->d_model, err);
     if (st == SL_OK)
         st = sl_hf_u32(root, "num_hidden_layers", SL_JSON_REQUIRED, 1, SL_MAX_LAYERS, &m->n_layers,
                        err);
     if (st == SL_OK)
-        st = sl_hf_u32(root, "vocab_size", SL_JSON_REQUIRED, 1, 1u << 24, &m->vocab, err);
+        st = sl_hf_u32(root, "vocab_size", SL_JSON_REQUIRED, 1, SL_MAX_VOCAB, &m->vocab, err);
     if (st == SL_OK)
-        st = sl_hf_u32(root, "max_position_embeddings", SL_JSON_REQUIRED, 1, 1u << 30,
+        st = sl_hf_u32(root, "max_position_embeddings", SL_JSON_REQUIRED, 1, SL_MAX_POSITION,
                        &m->max_position, err);
     if (st == SL_OK) st = sl_json_f64(root, "rms_norm_eps", SL_JSON_OPTIONAL, 0, 1, &eps, err);
     m->rms_eps = (float)eps;
@@ -293,7 +296,8 @@ static sl_status read_generation(sl_json root, sl_model_spec *m, sl_generation_s
     const sl_hf_key *keys = sl_hf_generation_keys(&n_keys);
     sl_status st = sl_hf_check_keys(root, NULL, 0, keys, n_keys, err);
     if (st == SL_OK)
-        st = sl_json_f64(root, "temperature", SL_JSON_OPTIONAL, 0, 100, &temperature, err);
+        st = sl_json_f64(root, "temperature", SL_JSON_OPTIONAL, 0, SL_MAX_TEMPERATURE, &temperature,
+                         err);
     if (st == SL_OK) st = sl_json_f64(root, "top_p", SL_JSON_OPTIONAL, 1e-6, 1, &top_p, err);
     if (st == SL_OK) st = sl_json_u64(root, "top_k", SL_JSON_OPTIONAL, 0, INT32_MAX, &top_k, err);
     if (st == SL_OK) st = sl_json_bool(root, "do_sample", SL_JSON_OPTIONAL, &sample, err);

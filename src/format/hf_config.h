@@ -10,8 +10,6 @@
 #include "base/status.h"
 #include "spec/model.h"
 
-#define SL_HF_MAX_CONFIG_BYTES (4u << 20)
-
 /* Fills everything of *spec but n_params, n_params_active and hash. `file` names the text in
  * errors. */
 sl_status sl_hf_config_parse(const char *file, sl_span text, sl_model_spec *spec,

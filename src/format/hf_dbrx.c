@@ -70,14 +70,17 @@ static sl_status check_keys(sl_json obj, const sl_hf_key *own, size_t n_own, sl_
 
 static sl_status read_sizes(sl_json root, sl_model_spec *m, sl_err *err) {
     bool tied = false;
-    sl_status st = sl_hf_u32(root, "d_model", SL_JSON_REQUIRED, 1, 1u << 17, &m->d_model, err);
+    sl_status st =
+        sl_hf_u32(root, "d_model", SL_JSON_REQUIRED, 1, SL_MAX_D_MODEL, &m->d_model, err);
     if (st == SL_OK)
         st = sl_hf_u32(root, "n_layers", SL_JSON_REQUIRED, 1, SL_MAX_LAYERS, &m->n_layers, err);
-    if (st == SL_OK) st = sl_hf_u32(root, "n_heads", SL_JSON_REQUIRED, 1, 4096, &m->n_heads, err);
     if (st == SL_OK)
-        st = sl_hf_u32(root, "vocab_size", SL_JSON_REQUIRED, 1, 1u << 24, &m->vocab, err);
+        st = sl_hf_u32(root, "n_heads", SL_JSON_REQUIRED, 1, SL_MAX_HEADS, &m->n_heads, err);
     if (st == SL_OK)
-        st = sl_hf_u32(root, "max_seq_len", SL_JSON_REQUIRED, 1, 1u << 30, &m->max_position, err);
+        st = sl_hf_u32(root, "vocab_size", SL_JSON_REQUIRED, 1, SL_MAX_VOCAB, &m->vocab, err);
+    if (st == SL_OK)
+        st = sl_hf_u32(root, "max_seq_len", SL_JSON_REQUIRED, 1, SL_MAX_POSITION, &m->max_position,
+                       err);
     if (st == SL_OK) st = sl_json_bool(root, "tie_word_embeddings", SL_JSON_OPTIONAL, &tied, err);
     if (st == SL_OK && tied)
         st = sl_json_fail(root, "tie_word_embeddings", err, SL_ERR_UNSUPPORTED,
@@ -115,7 +118,7 @@ static sl_status read_attention(sl_json root, sl_model_spec *m, sl_err *err) {
     sl_status st = sl_json_object(root, "attn_config", SL_JSON_REQUIRED, &attn, err);
     if (st == SL_OK) st = check_keys(attn, attn_keys, SL_LEN(attn_keys), err);
     if (st == SL_OK)
-        st = sl_hf_u32(attn, "kv_n_heads", SL_JSON_OPTIONAL, 1, 4096, &m->n_kv_heads, err);
+        st = sl_hf_u32(attn, "kv_n_heads", SL_JSON_OPTIONAL, 1, SL_MAX_HEADS, &m->n_kv_heads, err);
     if (st == SL_OK) st = sl_json_f64(attn, "clip_qkv", SL_JSON_OPTIONAL, 1e-6, 1e6, &clip, err);
     if (st == SL_OK) st = read_theta(root, attn, m, err);
     if (st == SL_OK && m->n_heads % m->n_kv_heads != 0)
@@ -123,7 +126,7 @@ static sl_status read_attention(sl_json root, sl_model_spec *m, sl_err *err) {
                           m->n_kv_heads, m->n_heads);
     again = m->n_kv_heads;
     if (st == SL_OK)
-        st = sl_hf_u32(root, "num_key_value_heads", SL_JSON_OPTIONAL, 1, 4096, &again, err);
+        st = sl_hf_u32(root, "num_key_value_heads", SL_JSON_OPTIONAL, 1, SL_MAX_HEADS, &again, err);
     if (st == SL_OK && again != m->n_kv_heads)
         st = sl_json_fail(root, "num_key_value_heads", err, SL_ERR_FORMAT,
                           "%u contradicts attn_config.kv_n_heads %u", again, m->n_kv_heads);
@@ -166,7 +169,8 @@ static sl_status read_ffn(sl_json root, sl_model_spec *m, sl_err *err) {
     if (st == SL_OK) st = sl_hf_expect_u32(ffn, "hidden_size", m->d_model, "d_model", err);
     if (st == SL_OK) st = read_activation(ffn, err);
     if (st == SL_OK)
-        st = sl_hf_u32(ffn, "ffn_hidden_size", SL_JSON_OPTIONAL, 1, 1u << 20, &m->d_ff_expert, err);
+        st = sl_hf_u32(ffn, "ffn_hidden_size", SL_JSON_OPTIONAL, 1, SL_MAX_WIDTH, &m->d_ff_expert,
+                       err);
     if (st == SL_OK)
         st = sl_hf_u32(ffn, "moe_num_experts", SL_JSON_OPTIONAL, 1, SL_MAX_EXPERTS, &m->n_experts,
                        err);

@@ -31,19 +31,22 @@ static sl_status expect_text(sl_json root, const char *key, const char *want, sl
 /* head_dim is that of the rotated key until sl_hf_rope has seen it. */
 static sl_status read_latents(sl_json root, sl_model_spec *m, sl_err *err) {
     sl_status st =
-        sl_hf_u32(root, "num_attention_heads", SL_JSON_REQUIRED, 1, 4096, &m->n_heads, err);
+        sl_hf_u32(root, "num_attention_heads", SL_JSON_REQUIRED, 1, SL_MAX_HEADS, &m->n_heads, err);
     if (st == SL_OK)
         st = sl_hf_expect_u32(root, "num_key_value_heads", m->n_heads, "num_attention_heads", err);
     if (st == SL_OK)
-        st = sl_hf_u32(root, "q_lora_rank", SL_JSON_OPTIONAL, 1, 1u << 17, &m->q_lora, err);
+        st = sl_hf_u32(root, "q_lora_rank", SL_JSON_OPTIONAL, 1, SL_MAX_D_MODEL, &m->q_lora, err);
     if (st == SL_OK)
-        st = sl_hf_u32(root, "qk_rope_head_dim", SL_JSON_REQUIRED, 2, 512, &m->head_dim, err);
+        st = sl_hf_u32(root, "qk_rope_head_dim", SL_JSON_REQUIRED, 2, SL_MAX_ROPE_DIM, &m->head_dim,
+                       err);
     if (st == SL_OK)
         st = sl_hf_u32(root, "kv_lora_rank", SL_JSON_REQUIRED, 1, SL_HEAD_DIM_MAX - m->head_dim,
                        &m->kv_lora, err);
     if (st == SL_OK)
-        st = sl_hf_u32(root, "qk_nope_head_dim", SL_JSON_REQUIRED, 1, 1024, &m->nope_dim, err);
-    if (st == SL_OK) st = sl_hf_u32(root, "v_head_dim", SL_JSON_REQUIRED, 1, 1024, &m->v_dim, err);
+        st = sl_hf_u32(root, "qk_nope_head_dim", SL_JSON_REQUIRED, 1, SL_HEAD_DIM_MAX, &m->nope_dim,
+                       err);
+    if (st == SL_OK)
+        st = sl_hf_u32(root, "v_head_dim", SL_JSON_REQUIRED, 1, SL_HEAD_DIM_MAX, &m->v_dim, err);
     if (st == SL_OK) st = sl_hf_expect_u32(root, "head_dim", m->head_dim, "qk_rope_head_dim", err);
     if (st == SL_OK)
         st = sl_hf_expect_u32(root, "qk_head_dim", m->nope_dim + m->head_dim,
@@ -99,7 +102,8 @@ static sl_status read_ffn(sl_json root, double scale, sl_model_spec *m, sl_err *
     sl_status st = sl_hf_u32(root, "first_k_dense_replace", SL_JSON_REQUIRED, 0, SL_MAX_LAYERS,
                              &dense, err); /* classes disagree on what it is when it is absent */
     if (st == SL_OK)
-        st = sl_hf_u32(root, "n_shared_experts", SL_JSON_REQUIRED, 1, 64, &n_shared, err);
+        st = sl_hf_u32(root, "n_shared_experts", SL_JSON_REQUIRED, 1, SL_MAX_SHARED_EXPERTS,
+                       &n_shared, err);
     if (st == SL_OK)
         st = sl_json_f64(root, "routed_scaling_factor", SL_JSON_OPTIONAL, 1e-6, 1e6, &scale, err);
     if (st == SL_OK) st = read_fp8(root, m, err);
@@ -130,8 +134,8 @@ static sl_status read_v3(sl_json root, sl_model_spec *m, sl_err *err) {
     if (st == SL_OK) st = expect_text(root, "scoring_func", "sigmoid", err);
     if (st == SL_OK) st = expect_text(root, "topk_method", "noaux_tc", err);
     if (st == SL_OK) st = sl_hf_groups(root, m, err);
-    return st == SL_OK ? sl_hf_u32(root, "num_nextn_predict_layers", SL_JSON_OPTIONAL, 0, 16,
-                                   &m->n_mtp, err)
+    return st == SL_OK ? sl_hf_u32(root, "num_nextn_predict_layers", SL_JSON_OPTIONAL, 0,
+                                   SL_MAX_MTP, &m->n_mtp, err)
                        : st;
 }
 

@@ -22,7 +22,7 @@ static sl_status read_qwen2(sl_json root, sl_model_spec *m, sl_err *err) {
     m->qkv_bias = true;
     sl_status st = sl_json_bool(root, "qkv_bias", SL_JSON_OPTIONAL, &m->qkv_bias, err);
     return st == SL_OK ? sl_hf_u32(root, "shared_expert_intermediate_size", SL_JSON_REQUIRED, 1,
-                                   1u << 20, &m->d_ff_shared, err)
+                                   SL_MAX_WIDTH, &m->d_ff_shared, err)
                        : st;
 }
 
@@ -58,11 +58,13 @@ static sl_status read_glm4(sl_json root, sl_model_spec *m, sl_err *err) {
     if (st == SL_OK)
         st = sl_json_f64(root, "routed_scaling_factor", SL_JSON_OPTIONAL, 1e-6, 1e6, &scale, err);
     if (st == SL_OK)
-        st = sl_hf_u32(root, "n_shared_experts", SL_JSON_OPTIONAL, 1, 64, &n_shared, err);
+        st = sl_hf_u32(root, "n_shared_experts", SL_JSON_OPTIONAL, 1, SL_MAX_SHARED_EXPERTS,
+                       &n_shared, err);
     if (st == SL_OK) st = sl_json_bool(root, "attention_bias", SL_JSON_OPTIONAL, &m->qkv_bias, err);
     if (st == SL_OK) st = sl_json_bool(root, "use_qk_norm", SL_JSON_OPTIONAL, &m->qk_norm, err);
     if (st == SL_OK)
-        st = sl_hf_u32(root, "num_nextn_predict_layers", SL_JSON_OPTIONAL, 0, 16, &m->n_mtp, err);
+        st = sl_hf_u32(root, "num_nextn_predict_layers", SL_JSON_OPTIONAL, 0, SL_MAX_MTP, &m->n_mtp,
+                       err);
     m->route_scale = (float)scale;
     m->d_ff_shared = n_shared * m->d_ff_expert;
     return st;

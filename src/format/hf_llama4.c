@@ -64,7 +64,7 @@ static sl_status read_routed(sl_json root, sl_model_spec *m, sl_err *err) {
     m->d_ff_shared = m->d_ff_expert;
     st = sl_hf_number_blocks(root, m, err);
     return st == SL_OK && m->n_moe < m->n_layers
-               ? sl_hf_u32(root, "intermediate_size_mlp", SL_JSON_REQUIRED, 1, 1u << 20,
+               ? sl_hf_u32(root, "intermediate_size_mlp", SL_JSON_REQUIRED, 1, SL_MAX_WIDTH,
                            &m->d_ff_dense, err)
                : st;
 }

@@ -66,10 +66,11 @@ static sl_status read_yarn(sl_json obj, const sl_hf_class *c, sl_model_spec *m, 
     double factor = 0, scores = 1, fast = 32, slow = 1;
     uint32_t original = m->max_position;
     sl_status st = sl_json_only(obj, known, SL_LEN(known) - (c->mscale ? 0 : 2), err);
-    if (st == SL_OK) st = sl_json_f64(obj, "factor", SL_JSON_REQUIRED, 1, 1024, &factor, err);
     if (st == SL_OK)
-        st = sl_hf_u32(obj, "original_max_position_embeddings", SL_JSON_OPTIONAL, 1, 1u << 30,
-                       &original, err);
+        st = sl_json_f64(obj, "factor", SL_JSON_REQUIRED, 1, SL_MAX_ROPE_FACTOR, &factor, err);
+    if (st == SL_OK)
+        st = sl_hf_u32(obj, "original_max_position_embeddings", SL_JSON_OPTIONAL, 1,
+                       SL_MAX_POSITION, &original, err);
     if (st == SL_OK) st = sl_json_f64(obj, "beta_fast", SL_JSON_OPTIONAL, 1e-3, 1e6, &fast, err);
     if (st == SL_OK) st = sl_json_f64(obj, "beta_slow", SL_JSON_OPTIONAL, 1e-3, 1e6, &slow, err);
     double attention = yarn_mscale(factor, 1);
@@ -82,7 +83,7 @@ static sl_status read_yarn(sl_json obj, const sl_hf_class *c, sl_model_spec *m, 
         return sl_json_fail(obj, "beta_fast", err, SL_ERR_FORMAT, "%g is below beta_slow %g", fast,
                             slow);
     double reach = floor(factor * original);
-    if (reach > m->max_position) m->max_position = (uint32_t)SL_MIN(reach, (double)(1u << 30));
+    if (reach > m->max_position) m->max_position = (uint32_t)SL_MIN(reach, (double)SL_MAX_POSITION);
     m->yarn = (sl_yarn){.factor = (float)factor,
                         .beta_fast = (float)fast,
                         .beta_slow = (float)slow,
@@ -104,14 +105,15 @@ static sl_status read_llama3(sl_json obj, sl_model_spec *m, sl_err *err) {
     double factor = 0, low = 0, high = 0;
     uint32_t original = 0;
     sl_status st = sl_json_only(obj, known, SL_LEN(known), err);
-    if (st == SL_OK) st = sl_json_f64(obj, "factor", SL_JSON_REQUIRED, 1, 1024, &factor, err);
+    if (st == SL_OK)
+        st = sl_json_f64(obj, "factor", SL_JSON_REQUIRED, 1, SL_MAX_ROPE_FACTOR, &factor, err);
     if (st == SL_OK)
         st = sl_json_f64(obj, "low_freq_factor", SL_JSON_REQUIRED, 1e-3, 1e6, &low, err);
     if (st == SL_OK)
         st = sl_json_f64(obj, "high_freq_factor", SL_JSON_REQUIRED, 1e-3, 1e6, &high, err);
     if (st == SL_OK)
-        st = sl_hf_u32(obj, "original_max_position_embeddings", SL_JSON_REQUIRED, 1, 1u << 30,
-                       &original, err);
+        st = sl_hf_u32(obj, "original_max_position_embeddings", SL_JSON_REQUIRED, 1,
+                       SL_MAX_POSITION, &original, err);
     if (st != SL_OK) return st;
     if (high < low)
         return sl_json_fail(obj, "high_freq_factor", err, SL_ERR_FORMAT,

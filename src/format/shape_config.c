@@ -9,12 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define MAX_CONFIG_BYTES (4u << 20)
-#define MAX_D_MODEL      (1u << 17)
-#define MAX_WIDTH        (1u << 20)
-#define MAX_VOCAB        (1u << 24)
-#define MAX_HEADS        4096u
-#define MAX_HEAD_DIM     4096u
+#define MAX_HEAD_DIM 4096u /* wider ones than the engine's can be planned */
 
 /* What a class calls its hyper-parameters; NULL: it has none. */
 typedef struct sl_shape_class {
@@ -52,7 +47,7 @@ static sl_status more_qwen2(sl_json root, sl_shape *s, sl_err *err) {
     sl_status st = sl_json_bool(root, "qkv_bias", SL_JSON_OPTIONAL, &s->qkv_bias, err);
     s->shared_gate = true;
     if (st == SL_OK)
-        st = read_u32(root, "shared_expert_intermediate_size", SL_JSON_REQUIRED, 1, MAX_WIDTH,
+        st = read_u32(root, "shared_expert_intermediate_size", SL_JSON_REQUIRED, 1, SL_MAX_WIDTH,
                       &s->d_ff_shared, err);
     return st;
 }
@@ -64,7 +59,8 @@ static sl_status more_dbrx(sl_json root, sl_shape *s, sl_err *err) {
         st = read_u32(attn, "kv_n_heads", SL_JSON_REQUIRED, 1, s->n_heads, &s->n_kv_heads, err);
     if (st == SL_OK) st = sl_json_object(root, "ffn_config", SL_JSON_REQUIRED, &ffn, err);
     if (st == SL_OK)
-        st = read_u32(ffn, "ffn_hidden_size", SL_JSON_REQUIRED, 1, MAX_WIDTH, &s->d_ff_expert, err);
+        st = read_u32(ffn, "ffn_hidden_size", SL_JSON_REQUIRED, 1, SL_MAX_WIDTH, &s->d_ff_expert,
+                      err);
     if (st == SL_OK)
         st = read_u32(ffn, "moe_num_experts", SL_JSON_REQUIRED, 1, SL_MAX_EXPERTS, &s->n_experts,
                       err);
@@ -83,11 +79,12 @@ static sl_status more_arctic(sl_json root, sl_shape *s, sl_err *err) {
 
 static sl_status shared_experts(sl_json root, sl_shape *s, sl_err *err) {
     uint32_t n = 0;
-    sl_status st = read_u32(root, "n_shared_experts", SL_JSON_OPTIONAL, 0, 64, &n, err);
-    if (st == SL_OK && (uint64_t)n * s->d_ff_expert > MAX_WIDTH)
+    sl_status st =
+        read_u32(root, "n_shared_experts", SL_JSON_OPTIONAL, 0, SL_MAX_SHARED_EXPERTS, &n, err);
+    if (st == SL_OK && (uint64_t)n * s->d_ff_expert > SL_MAX_WIDTH)
         return sl_json_fail(root, "n_shared_experts", err, SL_ERR_LIMIT,
                             "%u experts of width %u are wider than %u together", n, s->d_ff_expert,
-                            MAX_WIDTH);
+                            SL_MAX_WIDTH);
     s->d_ff_shared = n * s->d_ff_expert;
     return st;
 }
@@ -207,9 +204,10 @@ static sl_status read_class(sl_json root, const sl_shape_class **out, sl_err *er
 static sl_status read_mla(sl_json root, sl_shape *s, sl_err *err) {
     s->attention = SL_ATTENTION_MLA;
     s->n_kv_heads = s->n_heads;
-    sl_status st = read_u32(root, "q_lora_rank", SL_JSON_OPTIONAL, 1, MAX_D_MODEL, &s->q_lora, err);
+    sl_status st =
+        read_u32(root, "q_lora_rank", SL_JSON_OPTIONAL, 1, SL_MAX_D_MODEL, &s->q_lora, err);
     if (st == SL_OK)
-        st = read_u32(root, "kv_lora_rank", SL_JSON_REQUIRED, 1, MAX_D_MODEL, &s->kv_lora, err);
+        st = read_u32(root, "kv_lora_rank", SL_JSON_REQUIRED, 1, SL_MAX_D_MODEL, &s->kv_lora, err);
     if (st == SL_OK)
         st = read_u32(root, "qk_nope_head_dim", SL_JSON_REQUIRED, 1, MAX_HEAD_DIM, &s->qk_nope_dim,
                       err);
@@ -224,7 +222,7 @@ static sl_status read_mla(sl_json root, sl_shape *s, sl_err *err) {
 
 static sl_status read_attention(sl_json root, const sl_shape_class *c, sl_shape *s, sl_err *err) {
     bool bias = c->bias_default;
-    sl_status st = read_u32(root, c->heads, SL_JSON_REQUIRED, 1, MAX_HEADS, &s->n_heads, err);
+    sl_status st = read_u32(root, c->heads, SL_JSON_REQUIRED, 1, SL_MAX_HEADS, &s->n_heads, err);
     if (st == SL_OK) st = sl_json_bool(root, "attention_bias", SL_JSON_OPTIONAL, &bias, err);
     if (st != SL_OK) return st;
     s->qkv_bias = bias && c->qkv_bias;
@@ -276,7 +274,8 @@ static sl_status read_ffn(sl_json root, const sl_shape_class *c, sl_shape *s, sl
     if (st == SL_OK)
         st = read_u32(root, c->top_k, SL_JSON_REQUIRED, 1, SL_MAX_TOP_K, &s->top_k, err);
     if (st == SL_OK)
-        st = read_u32(root, c->expert_width, SL_JSON_REQUIRED, 1, MAX_WIDTH, &s->d_ff_expert, err);
+        st = read_u32(root, c->expert_width, SL_JSON_REQUIRED, 1, SL_MAX_WIDTH, &s->d_ff_expert,
+                      err);
     if (st == SL_OK)
         st = read_u32(root, c->every, SL_JSON_OPTIONAL, 1, SL_MAX_LAYERS, &s->moe_every, err);
     if (st == SL_OK)
@@ -294,7 +293,7 @@ static sl_status read_ffn(sl_json root, const sl_shape_class *c, sl_shape *s, sl
                             "none of the %u blocks has routed experts", s->n_layers);
     s->router_bias = c->router_bias;
     if (sl_shape_n_dense(s) == 0) return SL_OK;
-    return read_u32(root, c->dense_width, SL_JSON_REQUIRED, 1, MAX_WIDTH, &s->d_ff_dense, err);
+    return read_u32(root, c->dense_width, SL_JSON_REQUIRED, 1, SL_MAX_WIDTH, &s->d_ff_dense, err);
 }
 
 static sl_status read_bytes(sl_json root, sl_shape *s, sl_err *err) {
@@ -335,9 +334,9 @@ static sl_status read_shape(sl_json root, sl_shape *s, sl_err *err) {
     s->norms_per_layer = 2;
     st = read_u32(root, c->layers, SL_JSON_REQUIRED, 1, SL_MAX_LAYERS, &s->n_layers, err);
     if (st == SL_OK)
-        st = read_u32(root, c->d_model, SL_JSON_REQUIRED, 1, MAX_D_MODEL, &s->d_model, err);
+        st = read_u32(root, c->d_model, SL_JSON_REQUIRED, 1, SL_MAX_D_MODEL, &s->d_model, err);
     if (st == SL_OK)
-        st = read_u32(root, "vocab_size", SL_JSON_REQUIRED, 1, MAX_VOCAB, &s->vocab, err);
+        st = read_u32(root, "vocab_size", SL_JSON_REQUIRED, 1, SL_MAX_VOCAB, &s->vocab, err);
     if (st == SL_OK)
         st = sl_json_bool(root, "tie_word_embeddings", SL_JSON_OPTIONAL, &s->tied_head, err);
     if (st == SL_OK)
@@ -394,7 +393,7 @@ sl_status sl_shape_open(const char *model, sl_shape *out, sl_err *err) {
         if (st == SL_OK) memcpy(out->name, name, sizeof name);
         return st;
     }
-    sl_status st = sl_map_open(path, MAX_CONFIG_BYTES, &map, err);
+    sl_status st = sl_map_open(path, SL_MAX_CONFIG_BYTES, &map, err);
     if (st == SL_OK) st = sl_shape_config_parse(path, name, map.bytes, out, err);
     sl_map_close(&map);
     return st;

@@ -30,7 +30,7 @@ static sl_status read_config(sl_model *m, crypto_hash_sha256_state *hash, sl_err
     sl_map map = {0};
     char *path = file_in(m->folder, "config.json");
     if (!path) return sl_fail(err, SL_ERR_NOMEM, "%s: path", m->folder);
-    sl_status st = sl_map_open(path, SL_HF_MAX_CONFIG_BYTES, &map, err);
+    sl_status st = sl_map_open(path, SL_MAX_CONFIG_BYTES, &map, err);
     if (st == SL_OK) st = sl_hf_config_parse(path, map.bytes, &m->spec, err);
     if (st == SL_OK) {
         take_arch(m);
@@ -46,7 +46,7 @@ static sl_status read_generation(sl_model *m, sl_err *err) {
     m->gen = sl_hf_generation_none();
     char *path = file_in(m->folder, "generation_config.json");
     if (!path) return sl_fail(err, SL_ERR_NOMEM, "%s: path", m->folder);
-    sl_status st = sl_map_open(path, SL_HF_MAX_CONFIG_BYTES, &map, err);
+    sl_status st = sl_map_open(path, SL_MAX_CONFIG_BYTES, &map, err);
     if (st == SL_OK)
         st = sl_hf_generation_parse(path, map.bytes, &m->spec, &m->gen, err);
     else if (st == SL_ERR_NOTFOUND)

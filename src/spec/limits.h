@@ -1,16 +1,49 @@
-/* Limits that rooms on both sides of a wall have to agree on. */
+/* Limits that more than one place has to agree on, each with what it bounds. One that a single file
+ * keeps stands there. Options and documents that quote one of these are compared with it (CTest
+ * house.rows). */
 #ifndef SL_SPEC_LIMITS_H
 #define SL_SPEC_LIMITS_H
+
+/* Of one request. */
+#define SL_MAX_LOGIT_BIAS  1024u /* tokens whose logits it changes... */
+#define SL_MAX_BIAS        100   /* ...by so much at most, up or down */
+#define SL_MAX_STOP_IDS    64u   /* ids that end it besides the model's */
+#define SL_MAX_LOGPROBS    20u   /* likeliest tokens reported beside the chosen one */
+#define SL_MAX_TEMPERATURE 100   /* a client may ask for less: spec/sampling.def */
 
 /* Tokens of a request that an attention worker generates at most past what it knows the coordinator
  * to have seen: what a lost worker, a slow link or a cancelled request may cost. Pages are granted
  * so far ahead. */
 #define SL_MAX_AHEAD 32u
 
-/* Of one request. */
-#define SL_MAX_LOGIT_BIAS 1024u /* tokens whose logits it changes... */
-#define SL_MAX_BIAS       100   /* ...by so much at most, up or down */
-#define SL_MAX_STOP_IDS   64u   /* ids that end it besides the model's */
-#define SL_MAX_LOGPROBS   20u   /* likeliest tokens reported beside the chosen one */
+/* Of one attention worker, as a plan may say. */
+#define SL_PLAN_MAX_SEQS    4096u      /* requests that run at once */
+#define SL_PLAN_MAX_BATCH   16384u     /* rows of one lane's step */
+#define SL_PLAN_MAX_CONTEXT (1u << 20) /* positions of a request */
+#define SL_PLAN_MAX_PAGES   (1u << 22) /* KV pages */
+#define SL_PLAN_MAX_STRETCH 1e6        /* times a step without prompts */
+#define SL_PLAN_MAX_THREADS 256u       /* of one worker's kernels */
+#define SL_PLAN_MAX_LANES   16u        /* micro-batches in flight */
+#define SL_PLAN_MAX_CHUNKS  32u        /* of one micro-batch */
+
+/* Of a model that is read, from whatever file. */
+#define SL_MAX_LAYERS         512        /* blocks */
+#define SL_MAX_D_MODEL        (1u << 17) /* hidden size; also of latents */
+#define SL_MAX_VOCAB          (1u << 24) /* ids */
+#define SL_MAX_POSITION       (1u << 30) /* context it was made for */
+#define SL_MAX_HEADS          4096u      /* of queries, of keys */
+#define SL_HEAD_DIM_MAX       1024       /* values of a head */
+#define SL_MAX_ROPE_DIM       512u       /* of those of a latent's key that are rotated */
+#define SL_MAX_ROPE_FACTOR    1024       /* by which a context is stretched */
+#define SL_MAX_WIDTH          (1u << 20) /* of a feed-forward */
+#define SL_MAX_EXPERTS        4096       /* routed ones of a block */
+#define SL_MAX_SHARED_EXPERTS 64u        /* of a block */
+#define SL_MAX_TOP_K          64         /* experts of a token: bits of a row's mask */
+#define SL_MAX_GROUPS         256        /* of experts */
+#define SL_MAX_MTP            16u        /* blocks behind the last that predict further tokens */
+#define SL_MAX_EOS            16         /* ids that end generation */
+
+/* Bytes of a model's config.json. */
+#define SL_MAX_CONFIG_BYTES (4u << 20)
 
 #endif

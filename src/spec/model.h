@@ -3,16 +3,11 @@
 #ifndef SL_SPEC_MODEL_H
 #define SL_SPEC_MODEL_H
 
+#include "spec/limits.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#define SL_MAX_LAYERS   512
-#define SL_MAX_TOP_K    64
-#define SL_MAX_EXPERTS  4096
-#define SL_MAX_GROUPS   256
-#define SL_MAX_EOS      16
-#define SL_HEAD_DIM_MAX 1024
 
 /* Formats of weights: name, values of a block, bytes of a block. The first are plain values, the
  * others blocks of GGUF (quant/block.h); a row of a matrix is a whole number of blocks. */

@@ -4,6 +4,7 @@
 
 #include "spec/costs.h"
 #include "spec/lab.h"
+#include "spec/limits.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,9 +46,7 @@ typedef enum sl_policy {
     SL_POLICY_COUNT
 } sl_policy;
 
-#define SL_PLAN_MAX_LANES  16u
-#define SL_PLAN_MAX_CHUNKS 32u
-#define SL_PLAN_MAX_CPU    1023
+#define SL_PLAN_MAX_CPU 1023
 
 /* Bits of `roles`. */
 #define SL_ROLE_ATTENTION 0x1u

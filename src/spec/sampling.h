@@ -5,7 +5,6 @@
 #define SL_SPEC_SAMPLING_H
 
 #include "base/status.h"
-#include "spec/limits.h"
 #include "spec/model.h"
 
 #include <stdbool.h>
