@@ -40,8 +40,8 @@ sl_status sl_take_prepare(sl_worker *w, sl_plan *next, sl_err *err) {
     uint32_t epoch = next->epoch;
     if (!sl_taker_plan(&w->taker, epoch)) {
         sl_plan_free(next);
-        return sl_fail(err, SL_ERR_PROTOCOL, "plan %u, after plan %u and before it", epoch,
-                       w->taker.epoch);
+        return sl_fail(err, SL_ERR_PROTOCOL, "plan %u%s, where plan %u holds and %u is next", epoch,
+                       epoch == w->taker.epoch ? " again" : "", w->taker.epoch, w->taker.next);
     }
     w->next = *next;
     sl_err why;

@@ -683,7 +683,7 @@ static void bad_coordinator(void **state) {
     stage s;
     start_attention(&s);
     send_plan(&s);
-    expect_worker_end(&s, SL_ERR_PROTOCOL, "a second plan");
+    expect_worker_end(&s, SL_ERR_PROTOCOL, "plan 1 again");
 
     stage_make(&s, 1, 1, 0);
     say(&s.coordinator, (sl_wire_header){.kind = SL_MSG_SUBMIT}, bytes_of(&s.coordinator, "x", 1));

@@ -1,0 +1,167 @@
+/* A real worker takes other plans from a played coordinator: what it answers, what it does not do
+ * meanwhile, what it drops, and words that come out of order. */
+#include "engine_peers.h"
+
+#define SEQUENCER 1u /* expert workers, in the tests of an attention worker */
+#define OTHER     2u
+
+static void forget(stage *s, actor *a, uint16_t kind, uint32_t epoch) {
+    uint32_t i = await_kind(s, a, kind);
+    assert_int_equal(a->head[i].epoch, epoch);
+    actor_forget(a, i);
+}
+
+static void say_word(stage *s, uint16_t kind, uint32_t epoch) {
+    say(&s->coordinator, (sl_wire_header){.kind = kind, .epoch = epoch}, NULL);
+}
+
+/* The same plan with expert `expert` at `worker`. */
+static void send_next(stage *s, uint32_t epoch, uint32_t expert, uint32_t worker) {
+    s->plan.epoch = epoch;
+    s->plan.place.host[expert].worker = worker;
+    send_plan(s);
+}
+
+static void start(stage *s, uint32_t attention, uint32_t experts, uint32_t real) {
+    stage_make(s, attention, experts, real);
+    for (uint32_t i = 0; real != 0 && i < s->plan.n_workers; i++)
+        if (i != real) dial(s, &s->toy[i]);
+    send_plan(s);
+    forget(s, &s->coordinator, SL_MSG_READY, 1);
+}
+
+static void submit(stage *s) {
+    static const uint32_t tokens[3] = {3, 17, 41}, pages[2] = {0, 1};
+    const sl_wire_submit in = {.request = 7,
+                               .max_tokens = 20,
+                               .sampling.top_p = 1,
+                               .n_tokens = 3,
+                               .n_prompt = 3,
+                               .n_pages = 1,
+                               .tokens = tokens,
+                               .pages = pages};
+    sl_buf *b = sl_net_buf_take(s->coordinator.net, sl_wire_submit_bytes(&in));
+    assert_non_null(b);
+    sl_wire_submit_encode(&in, b->data);
+    say(&s->coordinator, (sl_wire_header){.kind = SL_MSG_SUBMIT}, b);
+}
+
+/* Nothing comes from the worker for a while. */
+static void expect_silence(stage *s, actor *a, uint16_t kind) {
+    uint64_t until = sl_now_ns() + 50000000;
+    while (sl_now_ns() < until) turn(s);
+    for (uint32_t i = 0; i < a->n; i++) assert_int_not_equal(a->head[i].kind, kind);
+}
+
+/* Of the expert that moved, the new host is asked in the new epoch. */
+static void attention_side(void **state) {
+    (void)state;
+    stage s;
+    start(&s, 1, 2, 0);
+    send_next(&s, 2, 0, OTHER);
+    forget(&s, &s.coordinator, SL_MSG_READY, 2);
+    say_word(&s, SL_MSG_HOLD, 2);
+    forget(&s, &s.coordinator, SL_MSG_QUIET, 2);
+    submit(&s);
+    expect_silence(&s, &s.toy[SEQUENCER], SL_MSG_JOIN);
+    say_word(&s, SL_MSG_TAKE, 2);
+    forget(&s, &s.coordinator, SL_MSG_TAKEN, 2);
+    expect_silence(&s, &s.toy[SEQUENCER], SL_MSG_JOIN);
+    say_word(&s, SL_MSG_GO, 2);
+    forget(&s, &s.toy[SEQUENCER], SL_MSG_JOIN, 2);
+    /* A return of the old epoch is nobody's fault. */
+    say(&s.toy[SEQUENCER], (sl_wire_header){.kind = SL_MSG_RETURN, .epoch = 1, .rows = 0}, NULL);
+    expect_silence(&s, &s.coordinator, SL_MSG_TOKENS);
+    assert_false(s.toy[SEQUENCER].down);
+    stage_end(&s, SL_OK);
+}
+
+/* One that has joined is quiet when its round is over, which it leaves. */
+static void quiet_after_the_round(void **state) {
+    (void)state;
+    stage s;
+    start(&s, 1, 1, 0);
+    actor *expert = &s.toy[SEQUENCER];
+    submit(&s);
+    forget(&s, expert, SL_MSG_JOIN, 1);
+    send_next(&s, 2, 0, SEQUENCER);
+    forget(&s, &s.coordinator, SL_MSG_READY, 2);
+    say_word(&s, SL_MSG_HOLD, 2);
+    expect_silence(&s, &s.coordinator, SL_MSG_QUIET);
+    say_word(&s, SL_MSG_GO, 1); /* given up */
+    send_next(&s, 3, 0, SEQUENCER);
+    forget(&s, &s.coordinator, SL_MSG_READY, 3);
+    expect_silence(&s, &s.coordinator, SL_MSG_QUIET);
+    stage_end(&s, SL_OK);
+}
+
+static void rows(stage *s, uint32_t epoch, uint32_t expert) {
+    actor *a = &s->toy[0];
+    batch d = make_batch(s, a, 1, 1, 1, 0);
+    d.v.expert[0] = expert;
+    d.h.epoch = epoch;
+    say(a, d.h, d.b);
+}
+
+/* Rounds begin anew, and rows of another epoch, even for experts that are not here, are dropped. */
+static void expert_side(void **state) {
+    (void)state;
+    stage s;
+    start(&s, 1, 2, 1);
+    actor *member = &s.toy[0];
+    uint32_t moved = 0;
+    for (uint32_t epoch = 1; epoch <= 3; epoch++) {
+        say(member, (sl_wire_header){.kind = SL_MSG_JOIN, .epoch = epoch}, NULL);
+        forget(&s, member, SL_MSG_ROUND_OPEN, epoch);
+        rows(&s, epoch + 1, moved);
+        rows(&s, epoch, moved);
+        forget(&s, member, SL_MSG_RETURN, epoch);
+        send_next(&s, epoch + 1, moved = s.plan.n_experts - epoch, 1);
+        forget(&s, &s.coordinator, SL_MSG_READY, epoch + 1);
+        say_word(&s, SL_MSG_TAKE, epoch + 1); /* whoever was in the round is gone, it seems */
+        forget(&s, &s.coordinator, SL_MSG_TAKEN, epoch + 1);
+        say_word(&s, SL_MSG_GO, epoch + 1);
+        rows(&s, epoch, moved);
+    }
+    assert_false(member->down);
+    stage_end(&s, SL_OK);
+}
+
+/* The worker says why, and goes on by the plan that it has. */
+static void unable(void **state) {
+    (void)state;
+    stage s;
+    start(&s, 1, 2, 1);
+    s.plan.max_num_seqs++;
+    send_next(&s, 2, 0, 1);
+    uint32_t i = await_kind(&s, &s.coordinator, SL_MSG_UNABLE);
+    const sl_buf *b = s.coordinator.body[i];
+    assert_non_null(memmem(b->data, b->len, "max_num_seqs", 12));
+    say_word(&s, SL_MSG_GO, 1);
+    s.plan.max_num_seqs--;
+    send_next(&s, 3, 0, 1);
+    forget(&s, &s.coordinator, SL_MSG_READY, 3);
+    stage_end(&s, SL_OK);
+}
+
+static void out_of_order(void **state) {
+    static const uint16_t words[] = {SL_MSG_HOLD, SL_MSG_TAKE, SL_MSG_GO};
+    (void)state;
+    stage s;
+    for (size_t i = 0; i < SL_LEN(words); i++) {
+        start(&s, 1, 1, 0);
+        say_word(&s, words[i], 2);
+        await_flag(&s, &s.coordinator.down, "the worker's leave");
+        if (!strstr(s.coordinator.why, "of plan 2")) fail_msg("told '%s'", s.coordinator.why);
+        stage_end(&s, SL_ERR_PROTOCOL);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_side), cmocka_unit_test(quiet_after_the_round),
+        cmocka_unit_test(expert_side),    cmocka_unit_test(unable),
+        cmocka_unit_test(out_of_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
