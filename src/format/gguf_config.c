@@ -1,72 +1,10 @@
+/* Metadata of a GGUF file, but for attention (gguf_attention.c): each key is read, known or
+ * refused. */
 #include "format/gguf_config_int.h"
 
 #include "format/hf_config.h"
 
 #include <stdio.h>
-
-#define EXPERT_WIDTH "expert_feed_forward_length"
-
-static const sl_gguf_arch archs[] = {
-    {.name = "llama",
-     .class = "MixtralForCausalLM",
-     .width = "feed_forward_length",
-     .rope_pairs = true,
-     .norm_topk = true},
-    {.name = "qwen3moe",
-     .class = "Qwen3MoeForCausalLM",
-     .width = EXPERT_WIDTH,
-     .qk_norm = true,
-     .norm_topk = true,
-     .has = SL_GGUF_YARN},
-    {.name = "qwen2moe",
-     .class = "Qwen2MoeForCausalLM",
-     .width = EXPERT_WIDTH,
-     .has = SL_GGUF_SHARED_WIDTH},
-    {.name = "olmoe", .class = "OlmoeForCausalLM", .width = "feed_forward_length", .qk_norm = true},
-    {.name = "glm4moe",
-     .class = "Glm4MoeForCausalLM",
-     .width = EXPERT_WIDTH,
-     .gating = SL_GGUF_GATE_SIGMOID,
-     .has = SL_GGUF_SHARED_COUNT | SL_GGUF_GROUPS | SL_GGUF_SCALE | SL_GGUF_LEADING |
-            SL_GGUF_FURTHER | SL_GGUF_PARTIAL | SL_GGUF_NORM_MAY | SL_GGUF_WEIGHTS},
-    {.name = "gpt-oss",
-     .class = "GptOssForCausalLM",
-     .width = EXPERT_WIDTH,
-     .gating = SL_GGUF_GATE_CHOSEN,
-     .norm_topk = true,
-     .has = SL_GGUF_YARN | SL_GGUF_WINDOWS | SL_GGUF_GPT_OSS},
-    {.name = "llama4",
-     .class = "Llama4ForCausalLM",
-     .width = EXPERT_WIDTH,
-     .gating = SL_GGUF_GATE_SIGMOID,
-     .rope_pairs = true,
-     .has = SL_GGUF_LLAMA4},
-    {.name = "deepseek2",
-     .class = "DeepseekV2ForCausalLM",
-     .width = EXPERT_WIDTH,
-     .rope_pairs = true,
-     .has = SL_GGUF_SHARED_COUNT | SL_GGUF_GROUPS | SL_GGUF_SCALE | SL_GGUF_LEADING |
-            SL_GGUF_FURTHER | SL_GGUF_YARN | SL_GGUF_LATENT | SL_GGUF_WEIGHTS},
-    {.name = "deepseek2",
-     .class = "DeepseekV3ForCausalLM",
-     .width = EXPERT_WIDTH,
-     .gating = SL_GGUF_GATE_SIGMOID,
-     .rope_pairs = true,
-     .has = SL_GGUF_SHARED_COUNT | SL_GGUF_GROUPS | SL_GGUF_SCALE | SL_GGUF_LEADING |
-            SL_GGUF_FURTHER | SL_GGUF_YARN | SL_GGUF_LATENT | SL_GGUF_WEIGHTS},
-    {.name = "dbrx",
-     .class = "DbrxForCausalLM",
-     .width = "feed_forward_length",
-     .eps = "attention.layer_norm_epsilon",
-     .norm_topk = true,
-     .has = SL_GGUF_CLAMP},
-    {.name = "arctic",
-     .class = "ArcticForCausalLM",
-     .width = "feed_forward_length",
-     .rope_pairs = true,
-     .norm_topk = true,
-     .has = SL_GGUF_BRANCH},
-};
 
 /* Keys below the name of the architecture that are read here, or that change nothing; `of`: only
  * where an architecture has one of these, 0: anywhere. */
@@ -78,7 +16,7 @@ static const struct {
     {"context_length", 0},
     {"embedding_length", 0},
     {"feed_forward_length", 0},
-    {EXPERT_WIDTH, 0},
+    {SL_GGUF_EXPERT_WIDTH, 0},
     {"expert_shared_feed_forward_length", 0},
     {"expert_count", 0},
     {"expert_used_count", 0},
@@ -127,48 +65,64 @@ static const char *const end_tokens[] = {
 enum { TOKEN_CONTROL = 3 };
 
 const sl_gguf_arch *sl_gguf_arch_of_class(const char *class) {
-    for (size_t i = 0; i < SL_LEN(archs); i++)
-        if (strcmp(archs[i].class, class) == 0) return &archs[i];
-    return NULL;
+    const sl_family *f = sl_family_of_class((sl_span){(const uint8_t *)class, strlen(class)});
+    return f && f->gguf.name ? &f->gguf : NULL;
 }
 
 static uint32_t gating_of(const sl_gguf_arch *a) {
     return a->gating ? a->gating : SL_GGUF_GATE_SOFTMAX;
 }
 
-/* Of two rows of one name that whose gating the file states. */
-static sl_status choose_row(sl_gguf_reading *r, sl_err *err) {
-    const sl_gguf_arch *other = r->arch + 1;
+static bool is_named(const sl_family *f, sl_span name) {
+    return f->gguf.name && sl_gguf_is_text(name, f->gguf.name);
+}
+
+/* Of two families of one name that whose gating the file states. */
+static sl_status choose_family(sl_gguf_reading *r, const sl_family *other, sl_err *err) {
     uint32_t gating = gating_of(r->arch);
-    if (other == archs + SL_LEN(archs) || strcmp(other->name, r->arch->name) != 0) return SL_OK;
     sl_status st =
         sl_gguf_read_u32(r, "expert_gating_func", SL_GGUF_OPTIONAL, 0, UINT32_MAX, &gating, err);
-    if (st == SL_OK && gating == gating_of(other))
-        r->arch = other;
+    if (st == SL_OK && gating == gating_of(&other->gguf))
+        r->family = other;
     else if (st == SL_OK && gating != gating_of(r->arch))
         st = sl_gguf_fail(r->g, r->key, err, SL_ERR_UNSUPPORTED,
                           "%u is not supported here, only %u and %u", gating, gating_of(r->arch),
-                          gating_of(other));
+                          gating_of(&other->gguf));
+    r->arch = &r->family->gguf;
     return st;
+}
+
+static sl_status refuse_name(const sl_gguf_reading *r, sl_span name, sl_err *err) {
+    char names[256] = "";
+    const char *last = "";
+    for (size_t i = 0, at = 0; i < sl_n_families; i++) {
+        const char *n = sl_families[i]->gguf.name;
+        if (!n || strcmp(n, last) == 0) continue;
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", at ? ", " : "", n);
+        last = n;
+    }
+    return sl_gguf_fail(r->g, "general.architecture", err, SL_ERR_UNSUPPORTED,
+                        "\"%.*s\" is not supported (supported: %s)",
+                        (int)SL_MIN(name.len, (size_t)64), (const char *)name.data, names);
 }
 
 static sl_status read_arch(sl_gguf_reading *r, sl_err *err) {
     sl_span name = {0};
-    char names[256] = "";
+    const sl_family *other = NULL;
     sl_status st = sl_gguf_string(r->g, "general.architecture", SL_GGUF_REQUIRED, &name, err);
     if (st != SL_OK) return st;
-    for (size_t i = 0, at = 0; i < SL_LEN(archs); i++) {
-        if (!r->arch && sl_gguf_is_text(name, archs[i].name)) r->arch = &archs[i];
-        if (i && strcmp(archs[i].name, archs[i - 1].name) == 0) continue;
-        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "", archs[i].name);
+    for (size_t i = 0; i < sl_n_families; i++) {
+        if (!is_named(sl_families[i], name)) continue;
+        if (r->family)
+            other = sl_families[i];
+        else
+            r->family = sl_families[i];
     }
-    if (!r->arch)
-        return sl_gguf_fail(r->g, "general.architecture", err, SL_ERR_UNSUPPORTED,
-                            "\"%.*s\" is not supported (supported: %s)",
-                            (int)SL_MIN(name.len, (size_t)64), (const char *)name.data, names);
-    st = choose_row(r, err);
-    snprintf(r->m->arch, sizeof r->m->arch, "%s", r->arch->class);
-    r->m->qk_norm = r->arch->qk_norm;
+    if (!r->family) return refuse_name(r, name, err);
+    r->arch = &r->family->gguf;
+    if (other) st = choose_family(r, other, err);
+    snprintf(r->m->arch, sizeof r->m->arch, "%s", r->family->name);
+    r->m->qk_norm = r->family->qk_norm;
     r->m->rope_pairs = r->arch->rope_pairs;
     return st;
 }

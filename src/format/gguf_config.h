@@ -35,18 +35,18 @@ enum {
     SL_GGUF_GATE_CHOSEN = 3, /* softmax over those that are chosen */
 };
 
-/* A class of src/model/arch.c under its name in GGUF (general.architecture). Two rows may share a
- * name: then expert_gating_func tells them apart, and the first is meant when it is missing. */
+#define SL_GGUF_EXPERT_WIDTH "expert_feed_forward_length"
+
+/* A family under its name in GGUF (general.architecture). Two may share a name: then
+ * expert_gating_func tells them apart, and the first is meant when it is missing. */
 typedef struct sl_gguf_arch {
     const char *name;  /* "llama" */
-    const char *class; /* "MixtralForCausalLM" */
     const char *width; /* key of the width of one expert, without the architecture */
     const char *eps;   /* key of what norms add; NULL: attention.layer_norm_rms_epsilon */
     uint32_t gating;   /* 0: SL_GGUF_GATE_SOFTMAX */
     uint32_t has;      /* bits of SL_GGUF_... */
-    bool qk_norm;
-    bool rope_pairs; /* sl_model_spec.rope_pairs */
-    bool norm_topk;  /* what readers take for granted */
+    bool rope_pairs;   /* sl_model_spec.rope_pairs */
+    bool norm_topk;    /* what readers take for granted */
 } sl_gguf_arch;
 
 /* Files of llama4 do not say these; every fourth block rotates nothing and sees all. 128 experts

@@ -2,11 +2,12 @@
 #ifndef SL_FORMAT_GGUF_CONFIG_INT_H
 #define SL_FORMAT_GGUF_CONFIG_INT_H
 
-#include "format/gguf_config.h"
+#include "format/family.h"
 
 typedef struct sl_gguf_reading {
     const sl_gguf *g;
-    const sl_gguf_arch *arch;
+    const sl_family *family;
+    const sl_gguf_arch *arch; /* of it */
     sl_model_spec *m;
     char key[128]; /* the last one asked for */
 } sl_gguf_reading;

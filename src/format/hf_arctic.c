@@ -19,9 +19,9 @@ static const sl_hf_key own[] = {
 static sl_status read_pattern(sl_json root, sl_model_spec *m, sl_err *err) {
     uint32_t every = 2;
     sl_status st =
-        sl_hf_u32(root, "moe_layer_frequency", SL_JSON_OPTIONAL, 1, m->n_layers, &every, err);
+        sl_hf_u32(root, sl_hf_arctic.key.every, SL_JSON_OPTIONAL, 1, m->n_layers, &every, err);
     if (st == SL_OK && every > m->n_layers)
-        st = sl_json_fail(root, "moe_layer_frequency", err, SL_ERR_UNSUPPORTED,
+        st = sl_json_fail(root, sl_hf_arctic.key.every, err, SL_ERR_UNSUPPORTED,
                           "missing, and of %u blocks none is a second one", m->n_layers);
     if (st != SL_OK) return st;
     m->n_moe = 0;
@@ -46,17 +46,33 @@ static sl_status read_own(sl_json root, sl_model_spec *m, sl_err *err) {
     return st;
 }
 
-const sl_hf_class sl_hf_arctic = {
+static sl_status describe(sl_json root, sl_shape *s, sl_err *err) {
+    bool residual = false;
+    sl_status st = sl_json_bool(root, "parallel_attn_mlp_res", SL_JSON_OPTIONAL, &residual, err);
+    if (sl_json_kind_of(sl_json_get(root, sl_hf_arctic.key.every)) <= SL_JSON_NULL)
+        s->moe_every = 2;
+    s->d_ff_residual = residual ? s->d_model : 0;
+    return st;
+}
+
+const sl_family sl_hf_arctic = {
     .name = "ArcticForCausalLM",
     .model_type = "arctic",
+    .key = {SL_LLAMA_KEYS, .experts = "num_local_experts", .expert_width = "intermediate_size",
+            .dense_width = "intermediate_size", .every = "moe_layer_frequency"},
+    .gguf = {.name = "arctic",
+             .width = "feed_forward_length",
+             .rope_pairs = true,
+             .norm_topk = true,
+             .has = SL_GGUF_BRANCH},
     .rope_theta = 1e6,
     .rms_eps = 1e-5,
     .rope_part = 1,
-    .expert_width = "intermediate_size",
     .norm_topk = true,
     .norm_topk_fixed = true,
     .head_dim_derived = true,
     .own = own,
     .n_own = SL_LEN(own),
     .read_own = read_own,
+    .describe = describe,
 };

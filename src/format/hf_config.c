@@ -1,46 +1,30 @@
+/* config.json and generation_config.json as the engine reads them: what is common to all classes.
+ */
 #include "format/hf_config_int.h"
 
 #include <math.h>
 #include <stdio.h>
 
-static sl_status read_class(sl_json root, const sl_hf_class **out, sl_err *err) {
-    sl_json list = {0};
-    sl_span name = {0};
+static sl_status read_class(sl_json root, const sl_family **out, sl_err *err) {
     const char *type = NULL;
-    sl_status st = sl_json_array(root, "architectures", SL_JSON_REQUIRED, &list, err);
+    sl_status st = sl_family_read(root, "is not supported (supported: ", out, err);
     if (st == SL_OK) st = sl_json_string(root, "model_type", SL_JSON_OPTIONAL, &type, err);
-    if (st != SL_OK) return st;
-    if (sl_json_count(list) != 1 || !sl_json_as_span(sl_json_at(list, 0), &name))
-        return sl_json_fail(root, "architectures", err, SL_ERR_FORMAT, "must be one class name");
-    for (size_t i = 0; i < sl_hf_n_classes; i++) {
-        const sl_hf_class *c = sl_hf_classes[i];
-        if (name.len != strlen(c->name) || memcmp(name.data, c->name, name.len) != 0) continue;
-        bool other = type && c->other_type && strcmp(type, c->other_type) == 0;
-        if (type && !other && strcmp(type, c->model_type) != 0)
-            return sl_json_fail(root, "model_type", err, SL_ERR_FORMAT,
-                                "\"%.64s\" does not fit %s, which is \"%s\"", type, c->name,
-                                c->model_type);
-        *out = c;
-        return SL_OK;
-    }
-    char known[512] = "";
-    for (size_t i = 0, at = 0; i < sl_hf_n_classes && at < sizeof known; i++)
-        at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", i ? ", " : "",
-                               sl_hf_classes[i]->name);
-    return sl_json_fail(root, "architectures", err, SL_ERR_UNSUPPORTED,
-                        "\"%.*s\" is not supported (supported: %s)",
-                        (int)SL_MIN(name.len, (size_t)64), (const char *)name.data, known);
+    if (st != SL_OK || !type) return st;
+    const sl_family *f = *out;
+    if (strcmp(type, f->model_type) == 0) return SL_OK;
+    if (f->other_type && strcmp(type, f->other_type) == 0) return SL_OK;
+    return sl_json_fail(root, "model_type", err, SL_ERR_FORMAT,
+                        "\"%.64s\" does not fit %s, which is \"%s\"", type, f->name, f->model_type);
 }
 
 /* Without layer_types every block sees a window if the file has one. */
-static sl_status read_layer_types(sl_json root, const sl_hf_class *c, sl_model_spec *m,
-                                  sl_err *err) {
+static sl_status read_layer_types(sl_json root, const sl_family *f, sl_model_spec *m, sl_err *err) {
     sl_json types = {0};
-    if (c->own_blocks) return SL_OK;
+    if (f->own_blocks) return SL_OK;
     sl_status st = sl_json_array(root, "layer_types", SL_JSON_OPTIONAL, &types, err);
     for (uint32_t i = 0; st == SL_OK && i < m->n_layers; i++)
         m->sight[i] = m->sliding_window ? SL_SIGHT_WINDOW : SL_SIGHT_ALL;
-    if (st == SL_OK && c->windows && sl_json_count(types) != m->n_layers)
+    if (st == SL_OK && f->windows && sl_json_count(types) != m->n_layers)
         return sl_json_fail(root, "layer_types", err, SL_ERR_FORMAT, "%zu entries for %u blocks",
                             sl_json_count(types), m->n_layers);
     for (size_t i = 0; st == SL_OK && i < sl_json_count(types); i++) {
@@ -49,7 +33,7 @@ static sl_status read_layer_types(sl_json root, const sl_hf_class *c, sl_model_s
         bool text = sl_json_as_span(sl_json_at(types, i), &t);
         bool is_window = text && t.len == sizeof window - 1 && !memcmp(t.data, window, t.len);
         bool is_all = text && t.len == sizeof all - 1 && !memcmp(t.data, all, t.len);
-        bool wanted = m->sliding_window ? is_window || (c->windows && is_all) : is_all;
+        bool wanted = m->sliding_window ? is_window || (f->windows && is_all) : is_all;
         if (!wanted)
             return sl_json_fail(root, "layer_types", err, SL_ERR_UNSUPPORTED,
                                 "layer %zu must be \"%s\"", i, m->sliding_window ? window : all);
@@ -58,10 +42,10 @@ static sl_status read_layer_types(sl_json root, const sl_hf_class *c, sl_model_s
     return st;
 }
 
-static sl_status read_attention(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
+static sl_status read_attention(sl_json root, const sl_family *f, sl_model_spec *m, sl_err *err) {
     bool windowed = false;
     sl_status st =
-        sl_hf_u32(root, "num_attention_heads", SL_JSON_REQUIRED, 1, SL_MAX_HEADS, &m->n_heads, err);
+        sl_hf_u32(root, f->key.heads, SL_JSON_REQUIRED, 1, SL_MAX_HEADS, &m->n_heads, err);
     m->n_kv_heads = m->n_heads;
     if (st == SL_OK)
         st = sl_hf_u32(root, "num_key_value_heads", SL_JSON_OPTIONAL, 1, SL_MAX_HEADS,
@@ -81,22 +65,23 @@ static sl_status read_attention(sl_json root, const sl_hf_class *c, sl_model_spe
     if (m->head_dim == 0 || m->head_dim > SL_HEAD_DIM_MAX || m->head_dim % 2 != 0)
         return sl_json_fail(root, "head_dim", err, SL_ERR_LIMIT, "%u must be even, 2 to %d",
                             m->head_dim, SL_HEAD_DIM_MAX);
-    if (c->head_dim_derived && m->head_dim * m->n_heads != m->d_model)
+    if (f->head_dim_derived && m->head_dim * m->n_heads != m->d_model)
         return sl_json_fail(root, "head_dim", err, SL_ERR_UNSUPPORTED,
                             "%u is not hidden_size / num_attention_heads, as it is for %s",
-                            m->head_dim, c->name);
+                            m->head_dim, f->name);
     st = sl_json_bool(root, "use_sliding_window", SL_JSON_OPTIONAL, &windowed, err);
     if (st != SL_OK) return st;
-    if (windowed && !c->window)
+    if (windowed && !f->window)
         return sl_json_fail(root, "use_sliding_window", err, SL_ERR_UNSUPPORTED,
-                            "true is not supported for %s", c->name);
-    if (c->window)
+                            "true is not supported for %s", f->name);
+    if (f->window)
         st = sl_hf_u32(root, "sliding_window", SL_JSON_OPTIONAL, 1, INT32_MAX, &m->sliding_window,
                        err);
-    return st == SL_OK ? read_layer_types(root, c, m, err) : st;
+    return st == SL_OK ? read_layer_types(root, f, m, err) : st;
 }
 
-static sl_status read_expert_count(sl_json root, sl_model_spec *m, sl_err *err) {
+static sl_status read_expert_count(sl_json root, const sl_family *f, sl_model_spec *m,
+                                   sl_err *err) {
     static const char *const keys[] = {"num_experts", "num_local_experts", "n_routed_experts"};
     const char *first = NULL;
     for (size_t i = 0; i < SL_LEN(keys); i++) {
@@ -112,7 +97,7 @@ static sl_status read_expert_count(sl_json root, sl_model_spec *m, sl_err *err) 
         }
     }
     if (!first) return sl_json_fail(root, "num_experts", err, SL_ERR_FORMAT, "missing");
-    return sl_hf_u32(root, "num_experts_per_tok", SL_JSON_REQUIRED, 1,
+    return sl_hf_u32(root, f->key.top_k, SL_JSON_REQUIRED, 1,
                      SL_MIN(m->n_experts, (uint32_t)SL_MAX_TOP_K), &m->top_k, err);
 }
 
@@ -130,17 +115,17 @@ sl_status sl_hf_number_blocks(sl_json root, sl_model_spec *m, sl_err *err) {
 
 /* Which blocks are routed: all but the first so many, or for classes with a step those i with
  * (i + 1) % step == 0 that are not listed as dense. */
-static sl_status read_blocks(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
+static sl_status read_blocks(sl_json root, const sl_family *f, sl_model_spec *m, sl_err *err) {
     uint32_t step = 1, dense_first = 0;
     sl_json dense = {0};
     sl_status st = SL_OK;
-    if (sl_hf_find_key("first_k_dense_replace", c->own, c->n_own)) {
+    if (f->key.dense_first) {
         dense_first = 1;
-        st = sl_hf_u32(root, "first_k_dense_replace", SL_JSON_OPTIONAL, 0, SL_MAX_LAYERS,
-                       &dense_first, err);
+        st = sl_hf_u32(root, f->key.dense_first, SL_JSON_OPTIONAL, 0, SL_MAX_LAYERS, &dense_first,
+                       err);
     }
-    if (c->sparse_step) {
-        st = sl_hf_u32(root, "decoder_sparse_step", SL_JSON_OPTIONAL, 1, SL_MAX_LAYERS, &step, err);
+    if (f->sparse_step) {
+        st = sl_hf_u32(root, f->key.every, SL_JSON_OPTIONAL, 1, SL_MAX_LAYERS, &step, err);
         if (st == SL_OK) st = sl_json_array(root, "mlp_only_layers", SL_JSON_OPTIONAL, &dense, err);
     }
     if (st != SL_OK) return st;
@@ -155,22 +140,22 @@ static sl_status read_blocks(sl_json root, const sl_hf_class *c, sl_model_spec *
     }
     st = sl_hf_number_blocks(root, m, err);
     if (st == SL_OK && m->n_moe < m->n_layers)
-        st = sl_hf_u32(root, "intermediate_size", SL_JSON_REQUIRED, 1, SL_MAX_WIDTH, &m->d_ff_dense,
+        st = sl_hf_u32(root, f->key.dense_width, SL_JSON_REQUIRED, 1, SL_MAX_WIDTH, &m->d_ff_dense,
                        err);
     return st;
 }
 
-static sl_status read_experts(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
-    m->norm_topk = c->norm_topk;
+static sl_status read_experts(sl_json root, const sl_family *f, sl_model_spec *m, sl_err *err) {
+    m->norm_topk = f->norm_topk;
     sl_status st = sl_json_bool(root, "norm_topk_prob", SL_JSON_OPTIONAL, &m->norm_topk, err);
-    if (st == SL_OK && c->norm_topk_fixed && !m->norm_topk)
+    if (st == SL_OK && f->norm_topk_fixed && !m->norm_topk)
         st = sl_json_fail(root, "norm_topk_prob", err, SL_ERR_UNSUPPORTED,
-                          "false is not supported for %s", c->name);
-    if (st == SL_OK) st = read_expert_count(root, m, err);
+                          "false is not supported for %s", f->name);
+    if (st == SL_OK) st = read_expert_count(root, f, m, err);
     if (st == SL_OK)
-        st = sl_hf_u32(root, c->expert_width, SL_JSON_REQUIRED, 1, SL_MAX_WIDTH, &m->d_ff_expert,
-                       err);
-    return st == SL_OK && !c->own_blocks ? read_blocks(root, c, m, err) : st;
+        st = sl_hf_u32(root, f->key.expert_width, SL_JSON_REQUIRED, 1, SL_MAX_WIDTH,
+                       &m->d_ff_expert, err);
+    return st == SL_OK && !f->own_blocks ? read_blocks(root, f, m, err) : st;
 }
 
 static sl_status add_eos(sl_json root, sl_json v, sl_model_spec *m, sl_err *err) {
@@ -197,23 +182,12 @@ static sl_status read_eos(sl_json root, sl_model_spec *m, sl_err *err) {
     return st;
 }
 
-static sl_status read_sizes(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
-    double eps = c->rms_eps;
+static sl_status read_sizes(sl_json root, const sl_family *f, sl_model_spec *m, sl_err *err) {
+    double eps = f->rms_eps;
     const char *act = NULL;
-    sl_status st =
-        sl_hf_u32(root, "hidden_size", SL_JSON_REQUIRED, 1, SL_MAX_D_MODEL, &m->d_model, err);
-    if (st == SL_OK)
-        st = sl_hf_u32(root, "num_hidden_layers", SL_JSON_REQUIRED, 1, SL_MAX_LAYERS, &m->n_layers,
-                       err);
-    if (st == SL_OK)
-        st = sl_hf_u32(root, "vocab_size", SL_JSON_REQUIRED, 1, SL_MAX_VOCAB, &m->vocab, err);
-    if (st == SL_OK)
-        st = sl_hf_u32(root, "max_position_embeddings", SL_JSON_REQUIRED, 1, SL_MAX_POSITION,
-                       &m->max_position, err);
+    sl_status st = sl_hf_sizes(root, f, SL_JSON_REQUIRED, m, err);
     if (st == SL_OK) st = sl_json_f64(root, "rms_norm_eps", SL_JSON_OPTIONAL, 0, 1, &eps, err);
     m->rms_eps = (float)eps;
-    if (st == SL_OK)
-        st = sl_json_bool(root, "tie_word_embeddings", SL_JSON_OPTIONAL, &m->tied_head, err);
     if (st == SL_OK) st = sl_json_string(root, "hidden_act", SL_JSON_REQUIRED, &act, err);
     if (st == SL_OK && strcmp(act, "silu") != 0)
         st = sl_json_fail(root, "hidden_act", err, SL_ERR_UNSUPPORTED,
@@ -228,44 +202,44 @@ static sl_status read_bos(sl_json root, sl_model_spec *m, sl_err *err) {
     return st;
 }
 
-static sl_status read_common(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
+static sl_status read_common(sl_json root, const sl_family *f, sl_model_spec *m, sl_err *err) {
     size_t n_keys = 0;
     const sl_hf_key *keys = sl_hf_config_keys(&n_keys);
-    sl_status st = sl_hf_check_keys(root, c->own, c->n_own, keys, n_keys, err);
+    sl_status st = sl_hf_check_keys(root, f->own, f->n_own, keys, n_keys, err);
     if (st != SL_OK) return st;
-    m->qk_norm = c->qk_norm;
-    st = read_sizes(root, c, m, err);
+    m->qk_norm = f->qk_norm;
+    st = read_sizes(root, f, m, err);
     if (st == SL_OK)
-        st = c->read_attention ? c->read_attention(root, m, err) : read_attention(root, c, m, err);
-    if (st == SL_OK) st = sl_hf_rope(root, c, m, err);
-    if (st == SL_OK) st = read_experts(root, c, m, err);
-    return st == SL_OK && c->read_own ? c->read_own(root, m, err) : st;
+        st = f->read_attention ? f->read_attention(root, m, err) : read_attention(root, f, m, err);
+    if (st == SL_OK) st = sl_hf_rope(root, f, m, err);
+    if (st == SL_OK) st = read_experts(root, f, m, err);
+    return st == SL_OK && f->read_own ? f->read_own(root, m, err) : st;
 }
 
 /* The object of a class that has its configuration inside another's. */
-static sl_status enter(const sl_hf_class *c, sl_json *root, sl_err *err) {
-    sl_status st = sl_hf_check_keys(*root, c->outer, c->n_outer, NULL, 0, err);
-    return st == SL_OK ? sl_json_object(*root, c->nested, SL_JSON_REQUIRED, root, err) : st;
+static sl_status enter(const sl_family *f, sl_json *root, sl_err *err) {
+    sl_status st = sl_hf_check_keys(*root, f->outer, f->n_outer, NULL, 0, err);
+    return st == SL_OK ? sl_json_object(*root, f->nested, SL_JSON_REQUIRED, root, err) : st;
 }
 
-static sl_status read_quant(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
+static sl_status read_quant(sl_json root, const sl_family *f, sl_model_spec *m, sl_err *err) {
     sl_json quant = {0};
     sl_status st = sl_json_object(root, "quantization_config", SL_JSON_OPTIONAL, &quant, err);
-    if (st != SL_OK || sl_json_kind_of(quant) <= SL_JSON_NULL || c->fp8) return st;
-    if (!c->read_quant)
+    if (st != SL_OK || sl_json_kind_of(quant) <= SL_JSON_NULL || f->fp8) return st;
+    if (!f->read_quant)
         return sl_json_fail(root, "quantization_config", err, SL_ERR_UNSUPPORTED,
                             "quantized weights are not supported (F32, F16, BF16 are)");
-    return c->read_quant(root, quant, m, err);
+    return f->read_quant(root, quant, m, err);
 }
 
 static sl_status read_config(sl_json root, sl_model_spec *m, sl_err *err) {
-    const sl_hf_class *c = NULL;
-    sl_status st = read_class(root, &c, err);
-    if (st == SL_OK && c->nested) st = enter(c, &root, err);
+    const sl_family *f = NULL;
+    sl_status st = read_class(root, &f, err);
+    if (st == SL_OK && f->nested) st = enter(f, &root, err);
     if (st != SL_OK) return st;
-    memcpy(m->arch, c->name, strlen(c->name) + 1);
-    st = c->read_all ? c->read_all(root, m, err) : read_common(root, c, m, err);
-    if (st == SL_OK) st = read_quant(root, c, m, err);
+    memcpy(m->arch, f->name, strlen(f->name) + 1);
+    st = f->read_all ? f->read_all(root, m, err) : read_common(root, f, m, err);
+    if (st == SL_OK) st = read_quant(root, f, m, err);
     if (st == SL_OK) st = read_bos(root, m, err);
     return st == SL_OK ? read_eos(root, m, err) : st;
 }

@@ -69,20 +69,11 @@ static sl_status check_keys(sl_json obj, const sl_hf_key *own, size_t n_own, sl_
 }
 
 static sl_status read_sizes(sl_json root, sl_model_spec *m, sl_err *err) {
-    bool tied = false;
-    sl_status st =
-        sl_hf_u32(root, "d_model", SL_JSON_REQUIRED, 1, SL_MAX_D_MODEL, &m->d_model, err);
+    sl_status st = sl_hf_sizes(root, &sl_hf_dbrx, SL_JSON_REQUIRED, m, err);
     if (st == SL_OK)
-        st = sl_hf_u32(root, "n_layers", SL_JSON_REQUIRED, 1, SL_MAX_LAYERS, &m->n_layers, err);
-    if (st == SL_OK)
-        st = sl_hf_u32(root, "n_heads", SL_JSON_REQUIRED, 1, SL_MAX_HEADS, &m->n_heads, err);
-    if (st == SL_OK)
-        st = sl_hf_u32(root, "vocab_size", SL_JSON_REQUIRED, 1, SL_MAX_VOCAB, &m->vocab, err);
-    if (st == SL_OK)
-        st = sl_hf_u32(root, "max_seq_len", SL_JSON_REQUIRED, 1, SL_MAX_POSITION, &m->max_position,
+        st = sl_hf_u32(root, sl_hf_dbrx.key.heads, SL_JSON_REQUIRED, 1, SL_MAX_HEADS, &m->n_heads,
                        err);
-    if (st == SL_OK) st = sl_json_bool(root, "tie_word_embeddings", SL_JSON_OPTIONAL, &tied, err);
-    if (st == SL_OK && tied)
+    if (st == SL_OK && m->tied_head)
         st = sl_json_fail(root, "tie_word_embeddings", err, SL_ERR_UNSUPPORTED,
                           "true is not supported for DbrxForCausalLM");
     m->head_dim = st == SL_OK ? m->d_model / m->n_heads : 0;
@@ -190,8 +181,35 @@ static sl_status read_all(sl_json root, sl_model_spec *m, sl_err *err) {
     return st == SL_OK ? read_ffn(root, m, err) : st;
 }
 
-const sl_hf_class sl_hf_dbrx = {.name = "DbrxForCausalLM",
-                                .model_type = "dbrx",
-                                .rope_theta = 1e4,
-                                .rope_part = 1,
-                                .read_all = read_all};
+static sl_status describe(sl_json root, sl_shape *s, sl_err *err) {
+    sl_json attn = {0}, ffn = {0};
+    sl_status st = sl_json_object(root, "attn_config", SL_JSON_REQUIRED, &attn, err);
+    if (st == SL_OK)
+        st = sl_hf_u32(attn, "kv_n_heads", SL_JSON_REQUIRED, 1, s->n_heads, &s->n_kv_heads, err);
+    if (st == SL_OK) st = sl_json_object(root, "ffn_config", SL_JSON_REQUIRED, &ffn, err);
+    if (st == SL_OK)
+        st = sl_hf_u32(ffn, "ffn_hidden_size", SL_JSON_REQUIRED, 1, SL_MAX_WIDTH, &s->d_ff_expert,
+                       err);
+    if (st == SL_OK)
+        st = sl_hf_u32(ffn, "moe_num_experts", SL_JSON_REQUIRED, 1, SL_MAX_EXPERTS, &s->n_experts,
+                       err);
+    if (st == SL_OK)
+        st = sl_hf_u32(ffn, "moe_top_k", SL_JSON_REQUIRED, 1, SL_MAX_TOP_K, &s->top_k, err);
+    return st;
+}
+
+const sl_family sl_hf_dbrx = {.name = "DbrxForCausalLM",
+                              .model_type = "dbrx",
+                              .key = {.layers = "n_layers",
+                                      .d_model = "d_model",
+                                      .heads = "n_heads",
+                                      .max_position = "max_seq_len"},
+                              .gguf = {.name = "dbrx",
+                                       .width = "feed_forward_length",
+                                       .eps = "attention.layer_norm_epsilon",
+                                       .norm_topk = true,
+                                       .has = SL_GGUF_CLAMP},
+                              .rope_theta = 1e4,
+                              .rope_part = 1,
+                              .read_all = read_all,
+                              .describe = describe};

@@ -139,13 +139,21 @@ static sl_status read_v3(sl_json root, sl_model_spec *m, sl_err *err) {
                        : st;
 }
 
-const sl_hf_class sl_hf_deepseek_v2 = {
+const sl_family sl_hf_deepseek_v2 = {
     .name = "DeepseekV2ForCausalLM",
     .model_type = "deepseek_v2",
+    .key = {SL_LLAMA_KEYS, .experts = "n_routed_experts", .expert_width = "moe_intermediate_size",
+            .dense_width = "intermediate_size", .every = "moe_layer_freq",
+            .dense_first = "first_k_dense_replace"},
+    .latent = true,
+    .gguf = {.name = "deepseek2",
+             .width = SL_GGUF_EXPERT_WIDTH,
+             .rope_pairs = true,
+             .has = SL_GGUF_SHARED_COUNT | SL_GGUF_GROUPS | SL_GGUF_SCALE | SL_GGUF_LEADING |
+                    SL_GGUF_FURTHER | SL_GGUF_YARN | SL_GGUF_LATENT | SL_GGUF_WEIGHTS},
     .rope_theta = 1e4,
     .rms_eps = 1e-6,
     .rope_part = 1,
-    .expert_width = "moe_intermediate_size",
     .yarn = true,
     .mscale = true,
     .fp8 = true,
@@ -153,16 +161,27 @@ const sl_hf_class sl_hf_deepseek_v2 = {
     .n_own = SL_LEN(own_latent),
     .read_attention = read_latents,
     .read_own = read_v2,
+    .describe = sl_hf_shape_shared,
 };
 
-const sl_hf_class sl_hf_deepseek_v3 = {
+const sl_family sl_hf_deepseek_v3 = {
     .name = "DeepseekV3ForCausalLM",
     .model_type = "deepseek_v3",
     .other_type = "kimi_k2",
+    .key = {SL_LLAMA_KEYS, .experts = "n_routed_experts", .expert_width = "moe_intermediate_size",
+            .dense_width = "intermediate_size", .every = "moe_layer_freq",
+            .dense_first = "first_k_dense_replace"},
+    .latent = true,
+    .small = SL_SMALL_ROUTER_BIAS,
+    .gguf = {.name = "deepseek2",
+             .width = SL_GGUF_EXPERT_WIDTH,
+             .gating = SL_GGUF_GATE_SIGMOID,
+             .rope_pairs = true,
+             .has = SL_GGUF_SHARED_COUNT | SL_GGUF_GROUPS | SL_GGUF_SCALE | SL_GGUF_LEADING |
+                    SL_GGUF_FURTHER | SL_GGUF_YARN | SL_GGUF_LATENT | SL_GGUF_WEIGHTS},
     .rope_theta = 1e4,
     .rms_eps = 1e-6,
     .rope_part = 1,
-    .expert_width = "moe_intermediate_size",
     .norm_topk = true,
     .yarn = true,
     .mscale = true,
@@ -171,4 +190,5 @@ const sl_hf_class sl_hf_deepseek_v3 = {
     .n_own = SL_LEN(own_latent),
     .read_attention = read_latents,
     .read_own = read_v3,
+    .describe = sl_hf_shape_shared,
 };

@@ -70,13 +70,39 @@ static sl_status read_glm4(sl_json root, sl_model_spec *m, sl_err *err) {
     return st;
 }
 
-static const sl_hf_class qwen3 = {
+static sl_status describe_mixtral(sl_json root, sl_shape *s, sl_err *err) {
+    sl_status st =
+        sl_hf_u32(root, "sliding_window", SL_JSON_OPTIONAL, 1, INT32_MAX, &s->window, err);
+    if (s->window) s->n_windowed_layers = s->n_layers;
+    return st;
+}
+
+static sl_status describe_qwen2(sl_json root, sl_shape *s, sl_err *err) {
+    sl_status st = sl_json_bool(root, "qkv_bias", SL_JSON_OPTIONAL, &s->qkv_bias, err);
+    if (st == SL_OK)
+        st = sl_hf_u32(root, "shared_expert_intermediate_size", SL_JSON_REQUIRED, 1, SL_MAX_WIDTH,
+                       &s->d_ff_shared, err);
+    return st;
+}
+
+static sl_status describe_glm(sl_json root, sl_shape *s, sl_err *err) {
+    sl_status st = sl_json_bool(root, "use_qk_norm", SL_JSON_OPTIONAL, &s->qk_norm, err);
+    return st == SL_OK ? sl_hf_shape_shared(root, s, err) : st;
+}
+
+const sl_family sl_hf_qwen3 = {
     .name = "Qwen3MoeForCausalLM",
     .model_type = "qwen3_moe",
+    .key = {SL_LLAMA_KEYS, .experts = "num_experts", .expert_width = "moe_intermediate_size",
+            .dense_width = "intermediate_size", .every = "decoder_sparse_step"},
+    .small = SL_SMALL_QKV_BIAS | SL_SMALL_O_BIAS,
+    .gguf = {.name = "qwen3moe",
+             .width = SL_GGUF_EXPERT_WIDTH,
+             .norm_topk = true,
+             .has = SL_GGUF_YARN},
     .rope_theta = 1e4,
     .rms_eps = 1e-6,
     .rope_part = 1,
-    .expert_width = "moe_intermediate_size",
     .qk_norm = true,
     .yarn = true,
     .sparse_step = true,
@@ -84,38 +110,49 @@ static const sl_hf_class qwen3 = {
     .n_own = SL_LEN(own_qwen3),
 };
 
-static const sl_hf_class qwen2 = {
+const sl_family sl_hf_qwen2 = {
     .name = "Qwen2MoeForCausalLM",
     .model_type = "qwen2_moe",
+    .key = {SL_LLAMA_KEYS, .experts = "num_experts", .expert_width = "moe_intermediate_size",
+            .dense_width = "intermediate_size", .every = "decoder_sparse_step"},
+    .small = SL_SMALL_QKV_BIAS | SL_SMALL_BIAS_GIVEN | SL_SMALL_SHARED_GATE,
+    .gguf = {.name = "qwen2moe", .width = SL_GGUF_EXPERT_WIDTH, .has = SL_GGUF_SHARED_WIDTH},
     .rope_theta = 1e4,
     .rms_eps = 1e-6,
     .rope_part = 1,
-    .expert_width = "moe_intermediate_size",
     .sparse_step = true,
     .own = own_qwen2,
     .n_own = SL_LEN(own_qwen2),
     .read_own = read_qwen2,
+    .describe = describe_qwen2,
 };
 
-static const sl_hf_class mixtral = {
+const sl_family sl_hf_mixtral = {
     .name = "MixtralForCausalLM",
     .model_type = "mixtral",
+    .key = {SL_LLAMA_KEYS, .experts = "num_local_experts", .expert_width = "intermediate_size"},
+    .gguf = {.name = "llama",
+             .width = "feed_forward_length",
+             .rope_pairs = true,
+             .norm_topk = true},
     .rope_theta = 1e6,
     .rms_eps = 1e-5,
     .rope_part = 1,
-    .expert_width = "intermediate_size",
     .window = true,
     .norm_topk = true,
     .norm_topk_fixed = true,
+    .describe = describe_mixtral,
 };
 
-static const sl_hf_class olmoe = {
+const sl_family sl_hf_olmoe = {
     .name = "OlmoeForCausalLM",
     .model_type = "olmoe",
+    .key = {SL_LLAMA_KEYS, .experts = "num_experts", .expert_width = "intermediate_size"},
+    .small = SL_SMALL_QKV_BIAS | SL_SMALL_O_BIAS | SL_SMALL_QK_WIDE,
+    .gguf = {.name = "olmoe", .width = "feed_forward_length"},
     .rope_theta = 1e4,
     .rms_eps = 1e-5,
     .rope_part = 1,
-    .expert_width = "intermediate_size",
     .qk_norm = true,
     .head_dim_derived = true,
     .own = own_olmoe,
@@ -123,31 +160,23 @@ static const sl_hf_class olmoe = {
     .read_own = read_olmoe,
 };
 
-static const sl_hf_class glm4 = {
+const sl_family sl_hf_glm4 = {
     .name = "Glm4MoeForCausalLM",
     .model_type = "glm4_moe",
+    .key = {SL_LLAMA_KEYS, .experts = "n_routed_experts", .expert_width = "moe_intermediate_size",
+            .dense_width = "intermediate_size", .dense_first = "first_k_dense_replace"},
+    .small = SL_SMALL_QKV_BIAS | SL_SMALL_ROUTER_BIAS,
+    .gguf = {.name = "glm4moe",
+             .width = SL_GGUF_EXPERT_WIDTH,
+             .gating = SL_GGUF_GATE_SIGMOID,
+             .has = SL_GGUF_SHARED_COUNT | SL_GGUF_GROUPS | SL_GGUF_SCALE | SL_GGUF_LEADING |
+                    SL_GGUF_FURTHER | SL_GGUF_PARTIAL | SL_GGUF_NORM_MAY | SL_GGUF_WEIGHTS},
     .rope_theta = 1e4,
     .rms_eps = 1e-5,
     .rope_part = 0.5,
-    .expert_width = "moe_intermediate_size",
     .norm_topk = true,
     .own = own_glm4,
     .n_own = SL_LEN(own_glm4),
     .read_own = read_glm4,
+    .describe = describe_glm,
 };
-
-const sl_hf_class *const sl_hf_classes[] = {
-    &qwen3,
-    &qwen2,
-    &mixtral,
-    &olmoe,
-    &glm4,
-    &sl_hf_gpt_oss,
-    &sl_hf_llama4,
-    &sl_hf_llama4_nested,
-    &sl_hf_deepseek_v2,
-    &sl_hf_deepseek_v3,
-    &sl_hf_dbrx,
-    &sl_hf_arctic,
-};
-const size_t sl_hf_n_classes = SL_LEN(sl_hf_classes);

@@ -80,13 +80,39 @@ static sl_status read_quant(sl_json root, sl_json quant, sl_model_spec *m, sl_er
     return SL_OK;
 }
 
-const sl_hf_class sl_hf_gpt_oss = {
+static sl_status describe(sl_json root, sl_shape *s, sl_err *err) {
+    sl_json types = {0};
+    s->window = 128;
+    s->n_windowed_layers = (s->n_layers + 1) / 2;
+    sl_status st =
+        sl_hf_u32(root, "sliding_window", SL_JSON_OPTIONAL, 1, INT32_MAX, &s->window, err);
+    if (st == SL_OK) st = sl_json_array(root, "layer_types", SL_JSON_OPTIONAL, &types, err);
+    if (st != SL_OK || !types.value) return st;
+    s->n_windowed_layers = 0;
+    for (size_t i = 0; i < sl_json_count(types) && i < s->n_layers; i++) {
+        sl_span t = {0};
+        const char want[] = "sliding_attention";
+        if (sl_json_as_span(sl_json_at(types, i), &t) && t.len == sizeof want - 1 &&
+            memcmp(t.data, want, t.len) == 0)
+            s->n_windowed_layers++;
+    }
+    return SL_OK;
+}
+
+const sl_family sl_hf_gpt_oss = {
     .name = "GptOssForCausalLM",
     .model_type = "gpt_oss",
+    .key = {SL_LLAMA_KEYS, .experts = "num_local_experts", .expert_width = "intermediate_size"},
+    .small = SL_SMALL_QKV_BIAS | SL_SMALL_O_BIAS | SL_SMALL_BIAS_GIVEN | SL_SMALL_ROUTER_BIAS |
+             SL_SMALL_EXPERT_BIAS | SL_SMALL_SINK,
+    .gguf = {.name = "gpt-oss",
+             .width = SL_GGUF_EXPERT_WIDTH,
+             .gating = SL_GGUF_GATE_CHOSEN,
+             .norm_topk = true,
+             .has = SL_GGUF_YARN | SL_GGUF_WINDOWS | SL_GGUF_GPT_OSS},
     .rope_theta = 150000,
     .rms_eps = 1e-5,
     .rope_part = 1,
-    .expert_width = "intermediate_size",
     .norm_topk = true,
     .norm_topk_fixed = true,
     .window = true,
@@ -96,4 +122,5 @@ const sl_hf_class sl_hf_gpt_oss = {
     .n_own = SL_LEN(own),
     .read_own = read_own,
     .read_quant = read_quant,
+    .describe = describe,
 };

@@ -48,8 +48,8 @@ static const sl_hf_key outer[] = {
 static sl_status read_routed(sl_json root, sl_model_spec *m, sl_err *err) {
     uint32_t step = 1;
     sl_json list = {0};
-    sl_status st = sl_hf_u32(root, "interleave_moe_layer_step", SL_JSON_OPTIONAL, 1, SL_MAX_LAYERS,
-                             &step, err);
+    sl_status st =
+        sl_hf_u32(root, sl_hf_llama4.key.every, SL_JSON_OPTIONAL, 1, SL_MAX_LAYERS, &step, err);
     if (st == SL_OK) st = sl_json_array(root, "moe_layers", SL_JSON_OPTIONAL, &list, err);
     if (st != SL_OK) return st;
     for (uint32_t i = 0; i < m->n_layers; i++)
@@ -64,7 +64,7 @@ static sl_status read_routed(sl_json root, sl_model_spec *m, sl_err *err) {
     m->d_ff_shared = m->d_ff_expert;
     st = sl_hf_number_blocks(root, m, err);
     return st == SL_OK && m->n_moe < m->n_layers
-               ? sl_hf_u32(root, "intermediate_size_mlp", SL_JSON_REQUIRED, 1, SL_MAX_WIDTH,
+               ? sl_hf_u32(root, sl_hf_llama4.key.dense_width, SL_JSON_REQUIRED, 1, SL_MAX_WIDTH,
                            &m->d_ff_dense, err)
                : st;
 }
@@ -148,15 +148,46 @@ static sl_status read_llama4(sl_json root, sl_model_spec *m, sl_err *err) {
     return st == SL_OK ? read_tuning(root, m, err) : st;
 }
 
+static sl_status describe(sl_json root, sl_shape *s, sl_err *err) {
+    sl_json list = {0};
+    sl_status st = sl_json_array(root, "moe_layers", SL_JSON_OPTIONAL, &list, err);
+    uint64_t n = sl_json_count(list);
+    s->d_ff_shared = s->d_ff_expert;
+    if (st == SL_OK && n && n != sl_shape_n_moe(s))
+        return sl_json_fail(root, "moe_layers", err, SL_ERR_UNSUPPORTED,
+                            "%llu blocks, but interleave_moe_layer_step makes %u routed",
+                            (unsigned long long)n, sl_shape_n_moe(s));
+    for (size_t i = 0; st == SL_OK && i < n; i++) {
+        uint64_t layer = 0;
+        if (!sl_json_as_u64(sl_json_at(list, i), &layer) || layer >= s->n_layers ||
+            !sl_shape_is_moe(s, (uint32_t)layer))
+            st = sl_json_fail(root, "moe_layers", err, SL_ERR_UNSUPPORTED,
+                              "entry %zu is no block that interleave_moe_layer_step makes routed",
+                              i);
+    }
+    return st;
+}
+
+/* What both rows say. */
 #define TEXT                                                                                       \
-    .rope_theta = 5e5, .rms_eps = 1e-5, .rope_part = 1, .expert_width = "intermediate_size",       \
-    .llama3 = true, .own_blocks = true, .own = own, .n_own = SL_LEN(own), .read_own = read_llama4
+    .rope_theta = 5e5, .rms_eps = 1e-5, .rope_part = 1,                                            \
+    .key = {SL_LLAMA_KEYS, .experts = "num_local_experts", .expert_width = "intermediate_size",    \
+            .dense_width = "intermediate_size_mlp", .every = "interleave_moe_layer_step"},         \
+    .small = SL_SMALL_QKV_BIAS | SL_SMALL_O_BIAS, .llama3 = true, .own_blocks = true, .own = own,  \
+    .n_own = SL_LEN(own), .read_own = read_llama4, .describe = describe
 
-const sl_hf_class sl_hf_llama4 = {.name = "Llama4ForCausalLM", .model_type = "llama4_text", TEXT};
+const sl_family sl_hf_llama4 = {.name = "Llama4ForCausalLM",
+                                .model_type = "llama4_text",
+                                .gguf = {.name = "llama4",
+                                         .width = SL_GGUF_EXPERT_WIDTH,
+                                         .gating = SL_GGUF_GATE_SIGMOID,
+                                         .rope_pairs = true,
+                                         .has = SL_GGUF_LLAMA4},
+                                TEXT};
 
-const sl_hf_class sl_hf_llama4_nested = {.name = "Llama4ForConditionalGeneration",
-                                         .model_type = "llama4",
-                                         .nested = "text_config",
-                                         .outer = outer,
-                                         .n_outer = SL_LEN(outer),
-                                         TEXT};
+const sl_family sl_hf_llama4_nested = {.name = "Llama4ForConditionalGeneration",
+                                       .model_type = "llama4",
+                                       .nested = "text_config",
+                                       .outer = outer,
+                                       .n_outer = SL_LEN(outer),
+                                       TEXT};

@@ -21,9 +21,9 @@ static sl_status read_rope_number(sl_json obj, const char *key, double min, doub
     return SL_OK;
 }
 
-static sl_status read_rope_numbers(sl_json obj, const sl_hf_class *c, rope_numbers *rope,
+static sl_status read_rope_numbers(sl_json obj, const sl_family *f, rope_numbers *rope,
                                    sl_err *err) {
-    double least = c->rope_part < 1 ? 1e-6 : 1;
+    double least = f->rope_part < 1 ? 1e-6 : 1;
     sl_status st = read_rope_number(obj, "rope_theta", 1, 1e12, &rope->theta, err);
     return st == SL_OK ? read_rope_number(obj, "partial_rotary_factor", least, 1, &rope->part, err)
                        : st;
@@ -50,7 +50,7 @@ static sl_status read_mscale(sl_json obj, double factor, double *attention, doub
 }
 
 /* As transformers: the factor of sin and cos is 0.1 ln(factor) + 1 unless it is given. */
-static sl_status read_yarn(sl_json obj, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
+static sl_status read_yarn(sl_json obj, const sl_family *f, sl_model_spec *m, sl_err *err) {
     static const char *const known[] = {"rope_theta",
                                         "rope_type",
                                         "type",
@@ -65,7 +65,7 @@ static sl_status read_yarn(sl_json obj, const sl_hf_class *c, sl_model_spec *m, 
     bool truncate = true;
     double factor = 0, scores = 1, fast = 32, slow = 1;
     uint32_t original = m->max_position;
-    sl_status st = sl_json_only(obj, known, SL_LEN(known) - (c->mscale ? 0 : 2), err);
+    sl_status st = sl_json_only(obj, known, SL_LEN(known) - (f->mscale ? 0 : 2), err);
     if (st == SL_OK)
         st = sl_json_f64(obj, "factor", SL_JSON_REQUIRED, 1, SL_MAX_ROPE_FACTOR, &factor, err);
     if (st == SL_OK)
@@ -74,7 +74,7 @@ static sl_status read_yarn(sl_json obj, const sl_hf_class *c, sl_model_spec *m, 
     if (st == SL_OK) st = sl_json_f64(obj, "beta_fast", SL_JSON_OPTIONAL, 1e-3, 1e6, &fast, err);
     if (st == SL_OK) st = sl_json_f64(obj, "beta_slow", SL_JSON_OPTIONAL, 1e-3, 1e6, &slow, err);
     double attention = yarn_mscale(factor, 1);
-    if (st == SL_OK && c->mscale) st = read_mscale(obj, factor, &attention, &scores, err);
+    if (st == SL_OK && f->mscale) st = read_mscale(obj, factor, &attention, &scores, err);
     if (st == SL_OK)
         st = sl_json_f64(obj, "attention_factor", SL_JSON_OPTIONAL, 1e-3, 1e3, &attention, err);
     if (st == SL_OK) st = sl_json_bool(obj, "truncate", SL_JSON_OPTIONAL, &truncate, err);
@@ -123,7 +123,7 @@ static sl_status read_llama3(sl_json obj, sl_model_spec *m, sl_err *err) {
 }
 
 /* rope_scaling of transformers 4, rope_parameters of transformers 5. */
-static sl_status read_rope_object(sl_json root, const char *key, const sl_hf_class *c,
+static sl_status read_rope_object(sl_json root, const char *key, const sl_family *f,
                                   rope_numbers *rope, sl_model_spec *m, sl_err *err) {
     static const char *const known[] = {"rope_theta", "rope_type", "type", "partial_rotary_factor"};
     static const char *const type_keys[] = {"rope_type", "type"};
@@ -135,31 +135,31 @@ static sl_status read_rope_object(sl_json root, const char *key, const sl_hf_cla
         const char *type = NULL;
         st = sl_json_string(obj, type_keys[i], SL_JSON_OPTIONAL, &type, err);
         if (st != SL_OK) return st;
-        yarn = yarn || (type && c->yarn && strcmp(type, "yarn") == 0);
+        yarn = yarn || (type && f->yarn && strcmp(type, "yarn") == 0);
         if (type && yarn && strcmp(type, "yarn") == 0) continue;
-        llama3 = llama3 || (type && c->llama3 && strcmp(type, "llama3") == 0);
+        llama3 = llama3 || (type && f->llama3 && strcmp(type, "llama3") == 0);
         if (type && llama3 && strcmp(type, "llama3") == 0) continue;
         if (type && strcmp(type, "default") != 0 && strcmp(type, "none") != 0)
             return sl_json_fail(obj, type_keys[i], err, SL_ERR_UNSUPPORTED,
                                 "\"%.64s\" is not supported (supported: \"default\"%s)", type,
-                                c->yarn     ? ", \"yarn\""
-                                : c->llama3 ? ", \"llama3\""
+                                f->yarn     ? ", \"yarn\""
+                                : f->llama3 ? ", \"llama3\""
                                             : "");
     }
-    st = yarn     ? read_yarn(obj, c, m, err)
+    st = yarn     ? read_yarn(obj, f, m, err)
          : llama3 ? read_llama3(obj, m, err)
                   : sl_json_only(obj, known, SL_LEN(known), err);
-    return st == SL_OK ? read_rope_numbers(obj, c, rope, err) : st;
+    return st == SL_OK ? read_rope_numbers(obj, f, rope, err) : st;
 }
 
-sl_status sl_hf_rope(sl_json root, const sl_hf_class *c, sl_model_spec *m, sl_err *err) {
+sl_status sl_hf_rope(sl_json root, const sl_family *f, sl_model_spec *m, sl_err *err) {
     rope_numbers rope = {0};
-    sl_status st = read_rope_numbers(root, c, &rope, err);
-    if (st == SL_OK) st = read_rope_object(root, "rope_scaling", c, &rope, m, err);
-    if (st == SL_OK) st = read_rope_object(root, "rope_parameters", c, &rope, m, err);
+    sl_status st = read_rope_numbers(root, f, &rope, err);
+    if (st == SL_OK) st = read_rope_object(root, "rope_scaling", f, &rope, m, err);
+    if (st == SL_OK) st = read_rope_object(root, "rope_parameters", f, &rope, m, err);
     if (st != SL_OK) return st;
-    m->rope_theta = (float)(rope.theta != 0 ? rope.theta : c->rope_theta);
-    m->rope_dim = (uint32_t)(m->head_dim * (rope.part != 0 ? rope.part : c->rope_part));
+    m->rope_theta = (float)(rope.theta != 0 ? rope.theta : f->rope_theta);
+    m->rope_dim = (uint32_t)(m->head_dim * (rope.part != 0 ? rope.part : f->rope_part));
     if (m->rope_dim < 2 || m->rope_dim % 2 != 0)
         return sl_json_fail(root, "partial_rotary_factor", err, SL_ERR_LIMIT,
                             "rotates %u of the %u values of a head, must be an even number",

@@ -1,4 +1,5 @@
-#include "format/gguf_config.h"
+/* The shape of a model that lies in a GGUF file. */
+#include "format/family.h"
 #include "format/shape_config.h"
 
 #include <fcntl.h>
@@ -30,10 +31,6 @@ static void read_bytes(const sl_gguf *g, sl_shape *s) {
     s->kv_value_bytes = 2;
 }
 
-static bool is_class(const sl_model_spec *m, const char *class) {
-    return strcmp(m->arch, class) == 0;
-}
-
 static void take_attention(const sl_model_spec *m, sl_shape *s) {
     s->n_heads = m->n_heads;
     s->n_kv_heads = m->n_kv_heads;
@@ -50,19 +47,6 @@ static void take_attention(const sl_model_spec *m, sl_shape *s) {
     s->qk_rope_dim = m->rope_dim;
     s->qk_head_dim = m->nope_dim + m->rope_dim;
     s->v_head_dim = m->v_dim;
-}
-
-/* Small tensors that come with a class. */
-static void take_small(const sl_model_spec *m, sl_shape *s) {
-    bool gpt_oss = is_class(m, "GptOssForCausalLM");
-    s->qk_norm = m->qk_norm;
-    s->qk_norm_wide = m->qk_norm && is_class(m, "OlmoeForCausalLM");
-    s->qkv_bias = m->qkv_bias;
-    s->o_bias = m->qkv_bias && gpt_oss;
-    s->expert_bias = s->sink = gpt_oss;
-    s->router_bias =
-        gpt_oss || is_class(m, "DeepseekV3ForCausalLM") || is_class(m, "Glm4MoeForCausalLM");
-    s->shared_gate = is_class(m, "Qwen2MoeForCausalLM");
 }
 
 sl_status sl_shape_of_gguf(const char *path, sl_shape *out, sl_err *err) {
@@ -86,7 +70,9 @@ sl_status sl_shape_of_gguf(const char *path, sl_shape *out, sl_err *err) {
                   .norms_per_layer = 2,
                   .max_position = m.max_position};
     take_attention(&m, &s);
-    take_small(&m, &s);
+    s.qk_norm = m.qk_norm;
+    s.qkv_bias = m.qkv_bias;
+    sl_family_small(sl_family_of_class((sl_span){(const uint8_t *)m.arch, strlen(m.arch)}), &s);
     for (uint32_t i = 0; i < m.n_layers; i++)
         if (m.ffn[i] == SL_FFN_DENSE) sl_shape_make_dense(&s, i);
     read_bytes(g, &s);
