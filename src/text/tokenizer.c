@@ -1,3 +1,4 @@
+/* Texts become ids and ids texts: added tokens first, then words. */
 #include "text/tokenizer_int.h"
 
 #include "base/mem.h"
@@ -29,23 +30,6 @@ typedef struct stretch {
     const size_t *ends;
     size_t at;
 } stretch;
-
-sl_status sl_ids_push(sl_ids *ids, uint32_t id, sl_err *err) {
-    if (ids->len == ids->cap) {
-        size_t cap = 2 * ids->cap + 32;
-        uint32_t *grown = sl_grow(ids->data, ids->cap, cap, sizeof *grown);
-        if (!grown) return sl_fail(err, SL_ERR_NOMEM, "list of %zu token ids", cap);
-        ids->data = grown;
-        ids->cap = cap;
-    }
-    ids->data[ids->len++] = id;
-    return SL_OK;
-}
-
-void sl_ids_free(sl_ids *ids) {
-    sl_free(ids->data);
-    *ids = (sl_ids){0};
-}
 
 /* Index of the part that holds byte `at`. */
 static size_t part_of(const encode_run *r, const size_t *ends, size_t at) {

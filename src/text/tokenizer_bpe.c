@@ -1,3 +1,4 @@
+/* Tables of words and merges; the symbols that a word has at first, and their merging. */
 #include "text/tokenizer_int.h"
 
 #include "base/mem.h"
@@ -183,6 +184,46 @@ sl_status sl_tok_word_parts(const sl_tokenizer *tok, sl_tok_work *w, sl_span wor
     return SL_OK;
 }
 
+/* Most symbols that a word of SentencePiece's shape has. */
+static size_t spm_max_symbols(const sl_tokenizer *tok, sl_span word) {
+    static const sl_span mark = {(const uint8_t *)SL_TOK_MARK, SL_TOK_MARK_LEN};
+    size_t n = word.len;
+    if (sl_tok_word_find(tok, mark) == SL_TOK_NONE) return n;
+    for (size_t i = 0; i < word.len; i++) n -= sl_tok_has_mark(word, i) ? mark.len - 1 : 0;
+    return n;
+}
+
+/* Bytes of one character as symbols; false when the vocabulary lacks one of them. */
+static bool put_bytes(const sl_tokenizer *tok, sl_tok_work *w, sl_span c, size_t *n) {
+    for (size_t i = 0; i < c.len; i++)
+        if (tok->byte_id[c.data[i]] == SL_TOK_NONE) return false;
+    for (size_t i = 0; i < c.len; i++) w->id[(*n)++] = tok->byte_id[c.data[i]];
+    return true;
+}
+
+/* An unknown token is put off until the next character of the vocabulary, past bytes that come in
+ * between: odd, but what the library does that published ids come from. */
+static size_t spm_symbols(const sl_tokenizer *tok, sl_tok_work *w, sl_span word) {
+    size_t n = 0;
+    bool unknown = false;
+    for (size_t at = 0, end = 0; at < word.len; at = end) {
+        end = at + 1;
+        (void)sl_utf8_at(word, at, &end);
+        sl_span c = {word.data + at, end - at};
+        uint32_t id = sl_tok_word_find(tok, c);
+        if (id != SL_TOK_NONE) {
+            if (unknown) w->id[n++] = tok->unk_id;
+            unknown = false;
+            w->id[n++] = id;
+        } else if (!tok->spm.byte_fallback || !put_bytes(tok, w, c, &n)) {
+            if (unknown && !tok->fuse_unk) w->id[n++] = tok->unk_id;
+            unknown = tok->unk_id != SL_TOK_NONE;
+        }
+    }
+    if (unknown) w->id[n++] = tok->unk_id;
+    return n;
+}
+
 sl_status sl_tok_word_encode(const sl_tokenizer *tok, sl_tok_work *w, sl_span word, sl_ids *out,
                              sl_err *err) {
     if (tok->ignore_merges) {
@@ -190,9 +231,9 @@ sl_status sl_tok_word_encode(const sl_tokenizer *tok, sl_tok_work *w, sl_span wo
         if (id != SL_TOK_NONE) return sl_ids_push(out, id, err);
     }
     bool spm = tok->spm.on;
-    sl_status st = reserve_work(w, spm ? sl_tok_spm_max_symbols(tok, word) : word.len, err);
+    sl_status st = reserve_work(w, spm ? spm_max_symbols(tok, word) : word.len, err);
     if (st != SL_OK) return st;
-    size_t n = spm ? sl_tok_spm_symbols(tok, w, word) : first_symbols(tok, w, word);
+    size_t n = spm ? spm_symbols(tok, w, word) : first_symbols(tok, w, word);
     merge_all(tok, w, n);
     for (uint32_t i = n == 0 ? SL_TOK_NONE : 0; i != SL_TOK_NONE && st == SL_OK; i = w->next[i])
         st = sl_ids_push(out, w->id[i], err);

@@ -1,7 +1,8 @@
 /* Insides of a tokenizer, shared by the files tokenizer*.c. tokenizer_load.c fills it,
  * tokenizer_pattern.c compiles and runs its patterns, tokenizer_spm.c has what SentencePiece's
  * shape does otherwise, tokenizer_bpe.c merges, tokenizer.c runs it all. tokenizer_gguf.c and
- * tokenizer_tiktoken.c put other files into the words of tokenizer.json (tokenizer_write.c). */
+ * tokenizer_tiktoken.c put other files into the words of tokenizer.json (tokenizer_write.c);
+ * tokenizer_open.c finds out whose file it is; tokenizer_base.c is below all of them. */
 #ifndef SL_TEXT_TOKENIZER_INT_H
 #define SL_TEXT_TOKENIZER_INT_H
 
@@ -107,6 +108,11 @@ static inline sl_span sl_tok_bytes(const sl_tokenizer *tok, sl_tok_str s) {
     return (sl_span){tok->blob + s.at, s.len};
 }
 
+static inline bool sl_tok_has_mark(sl_span text, size_t at) {
+    return text.len - at >= SL_TOK_MARK_LEN &&
+           memcmp(text.data + at, SL_TOK_MARK, SL_TOK_MARK_LEN) == 0;
+}
+
 /* Working memory of one encode call. */
 typedef struct sl_tok_work {
     uint32_t *id;          /* symbols of a word */
@@ -137,7 +143,11 @@ sl_status sl_tok_word_parts(const sl_tokenizer *tok, sl_tok_work *w, sl_span wor
 /* Fills byte_id from the words of one byte. */
 void sl_tok_byte_ids(sl_tokenizer *tok);
 
-/* tokenizer_load.c: a string field as a span, and comparing one. */
+/* tokenizer_load.c: `config` is tokenizer_config.json or NULL. */
+sl_status sl_tok_load(const sl_json_doc *doc, const sl_json_doc *config, sl_tokenizer **out,
+                      sl_err *err) SL_MUST_CHECK;
+
+/* tokenizer_base.c: a string field as a span, and comparing one. */
 sl_status sl_tok_text_field(sl_json obj, const char *key, sl_json_need need, sl_span *out,
                             sl_err *err) SL_MUST_CHECK;
 bool sl_tok_is(sl_span s, const char *text);
@@ -155,9 +165,6 @@ sl_status sl_tok_spm_mark(sl_span text, bool prepend, sl_span *out, sl_err *err)
 /* Encodes text between added tokens; `first`: it begins the whole text. */
 sl_status sl_tok_spm_run(const sl_tokenizer *tok, sl_tok_work *w, sl_span text, bool first,
                          sl_ids *out, sl_err *err) SL_MUST_CHECK;
-/* Most symbols that a word has, and the symbols. */
-size_t sl_tok_spm_max_symbols(const sl_tokenizer *tok, sl_span word);
-size_t sl_tok_spm_symbols(const sl_tokenizer *tok, sl_tok_work *w, sl_span word);
 
 /* tokenizer_pattern.c: adds a split by a regular expression (or by a literal string). `where` is
  * the JSON object the pattern came from, for errors. */

@@ -8,10 +8,6 @@
 
 static const sl_span mark = {(const uint8_t *)SL_TOK_MARK, SL_TOK_MARK_LEN};
 
-static bool has_mark(sl_span text, size_t at) {
-    return text.len - at >= mark.len && memcmp(text.data + at, mark.data, mark.len) == 0;
-}
-
 /* A string field that can only be `want`. */
 static sl_status expect(sl_json obj, const char *key, const char *want, sl_err *err) {
     sl_span have = {0};
@@ -152,7 +148,7 @@ static int hex_digit(uint8_t c) {
 void sl_tok_spm_bytes(sl_span content, uint8_t *out, size_t *out_len) {
     size_t n = 0;
     for (size_t i = 0; i < content.len;) {
-        bool is_mark = has_mark(content, i);
+        bool is_mark = sl_tok_has_mark(content, i);
         out[n++] = is_mark ? ' ' : content.data[i];
         i += is_mark ? mark.len : 1;
     }
@@ -198,7 +194,7 @@ static sl_status encode_metaspace(const sl_tokenizer *tok, sl_tok_work *w, sl_sp
     sl_status st = SL_OK;
     size_t done = 0;
     for (size_t at = 1; tok->spm.splits && st == SL_OK && at < text.len; at++) {
-        if (!has_mark(text, at)) continue;
+        if (!sl_tok_has_mark(text, at)) continue;
         st = sl_tok_word_encode(tok, w, (sl_span){text.data + done, at - done}, out, err);
         done = at;
     }
@@ -211,49 +207,11 @@ sl_status sl_tok_spm_run(const sl_tokenizer *tok, sl_tok_work *w, sl_span text, 
     if (!tok->spm.metaspace) return sl_tok_word_encode(tok, w, text, out, err);
     bool wanted = tok->spm.scheme == SL_TOK_PREPEND_ALWAYS ||
                   (tok->spm.scheme == SL_TOK_PREPEND_FIRST && first);
-    bool there = text.data[0] == ' ' || has_mark(text, 0);
+    bool there = text.data[0] == ' ' || sl_tok_has_mark(text, 0);
     sl_span marked;
     sl_status st = sl_tok_spm_mark(text, wanted && !there, &marked, err);
     if (st != SL_OK) return st;
     st = encode_metaspace(tok, w, marked, out, err);
     sl_free((void *)marked.data);
     return st;
-}
-
-size_t sl_tok_spm_max_symbols(const sl_tokenizer *tok, sl_span word) {
-    size_t n = word.len;
-    if (sl_tok_word_find(tok, mark) == SL_TOK_NONE) return n;
-    for (size_t i = 0; i < word.len; i++) n -= has_mark(word, i) ? mark.len - 1 : 0;
-    return n;
-}
-
-/* Bytes of one character as symbols; false when the vocabulary lacks one of them. */
-static bool put_bytes(const sl_tokenizer *tok, sl_tok_work *w, sl_span c, size_t *n) {
-    for (size_t i = 0; i < c.len; i++)
-        if (tok->byte_id[c.data[i]] == SL_TOK_NONE) return false;
-    for (size_t i = 0; i < c.len; i++) w->id[(*n)++] = tok->byte_id[c.data[i]];
-    return true;
-}
-
-/* An unknown token is put off until the next character of the vocabulary, past bytes that come in
- * between: odd, but what the library does that published ids come from. */
-size_t sl_tok_spm_symbols(const sl_tokenizer *tok, sl_tok_work *w, sl_span word) {
-    size_t n = 0;
-    bool unknown = false;
-    for (size_t at = 0, end = 0; at < word.len; at = end) {
-        end = at + 1;
-        (void)sl_utf8_at(word, at, &end);
-        sl_span c = {word.data + at, end - at};
-        uint32_t id = sl_tok_word_find(tok, c);
-        if (id != SL_TOK_NONE) {
-            if (unknown) w->id[n++] = tok->unk_id;
-            unknown = false;
-            w->id[n++] = id;
-        } else if (!tok->spm.byte_fallback || !put_bytes(tok, w, c, &n)) {
-            if (unknown && !tok->fuse_unk) w->id[n++] = tok->unk_id;
-            unknown = tok->unk_id != SL_TOK_NONE;
-        }
-    }
-    if (unknown) w->id[n++] = tok->unk_id;
-    return n;
 }
