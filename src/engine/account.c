@@ -3,11 +3,6 @@
  * by construction. */
 #include "engine/worker_int.h"
 
-/* How long after its last task a worker without an open round still counts as waiting. */
-#define BETWEEN_ROUNDS_NS 100000000ull
-/* Events of one answer to TRACE_GET: 210 KB. */
-#define BATCH 4096u
-
 static sl_mode mode_of(uint32_t kind) {
     return (sl_mode)sl_trace_kind_category(kind);
 }
@@ -43,16 +38,6 @@ void sl_worker_enter(sl_worker *w, sl_mode mode) {
         [SL_MODE_SEND] = SL_TRACE_SEND,       [SL_MODE_POLL] = SL_TRACE_POLL,
         [SL_MODE_WAIT] = SL_TRACE_WAIT,       [SL_MODE_SLEEP] = SL_TRACE_IDLE};
     sl_worker_begin(w, &(sl_trace_event){.kind = kind[mode]});
-}
-
-void sl_worker_begin_rest(sl_worker *w) {
-    sl_trace_event e = {.kind = SL_TRACE_IDLE};
-    if (w->attn) sl_attn_waits_for(w->attn, &e);
-    if (w->xprt && e.kind == SL_TRACE_IDLE) sl_xprt_waits_for(w->xprt, &e);
-    if (e.kind == SL_TRACE_IDLE && w->last_task_ns &&
-        sl_now_ns() - w->last_task_ns < BETWEEN_ROUNDS_NS)
-        e = (sl_trace_event){.kind = SL_TRACE_WAIT, .why = SL_TRACE_WHY_ROUND};
-    sl_worker_begin(w, &e);
 }
 
 void sl_worker_tick(void *ctx) {
@@ -107,33 +92,4 @@ void sl_worker_note_span(sl_worker *w, sl_trace_event e, uint64_t begin_ns) {
     e.end_ns = sl_now_ns();
     sl_counts_task(&w->counts, &e);
     sl_trace_add(w->trace, &e);
-}
-
-/* ---- for the coordinator ---- */
-
-sl_status sl_worker_answer_clock(sl_worker *w, const sl_wire_header *h) {
-    sl_buf *b = sl_net_buf_take(w->net, SL_WIRE_CLOCK_BYTES);
-    if (!b) return SL_ERR_NOMEM;
-    sl_wr wr = sl_wr_of(b->data, b->len);
-    uint64_t id = sl_clock_id();
-    sl_wr_u64(&wr, sl_now_ns());
-    sl_wr_u64(&wr, id);
-    return sl_worker_send(w, SL_NO_WORKER,
-                          (sl_wire_header){.kind = SL_MSG_CLOCK, .round = h->round}, b);
-}
-
-sl_status sl_worker_send_trace(sl_worker *w, const sl_wire_header *h) {
-    sl_trace_stop(w->trace);
-    uint64_t count = sl_trace_count(w->trace), first = SL_MIN(h->round, count);
-    uint32_t n = (uint32_t)SL_MIN(count - first, (uint64_t)BATCH);
-    sl_buf *b = sl_net_buf_take(w->net, sl_wire_trace_bytes(n));
-    if (!b) return SL_ERR_NOMEM;
-    sl_wr wr = sl_wr_of(b->data, b->len);
-    sl_wr_u64(&wr, count);
-    sl_wr_u64(&wr, sl_trace_dropped(w->trace));
-    for (uint32_t i = 0; i < n; i++)
-        sl_trace_event_encode(sl_trace_at(w->trace, first + i),
-                              sl_wr_take(&wr, SL_TRACE_EVENT_BYTES));
-    return sl_worker_send(w, SL_NO_WORKER,
-                          (sl_wire_header){.kind = SL_MSG_TRACE, .round = first, .rows = n}, b);
 }

@@ -1,5 +1,5 @@
-/* The loop of a worker, its connections, and what the coordinator tells it. The two kinds of stages
- * live in attn.c and xprt.c. */
+/* The loop of a worker, its connections, and what the coordinator tells it. The two sides live in
+ * attn.c, and in xprt.c or xqueue.c. */
 #include "engine/worker_int.h"
 
 #include "base/log.h"
@@ -14,40 +14,13 @@
 #include <string.h>
 #include <time.h>
 
-/* Messages that may wait for the loop: reservations bound the token path far below this. */
-#define INBOX_MAX         65536u
-#define INBOX_MIN         256u
-#define PLAN_MEMORY       ((size_t)256 << 20) /* of a parsed plan */
-#define IDLE_US           100000u             /* longest sleep without a reason to wake */
-#define TICK_US           100u
+#define PLAN_MEMORY ((size_t)256 << 20) /* of a parsed plan */
+#define IDLE_US     100000u             /* longest sleep without a reason to wake */
+#define TICK_US     100u
+/* How long after its last task a worker without an open round still counts as waiting. */
+#define BETWEEN_ROUNDS_NS 100000000ull
 #define JOIN_PAUSE_MS     100u  /* between two attempts to join; doubles... */
 #define JOIN_PAUSE_MAX_MS 2000u /* ...up to this */
-
-/* ---- inbox ---- */
-
-static sl_status inbox_grow(sl_worker *w, sl_err *err) {
-    size_t cap = SL_MAX(w->inbox_cap * 2, INBOX_MIN);
-    if (w->inbox_len >= INBOX_MAX)
-        return sl_fail(err, SL_ERR_LIMIT, "%zu messages wait, limit %u", w->inbox_len, INBOX_MAX);
-    sl_inbox_item *bigger = sl_alloc(cap, sizeof *bigger);
-    if (!bigger) return sl_fail(err, SL_ERR_NOMEM, "inbox of %zu messages", cap);
-    for (size_t i = 0; i < w->inbox_len; i++)
-        bigger[i] = w->inbox[(w->inbox_head + i) % w->inbox_cap];
-    sl_free(w->inbox);
-    w->inbox = bigger;
-    w->inbox_cap = cap;
-    w->inbox_head = 0;
-    return SL_OK;
-}
-
-static sl_status inbox_push(sl_worker *w, sl_inbox_item item, sl_err *err) {
-    if (w->inbox_len == w->inbox_cap) {
-        sl_status st = inbox_grow(w, err);
-        if (st != SL_OK) return st;
-    }
-    w->inbox[(w->inbox_head + w->inbox_len++) % w->inbox_cap] = item;
-    return SL_OK;
-}
 
 /* ---- fabric callbacks: they run inside progress, possibly under a kernel's tick, so they only
  * note what came and leave the work to the loop ---- */
@@ -88,7 +61,7 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
                           .came_ns = sl_now_ns()};
     if (p) item.h.src = (uint32_t)(p - w->peer); /* who is authenticated, not what is claimed */
     if (p) sl_worker_note_arrival(w, &item.h, item.came_ns);
-    sl_status st = inbox_push(w, item, err);
+    sl_status st = sl_inbox_push(&w->inbox, item, err);
     if (st != SL_OK) sl_net_buf_give(w->net, payload);
     return st;
 }
@@ -100,8 +73,8 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
         sl_log(SL_LOG_INFO, "worker", "connection to %s ended: %s (%s)", sl_conn_hello(c)->name,
                text, sl_status_text(why));
     /* What it said before still counts, but the connection itself is about to be freed. */
-    for (size_t i = 0; i < w->inbox_len; i++) {
-        sl_inbox_item *it = &w->inbox[(w->inbox_head + i) % w->inbox_cap];
+    for (size_t i = 0; i < w->inbox.len; i++) {
+        sl_inbox_item *it = sl_inbox_at(&w->inbox, i);
         if (it->conn == c) it->conn = NULL;
     }
     if (c == w->coordinator) {
@@ -117,39 +90,11 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     sl_err err;
     sl_wire_header h = {.src = (uint32_t)(p - w->peer)};
     const sl_inbox_item item = {.down = true, .left = why == SL_OK, .h = h};
-    if (inbox_push(w, item, &err) != SL_OK) {
+    if (sl_inbox_push(&w->inbox, item, &err) != SL_OK) {
         w->stop = true;
         w->stop_status = err.code;
         w->stop_err = err;
     }
-}
-
-/* ---- sending ---- */
-
-sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload) {
-    if (!h.epoch) h.epoch = w->plan.epoch;
-    if (dst == w->id && w->planned) {
-        h.src = w->id;
-        h.bytes = payload ? (uint32_t)payload->len : 0;
-        sl_err err;
-        const sl_inbox_item item = {
-            .own = true, .h = h, .payload = payload, .came_ns = sl_now_ns()};
-        sl_status st = inbox_push(w, item, &err);
-        if (st != SL_OK) sl_net_buf_give(w->net, payload);
-        return st;
-    }
-    sl_conn *c = dst == SL_NO_WORKER ? w->coordinator : w->peer[dst].conn;
-    if (!c || (dst == SL_NO_WORKER && !w->coordinator_open)) {
-        sl_net_buf_give(w->net, payload);
-        return SL_ERR_PEER_DOWN;
-    }
-    size_t bytes = payload ? payload->len : 0;
-    w->n.sent_messages++;
-    w->n.sent_bytes += SL_WIRE_HEADER_BYTES + bytes;
-    sl_trace_event before = sl_worker_begin_send(w, dst, &h, bytes);
-    sl_status st = sl_net_send(w->net, c, h, payload);
-    sl_worker_begin(w, &before);
-    return st;
 }
 
 /* ---- the plan ---- */
@@ -335,27 +280,6 @@ static void report_ready(sl_worker *w) {
     w->ready = sl_worker_send(w, SL_NO_WORKER, h, b) == SL_OK;
 }
 
-static void send_stats(sl_worker *w) {
-    sl_worker_enter(w, SL_MODE_PACK); /* books the time so far */
-    w->n.execute_us = w->mode_ns[SL_MODE_EXECUTE] / 1000;
-    w->n.pack_us = w->mode_ns[SL_MODE_PACK] / 1000;
-    w->n.send_us = w->mode_ns[SL_MODE_SEND] / 1000;
-    w->n.wait_us = w->mode_ns[SL_MODE_WAIT] / 1000;
-    w->n.poll_us = w->mode_ns[SL_MODE_POLL] / 1000;
-    w->n.sleep_us = w->mode_ns[SL_MODE_SLEEP] / 1000;
-    w->n.wall_us = (sl_now_ns() - w->started_ns) / 1000;
-    w->n.cpu_us = sl_thread_cpu_ns() / 1000;
-    sl_buf *b = sl_net_buf_take(w->net, sizeof w->n + sl_counts_bytes(&w->counts));
-    if (!b) return;
-    sl_wr wr = sl_wr_of(b->data, b->len);
-#define SL_COUNTER_WRITE(name) sl_wr_u64(&wr, w->n.name);
-    SL_WORKER_COUNTERS(SL_COUNTER_WRITE)
-#undef SL_COUNTER_WRITE
-    sl_counts_encode(&w->counts, &wr);
-    sl_status st = sl_worker_send(w, SL_NO_WORKER, (sl_wire_header){.kind = SL_MSG_STATS}, b);
-    (void)st; /* a lost coordinator ends the loop anyway */
-}
-
 /* ---- dispatch by kind ---- */
 
 static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span payload,
@@ -368,7 +292,7 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
     case SL_MSG_GO:
         return sl_take_on_word(w, h, err);
     case SL_MSG_STATS_GET:
-        send_stats(w);
+        sl_worker_send_stats(w);
         return SL_OK;
     case SL_MSG_CLOCK:
         return sl_worker_answer_clock(w, h);
@@ -436,8 +360,8 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
  * the coordinator's word here, even unread, that is no loss. */
 static bool is_told_to_stop(const sl_worker *w) {
     if (w->stop) return w->stop_status == SL_OK;
-    for (size_t i = 0; i < w->inbox_len; i++) {
-        const sl_inbox_item *it = &w->inbox[(w->inbox_head + i) % w->inbox_cap];
+    for (size_t i = 0; i < w->inbox.len; i++) {
+        const sl_inbox_item *it = sl_inbox_at(&w->inbox, i);
         if (it->from_coordinator && it->h.kind == SL_MSG_SHUTDOWN) return true;
     }
     return false;
@@ -503,10 +427,8 @@ static void handle(sl_worker *w, sl_inbox_item *it) {
 }
 
 static void drain_inbox(sl_worker *w) {
-    while (w->inbox_len > 0) {
-        sl_inbox_item it = w->inbox[w->inbox_head];
-        w->inbox_head = (w->inbox_head + 1) % w->inbox_cap;
-        w->inbox_len--;
+    sl_inbox_item it;
+    while (sl_inbox_pop(&w->inbox, &it)) {
         if (!it.down && it.conn) {
             w->n.received_messages++;
             w->n.received_bytes += SL_WIRE_HEADER_BYTES + it.h.bytes;
@@ -528,7 +450,7 @@ bool sl_worker_step(sl_worker *w) {
     bool busy = (w->xprt && sl_xprt_run(w->xprt)) || (w->xqueue && sl_xqueue_run(w->xqueue));
     if (!busy) busy = w->attn && sl_attn_run(w->attn);
     sl_take_look(w);
-    return busy || computes || came || w->inbox_len || w->stop;
+    return busy || computes || came || w->inbox.len || w->stop;
 }
 
 bool sl_worker_stopped(const sl_worker *w, sl_status *status, sl_err *err) {
@@ -555,7 +477,7 @@ static sl_status start(sl_worker *w, sl_err *err) {
                       .silence_limit_us = (uint32_t)(1e6 * o->silence_limit_s),
                       .on = {on_open, on_message, on_down},
                       .ctx = w};
-    sl_status st = inbox_grow(w, err);
+    sl_status st = sl_inbox_reserve(&w->inbox, err);
     if (st == SL_OK) st = sl_net_create(&no, &w->net, err);
     if (st == SL_OK) st = sl_net_connect(w->net, o->coordinator, NULL, &w->coordinator, err);
     return st;
@@ -576,10 +498,8 @@ sl_status sl_worker_create(const sl_worker_opts *o, sl_worker **out, sl_err *err
 
 void sl_worker_free(sl_worker *w, bool crash) {
     if (!w) return;
-    for (; w->inbox_len > 0; w->inbox_len--) {
-        sl_net_buf_give(w->net, w->inbox[w->inbox_head].payload);
-        w->inbox_head = (w->inbox_head + 1) % w->inbox_cap;
-    }
+    sl_inbox_item it;
+    while (sl_inbox_pop(&w->inbox, &it)) sl_net_buf_give(w->net, it.payload);
     if (w->device) sl_device_drain(w->device);
     sl_attn_free(w->attn);
     sl_xprt_free(w->xprt);
@@ -594,8 +514,19 @@ void sl_worker_free(sl_worker *w, bool crash) {
     sl_counts_free(&w->counts);
     sl_plan_free(&w->plan);
     sl_plan_free(&w->next);
-    sl_free(w->inbox);
+    sl_inbox_free(&w->inbox);
     sl_free(w);
+}
+
+/* There is nothing to do: says what the worker waits for. */
+static void begin_rest(sl_worker *w) {
+    sl_trace_event e = {.kind = SL_TRACE_IDLE};
+    if (w->attn) sl_attn_waits_for(w->attn, &e);
+    if (w->xprt && e.kind == SL_TRACE_IDLE) sl_xprt_waits_for(w->xprt, &e);
+    if (e.kind == SL_TRACE_IDLE && w->last_task_ns &&
+        sl_now_ns() - w->last_task_ns < BETWEEN_ROUNDS_NS)
+        e = (sl_trace_event){.kind = SL_TRACE_WAIT, .why = SL_TRACE_WHY_ROUND};
+    sl_worker_begin(w, &e);
 }
 
 /* *joined: the coordinator has answered. */
@@ -607,7 +538,7 @@ static sl_status run_once(const sl_worker_opts *o, bool *joined, sl_err *err) {
     while (!sl_worker_stopped(w, &st, err)) {
         *joined = *joined || w->coordinator_open;
         if (sl_worker_step(w)) continue;
-        sl_worker_begin_rest(w);
+        begin_rest(w);
         sl_net_set_poll(w->net, w->doing.kind == SL_TRACE_WAIT ? SL_NET_POLL_US : 0);
         sl_net_wait(w->net, IDLE_US);
     }

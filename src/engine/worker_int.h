@@ -42,6 +42,12 @@ typedef struct sl_inbox_item {
     uint64_t came_ns;
 } sl_inbox_item;
 
+/* A ring; zeroed: empty. */
+typedef struct sl_inbox {
+    sl_inbox_item *item; /* [cap], from head on */
+    size_t cap, head, len;
+} sl_inbox;
+
 typedef struct sl_worker_peer {
     sl_conn *conn; /* NULL: none */
     bool open;
@@ -73,8 +79,7 @@ struct sl_worker {
     sl_xprt *xprt;     /* schedules with barriers */
     sl_xqueue *xqueue; /* aep */
 
-    sl_inbox_item *inbox; /* ring */
-    size_t inbox_cap, inbox_head, inbox_len;
+    sl_inbox inbox;
 
     sl_trace_event doing; /* what the owner's thread does now, and since when */
     uint64_t mode_ns[SL_MODE_COUNT], started_ns;
@@ -104,8 +109,6 @@ static inline uint32_t sl_lane_max_rows(const sl_plan *p) {
 void sl_worker_begin(sl_worker *w, const sl_trace_event *what);
 /* The same for what needs no details. */
 void sl_worker_enter(sl_worker *w, sl_mode mode);
-/* There is nothing to do: says what the worker waits for. */
-void sl_worker_begin_rest(sl_worker *w);
 /* The fabric's progress between chunks of a kernel; its time is not the kernel's. */
 void sl_worker_tick(void *worker);
 /* SEND of a message; begin what it returns when the send is done. */
@@ -119,9 +122,27 @@ void sl_worker_note_experts(sl_worker *w, const uint32_t *expert, const uint32_t
 void sl_worker_note_span(sl_worker *w, sl_trace_event e, uint64_t begin_ns);
 /* Block of the model that a message of rows belongs to; 0 for others. */
 uint16_t sl_worker_block_of(const sl_worker *w, const sl_wire_header *h);
+
+/* ---- what the coordinator asks about the worker (report.c) ---- */
+
+void sl_worker_send_stats(sl_worker *w);
 sl_status sl_worker_answer_clock(sl_worker *w, const sl_wire_header *h);
 /* Stops recording and sends a batch of events. */
 sl_status sl_worker_send_trace(sl_worker *w, const sl_wire_header *h);
+
+/* ---- messages (post.c) ---- */
+
+/* Room for twice as many as there was. SL_ERR_NOMEM, SL_ERR_LIMIT. */
+sl_status sl_inbox_reserve(sl_inbox *in, sl_err *err) SL_MUST_CHECK;
+/* Takes the item's payload unless it fails. */
+sl_status sl_inbox_push(sl_inbox *in, sl_inbox_item item, sl_err *err) SL_MUST_CHECK;
+/* The oldest; false: there is none. */
+bool sl_inbox_pop(sl_inbox *in, sl_inbox_item *out);
+/* The i-th after the oldest; until the next push or pop. */
+static inline sl_inbox_item *sl_inbox_at(const sl_inbox *in, size_t i) {
+    return &in->item[(in->head + i) % in->cap];
+}
+void sl_inbox_free(sl_inbox *in); /* of an empty one */
 
 /* Sends to worker `dst` of the plan (itself included) or to the coordinator (SL_NO_WORKER). Fills
  * epoch where there is none. Takes payload. A lost destination is SL_ERR_PEER_DOWN. */
