@@ -1,5 +1,5 @@
 /* What an expert worker of any schedule asks of the rows that it is sent. */
-#include "engine/worker_int.h"
+#include "engine/expert.h"
 
 uint32_t sl_worker_pairs_by(const sl_worker *w, const sl_plan *p, const sl_model_spec *m) {
     uint32_t hosted = sl_plan_n_hosted(p, w->id);

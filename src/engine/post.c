@@ -72,3 +72,8 @@ sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *p
     sl_worker_begin(w, &before);
     return st;
 }
+
+sl_status sl_worker_refuse(const sl_wire_header *h, sl_err *err) {
+    return sl_fail(err, SL_ERR_PROTOCOL, "unexpected %s from worker %u", sl_msg_kind_name(h->kind),
+                   h->src);
+}

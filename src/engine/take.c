@@ -3,16 +3,15 @@
 
 #include "base/log.h"
 #include "base/mutate.h"
+#include "engine/expert.h"
 #include "engine/placement.h"
 #include "engine/plan_json.h"
-#include "engine/xqueue.h"
 
 #include <string.h>
 
 /* What this worker says about plan `epoch`. A lost coordinator ends the worker anyway. */
 static void answer(sl_worker *w, uint16_t kind, uint32_t epoch, sl_buf *payload) {
-    sl_status st = sl_worker_send(w, SL_NO_WORKER, (sl_wire_header){kind, .epoch = epoch}, payload);
-    (void)st;
+    sl_worker_send(w, SL_NO_WORKER, (sl_wire_header){kind, .epoch = epoch}, payload);
 }
 
 static void answer_with(sl_worker *w, uint16_t kind, uint32_t epoch, const void *data, size_t n) {
@@ -71,8 +70,7 @@ static sl_status take(sl_worker *w, sl_err *err) {
     sl_status st = SL_OK;
     sl_device_drain(w->device);
     adopt(w);
-    if (w->xprt) st = sl_xprt_renew(w->xprt, err);
-    if (w->xqueue) st = sl_xqueue_renew(&w->xqueue, err);
+    if (w->expert) st = w->expert_ops->renew(&w->expert, err);
     if (st == SL_OK && w->attn) st = sl_attn_renew(w->attn, err);
     return st == SL_OK ? host(w, &w->plan, &w->plan, err) : st;
 }
@@ -83,8 +81,7 @@ static sl_status on_take(sl_worker *w) {
     if (st == SL_OK) {
         answer(w, SL_MSG_TAKEN, epoch, NULL);
     } else { /* between two plans it is of no use to anybody */
-        w->stop = true;
-        w->stop_status = st;
+        sl_worker_stop(w, st);
     }
     return SL_OK;
 }

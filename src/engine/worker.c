@@ -3,10 +3,10 @@
 #include "engine/worker_int.h"
 
 #include "base/log.h"
+#include "engine/expert.h"
 #include "engine/placement.h"
 #include "engine/plan_json.h"
 #include "engine/take.h"
-#include "engine/xqueue.h"
 #include "format/json.h"
 
 #include <sodium.h>
@@ -79,9 +79,8 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     }
     if (c == w->coordinator) {
         w->coordinator = NULL;
-        w->stop = true;
-        w->stop_status = why == SL_OK ? SL_ERR_PEER_DOWN : why;
-        sl_fail(&w->stop_err, w->stop_status, "coordinator %s: %s", w->opts->coordinator, text);
+        sl_worker_stop(w, sl_fail(&w->stop_err, why == SL_OK ? SL_ERR_PEER_DOWN : why,
+                                  "coordinator %s: %s", w->opts->coordinator, text));
         w->coordinator_open = false;
         return;
     }
@@ -91,9 +90,8 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     sl_wire_header h = {.src = (uint32_t)(p - w->peer)};
     const sl_inbox_item item = {.down = true, .left = why == SL_OK, .h = h};
     if (sl_inbox_push(&w->inbox, item, &err) != SL_OK) {
-        w->stop = true;
-        w->stop_status = err.code;
         w->stop_err = err;
+        sl_worker_stop(w, err.code);
     }
 }
 
@@ -180,9 +178,8 @@ static sl_status make_stages(sl_worker *w, const char *folder, const sl_model_sp
     sl_status st = open_device(w, folder, m, err);
     if (st == SL_OK) st = sl_counts_create(w->device->spec, &w->counts, err);
     if (st != SL_OK) return st;
-    if (w->roles & SL_ROLE_EXPERT)
-        st = w->plan.schedule == SL_SCHED_AEP ? sl_xqueue_create(w, &w->xqueue, err)
-                                              : sl_xprt_create(w, &w->xprt, err);
+    w->expert_ops = w->plan.schedule == SL_SCHED_AEP ? &sl_expert_queues : &sl_expert_barriers;
+    if (w->roles & SL_ROLE_EXPERT) st = w->expert_ops->create(w, &w->expert, err);
     if (st == SL_OK && (w->roles & SL_ROLE_ATTENTION)) st = sl_attn_create(w, &w->attn, err);
     return st;
 }
@@ -299,8 +296,7 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
     case SL_MSG_TRACE_GET:
         return sl_worker_send_trace(w, h);
     case SL_MSG_SHUTDOWN:
-        w->stop = true;
-        w->stop_status = SL_OK; /* also when the coordinator is gone since */
+        sl_worker_stop(w, SL_OK); /* also when the coordinator is gone since */
         return SL_OK;
     case SL_MSG_SUBMIT:
         if (w->attn) return sl_attn_on_submit(w->attn, payload, err);
@@ -325,22 +321,13 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
     }
     switch (h->kind) {
     case SL_MSG_DISPATCH:
-        if (w->xqueue) return sl_xqueue_on_dispatch(w->xqueue, h->src, h, payload, err);
-        if (w->xprt) return sl_xprt_on_dispatch(w->xprt, h, payload, err);
+        if (w->expert) return w->expert_ops->on_dispatch(w->expert, h, payload, err);
         break;
     case SL_MSG_JOIN:
-        if (w->xprt) return sl_xprt_on_join(w->xprt, h->src, h, err);
-        break;
-    case SL_MSG_MEMBER_DEAD:
-        if (w->xprt && sl_xprt_may_announce(w->xprt, h->src)) {
-            uint32_t member;
-            sl_status st = sl_wire_worker_decode(span, &member, err);
-            return st == SL_OK ? sl_xprt_on_dead(w->xprt, member, err) : st;
-        }
-        break;
     case SL_MSG_ROUND_SET:
-        if (w->xprt && h->src == w->expert_worker[0] && h->src != w->id)
-            return sl_xprt_on_round_set(w->xprt, h, span, err);
+    case SL_MSG_MEMBER_DEAD:
+        if (w->expert && w->expert_ops->on_peer)
+            return w->expert_ops->on_peer(w->expert, h, span, err);
         break;
     case SL_MSG_RETURN:
         if (w->attn) return sl_attn_on_return(w->attn, h->src, h, payload, err);
@@ -352,8 +339,7 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
     default:
         break;
     }
-    return sl_fail(err, SL_ERR_PROTOCOL, "unexpected %s from worker %u", sl_msg_kind_name(h->kind),
-                   h->src);
+    return sl_worker_refuse(h, err);
 }
 
 /* Peers may hear of an orderly stop first and be gone while this worker still sends to them: with
@@ -373,22 +359,14 @@ static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) 
     if (!w->planned || id >= w->plan.n_workers) return SL_OK;
     uint32_t roles = w->plan.worker[id].roles;
     /* Whoever told this worker before its own connection ended knows whether that one left. */
-    bool told = w->xprt && sl_xprt_is_dead(w->xprt, id);
+    bool told = w->expert && w->expert_ops->is_dead && w->expert_ops->is_dead(w->expert, id);
     sl_log(left || told ? SL_LOG_INFO : SL_LOG_WARN, "worker", "worker %u %s", id,
            left   ? "left"
            : told ? "is gone, as another one said"
                   : "is lost");
     if (w->attn && (roles & SL_ROLE_EXPERT))
         sl_attn_on_expert_lost(w->attn, id, left ? NULL : "its connection broke");
-    if (w->xqueue && (roles & SL_ROLE_ATTENTION)) sl_xqueue_on_dead(w->xqueue, id);
-    if (!w->xprt) return SL_OK;
-    if (id == w->expert_worker[0] && id != w->id &&
-        !left) { /* nobody else knows rounds and deaths */
-        w->stop = true;
-        w->stop_status =
-            sl_fail(&w->stop_err, SL_ERR_PEER_DOWN, "lost the sequencer, worker %u", id);
-    }
-    return roles & SL_ROLE_ATTENTION ? sl_xprt_on_lost(w->xprt, id, err) : SL_OK;
+    return w->expert ? w->expert_ops->on_gone(w->expert, id, left, err) : SL_OK;
 }
 
 static void handle(sl_worker *w, sl_inbox_item *it) {
@@ -401,9 +379,8 @@ static void handle(sl_worker *w, sl_inbox_item *it) {
     } else if (it->from_coordinator) {
         st = handle_control(w, &it->h, span, &err);
         if (st != SL_OK && it->h.kind == SL_MSG_PLAN) {
-            w->stop = true;
-            w->stop_status = st;
             w->stop_err = err;
+            sl_worker_stop(w, st);
         }
     } else if (!w->planned) { /* peers wait for READY, which waits for the plan */
         st = sl_fail(&err, SL_ERR_PROTOCOL, "%s before the plan", sl_msg_kind_name(it->h.kind));
@@ -418,9 +395,8 @@ static void handle(sl_worker *w, sl_inbox_item *it) {
                sl_msg_kind_name(it->h.kind), err.msg);
         if (it->conn && sl_conn_is_open(it->conn)) sl_net_close(w->net, it->conn, st, err.msg);
         if (it->own && !w->stop) { /* nobody would ever answer it */
-            w->stop = true;
-            w->stop_status = sl_fail(&w->stop_err, SL_ERR_INTERNAL, "its own %s: %s",
-                                     sl_msg_kind_name(it->h.kind), err.msg);
+            sl_worker_stop(w, sl_fail(&w->stop_err, SL_ERR_INTERNAL, "its own %s: %s",
+                                      sl_msg_kind_name(it->h.kind), err.msg));
         }
     }
     sl_net_buf_give(w->net, it->payload);
@@ -447,7 +423,7 @@ bool sl_worker_step(sl_worker *w) {
     report_ready(w);
     if (w->stop) return true;
     /* Experts first: others wait for them. */
-    bool busy = (w->xprt && sl_xprt_run(w->xprt)) || (w->xqueue && sl_xqueue_run(w->xqueue));
+    bool busy = w->expert && w->expert_ops->run(w->expert);
     if (!busy) busy = w->attn && sl_attn_run(w->attn);
     sl_take_look(w);
     return busy || computes || came || w->inbox.len || w->stop;
@@ -502,8 +478,7 @@ void sl_worker_free(sl_worker *w, bool crash) {
     while (sl_inbox_pop(&w->inbox, &it)) sl_net_buf_give(w->net, it.payload);
     if (w->device) sl_device_drain(w->device);
     sl_attn_free(w->attn);
-    sl_xprt_free(w->xprt);
-    sl_xqueue_free(w->xqueue);
+    if (w->expert) w->expert_ops->free(w->expert);
     sl_device_close(w->device);
     w->device = NULL;
     if (crash)
@@ -522,7 +497,8 @@ void sl_worker_free(sl_worker *w, bool crash) {
 static void begin_rest(sl_worker *w) {
     sl_trace_event e = {.kind = SL_TRACE_IDLE};
     if (w->attn) sl_attn_waits_for(w->attn, &e);
-    if (w->xprt && e.kind == SL_TRACE_IDLE) sl_xprt_waits_for(w->xprt, &e);
+    if (w->expert && w->expert_ops->waits_for && e.kind == SL_TRACE_IDLE)
+        w->expert_ops->waits_for(w->expert, &e);
     if (e.kind == SL_TRACE_IDLE && w->last_task_ns &&
         sl_now_ns() - w->last_task_ns < BETWEEN_ROUNDS_NS)
         e = (sl_trace_event){.kind = SL_TRACE_WAIT, .why = SL_TRACE_WHY_ROUND};

@@ -16,8 +16,7 @@
 #include "stage/stage.h"
 
 typedef struct sl_attn sl_attn;
-typedef struct sl_xprt sl_xprt;
-typedef struct sl_xqueue sl_xqueue;
+typedef struct sl_expert_side_ops sl_expert_side_ops; /* engine/expert.h */
 
 /* Where the wall time of the owner thread goes; the modes add up to it by construction. */
 typedef enum sl_mode {
@@ -76,8 +75,8 @@ struct sl_worker {
     sl_device *device; /* runs every stage that this worker hosts; NULL before the plan is here */
     sl_trace *trace;
     sl_attn *attn;
-    sl_xprt *xprt;     /* schedules with barriers */
-    sl_xqueue *xqueue; /* aep */
+    const sl_expert_side_ops *expert_ops;
+    void *expert; /* NULL: none here */
 
     sl_inbox inbox;
 
@@ -101,6 +100,12 @@ static inline uint32_t sl_lane_max_rows(const sl_plan *p) {
 
 /* aep: how far one message may raise the epoch, so that no peer can make it overflow. */
 #define SL_AEP_MAX_STEP (1ull << 32)
+
+/* The loop ends with `why`, whose text is in w->stop_err if it is not SL_OK. */
+static inline void sl_worker_stop(sl_worker *w, sl_status why) {
+    w->stop = true;
+    w->stop_status = why;
+}
 
 /* ---- what the thread does, and since when (account.c) ---- */
 
@@ -144,19 +149,12 @@ static inline sl_inbox_item *sl_inbox_at(const sl_inbox *in, size_t i) {
 }
 void sl_inbox_free(sl_inbox *in); /* of an empty one */
 
+/* A message that its sender may not send: SL_ERR_PROTOCOL. */
+sl_status sl_worker_refuse(const sl_wire_header *h, sl_err *err);
+
 /* Sends to worker `dst` of the plan (itself included) or to the coordinator (SL_NO_WORKER). Fills
  * epoch where there is none. Takes payload. A lost destination is SL_ERR_PEER_DOWN. */
 sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload);
-
-/* ---- expert side of any schedule (expert_rows.c) ---- */
-/* (row, expert) pairs that one task of experts may have. */
-uint32_t sl_worker_max_pairs(const sl_worker *w, const sl_model_spec *m);
-/* By another plan of the same workers. */
-uint32_t sl_worker_pairs_by(const sl_worker *w, const sl_plan *p, const sl_model_spec *m);
-/* Of a decoded dispatch: with the `held` rows of its sender that are here already no more than are
- * reserved, all for experts that are hosted here, no row for one twice. */
-sl_status sl_worker_check_rows(const sl_worker *w, const sl_wire_header *h,
-                               const sl_wire_dispatch *v, uint32_t held, sl_err *err) SL_MUST_CHECK;
 
 /* lab.c: what a device without computations does meanwhile; pins this thread, and so those it
  * starts, where the options or the plan say. */
@@ -188,30 +186,5 @@ sl_status sl_attn_renew(sl_attn *a, sl_err *err) SL_MUST_CHECK;
 void sl_attn_wake(sl_attn *a);
 /* Makes e a WAIT with its reason if rows of this side are elsewhere. */
 void sl_attn_waits_for(const sl_attn *a, sl_trace_event *e);
-
-/* ---- expert side (xprt.c) ---- */
-sl_status sl_xprt_create(sl_worker *w, sl_xprt **out, sl_err *err) SL_MUST_CHECK;
-void sl_xprt_free(sl_xprt *x);
-/* Takes *payload and sets it NULL if it keeps it. */
-sl_status sl_xprt_on_dispatch(sl_xprt *x, const sl_wire_header *h, sl_buf **payload,
-                              sl_err *err) SL_MUST_CHECK;
-/* The sequencer's word on who is in a round, at the other expert workers. */
-sl_status sl_xprt_on_round_set(sl_xprt *x, const sl_wire_header *h, sl_span payload,
-                               sl_err *err) SL_MUST_CHECK;
-sl_status sl_xprt_on_join(sl_xprt *x, uint32_t src, const sl_wire_header *h,
-                          sl_err *err) SL_MUST_CHECK;
-/* Attention worker `member` is dead: the sequencer says so, or at the sequencer somebody who knows.
- * Its connection here goes, too. */
-sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) SL_MUST_CHECK;
-/* The connection to attention worker `member` is gone: the sequencer decides that it is dead, other
- * expert workers tell it. */
-sl_status sl_xprt_on_lost(sl_xprt *x, uint32_t member, sl_err *err) SL_MUST_CHECK;
-bool sl_xprt_is_dead(const sl_xprt *x, uint32_t member);
-/* Whether worker `src` may say who is dead: the sequencer to others, other expert workers to it. */
-bool sl_xprt_may_announce(const sl_xprt *x, uint32_t src);
-bool sl_xprt_run(sl_xprt *x);
-/* The worker's plan has changed: rounds begin anew. SL_ERR_NOMEM. */
-sl_status sl_xprt_renew(sl_xprt *x, sl_err *err) SL_MUST_CHECK;
-void sl_xprt_waits_for(sl_xprt *x, sl_trace_event *e);
 
 #endif

@@ -1,7 +1,7 @@
-/* What lies at the places of src/sched/rounds.h: dispatches, kept until the last chunk of their
- * layer is answered. A chunk that may run becomes one grouped GEMM over the rows of all members,
- * and every member gets one reply. */
-#include "engine/worker_int.h"
+/* The expert side of schedules with barriers: what lies at the places of src/sched/rounds.h:
+ * dispatches, kept until the last chunk of their layer is answered. A chunk that may run becomes
+ * one grouped GEMM over the rows of all members, and every member gets one reply. */
+#include "engine/expert.h"
 
 #include "base/log.h"
 #include "base/mutate.h"
@@ -18,7 +18,7 @@ typedef struct message {
     uint32_t data_before; /* rows with data in earlier chunks of the layer */
 } message;
 
-struct sl_xprt {
+typedef struct barriers {
     sl_worker *w;
     const sl_model_spec *m;
     sl_rounds *rounds;
@@ -44,26 +44,26 @@ struct sl_xprt {
     sl_stage_part *part; /* [members] where they are until they are packed */
     uint32_t n_parts;
     uint32_t *group_expert, *group_first, *cursor; /* [n_experts + 1] */
-};
+} barriers;
 
 /* ---- what rounds ask for ---- */
 
 static void tell_set(void *ctx, bool open, const sl_idset *to, uint32_t lane, uint64_t round,
                      const sl_idset *set) {
-    sl_xprt *x = ctx;
+    barriers *x = ctx;
     const sl_wire_header h = {
         .kind = open ? SL_MSG_ROUND_OPEN : SL_MSG_ROUND_SET, .lane = lane, .round = round};
     for (size_t i = 0; i < to->n; i++) {
         sl_buf *b = sl_net_buf_take(x->w->net, sl_wire_set_bytes((uint32_t)set->n));
         if (!b) continue;
         sl_wire_set_encode(set->ids, (uint32_t)set->n, b->data);
-        sl_status st = sl_worker_send(x->w, to->ids[i], h, b);
-        (void)st; /* a joiner that died meanwhile is reported by its connection */
+        /* A joiner that died meanwhile is reported by its connection. */
+        sl_worker_send(x->w, to->ids[i], h, b);
     }
 }
 
 static void tell_dead(void *ctx, uint32_t to, uint32_t member) {
-    sl_worker *w = ((sl_xprt *)ctx)->w;
+    sl_worker *w = ((barriers *)ctx)->w;
     sl_buf *b = SL_MUTATION(UNTOLD_DEATH) ? NULL : sl_net_buf_take(w->net, 4);
     if (!b) return;
     sl_wire_worker_encode(member, b->data);
@@ -73,7 +73,7 @@ static void tell_dead(void *ctx, uint32_t to, uint32_t member) {
 }
 
 static void refuse(void *ctx, uint32_t member, const char *why) {
-    sl_worker *w = ((sl_xprt *)ctx)->w;
+    sl_worker *w = ((barriers *)ctx)->w;
     sl_log(SL_LOG_WARN, "expert", "attention worker %u: %s", member, why);
     if (w->peer[member].conn) sl_net_close(w->net, w->peer[member].conn, SL_ERR_PROTOCOL, why);
 }
@@ -91,12 +91,12 @@ static sl_round_msg round_msg(const sl_wire_header *h, const sl_wire_dispatch *v
 }
 
 static void recall(void *ctx, uint32_t place, sl_round_msg *out) {
-    const message *m = &((sl_xprt *)ctx)->message[place];
+    const message *m = &((barriers *)ctx)->message[place];
     *out = round_msg(&m->h, &m->view);
 }
 
 static void drop(void *ctx, uint32_t place, bool answered) {
-    sl_xprt *x = ctx;
+    barriers *x = ctx;
     message *m = &x->message[place];
     if (!answered) x->w->n.rows_stale += m->view.rows;
     sl_net_buf_give(x->w->net, m->payload);
@@ -105,19 +105,13 @@ static void drop(void *ctx, uint32_t place, bool answered) {
 
 /* ---- who is in a round ---- */
 
-bool sl_xprt_may_announce(const sl_xprt *x, uint32_t src) {
-    return sl_rounds_may_announce(x->rounds, src);
-}
-
-bool sl_xprt_is_dead(const sl_xprt *x, uint32_t member) {
+static bool is_dead(const void *side, uint32_t member) {
+    const barriers *x = side;
     return sl_rounds_is_dead(x->rounds, member);
 }
 
-sl_status sl_xprt_on_join(sl_xprt *x, uint32_t src, const sl_wire_header *h, sl_err *err) {
-    return sl_rounds_on_join(x->rounds, src, h->lane, err);
-}
-
-sl_status sl_xprt_on_round_set(sl_xprt *x, const sl_wire_header *h, sl_span payload, sl_err *err) {
+/* The sequencer's word on who is in a round. */
+static sl_status on_set(barriers *x, const sl_wire_header *h, sl_span payload, sl_err *err) {
     const uint32_t *ids;
     uint32_t n;
     sl_idset set;
@@ -126,7 +120,9 @@ sl_status sl_xprt_on_round_set(sl_xprt *x, const sl_wire_header *h, sl_span payl
     return st == SL_OK ? sl_rounds_on_set(x->rounds, h->lane, h->round, &set, err) : st;
 }
 
-sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) {
+/* Attention worker `member` is dead: the sequencer says so, or at the sequencer somebody who knows.
+ * Its connection here goes, too. */
+static sl_status on_dead(barriers *x, uint32_t member, sl_err *err) {
     if (member >= x->w->plan.n_workers)
         return sl_fail(err, SL_ERR_PROTOCOL, "death of worker %u of %u", member,
                        x->w->plan.n_workers);
@@ -140,14 +136,37 @@ sl_status sl_xprt_on_dead(sl_xprt *x, uint32_t member, sl_err *err) {
     return st;
 }
 
-sl_status sl_xprt_on_lost(sl_xprt *x, uint32_t member, sl_err *err) {
-    if (sl_rounds_is_sequencer(x->rounds)) return sl_xprt_on_dead(x, member, err);
-    return sl_rounds_on_lost(x->rounds, member, err);
+static sl_status on_peer(void *side, const sl_wire_header *h, sl_span payload, sl_err *err) {
+    barriers *x = side;
+    const sl_worker *w = x->w;
+    uint32_t member;
+    sl_status st;
+    if (h->kind == SL_MSG_JOIN) return sl_rounds_on_join(x->rounds, h->src, h->lane, err);
+    if (h->kind == SL_MSG_ROUND_SET && h->src == w->expert_worker[0] && h->src != w->id)
+        return on_set(x, h, payload, err);
+    if (h->kind == SL_MSG_MEMBER_DEAD && sl_rounds_may_announce(x->rounds, h->src)) {
+        st = sl_wire_worker_decode(payload, &member, err);
+        return st == SL_OK ? on_dead(x, member, err) : st;
+    }
+    return sl_worker_refuse(h, err);
+}
+
+/* With a connection to an attention worker gone, the sequencer decides that it is dead, other
+ * expert workers tell it. */
+static sl_status on_gone(void *side, uint32_t id, bool left, sl_err *err) {
+    barriers *x = side;
+    sl_worker *w = x->w;
+    if (id == w->expert_worker[0] && id != w->id && !left) /* nobody else knows rounds and deaths */
+        sl_worker_stop(
+            w, sl_fail(&w->stop_err, SL_ERR_PEER_DOWN, "lost the sequencer, worker %u", id));
+    if (!(w->plan.worker[id].roles & SL_ROLE_ATTENTION)) return SL_OK;
+    return sl_rounds_is_sequencer(x->rounds) ? on_dead(x, id, err)
+                                             : sl_rounds_on_lost(x->rounds, id, err);
 }
 
 /* ---- a message arrives ---- */
 
-static sl_status decode(const sl_xprt *x, const sl_wire_header *h, const sl_buf *b,
+static sl_status decode(const barriers *x, const sl_wire_header *h, const sl_buf *b,
                         sl_wire_dispatch *v, sl_err *err) {
     const sl_round_msg m = round_msg(h, v);
     sl_status st = sl_rounds_check(x->rounds, &m, err);
@@ -161,7 +180,7 @@ static sl_status decode(const sl_xprt *x, const sl_wire_header *h, const sl_buf 
 }
 
 /* How many rows with data chunks of this layer before h's have brought; v may refer to those. */
-static sl_status count_data(const sl_xprt *x, const sl_wire_header *h, const sl_wire_dispatch *v,
+static sl_status count_data(const barriers *x, const sl_wire_header *h, const sl_wire_dispatch *v,
                             uint32_t *out, sl_err *err) {
     uint32_t place = sl_rounds_place(x->rounds, h->lane, h->src, h->chunk);
     const message *before = h->chunk ? &x->message[place - 1] : NULL;
@@ -175,7 +194,8 @@ static sl_status count_data(const sl_xprt *x, const sl_wire_header *h, const sl_
     return SL_OK;
 }
 
-sl_status sl_xprt_on_dispatch(sl_xprt *x, const sl_wire_header *h, sl_buf **payload, sl_err *err) {
+static sl_status on_dispatch(void *side, const sl_wire_header *h, sl_buf **payload, sl_err *err) {
+    barriers *x = side;
     sl_wire_dispatch v = {0};
     uint32_t data = 0, place;
     sl_status st = decode(x, h, *payload, &v, err);
@@ -197,21 +217,21 @@ typedef struct batch {
     sl_mem x; /* [rows][d_model] */
 } batch;
 
-static sl_wire_format wire_of(const sl_xprt *x) {
+static sl_wire_format wire_of(const barriers *x) {
     return (sl_wire_format)x->w->plan.wire;
 }
 
 /* Whether the device works on rows in messages as they lie there. */
-static bool in_place(const sl_xprt *x) {
+static bool in_place(const barriers *x) {
     return x->w->device->in_place && wire_of(x) == SL_WIRE_F32;
 }
 
-static void submit(sl_xprt *x, const sl_stage_call *c) {
+static void submit(barriers *x, const sl_stage_call *c) {
     x->event = sl_device_submit(x->w->device, c);
 }
 
 /* Where a message's rows are, those without data where they came. */
-static void find_rows(const sl_xprt *x, const message *p, uint32_t chunk, uint8_t **at) {
+static void find_rows(const barriers *x, const message *p, uint32_t chunk, uint8_t **at) {
     uint32_t n_new = p->view.rows - p->view.n_old;
     size_t row_bytes = sl_wire_row_bytes(wire_of(x), x->m->d_model);
     for (uint32_t i = 0; i < n_new; i++) at[i] = p->view.data + i * row_bytes;
@@ -223,7 +243,7 @@ static void find_rows(const sl_xprt *x, const message *p, uint32_t chunk, uint8_
 }
 
 /* The members' rows as floats: where they lie if that is one place, else in x. */
-static sl_mem gather_rows(sl_xprt *x, const sl_round_task *t) {
+static sl_mem gather_rows(barriers *x, const sl_round_task *t) {
     const message *only = &x->message[t->place[0]];
     uint32_t rows = 0;
     if (t->n == 1 && in_place(x) && only->view.n_old == 0)
@@ -242,7 +262,7 @@ static sl_mem gather_rows(sl_xprt *x, const sl_round_task *t) {
 }
 
 /* Counts the members' rows and (row, position) pairs, these by expert. */
-static batch count_pairs(sl_xprt *x, const sl_round_task *t) {
+static batch count_pairs(barriers *x, const sl_round_task *t) {
     batch b = {0};
     uint32_t n_experts = x->m->n_experts, at = 0;
     memset(x->cursor, 0, (n_experts + 1u) * sizeof *x->cursor);
@@ -265,14 +285,14 @@ static batch count_pairs(sl_xprt *x, const sl_round_task *t) {
 }
 
 /* One row comes back for a dispatched row, or for each of its positions. */
-static uint32_t returned_rows(const sl_xprt *x, const sl_wire_dispatch *v) {
+static uint32_t returned_rows(const barriers *x, const sl_wire_dispatch *v) {
     return x->w->plan.exact ? v->n_entries : v->rows;
 }
 
 /* The entries of a member's row r become pairs; its returned rows are those from `at` on, row 0 of
  * the member being `first` of all. A row's positions are in the order of experts, so that its sum
  * is, too. */
-static uint32_t add_pairs(sl_xprt *x, const sl_wire_dispatch *v, uint32_t r, uint32_t row,
+static uint32_t add_pairs(barriers *x, const sl_wire_dispatch *v, uint32_t r, uint32_t row,
                           uint32_t at, uint32_t first, const sl_wire_return *out) {
     bool exact = x->w->plan.exact;
     for (uint32_t e = v->first[r]; e < v->first[r + 1]; e++) {
@@ -293,7 +313,7 @@ static uint32_t add_pairs(sl_xprt *x, const sl_wire_dispatch *v, uint32_t r, uin
 }
 
 /* The reply to a member without its values. NULL: a bare header, or no memory. */
-static sl_buf *begin_reply(sl_xprt *x, const sl_round_task *t, const sl_wire_dispatch *v,
+static sl_buf *begin_reply(barriers *x, const sl_round_task *t, const sl_wire_dispatch *v,
                            sl_wire_return *out) {
     sl_wire_format f = wire_of(x);
     uint32_t rows = returned_rows(x, v);
@@ -307,7 +327,7 @@ static sl_buf *begin_reply(sl_xprt *x, const sl_round_task *t, const sl_wire_dis
 }
 
 /* Results go to sum, or where they will travel. */
-static void place_results(sl_xprt *x, uint32_t i, const sl_wire_return *r, uint32_t n) {
+static void place_results(barriers *x, uint32_t i, const sl_wire_return *r, uint32_t n) {
     size_t row = x->m->d_model * sizeof(float);
     x->first[i + 1] = x->first[i] + n;
     if (in_place(x)) {
@@ -322,7 +342,7 @@ static void place_results(sl_xprt *x, uint32_t i, const sl_wire_return *r, uint3
 }
 
 /* Sorts the members' pairs by expert and begins the replies, which results go to. */
-static bool gather(sl_xprt *x, const sl_round_task *t, batch *out) {
+static bool gather(barriers *x, const sl_round_task *t, batch *out) {
     batch b = count_pairs(x, t);
     uint32_t row = 0;
     if (t->n) b.x = gather_rows(x, t);
@@ -332,8 +352,7 @@ static bool gather(sl_xprt *x, const sl_round_task *t, batch *out) {
         uint32_t at = 0, n = returned_rows(x, v);
         x->reply[i] = begin_reply(x, t, v, &r);
         if (!x->reply[i] && (n || t->next)) {
-            x->w->stop = true;
-            x->w->stop_status = sl_fail(&x->w->stop_err, SL_ERR_NOMEM, "reply of %u rows", n);
+            sl_worker_stop(x->w, sl_fail(&x->w->stop_err, SL_ERR_NOMEM, "reply of %u rows", n));
             while (i > 0) sl_net_buf_give(x->w->net, x->reply[--i]);
             return false;
         }
@@ -345,7 +364,7 @@ static bool gather(sl_xprt *x, const sl_round_task *t, batch *out) {
 }
 
 /* The task's returned rows, from sum into the replies. */
-static void pack_returns(sl_xprt *x) {
+static void pack_returns(barriers *x) {
     uint32_t n = x->first[x->task.n];
     const sl_stage_call c = {.op = SL_OP_PACK,
                              .queue = SL_QUEUE_EXPERTS,
@@ -353,7 +372,7 @@ static void pack_returns(sl_xprt *x) {
     if (n > 0 && !in_place(x)) submit(x, &c);
 }
 
-static void send_return(sl_xprt *x, uint32_t i) {
+static void send_return(barriers *x, uint32_t i) {
     const sl_round_task *t = &x->task;
     if (!sl_rounds_is_owed(x->rounds, t->place[i])) {
         sl_net_buf_give(x->w->net, x->reply[i]);
@@ -366,12 +385,12 @@ static void send_return(sl_xprt *x, uint32_t i) {
                               .layer = t->layer,
                               .chunk = t->chunk,
                               .rows = x->first[i + 1] - x->first[i]};
-    sl_status st = sl_worker_send(x->w, t->member[i], h, x->reply[i]);
-    (void)st; /* a member that died meanwhile is announced by the sequencer */
+    /* A member that died meanwhile is announced by the sequencer. */
+    sl_worker_send(x->w, t->member[i], h, x->reply[i]);
 }
 
 /* From now on the thread works on this task. */
-static void begin(const sl_xprt *x, const sl_round_task *t, sl_trace_kind kind, uint32_t rows,
+static void begin(const barriers *x, const sl_round_task *t, sl_trace_kind kind, uint32_t rows,
                   uint64_t waited_ns) {
     sl_worker_begin(x->w,
                     &(sl_trace_event){.kind = (uint8_t)kind,
@@ -384,7 +403,7 @@ static void begin(const sl_xprt *x, const sl_round_task *t, sl_trace_kind kind, 
 }
 
 /* How long the first of the task's rows have been here. */
-static uint64_t queued_ns(const sl_xprt *x, const sl_round_task *t) {
+static uint64_t queued_ns(const barriers *x, const sl_round_task *t) {
     uint64_t now = sl_now_ns(), oldest = now;
     for (uint32_t i = 0; i < t->n; i++) {
         const message *p = &x->message[t->place[i]];
@@ -394,7 +413,7 @@ static uint64_t queued_ns(const sl_xprt *x, const sl_round_task *t) {
 }
 
 /* Gives the task's experts to the device. False: the worker stops. */
-static bool begin_task(sl_xprt *x) {
+static bool begin_task(barriers *x) {
     sl_worker *w = x->w;
     const sl_round_task *t = &x->task;
     begin(x, t, SL_TRACE_GATHER, 0, 0);
@@ -426,7 +445,7 @@ static bool begin_task(sl_xprt *x) {
 
 /* The device is through with what the task has asked. All members are answered at once: who has its
  * answer may send the next layer. */
-static void go_on(sl_xprt *x) {
+static void go_on(barriers *x) {
     if (!x->packing) {
         begin(x, &x->task, SL_TRACE_REPLY, 0, 0);
         x->w->n.expert_rows += x->entries;
@@ -439,7 +458,8 @@ static void go_on(sl_xprt *x) {
     sl_rounds_end(x->rounds);
 }
 
-bool sl_xprt_run(sl_xprt *x) {
+static bool run(void *side) {
+    barriers *x = side;
     bool went = !x->begun;
     if (went && !sl_rounds_begin(x->rounds, &x->task)) return false;
     if (went && !begin_task(x)) {
@@ -450,7 +470,8 @@ bool sl_xprt_run(sl_xprt *x) {
     return went;
 }
 
-void sl_xprt_waits_for(sl_xprt *x, sl_trace_event *e) {
+static void waits_for(void *side, sl_trace_event *e) {
+    barriers *x = side;
     uint32_t lane, layer;
     bool some;
     if (!sl_rounds_waiting(x->rounds, &lane, &layer, &some)) return;
@@ -463,14 +484,14 @@ void sl_xprt_waits_for(sl_xprt *x, sl_trace_event *e) {
 /* ---- life ---- */
 
 /* Tasks that the device has end as they would. */
-static void finish(sl_xprt *x) {
+static void finish(barriers *x) {
     while (x->begun) {
         sl_device_drain(x->w->device);
         go_on(x);
     }
 }
 
-static sl_status create_rounds(sl_xprt *x, sl_err *err) {
+static sl_status create_rounds(barriers *x, sl_err *err) {
     const sl_worker *w = x->w;
     const sl_plan *p = &w->plan;
     sl_status st = SL_OK;
@@ -499,7 +520,7 @@ static sl_status create_rounds(sl_xprt *x, sl_err *err) {
     return SL_OK;
 }
 
-static sl_status create_buffers(sl_xprt *x, sl_err *err) {
+static sl_status create_buffers(barriers *x, sl_err *err) {
     size_t e = x->m->n_experts + 1u;
     x->max_rows = sl_lane_max_rows(&x->w->plan) * x->w->attention_workers;
     x->max_pairs = sl_worker_max_pairs(x->w, x->m);
@@ -520,7 +541,7 @@ static sl_status create_buffers(sl_xprt *x, sl_err *err) {
     return st == SL_OK ? sl_device_take_rows(x->w->device, max_back, &x->sum, err) : st;
 }
 
-static void free_buffers(sl_xprt *x) {
+static void free_buffers(barriers *x) {
     sl_device_give(x->w->device, x->x);
     sl_device_give(x->w->device, x->sum);
     x->x = x->sum = (sl_mem){0};
@@ -534,28 +555,16 @@ static void free_buffers(sl_xprt *x) {
     }
 }
 
-sl_status sl_xprt_renew(sl_xprt *x, sl_err *err) {
+static sl_status renew(void **side, sl_err *err) {
+    barriers *x = *side;
     finish(x);
     sl_rounds_reset(x->rounds, x->w->plan.epoch);
     free_buffers(x);
     return create_buffers(x, err);
 }
 
-sl_status sl_xprt_create(sl_worker *w, sl_xprt **out, sl_err *err) {
-    sl_xprt *x = sl_alloc(1, sizeof *x);
-    if (!x) return sl_fail(err, SL_ERR_NOMEM, "expert worker");
-    x->w = w;
-    x->m = w->device->spec;
-    sl_status st = create_rounds(x, err);
-    if (st == SL_OK) st = create_buffers(x, err);
-    if (st == SL_OK)
-        *out = x;
-    else
-        sl_xprt_free(x);
-    return st;
-}
-
-void sl_xprt_free(sl_xprt *x) {
+static void free_side(void *side) {
+    barriers *x = side;
     if (!x) return;
     for (uint32_t i = 0; x->begun && i < x->task.n; i++) sl_net_buf_give(x->w->net, x->reply[i]);
     for (uint32_t i = 0; x->message && i < sl_rounds_places(x->rounds); i++)
@@ -568,3 +577,27 @@ void sl_xprt_free(sl_xprt *x) {
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_free(x);
 }
+
+static sl_status create(sl_worker *w, void **out, sl_err *err) {
+    barriers *x = sl_alloc(1, sizeof *x);
+    if (!x) return sl_fail(err, SL_ERR_NOMEM, "expert worker");
+    x->w = w;
+    x->m = w->device->spec;
+    sl_status st = create_rounds(x, err);
+    if (st == SL_OK) st = create_buffers(x, err);
+    if (st == SL_OK)
+        *out = x;
+    else
+        free_side(x);
+    return st;
+}
+
+const sl_expert_side_ops sl_expert_barriers = {.create = create,
+                                               .free = free_side,
+                                               .on_dispatch = on_dispatch,
+                                               .on_peer = on_peer,
+                                               .is_dead = is_dead,
+                                               .on_gone = on_gone,
+                                               .renew = renew,
+                                               .run = run,
+                                               .waits_for = waits_for};

@@ -1,6 +1,10 @@
-/* What lies in the queues of src/sched/queues.h: rows that attention workers sent, unpacked, and
- * what each of their entries needs to run and to be answered. */
-#include "engine/xqueue.h"
+/* The expert side of schedule aep: what lies in the queues of src/sched/queues.h, rows that
+ * attention workers sent, and what each of their entries needs to run and to be answered. Each
+ * attention worker that has rows in a batch gets one message back, with one position a row.
+ *
+ * Rows are unpacked when they come, into storage of max_num_batched_tokens rows for each attention
+ * worker: what it may have in flight. */
+#include "engine/expert.h"
 
 #include "base/log.h"
 #include "sched/queues.h"
@@ -40,7 +44,7 @@ typedef struct arrivals {
     sl_event last;
 } arrivals;
 
-struct sl_xqueue {
+typedef struct queues {
     sl_worker *w;
     const sl_model_spec *m;
     uint32_t max_rows, max_pairs; /* of all attention workers */
@@ -59,11 +63,11 @@ struct sl_xqueue {
     sl_mem y;            /* [max_pairs][d_model] */
     sl_stage_part part;  /* y, as far as it is used */
     uint8_t **back;      /* [max_pairs] where y's rows are in answers */
-};
+} queues;
 
 /* ---- arrival ---- */
 
-static sl_status check_header(const sl_xqueue *x, uint32_t src, const sl_wire_header *h,
+static sl_status check_header(const queues *x, uint32_t src, const sl_wire_header *h,
                               sl_span payload, sl_err *err) {
     const sl_plan *p = &x->w->plan;
     if (src >= p->n_workers || !(p->worker[src].roles & SL_ROLE_ATTENTION))
@@ -81,7 +85,7 @@ static sl_status check_header(const sl_xqueue *x, uint32_t src, const sl_wire_he
     return SL_OK;
 }
 
-static void push(sl_xqueue *x, const sl_wire_header *h, uint32_t expert, entry e) {
+static void push(queues *x, const sl_wire_header *h, uint32_t expert, entry e) {
     uint32_t place = sl_queues_push(x->queues, &(sl_queue_entry){.layer = h->layer,
                                                                  .expert = expert,
                                                                  .source = x->row[e.row].src,
@@ -92,7 +96,7 @@ static void push(sl_xqueue *x, const sl_wire_header *h, uint32_t expert, entry e
 }
 
 /* Messages whose rows are in storage are needed no more. */
-static void forget_messages(sl_xqueue *x) {
+static void forget_messages(queues *x) {
     arrivals *in = &x->in;
     if (in->n == 0 || !sl_device_is_done(x->w->device, &in->last)) return;
     for (uint32_t i = 0; i < in->n_bufs; i++) sl_net_buf_give(x->w->net, in->buf[i]);
@@ -100,7 +104,7 @@ static void forget_messages(sl_xqueue *x) {
 }
 
 /* Rows in->n - n .. in->n - 1 of the lists are those of the message. */
-static void unpack(sl_xqueue *x, uint32_t n, sl_buf *b) {
+static void unpack(queues *x, uint32_t n, sl_buf *b) {
     arrivals *in = &x->in;
     const sl_stage_call c = {.op = SL_OP_UNPACK,
                              .queue = SL_QUEUE_EXPERTS,
@@ -114,8 +118,9 @@ static void unpack(sl_xqueue *x, uint32_t n, sl_buf *b) {
     forget_messages(x);
 }
 
-sl_status sl_xqueue_on_dispatch(sl_xqueue *x, uint32_t src, const sl_wire_header *h,
-                                sl_buf **payload, sl_err *err) {
+static sl_status on_dispatch(void *side, const sl_wire_header *h, sl_buf **payload, sl_err *err) {
+    queues *x = side;
+    const uint32_t src = h->src;
     sl_wire_dispatch v;
     sl_wire_format wire = (sl_wire_format)x->w->plan.wire;
     size_t row_bytes = sl_wire_row_bytes(wire, x->m->d_model);
@@ -149,7 +154,7 @@ sl_status sl_xqueue_on_dispatch(sl_xqueue *x, uint32_t src, const sl_wire_header
 /* ---- a batch ---- */
 
 /* The entry ran or was dropped; with its last one the row's place is free. */
-static void release(sl_xqueue *x, uint32_t place) {
+static void release(queues *x, uint32_t place) {
     row *r = &x->row[x->entry[place].row];
     if (--r->entries > 0) return;
     source *s = &x->source[r->src];
@@ -158,7 +163,7 @@ static void release(sl_xqueue *x, uint32_t place) {
     s->held--;
 }
 
-static bool take_answers(sl_xqueue *x) {
+static bool take_answers(queues *x) {
     sl_wire_format wire = (sl_wire_format)x->w->plan.wire;
     for (uint32_t i = 0; i < x->w->plan.n_workers; i++) {
         source *s = &x->source[i];
@@ -171,7 +176,7 @@ static bool take_answers(sl_xqueue *x) {
     return true;
 }
 
-static void send_answers(sl_xqueue *x, uint32_t layer) {
+static void send_answers(queues *x, uint32_t layer) {
     sl_worker *w = x->w;
     for (uint32_t i = 0; i < w->plan.n_workers; i++) {
         source *s = &x->source[i];
@@ -180,20 +185,18 @@ static void send_answers(sl_xqueue *x, uint32_t layer) {
                                   .round = sl_queues_seen(x->queues),
                                   .layer = layer,
                                   .rows = s->n};
-        sl_status st = sl_worker_send(w, i, h, s->buf);
-        (void)st; /* one that died meanwhile is reported by its connection */
+        sl_worker_send(w, i, h, s->buf); /* one that died meanwhile is reported by its connection */
         s->buf = NULL;
         s->n = 0;
     }
 }
 
 /* The answers of a batch, whose rows go to the device. False: the worker stops. */
-static bool answer(sl_xqueue *x, const sl_queue_batch *b) {
+static bool answer(queues *x, const sl_queue_batch *b) {
     sl_wire_format wire = (sl_wire_format)x->w->plan.wire;
     size_t row_bytes = sl_wire_row_bytes(wire, x->m->d_model);
     if (!take_answers(x)) {
-        x->w->stop = true;
-        x->w->stop_status = sl_fail(&x->w->stop_err, SL_ERR_NOMEM, "reply of %u rows", b->n);
+        sl_worker_stop(x->w, sl_fail(&x->w->stop_err, SL_ERR_NOMEM, "reply of %u rows", b->n));
         return false;
     }
     for (uint32_t i = 0; i < b->n; i++) {
@@ -211,7 +214,7 @@ static bool answer(sl_xqueue *x, const sl_queue_batch *b) {
     return true;
 }
 
-static void begin(const sl_xqueue *x, sl_trace_kind kind, uint32_t layer, uint32_t rows,
+static void begin(const queues *x, sl_trace_kind kind, uint32_t layer, uint32_t rows,
                   uint64_t queued_us) {
     sl_worker_begin(x->w, &(sl_trace_event){.kind = (uint8_t)kind,
                                             .layer = sl_trace_u16(x->m->moe_layer[layer]),
@@ -219,7 +222,7 @@ static void begin(const sl_xqueue *x, sl_trace_kind kind, uint32_t layer, uint32
                                             .queued_us = (uint32_t)SL_MIN(queued_us, UINT32_MAX)});
 }
 
-static void gather(sl_xqueue *x, const sl_queue_batch *b) {
+static void gather(queues *x, const sl_queue_batch *b) {
     for (uint32_t i = 0; i < b->n; i++) {
         const entry *e = &x->entry[b->place[i]];
         x->batch_gate[i] = e->gate;
@@ -228,7 +231,7 @@ static void gather(sl_xqueue *x, const sl_queue_batch *b) {
     }
 }
 
-static bool begin_batch(sl_xqueue *x) {
+static bool begin_batch(queues *x) {
     sl_worker *w = x->w;
     sl_queue_batch *t = &x->t;
     if (!sl_queues_take(x->queues, t)) return false;
@@ -255,7 +258,7 @@ static bool begin_batch(sl_xqueue *x) {
 }
 
 /* The device is through with what the batch has asked. */
-static void go_on(sl_xqueue *x) {
+static void go_on(queues *x) {
     if (!x->packing) {
         begin(x, SL_TRACE_REPLY, x->t.layer, 0, 0);
         x->w->n.expert_rows += x->t.n;
@@ -268,7 +271,8 @@ static void go_on(sl_xqueue *x) {
     x->begun = x->packing = false;
 }
 
-bool sl_xqueue_run(sl_xqueue *x) {
+static bool run(void *side) {
+    queues *x = side;
     bool went = !x->begun;
     forget_messages(x);
     if (went && !begin_batch(x)) return false;
@@ -278,33 +282,39 @@ bool sl_xqueue_run(sl_xqueue *x) {
 
 /* ---- an attention worker is gone ---- */
 
-bool sl_xqueue_is_empty(const sl_xqueue *x) {
+bool sl_expert_queues_are_empty(const void *side) {
+    const queues *x = side;
     bool empty = sl_queues_rows(x->queues) == 0;
     for (uint32_t i = 0; i < x->w->plan.n_workers; i++) empty = empty && x->source[i].held == 0;
     return empty;
 }
 
 /* What the device has is answered before anybody is forgotten. */
-static void finish(sl_xqueue *x) {
+static void finish(queues *x) {
     while (x->begun) {
         sl_device_drain(x->w->device);
         go_on(x);
     }
 }
 
-void sl_xqueue_on_dead(sl_xqueue *x, uint32_t src) {
+/* The rows of an attention worker leave the queues. */
+static sl_status on_gone(void *side, uint32_t id, bool left, sl_err *err) {
+    queues *x = side;
     const uint32_t *place;
+    (void)left, (void)err;
+    if (!(x->w->plan.worker[id].roles & SL_ROLE_ATTENTION)) return SL_OK;
     finish(x);
-    uint32_t lost = x->source[src].held, n = sl_queues_drop(x->queues, src, &place);
+    uint32_t lost = x->source[id].held, n = sl_queues_drop(x->queues, id, &place);
     for (uint32_t i = 0; i < n; i++) release(x, place[i]);
     x->w->n.rows_stale += lost;
-    sl_log(SL_LOG_INFO, "expert", "attention worker %u is gone with %u rows", src, lost);
+    sl_log(SL_LOG_INFO, "expert", "attention worker %u is gone with %u rows", id, lost);
+    return SL_OK;
 }
 
 /* ---- life ---- */
 
 /* Each attention worker has its own part of the row storage, so that no other can fill it. */
-static void share_rows(sl_xqueue *x) {
+static void share_rows(queues *x) {
     const sl_plan *p = &x->w->plan;
     uint32_t each = sl_lane_max_rows(p), at = 0;
     for (uint32_t i = 0; i < p->n_workers; i++) {
@@ -315,7 +325,7 @@ static void share_rows(sl_xqueue *x) {
     }
 }
 
-static sl_status create_storage(sl_xqueue *x, sl_err *err) {
+static sl_status create_storage(queues *x, sl_err *err) {
     const sl_plan *p = &x->w->plan;
     arrivals *in = &x->in;
     x->max_rows = sl_lane_max_rows(p) * x->w->attention_workers;
@@ -339,30 +349,8 @@ static sl_status create_storage(sl_xqueue *x, sl_err *err) {
     return sl_queues_create(p, x->m->n_moe, x->w->id, x->max_pairs, &x->queues, err);
 }
 
-sl_status sl_xqueue_create(sl_worker *w, sl_xqueue **out, sl_err *err) {
-    sl_xqueue *x = sl_alloc(1, sizeof *x);
-    if (!x) return sl_fail(err, SL_ERR_NOMEM, "expert worker");
-    x->w = w;
-    x->m = w->device->spec;
-    sl_status st = create_storage(x, err);
-    if (st == SL_OK)
-        *out = x;
-    else
-        sl_xqueue_free(x);
-    return st;
-}
-
-sl_status sl_xqueue_renew(sl_xqueue **x, sl_err *err) {
-    sl_worker *w = (*x)->w;
-    finish(*x);
-    for (uint32_t i = 0; i < w->plan.n_workers; i++) w->n.rows_stale += (*x)->source[i].held;
-    sl_device_drain(w->device);
-    sl_xqueue_free(*x);
-    *x = NULL;
-    return sl_xqueue_create(w, x, err);
-}
-
-void sl_xqueue_free(sl_xqueue *x) {
+static void free_side(void *side) {
+    queues *x = side;
     if (!x) return;
     for (uint32_t i = 0; x->source && i < x->w->plan.n_workers; i++)
         sl_net_buf_give(x->w->net, x->source[i].buf);
@@ -375,3 +363,34 @@ void sl_xqueue_free(sl_xqueue *x) {
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_free(x);
 }
+
+static sl_status create(sl_worker *w, void **out, sl_err *err) {
+    queues *x = sl_alloc(1, sizeof *x);
+    if (!x) return sl_fail(err, SL_ERR_NOMEM, "expert worker");
+    x->w = w;
+    x->m = w->device->spec;
+    sl_status st = create_storage(x, err);
+    if (st == SL_OK)
+        *out = x;
+    else
+        free_side(x);
+    return st;
+}
+
+static sl_status renew(void **side, sl_err *err) {
+    queues *x = *side;
+    sl_worker *w = x->w;
+    finish(x);
+    for (uint32_t i = 0; i < w->plan.n_workers; i++) w->n.rows_stale += x->source[i].held;
+    sl_device_drain(w->device);
+    free_side(x);
+    *side = NULL;
+    return create(w, side, err);
+}
+
+const sl_expert_side_ops sl_expert_queues = {.create = create,
+                                             .free = free_side,
+                                             .on_dispatch = on_dispatch,
+                                             .on_gone = on_gone,
+                                             .renew = renew,
+                                             .run = run};

@@ -1,8 +1,8 @@
 /* What must hold while a seed runs, and at its end. */
 #include "sim.h"
 
+#include "engine/expert.h"
 #include "engine/flow.h"
-#include "engine/xqueue.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -215,7 +215,7 @@ static bool check_request(sim *s, uint32_t i) {
 static bool check_worker(sim *s, uint32_t i) {
     const sl_worker *w = s->worker[i];
     if (!w || s->silent[i]) return true;
-    if (w->xqueue && !sl_xqueue_is_empty(w->xqueue))
+    if (w->expert && w->expert_ops == &sl_expert_queues && !sl_expert_queues_are_empty(w->expert))
         return sim_fail(s, "worker %u: rows are left in the experts' queues", i);
     if (!w->attn) return true;
     uint64_t out = w->n.rows_merged + w->n.rows_cancelled + w->n.rows_lost;
