@@ -1,5 +1,6 @@
-/* Rows to experts and back: one message per expert worker and layer, and the merge in fixed order.
- */
+/* A lane's rows to the experts and back: one message per expert worker and chunk of a layer, and
+ * the merge in fixed order. */
+#include "engine/lane.h"
 #include "engine/outgoing.h"
 
 #include "base/log.h"
@@ -14,17 +15,17 @@ typedef struct selection {
 } selection;
 
 static selection chunk_of(const sl_lane *lane, uint32_t chunk) {
-    if (lane->attn->cut.group) return (selection){0, lane->n_rows, chunk};
+    if (lane->attn->cut.group) return (selection){0, lane->pass.n, chunk};
     selection s = {.group = UINT32_MAX};
-    sl_cut_rows(lane->n_rows, lane->step.n_cut, chunk, &s.first, &s.end);
+    sl_cut_rows(lane->pass.n, lane->pass.step.n_cut, chunk, &s.first, &s.end);
     return s;
 }
 
 /* Where entry rj of the lane goes in a chunk, NULL: it is not of the chunk. */
 static sl_outgoing *goes_to(const sl_lane *lane, const selection *s, size_t rj, sl_outgoing *out) {
     const uint32_t *group = lane->attn->cut.group;
-    if (s->group != UINT32_MAX && group[lane->expert[rj]] != s->group) return NULL;
-    return &out[lane->owner[rj]];
+    if (s->group != UINT32_MAX && group[lane->pass.expert[rj]] != s->group) return NULL;
+    return &out[lane->pass.owner[rj]];
 }
 
 /* Whether that expert worker has the data of row r from an earlier chunk of the layer. */
@@ -57,7 +58,7 @@ static void begin_row(sl_lane *lane, uint32_t r, uint32_t worker, bool old, sl_o
         o->view.old[o->at_row - (o->n.rows - o->n.n_old)] = lane->sent_row[sent];
     else if (lane->sent_row)
         lane->sent_row[sent] = lane->n_sent[worker] + o->at_row;
-    sl_outgoing_row(lane, r, !old, o);
+    sl_outgoing_row(&lane->pass, r, !old, o);
 }
 
 /* Writes the rows whose data travels now (old: those whose data is there already). */
@@ -69,16 +70,16 @@ static void fill_entries(sl_lane *lane, const selection *s, bool old, sl_outgoin
             sl_outgoing *o = goes_to(lane, s, (size_t)r * k + j, out);
             if (!o || has_data(lane, r, (uint32_t)(o - out)) != old) continue;
             if (o->last_row != r) begin_row(lane, r, (uint32_t)(o - out), old, o);
-            sl_outgoing_entry(lane, r, j, o);
+            sl_outgoing_entry(&lane->pass, r, j, o);
         }
     }
 }
 
 static sl_status build_chunk(sl_lane *lane, const selection *s, uint32_t n_set) {
     uint32_t n = lane->attn->w->n_expert_workers;
-    sl_outgoing *out = lane->out;
+    sl_outgoing *out = lane->pass.out;
     sl_status st = SL_OK;
-    lane->n_pack = 0;
+    lane->pass.n_pack = 0;
     for (uint32_t i = 0; i < n; i++)
         out[i] = (sl_outgoing){.n = {.n_set = n_set}, .last_row = SL_NO_ROW};
     count_entries(lane, s, out);
@@ -95,21 +96,13 @@ static sl_status build_chunk(sl_lane *lane, const selection *s, uint32_t n_set) 
 }
 
 static bool carries_set(const sl_lane *lane) {
-    uint32_t moe = lane->attn->m->moe_index[lane->layer];
+    uint32_t moe = lane->attn->m->moe_index[lane->pass.layer];
     return sl_member_needs_set(&lane->member, moe, lane->n_left);
-}
-
-void sl_lane_stays(sl_lane *lane) {
-    for (uint32_t i = 0; lane->leaving && i < lane->attn->w->n_expert_workers; i++) {
-        sl_net_buf_give(lane->attn->w->net, lane->out[i].buf);
-        lane->out[i].buf = NULL;
-    }
-    lane->leaving = false;
 }
 
 static void give_up(sl_lane *lane, sl_status st) {
     sl_log(SL_LOG_WARN, "lane", "dispatch: %s", sl_status_text(st));
-    sl_lane_stays(lane);
+    sl_outgoing_drop(&lane->pass);
 }
 
 /* The next chunk goes to the device. */
@@ -117,7 +110,7 @@ static void pack_chunk(sl_lane *lane) {
     const selection s = chunk_of(lane, lane->n_left);
     sl_status st = build_chunk(lane, &s, carries_set(lane) ? (uint32_t)lane->member.set.n : 0);
     if (st == SL_OK)
-        sl_lane_pack(lane);
+        sl_pass_pack(&lane->pass);
     else
         give_up(lane, st);
 }
@@ -128,14 +121,14 @@ static sl_status send_chunk(sl_lane *lane) {
     bool with_set = carries_set(lane), last = lane->n_left == lane->attn->n_chunks - 1;
     sl_status st = SL_OK;
     for (uint32_t i = 0; st == SL_OK && i < w->n_expert_workers; i++) {
-        sl_outgoing *o = &lane->out[i];
+        sl_outgoing *o = &lane->pass.out[i];
         const sl_wire_header h = {.kind = SL_MSG_DISPATCH,
                                   .flags = (with_set ? SL_WIRE_SET : 0) |
                                            (lane->stay && last ? SL_WIRE_STAY : 0) |
                                            (o->n.n_old ? SL_WIRE_OLD : 0),
                                   .round = lane->member.round,
                                   .lane = lane->id,
-                                  .layer = lane->attn->m->moe_index[lane->layer],
+                                  .layer = lane->attn->m->moe_index[lane->pass.layer],
                                   .chunk = lane->n_left,
                                   .rows = o->n.rows};
         sl_buf *b = o->buf;
@@ -147,19 +140,19 @@ static sl_status send_chunk(sl_lane *lane) {
 
 void sl_lane_leave(sl_lane *lane, bool stay) {
     uint32_t n = lane->attn->w->n_expert_workers;
-    memset(lane->covered, 0, lane->n_rows * sizeof *lane->covered);
-    sl_lane_assign(lane);
+    memset(lane->covered, 0, lane->pass.n * sizeof *lane->covered);
+    sl_outgoing_assign(&lane->pass);
     if (lane->sent_row) {
-        memset(lane->sent_row, 0xFF, (size_t)lane->n_rows * n * sizeof *lane->sent_row);
+        memset(lane->sent_row, 0xFF, (size_t)lane->pass.n * n * sizeof *lane->sent_row);
         memset(lane->n_sent, 0, n * sizeof *lane->n_sent);
     }
-    lane->leaving = true;
+    lane->pass.leaving = true;
     lane->stay = stay;
     pack_chunk(lane);
 }
 
 bool sl_lane_left(sl_lane *lane) {
-    if (lane->leaving) {
+    if (lane->pass.leaving) {
         sl_status st = send_chunk(lane);
         lane->n_left++;
         if (st != SL_OK)
@@ -167,9 +160,9 @@ bool sl_lane_left(sl_lane *lane) {
         else if (lane->n_left < lane->attn->n_chunks)
             pack_chunk(lane);
     }
-    if (lane->leaving && lane->n_left < lane->attn->n_chunks) return false;
-    lane->leaving = false;
-    lane->attn->w->n.rows_created += lane->n_rows;
+    if (lane->pass.leaving && lane->n_left < lane->attn->n_chunks) return false;
+    lane->pass.leaving = false;
+    lane->attn->w->n.rows_created += lane->pass.n;
     return true;
 }
 
@@ -177,13 +170,13 @@ bool sl_lane_left(sl_lane *lane) {
 static uint32_t row_of(const sl_lane *lane, uint64_t tag) {
     uint32_t slot = sl_tag_slot(tag);
     if (slot >= lane->attn->max_slots) return UINT32_MAX;
-    uint64_t r = (uint64_t)lane->slot[slot].first_row + sl_tag_index(tag);
-    return r < lane->n_rows && lane->row_tag[r] == tag ? (uint32_t)r : UINT32_MAX;
+    uint64_t r = (uint64_t)lane->pass.slot[slot].first_row + sl_tag_index(tag);
+    return r < lane->pass.n && lane->pass.tag[r] == tag ? (uint32_t)r : UINT32_MAX;
 }
 
 /* Whether all positions of the mask are at that expert worker. */
 static bool owes(const sl_lane *lane, uint32_t r, uint64_t mask, uint32_t expert) {
-    const uint32_t *owner = lane->owner + (size_t)r * lane->attn->m->top_k;
+    const uint32_t *owner = lane->pass.owner + (size_t)r * lane->attn->m->top_k;
     for (; mask; mask &= mask - 1)
         if (owner[__builtin_ctzll(mask)] != expert) return false;
     return true;
@@ -211,7 +204,7 @@ static sl_status collect(sl_lane *lane, uint32_t expert, const sl_wire_return *v
                            (unsigned long long)mask);
         lane->covered[r] |= mask;
         if (SL_MUTATION(LOST_ROW) && v->tag[i] % 97 == 5) continue;
-        lane->piece[(size_t)r * k + (uint32_t)__builtin_ctzll(mask)] = v->data + i * row_bytes;
+        lane->pass.piece[(size_t)r * k + (uint32_t)__builtin_ctzll(mask)] = v->data + i * row_bytes;
     }
     return SL_OK;
 }
@@ -220,31 +213,31 @@ static sl_status collect(sl_lane *lane, uint32_t expert, const sl_wire_return *v
 static uint32_t debtor(const sl_lane *lane, uint32_t r, uint64_t all) {
     const sl_attn *a = lane->attn;
     uint32_t j = (uint32_t)__builtin_ctzll(all & ~lane->covered[r]);
-    return a->w->expert_worker[lane->owner[(size_t)r * a->m->top_k + j]];
+    return a->w->expert_worker[lane->pass.owner[(size_t)r * a->m->top_k + j]];
 }
 
 sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
     sl_attn *a = lane->attn;
     uint32_t k = a->m->top_k;
     uint64_t all = k == 64 ? UINT64_MAX : (1ull << k) - 1;
-    memset(lane->piece, 0, (size_t)lane->n_rows * k * sizeof *lane->piece);
+    memset(lane->pass.piece, 0, (size_t)lane->pass.n * k * sizeof *lane->pass.piece);
     for (uint32_t i = 0; i < a->w->n_expert_workers * a->n_chunks; i++) {
         uint32_t expert = i % a->w->n_expert_workers;
         *offender = a->w->expert_worker[expert];
         sl_status st = collect(lane, expert, &lane->reply[i].view, err);
         if (st != SL_OK) return sl_err_prefix(err, "expert worker %u", *offender);
     }
-    for (uint32_t r = 0; r < lane->n_rows; r++) {
+    for (uint32_t r = 0; r < lane->pass.n; r++) {
         if (lane->covered[r] != all) {
             *offender = debtor(lane, r, all);
             return sl_fail(err, SL_ERR_PROTOCOL, "row %u came back with positions %llx of %llx", r,
                            (unsigned long long)lane->covered[r], (unsigned long long)all);
         }
     }
-    const sl_stage_call c = sl_lane_call(lane, SL_OP_MERGE);
-    sl_lane_add(lane, &(sl_stage_merge){.x = c.rows.x,
-                                        .shared = a->m->d_ff_shared ? c.rows.h : (sl_mem){0},
-                                        .piece = lane->piece,
-                                        .wire = (sl_wire_format)a->w->plan.wire});
+    const sl_stage_call c = sl_pass_call(&lane->pass, SL_OP_MERGE);
+    sl_pass_add(&lane->pass, &(sl_stage_merge){.x = c.rows.x,
+                                               .shared = a->m->d_ff_shared ? c.rows.h : (sl_mem){0},
+                                               .piece = lane->pass.piece,
+                                               .wire = (sl_wire_format)a->w->plan.wire});
     return SL_OK;
 }

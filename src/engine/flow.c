@@ -1,8 +1,10 @@
 /* Schedule aep at an attention worker: what its parts ask of device and fabric. Who gets rows and
  * what runs next: sched/parts.h. */
 #include "engine/flow.h"
+#include "engine/outgoing.h"
 
-void sl_flow_wake(sl_flow *f, const sl_slot *s) {
+static void wake(void *side, const sl_slot *s) {
+    sl_flow *f = side;
     sl_parts_wake(&f->parts, sl_slots_index(&f->a->slots, s->life));
 }
 
@@ -23,26 +25,26 @@ static void drop(sl_flow *f, uint32_t slot) {
     const sl_part *p = &f->parts.part[slot];
     if (sl_parts_comes_back(&f->parts, p->layer)) f->a->w->n.rows_cancelled += p->rows;
     sl_flow_give_rows(f, slot);
-    sl_slot_end(f->a, &f->lane->slot[slot]);
+    sl_slot_end(f->a, &f->pass.slot[slot]);
     sl_attn_flush(f->a);
 }
 
 /* ---- a batch ---- */
 
-/* Into the lane's buffers. */
+/* Into the pass. */
 static void load_batch(sl_flow *f) {
     const sl_parts *p = &f->parts;
-    f->lane->n_rows = 0;
+    f->pass.n = 0;
     for (uint32_t i = 0; i < p->n_ended; i++) drop(f, p->ended[i]);
     for (uint32_t i = 0; i < p->n_batch; i++) sl_flow_load(f, p->batch[i]);
     if (p->layer > 0 && p->n_rows > 0) sl_flow_merge(f, sl_parts_comes_back(p, p->layer));
 }
 
 static void begin_block(sl_flow *f) {
-    sl_lane *lane = f->lane;
-    if (lane->layer == 0) sl_lane_embed(lane);
-    sl_lane_block(lane);
-    sl_flow_store(f, lane->x, f->x);
+    sl_pass *p = &f->pass;
+    if (p->layer == 0) sl_pass_embed(p);
+    sl_pass_block(p);
+    sl_flow_store(f, p->x, f->x);
     f->phase = SL_FLOW_BLOCK;
 }
 
@@ -57,19 +59,18 @@ static void leave(sl_flow *f) {
 static void end_block(sl_flow *f) {
     sl_worker *w = f->a->w;
     f->phase = SL_FLOW_RESTS;
-    if (f->a->m->ffn[f->lane->layer] == SL_FFN_DENSE) {
+    if (f->a->m->ffn[f->pass.layer] == SL_FFN_DENSE) {
         leave(f);
         return;
     }
-    sl_lane_break(f->lane);
-    sl_lane_begin(f->lane, SL_TRACE_DISPATCH, f->lane->n_rows);
+    sl_pass_break(&f->pass);
+    sl_pass_begin(&f->pass, SL_TRACE_DISPATCH, f->pass.n);
     if (sl_flow_leave(f) == SL_OK) {
         f->phase = SL_FLOW_PACK;
         return;
     }
     leave(f);
-    w->stop = true;
-    w->stop_status = sl_fail(&w->stop_err, SL_ERR_NOMEM, "messages of %u rows", f->lane->n_rows);
+    sl_worker_stop(w, sl_fail(&w->stop_err, SL_ERR_NOMEM, "messages of %u rows", f->pass.n));
 }
 
 static void end_pack(sl_flow *f) {
@@ -77,24 +78,24 @@ static void end_pack(sl_flow *f) {
     sl_flow_send(f);
     f->phase = SL_FLOW_RESTS;
     if (!f->shared.bytes) return;
-    sl_lane_shared(f->lane); /* while the batch is with the experts */
-    sl_flow_store(f, f->lane->h, f->shared);
+    sl_pass_shared(&f->pass); /* while the batch is with the experts */
+    sl_flow_store(f, f->pass.h, f->shared);
     f->phase = SL_FLOW_SHARED;
 }
 
 static void begin_head(sl_flow *f) {
-    sl_lane *lane = f->lane;
-    sl_parts_head(&f->parts, sl_clock_now_us(&f->a->w->clock), &lane->step);
-    lane->step_began_ns = sl_now_ns();
+    sl_pass *p = &f->pass;
+    sl_parts_head(&f->parts, sl_clock_now_us(&f->a->w->clock), &p->step);
+    p->step_began_ns = sl_now_ns();
     for (uint32_t i = 0; i < f->parts.n_batch; i++)
-        lane->step_began_ns = SL_MIN(lane->step_began_ns, f->part[f->parts.batch[i]].began_ns);
-    sl_lane_begin_head(lane);
+        p->step_began_ns = SL_MIN(p->step_began_ns, f->part[f->parts.batch[i]].began_ns);
+    sl_pass_begin_head(p);
     f->phase = SL_FLOW_HEAD;
 }
 
 static void end_head_piece(sl_flow *f) {
-    if (!sl_lane_end_head(f->lane)) {
-        sl_lane_begin_head(f->lane);
+    if (!sl_pass_end_head(&f->pass)) {
+        sl_pass_begin_head(&f->pass);
         return;
     }
     f->phase = SL_FLOW_RESTS;
@@ -106,7 +107,7 @@ static void end_head_piece(sl_flow *f) {
 static bool go_on(sl_flow *f) {
     bool went = false;
     for (; f->phase != SL_FLOW_RESTS; went = true) {
-        if (!sl_device_is_done(f->a->w->device, &f->lane->event)) return went;
+        if (!sl_device_is_done(f->a->w->device, &f->pass.event)) return went;
         if (f->phase == SL_FLOW_BLOCK)
             end_block(f);
         else if (f->phase == SL_FLOW_PACK)
@@ -119,13 +120,14 @@ static bool go_on(sl_flow *f) {
     return went;
 }
 
-bool sl_flow_run(sl_flow *f) {
+static bool run(void *side) {
+    sl_flow *f = side;
     sl_parts *p = &f->parts;
     if (f->phase != SL_FLOW_RESTS) return go_on(f);
     enter(f);
     if (!sl_parts_take(p)) return false;
-    f->lane->layer = p->layer;
-    sl_lane_begin(f->lane, SL_TRACE_MERGE, p->n_rows);
+    f->pass.layer = p->layer;
+    sl_pass_begin(&f->pass, SL_TRACE_MERGE, p->n_rows);
     load_batch(f);
     if (p->n_batch > 0 && p->layer < f->a->m->n_layers) begin_block(f);
     if (p->n_batch > 0 && p->layer == f->a->m->n_layers) begin_head(f);
@@ -150,8 +152,10 @@ static sl_status check_return(const sl_flow *f, const sl_wire_header *h, sl_span
     return SL_OK;
 }
 
-sl_status sl_flow_on_return(sl_flow *f, uint32_t expert_index, const sl_wire_header *h,
-                            sl_span payload, sl_err *err) {
+static sl_status on_return(void *side, uint32_t expert_index, const sl_wire_header *h, sl_buf **buf,
+                           sl_err *err) {
+    sl_flow *f = side;
+    const sl_span payload = *buf ? (sl_span){(*buf)->data, (*buf)->len} : (sl_span){0};
     sl_wire_return v;
     uint32_t slot, rows = 0;
     uint64_t sent_ns = UINT64_MAX;
@@ -175,18 +179,27 @@ sl_status sl_flow_on_return(sl_flow *f, uint32_t expert_index, const sl_wire_hea
     return st;
 }
 
-bool sl_flow_rests(const sl_flow *f) {
+static sl_status on_peer(void *side, const sl_wire_header *h, sl_span payload, sl_err *err) {
+    (void)side, (void)payload;
+    return sl_fail(err, SL_ERR_PROTOCOL, "round %llu in a schedule without rounds",
+                   (unsigned long long)h->round);
+}
+
+static bool rests(const void *side) {
+    const sl_flow *f = side;
     return f->phase == SL_FLOW_RESTS && f->parts.n_free == f->a->max_rows;
 }
 
-void sl_flow_waits_for(const sl_flow *f, sl_trace_event *e) {
+static void waits_for(const void *side, sl_trace_event *e) {
+    const sl_flow *f = side;
     if (f->parts.n_free < f->a->max_rows)
         *e = (sl_trace_event){.kind = SL_TRACE_WAIT, .why = SL_TRACE_WHY_EXPERTS};
 }
 
 /* ---- life ---- */
 
-void sl_flow_reset(sl_flow *f) {
+static void reset(void *side) {
+    sl_flow *f = side;
     for (uint32_t i = 0; i < f->a->max_slots; i++) {
         const sl_part *p = &f->parts.part[i];
         bool returned = p->state == SL_PART_READY && sl_parts_comes_back(&f->parts, p->layer);
@@ -194,6 +207,9 @@ void sl_flow_reset(sl_flow *f) {
         if (p->state != SL_PART_NONE) sl_flow_give_rows(f, i);
     }
     sl_parts_reset(&f->parts);
+    sl_outgoing_drop(&f->pass);
+    sl_step_drop(&f->pass.step);
+    f->pass.n = 0;
     f->phase = SL_FLOW_RESTS;
     sl_head_close(&f->a->head);
 }
@@ -220,29 +236,10 @@ static sl_status create_storage(sl_flow *f, sl_err *err) {
     return st;
 }
 
-sl_status sl_flow_create(sl_attn *a, sl_flow **out, sl_err *err) {
-    const sl_parts_shape shape = {.plan = &a->w->plan,
-                                  .n_layers = a->m->n_layers,
-                                  .moe = a->moe,
-                                  .top_k = a->m->top_k,
-                                  .max_rows = a->max_rows};
-    sl_flow *f = sl_alloc(1, sizeof *f);
-    if (!f) return sl_fail(err, SL_ERR_NOMEM, "parts of an attention worker");
-    f->a = a;
-    f->lane = &a->lane[0];
-    f->part = sl_alloc(a->max_slots, sizeof *f->part);
-    sl_status st = f->part ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "parts of %u slots", a->max_slots);
-    if (st == SL_OK) st = sl_parts_create(&a->slots, &shape, &f->parts, err);
-    if (st == SL_OK) st = create_storage(f, err);
-    if (st == SL_OK)
-        *out = f;
-    else
-        sl_flow_free(f);
-    return st;
-}
-
-void sl_flow_free(sl_flow *f) {
+static void free_side(void *side) {
+    sl_flow *f = side;
     if (!f) return;
+    sl_pass_free(&f->pass);
     sl_device_give(f->a->w->device, f->x);
     sl_device_give(f->a->w->device, f->shared);
     void *const owned[] = {f->part, f->next,  f->slot,  f->tag,
@@ -251,3 +248,34 @@ void sl_flow_free(sl_flow *f) {
     sl_parts_free(&f->parts);
     sl_free(f);
 }
+
+static sl_status create(sl_attn *a, void **out, sl_err *err) {
+    const sl_parts_shape shape = {.plan = &a->w->plan,
+                                  .n_layers = a->m->n_layers,
+                                  .moe = a->moe,
+                                  .top_k = a->m->top_k,
+                                  .max_rows = a->max_rows};
+    sl_flow *f = sl_alloc(1, sizeof *f);
+    if (!f) return sl_fail(err, SL_ERR_NOMEM, "parts of an attention worker");
+    f->a = a;
+    f->part = sl_alloc(a->max_slots, sizeof *f->part);
+    sl_status st = f->part ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "parts of %u slots", a->max_slots);
+    if (st == SL_OK) st = sl_pass_create(a, 0, &f->pass, err);
+    if (st == SL_OK) st = sl_parts_create(&a->slots, &shape, &f->parts, err);
+    if (st == SL_OK) st = create_storage(f, err);
+    if (st == SL_OK)
+        *out = f;
+    else
+        free_side(f);
+    return st;
+}
+
+const sl_attn_side_ops sl_attn_parts = {.create = create,
+                                        .free = free_side,
+                                        .wake = wake,
+                                        .on_return = on_return,
+                                        .on_peer = on_peer,
+                                        .run = run,
+                                        .rests = rests,
+                                        .waits_for = waits_for,
+                                        .reset = reset};

@@ -1,31 +1,12 @@
 /* The attention side of schedule aep: what lies in the parts of src/sched/parts.h here. A part's
- * rows are in a storage from when it enters until it is over; a batch is copied into lane 0's
- * buffers, runs there, and is copied back. Slots and what follows the head are lane 0's, too.
+ * rows are in a storage from when it enters until it is over; a batch is copied into the buffers of
+ * a pass, runs there, and is copied back. flow.c has what runs when, flow_rows.c the rows.
  * Thread: owner of the worker. */
 #ifndef SL_ENGINE_FLOW_H
 #define SL_ENGINE_FLOW_H
 
 #include "engine/attn_int.h"
 #include "sched/parts.h"
-
-sl_status sl_flow_create(sl_attn *a, sl_flow **out, sl_err *err) SL_MUST_CHECK;
-void sl_flow_free(sl_flow *f); /* NULL-safe */
-/* Slot s of lane 0 may have got work. */
-void sl_flow_wake(sl_flow *f, const sl_slot *s);
-/* Goes on with the batch that the device has had, or begins one if a part is ready; false: nothing
- * to do. */
-bool sl_flow_run(sl_flow *f);
-/* Rows of a RETURN; PROTOCOL: not exactly positions that expert worker `expert_index` owes. */
-sl_status sl_flow_on_return(sl_flow *f, uint32_t expert_index, const sl_wire_header *h,
-                            sl_span payload, sl_err *err) SL_MUST_CHECK;
-/* No part is on its way. */
-bool sl_flow_rests(const sl_flow *f);
-/* WAIT if rows are with the experts; else leaves *e. */
-void sl_flow_waits_for(const sl_flow *f, sl_trace_event *e);
-/* Drops all parts: their rows are lost. */
-void sl_flow_reset(sl_flow *f);
-
-/* ---- between flow.c and flow_rows.c ---- */
 
 #define SL_FLOW_NONE UINT32_MAX
 
@@ -45,9 +26,9 @@ typedef enum sl_flow_phase {
     SL_FLOW_HEAD, /* a piece of it */
 } sl_flow_phase;
 
-struct sl_flow {
+typedef struct sl_flow {
     sl_attn *a;
-    sl_lane *lane;
+    sl_pass pass; /* the batch */
     sl_parts parts;
     sl_flow_part *part; /* [max_slots] */
     sl_flow_phase phase;
@@ -62,18 +43,18 @@ struct sl_flow {
     sl_mem shared;   /* [max_rows][d_model] of rows that are away; none: no shared experts */
     uint8_t *piece;  /* [max_rows][top_k] rows of the wire format */
     uint32_t free_row;
-    uint32_t *batch_row; /* [max_rows] storage row of a row of the lane's buffers */
-};
+    uint32_t *batch_row; /* [max_rows] storage row of a row of the pass */
+} sl_flow;
 
 /* Storage for the part at `slot`, which has just entered, and back when it is over. */
 void sl_flow_take_rows(sl_flow *f, uint32_t slot);
 void sl_flow_give_rows(sl_flow *f, uint32_t slot);
-/* Adds the rows of a part to the batch in the lane's buffers, all but their values. */
+/* Adds the rows of a part to the batch, all but their values. */
 void sl_flow_load(sl_flow *f, uint32_t slot);
 /* The batch's residual stream out of storage, with what came back from the experts if `returned`.
  */
 void sl_flow_merge(sl_flow *f, bool returned);
-/* Rows of the batch, in the lane's order, to their places in storage: out [max_rows][d_model]. */
+/* Rows of the batch, in its order, to their places in storage: out [max_rows][d_model]. */
 void sl_flow_store(sl_flow *f, sl_mem rows, sl_mem out);
 /* The batch's rows begin to leave for the owners of their experts. SL_ERR_NOMEM. */
 sl_status sl_flow_leave(sl_flow *f) SL_MUST_CHECK;

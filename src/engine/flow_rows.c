@@ -18,7 +18,7 @@ void sl_flow_take_rows(sl_flow *f, uint32_t slot) {
         *end = r;
         end = &f->next[r];
         f->slot[r] = slot;
-        f->tag[r] = sl_tag_make(slot, f->lane->slot[slot].life->generation, r);
+        f->tag[r] = sl_tag_make(slot, f->pass.slot[slot].life->generation, r);
         f->owed[r] = 0;
     }
     *end = SL_FLOW_NONE;
@@ -37,66 +37,64 @@ void sl_flow_give_rows(sl_flow *f, uint32_t slot) {
 }
 
 void sl_flow_load(sl_flow *f, uint32_t slot) {
-    sl_lane *lane = f->lane;
-    sl_slot *s = &lane->slot[slot];
+    sl_pass *p = &f->pass;
+    sl_slot *s = &p->slot[slot];
     size_t k = f->a->m->top_k;
     uint32_t pos = s->life->done;
     SL_ASSERT(s->life->used && s->life->generation == f->parts.part[slot].generation);
-    s->first_row = lane->n_rows;
+    s->first_row = p->n;
     for (uint32_t r = f->part[slot].first; r != SL_FLOW_NONE; r = f->next[r], pos++) {
-        uint32_t at = lane->n_rows++;
+        uint32_t at = p->n++;
         f->batch_row[at] = r;
-        lane->row_id[at] = s->tokens[pos];
-        lane->row_pos[at] = pos;
-        lane->row_pages[at] = s->pages;
-        lane->row_tag[at] = f->tag[r];
+        p->id[at] = s->tokens[pos];
+        p->pos[at] = pos;
+        p->pages[at] = s->pages;
+        p->tag[at] = f->tag[r];
         for (size_t j = 0; j < k; j++) {
             bool lost = SL_MUTATION(LOST_ROW) && j > 0 && f->tag[r] % 97 == 5;
-            lane->piece[at * k + j] = lost ? NULL : f->piece + (r * k + j) * row_bytes(f);
+            p->piece[at * k + j] = lost ? NULL : f->piece + (r * k + j) * row_bytes(f);
         }
     }
 }
 
 static void move(sl_flow *f, const sl_stage_move *m) {
-    sl_stage_call c = sl_lane_call(f->lane, SL_OP_MOVE);
+    sl_stage_call c = sl_pass_call(&f->pass, SL_OP_MOVE);
     c.move = *m;
-    sl_lane_submit(f->lane, &c);
+    sl_pass_submit(&f->pass, &c);
 }
 
 void sl_flow_merge(sl_flow *f, bool returned) {
-    sl_lane *lane = f->lane;
+    sl_pass *p = &f->pass;
     if (!returned) {
-        move(f, &(sl_stage_move){
-                    .n = lane->n_rows, .from = f->x, .to = lane->x, .from_row = f->batch_row});
+        move(f, &(sl_stage_move){.n = p->n, .from = f->x, .to = p->x, .from_row = f->batch_row});
         return;
     }
-    sl_lane_add(lane, &(sl_stage_merge){.x = f->x,
-                                        .shared = f->shared,
-                                        .from = f->batch_row,
-                                        .piece = lane->piece,
-                                        .wire = (sl_wire_format)f->a->w->plan.wire});
-    f->a->w->n.rows_merged += lane->n_rows;
+    sl_pass_add(p, &(sl_stage_merge){.x = f->x,
+                                     .shared = f->shared,
+                                     .from = f->batch_row,
+                                     .piece = p->piece,
+                                     .wire = (sl_wire_format)f->a->w->plan.wire});
+    f->a->w->n.rows_merged += p->n;
 }
 
 void sl_flow_store(sl_flow *f, sl_mem rows, sl_mem out) {
-    move(f,
-         &(sl_stage_move){.n = f->lane->n_rows, .from = rows, .to = out, .to_row = f->batch_row});
+    move(f, &(sl_stage_move){.n = f->pass.n, .from = rows, .to = out, .to_row = f->batch_row});
 }
 
 /* ---- out ---- */
 
 /* Notes who owes what and counts it. */
 static void assign(sl_flow *f) {
-    const sl_lane *lane = f->lane;
-    sl_outgoing *out = lane->out;
+    const sl_pass *p = &f->pass;
+    sl_outgoing *out = p->out;
     uint32_t k = f->a->m->top_k;
-    sl_lane_assign(f->lane);
-    for (uint32_t i = 0; i < lane->n_rows; i++) {
+    sl_outgoing_assign(&f->pass);
+    for (uint32_t i = 0; i < p->n; i++) {
         uint32_t r = f->batch_row[i];
         f->owed[r] = k == 64 ? UINT64_MAX : (1ull << k) - 1;
-        memcpy(f->owner + (size_t)r * k, lane->owner + (size_t)i * k, k * sizeof *f->owner);
+        memcpy(f->owner + (size_t)r * k, p->owner + (size_t)i * k, k * sizeof *f->owner);
         for (uint32_t j = 0; j < k; j++) {
-            sl_outgoing *o = &out[lane->owner[(size_t)i * k + j]];
+            sl_outgoing *o = &out[p->owner[(size_t)i * k + j]];
             if (o->last_row != i) o->n.rows++;
             o->last_row = i;
             o->n.n_entries++;
@@ -105,50 +103,49 @@ static void assign(sl_flow *f) {
 }
 
 static void fill(sl_flow *f) {
-    sl_lane *lane = f->lane;
-    sl_outgoing *out = lane->out;
+    sl_pass *p = &f->pass;
+    sl_outgoing *out = p->out;
     uint32_t k = f->a->m->top_k;
-    for (uint32_t i = 0; i < lane->n_rows; i++) {
+    for (uint32_t i = 0; i < p->n; i++) {
         for (uint32_t j = 0; j < k; j++) {
-            sl_outgoing *o = &out[lane->owner[(size_t)i * k + j]];
-            if (o->last_row != i) sl_outgoing_row(lane, i, true, o);
-            sl_outgoing_entry(lane, i, j, o);
+            sl_outgoing *o = &out[p->owner[(size_t)i * k + j]];
+            if (o->last_row != i) sl_outgoing_row(p, i, true, o);
+            sl_outgoing_entry(p, i, j, o);
         }
     }
 }
 
 sl_status sl_flow_leave(sl_flow *f) {
-    sl_lane *lane = f->lane;
+    sl_pass *p = &f->pass;
     uint32_t n = f->a->w->n_expert_workers;
-    for (uint32_t i = 0; i < n; i++) lane->out[i] = (sl_outgoing){.last_row = SL_NO_ROW};
-    lane->leaving = true;
-    lane->n_pack = 0;
+    for (uint32_t i = 0; i < n; i++) p->out[i] = (sl_outgoing){.last_row = SL_NO_ROW};
+    p->leaving = true;
+    p->n_pack = 0;
     assign(f);
     for (uint32_t i = 0; i < n; i++) {
-        if (!lane->out[i].n.rows || sl_outgoing_layout(f->a, NULL, &lane->out[i]) == SL_OK)
-            continue;
-        sl_lane_stays(lane);
+        if (!p->out[i].n.rows || sl_outgoing_layout(f->a, NULL, &p->out[i]) == SL_OK) continue;
+        sl_outgoing_drop(p);
         return SL_ERR_NOMEM;
     }
     fill(f);
-    sl_lane_pack(lane);
+    sl_pass_pack(p);
     return SL_OK;
 }
 
 void sl_flow_send(sl_flow *f) {
     sl_worker *w = f->a->w;
-    sl_lane *lane = f->lane;
-    w->n.rows_created += lane->n_rows;
-    lane->leaving = false;
+    sl_pass *p = &f->pass;
+    w->n.rows_created += p->n;
+    p->leaving = false;
     for (uint32_t i = 0; i < w->n_expert_workers; i++) {
-        sl_outgoing *o = &lane->out[i];
+        sl_outgoing *o = &p->out[i];
         const sl_wire_header h = {.kind = SL_MSG_DISPATCH,
                                   .round = f->parts.epoch,
-                                  .layer = f->a->m->moe_index[lane->layer],
+                                  .layer = f->a->m->moe_index[p->layer],
                                   .rows = o->n.rows};
         if (!o->buf) continue;
-        sl_status st = sl_worker_send(w, w->expert_worker[i], h, o->buf);
-        (void)st; /* a lost expert worker is reported by its connection */
+        /* A lost expert worker is reported by its connection. */
+        sl_worker_send(w, w->expert_worker[i], h, o->buf);
         o->buf = NULL;
     }
 }

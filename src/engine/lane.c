@@ -1,6 +1,7 @@
 /* A lane's step: rows of its requests pass the blocks; MoE blocks send them to the experts and wait
  * for the replies; after the last block the head samples (head.c). One call of sl_lane_run is one
  * task. */
+#include "engine/lane.h"
 #include "engine/outgoing.h"
 
 #include "base/log.h"
@@ -13,8 +14,7 @@
 static void send_join(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
     sl_wire_header h = {.kind = SL_MSG_JOIN, .lane = lane->id};
-    sl_status st = sl_worker_send(w, w->expert_worker[0], h, NULL);
-    (void)st; /* a lost sequencer is reported by its connection */
+    sl_worker_send(w, w->expert_worker[0], h, NULL); /* a lost one is reported by its connection */
 }
 
 void sl_lane_wake(sl_lane *lane) {
@@ -27,25 +27,26 @@ void sl_lane_wake(sl_lane *lane) {
 /* ---- forming a step ---- */
 
 static void add_rows(sl_lane *lane, const sl_step_part *part) {
-    sl_slot *s = &lane->slot[part->slot];
-    s->first_row = lane->n_rows;
+    sl_slot *s = &lane->pass.slot[part->slot];
+    s->first_row = lane->pass.n;
     for (uint32_t i = 0; i < part->rows; i++) {
-        uint32_t r = lane->n_rows++;
-        lane->row_id[r] = s->tokens[s->life->done + i];
-        lane->row_pos[r] = s->life->done + i;
-        lane->row_pages[r] = s->pages;
-        lane->row_tag[r] = sl_tag_make(part->slot, s->life->generation, i);
+        uint32_t r = lane->pass.n++;
+        lane->pass.id[r] = s->tokens[s->life->done + i];
+        lane->pass.pos[r] = s->life->done + i;
+        lane->pass.pages[r] = s->pages;
+        lane->pass.tag[r] = sl_tag_make(part->slot, s->life->generation, i);
     }
 }
 
 static void begin_step(sl_lane *lane) {
     sl_attn *a = lane->attn;
-    sl_step_form(&lane->step, sl_clock_now_us(&a->w->clock));
-    lane->step_began_ns = sl_now_ns();
-    lane->n_rows = 0;
+    sl_step_form(&lane->pass.step, sl_clock_now_us(&a->w->clock));
+    lane->pass.step_began_ns = sl_now_ns();
+    lane->pass.round = lane->member.round;
+    lane->pass.n = 0;
     lane->have_next = false;
-    for (size_t i = 0; i < lane->step.n_parts; i++) add_rows(lane, &lane->step.part[i]);
-    sl_lane_embed(lane);
+    for (size_t i = 0; i < lane->pass.step.n_parts; i++) add_rows(lane, &lane->pass.step.part[i]);
+    sl_pass_embed(&lane->pass);
 }
 
 /* ---- the end of a round ---- */
@@ -72,7 +73,7 @@ static void end_round(sl_lane *lane) {
         return;
     }
     bool goes_on = lane->member.state == SL_MEMBER_ROUND;
-    if (goes_on) sl_turns_open(&lane->attn->turns, lane->id);
+    if (goes_on) sl_turns_open(lane->turns, lane->id);
     if (join)
         send_join(lane);
     else if (!goes_on)
@@ -84,11 +85,11 @@ static void end_round(sl_lane *lane) {
 /* The rows are routed: they leave. */
 static void begin_leaving(sl_lane *lane) {
     sl_attn *a = lane->attn;
-    sl_lane_break(lane);
-    bool last = a->m->moe_index[lane->layer] == a->m->n_moe - 1u;
+    sl_pass_break(&lane->pass);
+    bool last = a->m->moe_index[lane->pass.layer] == a->m->n_moe - 1u;
     bool stay = last && !a->w->taker.holds && sl_slots_will_stay(&a->slots, lane->id);
     if (last) sl_member_vote(&lane->member, stay);
-    sl_lane_begin(lane, SL_TRACE_DISPATCH, lane->n_rows);
+    sl_pass_begin(&lane->pass, SL_TRACE_DISPATCH, lane->pass.n);
     lane->dispatched_ns = sl_now_ns();
     lane->leaves = true;
     sl_lane_leave(lane, stay);
@@ -96,7 +97,7 @@ static void begin_leaving(sl_lane *lane) {
 
 /* The device is through with what BLOCK has asked so far; true: the block has run. */
 static bool block_ran(sl_lane *lane) {
-    if (lane->attn->m->ffn[lane->layer] == SL_FFN_DENSE) return true;
+    if (lane->attn->m->ffn[lane->pass.layer] == SL_FFN_DENSE) return true;
     if (lane->leaves) return sl_lane_left(lane);
     begin_leaving(lane);
     return false;
@@ -113,7 +114,7 @@ static void give_replies(sl_lane *lane) {
 static void begin_merge(sl_lane *lane) {
     sl_err err;
     uint32_t offender = 0;
-    sl_lane_begin(lane, SL_TRACE_MERGE, lane->n_rows);
+    sl_pass_begin(&lane->pass, SL_TRACE_MERGE, lane->pass.n);
     if (sl_lane_merge(lane, &offender, &err) != SL_OK) refuse_expert(lane, offender, &err);
 }
 
@@ -121,11 +122,11 @@ static void begin_merge(sl_lane *lane) {
 static void end_merge(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
     give_replies(lane);
-    w->n.rows_merged += lane->n_rows;
+    w->n.rows_merged += lane->pass.n;
     const sl_trace_event flight = {.kind = SL_TRACE_FLIGHT,
                                    .lane = sl_trace_u16(lane->id),
-                                   .layer = sl_trace_u16(lane->layer),
-                                   .rows = lane->n_rows};
+                                   .layer = sl_trace_u16(lane->pass.layer),
+                                   .rows = lane->pass.n};
     sl_worker_note_span(w, flight, lane->dispatched_ns);
 }
 
@@ -138,41 +139,40 @@ static void begin_task(sl_lane *lane) {
     case SL_TURN_BLOCK:
         lane->n_left = 0;
         lane->leaves = false;
-        if (lane->n_rows > 0) sl_lane_block(lane);
+        if (lane->pass.n > 0) sl_pass_block(&lane->pass);
         break;
     case SL_TURN_SHARED:
-        if (lane->n_rows > 0) sl_lane_shared(lane);
+        if (lane->pass.n > 0) sl_pass_shared(&lane->pass);
         break;
     case SL_TURN_MERGE:
         begin_merge(lane);
         break;
     case SL_TURN_HEAD:
-        sl_lane_begin_head(lane);
+        sl_pass_begin_head(&lane->pass);
         break;
     }
 }
 
 /* The device is through with what the task has asked: asks for more, or the task ends. */
 static void go_on(sl_lane *lane) {
-    sl_turns *turns = &lane->attn->turns;
     const sl_turn task = lane->task;
     if (task.kind == SL_TURN_BLOCK && !block_ran(lane)) return;
     lane->begun = false;
     if (task.kind == SL_TURN_MERGE) end_merge(lane);
-    if (task.kind == SL_TURN_HEAD && !sl_lane_end_head(lane)) {
-        sl_turns_pause(turns, &task);
+    if (task.kind == SL_TURN_HEAD && !sl_pass_end_head(&lane->pass)) {
+        sl_turns_pause(lane->turns, &task);
         return;
     }
-    sl_turns_done(turns, &task);
+    sl_turns_done(lane->turns, &task);
     if (task.kind == SL_TURN_HEAD) end_round(lane);
 }
 
 void sl_lane_run(sl_lane *lane, const sl_turn *turn) {
-    lane->layer = turn->layer;
+    lane->pass.layer = turn->layer;
     lane->task = *turn;
     lane->begun = true;
-    lane->event = (sl_event){0};
-    sl_turns_begin(&lane->attn->turns, turn);
+    lane->pass.event = (sl_event){0};
+    sl_turns_begin(lane->turns, turn);
     begin_task(lane);
     sl_lane_go_on(lane);
 }
@@ -181,7 +181,7 @@ bool sl_lane_go_on(sl_lane *lane) {
     const sl_device *d = lane->attn->w->device;
     bool went = false;
     for (; lane->begun; went = true) {
-        if (!sl_device_is_done(d, &lane->event) && !SL_MUTATION(UNAWAITED)) break;
+        if (!sl_device_is_done(d, &lane->pass.event) && !SL_MUTATION(UNAWAITED)) break;
         go_on(lane);
     }
     return went;
@@ -195,15 +195,15 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
     uint32_t chunk = SL_MIN(h->chunk, a->n_chunks - 1);
     sl_reply *reply = &lane->reply[chunk * a->w->n_expert_workers + expert_index];
     bool last = h->layer == a->m->n_moe - 1u && chunk == a->n_chunks - 1;
-    if (!sl_turns_awaits(&a->turns, lane->id) || h->round != lane->member.round ||
-        h->layer != a->m->moe_index[lane->layer] || h->chunk != chunk || chunk >= lane->n_left ||
-        reply->here)
+    if (!sl_turns_awaits(lane->turns, lane->id) || h->round != lane->member.round ||
+        h->layer != a->m->moe_index[lane->pass.layer] || h->chunk != chunk ||
+        chunk >= lane->n_left || reply->here)
         return sl_fail(
             err, SL_ERR_PROTOCOL,
             "return for round %llu layer %u chunk %u, lane %u awaits round %llu layer %u "
             "in %u chunks",
             (unsigned long long)h->round, h->layer, h->chunk, lane->id,
-            (unsigned long long)lane->member.round, a->m->moe_index[lane->layer], a->n_chunks);
+            (unsigned long long)lane->member.round, a->m->moe_index[lane->pass.layer], a->n_chunks);
     sl_wire_return v = {0};
     if (*payload) {
         sl_status st = sl_wire_return_decode(h, (sl_span){(*payload)->data, (*payload)->len}, a->m,
@@ -222,7 +222,7 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
     }
     *reply = (sl_reply){.payload = *payload, .view = v, .here = true};
     *payload = NULL;
-    sl_turns_reply(&a->turns, lane->id);
+    sl_turns_reply(lane->turns, lane->id);
     return SL_OK;
 }
 
@@ -230,51 +230,33 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
 
 void sl_lane_reset(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
-    if (sl_turns_in_flight(&lane->attn->turns, lane->id)) w->n.rows_lost += lane->n_rows;
+    if (sl_turns_in_flight(lane->turns, lane->id)) w->n.rows_lost += lane->pass.n;
     give_replies(lane);
-    sl_lane_stays(lane);
-    if (lane->attn->turns.in_head == lane->id) sl_head_close(&lane->attn->head);
-    sl_turns_drop(&lane->attn->turns, lane->id);
+    sl_outgoing_drop(&lane->pass);
+    if (lane->turns->in_head == lane->id) sl_head_close(&lane->attn->head);
+    sl_turns_drop(lane->turns, lane->id);
     lane->begun = false;
-    lane->n_rows = 0;
-    sl_step_drop(&lane->step);
+    lane->pass.n = 0;
+    sl_step_drop(&lane->pass.step);
     sl_member_reset(&lane->member, w->plan.epoch);
 }
 
-sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
-    size_t rows = a->max_rows, k = a->m->top_k, copies = SL_MIN(k, a->w->n_expert_workers);
+sl_status sl_lane_create(sl_attn *a, sl_turns *turns, uint32_t id, sl_lane *lane, sl_err *err) {
+    size_t rows = a->max_rows, experts = a->w->n_expert_workers;
     lane->attn = a;
+    lane->turns = turns;
     lane->id = id;
-    lane->slot = sl_alloc(a->max_slots, sizeof *lane->slot);
-    lane->row_id = sl_alloc(rows, sizeof *lane->row_id);
-    lane->row_pos = sl_alloc(rows, sizeof *lane->row_pos);
-    lane->row_tag = sl_alloc(rows, sizeof *lane->row_tag);
-    lane->row_pages = sl_alloc(rows, sizeof *lane->row_pages);
-    lane->expert = sl_alloc(rows, k * sizeof *lane->expert);
-    lane->gate = sl_alloc(rows, k * sizeof *lane->gate);
-    lane->owner = sl_alloc(rows, k * sizeof *lane->owner);
     lane->covered = sl_alloc(rows, sizeof *lane->covered);
-    lane->piece = sl_alloc(rows, k * sizeof *lane->piece);
-    lane->out = sl_alloc(a->w->n_expert_workers, sizeof *lane->out);
-    lane->pack_row = sl_alloc(rows, copies * sizeof *lane->pack_row);
-    lane->pack_at = sl_alloc(rows, copies * sizeof *lane->pack_at);
     lane->next_set = sl_alloc(SL_PLAN_MAX_WORKERS, sizeof *lane->next_set);
-    lane->reply = sl_alloc((size_t)a->w->n_expert_workers * a->n_chunks, sizeof *lane->reply);
-    if (!lane->slot || !lane->row_id || !lane->row_pos || !lane->row_tag || !lane->row_pages ||
-        !lane->expert || !lane->gate || !lane->owner || !lane->covered || !lane->piece ||
-        !lane->out || !lane->pack_row || !lane->pack_at || !lane->next_set || !lane->reply)
-        return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
-    for (uint32_t i = 0; i < a->max_slots; i++) lane->slot[i].life = &sl_slots_of(&a->slots, id)[i];
+    lane->reply = sl_alloc(experts * a->n_chunks, sizeof *lane->reply);
     if (a->cut.group) {
-        lane->sent_row = sl_alloc(rows, a->w->n_expert_workers * sizeof *lane->sent_row);
-        lane->n_sent = sl_alloc(a->w->n_expert_workers, sizeof *lane->n_sent);
-        if (!lane->sent_row || !lane->n_sent)
-            return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
+        lane->sent_row = sl_alloc(rows, experts * sizeof *lane->sent_row);
+        lane->n_sent = sl_alloc(experts, sizeof *lane->n_sent);
     }
-    sl_status st = sl_step_create(&a->slots, &a->cut, id, a->max_rows, a->w->plan.prefill_stretch,
-                                  &lane->step, err);
-    if (st == SL_OK) st = sl_device_take_rows(a->w->device, rows, &lane->x, err);
-    if (st == SL_OK) st = sl_device_take_rows(a->w->device, rows, &lane->h, err);
+    if (!lane->covered || !lane->next_set || !lane->reply ||
+        (a->cut.group && (!lane->sent_row || !lane->n_sent)))
+        return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
+    sl_status st = sl_pass_create(a, id, &lane->pass, err);
     if (st == SL_OK) st = sl_member_init(&lane->member, a->w->id, SL_PLAN_MAX_WORKERS, err);
     if (st == SL_OK) sl_member_reset(&lane->member, a->w->plan.epoch);
     return st;
@@ -283,29 +265,9 @@ sl_status sl_lane_create(sl_attn *a, uint32_t id, sl_lane *lane, sl_err *err) {
 void sl_lane_free(sl_lane *lane) {
     if (!lane->attn) return;
     if (lane->reply) give_replies(lane);
-    sl_lane_stays(lane);
-    sl_device_give(lane->attn->w->device, lane->x);
-    sl_device_give(lane->attn->w->device, lane->h);
-    for (uint32_t i = 0; lane->slot && i < lane->attn->max_slots; i++)
-        if (lane->slot[i].life) sl_slot_release(lane->attn, &lane->slot[i]);
-    void *const owned[] = {lane->slot,
-                           lane->row_id,
-                           lane->row_pos,
-                           lane->row_tag,
-                           lane->expert,
-                           lane->gate,
-                           lane->owner,
-                           lane->covered,
-                           (void *)lane->row_pages,
-                           (void *)lane->piece,
-                           lane->out,
-                           lane->pack_row,
-                           (void *)lane->pack_at,
-                           lane->next_set,
-                           lane->reply,
-                           lane->sent_row,
+    sl_pass_free(&lane->pass);
+    void *const owned[] = {lane->covered, lane->next_set, lane->reply, lane->sent_row,
                            lane->n_sent};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
-    sl_step_free(&lane->step);
     sl_member_free(&lane->member);
 }

@@ -1,6 +1,6 @@
 /* A message of rows to one expert worker while it is made: counted first, then laid out, then
- * written row by row. Rows are those of a lane (h, row_*, expert, gate). Thread: owner of the
- * worker. */
+ * written row by row. Rows are those of a pass (h, tag, expert, gate). Thread: owner of the worker.
+ */
 #ifndef SL_ENGINE_OUTGOING_H
 #define SL_ENGINE_OUTGOING_H
 
@@ -11,21 +11,24 @@
 struct sl_outgoing {
     sl_wire_counts n;
     uint32_t at_row, at_entry; /* written so far */
-    uint32_t last_row;         /* last lane row counted or written, or SL_NO_ROW */
+    uint32_t last_row;         /* last row counted or written, or SL_NO_ROW */
     sl_buf *buf;
     sl_wire_dispatch view;
 };
 
-/* Fills lane->owner for the lane's rows at block lane->layer: by row and router position, the index
- * of the expert worker that computes it. */
-void sl_lane_assign(sl_lane *lane);
+/* Fills p->owner for the rows at block p->layer: by row and router position, the index of the
+ * expert worker that computes it. */
+void sl_outgoing_assign(sl_pass *p);
 
 /* Takes a buffer for what o->n counts; `set` has o->n.n_set ids. SL_ERR_NOMEM. */
 sl_status sl_outgoing_layout(const sl_attn *a, const uint32_t *set, sl_outgoing *o) SL_MUST_CHECK;
-/* Begins lane row r, with its data, which sl_lane_pack will write, or (a row that came with an
+/* Begins row r, with its data, which sl_pass_pack will write, or (a row that came with an
  * earlier chunk) without. */
-void sl_outgoing_row(sl_lane *lane, uint32_t r, bool with_data, sl_outgoing *o);
-/* Position j of lane row r, which is the row begun last. */
-void sl_outgoing_entry(const sl_lane *lane, uint32_t r, uint32_t j, sl_outgoing *o);
+void sl_outgoing_row(sl_pass *p, uint32_t r, bool with_data, sl_outgoing *o);
+/* Position j of row r, which is the row begun last. */
+void sl_outgoing_entry(const sl_pass *p, uint32_t r, uint32_t j, sl_outgoing *o);
+
+/* Forgets messages that have not left. */
+void sl_outgoing_drop(sl_pass *p);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/mutate.h"
+#include "engine/attn.h"
 #include "engine/expert.h"
 #include "engine/placement.h"
 #include "engine/plan_json.h"

@@ -3,6 +3,7 @@
 #include "engine/worker_int.h"
 
 #include "base/log.h"
+#include "engine/attn.h"
 #include "engine/expert.h"
 #include "engine/placement.h"
 #include "engine/plan_json.h"
@@ -178,7 +179,8 @@ static sl_status make_stages(sl_worker *w, const char *folder, const sl_model_sp
     sl_status st = open_device(w, folder, m, err);
     if (st == SL_OK) st = sl_counts_create(w->device->spec, &w->counts, err);
     if (st != SL_OK) return st;
-    w->expert_ops = w->plan.schedule == SL_SCHED_AEP ? &sl_expert_queues : &sl_expert_barriers;
+    const bool barriers = sl_schedule_traits_of(w->plan.schedule)->barriers;
+    w->expert_ops = barriers ? &sl_expert_barriers : &sl_expert_queues;
     if (w->roles & SL_ROLE_EXPERT) st = w->expert_ops->create(w, &w->expert, err);
     if (st == SL_OK && (w->roles & SL_ROLE_ATTENTION)) st = sl_attn_create(w, &w->attn, err);
     return st;
@@ -333,8 +335,7 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
         if (w->attn) return sl_attn_on_return(w->attn, h->src, h, payload, err);
         break;
     case SL_MSG_ROUND_OPEN:
-        if (w->attn && h->src == w->expert_worker[0])
-            return sl_attn_on_round_open(w->attn, h, span, err);
+        if (w->attn) return sl_attn_on_peer(w->attn, h, span, err);
         break;
     default:
         break;

@@ -11,11 +11,9 @@
 #include "engine/worker.h"
 #include "net/net.h"
 #include "sched/change.h"
-#include "sched/membership.h"
 #include "spec/plan.h"
 #include "stage/stage.h"
 
-typedef struct sl_attn sl_attn;
 typedef struct sl_expert_side_ops sl_expert_side_ops; /* engine/expert.h */
 
 /* Where the wall time of the owner thread goes; the modes add up to it by construction. */
@@ -74,7 +72,7 @@ struct sl_worker {
 
     sl_device *device; /* runs every stage that this worker hosts; NULL before the plan is here */
     sl_trace *trace;
-    sl_attn *attn;
+    struct sl_attn *attn; /* NULL: none here */
     const sl_expert_side_ops *expert_ops;
     void *expert; /* NULL: none here */
 
@@ -160,31 +158,5 @@ sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *p
  * starts, where the options or the plan say. */
 void sl_worker_wait_until(void *worker, uint64_t deadline_ns);
 sl_status sl_worker_pin(const sl_worker *w, uint32_t threads, sl_err *err) SL_MUST_CHECK;
-
-/* ---- attention side (attn.c, lane.c) ---- */
-sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) SL_MUST_CHECK;
-void sl_attn_free(sl_attn *a);
-sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) SL_MUST_CHECK;
-sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload,
-                           sl_err *err) SL_MUST_CHECK;
-sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, sl_buf **payload,
-                            sl_err *err) SL_MUST_CHECK;
-sl_status sl_attn_on_round_open(sl_attn *a, const sl_wire_header *h, sl_span payload,
-                                sl_err *err) SL_MUST_CHECK;
-/* Expert worker `id` is gone: every request here ends with an error, later ones are refused. why
- * NULL: it left in good order. */
-void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why);
-/* Runs one task if one is ready; false: nothing to do. */
-bool sl_attn_run(sl_attn *a);
-/* No row of this side is on its way, no lane is in a round or about to be. While the worker's taker
- * holds it gets there by itself. */
-bool sl_attn_rests(const sl_attn *a);
-/* The worker's plan has changed, and this side rests: lanes begin anew, slots stay. SL_ERR_NOMEM.
- */
-sl_status sl_attn_renew(sl_attn *a, sl_err *err) SL_MUST_CHECK;
-/* Whoever has work may go on. */
-void sl_attn_wake(sl_attn *a);
-/* Makes e a WAIT with its reason if rows of this side are elsewhere. */
-void sl_attn_waits_for(const sl_attn *a, sl_trace_event *e);
 
 #endif

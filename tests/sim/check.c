@@ -3,6 +3,7 @@
 
 #include "engine/expert.h"
 #include "engine/flow.h"
+#include "engine/lane.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -132,26 +133,34 @@ bool sim_check_ledger(sim *s) {
 
 void sim_look_at_slots(sim *s, uint32_t i) {
     const sl_attn *a = s->worker[i] ? s->worker[i]->attn : NULL;
-    for (uint32_t l = 0; a && l < a->n_lanes; l++) {
-        for (uint32_t j = 0; j < a->max_slots; j++) {
-            const sl_life *life = a->lane[l].slot[j].life;
-            if (!life->used) continue;
-            uint64_t ahead = sl_life_generated(life) - life->acked;
-            if (ahead > SL_MAX_AHEAD)
-                sim_fail(s, "worker %u is %llu tokens ahead", i, (unsigned long long)ahead);
-            s->seen[COVER_parked] |= ahead == SL_MAX_AHEAD;
-        }
+    for (uint32_t j = 0; a && j < a->n_lanes * a->max_slots; j++) {
+        const sl_life *life = a->slot[j].life;
+        if (!life->used) continue;
+        uint64_t ahead = sl_life_generated(life) - life->acked;
+        if (ahead > SL_MAX_AHEAD)
+            sim_fail(s, "worker %u is %llu tokens ahead", i, (unsigned long long)ahead);
+        s->seen[COVER_parked] |= ahead == SL_MAX_AHEAD;
     }
 }
 
 /* ---- the end ---- */
+
+/* Lane l; NULL: this schedule has none. */
+static const sl_lane *lane_of(const sl_attn *a, uint32_t l) {
+    return a->ops == &sl_attn_lanes ? &((const sl_lanes *)a->side)->lane[l] : NULL;
+}
+
+static bool is_idle(const sl_attn *a, uint32_t l) {
+    const sl_lane *lane = lane_of(a, l);
+    return !lane || lane->member.state == SL_MEMBER_IDLE;
+}
 
 bool sim_is_quiet(const sim *s) {
     for (uint32_t i = 0; i < s->n_workers; i++) {
         const sl_attn *a = s->worker[i] && !s->silent[i] ? s->worker[i]->attn : NULL;
         if (a && a->w->taker.holds && s->engine->serving) return false;
         for (uint32_t l = 0; a && l < a->n_lanes; l++)
-            if (a->lane[l].member.state != SL_MEMBER_IDLE) return false;
+            if (!is_idle(a, l)) return false;
     }
     return s->engine->replan == NULL;
 }
@@ -222,21 +231,20 @@ static bool check_worker(sim *s, uint32_t i) {
     if (w->n.rows_created != out)
         return sim_fail(s, "worker %u: %llu rows created, %llu accounted for", i,
                         (unsigned long long)w->n.rows_created, (unsigned long long)out);
-    const sl_flow *f = w->attn->flow;
+    const sl_flow *f = w->attn->ops == &sl_attn_parts ? w->attn->side : NULL;
     for (uint32_t k = 0; f && k < SL_PART_KINDS; k++)
         if (f->parts.n_free != w->attn->max_rows || f->parts.in.rows[k])
             return sim_fail(s, "worker %u: %u of %u rows are free, %u of kind %u in flight", i,
                             f->parts.n_free, w->attn->max_rows, f->parts.in.rows[k], k);
     for (uint32_t l = 0; l < w->attn->n_lanes; l++) {
-        const sl_lane *lane = &w->attn->lane[l];
         uint32_t n_used = w->attn->slots.n_used[l];
         if (n_used) return sim_fail(s, "worker %u: lane %u counts %u slots", i, l, n_used);
         for (uint32_t j = 0; j < w->attn->max_slots; j++)
-            if (lane->slot[j].life->used)
+            if (sl_attn_slots(w->attn, l)[j].life->used)
                 return sim_fail(s, "worker %u: slot %u is still used", i, j);
-        if (lane->member.state != SL_MEMBER_IDLE)
+        if (!is_idle(w->attn, l))
             return sim_fail(s, "worker %u: lane %u is still in round %llu", i, l,
-                            (unsigned long long)lane->member.round);
+                            (unsigned long long)lane_of(w->attn, l)->member.round);
     }
     return true;
 }
