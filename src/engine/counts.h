@@ -5,9 +5,10 @@
 
 #include "base/span.h"
 #include "base/trace.h"
-#include "engine/engine.h"
+#include "engine/stats.h"
+#include "spec/model.h"
 
-/* In SL_MSG_STATS after the counters of worker.h: u32 n_layers, u32 n_experts, then u64: the
+/* In SL_MSG_STATS after SL_WORKER_COUNTERS: u32 n_layers, u32 n_experts, then u64: the
  * layers' SL_LAYER_COUNTERS, rows and calls of each expert, SL_BATCH_BUCKETS numbers of calls. */
 typedef struct sl_counts {
     uint32_t n_layers, n_experts;

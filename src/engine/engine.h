@@ -9,6 +9,7 @@
 
 #include "base/span.h"
 #include "base/status.h"
+#include "engine/stats.h"
 #include "net/wire.h"
 #include "spec/model.h"
 #include "spec/plan.h"
@@ -115,9 +116,6 @@ void sl_engine_cancel(sl_engine *e, uint64_t request);
 sl_status sl_engine_replan(sl_engine *e, const sl_plan *plan, uint32_t timeout_ms,
                            sl_err *err) SL_MUST_CHECK;
 
-/* Rows that one expert got in one call: 1, 2, 3-4, 5-8, ..., more than 32768. */
-#define SL_BATCH_BUCKETS 17u
-
 /* One worker as last reported (about twice a second). Times in microseconds since its start. */
 typedef struct sl_worker_stats {
     uint32_t id, roles;
@@ -131,26 +129,6 @@ typedef struct sl_worker_stats {
     uint64_t rows_created, rows_merged, rows_cancelled, rows_lost, rows_stale;
     uint64_t batch[SL_BATCH_BUCKETS]; /* calls by rows of one expert */
 } sl_worker_stats;
-
-/* Of one block: calls of its experts, (row, expert) pairs, how long the first rows of a call had
- * waited, kernel time of the experts and of the attention side; micro-batches away at the experts
- * and for how long. */
-#define SL_LAYER_COUNTERS(X)                                                                       \
-    X(tasks)                                                                                       \
-    X(rows)                                                                                        \
-    X(queued_us)                                                                                   \
-    X(expert_ns)                                                                                   \
-    X(attention_ns)                                                                                \
-    X(flights)                                                                                     \
-    X(away_ns)
-typedef struct sl_layer_stats {
-#define SL_LAYER_FIELD(name) uint64_t name;
-    SL_LAYER_COUNTERS(SL_LAYER_FIELD)
-#undef SL_LAYER_FIELD
-} sl_layer_stats;
-typedef struct sl_expert_stats {
-    uint64_t rows, calls;
-} sl_expert_stats;
 
 typedef struct sl_engine_stats {
     uint32_t running, waiting;

@@ -23,7 +23,7 @@ void sl_worker_wait_until(void *ctx, uint64_t deadline_ns) {
     sl_worker *w = ctx;
     double scaled = TICK_NS * w->plan.device.time_scale;
     uint64_t tick_ns = SL_MAX(TICK_NS, (uint64_t)SL_MIN(scaled, (double)MAX_TICK_NS));
-    if (w->opts->clock.now_us) return; /* virtual time does not pass by waiting */
+    if (w->virtual_time) return;
     for (uint64_t now = sl_now_ns(); now < deadline_ns; now = sl_now_ns()) {
         sleep_until(SL_MIN(deadline_ns, now + tick_ns));
         if (now + tick_ns < deadline_ns) sl_net_progress(w->net);
@@ -44,9 +44,9 @@ static sl_status choose_cpus(const sl_worker *w, uint32_t threads, cpu_set_t *se
     return st;
 }
 
-sl_status sl_worker_pin(const sl_worker *w, uint32_t threads, sl_err *err) {
-    int32_t cpu = w->opts->cpu > 0 ? w->opts->cpu - 1 : w->plan.worker[w->id].cpu;
-    bool automatic = w->opts->cpu < 0 || (w->plan.pin_auto && cpu < 0);
+sl_status sl_worker_pin(const sl_worker *w, int32_t wanted, uint32_t threads, sl_err *err) {
+    int32_t cpu = wanted > 0 ? wanted - 1 : w->plan.worker[w->id].cpu;
+    bool automatic = wanted < 0 || (w->plan.pin_auto && cpu < 0);
     cpu_set_t set;
     CPU_ZERO(&set);
     if (automatic) {

@@ -1,6 +1,6 @@
 /* The loop of a worker, its connections, and what the coordinator tells it. The two sides live in
  * attn.c, and in xprt.c or xqueue.c. */
-#include "engine/worker_int.h"
+#include "engine/worker.h"
 
 #include "base/log.h"
 #include "engine/attn.h"
@@ -164,7 +164,8 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
         .wait = sl_worker_wait_until,
         .ctx = w,
         .tick_us = TICK_US};
-    sl_status st = sl_worker_pin(w, sl_device_is_modelled(&p->device) ? 1 : o.threads, err);
+    sl_status st =
+        sl_worker_pin(w, w->opts->cpu, sl_device_is_modelled(&p->device) ? 1 : o.threads, err);
     if (st == SL_OK && p->pump) st = sl_net_set_pump(w->net, err);
     const sl_device_maker *by = &w->opts->device;
     if (st == SL_OK)
@@ -438,7 +439,8 @@ bool sl_worker_stopped(const sl_worker *w, sl_status *status, sl_err *err) {
 
 static sl_status start(sl_worker *w, sl_err *err) {
     const sl_worker_opts *o = w->opts;
-    w->clock = o->clock.now_us ? o->clock : sl_clock_real();
+    w->virtual_time = o->clock.now_us != NULL;
+    w->clock = w->virtual_time ? o->clock : sl_clock_real();
     w->started_ns = sl_now_ns();
     w->doing = (sl_trace_event){.kind = SL_TRACE_POLL, .begin_ns = w->started_ns};
     w->id = SL_NO_WORKER;

@@ -41,28 +41,4 @@ bool sl_worker_stopped(const sl_worker *w, sl_status *status, sl_err *err);
 /* Says goodbye to its peers; with `crash` it vanishes without a word, as a killed process does. */
 void sl_worker_free(sl_worker *w, bool crash);
 
-/* Counters a worker reports in SL_MSG_STATS, u64 little-endian in this order. */
-#define SL_WORKER_COUNTERS(X)                                                                      \
-    X(attention_rows)                                                                              \
-    X(expert_rows)                                                                                 \
-    X(rounds)                                                                                      \
-    X(tokens)                                                                                      \
-    X(sent_bytes)                                                                                  \
-    X(received_bytes)                                                                              \
-    X(sent_messages)                                                                               \
-    X(received_messages)                                                                           \
-    X(execute_us)                                                                                  \
-    X(pack_us)                                                                                     \
-    X(send_us)                                                                                     \
-    X(wait_us)                                                                                     \
-    X(poll_us)                                                                                     \
-    X(sleep_us)                                                                                    \
-    X(wall_us)                                                                                     \
-    X(cpu_us)                                                                                      \
-    X(rows_created)                                                                                \
-    X(rows_merged)                                                                                 \
-    X(rows_cancelled)                                                                              \
-    X(rows_lost)                                                                                   \
-    X(rows_stale)
-
 #endif

@@ -8,7 +8,6 @@
 #include "base/pool.h"
 #include "base/trace.h"
 #include "engine/counts.h"
-#include "engine/worker.h"
 #include "net/net.h"
 #include "sched/change.h"
 #include "spec/plan.h"
@@ -50,9 +49,10 @@ typedef struct sl_worker_peer {
     bool open;
 } sl_worker_peer;
 
-struct sl_worker {
-    const sl_worker_opts *opts;
+typedef struct sl_worker {
+    const struct sl_worker_opts *opts; /* engine/worker.h */
     sl_clock clock;
+    bool virtual_time; /* the clock is the caller's: waiting does not move it */
     sl_net *net;
     sl_hello hello;
     sl_conn *coordinator;
@@ -89,7 +89,7 @@ struct sl_worker {
         SL_WORKER_COUNTERS(SL_COUNTER_FIELD)
     } n;
 #undef SL_COUNTER_FIELD
-};
+} sl_worker;
 
 /* Largest number of rows one lane step may have, and one message may carry on its way back. */
 static inline uint32_t sl_lane_max_rows(const sl_plan *p) {
@@ -154,9 +154,13 @@ sl_status sl_worker_refuse(const sl_wire_header *h, sl_err *err);
  * epoch where there is none. Takes payload. A lost destination is SL_ERR_PEER_DOWN. */
 sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload);
 
-/* lab.c: what a device without computations does meanwhile; pins this thread, and so those it
- * starts, where the options or the plan say. */
+/* ---- for experiments (lab.c) ---- */
+
+/* What a device without computations does meanwhile. */
 void sl_worker_wait_until(void *worker, uint64_t deadline_ns);
-sl_status sl_worker_pin(const sl_worker *w, uint32_t threads, sl_err *err) SL_MUST_CHECK;
+/* Pins this thread, and so those it starts: to CPU wanted - 1; 0: as the plan says; -1: as
+ * sl_topology_pick says for so many threads. */
+sl_status sl_worker_pin(const sl_worker *w, int32_t wanted, uint32_t threads,
+                        sl_err *err) SL_MUST_CHECK;
 
 #endif

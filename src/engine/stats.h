@@ -1,0 +1,54 @@
+/* What workers count, and how it is named: at the worker, on the wire, at the coordinator. */
+#ifndef SL_ENGINE_STATS_H
+#define SL_ENGINE_STATS_H
+
+#include <stdint.h>
+
+/* Counters a worker reports in SL_MSG_STATS, u64 little-endian in this order. */
+#define SL_WORKER_COUNTERS(X)                                                                      \
+    X(attention_rows)                                                                              \
+    X(expert_rows)                                                                                 \
+    X(rounds)                                                                                      \
+    X(tokens)                                                                                      \
+    X(sent_bytes)                                                                                  \
+    X(received_bytes)                                                                              \
+    X(sent_messages)                                                                               \
+    X(received_messages)                                                                           \
+    X(execute_us)                                                                                  \
+    X(pack_us)                                                                                     \
+    X(send_us)                                                                                     \
+    X(wait_us)                                                                                     \
+    X(poll_us)                                                                                     \
+    X(sleep_us)                                                                                    \
+    X(wall_us)                                                                                     \
+    X(cpu_us)                                                                                      \
+    X(rows_created)                                                                                \
+    X(rows_merged)                                                                                 \
+    X(rows_cancelled)                                                                              \
+    X(rows_lost)                                                                                   \
+    X(rows_stale)
+
+/* Rows that one expert got in one call: 1, 2, 3-4, 5-8, ..., more than 32768. */
+#define SL_BATCH_BUCKETS 17u
+
+/* Of one block: calls of its experts, (row, expert) pairs, how long the first rows of a call had
+ * waited, kernel time of the experts and of the attention side; micro-batches away at the experts
+ * and for how long. */
+#define SL_LAYER_COUNTERS(X)                                                                       \
+    X(tasks)                                                                                       \
+    X(rows)                                                                                        \
+    X(queued_us)                                                                                   \
+    X(expert_ns)                                                                                   \
+    X(attention_ns)                                                                                \
+    X(flights)                                                                                     \
+    X(away_ns)
+typedef struct sl_layer_stats {
+#define SL_LAYER_FIELD(name) uint64_t name;
+    SL_LAYER_COUNTERS(SL_LAYER_FIELD)
+#undef SL_LAYER_FIELD
+} sl_layer_stats;
+typedef struct sl_expert_stats {
+    uint64_t rows, calls;
+} sl_expert_stats;
+
+#endif
