@@ -1,3 +1,4 @@
+/* The rows of the architecture table, and what follows from one for a given model. */
 #include "model/arch.h"
 
 #include <stdio.h>
@@ -8,112 +9,112 @@
 #define EXP   SL_STAGE_EXPERT
 
 /* clang-format off */
-/* What all decoders here share: role, scope, stage, name, rows, columns, axis. */
-#define FRAME_TENSORS                                                                                                   \
-    {SL_ROLE_EMBED,      SL_SCOPE_MODEL, ATTN,          "model.embed_tokens.weight",               SL_DIM_VOCAB, SL_DIM_MODEL, SL_AXIS_ROWS},    \
-    {SL_ROLE_FINAL_NORM, SL_SCOPE_MODEL, SL_STAGE_HEAD, "model.norm.weight",                       SL_DIM_MODEL, SL_DIM_NONE,  SL_AXIS_WHOLE},   \
-    {SL_ROLE_LM_HEAD,    SL_SCOPE_MODEL, SL_STAGE_HEAD, "lm_head.weight",                          SL_DIM_VOCAB, SL_DIM_MODEL, SL_AXIS_ROWS},    \
-    {SL_ROLE_ATTN_NORM,  SL_SCOPE_BLOCK, ATTN,          BLOCK "input_layernorm.weight",            SL_DIM_MODEL, SL_DIM_NONE,  SL_AXIS_WHOLE},   \
-    {SL_ROLE_FFN_NORM,   SL_SCOPE_BLOCK, ATTN,          BLOCK "post_attention_layernorm.weight",   SL_DIM_MODEL, SL_DIM_NONE,  SL_AXIS_WHOLE}
+/* What all decoders here share: role, scope, stage, name, rows, columns. */
+#define FRAME_TENSORS                                                                                                           \
+    {SL_ROLE_EMBED,      SL_SCOPE_MODEL, ATTN,          "model.embed_tokens.weight",               SL_DIM_VOCAB, SL_DIM_MODEL}, \
+    {SL_ROLE_FINAL_NORM, SL_SCOPE_MODEL, SL_STAGE_HEAD, "model.norm.weight",                       SL_DIM_MODEL, SL_DIM_NONE},  \
+    {SL_ROLE_LM_HEAD,    SL_SCOPE_MODEL, SL_STAGE_HEAD, "lm_head.weight",                          SL_DIM_VOCAB, SL_DIM_MODEL}, \
+    {SL_ROLE_ATTN_NORM,  SL_SCOPE_BLOCK, ATTN,          BLOCK "input_layernorm.weight",            SL_DIM_MODEL, SL_DIM_NONE},  \
+    {SL_ROLE_FFN_NORM,   SL_SCOPE_BLOCK, ATTN,          BLOCK "post_attention_layernorm.weight",   SL_DIM_MODEL, SL_DIM_NONE}
 
 /* Those of the Llama line. */
-#define COMMON_TENSORS                                                                                                  \
-    FRAME_TENSORS,                                                                                                      \
-    {SL_ROLE_Q,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.q_proj.weight",           SL_DIM_Q,     SL_DIM_MODEL, SL_AXIS_ROWS},    \
-    {SL_ROLE_K,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.k_proj.weight",           SL_DIM_KV,    SL_DIM_MODEL, SL_AXIS_ROWS},    \
-    {SL_ROLE_V,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.v_proj.weight",           SL_DIM_KV,    SL_DIM_MODEL, SL_AXIS_ROWS},    \
-    {SL_ROLE_O,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.o_proj.weight",           SL_DIM_MODEL, SL_DIM_Q,     SL_AXIS_COLUMNS}
+#define COMMON_TENSORS                                                                                                          \
+    FRAME_TENSORS,                                                                                                              \
+    {SL_ROLE_Q,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.q_proj.weight",           SL_DIM_Q,     SL_DIM_MODEL}, \
+    {SL_ROLE_K,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.k_proj.weight",           SL_DIM_KV,    SL_DIM_MODEL}, \
+    {SL_ROLE_V,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.v_proj.weight",           SL_DIM_KV,    SL_DIM_MODEL}, \
+    {SL_ROLE_O,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.o_proj.weight",           SL_DIM_MODEL, SL_DIM_Q}
 
 static const sl_arch_tensor qwen3_moe[] = {
     COMMON_TENSORS,
-    {SL_ROLE_Q_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_norm.weight",            SL_DIM_HEAD,      SL_DIM_NONE,      SL_AXIS_WHOLE},
-    {SL_ROLE_K_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_norm.weight",            SL_DIM_HEAD,      SL_DIM_NONE,      SL_AXIS_WHOLE},
-    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                    SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
-    {SL_ROLE_DENSE_GATE,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight",               SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_DENSE_UP,    SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",                 SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_DENSE_DOWN,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight",               SL_DIM_MODEL,     SL_DIM_FF_DENSE,  SL_AXIS_COLUMNS},
-    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",   SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",     SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",   SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
+    {SL_ROLE_Q_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_norm.weight",            SL_DIM_HEAD,      SL_DIM_NONE},
+    {SL_ROLE_K_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_norm.weight",            SL_DIM_HEAD,      SL_DIM_NONE},
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                    SL_DIM_EXPERTS,   SL_DIM_MODEL},
+    {SL_ROLE_DENSE_GATE,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight",               SL_DIM_FF_DENSE,  SL_DIM_MODEL},
+    {SL_ROLE_DENSE_UP,    SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",                 SL_DIM_FF_DENSE,  SL_DIM_MODEL},
+    {SL_ROLE_DENSE_DOWN,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight",               SL_DIM_MODEL,     SL_DIM_FF_DENSE},
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",   SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",     SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",   SL_DIM_MODEL,     SL_DIM_FF_EXPERT},
 };
 
 static const sl_arch_tensor mixtral[] = {
     COMMON_TENSORS,
-    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "block_sparse_moe.gate.weight",           SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
-    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w1.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w3.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w2.weight", SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "block_sparse_moe.gate.weight",           SL_DIM_EXPERTS,   SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w1.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w3.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w2.weight", SL_DIM_MODEL,     SL_DIM_FF_EXPERT},
 };
 
 static const sl_arch_tensor qwen2_moe[] = {
     COMMON_TENSORS,
-    {SL_ROLE_Q_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_proj.bias",               SL_DIM_Q,         SL_DIM_NONE,      SL_AXIS_ROWS},
-    {SL_ROLE_K_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_proj.bias",               SL_DIM_KV,        SL_DIM_NONE,      SL_AXIS_ROWS},
-    {SL_ROLE_V_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.v_proj.bias",               SL_DIM_KV,        SL_DIM_NONE,      SL_AXIS_ROWS},
-    {SL_ROLE_ROUTER,       SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
-    {SL_ROLE_DENSE_GATE,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight",                SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_DENSE_UP,     SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",                  SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_DENSE_DOWN,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight",                SL_DIM_MODEL,     SL_DIM_FF_DENSE,  SL_AXIS_COLUMNS},
-    {SL_ROLE_SHARED_GATE,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.gate_proj.weight",  SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_SHARED_UP,    SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.up_proj.weight",    SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_SHARED_DOWN,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.down_proj.weight",  SL_DIM_MODEL,     SL_DIM_FF_SHARED, SL_AXIS_COLUMNS},
-    {SL_ROLE_SHARED_SCALE, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert_gate.weight",       SL_DIM_ONE,       SL_DIM_MODEL,     SL_AXIS_WHOLE},
-    {SL_ROLE_EXPERT_GATE,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",    SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_UP,    SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",      SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_DOWN,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",    SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
+    {SL_ROLE_Q_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_proj.bias",               SL_DIM_Q,         SL_DIM_NONE},
+    {SL_ROLE_K_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_proj.bias",               SL_DIM_KV,        SL_DIM_NONE},
+    {SL_ROLE_V_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.v_proj.bias",               SL_DIM_KV,        SL_DIM_NONE},
+    {SL_ROLE_ROUTER,       SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL},
+    {SL_ROLE_DENSE_GATE,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight",                SL_DIM_FF_DENSE,  SL_DIM_MODEL},
+    {SL_ROLE_DENSE_UP,     SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",                  SL_DIM_FF_DENSE,  SL_DIM_MODEL},
+    {SL_ROLE_DENSE_DOWN,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight",                SL_DIM_MODEL,     SL_DIM_FF_DENSE},
+    {SL_ROLE_SHARED_GATE,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.gate_proj.weight",  SL_DIM_FF_SHARED, SL_DIM_MODEL},
+    {SL_ROLE_SHARED_UP,    SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.up_proj.weight",    SL_DIM_FF_SHARED, SL_DIM_MODEL},
+    {SL_ROLE_SHARED_DOWN,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.down_proj.weight",  SL_DIM_MODEL,     SL_DIM_FF_SHARED},
+    {SL_ROLE_SHARED_SCALE, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert_gate.weight",       SL_DIM_ONE,       SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_GATE,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",    SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_UP,    SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",      SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_DOWN,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",    SL_DIM_MODEL,     SL_DIM_FF_EXPERT},
 };
 
 static const sl_arch_tensor olmoe[] = {
     COMMON_TENSORS,
-    {SL_ROLE_Q_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_norm.weight",            SL_DIM_Q,         SL_DIM_NONE,      SL_AXIS_WHOLE},
-    {SL_ROLE_K_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_norm.weight",            SL_DIM_KV,        SL_DIM_NONE,      SL_AXIS_WHOLE},
-    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                    SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
-    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",   SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",     SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",   SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
+    {SL_ROLE_Q_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_norm.weight",            SL_DIM_Q,         SL_DIM_NONE},
+    {SL_ROLE_K_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_norm.weight",            SL_DIM_KV,        SL_DIM_NONE},
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                    SL_DIM_EXPERTS,   SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",   SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",     SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",   SL_DIM_MODEL,     SL_DIM_FF_EXPERT},
 };
 
 static const sl_arch_tensor glm4_moe[] = {
     COMMON_TENSORS,
-    {SL_ROLE_Q_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_proj.bias",               SL_DIM_Q,         SL_DIM_NONE,      SL_AXIS_ROWS},
-    {SL_ROLE_K_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_proj.bias",               SL_DIM_KV,        SL_DIM_NONE,      SL_AXIS_ROWS},
-    {SL_ROLE_V_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.v_proj.bias",               SL_DIM_KV,        SL_DIM_NONE,      SL_AXIS_ROWS},
-    {SL_ROLE_Q_NORM,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_norm.weight",             SL_DIM_HEAD,      SL_DIM_NONE,      SL_AXIS_WHOLE},
-    {SL_ROLE_K_NORM,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_norm.weight",             SL_DIM_HEAD,      SL_DIM_NONE,      SL_AXIS_WHOLE},
-    {SL_ROLE_ROUTER,       SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
-    {SL_ROLE_ROUTER_BIAS,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.e_score_correction_bias",    SL_DIM_EXPERTS,   SL_DIM_NONE,      SL_AXIS_WHOLE},
-    {SL_ROLE_DENSE_GATE,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight",                SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_DENSE_UP,     SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",                  SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_DENSE_DOWN,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight",                SL_DIM_MODEL,     SL_DIM_FF_DENSE,  SL_AXIS_COLUMNS},
-    {SL_ROLE_SHARED_GATE,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_SHARED_UP,    SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.up_proj.weight",    SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_SHARED_DOWN,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED, SL_AXIS_COLUMNS},
-    {SL_ROLE_EXPERT_GATE,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",    SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_UP,    SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",      SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_DOWN,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",    SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
+    {SL_ROLE_Q_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_proj.bias",               SL_DIM_Q,         SL_DIM_NONE},
+    {SL_ROLE_K_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_proj.bias",               SL_DIM_KV,        SL_DIM_NONE},
+    {SL_ROLE_V_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.v_proj.bias",               SL_DIM_KV,        SL_DIM_NONE},
+    {SL_ROLE_Q_NORM,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_norm.weight",             SL_DIM_HEAD,      SL_DIM_NONE},
+    {SL_ROLE_K_NORM,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_norm.weight",             SL_DIM_HEAD,      SL_DIM_NONE},
+    {SL_ROLE_ROUTER,       SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL},
+    {SL_ROLE_ROUTER_BIAS,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.e_score_correction_bias",    SL_DIM_EXPERTS,   SL_DIM_NONE},
+    {SL_ROLE_DENSE_GATE,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight",                SL_DIM_FF_DENSE,  SL_DIM_MODEL},
+    {SL_ROLE_DENSE_UP,     SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",                  SL_DIM_FF_DENSE,  SL_DIM_MODEL},
+    {SL_ROLE_DENSE_DOWN,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight",                SL_DIM_MODEL,     SL_DIM_FF_DENSE},
+    {SL_ROLE_SHARED_GATE,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL},
+    {SL_ROLE_SHARED_UP,    SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.up_proj.weight",    SL_DIM_FF_SHARED, SL_DIM_MODEL},
+    {SL_ROLE_SHARED_DOWN,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED},
+    {SL_ROLE_EXPERT_GATE,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",    SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_UP,    SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",      SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_DOWN,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",    SL_DIM_MODEL,     SL_DIM_FF_EXPERT},
 };
 
 /* Llama 4; P is what its names begin with. */
-#define LLAMA4_TENSORS(P)                                                                                                                                                                                                               \
-    {SL_ROLE_EMBED,       SL_SCOPE_MODEL,       ATTN,          P "model.embed_tokens.weight",                         SL_DIM_VOCAB,     SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
-    {SL_ROLE_FINAL_NORM,  SL_SCOPE_MODEL,       SL_STAGE_HEAD, P "model.norm.weight",                                 SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},                                                               \
-    {SL_ROLE_LM_HEAD,     SL_SCOPE_MODEL,       SL_STAGE_HEAD, P "lm_head.weight",                                    SL_DIM_VOCAB,     SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
-    {SL_ROLE_ATTN_NORM,   SL_SCOPE_BLOCK,       ATTN,          P BLOCK "input_layernorm.weight",                      SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},                                                               \
-    {SL_ROLE_Q,           SL_SCOPE_BLOCK,       ATTN,          P BLOCK "self_attn.q_proj.weight",                     SL_DIM_Q,         SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
-    {SL_ROLE_K,           SL_SCOPE_BLOCK,       ATTN,          P BLOCK "self_attn.k_proj.weight",                     SL_DIM_KV,        SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
-    {SL_ROLE_V,           SL_SCOPE_BLOCK,       ATTN,          P BLOCK "self_attn.v_proj.weight",                     SL_DIM_KV,        SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
-    {SL_ROLE_O,           SL_SCOPE_BLOCK,       ATTN,          P BLOCK "self_attn.o_proj.weight",                     SL_DIM_MODEL,     SL_DIM_Q,         SL_AXIS_COLUMNS},                                                             \
-    {SL_ROLE_FFN_NORM,    SL_SCOPE_BLOCK,       ATTN,          P BLOCK "post_attention_layernorm.weight",             SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},                                                               \
-    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN,          P BLOCK "feed_forward.router.weight",                  SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},                                                               \
-    {SL_ROLE_DENSE_GATE,  SL_SCOPE_DENSE_BLOCK, ATTN,          P BLOCK "feed_forward.gate_proj.weight",               SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
-    {SL_ROLE_DENSE_UP,    SL_SCOPE_DENSE_BLOCK, ATTN,          P BLOCK "feed_forward.up_proj.weight",                 SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
-    {SL_ROLE_DENSE_DOWN,  SL_SCOPE_DENSE_BLOCK, ATTN,          P BLOCK "feed_forward.down_proj.weight",               SL_DIM_MODEL,     SL_DIM_FF_DENSE,  SL_AXIS_COLUMNS},                                                             \
-    {SL_ROLE_SHARED_GATE, SL_SCOPE_MOE_BLOCK,   ATTN,          P BLOCK "feed_forward.shared_expert.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
-    {SL_ROLE_SHARED_UP,   SL_SCOPE_MOE_BLOCK,   ATTN,          P BLOCK "feed_forward.shared_expert.up_proj.weight",   SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
-    {SL_ROLE_SHARED_DOWN, SL_SCOPE_MOE_BLOCK,   ATTN,          P BLOCK "feed_forward.shared_expert.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED, SL_AXIS_COLUMNS},                                                             \
-    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,           P BLOCK "feed_forward.experts.gate_up_proj",           SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
-    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,           P BLOCK "feed_forward.experts.gate_up_proj",           SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},                                                                \
-    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,           P BLOCK "feed_forward.experts.down_proj",              SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS}
+#define LLAMA4_TENSORS(P)                                                                                                                                  \
+    {SL_ROLE_EMBED,       SL_SCOPE_MODEL,       ATTN,          P "model.embed_tokens.weight",                         SL_DIM_VOCAB,     SL_DIM_MODEL},     \
+    {SL_ROLE_FINAL_NORM,  SL_SCOPE_MODEL,       SL_STAGE_HEAD, P "model.norm.weight",                                 SL_DIM_MODEL,     SL_DIM_NONE},      \
+    {SL_ROLE_LM_HEAD,     SL_SCOPE_MODEL,       SL_STAGE_HEAD, P "lm_head.weight",                                    SL_DIM_VOCAB,     SL_DIM_MODEL},     \
+    {SL_ROLE_ATTN_NORM,   SL_SCOPE_BLOCK,       ATTN,          P BLOCK "input_layernorm.weight",                      SL_DIM_MODEL,     SL_DIM_NONE},      \
+    {SL_ROLE_Q,           SL_SCOPE_BLOCK,       ATTN,          P BLOCK "self_attn.q_proj.weight",                     SL_DIM_Q,         SL_DIM_MODEL},     \
+    {SL_ROLE_K,           SL_SCOPE_BLOCK,       ATTN,          P BLOCK "self_attn.k_proj.weight",                     SL_DIM_KV,        SL_DIM_MODEL},     \
+    {SL_ROLE_V,           SL_SCOPE_BLOCK,       ATTN,          P BLOCK "self_attn.v_proj.weight",                     SL_DIM_KV,        SL_DIM_MODEL},     \
+    {SL_ROLE_O,           SL_SCOPE_BLOCK,       ATTN,          P BLOCK "self_attn.o_proj.weight",                     SL_DIM_MODEL,     SL_DIM_Q},         \
+    {SL_ROLE_FFN_NORM,    SL_SCOPE_BLOCK,       ATTN,          P BLOCK "post_attention_layernorm.weight",             SL_DIM_MODEL,     SL_DIM_NONE},      \
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN,          P BLOCK "feed_forward.router.weight",                  SL_DIM_EXPERTS,   SL_DIM_MODEL},     \
+    {SL_ROLE_DENSE_GATE,  SL_SCOPE_DENSE_BLOCK, ATTN,          P BLOCK "feed_forward.gate_proj.weight",               SL_DIM_FF_DENSE,  SL_DIM_MODEL},     \
+    {SL_ROLE_DENSE_UP,    SL_SCOPE_DENSE_BLOCK, ATTN,          P BLOCK "feed_forward.up_proj.weight",                 SL_DIM_FF_DENSE,  SL_DIM_MODEL},     \
+    {SL_ROLE_DENSE_DOWN,  SL_SCOPE_DENSE_BLOCK, ATTN,          P BLOCK "feed_forward.down_proj.weight",               SL_DIM_MODEL,     SL_DIM_FF_DENSE},  \
+    {SL_ROLE_SHARED_GATE, SL_SCOPE_MOE_BLOCK,   ATTN,          P BLOCK "feed_forward.shared_expert.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL},     \
+    {SL_ROLE_SHARED_UP,   SL_SCOPE_MOE_BLOCK,   ATTN,          P BLOCK "feed_forward.shared_expert.up_proj.weight",   SL_DIM_FF_SHARED, SL_DIM_MODEL},     \
+    {SL_ROLE_SHARED_DOWN, SL_SCOPE_MOE_BLOCK,   ATTN,          P BLOCK "feed_forward.shared_expert.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED}, \
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,           P BLOCK "feed_forward.experts.gate_up_proj",           SL_DIM_FF_EXPERT, SL_DIM_MODEL},     \
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,           P BLOCK "feed_forward.experts.gate_up_proj",           SL_DIM_FF_EXPERT, SL_DIM_MODEL},     \
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,           P BLOCK "feed_forward.experts.down_proj",              SL_DIM_MODEL,     SL_DIM_FF_EXPERT}
 
 static const sl_arch_tensor llama4[] = {LLAMA4_TENSORS("")};
 static const sl_arch_tensor llama4_nested[] = {LLAMA4_TENSORS("language_model.")};
@@ -124,28 +125,28 @@ static const sl_arch_store llama4_stores[] = {
     {.role = SL_ROLE_EXPERT_DOWN, .stack = SL_STACK_EXPERTS, .transposed = true},
 };
 static const char *const llama4_ignored[] = {"vision_model.", "multi_modal_projector.", NULL};
-#define DEEPSEEK_TENSORS                                                                                                \
-    FRAME_TENSORS,                                                                                                      \
-    {SL_ROLE_Q,           SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_proj.weight",             SL_DIM_Q,         SL_DIM_MODEL,     SL_AXIS_ROWS},     \
-    {SL_ROLE_Q_A,         SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_a_proj.weight",           SL_DIM_Q_LORA,    SL_DIM_MODEL,     SL_AXIS_WHOLE},    \
-    {SL_ROLE_Q_A_NORM,    SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_a_layernorm.weight",      SL_DIM_Q_LORA,    SL_DIM_NONE,      SL_AXIS_WHOLE},    \
-    {SL_ROLE_Q_B,         SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_b_proj.weight",           SL_DIM_Q,         SL_DIM_Q_LORA,    SL_AXIS_ROWS},     \
-    {SL_ROLE_KV_A,        SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_a_proj_with_mqa.weight", SL_DIM_KV_A,      SL_DIM_MODEL,     SL_AXIS_WHOLE},    \
-    {SL_ROLE_KV_A_NORM,   SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_a_layernorm.weight",     SL_DIM_KV_LORA,   SL_DIM_NONE,      SL_AXIS_WHOLE},    \
-    {SL_ROLE_KV_B,        SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_b_proj.weight",          SL_DIM_KV_B,      SL_DIM_KV_LORA,   SL_AXIS_ROWS},     \
-    {SL_ROLE_K_B,         SL_SCOPE_BLOCK,       ATTN, NULL,                                        SL_DIM_K_B,       SL_DIM_NOPE,      SL_AXIS_ROWS},     \
-    {SL_ROLE_V_B,         SL_SCOPE_BLOCK,       ATTN, NULL,                                        SL_DIM_V,         SL_DIM_KV_LORA,   SL_AXIS_ROWS},     \
-    {SL_ROLE_O,           SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.o_proj.weight",             SL_DIM_MODEL,     SL_DIM_V,         SL_AXIS_COLUMNS},  \
-    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},    \
-    {SL_ROLE_DENSE_GATE,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight",                SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},     \
-    {SL_ROLE_DENSE_UP,    SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",                  SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},     \
-    {SL_ROLE_DENSE_DOWN,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight",                SL_DIM_MODEL,     SL_DIM_FF_DENSE,  SL_AXIS_COLUMNS},  \
-    {SL_ROLE_SHARED_GATE, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},     \
-    {SL_ROLE_SHARED_UP,   SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.up_proj.weight",   SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},     \
-    {SL_ROLE_SHARED_DOWN, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED, SL_AXIS_COLUMNS},  \
-    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",    SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},     \
-    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",      SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},     \
-    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",    SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS}
+#define DEEPSEEK_TENSORS                                                                                                                \
+    FRAME_TENSORS,                                                                                                                      \
+    {SL_ROLE_Q,           SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_proj.weight",             SL_DIM_Q,         SL_DIM_MODEL},     \
+    {SL_ROLE_Q_A,         SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_a_proj.weight",           SL_DIM_Q_LORA,    SL_DIM_MODEL},     \
+    {SL_ROLE_Q_A_NORM,    SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_a_layernorm.weight",      SL_DIM_Q_LORA,    SL_DIM_NONE},      \
+    {SL_ROLE_Q_B,         SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_b_proj.weight",           SL_DIM_Q,         SL_DIM_Q_LORA},    \
+    {SL_ROLE_KV_A,        SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_a_proj_with_mqa.weight", SL_DIM_KV_A,      SL_DIM_MODEL},     \
+    {SL_ROLE_KV_A_NORM,   SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_a_layernorm.weight",     SL_DIM_KV_LORA,   SL_DIM_NONE},      \
+    {SL_ROLE_KV_B,        SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_b_proj.weight",          SL_DIM_KV_B,      SL_DIM_KV_LORA},   \
+    {SL_ROLE_K_B,         SL_SCOPE_BLOCK,       ATTN, NULL,                                        SL_DIM_K_B,       SL_DIM_NOPE},      \
+    {SL_ROLE_V_B,         SL_SCOPE_BLOCK,       ATTN, NULL,                                        SL_DIM_V,         SL_DIM_KV_LORA},   \
+    {SL_ROLE_O,           SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.o_proj.weight",             SL_DIM_MODEL,     SL_DIM_V},         \
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL},     \
+    {SL_ROLE_DENSE_GATE,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight",                SL_DIM_FF_DENSE,  SL_DIM_MODEL},     \
+    {SL_ROLE_DENSE_UP,    SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",                  SL_DIM_FF_DENSE,  SL_DIM_MODEL},     \
+    {SL_ROLE_DENSE_DOWN,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight",                SL_DIM_MODEL,     SL_DIM_FF_DENSE},  \
+    {SL_ROLE_SHARED_GATE, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL},     \
+    {SL_ROLE_SHARED_UP,   SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.up_proj.weight",   SL_DIM_FF_SHARED, SL_DIM_MODEL},     \
+    {SL_ROLE_SHARED_DOWN, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED}, \
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",    SL_DIM_FF_EXPERT, SL_DIM_MODEL},     \
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",      SL_DIM_FF_EXPERT, SL_DIM_MODEL},     \
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",    SL_DIM_MODEL,     SL_DIM_FF_EXPERT}
 
 static const sl_arch_tensor deepseek_v2[] = {
     DEEPSEEK_TENSORS,
@@ -153,58 +154,58 @@ static const sl_arch_tensor deepseek_v2[] = {
 
 static const sl_arch_tensor deepseek_v3[] = {
     DEEPSEEK_TENSORS,
-    {SL_ROLE_ROUTER_BIAS, SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.gate.e_score_correction_bias", SL_DIM_EXPERTS, SL_DIM_NONE, SL_AXIS_WHOLE},
+    {SL_ROLE_ROUTER_BIAS, SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.gate.e_score_correction_bias", SL_DIM_EXPERTS, SL_DIM_NONE},
 };
 
 static const sl_arch_tensor gpt_oss[] = {
     COMMON_TENSORS,
-    {SL_ROLE_Q_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.q_proj.bias",         SL_DIM_Q,         SL_DIM_NONE,      SL_AXIS_ROWS},
-    {SL_ROLE_K_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.k_proj.bias",         SL_DIM_KV,        SL_DIM_NONE,      SL_AXIS_ROWS},
-    {SL_ROLE_V_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.v_proj.bias",         SL_DIM_KV,        SL_DIM_NONE,      SL_AXIS_ROWS},
-    {SL_ROLE_O_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.o_proj.bias",         SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},
-    {SL_ROLE_SINKS,            SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.sinks",               SL_DIM_HEADS,     SL_DIM_NONE,      SL_AXIS_ROWS},
-    {SL_ROLE_ROUTER,           SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.router.weight",             SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
-    {SL_ROLE_LOGIT_BIAS,       SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.router.bias",               SL_DIM_EXPERTS,   SL_DIM_NONE,      SL_AXIS_WHOLE},
-    {SL_ROLE_EXPERT_GATE,      SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.gate_up_proj",      SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_UP,        SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.gate_up_proj",      SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_DOWN,      SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.down_proj",         SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
-    {SL_ROLE_EXPERT_GATE_BIAS, SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.gate_up_proj_bias", SL_DIM_FF_EXPERT, SL_DIM_NONE,      SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_UP_BIAS,   SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.gate_up_proj_bias", SL_DIM_FF_EXPERT, SL_DIM_NONE,      SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_DOWN_BIAS, SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.down_proj_bias",    SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},
+    {SL_ROLE_Q_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.q_proj.bias",         SL_DIM_Q,         SL_DIM_NONE},
+    {SL_ROLE_K_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.k_proj.bias",         SL_DIM_KV,        SL_DIM_NONE},
+    {SL_ROLE_V_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.v_proj.bias",         SL_DIM_KV,        SL_DIM_NONE},
+    {SL_ROLE_O_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.o_proj.bias",         SL_DIM_MODEL,     SL_DIM_NONE},
+    {SL_ROLE_SINKS,            SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.sinks",               SL_DIM_HEADS,     SL_DIM_NONE},
+    {SL_ROLE_ROUTER,           SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.router.weight",             SL_DIM_EXPERTS,   SL_DIM_MODEL},
+    {SL_ROLE_LOGIT_BIAS,       SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.router.bias",               SL_DIM_EXPERTS,   SL_DIM_NONE},
+    {SL_ROLE_EXPERT_GATE,      SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.gate_up_proj",      SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_UP,        SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.gate_up_proj",      SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_DOWN,      SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.down_proj",         SL_DIM_MODEL,     SL_DIM_FF_EXPERT},
+    {SL_ROLE_EXPERT_GATE_BIAS, SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.gate_up_proj_bias", SL_DIM_FF_EXPERT, SL_DIM_NONE},
+    {SL_ROLE_EXPERT_UP_BIAS,   SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.gate_up_proj_bias", SL_DIM_FF_EXPERT, SL_DIM_NONE},
+    {SL_ROLE_EXPERT_DOWN_BIAS, SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.down_proj_bias",    SL_DIM_MODEL,     SL_DIM_NONE},
 };
 
 static const sl_arch_tensor arctic[] = {
     COMMON_TENSORS,
-    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "block_sparse_moe.gate.weight",           SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
-    {SL_ROLE_DENSE_GATE,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "block_sparse_moe.mlp.w1.weight",         SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_DENSE_UP,    SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "block_sparse_moe.mlp.w3.weight",         SL_DIM_FF_DENSE,  SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_DENSE_DOWN,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "block_sparse_moe.mlp.w2.weight",         SL_DIM_MODEL,     SL_DIM_FF_DENSE,  SL_AXIS_COLUMNS},
-    {SL_ROLE_SHARED_NORM, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "residual_layernorm.weight",              SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},
-    {SL_ROLE_SHARED_GATE, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "residual_mlp.w1.weight",                 SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_SHARED_UP,   SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "residual_mlp.w3.weight",                 SL_DIM_FF_SHARED, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_SHARED_DOWN, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "residual_mlp.w2.weight",                 SL_DIM_MODEL,     SL_DIM_FF_SHARED, SL_AXIS_COLUMNS},
-    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w1.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w3.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w2.weight", SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "block_sparse_moe.gate.weight",           SL_DIM_EXPERTS,   SL_DIM_MODEL},
+    {SL_ROLE_DENSE_GATE,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "block_sparse_moe.mlp.w1.weight",         SL_DIM_FF_DENSE,  SL_DIM_MODEL},
+    {SL_ROLE_DENSE_UP,    SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "block_sparse_moe.mlp.w3.weight",         SL_DIM_FF_DENSE,  SL_DIM_MODEL},
+    {SL_ROLE_DENSE_DOWN,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "block_sparse_moe.mlp.w2.weight",         SL_DIM_MODEL,     SL_DIM_FF_DENSE},
+    {SL_ROLE_SHARED_NORM, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "residual_layernorm.weight",              SL_DIM_MODEL,     SL_DIM_NONE},
+    {SL_ROLE_SHARED_GATE, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "residual_mlp.w1.weight",                 SL_DIM_FF_SHARED, SL_DIM_MODEL},
+    {SL_ROLE_SHARED_UP,   SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "residual_mlp.w3.weight",                 SL_DIM_FF_SHARED, SL_DIM_MODEL},
+    {SL_ROLE_SHARED_DOWN, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "residual_mlp.w2.weight",                 SL_DIM_MODEL,     SL_DIM_FF_SHARED},
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w1.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w3.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w2.weight", SL_DIM_MODEL,     SL_DIM_FF_EXPERT},
 };
 
 #undef BLOCK
 #define BLOCK "transformer.blocks.{L}."
 #define QKV   BLOCK "norm_attn_norm.attn.Wqkv.weight"
 static const sl_arch_tensor dbrx[] = {
-    {SL_ROLE_EMBED,       SL_SCOPE_MODEL,     ATTN,          "transformer.wte.weight",                       SL_DIM_VOCAB,     SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_FINAL_NORM,  SL_SCOPE_MODEL,     SL_STAGE_HEAD, "transformer.norm_f.weight",                    SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},
-    {SL_ROLE_LM_HEAD,     SL_SCOPE_MODEL,     SL_STAGE_HEAD, "lm_head.weight",                               SL_DIM_VOCAB,     SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_ATTN_NORM,   SL_SCOPE_BLOCK,     ATTN,          BLOCK "norm_attn_norm.norm_1.weight",           SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},
-    {SL_ROLE_Q,           SL_SCOPE_BLOCK,     ATTN,          QKV,                                            SL_DIM_Q,         SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_K,           SL_SCOPE_BLOCK,     ATTN,          QKV,                                            SL_DIM_KV,        SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_V,           SL_SCOPE_BLOCK,     ATTN,          QKV,                                            SL_DIM_KV,        SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_O,           SL_SCOPE_BLOCK,     ATTN,          BLOCK "norm_attn_norm.attn.out_proj.weight",    SL_DIM_MODEL,     SL_DIM_Q,         SL_AXIS_COLUMNS},
-    {SL_ROLE_FFN_NORM,    SL_SCOPE_BLOCK,     ATTN,          BLOCK "norm_attn_norm.norm_2.weight",           SL_DIM_MODEL,     SL_DIM_NONE,      SL_AXIS_WHOLE},
-    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK, ATTN,          BLOCK "ffn.router.layer.weight",                SL_DIM_EXPERTS,   SL_DIM_MODEL,     SL_AXIS_WHOLE},
-    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,    EXP,           BLOCK "ffn.experts.mlp.w1",                     SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,    EXP,           BLOCK "ffn.experts.mlp.v1",                     SL_DIM_FF_EXPERT, SL_DIM_MODEL,     SL_AXIS_ROWS},
-    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,    EXP,           BLOCK "ffn.experts.mlp.w2",                     SL_DIM_MODEL,     SL_DIM_FF_EXPERT, SL_AXIS_COLUMNS},
+    {SL_ROLE_EMBED,       SL_SCOPE_MODEL,     ATTN,          "transformer.wte.weight",                       SL_DIM_VOCAB,     SL_DIM_MODEL},
+    {SL_ROLE_FINAL_NORM,  SL_SCOPE_MODEL,     SL_STAGE_HEAD, "transformer.norm_f.weight",                    SL_DIM_MODEL,     SL_DIM_NONE},
+    {SL_ROLE_LM_HEAD,     SL_SCOPE_MODEL,     SL_STAGE_HEAD, "lm_head.weight",                               SL_DIM_VOCAB,     SL_DIM_MODEL},
+    {SL_ROLE_ATTN_NORM,   SL_SCOPE_BLOCK,     ATTN,          BLOCK "norm_attn_norm.norm_1.weight",           SL_DIM_MODEL,     SL_DIM_NONE},
+    {SL_ROLE_Q,           SL_SCOPE_BLOCK,     ATTN,          QKV,                                            SL_DIM_Q,         SL_DIM_MODEL},
+    {SL_ROLE_K,           SL_SCOPE_BLOCK,     ATTN,          QKV,                                            SL_DIM_KV,        SL_DIM_MODEL},
+    {SL_ROLE_V,           SL_SCOPE_BLOCK,     ATTN,          QKV,                                            SL_DIM_KV,        SL_DIM_MODEL},
+    {SL_ROLE_O,           SL_SCOPE_BLOCK,     ATTN,          BLOCK "norm_attn_norm.attn.out_proj.weight",    SL_DIM_MODEL,     SL_DIM_Q},
+    {SL_ROLE_FFN_NORM,    SL_SCOPE_BLOCK,     ATTN,          BLOCK "norm_attn_norm.norm_2.weight",           SL_DIM_MODEL,     SL_DIM_NONE},
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK, ATTN,          BLOCK "ffn.router.layer.weight",                SL_DIM_EXPERTS,   SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,    EXP,           BLOCK "ffn.experts.mlp.w1",                     SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,    EXP,           BLOCK "ffn.experts.mlp.v1",                     SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,    EXP,           BLOCK "ffn.experts.mlp.w2",                     SL_DIM_MODEL,     SL_DIM_FF_EXPERT},
 };
 static const sl_arch_store dbrx_store[] = {
     {SL_ROLE_Q,           .gguf = true, .after = {SL_DIM_KV, SL_DIM_KV}},
@@ -344,6 +345,29 @@ uint64_t sl_arch_dim_value(const sl_model_spec *m, sl_arch_dim d) {
         return m->n_experts;
     }
     return 0;
+}
+
+/* What ranks have parts of: heads, widths of feed-forwards, the vocabulary. */
+static bool is_split(sl_arch_dim d) {
+    switch (d) {
+    case SL_DIM_VOCAB:
+    case SL_DIM_Q:
+    case SL_DIM_KV:
+    case SL_DIM_KV_B:
+    case SL_DIM_K_B:
+    case SL_DIM_V:
+    case SL_DIM_HEADS:
+    case SL_DIM_FF_DENSE:
+    case SL_DIM_FF_EXPERT:
+    case SL_DIM_FF_SHARED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+sl_arch_axis sl_arch_tensor_axis(const sl_arch_tensor *t) {
+    return is_split(t->n) ? SL_AXIS_ROWS : is_split(t->k) ? SL_AXIS_COLUMNS : SL_AXIS_WHOLE;
 }
 
 bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t) {

@@ -31,8 +31,9 @@ typedef enum sl_arch_dim {
     SL_DIM_ONE,
 } sl_arch_dim;
 
-/* How a gang of tensor-parallel ranks splits the tensor: whole on each rank, by rows (outputs), by
- * columns (inputs, whose products are summed over ranks). */
+/* How a gang of tensor-parallel ranks splits a tensor: whole on each rank, by rows (outputs), by
+ * columns (inputs, whose products are summed over ranks; a bias behind such a product is whole, and
+ * added once). The norm of all heads' queries is split by rows: its mean square is that of all. */
 typedef enum sl_arch_axis { SL_AXIS_WHOLE, SL_AXIS_ROWS, SL_AXIS_COLUMNS } sl_arch_axis;
 
 typedef enum sl_arch_stage { SL_STAGE_ATTENTION, SL_STAGE_EXPERT, SL_STAGE_HEAD } sl_arch_stage;
@@ -97,7 +98,6 @@ typedef struct sl_arch_tensor {
     sl_arch_stage stage;
     const char *name; /* pattern with {L} and {E}; NULL: GGUF alone has it */
     sl_arch_dim n, k; /* rows, columns */
-    sl_arch_axis axis;
 } sl_arch_tensor;
 
 /* How the matrix of a role lies in files when it is not a tensor [n][k] of its own. Its rows are
@@ -159,6 +159,9 @@ const sl_arch_store *sl_arch_store_of(const sl_arch *a, sl_arch_role role);
 const sl_arch_store *sl_arch_gguf_store_of(const sl_arch *a, sl_arch_role role);
 
 uint64_t sl_arch_dim_value(const sl_model_spec *m, sl_arch_dim d);
+/* Follows from what rows and columns are: heads, widths of feed-forwards and the vocabulary are
+ * split. */
+sl_arch_axis sl_arch_tensor_axis(const sl_arch_tensor *t);
 /* Whether this model has the tensor at all: there is no head when it is tied, no bias and no norm
  * of queries and keys when config.json says so. */
 bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t);
