@@ -29,16 +29,34 @@ void sl_stage_zero_broken(const sl_model_spec *m, const sl_rowset *r) {
     }
 }
 
-static void pack(const sl_stage_pack *p, uint32_t d) {
-    const float *rows = sl_mem_ptr(p->rows);
-    for (uint32_t i = 0; i < p->n; i++)
-        sl_wire_pack(p->wire, rows + (size_t)(p->row ? p->row[i] : i) * d, 1, d, p->at[i]);
+/* A row to the wire and from it, by kernels where they have the format: fp8's loops in wire_rows.c
+ * are vector code as they stand. The bits are those of wire_rows.c. */
+static void round_row(const sl_exec *ex, sl_wire_format wire, const float *row, uint32_t d,
+                      uint8_t *to) {
+    if (wire == SL_WIRE_BF16)
+        sl_to_bf16(ex, row, d, (uint16_t *)(void *)to);
+    else
+        sl_wire_pack(wire, row, 1, d, to);
 }
 
-static void unpack(const sl_stage_pack *p, uint32_t d) {
+static void widen_row(const sl_exec *ex, sl_wire_format wire, const uint8_t *from, uint32_t d,
+                      float *row) {
+    if (wire == SL_WIRE_BF16)
+        sl_widen(ex, from, SL_BF16, d, row);
+    else
+        sl_wire_unpack(wire, from, 1, d, row);
+}
+
+static void pack(const sl_exec *ex, const sl_stage_pack *p, uint32_t d) {
+    const float *rows = sl_mem_ptr(p->rows);
+    for (uint32_t i = 0; i < p->n; i++)
+        round_row(ex, p->wire, rows + (size_t)(p->row ? p->row[i] : i) * d, d, p->at[i]);
+}
+
+static void unpack(const sl_exec *ex, const sl_stage_pack *p, uint32_t d) {
     float *rows = sl_mem_ptr(p->rows);
     for (uint32_t i = 0; i < p->n; i++)
-        sl_wire_unpack(p->wire, p->at[i], 1, d, rows + (size_t)(p->row ? p->row[i] : i) * d);
+        widen_row(ex, p->wire, p->at[i], d, rows + (size_t)(p->row ? p->row[i] : i) * d);
 }
 
 static void move(const sl_stage_move *m, size_t d) {
@@ -56,7 +74,7 @@ static void add_pieces(const sl_exec *ex, uint32_t d, uint32_t k, sl_wire_format
     bool any = false;
     for (uint32_t j = 0; j < k; j++) {
         if (!piece[j]) continue;
-        sl_wire_unpack(wire, piece[j], 1, d, any ? wide : sum);
+        widen_row(ex, wire, piece[j], d, any ? wide : sum);
         if (any) sl_vec_add(ex, sum, wide, d);
         any = true;
     }
@@ -81,9 +99,9 @@ static void merge(const sl_exec *ex, const sl_model_spec *spec, const sl_stage_c
 bool sl_stage_run_rows(const sl_exec *ex, const sl_model_spec *m, const sl_stage_call *c,
                        float *sum) {
     if (c->op == SL_OP_PACK)
-        pack(&c->pack, m->d_model);
+        pack(ex, &c->pack, m->d_model);
     else if (c->op == SL_OP_UNPACK)
-        unpack(&c->pack, m->d_model);
+        unpack(ex, &c->pack, m->d_model);
     else if (c->op == SL_OP_MOVE)
         move(&c->move, m->d_model);
     else if (c->op == SL_OP_MERGE)

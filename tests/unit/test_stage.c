@@ -2,6 +2,9 @@
  * time. What models compute is held by test_model_*, that an engine waits for it by the law. */
 #include "deferred.h"
 
+#include "base/rng.h"
+#include "stage/stage_int.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -81,6 +84,44 @@ static void rows_travel(void **state) {
         sl_free(data);
     }
     sl_device_close(d);
+}
+
+/* Whatever the kernels and the values, also NaN, infinities and denormals: the bits of wire_rows.h.
+ */
+static void kernels_round_as_the_wire_says(void **state) {
+    (void)state;
+    enum { N = 3, D = 77 };
+    const sl_model_spec spec = {.d_model = D, .top_k = 1};
+    bool can;
+    const sl_kernels *k;
+    for (size_t t = 0; (k = sl_kernels_at(t, &can)) != NULL; t++) {
+        const sl_exec ex = {.k = k};
+        if (!can) printf("skipped: kernels %s cannot run here\n", sl_kernels_name(k));
+        for (uint64_t seed = 1; can && seed <= 500; seed++) {
+            sl_wire_format wire = (sl_wire_format)(seed % SL_WIRE_FORMAT_COUNT);
+            size_t bytes = sl_wire_row_bytes(wire, D);
+            _Alignas(4) uint8_t got[N * D * 4], want[N * D * 4];
+            uint8_t *at[N];
+            float x[N * D], y[N * D], z[N * D], sum[2 * D];
+            uint64_t draw = seed;
+            for (size_t i = 0; i < N * D; i++) {
+                uint32_t bits = (uint32_t)sl_rng_next(&draw);
+                memcpy(&x[i], &bits, sizeof bits);
+            }
+            for (size_t i = 0; i < N; i++) at[i] = got + i * bytes;
+            sl_stage_call c = {
+                .op = SL_OP_PACK,
+                .pack = {.n = N, .wire = wire, .rows = sl_mem_host(x, sizeof x), .at = at}};
+            assert_true(sl_stage_run_rows(&ex, &spec, &c, sum));
+            sl_wire_pack(wire, x, N, D, want);
+            assert_memory_equal(got, want, N * bytes);
+            c.op = SL_OP_UNPACK;
+            c.pack.rows = sl_mem_host(y, sizeof y);
+            assert_true(sl_stage_run_rows(&ex, &spec, &c, sum));
+            sl_wire_unpack(wire, want, N, D, z);
+            assert_memory_equal(y, z, sizeof z);
+        }
+    }
 }
 
 /* Pieces in their order, then the shared row, then the stream; places without a piece add nothing.
@@ -194,6 +235,7 @@ static void queues_keep_their_order(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_travel),
+        cmocka_unit_test(kernels_round_as_the_wire_says),
         cmocka_unit_test(rows_are_merged_in_order),
         cmocka_unit_test(rows_move),
         cmocka_unit_test(some_devices_are_through_at_once),
