@@ -2,10 +2,12 @@
  *
  *   char why[256];
  *   sluice *s = sluice_open(&(sluice_options){.model = "models/demo"}, why, sizeof why);
- *   sluice_generate(s, &(sluice_request){.prompt = "Hello", .max_tokens = 32, .on_text = print},
- * why, 256); sluice_close(s);
+ *   sluice_request hello = {.prompt = "Hello", .max_tokens = 32, .on_text = print};
+ *   sluice_generate(s, &hello, why, sizeof why);
+ *   sluice_close(s);
  *
- * Link with libsluice's archives (CMake target sl_engine). Workers are threads of this process. */
+ * Built with the flags of `pkg-config --cflags --libs sluice`; examples/ has a whole program.
+ * Workers are threads of this process. */
 #ifndef SLUICE_H
 #define SLUICE_H
 

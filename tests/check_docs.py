@@ -11,13 +11,13 @@ WORD = re.compile(r"\b[a-z][a-z0-9]*(?:_[a-z0-9]+)+\b")
 FILE = re.compile(r"^[\w./-]+\.(?:c|h|def|py|sh|pml)$")
 PATH = re.compile(r"^(?:src|tests|tools|bench|docs|include|\.ci)/[\w./*+-]*$")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-SOURCES = ("src", "tests", "tools", "bench", "include", "CMakeLists.txt", "Makefile")
+SOURCES = ("src", "tests", "tools", "bench", "include", "examples", "CMakeLists.txt", "Makefile")
 PAST = ("CHANGELOG.md",)  # names what was
 FOREIGN = {"inference/model.py", "modeling_deepseek.py", "common_batch_add"}  # of other projects
 
 
 def pages(root):
-    return [p for p in [root / "README.md", *sorted((root / "docs").rglob("*.md"))] if p.name not in PAST]
+    return [p for p in [root / "README.md", root / "examples/README.md", *sorted((root / "docs").rglob("*.md"))] if p.name not in PAST]
 
 
 def known_names(root):

@@ -118,7 +118,7 @@ def main():
     for folder in sorted(p.name for p in (root / "src").iterdir() if p.is_dir()):
         if folder not in allowed:
             errors.append(f"src/{folder}: not a folder of the design")
-    for top in ("src", "tools", "tests", "bench"):
+    for top in ("src", "tools", "tests", "bench", "include", "examples"):
         for path in sorted((root / top).rglob("*.[ch]")):
             check_file(root, path, allowed, definitions, errors)
     for name, where in sorted(definitions.items()):

@@ -33,6 +33,7 @@ READS = [
     (r"^unit\.", ["tests/golden", "models/smollm2-moe", "bench/lab"]),
     (r"^fuzz\.", []),
     (r"^house\.", ["."]),
+    (r"^install\.", ["build/sluice", "src", "include", "examples", "tools/sluice.pc.in", "tests/golden"]),
     (r"^model\.", ["tests/model"]),
     (r"^lab\.", ["build/sluice", "bench", "tests/lab", "tests/golden"]),
     (r"^counts\.", ["tests/counts"]),
