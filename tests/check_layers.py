@@ -2,12 +2,15 @@
 """The include edges of the tree: a folder of src/ may include only the folders that src/layers.txt names for it.
 
 Also: no file over 800 lines, no getenv outside the option table, no include of a .c file,
-function names unique over src/, no circle of files that call each other but those of src/circles.txt, and no macro that evaluates an argument twice (docs/architecture.md says why)."""
+function names unique over src/ and each called from another file, no circle of files that call each other but those of src/circles.txt, and no macro that evaluates an argument twice (docs/architecture.md says why)."""
+import collections
 import pathlib
 import re
 import sys
 
 MAX_LINES = 800
+TOPS = ("src", "tools", "tests", "bench", "include", "examples")
+COMMENT = re.compile(r"/\*.*?\*/", re.S)
 GETENV_OK = {"src/base/options.c"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 FUNCTION = re.compile(r"^(?!static|typedef|return|else)[A-Za-z_][\w \t\*]*?\b((?:sl|sim)_\w+)\([^;{]*\)\s*\{", re.M)
@@ -111,6 +114,20 @@ def check_circles(root, definitions, errors):
     return sum(len(c) for c in calls.values()), len(known)
 
 
+def check_callers(root, definitions, errors):
+    """Every public function is named by a file other than its own: else it is static, or nobody's."""
+    named = {}
+    for top in TOPS:
+        for path in (root / top).rglob("*.[ch]"):
+            words = re.findall(r"\bsl_\w+", COMMENT.sub("", path.read_text()))
+            for word, n in collections.Counter(words).items():
+                if path.suffix == ".c" or n > 1 or top != "src":  # once in a header of src is its declaration
+                    named.setdefault(word, set()).add(path.relative_to(root).as_posix())
+    for name, where in sorted(definitions.items()):
+        if name.startswith("sl_") and not named.get(name, set()) - set(where):
+            errors.append(f"{where[0]}: {name} is public, and no other file calls it")
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     errors, definitions = [], {}
@@ -118,12 +135,13 @@ def main():
     for folder in sorted(p.name for p in (root / "src").iterdir() if p.is_dir()):
         if folder not in allowed:
             errors.append(f"src/{folder}: not a folder of the design")
-    for top in ("src", "tools", "tests", "bench", "include", "examples"):
+    for top in TOPS:
         for path in sorted((root / top).rglob("*.[ch]")):
             check_file(root, path, allowed, definitions, errors)
     for name, where in sorted(definitions.items()):
         if len(where) > 1:
             errors.append(f"{name}: defined in {', '.join(where)}")
+    check_callers(root, definitions, errors)
     arrows, n_circles = check_circles(root, definitions, errors)
     print("\n".join(errors) if errors else f"layers: {len(definitions)} public functions, {arrows} calls from file to file, "
           f"{n_circles} circles, all named")

@@ -13,10 +13,9 @@
 static sl_status check_submit(const sl_attn *a, const sl_wire_submit *s, sl_err *err) {
     const sl_plan *p = &a->w->plan;
     uint64_t total = sl_kv_positions(s->n_tokens, s->max_tokens);
-    if (s->start != 0 || total > p->context)
-        return sl_fail(
-            err, SL_ERR_PROTOCOL, "request %llu: %u tokens from %u and %u new ones, context %u",
-            (unsigned long long)s->request, s->n_tokens, s->start, s->max_tokens, p->context);
+    if (total > p->context)
+        return sl_fail(err, SL_ERR_PROTOCOL, "request %llu: %u tokens and %u new ones, context %u",
+                       (unsigned long long)s->request, s->n_tokens, s->max_tokens, p->context);
     if (s->n_pages < sl_kv_pages_for(s->n_tokens) || s->n_pages > sl_kv_pages_for(total))
         return sl_fail(err, SL_ERR_PROTOCOL, "request %llu: %u pages for %u to %llu positions",
                        (unsigned long long)s->request, s->n_pages, s->n_tokens,

@@ -288,7 +288,8 @@ sl_status sl_engine_submit(sl_engine *e, const sl_request_params *p, uint64_t *r
     return st;
 }
 
-sl_status sl_engine_command(sl_engine *e, const sl_command *c, sl_err *err) {
+/* A copy of *c is run by the engine's thread. SL_ERR_NOMEM. Thread: any. */
+static sl_status command(sl_engine *e, const sl_command *c, sl_err *err) {
     sl_command *copy = sl_alloc(1, sizeof *copy);
     if (!copy) return sl_fail(err, SL_ERR_NOMEM, "command");
     *copy = *c;
@@ -301,7 +302,7 @@ sl_status sl_engine_command(sl_engine *e, const sl_command *c, sl_err *err) {
 
 void sl_engine_cancel(sl_engine *e, uint64_t request) {
     sl_err err;
-    sl_status st = sl_engine_command(e, &(sl_command){.cancel = request}, &err);
+    sl_status st = command(e, &(sl_command){.cancel = request}, &err);
     (void)st; /* without memory it ends by itself, only later */
 }
 
@@ -310,7 +311,7 @@ sl_status sl_engine_replan(sl_engine *e, const sl_plan *plan, uint32_t timeout_m
     sl_status st = sl_plan_check(plan, &e->spec, err);
     if (st == SL_OK) st = sl_plan_copy(plan, &r.plan, err);
     if (st != SL_OK) return st;
-    st = sl_engine_command(e, &(sl_command){.replan = &r}, err);
+    st = command(e, &(sl_command){.replan = &r}, err);
     pthread_mutex_lock(&e->lock);
     while (st == SL_OK && !r.done) pthread_cond_wait(&e->changed, &e->lock);
     pthread_mutex_unlock(&e->lock);

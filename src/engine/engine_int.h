@@ -136,9 +136,6 @@ sl_status sl_engine_create_stepped(const sl_engine_opts *o, sl_clock clock, sl_e
                                    sl_err *err) SL_MUST_CHECK;
 bool sl_engine_step(sl_engine *e);
 
-/* engine.c: a copy of *c is run by the engine's thread. SL_ERR_NOMEM. Thread: any. */
-sl_status sl_engine_command(sl_engine *e, const sl_command *c, sl_err *err) SL_MUST_CHECK;
-
 /* replan.c: on the engine's thread */
 /* What worker `you` is told of a plan. NULL: out of memory. */
 sl_buf *sl_plan_message(sl_engine *e, const sl_plan *p, uint32_t you) SL_MUST_CHECK;

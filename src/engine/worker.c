@@ -197,8 +197,6 @@ static void adopt_plan(sl_worker *w) {
     w->hello.worker = w->id;
     w->hello.roles = w->roles;
     w->hello.wire = w->plan.wire;
-    w->hello.rows_in_flight =
-        w->roles & SL_ROLE_ATTENTION ? sl_lane_max_rows(&w->plan) * w->plan.lanes : 0;
     char who[24];
     snprintf(who, sizeof who, "worker %u", w->id);
     snprintf(w->hello.name, sizeof w->hello.name, "%s", who);

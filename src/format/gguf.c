@@ -384,7 +384,7 @@ sl_status sl_gguf_parse(const char *name, sl_span bytes, sl_gguf **out, sl_err *
     return st;
 }
 
-void sl_gguf_file_close(sl_gguf_file *f) {
+static void file_close(sl_gguf_file *f) {
     sl_free(f->path);
     sl_map_close(&f->map);
     *f = (sl_gguf_file){0};
@@ -396,9 +396,9 @@ void sl_gguf_close(sl_gguf *g) {
     sl_free(g->tensor);
     sl_free(g->by_name);
     sl_free(g->kv);
-    for (uint32_t i = 0; i < g->n_more; i++) sl_gguf_file_close(&g->more[i]);
+    for (uint32_t i = 0; i < g->n_more; i++) file_close(&g->more[i]);
     sl_free(g->more);
-    sl_gguf_file_close(&g->first);
+    file_close(&g->first);
     sl_free(g);
 }
 

@@ -29,6 +29,5 @@ sl_status sl_gguf_read(const char *name, sl_span bytes, sl_gguf **out, sl_err *e
 sl_status sl_gguf_read_parts(const sl_gguf *g, uint64_t *out, sl_err *err) SL_MUST_CHECK;
 /* Fills by_name anew; SL_ERR_FORMAT for a name that two tensors have. */
 sl_status sl_gguf_sort_names(sl_gguf *g, sl_err *err) SL_MUST_CHECK;
-void sl_gguf_file_close(sl_gguf_file *f);
 
 #endif

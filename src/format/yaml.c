@@ -1,7 +1,6 @@
 #include "format/yaml.h"
 
 #include "base/mem.h"
-#include "format/map.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -207,14 +206,6 @@ sl_status sl_yaml_parse(const char *name, sl_span text, sl_yaml_doc **out, sl_er
     return SL_OK;
 }
 
-sl_status sl_yaml_load(const char *path, sl_yaml_doc **out, sl_err *err) {
-    sl_map map = {0};
-    sl_status st = sl_map_open(path, SL_YAML_MAX_BYTES, &map, err);
-    if (st == SL_OK) st = sl_yaml_parse(path, map.bytes, out, err);
-    sl_map_close(&map);
-    return st;
-}
-
 void sl_yaml_doc_free(sl_yaml_doc *doc) {
     if (!doc) return;
     for (uint32_t i = 0; i < doc->n; i++) {
@@ -241,11 +232,11 @@ sl_yaml_kind sl_yaml_kind_of(sl_yaml v) {
     return node_of(v)->kind;
 }
 
-uint32_t sl_yaml_line(sl_yaml v) {
+static uint32_t line_of(sl_yaml v) {
     return node_of(v)->line;
 }
 
-const char *sl_yaml_file(sl_yaml v) {
+static const char *file_of(sl_yaml v) {
     return v.doc ? v.doc->name : "";
 }
 
@@ -284,8 +275,8 @@ sl_status sl_yaml_fail(sl_yaml v, const char *key, sl_err *err, sl_status code, 
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    uint32_t line = sl_yaml_line(sl_yaml_kind_of(at) == SL_YAML_ABSENT ? v : at);
-    return sl_fail(err, code, "%.200s:%u: %s%s%s", sl_yaml_file(v), line, key ? key : "",
+    uint32_t line = line_of(sl_yaml_kind_of(at) == SL_YAML_ABSENT ? v : at);
+    return sl_fail(err, code, "%.200s:%u: %s%s%s", file_of(v), line, key ? key : "",
                    key ? ": " : "", text);
 }
 

@@ -29,7 +29,6 @@ typedef struct sl_yaml {
     uint32_t node;
 } sl_yaml;
 
-sl_status sl_yaml_load(const char *path, sl_yaml_doc **out, sl_err *err) SL_MUST_CHECK;
 /* `name` stands for the file in errors. */
 sl_status sl_yaml_parse(const char *name, sl_span text, sl_yaml_doc **out,
                         sl_err *err) SL_MUST_CHECK;
@@ -37,8 +36,6 @@ void sl_yaml_doc_free(sl_yaml_doc *doc); /* NULL-safe */
 
 sl_yaml sl_yaml_root(const sl_yaml_doc *doc);
 sl_yaml_kind sl_yaml_kind_of(sl_yaml v);
-uint32_t sl_yaml_line(sl_yaml v); /* 1 is the first */
-const char *sl_yaml_file(sl_yaml v);
 /* Text of a scalar, "" for everything else; borrowed from the document. */
 const char *sl_yaml_text(sl_yaml v);
 

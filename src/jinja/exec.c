@@ -1,7 +1,10 @@
 /* Statements, scopes, macros and calls. */
 #include "jinja/jinja_int.h"
 
-void sl_jscope_set(sl_jrun *r, const char *name, uint32_t hash, sl_jv v) {
+static void exec(sl_jrun *r, const sl_jnode *block);
+static sl_jv call_macro(sl_jrun *r, const sl_jmacro *m, const sl_jargs *a);
+
+static void scope_set(sl_jrun *r, const char *name, uint32_t hash, sl_jv v) {
     sl_jscope *s = r->scope;
     if (!sl_jrun_charge(r, 8 * s->n)) return;
     for (size_t i = 0; i < s->n; i++)
@@ -16,10 +19,10 @@ void sl_jscope_set(sl_jrun *r, const char *name, uint32_t hash, sl_jv v) {
                      r->limits.memory_bytes);
 }
 
-void sl_jassign(sl_jrun *r, const sl_jnode *target, sl_jv v) {
+static void assign(sl_jrun *r, const sl_jnode *target, sl_jv v) {
     if (r->st != SL_OK) return;
     if (target->kind == SL_JN_NAME) {
-        sl_jscope_set(r, target->name, target->hash, v);
+        scope_set(r, target->name, target->hash, v);
     } else if (target->kind == SL_JN_NSREF) {
         const sl_jnode name = {
             .kind = SL_JN_NAME, .line = target->line, .name = target->name, .hash = target->hash};
@@ -32,7 +35,7 @@ void sl_jassign(sl_jrun *r, const sl_jnode *target, sl_jv v) {
         const sl_jlist *each = sl_jv_each(r, v);
         if (each && each->n != target->n)
             sl_jrun_fail(r, SL_ERR_ARG, "%zu values for %u names", each->n, target->n);
-        for (size_t i = 0; each && i < target->n; i++) sl_jassign(r, target->kid[i], each->v[i]);
+        for (size_t i = 0; each && i < target->n; i++) assign(r, target->kid[i], each->v[i]);
     }
 }
 
@@ -47,7 +50,7 @@ static void exec_scoped(sl_jrun *r, const sl_jnode *block) {
     sl_jscope *outer = r->scope, *inner = open_scope(r, outer);
     if (!inner) return;
     r->scope = inner;
-    sl_jexec(r, block);
+    exec(r, block);
     r->scope = outer;
 }
 
@@ -67,7 +70,7 @@ static const sl_jlist *filtered(sl_jrun *r, const sl_jnode *n, const sl_jlist *a
     if (!inner || r->st != SL_OK) return NULL;
     r->scope = inner;
     for (size_t i = 0; i < all->n && r->st == SL_OK; i++) {
-        sl_jassign(r, n->kid[0], all->v[i]);
+        assign(r, n->kid[0], all->v[i]);
         if (sl_jv_true(sl_jeval(r, n->kid[2]))) sl_jv_push(r, list, all->v[i]);
     }
     r->scope = outer;
@@ -89,10 +92,10 @@ static void exec_for(sl_jrun *r, const sl_jnode *n) {
     r->scope = inner;
     for (; loop->at < each->n && r->st == SL_OK && r->flow != SL_JFLOW_BREAK; loop->at++) {
         inner->n = 0;
-        sl_jscope_set(r, name, hash, (sl_jv){.kind = SL_JV_LOOP, .as.loop = loop});
-        sl_jassign(r, n->kid[0], each->v[loop->at]);
+        scope_set(r, name, hash, (sl_jv){.kind = SL_JV_LOOP, .as.loop = loop});
+        assign(r, n->kid[0], each->v[loop->at]);
         r->flow = SL_JFLOW_ON;
-        sl_jexec(r, n->kid[3]);
+        exec(r, n->kid[3]);
         ended |= r->flow == SL_JFLOW_ON;
     }
     r->flow = SL_JFLOW_ON;
@@ -105,7 +108,7 @@ static void exec_if(sl_jrun *r, const sl_jnode *n) {
     for (size_t i = 0; i < n->n && r->st == SL_OK; i += 2) {
         bool is_else = i + 1 == n->n;
         if (!is_else && !sl_jv_true(sl_jeval(r, n->kid[i]))) continue;
-        if (r->st == SL_OK) sl_jexec(r, n->kid[is_else ? i : i + 1]);
+        if (r->st == SL_OK) exec(r, n->kid[is_else ? i : i + 1]);
         return;
     }
 }
@@ -142,12 +145,12 @@ static void exec_with(sl_jrun *r, const sl_jnode *n) {
     for (size_t i = 0; inner && i < n->n_key && r->st == SL_OK; i++) {
         sl_jv v = sl_jeval(r, n->key[i].value);
         r->scope = inner;
-        sl_jscope_set(r, n->key[i].name, n->key[i].hash, v);
+        scope_set(r, n->key[i].name, n->key[i].hash, v);
         r->scope = outer;
     }
     if (!inner || r->st != SL_OK) return;
     r->scope = inner;
-    sl_jexec(r, n->kid[0]);
+    exec(r, n->kid[0]);
     r->scope = outer;
 }
 
@@ -169,7 +172,7 @@ static void exec_call_block(sl_jrun *r, const sl_jnode *n) {
     if (r->st == SL_OK && fn.kind != SL_JV_MACRO)
         sl_jrun_fail(r, SL_ERR_UNSUPPORTED, "call blocks call macros only");
     const sl_jargs args = {v, call->n - 1, key, k, call->n_key + 1};
-    if (r->st == SL_OK) put_out(r, sl_jcall_macro(r, fn.as.macro, &args));
+    if (r->st == SL_OK) put_out(r, call_macro(r, fn.as.macro, &args));
 }
 
 static void exec_one(sl_jrun *r, const sl_jnode *n) {
@@ -189,17 +192,17 @@ static void exec_one(sl_jrun *r, const sl_jnode *n) {
         return;
     case SL_JN_SET:
         v = sl_jeval(r, n->kid[1]);
-        sl_jassign(r, n->kid[0], v);
+        assign(r, n->kid[0], v);
         return;
     case SL_JN_SET_BLOCK:
         v = apply(r, n->kid[2], capture(r, n->kid[1]));
-        sl_jassign(r, n->kid[0], v);
+        assign(r, n->kid[0], v);
         return;
     case SL_JN_FILTER_BLOCK:
         put_out(r, apply(r, n->kid[1], capture(r, n->kid[0])));
         return;
     case SL_JN_MACRO:
-        sl_jscope_set(r, n->name, n->hash, make_macro(r, n));
+        scope_set(r, n->name, n->hash, make_macro(r, n));
         return;
     case SL_JN_CALL_BLOCK:
         exec_call_block(r, n);
@@ -218,7 +221,7 @@ static void exec_one(sl_jrun *r, const sl_jnode *n) {
     }
 }
 
-void sl_jexec(sl_jrun *r, const sl_jnode *block) {
+static void exec(sl_jrun *r, const sl_jnode *block) {
     if (r->depth >= r->limits.depth) {
         sl_jrun_fail(r, SL_ERR_LIMIT, "nested deeper than %u levels", r->limits.depth);
         return;
@@ -255,8 +258,8 @@ static void bind_rest(sl_jrun *r, const sl_jnode *n, const sl_jargs *a) {
                          a->key[i].name);
         sl_jv_put(r, named, a->key[i].name, a->key_value[i]);
     }
-    if (n->takes_varargs) sl_jscope_set(r, "varargs", sl_jhash("varargs", 7), rest);
-    if (n->takes_kwargs) sl_jscope_set(r, "kwargs", sl_jhash("kwargs", 6), named);
+    if (n->takes_varargs) scope_set(r, "varargs", sl_jhash("varargs", 7), rest);
+    if (n->takes_kwargs) scope_set(r, "kwargs", sl_jhash("kwargs", 6), named);
 }
 
 /* Defaults see the parameters, those without a value yet as undefined, before any outer name. */
@@ -270,13 +273,13 @@ static void bind_parameters(sl_jrun *r, const sl_jnode *n, const sl_jargs *a) {
                 sl_jrun_fail(r, SL_ERR_ARG, "macro \"%.60s\" got argument \"%.60s\" twice", n->name,
                              k->name);
             if (!defaults)
-                sl_jscope_set(r, k->name, k->hash, given ? *given : sl_jv_undefined(k->name));
+                scope_set(r, k->name, k->hash, given ? *given : sl_jv_undefined(k->name));
             else if (!given && k->value)
-                sl_jscope_set(r, k->name, k->hash, sl_jeval(r, k->value));
+                scope_set(r, k->name, k->hash, sl_jeval(r, k->value));
         }
 }
 
-sl_jv sl_jcall_macro(sl_jrun *r, const sl_jmacro *m, const sl_jargs *a) {
+static sl_jv call_macro(sl_jrun *r, const sl_jmacro *m, const sl_jargs *a) {
     const sl_jnode *n = m->node;
     sl_jscope *outer = r->scope, *inner = open_scope(r, m->scope);
     uint32_t loops = r->loops;
@@ -285,7 +288,7 @@ sl_jv sl_jcall_macro(sl_jrun *r, const sl_jmacro *m, const sl_jargs *a) {
     r->loops = 0;
     bind_parameters(r, n, a);
     const sl_jv *caller = keyword(a, sl_jhash("caller", 6), "caller");
-    if (caller) sl_jscope_set(r, "caller", sl_jhash("caller", 6), *caller);
+    if (caller) scope_set(r, "caller", sl_jhash("caller", 6), *caller);
     bind_rest(r, n, a);
     sl_jv text = r->st == SL_OK ? capture(r, n->kid[0]) : sl_jv_undefined(NULL);
     r->scope = outer;
@@ -320,7 +323,7 @@ sl_jv sl_jcall_builtin(sl_jrun *r, const sl_jbuiltin *fn, sl_jv self, const sl_j
 }
 
 sl_jv sl_jcall(sl_jrun *r, sl_jv fn, const sl_jargs *args) {
-    if (fn.kind == SL_JV_MACRO) return sl_jcall_macro(r, fn.as.macro, args);
+    if (fn.kind == SL_JV_MACRO) return call_macro(r, fn.as.macro, args);
     if (fn.kind == SL_JV_METHOD)
         return sl_jcall_builtin(r, fn.as.bound->fn, fn.as.bound->self, args);
     if (fn.kind == SL_JV_FUNCTION) return sl_jcall_builtin(r, fn.as.function, fn, args);
@@ -342,7 +345,7 @@ sl_status sl_jinja_render(sl_jrun *r, const sl_jinja *t, sl_jv globals, int64_t 
     r->out = &o;
     r->steps = r->limits.steps;
     r->scope = open_scope(r, NULL);
-    if (r->scope) sl_jexec(r, t->root);
+    if (r->scope) exec(r, t->root);
     r->out = NULL;
     if (r->st != SL_OK) return r->st;
     *out = (sl_jinja_text){.bytes = o.p ? o.p : "", .n = o.n, .user = o.mark, .all_user = o.user};

@@ -145,7 +145,6 @@ sl_jnode *sl_jparse_expression(sl_jparser *p);
 sl_jnode *sl_jparse_tuple(sl_jparser *p, bool conditional, bool may_be_empty);
 sl_jnode *sl_jparse_target(sl_jparser *p, bool namespaces);
 sl_jnode *sl_jparse_filters(sl_jparser *p, sl_jnode *on, bool inside);
-void sl_jparse_call_args(sl_jparser *p, sl_jnode *to);
 sl_jnode *sl_jparse_template(sl_jparser *p);
 
 /* ---- values ---- */
@@ -302,12 +301,8 @@ sl_jv sl_jv_slice(sl_jrun *r, sl_jv of, const sl_jv part[3]);
 /* ---- evaluation ---- */
 sl_jv sl_jeval(sl_jrun *r, const sl_jnode *n);
 sl_jv sl_jmath(sl_jrun *r, int op, sl_jv a, sl_jv b); /* op: '+', ... */
-void sl_jexec(sl_jrun *r, const sl_jnode *block);
 sl_jv sl_jcall(sl_jrun *r, sl_jv fn, const sl_jargs *args);
-sl_jv sl_jcall_macro(sl_jrun *r, const sl_jmacro *m, const sl_jargs *args);
 sl_jv sl_jcall_builtin(sl_jrun *r, const sl_jbuiltin *fn, sl_jv self, const sl_jargs *args);
-void sl_jassign(sl_jrun *r, const sl_jnode *target, sl_jv v);
-void sl_jscope_set(sl_jrun *r, const char *name, uint32_t hash, sl_jv v);
 
 const sl_jbuiltin *sl_jfilter_find(const char *name);
 const sl_jbuiltin *sl_jtest_find(const char *name);

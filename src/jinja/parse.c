@@ -402,7 +402,7 @@ static sl_jnode *parse_subscript(sl_jparser *p, sl_jnode *of) {
     return n;
 }
 
-void sl_jparse_call_args(sl_jparser *p, sl_jnode *to) {
+static void call_args(sl_jparser *p, sl_jnode *to) {
     sl_jparse_expect_op(p, '(');
     while (p->st == SL_OK && !is_op(sl_jparse_peek(p), ')')) {
         const sl_jtok *t = sl_jparse_peek(p);
@@ -422,7 +422,7 @@ void sl_jparse_call_args(sl_jparser *p, sl_jnode *to) {
 
 static sl_jnode *parse_call(sl_jparser *p, sl_jnode *fn) {
     sl_jnode *n = chain(p, SL_JN_CALL, fn, sl_jparse_peek(p)->line);
-    sl_jparse_call_args(p, n);
+    call_args(p, n);
     return n;
 }
 
@@ -438,7 +438,7 @@ sl_jnode *sl_jparse_filters(sl_jparser *p, sl_jnode *on, bool inside) {
         /* inside an if it may never be reached: then the run fails when it is, as jinja2's does */
         if (!on->fn && p->ifs == 0)
             sl_jparse_fail(p, SL_ERR_UNSUPPORTED, "filter \"%.60s\" is not supported", on->name);
-        if (is_op(sl_jparse_peek(p), '(')) sl_jparse_call_args(p, on);
+        if (is_op(sl_jparse_peek(p), '(')) call_args(p, on);
     }
     return on;
 }
@@ -476,7 +476,7 @@ static sl_jnode *parse_test(sl_jparser *p, sl_jnode *on) {
         sl_jparse_fail(p, SL_ERR_UNSUPPORTED, "test \"%.60s\" is not supported", n->name);
     const sl_jtok *t = sl_jparse_peek(p);
     if (is_op(t, '(')) {
-        sl_jparse_call_args(p, n);
+        call_args(p, n);
     } else if (begins_argument(t)) {
         if (sl_jtok_is(t, "is")) unexpected(p);
         sl_jparse_add(p, n, parse_postfix(p, parse_primary(p)));

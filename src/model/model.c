@@ -252,14 +252,6 @@ const sl_model_spec *sl_model_spec_of(const sl_model *m) {
     return &m->spec;
 }
 
-const sl_generation_spec *sl_model_generation(const sl_model *m) {
-    return &m->gen;
-}
-
-const char *sl_model_folder(const sl_model *m) {
-    return m->folder;
-}
-
 sl_status sl_model_inspect(const char *folder, sl_model_info *out, sl_err *err) {
     sl_model *m = NULL;
     sl_status st = load(folder, true, &m, err);

@@ -57,8 +57,6 @@ void sl_model_touch(const sl_model *m, sl_pool *pool);
 
 /* Borrowed until sl_model_free. */
 const sl_model_spec *sl_model_spec_of(const sl_model *m);
-const sl_generation_spec *sl_model_generation(const sl_model *m);
-const char *sl_model_folder(const sl_model *m);
 
 /* What a folder holds, for `sluice inspect` and plans. */
 typedef struct sl_model_info {

@@ -4,10 +4,10 @@
 
 /* The label keeps the four uses apart: a mac of one role never proves another. */
 static const char *const labels[] = {
-    [SL_MAC_HELLO] = "sluice 2 hello",
-    [SL_MAC_CALLER] = "sluice 2 caller",
-    [SL_MAC_CALLEE] = "sluice 2 callee",
-    [SL_MAC_SESSION] = "sluice 2 session",
+    [SL_MAC_HELLO] = "sluice 3 hello",
+    [SL_MAC_CALLER] = "sluice 3 caller",
+    [SL_MAC_CALLEE] = "sluice 3 callee",
+    [SL_MAC_SESSION] = "sluice 3 session",
 };
 
 static void put_text(sl_wr *w, const char *text, size_t bytes) {
@@ -23,7 +23,6 @@ void sl_hello_encode(const sl_hello *h, uint8_t out[SL_HELLO_BYTES]) {
     sl_wr_u32(&w, h->incarnation);
     sl_wr_u32(&w, h->is_coordinator);
     sl_wr_u32(&w, h->wire);
-    sl_wr_u32(&w, h->rows_in_flight);
     sl_wr_u32(&w, h->roles);
     sl_wr_bytes(&w, h->model_hash, sizeof h->model_hash);
     put_text(&w, h->address, sizeof h->address);
@@ -52,7 +51,6 @@ sl_status sl_hello_decode(const uint8_t in[SL_HELLO_BYTES], sl_hello *out, sl_er
     h.incarnation = sl_cur_u32(&c);
     h.is_coordinator = sl_cur_u32(&c);
     h.wire = sl_cur_u32(&c);
-    h.rows_in_flight = sl_cur_u32(&c);
     h.roles = sl_cur_u32(&c);
     memcpy(h.model_hash, sl_cur_take(&c, sizeof h.model_hash), sizeof h.model_hash);
     if (h.is_coordinator > 1)

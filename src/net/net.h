@@ -34,7 +34,6 @@ typedef struct sl_hello {
     uint32_t incarnation;    /* random per process start */
     uint32_t is_coordinator; /* 0 or 1 */
     uint32_t wire;           /* sl_wire_format */
-    uint32_t rows_in_flight; /* most rows this attention worker will have dispatched and unmerged */
     uint32_t roles;          /* SL_ROLE_* this worker is able to take */
     uint8_t model_hash[32];  /* sl_model_spec.hash; zero: none */
     char address[96];        /* where this net listens, "" when nowhere */

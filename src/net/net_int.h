@@ -17,7 +17,7 @@
 #define SL_NET_HEARTBEAT_US     250000u
 #define SL_NET_DEAD_AFTER_US    2000000u /* as long as this process runs on time */
 #define SL_NET_SILENCE_LIMIT_US 10000000u
-#define SL_HELLO_BYTES          216u
+#define SL_HELLO_BYTES          212u
 #define SL_NONCE_BYTES          32u
 #define SL_MAC_BYTES            32u
 

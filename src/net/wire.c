@@ -477,15 +477,14 @@ size_t sl_wire_submit_bytes(const sl_wire_submit *s) {
 #define SUBMIT_HEAD(X)                                                                             \
     X(u64, 0, request)                                                                             \
     X(u32, 16, max_tokens)                                                                         \
-    X(u32, 20, start)                                                                              \
+    X(u32, 20, min_tokens)                                                                         \
     X(u32, 40, flags)                                                                              \
     X(u32, 44, n_tokens)                                                                           \
     X(u32, 48, n_pages)                                                                            \
     X(u32, 52, n_stop)                                                                             \
     X(u32, 56, n_prompt)                                                                           \
     X(u32, 76, n_top)                                                                              \
-    X(u32, 80, sampling.n_bias)                                                                    \
-    X(u32, 84, min_tokens)
+    X(u32, 80, sampling.n_bias)
 
 struct submit_head { /* every byte of it has a field */
 #define BYTES(type, byte, field) uint8_t at_##byte[sizeof(sl_field_##type)];
@@ -516,9 +515,6 @@ static sl_status check_submit(const sl_wire_submit *s, uint32_t vocab, sl_err *e
     unsigned long long id = s->request;
     if (s->max_tokens == 0)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: max_tokens is 0", id);
-    if (s->start >= s->n_tokens)
-        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: start %u of %u tokens", id, s->start,
-                       s->n_tokens);
     if (s->n_prompt == 0 || s->n_prompt > s->n_tokens)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: prompt of %u in %u tokens", id,
                        s->n_prompt, s->n_tokens);

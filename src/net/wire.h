@@ -12,7 +12,7 @@
 #include "spec/sampling.h"
 
 #define SL_WIRE_MAGIC        0x43494C53u /* "SLIC" */
-#define SL_WIRE_VERSION      2
+#define SL_WIRE_VERSION      3
 #define SL_WIRE_HEADER_BYTES 72
 #define SL_WIRE_SEQ_AT       40           /* byte of `seq` in a header */
 #define SL_WIRE_MAX_BYTES    (256u << 20) /* of one payload */
@@ -186,7 +186,6 @@ sl_status sl_wire_worker_decode(sl_span payload, uint32_t *out, sl_err *err) SL_
 typedef struct sl_wire_submit {
     uint64_t request;    /* coordinator's id, never reused in a session */
     uint32_t max_tokens; /* new tokens at most */
-    uint32_t start;      /* tokens[0..start) have their KV in the pages already (0 for now) */
     uint32_t flags;      /* SL_SUBMIT_* */
     uint32_t n_tokens, n_pages, n_stop;
     uint32_t n_prompt;      /* tokens[0..n_prompt) are the prompt, the rest was generated before */
@@ -204,11 +203,11 @@ typedef struct sl_wire_submit {
 #define SL_SUBMIT_FLAGS           0xFu /* any other bit is refused */
 /* Sections: the head, tokens u32[], pages u32[], stop u32[], bias {u32 id, f32}[]. What lies where
  * in the head: wire.c and spec/sampling.def. */
-#define SL_WIRE_SUBMIT_HEAD 88
+#define SL_WIRE_SUBMIT_HEAD 84
 size_t sl_wire_submit_bytes(const sl_wire_submit *s);
 void sl_wire_submit_encode(const sl_wire_submit *s, void *buf);
 /* Arrays are borrowed views into payload, of which the counts say the size exactly. Refuses
- * max_tokens 0, start >= n_tokens, n_prompt outside 1..n_tokens, tokens over the vocabulary, n_stop
+ * max_tokens 0, n_prompt outside 1..n_tokens, tokens over the vocabulary, n_stop
  * over SL_MAX_STOP_IDS, n_top over SL_MAX_LOGPROBS or the vocabulary or without SL_SUBMIT_LOGPROBS,
  * min_tokens that max_tokens cannot reach, unknown flags, and what sl_sampling_check refuses. */
 sl_status sl_wire_submit_decode(sl_span payload, uint32_t vocab, sl_wire_submit *out,

@@ -33,12 +33,12 @@ double sl_collective_exchange_two_us(const sl_fabric *intra, const sl_fabric *in
     return far + sl_collective_exchange_us(intra, part * per_node, per_node);
 }
 
-double sl_published_gather(double size, uint32_t d) {
+static double gather(double size, uint32_t d) {
     return size / d;
 }
 
 double sl_published_reduce(double size, uint32_t d) {
-    return 2 * sl_published_gather(size / d, d);
+    return 2 * gather(size / d, d);
 }
 
 double sl_published_exchange(double size, uint32_t d) {

@@ -31,7 +31,6 @@ double sl_collective_exchange_two_us(const sl_fabric *intra, const sl_fabric *in
                                      uint32_t nodes, uint32_t per_node);
 
 /* Eq. 1 to 3 as printed; size / bandwidth, any unit. */
-double sl_published_gather(double size, uint32_t d);
 double sl_published_reduce(double size, uint32_t d);
 double sl_published_exchange(double size, uint32_t d);
 

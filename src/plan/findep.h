@@ -40,9 +40,8 @@ double sl_findep_period(const sl_findep_times *t, uint32_t r1, uint32_t r2, sl_o
 double sl_findep_replay(const sl_findep_times *lane, const uint32_t *chunks, uint32_t layers,
                         uint32_t r1, sl_order order, double *ready, double *done);
 
-/* Tokens per expert and chunk, and the times of a point. Chunks by expert group have all of a
+/* The times of a point. Chunks by expert group have all of a
  * micro-batch's rows of their experts, and r2 of them read all weights once. */
-double sl_findep_tokens(const sl_findep_problem *p, const sl_findep_point *at);
 sl_findep_times sl_findep_times_at(const sl_findep_problem *p, const sl_findep_point *at);
 
 /* Most micro-batches of `ma` samples that fit: the batch, r1_max, memory. 0: not one; then *why is

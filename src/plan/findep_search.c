@@ -21,7 +21,8 @@ static double rows_per_expert(const sl_findep_problem *p, uint32_t ma, uint32_t 
     return q * over < all ? q + 1 : q;
 }
 
-double sl_findep_tokens(const sl_findep_problem *p, const sl_findep_point *at) {
+/* Per expert and chunk. */
+static double tokens_of(const sl_findep_problem *p, const sl_findep_point *at) {
     return rows_per_expert(p, at->ma, at->chunking == SL_CHUNK_TOKENS ? at->r2 : 1);
 }
 
@@ -33,7 +34,7 @@ static double expert_time(const sl_findep_problem *p, sl_chunking by, double row
 }
 
 sl_findep_times sl_findep_times_at(const sl_findep_problem *p, const sl_findep_point *at) {
-    double rows = sl_findep_tokens(p, at);
+    double rows = tokens_of(p, at);
     double chunk = p->skew * (at->chunking == SL_CHUNK_TOKENS ? rows : rows / at->r2);
     return (sl_findep_times){.a = at_line(&p->attn, at->ma),
                              .s = at_line(&p->shared, at->ma),
@@ -158,7 +159,7 @@ static void try_samples(search *s, uint32_t ma, uint32_t r1, uint32_t r2_min) {
 sl_status sl_findep_evaluate(const sl_findep_problem *p, const sl_findep_point *at,
                              sl_findep_result *out, sl_err *err) {
     sl_findep_times t = sl_findep_times_at(p, at);
-    sl_findep_result r = {.at = *at, .tokens = sl_findep_tokens(p, at)};
+    sl_findep_result r = {.at = *at, .tokens = tokens_of(p, at)};
     r.makespan_ms = sl_findep_makespan(&t, p->layers, at->r1, at->r2, at->order);
     r.bound_ms = sl_findep_bound(&t, p->layers, at->r1, at->r2);
     if (at->order == SL_ORDER_ASAS)

@@ -16,8 +16,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SL_MEGASCALE_MAX_TP 8u
-
 typedef struct sl_megascale_model {
     uint32_t layers, d_model, experts, top_k, d_ff, vocab;
     double group; /* query heads that share keys and values */

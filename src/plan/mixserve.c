@@ -98,9 +98,10 @@ static void published_comm(const stage *g, sl_mixserve_layer *out) {
         (g->s->tp_a > 1 ? reduce : 0) + 2 * exchange * fabric_of(g, g->s->ep * g->s->tp_e)->byte_us;
 }
 
-sl_mixserve_layer sl_mixserve_layer_time(const sl_mixserve_model *m, const sl_mixserve_system *sys,
-                                         const sl_mixserve_load *load, const sl_strategy *s,
-                                         double sequences, double rows, double context) {
+/* `sequences` with `rows` new rows and a context of `context` positions each. */
+static sl_mixserve_layer layer_time(const sl_mixserve_model *m, const sl_mixserve_system *sys,
+                                    const sl_mixserve_load *load, const sl_strategy *s,
+                                    double sequences, double rows, double context) {
     stage g = {m, sys, load, s, sequences, rows, context, sequences * rows};
     sl_mixserve_layer t = {.attn_us = attention_us(&g) + sys->stage_us,
                            .moe_us = moe_us(&g) + sys->stage_us};
@@ -207,8 +208,8 @@ sl_status sl_mixserve_evaluate(const sl_mixserve_model *m, const sl_mixserve_sys
     }
     double stages = s->pp, layers = m->layers, context = load->input + load->output / 2;
     double at_once = r.slots / stages; /* of a stage */
-    r.decode = sl_mixserve_layer_time(m, sys, load, s, at_once, 1, context);
-    r.prefill = sl_mixserve_layer_time(m, sys, load, s, s->dp, load->input, load->input / 2);
+    r.decode = layer_time(m, sys, load, s, at_once, 1, context);
+    r.prefill = layer_time(m, sys, load, s, s->dp, load->input, load->input / 2);
     r.decode_us = layers * layer_us(&r.decode) + hops_us(m, sys, s, at_once);
     r.prefill_us = layers * layer_us(&r.prefill) + hops_us(m, sys, s, s->dp * load->input);
     waiting(load, s, &r);

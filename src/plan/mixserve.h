@@ -59,11 +59,6 @@ typedef struct sl_mixserve_result {
     double output_throughput;
 } sl_mixserve_result;
 
-/* `sequences` with `rows` new rows and a context of `context` positions each. */
-sl_mixserve_layer sl_mixserve_layer_time(const sl_mixserve_model *m, const sl_mixserve_system *sys,
-                                         const sl_mixserve_load *load, const sl_strategy *s,
-                                         double sequences, double rows, double context);
-
 /* Bytes of a device with `slots` requests of input + output positions. */
 double sl_mixserve_memory(const sl_mixserve_model *m, const sl_mixserve_load *load,
                           const sl_strategy *s, double slots);

@@ -13,10 +13,6 @@
 #include "spec/cluster.h"
 #include "spec/costs.h"
 
-/* Efficiencies of devices that state none. */
-#define SL_ROOFLINE_FLOPS_EFFICIENCY     0.7
-#define SL_ROOFLINE_BANDWIDTH_EFFICIENCY 0.8
-
 typedef struct sl_roofline {
     const sl_device_type *device;
     sl_link_tier intra;   /* among the tp devices of a stage */

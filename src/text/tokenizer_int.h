@@ -182,7 +182,6 @@ typedef struct sl_tok_text {
     bool ok;
 } sl_tok_text;
 
-void sl_tok_put(sl_tok_text *t, const void *s, size_t n);
 void sl_tok_say(sl_tok_text *t, const char *s);
 void sl_tok_quote(sl_tok_text *t, sl_span s); /* a JSON string */
 void sl_tok_number(sl_tok_text *t, uint64_t v);

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-void sl_tok_put(sl_tok_text *t, const void *s, size_t n) {
+static void put(sl_tok_text *t, const void *s, size_t n) {
     if (!t->ok || n == 0) return;
     if (n > t->cap - t->len) {
         size_t cap = 2 * t->cap + n + 65536;
@@ -19,7 +19,7 @@ void sl_tok_put(sl_tok_text *t, const void *s, size_t n) {
 }
 
 void sl_tok_say(sl_tok_text *t, const char *s) {
-    sl_tok_put(t, s, strlen(s));
+    put(t, s, strlen(s));
 }
 
 void sl_tok_quote(sl_tok_text *t, sl_span s) {
@@ -28,14 +28,14 @@ void sl_tok_quote(sl_tok_text *t, sl_span s) {
         char code[8];
         uint8_t c = s.data[i];
         if (c < 0x20 || c == '"' || c == '\\')
-            sl_tok_put(t, code, (size_t)snprintf(code, sizeof code, "\\u%04x", c));
+            put(t, code, (size_t)snprintf(code, sizeof code, "\\u%04x", c));
         else
-            sl_tok_put(t, &c, 1);
+            put(t, &c, 1);
     }
     sl_tok_say(t, "\"");
 }
 
 void sl_tok_number(sl_tok_text *t, uint64_t v) {
     char s[24];
-    sl_tok_put(t, s, (size_t)snprintf(s, sizeof s, "%llu", (unsigned long long)v));
+    put(t, s, (size_t)snprintf(s, sizeof s, "%llu", (unsigned long long)v));
 }

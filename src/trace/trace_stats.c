@@ -11,7 +11,7 @@
 
 /* ---- samples ---- */
 
-sl_status sl_samples_add(sl_samples *s, double v, sl_err *err) {
+static sl_status samples_add(sl_samples *s, double v, sl_err *err) {
     if (s->n == s->cap) {
         size_t cap = SL_MAX(s->cap * 2, (size_t)64);
         if (cap > MAX_SAMPLES)
@@ -39,7 +39,7 @@ double sl_samples_quantile(sl_samples *s, double q) {
     return s->v[rank < 1 ? 0 : SL_MIN((size_t)rank, s->n) - 1];
 }
 
-void sl_samples_free(sl_samples *s) {
+static void samples_free(sl_samples *s) {
     sl_free(s->v);
     *s = (sl_samples){0};
 }
@@ -130,7 +130,7 @@ static sl_status add_kernel(sl_trace_stats *s, sl_trace_worker_stats *w, int kin
     w->expert_rows += it->rows;
     l->expert_rows += it->rows;
     l->worker_rows[w - s->worker] += it->rows;
-    st = sl_samples_add(&s->queued_us, it->queued_us, err);
+    st = samples_add(&s->queued_us, it->queued_us, err);
     return st == SL_OK ? add_experts(s, it->experts, err) : st;
 }
 
@@ -161,12 +161,12 @@ static sl_status add_lane(sl_trace_stats *s, sl_trace_worker_stats *w, const sl_
         s->tokens += it->tokens;
         s->step_rows += it->rows;
         w->tokens += it->tokens;
-        return sl_samples_add(&s->step_us, us, err);
+        return samples_add(&s->step_us, us, err);
     }
     if (kind != SL_TRACE_FLIGHT || it->begin_us < s->from_us) return SL_OK;
     sl_trace_layer_stats *l = NULL;
     sl_status st = layer_of(s, it->layer, &l, err);
-    return st == SL_OK ? sl_samples_add(&l->flight_us, us, err) : st;
+    return st == SL_OK ? samples_add(&l->flight_us, us, err) : st;
 }
 
 static sl_status add_link(sl_trace_stats *s, const sl_trace_item *it, sl_err *err) {
@@ -177,7 +177,7 @@ static sl_status add_link(sl_trace_stats *s, const sl_trace_item *it, sl_err *er
         if (it->end_us > s->to_us) return SL_OK;
         l->messages++;
         l->bytes += it->bytes;
-        return sl_samples_add(&l->latency_us, it->latency_us, err);
+        return samples_add(&l->latency_us, it->latency_us, err);
     }
     return SL_OK;
 }
@@ -239,13 +239,13 @@ sl_status sl_trace_stats_read(const char *path, double from_us, double to_us, sl
 }
 
 void sl_trace_stats_free(sl_trace_stats *s) {
-    for (size_t i = 0; i < s->n_links; i++) sl_samples_free(&s->link[i].latency_us);
+    for (size_t i = 0; i < s->n_links; i++) samples_free(&s->link[i].latency_us);
     for (size_t i = 0; i < s->n_layers; i++) {
-        sl_samples_free(&s->layer[i].flight_us);
+        samples_free(&s->layer[i].flight_us);
         sl_free(s->layer[i].worker_rows);
     }
-    sl_samples_free(&s->step_us);
-    sl_samples_free(&s->queued_us);
+    samples_free(&s->step_us);
+    samples_free(&s->queued_us);
     sl_free(s->worker);
     sl_free(s->link);
     sl_free(s->layer);

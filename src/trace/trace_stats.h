@@ -17,10 +17,8 @@ typedef struct sl_samples {
     size_t n, cap;
     double sum;
 } sl_samples;
-sl_status sl_samples_add(sl_samples *s, double v, sl_err *err) SL_MUST_CHECK;
 /* q from 0 to 1, by nearest rank; 0 when there are none. Sorts. */
 double sl_samples_quantile(sl_samples *s, double q);
-void sl_samples_free(sl_samples *s);
 
 typedef struct sl_trace_worker_stats {
     uint32_t pid;

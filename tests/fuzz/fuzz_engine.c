@@ -318,7 +318,6 @@ static void say_submit(stage *s, const step *t) {
     for (uint32_t j = 0; j < SL_LEN(pages); j++) pages[j] = (t->c >> 4) + j;
     const sl_wire_submit in = {.request = t->a & 7,
                                .max_tokens = t->c & 15,
-                               .start = t->d == 0xFE,
                                .sampling = {.temperature = t->d & 1 ? 1.0f : 0,
                                             .top_p = 1,
                                             .n_bias = t->d >> 5 & 1,

@@ -258,7 +258,6 @@ static void a_new_hello_is_told_from_then_on(void **state) {
     stage *s = *state;
     sl_hello h = s->p.net->hello;
     h.worker = 42;
-    h.rows_in_flight = 512;
     memset(h.address, 'x', 10);
     sl_net_set_hello(s->p.net, &h);
     assert_string_equal(sl_net_address(s->p.net), "loop:1");
@@ -267,7 +266,6 @@ static void a_new_hello_is_told_from_then_on(void **state) {
     sl_hello seen;
     assert_int_equal(sl_hello_decode(s->r.peer_hello, &seen, &err), SL_OK);
     assert_int_equal(seen.worker, 42);
-    assert_int_equal(seen.rows_in_flight, 512);
     assert_string_equal(seen.address, "loop:1");
 }
 

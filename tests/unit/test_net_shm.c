@@ -139,31 +139,31 @@ static void bad_rings(void **state) {
             atomic_store(&c.tx.ring->tail, UINT64_MAX);
             break;
         case 2: /* the tail goes back */
-            caller_put(&c, 280, SL_SHM_MARK, 100);
+            caller_put(&c, 276, SL_SHM_MARK, 100);
             for (int k = 0; k < 100; k++) sl_net_progress(s.victim.net);
             sl_net_wait(s.victim.net, 1000);
             sl_net_progress(s.victim.net);
             atomic_store(&c.tx.ring->tail, 8);
             break;
         case 3:
-            caller_put(&c, 280, SL_SHM_MARK + 1, 280);
+            caller_put(&c, 276, SL_SHM_MARK + 1, 276);
             want = "begin no message";
             break;
         case 4:
-            caller_put(&c, SL_NET_MAX_UNTRUSTED + 1, SL_SHM_MARK, 280);
+            caller_put(&c, SL_NET_MAX_UNTRUSTED + 1, SL_SHM_MARK, 276);
             want = "a payload of 4097 bytes, limit 4096";
             break;
         case 5:
-            caller_put(&c, UINT32_MAX, SL_SHM_MARK, 280);
+            caller_put(&c, UINT32_MAX, SL_SHM_MARK, 276);
             want = "limit 4096";
             break;
         case 6: /* ends in the middle of a message */
-            caller_put(&c, 280, SL_SHM_MARK, 100);
+            caller_put(&c, 276, SL_SHM_MARK, 100);
             shutdown(c.fd, SHUT_RDWR);
             want = "the peer is gone";
             break;
         case 7: /* a record as it should be: the session refuses its content */
-            caller_put(&c, 280, SL_SHM_MARK, 384 - SL_SHM_RECORD_HEAD);
+            caller_put(&c, 276, SL_SHM_MARK, 384 - SL_SHM_RECORD_HEAD);
             want = "incarnation";
             break;
         }

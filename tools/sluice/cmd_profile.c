@@ -24,7 +24,7 @@ void sl_profile_step(sl_profile_progress *p, const char *what) {
             what);
 }
 
-void sl_profile_step_end(sl_profile_progress *p) {
+static void step_end(sl_profile_progress *p) {
     if (p->shown) fprintf(stderr, "\r%60s\r", "");
 }
 
@@ -98,7 +98,7 @@ static sl_status measure(const sl_options *o, sl_profile *p, sl_err *err) {
     if (o->links_to[0]) progress.total = SL_PROFILE_LINK_POINTS;
     if (o->links_to[0]) st = sl_profile_links_to(o, &progress, p, err);
     if (st == SL_OK && o->n_args) st = measure_machine(o, &progress, p, err);
-    sl_profile_step_end(&progress);
+    step_end(&progress);
     p->seconds = (double)(sl_now_ns() - begin) / 1e9;
     return st;
 }

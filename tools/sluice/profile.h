@@ -15,7 +15,6 @@ typedef struct sl_profile_progress {
     char what[24];
 } sl_profile_progress;
 void sl_profile_step(sl_profile_progress *p, const char *what);
-void sl_profile_step_end(sl_profile_progress *p);
 
 /* Bytes that this machine could give to a new program; 0: unknown. */
 uint64_t sl_profile_memory_available(void);

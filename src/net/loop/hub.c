@@ -168,8 +168,12 @@ bool sl_port_post(sl_port *p, sl_block *b) {
     return ok;
 }
 
+static bool has_mail(const sl_port *p) {
+    return atomic_load_explicit(&p->has_mail, memory_order_relaxed);
+}
+
 void sl_port_steal(sl_port *p, sl_block_list *out) {
-    if (!sl_port_has_mail(p)) return;
+    if (!has_mail(p)) return;
     pthread_mutex_lock(&p->lock);
     sl_block *head = p->mail.head, **tail = p->mail.tail;
     p->mail.head = NULL;
@@ -183,15 +187,11 @@ void sl_port_steal(sl_port *p, sl_block_list *out) {
     out->tail = tail;
 }
 
-bool sl_port_has_mail(const sl_port *p) {
-    return atomic_load_explicit(&p->has_mail, memory_order_relaxed);
-}
-
 void sl_port_wait(sl_port *p, uint64_t timeout_us, uint64_t poll_ns, sl_poll_memory *polled) {
     uint64_t until_ns = sl_now_ns() + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u);
     sl_poll poll = sl_poll_begin(polled, poll_ns, until_ns);
     do {
-        if (sl_port_has_mail(p)) return;
+        if (has_mail(p)) return;
     } while (sl_poll_again(&poll));
     const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
                                    .tv_nsec = (long)(until_ns % 1000000000u)};

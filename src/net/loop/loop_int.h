@@ -24,7 +24,6 @@ uint64_t sl_loop_new_key(sl_loop_hub *h);               /* even */
 bool sl_port_post(sl_port *p, sl_block *b) SL_MUST_CHECK;
 /* Appends what has come, in order of arrival. */
 void sl_port_steal(sl_port *p, sl_block_list *out);
-bool sl_port_has_mail(const sl_port *p);
 void sl_port_wait(sl_port *p, uint64_t timeout_us, uint64_t poll_ns, sl_poll_memory *polled);
 void sl_port_wake(sl_port *p);
 

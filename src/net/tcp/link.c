@@ -59,7 +59,7 @@ sl_peer_place sl_tcp_link_place(const tcp_link *l) {
     return sl_address_same_host(&own, &peer) ? SL_PEER_ON_THIS_MACHINE : SL_PEER_ELSEWHERE;
 }
 
-void sl_tcp_link_fail(tcp_link *l, sl_status why, const char *text) {
+static void link_fail(tcp_link *l, sl_status why, const char *text) {
     if (l->failed) return;
     l->failed = true;
     l->why = why;
@@ -70,7 +70,7 @@ void sl_tcp_link_fail(tcp_link *l, sl_status why, const char *text) {
 static void lost(tcp_link *l, const char *what, int error) {
     char text[sizeof l->text];
     snprintf(text, sizeof text, "%s: %s", what, strerror(error));
-    sl_tcp_link_fail(l, SL_ERR_PEER_DOWN, text);
+    link_fail(l, SL_ERR_PEER_DOWN, text);
 }
 
 /* ---- sending ---- */
@@ -132,18 +132,18 @@ static bool begin_message(tcp_link *l) {
     bool begins;
     size_t len = sl_wire_header_peek(head, &begins), limit = sl_net_payload_limit(l->conn);
     if (!begins) {
-        sl_tcp_link_fail(l, SL_ERR_PROTOCOL, "bytes that begin no message");
+        link_fail(l, SL_ERR_PROTOCOL, "bytes that begin no message");
         return false;
     }
     if (len > limit) {
         char text[96];
         snprintf(text, sizeof text, "a payload of %zu bytes, limit %zu", len, limit);
-        sl_tcp_link_fail(l, SL_ERR_PROTOCOL, text);
+        link_fail(l, SL_ERR_PROTOCOL, text);
         return false;
     }
     l->partial = sl_block_take(pool_of(l), len);
     if (!l->partial) {
-        sl_tcp_link_fail(l, SL_ERR_NOMEM, "out of memory");
+        link_fail(l, SL_ERR_NOMEM, "out of memory");
         return false;
     }
     memcpy(l->partial->header, head, SL_WIRE_HEADER_BYTES);
@@ -197,7 +197,7 @@ static bool read_more(tcp_link *l) {
         return true;
     }
     if (n == 0)
-        sl_tcp_link_fail(l, SL_ERR_PEER_DOWN, "the peer is gone");
+        link_fail(l, SL_ERR_PEER_DOWN, "the peer is gone");
     else if (errno == EAGAIN)
         l->readable = false;
     else if (errno != EINTR)
@@ -219,7 +219,7 @@ static void read_away(tcp_link *l) {
     for (int i = 0; i < MAX_READS && l->readable && !l->failed; i++) {
         ssize_t n = recv(l->fd, l->stage, sizeof l->stage, MSG_DONTWAIT);
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-            sl_tcp_link_fail(l, SL_ERR_PEER_DOWN, "the peer is gone");
+            link_fail(l, SL_ERR_PEER_DOWN, "the peer is gone");
         else if (n < 0 && errno == EAGAIN)
             l->readable = false;
     }

@@ -57,7 +57,6 @@ struct tcp_transport {
 tcp_link *sl_tcp_link_create(tcp_transport *t, int fd, tcp_link_state state);
 /* A connection whose two ends have one address ends on this machine. */
 sl_peer_place sl_tcp_link_place(const tcp_link *l);
-void sl_tcp_link_fail(tcp_link *l, sl_status why, const char *text);
 /* Takes the block. */
 sl_status sl_tcp_link_send(tcp_link *l, sl_block *b);
 /* What epoll says of its socket. */
