@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The include edges of the tree: a folder of src/ may include only the folders that src/layers.txt names for it.
 
-Also: no file over 800 lines, no getenv outside the option table, no include of a .c file,
+Also: every file opens with what it owns, no file over 800 lines, no getenv outside the option table, no include of a .c file,
 function names unique over src/ and each called from another file, no circle of files that call each other but those of src/circles.txt, and no macro that evaluates an argument twice (docs/architecture.md says why)."""
 import collections
 import pathlib
@@ -51,6 +51,8 @@ def check_file(root, path, allowed, definitions, errors):
         errors.append(f"{rel}: {lines} lines, limit {MAX_LINES}")
     if re.search(r"\bgetenv\s*\(", text) and rel not in GETENV_OK:
         errors.append(f"{rel}: getenv outside {', '.join(GETENV_OK)}")
+    if not text.startswith("/*"):
+        errors.append(f"{rel}: does not open with what it owns")
     for name, parameter in twice_evaluated(text):
         errors.append(f"{rel}: {name} evaluates its argument {parameter} more than once")
     parts = rel.split("/")

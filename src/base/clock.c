@@ -1,3 +1,4 @@
+/* The clocks; tests put a virtual one in their place. */
 #include "base/clock.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* Lines of the log, plain or JSON: one write a line, control characters escaped. */
 #include "base/log.h"
 
 #include "base/utf8.h"

@@ -1,3 +1,5 @@
+/* Memory from the heap and reserved address space; counts calls, so that tests can fail the
+ * n-th. */
 #include "base/mem.h"
 
 #include <stdatomic.h>

@@ -1,3 +1,4 @@
+/* Philox, and uniform numbers that depend on seed and position alone. */
 #include "base/rng.h"
 
 static void philox_round(uint32_t c[4], uint32_t k0, uint32_t k1) {

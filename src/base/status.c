@@ -1,3 +1,4 @@
+/* Filling sl_err, names of statuses, and the end of a process at one of our own bugs. */
 #include "base/status.h"
 
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* Cores, nodes of memory and caches from /sys, and which cores a worker gets. */
 #include "base/topology.h"
 
 #include <sched.h>

@@ -1,3 +1,4 @@
+/* Names of what is traced, events as bytes, and the ring that a worker writes into. */
 #include "base/trace.h"
 #include "base/mem.h"
 

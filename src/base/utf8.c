@@ -1,3 +1,4 @@
+/* The length of one UTF-8 sequence, or that it is none. */
 #include "base/utf8.h"
 
 #include <stdbool.h>

@@ -1,3 +1,4 @@
+/* Plans for --schedule auto: measures stages and link, asks the laws, takes the fastest. */
 #include "engine/auto.h"
 
 #include "base/clock.h"

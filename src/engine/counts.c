@@ -1,3 +1,4 @@
+/* Rows by block and expert: counted, sent with a report, added up. */
 #include "engine/counts.h"
 
 #include "base/mem.h"

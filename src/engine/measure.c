@@ -1,3 +1,4 @@
+/* Times of a model's stages on this machine, for plans and profiles. */
 #include "engine/measure.h"
 
 #include "base/clock.h"

@@ -1,3 +1,4 @@
+/* Who hosts which expert: from owners, shares, a table or popularity; copies included. */
 #include "engine/placement.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* Plans from JSON and to it, their defaults, and words of their enumerations. */
 #include "engine/plan_json.h"
 
 #include "base/mem.h"

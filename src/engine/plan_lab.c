@@ -1,3 +1,4 @@
+/* Parts of a plan that only experiments have: skew, devices and their costs, pinned cores. */
 #include "engine/plan_lab.h"
 
 #include "format/profile_file.h"

@@ -1,3 +1,4 @@
+/* The files of a checkpoint, safetensors in shards or GGUF, as one list of tensors by name. */
 #include "format/checkpoint.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* Descriptions of clusters from YAML or JSON. */
 #include "format/cluster_file.h"
 
 #include "format/map.h"

@@ -1,3 +1,4 @@
+/* Coefficients of FinDEP's problem from JSON. */
 #include "format/coeffs.h"
 
 #include "format/json.h"

@@ -1,3 +1,4 @@
+/* GGUF files, whole or in parts: metadata and tensors, all bounded before they are read. */
 #include "format/gguf_int.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* GGUF files written: metadata, table of tensors, data with its padding. */
 #include "format/gguf_write.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* JSON documents over jansson: caps on bytes, depth and memory, errors with a place. */
 #include "format/json.h"
 
 #include "base/mem.h"

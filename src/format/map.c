@@ -1,3 +1,4 @@
+/* Files mapped read-only; one that shrinks under its mapping ends the process by name. */
 #include "format/map.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* Published models by name, as their config.json has them. */
 #include "format/presets.h"
 
 #include <strings.h>

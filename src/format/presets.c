@@ -1,3 +1,4 @@
+/* Devices, clusters and workloads by name. */
 #include "format/presets.h"
 
 #include <strings.h>

@@ -1,3 +1,4 @@
+/* Profiles of measured stages and links, read and written as JSON. */
 #include "format/profile_file.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* Numbers with units: 80GB, 2.5ms, 100Gb/s. */
 #include "format/quantity.h"
 
 #include <math.h>

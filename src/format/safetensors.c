@@ -1,3 +1,4 @@
+/* Headers of safetensors files, checked against the file's length. */
 #include "format/safetensors.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* Runs of given stage times, from JSON, for the simulator. */
 #include "format/stage_run_file.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* A file read into the page cache, on request in large pages. */
 #include "format/warm.h"
 
 #include "format/map.h"

@@ -1,3 +1,4 @@
+/* Descriptions of workloads from YAML or JSON: lengths, arrivals, limits, routing. */
 #include "format/workload_file.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* YAML documents over libyaml as a flat list of nodes. */
 #include "format/yaml.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* Templates to tokens. */
 #include "jinja/jinja_int.h"
 
 #include "base/utf8.h"

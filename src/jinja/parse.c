@@ -1,3 +1,4 @@
+/* Expressions of templates: tokens to a tree, bounded in depth and size. */
 #include "jinja/jinja_int.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* Statements of templates. */
 #include "jinja/jinja_int.h"
 
 static sl_jnode *parse_body(sl_jparser *p, const char *const *ends, size_t n);

@@ -1,3 +1,4 @@
+/* A run's memory: all of a template's values, given back at once, bounded in bytes and steps. */
 #include "jinja/jinja_int.h"
 
 #include "base/mem.h"

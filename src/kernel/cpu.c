@@ -1,3 +1,4 @@
+/* What the processor has and the operating system lets it use. */
 #include "kernel/cpu.h"
 
 #include <stdatomic.h>

@@ -1,3 +1,4 @@
+/* Attention, dense and shared feed-forward, router and head of one block. */
 #include "model/block_int.h"
 
 #include <math.h>

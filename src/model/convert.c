@@ -1,3 +1,4 @@
+/* A checkpoint to one GGUF file. */
 #include "model/convert.h"
 
 #include "format/gguf_config.h"

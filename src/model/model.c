@@ -1,3 +1,4 @@
+/* A model's life: its description read, its weights bound, its tables made, all freed. */
 #include "model/model.h"
 
 #include "base/rng.h"

@@ -1,3 +1,4 @@
+/* The next token of logits: penalties, biases, cut-offs, the draw; log-probabilities. */
 #include "model/sampler.h"
 
 #include "base/rng.h"

@@ -1,3 +1,4 @@
+/* Experts drawn by a given popularity in place of the router's, for experiments. */
 #include "model/skew.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* Pages of bound weights put into the process before the first step. */
 #include "model/model_int.h"
 
 #include <fcntl.h>

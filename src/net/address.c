@@ -1,3 +1,4 @@
+/* Addresses of the fabric: names to numbers, which interface is this machine's to tell. */
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>

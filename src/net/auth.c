@@ -1,3 +1,4 @@
+/* Hellos as bytes, and the macs under a handshake. */
 #include <sodium.h>
 
 #include "net/net_int.h"

@@ -1,3 +1,4 @@
+/* Fused dispatch and combine of one node's rank: passes, their rows, sums in order. */
 #include "net/fused_int.h"
 
 #include <string.h>

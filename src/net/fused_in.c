@@ -1,3 +1,4 @@
+/* What comes to a rank: part, partial sum, reply, each checked and placed. */
 #include "net/fused_int.h"
 
 #include <string.h>

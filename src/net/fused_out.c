@@ -1,3 +1,4 @@
+/* What leaves a rank. */
 #include "net/fused_int.h"
 
 #include <string.h>

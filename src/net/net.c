@@ -1,3 +1,4 @@
+/* A net: its connections and their timers, buffers, limits; callbacks while it progresses. */
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>

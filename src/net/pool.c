@@ -1,3 +1,4 @@
+/* Blocks of memory by size class, kept for the next message. */
 #include "base/mem.h"
 #include "net/net_int.h"
 

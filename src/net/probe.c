@@ -1,3 +1,4 @@
+/* A peer that echoes, and the times of its echoes. */
 #include "net/probe.h"
 
 #include "base/clock.h"

@@ -1,3 +1,4 @@
+/* One connection from the first byte to the last: handshake, sequence, silence, reasons. */
 #include <sodium.h>
 #include <stdio.h>
 

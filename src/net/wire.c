@@ -1,3 +1,4 @@
+/* Messages to bytes and back: every count bounded, every length checked. */
 #include "net/wire.h"
 
 #include <math.h>

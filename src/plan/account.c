@@ -1,3 +1,4 @@
+/* Parameters, bytes and operations of a model's stages, counted. */
 #include "plan/account.h"
 
 #include <stddef.h>

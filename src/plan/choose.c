@@ -1,3 +1,4 @@
+/* The schedule that the closed forms predict to be fastest for given times. */
 #include "plan/choose.h"
 
 #include "plan/eps.h"

@@ -1,3 +1,4 @@
+/* Laws of collectives, as published and with latencies, and of fused dispatch. */
 #include "plan/collective.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Expert-parallel groups side by side: their law, its best point, what they gain. */
 #include "plan/eps.h"
 
 #include <math.h>

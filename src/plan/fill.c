@@ -1,3 +1,4 @@
+/* Experts placed by popularity: the dearest first, copies where one is too dear. */
 #include "plan/fill.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* FinDEP's makespan in closed form, its bound, and by recurrence. */
 #include "plan/findep.h"
 
 #include <math.h>

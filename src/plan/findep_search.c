@@ -1,3 +1,4 @@
+/* FinDEP's best point: micro-batches, chunks and order that fit. */
 #include "plan/findep.h"
 
 #include <math.h>

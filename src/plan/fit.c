@@ -1,3 +1,4 @@
+/* Lines through measured times of stages and links, robust against bad ones. */
 #include "plan/fit.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Means and quantiles of drawn lengths. */
 #include "plan/lengths.h"
 
 #include <math.h>

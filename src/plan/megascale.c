@@ -1,3 +1,4 @@
+/* MegaScale-Infer's model of a disaggregated deployment, and the search over it. */
 #include "plan/megascale.h"
 
 #include "plan/fill.h"

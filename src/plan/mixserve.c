@@ -1,3 +1,4 @@
+/* MixServe's model of hybrid parallelism, its queue and its limits. */
 #include "plan/mixserve.h"
 
 #include "plan/account.h"

@@ -1,3 +1,4 @@
+/* The law of micro-batches in turn between two sides. */
 #include "plan/pingpong.h"
 
 #include <math.h>

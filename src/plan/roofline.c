@@ -1,3 +1,4 @@
+/* Times of stages by data sheet: operations, bytes, launches. */
 #include "plan/roofline.h"
 
 static double longer(double a, double b) {

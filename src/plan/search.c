@@ -1,3 +1,4 @@
+/* The search over deployments: candidates, their figures, the best and the front. */
 #include "plan/search.h"
 
 #include "plan/mixserve.h"

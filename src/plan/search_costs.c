@@ -1,3 +1,4 @@
+/* What a search knows before its first candidate: costs, links, skews. */
 #include "plan/search_int.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* The figures of one candidate: memory, times of a step, what a trial is given. */
 #include "plan/search_int.h"
 
 #include "plan/findep.h"

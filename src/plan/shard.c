@@ -1,3 +1,4 @@
+/* Costs of a stage on one of several tensor-parallel ranks. */
 #include "plan/shard.h"
 
 #include "plan/account.h"

@@ -1,3 +1,4 @@
+/* Parallel strategies as text, checked and enumerated. */
 #include "plan/strategy.h"
 
 #include <stdio.h>

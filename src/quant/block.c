@@ -1,3 +1,4 @@
+/* Values to blocks of GGUF. */
 #include "quant/block.h"
 
 #include <math.h>

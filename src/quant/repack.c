@@ -1,3 +1,4 @@
+/* Blocks of rare types to Q8_0, without a loss. */
 #include "quant/repack.h"
 
 #include "base/status.h"

@@ -1,3 +1,4 @@
+/* Rounds of one lane at an expert worker: who must come, who has, which is complete. */
 #include "sched/membership.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* Rows of a step: decodes first, then prompts, oldest first. */
 #include "sched/batcher.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* Ascending sets of ids. */
 #include "sched/membership.h"
 
 #include <inttypes.h>

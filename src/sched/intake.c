@@ -1,3 +1,4 @@
+/* What an expert worker asks of the rows it is sent, for every schedule. */
 #include "sched/intake.h"
 
 #include "base/status.h"

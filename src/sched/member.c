@@ -1,3 +1,4 @@
+/* A lane's part in rounds: joining, voting for the next set, leaving. */
 #include "sched/membership.h"
 
 #include <inttypes.h>

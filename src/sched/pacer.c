@@ -1,3 +1,4 @@
+/* How many rows of prompts a step may have beside decodes, learnt from steps. */
 #include "sched/pacer.h"
 
 #include "base/status.h"

@@ -1,3 +1,4 @@
+/* Which queue of aep is served next. */
 #include "sched/policy.h"
 
 #include "base/status.h"

@@ -1,3 +1,4 @@
+/* The sequencer: opens rounds, merges members' words, tells of the dead. */
 #include "sched/membership.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* Whose turn it is: lanes through blocks, replies awaited, pauses. */
 #include "sched/turns.h"
 
 sl_status sl_turns_init(sl_turns *t, const sl_turns_shape *shape, sl_err *err) {

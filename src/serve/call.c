@@ -1,3 +1,4 @@
+/* One HTTP request from accept to the last byte, and who holds it. */
 #include "serve/server_int.h"
 
 #include "base/clock.h"

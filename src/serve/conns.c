@@ -1,3 +1,4 @@
+/* Connections: how many, of whom, which idle one gives way. */
 #include "serve/conns.h"
 
 #include "base/clock.h"

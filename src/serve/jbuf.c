@@ -1,3 +1,4 @@
+/* JSON written into a growing buffer. */
 #include "serve/jbuf.h"
 
 #include "base/utf8.h"

@@ -1,3 +1,4 @@
+/* Log-probabilities of tokens as the API shows them. */
 #include "serve/logprobs.h"
 
 #include "base/mem.h"

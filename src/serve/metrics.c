@@ -1,3 +1,4 @@
+/* Counters and histograms of the server, as Prometheus reads them. */
 #include "serve/metrics_int.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* Answers and errors as the API's objects, whole or event by event. */
 #include "serve/reply.h"
 
 #include <inttypes.h>

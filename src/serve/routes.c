@@ -1,3 +1,4 @@
+/* Paths and methods to what answers them. */
 #include "serve/server_int.h"
 
 #include "base/log.h"

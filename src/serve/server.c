@@ -1,3 +1,4 @@
+/* The server's life: sockets, threads of HTTP, draining, the end. */
 #include "serve/server_int.h"
 
 #include "base/clock.h"

@@ -1,3 +1,4 @@
+/* Stop texts found in a stream that arrives in pieces. */
 #include "serve/stop.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* A deployment in virtual time: workers, messages between them, their tasks, the loop. */
 #include "sim/deployment_int.h"
 
 #include <math.h>

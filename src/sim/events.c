@@ -1,3 +1,4 @@
+/* What is to happen, in order of time. */
 #include "sim/events.h"
 
 #include "base/mem.h"

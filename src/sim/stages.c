@@ -1,3 +1,4 @@
+/* Schedules on given stage times: ports, turns, makespan. */
 #include "sim/stages.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* One candidate of the planner, run in the simulator. */
 #include "sim/trial.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* Channels of answers: reasoning apart from what is said. */
 #include "text/channels.h"
 
 #include <string.h>

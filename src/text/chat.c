@@ -1,3 +1,4 @@
+/* Messages through a template to tokens, special ones only where the template wrote them. */
 #include "text/chat_int.h"
 
 #include "base/mem.h"

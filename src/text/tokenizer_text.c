@@ -1,3 +1,4 @@
+/* Characters: UTF-8, classes, normal forms, bytes as printable characters. */
 #include "text/tokenizer_int.h"
 
 #include <stdlib.h>

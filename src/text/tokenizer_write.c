@@ -1,3 +1,4 @@
+/* Text of JSON in a growing buffer. */
 #include "text/tokenizer_int.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* Events of workers to a trace file. */
 #include "trace/trace_file.h"
 
 #include "base/mem.h"

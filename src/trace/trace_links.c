@@ -1,3 +1,4 @@
+/* Sends and receipts of a trace matched to hops. */
 #include "trace/trace_links.h"
 
 #include "base/mem.h"

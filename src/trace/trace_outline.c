@@ -1,3 +1,4 @@
+/* The rows of a trace file and what it says of its run, before any event. */
 #include "trace/trace_stats.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* Trace files span by span, whoever wrote them. */
 #include "trace/trace_read.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* Figures of a run from its spans. */
 #include "trace/trace_stats.h"
 
 #include "base/mem.h"

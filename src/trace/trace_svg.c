@@ -1,3 +1,4 @@
+/* A run's timeline as a picture. */
 #include "trace/trace_svg.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* Philox against published vectors; uniform numbers. */
 #include "base/rng.h"
 
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* Documents, getters, limits, errors with a place. */
 #include "format/json.h"
 
 #include <jansson.h>

@@ -1,3 +1,4 @@
+/* Nets of threads: order, delays, sizes, ends. */
 #include "net_harness.h"
 
 #include <pthread.h>

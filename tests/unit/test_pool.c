@@ -1,3 +1,4 @@
+/* The thread pool: every index once, loops in order, ticks, sleep. */
 #include "base/pool.h"
 #include "base/clock.h"
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* Headers of safetensors, good and bad. */
 #include "format/safetensors.h"
 
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* Draws against distributions, cut-offs, penalties, strange logits. */
 #include "model/sampler.h"
 
 #include <math.h>

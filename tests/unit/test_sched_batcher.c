@@ -1,3 +1,4 @@
+/* Steps: who is in them, in which order, within which limits. */
 #include "sched/batcher.h"
 
 #include "base/rng.h"

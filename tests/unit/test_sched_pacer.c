@@ -1,3 +1,4 @@
+/* The pacer against models of machines. */
 #include "base/rng.h"
 #include "sched/pacer.h"
 

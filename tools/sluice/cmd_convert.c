@@ -1,3 +1,4 @@
+/* sluice convert: a checkpoint to one GGUF file. */
 #include "cmd.h"
 
 #include "base/pool.h"

@@ -1,3 +1,4 @@
+/* sluice inspect: what a checkpoint holds and what workers need of it. */
 #include "cmd.h"
 
 #include "engine/plan_json.h"

@@ -1,3 +1,4 @@
+/* sluice logits: logits of given ids as text or .npy. */
 #include "cmd.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* sluice run: one prompt, or a talk, in this process. */
 #include "cmd.h"
 
 #include "base/mem.h"

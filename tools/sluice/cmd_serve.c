@@ -1,3 +1,4 @@
+/* sluice serve: engine and API until SIGINT or SIGTERM. */
 #include "cmd.h"
 
 #include "base/clock.h"

@@ -1,3 +1,4 @@
+/* sluice warm: a model's files into the page cache. */
 #include "cmd.h"
 
 #include "base/clock.h"

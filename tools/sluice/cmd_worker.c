@@ -1,3 +1,4 @@
+/* sluice worker: one worker that joins a coordinator elsewhere. */
 #include "cmd.h"
 
 #include "base/log.h"

@@ -1,3 +1,4 @@
+/* A line of input with history and keys. */
 #include "line_edit.h"
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* The command line: verbs, help, exit codes. */
 #include "cmd.h"
 
 #include "base/log.h"

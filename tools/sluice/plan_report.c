@@ -1,3 +1,4 @@
+/* What `sluice plan` found, as text and JSON. */
 #include "plan_report.h"
 
 #include "base/output.h"

@@ -1,3 +1,4 @@
+/* What `sluice simulate` and `plan` give the simulator: spec, costs, links, popularity. */
 #include "simulate.h"
 
 #include "cmd.h"

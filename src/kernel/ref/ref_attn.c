@@ -1,3 +1,4 @@
+/* The definition of attention over a page, and of softmax. */
 #include "kernel/ref/ref.h"
 #include "kernel/scalar.h"
 

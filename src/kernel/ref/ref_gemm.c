@@ -1,3 +1,4 @@
+/* The definition of products and of the sums in norms. */
 #include "kernel/ref/ref.h"
 #include "kernel/scalar.h"
 #include "quant/block.h"

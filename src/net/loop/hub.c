@@ -1,3 +1,4 @@
+/* Mailboxes of threads of one process, with delays, holds and cuts for tests. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,3 +1,4 @@
+/* One link over shared rings: records in and out, waking, the end. */
 #include <errno.h>
 #include <stdio.h>
 #include <sys/epoll.h>

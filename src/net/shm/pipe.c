@@ -1,3 +1,4 @@
+/* Heads and tails of the rings in a shared area, as both ends see them. */
 #include "net/shm/shm_int.h"
 
 /* Every access to a shared counter is sequentially consistent: that orders the bytes before their

@@ -1,3 +1,4 @@
+/* The transport over shared memory. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>

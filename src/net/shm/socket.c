@@ -1,3 +1,4 @@
+/* The socket by which two processes meet, and the area that is passed through it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>

@@ -1,3 +1,4 @@
+/* One link over a TCP connection: pieces out, messages in, the end. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -1,3 +1,4 @@
+/* The transport over TCP: listening, epoll, timers. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>

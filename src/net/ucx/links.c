@@ -1,3 +1,4 @@
+/* Links over UCX: endpoints, what is queued for them, how they end. */
 #include <stdio.h>
 
 #include "base/mem.h"

@@ -1,3 +1,4 @@
+/* The transport over UCX. */
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
