@@ -3,7 +3,7 @@
 
     bench/fill_docs.py [--schedules FILE] [--crossover FILE]
 
-FILE is what bench/schedules.py or bench/crossover.py wrote with --json. Fills docs/schedules.md, and
+FILE is what bench/schedules.py or bench/crossover.py wrote with --json. Fills docs/lab/schedules.md, and
 docs/when-not.md with docs/img/crossover.svg. Only the standard library."""
 import argparse
 import json
@@ -32,7 +32,7 @@ def main():
     parser.add_argument("--crossover", type=pathlib.Path)
     args = parser.parse_args()
     if args.schedules:
-        fill("schedules.md", "measured", schedules.markdown(json.loads(args.schedules.read_text())))
+        fill("lab/schedules.md", "measured", schedules.markdown(json.loads(args.schedules.read_text())))
     if args.crossover:
         measured = json.loads(args.crossover.read_text())
         for name in crossover.MAPS:

@@ -149,7 +149,7 @@ def line(row):
 
 
 def markdown(rows):
-    """The table of docs/schedules.md, from the rows of --json."""
+    """The table of docs/lab/schedules.md, from the rows of --json."""
     out = ["| claim | median | bar | range | n | configuration, traces |", "|---|---|---|---|---|---|"]
     for row in rows:
         where = f"`{row['config']}`, `{pathlib.Path(row['trace']).name}`"
