@@ -54,18 +54,17 @@ __attribute__((target("avx2"))) static uint64_t read_all(const uint8_t *p, size_
     return (uint64_t)_mm256_extract_epi64(a, 0) ^ (uint64_t)_mm256_extract_epi64(a, 2);
 }
 
-static void fma_item(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)ctx, (void)lane;
+static void fma_item(void *ctx, size_t begin, size_t end) {
+    (void)ctx;
     for (size_t i = begin; i < end; i++) keep += (uint64_t)fma_chains();
 }
 
-static void int8_item(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)ctx, (void)lane;
+static void int8_item(void *ctx, size_t begin, size_t end) {
+    (void)ctx;
     for (size_t i = begin; i < end; i++) keep += int8_chains();
 }
 
-static void read_item(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void read_item(void *ctx, size_t begin, size_t end) {
     keep += read_all((const uint8_t *)ctx + begin, end - begin);
 }
 

@@ -24,7 +24,7 @@
 
 typedef struct pool_thread {
     sl_pool *pool;
-    uint32_t lane;
+    uint32_t own; /* share */
     pthread_t handle;
 } pool_thread;
 
@@ -100,9 +100,9 @@ static uint64_t wait_for_loop(sl_pool *p, uint64_t seen) {
 
 /* A thread walks its own share from the front, so that it reads memory in one stream; what others
  * have not begun when it is through, it takes from theirs. */
-static bool take(sl_pool *p, uint32_t lane, size_t *begin, size_t *end) {
+static bool take(sl_pool *p, uint32_t own, size_t *begin, size_t *end) {
     for (uint32_t i = 0; i < p->n_shares; i++) {
-        share *s = &p->share[(lane + i) % p->n_shares];
+        share *s = &p->share[(own + i) % p->n_shares];
         if (atomic_load_explicit(&s->next, memory_order_relaxed) >= s->end) continue;
         size_t c = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
         if (c >= s->end) continue;
@@ -137,7 +137,7 @@ static void *thread_main(void *arg) {
         if (!atomic_compare_exchange_strong(&p->state, &s, s + 1)) continue;
         seen = s >> 32;
         size_t begin, end;
-        while (take(p, t->lane, &begin, &end)) p->fn(p->ctx, t->lane, begin, end);
+        while (take(p, t->own, &begin, &end)) p->fn(p->ctx, begin, end);
         uint64_t left = atomic_fetch_sub(&p->state, 1) - 1;
         if (!(left & (SL_POOL_OPEN | SL_POOL_INSIDE)) && atomic_load(&p->owner_waits)) {
             atomic_fetch_add(&p->done, 1);
@@ -160,7 +160,7 @@ sl_status sl_pool_create(uint32_t n_threads, sl_pool **out, sl_err *err) {
         return sl_fail(err, SL_ERR_NOMEM, "pool of %u threads", n_threads);
     }
     for (uint32_t i = 0; i + 1 < n_threads; i++) {
-        p->threads[i] = (pool_thread){.pool = p, .lane = i + 1};
+        p->threads[i] = (pool_thread){.pool = p, .own = i + 1};
         int e = pthread_create(&p->threads[i].handle, NULL, thread_main, &p->threads[i]);
         if (e) {
             sl_pool_free(p);
@@ -223,7 +223,7 @@ void sl_pool_run(sl_pool *p, size_t n, size_t grain, sl_pool_fn fn, void *ctx) {
     p->running = true;
     if (p->n_started == 0 || n <= grain) {
         for (size_t i = 0; i < n; i += SL_MIN(grain, n - i)) {
-            fn(ctx, 0, i, i + SL_MIN(grain, n - i));
+            fn(ctx, i, i + SL_MIN(grain, n - i));
             maybe_tick(p);
         }
         p->running = false;
@@ -243,7 +243,7 @@ void sl_pool_run(sl_pool *p, size_t n, size_t grain, sl_pool_fn fn, void *ctx) {
     }
     size_t begin, end;
     while (take(p, 0, &begin, &end)) {
-        fn(ctx, 0, begin, end);
+        fn(ctx, begin, end);
         maybe_tick(p);
     }
     if (atomic_fetch_and(&p->state, ~SL_POOL_OPEN) & SL_POOL_INSIDE) wait_until_empty(p);

@@ -8,9 +8,8 @@
 
 typedef struct sl_pool sl_pool;
 
-/* Called for every chunk [begin,end) of 0..n-1; `lane` in 0..threads-1 names the executing thread.
- */
-typedef void (*sl_pool_fn)(void *ctx, uint32_t lane, size_t begin, size_t end);
+/* Called for every chunk [begin,end) of 0..n-1, by any thread of the pool. */
+typedef void (*sl_pool_fn)(void *ctx, size_t begin, size_t end);
 
 /* n_threads counts the owner; 1 makes no thread at all. */
 sl_status sl_pool_create(uint32_t n_threads, sl_pool **out, sl_err *err) SL_MUST_CHECK;

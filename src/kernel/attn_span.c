@@ -33,8 +33,7 @@ static void span_page(const span_ctx *c, uint32_t head, uint32_t base, const uin
 }
 
 /* Item = (head, block of rows): neighbours read the same keys. */
-static void span_items(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void span_items(void *ctx, size_t begin, size_t end) {
     const span_ctx *c = ctx;
     const sl_attn_span *a = c->a;
     sl_attn_query query[SL_ATTN_QUERIES];
@@ -72,5 +71,5 @@ void sl_attention_span(const sl_exec *ex, const sl_attn_span *a) {
     if (ex->pool)
         sl_pool_run(ex->pool, items, 1, span_items, &c);
     else
-        span_items(&c, 0, 0, items);
+        span_items(&c, 0, items);
 }

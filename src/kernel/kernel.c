@@ -25,7 +25,7 @@ static void run(const sl_exec *ex, bool parallel, size_t n, size_t grain, sl_poo
     if (ex->pool && parallel)
         sl_pool_run(ex->pool, n, grain, fn, ctx);
     else
-        fn(ctx, 0, 0, n);
+        fn(ctx, 0, n);
 }
 
 /* ---- products ---- */
@@ -177,8 +177,7 @@ static void gemm_job_tile(const gemm_ctx *g, uint32_t job, size_t t) {
         g->k->swiglu(tile.y + (size_t)r * tile.y_stride, up + (size_t)r * tile.n_cols, tile.n_cols);
 }
 
-static void gemm_tiles(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void gemm_tiles(void *ctx, size_t begin, size_t end) {
     const gemm_ctx *g = ctx;
     uint32_t job = 0;
     for (uint32_t step = SL_GEMM_JOBS; step;
@@ -237,8 +236,7 @@ typedef struct act_ctx {
     uint8_t *dst;
 } act_ctx;
 
-static void act_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void act_rows(void *ctx, size_t begin, size_t end) {
     const act_ctx *c = ctx;
     size_t bytes = sl_act_row_bytes(c->kind, c->width);
     for (size_t r = begin; r < end; r++)
@@ -299,8 +297,7 @@ static void norm_row(const norm_ctx *c, size_t r, const float *x, float inv) {
                              c->out.act[kind] + r * sl_act_row_bytes(kind, c->n));
 }
 
-static void norm_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void norm_rows(void *ctx, size_t begin, size_t end) {
     const norm_ctx *c = ctx;
     for (size_t r = begin; r < end; r++) {
         const float *x = c->x + r * c->n;
@@ -355,8 +352,7 @@ static void bias_row(const row_ctx *c, float *y) {
     }
 }
 
-static void change_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void change_rows(void *ctx, size_t begin, size_t end) {
     const row_ctx *c = ctx;
     for (size_t r = begin; r < end; r++) {
         float *y = c->y + r * c->n;
@@ -390,8 +386,7 @@ typedef struct rope_ctx {
     sl_rope_shape shape;
 } rope_ctx;
 
-static void rope_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void rope_rows(void *ctx, size_t begin, size_t end) {
     const rope_ctx *a = ctx;
     uint32_t half = a->shape.rope_dim / 2;
     float c[SL_ROPE_BLOCK], s[SL_ROPE_BLOCK];
@@ -493,8 +488,7 @@ static uint32_t attn_rows_per_item(const sl_exec *ex, const sl_attn_args *a) {
 
 /* Item = (block of rows, kv head, slice of its query heads): one row of many heads on one kv head
  * still is work for several threads. */
-static void attn_items(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void attn_items(void *ctx, size_t begin, size_t end) {
     const attn_ctx *c = ctx;
     const sl_attn_args *a = c->a;
     uint32_t kv_heads = a->m->n_kv_heads, group = a->m->n_heads / kv_heads;
@@ -551,8 +545,7 @@ typedef struct vec_ctx {
     uint16_t *h;
 } vec_ctx;
 
-static void vec_items(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void vec_items(void *ctx, size_t begin, size_t end) {
     const vec_ctx *c = ctx;
     size_t n = end - begin;
     const float *x = (const float *)c->x + begin;

@@ -285,8 +285,7 @@ static void keep_groups(const sl_model_spec *m, uint32_t of, float *rank) {
     }
 }
 
-static void route_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void route_rows(void *ctx, size_t begin, size_t end) {
     const sl_routing *a = ctx;
     uint32_t n = a->m->n_experts, k = a->m->top_k;
     for (size_t r = begin; r < end; r++) {
@@ -301,8 +300,7 @@ static void route_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
     }
 }
 
-static void route_logits(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void route_logits(void *ctx, size_t begin, size_t end) {
     const sl_routing *a = ctx;
     uint32_t n = a->m->n_experts, k = a->m->top_k;
     for (size_t r = begin; r < end; r++) {
@@ -314,8 +312,7 @@ static void route_logits(void *ctx, uint32_t lane, size_t begin, size_t end) {
     }
 }
 
-static void route_sigmoid(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void route_sigmoid(void *ctx, size_t begin, size_t end) {
     const sl_routing *a = ctx;
     uint32_t n = a->m->n_experts, k = a->m->top_k;
     for (size_t r = begin; r < end; r++) {
@@ -368,7 +365,7 @@ void sl_block_route(const sl_model *m, const sl_exec *ex, uint32_t layer, const 
     if (ex->pool && n_rows > 16)
         sl_pool_run(ex->pool, n_rows, 16, route, &a);
     else
-        route(&a, 0, 0, n_rows);
+        route(&a, 0, n_rows);
 }
 
 void sl_model_head_rows(const sl_model *m, const sl_exec *ex, const float *x, const uint32_t *row,

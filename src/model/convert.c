@@ -184,8 +184,7 @@ static uint32_t source_row(const piece *p, uint32_t r) {
     return r - at + at / 2 + (at % 2) * (dim / 2);
 }
 
-static void encode_rows(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void encode_rows(void *ctx, size_t begin, size_t end) {
     const chunk *k = ctx;
     const sl_exec alone = {.k = k->k};
     for (size_t i = begin; i < end; i++) {
@@ -206,7 +205,7 @@ static sl_status write_mat(converting *c, const piece *p, const sl_mat *mat, flo
         if (c->o->pool)
             sl_pool_run(c->o->pool, n, 4, encode_rows, &k);
         else
-            encode_rows(&k, 0, 0, n);
+            encode_rows(&k, 0, n);
         st = sl_gguf_out_data(c->w, out, n * sl_dtype_row_bytes(p->type, mat->k), c->err);
         c->done += (uint64_t)n * mat->k;
         if (c->o->progress) c->o->progress(c->o->ctx, c->done, c->report.weights);

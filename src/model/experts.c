@@ -83,8 +83,7 @@ typedef struct sum_ctx {
     uint32_t n, d;
 } sum_ctx;
 
-static void sum_columns(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void sum_columns(void *ctx, size_t begin, size_t end) {
     const sum_ctx *c = ctx;
     size_t at = begin * SUM_COLUMNS, n = SL_MIN(end * SUM_COLUMNS, c->d) - at;
     for (uint32_t p = 0; p < c->n; p++) {
@@ -115,7 +114,7 @@ static void sum_results(const sl_exec *ex, const sl_expert_batch *b, const slice
     if (ex->pool && (uint64_t)c.n * d >= SUM_ALONE)
         sl_pool_run(ex->pool, parts, 1, sum_columns, &c);
     else
-        sum_columns(&c, 0, 0, parts);
+        sum_columns(&c, 0, parts);
 }
 
 /* What the products of a slice are made of: gate with up, then down, a job of each an expert. */

@@ -48,12 +48,11 @@ static void each(const sl_exec *ex, uint32_t n, sl_pool_fn fn, void *ctx) {
     if (ex->pool)
         sl_pool_run(ex->pool, n, 1, fn, ctx);
     else
-        fn(ctx, 0, 0, n);
+        fn(ctx, 0, n);
 }
 
 /* W_UK of heads whose tensor is W_UK^T, for this slice alone. */
-static void turn_heads(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void turn_heads(void *ctx, size_t begin, size_t end) {
     const slice *c = ctx;
     const sl_model_spec *s = &c->m->spec;
     const sl_exec alone = {.k = c->ex->k};
@@ -87,8 +86,7 @@ static void find_weights(slice *c) {
 }
 
 /* The rotated keys beside what each head makes of its own. */
-static void share_keys(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void share_keys(void *ctx, size_t begin, size_t end) {
     const slice *c = ctx;
     const sl_model_spec *s = &c->m->spec;
     size_t dim = sl_query_dim(s);

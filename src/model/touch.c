@@ -47,8 +47,7 @@ static void touch_mat(const sl_mat *m, size_t begin, size_t end, size_t page) {
         touch((const uint8_t *)m->data + at, SL_MIN(PIECE, end - at), page);
 }
 
-static void touch_items(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void touch_items(void *ctx, size_t begin, size_t end) {
     const touch_ctx *c = ctx;
     for (size_t i = begin; i < end; i++) {
         if (c->mat) {

@@ -17,13 +17,11 @@ typedef struct probe {
     _Atomic uint32_t hits[N];
     _Atomic uint32_t bad;
     size_t grain;
-    uint32_t threads;
 } probe;
 
-static void mark(void *ctx, uint32_t lane, size_t begin, size_t end) {
+static void mark(void *ctx, size_t begin, size_t end) {
     probe *p = ctx;
-    if (lane >= p->threads || begin >= end || end - begin > p->grain || begin % p->grain)
-        atomic_fetch_add(&p->bad, 1);
+    if (begin >= end || end - begin > p->grain || begin % p->grain) atomic_fetch_add(&p->bad, 1);
     for (size_t i = begin; i < end; i++)
         atomic_fetch_add_explicit(&p->hits[i], 1, memory_order_relaxed);
 }
@@ -47,7 +45,6 @@ static void every_index_runs_once(void **state) {
                 for (size_t grain = 1; grain <= 64; grain *= 8) {
                     memset(&pr, 0, sizeof pr);
                     pr.grain = grain;
-                    pr.threads = t;
                     sl_pool_run(p, sizes[s], grain, mark, &pr);
                     assert_int_equal(pr.bad, 0);
                     for (size_t i = 0; i < N; i++) assert_int_equal(pr.hits[i], i < sizes[s]);
@@ -57,14 +54,12 @@ static void every_index_runs_once(void **state) {
 }
 
 /* Plain memory written by one loop is read by the next: the pool must order them. */
-static void chain(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void chain(void *ctx, size_t begin, size_t end) {
     uint32_t *v = ctx;
     for (size_t i = begin; i < end; i++) v[i] = v[(i + 1) % 64 + 64] + 1;
 }
 
-static void chain_back(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)lane;
+static void chain_back(void *ctx, size_t begin, size_t end) {
     uint32_t *v = ctx;
     for (size_t i = begin; i < end; i++) v[i + 64] = v[(i + 5) % 64];
 }
@@ -102,8 +97,8 @@ static void count_tick(void *ctx) {
     ++*(int *)ctx;
 }
 
-static void slow(void *ctx, uint32_t lane, size_t begin, size_t end) {
-    (void)ctx, (void)lane, (void)begin, (void)end;
+static void slow(void *ctx, size_t begin, size_t end) {
+    (void)ctx, (void)begin, (void)end;
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
