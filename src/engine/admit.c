@@ -14,8 +14,7 @@ static void send_pair(sl_engine *e, const sl_request *r, uint32_t worker, uint16
     const sl_wire_pair pair = {.request = r->id, .value = value};
     sl_wire_pairs_encode(&pair, 1, b->data);
     const sl_wire_header h = {.kind = kind, .epoch = e->plan.epoch, .rows = 1};
-    sl_status st = sl_net_send(e->net, e->worker[worker].conn, h, b);
-    (void)st;
+    sl_net_send(e->net, e->worker[worker].conn, h, b);
 }
 
 static sl_status send_submit(sl_engine *e, const sl_request *r, const sl_admit_request *q) {

@@ -390,8 +390,7 @@ static void ask_stats(sl_engine *e) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         if (!sl_roster_serves(&e->roster, i)) continue;
         const sl_wire_header h = {.kind = SL_MSG_STATS_GET, .epoch = e->plan.epoch};
-        sl_status st = sl_net_send(e->net, e->worker[i].conn, h, NULL);
-        (void)st;
+        sl_net_send(e->net, e->worker[i].conn, h, NULL);
     }
 }
 
@@ -443,8 +442,7 @@ void sl_coord_shutdown(sl_engine *e) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         if (!e->worker[i].conn) continue;
         const sl_wire_header h = {.kind = SL_MSG_SHUTDOWN, .epoch = e->plan.epoch};
-        sl_status st = sl_net_send(e->net, e->worker[i].conn, h, NULL);
-        (void)st;
+        sl_net_send(e->net, e->worker[i].conn, h, NULL);
     }
     sl_net_progress(e->net);
 }

@@ -302,8 +302,8 @@ static sl_status command(sl_engine *e, const sl_command *c, sl_err *err) {
 
 void sl_engine_cancel(sl_engine *e, uint64_t request) {
     sl_err err;
-    sl_status st = command(e, &(sl_command){.cancel = request}, &err);
-    (void)st; /* without memory it ends by itself, only later */
+    /* without memory it ends by itself, only later */
+    command(e, &(sl_command){.cancel = request}, &err);
 }
 
 sl_status sl_engine_replan(sl_engine *e, const sl_plan *plan, uint32_t timeout_ms, sl_err *err) {

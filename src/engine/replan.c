@@ -32,8 +32,7 @@ sl_buf *sl_plan_message(sl_engine *e, const sl_plan *p, uint32_t you) {
 /* A lost worker is reported by its connection. */
 static void tell(sl_engine *e, uint32_t worker, uint16_t kind, uint32_t epoch, sl_buf *payload) {
     const sl_wire_header h = {.kind = kind, .epoch = epoch};
-    sl_status st = sl_net_send(e->net, e->worker[worker].conn, h, payload);
-    (void)st;
+    sl_net_send(e->net, e->worker[worker].conn, h, payload);
 }
 
 static void tell_plan(sl_engine *e, uint32_t worker) {

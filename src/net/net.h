@@ -118,7 +118,7 @@ sl_status sl_net_set_pump(sl_net *n, sl_err *err) SL_MUST_CHECK;
 sl_status sl_net_connect(sl_net *n, const char *address, void *user, sl_conn **out,
                          sl_err *err) SL_MUST_CHECK;
 /* Never blocks. Takes payload in every case. Fills session, src, incarnation, seq, bytes of the
- * header itself. SL_ERR_PEER_DOWN when the connection is gone. */
+ * header itself. SL_ERR_PEER_DOWN when the connection is gone, as on_down says in any case. */
 sl_status sl_net_send(sl_net *n, sl_conn *c, sl_wire_header h, sl_buf *payload);
 /* Sends BYE with a reason and drops the connection; on_down is called with `why` from the next
  * progress. */

@@ -48,10 +48,7 @@ const sl_transport_kind *sl_transport_find(const char *name, bool machines, sl_e
         there = true;
     }
     list(machines, names, sizeof names);
-    sl_status st =
-        there ? sl_fail(err, SL_ERR_ARG,
-                        "transport '%.20s' does not reach other machines: %s expected", name, names)
-              : sl_fail(err, SL_ERR_ARG, "transport '%.20s': %s expected", name ? name : "", names);
-    (void)st;
+    sl_fail(err, SL_ERR_ARG, "transport '%.20s'%s: %s expected", name ? name : "",
+            there ? " does not reach other machines" : "", names);
     return NULL;
 }
