@@ -45,7 +45,10 @@ PARTS = {
             + [(f"seeds {a}-{a + 249}", simulate("build", SIM, a, 250)) for a in range(1001, 2000, 250)]
             + [(f"shared, seeds {a}-{a + 249}", simulate("build", SHARED, a, 250)) for a in range(1, 500, 250)]
             + [("seeds 1-60, twice", simulate("build", SIM, 1, 60, "--twice")),
-               ("simulated deployments", ["build/tests/test_sim_deploy", "full"])]),
+               ("simulated deployments", ["build/tests/test_sim_deploy", "full"])]
+            + [(f"engine and simulator, decisions of seeds {a}-{a + 299}", ["build/tests/test_decide", SHARED, str(a), "300", "--cover"])
+               for a in (1, 301)]
+            + [("engine and simulator, decisions of seeds 601-900, no shared experts", ["build/tests/test_decide", SIM, "601", "300"])]),
     "deferred": ("simulation and law on a device whose calls take their time", 8,
                  [("sim, seeds 1-1000, every situation", simulate("build", SIM, 1, 1000, "--cover", "--deferred"))]
                  + [(f"sim, shared, seeds {a}-{a + 249}", simulate("build", SHARED, a, 250, "--deferred")) for a in (1, 251)]

@@ -168,6 +168,7 @@ static sl_status create_slots(sl_attn *a, sl_err *err) {
     a->slot = sl_alloc((size_t)a->n_lanes * a->max_slots, sizeof *a->slot);
     if (!a->slot) return sl_fail(err, SL_ERR_NOMEM, "%u slots", a->max_slots);
     for (uint32_t i = 0; i < a->n_lanes * a->max_slots; i++) a->slot[i].life = &a->slots.life[i];
+    a->slots.watch = a->w->watch;
     return SL_OK;
 }
 

@@ -79,7 +79,8 @@ static sl_status create(sl_attn *a, void **out, sl_err *err) {
                                   .moe = a->moe,
                                   .shared = a->m->d_ff_shared > 0,
                                   .n_replies = a->w->n_expert_workers * a->n_chunks,
-                                  .order = a->w->plan.order};
+                                  .order = a->w->plan.order,
+                                  .watch = a->w->watch};
     sl_lanes *ls = sl_alloc(1, sizeof *ls);
     if (!ls) return sl_fail(err, SL_ERR_NOMEM, "lanes of an attention worker");
     ls->attn = a;

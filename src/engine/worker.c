@@ -439,6 +439,7 @@ static sl_status start(sl_worker *w, sl_err *err) {
     const sl_worker_opts *o = w->opts;
     w->virtual_time = o->clock.now_us != NULL;
     w->clock = w->virtual_time ? o->clock : sl_clock_real();
+    w->watch = o->watch;
     w->started_ns = sl_now_ns();
     w->doing = (sl_trace_event){.kind = SL_TRACE_POLL, .begin_ns = w->started_ns};
     w->id = SL_NO_WORKER;

@@ -7,6 +7,7 @@
 #include "base/span.h"
 #include "base/status.h"
 #include "net/net.h"
+#include "sched/watch.h"
 #include "stage/stage.h"
 
 typedef struct sl_worker_opts {
@@ -21,6 +22,7 @@ typedef struct sl_worker_opts {
     uint32_t wanted;          /* worker id of the plan to take; SL_NO_WORKER: any that is free */
     sl_clock clock;           /* zeroed: the real one */
     sl_device_maker device;   /* zeroed: as the plan says */
+    const sl_watch *watch;    /* sees what its schedulers decide; NULL: nobody */
     double silence_limit_s;   /* see sl_net_opts; 0: its default */
     uint32_t join_timeout_s;  /* sl_worker_run: a coordinator that is not there is tried so long */
     int32_t cpu; /* run on CPU cpu - 1; 0: as the plan says; -1: as sl_topology_pick says */

@@ -10,6 +10,7 @@
 #include "engine/counts.h"
 #include "net/net.h"
 #include "sched/change.h"
+#include "sched/watch.h"
 #include "spec/plan.h"
 #include "stage/stage.h"
 
@@ -52,7 +53,8 @@ typedef struct sl_worker_peer {
 typedef struct sl_worker {
     const struct sl_worker_opts *opts; /* engine/worker.h */
     sl_clock clock;
-    bool virtual_time; /* the clock is the caller's: waiting does not move it */
+    bool virtual_time;     /* the clock is the caller's: waiting does not move it */
+    const sl_watch *watch; /* sees what is decided here; NULL: nobody */
     sl_net *net;
     sl_hello hello;
     sl_conn *coordinator;

@@ -508,7 +508,8 @@ static sl_status create_rounds(barriers *x, sl_err *err) {
                                    .members = &x->members,
                                    .experts = &x->experts,
                                    .ops = {tell_set, tell_dead, refuse, recall, drop},
-                                   .ctx = x};
+                                   .ctx = x,
+                                   .watch = w->watch};
     if (st == SL_OK) st = sl_rounds_create(&shape, &x->rounds, err);
     if (st != SL_OK) return st;
     x->message = sl_alloc(sl_rounds_places(x->rounds), sizeof *x->message);

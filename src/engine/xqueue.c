@@ -346,7 +346,9 @@ static sl_status create_storage(queues *x, sl_err *err) {
     sl_status st = sl_device_take_rows(x->w->device, x->max_rows, &x->x, err);
     if (st == SL_OK) st = sl_device_take_rows(x->w->device, x->max_pairs, &x->y, err);
     if (st != SL_OK) return st;
-    return sl_queues_create(p, x->m->n_moe, x->w->id, x->max_pairs, &x->queues, err);
+    st = sl_queues_create(p, x->m->n_moe, x->w->id, x->max_pairs, &x->queues, err);
+    if (st == SL_OK) sl_queues_watch(x->queues, x->w->watch);
+    return st;
 }
 
 static void free_side(void *side) {

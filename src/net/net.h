@@ -69,6 +69,21 @@ void sl_loop_hub_hold(sl_loop_hub *h, const char *a, const char *b, uint64_t unt
 /* For simulations, before any connection: its nets play machines of their own, whose silence counts
  * (see sl_net_opts). */
 void sl_loop_hub_set_apart(sl_loop_hub *h);
+/* What a net of the hub has sent: the numbers of its and of the receiver's address, and what of its
+ * bytes is the engine's; kind 0: the transport's own. */
+typedef struct sl_loop_parcel {
+    uint64_t from, to;
+    uint16_t kind; /* sl_msg_kind */
+    size_t bytes;  /* of the payload */
+    void *block;   /* the hub's */
+} sl_loop_parcel;
+/* For simulations, before any connection: from now on `carry` gets what is sent, and arrives is
+ * what the simulation gives back with sl_loop_hub_deliver: each parcel once, those between two nets
+ * in the order in which they were sent, all before the hub is freed. Thread: the one that drives
+ * all nets of the hub. */
+void sl_loop_hub_set_carrier(sl_loop_hub *h, void (*carry)(void *ctx, const sl_loop_parcel *p),
+                             void *ctx);
+void sl_loop_hub_deliver(sl_loop_hub *h, const sl_loop_parcel *p);
 
 typedef struct sl_net_opts {
     const char *transport; /* "loop", "shm", "tcp", "ucx" */

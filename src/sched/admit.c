@@ -214,7 +214,10 @@ static bool turn_away(const sl_admit *a, uint64_t now_us, sl_admit_decision *out
 }
 
 bool sl_admit_next(sl_admit *a, uint64_t now_us, sl_admit_decision *out) {
-    return grow(a, out) || start(a, out) || turn_away(a, now_us, out);
+    if (!grow(a, out) && !start(a, out) && !turn_away(a, now_us, out)) return false;
+    sl_watch_tell(a->shape.watch, ADMIT, now_us, out->kind, out->request, out->worker, out->page,
+                  a->request[out->request].starts);
+    return true;
 }
 
 /* ---- events ---- */

@@ -22,6 +22,7 @@
 #define SL_SCHED_ADMIT_H
 
 #include "sched/pages.h"
+#include "sched/watch.h"
 
 #define SL_ADMIT_NONE UINT32_MAX
 
@@ -76,6 +77,7 @@ typedef struct sl_admit_shape {
     uint32_t max_running;      /* requests of a worker */
     uint32_t max_queue;        /* requests that wait and never ran */
     uint64_t queue_timeout_us; /* 0: no limit */
+    const sl_watch *watch;     /* ADMIT; NULL: nobody */
 } sl_admit_shape;
 
 typedef struct sl_admit {

@@ -82,6 +82,7 @@ bool sl_head_next(const sl_head *h, sl_head_piece *out) {
 void sl_head_done(sl_head *h, const sl_step *s) {
     sl_head_piece p;
     if (!sl_head_next(h, &p)) return;
+    sl_watch_tell(s->slots->watch, HEAD, s->lane, p.kind, p.first, p.n, h->rows);
     if (p.kind == SL_HEAD_COLUMNS)
         h->computed += p.n;
     else

@@ -144,6 +144,16 @@ static uint32_t enter_prompts(sl_parts *p, sl_part_kind kind, uint64_t now_us, u
     return n;
 }
 
+static void tell_entered(const sl_parts *p, uint64_t now_us, uint32_t n) {
+    const sl_watch *watch = p->slots->watch;
+    if (n > 0) sl_watch_tell(watch, ENTER, now_us, n, p->n_free);
+    for (uint32_t i = 0; watch && i < n; i++) {
+        uint32_t slot = p->entered[i];
+        const sl_part *t = &p->part[slot];
+        sl_watch_tell(watch, STEP_PART, slot, life_at(p, slot)->done, t->rows, t->sample);
+    }
+}
+
 uint32_t sl_parts_enter(sl_parts *p, uint64_t now_us, const uint32_t **slot) {
     uint32_t n = 0;
     bool prompt = peek(p, SL_PART_PROMPT) != NULL, rest = peek(p, SL_PART_REST) != NULL;
@@ -154,6 +164,7 @@ uint32_t sl_parts_enter(sl_parts *p, uint64_t now_us, const uint32_t **slot) {
     }
     n = enter_prompts(p, SL_PART_PROMPT, now_us, n);
     n = enter_prompts(p, SL_PART_REST, now_us, n);
+    tell_entered(p, now_us, n);
     *slot = p->entered;
     return n;
 }
@@ -195,11 +206,19 @@ static void drain(sl_parts *p) {
     p->queue[p->layer] = (sl_queue_state){0};
 }
 
+static void tell_batch(const sl_parts *p) {
+    const sl_watch *watch = p->slots->watch;
+    sl_watch_tell(watch, BATCH, p->layer, p->n_batch, p->n_rows, p->n_ended, p->epoch);
+    for (uint32_t i = 0; watch && i < p->n_batch; i++)
+        sl_watch_tell(watch, BATCH_PART, p->batch[i], p->part[p->batch[i]].rows);
+}
+
 bool sl_parts_take(sl_parts *p) {
     SL_ASSERT(p->n_batch == 0);
     if (!pick(p, &p->layer)) return false;
     drain(p);
     if (p->layer == 0 && p->n_batch > 0) p->wave = p->epoch;
+    tell_batch(p);
     return true;
 }
 

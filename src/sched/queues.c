@@ -29,6 +29,7 @@ struct sl_queues {
     /* the batch that runs; between batches, scratch of drop */
     uint32_t n, *place;                                /* [places] */
     uint32_t *group_expert, *group_rows, *group_first; /* [hosted], the last [hosted + 1] */
+    const sl_watch *watch;
 };
 
 /* ---- life ---- */
@@ -110,6 +111,10 @@ sl_status sl_queues_reserve(sl_queues *q, uint32_t places, sl_err *err) {
     return SL_OK;
 }
 
+void sl_queues_watch(sl_queues *q, const sl_watch *watch) {
+    q->watch = watch;
+}
+
 uint32_t sl_queues_places(const sl_queues *q) {
     return q->places;
 }
@@ -177,6 +182,12 @@ static void drain(sl_queues *q, uint32_t layer, uint32_t e, sl_queue_batch *b) {
     b->n_rows += rows;
 }
 
+static void tell(const sl_queues *q, const sl_queue_batch *b) {
+    sl_watch_tell(q->watch, QUEUE, b->layer, b->n_groups, b->n_rows, q->seen);
+    for (uint32_t g = 0; q->watch && g < b->n_groups; g++)
+        sl_watch_tell(q->watch, GROUP, b->expert[g], b->rows[g]);
+}
+
 bool sl_queues_take(sl_queues *q, sl_queue_batch *out) {
     SL_ASSERT(q->n == 0);
     uint32_t picked, oldest = 0;
@@ -199,6 +210,7 @@ bool sl_queues_take(sl_queues *q, sl_queue_batch *out) {
     }
     b.n = q->n;
     b.oldest = oldest;
+    tell(q, &b);
     *out = b;
     return true;
 }

@@ -18,6 +18,7 @@
 #define SL_SCHED_QUEUES_H
 
 #include "base/status.h"
+#include "sched/watch.h"
 #include "spec/plan.h"
 
 #include <stdbool.h>
@@ -54,6 +55,9 @@ void sl_queues_free(sl_queues *q); /* NULL-safe */
 /* From now on `places` entries may be here; no effect if as many could be before. SL_ERR_NOMEM
  * leaves it as it was. */
 sl_status sl_queues_reserve(sl_queues *q, uint32_t places, sl_err *err) SL_MUST_CHECK;
+
+/* Who sees its batches, QUEUE and GROUP, from now on; NULL, as at first: nobody. Borrowed. */
+void sl_queues_watch(sl_queues *q, const sl_watch *watch);
 
 /* How many entries may be here, and how many more may come. */
 uint32_t sl_queues_places(const sl_queues *q);

@@ -397,6 +397,12 @@ static const sl_idset *take_next(sl_rounds *r, const task *t) {
     return found;
 }
 
+static void tell(const sl_rounds *r, const task *t) {
+    const sl_watch *watch = r->shape.watch;
+    sl_watch_tell(watch, TASK, t->lane, t->layer, t->chunk, t->round, r->n_run, t->rows);
+    for (uint32_t i = 0; watch && i < r->n_run; i++) sl_watch_tell(watch, MEMBER, r->run_member[i]);
+}
+
 bool sl_rounds_begin(sl_rounds *r, sl_round_task *out) {
     SL_ASSERT(!r->runs);
     if (r->n == 0) return false;
@@ -410,6 +416,7 @@ bool sl_rounds_begin(sl_rounds *r, sl_round_task *out) {
         r->run_member[r->n_run] = r->shape.members->ids[at];
         r->run_place[r->n_run++] = id;
     }
+    tell(r, t);
     *out = (sl_round_task){.lane = t->lane,
                            .layer = t->layer,
                            .chunk = t->chunk,

@@ -16,6 +16,7 @@
 #define SL_SCHED_ROUNDS_H
 
 #include "sched/membership.h"
+#include "sched/watch.h"
 
 typedef struct sl_rounds sl_rounds;
 
@@ -56,7 +57,8 @@ typedef struct sl_rounds_shape {
                                         sl_rounds_free, not empty */
     const sl_idset *experts; /* expert workers, self among them: the lowest is the sequencer */
     sl_rounds_ops ops;
-    void *ctx; /* of ops */
+    void *ctx;             /* of ops */
+    const sl_watch *watch; /* TASK; NULL: nobody */
 } sl_rounds_shape;
 
 /* A chunk that may run: messages of the round's live members. */

@@ -43,6 +43,7 @@ sl_life *sl_slots_take(sl_slots *t, uint32_t given, uint32_t max_new, uint32_t p
         if (++*look >= t->per_lane) *look = 0;
     } while (of[*look].used);
     t->n_used[lane]++;
+    sl_watch_tell(t->watch, SLOT, lane, *look, given, pages);
     of[*look] = (sl_life){.used = true,
                           .generation = next_generation(t),
                           .arrival = ++t->arrivals,

@@ -12,6 +12,7 @@
 #define SL_SCHED_SLOTS_H
 
 #include "base/status.h"
+#include "sched/watch.h"
 #include "spec/kv.h"
 #include "spec/limits.h"
 
@@ -44,6 +45,7 @@ typedef struct sl_slots {
     uint32_t *look;    /* [n_lanes] where a free slot was found last */
     uint64_t arrivals; /* so far */
     uint32_t last_generation;
+    const sl_watch *watch; /* of them and of all that works on them; NULL, as at first: nobody */
 } sl_slots;
 
 /* Both counts > 0. SL_ERR_NOMEM; *out can be freed then, too. */

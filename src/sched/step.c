@@ -121,6 +121,16 @@ static double mean_keys(const sl_step *s) {
     return s->rows ? keys / s->rows : 0;
 }
 
+static void tell(const sl_step *s) {
+    const sl_watch *watch = s->slots->watch;
+    const sl_life *of = sl_slots_of(s->slots, s->lane);
+    sl_watch_tell(watch, STEP, s->began_us, s->lane, s->rows, s->decode_rows, s->n_parts, s->n_cut);
+    for (size_t i = 0; watch && i < s->n_parts; i++) {
+        const sl_step_part *p = &s->part[i];
+        sl_watch_tell(watch, STEP_PART, p->slot, of[p->slot].done, p->rows, p->sample);
+    }
+}
+
 void sl_step_form(sl_step *s, uint64_t now_us) {
     sl_err err;
     sl_lane_step step = {.parts = s->part, .cap = s->slots->per_lane + 1u};
@@ -137,6 +147,7 @@ void sl_step_form(sl_step *s, uint64_t now_us) {
     s->began_us = now_us;
     for (size_t i = 0; i < s->n_parts; i++) count_part(s, &s->part[i]);
     s->n_cut = sl_cut_choose(s->cut, s->rows, mean_keys(s));
+    tell(s);
 }
 
 void sl_step_advance(sl_step *s) {

@@ -104,6 +104,7 @@ static void block_done(sl_turns *t, sl_turn_lane *l) {
 }
 
 void sl_turns_begin(sl_turns *t, const sl_turn *turn) {
+    sl_watch_tell(t->shape.watch, TURN, turn->kind, turn->lane, turn->layer);
     sl_turn_lane *l = &t->lane[turn->lane];
     if (turn->kind == SL_TURN_SHARED) {
         l->shared_begun = true;

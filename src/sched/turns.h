@@ -19,6 +19,7 @@
 #define SL_SCHED_TURNS_H
 
 #include "base/status.h"
+#include "sched/watch.h"
 #include "spec/plan.h"
 
 #include <stdbool.h>
@@ -44,6 +45,7 @@ typedef struct sl_turns_shape {
     bool shared;        /* blocks with routed experts have shared ones, too */
     uint32_t n_replies; /* per lane and block: expert workers times chunks, > 0 */
     sl_order order;
+    const sl_watch *watch; /* TURN; NULL: nobody */
 } sl_turns_shape;
 
 typedef enum sl_turn_phase {

@@ -2,6 +2,7 @@
 #include "sim/deployment_int.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define WIRE_HEADER  72u  /* bytes of a message's header */
@@ -21,6 +22,35 @@ void sim_touch(sim *s, sim_worker *w) {
     if (w->dirty) return;
     w->dirty = true;
     s->dirty[s->n_dirty++] = w->id;
+}
+
+void sim_touch_coord(sim *s) {
+    if (s->coord_dirty) return;
+    s->coord_dirty = true;
+    s->dirty[s->n_dirty++] = s->n_workers;
+}
+
+void sim_inbox_push(sim *s, sim_inbox *b, sim_item item) {
+    if (b->n == b->cap) {
+        uint32_t cap = SL_MAX(2 * b->cap, 16u);
+        sim_item *bigger = sl_alloc(cap, sizeof *bigger);
+        if (!bigger) {
+            sim_fail(s, sim_oom(s, "messages"));
+            return;
+        }
+        for (uint32_t i = 0; i < b->n; i++) bigger[i] = b->item[(b->head + i) % b->cap];
+        sl_free(b->item);
+        *b = (sim_inbox){.item = bigger, .n = b->n, .cap = cap};
+    }
+    b->item[(b->head + b->n++) % b->cap] = item;
+}
+
+bool sim_inbox_pop(sim_inbox *b, sim_item *out) {
+    if (b->n == 0) return false;
+    *out = b->item[b->head];
+    b->head = (b->head + 1) % b->cap;
+    b->n--;
+    return true;
 }
 
 double sim_uniform(uint64_t *rng) {
@@ -160,43 +190,53 @@ void sim_msg_send(sim *s, uint32_t id, size_t bytes) {
     double now = sim_now(s);
     m->bytes = (uint32_t)SL_MIN(bytes + WIRE_HEADER, UINT32_MAX);
     if (m->dst == m->src) {
-        sl_sim_events_push(&s->ev, now, SIM_DELIVER, m->dst, id);
+        m->came_at = now;
+        sim_inbox_push(s, &w->inbox, (sim_item){.kind = SIM_DELIVER, .what = id});
         return;
     }
     const sl_link_cost *c = link_of(s, w);
-    double takes = sl_link_cost_port_us(c, m->bytes);
-    double end = sl_sim_port_take(&w->out, now, takes);
+    double there = sl_sim_leave(&w->out, now, c, travels(s, c), m->bytes);
     s->messages++;
     s->message_bytes += m->bytes;
     w->owed_us += work_of(s, c);
     add_event(w, event_of(s, m, SL_TRACE_SEND, m->dst), now, now);
-    double left = SL_MAX(end - takes, now); /* rounding must not take it into the past */
-    sl_sim_events_push(&s->ev, left + travels(s, c), SIM_HEAD, m->dst, id);
+    sl_sim_events_push(&s->ev, there, SIM_HEAD, m->dst, id);
 }
 
-/* The first byte is at the receiver's in-port, which has it all when it has been occupied for as
- * long as the message takes, and when the last byte has come. */
+/* The first byte is at the receiver's in-port. */
 static void on_head(sim *s, uint32_t id) {
     const sim_msg *m = &s->msg[id];
     sim_worker *w = &s->worker[m->dst];
-    double sender = sl_link_cost_port_us(link_of(s, &s->worker[m->src]), m->bytes);
-    double here = sl_link_cost_port_us(link_of(s, w), m->bytes), now = sim_now(s);
-    double end = sl_sim_port_take(s->half ? &w->out : &w->in, now, here);
-    sl_sim_events_push(&s->ev, SL_MAX(end, now + sender), SIM_DELIVER, m->dst, id);
+    double end = sl_sim_come(s->half ? &w->out : &w->in, sim_now(s), link_of(s, &s->worker[m->src]),
+                             link_of(s, w), m->bytes);
+    sl_sim_events_push(&s->ev, end, SIM_DELIVER, m->dst, id);
+}
+
+static bool is_void(const sim *s, const sim_msg *m) {
+    return s->worker[m->dst].dead || s->worker[m->src].dead;
 }
 
 static void deliver(sim *s, uint32_t id) {
     sim_msg *m = &s->msg[id];
     sim_worker *w = &s->worker[m->dst];
-    if (w->dead || (s->worker[m->src].dead && m->src != m->dst)) {
+    if (is_void(s, m)) {
         sim_msg_drop(s, id);
         return;
     }
-    if (m->src != m->dst) {
-        w->owed_us += work_of(s, link_of(s, w));
-        add_event(w, event_of(s, m, SL_TRACE_RECV, m->src), sim_now(s), sim_now(s));
-    }
+    m->came_at = sim_now(s);
+    w->owed_us += work_of(s, link_of(s, w));
+    add_event(w, event_of(s, m, SL_TRACE_RECV, m->src), sim_now(s), sim_now(s));
+    sim_inbox_push(s, &w->inbox, (sim_item){.kind = SIM_DELIVER, .what = id});
     sim_touch(s, w);
+}
+
+/* The worker takes it up. */
+static void handle_message(sim *s, sim_worker *w, uint32_t id) {
+    const sim_msg *m = &s->msg[id];
+    if (is_void(s, m)) {
+        sim_msg_drop(s, id);
+        return;
+    }
     switch (m->kind) {
     case SIM_MSG_DISPATCH:
         if (s->aep)
@@ -301,8 +341,19 @@ void sim_kernel_add(sim *s, sim_worker *w, sl_trace_kind trace, const sl_stage_c
         .kind = (uint8_t)trace, .rows = (uint32_t)rows, .us = us, .slow = slow_of(s, trace)};
 }
 
+/* Rows for its experts that it has not taken up. */
+static double inbox_rows(const sim *s, const sim_worker *w) {
+    double rows = 0;
+    for (uint32_t i = 0; i < w->inbox.n; i++) {
+        const sim_item *it = &w->inbox.item[(w->inbox.head + i) % w->inbox.cap];
+        if (it->kind == SIM_DELIVER && s->msg[it->what].kind == SIM_MSG_DISPATCH)
+            rows += s->msg[it->what].entries;
+    }
+    return rows;
+}
+
 static double depth_of(const sim *s, const sim_worker *w) {
-    double depth = 0;
+    double depth = inbox_rows(s, w);
     if (w->attn) depth += s->aep ? sim_flow_depth(w) : sim_attn_depth(s, w);
     if (w->xprt) depth += sim_xprt_depth(w);
     if (w->queue) depth += sim_queue_depth(w);
@@ -317,12 +368,25 @@ static void book_depth(sim *s, sim_worker *w) {
     if (sim_counts(s)) w->depth_max = SL_MAX(w->depth_max, w->depth);
 }
 
+/* What came since the last task. */
+static void drain_inbox(sim *s, sim_worker *w) {
+    sim_item it;
+    while (s->status == SL_OK && sim_inbox_pop(&w->inbox, &it)) {
+        if (it.kind == SIM_DELIVER)
+            handle_message(s, w, it.what);
+        else
+            sim_attn_on_control(s, w, (sim_event_kind)it.kind, it.what);
+    }
+}
+
 /* Experts first: others wait for them. */
 static bool start_task(sim *s, sim_worker *w) {
+    bool goes_on = sim_flow_goes_on(w);
     w->n_kernels = 0;
     w->about = (sl_trace_event){0};
+    if (!goes_on) drain_inbox(s, w);
     if (w->xprt && sim_xprt_start(s, w)) w->running = SIM_RUN_EXPERT;
-    if (w->running == SIM_REST && w->queue && sim_queue_start(s, w)) w->running = SIM_RUN_QUEUE;
+    if (w->queue && !goes_on && sim_queue_start(s, w)) w->running = SIM_RUN_QUEUE;
     if (w->running == SIM_REST && w->attn && s->aep && sim_flow_start(s, w))
         w->running = SIM_RUN_FLOW;
     if (w->running == SIM_REST && w->attn && !s->aep && sim_attn_start(s, w))
@@ -407,7 +471,6 @@ static void finish_task(sim *s, sim_worker *w) {
 
 /* The worker takes tasks until one lasts. */
 static void kick(sim *s, sim_worker *w) {
-    w->dirty = false;
     while (s->status == SL_OK && !w->dead && w->running == SIM_REST && start_task(s, w)) {
         double us = w->n_kernels ? w->owed_us : 0;
         for (uint32_t i = 0; i < w->n_kernels; i++) us += w->kernel[i].us;
@@ -428,6 +491,7 @@ static void kick(sim *s, sim_worker *w) {
         finish_task(s, w);
     }
     book_depth(s, w);
+    w->dirty = false;
 }
 
 /* ---- the loop ---- */
@@ -467,8 +531,14 @@ static void notice(sim *s, uint32_t id) {
     if (duties & SL_ROSTER_ANNOUNCE) announce(s, id);
 }
 
+static sim_item item_of(const sl_sim_event *e) {
+    return (sim_item){.kind = e->kind, .who = e->who, .what = (uint32_t)e->what};
+}
+
 static void handle(sim *s, const sl_sim_event *e) {
     switch ((sim_event_kind)e->kind) {
+    case SIM_BEGIN: /* the coordinator has been touched */
+        break;
     case SIM_COME:
         sim_coord_come(s);
         break;
@@ -479,10 +549,12 @@ static void handle(sim *s, const sl_sim_event *e) {
     case SIM_PAGE:
     case SIM_CANCEL:
     case SIM_ACK:
-        sim_attn_on_control(s, &s->worker[e->who], (sim_event_kind)e->kind, (uint32_t)e->what);
+        sim_inbox_push(s, &s->worker[e->who].inbox, item_of(e));
+        sim_touch(s, &s->worker[e->who]);
         break;
     case SIM_HEAR:
-        sim_coord_hear(s, &s->worker[e->who], (uint32_t)e->what);
+        sim_inbox_push(s, &s->heard, item_of(e));
+        sim_touch_coord(s);
         break;
     case SIM_TASK:
         if (s->worker[e->who].dead || is_late(s, &s->worker[e->who])) break;
@@ -509,12 +581,29 @@ static void handle(sim *s, const sl_sim_event *e) {
     }
 }
 
+static int by_id(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Who may have something to do at this time does it, in the order of ids, the coordinator last. */
+static void run_all(sim *s) {
+    qsort(s->dirty, s->n_dirty, sizeof *s->dirty, by_id);
+    for (uint32_t i = 0; i < s->n_dirty && s->status == SL_OK; i++) {
+        if (s->dirty[i] < s->n_workers)
+            kick(s, &s->worker[s->dirty[i]]);
+        else
+            sim_coord_run(s);
+    }
+    s->n_dirty = 0;
+}
+
 static sl_status loop(sim *s) {
     sl_sim_event e;
     while (s->status == SL_OK && !s->over && sl_sim_events_pop(&s->ev, &e)) {
         handle(s, &e);
         if (sl_sim_events_at_once(&s->ev)) continue;
-        while (s->n_dirty > 0 && s->status == SL_OK) kick(s, &s->worker[s->dirty[--s->n_dirty]]);
+        run_all(s);
         if (s->ev.failed) sim_fail(s, sim_oom(s, "events"));
         if (s->s->max_events && s->ev.popped >= s->s->max_events) break;
     }
@@ -598,7 +687,7 @@ static sl_status create(sim *s) {
     s->attn_id = sl_alloc(s->n_workers, sizeof *s->attn_id);
     s->expert_id = sl_alloc(s->n_workers, sizeof *s->expert_id);
     s->expert_index = sl_alloc(s->n_workers, sizeof *s->expert_index);
-    s->dirty = sl_alloc(s->n_workers, sizeof *s->dirty);
+    s->dirty = sl_alloc(s->n_workers + 1, sizeof *s->dirty);
     s->moe = sl_alloc(s->m->n_layers, 1);
     if (!s->worker || !s->attn_id || !s->expert_id || !s->expert_index || !s->dirty || !s->moe)
         return sim_oom(s, "workers");
@@ -617,6 +706,7 @@ static void destroy(sim *s) {
         sim_xprt_free(&s->worker[i]);
         sim_queue_free(&s->worker[i]);
         sl_trace_free(s->worker[i].trace);
+        sl_free(s->worker[i].inbox.item);
     }
     for (uint32_t i = 0; i < s->n_msgs; i++) {
         sim_set_drop(s->msg[i].set);
@@ -627,7 +717,7 @@ static void destroy(sim *s) {
     sl_roster_free(&s->roster);
     void *const owned[] = {s->worker, s->attn_id, s->expert_id, s->expert_index, s->dirty,
                            s->moe,    s->msg,     s->entry,     s->req,          s->ttft.v,
-                           s->itl.v,  s->tpot.v,  s->queued.v};
+                           s->itl.v,  s->tpot.v,  s->queued.v,  s->heard.item};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_cut_free(&s->cut);
     sl_sim_events_free(&s->ev);

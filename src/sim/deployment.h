@@ -14,11 +14,17 @@
 #include <stdio.h>
 
 #include "base/trace.h"
+#include "sched/watch.h"
 #include "spec/costs.h"
 #include "spec/model.h"
 #include "spec/plan.h"
 #include "spec/workload.h"
 #include "trace/trace_file.h"
+
+/* What a lane's step without rows takes. A lane whose requests wait for pages goes from round to
+ * round with such steps; if they took no time, none would ever pass at a worker that is all there
+ * is. */
+#define SL_SIM_EMPTY_STEP_US 1.0
 
 /* A worker that dies. Its rows and requests are lost; others notice `notice_us` later: what runs at
  * a dead attention worker ends with errors, a dead expert worker ends everything, as the engine
@@ -55,6 +61,12 @@ typedef struct sl_sim_setup {
     uint64_t max_events; /* it ends after so many at the latest; 0: no limit */
     uint64_t seed;
     uint64_t trace_events; /* kept of each worker; 0: no trace */
+    /* Where a row goes, instead of by draws: the experts [top_k] of the row at `position` of the
+     * load's request-th request in a MoE block. Returns the key that splits it among replicas. */
+    uint32_t (*route)(void *ctx, uint64_t request, uint32_t position, uint32_t moe,
+                      uint32_t *expert);
+    void *route_ctx;
+    const sl_watch *watch; /* [workers + 1], the last the coordinator's; NULL: nobody watches */
 } sl_sim_setup;
 
 typedef struct sl_sim_dist {

@@ -20,6 +20,7 @@
 #define SIM_NONE UINT32_MAX
 
 typedef enum sim_event_kind {
+    SIM_BEGIN,   /* those who are there at first are */
     SIM_COME,    /* who: - ; a request of the load arrives */
     SIM_CLIENT,  /* who: whether it failed; a client has seen the end of its request */
     SIM_SUBMIT,  /* who: worker, what: request; so with PAGE and CANCEL */
@@ -78,8 +79,21 @@ typedef struct sim_msg {
     double came_at;             /* barriers: at its expert worker */
 } sim_msg;
 
+/* What waits for a worker between its tasks, or for the coordinator. */
+typedef struct sim_item {
+    uint32_t kind, who; /* sim_event_kind; who: of HEAR */
+    uint32_t what;
+} sim_item;
+
+/* FIFO: a ring. */
+typedef struct sim_inbox {
+    sim_item *item;
+    uint32_t head, n, cap;
+} sim_inbox;
+
 /* Beside what the coordinator's books (sim.admit) have of it, at the same place. */
 typedef struct sim_request {
+    uint64_t number; /* of the load's requests */
     double came_at, first_at, last_at;
     sl_life *life; /* at its worker; NULL: not there (yet) */
 } sim_request;
@@ -150,6 +164,7 @@ struct sim_worker {
     uint32_t id;
     uint8_t roles;
     bool dead, dirty;
+    sim_inbox inbox; /* it takes up what came between its tasks */
     sim_running running;
     sim_kernel kernel[SIM_MAX_PARTS];
     uint32_t n_kernels;
@@ -186,7 +201,9 @@ typedef struct sim {
     uint32_t *attn_id, *expert_id; /* ascending worker ids */
     sl_idset members, experts;     /* the same: who takes part in rounds */
     uint32_t *expert_index;        /* worker id -> index of expert worker */
-    uint32_t *dirty, n_dirty;
+    uint32_t *dirty, n_dirty;      /* who may have something to do: ids... */
+    bool coord_dirty;              /* ...n_workers: the coordinator */
+    sim_inbox heard;               /* what it has to hear */
     uint32_t lanes, chunks, max_rows, max_slots;
     bool aep, half;
     uint8_t *moe; /* [n_layers] */
@@ -217,10 +234,11 @@ typedef struct sim {
     double *weight;
     uint32_t *cell; /* [n_expert][n_experts] rows */
     uint32_t *touched, n_touched, cap_touched;
-    uint32_t *to_msg;                        /* [n_expert * chunks] message being built */
-    uint32_t *last_row;                      /* [n_expert * chunks] */
-    uint32_t *expert_rows;                   /* [n_experts] of a task */
-    uint32_t *answer, *answered, n_answered; /* [n_attn] aep: messages of a batch's rows */
+    uint32_t *to_msg;      /* [n_expert * chunks] message being built */
+    uint32_t *last_row;    /* [n_expert * chunks] */
+    uint32_t *expert_rows; /* [n_experts] of a task */
+    uint32_t *answer;      /* [n_attn] aep: message of a batch's rows to that attention worker */
+    uint32_t *answered, n_answered; /* [n_attn] who gets one */
 
     /* results */
     sim_phase phase;
@@ -251,6 +269,12 @@ static inline double sim_expert_us(const sim *s, uint32_t rows, bool first) {
 void sim_fail(sim *s, sl_status st);
 sl_status sim_oom(sim *s, const char *what);
 void sim_touch(sim *s, sim_worker *w);
+void sim_touch_coord(sim *s);
+void sim_inbox_push(sim *s, sim_inbox *b, sim_item item);
+bool sim_inbox_pop(sim_inbox *b, sim_item *out);
+static inline const sl_watch *sim_watch(const sim *s, uint32_t worker) {
+    return s->s->watch ? &s->s->watch[worker] : NULL;
+}
 double sim_uniform(uint64_t *rng);
 /* A kernel of the task that is about to begin. */
 void sim_kernel_add(sim *s, sim_worker *w, sl_trace_kind trace, const sl_stage_cost *c, double rows,
@@ -273,8 +297,8 @@ size_t sim_return_bytes(const sim *s, uint32_t rows, size_t n_set);
 /* ---- sim_route.c ---- */
 sl_status sim_route_create(sim *s);
 void sim_route_free(sim *s);
-/* top_k distinct experts of a MoE block. */
-void sim_route_draw(sim *s, uint32_t moe, uint32_t *expert);
+/* top_k distinct experts of a MoE block for the row at this position; returns its key. */
+uint32_t sim_route_row(sim *s, uint32_t request, uint32_t position, uint32_t moe, uint32_t *expert);
 /* Messages of a lane's rows to every expert worker. */
 void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, bool stay);
 
@@ -282,8 +306,8 @@ void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, b
 sl_status sim_coord_start(sim *s);
 void sim_coord_come(sim *s);
 void sim_coord_client(sim *s, bool failed);
-/* The next n things that the worker told are here. */
-void sim_coord_hear(sim *s, sim_worker *w, uint32_t n);
+/* It hears what is there, and decides. */
+void sim_coord_run(sim *s);
 void sim_coord_worker_lost(sim *s, uint32_t worker);
 void sim_coord_experts_lost(sim *s);
 
@@ -325,6 +349,8 @@ double sim_xprt_depth(const sim_worker *w);
 sl_status sim_flow_create(sim *s, sim_worker *w);
 void sim_flow_free(sim_attn *a);
 void sim_flow_wake(sim_worker *w, const sl_life *life);
+/* Whether the batch that has left has more to do at once, before anything else happens here. */
+bool sim_flow_goes_on(const sim_worker *w);
 bool sim_flow_start(sim *s, sim_worker *w);
 void sim_flow_finish(sim *s, sim_worker *w);
 void sim_flow_on_return(sim *s, sim_worker *w, uint32_t msg);

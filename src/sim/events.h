@@ -5,6 +5,7 @@
 #define SL_SIM_EVENTS_H
 
 #include "base/status.h"
+#include "spec/costs.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,6 +47,22 @@ static inline double sl_sim_port_take(sl_sim_port *p, double now, double takes) 
     p->busy += takes;
     p->free_at = begin + takes;
     return p->free_at;
+}
+
+/* A message of so many bytes leaves now through its sender's out-port, over links that cost c and
+ * travel for travel_us: returns when its first byte is at the receiver's in-port. */
+static inline double sl_sim_leave(sl_sim_port *out, double now, const sl_link_cost *c,
+                                  double travel_us, double bytes) {
+    double takes = sl_link_cost_port_us(c, bytes), end = sl_sim_port_take(out, now, takes);
+    return SL_MAX(end - takes, now) + travel_us; /* rounding must not take it into the past */
+}
+
+/* It is there now: returns when the receiver, with links that cost c, has it all, which is when the
+ * in-port has been occupied for as long as the message takes, and when the last byte has come. */
+static inline double sl_sim_come(sl_sim_port *in, double now, const sl_link_cost *sender,
+                                 const sl_link_cost *c, double bytes) {
+    double end = sl_sim_port_take(in, now, sl_link_cost_port_us(c, bytes));
+    return SL_MAX(end, now + sl_link_cost_port_us(sender, bytes));
 }
 
 #endif

@@ -96,9 +96,8 @@ static void on_submit(sim *s, sim_worker *w, uint32_t request) {
 }
 
 static void on_page(sim *s, sim_worker *w, sl_life *life) {
-    bool parked = !sl_life_has_work(life);
     life->pages++;
-    if (parked && sl_life_has_work(life)) sim_attn_wake(s, w, life);
+    sim_attn_wake(s, w, life);
 }
 
 void sim_attn_give_way(sim *s, sim_worker *w, sl_life *life) {
@@ -108,6 +107,7 @@ void sim_attn_give_way(sim *s, sim_worker *w, sl_life *life) {
 
 static void on_cancel(sim *s, sim_worker *w, sl_life *life) {
     if (sl_life_end(life)) sim_attn_give_way(s, w, life); /* else it ends with the step */
+    sim_attn_wake(s, w, life);
 }
 
 static void on_ack(sim *s, sim_worker *w, uint32_t n) {
@@ -116,9 +116,8 @@ static void on_ack(sim *s, sim_worker *w, uint32_t n) {
         const sim_told *t = &a->told[a->told_head];
         a->told_head = (a->told_head + 1) % a->cap_told;
         if (t->life->generation != t->generation) continue;
-        bool parked = !sl_life_has_work(t->life);
         sl_life_ack(t->life, t->life->acked + 1);
-        if (parked && sl_life_has_work(t->life)) sim_attn_wake(s, w, t->life);
+        sim_attn_wake(s, w, t->life);
     }
     a->n_told -= n;
     a->n_sent -= n;
@@ -126,7 +125,7 @@ static void on_ack(sim *s, sim_worker *w, uint32_t n) {
 }
 
 void sim_attn_on_control(sim *s, sim_worker *w, sim_event_kind kind, uint32_t what) {
-    if (w->dead || w->attn->lost) return;
+    if (w->attn->lost) return;
     sl_life *life = kind == SIM_ACK ? NULL : s->req[what].life;
     if (kind == SIM_SUBMIT)
         on_submit(s, w, what);
@@ -252,9 +251,9 @@ static void start_head(sim *s, sim_worker *w, sim_lane *l) {
     sl_head_piece piece;
     if (!h->open) sl_head_open(h, &l->step);
     if (!sl_head_next(h, &piece) || piece.kind != SL_HEAD_COLUMNS) return;
-    double all = l->step.samples, share = h->rows / all / sl_head_column_pieces(h);
-    double us = sl_stage_cost_us(&s->s->attention->stage[SL_COST_HEAD], all, 0);
-    sim_kernel_add(s, w, SL_TRACE_HEAD, &(sl_stage_cost){.fixed_us = us * share}, h->rows, 0);
+    double all = l->step.samples, pieces = all * sl_head_column_pieces(h);
+    double us = sl_stage_cost_us(&s->s->attention->stage[SL_COST_HEAD], all, 0) * h->rows / pieces;
+    sim_kernel_add(s, w, SL_TRACE_HEAD, &(sl_stage_cost){.fixed_us = us}, h->rows, 0);
 }
 
 bool sim_attn_start(sim *s, sim_worker *w) {
@@ -269,6 +268,9 @@ bool sim_attn_start(sim *s, sim_worker *w) {
     sl_turns_begin(&a->turns, t);
     if (t->kind == SL_TURN_BEGIN) begin_step(s, l);
     if (t->kind == SL_TURN_HEAD) start_head(s, w, l);
+    if (l->step.rows == 0 && t->kind == SL_TURN_BEGIN)
+        sim_kernel_add(s, w, SL_TRACE_EMBED, &(sl_stage_cost){.fixed_us = SL_SIM_EMPTY_STEP_US}, 0,
+                       0);
     if (l->step.rows == 0) return true;
     switch (t->kind) {
     case SL_TURN_BLOCK:
@@ -383,13 +385,15 @@ sl_status sim_attn_create(sim *s, sim_worker *w) {
     a->lane = sl_alloc(s->lanes, sizeof *a->lane);
     if (!a->lane) return sim_oom(s, "lanes");
     sl_status st = sl_slots_create(s->lanes, s->max_slots, &a->slots, s->err);
+    a->slots.watch = sim_watch(s, w->id);
     for (uint32_t l = 0; st == SL_OK && l < s->lanes; l++) st = create_lane(s, w, &a->lane[l]);
     const sl_turns_shape shape = {.n_lanes = s->lanes,
                                   .n_layers = s->m->n_layers,
                                   .moe = s->moe,
                                   .shared = s->m->d_ff_shared > 0,
                                   .n_replies = s->n_expert * s->chunks,
-                                  .order = s->p->order};
+                                  .order = s->p->order,
+                                  .watch = sim_watch(s, w->id)};
     if (st == SL_OK) st = sl_turns_init(&a->turns, &shape, s->err);
     if (st == SL_OK && s->aep) st = sim_flow_create(s, w);
     return st;

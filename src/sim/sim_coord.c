@@ -58,7 +58,7 @@ static sl_status enter(sim *s, uint32_t prompt, uint32_t output) {
         s->req = bigger;
         s->cap_req = cap;
     }
-    if (st == SL_OK) s->req[id] = (sim_request){.came_at = sim_now(s)};
+    if (st == SL_OK) s->req[id] = (sim_request){.number = s->submitted - 1, .came_at = sim_now(s)};
     return st;
 }
 
@@ -88,7 +88,7 @@ static void submit(sim *s) {
     s->n_open++;
     sl_status st = enter(s, prompt, output);
     if (st != SL_OK) sim_fail(s, st);
-    decide(s);
+    sim_touch_coord(s);
 }
 
 static uint64_t requests_in_all(const sim *s) {
@@ -115,8 +115,10 @@ void sim_coord_come(sim *s) {
 
 /* All of a plan's pages are free; books of pages grow as they are used. */
 static sl_status create_books(sim *s) {
-    const sl_admit_shape shape = {
-        .n_workers = s->n_workers, .max_running = s->p->max_num_seqs, .max_queue = UINT32_MAX};
+    const sl_admit_shape shape = {.n_workers = s->n_workers,
+                                  .max_running = s->p->max_num_seqs,
+                                  .max_queue = UINT32_MAX,
+                                  .watch = sim_watch(s, s->n_workers)};
     sl_status st = sl_admit_create(&shape, &s->admit, s->err);
     if (st == SL_OK) st = sl_roster_create(s->n_workers, &s->roster, s->err);
     for (uint32_t i = 0; st == SL_OK && i < s->n_workers; i++) {
@@ -148,6 +150,7 @@ sl_status sim_coord_start(sim *s) {
     if (o->measure_us > 0) sl_sim_events_push(&s->ev, o->warmup_us + o->measure_us, SIM_END, 0, 0);
     if (a->kind == SL_ARRIVAL_CLOSED) {
         for (uint32_t i = 0; i < a->concurrency && more(s); i++) submit(s);
+        sl_sim_events_push(&s->ev, 0, SIM_BEGIN, 0, 0);
         return s->status;
     }
     double first =
@@ -225,7 +228,7 @@ static void token(sim *s, uint32_t request) {
 
 /* Acknowledges what was heard, if a request goes on for which that matters: an acknowledgement that
  * nobody needs would only make a run longer. */
-void sim_coord_hear(sim *s, sim_worker *w, uint32_t n) {
+static void hear(sim *s, sim_worker *w, uint32_t n) {
     sim_attn *a = w->attn;
     bool matters = false;
     if (a->lost) return; /* so are its requests */
@@ -245,6 +248,13 @@ void sim_coord_hear(sim *s, sim_worker *w, uint32_t n) {
         send(s, SIM_ACK, w->id, a->n_owed);
         a->n_owed = 0;
     }
+}
+
+void sim_coord_run(sim *s) {
+    sim_item it;
+    s->coord_dirty = false;
+    while (s->status == SL_OK && sim_inbox_pop(&s->heard, &it))
+        hear(s, &s->worker[it.who], it.what);
     decide(s);
 }
 

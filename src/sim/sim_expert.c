@@ -86,7 +86,6 @@ void sim_xprt_on_set(sim *s, sim_worker *w, uint32_t id) {
 void sim_xprt_on_dispatch(sim *s, sim_worker *w, uint32_t id) {
     const sl_round_msg m = round_msg(s, id);
     uint32_t place;
-    s->msg[id].came_at = sim_now(s);
     sl_status st = sl_rounds_on_dispatch(w->xprt->rounds, &m, &place, s->err);
     if (st != SL_OK) sim_fail(s, st);
     if (st == SL_OK && place != SL_ROUNDS_NONE)
@@ -186,7 +185,8 @@ sl_status sim_xprt_create(sim *s, sim_worker *w) {
                                    .members = &s->members,
                                    .experts = &s->experts,
                                    .ops = {tell_set, tell_dead, refuse, recall, drop},
-                                   .ctx = x};
+                                   .ctx = x,
+                                   .watch = sim_watch(s, w->id)};
     sl_status st = sl_rounds_create(&shape, &x->rounds, s->err);
     if (st != SL_OK) return st;
     x->msg = sl_alloc(sl_rounds_places(x->rounds), sizeof *x->msg);

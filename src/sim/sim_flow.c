@@ -93,6 +93,10 @@ static bool take(sim *s, sim_worker *w) {
     return true;
 }
 
+bool sim_flow_goes_on(const sim_worker *w) {
+    return w->attn && w->attn->flow && !w->attn->lost && w->attn->flow->shared_rows > 0;
+}
+
 bool sim_flow_start(sim *s, sim_worker *w) {
     sim_flow *f = w->attn->flow;
     if (w->attn->lost) return false;
@@ -128,10 +132,10 @@ static void route_part(sim *s, sim_worker *w, uint32_t slot, uint32_t moe, uint3
     sim_flow *f = w->attn->flow;
     const sl_part *p = &f->parts.part[slot];
     uint32_t expert[SL_MAX_TOP_K], E = s->m->n_experts;
+    uint32_t request = w->attn->lane[0].request[slot], done = w->attn->slots.life[slot].done;
     f->n_touched = 0;
     for (uint32_t r = 0; r < p->rows; r++, ++*row) {
-        sim_route_draw(s, moe, expert);
-        uint32_t key = (uint32_t)sl_rng_next(&s->rng);
+        uint32_t key = sim_route_row(s, request, done + r, moe, expert);
         for (uint32_t j = 0; j < s->m->top_k; j++) {
             uint32_t x = s->expert_index[sl_plan_host_of(s->p, moe, expert[j], key)];
             uint32_t id = message_to(s, w, x, moe);

@@ -3,6 +3,8 @@
 #include "sched/queues.h"
 #include "sim/deployment_int.h"
 
+#include <stdlib.h>
+
 #define PLACES 64u /* of a worker at first */
 
 struct sim_queue {
@@ -33,7 +35,7 @@ void sim_queue_on_dispatch(sim *s, sim_worker *w, uint32_t msg) {
                                                                      .rows = e->rows,
                                                                      .epoch = e->epoch});
         x->entry[place] = id;
-        e->came_at = sim_now(s);
+        e->came_at = m->came_at;
         m->entry = next;
     }
     sim_msg_drop(s, msg);
@@ -60,17 +62,23 @@ bool sim_queue_start(sim *s, sim_worker *w) {
     return true;
 }
 
-/* Rows of a worker's entries go back to it in one message, in the batch's order. */
+static int by_value(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Rows of a worker's entries go back to it in one message, in the batch's order; workers are
+ * answered in the order of their ids. */
 void sim_queue_finish(sim *s, sim_worker *w) {
     sim_queue *x = w->queue;
     for (uint32_t id = x->batch, next; id != SIM_NONE && s->status == SL_OK; id = next) {
         next = s->entry[id].next;
-        uint32_t src = s->entry[id].src, to = s->answer[s->worker[src].attn->index];
+        uint32_t src = s->entry[id].src, at = s->worker[src].attn->index, to = s->answer[at];
         if (to == SIM_NONE) {
             to = sim_msg_take(s, SIM_MSG_RETURN, w->id, src);
             if (to == SIM_NONE) return;
-            s->answer[s->worker[src].attn->index] = to;
-            s->answered[s->n_answered++] = to;
+            s->answer[at] = to;
+            s->answered[s->n_answered++] = at;
             s->msg[to].layer = x->layer;
             s->msg[to].round = sl_queues_seen(x->queues);
         }
@@ -78,9 +86,10 @@ void sim_queue_finish(sim *s, sim_worker *w) {
         s->msg[to].rows += s->entry[id].rows;
     }
     x->batch = SIM_NONE;
+    qsort(s->answered, s->n_answered, sizeof *s->answered, by_value);
     for (uint32_t i = 0; i < s->n_answered; i++) {
-        uint32_t id = s->answered[i];
-        s->answer[s->worker[s->msg[id].dst].attn->index] = SIM_NONE;
+        uint32_t id = s->answer[s->answered[i]];
+        s->answer[s->answered[i]] = SIM_NONE;
         sim_msg_send(s, id, sim_return_bytes(s, s->msg[id].rows, 0));
     }
     s->n_answered = 0;
@@ -107,7 +116,9 @@ sl_status sim_queue_create(sim *s, sim_worker *w) {
     if (!s->answered) s->answered = sl_alloc(s->n_attn, sizeof *s->answered);
     if (!s->answer || !s->answered) return sim_oom(s, "queues");
     for (uint32_t i = 0; i < s->n_attn; i++) s->answer[i] = SIM_NONE;
-    return sl_queues_create(s->p, s->m->n_moe, w->id, 0, &x->queues, s->err);
+    sl_status st = sl_queues_create(s->p, s->m->n_moe, w->id, 0, &x->queues, s->err);
+    if (st == SL_OK) sl_queues_watch(x->queues, sim_watch(s, w->id));
+    return st;
 }
 
 void sim_queue_free(sim_worker *w) {

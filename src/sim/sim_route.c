@@ -66,7 +66,7 @@ static uint32_t heaviest_left(const sim *s, size_t table, const uint32_t *chosen
 
 /* Draws that hit what is chosen already are repeated, which is the same as drawing from the weights
  * that are left. */
-void sim_route_draw(sim *s, uint32_t moe, uint32_t *expert) {
+static void draw(sim *s, uint32_t moe, uint32_t *expert) {
     size_t table = s->n_pop == 1 ? 0 : (size_t)moe * s->m->n_experts;
     for (uint32_t j = 0; j < s->m->top_k; j++) {
         uint32_t e = SIM_NONE;
@@ -76,6 +76,14 @@ void sim_route_draw(sim *s, uint32_t moe, uint32_t *expert) {
         }
         expert[j] = e != SIM_NONE ? e : heaviest_left(s, table, expert, j);
     }
+}
+
+uint32_t sim_route_row(sim *s, uint32_t request, uint32_t position, uint32_t moe,
+                       uint32_t *expert) {
+    if (s->s->route)
+        return s->s->route(s->s->route_ctx, s->req[request].number, position, moe, expert);
+    draw(s, moe, expert);
+    return (uint32_t)sl_rng_next(&s->rng);
 }
 
 /* ---- a dispatch ---- */
@@ -128,11 +136,15 @@ static void count_row(sim *s, uint32_t row, const uint32_t *expert, const uint32
     }
 }
 
-static void count_rows(sim *s, uint32_t moe, uint32_t first, uint32_t end, uint32_t chunk) {
-    uint32_t expert[SL_MAX_TOP_K], owner[SL_MAX_TOP_K];
+/* Rows [first, end) of the step. */
+static void count_rows(sim *s, const sim_lane *l, uint32_t moe, uint32_t first, uint32_t end,
+                       uint32_t chunk) {
+    uint32_t expert[SL_MAX_TOP_K], owner[SL_MAX_TOP_K], before = 0;
+    const sl_step_part *part = l->step.part;
     for (uint32_t r = first; r < end; r++) {
-        sim_route_draw(s, moe, expert);
-        uint32_t key = (uint32_t)sl_rng_next(&s->rng);
+        while (r >= before + part->rows) before += part++->rows;
+        uint32_t position = l->life[part->slot].done + r - before;
+        uint32_t key = sim_route_row(s, l->request[part->slot], position, moe, expert);
         for (uint32_t j = 0; j < s->m->top_k; j++)
             owner[j] = s->expert_index[sl_plan_host_of(s->p, moe, expert[j], key)];
         count_row(s, r, expert, owner, chunk);
@@ -159,11 +171,11 @@ void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, b
     for (uint32_t c = 0; !s->cut.group && c < s->chunks; c++) {
         uint32_t first, end;
         sl_cut_rows(l->step.rows, l->step.n_cut, c, &first, &end);
-        count_rows(s, moe, first, end, c);
+        count_rows(s, l, moe, first, end, c);
         flush_pairs(s, c);
     }
     if (s->cut.group) {
-        count_rows(s, moe, 0, l->step.rows, 0);
+        count_rows(s, l, moe, 0, l->step.rows, 0);
         flush_pairs(s, 0);
     }
     for (uint32_t c = 0; c < s->chunks; c++)

@@ -33,6 +33,8 @@ struct sl_loop_hub {
     held_link held[SL_LOOP_MAX_HELD];
     uint32_t n_held;
     bool apart;
+    void (*carry)(void *ctx, const sl_loop_parcel *p);
+    void *carry_ctx;
 };
 
 sl_status sl_loop_hub_create(uint64_t seed, uint32_t max_delay_us, sl_loop_hub **out, sl_err *err) {
@@ -79,6 +81,29 @@ void sl_loop_hub_hold(sl_loop_hub *h, const char *a, const char *b, uint64_t unt
 
 void sl_loop_hub_set_apart(sl_loop_hub *h) {
     h->apart = true;
+}
+
+void sl_loop_hub_set_carrier(sl_loop_hub *h, void (*carry)(void *ctx, const sl_loop_parcel *p),
+                             void *ctx) {
+    h->carry = carry;
+    h->carry_ctx = ctx;
+}
+
+bool sl_loop_carry(const sl_loop_hub *h, uint64_t from, uint64_t to, sl_block *b) {
+    sl_wire_header header;
+    sl_err err;
+    if (!h->carry) return false;
+    sl_loop_parcel p = {.from = from, .to = to, .bytes = b->buf.len, .block = b};
+    const sl_span bytes = {b->header, sizeof b->header};
+    if (b->event == SL_LOOP_DATA && sl_wire_header_decode(bytes, &header, &err) == SL_OK)
+        p.kind = header.kind;
+    h->carry(h->carry_ctx, &p);
+    return true;
+}
+
+void sl_loop_hub_deliver(sl_loop_hub *h, const sl_loop_parcel *p) {
+    sl_port *to = sl_port_find(h, p->to);
+    if (!to || !sl_port_post(to, p->block)) sl_free(p->block);
 }
 
 sl_peer_place sl_loop_place(const sl_loop_hub *h) {

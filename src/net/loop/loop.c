@@ -60,6 +60,7 @@ static bool post(loop_transport *t, loop_link *l, sl_loop_event event, sl_block 
     b->event = event;
     b->key = l->key ^ 1;
     b->due_us = 0;
+    if (sl_loop_carry(t->hub, sl_port_number(t->port), sl_port_number(l->peer), b)) return true;
     if (sl_loop_has_delays(t->hub)) {
         uint64_t due =
             sl_clock_now_us(&t->base.net->clock) + sl_loop_delay_us(t->hub, b->key, l->n_sent++);

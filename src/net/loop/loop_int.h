@@ -27,6 +27,9 @@ void sl_port_steal(sl_port *p, sl_block_list *out);
 void sl_port_wait(sl_port *p, uint64_t timeout_us, uint64_t poll_ns, sl_poll_memory *polled);
 void sl_port_wake(sl_port *p);
 
+/* The hub's carrier has the block; false: there is none. */
+bool sl_loop_carry(const sl_loop_hub *h, uint64_t from, uint64_t to, sl_block *b);
+
 /* Delay of the nth message towards a key, 0..max_delay_us; a pure function of the hub's seed. */
 uint32_t sl_loop_delay_us(const sl_loop_hub *h, uint64_t key, uint64_t nth);
 bool sl_loop_has_delays(const sl_loop_hub *h); /* or held links */
