@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The include edges of the tree: a folder of src/ may include only the folders that src/layers.txt names for it.
+"""The include edges of the tree: a folder of src/ may include only the folders that src/layers.txt names for it, and so may
+the folders of a room that is divided there.
 
 Also: every file opens with what it owns, no file over 800 lines, no getenv outside the option table, no include of a .c file,
 function names unique over src/ and each called from another file, no circle of files that call each other but those of src/circles.txt, and no macro that evaluates an argument twice (docs/architecture.md says why)."""
@@ -33,13 +34,19 @@ def twice_evaluated(text):
 
 
 def read_layers(root, errors):
-    """folder -> the folders it may include."""
-    allowed = {}
+    """folder -> the folders it may include: rooms, and as ROOM/FOLDER the folders of a room that is divided."""
+    allowed, room = {}, None
     for line in (root / "src" / "layers.txt").read_text().splitlines():
-        room, _, uses = line.partition(":")
-        if re.match("[a-z]", room):
-            allowed[room] = {"base", *uses.split()}
-            errors += [f"src/layers.txt: {u} does not stand above {room}" for u in uses.split() if u not in allowed]
+        found = re.match(r"( *)([a-z]+)(?::(.*))?$", line)
+        if not found:
+            continue
+        name, uses = found[2], (found[3] or "").split()
+        if found[1]:
+            name, uses = f"{room}/{name}", [f"{room}/{u}" for u in uses]
+        else:
+            room = name
+        errors += [f"src/layers.txt: {u} does not stand above {name}" for u in uses if u not in allowed]
+        allowed[name] = {name, "base", *uses}
     return allowed
 
 
@@ -57,12 +64,18 @@ def check_file(root, path, allowed, definitions, errors):
         errors.append(f"{rel}: {name} evaluates its argument {parameter} more than once")
     parts = rel.split("/")
     here = parts[1] if parts[0] == "src" else None
+    folder = "/".join(parts[1:-1])
+    divided = any(a.startswith(f"{here}/") for a in allowed)
+    if divided and (folder == here or folder not in allowed):
+        errors.append(f"{rel}: src/layers.txt has no folder {folder}")
     for target in INCLUDE.findall(text):
         if target.endswith(".c"):
             errors.append(f"{rel}: includes {target}")
         there = target.split("/")[0]
-        if here and "/" in target and there != here and there not in allowed.get(here, ()):
+        if here and "/" in target and there not in allowed.get(here, ()):
             errors.append(f"{rel}: src/{here} may not include {target}")
+        if divided and there == here and target.rpartition("/")[0] not in allowed.get(folder, ()):
+            errors.append(f"{rel}: src/{folder} may not include {target}")
     if parts[0] == "src" and path.suffix == ".c":
         for name in FUNCTION.findall(text):
             definitions.setdefault(name, []).append(rel)

@@ -11,7 +11,7 @@
 #include "load_int.h"
 
 #include "base/options.h"
-#include "engine/plan_json.h"
+#include "format/plan_json.h"
 #include "model/model.h"
 #include "net/net.h"
 

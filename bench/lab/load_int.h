@@ -2,7 +2,7 @@
 #ifndef SL_BENCH_LAB_LOAD_INT_H
 #define SL_BENCH_LAB_LOAD_INT_H
 
-#include "engine/engine.h"
+#include "engine/coord/engine.h"
 #include "format/json.h"
 
 #define LOAD_MAX_OPEN 65536u

@@ -4,7 +4,7 @@
 #include "papers.h"
 
 #include "base/mem.h"
-#include "engine/plan_json.h"
+#include "format/plan_json.h"
 #include "model/skew.h"
 #include "sim/deployment.h"
 

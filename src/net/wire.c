@@ -69,20 +69,6 @@ void sl_wire_text(sl_span in, char *out, size_t cap) {
     out[n] = 0;
 }
 
-const char *sl_wire_format_name(sl_wire_format f) {
-    switch (f) {
-    case SL_WIRE_F32:
-        return "f32";
-    case SL_WIRE_BF16:
-        return "bf16";
-    case SL_WIRE_FP8:
-        return "fp8";
-    case SL_WIRE_FORMAT_COUNT:
-        break;
-    }
-    return "unknown";
-}
-
 /* ---- header ---- */
 
 void sl_wire_header_encode(const sl_wire_header *h, uint8_t out[SL_WIRE_HEADER_BYTES]) {

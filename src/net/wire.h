@@ -8,16 +8,15 @@
 #include "base/status.h"
 #include "base/trace.h"
 #include "quant/wire_rows.h"
+#include "spec/limits.h"
 #include "spec/model.h"
 #include "spec/sampling.h"
 
 #define SL_WIRE_MAGIC        0x43494C53u /* "SLIC" */
 #define SL_WIRE_VERSION      3
 #define SL_WIRE_HEADER_BYTES 72
-#define SL_WIRE_SEQ_AT       40           /* byte of `seq` in a header */
-#define SL_WIRE_MAX_BYTES    (256u << 20) /* of one payload */
-#define SL_WIRE_MAX_ROWS     65536u       /* of one token batch */
-#define SL_WIRE_MAX_SET      4096u        /* members of a set */
+#define SL_WIRE_SEQ_AT       40    /* byte of `seq` in a header */
+#define SL_WIRE_MAX_SET      4096u /* members of a set */
 
 typedef enum sl_msg_kind {
     /* session: handled inside src/net */
@@ -93,7 +92,6 @@ uint32_t sl_wire_header_peek(const uint8_t head[SL_WIRE_HEADER_BYTES], bool *beg
  * not 0, and bytes/rows over the limits. Unknown kinds decode fine. */
 sl_status sl_wire_header_decode(sl_span in, sl_wire_header *out, sl_err *err) SL_MUST_CHECK;
 const char *sl_msg_kind_name(uint16_t kind); /* NULL for an unknown kind */
-const char *sl_wire_format_name(sl_wire_format f);
 /* What a peer says, for people: printable ASCII, anything else as '?', cut off at cap - 1. */
 void sl_wire_text(sl_span in, char *out, size_t cap);
 

@@ -8,6 +8,20 @@
 
 #define FP8_HEAD sizeof(float) /* the scale leads the row */
 
+const char *sl_wire_format_name(sl_wire_format f) {
+    switch (f) {
+    case SL_WIRE_F32:
+        return "f32";
+    case SL_WIRE_BF16:
+        return "bf16";
+    case SL_WIRE_FP8:
+        return "fp8";
+    case SL_WIRE_FORMAT_COUNT:
+        break;
+    }
+    return "unknown";
+}
+
 size_t sl_wire_row_bytes(sl_wire_format f, uint32_t d_model) {
     switch (f) {
     case SL_WIRE_BF16:

@@ -12,6 +12,8 @@ typedef enum sl_wire_format {
     SL_WIRE_FORMAT_COUNT
 } sl_wire_format;
 
+const char *sl_wire_format_name(sl_wire_format f);
+
 /* Of one row of d_model values. A row of fp8 is its f32 scale, d_model codes, and zeros to a
  * multiple of 4. */
 size_t sl_wire_row_bytes(sl_wire_format f, uint32_t d_model);

@@ -3,7 +3,7 @@
 #ifndef SL_SERVE_METRICS_H
 #define SL_SERVE_METRICS_H
 
-#include "engine/engine.h"
+#include "engine/coord/engine.h"
 #include "serve/jbuf.h"
 
 #include <pthread.h>

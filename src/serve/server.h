@@ -7,7 +7,7 @@
 #ifndef SL_SERVE_SERVER_H
 #define SL_SERVE_SERVER_H
 
-#include "engine/engine.h"
+#include "engine/coord/engine.h"
 #include "text/chat.h"
 
 typedef struct sl_server sl_server;

@@ -1,5 +1,5 @@
 /* Lanes of an attention worker: src/sched's slots, turns and membership, with counts where the
- * engine (src/engine/attn.c, lane.c) has rows. */
+ * engine (src/engine/attn/attn.c, lane.c) has rows. */
 #include "sim/deployment_int.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Schedule aep at an attention worker: costs and messages of the parts that src/sched/parts.h
- * moves, as src/engine/flow.c has their rows. */
+ * moves, as src/engine/attn/flow.c has their rows. */
 #include "sim/deployment_int.h"
 
 /* Of the part of the slot with the same index. */

@@ -26,6 +26,10 @@
 #define SL_PLAN_MAX_LANES   16u        /* micro-batches in flight */
 #define SL_PLAN_MAX_CHUNKS  32u        /* of one micro-batch */
 
+/* Of one message of the fabric: a plan whose messages would be larger is refused. */
+#define SL_WIRE_MAX_BYTES (256u << 20) /* of its payload */
+#define SL_WIRE_MAX_ROWS  65536u       /* of a batch of rows */
+
 /* Of a model that is read, from whatever file. */
 #define SL_MAX_LAYERS         512        /* blocks */
 #define SL_MAX_D_MODEL        (1u << 17) /* hidden size; also of latents */

@@ -3,8 +3,9 @@
  * stands still in the middle of it while the others go on. */
 #include "base/mem.h"
 #include "decide.h"
-#include "engine/engine_int.h"
-#include "engine/worker_int.h"
+#include "engine/coord/coord_int.h"
+#include "engine/host/host.h"
+#include "engine/worker/worker.h"
 #include "sim/events.h"
 
 #include <stdio.h>

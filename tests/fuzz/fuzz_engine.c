@@ -8,9 +8,9 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "engine/engine_int.h"
-#include "engine/plan_json.h"
-#include "engine/worker.h"
+#include "engine/coord/coord_int.h"
+#include "format/plan_json.h"
+#include "engine/worker/worker.h"
 #include "model/model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

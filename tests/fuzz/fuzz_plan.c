@@ -1,7 +1,7 @@
 /* Any bytes as plan.json against a fixed model: refused with a reason, or a plan that holds
  * together and prints as one that is read back the same. */
 #include "base/mem.h"
-#include "engine/plan_json.h"
+#include "format/plan_json.h"
 #include "net/net.h"
 #include "spec/kv.h"
 

@@ -9,8 +9,8 @@
 #include "unit/model_folder.h"
 
 #include "base/log.h"
-#include "engine/engine.h"
-#include "engine/plan_json.h"
+#include "engine/coord/engine.h"
+#include "format/plan_json.h"
 #include "net/net.h"
 
 #include <math.h>

@@ -8,9 +8,9 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "engine/engine.h"
-#include "engine/placement.h"
-#include "engine/plan_json.h"
+#include "engine/coord/engine.h"
+#include "format/placement.h"
+#include "format/plan_json.h"
 #include "model/model.h"
 #include "net/net.h"
 

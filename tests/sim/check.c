@@ -1,9 +1,9 @@
 /* What must hold while a seed runs, and at its end. */
 #include "sim.h"
 
-#include "engine/expert.h"
-#include "engine/flow.h"
-#include "engine/lane.h"
+#include "engine/expert/expert.h"
+#include "engine/attn/flow.h"
+#include "engine/attn/lane.h"
 
 #include <stdio.h>
 #include <string.h>

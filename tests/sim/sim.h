@@ -6,9 +6,9 @@
 #include "base/mutate.h"
 #include "base/rng.h"
 #include "deferred.h"
-#include "engine/attn_int.h"
-#include "engine/engine_int.h"
-#include "engine/plan_json.h"
+#include "engine/attn/attn_int.h"
+#include "engine/coord/coord_int.h"
+#include "format/plan_json.h"
 
 #define SIM_MAX_WORKERS  7u
 #define SIM_MAX_REQUESTS 24u

@@ -1,5 +1,5 @@
 /* What a seed does: the deployment, who asks what, and what goes wrong when. */
-#include "engine/placement.h"
+#include "format/placement.h"
 #include "net/net_int.h"
 #include "sim.h"
 

@@ -12,8 +12,8 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "engine/plan_json.h"
-#include "engine/worker.h"
+#include "format/plan_json.h"
+#include "engine/worker/worker.h"
 #include "model/model.h"
 #include "net/net.h"
 

@@ -2,9 +2,9 @@
  * deployment with the same ids. */
 #include "base/clock.h"
 #include "base/mem.h"
-#include "engine/engine.h"
-#include "engine/plan_json.h"
-#include "engine/plan_lab.h"
+#include "engine/coord/engine.h"
+#include "format/plan_json.h"
+#include "format/plan_lab.h"
 #include "model/model.h"
 #include "stage/emulated/emulated.h"
 #include "stage/stage.h"

@@ -1,9 +1,9 @@
 /* --schedule auto: what it measures is sane and quick, what it chooses follows from the costs. */
-#include "engine/auto.h"
+#include "engine/measure/auto.h"
 
 #include "base/clock.h"
-#include "engine/measure.h"
-#include "engine/plan_json.h"
+#include "engine/measure/measure.h"
+#include "format/plan_json.h"
 #include "model/model.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * stepped, its workers are played. */
 #include "engine_peers.h"
 
-#include "engine/engine_int.h"
+#include "engine/coord/coord_int.h"
 
 typedef struct scene {
     sl_engine *e;

@@ -11,8 +11,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "engine/engine.h"
-#include "engine/plan_json.h"
+#include "engine/coord/engine.h"
+#include "format/plan_json.h"
 #include "model/model.h"
 #include "net/net.h"
 

@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "engine/placement.h"
-#include "engine/plan_json.h"
+#include "engine/measure/place.h"
+#include "format/plan_json.h"
 #include "net/net.h"
 #include "spec/kv.h"
 

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "engine/engine_int.h"
-#include "engine/plan_json.h"
-#include "engine/worker_int.h"
+#include "engine/coord/coord_int.h"
+#include "format/plan_json.h"
+#include "engine/host/host.h"
 #include "spec/kv.h"
 
 #define FIXTURE   SL_SOURCE_DIR "/tests/golden/qwen3moe-tiny"

@@ -9,9 +9,9 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "engine/engine.h"
-#include "engine/plan_json.h"
-#include "engine/plan_lab.h"
+#include "engine/coord/engine.h"
+#include "format/plan_json.h"
+#include "format/plan_lab.h"
 #include "model/model.h"
 #include "sanitized.h"
 #include "sched/queues.h"

@@ -1,8 +1,8 @@
 /* When shared experts run: the tasks of one attention worker in an emulated deployment on a virtual
  * clock, where whoever is moved runs all that it can. */
-#include "engine/engine_int.h"
-#include "engine/plan_json.h"
-#include "engine/worker_int.h"
+#include "engine/coord/coord_int.h"
+#include "format/plan_json.h"
+#include "engine/host/host.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

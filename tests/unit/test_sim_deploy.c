@@ -2,7 +2,7 @@
  * deployments of every schedule (the run itself checks rows, pages and servers), deaths, size. */
 #include "base/mem.h"
 #include "base/rng.h"
-#include "engine/plan_json.h"
+#include "format/plan_json.h"
 #include "model/skew.h"
 #include "sanitized.h"
 #include "sim/deployment.h"

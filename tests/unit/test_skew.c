@@ -1,7 +1,7 @@
 /* Drawn routing: the popularity asked for, distinct experts, a function of token, position and
  * block. */
 #include "base/mem.h"
-#include "engine/plan_lab.h"
+#include "format/plan_lab.h"
 #include "model/skew.h"
 
 #include <math.h>

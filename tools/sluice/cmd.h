@@ -3,8 +3,8 @@
 #define SL_TOOLS_CMD_H
 
 #include "base/options.h"
-#include "engine/auto.h"
-#include "engine/engine.h"
+#include "engine/measure/auto.h"
+#include "engine/coord/engine.h"
 #include "kernel/choice.h"
 #include "text/chat.h"
 #include "net/transports.h"

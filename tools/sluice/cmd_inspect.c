@@ -1,7 +1,7 @@
 /* sluice inspect: what a checkpoint holds and what workers need of it. */
 #include "cmd.h"
 
-#include "engine/plan_json.h"
+#include "format/plan_json.h"
 #include "format/shape_config.h"
 #include "model/arch.h"
 #include "model/model.h"

@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "base/output.h"
-#include "engine/plan_json.h"
+#include "format/plan_json.h"
 #include "format/stage_run_file.h"
 #include "sim/stages.h"
 #include "simulate.h"

@@ -2,8 +2,8 @@
 #include "cmd.h"
 
 #include "base/log.h"
-#include "engine/plan_lab.h"
-#include "engine/worker.h"
+#include "format/plan_lab.h"
+#include "engine/worker/worker.h"
 
 #include <stdio.h>
 #include <string.h>

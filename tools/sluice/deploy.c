@@ -1,10 +1,10 @@
 /* From options to a plan and an engine. */
 #include "cmd.h"
 
-#include "engine/auto.h"
-#include "engine/placement.h"
-#include "engine/plan_json.h"
-#include "engine/plan_lab.h"
+#include "engine/measure/auto.h"
+#include "engine/measure/place.h"
+#include "format/plan_json.h"
+#include "format/plan_lab.h"
 #include "kernel/kernel.h"
 #include "model/model.h"
 #include "net/transports.h"

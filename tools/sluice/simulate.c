@@ -4,9 +4,9 @@
 #include "cmd.h"
 
 #include "base/mem.h"
-#include "engine/placement.h"
-#include "engine/plan_json.h"
-#include "engine/plan_lab.h"
+#include "format/placement.h"
+#include "format/plan_json.h"
+#include "format/plan_lab.h"
 #include "format/presets.h"
 #include "format/profile_file.h"
 #include "format/shape_config.h"

@@ -1,0 +1,239 @@
+/* The face of the attention side: requests come, are cancelled and acknowledged; what expert
+ * workers say goes to the side that runs the rows. */
+#include "engine/attn/attn_int.h"
+
+#include "base/mem.h"
+#include "base/mutate.h"
+#include "spec/schedules.h"
+
+#include <string.h>
+
+/* ---- requests ---- */
+
+static sl_status check_submit(const sl_attn *a, const sl_wire_submit *s, sl_err *err) {
+    const sl_plan *p = &a->w->plan;
+    uint64_t total = sl_kv_positions(s->n_tokens, s->max_tokens);
+    if (total > p->context)
+        return sl_fail(err, SL_ERR_PROTOCOL, "request %llu: %u tokens and %u new ones, context %u",
+                       (unsigned long long)s->request, s->n_tokens, s->max_tokens, p->context);
+    if (s->n_pages < sl_kv_pages_for(s->n_tokens) || s->n_pages > sl_kv_pages_for(total))
+        return sl_fail(err, SL_ERR_PROTOCOL, "request %llu: %u pages for %u to %llu positions",
+                       (unsigned long long)s->request, s->n_pages, s->n_tokens,
+                       (unsigned long long)total);
+    for (uint32_t i = 0; i < s->n_pages; i++) {
+        if (s->pages[i] >= p->n_pages)
+            return sl_fail(err, SL_ERR_PROTOCOL, "page %u, there are %u", s->pages[i], p->n_pages);
+    }
+    return SL_OK;
+}
+
+/* What the request has beside its life; frees nothing on an error. */
+static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_err *err) {
+    s->tokens = sl_alloc((size_t)in->n_tokens + in->max_tokens, sizeof *s->tokens);
+    s->pages = sl_alloc(sl_life_max_pages(s->life), sizeof *s->pages);
+    s->bias = sl_alloc(in->sampling.n_bias, sizeof *s->bias);
+    if (!s->tokens || !s->pages || !s->bias)
+        return sl_fail(err, SL_ERR_NOMEM, "request of %u tokens", in->n_tokens);
+    memcpy(s->tokens, in->tokens, in->n_tokens * sizeof *s->tokens);
+    memcpy(s->stop, in->stop, in->n_stop * sizeof *s->stop);
+    memcpy(s->pages, in->pages, in->n_pages * sizeof *s->pages);
+    memcpy(s->bias, in->sampling.bias, in->sampling.n_bias * sizeof *s->bias);
+    s->request = in->request;
+    s->n_prompt = in->n_prompt;
+    s->want_logits = (in->flags & SL_SUBMIT_LOGITS) != 0;
+    s->want_logprobs = (in->flags & SL_SUBMIT_LOGPROBS) != 0;
+    s->want_prompt_logprobs = (in->flags & SL_SUBMIT_PROMPT_LOGPROBS) != 0;
+    s->n_top = in->n_top;
+    s->sampling = in->sampling;
+    s->sampling.bias = s->bias;
+    s->min_tokens = in->min_tokens;
+    s->n_stop = in->n_stop;
+    for (uint32_t i = 0; !(in->flags & SL_SUBMIT_IGNORE_EOS) && i < a->m->n_eos; i++)
+        s->stop[s->n_stop++] = a->m->eos[i];
+    if (s->want_logits)
+        s->life->whole_until = UINT32_MAX;
+    else if (s->want_prompt_logprobs) /* the last row of the prompt says nothing about it */
+        s->life->whole_until = SL_MAX(in->n_prompt, 1u) - 1;
+    s->life->done = SL_MUTATION(SKIPPED_ROW) && in->n_tokens > in->n_prompt;
+    return SL_OK;
+}
+
+sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) {
+    sl_wire_submit in;
+    sl_status st = sl_wire_submit_decode(payload, a->m->vocab, &in, err);
+    if (st == SL_OK) st = check_submit(a, &in, err);
+    if (st != SL_OK) return st;
+    if (a->lost) {
+        sl_attn_refuse(a, in.request);
+        return SL_OK;
+    }
+    sl_life *life = sl_slots_take(&a->slots, in.n_tokens, in.max_tokens, in.n_pages);
+    if (!life) return sl_fail(err, SL_ERR_PROTOCOL, "request over the %u slots", a->max_slots);
+    sl_slot *s = &a->slot[life - a->slots.life];
+    st = fill_slot(a, s, &in, err);
+    if (st == SL_OK)
+        a->ops->wake(a->side, s);
+    else
+        sl_slot_release(a, s);
+    return st;
+}
+
+/* Looked for from where the last one was found: lists of requests come in the order of slots. */
+static sl_slot *slot_of(sl_attn *a, uint64_t request) {
+    uint32_t n = a->n_lanes * a->max_slots;
+    for (uint32_t i = 0; i < n; i++) {
+        if (++a->look >= n) a->look = 0;
+        sl_slot *s = &a->slot[a->look];
+        if (s->life->used && s->request == request) return s;
+    }
+    return NULL;
+}
+
+static sl_status add_page(sl_attn *a, sl_slot *s, uint64_t page, sl_err *err) {
+    uint32_t most = sl_life_max_pages(s->life);
+    if (page >= a->w->plan.n_pages || s->life->pages == most)
+        return sl_fail(err, SL_ERR_PROTOCOL, "page %llu as number %u of %u, there are %u",
+                       (unsigned long long)page, s->life->pages, most, a->w->plan.n_pages);
+    s->pages[s->life->pages++] = (uint32_t)page;
+    return SL_OK;
+}
+
+static void cancel(sl_attn *a, sl_slot *s) {
+    bool now = sl_life_end(s->life);
+    if (!now && SL_MUTATION(STALE_GENERATION))
+        s->pages = NULL; /* its rows still use them */
+    else if (!now)
+        return;
+    sl_slot_end(a, s);
+}
+
+sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload, sl_err *err) {
+    const sl_wire_pair *pair;
+    sl_status st = sl_wire_pairs_decode(h, payload, &pair, err);
+    for (uint32_t i = 0; st == SL_OK && i < h->rows; i++) {
+        sl_slot *s = slot_of(a, pair[i].request);
+        if (!s) continue; /* finished meanwhile */
+        if (h->kind == SL_MSG_CANCEL)
+            cancel(a, s);
+        else if (h->kind == SL_MSG_PAGES)
+            st = add_page(a, s, pair[i].value, err);
+        else
+            sl_life_ack(s->life, pair[i].value);
+        if (!SL_MUTATION(LOST_WAKE) || h->kind != SL_MSG_ACK) a->ops->wake(a->side, s);
+    }
+    sl_attn_flush(a);
+    return st;
+}
+
+/* ---- experts ---- */
+
+sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, sl_buf **payload,
+                            sl_err *err) {
+    if (a->lost) return SL_OK; /* its rows were booked as lost */
+    if (h->lane >= a->n_lanes || a->expert_index[src] == UINT32_MAX)
+        return sl_fail(err, SL_ERR_PROTOCOL, "return from worker %u for lane %u of %u", src,
+                       h->lane, a->n_lanes);
+    return a->ops->on_return(a->side, a->expert_index[src], h, payload, err);
+}
+
+sl_status sl_attn_on_peer(sl_attn *a, const sl_wire_header *h, sl_span payload, sl_err *err) {
+    if (h->src != a->w->expert_worker[0]) return sl_worker_refuse(h, err);
+    if (a->lost) return SL_OK;
+    if (h->lane >= a->n_lanes)
+        return sl_fail(err, SL_ERR_PROTOCOL, "lane %u of %u", h->lane, a->n_lanes);
+    return a->ops->on_peer(a->side, h, payload, err);
+}
+
+bool sl_attn_rests(const sl_attn *a) {
+    return a->ops->rests(a->side);
+}
+
+void sl_attn_wake(sl_attn *a) {
+    for (uint32_t i = 0; i < a->n_lanes * a->max_slots; i++) a->ops->wake(a->side, &a->slot[i]);
+}
+
+bool sl_attn_run(sl_attn *a) {
+    return a->ops->run(a->side);
+}
+
+void sl_attn_waits_for(const sl_attn *a, sl_trace_event *e) {
+    a->ops->waits_for(a->side, e);
+}
+
+/* ---- life ---- */
+
+static sl_status create_slots(sl_attn *a, sl_err *err) {
+    sl_status st = sl_slots_create(a->n_lanes, a->max_slots, &a->slots, err);
+    if (st != SL_OK) return st;
+    a->slot = sl_alloc((size_t)a->n_lanes * a->max_slots, sizeof *a->slot);
+    if (!a->slot) return sl_fail(err, SL_ERR_NOMEM, "%u slots", a->max_slots);
+    for (uint32_t i = 0; i < a->n_lanes * a->max_slots; i++) a->slot[i].life = &a->slots.life[i];
+    a->slots.watch = a->w->watch;
+    return SL_OK;
+}
+
+static sl_status create_buffers(sl_attn *a, sl_err *err) {
+    a->out_cap = a->max_slots * a->n_lanes + 1;
+    a->out = sl_alloc(a->out_cap, sizeof *a->out);
+    a->pairs = sl_alloc((size_t)a->out_cap * (1 + SL_MAX_LOGPROBS), sizeof *a->pairs);
+    a->logits = sl_alloc((size_t)SL_HEAD_ROWS * a->m->vocab, sizeof *a->logits);
+    a->moe = sl_alloc(a->m->n_layers, 1);
+    sl_head_init(&a->head, &a->w->plan, a->m->vocab);
+    if (!a->out || !a->pairs || !a->logits || !a->moe)
+        return sl_fail(err, SL_ERR_NOMEM, "buffers of an attention worker");
+    for (uint32_t l = 0; l < a->m->n_layers; l++) a->moe[l] = a->m->ffn[l] != SL_FFN_DENSE;
+    sl_status st = sl_arena_create(sl_sampler_scratch_bytes(a->m->vocab), &a->scratch, err);
+    return st == SL_OK ? sl_device_take_rows(a->w->device, SL_HEAD_ROWS, &a->head_rows, err) : st;
+}
+
+static sl_status create_cut(sl_attn *a, sl_err *err) {
+    const sl_plan *p = &a->w->plan;
+    size_t row_bytes = sl_wire_row_bytes((sl_wire_format)p->wire, a->m->d_model);
+    return sl_cut_create(p, a->m, row_bytes, &a->cut, err);
+}
+
+sl_status sl_attn_renew(sl_attn *a, sl_err *err) {
+    a->ops->reset(a->side);
+    sl_cut_free(&a->cut);
+    return create_cut(a, err);
+}
+
+sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
+    sl_attn *a = sl_alloc(1, sizeof *a);
+    if (!a) return sl_fail(err, SL_ERR_NOMEM, "attention worker");
+    a->w = w;
+    a->m = w->device->spec;
+    a->n_lanes = w->plan.lanes;
+    a->n_chunks = w->plan.chunks;
+    a->max_slots = w->plan.max_num_seqs;
+    a->max_rows = sl_lane_max_rows(&w->plan);
+    memset(a->expert_index, 0xFF, sizeof a->expert_index);
+    for (uint32_t i = 0; i < w->n_expert_workers; i++) a->expert_index[w->expert_worker[i]] = i;
+    sl_status st = create_cut(a, err);
+    if (st == SL_OK) st = create_buffers(a, err);
+    if (st == SL_OK) st = create_slots(a, err);
+    a->ops = sl_schedule_traits_of(w->plan.schedule)->barriers ? &sl_attn_lanes : &sl_attn_parts;
+    if (st == SL_OK) st = a->ops->create(a, &a->side, err);
+    if (st == SL_OK)
+        *out = a;
+    else
+        sl_attn_free(a);
+    return st;
+}
+
+void sl_attn_free(sl_attn *a) {
+    if (!a) return;
+    if (a->side) a->ops->free(a->side);
+    for (uint32_t i = 0; a->slot && i < a->n_lanes * a->max_slots; i++)
+        sl_slot_release(a, &a->slot[i]);
+    sl_free(a->slot);
+    sl_slots_free(&a->slots);
+    sl_cut_free(&a->cut);
+    sl_free(a->moe);
+    sl_free(a->out);
+    sl_free(a->pairs);
+    sl_free(a->logits);
+    sl_device_give(a->w->device, a->head_rows);
+    sl_arena_free(&a->scratch);
+    sl_free(a);
+}

@@ -1,0 +1,181 @@
+/* Inside of the attention side. From the ground up:
+ *
+ *   slot.c      requests that run here: their tokens out, their ends
+ *   pass.c      rows that pass the blocks together, and what they ask of the device
+ *   outgoing.c  the messages in which they leave for the experts
+ *   head.c      the end of a step: logits, samples
+ *   lanes.c     schedules with barriers: lanes take turns (lane.c has their steps, dispatch.c their
+ *               way to the experts and back)
+ *   flow.c      aep: parts, each at its own block (flow_rows.c has their rows)
+ *   attn.c      what the worker's loop calls
+ *
+ * Thread: owner of the worker. */
+#ifndef SL_ENGINE_ATTN_INT_H
+#define SL_ENGINE_ATTN_INT_H
+
+#include "engine/attn/attn.h"
+#include "model/sampler.h"
+#include "sched/head.h"
+#include "sched/step.h"
+
+/* What a request has here beside its life: the ids of its tokens, prompt and generated ones, where
+ * its pages lie, how it draws. */
+typedef struct sl_slot {
+    sl_life *life;                          /* what scheduling knows of it: of sl_attn.slots */
+    bool broken;                            /* and ends: a row of it was not finite... */
+    uint32_t broken_block, broken_position; /* ...here; sl_model_spec.n_layers: at the head */
+    uint64_t request;
+    uint32_t *tokens;  /* ids; room for all it may generate */
+    uint32_t n_prompt; /* of those given: the rest was generated before it came here */
+    bool want_logits, want_logprobs, want_prompt_logprobs;
+    uint32_t n_top; /* likeliest tokens reported with a token */
+    sl_sampling sampling;
+    sl_logit_bias *bias;                         /* owned; sampling points to it */
+    uint32_t stop[SL_MAX_STOP_IDS + SL_MAX_EOS]; /* ids that end it */
+    uint32_t n_stop;
+    uint32_t min_tokens; /* of the generated ones: none of `stop` is drawn before */
+    uint32_t *pages;     /* in position order, room for all it may ever need */
+    uint32_t first_row;  /* of its rows in the running pass */
+} sl_slot;
+
+/* How rows of the slots pass the blocks, with barriers or without. `side` is what create has made.
+ */
+typedef struct sl_attn_side_ops {
+    sl_status (*create)(sl_attn *a, void **side, sl_err *err);
+    void (*free)(void *side); /* NULL-safe */
+    /* The slot may have got work. */
+    void (*wake)(void *side, const sl_slot *s);
+    /* Takes *payload and sets it NULL if it keeps it. */
+    sl_status (*on_return)(void *side, uint32_t expert_index, const sl_wire_header *h,
+                           sl_buf **payload, sl_err *err);
+    /* ROUND_OPEN of the sequencer. */
+    sl_status (*on_peer)(void *side, const sl_wire_header *h, sl_span payload, sl_err *err);
+    /* Goes on with what the device has had, or begins what may run; false: nothing to do. */
+    bool (*run)(void *side);
+    /* No row is on its way, nobody is in a round or about to be. */
+    bool (*rests)(const void *side);
+    /* Makes e a WAIT with its reason if rows are elsewhere. */
+    void (*waits_for)(const void *side, sl_trace_event *e);
+    /* Drops all rows: they are lost. The device has none of them any more. */
+    void (*reset)(void *side);
+} sl_attn_side_ops;
+
+extern const sl_attn_side_ops sl_attn_lanes, sl_attn_parts; /* lanes.c, flow.c */
+
+struct sl_attn {
+    sl_worker *w;
+    const sl_model_spec *m;
+    const sl_attn_side_ops *ops;
+    void *side;
+    sl_slots slots;
+    sl_slot *slot; /* [n_lanes][max_slots] */
+    uint8_t *moe;  /* [n_layers] nonzero: a block with routed experts */
+    uint32_t n_lanes, n_chunks, max_slots, max_rows;
+    sl_cut cut;
+    uint32_t look;        /* slot that was asked for last */
+    sl_arena scratch;     /* of the sampler */
+    sl_head head;         /* of one pass at a time */
+    uint64_t head_tokens; /* that the worker had sampled before it */
+    sl_mem head_rows;     /* [HEAD_ROWS][d_model], normed */
+    float *logits;        /* [HEAD_ROWS][vocab] */
+    sl_wire_token *out;   /* tokens of this step for the coordinator */
+    sl_logprob *pairs;    /* [out_cap][1 + SL_MAX_LOGPROBS] of them */
+    uint32_t n_out, out_cap, n_pairs;
+    uint32_t expert_index[SL_PLAN_MAX_WORKERS]; /* worker id -> index of expert worker */
+    bool lost;                                  /* an expert worker is gone: */
+    uint32_t lost_worker;
+};
+
+/* ---- slots (slot.c) ---- */
+
+/* Those of a lane, [max_slots]. */
+static inline sl_slot *sl_attn_slots(const sl_attn *a, uint32_t lane) {
+    return a->slot + (size_t)lane * a->max_slots;
+}
+/* The row at `position` has values that are not finite, found in `block`. Its request is cancelled:
+ * what of it is on its way travels on, and then the coordinator hears why it ended. */
+void sl_slot_break(sl_slot *s, uint32_t block, uint32_t position);
+/* The end, without a token, of a request that was cancelled; releases its slot. */
+void sl_slot_end(sl_attn *a, sl_slot *s);
+/* The same of one that comes when an expert worker is lost already. */
+void sl_attn_refuse(sl_attn *a, uint64_t request);
+/* A record of the token at `position` with its n log-probabilities. */
+void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t token, sl_finish finish,
+                  const sl_logprob *logprobs, uint32_t n);
+void sl_attn_flush(sl_attn *a);
+void sl_slot_release(sl_attn *a, sl_slot *s);
+/* Appends a sampled token, decides whether the request is over, tells the coordinator. */
+void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *logprobs, uint32_t n);
+
+/* ---- passes (pass.c) ---- */
+
+typedef struct sl_outgoing sl_outgoing; /* engine/attn/outgoing.h */
+
+/* Rows that pass the blocks together: those of a lane's step, or of a batch of parts. Of one lane's
+ * slots, whose step they are when they come to the head. */
+typedef struct sl_pass {
+    sl_attn *attn;
+    uint32_t lane;  /* whose slots they are of; their queue of the device */
+    uint64_t round; /* of traces; 0: there are none */
+    uint32_t layer; /* block of the running or last task */
+    sl_event event; /* the last call that was submitted */
+    sl_slot *slot;  /* [max_slots] of the lane */
+    sl_step step;
+    uint64_t step_began_ns; /* for traces: the real clock */
+
+    /* its rows; those of a slot have consecutive positions */
+    uint32_t n;
+    uint32_t *id, *pos;
+    uint64_t *tag;
+    const uint32_t **pages;
+    sl_mem x, h;           /* [max_rows][d_model]; h: what experts receive, then SHARED's result */
+    uint32_t *expert;      /* [max_rows][top_k] */
+    float *gate;           /* [max_rows][top_k] */
+    uint32_t *owner;       /* [max_rows][top_k] index of the expert worker that computes it */
+    const uint8_t **piece; /* [max_rows][top_k] wire rows by lowest position */
+
+    /* rows that leave */
+    bool leaving;       /* the device packs the messages in `out` */
+    sl_outgoing *out;   /* [n_expert_workers] */
+    uint32_t *pack_row; /* [max_rows][least of top_k, n_expert_workers]: rows... */
+    uint8_t **pack_at;  /* ...and where in messages they go */
+    uint32_t n_pack;
+} sl_pass;
+
+sl_status sl_pass_create(sl_attn *a, uint32_t lane, sl_pass *out, sl_err *err) SL_MUST_CHECK;
+void sl_pass_free(sl_pass *p); /* zeroed is fine */
+
+/* From now on the thread works on these rows: one call where a task begins. */
+static inline void sl_pass_begin(const sl_pass *p, sl_trace_kind kind, uint32_t rows) {
+    sl_worker_begin(p->attn->w, &(sl_trace_event){.kind = (uint8_t)kind,
+                                                  .lane = sl_trace_u16(p->lane),
+                                                  .layer = sl_trace_u16(p->layer),
+                                                  .round = (uint32_t)p->round,
+                                                  .rows = rows});
+}
+sl_stage_call sl_pass_call(const sl_pass *p, sl_stage_op op);
+/* Any number in a row: p->event is the last one's. */
+void sl_pass_submit(sl_pass *p, const sl_stage_call *c);
+void sl_pass_embed(sl_pass *p);
+/* Attention, and the dense feed-forward or the router; of a model with dense branches the router
+ * comes first. */
+void sl_pass_block(sl_pass *p);
+/* After the router: rows that are not finite end their requests. */
+void sl_pass_break(sl_pass *p);
+/* Rows pack_row of h to pack_at. */
+void sl_pass_pack(sl_pass *p);
+/* The shared expert, or the dense branch, in place: nobody needs the rows that left for the experts
+ * any more, and the result is held where they were until the merge. */
+void sl_pass_shared(sl_pass *p);
+/* What came back, into x. */
+void sl_pass_add(sl_pass *p, const sl_stage_merge *m);
+
+/* ---- the head (head.c) ---- */
+
+/* A piece of what follows the last block: step and x say which rows of which slots are through;
+ * their slots advance, report, sample, end. Until the step is over no other pass may call these. */
+void sl_pass_begin_head(sl_pass *p);
+/* When the device is through with the piece. True: the step is over. */
+bool sl_pass_end_head(sl_pass *p);
+
+#endif

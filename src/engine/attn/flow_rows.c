@@ -1,0 +1,178 @@
+/* Rows of schedule aep: their storage, the way out to the experts, the way back, the merge. */
+#include "base/mutate.h"
+#include "engine/attn/flow.h"
+#include "engine/attn/outgoing.h"
+
+#include <string.h>
+
+static size_t row_bytes(const sl_flow *f) {
+    return sl_wire_row_bytes((sl_wire_format)f->a->w->plan.wire, f->a->m->d_model);
+}
+
+/* ---- storage ---- */
+
+void sl_flow_take_rows(sl_flow *f, uint32_t slot) {
+    uint32_t r = f->free_row, *end = &f->part[slot].first;
+    for (uint32_t i = 0; i < f->parts.part[slot].rows; i++, r = f->next[r]) {
+        SL_ASSERT(r != SL_FLOW_NONE);
+        *end = r;
+        end = &f->next[r];
+        f->slot[r] = slot;
+        f->tag[r] = sl_tag_make(slot, f->pass.slot[slot].life->generation, r);
+        f->owed[r] = 0;
+    }
+    *end = SL_FLOW_NONE;
+    f->free_row = r;
+}
+
+void sl_flow_give_rows(sl_flow *f, uint32_t slot) {
+    uint32_t first = f->part[slot].first, last = first;
+    for (uint32_t r = first; r != SL_FLOW_NONE; r = f->next[r]) {
+        f->slot[r] = SL_FLOW_NONE;
+        f->owed[r] = 0;
+        last = r;
+    }
+    f->next[last] = f->free_row;
+    f->free_row = first;
+}
+
+void sl_flow_load(sl_flow *f, uint32_t slot) {
+    sl_pass *p = &f->pass;
+    sl_slot *s = &p->slot[slot];
+    size_t k = f->a->m->top_k;
+    uint32_t pos = s->life->done;
+    SL_ASSERT(s->life->used && s->life->generation == f->parts.part[slot].generation);
+    s->first_row = p->n;
+    for (uint32_t r = f->part[slot].first; r != SL_FLOW_NONE; r = f->next[r], pos++) {
+        uint32_t at = p->n++;
+        f->batch_row[at] = r;
+        p->id[at] = s->tokens[pos];
+        p->pos[at] = pos;
+        p->pages[at] = s->pages;
+        p->tag[at] = f->tag[r];
+        for (size_t j = 0; j < k; j++) {
+            bool lost = SL_MUTATION(LOST_ROW) && j > 0 && f->tag[r] % 97 == 5;
+            p->piece[at * k + j] = lost ? NULL : f->piece + (r * k + j) * row_bytes(f);
+        }
+    }
+}
+
+static void move(sl_flow *f, const sl_stage_move *m) {
+    sl_stage_call c = sl_pass_call(&f->pass, SL_OP_MOVE);
+    c.move = *m;
+    sl_pass_submit(&f->pass, &c);
+}
+
+void sl_flow_merge(sl_flow *f, bool returned) {
+    sl_pass *p = &f->pass;
+    if (!returned) {
+        move(f, &(sl_stage_move){.n = p->n, .from = f->x, .to = p->x, .from_row = f->batch_row});
+        return;
+    }
+    sl_pass_add(p, &(sl_stage_merge){.x = f->x,
+                                     .shared = f->shared,
+                                     .from = f->batch_row,
+                                     .piece = p->piece,
+                                     .wire = (sl_wire_format)f->a->w->plan.wire});
+    f->a->w->n.rows_merged += p->n;
+}
+
+void sl_flow_store(sl_flow *f, sl_mem rows, sl_mem out) {
+    move(f, &(sl_stage_move){.n = f->pass.n, .from = rows, .to = out, .to_row = f->batch_row});
+}
+
+/* ---- out ---- */
+
+/* Notes who owes what and counts it. */
+static void assign(sl_flow *f) {
+    const sl_pass *p = &f->pass;
+    sl_outgoing *out = p->out;
+    uint32_t k = f->a->m->top_k;
+    sl_outgoing_assign(&f->pass);
+    for (uint32_t i = 0; i < p->n; i++) {
+        uint32_t r = f->batch_row[i];
+        f->owed[r] = k == 64 ? UINT64_MAX : (1ull << k) - 1;
+        memcpy(f->owner + (size_t)r * k, p->owner + (size_t)i * k, k * sizeof *f->owner);
+        for (uint32_t j = 0; j < k; j++) {
+            sl_outgoing *o = &out[p->owner[(size_t)i * k + j]];
+            if (o->last_row != i) o->n.rows++;
+            o->last_row = i;
+            o->n.n_entries++;
+        }
+    }
+}
+
+static void fill(sl_flow *f) {
+    sl_pass *p = &f->pass;
+    sl_outgoing *out = p->out;
+    uint32_t k = f->a->m->top_k;
+    for (uint32_t i = 0; i < p->n; i++) {
+        for (uint32_t j = 0; j < k; j++) {
+            sl_outgoing *o = &out[p->owner[(size_t)i * k + j]];
+            if (o->last_row != i) sl_outgoing_row(p, i, true, o);
+            sl_outgoing_entry(p, i, j, o);
+        }
+    }
+}
+
+sl_status sl_flow_leave(sl_flow *f) {
+    sl_pass *p = &f->pass;
+    uint32_t n = f->a->w->n_expert_workers;
+    for (uint32_t i = 0; i < n; i++) p->out[i] = (sl_outgoing){.last_row = SL_NO_ROW};
+    p->leaving = true;
+    p->n_pack = 0;
+    assign(f);
+    for (uint32_t i = 0; i < n; i++) {
+        if (!p->out[i].n.rows || sl_outgoing_layout(f->a, NULL, &p->out[i]) == SL_OK) continue;
+        sl_outgoing_drop(p);
+        return SL_ERR_NOMEM;
+    }
+    fill(f);
+    sl_pass_pack(p);
+    return SL_OK;
+}
+
+void sl_flow_send(sl_flow *f) {
+    sl_worker *w = f->a->w;
+    sl_pass *p = &f->pass;
+    w->n.rows_created += p->n;
+    p->leaving = false;
+    for (uint32_t i = 0; i < w->n_expert_workers; i++) {
+        sl_outgoing *o = &p->out[i];
+        const sl_wire_header h = {.kind = SL_MSG_DISPATCH,
+                                  .round = f->parts.epoch,
+                                  .layer = f->a->m->moe_index[p->layer],
+                                  .rows = o->n.rows};
+        if (!o->buf) continue;
+        /* A lost expert worker is reported by its connection. */
+        sl_worker_send(w, w->expert_worker[i], h, o->buf);
+        o->buf = NULL;
+    }
+}
+
+/* ---- back ---- */
+
+sl_status sl_flow_collect(sl_flow *f, uint32_t expert_index, uint32_t moe, const sl_wire_return *v,
+                          uint32_t i, uint32_t *slot, sl_err *err) {
+    const sl_model_spec *m = f->a->m;
+    uint32_t r = sl_tag_index(v->tag[i]), k = m->top_k;
+    uint64_t mask = v->mask[i];
+    *slot = SL_FLOW_NONE;
+    if (r >= f->a->max_rows || f->slot[r] == SL_FLOW_NONE || f->tag[r] != v->tag[i])
+        return sl_fail(err, SL_ERR_PROTOCOL, "returned row %u has unknown tag %016llx", i,
+                       (unsigned long long)v->tag[i]);
+    const sl_part *p = &f->parts.part[f->slot[r]];
+    if (p->state != SL_PART_AWAY || m->moe_index[p->layer] != moe)
+        return sl_fail(err, SL_ERR_PROTOCOL, "returned row %u of layer %u is not with the experts",
+                       i, moe);
+    uint32_t j = mask ? (uint32_t)__builtin_ctzll(mask) : k;
+    if (j >= k || (mask & (mask - 1)) || !(mask & f->owed[r]) ||
+        f->owner[(size_t)r * k + j] != expert_index)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "returned row %u covers positions %llx, one of %llx at its owner is awaited",
+                       i, (unsigned long long)mask, (unsigned long long)f->owed[r]);
+    f->owed[r] &= ~mask;
+    memcpy(f->piece + ((size_t)r * k + j) * row_bytes(f), v->data + i * row_bytes(f), row_bytes(f));
+    if (sl_parts_back(&f->parts, f->slot[r], 1) != SL_PART_AWAY) *slot = f->slot[r];
+    return SL_OK;
+}

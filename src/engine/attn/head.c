@@ -1,0 +1,136 @@
+/* The end of a step: its rows go through the head, and slots advance, report, sample, end.
+ * Which rows when, and in how many pieces: sched/head.h. */
+#include "engine/attn/attn_int.h"
+
+#include <math.h>
+#include <string.h>
+
+static void send_logits(sl_pass *p, const sl_slot *s, uint32_t first_pos, uint32_t n) {
+    sl_attn *a = p->attn;
+    sl_buf *b = sl_net_buf_take(a->w->net, sl_wire_logits_bytes(n, a->m->vocab));
+    if (!b) return;
+    float *data = sl_wire_logits_layout(b->data, s->request, first_pos);
+    memcpy(data, a->logits, (size_t)n * a->m->vocab * sizeof *data);
+    sl_wire_header h = {.kind = SL_MSG_LOGITS, .rows = n};
+    sl_worker_send(a->w, SL_NO_WORKER, h, b);
+}
+
+static void sample_into(sl_pass *p, sl_slot *s, const float *logits) {
+    sl_attn *a = p->attn;
+    const sl_history past = {s->tokens, s->life->tokens, s->n_prompt};
+    sl_logprob logprobs[1 + SL_MAX_LOGPROBS];
+    bool early = s->life->tokens - s->n_prompt < s->min_tokens;
+    s->sampling.never = s->stop;
+    s->sampling.n_never = early ? s->n_stop : 0;
+    uint32_t id = sl_sample(&s->sampling, logits, a->m->vocab, s->life->tokens, &past, &a->scratch);
+    if (!isfinite(logits[id])) { /* it is the largest: there is nothing to draw from */
+        sl_slot_break(s, a->m->n_layers, s->life->tokens - 1);
+        return;
+    }
+    if (s->want_logprobs) sl_logprobs(logits, a->m->vocab, id, s->n_top, &a->scratch, logprobs);
+    sl_slot_append(a, s, id, logprobs, s->want_logprobs ? 1 + s->n_top : 0);
+}
+
+/* What row `pos`, whose logits are given, says about the prompt's next token. */
+static void report_prompt_token(sl_pass *p, sl_slot *s, uint32_t pos, const float *logits) {
+    sl_attn *a = p->attn;
+    sl_logprob logprobs[1 + SL_MAX_LOGPROBS];
+    uint32_t next = pos + 1;
+    if (next >= s->n_prompt || s->life->ends) return;
+    if (!isfinite(logits[s->tokens[next]])) {
+        sl_slot_break(s, a->m->n_layers, pos);
+        return;
+    }
+    sl_logprobs(logits, a->m->vocab, s->tokens[next], s->n_top, &a->scratch, logprobs);
+    sl_attn_emit(a, s, next, s->tokens[next], SL_FINISH_NONE, logprobs, 1 + s->n_top);
+}
+
+/* Logits of some columns. */
+static void compute(sl_pass *p, const sl_head_piece *piece) {
+    sl_attn *a = p->attn;
+    const sl_head *h = &a->head;
+    sl_pass_begin(p, SL_TRACE_HEAD, h->rows);
+    sl_stage_call c = sl_pass_call(p, SL_OP_HEAD);
+    c.head = (sl_stage_head){.n = h->rows,
+                             .first = piece->first,
+                             .count = piece->n,
+                             .row = h->row,
+                             .h = a->head_rows,
+                             .logits = a->logits};
+    sl_pass_submit(p, &c);
+}
+
+/* All the call's rows are of one part. */
+static void tell_whole(sl_pass *p) {
+    sl_attn *a = p->attn;
+    const sl_head *h = &a->head;
+    const sl_step_part *part = &p->step.part[h->part[0]];
+    sl_slot *s = &p->slot[part->slot];
+    uint32_t first = p->pos[h->row[0]];
+    if (!sl_step_is_open(&p->step, h->part[0])) return;
+    if (s->want_logits) send_logits(p, s, first, h->rows);
+    for (uint32_t i = 0; i < h->rows && s->want_prompt_logprobs; i++)
+        report_prompt_token(p, s, first + i, a->logits + (size_t)i * a->m->vocab);
+    if (part->sample && first + h->rows == s->life->done && sl_step_is_open(&p->step, h->part[0]))
+        sample_into(p, s, a->logits + (size_t)(h->rows - 1) * a->m->vocab);
+}
+
+/* What some rows of the call, whose logits are all there, have to say. */
+static void tell(sl_pass *p, const sl_head_piece *piece) {
+    sl_attn *a = p->attn;
+    const sl_head *h = &a->head;
+    sl_pass_begin(p, SL_TRACE_SAMPLE, piece->n);
+    if (h->whole) {
+        tell_whole(p);
+        return;
+    }
+    for (uint32_t i = piece->first; i < piece->first + piece->n; i++) {
+        if (!sl_step_is_open(&p->step, h->part[i])) continue;
+        sl_slot *s = &p->slot[p->step.part[h->part[i]].slot];
+        sample_into(p, s, a->logits + (size_t)i * a->m->vocab);
+    }
+}
+
+/* The span of the step that ends here. */
+static void note_step(sl_pass *p, uint64_t tokens) {
+    const sl_trace_event step = {.kind = SL_TRACE_STEP,
+                                 .lane = sl_trace_u16(p->lane),
+                                 .round = (uint32_t)p->round,
+                                 .rows = p->n,
+                                 .tokens = (uint32_t)tokens};
+    sl_worker_note_span(p->attn->w, step, p->step_began_ns);
+}
+
+static void end_step(sl_pass *p) {
+    sl_attn *a = p->attn;
+    for (size_t i = 0; i < p->step.n_parts; i++)
+        if (sl_step_ends(&p->step, i)) sl_slot_end(a, &p->slot[p->step.part[i].slot]);
+    sl_attn_flush(a);
+    sl_step_end(&p->step, sl_clock_now_us(&a->w->clock));
+    note_step(p, a->w->n.tokens - a->head_tokens);
+    p->n = 0;
+    sl_head_close(&a->head);
+}
+
+void sl_pass_begin_head(sl_pass *p) {
+    sl_attn *a = p->attn;
+    sl_head_piece piece;
+    if (!a->head.open) {
+        a->head_tokens = a->w->n.tokens;
+        sl_head_open(&a->head, &p->step);
+    }
+    if (!sl_head_next(&a->head, &piece)) return;
+    if (piece.kind == SL_HEAD_COLUMNS)
+        compute(p, &piece);
+    else
+        tell(p, &piece);
+}
+
+bool sl_pass_end_head(sl_pass *p) {
+    sl_head *h = &p->attn->head;
+    sl_head_piece piece;
+    sl_head_done(h, &p->step);
+    if (sl_head_next(h, &piece)) return false;
+    end_step(p);
+    return true;
+}

@@ -1,0 +1,273 @@
+/* A lane's step: rows of its requests pass the blocks; MoE blocks send them to the experts and wait
+ * for the replies; after the last block the head samples (head.c). One call of sl_lane_run is one
+ * task. */
+#include "engine/attn/lane.h"
+#include "engine/attn/outgoing.h"
+
+#include "base/log.h"
+#include "base/mutate.h"
+
+#include <string.h>
+
+/* ---- membership ---- */
+
+static void send_join(sl_lane *lane) {
+    sl_worker *w = lane->attn->w;
+    sl_wire_header h = {.kind = SL_MSG_JOIN, .lane = lane->id};
+    sl_worker_send(w, w->expert_worker[0], h, NULL); /* a lost one is reported by its connection */
+}
+
+void sl_lane_wake(sl_lane *lane) {
+    bool join = false;
+    if (lane->attn->w->taker.holds || !sl_slots_have_work(&lane->attn->slots, lane->id)) return;
+    sl_member_want(&lane->member, &join);
+    if (join) send_join(lane);
+}
+
+/* ---- forming a step ---- */
+
+static void add_rows(sl_lane *lane, const sl_step_part *part) {
+    sl_slot *s = &lane->pass.slot[part->slot];
+    s->first_row = lane->pass.n;
+    for (uint32_t i = 0; i < part->rows; i++) {
+        uint32_t r = lane->pass.n++;
+        lane->pass.id[r] = s->tokens[s->life->done + i];
+        lane->pass.pos[r] = s->life->done + i;
+        lane->pass.pages[r] = s->pages;
+        lane->pass.tag[r] = sl_tag_make(part->slot, s->life->generation, i);
+    }
+}
+
+static void begin_step(sl_lane *lane) {
+    sl_attn *a = lane->attn;
+    sl_step_form(&lane->pass.step, sl_clock_now_us(&a->w->clock));
+    lane->pass.step_began_ns = sl_now_ns();
+    lane->pass.round = lane->member.round;
+    lane->pass.n = 0;
+    lane->have_next = false;
+    for (size_t i = 0; i < lane->pass.step.n_parts; i++) add_rows(lane, &lane->pass.step.part[i]);
+    sl_pass_embed(&lane->pass);
+}
+
+/* ---- the end of a round ---- */
+
+/* An expert worker does not keep to the protocol: its connection goes, and with it every request
+ * here. */
+static void refuse_expert(sl_lane *lane, uint32_t id, const sl_err *err) {
+    sl_worker *w = lane->attn->w;
+    sl_log(SL_LOG_WARN, "lane", "expert worker %u: %s", id, err->msg);
+    if (w->peer[id].conn) sl_net_close(w->net, w->peer[id].conn, err->code, err->msg);
+    sl_attn_on_expert_lost(lane->attn, id, err->msg);
+}
+
+static void end_round(sl_lane *lane) {
+    sl_err err;
+    sl_idset set;
+    bool join = false;
+    sl_status st =
+        lane->have_next ? SL_OK : sl_fail(&err, SL_ERR_PROTOCOL, "no next set in the last reply");
+    if (st == SL_OK) st = sl_idset_check(lane->next_set, lane->n_next, &set, &err);
+    if (st == SL_OK) st = sl_member_next(&lane->member, lane->member.round + 1, &set, &join, &err);
+    if (st != SL_OK) {
+        refuse_expert(lane, lane->attn->w->expert_worker[0], &err);
+        return;
+    }
+    bool goes_on = lane->member.state == SL_MEMBER_ROUND;
+    if (goes_on) sl_turns_open(lane->turns, lane->id);
+    if (join)
+        send_join(lane);
+    else if (!goes_on)
+        sl_lane_wake(lane);
+}
+
+/* ---- blocks ---- */
+
+/* The rows are routed: they leave. */
+static void begin_leaving(sl_lane *lane) {
+    sl_attn *a = lane->attn;
+    sl_pass_break(&lane->pass);
+    bool last = a->m->moe_index[lane->pass.layer] == a->m->n_moe - 1u;
+    bool stay = last && !a->w->taker.holds && sl_slots_will_stay(&a->slots, lane->id);
+    if (last) sl_member_vote(&lane->member, stay);
+    sl_pass_begin(&lane->pass, SL_TRACE_DISPATCH, lane->pass.n);
+    lane->dispatched_ns = sl_now_ns();
+    lane->leaves = true;
+    sl_lane_leave(lane, stay);
+}
+
+/* The device is through with what BLOCK has asked so far; true: the block has run. */
+static bool block_ran(sl_lane *lane) {
+    if (lane->attn->m->ffn[lane->pass.layer] == SL_FFN_DENSE) return true;
+    if (lane->leaves) return sl_lane_left(lane);
+    begin_leaving(lane);
+    return false;
+}
+
+static void give_replies(sl_lane *lane) {
+    sl_worker *w = lane->attn->w;
+    for (uint32_t i = 0; i < w->n_expert_workers * lane->attn->n_chunks; i++) {
+        sl_net_buf_give(w->net, lane->reply[i].payload);
+        lane->reply[i] = (sl_reply){0};
+    }
+}
+
+static void begin_merge(sl_lane *lane) {
+    sl_err err;
+    uint32_t offender = 0;
+    sl_pass_begin(&lane->pass, SL_TRACE_MERGE, lane->pass.n);
+    if (sl_lane_merge(lane, &offender, &err) != SL_OK) refuse_expert(lane, offender, &err);
+}
+
+/* The device has read what came back. */
+static void end_merge(sl_lane *lane) {
+    sl_worker *w = lane->attn->w;
+    give_replies(lane);
+    w->n.rows_merged += lane->pass.n;
+    const sl_trace_event flight = {.kind = SL_TRACE_FLIGHT,
+                                   .lane = sl_trace_u16(lane->id),
+                                   .layer = sl_trace_u16(lane->pass.layer),
+                                   .rows = lane->pass.n};
+    sl_worker_note_span(w, flight, lane->dispatched_ns);
+}
+
+/* Submits what the task asks of the device. */
+static void begin_task(sl_lane *lane) {
+    switch (lane->task.kind) {
+    case SL_TURN_BEGIN:
+        begin_step(lane);
+        break;
+    case SL_TURN_BLOCK:
+        lane->n_left = 0;
+        lane->leaves = false;
+        if (lane->pass.n > 0) sl_pass_block(&lane->pass);
+        break;
+    case SL_TURN_SHARED:
+        if (lane->pass.n > 0) sl_pass_shared(&lane->pass);
+        break;
+    case SL_TURN_MERGE:
+        begin_merge(lane);
+        break;
+    case SL_TURN_HEAD:
+        sl_pass_begin_head(&lane->pass);
+        break;
+    }
+}
+
+/* The device is through with what the task has asked: asks for more, or the task ends. */
+static void go_on(sl_lane *lane) {
+    const sl_turn task = lane->task;
+    if (task.kind == SL_TURN_BLOCK && !block_ran(lane)) return;
+    lane->begun = false;
+    if (task.kind == SL_TURN_MERGE) end_merge(lane);
+    if (task.kind == SL_TURN_HEAD && !sl_pass_end_head(&lane->pass)) {
+        sl_turns_pause(lane->turns, &task);
+        return;
+    }
+    sl_turns_done(lane->turns, &task);
+    if (task.kind == SL_TURN_HEAD) end_round(lane);
+}
+
+void sl_lane_run(sl_lane *lane, const sl_turn *turn) {
+    lane->pass.layer = turn->layer;
+    lane->task = *turn;
+    lane->begun = true;
+    lane->pass.event = (sl_event){0};
+    sl_turns_begin(lane->turns, turn);
+    begin_task(lane);
+    sl_lane_go_on(lane);
+}
+
+bool sl_lane_go_on(sl_lane *lane) {
+    const sl_device *d = lane->attn->w->device;
+    bool went = false;
+    for (; lane->begun; went = true) {
+        if (!sl_device_is_done(d, &lane->pass.event) && !SL_MUTATION(UNAWAITED)) break;
+        go_on(lane);
+    }
+    return went;
+}
+
+/* ---- replies ---- */
+
+sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_header *h,
+                            sl_buf **payload, sl_err *err) {
+    sl_attn *a = lane->attn;
+    uint32_t chunk = SL_MIN(h->chunk, a->n_chunks - 1);
+    sl_reply *reply = &lane->reply[chunk * a->w->n_expert_workers + expert_index];
+    bool last = h->layer == a->m->n_moe - 1u && chunk == a->n_chunks - 1;
+    if (!sl_turns_awaits(lane->turns, lane->id) || h->round != lane->member.round ||
+        h->layer != a->m->moe_index[lane->pass.layer] || h->chunk != chunk ||
+        chunk >= lane->n_left || reply->here)
+        return sl_fail(
+            err, SL_ERR_PROTOCOL,
+            "return for round %llu layer %u chunk %u, lane %u awaits round %llu layer %u "
+            "in %u chunks",
+            (unsigned long long)h->round, h->layer, h->chunk, lane->id,
+            (unsigned long long)lane->member.round, a->m->moe_index[lane->pass.layer], a->n_chunks);
+    sl_wire_return v = {0};
+    if (*payload) {
+        sl_status st = sl_wire_return_decode(h, (sl_span){(*payload)->data, (*payload)->len}, a->m,
+                                             (sl_wire_format)a->w->plan.wire, &v, err);
+        if (st != SL_OK) return st;
+    } else if (h->rows) {
+        return sl_fail(err, SL_ERR_PROTOCOL, "%u rows without a payload", h->rows);
+    }
+    if (h->flags & SL_WIRE_SET) {
+        if (!last || expert_index != 0 || v.n_set > SL_PLAN_MAX_WORKERS)
+            return sl_fail(err, SL_ERR_PROTOCOL, "a next set of %u in layer %u from expert %u",
+                           v.n_set, h->layer, expert_index);
+        memcpy(lane->next_set, v.set, v.n_set * sizeof *v.set);
+        lane->n_next = v.n_set;
+        lane->have_next = true;
+    }
+    *reply = (sl_reply){.payload = *payload, .view = v, .here = true};
+    *payload = NULL;
+    sl_turns_reply(lane->turns, lane->id);
+    return SL_OK;
+}
+
+/* ---- life ---- */
+
+void sl_lane_reset(sl_lane *lane) {
+    sl_worker *w = lane->attn->w;
+    if (sl_turns_in_flight(lane->turns, lane->id)) w->n.rows_lost += lane->pass.n;
+    give_replies(lane);
+    sl_outgoing_drop(&lane->pass);
+    if (lane->turns->in_head == lane->id) sl_head_close(&lane->attn->head);
+    sl_turns_drop(lane->turns, lane->id);
+    lane->begun = false;
+    lane->pass.n = 0;
+    sl_step_drop(&lane->pass.step);
+    sl_member_reset(&lane->member, w->plan.epoch);
+}
+
+sl_status sl_lane_create(sl_attn *a, sl_turns *turns, uint32_t id, sl_lane *lane, sl_err *err) {
+    size_t rows = a->max_rows, experts = a->w->n_expert_workers;
+    lane->attn = a;
+    lane->turns = turns;
+    lane->id = id;
+    lane->covered = sl_alloc(rows, sizeof *lane->covered);
+    lane->next_set = sl_alloc(SL_PLAN_MAX_WORKERS, sizeof *lane->next_set);
+    lane->reply = sl_alloc(experts * a->n_chunks, sizeof *lane->reply);
+    if (a->cut.group) {
+        lane->sent_row = sl_alloc(rows, experts * sizeof *lane->sent_row);
+        lane->n_sent = sl_alloc(experts, sizeof *lane->n_sent);
+    }
+    if (!lane->covered || !lane->next_set || !lane->reply ||
+        (a->cut.group && (!lane->sent_row || !lane->n_sent)))
+        return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
+    sl_status st = sl_pass_create(a, id, &lane->pass, err);
+    if (st == SL_OK) st = sl_member_init(&lane->member, a->w->id, SL_PLAN_MAX_WORKERS, err);
+    if (st == SL_OK) sl_member_reset(&lane->member, a->w->plan.epoch);
+    return st;
+}
+
+void sl_lane_free(sl_lane *lane) {
+    if (!lane->attn) return;
+    if (lane->reply) give_replies(lane);
+    sl_pass_free(&lane->pass);
+    void *const owned[] = {lane->covered, lane->next_set, lane->reply, lane->sent_row,
+                           lane->n_sent};
+    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+    sl_member_free(&lane->member);
+}

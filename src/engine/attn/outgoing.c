@@ -1,0 +1,53 @@
+/* Rows on their way into messages to expert workers. */
+#include "engine/attn/outgoing.h"
+
+#include <string.h>
+
+void sl_outgoing_assign(sl_pass *p) {
+    const sl_attn *a = p->attn;
+    uint32_t k = a->m->top_k, moe = a->m->moe_index[p->layer];
+    for (uint32_t r = 0; r < p->n; r++) {
+        uint32_t key = sl_plan_row_key(p->id[r], p->pos[r], moe);
+        for (size_t rj = (size_t)r * k; rj < ((size_t)r + 1) * k; rj++)
+            p->owner[rj] = a->expert_index[sl_plan_host_of(&a->w->plan, moe, p->expert[rj], key)];
+    }
+}
+
+sl_status sl_outgoing_layout(const sl_attn *a, const uint32_t *set, sl_outgoing *o) {
+    sl_wire_format f = (sl_wire_format)a->w->plan.wire;
+    o->buf = sl_net_buf_take(a->w->net, sl_wire_dispatch_bytes(&o->n, a->m->d_model, f));
+    if (!o->buf) return SL_ERR_NOMEM;
+    sl_wire_dispatch_layout(o->buf->data, &o->n, a->m->d_model, f, &o->view);
+    if (o->n.n_set) memcpy(o->view.set, set, o->n.n_set * sizeof *set);
+    o->view.first[o->n.rows] = o->n.n_entries;
+    o->last_row = SL_NO_ROW;
+    return SL_OK;
+}
+
+void sl_outgoing_row(sl_pass *p, uint32_t r, bool with_data, sl_outgoing *o) {
+    sl_wire_format f = (sl_wire_format)p->attn->w->plan.wire;
+    uint32_t d = p->attn->m->d_model;
+    o->last_row = r;
+    o->view.tag[o->at_row] = p->tag[r];
+    o->view.first[o->at_row] = o->at_entry;
+    if (with_data) {
+        p->pack_row[p->n_pack] = r;
+        p->pack_at[p->n_pack++] = o->view.data + o->at_row * sl_wire_row_bytes(f, d);
+    }
+    o->at_row++;
+}
+
+void sl_outgoing_entry(const sl_pass *p, uint32_t r, uint32_t j, sl_outgoing *o) {
+    size_t rj = (size_t)r * p->attn->m->top_k + j;
+    o->view.expert[o->at_entry] = p->expert[rj];
+    o->view.position[o->at_entry] = j;
+    o->view.gate[o->at_entry++] = p->gate[rj];
+}
+
+void sl_outgoing_drop(sl_pass *p) {
+    for (uint32_t i = 0; p->leaving && i < p->attn->w->n_expert_workers; i++) {
+        sl_net_buf_give(p->attn->w->net, p->out[i].buf);
+        p->out[i].buf = NULL;
+    }
+    p->leaving = false;
+}

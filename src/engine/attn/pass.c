@@ -1,0 +1,137 @@
+/* Rows that pass the blocks together: what they ask of the device, and what becomes of its answers.
+ */
+#include "engine/attn/outgoing.h"
+
+#include "base/mutate.h"
+
+#include <math.h>
+#include <string.h>
+
+sl_stage_call sl_pass_call(const sl_pass *p, sl_stage_op op) {
+    return (sl_stage_call){.op = op,
+                           .queue = p->lane,
+                           .layer = p->layer,
+                           .rows = {.n = p->n,
+                                    .id = p->id,
+                                    .pos = p->pos,
+                                    .pages = p->pages,
+                                    .x = p->x,
+                                    .h = p->h,
+                                    .expert = p->expert,
+                                    .gate = p->gate}};
+}
+
+void sl_pass_submit(sl_pass *p, const sl_stage_call *c) {
+    p->event = sl_device_submit(p->attn->w->device, c);
+}
+
+static void run(sl_pass *p, sl_stage_op op, sl_trace_kind traced) {
+    const sl_stage_call c = sl_pass_call(p, op);
+    sl_pass_begin(p, traced, p->n);
+    sl_pass_submit(p, &c);
+}
+
+void sl_pass_embed(sl_pass *p) {
+    sl_worker *w = p->attn->w;
+    run(p, SL_OP_EMBED, SL_TRACE_EMBED);
+    w->n.attention_rows += p->n;
+    w->n.rounds++;
+}
+
+/* Rows whose gates are not finite end their requests. Until then they travel on as zeros (ROUTE
+ * made h so), for which experts and peers need no rules. Whatever goes wrong in a row, in its
+ * embedding, attention or experts, comes to its next router, or to the head. */
+void sl_pass_break(sl_pass *p) {
+    size_t k = p->attn->m->top_k;
+    for (uint32_t r = 0; r < p->n; r++) {
+        float *gate = p->gate + r * k;
+        bool finite = true;
+        for (uint32_t j = 0; j < k; j++) finite = finite && isfinite(gate[j]);
+        if (finite) continue;
+        sl_slot_break(&p->slot[sl_tag_slot(p->tag[r])], p->layer, p->pos[r]);
+        memset(gate, 0, k * sizeof *gate);
+    }
+}
+
+void sl_pass_block(sl_pass *p) {
+    const sl_model_spec *m = p->attn->m;
+    bool dense = m->ffn[p->layer] == SL_FFN_DENSE, first = !dense && m->dense_branch;
+    if (first) run(p, SL_OP_ROUTE, SL_TRACE_ROUTER);
+    run(p, SL_OP_ATTEND, SL_TRACE_ATTENTION);
+    if (dense)
+        run(p, SL_OP_DENSE, SL_TRACE_DENSE);
+    else if (!first)
+        run(p, SL_OP_ROUTE, SL_TRACE_ROUTER);
+}
+
+void sl_pass_shared(sl_pass *p) {
+    bool branch = p->attn->m->dense_branch;
+    if (SL_MUTATION(LOST_SHARED) && p->n % 7 == 0) return;
+    run(p, SL_OP_SHARED, branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED);
+}
+
+void sl_pass_pack(sl_pass *p) {
+    sl_stage_call c = sl_pass_call(p, SL_OP_PACK);
+    c.pack = (sl_stage_pack){.n = p->n_pack,
+                             .wire = (sl_wire_format)p->attn->w->plan.wire,
+                             .rows = p->h,
+                             .row = p->pack_row,
+                             .at = p->pack_at};
+    if (p->n_pack > 0) sl_pass_submit(p, &c);
+}
+
+void sl_pass_add(sl_pass *p, const sl_stage_merge *m) {
+    sl_stage_call c = sl_pass_call(p, SL_OP_MERGE);
+    c.merge = *m;
+    sl_pass_submit(p, &c);
+    if (!SL_MUTATION(DOUBLE_MERGE)) return;
+    /* The bug: the first piece of some rows once more. */
+    size_t k = p->attn->m->top_k;
+    for (uint32_t r = 0; r < p->n; r++) {
+        bool again = p->tag[r] % 97 == 5;
+        for (size_t j = again; j < k; j++) p->piece[r * k + j] = NULL;
+    }
+    c.merge.x = c.rows.x;
+    c.merge.from = NULL;
+    c.merge.shared = (sl_mem){0};
+    sl_pass_submit(p, &c);
+}
+
+/* ---- life ---- */
+
+sl_status sl_pass_create(sl_attn *a, uint32_t lane, sl_pass *p, sl_err *err) {
+    size_t rows = a->max_rows, k = a->m->top_k, copies = SL_MIN(k, a->w->n_expert_workers);
+    p->attn = a;
+    p->lane = lane;
+    p->slot = sl_attn_slots(a, lane);
+    p->id = sl_alloc(rows, sizeof *p->id);
+    p->pos = sl_alloc(rows, sizeof *p->pos);
+    p->tag = sl_alloc(rows, sizeof *p->tag);
+    p->pages = sl_alloc(rows, sizeof *p->pages);
+    p->expert = sl_alloc(rows, k * sizeof *p->expert);
+    p->gate = sl_alloc(rows, k * sizeof *p->gate);
+    p->owner = sl_alloc(rows, k * sizeof *p->owner);
+    p->piece = sl_alloc(rows, k * sizeof *p->piece);
+    p->out = sl_alloc(a->w->n_expert_workers, sizeof *p->out);
+    p->pack_row = sl_alloc(rows, copies * sizeof *p->pack_row);
+    p->pack_at = sl_alloc(rows, copies * sizeof *p->pack_at);
+    if (!p->id || !p->pos || !p->tag || !p->pages || !p->expert || !p->gate || !p->owner ||
+        !p->piece || !p->out || !p->pack_row || !p->pack_at)
+        return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
+    sl_status st = sl_step_create(&a->slots, &a->cut, lane, a->max_rows, a->w->plan.prefill_stretch,
+                                  &p->step, err);
+    if (st == SL_OK) st = sl_device_take_rows(a->w->device, rows, &p->x, err);
+    return st == SL_OK ? sl_device_take_rows(a->w->device, rows, &p->h, err) : st;
+}
+
+void sl_pass_free(sl_pass *p) {
+    if (!p->attn) return;
+    sl_outgoing_drop(p);
+    sl_device_give(p->attn->w->device, p->x);
+    sl_device_give(p->attn->w->device, p->h);
+    void *const owned[] = {
+        p->id,    p->pos,           p->tag, (void *)p->pages, p->expert,         p->gate,
+        p->owner, (void *)p->piece, p->out, p->pack_row,      (void *)p->pack_at};
+    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+    sl_step_free(&p->step);
+}

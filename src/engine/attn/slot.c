@@ -1,0 +1,118 @@
+/* Requests at their slots: what the coordinator hears of them, and how they end. */
+#include "engine/attn/attn_int.h"
+
+#include "base/log.h"
+
+#include <string.h>
+
+/* ---- tokens to the coordinator ---- */
+
+void sl_attn_flush(sl_attn *a) {
+    if (a->n_out == 0) return;
+    sl_buf *b = sl_net_buf_take(a->w->net, sl_wire_tokens_bytes(a->n_out, a->n_pairs));
+    if (!b) {
+        sl_log(SL_LOG_ERROR, "attn", "out of memory for %u tokens", a->n_out);
+        sl_worker_stop(a->w, sl_fail(&a->w->stop_err, SL_ERR_NOMEM, "message of tokens"));
+        return;
+    }
+    sl_wire_tokens_encode(a->out, a->n_out, a->pairs, a->n_pairs, b->data);
+    sl_wire_header h = {.kind = SL_MSG_TOKENS, .rows = a->n_out};
+    sl_worker_send(a->w, SL_NO_WORKER, h, b); /* a lost coordinator ends the worker */
+    a->n_out = 0;
+    a->n_pairs = 0;
+}
+
+void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t token, sl_finish finish,
+                  const sl_logprob *logprobs, uint32_t n) {
+    if (a->n_out == a->out_cap) sl_attn_flush(a);
+    if (a->n_out == a->out_cap) return; /* out of memory: the worker stops */
+    a->out[a->n_out++] = (sl_wire_token){.request = s->request,
+                                         .position = position,
+                                         .token = token,
+                                         .finish = finish,
+                                         .n_logprobs = n,
+                                         .made_us = sl_clock_now_us(&a->w->clock)};
+    if (n) memcpy(a->pairs + a->n_pairs, logprobs, n * sizeof *logprobs);
+    a->n_pairs += n;
+}
+
+/* The end of a request that needs the lost expert worker. */
+static void emit_lost(sl_attn *a, const sl_slot *s) {
+    sl_attn_emit(a, s, s->life->tokens, a->lost_worker, SL_FINISH_ERROR, NULL, 0);
+}
+
+/* ---- slots ---- */
+
+void sl_slot_release(sl_attn *a, sl_slot *s) {
+    sl_free(s->tokens);
+    sl_free(s->pages);
+    sl_free(s->bias);
+    sl_slots_release(&a->slots, s->life);
+    *s = (sl_slot){.life = s->life};
+}
+
+void sl_slot_break(sl_slot *s, uint32_t block, uint32_t position) {
+    if (s->life->ends) return; /* cancelled by its client, or for an earlier row */
+    s->life->ends = s->broken = true;
+    s->broken_block = block;
+    s->broken_position = position;
+}
+
+void sl_slot_end(sl_attn *a, sl_slot *s) {
+    if (s->broken)
+        sl_attn_emit(a, s, s->broken_position, s->broken_block, SL_FINISH_NOT_FINITE, NULL, 0);
+    else
+        sl_attn_emit(a, s, s->life->tokens, UINT32_MAX, SL_FINISH_STOP, NULL, 0);
+    sl_slot_release(a, s);
+}
+
+static bool ends(const sl_slot *s, uint32_t token) {
+    for (uint32_t i = 0; i < s->n_stop; i++) {
+        if (s->stop[i] == token) return true;
+    }
+    return false;
+}
+
+void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *logprobs,
+                    uint32_t n) {
+    uint32_t position = s->life->tokens;
+    bool last = sl_life_append(s->life);
+    s->tokens[position] = token;
+    a->w->n.tokens++;
+    sl_finish finish = SL_FINISH_NONE;
+    if (ends(s, token))
+        finish = SL_FINISH_STOP;
+    else if (last)
+        finish = SL_FINISH_LENGTH;
+    sl_attn_emit(a, s, position, token, finish, logprobs, n);
+    if (finish != SL_FINISH_NONE) sl_slot_release(a, s);
+}
+
+/* ---- an expert worker is gone ---- */
+
+void sl_attn_refuse(sl_attn *a, uint64_t request) {
+    sl_life none = {0};
+    const sl_slot refused = {.life = &none, .request = request};
+    emit_lost(a, &refused);
+    sl_attn_flush(a);
+}
+
+void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why) {
+    if (a->lost) return;
+    a->lost = true;
+    a->lost_worker = id;
+    uint32_t ended = 0;
+    sl_device_drain(a->w->device); /* nothing here is in use any more */
+    a->ops->reset(a->side);
+    for (uint32_t i = 0; i < a->n_lanes * a->max_slots; i++) {
+        sl_slot *s = &a->slot[i];
+        if (!s->life->used) continue;
+        emit_lost(a, s);
+        sl_slot_release(a, s);
+        ended++;
+    }
+    sl_attn_flush(a);
+    if (ended)
+        sl_log(why ? SL_LOG_WARN : SL_LOG_INFO, "attn", "ended %u requests: expert worker %u: %s",
+               ended, id, why ? why : "it left");
+}

@@ -1,0 +1,124 @@
+/* What src/sched/admit decides, carried out: messages to attention workers, ends of requests that
+ * are turned away, a line of the log for each. */
+#include "engine/coord/coord_int.h"
+
+#include "base/log.h"
+
+#include <stdio.h>
+
+/* Tells its worker about a request. A lost worker is reported by on_down. */
+static void send_pair(sl_engine *e, const sl_request *r, uint32_t worker, uint16_t kind,
+                      uint64_t value) {
+    sl_buf *b = sl_net_buf_take(e->net, sizeof(sl_wire_pair));
+    if (!b) return; /* it ends later by itself, or parks: the books still have it right */
+    const sl_wire_pair pair = {.request = r->id, .value = value};
+    sl_wire_pairs_encode(&pair, 1, b->data);
+    const sl_wire_header h = {.kind = kind, .epoch = e->plan.epoch, .rows = 1};
+    sl_net_send(e->net, e->worker[worker].conn, h, b);
+}
+
+static sl_status send_submit(sl_engine *e, const sl_request *r, const sl_admit_request *q) {
+    const sl_wire_submit s = {
+        .request = r->id,
+        .max_tokens = q->most - q->drawn,
+        .flags = (r->p.ignore_eos ? SL_SUBMIT_IGNORE_EOS : 0) |
+                 (r->p.on_logits ? SL_SUBMIT_LOGITS : 0) |
+                 (r->p.logprobs ? SL_SUBMIT_LOGPROBS : 0) |
+                 (r->p.prompt_logprobs ? SL_SUBMIT_PROMPT_LOGPROBS : 0),
+        .n_prompt = q->prompt,
+        .min_tokens = r->p.min_tokens,
+        .n_top = r->p.n_top,
+        .sampling = r->p.sampling,
+        .n_tokens = sl_admit_known(q),
+        .n_pages = q->n_pages,
+        .n_stop = r->p.n_stop,
+        .tokens = r->tokens,
+        .pages = q->pages,
+        .stop = r->p.stop,
+    };
+    sl_buf *b = sl_net_buf_take(e->net, sl_wire_submit_bytes(&s));
+    if (!b) return SL_ERR_NOMEM;
+    sl_wire_submit_encode(&s, b->data);
+    const sl_wire_header h = {.kind = SL_MSG_SUBMIT, .epoch = e->plan.epoch};
+    return sl_net_send(e->net, e->worker[q->worker].conn, h, b);
+}
+
+static void start(sl_engine *e, sl_request *r) {
+    const sl_admit_request *q = sl_request_books(e, r);
+    if (q->starts == 1) r->queued_us = sl_clock_now_us(&e->clock) - q->came_us;
+    r->n_before = q->drawn;
+    sl_log_request(SL_LOG_INFO, "engine", r->name,
+                   "request %llu of %u tokens starts at worker %u with %u pages",
+                   (unsigned long long)r->id, sl_admit_known(q), q->worker, q->n_pages);
+    if (q->drawn == 0) {
+        pthread_mutex_lock(&e->lock);
+        e->stats.prompt_tokens += q->prompt;
+        pthread_mutex_unlock(&e->lock);
+    }
+    sl_status st = send_submit(e, r, q);
+    if (st != SL_OK && st != SL_ERR_PEER_DOWN) /* a lost worker is reported by on_down */
+        sl_coord_finish(e, r, SL_FINISH_ERROR, st, sl_status_text(st));
+}
+
+static void preempt(sl_engine *e, const sl_request *r, uint32_t worker) {
+    sl_log_request(SL_LOG_INFO, "engine", r->name,
+                   "request %llu is preempted after %u tokens: no page is free",
+                   (unsigned long long)r->id, sl_request_books(e, r)->drawn);
+    send_pair(e, r, worker, SL_MSG_CANCEL, 0);
+}
+
+static void reject(sl_engine *e, sl_request *r, uint64_t *counter, const char *text) {
+    pthread_mutex_lock(&e->lock);
+    ++*counter;
+    pthread_mutex_unlock(&e->lock);
+    sl_coord_finish(e, r, SL_FINISH_ERROR, SL_ERR_OVERLOADED, text);
+}
+
+static void reject_full(sl_engine *e, sl_request *r) {
+    char text[160];
+    snprintf(text, sizeof text, "the queue is full: %u requests wait (--max-queue)", e->max_queue);
+    reject(e, r, &e->stats.rejected_full, text);
+}
+
+static void reject_late(sl_engine *e, sl_request *r, uint64_t now_us) {
+    char text[160];
+    snprintf(text, sizeof text,
+             "the request waited %.1f s for its turn, the limit is %g s (--queue-timeout)",
+             1e-6 * (double)(now_us - sl_request_books(e, r)->came_us), e->o.queue_timeout_s);
+    reject(e, r, &e->stats.rejected_late, text);
+}
+
+void sl_coord_admit(sl_engine *e) {
+    uint64_t now = sl_clock_now_us(&e->clock);
+    sl_admit_decision d;
+    while (sl_admit_next(&e->admit, now, &d)) {
+        sl_request *r = e->ledger.at[d.request];
+        switch (d.kind) {
+        case SL_ADMIT_PAGE:
+            send_pair(e, r, d.worker, SL_MSG_PAGES, d.page);
+            break;
+        case SL_ADMIT_PREEMPT:
+            preempt(e, r, d.worker);
+            break;
+        case SL_ADMIT_START:
+            start(e, r);
+            break;
+        case SL_ADMIT_FULL:
+            reject_full(e, r);
+            break;
+        case SL_ADMIT_LATE:
+            reject_late(e, r, now);
+            break;
+        }
+    }
+}
+
+void sl_coord_cancel(sl_engine *e, uint64_t id) {
+    sl_request *r = sl_ledger_find(&e->ledger, id);
+    if (!r) return;
+    const sl_admit_request *q = sl_request_books(e, r);
+    if (q->state == SL_ADMIT_WAITING)
+        sl_coord_finish(e, r, SL_FINISH_STOP, SL_ERR_CANCELLED, NULL);
+    else if (sl_admit_cancel(&e->admit, r->place))
+        send_pair(e, r, q->worker, SL_MSG_CANCEL, 0);
+}

@@ -1,0 +1,493 @@
+/* The coordinator's side of the fabric: workers join and get the plan, requests are admitted
+ * against the page ledger, tokens come back. All on the engine's thread. */
+#include "engine/coord/coord_int.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "net/transports.h"
+
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK_US 50000u /* between looks at children */
+#define STATS_US 500000u
+
+/* ---- start-up ---- */
+
+static void signal_start(sl_engine *e, sl_status st, const sl_err *err) {
+    pthread_mutex_lock(&e->lock);
+    if (!e->up && e->start_status == SL_OK) {
+        e->start_status = st;
+        if (st == SL_OK)
+            e->up = true;
+        else
+            e->start_err = *err;
+    }
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void send_plans(sl_engine *e) {
+    for (uint32_t i = 0; i < e->plan.n_workers; i++)
+        memcpy(e->plan.worker[i].address, e->worker[i].address, sizeof e->worker[i].address);
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        sl_err err;
+        if (!e->worker[i].conn) continue; /* it joined and left: the start has failed already */
+        sl_buf *b = sl_plan_message(e, &e->plan, i);
+        sl_wire_header h = {.kind = SL_MSG_PLAN, .epoch = e->plan.epoch};
+        if (!b) {
+            sl_status st = sl_fail(&err, SL_ERR_NOMEM, "plan for worker %u", i);
+            signal_start(e, st, &err);
+        } else if (sl_net_send(e->net, e->worker[i].conn, h, b) != SL_OK) {
+            sl_log(SL_LOG_WARN, "engine", "worker %u left before its plan", i);
+        }
+    }
+    e->planned = true;
+}
+
+static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
+    sl_engine *e = ctx;
+    if (e->stopping) return sl_fail(err, SL_ERR_CANCELLED, "the server stops");
+    uint32_t id = peer->is_coordinator
+                      ? SL_ROSTER_NONE
+                      : sl_roster_hello(&e->roster, peer->worker, peer->incarnation);
+    if (id == SL_ROSTER_NONE)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "no place for it: the plan has %u workers, %u joined, it asked for %d",
+                       e->plan.n_workers, e->roster.n_came, (int)peer->worker);
+    sl_member_worker *w = &e->worker[id];
+    w->conn = c;
+    snprintf(w->address, sizeof w->address, "%s", peer->address);
+    snprintf(w->stats.name, sizeof w->stats.name, "worker %u", id);
+    sl_conn_set_user(c, w);
+    sl_log(SL_LOG_INFO, "engine", "worker %u of %u joined from %s", id, e->plan.n_workers,
+           w->address);
+    return SL_OK;
+}
+
+static sl_status on_ready(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                          sl_err *err) {
+    if (sl_roster_serves(&e->roster, id)) return sl_replan_on_answer(e, id, h, payload, err);
+    if (e->roster.worker[id].state != SL_ROSTER_JOINING || payload.len != 32)
+        return sl_fail(err, SL_ERR_PROTOCOL, "unexpected ready of %zu bytes", payload.len);
+    if (memcmp(payload.data, e->spec.hash, 32) != 0) {
+        sl_status st = sl_fail(err, SL_ERR_PROTOCOL,
+                               "worker %u has another checkpoint than the coordinator's %s", id,
+                               e->model_folder);
+        signal_start(e, st, err);
+        return st;
+    }
+    sl_roster_ready(&e->roster, id, SL_ROSTER_ANY);
+    if (e->plan.worker[id].roles & SL_ROLE_ATTENTION) sl_admit_open(&e->admit, id);
+    sl_collect_ready(e, id);
+    if (e->roster.n_ready < e->plan.n_workers) return SL_OK;
+    e->serving = true;
+    pthread_mutex_lock(&e->lock);
+    e->stats.serving = true;
+    pthread_mutex_unlock(&e->lock);
+    signal_start(e, SL_OK, NULL);
+    return SL_OK;
+}
+
+/* ---- tokens ---- */
+
+static void stop_serving(sl_engine *e, const char *why) {
+    snprintf(e->lost, sizeof e->lost, "%s", why);
+    e->serving = false;
+    sl_change_fail(&e->change, SL_ERR_WORKER_LOST, why);
+    pthread_mutex_lock(&e->lock);
+    e->stats.serving = false;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* Attention worker `id` lost expert worker `lost` and ends its requests before that loss is known
+ * here. */
+static void report_broken(sl_engine *e, uint32_t id, uint32_t lost, sl_request *r) {
+    char text[160];
+    snprintf(text, sizeof text, "attention worker %u has lost expert worker %u", id, lost);
+    sl_admit_close(&e->admit, id);
+    if (e->serving && e->admit.n_open == 0) {
+        stop_serving(e, text);
+        sl_coord_fail_waiting(e, text);
+    }
+    sl_coord_finish(e, r, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, e->lost[0] ? e->lost : text);
+}
+
+/* A row of the request has values that no number can be made of. */
+static sl_status report_not_finite(sl_engine *e, sl_request *r, const sl_wire_token *t,
+                                   sl_err *err) {
+    char text[160], where[48] = "head";
+    uint32_t block = t->token, known = sl_admit_known(sl_request_books(e, r));
+    if (block > e->spec.n_layers || t->position >= known || t->n_logprobs)
+        return sl_fail(err, SL_ERR_PROTOCOL, "values of request %llu at %u, block %u, not finite",
+                       (unsigned long long)t->request, t->position, block);
+    if (block < e->spec.n_layers) snprintf(where, sizeof where, "router of block %u", block);
+    snprintf(text, sizeof text, "position %u (token %u) has values that are not finite at the %s",
+             t->position, r->tokens[t->position], where);
+    sl_coord_finish(e, r, SL_FINISH_ERROR, SL_ERR_NOT_FINITE, text);
+    return SL_OK;
+}
+
+/* Hands one token to its request. prompt_position: see sl_request_event. */
+static void deliver_token(sl_engine *e, sl_request *r, const sl_wire_token *t,
+                          const sl_logprob *pairs, uint32_t prompt_position) {
+    if (sl_request_books(e, r)->state == SL_ADMIT_CANCELLING) return;
+    const sl_request_event ev = {.request = r->id,
+                                 .tokens = &t->token,
+                                 .n = 1,
+                                 .logprobs = t->n_logprobs ? pairs : NULL,
+                                 .prompt_position = prompt_position,
+                                 .made_us = t->made_us,
+                                 .queued_us = r->queued_us};
+    r->p.on_event(r->p.ctx, &ev);
+}
+
+/* A record about the prompt. One that is computed again reports again: only the first counts. */
+static sl_status on_prompt_token(sl_engine *e, sl_request *r, const sl_wire_token *t,
+                                 const sl_logprob *pairs, sl_err *err) {
+    if (!r->p.prompt_logprobs || t->position > r->n_prompt_reported + 1 || t->position == 0 ||
+        t->token != r->p.prompt[t->position] || t->finish != SL_FINISH_NONE ||
+        t->n_logprobs != 1 + r->p.n_top)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "report of token %u at %u in the prompt of request "
+                       "%llu",
+                       t->token, t->position, (unsigned long long)t->request);
+    if (t->position <= r->n_prompt_reported) return SL_OK;
+    r->n_prompt_reported = t->position;
+    deliver_token(e, r, t, pairs, t->position);
+    return SL_OK;
+}
+
+/* The request, if it runs at this worker; NULL: it has ended meanwhile. */
+static sl_request *running_at(const sl_engine *e, uint64_t id, uint32_t worker) {
+    sl_request *r = sl_ledger_find(&e->ledger, id);
+    const sl_admit_request *q = r ? sl_request_books(e, r) : NULL;
+    return r && q->state != SL_ADMIT_WAITING && q->worker == worker ? r : NULL;
+}
+
+/* Its worker confirmed: pages back, it waits again. */
+static void on_preempted(sl_engine *e, const sl_request *r) {
+    sl_admit_gave_way(&e->admit, r->place);
+    pthread_mutex_lock(&e->lock);
+    e->stats.preempted++;
+    pthread_mutex_unlock(&e->lock);
+}
+
+static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
+                          const sl_logprob *pairs, sl_wire_pair *ack, sl_err *err) {
+    sl_request *r = running_at(e, t->request, id);
+    *ack = (sl_wire_pair){.request = t->request};
+    if (!r) return SL_OK;
+    if (t->finish == SL_FINISH_NOT_FINITE) return report_not_finite(e, r, t, err);
+    if (t->n_logprobs && t->position < r->p.n_prompt) return on_prompt_token(e, r, t, pairs, err);
+    const sl_admit_request *q = sl_request_books(e, r);
+    bool has_token = t->finish != SL_FINISH_ERROR && t->token != UINT32_MAX;
+    if (t->n_logprobs != (has_token && r->p.logprobs ? 1 + r->p.n_top : 0))
+        return sl_fail(err, SL_ERR_PROTOCOL, "%u log-probabilities for request %llu", t->n_logprobs,
+                       (unsigned long long)t->request);
+    if (has_token &&
+        (t->token >= e->spec.vocab || q->drawn >= q->most || t->position != sl_admit_known(q)))
+        return sl_fail(err, SL_ERR_PROTOCOL, "token %u at position %u of request %llu", t->token,
+                       t->position, (unsigned long long)t->request);
+    if (has_token) {
+        r->tokens[sl_admit_known(q)] = t->token;
+        sl_admit_token(&e->admit, r->place);
+        ack->value = q->drawn - r->n_before;
+        pthread_mutex_lock(&e->lock);
+        e->stats.generated_tokens++;
+        pthread_mutex_unlock(&e->lock);
+        deliver_token(e, r, t, pairs, 0);
+    }
+    if (t->finish == SL_FINISH_NONE) return SL_OK;
+    if (q->state == SL_ADMIT_PREEMPTING && t->finish == SL_FINISH_STOP && !has_token)
+        on_preempted(e, r);
+    else if (t->finish == SL_FINISH_ERROR)
+        report_broken(e, id, t->token, r);
+    else
+        sl_coord_finish(e, r, (sl_finish)t->finish, SL_OK, NULL);
+    return SL_OK;
+}
+
+static sl_status on_tokens(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                           sl_err *err) {
+    const sl_wire_token *t;
+    const sl_logprob *pairs;
+    sl_status st = sl_wire_tokens_decode(h, payload, &t, &pairs, err);
+    if (st != SL_OK || h->rows == 0) return st;
+    sl_buf *b = sl_net_buf_take(e->net, h->rows * sizeof(sl_wire_pair));
+    if (!b) return sl_fail(err, SL_ERR_NOMEM, "acknowledgement of %u tokens", h->rows);
+    sl_wire_pair *ack = (sl_wire_pair *)(void *)b->data;
+    for (uint32_t i = 0; st == SL_OK && i < h->rows; i++) {
+        st = on_token(e, id, &t[i], pairs, &ack[i], err);
+        pairs += t[i].n_logprobs;
+    }
+    if (st != SL_OK) {
+        sl_net_buf_give(e->net, b);
+        return st;
+    }
+    const sl_wire_header out = {.kind = SL_MSG_ACK, .epoch = e->plan.epoch, .rows = h->rows};
+    st = sl_net_send(e->net, e->worker[id].conn, out, b);
+    return st == SL_ERR_PEER_DOWN ? SL_OK : st;
+}
+
+static sl_status on_logits(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                           sl_err *err) {
+    uint64_t request, first;
+    const float *logits;
+    sl_status st = sl_wire_logits_decode(h, payload, e->spec.vocab, &request, &first, &logits, err);
+    if (st != SL_OK) return st;
+    sl_request *r = running_at(e, request, id);
+    if (!r) return SL_OK;
+    uint64_t known = (uint64_t)r->p.n_prompt + r->p.max_tokens;
+    if (!r->p.on_logits || first > known || h->rows > known - first)
+        return sl_fail(err, SL_ERR_PROTOCOL, "logits of %u positions from %llu of request %llu",
+                       h->rows, (unsigned long long)first, (unsigned long long)request);
+    r->p.on_logits(r->p.ctx, first, h->rows, logits);
+    return SL_OK;
+}
+
+static sl_status on_stats(sl_engine *e, uint32_t id, sl_span payload, sl_err *err) {
+    sl_cur c = sl_cur_of(payload);
+    sl_worker_stats s = e->worker[id].stats;
+#define SL_COUNTER_READ(name) s.name = sl_cur_u64(&c);
+    SL_WORKER_COUNTERS(SL_COUNTER_READ)
+#undef SL_COUNTER_READ
+    if (!c.ok) return sl_fail(err, SL_ERR_PROTOCOL, "statistics of %zu bytes", payload.len);
+    pthread_mutex_lock(&e->lock);
+    sl_status st = sl_counts_decode(&c, &e->worker[id].counts, err);
+    memcpy(s.batch, e->worker[id].counts.batch, sizeof s.batch);
+    pthread_mutex_unlock(&e->lock);
+    if (st == SL_OK) e->worker[id].stats = s;
+    return st;
+}
+
+static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
+                            sl_err *err) {
+    sl_engine *e = ctx;
+    sl_member_worker *w = sl_conn_user(c);
+    sl_span span = payload ? (sl_span){payload->data, payload->len} : (sl_span){0};
+    uint32_t id = (uint32_t)(w - e->worker);
+    sl_status st;
+    switch (h->kind) {
+    case SL_MSG_READY:
+        st = on_ready(e, id, h, span, err);
+        break;
+    case SL_MSG_UNABLE:
+    case SL_MSG_QUIET:
+    case SL_MSG_TAKEN:
+        st = sl_replan_on_answer(e, id, h, span, err);
+        break;
+    case SL_MSG_TOKENS:
+        st = on_tokens(e, id, h, span, err);
+        break;
+    case SL_MSG_LOGITS:
+        st = on_logits(e, id, h, span, err);
+        break;
+    case SL_MSG_STATS:
+        st = on_stats(e, id, span, err);
+        break;
+    case SL_MSG_CLOCK:
+        st = sl_collect_on_clock(e, id, h, span, err);
+        break;
+    case SL_MSG_TRACE:
+        st = sl_collect_on_trace(e, id, h, span, err);
+        break;
+    default:
+        st = sl_fail(err, SL_ERR_PROTOCOL, "unexpected %s from worker %u",
+                     sl_msg_kind_name(h->kind), id);
+    }
+    sl_net_buf_give(e->net, payload);
+    return st;
+}
+
+/* ---- losing a worker ---- */
+
+/* Its last report: what was in flight then is nowhere any more. */
+static void close_books(sl_worker_stats *s) {
+    uint64_t ended = s->rows_merged + s->rows_cancelled + s->rows_lost;
+    if (s->rows_created > ended) s->rows_lost += s->rows_created - ended;
+}
+
+static void lose(sl_engine *e, uint32_t id, const char *why) {
+    sl_member_worker *w = &e->worker[id];
+    uint32_t duties;
+    if (!sl_roster_ended(&e->roster, id, SL_ROSTER_ANY, &duties)) return;
+    sl_admit_close(&e->admit, id);
+    sl_change_lost(&e->change, id);
+    close_books(&w->stats);
+    if (w->conn) sl_net_close(e->net, w->conn, SL_ERR_WORKER_LOST, why);
+    w->conn = NULL;
+    const char *role = e->plan.worker[id].roles & SL_ROLE_EXPERT ? "expert" : "attention";
+    char text[sizeof e->lost];
+    sl_err err;
+    /* Before it served, its end is why the engine does not start: said once, by who asked for it.
+     */
+    if (e->up)
+        snprintf(text, sizeof text, "%s worker %u was lost: %s", role, id, why);
+    else if (e->plan.n_workers > 1)
+        snprintf(text, sizeof text, "%s worker %u does not start: %s", role, id, why);
+    else
+        snprintf(text, sizeof text, "%s", why);
+    sl_log(e->up ? SL_LOG_ERROR : SL_LOG_INFO, "engine", "%s", text);
+    if (!e->up) signal_start(e, sl_fail(&err, SL_ERR_WORKER_LOST, "%s", text), &err);
+    /* Nobody can host its experts, or go on without them. */
+    if ((duties & SL_ROSTER_REHOST) || e->admit.n_open == 0) {
+        stop_serving(e, text);
+        sl_coord_fail_running(e, SL_NO_WORKER, text);
+        sl_coord_fail_waiting(e, text);
+    } else {
+        sl_coord_fail_running(e, id, text);
+    }
+}
+
+static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
+    sl_engine *e = ctx;
+    sl_member_worker *w = sl_conn_user(c);
+    if (!w || w->conn != c) return;
+    w->conn = NULL;
+    if (e->stopping) return;
+    uint32_t id = (uint32_t)(w - e->worker);
+    /* The process often has a better reason than its broken connection. */
+    if (sl_spawn_check(e) == id && e->spawned[id].err.msg[0]) text = e->spawned[id].err.msg;
+    lose(e, id, text);
+    /* Silent past every limit and alive: what is given up must not come back, for anybody. */
+    if (why == SL_ERR_TIMEOUT) sl_spawn_kill(e, id);
+}
+
+/* ---- commands ---- */
+
+static void submit(sl_engine *e, sl_request *r) {
+    sl_err err;
+    uint32_t place;
+    if (!e->serving) {
+        sl_coord_refuse(e, r, SL_ERR_WORKER_LOST, e->lost);
+        return;
+    }
+    sl_status st = sl_admit_submit(&e->admit, r->p.n_prompt, r->p.max_tokens,
+                                   sl_clock_now_us(&e->clock), &place, &err);
+    if (st == SL_OK) {
+        st = sl_ledger_add(&e->ledger, r, place, &err);
+        if (st != SL_OK) sl_admit_end(&e->admit, place);
+    }
+    if (st != SL_OK) sl_coord_refuse(e, r, st, err.msg);
+}
+
+void sl_coord_command(sl_engine *e, sl_command *c) {
+    if (c->submit)
+        submit(e, c->submit);
+    else if (c->replan)
+        sl_replan_begin(e, c->replan);
+    else
+        sl_coord_cancel(e, c->cancel);
+    sl_free(c);
+}
+
+/* ---- the step ---- */
+
+static void ask_stats(sl_engine *e) {
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        if (!sl_roster_serves(&e->roster, i)) continue;
+        const sl_wire_header h = {.kind = SL_MSG_STATS_GET, .epoch = e->plan.epoch};
+        sl_net_send(e->net, e->worker[i].conn, h, NULL);
+    }
+}
+
+static void publish_stats(sl_engine *e) {
+    pthread_mutex_lock(&e->lock);
+    sl_engine_stats *s = &e->stats;
+    s->running = e->admit.n_running;
+    s->waiting = e->admit.waiting.n;
+    s->pages_total = s->pages_used = 0;
+    s->n_workers = e->plan.n_workers;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        const sl_member_worker *w = &e->worker[i];
+        const sl_pages *pages = &e->admit.worker[i].pages;
+        s->pages_total += pages->n_total;
+        s->pages_used += pages->n_total - pages->n_free;
+        s->worker[i] = w->stats;
+        s->worker[i].id = i;
+        s->worker[i].roles = e->plan.worker[i].roles;
+        s->worker[i].alive = sl_roster_serves(&e->roster, i);
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+bool sl_coord_step(sl_engine *e) {
+    uint32_t came = sl_net_progress(e->net);
+    if (!e->planned && e->roster.n_came == e->plan.n_workers) send_plans(e);
+    sl_coord_admit(e);
+    sl_replan_step(e);
+    uint64_t now = sl_clock_now_us(&e->clock);
+    if (now >= e->next_check_us) {
+        e->next_check_us = now + CHECK_US;
+        uint32_t ended = sl_spawn_check(e);
+        if (ended != UINT32_MAX && !e->stopping)
+            lose(e, ended, e->spawned[ended].err.msg[0] ? e->spawned[ended].err.msg : "it left");
+    }
+    if (now >= e->next_stats_us) {
+        e->next_stats_us = now + STATS_US;
+        ask_stats(e);
+    }
+    publish_stats(e);
+    return came > 0;
+}
+
+void sl_coord_shutdown(sl_engine *e) {
+    e->stopping = true;
+    sl_replan_stop(e, SL_ERR_CANCELLED, "the server stops");
+    sl_coord_fail_waiting(e, "the server stops");
+    sl_coord_fail_running(e, SL_NO_WORKER, "the server stops");
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        if (!e->worker[i].conn) continue;
+        const sl_wire_header h = {.kind = SL_MSG_SHUTDOWN, .epoch = e->plan.epoch};
+        sl_net_send(e->net, e->worker[i].conn, h, NULL);
+    }
+    sl_net_progress(e->net);
+}
+
+static sl_status create_books(sl_engine *e, sl_err *err) {
+    const sl_admit_shape shape = {.n_workers = e->plan.n_workers,
+                                  .max_running = e->plan.max_num_seqs,
+                                  .max_queue = e->max_queue,
+                                  .queue_timeout_us = (uint64_t)(e->o.queue_timeout_s * 1e6)};
+    sl_status st = sl_admit_create(&shape, &e->admit, err);
+    if (st == SL_OK) st = sl_roster_create(e->plan.n_workers, &e->roster, err);
+    if (st == SL_OK) st = sl_change_create(&e->roster, e->plan.epoch, &e->change, err);
+    for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) {
+        sl_roster_expect(&e->roster, i, e->plan.worker[i].roles);
+        if (e->plan.worker[i].roles & SL_ROLE_ATTENTION)
+            st = sl_admit_add_pages(&e->admit, i, e->plan.n_pages, e->plan.n_pages, err);
+    }
+    return st;
+}
+
+sl_status sl_coord_start(sl_engine *e, sl_err *err) {
+    sl_net_opts no = {.transport = e->o.transport,
+                      .host = e->o.host ? e->o.host : "127.0.0.1",
+                      .port = e->o.port,
+                      .secret = e->o.secret,
+                      .hello = {.worker = SL_NO_WORKER,
+                                .incarnation = randombytes_random(),
+                                .is_coordinator = 1,
+                                .wire = e->plan.wire},
+                      .clock = e->clock,
+                      .silence_limit_us = (uint32_t)(1e6 * e->o.silence_limit_s),
+                      .on = {on_open, on_message, on_down},
+                      .ctx = e};
+    memcpy(no.hello.model_hash, e->spec.hash, 32);
+    snprintf(no.hello.name, sizeof no.hello.name, "coordinator");
+    sl_status st = SL_OK;
+    const sl_transport_kind *kind = sl_transport_find(e->o.transport, false, err);
+    if (!kind) return SL_ERR_ARG;
+    if (kind->threads) {
+        st = sl_loop_hub_create(e->o.delay_seed, e->o.delay_us, &e->hub, err);
+        no.hub = e->hub;
+    }
+    if (st == SL_OK) st = sl_net_create(&no, &e->net, err);
+    if (st == SL_OK) st = create_books(e, err);
+    for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++)
+        st = sl_counts_create(&e->spec, &e->worker[i].counts, err);
+    return st == SL_OK ? sl_spawn_start(e, err) : st;
+}

@@ -1,0 +1,198 @@
+/* Inside of the coordinator: requests and their books, the workers of the plan, local spawning.
+ * Everything here belongs to the engine's thread, except where a lock is named. */
+#ifndef SL_ENGINE_COORD_INT_H
+#define SL_ENGINE_COORD_INT_H
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/host/counts.h"
+#include "engine/coord/engine.h"
+#include "engine/worker/worker.h"
+#include "net/net.h"
+#include "sched/admit.h"
+#include "sched/change.h"
+#include "sched/roster.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+/* ---- requests ---- */
+
+/* What was asked, and what was answered so far. Its state, pages and worker are in the books
+ * (sl_admit) under its place. */
+typedef struct sl_request {
+    uint64_t id;
+    uint32_t place;
+    char name[65];
+    sl_request_params
+        p; /* prompt and stop point to `tokens` and `stop`, the sampling's bias to `bias` */
+    uint32_t *stop;
+    sl_logit_bias *bias;
+    uint32_t n_prompt_reported; /* highest position of the prompt that was reported */
+    uint32_t *tokens;           /* prompt and generated: what it is recomputed from */
+    uint32_t n_before;          /* generated before it was last submitted */
+    uint64_t queued_us;         /* how long it waited for its first start */
+    struct sl_request *chain;   /* in the hash */
+} sl_request;
+
+#define SL_REQUEST_BUCKETS 1024u
+
+typedef struct sl_ledger {
+    sl_request **at; /* [cap] by place; NULL: none */
+    uint32_t cap;
+    sl_request *bucket[SL_REQUEST_BUCKETS]; /* by id */
+} sl_ledger;
+
+/* Copies what p points to. NULL: out of memory. */
+sl_request *sl_request_create(const sl_request_params *p, uint64_t id) SL_MUST_CHECK;
+void sl_request_free(sl_request *r);
+/* The request has this place from now on. SL_ERR_NOMEM. */
+sl_status sl_ledger_add(sl_ledger *l, sl_request *r, uint32_t place, sl_err *err) SL_MUST_CHECK;
+void sl_ledger_remove(sl_ledger *l, sl_request *r);
+sl_request *sl_ledger_find(const sl_ledger *l, uint64_t id);
+void sl_ledger_free(sl_ledger *l); /* of an empty one */
+
+/* ---- workers ---- */
+
+/* Its life is in the roster. */
+typedef struct sl_member_worker {
+    sl_conn *conn;
+    char address[96];
+    sl_worker_stats stats;
+    sl_counts counts; /* under the engine's lock */
+} sl_member_worker;
+
+/* Local workers, started and reaped by spawn.c. */
+typedef struct sl_spawned {
+    pthread_t thread;
+    bool has_thread;
+    pid_t pid; /* 0: none */
+    sl_worker_opts opts;
+    _Atomic bool ended;
+    sl_status status;
+    sl_err err; /* valid once ended */
+} sl_spawned;
+
+/* Another plan that somebody asks for, who keeps it until it is done. */
+typedef struct sl_replan {
+    sl_plan plan; /* owned by who asks */
+    uint64_t timeout_us;
+    bool done; /* under the engine's lock: */
+    sl_status status;
+    sl_err err;
+} sl_replan;
+
+typedef struct sl_command {
+    struct sl_command *next;
+    sl_request *submit; /* or NULL: */
+    sl_replan *replan;  /* or NULL: */
+    uint64_t cancel;
+} sl_command;
+
+typedef struct sl_collect sl_collect;
+
+struct sl_engine {
+    sl_engine_opts o;
+    sl_clock clock;
+    char *model_folder, *trace_path, *program, *isa;
+    char secret[SL_SECRET_MAX + 1];
+    sl_plan plan;
+    sl_model_spec spec;
+    sl_net *net;
+    sl_loop_hub *hub;
+    sl_collect *collect; /* NULL: no trace */
+    sl_member_worker worker[SL_PLAN_MAX_WORKERS];
+    sl_spawned spawned[SL_PLAN_MAX_WORKERS];
+    sl_roster roster;
+    sl_change change;  /* to `plan` of... */
+    sl_replan *replan; /* ...this; NULL: it rests */
+    bool planned;
+    bool serving, stopping;
+    char lost[400]; /* why it does not serve */
+    sl_ledger ledger;
+    sl_admit admit; /* books of requests and pages; workers as in the plan */
+    uint64_t next_stats_us, next_check_us;
+    uint32_t seats; /* requests that all attention workers run at most */
+    uint32_t max_queue;
+
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock; /* of everything below */
+    pthread_cond_t changed;
+    sl_command *first_command, *last_command;
+    uint64_t next_id;
+    uint32_t n_open; /* submitted and not finished */
+    bool stop;
+    bool up;                /* serving, or... */
+    sl_status start_status; /* ...why it could not start */
+    sl_err start_err;
+    sl_engine_stats stats;
+};
+
+/* engine.c: an engine without a thread, for a caller that owns the loop and the clock (the
+ * simulation). sl_engine_step runs commands and one turn of the coordinator. */
+sl_status sl_engine_create_stepped(const sl_engine_opts *o, sl_clock clock, sl_engine **out,
+                                   sl_err *err) SL_MUST_CHECK;
+bool sl_engine_step(sl_engine *e);
+
+/* replan.c: on the engine's thread */
+/* What worker `you` is told of a plan. NULL: out of memory. */
+sl_buf *sl_plan_message(sl_engine *e, const sl_plan *p, uint32_t you) SL_MUST_CHECK;
+/* *r is done at once if the plan cannot be taken, else some steps later. */
+void sl_replan_begin(sl_engine *e, sl_replan *r);
+void sl_replan_step(sl_engine *e);
+/* READY (not the first), UNABLE, QUIET, TAKEN. */
+sl_status sl_replan_on_answer(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                              sl_err *err) SL_MUST_CHECK;
+/* A change that there is ends here. */
+void sl_replan_stop(sl_engine *e, sl_status status, const char *why);
+
+/* coord.c: on the engine's thread */
+sl_status sl_coord_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;
+/* Progress, admission, periodic work; false: nothing came. */
+bool sl_coord_step(sl_engine *e);
+void sl_coord_shutdown(sl_engine *e); /* ends requests, tells the workers to stop */
+void sl_coord_command(sl_engine *e, sl_command *c);
+
+/* What the books have of a request; until another one is submitted. */
+static inline const sl_admit_request *sl_request_books(const sl_engine *e, const sl_request *r) {
+    return &e->admit.request[r->place];
+}
+
+/* ending.c: the last event of a request; gives its pages back and frees it. */
+void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status,
+                     const char *text);
+/* The same for one that is in no books: it cannot even wait. */
+void sl_coord_refuse(sl_engine *e, sl_request *r, sl_status status, const char *text);
+/* Worker lost: all requests that run at `worker`, or with SL_NO_WORKER at all of them. */
+void sl_coord_fail_running(sl_engine *e, uint32_t worker, const char *why);
+/* ... and all that wait. */
+void sl_coord_fail_waiting(sl_engine *e, const char *why);
+
+/* admit.c: carries out what the books decide. */
+void sl_coord_admit(sl_engine *e);
+void sl_coord_cancel(sl_engine *e, uint64_t id); /* unknown: it has ended */
+
+/* collect.c: --trace. The on_* calls take what workers answered. */
+sl_status sl_collect_create(const char *path, sl_collect **out, sl_err *err) SL_MUST_CHECK;
+void sl_collect_free(sl_collect *c);
+void sl_collect_ready(sl_engine *e, uint32_t id);
+sl_status sl_collect_on_clock(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                              sl_err *err) SL_MUST_CHECK;
+sl_status sl_collect_on_trace(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                              sl_err *err) SL_MUST_CHECK;
+/* Takes the events of all workers that are there and writes the file. Drives the net itself: the
+ * engine's thread has ended. Not SL_OK: there is none. */
+sl_status sl_collect_finish(sl_engine *e, sl_err *err) SL_MUST_CHECK;
+
+/* spawn.c */
+sl_status sl_spawn_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;
+/* Notices children that ended; returns the first newly ended one, or UINT32_MAX. */
+uint32_t sl_spawn_check(sl_engine *e);
+/* Ends a worker that hangs, if it is a child: sl_spawn_check notices. */
+void sl_spawn_kill(sl_engine *e, uint32_t id);
+/* Waits for local workers, kills processes that do not leave within grace_ms. */
+void sl_spawn_stop(sl_engine *e, uint32_t grace_ms);
+
+#endif

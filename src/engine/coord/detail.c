@@ -1,0 +1,41 @@
+/* Counters by layer and by expert that the coordinator knows of all workers. */
+#include "engine/coord/coord_int.h"
+
+static void add_worker(const sl_counts *c, sl_engine_detail *out) {
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+#define SL_LAYER_ADD(name) out->layer[i].name += c->layer[i].name;
+        SL_LAYER_COUNTERS(SL_LAYER_ADD)
+#undef SL_LAYER_ADD
+        out->most_rows[i] = SL_MAX(out->most_rows[i], c->layer[i].rows);
+    }
+    for (uint32_t i = 0; i < c->n_experts; i++) {
+        out->expert[i].rows += c->expert[i].rows;
+        out->expert[i].calls += c->expert[i].calls;
+    }
+}
+
+sl_status sl_engine_detail_get(sl_engine *e, sl_engine_detail *out, sl_err *err) {
+    *out = (sl_engine_detail){.n_layers = e->spec.n_layers, .n_experts = e->spec.n_experts};
+    out->layer = sl_alloc(out->n_layers, sizeof *out->layer);
+    out->most_rows = sl_alloc(out->n_layers, sizeof *out->most_rows);
+    out->expert = sl_alloc(out->n_experts, sizeof *out->expert);
+    if (!out->layer || !out->most_rows || !out->expert) {
+        sl_engine_detail_free(out);
+        return sl_fail(err, SL_ERR_NOMEM, "figures of %u layers and %u experts", e->spec.n_layers,
+                       e->spec.n_experts);
+    }
+    pthread_mutex_lock(&e->lock);
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        add_worker(&e->worker[i].counts, out);
+        out->n_expert_workers += (e->plan.worker[i].roles & SL_ROLE_EXPERT) != 0;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return SL_OK;
+}
+
+void sl_engine_detail_free(sl_engine_detail *d) {
+    sl_free(d->layer);
+    sl_free(d->most_rows);
+    sl_free(d->expert);
+    *d = (sl_engine_detail){0};
+}

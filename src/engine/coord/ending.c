@@ -1,0 +1,69 @@
+/* How requests end: their place in the books is free, they are counted, and their clients hear of
+ * it once. */
+#include "engine/coord/coord_int.h"
+
+#include "base/log.h"
+
+/* Tells its client and frees it. */
+static void report_end(sl_engine *e, sl_request *r, const sl_request_event *ev, uint32_t tokens,
+                       bool cancelled) {
+    static const char *const ends[] = {"", "stop", "length", "error"};
+    pthread_mutex_lock(&e->lock);
+    e->n_open--;
+    if (ev->finish == SL_FINISH_ERROR)
+        e->stats.finished_error++;
+    else if (cancelled)
+        e->stats.finished_cancelled++;
+    else if (ev->finish == SL_FINISH_STOP)
+        e->stats.finished_stop++;
+    else
+        e->stats.finished_length++;
+    pthread_mutex_unlock(&e->lock);
+    /* Those that come in floods are no warning. */
+    bool worse = ev->finish == SL_FINISH_ERROR && ev->status != SL_ERR_OVERLOADED;
+    sl_log_request(worse ? SL_LOG_WARN : SL_LOG_INFO, "engine", r->name,
+                   "request %llu ends after %u tokens: %s%s%s", (unsigned long long)r->id, tokens,
+                   cancelled ? "cancelled" : ends[ev->finish], ev->message ? ": " : "",
+                   ev->message ? ev->message : "");
+    r->p.on_event(r->p.ctx, ev);
+    sl_request_free(r);
+}
+
+void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status,
+                     const char *text) {
+    const sl_admit_request *q = sl_request_books(e, r);
+    bool cancelled = q->state == SL_ADMIT_CANCELLING || status == SL_ERR_CANCELLED;
+    if (cancelled && how != SL_FINISH_ERROR)
+        how = SL_FINISH_STOP; /* its last tokens were dropped */
+    const sl_request_event ev = {.request = r->id,
+                                 .queued_us = q->starts ? r->queued_us
+                                                        : sl_clock_now_us(&e->clock) - q->came_us,
+                                 .finish = how,
+                                 .status = status,
+                                 .message = text};
+    uint32_t tokens = q->drawn;
+    sl_admit_end(&e->admit, r->place);
+    sl_ledger_remove(&e->ledger, r);
+    report_end(e, r, &ev, tokens, cancelled);
+}
+
+void sl_coord_refuse(sl_engine *e, sl_request *r, sl_status status, const char *text) {
+    const sl_request_event ev = {
+        .request = r->id, .finish = SL_FINISH_ERROR, .status = status, .message = text};
+    report_end(e, r, &ev, 0, false);
+}
+
+void sl_coord_fail_running(sl_engine *e, uint32_t worker, const char *why) {
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        const sl_admit_list *running = &e->admit.worker[i].running;
+        while ((worker == SL_NO_WORKER || worker == i) && running->n > 0)
+            sl_coord_finish(e, e->ledger.at[running->first], SL_FINISH_ERROR, SL_ERR_WORKER_LOST,
+                            why);
+    }
+}
+
+void sl_coord_fail_waiting(sl_engine *e, const char *why) {
+    while (e->admit.waiting.n > 0)
+        sl_coord_finish(e, e->ledger.at[e->admit.waiting.first], SL_FINISH_ERROR,
+                        SL_ERR_WORKER_LOST, why);
+}

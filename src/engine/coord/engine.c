@@ -1,0 +1,327 @@
+/* The public face of the coordinator: calls from any thread become commands of the engine's thread.
+ */
+#include "engine/coord/coord_int.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/trace.h"
+#include "format/plan_json.h"
+#include "model/model.h"
+
+#include <errno.h>
+#include <sodium.h>
+#include <string.h>
+#include <time.h>
+
+#define WAIT_US        50000u
+#define MAX_QUEUE      4096u
+#define STOP_GRACE_MS  3000u
+#define JOIN_TIMEOUT_S 120u
+
+/* ---- the thread ---- */
+
+static sl_command *take_commands(sl_engine *e, bool *stop) {
+    pthread_mutex_lock(&e->lock);
+    sl_command *first = e->first_command;
+    e->first_command = e->last_command = NULL;
+    *stop = e->stop;
+    pthread_mutex_unlock(&e->lock);
+    return first;
+}
+
+static void run_commands(sl_engine *e, sl_command *first) {
+    while (first) {
+        sl_command *next = first->next;
+        sl_coord_command(e, first);
+        first = next;
+    }
+}
+
+bool sl_engine_step(sl_engine *e) {
+    bool stop;
+    sl_command *first = take_commands(e, &stop);
+    bool busy = first != NULL;
+    run_commands(e, first);
+    return !stop && (sl_coord_step(e) || busy);
+}
+
+static bool stopping(sl_engine *e) {
+    pthread_mutex_lock(&e->lock);
+    bool stop = e->stop;
+    pthread_mutex_unlock(&e->lock);
+    return stop;
+}
+
+static void *engine_main(void *arg) {
+    sl_engine *e = arg;
+    while (!stopping(e)) {
+        if (!sl_engine_step(e)) sl_net_wait(e->net, WAIT_US);
+    }
+    return NULL;
+}
+
+/* ---- start and stop ---- */
+
+static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err) {
+    e->o = *o;
+    e->model_folder = sl_strdup(o->model_folder);
+    e->trace_path = sl_strdup(o->trace_path ? o->trace_path : "");
+    e->program = sl_strdup(o->program ? o->program : "");
+    e->isa = sl_strdup(o->isa ? o->isa : "");
+    if (!e->model_folder || !e->trace_path || !e->program || !e->isa)
+        return sl_fail(err, SL_ERR_NOMEM, "engine options");
+    sl_status st = o->secret.len ? sl_secret_check(o->secret.len, "the engine", err)
+                                 : sl_secret_make(e->secret, err);
+    if (st != SL_OK) return st;
+    if (o->secret.len) memcpy(e->secret, o->secret.data, o->secret.len);
+    e->o.secret = (sl_span){(const uint8_t *)e->secret, strlen(e->secret)};
+    st = sl_model_read_spec(o->model_folder, &e->spec, NULL, err);
+    if (st == SL_OK) st = sl_plan_check_size(&o->plan, err);
+    if (st == SL_OK) st = sl_plan_check(&o->plan, &e->spec, err);
+    if (st == SL_OK) st = sl_plan_copy(&o->plan, &e->plan, err);
+    for (uint32_t i = 0; i < e->plan.n_workers; i++)
+        e->seats += e->plan.worker[i].roles & SL_ROLE_ATTENTION ? e->plan.max_num_seqs : 0;
+    e->stats.schedule = e->plan.schedule;
+    e->stats.lanes = e->plan.lanes;
+    e->stats.chunks = e->plan.chunks;
+    e->stats.epoch = e->plan.epoch;
+    memcpy(e->stats.predicted_s, o->predicted_s, sizeof e->stats.predicted_s);
+    if (!e->o.trace_events) e->o.trace_events = SL_TRACE_EVENTS;
+    if (st == SL_OK && e->trace_path[0]) st = sl_collect_create(e->trace_path, &e->collect, err);
+    return st;
+}
+
+static void missing_workers(const sl_engine *e, char *out, size_t cap) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < e->plan.n_workers && n < cap; i++) {
+        const sl_worker_stats *s = &e->stats.worker[i];
+        if (!s->alive) n += (size_t)snprintf(out + n, cap - n, " %u", i);
+    }
+}
+
+static void wait_briefly(sl_engine *e) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 100000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&e->changed, &e->lock, &until);
+}
+
+static sl_status await_workers(sl_engine *e, sl_err *err) {
+    uint32_t timeout = e->o.join_timeout_s ? e->o.join_timeout_s : JOIN_TIMEOUT_S;
+    uint64_t until_ns = sl_now_ns() + timeout * 1000000000ull;
+    bool given_up = false;
+    pthread_mutex_lock(&e->lock);
+    while (!e->up && e->start_status == SL_OK && !given_up && sl_now_ns() < until_ns) {
+        wait_briefly(e);
+        given_up = e->o.give_up && e->o.give_up();
+    }
+    sl_status st = e->start_status;
+    if (st != SL_OK)
+        *err = e->start_err;
+    else if (given_up && !e->up) {
+        st = sl_fail(err, SL_ERR_CANCELLED, "stopped while waiting for workers");
+    } else if (!e->up) {
+        char missing[200] = "";
+        missing_workers(e, missing, sizeof missing);
+        st = sl_fail(err, SL_ERR_TIMEOUT, "after %u s these workers are not ready:%s", timeout,
+                     missing);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return st;
+}
+
+static sl_status engine_new(const sl_engine_opts *o, sl_clock clock, sl_engine **out, sl_err *err) {
+    if (sodium_init() < 0) return sl_fail(err, SL_ERR_INTERNAL, "no source of random numbers");
+    sl_engine *e = sl_alloc(1, sizeof *e);
+    if (!e) return sl_fail(err, SL_ERR_NOMEM, "engine");
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->changed, NULL);
+    e->next_id = 1;
+    e->max_queue = o->max_queue ? o->max_queue : MAX_QUEUE;
+    e->clock = clock;
+    sl_status st = copy_options(e, o, err);
+    if (st == SL_OK) st = sl_coord_start(e, err);
+    if (st == SL_OK)
+        *out = e;
+    else
+        sl_engine_free(e);
+    return st;
+}
+
+sl_status sl_engine_create_stepped(const sl_engine_opts *o, sl_clock clock, sl_engine **out,
+                                   sl_err *err) {
+    SL_ASSERT(o->spawn == SL_SPAWN_NONE);
+    return engine_new(o, clock, out, err);
+}
+
+sl_status sl_engine_create(const sl_engine_opts *o, sl_engine **out, sl_err *err) {
+    sl_engine *e = NULL;
+    sl_status st = engine_new(o, sl_clock_real(), &e, err);
+    if (st != SL_OK) return st;
+    int rc = pthread_create(&e->thread, NULL, engine_main, e);
+    if (rc != 0) st = sl_fail(err, SL_ERR_IO, "engine thread: %s", strerror(rc));
+    e->has_thread = rc == 0;
+    if (st == SL_OK) st = await_workers(e, err);
+    if (st == SL_OK)
+        *out = e;
+    else
+        sl_engine_free(e);
+    return st;
+}
+
+sl_status sl_engine_close(sl_engine *e, sl_err *err) {
+    if (!e) return SL_OK;
+    pthread_mutex_lock(&e->lock);
+    e->stop = true;
+    pthread_mutex_unlock(&e->lock);
+    if (e->has_thread) {
+        sl_net_wake(e->net);
+        pthread_join(e->thread, NULL);
+    }
+    bool stop;
+    run_commands(e, take_commands(e, &stop));
+    sl_status st = sl_collect_finish(e, err);
+    if (e->net) sl_coord_shutdown(e);
+    sl_spawn_stop(e, STOP_GRACE_MS);
+    if (e->net) sl_net_free(e->net);
+    if (e->hub) sl_loop_hub_free(e->hub);
+    for (uint32_t i = 0; i < SL_PLAN_MAX_WORKERS; i++) sl_counts_free(&e->worker[i].counts);
+    sl_admit_free(&e->admit);
+    sl_change_free(&e->change);
+    sl_roster_free(&e->roster);
+    sl_ledger_free(&e->ledger);
+    sl_collect_free(e->collect);
+    sl_plan_free(&e->plan);
+    sl_free(e->model_folder);
+    sl_free(e->trace_path);
+    sl_free(e->program);
+    sl_free(e->isa);
+    pthread_cond_destroy(&e->changed);
+    pthread_mutex_destroy(&e->lock);
+    sl_free(e);
+    return st;
+}
+
+void sl_engine_free(sl_engine *e) {
+    sl_err err;
+    if (sl_engine_close(e, &err) != SL_OK) sl_log(SL_LOG_ERROR, "trace", "%s", err.msg);
+}
+
+const sl_model_spec *sl_engine_spec(const sl_engine *e) {
+    return &e->spec;
+}
+
+/* ---- calls ---- */
+
+static sl_status check_params(const sl_engine *e, const sl_request_params *p, sl_err *err) {
+    uint64_t total = sl_kv_positions(p->n_prompt, p->max_tokens);
+    if (p->n_prompt == 0) return sl_fail(err, SL_ERR_ARG, "prompt: empty, at least one token");
+    if (p->max_tokens == 0) return sl_fail(err, SL_ERR_ARG, "max_tokens: 0, at least 1");
+    if (p->min_tokens > p->max_tokens)
+        return sl_fail(err, SL_ERR_ARG, "min_tokens: %u, more than max_tokens: %u", p->min_tokens,
+                       p->max_tokens);
+    if (p->n_stop > SL_MAX_STOP_IDS)
+        return sl_fail(err, SL_ERR_ARG, "stop: %u ids, limit %u", p->n_stop, SL_MAX_STOP_IDS);
+    if (total > e->plan.context)
+        return sl_fail(err, SL_ERR_LIMIT,
+                       "prompt of %u tokens and max_tokens of %u take %llu positions, the context "
+                       "has %u (--ctx)",
+                       p->n_prompt, p->max_tokens, (unsigned long long)total, e->plan.context);
+    for (uint32_t i = 0; i < p->n_prompt; i++) {
+        if (p->prompt[i] >= e->spec.vocab)
+            return sl_fail(err, SL_ERR_ARG, "prompt: id %u at %u, the vocabulary has %u",
+                           p->prompt[i], i, e->spec.vocab);
+    }
+    if (p->n_top > SL_MIN(SL_MAX_LOGPROBS, e->spec.vocab))
+        return sl_fail(err, SL_ERR_ARG, "logprobs: %u likeliest tokens, limit %u", p->n_top,
+                       SL_MIN(SL_MAX_LOGPROBS, e->spec.vocab));
+    if (!p->logprobs && (p->n_top > 0 || p->prompt_logprobs))
+        return sl_fail(err, SL_ERR_ARG, "logprobs: not asked for, but their details are");
+    return sl_sampling_check(&p->sampling, e->spec.vocab, err);
+}
+
+static void push_command(sl_engine *e, sl_command *c) {
+    if (e->last_command)
+        e->last_command->next = c;
+    else
+        e->first_command = c;
+    e->last_command = c;
+}
+
+/* Not even when every worker runs all that it may could this one wait. */
+static sl_status refuse_full(sl_engine *e, sl_err *err) {
+    e->stats.rejected_full++;
+    return sl_fail(err, SL_ERR_OVERLOADED, "%u requests are open, at most %u run and %u wait",
+                   e->n_open, e->seats, e->max_queue);
+}
+
+sl_status sl_engine_submit(sl_engine *e, const sl_request_params *p, uint64_t *request,
+                           sl_err *err) {
+    sl_status st = check_params(e, p, err);
+    if (st != SL_OK) return st;
+    sl_command *c = sl_alloc(1, sizeof *c);
+    sl_request *r = c ? sl_request_create(p, 0) : NULL;
+    if (!r) {
+        sl_free(c);
+        return sl_fail(err, SL_ERR_NOMEM, "request of %u tokens", p->n_prompt);
+    }
+    c->submit = r;
+    pthread_mutex_lock(&e->lock);
+    if (!e->stats.serving || e->stop)
+        st = sl_fail(err, SL_ERR_WORKER_LOST, "not every worker of the plan is there");
+    else if (e->n_open >= e->seats + e->max_queue)
+        st = refuse_full(e, err);
+    if (st == SL_OK) {
+        e->n_open++;
+        *request = r->id = e->next_id++;
+        push_command(e, c);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (st == SL_OK) {
+        sl_net_wake(e->net);
+        return SL_OK;
+    }
+    sl_request_free(r);
+    sl_free(c);
+    return st;
+}
+
+/* A copy of *c is run by the engine's thread. SL_ERR_NOMEM. Thread: any. */
+static sl_status command(sl_engine *e, const sl_command *c, sl_err *err) {
+    sl_command *copy = sl_alloc(1, sizeof *copy);
+    if (!copy) return sl_fail(err, SL_ERR_NOMEM, "command");
+    *copy = *c;
+    pthread_mutex_lock(&e->lock);
+    push_command(e, copy);
+    pthread_mutex_unlock(&e->lock);
+    sl_net_wake(e->net);
+    return SL_OK;
+}
+
+void sl_engine_cancel(sl_engine *e, uint64_t request) {
+    sl_err err;
+    /* without memory it ends by itself, only later */
+    command(e, &(sl_command){.cancel = request}, &err);
+}
+
+sl_status sl_engine_replan(sl_engine *e, const sl_plan *plan, uint32_t timeout_ms, sl_err *err) {
+    sl_replan r = {.timeout_us = 1000ull * timeout_ms};
+    sl_status st = sl_plan_check(plan, &e->spec, err);
+    if (st == SL_OK) st = sl_plan_copy(plan, &r.plan, err);
+    if (st != SL_OK) return st;
+    st = command(e, &(sl_command){.replan = &r}, err);
+    pthread_mutex_lock(&e->lock);
+    while (st == SL_OK && !r.done) pthread_cond_wait(&e->changed, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+    sl_plan_free(&r.plan);
+    if (st == SL_OK && r.status != SL_OK) *err = r.err;
+    return st == SL_OK ? r.status : st;
+}
+
+void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out) {
+    pthread_mutex_lock(&e->lock);
+    *out = e->stats;
+    pthread_mutex_unlock(&e->lock);
+}

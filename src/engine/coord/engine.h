@@ -1,0 +1,159 @@
+/* The coordinator: requests in, tokens out.
+ *
+ * It owns the request ledger, the page ledger and the plan; it starts or awaits workers, sends them
+ * requests, and hands their tokens to callbacks. It is never on the token path between attention
+ * and expert workers. One thread of its own drives it. Thread: sl_engine_* any, unless said;
+ * callbacks run on the engine's thread and must not block. */
+#ifndef SL_ENGINE_ENGINE_H
+#define SL_ENGINE_ENGINE_H
+
+#include "base/span.h"
+#include "base/status.h"
+#include "engine/host/stats.h"
+#include "net/wire.h"
+#include "spec/model.h"
+#include "spec/plan.h"
+#include "stage/stage.h"
+
+typedef struct sl_engine sl_engine;
+
+/* How local workers run. */
+typedef enum sl_spawn {
+    SL_SPAWN_THREADS,   /* in this process over "loop" */
+    SL_SPAWN_PROCESSES, /* children of this process: killing one hurts nobody else */
+    SL_SPAWN_NONE,      /* the plan's workers join by themselves */
+} sl_spawn;
+
+typedef struct sl_engine_opts {
+    const char *model_folder;
+    sl_plan plan;          /* roles, lanes, schedule, numerics, limits (spec/plan.h) */
+    const char *transport; /* "loop", "shm", "tcp" */
+    sl_spawn spawn;
+    const char *host; /* fabric bind address of the coordinator */
+    uint16_t port;
+    sl_span secret;         /* empty with local workers: a random one is made */
+    const char *program;    /* path of this program, for SL_SPAWN_PROCESSES */
+    const char *isa;        /* as of sl_kernels_select; NULL: its base */
+    const char *trace_path; /* NULL: none; else every worker records, sl_engine_free writes it */
+    uint64_t trace_events;  /* most that one worker keeps; 0: SL_TRACE_EVENTS */
+    uint64_t delay_seed;    /* loop: seeded delays and reorderings of up to delay_us */
+    uint32_t delay_us;
+    double silence_limit_s;  /* see sl_net_opts; 0: its default */
+    uint32_t join_timeout_s; /* for all workers of the plan to be ready */
+    uint32_t max_queue;      /* requests that may wait to run; 0: 4096 */
+    double queue_timeout_s;  /* how long one may wait to run the first time; 0: for ever */
+    double predicted_s[2];   /* of the plan's schedule, for metrics: see sl_engine_stats */
+    sl_device_maker device;  /* of workers that are threads; zeroed: as the plan says */
+    bool (*give_up)(void);   /* NULL, or asked now and then while waiting for them: true ends it */
+} sl_engine_opts;
+
+/* Starts workers and waits until every one is ready, or says which is missing. Copies what it
+ * keeps. */
+sl_status sl_engine_create(const sl_engine_opts *o, sl_engine **out, sl_err *err) SL_MUST_CHECK;
+/* Cancels what runs, stops the workers it started, joins threads, writes the trace that was asked
+ * for. Whatever it returns, `e` is gone; not SL_OK: there is no trace. NULL-safe. */
+sl_status sl_engine_close(sl_engine *e, sl_err *err) SL_MUST_CHECK;
+/* The same for one whose trace no longer counts: that it is missing is logged. */
+void sl_engine_free(sl_engine *e);
+const sl_model_spec *sl_engine_spec(const sl_engine *e);
+
+/* What happens to a request; `n` tokens at `tokens` are borrowed for the call. */
+typedef struct sl_request_event {
+    uint64_t request;
+    const uint32_t *tokens;
+    uint32_t n;
+    /* With logprobs asked for: of each token itself, then n_top likeliest, [n][1 + n_top]; else
+     * NULL. Borrowed for the call. */
+    const sl_logprob *logprobs;
+    /* Not 0: no new token, but what was asked about the prompt's token at this position. They come
+     * in order, once each, before the first new token. */
+    uint32_t prompt_position;
+    uint64_t made_us;    /* when the tokens were produced, on their worker's monotonic clock */
+    uint64_t queued_us;  /* from submission to its first start, or so far */
+    sl_finish finish;    /* not NONE: the last event of this request */
+    sl_status status;    /* with SL_FINISH_ERROR: why */
+    const char *message; /* with SL_FINISH_ERROR, else NULL; borrowed for the call */
+} sl_request_event;
+
+typedef struct sl_request_params {
+    const char *name;       /* for log lines, or NULL; copied, at most 64 bytes */
+    const uint32_t *prompt; /* >= 1 ids, each < vocab; copied */
+    uint32_t n_prompt;
+    uint32_t max_tokens;  /* >= 1 */
+    sl_sampling sampling; /* bias is copied */
+    bool ignore_eos;
+    bool logprobs;        /* events carry log-probabilities */
+    bool prompt_logprobs; /* with logprobs: those of the prompt from its second token on, too */
+    uint32_t n_top;       /* with logprobs: <= SL_MAX_LOGPROBS and the vocabulary */
+    const uint32_t *stop; /* further ids that end generation; copied */
+    uint32_t n_stop;      /* <= SL_MAX_STOP_IDS */
+    uint32_t min_tokens;  /* <= max_tokens: so many come before an end is drawn */
+    void (*on_event)(void *ctx, const sl_request_event *ev);
+    /* NULL, or: logits [n][vocab] of positions first.. as they are computed (prompt and generated).
+     */
+    void (*on_logits)(void *ctx, uint64_t first, uint32_t n, const float *logits);
+    void *ctx; /* must stay valid until the last event */
+} sl_request_params;
+
+/* Queues a request. Refuses at once (no event follows): SL_ERR_ARG for bad ids or ranges,
+ * SL_ERR_LIMIT when n_prompt + max_tokens - 1 positions exceed the context or the page pool,
+ * SL_ERR_OVERLOADED when the queue is full, SL_ERR_WORKER_LOST when the plan's workers are not all
+ * there. A request that finds the queue full a little later, or waits in it longer than
+ * queue_timeout_s, ends with SL_ERR_OVERLOADED. */
+sl_status sl_engine_submit(sl_engine *e, const sl_request_params *p, uint64_t *request,
+                           sl_err *err) SL_MUST_CHECK;
+/* The request's last event (finish STOP, after the tokens already on their way are dropped) follows
+ * soon; unknown or finished ids are ignored. */
+void sl_engine_cancel(sl_engine *e, uint64_t request);
+
+/* The running deployment takes another plan: the same workers, schedule and limits, other hosts of
+ * experts (SL_ERR_UNSUPPORTED names what else differs; addresses and the epoch are not read).
+ * Requests go on: they pause for the steps in flight to end and for workers to agree. Returns when
+ * it is taken, or given up and nothing has changed: SL_ERR_TIMEOUT when workers were not ready and
+ * quiet within timeout_ms, SL_ERR_INFEASIBLE when one cannot host what it should, SL_ERR_AGAIN when
+ * another plan is being taken. SL_ERR_WORKER_LOST: with an expert worker the service is gone. Not
+ * from a callback. */
+sl_status sl_engine_replan(sl_engine *e, const sl_plan *plan, uint32_t timeout_ms,
+                           sl_err *err) SL_MUST_CHECK;
+
+/* One worker as last reported (about twice a second). Times in microseconds since its start. */
+typedef struct sl_worker_stats {
+    uint32_t id, roles;
+    bool alive;
+    int64_t pid; /* -1: a thread or remote */
+    char name[64];
+    uint64_t attention_rows, expert_rows, rounds, tokens;
+    uint64_t sent_bytes, received_bytes, sent_messages, received_messages;
+    uint64_t execute_us, pack_us, send_us, poll_us, wait_us, sleep_us, wall_us;
+    uint64_t cpu_us; /* of its owner thread: the fabric's, where execution is emulated */
+    uint64_t rows_created, rows_merged, rows_cancelled, rows_lost, rows_stale;
+    uint64_t batch[SL_BATCH_BUCKETS]; /* calls by rows of one expert */
+} sl_worker_stats;
+
+typedef struct sl_engine_stats {
+    uint32_t running, waiting;
+    uint64_t pages_total, pages_used;
+    uint64_t prompt_tokens, generated_tokens;
+    uint64_t finished_stop, finished_length, finished_error, finished_cancelled, preempted;
+    uint64_t rejected_full, rejected_late; /* no place in the queue; too long in it */
+    bool serving;                          /* every worker of the plan is ready */
+    sl_schedule schedule;                  /* of the plan, with what it is made of */
+    uint32_t lanes, chunks;
+    uint32_t epoch;        /* of the plan that holds */
+    double predicted_s[2]; /* period a block, all decode and prompt, by --schedule auto; else 0 */
+    uint32_t n_workers;
+    sl_worker_stats worker[64]; /* the first 64 */
+} sl_engine_stats;
+void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out);
+
+/* Sums over all workers as last reported. */
+typedef struct sl_engine_detail {
+    uint32_t n_layers, n_experts, n_expert_workers;
+    sl_layer_stats *layer;   /* [n_layers] */
+    uint64_t *most_rows;     /* [n_layers]: rows of the expert worker with the most */
+    sl_expert_stats *expert; /* [n_experts], of all layers */
+} sl_engine_detail;
+sl_status sl_engine_detail_get(sl_engine *e, sl_engine_detail *out, sl_err *err) SL_MUST_CHECK;
+void sl_engine_detail_free(sl_engine_detail *d);
+
+#endif

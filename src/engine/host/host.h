@@ -1,0 +1,168 @@
+/* Inside of a worker, for src/engine only: what the loop, the attention side and the expert side
+ * share. */
+#ifndef SL_ENGINE_HOST_H
+#define SL_ENGINE_HOST_H
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "base/trace.h"
+#include "engine/host/counts.h"
+#include "net/net.h"
+#include "sched/change.h"
+#include "sched/watch.h"
+#include "spec/plan.h"
+#include "stage/stage.h"
+
+typedef struct sl_expert_side_ops sl_expert_side_ops; /* engine/expert/expert.h */
+
+/* Where the wall time of the owner thread goes; the modes add up to it by construction. */
+typedef enum sl_mode {
+    SL_MODE_EXECUTE = SL_TRACE_CAT_EXECUTE,
+    SL_MODE_PACK = SL_TRACE_CAT_PACK,
+    SL_MODE_SEND = SL_TRACE_CAT_SEND,
+    SL_MODE_POLL = SL_TRACE_CAT_POLL,
+    SL_MODE_WAIT = SL_TRACE_CAT_WAIT,
+    SL_MODE_SLEEP = SL_TRACE_CAT_IDLE,
+    SL_MODE_COUNT = SL_TRACE_CAT_THREAD_COUNT
+} sl_mode;
+
+/* One thing that reached the worker: a message, or the end of a connection. */
+typedef struct sl_inbox_item {
+    sl_conn *conn;         /* NULL: from this worker itself, or gone meanwhile */
+    bool own;              /* this worker's to itself */
+    bool from_coordinator; /* else h.src is who the connection was authenticated for */
+    bool down;             /* the connection ended... */
+    bool left;             /* ...because the peer said goodbye */
+    sl_wire_header h;
+    sl_buf *payload;
+    uint64_t came_ns;
+} sl_inbox_item;
+
+/* A ring; zeroed: empty. */
+typedef struct sl_inbox {
+    sl_inbox_item *item; /* [cap], from head on */
+    size_t cap, head, len;
+} sl_inbox;
+
+typedef struct sl_worker_peer {
+    sl_conn *conn; /* NULL: none */
+    bool open;
+} sl_worker_peer;
+
+typedef struct sl_worker {
+    const struct sl_worker_opts *opts; /* engine/worker/worker.h */
+    sl_clock clock;
+    bool virtual_time;     /* the clock is the caller's: waiting does not move it */
+    const sl_watch *watch; /* sees what is decided here; NULL: nobody */
+    sl_net *net;
+    sl_hello hello;
+    sl_conn *coordinator;
+    bool coordinator_open;
+    sl_worker_peer peer[SL_PLAN_MAX_WORKERS];
+
+    sl_plan plan;
+    sl_taker taker; /* of another plan, */
+    sl_plan next;   /* which is this one; no workers: there is none */
+    bool planned, ready, stop;
+    sl_status stop_status;
+    sl_err stop_err;
+    uint32_t id, roles;
+    uint32_t expert_worker[SL_PLAN_MAX_WORKERS]; /* ids, ascending */
+    uint32_t n_expert_workers;
+    uint32_t attention_workers;
+
+    sl_device *device; /* runs every stage that this worker hosts; NULL before the plan is here */
+    sl_trace *trace;
+    struct sl_attn *attn; /* NULL: none here */
+    const sl_expert_side_ops *expert_ops;
+    void *expert; /* NULL: none here */
+
+    sl_inbox inbox;
+
+    sl_trace_event doing; /* what the owner's thread does now, and since when */
+    uint64_t mode_ns[SL_MODE_COUNT], started_ns;
+    uint64_t tick_ns;      /* of `doing`: progress between chunks of a kernel */
+    uint64_t last_task_ns; /* end of the last kernel */
+    sl_counts counts;
+    uint64_t came_ns; /* when the message being handled arrived */
+#define SL_COUNTER_FIELD(name) uint64_t name;
+    struct {
+        SL_WORKER_COUNTERS(SL_COUNTER_FIELD)
+    } n;
+#undef SL_COUNTER_FIELD
+} sl_worker;
+
+/* Largest number of rows one lane step may have, and one message may carry on its way back. */
+static inline uint32_t sl_lane_max_rows(const sl_plan *p) {
+    return p->max_num_batched_tokens / p->lanes;
+}
+
+/* aep: how far one message may raise the epoch, so that no peer can make it overflow. */
+#define SL_AEP_MAX_STEP (1ull << 32)
+
+/* The loop ends with `why`, whose text is in w->stop_err if it is not SL_OK. */
+static inline void sl_worker_stop(sl_worker *w, sl_status why) {
+    w->stop = true;
+    w->stop_status = why;
+}
+
+/* ---- what the thread does, and since when (account.c) ---- */
+
+/* From now on the thread does `what` (times are filled in); books the time until now to what it did
+ * before. One call at the beginning of every task; the next call ends it. */
+void sl_worker_begin(sl_worker *w, const sl_trace_event *what);
+/* The same for what needs no details. */
+void sl_worker_enter(sl_worker *w, sl_mode mode);
+/* The fabric's progress between chunks of a kernel; its time is not the kernel's. */
+void sl_worker_tick(void *worker);
+/* SEND of a message; begin what it returns when the send is done. */
+sl_trace_event sl_worker_begin_send(sl_worker *w, uint32_t dst, const sl_wire_header *h,
+                                    size_t bytes);
+void sl_worker_note_arrival(sl_worker *w, const sl_wire_header *h, uint64_t now_ns);
+/* Rows of a call of experts, right before it begins: group i has first[i+1] - first[i] rows. */
+void sl_worker_note_experts(sl_worker *w, const uint32_t *expert, const uint32_t *first,
+                            uint32_t n);
+/* A span of a lane that lies across tasks and ends now. */
+void sl_worker_note_span(sl_worker *w, sl_trace_event e, uint64_t begin_ns);
+/* Block of the model that a message of rows belongs to; 0 for others. */
+uint16_t sl_worker_block_of(const sl_worker *w, const sl_wire_header *h);
+
+/* ---- what the coordinator asks about the worker (report.c) ---- */
+
+void sl_worker_send_stats(sl_worker *w);
+sl_status sl_worker_answer_clock(sl_worker *w, const sl_wire_header *h);
+/* Stops recording and sends a batch of events. */
+sl_status sl_worker_send_trace(sl_worker *w, const sl_wire_header *h);
+
+/* ---- messages (post.c) ---- */
+
+/* Room for twice as many as there was. SL_ERR_NOMEM, SL_ERR_LIMIT. */
+sl_status sl_inbox_reserve(sl_inbox *in, sl_err *err) SL_MUST_CHECK;
+/* Takes the item's payload unless it fails. */
+sl_status sl_inbox_push(sl_inbox *in, sl_inbox_item item, sl_err *err) SL_MUST_CHECK;
+/* The oldest; false: there is none. */
+bool sl_inbox_pop(sl_inbox *in, sl_inbox_item *out);
+/* The i-th after the oldest; until the next push or pop. */
+static inline sl_inbox_item *sl_inbox_at(const sl_inbox *in, size_t i) {
+    return &in->item[(in->head + i) % in->cap];
+}
+void sl_inbox_free(sl_inbox *in); /* of an empty one */
+
+/* A message that its sender may not send: SL_ERR_PROTOCOL. */
+sl_status sl_worker_refuse(const sl_wire_header *h, sl_err *err);
+
+/* Sends to worker `dst` of the plan (itself included) or to the coordinator (SL_NO_WORKER). Fills
+ * epoch where there is none. Takes payload. A lost destination is SL_ERR_PEER_DOWN. */
+sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload);
+
+/* ---- for experiments (lab.c) ---- */
+
+/* What a device without computations does meanwhile. */
+void sl_worker_wait_until(void *worker, uint64_t deadline_ns);
+/* Pins this thread, and so those it starts: to CPU wanted - 1; 0: as the plan says; -1: as
+ * sl_topology_pick says for so many threads. */
+sl_status sl_worker_pin(const sl_worker *w, int32_t wanted, uint32_t threads,
+                        sl_err *err) SL_MUST_CHECK;
+
+#endif

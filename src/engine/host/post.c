@@ -1,0 +1,79 @@
+/* What reaches a worker and waits for its loop, and what it sends: to a peer, to the coordinator,
+ * to itself. */
+#include "engine/host/host.h"
+
+/* Messages that may wait for the loop: reservations bound the token path far below this. */
+#define INBOX_MAX 65536u
+#define INBOX_MIN 256u
+
+/* ---- inbox ---- */
+
+sl_status sl_inbox_reserve(sl_inbox *in, sl_err *err) {
+    size_t cap = SL_MAX(in->cap * 2, INBOX_MIN);
+    if (in->len >= INBOX_MAX)
+        return sl_fail(err, SL_ERR_LIMIT, "%zu messages wait, limit %u", in->len, INBOX_MAX);
+    sl_inbox_item *bigger = sl_alloc(cap, sizeof *bigger);
+    if (!bigger) return sl_fail(err, SL_ERR_NOMEM, "inbox of %zu messages", cap);
+    for (size_t i = 0; i < in->len; i++) bigger[i] = *sl_inbox_at(in, i);
+    sl_free(in->item);
+    in->item = bigger;
+    in->cap = cap;
+    in->head = 0;
+    return SL_OK;
+}
+
+sl_status sl_inbox_push(sl_inbox *in, sl_inbox_item item, sl_err *err) {
+    if (in->len == in->cap) {
+        sl_status st = sl_inbox_reserve(in, err);
+        if (st != SL_OK) return st;
+    }
+    *sl_inbox_at(in, in->len++) = item;
+    return SL_OK;
+}
+
+bool sl_inbox_pop(sl_inbox *in, sl_inbox_item *out) {
+    if (in->len == 0) return false;
+    *out = in->item[in->head];
+    in->head = (in->head + 1) % in->cap;
+    in->len--;
+    return true;
+}
+
+void sl_inbox_free(sl_inbox *in) {
+    sl_free(in->item);
+    *in = (sl_inbox){0};
+}
+
+/* ---- sending ---- */
+
+static sl_status send_to_itself(sl_worker *w, sl_wire_header h, sl_buf *payload) {
+    h.src = w->id;
+    h.bytes = payload ? (uint32_t)payload->len : 0;
+    sl_err err;
+    const sl_inbox_item item = {.own = true, .h = h, .payload = payload, .came_ns = sl_now_ns()};
+    sl_status st = sl_inbox_push(&w->inbox, item, &err);
+    if (st != SL_OK) sl_net_buf_give(w->net, payload);
+    return st;
+}
+
+sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload) {
+    if (!h.epoch) h.epoch = w->plan.epoch;
+    if (dst == w->id && w->planned) return send_to_itself(w, h, payload);
+    sl_conn *c = dst == SL_NO_WORKER ? w->coordinator : w->peer[dst].conn;
+    if (!c || (dst == SL_NO_WORKER && !w->coordinator_open)) {
+        sl_net_buf_give(w->net, payload);
+        return SL_ERR_PEER_DOWN;
+    }
+    size_t bytes = payload ? payload->len : 0;
+    w->n.sent_messages++;
+    w->n.sent_bytes += SL_WIRE_HEADER_BYTES + bytes;
+    sl_trace_event before = sl_worker_begin_send(w, dst, &h, bytes);
+    sl_status st = sl_net_send(w->net, c, h, payload);
+    sl_worker_begin(w, &before);
+    return st;
+}
+
+sl_status sl_worker_refuse(const sl_wire_header *h, sl_err *err) {
+    return sl_fail(err, SL_ERR_PROTOCOL, "unexpected %s from worker %u", sl_msg_kind_name(h->kind),
+                   h->src);
+}

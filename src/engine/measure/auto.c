@@ -1,0 +1,192 @@
+/* Plans for --schedule auto: measures stages and link, asks the laws, takes the fastest. */
+#include "engine/measure/auto.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "engine/measure/measure.h"
+#include "format/plan_json.h"
+#include "model/skew.h"
+#include "net/net.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SKEW_DRAWS 256u
+
+/* ---- who works, and on how much ---- */
+
+/* Rows of each worker in each block, for tokens drawn from the declared skew: the busiest worker's
+ * over the mean, by block and of all blocks together. */
+static sl_status measure_skew(const sl_plan *p, const sl_model_spec *m, sl_choose_load *l,
+                              sl_err *err) {
+    sl_skew *s = NULL;
+    uint32_t expert[SL_MAX_TOP_K];
+    float gate[SL_MAX_TOP_K];
+    double all[SL_PLAN_MAX_WORKERS] = {0}, of_blocks = 0, most_all = 0;
+    sl_status st = sl_skew_create(&p->skew, m, &s, err);
+    if (st != SL_OK) return st;
+    for (uint32_t b = 0; b < m->n_moe; b++) {
+        double rows[SL_PLAN_MAX_WORKERS] = {0}, most = 0;
+        for (uint32_t t = 0; t < SKEW_DRAWS; t++) {
+            uint32_t id = t % m->vocab;
+            sl_skew_draw(s, id, t, b, expert, gate);
+            for (uint32_t j = 0; j < m->top_k; j++)
+                rows[sl_plan_host_of(p, b, expert[j], sl_plan_row_key(id, t, b))]++;
+        }
+        for (uint32_t w = 0; w < p->n_workers; w++) {
+            all[w] += rows[w];
+            most = SL_MAX(most, rows[w]);
+        }
+        of_blocks += most;
+    }
+    for (uint32_t w = 0; w < p->n_workers; w++) most_all = SL_MAX(most_all, all[w]);
+    double mean = (double)SKEW_DRAWS * m->top_k * m->n_moe / l->expert_workers;
+    l->skew = SL_MAX(of_blocks / mean, 1);
+    l->skew_total = SL_MAX(most_all / mean, 1);
+    sl_skew_free(s);
+    return SL_OK;
+}
+
+/* ---- what it costs ---- */
+
+static sl_status measure(const sl_auto_opts *o, const sl_plan *p, const sl_choose_load *l,
+                         sl_costs *c, sl_err *err) {
+    size_t bytes = (size_t)(l->row_bytes * SL_MAX(l->prefill_rows / 2, 1u));
+    sl_status st = SL_OK;
+    *c = (sl_costs){0};
+    if (sl_device_is_modelled(&p->device)) {
+        for (int i = 0; i < SL_COST_COUNT; i++) {
+            double k = p->device.time_scale;
+            const sl_stage_cost *d = &p->device.cost[i];
+            c->stage[i] = (sl_stage_cost){.fixed_us = k * d->fixed_us,
+                                          .floor_us = k * d->floor_us,
+                                          .row_us = k * d->row_us,
+                                          .key_us = k * d->key_us,
+                                          .pad_us = k * d->pad_us,
+                                          .step = d->step};
+        }
+    } else {
+        const sl_measure_opts mo = {.model_folder = o->model_folder,
+                                    .m = o->m,
+                                    .isa = o->isa,
+                                    .threads = p->threads,
+                                    .int8 = p->int8,
+                                    .rows = l->prefill_rows,
+                                    .keys = l->keys};
+        st = sl_measure_stages(&mo, c, err);
+    }
+    bytes = SL_MAX(SL_MIN(bytes, (size_t)1 << 20), (size_t)4096);
+    if (st == SL_OK)
+        st = sl_measure_link(o->transport, bytes, o->delay_seed, o->delay_us, &c->link, err);
+    return st;
+}
+
+static void describe_times(const sl_costs *c, const sl_choose_load *l, char *out, size_t cap) {
+    sl_choose_times d = sl_choose_times_at(c, l, false), p = sl_choose_times_at(c, l, true);
+    snprintf(out, cap,
+             "us a block, decode of %u rows / prompt of %u: attention %.0f / %.0f, shared %.0f / "
+             "%.0f, to experts %.0f / %.0f, experts %.0f / %.0f, back %.0f / %.0f",
+             l->decode_rows, l->prefill_rows, d.attention_us, p.attention_us, d.shared_us,
+             p.shared_us, d.out_us, p.out_us, d.expert_us, p.expert_us, d.back_us, p.back_us);
+}
+
+/* "findep, 2 lanes, 4 chunks by tokens, asas". */
+static void describe_choice(const sl_choice *x, char *out, size_t cap) {
+    int n = snprintf(out, cap, "%s", sl_schedule_name(x->schedule));
+    if (x->lanes > 1) n += snprintf(out + n, cap - (size_t)n, ", %u lanes", x->lanes);
+    if (x->schedule == SL_SCHED_EPS)
+        n += snprintf(out + n, cap - (size_t)n, ", %u groups", x->chunks);
+    else if (x->chunks > 1)
+        n += snprintf(out + n, cap - (size_t)n, ", %u chunks by %s", x->chunks,
+                      x->chunking == SL_CHUNK_TOKENS ? "tokens" : "experts");
+    if (x->order == SL_ORDER_AASS) snprintf(out + n, cap - (size_t)n, ", aass");
+}
+
+/* ---- the choice ---- */
+
+static void apply(const sl_choice *x, sl_plan *p) {
+    sl_plan_set_schedule(p, x->schedule);
+    p->lanes = x->lanes;
+    p->chunks = x->chunks;
+    p->chunking = x->chunking;
+    p->order = x->order;
+}
+
+static void log_candidates(const sl_choice *list, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        char name[80];
+        describe_choice(&list[i], name, sizeof name);
+        sl_log(SL_LOG_DEBUG, "auto", "%s: decode %.0f us, prompt %.0f us a block, score %.3f", name,
+               list[i].decode_us, list[i].prefill_us, list[i].score);
+    }
+}
+
+/* The chosen one, or the next best that the plan's limits allow. */
+static sl_status choose(const sl_costs *c, const sl_choose_load *l, const sl_model_spec *m,
+                        sl_plan *p, sl_auto_report *r, sl_err *err) {
+    sl_choice list[SL_CHOOSE_MAX];
+    uint32_t n = 0, best = 0;
+    sl_err unfit;
+    sl_status st = sl_choose(c, l, list, &n, &best, err);
+    if (st != SL_OK) return st;
+    log_candidates(list, n);
+    sl_plan with = *p; /* borrows the placement */
+    apply(&list[best], &with);
+    if (sl_plan_check(&with, m, &unfit) != SL_OK) {
+        sl_log(SL_LOG_INFO, "auto", "the fastest does not fit: %s", unfit.msg);
+        best = 0;
+        apply(&list[0], &with);
+    }
+    char name[80];
+    describe_choice(&list[best], name, sizeof name);
+    r->choice = list[best];
+    snprintf(r->why, sizeof r->why,
+             "%s: decode %.0f, prompt %.0f us a block; simplest schedule %.0f, %.0f", name,
+             list[best].decode_us, list[best].prefill_us, list[0].decode_us, list[0].prefill_us);
+    *p = with;
+    return SL_OK;
+}
+
+static void not_measured(sl_auto_report *r, const sl_plan *p, const char *why) {
+    snprintf(r->why, sizeof r->why, "%s: %s", sl_schedule_name(p->schedule), why);
+    sl_log(SL_LOG_INFO, "auto", "%s", r->why);
+}
+
+sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out, sl_err *err) {
+    sl_choose_load l;
+    sl_costs c;
+    *out = (sl_auto_report){0};
+    sl_status st = sl_plan_check_size(p, err);
+    if (st != SL_OK) return st;
+    sl_choose_describe(p, o->m, sl_wire_row_bytes((sl_wire_format)p->wire, o->m->d_model),
+                       o->requests, &l);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (!sl_device_is_modelled(&p->device) && cores > 0) l.cores = (double)cores;
+    if (p->skew.on) st = measure_skew(p, o->m, &l, err);
+    if (st != SL_OK) return st;
+    if (p->n_workers == 1) {
+        not_measured(out, p, "one worker does all, nothing travels");
+        return SL_OK;
+    }
+    if (!o->here) {
+        not_measured(out, p, "the workers are elsewhere, their times are not known");
+        return SL_OK;
+    }
+    uint64_t began_ns = sl_now_ns();
+    st = measure(o, p, &l, &c, err);
+    out->measure_ms = (double)(sl_now_ns() - began_ns) / 1e6;
+    if (st == SL_ERR_TIMEOUT || st == SL_ERR_PEER_DOWN || st == SL_ERR_IO) {
+        not_measured(out, p, err->msg);
+        return SL_OK;
+    }
+    if (st == SL_OK) st = choose(&c, &l, o->m, p, out, err);
+    if (st != SL_OK) return st;
+    out->measured = p->has_costs = true;
+    p->costs = c;
+    describe_times(&c, &l, out->times, sizeof out->times);
+    sl_log(SL_LOG_INFO, "auto", "measured in %.0f ms: %s", out->measure_ms, out->times);
+    sl_log(SL_LOG_INFO, "auto", "%s", out->why);
+    return SL_OK;
+}

@@ -1,0 +1,185 @@
+/* Times of a model's stages on this machine, for plans and profiles. */
+#include "engine/measure/measure.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "model/model.h"
+#include "spec/kv.h"
+
+#include <stdbool.h>
+
+#define CALL_BUDGET_NS  100000000ull /* of one call, estimated from one row's */
+#define STAGE_BUDGET_NS 150000000ull /* of all calls of one figure */
+#define MOST_CALLS      5
+#define MOST_ROWS       256u
+#define MOST_KEYS       1024u
+#define MOST_EXPERTS    8u
+#define EXPERT_BYTES    (256ull << 20) /* of weights, which may have to come from a disk first */
+#define EXPERT_ROWS     32u
+#define KEY_ROWS        8u
+
+typedef struct lab {
+    const sl_model_spec *m;
+    sl_model *model;
+    sl_exec ex;
+    sl_pool *pool;
+    sl_arena scratch, expert_scratch;
+    uint32_t layer, max_rows, keys, n_experts;
+    uint32_t *id, *pos;
+    const uint32_t **row_pages; /* [max_rows] the same pages for all */
+    uint32_t *page;
+    float *kv;
+    float *x, *h, *y, *gate;
+    uint32_t *expert;
+} lab;
+
+static void fill(float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) x[i] = (float)(i % 31) * 0.01f - 0.15f;
+}
+
+typedef enum stage { ATTENTION, FAR_ATTENTION, ROUTER, SHARED, EXPERTS } stage;
+
+/* One call of a stage with n rows; of experts: with n rows each. */
+static void call(lab *b, stage s, uint32_t n) {
+    const sl_rows rows = {.n = n,
+                          .id = b->id,
+                          .pos = b->pos,
+                          .kv = sl_kv_pool_of(b->m, b->kv),
+                          .pages = b->row_pages};
+    uint32_t expert[MOST_EXPERTS], first[MOST_EXPERTS + 1], row[MOST_EXPERTS * EXPERT_ROWS];
+    for (uint32_t i = 0; s != EXPERTS && i < n; i++)
+        b->pos[i] = s == FAR_ATTENTION ? b->keys - 1 : i;
+    if (s == ATTENTION || s == FAR_ATTENTION)
+        sl_block_attention(b->model, &b->ex, b->layer, &rows, b->x, &b->scratch);
+    if (s == ROUTER)
+        sl_block_route(b->model, &b->ex, b->layer, &rows, b->x, b->h, b->expert, b->gate,
+                       &b->scratch);
+    if (s == SHARED) sl_block_shared(b->model, &b->ex, b->layer, n, b->x, b->h, &b->scratch);
+    if (s != EXPERTS) return;
+    for (uint32_t e = 0; e <= b->n_experts; e++) first[e] = e * n;
+    for (uint32_t e = 0; e < b->n_experts; e++) expert[e] = e;
+    for (uint32_t i = 0; i < b->n_experts * n; i++) row[i] = i % b->max_rows;
+    const sl_expert_batch batch = {.n_groups = b->n_experts,
+                                   .expert = expert,
+                                   .first = first,
+                                   .row = row,
+                                   .x = b->x,
+                                   .y = b->y};
+    sl_block_experts(b->model, &b->ex, b->layer, &batch, &b->expert_scratch);
+}
+
+/* Microseconds of the fastest of a few calls; a first one touches the weights. */
+static double time_of(lab *b, stage s, uint32_t n) {
+    uint64_t began_ns = sl_now_ns(), best_ns = UINT64_MAX;
+    call(b, s, n);
+    for (int i = 0; i < MOST_CALLS && (i == 0 || sl_now_ns() - began_ns < STAGE_BUDGET_NS); i++) {
+        fill(b->h, (size_t)b->max_rows * b->m->d_model); /* SHARED works in place */
+        uint64_t at_ns = sl_now_ns();
+        call(b, s, n);
+        best_ns = SL_MIN(best_ns, sl_now_ns() - at_ns);
+    }
+    return (double)best_ns / 1e3;
+}
+
+/* So many rows surely stay within the budget of a call. */
+static uint32_t rows_within(double one_us, uint32_t most) {
+    double rows = one_us > 0 ? CALL_BUDGET_NS / 1e3 / one_us : most;
+    return rows >= most ? most : rows < 1 ? 1 : (uint32_t)rows;
+}
+
+static sl_stage_cost line_of(lab *b, stage s, uint32_t most, double per) {
+    double one = time_of(b, s, 1);
+    uint32_t n = rows_within(one, most);
+    double many = n > 1 ? time_of(b, s, n) : one;
+    return (sl_stage_cost){.floor_us = one / per, .row_us = SL_MAX(many, one) / n / per};
+}
+
+static void measure(lab *b, sl_costs *out) {
+    sl_stage_cost attention = line_of(b, ATTENTION, b->max_rows, 1);
+    uint32_t n = SL_MIN(rows_within(attention.floor_us, KEY_ROWS), b->max_rows);
+    double near = time_of(b, ATTENTION, n), far = time_of(b, FAR_ATTENTION, n);
+    double keys = (double)n * (b->keys - 1);
+    attention.key_us = keys > 0 && far > near ? (far - near) / keys : 0;
+    /* The rows of the slope had keys, too. */
+    uint32_t many = rows_within(attention.floor_us, b->max_rows);
+    attention.row_us = SL_MAX(attention.row_us - attention.key_us * many / 2, attention.row_us / 4);
+    out->stage[SL_COST_ATTENTION] = attention;
+    out->stage[SL_COST_ROUTER] = line_of(b, ROUTER, b->max_rows, 1);
+    if (b->m->d_ff_shared) out->stage[SL_COST_SHARED] = line_of(b, SHARED, b->max_rows, 1);
+    out->stage[SL_COST_EXPERT] = line_of(b, EXPERTS, EXPERT_ROWS, b->n_experts);
+}
+
+/* ---- what the calls need ---- */
+
+static sl_status make_pages(lab *b, sl_err *err) {
+    uint32_t n = sl_kv_pages_for(SL_MAX(b->keys, b->max_rows));
+    size_t page_bytes = sl_kv_page_bytes(b->m);
+    size_t side = sl_kv_tile_floats(b->m) * b->m->n_kv_heads;
+    b->kv = sl_alloc(n, page_bytes); /* zeroed lazily: only this block's tiles take memory */
+    b->page = sl_alloc(n, sizeof *b->page);
+    b->row_pages = sl_alloc(b->max_rows, sizeof *b->row_pages);
+    if (!b->kv || !b->page || !b->row_pages)
+        return sl_fail(err, SL_ERR_NOMEM, "%u KV pages of %zu bytes to measure with", n,
+                       page_bytes);
+    for (uint32_t i = 0; i < n; i++) {
+        float *page = b->kv + i * (page_bytes / sizeof *page);
+        b->page[i] = i;
+        fill(page + sl_kv_tile_offset(b->m, b->layer, 0, 0), side);
+        fill(page + sl_kv_tile_offset(b->m, b->layer, 1, 0), side);
+    }
+    for (uint32_t i = 0; i < b->max_rows; i++) b->row_pages[i] = b->page;
+    return SL_OK;
+}
+
+static sl_status make_rows(lab *b, sl_err *err) {
+    size_t d = b->m->d_model, pairs = (size_t)b->n_experts * EXPERT_ROWS;
+    b->id = sl_alloc(b->max_rows, sizeof *b->id);
+    b->pos = sl_alloc(b->max_rows, sizeof *b->pos);
+    b->x = sl_alloc(b->max_rows, d * sizeof *b->x);
+    b->h = sl_alloc(b->max_rows, d * sizeof *b->h);
+    b->y = sl_alloc(pairs, d * sizeof *b->y);
+    b->gate = sl_alloc(b->max_rows, b->m->top_k * sizeof *b->gate);
+    b->expert = sl_alloc(b->max_rows, b->m->top_k * sizeof *b->expert);
+    if (!b->id || !b->pos || !b->x || !b->h || !b->y || !b->gate || !b->expert)
+        return sl_fail(err, SL_ERR_NOMEM, "rows to measure with");
+    fill(b->x, b->max_rows * d);
+    fill(b->h, b->max_rows * d);
+    sl_status st = sl_arena_create(sl_model_scratch_bytes(b->m, b->max_rows), &b->scratch, err);
+    if (st != SL_OK) return st;
+    return sl_arena_create(sl_experts_scratch_bytes(b->m, (uint32_t)pairs), &b->expert_scratch,
+                           err);
+}
+
+static sl_status make_lab(const sl_measure_opts *o, lab *b, sl_err *err) {
+    const sl_stages all = {.attention = true, .experts = true};
+    b->m = o->m;
+    b->layer = o->m->moe_layer[o->m->n_moe / 2];
+    b->max_rows = SL_MAX(SL_MIN(o->rows, MOST_ROWS), 1u);
+    b->keys = SL_MAX(SL_MIN(o->keys, MOST_KEYS), 1u);
+    uint64_t each = 6ull * o->m->d_model * o->m->d_ff_expert; /* three matrices in 16 bits */
+    uint64_t fit = SL_MAX(EXPERT_BYTES / SL_MAX(each, 1u), 1u);
+    b->n_experts = (uint32_t)SL_MIN(SL_MIN(fit, MOST_EXPERTS), o->m->n_experts);
+    b->ex.k = sl_kernels_select(o->isa);
+    b->ex.int8 = o->int8;
+    if (!b->ex.k) return sl_fail(err, SL_ERR_ARG, "there are no kernels '%s' here", o->isa);
+    sl_status st = sl_model_open(o->model_folder, &all, &b->model, err);
+    if (st == SL_OK && o->threads > 1) st = sl_pool_create(o->threads, &b->pool, err);
+    b->ex.pool = b->pool;
+    if (st == SL_OK) st = make_pages(b, err);
+    return st == SL_OK ? make_rows(b, err) : st;
+}
+
+sl_status sl_measure_stages(const sl_measure_opts *o, sl_costs *out, sl_err *err) {
+    lab b = {0};
+    sl_status st = make_lab(o, &b, err);
+    if (st == SL_OK) measure(&b, out);
+    void *const owned[] = {b.id,   b.pos,   (void *)b.row_pages, b.page, b.kv, b.x, b.h, b.y,
+                           b.gate, b.expert};
+    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+    sl_arena_free(&b.scratch);
+    sl_arena_free(&b.expert_scratch);
+    sl_pool_free(b.pool);
+    sl_model_free(b.model);
+    return st;
+}

@@ -1,0 +1,17 @@
+/* A worker takes another plan while its requests run: what sched/change.h says, carried out.
+ * Thread: owner of the worker. */
+#ifndef SL_ENGINE_TAKE_H
+#define SL_ENGINE_TAKE_H
+
+#include "engine/host/host.h"
+
+/* A plan after the first: maps what it adds to what is hosted here, and tells the coordinator that
+ * this worker is ready or why it cannot be. Takes *next. SL_ERR_PROTOCOL: it comes before the one
+ * before is taken or given up. */
+sl_status sl_take_prepare(sl_worker *w, sl_plan *next, sl_err *err) SL_MUST_CHECK;
+/* HOLD, TAKE and GO. SL_ERR_PROTOCOL: not what follows the word before. */
+sl_status sl_take_on_word(sl_worker *w, const sl_wire_header *h, sl_err *err) SL_MUST_CHECK;
+/* After every turn of the loop: says QUIET when it is due. */
+void sl_take_look(sl_worker *w);
+
+#endif

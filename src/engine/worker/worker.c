@@ -1,0 +1,547 @@
+/* The loop of a worker, its connections, and what the coordinator tells it. Its two sides are in
+ * the folders attn and expert, what all of them stand on in host. */
+#include "engine/worker/worker.h"
+
+#include "base/log.h"
+#include "engine/attn/attn.h"
+#include "engine/expert/expert.h"
+#include "format/placement.h"
+#include "format/plan_json.h"
+#include "engine/worker/take.h"
+#include "format/json.h"
+
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define PLAN_MEMORY ((size_t)256 << 20) /* of a parsed plan */
+#define IDLE_US     100000u             /* longest sleep without a reason to wake */
+#define TICK_US     100u
+/* How long after its last task a worker without an open round still counts as waiting. */
+#define BETWEEN_ROUNDS_NS 100000000ull
+#define JOIN_PAUSE_MS     100u  /* between two attempts to join; doubles... */
+#define JOIN_PAUSE_MAX_MS 2000u /* ...up to this */
+
+/* ---- fabric callbacks: they run inside progress, possibly under a kernel's tick, so they only
+ * note what came and leave the work to the loop ---- */
+
+#define OWN_ID "worker %u is this worker itself"
+
+static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
+    sl_worker *w = ctx;
+    if (peer->is_coordinator) {
+        if (c != w->coordinator) return sl_fail(err, SL_ERR_PROTOCOL, "a second coordinator");
+        w->coordinator_open = true;
+        return SL_OK;
+    }
+    if (peer->worker >= SL_PLAN_MAX_WORKERS)
+        return sl_fail(err, SL_ERR_PROTOCOL, "worker id %u, limit %u", peer->worker,
+                       SL_PLAN_MAX_WORKERS - 1);
+    sl_worker_peer *p = &w->peer[peer->worker];
+    sl_worker_peer *dialled = sl_conn_user(c);
+    if (dialled && dialled != p)
+        return sl_fail(err, SL_ERR_PROTOCOL, "worker %u answered where %u was expected",
+                       peer->worker, (unsigned)(dialled - w->peer));
+    if (peer->worker == w->id) return sl_fail(err, SL_ERR_PROTOCOL, OWN_ID, peer->worker);
+    if (p->conn && p->conn != c)
+        return sl_fail(err, SL_ERR_PROTOCOL, "worker %u is connected already", peer->worker);
+    *p = (sl_worker_peer){.conn = c, .open = true};
+    sl_conn_set_user(c, p);
+    return SL_OK;
+}
+
+static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
+                            sl_err *err) {
+    sl_worker *w = ctx;
+    const sl_worker_peer *p = sl_conn_user(c);
+    sl_inbox_item item = {.conn = c,
+                          .from_coordinator = c == w->coordinator,
+                          .h = *h,
+                          .payload = payload,
+                          .came_ns = sl_now_ns()};
+    if (p) item.h.src = (uint32_t)(p - w->peer); /* who is authenticated, not what is claimed */
+    if (p) sl_worker_note_arrival(w, &item.h, item.came_ns);
+    sl_status st = sl_inbox_push(&w->inbox, item, err);
+    if (st != SL_OK) sl_net_buf_give(w->net, payload);
+    return st;
+}
+
+static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
+    sl_worker *w = ctx;
+    sl_worker_peer *p = sl_conn_user(c);
+    if (p || c == w->coordinator) /* else a caller that was turned away: the fabric says so */
+        sl_log(SL_LOG_INFO, "worker", "connection to %s ended: %s (%s)", sl_conn_hello(c)->name,
+               text, sl_status_text(why));
+    /* What it said before still counts, but the connection itself is about to be freed. */
+    for (size_t i = 0; i < w->inbox.len; i++) {
+        sl_inbox_item *it = sl_inbox_at(&w->inbox, i);
+        if (it->conn == c) it->conn = NULL;
+    }
+    if (c == w->coordinator) {
+        w->coordinator = NULL;
+        sl_worker_stop(w, sl_fail(&w->stop_err, why == SL_OK ? SL_ERR_PEER_DOWN : why,
+                                  "coordinator %s: %s", w->opts->coordinator, text));
+        w->coordinator_open = false;
+        return;
+    }
+    if (!p || p->conn != c) return;
+    *p = (sl_worker_peer){0};
+    sl_err err;
+    sl_wire_header h = {.src = (uint32_t)(p - w->peer)};
+    const sl_inbox_item item = {.down = true, .left = why == SL_OK, .h = h};
+    if (sl_inbox_push(&w->inbox, item, &err) != SL_OK) {
+        w->stop_err = err;
+        sl_worker_stop(w, err.code);
+    }
+}
+
+/* ---- the plan ---- */
+
+/* Whether worker `a` opens the connection to `b`: attention workers to experts (of two colocated
+ * ones the lower id), expert workers to the sequencer, which tells them who died. */
+static bool dials(const sl_worker *w, uint32_t a, uint32_t b) {
+    uint32_t ra = w->plan.worker[a].roles, rb = w->plan.worker[b].roles;
+    bool a_needs_b = (ra & SL_ROLE_ATTENTION) && (rb & SL_ROLE_EXPERT);
+    bool b_needs_a = (rb & SL_ROLE_ATTENTION) && (ra & SL_ROLE_EXPERT);
+    if (a == b) return false;
+    if (a_needs_b) return !b_needs_a || a < b;
+    return !b_needs_a && (ra & SL_ROLE_EXPERT) && b == w->expert_worker[0];
+}
+
+/* Who called before the plan was here may have taken an id that nobody calls from: this worker's
+ * own, or one that it calls itself. Its end is no loss of a worker. */
+static void drop_claim(sl_worker *w, uint32_t id) {
+    sl_worker_peer *p = &w->peer[id];
+    char text[64];
+    if (!p->conn) return;
+    snprintf(text, sizeof text, id == w->id ? OWN_ID : "worker %u is called, it does not call", id);
+    sl_log(SL_LOG_WARN, "worker", "connection with %s closed: %s", sl_conn_hello(p->conn)->name,
+           text);
+    sl_conn_set_user(p->conn, NULL);
+    sl_net_close(w->net, p->conn, SL_ERR_PROTOCOL, text);
+    *p = (sl_worker_peer){0};
+}
+
+static sl_status connect_peers(sl_worker *w, sl_err *err) {
+    drop_claim(w, w->id);
+    for (uint32_t id = 0; id < w->plan.n_workers; id++) {
+        if (!dials(w, w->id, id)) continue;
+        drop_claim(w, id);
+        sl_status st = sl_net_connect(w->net, w->plan.worker[id].address, &w->peer[id],
+                                      &w->peer[id].conn, err);
+        if (st != SL_OK) return sl_err_prefix(err, "worker %u", id);
+    }
+    return SL_OK;
+}
+
+static bool peers_open(const sl_worker *w) {
+    for (uint32_t id = 0; id < w->plan.n_workers; id++) {
+        if ((dials(w, w->id, id) || dials(w, id, w->id)) && !w->peer[id].open) return false;
+    }
+    return true;
+}
+
+static sl_status open_device(sl_worker *w, const char *folder, const sl_model_spec *m,
+                             sl_err *err) {
+    const sl_plan *p = &w->plan;
+    uint8_t *hosted = sl_alloc((size_t)m->n_moe * p->n_experts, 1);
+    if (!hosted) return sl_fail(err, SL_ERR_NOMEM, "table of hosted experts");
+    sl_placement_mark(p, m->n_moe, w->id, hosted);
+    const bool attention = w->roles & SL_ROLE_ATTENTION, experts = w->roles & SL_ROLE_EXPERT;
+    const sl_device_opts o = {
+        .folder = folder,
+        .hosts = {.attention = attention, .experts = experts, .hosted = hosted, .skew = p->skew},
+        .device = &p->device,
+        .isa = w->opts->isa,
+        .threads = w->opts->threads ? w->opts->threads : SL_MAX(p->threads, 1u),
+        .int8 = p->int8,
+        .exact = p->exact,
+        .max_rows = attention ? sl_lane_max_rows(p) : 0,
+        .max_pairs = experts ? sl_worker_max_pairs(w, m) : 0,
+        .kv_pages = attention ? p->n_pages : 0,
+        .tick = p->pump ? NULL : sl_worker_tick,
+        .wait = sl_worker_wait_until,
+        .ctx = w,
+        .tick_us = TICK_US};
+    sl_status st =
+        sl_worker_pin(w, w->opts->cpu, sl_device_is_modelled(&p->device) ? 1 : o.threads, err);
+    if (st == SL_OK && p->pump) st = sl_net_set_pump(w->net, err);
+    const sl_device_maker *by = &w->opts->device;
+    if (st == SL_OK)
+        st =
+            by->open ? by->open(by->ctx, &o, &w->device, err) : sl_device_open(&o, &w->device, err);
+    sl_free(hosted);
+    return st;
+}
+
+static sl_status make_stages(sl_worker *w, const char *folder, const sl_model_spec *m,
+                             sl_err *err) {
+    sl_status st = open_device(w, folder, m, err);
+    if (st == SL_OK) st = sl_counts_create(w->device->spec, &w->counts, err);
+    if (st != SL_OK) return st;
+    const bool barriers = sl_schedule_traits_of(w->plan.schedule)->barriers;
+    w->expert_ops = barriers ? &sl_expert_barriers : &sl_expert_queues;
+    if (w->roles & SL_ROLE_EXPERT) st = w->expert_ops->create(w, &w->expert, err);
+    if (st == SL_OK && (w->roles & SL_ROLE_ATTENTION)) st = sl_attn_create(w, &w->attn, err);
+    return st;
+}
+
+static void adopt_plan(sl_worker *w) {
+    w->roles = w->plan.worker[w->id].roles;
+    for (uint32_t i = 0; i < w->plan.n_workers; i++) {
+        if (w->plan.worker[i].roles & SL_ROLE_EXPERT) w->expert_worker[w->n_expert_workers++] = i;
+        if (w->plan.worker[i].roles & SL_ROLE_ATTENTION) w->attention_workers++;
+    }
+    w->taker.epoch = w->plan.epoch;
+    w->hello.worker = w->id;
+    w->hello.roles = w->roles;
+    w->hello.wire = w->plan.wire;
+    char who[24];
+    snprintf(who, sizeof who, "worker %u", w->id);
+    snprintf(w->hello.name, sizeof w->hello.name, "%s", who);
+}
+
+/* {"you": id, "model": folder, "trace_events": most of them, "plan": {...}}. *spec is read first,
+ * unless this worker has the model. */
+static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, uint64_t *trace_events,
+                           sl_model_spec *spec, sl_plan *out, sl_err *err) {
+    uint64_t you = 0;
+    sl_json plan;
+    sl_status st =
+        sl_json_u64(root, "you", SL_JSON_REQUIRED, 0, SL_PLAN_MAX_WORKERS - 1, &you, err);
+    if (st == SL_OK) st = sl_json_string(root, "model", SL_JSON_REQUIRED, folder, err);
+    if (st == SL_OK)
+        st = sl_json_u64(root, "trace_events", SL_JSON_OPTIONAL, 0, SL_TRACE_MAX_EVENTS,
+                         trace_events, err);
+    if (st == SL_OK) st = sl_json_object(root, "plan", SL_JSON_REQUIRED, &plan, err);
+    if (w->opts->model_folder && w->opts->model_folder[0]) *folder = w->opts->model_folder;
+    if (st == SL_OK && w->planned) *spec = *w->device->spec;
+    if (st == SL_OK && !w->planned) st = sl_model_read_spec(*folder, spec, NULL, err);
+    if (st == SL_OK) st = sl_plan_from_json(plan, spec, out, err);
+    if (st == SL_OK) st = sl_plan_check_size(out, err);
+    if (st == SL_OK && (you >= out->n_workers || (w->planned && you != w->id)))
+        st = sl_fail(err, SL_ERR_PROTOCOL, "plan of %u workers makes this one %u", out->n_workers,
+                     (unsigned)you);
+    if (!w->planned) w->id = (uint32_t)you;
+    return st;
+}
+
+/* The next plan of a worker that has one. */
+static sl_status on_next_plan(sl_worker *w, sl_json root, sl_err *err) {
+    sl_model_spec spec;
+    const char *folder = NULL;
+    uint64_t trace_events = 0;
+    sl_plan next = {0};
+    sl_status st = read_plan(w, root, &folder, &trace_events, &spec, &next, err);
+    if (st == SL_OK) return sl_take_prepare(w, &next, err);
+    sl_plan_free(&next);
+    return st;
+}
+
+static sl_status on_first_plan(sl_worker *w, sl_json root, sl_err *err) {
+    const char *folder = NULL;
+    uint64_t trace_events = 0;
+    sl_model_spec spec;
+    sl_status st = read_plan(w, root, &folder, &trace_events, &spec, &w->plan, err);
+    if (st == SL_OK) {
+        adopt_plan(w);
+        w->planned = true;
+        st = make_stages(w, folder, &spec, err);
+    }
+    if (st == SL_OK) {
+        memcpy(w->hello.model_hash, w->device->spec->hash, 32);
+        sl_net_set_hello(w->net, &w->hello);
+        sl_worker_enter(w, SL_MODE_SLEEP); /* a trace begins after the model is there */
+        if (trace_events) st = sl_trace_create(trace_events, &w->trace, err);
+    }
+    return st == SL_OK ? connect_peers(w, err) : st;
+}
+
+static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
+    sl_json_doc *doc = NULL;
+    sl_status st =
+        sl_json_parse_within("plan from the coordinator", payload, PLAN_MEMORY, &doc, err);
+    if (st == SL_OK)
+        st = w->planned ? on_next_plan(w, sl_json_root(doc), err)
+                        : on_first_plan(w, sl_json_root(doc), err);
+    sl_json_doc_free(doc);
+    return st;
+}
+
+static void report_ready(sl_worker *w) {
+    if (!w->planned || w->ready || w->stop || !w->device || !peers_open(w)) return;
+    sl_buf *b = sl_net_buf_take(w->net, 32);
+    if (!b) return;
+    memcpy(b->data, w->hello.model_hash, 32);
+    sl_wire_header h = {.kind = SL_MSG_READY};
+    w->ready = sl_worker_send(w, SL_NO_WORKER, h, b) == SL_OK;
+}
+
+/* ---- dispatch by kind ---- */
+
+static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span payload,
+                                sl_err *err) {
+    switch (h->kind) {
+    case SL_MSG_PLAN:
+        return on_plan(w, payload, err);
+    case SL_MSG_HOLD:
+    case SL_MSG_TAKE:
+    case SL_MSG_GO:
+        return sl_take_on_word(w, h, err);
+    case SL_MSG_STATS_GET:
+        sl_worker_send_stats(w);
+        return SL_OK;
+    case SL_MSG_CLOCK:
+        return sl_worker_answer_clock(w, h);
+    case SL_MSG_TRACE_GET:
+        return sl_worker_send_trace(w, h);
+    case SL_MSG_SHUTDOWN:
+        sl_worker_stop(w, SL_OK); /* also when the coordinator is gone since */
+        return SL_OK;
+    case SL_MSG_SUBMIT:
+        if (w->attn) return sl_attn_on_submit(w->attn, payload, err);
+        break;
+    case SL_MSG_CANCEL:
+    case SL_MSG_ACK:
+    case SL_MSG_PAGES:
+        if (w->attn) return sl_attn_on_pairs(w->attn, h, payload, err);
+        break;
+    default:
+        break;
+    }
+    return sl_fail(err, SL_ERR_PROTOCOL, "%s from the coordinator", sl_msg_kind_name(h->kind));
+}
+
+static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_span span,
+                                   sl_buf **payload, sl_err *err) {
+    /* A death holds in every epoch; the rest of another one is of somebody who is gone. */
+    if (h->epoch != w->plan.epoch && h->kind != SL_MSG_MEMBER_DEAD) {
+        w->n.rows_stale += h->rows;
+        return SL_OK;
+    }
+    switch (h->kind) {
+    case SL_MSG_DISPATCH:
+        if (w->expert) return w->expert_ops->on_dispatch(w->expert, h, payload, err);
+        break;
+    case SL_MSG_JOIN:
+    case SL_MSG_ROUND_SET:
+    case SL_MSG_MEMBER_DEAD:
+        if (w->expert && w->expert_ops->on_peer)
+            return w->expert_ops->on_peer(w->expert, h, span, err);
+        break;
+    case SL_MSG_RETURN:
+        if (w->attn) return sl_attn_on_return(w->attn, h->src, h, payload, err);
+        break;
+    case SL_MSG_ROUND_OPEN:
+        if (w->attn) return sl_attn_on_peer(w->attn, h, span, err);
+        break;
+    default:
+        break;
+    }
+    return sl_worker_refuse(h, err);
+}
+
+/* Peers may hear of an orderly stop first and be gone while this worker still sends to them: with
+ * the coordinator's word here, even unread, that is no loss. */
+static bool is_told_to_stop(const sl_worker *w) {
+    if (w->stop) return w->stop_status == SL_OK;
+    for (size_t i = 0; i < w->inbox.len; i++) {
+        const sl_inbox_item *it = sl_inbox_at(&w->inbox, i);
+        if (it->from_coordinator && it->h.kind == SL_MSG_SHUTDOWN) return true;
+    }
+    return false;
+}
+
+/* A worker that is gone: expert workers take part in every request, attention workers in barriers.
+ */
+static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) {
+    if (!w->planned || id >= w->plan.n_workers) return SL_OK;
+    uint32_t roles = w->plan.worker[id].roles;
+    /* Whoever told this worker before its own connection ended knows whether that one left. */
+    bool told = w->expert && w->expert_ops->is_dead && w->expert_ops->is_dead(w->expert, id);
+    sl_log(left || told ? SL_LOG_INFO : SL_LOG_WARN, "worker", "worker %u %s", id,
+           left   ? "left"
+           : told ? "is gone, as another one said"
+                  : "is lost");
+    if (w->attn && (roles & SL_ROLE_EXPERT))
+        sl_attn_on_expert_lost(w->attn, id, left ? NULL : "its connection broke");
+    return w->expert ? w->expert_ops->on_gone(w->expert, id, left, err) : SL_OK;
+}
+
+static void handle(sl_worker *w, sl_inbox_item *it) {
+    sl_err err = {0};
+    sl_status st;
+    w->came_ns = it->came_ns;
+    sl_span span = it->payload ? (sl_span){it->payload->data, it->payload->len} : (sl_span){0};
+    if (it->down) {
+        st = handle_down(w, it->h.src, it->left || is_told_to_stop(w), &err);
+    } else if (it->from_coordinator) {
+        st = handle_control(w, &it->h, span, &err);
+        if (st != SL_OK && it->h.kind == SL_MSG_PLAN) {
+            w->stop_err = err;
+            sl_worker_stop(w, st);
+        }
+    } else if (!w->planned) { /* peers wait for READY, which waits for the plan */
+        st = sl_fail(&err, SL_ERR_PROTOCOL, "%s before the plan", sl_msg_kind_name(it->h.kind));
+    } else if (!it->own && (it->h.src == w->id || it->h.src >= w->plan.n_workers)) {
+        st = sl_fail(&err, SL_ERR_PROTOCOL, "no peer of this plan is worker %u", it->h.src);
+    } else {
+        st = handle_token_path(w, &it->h, span, &it->payload, &err);
+    }
+    if (st != SL_OK) {
+        /* Why it ends, whoever runs the worker says. */
+        sl_log(w->stop ? SL_LOG_INFO : SL_LOG_WARN, "worker", "%s: %s",
+               sl_msg_kind_name(it->h.kind), err.msg);
+        if (it->conn && sl_conn_is_open(it->conn)) sl_net_close(w->net, it->conn, st, err.msg);
+        if (it->own && !w->stop) { /* nobody would ever answer it */
+            sl_worker_stop(w, sl_fail(&w->stop_err, SL_ERR_INTERNAL, "its own %s: %s",
+                                      sl_msg_kind_name(it->h.kind), err.msg));
+        }
+    }
+    sl_net_buf_give(w->net, it->payload);
+}
+
+static void drain_inbox(sl_worker *w) {
+    sl_inbox_item it;
+    while (sl_inbox_pop(&w->inbox, &it)) {
+        if (!it.down && it.conn) {
+            w->n.received_messages++;
+            w->n.received_bytes += SL_WIRE_HEADER_BYTES + it.h.bytes;
+        }
+        handle(w, &it);
+    }
+}
+
+/* ---- the loop ---- */
+
+bool sl_worker_step(sl_worker *w) {
+    sl_worker_enter(w, SL_MODE_POLL);
+    uint32_t came = sl_net_progress(w->net);
+    bool computes = w->device && sl_device_poll(w->device);
+    drain_inbox(w);
+    report_ready(w);
+    if (w->stop) return true;
+    /* Experts first: others wait for them. */
+    bool busy = w->expert && w->expert_ops->run(w->expert);
+    if (!busy) busy = w->attn && sl_attn_run(w->attn);
+    sl_take_look(w);
+    return busy || computes || came || w->inbox.len || w->stop;
+}
+
+bool sl_worker_stopped(const sl_worker *w, sl_status *status, sl_err *err) {
+    *status = w->stop_status;
+    if (w->stop && w->stop_status != SL_OK) *err = w->stop_err;
+    return w->stop;
+}
+
+static sl_status start(sl_worker *w, sl_err *err) {
+    const sl_worker_opts *o = w->opts;
+    w->virtual_time = o->clock.now_us != NULL;
+    w->clock = w->virtual_time ? o->clock : sl_clock_real();
+    w->watch = o->watch;
+    w->started_ns = sl_now_ns();
+    w->doing = (sl_trace_event){.kind = SL_TRACE_POLL, .begin_ns = w->started_ns};
+    w->id = SL_NO_WORKER;
+    w->hello = (sl_hello){.worker = o->wanted, .incarnation = randombytes_random()};
+    w->hello.roles = SL_ROLE_ATTENTION | SL_ROLE_EXPERT;
+    snprintf(w->hello.name, sizeof w->hello.name, "worker");
+    sl_net_opts no = {.transport = o->transport,
+                      .hub = o->hub,
+                      .host = o->host,
+                      .secret = o->secret,
+                      .hello = w->hello,
+                      .clock = w->clock,
+                      .silence_limit_us = (uint32_t)(1e6 * o->silence_limit_s),
+                      .on = {on_open, on_message, on_down},
+                      .ctx = w};
+    sl_status st = sl_inbox_reserve(&w->inbox, err);
+    if (st == SL_OK) st = sl_net_create(&no, &w->net, err);
+    if (st == SL_OK) st = sl_net_connect(w->net, o->coordinator, NULL, &w->coordinator, err);
+    return st;
+}
+
+sl_status sl_worker_create(const sl_worker_opts *o, sl_worker **out, sl_err *err) {
+    if (sodium_init() < 0) return sl_fail(err, SL_ERR_INTERNAL, "no source of random numbers");
+    sl_worker *w = sl_alloc(1, sizeof *w);
+    if (!w) return sl_fail(err, SL_ERR_NOMEM, "worker");
+    w->opts = o;
+    sl_status st = start(w, err);
+    if (st == SL_OK)
+        *out = w;
+    else
+        sl_worker_free(w, false);
+    return st;
+}
+
+void sl_worker_free(sl_worker *w, bool crash) {
+    if (!w) return;
+    sl_inbox_item it;
+    while (sl_inbox_pop(&w->inbox, &it)) sl_net_buf_give(w->net, it.payload);
+    if (w->device) sl_device_drain(w->device);
+    sl_attn_free(w->attn);
+    if (w->expert) w->expert_ops->free(w->expert);
+    sl_device_close(w->device);
+    w->device = NULL;
+    if (crash)
+        sl_net_abandon(w->net);
+    else
+        sl_net_free(w->net);
+    sl_trace_free(w->trace);
+    sl_counts_free(&w->counts);
+    sl_plan_free(&w->plan);
+    sl_plan_free(&w->next);
+    sl_inbox_free(&w->inbox);
+    sl_free(w);
+}
+
+/* There is nothing to do: says what the worker waits for. */
+static void begin_rest(sl_worker *w) {
+    sl_trace_event e = {.kind = SL_TRACE_IDLE};
+    if (w->attn) sl_attn_waits_for(w->attn, &e);
+    if (w->expert && w->expert_ops->waits_for && e.kind == SL_TRACE_IDLE)
+        w->expert_ops->waits_for(w->expert, &e);
+    if (e.kind == SL_TRACE_IDLE && w->last_task_ns &&
+        sl_now_ns() - w->last_task_ns < BETWEEN_ROUNDS_NS)
+        e = (sl_trace_event){.kind = SL_TRACE_WAIT, .why = SL_TRACE_WHY_ROUND};
+    sl_worker_begin(w, &e);
+}
+
+/* *joined: the coordinator has answered. */
+static sl_status run_once(const sl_worker_opts *o, bool *joined, sl_err *err) {
+    sl_worker *w = NULL;
+    *joined = false;
+    sl_status st = sl_worker_create(o, &w, err);
+    if (st != SL_OK) return st;
+    while (!sl_worker_stopped(w, &st, err)) {
+        *joined = *joined || w->coordinator_open;
+        if (sl_worker_step(w)) continue;
+        begin_rest(w);
+        sl_net_set_poll(w->net, w->doing.kind == SL_TRACE_WAIT ? SL_NET_POLL_US : 0);
+        sl_net_wait(w->net, IDLE_US);
+    }
+    sl_worker_free(w, false);
+    return st;
+}
+
+static bool is_absence(sl_status st) {
+    return st == SL_ERR_PEER_DOWN || st == SL_ERR_TIMEOUT;
+}
+
+sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) {
+    bool joined;
+    uint64_t pause_ms = JOIN_PAUSE_MS, until_ns = sl_now_ns() + o->join_timeout_s * 1000000000ull;
+    sl_status st = run_once(o, &joined, err);
+    if (!joined && is_absence(st) && o->join_timeout_s)
+        sl_log(SL_LOG_WARN, "worker", "%s; trying again for %u s", err->msg, o->join_timeout_s);
+    while (!joined && is_absence(st) && sl_now_ns() < until_ns) {
+        const struct timespec pause = {.tv_sec = (time_t)(pause_ms / 1000),
+                                       .tv_nsec = (long)(pause_ms % 1000) * 1000000};
+        nanosleep(&pause, NULL);
+        pause_ms = SL_MIN(pause_ms * 2, (uint64_t)JOIN_PAUSE_MAX_MS);
+        st = run_once(o, &joined, err);
+    }
+    if (!joined && is_absence(st) && o->join_timeout_s)
+        return sl_err_prefix(err, "no coordinator within %u s", o->join_timeout_s);
+    return st;
+}

@@ -1,0 +1,49 @@
+/* Placements: which worker hosts which expert, and how rows are split among replicas.
+ *
+ * In plan.json either every worker lists its `experts` (one host each, alike in all blocks), or the
+ * plan has "placement": a list by expert, or a list by MoE block of such lists. An entry is a
+ * worker id, or [[worker, share], ...] with shares that add up to 1. */
+#ifndef SL_FORMAT_PLACEMENT_H
+#define SL_FORMAT_PLACEMENT_H
+
+#include "base/status.h"
+#include "format/json.h"
+#include "spec/model.h"
+#include "spec/plan.h"
+
+#include <jansson.h>
+
+/* One host of an expert while a placement is made. */
+typedef struct sl_share {
+    uint32_t worker;
+    double share;
+} sl_share;
+
+/* owner[n_experts]: one host each, alike in all blocks. */
+sl_status sl_placement_of_owners(const uint32_t *owner, uint32_t n_experts, sl_placement *out,
+                                 sl_err *err) SL_MUST_CHECK;
+/* shares: n[i] of them for expert i = layer * n_experts + e, one after the other. */
+sl_status sl_placement_of_shares(const sl_share *shares, const uint32_t *n, uint32_t n_layers,
+                                 uint32_t n_experts, sl_placement *out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_placement_copy(const sl_placement *p, uint32_t n_experts, sl_placement *out,
+                            sl_err *err) SL_MUST_CHECK;
+void sl_placement_free(sl_placement *p);
+/* Ids of the plan's *n expert workers, ascending; free with sl_free. NULL: out of memory. */
+uint32_t *sl_placement_expert_workers(const sl_plan *p, uint32_t *n) SL_MUST_CHECK;
+/* Replaces p->place: as many experts on each expert worker, consecutive ones or by turns. */
+sl_status sl_placement_spread(bool round_robin, sl_plan *p, sl_err *err) SL_MUST_CHECK;
+/* Sets those of hosted[n_moe][n_experts] that the plan gives to this worker. */
+void sl_placement_mark(const sl_plan *p, uint32_t n_moe, uint32_t worker, uint8_t *hosted);
+
+/* The "placement" of a plan whose workers and n_experts are known; n_moe of the model. */
+sl_status sl_placement_from_json(sl_json v, uint32_t n_moe, const sl_plan *p, sl_placement *out,
+                                 sl_err *err) SL_MUST_CHECK;
+/* NULL: the workers' lists say it all. */
+json_t *sl_placement_json(const sl_plan *p);
+
+/* A file {"rows": [[..n_experts] ..n_moe]} of rows that experts got: rows[n_moe][n_experts], each
+ * >= 0. */
+sl_status sl_placement_read_popularity(const char *path, const sl_model_spec *m, double *rows,
+                                       sl_err *err) SL_MUST_CHECK;
+
+#endif

@@ -1,0 +1,551 @@
+/* Plans from JSON and to it, their defaults, and words of their enumerations. */
+#include "format/plan_json.h"
+
+#include "base/mem.h"
+#include "format/placement.h"
+#include "format/plan_lab.h"
+#include "quant/wire_rows.h"
+#include "spec/kv.h"
+#include "spec/limits.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_PLAN_BYTES (16u << 20)
+#define NOBODY         UINT32_MAX
+
+static const char *const progress_names[] = {"inline", "thread"}; /* by sl_plan.pump */
+static const char *const activation_names[] = {"f32", "int8"};    /* by sl_plan.int8 */
+sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) {
+    size_t i;
+    sl_status st = sl_name_parse("chunk_by", sl_chunking_names, SL_CHUNKING_COUNT, name, &i, err);
+    if (st == SL_OK) *out = (sl_chunking)i;
+    return st;
+}
+
+sl_status sl_progress_parse(const char *name, bool *pump, sl_err *err) {
+    size_t i;
+    sl_status st = sl_name_parse("progress", progress_names, SL_LEN(progress_names), name, &i, err);
+    if (st == SL_OK) *pump = i == 1;
+    return st;
+}
+
+sl_status sl_activations_parse(const char *name, bool *int8, sl_err *err) {
+    size_t i;
+    sl_status st =
+        sl_name_parse("activations", activation_names, SL_LEN(activation_names), name, &i, err);
+    if (st == SL_OK) *int8 = i == 1;
+    return st;
+}
+
+sl_status sl_order_parse(const char *name, sl_order *out, sl_err *err) {
+    size_t i;
+    sl_status st = sl_name_parse("order", sl_order_names, SL_ORDER_COUNT, name, &i, err);
+    if (st == SL_OK) *out = (sl_order)i;
+    return st;
+}
+
+sl_status sl_policy_parse(const char *name, sl_policy *out, sl_err *err) {
+    size_t i;
+    sl_status st = sl_name_parse("policy", sl_policy_names, SL_POLICY_COUNT, name, &i, err);
+    if (st == SL_OK) *out = (sl_policy)i;
+    return st;
+}
+
+void sl_plan_set_schedule(sl_plan *p, sl_schedule s) {
+    const sl_schedule_traits *t = sl_schedule_traits_of(s);
+    p->schedule = s;
+    p->lanes = t->lanes;
+    p->chunks = t->chunks;
+    p->chunking = t->chunking;
+    p->order = SL_ORDER_ASAS;
+    p->policy = SL_POLICY_DEFRAG;
+    p->lookahead = SL_PLAN_LOOKAHEAD;
+    p->delta = SL_PLAN_DELTA;
+}
+
+sl_status sl_wire_format_parse(const char *name, uint32_t *out, sl_err *err) {
+    for (uint32_t i = 0; i < SL_WIRE_FORMAT_COUNT; i++) {
+        if (strcmp(name, sl_wire_format_name((sl_wire_format)i)) == 0) {
+            *out = i;
+            return SL_OK;
+        }
+    }
+    return sl_fail(err, SL_ERR_ARG, "wire format '%s' is unknown: f32, bf16 or fp8", name);
+}
+
+static void set_default_limits(const sl_model_spec *m, sl_plan *p) {
+    p->max_num_seqs = 64;
+    p->max_num_batched_tokens = 512;
+    p->prefill_stretch = 1.6;
+    p->context = SL_MIN(m->max_position, 4096u);
+    uint64_t all = (uint64_t)p->max_num_seqs * sl_kv_pages_for(p->context);
+    uint64_t in_2_gib = (2ull << 30) / sl_kv_page_bytes(m);
+    p->n_pages = (uint32_t)SL_MAX(SL_MIN(all, in_2_gib), sl_kv_pages_for(p->context));
+}
+
+static sl_plan_worker *alloc_workers(uint32_t n) {
+    return sl_alloc(SL_MAX(n, SL_PLAN_MAX_WORKERS), sizeof(sl_plan_worker));
+}
+
+static sl_status plan_init(const sl_model_spec *m, uint32_t n_workers, sl_plan *p, sl_err *err) {
+    *p = (sl_plan){.epoch = 1, .n_workers = n_workers, .n_experts = m->n_experts, .int8 = true};
+    sl_plan_set_schedule(p, SL_SCHED_EP);
+    if (n_workers == 0 || n_workers > SL_PLAN_MAX_SIMULATED)
+        return sl_fail(err, SL_ERR_ARG, "plan: %u workers, 1 to %u are possible", n_workers,
+                       SL_PLAN_MAX_SIMULATED);
+    p->worker = alloc_workers(n_workers);
+    if (!p->worker) return sl_fail(err, SL_ERR_NOMEM, "plan of %u workers", n_workers);
+    for (uint32_t i = 0; i < n_workers; i++) p->worker[i] = (sl_plan_worker){.id = i, .cpu = -1};
+    p->device.time_scale = 1;
+    set_default_limits(m, p);
+    return SL_OK;
+}
+
+sl_status sl_plan_local(const sl_model_spec *m, uint32_t attention, uint32_t experts, sl_plan *out,
+                        sl_err *err) {
+    bool colocated = experts == 0;
+    uint32_t first = SL_MAX(attention, 1u);
+    sl_status st = plan_init(m, first + experts, out, err);
+    if (st != SL_OK) return st;
+    sl_plan_set_schedule(out, colocated ? SL_SCHED_EP : SL_SCHED_DEP);
+    for (uint32_t i = 0; i < out->n_workers; i++) {
+        uint32_t role = i < first ? SL_ROLE_ATTENTION : SL_ROLE_EXPERT;
+        out->worker[i].roles = colocated ? SL_ROLE_ATTENTION | SL_ROLE_EXPERT : role;
+    }
+    st = sl_placement_spread(false, out, err);
+    if (st != SL_OK) sl_plan_free(out);
+    return st;
+}
+
+void sl_plan_free(sl_plan *p) {
+    sl_placement_free(&p->place);
+    sl_free(p->worker);
+    *p = (sl_plan){0};
+}
+
+sl_status sl_plan_copy(const sl_plan *p, sl_plan *out, sl_err *err) {
+    sl_plan copy = *p;
+    copy.place = (sl_placement){0};
+    copy.worker = alloc_workers(p->n_workers);
+    sl_status st = copy.worker ? sl_placement_copy(&p->place, p->n_experts, &copy.place, err)
+                               : sl_fail(err, SL_ERR_NOMEM, "plan of %u workers", p->n_workers);
+    if (st == SL_OK) {
+        memcpy(copy.worker, p->worker, p->n_workers * sizeof *copy.worker);
+        *out = copy;
+    } else {
+        sl_plan_free(&copy);
+    }
+    return st;
+}
+
+static sl_status read_roles(sl_json row, sl_plan_worker *w, sl_err *err) {
+    sl_json roles;
+    sl_status st = sl_json_array(row, "roles", SL_JSON_REQUIRED, &roles, err);
+    for (size_t i = 0; st == SL_OK && i < sl_json_count(roles); i++) {
+        sl_span name;
+        sl_json v = sl_json_at(roles, i);
+        if (sl_json_as_span(v, &name) && name.len == 9 && !memcmp(name.data, "attention", 9))
+            w->roles |= SL_ROLE_ATTENTION;
+        else if (sl_json_as_span(v, &name) && name.len == 6 && !memcmp(name.data, "expert", 6))
+            w->roles |= SL_ROLE_EXPERT;
+        else
+            st = sl_json_fail(v, NULL, err, SL_ERR_ARG, "a role is \"attention\" or \"expert\"");
+    }
+    if (st == SL_OK && w->roles == 0)
+        st = sl_json_fail(row, "roles", err, SL_ERR_ARG, "a worker needs a role");
+    return st;
+}
+
+static sl_status read_experts(sl_json list, uint32_t worker, const sl_plan *p, uint32_t *owner,
+                              sl_err *err) {
+    for (size_t i = 0; i < sl_json_count(list); i++) {
+        sl_json v = sl_json_at(list, i);
+        uint64_t e;
+        if (!sl_json_as_u64(v, &e) || e >= p->n_experts)
+            return sl_json_fail(v, NULL, err, SL_ERR_ARG, "experts are 0 to %u", p->n_experts - 1);
+        if (owner[e] != NOBODY)
+            return sl_json_fail(v, NULL, err, SL_ERR_ARG, "expert %u is at worker %u already",
+                                (unsigned)e, owner[e]);
+        if (!(p->worker[worker].roles & SL_ROLE_EXPERT))
+            return sl_json_fail(v, NULL, err, SL_ERR_ARG, "worker %u has no expert role", worker);
+        owner[e] = worker;
+    }
+    return SL_OK;
+}
+
+static sl_status read_worker(sl_json row, uint32_t i, sl_plan *p, uint32_t *owner,
+                             bool *any_experts, sl_err *err) {
+    static const char *const keys[] = {"id", "roles", "experts", "address", "cpu"};
+    const char *address = "";
+    sl_json experts = {0};
+    uint64_t id = i, cpu = UINT64_MAX;
+    sl_status st = sl_json_only(row, keys, SL_LEN(keys), err);
+    if (st == SL_OK) st = sl_json_u64(row, "id", SL_JSON_OPTIONAL, i, i, &id, err);
+    if (st == SL_OK) st = read_roles(row, &p->worker[i], err);
+    if (st == SL_OK) st = sl_json_string(row, "address", SL_JSON_OPTIONAL, &address, err);
+    if (st == SL_OK) st = sl_json_array(row, "experts", SL_JSON_OPTIONAL, &experts, err);
+    if (st == SL_OK) st = sl_json_u64(row, "cpu", SL_JSON_OPTIONAL, 0, SL_PLAN_MAX_CPU, &cpu, err);
+    if (st != SL_OK) return st;
+    if (cpu != UINT64_MAX) p->worker[i].cpu = (int32_t)cpu;
+    if (strlen(address) >= sizeof p->worker[i].address)
+        return sl_json_fail(row, "address", err, SL_ERR_LIMIT, "over %zu bytes",
+                            sizeof p->worker[i].address - 1);
+    strcpy(p->worker[i].address, address);
+    if (experts.value) *any_experts = true;
+    return read_experts(experts, i, p, owner, err);
+}
+
+static sl_status read_pin(sl_json v, sl_plan *p, sl_err *err) {
+    const char *pin = "";
+    sl_status st = sl_json_string(v, "pin", SL_JSON_OPTIONAL, &pin, err);
+    p->pin_auto = st == SL_OK && strcmp(pin, "auto") == 0;
+    if (st == SL_OK && *pin && !p->pin_auto)
+        st = sl_json_fail(v, "pin", err, SL_ERR_ARG, "\"%.40s\" is not \"auto\"", pin);
+    return st;
+}
+
+static sl_status read_u32(sl_json v, const char *key, uint32_t min, uint32_t max, uint32_t *out,
+                          sl_err *err) {
+    uint64_t n = *out;
+    sl_status st = sl_json_u64(v, key, SL_JSON_OPTIONAL, min, max, &n, err);
+    if (st == SL_OK) *out = (uint32_t)n;
+    return st;
+}
+
+static sl_status read_limits(sl_json v, sl_plan *p, sl_err *err) {
+    static const char *const keys[] = {"max_num_seqs", "max_num_batched_tokens", "prefill_stretch",
+                                       "context", "kv_pages"};
+    if (!v.value) return SL_OK;
+    sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
+    if (st == SL_OK) st = read_u32(v, "max_num_seqs", 1, SL_PLAN_MAX_SEQS, &p->max_num_seqs, err);
+    if (st == SL_OK)
+        st = read_u32(v, "max_num_batched_tokens", 1, SL_PLAN_MAX_BATCH, &p->max_num_batched_tokens,
+                      err);
+    if (st == SL_OK)
+        st = sl_json_f64(v, "prefill_stretch", SL_JSON_OPTIONAL, 1, SL_PLAN_MAX_STRETCH,
+                         &p->prefill_stretch, err);
+    if (st == SL_OK) st = read_u32(v, "context", 1, SL_PLAN_MAX_CONTEXT, &p->context, err);
+    if (st == SL_OK) st = read_u32(v, "kv_pages", 1, SL_PLAN_MAX_PAGES, &p->n_pages, err);
+    return st;
+}
+
+/* The schedule and what belongs to it. */
+static sl_status read_schedule(sl_json v, sl_plan *p, sl_err *err) {
+    const char *schedule = "", *chunking = "", *order = "asas", *policy = "defrag";
+    sl_schedule s = SL_SCHED_EP;
+    sl_status st = sl_json_string(v, "schedule", SL_JSON_REQUIRED, &schedule, err);
+    if (st == SL_OK) st = sl_schedule_parse(schedule, &s, err);
+    if (st != SL_OK) return st;
+    sl_plan_set_schedule(p, s);
+    st = read_u32(v, "lanes", 1, SL_PLAN_MAX_LANES, &p->lanes, err);
+    if (st == SL_OK) st = read_u32(v, "chunks", 1, SL_PLAN_MAX_CHUNKS, &p->chunks, err);
+    if (st == SL_OK) st = sl_json_string(v, "chunk_by", SL_JSON_OPTIONAL, &chunking, err);
+    if (st == SL_OK && chunking[0]) st = sl_chunking_parse(chunking, &p->chunking, err);
+    if (st == SL_OK) st = sl_json_string(v, "order", SL_JSON_OPTIONAL, &order, err);
+    if (st == SL_OK) st = sl_order_parse(order, &p->order, err);
+    if (st == SL_OK) st = sl_json_string(v, "policy", SL_JSON_OPTIONAL, &policy, err);
+    if (st == SL_OK) st = sl_policy_parse(policy, &p->policy, err);
+    if (st == SL_OK) st = read_u32(v, "lookahead", 0, 1024, &p->lookahead, err);
+    if (st == SL_OK) st = sl_json_f64(v, "delta", SL_JSON_OPTIONAL, 1e-6, 1, &p->delta, err);
+    return st;
+}
+
+static sl_status read_experiments(sl_json v, sl_plan *p, sl_err *err) {
+    const char *skew = "";
+    sl_json device = {0}, costs = {0};
+    sl_status st = sl_json_string(v, "route_skew", SL_JSON_OPTIONAL, &skew, err);
+    if (st == SL_OK && skew[0]) st = sl_route_skew_parse(skew, &p->skew, err);
+    if (st == SL_OK) st = sl_json_object(v, "device", SL_JSON_OPTIONAL, &device, err);
+    if (st == SL_OK && device.value) st = sl_device_from_json(device, &p->device, err);
+    if (st == SL_OK) st = sl_json_object(v, "costs", SL_JSON_OPTIONAL, &costs, err);
+    p->has_costs = st == SL_OK && costs.value;
+    if (p->has_costs) st = sl_costs_from_json(costs, &p->costs, err);
+    return st;
+}
+
+static sl_status read_name(sl_json v, const char *key, char out[SL_PLAN_COSTS_OF], sl_err *err) {
+    const char *text = "";
+    sl_status st = sl_json_string(v, key, SL_JSON_OPTIONAL, &text, err);
+    if (st == SL_OK && strlen(text) >= SL_PLAN_COSTS_OF)
+        return sl_json_fail(v, key, err, SL_ERR_LIMIT, "over %u bytes", SL_PLAN_COSTS_OF - 1);
+    if (st == SL_OK) strcpy(out, text);
+    return st;
+}
+
+static sl_status read_origin(sl_json deployment, sl_plan_origin *out, sl_err *err) {
+    static const char *const sides[] = {"attention", "expert"};
+    sl_json costs = {0};
+    sl_status st = read_name(deployment, "cluster", out->cluster, err);
+    if (st == SL_OK) st = sl_json_object(deployment, "costs", SL_JSON_OPTIONAL, &costs, err);
+    if (st != SL_OK || !costs.value) return st;
+    st = sl_json_only(costs, sides, SL_LEN(sides), err);
+    if (st == SL_OK) st = read_name(costs, "attention", out->attention, err);
+    return st == SL_OK ? read_name(costs, "expert", out->expert, err) : st;
+}
+
+/* What sluice plan says about the workers: more than one device a worker, or a part of the layers,
+ * is refused by name. Its prediction is for people. */
+static sl_status read_deployment(sl_json v, sl_plan_origin *origin, sl_err *err) {
+    static const char *const keys[] = {"tensor_parallel", "pipeline_stages", "predicted", "cluster",
+                                       "costs"};
+    static const char *const sides[] = {"attention", "expert"};
+    sl_json deployment = {0}, tensor = {0};
+    uint64_t stages = 1;
+    sl_status st = sl_json_object(v, "deployment", SL_JSON_OPTIONAL, &deployment, err);
+    if (st != SL_OK || !deployment.value) return st;
+    st = sl_json_only(deployment, keys, SL_LEN(keys), err);
+    if (st == SL_OK) st = read_origin(deployment, origin, err);
+    if (st == SL_OK)
+        st = sl_json_object(deployment, "tensor_parallel", SL_JSON_OPTIONAL, &tensor, err);
+    if (st == SL_OK && tensor.value) st = sl_json_only(tensor, sides, SL_LEN(sides), err);
+    for (size_t i = 0; st == SL_OK && tensor.value && i < SL_LEN(sides); i++) {
+        uint64_t degree = 1;
+        st = sl_json_u64(tensor, sides[i], SL_JSON_OPTIONAL, 1, 1024, &degree, err);
+        if (st == SL_OK && degree > 1)
+            st = sl_json_fail(tensor, sides[i], err, SL_ERR_UNSUPPORTED,
+                              "tensor parallelism %u can be planned, the engine does not run it "
+                              "yet",
+                              (unsigned)degree);
+    }
+    if (st == SL_OK)
+        st = sl_json_u64(deployment, "pipeline_stages", SL_JSON_OPTIONAL, 1, 1024, &stages, err);
+    if (st == SL_OK && stages > 1)
+        st = sl_json_fail(deployment, "pipeline_stages", err, SL_ERR_UNSUPPORTED,
+                          "%u stages can be planned, the engine does not run them yet",
+                          (unsigned)stages);
+    return st;
+}
+
+static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
+    static const char *const keys[] = {
+        "version",   "epoch",      "schedule",  "lanes",    "chunks",     "chunk_by",
+        "order",     "policy",     "lookahead", "delta",    "wire",       "exact",
+        "workers",   "limits",     "threads",   "progress", "device",     "route_skew",
+        "placement", "deployment", "costs",     "pin",      "activations"};
+    uint64_t version = 0;
+    const char *wire = "f32", *progress = progress_names[0], *activations = "int8";
+    sl_json limits = {0};
+    sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
+    if (st == SL_OK)
+        st = sl_json_u64(v, "version", SL_JSON_REQUIRED, SL_PLAN_VERSION, SL_PLAN_VERSION, &version,
+                         err);
+    if (st == SL_OK) st = read_schedule(v, p, err);
+    if (st == SL_OK) st = sl_json_string(v, "wire", SL_JSON_OPTIONAL, &wire, err);
+    if (st == SL_OK) st = sl_wire_format_parse(wire, &p->wire, err);
+    if (st == SL_OK) st = sl_json_bool(v, "exact", SL_JSON_OPTIONAL, &p->exact, err);
+    if (st == SL_OK) st = read_u32(v, "epoch", 1, UINT32_MAX, &p->epoch, err);
+    if (st == SL_OK) st = read_u32(v, "threads", 0, SL_PLAN_MAX_THREADS, &p->threads, err);
+    if (st == SL_OK) st = read_pin(v, p, err);
+    if (st == SL_OK) st = sl_json_string(v, "progress", SL_JSON_OPTIONAL, &progress, err);
+    if (st == SL_OK) st = sl_progress_parse(progress, &p->pump, err);
+    if (st == SL_OK) st = sl_json_string(v, "activations", SL_JSON_OPTIONAL, &activations, err);
+    if (st == SL_OK) st = sl_activations_parse(activations, &p->int8, err);
+    if (st == SL_OK) st = read_experiments(v, p, err);
+    if (st == SL_OK) st = read_deployment(v, &p->origin, err);
+    if (st == SL_OK) st = sl_json_object(v, "limits", SL_JSON_OPTIONAL, &limits, err);
+    return st == SL_OK ? read_limits(limits, p, err) : st;
+}
+
+static sl_status check_roles(const sl_plan *p, sl_err *err) {
+    uint32_t attention = 0, expert = 0, both = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++) {
+        uint32_t r = p->worker[i].roles;
+        attention += (r & SL_ROLE_ATTENTION) != 0;
+        expert += (r & SL_ROLE_EXPERT) != 0;
+        both += r == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
+    }
+    if (!attention || !expert)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: %u attention and %u expert workers, one of each is "
+                       "the least",
+                       attention, expert);
+    const sl_schedule_traits *t = sl_schedule_traits_of(p->schedule);
+    if (t->sides == SL_SIDES_TOGETHER && both != p->n_workers)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: schedule %s is colocated, %u of %u workers do not have both roles",
+                       t->name, p->n_workers - both, p->n_workers);
+    if (t->sides == SL_SIDES_APART && both != 0)
+        return sl_fail(err, SL_ERR_ARG, "plan: schedule %s keeps roles apart, %u workers have both",
+                       t->name, both);
+    return SL_OK;
+}
+
+/* Who hosts what, from the workers' lists or from "placement"; neither: contiguous. */
+static sl_status read_placement(sl_json v, const sl_model_spec *m, const uint32_t *owner,
+                                bool any_experts, sl_plan *p, sl_err *err) {
+    sl_json placement = {0};
+    sl_status st = sl_json_array(v, "placement", SL_JSON_OPTIONAL, &placement, err);
+    if (st == SL_OK) st = check_roles(p, err);
+    if (st != SL_OK) return st;
+    if (placement.value && any_experts)
+        return sl_json_fail(placement, NULL, err, SL_ERR_ARG,
+                            "workers that list experts and a placement exclude each other");
+    if (placement.value) return sl_placement_from_json(placement, m->n_moe, p, &p->place, err);
+    if (!any_experts) return sl_placement_spread(false, p, err);
+    for (uint32_t e = 0; e < p->n_experts; e++) {
+        if (owner[e] == NOBODY)
+            return sl_fail(err, SL_ERR_INFEASIBLE, "plan: no worker hosts expert %u", e);
+    }
+    return sl_placement_of_owners(owner, p->n_experts, &p->place, err);
+}
+
+static sl_status read_workers(sl_json v, sl_json workers, const sl_model_spec *m, sl_plan *p,
+                              sl_err *err) {
+    bool any_experts = false;
+    uint32_t *owner = sl_alloc(p->n_experts, sizeof *owner);
+    sl_status st = owner ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "plan of %u experts", p->n_experts);
+    if (owner) memset(owner, 0xFF, p->n_experts * sizeof *owner);
+    for (uint32_t i = 0; st == SL_OK && i < p->n_workers; i++)
+        st = read_worker(sl_json_at(workers, i), i, p, owner, &any_experts, err);
+    if (st == SL_OK) st = read_placement(v, m, owner, any_experts, p, err);
+    sl_free(owner);
+    return st;
+}
+
+sl_status sl_plan_from_json(sl_json v, const sl_model_spec *m, sl_plan *out, sl_err *err) {
+    sl_plan p = {0};
+    sl_json workers;
+    sl_status st = sl_json_array(v, "workers", SL_JSON_REQUIRED, &workers, err);
+    if (st != SL_OK) return st;
+    size_t n = sl_json_count(workers);
+    st = plan_init(m, (uint32_t)SL_MIN(n, SL_PLAN_MAX_SIMULATED + 1), &p, err);
+    if (st == SL_OK) st = read_scalars(v, &p, err);
+    if (st == SL_OK) st = read_workers(v, workers, m, &p, err);
+    if (st == SL_OK) st = sl_plan_check(&p, m, err);
+    if (st == SL_OK)
+        *out = p;
+    else
+        sl_plan_free(&p);
+    return st;
+}
+
+sl_status sl_plan_parse(sl_span bytes, const char *name, const sl_model_spec *m, sl_plan *out,
+                        sl_err *err) {
+    sl_json_doc *doc = NULL;
+    sl_status st = sl_json_parse(name, bytes, &doc, err);
+    if (st == SL_OK) st = sl_plan_from_json(sl_json_root(doc), m, out, err);
+    sl_json_doc_free(doc);
+    return st;
+}
+
+sl_status sl_plan_read(const char *path, const sl_model_spec *m, sl_plan *out, sl_err *err) {
+    sl_json_doc *doc = NULL;
+    sl_status st = sl_json_load(path, MAX_PLAN_BYTES, &doc, err);
+    if (st == SL_OK) st = sl_plan_from_json(sl_json_root(doc), m, out, err);
+    sl_json_doc_free(doc);
+    return st;
+}
+
+static json_t *print_worker(const sl_plan *p, uint32_t i) {
+    const sl_plan_worker *w = &p->worker[i];
+    json_t *roles = json_array(), *experts = json_array();
+    if (w->roles & SL_ROLE_ATTENTION) json_array_append_new(roles, json_string("attention"));
+    if (w->roles & SL_ROLE_EXPERT) json_array_append_new(roles, json_string("expert"));
+    for (uint32_t e = 0; e < p->n_experts; e++) {
+        if (p->place.n_layers == 1 && sl_plan_is_host(p, 0, e, i))
+            json_array_append_new(experts, json_integer(e));
+    }
+    json_t *row = json_pack("{s:i, s:o, s:o, s:s}", "id", (int)w->id, "roles", roles, "experts",
+                            experts, "address", w->address);
+    if (w->cpu >= 0) json_object_set_new(row, "cpu", json_integer(w->cpu));
+    return row;
+}
+
+static void print_experiments(const sl_plan *p, json_t *doc) {
+    char skew[SL_SKEW_TEXT];
+    if (p->pin_auto) json_object_set_new(doc, "pin", json_string("auto"));
+    if (p->has_costs) json_object_set_new(doc, "costs", sl_costs_json(&p->costs));
+    if (p->device.kind == SL_DEVICE_EMULATED)
+        json_object_set_new(doc, "device", sl_device_json(&p->device));
+    if (!p->skew.on) return;
+    sl_route_skew_print(&p->skew, skew);
+    json_object_set_new(doc, "route_skew", json_string(skew));
+}
+
+char *sl_plan_print(const sl_plan *p) {
+    json_t *workers = json_array();
+    for (uint32_t i = 0; i < p->n_workers; i++) json_array_append_new(workers, print_worker(p, i));
+    json_t *doc = json_pack(
+        "{s:i, s:I, s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:f, s:s, s:b, s:o, "
+        "s:{s:i, s:i, s:f, s:i, s:i}, s:i, s:s, s:s}",
+        "version", (int)SL_PLAN_VERSION, "epoch", (json_int_t)p->epoch, "schedule",
+        sl_schedule_name(p->schedule), "lanes", (int)p->lanes, "chunks", (int)p->chunks, "chunk_by",
+        sl_chunking_names[p->chunking], "order", sl_order_names[p->order], "policy",
+        sl_policy_names[p->policy], "lookahead", (int)p->lookahead, "delta", p->delta, "wire",
+        sl_wire_format_name((sl_wire_format)p->wire), "exact", (int)p->exact, "workers", workers,
+        "limits", "max_num_seqs", (int)p->max_num_seqs, "max_num_batched_tokens",
+        (int)p->max_num_batched_tokens, "prefill_stretch", p->prefill_stretch, "context",
+        (int)p->context, "kv_pages", (int)p->n_pages, "threads", (int)p->threads, "progress",
+        progress_names[p->pump], "activations", activation_names[p->int8]);
+    json_t *placement = doc ? sl_placement_json(p) : NULL;
+    if (placement) {
+        size_t i;
+        json_t *worker;
+        json_array_foreach(workers, i, worker) json_object_del(worker, "experts");
+        json_object_set_new(doc, "placement", placement);
+    }
+    if (doc) print_experiments(p, doc);
+    char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
+    char *copy = text ? sl_strdup(text) : NULL;
+    free(text);
+    json_decref(doc);
+    return copy;
+}
+
+/* Lanes and chunks are what the schedule is made of: others have one of each. */
+static sl_status check_schedule(const sl_plan *p, sl_err *err) {
+    const sl_schedule_traits *t = sl_schedule_traits_of(p->schedule);
+    uint32_t lanes = t->lanes > 1 ? SL_PLAN_MAX_LANES : 1,
+             chunks = t->chunks > 1 ? SL_PLAN_MAX_CHUNKS : 1;
+    if (p->lanes < 1 || p->lanes > lanes)
+        return sl_fail(err, SL_ERR_ARG, "plan: schedule %s with %u lanes, 1 to %u are possible",
+                       t->name, p->lanes, lanes);
+    if (p->chunks < 1 || p->chunks > chunks)
+        return sl_fail(err, SL_ERR_ARG, "plan: schedule %s with %u chunks, 1 to %u are possible",
+                       t->name, p->chunks, chunks);
+    if (p->max_num_batched_tokens < p->lanes)
+        return sl_fail(err, SL_ERR_ARG, "plan: max_num_batched_tokens %u for %u lanes",
+                       p->max_num_batched_tokens, p->lanes);
+    return SL_OK;
+}
+
+sl_status sl_plan_check_size(const sl_plan *p, sl_err *err) {
+    if (p->n_workers <= SL_PLAN_MAX_WORKERS) return SL_OK;
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "plan: %u workers can be planned and simulated, the engine runs up to %u",
+                   p->n_workers, SL_PLAN_MAX_WORKERS);
+}
+
+sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
+    sl_status st = check_roles(p, err);
+    if (st == SL_OK) st = check_schedule(p, err);
+    if (st != SL_OK) return st;
+    if (m->weightless && !sl_device_is_modelled(&p->device))
+        return sl_fail(err, SL_ERR_NOTFOUND,
+                       "the model's folder has no model.safetensors and no "
+                       "model.safetensors.index.json: only an emulated device runs it (--device)");
+    if (p->n_experts != m->n_experts)
+        return sl_fail(err, SL_ERR_ARG, "plan: %u experts, the model has %u", p->n_experts,
+                       m->n_experts);
+    if (p->context > m->max_position)
+        return sl_fail(err, SL_ERR_ARG, "plan: context %u, the model's limit is %u", p->context,
+                       m->max_position);
+    if (p->n_pages < sl_kv_pages_for(p->context))
+        return sl_fail(err, SL_ERR_INFEASIBLE,
+                       "plan: %u KV pages of %u positions hold no request of context %u",
+                       p->n_pages, SL_KV_PAGE_TOKENS, p->context);
+    /* One position a returned row under --exact: a reply may be top_k times as long as its request.
+     */
+    uint64_t rows = (uint64_t)p->max_num_batched_tokens / p->lanes * m->top_k;
+    uint64_t bytes = rows * (m->d_model * 4ull + 32);
+    if (rows > SL_WIRE_MAX_ROWS || bytes > SL_WIRE_MAX_BYTES - 65536)
+        return sl_fail(err, SL_ERR_INFEASIBLE,
+                       "plan: max_num_batched_tokens %u makes messages of up to %llu rows and %llu "
+                       "bytes, limits %u and %u",
+                       p->max_num_batched_tokens, (unsigned long long)rows,
+                       (unsigned long long)bytes, SL_WIRE_MAX_ROWS, SL_WIRE_MAX_BYTES);
+    return SL_OK;
+}

@@ -1,0 +1,57 @@
+/* plan.json: the file form of sl_plan, and what the coordinator sends to workers.
+ *
+ *   {"version": 1, "schedule": "dep", "lanes": 1, "chunks": 1, "chunk_by": "tokens",
+ *    "order": "asas", "policy": "defrag", "lookahead": 2, "delta": 1.0, "wire": "f32",
+ *    "exact": false,
+ *    "workers": [{"roles": ["attention"]}, {"roles": ["expert"], "experts": [0,1,2,3]}, ...],
+ *    "limits": {"max_num_seqs": 64, "max_num_batched_tokens": 512, "prefill_stretch": 1.6,
+ * "context": 4096, "kv_pages": 8192}, "threads": 1, "progress": "inline",
+ *    "activations": "int8"}
+ * "deployment" is what sluice plan adds: degrees above 1 are refused. Left out: the schedule's
+ * lanes and chunks, wire f32, activations int8, exact false, limits (engine's defaults), experts
+ * (even contiguous split). */
+#ifndef SL_FORMAT_PLAN_JSON_H
+#define SL_FORMAT_PLAN_JSON_H
+
+#include "base/span.h"
+#include "base/status.h"
+#include "format/json.h"
+#include "spec/model.h"
+#include "spec/schedules.h"
+
+/* A plan of `attention` attention and `experts` expert workers; experts 0 with attention > 0: that
+ * many colocated workers; both 0: one colocated worker. Experts are split evenly and contiguously.
+ * Limits and numerics get their defaults. Free with sl_plan_free. */
+sl_status sl_plan_local(const sl_model_spec *m, uint32_t attention, uint32_t experts, sl_plan *out,
+                        sl_err *err) SL_MUST_CHECK;
+void sl_plan_free(sl_plan *p);
+sl_status sl_plan_copy(const sl_plan *p, sl_plan *out, sl_err *err) SL_MUST_CHECK;
+
+sl_status sl_plan_read(const char *path, const sl_model_spec *m, sl_plan *out,
+                       sl_err *err) SL_MUST_CHECK;
+/* Parses bytes; `name` is what errors call them. Checks everything against the model. */
+sl_status sl_plan_parse(sl_span bytes, const char *name, const sl_model_spec *m, sl_plan *out,
+                        sl_err *err) SL_MUST_CHECK;
+/* The same from a parsed value, e.g. the plan inside a PLAN message. */
+sl_status sl_plan_from_json(sl_json v, const sl_model_spec *m, sl_plan *out,
+                            sl_err *err) SL_MUST_CHECK;
+/* NUL-terminated JSON with ids, addresses and epoch; free with sl_free. NULL: out of memory. */
+char *sl_plan_print(const sl_plan *p) SL_MUST_CHECK;
+
+/* SL_ERR_UNSUPPORTED: more workers than the engine runs; such a plan is for the simulator. */
+sl_status sl_plan_check_size(const sl_plan *p, sl_err *err) SL_MUST_CHECK;
+/* Whether the plan fits the model and the limits of the wire; INFEASIBLE or ARG with the reason. */
+sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) SL_MUST_CHECK;
+
+sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) SL_MUST_CHECK;
+/* "inline" or "thread": who drives the fabric while a worker computes. */
+sl_status sl_activations_parse(const char *name, bool *int8, sl_err *err) SL_MUST_CHECK;
+sl_status sl_progress_parse(const char *name, bool *pump, sl_err *err) SL_MUST_CHECK;
+sl_status sl_order_parse(const char *name, sl_order *out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_policy_parse(const char *name, sl_policy *out, sl_err *err) SL_MUST_CHECK;
+/* Sets the schedule, and what belongs to it to its defaults: ep, dep and aep have one lane and one
+ * chunk, pingpong two lanes, findep two lanes of two chunks of tokens, eps four expert groups. */
+void sl_plan_set_schedule(sl_plan *p, sl_schedule s);
+sl_status sl_wire_format_parse(const char *name, uint32_t *out, sl_err *err) SL_MUST_CHECK;
+
+#endif
