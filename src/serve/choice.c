@@ -4,6 +4,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+#define WHOLE_TOKENS 256u /* taken together for an answer that is not streamed */
+
 static double seconds_since(uint64_t then_ns, uint64_t now_ns) {
     return 1e-9 * (double)(now_ns - then_ns);
 }
@@ -137,6 +139,13 @@ void sl_choice_on_event(void *ctx, const sl_request_event *ev) {
 }
 
 /* ---- the connection's side ---- */
+
+/* An answer that is not streamed is decoded in pieces, too, but larger ones: what comes at its end
+ * is not much work, and one that grows too large is noticed. */
+bool sl_call_has_enough(const sl_call *call) {
+    bool piecewise = call->params.stream || call->params.n_stop > 0;
+    return piecewise || call->n_queued >= WHOLE_TOKENS;
+}
 
 static bool ends_text(const sl_call *call, uint32_t id) {
     const sl_model_spec *spec = sl_engine_spec(call->server->o.engine);

@@ -11,7 +11,6 @@
 #define DEFAULT_COMPLETION_TOKENS 16u    /* OpenAI's, for /v1/completions */
 #define TEMPLATE_BYTES            65536u /* of a chat that its template may write itself */
 #define STREAM_BLOCK_BYTES        8192u
-#define WHOLE_TOKENS              256u /* taken together for an answer that is not streamed */
 
 typedef enum take {
     TAKE_WAIT,   /* nothing yet; the connection is suspended */
@@ -31,13 +30,6 @@ static void set_abort_error(sl_call *call) {
 static void suspend_locked(sl_call *call) {
     call->suspended = true;
     MHD_suspend_connection(call->connection);
-}
-
-/* An answer that is not streamed is decoded in pieces, too, but larger ones: what comes at its end
- * is not much work, and one that grows too large is noticed. */
-bool sl_call_has_enough(const sl_call *call) {
-    bool piecewise = call->params.stream || call->params.n_stop > 0;
-    return piecewise || call->n_queued >= WHOLE_TOKENS;
 }
 
 /* Whether the connection has something to do; under the lock. *failed: some choice has ended with

@@ -214,6 +214,8 @@ void sl_choices_free(sl_call *call);
 void sl_choice_on_event(void *ctx, const sl_request_event *ev);
 /* Cancels what still runs. Thread: any but the engine's. */
 void sl_choices_cancel(sl_call *call);
+/* Whether the connection is to be woken for tokens before the last ones; under the call's lock. */
+bool sl_call_has_enough(const sl_call *call);
 /* Decodes what was taken; sets finish when the choice is complete. */
 sl_status sl_choice_decode(sl_choice *c) SL_MUST_CHECK;
 /* What is new of a choice as events; what is whole as a choice of the answer. */
@@ -233,8 +235,6 @@ enum MHD_Result sl_work_do(sl_call *call, void (*work_on)(sl_call *),
 enum MHD_Result sl_work_done(sl_call *call);
 
 /* generate.c: requests that run on the engine */
-/* Whether the connection is to be woken for tokens before the last ones; under the call's lock. */
-bool sl_call_has_enough(const sl_call *call);
 enum MHD_Result sl_call_generate(sl_call *call, sl_api_kind kind);
 /* Params to call->prompt, which it makes. */
 sl_status sl_call_encode(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
@@ -266,7 +266,7 @@ void sl_watch_add(sl_call *call); /* again: nothing happens */
 void sl_watch_remove(sl_call *call);
 void sl_watch_kick(sl_server *s);
 
-/* server.c */
+/* gate.c */
 /* Counts the call among those that a drain waits for. False, with the error: the server drains, or
  * has too many connections. */
 bool sl_server_enter(sl_call *call, sl_api_error *e);

@@ -1,0 +1,65 @@
+/* Who may be in the server: calls that are answered, up to a limit and until it drains, and the
+ * references that keep it alive until the last has left. */
+#include "serve/server_int.h"
+
+#include "base/mem.h"
+
+#include <unistd.h>
+
+void sl_server_drain(sl_server *s) {
+    pthread_mutex_lock(&s->lock);
+    s->draining = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
+uint32_t sl_server_running(sl_server *s) {
+    pthread_mutex_lock(&s->lock);
+    uint32_t n = s->n_answering;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+bool sl_server_is_draining(sl_server *s) {
+    pthread_mutex_lock(&s->lock);
+    bool draining = s->draining;
+    pthread_mutex_unlock(&s->lock);
+    return draining;
+}
+
+bool sl_server_enter(sl_call *call, sl_api_error *e) {
+    sl_server *s = call->server;
+    pthread_mutex_lock(&s->lock);
+    bool draining = s->draining, open = !draining && s->n_answering < s->o.max_connections;
+    if (open) {
+        call->answering = true;
+        s->n_answering++;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (draining)
+        sl_api_error_draining(e);
+    else if (!open)
+        sl_api_error_connections(e, s->o.max_connections);
+    return open;
+}
+
+void sl_server_unref(sl_server *s) {
+    pthread_mutex_lock(&s->lock);
+    bool last = --s->refs == 0;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    if (!last) return;
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->work.changed);
+    pthread_mutex_destroy(&s->work.lock);
+    sl_conns_free(&s->conns);
+    sl_metrics_free(&s->metrics);
+    if (s->listen_fd >= 0) close(s->listen_fd);
+    if (s->epoll_fd >= 0) close(s->epoll_fd);
+    if (s->event_fd >= 0) close(s->event_fd);
+    sl_free(s->api_key);
+    for (size_t i = 0; i < s->n_names; i++) sl_free(s->names[i]);
+    sl_free(s->names);
+    sl_free(s->url);
+    sl_free(s);
+}
