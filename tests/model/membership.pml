@@ -15,6 +15,14 @@
  * small: a member sends one layer to all expert workers at once (or dies after any part of it) and
  * takes all replies of a layer at once; messages to the dead vanish.
  *
+ * With EPOCHS the deployment takes so many other plans, as in src/sched/change.h: the coordinator has the
+ * attention workers hold, awaits that they are quiet, has everybody take the plan, and lets them go on. A
+ * change may be given up before that. In epoch x expert worker x % NE hosts what is asked for: experts
+ * move with every plan. RETURNS of the dead come back, as new incarnations, each with a plan: the one way
+ * in which an id may be used again. What is said of an earlier incarnation, or in an earlier epoch, is
+ * stale; a message of another epoch may only be from somebody who is gone. Words of the coordinator are
+ * steps of its own, in any order of workers; answers are seen at once, since what they say stays true.
+ *
  * BUG_x plants a fault that a check must find; COVER_x fails when a situation is reached, to show
  * that it is. run.sh knows which must fail. */
 #ifndef NA
@@ -36,6 +44,13 @@
 #define DEATHS NA
 #endif
 
+#ifndef EPOCHS
+#define EPOCHS 0
+#endif
+#ifndef RETURNS
+#define RETURNS 0
+#endif
+
 #define MAXR (ROUNDS + NA + 2) /* joiners that came before round ROUNDS may need a few more */
 #define LAST (LAYERS - 1)
 #define UP(a, e, n) up[((a) * NE + (e)) * NL + (n)]
@@ -46,14 +61,46 @@
 #define BIT(a) (1 << (a))
 
 /* Under way at most, asserted to be enough: each death is a word and may open a round at once. */
-#define WORDS (NA + DEATHS + 3 * NL)
+#define WORDS (NA + DEATHS + 3 * NL * (1 + EPOCHS))
+
+#define ALL ((1 << NA) - 1)
+#if EPOCHS
+#define HOLDS(a) (hold & BIT(a))
+#define UPE(a, e, n) up_epoch[((a) * NE + (e)) * NL + (n)]
+#define DOWNE(a, e, n) down_epoch[((a) * NE + (e)) * NL + (n)]
+#define IS_STALE(a, e, n) (UPE(a, e, n) != plan_at[e])
+#define KNOWS(a, e) (born[a] <= plan_at[e]) /* the incarnation of a that is there now */
+/* What an earlier incarnation sent is gone: a send never waits, so that steps stay whole. */
+#define IS_FREE(a, e, n) empty(UP(a, e, n))
+#define IS_GONE(a, e, n) ((dead & BIT(a)) || born[a] > UPE(a, e, n)) /* who sent this */
+#else
+#define IS_GONE(a, e, n) (dead & BIT(a))
+#define IS_FREE(a, e, n) 1
+#define HOLDS(a) 0
+#define IS_STALE(a, e, n) 0
+#define KNOWS(a, e) 1
+#endif
 
 mtype = {JOIN, ROWS, OPEN, REPLY};
 chan up[NA * NE * NL] = [1] of {mtype, byte /*round*/, byte /*layer*/, byte /*set*/, bit /*stay*/};
 byte up_round[NA * NE * NL]; /* of the message in `up`, 0: JOIN or none */
 chan down[NA * NE * NL] = [1] of {mtype, byte /*round*/, byte /*set*/};
+#if EPOCHS
+byte up_epoch[NA * NE * NL], down_epoch[NA * NE * NL]; /* of the messages there */
+chan word[NE] = [WORDS] of {bit /*1: a round, 0: a death*/, byte /*lane; worker*/, byte /*round*/,
+                            byte /*set*/, byte /*epoch; when the dead incarnation came*/};
+byte plan_of[NA], plan_at[NE]; /* the epoch that attention and expert workers are in */
+byte born[NA];                 /* the first epoch of an incarnation */
+byte hold = 0;                 /* who joins nothing and stays nowhere */
+byte idle[NL];                 /* who is in no round, and has not joined */
+byte at_end[NL];               /* whose lane has come to its end */
+byte hosts = 1;                /* expert workers that can compute */
+#define TELL(e, kind, x, r, s, tag) word[e]!kind, x, r, s, tag
+#else
 chan word[NE] = [WORDS] of {bit /*1: a round, 0: a death*/, byte /*lane; worker*/, byte /*round*/,
                             byte /*set*/};
+#define TELL(e, kind, x, r, s, tag) word[e]!kind, x, r, s
+#endif
 
 byte dead = 0;       /* who really is dead */
 byte deaths = 0;     /* how many died; DEATHS also when no more will */
@@ -101,6 +148,15 @@ inline die(a) {
     i_ = 0
 }
 
+/* Of a layer's message that member a sends to e. */
+inline send_rows(a, e, n, r, l, s, stay) {
+    UP(a, e, n)!ROWS, r, l, s, stay;
+#if EPOCHS
+    UPE(a, e, n) = plan_of[a];
+#endif
+    UPR(a, e, n) = r
+}
+
 /* ---- attention worker, one lane ---- */
 
 proctype member(byte a, n) {
@@ -111,9 +167,13 @@ end_idle:
     do
     :: atomic { (dead & BIT(a)) -> goto gone }
     :: atomic {
-        !(dead & BIT(a)) && seq_round[n] < ROUNDS ->
+        !(dead & BIT(a)) && !HOLDS(a) && seq_round[n] < ROUNDS && IS_FREE(a, 0, n) ->
         left[n] = left[n] & ~BIT(a);
         joining[n] = joining[n] | BIT(a);
+#if EPOCHS
+        idle[n] = idle[n] & ~BIT(a);
+        UPE(a, 0, n) = plan_of[a];
+#endif
         UP(a, 0, n)!JOIN, 0, 0, 0, 0
        };
        if
@@ -121,6 +181,9 @@ end_idle:
        :: atomic {
             nempty(DOWN(a, 0, n)) && !(dead & BIT(a)) ->
             DOWN(a, 0, n)?OPEN, r, s;
+#if EPOCHS
+            assert(DOWNE(a, 0, n) == plan_of[a]);
+#endif
             assert(s & BIT(a));
             joining[n] = joining[n] & ~BIT(a);
             l = 0;
@@ -131,10 +194,10 @@ in_round:
        atomic {
            if
            :: (dead & BIT(a)) -> goto gone
-           :: else
+           :: !(dead & BIT(a)) && IS_FREE(a, 0, n) && IS_FREE(a, NE - 1, n) && IS_FREE(a, NE / 2, n)
            fi;
            if
-           :: l == LAST && r < ROUNDS -> stay = 1
+           :: l == LAST && r < ROUNDS && !HOLDS(a) -> stay = 1
            :: stay = 0
            fi;
            if
@@ -144,14 +207,14 @@ in_round:
            if
            :: i_ = 0;
               do
-              :: i_ < NE -> UP(a, i_, n)!ROWS, r, l, s, stay; UPR(a, i_, n) = r; i_++
+              :: i_ < NE -> send_rows(a, i_, n, r, l, s, stay); i_++
               :: else -> break
               od;
               i_ = 0
            :: deaths < DEATHS ->
               i_ = 0;
               do
-              :: i_ < NE -> UP(a, i_, n)!ROWS, r, l, s, stay; UPR(a, i_, n) = r; i_++
+              :: i_ < NE -> send_rows(a, i_, n, r, l, s, stay); i_++
               :: i_ < NE -> i_++
               :: i_ == NE -> break
               od;
@@ -170,6 +233,9 @@ in_round:
                    !(dead & BIT(a)) ->
 #endif
             DOWN(a, 0, n)?REPLY, r2, s2;
+#if EPOCHS
+            assert(DOWNE(a, 0, n) == plan_of[a]);
+#endif
             i_ = 1;
             do
             :: i_ < NE ->
@@ -190,13 +256,26 @@ in_round:
             r = r2; s = s2; l = 0; r2 = 0; s2 = 0;
             if
             :: stay -> stay = 0; goto in_round
-            :: else -> r = 0; s = 0
+            :: else ->
+                r = 0; s = 0;
+#if EPOCHS
+                idle[n] = idle[n] | BIT(a)
+#endif
             fi
           }
        fi
     od;
 gone:
-    atomic { r = 0; s = 0; l = 0; r2 = 0; s2 = 0; stay = 0 }
+    atomic {
+        r = 0; s = 0; l = 0; r2 = 0; s2 = 0; stay = 0;
+#if RETURNS
+        at_end[n] = at_end[n] | BIT(a)
+#endif
+    };
+#if RETURNS
+end_gone:
+    atomic { !(dead & BIT(a)) -> at_end[n] = at_end[n] & ~BIT(a); goto end_idle }
+#endif
 }
 
 /* ---- sequencer ---- */
@@ -223,7 +302,7 @@ inline seq_open(n, s) {
     :: i_ < NE ->
 #ifndef BUG_NO_SET
         assert(nfull(word[i_]));
-        word[i_]!1, n, seq_round[n], s;
+        TELL(i_, 1, n, seq_round[n], s, plan_at[0]);
 #endif
         i_++
     :: else -> break
@@ -234,8 +313,11 @@ inline seq_open(n, s) {
     do
     :: i_ < NA ->
         if
-        :: (seq_joiners[n] & s & BIT(i_)) && !(dead & BIT(i_)) ->
+        :: (seq_joiners[n] & s & BIT(i_)) && !(dead & BIT(i_)) && KNOWS(i_, 0) ->
             assert(nfull(DOWN(i_, 0, n)));
+#if EPOCHS
+            DOWNE(i_, 0, n) = plan_at[0];
+#endif
             DOWN(i_, 0, n)!OPEN, seq_round[n], s
         :: else
         fi;
@@ -335,8 +417,11 @@ inline bar_check(e, n, r) {
             do
             :: i_ < NA ->
                 if
-                :: (bar_sent[RD(e, n, r)] & BIT(i_)) && !(dead & BIT(i_)) ->
+                :: (bar_sent[RD(e, n, r)] & BIT(i_)) && !(dead & BIT(i_)) && KNOWS(i_, e) ->
                     assert(nfull(DOWN(i_, e, n)));
+#if EPOCHS
+                    DOWNE(i_, e, n) = plan_at[e];
+#endif
                     if
                     :: e == 0 && lay == LAST -> DOWN(i_, e, n)!REPLY, r + 1, next
                     :: else -> DOWN(i_, e, n)!REPLY, 0, 0
@@ -360,7 +445,7 @@ inline bar_check(e, n, r) {
 inline bar_arrive(e, n, a, r, l, s) {
 #if LAYERS > 1
     if
-    :: truth[n * MAXR + r] == 0 && (dead & BIT(a)) -> truth[n * MAXR + r] = s
+    :: truth[n * MAXR + r] == 0 && IS_GONE(a, e, n) -> truth[n * MAXR + r] = s
     :: else
     fi;
 #endif
@@ -385,13 +470,28 @@ inline bar_arrive(e, n, a, r, l, s) {
 
 inline on_message(a, n) {
     atomic {
-        nempty(UP(a, e, n)) && UPR(a, e, n) <= bar_opened[EL(e, n)] ->
+        nempty(UP(a, e, n)) && (UPR(a, e, n) <= bar_opened[EL(e, n)] || IS_STALE(a, e, n)) ->
         UP(a, e, n)?kind, r, l, s, stay;
         UPR(a, e, n) = 0;
         closed = 0;
         if
+#if EPOCHS
+        :: IS_STALE(a, e, n) -> /* dropped: only who is gone sends such */
+#ifdef COVER_STALE
+            assert(false);
+#endif
+            assert(IS_GONE(a, e, n))
+        :: kind == JOIN && !IS_STALE(a, e, n) -> seq_join(n, a)
+#else
         :: kind == JOIN -> seq_join(n, a)
+#endif
         :: else ->
+#if EPOCHS
+            assert(UPE(a, e, n) % NE != e || (hosts & BIT(e))); /* there are rows for it */
+#ifdef COVER_RETURN
+            assert(born[a] == 0); /* one that came back is in a round */
+#endif
+#endif
             bar_arrive(e, n, a, r, l, s);
             if
             :: e == 0 && l == LAST ->
@@ -481,7 +581,7 @@ end_serve:
 #ifndef BUG_NO_ANNOUNCE
         i_ = 1;
         do
-        :: i_ < NE -> assert(nfull(word[i_])); word[i_]!0, a, 0, 0; i_++
+        :: i_ < NE -> assert(nfull(word[i_])); TELL(i_, 0, a, 0, 0, born[a]); i_++
         :: else -> break
         od;
         i_ = 0;
@@ -489,9 +589,19 @@ end_serve:
         a = 0
        }
     :: atomic {
+#if EPOCHS
+        nempty(word[e]) -> word[e]?stay, a, r, s, l;
+        if
+        :: stay && l != plan_at[e] -> assert(l < plan_at[e])
+#ifndef BUG_STALE_DEAD
+        :: !stay && l != born[a] -> skip /* an earlier incarnation */
+#endif
+        :: stay && l == plan_at[e] ->
+#else
         nempty(word[e]) -> word[e]?stay, a, r, s;
         if
         :: stay ->
+#endif
             n = a;
             a = 0;
             assert((s & known[e]) == 0); /* a death is never told before the sets that it is in */
@@ -507,10 +617,185 @@ end_serve:
             known[e] = known[e] & ~BIT(a);
 #endif
         fi;
-        a = 0; n = 0; r = 0; s = 0; stay = 0
+        a = 0; n = 0; r = 0; s = 0; stay = 0; l = 0
        }
     od
 }
+
+#if EPOCHS
+/* ---- coordinator ---- */
+
+/* Rounds begin anew; who came back is not dead any more. */
+inline take_expert(e, x) {
+    plan_at[e] = x;
+    known[e] = known[e] & ~back;
+    hosts = (x % NE == e -> hosts | BIT(e) : hosts & ~BIT(e));
+    n_ = 0;
+    do
+    :: n_ < NL ->
+#ifndef BUG_KEEP_ROUNDS
+        bar_opened[EL(e, n_)] = 0;
+#endif
+        r_ = 0;
+        do
+        :: r_ < MAXR ->
+            bar_set[RD(e, n_, r_)] = 0;
+            bar_layer[RD(e, n_, r_)] = 0;
+            bar_sent[RD(e, n_, r_)] = 0;
+            r_++
+        :: else -> break
+        od;
+        r_ = 0;
+        if
+        :: e == 0 ->
+            seq_round[n_] = 0;
+            seq_set[n_] = 0;
+            seq_joiners[n_] = 0;
+            seq_voted[n_] = 0;
+            seq_stayers[n_] = 0
+        :: else
+        fi;
+        n_++
+    :: else -> break
+    od;
+    n_ = 0
+}
+
+/* The dead worker a is back: another process, which has sent and heard nothing. */
+inline come_back(a, x) {
+    dead = dead & ~BIT(a);
+    back = back | BIT(a);
+    returns++;
+    born[a] = x;
+    hold = hold | BIT(a);
+    n_ = 0;
+    do
+    :: n_ < NL -> idle[n_] = idle[n_] | BIT(a); left[n_] = left[n_] & ~BIT(a); n_++
+    :: else -> break
+    od;
+    n_ = 0
+}
+
+inline go_early(a) {
+#ifdef BUG_GO_EARLY
+    hold = hold & ~BIT(a)
+#else
+    skip
+#endif
+}
+
+#ifdef BUG_HASTY_QUIET
+#define QUIET hold
+#elif NL == 1
+#define QUIET (hold & idle[0])
+#else
+#define QUIET (hold & idle[0] & idle[1])
+#endif
+#if NL == 1
+#define ENDED at_end[0]
+#else
+#define ENDED (at_end[0] & at_end[1])
+#endif
+#ifdef BUG_WAIT_DEAD
+#define AWAITED ALL
+#else
+#define AWAITED (ALL & ~dead)
+#endif
+
+proctype coordinator() {
+    byte epoch, tries, returns, back, i_, n_, r_;
+
+end_rest:
+    do
+    :: atomic { tries < EPOCHS -> tries++; epoch++ };
+        atomic {
+            hosts = hosts | BIT(epoch % NE); /* mapped; what it does not give stays so far */
+#ifdef BUG_DROP_EARLY
+            hosts = BIT(epoch % NE)
+#endif
+        };
+#ifndef BUG_NO_HOLD
+        do
+        :: atomic { !(hold & 1) && !(dead & 1) -> hold = hold | 1 }
+#if NA > 1
+        :: atomic { !(hold & 2) && !(dead & 2) -> hold = hold | 2 }
+#endif
+#if NA > 2
+        :: atomic { !(hold & 4) && !(dead & 4) -> hold = hold | 4 }
+#endif
+        :: atomic { (ALL & ~hold & ~dead) == 0 -> break }
+        od;
+#else
+        hold = ALL & ~dead;
+        atomic { (AWAITED & ~QUIET) == 0 -> hold = 0 };
+#endif
+        if
+        :: atomic { (AWAITED & ~QUIET) == 0 -> skip }
+#ifdef BUG_NO_HOLD
+        :: skip
+#endif
+#ifndef BUG_WAIT_DEAD /* which a deadline would end */
+        :: atomic { epoch--; hosts = BIT(epoch % NE); goto go } /* given up */
+#endif
+        fi;
+        atomic {
+            i_ = 0;
+            do
+            :: i_ < NA && returns < RETURNS && (dead & ENDED & BIT(i_)) -> come_back(i_, epoch); i_++
+            :: i_ < NA -> i_++
+            :: else -> break
+            od;
+            i_ = 0
+        };
+        do
+        :: atomic { plan_at[0] != epoch -> take_expert(0, epoch) }
+#if NE > 1
+        :: atomic { plan_at[1] != epoch -> take_expert(1, epoch) }
+#endif
+#if NE > 2
+        :: atomic { plan_at[2] != epoch -> take_expert(2, epoch) }
+#endif
+        :: atomic { (ALL & ~dead) & 1 && plan_of[0] != epoch -> plan_of[0] = epoch; go_early(0) }
+#if NA > 1
+        :: atomic { (ALL & ~dead) & 2 && plan_of[1] != epoch -> plan_of[1] = epoch; go_early(1) }
+#endif
+#if NA > 2
+        :: atomic { (ALL & ~dead) & 4 && plan_of[2] != epoch -> plan_of[2] = epoch; go_early(2) }
+#endif
+        :: atomic {
+            plan_at[0] == epoch && plan_at[NE - 1] == epoch && plan_at[NE / 2] == epoch &&
+            (plan_of[0] == epoch || (dead & 1)) && (plan_of[NA - 1] == epoch || (dead & BIT(NA - 1))) &&
+            (plan_of[NA / 2] == epoch || (dead & BIT(NA / 2))) ->
+#ifdef COVER_CHANGE
+            assert(epoch < EPOCHS || (dead == 0 && returns == 0)); /* with somebody dead, or back */
+#endif
+            back = 0;
+            i_ = 0;
+            do
+            :: i_ < NL * MAXR -> truth[i_] = 0; i_++
+            :: else -> break
+            od;
+            i_ = 0;
+            break
+           }
+        od;
+go:
+        do
+        :: atomic { (hold & 1) -> hold = hold & ~1 }
+#if NA > 1
+        :: atomic { (hold & 2) -> hold = hold & ~2 }
+#endif
+#if NA > 2
+        :: atomic { (hold & 4) -> hold = hold & ~4 }
+#endif
+        :: atomic { hold == 0 -> break }
+        od
+#ifdef BUG_REJOIN_NOW
+    :: atomic { returns < RETURNS && (dead & ENDED & 1) -> come_back(0, 0); hold = 0; back = 0 }
+#endif
+    od
+}
+#endif
 
 /* Any attention worker may die at any moment, or no more of them from some moment on: a death must
  * never be what gets a stuck run going again. */
@@ -537,6 +822,10 @@ init {
         }
         for (i : 0 .. NE - 1) { run expert(i) }
         run reaper();
+#if EPOCHS
+        for (n : 0 .. NL - 1) { idle[n] = ALL }
+        run coordinator();
+#endif
         i = 0;
         n = 0
     }

@@ -43,18 +43,31 @@ run="-m200000 -w20"
 dims() { echo "-DNA=$1 -DNE=$2 -DNL=$3 -DLAYERS=$4 -DROUNDS=$5 -DDEATHS=$6"; }
 # the dimensions as printed: attention x expert workers x lanes, layers, rounds, deaths
 all() { check pass "$1x$2x$3 l$4 r$5 d$6" "$(dims "$@")" "$safety" "$run"; }
+# the same, changes of plans, workers that come back
+plans() { check pass "$1x$2x$3 l$4 r$5 d$6 e$7 b$8" "$(dims "$@") -DEPOCHS=$7 -DRETURNS=$8" "$safety" "$run"; }
 
 all 2 2 1 2 4 2
 all 2 3 1 2 2 1
 all 3 2 1 2 3 0
 all 2 2 2 2 1 0
+plans 2 2 1 1 1 1 1 1
 if [ "${1:-}" != --quick ]; then
     all 2 2 1 1 3 2
     all 3 2 1 2 2 1
+    plans 2 2 1 1 2 1 1 1
+    plans 2 2 1 1 1 1 2 1
+    plans 2 2 1 2 1 1 1 1
 fi
 check pass "2x2x1 l2 r3 d2 no_lost_join" "$(dims 2 2 1 2 3 2) -DLTL" -DCOLLAPSE "$run -a"
 for bug in OMIT_JOINER NO_ANNOUNCE NO_SET EARLY SLEEP JOIN_NOW KEEP_DEAD FORGET_DEAD NO_WAIT; do
     check found "bug $bug" "$(dims 2 2 1 2 4 2) -DBUG_$bug" "$safety" "$run"
+done
+change="$(dims 2 2 1 1 1 1) -DEPOCHS=1 -DRETURNS=1"
+for bug in HASTY_QUIET NO_HOLD GO_EARLY KEEP_ROUNDS WAIT_DEAD STALE_DEAD DROP_EARLY REJOIN_NOW; do
+    check found "bug $bug" "$change -DBUG_$bug" "$safety" "$run"
+done
+for cover in STALE RETURN CHANGE; do
+    check found "reached $cover" "$change -DCOVER_$cover" "$safety" "$run"
 done
 check found "bug SLEEP no_lost_join" "$(dims 2 2 1 2 2 0) -DLTL -DBUG_SLEEP" -DCOLLAPSE "$run -a"
 for cover in REOPEN OVERLAP SKIP EARLY; do
@@ -71,6 +84,8 @@ if [ "${1:-}" = --full ]; then
     all 3 2 1 1 2 3
     all 2 2 2 2 2 0
     all 2 2 2 2 3 0
+    plans 2 3 1 1 1 1 1 1
+    plans 3 2 1 1 1 1 1 1
     check pass "3x2x1 l2 r2 d1 no_lost_join" "$(dims 3 2 1 2 2 1) -DLTL" -DCOLLAPSE "$run -a"
     # No proof: stopped by the clock. Bitstate keeps a hash of 2^34 bits instead of the states.
     check partial "2x2x2 l2 r2 d2, 20 min" "$(dims 2 2 2 2 2 2)" "$safety" "$run -Q20"
