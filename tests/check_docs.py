@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What the documents name is there: functions, types and macros of ours in backticks, files and folders of the tree in
-backticks, links between pages and the headings that they point to. Usage: check_docs.py ROOT. CTest house.docs."""
+backticks, a name in the file that stands behind it as in `name` (`file.c`), links between pages and the headings that they point to. Usage: check_docs.py ROOT. CTest house.docs."""
 import pathlib
 import re
 import sys
@@ -10,6 +10,7 @@ NAME = re.compile(r"\b(?:sl|SL)_[A-Za-z0-9_]+")
 WORD = re.compile(r"\b[a-z][a-z0-9]*(?:_[a-z0-9]+)+\b")
 FILE = re.compile(r"^[\w./-]+\.(?:c|h|def|py|sh|pml)$")
 PATH = re.compile(r"^(?:src|tests|tools|bench|docs|include|\.ci)/[\w./*+-]*$")
+IN_FILE = re.compile(r"`(\w+)` \(`([\w./-]+\.(?:c|h|def|py))`\)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SOURCES = ("src", "tests", "tools", "bench", "include", "examples", "CMakeLists.txt", "Makefile")
 PAST = ("CHANGELOG.md",)  # names what was
@@ -62,6 +63,13 @@ def check_code(root, text, names, files):
             yield f"no file `{code}`"
 
 
+def check_homes(root, text, files):
+    for name, file in IN_FILE.findall(text):
+        homes = [root / f[1:] for f in files if f.endswith("/" + file)]
+        if homes and not any(re.search(rf"\b{name}\b", p.read_text()) for p in homes):
+            yield f"`{name}` is not in `{file}`"
+
+
 def check_links(root, page, text):
     for target in LINK.findall(text):
         if re.match(r"[a-z]+:", target):
@@ -80,7 +88,7 @@ def main():
     files = ["/" + str(p.relative_to(root)) for top in (*SOURCES, "docs") for p in (root / top).rglob("*.*")]
     for page in pages(root):
         text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
-        for what in [*check_code(root, text, names, files), *check_links(root, page, text)]:
+        for what in [*check_code(root, text, names, files), *check_homes(root, text, files), *check_links(root, page, text)]:
             errors.append(f"{page.relative_to(root)}: {what}")
     print("\n".join(errors) or "the documents name what is there")
     return bool(errors)
