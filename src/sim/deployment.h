@@ -1,13 +1,15 @@
 /* A deployment in virtual time: the engine's schedulers (src/sched: admission and KV pages, slots,
  * turns, membership and barriers, queues, policies, batching, pacing) on modelled costs. What
  * decides is the code that ships; what takes time is sl_costs. The rest of the engine (lanes,
- * rounds, messages) is followed rule by rule. docs/planner.md says what is modelled and what is
- * not.
+ * rounds, messages) is followed rule by rule, and tests/decide holds every decision against the
+ * engine's. docs/planner.md says what is modelled and what is not.
  *
  * Servers: each worker's compute, its out-port and in-port (one port for both with half duplex).
  * A message occupies the sender's out-port for byte_us a byte, travels alpha_us, and occupies the
- * receiver's in-port as it comes; all are first in, first out. Deterministic: a run is a function
- * of its setup. Times in microseconds. Thread: owner. */
+ * receiver's in-port as it comes; all are first in, first out. A worker takes up between its tasks
+ * what came meanwhile; who can do something at one time does it in the order of ids, the
+ * coordinator last. Deterministic: a run is a function of its setup. Times in microseconds. Thread:
+ * owner. */
 #ifndef SL_SIM_DEPLOYMENT_H
 #define SL_SIM_DEPLOYMENT_H
 
