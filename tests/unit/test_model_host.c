@@ -1,0 +1,84 @@
+/* A model hosts other experts while it is open: those that are there are what a model with all of
+ * them has, wherever they lie, the others are gone, and nothing is left of them. */
+#include "model/model_int.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define GOLDEN SL_SOURCE_DIR "/tests/golden/"
+
+/* Mapped, transposed, in scaled blocks, in MXFP4, fused, repacked. */
+static const char *const models[] = {GOLDEN "qwen3moe-tiny",   GOLDEN "dbrx-tiny",
+                                     GOLDEN "deepseekv3-tiny", GOLDEN "gptoss-tiny",
+                                     GOLDEN "llama4-tiny",     GOLDEN "mixed.gguf"};
+
+static void same(const sl_mat *want, const sl_mat *got) {
+    assert_true(want->n == got->n && want->k == got->k && want->dtype == got->dtype);
+    assert_true((want->data == NULL) == (got->data == NULL));
+    assert_true((want->scale == NULL) == (got->scale == NULL));
+    if (!want->data) return;
+    assert_memory_equal(want->data, got->data, want->n * sl_dtype_row_bytes(want->dtype, want->k));
+    if (want->scale) assert_memory_equal(want->scale, got->scale, sizeof(float));
+}
+
+static void check(const sl_model *all, const sl_model *m, const uint8_t *hosted, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const sl_expert_weights *want = &all->expert[i], *got = &m->expert[i];
+        if (hosted[i]) {
+            same(&want->gate, &got->gate);
+            same(&want->up, &got->up);
+            same(&want->down, &got->down);
+            same(&want->gate_bias, &got->gate_bias);
+            same(&want->up_bias, &got->up_bias);
+            same(&want->down_bias, &got->down_bias);
+        } else {
+            assert_true(!got->gate.data && !got->up.data && !got->down.data);
+            assert_true(!got->gate_bias.data && !got->down_bias.data);
+        }
+    }
+}
+
+static void moves(void **state) {
+    (void)state;
+    for (size_t k = 0; k < SL_LEN(models); k++) {
+        sl_err err = {0};
+        sl_model *all = NULL, *m = NULL;
+        uint8_t hosted[SL_MAX_EXPERTS * 8] = {0};
+        size_t copies[3] = {0}, n;
+        bool more;
+        if (sl_model_open(models[k], &(sl_stages){.experts = true}, &all, &err) != SL_OK)
+            fail_msg("%s", err.msg);
+        n = (size_t)all->spec.n_moe * all->spec.n_experts;
+        assert_true(n <= sizeof hosted);
+        for (size_t i = 0; i < n; i++) hosted[i] = i % 3 == 0;
+        const sl_stages some = {.experts = true, .hosted = hosted};
+        assert_int_equal(sl_model_open(models[k], &some, &m, &err), SL_OK);
+        copies[0] = m->copies.n;
+        for (uint32_t turn = 1; turn < 10; turn++) {
+            for (size_t i = 0; i < n; i++) hosted[i] = i % 3 == turn % 3;
+            assert_int_equal(sl_model_host(m, hosted, &more, &err), SL_OK);
+            assert_true(more);
+            check(all, m, hosted, n);
+            if (turn < 3) copies[turn] = m->copies.n;
+            assert_int_equal(m->copies.n, copies[turn % 3]);
+            assert_int_equal(sl_model_host(m, hosted, &more, &err), SL_OK);
+            assert_false(more);
+        }
+        memset(hosted, 1, n); /* for a while, those of two plans */
+        assert_int_equal(sl_model_host(m, hosted, &more, &err), SL_OK);
+        check(all, m, hosted, n);
+        assert_int_equal(m->copies.n, all->copies.n);
+        printf("%s: %zu experts, %zu copies\n", models[k] + sizeof GOLDEN - 1, n, m->copies.n);
+        sl_model_free(m);
+        sl_model_free(all);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(moves)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
