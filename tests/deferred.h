@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "stage/stage.h"
+#include "stateful.h"
 
 #include <stdatomic.h>
 
@@ -17,6 +18,12 @@ typedef struct deferred_queue {
     sl_stage_call call[DEFERRED_MOST]; /* ring */
     uint64_t given, computed, done;
 } deferred_queue;
+
+/* Who makes such devices. */
+typedef struct deferred_maker {
+    _Atomic uint64_t seed; /* of the next one */
+    bool stateful;         /* they compute as stateful.h does */
+} deferred_maker;
 
 typedef struct deferred {
     sl_device base;
@@ -86,7 +93,7 @@ static void deferred_close(sl_device *base) {
     sl_free(d);
 }
 
-/* For sl_device_maker: ctx is an _Atomic uint64_t, the next device's seed. */
+/* For sl_device_maker: ctx is a deferred_maker. */
 static inline sl_status deferred_open(void *ctx, const sl_device_opts *o, sl_device **out,
                                       sl_err *err) {
     static const sl_device_ops ops = {.close = deferred_close,
@@ -95,17 +102,18 @@ static inline sl_status deferred_open(void *ctx, const sl_device_opts *o, sl_dev
                                       .take = deferred_take,
                                       .give = deferred_give,
                                       .host = deferred_host};
-    _Atomic uint64_t *seed = ctx;
+    deferred_maker *maker = ctx;
     sl_device_opts inner = *o;
     inner.tick = NULL; /* no fabric while a drain computes */
     deferred *d = sl_alloc(1, sizeof *d);
     if (!d) return sl_fail(err, SL_ERR_NOMEM, "device");
-    sl_status st = sl_device_open(&inner, &d->cpu, err);
+    sl_status st = maker->stateful ? stateful_open(&inner, &d->cpu, err)
+                                   : sl_device_open(&inner, &d->cpu, err);
     if (st != SL_OK) {
         sl_free(d);
         return st;
     }
-    d->rng = atomic_fetch_add(seed, 1) * 7919 + 1;
+    d->rng = atomic_fetch_add(&maker->seed, 1) * 7919 + 1;
     d->base.ops = &ops;
     d->base.spec = d->cpu->spec;
     d->base.in_place = deferred_once_in(d, 2); /* such a device has to copy more */

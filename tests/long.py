@@ -52,6 +52,7 @@ PARTS = {
     "deferred": ("simulation and law on a device whose calls take their time", 8,
                  [("sim, seeds 1-1000, every situation", simulate("build", SIM, 1, 1000, "--cover", "--deferred"))]
                  + [(f"sim, shared, seeds {a}-{a + 249}", simulate("build", SHARED, a, 250, "--deferred")) for a in (1, 251)]
+                 + [(f"sim with state, seeds {a}-{a + 249}", simulate("build", SIM, a, 250, "--stateful")) for a in (1, 251, 501, 751)]
                  + [("sim, seeds 1-60, twice", simulate("build", SIM, 1, 60, "--twice", "--deferred")),
                     ("law loop, seed 1", [*law("build", "loop", 1, 1), "deferred"]),
                     ("law loop, seed 2, one in 4", [*law("build", "loop", 2, 4), "deferred"])]),

@@ -4,8 +4,9 @@
  * the driver's, kept at the same place: engine and simulator drive the same slots.
  *
  * Of a request's tokens the first `done` have been through the model. sl_life_advance is the one
- * place where rows of a step become part of that past: whoever owns state of a request that has no
- * position commits it there.
+ * place where rows of a step become part of that past. State of a request that has no position (of
+ * recurrent blocks) is committed there, too: it has two versions, rows of a step go from one to the
+ * other, and the other becomes the one. A step that is given up leaves nothing behind.
  *
  * No I/O, clock or threads; only create allocates. Thread: owner. */
 #ifndef SL_SCHED_SLOTS_H
@@ -31,6 +32,8 @@ typedef struct sl_life {
     uint32_t tokens;     /* those and what was generated here */
     uint32_t max_new;    /* most tokens generated here, > 0 */
     uint32_t done;       /* tokens whose rows are in the KV cache */
+    uint32_t before;     /* done before the last rows were committed */
+    uint32_t version;    /* 0 or 1: of state without a position, the one that `done` tokens left */
     uint32_t pages;      /* of the KV cache */
     /* Parts that begin before this position go through the head with all their rows: their requests
      * want to know more than the last one's token. */
@@ -72,6 +75,12 @@ static inline uint32_t sl_slots_index(const sl_slots *t, const sl_life *life) {
     return (uint32_t)(life - t->life) % t->per_lane;
 }
 
+/* Where the committed version of a life's state is among 2 n_lanes per_lane places; the other one
+ * is at this ^ 1. */
+static inline uint32_t sl_slots_state(const sl_slots *t, const sl_life *life) {
+    return (uint32_t)(life - t->life) * 2 + life->version;
+}
+
 /* Whether a step of the lane, formed now, would have rows. */
 bool sl_slots_have_work(const sl_slots *t, uint32_t lane);
 /* Whether a step formed after the running one will, as far as can be known before that one's tokens
@@ -96,10 +105,21 @@ static inline bool sl_life_has_work(const sl_life *l) {
 /* Most pages that it may ever need. */
 uint32_t sl_life_max_pages(const sl_life *l);
 
-/* The next `rows` tokens are in the cache. */
+/* The next `rows` tokens are in the cache, and what they left in the other version of state. */
 static inline void sl_life_advance(sl_life *l, uint32_t rows) {
+    if (rows == 0) return;
+    l->before = l->done;
     l->done += rows;
+    l->version ^= 1;
 }
+/* Forgets tokens: `to` <= done of them stay, more if they were counted in `tokens` only. A cache
+ * keeps what each position left; state without positions is there as of done and as of before, so
+ * that it goes back to the nearest of these, or to nothing. No rows of it may be in a step. Returns
+ * done: what is missing up to `to` is computed again. */
+uint32_t sl_life_truncate(sl_life *l, uint32_t to, bool has_state);
+/* l, just taken and at its beginning, goes on where `from` is: its cache and its state, at
+ * sl_slots_state of both, are to be copied by the driver. No rows of `from` may be in a step. */
+void sl_life_fork(sl_life *l, const sl_life *from);
 /* A token was drawn; true: the last that it may generate. */
 static inline bool sl_life_append(sl_life *l) {
     l->tokens++;

@@ -49,15 +49,19 @@ typedef enum sl_stage_op {
     SL_OP_HEAD,    /* logits: `head` */
 } sl_stage_op;
 
-/* Rows of a step, those of one request in ascending position. id, pos, pages, expert and gate are
- * host memory. */
+/* Rows of a step, those of one request in ascending position. id, pos, pages, state, done, expert
+ * and gate are host memory. */
 typedef struct sl_rowset {
     uint32_t n;
     const uint32_t *id, *pos;
     const uint32_t *const *pages; /* as of sl_rows, of the device's pool */
-    sl_mem x, h;                  /* [n][d_model] f32: the residual stream; what experts receive */
-    uint32_t *expert;             /* [n][top_k], and */
-    float *gate;                  /* [n][top_k]: written by ROUTE */
+    /* For blocks whose state has no position: row i's request has two versions of it, at places
+     * state[i] and state[i] ^ 1. Its rows from position done[i] on take the first, or nothing when
+     * that is 0, step by step into the second, so that calls can be given up and done again. */
+    const uint32_t *state, *done;
+    sl_mem x, h;      /* [n][d_model] f32: the residual stream; what experts receive */
+    uint32_t *expert; /* [n][top_k], and */
+    float *gate;      /* [n][top_k]: written by ROUTE */
 } sl_rowset;
 
 /* Between row row[i] of `rows`, [..][d_model] f32, and at[i] in host memory, in the wire format:

@@ -60,7 +60,7 @@ static const char *program, *transport;
 static uint64_t seed = 1;
 static uint32_t one_in = 1;          /* slow builds run a draw of the schedules: one in so many */
 static bool skewed;                  /* experts are drawn instead of routed */
-static _Atomic uint64_t device_seed; /* of the next deferred device; 0: the CPU computes */
+static deferred_maker devices; /* seed 0: the CPU computes */
 
 static void on_event(void *ctx, const sl_request_event *ev) {
     outcome *o = ctx;
@@ -251,7 +251,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         o.delay_seed = sl_rng_next(state) | 1;
         o.delay_us = (uint32_t)sl_rng_below(state, 3) * 150;
         o.isa = vary_kernels();
-        if (device_seed) o.device = (sl_device_maker){deferred_open, &device_seed};
+        if (devices.seed) o.device = (sl_device_maker){deferred_open, &devices};
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
     }
@@ -417,7 +417,7 @@ int main(int argc, char **argv) {
     program = argv[2];
     if (argc > 4) seed = strtoull(argv[4], NULL, 10);
     if (argc > 5) one_in = (uint32_t)strtoul(argv[5], NULL, 10);
-    if (argc > 6 && strcmp(argv[6], "deferred") == 0) device_seed = seed;
+    if (argc > 6 && strcmp(argv[6], "deferred") == 0) devices.seed = seed;
     printf("seed %llu\n", (unsigned long long)seed);
     if (strcmp(transport, "loop")) sl_net_setup_process(transport);
     setvbuf(stdout, NULL, _IOLBF, 0);

@@ -140,7 +140,8 @@ static bool run_alone(sim *s, const sim_prompt *p, sim_answer *a) {
 
 static bool make_answers(sim *s, sim_answer *out) {
     sl_err err;
-    sim alone = {.seed = 1, .rng = 1};
+    sim alone = {.seed = 1, .rng = 1, .devices.stateful = s->devices.stateful};
+    if (alone.devices.stateful) alone.devices.seed = 1;
     uint32_t experts = 0;
     for (uint32_t i = 0; i < s->n_workers; i++) experts += sim_is(s, i, SL_ROLE_EXPERT);
     if (sl_plan_local(&sim_spec, s->plan.exact ? 0 : experts, 0, &alone.plan, &err) != SL_OK)

@@ -157,7 +157,7 @@ struct sim {
     bool failure, expert_lost;
     bool hurt[SIM_MAX_WORKERS]; /* attention workers whose requests may die */
     bool seen[COVER_COUNT];
-    _Atomic uint64_t device_seed; /* of the next deferred device; 0: workers compute on the CPU */
+    deferred_maker devices; /* seed 0: workers compute on the CPU */
     bool verbose;
     char what[240]; /* why it failed */
 };

@@ -2,12 +2,15 @@
  * clock, over "loop" with seeded delays; which of them moves next, what is asked, cancelled,
  * killed, silenced or held up, and when, follows from the seed alone.
  *
- * usage: test_sim MODEL_FOLDER FIRST_SEED COUNT [--deferred] [--verbose] [--cover] [--twice]
- * [--mutate NAME] A failing seed is printed; running it alone replays it, with --verbose as a
+ * usage: test_sim MODEL_FOLDER FIRST_SEED COUNT [--deferred | --stateful] [--verbose] [--cover]
+ *                 [--twice] [--mutate NAME]
+ *
+ * A failing seed is printed; running it alone replays it, with --verbose as a
  * trace. --cover fails unless the seeds together met every situation of SIM_COVER. With --deferred
- * workers compute on a device that takes its time (deferred.h). --twice runs each seed two times
- * and compares the hashes of their traces. With --mutate a planted bug is switched on (builds with
- * SL_MUTATIONS) and the run succeeds when some seed notices it.
+ * workers compute on a device that takes its time (deferred.h), with --stateful on one that also
+ * keeps state without positions (stateful.h). --twice runs each seed two times and compares the
+ * hashes of their traces. With --mutate a planted bug is switched on (builds with SL_MUTATIONS) and
+ * the run succeeds when some seed notices it.
  *
  * What must hold for every seed: each request gets exactly one end; whatever it is told (ids,
  * log-probabilities, logits) is what it is told when it runs alone; it only dies when something
@@ -124,11 +127,13 @@ static bool simulate(sim *s) {
     return ok && !s->what[0];
 }
 
-static bool defers; /* --deferred */
+static bool defers, stateful_too; /* --deferred, --stateful */
 
 static sim new_seed(uint64_t seed, bool verbose) {
-    return (sim){
-        .seed = seed, .rng = seed * 7919 + 1, .device_seed = defers ? seed : 0, .verbose = verbose};
+    return (sim){.seed = seed,
+                 .rng = seed * 7919 + 1,
+                 .devices = {.seed = defers ? seed : 0, .stateful = stateful_too},
+                 .verbose = verbose};
 }
 
 static bool run_seed(uint64_t seed, bool verbose, bool twice) {
@@ -201,6 +206,7 @@ int main(int argc, char **argv) {
     for (int i = 4; i < argc; i++) {
         if (strcmp(argv[i], "--verbose") == 0) verbose = true;
         if (strcmp(argv[i], "--deferred") == 0) defers = true;
+        if (strcmp(argv[i], "--stateful") == 0) defers = stateful_too = true;
         if (strcmp(argv[i], "--cover") == 0) cover = true;
         if (strcmp(argv[i], "--twice") == 0) twice = true;
         if (strcmp(argv[i], "--mutate") == 0 && i + 1 < argc) mutate = argv[i + 1];

@@ -45,7 +45,7 @@ static bool start_worker(sim *s, uint32_t i, sl_clock clock) {
                                   .secret = s->engine->o.secret,
                                   .wanted = i,
                                   .clock = clock};
-    if (s->device_seed) s->opts[i].device = (sl_device_maker){deferred_open, &s->device_seed};
+    if (s->devices.seed) s->opts[i].device = (sl_device_maker){deferred_open, &s->devices};
     if (sl_worker_create(&s->opts[i], &s->worker[i], &err) != SL_OK)
         return sim_fail(s, "worker %u: %s", i, err.msg);
     snprintf(s->address[i], sizeof s->address[i], "%s", sl_net_address(s->worker[i]->net));

@@ -20,7 +20,7 @@ static void no_wait(void *ctx, uint64_t deadline_ns) {
 
 /* Weights are not needed: `late` or at once, on an emulated device without costs. */
 static sl_device *open_device(bool late) {
-    static _Atomic uint64_t seed = 1;
+    static deferred_maker maker = {.seed = 1};
     const sl_device_spec spec = {.kind = SL_DEVICE_EMULATED, .time_scale = 1};
     const sl_device_opts o = {.folder = folder,
                               .hosts = {.attention = true, .experts = true},
@@ -31,7 +31,7 @@ static sl_device *open_device(bool late) {
                               .wait = no_wait};
     sl_device *d = NULL;
     sl_err err;
-    if ((late ? deferred_open(&seed, &o, &d, &err) : sl_device_open(&o, &d, &err)) != SL_OK)
+    if ((late ? deferred_open(&maker, &o, &d, &err) : sl_device_open(&o, &d, &err)) != SL_OK)
         fail_msg("%s", err.msg);
     return d;
 }

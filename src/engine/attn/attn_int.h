@@ -125,7 +125,7 @@ typedef struct sl_pass {
 
     /* its rows; those of a slot have consecutive positions */
     uint32_t n;
-    uint32_t *id, *pos;
+    uint32_t *id, *pos, *state, *done; /* as of sl_rowset */
     uint64_t *tag;
     const uint32_t **pages;
     sl_mem x, h;           /* [max_rows][d_model]; h: what experts receive, then SHARED's result */
@@ -153,6 +153,8 @@ static inline void sl_pass_begin(const sl_pass *p, sl_trace_kind kind, uint32_t 
                                                   .round = (uint32_t)p->round,
                                                   .rows = rows});
 }
+/* One more row, of token pos of s; returns its number. */
+uint32_t sl_pass_add(sl_pass *p, const sl_slot *s, uint32_t pos, uint64_t tag);
 sl_stage_call sl_pass_call(const sl_pass *p, sl_stage_op op);
 /* Any number in a row: p->event is the last one's. */
 void sl_pass_submit(sl_pass *p, const sl_stage_call *c);

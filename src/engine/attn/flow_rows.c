@@ -44,12 +44,8 @@ void sl_flow_load(sl_flow *f, uint32_t slot) {
     SL_ASSERT(s->life->used && s->life->generation == f->parts.part[slot].generation);
     s->first_row = p->n;
     for (uint32_t r = f->part[slot].first; r != SL_FLOW_NONE; r = f->next[r], pos++) {
-        uint32_t at = p->n++;
+        uint32_t at = sl_pass_add(p, s, pos, f->tag[r]);
         f->batch_row[at] = r;
-        p->id[at] = s->tokens[pos];
-        p->pos[at] = pos;
-        p->pages[at] = s->pages;
-        p->tag[at] = f->tag[r];
         for (size_t j = 0; j < k; j++) {
             bool lost = SL_MUTATION(LOST_ROW) && j > 0 && f->tag[r] % 97 == 5;
             p->piece[at * k + j] = lost ? NULL : f->piece + (r * k + j) * row_bytes(f);

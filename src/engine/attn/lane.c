@@ -29,13 +29,9 @@ void sl_lane_wake(sl_lane *lane) {
 static void add_rows(sl_lane *lane, const sl_step_part *part) {
     sl_slot *s = &lane->pass.slot[part->slot];
     s->first_row = lane->pass.n;
-    for (uint32_t i = 0; i < part->rows; i++) {
-        uint32_t r = lane->pass.n++;
-        lane->pass.id[r] = s->tokens[s->life->done + i];
-        lane->pass.pos[r] = s->life->done + i;
-        lane->pass.pages[r] = s->pages;
-        lane->pass.tag[r] = sl_tag_make(part->slot, s->life->generation, i);
-    }
+    for (uint32_t i = 0; i < part->rows; i++)
+        sl_pass_add(&lane->pass, s, s->life->done + i,
+                    sl_tag_make(part->slot, s->life->generation, i));
 }
 
 static void begin_step(sl_lane *lane) {

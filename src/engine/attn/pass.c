@@ -15,10 +15,23 @@ sl_stage_call sl_pass_call(const sl_pass *p, sl_stage_op op) {
                                     .id = p->id,
                                     .pos = p->pos,
                                     .pages = p->pages,
+                                    .state = p->state,
+                                    .done = p->done,
                                     .x = p->x,
                                     .h = p->h,
                                     .expert = p->expert,
                                     .gate = p->gate}};
+}
+
+uint32_t sl_pass_add(sl_pass *p, const sl_slot *s, uint32_t pos, uint64_t tag) {
+    uint32_t r = p->n++;
+    p->id[r] = s->tokens[pos];
+    p->pos[r] = pos;
+    p->pages[r] = s->pages;
+    p->state[r] = sl_slots_state(&p->attn->slots, s->life);
+    p->done[r] = s->life->done;
+    p->tag[r] = tag;
+    return r;
 }
 
 void sl_pass_submit(sl_pass *p, const sl_stage_call *c) {
@@ -106,6 +119,8 @@ sl_status sl_pass_create(sl_attn *a, uint32_t lane, sl_pass *p, sl_err *err) {
     p->slot = sl_attn_slots(a, lane);
     p->id = sl_alloc(rows, sizeof *p->id);
     p->pos = sl_alloc(rows, sizeof *p->pos);
+    p->state = sl_alloc(rows, sizeof *p->state);
+    p->done = sl_alloc(rows, sizeof *p->done);
     p->tag = sl_alloc(rows, sizeof *p->tag);
     p->pages = sl_alloc(rows, sizeof *p->pages);
     p->expert = sl_alloc(rows, k * sizeof *p->expert);
@@ -115,8 +130,8 @@ sl_status sl_pass_create(sl_attn *a, uint32_t lane, sl_pass *p, sl_err *err) {
     p->out = sl_alloc(a->w->n_expert_workers, sizeof *p->out);
     p->pack_row = sl_alloc(rows, copies * sizeof *p->pack_row);
     p->pack_at = sl_alloc(rows, copies * sizeof *p->pack_at);
-    if (!p->id || !p->pos || !p->tag || !p->pages || !p->expert || !p->gate || !p->owner ||
-        !p->piece || !p->out || !p->pack_row || !p->pack_at)
+    if (!p->id || !p->pos || !p->state || !p->done || !p->tag || !p->pages || !p->expert ||
+        !p->gate || !p->owner || !p->piece || !p->out || !p->pack_row || !p->pack_at)
         return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
     sl_status st = sl_step_create(&a->slots, &a->cut, lane, a->max_rows, a->w->plan.prefill_stretch,
                                   &p->step, err);
@@ -130,8 +145,8 @@ void sl_pass_free(sl_pass *p) {
     sl_device_give(p->attn->w->device, p->x);
     sl_device_give(p->attn->w->device, p->h);
     void *const owned[] = {
-        p->id,    p->pos,           p->tag, (void *)p->pages, p->expert,         p->gate,
-        p->owner, (void *)p->piece, p->out, p->pack_row,      (void *)p->pack_at};
+        p->id,   p->pos,   p->state,         p->done, p->tag,      (void *)p->pages,  p->expert,
+        p->gate, p->owner, (void *)p->piece, p->out,  p->pack_row, (void *)p->pack_at};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_step_free(&p->step);
 }
