@@ -58,8 +58,8 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static uint32_t n_open;
 static const char *program, *transport;
 static uint64_t seed = 1;
-static uint32_t one_in = 1;          /* slow builds run a draw of the schedules: one in so many */
-static bool skewed;                  /* experts are drawn instead of routed */
+static uint32_t one_in = 1;    /* slow builds run a draw of the schedules: one in so many */
+static bool skewed;            /* experts are drawn instead of routed */
 static deferred_maker devices; /* seed 0: the CPU computes */
 
 static void on_event(void *ctx, const sl_request_event *ev) {
