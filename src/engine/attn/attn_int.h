@@ -154,7 +154,7 @@ static inline void sl_pass_begin(const sl_pass *p, sl_trace_kind kind, uint32_t 
                                                   .rows = rows});
 }
 /* One more row, of token pos of s; returns its number. */
-uint32_t sl_pass_add(sl_pass *p, const sl_slot *s, uint32_t pos, uint64_t tag);
+uint32_t sl_pass_row(sl_pass *p, const sl_slot *s, uint32_t pos, uint64_t tag);
 sl_stage_call sl_pass_call(const sl_pass *p, sl_stage_op op);
 /* Any number in a row: p->event is the last one's. */
 void sl_pass_submit(sl_pass *p, const sl_stage_call *c);

@@ -44,7 +44,7 @@ void sl_flow_load(sl_flow *f, uint32_t slot) {
     SL_ASSERT(s->life->used && s->life->generation == f->parts.part[slot].generation);
     s->first_row = p->n;
     for (uint32_t r = f->part[slot].first; r != SL_FLOW_NONE; r = f->next[r], pos++) {
-        uint32_t at = sl_pass_add(p, s, pos, f->tag[r]);
+        uint32_t at = sl_pass_row(p, s, pos, f->tag[r]);
         f->batch_row[at] = r;
         for (size_t j = 0; j < k; j++) {
             bool lost = SL_MUTATION(LOST_ROW) && j > 0 && f->tag[r] % 97 == 5;

@@ -30,7 +30,7 @@ static void add_rows(sl_lane *lane, const sl_step_part *part) {
     sl_slot *s = &lane->pass.slot[part->slot];
     s->first_row = lane->pass.n;
     for (uint32_t i = 0; i < part->rows; i++)
-        sl_pass_add(&lane->pass, s, s->life->done + i,
+        sl_pass_row(&lane->pass, s, s->life->done + i,
                     sl_tag_make(part->slot, s->life->generation, i));
 }
 

@@ -23,7 +23,7 @@ sl_stage_call sl_pass_call(const sl_pass *p, sl_stage_op op) {
                                     .gate = p->gate}};
 }
 
-uint32_t sl_pass_add(sl_pass *p, const sl_slot *s, uint32_t pos, uint64_t tag) {
+uint32_t sl_pass_row(sl_pass *p, const sl_slot *s, uint32_t pos, uint64_t tag) {
     uint32_t r = p->n++;
     p->id[r] = s->tokens[pos];
     p->pos[r] = pos;
