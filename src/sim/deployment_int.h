@@ -255,7 +255,7 @@ static inline bool sim_counts(const sim *s) {
     return s->phase == SIM_ON || s->phase == SIM_ENDING;
 }
 
-/* ---- deployment.c ---- */
+/* ---- sim_world.c ---- */
 static inline double sim_now(const sim *s) {
     return s->ev.now;
 }
@@ -290,6 +290,12 @@ void sim_entry_give(sim *s, uint32_t id);
 void sim_entries_give(sim *s, uint32_t list);
 sim_set *sim_set_of(sim *s, const sl_idset *ids);
 void sim_set_drop(sim_set *set);
+/* The first byte is at the receiver's in-port; later the last one, and it lies in the inbox. */
+void sim_msg_head(sim *s, uint32_t id);
+void sim_msg_deliver(sim *s, uint32_t id);
+bool sim_msg_is_void(const sim *s, const sim_msg *m); /* one of its ends is dead */
+/* Into the trace, where there is one; the second until now. */
+void sim_note(sim_worker *w, sl_trace_event e, double begin_us, double end_us);
 void sim_note_span(sim *s, sim_worker *w, sl_trace_event e, double begin_us);
 size_t sim_dispatch_bytes(const sim *s, const sim_msg *m, size_t n_set);
 size_t sim_return_bytes(const sim *s, uint32_t rows, size_t n_set);
