@@ -197,9 +197,9 @@ static sl_status check_batch(const char *what, const sl_wire_header *h, sl_span 
         return sl_fail(err, SL_ERR_PROTOCOL, "%s: payload of %zu bytes, at least 8 expected", what,
                        payload.len);
     *n_set = read_u32(payload.data);
-    if (*n_set > SL_WIRE_MAX_SET)
+    if (*n_set > SL_MAX_WORKERS)
         return sl_fail(err, SL_ERR_PROTOCOL, "%s: set of %u workers, limit %u", what, *n_set,
-                       SL_WIRE_MAX_SET);
+                       SL_MAX_WORKERS);
     if (*n_set && !(h->flags & SL_WIRE_SET))
         return sl_fail(err, SL_ERR_PROTOCOL, "%s: set of %u workers without the flag SET", what,
                        *n_set);
@@ -426,8 +426,8 @@ sl_status sl_wire_set_decode(sl_span payload, const uint32_t **set, uint32_t *n_
     if (!c.ok)
         return sl_fail(err, SL_ERR_PROTOCOL, "set: payload of %zu bytes, at least 8 expected",
                        payload.len);
-    if (n > SL_WIRE_MAX_SET)
-        return sl_fail(err, SL_ERR_PROTOCOL, "set: %u workers, limit %u", n, SL_WIRE_MAX_SET);
+    if (n > SL_MAX_WORKERS)
+        return sl_fail(err, SL_ERR_PROTOCOL, "set: %u workers, limit %u", n, SL_MAX_WORKERS);
     if (reserved) return sl_fail(err, SL_ERR_PROTOCOL, "set: reserved bytes are not zero");
     sl_status st = check_records("set", payload, sl_wire_set_bytes(n), err);
     const uint32_t *ids = (const uint32_t *)(payload.data + 8);

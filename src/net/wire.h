@@ -15,8 +15,7 @@
 #define SL_WIRE_MAGIC        0x43494C53u /* "SLIC" */
 #define SL_WIRE_VERSION      3
 #define SL_WIRE_HEADER_BYTES 72
-#define SL_WIRE_SEQ_AT       40    /* byte of `seq` in a header */
-#define SL_WIRE_MAX_SET      4096u /* members of a set */
+#define SL_WIRE_SEQ_AT       40 /* byte of `seq` in a header */
 
 typedef enum sl_msg_kind {
     /* session: handled inside src/net */

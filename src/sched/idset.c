@@ -1,5 +1,5 @@
-/* Ascending sets of ids. */
-#include "sched/membership.h"
+/* Worker ids in ascending order, in memory of their own or of a message. */
+#include "sched/idset.h"
 
 #include <inttypes.h>
 #include <string.h>

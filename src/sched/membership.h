@@ -28,7 +28,8 @@
  * it. The set travels with the first chunk of layer 0, STAY or LEAVE with the last chunk of the
  * last layer, NEXT with the reply to that. Layers are indices of MoE layers, 0 .. n_moe - 1. Rounds
  * count from 1 in each epoch. Worker ids are never reused in a session: a restarted worker comes
- * back under a new id, so the dead may be remembered for ever.
+ * back under a new id, so the dead may be remembered for ever: SL_MAX_WORKERS of them, as there may
+ * be members of a lane.
  *
  * Bad events return SL_ERR_PROTOCOL and leave the object as it was. What a dead member had still
  * in flight is not an error: such calls return SL_OK and say `dropped`.
@@ -38,42 +39,7 @@
 #ifndef SL_SCHED_MEMBERSHIP_H
 #define SL_SCHED_MEMBERSHIP_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "base/status.h"
-
-/* Members of one lane, and ids remembered as dead, are each limited to this. */
-#define SL_MAX_WORKERS 65536u
-
-/* ---- sorted sets of worker ids ---- */
-
-/* ids[0..n) ascending, no duplicates. Zero-initialise; free with sl_idset_free. A set decoded from
- * a message may point at borrowed memory with cap 0, as long as nothing is inserted into it. */
-typedef struct sl_idset {
-    uint32_t *ids;
-    size_t n;
-    size_t cap;
-} sl_idset;
-
-/* SL_ERR_LIMIT above SL_MAX_WORKERS, SL_ERR_NOMEM. */
-sl_status sl_idset_reserve(sl_idset *s, size_t cap, sl_err *err);
-/* Adding an id that is in the set already is no error. */
-sl_status sl_idset_add(sl_idset *s, uint32_t id, sl_err *err);
-/* True if the id was in the set. */
-bool sl_idset_remove(sl_idset *s, uint32_t id);
-bool sl_idset_has(const sl_idset *s, uint32_t id);
-/* *index: of the id, or where it would go. */
-bool sl_idset_find(const sl_idset *s, uint32_t id, size_t *index);
-bool sl_idset_equal(const sl_idset *a, const sl_idset *b);
-sl_status sl_idset_copy(const sl_idset *from, sl_idset *to, sl_err *err);
-/* A set built from untrusted ids: SL_ERR_PROTOCOL unless strictly ascending, SL_ERR_LIMIT if n is
- * above SL_MAX_WORKERS. Borrowed: out->ids points at ids. */
-sl_status sl_idset_check(uint32_t *ids, size_t n, sl_idset *out, sl_err *err);
-/* Forgets the ids, keeps the memory. */
-void sl_idset_clear(sl_idset *s);
-void sl_idset_free(sl_idset *s);
+#include "sched/idset.h"
 
 /* ---- sequencer ---- */
 
@@ -182,6 +148,7 @@ typedef struct sl_member {
     sl_idset set;   /* of the current round; owned */
 } sl_member;
 
+/* Sets of up to max_members need no memory later. */
 sl_status sl_member_init(sl_member *m, uint32_t id, size_t max_members, sl_err *err);
 void sl_member_free(sl_member *m);
 

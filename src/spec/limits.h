@@ -16,6 +16,10 @@
  * so far ahead. */
 #define SL_MAX_AHEAD 32u
 
+/* Workers of a plan, members of a round, ids in a message's set; ids of a plan's workers are below
+ * it. It bounds what is read; nothing is sized by it, but by the plan's own number of workers. */
+#define SL_MAX_WORKERS 16384u
+
 /* Of one attention worker, as a plan may say. */
 #define SL_PLAN_MAX_SEQS    4096u      /* requests that run at once */
 #define SL_PLAN_MAX_BATCH   16384u     /* rows of one lane's step */

@@ -222,7 +222,7 @@ static void dispatch_fields_are_checked(void **state) {
         uint32_t value;
         const char *text;
     } bad[] = {
-        {0, 4097, "set of 4097"},
+        {0, 16385, "set of 16385"},
         {0, 4, "set[3] = 0 after 10"},
         {0, 0xFFFFFFFF, "set of"},
         {4, 4, "first[2] is 3, expected 4"},
@@ -407,7 +407,7 @@ static void return_fields_are_checked(void **state) {
         uint32_t value;
         const char *text;
     } bad[] = {
-        {0, 4097, "set of 4097"},     {0, 3, "set[1] = 0 after 6"}, {4, 1, "reserved"},
+        {0, 16385, "set of 16385"},   {0, 3, "set[1] = 0 after 6"}, {4, 1, "reserved"},
         {8, 0xFFFFFFFF, "no worker"}, {24, 0, "mask 0x0"},          {24, 16, "mask 0x10"},
         {28, 1, "mask 0x10000000a"},
     };
@@ -468,13 +468,24 @@ static void sets_and_workers(void **state) {
     says(sl_wire_set_decode(s.span, &set, &n, &err), SL_ERR_PROTOCOL, &err, "set[1] = 4");
     put_u32(&s, 4, 4);
     says(sl_wire_set_decode(s.span, &set, &n, &err), SL_ERR_PROTOCOL, &err, "reserved");
-    put_u32(&s, 0, 4097);
-    says(sl_wire_set_decode(s.span, &set, &n, &err), SL_ERR_PROTOCOL, &err, "4097 workers");
+    put_u32(&s, 0, 16385);
+    says(sl_wire_set_decode(s.span, &set, &n, &err), SL_ERR_PROTOCOL, &err,
+         "16385 workers, limit 16384");
     copy_of(&s, set_bytes, sizeof set_bytes);
     s.span.data += 4;
     put_u32(&s, 4, 2);
     put_u32(&s, 8, 0);
     says(sl_wire_set_decode(s.span, &set, &n, &err), SL_ERR_ARG, &err, "aligned");
+
+    static _Alignas(64) uint8_t most[8 + 4 * SL_MAX_WORKERS];
+    static uint32_t all[SL_MAX_WORKERS];
+    for (uint32_t i = 0; i < SL_MAX_WORKERS; i++) all[i] = 3 * i;
+    assert_int_equal(sl_wire_set_bytes(SL_MAX_WORKERS), sizeof most);
+    sl_wire_set_encode(all, SL_MAX_WORKERS, most);
+    const sl_span largest = {most, sizeof most};
+    assert_int_equal(sl_wire_set_decode(largest, &set, &n, &err), SL_OK);
+    assert_int_equal(n, SL_MAX_WORKERS);
+    assert_memory_equal(set, all, sizeof all);
 
     sl_wire_worker_encode(513, out);
     assert_memory_equal(out, worker_bytes, sizeof worker_bytes);
