@@ -85,6 +85,7 @@ sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
     n->heartbeat_us = o->heartbeat_us ? o->heartbeat_us : SL_NET_HEARTBEAT_US;
     n->dead_after_us = o->dead_after_us ? o->dead_after_us : SL_NET_DEAD_AFTER_US;
     n->silence_limit_us = o->silence_limit_us ? o->silence_limit_us : SL_NET_SILENCE_LIMIT_US;
+    sl_net_set_callers(n, o->callers);
     n->on = o->on;
     n->ctx = o->ctx;
     n->last_look_us = sl_clock_now_us(&n->clock);
@@ -152,6 +153,12 @@ void sl_net_set_hello(sl_net *n, const sl_hello *hello) {
     memcpy(address, n->hello.address, sizeof address);
     n->hello = *hello;
     memcpy(n->hello.address, address, sizeof address);
+    sl_pump_unlock(n);
+}
+
+void sl_net_set_callers(sl_net *n, uint32_t callers) {
+    sl_pump_lock(n);
+    n->max_callers = SL_MAX(callers, SL_NET_MAX_PENDING);
     sl_pump_unlock(n);
 }
 

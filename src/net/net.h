@@ -98,6 +98,7 @@ typedef struct sl_net_opts {
      * machine so long (its end is heard of at once), one elsewhere for dead_after_us, longer the
      * later this process itself lately ran, but no longer than this. */
     uint32_t silence_limit_us;
+    uint32_t callers; /* see sl_net_set_callers; 0: 64, as at first */
     sl_net_events on;
     void *ctx;
 } sl_net_opts;
@@ -121,6 +122,10 @@ const char *sl_net_address(const sl_net *n); /* "host:port", "shm:HEX", "loop:7"
 /* A worker learns its id, model and limits from the plan, after the net exists: later handshakes
  * and headers carry these. The address stays the net's. */
 void sl_net_set_hello(sl_net *n, const sl_hello *hello);
+
+/* So many honest callers may come at once, and have a place until they have proved themselves; of
+ * more than that (64 at least), one has to give way. */
+void sl_net_set_callers(sl_net *n, uint32_t callers);
 
 /* From now on a thread of the net's own moves bytes and sends heartbeats, too, about every 50 us
  * while the owner is elsewhere: for owners that compute for long and have a core to spare.

@@ -10,7 +10,7 @@
 #include "net/net.h"
 
 #define SL_NET_HANDSHAKE_US     2000000u
-#define SL_NET_MAX_PENDING      64u     /* callers without a HELLO that fits; those with it alone */
+#define SL_NET_MAX_PENDING      64u     /* callers without a HELLO that fits */
 #define SL_NET_MAX_UNTRUSTED    4096u   /* payload bytes before authentication */
 #define SL_NET_MAX_TEXT         480u    /* of a REFUSE, BYE or ERROR */
 #define SL_NET_LINGER_US        300000u /* how long a closed link may still flush */
@@ -151,7 +151,8 @@ struct sl_net {
     size_t secret_len;
     sl_clock clock;
     uint32_t heartbeat_us, dead_after_us, silence_limit_us;
-    uint64_t late_us; /* how late its timers were looked at, lately at worst */
+    uint32_t max_callers; /* with a HELLO that fits, which may be a recording, and no more */
+    uint64_t late_us;     /* how late its timers were looked at, lately at worst */
     sl_net_events on;
     void *ctx;
     sl_conn **conns;

@@ -10,10 +10,21 @@
 
 /* ---- places ---- */
 
-static uint32_t waiting(const sl_net *n, sl_conn_state state, sl_conn **out) {
+static bool waits(const sl_conn *c, sl_conn_state state) {
+    return c->accepted && c->state == state;
+}
+
+static uint32_t count(const sl_net *n, sl_conn_state state) {
     uint32_t k = 0;
-    for (size_t i = 0; i < n->n_conns && k < SL_NET_MAX_PENDING; i++)
-        if (n->conns[i]->accepted && n->conns[i]->state == state) out[k++] = n->conns[i];
+    for (size_t i = 0; i < n->n_conns; i++) k += waits(n->conns[i], state);
+    return k;
+}
+
+/* Of those that wait: how many call from there. */
+static uint32_t count_from(const sl_net *n, sl_conn_state state, uint64_t key) {
+    uint32_t k = 0;
+    for (size_t i = 0; i < n->n_conns; i++)
+        k += waits(n->conns[i], state) && n->conns[i]->origin.key == key;
     return k;
 }
 
@@ -24,13 +35,13 @@ static bool goes_before(const sl_conn *a, const sl_conn *b) {
 }
 
 void sl_pending_make_room(sl_net *n, sl_conn_state state) {
-    sl_conn *w[SL_NET_MAX_PENDING], *first = NULL;
-    uint32_t k = waiting(n, state, w), most = 0;
-    if (k < SL_NET_MAX_PENDING) return;
-    for (uint32_t i = 0; i < k; i++) {
-        uint32_t same = 0;
-        for (uint32_t j = 0; j < k; j++) same += w[j]->origin.key == w[i]->origin.key;
-        if (same > most || (same == most && goes_before(w[i], first))) first = w[i];
+    uint32_t room = state == SL_CONN_WAIT_AUTH ? n->max_callers : SL_NET_MAX_PENDING, most = 0;
+    sl_conn *first = NULL;
+    if (count(n, state) < room) return;
+    for (size_t i = 0; i < n->n_conns; i++) {
+        sl_conn *c = n->conns[i];
+        uint32_t same = waits(c, state) ? count_from(n, state, c->origin.key) : 0;
+        if (same > most || (same > 0 && same == most && goes_before(c, first))) first = c;
         most = SL_MAX(most, same);
     }
     /* Without a word: an honest caller shall take it for absence, and try again. */
@@ -38,8 +49,7 @@ void sl_pending_make_room(sl_net *n, sl_conn_state state) {
 }
 
 uint32_t sl_pending_count(const sl_net *n) {
-    sl_conn *w[SL_NET_MAX_PENDING];
-    return waiting(n, SL_CONN_WAIT_HELLO, w) + waiting(n, SL_CONN_WAIT_AUTH, w);
+    return count(n, SL_CONN_WAIT_HELLO) + count(n, SL_CONN_WAIT_AUTH);
 }
 
 /* ---- log ---- */

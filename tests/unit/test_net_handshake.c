@@ -384,6 +384,25 @@ static void a_recorded_hello_takes_no_others_place(void **state) {
     raw_close(&other);
 }
 
+/* Where many are expected at once, all of them have a place, and no more than they. */
+static void those_who_are_expected_have_places(void **state) {
+    stage *s = *state;
+    raw other;
+    raw_open(&other, s->hub);
+    sl_net_set_callers(s->p.net, 150);
+    raw_reach_auth(s);
+    for (int i = 1; i <= 300; i++) {
+        idle_calls(s, &other, 1);
+        raw_hello(&other);
+        turn(s, 1000);
+        assert_int_equal(sl_pending_count(s->p.net), SL_MIN(1 + i, 150));
+    }
+    raw_auth(&s->r, KEY);
+    turn(s, 1000);
+    assert_true(raw_welcomed(&s->r) != 0);
+    raw_close(&other);
+}
+
 /* Thousands are turned away, and the log has a line for few of them and the number of the rest. */
 static void the_log_of_a_flood_is_bounded(void **state) {
     stage *s = *state;
@@ -429,6 +448,7 @@ int main(void) {
         CASE(idle_callers_give_way),
         CASE(a_proof_in_time_needs_no_place),
         CASE(a_recorded_hello_takes_no_others_place),
+        CASE(those_who_are_expected_have_places),
         CASE(the_log_of_a_flood_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
