@@ -373,7 +373,8 @@ static sl_status create_lane(sim *s, sim_worker *w, sim_lane *l) {
     sl_status st = sl_step_create(&w->attn->slots, &s->cut, lane, s->max_rows,
                                   s->p->prefill_stretch, &l->step, s->err);
     if (st != SL_OK || s->aep) return st;
-    return sl_member_init(&l->member, w->id, s->n_attn, s->err);
+    return sl_member_init(&l->member, w->id, 0,
+                          s->err); /* sets grow: most lanes may never have one */
 }
 
 sl_status sim_attn_create(sim *s, sim_worker *w) {
@@ -381,7 +382,9 @@ sl_status sim_attn_create(sim *s, sim_worker *w) {
     if (!a) return sim_oom(s, "an attention worker");
     w->attn = a;
     sl_head_init(&a->head, s->p, s->m->vocab);
-    while (s->attn_id[a->index] != w->id) a->index++;
+    size_t index;
+    (void)sl_idset_find(&s->members, w->id, &index);
+    a->index = (uint32_t)index;
     a->lane = sl_alloc(s->lanes, sizeof *a->lane);
     if (!a->lane) return sim_oom(s, "lanes");
     sl_status st = sl_slots_create(s->lanes, s->max_slots, &a->slots, s->err);
