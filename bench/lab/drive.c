@@ -271,8 +271,8 @@ static void print_worker(const sl_worker_stats *a, const sl_worker_stats *b, boo
            (unsigned long long)(b->sent_bytes - a->sent_bytes), last ? "" : ",");
 }
 
-static void print_result(driver *d, double seconds, const sl_engine_stats *a,
-                         const sl_engine_stats *b) {
+static void print_result(driver *d, double seconds, const sl_engine_detail *a,
+                         const sl_engine_detail *b) {
     double per_s = seconds > 0 ? (double)d->tokens / seconds : 0, scale = d->l->time_scale;
     printf("{\"begin_ns\": %llu, \"end_ns\": %llu,\n", (unsigned long long)d->begin_ns,
            (unsigned long long)d->end_ns);
@@ -293,11 +293,11 @@ static void print_result(driver *d, double seconds, const sl_engine_stats *a,
 }
 
 static sl_status run(driver *d, uint32_t *prompt, sl_err *err) {
-    sl_engine_stats before, after;
+    sl_engine_detail before = {0}, after = {0};
     uint64_t begin = sl_now_ns(), next_ns = begin;
     uint64_t warm = begin + (uint64_t)(d->l->warmup_s * 1e9);
     sl_status st = drive(d, warm, prompt, &next_ns, err);
-    sl_engine_stats_get(d->e, &before);
+    if (st == SL_OK) st = sl_engine_detail_get(d->e, &before, err);
     begin_measuring(d);
     uint64_t end =
         d->l->measure_s > 0 ? sl_now_ns() + (uint64_t)(d->l->measure_s * 1e9) : UINT64_MAX;
@@ -307,17 +307,19 @@ static sl_status run(driver *d, uint32_t *prompt, sl_err *err) {
     end_measuring(d, all_submitted || st != SL_OK || any_failed(d));
     if (!all_submitted) { /* while all are still there */
         nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
-        sl_engine_stats_get(d->e, &after);
+        if (st == SL_OK) st = sl_engine_detail_get(d->e, &after, err);
     }
     drain(d, true);
     if (all_submitted) {
         nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 200000000}, NULL);
-        sl_engine_stats_get(d->e, &after);
+        st = sl_engine_detail_get(d->e, &after, err);
     }
     if (st == SL_OK && d->failed)
         st = sl_fail(err, SL_ERR_WORKER_LOST, "%llu requests failed: %s",
                      (unsigned long long)d->failed, d->why);
     if (st == SL_OK) print_result(d, (double)(d->end_ns - d->begin_ns) / 1e9, &before, &after);
+    sl_engine_detail_free(&before);
+    sl_engine_detail_free(&after);
     return st;
 }
 

@@ -86,17 +86,13 @@ static void set_default_limits(const sl_model_spec *m, sl_plan *p) {
     p->n_pages = (uint32_t)SL_MAX(SL_MIN(all, in_2_gib), sl_kv_pages_for(p->context));
 }
 
-static sl_plan_worker *alloc_workers(uint32_t n) {
-    return sl_alloc(SL_MAX(n, SL_PLAN_MAX_WORKERS), sizeof(sl_plan_worker));
-}
-
 static sl_status plan_init(const sl_model_spec *m, uint32_t n_workers, sl_plan *p, sl_err *err) {
     *p = (sl_plan){.epoch = 1, .n_workers = n_workers, .n_experts = m->n_experts, .int8 = true};
     sl_plan_set_schedule(p, SL_SCHED_EP);
-    if (n_workers == 0 || n_workers > SL_PLAN_MAX_SIMULATED)
+    if (n_workers == 0 || n_workers > SL_MAX_WORKERS)
         return sl_fail(err, SL_ERR_ARG, "plan: %u workers, 1 to %u are possible", n_workers,
-                       SL_PLAN_MAX_SIMULATED);
-    p->worker = alloc_workers(n_workers);
+                       SL_MAX_WORKERS);
+    p->worker = sl_alloc(n_workers, sizeof *p->worker);
     if (!p->worker) return sl_fail(err, SL_ERR_NOMEM, "plan of %u workers", n_workers);
     for (uint32_t i = 0; i < n_workers; i++) p->worker[i] = (sl_plan_worker){.id = i, .cpu = -1};
     p->device.time_scale = 1;
@@ -129,7 +125,7 @@ void sl_plan_free(sl_plan *p) {
 sl_status sl_plan_copy(const sl_plan *p, sl_plan *out, sl_err *err) {
     sl_plan copy = *p;
     copy.place = (sl_placement){0};
-    copy.worker = alloc_workers(p->n_workers);
+    copy.worker = sl_alloc(p->n_workers, sizeof *copy.worker);
     sl_status st = copy.worker ? sl_placement_copy(&p->place, p->n_experts, &copy.place, err)
                                : sl_fail(err, SL_ERR_NOMEM, "plan of %u workers", p->n_workers);
     if (st == SL_OK) {
@@ -411,7 +407,7 @@ sl_status sl_plan_from_json(sl_json v, const sl_model_spec *m, sl_plan *out, sl_
     sl_status st = sl_json_array(v, "workers", SL_JSON_REQUIRED, &workers, err);
     if (st != SL_OK) return st;
     size_t n = sl_json_count(workers);
-    st = plan_init(m, (uint32_t)SL_MIN(n, SL_PLAN_MAX_SIMULATED + 1), &p, err);
+    st = plan_init(m, (uint32_t)SL_MIN(n, SL_MAX_WORKERS + 1), &p, err);
     if (st == SL_OK) st = read_scalars(v, &p, err);
     if (st == SL_OK) st = read_workers(v, workers, m, &p, err);
     if (st == SL_OK) st = sl_plan_check(&p, m, err);
@@ -512,11 +508,16 @@ static sl_status check_schedule(const sl_plan *p, sl_err *err) {
     return SL_OK;
 }
 
-sl_status sl_plan_check_size(const sl_plan *p, sl_err *err) {
-    if (p->n_workers <= SL_PLAN_MAX_WORKERS) return SL_OK;
-    return sl_fail(err, SL_ERR_UNSUPPORTED,
-                   "plan: %u workers can be planned and simulated, the engine runs up to %u",
-                   p->n_workers, SL_PLAN_MAX_WORKERS);
+sl_status sl_plan_check_size(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
+    uint64_t senders = 0, rows = p->max_num_batched_tokens / p->lanes;
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        senders += (p->worker[i].roles & SL_ROLE_ATTENTION) != 0;
+    if (senders * rows * m->top_k <= UINT32_MAX) return SL_OK;
+    return sl_fail(err, SL_ERR_INFEASIBLE,
+                   "plan: an expert worker would reserve %llu places, for %llu attention workers "
+                   "with %llu rows (max_num_batched_tokens) of %u experts; limit %u",
+                   (unsigned long long)(senders * rows * m->top_k), (unsigned long long)senders,
+                   (unsigned long long)rows, m->top_k, UINT32_MAX);
 }
 
 sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) {

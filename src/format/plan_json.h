@@ -38,8 +38,9 @@ sl_status sl_plan_from_json(sl_json v, const sl_model_spec *m, sl_plan *out,
 /* NUL-terminated JSON with ids, addresses and epoch; free with sl_free. NULL: out of memory. */
 char *sl_plan_print(const sl_plan *p) SL_MUST_CHECK;
 
-/* SL_ERR_UNSUPPORTED: more workers than the engine runs; such a plan is for the simulator. */
-sl_status sl_plan_check_size(const sl_plan *p, sl_err *err) SL_MUST_CHECK;
+/* SL_ERR_INFEASIBLE: expert workers cannot count the rows that they would have to reserve for; such
+ * a plan is for the simulator. */
+sl_status sl_plan_check_size(const sl_plan *p, const sl_model_spec *m, sl_err *err) SL_MUST_CHECK;
 /* Whether the plan fits the model and the limits of the wire; INFEASIBLE or ARG with the reason. */
 sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) SL_MUST_CHECK;
 

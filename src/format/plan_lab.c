@@ -168,20 +168,19 @@ json_t *sl_costs_json(const sl_costs *c) {
 /* ---- pinning ---- */
 
 sl_status sl_plan_pin(const char *text, sl_plan *p, sl_err *err) {
-    int32_t cpu[SL_PLAN_MAX_WORKERS];
     uint32_t n = 0;
     p->pin_auto = strcmp(text, "auto") == 0;
     if (p->pin_auto) return SL_OK;
-    for (const char *at = text; n < SL_PLAN_MAX_WORKERS; at++) {
+    for (const char *at = text;; at++) {
         char *end;
         long v = strtol(at, &end, 10);
         if (end == at || *at < '0' || *at > '9' || v > SL_PLAN_MAX_CPU || (*end && *end != ','))
             return sl_fail(err, SL_ERR_ARG, "--pin: '%.20s' is neither auto nor a CPU from 0 to %d",
                            at, SL_PLAN_MAX_CPU);
-        cpu[n++] = (int32_t)v;
+        if (n < p->n_workers) p->worker[n++].cpu = (int32_t)v;
         at = end;
         if (!*at) break;
     }
-    for (uint32_t i = 0; i < p->n_workers; i++) p->worker[i].cpu = cpu[i % n];
+    for (uint32_t i = n; i < p->n_workers; i++) p->worker[i].cpu = p->worker[i - n].cpu;
     return SL_OK;
 }

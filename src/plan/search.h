@@ -141,7 +141,7 @@ typedef struct sl_search_problem {
     double reserve;     /* share of memory kept free */
     double value_bytes; /* of a hidden value on the wire */
     bool decode_only;
-    bool runnable;     /* only what the engine runs: whole devices, at most SL_PLAN_MAX_WORKERS */
+    bool runnable;     /* only what the engine runs: whole devices, at most SL_MAX_WORKERS */
     bool as_published; /* published forms where they differ: balance, Eq. 5, no imbalance */
     /* Prices the best of aep (sl_sim_try of sim/trial.h); NULL: they stay optimistic bounds. */
     sl_search_try try_aep;

@@ -8,7 +8,7 @@ const char *sl_layout_not_run(const sl_layout *l) {
     if (l->tp_a > 1 || l->tp_e > 1) return "tensor parallelism";
     if (l->kind == SL_LAYOUT_HYBRID) return "schedule hybrid";
     uint64_t workers = (uint64_t)l->n_a + (sl_layout_is_apart(l->kind) ? l->n_e : 0);
-    return workers > SL_PLAN_MAX_WORKERS ? "more than 64 workers" : NULL;
+    return workers > SL_MAX_WORKERS ? "more workers than a plan may have" : NULL;
 }
 
 static void lower(double *least, double x) {

@@ -46,9 +46,11 @@ static void take_out(sl_admit *a, sl_admit_list *l, uint32_t request) {
 
 /* ---- the worker with most free pages ---- */
 
-/* What of the worker is in the tree has changed. */
+/* What of the worker is in the tree or in sums has changed. */
 static void note(sl_admit *a, uint32_t worker) {
-    const sl_admit_worker *w = &a->worker[worker];
+    sl_admit_worker *w = &a->worker[worker];
+    a->n_free_pages += (uint64_t)w->pages.n_free - w->n_counted;
+    w->n_counted = w->pages.n_free;
     bool takes = w->open && w->running.n < a->shape.max_running;
     uint32_t at = a->leaves + worker;
     a->most[at] = takes ? w->pages.n_free : 0;
@@ -350,6 +352,8 @@ void sl_admit_free(sl_admit *a) {
 
 sl_status sl_admit_add_pages(sl_admit *a, uint32_t worker, uint32_t n, uint32_t room, sl_err *err) {
     sl_status st = sl_pages_create(n, room, &a->worker[worker].pages, err);
+    if (st != SL_OK) return st;
+    a->n_pages += n;
     note(a, worker);
-    return st;
+    return SL_OK;
 }

@@ -64,6 +64,7 @@ typedef struct sl_admit_list {
 
 typedef struct sl_admit_worker {
     sl_pages pages;
+    uint32_t n_counted;    /* of its free pages: are in sl_admit.n_free_pages */
     bool open;             /* requests may start here */
     uint32_t n_leaving;    /* of `running`: their pages are on the way back */
     sl_admit_list running; /* in the order of their starts */
@@ -90,6 +91,7 @@ typedef struct sl_admit {
     sl_admit_list waiting; /* by age: those that ran stand before those that never did */
     uint32_t n_again;      /* of these: they have run */
     uint32_t n_running, n_open;
+    uint64_t n_pages, n_free_pages; /* of all workers */
     uint32_t first_due, last_due;
     uint64_t ages, starts;
     bool failed; /* books of pages found no memory: decisions are no longer right */

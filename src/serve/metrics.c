@@ -199,22 +199,21 @@ static void put_worker_labels(sl_jbuf *b, const char *family, const sl_worker_st
                 role_name(w->roles));
 }
 
-static void put_workers(sl_jbuf *b, const sl_engine_stats *stats) {
-    size_t n = SL_MIN((size_t)stats->n_workers, SL_LEN(stats->worker));
+static void put_workers(sl_jbuf *b, const sl_engine_detail *d) {
     sl_metrics_put_help(b, "worker_up", "gauge", "1 while the worker answers.");
-    for (size_t i = 0; i < n; i++) {
-        put_worker_labels(b, "worker_up", &stats->worker[i]);
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        put_worker_labels(b, "worker_up", &d->worker[i]);
         sl_jbuf_fmt(b, ",");
-        put_label(b, "name", stats->worker[i].name);
-        sl_jbuf_fmt(b, "} %d\n", stats->worker[i].alive ? 1 : 0);
+        put_label(b, "name", d->worker[i].name);
+        sl_jbuf_fmt(b, "} %d\n", d->worker[i].alive ? 1 : 0);
     }
     for (size_t c = 0; c < SL_LEN(columns); c++) {
         if (columns[c].help[0])
             sl_metrics_put_help(b, columns[c].family, "counter", columns[c].help);
-        for (size_t i = 0; i < n; i++) {
+        for (uint32_t i = 0; i < d->n_workers; i++) {
             uint64_t v;
-            memcpy(&v, (const char *)&stats->worker[i] + columns[c].offset, sizeof v);
-            put_worker_labels(b, columns[c].family, &stats->worker[i]);
+            memcpy(&v, (const char *)&d->worker[i] + columns[c].offset, sizeof v);
+            put_worker_labels(b, columns[c].family, &d->worker[i]);
             if (columns[c].label) sl_jbuf_fmt(b, ",%s=\"%s\"", columns[c].label, columns[c].value);
             sl_jbuf_fmt(b, "} %.17g\n", (double)v * columns[c].scale);
         }
@@ -270,7 +269,7 @@ void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engi
         put_histogram(out, &measures[i], model, &m->measure[i]);
     pthread_mutex_unlock(&m->lock);
     sl_metrics_put_schedule(out, stats);
-    put_workers(out, stats);
-    sl_metrics_put_batches(out, stats);
+    put_workers(out, detail);
+    sl_metrics_put_batches(out, detail);
     sl_metrics_put_detail(out, detail);
 }

@@ -22,12 +22,11 @@ void sl_metrics_put_schedule(sl_jbuf *b, const sl_engine_stats *stats) {
                     stats->predicted_s[i]);
 }
 
-void sl_metrics_put_batches(sl_jbuf *b, const sl_engine_stats *stats) {
-    size_t n = SL_MIN((size_t)stats->n_workers, SL_LEN(stats->worker));
+void sl_metrics_put_batches(sl_jbuf *b, const sl_engine_detail *d) {
     sl_metrics_put_help(b, "expert_call_rows", "histogram",
                         "Rows that one expert got in one call.");
-    for (size_t i = 0; i < n; i++) {
-        const sl_worker_stats *w = &stats->worker[i];
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        const sl_worker_stats *w = &d->worker[i];
         uint64_t below = 0;
         if (!(w->roles & 2u)) continue; /* hosts no experts (spec/plan.h) */
         for (uint32_t k = 0; k < SL_BATCH_BUCKETS; k++) {

@@ -12,7 +12,7 @@ static inline void sl_metrics_put_help(sl_jbuf *b, const char *name, const char 
 /* What the plan schedules, and what --schedule auto predicted of it (metrics_detail.c). */
 void sl_metrics_put_schedule(sl_jbuf *b, const sl_engine_stats *stats);
 /* Families by worker, by layer and by expert (metrics_detail.c). */
-void sl_metrics_put_batches(sl_jbuf *b, const sl_engine_stats *stats);
+void sl_metrics_put_batches(sl_jbuf *b, const sl_engine_detail *d);
 void sl_metrics_put_detail(sl_jbuf *b, const sl_engine_detail *d);
 
 #endif

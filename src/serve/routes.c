@@ -39,7 +39,7 @@ static enum MHD_Result answer_metrics(sl_call *call, const char *rest) {
     sl_engine_detail detail = {0};
     sl_err err;
     if (sl_engine_detail_get(s->o.engine, &detail, &err) != SL_OK)
-        sl_log(SL_LOG_WARN, "serve", "metrics without layers: %s", err.msg);
+        sl_log(SL_LOG_WARN, "serve", "metrics without workers and layers: %s", err.msg);
     sl_metrics_write(&s->metrics, &stats, &detail, sl_conns_open(&s->conns), s->model, &b);
     sl_engine_detail_free(&detail);
     return sl_call_reply(call, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", &b);

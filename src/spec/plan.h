@@ -9,9 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SL_PLAN_MAX_WORKERS   64u    /* of a plan that the engine runs (sl_plan_check_size) */
-#define SL_PLAN_MAX_SIMULATED 16384u /* of any plan */
-#define SL_PLAN_VERSION       1u
+#define SL_PLAN_VERSION 1u
 
 /* How the rows of an attention worker are grouped, and when a group may run (docs/schedules.md). */
 typedef enum sl_schedule {
@@ -98,7 +96,7 @@ typedef struct sl_plan {
     uint32_t lookahead; /* of defrag: layers */
     double delta;       /* of defrag: weight lost per layer ahead, in (0, 1] */
     uint32_t n_workers;
-    sl_plan_worker *worker; /* [n_workers], and zeroes up to SL_PLAN_MAX_WORKERS; owned */
+    sl_plan_worker *worker; /* [n_workers], at most SL_MAX_WORKERS; owned */
     sl_placement place;
     uint32_t n_experts;
     /* numerics */

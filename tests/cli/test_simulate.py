@@ -113,10 +113,10 @@ MODEL = ROOT / "bench" / "lab" / "models" / "amoe-top1"
 DEVICE = {"attention": {"fixed": 2000}, "expert": {"fixed": 250}}
 
 
-def deployment(tmp_path, *args, code=0, load="input: 1\noutput: {uniform: [20, 40]}\narrival: {closed: 64}\n"):
+def deployment(tmp_path, *args, code=0, load="input: 1\noutput: {uniform: [20, 40]}\narrival: {closed: 64}\n", model=MODEL):
     (tmp_path / "device.json").write_text(json.dumps(DEVICE))
     (tmp_path / "load.yaml").write_text(load)
-    out, err = sluice(MODEL, "--device", f"emulated:{tmp_path}/device.json", "--workload", tmp_path / "load.yaml",
+    out, err = sluice(model, "--device", f"emulated:{tmp_path}/device.json", "--workload", tmp_path / "load.yaml",
                       "--ctx", 512, *args, "--json", code=code)
     return json.loads(out) if code == 0 else err
 
@@ -180,14 +180,22 @@ def test_bad_options_are_refused(tmp_path, args, text):
     assert done.returncode in (1, 2) and text in done.stderr and done.stdout == ""
 
 
-def test_more_workers_than_the_engine_runs(tmp_path):
+def test_many_workers(tmp_path):
     few = ["--requests", 4]
     assert len(deployment(tmp_path, "--attention", 1200, "--experts", 4, *few)["workers"]) == 1204
+    ten_thousand = ["--attention", 9992, "--experts", 8]
+    assert len(deployment(tmp_path, *ten_thousand, *few)["workers"]) == 10000
+    everybody = "input: 1\noutput: 2\narrival: {closed: 9992}\n"  # a request each, all in one round
+    done = deployment(tmp_path, *ten_thousand, "--requests", 9992, load=everybody, model=ROOT / "tests/golden/qwen3moe-tiny")
+    assert done["requests"]["finished"] == 9992 and all(w["rows"] for w in done["workers"])
+    assert deployment(tmp_path, "--attention", 16384, "--experts", 1, code=2).strip().endswith("16385 workers, 1 to 16384 are possible")
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"version": 1, "schedule": "dep", "workers": [{"roles": ["attention"]}] * 99 + [{"roles": ["expert"]}]}))
     assert len(deployment(tmp_path, "--plan", plan, *few)["workers"]) == 100
-    run = subprocess.run([SLUICE, "run", ROOT / "tests/golden/qwen3moe-tiny", "--ids", "1", "--plan", plan], capture_output=True, text=True, timeout=60)
-    assert run.returncode == 1 and "100 workers can be planned and simulated, the engine runs up to 64" in run.stderr
+    alone, all_of_them = (subprocess.run([SLUICE, "run", ROOT / "tests/golden/qwen3moe-tiny", "--ids", "1,2,3", "--max-tokens", "4", "--exact", *args],
+                                         capture_output=True, text=True, timeout=120) for args in ([], ["--plan", plan, "--transport", "loop"]))
+    assert alone.returncode == all_of_them.returncode == 0, all_of_them.stderr
+    assert alone.stdout == all_of_them.stdout != ""
 
 
 def test_requests_that_do_not_fit_say_why(tmp_path):

@@ -7,6 +7,8 @@
 #include "sim/deployment.h"
 #include "stage/stage.h"
 
+#define MAX_WORKERS 64u /* of a drawn deployment */
+
 /* Times are whole microseconds, so that sums are the same in any order. */
 typedef struct scene {
     const char *folder;

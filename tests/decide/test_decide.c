@@ -69,7 +69,7 @@ static void draw_costs(uint64_t *rng, scene *x) {
 static bool draw_replicas(uint64_t *rng, scene *x) {
     sl_plan *p = &x->plan;
     sl_share share[2 * SL_MAX_EXPERTS];
-    uint32_t count[SL_MAX_EXPERTS], host[SL_PLAN_MAX_WORKERS], n = 0, n_hosts = 0;
+    uint32_t count[SL_MAX_EXPERTS], host[MAX_WORKERS], n = 0, n_hosts = 0;
     sl_placement made;
     sl_err err;
     for (uint32_t i = 0; i < p->n_workers; i++)
@@ -172,7 +172,7 @@ static uint32_t route(void *ctx, uint64_t request, uint32_t position, uint32_t m
 
 static bool simulate(const scene *x, decisions *log) {
     static const sl_route_skew even = {.on = true};
-    sl_watch watch[SL_PLAN_MAX_WORKERS + 1];
+    sl_watch watch[MAX_WORKERS + 1];
     sl_err err;
     sl_sim_result result;
     routes r = {.x = x};
@@ -326,7 +326,7 @@ static void print_scene(const scene *x, uint64_t seed) {
 
 /* planted: the simulator is given one time that differs by a microsecond. */
 static bool run_seed(const char *folder, const sl_model_spec *m, uint64_t seed, bool planted) {
-    static decisions engine[SL_PLAN_MAX_WORKERS + 1], simulator[SL_PLAN_MAX_WORKERS + 1];
+    static decisions engine[MAX_WORKERS + 1], simulator[MAX_WORKERS + 1];
     uint64_t rng = seed * 7919;
     scene x = {.folder = folder, .model = m};
     draw_costs(&rng, &x);
@@ -336,7 +336,7 @@ static bool run_seed(const char *folder, const sl_model_spec *m, uint64_t seed, 
     if (planted) x.control_us += 1;
     ok = ok && simulate(&x, simulator) && compare(&x, engine, simulator, planted);
     if (!ok && !planted) print_scene(&x, seed);
-    for (uint32_t i = 0; i <= SL_PLAN_MAX_WORKERS; i++) {
+    for (uint32_t i = 0; i <= MAX_WORKERS; i++) {
         decisions_free(&engine[i]);
         decisions_free(&simulator[i]);
     }

@@ -56,8 +56,8 @@ typedef struct world {
     scene *x;
     sl_engine *engine;
     uint32_t n; /* workers */
-    actor actor[SL_PLAN_MAX_WORKERS + 1];
-    channel link[SL_PLAN_MAX_WORKERS + 1][SL_PLAN_MAX_WORKERS + 1];
+    actor actor[MAX_WORKERS + 1];
+    channel link[MAX_WORKERS + 1][MAX_WORKERS + 1];
     sl_sim_events ev;
     uint64_t start_us; /* before all are ready */
     bool serving, over, any_dirty;

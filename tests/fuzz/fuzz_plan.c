@@ -27,7 +27,7 @@ static const sl_model_spec model = {.n_layers = 4,
                                     .max_position = 512};
 
 static void check(const sl_plan *p) {
-    SL_ASSERT(p->n_workers >= 1 && p->n_workers <= SL_PLAN_MAX_SIMULATED);
+    SL_ASSERT(p->n_workers >= 1 && p->n_workers <= SL_MAX_WORKERS);
     SL_ASSERT(p->lanes >= 1 && p->epoch >= 1 && p->max_num_seqs >= 1);
     SL_ASSERT(p->max_num_batched_tokens >= p->lanes && p->context <= model.max_position);
     SL_ASSERT(p->n_pages >= sl_kv_pages_for(p->context));

@@ -1,11 +1,12 @@
 /* The law: with exact numerics, ids and logits are the same bits for every schedule, worker count,
  * transport, arrival order and batch.
  *
- * usage: test_law loop|shm|tcp SLUICE GOLDEN_FOLDER [SEED [ONE_IN [deferred]]]
+ * usage: test_law loop|shm|tcp SLUICE GOLDEN_FOLDER [SEED [ONE_IN [deferred|many]]]
  * For every fixture and wire format, requests run alone in one process with one thread; then the
  * same requests run all at once on each deployment with each schedule that fits it, with random
  * lanes, chunks, step sizes, threads and (loop) delays. With `deferred`, over loop only, their
- * stages are computed by a device that takes its time (deferred.h). */
+ * stages are computed by a device that takes its time (deferred.h). With `many`, one fixture and
+ * one wire format run on a deployment of 72 workers. */
 #include "base/mem.h"
 #include "base/rng.h"
 #include "deferred.h"
@@ -46,12 +47,16 @@ typedef struct outcome {
     char message[160];
 } outcome;
 
+#define MANY_OF "qwen3moe-tiny"
+
 static const struct {
     const char *name;
     uint32_t attention, experts;
 } deployments[] = {
-    {"1 process", 0, 0}, {"1+1", 1, 1}, {"1+3", 1, 3}, {"2+2", 2, 2}, {"3 colocated", 3, 0},
+    {"1 process", 0, 0}, {"1+1", 1, 1},         {"1+3", 1, 3},
+    {"2+2", 2, 2},       {"3 colocated", 3, 0}, {"64+8", 64, 8} /* of `many` */,
 };
+#define N_FEW (SL_LEN(deployments) - 1)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -61,6 +66,7 @@ static uint64_t seed = 1;
 static uint32_t one_in = 1;    /* slow builds run a draw of the schedules: one in so many */
 static bool skewed;            /* experts are drawn instead of routed */
 static deferred_maker devices; /* seed 0: the CPU computes */
+static bool many;
 
 static void on_event(void *ctx, const sl_request_event *ev) {
     outcome *o = ctx;
@@ -391,14 +397,14 @@ static int check_fixture(const char *folder) {
     sl_err err;
     int bad = 0;
     if (sl_model_read_spec(folder, &m, &gen, &err) != SL_OK) return printf("%s\n", err.msg), 1;
-    for (uint32_t i = 0; i <= SL_WIRE_FORMAT_COUNT; i++) {
+    for (uint32_t i = 0; i <= (many ? 0u : SL_WIRE_FORMAT_COUNT); i++) {
         uint32_t wire = i % SL_WIRE_FORMAT_COUNT;
         skewed = i == SL_WIRE_FORMAT_COUNT;
         request r[N_REQUESTS];
         outcome ref[N_REQUESTS] = {0};
         uint64_t state = seed * 1000 + i + name_code(folder);
         make_requests(r, m.vocab, &state);
-        for (size_t d = 0; !bad && d < SL_LEN(deployments); d++) {
+        for (size_t d = many ? N_FEW : 0; !bad && d < (many ? N_FEW + 1 : N_FEW); d++) {
             bool none = false;
             for (uint32_t k = 0; !bad && !none; k++) {
                 if (one_in > 1 && sl_rng_below(&state, k ? one_in : first_in())) continue;
@@ -418,6 +424,7 @@ int main(int argc, char **argv) {
     if (argc > 4) seed = strtoull(argv[4], NULL, 10);
     if (argc > 5) one_in = (uint32_t)strtoul(argv[5], NULL, 10);
     if (argc > 6 && strcmp(argv[6], "deferred") == 0) devices.seed = seed;
+    many = argc > 6 && strcmp(argv[6], "many") == 0;
     printf("seed %llu\n", (unsigned long long)seed);
     if (strcmp(transport, "loop")) sl_net_setup_process(transport);
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -431,6 +438,7 @@ int main(int argc, char **argv) {
         size_t n = strlen(e->d_name);
         bool gguf = n > 5 && strcmp(e->d_name + n - 5, ".gguf") == 0;
         if (e->d_name[0] == '.' || (!gguf && access(config, R_OK) != 0)) continue;
+        if (many && strcmp(e->d_name, MANY_OF) != 0) continue;
         bad |= check_fixture(folder);
         fixtures++;
     }

@@ -120,7 +120,7 @@ static sl_plan plan_of(const deployment *d) {
 static sl_plan moved(const sl_plan *p, uint32_t by, bool replicas) {
     sl_err err;
     sl_plan to;
-    uint32_t hosts[SL_PLAN_MAX_WORKERS], n_hosts = 0, n = 0;
+    uint32_t hosts[16], n_hosts = 0, n = 0;
     sl_share *share = sl_alloc(p->n_experts, 2 * sizeof *share);
     uint32_t *count = sl_alloc(p->n_experts, sizeof *count);
     if (!share || !count || sl_plan_copy(p, &to, &err) != SL_OK) abort();

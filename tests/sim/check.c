@@ -304,7 +304,7 @@ static bool check_totals(sim *s) {
         return sim_fail(s, "%llu requests taken, %llu ended", (unsigned long long)taken,
                         (unsigned long long)(ended + st.finished_cancelled));
     for (uint32_t i = 0; i < s->n_workers; i++) { /* of the living: their own, check_worker */
-        const sl_worker_stats *w = &st.worker[i];
+        const sl_worker_stats *w = &s->engine->worker[i].stats;
         if (!w->alive && w->rows_created != w->rows_merged + w->rows_cancelled + w->rows_lost)
             return sim_fail(s, "the books of worker %u, which died, do not balance", i);
     }

@@ -20,7 +20,7 @@ static const uint32_t shapes[][2] = {{1, 0}, {1, 1}, {1, 3}, {2, 2}, {2, 0},
 /* Under --exact any worker may host any expert, and several may host the same one. */
 static bool draw_placement(sim *s, sl_plan *p) {
     sl_share share[2 * 64 * 16];
-    uint32_t count[64 * 16], n = 0, hosts[SL_PLAN_MAX_WORKERS], n_hosts = 0;
+    uint32_t count[64 * 16], n = 0, hosts[SIM_MAX_WORKERS], n_hosts = 0;
     sl_placement made;
     sl_err err;
     for (uint32_t i = 0; i < p->n_workers; i++)

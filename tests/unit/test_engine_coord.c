@@ -146,7 +146,7 @@ static void books_of_the_dead_balance(void **state) {
         scene s;
         sl_err err = {0};
         sl_counts counts;
-        sl_engine_stats st;
+        sl_engine_detail d;
         struct {
 #define FIELD(name) uint64_t name;
             SL_WORKER_COUNTERS(FIELD)
@@ -163,15 +163,17 @@ static void books_of_the_dead_balance(void **state) {
         sl_counts_encode(&counts, &w);
         say(&s.worker[0], (sl_wire_header){.kind = SL_MSG_STATS}, b);
         step(&s);
-        sl_engine_stats_get(s.e, &st);
-        assert_int_equal(st.worker[0].rows_created, 107);
-        assert_int_equal(st.worker[0].rows_lost, 0);
+        assert_int_equal(sl_engine_detail_get(s.e, &d, &err), SL_OK);
+        assert_int_equal(d.worker[0].rows_created, 107);
+        assert_int_equal(d.worker[0].rows_lost, 0);
+        sl_engine_detail_free(&d);
         actor_stop(&s.worker[0]);
         s.worker[0].net = NULL;
         for (int k = 0; k < 20 && s.e->roster.worker[0].state != SL_ROSTER_GONE; k++) step(&s);
-        sl_engine_stats_get(s.e, &st);
-        assert_false(st.worker[0].alive);
-        assert_int_equal(st.worker[0].rows_lost, cases[i].lost);
+        assert_int_equal(sl_engine_detail_get(s.e, &d, &err), SL_OK);
+        assert_false(d.worker[0].alive);
+        assert_int_equal(d.worker[0].rows_lost, cases[i].lost);
+        sl_engine_detail_free(&d);
         sl_counts_free(&counts);
         end(&s);
     }

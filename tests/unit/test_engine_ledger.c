@@ -104,6 +104,13 @@ static void submit(sl_engine *e, const uint32_t *prompt, uint32_t n, uint32_t ma
     if (sl_engine_submit(e, &p, &o->id, &err) != SL_OK) fail_msg("%s", err.msg);
 }
 
+static sl_engine_detail detail(sl_engine *e) {
+    sl_engine_detail d;
+    sl_err err;
+    if (sl_engine_detail_get(e, &d, &err) != SL_OK) fail_msg("%s", err.msg);
+    return d;
+}
+
 /* The books some time after the last request, when every worker has reported again. */
 static sl_engine_stats quiet_stats(sl_engine *e) {
     sl_engine_stats s;
@@ -114,21 +121,24 @@ static sl_engine_stats quiet_stats(sl_engine *e) {
         const struct timespec t = {.tv_nsec = 50000000};
         nanosleep(&t, NULL);
         sl_engine_stats_get(e, &s);
+        sl_engine_detail d = detail(e);
         quiet = s.running == 0 && s.waiting == 0;
-        for (uint32_t i = 0; i < s.n_workers; i++) {
-            if (!wall[i]) wall[i] = s.worker[i].wall_us + 1; /* before: may be an old report */
-            quiet = quiet && s.worker[i].wall_us > wall[i] + 600000;
+        for (uint32_t i = 0; i < d.n_workers; i++) {
+            if (!wall[i]) wall[i] = d.worker[i].wall_us + 1; /* before: may be an old report */
+            quiet = quiet && d.worker[i].wall_us > wall[i] + 600000;
         }
+        sl_engine_detail_free(&d);
     }
     assert_true(quiet);
     return s;
 }
 
-static void check_books(const sl_engine_stats *s) {
+static void check_books(sl_engine *e, const sl_engine_stats *s) {
+    sl_engine_detail d = detail(e);
     uint64_t created = 0, merged = 0, expert_rows = 0, attention_rows = 0, sent = 0, received = 0;
     assert_int_equal(s->pages_used, 0);
-    for (uint32_t i = 0; i < s->n_workers; i++) {
-        const sl_worker_stats *w = &s->worker[i];
+    for (uint32_t i = 0; i < d.n_workers; i++) {
+        const sl_worker_stats *w = &d.worker[i];
         created += w->rows_created;
         merged += w->rows_merged + w->rows_cancelled + w->rows_lost;
         expert_rows += w->expert_rows;
@@ -149,6 +159,7 @@ static void check_books(const sl_engine_stats *s) {
     assert_int_equal(created, attention_rows * 3); /* MoE blocks */
     assert_int_equal(expert_rows, created * 2);    /* top k */
     assert_true(sent > 0 && received > 0);
+    sl_engine_detail_free(&d);
 }
 
 static void books_after_cancels(void **state) {
@@ -185,7 +196,7 @@ static void books_after_cancels(void **state) {
             assert_true(o[i].finish == SL_FINISH_STOP || o[i].finish == SL_FINISH_LENGTH);
         }
         sl_engine_stats s = quiet_stats(e);
-        check_books(&s);
+        check_books(e, &s);
         assert_int_equal(s.finished_stop + s.finished_length + s.finished_cancelled, N);
         assert_int_equal(s.finished_error, 0);
         assert_true(s.finished_cancelled > 10 && s.finished_length > 10);
@@ -243,7 +254,7 @@ static void queue_for_pages(void **state) {
     }
     await_end(&big);
     sl_engine_stats s = quiet_stats(e);
-    check_books(&s);
+    check_books(e, &s);
     sl_engine_free(e);
 }
 
@@ -347,7 +358,7 @@ static void cancels(void **state) {
     await_end(&next);
     assert_int_equal(next.n, 6);
     sl_engine_stats s = quiet_stats(e);
-    check_books(&s);
+    check_books(e, &s);
     assert_int_equal(s.finished_cancelled, 2);
     assert_int_equal(s.finished_length, 1);
     sl_engine_free(e);
@@ -364,11 +375,11 @@ static void parks_when_unheard(void **state) {
     submit(e, prompt, 3, 160, &slow);
     for (uint32_t n = 40; n <= 120; n += 40) {
         await_tokens(&slow, n);
-        sl_engine_stats s;
-        sl_engine_stats_get(e, &s);
+        sl_engine_detail d = detail(e);
         pthread_mutex_lock(&lock);
-        assert_true(s.worker[0].tokens <= slow.n + SL_MAX_AHEAD);
+        assert_true(d.worker[0].tokens <= slow.n + SL_MAX_AHEAD);
         pthread_mutex_unlock(&lock);
+        sl_engine_detail_free(&d);
     }
     await_end(&slow);
     assert_int_equal(slow.n, 160);

@@ -268,10 +268,14 @@ static void local_plans(void **state) {
     }
     sl_plan p = {0};
     sl_err err = {0};
-    assert_int_equal(sl_plan_local(&m, 32, 33, &p, &err), SL_OK);
+    assert_int_equal(sl_plan_local(&m, 16383, 1, &p, &err), SL_OK);
+    p.max_num_batched_tokens = 16384;
     assert_int_equal(sl_plan_check(&p, &m, &err), SL_OK);
-    assert_int_equal(sl_plan_check_size(&p, &err), SL_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.msg, "65 workers"));
+    assert_int_equal(sl_plan_check_size(&p, &m, &err), SL_OK);
+    m.top_k = 17;
+    assert_int_equal(sl_plan_check_size(&p, &m, &err), SL_ERR_INFEASIBLE);
+    assert_non_null(
+        strstr(err.msg, "4563124224 places, for 16383 attention workers with 16384 rows"));
     sl_plan_free(&p);
     assert_int_equal(sl_plan_local(&m, 16384, 1, &p, &err), SL_ERR_ARG);
     assert_non_null(strstr(err.msg, "16385 workers, 1 to 16384"));

@@ -369,7 +369,7 @@ static void run_next(expert_side *x, const span *s) {
 static uint32_t replay_rounds(const record *r, const sl_model_spec *m, const sl_plan *plan,
                               uint32_t worker, bool sequencer) {
     static expert_side x;
-    uint32_t members[SL_PLAN_MAX_WORKERS], experts[] = {0, worker};
+    uint32_t members[64], experts[] = {0, worker};
     sl_err err = {0};
     x = (expert_side){.r = r, .m = m};
     for (uint32_t i = 0; i < SL_LEN(members); i++) members[i] = i;

@@ -26,10 +26,11 @@ static void model_name(const sl_options *o, char *out, size_t cap) {
 }
 
 static void print_workers(sl_engine *e) {
-    sl_engine_stats s;
-    sl_engine_stats_get(e, &s);
-    for (uint32_t i = 0; i < s.n_workers; i++) {
-        const sl_worker_stats *w = &s.worker[i];
+    sl_engine_detail d;
+    sl_err err;
+    if (sl_engine_detail_get(e, &d, &err) != SL_OK) return;
+    for (uint32_t i = 0; i < d.n_workers; i++) {
+        const sl_worker_stats *w = &d.worker[i];
         if (w->wall_us == 0) continue;
         double wall = (double)w->wall_us / 1e6;
         fprintf(stderr,
@@ -44,6 +45,7 @@ static void print_workers(sl_engine *e) {
                 (double)(w->execute_us + w->pack_us + w->send_us) / 1e6, wall,
                 100.0 * (double)(w->execute_us + w->pack_us + w->send_us) / (double)w->wall_us);
     }
+    sl_engine_detail_free(&d);
 }
 
 static sigset_t stop_signals(void) {

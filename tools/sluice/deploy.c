@@ -154,7 +154,6 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     *d = (sl_deployment){0};
     sl_status st = sl_model_read_spec(o->arg[0], &d->spec, &d->gen, err);
     if (st == SL_OK) st = make_plan(o, &d->spec, &d->opts.plan, err);
-    if (st == SL_OK) st = sl_plan_check_size(&d->opts.plan, err);
     if (st == SL_OK) st = apply_options(o, &d->spec, &d->opts.plan, err);
     if (st == SL_OK) st = sl_deploy_kernels(o, d->kernels, err);
     if (st == SL_OK) st = sl_deploy_secret(o, d->secret, err);

@@ -100,7 +100,7 @@ static void print_notes(const sl_candidate *const *rows, uint32_t n, FILE *out) 
         fprintf(out,
                 "* planned only: tensor parallelism, hybrid, pipelines and over %u workers are not "
                 "run yet.\n",
-                SL_PLAN_MAX_WORKERS);
+                SL_MAX_WORKERS);
     if (derived) fprintf(out, "+ derived from the profile: tensor parallelism was not measured.\n");
     if (bound)
         fprintf(out, "~ optimistic, as there is no law for it: sluice simulate tells more.\n");

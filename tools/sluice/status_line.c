@@ -16,14 +16,20 @@
 #define PERIOD_NS 500000000u
 #define ERASE     "\r\033[K"
 
+/* What the engine said, and when; `of`: by worker and layer. */
+typedef struct look {
+    sl_engine_stats all;
+    sl_engine_detail of;
+    uint64_t at_ns;
+} look;
+
 struct sl_status_line {
     sl_engine *engine;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool stop, hidden;
-    sl_engine_stats now, before;
-    uint64_t now_ns, before_ns;
+    look now, before;
 };
 
 static size_t terminal_width(void) {
@@ -40,41 +46,45 @@ static double busy(const sl_worker_stats *now, const sl_worker_stats *before) {
     return wall ? (double)(work - worked) / (double)wall : 0;
 }
 
-static size_t format(const sl_engine_stats *now, const sl_engine_stats *before, double seconds,
-                     char *out, size_t cap) {
+static size_t format(const look *now_look, const look *before_look, char *out, size_t cap) {
+    const sl_engine_stats *now = &now_look->all, *before = &before_look->all;
+    const sl_engine_detail *of = &now_look->of;
+    double seconds = (double)(now_look->at_ns - before_look->at_ns) / 1e9;
     double rate =
         seconds > 0 ? (double)(now->generated_tokens - before->generated_tokens) / seconds : 0;
     size_t n = (size_t)snprintf(
         out, cap,
         "%.1f tokens/s | %u running, %u waiting | KV pages %" PRIu64 "/%" PRIu64 " | busy", rate,
         now->running, now->waiting, now->pages_used, now->pages_total);
-    for (uint32_t i = 0; i < now->n_workers && i < SL_LEN(now->worker) && n < cap; i++) {
+    for (uint32_t i = 0; i < of->n_workers && n < cap; i++) {
         static const char letter[] = {'-', 'A', 'E', 'W'}; /* attention, experts, both */
-        n += (size_t)snprintf(out + n, cap - n, " %c%u %.0f%%", letter[now->worker[i].roles & 3], i,
-                              100 * busy(&now->worker[i], &before->worker[i]));
+        n += (size_t)snprintf(out + n, cap - n, " %c%u %.0f%%", letter[of->worker[i].roles & 3], i,
+                              100 * busy(&of->worker[i], &before_look->of.worker[i]));
     }
     return SL_MIN(n, cap - 1);
 }
 
 static void show(sl_status_line *s) {
     char text[512];
-    double seconds = (double)(s->now_ns - s->before_ns) / 1e9;
-    size_t n = format(&s->now, &s->before, seconds, text, sizeof text);
+    size_t n = format(&s->now, &s->before, text, sizeof text);
     fprintf(stderr, ERASE "%.*s", (int)SL_MIN(n, terminal_width()), text);
     fflush(stderr);
 }
 
 /* A worker that has not reported anew keeps its older base, so its share does not drop to 0. */
-static void take(sl_status_line *s) {
-    sl_engine_stats base = s->now;
-    sl_engine_stats_get(s->engine, &s->now);
-    for (uint32_t i = 0; i < SL_LEN(base.worker); i++) {
-        if (s->now.worker[i].wall_us == base.worker[i].wall_us)
-            base.worker[i] = s->before.worker[i];
+static bool take(sl_status_line *s) {
+    look next = {.at_ns = sl_now_ns()}, *base = &s->now;
+    sl_err err;
+    sl_engine_stats_get(s->engine, &next.all);
+    if (sl_engine_detail_get(s->engine, &next.of, &err) != SL_OK) return false;
+    for (uint32_t i = 0; i < base->of.n_workers && s->before.of.worker; i++) {
+        if (next.of.worker[i].wall_us == base->of.worker[i].wall_us)
+            base->of.worker[i] = s->before.of.worker[i];
     }
-    s->before = base;
-    s->before_ns = s->now_ns;
-    s->now_ns = sl_now_ns();
+    sl_engine_detail_free(&s->before.of);
+    s->before = *base;
+    s->now = next;
+    return true;
 }
 
 static void *run(void *arg) {
@@ -88,8 +98,7 @@ static void *run(void *arg) {
         until.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&s->changed, &s->lock, &until);
         if (s->stop || s->hidden) continue;
-        take(s);
-        show(s);
+        if (take(s)) show(s);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
@@ -102,11 +111,11 @@ sl_status_line *sl_status_line_start(const sl_options *o, sl_engine *e) {
     s->engine = e;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
-    take(s);
-    if (pthread_create(&s->thread, NULL, run, s) == 0) {
+    if (take(s) && pthread_create(&s->thread, NULL, run, s) == 0) {
         sl_log_set_erase(true);
         return s;
     }
+    sl_engine_detail_free(&s->now.of);
     sl_free(s);
     return NULL;
 }
@@ -133,5 +142,7 @@ void sl_status_line_stop(sl_status_line *s) {
     pthread_join(s->thread, NULL);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
+    sl_engine_detail_free(&s->now.of);
+    sl_engine_detail_free(&s->before.of);
     sl_free(s);
 }

@@ -137,7 +137,7 @@ sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, s
 }
 
 sl_status sl_attn_on_peer(sl_attn *a, const sl_wire_header *h, sl_span payload, sl_err *err) {
-    if (h->src != a->w->expert_worker[0]) return sl_worker_refuse(h, err);
+    if (h->src != a->w->experts.ids[0]) return sl_worker_refuse(h, err);
     if (a->lost) return SL_OK;
     if (h->lane >= a->n_lanes)
         return sl_fail(err, SL_ERR_PROTOCOL, "lane %u of %u", h->lane, a->n_lanes);
@@ -198,6 +198,15 @@ sl_status sl_attn_renew(sl_attn *a, sl_err *err) {
     return create_cut(a, err);
 }
 
+static sl_status create_index(sl_attn *a, sl_err *err) {
+    const sl_worker *w = a->w;
+    a->expert_index = sl_alloc(w->plan.n_workers, sizeof *a->expert_index);
+    if (!a->expert_index) return sl_fail(err, SL_ERR_NOMEM, "index of expert workers");
+    memset(a->expert_index, 0xFF, w->plan.n_workers * sizeof *a->expert_index);
+    for (uint32_t i = 0; i < a->n_experts; i++) a->expert_index[w->experts.ids[i]] = i;
+    return SL_OK;
+}
+
 sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     sl_attn *a = sl_alloc(1, sizeof *a);
     if (!a) return sl_fail(err, SL_ERR_NOMEM, "attention worker");
@@ -207,9 +216,9 @@ sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     a->n_chunks = w->plan.chunks;
     a->max_slots = w->plan.max_num_seqs;
     a->max_rows = sl_lane_max_rows(&w->plan);
-    memset(a->expert_index, 0xFF, sizeof a->expert_index);
-    for (uint32_t i = 0; i < w->n_expert_workers; i++) a->expert_index[w->expert_worker[i]] = i;
-    sl_status st = create_cut(a, err);
+    a->n_experts = (uint32_t)w->experts.n;
+    sl_status st = create_index(a, err);
+    if (st == SL_OK) st = create_cut(a, err);
     if (st == SL_OK) st = create_buffers(a, err);
     if (st == SL_OK) st = create_slots(a, err);
     a->ops = sl_schedule_traits_of(w->plan.schedule)->barriers ? &sl_attn_lanes : &sl_attn_parts;
@@ -233,6 +242,7 @@ void sl_attn_free(sl_attn *a) {
     sl_free(a->out);
     sl_free(a->pairs);
     sl_free(a->logits);
+    sl_free(a->expert_index);
     sl_device_give(a->w->device, a->head_rows);
     sl_arena_free(&a->scratch);
     sl_free(a);

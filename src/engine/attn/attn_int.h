@@ -16,6 +16,7 @@
 #include "engine/attn/attn.h"
 #include "model/sampler.h"
 #include "sched/head.h"
+#include "sched/membership.h"
 #include "sched/step.h"
 
 /* What a request has here beside its life: the ids of its tokens, prompt and generated ones, where
@@ -81,8 +82,9 @@ struct sl_attn {
     sl_wire_token *out;   /* tokens of this step for the coordinator */
     sl_logprob *pairs;    /* [out_cap][1 + SL_MAX_LOGPROBS] of them */
     uint32_t n_out, out_cap, n_pairs;
-    uint32_t expert_index[SL_PLAN_MAX_WORKERS]; /* worker id -> index of expert worker */
-    bool lost;                                  /* an expert worker is gone: */
+    uint32_t n_experts;     /* expert workers */
+    uint32_t *expert_index; /* [workers of the plan] by id: index among them, or UINT32_MAX */
+    bool lost;              /* an expert worker is gone: */
     uint32_t lost_worker;
 };
 
@@ -136,8 +138,8 @@ typedef struct sl_pass {
 
     /* rows that leave */
     bool leaving;       /* the device packs the messages in `out` */
-    sl_outgoing *out;   /* [n_expert_workers] */
-    uint32_t *pack_row; /* [max_rows][least of top_k, n_expert_workers]: rows... */
+    sl_outgoing *out;   /* [expert workers] */
+    uint32_t *pack_row; /* [max_rows][least of top_k, expert workers]: rows... */
     uint8_t **pack_at;  /* ...and where in messages they go */
     uint32_t n_pack;
 } sl_pass;

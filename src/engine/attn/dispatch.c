@@ -31,8 +31,7 @@ static sl_outgoing *goes_to(const sl_lane *lane, const selection *s, size_t rj, 
 /* Whether that expert worker has the data of row r from an earlier chunk of the layer. */
 static bool has_data(const sl_lane *lane, uint32_t r, uint32_t worker) {
     if (!lane->sent_row) return false;
-    return lane->sent_row[(size_t)r * lane->attn->w->n_expert_workers + worker] <
-           lane->n_sent[worker];
+    return lane->sent_row[(size_t)r * lane->attn->n_experts + worker] < lane->n_sent[worker];
 }
 
 static void count_entries(const sl_lane *lane, const selection *s, sl_outgoing *out) {
@@ -53,7 +52,7 @@ static void count_entries(const sl_lane *lane, const selection *s, sl_outgoing *
 
 /* Begins the next row of a message: with its data, or with where that was. */
 static void begin_row(sl_lane *lane, uint32_t r, uint32_t worker, bool old, sl_outgoing *o) {
-    size_t sent = (size_t)r * lane->attn->w->n_expert_workers + worker;
+    size_t sent = (size_t)r * lane->attn->n_experts + worker;
     if (old)
         o->view.old[o->at_row - (o->n.rows - o->n.n_old)] = lane->sent_row[sent];
     else if (lane->sent_row)
@@ -64,7 +63,7 @@ static void begin_row(sl_lane *lane, uint32_t r, uint32_t worker, bool old, sl_o
 /* Writes the rows whose data travels now (old: those whose data is there already). */
 static void fill_entries(sl_lane *lane, const selection *s, bool old, sl_outgoing *out) {
     uint32_t k = lane->attn->m->top_k;
-    for (uint32_t i = 0; i < lane->attn->w->n_expert_workers; i++) out[i].last_row = SL_NO_ROW;
+    for (uint32_t i = 0; i < lane->attn->n_experts; i++) out[i].last_row = SL_NO_ROW;
     for (uint32_t r = s->first; r < s->end; r++) {
         for (uint32_t j = 0; j < k; j++) {
             sl_outgoing *o = goes_to(lane, s, (size_t)r * k + j, out);
@@ -76,7 +75,7 @@ static void fill_entries(sl_lane *lane, const selection *s, bool old, sl_outgoin
 }
 
 static sl_status build_chunk(sl_lane *lane, const selection *s, uint32_t n_set) {
-    uint32_t n = lane->attn->w->n_expert_workers;
+    uint32_t n = lane->attn->n_experts;
     sl_outgoing *out = lane->pass.out;
     sl_status st = SL_OK;
     lane->pass.n_pack = 0;
@@ -120,7 +119,7 @@ static sl_status send_chunk(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
     bool with_set = carries_set(lane), last = lane->n_left == lane->attn->n_chunks - 1;
     sl_status st = SL_OK;
-    for (uint32_t i = 0; st == SL_OK && i < w->n_expert_workers; i++) {
+    for (uint32_t i = 0; st == SL_OK && i < lane->attn->n_experts; i++) {
         sl_outgoing *o = &lane->pass.out[i];
         const sl_wire_header h = {.kind = SL_MSG_DISPATCH,
                                   .flags = (with_set ? SL_WIRE_SET : 0) |
@@ -133,13 +132,13 @@ static sl_status send_chunk(sl_lane *lane) {
                                   .rows = o->n.rows};
         sl_buf *b = o->buf;
         o->buf = NULL;
-        st = sl_worker_send(w, w->expert_worker[i], h, b);
+        st = sl_worker_send(w, w->experts.ids[i], h, b);
     }
     return st;
 }
 
 void sl_lane_leave(sl_lane *lane, bool stay) {
-    uint32_t n = lane->attn->w->n_expert_workers;
+    uint32_t n = lane->attn->n_experts;
     memset(lane->covered, 0, lane->pass.n * sizeof *lane->covered);
     sl_outgoing_assign(&lane->pass);
     if (lane->sent_row) {
@@ -213,7 +212,7 @@ static sl_status collect(sl_lane *lane, uint32_t expert, const sl_wire_return *v
 static uint32_t debtor(const sl_lane *lane, uint32_t r, uint64_t all) {
     const sl_attn *a = lane->attn;
     uint32_t j = (uint32_t)__builtin_ctzll(all & ~lane->covered[r]);
-    return a->w->expert_worker[lane->pass.owner[(size_t)r * a->m->top_k + j]];
+    return a->w->experts.ids[lane->pass.owner[(size_t)r * a->m->top_k + j]];
 }
 
 sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
@@ -221,9 +220,9 @@ sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
     uint32_t k = a->m->top_k;
     uint64_t all = k == 64 ? UINT64_MAX : (1ull << k) - 1;
     memset(lane->pass.piece, 0, (size_t)lane->pass.n * k * sizeof *lane->pass.piece);
-    for (uint32_t i = 0; i < a->w->n_expert_workers * a->n_chunks; i++) {
-        uint32_t expert = i % a->w->n_expert_workers;
-        *offender = a->w->expert_worker[expert];
+    for (uint32_t i = 0; i < a->n_experts * a->n_chunks; i++) {
+        uint32_t expert = i % a->n_experts;
+        *offender = a->w->experts.ids[expert];
         sl_status st = collect(lane, expert, &lane->reply[i].view, err);
         if (st != SL_OK) return sl_err_prefix(err, "expert worker %u", *offender);
     }

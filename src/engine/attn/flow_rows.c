@@ -113,7 +113,7 @@ static void fill(sl_flow *f) {
 
 sl_status sl_flow_leave(sl_flow *f) {
     sl_pass *p = &f->pass;
-    uint32_t n = f->a->w->n_expert_workers;
+    uint32_t n = f->a->n_experts;
     for (uint32_t i = 0; i < n; i++) p->out[i] = (sl_outgoing){.last_row = SL_NO_ROW};
     p->leaving = true;
     p->n_pack = 0;
@@ -133,7 +133,7 @@ void sl_flow_send(sl_flow *f) {
     sl_pass *p = &f->pass;
     w->n.rows_created += p->n;
     p->leaving = false;
-    for (uint32_t i = 0; i < w->n_expert_workers; i++) {
+    for (uint32_t i = 0; i < f->a->n_experts; i++) {
         sl_outgoing *o = &p->out[i];
         const sl_wire_header h = {.kind = SL_MSG_DISPATCH,
                                   .round = f->parts.epoch,
@@ -141,7 +141,7 @@ void sl_flow_send(sl_flow *f) {
                                   .rows = o->n.rows};
         if (!o->buf) continue;
         /* A lost expert worker is reported by its connection. */
-        sl_worker_send(w, w->expert_worker[i], h, o->buf);
+        sl_worker_send(w, w->experts.ids[i], h, o->buf);
         o->buf = NULL;
     }
 }

@@ -14,7 +14,7 @@
 static void send_join(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
     sl_wire_header h = {.kind = SL_MSG_JOIN, .lane = lane->id};
-    sl_worker_send(w, w->expert_worker[0], h, NULL); /* a lost one is reported by its connection */
+    sl_worker_send(w, w->experts.ids[0], h, NULL); /* a lost one is reported by its connection */
 }
 
 void sl_lane_wake(sl_lane *lane) {
@@ -58,14 +58,13 @@ static void refuse_expert(sl_lane *lane, uint32_t id, const sl_err *err) {
 
 static void end_round(sl_lane *lane) {
     sl_err err;
-    sl_idset set;
     bool join = false;
     sl_status st =
         lane->have_next ? SL_OK : sl_fail(&err, SL_ERR_PROTOCOL, "no next set in the last reply");
-    if (st == SL_OK) st = sl_idset_check(lane->next_set, lane->n_next, &set, &err);
-    if (st == SL_OK) st = sl_member_next(&lane->member, lane->member.round + 1, &set, &join, &err);
+    if (st == SL_OK)
+        st = sl_member_next(&lane->member, lane->member.round + 1, &lane->next, &join, &err);
     if (st != SL_OK) {
-        refuse_expert(lane, lane->attn->w->expert_worker[0], &err);
+        refuse_expert(lane, lane->attn->w->experts.ids[0], &err);
         return;
     }
     bool goes_on = lane->member.state == SL_MEMBER_ROUND;
@@ -101,7 +100,7 @@ static bool block_ran(sl_lane *lane) {
 
 static void give_replies(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
-    for (uint32_t i = 0; i < w->n_expert_workers * lane->attn->n_chunks; i++) {
+    for (uint32_t i = 0; i < lane->attn->n_experts * lane->attn->n_chunks; i++) {
         sl_net_buf_give(w->net, lane->reply[i].payload);
         lane->reply[i] = (sl_reply){0};
     }
@@ -189,7 +188,7 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
                             sl_buf **payload, sl_err *err) {
     sl_attn *a = lane->attn;
     uint32_t chunk = SL_MIN(h->chunk, a->n_chunks - 1);
-    sl_reply *reply = &lane->reply[chunk * a->w->n_expert_workers + expert_index];
+    sl_reply *reply = &lane->reply[chunk * a->n_experts + expert_index];
     bool last = h->layer == a->m->n_moe - 1u && chunk == a->n_chunks - 1;
     if (!sl_turns_awaits(lane->turns, lane->id) || h->round != lane->member.round ||
         h->layer != a->m->moe_index[lane->pass.layer] || h->chunk != chunk ||
@@ -209,11 +208,13 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
         return sl_fail(err, SL_ERR_PROTOCOL, "%u rows without a payload", h->rows);
     }
     if (h->flags & SL_WIRE_SET) {
-        if (!last || expert_index != 0 || v.n_set > SL_PLAN_MAX_WORKERS)
+        sl_idset set;
+        if (!last || expert_index != 0 || v.n_set > a->w->attention.n)
             return sl_fail(err, SL_ERR_PROTOCOL, "a next set of %u in layer %u from expert %u",
                            v.n_set, h->layer, expert_index);
-        memcpy(lane->next_set, v.set, v.n_set * sizeof *v.set);
-        lane->n_next = v.n_set;
+        sl_status st = sl_idset_check(v.set, v.n_set, &set, err);
+        if (st == SL_OK) st = sl_idset_copy(&set, &lane->next, err); /* reserved */
+        if (st != SL_OK) return st;
         lane->have_next = true;
     }
     *reply = (sl_reply){.payload = *payload, .view = v, .here = true};
@@ -238,22 +239,21 @@ void sl_lane_reset(sl_lane *lane) {
 }
 
 sl_status sl_lane_create(sl_attn *a, sl_turns *turns, uint32_t id, sl_lane *lane, sl_err *err) {
-    size_t rows = a->max_rows, experts = a->w->n_expert_workers;
+    size_t rows = a->max_rows, experts = a->n_experts, members = a->w->attention.n;
     lane->attn = a;
     lane->turns = turns;
     lane->id = id;
     lane->covered = sl_alloc(rows, sizeof *lane->covered);
-    lane->next_set = sl_alloc(SL_PLAN_MAX_WORKERS, sizeof *lane->next_set);
     lane->reply = sl_alloc(experts * a->n_chunks, sizeof *lane->reply);
     if (a->cut.group) {
         lane->sent_row = sl_alloc(rows, experts * sizeof *lane->sent_row);
         lane->n_sent = sl_alloc(experts, sizeof *lane->n_sent);
     }
-    if (!lane->covered || !lane->next_set || !lane->reply ||
-        (a->cut.group && (!lane->sent_row || !lane->n_sent)))
+    if (!lane->covered || !lane->reply || (a->cut.group && (!lane->sent_row || !lane->n_sent)))
         return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
     sl_status st = sl_pass_create(a, id, &lane->pass, err);
-    if (st == SL_OK) st = sl_member_init(&lane->member, a->w->id, SL_PLAN_MAX_WORKERS, err);
+    if (st == SL_OK) st = sl_idset_reserve(&lane->next, members, err);
+    if (st == SL_OK) st = sl_member_init(&lane->member, a->w->id, members, err);
     if (st == SL_OK) sl_member_reset(&lane->member, a->w->plan.epoch);
     return st;
 }
@@ -262,8 +262,8 @@ void sl_lane_free(sl_lane *lane) {
     if (!lane->attn) return;
     if (lane->reply) give_replies(lane);
     sl_pass_free(&lane->pass);
-    void *const owned[] = {lane->covered, lane->next_set, lane->reply, lane->sent_row,
-                           lane->n_sent};
+    void *const owned[] = {lane->covered, lane->reply, lane->sent_row, lane->n_sent};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_member_free(&lane->member);
+    sl_idset_free(&lane->next);
 }

@@ -24,13 +24,12 @@ typedef struct sl_lane {
     sl_turn task;
     bool begun; /* the task waits for pass.event */
 
-    uint64_t *covered;  /* [max_rows] router positions that have come back */
-    sl_reply *reply;    /* [chunks][n_expert_workers] */
-    uint32_t *next_set; /* NEXT of the running round, [SL_PLAN_MAX_WORKERS] */
-    size_t n_next;
+    uint64_t *covered; /* [max_rows] router positions that have come back */
+    sl_reply *reply;   /* [chunks][expert workers] */
+    sl_idset next;     /* NEXT of the running round */
     bool have_next;
     /* chunks by expert: which of the rows sent to an expert worker row r is, and how many they are;
-     * [max_rows][n_expert_workers] and [n_expert_workers], else NULL */
+     * [max_rows][expert workers] and [expert workers], else NULL */
     uint32_t *sent_row, *n_sent;
     uint64_t dispatched_ns;
     /* rows that leave: the device packs a chunk, n_left have left */

@@ -78,7 +78,7 @@ static sl_status create(sl_attn *a, void **out, sl_err *err) {
                                   .n_layers = a->m->n_layers,
                                   .moe = a->moe,
                                   .shared = a->m->d_ff_shared > 0,
-                                  .n_replies = a->w->n_expert_workers * a->n_chunks,
+                                  .n_replies = a->n_experts * a->n_chunks,
                                   .order = a->w->plan.order,
                                   .watch = a->w->watch};
     sl_lanes *ls = sl_alloc(1, sizeof *ls);

@@ -45,7 +45,7 @@ void sl_outgoing_entry(const sl_pass *p, uint32_t r, uint32_t j, sl_outgoing *o)
 }
 
 void sl_outgoing_drop(sl_pass *p) {
-    for (uint32_t i = 0; p->leaving && i < p->attn->w->n_expert_workers; i++) {
+    for (uint32_t i = 0; p->leaving && i < p->attn->n_experts; i++) {
         sl_net_buf_give(p->attn->w->net, p->out[i].buf);
         p->out[i].buf = NULL;
     }

@@ -113,7 +113,7 @@ void sl_pass_add(sl_pass *p, const sl_stage_merge *m) {
 /* ---- life ---- */
 
 sl_status sl_pass_create(sl_attn *a, uint32_t lane, sl_pass *p, sl_err *err) {
-    size_t rows = a->max_rows, k = a->m->top_k, copies = SL_MIN(k, a->w->n_expert_workers);
+    size_t rows = a->max_rows, k = a->m->top_k, copies = SL_MIN(k, a->n_experts);
     p->attn = a;
     p->lane = lane;
     p->slot = sl_attn_slots(a, lane);
@@ -127,7 +127,7 @@ sl_status sl_pass_create(sl_attn *a, uint32_t lane, sl_pass *p, sl_err *err) {
     p->gate = sl_alloc(rows, k * sizeof *p->gate);
     p->owner = sl_alloc(rows, k * sizeof *p->owner);
     p->piece = sl_alloc(rows, k * sizeof *p->piece);
-    p->out = sl_alloc(a->w->n_expert_workers, sizeof *p->out);
+    p->out = sl_alloc(a->n_experts, sizeof *p->out);
     p->pack_row = sl_alloc(rows, copies * sizeof *p->pack_row);
     p->pack_at = sl_alloc(rows, copies * sizeof *p->pack_at);
     if (!p->id || !p->pos || !p->state || !p->done || !p->tag || !p->pages || !p->expert ||

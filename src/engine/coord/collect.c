@@ -28,11 +28,12 @@ typedef struct log_of_worker {
 struct sl_collect {
     sl_output file;
     uint64_t clock_id, heard_ns;
-    log_of_worker worker[SL_PLAN_MAX_WORKERS];
+    uint32_t n_workers;
+    log_of_worker worker[]; /* [n_workers] */
 };
 
-sl_status sl_collect_create(const char *path, sl_collect **out, sl_err *err) {
-    sl_collect *c = sl_alloc(1, sizeof *c);
+sl_status sl_collect_create(const char *path, uint32_t n_workers, sl_collect **out, sl_err *err) {
+    sl_collect *c = sl_alloc(1, sizeof *c + n_workers * sizeof *c->worker);
     if (!c) return sl_fail(err, SL_ERR_NOMEM, "trace");
     sl_status st = sl_output_open(path, &c->file, err);
     if (st != SL_OK) {
@@ -40,7 +41,8 @@ sl_status sl_collect_create(const char *path, sl_collect **out, sl_err *err) {
         return sl_err_prefix(err, "--trace");
     }
     c->clock_id = sl_clock_id();
-    for (uint32_t i = 0; i < SL_PLAN_MAX_WORKERS; i++)
+    c->n_workers = n_workers;
+    for (uint32_t i = 0; i < n_workers; i++)
         c->worker[i].sync[0].error_ns = c->worker[i].sync[1].error_ns = UINT64_MAX;
     *out = c;
     return SL_OK;
@@ -49,7 +51,7 @@ sl_status sl_collect_create(const char *path, sl_collect **out, sl_err *err) {
 void sl_collect_free(sl_collect *c) {
     if (!c) return;
     sl_output_abandon(&c->file);
-    for (uint32_t i = 0; i < SL_PLAN_MAX_WORKERS; i++) sl_free(c->worker[i].events);
+    for (uint32_t i = 0; i < c->n_workers; i++) sl_free(c->worker[i].events);
     sl_free(c);
 }
 

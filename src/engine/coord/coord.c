@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "format/plan_json.h"
 #include "net/transports.h"
 
 #include <sodium.h>
@@ -32,10 +33,11 @@ static void signal_start(sl_engine *e, sl_status st, const sl_err *err) {
 static void send_plans(sl_engine *e) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++)
         memcpy(e->plan.worker[i].address, e->worker[i].address, sizeof e->worker[i].address);
+    char *plan = sl_plan_print(&e->plan);
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         sl_err err;
         if (!e->worker[i].conn) continue; /* it joined and left: the start has failed already */
-        sl_buf *b = sl_plan_message(e, &e->plan, i);
+        sl_buf *b = sl_plan_message(e, plan, i);
         sl_wire_header h = {.kind = SL_MSG_PLAN, .epoch = e->plan.epoch};
         if (!b) {
             sl_status st = sl_fail(&err, SL_ERR_NOMEM, "plan for worker %u", i);
@@ -44,6 +46,7 @@ static void send_plans(sl_engine *e) {
             sl_log(SL_LOG_WARN, "engine", "worker %u left before its plan", i);
         }
     }
+    sl_free(plan);
     e->planned = true;
 }
 
@@ -60,11 +63,16 @@ static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *er
     sl_member_worker *w = &e->worker[id];
     w->conn = c;
     snprintf(w->address, sizeof w->address, "%s", peer->address);
-    snprintf(w->stats.name, sizeof w->stats.name, "worker %u", id);
     sl_conn_set_user(c, w);
     sl_log(SL_LOG_INFO, "engine", "worker %u of %u joined from %s", id, e->plan.n_workers,
            w->address);
     return SL_OK;
+}
+
+static void set_alive(sl_engine *e, uint32_t id, bool alive) {
+    pthread_mutex_lock(&e->lock);
+    e->worker[id].stats.alive = alive;
+    pthread_mutex_unlock(&e->lock);
 }
 
 static sl_status on_ready(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
@@ -80,6 +88,7 @@ static sl_status on_ready(sl_engine *e, uint32_t id, const sl_wire_header *h, sl
         return st;
     }
     sl_roster_ready(&e->roster, id, SL_ROSTER_ANY);
+    set_alive(e, id, true);
     if (e->plan.worker[id].roles & SL_ROLE_ATTENTION) sl_admit_open(&e->admit, id);
     sl_collect_ready(e, id);
     if (e->roster.n_ready < e->plan.n_workers) return SL_OK;
@@ -258,8 +267,8 @@ static sl_status on_stats(sl_engine *e, uint32_t id, sl_span payload, sl_err *er
     pthread_mutex_lock(&e->lock);
     sl_status st = sl_counts_decode(&c, &e->worker[id].counts, err);
     memcpy(s.batch, e->worker[id].counts.batch, sizeof s.batch);
-    pthread_mutex_unlock(&e->lock);
     if (st == SL_OK) e->worker[id].stats = s;
+    pthread_mutex_unlock(&e->lock);
     return st;
 }
 
@@ -305,9 +314,13 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
 /* ---- losing a worker ---- */
 
 /* Its last report: what was in flight then is nowhere any more. */
-static void close_books(sl_worker_stats *s) {
+static void close_books(sl_engine *e, uint32_t id) {
+    sl_worker_stats *s = &e->worker[id].stats;
     uint64_t ended = s->rows_merged + s->rows_cancelled + s->rows_lost;
+    pthread_mutex_lock(&e->lock);
+    s->alive = false;
     if (s->rows_created > ended) s->rows_lost += s->rows_created - ended;
+    pthread_mutex_unlock(&e->lock);
 }
 
 static void lose(sl_engine *e, uint32_t id, const char *why) {
@@ -316,7 +329,7 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
     if (!sl_roster_ended(&e->roster, id, SL_ROSTER_ANY, &duties)) return;
     sl_admit_close(&e->admit, id);
     sl_change_lost(&e->change, id);
-    close_books(&w->stats);
+    close_books(e, id);
     if (w->conn) sl_net_close(e->net, w->conn, SL_ERR_WORKER_LOST, why);
     w->conn = NULL;
     const char *role = e->plan.worker[id].roles & SL_ROLE_EXPERT ? "expert" : "attention";
@@ -399,18 +412,8 @@ static void publish_stats(sl_engine *e) {
     sl_engine_stats *s = &e->stats;
     s->running = e->admit.n_running;
     s->waiting = e->admit.waiting.n;
-    s->pages_total = s->pages_used = 0;
-    s->n_workers = e->plan.n_workers;
-    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        const sl_member_worker *w = &e->worker[i];
-        const sl_pages *pages = &e->admit.worker[i].pages;
-        s->pages_total += pages->n_total;
-        s->pages_used += pages->n_total - pages->n_free;
-        s->worker[i] = w->stats;
-        s->worker[i].id = i;
-        s->worker[i].roles = e->plan.worker[i].roles;
-        s->worker[i].alive = sl_roster_serves(&e->roster, i);
-    }
+    s->pages_total = e->admit.n_pages;
+    s->pages_used = e->admit.n_pages - e->admit.n_free_pages;
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -456,8 +459,11 @@ static sl_status create_books(sl_engine *e, sl_err *err) {
     if (st == SL_OK) st = sl_roster_create(e->plan.n_workers, &e->roster, err);
     if (st == SL_OK) st = sl_change_create(&e->roster, e->plan.epoch, &e->change, err);
     for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) {
-        sl_roster_expect(&e->roster, i, e->plan.worker[i].roles);
-        if (e->plan.worker[i].roles & SL_ROLE_ATTENTION)
+        sl_worker_stats *s = &e->worker[i].stats;
+        *s = (sl_worker_stats){.id = i, .roles = e->plan.worker[i].roles};
+        snprintf(s->name, sizeof s->name, "worker %u", i);
+        sl_roster_expect(&e->roster, i, s->roles);
+        if (s->roles & SL_ROLE_ATTENTION)
             st = sl_admit_add_pages(&e->admit, i, e->plan.n_pages, e->plan.n_pages, err);
     }
     return st;
@@ -474,6 +480,7 @@ sl_status sl_coord_start(sl_engine *e, sl_err *err) {
                                 .wire = e->plan.wire},
                       .clock = e->clock,
                       .silence_limit_us = (uint32_t)(1e6 * e->o.silence_limit_s),
+                      .callers = e->plan.n_workers,
                       .on = {on_open, on_message, on_down},
                       .ctx = e};
     memcpy(no.hello.model_hash, e->spec.hash, 32);

@@ -60,7 +60,7 @@ typedef struct sl_member_worker {
     sl_conn *conn;
     char address[96];
     sl_worker_stats stats;
-    sl_counts counts; /* under the engine's lock */
+    sl_counts counts; /* it and stats: under the engine's lock */
 } sl_member_worker;
 
 /* Local workers, started and reaped by spawn.c. */
@@ -101,9 +101,9 @@ struct sl_engine {
     sl_model_spec spec;
     sl_net *net;
     sl_loop_hub *hub;
-    sl_collect *collect; /* NULL: no trace */
-    sl_member_worker worker[SL_PLAN_MAX_WORKERS];
-    sl_spawned spawned[SL_PLAN_MAX_WORKERS];
+    sl_collect *collect;      /* NULL: no trace */
+    sl_member_worker *worker; /* [plan.n_workers]; NULL: not started */
+    sl_spawned *spawned;      /* [plan.n_workers] */
     sl_roster roster;
     sl_change change;  /* to `plan` of... */
     sl_replan *replan; /* ...this; NULL: it rests */
@@ -137,8 +137,8 @@ sl_status sl_engine_create_stepped(const sl_engine_opts *o, sl_clock clock, sl_e
 bool sl_engine_step(sl_engine *e);
 
 /* replan.c: on the engine's thread */
-/* What worker `you` is told of a plan. NULL: out of memory. */
-sl_buf *sl_plan_message(sl_engine *e, const sl_plan *p, uint32_t you) SL_MUST_CHECK;
+/* What worker `you` is told of a plan, which sl_plan_print has printed. NULL: out of memory. */
+sl_buf *sl_plan_message(sl_engine *e, const char *plan, uint32_t you) SL_MUST_CHECK;
 /* *r is done at once if the plan cannot be taken, else some steps later. */
 void sl_replan_begin(sl_engine *e, sl_replan *r);
 void sl_replan_step(sl_engine *e);
@@ -175,7 +175,8 @@ void sl_coord_admit(sl_engine *e);
 void sl_coord_cancel(sl_engine *e, uint64_t id); /* unknown: it has ended */
 
 /* collect.c: --trace. The on_* calls take what workers answered. */
-sl_status sl_collect_create(const char *path, sl_collect **out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_collect_create(const char *path, uint32_t n_workers, sl_collect **out,
+                            sl_err *err) SL_MUST_CHECK;
 void sl_collect_free(sl_collect *c);
 void sl_collect_ready(sl_engine *e, uint32_t id);
 sl_status sl_collect_on_clock(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,

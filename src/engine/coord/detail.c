@@ -15,17 +15,21 @@ static void add_worker(const sl_counts *c, sl_engine_detail *out) {
 }
 
 sl_status sl_engine_detail_get(sl_engine *e, sl_engine_detail *out, sl_err *err) {
-    *out = (sl_engine_detail){.n_layers = e->spec.n_layers, .n_experts = e->spec.n_experts};
+    *out = (sl_engine_detail){.n_workers = e->plan.n_workers,
+                              .n_layers = e->spec.n_layers,
+                              .n_experts = e->spec.n_experts};
+    out->worker = sl_alloc(out->n_workers, sizeof *out->worker);
     out->layer = sl_alloc(out->n_layers, sizeof *out->layer);
     out->most_rows = sl_alloc(out->n_layers, sizeof *out->most_rows);
     out->expert = sl_alloc(out->n_experts, sizeof *out->expert);
-    if (!out->layer || !out->most_rows || !out->expert) {
+    if (!out->worker || !out->layer || !out->most_rows || !out->expert) {
         sl_engine_detail_free(out);
-        return sl_fail(err, SL_ERR_NOMEM, "figures of %u layers and %u experts", e->spec.n_layers,
-                       e->spec.n_experts);
+        return sl_fail(err, SL_ERR_NOMEM, "figures of %u workers, %u layers and %u experts",
+                       e->plan.n_workers, e->spec.n_layers, e->spec.n_experts);
     }
     pthread_mutex_lock(&e->lock);
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        out->worker[i] = e->worker[i].stats;
         add_worker(&e->worker[i].counts, out);
         out->n_expert_workers += (e->plan.worker[i].roles & SL_ROLE_EXPERT) != 0;
     }
@@ -34,6 +38,7 @@ sl_status sl_engine_detail_get(sl_engine *e, sl_engine_detail *out, sl_err *err)
 }
 
 void sl_engine_detail_free(sl_engine_detail *d) {
+    sl_free(d->worker);
     sl_free(d->layer);
     sl_free(d->most_rows);
     sl_free(d->expert);

@@ -76,26 +76,32 @@ static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err
     if (o->secret.len) memcpy(e->secret, o->secret.data, o->secret.len);
     e->o.secret = (sl_span){(const uint8_t *)e->secret, strlen(e->secret)};
     st = sl_model_read_spec(o->model_folder, &e->spec, NULL, err);
-    if (st == SL_OK) st = sl_plan_check_size(&o->plan, err);
     if (st == SL_OK) st = sl_plan_check(&o->plan, &e->spec, err);
+    if (st == SL_OK) st = sl_plan_check_size(&o->plan, &e->spec, err);
     if (st == SL_OK) st = sl_plan_copy(&o->plan, &e->plan, err);
     for (uint32_t i = 0; i < e->plan.n_workers; i++)
         e->seats += e->plan.worker[i].roles & SL_ROLE_ATTENTION ? e->plan.max_num_seqs : 0;
+    e->stats.n_workers = e->plan.n_workers;
     e->stats.schedule = e->plan.schedule;
     e->stats.lanes = e->plan.lanes;
     e->stats.chunks = e->plan.chunks;
     e->stats.epoch = e->plan.epoch;
     memcpy(e->stats.predicted_s, o->predicted_s, sizeof e->stats.predicted_s);
     if (!e->o.trace_events) e->o.trace_events = SL_TRACE_EVENTS;
-    if (st == SL_OK && e->trace_path[0]) st = sl_collect_create(e->trace_path, &e->collect, err);
+    if (st != SL_OK) return st;
+    e->worker = sl_alloc(e->plan.n_workers, sizeof *e->worker);
+    e->spawned = sl_alloc(e->plan.n_workers, sizeof *e->spawned);
+    if (!e->worker || !e->spawned)
+        return sl_fail(err, SL_ERR_NOMEM, "books of %u workers", e->plan.n_workers);
+    if (e->trace_path[0])
+        st = sl_collect_create(e->trace_path, e->plan.n_workers, &e->collect, err);
     return st;
 }
 
 static void missing_workers(const sl_engine *e, char *out, size_t cap) {
     size_t n = 0;
     for (uint32_t i = 0; i < e->plan.n_workers && n < cap; i++) {
-        const sl_worker_stats *s = &e->stats.worker[i];
-        if (!s->alive) n += (size_t)snprintf(out + n, cap - n, " %u", i);
+        if (!e->worker[i].stats.alive) n += (size_t)snprintf(out + n, cap - n, " %u", i);
     }
 }
 
@@ -184,10 +190,13 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) {
     run_commands(e, take_commands(e, &stop));
     sl_status st = sl_collect_finish(e, err);
     if (e->net) sl_coord_shutdown(e);
-    sl_spawn_stop(e, STOP_GRACE_MS);
+    if (e->spawned) sl_spawn_stop(e, STOP_GRACE_MS);
     if (e->net) sl_net_free(e->net);
     if (e->hub) sl_loop_hub_free(e->hub);
-    for (uint32_t i = 0; i < SL_PLAN_MAX_WORKERS; i++) sl_counts_free(&e->worker[i].counts);
+    for (uint32_t i = 0; e->worker && i < e->plan.n_workers; i++)
+        sl_counts_free(&e->worker[i].counts);
+    sl_free(e->worker);
+    sl_free(e->spawned);
     sl_admit_free(&e->admit);
     sl_change_free(&e->change);
     sl_roster_free(&e->roster);

@@ -142,13 +142,13 @@ typedef struct sl_engine_stats {
     uint32_t epoch;        /* of the plan that holds */
     double predicted_s[2]; /* period a block, all decode and prompt, by --schedule auto; else 0 */
     uint32_t n_workers;
-    sl_worker_stats worker[64]; /* the first 64 */
 } sl_engine_stats;
 void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out);
 
-/* Sums over all workers as last reported. */
+/* As last reported: each worker, and sums over all of them by layer and expert. */
 typedef struct sl_engine_detail {
-    uint32_t n_layers, n_experts, n_expert_workers;
+    uint32_t n_workers, n_layers, n_experts, n_expert_workers;
+    sl_worker_stats *worker; /* [n_workers] by id */
     sl_layer_stats *layer;   /* [n_layers] */
     uint64_t *most_rows;     /* [n_layers]: rows of the expert worker with the most */
     sl_expert_stats *expert; /* [n_experts], of all layers */

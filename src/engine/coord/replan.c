@@ -13,19 +13,21 @@
 
 /* ---- plans as they travel ---- */
 
-sl_buf *sl_plan_message(sl_engine *e, const sl_plan *p, uint32_t you) {
-    char *plan = sl_plan_print(p);
+/* {"you": .., "model": .., "trace_events": .., "plan": ..} */
+sl_buf *sl_plan_message(sl_engine *e, const char *plan, uint32_t you) {
     uint64_t events = e->collect ? e->o.trace_events : 0;
-    json_t *doc =
-        plan ? json_pack("{s:i, s:s, s:I, s:o}", "you", (int)you, "model", e->model_folder,
-                         "trace_events", (json_int_t)events, "plan", json_loads(plan, 0, NULL))
-             : NULL;
-    char *text = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
-    sl_buf *b = text ? sl_net_buf_take(e->net, strlen(text)) : NULL;
-    if (b) memcpy(b->data, text, strlen(text));
-    free(text);
+    json_t *doc = plan ? json_pack("{s:i, s:s, s:I}", "you", (int)you, "model", e->model_folder,
+                                   "trace_events", (json_int_t)events)
+                       : NULL;
+    char *own = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
+    size_t n = own ? strlen(own) - 1 : 0, len = own ? n + strlen(",\"plan\":}") + strlen(plan) : 0;
+    sl_buf *b = own ? sl_net_buf_take(e->net, len + 1) : NULL;
+    if (b) {
+        snprintf((char *)b->data, len + 1, "%.*s,\"plan\":%s}", (int)n, own, plan);
+        b->len = len;
+    }
+    free(own);
     json_decref(doc);
-    sl_free(plan);
     return b;
 }
 
@@ -35,8 +37,8 @@ static void tell(sl_engine *e, uint32_t worker, uint16_t kind, uint32_t epoch, s
     sl_net_send(e->net, e->worker[worker].conn, h, payload);
 }
 
-static void tell_plan(sl_engine *e, uint32_t worker) {
-    sl_buf *b = sl_plan_message(e, &e->replan->plan, worker);
+static void tell_plan(sl_engine *e, const char *plan, uint32_t worker) {
+    sl_buf *b = sl_plan_message(e, plan, worker);
     if (b)
         tell(e, worker, SL_MSG_PLAN, e->change.epoch, b);
     else
@@ -45,13 +47,15 @@ static void tell_plan(sl_engine *e, uint32_t worker) {
 
 /* The workers that owe an answer are told what for. */
 static void tell_owing(sl_engine *e, uint16_t kind) {
+    char *plan = kind == SL_MSG_PLAN ? sl_plan_print(&e->replan->plan) : NULL;
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         if (!e->change.owes[i]) continue;
         if (kind == SL_MSG_PLAN)
-            tell_plan(e, i);
+            tell_plan(e, plan, i);
         else
             tell(e, i, kind, e->change.epoch, NULL);
     }
+    sl_free(plan);
 }
 
 /* ---- the change ---- */

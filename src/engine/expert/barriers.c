@@ -22,9 +22,8 @@ typedef struct barriers {
     sl_worker *w;
     const sl_model_spec *m;
     sl_rounds *rounds;
-    sl_idset members, experts; /* of rounds */
-    message *message;          /* by place */
-    sl_round_task task;        /* when begun, it waits for `event` */
+    message *message;   /* by place */
+    sl_round_task task; /* when begun, it waits for `event` */
     bool begun;
     sl_event event;
     uint32_t entries;             /* of task */
@@ -142,7 +141,7 @@ static sl_status on_peer(void *side, const sl_wire_header *h, sl_span payload, s
     uint32_t member;
     sl_status st;
     if (h->kind == SL_MSG_JOIN) return sl_rounds_on_join(x->rounds, h->src, h->lane, err);
-    if (h->kind == SL_MSG_ROUND_SET && h->src == w->expert_worker[0] && h->src != w->id)
+    if (h->kind == SL_MSG_ROUND_SET && h->src == w->experts.ids[0] && h->src != w->id)
         return on_set(x, h, payload, err);
     if (h->kind == SL_MSG_MEMBER_DEAD && sl_rounds_may_announce(x->rounds, h->src)) {
         st = sl_wire_worker_decode(payload, &member, err);
@@ -156,7 +155,7 @@ static sl_status on_peer(void *side, const sl_wire_header *h, sl_span payload, s
 static sl_status on_gone(void *side, uint32_t id, bool left, sl_err *err) {
     barriers *x = side;
     sl_worker *w = x->w;
-    if (id == w->expert_worker[0] && id != w->id && !left) /* nobody else knows rounds and deaths */
+    if (id == w->experts.ids[0] && id != w->id && !left) /* nobody else knows rounds and deaths */
         sl_worker_stop(
             w, sl_fail(&w->stop_err, SL_ERR_PEER_DOWN, "lost the sequencer, worker %u", id));
     if (!(w->plan.worker[id].roles & SL_ROLE_ATTENTION)) return SL_OK;
@@ -494,28 +493,23 @@ static void finish(barriers *x) {
 static sl_status create_rounds(barriers *x, sl_err *err) {
     const sl_worker *w = x->w;
     const sl_plan *p = &w->plan;
-    sl_status st = SL_OK;
-    for (uint32_t i = 0; st == SL_OK && i < p->n_workers; i++) {
-        uint32_t roles = p->worker[i].roles;
-        if (roles & SL_ROLE_ATTENTION) st = sl_idset_add(&x->members, i, err);
-        if (st == SL_OK && (roles & SL_ROLE_EXPERT)) st = sl_idset_add(&x->experts, i, err);
-    }
+    const size_t n = w->attention.n;
     const sl_rounds_shape shape = {.n_lanes = p->lanes,
                                    .n_moe = x->m->n_moe,
                                    .chunks = p->chunks,
                                    .self = w->id,
                                    .epoch = p->epoch,
-                                   .members = &x->members,
-                                   .experts = &x->experts,
+                                   .members = &w->attention,
+                                   .experts = &w->experts,
                                    .ops = {tell_set, tell_dead, refuse, recall, drop},
                                    .ctx = x,
                                    .watch = w->watch};
-    if (st == SL_OK) st = sl_rounds_create(&shape, &x->rounds, err);
+    sl_status st = sl_rounds_create(&shape, &x->rounds, err);
     if (st != SL_OK) return st;
     x->message = sl_alloc(sl_rounds_places(x->rounds), sizeof *x->message);
-    x->reply = sl_alloc(x->members.n, sizeof *x->reply);
-    x->first = sl_alloc(x->members.n + 1, sizeof *x->first);
-    x->part = sl_alloc(x->members.n, sizeof *x->part);
+    x->reply = sl_alloc(n, sizeof *x->reply);
+    x->first = sl_alloc(n + 1, sizeof *x->first);
+    x->part = sl_alloc(n, sizeof *x->part);
     if (!x->message || !x->reply || !x->first || !x->part)
         return sl_fail(err, SL_ERR_NOMEM, "%u messages of rounds", sl_rounds_places(x->rounds));
     return SL_OK;
@@ -523,7 +517,7 @@ static sl_status create_rounds(barriers *x, sl_err *err) {
 
 static sl_status create_buffers(barriers *x, sl_err *err) {
     size_t e = x->m->n_experts + 1u;
-    x->max_rows = sl_lane_max_rows(&x->w->plan) * x->w->attention_workers;
+    x->max_rows = sl_lane_max_rows(&x->w->plan) * (uint32_t)x->w->attention.n;
     x->max_pairs = sl_worker_max_pairs(x->w, x->m);
     uint32_t max_back = x->w->plan.exact ? x->max_pairs : x->max_rows;
     x->from = sl_alloc(x->max_rows, sizeof *x->from);
@@ -571,8 +565,6 @@ static void free_side(void *side) {
     for (uint32_t i = 0; x->message && i < sl_rounds_places(x->rounds); i++)
         sl_net_buf_give(x->w->net, x->message[i].payload);
     sl_rounds_free(x->rounds);
-    sl_idset_free(&x->members);
-    sl_idset_free(&x->experts);
     free_buffers(x);
     void *const owned[] = {x->message, (void *)x->reply, x->first, x->part};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);

@@ -328,7 +328,7 @@ static void share_rows(queues *x) {
 static sl_status create_storage(queues *x, sl_err *err) {
     const sl_plan *p = &x->w->plan;
     arrivals *in = &x->in;
-    x->max_rows = sl_lane_max_rows(p) * x->w->attention_workers;
+    x->max_rows = sl_lane_max_rows(p) * (uint32_t)x->w->attention.n;
     x->max_pairs = sl_worker_max_pairs(x->w, x->m);
     x->source = sl_alloc(p->n_workers, sizeof *x->source);
     x->row = sl_alloc(x->max_rows, sizeof *x->row);

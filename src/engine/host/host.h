@@ -10,6 +10,7 @@
 #include "engine/host/counts.h"
 #include "net/net.h"
 #include "sched/change.h"
+#include "sched/idset.h"
 #include "sched/watch.h"
 #include "spec/plan.h"
 #include "stage/stage.h"
@@ -43,11 +44,14 @@ typedef struct sl_inbox_item {
 typedef struct sl_inbox {
     sl_inbox_item *item; /* [cap], from head on */
     size_t cap, head, len;
+    size_t more; /* that may wait, as the plan is large */
 } sl_inbox;
 
 typedef struct sl_worker_peer {
     sl_conn *conn; /* NULL: none */
     bool open;
+    bool again;         /* it did not take the call: it is called again */
+    uint64_t called_us; /* first; 0: not by this worker */
 } sl_worker_peer;
 
 typedef struct sl_worker {
@@ -59,7 +63,10 @@ typedef struct sl_worker {
     sl_hello hello;
     sl_conn *coordinator;
     bool coordinator_open;
-    sl_worker_peer peer[SL_PLAN_MAX_WORKERS];
+    sl_worker_peer *peer; /* [n_peers] by id: the plan's; before it is here, those that called */
+    uint32_t n_peers;
+    uint32_t n_missing, n_again; /* that the plan connects this one with: not open; to call again */
+    uint64_t again_us;           /* not before */
 
     sl_plan plan;
     sl_taker taker; /* of another plan, */
@@ -68,9 +75,7 @@ typedef struct sl_worker {
     sl_status stop_status;
     sl_err stop_err;
     uint32_t id, roles;
-    uint32_t expert_worker[SL_PLAN_MAX_WORKERS]; /* ids, ascending */
-    uint32_t n_expert_workers;
-    uint32_t attention_workers;
+    sl_idset attention, experts; /* workers of the plan with that role */
 
     sl_device *device; /* runs every stage that this worker hosts; NULL before the plan is here */
     sl_trace *trace;

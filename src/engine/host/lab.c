@@ -32,14 +32,15 @@ void sl_worker_wait_until(void *ctx, uint64_t deadline_ns) {
 
 /* Cores of this machine as if all workers of the plan were on it: they agree without talking. */
 static sl_status choose_cpus(const sl_worker *w, uint32_t threads, cpu_set_t *set, sl_err *err) {
-    uint32_t each[SL_PLAN_MAX_WORKERS];
     uint16_t cpu[SL_MAX_CPUS];
     sl_topology *t = sl_alloc(1, sizeof *t);
-    if (!t) return sl_fail(err, SL_ERR_NOMEM, "no memory for the list of CPUs");
-    sl_status st = sl_topology_read("/sys", NULL, t, err);
-    for (uint32_t i = 0; i < w->plan.n_workers; i++) each[i] = threads;
+    uint32_t *each = sl_alloc(w->plan.n_workers, sizeof *each);
+    sl_status st = t && each ? sl_topology_read("/sys", NULL, t, err)
+                             : sl_fail(err, SL_ERR_NOMEM, "no memory for the list of CPUs");
+    for (uint32_t i = 0; each && i < w->plan.n_workers; i++) each[i] = threads;
     uint32_t n = st == SL_OK ? sl_topology_pick(t, each, w->plan.n_workers, w->id, cpu) : 0;
     for (uint32_t i = 0; i < n; i++) CPU_SET(cpu[i], set);
+    sl_free(each);
     sl_free(t);
     return st;
 }

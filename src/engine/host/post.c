@@ -2,7 +2,8 @@
  * to itself. */
 #include "engine/host/host.h"
 
-/* Messages that may wait for the loop: reservations bound the token path far below this. */
+/* Messages that may wait for the loop, besides sl_inbox.more: reservations bound the token path far
+ * below this. */
 #define INBOX_MAX 65536u
 #define INBOX_MIN 256u
 
@@ -10,8 +11,9 @@
 
 sl_status sl_inbox_reserve(sl_inbox *in, sl_err *err) {
     size_t cap = SL_MAX(in->cap * 2, INBOX_MIN);
-    if (in->len >= INBOX_MAX)
-        return sl_fail(err, SL_ERR_LIMIT, "%zu messages wait, limit %u", in->len, INBOX_MAX);
+    if (in->len >= INBOX_MAX + in->more)
+        return sl_fail(err, SL_ERR_LIMIT, "%zu messages wait, limit %zu", in->len,
+                       INBOX_MAX + in->more);
     sl_inbox_item *bigger = sl_alloc(cap, sizeof *bigger);
     if (!bigger) return sl_fail(err, SL_ERR_NOMEM, "inbox of %zu messages", cap);
     for (size_t i = 0; i < in->len; i++) bigger[i] = *sl_inbox_at(in, i);

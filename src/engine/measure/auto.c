@@ -24,11 +24,14 @@ static sl_status measure_skew(const sl_plan *p, const sl_model_spec *m, sl_choos
     sl_skew *s = NULL;
     uint32_t expert[SL_MAX_TOP_K];
     float gate[SL_MAX_TOP_K];
-    double all[SL_PLAN_MAX_WORKERS] = {0}, of_blocks = 0, most_all = 0;
+    double of_blocks = 0, most_all = 0;
+    double *all = sl_alloc(2 * (size_t)p->n_workers, sizeof *all), *rows;
+    if (!all) return sl_fail(err, SL_ERR_NOMEM, "rows of %u workers", p->n_workers);
+    rows = all + p->n_workers;
     sl_status st = sl_skew_create(&p->skew, m, &s, err);
-    if (st != SL_OK) return st;
-    for (uint32_t b = 0; b < m->n_moe; b++) {
-        double rows[SL_PLAN_MAX_WORKERS] = {0}, most = 0;
+    for (uint32_t b = 0; st == SL_OK && b < m->n_moe; b++) {
+        double most = 0;
+        memset(rows, 0, p->n_workers * sizeof *rows);
         for (uint32_t t = 0; t < SKEW_DRAWS; t++) {
             uint32_t id = t % m->vocab;
             sl_skew_draw(s, id, t, b, expert, gate);
@@ -46,7 +49,8 @@ static sl_status measure_skew(const sl_plan *p, const sl_model_spec *m, sl_choos
     l->skew = SL_MAX(of_blocks / mean, 1);
     l->skew_total = SL_MAX(most_all / mean, 1);
     sl_skew_free(s);
-    return SL_OK;
+    sl_free(all);
+    return st;
 }
 
 /* ---- what it costs ---- */
@@ -158,7 +162,7 @@ sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out, s
     sl_choose_load l;
     sl_costs c;
     *out = (sl_auto_report){0};
-    sl_status st = sl_plan_check_size(p, err);
+    sl_status st = sl_plan_check_size(p, o->m, err);
     if (st != SL_OK) return st;
     sl_choose_describe(p, o->m, sl_wire_row_bytes((sl_wire_format)p->wire, o->m->d_model),
                        o->requests, &l);

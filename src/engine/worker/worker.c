@@ -15,13 +15,52 @@
 #include <string.h>
 #include <time.h>
 
-#define PLAN_MEMORY ((size_t)256 << 20) /* of a parsed plan */
-#define IDLE_US     100000u             /* longest sleep without a reason to wake */
-#define TICK_US     100u
+#define PLAN_MEMORY   ((size_t)256 << 20) /* of a parsed plan */
+#define IDLE_US       100000u             /* longest sleep without a reason to wake */
+#define TICK_US       100u
+#define CALL_AGAIN_US 100000u   /* a peer that took no call, as too many came at once... */
+#define CALL_FOR_US   10000000u /* ...so long after the first */
 /* How long after its last task a worker without an open round still counts as waiting. */
 #define BETWEEN_ROUNDS_NS 100000000ull
 #define JOIN_PAUSE_MS     100u  /* between two attempts to join; doubles... */
 #define JOIN_PAUSE_MAX_MS 2000u /* ...up to this */
+
+/* ---- peers ---- */
+
+static sl_status reserve_peers(sl_worker *w, uint32_t n, sl_err *err) {
+    if (n <= w->n_peers) return SL_OK;
+    sl_worker_peer *bigger = sl_grow(w->peer, w->n_peers, n, sizeof *bigger);
+    if (!bigger) return sl_fail(err, SL_ERR_NOMEM, "no memory for %u peers", n);
+    w->peer = bigger;
+    w->n_peers = n;
+    return SL_OK;
+}
+
+/* A connection's user is its peer's place, counted from 1: the table may move. */
+static void *user_of(uint32_t id) {
+    return (void *)((uintptr_t)id + 1);
+}
+
+/* NULL: nobody's. */
+static sl_worker_peer *peer_of(const sl_worker *w, const sl_conn *c) {
+    uintptr_t user = (uintptr_t)sl_conn_user(c);
+    return user ? &w->peer[user - 1] : NULL;
+}
+
+/* Whether worker `a` opens the connection to `b`: attention workers to experts (of two colocated
+ * ones the lower id), expert workers to the sequencer, which tells them who died. */
+static bool dials(const sl_worker *w, uint32_t a, uint32_t b) {
+    uint32_t ra = w->plan.worker[a].roles, rb = w->plan.worker[b].roles;
+    bool a_needs_b = (ra & SL_ROLE_ATTENTION) && (rb & SL_ROLE_EXPERT);
+    bool b_needs_a = (rb & SL_ROLE_ATTENTION) && (ra & SL_ROLE_EXPERT);
+    if (a == b) return false;
+    if (a_needs_b) return !b_needs_a || a < b;
+    return !b_needs_a && (ra & SL_ROLE_EXPERT) && b == w->experts.ids[0];
+}
+
+static bool is_connected_with(const sl_worker *w, uint32_t id) {
+    return id < w->plan.n_workers && (dials(w, w->id, id) || dials(w, id, w->id));
+}
 
 /* ---- fabric callbacks: they run inside progress, possibly under a kernel's tick, so they only
  * note what came and leave the work to the loop ---- */
@@ -35,26 +74,31 @@ static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *er
         w->coordinator_open = true;
         return SL_OK;
     }
-    if (peer->worker >= SL_PLAN_MAX_WORKERS)
-        return sl_fail(err, SL_ERR_PROTOCOL, "worker id %u, limit %u", peer->worker,
-                       SL_PLAN_MAX_WORKERS - 1);
+    uint32_t limit = w->planned ? w->plan.n_workers : SL_MAX_WORKERS;
+    if (peer->worker >= limit)
+        return sl_fail(err, SL_ERR_PROTOCOL, "worker %u, but ids are below %u", peer->worker,
+                       limit);
+    sl_status st = reserve_peers(w, peer->worker + 1, err);
+    if (st != SL_OK) return st;
     sl_worker_peer *p = &w->peer[peer->worker];
-    sl_worker_peer *dialled = sl_conn_user(c);
+    const sl_worker_peer *dialled = peer_of(w, c);
     if (dialled && dialled != p)
         return sl_fail(err, SL_ERR_PROTOCOL, "worker %u answered where %u was expected",
                        peer->worker, (unsigned)(dialled - w->peer));
     if (peer->worker == w->id) return sl_fail(err, SL_ERR_PROTOCOL, OWN_ID, peer->worker);
     if (p->conn && p->conn != c)
         return sl_fail(err, SL_ERR_PROTOCOL, "worker %u is connected already", peer->worker);
-    *p = (sl_worker_peer){.conn = c, .open = true};
-    sl_conn_set_user(c, p);
+    if (w->planned && is_connected_with(w, peer->worker)) w->n_missing--;
+    p->conn = c;
+    p->open = true;
+    sl_conn_set_user(c, user_of(peer->worker));
     return SL_OK;
 }
 
 static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
                             sl_err *err) {
     sl_worker *w = ctx;
-    const sl_worker_peer *p = sl_conn_user(c);
+    const sl_worker_peer *p = peer_of(w, c);
     sl_inbox_item item = {.conn = c,
                           .from_coordinator = c == w->coordinator,
                           .h = *h,
@@ -67,9 +111,30 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
     return st;
 }
 
+static void note_down(sl_worker *w, uint32_t id, bool left) {
+    sl_err err;
+    const sl_inbox_item item = {.down = true, .left = left, .h = {.src = id}};
+    if (sl_inbox_push(&w->inbox, item, &err) == SL_OK) return;
+    w->stop_err = err;
+    sl_worker_stop(w, err.code);
+}
+
+static bool is_absence(sl_status st) {
+    return st == SL_ERR_PEER_DOWN || st == SL_ERR_TIMEOUT;
+}
+
+/* The call of this worker failed: whether it tries again a little later. */
+static bool may_call_again(sl_worker *w, sl_worker_peer *p, sl_status why) {
+    uint64_t now_us = sl_clock_now_us(&w->clock);
+    if (!p->called_us || !is_absence(why) || now_us - p->called_us > CALL_FOR_US) return false;
+    if (w->n_again++ == 0) w->again_us = now_us + CALL_AGAIN_US;
+    p->again = true;
+    return true;
+}
+
 static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     sl_worker *w = ctx;
-    sl_worker_peer *p = sl_conn_user(c);
+    sl_worker_peer *p = peer_of(w, c);
     if (p || c == w->coordinator) /* else a caller that was turned away: the fabric says so */
         sl_log(SL_LOG_INFO, "worker", "connection to %s ended: %s (%s)", sl_conn_hello(c)->name,
                text, sl_status_text(why));
@@ -86,28 +151,14 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
         return;
     }
     if (!p || p->conn != c) return;
-    *p = (sl_worker_peer){0};
-    sl_err err;
-    sl_wire_header h = {.src = (uint32_t)(p - w->peer)};
-    const sl_inbox_item item = {.down = true, .left = why == SL_OK, .h = h};
-    if (sl_inbox_push(&w->inbox, item, &err) != SL_OK) {
-        w->stop_err = err;
-        sl_worker_stop(w, err.code);
-    }
+    uint32_t id = (uint32_t)(p - w->peer);
+    bool was_open = p->open;
+    *p = (sl_worker_peer){.called_us = p->called_us};
+    if (was_open && w->planned && is_connected_with(w, id)) w->n_missing++;
+    if (was_open || !may_call_again(w, p, why)) note_down(w, id, why == SL_OK);
 }
 
 /* ---- the plan ---- */
-
-/* Whether worker `a` opens the connection to `b`: attention workers to experts (of two colocated
- * ones the lower id), expert workers to the sequencer, which tells them who died. */
-static bool dials(const sl_worker *w, uint32_t a, uint32_t b) {
-    uint32_t ra = w->plan.worker[a].roles, rb = w->plan.worker[b].roles;
-    bool a_needs_b = (ra & SL_ROLE_ATTENTION) && (rb & SL_ROLE_EXPERT);
-    bool b_needs_a = (rb & SL_ROLE_ATTENTION) && (ra & SL_ROLE_EXPERT);
-    if (a == b) return false;
-    if (a_needs_b) return !b_needs_a || a < b;
-    return !b_needs_a && (ra & SL_ROLE_EXPERT) && b == w->expert_worker[0];
-}
 
 /* Who called before the plan was here may have taken an id that nobody calls from: this worker's
  * own, or one that it calls itself. Its end is no loss of a worker. */
@@ -123,23 +174,38 @@ static void drop_claim(sl_worker *w, uint32_t id) {
     *p = (sl_worker_peer){0};
 }
 
+static sl_status call_peer(sl_worker *w, uint32_t id, sl_err *err) {
+    sl_worker_peer *p = &w->peer[id];
+    if (!p->called_us) p->called_us = SL_MAX(sl_clock_now_us(&w->clock), 1u);
+    sl_status st = sl_net_connect(w->net, w->plan.worker[id].address, user_of(id), &p->conn, err);
+    return st == SL_OK ? SL_OK : sl_err_prefix(err, "worker %u", id);
+}
+
 static sl_status connect_peers(sl_worker *w, sl_err *err) {
     drop_claim(w, w->id);
     for (uint32_t id = 0; id < w->plan.n_workers; id++) {
         if (!dials(w, w->id, id)) continue;
         drop_claim(w, id);
-        sl_status st = sl_net_connect(w->net, w->plan.worker[id].address, &w->peer[id],
-                                      &w->peer[id].conn, err);
-        if (st != SL_OK) return sl_err_prefix(err, "worker %u", id);
+        sl_status st = call_peer(w, id, err);
+        if (st != SL_OK) return st;
     }
+    w->n_missing = 0;
+    for (uint32_t id = 0; id < w->plan.n_workers; id++)
+        w->n_missing += is_connected_with(w, id) && !w->peer[id].open;
     return SL_OK;
 }
 
-static bool peers_open(const sl_worker *w) {
+static void call_again(sl_worker *w) {
+    if (w->n_again == 0 || sl_clock_now_us(&w->clock) < w->again_us) return;
+    w->n_again = 0;
     for (uint32_t id = 0; id < w->plan.n_workers; id++) {
-        if ((dials(w, w->id, id) || dials(w, id, w->id)) && !w->peer[id].open) return false;
+        sl_worker_peer *p = &w->peer[id];
+        sl_err err;
+        if (!p->again) continue;
+        p->again = false;
+        sl_status st = call_peer(w, id, &err);
+        if (st != SL_OK && !may_call_again(w, p, st)) note_down(w, id, false);
     }
-    return true;
 }
 
 static sl_status open_device(sl_worker *w, const char *folder, const sl_model_spec *m,
@@ -187,19 +253,27 @@ static sl_status make_stages(sl_worker *w, const char *folder, const sl_model_sp
     return st;
 }
 
-static void adopt_plan(sl_worker *w) {
-    w->roles = w->plan.worker[w->id].roles;
-    for (uint32_t i = 0; i < w->plan.n_workers; i++) {
-        if (w->plan.worker[i].roles & SL_ROLE_EXPERT) w->expert_worker[w->n_expert_workers++] = i;
-        if (w->plan.worker[i].roles & SL_ROLE_ATTENTION) w->attention_workers++;
+static sl_status adopt_plan(sl_worker *w, sl_err *err) {
+    const sl_plan *p = &w->plan;
+    sl_status st = reserve_peers(w, p->n_workers, err);
+    for (uint32_t i = 0; st == SL_OK && i < p->n_workers; i++) {
+        if (p->worker[i].roles & SL_ROLE_EXPERT) st = sl_idset_add(&w->experts, i, err);
+        if (st == SL_OK && (p->worker[i].roles & SL_ROLE_ATTENTION))
+            st = sl_idset_add(&w->attention, i, err);
     }
-    w->taker.epoch = w->plan.epoch;
+    if (st != SL_OK) return st;
+    w->inbox.more = (size_t)p->n_workers * p->lanes * p->chunks;
+    sl_net_set_callers(w->net, p->n_workers);
+    w->roles = p->worker[w->id].roles;
+    w->taker.epoch = p->epoch;
     w->hello.worker = w->id;
     w->hello.roles = w->roles;
     w->hello.wire = w->plan.wire;
     char who[24];
     snprintf(who, sizeof who, "worker %u", w->id);
     snprintf(w->hello.name, sizeof w->hello.name, "%s", who);
+    w->planned = true;
+    return SL_OK;
 }
 
 /* {"you": id, "model": folder, "trace_events": most of them, "plan": {...}}. *spec is read first,
@@ -208,8 +282,7 @@ static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, uint
                            sl_model_spec *spec, sl_plan *out, sl_err *err) {
     uint64_t you = 0;
     sl_json plan;
-    sl_status st =
-        sl_json_u64(root, "you", SL_JSON_REQUIRED, 0, SL_PLAN_MAX_WORKERS - 1, &you, err);
+    sl_status st = sl_json_u64(root, "you", SL_JSON_REQUIRED, 0, SL_MAX_WORKERS - 1, &you, err);
     if (st == SL_OK) st = sl_json_string(root, "model", SL_JSON_REQUIRED, folder, err);
     if (st == SL_OK)
         st = sl_json_u64(root, "trace_events", SL_JSON_OPTIONAL, 0, SL_TRACE_MAX_EVENTS,
@@ -219,7 +292,7 @@ static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, uint
     if (st == SL_OK && w->planned) *spec = *w->device->spec;
     if (st == SL_OK && !w->planned) st = sl_model_read_spec(*folder, spec, NULL, err);
     if (st == SL_OK) st = sl_plan_from_json(plan, spec, out, err);
-    if (st == SL_OK) st = sl_plan_check_size(out, err);
+    if (st == SL_OK) st = sl_plan_check_size(out, spec, err);
     if (st == SL_OK && (you >= out->n_workers || (w->planned && you != w->id)))
         st = sl_fail(err, SL_ERR_PROTOCOL, "plan of %u workers makes this one %u", out->n_workers,
                      (unsigned)you);
@@ -244,11 +317,8 @@ static sl_status on_first_plan(sl_worker *w, sl_json root, sl_err *err) {
     uint64_t trace_events = 0;
     sl_model_spec spec;
     sl_status st = read_plan(w, root, &folder, &trace_events, &spec, &w->plan, err);
-    if (st == SL_OK) {
-        adopt_plan(w);
-        w->planned = true;
-        st = make_stages(w, folder, &spec, err);
-    }
+    if (st == SL_OK) st = adopt_plan(w, err);
+    if (st == SL_OK) st = make_stages(w, folder, &spec, err);
     if (st == SL_OK) {
         memcpy(w->hello.model_hash, w->device->spec->hash, 32);
         sl_net_set_hello(w->net, &w->hello);
@@ -270,7 +340,7 @@ static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
 }
 
 static void report_ready(sl_worker *w) {
-    if (!w->planned || w->ready || w->stop || !w->device || !peers_open(w)) return;
+    if (!w->planned || w->ready || w->stop || !w->device || w->n_missing) return;
     sl_buf *b = sl_net_buf_take(w->net, 32);
     if (!b) return;
     memcpy(b->data, w->hello.model_hash, 32);
@@ -420,6 +490,7 @@ bool sl_worker_step(sl_worker *w) {
     uint32_t came = sl_net_progress(w->net);
     bool computes = w->device && sl_device_poll(w->device);
     drain_inbox(w);
+    call_again(w);
     report_ready(w);
     if (w->stop) return true;
     /* Experts first: others wait for them. */
@@ -491,6 +562,9 @@ void sl_worker_free(sl_worker *w, bool crash) {
     sl_counts_free(&w->counts);
     sl_plan_free(&w->plan);
     sl_plan_free(&w->next);
+    sl_idset_free(&w->attention);
+    sl_idset_free(&w->experts);
+    sl_free(w->peer);
     sl_inbox_free(&w->inbox);
     sl_free(w);
 }
@@ -522,10 +596,6 @@ static sl_status run_once(const sl_worker_opts *o, bool *joined, sl_err *err) {
     }
     sl_worker_free(w, false);
     return st;
-}
-
-static bool is_absence(sl_status st) {
-    return st == SL_ERR_PEER_DOWN || st == SL_ERR_TIMEOUT;
 }
 
 sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) {
