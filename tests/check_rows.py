@@ -18,6 +18,7 @@ OPTIONS = {  # what the highest value of an option is
     "max_num_seqs": "SL_PLAN_MAX_SEQS", "max_num_batched_tokens": "SL_PLAN_MAX_BATCH", "ctx": "SL_PLAN_MAX_CONTEXT",
     "kv_pages": "SL_PLAN_MAX_PAGES", "prefill_stretch": "SL_PLAN_MAX_STRETCH", "threads": "SL_PLAN_MAX_THREADS",
     "microbatches": "SL_PLAN_MAX_LANES", "chunks": "SL_PLAN_MAX_CHUNKS", "groups": "SL_PLAN_MAX_CHUNKS",
+    "attention": "SL_MAX_WORKERS", "experts": "SL_MAX_WORKERS",
 }
 QUOTES = {  # what a page says, with the numbers of today
     "docs/api.md": (
@@ -30,7 +31,9 @@ QUOTES = {  # what a page says, with the numbers of today
         "| choices of a request | {SL_API_MAX_CHOICES} |",
         "| messages of a chat | {SL_API_MAX_MESSAGES} |",
     ),
+    "docs/operations.md": ("`workers` (1 to {SL_MAX_WORKERS};", "with --experts up to {SL_MAX_WORKERS};"),
     "docs/protocol.md": (
+        "n_set <= {SL_MAX_WORKERS}, and 0 without SET",
         "n_stop (<= {SL_MAX_STOP_IDS})", "n_top (<= {SL_MAX_LOGPROBS};", "n_bias (<= {SL_MAX_LOGIT_BIAS})",
         "f32 bias (-{SL_MAX_BIAS} .. {SL_MAX_BIAS})", "runs at most {SL_MAX_AHEAD} tokens past it",
     ),
