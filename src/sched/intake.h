@@ -38,15 +38,15 @@ uint32_t sl_intake_keep(const sl_intake *in, bool prompt_waits, bool rest_waits,
 uint32_t sl_intake_chunk(sl_intake *in, sl_pacer *pacer, sl_part_kind kind, uint32_t done,
                          uint32_t given, uint32_t room, uint32_t decoding, uint32_t n_free);
 
-/* Of a part that enters: what goes on takes the epoch after its last one, a newcomer the wave after
+/* Of a part that enters: what goes on takes the wave after its last one, a newcomer the wave after
  * the latest that entered: it overtakes nobody. */
-static inline uint64_t sl_intake_epoch(bool goes_on, uint64_t last, uint64_t wave) {
+static inline uint64_t sl_intake_wave(bool goes_on, uint64_t last, uint64_t wave) {
     return (goes_on ? last : wave) + 1;
 }
 
 /* Of a batch whose lowest is `lowest`, where expert workers have met `seen`: nobody stays more than
  * a wave behind other attention workers, since one that was idle would overtake them all. */
-static inline uint64_t sl_intake_batch_epoch(uint64_t lowest, uint64_t seen) {
+static inline uint64_t sl_intake_batch_wave(uint64_t lowest, uint64_t seen) {
     return seen > 0 && seen - 1 > lowest ? seen - 1 : lowest;
 }
 

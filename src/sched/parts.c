@@ -63,9 +63,9 @@ static uint32_t take_first(sl_parts *p, sl_part_list *l) {
 static void make_ready(sl_parts *p, uint32_t slot) {
     sl_part *t = &p->part[slot];
     sl_queue_state *q = &p->queue[t->layer];
-    if (q->rows == 0) *q = (sl_queue_state){.head = p->arrivals, .epoch = t->epoch};
+    if (q->rows == 0) *q = (sl_queue_state){.head = p->arrivals, .wave = t->wave};
     p->arrivals++;
-    q->epoch = SL_MIN(q->epoch, t->epoch);
+    q->wave = SL_MIN(q->wave, t->wave);
     q->rows += t->rows;
     p->total[t->layer] += t->rows;
     p->n_ready += t->rows;
@@ -121,7 +121,7 @@ static void begin_part(sl_parts *p, sl_part_kind kind, uint32_t rows, uint64_t n
                    .rows = rows,
                    .generation = l->generation,
                    .prompts_beside = p->in.rows[SL_PART_PROMPT] + p->in.rows[SL_PART_REST],
-                   .epoch = sl_intake_epoch(goes_on, t->epoch, p->wave),
+                   .wave = sl_intake_wave(goes_on, t->wave, p->newest),
                    .began_us = now_us};
     l->in_step = true;
     l->samples = t->sample;
@@ -186,7 +186,7 @@ static bool pick(const sl_parts *p, uint32_t *layer) {
 /* Drains the queue of p->layer. */
 static void drain(sl_parts *p) {
     sl_part_list *list = &p->ready[p->layer];
-    p->epoch = sl_intake_batch_epoch(p->queue[p->layer].epoch, p->seen);
+    p->wave = sl_intake_batch_wave(p->queue[p->layer].wave, p->seen);
     p->n_batch = p->n_rows = p->n_ended = 0;
     while (list->n > 0) {
         uint32_t slot = take_first(p, list);
@@ -196,7 +196,7 @@ static void drain(sl_parts *p) {
             p->ended[p->n_ended++] = slot;
             continue;
         }
-        t->epoch = p->epoch;
+        t->wave = p->wave;
         t->state = SL_PART_RUNS;
         p->n_rows += t->rows;
         p->batch[p->n_batch++] = slot;
@@ -208,7 +208,7 @@ static void drain(sl_parts *p) {
 
 static void tell_batch(const sl_parts *p) {
     const sl_watch *watch = p->slots->watch;
-    sl_watch_tell(watch, BATCH, p->layer, p->n_batch, p->n_rows, p->n_ended, p->epoch);
+    sl_watch_tell(watch, BATCH, p->layer, p->n_batch, p->n_rows, p->n_ended, p->wave);
     for (uint32_t i = 0; watch && i < p->n_batch; i++)
         sl_watch_tell(watch, BATCH_PART, p->batch[i], p->part[p->batch[i]].rows);
 }
@@ -217,7 +217,7 @@ bool sl_parts_take(sl_parts *p) {
     SL_ASSERT(p->n_batch == 0);
     if (!pick(p, &p->layer)) return false;
     drain(p);
-    if (p->layer == 0 && p->n_batch > 0) p->wave = p->epoch;
+    if (p->layer == 0 && p->n_batch > 0) p->newest = p->wave;
     tell_batch(p);
     return true;
 }
@@ -253,8 +253,8 @@ sl_part_state sl_parts_back(sl_parts *p, uint32_t slot, uint32_t pairs) {
     return t->state;
 }
 
-void sl_parts_meet(sl_parts *p, uint64_t epoch) {
-    p->seen = SL_MAX(p->seen, epoch);
+void sl_parts_meet(sl_parts *p, uint64_t wave) {
+    p->seen = SL_MAX(p->seen, wave);
 }
 
 /* ---- the head ---- */
@@ -308,5 +308,5 @@ void sl_parts_reset(sl_parts *p) {
     p->in.hold_rest = false;
     p->n_batch = 0;
     p->n_ready = 0;
-    p->wave = p->seen = 0;
+    p->newest = p->seen = 0;
 }

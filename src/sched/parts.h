@@ -45,7 +45,7 @@ typedef struct sl_part {
     uint32_t missing;        /* (row, position) pairs that the experts owe */
     uint32_t generation;     /* of the life, when it began */
     uint32_t prompts_beside; /* prompt rows in flight then */
-    uint64_t epoch, began_us;
+    uint64_t wave, began_us;
 } sl_part;
 
 typedef struct sl_parts_shape {
@@ -73,11 +73,11 @@ typedef struct sl_parts {
     sl_queue_state *queue; /* [n_layers + 1] the same for the policy */
     uint64_t *total;
     double *ahead;
-    uint64_t arrivals, wave, seen; /* seen: the latest epoch that expert workers have met */
+    uint64_t arrivals, newest, seen; /* seen: the latest wave that expert workers have met */
 
     /* The batch, until it leaves or is over. */
     uint32_t layer, n_batch, n_rows;
-    uint64_t epoch;
+    uint64_t wave;
     uint32_t *batch; /* [per_lane] slots in the order in which they became ready */
     /* Of the last take: parts that were in the queue and are over, as their requests end. */
     uint32_t *ended, n_ended; /* [per_lane] */
@@ -100,13 +100,13 @@ bool sl_parts_leave(sl_parts *p);
 /* `pairs` (row, position) of the part, which is AWAY and misses at least as many, are here. NONE:
  * with them all is, but its request ends. */
 sl_part_state sl_parts_back(sl_parts *p, uint32_t slot, uint32_t pairs);
-/* Expert workers have met this epoch. */
-void sl_parts_meet(sl_parts *p, uint64_t epoch);
+/* Expert workers have met this wave. */
+void sl_parts_meet(sl_parts *p, uint64_t wave);
 /* The batch, at layer n_layers, becomes a step whose head is due. */
 void sl_parts_head(sl_parts *p, uint64_t now_us, sl_step *step);
 /* That step has ended. */
 void sl_parts_over(sl_parts *p);
-/* All parts are given up, who waits is forgotten, epochs begin anew. */
+/* All parts are given up, who waits is forgotten, waves begin anew. */
 void sl_parts_reset(sl_parts *p);
 
 /* Whether rows that are to enter `layer` were with the experts, and are not merged yet. */

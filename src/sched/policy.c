@@ -36,7 +36,7 @@ static bool better(const sl_policy_view *v, uint32_t la, const sl_queue_state *a
         break;
     }
     case SL_POLICY_RMF:
-        if (a->epoch != b->epoch) return a->epoch < b->epoch;
+        if (a->wave != b->wave) return a->wave < b->wave;
         if (la != lb) return la < lb;
         break;
     case SL_POLICY_FLFS:

@@ -10,8 +10,8 @@
  *   defrag  the largest Q + L[b]: rows, and what can join them soon
  *   mtfs    the largest Q: most tokens first
  *   flfs    the lowest layer, then the largest Q: first layer first
- *   rmf     the lowest (epoch, layer), then the largest Q: rearmost first; newcomers enter with a
- *           later epoch and overtake nobody
+ *   rmf     the lowest (wave, layer), then the largest Q: rearmost first; newcomers enter with a
+ *           later wave and overtake nobody
  * Ties: the larger Q, then the oldest head, then the lower layer, then the lower index. */
 #ifndef SL_SCHED_POLICY_H
 #define SL_SCHED_POLICY_H
@@ -23,9 +23,9 @@
 
 /* What a policy may know of a queue. */
 typedef struct sl_queue_state {
-    uint32_t rows;  /* Q */
-    uint64_t head;  /* number of its oldest entry, in order of arrival at this worker */
-    uint64_t epoch; /* the lowest of its entries */
+    uint32_t rows; /* Q */
+    uint64_t head; /* number of its oldest entry, in order of arrival at this worker */
+    uint64_t wave; /* the lowest of its entries */
 } sl_queue_state;
 
 typedef struct sl_policy_view {

@@ -21,7 +21,7 @@ struct sl_queues {
     queue *queue;                  /* [n_moe][hosted] */
     sl_queue_state *state;         /* the same */
     uint64_t *total;               /* [n_moe] rows */
-    uint64_t arrivals, seen, rows; /* rows that came; the highest epoch; rows that wait */
+    uint64_t arrivals, seen, rows; /* rows that came; the highest wave; rows that wait */
 
     entry *entry; /* [places] */
     uint32_t places, free, n_free;
@@ -149,18 +149,18 @@ uint32_t sl_queues_push(sl_queues *q, const sl_queue_entry *e) {
     q->n_free--;
     q->entry[place] = (entry){.next = NONE, .source = e->source, .rows = e->rows};
     if (s->rows == 0) {
-        *s = (sl_queue_state){.head = q->arrivals, .epoch = e->epoch};
+        *s = (sl_queue_state){.head = q->arrivals, .wave = e->wave};
         q->queue[at].front = place;
     } else {
         q->entry[q->queue[at].back].next = place;
     }
     q->queue[at].back = place;
     s->rows += e->rows;
-    s->epoch = SL_MIN(s->epoch, e->epoch);
+    s->wave = SL_MIN(s->wave, e->wave);
     q->arrivals += e->rows;
     q->total[e->layer] += e->rows;
     q->rows += e->rows;
-    q->seen = SL_MAX(q->seen, e->epoch);
+    q->seen = SL_MAX(q->seen, e->wave);
     return place;
 }
 

@@ -31,7 +31,7 @@ typedef struct sl_queue_entry {
     uint32_t expert; /* hosted here */
     uint32_t source; /* worker id */
     uint32_t rows;   /* > 0 */
-    uint64_t epoch;
+    uint64_t wave;
 } sl_queue_entry;
 
 /* Entries by expert: those of group i lie at place[first[i]] .. place[first[i + 1] - 1], in order
@@ -63,7 +63,7 @@ void sl_queues_watch(sl_queues *q, const sl_watch *watch);
 uint32_t sl_queues_places(const sl_queues *q);
 uint32_t sl_queues_room(const sl_queues *q);
 uint64_t sl_queues_rows(const sl_queues *q); /* that wait */
-uint64_t sl_queues_seen(const sl_queues *q); /* the highest epoch that arrived */
+uint64_t sl_queues_seen(const sl_queues *q); /* the highest wave that arrived */
 
 /* The place of the entry, until its batch is done or its source is dropped. There must be room. */
 uint32_t sl_queues_push(sl_queues *q, const sl_queue_entry *e);
@@ -73,7 +73,7 @@ uint32_t sl_queues_push(sl_queues *q, const sl_queue_entry *e);
 bool sl_queues_take(sl_queues *q, sl_queue_batch *out);
 void sl_queues_done(sl_queues *q);
 /* Takes the entries of a source out of all queues. Returns how many, and in *place (borrowed until
- * the next call) where they lay: these places are free. What they made of a queue's age and epoch
+ * the next call) where they lay: these places are free. What they made of a queue's age and wave
  * stays until it is empty. */
 uint32_t sl_queues_drop(sl_queues *q, uint32_t source, const uint32_t **place);
 

@@ -22,7 +22,7 @@
     X(TURN, "kind|lane|layer")            /* sl_turn_kind */                                       \
     X(HEAD, "lane|kind|first|n|rows")     /* sl_head_kind */                                       \
     X(ENTER, "us|parts|free")             /* aep: parts enter block 0 */                           \
-    X(BATCH, "layer|parts|rows|ended|epoch")                                                       \
+    X(BATCH, "layer|parts|rows|ended|wave")                                                        \
     X(BATCH_PART, "slot|rows")                                                                     \
     /* an expert worker */                                                                         \
     X(TASK, "lane|layer|chunk|round|members|rows")                                                 \

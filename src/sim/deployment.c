@@ -20,7 +20,7 @@ static void handle_message(sim *s, sim_worker *w, uint32_t id) {
         if (s->aep)
             sim_queue_on_dispatch(s, w, id);
         else
-            sim_xprt_on_dispatch(s, w, id);
+            sim_expert_on_dispatch(s, w, id);
         return;
     case SIM_MSG_RETURN:
         if (s->aep)
@@ -29,10 +29,10 @@ static void handle_message(sim *s, sim_worker *w, uint32_t id) {
             sim_attn_on_return(s, w, id);
         return;
     case SIM_MSG_JOIN:
-        sim_xprt_on_join(s, w, id);
+        sim_expert_on_join(s, w, id);
         break;
     case SIM_MSG_SET:
-        sim_xprt_on_set(s, w, id);
+        sim_expert_on_set(s, w, id);
         break;
     default:
         sim_attn_on_open(s, w, id);
@@ -56,7 +56,7 @@ static double inbox_rows(const sim *s, const sim_worker *w) {
 static double depth_of(const sim *s, const sim_worker *w) {
     double depth = inbox_rows(s, w);
     if (w->attn) depth += s->aep ? sim_flow_depth(w) : sim_attn_depth(s, w);
-    if (w->xprt) depth += sim_xprt_depth(w);
+    if (w->expert) depth += sim_expert_depth(w);
     if (w->queue) depth += sim_queue_depth(w);
     return depth;
 }
@@ -86,7 +86,7 @@ static bool start_task(sim *s, sim_worker *w) {
     w->n_kernels = 0;
     w->about = (sl_trace_event){0};
     if (!goes_on) drain_inbox(s, w);
-    if (w->xprt && sim_xprt_start(s, w)) w->running = SIM_RUN_EXPERT;
+    if (w->expert && sim_expert_start(s, w)) w->running = SIM_RUN_EXPERT;
     if (w->queue && !goes_on && sim_queue_start(s, w)) w->running = SIM_RUN_QUEUE;
     if (w->running == SIM_REST && w->attn && s->aep && sim_flow_start(s, w))
         w->running = SIM_RUN_FLOW;
@@ -160,7 +160,7 @@ static void finish_task(sim *s, sim_worker *w) {
         sim_attn_finish(s, w);
         break;
     case SIM_RUN_EXPERT:
-        sim_xprt_finish(s, w);
+        sim_expert_finish(s, w);
         break;
     case SIM_RUN_FLOW:
         sim_flow_finish(s, w);
@@ -213,7 +213,7 @@ static void announce(sim *s, uint32_t id) {
         if (s->aep)
             sim_queue_on_dead(s, w, id);
         else
-            sim_xprt_on_dead(s, w, id);
+            sim_expert_on_dead(s, w, id);
         sim_touch(s, w);
     }
 }
@@ -361,7 +361,8 @@ static sl_status create_sides(sim *s) {
     sl_status st = sim_route_create(s);
     for (uint32_t i = 0; st == SL_OK && i < s->n_workers; i++) {
         sim_worker *w = &s->worker[i];
-        if (w->roles & SL_ROLE_EXPERT) st = s->aep ? sim_queue_create(s, w) : sim_xprt_create(s, w);
+        if (w->roles & SL_ROLE_EXPERT)
+            st = s->aep ? sim_queue_create(s, w) : sim_expert_create(s, w);
         if (st == SL_OK && (w->roles & SL_ROLE_ATTENTION)) st = sim_attn_create(s, w);
         if (st == SL_OK && s->s->trace_events)
             st = sl_trace_create(s->s->trace_events, &w->trace, s->err);
@@ -404,7 +405,7 @@ static sl_status create(sim *s) {
 static void destroy(sim *s) {
     for (uint32_t i = 0; s->worker && i < s->n_workers; i++) {
         sim_attn_free(s, &s->worker[i]);
-        sim_xprt_free(&s->worker[i]);
+        sim_expert_free(&s->worker[i]);
         sim_queue_free(&s->worker[i]);
         sl_trace_free(s->worker[i].trace);
         sl_free(s->worker[i].inbox.item);

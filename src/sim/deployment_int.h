@@ -60,7 +60,7 @@ typedef struct sim_pair {
 typedef struct sim_entry {
     uint32_t src, slot, generation, rows, expert;
     uint32_t next;
-    uint64_t epoch;
+    uint64_t wave;
     double came_at; /* at its expert worker */
 } sim_entry;
 
@@ -142,7 +142,7 @@ typedef struct sim_kernel {
 typedef struct sim_worker sim_worker;
 typedef struct sim_attn sim_attn;
 typedef struct sim_flow sim_flow;
-typedef struct sim_xprt sim_xprt;
+typedef struct sim_expert sim_expert;
 typedef struct sim_queue sim_queue;
 
 struct sim_attn {
@@ -177,7 +177,7 @@ struct sim_worker {
     double depth, depth_area, depth_since, depth_max;
     uint64_t tasks, rows;
     sim_attn *attn;
-    sim_xprt *xprt;
+    sim_expert *expert;
     sim_queue *queue;
     sl_trace *trace;
 };
@@ -341,15 +341,15 @@ void sim_attn_lose(sim *s, sim_worker *w);
 double sim_attn_depth(const sim *s, const sim_worker *w);
 
 /* ---- sim_expert.c ---- */
-sl_status sim_xprt_create(sim *s, sim_worker *w);
-void sim_xprt_free(sim_worker *w);
-void sim_xprt_on_dispatch(sim *s, sim_worker *w, uint32_t msg);
-void sim_xprt_on_join(sim *s, sim_worker *w, uint32_t msg);
-void sim_xprt_on_set(sim *s, sim_worker *w, uint32_t msg);
-void sim_xprt_on_dead(sim *s, sim_worker *w, uint32_t member);
-bool sim_xprt_start(sim *s, sim_worker *w);
-void sim_xprt_finish(sim *s, sim_worker *w);
-double sim_xprt_depth(const sim_worker *w);
+sl_status sim_expert_create(sim *s, sim_worker *w);
+void sim_expert_free(sim_worker *w);
+void sim_expert_on_dispatch(sim *s, sim_worker *w, uint32_t msg);
+void sim_expert_on_join(sim *s, sim_worker *w, uint32_t msg);
+void sim_expert_on_set(sim *s, sim_worker *w, uint32_t msg);
+void sim_expert_on_dead(sim *s, sim_worker *w, uint32_t member);
+bool sim_expert_start(sim *s, sim_worker *w);
+void sim_expert_finish(sim *s, sim_worker *w);
+double sim_expert_depth(const sim_worker *w);
 
 /* ---- sim_flow.c, sim_queue.c: aep ---- */
 sl_status sim_flow_create(sim *s, sim_worker *w);

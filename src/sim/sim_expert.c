@@ -5,7 +5,7 @@
 
 #include <inttypes.h>
 
-struct sim_xprt {
+struct sim_expert {
     sim *s;
     sim_worker *w;
     sl_rounds *rounds;
@@ -18,7 +18,7 @@ struct sim_xprt {
 
 static void tell_set(void *ctx, bool open, const sl_idset *to, uint32_t lane, uint64_t round,
                      const sl_idset *ids) {
-    const sim_xprt *x = ctx;
+    const sim_expert *x = ctx;
     sim_set *set = sim_set_of(x->s, ids);
     for (size_t i = 0; set && i < to->n; i++) {
         uint32_t id = sim_msg_take(x->s, open ? SIM_MSG_OPEN : SIM_MSG_SET, x->w->id, to->ids[i]);
@@ -39,7 +39,7 @@ static void tell_dead(void *ctx, uint32_t to, uint32_t member) {
 }
 
 static void refuse(void *ctx, uint32_t member, const char *why) {
-    const sim_xprt *x = ctx;
+    const sim_expert *x = ctx;
     sim_fail(x->s, sl_fail(x->s->err, SL_ERR_INTERNAL, "simulation: worker %" PRIu32 ": %s", member,
                            why));
 }
@@ -58,12 +58,12 @@ static sl_round_msg round_msg(const sim *s, uint32_t id) {
 }
 
 static void recall(void *ctx, uint32_t place, sl_round_msg *out) {
-    const sim_xprt *x = ctx;
+    const sim_expert *x = ctx;
     *out = round_msg(x->s, x->msg[place]);
 }
 
 static void drop(void *ctx, uint32_t place, bool answered) {
-    sim_xprt *x = ctx;
+    sim_expert *x = ctx;
     (void)answered;
     sim_msg_drop(x->s, x->msg[place]);
     x->msg[place] = SIM_NONE;
@@ -71,38 +71,38 @@ static void drop(void *ctx, uint32_t place, bool answered) {
 
 /* ---- events ---- */
 
-void sim_xprt_on_join(sim *s, sim_worker *w, uint32_t id) {
+void sim_expert_on_join(sim *s, sim_worker *w, uint32_t id) {
     const sim_msg *m = &s->msg[id];
-    sl_status st = sl_rounds_on_join(w->xprt->rounds, m->src, m->lane, s->err);
+    sl_status st = sl_rounds_on_join(w->expert->rounds, m->src, m->lane, s->err);
     if (st != SL_OK) sim_fail(s, st);
 }
 
-void sim_xprt_on_set(sim *s, sim_worker *w, uint32_t id) {
+void sim_expert_on_set(sim *s, sim_worker *w, uint32_t id) {
     const sim_msg *m = &s->msg[id];
-    sl_status st = sl_rounds_on_set(w->xprt->rounds, m->lane, m->round, &m->set->ids, s->err);
+    sl_status st = sl_rounds_on_set(w->expert->rounds, m->lane, m->round, &m->set->ids, s->err);
     if (st != SL_OK) sim_fail(s, st);
 }
 
-void sim_xprt_on_dispatch(sim *s, sim_worker *w, uint32_t id) {
+void sim_expert_on_dispatch(sim *s, sim_worker *w, uint32_t id) {
     const sl_round_msg m = round_msg(s, id);
     uint32_t place;
-    sl_status st = sl_rounds_on_dispatch(w->xprt->rounds, &m, &place, s->err);
+    sl_status st = sl_rounds_on_dispatch(w->expert->rounds, &m, &place, s->err);
     if (st != SL_OK) sim_fail(s, st);
     if (st == SL_OK && place != SL_ROUNDS_NONE)
-        w->xprt->msg[place] = id;
+        w->expert->msg[place] = id;
     else
         sim_msg_drop(s, id);
 }
 
-void sim_xprt_on_dead(sim *s, sim_worker *w, uint32_t member) {
-    sl_status st = sl_rounds_on_dead(w->xprt->rounds, member, s->err);
+void sim_expert_on_dead(sim *s, sim_worker *w, uint32_t member) {
+    sl_status st = sl_rounds_on_dead(w->expert->rounds, member, s->err);
     if (st != SL_OK) sim_fail(s, st);
 }
 
 /* ---- a layer runs ---- */
 
 /* Rows of all members by expert into sim.expert_rows; when the first of them came. */
-static double count_rows(sim *s, const sim_xprt *x) {
+static double count_rows(sim *s, const sim_expert *x) {
     double oldest = sim_now(s);
     for (uint32_t i = 0; i < x->task.n; i++) {
         const sim_msg *m = &s->msg[x->msg[x->task.place[i]]];
@@ -113,8 +113,8 @@ static double count_rows(sim *s, const sim_xprt *x) {
     return oldest;
 }
 
-bool sim_xprt_start(sim *s, sim_worker *w) {
-    sim_xprt *x = w->xprt;
+bool sim_expert_start(sim *s, sim_worker *w) {
+    sim_expert *x = w->expert;
     const sl_round_task *t = &x->task;
     uint32_t rows = 0;
     double us = 0;
@@ -140,8 +140,8 @@ bool sim_xprt_start(sim *s, sim_worker *w) {
     return true;
 }
 
-void sim_xprt_finish(sim *s, sim_worker *w) {
-    sim_xprt *x = w->xprt;
+void sim_expert_finish(sim *s, sim_worker *w) {
+    sim_expert *x = w->expert;
     const sl_round_task *t = &x->task;
     for (uint32_t i = 0; i < t->n && s->status == SL_OK; i++) {
         uint32_t at = x->msg[t->place[i]];
@@ -165,16 +165,16 @@ void sim_xprt_finish(sim *s, sim_worker *w) {
     x->next = NULL;
 }
 
-double sim_xprt_depth(const sim_worker *w) {
-    return (double)sl_rounds_rows(w->xprt->rounds);
+double sim_expert_depth(const sim_worker *w) {
+    return (double)sl_rounds_rows(w->expert->rounds);
 }
 
 /* ---- life ---- */
 
-sl_status sim_xprt_create(sim *s, sim_worker *w) {
-    sim_xprt *x = sl_alloc(1, sizeof *x);
+sl_status sim_expert_create(sim *s, sim_worker *w) {
+    sim_expert *x = sl_alloc(1, sizeof *x);
     if (!x) return sim_oom(s, "an expert worker");
-    w->xprt = x;
+    w->expert = x;
     x->s = s;
     x->w = w;
     const sl_rounds_shape shape = {.n_lanes = s->lanes,
@@ -195,10 +195,10 @@ sl_status sim_xprt_create(sim *s, sim_worker *w) {
     return SL_OK;
 }
 
-void sim_xprt_free(sim_worker *w) {
-    if (!w->xprt) return;
-    sl_rounds_free(w->xprt->rounds);
-    sim_set_drop(w->xprt->next);
-    sl_free(w->xprt->msg);
-    sl_free(w->xprt);
+void sim_expert_free(sim_worker *w) {
+    if (!w->expert) return;
+    sl_rounds_free(w->expert->rounds);
+    sim_set_drop(w->expert->next);
+    sl_free(w->expert->msg);
+    sl_free(w->expert);
 }

@@ -103,7 +103,7 @@ bool sim_flow_start(sim *s, sim_worker *w) {
     f->runs_shared = f->shared_rows > 0;
     if (!f->runs_shared && !take(s, w)) return false;
     w->about =
-        (sl_trace_event){.layer = sl_trace_u16(f->parts.layer), .round = (uint32_t)f->parts.epoch};
+        (sl_trace_event){.layer = sl_trace_u16(f->parts.layer), .round = (uint32_t)f->parts.wave};
     if (f->runs_shared)
         start_shared(s, w);
     else if (f->parts.layer < s->m->n_layers)
@@ -121,7 +121,7 @@ static uint32_t message_to(sim *s, sim_worker *w, uint32_t x, uint32_t moe) {
     uint32_t id = sim_msg_take(s, SIM_MSG_DISPATCH, w->id, s->expert_id[x]);
     if (id == SIM_NONE) return id;
     s->msg[id].layer = moe;
-    s->msg[id].round = f->parts.epoch;
+    s->msg[id].round = f->parts.wave;
     f->row_mark[x] = SIM_NONE;
     f->to_msg[x] = id;
     return id;
@@ -154,7 +154,7 @@ static void route_part(sim *s, sim_worker *w, uint32_t slot, uint32_t moe, uint3
                                    .generation = p->generation,
                                    .rows = f->count[at],
                                    .expert = at % E,
-                                   .epoch = f->parts.epoch};
+                                   .wave = f->parts.wave};
         sim_msg_add_entry(s, f->to_msg[at / E], id);
         f->count[at] = 0;
     }

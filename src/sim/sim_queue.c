@@ -33,7 +33,7 @@ void sim_queue_on_dispatch(sim *s, sim_worker *w, uint32_t msg) {
                                                                      .expert = e->expert,
                                                                      .source = e->src,
                                                                      .rows = e->rows,
-                                                                     .epoch = e->epoch});
+                                                                     .wave = e->wave});
         x->entry[place] = id;
         e->came_at = m->came_at;
         m->entry = next;

@@ -203,9 +203,9 @@ static void handle_reply(world *w, uint32_t lane) {
 static void enqueue(world *w, side *s, uint32_t lane) {
     const batch *b = &w->batch[lane];
     sl_queue_state *q = &s->state[b->layer];
-    if (q->rows == 0) *q = (sl_queue_state){.head = w->arrivals, .epoch = b->pass};
+    if (q->rows == 0) *q = (sl_queue_state){.head = w->arrivals, .wave = b->pass};
     w->arrivals++;
-    q->epoch = SL_MIN(q->epoch, b->pass);
+    q->wave = SL_MIN(q->wave, b->pass);
     s->lane[b->layer * w->r->lanes + q->rows++] = lane;
     s->total[b->layer]++;
 }
@@ -226,9 +226,9 @@ static uint32_t pick(world *w, side *s) {
     s->total[at]--;
     s->state[at].rows--;
     memmove(list, list + 1, s->state[at].rows * sizeof *list);
-    s->state[at].epoch = UINT64_MAX;
+    s->state[at].wave = UINT64_MAX;
     for (uint32_t i = 0; i < s->state[at].rows; i++)
-        s->state[at].epoch = SL_MIN(s->state[at].epoch, w->batch[list[i]].pass);
+        s->state[at].wave = SL_MIN(s->state[at].wave, w->batch[list[i]].pass);
     return lane;
 }
 

@@ -86,7 +86,7 @@ static const struct {
     {NO_EXPERT, "expert 4000"},
     {TOO_MANY, "9 rows in flight, 8 are reserved"},
     {TWICE, "row 0 names expert 0 after expert 0"},
-    {JUMP, "epoch 4294967297 after 0"},
+    {JUMP, "wave 4294967297 after 0"},
     {NAN_GATE, "gate"},
     {TRUNCATED, "bytes"},
     {GARBAGE, "dispatch"},
@@ -263,7 +263,7 @@ typedef enum wrong {
     WRONG_LAYER,
     WRONG_LANE,
     WITH_SET,
-    EPOCH,
+    WAVE,
     SHORT,
     EMPTY,
     RUBBISH,
@@ -283,7 +283,7 @@ static const struct {
     {WRONG_LAYER, "of layer 2 is not with the experts"},
     {WRONG_LANE, "lane"},
     {WITH_SET, "flags 1"},
-    {EPOCH, "epoch"},
+    {WAVE, "wave"},
     {SHORT, "bytes"},
     {EMPTY, "return of 0 rows"},
     {RUBBISH, "return"},
@@ -324,7 +324,7 @@ static void bad_returns(void **state) {
         if (how == WRONG_LAYER) r.h.layer = 2;
         if (how == WRONG_LANE) r.h.lane = 3;
         if (how == WITH_SET) r.h.flags = SL_WIRE_SET;
-        if (how == EPOCH) r.h.round = 1ull << 60;
+        if (how == WAVE) r.h.round = 1ull << 60;
         if (how == SHORT) r.b->len -= 64;
         if (how == RUBBISH) memset(r.b->data, 0x5A, r.b->len);
         if (how == EMPTY) {

@@ -462,7 +462,7 @@ static uint32_t replay_queues(const record *r, const sl_model_spec *m, const sl_
                                                 .expert = worker - 2,
                                                 .source = s->src,
                                                 .rows = s->rows,
-                                                .epoch = s->round});
+                                                .wave = s->round});
             rows[layer] += s->rows;
         } else if (s->src == NONE && is(s, "expert")) {
             sl_queue_batch b;

@@ -57,13 +57,13 @@ static void chunks_keep_every_limit(void **state) {
     assert_int_equal(sl_intake_chunk(&in, &pacer, SL_PART_REST, 256, 4000, 4000, 1, 4000), 0);
 }
 
-static void epochs(void **state) {
+static void waves(void **state) {
     (void)state;
-    assert_int_equal(sl_intake_epoch(true, 7, 20), 8);
-    assert_int_equal(sl_intake_epoch(false, 7, 20), 21);
-    assert_int_equal(sl_intake_batch_epoch(5, 0), 5);
-    assert_int_equal(sl_intake_batch_epoch(5, 6), 5);
-    assert_int_equal(sl_intake_batch_epoch(5, 9), 8);
+    assert_int_equal(sl_intake_wave(true, 7, 20), 8);
+    assert_int_equal(sl_intake_wave(false, 7, 20), 21);
+    assert_int_equal(sl_intake_batch_wave(5, 0), 5);
+    assert_int_equal(sl_intake_batch_wave(5, 6), 5);
+    assert_int_equal(sl_intake_batch_wave(5, 9), 8);
 }
 
 int main(void) {
@@ -71,7 +71,7 @@ int main(void) {
         cmocka_unit_test(kinds),
         cmocka_unit_test(prompts_are_not_starved),
         cmocka_unit_test(chunks_keep_every_limit),
-        cmocka_unit_test(epochs),
+        cmocka_unit_test(waves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -254,26 +254,26 @@ static void a_slot_may_change_hands_while_it_waits(void **state) {
     unmake(&t);
 }
 
-static void epochs_go_on_and_newcomers_come_last(void **state) {
+static void waves_go_on_and_newcomers_come_last(void **state) {
     (void)state;
     static table t;
     make(&t, SL_POLICY_RMF, 4, 64);
     uint32_t a = request(&t, 5, 0);
     enter(&t, 0);
-    assert_int_equal(t.parts.part[a].epoch, 1);
+    assert_int_equal(t.parts.part[a].wave, 1);
     go_through(&t, a, 10);
-    assert_int_equal(t.parts.wave, 1);
+    assert_int_equal(t.parts.newest, 1);
     sl_parts_meet(&t.parts, 9); /* others are far ahead */
     sl_parts_meet(&t.parts, 4);
     enter(&t, 10);
-    assert_int_equal(t.parts.part[a].epoch, 2);
+    assert_int_equal(t.parts.part[a].wave, 2);
     take(&t, 0, 1);
-    assert_int_equal(t.parts.epoch, 8); /* a wave behind at most */
-    assert_int_equal(t.parts.part[a].epoch, 8);
+    assert_int_equal(t.parts.wave, 8); /* a wave behind at most */
+    assert_int_equal(t.parts.part[a].wave, 8);
     sl_parts_leave(&t.parts);
     uint32_t b = request(&t, 5, 0);
     enter(&t, 20);
-    assert_int_equal(t.parts.part[b].epoch, 9);
+    assert_int_equal(t.parts.part[b].wave, 9);
     take(&t, 1, 1); /* rearmost first */
     unmake(&t);
 }
@@ -351,7 +351,7 @@ static void some_return(table *t, uint64_t *rng) {
         if (sl_parts_back(&t->parts, i, pairs) == SL_PART_NONE)
             sl_slots_release(&t->slots, &t->slots.life[i]);
     }
-    sl_parts_meet(&t->parts, t->parts.wave + sl_rng_below(rng, 3));
+    sl_parts_meet(&t->parts, t->parts.newest + sl_rng_below(rng, 3));
 }
 
 static void run_batch(table *t, uint64_t now_us) {
@@ -408,7 +408,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(prompts_are_paced_after_their_first_rows),
         cmocka_unit_test(who_ends_goes_no_further),
         cmocka_unit_test(a_slot_may_change_hands_while_it_waits),
-        cmocka_unit_test(epochs_go_on_and_newcomers_come_last),
+        cmocka_unit_test(waves_go_on_and_newcomers_come_last),
         cmocka_unit_test(given_up_all_is_free),
         cmocka_unit_test(without_memory),
         cmocka_unit_test(drawn_loads),

@@ -36,8 +36,8 @@ static void field_init(field *f, sl_policy p, uint32_t ring, uint32_t n) {
                             .ahead = f->ahead};
 }
 
-static void put(field *f, uint32_t b, uint32_t e, uint32_t rows, uint64_t head, uint64_t epoch) {
-    f->q[b * f->v.n + e] = (sl_queue_state){.rows = rows, .head = head, .epoch = epoch};
+static void put(field *f, uint32_t b, uint32_t e, uint32_t rows, uint64_t head, uint64_t wave) {
+    f->q[b * f->v.n + e] = (sl_queue_state){.rows = rows, .head = head, .wave = wave};
     f->total[b] += rows;
 }
 
@@ -101,7 +101,7 @@ static void ties(void **state) {
     put(&f, 4, 0, 4, 9, 0);
     f.v.lookahead = 2;
     expect(&f, 4, 0);
-    field_init(&f, SL_POLICY_RMF, RING, N); /* one epoch and layer: the longer queue */
+    field_init(&f, SL_POLICY_RMF, RING, N); /* one wave and layer: the longer queue */
     put(&f, 3, 0, 1, 1, 5);
     put(&f, 3, 1, 2, 2, 5);
     put(&f, 4, 0, 9, 0, 5);
@@ -149,7 +149,7 @@ static uint32_t plain_pick(const sl_policy_view *v) {
         double key_a[4] = {0}, key_b[4] = {0}; /* smaller is better, from the first on */
         if (v->policy == SL_POLICY_DEFRAG)
             key_a[0] = -(a->rows + direct(v, la)), key_b[0] = -(b->rows + direct(v, lb));
-        if (v->policy == SL_POLICY_RMF) key_a[0] = (double)a->epoch, key_b[0] = (double)b->epoch;
+        if (v->policy == SL_POLICY_RMF) key_a[0] = (double)a->wave, key_b[0] = (double)b->wave;
         if (v->policy == SL_POLICY_RMF || v->policy == SL_POLICY_FLFS) key_a[1] = la, key_b[1] = lb;
         key_a[2] = -(double)a->rows, key_b[2] = -(double)b->rows;
         key_a[3] = (double)a->head, key_b[3] = (double)b->head;
@@ -205,7 +205,7 @@ static void as_the_definition_says(void **state) {
 
 typedef struct token {
     uint32_t next, left, home, block, expert;
-    uint64_t epoch;
+    uint64_t wave;
 } token;
 
 typedef struct fifo {
@@ -215,7 +215,7 @@ typedef struct fifo {
 typedef struct rank {
     uint32_t ring, n, batch; /* batch: first token of what runs, NONE: idle */
     uint32_t layer, running, in_system;
-    uint64_t wave;
+    uint64_t newest;
     sl_queue_state *queue;
     fifo *list;
     uint64_t total[BLOCKS + 1];
@@ -276,14 +276,14 @@ static void enqueue(world *w, uint32_t worker, uint32_t tok) {
     uint32_t at = t->block * r->n + (worker < RANKS ? 0 : t->expert % PER_RANK);
     sl_queue_state *q = &r->queue[at];
     if (q->rows == 0) {
-        *q = (sl_queue_state){.head = w->arrivals, .epoch = t->epoch};
+        *q = (sl_queue_state){.head = w->arrivals, .wave = t->wave};
         r->list[at].head = tok;
     } else {
         w->t[r->list[at].tail].next = tok;
     }
     r->list[at].tail = tok;
     t->next = NONE;
-    q->epoch = SL_MIN(q->epoch, t->epoch);
+    q->wave = SL_MIN(q->wave, t->wave);
     q->rows++;
     r->total[t->block]++;
     w->arrivals++;
@@ -307,14 +307,14 @@ static void start_batch(world *w, uint32_t worker) {
                               .total = r->total,
                               .ahead = r->ahead};
     if (r->batch != NONE || !sl_policy_pick(&v, &at)) return;
-    uint64_t epoch = r->queue[at].epoch;
+    uint64_t wave = r->queue[at].wave;
     r->batch = r->list[at].head;
     r->layer = at / r->n;
     r->running = r->queue[at].rows;
     r->total[r->layer] -= r->running;
     r->queue[at].rows = 0;
-    for (uint32_t i = r->batch; i != NONE; i = w->t[i].next) w->t[i].epoch = epoch;
-    if (worker < RANKS && r->layer == 0) r->wave = epoch;
+    for (uint32_t i = r->batch; i != NONE; i = w->t[i].next) w->t[i].wave = wave;
+    if (worker < RANKS && r->layer == 0) r->newest = wave;
     w->batches++;
     w->batched += r->running;
     push_event(w, w->now + cost(worker, r->layer, r->running), worker, NONE);
@@ -340,7 +340,7 @@ static uint32_t route(world *w, uint32_t worker, uint32_t tok) {
     }
     w->emitted++;
     t->block = 0;
-    t->epoch++;
+    t->wave++;
     if (--t->left > 0) return worker;
     t->next = w->free_token;
     w->free_token = tok;
@@ -372,7 +372,7 @@ static void new_request(world *w) {
         if (w->worker[i].in_system < w->worker[home].in_system) home = i;
     w->t[tok] = (token){.home = home,
                         .left = 20 + (uint32_t)sl_rng_below(&w->rng, 41),
-                        .epoch = w->worker[home].wave + 1};
+                        .wave = w->worker[home].newest + 1};
     w->worker[home].in_system++;
     enqueue(w, home, tok);
     start_batch(w, home);

@@ -52,8 +52,8 @@ static sl_queues *make(hosting *h, uint32_t mask, sl_policy policy, uint32_t pla
 }
 
 static uint32_t push(sl_queues *q, uint32_t layer, uint32_t expert, uint32_t source, uint32_t rows,
-                     uint64_t epoch) {
-    return sl_queues_push(q, &(sl_queue_entry){layer, expert, source, rows, epoch});
+                     uint64_t wave) {
+    return sl_queues_push(q, &(sl_queue_entry){layer, expert, source, rows, wave});
 }
 
 /* The next batch is this group of `n` places, alone. */
@@ -229,13 +229,13 @@ static void model_push(model *m, const sl_queue_entry *e, uint32_t place) {
     assert_true(m->n < SL_LEN(m->item) && place < PLACES && !m->taken[place]);
     m->taken[place] = true;
     m->item[m->n++] = (item){*e, place, true};
-    if (s->rows == 0) *s = (sl_queue_state){0, m->arrivals, e->epoch};
+    if (s->rows == 0) *s = (sl_queue_state){0, m->arrivals, e->wave};
     s->rows += e->rows;
-    s->epoch = SL_MIN(s->epoch, e->epoch);
+    s->wave = SL_MIN(s->wave, e->wave);
     m->arrivals += e->rows;
     m->total[e->layer] += e->rows;
     m->rows += e->rows;
-    m->seen = SL_MAX(m->seen, e->epoch);
+    m->seen = SL_MAX(m->seen, e->wave);
 }
 
 /* It runs or its source is gone; the place is free when the batch is done, or at once. */
@@ -315,7 +315,7 @@ static void drawn(uint64_t seed) {
                                       .expert = m.hosted[sl_rng_below(&rng, m.n_hosted)],
                                       .source = (uint32_t)sl_rng_below(&rng, 4),
                                       .rows = 1 + (uint32_t)sl_rng_below(&rng, most_rows),
-                                      .epoch = sl_rng_below(&rng, 30)};
+                                      .wave = sl_rng_below(&rng, 30)};
             model_push(&m, &e, sl_queues_push(q, &e));
         } else if (what < 19 && running > 0) {
             for (; running > 0; running--) m.taken[run[running - 1]] = false;

@@ -147,7 +147,7 @@ static sl_status check_return(const sl_flow *f, const sl_wire_header *h, sl_span
                        h->rows, payload.len, h->layer, f->a->m->n_moe, h->lane, h->chunk, h->flags);
     uint64_t seen = f->parts.seen;
     if (h->round > seen && h->round - seen > SL_AEP_MAX_STEP)
-        return sl_fail(err, SL_ERR_PROTOCOL, "epoch %llu after %llu", (unsigned long long)h->round,
+        return sl_fail(err, SL_ERR_PROTOCOL, "wave %llu after %llu", (unsigned long long)h->round,
                        (unsigned long long)seen);
     return SL_OK;
 }

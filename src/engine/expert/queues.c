@@ -80,7 +80,7 @@ static sl_status check_header(const queues *x, uint32_t src, const sl_wire_heade
                        h->rows, payload.len, h->layer, x->m->n_moe, h->lane, h->chunk, h->flags);
     uint64_t seen = sl_queues_seen(x->queues);
     if (h->round > seen && h->round - seen > SL_AEP_MAX_STEP)
-        return sl_fail(err, SL_ERR_PROTOCOL, "epoch %llu after %llu", (unsigned long long)h->round,
+        return sl_fail(err, SL_ERR_PROTOCOL, "wave %llu after %llu", (unsigned long long)h->round,
                        (unsigned long long)seen);
     return SL_OK;
 }
@@ -90,7 +90,7 @@ static void push(queues *x, const sl_wire_header *h, uint32_t expert, entry e) {
                                                                  .expert = expert,
                                                                  .source = x->row[e.row].src,
                                                                  .rows = 1,
-                                                                 .epoch = h->round});
+                                                                 .wave = h->round});
     x->entry[place] = e;
     x->row[e.row].entries++;
 }
