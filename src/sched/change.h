@@ -20,8 +20,9 @@
  * can go on without it is not decided here.
  *
  * The number of an epoch is never given twice, not even to a plan that was given up, so that what
- * was said about that is stale. (The epochs of schedule aep, which its queues count, are another
- * thing.) No I/O, clock or threads; only create allocates. Thread: owner. */
+ * was said about that is stale.
+ *
+ * No I/O, clock or threads; only create allocates. Thread: owner. */
 #ifndef SL_SCHED_CHANGE_H
 #define SL_SCHED_CHANGE_H
 
