@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "format/stage_run_file.h"
+#include "sanitized.h"
 #include "sim/events.h"
 #include "sim/stages.h"
 
@@ -15,6 +16,8 @@
 #include <string.h>
 #include <time.h>
 #include <cmocka.h>
+
+#define SHARE (SL_SLOW_BUILD ? 3 : 1) /* of the draws: one in so many */
 
 enum { MAX_T = 12, MAX_R1 = 6, MAX_R2 = 6 };
 
@@ -88,7 +91,7 @@ static terms terms_of(const sl_stage_run *r) {
 static void pingpong_is_its_law(void **state) {
     (void)state;
     rng = 11;
-    for (int i = 0; i < 1500; i++) {
+    for (int i = 0; i < 1500 / SHARE; i++) {
         sl_stage_run r = draw_run(SL_SCHED_PINGPONG, false);
         if (i % 3 == 0) r.ms[SL_STAGE_E2A] = draw();
         terms t = terms_of(&r);
@@ -106,7 +109,7 @@ static void pingpong_is_its_law(void **state) {
 static void asas_is_its_law(void **state) {
     (void)state;
     rng = 7;
-    for (int i = 0; i < 3000; i++) {
+    for (int i = 0; i < 3000 / SHARE; i++) {
         sl_stage_run r = draw_run(SL_SCHED_FINDEP, i % 2);
         r.fixed_list = i % 4 > 1;
         terms t = terms_of(&r);
@@ -155,7 +158,7 @@ static void aass_is_its_law(void **state) {
 static void lower_bounds_hold(void **state) {
     (void)state;
     rng = 17;
-    for (int i = 0; i < 3000; i++) {
+    for (int i = 0; i < 3000 / SHARE; i++) {
         sl_stage_run r = draw_run(SL_SCHED_FINDEP, i % 2);
         r.order = i % 3 ? SL_ORDER_AASS : SL_ORDER_ASAS;
         r.half_duplex = i % 5 == 0;
@@ -198,7 +201,7 @@ static void half_duplex_is_above_its_bound(void **state) {
 static void groups_are_three_stages(void **state) {
     (void)state;
     rng = 23;
-    for (int i = 0; i < 1000; i++) {
+    for (int i = 0; i < 1000 / SHARE; i++) {
         sl_stage_run r = draw_run(i % 4 == 0   ? SL_SCHED_EP
                                   : i % 4 == 1 ? SL_SCHED_DEP
                                                : SL_SCHED_EPS,
@@ -216,7 +219,7 @@ static void groups_are_three_stages(void **state) {
 static void aep_is_between_its_bounds(void **state) {
     (void)state;
     rng = 29;
-    for (int i = 0; i < 1000; i++) {
+    for (int i = 0; i < 1000 / SHARE; i++) {
         sl_stage_run r = draw_run(SL_SCHED_AEP, i % 2);
         r.policy = (sl_policy)below(SL_POLICY_COUNT);
         terms t = terms_of(&r);
@@ -293,7 +296,7 @@ static void tiny_cases_are_near_the_best(void **state) {
     (void)state;
     rng = 31;
     double gap[2] = {0, 0};
-    for (int i = 0; i < 400; i++) {
+    for (int i = 0; i < 400 / SHARE; i++) {
         sl_stage_run r = draw_run(SL_SCHED_FINDEP, i % 2);
         r.layers = 1 + below(2);
         r.lanes = 1 + below(i % 2 ? 2 : 2 + (r.layers == 1));
