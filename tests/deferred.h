@@ -5,9 +5,7 @@
 #ifndef SL_TESTS_DEFERRED_H
 #define SL_TESTS_DEFERRED_H
 
-#include "base/mem.h"
 #include "base/rng.h"
-#include "stage/stage.h"
 #include "stateful.h"
 
 #include <stdatomic.h>
@@ -26,8 +24,7 @@ typedef struct deferred_maker {
 } deferred_maker;
 
 typedef struct deferred {
-    sl_device base;
-    sl_device *cpu;
+    around in;
     uint64_t rng;
     deferred_queue queue[SL_STAGE_QUEUES];
 } deferred;
@@ -37,7 +34,7 @@ static bool deferred_once_in(deferred *d, uint32_t n) {
 }
 
 static void deferred_compute(deferred *d, deferred_queue *q) {
-    sl_device_submit(d->cpu, &q->call[q->computed++ % DEFERRED_MOST]);
+    sl_device_submit(d->in.inner, &q->call[q->computed++ % DEFERRED_MOST]);
 }
 
 static void deferred_submit(sl_device *base, const sl_stage_call *c) {
@@ -68,56 +65,29 @@ static void deferred_poll(sl_device *base) {
         return;
     }
     q->done++;
-    base->done[i]++;
-    base->in_flight--;
-}
-
-static sl_status deferred_take(sl_device *base, size_t bytes, sl_mem *out, sl_err *err) {
-    sl_device *cpu = ((deferred *)base)->cpu;
-    return cpu->ops->take(cpu, bytes, out, err);
-}
-
-static void deferred_give(sl_device *base, sl_mem m) {
-    sl_device *cpu = ((deferred *)base)->cpu;
-    cpu->ops->give(cpu, m);
-}
-
-static sl_status deferred_host(sl_device *base, const uint8_t *hosted, uint32_t max_pairs,
-                               sl_err *err) {
-    return sl_device_host(((deferred *)base)->cpu, hosted, max_pairs, err);
-}
-
-static void deferred_close(sl_device *base) {
-    deferred *d = (deferred *)base;
-    sl_device_close(d->cpu);
-    sl_free(d);
+    around_done(base, i);
 }
 
 /* For sl_device_maker: ctx is a deferred_maker. */
 static inline sl_status deferred_open(void *ctx, const sl_device_opts *o, sl_device **out,
                                       sl_err *err) {
-    static const sl_device_ops ops = {.close = deferred_close,
+    static const sl_device_ops ops = {.close = around_close,
                                       .submit = deferred_submit,
                                       .poll = deferred_poll,
-                                      .take = deferred_take,
-                                      .give = deferred_give,
-                                      .host = deferred_host};
+                                      .take = around_take,
+                                      .give = around_give,
+                                      .host = around_host};
     deferred_maker *maker = ctx;
     sl_device_opts inner = *o;
     inner.tick = NULL; /* no fabric while a drain computes */
-    deferred *d = sl_alloc(1, sizeof *d);
-    if (!d) return sl_fail(err, SL_ERR_NOMEM, "device");
-    sl_status st = maker->stateful ? stateful_open(&inner, &d->cpu, err)
-                                   : sl_device_open(&inner, &d->cpu, err);
-    if (st != SL_OK) {
-        sl_free(d);
-        return st;
-    }
+    around *a;
+    sl_status st = around_open(sizeof(deferred), &ops,
+                               maker->stateful ? stateful_open : sl_device_open, &inner, &a, err);
+    if (st != SL_OK) return st;
+    deferred *d = (deferred *)a;
     d->rng = atomic_fetch_add(&maker->seed, 1) * 7919 + 1;
-    d->base.ops = &ops;
-    d->base.spec = d->cpu->spec;
-    d->base.in_place = deferred_once_in(d, 2); /* such a device has to copy more */
-    *out = &d->base;
+    d->in.base.in_place = deferred_once_in(d, 2); /* such a device has to copy more */
+    *out = &d->in.base;
     return SL_OK;
 }
 

@@ -5,22 +5,20 @@
 #ifndef SL_TESTS_STATEFUL_H
 #define SL_TESTS_STATEFUL_H
 
-#include "base/mem.h"
-#include "stage/stage.h"
+#include "around.h"
 
 typedef struct stateful {
-    sl_device base;
-    sl_device *cpu;
+    around in;
     float *state; /* [n_places][n_layers] */
     uint32_t n_places;
 } stateful;
 
 static inline float *stateful_at(stateful *d, uint32_t layer, uint32_t place) {
-    return &d->state[(size_t)place * d->base.spec->n_layers + layer];
+    return &d->state[(size_t)place * d->in.base.spec->n_layers + layer];
 }
 
 static inline void stateful_reserve(stateful *d, uint32_t place) {
-    size_t layers = d->base.spec->n_layers;
+    size_t layers = d->in.base.spec->n_layers;
     if (place < d->n_places) return;
     uint32_t n = SL_MAX(d->n_places * 2, place + 1);
     float *wider = sl_alloc(n, layers * sizeof *wider);
@@ -34,7 +32,7 @@ static inline void stateful_reserve(stateful *d, uint32_t place) {
 
 /* Rows of a request come in order, in this call and from call to call. */
 static inline void stateful_pass(stateful *d, uint32_t layer, const sl_rowset *r) {
-    uint32_t width = d->base.spec->d_model;
+    uint32_t width = d->in.base.spec->d_model;
     for (uint32_t i = 0; i < r->n; i++) {
         float *x = (float *)(uintptr_t)r->x.at + (size_t)i * width, mean = 0;
         SL_ASSERT(r->pos[i] >= r->done[i]);
@@ -49,52 +47,26 @@ static inline void stateful_pass(stateful *d, uint32_t layer, const sl_rowset *r
 
 static inline void stateful_submit(sl_device *base, const sl_stage_call *c) {
     stateful *d = (stateful *)base;
-    sl_device_submit(d->cpu, c);
+    sl_device_submit(d->in.inner, c);
     if (c->op == SL_OP_ATTEND) stateful_pass(d, c->layer, &c->rows);
-    base->done[c->queue]++;
-    base->in_flight--;
-}
-
-static inline sl_status stateful_take(sl_device *base, size_t bytes, sl_mem *out, sl_err *err) {
-    sl_device *cpu = ((stateful *)base)->cpu;
-    return cpu->ops->take(cpu, bytes, out, err);
-}
-
-static inline void stateful_give(sl_device *base, sl_mem m) {
-    sl_device *cpu = ((stateful *)base)->cpu;
-    cpu->ops->give(cpu, m);
-}
-
-static inline sl_status stateful_host(sl_device *base, const uint8_t *hosted, uint32_t max_pairs,
-                                      sl_err *err) {
-    return sl_device_host(((stateful *)base)->cpu, hosted, max_pairs, err);
+    around_done(base, c->queue);
 }
 
 static inline void stateful_close(sl_device *base) {
-    stateful *d = (stateful *)base;
-    sl_device_close(d->cpu);
-    sl_free(d->state);
-    sl_free(d);
+    sl_free(((stateful *)base)->state);
+    around_close(base);
 }
 
 static inline sl_status stateful_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     static const sl_device_ops ops = {.close = stateful_close,
                                       .submit = stateful_submit,
-                                      .take = stateful_take,
-                                      .give = stateful_give,
-                                      .host = stateful_host};
-    stateful *d = sl_alloc(1, sizeof *d);
-    if (!d) return sl_fail(err, SL_ERR_NOMEM, "device");
-    sl_status st = sl_device_open(o, &d->cpu, err);
-    if (st != SL_OK) {
-        sl_free(d);
-        return st;
-    }
-    d->base.ops = &ops;
-    d->base.spec = d->cpu->spec;
-    d->base.in_place = d->cpu->in_place;
-    *out = &d->base;
-    return SL_OK;
+                                      .take = around_take,
+                                      .give = around_give,
+                                      .host = around_host};
+    around *a;
+    sl_status st = around_open(sizeof(stateful), &ops, sl_device_open, o, &a, err);
+    if (st == SL_OK) *out = &a->base;
+    return st;
 }
 
 #endif

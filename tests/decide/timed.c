@@ -1,12 +1,11 @@
 /* A device whose stages take their modelled times on a virtual clock: the emulated one's results,
  * which need no weights, and a wait for what the stage costs, at the end of which the fabric is
  * driven once, as other devices do it all the while. */
-#include "base/mem.h"
+#include "around.h"
 #include "decide.h"
 
 typedef struct timed {
-    sl_device base;
-    sl_device *inner;
+    around in;
     const stage_times *times;
     void (*tick)(void *ctx);
     void *tick_ctx;
@@ -22,7 +21,7 @@ static double keys_of(const timed *t, const sl_stage_call *c) {
     double keys = 0;
     for (uint32_t i = 0; i < c->rows.n; i++) {
         uint32_t pos = c->rows.pos[i];
-        keys += pos - sl_sight_first(t->base.spec, c->layer, pos) + 1u;
+        keys += pos - sl_sight_first(t->in.base.spec, c->layer, pos) + 1u;
     }
     return keys;
 }
@@ -36,7 +35,7 @@ static double experts_us(const timed *t, const sl_stage_experts *b) {
 
 /* Its share of what the call's rows cost: pieces are alike, though the last has fewer columns. */
 static double head_us(timed *t, const sl_stage_head *h) {
-    if (h->first == 0) t->head_pieces = (t->base.spec->vocab - 1) / h->count + 1;
+    if (h->first == 0) t->head_pieces = (t->in.base.spec->vocab - 1) / h->count + 1;
     return stage_us(t, SL_COST_HEAD, h->n, 0) / t->head_pieces;
 }
 
@@ -63,51 +62,31 @@ static double call_us(timed *t, const sl_stage_call *c) {
 
 static void timed_submit(sl_device *base, const sl_stage_call *c) {
     timed *t = (timed *)base;
-    (void)sl_device_submit(t->inner, c);
+    (void)sl_device_submit(t->in.inner, c);
     t->owed_us += call_us(t, c);
     if (t->owed_us > 0 && c->op != SL_OP_ATTEND) {
         t->times->pass(t->times->ctx, t->owed_us);
         t->owed_us = 0;
         t->tick(t->tick_ctx);
     }
-    base->done[c->queue]++;
-    base->in_flight--;
-}
-
-static sl_status timed_take(sl_device *base, size_t bytes, sl_mem *out, sl_err *err) {
-    sl_device *inner = ((timed *)base)->inner;
-    return inner->ops->take(inner, bytes, out, err);
-}
-
-static void timed_give(sl_device *base, sl_mem m) {
-    sl_device *inner = ((timed *)base)->inner;
-    inner->ops->give(inner, m);
-}
-
-static void timed_close(sl_device *base) {
-    timed *t = (timed *)base;
-    sl_device_close(t->inner);
-    sl_free(t);
+    around_done(base, c->queue);
 }
 
 sl_status timed_open(void *ctx, const sl_device_opts *o, sl_device **out, sl_err *err) {
     static const sl_device_ops ops = {
-        .close = timed_close, .submit = timed_submit, .take = timed_take, .give = timed_give};
+        .close = around_close, .submit = timed_submit, .take = around_take, .give = around_give};
     static const sl_device_spec nothing = {.kind = SL_DEVICE_EMULATED};
     sl_device_opts inner = *o;
     inner.device = &nothing;
     inner.tick = NULL;
-    timed *t = sl_alloc(1, sizeof *t);
-    if (!t) return sl_fail(err, SL_ERR_NOMEM, "device");
-    sl_status st = sl_device_open(&inner, &t->inner, err);
-    if (st != SL_OK) {
-        sl_free(t);
-        return st;
-    }
+    around *a;
+    sl_status st = around_open(sizeof(timed), &ops, sl_device_open, &inner, &a, err);
+    if (st != SL_OK) return st;
+    timed *t = (timed *)a;
     t->times = ctx;
     t->tick = o->tick;
     t->tick_ctx = o->ctx;
-    t->base = (sl_device){.ops = &ops, .spec = t->inner->spec, .in_place = true};
-    *out = &t->base;
+    t->in.base.in_place = true;
+    *out = &t->in.base;
     return SL_OK;
 }
