@@ -16,8 +16,9 @@
 #define MAX_PLAN_BYTES (16u << 20)
 #define NOBODY         UINT32_MAX
 
-static const char *const progress_names[] = {"inline", "thread"}; /* by sl_plan.pump */
-static const char *const activation_names[] = {"f32", "int8"};    /* by sl_plan.int8 */
+static const char *const progress_names[2] = {"inline", "thread"}; /* by sl_plan.pump */
+static const char *const activation_names[2] = {"f32", "int8"};    /* by sl_plan.int8 */
+
 sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) {
     size_t i;
     sl_status st = sl_name_parse("chunk_by", sl_chunking_names, SL_CHUNKING_COUNT, name, &i, err);
@@ -25,19 +26,21 @@ sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) {
     return st;
 }
 
-sl_status sl_progress_parse(const char *name, bool *pump, sl_err *err) {
+/* One of two names; *second: it is that. */
+static sl_status parse_either(const char *what, const char *const *names, const char *name,
+                              bool *second, sl_err *err) {
     size_t i;
-    sl_status st = sl_name_parse("progress", progress_names, SL_LEN(progress_names), name, &i, err);
-    if (st == SL_OK) *pump = i == 1;
+    sl_status st = sl_name_parse(what, names, 2, name, &i, err);
+    if (st == SL_OK) *second = i == 1;
     return st;
 }
 
+sl_status sl_progress_parse(const char *name, bool *pump, sl_err *err) {
+    return parse_either("progress", progress_names, name, pump, err);
+}
+
 sl_status sl_activations_parse(const char *name, bool *int8, sl_err *err) {
-    size_t i;
-    sl_status st =
-        sl_name_parse("activations", activation_names, SL_LEN(activation_names), name, &i, err);
-    if (st == SL_OK) *int8 = i == 1;
-    return st;
+    return parse_either("activations", activation_names, name, int8, err);
 }
 
 sl_status sl_order_parse(const char *name, sl_order *out, sl_err *err) {

@@ -112,13 +112,13 @@ static inline void sl_life_advance(sl_life *l, uint32_t rows) {
     l->done += rows;
     l->version ^= 1;
 }
-/* Forgets tokens: `to` <= done of them stay, more if they were counted in `tokens` only. A cache
- * keeps what each position left; state without positions is there as of done and as of before, so
- * that it goes back to the nearest of these, or to nothing. No rows of it may be in a step. Returns
- * done: what is missing up to `to` is computed again. */
+/* Takes back what was generated from position `to` on; tokens that came with it stay. Returns how
+ * many are done then: `to` of a cache, which has what each position left; state without positions
+ * is there as of done and of before only, and goes back to the later of these that is not past
+ * `to`, or to nothing. What is missing is computed again. No rows of it may be in a step. */
 uint32_t sl_life_truncate(sl_life *l, uint32_t to, bool has_state);
-/* l, just taken and at its beginning, goes on where `from` is: its cache and its state, at
- * sl_slots_state of both, are to be copied by the driver. No rows of `from` may be in a step. */
+/* l, just taken for a request that begins with what `from` has done, goes on from there: the driver
+ * copies the cache, and the state at sl_slots_state of both. No rows of `from` may be in a step. */
 void sl_life_fork(sl_life *l, const sl_life *from);
 /* A token was drawn; true: the last that it may generate. */
 static inline bool sl_life_append(sl_life *l) {

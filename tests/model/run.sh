@@ -9,6 +9,7 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 failed=0
+mode=${1:-}
 opt=-O0 # compiling takes longer than checking here
 
 # check WANT NAME "model options" "checker options" "run options": WANT is pass (all states
@@ -46,12 +47,15 @@ all() { check pass "$1x$2x$3 l$4 r$5 d$6" "$(dims "$@")" "$safety" "$run"; }
 # the same, changes of plans, workers that come back
 plans() { check pass "$1x$2x$3 l$4 r$5 d$6 e$7 b$8" "$(dims "$@") -DEPOCHS=$7 -DRETURNS=$8" "$safety" "$run"; }
 
+# all of them, or what a quick run takes
+some() { [ "$mode" = --quick ] && echo "$2" || echo "$1"; }
+
 all 2 2 1 2 4 2
-[ "${1:-}" = --quick ] || all 2 3 1 2 2 1
-[ "${1:-}" = --quick ] || all 3 2 1 2 3 0
-[ "${1:-}" = --quick ] || all 2 2 2 2 1 0
 plans 2 2 1 1 1 1 1 1
-if [ "${1:-}" != --quick ]; then
+if [ "$mode" != --quick ]; then
+    all 2 3 1 2 2 1
+    all 3 2 1 2 3 0
+    all 2 2 2 2 1 0
     all 2 2 1 1 3 2
     all 3 2 1 2 2 1
     plans 2 2 1 1 2 1 1 1
@@ -59,30 +63,22 @@ if [ "${1:-}" != --quick ]; then
     plans 2 2 1 2 1 1 1 1
 fi
 check pass "2x2x1 l2 r3 d2 no_lost_join" "$(dims 2 2 1 2 3 2) -DLTL" -DCOLLAPSE "$run -a"
-bugs="OMIT_JOINER NO_ANNOUNCE NO_SET EARLY SLEEP JOIN_NOW KEEP_DEAD FORGET_DEAD NO_WAIT"
-[ "${1:-}" = --quick ] && bugs="OMIT_JOINER EARLY KEEP_DEAD"
-for bug in $bugs; do
+for bug in $(some "OMIT_JOINER NO_ANNOUNCE NO_SET EARLY SLEEP JOIN_NOW KEEP_DEAD FORGET_DEAD NO_WAIT" "OMIT_JOINER EARLY KEEP_DEAD"); do
     check found "bug $bug" "$(dims 2 2 1 2 4 2) -DBUG_$bug" "$safety" "$run"
 done
 change="$(dims 2 2 1 1 1 1) -DEPOCHS=1 -DRETURNS=1"
-bugs="HASTY_QUIET NO_HOLD GO_EARLY KEEP_ROUNDS WAIT_DEAD STALE_DEAD DROP_EARLY REJOIN_NOW"
-[ "${1:-}" = --quick ] && bugs="HASTY_QUIET GO_EARLY STALE_DEAD"
-for bug in $bugs; do
+for bug in $(some "HASTY_QUIET NO_HOLD GO_EARLY KEEP_ROUNDS WAIT_DEAD STALE_DEAD DROP_EARLY REJOIN_NOW" "HASTY_QUIET GO_EARLY STALE_DEAD"); do
     check found "bug $bug" "$change -DBUG_$bug" "$safety" "$run"
 done
-covers="STALE RETURN CHANGE"
-[ "${1:-}" = --quick ] && covers=RETURN
-for cover in $covers; do
+for cover in $(some "STALE RETURN CHANGE" "RETURN"); do
     check found "reached $cover" "$change -DCOVER_$cover" "$safety" "$run"
 done
 check found "bug SLEEP no_lost_join" "$(dims 2 2 1 2 2 0) -DLTL -DBUG_SLEEP" -DCOLLAPSE "$run -a"
-covers="REOPEN OVERLAP SKIP EARLY"
-[ "${1:-}" = --quick ] && covers=OVERLAP
-for cover in $covers; do
+for cover in $(some "REOPEN OVERLAP SKIP EARLY" "OVERLAP"); do
     check found "reached $cover" "$(dims 2 2 1 2 3 2) -DCOVER_$cover" "$safety" "$run"
 done
 
-if [ "${1:-}" = --full ]; then
+if [ "$mode" = --full ]; then
     run="-m2000000 -w26"
     opt=-O2
     all 2 2 1 1 4 2

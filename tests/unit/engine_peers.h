@@ -144,6 +144,23 @@ static inline void say(actor *a, sl_wire_header h, sl_buf *b) {
     assert_int_equal(sl_net_send(a->net, a->conn, h, b), SL_OK);
 }
 
+/* A request of so many tokens, up to 8, that wants 20 more. */
+static inline void say_submit(actor *coordinator, uint64_t request, uint32_t n_tokens) {
+    static const uint32_t tokens[8] = {3, 17, 41, 5, 6, 7, 8, 9}, pages[2] = {0, 1};
+    const sl_wire_submit in = {.request = request,
+                               .max_tokens = 20,
+                               .sampling.top_p = 1,
+                               .n_tokens = n_tokens,
+                               .n_prompt = n_tokens,
+                               .n_pages = 1,
+                               .tokens = tokens,
+                               .pages = pages};
+    sl_buf *b = sl_net_buf_take(coordinator->net, sl_wire_submit_bytes(&in));
+    assert_non_null(b);
+    sl_wire_submit_encode(&in, b->data);
+    say(coordinator, (sl_wire_header){.kind = SL_MSG_SUBMIT}, b);
+}
+
 static inline sl_buf *bytes_of(actor *a, const void *data, size_t n) {
     sl_buf *b = sl_net_buf_take(a->net, n);
     assert_non_null(b);

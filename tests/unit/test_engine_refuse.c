@@ -413,22 +413,6 @@ static void start_attention(stage *s) {
     actor_forget(&s->coordinator, await_kind(s, &s->coordinator, SL_MSG_READY));
 }
 
-static void submit(stage *s, uint64_t request, uint32_t n_tokens) {
-    static const uint32_t tokens[8] = {3, 17, 41, 5, 6, 7, 8, 9}, pages[2] = {0, 1};
-    const sl_wire_submit in = {.request = request,
-                               .max_tokens = 20,
-                               .sampling.top_p = 1,
-                               .n_tokens = n_tokens,
-                               .n_prompt = n_tokens,
-                               .n_pages = 1,
-                               .tokens = tokens,
-                               .pages = pages};
-    sl_buf *b = sl_net_buf_take(s->coordinator.net, sl_wire_submit_bytes(&in));
-    assert_non_null(b);
-    sl_wire_submit_encode(&in, b->data);
-    say(&s->coordinator, (sl_wire_header){.kind = SL_MSG_SUBMIT}, b);
-}
-
 static void open_round(stage *s, actor *a, uint64_t round, uint32_t member) {
     sl_buf *b = sl_net_buf_take(a->net, sl_wire_set_bytes(1));
     assert_non_null(b);
@@ -478,7 +462,7 @@ static void its_own_id(void **state) {
     expect_told(&s, &early, "worker 0 is this worker itself");
     call_as(&s, &late, 0);
     expect_told(&s, &late, "worker 0 is this worker itself");
-    submit(&s, 7, 3);
+    say_submit(&s.coordinator, 7, 3);
     expect_finish(&s, SL_FINISH_LENGTH);
 }
 
@@ -604,7 +588,7 @@ static void returns_anothers_position(void **state) {
     send_plan(&s);
     actor_forget(&s.coordinator, await_kind(&s, &s.coordinator, SL_MSG_READY));
     actor *rogue = &s.toy[EXPERT], *honest = &s.toy[EXPERT + 1];
-    submit(&s, 7, 8);
+    say_submit(&s.coordinator, 7, 8);
     actor_forget(rogue, await_kind(&s, rogue, SL_MSG_JOIN));
     open_round(&s, rogue, 1, 0);
     uint32_t i = await_kind(&s, honest, SL_MSG_DISPATCH);
@@ -622,7 +606,7 @@ static void bad_returns(void **state) {
         stage s;
         start_attention(&s);
         actor *a = &s.toy[EXPERT];
-        submit(&s, 7, 3);
+        say_submit(&s.coordinator, 7, 3);
         actor_forget(a, await_kind(&s, a, SL_MSG_JOIN));
         open_round(&s, a, 1, 0);
         bad_return(&s, a, wrongs[i].how);
@@ -636,7 +620,7 @@ static void no_next_set(void **state) {
     stage s;
     start_attention(&s);
     actor *a = &s.toy[EXPERT];
-    submit(&s, 7, 3);
+    say_submit(&s.coordinator, 7, 3);
     actor_forget(a, await_kind(&s, a, SL_MSG_JOIN));
     open_round(&s, a, 1, 0);
     for (uint32_t layer = 0; layer < s.m.n_moe; layer++) good_return(&s, a, layer);
@@ -651,18 +635,18 @@ static void unasked(void **state) {
     start_attention(&s);
     open_round(&s, &s.toy[EXPERT], 1, 0); /* nobody joined */
     await_flag(&s, &s.toy[EXPERT].down, "the end of the offender");
-    submit(&s, 7, 3);
+    say_submit(&s.coordinator, 7, 3);
     expect_error(&s, "round");
 
     start_attention(&s);
     say(&s.toy[EXPERT], (sl_wire_header){.kind = SL_MSG_RETURN, .round = 1}, NULL);
     await_flag(&s, &s.toy[EXPERT].down, "the end of the offender");
-    submit(&s, 7, 3);
+    say_submit(&s.coordinator, 7, 3);
     expect_error(&s, "return for round 1");
 
     for (size_t i = 0; i < SL_LEN(kinds); i++) {
         start_attention(&s);
-        submit(&s, 7, 3);
+        say_submit(&s.coordinator, 7, 3);
         await_kind(&s, &s.toy[EXPERT], SL_MSG_JOIN);
         const uint32_t zero = 0;
         say(&s.toy[EXPERT], (sl_wire_header){.kind = kinds[i]}, bytes_of(&s.toy[EXPERT], &zero, 4));
@@ -700,7 +684,7 @@ static void bad_coordinator(void **state) {
     expect_worker_end(&s, SL_ERR_ARG, "context 100000");
 
     start_attention(&s);
-    submit(&s, 7, 0);
+    say_submit(&s.coordinator, 7, 0);
     expect_worker_end(&s, SL_ERR_PROTOCOL, "submit");
 
     start_attention(&s);

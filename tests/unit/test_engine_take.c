@@ -30,22 +30,6 @@ static void start(stage *s, uint32_t attention, uint32_t experts, uint32_t real)
     forget(s, &s->coordinator, SL_MSG_READY, 1);
 }
 
-static void submit(stage *s) {
-    static const uint32_t tokens[3] = {3, 17, 41}, pages[2] = {0, 1};
-    const sl_wire_submit in = {.request = 7,
-                               .max_tokens = 20,
-                               .sampling.top_p = 1,
-                               .n_tokens = 3,
-                               .n_prompt = 3,
-                               .n_pages = 1,
-                               .tokens = tokens,
-                               .pages = pages};
-    sl_buf *b = sl_net_buf_take(s->coordinator.net, sl_wire_submit_bytes(&in));
-    assert_non_null(b);
-    sl_wire_submit_encode(&in, b->data);
-    say(&s->coordinator, (sl_wire_header){.kind = SL_MSG_SUBMIT}, b);
-}
-
 /* Nothing comes from the worker for a while. */
 static void expect_silence(stage *s, actor *a, uint16_t kind) {
     uint64_t until = sl_now_ns() + 50000000;
@@ -62,7 +46,7 @@ static void attention_side(void **state) {
     forget(&s, &s.coordinator, SL_MSG_READY, 2);
     say_word(&s, SL_MSG_HOLD, 2);
     forget(&s, &s.coordinator, SL_MSG_QUIET, 2);
-    submit(&s);
+    say_submit(&s.coordinator, 7, 3);
     expect_silence(&s, &s.toy[SEQUENCER], SL_MSG_JOIN);
     say_word(&s, SL_MSG_TAKE, 2);
     forget(&s, &s.coordinator, SL_MSG_TAKEN, 2);
@@ -82,7 +66,7 @@ static void quiet_after_the_round(void **state) {
     stage s;
     start(&s, 1, 1, 0);
     actor *expert = &s.toy[SEQUENCER];
-    submit(&s);
+    say_submit(&s.coordinator, 7, 3);
     forget(&s, expert, SL_MSG_JOIN, 1);
     send_next(&s, 2, 0, SEQUENCER);
     forget(&s, &s.coordinator, SL_MSG_READY, 2);
