@@ -74,10 +74,11 @@ def test_serve_shows_it(tmp_path):
     server = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         about = json.loads(server.stdout.readline())
-        assert (about["schedule"], about["lanes"], about["chunks"]) == ("pingpong", 2, 1)
-        assert about["schedule_why"].startswith("pingpong, 2 lanes: decode ")
+        lanes = about["lanes"]  # a busy machine's link can ask for more of them
+        assert (about["schedule"], about["chunks"]) == ("pingpong", 1) and lanes >= 2
+        assert about["schedule_why"].startswith(f"pingpong, {lanes} lanes: decode ")
         text = urllib.request.urlopen(about["url"] + "/metrics", timeout=10).read().decode()
-        assert 'sluice:schedule_info{schedule="pingpong",lanes="2",chunks="1"} 1' in text
+        assert f'sluice:schedule_info{{schedule="pingpong",lanes="{lanes}",chunks="1"}} 1' in text
         predicted = float(re.search(r'schedule_predicted_layer_seconds{rows="decode"} (\S+)', text).group(1))
         assert 16 * 100e-6 <= predicted < 0.05  # 16 rows of 100 us on the slower side, or links of a busy machine
     finally:

@@ -33,7 +33,8 @@ typedef struct span {
     uint32_t worker, src; /* src: of a message to `worker`; NONE: not a message */
     uint32_t layer, lane, chunk, round, rows;
     double begin_us, end_us;
-    size_t at; /* in the file */
+    double moment; /* when a worker knew or decided: what it did then stands in this order */
+    size_t at;     /* in the file */
 } span;
 
 #define NONE UINT32_MAX
@@ -78,15 +79,46 @@ static sl_status keep(void *ctx, const sl_trace_item *it, sl_err *err) {
     return SL_OK;
 }
 
-/* When a worker knew: a message when it arrived, a micro-batch's step when it ended. */
-static double moment(const span *s) {
-    return s->src != NONE || strcmp(s->category, "lane") == 0 ? s->end_us : s->begin_us;
+static bool is(const span *s, const char *name) {
+    return strcmp(s->name, name) == 0;
+}
+
+/* It lies across the tasks of its worker, or is a message. */
+static bool is_no_task(const span *s) {
+    return s->src != NONE || strcmp(s->category, "lane") == 0;
 }
 
 static int by_moment(const void *pa, const void *pb) {
     const span *a = pa, *b = pb;
-    double ta = moment(a), tb = moment(b);
-    return ta != tb ? (ta > tb) - (ta < tb) : (a->at > b->at) - (a->at < b->at);
+    return a->moment != b->moment ? (a->moment > b->moment) - (a->moment < b->moment)
+                                  : (a->at > b->at) - (a->at < b->at);
+}
+
+/* Where the last task of the step span i began, which may have been interrupted by sends: it was
+ * chosen then, and what arrived until the step was over came later. */
+static double last_task_us(const record *r, size_t i) {
+    const span *step = &r->span[i];
+    double began = step->end_us;
+    while (i-- > 0) {
+        const span *s = &r->span[i];
+        if (s->worker != step->worker || is_no_task(s)) continue;
+        bool sample = is(s, "sample") && s->lane == step->lane;
+        if (!(sample || is(s, "send")) || began - s->end_us > 1e-3) break;
+        began = s->begin_us;
+        step = sample ? s : step;
+    }
+    return is(step, "sample") ? step->begin_us + 1e-4 : step->end_us;
+}
+
+/* Messages when they arrived, tasks when they began, steps right after their last task did. */
+static void put_in_order(record *r) {
+    for (size_t i = 0; i < r->n; i++)
+        r->span[i].moment = is_no_task(&r->span[i]) ? r->span[i].end_us : r->span[i].begin_us;
+    qsort(r->span, r->n, sizeof *r->span, by_moment);
+    for (size_t i = 0; i < r->n; i++)
+        if (is_no_task(&r->span[i]) && is(&r->span[i], "step"))
+            r->span[i].moment = last_task_us(r, i);
+    qsort(r->span, r->n, sizeof *r->span, by_moment);
 }
 
 typedef struct outcome {
@@ -155,12 +187,8 @@ static record run(const char *model, sl_plan *plan, uint32_t requests) {
         if (sl_trace_read(path, &v, &err) != SL_OK) fail_msg("%s", err.msg);
     }
     unlink(path);
-    qsort(r.span, r.n, sizeof *r.span, by_moment);
+    put_in_order(&r);
     return r;
-}
-
-static bool is(const span *s, const char *name) {
-    return strcmp(s->name, name) == 0;
 }
 
 /* ---- the attention side: sl_turns ---- */
@@ -225,7 +253,7 @@ static bool resumes(const replay *p, size_t i) {
     const span *rest = &p->r->span[i];
     while (i-- > 0) {
         const span *s = &p->r->span[i];
-        if (s->worker != p->worker || s->src != NONE || strcmp(s->category, "lane") == 0) continue;
+        if (s->worker != p->worker || is_no_task(s)) continue;
         return is(s, "send") && rest->begin_us - s->end_us < 1e-3;
     }
     return false;
