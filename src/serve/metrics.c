@@ -237,6 +237,20 @@ static void put_rejected(const sl_metrics *m, const sl_engine_stats *stats, cons
     }
 }
 
+static void put_recovery(const sl_engine_stats *stats, const char *model, sl_jbuf *out) {
+    put_single(out, "recovering", "gauge", "1 while a lost worker is made good.", model,
+               stats->recovering);
+    put_single(out, "workers_lost_total", "counter", "Workers that were lost.", model,
+               (double)stats->lost_workers);
+    put_single(out, "workers_restarted_total", "counter", "Workers that came back after a loss.",
+               model, (double)stats->restarted_workers);
+    put_single(out, "requests_requeued_total", "counter",
+               "Times that a request went on elsewhere after its worker was lost.", model,
+               (double)stats->requeued);
+    put_single(out, "longest_pause_seconds", "gauge", "Longest pause of a recovery so far.", model,
+               stats->longest_pause_s);
+}
+
 void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engine_detail *detail,
                       uint32_t n_connections, const char *model, sl_jbuf *out) {
     double used = stats->pages_total ? (double)stats->pages_used / (double)stats->pages_total : 0;
@@ -254,6 +268,7 @@ void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engi
                (double)stats->generated_tokens);
     put_single(out, "num_preemptions_total", "counter", "Requests set back to free KV pages.",
                model, (double)stats->preempted);
+    put_recovery(stats, model, out);
     pthread_mutex_lock(&m->lock);
     put_single(out, "requests_refused_total", "counter", "Requests answered with 4xx or 5xx.",
                model, (double)m->refused);

@@ -9,17 +9,43 @@
 
 #define JSON_TYPE "application/json"
 
+/* What the server can do for a new request. */
+typedef enum health { HEALTH_OK, HEALTH_RECOVERING, HEALTH_MISSING, HEALTH_DRAINING } health;
+
+static health health_of(sl_server *s) {
+    sl_engine_stats stats = {0};
+    sl_engine_stats_get(s->o.engine, &stats);
+    return sl_server_is_draining(s) ? HEALTH_DRAINING
+           : stats.recovering       ? HEALTH_RECOVERING
+           : stats.serving          ? HEALTH_OK
+                                    : HEALTH_MISSING;
+}
+
+static enum MHD_Result reply_health(sl_call *call, health h, bool fine) {
+    static const char *const words[] = {
+        [HEALTH_OK] = "ok",
+        [HEALTH_RECOVERING] = "recovering",
+        [HEALTH_MISSING] = "workers are missing",
+        [HEALTH_DRAINING] = "draining",
+    };
+    sl_jbuf b = sl_jbuf_init();
+    sl_jbuf_fmt(&b, "{\"status\":\"%s\"}", words[h]);
+    return sl_call_reply(call, fine ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, JSON_TYPE, &b);
+}
+
+/* Whether this server answers what it is asked, if only in a moment: whoever restarts one that is
+ * recovering loses what it is about to save. */
 static enum MHD_Result answer_health(sl_call *call, const char *rest) {
     (void)rest;
-    sl_engine_stats stats = {0};
-    sl_engine_stats_get(call->server->o.engine, &stats);
-    sl_jbuf b = sl_jbuf_init();
-    bool draining = sl_server_is_draining(call->server), fine = stats.serving && !draining;
-    sl_jbuf_fmt(&b, "{\"status\":\"%s\"}",
-                fine       ? "ok"
-                : draining ? "draining"
-                           : "workers are missing");
-    return sl_call_reply(call, fine ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, JSON_TYPE, &b);
+    health h = health_of(call->server);
+    return reply_health(call, h, h == HEALTH_OK || h == HEALTH_RECOVERING);
+}
+
+/* Whether new requests had better go here or, for now, to another server. */
+static enum MHD_Result answer_ready(sl_call *call, const char *rest) {
+    (void)rest;
+    health h = health_of(call->server);
+    return reply_health(call, h, h == HEALTH_OK);
 }
 
 /* The process answers: whether it also serves is /health's and /readyz's. */
@@ -192,7 +218,7 @@ static const struct route {
     {"/tokenize", true, false, answer_tokenize},
     {"/detokenize", true, false, answer_detokenize},
     {"/health", false, true, answer_health},
-    {"/readyz", false, true, answer_health},
+    {"/readyz", false, true, answer_ready},
     {"/ping", false, true, answer_health},
     {"/livez", false, true, answer_live},
     {"/metrics", false, true, answer_metrics},

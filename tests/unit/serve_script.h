@@ -36,7 +36,7 @@ typedef struct sl_script {
     uint32_t per_event;  /* tokens of one event */
     uint32_t fail_after; /* tokens, then a worker is lost; 0: never */
     bool silent;         /* no token ever, until cancelled */
-    bool not_serving;
+    bool not_serving, recovering;
     sl_status refuse; /* what submit answers */
 } sl_script;
 
@@ -128,6 +128,13 @@ void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out) {
     out->prompt_tokens = e->n_prompt;
     out->generated_tokens = e->n_generated;
     out->serving = !e->script.not_serving;
+    out->recovering = e->script.recovering;
+    if (out->recovering) {
+        out->lost_workers = 2;
+        out->restarted_workers = 1;
+        out->requeued = 7;
+        out->longest_pause_s = 0.5;
+    }
     pthread_mutex_unlock(&e->lock);
 }
 

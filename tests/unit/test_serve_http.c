@@ -528,18 +528,27 @@ static void expect(const char *path, int status, const char *text) {
     http_answer_free(&a);
 }
 
-/* Probes ask whether to send requests; /livez asks whether to kill the process. */
-static void expect_probes(int status, const char *text) {
-    static const char *const paths[] = {"/health", "/readyz", "/ping"};
-    for (size_t i = 0; i < SL_LEN(paths); i++) expect(paths[i], status, text);
+/* /health and /ping ask whether requests are answered, /readyz whether to send new ones here,
+ * /livez whether to kill the process. */
+static void expect_probes(int status, int ready, const char *text) {
+    expect("/health", status, text);
+    expect("/ping", status, text);
+    expect("/readyz", ready, text);
     expect("/livez", 200, "ok");
 }
 
 static void probes_know_the_workers(void **state) {
     (void)state;
-    expect_probes(200, "ok");
+    expect_probes(200, 200, "\"ok\"");
     SCRIPT_SET(engine, not_serving, true);
-    expect_probes(503, "workers are missing");
+    expect_probes(503, 503, "\"workers are missing\"");
+    SCRIPT_SET(engine, recovering, true);
+    expect_probes(200, 503, "\"recovering\"");
+    expect("/metrics", 200, "\nsluice:recovering{model_name=\"org/m\"} 1\n");
+    expect("/metrics", 200, "\nsluice:workers_lost_total{model_name=\"org/m\"} 2\n");
+    expect("/metrics", 200, "\nsluice:workers_restarted_total{model_name=\"org/m\"} 1\n");
+    expect("/metrics", 200, "\nsluice:requests_requeued_total{model_name=\"org/m\"} 7\n");
+    expect("/metrics", 200, "\nsluice:longest_pause_seconds{model_name=\"org/m\"} 0.5\n");
     expect("/v1/models/", 200, "\"object\":\"list\"");
 }
 
@@ -552,7 +561,7 @@ static void a_draining_server_finishes_what_runs(void **state) {
     sl_server_drain(server);
     check_error("POST", COMPLETIONS, NULL, "{\"model\":\"org/m\",\"prompt\":\"x\"}", 503, NULL,
                 "draining");
-    expect_probes(503, "draining");
+    expect_probes(503, 503, "draining");
     assert_int_equal(sl_server_running(server), 1);
     http_answer a = http_read(fd);
     assert_int_equal(a.status, 200);

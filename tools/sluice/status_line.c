@@ -52,10 +52,11 @@ static size_t format(const look *now_look, const look *before_look, char *out, s
     double seconds = (double)(now_look->at_ns - before_look->at_ns) / 1e9;
     double rate =
         seconds > 0 ? (double)(now->generated_tokens - before->generated_tokens) / seconds : 0;
-    size_t n = (size_t)snprintf(
-        out, cap,
-        "%.1f tokens/s | %u running, %u waiting | KV pages %" PRIu64 "/%" PRIu64 " | busy", rate,
-        now->running, now->waiting, now->pages_used, now->pages_total);
+    size_t n = (size_t)snprintf(out, cap,
+                                "%s%.1f tokens/s | %u running, %u waiting | KV pages %" PRIu64
+                                "/%" PRIu64 " | busy",
+                                now->recovering ? "recovering | " : "", rate, now->running,
+                                now->waiting, now->pages_used, now->pages_total);
     for (uint32_t i = 0; i < of->n_workers && n < cap; i++) {
         static const char letter[] = {'-', 'A', 'E', 'W'}; /* attention, experts, both */
         n += (size_t)snprintf(out + n, cap - n, " %c%u %.0f%%", letter[of->worker[i].roles & 3], i,

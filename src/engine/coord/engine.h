@@ -137,7 +137,11 @@ typedef struct sl_engine_stats {
     uint64_t finished_stop, finished_length, finished_error, finished_cancelled, preempted;
     uint64_t rejected_full, rejected_late; /* no place in the queue; too long in it */
     bool serving;                          /* every worker of the plan is ready */
-    sl_schedule schedule;                  /* of the plan, with what it is made of */
+    bool recovering;                       /* a lost worker is made good; requests wait */
+    uint64_t lost_workers, restarted_workers;
+    uint64_t requeued;      /* times that a request went on elsewhere, its worker being lost */
+    double longest_pause_s; /* of all recoveries, as requests notice it */
+    sl_schedule schedule;   /* of the plan, with what it is made of */
     uint32_t lanes, chunks;
     uint32_t epoch;        /* of the plan that holds */
     double predicted_s[2]; /* period a block, all decode and prompt, by --schedule auto; else 0 */
