@@ -431,3 +431,12 @@ void sl_net_set_poll(sl_net *n, uint32_t us) {
 void sl_net_wake(sl_net *n) {
     n->transport->ops->wake(n->transport);
 }
+
+sl_status sl_net_watch(sl_net *n, int fd, sl_err *err) {
+    if (!n->transport->ops->watch)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "this transport watches no descriptors");
+    sl_pump_lock(n);
+    sl_status st = n->transport->ops->watch(n->transport, fd, err);
+    sl_pump_unlock(n);
+    return st;
+}

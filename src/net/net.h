@@ -156,6 +156,9 @@ void sl_net_wait(sl_net *n, uint64_t timeout_us);
 void sl_net_set_poll(sl_net *n, uint32_t us);
 #define SL_NET_POLL_US 4000u /* of workers that wait for rows, and of measurements */
 void sl_net_wake(sl_net *n); /* Thread: any */
+/* sl_net_wait also returns while the caller's fd is readable: one of a net, open as long as that.
+ * SL_ERR_UNSUPPORTED: over "loop"; SL_ERR_IO. */
+sl_status sl_net_watch(sl_net *n, int fd, sl_err *err) SL_MUST_CHECK;
 
 typedef struct sl_conn_stats {
     uint64_t sent_messages, sent_bytes, received_messages, received_bytes;

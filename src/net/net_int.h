@@ -133,6 +133,8 @@ typedef struct sl_transport_ops {
     /* Sleeps at most timeout_us; returns early when there is something for progress. */
     void (*wait)(sl_transport *t, uint64_t timeout_us);
     void (*wake)(sl_transport *t); /* Thread: any */
+    /* For sl_net_watch. NULL: it cannot. */
+    sl_status (*watch)(sl_transport *t, int fd, sl_err *err);
     bool (*is_flushing)(sl_transport *t);
 } sl_transport_ops;
 

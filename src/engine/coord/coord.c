@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK_US 50000u /* between looks at children */
+#define CHECK_US 50000u /* between looks at children while messages come */
 #define STATS_US 500000u
 
 /* ---- start-up ---- */
@@ -363,10 +363,17 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     if (e->stopping) return;
     uint32_t id = (uint32_t)(w - e->worker);
     /* The process often has a better reason than its broken connection. */
-    if (sl_spawn_check(e) == id && e->spawned[id].err.msg[0]) text = e->spawned[id].err.msg;
-    lose(e, id, text);
+    const char *better = sl_spawn_why(e, id);
+    lose(e, id, better ? better : text);
     /* Silent past every limit and alive: what is given up must not come back, for anybody. */
     if (why == SL_ERR_TIMEOUT) sl_spawn_kill(e, id);
+}
+
+static void notice_ends(sl_engine *e) {
+    for (uint32_t id; (id = sl_spawn_next_ended(e)) != UINT32_MAX;) {
+        const char *why = sl_spawn_why(e, id);
+        lose(e, id, why ? why : "it left");
+    }
 }
 
 /* ---- commands ---- */
@@ -423,11 +430,9 @@ bool sl_coord_step(sl_engine *e) {
     sl_coord_admit(e);
     sl_replan_step(e);
     uint64_t now = sl_clock_now_us(&e->clock);
-    if (now >= e->next_check_us) {
+    if (came == 0 || now >= e->next_check_us) {
         e->next_check_us = now + CHECK_US;
-        uint32_t ended = sl_spawn_check(e);
-        if (ended != UINT32_MAX && !e->stopping)
-            lose(e, ended, e->spawned[ended].err.msg[0] ? e->spawned[ended].err.msg : "it left");
+        notice_ends(e);
     }
     if (now >= e->next_stats_us) {
         e->next_stats_us = now + STATS_US;

@@ -65,14 +65,26 @@ typedef struct sl_member_worker {
 
 /* Local workers, started and reaped by spawn.c. */
 typedef struct sl_spawned {
+    sl_engine *engine;
     pthread_t thread;
     bool has_thread;
     pid_t pid; /* 0: none */
+    int pidfd; /* of pid; -1: none */
     sl_worker_opts opts;
-    _Atomic bool ended;
+    _Atomic bool ended; /* the thread */
+    bool is_news;       /* that it has ended */
     sl_status status;
     sl_err err; /* valid once ended */
 } sl_spawned;
+
+/* How ends of local workers come to be known. */
+typedef struct sl_spawn_ends {
+    int fd;     /* readable while a child has ended that is not reaped; -1: none */
+    bool blind; /* it does not tell of all children: they are looked at from time to time */
+    uint64_t next_look_us;
+    _Atomic bool thread_ended; /* since the last look */
+    uint32_t n_news;           /* that nobody was told */
+} sl_spawn_ends;
 
 /* Another plan that somebody asks for, who keeps it until it is done. */
 typedef struct sl_replan {
@@ -104,6 +116,7 @@ struct sl_engine {
     sl_collect *collect;      /* NULL: no trace */
     sl_member_worker *worker; /* [plan.n_workers]; NULL: not started */
     sl_spawned *spawned;      /* [plan.n_workers] */
+    sl_spawn_ends ends;
     sl_roster roster;
     sl_change change;  /* to `plan` of... */
     sl_replan *replan; /* ...this; NULL: it rests */
@@ -189,9 +202,16 @@ sl_status sl_collect_finish(sl_engine *e, sl_err *err) SL_MUST_CHECK;
 
 /* spawn.c */
 sl_status sl_spawn_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;
-/* Notices children that ended; returns the first newly ended one, or UINT32_MAX. */
-uint32_t sl_spawn_check(sl_engine *e);
-/* Ends a worker that hangs, if it is a child: sl_spawn_check notices. */
+/* A local worker that has ended, or UINT32_MAX: each end is told once, whoever noticed it first.
+ * Children's ends wake the net's wait. Without any: at most one system call. */
+uint32_t sl_spawn_next_ended(sl_engine *e);
+/* Why a local worker ended, valid until it is started again. NULL: it has not, or nobody knows. */
+const char *sl_spawn_why(sl_engine *e, uint32_t id);
+/* Another thread or process for a place whose last one has ended; if that was not told yet, it will
+ * not be. SL_ERR_AGAIN: the last one has not ended. SL_ERR_UNSUPPORTED: workers are started by
+ * somebody else. SL_ERR_IO, SL_ERR_NOMEM: there is none, and it may be tried again. */
+sl_status sl_spawn_again(sl_engine *e, uint32_t id, sl_err *err) SL_MUST_CHECK;
+/* Ends a worker that hangs, if it is a child: sl_spawn_next_ended tells. */
 void sl_spawn_kill(sl_engine *e, uint32_t id);
 /* Waits for local workers, kills processes that do not leave within grace_ms. */
 void sl_spawn_stop(sl_engine *e, uint32_t grace_ms);

@@ -12,6 +12,7 @@
 #include <sodium.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define WAIT_US        50000u
 #define MAX_QUEUE      4096u
@@ -145,6 +146,7 @@ static sl_status engine_new(const sl_engine_opts *o, sl_clock clock, sl_engine *
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->changed, NULL);
     e->next_id = 1;
+    e->ends.fd = -1;
     e->max_queue = o->max_queue ? o->max_queue : MAX_QUEUE;
     e->clock = clock;
     sl_status st = copy_options(e, o, err);
@@ -192,6 +194,7 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) {
     if (e->net) sl_coord_shutdown(e);
     if (e->spawned) sl_spawn_stop(e, STOP_GRACE_MS);
     if (e->net) sl_net_free(e->net);
+    if (e->ends.fd >= 0) close(e->ends.fd); /* the net watched it */
     if (e->hub) sl_loop_hub_free(e->hub);
     for (uint32_t i = 0; e->worker && i < e->plan.n_workers; i++)
         sl_counts_free(&e->worker[i].counts);

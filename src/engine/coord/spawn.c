@@ -1,4 +1,5 @@
-/* Local workers: threads of this process over "loop", or child processes over "shm" or "tcp". */
+/* Local workers: threads of this process over "loop", or child processes over "shm" or "tcp"; how
+ * they are started, and how their ends are noticed. */
 #include "engine/coord/coord_int.h"
 
 #include "base/clock.h"
@@ -11,21 +12,31 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define BLIND_LOOK_US 50000u /* between looks at children of whose end no descriptor tells */
+
 extern char **environ;
+
+/* ---- starting ---- */
 
 static void *thread_main(void *arg) {
     sl_spawned *s = arg;
+    sl_engine *e = s->engine;
     s->status = sl_worker_run(&s->opts, &s->err);
-    /* Release: pairs with the acquire in sl_spawn_check, publishes status and err. */
+    /* Release: pairs with the acquire in collect, publishes status and err. */
     atomic_store_explicit(&s->ended, true, memory_order_release);
+    atomic_store_explicit(&e->ends.thread_ended, true, memory_order_release);
+    sl_net_wake(e->net);
     return NULL;
 }
 
 static sl_status start_thread(sl_engine *e, uint32_t id, sl_err *err) {
     sl_spawned *s = &e->spawned[id];
+    s->engine = e;
     s->opts = (sl_worker_opts){.coordinator = sl_net_address(e->net),
                                .transport = e->o.transport,
                                .hub = e->hub,
@@ -61,7 +72,32 @@ static char **environment_with(const char *variable) {
     return env;
 }
 
+/* Its end makes a descriptor readable that the fabric's wait watches. Where there are none, or no
+ * more of them, its end is looked for from time to time. */
+static void watch_process(sl_engine *e, sl_spawned *s) {
+    struct epoll_event ev = {.events = EPOLLIN};
+    s->pidfd = -1;
+#ifdef SYS_pidfd_open
+    if (e->ends.fd >= 0) s->pidfd = (int)syscall(SYS_pidfd_open, s->pid, 0);
+#endif
+    if (s->pidfd < 0 || epoll_ctl(e->ends.fd, EPOLL_CTL_ADD, s->pidfd, &ev) != 0)
+        e->ends.blind = true;
+}
+
+/* What a child is not told by its arguments it does not get: the coordinator has clients and files
+ * open. */
+static int spawn_closed(pid_t *pid, const char *program, char *const argv[], char *const env[]) {
+    posix_spawn_file_actions_t fa;
+    int rc = posix_spawn_file_actions_init(&fa);
+    if (rc != 0) return rc;
+    rc = posix_spawn_file_actions_addclosefrom_np(&fa, STDERR_FILENO + 1);
+    if (rc == 0) rc = posix_spawn(pid, program, &fa, NULL, argv, env);
+    posix_spawn_file_actions_destroy(&fa);
+    return rc;
+}
+
 static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
+    sl_spawned *s = &e->spawned[id];
     char wanted[16], silence[32], variable[96];
     snprintf(wanted, sizeof wanted, "%u", id);
     snprintf(silence, sizeof silence, "%.9g", e->o.silence_limit_s);
@@ -77,25 +113,34 @@ static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
     argv[n++] = e->isa[0] ? e->isa : sl_kernels_name(sl_kernels_base());
     char **env = environment_with(variable);
     if (!env) return sl_fail(err, SL_ERR_NOMEM, "environment of worker %u", id);
-    int rc = posix_spawn(&e->spawned[id].pid, e->program, NULL, NULL,
-                         (char *const *)(uintptr_t)argv, env);
+    int rc = spawn_closed(&s->pid, e->program, (char *const *)(uintptr_t)argv, env);
     sl_free(env);
     if (rc != 0) {
-        e->spawned[id].pid = 0;
+        s->pid = 0;
         return sl_fail(err, SL_ERR_IO, "cannot start %s for worker %u: %s", e->program, id,
                        strerror(rc));
     }
-    e->worker[id].stats.pid = e->spawned[id].pid;
+    watch_process(e, s);
     return SL_OK;
+}
+
+static sl_status start(sl_engine *e, uint32_t id, sl_err *err) {
+    sl_status st = SL_OK;
+    if (e->o.spawn == SL_SPAWN_THREADS) st = start_thread(e, id, err);
+    if (e->o.spawn == SL_SPAWN_PROCESSES) st = start_process(e, id, err);
+    pthread_mutex_lock(&e->lock);
+    e->worker[id].stats.pid = e->spawned[id].pid > 0 ? e->spawned[id].pid : -1;
+    pthread_mutex_unlock(&e->lock);
+    return st;
 }
 
 sl_status sl_spawn_start(sl_engine *e, sl_err *err) {
     sl_status st = SL_OK;
-    for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) {
-        e->worker[i].stats.pid = -1;
-        if (e->o.spawn == SL_SPAWN_THREADS) st = start_thread(e, i, err);
-        if (e->o.spawn == SL_SPAWN_PROCESSES) st = start_process(e, i, err);
+    if (e->o.spawn == SL_SPAWN_PROCESSES) {
+        e->ends.fd = epoll_create1(EPOLL_CLOEXEC);
+        e->ends.blind = e->ends.fd < 0 || sl_net_watch(e->net, e->ends.fd, err) != SL_OK;
     }
+    for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) st = start(e, i, err);
     return st;
 }
 
@@ -103,37 +148,91 @@ void sl_spawn_kill(sl_engine *e, uint32_t id) {
     if (e->spawned[id].pid > 0) kill(e->spawned[id].pid, SIGKILL);
 }
 
+/* ---- ends ---- */
+
+static bool is_there(const sl_spawned *s) {
+    return s->pid > 0 || s->has_thread;
+}
+
 static bool reap(sl_spawned *s, int flags) {
     int status;
     if (s->pid <= 0 || waitpid(s->pid, &status, flags) != s->pid) return false;
+    if (s->pidfd >= 0) close(s->pidfd);
     s->pid = 0;
     s->status = WIFEXITED(status) && WEXITSTATUS(status) == 0 ? SL_OK : SL_ERR_WORKER_LOST;
     if (WIFSIGNALED(status))
         sl_fail(&s->err, s->status, "its process was killed by signal %d", WTERMSIG(status));
     else
         sl_fail(&s->err, s->status, "its process ended with status %d", WEXITSTATUS(status));
-    atomic_store_explicit(&s->ended, true, memory_order_release);
     return true;
 }
 
-uint32_t sl_spawn_check(sl_engine *e) {
-    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        sl_spawned *s = &e->spawned[i];
-        if (reap(s, WNOHANG)) return i;
-        if (s->has_thread && atomic_load_explicit(&s->ended, memory_order_acquire)) {
-            pthread_join(s->thread, NULL);
-            s->has_thread = false;
-            return i;
-        }
-    }
-    return UINT32_MAX;
+static bool join(sl_spawned *s) {
+    if (!s->has_thread || !atomic_load_explicit(&s->ended, memory_order_acquire)) return false;
+    pthread_join(s->thread, NULL);
+    s->has_thread = false;
+    return true;
 }
 
-static bool any_left(const sl_engine *e, bool processes) {
+/* If it has ended, that is news for the next who asks. */
+static void collect(sl_engine *e, uint32_t id) {
+    sl_spawned *s = &e->spawned[id];
+    if (!reap(s, WNOHANG) && !join(s)) return;
+    s->is_news = true;
+    e->ends.n_news++;
+}
+
+/* False only if nobody has ended. */
+static bool may_be_news(sl_engine *e) {
+    struct epoll_event ev;
+    if (atomic_exchange_explicit(&e->ends.thread_ended, false, memory_order_acquire)) return true;
+    if (e->ends.fd >= 0 && epoll_wait(e->ends.fd, &ev, 1, 0) > 0) return true;
+    uint64_t now_us = sl_clock_now_us(&e->clock);
+    if (!e->ends.blind || now_us < e->ends.next_look_us) return false;
+    e->ends.next_look_us = now_us + BLIND_LOOK_US;
+    return true;
+}
+
+uint32_t sl_spawn_next_ended(sl_engine *e) {
+    uint32_t n = e->plan.n_workers;
+    if (e->ends.n_news == 0 && may_be_news(e))
+        for (uint32_t i = 0; i < n; i++) collect(e, i);
+    if (e->ends.n_news == 0) return UINT32_MAX;
+    uint32_t i = 0;
+    while (!e->spawned[i].is_news) i++;
+    e->spawned[i].is_news = false;
+    e->ends.n_news--;
+    return i;
+}
+
+const char *sl_spawn_why(sl_engine *e, uint32_t id) {
+    const sl_spawned *s = &e->spawned[id];
+    collect(e, id);
+    return !is_there(s) && s->err.msg[0] ? s->err.msg : NULL;
+}
+
+sl_status sl_spawn_again(sl_engine *e, uint32_t id, sl_err *err) {
+    sl_spawned *s = &e->spawned[id];
+    if (e->o.spawn == SL_SPAWN_NONE)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "worker %u is started by somebody else", id);
+    collect(e, id);
+    if (is_there(s))
+        return sl_fail(err, SL_ERR_AGAIN, "the last %s of worker %u has not ended",
+                       s->pid > 0 ? "process" : "thread", id);
+    e->ends.n_news -= s->is_news;
+    *s = (sl_spawned){0};
+    return start(e, id, err);
+}
+
+/* ---- the end of all ---- */
+
+static bool any_left(sl_engine *e, bool processes) {
+    bool any = false;
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        if (e->spawned[i].has_thread || (processes && e->spawned[i].pid > 0)) return true;
+        collect(e, i);
+        any = any || e->spawned[i].has_thread || (processes && e->spawned[i].pid > 0);
     }
-    return false;
+    return any;
 }
 
 void sl_spawn_stop(sl_engine *e, uint32_t grace_ms) {
@@ -141,7 +240,7 @@ void sl_spawn_stop(sl_engine *e, uint32_t grace_ms) {
     /* Those that are about to join hear of the end only now. */
     while (any_left(e, sl_now_ns() < until)) {
         if (e->net) sl_net_progress(e->net);
-        if (sl_spawn_check(e) == UINT32_MAX) usleep(2000);
+        usleep(2000);
     }
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         sl_spawned *s = &e->spawned[i];

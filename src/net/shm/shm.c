@@ -62,6 +62,8 @@ static void poll_sockets(shm_transport *t) {
             take_calls(t);
         else if (events[i].data.ptr == &t->wake_fd)
             (void)!read(t->wake_fd, &count, sizeof count);
+        else if (!l) /* the owner's */
+            continue;
         else if (l->state == SHM_LINK_GREETING)
             take_greeting(l);
         else if (l->state != SHM_LINK_CLOSED)
@@ -156,6 +158,16 @@ static void shm_wake(sl_transport *base) {
     SL_ASSERT(n == (ssize_t)sizeof one || errno == EAGAIN);
 }
 
+static bool watch(shm_transport *t, int fd, int *which) {
+    struct epoll_event e = {.events = EPOLLIN, .data.ptr = which};
+    return epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, fd, &e) == 0;
+}
+
+static sl_status shm_watch(sl_transport *base, int fd, sl_err *err) {
+    return watch(of(base), fd, NULL) ? SL_OK
+                                     : sl_fail(err, SL_ERR_IO, "epoll: %s", strerror(errno));
+}
+
 static bool shm_is_flushing(sl_transport *base) {
     return of(base)->n_lingering > 0;
 }
@@ -168,12 +180,12 @@ static const sl_transport_ops shm_ops = {
     .progress = shm_progress,
     .wait = shm_wait,
     .wake = shm_wake,
+    .watch = shm_watch,
     .is_flushing = shm_is_flushing,
 };
 
-static bool watch(shm_transport *t, int *fd) {
-    struct epoll_event e = {.events = EPOLLIN, .data.ptr = fd};
-    return *fd < 0 || epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, *fd, &e) == 0;
+static bool watch_own(shm_transport *t, int *fd) {
+    return *fd < 0 || watch(t, *fd, fd);
 }
 
 sl_status sl_shm_transport_create(sl_net *n, const sl_net_opts *o, sl_transport **out,
@@ -186,8 +198,8 @@ sl_status sl_shm_transport_create(sl_net *n, const sl_net_opts *o, sl_transport 
     t->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     sl_status st = SL_OK;
     if (o->host) st = sl_shm_listen(&t->listen_fd, n->hello.address, sizeof n->hello.address, err);
-    if (st == SL_OK &&
-        (t->wake_fd < 0 || t->epoll_fd < 0 || !watch(t, &t->wake_fd) || !watch(t, &t->listen_fd)))
+    if (st == SL_OK && (t->wake_fd < 0 || t->epoll_fd < 0 || !watch_own(t, &t->wake_fd) ||
+                        !watch_own(t, &t->listen_fd)))
         st = sl_fail(err, SL_ERR_IO, "event descriptors: %s", strerror(errno));
     if (st == SL_OK)
         *out = &t->base;

@@ -112,7 +112,7 @@ static void poll_sockets(tcp_transport *t, int timeout_ms) {
             take_calls(t);
         else if (events[i].data.ptr == &t->wake_fd)
             (void)!read(t->wake_fd, &count, sizeof count);
-        else
+        else if (events[i].data.ptr) /* NULL: the owner's */
             sl_tcp_link_event(events[i].data.ptr, events[i].events);
     }
 }
@@ -153,6 +153,10 @@ static void tcp_wake(sl_transport *base) {
     SL_ASSERT(n == (ssize_t)sizeof one || errno == EAGAIN);
 }
 
+static sl_status tcp_watch(sl_transport *base, int fd, sl_err *err) {
+    return watch(of(base), fd, NULL, err);
+}
+
 static bool tcp_is_flushing(sl_transport *base) {
     return of(base)->n_lingering > 0;
 }
@@ -165,6 +169,7 @@ static const sl_transport_ops tcp_ops = {
     .progress = tcp_progress,
     .wait = tcp_wait,
     .wake = tcp_wake,
+    .watch = tcp_watch,
     .is_flushing = tcp_is_flushing,
 };
 

@@ -204,14 +204,20 @@ static bool drain_wake(ucx_transport *t) {
     return read(t->wake_fd, &n, sizeof n) == (ssize_t)sizeof n;
 }
 
+static bool owner_is_called(const ucx_transport *t) {
+    struct pollfd fd = {.fd = t->owner_fd, .events = POLLIN};
+    return t->owner_fd >= 0 && poll(&fd, 1, 0) > 0;
+}
+
 static void sleep_until(ucx_transport *t, uint64_t until_ns) {
-    struct pollfd fds[2] = {{.fd = t->event_fd, .events = POLLIN},
-                            {.fd = t->wake_fd, .events = POLLIN}};
+    struct pollfd fds[3] = {{.fd = t->event_fd, .events = POLLIN},
+                            {.fd = t->wake_fd, .events = POLLIN},
+                            {.fd = t->owner_fd, .events = POLLIN}};
     uint64_t now_ns = sl_now_ns();
     uint64_t ns = until_ns > now_ns ? until_ns - now_ns : 0;
     struct timespec ts = {.tv_sec = (time_t)(ns / 1000000000u),
                           .tv_nsec = (long)(ns % 1000000000u)};
-    (void)ppoll(fds, 2, &ts, NULL);
+    (void)ppoll(fds, 3, &ts, NULL);
 }
 
 static void ucx_wait(sl_transport *base, uint64_t timeout_us) {
@@ -223,7 +229,7 @@ static void ucx_wait(sl_transport *base, uint64_t timeout_us) {
         }
         if (has_work(t)) return;
         if (sl_poll_again(&poll)) continue;
-        if (drain_wake(t)) return;
+        if (drain_wake(t) || owner_is_called(t)) return;
         if (ucp_worker_arm(t->worker) == UCS_OK) sleep_until(t, until_ns);
         /* Busy: something is pending that may need the peer, who may need this core. */
         else
@@ -235,6 +241,12 @@ static void ucx_wake(sl_transport *base) {
     uint64_t one = 1;
     ssize_t n = write(of(base)->wake_fd, &one, sizeof one);
     SL_ASSERT(n == (ssize_t)sizeof one || errno == EAGAIN);
+}
+
+static sl_status ucx_watch(sl_transport *base, int fd, sl_err *err) {
+    (void)err;
+    of(base)->owner_fd = fd;
+    return SL_OK;
 }
 
 static bool ucx_is_flushing(sl_transport *base) {
@@ -249,6 +261,7 @@ static const sl_transport_ops ucx_ops = {
     .progress = ucx_progress,
     .wait = ucx_wait,
     .wake = ucx_wake,
+    .watch = ucx_watch,
     .is_flushing = ucx_is_flushing,
 };
 
@@ -257,6 +270,7 @@ sl_status sl_ucx_transport_create(sl_net *n, const sl_net_opts *o, sl_transport 
     ucx_transport *t = sl_alloc(1, sizeof *t);
     if (!t) return sl_fail(err, SL_ERR_NOMEM, "UCX transport");
     t->base = (sl_transport){.ops = &ucx_ops, .net = n};
+    t->owner_fd = -1;
     t->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     sl_status st = SL_OK;
     if (t->wake_fd < 0) st = sl_fail(err, SL_ERR_IO, "eventfd: %s", strerror(errno));

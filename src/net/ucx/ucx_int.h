@@ -46,7 +46,7 @@ struct ucx_transport {
     ucp_context_h context;
     ucp_worker_h worker;
     ucp_listener_h listener;
-    int event_fd, wake_fd;
+    int event_fd, wake_fd, owner_fd; /* the last one: to watch, or -1 */
     ucx_link *links;
     ucx_link *bucket[SL_UCX_BUCKETS];
     uint32_t n_leaving; /* links that are not up */
