@@ -69,6 +69,8 @@ PARTS = {
     "tsan": ("law under TSan", 12,
              [(f"law {t}, seed 2", law("build-tsan", t, 2, n)) for t, n in (("loop", 80), ("shm", 160), ("tcp", 160))]
              + [("rows that are not finite, loop", ["build-tsan/tests/test_broken", "loop", "build-tsan/sluice"])]),
+    "chaos": ("faults against real processes, 300 drawn schedules (tests/chaos/run.py)", 15,
+              [(f"seeds {a}-{a + 29}", ["tests/chaos/run.py", "30", "--first", str(a), "-j", "1"]) for a in range(1, 300, 30)]),
     "scores": ("lm-eval through the server against transformers, each default numeric; exchanged experts must be found", 9,
                [(f"{name}{what}", ["tests/scores/check.py", name, *option]) for name in NUMERICS
                 for what, option in (("", []), (", exchanged experts", ["--planted"]))]),
@@ -79,7 +81,7 @@ PARTS = {
 }
 # part -> preset of the build that its units run, build folder, what of it
 BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all"), "asan": ("dev", "build-dev", "all"),
-          "tsan": ("tsan", "build-tsan", "all"), "deferred": ("release", "build", "all"),
+          "tsan": ("tsan", "build-tsan", "all"), "deferred": ("release", "build", "all"), "chaos": ("release", "build", "sluice"),
           "fuzz": ("fuzz", "build-fuzz", "fuzzers"), "scores": ("release", "build", "sluice")}
 
 
@@ -91,11 +93,12 @@ def prepare(part):
             sys.exit(f"{done.stdout[-6000:]}\n{folder} does not build")
 
 
-def commit():
+def commit(ledger=LEDGER):
+    """With a + if there are changes beside it, other than in the ledger that the caller writes."""
     def git(*words):
         return subprocess.run(["git", *words], cwd=ROOT, text=True, capture_output=True, check=True).stdout
     at = git("rev-parse", "--short=12", "HEAD").strip()
-    ours = [line for line in git("status", "--porcelain").splitlines() if not line.endswith(str(LEDGER.relative_to(ROOT)))]
+    ours = [line for line in git("status", "--porcelain").splitlines() if not line.endswith(str(ledger.relative_to(ROOT)))]
     return at + ("+" if ours else "")
 
 

@@ -1,0 +1,194 @@
+"""What a seed stands for: a deployment, requests and faults. Drawing is pure: the same seed and kinds of faults give
+the same schedule on every machine, whatever runs there."""
+
+import dataclasses
+import random
+
+FIXTURES = {"qwen3moe-tiny": (3, 1000), "qwen2moe-tiny": (3, 980), "mixtral-tiny": (4, 1000)}  # MoE blocks, ids that are text
+EXPERTS = 8
+SCHEDULES = {"ep": "together", "dep": "apart", "pingpong": "any", "findep": "any", "eps": "together", "aep": "any"}
+CONTEXT, PAGE = 384, 32
+
+# Every kind of fault -> what happens.
+KINDS = {
+    "kill": "SIGKILL of a worker",
+    "stop": "SIGSTOP of a worker for 0.2 to 3 s, then SIGCONT",
+    "together": "SIGKILL or SIGSTOP of two workers up to all at the same moment",
+    "again": "SIGKILL of a worker, and of any worker up to 0.8 s later: while the first one is being recovered from",
+    "loop": "SIGKILL of a worker 3 or 4 times, each time as soon as it is there again",
+    "idle": "SIGKILL of a worker while no request is open, then requests",
+    "hang": "SIGSTOP of a worker for longer than --silence-limit, of which nobody but the limit says anything",
+    "slow": "a worker gets a twentieth of its time for 0.5 to 2 s: SIGSTOP and SIGCONT by turns",
+    "pause": "SIGSTOP of the coordinator for 0.2 to 5 s",
+    "cut": "shutdown of the connection of two workers, or of a worker and the coordinator (tcp)",
+    "corrupt": "bytes of noise in the connection of two workers, or of a worker and the coordinator (tcp)",
+}
+
+# Kinds and transports that the engine cannot stand yet -> why. They are drawn only when asked for (--kinds, --transports).
+LOST = "a lost worker ends requests"
+NOT_YET = {"kill": LOST, "together": LOST, "again": LOST, "loop": LOST, "idle": LOST, "hang": LOST, "cut": LOST, "corrupt": LOST,
+           "ucx": "a silence of 2 s is a death there; " + LOST}
+
+
+COORDINATOR = -1
+
+
+def name(worker):
+    return "coordinator" if worker == COORDINATOR else str(worker)
+
+
+@dataclasses.dataclass
+class Strike:
+    """At a share of all tokens (1: after the last one), or `after` seconds behind the strike before it."""
+    action: str  # of faults.ACTIONS
+    worker: int  # of the plan, or COORDINATOR
+    at: float | None = None
+    after: float = 0.0
+    seconds: float = 0.0
+    peer: int | None = None  # whose connection with the worker is struck
+
+    def __str__(self):
+        whom = [name(w) for w in (self.worker, self.peer) if w is not None]
+        when = f"at {100 * self.at:.0f} %" if self.at is not None else f"{self.after:.2f} s later"
+        return f"{self.action} {'-'.join(whom)}{f' for {self.seconds:.1f} s' if self.seconds else ''} {when}"
+
+
+@dataclasses.dataclass
+class Request:
+    path: str
+    body: dict
+    cancel_after: int | None  # the client leaves when so many tokens have come
+
+    def __str__(self):
+        b = self.body
+        leaves = f", leaves after {self.cancel_after}" if self.cancel_after else ""
+        prompt = f"{len(b['prompt'])} ids" if "prompt" in b else f"{len(b['messages'][0]['content'])} bytes"
+        return (f"{self.path.split('/', 2)[2]}: {prompt}, {b['max_tokens']} tokens, n {b['n']}, "
+                f"temperature {b['temperature']}{leaves}")
+
+
+@dataclasses.dataclass
+class Schedule:
+    seed: int
+    fixture: str
+    options: list
+    popularity: list | None  # rows of each expert, for --placement replicas
+    exact: bool
+    n_workers: int
+    at_once: int
+    requests: list
+    kinds: list
+    strikes: list
+
+    def __str__(self):
+        leave = sum(r.cancel_after is not None for r in self.requests)
+        return (f"{self.fixture} {' '.join(self.options)}; {len(self.requests)} requests, {self.at_once} at once, {leave} leave; "
+                f"{'+'.join(self.kinds) or 'no faults'}: {', '.join(map(str, self.strikes))}")
+
+
+def draw_deployment(rng, transports):
+    """Options of serve, and how many workers there are."""
+    schedule = rng.choice(list(SCHEDULES))
+    together = SCHEDULES[schedule] == "together" or (SCHEDULES[schedule] == "any" and rng.random() < 0.4)
+    attention, experts = (rng.randint(2, 4), 0) if together else (rng.randint(1, 3), rng.randint(1, 3))
+    options = ["--schedule", schedule, "--attention", attention, "--transport", rng.choice(transports), "--threads", 1]
+    options += ["--experts", experts] if experts else []
+    options += ["--ctx", CONTEXT, "--max-num-seqs", rng.randint(3, 12), "--max-num-batched-tokens", rng.choice([16, 48, 128])]
+    if rng.random() < 0.7:  # few pages: requests give way to others and are computed again
+        options += ["--kv-pages", CONTEXT // PAGE + rng.randint(0, 12)]
+    if schedule in ("pingpong", "findep"):
+        options += ["--microbatches", rng.randint(2, 3)]
+    if schedule == "findep":
+        options += ["--chunks", 2, "--chunk-by", rng.choice(["tokens", "experts"]), "--order", rng.choice(["asas", "aass"])]
+    if schedule == "eps":
+        options += ["--groups", rng.choice([2, 4])]
+    if schedule == "aep":
+        options += ["--policy", rng.choice(["defrag", "mtfs", "flfs", "rmf"])]
+    if rng.random() < 0.15:
+        options += ["--progress", "thread"]
+    return [str(o) for o in options], attention + experts, experts or attention
+
+
+def draw_placement(rng, blocks, hosts):
+    """Options, and the popularity that they read."""
+    kind = rng.random()
+    if hosts > 1 and kind < 0.4:
+        copies = rng.choice([1, 2, EXPERTS])  # EXPERTS: room for every expert at every worker
+        return ["--placement", f"replicas:POPULARITY:{copies}"], [[rng.randint(1, 100) for _ in range(EXPERTS)] for _ in range(blocks)]
+    return (["--placement", "round-robin"] if kind < 0.6 else []), None
+
+
+def draw_request(rng, vocabulary, exact):
+    n_prompt, n_tokens = rng.choice([1, 5, 20, 70, 140]), rng.randint(8, 60) if rng.random() < 0.3 else rng.randint(60, 220)
+    body = {"prompt": [rng.randrange(3, vocabulary) for _ in range(rng.randint(1, n_prompt))], "max_tokens": n_tokens,
+            "n": 2 if rng.random() < 0.15 else 1, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+    if rng.random() < 0.6:
+        body |= {"temperature": round(rng.uniform(0.4, 1.4), 2), "seed": rng.randrange(1 << 32),
+                 "top_p": rng.choice([1, 0.9]), "top_k": rng.choice([0, 5, 40]), "min_p": rng.choice([0, 0.05])}
+    if rng.random() < 0.25:
+        body |= {"presence_penalty": 0.5, "frequency_penalty": 0.3, "repetition_penalty": 1.1}
+    if exact and rng.random() < 0.2:  # may end early
+        body |= {"ignore_eos": False, "stop": [rng.choice(["th", "e ", "on"])], "min_tokens": min(rng.randint(0, 40), n_tokens)}
+    chat = rng.random() < 0.2
+    if chat:
+        body.pop("prompt")
+        body["messages"] = [{"role": "user", "content": " ".join(rng.choice(["sea", "why", "salt", "rain", "sky", "is", "the"])
+                                                                  for _ in range(rng.randint(1, 30)))}]
+    if rng.random() < 0.7:
+        body |= {"logprobs": True, "top_logprobs": rng.randint(0, 3)} if chat else {"logprobs": rng.randint(0, 3)}
+    body["stream"] = rng.random() < 0.9
+    if body["stream"]:
+        body["stream_options"] = {"include_usage": True}
+    leaves = body["stream"] and body["ignore_eos"] and rng.random() < 0.2
+    return Request("/v1/chat/completions" if chat else "/v1/completions", body, rng.randint(1, n_tokens - 1) if leaves else None)
+
+
+def draw_kind(rng, kind, n_workers):
+    """The strikes of one fault."""
+    one, at = rng.randrange(n_workers), round(rng.uniform(0.08, 0.75), 3)
+
+    def stop():
+        return {"action": "stop", "seconds": round(rng.uniform(0.2, 3) if rng.random() < 0.3 else rng.uniform(0.2, 0.8), 1)}
+
+    if kind == "kill":
+        return [Strike("kill", one, at)]
+    if kind == "stop":
+        return [Strike(worker=one, at=at, **stop())]
+    if kind == "together":
+        some = rng.sample(range(n_workers), rng.randint(min(2, n_workers), n_workers))
+        return [Strike(worker=w, at=at, **(stop() if rng.random() < 0.25 else {"action": "kill"})) for w in some]
+    if kind == "again":
+        return [Strike("kill", one, at), Strike("kill", rng.randrange(n_workers), after=round(rng.uniform(0, 0.8), 2))]
+    if kind == "loop":
+        return [Strike("kill", one, at)] + [Strike("kill", one, after=0) for _ in range(rng.randint(2, 3))]
+    if kind == "idle":
+        return [Strike("kill", one, 1.0)]
+    if kind == "hang":
+        return [Strike("stop", one, at, seconds=4.0)]
+    if kind == "slow":
+        return [Strike("slow", one, at, seconds=round(rng.uniform(0.5, 2), 1))]
+    if kind == "pause":
+        return [Strike("stop", COORDINATOR, at, seconds=round(rng.uniform(0.2, 5), 1))]
+    if kind in ("cut", "corrupt"):
+        return [Strike(kind, one, at, peer=rng.choice([w for w in range(COORDINATOR, n_workers) if w != one]))]
+    raise ValueError(f"no kind {kind}; there are {', '.join(KINDS)}")
+
+
+def draw(seed, kinds, transports):
+    """`kinds` are those that may strike, one to three a schedule; none: the same deployment and requests, left in peace."""
+    rng = random.Random(f"chaos {seed}")
+    fixture = rng.choice(list(FIXTURES))
+    blocks, vocabulary = FIXTURES[fixture]
+    options, n_workers, hosts = draw_deployment(rng, transports)
+    placement, popularity = draw_placement(rng, blocks, hosts)
+    exact = rng.random() < 0.85
+    requests = [draw_request(rng, vocabulary, exact) for _ in range(rng.randint(8, 20))]
+    at_once = rng.randint(3, 8)
+    drawn = [rng.choice(kinds) for _ in range(rng.choice([1, 1, 2, 3]))] if kinds else []
+    strikes = [draw_kind(rng, k, n_workers) for k in drawn]
+    strikes.sort(key=lambda s: s[0].at)
+    limit = ["--silence-limit", "2"] if "hang" in drawn else []
+    if {"cut", "corrupt"} & set(drawn):
+        options[options.index("--transport") + 1] = "tcp"
+    return Schedule(seed, fixture, options + placement + limit + (["--exact"] if exact else []), popularity, exact, n_workers,
+                    at_once, requests, drawn, [s for several in strikes for s in several])

@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""Seeded faults against real processes: whatever strikes the workers of a running server, each request is answered with
+the same tokens as without faults.
+
+    tests/chaos/run.py SEEDS [--first N] [-j JOBS]     that many seeds from N on
+    tests/chaos/run.py 1 --first SEED --verbose        one again
+
+A seed draws a deployment, requests and faults (tests/chaos/draw.py). The oracle is one process without faults, with
+--exact: of each choice token ids, text, log-probabilities as printed, finish reason and usage are compared. Then the
+books balance: nothing runs or waits, no page is taken, on each worker rows created = merged + cancelled + lost; the
+server is whole again, answers, and leaves with 0 and no process behind.
+
+What ran at this commit lies in build/chaos.tsv and is not run again unless it failed. --record adds a line to
+docs/lab/chaos.tsv. Exit 1: something failed; the command that repeats it is printed. Standard library only."""
+
+import argparse
+import concurrent.futures
+import datetime
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import urllib.error
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(HERE.parent / "soak"), str(HERE.parent)]
+import crowd  # noqa: E402
+import draw  # noqa: E402
+import faults  # noqa: E402
+import long  # noqa: E402
+import streams  # noqa: E402
+
+DONE = ROOT / "build" / "chaos.tsv"
+LEDGER = ROOT / "docs" / "lab" / "chaos.tsv"
+GOLDEN = ROOT / "tests" / "golden"
+WHOLE_S = 40  # so long the server may take to be whole again when nothing strikes it any more
+BAD_LOG = re.compile(r"Sanitizer|runtime error|assertion")
+
+
+class References:
+    """One process a fixture, without faults. Thread: any."""
+
+    def __init__(self, sluice):
+        self.sluice, self.lock, self.running = sluice, threading.Lock(), {}
+
+    def answers(self, schedule):
+        with self.lock:
+            if schedule.fixture not in self.running:
+                options = ["--exact", "--threads", "1", "--ctx", str(draw.CONTEXT)]
+                self.running[schedule.fixture] = crowd.start(self.sluice, GOLDEN / schedule.fixture, options)
+        whole = [draw.Request(r.path, r.body, None) for r in schedule.requests]
+        return streams.ask_all(self.running[schedule.fixture][1], whole, "m", 8)
+
+    def stop(self):
+        for process, *_ in self.running.values():
+            process.kill()
+            process.wait()
+
+
+class Result:
+    """Of one schedule: what is wrong with it, and figures."""
+
+    def __init__(self, schedule):
+        self.schedule, self.wrong, self.log, self.missed = schedule, [], [], []
+        self.strikes, self.streams, self.tokens, self.seconds = {}, 0, 0, 0.0
+        self.calm_gap = self.gap = self.to_next = 0.0
+
+    def counts(self):
+        return {"wrong": len(self.wrong), "streams": self.streams, "tokens": self.tokens, "strikes": self.strikes,
+                "gap": round(self.gap, 3), "seconds": round(self.seconds, 1)}
+
+    def measure(self, answers, struck):
+        """Longest time between two tokens of a stream before the first strike and after it, and from a kill to the next
+        token of the stream that waited longest."""
+        first = min((t for _, t in struck), default=float("inf"))
+        for a in answers:
+            for before, after in zip(a.times, a.times[1:], strict=False):
+                if after < first:
+                    self.calm_gap = max(self.calm_gap, after - before)
+                else:
+                    self.gap = max(self.gap, after - before)
+            for strike, t in struck:
+                if strike.action == "kill" and a.times and a.times[0] < t < a.times[-1]:
+                    self.to_next = max(self.to_next, min(x for x in a.times if x > t) - t)
+
+    def __str__(self):
+        s = self.schedule
+        struck = ", ".join(f"{n} {k}" for k, n in self.strikes.items()) or "none"
+        end = f"FAILED in {len(self.wrong)} ways" if self.wrong else "passed"
+        return (f"seed {s.seed}: {s}\n  {end}: {self.streams} answers, {self.tokens} tokens, struck: {struck}; longest gap "
+                f"{1e3 * self.calm_gap:.0f} ms before, {1e3 * self.gap:.0f} ms after; kill to next token "
+                f"{1e3 * self.to_next:.0f} ms; {self.seconds:.1f} s" + "".join(f"\n  missed {m}" for m in self.missed))
+
+
+def compare(result, answers, wants, requests, what):
+    for i, (got, want, request) in enumerate(zip(answers, wants, requests, strict=True)):
+        if want.error:
+            raise AssertionError(f"the oracle has no answer to {request}: {want.error}")
+        wrong = streams.differences(got, want) if result.schedule.exact else streams.miscounts(got, request)
+        result.wrong += [f"{what} {i} ({request}): {w}" for w in wrong]
+        result.streams += 1
+        result.tokens += got.tokens
+
+
+def await_whole(port, seconds):
+    """All workers are there."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30).close()
+            return
+        except urllib.error.HTTPError as e:
+            said = e.read().decode()
+        if time.monotonic() > end:
+            raise AssertionError(f"/health says {said.strip()} after {seconds} s")
+        time.sleep(0.02)
+
+
+def strike_and_compare(result, process, port, wants):
+    s = result.schedule
+    expected = sum(r.cancel_after or w.tokens for r, w in zip(s.requests, wants, strict=True))
+    progress = faults.Progress(expected)
+    idle = [x for x in s.strikes if x.at is not None and x.at >= 1]
+    striker = faults.Striker(process.pid, [x for x in s.strikes if x not in idle], progress)
+    striker.start()
+    answers = streams.ask_all(port, s.requests, "m", s.at_once, progress.came)
+    progress.end()
+    striker.join()
+    result.measure(answers, striker.struck)
+    for strike in idle:
+        striker.strike(strike)
+    compare(result, answers, wants, s.requests, "request")
+    result.wrong += [striker.error] if striker.error else []
+    result.missed = striker.missed
+    for strike, _ in striker.struck:
+        result.strikes[strike.action] = result.strikes.get(strike.action, 0) + 1
+    again = [draw.Request(r.path, r.body, None) for r in s.requests[:2]]
+    compare(result, streams.ask_all(port, again, "m", 2), wants[:2], again, "request at the end")
+
+
+def leave(result, process):
+    """SIGTERM: the server drains and leaves nobody behind."""
+    pids = faults.workers_of(process.pid)
+    process.terminate()
+    if process.wait(60) != 0:
+        result.wrong.append(f"exit status {process.returncode}")
+    end = time.monotonic() + 10
+    while left := [w for w, pid in pids.items() if faults.worker_id(pid) == w]:
+        if time.monotonic() > end:
+            result.wrong.append(f"processes of workers {left} are still there")
+            break
+        time.sleep(0.02)
+
+
+def run(schedule, sluice, references):
+    """The result of one schedule. Raises nothing: what goes wrong stands in it."""
+    result, began, process = Result(schedule), time.monotonic(), None
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            popularity = pathlib.Path(folder) / "popularity.json"
+            popularity.write_text(json.dumps({"rows": schedule.popularity}))
+            options = [o.replace("POPULARITY", str(popularity)) for o in schedule.options]
+            wants = references.answers(schedule)
+            process, port, result.log = crowd.start(sluice, GOLDEN / schedule.fixture, options)
+            strike_and_compare(result, process, port, wants)
+            await_whole(port, 5 if result.wrong else WHOLE_S)
+            crowd.await_balance(port)
+            leave(result, process)
+        except AssertionError as e:
+            result.wrong.append(str(e))
+        except Exception:  # the other schedules go on
+            result.wrong.append(traceback.format_exc())
+        finally:
+            if process:
+                process.kill()
+                process.wait()
+    result.wrong += [line.strip() for line in result.log if BAD_LOG.search(line)]
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def tell(result, command, verbose):
+    text = str(result)
+    if result.wrong or verbose:
+        text += "".join(f"\n  {w}" for w in result.wrong[:8])
+        text += "\n  server's log, end:\n" + "".join(f"    {line}" for line in result.log[-25:]) if result.log else ""
+    if result.wrong:
+        text = f"{text.rstrip()}\n  again: {command} --first {result.schedule.seed} 1"
+    print(text, flush=True)
+
+
+def read_done(commit, drawn):
+    """seed -> counts, of what passed at this commit."""
+    done = {}
+    if DONE.exists() and not commit.endswith("+"):
+        for line in DONE.read_text().splitlines():
+            at, what, seed, counts = line.split("\t")
+            if (at, what) == (commit, drawn) and not json.loads(counts)["wrong"]:
+                done[int(seed)] = json.loads(counts)
+    return done
+
+
+def record(commit, first, last, counts, seconds):
+    strikes = {}
+    for c in counts:
+        for action, n in c["strikes"].items():
+            strikes[action] = strikes.get(action, 0) + n
+    words = [datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), commit, f"{first}-{last}",
+             sum(c["streams"] for c in counts), sum(c["tokens"] for c in counts),
+             ", ".join(f"{n} {a}" for a, n in sorted(strikes.items())), sum(c["wrong"] > 0 for c in counts),
+             max(c["gap"] for c in counts), round(seconds)]
+    if not LEDGER.exists():
+        LEDGER.write_text("date\tcommit\tseeds\tanswers\ttokens\tstrikes\tfailed\tlongest gap s\tseconds\n")
+    with LEDGER.open("a") as f:
+        f.write("\t".join(map(str, words)) + "\n")
+
+
+def parse():
+    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    args.add_argument("seeds", type=int)
+    args.add_argument("--first", type=int, default=1)
+    args.add_argument("-j", "--jobs", type=int, default=2, help="schedules at a time [2]")
+    args.add_argument("--kinds", help=f"kinds of faults, or none [of {', '.join(draw.KINDS)} those that the engine stands]")
+    args.add_argument("--transports", help="of shm, tcp and ucx [those that the engine stands and has]")
+    args.add_argument("--again", action="store_true", help="also what passed at this commit")
+    args.add_argument("--record", action="store_true", help="add a line to docs/lab/chaos.tsv")
+    args.add_argument("--verbose", action="store_true", help="the server's log also of what passes")
+    o = args.parse_args()
+    o.sluice = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
+    has = ["shm", "tcp"] + (["ucx"] if b"ucp_init" in o.sluice.read_bytes() else [])
+    o.kinds = [k for k in draw.KINDS if k not in draw.NOT_YET] if o.kinds is None else [k for k in o.kinds.split(",") if k != "none"]
+    o.transports = o.transports.split(",") if o.transports else [t for t in has if t not in draw.NOT_YET]
+    for word in {*o.kinds, *o.transports} - {*draw.KINDS, *has}:
+        args.error(f"no {word} here")
+    return o
+
+
+def main():
+    o = parse()
+    commit, began = long.commit(LEDGER), time.monotonic()
+    drawn = f"--kinds {','.join(o.kinds) or 'none'} --transports {','.join(o.transports)}"
+    for what, why in draw.NOT_YET.items():
+        if what not in [*o.kinds, *o.transports]:
+            print(f"left out: {what}: {why}")
+    seeds, done = range(o.first, o.first + o.seeds), {} if o.again else read_done(commit, drawn)
+    command = f"tests/chaos/run.py {drawn}"
+    references, failed = References(o.sluice), []
+    DONE.parent.mkdir(exist_ok=True)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
+            ends = [pool.submit(run, draw.draw(s, o.kinds, o.transports), o.sluice, references) for s in seeds if s not in done]
+            for end in concurrent.futures.as_completed(ends):
+                result = end.result()
+                tell(result, command, o.verbose)
+                done[result.schedule.seed] = result.counts()
+                failed += [result.schedule.seed] if result.wrong else []
+                with DONE.open("a") as f:
+                    f.write(f"{commit}\t{drawn}\t{result.schedule.seed}\t{json.dumps(result.counts())}\n")
+    finally:
+        references.stop()
+    counts = [done[s] for s in seeds]
+    if o.record:
+        record(commit, seeds[0], seeds[-1], counts, sum(c["seconds"] for c in counts))
+    print(f"{len(counts) - len(failed)} schedules passed, {len(failed)} failed{': seeds ' if failed else ''}"
+          f"{', '.join(map(str, sorted(failed)))}; {sum(c['streams'] for c in counts)} answers, "
+          f"{sum(c['tokens'] for c in counts)} tokens; {time.monotonic() - began:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

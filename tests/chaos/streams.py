@@ -1,0 +1,136 @@
+"""Requests as clients send them, and what of their answers must not depend on faults."""
+
+import http.client
+import json
+import threading
+import time
+
+STUCK_S = 60  # nothing came for so long: the stream is lost
+
+
+class Answer:
+    """What came of one request: of each choice token ids, text, log-probabilities as printed, finish reason; usage;
+    when tokens came. Ids of answers, times, comments and where events are cut are left out."""
+
+    def __init__(self):
+        self.choices, self.usage, self.error, self.left = {}, None, None, False
+        self.tokens, self.times = 0, []
+
+    def add(self, event):
+        """An event of a stream, or a whole answer."""
+        self.usage = event.get("usage") or self.usage
+        came = 0
+        for part in event["choices"]:
+            choice = self.choices.setdefault(part["index"], {"ids": [], "text": "", "logprobs": {}, "finish": None})
+            said = part.get("delta") or part.get("message") or part
+            choice["text"] += said.get("text") or said.get("content") or ""
+            choice["finish"] = part.get("finish_reason") or choice["finish"]
+            choice["ids"] += part.get("token_ids") or []
+            for name, values in (part.get("logprobs") or {}).items():
+                choice["logprobs"].setdefault(name, []).extend(values or [])
+            came += len(part.get("token_ids") or [])
+        if came:
+            self.times.append(time.monotonic())
+            self.tokens += came
+        return came
+
+    def lists(self, index):
+        """(name, list) of all that grows with a choice's tokens, in an order that has the clearest first."""
+        c = self.choices.get(index, {"ids": [], "text": "", "logprobs": {}})
+        return [("token id", c["ids"]), ("byte", list(c["text"].encode())),
+                *[(f"logprobs.{name}", values) for name, values in sorted(c["logprobs"].items())]]
+
+    def whole(self, index):
+        c = self.choices.get(index, {})
+        return c.get("finish")
+
+
+def differences(got, want):
+    """What is wrong with an answer beside that of a run without faults: none, if the client left, beyond where it left."""
+    wrong = [f"ended with an error after {got.tokens} tokens: {got.error}"] if got.error else []
+    part = got.left or got.error
+    for index in sorted(got.choices if part else want.choices):
+        for (name, ours), (_, theirs) in zip(got.lists(index), want.lists(index), strict=False):
+            first = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+            if first < len(ours) or (first < len(theirs) and not part):
+                wrong.append(f"choice {index}: {name} {first} of {len(ours)} is {ours[first:first + 3]}, "
+                             f"not {theirs[first:first + 3]} of {len(theirs)}")
+                break
+        else:
+            if not part and got.whole(index) != want.whole(index):
+                wrong.append(f"choice {index}: finish reason {got.whole(index)}, not {want.whole(index)}")
+    if not part and got.usage != want.usage:
+        wrong.append(f"usage {got.usage}, not {want.usage}")
+    return wrong
+
+
+def miscounts(got, request):
+    """Without --exact last bits may differ, and with them tokens; none may be lost or repeated."""
+    if got.error:
+        return [f"ended with an error after {got.tokens} tokens: {got.error}"]
+    if got.left:
+        return []
+    asked = request.body["max_tokens"]
+    wrong = [f"choice {i}: {len(c['ids'])} tokens of {asked}, finish reason {c['finish']}"
+             for i, c in sorted(got.choices.items()) if len(c["ids"]) != asked or c["finish"] != "length"]
+    if not got.usage or got.usage["completion_tokens"] != got.tokens:
+        wrong.append(f"{got.tokens} tokens came, usage {got.usage}")
+    return wrong
+
+
+def ask(port, request, model, on_tokens=lambda n: None):
+    """Sends a request and reads the answer to its end, or to where the client leaves."""
+    answer = Answer()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=STUCK_S)
+    try:
+        connection.request("POST", request.path, json.dumps({"model": model, **request.body}), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        if response.status != 200:
+            answer.error = f"{response.status} {response.read().decode()}"
+        elif request.body["stream"]:
+            read_stream(response, request, answer, on_tokens)
+        else:
+            on_tokens(answer.add(json.loads(response.read(), parse_float=str)))
+    except (OSError, http.client.HTTPException, ValueError) as e:
+        answer.error = f"{type(e).__name__} {e}"
+    finally:
+        connection.close()
+    return answer
+
+
+def read_stream(response, request, answer, on_tokens):
+    for line in response:
+        if line == b"data: [DONE]\n":
+            return
+        if not line.startswith(b"data: "):
+            continue
+        event = json.loads(line[6:], parse_float=str)
+        if "error" in event:
+            answer.error = event["error"]["message"]
+            return
+        on_tokens(answer.add(event))
+        if request.cancel_after and answer.tokens >= request.cancel_after:
+            answer.left = True
+            response.close()
+            return
+    answer.error = "the stream ended without [DONE]"
+
+
+def ask_all(port, requests, model, at_once, on_tokens=lambda n: None):
+    """Answers in the order of the requests, so many of which are open at a time."""
+    answers, left, lock = [None] * len(requests), list(enumerate(requests)), threading.Lock()
+
+    def client():
+        while True:
+            with lock:
+                if not left:
+                    return
+                i, request = left.pop(0)
+            answers[i] = ask(port, request, model, on_tokens)
+
+    clients = [threading.Thread(target=client, daemon=True) for _ in range(at_once)]
+    for c in clients:
+        c.start()
+    for c in clients:
+        c.join()
+    return answers
