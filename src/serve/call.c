@@ -58,7 +58,7 @@ sl_call *sl_call_create(sl_server *s, sl_conn *conn, struct MHD_Connection *c,
     call->connection = c;
     call->fd = info ? info->connect_fd : -1;
     call->body = call->events = call->answer = sl_jbuf_init();
-    call->start_ns = sl_now_ns();
+    call->start_ns = call->spoke_ns = sl_now_ns();
     atomic_init(&call->refs, 1);
     set_request_id(call, client_id, random);
     link_call(s, call);

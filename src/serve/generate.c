@@ -15,6 +15,7 @@
 typedef enum take {
     TAKE_WAIT,   /* nothing yet; the connection is suspended */
     TAKE_TOKENS, /* call->taken has tokens, or *last says it is over */
+    TAKE_REMARK, /* nothing yet, and for so long that *remark is to be said */
     TAKE_GONE,   /* nobody is there to answer */
     TAKE_FAILED, /* call->error is the answer */
 } take;
@@ -50,18 +51,20 @@ static bool has_work(const sl_call *call, bool *failed) {
 
 /* Moves waiting tokens to where they are decoded, or suspends the connection until there are some.
  */
-static take take_tokens(sl_call *call) {
+static take take_tokens(sl_call *call, const char **remark) {
     take result = TAKE_TOKENS;
     bool failed;
     pthread_mutex_lock(&call->lock);
+    *remark = call->remark;
+    call->remark = NULL;
     if (call->abort == SL_ABORT_GONE || call->abort == SL_ABORT_SLOW) {
         result = TAKE_GONE;
     } else if (call->abort != SL_ABORT_NONE) {
         set_abort_error(call);
         result = TAKE_FAILED;
     } else if (!has_work(call, &failed)) {
-        suspend_locked(call);
-        result = TAKE_WAIT;
+        if (!*remark) suspend_locked(call);
+        result = *remark ? TAKE_REMARK : TAKE_WAIT;
     }
     for (size_t i = 0; result == TAKE_TOKENS && i < call->n_choices; i++) {
         sl_choice *c = &call->choice[i];
@@ -165,13 +168,17 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max) {
     (void)pos;
     sl_call *call = cls;
     sl_jbuf *b = &call->events;
+    const char *remark;
     while (call->events_at == b->len) {
         sl_jbuf_clear(b);
         call->events_at = 0;
         if (call->ended) return MHD_CONTENT_READER_END_OF_STREAM;
-        switch (take_tokens(call)) {
+        switch (take_tokens(call, &remark)) {
         case TAKE_WAIT:
             return 0;
+        case TAKE_REMARK:
+            sl_reply_comment(b, remark);
+            break;
         case TAKE_GONE:
             return MHD_CONTENT_READER_END_WITH_ERROR;
         case TAKE_FAILED:
@@ -186,6 +193,7 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max) {
     size_t n = SL_MIN(max, b->len - call->events_at);
     memcpy(buf, b->data + call->events_at, n);
     call->events_at += n;
+    call->spoke_ns = sl_now_ns();
     return (ssize_t)n;
 }
 
@@ -207,7 +215,8 @@ static enum MHD_Result fail(sl_call *call) {
     return sl_call_reply_error(call, &call->error);
 }
 
-/* A stream begins with the first tokens, so that a failure before them still has its status. */
+/* A stream begins with the first tokens, so that a failure before them still has its status, or
+ * when it has been quiet for so long that it has to say something. */
 static enum MHD_Result advance_stream(sl_call *call) {
     enum { WAIT, GONE, FAILED, BEGIN } what = BEGIN;
     bool failed, tokens = false;
@@ -218,8 +227,8 @@ static enum MHD_Result advance_stream(sl_call *call) {
         set_abort_error(call);
         what = FAILED;
     } else if (!has_work(call, &failed)) {
-        suspend_locked(call);
-        what = WAIT;
+        if (!call->remark) suspend_locked(call);
+        what = call->remark ? BEGIN : WAIT;
     } else {
         for (size_t i = 0; i < call->n_choices; i++) tokens |= call->choice[i].queue.len > 0;
         if (failed && !tokens) what = FAILED;
@@ -232,8 +241,10 @@ static enum MHD_Result advance_stream(sl_call *call) {
 
 enum MHD_Result sl_call_advance(sl_call *call) {
     if (call->params.stream) return advance_stream(call);
+    const char *remark;
     for (state now = STATE_OPEN; now != STATE_DONE;) {
-        switch (take_tokens(call)) {
+        switch (take_tokens(call, &remark)) {
+        case TAKE_REMARK: /* only streams */
         case TAKE_WAIT:
             return MHD_YES;
         case TAKE_GONE:

@@ -209,3 +209,7 @@ void sl_reply_event_usage(sl_jbuf *b, const sl_reply_head *h, sl_reply_usage usa
 void sl_reply_event_done(sl_jbuf *b) {
     sl_jbuf_fmt(b, "data: [DONE]\n\n");
 }
+
+void sl_reply_comment(sl_jbuf *b, const char *text) {
+    sl_jbuf_fmt(b, ": %s\n\n", text);
+}

@@ -136,6 +136,7 @@ struct sl_call {
     bool ended;           /* the last event is written */
     bool counted;         /* its outcome is in the metrics */
     uint64_t start_ns;
+    uint64_t spoke_ns; /* when the client last got something; the watcher's while suspended */
     bool fd_watched;
 
     pthread_mutex_t lock;
@@ -150,8 +151,9 @@ struct sl_call {
     sl_api_error error; /* the first one; written once, under the lock, with `failed` */
     bool failed;
     sl_call_abort abort;
-    bool marked; /* the engine's callback set `abort`; the watcher acts on it */
-    bool shut;   /* the socket of a slow client is shut down */
+    bool marked;        /* the engine's callback set `abort`; the watcher acts on it */
+    bool shut;          /* the socket of a slow client is shut down */
+    const char *remark; /* static: what a stream is to say that has been quiet; NULL: nothing */
 };
 
 struct sl_server {

@@ -1,7 +1,8 @@
 /* libmicrohttpd does not look at the socket of a suspended connection. This thread does, for every
  * request that runs on the engine: a client that closes (even only its sending side) ends its
  * request. It also does what an engine callback may not, cancelling a request whose client reads
- * too slowly; and it lets new connections in. */
+ * too slowly; it wakes streams that have been quiet for too long; and it lets new connections in.
+ */
 #include "serve/server_int.h"
 
 #include "base/clock.h"
@@ -13,6 +14,9 @@
 
 #define SWEEP_MS 1000
 #define PAUSE_MS 20
+
+/* A stream that has begun says so soon when the engine mends itself: its client waits. */
+#define QUIET_RECOVERING_NS 1000000000ull
 
 /* What an event is about; anything else is the serial number of a call, which counts from 1. */
 #define WOKEN    0u
@@ -68,6 +72,32 @@ static void cancel_marked(sl_server *s) {
     }
 }
 
+/* Wakes a suspended stream that has been quiet for too long. */
+static void rouse(sl_call *call, uint64_t now_ns, uint64_t quiet_ns, bool recovering) {
+    pthread_mutex_lock(&call->lock);
+    if (call->suspended && call->started && call->params.stream) {
+        bool begun = call->phase == SL_CALL_STREAM;
+        uint64_t most = recovering && begun ? SL_MIN(quiet_ns, QUIET_RECOVERING_NS) : quiet_ns;
+        if (now_ns >= call->spoke_ns + most) {
+            call->remark = recovering ? "recovering" : "keep-alive";
+            call->suspended = false;
+            MHD_resume_connection(call->connection);
+        }
+    }
+    pthread_mutex_unlock(&call->lock);
+}
+
+static void rouse_quiet(sl_server *s) {
+    if (s->o.keepalive_s == 0) return;
+    sl_engine_stats stats = {0};
+    sl_engine_stats_get(s->o.engine, &stats);
+    uint64_t now_ns = sl_now_ns(), quiet_ns = s->o.keepalive_s * 1000000000ull;
+    pthread_mutex_lock(&s->lock);
+    for (sl_call *call = s->calls; call; call = call->next)
+        rouse(call, now_ns, quiet_ns, stats.recovering);
+    pthread_mutex_unlock(&s->lock);
+}
+
 static void *watch(void *arg) {
     sl_server *s = arg;
     bool paused = false;
@@ -94,6 +124,7 @@ static void *watch(void *arg) {
         if (sl_now_ns() - swept_ns < SWEEP_MS * 1000000ull) continue;
         swept_ns = sl_now_ns();
         sl_conns_sweep(&s->conns);
+        rouse_quiet(s);
     }
 }
 

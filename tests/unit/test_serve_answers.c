@@ -204,6 +204,59 @@ static void whole_answers_have_a_limit(void **state) {
     http_answer_free(&a);
 }
 
+/* A stream that nothing comes of says so, before its first token and after; others never do. */
+static void quiet_streams_stay_open(void **state) {
+    (void)state;
+    restart(&(sl_server_opts){.keepalive_s = 1});
+    SCRIPT_SET(engine, delay_us, 1000);
+    SCRIPT_SET(engine, silent, true);
+    int stream = http_connect(port), whole = http_connect(port);
+    http_request(stream, "POST", CHAT, NULL, ASK(",\"stream\":true"));
+    http_request(whole, "POST", CHAT, NULL, ASK());
+    assert_true(script_busy(engine, 2));
+    usleep(2200000); /* a comment is due after one second, and noticed within another */
+    SCRIPT_SET(engine, silent, false);
+    http_answer a = http_read(stream), b = http_read(whole);
+    assert_int_equal(a.status, 200);
+    assert_memory_equal(a.body.data, ": keep-alive\n\n", 14);
+    assert_non_null(strstr(a.body.data, "[DONE]"));
+    assert_int_equal(b.status, 200);
+    assert_int_equal(b.body.data[0], '{');
+    http_answer_free(&a);
+    http_answer_free(&b);
+    close(stream);
+    close(whole);
+}
+
+/* While the engine recovers, streams that have begun say so soon; one that has not waits for its
+ * status. */
+static void streams_tell_of_a_recovery(void **state) {
+    (void)state;
+    restart(&(sl_server_opts){.keepalive_s = 60});
+    SCRIPT_SET(engine, delay_us, 1000);
+    int begun = http_connect(port), waits = http_connect(port);
+    http_request(begun, "POST", CHAT, NULL,
+                 ASK(",\"stream\":true,\"ignore_eos\":true,\"max_tokens\":500"));
+    char first;
+    assert_int_equal(recv(begun, &first, 1, MSG_PEEK), 1);
+    SCRIPT_SET(engine, silent, true);
+    SCRIPT_SET(engine, recovering, true);
+    http_request(waits, "POST", CHAT, NULL, ASK(",\"stream\":true"));
+    usleep(2200000);
+    SCRIPT_SET(engine, recovering, false);
+    SCRIPT_SET(engine, silent, false);
+    http_answer a = http_read(begun), b = http_read(waits);
+    assert_non_null(strstr(a.body.data, "\n\n: recovering\n\n"));
+    assert_null(strstr(a.body.data, "keep-alive"));
+    assert_non_null(strstr(a.body.data, "[DONE]"));
+    assert_memory_equal(b.body.data, "data: ", 6);
+    assert_null(strstr(b.body.data, "recovering"));
+    http_answer_free(&a);
+    http_answer_free(&b);
+    close(begun);
+    close(waits);
+}
+
 int main(void) {
     tok = script_tokenizer();
     const struct CMUnitTest tests[] = {
@@ -215,6 +268,8 @@ int main(void) {
         TEST(who_leaves_is_not_read),
         TEST(a_stop_waits_for_what_is_read),
         TEST(whole_answers_have_a_limit),
+        TEST(quiet_streams_stay_open),
+        TEST(streams_tell_of_a_recovery),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     sl_tokenizer_free(tok);

@@ -129,6 +129,7 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                                .port = (uint16_t)o->port,
                                .api_key = o->api_key,
                                .max_connections = o->max_connections,
+                               .keepalive_s = o->keepalive,
                                .max_unread_tokens = o->max_unread_tokens,
                                .max_answer_bytes = o->max_answer_bytes,
                                .served_model_name = name,
