@@ -1,5 +1,5 @@
-/* Who hosts which expert, in a plan and in its file; popularity files. */
-/* Who hosts which expert: from owners, shares, a table or popularity; copies included. */
+/* Who hosts which expert: from owners, shares, a table or popularity, or from another placement for
+ * those who are there. */
 #include "format/placement.h"
 
 #include "base/mem.h"
@@ -101,6 +101,109 @@ sl_status sl_placement_spread(bool round_robin, sl_plan *p, sl_err *err) {
     }
     sl_free(ids);
     sl_free(owner);
+    return st;
+}
+
+/* ---- those who are there ---- */
+
+#define NOBODY UINT32_MAX
+
+/* Keys, of 2^32, whose rows host i of n takes. */
+static uint64_t width(const sl_host *h, uint32_t i, uint32_t n) {
+    uint64_t end = i + 1 == n ? 1ull << 32 : h[i].until;
+    return end - (i ? h[i - 1].until : 0);
+}
+
+/* The living of an expert's n hosts, the keys of all divided as they shared theirs; how many. */
+static uint32_t keep_living(const sl_host *h, uint32_t n, const uint8_t *there, sl_host *out) {
+    uint64_t total = 0, below = 0;
+    uint32_t left = 0, kept = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        left += there[h[i].worker] != 0;
+        total += there[h[i].worker] ? width(h, i, n) : 0;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (!there[h[i].worker]) continue;
+        below += width(h, i, n);
+        uint64_t until = (below << 32) / SL_MAX(total, 1u); /* below is 2^32 for the last alone */
+        bool last = kept + 1 == left;
+        out[kept++] = (sl_host){h[i].worker,
+                                last ? UINT32_MAX : (uint32_t)SL_MIN(until, (uint64_t)UINT32_MAX)};
+    }
+    return kept;
+}
+
+typedef struct moving {
+    const uint32_t *ids; /* [n] of the expert workers that are there, ascending */
+    uint32_t n;
+    uint64_t *block, *all; /* by worker: keys of this block's experts that it takes; of all's */
+} moving;
+
+static void add_loads(const sl_placement *p, size_t first, size_t end, uint64_t *load) {
+    for (size_t i = first; i < end; i++) {
+        const sl_host *h = p->host + p->first[i];
+        uint32_t n = p->first[i + 1] - p->first[i];
+        for (uint32_t j = 0; h[0].worker != NOBODY && j < n; j++)
+            load[h[j].worker] += width(h, j, n);
+    }
+}
+
+static uint32_t idlest(const moving *m) {
+    uint32_t best = m->ids[0];
+    for (uint32_t i = 1; i < m->n; i++) {
+        uint32_t w = m->ids[i];
+        if (m->block[w] < m->block[best] ||
+            (m->block[w] == m->block[best] && m->all[w] < m->all[best]))
+            best = w;
+    }
+    return best;
+}
+
+/* Hosts for the experts of entries first to end - 1, a block, that have none. */
+static void move_block(moving *m, uint32_t n_workers, size_t first, size_t end, sl_placement *p) {
+    memset(m->block, 0, n_workers * sizeof *m->block);
+    add_loads(p, first, end, m->block);
+    for (size_t i = first; i < end; i++) {
+        sl_host *h = p->host + p->first[i];
+        if (h->worker != NOBODY) continue;
+        *h = (sl_host){idlest(m), UINT32_MAX};
+        m->block[h->worker] += 1ull << 32;
+        m->all[h->worker] += 1ull << 32;
+    }
+}
+
+static void rehost(const sl_plan *home, const uint8_t *there, moving *m, sl_placement *out) {
+    size_t entries = n_entries(&home->place, home->n_experts);
+    const uint32_t *first = home->place.first;
+    for (size_t i = 0; i < entries; i++) {
+        sl_host *h = out->host + out->first[i];
+        uint32_t n = keep_living(home->place.host + first[i], first[i + 1] - first[i], there, h);
+        if (n == 0) h[n++] = (sl_host){NOBODY, UINT32_MAX};
+        out->first[i + 1] = out->first[i] + n;
+    }
+    add_loads(out, 0, entries, m->all);
+    for (size_t i = 0; i < entries; i += home->n_experts)
+        move_block(m, home->n_workers, i, i + home->n_experts, out);
+}
+
+sl_status sl_placement_rehost(const sl_plan *home, const uint8_t *there, sl_placement *out,
+                              sl_err *err) {
+    uint32_t n_experts, n = 0, *ids = sl_placement_expert_workers(home, &n_experts);
+    uint64_t *load = sl_alloc(2 * (size_t)home->n_workers, sizeof *load);
+    sl_status st = ids && load
+                       ? SL_OK
+                       : sl_fail(err, SL_ERR_NOMEM, "placement of %u experts", home->n_experts);
+    for (uint32_t i = 0; st == SL_OK && i < n_experts; i++)
+        if (there[ids[i]]) ids[n++] = ids[i];
+    if (st == SL_OK && n == 0)
+        st = sl_fail(err, SL_ERR_INFEASIBLE,
+                     "placement: none of the plan's %u expert workers is there", n_experts);
+    size_t hosts = home->place.first[n_entries(&home->place, home->n_experts)];
+    if (st == SL_OK) st = create(home->place.n_layers, home->n_experts, hosts, out, err);
+    moving m = {.ids = ids, .n = n, .block = load, .all = load + home->n_workers};
+    if (st == SL_OK) rehost(home, there, &m, out);
+    sl_free(load);
+    sl_free(ids);
     return st;
 }
 

@@ -32,6 +32,15 @@ void sl_placement_free(sl_placement *p);
 uint32_t *sl_placement_expert_workers(const sl_plan *p, uint32_t *n) SL_MUST_CHECK;
 /* Replaces p->place: as many experts on each expert worker, consecutive ones or by turns. */
 sl_status sl_placement_spread(bool round_robin, sl_plan *p, sl_err *err) SL_MUST_CHECK;
+/* Home's placement for those who are there, there[n_workers] (1: this worker is). Experts with a
+ * living host stay with it: replicas that are gone drop out, the shares of the others grow in
+ * proportion. The others go, one by one and whole, to the expert worker whose share of that block
+ * is the least, of equal ones to that with the least in all blocks, then the lowest id: nothing
+ * else moves, and no other choice of hosts for them is more even. A function of home and there
+ * alone; home's own, bit by bit, if nobody is missing. Free with sl_placement_free.
+ * SL_ERR_INFEASIBLE: no expert worker is there. */
+sl_status sl_placement_rehost(const sl_plan *home, const uint8_t *there, sl_placement *out,
+                              sl_err *err) SL_MUST_CHECK;
 /* Sets those of hosted[n_moe][n_experts] that the plan gives to this worker. */
 void sl_placement_mark(const sl_plan *p, uint32_t n_moe, uint32_t worker, uint8_t *hosted);
 
