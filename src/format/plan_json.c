@@ -140,7 +140,27 @@ sl_status sl_plan_copy(const sl_plan *p, sl_plan *out, sl_err *err) {
     return st;
 }
 
-static sl_status read_roles(sl_json row, sl_plan_worker *w, sl_err *err) {
+sl_status sl_plan_among(const sl_plan *home, const uint8_t *there, sl_plan *out, sl_err *err) {
+    uint32_t attention = 0;
+    for (uint32_t i = 0; i < home->n_workers; i++)
+        attention += there[i] && (home->worker[i].roles & SL_ROLE_ATTENTION);
+    if (attention == 0)
+        return sl_fail(err, SL_ERR_INFEASIBLE, "plan: no attention worker is there");
+    sl_placement place = {0};
+    sl_status st = sl_placement_rehost(home, there, &place, err);
+    if (st == SL_OK) st = sl_plan_copy(home, out, err);
+    if (st != SL_OK) {
+        sl_placement_free(&place);
+        return st;
+    }
+    sl_placement_free(&out->place);
+    out->place = place;
+    for (uint32_t i = 0; i < out->n_workers; i++)
+        if (!there[i]) out->worker[i].roles = 0;
+    return SL_OK;
+}
+
+static sl_status read_roles(sl_json row, bool needed, sl_plan_worker *w, sl_err *err) {
     sl_json roles;
     sl_status st = sl_json_array(row, "roles", SL_JSON_REQUIRED, &roles, err);
     for (size_t i = 0; st == SL_OK && i < sl_json_count(roles); i++) {
@@ -153,7 +173,7 @@ static sl_status read_roles(sl_json row, sl_plan_worker *w, sl_err *err) {
         else
             st = sl_json_fail(v, NULL, err, SL_ERR_ARG, "a role is \"attention\" or \"expert\"");
     }
-    if (st == SL_OK && w->roles == 0)
+    if (st == SL_OK && w->roles == 0 && needed)
         st = sl_json_fail(row, "roles", err, SL_ERR_ARG, "a worker needs a role");
     return st;
 }
@@ -175,18 +195,21 @@ static sl_status read_experts(sl_json list, uint32_t worker, const sl_plan *p, u
     return SL_OK;
 }
 
-static sl_status read_worker(sl_json row, uint32_t i, sl_plan *p, uint32_t *owner,
+static sl_status read_worker(sl_json row, uint32_t i, bool all_there, sl_plan *p, uint32_t *owner,
                              bool *any_experts, sl_err *err) {
-    static const char *const keys[] = {"id", "roles", "experts", "address", "cpu"};
+    static const char *const keys[] = {"id", "roles", "experts", "address", "cpu", "incarnation"};
     const char *address = "";
     sl_json experts = {0};
     uint64_t id = i, cpu = UINT64_MAX;
     sl_status st = sl_json_only(row, keys, SL_LEN(keys), err);
     if (st == SL_OK) st = sl_json_u64(row, "id", SL_JSON_OPTIONAL, i, i, &id, err);
-    if (st == SL_OK) st = read_roles(row, &p->worker[i], err);
+    if (st == SL_OK) st = read_roles(row, all_there, &p->worker[i], err);
     if (st == SL_OK) st = sl_json_string(row, "address", SL_JSON_OPTIONAL, &address, err);
     if (st == SL_OK) st = sl_json_array(row, "experts", SL_JSON_OPTIONAL, &experts, err);
     if (st == SL_OK) st = sl_json_u64(row, "cpu", SL_JSON_OPTIONAL, 0, SL_PLAN_MAX_CPU, &cpu, err);
+    if (st == SL_OK)
+        st = sl_json_u64(row, "incarnation", SL_JSON_OPTIONAL, 0, SL_PLAN_MAX_INCARNATION,
+                         &p->worker[i].incarnation, err);
     if (st != SL_OK) return st;
     if (cpu != UINT64_MAX) p->worker[i].cpu = (int32_t)cpu;
     if (strlen(address) >= sizeof p->worker[i].address)
@@ -348,10 +371,12 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     return st == SL_OK ? read_limits(limits, p, err) : st;
 }
 
-static sl_status check_roles(const sl_plan *p, sl_err *err) {
-    uint32_t attention = 0, expert = 0, both = 0;
+static sl_status check_roles(const sl_plan *p, bool all_there, sl_err *err) {
+    uint32_t attention = 0, expert = 0, both = 0, there = 0;
     for (uint32_t i = 0; i < p->n_workers; i++) {
         uint32_t r = p->worker[i].roles;
+        if (r == 0 && all_there) return sl_fail(err, SL_ERR_ARG, "plan: worker %u needs a role", i);
+        there += r != 0;
         attention += (r & SL_ROLE_ATTENTION) != 0;
         expert += (r & SL_ROLE_EXPERT) != 0;
         both += r == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
@@ -362,10 +387,10 @@ static sl_status check_roles(const sl_plan *p, sl_err *err) {
                        "the least",
                        attention, expert);
     const sl_schedule_traits *t = sl_schedule_traits_of(p->schedule);
-    if (t->sides == SL_SIDES_TOGETHER && both != p->n_workers)
+    if (t->sides == SL_SIDES_TOGETHER && both != there)
         return sl_fail(err, SL_ERR_ARG,
                        "plan: schedule %s is colocated, %u of %u workers do not have both roles",
-                       t->name, p->n_workers - both, p->n_workers);
+                       t->name, there - both, there);
     if (t->sides == SL_SIDES_APART && both != 0)
         return sl_fail(err, SL_ERR_ARG, "plan: schedule %s keeps roles apart, %u workers have both",
                        t->name, both);
@@ -377,7 +402,6 @@ static sl_status read_placement(sl_json v, const sl_model_spec *m, const uint32_
                                 bool any_experts, sl_plan *p, sl_err *err) {
     sl_json placement = {0};
     sl_status st = sl_json_array(v, "placement", SL_JSON_OPTIONAL, &placement, err);
-    if (st == SL_OK) st = check_roles(p, err);
     if (st != SL_OK) return st;
     if (placement.value && any_experts)
         return sl_json_fail(placement, NULL, err, SL_ERR_ARG,
@@ -391,20 +415,24 @@ static sl_status read_placement(sl_json v, const sl_model_spec *m, const uint32_
     return sl_placement_of_owners(owner, p->n_experts, &p->place, err);
 }
 
-static sl_status read_workers(sl_json v, sl_json workers, const sl_model_spec *m, sl_plan *p,
-                              sl_err *err) {
+static sl_status read_workers(sl_json v, sl_json workers, const sl_model_spec *m, bool all_there,
+                              sl_plan *p, sl_err *err) {
     bool any_experts = false;
     uint32_t *owner = sl_alloc(p->n_experts, sizeof *owner);
     sl_status st = owner ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "plan of %u experts", p->n_experts);
     if (owner) memset(owner, 0xFF, p->n_experts * sizeof *owner);
     for (uint32_t i = 0; st == SL_OK && i < p->n_workers; i++)
-        st = read_worker(sl_json_at(workers, i), i, p, owner, &any_experts, err);
+        st = read_worker(sl_json_at(workers, i), i, all_there, p, owner, &any_experts, err);
+    if (st == SL_OK) st = check_roles(p, all_there, err);
     if (st == SL_OK) st = read_placement(v, m, owner, any_experts, p, err);
     sl_free(owner);
     return st;
 }
 
-sl_status sl_plan_from_json(sl_json v, const sl_model_spec *m, sl_plan *out, sl_err *err) {
+static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there, sl_err *err);
+
+static sl_status from_json(sl_json v, const sl_model_spec *m, bool all_there, sl_plan *out,
+                           sl_err *err) {
     sl_plan p = {0};
     sl_json workers;
     sl_status st = sl_json_array(v, "workers", SL_JSON_REQUIRED, &workers, err);
@@ -412,13 +440,21 @@ sl_status sl_plan_from_json(sl_json v, const sl_model_spec *m, sl_plan *out, sl_
     size_t n = sl_json_count(workers);
     st = plan_init(m, (uint32_t)SL_MIN(n, SL_MAX_WORKERS + 1), &p, err);
     if (st == SL_OK) st = read_scalars(v, &p, err);
-    if (st == SL_OK) st = read_workers(v, workers, m, &p, err);
-    if (st == SL_OK) st = sl_plan_check(&p, m, err);
+    if (st == SL_OK) st = read_workers(v, workers, m, all_there, &p, err);
+    if (st == SL_OK) st = check(&p, m, all_there, err);
     if (st == SL_OK)
         *out = p;
     else
         sl_plan_free(&p);
     return st;
+}
+
+sl_status sl_plan_from_json(sl_json v, const sl_model_spec *m, sl_plan *out, sl_err *err) {
+    return from_json(v, m, true, out, err);
+}
+
+sl_status sl_plan_from_message(sl_json v, const sl_model_spec *m, sl_plan *out, sl_err *err) {
+    return from_json(v, m, false, out, err);
 }
 
 sl_status sl_plan_parse(sl_span bytes, const char *name, const sl_model_spec *m, sl_plan *out,
@@ -450,6 +486,8 @@ static json_t *print_worker(const sl_plan *p, uint32_t i) {
     json_t *row = json_pack("{s:i, s:o, s:o, s:s}", "id", (int)w->id, "roles", roles, "experts",
                             experts, "address", w->address);
     if (w->cpu >= 0) json_object_set_new(row, "cpu", json_integer(w->cpu));
+    if (w->incarnation)
+        json_object_set_new(row, "incarnation", json_integer((json_int_t)w->incarnation));
     return row;
 }
 
@@ -523,8 +561,8 @@ sl_status sl_plan_check_size(const sl_plan *p, const sl_model_spec *m, sl_err *e
                    (unsigned long long)rows, m->top_k, UINT32_MAX);
 }
 
-sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
-    sl_status st = check_roles(p, err);
+static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there, sl_err *err) {
+    sl_status st = check_roles(p, all_there, err);
     if (st == SL_OK) st = check_schedule(p, err);
     if (st != SL_OK) return st;
     if (m->weightless && !sl_device_is_modelled(&p->device))
@@ -552,4 +590,8 @@ sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
                        p->max_num_batched_tokens, (unsigned long long)rows,
                        (unsigned long long)bytes, SL_WIRE_MAX_ROWS, SL_WIRE_MAX_BYTES);
     return SL_OK;
+}
+
+sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) {
+    return check(p, m, true, err);
 }

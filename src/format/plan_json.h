@@ -9,7 +9,8 @@
  *    "activations": "int8"}
  * "deployment" is what sluice plan adds: degrees above 1 are refused. Left out: the schedule's
  * lanes and chunks, wire f32, activations int8, exact false, limits (engine's defaults), experts
- * (even contiguous split). */
+ * (even contiguous split). A worker may have "address" and "incarnation", and in a plan that a
+ * change takes no roles, [], while it is not there. */
 #ifndef SL_FORMAT_PLAN_JSON_H
 #define SL_FORMAT_PLAN_JSON_H
 
@@ -26,22 +27,32 @@ sl_status sl_plan_local(const sl_model_spec *m, uint32_t attention, uint32_t exp
                         sl_err *err) SL_MUST_CHECK;
 void sl_plan_free(sl_plan *p);
 sl_status sl_plan_copy(const sl_plan *p, sl_plan *out, sl_err *err) SL_MUST_CHECK;
+/* The plan by which those of home's workers serve that are there, there[n_workers] (1: this one
+ * is): the others have no role in it, their experts are where sl_placement_rehost moves them. Free
+ * with sl_plan_free. SL_ERR_INFEASIBLE: no attention worker, or no expert worker, is there. */
+sl_status sl_plan_among(const sl_plan *home, const uint8_t *there, sl_plan *out,
+                        sl_err *err) SL_MUST_CHECK;
 
 sl_status sl_plan_read(const char *path, const sl_model_spec *m, sl_plan *out,
                        sl_err *err) SL_MUST_CHECK;
 /* Parses bytes; `name` is what errors call them. Checks everything against the model. */
 sl_status sl_plan_parse(sl_span bytes, const char *name, const sl_model_spec *m, sl_plan *out,
                         sl_err *err) SL_MUST_CHECK;
-/* The same from a parsed value, e.g. the plan inside a PLAN message. */
+/* The same from a parsed value. */
 sl_status sl_plan_from_json(sl_json v, const sl_model_spec *m, sl_plan *out,
                             sl_err *err) SL_MUST_CHECK;
+/* The same from what sl_plan_print has made of a running deployment's plan, whose workers need not
+ * all be there: the plan inside a PLAN message. */
+sl_status sl_plan_from_message(sl_json v, const sl_model_spec *m, sl_plan *out,
+                               sl_err *err) SL_MUST_CHECK;
 /* NUL-terminated JSON with ids, addresses and epoch; free with sl_free. NULL: out of memory. */
 char *sl_plan_print(const sl_plan *p) SL_MUST_CHECK;
 
 /* SL_ERR_INFEASIBLE: expert workers cannot count the rows that they would have to reserve for; such
  * a plan is for the simulator. */
 sl_status sl_plan_check_size(const sl_plan *p, const sl_model_spec *m, sl_err *err) SL_MUST_CHECK;
-/* Whether the plan fits the model and the limits of the wire; INFEASIBLE or ARG with the reason. */
+/* Whether the plan fits the model and the limits of the wire, and every worker of it has a role;
+ * INFEASIBLE or ARG with the reason. */
 sl_status sl_plan_check(const sl_plan *p, const sl_model_spec *m, sl_err *err) SL_MUST_CHECK;
 
 sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) SL_MUST_CHECK;

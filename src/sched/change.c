@@ -45,8 +45,10 @@ sl_status sl_change_check(const sl_plan *from, const sl_plan *to, sl_err *err) {
     if (memcmp(&from->field, &to->field, sizeof from->field) != 0) return differs(#field, err);
     FIXED(SAME)
 #undef SAME
-    for (uint32_t i = 0; i < from->n_workers; i++)
-        if (from->worker[i].roles != to->worker[i].roles) return differs("a worker's role", err);
+    for (uint32_t i = 0; i < from->n_workers; i++) {
+        uint32_t was = from->worker[i].roles, is = to->worker[i].roles;
+        if (was != is && was != 0 && is != 0) return differs("a worker's role", err);
+    }
     return SL_OK;
 }
 

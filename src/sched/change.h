@@ -63,8 +63,9 @@ sl_status sl_change_create(const sl_roster *roster, uint32_t epoch, sl_change *o
                            sl_err *err) SL_MUST_CHECK;
 void sl_change_free(sl_change *c); /* zeroed is fine */
 
-/* Whether a deployment that runs `from` can take `to`: the same but for which workers host which
- * experts. SL_ERR_UNSUPPORTED names what else differs. */
+/* Whether a deployment that runs `from` can take `to`: the same but for which workers are there
+ * (those without roles are not) and which host which experts. SL_ERR_UNSUPPORTED names what else
+ * differs. */
 sl_status sl_change_check(const sl_plan *from, const sl_plan *to, sl_err *err) SL_MUST_CHECK;
 
 /* The change begins; the new plan's epoch is c->epoch then. Only when it rests. */

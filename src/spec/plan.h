@@ -44,17 +44,19 @@ typedef enum sl_policy {
     SL_POLICY_COUNT
 } sl_policy;
 
-#define SL_PLAN_MAX_CPU 1023
+#define SL_PLAN_MAX_CPU         1023
+#define SL_PLAN_MAX_INCARNATION (1ull << 53) /* whole numbers that any reader of JSON keeps */
 
 /* Bits of `roles`. */
 #define SL_ROLE_ATTENTION 0x1u
 #define SL_ROLE_EXPERT    0x2u
 
 typedef struct sl_plan_worker {
-    uint32_t id;      /* 0..n_workers-1 */
-    uint32_t roles;   /* SL_ROLE_*, at least one */
-    char address[96]; /* where it listens; filled in when it joins */
-    int32_t cpu;      /* its threads run there alone; -1: anywhere */
+    uint32_t id;          /* 0..n_workers-1 */
+    uint32_t roles;       /* SL_ROLE_*; none, in a plan that a change takes: it is not there */
+    uint64_t incarnation; /* who has come to this place (sched/roster.h); 0: nobody */
+    char address[96];     /* where it listens; filled in when it joins */
+    int32_t cpu;          /* its threads run there alone; -1: anywhere */
 } sl_plan_worker;
 
 /* One of the workers that host an expert: it takes the rows whose key is below `until` and not

@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "engine/measure/place.h"
+#include "format/placement.h"
 #include "format/plan_json.h"
 #include "net/net.h"
 #include "spec/kv.h"
@@ -118,6 +119,7 @@ static void same_plan(const sl_plan *a, const sl_plan *b) {
     for (uint32_t i = 0; i < a->n_workers; i++) {
         assert_int_equal(a->worker[i].id, b->worker[i].id);
         assert_int_equal(a->worker[i].roles, b->worker[i].roles);
+        assert_true(a->worker[i].incarnation == b->worker[i].incarnation);
         assert_string_equal(a->worker[i].address, b->worker[i].address);
     }
 }
@@ -154,6 +156,87 @@ static void round_trip(void **state) {
     sl_plan_free(&p);
     sl_plan_free(&q);
     sl_plan_free(&copy);
+}
+
+static sl_status parse_message(const char *text, sl_plan *out, sl_err *err) {
+    const sl_span bytes = {(const uint8_t *)text, strlen(text)};
+    sl_model_spec m = model();
+    sl_json_doc *doc = NULL;
+    sl_status st = sl_json_parse("message", bytes, &doc, err);
+    if (st == SL_OK) st = sl_plan_from_message(sl_json_root(doc), &m, out, err);
+    sl_json_doc_free(doc);
+    return st;
+}
+
+/* The plan of those who are there is read from messages, and refused in files. */
+static void some_are_not_there(void **state) {
+    (void)state;
+    static const uint32_t host[] = {2, 2, 2, 3, 3, 3, 2, 3}; /* 2 and 3 take turns at worker 4's */
+    sl_plan home = {0}, p = {0}, q = {0};
+    sl_err err = {0};
+    sl_model_spec m = model();
+    assert_int_equal(sl_plan_local(&m, 2, 3, &home, &err), SL_OK);
+    home.worker[1].incarnation = SL_PLAN_MAX_INCARNATION;
+    if (sl_plan_among(&home, (const uint8_t[]){0, 1, 1, 1, 0}, &p, &err) != SL_OK)
+        fail_msg("%s", err.msg);
+    assert_true(p.worker[0].roles == 0 && p.worker[1].roles == SL_ROLE_ATTENTION);
+    assert_true(p.worker[2].roles == SL_ROLE_EXPERT && p.worker[4].roles == 0);
+    for (uint32_t e = 0; e < 8; e++) assert_int_equal(sl_plan_host_of(&p, 0, e, 0), host[e]);
+    assert_int_equal(sl_plan_check(&p, &m, &err), SL_ERR_ARG);
+    assert_non_null(strstr(err.msg, "worker 0 needs a role"));
+    char *text = sl_plan_print(&p);
+    assert_non_null(text);
+    if (parse_message(text, &q, &err) != SL_OK) fail_msg("%s: %s", err.msg, text);
+    same_plan(&p, &q);
+    refused(text, SL_ERR_ARG, "a worker needs a role");
+    sl_free(text);
+    sl_plan_free(&q);
+    sl_plan_free(&p);
+    uint32_t n, *ids = NULL;
+    assert_int_equal(sl_plan_among(&home, (const uint8_t[]){1, 1, 1, 1, 1}, &p, &err), SL_OK);
+    same_plan(&home, &p);
+    p.worker[3].roles = 0;
+    ids = sl_placement_expert_workers(&p, &n);
+    assert_true(ids && n == 2 && ids[0] == 2 && ids[1] == 4);
+    sl_free(ids);
+    sl_plan_free(&p);
+    assert_int_equal(sl_plan_among(&home, (const uint8_t[]){0, 0, 1, 1, 1}, &p, &err),
+                     SL_ERR_INFEASIBLE);
+    assert_non_null(strstr(err.msg, "no attention worker"));
+    assert_int_equal(sl_plan_among(&home, (const uint8_t[]){1, 1, 0, 0, 0}, &p, &err),
+                     SL_ERR_INFEASIBLE);
+    assert_non_null(strstr(err.msg, "none of the plan's 3 expert workers"));
+    sl_plan_free(&home);
+}
+
+/* What a message says of those who are not there has to hold together, too. */
+static void refused_messages(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *why;
+    } rows[] = {
+        {"{" HEAD ",\"workers\":[{\"roles\":[\"attention\"]},{\"roles\":[]}]}",
+         "1 attention and 0 expert workers"},
+        {"{" HEAD ",\"workers\":[{\"roles\":[\"attention\"]},{\"roles\":[\"expert\"]},"
+         "{\"roles\":[],\"experts\":[0]}]}",
+         "worker 2 has no expert role"},
+        {"{" HEAD ",\"placement\":[1,1,1,1,1,1,1,2],\"workers\":[{\"roles\":[\"attention\"]},"
+         "{\"roles\":[\"expert\"]},{\"roles\":[]}]}",
+         "worker 2 of 3 has no expert role"},
+        {"{\"version\":1,\"schedule\":\"ep\",\"workers\":[{\"roles\":[]},{\"roles\":[\"expert\"]},"
+         "{\"roles\":[\"attention\",\"expert\"]}]}",
+         "1 of 2 workers do not have both roles"},
+        {"{" HEAD ",\"workers\":[{\"roles\":[\"attention\"],\"incarnation\":9007199254740993}]}",
+         "incarnation: 9007199254740993"},
+        {"{" HEAD ",\"workers\":[{\"roles\":[\"attention\"],\"incarnation\":\"7\"}]}",
+         "an integer was expected"},
+    };
+    for (size_t i = 0; i < SL_LEN(rows); i++) {
+        sl_plan p = {0};
+        sl_err err = {0};
+        if (parse_message(rows[i].text, &p, &err) == SL_OK) fail_msg("accepted: %s", rows[i].text);
+        if (!strstr(err.msg, rows[i].why)) fail_msg("'%s' for %s", err.msg, rows[i].text);
+    }
 }
 
 static void placements(void **state) {
@@ -416,6 +499,8 @@ int main(void) {
         cmocka_unit_test(costs_are_read_and_printed),
         cmocka_unit_test(defaults),
         cmocka_unit_test(round_trip),
+        cmocka_unit_test(some_are_not_there),
+        cmocka_unit_test(refused_messages),
         cmocka_unit_test(placements),
         cmocka_unit_test(made_placements),
         cmocka_unit_test(local_plans),

@@ -147,6 +147,9 @@ static void what_may_differ(void **state) {
     other[1].roles = SL_ROLE_EXPERT;
     assert_int_equal(sl_change_check(&a, &b, &err), SL_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "role"));
+    other[1].roles = 0; /* it is not there */
+    assert_int_equal(sl_change_check(&a, &b, &err), SL_OK);
+    assert_int_equal(sl_change_check(&b, &a, &err), SL_OK);
 }
 
 /* ---- drawn deployments ---- */
