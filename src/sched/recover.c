@@ -1,0 +1,259 @@
+/* Recovery: which word is due, by who is there and what was tried when. */
+#include "sched/recover.h"
+
+#include "base/mem.h"
+
+sl_status sl_recover_create(const sl_roster *roster, const sl_recover_opts *o, sl_recover *out,
+                            sl_err *err) {
+    *out = (sl_recover){.o = *o,
+                        .roster = roster,
+                        .due_us = SL_RECOVER_NEVER,
+                        .place = sl_alloc(roster->n, sizeof *out->place),
+                        .there = sl_alloc(roster->n, 1)};
+    if (out->place && out->there) return SL_OK;
+    sl_recover_free(out);
+    return sl_fail(err, SL_ERR_NOMEM, "recovery of %u workers", roster->n);
+}
+
+void sl_recover_free(sl_recover *r) {
+    sl_free(r->place);
+    sl_free(r->there);
+    *r = (sl_recover){0};
+}
+
+/* ---- who is there ---- */
+
+static bool is_leaving(const sl_recover *r, uint32_t id) {
+    return r->place[id].doomed || r->place[id].dropped;
+}
+
+/* It serves by the plan that holds. */
+static bool is_here(const sl_recover *r, uint32_t id) {
+    return r->place[id].planned && !is_leaving(r, id);
+}
+
+/* A change would take it in, or in again. */
+static bool is_there(const sl_recover *r, uint32_t id) {
+    bool joins = r->roster->worker[id].state == SL_ROSTER_JOINING;
+    bool lives = joins || sl_roster_serves(r->roster, id);
+    return lives && !r->place[id].coming && !is_leaving(r, id);
+}
+
+static bool is_new(const sl_recover *r, uint32_t id) {
+    return is_there(r, id) && !r->place[id].planned;
+}
+
+static bool is_missed(const sl_recover *r, uint32_t id) {
+    return r->place[id].missed;
+}
+
+/* Nobody is there, and nobody is on its way. */
+static bool is_away(const sl_recover *r, uint32_t id) {
+    sl_roster_state state = r->roster->worker[id].state;
+    return (state == SL_ROSTER_GONE || state == SL_ROSTER_ABSENT) && !r->place[id].coming;
+}
+
+/* Attention and experts are among those who pass. */
+static bool suffice(const sl_recover *r, bool (*pass)(const sl_recover *, uint32_t)) {
+    uint32_t roles = 0;
+    for (uint32_t i = 0; i < r->roster->n; i++)
+        if (pass(r, i)) roles |= r->roster->worker[i].roles;
+    return (roles & SL_ROLE_ATTENTION) && (roles & SL_ROLE_EXPERT);
+}
+
+static bool any(const sl_recover *r, bool (*is)(const sl_recover *, uint32_t)) {
+    for (uint32_t i = 0; i < r->roster->n; i++)
+        if (is(r, i)) return true;
+    return false;
+}
+
+/* ---- times ---- */
+
+/* Before the next attempt, after so many in vain. */
+static uint64_t pause_after(uint32_t n, uint64_t first_us, uint64_t most_us) {
+    uint64_t us = n ? first_us : 0;
+    for (uint32_t i = 1; i < n && us < most_us; i++) us *= 2;
+    return SL_MIN(us, most_us);
+}
+
+static uint64_t later(uint64_t now_us, uint64_t by_us) {
+    return by_us > SL_RECOVER_NEVER - now_us ? SL_RECOVER_NEVER : now_us + by_us;
+}
+
+/* After each event: what it means for service. Something may be due now. */
+static void settle(sl_recover *r, uint64_t now_us) {
+    r->n_away = 0;
+    for (uint32_t i = 0; i < r->roster->n; i++) r->n_away += !is_here(r, i);
+    if (!r->mend && !r->mending && suffice(r, is_here) && !any(r, is_missed)) {
+        r->service = SL_RECOVER_SERVES;
+    } else if (r->service == SL_RECOVER_SERVES) {
+        r->service = SL_RECOVER_WAITS;
+        r->waits_since_us = now_us;
+    }
+    r->due_us = 0;
+}
+
+/* ---- events ---- */
+
+void sl_recover_begin(sl_recover *r, uint64_t now_us) {
+    r->begun = true;
+    for (uint32_t i = 0; i < r->roster->n; i++) {
+        r->place[i].planned = sl_roster_serves(r->roster, i);
+        r->place[i].since_us = now_us;
+    }
+    settle(r, now_us);
+}
+
+/* Others are there now than failed to change. */
+static void stir(sl_recover *r) {
+    r->stirred = true;
+    r->retry_us = 0;
+}
+
+void sl_recover_lost(sl_recover *r, uint32_t id, uint64_t now_us) {
+    sl_recover_place *p = &r->place[id];
+    if (!r->begun) return;
+    if (p->planned && now_us - p->since_us >= r->o.served_us) p->starts = 0;
+    p->next_us =
+        later(now_us, pause_after(p->starts, r->o.start_pause_us, r->o.start_pause_max_us));
+    p->missed |= p->planned && (r->roster->worker[id].roles & SL_ROLE_EXPERT);
+    p->planned = p->coming = p->doomed = p->dropped = false;
+    p->breaks = 0;
+    r->there[id] = 0;
+    stir(r);
+    settle(r, now_us);
+}
+
+void sl_recover_coming(sl_recover *r, uint32_t id, uint64_t now_us) {
+    if (!r->begun) return;
+    r->place[id].coming = true;
+    r->place[id].next_us = later(now_us, r->o.coming_us);
+    settle(r, now_us);
+}
+
+void sl_recover_joined(sl_recover *r, uint32_t id, uint64_t now_us) {
+    if (!r->begun) return;
+    r->place[id].coming = r->place[id].doomed = r->place[id].dropped = false;
+    stir(r);
+    settle(r, now_us);
+}
+
+void sl_recover_ailing(sl_recover *r, uint32_t id, uint64_t now_us) {
+    sl_recover_place *p = &r->place[id];
+    if (!r->begun || !is_here(r, id)) return;
+    if (now_us - p->broke_us >= r->o.served_us) p->breaks = 0;
+    uint64_t at_us =
+        later(now_us, pause_after(p->breaks, r->o.retry_pause_us, r->o.retry_pause_max_us));
+    p->broke_us = now_us;
+    p->doomed = ++p->breaks > r->o.links;
+    r->mend_us = r->mend ? SL_MIN(r->mend_us, at_us) : at_us;
+    r->mend = true;
+    settle(r, now_us);
+}
+
+static void take(sl_recover *r, uint64_t now_us) {
+    for (uint32_t i = 0; i < r->roster->n; i++) {
+        sl_recover_place *p = &r->place[i];
+        if (!p->planned) p->since_us = now_us;
+        p->planned = r->there[i];
+        p->missed = p->asked && !p->planned && (r->roster->worker[i].roles & SL_ROLE_EXPERT);
+    }
+    r->n_failed = 0;
+}
+
+static void fail(sl_recover *r, uint32_t culprit, uint64_t now_us) {
+    uint64_t us = pause_after(++r->n_failed, r->o.retry_pause_us, r->o.retry_pause_max_us);
+    if (culprit != SL_ROSTER_NONE && is_new(r, culprit)) {
+        r->place[culprit].doomed = true;
+        stir(r);
+    }
+    r->retry_us = r->stirred ? 0 : later(now_us, us);
+    if (r->mending && !r->mend) r->mend_us = now_us;
+    r->mend |= r->mending;
+}
+
+void sl_recover_changed(sl_recover *r, bool taken, uint32_t culprit, uint64_t now_us) {
+    SL_ASSERT(r->changing);
+    r->changing = false;
+    if (taken)
+        take(r, now_us);
+    else
+        fail(r, culprit, now_us);
+    r->mending = false;
+    settle(r, now_us);
+}
+
+/* ---- words ---- */
+
+/* When a change is due, by those who are there now. */
+static uint64_t change_due(const sl_recover *r) {
+    if (r->changing || !suffice(r, is_there)) return SL_RECOVER_NEVER;
+    if (any(r, is_new) || any(r, is_missed)) return r->retry_us;
+    return r->mend ? SL_MAX(r->retry_us, r->mend_us) : SL_RECOVER_NEVER;
+}
+
+/* When the place needs a word of its own, and which. */
+static uint64_t place_due(const sl_recover *r, uint32_t id, sl_recover_word *word) {
+    const sl_recover_place *p = &r->place[id];
+    *word = SL_RECOVER_DROP;
+    if (p->dropped) return SL_RECOVER_NEVER;
+    if (p->doomed) return 0;
+    if (p->coming) return p->next_us;
+    *word = SL_RECOVER_START;
+    return p->can_start && is_away(r, id) && !r->changing ? p->next_us : SL_RECOVER_NEVER;
+}
+
+static void begin_change(sl_recover *r) {
+    r->changing = true;
+    r->stirred = false;
+    r->mending = r->mend;
+    r->mend = false;
+    for (uint32_t i = 0; i < r->roster->n; i++) r->there[i] = r->place[i].asked = is_there(r, i);
+}
+
+static void say_of(sl_recover *r, uint32_t id, sl_recover_word word, uint64_t now_us) {
+    sl_recover_place *p = &r->place[id];
+    if (word == SL_RECOVER_DROP) {
+        p->dropped = true;
+        return;
+    }
+    p->coming = true;
+    p->starts++;
+    p->next_us = later(now_us, r->o.coming_us);
+}
+
+/* Says the word of the first place of which it is due, if any; *due_us: when it is otherwise. */
+static bool say(sl_recover *r, sl_recover_word wanted, uint64_t now_us, uint32_t *id,
+                uint64_t *due_us) {
+    for (uint32_t i = 0; i < r->roster->n; i++) {
+        sl_recover_word word;
+        uint64_t at_us = place_due(r, i, &word);
+        if (word != wanted) continue;
+        *due_us = SL_MIN(*due_us, at_us);
+        if (at_us > now_us) continue;
+        *id = i;
+        say_of(r, i, word, now_us);
+        return true;
+    }
+    return false;
+}
+
+sl_recover_word sl_recover_next(sl_recover *r, uint64_t now_us, uint32_t *id) {
+    uint64_t due_us = SL_RECOVER_NEVER, change_us;
+    if (!r->begun || now_us < r->due_us) return SL_RECOVER_NOTHING;
+    if (r->service == SL_RECOVER_WAITS) due_us = later(r->waits_since_us, r->o.patience_us);
+    if (now_us >= due_us) {
+        r->service = SL_RECOVER_GAVE_UP;
+        return SL_RECOVER_GIVE_UP;
+    }
+    if (say(r, SL_RECOVER_DROP, now_us, id, &due_us)) return SL_RECOVER_DROP;
+    change_us = change_due(r);
+    if (now_us >= change_us) {
+        begin_change(r);
+        return SL_RECOVER_CHANGE;
+    }
+    due_us = SL_MIN(due_us, change_us);
+    if (say(r, SL_RECOVER_START, now_us, id, &due_us)) return SL_RECOVER_START;
+    r->due_us = due_us;
+    return SL_RECOVER_NOTHING;
+}

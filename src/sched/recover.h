@@ -1,0 +1,130 @@
+/* What a deployment does about workers that are gone, until everybody serves again by the plan that
+ * it was started with: when another plan is taken, by whom, which places get a new process, and
+ * when nobody can be waited for any more.
+ *
+ * A place:
+ *
+ *         START, coming             joined              a change takes it in
+ *   AWAY ---------------> COMING ------------> READY ---------------------------> HERE
+ *    ^ ^                    | lost, DROP         | lost, DROP                       | lost, DROP
+ *    | +--------------------+--------------------+                                  |
+ *    +------------------------------------------------------------------------------+
+ *
+ * Service as a whole:
+ *
+ *             an expert worker is lost, or the             patience is over:
+ *             last attention worker, or a link             GIVE_UP is said
+ *   SERVES ------------------------------------> WAITS ----------------------> GAVE_UP
+ *      ^                                           |                              |
+ *      +-------------------------------------------+------------------------------+
+ *                    a change is taken after which all that it needs is here
+ *
+ * Streams move first: while a change is due and can be begun nothing is started, and while one is
+ * under way neither. Requests keep while service WAITS; those that come after GIVE_UP are for the
+ * driver to refuse until it SERVES again, which is tried on and on.
+ *
+ * The driver tells the roster first, then this machine. It asks for words after each event and when
+ * due_us has come. A place is open to newcomers (sl_roster_reopen) when it is lost, if it is not
+ * started from here, and at START.
+ *
+ * No I/O, clock or threads; only create allocates. Times are microseconds of one clock.
+ * Thread: owner. */
+#ifndef SL_SCHED_RECOVER_H
+#define SL_SCHED_RECOVER_H
+
+#include "sched/roster.h"
+
+#define SL_RECOVER_NEVER UINT64_MAX
+
+/* Pauses double from the first to the longest with each time that it was in vain. */
+typedef struct sl_recover_opts {
+    uint64_t patience_us; /* how long requests wait while nobody can serve them; NEVER: for ever */
+    uint64_t start_pause_us, start_pause_max_us; /* before a second start of a place, and later */
+    uint64_t coming_us; /* from START to coming, from that to joined; then it is dropped */
+    uint64_t retry_pause_us, retry_pause_max_us; /* before a change is tried again */
+    uint64_t served_us; /* after so long without a fault earlier ones count no more */
+    uint32_t links;     /* of one worker may break meanwhile; with another one it is dropped */
+} sl_recover_opts;
+
+#define SL_RECOVER_OPTS                                                                            \
+    ((sl_recover_opts){.patience_us = 30000000,                                                    \
+                       .start_pause_us = 1000000,                                                  \
+                       .start_pause_max_us = 60000000,                                             \
+                       .coming_us = 30000000,                                                      \
+                       .retry_pause_us = 100000,                                                   \
+                       .retry_pause_max_us = 2000000,                                              \
+                       .served_us = 60000000,                                                      \
+                       .links = 3})
+
+/* What the driver does now, in the order in which it is asked for. */
+typedef enum sl_recover_word {
+    SL_RECOVER_NOTHING,
+    SL_RECOVER_GIVE_UP, /* ends the requests: nobody can serve them. Once per outage */
+    SL_RECOVER_DROP,    /* ends whoever is at this place or on its way to it, and says lost */
+    SL_RECOVER_CHANGE,  /* begins a change to the plan of those in there[], and says how it went */
+    SL_RECOVER_START,   /* starts a process for this place; lost if there is none */
+} sl_recover_word;
+
+typedef enum sl_recover_service {
+    SL_RECOVER_SERVES,  /* there is attention, and a host here for every expert */
+    SL_RECOVER_WAITS,   /* not so: requests wait */
+    SL_RECOVER_GAVE_UP, /* nor in time */
+} sl_recover_service;
+
+typedef struct sl_recover_place {
+    bool can_start; /* a process can be started for it from here; else somebody has to come */
+    bool coming;    /* one was, or somebody came by itself, and is not ready yet */
+    bool doomed;    /* DROP is to be said of it... */
+    bool dropped;   /* ...or was */
+    bool planned;   /* who is there serves by the plan that holds */
+    bool missed;    /* experts that this plan has there are nowhere */
+    bool asked;     /* the plan that is being taken has the place */
+    uint32_t starts, breaks; /* that still count */
+    uint64_t next_us;        /* of the next start; while it comes, when that takes too long */
+    uint64_t since_us;       /* planned */
+    uint64_t broke_us;       /* a link of it, last */
+} sl_recover_place;
+
+typedef struct sl_recover {
+    sl_recover_opts o;
+    const sl_roster *roster;    /* borrowed */
+    sl_recover_place *place;    /* [n] by id; can_start is the driver's to set, at any time */
+    uint8_t *there;             /* [n] of the last CHANGE, less who was lost since */
+    sl_recover_service service; /* for reading */
+    uint64_t due_us;            /* when something is to be done by itself; for reading */
+    uint32_t n_away;            /* workers that do not serve by the plan that holds; for reading */
+    bool begun, changing;
+    bool stirred;       /* somebody came or went since the change began */
+    bool mend, mending; /* a change is due although nobody came or went; is under way */
+    uint32_t n_failed;  /* changes, since one was taken */
+    uint64_t retry_us;  /* not before, after a change that failed */
+    uint64_t mend_us;   /* nor this, for a broken link alone */
+    uint64_t waits_since_us;
+} sl_recover;
+
+/* For the workers of a roster, none of whom can be started. SL_ERR_NOMEM. */
+sl_status sl_recover_create(const sl_roster *roster, const sl_recover_opts *o, sl_recover *out,
+                            sl_err *err) SL_MUST_CHECK;
+void sl_recover_free(sl_recover *r); /* zeroed is fine */
+
+/* The deployment serves for the first time, everybody by the plan that it was started with. Until
+ * then whatever happens is not for this machine, and no word is said. */
+void sl_recover_begin(sl_recover *r, uint64_t now_us);
+/* The worker is gone, or the process that was to come to this place is. */
+void sl_recover_lost(sl_recover *r, uint32_t id, uint64_t now_us);
+/* Somebody has come to this place and gets ready. */
+void sl_recover_coming(sl_recover *r, uint32_t id, uint64_t now_us);
+/* It is ready and waits for a change that takes it in. */
+void sl_recover_joined(sl_recover *r, uint32_t id, uint64_t now_us);
+/* A link broke between two workers that live, so that rows wait at this one of them: a change
+ * begins the links anew. One whose links break again and again is dropped. */
+void sl_recover_ailing(sl_recover *r, uint32_t id, uint64_t now_us);
+/* The change is over. taken: who is left of there[] serves by it. Else `culprit` kept it from being
+ * taken, SL_ROSTER_NONE if nobody did: a newcomer is dropped, so that the others need not wait for
+ * it. */
+void sl_recover_changed(sl_recover *r, bool taken, uint32_t culprit, uint64_t now_us);
+
+/* To be asked until it says NOTHING. *id: of the place, for DROP and START. */
+sl_recover_word sl_recover_next(sl_recover *r, uint64_t now_us, uint32_t *id);
+
+#endif
