@@ -14,6 +14,10 @@ typedef struct sl_span {
     size_t len;
 } sl_span;
 
+static inline bool sl_span_is(sl_span s, const char *text) {
+    return s.len == strlen(text) && memcmp(s.data, text, s.len) == 0;
+}
+
 /* Reading cursor. Once a read fails, `ok` stays false and every further read yields 0. */
 typedef struct sl_cur {
     const uint8_t *data;

@@ -13,7 +13,7 @@ const size_t sl_n_families = SL_LEN(sl_families);
 
 const sl_family *sl_family_of_class(sl_span name) {
     for (size_t i = 0; i < sl_n_families; i++)
-        if (sl_gguf_is_text(name, sl_families[i]->name)) return sl_families[i];
+        if (sl_span_is(name, sl_families[i]->name)) return sl_families[i];
     return NULL;
 }
 
@@ -34,11 +34,44 @@ sl_status sl_family_read(sl_json root, const char *unknown, const sl_family **ou
                         (int)SL_MIN(name.len, (size_t)64), (const char *)name.data, unknown, known);
 }
 
-void sl_family_small(const sl_family *f, sl_shape *s) {
-    s->qk_norm_wide = s->qk_norm && f->small & SL_SMALL_QK_WIDE;
-    s->o_bias = s->qkv_bias && f->small & SL_SMALL_O_BIAS;
-    s->expert_bias = f->small & SL_SMALL_EXPERT_BIAS;
-    s->router_bias = f->small & SL_SMALL_ROUTER_BIAS;
-    s->shared_gate = f->small & SL_SMALL_SHARED_GATE;
-    s->sink = f->small & SL_SMALL_SINK;
+sl_shape sl_family_shape(const sl_family *f, const sl_model_spec *m) {
+    bool mla = m->kv_lora != 0;
+    sl_shape s = {
+        .n_layers = m->n_layers,
+        .moe_every = 1,
+        .d_model = m->d_model,
+        .vocab = m->vocab,
+        .tied_head = m->tied_head,
+        .attention = mla ? SL_ATTENTION_MLA : SL_ATTENTION_GQA,
+        .n_heads = m->n_heads,
+        .n_kv_heads = mla ? m->n_heads : m->n_kv_heads,
+        .qk_head_dim = mla ? m->nope_dim + m->rope_dim : m->head_dim,
+        .v_head_dim = mla ? m->v_dim : m->head_dim,
+        .q_lora = m->q_lora,
+        .kv_lora = m->kv_lora,
+        .qk_nope_dim = m->nope_dim,
+        .qk_rope_dim = mla ? m->rope_dim : 0,
+        .window = m->sliding_window,
+        .n_experts = m->n_experts,
+        .top_k = m->top_k,
+        .d_ff_expert = m->d_ff_expert,
+        .d_ff_shared = m->dense_branch ? 0 : m->d_ff_shared,
+        .d_ff_dense = m->d_ff_dense,
+        .d_ff_residual = m->dense_branch ? m->d_ff_shared : 0,
+        .norms_per_layer = 2,
+        .qk_norm = m->qk_norm,
+        .qk_norm_wide = m->qk_norm && f->small & SL_SMALL_QK_WIDE,
+        .qkv_bias = m->qkv_bias,
+        .o_bias = m->qkv_bias && f->small & SL_SMALL_O_BIAS,
+        .expert_bias = f->small & SL_SMALL_EXPERT_BIAS,
+        .router_bias = f->small & SL_SMALL_ROUTER_BIAS,
+        .shared_gate = f->small & SL_SMALL_SHARED_GATE,
+        .sink = f->small & SL_SMALL_SINK,
+        .max_position = m->max_position,
+    };
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        s.n_windowed_layers += m->sight[i] == SL_SIGHT_WINDOW;
+        if (m->ffn[i] == SL_FFN_DENSE) sl_shape_make_dense(&s, i);
+    }
+    return s;
 }

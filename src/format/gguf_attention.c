@@ -159,8 +159,8 @@ static sl_status read_scaling(sl_gguf_reading *r, sl_err *err) {
     sl_status st =
         sl_gguf_string(r->g, sl_gguf_key(r, "rope.scaling.type"), SL_GGUF_OPTIONAL, &type, err);
     if (st != SL_OK) return st;
-    if (may && sl_gguf_is_text(type, "yarn")) return read_yarn(r, err);
-    if (!sl_gguf_is_text(type, "none"))
+    if (may && sl_span_is(type, "yarn")) return read_yarn(r, err);
+    if (!sl_span_is(type, "none"))
         return sl_gguf_fail(r->g, r->key, err, SL_ERR_UNSUPPORTED,
                             "\"%.*s\" is not supported (supported: \"none\"%s)",
                             (int)SL_MIN(type.len, (size_t)40), (const char *)type.data,

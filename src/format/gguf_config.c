@@ -74,7 +74,7 @@ static uint32_t gating_of(const sl_gguf_arch *a) {
 }
 
 static bool is_named(const sl_family *f, sl_span name) {
-    return f->gguf.name && sl_gguf_is_text(name, f->gguf.name);
+    return f->gguf.name && sl_span_is(name, f->gguf.name);
 }
 
 /* Of two families of one name that whose gating the file states. */
@@ -129,7 +129,7 @@ static sl_status read_arch(sl_gguf_reading *r, sl_err *err) {
 
 static bool is_known(const sl_gguf_arch *a, sl_span name) {
     for (size_t i = 0; i < SL_LEN(known); i++)
-        if ((known[i].of == 0 || known[i].of & a->has) && sl_gguf_is_text(name, known[i].name))
+        if ((known[i].of == 0 || known[i].of & a->has) && sl_span_is(name, known[i].name))
             return true;
     return false;
 }
@@ -198,10 +198,8 @@ static sl_status read_blocks(sl_gguf_reading *r, sl_err *err) {
         char name[64];
         snprintf(name, sizeof name, "blk.%u.ffn_gate_inp.weight", i);
         m->ffn[i] = sl_gguf_tensor_find(r->g, name) ? SL_FFN_MOE : SL_FFN_DENSE;
-        if (m->ffn[i] != SL_FFN_MOE) continue;
-        m->moe_index[i] = (uint16_t)m->n_moe;
-        m->moe_layer[m->n_moe++] = (uint16_t)i;
     }
+    sl_model_number_blocks(m);
     if (m->n_moe == 0)
         return sl_fail(
             err, SL_ERR_UNSUPPORTED,
@@ -351,10 +349,10 @@ static sl_status add_end_tokens(sl_gguf_reading *r, sl_err *err) {
         if (!sl_gguf_next_string(tokens, &at, &text)) break;
         if (text.len < 5 || text.data[0] != '<' || i >= kinds->count) continue;
         if (sl_gguf_number_at(kinds, i) != TOKEN_CONTROL) continue;
-        if (r->arch->has & SL_GGUF_GPT_OSS && sl_gguf_is_text(text, "<|end|>"))
+        if (r->arch->has & SL_GGUF_GPT_OSS && sl_span_is(text, "<|end|>"))
             continue; /* of a message, not of an answer */
         for (size_t j = 0; st == SL_OK && j < SL_LEN(end_tokens); j++)
-            if (sl_gguf_is_text(text, end_tokens[j])) st = add_eos(r, key, i, err);
+            if (sl_span_is(text, end_tokens[j])) st = add_eos(r, key, i, err);
     }
     return st;
 }

@@ -14,7 +14,6 @@ typedef struct sl_gguf_reading {
 
 /* The architecture's key of that name; valid until the next call. */
 const char *sl_gguf_key(sl_gguf_reading *r, const char *name);
-bool sl_gguf_is_text(sl_span s, const char *text);
 /* *out keeps its value when an optional key is absent. */
 sl_status sl_gguf_read_u32(sl_gguf_reading *r, const char *name, sl_gguf_need need, uint32_t min,
                            uint32_t max, uint32_t *out, sl_err *err) SL_MUST_CHECK;

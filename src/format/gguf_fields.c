@@ -30,7 +30,3 @@ sl_status sl_gguf_expect(sl_gguf_reading *r, const char *name, uint32_t want, sl
                           "%u is not supported here, only %u", v, want);
     return st;
 }
-
-bool sl_gguf_is_text(sl_span s, const char *text) {
-    return s.len == strlen(text) && memcmp(s.data, text, s.len) == 0;
-}

@@ -4,20 +4,26 @@
 
 /* Keys of both classes. Weights are read by name, so that code which a file points to (auto_map)
  * has nothing to say. */
-#define LATENT_KEYS                                                                                \
-    {"q_lora_rank", SL_HF_USED}, {"kv_lora_rank", SL_HF_USED}, {"qk_nope_head_dim", SL_HF_USED},   \
-        {"qk_rope_head_dim", SL_HF_USED}, {"qk_head_dim", SL_HF_USED}, {"v_head_dim", SL_HF_USED}, \
-        {"n_routed_experts", SL_HF_USED}, {"n_shared_experts", SL_HF_USED},                        \
-        {"first_k_dense_replace", SL_HF_USED}, {"routed_scaling_factor", SL_HF_USED},              \
-        {"n_group", SL_HF_USED}, {"topk_group", SL_HF_USED}, {"topk_method", SL_HF_USED},          \
-        {"scoring_func", SL_HF_USED}, {"rope_interleave", SL_HF_USED},                             \
-        {"num_nextn_predict_layers", SL_HF_USED}, {"moe_layer_freq", SL_HF_IS, {"1"}},             \
-        {"auto_map", SL_HF_HARMLESS}, {"aux_loss_alpha", SL_HF_HARMLESS},                          \
-        {"seq_aux", SL_HF_HARMLESS}, {                                                             \
-        "ep_size", SL_HF_HARMLESS                                                                  \
-    }
-
-static const sl_hf_key own_latent[] = {LATENT_KEYS};
+static const sl_hf_key own[] = {
+    {"q_lora_rank", SL_HF_USED},
+    {"kv_lora_rank", SL_HF_USED},
+    {"qk_nope_head_dim", SL_HF_USED},
+    {"qk_rope_head_dim", SL_HF_USED},
+    {"qk_head_dim", SL_HF_USED},
+    {"v_head_dim", SL_HF_USED},
+    {"routed_scaling_factor", SL_HF_USED},
+    {"n_group", SL_HF_USED},
+    {"topk_group", SL_HF_USED},
+    {"topk_method", SL_HF_USED},
+    {"scoring_func", SL_HF_USED},
+    {"rope_interleave", SL_HF_USED},
+    {"num_nextn_predict_layers", SL_HF_USED},
+    {"moe_layer_freq", SL_HF_IS, {"1"}},
+    {"auto_map", SL_HF_HARMLESS},
+    {"aux_loss_alpha", SL_HF_HARMLESS},
+    {"seq_aux", SL_HF_HARMLESS},
+    {"ep_size", SL_HF_HARMLESS},
+};
 
 static sl_status expect_text(sl_json root, const char *key, const char *want, sl_err *err) {
     const char *text = NULL;
@@ -28,37 +34,29 @@ static sl_status expect_text(sl_json root, const char *key, const char *want, sl
     return st;
 }
 
-/* head_dim is that of the rotated key until sl_hf_rope has seen it. */
-static sl_status read_latents(sl_json root, sl_model_spec *m, sl_err *err) {
+sl_status sl_hf_check_latents(sl_json root, const sl_model_spec *m, sl_err *err) {
+    const struct {
+        const char *key;
+        uint32_t min, max;
+    } sizes[] = {{"qk_rope_head_dim", 2, SL_MAX_ROPE_DIM},
+                 {"kv_lora_rank", 1, SL_HEAD_DIM_MAX - SL_MIN(m->rope_dim, SL_MAX_ROPE_DIM)},
+                 {"qk_nope_head_dim", 1, SL_HEAD_DIM_MAX},
+                 {"v_head_dim", 1, SL_HEAD_DIM_MAX}};
     sl_status st =
-        sl_hf_u32(root, "num_attention_heads", SL_JSON_REQUIRED, 1, SL_MAX_HEADS, &m->n_heads, err);
+        sl_hf_expect_u32(root, "num_key_value_heads", m->n_heads, "num_attention_heads", err);
+    for (size_t i = 0; st == SL_OK && i < SL_LEN(sizes); i++) {
+        uint32_t size = 0;
+        st =
+            sl_hf_u32(root, sizes[i].key, SL_JSON_REQUIRED, sizes[i].min, sizes[i].max, &size, err);
+    }
+    if (st == SL_OK) st = sl_hf_expect_u32(root, "head_dim", m->rope_dim, "qk_rope_head_dim", err);
     if (st == SL_OK)
-        st = sl_hf_expect_u32(root, "num_key_value_heads", m->n_heads, "num_attention_heads", err);
-    if (st == SL_OK)
-        st = sl_hf_u32(root, "q_lora_rank", SL_JSON_OPTIONAL, 1, SL_MAX_D_MODEL, &m->q_lora, err);
-    if (st == SL_OK)
-        st = sl_hf_u32(root, "qk_rope_head_dim", SL_JSON_REQUIRED, 2, SL_MAX_ROPE_DIM, &m->head_dim,
-                       err);
-    if (st == SL_OK)
-        st = sl_hf_u32(root, "kv_lora_rank", SL_JSON_REQUIRED, 1, SL_HEAD_DIM_MAX - m->head_dim,
-                       &m->kv_lora, err);
-    if (st == SL_OK)
-        st = sl_hf_u32(root, "qk_nope_head_dim", SL_JSON_REQUIRED, 1, SL_HEAD_DIM_MAX, &m->nope_dim,
-                       err);
-    if (st == SL_OK)
-        st = sl_hf_u32(root, "v_head_dim", SL_JSON_REQUIRED, 1, SL_HEAD_DIM_MAX, &m->v_dim, err);
-    if (st == SL_OK) st = sl_hf_expect_u32(root, "head_dim", m->head_dim, "qk_rope_head_dim", err);
-    if (st == SL_OK)
-        st = sl_hf_expect_u32(root, "qk_head_dim", m->nope_dim + m->head_dim,
+        st = sl_hf_expect_u32(root, "qk_head_dim", m->nope_dim + m->rope_dim,
                               "qk_nope_head_dim + qk_rope_head_dim", err);
-    if (st == SL_OK && m->head_dim % 2 != 0)
+    if (st == SL_OK && m->rope_dim % 2 != 0)
         st = sl_json_fail(root, "qk_rope_head_dim", err, SL_ERR_LIMIT, "%u must be even",
-                          m->head_dim);
-    m->n_kv_heads = 1;
-    m->rope_pairs = true;
-    return st == SL_OK
-               ? sl_json_bool(root, "rope_interleave", SL_JSON_OPTIONAL, &m->rope_pairs, err)
-               : st;
+                          m->rope_dim);
+    return st;
 }
 
 /* How activations are rounded where products are of 8 bits (activation_scheme) is no matter here:
@@ -77,17 +75,14 @@ static const sl_hf_key fp8_keys[] = {
 };
 
 /* Blocks of 128 x 128 with a scale each. */
-static sl_status read_fp8(sl_json root, sl_model_spec *m, sl_err *err) {
-    static const char key[] = "quantization_config", size_key[] = "weight_block_size";
-    sl_json q = {0}, size = {0};
-    const char *method = NULL;
-    sl_status st = sl_json_object(root, key, SL_JSON_OPTIONAL, &q, err);
-    if (st != SL_OK || sl_json_kind_of(q) == SL_JSON_ABSENT) return st;
-    st = sl_json_string(q, "quant_method", SL_JSON_REQUIRED, &method, err);
-    if (st == SL_OK) st = expect_text(q, "quant_method", "fp8", err);
-    if (st == SL_OK) st = sl_hf_check_keys(q, fp8_keys, SL_LEN(fp8_keys), NULL, 0, err);
-    if (st == SL_OK) st = sl_json_array(q, size_key, SL_JSON_REQUIRED, &size, err);
+static sl_status read_fp8(sl_json root, sl_json q, sl_model_spec *m, sl_err *err) {
+    static const char size_key[] = "weight_block_size";
+    const sl_hf_keys keys = SL_HF_KEYS(fp8_keys);
+    sl_json size = {0};
     uint64_t rows = 0, cols = 0;
+    (void)root;
+    sl_status st = sl_hf_check_keys(q, keys, (sl_hf_keys){0}, err);
+    if (st == SL_OK) st = sl_json_array(q, size_key, SL_JSON_REQUIRED, &size, err);
     if (st == SL_OK &&
         (sl_json_count(size) != 2 || !sl_json_as_u64(sl_json_at(size, 0), &rows) ||
          !sl_json_as_u64(sl_json_at(size, 1), &cols) || rows != SL_F8_BLOCK || cols != SL_F8_BLOCK))
@@ -97,32 +92,21 @@ static sl_status read_fp8(sl_json root, sl_model_spec *m, sl_err *err) {
     return st;
 }
 
-static sl_status read_ffn(sl_json root, double scale, sl_model_spec *m, sl_err *err) {
-    uint32_t n_shared = 0, dense = 0;
-    sl_status st = sl_hf_u32(root, "first_k_dense_replace", SL_JSON_REQUIRED, 0, SL_MAX_LAYERS,
-                             &dense, err); /* classes disagree on what it is when it is absent */
+static sl_status read_own(sl_json root, const char *scores, sl_model_spec *m, sl_err *err) {
+    uint32_t dense = 0; /* classes disagree on what it is when it is absent */
+    m->rope_pairs = true;
+    sl_status st = sl_json_bool(root, "rope_interleave", SL_JSON_OPTIONAL, &m->rope_pairs, err);
     if (st == SL_OK)
-        st = sl_hf_u32(root, "n_shared_experts", SL_JSON_REQUIRED, 1, SL_MAX_SHARED_EXPERTS,
-                       &n_shared, err);
-    if (st == SL_OK)
-        st = sl_json_f64(root, "routed_scaling_factor", SL_JSON_OPTIONAL, 1e-6, 1e6, &scale, err);
-    if (st == SL_OK) st = read_fp8(root, m, err);
-    m->route_scale = (float)scale;
-    m->d_ff_shared = n_shared * m->d_ff_expert;
-    m->head_dim = m->kv_lora + m->rope_dim;
-    return st;
+        st = sl_hf_u32(root, "first_k_dense_replace", SL_JSON_REQUIRED, 0, SL_MAX_LAYERS, &dense,
+                       err);
+    return st == SL_OK ? expect_text(root, "scoring_func", scores, err) : st;
 }
 
 static sl_status read_v2(sl_json root, sl_model_spec *m, sl_err *err) {
     const char *method = "greedy";
-    sl_status st = read_ffn(root, 1, m, err);
-    if (st == SL_OK) st = expect_text(root, "scoring_func", "softmax", err);
+    sl_status st = read_own(root, "softmax", m, err);
     if (st == SL_OK) st = sl_json_string(root, "topk_method", SL_JSON_REQUIRED, &method, err);
-    if (st != SL_OK) return st;
-    if (m->norm_topk)
-        return sl_json_fail(root, "norm_topk_prob", err, SL_ERR_UNSUPPORTED,
-                            "true is not supported for DeepseekV2ForCausalLM");
-    if (strcmp(method, "greedy") == 0) return SL_OK;
+    if (st != SL_OK || strcmp(method, "greedy") == 0) return st;
     if (strcmp(method, "group_limited_greedy") == 0) return sl_hf_groups(root, m, err);
     return sl_json_fail(
         root, "topk_method", err, SL_ERR_UNSUPPORTED,
@@ -130,65 +114,40 @@ static sl_status read_v2(sl_json root, sl_model_spec *m, sl_err *err) {
 }
 
 static sl_status read_v3(sl_json root, sl_model_spec *m, sl_err *err) {
-    sl_status st = read_ffn(root, 2.5, m, err);
-    if (st == SL_OK) st = expect_text(root, "scoring_func", "sigmoid", err);
+    sl_status st = read_own(root, "sigmoid", m, err);
     if (st == SL_OK) st = expect_text(root, "topk_method", "noaux_tc", err);
-    if (st == SL_OK) st = sl_hf_groups(root, m, err);
-    return st == SL_OK ? sl_hf_u32(root, "num_nextn_predict_layers", SL_JSON_OPTIONAL, 0,
-                                   SL_MAX_MTP, &m->n_mtp, err)
-                       : st;
+    return st == SL_OK ? sl_hf_groups(root, m, err) : st;
 }
 
-const sl_family sl_hf_deepseek_v2 = {
-    .name = "DeepseekV2ForCausalLM",
-    .model_type = "deepseek_v2",
-    .key = {SL_LLAMA_KEYS, .experts = "n_routed_experts", .expert_width = "moe_intermediate_size",
-            .dense_width = "intermediate_size", .every = "moe_layer_freq",
-            .dense_first = "first_k_dense_replace"},
-    .latent = true,
-    .gguf = {.name = "deepseek2",
-             .width = SL_GGUF_EXPERT_WIDTH,
-             .rope_pairs = true,
-             .has = SL_GGUF_SHARED_COUNT | SL_GGUF_GROUPS | SL_GGUF_SCALE | SL_GGUF_LEADING |
-                    SL_GGUF_FURTHER | SL_GGUF_YARN | SL_GGUF_LATENT | SL_GGUF_WEIGHTS},
-    .rope_theta = 1e4,
-    .rms_eps = 1e-6,
-    .rope_part = 1,
-    .yarn = true,
-    .mscale = true,
-    .fp8 = true,
-    .own = own_latent,
-    .n_own = SL_LEN(own_latent),
-    .read_attention = read_latents,
-    .read_own = read_v2,
-    .describe = sl_hf_shape_shared,
-};
+/* What both rows say. */
+#define KEYS                                                                                       \
+    SL_LLAMA_KEYS, .experts = "n_routed_experts", .expert_width = "moe_intermediate_size",         \
+                   .dense_width = "intermediate_size", .n_shared = "n_shared_experts",             \
+                   .every = "moe_layer_freq", .dense_first = "first_k_dense_replace"
+#define GGUF                                                                                       \
+    .name = "deepseek2", .width = SL_GGUF_EXPERT_WIDTH, .rope_pairs = true,                        \
+    .has = SL_GGUF_SHARED_COUNT | SL_GGUF_GROUPS | SL_GGUF_SCALE | SL_GGUF_LEADING |               \
+           SL_GGUF_FURTHER | SL_GGUF_YARN | SL_GGUF_LATENT | SL_GGUF_WEIGHTS
+#define BOTH                                                                                       \
+    .latent = true, .rope_theta = 1e4, .rms_eps = 1e-6, .yarn = true, .mscale = true,              \
+    .quant = "fp8", .own = SL_HF_KEYS(own), .read_quant = read_fp8
 
-const sl_family sl_hf_deepseek_v3 = {
-    .name = "DeepseekV3ForCausalLM",
-    .model_type = "deepseek_v3",
-    .other_type = "kimi_k2",
-    .key = {SL_LLAMA_KEYS, .experts = "n_routed_experts", .expert_width = "moe_intermediate_size",
-            .dense_width = "intermediate_size", .every = "moe_layer_freq",
-            .dense_first = "first_k_dense_replace"},
-    .latent = true,
-    .small = SL_SMALL_ROUTER_BIAS,
-    .gguf = {.name = "deepseek2",
-             .width = SL_GGUF_EXPERT_WIDTH,
-             .gating = SL_GGUF_GATE_SIGMOID,
-             .rope_pairs = true,
-             .has = SL_GGUF_SHARED_COUNT | SL_GGUF_GROUPS | SL_GGUF_SCALE | SL_GGUF_LEADING |
-                    SL_GGUF_FURTHER | SL_GGUF_YARN | SL_GGUF_LATENT | SL_GGUF_WEIGHTS},
-    .rope_theta = 1e4,
-    .rms_eps = 1e-6,
-    .rope_part = 1,
-    .norm_topk = true,
-    .yarn = true,
-    .mscale = true,
-    .fp8 = true,
-    .own = own_latent,
-    .n_own = SL_LEN(own_latent),
-    .read_attention = read_latents,
-    .read_own = read_v3,
-    .describe = sl_hf_shape_shared,
-};
+const sl_family sl_hf_deepseek_v2 = {.name = "DeepseekV2ForCausalLM",
+                                     .model_type = "deepseek_v2",
+                                     .key = {KEYS},
+                                     .gguf = {GGUF},
+                                     .route_scale = 1,
+                                     .norm_topk_fixed = true,
+                                     .read_own = read_v2,
+                                     BOTH};
+
+const sl_family sl_hf_deepseek_v3 = {.name = "DeepseekV3ForCausalLM",
+                                     .model_type = "deepseek_v3",
+                                     .other_type = "kimi_k2",
+                                     .key = {KEYS, .further = "num_nextn_predict_layers"},
+                                     .small = SL_SMALL_ROUTER_BIAS,
+                                     .gguf = {GGUF, .gating = SL_GGUF_GATE_SIGMOID},
+                                     .route_scale = 2.5,
+                                     .norm_topk = true,
+                                     .read_own = read_v3,
+                                     BOTH};

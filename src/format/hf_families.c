@@ -6,25 +6,9 @@ static const sl_hf_key own_qwen2[] = {{"qkv_bias", SL_HF_USED},
                                       {"shared_expert_intermediate_size", SL_HF_USED}};
 static const sl_hf_key own_olmoe[] = {{"clip_qkv", SL_HF_USED}};
 static const sl_hf_key own_glm4[] = {
-    {"attention_bias", SL_HF_USED},
-    {"use_qk_norm", SL_HF_USED},
-    {"partial_rotary_factor", SL_HF_USED},
-    {"n_routed_experts", SL_HF_USED},
-    {"n_shared_experts", SL_HF_USED},
-    {"n_group", SL_HF_USED},
-    {"topk_group", SL_HF_USED},
-    {"routed_scaling_factor", SL_HF_USED},
-    {"first_k_dense_replace", SL_HF_USED},
-    {"num_nextn_predict_layers", SL_HF_USED},
+    {"attention_bias", SL_HF_USED}, {"partial_rotary_factor", SL_HF_USED}, {"n_group", SL_HF_USED},
+    {"topk_group", SL_HF_USED},     {"routed_scaling_factor", SL_HF_USED},
 };
-
-static sl_status read_qwen2(sl_json root, sl_model_spec *m, sl_err *err) {
-    m->qkv_bias = true;
-    sl_status st = sl_json_bool(root, "qkv_bias", SL_JSON_OPTIONAL, &m->qkv_bias, err);
-    return st == SL_OK ? sl_hf_u32(root, "shared_expert_intermediate_size", SL_JSON_REQUIRED, 1,
-                                   SL_MAX_WIDTH, &m->d_ff_shared, err)
-                       : st;
-}
 
 static sl_status read_olmoe(sl_json root, sl_model_spec *m, sl_err *err) {
     double limit = 0;
@@ -51,121 +35,77 @@ sl_status sl_hf_groups(sl_json root, sl_model_spec *m, sl_err *err) {
     return st;
 }
 
-static sl_status read_glm4(sl_json root, sl_model_spec *m, sl_err *err) {
-    uint32_t n_shared = 1;
-    double scale = 1;
-    sl_status st = sl_hf_groups(root, m, err);
-    if (st == SL_OK)
-        st = sl_json_f64(root, "routed_scaling_factor", SL_JSON_OPTIONAL, 1e-6, 1e6, &scale, err);
-    if (st == SL_OK)
-        st = sl_hf_u32(root, "n_shared_experts", SL_JSON_OPTIONAL, 1, SL_MAX_SHARED_EXPERTS,
-                       &n_shared, err);
-    if (st == SL_OK) st = sl_json_bool(root, "attention_bias", SL_JSON_OPTIONAL, &m->qkv_bias, err);
-    if (st == SL_OK) st = sl_json_bool(root, "use_qk_norm", SL_JSON_OPTIONAL, &m->qk_norm, err);
-    if (st == SL_OK)
-        st = sl_hf_u32(root, "num_nextn_predict_layers", SL_JSON_OPTIONAL, 0, SL_MAX_MTP, &m->n_mtp,
-                       err);
-    m->route_scale = (float)scale;
-    m->d_ff_shared = n_shared * m->d_ff_expert;
-    return st;
-}
-
-static sl_status describe_mixtral(sl_json root, sl_shape *s, sl_err *err) {
-    sl_status st =
-        sl_hf_u32(root, "sliding_window", SL_JSON_OPTIONAL, 1, INT32_MAX, &s->window, err);
-    if (s->window) s->n_windowed_layers = s->n_layers;
-    return st;
-}
-
-static sl_status describe_qwen2(sl_json root, sl_shape *s, sl_err *err) {
-    sl_status st = sl_json_bool(root, "qkv_bias", SL_JSON_OPTIONAL, &s->qkv_bias, err);
-    if (st == SL_OK)
-        st = sl_hf_u32(root, "shared_expert_intermediate_size", SL_JSON_REQUIRED, 1, SL_MAX_WIDTH,
-                       &s->d_ff_shared, err);
-    return st;
-}
-
-static sl_status describe_glm(sl_json root, sl_shape *s, sl_err *err) {
-    sl_status st = sl_json_bool(root, "use_qk_norm", SL_JSON_OPTIONAL, &s->qk_norm, err);
-    return st == SL_OK ? sl_hf_shape_shared(root, s, err) : st;
-}
-
 const sl_family sl_hf_qwen3 = {
     .name = "Qwen3MoeForCausalLM",
     .model_type = "qwen3_moe",
-    .key = {SL_LLAMA_KEYS, .experts = "num_experts", .expert_width = "moe_intermediate_size",
-            .dense_width = "intermediate_size", .every = "decoder_sparse_step"},
-    .small = SL_SMALL_QKV_BIAS | SL_SMALL_O_BIAS,
+    .key = {SL_LLAMA_KEYS, .bias = "attention_bias", .experts = "num_experts",
+            .expert_width = "moe_intermediate_size", .dense_width = "intermediate_size",
+            .every = "decoder_sparse_step", .dense = "mlp_only_layers"},
+    .small = SL_SMALL_O_BIAS,
     .gguf = {.name = "qwen3moe",
              .width = SL_GGUF_EXPERT_WIDTH,
              .norm_topk = true,
              .has = SL_GGUF_YARN},
     .rope_theta = 1e4,
     .rms_eps = 1e-6,
-    .rope_part = 1,
     .qk_norm = true,
     .yarn = true,
-    .sparse_step = true,
-    .own = own_qwen3,
-    .n_own = SL_LEN(own_qwen3),
+    .own = SL_HF_KEYS(own_qwen3),
 };
 
 const sl_family sl_hf_qwen2 = {
     .name = "Qwen2MoeForCausalLM",
     .model_type = "qwen2_moe",
-    .key = {SL_LLAMA_KEYS, .experts = "num_experts", .expert_width = "moe_intermediate_size",
-            .dense_width = "intermediate_size", .every = "decoder_sparse_step"},
-    .small = SL_SMALL_QKV_BIAS | SL_SMALL_BIAS_GIVEN | SL_SMALL_SHARED_GATE,
+    .key = {SL_LLAMA_KEYS, .bias = "qkv_bias", .experts = "num_experts",
+            .expert_width = "moe_intermediate_size", .dense_width = "intermediate_size",
+            .shared_width = "shared_expert_intermediate_size", .every = "decoder_sparse_step",
+            .dense = "mlp_only_layers"},
+    .small = SL_SMALL_BIAS_GIVEN | SL_SMALL_SHARED_GATE,
     .gguf = {.name = "qwen2moe", .width = SL_GGUF_EXPERT_WIDTH, .has = SL_GGUF_SHARED_WIDTH},
     .rope_theta = 1e4,
     .rms_eps = 1e-6,
-    .rope_part = 1,
-    .sparse_step = true,
-    .own = own_qwen2,
-    .n_own = SL_LEN(own_qwen2),
-    .read_own = read_qwen2,
-    .describe = describe_qwen2,
+    .own = SL_HF_KEYS(own_qwen2),
 };
 
 const sl_family sl_hf_mixtral = {
     .name = "MixtralForCausalLM",
     .model_type = "mixtral",
-    .key = {SL_LLAMA_KEYS, .experts = "num_local_experts", .expert_width = "intermediate_size"},
+    .key = {SL_LLAMA_KEYS, .window = "sliding_window", .experts = "num_local_experts",
+            .expert_width = "intermediate_size"},
     .gguf = {.name = "llama",
              .width = "feed_forward_length",
              .rope_pairs = true,
              .norm_topk = true},
     .rope_theta = 1e6,
     .rms_eps = 1e-5,
-    .rope_part = 1,
-    .window = true,
     .norm_topk = true,
     .norm_topk_fixed = true,
-    .describe = describe_mixtral,
 };
 
 const sl_family sl_hf_olmoe = {
     .name = "OlmoeForCausalLM",
     .model_type = "olmoe",
-    .key = {SL_LLAMA_KEYS, .experts = "num_experts", .expert_width = "intermediate_size"},
-    .small = SL_SMALL_QKV_BIAS | SL_SMALL_O_BIAS | SL_SMALL_QK_WIDE,
+    .key = {SL_LLAMA_KEYS, .bias = "attention_bias", .experts = "num_experts",
+            .expert_width = "intermediate_size"},
+    .small = SL_SMALL_O_BIAS | SL_SMALL_QK_WIDE,
     .gguf = {.name = "olmoe", .width = "feed_forward_length"},
     .rope_theta = 1e4,
     .rms_eps = 1e-5,
-    .rope_part = 1,
     .qk_norm = true,
     .head_dim_derived = true,
-    .own = own_olmoe,
-    .n_own = SL_LEN(own_olmoe),
+    .own = SL_HF_KEYS(own_olmoe),
     .read_own = read_olmoe,
 };
 
 const sl_family sl_hf_glm4 = {
     .name = "Glm4MoeForCausalLM",
     .model_type = "glm4_moe",
-    .key = {SL_LLAMA_KEYS, .experts = "n_routed_experts", .expert_width = "moe_intermediate_size",
-            .dense_width = "intermediate_size", .dense_first = "first_k_dense_replace"},
-    .small = SL_SMALL_QKV_BIAS | SL_SMALL_ROUTER_BIAS,
+    .key = {SL_LLAMA_KEYS, .bias = "attention_bias", .qk_norm = "use_qk_norm",
+            .experts = "n_routed_experts", .expert_width = "moe_intermediate_size",
+            .dense_width = "intermediate_size", .n_shared = "n_shared_experts",
+            .dense_first = "first_k_dense_replace", .further = "num_nextn_predict_layers"},
+    .given = {.n_shared = 1, .dense_first = 1},
+    .small = SL_SMALL_ROUTER_BIAS,
     .gguf = {.name = "glm4moe",
              .width = SL_GGUF_EXPERT_WIDTH,
              .gating = SL_GGUF_GATE_SIGMOID,
@@ -174,9 +114,8 @@ const sl_family sl_hf_glm4 = {
     .rope_theta = 1e4,
     .rms_eps = 1e-5,
     .rope_part = 0.5,
+    .route_scale = 1,
     .norm_topk = true,
-    .own = own_glm4,
-    .n_own = SL_LEN(own_glm4),
-    .read_own = read_glm4,
-    .describe = describe_glm,
+    .own = SL_HF_KEYS(own_glm4),
+    .read_own = sl_hf_groups,
 };

@@ -3,7 +3,6 @@
 
 static const sl_hf_key own[] = {
     {"attention_bias", SL_HF_USED},
-    {"num_local_experts", SL_HF_USED},
     {"experts_per_token", SL_HF_USED},
     {"initial_context_length", SL_HF_HARMLESS},
     /* Constants of the clamped SwiGLU. */
@@ -31,9 +30,7 @@ static sl_status check_given(sl_json root, sl_err *err) {
 
 static sl_status read_own(sl_json root, sl_model_spec *m, sl_err *err) {
     uint32_t top_k = m->top_k;
-    m->qkv_bias = true;
     sl_status st = check_given(root, err);
-    if (st == SL_OK) st = sl_json_bool(root, "attention_bias", SL_JSON_OPTIONAL, &m->qkv_bias, err);
     if (st == SL_OK)
         st = sl_hf_u32(root, "experts_per_token", SL_JSON_OPTIONAL, 1, SL_MAX_TOP_K, &top_k, err);
     if (st == SL_OK && top_k != m->top_k)
@@ -62,12 +59,8 @@ static sl_status check_kept(sl_json quant, sl_err *err) {
 }
 
 static sl_status read_quant(sl_json root, sl_json quant, sl_model_spec *m, sl_err *err) {
-    const char *method = NULL;
-    sl_status st = sl_json_string(quant, "quant_method", SL_JSON_REQUIRED, &method, err);
-    if (st == SL_OK && strcmp(method, "mxfp4") != 0)
-        return sl_json_fail(quant, "quant_method", err, SL_ERR_UNSUPPORTED,
-                            "\"%.40s\" is not supported (supported: \"mxfp4\")", method);
-    if (st == SL_OK) st = sl_hf_check_keys(quant, quant_keys, SL_LEN(quant_keys), NULL, 0, err);
+    const sl_hf_keys keys = SL_HF_KEYS(quant_keys);
+    sl_status st = sl_hf_check_keys(quant, keys, (sl_hf_keys){0}, err);
     if (st == SL_OK) st = check_kept(quant, err);
     if (st != SL_OK) return st;
     uint32_t block = sl_dtype_block(SL_MXFP4);
@@ -80,31 +73,15 @@ static sl_status read_quant(sl_json root, sl_json quant, sl_model_spec *m, sl_er
     return SL_OK;
 }
 
-static sl_status describe(sl_json root, sl_shape *s, sl_err *err) {
-    sl_json types = {0};
-    s->window = 128;
-    s->n_windowed_layers = (s->n_layers + 1) / 2;
-    sl_status st =
-        sl_hf_u32(root, "sliding_window", SL_JSON_OPTIONAL, 1, INT32_MAX, &s->window, err);
-    if (st == SL_OK) st = sl_json_array(root, "layer_types", SL_JSON_OPTIONAL, &types, err);
-    if (st != SL_OK || !types.value) return st;
-    s->n_windowed_layers = 0;
-    for (size_t i = 0; i < sl_json_count(types) && i < s->n_layers; i++) {
-        sl_span t = {0};
-        const char want[] = "sliding_attention";
-        if (sl_json_as_span(sl_json_at(types, i), &t) && t.len == sizeof want - 1 &&
-            memcmp(t.data, want, t.len) == 0)
-            s->n_windowed_layers++;
-    }
-    return SL_OK;
-}
-
 const sl_family sl_hf_gpt_oss = {
     .name = "GptOssForCausalLM",
     .model_type = "gpt_oss",
-    .key = {SL_LLAMA_KEYS, .experts = "num_local_experts", .expert_width = "intermediate_size"},
-    .small = SL_SMALL_QKV_BIAS | SL_SMALL_O_BIAS | SL_SMALL_BIAS_GIVEN | SL_SMALL_ROUTER_BIAS |
-             SL_SMALL_EXPERT_BIAS | SL_SMALL_SINK,
+    .key = {SL_LLAMA_KEYS, .bias = "attention_bias", .window = "sliding_window",
+            .experts = "num_local_experts", .expert_width = "intermediate_size"},
+    .given = {.window = 128},
+    .small = SL_SMALL_BIAS_GIVEN | SL_SMALL_O_BIAS | SL_SMALL_ROUTER_BIAS | SL_SMALL_EXPERT_BIAS |
+             SL_SMALL_SINK,
+    .windows = true,
     .gguf = {.name = "gpt-oss",
              .width = SL_GGUF_EXPERT_WIDTH,
              .gating = SL_GGUF_GATE_CHOSEN,
@@ -112,15 +89,11 @@ const sl_family sl_hf_gpt_oss = {
              .has = SL_GGUF_YARN | SL_GGUF_WINDOWS | SL_GGUF_GPT_OSS},
     .rope_theta = 150000,
     .rms_eps = 1e-5,
-    .rope_part = 1,
     .norm_topk = true,
     .norm_topk_fixed = true,
-    .window = true,
-    .windows = true,
     .yarn = true,
-    .own = own,
-    .n_own = SL_LEN(own),
+    .quant = "mxfp4",
+    .own = SL_HF_KEYS(own),
     .read_own = read_own,
     .read_quant = read_quant,
-    .describe = describe,
 };

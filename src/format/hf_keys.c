@@ -4,7 +4,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 
-static const sl_hf_key config_keys[] = {
+static const sl_hf_key of_config[] = {
     {"architectures", SL_HF_USED},
     {"model_type", SL_HF_USED},
     {"hidden_size", SL_HF_USED},
@@ -89,7 +89,7 @@ static const sl_hf_key config_keys[] = {
     {"unsloth_fixed", SL_HF_HARMLESS},
 };
 
-static const sl_hf_key generation_used[] = {
+static const sl_hf_key of_generation[] = {
     {"temperature", SL_HF_USED},
     {"top_k", SL_HF_USED},
     {"top_p", SL_HF_USED},
@@ -107,7 +107,7 @@ static const sl_hf_key generation_used[] = {
 };
 
 /* Options of generation that config.json of older files repeats. */
-static const sl_hf_key generation_keys[] = {
+static const sl_hf_key repeated[] = {
     {"temperature", SL_HF_HARMLESS},
     {"top_k", SL_HF_HARMLESS},
     {"top_p", SL_HF_HARMLESS},
@@ -169,9 +169,12 @@ static const sl_hf_key generation_keys[] = {
     {"stop_strings", SL_HF_OFF},
 };
 
-const sl_hf_key *sl_hf_find_key(const char *key, const sl_hf_key *table, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(table[i].key, key) == 0) return &table[i];
+const sl_hf_keys sl_hf_config_keys = SL_HF_KEYS(of_config);
+const sl_hf_keys sl_hf_generation_keys = SL_HF_KEYS(of_generation);
+
+static const sl_hf_key *find_key(const char *key, sl_hf_keys table) {
+    for (size_t i = 0; i < table.n; i++)
+        if (strcmp(table.key[i].key, key) == 0) return &table.key[i];
     return NULL;
 }
 
@@ -201,14 +204,12 @@ static bool is_off(sl_json root, const char *key, sl_json v) {
 static bool says(sl_json root, const char *key, sl_json v, const char *text) {
     double number = 0;
     bool truth = false;
-    sl_span word = {0};
     if (isdigit((unsigned char)text[0]))
         return sl_json_as_f64(v, &number) && number == strtod(text, NULL);
     if (sl_json_kind_of(v) == SL_JSON_BOOL)
         return sl_json_bool(root, key, SL_JSON_OPTIONAL, &truth, NULL) == SL_OK &&
                strcmp(text, truth ? "true" : "false") == 0;
-    return strcmp(text, "true") != 0 && sl_json_as_span(v, &word) && word.len == strlen(text) &&
-           memcmp(word.data, text, word.len) == 0;
+    return strcmp(text, "true") != 0 && sl_json_is_text(v, text);
 }
 
 static sl_status check_key(sl_json root, const sl_hf_key *k, sl_json v, sl_err *err) {
@@ -221,17 +222,27 @@ static sl_status check_key(sl_json root, const sl_hf_key *k, sl_json v, sl_err *
                         k->as[1] ? " or " : "", k->as[1] ? k->as[1] : "");
 }
 
-/* Each key of the object by the tables `own` and `first`, then by that of generation. */
-sl_status sl_hf_check_keys(sl_json root, const sl_hf_key *own, size_t n_own, const sl_hf_key *first,
-                           size_t n_first, sl_err *err) {
+static bool is_size(const sl_family *f, const char *key) {
+    for (size_t i = 0; f && i < SL_LEN(f->key.all); i++)
+        if (f->key.all[i] && strcmp(f->key.all[i], key) == 0) return true;
+    return false;
+}
+
+/* f: NULL, or that whose sizes are known besides. */
+static sl_status check_keys(sl_json root, sl_hf_keys own, sl_hf_keys first, const sl_family *f,
+                            sl_err *err) {
+    const sl_hf_keys again = SL_HF_KEYS(repeated);
     void *iter = NULL;
     const char *key = NULL;
     sl_json v = {0};
     while (sl_json_next(root, &iter, &key, &v)) {
         if (sl_json_kind_of(v) == SL_JSON_NULL) continue;
-        const sl_hf_key *k = sl_hf_find_key(key, own, n_own);
-        if (!k) k = sl_hf_find_key(key, first, n_first);
-        if (!k) k = sl_hf_find_key(key, generation_keys, SL_LEN(generation_keys));
+        const sl_hf_key *k = find_key(key, own);
+        if (!k && (k = find_key(key, first)) && f && f->apart && k->rule == SL_HF_USED)
+            return sl_json_fail(root, key, err, SL_ERR_UNSUPPORTED,
+                                "unknown option of %s; ignoring it could change results", f->name);
+        if (!k) k = find_key(key, again);
+        if (!k && is_size(f, key)) continue;
         if (!k)
             return sl_json_fail(root, key, err, SL_ERR_UNSUPPORTED,
                                 "unknown option; ignoring it could change results");
@@ -241,12 +252,10 @@ sl_status sl_hf_check_keys(sl_json root, const sl_hf_key *own, size_t n_own, con
     return SL_OK;
 }
 
-const sl_hf_key *sl_hf_config_keys(size_t *n) {
-    *n = SL_LEN(config_keys);
-    return config_keys;
+sl_status sl_hf_check_keys(sl_json root, sl_hf_keys own, sl_hf_keys first, sl_err *err) {
+    return check_keys(root, own, first, NULL, err);
 }
 
-const sl_hf_key *sl_hf_generation_keys(size_t *n) {
-    *n = SL_LEN(generation_used);
-    return generation_used;
+sl_status sl_hf_check_family(sl_json obj, const sl_family *f, sl_hf_keys own, sl_err *err) {
+    return check_keys(obj, own, sl_hf_config_keys, f, err);
 }

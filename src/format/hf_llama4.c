@@ -2,9 +2,6 @@
 #include "format/hf_config_int.h"
 
 static const sl_hf_key own[] = {
-    {"intermediate_size_mlp", SL_HF_USED},
-    {"interleave_moe_layer_step", SL_HF_USED},
-    {"moe_layers", SL_HF_USED},
     {"no_rope_layers", SL_HF_USED},
     {"no_rope_layer_interval", SL_HF_USED},
     {"attention_chunk_size", SL_HF_USED},
@@ -44,31 +41,6 @@ static const sl_hf_key outer[] = {
     {"unsloth_fixed", SL_HF_HARMLESS},
 };
 
-/* moe_layers, or every so many blocks from the last of the first so many. */
-static sl_status read_routed(sl_json root, sl_model_spec *m, sl_err *err) {
-    uint32_t step = 1;
-    sl_json list = {0};
-    sl_status st =
-        sl_hf_u32(root, sl_hf_llama4.key.every, SL_JSON_OPTIONAL, 1, SL_MAX_LAYERS, &step, err);
-    if (st == SL_OK) st = sl_json_array(root, "moe_layers", SL_JSON_OPTIONAL, &list, err);
-    if (st != SL_OK) return st;
-    for (uint32_t i = 0; i < m->n_layers; i++)
-        m->ffn[i] = !list.value && (i + 1) % step == 0 ? SL_FFN_MOE : SL_FFN_DENSE;
-    for (size_t i = 0; i < sl_json_count(list); i++) {
-        uint64_t layer = 0;
-        if (!sl_json_as_u64(sl_json_at(list, i), &layer) || layer >= m->n_layers)
-            return sl_json_fail(root, "moe_layers", err, SL_ERR_LIMIT,
-                                "entry %zu must be a block, 0 to %u", i, m->n_layers - 1);
-        m->ffn[layer] = SL_FFN_MOE;
-    }
-    m->d_ff_shared = m->d_ff_expert;
-    st = sl_hf_number_blocks(root, m, err);
-    return st == SL_OK && m->n_moe < m->n_layers
-               ? sl_hf_u32(root, sl_hf_llama4.key.dense_width, SL_JSON_REQUIRED, 1, SL_MAX_WIDTH,
-                           &m->d_ff_dense, err)
-               : st;
-}
-
 /* An entry a block: whether it rotates. An empty list is none. */
 static sl_status read_unrotated(sl_json root, sl_model_spec *m, sl_err *err) {
     uint32_t every = 4;
@@ -105,11 +77,8 @@ static sl_status read_sight(sl_json root, sl_model_spec *m, sl_err *err) {
         return sl_json_fail(root, "layer_types", err, SL_ERR_FORMAT, "%zu entries for %u blocks",
                             sl_json_count(types), m->n_layers);
     for (uint32_t i = 0; i < m->n_layers; i++) {
-        sl_span t = {0};
-        bool text = types.value && sl_json_as_span(sl_json_at(types, i), &t);
-        bool is_chunk = text && t.len == sizeof chunk - 1 && !memcmp(t.data, chunk, t.len);
-        bool is_all = text && t.len == sizeof all - 1 && !memcmp(t.data, all, t.len);
-        if (types.value && !is_chunk && !is_all)
+        bool is_chunk = sl_json_is_text(sl_json_at(types, i), chunk);
+        if (types.value && !is_chunk && !sl_json_is_text(sl_json_at(types, i), all))
             return sl_json_fail(root, "layer_types", err, SL_ERR_UNSUPPORTED,
                                 "layer %u must be \"%s\" or \"%s\"", i, chunk, all);
         bool chunked = types.value ? is_chunk : !m->unrotated[i];
@@ -142,39 +111,23 @@ static sl_status read_tuning(sl_json root, sl_model_spec *m, sl_err *err) {
 static sl_status read_llama4(sl_json root, sl_model_spec *m, sl_err *err) {
     m->rope_pairs = m->gate_input = m->qk_unit = true;
     sl_status st = sl_json_bool(root, "use_qk_norm", SL_JSON_OPTIONAL, &m->qk_unit, err);
-    if (st == SL_OK) st = read_routed(root, m, err);
     if (st == SL_OK) st = read_unrotated(root, m, err);
     if (st == SL_OK) st = read_sight(root, m, err);
     return st == SL_OK ? read_tuning(root, m, err) : st;
 }
 
-static sl_status describe(sl_json root, sl_shape *s, sl_err *err) {
-    sl_json list = {0};
-    sl_status st = sl_json_array(root, "moe_layers", SL_JSON_OPTIONAL, &list, err);
-    uint64_t n = sl_json_count(list);
-    s->d_ff_shared = s->d_ff_expert;
-    if (st == SL_OK && n && n != sl_shape_n_moe(s))
-        return sl_json_fail(root, "moe_layers", err, SL_ERR_UNSUPPORTED,
-                            "%llu blocks, but interleave_moe_layer_step makes %u routed",
-                            (unsigned long long)n, sl_shape_n_moe(s));
-    for (size_t i = 0; st == SL_OK && i < n; i++) {
-        uint64_t layer = 0;
-        if (!sl_json_as_u64(sl_json_at(list, i), &layer) || layer >= s->n_layers ||
-            !sl_shape_is_moe(s, (uint32_t)layer))
-            st = sl_json_fail(root, "moe_layers", err, SL_ERR_UNSUPPORTED,
-                              "entry %zu is no block that interleave_moe_layer_step makes routed",
-                              i);
-    }
-    return st;
-}
-
 /* What both rows say. */
 #define TEXT                                                                                       \
-    .rope_theta = 5e5, .rms_eps = 1e-5, .rope_part = 1,                                            \
-    .key = {SL_LLAMA_KEYS, .experts = "num_local_experts", .expert_width = "intermediate_size",    \
-            .dense_width = "intermediate_size_mlp", .every = "interleave_moe_layer_step"},         \
-    .small = SL_SMALL_QKV_BIAS | SL_SMALL_O_BIAS, .llama3 = true, .own_blocks = true, .own = own,  \
-    .n_own = SL_LEN(own), .read_own = read_llama4, .describe = describe
+    .rope_theta = 5e5, .rms_eps = 1e-5,                                                            \
+    .key = {SL_LLAMA_KEYS,                                                                         \
+            .bias = "attention_bias",                                                              \
+            .experts = "num_local_experts",                                                        \
+            .expert_width = "intermediate_size",                                                   \
+            .dense_width = "intermediate_size_mlp",                                                \
+            .every = "interleave_moe_layer_step",                                                  \
+            .routed = "moe_layers"},                                                               \
+    .given = {.n_shared = 1}, .small = SL_SMALL_O_BIAS, .llama3 = true, .own_types = true,         \
+    .own = SL_HF_KEYS(own), .read_own = read_llama4
 
 const sl_family sl_hf_llama4 = {.name = "Llama4ForCausalLM",
                                 .model_type = "llama4_text",
@@ -188,6 +141,5 @@ const sl_family sl_hf_llama4 = {.name = "Llama4ForCausalLM",
 const sl_family sl_hf_llama4_nested = {.name = "Llama4ForConditionalGeneration",
                                        .model_type = "llama4",
                                        .nested = "text_config",
-                                       .outer = outer,
-                                       .n_outer = SL_LEN(outer),
+                                       .outer = SL_HF_KEYS(outer),
                                        TEXT};

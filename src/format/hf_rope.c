@@ -23,7 +23,7 @@ static sl_status read_rope_number(sl_json obj, const char *key, double min, doub
 
 static sl_status read_rope_numbers(sl_json obj, const sl_family *f, rope_numbers *rope,
                                    sl_err *err) {
-    double least = f->rope_part < 1 ? 1e-6 : 1;
+    double least = f->rope_part ? 1e-6 : 1;
     sl_status st = read_rope_number(obj, "rope_theta", 1, 1e12, &rope->theta, err);
     return st == SL_OK ? read_rope_number(obj, "partial_rotary_factor", least, 1, &rope->part, err)
                        : st;
@@ -159,10 +159,12 @@ sl_status sl_hf_rope(sl_json root, const sl_family *f, sl_model_spec *m, sl_err 
     if (st == SL_OK) st = read_rope_object(root, "rope_parameters", f, &rope, m, err);
     if (st != SL_OK) return st;
     m->rope_theta = (float)(rope.theta != 0 ? rope.theta : f->rope_theta);
-    m->rope_dim = (uint32_t)(m->head_dim * (rope.part != 0 ? rope.part : f->rope_part));
+    double part = rope.part != 0 ? rope.part : f->rope_part != 0 ? f->rope_part : 1;
+    uint32_t whole = m->kv_lora ? m->rope_dim : m->head_dim;
+    m->rope_dim = (uint32_t)(whole * part);
     if (m->rope_dim < 2 || m->rope_dim % 2 != 0)
         return sl_json_fail(root, "partial_rotary_factor", err, SL_ERR_LIMIT,
                             "rotates %u of the %u values of a head, must be an even number",
-                            m->rope_dim, m->head_dim);
+                            m->rope_dim, whole);
     return SL_OK;
 }

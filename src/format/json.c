@@ -264,6 +264,11 @@ bool sl_json_as_span(sl_json v, sl_span *out) {
     return true;
 }
 
+bool sl_json_is_text(sl_json v, const char *text) {
+    sl_span s;
+    return sl_json_as_span(v, &s) && sl_span_is(s, text);
+}
+
 bool sl_json_as_u64(sl_json v, uint64_t *out) {
     if (sl_json_kind_of(v) != SL_JSON_INT || json_integer_value(v.value) < 0) return false;
     *out = (uint64_t)json_integer_value(v.value);

@@ -77,6 +77,7 @@ bool sl_json_as_u64(sl_json v, uint64_t *out); /* a non-negative integer */
 bool sl_json_as_i64(sl_json v, int64_t *out);
 bool sl_json_as_f64(sl_json v, double *out); /* integer or real */
 bool sl_json_as_bool(sl_json v, bool *out);
+bool sl_json_is_text(sl_json v, const char *text);
 
 /* Typed fields of an object. min and max are inclusive. A string is borrowed from the document,
  * NUL-terminated, free of NULs inside. */

@@ -1,9 +1,9 @@
 /* Models by description: the config.json of a Hugging Face checkpoint (no weights needed) or a
  * preset -> sl_shape.
  *
- * Families: Mixtral, Qwen2-MoE, Qwen3-MoE, DBRX, Arctic, DeepSeek-V2 and V3, Llama 4 (its language
- * part), gpt-oss, GLM-4.5. Only keys that change counts are read: unlike sl_hf_config_parse this
- * says nothing about whether the engine computes such a model. Thread: any. */
+ * Of the families of format/family.h. Only keys that change counts are read, as the engine reads
+ * them: unlike sl_hf_config_parse this says nothing about whether the engine computes such a model.
+ * Thread: any. */
 #ifndef SL_FORMAT_SHAPE_CONFIG_H
 #define SL_FORMAT_SHAPE_CONFIG_H
 

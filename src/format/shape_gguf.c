@@ -31,53 +31,16 @@ static void read_bytes(const sl_gguf *g, sl_shape *s) {
     s->kv_value_bytes = 2;
 }
 
-static void take_attention(const sl_model_spec *m, sl_shape *s) {
-    s->n_heads = m->n_heads;
-    s->n_kv_heads = m->n_kv_heads;
-    s->qk_head_dim = s->v_head_dim = m->head_dim;
-    s->window = m->sliding_window;
-    for (uint32_t i = 0; i < m->n_layers; i++)
-        s->n_windowed_layers += m->sight[i] == SL_SIGHT_WINDOW;
-    if (!m->kv_lora) return;
-    s->attention = SL_ATTENTION_MLA;
-    s->n_kv_heads = m->n_heads;
-    s->q_lora = m->q_lora;
-    s->kv_lora = m->kv_lora;
-    s->qk_nope_dim = m->nope_dim;
-    s->qk_rope_dim = m->rope_dim;
-    s->qk_head_dim = m->nope_dim + m->rope_dim;
-    s->v_head_dim = m->v_dim;
-}
-
 sl_status sl_shape_of_gguf(const char *path, sl_shape *out, sl_err *err) {
     sl_gguf *g = NULL;
     sl_model_spec m = {0};
-    sl_generation_spec gen;
     sl_status st = sl_gguf_open(path, &g, err);
-    if (st == SL_OK) st = sl_gguf_config_parse(g, &m, &gen, err);
-    if (st != SL_OK) goto out;
-    sl_shape s = {.n_layers = m.n_layers,
-                  .d_model = m.d_model,
-                  .vocab = m.vocab,
-                  .tied_head = m.tied_head,
-                  .n_experts = m.n_experts,
-                  .top_k = m.top_k,
-                  .d_ff_expert = m.d_ff_expert,
-                  .d_ff_shared = m.dense_branch ? 0 : m.d_ff_shared,
-                  .d_ff_residual = m.dense_branch ? m.d_ff_shared : 0,
-                  .d_ff_dense = m.d_ff_dense,
-                  .moe_every = 1,
-                  .norms_per_layer = 2,
-                  .max_position = m.max_position};
-    take_attention(&m, &s);
-    s.qk_norm = m.qk_norm;
-    s.qkv_bias = m.qkv_bias;
-    sl_family_small(sl_family_of_class((sl_span){(const uint8_t *)m.arch, strlen(m.arch)}), &s);
-    for (uint32_t i = 0; i < m.n_layers; i++)
-        if (m.ffn[i] == SL_FFN_DENSE) sl_shape_make_dense(&s, i);
-    read_bytes(g, &s);
-    *out = s;
-out:
+    if (st == SL_OK) st = sl_gguf_config_parse(g, &m, NULL, err);
+    if (st == SL_OK) {
+        sl_span class = {(const uint8_t *)m.arch, strlen(m.arch)};
+        *out = sl_family_shape(sl_family_of_class(class), &m);
+        read_bytes(g, out);
+    }
     sl_gguf_close(g);
     return st;
 }

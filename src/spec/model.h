@@ -167,6 +167,16 @@ static inline uint32_t sl_query_dim(const sl_model_spec *m) {
     return m->kv_lora ? m->nope_dim + m->rope_dim : m->head_dim;
 }
 
+/* Fills n_moe, moe_index and moe_layer from ffn. */
+static inline void sl_model_number_blocks(sl_model_spec *m) {
+    m->n_moe = 0;
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        if (m->ffn[i] != SL_FFN_MOE) continue;
+        m->moe_index[i] = (uint16_t)m->n_moe;
+        m->moe_layer[m->n_moe++] = (uint16_t)i;
+    }
+}
+
 /* First position that a query at `pos` sees in a block. */
 static inline uint32_t sl_sight_first(const sl_model_spec *m, uint32_t layer, uint32_t pos) {
     switch ((sl_sight)m->sight[layer]) {

@@ -229,6 +229,46 @@ static void a_key_is_taken_for_its_value_alone(void **state) {
     }
 }
 
+/* What the engine does not compute can be planned: by the same reading, which refuses nothing that
+ * can be counted. */
+static void what_is_refused_is_counted(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *from, *to;
+        sl_status code;
+        const char *message;
+    } wide[] = {
+        {"qwen3-30b-a3b", "\"head_dim\": 128", "\"head_dim\": 2047", SL_ERR_LIMIT,
+         "head_dim: 2047 must be even, 2 to 1024"},
+        {"qwen3-30b-a3b", "\"attention_bias\": false", "\"attention_bias\": true",
+         SL_ERR_UNSUPPORTED, "attention_bias: supported only when it is off"},
+        {"deepseek-v3", "\"kv_lora_rank\": 512", "\"kv_lora_rank\": 4096", SL_ERR_LIMIT,
+         "kv_lora_rank: 4096 is outside 1..960"},
+        {"deepseek-v3", "\"moe_layer_freq\": 1", "\"moe_layer_freq\": 2", SL_ERR_UNSUPPORTED,
+         "moe_layer_freq: supported only as 1"},
+        {"deepseek-v3", "\"n_shared_experts\": 1", "\"n_shared_experts\": 0", SL_ERR_LIMIT,
+         "n_shared_experts: 0 is outside 1..64"},
+        {"glm-4.5", "\"max_position_embeddings\"", "\"far\"", SL_ERR_UNSUPPORTED,
+         "far: unknown option"},
+        {"dbrx", "\"d_model\": 6144", "\"d_model\": 6140", SL_ERR_FORMAT,
+         "n_heads: 48 does not divide d_model 6140"},
+    };
+    for (size_t i = 0; i < SL_LEN(wide); i++) {
+        char *text = need(wide[i].name), *edited = config_edit(text, wide[i].from, wide[i].to);
+        sl_shape was, is;
+        sl_err err = {0};
+        config_refused(text, wide[i].from, wide[i].to, wide[i].code, wide[i].message);
+        if (sl_shape_config_parse("c", "m", (sl_span){(const uint8_t *)text, strlen(text)}, &was,
+                                  &err) != SL_OK ||
+            sl_shape_config_parse("c", "m", (sl_span){(const uint8_t *)edited, strlen(edited)}, &is,
+                                  &err) != SL_OK)
+            fail_msg("%s: %s", wide[i].to, err.msg);
+        assert_memory_not_equal(&was, &is, sizeof was);
+        free(edited);
+        free(text);
+    }
+}
+
 /* attn_config's theta is the one that the model was made with; a file without it has the other. */
 static void theta_of_dbrx_is_its_own(void **state) {
     (void)state;
@@ -267,6 +307,7 @@ int main(void) {
         cmocka_unit_test(published_ones_are_taken),
         cmocka_unit_test(saved_again_they_say_the_same),
         cmocka_unit_test(a_key_is_taken_for_its_value_alone),
+        cmocka_unit_test(what_is_refused_is_counted),
         cmocka_unit_test(theta_of_dbrx_is_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

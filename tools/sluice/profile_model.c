@@ -44,7 +44,6 @@ static sl_status spec_of(const sl_shape *s, sl_model_spec *m, sl_err *err) {
         return sl_fail(err, SL_ERR_LIMIT, "%s: latent rows of %u values, limit %u", s->name,
                        s->kv_lora + s->qk_rope_dim, SL_HEAD_DIM_MAX);
     *m = (sl_model_spec){.n_layers = s->n_layers,
-                         .n_moe = sl_shape_n_moe(s),
                          .d_model = s->d_model,
                          .n_heads = s->n_heads,
                          .n_kv_heads = s->n_kv_heads,
@@ -70,13 +69,9 @@ static sl_status spec_of(const sl_shape *s, sl_model_spec *m, sl_err *err) {
              : like_qwen3 ? "Qwen3MoeForCausalLM"
                           : "MixtralForCausalLM");
     if (mla) latents_of(s, m);
-    uint16_t moe = 0;
-    for (uint32_t i = 0; i < s->n_layers; i++) {
+    for (uint32_t i = 0; i < s->n_layers; i++)
         m->ffn[i] = sl_shape_is_moe(s, i) ? SL_FFN_MOE : SL_FFN_DENSE;
-        if (m->ffn[i] != SL_FFN_MOE) continue;
-        m->moe_layer[moe] = (uint16_t)i;
-        m->moe_index[i] = moe++;
-    }
+    sl_model_number_blocks(m);
     return SL_OK;
 }
 

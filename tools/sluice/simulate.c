@@ -40,12 +40,9 @@ static sl_status spec_of_shape(const sl_shape *s, sl_model_spec *m, sl_err *err)
                          .n_experts = s->n_experts,
                          .top_k = s->top_k,
                          .max_position = s->max_position ? s->max_position : 1u << 20};
-    for (uint32_t l = 0; l < s->n_layers; l++) {
+    for (uint32_t l = 0; l < s->n_layers; l++)
         m->ffn[l] = sl_shape_is_moe(s, l) ? SL_FFN_MOE : SL_FFN_DENSE;
-        if (m->ffn[l] != SL_FFN_MOE) continue;
-        m->moe_index[l] = (uint16_t)m->n_moe;
-        m->moe_layer[m->n_moe++] = (uint16_t)l;
-    }
+    sl_model_number_blocks(m);
     return SL_OK;
 }
 
