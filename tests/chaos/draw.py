@@ -12,7 +12,7 @@ CONTEXT, PAGE = 384, 32
 # Every kind of fault -> what happens.
 KINDS = {
     "kill": "SIGKILL of a worker",
-    "stop": "SIGSTOP of a worker for 0.2 to 3 s, then SIGCONT",
+    "stop": "SIGSTOP of a worker for 0.2 to 3 s, at times 9 s, then SIGCONT",
     "together": "SIGKILL or SIGSTOP of two workers up to all at the same moment",
     "again": "SIGKILL of a worker, and of any worker up to 0.8 s later: while the first one is being recovered from",
     "loop": "SIGKILL of a worker 3 or 4 times, each time as soon as it is there again",
@@ -28,7 +28,6 @@ KINDS = {
 LOST = "a lost worker ends requests"
 NOT_YET = {"kill": LOST, "together": LOST, "again": LOST, "loop": LOST, "idle": LOST, "hang": LOST, "cut": LOST, "corrupt": LOST,
            "ucx": "a silence of 2 s is a death there; " + LOST}
-
 
 COORDINATOR = -1
 
@@ -74,7 +73,6 @@ class Schedule:
     options: list
     popularity: list | None  # rows of each expert, for --placement replicas
     exact: bool
-    n_workers: int
     at_once: int
     requests: list
     kinds: list
@@ -87,7 +85,7 @@ class Schedule:
 
 
 def draw_deployment(rng, transports):
-    """Options of serve, and how many workers there are."""
+    """Options of serve, and how many workers there are of each role; no expert workers: all do both."""
     schedule = rng.choice(list(SCHEDULES))
     together = SCHEDULES[schedule] == "together" or (SCHEDULES[schedule] == "any" and rng.random() < 0.4)
     attention, experts = (rng.randint(2, 4), 0) if together else (rng.randint(1, 3), rng.randint(1, 3))
@@ -106,7 +104,7 @@ def draw_deployment(rng, transports):
         options += ["--policy", rng.choice(["defrag", "mtfs", "flfs", "rmf"])]
     if rng.random() < 0.15:
         options += ["--progress", "thread"]
-    return [str(o) for o in options], attention + experts, experts or attention
+    return [str(o) for o in options], attention, experts
 
 
 def draw_placement(rng, blocks, hosts):
@@ -143,12 +141,23 @@ def draw_request(rng, vocabulary, exact):
     return Request("/v1/chat/completions" if chat else "/v1/completions", body, rng.randint(1, n_tokens - 1) if leaves else None)
 
 
-def draw_kind(rng, kind, n_workers):
+def connections(attention, experts):
+    """Pairs of those who are connected: expert workers among each other only with the sequencer."""
+    n = attention + experts
+    if not experts:
+        return [(COORDINATOR, w) for w in range(n)] + [(a, b) for b in range(n) for a in range(b)]
+    return ([(COORDINATOR, w) for w in range(n)] + [(a, e) for a in range(attention) for e in range(attention, n)]
+            + [(attention, e) for e in range(attention + 1, n)])
+
+
+def draw_kind(rng, kind, attention, experts):
     """The strikes of one fault."""
+    n_workers = attention + experts
     one, at = rng.randrange(n_workers), round(rng.uniform(0.08, 0.75), 3)
 
     def stop():
-        return {"action": "stop", "seconds": round(rng.uniform(0.2, 3) if rng.random() < 0.3 else rng.uniform(0.2, 0.8), 1)}
+        how_long = rng.random()
+        return {"action": "stop", "seconds": 9.0 if how_long < 0.03 else round(rng.uniform(0.2, 3 if how_long < 0.3 else 0.8), 1)}
 
     if kind == "kill":
         return [Strike("kill", one, at)]
@@ -170,7 +179,8 @@ def draw_kind(rng, kind, n_workers):
     if kind == "pause":
         return [Strike("stop", COORDINATOR, at, seconds=round(rng.uniform(0.2, 5), 1))]
     if kind in ("cut", "corrupt"):
-        return [Strike(kind, one, at, peer=rng.choice([w for w in range(COORDINATOR, n_workers) if w != one]))]
+        peer, worker = rng.choice(connections(attention, experts))
+        return [Strike(kind, worker, at, peer=peer)]
     raise ValueError(f"no kind {kind}; there are {', '.join(KINDS)}")
 
 
@@ -179,16 +189,16 @@ def draw(seed, kinds, transports):
     rng = random.Random(f"chaos {seed}")
     fixture = rng.choice(list(FIXTURES))
     blocks, vocabulary = FIXTURES[fixture]
-    options, n_workers, hosts = draw_deployment(rng, transports)
-    placement, popularity = draw_placement(rng, blocks, hosts)
+    options, attention, experts = draw_deployment(rng, transports)
+    placement, popularity = draw_placement(rng, blocks, experts or attention)
     exact = rng.random() < 0.85
     requests = [draw_request(rng, vocabulary, exact) for _ in range(rng.randint(8, 20))]
     at_once = rng.randint(3, 8)
     drawn = [rng.choice(kinds) for _ in range(rng.choice([1, 1, 2, 3]))] if kinds else []
-    strikes = [draw_kind(rng, k, n_workers) for k in drawn]
+    strikes = [draw_kind(rng, k, attention, experts) for k in drawn]
     strikes.sort(key=lambda s: s[0].at)
     limit = ["--silence-limit", "2"] if "hang" in drawn else []
     if {"cut", "corrupt"} & set(drawn):
         options[options.index("--transport") + 1] = "tcp"
-    return Schedule(seed, fixture, options + placement + limit + (["--exact"] if exact else []), popularity, exact, n_workers,
+    return Schedule(seed, fixture, options + placement + limit + (["--exact"] if exact else []), popularity, exact,
                     at_once, requests, drawn, [s for several in strikes for s in several])

@@ -41,6 +41,8 @@ import streams  # noqa: E402
 DONE = ROOT / "build" / "chaos.tsv"
 LEDGER = ROOT / "docs" / "lab" / "chaos.tsv"
 GOLDEN = ROOT / "tests" / "golden"
+MORE_S = 12  # so long requests are sent again and again if not all has struck yet
+LEAKED = 4  # more files open at the end: connections that have just been closed
 WHOLE_S = 40  # so long the server may take to be whole again when nothing strikes it any more
 BAD_LOG = re.compile(r"Sanitizer|runtime error|assertion")
 
@@ -57,7 +59,7 @@ class References:
                 options = ["--exact", "--threads", "1", "--ctx", str(draw.CONTEXT)]
                 self.running[schedule.fixture] = crowd.start(self.sluice, GOLDEN / schedule.fixture, options)
         whole = [draw.Request(r.path, r.body, None) for r in schedule.requests]
-        return streams.ask_all(self.running[schedule.fixture][1], whole, "m", 8)
+        return [a for _, a in streams.ask_all(self.running[schedule.fixture][1], whole, "m", 8)]
 
     def stop(self):
         for process, *_ in self.running.values():
@@ -71,7 +73,7 @@ class Result:
     def __init__(self, schedule):
         self.schedule, self.wrong, self.log, self.missed = schedule, [], [], []
         self.strikes, self.streams, self.tokens, self.seconds = {}, 0, 0, 0.0
-        self.calm_gap = self.gap = self.to_next = 0.0
+        self.calm_gap = self.gap = self.to_next = self.whole = 0.0
 
     def counts(self):
         return {"wrong": len(self.wrong), "streams": self.streams, "tokens": self.tokens, "strikes": self.strikes,
@@ -81,7 +83,7 @@ class Result:
         """Longest time between two tokens of a stream before the first strike and after it, and from a kill to the next
         token of the stream that waited longest."""
         first = min((t for _, t in struck), default=float("inf"))
-        for a in answers:
+        for _, a in answers:
             for before, after in zip(a.times, a.times[1:], strict=False):
                 if after < first:
                     self.calm_gap = max(self.calm_gap, after - before)
@@ -96,12 +98,13 @@ class Result:
         struck = ", ".join(f"{n} {k}" for k, n in self.strikes.items()) or "none"
         end = f"FAILED in {len(self.wrong)} ways" if self.wrong else "passed"
         return (f"seed {s.seed}: {s}\n  {end}: {self.streams} answers, {self.tokens} tokens, struck: {struck}; longest gap "
-                f"{1e3 * self.calm_gap:.0f} ms before, {1e3 * self.gap:.0f} ms after; kill to next token "
-                f"{1e3 * self.to_next:.0f} ms; {self.seconds:.1f} s" + "".join(f"\n  missed {m}" for m in self.missed))
+                f"{1e3 * self.calm_gap:.0f} ms before, {1e3 * self.gap:.0f} ms after; kill to next token {1e3 * self.to_next:.0f} ms; "
+                f"whole again {self.whole:.1f} s after the last answer; {self.seconds:.1f} s" + "".join(f"\n  missed {m}" for m in self.missed))
 
 
 def compare(result, answers, wants, requests, what):
-    for i, (got, want, request) in enumerate(zip(answers, wants, requests, strict=True)):
+    for i, got in answers:
+        want, request = wants[i], requests[i]
         if want.error:
             raise AssertionError(f"the oracle has no answer to {request}: {want.error}")
         wrong = streams.differences(got, want) if result.schedule.exact else streams.miscounts(got, request)
@@ -110,17 +113,20 @@ def compare(result, answers, wants, requests, what):
         result.tokens += got.tokens
 
 
+def missing(port):
+    """What keeps the server from being whole: not ready, or workers that are not there."""
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=30).close()
+    except urllib.error.HTTPError as e:
+        return f"/readyz: {e.read().decode().strip()}"
+    return ", ".join(f"no {labels}" for labels, up in crowd.metrics(port)["worker_up"].items() if not up)
+
+
 def await_whole(port, seconds):
-    """All workers are there."""
     end = time.monotonic() + seconds
-    while True:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30).close()
-            return
-        except urllib.error.HTTPError as e:
-            said = e.read().decode()
+    while why := missing(port):
         if time.monotonic() > end:
-            raise AssertionError(f"/health says {said.strip()} after {seconds} s")
+            raise AssertionError(f"after {seconds} s: {why}")
         time.sleep(0.02)
 
 
@@ -131,7 +137,9 @@ def strike_and_compare(result, process, port, wants):
     idle = [x for x in s.strikes if x.at is not None and x.at >= 1]
     striker = faults.Striker(process.pid, [x for x in s.strikes if x not in idle], progress)
     striker.start()
-    answers = streams.ask_all(port, s.requests, "m", s.at_once, progress.came)
+    end = time.monotonic() + MORE_S
+    answers = streams.ask_all(port, s.requests, "m", s.at_once, progress.came,
+                              lambda: striker.is_alive() and time.monotonic() < end)
     progress.end()
     striker.join()
     result.measure(answers, striker.struck)
@@ -144,6 +152,10 @@ def strike_and_compare(result, process, port, wants):
         result.strikes[strike.action] = result.strikes.get(strike.action, 0) + 1
     again = [draw.Request(r.path, r.body, None) for r in s.requests[:2]]
     compare(result, streams.ask_all(port, again, "m", 2), wants[:2], again, "request at the end")
+
+
+def open_files(process):
+    return len(os.listdir(f"/proc/{process.pid}/fd"))
 
 
 def leave(result, process):
@@ -170,9 +182,14 @@ def run(schedule, sluice, references):
             options = [o.replace("POPULARITY", str(popularity)) for o in schedule.options]
             wants = references.answers(schedule)
             process, port, result.log = crowd.start(sluice, GOLDEN / schedule.fixture, options)
+            files = open_files(process)
             strike_and_compare(result, process, port, wants)
+            quiet = time.monotonic()
             await_whole(port, 5 if result.wrong else WHOLE_S)
+            result.whole = time.monotonic() - quiet
             crowd.await_balance(port)
+            if (more := open_files(process) - files) > LEAKED:
+                result.wrong.append(f"the server has {more} more files open than at its start")
             leave(result, process)
         except AssertionError as e:
             result.wrong.append(str(e))

@@ -1,6 +1,7 @@
 """Requests as clients send them, and what of their answers must not depend on faults."""
 
 import http.client
+import itertools
 import json
 import threading
 import time
@@ -35,30 +36,34 @@ class Answer:
         return came
 
     def lists(self, index):
-        """(name, list) of all that grows with a choice's tokens, in an order that has the clearest first."""
+        """{name: list} of all that grows with a choice's tokens; what shows a difference most clearly is first."""
         c = self.choices.get(index, {"ids": [], "text": "", "logprobs": {}})
-        return [("token id", c["ids"]), ("byte", list(c["text"].encode())),
-                *[(f"logprobs.{name}", values) for name, values in sorted(c["logprobs"].items())]]
+        return {"token id": c["ids"], "byte": list(c["text"].encode()), **{f"logprobs.{k}": v for k, v in sorted(c["logprobs"].items())}}
 
-    def whole(self, index):
-        c = self.choices.get(index, {})
-        return c.get("finish")
+    def finish(self, index):
+        return self.choices.get(index, {}).get("finish")
+
+
+def first_difference(ours, theirs, part):
+    """Index at which two lists part; None: they are equal, or as far as ours goes if that is a part."""
+    same = min(len(ours), len(theirs))
+    first = next((i for i in range(same) if ours[i] != theirs[i]), same)
+    return first if first < len(ours) or (first < len(theirs) and not part) else None
 
 
 def differences(got, want):
-    """What is wrong with an answer beside that of a run without faults: none, if the client left, beyond where it left."""
+    """What is wrong with an answer beside that of a run without faults: nothing, if the client left, beyond where it left."""
     wrong = [f"ended with an error after {got.tokens} tokens: {got.error}"] if got.error else []
-    part = got.left or got.error
-    for index in sorted(got.choices if part else want.choices):
-        for (name, ours), (_, theirs) in zip(got.lists(index), want.lists(index), strict=False):
-            first = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
-            if first < len(ours) or (first < len(theirs) and not part):
-                wrong.append(f"choice {index}: {name} {first} of {len(ours)} is {ours[first:first + 3]}, "
-                             f"not {theirs[first:first + 3]} of {len(theirs)}")
+    part = got.left or got.error is not None
+    for index in sorted({*got.choices, *([] if part else want.choices)}):
+        ours, theirs = got.lists(index), want.lists(index)
+        for name in dict.fromkeys([*ours, *([] if part else theirs)]):
+            a, b = ours.get(name, []), theirs.get(name, [])
+            if (i := first_difference(a, b, part)) is not None:
+                wrong.append(f"choice {index}: {name} {i} of {len(a)} is {a[i:i + 3]}, not {b[i:i + 3]} of {len(b)}")
                 break
-        else:
-            if not part and got.whole(index) != want.whole(index):
-                wrong.append(f"choice {index}: finish reason {got.whole(index)}, not {want.whole(index)}")
+        if not part and got.finish(index) != want.finish(index):
+            wrong.append(f"choice {index}: finish reason {got.finish(index)}, not {want.finish(index)}")
     if not part and got.usage != want.usage:
         wrong.append(f"usage {got.usage}, not {want.usage}")
     return wrong
@@ -116,21 +121,24 @@ def read_stream(response, request, answer, on_tokens):
     answer.error = "the stream ended without [DONE]"
 
 
-def ask_all(port, requests, model, at_once, on_tokens=lambda n: None):
-    """Answers in the order of the requests, so many of which are open at a time."""
-    answers, left, lock = [None] * len(requests), list(enumerate(requests)), threading.Lock()
+def ask_all(port, requests, model, at_once, on_tokens=lambda n: None, more=lambda: False):
+    """(number of the request, its answer) of each request, so many of which are open at a time; then from the first one
+    again for as long as there is to be more."""
+    answers, numbers, lock = [], itertools.count(), threading.Lock()
 
     def client():
         while True:
             with lock:
-                if not left:
+                n = next(numbers)
+                if n >= len(requests) and not more():
                     return
-                i, request = left.pop(0)
-            answers[i] = ask(port, request, model, on_tokens)
+            answer = ask(port, requests[n % len(requests)], model, on_tokens)
+            with lock:
+                answers.append((n % len(requests), answer))
 
     clients = [threading.Thread(target=client, daemon=True) for _ in range(at_once)]
     for c in clients:
         c.start()
     for c in clients:
         c.join()
-    return answers
+    return sorted(answers, key=lambda a: a[0])

@@ -1,0 +1,66 @@
+"""The oracle of tests/chaos/run.py; `make check-long ONLY=chaos` runs 300 schedules."""
+
+import copy
+import pathlib
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import streams  # noqa: E402
+
+
+def answer():
+    a = streams.Answer()
+    for i, (text, finish) in enumerate([("ab", None), ("c", None), ("é", "length")]):
+        logprobs = {"tokens": [text], "token_logprobs": [f"-0.{i}"], "top_logprobs": [{text: f"-0.{i}"}], "text_offset": [i]}
+        a.add({"choices": [{"index": 0, "text": text, "token_ids": [7 + i], "logprobs": logprobs, "finish_reason": finish}]})
+    a.add({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 3}})
+    return a
+
+
+def lose_last(values):
+    del values[-1]
+
+
+def repeat_last(values):
+    values.append(values[-1])
+
+
+FAULTS = {
+    "a lost token": lambda a: lose_last(a.choices[0]["ids"]),
+    "a repeated token": lambda a: repeat_last(a.choices[0]["ids"]),
+    "another token": lambda a: a.choices[0]["ids"].__setitem__(1, 9),
+    "another byte": lambda a: a.choices[0].update(text="abcè"),
+    "a log-probability's last digit": lambda a: a.choices[0]["logprobs"]["token_logprobs"].__setitem__(2, "-0.20"),
+    "another runner-up": lambda a: a.choices[0]["logprobs"]["top_logprobs"].__setitem__(0, {"x": "-0.0"}),
+    "no log-probabilities": lambda a: a.choices[0]["logprobs"].clear(),
+    "another reason": lambda a: a.choices[0].update(finish="stop"),
+    "another usage": lambda a: a.usage.update(completion_tokens=4),
+    "a choice too many": lambda a: a.choices.__setitem__(1, a.choices[0]),
+    "a lost choice": lambda a: a.choices.clear(),
+    "an error": lambda a: setattr(a, "error", "worker 1 is gone"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_oracle_sees(fault):
+    got = answer()
+    assert streams.differences(got, answer()) == []
+    FAULTS[fault](got)
+    assert streams.differences(got, answer())
+
+
+def test_who_left_is_compared_as_far_as_it_read():
+    got = answer()
+    got.left, got.usage = True, None
+    for name in ("ids", "text"):
+        got.choices[0][name] = got.choices[0][name][:1]
+    got.choices[0]["finish"] = None
+    for values in got.choices[0]["logprobs"].values():
+        del values[1:]
+    assert streams.differences(got, answer()) == []
+    wrong = copy.deepcopy(got)
+    wrong.choices[0]["ids"] = [8]
+    assert streams.differences(wrong, answer())
