@@ -118,6 +118,7 @@ void sl_recover_lost(sl_recover *r, uint32_t id, uint64_t now_us) {
         later(now_us, pause_after(p->starts, r->o.start_pause_us, r->o.start_pause_max_us));
     p->missed |= p->planned && (r->roster->worker[id].roles & SL_ROLE_EXPERT);
     p->planned = p->coming = p->doomed = p->dropped = false;
+    p->since_us = now_us;
     p->breaks = 0;
     r->there[id] = 0;
     stir(r);
@@ -154,7 +155,7 @@ void sl_recover_ailing(sl_recover *r, uint32_t id, uint64_t now_us) {
 static void take(sl_recover *r, uint64_t now_us) {
     for (uint32_t i = 0; i < r->roster->n; i++) {
         sl_recover_place *p = &r->place[i];
-        if (!p->planned) p->since_us = now_us;
+        if (!p->planned && r->there[i]) p->since_us = now_us;
         p->planned = r->there[i];
         p->missed = p->asked && !p->planned && (r->roster->worker[i].roles & SL_ROLE_EXPERT);
     }
@@ -192,6 +193,13 @@ static uint64_t change_due(const sl_recover *r) {
     return r->mend ? SL_MAX(r->retry_us, r->mend_us) : SL_RECOVER_NEVER;
 }
 
+/* While nobody else can serve a long pause would only use up the patience. */
+static uint64_t start_due(const sl_recover *r, uint32_t id) {
+    const sl_recover_place *p = &r->place[id];
+    if (r->service != SL_RECOVER_WAITS) return p->next_us;
+    return SL_MIN(p->next_us, later(p->since_us, r->o.start_pause_us));
+}
+
 /* When the place needs a word of its own, and which. */
 static uint64_t place_due(const sl_recover *r, uint32_t id, sl_recover_word *word) {
     const sl_recover_place *p = &r->place[id];
@@ -200,7 +208,7 @@ static uint64_t place_due(const sl_recover *r, uint32_t id, sl_recover_word *wor
     if (p->doomed) return 0;
     if (p->coming) return p->next_us;
     *word = SL_RECOVER_START;
-    return p->can_start && is_away(r, id) && !r->changing ? p->next_us : SL_RECOVER_NEVER;
+    return p->can_start && is_away(r, id) && !r->changing ? start_due(r, id) : SL_RECOVER_NEVER;
 }
 
 static void begin_change(sl_recover *r) {

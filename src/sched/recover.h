@@ -36,7 +36,8 @@
 
 #define SL_RECOVER_NEVER UINT64_MAX
 
-/* Pauses double from the first to the longest with each time that it was in vain. */
+/* Pauses double from the first to the longest with each time that it was in vain; those before
+ * starts stay at the first while service WAITS. */
 typedef struct sl_recover_opts {
     uint64_t patience_us; /* how long requests wait while nobody can serve them; NEVER: for ever */
     uint64_t start_pause_us, start_pause_max_us; /* before a second start of a place, and later */
@@ -81,7 +82,7 @@ typedef struct sl_recover_place {
     bool asked;     /* the plan that is being taken has the place */
     uint32_t starts, breaks; /* that still count */
     uint64_t next_us;        /* of the next start; while it comes, when that takes too long */
-    uint64_t since_us;       /* planned */
+    uint64_t since_us;       /* planned, or lost */
     uint64_t broke_us;       /* a link of it, last */
 } sl_recover_place;
 

@@ -201,8 +201,8 @@ static void patience_ends(void **state) {
     taken(&s);
     assert_int_equal(s.r.service, SL_RECOVER_SERVES);
     lose(&s, 0); /* the next outage */
-    says_after(&s, 2 * SEC, SL_RECOVER_START, 0);
-    says_after(&s, 28 * SEC, SL_RECOVER_GIVE_UP, 99);
+    says_after(&s, SEC, SL_RECOVER_START, 0);
+    says_after(&s, 29 * SEC, SL_RECOVER_GIVE_UP, 99);
     end(&s);
 }
 
@@ -237,6 +237,23 @@ static void a_crash_loop(void **state) {
     changes_to(&s, "1110");
     taken(&s);
     says_of(&s, SL_RECOVER_START, 3);
+    end(&s);
+}
+
+/* It is tried for as long as requests wait; then there is time. */
+static void a_crash_loop_of_the_last_one(void **state) {
+    (void)state;
+    story s = begin(2, one_and_one);
+    serve(&s);
+    lose(&s, 0);
+    says_of(&s, SL_RECOVER_START, 0);
+    for (uint32_t second = 1; second < 30; second++) {
+        lose(&s, 0);
+        says_after(&s, SEC, SL_RECOVER_START, 0);
+    }
+    lose(&s, 0);
+    says_after(&s, SEC, SL_RECOVER_GIVE_UP, 99);
+    says_after(&s, 59 * SEC, SL_RECOVER_START, 0);
     end(&s);
 }
 
@@ -508,10 +525,10 @@ static void note_service(world *w) {
     }
 }
 
-static uint64_t expected_pause(uint32_t starts) {
-    uint64_t us = starts ? SEC : 0;
-    for (uint32_t i = 1; i < starts && us < 60 * SEC; i++) us *= 2;
-    return SL_MIN(us, 60 * SEC);
+static uint64_t expected_pause(const world *w, uint32_t starts) {
+    uint64_t us = starts ? SEC : 0, most = w->outage && !w->gave_up ? SEC : 60 * SEC;
+    for (uint32_t i = 1; i < starts && us < most; i++) us *= 2;
+    return SL_MIN(us, most);
 }
 
 static void end_life(world *w, uint32_t i) {
@@ -566,7 +583,7 @@ static void on_change(world *w) {
 static void on_start(world *w, uint32_t i) {
     actor *a = &w->a[i];
     assert_true(!w->changing && a->life == NOBODY && w->s.r.place[i].can_start);
-    assert_true(w->s.now - a->lost >= expected_pause(a->starts));
+    assert_true(w->s.now - a->lost >= expected_pause(w, a->starts));
     a->starts++;
     a->life = STARTED;
     a->from = w->s.now;
@@ -729,6 +746,7 @@ int main(void) {
         cmocka_unit_test(the_last_one),
         cmocka_unit_test(patience_ends),
         cmocka_unit_test(a_crash_loop),
+        cmocka_unit_test(a_crash_loop_of_the_last_one),
         cmocka_unit_test(deaths_during_a_change),
         cmocka_unit_test(back_before_the_change_is_over),
         cmocka_unit_test(changes_that_fail),
