@@ -74,6 +74,8 @@ PARTS = {
     "scores": ("lm-eval through the server against transformers, each default numeric; exchanged experts must be found", 9,
                [(f"{name}{what}", ["tests/scores/check.py", name, *option]) for name in NUMERICS
                 for what, option in (("", []), (", exchanged experts", ["--planted"]))]),
+    "stalls": ("processes that stand still: the coordinator for 30 s, workers for 10 s, shm and tcp", 3,
+               [("all", [".venv/bin/python", "tests/multi/test_stall.py"])]),
     "model": ("the membership protocol in spin, without what takes an hour", 2, [("all", ["tests/model/run.sh"])]),
     "neon": ("all kernel tests under qemu", 4, [("all", ["tests/neon.sh"])]),
     "fuzz": ("every fuzz target for 20 s from its corpus", 8,
@@ -82,7 +84,8 @@ PARTS = {
 # part -> preset of the build that its units run, build folder, what of it
 BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all"), "asan": ("dev", "build-dev", "all"),
           "tsan": ("tsan", "build-tsan", "all"), "deferred": ("release", "build", "all"), "chaos": ("release", "build", "sluice"),
-          "fuzz": ("fuzz", "build-fuzz", "fuzzers"), "scores": ("release", "build", "sluice")}
+          "fuzz": ("fuzz", "build-fuzz", "fuzzers"), "scores": ("release", "build", "sluice"),
+          "stalls": ("release", "build", "sluice")}
 
 
 def prepare(part):

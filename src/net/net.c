@@ -5,6 +5,7 @@
 #include <sodium.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "net/net_int.h"
@@ -85,6 +86,7 @@ sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
     n->heartbeat_us = o->heartbeat_us ? o->heartbeat_us : SL_NET_HEARTBEAT_US;
     n->dead_after_us = o->dead_after_us ? o->dead_after_us : SL_NET_DEAD_AFTER_US;
     n->silence_limit_us = o->silence_limit_us ? o->silence_limit_us : SL_NET_SILENCE_LIMIT_US;
+    n->parent = o->parent;
     sl_net_set_callers(n, o->callers);
     n->on = o->on;
     n->ctx = o->ctx;
@@ -310,6 +312,9 @@ static uint64_t patience_us(const sl_conn *c, uint64_t base_us) {
     const sl_net *n = c->net;
     uint64_t most_us = SL_MAX(base_us, (uint64_t)n->silence_limit_us);
     if (c->place == SL_PEER_IN_THIS_PROCESS) return UINT64_MAX / 2;
+    /* Nobody can take its place: given up for dead in vain, it costs every request. */
+    if (c->state == SL_CONN_OPEN && c->peer.is_coordinator)
+        return SL_MAX(most_us, SL_NET_COORDINATOR_US);
     if (c->place == SL_PEER_ON_THIS_MACHINE && !sl_session_is_pending(c)) return most_us;
     return SL_MIN(stretched_us(n, base_us), most_us);
 }
@@ -323,6 +328,11 @@ static void watch_handshake(sl_conn *c, uint64_t now_us, uint64_t *next_us) {
     sl_session_close(c, SL_ERR_TIMEOUT, text);
 }
 
+/* Stopped or kept waiting, then, and not dead. */
+static bool is_living_parent(const sl_conn *c) {
+    return c->peer.is_coordinator && c->net->parent && getppid() == c->net->parent;
+}
+
 static void watch(sl_conn *c, uint64_t now_us, uint64_t *next_us) {
     sl_net *n = c->net;
     char text[96];
@@ -334,6 +344,7 @@ static void watch(sl_conn *c, uint64_t now_us, uint64_t *next_us) {
     /* Later than now where the process was stopped within this look: before the stop, then. */
     c->heard_us = SL_MIN(c->heard_us, now_us);
     c->sent_us = SL_MIN(c->sent_us, now_us);
+    if (now_us >= c->heard_us + limit_us && is_living_parent(c)) c->heard_us = now_us;
     if (now_us >= c->heard_us + limit_us) {
         snprintf(text, sizeof text, "silent for %llu ms, limit %llu ms",
                  (unsigned long long)(now_us - c->heard_us) / 1000,

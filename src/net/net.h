@@ -98,6 +98,9 @@ typedef struct sl_net_opts {
      * machine so long (its end is heard of at once), one elsewhere for dead_after_us, longer the
      * later this process itself lately ran, but no longer than this. */
     uint32_t silence_limit_us;
+    /* A coordinator is borne for a minute, or for silence_limit_us if that is longer. One whose
+     * process started this one: for ever, as long as it is this one's parent. 0: it did not. */
+    int32_t parent;
     uint32_t callers; /* see sl_net_set_callers; 0: 64, as at first */
     sl_net_events on;
     void *ctx;

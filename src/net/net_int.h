@@ -17,6 +17,7 @@
 #define SL_NET_HEARTBEAT_US     250000u
 #define SL_NET_DEAD_AFTER_US    2000000u /* as long as this process runs on time */
 #define SL_NET_SILENCE_LIMIT_US 10000000u
+#define SL_NET_COORDINATOR_US   60000000u /* the least that a silent coordinator is borne */
 #define SL_HELLO_BYTES          212u
 #define SL_NONCE_BYTES          32u
 #define SL_MAC_BYTES            32u
@@ -153,6 +154,7 @@ struct sl_net {
     size_t secret_len;
     sl_clock clock;
     uint32_t heartbeat_us, dead_after_us, silence_limit_us;
+    int32_t parent;       /* see sl_net_opts */
     uint32_t max_callers; /* with a HELLO that fits, which may be a recording, and no more */
     uint64_t late_us;     /* how late its timers were looked at, lately at worst */
     sl_net_events on;

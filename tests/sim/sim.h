@@ -19,7 +19,7 @@
 #define SIM_CHOICES      3u
 #define SIM_PROMPTS      (SIM_FAMILIES * SIM_CHOICES)
 #define SIM_MAX_EVENTS   16u
-#define SIM_STUCK_S      30u /* as long as no request hears anything, at most */
+#define SIM_STUCK_S      45u /* no request hears anything so long: more than the longest stall */
 
 /* What a run of seeds must have met, each at least once: name, and whether it takes a failure. */
 #define SIM_COVER(X)                                                                               \

@@ -248,6 +248,8 @@ static void draw_slowness(sim *s, uint32_t span_us) {
     case 2: /* the coordinator does not acknowledge for a while, now and then */
         for (uint64_t i = 0, at_us = sim_below(s, span_us); i < pauses; i++, at_us += 2000000)
             add_event(s, SIM_STALL, s->n_workers, 0, at_us, 10000 + sim_below(s, 1300000));
+        if (sim_once_in(s, 4)) /* or stands still for long */
+            add_event(s, SIM_STALL, s->n_workers, 0, 2000000u * pauses, 30000000);
         break;
     default:
         break;

@@ -1,6 +1,8 @@
 /* Open connections: sequences, headers, silence and ends. */
 #include "net_raw.h"
 
+#include <unistd.h>
+
 static void a_gap_in_the_sequence_closes(void **state) {
     stage *s = *state;
     for (int i = 0; i < 2; i++) {
@@ -125,6 +127,36 @@ static void who_has_a_witness_is_borne_longer(void **state) {
     assert_true(raw_log_in(s, KEY) != 0);
     s->p.last->place = SL_PEER_IN_THIS_PROCESS;
     assert_int_equal(silence_ms(s, 1000, 600000000), 0);
+}
+
+static void a_coordinator_is_borne_for_a_minute(void **state) {
+    stage *s = *state;
+    const sl_peer_place places[] = {SL_PEER_ELSEWHERE, SL_PEER_ON_THIS_MACHINE};
+    for (size_t i = 0; i < SL_LEN(places); i++) {
+        assert_true(raw_log_in(s, KEY) != 0);
+        s->p.last->place = places[i];
+        s->p.last->peer.is_coordinator = 1;
+        assert_in_range(silence_ms(s, 1000, 90000000), 60000, 60100);
+    }
+    s->p.net->silence_limit_us = 90000000; /* longer is longer */
+    assert_true(raw_log_in(s, KEY) != 0);
+    s->p.last->peer.is_coordinator = 1;
+    assert_in_range(silence_ms(s, 1000, 120000000), 90000, 90100);
+    s->p.net->silence_limit_us = SL_NET_SILENCE_LIMIT_US;
+}
+
+/* Only while it is that, and only the coordinator. */
+static void a_living_parent_is_never_given_up(void **state) {
+    stage *s = *state;
+    s->p.net->parent = getppid();
+    assert_true(raw_log_in(s, KEY) != 0);
+    assert_in_range(silence_ms(s, 1000, 90000000), 2000, 2100);
+    assert_true(raw_log_in(s, KEY) != 0);
+    s->p.last->peer.is_coordinator = 1;
+    assert_int_equal(silence_ms(s, 1000, 600000000), 0);
+    s->p.net->parent = getppid() + 1; /* this process is an orphan now */
+    assert_in_range(silence_ms(s, 1000, 90000000), 1, 60100);
+    s->p.net->parent = 0;
 }
 
 /* Threads of one process: whatever the owner of one does for how long. */
@@ -278,6 +310,8 @@ int main(void) {
         CASE(who_runs_on_time_finds_the_dead_soon),
         CASE(who_runs_late_gives_peers_time),
         CASE(who_has_a_witness_is_borne_longer),
+        CASE(a_coordinator_is_borne_for_a_minute),
+        CASE(a_living_parent_is_never_given_up),
         CASE(threads_do_not_die_of_silence),
         CASE(own_sleep_is_not_the_peers_silence),
         CASE(own_sleep_ends_no_handshake),

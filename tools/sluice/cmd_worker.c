@@ -39,6 +39,7 @@ int cmd_worker(const sl_options *o) {
                               .isa = kernels,
                               .threads = o->threads,
                               .wanted = o->worker_id,
+                              .parent = (int32_t)o->parent,
                               .join_timeout_s = o->join_timeout,
                               .silence_limit_s = o->silence_limit,
                               .cpu = cpu};

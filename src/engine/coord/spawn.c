@@ -98,16 +98,17 @@ static int spawn_closed(pid_t *pid, const char *program, char *const argv[], cha
 
 static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
     sl_spawned *s = &e->spawned[id];
-    char wanted[16], silence[32], variable[96];
+    char wanted[16], parent[16], silence[32], variable[96];
     snprintf(wanted, sizeof wanted, "%u", id);
+    snprintf(parent, sizeof parent, "%d", (int)getpid());
     snprintf(silence, sizeof silence, "%.9g", e->o.silence_limit_s);
     snprintf(variable, sizeof variable, "SLUICE_SECRET=%s", e->secret);
-    const char *argv[16] = {e->program, "worker", "--join", sl_net_address(e->net), "--transport",
-                            e->o.transport, "--worker-id", wanted,
-                            /* Whoever starts it is there already, but a busy machine may be late
-                             * for a handshake: then it is tried again. */
-                            "--join-timeout", "10"};
-    size_t n = 10;
+    const char *argv[20] = {e->program, "worker", "--join", sl_net_address(e->net), "--transport",
+                            e->o.transport, "--worker-id", wanted, "--parent", parent,
+                            /* Whoever starts it is there already, but may be stopped, and a busy
+                             * machine late for a handshake: then it is tried again. */
+                            "--join-timeout", "60"};
+    size_t n = 12;
     if (e->o.silence_limit_s > 0) argv[n++] = "--silence-limit", argv[n++] = silence;
     argv[n++] = "--isa"; /* nobody measures beside the others */
     argv[n++] = e->isa[0] ? e->isa : sl_kernels_name(sl_kernels_base());

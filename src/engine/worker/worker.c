@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define PLAN_MEMORY   ((size_t)256 << 20) /* of a parsed plan */
 #define IDLE_US       100000u             /* longest sleep without a reason to wake */
@@ -524,6 +525,7 @@ static sl_status start(sl_worker *w, sl_err *err) {
                       .hello = w->hello,
                       .clock = w->clock,
                       .silence_limit_us = (uint32_t)(1e6 * o->silence_limit_s),
+                      .parent = o->parent,
                       .on = {on_open, on_message, on_down},
                       .ctx = w};
     sl_status st = sl_inbox_reserve(&w->inbox, err);
@@ -598,13 +600,17 @@ static sl_status run_once(const sl_worker_opts *o, bool *joined, sl_err *err) {
     return st;
 }
 
+static bool is_orphan(const sl_worker_opts *o) {
+    return o->parent && getppid() != o->parent;
+}
+
 sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) {
     bool joined;
     uint64_t pause_ms = JOIN_PAUSE_MS, until_ns = sl_now_ns() + o->join_timeout_s * 1000000000ull;
     sl_status st = run_once(o, &joined, err);
     if (!joined && is_absence(st) && o->join_timeout_s)
         sl_log(SL_LOG_WARN, "worker", "%s; trying again for %u s", err->msg, o->join_timeout_s);
-    while (!joined && is_absence(st) && sl_now_ns() < until_ns) {
+    while (!joined && is_absence(st) && sl_now_ns() < until_ns && !is_orphan(o)) {
         const struct timespec pause = {.tv_sec = (time_t)(pause_ms / 1000),
                                        .tv_nsec = (long)(pause_ms % 1000) * 1000000};
         nanosleep(&pause, NULL);

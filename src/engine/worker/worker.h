@@ -24,6 +24,7 @@ typedef struct sl_worker_opts {
     sl_device_maker device;   /* zeroed: as the plan says */
     const sl_watch *watch;    /* sees what its schedulers decide; NULL: nobody */
     double silence_limit_s;   /* see sl_net_opts; 0: its default */
+    int32_t parent;           /* process of the coordinator, if that started this one; else 0 */
     uint32_t join_timeout_s;  /* sl_worker_run: a coordinator that is not there is tried so long */
     int32_t cpu; /* run on CPU cpu - 1; 0: as the plan says; -1: as sl_topology_pick says */
 } sl_worker_opts;

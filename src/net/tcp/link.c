@@ -25,12 +25,16 @@ static sl_block_pool *pool_of(const tcp_link *l) {
 
 /* ---- opening and failing ---- */
 
-static void set_options(int fd, uint32_t silence_limit_us) {
+static void set_options(int fd) {
     int one = 1;
-    /* Twice the session's own deadline: the kernel shall not retry for minutes after it. */
-    unsigned ms = silence_limit_us / 500;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
+}
+
+/* Twice the longest that the session waits: the kernel shall not retry for many minutes after it.
+ * On this machine it has nothing to retry, and who is stopped may be so for long. */
+static void limit_retries(const tcp_link *l) {
+    unsigned ms = SL_MAX(l->t->base.net->silence_limit_us, SL_NET_COORDINATOR_US) / 500;
+    (void)setsockopt(l->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
 }
 
 tcp_link *sl_tcp_link_create(tcp_transport *t, int fd, tcp_link_state state) {
@@ -41,7 +45,7 @@ tcp_link *sl_tcp_link_create(tcp_transport *t, int fd, tcp_link_state state) {
         sl_free(l);
         return NULL;
     }
-    set_options(fd, t->base.net->silence_limit_us);
+    set_options(fd);
     l->t = t;
     l->fd = fd;
     l->state = state;
@@ -51,13 +55,14 @@ tcp_link *sl_tcp_link_create(tcp_transport *t, int fd, tcp_link_state state) {
     return l;
 }
 
-sl_peer_place sl_tcp_link_place(const tcp_link *l) {
+void sl_tcp_link_place(tcp_link *l) {
     struct sockaddr_storage own = {0}, peer = {0};
     socklen_t own_len = sizeof own, peer_len = sizeof peer;
-    if (getsockname(l->fd, (struct sockaddr *)&own, &own_len) != 0 ||
-        getpeername(l->fd, (struct sockaddr *)&peer, &peer_len) != 0)
-        return SL_PEER_ELSEWHERE;
-    return sl_address_same_host(&own, &peer) ? SL_PEER_ON_THIS_MACHINE : SL_PEER_ELSEWHERE;
+    bool known = getsockname(l->fd, (struct sockaddr *)&own, &own_len) == 0 &&
+                 getpeername(l->fd, (struct sockaddr *)&peer, &peer_len) == 0;
+    l->conn->place =
+        known && sl_address_same_host(&own, &peer) ? SL_PEER_ON_THIS_MACHINE : SL_PEER_ELSEWHERE;
+    if (l->conn->place == SL_PEER_ELSEWHERE) limit_retries(l);
 }
 
 static void link_fail(tcp_link *l, sl_status why, const char *text) {
@@ -237,7 +242,7 @@ void sl_tcp_link_event(tcp_link *l, uint32_t events) {
             lost(l, "cannot connect", error);
         } else {
             l->state = TCP_LINK_UP;
-            if (l->conn) l->conn->place = sl_tcp_link_place(l);
+            if (l->conn) sl_tcp_link_place(l);
         }
     }
     if (events & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP)) l->readable = true;

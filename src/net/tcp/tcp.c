@@ -97,7 +97,7 @@ static void take_calls(tcp_transport *t) {
         if (!l) continue;
         l->conn = sl_net_accept(t->base.net, &t->base, l, &from, &err);
         if (l->conn)
-            l->conn->place = sl_tcp_link_place(l);
+            sl_tcp_link_place(l);
         else
             sl_tcp_link_drop(l, false);
     }

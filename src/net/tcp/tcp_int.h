@@ -55,8 +55,9 @@ struct tcp_transport {
 
 /* Takes fd in every case. NULL: no memory or no room in epoll. */
 tcp_link *sl_tcp_link_create(tcp_transport *t, int fd, tcp_link_state state);
-/* A connection whose two ends have one address ends on this machine. */
-sl_peer_place sl_tcp_link_place(const tcp_link *l);
+/* It is up: says where its peer is. A connection whose two ends have one address ends on this
+ * machine. */
+void sl_tcp_link_place(tcp_link *l);
 /* Takes the block. */
 sl_status sl_tcp_link_send(tcp_link *l, sl_block *b);
 /* What epoll says of its socket. */

@@ -1,0 +1,105 @@
+"""Processes that stand still for a while and go on (SIGSTOP, SIGCONT): nobody is given up, streams pause and go on with
+the tokens of a run without pauses.
+
+  tests/multi/test_stall.py    the long ones (`make check-long`): the coordinator for 30 s, workers for 10 s
+The server under test is SLUICE_BIN (default build/sluice) with worker processes on this machine."""
+
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from test_kill import TOKENS, Server
+
+STREAMS = 6
+COORDINATOR = None
+ATTENTION, SEQUENCER, EXPERT = 0, 2, 3  # of two attention and two expert workers
+DEPLOYMENT = ("--attention", "2", "--experts", "2", "--exact")
+LIMIT_S = 180  # for what takes a second on a calm machine
+
+
+class Stream(threading.Thread):
+    """One streamed completion: the text that came, and whether it ended as it should."""
+
+    def __init__(self, server, i):
+        super().__init__(daemon=True)
+        self.server, self.i = server, i
+        self.text, self.error, self.done = "", None, False
+        self.began = threading.Event()
+
+    def run(self):
+        body = {"model": "m", "prompt": [3, 17, 41 + self.i], "max_tokens": TOKENS, "stream": True, "temperature": 1,
+                "seed": self.i, "ignore_eos": True}
+        response = self.server.request("POST", "/v1/completions", body, timeout=LIMIT_S)
+        for raw in response:
+            line = raw.decode().strip()
+            self.done = self.done or line == "data: [DONE]"
+            if not line.startswith("data: {"):
+                self.error = self.error or (response.status != 200 and line)
+                continue
+            event = json.loads(line[6:])
+            self.error = self.error or event.get("error")
+            self.text += "".join(c["text"] for c in event.get("choices", []))
+            self.began.set()
+        self.began.set()
+
+
+def texts(server, who="nobody", seconds=0):
+    """What all streams answer while one process stands still in the middle of them."""
+    streams = [Stream(server, i) for i in range(STREAMS)]
+    for s in streams:
+        s.start()
+    for s in streams:
+        assert s.began.wait(LIMIT_S)
+    if seconds:
+        pid = server.process.pid if who is COORDINATOR else server.worker_pid(who)
+        os.kill(pid, signal.SIGSTOP)
+        assert not all(s.done for s in streams), "it stood still too late"
+        time.sleep(seconds)
+        os.kill(pid, signal.SIGCONT)
+    for s in streams:
+        s.join(LIMIT_S)
+        assert s.done and not s.error, (who, seconds, s.error, "".join(server.log))
+    return [s.text for s in streams]
+
+
+def hold_up(transport, stalls, *options):
+    """stalls: (who, for how many seconds), one after the other."""
+    server = Server(*DEPLOYMENT, "--transport", transport, *options)
+    try:
+        want = texts(server)
+        for who, seconds in stalls:
+            assert texts(server, who, seconds) == want, (who, seconds)
+        assert server.request("GET", "/health").status == 200
+    finally:
+        code = server.stop()
+    server.reader.join(10)
+    log = "".join(server.log)
+    assert code == 0 and not re.search(r" (warn|error) |lost|silent|Sanitizer|assertion failed", log), log
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_workers_stand_still(transport):
+    hold_up(transport, [(ATTENTION, 1), (SEQUENCER, 3), (EXPERT, 1)])
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_coordinator_stands_still(transport):
+    hold_up(transport, [(COORDINATOR, 5)])
+
+
+def main():
+    for transport in ("shm", "tcp"):
+        hold_up(transport, [(COORDINATOR, 30)])
+        print(f"{transport}: the coordinator stood still for 30 s", flush=True)
+        hold_up(transport, [(ATTENTION, 10), (SEQUENCER, 10), (EXPERT, 10)], "--silence-limit", "20")
+        print(f"{transport}: workers stood still for 10 s", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
