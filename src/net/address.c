@@ -140,6 +140,25 @@ void sl_address_advertise(const struct sockaddr_storage *bound, char *out, size_
     }
 }
 
+sl_status sl_address_advertised(const char *text, const char *bound, char *out, size_t cap,
+                                sl_err *err) {
+    char whole[300], host[256];
+    const char *end = text[0] == '[' ? strchr(text, ']') : NULL, *port;
+    bool has_port = strchr(end ? end : text, ':') != NULL;
+    int n = snprintf(whole, sizeof whole, "%s%s", text, has_port ? "" : strrchr(bound, ':'));
+    if (n < 0 || (size_t)n >= SL_MIN(sizeof whole, cap))
+        return sl_fail(err, SL_ERR_ARG, "address '%.40s...': limit %zu characters", text, cap - 1);
+    sl_status st = split(whole, host, sizeof host, &port, err);
+    if (st != SL_OK) return st;
+    unsigned long number = strtoul(port, NULL, 10);
+    if (strspn(port, "0123456789") != strlen(port) || number == 0 || number > 65535 ||
+        (!end && strchr(host, ':')))
+        return sl_fail(err, SL_ERR_ARG, "address '%s': HOST, HOST:PORT or [V6]:PORT expected",
+                       text);
+    memcpy(out, whole, (size_t)n + 1);
+    return SL_OK;
+}
+
 sl_origin sl_address_origin(const struct sockaddr_storage *a) {
     sl_origin o = {0};
     const struct sockaddr_in *v4 = (const struct sockaddr_in *)a;

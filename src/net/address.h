@@ -18,6 +18,11 @@ sl_origin sl_address_origin(const struct sockaddr_storage *a);
 /* What others connect to; a wildcard becomes the first address of an interface that is up. */
 void sl_address_advertise(const struct sockaddr_storage *bound, char *out, size_t cap);
 
+/* What others shall connect to instead of `bound`, as somebody between them forwards it: HOST:PORT,
+ * or HOST, which keeps the port; [v6] in brackets. SL_ERR_ARG. */
+sl_status sl_address_advertised(const char *text, const char *bound, char *out, size_t cap,
+                                sl_err *err) SL_MUST_CHECK;
+
 /* One family and address, whatever the ports. */
 bool sl_address_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b);
 

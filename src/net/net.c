@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "net/address.h"
 #include "net/net_int.h"
 #include "net/transports.h"
 
@@ -73,6 +74,19 @@ static sl_status check_opts(const sl_net_opts *o, const sl_transport_kind **out,
     return SL_OK;
 }
 
+static sl_status advertise(sl_net *n, const sl_net_opts *o, const sl_transport_kind *kind,
+                           sl_err *err) {
+    char address[sizeof n->hello.address];
+    if (!o->advertise || !o->advertise[0] || !o->host) return SL_OK;
+    if (!kind->machines)
+        return sl_fail(err, SL_ERR_ARG, "address '%s': nobody forwards transport %s", o->advertise,
+                       kind->name);
+    sl_status st =
+        sl_address_advertised(o->advertise, n->hello.address, address, sizeof address, err);
+    if (st == SL_OK) memcpy(n->hello.address, address, sizeof address);
+    return st;
+}
+
 sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
     const sl_transport_kind *kind = NULL;
     sl_status st = check_opts(o, &kind, err);
@@ -101,6 +115,7 @@ sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
         memcpy(n->secret, o->secret.data, o->secret.len);
     if (st == SL_OK) st = sl_self_transport_create(n, &n->self, err);
     if (st == SL_OK) st = kind->create(n, o, &n->transport, err);
+    if (st == SL_OK) st = advertise(n, o, kind, err);
     if (st == SL_OK)
         *out = n;
     else

@@ -90,6 +90,7 @@ typedef struct sl_net_opts {
     sl_loop_hub *hub;      /* for "loop" */
     const char *host;      /* to bind; NULL: do not listen. "loop", "shm": not used */
     uint16_t port;         /* 0: any free one below 32768 */
+    const char *advertise; /* HOST or HOST:PORT that others shall call; NULL, "": what it binds */
     sl_span secret; /* SL_SECRET_MIN to _MAX bytes; empty is refused on a non-loopback bind */
     sl_hello hello; /* own; address is filled in by the net */
     sl_clock clock;

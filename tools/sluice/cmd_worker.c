@@ -34,6 +34,8 @@ int cmd_worker(const sl_options *o) {
     const sl_worker_opts w = {.coordinator = o->join,
                               .transport = transport,
                               .host = o->fabric_host,
+                              .port = (uint16_t)o->fabric_port,
+                              .advertise = o->advertise,
                               .secret = {(const uint8_t *)secret, strlen(secret)},
                               .model_folder = o->model,
                               .isa = kernels,

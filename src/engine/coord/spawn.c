@@ -54,7 +54,8 @@ static sl_status start_thread(sl_engine *e, uint32_t id, sl_err *err) {
 
 /* What is the coordinator's alone, and what comes from it another way. */
 static bool is_inherited(const char *variable) {
-    static const char *const own[] = {"SLUICE_SECRET=", "SLUICE_SECRET_FILE=", "SLUICE_API_KEY="};
+    static const char *const own[] = {
+        "SLUICE_SECRET=", "SLUICE_SECRET_FILE=", "SLUICE_API_KEY=", "SLUICE_FABRIC_PORT="};
     for (size_t i = 0; i < SL_LEN(own); i++)
         if (strncmp(variable, own[i], strlen(own[i])) == 0) return false;
     return true;

@@ -521,6 +521,8 @@ static sl_status start(sl_worker *w, sl_err *err) {
     sl_net_opts no = {.transport = o->transport,
                       .hub = o->hub,
                       .host = o->host,
+                      .port = o->port,
+                      .advertise = o->advertise,
                       .secret = o->secret,
                       .hello = w->hello,
                       .clock = w->clock,
