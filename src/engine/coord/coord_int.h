@@ -207,9 +207,11 @@ sl_status sl_spawn_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;
 uint32_t sl_spawn_next_ended(sl_engine *e);
 /* Why a local worker ended, valid until it is started again. NULL: it has not, or nobody knows. */
 const char *sl_spawn_why(sl_engine *e, uint32_t id);
-/* Another thread or process for a place whose last one has ended; if that was not told yet, it will
- * not be. SL_ERR_AGAIN: the last one has not ended. SL_ERR_UNSUPPORTED: workers are started by
- * somebody else. SL_ERR_IO, SL_ERR_NOMEM: there is none, and it may be tried again. */
+/* Another thread or process for a place that was given up. Its last process, if that is still
+ * there, is killed, which blocks for some ms; its end, if it was not told yet, will not be.
+ * SL_ERR_AGAIN: the last one has not ended (a thread ends when it likes). SL_ERR_UNSUPPORTED:
+ * workers are started by somebody else. SL_ERR_IO, SL_ERR_NOMEM: there is none. After these two and
+ * AGAIN it may be tried again. */
 sl_status sl_spawn_again(sl_engine *e, uint32_t id, sl_err *err) SL_MUST_CHECK;
 /* Ends a worker that hangs, if it is a child: sl_spawn_next_ended tells. */
 void sl_spawn_kill(sl_engine *e, uint32_t id);

@@ -7,6 +7,7 @@
 #include "kernel/kernel.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 #include <unistd.h>
 
 #define BLIND_LOOK_US 50000u /* between looks at children of whose end no descriptor tells */
+#define EXPEL_MS      50     /* that a killed process may take to end */
 
 extern char **environ;
 
@@ -213,10 +215,20 @@ const char *sl_spawn_why(sl_engine *e, uint32_t id) {
     return !is_there(s) && s->err.msg[0] ? s->err.msg : NULL;
 }
 
+/* It was given up, and often is about to end by itself: its connection has. */
+static void expel(sl_spawned *s) {
+    struct pollfd end = {.fd = s->pidfd, .events = POLLIN}; /* -1: waits in any case */
+    if (s->pid <= 0) return;
+    kill(s->pid, SIGKILL);
+    (void)poll(&end, 1, EXPEL_MS);
+}
+
 sl_status sl_spawn_again(sl_engine *e, uint32_t id, sl_err *err) {
     sl_spawned *s = &e->spawned[id];
     if (e->o.spawn == SL_SPAWN_NONE)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "worker %u is started by somebody else", id);
+    collect(e, id);
+    expel(s);
     collect(e, id);
     if (is_there(s))
         return sl_fail(err, SL_ERR_AGAIN, "the last %s of worker %u has not ended",
