@@ -3,6 +3,7 @@
 #include "base/mem.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,6 +12,7 @@
 #define SL_ALIGN      64
 #define SL_LAZY_BYTES ((size_t)1 << 18)
 #define SL_HUGE_BYTES ((size_t)1 << 21)
+#define SL_GAP_BYTES  ((size_t)4 * SL_ALIGN)
 
 /* Relaxed everywhere: counters for tests, they order nothing. */
 static _Atomic uint64_t alloc_count, fail_at;
@@ -42,6 +44,37 @@ void *sl_alloc(size_t n, size_t size) {
     void *p = take(n, size);
     if (p) zero(p, n * size);
     return p;
+}
+
+/* AddressSanitizer's: there in its builds alone. */
+void __asan_poison_memory_region(const volatile void *p, size_t bytes) __attribute__((weak));
+
+/* From where an array begins to where the next one does; *end: how far it reaches itself. */
+static bool pass_array(const sl_array *a, size_t *at, size_t *end) {
+    const size_t gap = __asan_poison_memory_region ? SL_GAP_BYTES : 0;
+    size_t bytes;
+    if (__builtin_mul_overflow(a->n, a->each, &bytes) ||
+        __builtin_mul_overflow(bytes, a->size, &bytes) || __builtin_add_overflow(*at, bytes, end) ||
+        __builtin_add_overflow(*end, gap + SL_ALIGN - 1, at))
+        return false;
+    *at -= *at % SL_ALIGN;
+    return true;
+}
+
+void *sl_alloc_list(const sl_array *arrays) {
+    size_t bytes = 0, at = 0, end;
+    bool fits = true;
+    for (const sl_array *a = arrays; a->at; a++) {
+        memcpy(a->at, &(void *){NULL}, sizeof(void *));
+        fits = fits && pass_array(a, &bytes, &end);
+    }
+    uint8_t *block = fits ? sl_alloc(bytes, 1) : NULL;
+    for (const sl_array *a = arrays; block && a->at; a++) {
+        memcpy(a->at, &(void *){block + at}, sizeof(void *));
+        if (pass_array(a, &at, &end) && __asan_poison_memory_region)
+            __asan_poison_memory_region(block + end, at - end);
+    }
+    return block;
 }
 
 void *sl_grow(void *p, size_t old_n, size_t new_n, size_t size) {

@@ -16,6 +16,21 @@ void *sl_grow(void *p, size_t old_n, size_t new_n, size_t size) SL_MUST_CHECK;
 
 void sl_free(void *p); /* NULL-safe */
 
+/* The arrays that an object has from its creation to its end: one block, with one test for NULL and
+ * one sl_free. */
+typedef struct sl_array {
+    void *at; /* of the pointer to the first item; NULL ends a list */
+    size_t n, each, size;
+} sl_array;
+#define SL_ARRAY(p, n)           SL_TABLE(p, n, 1)
+#define SL_TABLE(p, rows, width) ((sl_array){&(p), (rows), (width), sizeof(*(p))})
+
+/* Sets the pointer of each SL_ARRAY or SL_TABLE to n, or rows * width, zeroed items, 64-byte
+ * aligned, and returns the block that they are in. NULL, and all pointers NULL, when a size
+ * overflows or memory is out. AddressSanitizer sees what is read or written between the arrays. */
+#define sl_alloc_arrays(...) sl_alloc_list((const sl_array[]){__VA_ARGS__, {0}})
+void *sl_alloc_list(const sl_array *arrays) SL_MUST_CHECK;
+
 /* Address space for n objects of `size` bytes, zero; it takes memory as it is touched, 2 MB at a
  * time where the system gives pages of that size (from 2 MB on: reading is then a tenth to a
  * quarter faster) and 4 KB elsewhere. NULL when n*size overflows or there is no room; not

@@ -16,24 +16,16 @@ sl_status sl_parts_create(sl_slots *slots, const sl_parts_shape *shape, sl_parts
                       .slots = slots,
                       .pacer = {.stretch = shape->plan->prefill_stretch},
                       .n_free = shape->max_rows};
-    out->part = sl_alloc(n, sizeof *out->part);
-    out->batch = sl_alloc(n, sizeof *out->batch);
-    out->ended = sl_alloc(n, sizeof *out->ended);
-    out->entered = sl_alloc(n, sizeof *out->entered);
-    out->ready = sl_alloc(ring, sizeof *out->ready);
-    out->queue = sl_alloc(ring, sizeof *out->queue);
-    out->total = sl_alloc(ring, sizeof *out->total);
-    out->ahead = sl_alloc(ring, sizeof *out->ahead);
-    if (out->part && out->batch && out->ended && out->entered && out->ready && out->queue &&
-        out->total && out->ahead)
-        return SL_OK;
+    out->arrays = sl_alloc_arrays(SL_ARRAY(out->part, n), SL_ARRAY(out->batch, n),
+                                  SL_ARRAY(out->ended, n), SL_ARRAY(out->entered, n),
+                                  SL_ARRAY(out->ready, ring), SL_ARRAY(out->queue, ring),
+                                  SL_ARRAY(out->total, ring), SL_ARRAY(out->ahead, ring));
+    if (out->arrays) return SL_OK;
     return sl_fail(err, SL_ERR_NOMEM, "queues of %zu layers, %zu slots", ring, n);
 }
 
 void sl_parts_free(sl_parts *p) {
-    void *const owned[] = {p->part,  p->batch, p->ended, p->entered,
-                           p->ready, p->queue, p->total, p->ahead};
-    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+    sl_free(p->arrays);
     *p = (sl_parts){0};
 }
 

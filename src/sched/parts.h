@@ -82,6 +82,7 @@ typedef struct sl_parts {
     /* Of the last take: parts that were in the queue and are over, as their requests end. */
     uint32_t *ended, n_ended; /* [per_lane] */
     uint32_t *entered;        /* [per_lane] of the last enter */
+    void *arrays;             /* what they are all in */
 } sl_parts;
 
 /* SL_ERR_NOMEM; *out can be freed then, too. */

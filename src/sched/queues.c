@@ -22,6 +22,7 @@ struct sl_queues {
     sl_queue_state *state;         /* the same */
     uint64_t *total;               /* [n_moe] rows */
     uint64_t arrivals, seen, rows; /* rows that came; the highest wave; rows that wait */
+    void *arrays;                  /* what all but those by place are in */
 
     entry *entry; /* [places] */
     uint32_t places, free, n_free;
@@ -45,15 +46,13 @@ static void list_hosted(sl_queues *q, const sl_plan *plan, uint32_t worker) {
 static sl_status create_tables(sl_queues *q, const sl_plan *plan, uint32_t worker, sl_err *err) {
     q->hosted = sl_plan_n_hosted(plan, worker);
     size_t queues = (size_t)q->n_moe * q->hosted;
-    q->expert = sl_alloc(q->hosted, sizeof *q->expert);
-    q->hosted_at = sl_alloc(plan->n_experts, sizeof *q->hosted_at);
-    q->queue = sl_alloc(queues, sizeof *q->queue);
-    q->state = sl_alloc(queues, sizeof *q->state);
-    q->total = sl_alloc(q->n_moe, sizeof *q->total);
-    q->group_expert = sl_alloc(q->hosted, sizeof *q->group_expert);
-    q->group_rows = sl_alloc(q->hosted, sizeof *q->group_rows);
-    q->group_first = sl_alloc(q->hosted + 1u, sizeof *q->group_first);
-    double *ahead = sl_alloc(q->n_moe, sizeof *ahead);
+    double *ahead;
+    q->arrays = sl_alloc_arrays(
+        SL_ARRAY(q->expert, q->hosted), SL_ARRAY(q->hosted_at, plan->n_experts),
+        SL_ARRAY(q->queue, queues), SL_ARRAY(q->state, queues), SL_ARRAY(q->total, q->n_moe),
+        SL_ARRAY(q->group_expert, q->hosted), SL_ARRAY(q->group_rows, q->hosted),
+        SL_ARRAY(q->group_first, q->hosted + 1u), SL_ARRAY(ahead, q->n_moe));
+    if (!q->arrays) return sl_fail(err, SL_ERR_NOMEM, "%zu queues of an expert worker", queues);
     q->view = (sl_policy_view){.policy = plan->policy,
                                .lookahead = plan->lookahead,
                                .delta = plan->delta,
@@ -62,9 +61,6 @@ static sl_status create_tables(sl_queues *q, const sl_plan *plan, uint32_t worke
                                .queue = q->state,
                                .total = q->total,
                                .ahead = ahead};
-    if (!q->expert || !q->hosted_at || !q->queue || !q->state || !q->total || !q->group_expert ||
-        !q->group_rows || !q->group_first || !ahead)
-        return sl_fail(err, SL_ERR_NOMEM, "%zu queues of an expert worker", queues);
     list_hosted(q, plan, worker);
     return SL_OK;
 }
@@ -87,10 +83,9 @@ sl_status sl_queues_create(const sl_plan *plan, uint32_t n_moe, uint32_t worker,
 
 void sl_queues_free(sl_queues *q) {
     if (!q) return;
-    void *const owned[] = {q->expert,     q->hosted_at,    q->queue,      q->state,
-                           q->total,      q->view.ahead,   q->entry,      q->place,
-                           q->group_rows, q->group_expert, q->group_first};
-    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+    sl_free(q->entry);
+    sl_free(q->place);
+    sl_free(q->arrays);
     sl_free(q);
 }
 

@@ -55,6 +55,7 @@ struct sl_rounds {
     bool runs;                               /* the ring's first */
     uint32_t n_run, *run_member, *run_place; /* [n_members] its members */
     sl_idset run_next;
+    void *arrays; /* what they are all in */
 };
 
 /* Rounds of a lane that are closed and not over: one, and one more when a joiner is early. */
@@ -496,13 +497,11 @@ static sl_status create(sl_rounds *r, sl_err *err) {
                        r->n_members, r->shape.n_lanes, r->shape.chunks, r->shape.self);
     r->cap = (uint32_t)places;
     r->sequencer = r->shape.experts->ids[0];
-    r->dead = sl_alloc(r->n_members, sizeof *r->dead);
-    r->lane = sl_alloc(r->shape.n_lanes, sizeof *r->lane);
-    r->place = sl_alloc(places, sizeof *r->place);
-    r->task = sl_alloc(places, sizeof *r->task);
-    r->run_member = sl_alloc(r->n_members, sizeof *r->run_member);
-    r->run_place = sl_alloc(r->n_members, sizeof *r->run_place);
-    if (!r->dead || !r->lane || !r->place || !r->task || !r->run_member || !r->run_place)
+    r->arrays = sl_alloc_arrays(SL_ARRAY(r->dead, r->n_members),
+                                SL_ARRAY(r->lane, r->shape.n_lanes), SL_ARRAY(r->place, places),
+                                SL_ARRAY(r->task, places), SL_ARRAY(r->run_member, r->n_members),
+                                SL_ARRAY(r->run_place, r->n_members));
+    if (!r->arrays)
         return sl_fail(err, SL_ERR_NOMEM, "no memory for %zu messages of rounds", places);
     sl_status st = create_peers(r, err);
     for (uint32_t i = 0; st == SL_OK && i < r->shape.n_lanes; i++)
@@ -549,7 +548,6 @@ void sl_rounds_free(sl_rounds *r) {
     }
     sl_idset_free(&r->peers);
     sl_idset_free(&r->run_next);
-    void *const owned[] = {r->dead, r->lane, r->place, r->task, r->run_member, r->run_place};
-    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+    sl_free(r->arrays);
     sl_free(r);
 }

@@ -17,6 +17,9 @@
 #include <jansson.h>
 #include <math.h>
 #include <pthread.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
 
 /* ---- span ---- */
 
@@ -128,6 +131,41 @@ static void allocation(void **state) {
     sl_free(s);
     sl_free(part);
     sl_free(NULL);
+}
+
+static void arrays_in_one_block(void **state) {
+    (void)state;
+    uint8_t *bytes = NULL;
+    double *number = NULL;
+    uint32_t *none = NULL;
+    uint16_t *table = NULL;
+    uint64_t before = sl_mem_count();
+    void *block = sl_alloc_arrays(SL_ARRAY(bytes, 67), SL_ARRAY(number, 9), SL_ARRAY(none, 0),
+                                  SL_TABLE(table, 70, 3));
+    assert_non_null(block);
+    assert_int_equal(sl_mem_count() - before, 1);
+    uint8_t *const at[] = {bytes, (uint8_t *)number, (uint8_t *)none, (uint8_t *)table};
+    const size_t size[] = {67, 9 * sizeof *number, 0, 210 * sizeof *table};
+    for (size_t i = 0; i < SL_LEN(at); i++) {
+        assert_int_equal((uintptr_t)at[i] % 64, 0);
+        if (i + 1 < SL_LEN(at)) assert_true(at[i] + size[i] <= at[i + 1]);
+        for (size_t j = 0; j < size[i]; j++) assert_int_equal(at[i][j], 0);
+        memset(at[i], 0xA5, size[i]);
+#ifdef __SANITIZE_ADDRESS__
+        assert_true(__asan_address_is_poisoned(at[i] + size[i]));
+        assert_true(size[i] == 0 || !__asan_address_is_poisoned(at[i] + size[i] - 1));
+#endif
+    }
+    sl_free(block);
+
+    assert_null(sl_alloc_arrays(SL_ARRAY(bytes, 1), SL_TABLE(number, SIZE_MAX / 4, 3)));
+    assert_true(!bytes && !number);
+    assert_null(sl_alloc_arrays(SL_ARRAY(bytes, SIZE_MAX / 2), SL_ARRAY(table, SIZE_MAX / 4)));
+    assert_null(sl_alloc_arrays(SL_ARRAY(bytes, SIZE_MAX)));
+    bytes = (uint8_t *)&none;
+    sl_mem_fail_at(1);
+    assert_null(sl_alloc_arrays(SL_ARRAY(bytes, 1)));
+    assert_null(bytes);
 }
 
 static void injected_failure(void **state) {
@@ -353,6 +391,7 @@ int main(void) {
         cmocka_unit_test(cursors_at_the_edge),
         cmocka_unit_test(allocation),
         cmocka_unit_test(large_allocation),
+        cmocka_unit_test(arrays_in_one_block),
         cmocka_unit_test(injected_failure),
         cmocka_unit_test(reserved_memory),
         cmocka_unit_test(arena),

@@ -216,16 +216,12 @@ static void reset(void *side) {
 
 static sl_status create_storage(sl_flow *f, sl_err *err) {
     size_t rows = f->a->max_rows, k = f->a->m->top_k;
-    f->next = sl_alloc(rows, sizeof *f->next);
-    f->slot = sl_alloc(rows, sizeof *f->slot);
-    f->tag = sl_alloc(rows, sizeof *f->tag);
-    f->owed = sl_alloc(rows, sizeof *f->owed);
-    f->owner = sl_alloc(rows, k * sizeof *f->owner);
-    f->piece =
-        sl_alloc(rows, k * sl_wire_row_bytes((sl_wire_format)f->a->w->plan.wire, f->a->m->d_model));
-    f->batch_row = sl_alloc(rows, sizeof *f->batch_row);
-    if (!f->next || !f->slot || !f->tag || !f->owed || !f->owner || !f->piece || !f->batch_row)
-        return sl_fail(err, SL_ERR_NOMEM, "storage of %zu rows in flight", rows);
+    size_t bytes = sl_wire_row_bytes((sl_wire_format)f->a->w->plan.wire, f->a->m->d_model);
+    f->arrays = sl_alloc_arrays(SL_ARRAY(f->part, f->a->max_slots), SL_ARRAY(f->next, rows),
+                                SL_ARRAY(f->slot, rows), SL_ARRAY(f->tag, rows),
+                                SL_ARRAY(f->owed, rows), SL_TABLE(f->owner, rows, k),
+                                SL_TABLE(f->piece, rows, k * bytes), SL_ARRAY(f->batch_row, rows));
+    if (!f->arrays) return sl_fail(err, SL_ERR_NOMEM, "storage of %zu rows in flight", rows);
     for (uint32_t r = 0; r < rows; r++) {
         f->next[r] = r + 1 < rows ? r + 1 : SL_FLOW_NONE;
         f->slot[r] = SL_FLOW_NONE;
@@ -242,9 +238,7 @@ static void free_side(void *side) {
     sl_pass_free(&f->pass);
     sl_device_give(f->a->w->device, f->x);
     sl_device_give(f->a->w->device, f->shared);
-    void *const owned[] = {f->part, f->next,  f->slot,  f->tag,
-                           f->owed, f->owner, f->piece, f->batch_row};
-    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+    sl_free(f->arrays);
     sl_parts_free(&f->parts);
     sl_free(f);
 }
@@ -258,9 +252,7 @@ static sl_status create(sl_attn *a, void **out, sl_err *err) {
     sl_flow *f = sl_alloc(1, sizeof *f);
     if (!f) return sl_fail(err, SL_ERR_NOMEM, "parts of an attention worker");
     f->a = a;
-    f->part = sl_alloc(a->max_slots, sizeof *f->part);
-    sl_status st = f->part ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "parts of %u slots", a->max_slots);
-    if (st == SL_OK) st = sl_pass_create(a, 0, &f->pass, err);
+    sl_status st = sl_pass_create(a, 0, &f->pass, err);
     if (st == SL_OK) st = sl_parts_create(&a->slots, &shape, &f->parts, err);
     if (st == SL_OK) st = create_storage(f, err);
     if (st == SL_OK)

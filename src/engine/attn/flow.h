@@ -44,6 +44,7 @@ typedef struct sl_flow {
     uint8_t *piece;  /* [max_rows][top_k] rows of the wire format */
     uint32_t free_row;
     uint32_t *batch_row; /* [max_rows] storage row of a row of the pass */
+    void *arrays;        /* what they are all in */
 } sl_flow;
 
 /* Storage for the part at `slot`, which has just entered, and back when it is over. */

@@ -117,22 +117,13 @@ sl_status sl_pass_create(sl_attn *a, uint32_t lane, sl_pass *p, sl_err *err) {
     p->attn = a;
     p->lane = lane;
     p->slot = sl_attn_slots(a, lane);
-    p->id = sl_alloc(rows, sizeof *p->id);
-    p->pos = sl_alloc(rows, sizeof *p->pos);
-    p->state = sl_alloc(rows, sizeof *p->state);
-    p->done = sl_alloc(rows, sizeof *p->done);
-    p->tag = sl_alloc(rows, sizeof *p->tag);
-    p->pages = sl_alloc(rows, sizeof *p->pages);
-    p->expert = sl_alloc(rows, k * sizeof *p->expert);
-    p->gate = sl_alloc(rows, k * sizeof *p->gate);
-    p->owner = sl_alloc(rows, k * sizeof *p->owner);
-    p->piece = sl_alloc(rows, k * sizeof *p->piece);
-    p->out = sl_alloc(a->n_experts, sizeof *p->out);
-    p->pack_row = sl_alloc(rows, copies * sizeof *p->pack_row);
-    p->pack_at = sl_alloc(rows, copies * sizeof *p->pack_at);
-    if (!p->id || !p->pos || !p->state || !p->done || !p->tag || !p->pages || !p->expert ||
-        !p->gate || !p->owner || !p->piece || !p->out || !p->pack_row || !p->pack_at)
-        return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
+    p->arrays = sl_alloc_arrays(
+        SL_ARRAY(p->id, rows), SL_ARRAY(p->pos, rows), SL_ARRAY(p->state, rows),
+        SL_ARRAY(p->done, rows), SL_ARRAY(p->tag, rows), SL_ARRAY(p->pages, rows),
+        SL_TABLE(p->expert, rows, k), SL_TABLE(p->gate, rows, k), SL_TABLE(p->owner, rows, k),
+        SL_TABLE(p->piece, rows, k), SL_ARRAY(p->out, a->n_experts),
+        SL_TABLE(p->pack_row, rows, copies), SL_TABLE(p->pack_at, rows, copies));
+    if (!p->arrays) return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
     sl_status st = sl_step_create(&a->slots, &a->cut, lane, a->max_rows, a->w->plan.prefill_stretch,
                                   &p->step, err);
     if (st == SL_OK) st = sl_device_take_rows(a->w->device, rows, &p->x, err);
@@ -144,9 +135,6 @@ void sl_pass_free(sl_pass *p) {
     sl_outgoing_drop(p);
     sl_device_give(p->attn->w->device, p->x);
     sl_device_give(p->attn->w->device, p->h);
-    void *const owned[] = {
-        p->id,   p->pos,   p->state,         p->done, p->tag,      (void *)p->pages,  p->expert,
-        p->gate, p->owner, (void *)p->piece, p->out,  p->pack_row, (void *)p->pack_at};
-    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+    sl_free(p->arrays);
     sl_step_free(&p->step);
 }

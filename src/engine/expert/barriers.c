@@ -43,6 +43,7 @@ typedef struct barriers {
     sl_stage_part *part; /* [members] where they are until they are packed */
     uint32_t n_parts;
     uint32_t *group_expert, *group_first, *cursor; /* [n_experts + 1] */
+    void *arrays, *scratch; /* what those of messages and members, and the others, are in */
 } barriers;
 
 /* ---- what rounds ask for ---- */
@@ -506,31 +507,23 @@ static sl_status create_rounds(barriers *x, sl_err *err) {
                                    .watch = w->watch};
     sl_status st = sl_rounds_create(&shape, &x->rounds, err);
     if (st != SL_OK) return st;
-    x->message = sl_alloc(sl_rounds_places(x->rounds), sizeof *x->message);
-    x->reply = sl_alloc(n, sizeof *x->reply);
-    x->first = sl_alloc(n + 1, sizeof *x->first);
-    x->part = sl_alloc(n, sizeof *x->part);
-    if (!x->message || !x->reply || !x->first || !x->part)
-        return sl_fail(err, SL_ERR_NOMEM, "%u messages of rounds", sl_rounds_places(x->rounds));
-    return SL_OK;
+    x->arrays =
+        sl_alloc_arrays(SL_ARRAY(x->message, sl_rounds_places(x->rounds)), SL_ARRAY(x->reply, n),
+                        SL_ARRAY(x->first, n + 1), SL_ARRAY(x->part, n));
+    if (x->arrays) return SL_OK;
+    return sl_fail(err, SL_ERR_NOMEM, "%u messages of rounds", sl_rounds_places(x->rounds));
 }
 
 static sl_status create_buffers(barriers *x, sl_err *err) {
-    size_t e = x->m->n_experts + 1u;
+    size_t e = x->m->n_experts + 1u, pairs;
     x->max_rows = sl_lane_max_rows(&x->w->plan) * (uint32_t)x->w->attention.n;
-    x->max_pairs = sl_worker_max_pairs(x->w, x->m);
+    pairs = x->max_pairs = sl_worker_max_pairs(x->w, x->m);
     uint32_t max_back = x->w->plan.exact ? x->max_pairs : x->max_rows;
-    x->from = sl_alloc(x->max_rows, sizeof *x->from);
-    x->back = sl_alloc(max_back, sizeof *x->back);
-    x->pair_row = sl_alloc(x->max_pairs, sizeof *x->pair_row);
-    x->pair_to = sl_alloc(x->max_pairs, sizeof *x->pair_to);
-    x->pair_adds = sl_alloc(x->max_pairs, sizeof *x->pair_adds);
-    x->pair_gate = sl_alloc(x->max_pairs, sizeof *x->pair_gate);
-    x->group_expert = sl_alloc(e, sizeof *x->group_expert);
-    x->group_first = sl_alloc(e, sizeof *x->group_first);
-    x->cursor = sl_alloc(e, sizeof *x->cursor);
-    if (!x->from || !x->back || !x->pair_row || !x->pair_to || !x->pair_adds || !x->pair_gate ||
-        !x->group_expert || !x->group_first || !x->cursor)
+    x->scratch = sl_alloc_arrays(
+        SL_ARRAY(x->from, x->max_rows), SL_ARRAY(x->back, max_back), SL_ARRAY(x->pair_row, pairs),
+        SL_ARRAY(x->pair_to, pairs), SL_ARRAY(x->pair_adds, pairs), SL_ARRAY(x->pair_gate, pairs),
+        SL_ARRAY(x->group_expert, e), SL_ARRAY(x->group_first, e), SL_ARRAY(x->cursor, e));
+    if (!x->scratch)
         return sl_fail(err, SL_ERR_NOMEM, "buffers of an expert worker for %u rows", x->max_rows);
     sl_status st = sl_device_take_rows(x->w->device, x->max_rows, &x->x, err);
     return st == SL_OK ? sl_device_take_rows(x->w->device, max_back, &x->sum, err) : st;
@@ -540,14 +533,8 @@ static void free_buffers(barriers *x) {
     sl_device_give(x->w->device, x->x);
     sl_device_give(x->w->device, x->sum);
     x->x = x->sum = (sl_mem){0};
-    void **const owned[] = {
-        (void **)&x->from,      (void **)&x->back,         (void **)&x->pair_row,
-        (void **)&x->pair_gate, (void **)&x->pair_to,      (void **)&x->pair_adds,
-        (void **)&x->cursor,    (void **)&x->group_expert, (void **)&x->group_first};
-    for (size_t i = 0; i < SL_LEN(owned); i++) {
-        sl_free(*owned[i]);
-        *owned[i] = NULL;
-    }
+    sl_free(x->scratch);
+    x->scratch = NULL;
 }
 
 static sl_status renew(void **side, sl_err *err) {
@@ -566,8 +553,7 @@ static void free_side(void *side) {
         sl_net_buf_give(x->w->net, x->message[i].payload);
     sl_rounds_free(x->rounds);
     free_buffers(x);
-    void *const owned[] = {x->message, (void *)x->reply, x->first, x->part};
-    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+    sl_free(x->arrays);
     sl_free(x);
 }
 

@@ -63,6 +63,7 @@ typedef struct queues {
     sl_mem y;            /* [max_pairs][d_model] */
     sl_stage_part part;  /* y, as far as it is used */
     uint8_t **back;      /* [max_pairs] where y's rows are in answers */
+    void *arrays;        /* what they are all in */
 } queues;
 
 /* ---- arrival ---- */
@@ -330,17 +331,13 @@ static sl_status create_storage(queues *x, sl_err *err) {
     arrivals *in = &x->in;
     x->max_rows = sl_lane_max_rows(p) * (uint32_t)x->w->attention.n;
     x->max_pairs = sl_worker_max_pairs(x->w, x->m);
-    x->source = sl_alloc(p->n_workers, sizeof *x->source);
-    x->row = sl_alloc(x->max_rows, sizeof *x->row);
-    in->row = sl_alloc(x->max_rows, sizeof *in->row);
-    in->at = sl_alloc(x->max_rows, sizeof *in->at);
-    in->buf = sl_alloc(x->max_rows, sizeof *in->buf);
-    x->entry = sl_alloc(x->max_pairs, sizeof *x->entry);
-    x->batch_row = sl_alloc(x->max_pairs, sizeof *x->batch_row);
-    x->batch_gate = sl_alloc(x->max_pairs, sizeof *x->batch_gate);
-    x->back = sl_alloc(x->max_pairs, sizeof *x->back);
-    if (!x->source || !x->row || !in->row || !in->at || !in->buf || !x->entry || !x->batch_row ||
-        !x->batch_gate || !x->back)
+    x->arrays =
+        sl_alloc_arrays(SL_ARRAY(x->source, p->n_workers), SL_ARRAY(x->row, x->max_rows),
+                        SL_ARRAY(in->row, x->max_rows), SL_ARRAY(in->at, x->max_rows),
+                        SL_ARRAY(in->buf, x->max_rows), SL_ARRAY(x->entry, x->max_pairs),
+                        SL_ARRAY(x->batch_row, x->max_pairs), SL_ARRAY(x->batch_gate, x->max_pairs),
+                        SL_ARRAY(x->back, x->max_pairs));
+    if (!x->arrays)
         return sl_fail(err, SL_ERR_NOMEM, "storage of an expert worker for %u rows", x->max_rows);
     share_rows(x);
     sl_status st = sl_device_take_rows(x->w->device, x->max_rows, &x->x, err);
@@ -360,9 +357,7 @@ static void free_side(void *side) {
     forget_messages(x);
     sl_device_give(x->w->device, x->x);
     sl_device_give(x->w->device, x->y);
-    void *const owned[] = {x->source, x->row,       (void *)x->in.at, (void *)x->in.buf, x->in.row,
-                           x->entry,  x->batch_row, x->batch_gate,    (void *)x->back};
-    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+    sl_free(x->arrays);
     sl_free(x);
 }
 
