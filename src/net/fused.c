@@ -35,11 +35,11 @@ sl_status sl_fused_create(const sl_fused_opts *o, sl_fused **out, sl_err *err) {
     f->o = *o;
     f->part = o->d_model / o->n_tp;
     f->all_parts = o->n_tp == 64 ? UINT64_MAX : (1ull << o->n_tp) - 1;
-    size_t rows = o->max_rows, row_bytes = o->d_model * sizeof(float);
-    f->x = sl_alloc(rows * o->n_nodes, row_bytes);
-    f->y = sl_alloc(rows, f->part * sizeof(float));
-    f->result = sl_alloc(rows, row_bytes);
-    if (!f->x || !f->y || !f->result) {
+    size_t rows = o->max_rows;
+    f->arrays =
+        sl_alloc_arrays(SL_TABLE(f->x, rows * o->n_nodes, o->d_model),
+                        SL_TABLE(f->y, rows, f->part), SL_TABLE(f->result, rows, o->d_model));
+    if (!f->arrays) {
         sl_fused_free(f);
         return sl_fail(err, SL_ERR_NOMEM, "fused: buffers of %u rows from %u nodes", o->max_rows,
                        o->n_nodes);
@@ -77,9 +77,7 @@ void sl_fused_free(sl_fused *f) {
         sl_net_buf_give(f->o.net, e->payload);
         sl_free(e);
     }
-    sl_free(f->x);
-    sl_free(f->y);
-    sl_free(f->result);
+    sl_free(f->arrays);
     sl_free(f);
 }
 

@@ -60,6 +60,7 @@ struct sl_fused {
     float *y;           /* [max_rows][part] */
     float *result;      /* [max_rows][d_model] */
     float *x;           /* of all in[] */
+    void *arrays;       /* what they are all in */
     fused_early *early; /* in order of arrival */
     uint32_t n_early;
     sl_fused_stats n;

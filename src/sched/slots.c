@@ -7,17 +7,14 @@
 
 sl_status sl_slots_create(uint32_t n_lanes, uint32_t per_lane, sl_slots *out, sl_err *err) {
     *out = (sl_slots){.n_lanes = n_lanes, .per_lane = per_lane};
-    out->life = sl_alloc(n_lanes, per_lane * sizeof *out->life);
-    out->n_used = sl_alloc(n_lanes, sizeof *out->n_used);
-    out->look = sl_alloc(n_lanes, sizeof *out->look);
-    if (out->life && out->n_used && out->look) return SL_OK;
+    out->arrays = sl_alloc_arrays(SL_TABLE(out->life, n_lanes, per_lane),
+                                  SL_ARRAY(out->n_used, n_lanes), SL_ARRAY(out->look, n_lanes));
+    if (out->arrays) return SL_OK;
     return sl_fail(err, SL_ERR_NOMEM, "%u slots in each of %u lanes", per_lane, n_lanes);
 }
 
 void sl_slots_free(sl_slots *t) {
-    sl_free(t->life);
-    sl_free(t->n_used);
-    sl_free(t->look);
+    sl_free(t->arrays);
     *t = (sl_slots){0};
 }
 

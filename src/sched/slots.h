@@ -46,6 +46,7 @@ typedef struct sl_slots {
     sl_life *life;     /* [n_lanes][per_lane]; owned */
     uint32_t *n_used;  /* [n_lanes] */
     uint32_t *look;    /* [n_lanes] where a free slot was found last */
+    void *arrays;      /* what they are all in */
     uint64_t arrivals; /* so far */
     uint32_t last_generation;
     const sl_watch *watch; /* of them and of all that works on them; NULL, as at first: nobody */

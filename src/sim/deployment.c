@@ -385,14 +385,11 @@ static sl_status create(sim *s) {
     s->lengths_rng = o->seed + 0x5eed;
     s->serving = true;
     s->free_msg = s->free_entry = SIM_NONE;
-    s->worker = sl_alloc(s->n_workers, sizeof *s->worker);
-    s->attn_id = sl_alloc(s->n_workers, sizeof *s->attn_id);
-    s->expert_id = sl_alloc(s->n_workers, sizeof *s->expert_id);
-    s->expert_index = sl_alloc(s->n_workers, sizeof *s->expert_index);
-    s->dirty = sl_alloc(s->n_workers + 1, sizeof *s->dirty);
-    s->moe = sl_alloc(s->m->n_layers, 1);
-    if (!s->worker || !s->attn_id || !s->expert_id || !s->expert_index || !s->dirty || !s->moe)
-        return sim_oom(s, "workers");
+    s->workers = sl_alloc_arrays(
+        SL_ARRAY(s->worker, s->n_workers), SL_ARRAY(s->attn_id, s->n_workers),
+        SL_ARRAY(s->expert_id, s->n_workers), SL_ARRAY(s->expert_index, s->n_workers),
+        SL_ARRAY(s->dirty, s->n_workers + 1u), SL_ARRAY(s->moe, s->m->n_layers));
+    if (!s->workers) return sim_oom(s, "workers");
     for (uint32_t l = 0; l < s->m->n_layers; l++) s->moe[l] = s->m->ffn[l] != SL_FFN_DENSE;
     sl_status st = create_workers(s);
     if (st == SL_OK) st = sl_cut_create(s->p, s->m, o->row_bytes, &s->cut, s->err);
@@ -414,12 +411,10 @@ static void destroy(sim *s) {
         sim_set_drop(s->msg[i].set);
         sl_free(s->msg[i].pair);
     }
-    sim_route_free(s);
     sl_admit_free(&s->admit);
     sl_roster_free(&s->roster);
-    void *const owned[] = {s->worker, s->attn_id, s->expert_id, s->expert_index, s->dirty,
-                           s->moe,    s->msg,     s->entry,     s->req,          s->ttft.v,
-                           s->itl.v,  s->tpot.v,  s->queued.v,  s->heard.item};
+    void *const owned[] = {s->workers, s->tables, s->msg,    s->entry,    s->req,
+                           s->ttft.v,  s->itl.v,  s->tpot.v, s->queued.v, s->heard.item};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_cut_free(&s->cut);
     sl_sim_events_free(&s->ev);

@@ -206,7 +206,8 @@ typedef struct sim {
     sim_inbox heard;               /* what it has to hear */
     uint32_t lanes, chunks, max_rows, max_slots;
     bool aep, half;
-    uint8_t *moe; /* [n_layers] */
+    uint8_t *moe;  /* [n_layers] */
+    void *workers; /* what they are all in */
     sl_cut cut;
     double scale, sigma;
     uint32_t n_busy;           /* workers that compute... */
@@ -232,13 +233,14 @@ typedef struct sim {
     float *alias_share;
     uint32_t *alias_other;
     double *weight;
-    uint32_t *cell; /* [n_expert][n_experts] rows */
-    uint32_t *touched, n_touched, cap_touched;
-    uint32_t *to_msg;      /* [n_expert * chunks] message being built */
-    uint32_t *last_row;    /* [n_expert * chunks] */
-    uint32_t *expert_rows; /* [n_experts] of a task */
-    uint32_t *answer;      /* [n_attn] aep: message of a batch's rows to that attention worker */
+    uint32_t *cell;               /* [n_expert][n_experts] rows */
+    uint32_t *touched, n_touched; /* those that are not 0 */
+    uint32_t *to_msg;             /* [n_expert * chunks] message being built */
+    uint32_t *last_row;           /* [n_expert * chunks] */
+    uint32_t *expert_rows;        /* [n_experts] of a task */
+    uint32_t *answer; /* [n_attn] aep: message of a batch's rows to that attention worker */
     uint32_t *answered, n_answered; /* [n_attn] who gets one */
+    void *tables;                   /* what they are all in */
 
     /* results */
     sim_phase phase;
@@ -302,7 +304,8 @@ size_t sim_return_bytes(const sim *s, uint32_t rows, size_t n_set);
 
 /* ---- sim_route.c ---- */
 sl_status sim_route_create(sim *s);
-void sim_route_free(sim *s);
+/* One more pair of a row and an expert of a dispatch. */
+void sim_route_pair(sim *s, uint32_t worker, uint32_t expert);
 /* top_k distinct experts of a MoE block for the row at this position; returns its key. */
 uint32_t sim_route_row(sim *s, uint32_t request, uint32_t position, uint32_t moe, uint32_t *expert);
 /* Messages of a lane's rows to every expert worker. */

@@ -12,10 +12,6 @@ struct sim_flow {
     sim_part *part;       /* [max_slots] */
     uint32_t shared_rows; /* of the batch that has just left: their shared experts are due */
     bool runs_shared;
-    /* scratch of a dispatch */
-    uint32_t *to_msg, *row_mark; /* [n_expert] */
-    uint32_t *count;             /* [n_expert][n_experts] */
-    uint32_t *touched, n_touched;
 };
 
 void sim_flow_wake(sim_worker *w, const sl_life *life) {
@@ -116,48 +112,47 @@ bool sim_flow_start(sim *s, sim_worker *w) {
 /* ---- dispatch ---- */
 
 static uint32_t message_to(sim *s, sim_worker *w, uint32_t x, uint32_t moe) {
-    sim_flow *f = w->attn->flow;
-    if (f->to_msg[x] != SIM_NONE) return f->to_msg[x];
+    if (s->to_msg[x] != SIM_NONE) return s->to_msg[x];
     uint32_t id = sim_msg_take(s, SIM_MSG_DISPATCH, w->id, s->expert_id[x]);
     if (id == SIM_NONE) return id;
     s->msg[id].layer = moe;
-    s->msg[id].round = f->parts.wave;
-    f->row_mark[x] = SIM_NONE;
-    f->to_msg[x] = id;
+    s->msg[id].round = w->attn->flow->parts.wave;
+    s->last_row[x] = SIM_NONE;
+    s->to_msg[x] = id;
     return id;
 }
 
 /* The rows of one part: their pairs by (worker, expert), one entry each. */
 static void route_part(sim *s, sim_worker *w, uint32_t slot, uint32_t moe, uint32_t *row) {
-    sim_flow *f = w->attn->flow;
-    const sl_part *p = &f->parts.part[slot];
+    const sl_parts *parts = &w->attn->flow->parts;
+    const sl_part *p = &parts->part[slot];
     uint32_t expert[SL_MAX_TOP_K], E = s->m->n_experts;
     uint32_t request = w->attn->lane[0].request[slot], done = w->attn->slots.life[slot].done;
-    f->n_touched = 0;
     for (uint32_t r = 0; r < p->rows; r++, ++*row) {
         uint32_t key = sim_route_row(s, request, done + r, moe, expert);
         for (uint32_t j = 0; j < s->m->top_k; j++) {
             uint32_t x = s->expert_index[sl_plan_host_of(s->p, moe, expert[j], key)];
             uint32_t id = message_to(s, w, x, moe);
             if (id == SIM_NONE) return;
-            s->msg[id].rows += f->row_mark[x] != *row;
+            s->msg[id].rows += s->last_row[x] != *row;
             s->msg[id].entries++;
-            f->row_mark[x] = *row;
-            if (f->count[x * E + expert[j]]++ == 0) f->touched[f->n_touched++] = x * E + expert[j];
+            s->last_row[x] = *row;
+            sim_route_pair(s, x, expert[j]);
         }
     }
-    for (uint32_t i = 0; i < f->n_touched; i++) {
-        uint32_t at = f->touched[i], id = sim_entry_take(s);
+    for (uint32_t i = 0; i < s->n_touched; i++) {
+        uint32_t at = s->touched[i], id = sim_entry_take(s);
         if (id == SIM_NONE) return;
         s->entry[id] = (sim_entry){.src = w->id,
                                    .slot = slot,
                                    .generation = p->generation,
-                                   .rows = f->count[at],
+                                   .rows = s->cell[at],
                                    .expert = at % E,
-                                   .wave = f->parts.wave};
-        sim_msg_add_entry(s, f->to_msg[at / E], id);
-        f->count[at] = 0;
+                                   .wave = parts->wave};
+        sim_msg_add_entry(s, s->to_msg[at / E], id);
+        s->cell[at] = 0;
     }
+    s->n_touched = 0;
 }
 
 static void dispatch(sim *s, sim_worker *w) {
@@ -166,14 +161,14 @@ static void dispatch(sim *s, sim_worker *w) {
     uint32_t row = 0;
     s->rows_created += p->n_rows;
     s->rows_away += p->n_rows;
-    for (uint32_t x = 0; x < s->n_expert; x++) f->to_msg[x] = SIM_NONE;
+    for (uint32_t x = 0; x < s->n_expert; x++) s->to_msg[x] = SIM_NONE;
     for (uint32_t i = 0; i < p->n_batch && s->status == SL_OK; i++) {
         f->part[p->batch[i]].sent_at = sim_now(s);
         route_part(s, w, p->batch[i], s->m->moe_index[p->layer], &row);
     }
     for (uint32_t x = 0; x < s->n_expert && s->status == SL_OK; x++)
-        if (f->to_msg[x] != SIM_NONE)
-            sim_msg_send(s, f->to_msg[x], sim_dispatch_bytes(s, &s->msg[f->to_msg[x]], 0));
+        if (s->to_msg[x] != SIM_NONE)
+            sim_msg_send(s, s->to_msg[x], sim_dispatch_bytes(s, &s->msg[s->to_msg[x]], 0));
 }
 
 void sim_flow_finish(sim *s, sim_worker *w) {
@@ -238,7 +233,6 @@ double sim_flow_depth(const sim_worker *w) {
 /* ---- life ---- */
 
 sl_status sim_flow_create(sim *s, sim_worker *w) {
-    size_t cells = (size_t)s->n_expert * s->m->n_experts;
     const sl_parts_shape shape = {.plan = s->p,
                                   .n_layers = s->m->n_layers,
                                   .moe = s->moe,
@@ -248,19 +242,8 @@ sl_status sim_flow_create(sim *s, sim_worker *w) {
     if (!f) return sim_oom(s, "parts");
     w->attn->flow = f;
     f->part = sl_alloc(s->max_slots, sizeof *f->part);
-    if (!s->cell) { /* scratch, for all workers */
-        s->cell = sl_alloc(cells, sizeof *s->cell);
-        s->touched = sl_alloc(cells, sizeof *s->touched);
-        s->to_msg = sl_alloc(s->n_expert, sizeof *s->to_msg);
-        s->last_row = sl_alloc(s->n_expert, sizeof *s->last_row);
-    }
-    f->to_msg = s->to_msg;
-    f->row_mark = s->last_row;
-    f->count = s->cell;
-    f->touched = s->touched;
-    if (f->part && f->to_msg && f->row_mark && f->count && f->touched)
-        return sl_parts_create(&w->attn->slots, &shape, &f->parts, s->err);
-    return sim_oom(s, "parts");
+    return f->part ? sl_parts_create(&w->attn->slots, &shape, &f->parts, s->err)
+                   : sim_oom(s, "parts");
 }
 
 void sim_flow_free(sim_attn *a) {

@@ -112,10 +112,6 @@ sl_status sim_queue_create(sim *s, sim_worker *w) {
     if (!x) return sim_oom(s, "an expert worker");
     w->queue = x;
     x->batch = SIM_NONE;
-    if (!s->answer) s->answer = sl_alloc(s->n_attn, sizeof *s->answer);
-    if (!s->answered) s->answered = sl_alloc(s->n_attn, sizeof *s->answered);
-    if (!s->answer || !s->answered) return sim_oom(s, "queues");
-    for (uint32_t i = 0; i < s->n_attn; i++) s->answer[i] = SIM_NONE;
     sl_status st = sl_queues_create(s->p, s->m->n_moe, w->id, 0, &x->queues, s->err);
     if (st == SL_OK) sl_queues_watch(x->queues, sim_watch(s, w->id));
     return st;

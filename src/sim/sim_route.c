@@ -9,13 +9,10 @@
 /* Walker's alias table of n weights (Vose's way of filling it). */
 static sl_status fill_alias(sim *s, const double *weight, float *share, uint32_t *other) {
     uint32_t n = s->m->n_experts, n_small = 0, n_large = 0;
-    uint32_t *list = sl_alloc(2 * (size_t)n, sizeof *list), *large = list + n;
-    double *p = sl_alloc(n, sizeof *p), sum = 0;
-    if (!list || !p) {
-        sl_free(list);
-        sl_free(p);
-        return SL_ERR_NOMEM;
-    }
+    uint32_t *list, *large;
+    double *p, sum = 0;
+    void *block = sl_alloc_arrays(SL_ARRAY(list, n), SL_ARRAY(large, n), SL_ARRAY(p, n));
+    if (!block) return SL_ERR_NOMEM;
     for (uint32_t e = 0; e < n; e++) sum += weight[e];
     for (uint32_t e = 0; e < n; e++) {
         p[e] = sum > 0 ? weight[e] / sum * n : 1;
@@ -36,8 +33,7 @@ static sl_status fill_alias(sim *s, const double *weight, float *share, uint32_t
     }
     while (n_large > 0) share[large[--n_large]] = 1;
     while (n_small > 0) share[list[--n_small]] = 1;
-    sl_free(list);
-    sl_free(p);
+    sl_free(block);
     return SL_OK;
 }
 
@@ -88,21 +84,9 @@ uint32_t sim_route_row(sim *s, uint32_t request, uint32_t position, uint32_t moe
 
 /* ---- a dispatch ---- */
 
-static void note_pair(sim *s, uint32_t worker, uint32_t expert) {
+void sim_route_pair(sim *s, uint32_t worker, uint32_t expert) {
     uint32_t at = worker * s->m->n_experts + expert;
-    if (s->cell[at]++ > 0) return;
-    if (s->n_touched == s->cap_touched) {
-        uint32_t cap = SL_MAX(2 * s->cap_touched, 1024u);
-        uint32_t *bigger = sl_grow(s->touched, s->cap_touched, cap, sizeof *bigger);
-        if (!bigger) {
-            s->cell[at] = 0;
-            sim_fail(s, sim_oom(s, "a dispatch"));
-            return;
-        }
-        s->touched = bigger;
-        s->cap_touched = cap;
-    }
-    s->touched[s->n_touched++] = at;
+    if (s->cell[at]++ == 0) s->touched[s->n_touched++] = at;
 }
 
 /* Puts the pairs so far into the messages of their workers; experts say the chunk, or it is given.
@@ -125,7 +109,7 @@ static void count_row(sim *s, uint32_t row, const uint32_t *expert, const uint32
         uint32_t c = s->cut.group ? s->cut.group[expert[j]] : chunk, at = owner[j] * s->chunks + c;
         sim_msg *m = &s->msg[s->to_msg[at]];
         m->entries++;
-        note_pair(s, owner[j], expert[j]);
+        sim_route_pair(s, owner[j], expert[j]);
         if (s->last_row[at] == row) continue;
         s->last_row[at] = row;
         m->rows++;
@@ -192,28 +176,18 @@ void sim_route_dispatch(sim *s, sim_worker *w, uint32_t lane_id, uint32_t moe, b
 sl_status sim_route_create(sim *s) {
     size_t E = s->m->n_experts, n = (size_t)s->n_expert * s->chunks;
     s->n_pop = s->s->popularity ? s->s->n_layers : 1;
-    s->alias_share = sl_alloc(s->n_pop * E, sizeof *s->alias_share);
-    s->alias_other = sl_alloc(s->n_pop * E, sizeof *s->alias_other);
-    s->weight = sl_alloc(s->n_pop * E, sizeof *s->weight);
-    s->expert_rows = sl_alloc(E, sizeof *s->expert_rows);
-    bool ok = s->alias_share && s->alias_other && s->weight && s->expert_rows;
-    if (!s->aep && ok) {
-        s->cell = sl_alloc(s->n_expert * E, sizeof *s->cell);
-        s->to_msg = sl_alloc(n, sizeof *s->to_msg);
-        s->last_row = sl_alloc(n, sizeof *s->last_row);
-        ok = s->cell && s->to_msg && s->last_row;
-    }
-    if (!ok) return sim_oom(s, "tables of experts");
+    s->tables = sl_alloc_arrays(
+        SL_TABLE(s->alias_share, s->n_pop, E), SL_TABLE(s->alias_other, s->n_pop, E),
+        SL_TABLE(s->weight, s->n_pop, E), SL_ARRAY(s->expert_rows, E),
+        SL_TABLE(s->cell, s->n_expert, E), SL_TABLE(s->touched, s->n_expert, E),
+        SL_ARRAY(s->to_msg, n), SL_ARRAY(s->last_row, n), SL_ARRAY(s->answer, s->n_attn),
+        SL_ARRAY(s->answered, s->n_attn));
+    if (!s->tables) return sim_oom(s, "tables of experts");
+    for (uint32_t i = 0; i < s->n_attn; i++) s->answer[i] = SIM_NONE;
     for (size_t i = 0; i < s->n_pop * E; i++)
         s->weight[i] = s->s->popularity ? s->s->popularity[i] : 1;
     sl_status st = SL_OK;
     for (uint32_t l = 0; st == SL_OK && l < s->n_pop; l++)
         st = fill_alias(s, s->weight + l * E, s->alias_share + l * E, s->alias_other + l * E);
     return st == SL_OK ? st : sim_oom(s, "tables of experts");
-}
-
-void sim_route_free(sim *s) {
-    void *const owned[] = {s->alias_share, s->alias_other, s->weight,  s->expert_rows, s->cell,
-                           s->to_msg,      s->last_row,    s->touched, s->answer,      s->answered};
-    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
 }

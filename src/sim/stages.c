@@ -37,6 +37,7 @@ typedef struct side {
     uint64_t *total;
     double *ahead;
     uint32_t *lane; /* [layers][lanes], oldest first */
+    void *arrays;   /* what they are all in */
 } side;
 
 typedef struct world {
@@ -297,19 +298,10 @@ static void start(world *w) {
 }
 
 static sl_status create_side(const sl_stage_run *r, side *s, sl_err *err) {
-    s->state = sl_alloc(r->layers, sizeof *s->state);
-    s->total = sl_alloc(r->layers, sizeof *s->total);
-    s->ahead = sl_alloc(r->layers, sizeof *s->ahead);
-    s->lane = sl_alloc((size_t)r->layers * r->lanes, sizeof *s->lane);
-    if (s->state && s->total && s->ahead && s->lane) return SL_OK;
-    return sl_fail(err, SL_ERR_NOMEM, "queues of %u layers", r->layers);
-}
-
-static void free_side(side *s) {
-    sl_free(s->state);
-    sl_free(s->total);
-    sl_free(s->ahead);
-    sl_free(s->lane);
+    s->arrays =
+        sl_alloc_arrays(SL_ARRAY(s->state, r->layers), SL_ARRAY(s->total, r->layers),
+                        SL_ARRAY(s->ahead, r->layers), SL_TABLE(s->lane, r->layers, r->lanes));
+    return s->arrays ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "queues of %u layers", r->layers);
 }
 
 static sl_status create(world *w, sl_err *err) {
@@ -340,8 +332,8 @@ static sl_status create(world *w, sl_err *err) {
 
 static void destroy(world *w) {
     for (uint32_t i = 0; i < SL_PLAN_MAX_LANES; i++) sl_barrier_free(w->bar[i]);
-    free_side(&w->attn);
-    free_side(&w->expert);
+    sl_free(w->attn.arrays);
+    sl_free(w->expert.arrays);
     sl_free(w->moe);
     sl_sim_events_free(&w->ev);
 }

@@ -79,27 +79,18 @@ void sl_tok_byte_ids(sl_tokenizer *tok) {
 static sl_status reserve_work(sl_tok_work *w, size_t n, sl_err *err) {
     if (n <= w->cap) return SL_OK;
     size_t cap = SL_MAX(n, 2 * w->cap + 64);
-    sl_free(w->id);
-    sl_free(w->prev);
-    sl_free(w->next);
-    sl_free(w->heap);
+    sl_free(w->arrays);
     w->cap = 0;
-    w->id = sl_alloc(cap, sizeof *w->id);
-    w->prev = sl_alloc(cap, sizeof *w->prev);
-    w->next = sl_alloc(cap, sizeof *w->next);
-    /* one entry for each first pair, and each of at most n merges takes one and adds two */
-    w->heap = sl_alloc(2 * cap, sizeof *w->heap);
-    if (!w->id || !w->prev || !w->next || !w->heap)
-        return sl_fail(err, SL_ERR_NOMEM, "merging a word of %zu symbols", n);
+    /* of the heap one for each first pair, and each of at most n merges takes one and adds two */
+    w->arrays = sl_alloc_arrays(SL_ARRAY(w->id, cap), SL_ARRAY(w->prev, cap),
+                                SL_ARRAY(w->next, cap), SL_TABLE(w->heap, cap, 2));
+    if (!w->arrays) return sl_fail(err, SL_ERR_NOMEM, "merging a word of %zu symbols", n);
     w->cap = cap;
     return SL_OK;
 }
 
 void sl_tok_work_free(sl_tok_work *w) {
-    sl_free(w->id);
-    sl_free(w->prev);
-    sl_free(w->next);
-    sl_free(w->heap);
+    sl_free(w->arrays);
     pcre2_match_data_free(w->match);
     pcre2_match_context_free(w->limits);
     *w = (sl_tok_work){0};

@@ -118,6 +118,7 @@ typedef struct sl_tok_work {
     uint32_t *id;          /* symbols of a word */
     uint32_t *prev, *next; /* its linked list */
     uint64_t *heap;        /* rank << 32 | position, smallest on top */
+    void *arrays;          /* what they are all in */
     size_t cap, n_heap;
     pcre2_match_data *match;
     pcre2_match_context *limits;

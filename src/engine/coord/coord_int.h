@@ -31,6 +31,7 @@ typedef struct sl_request {
     sl_logit_bias *bias;
     uint32_t n_prompt_reported; /* highest position of the prompt that was reported */
     uint32_t *tokens;           /* prompt and generated: what it is recomputed from */
+    void *arrays;               /* what stop, bias and tokens are in */
     uint32_t n_before;          /* generated before it was last submitted */
     uint64_t queued_us;         /* how long it waited for its first start */
     struct sl_request *chain;   /* in the hash */

@@ -18,12 +18,11 @@ sl_status sl_engine_detail_get(sl_engine *e, sl_engine_detail *out, sl_err *err)
     *out = (sl_engine_detail){.n_workers = e->plan.n_workers,
                               .n_layers = e->spec.n_layers,
                               .n_experts = e->spec.n_experts};
-    out->worker = sl_alloc(out->n_workers, sizeof *out->worker);
-    out->layer = sl_alloc(out->n_layers, sizeof *out->layer);
-    out->most_rows = sl_alloc(out->n_layers, sizeof *out->most_rows);
-    out->expert = sl_alloc(out->n_experts, sizeof *out->expert);
-    if (!out->worker || !out->layer || !out->most_rows || !out->expert) {
-        sl_engine_detail_free(out);
+    out->arrays = sl_alloc_arrays(
+        SL_ARRAY(out->worker, out->n_workers), SL_ARRAY(out->layer, out->n_layers),
+        SL_ARRAY(out->most_rows, out->n_layers), SL_ARRAY(out->expert, out->n_experts));
+    if (!out->arrays) {
+        *out = (sl_engine_detail){0};
         return sl_fail(err, SL_ERR_NOMEM, "figures of %u workers, %u layers and %u experts",
                        e->plan.n_workers, e->spec.n_layers, e->spec.n_experts);
     }
@@ -38,9 +37,6 @@ sl_status sl_engine_detail_get(sl_engine *e, sl_engine_detail *out, sl_err *err)
 }
 
 void sl_engine_detail_free(sl_engine_detail *d) {
-    sl_free(d->worker);
-    sl_free(d->layer);
-    sl_free(d->most_rows);
-    sl_free(d->expert);
+    sl_free(d->arrays);
     *d = (sl_engine_detail){0};
 }

@@ -156,6 +156,7 @@ typedef struct sl_engine_detail {
     sl_layer_stats *layer;   /* [n_layers] */
     uint64_t *most_rows;     /* [n_layers]: rows of the expert worker with the most */
     sl_expert_stats *expert; /* [n_experts], of all layers */
+    void *arrays;            /* what they are all in */
 } sl_engine_detail;
 sl_status sl_engine_detail_get(sl_engine *e, sl_engine_detail *out, sl_err *err) SL_MUST_CHECK;
 void sl_engine_detail_free(sl_engine_detail *d);

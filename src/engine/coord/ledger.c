@@ -7,10 +7,10 @@
 sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
     sl_request *r = sl_alloc(1, sizeof *r);
     if (!r) return NULL;
-    r->stop = sl_alloc(p->n_stop, sizeof *r->stop);
-    r->tokens = sl_alloc((size_t)p->n_prompt + p->max_tokens, sizeof *r->tokens);
-    r->bias = sl_alloc(p->sampling.n_bias, sizeof *r->bias);
-    if (!r->stop || !r->tokens || !r->bias) {
+    r->arrays = sl_alloc_arrays(SL_ARRAY(r->stop, p->n_stop),
+                                SL_ARRAY(r->tokens, (size_t)p->n_prompt + p->max_tokens),
+                                SL_ARRAY(r->bias, p->sampling.n_bias));
+    if (!r->arrays) {
         sl_request_free(r);
         return NULL;
     }
@@ -29,9 +29,7 @@ sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
 
 void sl_request_free(sl_request *r) {
     if (!r) return;
-    sl_free(r->stop);
-    sl_free(r->tokens);
-    sl_free(r->bias);
+    sl_free(r->arrays);
     sl_free(r);
 }
 

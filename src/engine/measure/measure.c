@@ -32,6 +32,7 @@ typedef struct lab {
     float *kv;
     float *x, *h, *y, *gate;
     uint32_t *expert;
+    void *pages, *rows; /* what the arrays of pages, and of rows, are in */
 } lab;
 
 static void fill(float *x, size_t n) {
@@ -116,10 +117,10 @@ static sl_status make_pages(lab *b, sl_err *err) {
     uint32_t n = sl_kv_pages_for(SL_MAX(b->keys, b->max_rows));
     size_t page_bytes = sl_kv_page_bytes(b->m);
     size_t side = sl_kv_tile_floats(b->m) * b->m->n_kv_heads;
-    b->kv = sl_alloc(n, page_bytes); /* zeroed lazily: only this block's tiles take memory */
-    b->page = sl_alloc(n, sizeof *b->page);
-    b->row_pages = sl_alloc(b->max_rows, sizeof *b->row_pages);
-    if (!b->kv || !b->page || !b->row_pages)
+    /* zeroed lazily: only this block's tiles take memory */
+    b->pages = sl_alloc_arrays(SL_TABLE(b->kv, n, page_bytes / sizeof *b->kv), SL_ARRAY(b->page, n),
+                               SL_ARRAY(b->row_pages, b->max_rows));
+    if (!b->pages)
         return sl_fail(err, SL_ERR_NOMEM, "%u KV pages of %zu bytes to measure with", n,
                        page_bytes);
     for (uint32_t i = 0; i < n; i++) {
@@ -133,16 +134,12 @@ static sl_status make_pages(lab *b, sl_err *err) {
 }
 
 static sl_status make_rows(lab *b, sl_err *err) {
-    size_t d = b->m->d_model, pairs = (size_t)b->n_experts * EXPERT_ROWS;
-    b->id = sl_alloc(b->max_rows, sizeof *b->id);
-    b->pos = sl_alloc(b->max_rows, sizeof *b->pos);
-    b->x = sl_alloc(b->max_rows, d * sizeof *b->x);
-    b->h = sl_alloc(b->max_rows, d * sizeof *b->h);
-    b->y = sl_alloc(pairs, d * sizeof *b->y);
-    b->gate = sl_alloc(b->max_rows, b->m->top_k * sizeof *b->gate);
-    b->expert = sl_alloc(b->max_rows, b->m->top_k * sizeof *b->expert);
-    if (!b->id || !b->pos || !b->x || !b->h || !b->y || !b->gate || !b->expert)
-        return sl_fail(err, SL_ERR_NOMEM, "rows to measure with");
+    size_t d = b->m->d_model, k = b->m->top_k, pairs = (size_t)b->n_experts * EXPERT_ROWS;
+    b->rows = sl_alloc_arrays(SL_ARRAY(b->id, b->max_rows), SL_ARRAY(b->pos, b->max_rows),
+                              SL_TABLE(b->x, b->max_rows, d), SL_TABLE(b->h, b->max_rows, d),
+                              SL_TABLE(b->y, pairs, d), SL_TABLE(b->gate, b->max_rows, k),
+                              SL_TABLE(b->expert, b->max_rows, k));
+    if (!b->rows) return sl_fail(err, SL_ERR_NOMEM, "rows to measure with");
     fill(b->x, b->max_rows * d);
     fill(b->h, b->max_rows * d);
     sl_status st = sl_arena_create(sl_model_scratch_bytes(b->m, b->max_rows), &b->scratch, err);
@@ -174,9 +171,8 @@ sl_status sl_measure_stages(const sl_measure_opts *o, sl_costs *out, sl_err *err
     lab b = {0};
     sl_status st = make_lab(o, &b, err);
     if (st == SL_OK) measure(&b, out);
-    void *const owned[] = {b.id,   b.pos,   (void *)b.row_pages, b.page, b.kv, b.x, b.h, b.y,
-                           b.gate, b.expert};
-    for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
+    sl_free(b.pages);
+    sl_free(b.rows);
     sl_arena_free(&b.scratch);
     sl_arena_free(&b.expert_scratch);
     sl_pool_free(b.pool);
