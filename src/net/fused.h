@@ -14,7 +14,7 @@
  *
  * What arrives is handed in by the owner's message callback (sl_fused_on_message), which makes the
  * progress. Sums are taken over ranks in ascending order and then over nodes in ascending order,
- * whatever the order of arrival. Messages are SL_MSG_FUSED: header.round counts the passes,
+ * whatever the order of arrival. Messages are SL_MSG_FUSED: header.pass counts the passes,
  * header.chunk is the step, header.lane the node at the other end of the rows. A peer may be one
  * pass ahead: its messages wait. f32 only. Thread: owner of the net. */
 #ifndef SL_NET_FUSED_H

@@ -139,10 +139,10 @@ sl_status sl_fused_on_message(sl_fused *f, uint32_t rank, const sl_wire_header *
                               sl_err *err) {
     sl_status st = check_sender(f, rank, h, err);
     if (st == SL_OK) st = check_size(f, rank, h, payload, err);
-    if (st == SL_OK && h->round == f->pass + 1) return keep_early(f, rank, h, payload, err);
-    if (st == SL_OK && (!f->active || h->round != f->pass))
+    if (st == SL_OK && h->pass == f->pass + 1) return keep_early(f, rank, h, payload, err);
+    if (st == SL_OK && (!f->active || h->pass != f->pass))
         st = sl_fail(err, SL_ERR_PROTOCOL, "fused: %s of pass %llu from rank %u in pass %llu",
-                     step_name[h->chunk], (unsigned long long)h->round, rank,
+                     step_name[h->chunk], (unsigned long long)h->pass, rank,
                      (unsigned long long)f->pass);
     if (st == SL_OK && h->layer != f->layer)
         st = sl_fail(err, SL_ERR_PROTOCOL, "fused: %s of layer %u from rank %u in layer %u",

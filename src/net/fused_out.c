@@ -6,7 +6,7 @@
 static sl_status send_to(sl_fused *f, uint32_t rank, fused_step step, uint32_t lane, uint32_t rows,
                          sl_buf *payload, sl_err *err) {
     const sl_wire_header h = {.kind = SL_MSG_FUSED,
-                              .round = f->pass,
+                              .pass = f->pass,
                               .layer = f->layer,
                               .chunk = (uint32_t)step,
                               .lane = lane,

@@ -56,9 +56,9 @@ typedef enum sl_msg_kind {
     SL_MSG_TAKEN,       /* worker: it does */
     SL_MSG_GO,          /* begin steps by this plan, which holds */
     /* watching: coordinator and workers, never while rows are under way */
-    SL_MSG_CLOCK = 60, /* what is your clock? `round` numbers the question, the answer repeats it */
-    SL_MSG_TRACE_GET,  /* events from number `round` on; the worker stops recording */
-    SL_MSG_TRACE,      /* `rows` events from number `round` on */
+    SL_MSG_CLOCK = 60, /* what is your clock? the answer repeats the question's `number` */
+    SL_MSG_TRACE_GET,  /* events from `number` on; the worker stops recording */
+    SL_MSG_TRACE,      /* `rows` events from `number` on */
 } sl_msg_kind;
 
 /* flags of a header */
@@ -74,8 +74,13 @@ typedef struct sl_wire_header {
     uint32_t src;         /* worker id of the sender, SL_NO_WORKER for the coordinator */
     uint32_t incarnation; /* of the sender's process */
     uint32_t epoch;       /* plan epoch */
-    uint64_t round;       /* of the lane, from 1 in each epoch */
-    uint64_t seq;         /* per connection and direction, from 1, no gaps */
+    union {               /* one number, whose meaning the kind says */
+        uint64_t round;   /* barriers: of the lane, from 1 in each epoch */
+        uint64_t wave;    /* DISPATCH, RETURN of schedule aep: the rows'; the latest met */
+        uint64_t pass;    /* FUSED: which one, from 1 */
+        uint64_t number;  /* CLOCK: of the question; TRACE_GET, TRACE: of the first event */
+    };
+    uint64_t seq; /* per connection and direction, from 1, no gaps */
     uint32_t lane, layer, chunk;
     uint32_t rows;  /* rows of a token batch */
     uint32_t bytes; /* of the payload that follows */

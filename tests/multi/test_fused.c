@@ -384,7 +384,7 @@ static void lone_start(lone *l, sl_loop_hub *hub) {
 static sl_status lone_hears(lone *l, uint32_t rank, uint32_t step, uint32_t node, uint32_t rows,
                             size_t bytes, uint64_t round, sl_err *err) {
     const sl_wire_header h = {
-        .kind = SL_MSG_FUSED, .chunk = step, .lane = node, .rows = rows, .round = round};
+        .kind = SL_MSG_FUSED, .chunk = step, .lane = node, .rows = rows, .pass = round};
     sl_buf *b = bytes ? sl_net_buf_take(l->net, bytes) : NULL;
     if (b) memset(b->data, 0, bytes);
     *err = (sl_err){0};

@@ -101,7 +101,7 @@ static void bend_batch(actor *a, batch *d, bend how) {
     if (how == FLAGS) d->h.flags = SL_WIRE_STAY;
     if (how == ELSEWHERE) d->v.expert[1] = 5;
     if (how == NO_EXPERT) d->v.expert[1] = 4000;
-    if (how == JUMP) d->h.round = (1ull << 32) + 1;
+    if (how == JUMP) d->h.wave = (1ull << 32) + 1;
     if (how == NAN_GATE) memset(&d->v.gate[2], 0xFF, sizeof *d->v.gate);
     if (how == TRUNCATED) d->b->len -= 64;
     if (how == GARBAGE) memset(d->b->data, 0x5A, d->b->len);
@@ -155,7 +155,7 @@ static void nobody_waits_for_others(void **state) {
         for (uint32_t i = ROGUE; i <= HONEST; i++) {
             batch d = rows_of(&s, &s.toy[i], 8, 1); /* all that is reserved */
             d.h.layer = (turn_of + i) % 3;
-            d.h.round = turn_of;
+            d.h.wave = turn_of;
             say(&s.toy[i], d.h, d.b);
         }
         expect_return(&s, &s.toy[ROGUE], turn_of % 3, 8);
@@ -237,7 +237,7 @@ static reply make_reply(stage *s, actor *a) {
     sl_span span = {a->body[i]->data, a->body[i]->len};
     assert_int_equal(sl_wire_dispatch_decode(&a->head[i], span, &s->m, 0, &in, &err), SL_OK);
     reply r = {.h = {.kind = SL_MSG_RETURN,
-                     .round = a->head[i].round,
+                     .wave = a->head[i].round,
                      .layer = a->head[i].layer,
                      .rows = in.n_entries}};
     r.b = sl_net_buf_take(a->net, sl_wire_return_bytes(in.n_entries, 0, s->m.d_model, 0));
@@ -324,7 +324,7 @@ static void bad_returns(void **state) {
         if (how == WRONG_LAYER) r.h.layer = 2;
         if (how == WRONG_LANE) r.h.lane = 3;
         if (how == WITH_SET) r.h.flags = SL_WIRE_SET;
-        if (how == WAVE) r.h.round = 1ull << 60;
+        if (how == WAVE) r.h.wave = 1ull << 60;
         if (how == SHORT) r.b->len -= 64;
         if (how == RUBBISH) memset(r.b->data, 0x5A, r.b->len);
         if (how == EMPTY) {

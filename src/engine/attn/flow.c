@@ -146,8 +146,8 @@ static sl_status check_return(const sl_flow *f, const sl_wire_header *h, sl_span
                        "%x",
                        h->rows, payload.len, h->layer, f->a->m->n_moe, h->lane, h->chunk, h->flags);
     uint64_t seen = f->parts.seen;
-    if (h->round > seen && h->round - seen > SL_AEP_MAX_STEP)
-        return sl_fail(err, SL_ERR_PROTOCOL, "wave %llu after %llu", (unsigned long long)h->round,
+    if (h->wave > seen && h->wave - seen > SL_AEP_MAX_STEP)
+        return sl_fail(err, SL_ERR_PROTOCOL, "wave %llu after %llu", (unsigned long long)h->wave,
                        (unsigned long long)seen);
     return SL_OK;
 }
@@ -170,10 +170,10 @@ static sl_status on_return(void *side, uint32_t expert_index, const sl_wire_head
         sent_ns = SL_MIN(sent_ns, f->part[slot].sent_ns);
         if (f->parts.part[slot].state == SL_PART_NONE) drop(f, slot);
     }
-    if (st == SL_OK) sl_parts_meet(&f->parts, h->round);
+    if (st == SL_OK) sl_parts_meet(&f->parts, h->wave);
     const sl_trace_event flight = {.kind = SL_TRACE_FLIGHT,
                                    .layer = sl_worker_block_of(f->a->w, h),
-                                   .round = (uint32_t)h->round,
+                                   .round = (uint32_t)h->wave,
                                    .rows = rows};
     if (rows) sl_worker_note_span(f->a->w, flight, sent_ns);
     return st;

@@ -136,7 +136,7 @@ void sl_flow_send(sl_flow *f) {
     for (uint32_t i = 0; i < f->a->n_experts; i++) {
         sl_outgoing *o = &p->out[i];
         const sl_wire_header h = {.kind = SL_MSG_DISPATCH,
-                                  .round = f->parts.wave,
+                                  .wave = f->parts.wave,
                                   .layer = f->a->m->moe_index[p->layer],
                                   .rows = o->n.rows};
         if (!o->buf) continue;

@@ -59,7 +59,7 @@ void sl_collect_free(sl_collect *c) {
 
 static void ask(sl_engine *e, uint32_t id, uint16_t kind, uint64_t number) {
     if (!e->worker[id].conn) return;
-    const sl_wire_header h = {.kind = kind, .epoch = e->plan.epoch, .round = number};
+    const sl_wire_header h = {.kind = kind, .epoch = e->plan.epoch, .number = number};
     e->collect->worker[id].asked_ns = sl_now_ns();
     sl_net_send(e->net, e->worker[id].conn, h, NULL); /* a lost worker has no events */
 }
@@ -81,7 +81,7 @@ sl_status sl_collect_on_clock(sl_engine *e, uint32_t id, const sl_wire_header *h
     log_of_worker *l = e->collect ? &e->collect->worker[id] : NULL;
     sl_cur c = sl_cur_of(payload);
     uint64_t its = sl_cur_u64(&c), clock_id = sl_cur_u64(&c);
-    if (!l || !c.ok || sl_cur_left(&c) || l->asks_left == 0 || h->round != l->asks_left ||
+    if (!l || !c.ok || sl_cur_left(&c) || l->asks_left == 0 || h->number != l->asks_left ||
         its >= MAX_TIME_NS)
         return sl_fail(err, SL_ERR_PROTOCOL, "unexpected clock of %zu bytes", payload.len);
     /* It was read between question and answer: the middle is wrong by at most half of that. */
@@ -112,11 +112,11 @@ sl_status sl_collect_on_trace(sl_engine *e, uint32_t id, const sl_wire_header *h
     log_of_worker *l = e->collect ? &e->collect->worker[id] : NULL;
     sl_cur c = sl_cur_of(payload);
     uint64_t count = sl_cur_u64(&c), dropped = sl_cur_u64(&c);
-    if (!l || l->done || payload.len != sl_wire_trace_bytes(h->rows) || h->round != l->n ||
+    if (!l || l->done || payload.len != sl_wire_trace_bytes(h->rows) || h->number != l->n ||
         count > e->o.trace_events || (l->counted && count != l->count) || h->rows > count - l->n ||
         (h->rows == 0 && count != l->n))
         return sl_fail(err, SL_ERR_PROTOCOL, "unexpected trace of %u events from %llu of %llu",
-                       h->rows, (unsigned long long)h->round, (unsigned long long)count);
+                       h->rows, (unsigned long long)h->number, (unsigned long long)count);
     if (!l->counted) l->events = sl_alloc(count, sizeof *l->events);
     if (!l->events)
         return sl_fail(err, SL_ERR_NOMEM, "trace of %llu events", (unsigned long long)count);

@@ -80,8 +80,8 @@ static sl_status check_header(const queues *x, uint32_t src, const sl_wire_heade
                        "flags %x",
                        h->rows, payload.len, h->layer, x->m->n_moe, h->lane, h->chunk, h->flags);
     uint64_t seen = sl_queues_seen(x->queues);
-    if (h->round > seen && h->round - seen > SL_AEP_MAX_STEP)
-        return sl_fail(err, SL_ERR_PROTOCOL, "wave %llu after %llu", (unsigned long long)h->round,
+    if (h->wave > seen && h->wave - seen > SL_AEP_MAX_STEP)
+        return sl_fail(err, SL_ERR_PROTOCOL, "wave %llu after %llu", (unsigned long long)h->wave,
                        (unsigned long long)seen);
     return SL_OK;
 }
@@ -91,7 +91,7 @@ static void push(queues *x, const sl_wire_header *h, uint32_t expert, entry e) {
                                                                  .expert = expert,
                                                                  .source = x->row[e.row].src,
                                                                  .rows = 1,
-                                                                 .wave = h->round});
+                                                                 .wave = h->wave});
     x->entry[place] = e;
     x->row[e.row].entries++;
 }
@@ -182,10 +182,8 @@ static void send_answers(queues *x, uint32_t layer) {
     for (uint32_t i = 0; i < w->plan.n_workers; i++) {
         source *s = &x->source[i];
         if (!s->buf) continue;
-        const sl_wire_header h = {.kind = SL_MSG_RETURN,
-                                  .round = sl_queues_seen(x->queues),
-                                  .layer = layer,
-                                  .rows = s->n};
+        const sl_wire_header h = {
+            .kind = SL_MSG_RETURN, .wave = sl_queues_seen(x->queues), .layer = layer, .rows = s->n};
         sl_worker_send(w, i, h, s->buf); /* one that died meanwhile is reported by its connection */
         s->buf = NULL;
         s->n = 0;

@@ -33,12 +33,12 @@ sl_status sl_worker_answer_clock(sl_worker *w, const sl_wire_header *h) {
     sl_wr_u64(&wr, sl_now_ns());
     sl_wr_u64(&wr, id);
     return sl_worker_send(w, SL_NO_WORKER,
-                          (sl_wire_header){.kind = SL_MSG_CLOCK, .round = h->round}, b);
+                          (sl_wire_header){.kind = SL_MSG_CLOCK, .number = h->number}, b);
 }
 
 sl_status sl_worker_send_trace(sl_worker *w, const sl_wire_header *h) {
     sl_trace_stop(w->trace);
-    uint64_t count = sl_trace_count(w->trace), first = SL_MIN(h->round, count);
+    uint64_t count = sl_trace_count(w->trace), first = SL_MIN(h->number, count);
     uint32_t n = (uint32_t)SL_MIN(count - first, (uint64_t)BATCH);
     sl_buf *b = sl_net_buf_take(w->net, sl_wire_trace_bytes(n));
     if (!b) return SL_ERR_NOMEM;
@@ -49,5 +49,5 @@ sl_status sl_worker_send_trace(sl_worker *w, const sl_wire_header *h) {
         sl_trace_event_encode(sl_trace_at(w->trace, first + i),
                               sl_wr_take(&wr, SL_TRACE_EVENT_BYTES));
     return sl_worker_send(w, SL_NO_WORKER,
-                          (sl_wire_header){.kind = SL_MSG_TRACE, .round = first, .rows = n}, b);
+                          (sl_wire_header){.kind = SL_MSG_TRACE, .number = first, .rows = n}, b);
 }
