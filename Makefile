@@ -11,7 +11,7 @@
 #   make tsan|asan   the tests under a sanitizer
 #   make fuzz        every fuzz target for S seconds (default 60)       (FUZZ=name: one; S=totals: the ledger)
 #   make soak        every script in tests/soak with its defaults: hours
-#   make bench       beside llama.cpp and ik_llama.cpp: docs/performance.md  (JSON=FILE, REPS=most, G=groups, MODELS=, LLAMA_CPP=, IK_LLAMA=folders)
+#   make bench       beside llama.cpp and ik_llama.cpp: docs/performance.md, docs/lab/peers.md  (JSON=FILE, REPS=most, G=groups, MODELS=, LLAMA_CPP=, IK_LLAMA=folders)
 #   make bench-demo  speed of the kernels and of the demo model
 #   make bench-schedules   the claims about schedules and fabric        (JSON=FILE, REPS=most, MPI=program, G=groups)
 #   make crossover   which schedule wins where: docs/when-not.md's map   (OUT=folder, default build)

@@ -1,4 +1,5 @@
-"""From what bench/peers/run.py measured to claims, docs/performance.md and the pictures. Only the standard library."""
+"""From what bench/peers/run.py measured to claims, the pages docs/performance.md (what holds and what is missed) and docs/lab/peers.md
+(what was measured, and how), and the pictures. Only the standard library."""
 import os
 import platform
 import statistics
@@ -7,14 +8,21 @@ import gguf_bytes
 import roofline
 
 UNIT = {"decode": "tokens/s", "prefill": "tokens/s", "load": "s"}
-INTRO = """# Speed beside llama.cpp and ik_llama.cpp
+PAGE = """# Speed beside llama.cpp and ik_llama.cpp
 
-Written by `make bench` (`bench/peers/run.py`); not to be edited. Every row was measured on the same GGUF file, with
+Written by `make bench` (`bench/peers/run.py`); not to be edited. The same GGUF file, 2 threads, the programs in turn. A ratio is the
+median of the rounds' own ratios, a limit what memory or arithmetic allows. [lab/peers.md](lab/peers.md) has every measurement with its
+range, the machine and the commands.
+"""
+LAB = """# Lab: speed beside llama.cpp and ik_llama.cpp
+
+Written by `make bench` (`bench/peers/run.py`); not to be edited. What follows from it is in [performance.md](../performance.md).
+
+Every row was measured on the same GGUF file, with
 2 threads, the programs in turn (A B A B ...), each run a process of its own. A cell is the median of its
 rounds; a ratio is the median of the rounds' own ratios, its range behind it. A limit is what memory (read bandwidth of the
 mapped file) or arithmetic (f32 FMA; int8 for quantised weights) allows, both measured before and after the model's
-rounds, with the experts that a layer really touched (from a trace); caches and KV are not counted. Where a bar has
-two parts, one of them is enough.
+rounds, with the experts that a layer really touched (from a trace); caches and KV are not counted.
 """
 
 
@@ -186,7 +194,7 @@ def kernel_table(config, store, claims):
     if "kernels" not in store:
         return [], {}
     found, (peak, gbs) = roofline.points(store["kernels"]["csv"])
-    out = ["\n## Kernels\n", "![Kernels under the roof](img/roofline.svg)\n",
+    out = ["\n## Kernels\n", "![Kernels under the roof](../img/roofline.svg)\n",
            f"`build/bench_kernels`, 2 threads, medians of {store['kernels']['rounds']} rounds; {peak:.0f} GFLOP/s f32 and "
            f"{gbs:.1f} GB/s in the same rounds; other programs took {100 * store['kernels']['others']:.0f} % of the cores.\n",
            "| kernel | shape | GFLOP/s | GB/s | share of the roof |", "|---|---|---|---|---|"]
@@ -255,16 +263,29 @@ def conditions(config, store):
     return out
 
 
+def briefly(speed):
+    """The columns of the table of speed that say how fast, and beside whom."""
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in speed[3:]]
+    out = ["## Decode and prefill, tokens/s\n", "| model | test | Sluice | / llama.cpp | / ik_llama.cpp | of the limit |",
+           "|---|---|---|---|---|---|"]
+    return out + [f"| {' | '.join([r[0], r[1], *(r[i].split(' (')[0] for i in (2, 5, 6)), r[8]])} |" for r in rows]
+
+
+def bars(claims, held):
+    """Those that are held, or missed. Where a bar has two parts, one of them is enough."""
+    rows = [f"| {c['claim']} | {number(c['value'])} | {c['bar']} |" for c in claims if bool(c["held"]) == held]
+    out = [f"\n## Bars that are {'held' if held else 'missed'}\n", "| claim | value | bar |", "|---|---|---|"]
+    return out + rows if rows else []
+
+
 def make(config, store, models):
-    """(claims, text of the page, {name: svg})."""
+    """(claims, {page: text}, {name: svg})."""
     claims = []
     speed = speed_table(config, store, models, claims)
     memory = memory_table(config, store, models, claims)
     load, two = load_table(config, store, claims), two_table(config, store, claims)
     kernels, pictures = kernel_table(config, store, claims)
     parts = speed + load + memory + two + kernels + quality_table(config, store, claims)
-    table = ["\n## Bars\n", "| claim | value | bar | |", "|---|---|---|---|"]
-    table += [f"| {c['claim']} | {number(c['value'])} | {c['bar']} | {'held' if c['held'] else 'missed'} |" for c in claims]
-    if not claims:
-        parts = ["Nothing has been measured yet."]
-    return claims, "\n".join([INTRO, *parts, *(table if claims else []), *conditions(config, store)]) + "\n", pictures
+    lab = [LAB, *(parts if claims else ["Nothing has been measured yet."]), *conditions(config, store)]
+    page = [PAGE, *briefly(speed), *bars(claims, False), *bars(claims, True)]
+    return claims, {"performance.md": "\n".join(page) + "\n", "lab/peers.md": "\n".join(lab) + "\n"}, pictures

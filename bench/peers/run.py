@@ -8,7 +8,7 @@ program once, in turn, each in a process of its own with 2 threads; figures are 
 medians of the rounds' own ratios. Beside each run: CPU time, largest resident set, what other programs and the
 host took of the cores. Limits of the machine are measured before and after each model. --only takes groups whose
 name has one of the texts; what was measured stays in --store and the next call replaces only its own groups.
-The page docs/performance.md and the claims of --json are made from the store. Folders are those of the programs:
+The pages docs/performance.md and docs/lab/peers.md and the claims of --json are made from the store. Folders are those of the programs:
 --llama has llama-bench, llama-batched-bench, llama-perplexity and ggml-rpc-server, --ik the first two (or
 LLAMA_CPP, IK_LLAMA, MODELS in the environment). What is missing is named and left out. Only the standard library."""
 import argparse
@@ -156,7 +156,7 @@ def main():
     p.add_argument("--llama", default=os.environ.get("LLAMA_CPP"))
     p.add_argument("--ik", default=os.environ.get("IK_LLAMA"))
     p.add_argument("--store", default=str(BUILD / "peers.json"))
-    p.add_argument("--page", default=str(ROOT / "docs" / "performance.md"), help="- writes none")
+    p.add_argument("--docs", default=str(ROOT / "docs"), help="folder of the pages; - writes none")
     args = p.parse_args()
     config = json.loads((HERE / "config.json").read_text())
     every = make_engines(args)
@@ -178,12 +178,11 @@ def main():
             store.setdefault(group["group"], {}).update(got)
         pathlib.Path(args.store).write_text(json.dumps(store, indent=1) + "\n")
         print(f"{group['group']}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
-    claims, text, pictures = page.make(config, store, args.models)
+    claims, pages, pictures = page.make(config, store, args.models)
     print("\n".join(page.line(c) for c in claims))
-    if args.page != "-":
-        pathlib.Path(args.page).write_text(text)
-        for name, svg in pictures.items():
-            (pathlib.Path(args.page).parent / "img" / name).write_text(svg)
+    if args.docs != "-":
+        for name, text in (pages | {f"img/{name}": svg for name, svg in pictures.items()}).items():
+            (pathlib.Path(args.docs) / name).write_text(text)
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(claims, indent=1) + "\n")
     return 0
