@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "sched/membership.h"
 #include "sched/policy.h"
 #include "sched/turns.h"
 #include "sim/events.h"
@@ -28,17 +27,10 @@ typedef struct queue {
 /* aep: a lane is a batch of rows that moves through the layers on its own. */
 typedef struct batch {
     uint32_t layer, pass;
+    enum { NOBODY, ATTENTION, EXPERTS } waits_for;
+    uint64_t since;         /* arrivals before it */
     bool back, shared_done; /* its rows; its shared experts */
 } batch;
-
-/* Queues of one side of aep, one a layer. */
-typedef struct side {
-    sl_queue_state *state; /* [layers] */
-    uint64_t *total;
-    double *ahead;
-    uint32_t *lane; /* [layers][lanes], oldest first */
-    void *arrays;   /* what they are all in */
-} side;
 
 typedef struct world {
     const sl_stage_run *r;
@@ -49,19 +41,19 @@ typedef struct world {
     bool busy[2];        /* the attention side's server, the experts' */
     sl_turns turns;
     sl_turn turn;
-    sl_barrier *bar[SL_PLAN_MAX_LANES];
-    uint32_t layer[SL_PLAN_MAX_LANES];
     uint64_t listed; /* tasks of the fixed list that have begun */
     queue ready;     /* tasks of the experts */
     batch batch[SL_PLAN_MAX_LANES];
-    side attn, expert;
     uint64_t arrivals;
+    /* the policy's view of one side's queues, [layers] */
+    sl_queue_state *state;
+    uint64_t *total;
+    double *ahead;
+    void *arrays;
     double ms[SL_STAGE_COUNT];
     uint8_t *moe;
     double *done; /* [n_done] when a lane had all of a layer back; NULL: not wanted */
     size_t n_done;
-    sl_status status;
-    sl_err *err;
 } world;
 
 sl_status sl_stage_run_check(const sl_stage_run *r, sl_err *err) {
@@ -100,10 +92,6 @@ sl_status sl_stage_run_check(const sl_stage_run *r, sl_err *err) {
     return SL_OK;
 }
 
-static void note(world *w, sl_status st) {
-    if (w->status == SL_OK) w->status = st;
-}
-
 static uint32_t job_of(const world *w, uint32_t lane, uint32_t chunk) {
     return lane * w->r->chunks + chunk;
 }
@@ -127,17 +115,9 @@ static void layer_is_back(world *w) {
 
 /* ---- schedules with barriers ---- */
 
+/* A barrier of one member is no barrier. */
 static void arrive(world *w, uint32_t lane, uint32_t chunk) {
-    uint32_t id = 0, absentee;
-    sl_idset set = {.ids = &id, .n = 1};
-    sl_ready r;
-    bool dropped;
-    bool first = w->layer[lane] == 0 && chunk == 0;
-    if (first) note(w, sl_barrier_open(w->bar[lane], 1, &set, &absentee, w->err));
-    note(w, sl_barrier_arrive(w->bar[lane], 0, 1, w->layer[lane], chunk, first ? &set : NULL,
-                              &dropped, w->err));
-    while (w->status == SL_OK && sl_barrier_pop(w->bar[lane], &r))
-        w->ready.job[(w->ready.head + w->ready.n++) % MAX_JOBS] = job_of(w, lane, r.chunk);
+    w->ready.job[(w->ready.head + w->ready.n++) % MAX_JOBS] = job_of(w, lane, chunk);
 }
 
 static bool start_expert(world *w) {
@@ -187,10 +167,8 @@ static bool start_turn(world *w) {
 static void handle_turn(world *w, const sl_sim_event *e) {
     uint32_t lane = e->who;
     w->busy[0] = false;
-    if (e->kind == BLOCK_ENDS) {
-        w->layer[lane] = w->turn.layer;
-        for (uint32_t c = 0; c < w->r->chunks; c++) transfer(w, SL_STAGE_A2E, DISPATCHED, lane, c);
-    }
+    for (uint32_t c = 0; e->kind == BLOCK_ENDS && c < w->r->chunks; c++)
+        transfer(w, SL_STAGE_A2E, DISPATCHED, lane, c);
     sl_turns_done(&w->turns, &w->turn);
 }
 
@@ -201,35 +179,41 @@ static void handle_reply(world *w, uint32_t lane) {
 
 /* ---- aep ---- */
 
-static void enqueue(world *w, side *s, uint32_t lane) {
-    const batch *b = &w->batch[lane];
-    sl_queue_state *q = &s->state[b->layer];
-    if (q->rows == 0) *q = (sl_queue_state){.head = w->arrivals, .wave = b->pass};
-    w->arrivals++;
-    q->wave = SL_MIN(q->wave, b->pass);
-    s->lane[b->layer * w->r->lanes + q->rows++] = lane;
-    s->total[b->layer]++;
+static void enqueue(world *w, uint32_t side, uint32_t lane) {
+    w->batch[lane].waits_for = side;
+    w->batch[lane].since = w->arrivals++;
+}
+
+static void view_queues(world *w, uint32_t side) {
+    memset(w->state, 0, w->r->layers * sizeof *w->state);
+    memset(w->total, 0, w->r->layers * sizeof *w->total);
+    for (const batch *b = w->batch; b < w->batch + w->r->lanes; b++) {
+        sl_queue_state *q = &w->state[b->layer];
+        if (b->waits_for != side) continue;
+        bool first = q->rows++ == 0;
+        q->head = first ? b->since : SL_MIN(q->head, b->since);
+        q->wave = first ? b->pass : SL_MIN(q->wave, b->pass);
+        w->total[b->layer]++;
+    }
 }
 
 /* Takes the oldest batch of the queue that the policy picks; UINT32_MAX: all are empty. */
-static uint32_t pick(world *w, side *s) {
+static uint32_t pick(world *w, uint32_t side) {
     const sl_policy_view v = {.policy = w->r->policy,
                               .lookahead = w->r->lookahead,
                               .delta = w->r->delta,
                               .ring = w->r->layers,
                               .n = 1,
-                              .queue = s->state,
-                              .total = s->total,
-                              .ahead = s->ahead};
-    uint32_t at;
+                              .queue = w->state,
+                              .total = w->total,
+                              .ahead = w->ahead};
+    uint32_t at, lane = 0;
+    view_queues(w, side);
     if (!sl_policy_pick(&v, &at)) return UINT32_MAX;
-    uint32_t *list = s->lane + at * w->r->lanes, lane = list[0];
-    s->total[at]--;
-    s->state[at].rows--;
-    memmove(list, list + 1, s->state[at].rows * sizeof *list);
-    s->state[at].wave = UINT64_MAX;
-    for (uint32_t i = 0; i < s->state[at].rows; i++)
-        s->state[at].wave = SL_MIN(s->state[at].wave, w->batch[list[i]].pass);
+    while (w->batch[lane].waits_for != side || w->batch[lane].layer != at ||
+           w->batch[lane].since != w->state[at].head)
+        lane++;
+    w->batch[lane].waits_for = NOBODY;
     return lane;
 }
 
@@ -241,11 +225,11 @@ static void next_layer(world *w, uint32_t lane) {
         b->layer = 0;
         if (++b->pass == w->r->iterations) return;
     }
-    enqueue(w, &w->attn, lane);
+    enqueue(w, ATTENTION, lane);
 }
 
 static bool start_batch(world *w, bool expert) {
-    uint32_t lane = pick(w, expert ? &w->expert : &w->attn);
+    uint32_t lane = pick(w, expert ? EXPERTS : ATTENTION);
     if (lane == UINT32_MAX) return false;
     run(w, expert ? SL_STAGE_EXPERT : SL_STAGE_ATTN, expert ? EXPERT_ENDS : BLOCK_ENDS, lane, 0);
     return true;
@@ -264,7 +248,7 @@ static void handle_batch(world *w, const sl_sim_event *e) {
         next_layer(w, lane);
         break;
     case DISPATCHED:
-        enqueue(w, &w->expert, lane);
+        enqueue(w, EXPERTS, lane);
         break;
     default:
         w->batch[lane].back = true;
@@ -297,24 +281,14 @@ static void start(world *w) {
     if (!w->busy[0]) w->busy[0] = aep ? start_batch(w, false) : start_turn(w);
 }
 
-static sl_status create_side(const sl_stage_run *r, side *s, sl_err *err) {
-    s->arrays =
-        sl_alloc_arrays(SL_ARRAY(s->state, r->layers), SL_ARRAY(s->total, r->layers),
-                        SL_ARRAY(s->ahead, r->layers), SL_TABLE(s->lane, r->layers, r->lanes));
-    return s->arrays ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "queues of %u layers", r->layers);
-}
-
 static sl_status create(world *w, sl_err *err) {
     const sl_stage_run *r = w->r;
     w->colocated = sl_schedule_traits_of(r->schedule)->sides == SL_SIDES_TOGETHER;
-    if (r->schedule == SL_SCHED_AEP) {
-        sl_status st = create_side(r, &w->attn, err);
-        if (st == SL_OK) st = create_side(r, &w->expert, err);
-        for (uint32_t i = 0; st == SL_OK && i < r->lanes; i++) enqueue(w, &w->attn, i);
-        return st;
-    }
-    w->moe = sl_alloc(w->layers, 1);
-    if (!w->moe) return sl_fail(err, SL_ERR_NOMEM, "%u layers", w->layers);
+    w->arrays = sl_alloc_arrays(SL_ARRAY(w->state, r->layers), SL_ARRAY(w->total, r->layers),
+                                SL_ARRAY(w->ahead, r->layers), SL_ARRAY(w->moe, w->layers));
+    if (!w->arrays) return sl_fail(err, SL_ERR_NOMEM, "%u layers", w->layers);
+    for (uint32_t i = 0; i < r->lanes; i++) enqueue(w, ATTENTION, i);
+    if (r->schedule == SL_SCHED_AEP) return SL_OK;
     memset(w->moe, 1, w->layers);
     const sl_turns_shape shape = {.n_lanes = r->lanes,
                                   .n_layers = w->layers,
@@ -323,19 +297,8 @@ static sl_status create(world *w, sl_err *err) {
                                   .n_replies = r->chunks,
                                   .order = r->order};
     sl_status st = sl_turns_init(&w->turns, &shape, err);
-    for (uint32_t i = 0; st == SL_OK && i < r->lanes; i++) {
-        st = sl_barrier_create(w->layers, r->chunks, 1, &w->bar[i], err);
-        if (st == SL_OK) sl_turns_open(&w->turns, i);
-    }
+    for (uint32_t i = 0; st == SL_OK && i < r->lanes; i++) sl_turns_open(&w->turns, i);
     return st;
-}
-
-static void destroy(world *w) {
-    for (uint32_t i = 0; i < SL_PLAN_MAX_LANES; i++) sl_barrier_free(w->bar[i]);
-    sl_free(w->attn.arrays);
-    sl_free(w->expert.arrays);
-    sl_free(w->moe);
-    sl_sim_events_free(&w->ev);
 }
 
 static bool all_done(const world *w) {
@@ -347,16 +310,16 @@ static bool all_done(const world *w) {
 }
 
 static sl_status play(const sl_stage_run *r, double *done, sl_stage_result *out, sl_err *err) {
-    world w = {.r = r, .layers = r->layers * r->iterations, .err = err, .done = done};
+    world w = {.r = r, .layers = r->layers * r->iterations, .done = done};
     sl_sim_event e;
     sl_status st = create(&w, err);
     if (st == SL_OK) {
         start(&w);
-        while (w.status == SL_OK && !w.ev.failed && sl_sim_events_pop(&w.ev, &e)) {
+        while (!w.ev.failed && sl_sim_events_pop(&w.ev, &e)) {
             handle(&w, &e);
             if (!sl_sim_events_at_once(&w.ev)) start(&w);
         }
-        st = w.ev.failed ? sl_fail(err, SL_ERR_NOMEM, "events of a simulation") : w.status;
+        if (w.ev.failed) st = sl_fail(err, SL_ERR_NOMEM, "events of a simulation");
     }
     if (st == SL_OK && !all_done(&w))
         st = sl_fail(err, SL_ERR_INTERNAL, "the simulation stopped at %g ms with work left",
@@ -364,7 +327,8 @@ static sl_status play(const sl_stage_run *r, double *done, sl_stage_result *out,
     out->makespan_ms = w.ev.now;
     out->events = w.ev.popped;
     for (int i = 0; i < SL_STAGE_COUNT; i++) out->busy[i] = w.ev.now > 0 ? w.ms[i] / w.ev.now : 0;
-    destroy(&w);
+    sl_free(w.arrays);
+    sl_sim_events_free(&w.ev);
     return st;
 }
 

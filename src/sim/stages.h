@@ -1,5 +1,5 @@
 /* One attention and one expert worker with a link between them in virtual time, every task of a
- * kind taking a given time: the schedules that ship (turns, barrier, policy) against the closed
+ * kind taking a given time: the orders that ship (turns, policy) against the closed
  * forms of the papers (docs/planner.md).
  *
  * Servers, each first in, first out: attention side, link to the experts, experts, link back. With
