@@ -25,17 +25,31 @@
     {SL_ROLE_V,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.v_proj.weight",           SL_DIM_KV,    SL_DIM_MODEL}, \
     {SL_ROLE_O,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.o_proj.weight",           SL_DIM_MODEL, SL_DIM_Q}
 
+/* What several of them have. */
+#define MLP_EXPERTS                                                                                                           \
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT, EXP, BLOCK "mlp.experts.{E}.gate_proj.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL},    \
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT, EXP, BLOCK "mlp.experts.{E}.up_proj.weight",   SL_DIM_FF_EXPERT, SL_DIM_MODEL},    \
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT, EXP, BLOCK "mlp.experts.{E}.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_EXPERT}
+#define MLP_DENSE                                                                                                    \
+    {SL_ROLE_DENSE_GATE, SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight", SL_DIM_FF_DENSE, SL_DIM_MODEL},   \
+    {SL_ROLE_DENSE_UP,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",   SL_DIM_FF_DENSE, SL_DIM_MODEL},   \
+    {SL_ROLE_DENSE_DOWN, SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight", SL_DIM_MODEL,    SL_DIM_FF_DENSE}
+#define MLP_SHARED                                                                                                                   \
+    {SL_ROLE_SHARED_GATE, SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.shared_experts.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL},    \
+    {SL_ROLE_SHARED_UP,   SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.shared_experts.up_proj.weight",   SL_DIM_FF_SHARED, SL_DIM_MODEL},    \
+    {SL_ROLE_SHARED_DOWN, SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.shared_experts.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED}
+#define QKV_BIAS                                                                                   \
+    {SL_ROLE_Q_BIAS, SL_SCOPE_BLOCK, ATTN, BLOCK "self_attn.q_proj.bias", SL_DIM_Q,  SL_DIM_NONE}, \
+    {SL_ROLE_K_BIAS, SL_SCOPE_BLOCK, ATTN, BLOCK "self_attn.k_proj.bias", SL_DIM_KV, SL_DIM_NONE}, \
+    {SL_ROLE_V_BIAS, SL_SCOPE_BLOCK, ATTN, BLOCK "self_attn.v_proj.bias", SL_DIM_KV, SL_DIM_NONE}
+
 static const sl_arch_tensor qwen3_moe[] = {
     COMMON_TENSORS,
     {SL_ROLE_Q_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_norm.weight",            SL_DIM_HEAD,      SL_DIM_NONE},
     {SL_ROLE_K_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_norm.weight",            SL_DIM_HEAD,      SL_DIM_NONE},
     {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                    SL_DIM_EXPERTS,   SL_DIM_MODEL},
-    {SL_ROLE_DENSE_GATE,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight",               SL_DIM_FF_DENSE,  SL_DIM_MODEL},
-    {SL_ROLE_DENSE_UP,    SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",                 SL_DIM_FF_DENSE,  SL_DIM_MODEL},
-    {SL_ROLE_DENSE_DOWN,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight",               SL_DIM_MODEL,     SL_DIM_FF_DENSE},
-    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",   SL_DIM_FF_EXPERT, SL_DIM_MODEL},
-    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",     SL_DIM_FF_EXPERT, SL_DIM_MODEL},
-    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",   SL_DIM_MODEL,     SL_DIM_FF_EXPERT},
+    MLP_DENSE,
+    MLP_EXPERTS,
 };
 
 static const sl_arch_tensor mixtral[] = {
@@ -48,20 +62,14 @@ static const sl_arch_tensor mixtral[] = {
 
 static const sl_arch_tensor qwen2_moe[] = {
     COMMON_TENSORS,
-    {SL_ROLE_Q_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_proj.bias",               SL_DIM_Q,         SL_DIM_NONE},
-    {SL_ROLE_K_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_proj.bias",               SL_DIM_KV,        SL_DIM_NONE},
-    {SL_ROLE_V_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.v_proj.bias",               SL_DIM_KV,        SL_DIM_NONE},
+    QKV_BIAS,
     {SL_ROLE_ROUTER,       SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL},
-    {SL_ROLE_DENSE_GATE,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight",                SL_DIM_FF_DENSE,  SL_DIM_MODEL},
-    {SL_ROLE_DENSE_UP,     SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",                  SL_DIM_FF_DENSE,  SL_DIM_MODEL},
-    {SL_ROLE_DENSE_DOWN,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight",                SL_DIM_MODEL,     SL_DIM_FF_DENSE},
+    MLP_DENSE,
     {SL_ROLE_SHARED_GATE,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.gate_proj.weight",  SL_DIM_FF_SHARED, SL_DIM_MODEL},
     {SL_ROLE_SHARED_UP,    SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.up_proj.weight",    SL_DIM_FF_SHARED, SL_DIM_MODEL},
     {SL_ROLE_SHARED_DOWN,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.down_proj.weight",  SL_DIM_MODEL,     SL_DIM_FF_SHARED},
     {SL_ROLE_SHARED_SCALE, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert_gate.weight",       SL_DIM_ONE,       SL_DIM_MODEL},
-    {SL_ROLE_EXPERT_GATE,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",    SL_DIM_FF_EXPERT, SL_DIM_MODEL},
-    {SL_ROLE_EXPERT_UP,    SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",      SL_DIM_FF_EXPERT, SL_DIM_MODEL},
-    {SL_ROLE_EXPERT_DOWN,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",    SL_DIM_MODEL,     SL_DIM_FF_EXPERT},
+    MLP_EXPERTS,
 };
 
 static const sl_arch_tensor olmoe[] = {
@@ -69,29 +77,19 @@ static const sl_arch_tensor olmoe[] = {
     {SL_ROLE_Q_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_norm.weight",            SL_DIM_Q,         SL_DIM_NONE},
     {SL_ROLE_K_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_norm.weight",            SL_DIM_KV,        SL_DIM_NONE},
     {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                    SL_DIM_EXPERTS,   SL_DIM_MODEL},
-    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",   SL_DIM_FF_EXPERT, SL_DIM_MODEL},
-    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",     SL_DIM_FF_EXPERT, SL_DIM_MODEL},
-    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",   SL_DIM_MODEL,     SL_DIM_FF_EXPERT},
+    MLP_EXPERTS,
 };
 
 static const sl_arch_tensor glm4_moe[] = {
     COMMON_TENSORS,
-    {SL_ROLE_Q_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_proj.bias",               SL_DIM_Q,         SL_DIM_NONE},
-    {SL_ROLE_K_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_proj.bias",               SL_DIM_KV,        SL_DIM_NONE},
-    {SL_ROLE_V_BIAS,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.v_proj.bias",               SL_DIM_KV,        SL_DIM_NONE},
+    QKV_BIAS,
     {SL_ROLE_Q_NORM,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_norm.weight",             SL_DIM_HEAD,      SL_DIM_NONE},
     {SL_ROLE_K_NORM,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_norm.weight",             SL_DIM_HEAD,      SL_DIM_NONE},
     {SL_ROLE_ROUTER,       SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL},
     {SL_ROLE_ROUTER_BIAS,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.e_score_correction_bias",    SL_DIM_EXPERTS,   SL_DIM_NONE},
-    {SL_ROLE_DENSE_GATE,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight",                SL_DIM_FF_DENSE,  SL_DIM_MODEL},
-    {SL_ROLE_DENSE_UP,     SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",                  SL_DIM_FF_DENSE,  SL_DIM_MODEL},
-    {SL_ROLE_DENSE_DOWN,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight",                SL_DIM_MODEL,     SL_DIM_FF_DENSE},
-    {SL_ROLE_SHARED_GATE,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL},
-    {SL_ROLE_SHARED_UP,    SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.up_proj.weight",    SL_DIM_FF_SHARED, SL_DIM_MODEL},
-    {SL_ROLE_SHARED_DOWN,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED},
-    {SL_ROLE_EXPERT_GATE,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",    SL_DIM_FF_EXPERT, SL_DIM_MODEL},
-    {SL_ROLE_EXPERT_UP,    SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",      SL_DIM_FF_EXPERT, SL_DIM_MODEL},
-    {SL_ROLE_EXPERT_DOWN,  SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",    SL_DIM_MODEL,     SL_DIM_FF_EXPERT},
+    MLP_DENSE,
+    MLP_SHARED,
+    MLP_EXPERTS,
 };
 
 /* Llama 4; P is what its names begin with. */
@@ -125,28 +123,22 @@ static const sl_arch_store llama4_stores[] = {
     {.role = SL_ROLE_EXPERT_DOWN, .stack = SL_STACK_EXPERTS, .transposed = true},
 };
 static const char *const llama4_ignored[] = {"vision_model.", "multi_modal_projector.", NULL};
-#define DEEPSEEK_TENSORS                                                                                                                \
-    FRAME_TENSORS,                                                                                                                      \
-    {SL_ROLE_Q,           SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_proj.weight",             SL_DIM_Q,         SL_DIM_MODEL},     \
-    {SL_ROLE_Q_A,         SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_a_proj.weight",           SL_DIM_Q_LORA,    SL_DIM_MODEL},     \
-    {SL_ROLE_Q_A_NORM,    SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_a_layernorm.weight",      SL_DIM_Q_LORA,    SL_DIM_NONE},      \
-    {SL_ROLE_Q_B,         SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_b_proj.weight",           SL_DIM_Q,         SL_DIM_Q_LORA},    \
-    {SL_ROLE_KV_A,        SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_a_proj_with_mqa.weight", SL_DIM_KV_A,      SL_DIM_MODEL},     \
-    {SL_ROLE_KV_A_NORM,   SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_a_layernorm.weight",     SL_DIM_KV_LORA,   SL_DIM_NONE},      \
-    {SL_ROLE_KV_B,        SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_b_proj.weight",          SL_DIM_KV_B,      SL_DIM_KV_LORA},   \
-    {SL_ROLE_K_B,         SL_SCOPE_BLOCK,       ATTN, NULL,                                        SL_DIM_K_B,       SL_DIM_NOPE},      \
-    {SL_ROLE_V_B,         SL_SCOPE_BLOCK,       ATTN, NULL,                                        SL_DIM_V,         SL_DIM_KV_LORA},   \
-    {SL_ROLE_O,           SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.o_proj.weight",             SL_DIM_MODEL,     SL_DIM_V},         \
-    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL},     \
-    {SL_ROLE_DENSE_GATE,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight",                SL_DIM_FF_DENSE,  SL_DIM_MODEL},     \
-    {SL_ROLE_DENSE_UP,    SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",                  SL_DIM_FF_DENSE,  SL_DIM_MODEL},     \
-    {SL_ROLE_DENSE_DOWN,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight",                SL_DIM_MODEL,     SL_DIM_FF_DENSE},  \
-    {SL_ROLE_SHARED_GATE, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL},     \
-    {SL_ROLE_SHARED_UP,   SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.up_proj.weight",   SL_DIM_FF_SHARED, SL_DIM_MODEL},     \
-    {SL_ROLE_SHARED_DOWN, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_experts.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED}, \
-    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.gate_proj.weight",    SL_DIM_FF_EXPERT, SL_DIM_MODEL},     \
-    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.up_proj.weight",      SL_DIM_FF_EXPERT, SL_DIM_MODEL},     \
-    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "mlp.experts.{E}.down_proj.weight",    SL_DIM_MODEL,     SL_DIM_FF_EXPERT}
+#define DEEPSEEK_TENSORS                                                                                                              \
+    FRAME_TENSORS,                                                                                                                    \
+    {SL_ROLE_Q,           SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_proj.weight",             SL_DIM_Q,         SL_DIM_MODEL},   \
+    {SL_ROLE_Q_A,         SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_a_proj.weight",           SL_DIM_Q_LORA,    SL_DIM_MODEL},   \
+    {SL_ROLE_Q_A_NORM,    SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_a_layernorm.weight",      SL_DIM_Q_LORA,    SL_DIM_NONE},    \
+    {SL_ROLE_Q_B,         SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_b_proj.weight",           SL_DIM_Q,         SL_DIM_Q_LORA},  \
+    {SL_ROLE_KV_A,        SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_a_proj_with_mqa.weight", SL_DIM_KV_A,      SL_DIM_MODEL},   \
+    {SL_ROLE_KV_A_NORM,   SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_a_layernorm.weight",     SL_DIM_KV_LORA,   SL_DIM_NONE},    \
+    {SL_ROLE_KV_B,        SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_b_proj.weight",          SL_DIM_KV_B,      SL_DIM_KV_LORA}, \
+    {SL_ROLE_K_B,         SL_SCOPE_BLOCK,       ATTN, NULL,                                        SL_DIM_K_B,       SL_DIM_NOPE},    \
+    {SL_ROLE_V_B,         SL_SCOPE_BLOCK,       ATTN, NULL,                                        SL_DIM_V,         SL_DIM_KV_LORA}, \
+    {SL_ROLE_O,           SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.o_proj.weight",             SL_DIM_MODEL,     SL_DIM_V},       \
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL},   \
+    MLP_DENSE,                                                                                                                        \
+    MLP_SHARED,                                                                                                                       \
+    MLP_EXPERTS
 
 static const sl_arch_tensor deepseek_v2[] = {
     DEEPSEEK_TENSORS,
@@ -159,9 +151,7 @@ static const sl_arch_tensor deepseek_v3[] = {
 
 static const sl_arch_tensor gpt_oss[] = {
     COMMON_TENSORS,
-    {SL_ROLE_Q_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.q_proj.bias",         SL_DIM_Q,         SL_DIM_NONE},
-    {SL_ROLE_K_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.k_proj.bias",         SL_DIM_KV,        SL_DIM_NONE},
-    {SL_ROLE_V_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.v_proj.bias",         SL_DIM_KV,        SL_DIM_NONE},
+    QKV_BIAS,
     {SL_ROLE_O_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.o_proj.bias",         SL_DIM_MODEL,     SL_DIM_NONE},
     {SL_ROLE_SINKS,            SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.sinks",               SL_DIM_HEADS,     SL_DIM_NONE},
     {SL_ROLE_ROUTER,           SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.router.weight",             SL_DIM_EXPERTS,   SL_DIM_MODEL},
