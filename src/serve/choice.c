@@ -6,10 +6,6 @@
 
 #define WHOLE_TOKENS 256u /* taken together for an answer that is not streamed */
 
-static double seconds_since(uint64_t then_ns, uint64_t now_ns) {
-    return 1e-9 * (double)(now_ns - then_ns);
-}
-
 sl_status sl_choices_create(sl_call *call, sl_err *err) {
     const sl_api_params *p = &call->params;
     size_t n = call->n_prompts * p->n;
@@ -81,40 +77,14 @@ static void abort_locked(sl_call *call, sl_call_abort why) {
     call->muted = call->marked = true;
 }
 
-/* made: the event brings new tokens. */
-static void measure(sl_choice *c, const sl_request_event *ev, bool made, uint64_t now_ns) {
-    sl_metrics *m = &c->call->server->metrics;
-    double queued = 1e-6 * (double)ev->queued_us;
-    if (made && c->n_made == 0) {
-        sl_metrics_add(m, SL_MEASURE_QUEUE, queued);
-        sl_metrics_add(m, SL_MEASURE_FIRST_TOKEN, seconds_since(c->call->start_ns, now_ns));
-        c->first_token_ns = now_ns;
-    } else if (made) {
-        sl_metrics_inter_token(m, seconds_since(c->last_token_ns, now_ns), ev->n);
-    }
-    if (made) {
-        c->last_token_ns = now_ns;
-        c->n_made += ev->n;
-    }
-    if (ev->finish == SL_FINISH_NONE || c->n_made == 0) return;
-    double prefill = seconds_since(c->submit_ns, c->first_token_ns) - queued;
-    sl_metrics_choice(m, &(sl_choice_times){
-                             .prefill = SL_MAX(prefill, 0.0),
-                             .decode = seconds_since(c->first_token_ns, c->last_token_ns),
-                             .prompt = c->prompt->len,
-                             .answer = c->n_made,
-                         });
-}
-
 void sl_choice_on_event(void *ctx, const sl_request_event *ev) {
     sl_choice *c = ctx;
     sl_call *call = c->call;
     sl_server *s = call->server;
-    uint64_t now_ns = sl_now_ns();
     bool made = ev->n > 0 && !ev->prompt_position, over = ev->finish != SL_FINISH_NONE;
-    pthread_mutex_lock(&call->lock);
     /* counted before anyone can see the token */
-    measure(c, ev, made, now_ns);
+    sl_metrics_event(&s->metrics, &c->pace, ev, sl_now_ns());
+    pthread_mutex_lock(&call->lock);
     bool wanted = !call->muted && !c->muted;
     if (wanted && made && call->params.stream &&
         c->queue.len + ev->n > c->n_prompt_left + s->o.max_unread_tokens)

@@ -394,7 +394,8 @@ static sl_status submit_choice(sl_choice *c, sl_api_error *e) {
     /* a seed means the same alone and among other prompts; without one, equal prompts may differ */
     r.sampling.choice = p->has_seed ? c->index % p->n : c->index;
     atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed);
-    c->submit_ns = sl_now_ns();
+    c->pace =
+        (sl_pace){.start_ns = call->start_ns, .submit_ns = sl_now_ns(), .n_prompt = c->prompt->len};
     sl_status st = sl_engine_submit(engine, &r, &id, &err);
     if (st != SL_OK) {
         sl_call_unref(call);

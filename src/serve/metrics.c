@@ -80,20 +80,38 @@ void sl_metrics_add(sl_metrics *m, sl_measure what, double value) {
     pthread_mutex_unlock(&m->lock);
 }
 
-void sl_metrics_inter_token(sl_metrics *m, double seconds, uint32_t n) {
-    pthread_mutex_lock(&m->lock);
-    observe(m, SL_MEASURE_INTER_TOKEN, seconds / n, n);
-    pthread_mutex_unlock(&m->lock);
+static double seconds_since(uint64_t then_ns, uint64_t now_ns) {
+    return 1e-9 * (double)(now_ns - then_ns);
 }
 
-void sl_metrics_choice(sl_metrics *m, const sl_choice_times *t) {
+/* A choice that made tokens has ended. */
+static void observe_whole(sl_metrics *m, const sl_pace *p, double queued) {
+    double prefill = SL_MAX(seconds_since(p->submit_ns, p->first_ns) - queued, 0.0);
+    double decode = seconds_since(p->first_ns, p->last_ns);
+    observe(m, SL_MEASURE_PREFILL, prefill, 1);
+    observe(m, SL_MEASURE_DECODE, decode, 1);
+    observe(m, SL_MEASURE_INFERENCE, prefill + decode, 1);
+    if (p->n_made > 1) observe(m, SL_MEASURE_PER_TOKEN, decode / (double)(p->n_made - 1), 1);
+    observe(m, SL_MEASURE_PROMPT_TOKENS, (double)p->n_prompt, 1);
+    observe(m, SL_MEASURE_ANSWER_TOKENS, (double)p->n_made, 1);
+}
+
+void sl_metrics_event(sl_metrics *m, sl_pace *p, const sl_request_event *ev, uint64_t now_ns) {
+    double queued = 1e-6 * (double)ev->queued_us;
+    bool made = ev->n > 0 && !ev->prompt_position;
     pthread_mutex_lock(&m->lock);
-    observe(m, SL_MEASURE_PREFILL, t->prefill, 1);
-    observe(m, SL_MEASURE_DECODE, t->decode, 1);
-    observe(m, SL_MEASURE_INFERENCE, t->prefill + t->decode, 1);
-    if (t->answer > 1) observe(m, SL_MEASURE_PER_TOKEN, t->decode / (double)(t->answer - 1), 1);
-    observe(m, SL_MEASURE_PROMPT_TOKENS, (double)t->prompt, 1);
-    observe(m, SL_MEASURE_ANSWER_TOKENS, (double)t->answer, 1);
+    if (made && p->n_made == 0) {
+        observe(m, SL_MEASURE_QUEUE, queued, 1);
+        observe(m, SL_MEASURE_FIRST_TOKEN, seconds_since(p->start_ns, now_ns), 1);
+        p->first_ns = now_ns;
+    } else if (made) {
+        observe(m, SL_MEASURE_INTER_TOKEN, seconds_since(p->last_ns, now_ns) / ev->n, ev->n);
+    }
+    if (made) {
+        p->last_ns = now_ns;
+        p->n_made += ev->n;
+    }
+    if (ev->finish != SL_FINISH_NONE && p->n_made > 0) observe_whole(m, p, queued);
     pthread_mutex_unlock(&m->lock);
 }
 

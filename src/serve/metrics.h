@@ -55,15 +55,16 @@ void sl_metrics_free(sl_metrics *m);
 
 /* One value: seconds or a number. */
 void sl_metrics_add(sl_metrics *m, sl_measure what, double value);
-/* n tokens arrived together, `seconds` after the ones before. */
-void sl_metrics_inter_token(sl_metrics *m, double seconds, uint32_t n);
 
-/* A choice that made tokens, when it ends. */
-typedef struct sl_choice_times {
-    double prefill, decode;  /* seconds */
-    uint64_t prompt, answer; /* tokens; answer > 0 */
-} sl_choice_times;
-void sl_metrics_choice(sl_metrics *m, const sl_choice_times *t);
+/* How one choice comes along. Thread: the engine's, from submission to the last event. */
+typedef struct sl_pace {
+    uint64_t start_ns, submit_ns; /* the request's first byte; its submission */
+    uint64_t n_prompt;            /* tokens */
+    uint64_t n_made;              /* tokens that the engine handed over, at: */
+    uint64_t first_ns, last_ns;
+} sl_pace;
+/* What an event says about its choice's latencies. */
+void sl_metrics_event(sl_metrics *m, sl_pace *p, const sl_request_event *ev, uint64_t now_ns);
 /* A request. */
 void sl_metrics_finished(sl_metrics *m, sl_outcome outcome, double seconds);
 void sl_metrics_refused(sl_metrics *m, bool draining);

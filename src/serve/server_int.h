@@ -66,7 +66,7 @@ typedef struct sl_choice {
     uint32_t index;       /* in the answer */
     const sl_ids *prompt; /* one of call->prompt */
     uint32_t max_tokens;
-    uint64_t submit_ns;
+    sl_pace pace;
     sl_detok detok;
     sl_stop *stop;
     sl_ids taken; /* tokens moved out of `queue`, being decoded */
@@ -91,8 +91,6 @@ typedef struct sl_choice {
     sl_ids queue;
     sl_logprob_list queue_logprobs; /* [queue.len][1 + n_top] when asked for */
     sl_finish last;
-    uint64_t first_token_ns, last_token_ns;
-    uint64_t n_made; /* tokens that the engine handed over */
 } sl_choice;
 
 struct sl_call {
