@@ -111,6 +111,7 @@ void sl_call_close(sl_call *call) {
     pthread_mutex_unlock(&call->lock);
     sl_watch_remove(call);
     sl_choices_cancel(call);
+    sl_kept_leave(call);
     if (ran && !call->counted)
         sl_metrics_finished(&s->metrics, SL_OUTCOME_ABORT,
                             1e-9 * (double)(sl_now_ns() - call->start_ns));
@@ -123,6 +124,7 @@ void sl_call_close(sl_call *call) {
 
 enum MHD_Result sl_call_queue(sl_call *call, unsigned http, struct MHD_Response *r, bool ok) {
     ok = ok && MHD_add_response_header(r, "X-Request-Id", call->request_id);
+    if (call->replayed) ok = ok && MHD_add_response_header(r, "Idempotent-Replayed", "true");
     if (call->closes) ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
     call->http = http;
     enum MHD_Result done = ok ? MHD_queue_response(call->connection, http, r) : MHD_NO;

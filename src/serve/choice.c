@@ -25,6 +25,9 @@ sl_status sl_choices_create(sl_call *call, sl_err *err) {
             c->n_prompt_left = (uint32_t)c->prompt->len - 1;
         sl_status st = sl_stop_create(p->stop, p->n_stop, &c->stop, err);
         if (st != SL_OK) return st;
+        sl_stop_include(c->stop, p->include_stop);
+        /* A completion goes on where its prompt ended: a first space belongs to it. */
+        c->detok.started = p->kind == SL_API_COMPLETION && !p->echo;
     }
     return SL_OK;
 }
@@ -77,17 +80,14 @@ static void abort_locked(sl_call *call, sl_call_abort why) {
     call->muted = call->marked = true;
 }
 
-void sl_choice_on_event(void *ctx, const sl_request_event *ev) {
-    sl_choice *c = ctx;
+void sl_choice_hear(sl_choice *c, const sl_request_event *ev) {
     sl_call *call = c->call;
     sl_server *s = call->server;
     bool made = ev->n > 0 && !ev->prompt_position, over = ev->finish != SL_FINISH_NONE;
-    /* counted before anyone can see the token */
-    sl_metrics_event(&s->metrics, &c->pace, ev, sl_now_ns());
     pthread_mutex_lock(&call->lock);
     bool wanted = !call->muted && !c->muted;
     if (wanted && made && call->params.stream &&
-        c->queue.len + ev->n > c->n_prompt_left + s->o.max_unread_tokens)
+        c->queue.len + ev->n > c->n_prompt_left + c->n_replayed + s->o.max_unread_tokens)
         abort_locked(call, SL_ABORT_SLOW);
     else if (wanted && keep_tokens(c, ev) != SL_OK)
         abort_locked(call, SL_ABORT_NOMEM);
@@ -105,7 +105,29 @@ void sl_choice_on_event(void *ctx, const sl_request_event *ev) {
     }
     pthread_mutex_unlock(&call->lock);
     if (marked) sl_watch_kick(s);
-    if (over) sl_call_unref(call);
+}
+
+void sl_choice_on_event(void *ctx, const sl_request_event *ev) {
+    sl_choice *c = ctx;
+    /* counted before anyone can see the token */
+    sl_metrics_event(&c->call->server->metrics, &c->pace, ev, sl_now_ns());
+    sl_choice_hear(c, ev);
+    if (ev->finish != SL_FINISH_NONE) sl_call_unref(c->call);
+}
+
+sl_status sl_choice_refill(sl_choice *c, const uint32_t *id, size_t n, const sl_logprob *logprob,
+                           size_t stride, sl_finish last) {
+    sl_err err = {0};
+    sl_status st = SL_OK;
+    pthread_mutex_lock(&c->call->lock);
+    for (size_t i = 0; st == SL_OK && i < n; i++) st = sl_ids_push(&c->queue, id[i], &err);
+    if (st == SL_OK && stride > 0)
+        st = sl_logprob_list_push(&c->queue_logprobs, logprob, n * stride);
+    c->n_replayed = n;
+    c->call->n_queued += n;
+    c->last = last;
+    pthread_mutex_unlock(&c->call->lock);
+    return st;
 }
 
 /* ---- the connection's side ---- */
@@ -198,7 +220,10 @@ static void stop_engine(sl_choice *c) {
     bool running = c->last == SL_FINISH_NONE;
     uint64_t id = c->engine_id;
     pthread_mutex_unlock(&call->lock);
-    if (running) sl_engine_cancel(call->server->o.engine, id);
+    if (call->kept)
+        sl_kept_stop(call->kept, c->index);
+    else if (running)
+        sl_engine_cancel(call->server->o.engine, id);
 }
 
 sl_status sl_choice_decode(sl_choice *c) {

@@ -42,6 +42,12 @@ bool sl_server_enter(sl_call *call, sl_api_error *e) {
     return open;
 }
 
+void sl_server_ref(sl_server *s) {
+    pthread_mutex_lock(&s->lock);
+    s->refs++;
+    pthread_mutex_unlock(&s->lock);
+}
+
 void sl_server_unref(sl_server *s) {
     pthread_mutex_lock(&s->lock);
     bool last = --s->refs == 0;
@@ -52,6 +58,7 @@ void sl_server_unref(sl_server *s) {
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->work.changed);
     pthread_mutex_destroy(&s->work.lock);
+    pthread_mutex_destroy(&s->store.lock);
     sl_conns_free(&s->conns);
     sl_metrics_free(&s->metrics);
     if (s->listen_fd >= 0) close(s->listen_fd);

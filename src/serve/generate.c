@@ -366,14 +366,34 @@ static sl_status choose_max_tokens(sl_choice *c, sl_api_error *e) {
     return SL_ERR_LIMIT;
 }
 
+/* A request that ends with its call. */
+static sl_status submit_own(sl_choice *c, sl_request_params *r, sl_err *err) {
+    sl_call *call = c->call;
+    sl_engine *engine = call->server->o.engine;
+    uint64_t id = 0;
+    r->on_event = sl_choice_on_event;
+    r->ctx = c;
+    atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed);
+    c->pace =
+        (sl_pace){.start_ns = call->start_ns, .submit_ns = sl_now_ns(), .n_prompt = c->prompt->len};
+    sl_status st = sl_engine_submit(engine, r, &id, err);
+    if (st != SL_OK) {
+        sl_call_unref(call);
+        return st;
+    }
+    pthread_mutex_lock(&call->lock);
+    c->engine_id = id;
+    c->submitted = true;
+    bool late = call->abort != SL_ABORT_NONE;
+    pthread_mutex_unlock(&call->lock);
+    if (late) sl_engine_cancel(engine, id);
+    return SL_OK;
+}
+
 static sl_status submit_choice(sl_choice *c, sl_api_error *e) {
     sl_err err = {0};
     sl_call *call = c->call;
-    sl_engine *engine = call->server->o.engine;
     const sl_api_params *p = &call->params;
-    /* A completion goes on where its prompt ended: a first space belongs to it. */
-    c->detok.started = p->kind == SL_API_COMPLETION && !p->echo;
-    sl_stop_include(c->stop, p->include_stop);
     sl_request_params r = {
         .name = call->request_id,
         .prompt = c->prompt->data,
@@ -387,45 +407,45 @@ static sl_status submit_choice(sl_choice *c, sl_api_error *e) {
         .n_top = p->n_top,
         .stop = p->stop_id,
         .n_stop = p->n_stop_ids,
-        .on_event = sl_choice_on_event,
-        .ctx = c,
     };
-    uint64_t id = 0;
     /* a seed means the same alone and among other prompts; without one, equal prompts may differ */
     r.sampling.choice = p->has_seed ? c->index % p->n : c->index;
-    atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed);
-    c->pace =
-        (sl_pace){.start_ns = call->start_ns, .submit_ns = sl_now_ns(), .n_prompt = c->prompt->len};
-    sl_status st = sl_engine_submit(engine, &r, &id, &err);
+    sl_status st =
+        call->kept ? sl_kept_submit(call->kept, c->index, &r, &err) : submit_own(c, &r, &err);
     if (st != SL_OK) {
-        sl_call_unref(call);
         sl_api_error_of(e, st, NULL, err.msg);
         if (st == SL_ERR_LIMIT) e->code = "context_length_exceeded";
         return st;
     }
-    pthread_mutex_lock(&call->lock);
-    c->engine_id = id;
-    c->submitted = true;
-    bool late = call->abort != SL_ABORT_NONE;
-    pthread_mutex_unlock(&call->lock);
-    if (late) sl_engine_cancel(engine, id);
     sl_metrics_add(&call->server->metrics, SL_MEASURE_ASKED_TOKENS, c->max_tokens);
     return SL_OK;
 }
 
 /* All choices or none: what was submitted before a refusal is cancelled. */
+static sl_status submit_all(sl_call *call, sl_api_error *e) {
+    sl_status st = SL_OK;
+    for (size_t i = 0; st == SL_OK && i < call->n_choices; i++)
+        st = submit_choice(&call->choice[i], e);
+    if (st == SL_OK)
+        sl_metrics_add(&call->server->metrics, SL_MEASURE_ASKED_CHOICES, call->params.n);
+    return st;
+}
+
+/* From now on tokens come: of requests of its own, or of an answer that is kept. */
 static sl_status submit(sl_call *call, sl_api_error *e) {
     sl_status st = SL_OK;
     pthread_mutex_lock(&call->lock);
     call->started = true;
     pthread_mutex_unlock(&call->lock);
-    for (size_t i = 0; st == SL_OK && i < call->n_choices; i++)
-        st = submit_choice(&call->choice[i], e);
+    if (call->key) st = sl_kept_open(call, e);
+    bool reads = call->replayed || call->fetched;
+    if (st == SL_OK && call->kept) st = sl_kept_join(call, e);
+    if (st == SL_OK && !reads) st = submit_all(call, e);
     if (st == SL_OK) {
-        sl_metrics_add(&call->server->metrics, SL_MEASURE_ASKED_CHOICES, call->params.n);
         sl_watch_add(call);
         return SL_OK;
     }
+    if (call->kept && !reads) sl_kept_refuse(call->kept, st, e->msg);
     pthread_mutex_lock(&call->lock);
     call->started = false;
     call->muted = true;
@@ -442,8 +462,9 @@ static sl_status prepare(sl_call *call, sl_api_error *e) {
     sl_api_kind kind = call->head.kind;
     sl_span body = {(const uint8_t *)call->body.data, call->body.len};
     sl_status st = sl_api_params_parse(kind, body, &s->limits, &call->params, e);
-    sl_call_drop_body(call);
+    if (!call->key) sl_call_drop_body(call); /* else it belongs to the answer */
     if (st != SL_OK) return st;
+    if (call->fetched) call->params.stream = call->as_stream;
     st = sl_call_encode(call, e);
     if (st != SL_OK) return st;
     truncate_prompts(call);
@@ -480,7 +501,27 @@ static enum MHD_Result begin(sl_call *call) {
 
 enum MHD_Result sl_call_generate(sl_call *call, sl_api_kind kind) {
     sl_api_error e = {0};
-    if (!sl_server_enter(call, &e)) return sl_call_reply_error(call, &e);
+    if (!sl_kept_read_key(call, &e) || !sl_server_enter(call, &e))
+        return sl_call_reply_error(call, &e);
     call->head.kind = kind;
     return sl_work_do(call, read_request, begin);
+}
+
+enum MHD_Result sl_call_fetch(sl_call *call, sl_api_kind kind, const char *id) {
+    sl_api_error e = {0};
+    const char *stream =
+        MHD_lookup_connection_value(call->connection, MHD_GET_ARGUMENT_KIND, "stream");
+    call->head.kind = kind;
+    call->fetched = true;
+    call->as_stream = stream && !strcmp(stream, "true");
+    if (!sl_server_enter(call, &e)) return sl_call_reply_error(call, &e);
+    if (sl_kept_find(call, id)) return sl_work_do(call, read_request, begin);
+    sl_api_error_bad(
+        &e, NULL,
+        "no answer of yours is kept as %.64s: it had no Idempotency-Key, or it failed, "
+        "or its time is over (--responses)",
+        id);
+    e.http = MHD_HTTP_NOT_FOUND;
+    e.code = "response_not_found";
+    return sl_call_reply_error(call, &e);
 }

@@ -270,7 +270,8 @@ static void put_recovery(const sl_engine_stats *stats, const char *model, sl_jbu
 }
 
 void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engine_detail *detail,
-                      uint32_t n_connections, const char *model, sl_jbuf *out) {
+                      uint32_t n_connections, const sl_metrics_kept *kept, const char *model,
+                      sl_jbuf *out) {
     double used = stats->pages_total ? (double)stats->pages_used / (double)stats->pages_total : 0;
     put_single(out, "num_requests_running", "gauge", "Requests in execution.", model,
                stats->running);
@@ -278,6 +279,13 @@ void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engi
                stats->waiting);
     put_single(out, "http_connections", "gauge", "Open connections of clients.", model,
                n_connections);
+    put_single(out, "responses_kept", "gauge", "Answers kept for who asks again.", model,
+               (double)kept->n);
+    put_single(out, "responses_kept_bytes", "gauge", "Memory of the answers that are kept.", model,
+               (double)kept->bytes);
+    put_single(out, "responses_replayed_total", "counter",
+               "Requests whose Idempotency-Key was known: read, not computed.", model,
+               (double)kept->n_replayed);
     put_single(out, "kv_cache_usage_perc", "gauge", "Share of KV pages in use, 1 is all.", model,
                used);
     put_single(out, "prompt_tokens_total", "counter", "Prompt tokens processed.", model,

@@ -69,7 +69,14 @@ void sl_metrics_event(sl_metrics *m, sl_pace *p, const sl_request_event *ev, uin
 void sl_metrics_finished(sl_metrics *m, sl_outcome outcome, double seconds);
 void sl_metrics_refused(sl_metrics *m, bool draining);
 
+/* Answers kept for who asks again. */
+typedef struct sl_metrics_kept {
+    size_t n, bytes;
+    uint64_t n_replayed;
+} sl_metrics_kept;
+
 void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engine_detail *detail,
-                      uint32_t n_connections, const char *model, sl_jbuf *out);
+                      uint32_t n_connections, const sl_metrics_kept *kept, const char *model,
+                      sl_jbuf *out);
 
 #endif

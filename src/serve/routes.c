@@ -66,7 +66,8 @@ static enum MHD_Result answer_metrics(sl_call *call, const char *rest) {
     sl_err err;
     if (sl_engine_detail_get(s->o.engine, &detail, &err) != SL_OK)
         sl_log(SL_LOG_WARN, "serve", "metrics without workers and layers: %s", err.msg);
-    sl_metrics_write(&s->metrics, &stats, &detail, sl_conns_open(&s->conns), s->model, &b);
+    sl_metrics_kept kept = sl_kept_stats(s);
+    sl_metrics_write(&s->metrics, &stats, &detail, sl_conns_open(&s->conns), &kept, s->model, &b);
     sl_engine_detail_free(&detail);
     return sl_call_reply(call, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", &b);
 }
@@ -121,6 +122,14 @@ static enum MHD_Result answer_chat(sl_call *call, const char *rest) {
 static enum MHD_Result answer_completion(sl_call *call, const char *rest) {
     (void)rest;
     return sl_call_generate(call, SL_API_COMPLETION);
+}
+
+static enum MHD_Result answer_kept_chat(sl_call *call, const char *rest) {
+    return sl_call_fetch(call, SL_API_CHAT, rest);
+}
+
+static enum MHD_Result answer_kept_completion(sl_call *call, const char *rest) {
+    return sl_call_fetch(call, SL_API_COMPLETION, rest);
 }
 
 static sl_span body_of(const sl_call *call) {
@@ -212,7 +221,9 @@ static const struct route {
     enum MHD_Result (*answer)(sl_call *call, const char *rest);
 } routes[] = {
     {"/v1/chat/completions", true, false, answer_chat},
+    {"/v1/chat/completions/", false, false, answer_kept_chat},
     {"/v1/completions", true, false, answer_completion},
+    {"/v1/completions/", false, false, answer_kept_completion},
     {"/v1/models", false, false, answer_models},
     {"/v1/models/", false, false, answer_model},
     {"/tokenize", true, false, answer_tokenize},

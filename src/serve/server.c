@@ -274,6 +274,8 @@ static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
     if (!s->o.max_answer_bytes) s->o.max_answer_bytes = DEFAULT_ANSWER_BYTES;
     if (!s->o.work_threads) s->o.work_threads = 2;
     if (!s->o.max_work) s->o.max_work = 1024;
+    if (!s->o.responses_bytes) s->o.responses_bytes = DEFAULT_HELD_BYTES;
+    if (!s->o.responses_ttl_s) s->o.responses_ttl_s = 600;
     s->o.work_threads = SL_MIN(s->o.work_threads, SL_WORK_MAX_THREADS);
     sl_status st = copy_names(o->served_model_name, s, err);
     if (st != SL_OK) return st;
@@ -311,6 +313,7 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->work.lock, NULL);
+    pthread_mutex_init(&s->store.lock, NULL);
     pthread_cond_init(&s->work.changed, NULL);
     sl_conns_init(&s->conns);
     st = copy_opts(o, s, err);
@@ -371,6 +374,7 @@ void sl_server_free(sl_server *s) {
     if (s->daemon) wait_until(s, true, DRAIN_S);
     sl_watch_stop(s); /* before the daemon, which it hands connections to */
     if (s->daemon) MHD_stop_daemon(s->daemon);
+    sl_kept_close(s);
     wait_until(s, false, LAST_EVENTS_S);
     sl_server_unref(s); /* a call the engine still holds keeps the rest alive */
 }

@@ -35,6 +35,10 @@ typedef struct sl_server_opts {
     size_t max_answer_bytes;    /* of one that is not streamed; default 16 MiB */
     uint32_t work_threads;      /* that read large bodies, 8 at most; default 2 */
     uint32_t max_work;          /* requests that wait for one of these; default 1024 */
+    uint32_t responses;         /* answers with an Idempotency-Key that are kept; 0: none */
+    size_t responses_bytes;     /* of them together; default 64 MiB */
+    uint32_t responses_ttl_s;   /* how long after their end; default 600 */
+    uint32_t responses_grace_s; /* one that nobody reads is cancelled then; 0: at once */
 } sl_server_opts;
 
 /* Listens and serves when it returns. SL_ERR_ARG: a host that is no address, or one beyond this

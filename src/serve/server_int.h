@@ -2,7 +2,8 @@
  *
  * Two parties hold a call: libmicrohttpd until the request is completed, and the engine until its
  * last event. The last to let go frees it. Fields are of the connection's thread unless they stand
- * under `lock`. Lock order: server, work, call, metrics; that of the connections comes last. */
+ * under `lock`. Lock order: store, server, work, kept answer, call, metrics; that of the
+ * connections comes last. */
 #ifndef SL_SERVE_SERVER_INT_H
 #define SL_SERVE_SERVER_INT_H
 
@@ -19,6 +20,7 @@
 #define SL_WORK_MAX_THREADS 8u
 
 typedef struct sl_call sl_call;
+typedef struct sl_kept sl_kept;
 
 typedef enum sl_call_phase {
     SL_CALL_BODY,    /* the request is still arriving */
@@ -60,6 +62,14 @@ typedef struct sl_work {
     uint32_t n_threads;
 } sl_work;
 
+/* Kept answers, the newest first. */
+typedef struct sl_store {
+    pthread_mutex_t lock;
+    sl_kept *first;
+    size_t n, bytes;
+    uint64_t n_replayed;
+} sl_store;
+
 /* One answer to one prompt: a request of the engine's. */
 typedef struct sl_choice {
     struct sl_call *call;
@@ -87,7 +97,8 @@ typedef struct sl_choice {
     /* under call->lock */
     bool submitted; /* engine_id is valid */
     uint64_t engine_id;
-    bool muted; /* tokens are no longer wanted */
+    bool muted;        /* tokens are no longer wanted */
+    size_t n_replayed; /* tokens that were there when it joined a kept answer */
     sl_ids queue;
     sl_logprob_list queue_logprobs; /* [queue.len][1 + n_top] when asked for */
     sl_finish last;
@@ -114,6 +125,11 @@ struct sl_call {
     size_t n_body, n_expected; /* bytes of the body: so far, announced (SIZE_MAX: in chunks) */
     bool closes;               /* the connection, with its answer */
     const char *allow;         /* with 405: what the path takes instead */
+    const char *key;           /* Idempotency-Key; NULL: none, or nothing is kept */
+    sl_kept *kept;             /* what it reads; NULL: its choices are the engine's requests */
+    sl_call *next_reader;      /* under that one's lock */
+    bool replayed;             /* another call of that key came before */
+    bool fetched, as_stream;   /* asked for by its id; and how */
 
     /* the body is read; of the pool's thread while `working` */
     sl_job job;
@@ -171,6 +187,7 @@ struct sl_server {
     atomic_size_t held; /* bytes of all bodies that are kept */
     sl_conns conns;
     sl_work work;
+    sl_store store;
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* calls left the list, or were freed */
@@ -212,6 +229,12 @@ sl_status sl_choices_create(sl_call *call, sl_err *err) SL_MUST_CHECK;
 void sl_choices_free(sl_call *call);
 /* The engine's thread; ctx is the choice. */
 void sl_choice_on_event(void *ctx, const sl_request_event *ev);
+/* What an event brings its client, whoever heard it from the engine. Thread: the engine's, or one
+ * that keeps it out. */
+void sl_choice_hear(sl_choice *c, const sl_request_event *ev);
+/* What came before it listened: n tokens with `stride` log-probabilities each. */
+sl_status sl_choice_refill(sl_choice *c, const uint32_t *id, size_t n, const sl_logprob *logprob,
+                           size_t stride, sl_finish last) SL_MUST_CHECK;
 /* Cancels what still runs. Thread: any but the engine's. */
 void sl_choices_cancel(sl_call *call);
 /* Whether the connection is to be woken for tokens before the last ones; under the call's lock. */
@@ -240,6 +263,34 @@ enum MHD_Result sl_call_generate(sl_call *call, sl_api_kind kind);
 sl_status sl_call_encode(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 /* The connection was woken while it waits for its answer. */
 enum MHD_Result sl_call_advance(sl_call *call);
+
+/* GET of a kept answer of that kind by its id. */
+enum MHD_Result sl_call_fetch(sl_call *call, sl_api_kind kind, const char *id);
+
+/* kept.c: answers that outlive their connections */
+/* Sets call->key; false, with the error, when the request has a key that is none. */
+bool sl_kept_read_key(sl_call *call, sl_api_error *e);
+/* The answer that belongs to call->key as call->kept: there already (call->replayed), or new. Takes
+ * the body. Refuses a key that came with another body, and what there is no room for. */
+sl_status sl_kept_open(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
+/* The caller's own answer of that id as call->kept, its request as call->body; false: none. */
+bool sl_kept_find(sl_call *call, const char *id);
+/* The call hears it from now on; what there is already is in its queues. */
+sl_status sl_kept_join(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
+/* Submits the request of one choice; sets its callback. */
+sl_status sl_kept_submit(sl_kept *k, size_t choice, sl_request_params *r,
+                         sl_err *err) SL_MUST_CHECK;
+/* A submission failed: it is forgotten, and readers get this error. */
+void sl_kept_refuse(sl_kept *k, sl_status why, const char *text);
+/* No more tokens are wanted of a choice: a stop string was met. */
+void sl_kept_stop(sl_kept *k, size_t choice);
+/* The call goes; the answer goes on. */
+void sl_kept_leave(sl_call *call);
+/* Forgets those that are too old, cancels those to which nobody came back. About once a second. */
+void sl_kept_sweep(sl_server *s);
+/* Cancels and forgets all; nothing is opened any more. */
+void sl_kept_close(sl_server *s);
+sl_metrics_kept sl_kept_stats(sl_server *s);
 
 /* routes.c: every path */
 /* Whether the body is worth keeping: nobody without a key makes the server hold 16 MiB. */
@@ -271,6 +322,7 @@ void sl_watch_kick(sl_server *s);
  * has too many connections. */
 bool sl_server_enter(sl_call *call, sl_api_error *e);
 bool sl_server_is_draining(sl_server *s);
+void sl_server_ref(sl_server *s);
 void sl_server_unref(sl_server *s);
 
 #endif

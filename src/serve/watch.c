@@ -125,6 +125,7 @@ static void *watch(void *arg) {
         swept_ns = sl_now_ns();
         sl_conns_sweep(&s->conns);
         rouse_quiet(s);
+        sl_kept_sweep(s);
     }
 }
 

@@ -132,6 +132,10 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                                .keepalive_s = o->keepalive,
                                .max_unread_tokens = o->max_unread_tokens,
                                .max_answer_bytes = o->max_answer_bytes,
+                               .responses = o->responses,
+                               .responses_bytes = o->responses_bytes,
+                               .responses_ttl_s = o->responses_ttl,
+                               .responses_grace_s = o->responses_grace,
                                .served_model_name = name,
                                .generation = d->gen,
                                .context = d->opts.plan.context};

@@ -1,0 +1,533 @@
+/* Answers that outlive their connections. A request with an Idempotency-Key is a request of the
+ * engine's that no connection owns: calls read it, the first one as those who come back with the
+ * same key or ask for its id.
+ *
+ * What is kept of an answer is its request and the engine's tokens. Every reader decodes them anew,
+ * from the first on, so a stream may be heard again as a whole answer, and a token takes four bytes
+ * rather than the events that told of it. Room for all that may come is reserved when it is opened:
+ * nothing that was begun is given up for want of room.
+ *
+ * All that ever happens to one passes open, append, end and forget: a journal behind this file
+ * would write there, and open again what it finds. */
+#include "serve/server_int.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define KEY_BYTES 255u
+
+/* The tokens of one choice. */
+typedef struct track {
+    sl_kept *kept;
+    uint32_t index;
+    size_t room, stride; /* tokens; log-probabilities of one */
+    sl_pace pace;
+
+    /* under kept->lock */
+    uint32_t *id;        /* [room] */
+    sl_logprob *logprob; /* [room][stride] */
+    size_t n;
+    bool submitted; /* engine_id is valid */
+    uint64_t engine_id;
+    sl_finish last;
+} track;
+
+struct sl_kept {
+    sl_server *server;
+    atomic_uint refs; /* the store, every claim, every choice that runs */
+    char *caller, *key;
+    sl_api_kind kind;
+    sl_jbuf body;
+    char id[48];
+    uint64_t created, start_ns;
+    size_t n_tracks;
+    track *track; /* [n_tracks] */
+
+    /* under store->lock */
+    sl_kept *next;
+    bool listed;
+    size_t bytes;      /* of all this */
+    uint32_t n_claims; /* calls that read it, or are about to */
+    uint64_t left_ns;  /* when the last of them left */
+    uint64_t ended_ns; /* 0: it runs */
+
+    pthread_mutex_t lock;
+    sl_call *readers;
+    size_t n_running;
+    bool cancelled; /* nobody came back */
+    bool refused;   /* the engine did not take it: it never ran */
+    sl_status failed;
+    char why[512]; /* with `failed` */
+};
+
+/* ---- one answer ---- */
+
+static void release(sl_kept *k) {
+    /* release what this holder wrote; the last one acquires it all before freeing */
+    if (!k || atomic_fetch_sub_explicit(&k->refs, 1, memory_order_acq_rel) != 1) return;
+    sl_server *s = k->server;
+    for (size_t i = 0; i < k->n_tracks; i++) {
+        sl_free(k->track[i].id);
+        sl_free(k->track[i].logprob);
+    }
+    sl_free(k->track);
+    sl_free(k->caller);
+    sl_free(k->key);
+    sl_jbuf_free(&k->body);
+    pthread_mutex_destroy(&k->lock);
+    sl_free(k);
+    sl_server_unref(s);
+}
+
+static void hold(sl_kept *k) {
+    atomic_fetch_add_explicit(&k->refs, 1, memory_order_relaxed);
+}
+
+static const char *caller_of(sl_call *call) {
+    const char *given = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND,
+                                                    MHD_HTTP_HEADER_AUTHORIZATION);
+    return given ? given : "";
+}
+
+static void shape(const sl_call *call, const sl_choice *c, track *t) {
+    const sl_api_params *p = &call->params;
+    t->room = c->max_tokens + (p->logprobs && p->echo ? c->prompt->len : 0);
+    t->stride = p->logprobs ? 1 + p->n_top : 0;
+}
+
+static size_t bytes_of(const track *t, size_t n) {
+    return n * (sizeof *t->id + t->stride * sizeof *t->logprob);
+}
+
+/* With the store's reference and nothing submitted; takes the call's body. NULL: no memory. */
+static sl_kept *create(sl_call *call, size_t bytes) {
+    sl_kept *k = sl_alloc(1, sizeof *k);
+    if (!k) return NULL;
+    if (pthread_mutex_init(&k->lock, NULL) != 0) {
+        sl_free(k);
+        return NULL;
+    }
+    k->server = call->server;
+    atomic_init(&k->refs, 1);
+    sl_server_ref(k->server);
+    k->body = sl_jbuf_init();
+    k->kind = call->head.kind;
+    k->created = call->head.created;
+    k->start_ns = call->start_ns;
+    k->bytes = bytes;
+    snprintf(k->id, sizeof k->id, "%s", call->id);
+    k->caller = sl_strdup(caller_of(call));
+    k->key = sl_strdup(call->key);
+    k->track = sl_alloc(call->n_choices, sizeof *k->track);
+    bool ok = k->caller && k->key && k->track;
+    for (size_t i = 0; ok && i < call->n_choices; i++) {
+        track *t = &k->track[k->n_tracks++];
+        shape(call, &call->choice[i], t);
+        t->kept = k;
+        t->index = (uint32_t)i;
+        t->id = sl_alloc(t->room, sizeof *t->id);
+        if (t->stride) t->logprob = sl_alloc(t->room, t->stride * sizeof *t->logprob);
+        ok = t->id && (t->logprob || !t->stride);
+    }
+    if (!ok) {
+        release(k);
+        return NULL;
+    }
+    k->n_running = k->n_tracks;
+    k->body = call->body;
+    call->body = sl_jbuf_init();
+    return k;
+}
+
+/* The engine drops what still runs. */
+static void cancel(sl_kept *k) {
+    pthread_mutex_lock(&k->lock);
+    k->cancelled = true;
+    pthread_mutex_unlock(&k->lock);
+    for (size_t i = 0; i < k->n_tracks; i++) sl_kept_stop(k, i);
+}
+
+void sl_kept_stop(sl_kept *k, size_t choice) {
+    track *t = &k->track[choice];
+    pthread_mutex_lock(&k->lock);
+    bool running = t->submitted && t->last == SL_FINISH_NONE;
+    uint64_t id = t->engine_id;
+    pthread_mutex_unlock(&k->lock);
+    if (running) sl_engine_cancel(k->server->o.engine, id);
+}
+
+/* ---- the store ---- */
+
+static void unlist(sl_store *st, sl_kept *k) {
+    sl_kept **at = &st->first;
+    while (*at != k) at = &(*at)->next;
+    *at = k->next;
+    k->next = NULL;
+    k->listed = false;
+    st->n--;
+    st->bytes -= k->bytes;
+}
+
+/* Takes one out that is older than all others that have ended; NULL: every one runs. */
+static sl_kept *evict(sl_store *st) {
+    sl_kept *oldest = NULL;
+    for (sl_kept *k = st->first; k; k = k->next)
+        if (k->ended_ns && (!oldest || k->ended_ns < oldest->ended_ns)) oldest = k;
+    if (oldest) unlist(st, oldest);
+    return oldest;
+}
+
+/* The caller's own by its key, or by its id. */
+static sl_kept *find(const sl_store *st, const char *caller, const char *name, bool by_id) {
+    for (sl_kept *k = st->first; k; k = k->next)
+        if (!strcmp(by_id ? k->id : k->key, name) && !strcmp(k->caller, caller)) return k;
+    return NULL;
+}
+
+static void claim(sl_kept *k, sl_call *call) {
+    hold(k);
+    k->n_claims++;
+    call->kept = k;
+}
+
+static sl_status refuse_other_body(sl_api_error *e) {
+    sl_api_error_bad(e, NULL,
+                     "Idempotency-Key: it was used with another path or body; take another key");
+    e->http = MHD_HTTP_UNPROCESSABLE_CONTENT;
+    e->code = "idempotency_key_reused";
+    return SL_ERR_ARG;
+}
+
+static sl_status refuse_size(size_t bytes, size_t limit, sl_api_error *e) {
+    sl_api_error_bad(e, NULL,
+                     "Idempotency-Key: up to %zu bytes would be kept of this request, all together "
+                     "have %zu (--responses-bytes); ask for fewer tokens, or without the key",
+                     bytes, limit);
+    e->code = "answer_too_large";
+    return SL_ERR_LIMIT;
+}
+
+static sl_status refuse_full(sl_api_error *e) {
+    sl_api_error_bad(e, NULL,
+                     "Idempotency-Key: all answers that may be kept are still being made "
+                     "(--responses, --responses-bytes); try again");
+    e->http = MHD_HTTP_SERVICE_UNAVAILABLE;
+    e->type = "server_error";
+    e->code = "too_many_responses";
+    e->retry_after_s = 1;
+    return SL_ERR_OVERLOADED;
+}
+
+/* A new one; those taken out for it follow *old. Under the store's lock. */
+static sl_status open_new(sl_call *call, sl_kept **old, sl_api_error *e) {
+    sl_store *st = &call->server->store;
+    const sl_server_opts *o = &call->server->o;
+    size_t bytes = sizeof(sl_kept) + call->body.len + strlen(call->key) + strlen(caller_of(call));
+    for (size_t i = 0; i < call->n_choices; i++) {
+        track t;
+        shape(call, &call->choice[i], &t);
+        bytes += sizeof t + bytes_of(&t, t.room);
+    }
+    if (bytes > o->responses_bytes) return refuse_size(bytes, o->responses_bytes, e);
+    while (st->n >= o->responses || st->bytes + bytes > o->responses_bytes) {
+        sl_kept *k = evict(st);
+        if (!k) return refuse_full(e);
+        k->next = *old;
+        *old = k;
+    }
+    sl_kept *k = create(call, bytes);
+    if (!k) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+    k->next = st->first;
+    st->first = k;
+    k->listed = true;
+    st->n++;
+    st->bytes += bytes;
+    claim(k, call);
+    return SL_OK;
+}
+
+static void release_all(sl_kept *k) {
+    for (sl_kept *next; k; k = next) {
+        next = k->next;
+        release(k);
+    }
+}
+
+sl_status sl_kept_open(sl_call *call, sl_api_error *e) {
+    sl_store *st = &call->server->store;
+    sl_kept *old = NULL;
+    sl_status status = SL_OK;
+    pthread_mutex_lock(&st->lock);
+    sl_kept *k = find(st, caller_of(call), call->key, false);
+    bool same = k && k->kind == call->head.kind && k->body.len == call->body.len &&
+                !memcmp(k->body.data, call->body.data, k->body.len);
+    if (same) {
+        claim(k, call);
+        call->replayed = true;
+        st->n_replayed++;
+    } else {
+        status = k ? refuse_other_body(e) : open_new(call, &old, e);
+    }
+    pthread_mutex_unlock(&st->lock);
+    sl_call_drop_body(call);
+    release_all(old);
+    return status;
+}
+
+bool sl_kept_find(sl_call *call, const char *id) {
+    sl_store *st = &call->server->store;
+    pthread_mutex_lock(&st->lock);
+    sl_kept *k = find(st, caller_of(call), id, true);
+    if (k && k->kind == call->head.kind) claim(k, call);
+    pthread_mutex_unlock(&st->lock);
+    if (call->kept) sl_jbuf_put(&call->body, k->body.data, k->body.len);
+    return call->kept && call->body.ok;
+}
+
+static void forget(sl_kept *k) {
+    sl_store *st = &k->server->store;
+    pthread_mutex_lock(&st->lock);
+    bool listed = k->listed;
+    if (listed) unlist(st, k);
+    pthread_mutex_unlock(&st->lock);
+    if (listed) release(k);
+}
+
+/* ---- the engine's side ---- */
+
+static void append(track *t, const sl_request_event *ev) {
+    size_t n = SL_MIN((size_t)ev->n, t->room - t->n);
+    if (n > 0) memcpy(t->id + t->n, ev->tokens, n * sizeof *t->id);
+    if (n > 0 && t->stride && ev->logprobs)
+        memcpy(t->logprob + t->n * t->stride, ev->logprobs, n * t->stride * sizeof *t->logprob);
+    t->n += n;
+}
+
+/* Gives back what was reserved and is not needed: bytes. */
+static size_t trim(track *t) {
+    uint32_t *id = sl_alloc(t->n, sizeof *id);
+    sl_logprob *logprob = t->stride ? sl_alloc(t->n, t->stride * sizeof *logprob) : NULL;
+    if (!id || (t->stride && !logprob)) {
+        sl_free(id);
+        sl_free(logprob);
+        return 0;
+    }
+    if (t->n > 0) memcpy(id, t->id, t->n * sizeof *id);
+    if (t->n > 0 && t->stride) memcpy(logprob, t->logprob, t->n * t->stride * sizeof *logprob);
+    sl_free(t->id);
+    sl_free(t->logprob);
+    t->id = id;
+    t->logprob = logprob;
+    size_t unused = t->room - t->n;
+    t->room = t->n;
+    return bytes_of(t, unused);
+}
+
+/* The last event of the last choice has come: an answer that failed is not kept. */
+static void end(sl_kept *k) {
+    sl_store *st = &k->server->store;
+    bool at_limit = false;
+    size_t unused = 0;
+    pthread_mutex_lock(&k->lock);
+    for (size_t i = 0; i < k->n_tracks; i++) {
+        at_limit = at_limit || k->track[i].last == SL_FINISH_LENGTH;
+        unused += trim(&k->track[i]);
+    }
+    sl_status failed = k->failed;
+    bool cancelled = k->cancelled, ran = !k->refused && failed != SL_ERR_OVERLOADED;
+    pthread_mutex_unlock(&k->lock);
+    if (ran)
+        sl_metrics_finished(&k->server->metrics,
+                            failed      ? SL_OUTCOME_ERROR
+                            : cancelled ? SL_OUTCOME_ABORT
+                            : at_limit  ? SL_OUTCOME_LENGTH
+                                        : SL_OUTCOME_STOP,
+                            1e-9 * (double)(sl_now_ns() - k->start_ns));
+    pthread_mutex_lock(&st->lock);
+    k->ended_ns = sl_now_ns();
+    k->bytes -= unused;
+    if (k->listed) st->bytes -= unused;
+    pthread_mutex_unlock(&st->lock);
+    if (failed || cancelled) forget(k);
+}
+
+static void on_event(void *ctx, const sl_request_event *ev) {
+    track *t = ctx;
+    sl_kept *k = t->kept;
+    bool over = ev->finish != SL_FINISH_NONE;
+    sl_metrics_event(&k->server->metrics, &t->pace, ev, sl_now_ns());
+    pthread_mutex_lock(&k->lock);
+    append(t, ev);
+    if (over) {
+        t->last = ev->finish;
+        k->n_running--;
+    }
+    if (ev->finish == SL_FINISH_ERROR && !k->failed) {
+        k->failed = ev->status;
+        snprintf(k->why, sizeof k->why, "%s", ev->message ? ev->message : "");
+    }
+    for (sl_call *call = k->readers; call; call = call->next_reader)
+        sl_choice_hear(&call->choice[t->index], ev);
+    bool ended = over && k->n_running == 0;
+    pthread_mutex_unlock(&k->lock);
+    if (ended) end(k);
+    if (over) release(k);
+}
+
+/* ---- the calls' side ---- */
+
+sl_status sl_kept_join(sl_call *call, sl_api_error *e) {
+    sl_kept *k = call->kept;
+    sl_status st = call->n_choices == k->n_tracks ? SL_OK : SL_ERR_INTERNAL;
+    memcpy(call->id, k->id, sizeof call->id);
+    call->head.created = k->created;
+    call->counted = true; /* by end() */
+    pthread_mutex_lock(&k->lock);
+    for (size_t i = 0; st == SL_OK && i < k->n_tracks; i++) {
+        const track *t = &k->track[i];
+        st = sl_choice_refill(&call->choice[i], t->id, t->n, t->logprob, t->stride, t->last);
+    }
+    if (st == SL_OK && k->failed)
+        sl_choice_hear(
+            &call->choice[0],
+            &(sl_request_event){.finish = SL_FINISH_ERROR, .status = k->failed, .message = k->why});
+    if (st == SL_OK) {
+        call->next_reader = k->readers;
+        k->readers = call;
+    }
+    pthread_mutex_unlock(&k->lock);
+    return st == SL_OK ? SL_OK : sl_api_error_of(e, st, NULL, NULL);
+}
+
+sl_status sl_kept_submit(sl_kept *k, size_t choice, sl_request_params *r, sl_err *err) {
+    track *t = &k->track[choice];
+    uint64_t id = 0;
+    t->pace = (sl_pace){.start_ns = k->start_ns, .submit_ns = sl_now_ns(), .n_prompt = r->n_prompt};
+    r->on_event = on_event;
+    r->ctx = t;
+    hold(k);
+    sl_status st = sl_engine_submit(k->server->o.engine, r, &id, err);
+    if (st != SL_OK) {
+        release(k);
+        return st;
+    }
+    pthread_mutex_lock(&k->lock);
+    t->engine_id = id;
+    t->submitted = true;
+    bool late = k->cancelled;
+    pthread_mutex_unlock(&k->lock);
+    if (late) sl_kept_stop(k, choice);
+    return SL_OK;
+}
+
+void sl_kept_refuse(sl_kept *k, sl_status why, const char *text) {
+    const sl_request_event ev = {.finish = SL_FINISH_ERROR, .status = why, .message = text};
+    forget(k);
+    pthread_mutex_lock(&k->lock);
+    if (!k->failed) snprintf(k->why, sizeof k->why, "%s", text);
+    if (!k->failed) k->failed = why;
+    k->refused = true;
+    for (size_t i = 0; i < k->n_tracks; i++) {
+        track *t = &k->track[i];
+        if (t->submitted) continue;
+        t->last = SL_FINISH_ERROR;
+        k->n_running--; /* its end, if others were submitted, is the engine's to tell */
+        for (sl_call *call = k->readers; call; call = call->next_reader)
+            sl_choice_hear(&call->choice[i], &ev);
+    }
+    pthread_mutex_unlock(&k->lock);
+    cancel(k);
+}
+
+void sl_kept_leave(sl_call *call) {
+    sl_kept *k = call->kept;
+    if (!k) return;
+    sl_store *st = &k->server->store;
+    pthread_mutex_lock(&k->lock);
+    sl_call **at = &k->readers;
+    while (*at && *at != call) at = &(*at)->next_reader;
+    if (*at) *at = call->next_reader;
+    pthread_mutex_unlock(&k->lock);
+    pthread_mutex_lock(&st->lock);
+    if (--k->n_claims == 0) k->left_ns = sl_now_ns();
+    pthread_mutex_unlock(&st->lock);
+    call->kept = NULL;
+    release(k);
+}
+
+/* ---- time ---- */
+
+/* Takes out what has had its time, or everything; gives up what still runs of it. */
+static void take_out(sl_server *s, bool all) {
+    sl_store *st = &s->store;
+    sl_kept *out = NULL;
+    uint64_t now_ns = sl_now_ns();
+    pthread_mutex_lock(&st->lock);
+    for (sl_kept *k = st->first, *next; k; k = next) {
+        next = k->next;
+        uint64_t since_ns = k->ended_ns ? k->ended_ns : k->left_ns;
+        uint64_t most_s = k->ended_ns ? s->o.responses_ttl_s : s->o.responses_grace_s;
+        bool due = k->n_claims == 0 && now_ns - since_ns >= most_s * 1000000000ull;
+        if (!all && !due) continue;
+        unlist(st, k);
+        k->next = out;
+        out = k;
+    }
+    pthread_mutex_unlock(&st->lock);
+    for (sl_kept *k = out; k; k = k->next) cancel(k);
+    release_all(out);
+}
+
+void sl_kept_sweep(sl_server *s) {
+    take_out(s, false);
+}
+
+void sl_kept_close(sl_server *s) {
+    take_out(s, true);
+}
+
+sl_metrics_kept sl_kept_stats(sl_server *s) {
+    pthread_mutex_lock(&s->store.lock);
+    sl_metrics_kept stats = {
+        .n = s->store.n, .bytes = s->store.bytes, .n_replayed = s->store.n_replayed};
+    pthread_mutex_unlock(&s->store.lock);
+    return stats;
+}
+
+/* ---- keys ---- */
+
+typedef struct keys {
+    const char *first;
+    unsigned n;
+} keys;
+
+static enum MHD_Result see_header(void *cls, enum MHD_ValueKind kind, const char *name,
+                                  const char *value) {
+    keys *k = cls;
+    (void)kind;
+    if (strcasecmp(name, "Idempotency-Key") != 0) return MHD_YES;
+    if (k->n++ == 0) k->first = value ? value : "";
+    return MHD_YES;
+}
+
+bool sl_kept_read_key(sl_call *call, sl_api_error *e) {
+    keys k = {0};
+    if (call->server->o.responses == 0) return true;
+    MHD_get_connection_values(call->connection, MHD_HEADER_KIND, see_header, &k);
+    if (k.n == 0) return true;
+    size_t n = strlen(k.first);
+    bool text = true;
+    for (size_t i = 0; i < n; i++) text = text && k.first[i] >= ' ' && k.first[i] <= '~';
+    if (k.n == 1 && n > 0 && n <= KEY_BYTES && text) {
+        call->key = k.first;
+        return true;
+    }
+    sl_api_error_bad(e, NULL, "Idempotency-Key: one of 1 to %u characters of ASCII is wanted",
+                     KEY_BYTES);
+    e->code = "invalid_idempotency_key";
+    return false;
+}
