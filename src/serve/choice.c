@@ -63,16 +63,21 @@ void sl_choices_cancel(sl_call *call) {
 
 /* ---- the engine's side ---- */
 
-static sl_status keep_tokens(sl_choice *c, const sl_request_event *ev) {
+sl_status sl_choice_queue(sl_choice *c, const uint32_t *id, size_t n, const sl_logprob *logprob) {
     sl_err err = {0};
     sl_status st = SL_OK;
-    c->call->n_queued += ev->n;
-    for (uint32_t i = 0; st == SL_OK && i < ev->n; i++)
-        st = sl_ids_push(&c->queue, ev->tokens[i], &err);
-    if (st == SL_OK && ev->logprobs)
-        st = sl_logprob_list_push(&c->queue_logprobs, ev->logprobs,
-                                  (size_t)ev->n * (1 + c->call->params.n_top));
+    c->call->n_queued += n;
+    for (size_t i = 0; st == SL_OK && i < n; i++) st = sl_ids_push(&c->queue, id[i], &err);
+    if (st == SL_OK && logprob)
+        st = sl_logprob_list_push(&c->queue_logprobs, logprob, n * (1 + c->call->params.n_top));
     return st;
+}
+
+/* Whoever saw `failed` reads the error without the lock: other choices' errors leave it alone. */
+void sl_call_fail(sl_call *call, sl_status why, const char *text) {
+    if (call->failed) return;
+    call->failed = true;
+    sl_api_error_of(&call->error, why, NULL, text);
 }
 
 static void abort_locked(sl_call *call, sl_call_abort why) {
@@ -80,54 +85,31 @@ static void abort_locked(sl_call *call, sl_call_abort why) {
     call->muted = call->marked = true;
 }
 
-void sl_choice_hear(sl_choice *c, const sl_request_event *ev) {
+void sl_choice_on_event(void *ctx, const sl_request_event *ev) {
+    sl_choice *c = ctx;
     sl_call *call = c->call;
     sl_server *s = call->server;
     bool made = ev->n > 0 && !ev->prompt_position, over = ev->finish != SL_FINISH_NONE;
+    /* counted before anyone can see the token */
+    sl_metrics_event(&s->metrics, &c->pace, ev, sl_now_ns());
     pthread_mutex_lock(&call->lock);
     bool wanted = !call->muted && !c->muted;
     if (wanted && made && call->params.stream &&
-        c->queue.len + ev->n > c->n_prompt_left + c->n_replayed + s->o.max_unread_tokens)
+        c->queue.len + ev->n > c->n_prompt_left + s->o.max_unread_tokens)
         abort_locked(call, SL_ABORT_SLOW);
-    else if (wanted && keep_tokens(c, ev) != SL_OK)
+    else if (wanted && sl_choice_queue(c, ev->tokens, ev->n, ev->logprobs) != SL_OK)
         abort_locked(call, SL_ABORT_NOMEM);
     bool marked = call->marked;
     if (over) c->last = ev->finish;
-    /* Whoever saw `failed` reads the error without the lock: other choices' errors leave it alone.
-     */
-    if (ev->finish == SL_FINISH_ERROR && call->abort == SL_ABORT_NONE && !call->failed) {
-        call->failed = true;
-        sl_api_error_of(&call->error, ev->status, NULL, ev->message);
-    }
+    if (ev->finish == SL_FINISH_ERROR && call->abort == SL_ABORT_NONE)
+        sl_call_fail(call, ev->status, ev->message);
     if (call->suspended && (over || (ev->n > 0 && !marked && sl_call_has_enough(call)))) {
         call->suspended = false;
         MHD_resume_connection(call->connection);
     }
     pthread_mutex_unlock(&call->lock);
     if (marked) sl_watch_kick(s);
-}
-
-void sl_choice_on_event(void *ctx, const sl_request_event *ev) {
-    sl_choice *c = ctx;
-    /* counted before anyone can see the token */
-    sl_metrics_event(&c->call->server->metrics, &c->pace, ev, sl_now_ns());
-    sl_choice_hear(c, ev);
-    if (ev->finish != SL_FINISH_NONE) sl_call_unref(c->call);
-}
-
-sl_status sl_choice_refill(sl_choice *c, const uint32_t *id, size_t n, const sl_logprob *logprob,
-                           size_t stride, sl_finish last) {
-    sl_err err = {0};
-    sl_status st = SL_OK;
-    pthread_mutex_lock(&c->call->lock);
-    for (size_t i = 0; st == SL_OK && i < n; i++) st = sl_ids_push(&c->queue, id[i], &err);
-    if (st == SL_OK && stride > 0)
-        st = sl_logprob_list_push(&c->queue_logprobs, logprob, n * stride);
-    c->n_replayed = n;
-    c->call->n_queued += n;
-    c->last = last;
-    pthread_mutex_unlock(&c->call->lock);
-    return st;
+    if (over) sl_call_unref(call);
 }
 
 /* ---- the connection's side ---- */

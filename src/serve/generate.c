@@ -49,12 +49,25 @@ static bool has_work(const sl_call *call, bool *failed) {
     return *failed || all || (ready && sl_call_has_enough(call));
 }
 
+/* The call and what it may take: what comes next of a kept answer is in its queues. */
+static void enter(sl_call *call) {
+    if (call->kept) sl_kept_lock(call->kept);
+    pthread_mutex_lock(&call->lock);
+    if (call->kept && call->abort == SL_ABORT_NONE && sl_kept_pull(call) != SL_OK)
+        call->abort = SL_ABORT_NOMEM;
+}
+
+static void leave(sl_call *call) {
+    pthread_mutex_unlock(&call->lock);
+    if (call->kept) sl_kept_unlock(call->kept);
+}
+
 /* Moves waiting tokens to where they are decoded, or suspends the connection until there are some.
  */
 static take take_tokens(sl_call *call, const char **remark) {
     take result = TAKE_TOKENS;
     bool failed;
-    pthread_mutex_lock(&call->lock);
+    enter(call);
     *remark = call->remark;
     call->remark = NULL;
     if (call->abort == SL_ABORT_GONE || call->abort == SL_ABORT_SLOW) {
@@ -79,7 +92,7 @@ static take take_tokens(sl_call *call, const char **remark) {
         c->taken_last = c->last;
     }
     if (result == TAKE_TOKENS) call->n_queued = 0;
-    pthread_mutex_unlock(&call->lock);
+    leave(call);
     return result;
 }
 
@@ -220,7 +233,7 @@ static enum MHD_Result fail(sl_call *call) {
 static enum MHD_Result advance_stream(sl_call *call) {
     enum { WAIT, GONE, FAILED, BEGIN } what = BEGIN;
     bool failed, tokens = false;
-    pthread_mutex_lock(&call->lock);
+    enter(call);
     if (call->abort == SL_ABORT_GONE || call->abort == SL_ABORT_SLOW) {
         what = GONE;
     } else if (call->abort != SL_ABORT_NONE) {
@@ -233,7 +246,7 @@ static enum MHD_Result advance_stream(sl_call *call) {
         for (size_t i = 0; i < call->n_choices; i++) tokens |= call->choice[i].queue.len > 0;
         if (failed && !tokens) what = FAILED;
     }
-    pthread_mutex_unlock(&call->lock);
+    leave(call);
     if (what == WAIT) return MHD_YES;
     if (what == GONE) return MHD_NO;
     return what == FAILED ? fail(call) : start_stream(call);
@@ -460,7 +473,8 @@ static sl_status prepare(sl_call *call, sl_api_error *e) {
     sl_err err = {0};
     uint64_t random[3];
     sl_api_kind kind = call->head.kind;
-    sl_span body = {(const uint8_t *)call->body.data, call->body.len};
+    sl_span body = call->fetched ? sl_kept_body(call->kept)
+                                 : (sl_span){(const uint8_t *)call->body.data, call->body.len};
     sl_status st = sl_api_params_parse(kind, body, &s->limits, &call->params, e);
     if (!call->key) sl_call_drop_body(call); /* else it belongs to the answer */
     if (st != SL_OK) return st;
@@ -504,7 +518,7 @@ enum MHD_Result sl_call_generate(sl_call *call, sl_api_kind kind) {
     if (!sl_kept_read_key(call, &e) || !sl_server_enter(call, &e))
         return sl_call_reply_error(call, &e);
     call->head.kind = kind;
-    return sl_work_do(call, read_request, begin);
+    return sl_work_do(call, call->body.len, read_request, begin);
 }
 
 enum MHD_Result sl_call_fetch(sl_call *call, sl_api_kind kind, const char *id) {
@@ -515,7 +529,8 @@ enum MHD_Result sl_call_fetch(sl_call *call, sl_api_kind kind, const char *id) {
     call->fetched = true;
     call->as_stream = stream && !strcmp(stream, "true");
     if (!sl_server_enter(call, &e)) return sl_call_reply_error(call, &e);
-    if (sl_kept_find(call, id)) return sl_work_do(call, read_request, begin);
+    if (sl_kept_find(call, id))
+        return sl_work_do(call, sl_kept_body(call->kept).len, read_request, begin);
     sl_api_error_bad(
         &e, NULL,
         "no answer of yours is kept as %.64s: it had no Idempotency-Key, or it failed, "

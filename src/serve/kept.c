@@ -3,9 +3,9 @@
  * same key or ask for its id.
  *
  * What is kept of an answer is its request and the engine's tokens. Every reader decodes them anew,
- * from the first on, so a stream may be heard again as a whole answer, and a token takes four bytes
- * rather than the events that told of it. Room for all that may come is reserved when it is opened:
- * nothing that was begun is given up for want of room.
+ * from the first on and at its own pace, so a stream may be heard again as a whole answer, and a
+ * token takes four bytes rather than the events that told of it. Room for all that may come is
+ * reserved when it is opened: nothing that was begun is given up for want of room.
  *
  * All that ever happens to one passes open, append, end and forget: a journal behind this file
  * would write there, and open again what it finds. */
@@ -18,7 +18,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define KEY_BYTES 255u
+#define KEY_BYTES   255u
+#define PULL_TOKENS 256u /* of a choice: the engine waits while they are copied */
 
 /* The tokens of one choice. */
 typedef struct track {
@@ -284,8 +285,11 @@ bool sl_kept_find(sl_call *call, const char *id) {
     sl_kept *k = find(st, caller_of(call), id, true);
     if (k && k->kind == call->head.kind) claim(k, call);
     pthread_mutex_unlock(&st->lock);
-    if (call->kept) sl_jbuf_put(&call->body, k->body.data, k->body.len);
-    return call->kept && call->body.ok;
+    return call->kept != NULL;
+}
+
+sl_span sl_kept_body(const sl_kept *k) {
+    return (sl_span){(const uint8_t *)k->body.data, k->body.len};
 }
 
 static void forget(sl_kept *k) {
@@ -355,6 +359,18 @@ static void end(sl_kept *k) {
     if (failed || cancelled) forget(k);
 }
 
+/* Under kept->lock: a reader that found nothing is suspended by now, or has yet to look. */
+static void wake_readers(sl_kept *k) {
+    for (sl_call *call = k->readers; call; call = call->next_reader) {
+        pthread_mutex_lock(&call->lock);
+        if (call->suspended) {
+            call->suspended = false;
+            MHD_resume_connection(call->connection);
+        }
+        pthread_mutex_unlock(&call->lock);
+    }
+}
+
 static void on_event(void *ctx, const sl_request_event *ev) {
     track *t = ctx;
     sl_kept *k = t->kept;
@@ -370,10 +386,10 @@ static void on_event(void *ctx, const sl_request_event *ev) {
         k->failed = ev->status;
         snprintf(k->why, sizeof k->why, "%s", ev->message ? ev->message : "");
     }
-    for (sl_call *call = k->readers; call; call = call->next_reader)
-        sl_choice_hear(&call->choice[t->index], ev);
+    wake_readers(k);
     bool ended = over && k->n_running == 0;
     pthread_mutex_unlock(&k->lock);
+    if (ev->finish == SL_FINISH_ERROR) forget(k); /* who asks now begins anew */
     if (ended) end(k);
     if (over) release(k);
 }
@@ -382,25 +398,40 @@ static void on_event(void *ctx, const sl_request_event *ev) {
 
 sl_status sl_kept_join(sl_call *call, sl_api_error *e) {
     sl_kept *k = call->kept;
-    sl_status st = call->n_choices == k->n_tracks ? SL_OK : SL_ERR_INTERNAL;
+    if (call->n_choices != k->n_tracks) return sl_api_error_of(e, SL_ERR_INTERNAL, NULL, NULL);
     memcpy(call->id, k->id, sizeof call->id);
     call->head.created = k->created;
     call->counted = true; /* by end() */
     pthread_mutex_lock(&k->lock);
+    call->next_reader = k->readers;
+    k->readers = call;
+    pthread_mutex_unlock(&k->lock);
+    return SL_OK;
+}
+
+void sl_kept_lock(sl_kept *k) {
+    pthread_mutex_lock(&k->lock);
+}
+
+void sl_kept_unlock(sl_kept *k) {
+    pthread_mutex_unlock(&k->lock);
+}
+
+sl_status sl_kept_pull(sl_call *call) {
+    sl_kept *k = call->kept;
+    sl_status st = SL_OK;
     for (size_t i = 0; st == SL_OK && i < k->n_tracks; i++) {
         const track *t = &k->track[i];
-        st = sl_choice_refill(&call->choice[i], t->id, t->n, t->logprob, t->stride, t->last);
+        sl_choice *c = &call->choice[i];
+        if (c->muted) continue;
+        size_t at = c->n_heard,
+               n = SL_MIN(t->n - at, PULL_TOKENS - SL_MIN(c->queue.len, PULL_TOKENS));
+        st = sl_choice_queue(c, t->id + at, n, t->stride ? t->logprob + at * t->stride : NULL);
+        c->n_heard += n;
+        if (c->n_heard == t->n) c->last = t->last;
     }
-    if (st == SL_OK && k->failed)
-        sl_choice_hear(
-            &call->choice[0],
-            &(sl_request_event){.finish = SL_FINISH_ERROR, .status = k->failed, .message = k->why});
-    if (st == SL_OK) {
-        call->next_reader = k->readers;
-        k->readers = call;
-    }
-    pthread_mutex_unlock(&k->lock);
-    return st == SL_OK ? SL_OK : sl_api_error_of(e, st, NULL, NULL);
+    if (k->failed) sl_call_fail(call, k->failed, k->why);
+    return st;
 }
 
 sl_status sl_kept_submit(sl_kept *k, size_t choice, sl_request_params *r, sl_err *err) {
@@ -425,20 +456,17 @@ sl_status sl_kept_submit(sl_kept *k, size_t choice, sl_request_params *r, sl_err
 }
 
 void sl_kept_refuse(sl_kept *k, sl_status why, const char *text) {
-    const sl_request_event ev = {.finish = SL_FINISH_ERROR, .status = why, .message = text};
     forget(k);
     pthread_mutex_lock(&k->lock);
     if (!k->failed) snprintf(k->why, sizeof k->why, "%s", text);
     if (!k->failed) k->failed = why;
     k->refused = true;
     for (size_t i = 0; i < k->n_tracks; i++) {
-        track *t = &k->track[i];
-        if (t->submitted) continue;
-        t->last = SL_FINISH_ERROR;
-        k->n_running--; /* its end, if others were submitted, is the engine's to tell */
-        for (sl_call *call = k->readers; call; call = call->next_reader)
-            sl_choice_hear(&call->choice[i], &ev);
+        if (k->track[i].submitted) continue; /* the engine tells its end */
+        k->track[i].last = SL_FINISH_ERROR;
+        k->n_running--;
     }
+    wake_readers(k);
     pthread_mutex_unlock(&k->lock);
     cancel(k);
 }
@@ -451,7 +479,9 @@ void sl_kept_leave(sl_call *call) {
     sl_call **at = &k->readers;
     while (*at && *at != call) at = &(*at)->next_reader;
     if (*at) *at = call->next_reader;
+    bool failed = k->failed != SL_OK;
     pthread_mutex_unlock(&k->lock);
+    if (failed) cancel(k); /* its other choices */
     pthread_mutex_lock(&st->lock);
     if (--k->n_claims == 0) k->left_ns = sl_now_ns();
     pthread_mutex_unlock(&st->lock);

@@ -205,12 +205,12 @@ static enum MHD_Result reply_answer(sl_call *call) {
 
 static enum MHD_Result answer_tokenize(sl_call *call, const char *rest) {
     (void)rest;
-    return sl_work_do(call, read_tokenize, reply_answer);
+    return sl_work_do(call, call->body.len, read_tokenize, reply_answer);
 }
 
 static enum MHD_Result answer_detokenize(sl_call *call, const char *rest) {
     (void)rest;
-    return sl_work_do(call, read_detokenize, reply_answer);
+    return sl_work_do(call, call->body.len, read_detokenize, reply_answer);
 }
 
 /* A path that ends in '/' takes what follows it as its argument. */

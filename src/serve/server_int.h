@@ -97,8 +97,8 @@ typedef struct sl_choice {
     /* under call->lock */
     bool submitted; /* engine_id is valid */
     uint64_t engine_id;
-    bool muted;        /* tokens are no longer wanted */
-    size_t n_replayed; /* tokens that were there when it joined a kept answer */
+    bool muted;     /* tokens are no longer wanted */
+    size_t n_heard; /* tokens that came from a kept answer */
     sl_ids queue;
     sl_logprob_list queue_logprobs; /* [queue.len][1 + n_top] when asked for */
     sl_finish last;
@@ -229,12 +229,11 @@ sl_status sl_choices_create(sl_call *call, sl_err *err) SL_MUST_CHECK;
 void sl_choices_free(sl_call *call);
 /* The engine's thread; ctx is the choice. */
 void sl_choice_on_event(void *ctx, const sl_request_event *ev);
-/* What an event brings its client, whoever heard it from the engine. Thread: the engine's, or one
- * that keeps it out. */
-void sl_choice_hear(sl_choice *c, const sl_request_event *ev);
-/* What came before it listened: n tokens with `stride` log-probabilities each. */
-sl_status sl_choice_refill(sl_choice *c, const uint32_t *id, size_t n, const sl_logprob *logprob,
-                           size_t stride, sl_finish last) SL_MUST_CHECK;
+/* n more tokens to decode, with their log-probabilities or NULL; under the call's lock. */
+sl_status sl_choice_queue(sl_choice *c, const uint32_t *id, size_t n,
+                          const sl_logprob *logprob) SL_MUST_CHECK;
+/* The first error stays; under the call's lock. */
+void sl_call_fail(sl_call *call, sl_status why, const char *text);
 /* Cancels what still runs. Thread: any but the engine's. */
 void sl_choices_cancel(sl_call *call);
 /* Whether the connection is to be woken for tokens before the last ones; under the call's lock. */
@@ -251,8 +250,9 @@ size_t sl_choice_bytes(const sl_choice *c);
 sl_status sl_work_start(sl_server *s, sl_err *err) SL_MUST_CHECK;
 /* Waits for what runs; what waits is skipped if it was aborted, and nothing comes any more. */
 void sl_work_stop(sl_server *s);
-/* Does the work, at once or on another thread, then `then` or the answer of call->refusal. */
-enum MHD_Result sl_work_do(sl_call *call, void (*work_on)(sl_call *),
+/* Does the work on a body of n bytes, at once or on another thread, then `then` or the answer of
+ * call->refusal. */
+enum MHD_Result sl_work_do(sl_call *call, size_t n, void (*work_on)(sl_call *),
                            enum MHD_Result (*then)(sl_call *));
 /* The connection was woken in SL_CALL_WORK. */
 enum MHD_Result sl_work_done(sl_call *call);
@@ -273,10 +273,17 @@ bool sl_kept_read_key(sl_call *call, sl_api_error *e);
 /* The answer that belongs to call->key as call->kept: there already (call->replayed), or new. Takes
  * the body. Refuses a key that came with another body, and what there is no room for. */
 sl_status sl_kept_open(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
-/* The caller's own answer of that id as call->kept, its request as call->body; false: none. */
+/* The caller's own answer of that id as call->kept; false: none. */
 bool sl_kept_find(sl_call *call, const char *id);
-/* The call hears it from now on; what there is already is in its queues. */
+/* The call is woken when it has more. */
 sl_status sl_kept_join(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
+/* Its lock, taken before the call's by who wants to pull, or to wait because there is nothing. */
+void sl_kept_lock(sl_kept *k);
+void sl_kept_unlock(sl_kept *k);
+/* What comes next of it to the call's queues, a little at a time; under both locks. */
+sl_status sl_kept_pull(sl_call *call) SL_MUST_CHECK;
+/* The request it answers. */
+sl_span sl_kept_body(const sl_kept *k);
 /* Submits the request of one choice; sets its callback. */
 sl_status sl_kept_submit(sl_kept *k, size_t choice, sl_request_params *r,
                          sl_err *err) SL_MUST_CHECK;

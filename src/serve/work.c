@@ -110,10 +110,10 @@ static enum MHD_Result finish(sl_call *call) {
     return call->job.then(call);
 }
 
-enum MHD_Result sl_work_do(sl_call *call, void (*work_on)(sl_call *),
+enum MHD_Result sl_work_do(sl_call *call, size_t n, void (*work_on)(sl_call *),
                            enum MHD_Result (*then)(sl_call *)) {
     call->job = (sl_job){.work = work_on, .then = then};
-    if (call->body.len <= INLINE_BYTES) {
+    if (n <= INLINE_BYTES) {
         work_on(call);
         return finish(call);
     }

@@ -134,6 +134,28 @@ static void who_comes_back_hears_all_of_it(void **state) {
     assert_int_equal(script_cancelled(engine), 0);
 }
 
+/* More than socket and server hold for one connection waits in the answer. */
+static void who_reads_slowly_loses_nothing(void **state) {
+    (void)state;
+    keep((sl_server_opts){.max_unread_tokens = 20, .context = 1000000});
+    SCRIPT_SET(engine, per_event, 250);
+    int fd = http_connect_with(port, 4096);
+    http_request(fd, "POST", COMPLETIONS, KEY("one"),
+                 "{\"model\":\"org/m\",\"prompt\":\"x\",\"stream\":true,\"ignore_eos\":true,"
+                 "\"return_token_ids\":true,\"max_tokens\":300000}");
+    assert_true(script_idle(engine, 1)); /* it is made before anyone reads */
+    http_answer a = http_read(fd);
+    bool done;
+    sl_jbuf text = text_of(&a, &done);
+    assert_true(done);
+    assert_int_equal(text.len, 300000);
+    for (size_t i = 0; i < text.len; i++) assert_int_equal(text.data[i], "Hello, world."[i % 13]);
+    assert_int_equal(script_cancelled(engine), 0);
+    sl_jbuf_free(&text);
+    http_answer_free(&a);
+    close(fd);
+}
+
 static void two_at_once_read_one_answer(void **state) {
     (void)state;
     keep((sl_server_opts){0});
@@ -333,6 +355,7 @@ int main(void) {
         TEST(the_same_key_is_the_same_answer),
         TEST(nothing_is_kept_unless_asked_for),
         TEST(who_comes_back_hears_all_of_it),
+        TEST(who_reads_slowly_loses_nothing),
         TEST(two_at_once_read_one_answer),
         TEST(nobody_comes_back),
         TEST(a_key_belongs_to_one_body_and_one_caller),
