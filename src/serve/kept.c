@@ -7,7 +7,7 @@
  * token takes four bytes rather than the events that told of it. Room for all that may come is
  * reserved when it is opened: nothing that was begun is given up for want of room.
  *
- * All that ever happens to one passes open, append, end and forget: a journal behind this file
+ * All that ever happens to one passes open_new, append, end and unlist: a journal behind this file
  * would write there, and open again what it finds. */
 #include "serve/server_int.h"
 
@@ -173,12 +173,24 @@ static void unlist(sl_store *st, sl_kept *k) {
     st->bytes -= k->bytes;
 }
 
-/* Takes one out that is older than all others that have ended; NULL: every one runs. */
+/* Whether one of so many bytes fits beside those that run. */
+static bool may_fit(const sl_store *st, const sl_server_opts *o, size_t bytes) {
+    size_t n = 1;
+    for (const sl_kept *k = st->first; k; k = k->next) {
+        if (k->ended_ns) continue;
+        bytes += k->bytes;
+        n++;
+    }
+    return n <= o->responses && bytes <= o->responses_bytes;
+}
+
+/* Takes out the one that ended first; there is one. */
 static sl_kept *evict(sl_store *st) {
     sl_kept *oldest = NULL;
     for (sl_kept *k = st->first; k; k = k->next)
         if (k->ended_ns && (!oldest || k->ended_ns < oldest->ended_ns)) oldest = k;
-    if (oldest) unlist(st, oldest);
+    SL_ASSERT(oldest);
+    unlist(st, oldest);
     return oldest;
 }
 
@@ -227,16 +239,16 @@ static sl_status refuse_full(sl_api_error *e) {
 static sl_status open_new(sl_call *call, sl_kept **old, sl_api_error *e) {
     sl_store *st = &call->server->store;
     const sl_server_opts *o = &call->server->o;
-    size_t bytes = sizeof(sl_kept) + call->body.len + strlen(call->key) + strlen(caller_of(call));
+    size_t bytes = sizeof(sl_kept) + call->body.cap + strlen(call->key) + strlen(caller_of(call));
     for (size_t i = 0; i < call->n_choices; i++) {
         track t;
         shape(call, &call->choice[i], &t);
         bytes += sizeof t + bytes_of(&t, t.room);
     }
     if (bytes > o->responses_bytes) return refuse_size(bytes, o->responses_bytes, e);
+    if (!may_fit(st, o, bytes)) return refuse_full(e);
     while (st->n >= o->responses || st->bytes + bytes > o->responses_bytes) {
         sl_kept *k = evict(st);
-        if (!k) return refuse_full(e);
         k->next = *old;
         *old = k;
     }
