@@ -178,8 +178,10 @@ static void nobody_comes_back(void **state) {
     http_request(fd, "POST", COMPLETIONS, KEY("one"), STREAM_LONG);
     assert_true(script_busy(engine, 1));
     close(fd);
+    uint64_t left_ns = sl_now_ns();
     usleep(200000);
-    assert_int_equal(script_cancelled(engine), 0);
+    bool late = script_cancelled(engine) > 0;
+    assert_true(!late || sl_now_ns() - left_ns > 900000000u);
     assert_true(script_busy(engine, 0));
     assert_int_equal(script_cancelled(engine), 1);
     SCRIPT_SET(engine, silent, false);
@@ -303,8 +305,14 @@ static void time_ends_them(void **state) {
     (void)state;
     keep((sl_server_opts){.responses_ttl_s = 1});
     answer_is_new(KEY("one"), true);
-    answer_is_new(KEY("one"), false);
-    usleep(2300000);
+    bool kept = true;
+    for (int i = 0; kept && i < 1000; i++) {
+        http_answer a = http_do(port, "GET", "/metrics", NULL, NULL);
+        kept = !strstr(a.body.data, "\nsluice:responses_kept{model_name=\"org/m\"} 0\n");
+        http_answer_free(&a);
+        if (kept) usleep(10000);
+    }
+    assert_false(kept);
     answer_is_new(KEY("one"), true);
 }
 
