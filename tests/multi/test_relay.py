@@ -10,14 +10,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from relay import ADVERTISED, Relay  # noqa: E402
 
 from test_kill import Server  # noqa: E402
-from test_stall import DEPLOYMENT, LIMIT_S, STREAMS, Stream, texts  # noqa: E402
+from test_stall import LIMIT_S, LOCAL, STREAMS, Stream, texts  # noqa: E402
 
 
 @pytest.fixture
 def served(monkeypatch):
     monkeypatch.setenv("SLUICE_ADVERTISE", ADVERTISED)
     with Relay() as relay:
-        server = Server(*DEPLOYMENT, "--transport", "tcp")
+        server = Server(*LOCAL, "--exact", "--transport", "tcp")
         yield server, relay
         assert server.stop() == 0
 

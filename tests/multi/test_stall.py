@@ -4,22 +4,27 @@ the tokens of a run without pauses.
   tests/multi/test_stall.py    the long ones (`make check-long`): the coordinator for 30 s, workers for 10 s
 The server under test is SLUICE_BIN (default build/sluice) with worker processes on this machine."""
 
+import contextlib
 import json
 import os
+import pathlib
 import re
 import signal
+import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 import pytest
 
-from test_kill import TOKENS, Server
+from test_kill import SLUICE, TOKENS, Server
 
 STREAMS = 6
 COORDINATOR = None
-ATTENTION, SEQUENCER, EXPERT = 0, 2, 3  # of two attention and two expert workers
-DEPLOYMENT = ("--attention", "2", "--experts", "2", "--exact")
+ATTENTION, SEQUENCER, EXPERT = 0, 2, 3
+LOCAL = ("--attention", "2", "--experts", "2")
 LIMIT_S = 180  # for what takes a second on a calm machine
 
 
@@ -68,9 +73,9 @@ def texts(server, who="nobody", seconds=0):
     return [s.text for s in streams]
 
 
-def hold_up(transport, stalls, *options):
+def hold_up(transport, stalls, *options, local=LOCAL):
     """stalls: (who, for how many seconds), one after the other."""
-    server = Server(*DEPLOYMENT, "--transport", transport, *options)
+    server = Server(*local, "--exact", "--transport", transport, *options)
     try:
         want = texts(server)
         for who, seconds in stalls:
@@ -93,7 +98,30 @@ def test_coordinator_stands_still(transport):
     hold_up(transport, [(COORDINATOR, 5)])
 
 
+@contextlib.contextmanager
+def workers_by_hand(port, folder):
+    """Those of a plan, started by nobody but this test; and the plan."""
+    plan = pathlib.Path(folder) / "plan.json"
+    roles = [["attention"], ["attention"], ["expert"], ["expert"]]
+    plan.write_text(json.dumps({"version": 1, "schedule": "dep", "workers": [{"roles": r} for r in roles]}))
+    command = [SLUICE, "worker", "--join", f"127.0.0.1:{port}", "--transport", "tcp", "--worker-id"]
+    workers = [subprocess.Popen([*command, str(i)]) for i in range(len(roles))]
+    try:
+        yield plan
+        assert [w.wait(LIMIT_S) for w in workers] == [0] * len(workers)
+    finally:
+        for w in workers:
+            w.kill()
+
+
 def main():
+    os.environ["SLUICE_SECRET"] = "of these processes"
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder, workers_by_hand(port, folder) as plan:
+        hold_up("tcp", [(COORDINATOR, 30)], "--remote", "--plan", plan, "--fabric-port", str(port), local=())
+    print("workers of nobody: the coordinator stood still for 30 s", flush=True)
     for transport in ("shm", "tcp"):
         hold_up(transport, [(COORDINATOR, 30)])
         print(f"{transport}: the coordinator stood still for 30 s", flush=True)
