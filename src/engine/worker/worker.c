@@ -16,8 +16,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PLAN_MEMORY   ((size_t)256 << 20) /* of a parsed plan */
-#define IDLE_US       100000u             /* longest sleep without a reason to wake */
+#define PLAN_MEMORY ((size_t)256 << 20) /* of a parsed plan */
+#define IDLE_US     100000u             /* longest sleep without a reason to wake */
+/* Who has waited for rows so long in vain does so for somebody who is stopped, or for a plan: it
+ * sleeps. */
+#define SOON_NS       20000000u
 #define TICK_US       100u
 #define CALL_AGAIN_US 100000u   /* a peer that took no call, as too many came at once... */
 #define CALL_FOR_US   10000000u /* ...so long after the first */
@@ -591,11 +594,17 @@ static sl_status run_once(const sl_worker_opts *o, bool *joined, sl_err *err) {
     *joined = false;
     sl_status st = sl_worker_create(o, &w, err);
     if (st != SL_OK) return st;
+    uint64_t rests_since_ns = 0; /* 0: it does not */
     while (!sl_worker_stopped(w, &st, err)) {
         *joined = *joined || w->coordinator_open;
-        if (sl_worker_step(w)) continue;
+        if (sl_worker_step(w)) {
+            rests_since_ns = 0;
+            continue;
+        }
         begin_rest(w);
-        sl_net_set_poll(w->net, w->doing.kind == SL_TRACE_WAIT ? SL_NET_POLL_US : 0);
+        if (!rests_since_ns) rests_since_ns = sl_now_ns();
+        bool soon = sl_now_ns() - rests_since_ns < SOON_NS && w->doing.kind == SL_TRACE_WAIT;
+        sl_net_set_poll(w->net, soon ? SL_NET_POLL_US : 0);
         sl_net_wait(w->net, IDLE_US);
     }
     sl_worker_free(w, false);
