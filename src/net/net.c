@@ -123,6 +123,14 @@ sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
     return st;
 }
 
+static uint64_t own_time_us(void *net) {
+    return sl_net_now_us(net);
+}
+
+sl_clock sl_net_clock(sl_net *n) {
+    return (sl_clock){own_time_us, n};
+}
+
 static bool is_flushing(const sl_net *n) {
     return n->transport && n->transport->ops->is_flushing(n->transport);
 }

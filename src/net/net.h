@@ -119,6 +119,9 @@ sl_status sl_secret_check(size_t len, const char *source, sl_err *err) SL_MUST_C
 void sl_net_setup_process(const char *transport);
 
 sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) SL_MUST_CHECK;
+/* The net's own time: its clock's without the spans, of a second and more, in which this process
+ * stood still. By it deadlines count that others are given. Valid as long as the net. */
+sl_clock sl_net_clock(sl_net *n);
 void sl_net_free(sl_net *n); /* closes all, flushes briefly */
 /* Frees without a word to anybody, as a killed process would: for simulations. */
 void sl_net_abandon(sl_net *n);

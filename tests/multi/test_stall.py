@@ -114,7 +114,28 @@ def workers_by_hand(port, folder):
             w.kill()
 
 
+def outlive_in_line(seconds, limit):
+    """Requests that wait do so no longer for the time in which the coordinator stood still."""
+    server = Server("--attention", "1", "--experts", "1", "--max-num-seqs", "1", "--queue-timeout", str(limit))
+    streams = [Stream(server, i) for i in range(STREAMS)]
+    streams[0].start()
+    assert streams[0].began.wait(LIMIT_S)
+    for s in streams[1:]:
+        s.start()
+    time.sleep(0.05)
+    os.kill(server.process.pid, signal.SIGSTOP)
+    assert not all(s.began.is_set() for s in streams), "it stood still too late"
+    time.sleep(seconds)
+    os.kill(server.process.pid, signal.SIGCONT)
+    for s in streams:
+        s.join(LIMIT_S)
+        assert s.done and not s.error, s.error
+    assert server.stop() == 0
+
+
 def main():
+    outlive_in_line(30, 20)
+    print("requests in line: the coordinator stood still for 30 s", flush=True)
     os.environ["SLUICE_SECRET"] = "of these processes"
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

@@ -168,6 +168,8 @@ sl_status sl_engine_create(const sl_engine_opts *o, sl_engine **out, sl_err *err
     sl_engine *e = NULL;
     sl_status st = engine_new(o, sl_clock_real(), &e, err);
     if (st != SL_OK) return st;
+    /* No deadline of requests, workers or changes passes while this process is stopped. */
+    e->clock = sl_net_clock(e->net);
     int rc = pthread_create(&e->thread, NULL, engine_main, e);
     if (rc != 0) st = sl_fail(err, SL_ERR_IO, "engine thread: %s", strerror(rc));
     e->has_thread = rc == 0;
