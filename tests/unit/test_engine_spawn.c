@@ -142,6 +142,19 @@ static void ends_are_looked_for_where_nothing_tells(void **state) {
     end(&s);
 }
 
+/* As under a parent that ignores SIGCHLD, which programs inherit. */
+static void ends_that_leave_nothing_are_noticed(void **state) {
+    (void)state;
+    scene s;
+    signal(SIGCHLD, SIG_IGN);
+    begin(&s, "shm", "exec sleep 600");
+    for (uint32_t i = 0; i < N; i++) sl_spawn_kill(s.e, i);
+    assert_int_equal(told(&s, 0xF), 0xF);
+    assert_non_null(sl_spawn_why(s.e, 0));
+    end(&s);
+    signal(SIGCHLD, SIG_DFL);
+}
+
 static void a_place_is_taken_again(void **state) {
     (void)state;
     scene s;
@@ -238,6 +251,7 @@ int main(void) {
         cmocka_unit_test(every_end_is_told_once),
         cmocka_unit_test(an_end_wakes_the_net),
         cmocka_unit_test(ends_are_looked_for_where_nothing_tells),
+        cmocka_unit_test(ends_that_leave_nothing_are_noticed),
         cmocka_unit_test(a_place_is_taken_again),
         cmocka_unit_test(children_inherit_no_files),
         cmocka_unit_test(threads_are_started_again),

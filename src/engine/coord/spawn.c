@@ -159,12 +159,17 @@ static bool is_there(const sl_spawned *s) {
 }
 
 static bool reap(sl_spawned *s, int flags) {
-    int status;
-    if (s->pid <= 0 || waitpid(s->pid, &status, flags) != s->pid) return false;
+    int status = 0;
+    pid_t got = s->pid > 0 ? waitpid(s->pid, &status, flags) : 0;
+    /* Whoever started this process may have made it ignore SIGCHLD: then ends leave nothing. */
+    bool unseen = got < 0 && errno == ECHILD;
+    if (got <= 0 && !unseen) return false;
     if (s->pidfd >= 0) close(s->pidfd);
     s->pid = 0;
     s->status = WIFEXITED(status) && WEXITSTATUS(status) == 0 ? SL_OK : SL_ERR_WORKER_LOST;
-    if (WIFSIGNALED(status))
+    if (unseen)
+        s->status = sl_fail(&s->err, SL_ERR_WORKER_LOST, "its process ended");
+    else if (WIFSIGNALED(status))
         sl_fail(&s->err, s->status, "its process was killed by signal %d", WTERMSIG(status));
     else
         sl_fail(&s->err, s->status, "its process ended with status %d", WEXITSTATUS(status));
