@@ -47,6 +47,7 @@ const char *sl_msg_kind_name(uint16_t kind) {
         [SL_MSG_TAKE] = "TAKE",
         [SL_MSG_TAKEN] = "TAKEN",
         [SL_MSG_GO] = "GO",
+        [SL_MSG_LOST] = "LOST",
         [SL_MSG_DISPATCH] = "DISPATCH",
         [SL_MSG_RETURN] = "RETURN",
         [SL_MSG_JOIN] = "JOIN",

@@ -55,6 +55,7 @@ typedef enum sl_msg_kind {
     SL_MSG_TAKE,        /* the plan holds from now on */
     SL_MSG_TAKEN,       /* worker: it does */
     SL_MSG_GO,          /* begin steps by this plan, which holds */
+    SL_MSG_LOST,        /* worker: its connection with this one of the plan is gone */
     /* watching: coordinator and workers, never while rows are under way */
     SL_MSG_CLOCK = 60, /* what is your clock? the answer repeats the question's `number` */
     SL_MSG_TRACE_GET,  /* events from `number` on; the worker stops recording */
@@ -65,7 +66,9 @@ typedef enum sl_msg_kind {
 #define SL_WIRE_SET   0x1u /* the payload carries a member set */
 #define SL_WIRE_STAY  0x2u /* last-layer dispatch: the sender takes part in the next round */
 #define SL_WIRE_OLD   0x4u /* dispatch: some rows' data came with an earlier chunk */
-#define SL_WIRE_FLAGS (SL_WIRE_SET | SL_WIRE_STAY | SL_WIRE_OLD) /* any other bit is refused */
+#define SL_WIRE_BREAK 0x8u /* HOLD: steps in flight may never end: they are given up */
+/* Any other bit is refused. */
+#define SL_WIRE_FLAGS (SL_WIRE_SET | SL_WIRE_STAY | SL_WIRE_OLD | SL_WIRE_BREAK)
 
 typedef struct sl_wire_header {
     uint16_t kind; /* sl_msg_kind */

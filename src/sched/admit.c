@@ -293,7 +293,7 @@ bool sl_admit_cancel(sl_admit *a, uint32_t request) {
 
 void sl_admit_gave_way(sl_admit *a, uint32_t request) {
     sl_admit_request *r = &a->request[request];
-    SL_ASSERT(r->state == SL_ADMIT_PREEMPTING);
+    SL_ASSERT(r->state == SL_ADMIT_PREEMPTING || r->state == SL_ADMIT_RUNNING);
     leave_worker(a, request, SL_MUTATION(FORGOTTEN_PAGE));
     r->state = SL_ADMIT_WAITING;
     uint32_t at = a->waiting.first;

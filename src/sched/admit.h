@@ -133,7 +133,7 @@ void sl_admit_token(sl_admit *a, uint32_t request);
 /* Its client gives it up, and it does not wait: true if its worker is to be told. It stays until
  * that confirms: sl_admit_end. */
 bool sl_admit_cancel(sl_admit *a, uint32_t request);
-/* Its worker has ended it, as SL_ADMIT_PREEMPT wanted. */
+/* Its worker has ended it, as SL_ADMIT_PREEMPT wanted, or is gone: it waits again. */
 void sl_admit_gave_way(sl_admit *a, uint32_t request);
 /* It is over, whatever its state: its pages come back, its index is free. */
 void sl_admit_end(sl_admit *a, uint32_t request);

@@ -55,12 +55,16 @@ sl_status sl_change_check(const sl_plan *from, const sl_plan *to, sl_err *err) {
 /* ---- the coordinator ---- */
 
 sl_status sl_change_create(const sl_roster *roster, uint32_t epoch, sl_change *out, sl_err *err) {
-    *out = (sl_change){.roster = roster, .epoch = epoch, .owes = sl_alloc(roster->n, 1)};
-    return out->owes ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "change of %u workers", roster->n);
+    *out = (sl_change){.roster = roster, .epoch = epoch};
+    out->owes = sl_alloc(roster->n, 1);
+    out->there = sl_alloc(roster->n, 1);
+    if (out->owes && out->there) return SL_OK;
+    return sl_fail(err, SL_ERR_NOMEM, "change of %u workers", roster->n);
 }
 
 void sl_change_free(sl_change *c) {
     sl_free(c->owes);
+    sl_free(c->there);
     *c = (sl_change){0};
 }
 
@@ -71,22 +75,27 @@ static void enter(sl_change *c, sl_change_phase phase) {
     c->told = false;
     c->n_owed = 0;
     for (uint32_t i = 0; i < r->n; i++) {
-        bool asked = phase != SL_CHANGE_HOLDS || (r->worker[i].roles & SL_ROLE_ATTENTION);
-        c->owes[i] = asked && sl_roster_serves(r, i);
+        bool runs = sl_roster_serves(r, i) && (r->worker[i].roles & SL_ROLE_ATTENTION);
+        c->owes[i] = c->there[i] && (phase != SL_CHANGE_HOLDS || runs);
         c->n_owed += c->owes[i];
     }
 }
 
+/* Worker `worker` is asked for nothing more in this phase. */
 static void settle(sl_change *c, uint32_t worker) {
     c->n_owed -= c->owes[worker];
     c->owes[worker] = false;
 }
 
-void sl_change_begin(sl_change *c, uint64_t deadline_us) {
+void sl_change_begin(sl_change *c, const uint8_t *there, bool breaks, uint64_t deadline_us) {
     SL_ASSERT(c->phase == SL_CHANGE_RESTS);
     c->epoch++;
+    c->breaks = breaks;
     c->deadline_us = deadline_us;
     c->status = SL_OK;
+    c->culprit = SL_ROSTER_NONE;
+    for (uint32_t i = 0; i < c->roster->n; i++)
+        c->there[i] = there ? there[i] : sl_roster_serves(c->roster, i);
     enter(c, SL_CHANGE_PREPARES);
 }
 
@@ -103,14 +112,16 @@ bool sl_change_answer(sl_change *c, uint32_t worker, sl_change_phase to, uint32_
 bool sl_change_unable(sl_change *c, uint32_t worker, uint32_t epoch, const char *why) {
     if (c->phase != SL_CHANGE_PREPARES || !is_asked(c, worker, epoch)) return false;
     settle(c, worker);
-    if (c->status == SL_OK)
-        c->status =
-            sl_fail(&c->err, SL_ERR_INFEASIBLE, "worker %u cannot take the plan: %s", worker, why);
+    if (c->status != SL_OK) return true;
+    c->culprit = worker;
+    c->status =
+        sl_fail(&c->err, SL_ERR_INFEASIBLE, "worker %u cannot take the plan: %s", worker, why);
     return true;
 }
 
 void sl_change_lost(sl_change *c, uint32_t worker) {
     settle(c, worker);
+    c->there[worker] = false;
 }
 
 void sl_change_fail(sl_change *c, sl_status status, const char *why) {
@@ -132,6 +143,7 @@ static void note_lateness(sl_change *c, uint64_t now_us) {
     uint32_t first = 0;
     if (!can_end(c) || c->n_owed == 0 || c->status != SL_OK || now_us < c->deadline_us) return;
     while (!c->owes[first]) first++;
+    c->culprit = first;
     c->status = sl_fail(&c->err, SL_ERR_TIMEOUT, "worker %u, of %u, is not %s in time", first,
                         c->n_owed, owed_now(c));
 }
@@ -174,11 +186,12 @@ bool sl_taker_take(sl_taker *t, uint32_t epoch) {
     if (t->next == 0 || t->next != epoch || t->holds != t->quiet) return false;
     t->epoch = epoch;
     t->next = 0;
+    t->joins = false;
     return true;
 }
 
 bool sl_taker_go(sl_taker *t, uint32_t epoch) {
-    if (epoch != t->epoch) return false;
+    if (epoch != t->epoch && (!t->joins || epoch == t->next)) return false;
     t->next = 0;
     t->holds = t->quiet = false;
     return true;

@@ -2,19 +2,25 @@
  * that no row is ever on its way when somebody takes the new plan.
  *
  *   coordinator                                  worker
- *     PLAN to all                                  maps what the new plan gives it
+ *     PLAN to all                                  maps what the new plan gives it, calls peers
  *     <- READY of all                              all goes on by the old plan
  *     HOLD to attention workers                    no lane joins a round, none stays in one
- *     <- QUIET of all of them                      its last step is over: nothing is on its way
+ *     <- QUIET of all of them                      its last step is over, or given up
  *     TAKE to all                                  rounds, queues and lanes begin anew; slots stay
  *     <- TAKEN of all                              what it hosted before is dropped
  *     GO to all                                    lanes join again
  *
  * Until TAKE nothing has happened that GO, with the old plan's epoch, does not undo: a worker that
  * is unable to host what it should, or a deadline, ends the change there. TAKE is not undone. When
- * it is said all attention workers are quiet, and until GO is said all have taken the plan: rows of
- * two epochs are never on their way at once. What arrives from another epoch is from somebody who
- * is gone, and is dropped.
+ * it is said all attention workers are quiet, and until GO is said all have taken the plan: nobody
+ * works on rows of two epochs. What arrives from another epoch was given up, or is from somebody
+ * who is gone, and is dropped.
+ *
+ * Where something broke, steps may never end: replies are missing, or members of rounds. Then HOLD
+ * says so, and steps in flight are given up: their requests begin them again after GO.
+ *
+ * Workers that are to join know the plan that holds and take this one like the others; they have
+ * nothing to hold.
  *
  * A worker that is lost owes nothing any more: the others finish the change. Whether the deployment
  * can go on without it is not decided here.
@@ -52,10 +58,13 @@ typedef struct sl_change {
     bool told;            /* the word of this phase */
     uint32_t epoch;       /* of the new plan, or of the last one tried */
     uint64_t deadline_us; /* of what comes before TAKE */
+    bool breaks;          /* HOLD gives up steps in flight */
+    uint8_t *there;       /* [n] who takes the plan */
     uint8_t *owes;        /* [n] */
     uint32_t n_owed;
-    sl_status status; /* not SL_OK: it is given up, and why */
+    sl_status status; /* not SL_OK: it is given up, and why, */
     sl_err err;
+    uint32_t culprit; /* and for whom; SL_ROSTER_NONE: nobody of there[] */
 } sl_change;
 
 /* For the workers of the roster, whose plan has this epoch. SL_ERR_NOMEM. */
@@ -68,8 +77,9 @@ void sl_change_free(sl_change *c); /* zeroed is fine */
  * differs. */
 sl_status sl_change_check(const sl_plan *from, const sl_plan *to, sl_err *err) SL_MUST_CHECK;
 
-/* The change begins; the new plan's epoch is c->epoch then. Only when it rests. */
-void sl_change_begin(sl_change *c, uint64_t deadline_us);
+/* The change begins; the new plan's epoch is c->epoch then. Only when it rests. there[n]: who takes
+ * it, everybody who serves among them; NULL: nobody else. */
+void sl_change_begin(sl_change *c, const uint8_t *there, bool breaks, uint64_t deadline_us);
 /* READY, QUIET or TAKEN of a worker, as phase and epoch say. False: nobody asked, or no more. */
 bool sl_change_answer(sl_change *c, uint32_t worker, sl_change_phase to, uint32_t epoch);
 /* The worker cannot do what it is to. False: nobody asked, or no more. */
@@ -85,9 +95,10 @@ sl_change_word sl_change_next(sl_change *c, uint64_t now_us);
 
 typedef struct sl_taker {
     uint32_t epoch; /* of the plan that holds */
-    uint32_t next;  /* of the one that it is ready to take; 0: none */
+    uint32_t next;  /* of the one that it is to take; 0: none */
     bool holds;     /* no step begins */
     bool quiet;     /* and that was said */
+    bool joins;     /* the others run already: it has taken no plan with them yet */
 } sl_taker;
 
 /* The coordinator's words. False: it contradicts what it said before. */

@@ -524,7 +524,7 @@ sl_status sl_rounds_create(const sl_rounds_shape *shape, sl_rounds **out, sl_err
 }
 
 void sl_rounds_reset(sl_rounds *r, uint64_t epoch) {
-    SL_ASSERT(!r->runs);
+    r->runs = false;
     for (uint32_t i = 0; i < r->shape.n_lanes; i++) {
         lane_state *l = &r->lane[i];
         for (uint32_t at = 0; at < r->n_members; at++) drop_chunks(r, i, at);

@@ -19,7 +19,8 @@
 #define SIM_CHOICES      3u
 #define SIM_PROMPTS      (SIM_FAMILIES * SIM_CHOICES)
 #define SIM_MAX_EVENTS   16u
-#define SIM_STUCK_S      45u /* no request hears anything so long: more than the longest stall */
+#define SIM_PATIENCE_S   20u /* of the coordinator */
+#define SIM_STUCK_S      75u /* no request hears anything so long: more than the longest stall */
 
 /* What a run of seeds must have met, each at least once: name, and whether it takes a failure. */
 #define SIM_COVER(X)                                                                               \
@@ -67,6 +68,11 @@
     X(replan_not_now)                                                                              \
     X(replanned_without_a_worker)                                                                  \
     X(replan_lost_an_expert)                                                                       \
+    X(requeued)                                                                                    \
+    X(rehosted)                                                                                    \
+    X(came_back)                                                                                   \
+    X(came_back_under_load)                                                                        \
+    X(mended)                                                                                      \
     X(attention_killed)                                                                            \
     X(expert_killed)                                                                               \
     X(two_killed)                                                                                  \
@@ -153,9 +159,11 @@ struct sim {
     sim_event event[SIM_MAX_EVENTS];
     uint32_t n_events;
     uint64_t settle_until_us, progress_us; /* the latter: when a request was told something */
-    /* what went wrong on purpose: who may be hurt by it */
-    bool failure, expert_lost;
-    bool hurt[SIM_MAX_WORKERS]; /* attention workers whose requests may die */
+    bool failure;                          /* something went wrong, on purpose */
+    bool moved;                            /* experts, so that without --exact last bits differ */
+    bool starved;                          /* attention or experts were nowhere, not even coming */
+    uint64_t returns_us[SIM_MAX_WORKERS];  /* another one comes then; 0: none */
+    bool returned;
     bool seen[COVER_COUNT];
     deferred_maker devices; /* seed 0: workers compute on the CPU */
     bool verbose;
@@ -187,6 +195,10 @@ bool sim_await_serving(sim *s);
 /* One randomly chosen actor moves; when all were idle for a while, time jumps. */
 void sim_turn(sim *s);
 void sim_remove_worker(sim *s, uint32_t i, bool crash);
+/* Another process in its place, as at first. */
+bool sim_start_worker(sim *s, uint32_t i);
+/* Somebody with this role lives, or comes. */
+bool sim_has(const sim *s, uint32_t role);
 void sim_stop(sim *s);
 
 /* reference.c: what every prompt's answer must be */

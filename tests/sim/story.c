@@ -214,7 +214,7 @@ static void draw_link(sim *s, uint32_t *a, uint32_t *b) {
 }
 
 static void draw_failures(sim *s, uint32_t span_us) {
-    uint32_t n = sim_once_in(s, 5) ? 2 : 1, a, b;
+    uint32_t n = sim_once_in(s, 3) ? 2 + sim_below(s, 3) : 1, a, b;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at_us = sim_below(s, span_us);
         switch (sim_below(s, 6)) {
@@ -227,7 +227,8 @@ static void draw_failures(sim *s, uint32_t span_us) {
             add_event(s, SIM_HOLD, a, b, at_us, LOST_AFTER_US + sim_below(s, 2000000));
             break;
         default:
-            add_event(s, SIM_KILL, sim_below(s, s->n_workers), 0, at_us, 0);
+            add_event(s, SIM_KILL, sim_below(s, s->n_workers), 0, at_us,
+                      sim_once_in(s, 3) ? 0 : 1 + sim_below(s, 1 + sim_below(s, 400000)));
         }
     }
 }
@@ -273,24 +274,10 @@ void sim_draw_events(sim *s) {
     if (!sim_once_in(s, 3)) draw_replans(s, span_us);
 }
 
-/* Whose requests may die of what just happened to worker a. */
-static void hurt(sim *s, uint32_t a) {
-    s->failure = true;
-    s->hurt[a] = true;
-    s->expert_lost |= sim_is(s, a, SL_ROLE_EXPERT);
-}
-
-static void lose_link(sim *s, uint32_t a, uint32_t b) {
-    s->failure = true;
-    s->seen[COVER_link_lost] = true;
-    bool apart = sim_is(s, a, SL_ROLE_EXPERT) != sim_is(s, b, SL_ROLE_EXPERT);
-    bool pair = b < s->n_workers && apart;
-    if (pair) /* an attention worker lost one of its experts */
-        s->hurt[sim_is(s, a, SL_ROLE_EXPERT) ? b : a] = true;
-    else if (b == s->n_workers)
-        hurt(s, a);
-    else if (sim_is(s, a, SL_ROLE_EXPERT)) /* with the sequencer, or between colocated workers */
-        s->expert_lost = true;
+/* After a failure: whether anybody is left who can serve. */
+static void note_failure(sim *s) {
+    s->failure = s->moved = true;
+    s->starved |= !sim_has(s, SL_ROLE_ATTENTION) || !sim_has(s, SL_ROLE_EXPERT);
 }
 
 static void kill(sim *s, const sim_event *e) {
@@ -302,8 +289,18 @@ static void kill(sim *s, const sim_event *e) {
         s->seen[COVER_expert_killed] = true;
     else
         s->seen[COVER_attention_killed] = true;
-    hurt(s, e->a);
     sim_remove_worker(s, e->a, true);
+    if (e->for_us) s->returns_us[e->a] = s->now_us + e->for_us;
+    note_failure(s);
+}
+
+static void bring_back(sim *s, uint32_t i) {
+    s->returns_us[i] = 0;
+    if (s->worker[i]) return;
+    sim_say(s, "another worker %u comes", i);
+    s->returned = true;
+    s->seen[COVER_came_back_under_load] |= s->engine->admit.n_running > 0;
+    sim_start_worker(s, i);
 }
 
 /* Under --exact experts move; otherwise only the epoch changes, for where they are is in the bits.
@@ -335,9 +332,10 @@ static void do_event(sim *s, sim_event *e) {
         kill(s, e);
         break;
     case SIM_SILENCE:
+        if (!s->worker[e->a]) break;
         s->silent[e->a] = true;
         s->seen[COVER_silence] = true;
-        hurt(s, e->a);
+        note_failure(s);
         s->settle_until_us = SL_MAX(s->settle_until_us, s->now_us + LOST_AFTER_US);
         break;
     case SIM_STALL:
@@ -347,7 +345,10 @@ static void do_event(sim *s, sim_event *e) {
     case SIM_HOLD:
         sl_loop_hub_hold(s->engine->hub, s->address[e->a], s->address[e->b], s->now_us + e->for_us);
         s->seen[COVER_link_held] = true;
-        if (e->for_us >= LOST_AFTER_US) lose_link(s, e->a, e->b);
+        if (e->for_us >= LOST_AFTER_US) {
+            s->seen[COVER_link_lost] = true;
+            note_failure(s);
+        }
         s->settle_until_us = SL_MAX(s->settle_until_us, s->now_us + e->for_us + 100000);
         break;
     }
@@ -356,4 +357,6 @@ static void do_event(sim *s, sim_event *e) {
 void sim_do_events(sim *s) {
     for (uint32_t i = 0; i < s->n_events; i++)
         if (!s->event[i].done && s->now_us >= s->event[i].at_us) do_event(s, &s->event[i]);
+    for (uint32_t i = 0; i < s->n_workers; i++)
+        if (s->returns_us[i] && s->now_us >= s->returns_us[i]) bring_back(s, i);
 }

@@ -73,10 +73,11 @@ static bool die_at_start(sim *s) {
     while (s->now_us < at_us && !s->engine->serving) sim_turn(s);
     if (s->engine->serving) return true;
     bool joined = s->engine->roster.worker[victim].state != SL_ROSTER_ABSENT;
-    bool ready = s->worker[victim]->ready; /* and may have been heard: then the start succeeds */
+    bool ready =
+        s->worker[victim]->planned &&
+        !s->worker[victim]->owes_ready; /* and may have been heard: then the start succeeds */
     sim_say(s, "worker %u dies before all are ready", victim);
-    s->failure = s->hurt[victim] = true;
-    s->expert_lost = sim_is(s, victim, SL_ROLE_EXPERT);
+    s->failure = s->moved = s->starved = true;
     sim_remove_worker(s, victim, true);
     s->seen[COVER_killed_while_starting] = true;
     for (uint64_t until = s->now_us + 3000000; s->now_us < until && !s->what[0];) sim_turn(s);
@@ -101,6 +102,16 @@ static bool settle(sim *s) {
     return !s->what[0];
 }
 
+/* Where nobody is left who could serve, whoever asks is told at once. */
+static bool ask_too_late(sim *s) {
+    if (s->engine->serving || s->n_requests == SIM_MAX_REQUESTS) return true;
+    const sim_request *first = &s->request[0];
+    sim_request *r = &s->request[s->n_requests++];
+    *r = (sim_request){
+        .s = s, .p = first->p, .want = first->want, .max_tokens = 1, .worker = SL_NO_WORKER};
+    return sim_submit(s, r);
+}
+
 static bool run_requests(sim *s) {
     bool ok = sim_await_serving(s) && sim_draw_requests(s);
     if (ok) sim_draw_events(s);
@@ -113,7 +124,7 @@ static bool run_requests(sim *s) {
             sim_fail(s, "nobody heard anything for %u virtual seconds", SIM_STUCK_S);
         ok = ok && !s->what[0];
     }
-    return ok && settle(s) && sim_check_end(s);
+    return ok && settle(s) && ask_too_late(s) && sim_check_end(s);
 }
 
 static bool simulate(sim *s) {
@@ -122,7 +133,10 @@ static bool simulate(sim *s) {
     if (ok && (!at_start || s->engine->serving)) ok = run_requests(s);
     sim_stop(s);
     sl_plan_free(&s->plan);
-    for (uint32_t i = 0; i < s->n_events; i++) sl_plan_free(&s->event[i].replan.plan);
+    for (uint32_t i = 0; i < s->n_events; i++) {
+        sl_plan_free(&s->event[i].replan.plan);
+        sl_plan_free(&s->event[i].replan.home);
+    }
     if (s->verbose) printf("trace %016llx\n", (unsigned long long)s->trace);
     return ok && !s->what[0];
 }

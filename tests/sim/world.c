@@ -37,7 +37,8 @@ void sim_say(sim *s, const char *fmt, ...) {
 
 /* ---- life ---- */
 
-static bool start_worker(sim *s, uint32_t i, sl_clock clock) {
+bool sim_start_worker(sim *s, uint32_t i) {
+    const sl_clock clock = {now_us, s};
     sl_err err;
     s->opts[i] = (sl_worker_opts){.coordinator = sl_net_address(s->engine->net),
                                   .transport = "loop",
@@ -59,6 +60,7 @@ bool sim_start(sim *s, uint64_t delay_seed, uint32_t delay_us) {
                               .transport = "loop",
                               .spawn = SL_SPAWN_NONE,
                               .plan = s->plan,
+                              .patience_s = SIM_PATIENCE_S,
                               .delay_seed = delay_seed,
                               .delay_us = delay_us};
     s->n_workers = s->plan.n_workers;
@@ -69,13 +71,20 @@ bool sim_start(sim *s, uint64_t delay_seed, uint32_t delay_us) {
     sl_loop_hub_set_apart(s->engine->hub);
     snprintf(s->address[s->n_workers], sizeof s->address[0], "%s", sl_net_address(s->engine->net));
     for (uint32_t i = 0; i < s->n_workers; i++)
-        if (!start_worker(s, i, clock)) return false;
+        if (!sim_start_worker(s, i)) return false;
     return true;
 }
 
 void sim_remove_worker(sim *s, uint32_t i, bool crash) {
     sl_worker_free(s->worker[i], crash);
     s->worker[i] = NULL;
+}
+
+bool sim_has(const sim *s, uint32_t role) {
+    for (uint32_t i = 0; i < s->n_workers; i++)
+        if (sim_is(s, i, role) && ((s->worker[i] && !s->silent[i]) || s->returns_us[i]))
+            return true;
+    return false;
 }
 
 void sim_stop(sim *s) {
@@ -106,6 +115,7 @@ static bool step_worker(sim *s, uint32_t i) {
     sim_say(s, "worker %u stops: %s", i, st == SL_OK ? "told to" : err.msg);
     if (st != SL_OK && !s->failure) sim_fail(s, "worker %u stopped: %s", i, err.msg);
     sim_remove_worker(s, i, false);
+    s->starved |= !sim_has(s, SL_ROLE_ATTENTION) || !sim_has(s, SL_ROLE_EXPERT);
     return true;
 }
 

@@ -161,6 +161,25 @@ static inline void say_submit(actor *coordinator, uint64_t request, uint32_t n_t
     say(coordinator, (sl_wire_header){.kind = SL_MSG_SUBMIT}, b);
 }
 
+/* The coordinator hears that the worker has no connection with `id` any more. */
+static inline void expect_loss(stage *s, uint32_t id) {
+    actor *c = &s->coordinator;
+    uint32_t at = await_kind(s, c, SL_MSG_LOST), lost;
+    sl_err err;
+    const sl_span span = {c->body[at]->data, c->body[at]->len};
+    assert_int_equal(sl_wire_worker_decode(span, &lost, &err), SL_OK);
+    assert_int_equal(lost, id);
+}
+
+/* Its client gives up the request. */
+static inline void say_cancel(actor *coordinator, uint64_t request) {
+    const sl_wire_pair pair = {.request = request};
+    sl_buf *b = sl_net_buf_take(coordinator->net, sizeof pair);
+    assert_non_null(b);
+    sl_wire_pairs_encode(&pair, 1, b->data);
+    say(coordinator, (sl_wire_header){.kind = SL_MSG_CANCEL, .rows = 1}, b);
+}
+
 static inline sl_buf *bytes_of(actor *a, const void *data, size_t n) {
     sl_buf *b = sl_net_buf_take(a->net, n);
     assert_non_null(b);

@@ -218,7 +218,9 @@ static uint32_t await_finish(stage *s, uint64_t request) {
 static void expect_error(stage *s, actor *a, const char *text) {
     await_flag(s, &a->down, "the end of the offender");
     if (!strstr(a->why, text)) fail_msg("told '%s', not '%s'", a->why, text);
-    assert_int_equal(await_finish(s, 7), SL_FINISH_ERROR);
+    expect_loss(s, (uint32_t)(a - s->toy));
+    say_cancel(&s->coordinator, 7);
+    assert_int_equal(await_finish(s, 7), SL_FINISH_STOP);
     stage_end(s, SL_OK);
 }
 

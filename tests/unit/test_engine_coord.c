@@ -133,7 +133,7 @@ static void logits_of_others_and_of_nowhere(void **state) {
         assert_int_equal(s.heard, 1);
         assert_true(s.worker[0].down);
         assert_non_null(strstr(s.worker[0].why, "logits of"));
-        assert_int_equal(s.finish, SL_FINISH_ERROR);
+        assert_int_equal(s.finish, SL_FINISH_NONE); /* it goes on elsewhere */
         end(&s);
     }
 }

@@ -438,12 +438,15 @@ static void expect_finish(stage *s, uint32_t want) {
     stage_end(s, SL_OK);
 }
 
-/* The request ends with an error, the offender hears why, the worker still answers. */
+/* The offender hears why, the coordinator that it is gone; the request waits, and can be cancelled.
+ */
 static void expect_error(stage *s, const char *text) {
     const actor *a = &s->toy[EXPERT];
     await_flag(s, &a->down, "the end of the offender");
     if (!strstr(a->why, text)) fail_msg("told '%s', not '%s'", a->why, text);
-    expect_finish(s, SL_FINISH_ERROR);
+    expect_loss(s, EXPERT);
+    say_cancel(&s->coordinator, 7);
+    expect_finish(s, SL_FINISH_STOP);
 }
 
 /* ---- a real worker with both roles ---- */

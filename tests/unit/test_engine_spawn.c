@@ -62,6 +62,7 @@ static void begin(scene *s, const char *transport, const char *text) {
         fail_msg("%s", err.msg);
     sl_plan_free(&o.plan);
     s->e->o.spawn = text ? SL_SPAWN_PROCESSES : SL_SPAWN_THREADS;
+    for (uint32_t i = 0; i < N; i++) s->e->recover.place[i].can_start = true;
     if (sl_spawn_start(s->e, &err) != SL_OK) fail_msg("%s", err.msg);
 }
 

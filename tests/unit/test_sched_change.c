@@ -33,7 +33,7 @@ static void a_change(void **state) {
     sl_roster r = serving(3, (const uint32_t[]){SL_ROLE_ATTENTION, SL_ROLE_EXPERT, BOTH});
     assert_int_equal(sl_change_create(&r, 1, &c, &err), SL_OK);
     assert_int_equal(sl_change_next(&c, 0), SL_CHANGE_NOTHING);
-    sl_change_begin(&c, 1000);
+    sl_change_begin(&c, NULL, false, 1000);
     assert_int_equal(c.epoch, 2);
     assert_false(sl_change_answer(&c, 0, SL_CHANGE_PREPARES, 2)); /* nobody has asked */
     assert_int_equal(sl_change_next(&c, 0), SL_CHANGE_PLAN);
@@ -68,13 +68,13 @@ static void given_up(void **state) {
     sl_roster r = serving(2, (const uint32_t[]){SL_ROLE_ATTENTION, SL_ROLE_EXPERT});
     uint32_t duties;
     assert_int_equal(sl_change_create(&r, 7, &c, &err), SL_OK);
-    sl_change_begin(&c, 1000); /* too late */
+    sl_change_begin(&c, NULL, false, 1000); /* too late */
     assert_int_equal(sl_change_next(&c, 0), SL_CHANGE_PLAN);
     sl_change_answer(&c, 0, SL_CHANGE_PREPARES, 8);
     assert_int_equal(sl_change_next(&c, 1000), SL_CHANGE_GO);
     assert_int_equal(c.status, SL_ERR_TIMEOUT);
     assert_non_null(strstr(c.err.msg, "worker 1"));
-    sl_change_begin(&c, 1000); /* unable */
+    sl_change_begin(&c, NULL, false, 1000); /* unable */
     assert_int_equal(c.epoch, 9);
     assert_int_equal(sl_change_next(&c, 0), SL_CHANGE_PLAN);
     assert_false(sl_change_answer(&c, 1, SL_CHANGE_PREPARES, 8)); /* of the one before */
@@ -82,7 +82,7 @@ static void given_up(void **state) {
     assert_int_equal(sl_change_next(&c, 0), SL_CHANGE_GO);
     assert_int_equal(c.status, SL_ERR_INFEASIBLE);
     assert_false(sl_change_unable(&c, 1, 9, "no memory"));
-    sl_change_begin(&c, 1000); /* a worker is lost, and the others go on */
+    sl_change_begin(&c, NULL, false, 1000); /* a worker is lost, and the others go on */
     assert_int_equal(sl_change_next(&c, 0), SL_CHANGE_PLAN);
     sl_change_answer(&c, 1, SL_CHANGE_PREPARES, 10);
     assert_true(sl_roster_ended(&r, 0, SL_ROSTER_ANY, &duties));
@@ -206,7 +206,7 @@ static void coordinate(world *w) {
         w->n_given_up += w->change.status != SL_OK;
     }
     if (w->change.phase == SL_CHANGE_RESTS && once_in(w, 4))
-        sl_change_begin(&w->change, w->now + sl_rng_below(&w->rng, 600));
+        sl_change_begin(&w->change, NULL, false, w->now + sl_rng_below(&w->rng, 600));
 }
 
 /* Nobody who lives has rows on their way when a plan is taken. */

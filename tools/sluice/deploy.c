@@ -179,6 +179,7 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     d->opts.delay_us = o->delay_us;
     d->opts.join_timeout_s = o->join_timeout;
     d->opts.silence_limit_s = o->silence_limit;
+    d->opts.patience_s = o->patience;
     return choose_schedule(o, requests, d, err);
 }
 

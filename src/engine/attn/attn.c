@@ -63,10 +63,6 @@ sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) {
     sl_status st = sl_wire_submit_decode(payload, a->m->vocab, &in, err);
     if (st == SL_OK) st = check_submit(a, &in, err);
     if (st != SL_OK) return st;
-    if (a->lost) {
-        sl_attn_refuse(a, in.request);
-        return SL_OK;
-    }
     sl_life *life = sl_slots_take(&a->slots, in.n_tokens, in.max_tokens, in.n_pages);
     if (!life) return sl_fail(err, SL_ERR_PROTOCOL, "request over the %u slots", a->max_slots);
     sl_slot *s = &a->slot[life - a->slots.life];
@@ -129,7 +125,7 @@ sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload,
 
 sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, sl_buf **payload,
                             sl_err *err) {
-    if (a->lost) return SL_OK; /* its rows were booked as lost */
+    if (a->given_up) return SL_OK; /* its rows are booked as lost */
     if (h->lane >= a->n_lanes || a->expert_index[src] == UINT32_MAX)
         return sl_fail(err, SL_ERR_PROTOCOL, "return from worker %u for lane %u of %u", src,
                        h->lane, a->n_lanes);
@@ -138,7 +134,7 @@ sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, s
 
 sl_status sl_attn_on_peer(sl_attn *a, const sl_wire_header *h, sl_span payload, sl_err *err) {
     if (h->src != a->w->experts.ids[0]) return sl_worker_refuse(h, err);
-    if (a->lost) return SL_OK;
+    if (a->given_up) return SL_OK;
     if (h->lane >= a->n_lanes)
         return sl_fail(err, SL_ERR_PROTOCOL, "lane %u of %u", h->lane, a->n_lanes);
     return a->ops->on_peer(a->side, h, payload, err);
@@ -192,19 +188,26 @@ static sl_status create_cut(sl_attn *a, sl_err *err) {
     return sl_cut_create(p, a->m, row_bytes, &a->cut, err);
 }
 
-sl_status sl_attn_renew(sl_attn *a, sl_err *err) {
-    a->ops->reset(a->side);
+void sl_attn_close_side(sl_attn *a) {
+    sl_attn_give_up(a);
+    a->ops->free(a->side);
+    a->side = NULL;
     sl_cut_free(&a->cut);
-    return create_cut(a, err);
+    sl_free(a->expert_index);
+    a->expert_index = NULL;
 }
 
-static sl_status create_index(sl_attn *a, sl_err *err) {
+sl_status sl_attn_open_side(sl_attn *a, sl_err *err) {
     const sl_worker *w = a->w;
+    a->n_experts = (uint32_t)w->experts.n;
     a->expert_index = sl_alloc(w->plan.n_workers, sizeof *a->expert_index);
     if (!a->expert_index) return sl_fail(err, SL_ERR_NOMEM, "index of expert workers");
     memset(a->expert_index, 0xFF, w->plan.n_workers * sizeof *a->expert_index);
     for (uint32_t i = 0; i < a->n_experts; i++) a->expert_index[w->experts.ids[i]] = i;
-    return SL_OK;
+    sl_status st = create_cut(a, err);
+    if (st == SL_OK) st = a->ops->create(a, &a->side, err);
+    if (st == SL_OK) a->given_up = false;
+    return st;
 }
 
 sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
@@ -216,13 +219,10 @@ sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     a->n_chunks = w->plan.chunks;
     a->max_slots = w->plan.max_num_seqs;
     a->max_rows = sl_lane_max_rows(&w->plan);
-    a->n_experts = (uint32_t)w->experts.n;
-    sl_status st = create_index(a, err);
-    if (st == SL_OK) st = create_cut(a, err);
-    if (st == SL_OK) st = create_buffers(a, err);
-    if (st == SL_OK) st = create_slots(a, err);
     a->ops = sl_schedule_traits_of(w->plan.schedule)->barriers ? &sl_attn_lanes : &sl_attn_parts;
-    if (st == SL_OK) st = a->ops->create(a, &a->side, err);
+    sl_status st = create_buffers(a, err);
+    if (st == SL_OK) st = create_slots(a, err);
+    if (st == SL_OK) st = sl_attn_open_side(a, err);
     if (st == SL_OK)
         *out = a;
     else

@@ -19,17 +19,19 @@ sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, s
 /* ROUND_OPEN. */
 sl_status sl_attn_on_peer(sl_attn *a, const sl_wire_header *h, sl_span payload,
                           sl_err *err) SL_MUST_CHECK;
-/* Expert worker `id` is gone: every request here ends with an error, later ones are refused. why
- * NULL: it left in good order. */
-void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why);
+/* What is missing will not come, as a peer is gone: steps in flight are given up, but for the head
+ * of one, which needs nobody; requests that were to end with them end. None begins before another
+ * plan is taken. */
+void sl_attn_give_up(sl_attn *a);
 /* Runs one task if one is ready; false: nothing to do. */
 bool sl_attn_run(sl_attn *a);
 /* No row of this side is on its way, no lane is in a round or about to be. While the worker's taker
  * holds it gets there by itself. */
 bool sl_attn_rests(const sl_attn *a);
-/* The worker's plan has changed, and this side rests: lanes begin anew, slots stay. SL_ERR_NOMEM.
- */
-sl_status sl_attn_renew(sl_attn *a, sl_err *err) SL_MUST_CHECK;
+/* Around a change of plans: what this side has of the old one goes, steps that there are are given
+ * up; lanes and all else begin anew by the new one, slots stay. SL_ERR_NOMEM: it cannot be used. */
+void sl_attn_close_side(sl_attn *a);
+sl_status sl_attn_open_side(sl_attn *a, sl_err *err) SL_MUST_CHECK;
 /* Whoever has work may go on. */
 void sl_attn_wake(sl_attn *a);
 /* Makes e a WAIT with its reason if rows of this side are elsewhere. */

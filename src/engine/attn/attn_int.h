@@ -57,8 +57,9 @@ typedef struct sl_attn_side_ops {
     bool (*rests)(const void *side);
     /* Makes e a WAIT with its reason if rows are elsewhere. */
     void (*waits_for)(const void *side, sl_trace_event *e);
-    /* Drops all rows: they are lost. The device has none of them any more. */
-    void (*reset)(void *side);
+    /* Ends a head that there is, drops all rows: they are lost. The device has none of them any
+     * more. */
+    void (*give_up)(void *side);
 } sl_attn_side_ops;
 
 extern const sl_attn_side_ops sl_attn_lanes, sl_attn_parts; /* lanes.c, flow.c */
@@ -84,9 +85,13 @@ struct sl_attn {
     uint32_t n_out, out_cap, n_pairs;
     uint32_t n_experts;     /* expert workers */
     uint32_t *expert_index; /* [workers of the plan] by id: index among them, or UINT32_MAX */
-    bool lost;              /* an expert worker is gone: */
-    uint32_t lost_worker;
+    bool given_up;          /* steps were, and none begins by this plan */
 };
+
+/* No step is to begin. */
+static inline bool sl_attn_holds(const sl_attn *a) {
+    return a->given_up || a->w->taker.holds;
+}
 
 /* ---- slots (slot.c) ---- */
 
@@ -99,8 +104,6 @@ static inline sl_slot *sl_attn_slots(const sl_attn *a, uint32_t lane) {
 void sl_slot_break(sl_slot *s, uint32_t block, uint32_t position);
 /* The end, without a token, of a request that was cancelled; releases its slot. */
 void sl_slot_end(sl_attn *a, sl_slot *s);
-/* The same of one that comes when an expert worker is lost already. */
-void sl_attn_refuse(sl_attn *a, uint64_t request);
 /* A record of the token at `position` with its n log-probabilities. */
 void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t token, sl_finish finish,
                   const sl_logprob *logprobs, uint32_t n);

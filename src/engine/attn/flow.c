@@ -11,7 +11,7 @@ static void wake(void *side, const sl_slot *s) {
 /* Parts enter block 0. */
 static void enter(sl_flow *f) {
     const uint32_t *slot;
-    if (f->a->w->taker.holds) return;
+    if (sl_attn_holds(f->a)) return;
     uint32_t n = sl_parts_enter(&f->parts, sl_clock_now_us(&f->a->w->clock), &slot);
     uint64_t now_ns = n > 0 ? sl_now_ns() : 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -198,8 +198,12 @@ static void waits_for(const void *side, sl_trace_event *e) {
 
 /* ---- life ---- */
 
-static void reset(void *side) {
+static void give_up(void *side) {
     sl_flow *f = side;
+    while (f->phase == SL_FLOW_HEAD) { /* it needs no expert, and its requests have advanced */
+        sl_device_drain(f->a->w->device);
+        end_head_piece(f);
+    }
     for (uint32_t i = 0; i < f->a->max_slots; i++) {
         const sl_part *p = &f->parts.part[i];
         bool returned = p->state == SL_PART_READY && sl_parts_comes_back(&f->parts, p->layer);
@@ -270,4 +274,4 @@ const sl_attn_side_ops sl_attn_parts = {.create = create,
                                         .run = run,
                                         .rests = rests,
                                         .waits_for = waits_for,
-                                        .reset = reset};
+                                        .give_up = give_up};

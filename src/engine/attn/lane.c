@@ -19,7 +19,7 @@ static void send_join(sl_lane *lane) {
 
 void sl_lane_wake(sl_lane *lane) {
     bool join = false;
-    if (lane->attn->w->taker.holds || !sl_slots_have_work(&lane->attn->slots, lane->id)) return;
+    if (sl_attn_holds(lane->attn) || !sl_slots_have_work(&lane->attn->slots, lane->id)) return;
     sl_member_want(&lane->member, &join);
     if (join) send_join(lane);
 }
@@ -47,13 +47,13 @@ static void begin_step(sl_lane *lane) {
 
 /* ---- the end of a round ---- */
 
-/* An expert worker does not keep to the protocol: its connection goes, and with it every request
- * here. */
+/* An expert worker does not keep to the protocol: its connection goes, and with it every step here.
+ */
 static void refuse_expert(sl_lane *lane, uint32_t id, const sl_err *err) {
     sl_worker *w = lane->attn->w;
     sl_log(SL_LOG_WARN, "lane", "expert worker %u: %s", id, err->msg);
     if (w->peer[id].conn) sl_net_close(w->net, w->peer[id].conn, err->code, err->msg);
-    sl_attn_on_expert_lost(lane->attn, id, err->msg);
+    sl_attn_give_up(lane->attn);
 }
 
 static void end_round(sl_lane *lane) {
@@ -82,7 +82,7 @@ static void begin_leaving(sl_lane *lane) {
     sl_attn *a = lane->attn;
     sl_pass_break(&lane->pass);
     bool last = a->m->moe_index[lane->pass.layer] == a->m->n_moe - 1u;
-    bool stay = last && !a->w->taker.holds && sl_slots_will_stay(&a->slots, lane->id);
+    bool stay = last && !sl_attn_holds(a) && sl_slots_will_stay(&a->slots, lane->id);
     if (last) sl_member_vote(&lane->member, stay);
     sl_pass_begin(&lane->pass, SL_TRACE_DISPATCH, lane->pass.n);
     lane->dispatched_ns = sl_now_ns();

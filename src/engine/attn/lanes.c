@@ -58,8 +58,20 @@ static void waits_for(const void *side, sl_trace_event *e) {
     }
 }
 
-static void reset(void *side) {
+/* The head of a step needs no expert, and its requests have advanced. */
+static void end_head(sl_lanes *ls) {
+    while (ls->turns.in_head != SL_TURNS_NONE) {
+        sl_lane *lane = &ls->lane[ls->turns.in_head];
+        const sl_turn turn = {.kind = SL_TURN_HEAD, .lane = lane->id, .layer = lane->pass.layer};
+        if (!lane->begun) sl_lane_run(lane, &turn);
+        sl_device_drain(ls->attn->w->device);
+        sl_lane_go_on(lane);
+    }
+}
+
+static void give_up(void *side) {
     sl_lanes *ls = side;
+    end_head(ls);
     for (uint32_t l = 0; l < ls->attn->n_lanes; l++) sl_lane_reset(&ls->lane[l]);
 }
 
@@ -104,4 +116,4 @@ const sl_attn_side_ops sl_attn_lanes = {.create = create,
                                         .run = run,
                                         .rests = rests,
                                         .waits_for = waits_for,
-                                        .reset = reset};
+                                        .give_up = give_up};

@@ -36,11 +36,6 @@ void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t toke
     a->n_pairs += n;
 }
 
-/* The end of a request that needs the lost expert worker. */
-static void emit_lost(sl_attn *a, const sl_slot *s) {
-    sl_attn_emit(a, s, s->life->tokens, a->lost_worker, SL_FINISH_ERROR, NULL, 0);
-}
-
 /* ---- slots ---- */
 
 void sl_slot_release(sl_attn *a, sl_slot *s) {
@@ -88,31 +83,14 @@ void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *lo
     if (finish != SL_FINISH_NONE) sl_slot_release(a, s);
 }
 
-/* ---- an expert worker is gone ---- */
+/* ---- steps that cannot end ---- */
 
-void sl_attn_refuse(sl_attn *a, uint64_t request) {
-    sl_life none = {0};
-    const sl_slot refused = {.life = &none, .request = request};
-    emit_lost(a, &refused);
-    sl_attn_flush(a);
-}
-
-void sl_attn_on_expert_lost(sl_attn *a, uint32_t id, const char *why) {
-    if (a->lost) return;
-    a->lost = true;
-    a->lost_worker = id;
-    uint32_t ended = 0;
+void sl_attn_give_up(sl_attn *a) {
+    if (a->given_up) return;
+    a->given_up = true;
     sl_device_drain(a->w->device); /* nothing here is in use any more */
-    a->ops->reset(a->side);
-    for (uint32_t i = 0; i < a->n_lanes * a->max_slots; i++) {
-        sl_slot *s = &a->slot[i];
-        if (!s->life->used) continue;
-        emit_lost(a, s);
-        sl_slot_release(a, s);
-        ended++;
-    }
+    a->ops->give_up(a->side);
+    for (uint32_t i = 0; i < a->n_lanes * a->max_slots; i++)
+        if (a->slot[i].life->used && a->slot[i].life->ends) sl_slot_end(a, &a->slot[i]);
     sl_attn_flush(a);
-    if (ended)
-        sl_log(why ? SL_LOG_WARN : SL_LOG_INFO, "attn", "ended %u requests: expert worker %u: %s",
-               ended, id, why ? why : "it left");
 }

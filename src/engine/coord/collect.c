@@ -169,7 +169,7 @@ static bool shares_clock(const sl_collect *c, const log_of_worker *l) {
 static sl_trace_log log_of(const sl_engine *e, uint32_t id) {
     const log_of_worker *l = &e->collect->worker[id];
     sl_trace_log out = {.id = id,
-                        .role = role_name(e->plan.worker[id].roles),
+                        .role = role_name(e->worker[id].stats.roles),
                         .events = l->events,
                         .n = l->n,
                         .dropped = l->dropped,

@@ -15,114 +15,7 @@
 #define CHECK_US 50000u /* between looks at children while messages come */
 #define STATS_US 500000u
 
-/* ---- start-up ---- */
-
-static void signal_start(sl_engine *e, sl_status st, const sl_err *err) {
-    pthread_mutex_lock(&e->lock);
-    if (!e->up && e->start_status == SL_OK) {
-        e->start_status = st;
-        if (st == SL_OK)
-            e->up = true;
-        else
-            e->start_err = *err;
-    }
-    pthread_cond_broadcast(&e->changed);
-    pthread_mutex_unlock(&e->lock);
-}
-
-static void send_plans(sl_engine *e) {
-    for (uint32_t i = 0; i < e->plan.n_workers; i++)
-        memcpy(e->plan.worker[i].address, e->worker[i].address, sizeof e->worker[i].address);
-    char *plan = sl_plan_print(&e->plan);
-    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        sl_err err;
-        if (!e->worker[i].conn) continue; /* it joined and left: the start has failed already */
-        sl_buf *b = sl_plan_message(e, plan, i);
-        sl_wire_header h = {.kind = SL_MSG_PLAN, .epoch = e->plan.epoch};
-        if (!b) {
-            sl_status st = sl_fail(&err, SL_ERR_NOMEM, "plan for worker %u", i);
-            signal_start(e, st, &err);
-        } else if (sl_net_send(e->net, e->worker[i].conn, h, b) != SL_OK) {
-            sl_log(SL_LOG_WARN, "engine", "worker %u left before its plan", i);
-        }
-    }
-    sl_free(plan);
-    e->planned = true;
-}
-
-static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
-    sl_engine *e = ctx;
-    if (e->stopping) return sl_fail(err, SL_ERR_CANCELLED, "the server stops");
-    uint32_t id = peer->is_coordinator
-                      ? SL_ROSTER_NONE
-                      : sl_roster_hello(&e->roster, peer->worker, peer->incarnation);
-    if (id == SL_ROSTER_NONE)
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "no place for it: the plan has %u workers, %u joined, it asked for %d",
-                       e->plan.n_workers, e->roster.n_came, (int)peer->worker);
-    sl_member_worker *w = &e->worker[id];
-    w->conn = c;
-    snprintf(w->address, sizeof w->address, "%s", peer->address);
-    sl_conn_set_user(c, w);
-    sl_log(SL_LOG_INFO, "engine", "worker %u of %u joined from %s", id, e->plan.n_workers,
-           w->address);
-    return SL_OK;
-}
-
-static void set_alive(sl_engine *e, uint32_t id, bool alive) {
-    pthread_mutex_lock(&e->lock);
-    e->worker[id].stats.alive = alive;
-    pthread_mutex_unlock(&e->lock);
-}
-
-static sl_status on_ready(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
-                          sl_err *err) {
-    if (sl_roster_serves(&e->roster, id)) return sl_replan_on_answer(e, id, h, payload, err);
-    if (e->roster.worker[id].state != SL_ROSTER_JOINING || payload.len != 32)
-        return sl_fail(err, SL_ERR_PROTOCOL, "unexpected ready of %zu bytes", payload.len);
-    if (memcmp(payload.data, e->spec.hash, 32) != 0) {
-        sl_status st = sl_fail(err, SL_ERR_PROTOCOL,
-                               "worker %u has another checkpoint than the coordinator's %s", id,
-                               e->model_folder);
-        signal_start(e, st, err);
-        return st;
-    }
-    sl_roster_ready(&e->roster, id, SL_ROSTER_ANY);
-    set_alive(e, id, true);
-    if (e->plan.worker[id].roles & SL_ROLE_ATTENTION) sl_admit_open(&e->admit, id);
-    sl_collect_ready(e, id);
-    if (e->roster.n_ready < e->plan.n_workers) return SL_OK;
-    e->serving = true;
-    pthread_mutex_lock(&e->lock);
-    e->stats.serving = true;
-    pthread_mutex_unlock(&e->lock);
-    signal_start(e, SL_OK, NULL);
-    return SL_OK;
-}
-
 /* ---- tokens ---- */
-
-static void stop_serving(sl_engine *e, const char *why) {
-    snprintf(e->lost, sizeof e->lost, "%s", why);
-    e->serving = false;
-    sl_change_fail(&e->change, SL_ERR_WORKER_LOST, why);
-    pthread_mutex_lock(&e->lock);
-    e->stats.serving = false;
-    pthread_mutex_unlock(&e->lock);
-}
-
-/* Attention worker `id` lost expert worker `lost` and ends its requests before that loss is known
- * here. */
-static void report_broken(sl_engine *e, uint32_t id, uint32_t lost, sl_request *r) {
-    char text[160];
-    snprintf(text, sizeof text, "attention worker %u has lost expert worker %u", id, lost);
-    sl_admit_close(&e->admit, id);
-    if (e->serving && e->admit.n_open == 0) {
-        stop_serving(e, text);
-        sl_coord_fail_waiting(e, text);
-    }
-    sl_coord_finish(e, r, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, e->lost[0] ? e->lost : text);
-}
 
 /* A row of the request has values that no number can be made of. */
 static sl_status report_not_finite(sl_engine *e, sl_request *r, const sl_wire_token *t,
@@ -192,7 +85,10 @@ static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
     if (t->finish == SL_FINISH_NOT_FINITE) return report_not_finite(e, r, t, err);
     if (t->n_logprobs && t->position < r->p.n_prompt) return on_prompt_token(e, r, t, pairs, err);
     const sl_admit_request *q = sl_request_books(e, r);
-    bool has_token = t->finish != SL_FINISH_ERROR && t->token != UINT32_MAX;
+    bool has_token = t->token != UINT32_MAX;
+    if (t->finish == SL_FINISH_ERROR)
+        return sl_fail(err, SL_ERR_PROTOCOL, "worker %u ends request %llu with an error", id,
+                       (unsigned long long)t->request);
     if (t->n_logprobs != (has_token && r->p.logprobs ? 1 + r->p.n_top : 0))
         return sl_fail(err, SL_ERR_PROTOCOL, "%u log-probabilities for request %llu", t->n_logprobs,
                        (unsigned long long)t->request);
@@ -212,8 +108,6 @@ static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
     if (t->finish == SL_FINISH_NONE) return SL_OK;
     if (q->state == SL_ADMIT_PREEMPTING && t->finish == SL_FINISH_STOP && !has_token)
         on_preempted(e, r);
-    else if (t->finish == SL_FINISH_ERROR)
-        report_broken(e, id, t->token, r);
     else
         sl_coord_finish(e, r, (sl_finish)t->finish, SL_OK, NULL);
     return SL_OK;
@@ -281,7 +175,11 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
     sl_status st;
     switch (h->kind) {
     case SL_MSG_READY:
-        st = on_ready(e, id, h, span, err);
+        st = sl_replan_asks(e, id) ? sl_replan_on_answer(e, id, h, span, err)
+                                   : sl_crew_on_ready(e, id, span, err);
+        break;
+    case SL_MSG_LOST:
+        st = sl_recover_on_link(e, id, h->epoch, span, err);
         break;
     case SL_MSG_UNABLE:
     case SL_MSG_QUIET:
@@ -309,71 +207,6 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
     }
     sl_net_buf_give(e->net, payload);
     return st;
-}
-
-/* ---- losing a worker ---- */
-
-/* Its last report: what was in flight then is nowhere any more. */
-static void close_books(sl_engine *e, uint32_t id) {
-    sl_worker_stats *s = &e->worker[id].stats;
-    uint64_t ended = s->rows_merged + s->rows_cancelled + s->rows_lost;
-    pthread_mutex_lock(&e->lock);
-    s->alive = false;
-    if (s->rows_created > ended) s->rows_lost += s->rows_created - ended;
-    pthread_mutex_unlock(&e->lock);
-}
-
-static void lose(sl_engine *e, uint32_t id, const char *why) {
-    sl_member_worker *w = &e->worker[id];
-    uint32_t duties;
-    if (!sl_roster_ended(&e->roster, id, SL_ROSTER_ANY, &duties)) return;
-    sl_admit_close(&e->admit, id);
-    sl_change_lost(&e->change, id);
-    close_books(e, id);
-    if (w->conn) sl_net_close(e->net, w->conn, SL_ERR_WORKER_LOST, why);
-    w->conn = NULL;
-    const char *role = e->plan.worker[id].roles & SL_ROLE_EXPERT ? "expert" : "attention";
-    char text[sizeof e->lost];
-    sl_err err;
-    /* Before it served, its end is why the engine does not start: said once, by who asked for it.
-     */
-    if (e->up)
-        snprintf(text, sizeof text, "%s worker %u was lost: %s", role, id, why);
-    else if (e->plan.n_workers > 1)
-        snprintf(text, sizeof text, "%s worker %u does not start: %s", role, id, why);
-    else
-        snprintf(text, sizeof text, "%s", why);
-    sl_log(e->up ? SL_LOG_ERROR : SL_LOG_INFO, "engine", "%s", text);
-    if (!e->up) signal_start(e, sl_fail(&err, SL_ERR_WORKER_LOST, "%s", text), &err);
-    /* Nobody can host its experts, or go on without them. */
-    if ((duties & SL_ROSTER_REHOST) || e->admit.n_open == 0) {
-        stop_serving(e, text);
-        sl_coord_fail_running(e, SL_NO_WORKER, text);
-        sl_coord_fail_waiting(e, text);
-    } else {
-        sl_coord_fail_running(e, id, text);
-    }
-}
-
-static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
-    sl_engine *e = ctx;
-    sl_member_worker *w = sl_conn_user(c);
-    if (!w || w->conn != c) return;
-    w->conn = NULL;
-    if (e->stopping) return;
-    uint32_t id = (uint32_t)(w - e->worker);
-    /* The process often has a better reason than its broken connection. */
-    const char *better = sl_spawn_why(e, id);
-    lose(e, id, better ? better : text);
-    /* Silent past every limit and alive: what is given up must not come back, for anybody. */
-    if (why == SL_ERR_TIMEOUT) sl_spawn_kill(e, id);
-}
-
-static void notice_ends(sl_engine *e) {
-    for (uint32_t id; (id = sl_spawn_next_ended(e)) != UINT32_MAX;) {
-        const char *why = sl_spawn_why(e, id);
-        lose(e, id, why ? why : "it left");
-    }
 }
 
 /* ---- commands ---- */
@@ -426,13 +259,14 @@ static void publish_stats(sl_engine *e) {
 
 bool sl_coord_step(sl_engine *e) {
     uint32_t came = sl_net_progress(e->net);
-    if (!e->planned && e->roster.n_came == e->plan.n_workers) send_plans(e);
+    if (!e->planned && e->roster.n_came == e->plan.n_workers) sl_crew_send_plans(e);
     sl_coord_admit(e);
     sl_replan_step(e);
+    sl_recover_step(e);
     uint64_t now = sl_clock_now_us(&e->clock);
     if (came == 0 || now >= e->next_check_us) {
         e->next_check_us = now + CHECK_US;
-        notice_ends(e);
+        sl_crew_notice_ends(e);
     }
     if (now >= e->next_stats_us) {
         e->next_stats_us = now + STATS_US;
@@ -446,7 +280,7 @@ void sl_coord_shutdown(sl_engine *e) {
     e->stopping = true;
     sl_replan_stop(e, SL_ERR_CANCELLED, "the server stops");
     sl_coord_fail_waiting(e, "the server stops");
-    sl_coord_fail_running(e, SL_NO_WORKER, "the server stops");
+    sl_coord_fail_running(e, "the server stops");
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         if (!e->worker[i].conn) continue;
         const sl_wire_header h = {.kind = SL_MSG_SHUTDOWN, .epoch = e->plan.epoch};
@@ -463,6 +297,7 @@ static sl_status create_books(sl_engine *e, sl_err *err) {
     sl_status st = sl_admit_create(&shape, &e->admit, err);
     if (st == SL_OK) st = sl_roster_create(e->plan.n_workers, &e->roster, err);
     if (st == SL_OK) st = sl_change_create(&e->roster, e->plan.epoch, &e->change, err);
+    if (st == SL_OK) st = sl_recover_open(e, err);
     for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) {
         sl_worker_stats *s = &e->worker[i].stats;
         *s = (sl_worker_stats){.id = i, .roles = e->plan.worker[i].roles};
@@ -486,7 +321,7 @@ sl_status sl_coord_start(sl_engine *e, sl_err *err) {
                       .clock = e->clock,
                       .silence_limit_us = (uint32_t)(1e6 * e->o.silence_limit_s),
                       .callers = e->plan.n_workers,
-                      .on = {on_open, on_message, on_down},
+                      .on = {sl_crew_on_open, on_message, sl_crew_on_down},
                       .ctx = e};
     memcpy(no.hello.model_hash, e->spec.hash, 32);
     snprintf(no.hello.name, sizeof no.hello.name, "coordinator");

@@ -11,6 +11,7 @@
 #include "net/net.h"
 #include "sched/admit.h"
 #include "sched/change.h"
+#include "sched/recover.h"
 #include "sched/roster.h"
 
 #include <pthread.h>
@@ -59,7 +60,8 @@ void sl_ledger_free(sl_ledger *l); /* of an empty one */
 /* Its life is in the roster. */
 typedef struct sl_member_worker {
     sl_conn *conn;
-    char address[96];
+    uint32_t link, link_epoch; /* this worker says that its connection with that one is gone: */
+    uint64_t link_us;          /* to be looked at then; 0: it says nothing */
     sl_worker_stats stats;
     sl_counts counts; /* it and stats: under the engine's lock */
 } sl_member_worker;
@@ -89,9 +91,13 @@ typedef struct sl_spawn_ends {
 
 /* Another plan that somebody asks for, who keeps it until it is done. */
 typedef struct sl_replan {
-    sl_plan plan; /* owned by who asks */
+    sl_plan plan; /* to be taken, by those who are there; this and home: owned by who asks */
+    sl_plan home; /* what was asked for */
     uint64_t timeout_us;
+    const uint8_t *there; /* see sl_change_begin */
+    bool breaks;
     bool done; /* under the engine's lock: */
+    bool taken;
     sl_status status;
     sl_err err;
 } sl_replan;
@@ -121,6 +127,10 @@ struct sl_engine {
     sl_roster roster;
     sl_change change;  /* to `plan` of... */
     sl_replan *replan; /* ...this; NULL: it rests */
+    sl_replan own;     /* what recovery asks for */
+    sl_recover recover;
+    sl_plan home; /* of everybody: by which it started, or that was asked for since */
+    uint64_t waits_since_us;
     bool planned;
     bool serving, stopping;
     char lost[400]; /* why it does not serve */
@@ -151,16 +161,41 @@ sl_status sl_engine_create_stepped(const sl_engine_opts *o, sl_clock clock, sl_e
 bool sl_engine_step(sl_engine *e);
 
 /* replan.c: on the engine's thread */
-/* What worker `you` is told of a plan, which sl_plan_print has printed. NULL: out of memory. */
-sl_buf *sl_plan_message(sl_engine *e, const char *plan, uint32_t you) SL_MUST_CHECK;
 /* *r is done at once if the plan cannot be taken, else some steps later. */
 void sl_replan_begin(sl_engine *e, sl_replan *r);
 void sl_replan_step(sl_engine *e);
-/* READY (not the first), UNABLE, QUIET, TAKEN. */
+/* Whether READY of this worker is its answer to a change, or to one that was given up. */
+bool sl_replan_asks(const sl_engine *e, uint32_t id);
+/* That, UNABLE, QUIET, TAKEN. */
 sl_status sl_replan_on_answer(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
                               sl_err *err) SL_MUST_CHECK;
 /* A change that there is ends here. */
 void sl_replan_stop(sl_engine *e, sl_status status, const char *why);
+
+/* crew.c: on the engine's thread */
+sl_status sl_crew_on_open(void *engine, sl_conn *c, const sl_hello *peer,
+                          sl_err *err) SL_MUST_CHECK;
+void sl_crew_on_down(void *engine, sl_conn *c, sl_status why, const char *text);
+/* The first READY of worker `id`: it has what the plan gives it. */
+sl_status sl_crew_on_ready(sl_engine *e, uint32_t id, sl_span payload, sl_err *err) SL_MUST_CHECK;
+/* What worker `you` is told of a plan, which sl_plan_print has printed. joins: it is its first one,
+ * and the others run. NULL: out of memory. */
+sl_buf *sl_plan_message(sl_engine *e, const char *plan, uint32_t you, bool joins) SL_MUST_CHECK;
+/* Everybody has joined, for the first time: they are told the plan. */
+void sl_crew_send_plans(sl_engine *e);
+/* The worker is in the plan that holds. */
+void sl_crew_serve(sl_engine *e, uint32_t id);
+/* Ends whoever has this place, or is on its way to it. */
+void sl_crew_drop(sl_engine *e, uint32_t id);
+/* Of local workers. */
+void sl_crew_notice_ends(sl_engine *e);
+
+/* recover.c: on the engine's thread */
+sl_status sl_recover_open(sl_engine *e, sl_err *err) SL_MUST_CHECK;
+/* LOST of worker `id`, by the plan of that epoch. */
+sl_status sl_recover_on_link(sl_engine *e, uint32_t id, uint32_t epoch, sl_span payload,
+                             sl_err *err) SL_MUST_CHECK;
+void sl_recover_step(sl_engine *e);
 
 /* coord.c: on the engine's thread */
 sl_status sl_coord_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;
@@ -179,14 +214,14 @@ void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status statu
                      const char *text);
 /* The same for one that is in no books: it cannot even wait. */
 void sl_coord_refuse(sl_engine *e, sl_request *r, sl_status status, const char *text);
-/* Worker lost: all requests that run at `worker`, or with SL_NO_WORKER at all of them. */
-void sl_coord_fail_running(sl_engine *e, uint32_t worker, const char *why);
-/* ... and all that wait. */
-void sl_coord_fail_waiting(sl_engine *e, const char *why);
 
 /* admit.c: carries out what the books decide. */
 void sl_coord_admit(sl_engine *e);
 void sl_coord_cancel(sl_engine *e, uint64_t id); /* unknown: it has ended */
+/* Nobody serves any more: all requests that run, wherever, */
+void sl_coord_fail_running(sl_engine *e, const char *why);
+/* and all that wait. */
+void sl_coord_fail_waiting(sl_engine *e, const char *why);
 
 /* collect.c: --trace. The on_* calls take what workers answered. */
 sl_status sl_collect_create(const char *path, uint32_t n_workers, sl_collect **out,

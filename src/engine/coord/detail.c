@@ -30,7 +30,7 @@ sl_status sl_engine_detail_get(sl_engine *e, sl_engine_detail *out, sl_err *err)
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         out->worker[i] = e->worker[i].stats;
         add_worker(&e->worker[i].counts, out);
-        out->n_expert_workers += (e->plan.worker[i].roles & SL_ROLE_EXPERT) != 0;
+        out->n_expert_workers += (e->worker[i].stats.roles & SL_ROLE_EXPERT) != 0;
     }
     pthread_mutex_unlock(&e->lock);
     return SL_OK;

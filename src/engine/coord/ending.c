@@ -52,18 +52,3 @@ void sl_coord_refuse(sl_engine *e, sl_request *r, sl_status status, const char *
         .request = r->id, .finish = SL_FINISH_ERROR, .status = status, .message = text};
     report_end(e, r, &ev, 0, false);
 }
-
-void sl_coord_fail_running(sl_engine *e, uint32_t worker, const char *why) {
-    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        const sl_admit_list *running = &e->admit.worker[i].running;
-        while ((worker == SL_NO_WORKER || worker == i) && running->n > 0)
-            sl_coord_finish(e, e->ledger.at[running->first], SL_FINISH_ERROR, SL_ERR_WORKER_LOST,
-                            why);
-    }
-}
-
-void sl_coord_fail_waiting(sl_engine *e, const char *why) {
-    while (e->admit.waiting.n > 0)
-        sl_coord_finish(e, e->ledger.at[e->admit.waiting.first], SL_FINISH_ERROR,
-                        SL_ERR_WORKER_LOST, why);
-}

@@ -204,10 +204,13 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) {
     sl_free(e->spawned);
     sl_admit_free(&e->admit);
     sl_change_free(&e->change);
+    sl_recover_free(&e->recover);
     sl_roster_free(&e->roster);
     sl_ledger_free(&e->ledger);
     sl_collect_free(e->collect);
     sl_plan_free(&e->plan);
+    sl_plan_free(&e->home);
+    sl_plan_free(&e->own.plan);
     sl_free(e->model_folder);
     sl_free(e->trace_path);
     sl_free(e->program);
@@ -330,6 +333,7 @@ sl_status sl_engine_replan(sl_engine *e, const sl_plan *plan, uint32_t timeout_m
     while (st == SL_OK && !r.done) pthread_cond_wait(&e->changed, &e->lock);
     pthread_mutex_unlock(&e->lock);
     sl_plan_free(&r.plan);
+    sl_plan_free(&r.home);
     if (st == SL_OK && r.status != SL_OK) *err = r.err;
     return st == SL_OK ? r.status : st;
 }

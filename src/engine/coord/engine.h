@@ -42,6 +42,7 @@ typedef struct sl_engine_opts {
     uint32_t join_timeout_s; /* for all workers of the plan to be ready */
     uint32_t max_queue;      /* requests that may wait to run; 0: 4096 */
     double queue_timeout_s;  /* how long one may wait to run the first time; 0: for ever */
+    double patience_s;       /* how long requests wait while lost workers are replaced; 0: 30 */
     double predicted_s[2];   /* of the plan's schedule, for metrics: see sl_engine_stats */
     sl_device_maker device;  /* of workers that are threads; zeroed: as the plan says */
     bool (*give_up)(void);   /* NULL, or asked now and then while waiting for them: true ends it */

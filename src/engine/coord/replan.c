@@ -6,39 +6,17 @@
 #include "format/placement.h"
 #include "format/plan_json.h"
 
-#include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-/* ---- plans as they travel ---- */
-
-/* {"you": .., "model": .., "trace_events": .., "plan": ..} */
-sl_buf *sl_plan_message(sl_engine *e, const char *plan, uint32_t you) {
-    uint64_t events = e->collect ? e->o.trace_events : 0;
-    json_t *doc = plan ? json_pack("{s:i, s:s, s:I}", "you", (int)you, "model", e->model_folder,
-                                   "trace_events", (json_int_t)events)
-                       : NULL;
-    char *own = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
-    size_t n = own ? strlen(own) - 1 : 0, len = own ? n + strlen(",\"plan\":}") + strlen(plan) : 0;
-    sl_buf *b = own ? sl_net_buf_take(e->net, len + 1) : NULL;
-    if (b) {
-        snprintf((char *)b->data, len + 1, "%.*s,\"plan\":%s}", (int)n, own, plan);
-        b->len = len;
-    }
-    free(own);
-    json_decref(doc);
-    return b;
-}
 
 /* A lost worker is reported by its connection. */
 static void tell(sl_engine *e, uint32_t worker, uint16_t kind, uint32_t epoch, sl_buf *payload) {
-    const sl_wire_header h = {.kind = kind, .epoch = epoch};
+    bool breaks = kind == SL_MSG_HOLD && e->change.breaks;
+    const sl_wire_header h = {.kind = kind, .epoch = epoch, .flags = breaks ? SL_WIRE_BREAK : 0};
     sl_net_send(e->net, e->worker[worker].conn, h, payload);
 }
 
 static void tell_plan(sl_engine *e, const char *plan, uint32_t worker) {
-    sl_buf *b = sl_plan_message(e, plan, worker);
+    sl_buf *b = sl_plan_message(e, plan, worker, false);
     if (b)
         tell(e, worker, SL_MSG_PLAN, e->change.epoch, b);
     else
@@ -60,37 +38,55 @@ static void tell_owing(sl_engine *e, uint16_t kind) {
 
 /* ---- the change ---- */
 
-static void answer(sl_engine *e, sl_replan *r, sl_status status, const sl_err *why) {
+static void answer(sl_engine *e, sl_replan *r, bool taken, sl_status status, const sl_err *why) {
     pthread_mutex_lock(&e->lock);
     r->done = true;
+    r->taken = taken;
     r->status = status;
     if (status != SL_OK) r->err = *why;
     pthread_cond_broadcast(&e->changed);
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Threads that call the engine read other fields of the plan meanwhile. */
+static void swap_places(sl_plan *a, sl_plan *b) {
+    sl_placement before = a->place;
+    a->place = b->place;
+    b->place = before;
+}
+
+/* Threads that call the engine read other fields of the plan meanwhile. What was asked for from
+ * outside is what recovery goes back to. */
 static void adopt(sl_engine *e) {
-    sl_placement before = e->plan.place;
-    e->plan.place = e->replan->plan.place;
-    e->replan->plan.place = before;
+    sl_plan *to = &e->replan->plan;
+    if (e->replan != &e->own) swap_places(&e->home, &e->replan->home);
+    swap_places(&e->plan, to);
+    memcpy(e->plan.worker, to->worker, e->plan.n_workers * sizeof *to->worker);
     e->plan.epoch = e->change.epoch;
     pthread_mutex_lock(&e->lock);
     e->stats.epoch = e->plan.epoch;
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Whoever still serves goes on, by the new plan or the old one. */
+/* Whoever takes part goes on, by the new plan or the old one. */
 static void end(sl_engine *e) {
     const sl_change *c = &e->change;
     sl_replan *r = e->replan;
     bool taken = e->plan.epoch == c->epoch;
-    for (uint32_t i = 0; i < e->plan.n_workers; i++)
-        if (sl_roster_serves(&e->roster, i)) tell(e, i, SL_MSG_GO, e->plan.epoch, NULL);
+    uint64_t n_new = 0;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        if (!c->there[i]) continue;
+        tell(e, i, SL_MSG_GO, e->plan.epoch, NULL);
+        if (!taken || sl_roster_serves(&e->roster, i)) continue;
+        sl_crew_serve(e, i);
+        n_new++;
+    }
+    pthread_mutex_lock(&e->lock);
+    e->stats.restarted_workers += n_new;
+    pthread_mutex_unlock(&e->lock);
     sl_log(c->status == SL_OK ? SL_LOG_INFO : SL_LOG_WARN, "engine", "plan %u %s%s", c->epoch,
            taken ? "holds" : "is given up: ", taken ? "" : c->err.msg);
     e->replan = NULL;
-    answer(e, r, c->status, &c->err);
+    answer(e, r, taken, c->status, &c->err);
 }
 
 void sl_replan_step(sl_engine *e) {
@@ -106,24 +102,45 @@ void sl_replan_step(sl_engine *e) {
 
 static sl_status check(sl_engine *e, const sl_replan *r, sl_err *err) {
     if (e->stopping) return sl_fail(err, SL_ERR_CANCELLED, "the server stops");
-    if (!e->serving)
+    bool own = r == &e->own;
+    if (!own && !e->serving)
         return sl_fail(err, SL_ERR_WORKER_LOST, "%s",
                        e->lost[0] ? e->lost : "not every worker of the plan is there");
     if (e->replan) return sl_fail(err, SL_ERR_AGAIN, "another plan is being taken");
+    if (!own && e->recover.service != SL_RECOVER_SERVES)
+        return sl_fail(err, SL_ERR_AGAIN, "lost workers are being made good");
     return sl_change_check(&e->plan, &r->plan, err);
+}
+
+/* What somebody asks for is the plan of everybody; it is taken by those who are there. */
+static sl_status restrict_to_those_there(sl_engine *e, sl_replan *r, sl_err *err) {
+    r->home = r->plan;
+    r->plan = (sl_plan){0};
+    memcpy(r->home.worker, e->home.worker, e->home.n_workers * sizeof *e->home.worker);
+    uint8_t *there = sl_alloc(e->plan.n_workers, 1);
+    if (!there) return sl_fail(err, SL_ERR_NOMEM, "plan of %u workers", e->plan.n_workers);
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) there[i] = sl_roster_serves(&e->roster, i);
+    sl_status st = sl_plan_among(&r->home, there, &r->plan, err);
+    sl_free(there);
+    return st;
 }
 
 void sl_replan_begin(sl_engine *e, sl_replan *r) {
     sl_err err;
     sl_status st = check(e, r, &err);
+    if (st == SL_OK && r != &e->own) st = restrict_to_those_there(e, r, &err);
     if (st != SL_OK) {
-        answer(e, r, st, &err);
+        answer(e, r, false, st, &err);
         return;
     }
     e->replan = r;
-    memcpy(r->plan.worker, e->plan.worker, e->plan.n_workers * sizeof *e->plan.worker);
-    sl_change_begin(&e->change, sl_clock_now_us(&e->clock) + r->timeout_us);
+    sl_change_begin(&e->change, r->there, r->breaks, sl_clock_now_us(&e->clock) + r->timeout_us);
     r->plan.epoch = e->change.epoch;
+}
+
+bool sl_replan_asks(const sl_engine *e, uint32_t id) {
+    bool asked = e->change.phase != SL_CHANGE_RESTS && e->change.there[id];
+    return asked || sl_roster_serves(&e->roster, id);
 }
 
 sl_status sl_replan_on_answer(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,

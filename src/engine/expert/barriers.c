@@ -155,11 +155,8 @@ static sl_status on_peer(void *side, const sl_wire_header *h, sl_span payload, s
  * expert workers tell it. */
 static sl_status on_gone(void *side, uint32_t id, bool left, sl_err *err) {
     barriers *x = side;
-    sl_worker *w = x->w;
-    if (id == w->experts.ids[0] && id != w->id && !left) /* nobody else knows rounds and deaths */
-        sl_worker_stop(
-            w, sl_fail(&w->stop_err, SL_ERR_PEER_DOWN, "lost the sequencer, worker %u", id));
-    if (!(w->plan.worker[id].roles & SL_ROLE_ATTENTION)) return SL_OK;
+    (void)left;
+    if (!(x->w->plan.worker[id].roles & SL_ROLE_ATTENTION)) return SL_OK;
     return sl_rounds_is_sequencer(x->rounds) ? on_dead(x, id, err)
                                              : sl_rounds_on_lost(x->rounds, id, err);
 }
@@ -483,14 +480,6 @@ static void waits_for(void *side, sl_trace_event *e) {
 
 /* ---- life ---- */
 
-/* Tasks that the device has end as they would. */
-static void finish(barriers *x) {
-    while (x->begun) {
-        sl_device_drain(x->w->device);
-        go_on(x);
-    }
-}
-
 static sl_status create_rounds(barriers *x, sl_err *err) {
     const sl_worker *w = x->w;
     const sl_plan *p = &w->plan;
@@ -537,20 +526,11 @@ static void free_buffers(barriers *x) {
     x->scratch = NULL;
 }
 
-static sl_status renew(void **side, sl_err *err) {
-    barriers *x = *side;
-    finish(x);
-    sl_rounds_reset(x->rounds, x->w->plan.epoch);
-    free_buffers(x);
-    return create_buffers(x, err);
-}
-
 static void free_side(void *side) {
     barriers *x = side;
     if (!x) return;
     for (uint32_t i = 0; x->begun && i < x->task.n; i++) sl_net_buf_give(x->w->net, x->reply[i]);
-    for (uint32_t i = 0; x->message && i < sl_rounds_places(x->rounds); i++)
-        sl_net_buf_give(x->w->net, x->message[i].payload);
+    if (x->rounds) sl_rounds_reset(x->rounds, 0);
     sl_rounds_free(x->rounds);
     free_buffers(x);
     sl_free(x->arrays);
@@ -577,6 +557,5 @@ const sl_expert_side_ops sl_expert_barriers = {.create = create,
                                                .on_peer = on_peer,
                                                .is_dead = is_dead,
                                                .on_gone = on_gone,
-                                               .renew = renew,
                                                .run = run,
                                                .waits_for = waits_for};

@@ -10,7 +10,8 @@
 /* What the loop asks of it. `side` is what create has made. */
 struct sl_expert_side_ops {
     sl_status (*create)(sl_worker *w, void **side, sl_err *err);
-    void (*free)(void *side); /* NULL-safe */
+    /* What it still has is given up. The device has none of it any more. NULL-safe. */
+    void (*free)(void *side);
     /* Takes *payload and sets it NULL if it keeps it. */
     sl_status (*on_dispatch)(void *side, const sl_wire_header *h, sl_buf **payload, sl_err *err);
     /* Who is in a round, who is dead: JOIN, ROUND_SET, MEMBER_DEAD. NULL: nobody may say so. */
@@ -19,9 +20,6 @@ struct sl_expert_side_ops {
     bool (*is_dead)(const void *side, uint32_t id);
     /* Worker `id` of the plan is gone; left: in good order. */
     sl_status (*on_gone)(void *side, uint32_t id, bool left, sl_err *err);
-    /* The worker's plan has changed: the side begins anew, what it still has is of somebody who is
-     * gone. SL_ERR_NOMEM: *side may be NULL then. */
-    sl_status (*renew)(void **side, sl_err *err);
     /* Goes on with what the device has had, or begins what may run; false: nothing to do. */
     bool (*run)(void *side);
     /* Makes e a WAIT with its reason if rows are due. NULL: they are never. */

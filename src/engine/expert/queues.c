@@ -349,8 +349,10 @@ static sl_status create_storage(queues *x, sl_err *err) {
 static void free_side(void *side) {
     queues *x = side;
     if (!x) return;
-    for (uint32_t i = 0; x->source && i < x->w->plan.n_workers; i++)
+    for (uint32_t i = 0; x->source && i < x->w->plan.n_workers; i++) {
+        x->w->n.rows_stale += x->source[i].held;
         sl_net_buf_give(x->w->net, x->source[i].buf);
+    }
     sl_queues_free(x->queues);
     forget_messages(x);
     sl_device_give(x->w->device, x->x);
@@ -372,20 +374,8 @@ static sl_status create(sl_worker *w, void **out, sl_err *err) {
     return st;
 }
 
-static sl_status renew(void **side, sl_err *err) {
-    queues *x = *side;
-    sl_worker *w = x->w;
-    finish(x);
-    for (uint32_t i = 0; i < w->plan.n_workers; i++) w->n.rows_stale += x->source[i].held;
-    sl_device_drain(w->device);
-    free_side(x);
-    *side = NULL;
-    return create(w, side, err);
-}
-
 const sl_expert_side_ops sl_expert_queues = {.create = create,
                                              .free = free_side,
                                              .on_dispatch = on_dispatch,
                                              .on_gone = on_gone,
-                                             .renew = renew,
                                              .run = run};

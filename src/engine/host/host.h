@@ -65,13 +65,14 @@ typedef struct sl_worker {
     bool coordinator_open;
     sl_worker_peer *peer; /* [n_peers] by id: the plan's; before it is here, those that called */
     uint32_t n_peers;
-    uint32_t n_missing, n_again; /* that the plan connects this one with: not open; to call again */
-    uint64_t again_us;           /* not before */
+    uint32_t n_again;  /* to be called again... */
+    uint64_t again_us; /* ...not before */
 
     sl_plan plan;
     sl_taker taker; /* of another plan, */
     sl_plan next;   /* which is this one; no workers: there is none */
-    bool planned, ready, stop;
+    bool planned, stop;
+    bool owes_ready; /* for the plan that came last */
     sl_status stop_status;
     sl_err stop_err;
     uint32_t id, roles;

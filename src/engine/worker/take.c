@@ -5,6 +5,7 @@
 #include "base/mutate.h"
 #include "engine/attn/attn.h"
 #include "engine/expert/expert.h"
+#include "engine/worker/peers.h"
 #include "format/placement.h"
 #include "format/plan_json.h"
 
@@ -36,6 +37,19 @@ static sl_status host(sl_worker *w, const sl_plan *a, const sl_plan *b, sl_err *
     return st;
 }
 
+sl_status sl_take_roles(sl_worker *w, sl_err *err) {
+    const sl_plan *p = &w->plan;
+    sl_status st = SL_OK;
+    sl_idset_clear(&w->experts);
+    sl_idset_clear(&w->attention);
+    for (uint32_t i = 0; st == SL_OK && i < p->n_workers; i++) {
+        if (p->worker[i].roles & SL_ROLE_EXPERT) st = sl_idset_add(&w->experts, i, err);
+        if (st == SL_OK && (p->worker[i].roles & SL_ROLE_ATTENTION))
+            st = sl_idset_add(&w->attention, i, err);
+    }
+    return st;
+}
+
 sl_status sl_take_prepare(sl_worker *w, sl_plan *next, sl_err *err) {
     uint32_t epoch = next->epoch;
     if (!sl_taker_plan(&w->taker, epoch)) {
@@ -47,32 +61,38 @@ sl_status sl_take_prepare(sl_worker *w, sl_plan *next, sl_err *err) {
     sl_err why;
     sl_status st = sl_change_check(&w->plan, &w->next, &why);
     if (st == SL_OK) st = host(w, &w->plan, &w->next, &why);
-    if (st == SL_OK) {
-        answer_with(w, SL_MSG_READY, epoch, w->hello.model_hash, 32);
-    } else {
+    if (st == SL_OK) st = sl_peers_connect(w, &why);
+    w->owes_ready = st == SL_OK;
+    if (st != SL_OK) {
         sl_log(SL_LOG_WARN, "worker", "plan %u: %s", epoch, why.msg);
         answer_with(w, SL_MSG_UNABLE, epoch, why.msg, strlen(why.msg));
     }
     return SL_OK;
 }
 
-/* Only who hosts what can be another. */
+/* Who is there and who hosts what can be others. */
 static void adopt(sl_worker *w) {
-    sl_placement before = w->plan.place;
+    const sl_plan before = w->plan;
     w->plan.epoch = w->next.epoch;
+    w->plan.worker = w->next.worker;
+    w->next.worker = before.worker;
     if (!SL_MUTATION(OLD_HOSTS) || !w->attn) {
         w->plan.place = w->next.place;
-        w->next.place = before;
+        w->next.place = before.place;
     }
     sl_plan_free(&w->next);
 }
 
+/* The sides begin anew: what they still have was given up, or is of somebody who is gone. */
 static sl_status take(sl_worker *w, sl_err *err) {
-    sl_status st = SL_OK;
     sl_device_drain(w->device);
+    if (w->attn) sl_attn_close_side(w->attn);
+    if (w->expert) w->expert_ops->free(w->expert);
+    w->expert = NULL;
     adopt(w);
-    if (w->expert) st = w->expert_ops->renew(&w->expert, err);
-    if (st == SL_OK && w->attn) st = sl_attn_renew(w->attn, err);
+    sl_status st = sl_take_roles(w, err);
+    if (st == SL_OK && (w->roles & SL_ROLE_EXPERT)) st = w->expert_ops->create(w, &w->expert, err);
+    if (st == SL_OK && w->attn) st = sl_attn_open_side(w->attn, err);
     return st == SL_OK ? host(w, &w->plan, &w->plan, err) : st;
 }
 
@@ -81,6 +101,7 @@ static sl_status on_take(sl_worker *w) {
     sl_status st = take(w, &w->stop_err);
     if (st == SL_OK) {
         answer(w, SL_MSG_TAKEN, epoch, NULL);
+        sl_peers_miss(w);
     } else { /* between two plans it is of no use to anybody */
         sl_worker_stop(w, st);
     }
@@ -100,7 +121,10 @@ static sl_status on_go(sl_worker *w, sl_err *err) {
 
 sl_status sl_take_on_word(sl_worker *w, const sl_wire_header *h, sl_err *err) {
     sl_taker *t = &w->taker;
-    if (h->kind == SL_MSG_HOLD && w->attn && sl_taker_hold(t, h->epoch)) return SL_OK;
+    if (h->kind == SL_MSG_HOLD && w->attn && sl_taker_hold(t, h->epoch)) {
+        if (h->flags & SL_WIRE_BREAK) sl_attn_give_up(w->attn);
+        return SL_OK;
+    }
     if (h->kind == SL_MSG_TAKE && sl_taker_take(t, h->epoch)) return on_take(w);
     if (h->kind == SL_MSG_GO && sl_taker_go(t, h->epoch)) return on_go(w, err);
     return sl_fail(err, SL_ERR_PROTOCOL, "%s of plan %u, this one is %u and %u is next",

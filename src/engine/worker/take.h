@@ -5,9 +5,11 @@
 
 #include "engine/host/host.h"
 
-/* A plan after the first: maps what it adds to what is hosted here, and tells the coordinator that
- * this worker is ready or why it cannot be. Takes *next. SL_ERR_PROTOCOL: it comes before the one
- * before is taken or given up. */
+/* Who has which role in the worker's plan. SL_ERR_NOMEM. */
+sl_status sl_take_roles(sl_worker *w, sl_err *err) SL_MUST_CHECK;
+/* A plan after the first: maps what it adds to what is hosted here and calls whom it adds, so that
+ * the worker gets ready, or tells the coordinator why it cannot be. Takes *next. SL_ERR_PROTOCOL:
+ * it comes before the one before is taken or given up. */
 sl_status sl_take_prepare(sl_worker *w, sl_plan *next, sl_err *err) SL_MUST_CHECK;
 /* HOLD, TAKE and GO. SL_ERR_PROTOCOL: not what follows the word before. */
 sl_status sl_take_on_word(sl_worker *w, const sl_wire_header *h, sl_err *err) SL_MUST_CHECK;

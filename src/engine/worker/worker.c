@@ -5,9 +5,10 @@
 #include "base/log.h"
 #include "engine/attn/attn.h"
 #include "engine/expert/expert.h"
+#include "engine/worker/peers.h"
+#include "engine/worker/take.h"
 #include "format/placement.h"
 #include "format/plan_json.h"
-#include "engine/worker/take.h"
 #include "format/json.h"
 
 #include <sodium.h>
@@ -20,89 +21,28 @@
 #define IDLE_US     100000u             /* longest sleep without a reason to wake */
 /* Who has waited for rows so long in vain does so for somebody who is stopped, or for a plan: it
  * sleeps. */
-#define SOON_NS       20000000u
-#define TICK_US       100u
-#define CALL_AGAIN_US 100000u   /* a peer that took no call, as too many came at once... */
-#define CALL_FOR_US   10000000u /* ...so long after the first */
+#define SOON_NS 20000000u
+#define TICK_US 100u
 /* How long after its last task a worker without an open round still counts as waiting. */
 #define BETWEEN_ROUNDS_NS 100000000ull
 #define JOIN_PAUSE_MS     100u  /* between two attempts to join; doubles... */
 #define JOIN_PAUSE_MAX_MS 2000u /* ...up to this */
 
-/* ---- peers ---- */
-
-static sl_status reserve_peers(sl_worker *w, uint32_t n, sl_err *err) {
-    if (n <= w->n_peers) return SL_OK;
-    sl_worker_peer *bigger = sl_grow(w->peer, w->n_peers, n, sizeof *bigger);
-    if (!bigger) return sl_fail(err, SL_ERR_NOMEM, "no memory for %u peers", n);
-    w->peer = bigger;
-    w->n_peers = n;
-    return SL_OK;
-}
-
-/* A connection's user is its peer's place, counted from 1: the table may move. */
-static void *user_of(uint32_t id) {
-    return (void *)((uintptr_t)id + 1);
-}
-
-/* NULL: nobody's. */
-static sl_worker_peer *peer_of(const sl_worker *w, const sl_conn *c) {
-    uintptr_t user = (uintptr_t)sl_conn_user(c);
-    return user ? &w->peer[user - 1] : NULL;
-}
-
-/* Whether worker `a` opens the connection to `b`: attention workers to experts (of two colocated
- * ones the lower id), expert workers to the sequencer, which tells them who died. */
-static bool dials(const sl_worker *w, uint32_t a, uint32_t b) {
-    uint32_t ra = w->plan.worker[a].roles, rb = w->plan.worker[b].roles;
-    bool a_needs_b = (ra & SL_ROLE_ATTENTION) && (rb & SL_ROLE_EXPERT);
-    bool b_needs_a = (rb & SL_ROLE_ATTENTION) && (ra & SL_ROLE_EXPERT);
-    if (a == b) return false;
-    if (a_needs_b) return !b_needs_a || a < b;
-    return !b_needs_a && (ra & SL_ROLE_EXPERT) && b == w->experts.ids[0];
-}
-
-static bool is_connected_with(const sl_worker *w, uint32_t id) {
-    return id < w->plan.n_workers && (dials(w, w->id, id) || dials(w, id, w->id));
-}
-
 /* ---- fabric callbacks: they run inside progress, possibly under a kernel's tick, so they only
  * note what came and leave the work to the loop ---- */
 
-#define OWN_ID "worker %u is this worker itself"
-
 static sl_status on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
     sl_worker *w = ctx;
-    if (peer->is_coordinator) {
-        if (c != w->coordinator) return sl_fail(err, SL_ERR_PROTOCOL, "a second coordinator");
-        w->coordinator_open = true;
-        return SL_OK;
-    }
-    uint32_t limit = w->planned ? w->plan.n_workers : SL_MAX_WORKERS;
-    if (peer->worker >= limit)
-        return sl_fail(err, SL_ERR_PROTOCOL, "worker %u, but ids are below %u", peer->worker,
-                       limit);
-    sl_status st = reserve_peers(w, peer->worker + 1, err);
-    if (st != SL_OK) return st;
-    sl_worker_peer *p = &w->peer[peer->worker];
-    const sl_worker_peer *dialled = peer_of(w, c);
-    if (dialled && dialled != p)
-        return sl_fail(err, SL_ERR_PROTOCOL, "worker %u answered where %u was expected",
-                       peer->worker, (unsigned)(dialled - w->peer));
-    if (peer->worker == w->id) return sl_fail(err, SL_ERR_PROTOCOL, OWN_ID, peer->worker);
-    if (p->conn && p->conn != c)
-        return sl_fail(err, SL_ERR_PROTOCOL, "worker %u is connected already", peer->worker);
-    if (w->planned && is_connected_with(w, peer->worker)) w->n_missing--;
-    p->conn = c;
-    p->open = true;
-    sl_conn_set_user(c, user_of(peer->worker));
+    if (!peer->is_coordinator) return sl_peers_on_open(w, c, peer, err);
+    if (c != w->coordinator) return sl_fail(err, SL_ERR_PROTOCOL, "a second coordinator");
+    w->coordinator_open = true;
     return SL_OK;
 }
 
 static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
                             sl_err *err) {
     sl_worker *w = ctx;
-    const sl_worker_peer *p = peer_of(w, c);
+    const sl_worker_peer *p = sl_peers_of(w, c);
     sl_inbox_item item = {.conn = c,
                           .from_coordinator = c == w->coordinator,
                           .h = *h,
@@ -115,31 +55,9 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
     return st;
 }
 
-static void note_down(sl_worker *w, uint32_t id, bool left) {
-    sl_err err;
-    const sl_inbox_item item = {.down = true, .left = left, .h = {.src = id}};
-    if (sl_inbox_push(&w->inbox, item, &err) == SL_OK) return;
-    w->stop_err = err;
-    sl_worker_stop(w, err.code);
-}
-
-static bool is_absence(sl_status st) {
-    return st == SL_ERR_PEER_DOWN || st == SL_ERR_TIMEOUT;
-}
-
-/* The call of this worker failed: whether it tries again a little later. */
-static bool may_call_again(sl_worker *w, sl_worker_peer *p, sl_status why) {
-    uint64_t now_us = sl_clock_now_us(&w->clock);
-    if (!p->called_us || !is_absence(why) || now_us - p->called_us > CALL_FOR_US) return false;
-    if (w->n_again++ == 0) w->again_us = now_us + CALL_AGAIN_US;
-    p->again = true;
-    return true;
-}
-
 static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     sl_worker *w = ctx;
-    sl_worker_peer *p = peer_of(w, c);
-    if (p || c == w->coordinator) /* else a caller that was turned away: the fabric says so */
+    if (sl_peers_of(w, c) || c == w->coordinator) /* else it was turned away: the fabric says so */
         sl_log(SL_LOG_INFO, "worker", "connection to %s ended: %s (%s)", sl_conn_hello(c)->name,
                text, sl_status_text(why));
     /* What it said before still counts, but the connection itself is about to be freed. */
@@ -147,70 +65,17 @@ static void on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
         sl_inbox_item *it = sl_inbox_at(&w->inbox, i);
         if (it->conn == c) it->conn = NULL;
     }
-    if (c == w->coordinator) {
-        w->coordinator = NULL;
-        sl_worker_stop(w, sl_fail(&w->stop_err, why == SL_OK ? SL_ERR_PEER_DOWN : why,
-                                  "coordinator %s: %s", w->opts->coordinator, text));
-        w->coordinator_open = false;
+    if (c != w->coordinator) {
+        sl_peers_on_down(w, c, why);
         return;
     }
-    if (!p || p->conn != c) return;
-    uint32_t id = (uint32_t)(p - w->peer);
-    bool was_open = p->open;
-    *p = (sl_worker_peer){.called_us = p->called_us};
-    if (was_open && w->planned && is_connected_with(w, id)) w->n_missing++;
-    if (was_open || !may_call_again(w, p, why)) note_down(w, id, why == SL_OK);
+    w->coordinator = NULL;
+    sl_worker_stop(w, sl_fail(&w->stop_err, why == SL_OK ? SL_ERR_PEER_DOWN : why,
+                              "coordinator %s: %s", w->opts->coordinator, text));
+    w->coordinator_open = false;
 }
 
 /* ---- the plan ---- */
-
-/* Who called before the plan was here may have taken an id that nobody calls from: this worker's
- * own, or one that it calls itself. Its end is no loss of a worker. */
-static void drop_claim(sl_worker *w, uint32_t id) {
-    sl_worker_peer *p = &w->peer[id];
-    char text[64];
-    if (!p->conn) return;
-    snprintf(text, sizeof text, id == w->id ? OWN_ID : "worker %u is called, it does not call", id);
-    sl_log(SL_LOG_WARN, "worker", "connection with %s closed: %s", sl_conn_hello(p->conn)->name,
-           text);
-    sl_conn_set_user(p->conn, NULL);
-    sl_net_close(w->net, p->conn, SL_ERR_PROTOCOL, text);
-    *p = (sl_worker_peer){0};
-}
-
-static sl_status call_peer(sl_worker *w, uint32_t id, sl_err *err) {
-    sl_worker_peer *p = &w->peer[id];
-    if (!p->called_us) p->called_us = SL_MAX(sl_clock_now_us(&w->clock), 1u);
-    sl_status st = sl_net_connect(w->net, w->plan.worker[id].address, user_of(id), &p->conn, err);
-    return st == SL_OK ? SL_OK : sl_err_prefix(err, "worker %u", id);
-}
-
-static sl_status connect_peers(sl_worker *w, sl_err *err) {
-    drop_claim(w, w->id);
-    for (uint32_t id = 0; id < w->plan.n_workers; id++) {
-        if (!dials(w, w->id, id)) continue;
-        drop_claim(w, id);
-        sl_status st = call_peer(w, id, err);
-        if (st != SL_OK) return st;
-    }
-    w->n_missing = 0;
-    for (uint32_t id = 0; id < w->plan.n_workers; id++)
-        w->n_missing += is_connected_with(w, id) && !w->peer[id].open;
-    return SL_OK;
-}
-
-static void call_again(sl_worker *w) {
-    if (w->n_again == 0 || sl_clock_now_us(&w->clock) < w->again_us) return;
-    w->n_again = 0;
-    for (uint32_t id = 0; id < w->plan.n_workers; id++) {
-        sl_worker_peer *p = &w->peer[id];
-        sl_err err;
-        if (!p->again) continue;
-        p->again = false;
-        sl_status st = call_peer(w, id, &err);
-        if (st != SL_OK && !may_call_again(w, p, st)) note_down(w, id, false);
-    }
-}
 
 static sl_status open_device(sl_worker *w, const char *folder, const sl_model_spec *m,
                              sl_err *err) {
@@ -259,12 +124,8 @@ static sl_status make_stages(sl_worker *w, const char *folder, const sl_model_sp
 
 static sl_status adopt_plan(sl_worker *w, sl_err *err) {
     const sl_plan *p = &w->plan;
-    sl_status st = reserve_peers(w, p->n_workers, err);
-    for (uint32_t i = 0; st == SL_OK && i < p->n_workers; i++) {
-        if (p->worker[i].roles & SL_ROLE_EXPERT) st = sl_idset_add(&w->experts, i, err);
-        if (st == SL_OK && (p->worker[i].roles & SL_ROLE_ATTENTION))
-            st = sl_idset_add(&w->attention, i, err);
-    }
+    sl_status st = sl_peers_reserve(w, p->n_workers, err);
+    if (st == SL_OK) st = sl_take_roles(w, err);
     if (st != SL_OK) return st;
     w->inbox.more = (size_t)p->n_workers * p->lanes * p->chunks;
     sl_net_set_callers(w->net, p->n_workers);
@@ -280,8 +141,8 @@ static sl_status adopt_plan(sl_worker *w, sl_err *err) {
     return SL_OK;
 }
 
-/* {"you": id, "model": folder, "trace_events": most of them, "plan": {...}}. *spec is read first,
- * unless this worker has the model. */
+/* {"you": id, "model": folder, "trace_events": most of them, "joins": whether the others run
+ * already, "plan": {...}}. *spec is read first, unless this worker has the model. */
 static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, uint64_t *trace_events,
                            sl_model_spec *spec, sl_plan *out, sl_err *err) {
     uint64_t you = 0;
@@ -291,11 +152,12 @@ static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, uint
     if (st == SL_OK)
         st = sl_json_u64(root, "trace_events", SL_JSON_OPTIONAL, 0, SL_TRACE_MAX_EVENTS,
                          trace_events, err);
+    if (st == SL_OK) st = sl_json_bool(root, "joins", SL_JSON_OPTIONAL, &w->taker.joins, err);
     if (st == SL_OK) st = sl_json_object(root, "plan", SL_JSON_REQUIRED, &plan, err);
     if (w->opts->model_folder && w->opts->model_folder[0]) *folder = w->opts->model_folder;
     if (st == SL_OK && w->planned) *spec = *w->device->spec;
     if (st == SL_OK && !w->planned) st = sl_model_read_spec(*folder, spec, NULL, err);
-    if (st == SL_OK) st = sl_plan_from_json(plan, spec, out, err);
+    if (st == SL_OK) st = sl_plan_from_message(plan, spec, out, err);
     if (st == SL_OK) st = sl_plan_check_size(out, spec, err);
     if (st == SL_OK && (you >= out->n_workers || (w->planned && you != w->id)))
         st = sl_fail(err, SL_ERR_PROTOCOL, "plan of %u workers makes this one %u", out->n_workers,
@@ -329,7 +191,9 @@ static sl_status on_first_plan(sl_worker *w, sl_json root, sl_err *err) {
         sl_worker_enter(w, SL_MODE_SLEEP); /* a trace begins after the model is there */
         if (trace_events) st = sl_trace_create(trace_events, &w->trace, err);
     }
-    return st == SL_OK ? connect_peers(w, err) : st;
+    w->owes_ready = true;
+    /* Those who run already hear of this worker with the plan by which it joins them. */
+    return st == SL_OK && !w->taker.joins ? sl_peers_connect(w, err) : st;
 }
 
 static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
@@ -343,13 +207,17 @@ static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
     return st;
 }
 
+/* What the plan that came last asks for is there, and everybody it connects this worker with. */
 static void report_ready(sl_worker *w) {
-    if (!w->planned || w->ready || w->stop || !w->device || w->n_missing) return;
+    bool alone = w->taker.joins && !w->taker.next;
+    if (!w->owes_ready || w->stop || !w->device || !(alone || sl_peers_complete(w))) return;
     sl_buf *b = sl_net_buf_take(w->net, 32);
     if (!b) return;
     memcpy(b->data, w->hello.model_hash, 32);
-    sl_wire_header h = {.kind = SL_MSG_READY};
-    w->ready = sl_worker_send(w, SL_NO_WORKER, h, b) == SL_OK;
+    const sl_wire_header h = {.kind = SL_MSG_READY,
+                              .epoch = w->taker.next ? w->taker.next : w->plan.epoch};
+    w->owes_ready = false;
+    sl_worker_send(w, SL_NO_WORKER, h, b); /* a lost coordinator ends the worker */
 }
 
 /* ---- dispatch by kind ---- */
@@ -389,8 +257,9 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
 
 static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_span span,
                                    sl_buf **payload, sl_err *err) {
-    /* A death holds in every epoch; the rest of another one is of somebody who is gone. */
-    if (h->epoch != w->plan.epoch && h->kind != SL_MSG_MEMBER_DEAD) {
+    /* Given up, or of somebody who is gone: who died in another epoch is in no round of this one.
+     */
+    if (h->epoch != w->plan.epoch) {
         w->n.rows_stale += h->rows;
         return SL_OK;
     }
@@ -427,19 +296,28 @@ static bool is_told_to_stop(const sl_worker *w) {
     return false;
 }
 
-/* A worker that is gone: expert workers take part in every request, attention workers in barriers.
- */
+/* The coordinator hears of it: what it does depends on who is there. */
+static void report_lost(sl_worker *w, uint32_t id) {
+    sl_buf *b = sl_net_buf_take(w->net, SL_WIRE_WORKER_BYTES);
+    if (!b) return; /* it hears of it from others, or of none */
+    sl_wire_worker_encode(id, b->data);
+    const sl_wire_header h = {.kind = SL_MSG_LOST};
+    sl_worker_send(w, SL_NO_WORKER, h, b);
+}
+
+/* A peer is gone, or the connection with it: expert workers take part in every request, attention
+ * workers in barriers. */
 static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) {
     if (!w->planned || id >= w->plan.n_workers) return SL_OK;
     uint32_t roles = w->plan.worker[id].roles;
     /* Whoever told this worker before its own connection ended knows whether that one left. */
     bool told = w->expert && w->expert_ops->is_dead && w->expert_ops->is_dead(w->expert, id);
-    sl_log(left || told ? SL_LOG_INFO : SL_LOG_WARN, "worker", "worker %u %s", id,
+    sl_log(left || told || !roles ? SL_LOG_INFO : SL_LOG_WARN, "worker", "worker %u %s", id,
            left   ? "left"
            : told ? "is gone, as another one said"
                   : "is lost");
-    if (w->attn && (roles & SL_ROLE_EXPERT))
-        sl_attn_on_expert_lost(w->attn, id, left ? NULL : "its connection broke");
+    report_lost(w, id);
+    if (w->attn && (roles & SL_ROLE_EXPERT)) sl_attn_give_up(w->attn);
     return w->expert ? w->expert_ops->on_gone(w->expert, id, left, err) : SL_OK;
 }
 
@@ -494,7 +372,7 @@ bool sl_worker_step(sl_worker *w) {
     uint32_t came = sl_net_progress(w->net);
     bool computes = w->device && sl_device_poll(w->device);
     drain_inbox(w);
-    call_again(w);
+    sl_peers_call_again(w);
     report_ready(w);
     if (w->stop) return true;
     /* Experts first: others wait for them. */
@@ -586,6 +464,10 @@ static void begin_rest(sl_worker *w) {
         sl_now_ns() - w->last_task_ns < BETWEEN_ROUNDS_NS)
         e = (sl_trace_event){.kind = SL_TRACE_WAIT, .why = SL_TRACE_WHY_ROUND};
     sl_worker_begin(w, &e);
+}
+
+static bool is_absence(sl_status st) {
+    return st == SL_ERR_PEER_DOWN || st == SL_ERR_TIMEOUT;
 }
 
 /* *joined: the coordinator has answered. */

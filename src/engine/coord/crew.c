@@ -1,0 +1,246 @@
+/* The workers of a running deployment, as the coordinator sees to them: they join and get the plan,
+ * are lost, and come again. What follows of a loss is recover.c's. */
+#include "engine/coord/coord_int.h"
+
+#include "base/log.h"
+#include "format/plan_json.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- plans as they travel ---- */
+
+/* {"you": .., "model": .., "trace_events": .., "joins": .., "plan": ..} */
+sl_buf *sl_plan_message(sl_engine *e, const char *plan, uint32_t you, bool joins) {
+    uint64_t events = e->collect ? e->o.trace_events : 0;
+    json_t *doc = plan
+                      ? json_pack("{s:i, s:s, s:I, s:b}", "you", (int)you, "model", e->model_folder,
+                                  "trace_events", (json_int_t)events, "joins", (int)joins)
+                      : NULL;
+    char *own = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
+    size_t n = own ? strlen(own) - 1 : 0, len = own ? n + strlen(",\"plan\":}") + strlen(plan) : 0;
+    sl_buf *b = own ? sl_net_buf_take(e->net, len + 1) : NULL;
+    if (b) {
+        snprintf((char *)b->data, len + 1, "%.*s,\"plan\":%s}", (int)n, own, plan);
+        b->len = len;
+    }
+    free(own);
+    json_decref(doc);
+    return b;
+}
+
+/* ---- they join ---- */
+
+static void signal_start(sl_engine *e, sl_status st, const sl_err *err) {
+    pthread_mutex_lock(&e->lock);
+    if (!e->up && e->start_status == SL_OK) {
+        e->start_status = st;
+        if (st == SL_OK)
+            e->up = true;
+        else
+            e->start_err = *err;
+    }
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void sl_crew_send_plans(sl_engine *e) {
+    char *plan = sl_plan_print(&e->plan);
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        sl_err err;
+        if (!e->worker[i].conn) continue; /* it joined and left: the start has failed already */
+        sl_buf *b = sl_plan_message(e, plan, i, false);
+        sl_wire_header h = {.kind = SL_MSG_PLAN, .epoch = e->plan.epoch};
+        if (!b) {
+            sl_status st = sl_fail(&err, SL_ERR_NOMEM, "plan for worker %u", i);
+            signal_start(e, st, &err);
+        } else if (sl_net_send(e->net, e->worker[i].conn, h, b) != SL_OK) {
+            sl_log(SL_LOG_WARN, "engine", "worker %u left before its plan", i);
+        }
+    }
+    sl_free(plan);
+    e->planned = true;
+}
+
+static void note_who(sl_plan_worker *w, const sl_hello *peer) {
+    w->incarnation = peer->incarnation;
+    snprintf(w->address, sizeof w->address, "%s", peer->address);
+}
+
+/* Somebody comes in place of one that is gone: gets ready by itself, then a change takes it in. */
+static sl_status welcome(sl_engine *e, uint32_t id, const sl_hello *peer, sl_err *err) {
+    note_who(&e->home.worker[id], peer);
+    e->home.epoch = e->plan.epoch;
+    char *plan = sl_plan_print(&e->home);
+    sl_buf *b = sl_plan_message(e, plan, id, true);
+    sl_free(plan);
+    if (!b) return sl_fail(err, SL_ERR_NOMEM, "plan for worker %u", id);
+    sl_recover_coming(&e->recover, id, sl_clock_now_us(&e->clock));
+    const sl_wire_header h = {.kind = SL_MSG_PLAN, .epoch = e->plan.epoch};
+    sl_status st = sl_net_send(e->net, e->worker[id].conn, h, b);
+    return st == SL_ERR_PEER_DOWN ? SL_OK : st; /* on_down says so */
+}
+
+sl_status sl_crew_on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err) {
+    sl_engine *e = ctx;
+    if (e->stopping) return sl_fail(err, SL_ERR_CANCELLED, "the server stops");
+    uint32_t id = peer->is_coordinator
+                      ? SL_ROSTER_NONE
+                      : sl_roster_hello(&e->roster, peer->worker, peer->incarnation);
+    if (id == SL_ROSTER_NONE)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "no place for it: the plan has %u workers, %u joined, it asked for %d",
+                       e->plan.n_workers, e->roster.n_came, (int)peer->worker);
+    sl_member_worker *w = &e->worker[id];
+    w->conn = c;
+    w->link_us = 0;
+    sl_conn_set_user(c, w);
+    sl_log(SL_LOG_INFO, "engine", "worker %u of %u joined from %s", id, e->plan.n_workers,
+           peer->address);
+    note_who(&e->plan.worker[id], peer);
+    return e->recover.begun ? welcome(e, id, peer, err) : SL_OK;
+}
+
+static void set_alive(sl_engine *e, uint32_t id, bool alive) {
+    pthread_mutex_lock(&e->lock);
+    e->worker[id].stats.alive = alive;
+    pthread_mutex_unlock(&e->lock);
+}
+
+void sl_crew_serve(sl_engine *e, uint32_t id) {
+    sl_roster_ready(&e->roster, id, SL_ROSTER_ANY);
+    set_alive(e, id, true);
+    if (e->roster.worker[id].roles & SL_ROLE_ATTENTION) sl_admit_open(&e->admit, id);
+    sl_collect_ready(e, id);
+}
+
+/* The first ready of all: the deployment is up. */
+static void start_serving(sl_engine *e) {
+    sl_err err;
+    sl_status st = sl_plan_copy(&e->plan, &e->home, &err);
+    if (st == SL_OK) sl_recover_begin(&e->recover, sl_clock_now_us(&e->clock));
+    e->serving = st == SL_OK;
+    pthread_mutex_lock(&e->lock);
+    e->stats.serving = e->serving;
+    pthread_mutex_unlock(&e->lock);
+    signal_start(e, st, &err);
+}
+
+sl_status sl_crew_on_ready(sl_engine *e, uint32_t id, sl_span payload, sl_err *err) {
+    if (e->roster.worker[id].state != SL_ROSTER_JOINING || payload.len != 32)
+        return sl_fail(err, SL_ERR_PROTOCOL, "unexpected ready of %zu bytes", payload.len);
+    if (memcmp(payload.data, e->spec.hash, 32) != 0) {
+        sl_status st = sl_fail(err, SL_ERR_PROTOCOL,
+                               "worker %u has another checkpoint than the coordinator's %s", id,
+                               e->model_folder);
+        signal_start(e, st, err);
+        return st;
+    }
+    if (e->recover.begun) {
+        sl_recover_joined(&e->recover, id, sl_clock_now_us(&e->clock));
+        return SL_OK;
+    }
+    sl_crew_serve(e, id);
+    if (e->roster.n_ready == e->plan.n_workers) start_serving(e);
+    return SL_OK;
+}
+
+/* ---- they are lost ---- */
+
+/* Its last report: what was in flight then is nowhere any more. */
+static void close_books(sl_engine *e, uint32_t id) {
+    sl_worker_stats *s = &e->worker[id].stats;
+    uint64_t ended = s->rows_merged + s->rows_cancelled + s->rows_lost;
+    pthread_mutex_lock(&e->lock);
+    s->alive = false;
+    if (s->rows_created > ended) s->rows_lost += s->rows_created - ended;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* Requests that ran there wait again, and are computed again from their tokens so far. */
+static void requeue(sl_engine *e, uint32_t id) {
+    const sl_admit_list *running = &e->admit.worker[id].running;
+    uint32_t n = 0;
+    while (running->n > 0) {
+        sl_request *r = e->ledger.at[running->first];
+        if (sl_request_books(e, r)->state == SL_ADMIT_CANCELLING) {
+            sl_coord_finish(e, r, SL_FINISH_STOP, SL_ERR_CANCELLED, NULL);
+            continue;
+        }
+        sl_admit_gave_way(&e->admit, r->place);
+        n++;
+    }
+    if (n) sl_log(SL_LOG_WARN, "engine", "%u requests of worker %u wait again", n, id);
+    pthread_mutex_lock(&e->lock);
+    e->stats.requeued += n;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* A change that counts with it ends, unless it is too late for that: others would wait for it. */
+static void leave_change(sl_engine *e, uint32_t id, const char *why) {
+    bool counted = e->change.there[id];
+    sl_change_lost(&e->change, id);
+    if (counted && e->change.phase != SL_CHANGE_TAKES)
+        sl_change_fail(&e->change, SL_ERR_WORKER_LOST, why);
+}
+
+static void lose(sl_engine *e, uint32_t id, const char *why) {
+    sl_member_worker *w = &e->worker[id];
+    uint32_t duties;
+    if (!sl_roster_ended(&e->roster, id, SL_ROSTER_ANY, &duties)) return;
+    sl_admit_close(&e->admit, id);
+    close_books(e, id);
+    if (w->conn) sl_net_close(e->net, w->conn, SL_ERR_WORKER_LOST, why);
+    w->conn = NULL;
+    const char *role = e->roster.worker[id].roles & SL_ROLE_EXPERT ? "expert" : "attention";
+    char *text = e->lost;
+    sl_err err;
+    /* Before it served, its end is why the engine does not start: said once, by who asked for it.
+     */
+    if (e->recover.begun)
+        snprintf(text, sizeof e->lost, "%s worker %u was lost: %s", role, id, why);
+    else if (e->plan.n_workers > 1)
+        snprintf(text, sizeof e->lost, "%s worker %u does not start: %s", role, id, why);
+    else
+        snprintf(text, sizeof e->lost, "%s", why);
+    sl_log(e->recover.begun ? SL_LOG_ERROR : SL_LOG_INFO, "engine", "%s", text);
+    if (!e->recover.begun) {
+        signal_start(e, sl_fail(&err, SL_ERR_WORKER_LOST, "%s", text), &err);
+        return;
+    }
+    leave_change(e, id, text);
+    requeue(e, id);
+    pthread_mutex_lock(&e->lock);
+    e->stats.lost_workers++;
+    pthread_mutex_unlock(&e->lock);
+    if (!e->recover.place[id].can_start) sl_roster_reopen(&e->roster, id);
+    sl_recover_lost(&e->recover, id, sl_clock_now_us(&e->clock));
+}
+
+void sl_crew_drop(sl_engine *e, uint32_t id) {
+    sl_spawn_kill(e, id);
+    lose(e, id, "it is given up");
+}
+
+void sl_crew_on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
+    sl_engine *e = ctx;
+    sl_member_worker *w = sl_conn_user(c);
+    if (!w || w->conn != c) return;
+    w->conn = NULL;
+    if (e->stopping) return;
+    uint32_t id = (uint32_t)(w - e->worker);
+    /* The process often has a better reason than its broken connection. */
+    const char *better = sl_spawn_why(e, id);
+    lose(e, id, better ? better : text);
+    /* Silent past every limit and alive: what is given up must not come back, for anybody. */
+    if (why == SL_ERR_TIMEOUT) sl_spawn_kill(e, id);
+}
+
+void sl_crew_notice_ends(sl_engine *e) {
+    for (uint32_t id; (id = sl_spawn_next_ended(e)) != UINT32_MAX;) {
+        const char *why = sl_spawn_why(e, id);
+        lose(e, id, why ? why : "it left");
+    }
+}

@@ -1,0 +1,141 @@
+/* What src/sched/recover decides about workers that are gone, carried out: plans for those who are
+ * there, processes for places that are free, the end of requests that nobody can serve. */
+#include "engine/coord/coord_int.h"
+
+#include "base/log.h"
+#include "format/placement.h"
+#include "format/plan_json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define CHANGE_US 30000000u /* for workers to map what a plan gives them, and to be quiet */
+/* A link that breaks between two workers is often the first that is heard of an end. */
+#define LINK_GRACE_US 200000u
+
+/* ---- what is known of links ---- */
+
+sl_status sl_recover_on_link(sl_engine *e, uint32_t id, uint32_t epoch, sl_span payload,
+                             sl_err *err) {
+    uint32_t other;
+    sl_status st = sl_wire_worker_decode(payload, &other, err);
+    if (st == SL_OK && other >= e->plan.n_workers)
+        st = sl_fail(err, SL_ERR_PROTOCOL, "loss of worker %u of %u", other, e->plan.n_workers);
+    sl_member_worker *w = &e->worker[id];
+    bool news = !w->link_us || w->link_epoch != epoch;
+    if (st == SL_OK && news && sl_roster_serves(&e->roster, other)) {
+        w->link_us = sl_clock_now_us(&e->clock) + LINK_GRACE_US;
+        w->link = other;
+        w->link_epoch = epoch;
+    }
+    return st;
+}
+
+/* Links whose ends both still live after a while; a plan that was taken since has mended them. */
+static void look_at_links(sl_engine *e, uint64_t now_us) {
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        sl_member_worker *w = &e->worker[i];
+        if (!w->link_us || now_us < w->link_us) continue;
+        w->link_us = 0;
+        if (w->link_epoch != e->plan.epoch || !sl_roster_serves(&e->roster, i) ||
+            !sl_roster_serves(&e->roster, w->link))
+            continue;
+        snprintf(e->lost, sizeof e->lost, "workers %u and %u lost each other", i, w->link);
+        sl_log(SL_LOG_WARN, "engine", "%s", e->lost);
+        sl_recover_ailing(&e->recover, i, now_us);
+        /* A change that awaits the ends of steps would await these for ever. */
+        if (!e->change.breaks && e->change.phase != SL_CHANGE_TAKES)
+            sl_change_fail(&e->change, SL_ERR_WORKER_LOST, e->lost);
+    }
+}
+
+/* ---- words ---- */
+
+static void change(sl_engine *e) {
+    sl_replan *r = &e->own;
+    sl_err err;
+    /* Where nobody waits for what is lost, steps in flight end as ever. */
+    bool breaks = e->recover.service != SL_RECOVER_SERVES;
+    *r = (sl_replan){.timeout_us = CHANGE_US, .there = e->recover.there, .breaks = breaks};
+    sl_status st = sl_plan_among(&e->home, e->recover.there, &r->plan, &err);
+    if (st == SL_OK) {
+        sl_replan_begin(e, r);
+        return;
+    }
+    sl_log(SL_LOG_WARN, "engine", "no plan for those who are there: %s", err.msg);
+    r->done = true;
+}
+
+/* The change that was asked for is over. */
+static void look_at_change(sl_engine *e, uint64_t now_us) {
+    sl_replan *r = &e->own;
+    if (!r->done) return;
+    sl_plan_free(&r->plan);
+    r->done = false;
+    sl_recover_changed(&e->recover, r->taken, r->taken ? SL_ROSTER_NONE : e->change.culprit,
+                       now_us);
+}
+
+static void start(sl_engine *e, uint32_t id, uint64_t now_us) {
+    sl_err err;
+    sl_roster_reopen(&e->roster, id);
+    sl_status st = sl_spawn_again(e, id, &err);
+    if (st == SL_OK) {
+        sl_log(SL_LOG_INFO, "engine", "worker %u is started again", id);
+        return;
+    }
+    sl_log(SL_LOG_WARN, "engine", "worker %u cannot be started again: %s", id, err.msg);
+    uint32_t duties;
+    sl_roster_ended(&e->roster, id, SL_ROSTER_ANY, &duties);
+    sl_recover_lost(&e->recover, id, now_us);
+}
+
+static void give_up(sl_engine *e) {
+    sl_log(SL_LOG_ERROR, "engine", "nobody is there to serve requests since %g s: they end",
+           1e-6 * (double)e->recover.o.patience_us);
+    sl_coord_fail_running(e, e->lost);
+    sl_coord_fail_waiting(e, e->lost);
+}
+
+/* What others ask about. */
+static void publish(sl_engine *e, uint64_t now_us) {
+    bool waits = e->recover.service == SL_RECOVER_WAITS;
+    e->serving = e->recover.service != SL_RECOVER_GAVE_UP;
+    if (waits && !e->waits_since_us) e->waits_since_us = now_us;
+    double pause_s = e->waits_since_us ? 1e-6 * (double)(now_us - e->waits_since_us) : 0;
+    if (!waits) e->waits_since_us = 0;
+    pthread_mutex_lock(&e->lock);
+    e->stats.serving = e->serving;
+    e->stats.recovering = waits;
+    e->stats.longest_pause_s = SL_MAX(e->stats.longest_pause_s, pause_s);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void sl_recover_step(sl_engine *e) {
+    uint64_t now_us = sl_clock_now_us(&e->clock);
+    uint32_t id;
+    if (!e->recover.begun || e->stopping) return;
+    look_at_links(e, now_us);
+    while (!e->replan || e->replan == &e->own) {
+        look_at_change(e, now_us);
+        sl_recover_word word = sl_recover_next(&e->recover, now_us, &id);
+        if (word == SL_RECOVER_NOTHING) break;
+        if (word == SL_RECOVER_GIVE_UP) give_up(e);
+        if (word == SL_RECOVER_DROP) sl_crew_drop(e, id);
+        if (word == SL_RECOVER_CHANGE) change(e);
+        if (word == SL_RECOVER_START) start(e, id, now_us);
+    }
+    publish(e, now_us);
+}
+
+/* ---- life ---- */
+
+sl_status sl_recover_open(sl_engine *e, sl_err *err) {
+    sl_recover_opts o = SL_RECOVER_OPTS;
+    if (e->o.patience_s > 0) o.patience_us = (uint64_t)(1e6 * e->o.patience_s);
+    o.coming_us = SL_MAX(o.coming_us, 1000000ull * e->o.join_timeout_s);
+    sl_status st = sl_recover_create(&e->roster, &o, &e->recover, err);
+    for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++)
+        e->recover.place[i].can_start = e->o.spawn != SL_SPAWN_NONE;
+    return st;
+}

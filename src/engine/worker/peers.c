@@ -1,0 +1,193 @@
+/* Who of a plan calls whom, and what the fabric says about these connections. */
+#include "engine/worker/peers.h"
+
+#include "base/log.h"
+
+#include <stdio.h>
+
+#define CALL_AGAIN_US 100000u   /* a peer that took no call, as too many came at once... */
+#define CALL_FOR_US   10000000u /* ...so long after the first */
+
+sl_status sl_peers_reserve(sl_worker *w, uint32_t n, sl_err *err) {
+    if (n <= w->n_peers) return SL_OK;
+    sl_worker_peer *bigger = sl_grow(w->peer, w->n_peers, n, sizeof *bigger);
+    if (!bigger) return sl_fail(err, SL_ERR_NOMEM, "no memory for %u peers", n);
+    w->peer = bigger;
+    w->n_peers = n;
+    return SL_OK;
+}
+
+/* A connection's user is its peer's place, counted from 1: the table may move. */
+static void *user_of(uint32_t id) {
+    return (void *)((uintptr_t)id + 1);
+}
+
+sl_worker_peer *sl_peers_of(const sl_worker *w, const sl_conn *c) {
+    uintptr_t user = (uintptr_t)sl_conn_user(c);
+    return user ? &w->peer[user - 1] : NULL;
+}
+
+/* ---- who calls whom ---- */
+
+/* That connections are to serve. */
+static const sl_plan *plan_of(const sl_worker *w) {
+    return w->next.n_workers ? &w->next : &w->plan;
+}
+
+static uint32_t sequencer_of(const sl_plan *p) {
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        if (p->worker[i].roles & SL_ROLE_EXPERT) return i;
+    return SL_NO_WORKER;
+}
+
+/* Whether worker `a` opens the connection to `b`: attention workers to experts (of two colocated
+ * ones the lower id), expert workers to the sequencer, which tells them who died. */
+static bool dials(const sl_plan *p, uint32_t a, uint32_t b) {
+    uint32_t ra = p->worker[a].roles, rb = p->worker[b].roles;
+    bool a_needs_b = (ra & SL_ROLE_ATTENTION) && (rb & SL_ROLE_EXPERT);
+    bool b_needs_a = (rb & SL_ROLE_ATTENTION) && (ra & SL_ROLE_EXPERT);
+    if (a == b) return false;
+    if (a_needs_b) return !b_needs_a || a < b;
+    return !b_needs_a && (ra & SL_ROLE_EXPERT) && b == sequencer_of(p);
+}
+
+static bool is_missing(const sl_worker *w, const sl_plan *p, uint32_t id) {
+    return !w->peer[id].open && (dials(p, w->id, id) || dials(p, id, w->id));
+}
+
+bool sl_peers_complete(const sl_worker *w) {
+    const sl_plan *p = plan_of(w);
+    for (uint32_t id = 0; id < p->n_workers; id++)
+        if (is_missing(w, p, id)) return false;
+    return true;
+}
+
+/* ---- they come and go ---- */
+
+/* The loop hears of it: this worker computes now, perhaps. */
+static void note_down(sl_worker *w, uint32_t id, bool left) {
+    sl_err err;
+    const sl_inbox_item item = {.down = true, .left = left, .h = {.src = id}};
+    if (sl_inbox_push(&w->inbox, item, &err) == SL_OK) return;
+    w->stop_err = err;
+    sl_worker_stop(w, err.code);
+}
+
+void sl_peers_miss(sl_worker *w) {
+    for (uint32_t id = 0; id < w->plan.n_workers; id++)
+        if (is_missing(w, &w->plan, id)) note_down(w, id, false);
+}
+
+/* The connection is nobody's any more. */
+static void drop(sl_worker *w, uint32_t id, const char *why) {
+    sl_worker_peer *p = &w->peer[id];
+    char text[96];
+    snprintf(text, sizeof text, "worker %u %s", id, why);
+    sl_log(SL_LOG_WARN, "worker", "connection with %s closed: %s", sl_conn_hello(p->conn)->name,
+           text);
+    sl_conn_set_user(p->conn, NULL);
+    sl_net_close(w->net, p->conn, SL_ERR_PROTOCOL, text);
+    *p = (sl_worker_peer){0};
+}
+
+sl_status sl_peers_on_open(sl_worker *w, sl_conn *c, const sl_hello *peer, sl_err *err) {
+    uint32_t limit = w->planned ? w->plan.n_workers : SL_MAX_WORKERS;
+    if (peer->worker >= limit)
+        return sl_fail(err, SL_ERR_PROTOCOL, "worker %u, but ids are below %u", peer->worker,
+                       limit);
+    sl_status st = sl_peers_reserve(w, peer->worker + 1, err);
+    if (st != SL_OK) return st;
+    sl_worker_peer *p = &w->peer[peer->worker];
+    const sl_worker_peer *dialled = sl_peers_of(w, c);
+    if (dialled && dialled != p)
+        return sl_fail(err, SL_ERR_PROTOCOL, "worker %u answered where %u was expected",
+                       peer->worker, (unsigned)(dialled - w->peer));
+    if (peer->worker == w->id)
+        return sl_fail(err, SL_ERR_PROTOCOL, "worker %u is this worker itself", peer->worker);
+    /* One that comes in place of another is named by a plan, which may still be on its way. */
+    if (p->conn && p->conn != c)
+        return sl_fail(err, SL_ERR_AGAIN, "worker %u is connected already", peer->worker);
+    p->conn = c;
+    p->open = true;
+    sl_conn_set_user(c, user_of(peer->worker));
+    return SL_OK;
+}
+
+static bool is_absence(sl_status st) {
+    return st == SL_ERR_PEER_DOWN || st == SL_ERR_TIMEOUT || st == SL_ERR_AGAIN;
+}
+
+static void call_later(sl_worker *w, sl_worker_peer *p) {
+    if (w->n_again++ == 0) w->again_us = sl_clock_now_us(&w->clock) + CALL_AGAIN_US;
+    p->again = true;
+}
+
+/* The call of this worker failed: whether it tries again a little later. */
+static bool may_call_again(sl_worker *w, sl_worker_peer *p, sl_status why) {
+    uint64_t since_us = sl_clock_now_us(&w->clock) - p->called_us;
+    bool late = since_us > CALL_FOR_US && w->next.n_workers == 0; /* a change ends */
+    if (!p->called_us || !is_absence(why) || late) return false;
+    call_later(w, p);
+    return true;
+}
+
+void sl_peers_on_down(sl_worker *w, sl_conn *c, sl_status why) {
+    sl_worker_peer *p = sl_peers_of(w, c);
+    if (!p || p->conn != c) return;
+    uint32_t id = (uint32_t)(p - w->peer);
+    bool was_open = p->open;
+    *p = (sl_worker_peer){.called_us = p->called_us};
+    if (was_open && w->next.n_workers && dials(&w->next, w->id, id)) call_later(w, p);
+    if (was_open || !may_call_again(w, p, why)) note_down(w, id, why == SL_OK);
+}
+
+/* ---- connections that the plan wants ---- */
+
+static sl_status call(sl_worker *w, uint32_t id, sl_err *err) {
+    sl_worker_peer *p = &w->peer[id];
+    sl_status st =
+        sl_net_connect(w->net, plan_of(w)->worker[id].address, user_of(id), &p->conn, err);
+    return st == SL_OK ? SL_OK : sl_err_prefix(err, "worker %u", id);
+}
+
+/* Why the connection with `id` is none of the plan's; NULL: it is, or there is none. Who called
+ * before the plan was here may have taken an id that nobody calls from: this worker's own, or one
+ * that it calls itself. */
+static const char *why_drop(const sl_worker *w, const sl_plan *p, uint32_t id) {
+    const sl_worker_peer *peer = &w->peer[id];
+    uint64_t is = p->worker[id].incarnation;
+    if (!peer->conn) return NULL;
+    if (id == w->id) return "is this worker itself";
+    if (dials(p, w->id, id) && !peer->called_us) return "is called, it does not call";
+    if (p->worker[id].roles == 0) return "is given up";
+    if (peer->open && is && sl_conn_hello(peer->conn)->incarnation != is)
+        return "is another one by now";
+    return NULL;
+}
+
+sl_status sl_peers_connect(sl_worker *w, sl_err *err) {
+    const sl_plan *p = plan_of(w);
+    for (uint32_t id = 0; id < p->n_workers; id++) {
+        const char *why = why_drop(w, p, id);
+        if (why) drop(w, id, why);
+        if (w->peer[id].conn || !dials(p, w->id, id)) continue;
+        w->peer[id].again = false;
+        w->peer[id].called_us = SL_MAX(sl_clock_now_us(&w->clock), 1u);
+        sl_status st = call(w, id, err);
+        if (st != SL_OK) return st;
+    }
+    return SL_OK;
+}
+
+void sl_peers_call_again(sl_worker *w) {
+    if (w->n_again == 0 || sl_clock_now_us(&w->clock) < w->again_us) return;
+    w->n_again = 0;
+    for (uint32_t id = 0; id < w->plan.n_workers; id++) {
+        sl_worker_peer *p = &w->peer[id];
+        sl_err err;
+        if (!p->again) continue;
+        p->again = false;
+        sl_status st = call(w, id, &err);
+        if (st != SL_OK && !may_call_again(w, p, st)) note_down(w, id, false);
+    }
+}
