@@ -378,8 +378,8 @@ static void sleepers(void **state) {
         if (i % 7 == 0) usleep(60); /* long enough for the other side to sleep */
         while (i % 3 == 0 && (uint64_t)a.messages < i) {
             uint64_t begin_ns = sl_now_ns();
-            if (!sl_net_progress(a.net)) sl_net_wait(a.net, 1000000);
-            assert_true(sl_now_ns() - begin_ns < 900000000); /* a wake-up was lost */
+            if (!sl_net_progress(a.net)) sl_net_wait(a.net, LIMIT_NS / 1000);
+            assert_true(sl_now_ns() - begin_ns < LIMIT_NS * 9 / 10); /* a wake-up was lost */
         }
     }
     until(&a, NULL, &a.messages, TALKS);
