@@ -61,12 +61,12 @@ def python():
 
 
 @contextlib.contextmanager
-def stored(folder, name, entry, sluice):
+def stored(folder, name, entry, sluice, work):
     """What is served: the folder, or a file made of it."""
     if entry["convert"] is None:
         yield folder
         return
-    path = WORK / f"{name}.gguf"
+    path = work / f"{name}.gguf"
     subprocess.run([sluice, "convert", folder, path, "--type", entry["convert"], "--force"], check=True,
                    stdout=subprocess.DEVNULL)
     try:
@@ -76,9 +76,9 @@ def stored(folder, name, entry, sluice):
 
 
 @contextlib.contextmanager
-def served(path, sluice):
+def served(path, sluice, work):
     """The URL of a server of that model."""
-    log = WORK / "serve.log"
+    log = work / "serve.log"
     with log.open("w") as out:
         server = subprocess.Popen([sluice, "serve", path, "--port", "0", "--ctx", "256", "--served-model-name", "scored"],
                                   stdout=out, stderr=subprocess.STDOUT)
@@ -98,9 +98,9 @@ def served(path, sluice):
             server.wait()
 
 
-def ask(url, folder, count):
+def ask(url, folder, count, work):
     """lm-eval's samples of the task, by item."""
-    out = WORK / "samples"
+    out = work / "samples"
     shutil.rmtree(out, ignore_errors=True)
     settings = {"base_url": url + "/v1/completions", "model": "scored", "tokenizer": str(folder),
                 "tokenizer_backend": "huggingface", "num_concurrent": "8", "max_retries": "1"}
@@ -194,11 +194,11 @@ def digest(path):
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def check(name, folder, golden, items, args):
+def check(name, folder, golden, items, args, work):
     entry = golden["numerics"][name]
-    with stored(folder, name, entry, args.sluice) as path, served(path, args.sluice) as url:
+    with stored(folder, name, entry, args.sluice, work) as path, served(path, args.sluice, work) as url:
         other = path.is_file() and digest(path) != entry["sha256"]
-        verdict = judge(items, ask(url, folder, PLANTED_ITEMS if args.planted else 0), entry)
+        verdict = judge(items, ask(url, folder, PLANTED_ITEMS if args.planted else 0, work), entry)
     print(f"{name}: {'; '.join(verdict.said)}", flush=True)
     if verdict.broken:
         print("".join(f"  {line}\n" for line in verdict.broken), end="")
@@ -235,9 +235,10 @@ def main():
     items = [json.loads(line) for line in raw.decode().splitlines()]
     WORK.mkdir(parents=True, exist_ok=True)
     python()
-    with tempfile.TemporaryDirectory(dir=WORK) as work:
+    with tempfile.TemporaryDirectory(dir=WORK) as work:  # others may run beside
+        work = pathlib.Path(work)
         folder = swapped(args.model, work) if args.planted else args.model
-        good = [check(name, folder, golden, items, args) for name in args.numerics or golden["numerics"]]
+        good = [check(name, folder, golden, items, args, work) for name in args.numerics or golden["numerics"]]
     if args.planted:
         print(f"exchanged experts found in {sum(good)} of {len(good)} numerics")
     return 0 if all(good) else 1

@@ -143,7 +143,7 @@ static void header_fields_are_checked(void **state) {
         uint32_t value;
         const char *text;
     } bad[] = {
-        {0, 0x44494C53, "magic"},  {4, 1 | 32 << 16, "version 1"},      {8, 8, "flags 0x8"},
+        {0, 0x44494C53, "magic"},  {4, 1 | 32 << 16, "version 1"},      {8, 16, "flags 0x10"},
         {60, 65537, "65537 rows"}, {64, (256u << 20) + 1, "268435457"}, {68, 1, "reserved"},
     };
     spoiled s;
