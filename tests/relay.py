@@ -66,6 +66,12 @@ def ports_of(pid):
     return ports
 
 
+def has(pid, variable):
+    with contextlib.suppress(OSError):
+        return variable in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
+
+
 class Way:
     """One direction of a link: bytes that came from `source` and are to leave at `sink`."""
 
@@ -124,16 +130,17 @@ class Link:
 class Relay(threading.Thread):
     """Thread: its own owns the links; calls from any."""
 
-    def __init__(self, follows=True):
+    def __init__(self, follows=True, mark=None):
+        """With a mark it follows only servers that are started in its `environment`."""
         super().__init__(daemon=True)
-        self.follows = follows
+        self.follows, self.mark = follows, mark and f"RELAY={mark}".encode()
         self.lock = threading.Lock()
         self.select = selectors.DefaultSelector()
         self.listeners = {}  # port -> (socket, callee, target)
         self.open, self.waiting = [], set()  # links; (link, way) that may not, or cannot leave now
         self.stopped, self.next_look = False, 0.0
         self.held, self.rates, self.damages = set(), {}, {}
-        self.environment = {**os.environ, "SLUICE_ADVERTISE": ADVERTISED}
+        self.environment = {**os.environ, "SLUICE_ADVERTISE": ADVERTISED, "RELAY": mark or ""}
         self.error = None
 
     # ---- calls ----
@@ -236,7 +243,8 @@ class Relay(threading.Thread):
 
     def look(self):
         self.next_look = time.monotonic() + LOOK_S
-        there = {port: worker for pid, worker in workers_below(os.getpid()).items() for port in ports_of(pid)}
+        there = {port: worker for pid, worker in workers_below(os.getpid()).items() if not self.mark or has(pid, self.mark)
+                 for port in ports_of(pid)}
         for port in set(self.listeners) - set(there):
             s, *_ = self.listeners.pop(port)
             self.select.unregister(s)

@@ -21,14 +21,16 @@ KINDS = {
     "slow": "a worker gets a twentieth of its time for 0.5 to 2 s: SIGSTOP and SIGCONT by turns",
     "pause": "SIGSTOP of the coordinator for 0.2 to 5 s",
     "cut": "shutdown of the connection of two workers, or of a worker and the coordinator (tcp)",
+    "silence": "nothing passes between two workers for 0.3 to 4 s; 2 s are taken for a death (tcp)",
+    "thin": "the connection of two workers passes 20 KB a second for 1 to 3 s (tcp)",
     "corrupt": "bytes of noise in the connection of two workers, or of a worker and the coordinator (tcp)",
 }
 
 # Kinds and transports that the engine cannot stand yet -> why. They are drawn only when asked for (--kinds, --transports).
-LOST = "a lost worker ends requests"
-NOT_YET = {"kill": LOST, "together": LOST, "again": LOST, "loop": LOST, "idle": LOST, "hang": LOST, "cut": LOST, "corrupt": LOST,
-           "ucx": "a silence of 2 s is a death there; " + LOST}
+NOT_YET = {}
 
+RELAYED = {"silence", "thin"}  # connections of workers have to pass tests/relay.py
+TCP = RELAYED | {"cut", "corrupt"}
 COORDINATOR = -1
 
 
@@ -178,9 +180,11 @@ def draw_kind(rng, kind, attention, experts):
         return [Strike("slow", one, at, seconds=round(rng.uniform(0.5, 2), 1))]
     if kind == "pause":
         return [Strike("stop", COORDINATOR, at, seconds=round(rng.uniform(0.2, 5), 1))]
-    if kind in ("cut", "corrupt"):
-        peer, worker = rng.choice(connections(attention, experts))
-        return [Strike(kind, worker, at, peer=peer)]
+    if kind in TCP:
+        among = [c for c in connections(attention, experts) if kind not in RELAYED or COORDINATOR not in c]
+        seconds = {"silence": rng.uniform(0.3, 4), "thin": rng.uniform(1, 3)}.get(kind, 0)
+        peer, worker = rng.choice(among)
+        return [Strike(kind, worker, at, peer=peer, seconds=round(seconds, 1))]
     raise ValueError(f"no kind {kind}; there are {', '.join(KINDS)}")
 
 
@@ -198,7 +202,7 @@ def draw(seed, kinds, transports):
     strikes = [draw_kind(rng, k, attention, experts) for k in drawn]
     strikes.sort(key=lambda s: s[0].at)
     limit = ["--silence-limit", "2"] if "hang" in drawn else []
-    if {"cut", "corrupt"} & set(drawn):
+    if TCP & set(drawn):
         options[options.index("--transport") + 1] = "tcp"
     return Schedule(seed, fixture, options + placement + limit + (["--exact"] if exact else []), popularity, exact,
                     at_once, requests, drawn, [s for several in strikes for s in several])

@@ -11,6 +11,8 @@ import time
 
 from draw import COORDINATOR
 
+THIN = 20_000  # bytes a second
+
 APPEAR_S = 20  # so long a worker that is to be struck may be away: after a few deaths it is started with growing pauses
 
 
@@ -60,9 +62,9 @@ class Striker(threading.Thread):
     """Carries out strikes while streams run. Processes are held by descriptors: another one that gets the same number
     is not struck."""
 
-    def __init__(self, server_pid, strikes, progress):
+    def __init__(self, server_pid, strikes, progress, relay=None):
         super().__init__(daemon=True)
-        self.server_pid, self.strikes, self.progress = server_pid, strikes, progress
+        self.server_pid, self.strikes, self.progress, self.relay = server_pid, strikes, progress, relay
         self.struck, self.missed, self.killed, self.ending, self.error = [], [], set(), [], None
 
     def run(self):
@@ -98,6 +100,18 @@ class Striker(threading.Thread):
         else:  # a thread that ends it
             self.ending.append(struck)
             struck.start()
+
+    def silence(self, strike, _pid, fd):
+        return self.over_relay(strike, fd, self.relay.hold, self.relay.release)
+
+    def thin(self, strike, _pid, fd):
+        return self.over_relay(strike, fd, lambda a, b: self.relay.slow(a, b, THIN), lambda a, b: self.relay.slow(a, b, None))
+
+    @staticmethod
+    def over_relay(strike, fd, begin, end):
+        os.close(fd)
+        begin(strike.worker, strike.peer)
+        return threading.Timer(strike.seconds, end, [strike.worker, strike.peer])
 
     def kill(self, _strike, pid, fd):
         signal.pidfd_send_signal(fd, signal.SIGKILL)
@@ -193,4 +207,5 @@ def pidfd_getfd(fd, number):
     return got
 
 
-ACTIONS = {"kill": Striker.kill, "stop": Striker.stop, "slow": Striker.slow, "cut": Striker.cut, "corrupt": Striker.corrupt}
+ACTIONS = {"kill": Striker.kill, "stop": Striker.stop, "slow": Striker.slow, "cut": Striker.cut, "corrupt": Striker.corrupt,
+           "silence": Striker.silence, "thin": Striker.thin}

@@ -15,6 +15,7 @@ docs/lab/chaos.tsv. Exit 1: something failed; the command that repeats it is pri
 
 import argparse
 import concurrent.futures
+import contextlib
 import datetime
 import json
 import os
@@ -37,6 +38,7 @@ import draw  # noqa: E402
 import faults  # noqa: E402
 import long  # noqa: E402
 import streams  # noqa: E402
+from relay import Relay  # noqa: E402
 
 DONE = ROOT / "build" / "chaos.tsv"
 LEDGER = ROOT / "docs" / "lab" / "chaos.tsv"
@@ -130,12 +132,12 @@ def await_whole(port, seconds):
         time.sleep(0.02)
 
 
-def strike_and_compare(result, process, port, wants):
+def strike_and_compare(result, process, port, wants, relay):
     s = result.schedule
     expected = sum(r.cancel_after or w.tokens for r, w in zip(s.requests, wants, strict=True))
     progress = faults.Progress(expected)
     idle = [x for x in s.strikes if x.at is not None and x.at >= 1]
-    striker = faults.Striker(process.pid, [x for x in s.strikes if x not in idle], progress)
+    striker = faults.Striker(process.pid, [x for x in s.strikes if x not in idle], progress, relay)
     striker.start()
     end = time.monotonic() + MORE_S
     answers = streams.ask_all(port, s.requests, "m", s.at_once, progress.came,
@@ -175,15 +177,17 @@ def leave(result, process):
 def run(schedule, sluice, references):
     """The result of one schedule. Raises nothing: what goes wrong stands in it."""
     result, began, process = Result(schedule), time.monotonic(), None
-    with tempfile.TemporaryDirectory() as folder:
+    relay = Relay(mark=f"chaos-{schedule.seed}") if draw.RELAYED & {s.action for s in schedule.strikes} else None
+    with tempfile.TemporaryDirectory() as folder, relay or contextlib.nullcontext():
         try:
             popularity = pathlib.Path(folder) / "popularity.json"
             popularity.write_text(json.dumps({"rows": schedule.popularity}))
             options = [o.replace("POPULARITY", str(popularity)) for o in schedule.options]
             wants = references.answers(schedule)
-            process, port, result.log = crowd.start(sluice, GOLDEN / schedule.fixture, options)
+            process, port, result.log = crowd.start(sluice, GOLDEN / schedule.fixture, options,
+                                                    relay and relay.environment)
             files = open_files(process)
-            strike_and_compare(result, process, port, wants)
+            strike_and_compare(result, process, port, wants, relay)
             quiet = time.monotonic()
             await_whole(port, 5 if result.wrong else WHOLE_S)
             result.whole = time.monotonic() - quiet
@@ -260,6 +264,20 @@ def parse():
     return o
 
 
+def run_all(o, seeds, again, keep):
+    """Tells of each schedule, and gives its result to keep()."""
+    references = References(o.sluice)
+    with concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
+        try:
+            ends = [pool.submit(run, draw.draw(s, o.kinds, o.transports), o.sluice, references) for s in seeds]
+            for end in concurrent.futures.as_completed(ends):
+                tell(end.result(), again, o.verbose)
+                keep(end.result())
+        finally:  # also when somebody stops it
+            pool.shutdown(cancel_futures=True)
+            references.stop()
+
+
 def main():
     o = parse()
     commit, began = long.commit(LEDGER), time.monotonic()
@@ -268,26 +286,19 @@ def main():
         if what not in [*o.kinds, *o.transports]:
             print(f"left out: {what}: {why}")
     seeds, done = range(o.first, o.first + o.seeds), {} if o.again else read_done(commit, drawn)
-    command = f"tests/chaos/run.py {drawn}"
-    references, failed = References(o.sluice), []
     DONE.parent.mkdir(exist_ok=True)
-    try:
-        with concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
-            ends = [pool.submit(run, draw.draw(s, o.kinds, o.transports), o.sluice, references) for s in seeds if s not in done]
-            for end in concurrent.futures.as_completed(ends):
-                result = end.result()
-                tell(result, command, o.verbose)
-                done[result.schedule.seed] = result.counts()
-                failed += [result.schedule.seed] if result.wrong else []
-                with DONE.open("a") as f:
-                    f.write(f"{commit}\t{drawn}\t{result.schedule.seed}\t{json.dumps(result.counts())}\n")
-    finally:
-        references.stop()
-    counts = [done[s] for s in seeds]
+
+    def keep(result):
+        done[result.schedule.seed] = result.counts()
+        with DONE.open("a") as f:
+            f.write(f"{commit}\t{drawn}\t{result.schedule.seed}\t{json.dumps(result.counts())}\n")
+
+    run_all(o, [s for s in seeds if s not in done], f"tests/chaos/run.py {drawn}", keep)
+    counts, failed = [done[s] for s in seeds], [s for s in seeds if done[s]["wrong"]]
     if o.record:
         record(commit, seeds[0], seeds[-1], counts, sum(c["seconds"] for c in counts))
     print(f"{len(counts) - len(failed)} schedules passed, {len(failed)} failed{': seeds ' if failed else ''}"
-          f"{', '.join(map(str, sorted(failed)))}; {sum(c['streams'] for c in counts)} answers, "
+          f"{', '.join(map(str, failed))}; {sum(c['streams'] for c in counts)} answers, "
           f"{sum(c['tokens'] for c in counts)} tokens; {time.monotonic() - began:.0f} s")
     return 1 if failed else 0
 

@@ -123,14 +123,14 @@ def read_stream(response, request, answer, on_tokens):
 
 def ask_all(port, requests, model, at_once, on_tokens=lambda n: None, more=lambda: False):
     """(number of the request, its answer) of each request, so many of which are open at a time; then from the first one
-    again for as long as there is to be more."""
+    again for as long as there is to be more, and no answer was an error."""
     answers, numbers, lock = [], itertools.count(), threading.Lock()
 
     def client():
         while True:
             with lock:
                 n = next(numbers)
-                if n >= len(requests) and not more():
+                if n >= len(requests) and (any(a.error for _, a in answers) or not more()):
                     return
             answer = ask(port, requests[n % len(requests)], model, on_tokens)
             with lock:

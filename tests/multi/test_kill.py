@@ -1,4 +1,4 @@
-"""Killing workers of a running server: who is affected gets a clear error within 5 s, all others go on.
+"""Killing workers of a running server: every request goes on with the same tokens. tests/chaos draws many more faults.
 
 The server under test is SLUICE_BIN (default build/sluice) with worker processes on this machine."""
 
@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
 FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
 TOKENS = 480
-ERROR_WITHIN_S = 5.0
+GOES_ON_WITHIN_S = 10.0  # a few tenths where nothing else has the processors
 
 
 class Server:
@@ -41,15 +41,18 @@ class Server:
         for line in self.process.stderr:
             self.log.append(line)
 
+    def workers(self):
+        """Worker of the plan -> the child process that was told to be this worker."""
+        found = {}
+        for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
+            for pid in map(int, (task / "children").read_text().split()):
+                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if b"--worker-id" in words:
+                    found[int(words[words.index(b"--worker-id") + 1])] = pid
+        return found
+
     def worker_pid(self, worker):
-        """The child process that was told to be this worker of the plan."""
-        task = pathlib.Path(f"/proc/{self.process.pid}/task")
-        children = [int(p) for t in task.iterdir() for p in (t / "children").read_text().split()]
-        for pid in children:
-            words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if b"--worker-id" in words and words[words.index(b"--worker-id") + 1] == b"%d" % worker:
-                return pid
-        raise AssertionError(f"no process of worker {worker} among {children}")
+        return self.workers()[worker]
 
     def request(self, method, path, body=None, timeout=30):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
@@ -67,26 +70,26 @@ class Server:
 
 
 class Stream(threading.Thread):
-    """One streamed completion: what came, when it ended, and how."""
+    """One streamed completion: the tokens that came, the longest time between two of them, and how it ended."""
 
     def __init__(self, server, seed):
         super().__init__(daemon=True)
         self.server, self.seed = server, seed
-        self.chunks, self.error, self.done, self.ended = 0, None, False, None
+        self.ids, self.error, self.done, self.longest_gap = [], None, False, 0.0
         self.started = threading.Event()
 
     def run(self):
         body = {"model": "m", "prompt": [3, 17, 41 + self.seed], "max_tokens": TOKENS, "stream": True,
-                "temperature": 0, "ignore_eos": True}
+                "temperature": 0, "ignore_eos": True, "return_token_ids": True}
         response = self.server.request("POST", "/v1/completions", body)
         if response.status != 200:
             self.error = response.read().decode()
         else:
             self.read_events(response)
-        self.ended = time.monotonic()
         self.started.set()
 
     def read_events(self, response):
+        last = None
         for raw in response:
             line = raw.decode().strip()
             if line == "data: [DONE]":
@@ -95,8 +98,11 @@ class Stream(threading.Thread):
                 event = json.loads(line[6:])
                 if "error" in event:
                     self.error = event["error"]["message"]
-                else:
-                    self.chunks += 1
+                elif event["choices"]:
+                    now = time.monotonic()
+                    self.longest_gap = max(self.longest_gap, now - (last or now))
+                    last = now
+                    self.ids += event["choices"][0].get("token_ids") or []
                     self.started.set()
 
 
@@ -113,6 +119,30 @@ def join_all(streams):
     for s in streams:
         s.join(60)
         assert not s.is_alive(), "a stream did not end"
+
+
+def went_on(server, streams):
+    """All have ended with the tokens that they have when nothing is killed, which comes after."""
+    join_all(streams)
+    again = start_streams(server, len(streams))
+    join_all(again)
+    for s, as_alone in zip(streams, again, strict=True):
+        assert s.done and not s.error, s.error
+        assert len(s.ids) == TOKENS and s.ids == as_alone.ids
+        assert s.longest_gap < GOES_ON_WITHIN_S
+    print(f"longest gap {1e3 * max(s.longest_gap for s in streams):.0f} ms, undisturbed "
+          f"{1e3 * max(s.longest_gap for s in again):.0f} ms")
+
+
+def metric(server, name):
+    return float(re.search(rf"^sluice:{name}\S* (\S+)", server.request("GET", "/metrics").read().decode(), re.M)[1])
+
+
+def wait_until(holds, what, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
 
 
 def rows_of_each_worker(server):
@@ -144,46 +174,31 @@ def server(request):
     assert not re.search(r"Sanitizer|assertion failed", "".join(s.log)), "".join(s.log)
 
 
-@pytest.mark.parametrize("server", [("--attention", "2", "--experts", "2")], indirect=True)
-def test_attention_worker_killed(server):
-    streams = start_streams(server, 8)
-    killed_at = time.monotonic()
-    os.kill(server.worker_pid(0), signal.SIGKILL)
-    join_all(streams)
-    lost = [s for s in streams if s.error]
-    kept = [s for s in streams if not s.error]
-    assert lost and kept, f"{len(lost)} lost, {len(kept)} kept"
-    for s in lost:
-        assert "attention worker 0 was lost" in s.error, s.error
-        assert s.ended - killed_at < ERROR_WITHIN_S
-    for s in kept:
-        assert s.done and s.chunks >= 1
+DEPLOYMENTS = [("--attention", "2", "--experts", "2"), ("--attention", "1", "--experts", "1", "--transport", "tcp"), ("--attention", "3")]
+
+
+@pytest.mark.parametrize("role", ["first", "last"])
+@pytest.mark.parametrize("server", [("--exact", *d) for d in DEPLOYMENTS], indirect=True)
+def test_worker_killed(server, role):
+    """Of attention or of experts, one of two or the only one; one that does both."""
+    n = len(server.workers())
+    streams = start_streams(server, 6)
+    os.kill(server.worker_pid(0 if role == "first" else n - 1), signal.SIGKILL)
+    went_on(server, streams)
     assert server.request("GET", "/health").status == 200
-    again = start_streams(server, 2)
-    join_all(again)
-    assert all(s.done and not s.error for s in again)
-    assert_books_balance(server, 4)
+    assert metric(server, "workers_lost_total") == 1
+    assert_books_balance(server, n)
+    wait_until(lambda: len(server.workers()) == n and server.request("GET", "/readyz").status == 200, "the worker is not back")
 
 
-@pytest.mark.parametrize(
-    "server",
-    [("--attention", "1", "--experts", "2"), ("--attention", "1", "--experts", "2", "--transport", "tcp")],
-    indirect=True,
-)
-def test_expert_worker_killed(server):
+@pytest.mark.parametrize("server", [("--exact", "--attention", "2", "--experts", "2")], indirect=True)
+def test_all_workers_killed(server):
     streams = start_streams(server, 4)
-    killed_at = time.monotonic()
-    os.kill(server.worker_pid(2), signal.SIGKILL)
-    join_all(streams)
-    for s in streams:
-        assert s.error and "expert worker 2" in s.error and "lost" in s.error, s.error
-        assert s.ended - killed_at < ERROR_WITHIN_S
-    assert server.request("GET", "/health").status == 503
-    assert server.request("GET", "/v1/models").status == 200
-    assert_books_balance(server, 3)
-    refused = server.request("POST", "/v1/completions", {"model": "m", "prompt": [3], "max_tokens": 4})
-    assert refused.status == 503
-    assert "error" in json.loads(refused.read())
+    for pid in server.workers().values():
+        os.kill(pid, signal.SIGKILL)
+    went_on(server, streams)
+    assert metric(server, "workers_restarted_total") == 4
+    assert_books_balance(server, 4)
 
 
 @pytest.mark.parametrize("server", [("--attention", "2", "--experts", "2")], indirect=True)
@@ -199,19 +214,14 @@ def test_worker_stopped_for_a_while(server):
     assert all(s.done and not s.error for s in streams), [s.error for s in streams]
 
 
-@pytest.mark.parametrize("server", [("--attention", "2", "--experts", "1", "--silence-limit", "4")], indirect=True)
-def test_hung_worker_is_killed(server):
+@pytest.mark.parametrize("server", [("--exact", "--attention", "2", "--experts", "1", "--silence-limit", "3")], indirect=True)
+def test_hung_worker_is_replaced(server):
     streams = start_streams(server, 2)
     pid = server.worker_pid(2)
     os.kill(pid, signal.SIGSTOP)
-    join_all(streams)
-    for s in streams:
-        assert s.error and ("silent for" in s.error or "has lost expert worker 2" in s.error), s.error
-    deadline = time.monotonic() + 30
-    while pathlib.Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    went_on(server, streams)
     assert not pathlib.Path(f"/proc/{pid}").exists()
-    assert server.request("GET", "/health").status == 503
+    assert any("silent for" in line for line in server.log), "".join(server.log)
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp", "loop"])
@@ -237,11 +247,4 @@ def test_client_leaves(server):
     response = connection.getresponse()
     response.readline()
     connection.close()
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        metrics = server.request("GET", "/metrics").read().decode()
-        if re.search(r"^sluice:num_requests_running\S* 0", metrics, re.M):
-            break
-        time.sleep(0.1)
-    else:
-        raise AssertionError(metrics)
+    wait_until(lambda: metric(server, "num_requests_running") == 0, "the request still runs")

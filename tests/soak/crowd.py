@@ -25,9 +25,9 @@ CONNECTING = 200  # connections that are being opened at a time
 BALANCE_S = 30
 
 
-def start(sluice, model, options):
+def start(sluice, model, options, environment=None):
     process = subprocess.Popen([sluice, "serve", model, "--port", "0", "--served-model-name", "m", *options],
-                               stderr=subprocess.PIPE, text=True)
+                               stderr=subprocess.PIPE, text=True, env=environment)
     lines = []
     for line in process.stderr:
         lines.append(line)
