@@ -15,14 +15,14 @@ typedef enum sl_mutation {
     SL_MUTATE_UNTOLD_DEATH, /* the sequencer keeps a member's death to itself */
     SL_MUTATE_LOST_SHARED,  /* shared experts are left out when the batch is of 7, 14, ... rows */
     SL_MUTATE_UNAWAITED,    /* a lane goes on before the device is through with it */
-    SL_MUTATE_HASTY_QUIET,  /* a worker says that it is quiet as soon as it is to hold */
+    SL_MUTATE_KEPT_STEP,    /* a worker keeps its steps where it is told that something broke */
     SL_MUTATE_OLD_HOSTS,    /* an attention worker that takes a plan sends by the one before */
 } sl_mutation;
 
 /* By value of sl_mutation, for the command line of the test. */
 #define SL_MUTATION_NAMES                                                                          \
     "none", "lost_row", "double_merge", "stale_generation", "forgotten_page", "skipped_row",       \
-        "lost_wake", "untold_death", "lost_shared", "unawaited", "hasty_quiet", "old_hosts"
+        "lost_wake", "untold_death", "lost_shared", "unawaited", "kept_step", "old_hosts"
 
 #ifdef SL_MUTATIONS
 extern sl_mutation sl_mutation_on; /* set by the test before anything runs */

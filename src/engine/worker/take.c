@@ -70,13 +70,20 @@ sl_status sl_take_prepare(sl_worker *w, sl_plan *next, sl_err *err) {
     return SL_OK;
 }
 
+/* Everybody is there: else the planted bug sends to nobody. */
+static inline bool is_whole(const sl_plan *p) {
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        if (p->worker[i].roles == 0) return false;
+    return true;
+}
+
 /* Who is there and who hosts what can be others. */
 static void adopt(sl_worker *w) {
     const sl_plan before = w->plan;
     w->plan.epoch = w->next.epoch;
     w->plan.worker = w->next.worker;
     w->next.worker = before.worker;
-    if (!SL_MUTATION(OLD_HOSTS) || !w->attn) {
+    if (!SL_MUTATION(OLD_HOSTS) || !w->attn || !is_whole(&w->plan)) {
         w->plan.place = w->next.place;
         w->next.place = before.place;
     }
@@ -122,7 +129,7 @@ static sl_status on_go(sl_worker *w, sl_err *err) {
 sl_status sl_take_on_word(sl_worker *w, const sl_wire_header *h, sl_err *err) {
     sl_taker *t = &w->taker;
     if (h->kind == SL_MSG_HOLD && w->attn && sl_taker_hold(t, h->epoch)) {
-        if (h->flags & SL_WIRE_BREAK) sl_attn_give_up(w->attn);
+        if ((h->flags & SL_WIRE_BREAK) && !SL_MUTATION(KEPT_STEP)) sl_attn_give_up(w->attn);
         return SL_OK;
     }
     if (h->kind == SL_MSG_TAKE && sl_taker_take(t, h->epoch)) return on_take(w);
@@ -133,6 +140,6 @@ sl_status sl_take_on_word(sl_worker *w, const sl_wire_header *h, sl_err *err) {
 
 void sl_take_look(sl_worker *w) {
     if (!w->taker.holds || w->taker.quiet) return;
-    if (sl_taker_rests(&w->taker, sl_attn_rests(w->attn) || SL_MUTATION(HASTY_QUIET)))
+    if (sl_taker_rests(&w->taker, sl_attn_rests(w->attn)))
         answer(w, SL_MSG_QUIET, w->taker.next, NULL);
 }
