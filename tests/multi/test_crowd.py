@@ -20,9 +20,12 @@ import crowd  # noqa: E402
     (["--max-num-seqs", "20"], 20),
 ], ids=["colocated", "1+1", "queued"])
 def test_crowd(options, running):
-    f = crowd.run(SLUICE, FIXTURE, 200, 100, options)
+    for _ in range(3):  # a busy machine may look at the figures too rarely to see the peak
+        f = crowd.run(SLUICE, FIXTURE, 200, 100, options)
+        assert f["tokens"] >= 180 * 100
+        if f["peak_running"] >= running and f["peak_connections"] >= 180:
+            break
     assert f["peak_running"] >= running and f["peak_connections"] >= 180
-    assert f["tokens"] >= 180 * 100
 
 
 def test_crowd_in_a_small_pool():
