@@ -90,8 +90,8 @@ static const struct {
     {NAN_GATE, "gate"},
     {TRUNCATED, "bytes"},
     {GARBAGE, "dispatch"},
-    {NO_PAYLOAD, "dispatch of 3 rows, 0 bytes"},
-    {BARE, "dispatch of 0 rows"},
+    {NO_PAYLOAD, "DISPATCH of 3 rows, 0 bytes"},
+    {BARE, "DISPATCH of 0 rows"},
 };
 
 static void bend_batch(actor *a, batch *d, bend how) {
@@ -287,7 +287,7 @@ static const struct {
     {WITH_SET, "flags 1"},
     {WAVE, "wave"},
     {SHORT, "bytes"},
-    {EMPTY, "return of 0 rows"},
+    {EMPTY, "RETURN of 0 rows"},
     {RUBBISH, "return"},
     {AGAIN, "covers positions"},
 };

@@ -137,21 +137,6 @@ static bool run(void *side) {
 
 /* ---- replies ---- */
 
-static sl_status check_return(const sl_flow *f, const sl_wire_header *h, sl_span payload,
-                              sl_err *err) {
-    if (h->lane || h->chunk || h->flags || h->layer >= f->a->m->n_moe || h->rows == 0 ||
-        payload.len == 0)
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "return of %u rows, %zu bytes for layer %u of %u, lane %u, chunk %u, flags "
-                       "%x",
-                       h->rows, payload.len, h->layer, f->a->m->n_moe, h->lane, h->chunk, h->flags);
-    uint64_t seen = f->parts.seen;
-    if (h->wave > seen && h->wave - seen > SL_AEP_MAX_STEP)
-        return sl_fail(err, SL_ERR_PROTOCOL, "wave %llu after %llu", (unsigned long long)h->wave,
-                       (unsigned long long)seen);
-    return SL_OK;
-}
-
 static sl_status on_return(void *side, uint32_t expert_index, const sl_wire_header *h, sl_buf **buf,
                            sl_err *err) {
     sl_flow *f = side;
@@ -159,7 +144,7 @@ static sl_status on_return(void *side, uint32_t expert_index, const sl_wire_head
     sl_wire_return v;
     uint32_t slot, rows = 0;
     uint64_t sent_ns = UINT64_MAX;
-    sl_status st = check_return(f, h, payload, err);
+    sl_status st = sl_worker_check_wave(f->a->w, h, payload.len, f->parts.seen, err);
     if (st == SL_OK)
         st =
             sl_wire_return_decode(h, payload, f->a->m, (sl_wire_format)f->a->w->plan.wire, &v, err);

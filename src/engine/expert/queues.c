@@ -73,17 +73,7 @@ static sl_status check_header(const queues *x, uint32_t src, const sl_wire_heade
     const sl_plan *p = &x->w->plan;
     if (src >= p->n_workers || !(p->worker[src].roles & SL_ROLE_ATTENTION))
         return sl_fail(err, SL_ERR_PROTOCOL, "dispatch from worker %u", src);
-    if (h->lane || h->chunk || h->flags || h->layer >= x->m->n_moe || h->rows == 0 ||
-        payload.len == 0)
-        return sl_fail(err, SL_ERR_PROTOCOL,
-                       "dispatch of %u rows, %zu bytes for layer %u of %u, lane %u, chunk %u, "
-                       "flags %x",
-                       h->rows, payload.len, h->layer, x->m->n_moe, h->lane, h->chunk, h->flags);
-    uint64_t seen = sl_queues_seen(x->queues);
-    if (h->wave > seen && h->wave - seen > SL_AEP_MAX_STEP)
-        return sl_fail(err, SL_ERR_PROTOCOL, "wave %llu after %llu", (unsigned long long)h->wave,
-                       (unsigned long long)seen);
-    return SL_OK;
+    return sl_worker_check_wave(x->w, h, payload.len, sl_queues_seen(x->queues), err);
 }
 
 static void push(queues *x, const sl_wire_header *h, uint32_t expert, entry e) {

@@ -104,9 +104,6 @@ static inline uint32_t sl_lane_max_rows(const sl_plan *p) {
     return p->max_num_batched_tokens / p->lanes;
 }
 
-/* aep: how far one message may raise the epoch, so that no peer can make it overflow. */
-#define SL_AEP_MAX_STEP (1ull << 32)
-
 /* The loop ends with `why`, whose text is in w->stop_err if it is not SL_OK. */
 static inline void sl_worker_stop(sl_worker *w, sl_status why) {
     w->stop = true;
@@ -157,6 +154,10 @@ void sl_inbox_free(sl_inbox *in); /* of an empty one */
 
 /* A message that its sender may not send: SL_ERR_PROTOCOL. */
 sl_status sl_worker_refuse(const sl_wire_header *h, sl_err *err);
+/* Whether a DISPATCH or RETURN may be one of aep's, with `bytes` of rows, where the latest wave was
+ * `seen`. SL_ERR_PROTOCOL. */
+sl_status sl_worker_check_wave(const sl_worker *w, const sl_wire_header *h, size_t bytes,
+                               uint64_t seen, sl_err *err) SL_MUST_CHECK;
 
 /* Sends to worker `dst` of the plan (itself included) or to the coordinator (SL_NO_WORKER). Fills
  * epoch where there is none. Takes payload. A lost destination is SL_ERR_PEER_DOWN. */

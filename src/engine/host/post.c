@@ -7,6 +7,8 @@
 #define INBOX_MAX 65536u
 #define INBOX_MIN 256u
 
+#define WAVE_MAX_STEP (1ull << 32) /* of one message: no peer can make the number overflow */
+
 /* ---- inbox ---- */
 
 sl_status sl_inbox_reserve(sl_inbox *in, sl_err *err) {
@@ -78,4 +80,18 @@ sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *p
 sl_status sl_worker_refuse(const sl_wire_header *h, sl_err *err) {
     return sl_fail(err, SL_ERR_PROTOCOL, "unexpected %s from worker %u", sl_msg_kind_name(h->kind),
                    h->src);
+}
+
+sl_status sl_worker_check_wave(const sl_worker *w, const sl_wire_header *h, size_t bytes,
+                               uint64_t seen, sl_err *err) {
+    const uint32_t n_moe = w->device->spec->n_moe;
+    if (h->lane || h->chunk || h->flags || h->layer >= n_moe || h->rows == 0 || bytes == 0)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "%s of %u rows, %zu bytes for layer %u of %u, lane %u, chunk %u, flags %x",
+                       sl_msg_kind_name(h->kind), h->rows, bytes, h->layer, n_moe, h->lane,
+                       h->chunk, h->flags);
+    if (h->wave > seen && h->wave - seen > WAVE_MAX_STEP)
+        return sl_fail(err, SL_ERR_PROTOCOL, "wave %llu after %llu", (unsigned long long)h->wave,
+                       (unsigned long long)seen);
+    return SL_OK;
 }
