@@ -1,6 +1,5 @@
 /* The transport over shared memory. */
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -8,6 +7,7 @@
 
 #include "base/mem.h"
 #include "net/shm/shm_int.h"
+#include "net/sleep.h"
 
 #define POLL_NS    500000u /* how often a busy net looks at its sockets */
 #define MAX_EVENTS 64
@@ -130,15 +130,6 @@ static bool has_work(const shm_transport *t) {
     return false;
 }
 
-static void sleep_until(shm_transport *t, uint64_t until_ns) {
-    struct pollfd fd = {.fd = t->epoll_fd, .events = POLLIN};
-    uint64_t now_ns = sl_now_ns();
-    uint64_t ns = until_ns > now_ns ? until_ns - now_ns : 0;
-    struct timespec ts = {.tv_sec = (time_t)(ns / 1000000000u),
-                          .tv_nsec = (long)(ns % 1000000000u)};
-    (void)ppoll(&fd, 1, &ts, NULL);
-}
-
 static void shm_wait(sl_transport *base, uint64_t timeout_us) {
     shm_transport *t = of(base);
     uint64_t until_ns = sl_now_ns() + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u);
@@ -147,15 +138,13 @@ static void shm_wait(sl_transport *base, uint64_t timeout_us) {
         if (has_work(t)) return;
     } while (sl_poll_again(&poll));
     for (shm_link *l = t->links; l; l = l->next) sl_shm_link_announce(l);
-    if (!has_work(t)) sleep_until(t, until_ns);
+    if (!has_work(t)) (void)sl_sleep_on(&t->epoll_fd, 1, until_ns);
     for (shm_link *l = t->links; l; l = l->next) sl_shm_link_awake(l);
     t->next_poll_ns = 0;
 }
 
 static void shm_wake(sl_transport *base) {
-    uint64_t one = 1;
-    ssize_t n = write(of(base)->wake_fd, &one, sizeof one);
-    SL_ASSERT(n == (ssize_t)sizeof one || errno == EAGAIN);
+    sl_sleep_end(of(base)->wake_fd);
 }
 
 static bool watch(shm_transport *t, int fd, int *which) {

@@ -1,7 +1,6 @@
 /* The transport over TCP: listening, epoll, timers. */
 #include <errno.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -9,6 +8,7 @@
 
 #include "base/mem.h"
 #include "net/address.h"
+#include "net/sleep.h"
 #include "net/tcp/tcp_int.h"
 
 #define MAX_EVENTS 64
@@ -127,13 +127,6 @@ static void tcp_progress(sl_transport *base) {
 
 /* ---- waiting ---- */
 
-static bool is_ready(const tcp_transport *t, uint64_t ns) {
-    struct pollfd fd = {.fd = t->epoll_fd, .events = POLLIN};
-    struct timespec ts = {.tv_sec = (time_t)(ns / 1000000000u),
-                          .tv_nsec = (long)(ns % 1000000000u)};
-    return ppoll(&fd, 1, &ts, NULL) != 0;
-}
-
 static void tcp_wait(sl_transport *base, uint64_t timeout_us) {
     tcp_transport *t = of(base);
     uint64_t now_ns = sl_now_ns();
@@ -142,15 +135,13 @@ static void tcp_wait(sl_transport *base, uint64_t timeout_us) {
     if (t->n_lingering) until_ns = SL_MIN(until_ns, now_ns + 1000000u);
     sl_poll poll = sl_poll_begin(&base->net->polled, SL_MAX(base->net->poll_ns, POLL_NS), until_ns);
     do {
-        if (is_ready(t, 0)) return;
+        if (sl_sleep_on(&t->epoll_fd, 1, 0)) return;
     } while (sl_poll_again(&poll));
-    if (until_ns > poll.now_ns) (void)is_ready(t, until_ns - poll.now_ns);
+    (void)sl_sleep_on(&t->epoll_fd, 1, until_ns);
 }
 
 static void tcp_wake(sl_transport *base) {
-    uint64_t one = 1;
-    ssize_t n = write(of(base)->wake_fd, &one, sizeof one);
-    SL_ASSERT(n == (ssize_t)sizeof one || errno == EAGAIN);
+    sl_sleep_end(of(base)->wake_fd);
 }
 
 static sl_status tcp_watch(sl_transport *base, int fd, sl_err *err) {

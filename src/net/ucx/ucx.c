@@ -1,6 +1,5 @@
 /* The transport over UCX. */
 #include <errno.h>
-#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
@@ -8,6 +7,7 @@
 
 #include "base/mem.h"
 #include "net/address.h"
+#include "net/sleep.h"
 #include "net/ucx/ucx_int.h"
 
 #define MAX_EVENTS 64 /* of one progress, so that timers get their turn */
@@ -204,22 +204,6 @@ static bool drain_wake(ucx_transport *t) {
     return read(t->wake_fd, &n, sizeof n) == (ssize_t)sizeof n;
 }
 
-static bool owner_is_called(const ucx_transport *t) {
-    struct pollfd fd = {.fd = t->owner_fd, .events = POLLIN};
-    return t->owner_fd >= 0 && poll(&fd, 1, 0) > 0;
-}
-
-static void sleep_until(ucx_transport *t, uint64_t until_ns) {
-    struct pollfd fds[3] = {{.fd = t->event_fd, .events = POLLIN},
-                            {.fd = t->wake_fd, .events = POLLIN},
-                            {.fd = t->owner_fd, .events = POLLIN}};
-    uint64_t now_ns = sl_now_ns();
-    uint64_t ns = until_ns > now_ns ? until_ns - now_ns : 0;
-    struct timespec ts = {.tv_sec = (time_t)(ns / 1000000000u),
-                          .tv_nsec = (long)(ns % 1000000000u)};
-    (void)ppoll(fds, 3, &ts, NULL);
-}
-
 static void ucx_wait(sl_transport *base, uint64_t timeout_us) {
     ucx_transport *t = of(base);
     uint64_t until_ns = sl_now_ns() + 1000u * SL_MIN(timeout_us, (uint64_t)3600000000u);
@@ -229,8 +213,9 @@ static void ucx_wait(sl_transport *base, uint64_t timeout_us) {
         }
         if (has_work(t)) return;
         if (sl_poll_again(&poll)) continue;
-        if (drain_wake(t) || owner_is_called(t)) return;
-        if (ucp_worker_arm(t->worker) == UCS_OK) sleep_until(t, until_ns);
+        const int fds[] = {t->event_fd, t->wake_fd, t->owner_fd};
+        if (drain_wake(t) || sl_sleep_on(&t->owner_fd, 1, 0)) return;
+        if (ucp_worker_arm(t->worker) == UCS_OK) (void)sl_sleep_on(fds, SL_LEN(fds), until_ns);
         /* Busy: something is pending that may need the peer, who may need this core. */
         else
             sched_yield();
@@ -238,9 +223,7 @@ static void ucx_wait(sl_transport *base, uint64_t timeout_us) {
 }
 
 static void ucx_wake(sl_transport *base) {
-    uint64_t one = 1;
-    ssize_t n = write(of(base)->wake_fd, &one, sizeof one);
-    SL_ASSERT(n == (ssize_t)sizeof one || errno == EAGAIN);
+    sl_sleep_end(of(base)->wake_fd);
 }
 
 static sl_status ucx_watch(sl_transport *base, int fd, sl_err *err) {
