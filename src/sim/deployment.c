@@ -63,7 +63,8 @@ static double depth_of(const sim *s, const sim_worker *w) {
 
 static void book_depth(sim *s, sim_worker *w) {
     double now = sim_now(s);
-    if (sim_counts(s)) w->depth_area += w->depth * (now - SL_MAX(w->depth_since, s->from_us));
+    if (sim_counts(s))
+        w->depth_area += w->depth * (now - SL_MAX(w->depth_since, s->result.from_us));
     w->depth = depth_of(s, w);
     w->depth_since = now;
     if (sim_counts(s)) w->depth_max = SL_MAX(w->depth_max, w->depth);
@@ -277,7 +278,7 @@ static void handle(sim *s, const sl_sim_event *e) {
         break;
     case SIM_END:
         s->phase = SIM_ENDING;
-        s->over = s->from_us <= 0 && s->s->warmup_us > 0; /* no token came at all */
+        s->over = s->result.from_us <= 0 && s->s->warmup_us > 0; /* no token came at all */
         break;
     }
 }

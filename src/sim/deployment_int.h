@@ -244,12 +244,9 @@ typedef struct sim {
 
     /* results */
     sim_phase phase;
-    double from_us, to_us;
-    uint64_t all_tokens, tokens, last_tokens, finished, submitted, failed, refused, preempted, kept;
-    uint64_t too_long;
-    uint32_t shortest; /* positions of the shortest of those */
-    uint64_t messages, rows_created, rows_merged, rows_cancelled, rows_lost, rows_away;
-    double message_bytes;
+    sl_sim_result result; /* what it counts */
+    uint64_t all_tokens, last_tokens, kept, rows_away;
+    uint32_t shortest; /* positions of the shortest that were too long */
     sim_samples ttft, itl, tpot, queued;
 } sim;
 

@@ -225,14 +225,14 @@ static void dispatch(sim *s, sim_worker *w, const sl_turn *t) {
     if (last) sl_member_vote(&l->member, stay);
     l->layer = t->layer;
     l->sent_at = sim_now(s);
-    s->rows_created += l->step.rows;
+    s->result.rows_created += l->step.rows;
     s->rows_away += l->step.rows;
     sim_route_dispatch(s, w, t->lane, moe, stay);
 }
 
 static void merge(sim *s, sim_worker *w, const sl_turn *t) {
     const sim_lane *l = &w->attn->lane[t->lane];
-    s->rows_merged += l->step.rows;
+    s->result.rows_merged += l->step.rows;
     s->rows_away -= l->step.rows;
     sim_note_span(s, w,
                   (sl_trace_event){.kind = SL_TRACE_FLIGHT,
@@ -344,7 +344,7 @@ void sim_attn_lose(sim *s, sim_worker *w) {
     for (uint32_t l = 0; l < s->lanes; l++) {
         sim_lane *lane = &a->lane[l];
         if (!s->aep && sl_turns_in_flight(&a->turns, l)) {
-            s->rows_lost += lane->step.rows;
+            s->result.rows_lost += lane->step.rows;
             s->rows_away -= lane->step.rows;
         }
         sl_turns_drop(&a->turns, l);

@@ -58,16 +58,17 @@ static sl_status enter(sim *s, uint32_t prompt, uint32_t output) {
         s->req = bigger;
         s->cap_req = cap;
     }
-    if (st == SL_OK) s->req[id] = (sim_request){.number = s->submitted - 1, .came_at = sim_now(s)};
+    if (st == SL_OK)
+        s->req[id] = (sim_request){.number = s->result.submitted - 1, .came_at = sim_now(s)};
     return st;
 }
 
 static void submit(sim *s) {
     const sl_workload *load = s->s->load;
     uint32_t prompt, output;
-    s->submitted++;
+    s->result.submitted++;
     if (!s->serving || (s->s->max_open && s->n_open >= s->s->max_open)) {
-        s->refused++;
+        s->result.refused++;
         s->trace_at += load->trace != NULL;
         return;
     }
@@ -81,8 +82,8 @@ static void submit(sim *s) {
     }
     uint32_t positions = (uint32_t)sl_kv_positions(prompt, output);
     if (positions > s->p->context || sl_kv_pages_for(positions) > s->p->n_pages) {
-        s->refused++; /* would never fit: the engine answers 400 */
-        s->shortest = s->too_long++ ? SL_MIN(s->shortest, positions) : positions;
+        s->result.refused++; /* would never fit: the engine answers 400 */
+        s->shortest = s->result.too_long++ ? SL_MIN(s->shortest, positions) : positions;
         return;
     }
     s->n_open++;
@@ -97,7 +98,7 @@ static uint64_t requests_in_all(const sim *s) {
 
 static bool more(const sim *s) {
     uint64_t n = requests_in_all(s);
-    return n == 0 || s->submitted < n;
+    return n == 0 || s->result.submitted < n;
 }
 
 void sim_coord_come(sim *s) {
@@ -107,7 +108,7 @@ void sim_coord_come(sim *s) {
     if (!more(s)) return;
     double at;
     if (a->kind == SL_ARRIVAL_TRACE)
-        at = (double)s->s->load->trace[s->submitted].at_us / (a->speed > 0 ? a->speed : 1);
+        at = (double)s->s->load->trace[s->result.submitted].at_us / (a->speed > 0 ? a->speed : 1);
     else
         at = sim_now(s) - log(sim_uniform(&s->lengths_rng)) * 1e6 / a->rate;
     sl_sim_events_push(&s->ev, SL_MAX(at, sim_now(s)), SIM_COME, 0, 0);
@@ -162,7 +163,7 @@ sl_status sim_coord_start(sim *s) {
 /* The client has heard of the end; in a closed loop it asks again. */
 void sim_coord_client(sim *s, bool failed) {
     s->n_open--;
-    s->failed += failed;
+    s->result.failed += failed;
     if (s->s->load->arrival.kind == SL_ARRIVAL_CLOSED && more(s) && s->serving) submit(s);
 }
 
@@ -177,7 +178,7 @@ static void count_token(sim *s, double at) {
         s->phase = SIM_ENDING;
     if (s->phase == SIM_WARM && at >= o->warmup_us && s->all_tokens > o->warmup_tokens) {
         s->phase = SIM_ON;
-        s->from_us = at;
+        s->result.from_us = at;
         for (uint32_t i = 0; i < s->n_workers; i++) {
             sim_worker *w = &s->worker[i];
             w->busy_from = w->busy_us;
@@ -186,9 +187,9 @@ static void count_token(sim *s, double at) {
         }
     }
     if (!sim_counts(s)) return;
-    if (at > s->to_us) {
-        s->to_us = at;
-        s->tokens += s->last_tokens;
+    if (at > s->result.to_us) {
+        s->result.to_us = at;
+        s->result.tokens += s->last_tokens;
         s->last_tokens = 0;
         s->over = s->phase == SIM_ENDING;
         if (s->over) s->phase = SIM_OFF;
@@ -207,7 +208,7 @@ static void finish(sim *s, uint32_t request) {
     uint32_t tokens = s->admit.request[request].drawn;
     if (sim_counts(s)) {
         double tpot = tokens > 1 ? (r->last_at - r->first_at) / (tokens - 1) : 0;
-        s->finished++;
+        s->result.finished++;
         s->kept += keeps_objectives(s, r, tpot);
         if (tokens > 1) sim_sample(s, &s->tpot, tpot);
     }
@@ -237,7 +238,7 @@ static void hear(sim *s, sim_worker *w, uint32_t n) {
         matters = matters || t->what == SIM_TOLD_TOKEN;
         if (t->what == SIM_TOLD_GAVE_WAY) {
             sl_admit_gave_way(&s->admit, t->request);
-            s->preempted++;
+            s->result.preempted++;
         } else {
             token(s, t->request);
             if (t->what == SIM_TOLD_LAST) finish(s, t->request);

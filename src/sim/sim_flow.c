@@ -32,7 +32,7 @@ static void enter(sim *s, sim_worker *w) {
 static void drop(sim *s, sim_worker *w, uint32_t slot) {
     const sl_parts *p = &w->attn->flow->parts;
     if (sl_parts_comes_back(p, p->part[slot].layer)) {
-        s->rows_cancelled += p->part[slot].rows;
+        s->result.rows_cancelled += p->part[slot].rows;
         s->rows_away -= p->part[slot].rows;
     }
     sim_attn_give_way(s, w, &w->attn->slots.life[slot]);
@@ -83,7 +83,7 @@ static bool take(sim *s, sim_worker *w) {
         for (uint32_t i = 0; i < p->n_ended; i++) drop(s, w, p->ended[i]);
     } while (p->n_batch == 0);
     if (sl_parts_comes_back(p, p->layer)) {
-        s->rows_merged += p->n_rows;
+        s->result.rows_merged += p->n_rows;
         s->rows_away -= p->n_rows;
     }
     return true;
@@ -159,7 +159,7 @@ static void dispatch(sim *s, sim_worker *w) {
     sim_flow *f = w->attn->flow;
     const sl_parts *p = &f->parts;
     uint32_t row = 0;
-    s->rows_created += p->n_rows;
+    s->result.rows_created += p->n_rows;
     s->rows_away += p->n_rows;
     for (uint32_t x = 0; x < s->n_expert; x++) s->to_msg[x] = SIM_NONE;
     for (uint32_t i = 0; i < p->n_batch && s->status == SL_OK; i++) {
@@ -220,7 +220,7 @@ void sim_flow_reset(sim *s, sim_worker *w) {
         const sl_part *t = &p->part[i];
         bool returned = t->state == SL_PART_READY && sl_parts_comes_back(p, t->layer);
         if (t->state != SL_PART_AWAY && !returned) continue;
-        s->rows_lost += t->rows;
+        s->result.rows_lost += t->rows;
         s->rows_away -= t->rows;
     }
     sl_parts_reset(p);

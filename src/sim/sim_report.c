@@ -41,12 +41,13 @@ static sl_sim_dist dist_of(sim_samples *v) {
 
 /* Rows and pages are conserved, servers do one thing at a time. */
 static sl_status audit(sim *s) {
-    if (s->rows_created != s->rows_merged + s->rows_cancelled + s->rows_lost + s->rows_away)
+    if (s->result.rows_created !=
+        s->result.rows_merged + s->result.rows_cancelled + s->result.rows_lost + s->rows_away)
         return sl_fail(s->err, SL_ERR_INTERNAL,
                        "simulation: %" PRIu64 " rows created, %" PRIu64 " merged, %" PRIu64
                        " cancelled, %" PRIu64 " lost, %" PRIu64 " away",
-                       s->rows_created, s->rows_merged, s->rows_cancelled, s->rows_lost,
-                       s->rows_away);
+                       s->result.rows_created, s->result.rows_merged, s->result.rows_cancelled,
+                       s->result.rows_lost, s->rows_away);
     for (uint32_t i = 0; i < s->n_workers; i++) {
         const sim_worker *w = &s->worker[i];
         if (w->busy_us > s->ev.now * (1 + 1e-9) || w->out.busy > w->out.free_at * (1 + 1e-9) ||
@@ -69,7 +70,7 @@ static sl_status audit(sim *s) {
 
 static sl_sim_worker_stats stats_of(const sim *s, const sim_worker *w, double span) {
     double busy = w->busy_us - w->busy_from;
-    if (w->running != SIM_REST) busy += s->ev.now - SL_MAX(w->began_at, s->from_us);
+    if (w->running != SIM_REST) busy += s->ev.now - SL_MAX(w->began_at, s->result.from_us);
     double scale = span > 0 ? 1 / span : 0;
     return (sl_sim_worker_stats){.roles = w->roles,
                                  .busy = SL_MIN(busy * scale, 1),
@@ -86,41 +87,29 @@ static sl_status nothing_fits(const sim *s) {
     return sl_fail(s->err, SL_ERR_INFEASIBLE,
                    "no request fits: the shortest of %" PRIu64 " has %u positions, prompt and "
                    "answer; the plan has a context of %u and %u KV pages of %u",
-                   s->too_long, s->shortest, s->p->context, s->p->n_pages, SL_KV_PAGE_TOKENS);
+                   s->result.too_long, s->shortest, s->p->context, s->p->n_pages,
+                   SL_KV_PAGE_TOKENS);
 }
 
 sl_status sim_report(sim *s, sl_sim_result *out) {
     if (s->s->warmup_us <= 0 && s->s->warmup_tokens == 0)
-        s->tokens += s->last_tokens; /* it began before the first */
-    double span = s->to_us - s->from_us, shares = s->ev.now - s->from_us;
+        s->result.tokens += s->last_tokens; /* it began before the first */
+    double span = s->result.to_us - s->result.from_us, shares = s->ev.now - s->result.from_us;
     sl_status st = audit(s);
-    if (st == SL_OK && s->too_long > 0 && s->too_long == s->submitted) st = nothing_fits(s);
+    if (st == SL_OK && s->result.too_long > 0 && s->result.too_long == s->result.submitted)
+        st = nothing_fits(s);
     if (st != SL_OK) return st;
-    *out = (sl_sim_result){.from_us = s->from_us,
-                           .to_us = s->to_us,
-                           .end_us = s->ev.now,
-                           .tokens = s->tokens,
-                           .finished = s->finished,
-                           .submitted = s->submitted,
-                           .failed = s->failed,
-                           .refused = s->refused,
-                           .too_long = s->too_long,
-                           .preempted = s->preempted,
-                           .tokens_per_s = span > 0 ? 1e6 * (double)s->tokens / span : 0,
-                           .requests_per_s = span > 0 ? 1e6 * (double)s->finished / span : 0,
-                           .goodput_per_s = span > 0 ? 1e6 * (double)s->kept / span : 0,
-                           .ttft_us = dist_of(&s->ttft),
-                           .itl_us = dist_of(&s->itl),
-                           .tpot_us = dist_of(&s->tpot),
-                           .queued_us = dist_of(&s->queued),
-                           .events = s->ev.popped,
-                           .messages = s->messages,
-                           .message_bytes = s->message_bytes,
-                           .rows_created = s->rows_created,
-                           .rows_merged = s->rows_merged,
-                           .rows_cancelled = s->rows_cancelled,
-                           .rows_lost = s->rows_lost,
-                           .n_workers = s->n_workers};
+    *out = s->result;
+    out->end_us = s->ev.now;
+    out->tokens_per_s = span > 0 ? 1e6 * (double)s->result.tokens / span : 0;
+    out->requests_per_s = span > 0 ? 1e6 * (double)s->result.finished / span : 0;
+    out->goodput_per_s = span > 0 ? 1e6 * (double)s->kept / span : 0;
+    out->ttft_us = dist_of(&s->ttft);
+    out->itl_us = dist_of(&s->itl);
+    out->tpot_us = dist_of(&s->tpot);
+    out->queued_us = dist_of(&s->queued);
+    out->events = s->ev.popped;
+    out->n_workers = s->n_workers;
     out->worker = sl_alloc(s->n_workers, sizeof *out->worker);
     if (out->worker && s->s->trace_events) out->trace = sl_alloc(s->n_workers, sizeof *out->trace);
     if (!out->worker || (s->s->trace_events && !out->trace)) {

@@ -193,8 +193,8 @@ void sim_msg_send(sim *s, uint32_t id, size_t bytes) {
     }
     const sl_link_cost *c = link_of(s, w);
     double there = sl_sim_leave(&w->out, now, c, travels(s, c), m->bytes);
-    s->messages++;
-    s->message_bytes += m->bytes;
+    s->result.messages++;
+    s->result.message_bytes += m->bytes;
     w->owed_us += work_of(s, c);
     sim_note(w, event_of(s, m, SL_TRACE_SEND, m->dst), now, now);
     sl_sim_events_push(&s->ev, there, SIM_HEAD, m->dst, id);
