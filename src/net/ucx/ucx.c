@@ -115,6 +115,16 @@ static void ucx_destroy(sl_transport *base) {
     sl_free(t);
 }
 
+/* Who has this net's own address is on this machine. */
+static sl_peer_place place_of(const ucx_transport *t, const struct sockaddr_storage *peer) {
+    const char *address = t->base.net->hello.address;
+    struct sockaddr_storage own;
+    socklen_t len;
+    if (!address[0] || sl_address_resolve(address, NULL, &own, &len, NULL) != SL_OK)
+        return SL_PEER_ELSEWHERE;
+    return sl_address_same_host(&own, peer) ? SL_PEER_ON_THIS_MACHINE : SL_PEER_ELSEWHERE;
+}
+
 static sl_status ucx_connect(sl_transport *base, sl_conn *c, const char *address, sl_err *err) {
     struct sockaddr_storage a;
     socklen_t len;
@@ -131,6 +141,7 @@ static sl_status ucx_connect(sl_transport *base, sl_conn *c, const char *address
     if (st != SL_OK) return st;
     l->conn = c;
     c->link = l;
+    c->place = place_of(of(base), &a);
     return SL_OK;
 }
 
@@ -144,17 +155,20 @@ static void ucx_drop(sl_transport *base, sl_conn *c, bool flush) {
     sl_ucx_link_drop(c->link, flush);
 }
 
-static sl_origin origin_of(ucp_conn_request_h request) {
+/* *peer: its address; without a family when that is not known. */
+static sl_origin origin_of(ucp_conn_request_h request, struct sockaddr_storage *peer) {
     ucp_conn_request_attr_t attr = {.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR};
-    return ucp_conn_request_query(request, &attr) == UCS_OK
-               ? sl_address_origin(&attr.client_address)
-               : (sl_origin){.text = "unknown"};
+    *peer = (struct sockaddr_storage){0};
+    if (ucp_conn_request_query(request, &attr) != UCS_OK) return (sl_origin){.text = "unknown"};
+    *peer = attr.client_address;
+    return sl_address_origin(peer);
 }
 
 static void take_call(ucx_transport *t, ucp_conn_request_h request) {
     sl_err err = {0};
     ucx_link *l = sl_ucx_link_create(t);
-    sl_origin from = origin_of(request);
+    struct sockaddr_storage peer;
+    sl_origin from = origin_of(request, &peer);
     if (l && !(l->conn = sl_net_accept(t->base.net, &t->base, l, &from, &err))) {
         sl_ucx_link_free_unopened(l);
         l = NULL;
@@ -166,6 +180,7 @@ static void take_call(ucx_transport *t, ucp_conn_request_h request) {
     sl_conn *c = l->conn;
     ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST,
                               .conn_request = request};
+    c->place = place_of(t, &peer);
     if (sl_ucx_link_open(l, &params, "incoming connection", &err) == SL_OK) return;
     c->link = NULL;
     sl_net_link_down(c, SL_ERR_PEER_DOWN, err.msg);
