@@ -17,6 +17,11 @@ const sl_family *sl_family_of_class(sl_span name) {
     return NULL;
 }
 
+const sl_arch *sl_arch_find(const char *name) {
+    const sl_family *f = sl_family_of_class((sl_span){(const uint8_t *)name, strlen(name)});
+    return f ? &f->arch : NULL;
+}
+
 sl_status sl_family_read(sl_json root, const char *unknown, const sl_family **out, sl_err *err) {
     sl_json list = {0};
     sl_span name = {0};
@@ -35,6 +40,7 @@ sl_status sl_family_read(sl_json root, const char *unknown, const sl_family **ou
 }
 
 sl_shape sl_family_shape(const sl_family *f, const sl_model_spec *m) {
+    const sl_arch_tensor *q_norm = sl_arch_tensor_of(&f->arch, SL_ROLE_Q_NORM);
     bool mla = m->kv_lora != 0;
     sl_shape s = {
         .n_layers = m->n_layers,
@@ -60,13 +66,14 @@ sl_shape sl_family_shape(const sl_family *f, const sl_model_spec *m) {
         .d_ff_residual = m->dense_branch ? m->d_ff_shared : 0,
         .norms_per_layer = 2,
         .qk_norm = m->qk_norm,
-        .qk_norm_wide = m->qk_norm && f->small & SL_SMALL_QK_WIDE,
+        .qk_norm_wide = m->qk_norm && q_norm && q_norm->n == SL_DIM_Q,
         .qkv_bias = m->qkv_bias,
-        .o_bias = m->qkv_bias && f->small & SL_SMALL_O_BIAS,
-        .expert_bias = f->small & SL_SMALL_EXPERT_BIAS,
-        .router_bias = f->small & SL_SMALL_ROUTER_BIAS,
-        .shared_gate = f->small & SL_SMALL_SHARED_GATE,
-        .sink = f->small & SL_SMALL_SINK,
+        .o_bias = m->qkv_bias && f->o_bias,
+        .expert_bias = sl_arch_tensor_of(&f->arch, SL_ROLE_EXPERT_GATE_BIAS),
+        .router_bias = sl_arch_tensor_of(&f->arch, SL_ROLE_ROUTER_BIAS) ||
+                       sl_arch_tensor_of(&f->arch, SL_ROLE_LOGIT_BIAS),
+        .shared_gate = sl_arch_tensor_of(&f->arch, SL_ROLE_SHARED_SCALE),
+        .sink = sl_arch_tensor_of(&f->arch, SL_ROLE_SINKS),
         .max_position = m->max_position,
     };
     for (uint32_t i = 0; i < m->n_layers; i++) {

@@ -1,12 +1,13 @@
 /* The families of models, a row each: what a class of config.json is called, here and in GGUF, what
  * its file calls what counts, what differs from other families, and who reads what is its own.
  * config.json is read by it once (sl_hf_read), for the planner as for the engine, which reads on
- * what computing needs and refuses what it cannot compute; which tensors a family has is in
- * src/model/arch.c. A row stands in the family's own file, hf_<family>.c, those of the Llama line
- * together in hf_families.c. Inside of src/format. Thread: any (constant). */
+ * what computing needs and refuses what it cannot compute. A row stands in the family's own file,
+ * hf_<family>.c, those of the Llama line together in hf_families.c. Inside of src/format. Thread:
+ * any (constant). */
 #ifndef SL_FORMAT_FAMILY_H
 #define SL_FORMAT_FAMILY_H
 
+#include "format/arch.h"
 #include "format/gguf_config.h"
 #include "format/json.h"
 #include "spec/shape.h"
@@ -64,31 +65,21 @@ typedef struct sl_family_given {
     uint32_t kv_heads, window, experts, top_k, expert_width, n_shared, every, dense_first;
 } sl_family_given;
 
-/* Small tensors that come with a family: bits of `small`. */
-enum {
-    SL_SMALL_BIAS_GIVEN = 1, /* queries, keys and values have biases where the file is silent */
-    SL_SMALL_O_BIAS = 2,     /* ...and then the projection behind attention has one, too */
-    SL_SMALL_QK_WIDE = 4,    /* norms of queries and keys are those of all heads */
-    SL_SMALL_EXPERT_BIAS = 8,
-    SL_SMALL_ROUTER_BIAS = 16,
-    SL_SMALL_SHARED_GATE = 32,
-    SL_SMALL_SINK = 64,
-};
-
 typedef struct sl_family {
-    const char *name;       /* class in config.json; src/model/arch.c has it, too */
+    const char *name;       /* class in config.json */
     const char *model_type; /* beside it, or */
     const char *other_type; /* in files that share the class; NULL: none */
     const char *nested;     /* key of the object that has all of this; NULL: the file itself */
     sl_gguf_arch gguf;      /* its name NULL: there are no such files */
+    sl_arch arch;           /* tensors */
 
     /* What counts: both readers of config.json. */
     sl_family_keys key;
     sl_family_given given;
-    uint32_t small;
-    bool qk_norm; /* of queries and keys, unless the file says otherwise */
-    bool latent;  /* attention by latents */
-    bool windows; /* every other block has the window, or those that layer_types names */
+    bool bias_given, o_bias; /* where there are biases: when the file is silent; behind attention */
+    bool qk_norm;            /* of queries and keys, unless the file says otherwise */
+    bool latent;             /* attention by latents */
+    bool windows;            /* every other block has the window, or those that layer_types names */
 
     /* What computing needs besides, with what transformers assumes when a key is absent, and what
      * is not computed: the engine's alone. */

@@ -1,5 +1,31 @@
 /* Snowflake Arctic: Llama's names, and a dense branch beside the experts of a routed block. */
 #include "format/hf_config_int.h"
+#include "format/tensors.h"
+
+/* clang-format off */
+static const sl_arch_tensor tensors[] = {
+    COMMON_TENSORS,
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "block_sparse_moe.gate.weight",           SL_DIM_EXPERTS,   SL_DIM_MODEL},
+    {SL_ROLE_DENSE_GATE,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "block_sparse_moe.mlp.w1.weight",         SL_DIM_FF_DENSE,  SL_DIM_MODEL},
+    {SL_ROLE_DENSE_UP,    SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "block_sparse_moe.mlp.w3.weight",         SL_DIM_FF_DENSE,  SL_DIM_MODEL},
+    {SL_ROLE_DENSE_DOWN,  SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "block_sparse_moe.mlp.w2.weight",         SL_DIM_MODEL,     SL_DIM_FF_DENSE},
+    {SL_ROLE_SHARED_NORM, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "residual_layernorm.weight",              SL_DIM_MODEL,     SL_DIM_NONE},
+    {SL_ROLE_SHARED_GATE, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "residual_mlp.w1.weight",                 SL_DIM_FF_SHARED, SL_DIM_MODEL},
+    {SL_ROLE_SHARED_UP,   SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "residual_mlp.w3.weight",                 SL_DIM_FF_SHARED, SL_DIM_MODEL},
+    {SL_ROLE_SHARED_DOWN, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "residual_mlp.w2.weight",                 SL_DIM_MODEL,     SL_DIM_FF_SHARED},
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w1.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w3.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w2.weight", SL_DIM_MODEL,     SL_DIM_FF_EXPERT},
+};
+/* clang-format on */
+
+/* The usual names in GGUF are those of its dense branch. */
+static const sl_arch_alias gguf_names[] = {{"ffn_norm_exps.weight", SL_ROLE_FFN_NORM, true},
+                                           {"ffn_norm.weight", SL_ROLE_SHARED_NORM, true},
+                                           {"ffn_gate.weight", SL_ROLE_SHARED_GATE, true},
+                                           {"ffn_up.weight", SL_ROLE_SHARED_UP, true},
+                                           {"ffn_down.weight", SL_ROLE_SHARED_DOWN, true},
+                                           {0}};
 
 static const sl_hf_key own[] = {
     {"use_residual", SL_HF_USED},
@@ -24,6 +50,7 @@ static sl_status read_own(sl_json root, sl_model_spec *m, sl_err *err) {
 
 const sl_family sl_hf_arctic = {
     .name = "ArcticForCausalLM",
+    .arch = {TENSORS(tensors), .gguf = gguf_names},
     .model_type = "arctic",
     .key = {SL_LLAMA_KEYS, .experts = "num_local_experts", .expert_width = "intermediate_size",
             .dense_width = "intermediate_size", .branch = "parallel_attn_mlp_res",

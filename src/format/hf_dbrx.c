@@ -1,5 +1,42 @@
 /* DBRX: names of its own, attention and feed-forward in objects of their own. */
 #include "format/hf_config_int.h"
+#include "format/tensors.h"
+
+#undef BLOCK
+#define BLOCK "transformer.blocks.{L}."
+#define QKV   BLOCK "norm_attn_norm.attn.Wqkv.weight"
+/* clang-format off */
+static const sl_arch_tensor tensors[] = {
+    {SL_ROLE_EMBED,       SL_SCOPE_MODEL,     ATTN,          "transformer.wte.weight",                       SL_DIM_VOCAB,     SL_DIM_MODEL},
+    {SL_ROLE_FINAL_NORM,  SL_SCOPE_MODEL,     SL_STAGE_HEAD, "transformer.norm_f.weight",                    SL_DIM_MODEL,     SL_DIM_NONE},
+    {SL_ROLE_LM_HEAD,     SL_SCOPE_MODEL,     SL_STAGE_HEAD, "lm_head.weight",                               SL_DIM_VOCAB,     SL_DIM_MODEL},
+    {SL_ROLE_ATTN_NORM,   SL_SCOPE_BLOCK,     ATTN,          BLOCK "norm_attn_norm.norm_1.weight",           SL_DIM_MODEL,     SL_DIM_NONE},
+    {SL_ROLE_Q,           SL_SCOPE_BLOCK,     ATTN,          QKV,                                            SL_DIM_Q,         SL_DIM_MODEL},
+    {SL_ROLE_K,           SL_SCOPE_BLOCK,     ATTN,          QKV,                                            SL_DIM_KV,        SL_DIM_MODEL},
+    {SL_ROLE_V,           SL_SCOPE_BLOCK,     ATTN,          QKV,                                            SL_DIM_KV,        SL_DIM_MODEL},
+    {SL_ROLE_O,           SL_SCOPE_BLOCK,     ATTN,          BLOCK "norm_attn_norm.attn.out_proj.weight",    SL_DIM_MODEL,     SL_DIM_Q},
+    {SL_ROLE_FFN_NORM,    SL_SCOPE_BLOCK,     ATTN,          BLOCK "norm_attn_norm.norm_2.weight",           SL_DIM_MODEL,     SL_DIM_NONE},
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK, ATTN,          BLOCK "ffn.router.layer.weight",                SL_DIM_EXPERTS,   SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,    EXP,           BLOCK "ffn.experts.mlp.w1",                     SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,    EXP,           BLOCK "ffn.experts.mlp.v1",                     SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,    EXP,           BLOCK "ffn.experts.mlp.w2",                     SL_DIM_MODEL,     SL_DIM_FF_EXPERT},
+};
+static const sl_arch_store stores[] = {
+    {SL_ROLE_Q,           .gguf = true, .after = {SL_DIM_KV, SL_DIM_KV}},
+    {SL_ROLE_K,           .gguf = true, .before = {SL_DIM_Q}, .after = {SL_DIM_KV}},
+    {SL_ROLE_V,           .gguf = true, .before = {SL_DIM_Q, SL_DIM_KV}},
+    {SL_ROLE_EXPERT_GATE, .stack = SL_STACK_ROWS},
+    {SL_ROLE_EXPERT_UP,   .stack = SL_STACK_ROWS},
+    {SL_ROLE_EXPERT_DOWN, .stack = SL_STACK_ROWS, .transposed = true},
+};
+/* clang-format on */
+
+/* One tensor for queries, keys and values in GGUF, too. */
+static const sl_arch_alias gguf_names[] = {{"attn_qkv.weight", SL_ROLE_Q, false},
+                                           {"attn_qkv.weight", SL_ROLE_K, false},
+                                           {"attn_qkv.weight", SL_ROLE_V, false},
+                                           {"attn_output_norm.weight", SL_ROLE_FFN_NORM, false},
+                                           {0}};
 
 static const sl_hf_key root_keys[] = {
     {"vocab_size", SL_HF_USED},
@@ -121,6 +158,7 @@ static sl_status read_own(sl_json root, sl_model_spec *m, sl_err *err) {
 /* What is left out is as transformers assumes. */
 const sl_family sl_hf_dbrx = {
     .name = "DbrxForCausalLM",
+    .arch = {TENSORS(tensors), STORES(stores), .layer_norm = true, .gguf = gguf_names},
     .model_type = "dbrx",
     .key = {.layers = "n_layers",
             .d_model = "d_model",

@@ -1,6 +1,39 @@
 /* DeepSeek-V2 (arXiv:2405.04434) and V3 (arXiv:2412.19437), with all that share their classes:
  * V2-Lite, R1, Kimi-K2. */
 #include "format/hf_config_int.h"
+#include "format/tensors.h"
+
+/* clang-format off */
+#define PARTS                                                                                                              \
+    FRAME_TENSORS,                                                                                                                    \
+    {SL_ROLE_Q,           SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_proj.weight",             SL_DIM_Q,         SL_DIM_MODEL},   \
+    {SL_ROLE_Q_A,         SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_a_proj.weight",           SL_DIM_Q_LORA,    SL_DIM_MODEL},   \
+    {SL_ROLE_Q_A_NORM,    SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_a_layernorm.weight",      SL_DIM_Q_LORA,    SL_DIM_NONE},    \
+    {SL_ROLE_Q_B,         SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_b_proj.weight",           SL_DIM_Q,         SL_DIM_Q_LORA},  \
+    {SL_ROLE_KV_A,        SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_a_proj_with_mqa.weight", SL_DIM_KV_A,      SL_DIM_MODEL},   \
+    {SL_ROLE_KV_A_NORM,   SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_a_layernorm.weight",     SL_DIM_KV_LORA,   SL_DIM_NONE},    \
+    {SL_ROLE_KV_B,        SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.kv_b_proj.weight",          SL_DIM_KV_B,      SL_DIM_KV_LORA}, \
+    {SL_ROLE_K_B,         SL_SCOPE_BLOCK,       ATTN, NULL,                                        SL_DIM_K_B,       SL_DIM_NOPE},    \
+    {SL_ROLE_V_B,         SL_SCOPE_BLOCK,       ATTN, NULL,                                        SL_DIM_V,         SL_DIM_KV_LORA}, \
+    {SL_ROLE_O,           SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.o_proj.weight",             SL_DIM_MODEL,     SL_DIM_V},       \
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL},   \
+    MLP_DENSE,                                                                                                                        \
+    MLP_SHARED,                                                                                                                       \
+    MLP_EXPERTS
+
+static const sl_arch_tensor tensors_v2[] = {
+    PARTS,
+};
+static const sl_arch_tensor tensors_v3[] = {
+    PARTS,
+    {SL_ROLE_ROUTER_BIAS, SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.gate.e_score_correction_bias", SL_DIM_EXPERTS, SL_DIM_NONE},
+};
+/* clang-format on */
+
+static const sl_arch_store stores[] = {
+    {.role = SL_ROLE_K_B, SL_STACK_HEADS, .gguf = true},
+    {.role = SL_ROLE_V_B, SL_STACK_HEADS, .gguf = true},
+};
 
 /* Keys of both classes. Weights are read by name, so that code which a file points to (auto_map)
  * has nothing to say. */
@@ -133,6 +166,7 @@ static sl_status read_v3(sl_json root, sl_model_spec *m, sl_err *err) {
     .quant = "fp8", .own = SL_HF_KEYS(own), .read_quant = read_fp8
 
 const sl_family sl_hf_deepseek_v2 = {.name = "DeepseekV2ForCausalLM",
+                                     .arch = {TENSORS(tensors_v2), STORES(stores)},
                                      .model_type = "deepseek_v2",
                                      .key = {KEYS},
                                      .gguf = {GGUF},
@@ -141,13 +175,14 @@ const sl_family sl_hf_deepseek_v2 = {.name = "DeepseekV2ForCausalLM",
                                      .read_own = read_v2,
                                      BOTH};
 
-const sl_family sl_hf_deepseek_v3 = {.name = "DeepseekV3ForCausalLM",
-                                     .model_type = "deepseek_v3",
-                                     .other_type = "kimi_k2",
-                                     .key = {KEYS, .further = "num_nextn_predict_layers"},
-                                     .small = SL_SMALL_ROUTER_BIAS,
-                                     .gguf = {GGUF, .gating = SL_GGUF_GATE_SIGMOID},
-                                     .route_scale = 2.5,
-                                     .norm_topk = true,
-                                     .read_own = read_v3,
-                                     BOTH};
+const sl_family sl_hf_deepseek_v3 = {
+    .name = "DeepseekV3ForCausalLM",
+    .arch = {TENSORS(tensors_v3), STORES(stores), .router = SL_ROUTER_SIGMOID_GROUPS},
+    .model_type = "deepseek_v3",
+    .other_type = "kimi_k2",
+    .key = {KEYS, .further = "num_nextn_predict_layers"},
+    .gguf = {GGUF, .gating = SL_GGUF_GATE_SIGMOID},
+    .route_scale = 2.5,
+    .norm_topk = true,
+    .read_own = read_v3,
+    BOTH};

@@ -1,5 +1,62 @@
 /* The classes of the Llama line. */
 #include "format/hf_config_int.h"
+#include "format/tensors.h"
+
+/* clang-format off */
+static const sl_arch_tensor qwen3[] = {
+    COMMON_TENSORS,
+    {SL_ROLE_Q_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_norm.weight",            SL_DIM_HEAD,      SL_DIM_NONE},
+    {SL_ROLE_K_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_norm.weight",            SL_DIM_HEAD,      SL_DIM_NONE},
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                    SL_DIM_EXPERTS,   SL_DIM_MODEL},
+    MLP_DENSE,
+    MLP_EXPERTS,
+};
+
+static const sl_arch_tensor qwen2[] = {
+    COMMON_TENSORS,
+    QKV_BIAS,
+    {SL_ROLE_ROUTER,       SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL},
+    MLP_DENSE,
+    {SL_ROLE_SHARED_GATE,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.gate_proj.weight",  SL_DIM_FF_SHARED, SL_DIM_MODEL},
+    {SL_ROLE_SHARED_UP,    SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.up_proj.weight",    SL_DIM_FF_SHARED, SL_DIM_MODEL},
+    {SL_ROLE_SHARED_DOWN,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert.down_proj.weight",  SL_DIM_MODEL,     SL_DIM_FF_SHARED},
+    {SL_ROLE_SHARED_SCALE, SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.shared_expert_gate.weight",       SL_DIM_ONE,       SL_DIM_MODEL},
+    MLP_EXPERTS,
+};
+
+static const sl_arch_tensor mixtral[] = {
+    COMMON_TENSORS,
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "block_sparse_moe.gate.weight",           SL_DIM_EXPERTS,   SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w1.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w3.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,  BLOCK "block_sparse_moe.experts.{E}.w2.weight", SL_DIM_MODEL,     SL_DIM_FF_EXPERT},
+};
+
+static const sl_arch_tensor olmoe[] = {
+    COMMON_TENSORS,
+    {SL_ROLE_Q_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_norm.weight",            SL_DIM_Q,         SL_DIM_NONE},
+    {SL_ROLE_K_NORM,      SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_norm.weight",            SL_DIM_KV,        SL_DIM_NONE},
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                    SL_DIM_EXPERTS,   SL_DIM_MODEL},
+    MLP_EXPERTS,
+};
+
+static const sl_arch_tensor glm4[] = {
+    COMMON_TENSORS,
+    QKV_BIAS,
+    {SL_ROLE_Q_NORM,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.q_norm.weight",             SL_DIM_HEAD,      SL_DIM_NONE},
+    {SL_ROLE_K_NORM,       SL_SCOPE_BLOCK,       ATTN, BLOCK "self_attn.k_norm.weight",             SL_DIM_HEAD,      SL_DIM_NONE},
+    {SL_ROLE_ROUTER,       SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.weight",                     SL_DIM_EXPERTS,   SL_DIM_MODEL},
+    {SL_ROLE_ROUTER_BIAS,  SL_SCOPE_MOE_BLOCK,   ATTN, BLOCK "mlp.gate.e_score_correction_bias",    SL_DIM_EXPERTS,   SL_DIM_NONE},
+    MLP_DENSE,
+    MLP_SHARED,
+    MLP_EXPERTS,
+};
+
+/* clang-format on */
+
+/* The norm before the feed-forward is the one after attention in GGUF. */
+static const sl_arch_alias glm4_names[] = {{"post_attention_norm.weight", SL_ROLE_FFN_NORM, false},
+                                           {0}};
 
 static const sl_hf_key own_qwen3[] = {{"use_qk_norm", SL_HF_IS, {"true"}}};
 static const sl_hf_key own_qwen2[] = {{"qkv_bias", SL_HF_USED},
@@ -37,11 +94,12 @@ sl_status sl_hf_groups(sl_json root, sl_model_spec *m, sl_err *err) {
 
 const sl_family sl_hf_qwen3 = {
     .name = "Qwen3MoeForCausalLM",
+    .arch = {TENSORS(qwen3)},
     .model_type = "qwen3_moe",
     .key = {SL_LLAMA_KEYS, .bias = "attention_bias", .experts = "num_experts",
             .expert_width = "moe_intermediate_size", .dense_width = "intermediate_size",
             .every = "decoder_sparse_step", .dense = "mlp_only_layers"},
-    .small = SL_SMALL_O_BIAS,
+    .o_bias = true,
     .gguf = {.name = "qwen3moe",
              .width = SL_GGUF_EXPERT_WIDTH,
              .norm_topk = true,
@@ -55,12 +113,13 @@ const sl_family sl_hf_qwen3 = {
 
 const sl_family sl_hf_qwen2 = {
     .name = "Qwen2MoeForCausalLM",
+    .arch = {TENSORS(qwen2)},
     .model_type = "qwen2_moe",
     .key = {SL_LLAMA_KEYS, .bias = "qkv_bias", .experts = "num_experts",
             .expert_width = "moe_intermediate_size", .dense_width = "intermediate_size",
             .shared_width = "shared_expert_intermediate_size", .every = "decoder_sparse_step",
             .dense = "mlp_only_layers"},
-    .small = SL_SMALL_BIAS_GIVEN | SL_SMALL_SHARED_GATE,
+    .bias_given = true,
     .gguf = {.name = "qwen2moe", .width = SL_GGUF_EXPERT_WIDTH, .has = SL_GGUF_SHARED_WIDTH},
     .rope_theta = 1e4,
     .rms_eps = 1e-6,
@@ -69,6 +128,7 @@ const sl_family sl_hf_qwen2 = {
 
 const sl_family sl_hf_mixtral = {
     .name = "MixtralForCausalLM",
+    .arch = {TENSORS(mixtral)},
     .model_type = "mixtral",
     .key = {SL_LLAMA_KEYS, .window = "sliding_window", .experts = "num_local_experts",
             .expert_width = "intermediate_size"},
@@ -84,10 +144,11 @@ const sl_family sl_hf_mixtral = {
 
 const sl_family sl_hf_olmoe = {
     .name = "OlmoeForCausalLM",
+    .arch = {TENSORS(olmoe)},
     .model_type = "olmoe",
     .key = {SL_LLAMA_KEYS, .bias = "attention_bias", .experts = "num_experts",
             .expert_width = "intermediate_size"},
-    .small = SL_SMALL_O_BIAS | SL_SMALL_QK_WIDE,
+    .o_bias = true,
     .gguf = {.name = "olmoe", .width = "feed_forward_length"},
     .rope_theta = 1e4,
     .rms_eps = 1e-5,
@@ -99,13 +160,13 @@ const sl_family sl_hf_olmoe = {
 
 const sl_family sl_hf_glm4 = {
     .name = "Glm4MoeForCausalLM",
+    .arch = {TENSORS(glm4), .router = SL_ROUTER_SIGMOID_GROUPS, .gguf = glm4_names},
     .model_type = "glm4_moe",
     .key = {SL_LLAMA_KEYS, .bias = "attention_bias", .qk_norm = "use_qk_norm",
             .experts = "n_routed_experts", .expert_width = "moe_intermediate_size",
             .dense_width = "intermediate_size", .n_shared = "n_shared_experts",
             .dense_first = "first_k_dense_replace", .further = "num_nextn_predict_layers"},
     .given = {.n_shared = 1, .dense_first = 1},
-    .small = SL_SMALL_ROUTER_BIAS,
     .gguf = {.name = "glm4moe",
              .width = SL_GGUF_EXPERT_WIDTH,
              .gating = SL_GGUF_GATE_SIGMOID,

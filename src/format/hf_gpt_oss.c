@@ -1,5 +1,36 @@
 /* gpt-oss: windows in every other block, YaRN without whole pairs, experts of four bits. */
 #include "format/hf_config_int.h"
+#include "format/tensors.h"
+
+/* clang-format off */
+static const sl_arch_tensor tensors[] = {
+    COMMON_TENSORS,
+    QKV_BIAS,
+    {SL_ROLE_O_BIAS,           SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.o_proj.bias",         SL_DIM_MODEL,     SL_DIM_NONE},
+    {SL_ROLE_SINKS,            SL_SCOPE_BLOCK,     ATTN, BLOCK "self_attn.sinks",               SL_DIM_HEADS,     SL_DIM_NONE},
+    {SL_ROLE_ROUTER,           SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.router.weight",             SL_DIM_EXPERTS,   SL_DIM_MODEL},
+    {SL_ROLE_LOGIT_BIAS,       SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.router.bias",               SL_DIM_EXPERTS,   SL_DIM_NONE},
+    {SL_ROLE_EXPERT_GATE,      SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.gate_up_proj",      SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_UP,        SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.gate_up_proj",      SL_DIM_FF_EXPERT, SL_DIM_MODEL},
+    {SL_ROLE_EXPERT_DOWN,      SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.down_proj",         SL_DIM_MODEL,     SL_DIM_FF_EXPERT},
+    {SL_ROLE_EXPERT_GATE_BIAS, SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.gate_up_proj_bias", SL_DIM_FF_EXPERT, SL_DIM_NONE},
+    {SL_ROLE_EXPERT_UP_BIAS,   SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.gate_up_proj_bias", SL_DIM_FF_EXPERT, SL_DIM_NONE},
+    {SL_ROLE_EXPERT_DOWN_BIAS, SL_SCOPE_EXPERT,    EXP,  BLOCK "mlp.experts.down_proj_bias",    SL_DIM_MODEL,     SL_DIM_NONE},
+};
+/* clang-format on */
+
+static const sl_arch_store stores[] = {
+    {.role = SL_ROLE_EXPERT_GATE, SL_STACK_EXPERTS, .transposed = true, .step = 2},
+    {.role = SL_ROLE_EXPERT_UP, SL_STACK_EXPERTS, .transposed = true, .step = 2, .phase = 1},
+    {.role = SL_ROLE_EXPERT_DOWN, SL_STACK_EXPERTS, .transposed = true},
+    {.role = SL_ROLE_EXPERT_GATE_BIAS, SL_STACK_EXPERTS, .step = 2},
+    {.role = SL_ROLE_EXPERT_UP_BIAS, SL_STACK_EXPERTS, .step = 2, .phase = 1},
+    {.role = SL_ROLE_EXPERT_DOWN_BIAS, SL_STACK_EXPERTS},
+};
+
+/* The norm before the feed-forward is the one after attention in GGUF. */
+static const sl_arch_alias gguf_names[] = {{"post_attention_norm.weight", SL_ROLE_FFN_NORM, false},
+                                           {0}};
 
 static const sl_hf_key own[] = {
     {"attention_bias", SL_HF_USED},
@@ -75,12 +106,13 @@ static sl_status read_quant(sl_json root, sl_json quant, sl_model_spec *m, sl_er
 
 const sl_family sl_hf_gpt_oss = {
     .name = "GptOssForCausalLM",
+    .arch = {TENSORS(tensors), STORES(stores), .gguf = gguf_names},
     .model_type = "gpt_oss",
     .key = {SL_LLAMA_KEYS, .bias = "attention_bias", .window = "sliding_window",
             .experts = "num_local_experts", .expert_width = "intermediate_size"},
     .given = {.window = 128},
-    .small = SL_SMALL_BIAS_GIVEN | SL_SMALL_O_BIAS | SL_SMALL_ROUTER_BIAS | SL_SMALL_EXPERT_BIAS |
-             SL_SMALL_SINK,
+    .bias_given = true,
+    .o_bias = true,
     .windows = true,
     .gguf = {.name = "gpt-oss",
              .width = SL_GGUF_EXPERT_WIDTH,

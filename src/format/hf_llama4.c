@@ -1,5 +1,45 @@
 /* Llama 4: of a text model alone, and of one that also sees, whose text part is read. */
 #include "format/hf_config_int.h"
+#include "format/tensors.h"
+
+/* clang-format off */
+#define PARTS(P)                                                                                                                                  \
+    {SL_ROLE_EMBED,       SL_SCOPE_MODEL,       ATTN,          P "model.embed_tokens.weight",                         SL_DIM_VOCAB,     SL_DIM_MODEL},     \
+    {SL_ROLE_FINAL_NORM,  SL_SCOPE_MODEL,       SL_STAGE_HEAD, P "model.norm.weight",                                 SL_DIM_MODEL,     SL_DIM_NONE},      \
+    {SL_ROLE_LM_HEAD,     SL_SCOPE_MODEL,       SL_STAGE_HEAD, P "lm_head.weight",                                    SL_DIM_VOCAB,     SL_DIM_MODEL},     \
+    {SL_ROLE_ATTN_NORM,   SL_SCOPE_BLOCK,       ATTN,          P BLOCK "input_layernorm.weight",                      SL_DIM_MODEL,     SL_DIM_NONE},      \
+    {SL_ROLE_Q,           SL_SCOPE_BLOCK,       ATTN,          P BLOCK "self_attn.q_proj.weight",                     SL_DIM_Q,         SL_DIM_MODEL},     \
+    {SL_ROLE_K,           SL_SCOPE_BLOCK,       ATTN,          P BLOCK "self_attn.k_proj.weight",                     SL_DIM_KV,        SL_DIM_MODEL},     \
+    {SL_ROLE_V,           SL_SCOPE_BLOCK,       ATTN,          P BLOCK "self_attn.v_proj.weight",                     SL_DIM_KV,        SL_DIM_MODEL},     \
+    {SL_ROLE_O,           SL_SCOPE_BLOCK,       ATTN,          P BLOCK "self_attn.o_proj.weight",                     SL_DIM_MODEL,     SL_DIM_Q},         \
+    {SL_ROLE_FFN_NORM,    SL_SCOPE_BLOCK,       ATTN,          P BLOCK "post_attention_layernorm.weight",             SL_DIM_MODEL,     SL_DIM_NONE},      \
+    {SL_ROLE_ROUTER,      SL_SCOPE_MOE_BLOCK,   ATTN,          P BLOCK "feed_forward.router.weight",                  SL_DIM_EXPERTS,   SL_DIM_MODEL},     \
+    {SL_ROLE_DENSE_GATE,  SL_SCOPE_DENSE_BLOCK, ATTN,          P BLOCK "feed_forward.gate_proj.weight",               SL_DIM_FF_DENSE,  SL_DIM_MODEL},     \
+    {SL_ROLE_DENSE_UP,    SL_SCOPE_DENSE_BLOCK, ATTN,          P BLOCK "feed_forward.up_proj.weight",                 SL_DIM_FF_DENSE,  SL_DIM_MODEL},     \
+    {SL_ROLE_DENSE_DOWN,  SL_SCOPE_DENSE_BLOCK, ATTN,          P BLOCK "feed_forward.down_proj.weight",               SL_DIM_MODEL,     SL_DIM_FF_DENSE},  \
+    {SL_ROLE_SHARED_GATE, SL_SCOPE_MOE_BLOCK,   ATTN,          P BLOCK "feed_forward.shared_expert.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL},     \
+    {SL_ROLE_SHARED_UP,   SL_SCOPE_MOE_BLOCK,   ATTN,          P BLOCK "feed_forward.shared_expert.up_proj.weight",   SL_DIM_FF_SHARED, SL_DIM_MODEL},     \
+    {SL_ROLE_SHARED_DOWN, SL_SCOPE_MOE_BLOCK,   ATTN,          P BLOCK "feed_forward.shared_expert.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED}, \
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT,      EXP,           P BLOCK "feed_forward.experts.gate_up_proj",           SL_DIM_FF_EXPERT, SL_DIM_MODEL},     \
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT,      EXP,           P BLOCK "feed_forward.experts.gate_up_proj",           SL_DIM_FF_EXPERT, SL_DIM_MODEL},     \
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT,      EXP,           P BLOCK "feed_forward.experts.down_proj",              SL_DIM_MODEL,     SL_DIM_FF_EXPERT}
+
+static const sl_arch_tensor tensors[] = {PARTS("")};
+static const sl_arch_tensor nested[] = {PARTS("language_model.")};
+/* clang-format on */
+
+static const sl_arch_store stores[] = {
+    {.role = SL_ROLE_EXPERT_GATE,
+     .stack = SL_STACK_EXPERTS,
+     .transposed = true,
+     .after = {SL_DIM_FF_EXPERT}},
+    {.role = SL_ROLE_EXPERT_UP,
+     .stack = SL_STACK_EXPERTS,
+     .transposed = true,
+     .before = {SL_DIM_FF_EXPERT}},
+    {.role = SL_ROLE_EXPERT_DOWN, .stack = SL_STACK_EXPERTS, .transposed = true},
+};
+static const char *const ignored[] = {"vision_model.", "multi_modal_projector.", NULL};
 
 static const sl_hf_key own[] = {
     {"no_rope_layers", SL_HF_USED},
@@ -117,6 +157,7 @@ static sl_status read_llama4(sl_json root, sl_model_spec *m, sl_err *err) {
 }
 
 /* What both rows say. */
+#define ROUTED STORES(stores), .router = SL_ROUTER_SIGMOID_TOPK
 #define TEXT                                                                                       \
     .rope_theta = 5e5, .rms_eps = 1e-5,                                                            \
     .key = {SL_LLAMA_KEYS,                                                                         \
@@ -126,10 +167,11 @@ static sl_status read_llama4(sl_json root, sl_model_spec *m, sl_err *err) {
             .dense_width = "intermediate_size_mlp",                                                \
             .every = "interleave_moe_layer_step",                                                  \
             .routed = "moe_layers"},                                                               \
-    .given = {.n_shared = 1}, .small = SL_SMALL_O_BIAS, .llama3 = true, .own_types = true,         \
+    .given = {.n_shared = 1}, .o_bias = true, .llama3 = true, .own_types = true,                   \
     .own = SL_HF_KEYS(own), .read_own = read_llama4
 
 const sl_family sl_hf_llama4 = {.name = "Llama4ForCausalLM",
+                                .arch = {TENSORS(tensors), ROUTED},
                                 .model_type = "llama4_text",
                                 .gguf = {.name = "llama4",
                                          .width = SL_GGUF_EXPERT_WIDTH,
@@ -139,6 +181,7 @@ const sl_family sl_hf_llama4 = {.name = "Llama4ForCausalLM",
                                 TEXT};
 
 const sl_family sl_hf_llama4_nested = {.name = "Llama4ForConditionalGeneration",
+                                       .arch = {TENSORS(nested), ROUTED, .ignored = ignored},
                                        .model_type = "llama4",
                                        .nested = "text_config",
                                        .outer = SL_HF_KEYS(outer),

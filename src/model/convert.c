@@ -90,19 +90,13 @@ static sl_status add_piece(converting *c, const sl_arch_tensor *t, uint32_t laye
     return SL_OK;
 }
 
-static const sl_arch_tensor *tensor_of(const sl_arch *a, sl_arch_role role) {
-    for (size_t i = 0; i < a->n_tensors; i++)
-        if (a->tensor[i].role == role) return &a->tensor[i];
-    return NULL;
-}
-
 /* W_UKV as its two parts, a matrix a head. */
 static sl_status add_latents(converting *c, uint32_t layer) {
     const sl_mla_weights *w = &c->m->mla[layer];
     piece p = {.first = w->absorb, .stride = sizeof *w->absorb, .n_mats = c->m->spec.n_heads};
-    sl_status st = add_piece(c, tensor_of(c->m->arch, SL_ROLE_K_B), layer, p);
+    sl_status st = add_piece(c, sl_arch_tensor_of(c->m->arch, SL_ROLE_K_B), layer, p);
     p.first = w->value;
-    return st == SL_OK ? add_piece(c, tensor_of(c->m->arch, SL_ROLE_V_B), layer, p) : st;
+    return st == SL_OK ? add_piece(c, sl_arch_tensor_of(c->m->arch, SL_ROLE_V_B), layer, p) : st;
 }
 
 static sl_status add_tensor(converting *c, const sl_arch_tensor *t, uint32_t layer) {

@@ -2,8 +2,8 @@
 #ifndef SL_MODEL_MODEL_INT_H
 #define SL_MODEL_MODEL_INT_H
 
+#include "format/arch.h"
 #include "format/checkpoint.h"
-#include "model/arch.h"
 #include "model/model.h"
 #include "model/skew.h"
 

@@ -1,6 +1,6 @@
 /* Any bytes as config.json, and what follows a NUL as generation_config.json. */
+#include "format/arch.h"
 #include "format/hf_config.h"
-#include "model/arch.h"
 
 #include "mutate.h"
 

@@ -2,8 +2,8 @@
 #ifndef CONFIG_TEST_H
 #define CONFIG_TEST_H
 
+#include "format/arch.h"
 #include "format/hf_config.h"
-#include "model/arch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* config.json and generation_config.json: as published, and every kind of refusal. */
 #include "base/mem.h"
+#include "format/arch.h"
 #include "format/hf_config.h"
-#include "model/arch.h"
 #include "spec/kv.h"
 
 #include <math.h>

@@ -2,6 +2,7 @@
  * which are those that a model with its share of heads, widths and vocabulary has. Put together
  * they are the whole, and what the ranks compute adds up to what the whole computes. */
 #include "base/rng.h"
+#include "format/family.h"
 #include "model/convert.h"
 #include "model_run.h"
 #include "model/model_int.h"
@@ -350,11 +351,14 @@ static void parts_of_latents(void **state) {
 /* Runs last: whatever a family splits was in parts above. */
 static void every_axis_is_covered(void **state) {
     (void)state;
-    const sl_arch *a;
-    for (size_t i = 0; (a = sl_arch_at(i)) != NULL; i++)
-        for (size_t j = 0; j < a->n_tensors; j++)
-            if (sl_arch_tensor_axis(&a->tensor[j]) != SL_AXIS_WHOLE && !covered[a->tensor[j].role])
-                fail_msg("%s: role %d was never in parts", a->name, a->tensor[j].role);
+    for (size_t i = 0; i < sl_n_families; i++) {
+        const sl_family *f = sl_families[i];
+        for (size_t j = 0; j < f->arch.n_tensors; j++) {
+            const sl_arch_tensor *t = &f->arch.tensor[j];
+            if (sl_arch_tensor_axis(t) != SL_AXIS_WHOLE && !covered[t->role])
+                fail_msg("%s: role %d was never in parts", f->name, t->role);
+        }
+    }
 }
 
 int main(void) {

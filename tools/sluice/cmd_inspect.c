@@ -1,9 +1,9 @@
 /* sluice inspect: what a checkpoint holds and what workers need of it. */
 #include "cmd.h"
 
+#include "format/arch.h"
 #include "format/plan_json.h"
 #include "format/shape_config.h"
-#include "model/arch.h"
 #include "model/model.h"
 #include "quant/act.h"
 #include "spec/kv.h"

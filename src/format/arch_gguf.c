@@ -1,6 +1,6 @@
 /* Names of tensors in GGUF files: they depend on the role, but for what an architecture calls its
  * own way. */
-#include "model/arch.h"
+#include "format/arch.h"
 
 #include <stdio.h>
 

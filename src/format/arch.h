@@ -1,7 +1,8 @@
-/* The architecture table: what a checkpoint of each class holds and which stage needs it. An
- * architecture is a row here, not a forward pass of its own. Thread: any (constant). */
-#ifndef SL_MODEL_ARCH_H
-#define SL_MODEL_ARCH_H
+/* What a checkpoint of a family holds, and which stage needs it: part of the family's row
+ * (format/family.h). An architecture is such a table, not a forward pass of its own. Thread: any
+ * (constant). */
+#ifndef SL_FORMAT_ARCH_H
+#define SL_FORMAT_ARCH_H
 
 #include "base/status.h"
 #include "spec/model.h"
@@ -135,7 +136,6 @@ typedef struct sl_arch_alias {
 } sl_arch_alias;
 
 typedef struct sl_arch {
-    const char *name; /* class name of config.json */
     sl_arch_router router;
     bool layer_norm; /* norms subtract the mean first */
     const sl_arch_tensor *tensor;
@@ -148,11 +148,11 @@ typedef struct sl_arch {
 
 #define SL_ARCH_NAME_MAX 256
 
-/* NULL when there is no such row. */
+/* By the class of config.json; NULL: there is no such family. */
 const sl_arch *sl_arch_find(const char *name);
-/* Row i, NULL past the end. */
-const sl_arch *sl_arch_at(size_t i);
 
+/* NULL: the family has none. */
+const sl_arch_tensor *sl_arch_tensor_of(const sl_arch *a, sl_arch_role role);
 /* Of folders; NULL: the role is a tensor of its own. */
 const sl_arch_store *sl_arch_store_of(const sl_arch *a, sl_arch_role role);
 /* The same of GGUF. */
@@ -169,7 +169,7 @@ bool sl_arch_tensor_used(const sl_model_spec *m, const sl_arch_tensor *t);
 void sl_arch_tensor_name(const sl_arch_tensor *t, uint32_t layer, uint32_t expert,
                          char out[SL_ARCH_NAME_MAX]);
 
-/* The same of a GGUF file (model/arch_gguf.c), where the experts of a block share one tensor of
+/* The same of a GGUF file (arch_gguf.c), where the experts of a block share one tensor of
  * [experts][n][k]. */
 void sl_arch_gguf_name(const sl_arch *a, const sl_model_spec *m, const sl_arch_tensor *t,
                        uint32_t layer, char out[SL_ARCH_NAME_MAX]);

@@ -1,0 +1,50 @@
+/* What the tables of tensors of families share. Inside of src/format. Thread: any (constant). */
+#ifndef SL_FORMAT_TENSORS_H
+#define SL_FORMAT_TENSORS_H
+
+#include "format/arch.h"
+
+#define BLOCK "model.layers.{L}."
+#define ATTN  SL_STAGE_ATTENTION
+#define EXP   SL_STAGE_EXPERT
+
+#define TENSORS(list) .tensor = list, .n_tensors = SL_LEN(list)
+#define STORES(list)  .store = list, .n_stores = SL_LEN(list)
+
+/* clang-format off */
+/* What all decoders here share: role, scope, stage, name, rows, columns. */
+#define FRAME_TENSORS                                                                                                           \
+    {SL_ROLE_EMBED,      SL_SCOPE_MODEL, ATTN,          "model.embed_tokens.weight",               SL_DIM_VOCAB, SL_DIM_MODEL}, \
+    {SL_ROLE_FINAL_NORM, SL_SCOPE_MODEL, SL_STAGE_HEAD, "model.norm.weight",                       SL_DIM_MODEL, SL_DIM_NONE},  \
+    {SL_ROLE_LM_HEAD,    SL_SCOPE_MODEL, SL_STAGE_HEAD, "lm_head.weight",                          SL_DIM_VOCAB, SL_DIM_MODEL}, \
+    {SL_ROLE_ATTN_NORM,  SL_SCOPE_BLOCK, ATTN,          BLOCK "input_layernorm.weight",            SL_DIM_MODEL, SL_DIM_NONE},  \
+    {SL_ROLE_FFN_NORM,   SL_SCOPE_BLOCK, ATTN,          BLOCK "post_attention_layernorm.weight",   SL_DIM_MODEL, SL_DIM_NONE}
+
+/* Those of the Llama line. */
+#define COMMON_TENSORS                                                                                                          \
+    FRAME_TENSORS,                                                                                                              \
+    {SL_ROLE_Q,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.q_proj.weight",           SL_DIM_Q,     SL_DIM_MODEL}, \
+    {SL_ROLE_K,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.k_proj.weight",           SL_DIM_KV,    SL_DIM_MODEL}, \
+    {SL_ROLE_V,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.v_proj.weight",           SL_DIM_KV,    SL_DIM_MODEL}, \
+    {SL_ROLE_O,          SL_SCOPE_BLOCK, ATTN,          BLOCK "self_attn.o_proj.weight",           SL_DIM_MODEL, SL_DIM_Q}
+
+/* What several of them have. */
+#define MLP_EXPERTS                                                                                                           \
+    {SL_ROLE_EXPERT_GATE, SL_SCOPE_EXPERT, EXP, BLOCK "mlp.experts.{E}.gate_proj.weight", SL_DIM_FF_EXPERT, SL_DIM_MODEL},    \
+    {SL_ROLE_EXPERT_UP,   SL_SCOPE_EXPERT, EXP, BLOCK "mlp.experts.{E}.up_proj.weight",   SL_DIM_FF_EXPERT, SL_DIM_MODEL},    \
+    {SL_ROLE_EXPERT_DOWN, SL_SCOPE_EXPERT, EXP, BLOCK "mlp.experts.{E}.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_EXPERT}
+#define MLP_DENSE                                                                                                    \
+    {SL_ROLE_DENSE_GATE, SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.gate_proj.weight", SL_DIM_FF_DENSE, SL_DIM_MODEL},   \
+    {SL_ROLE_DENSE_UP,   SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.up_proj.weight",   SL_DIM_FF_DENSE, SL_DIM_MODEL},   \
+    {SL_ROLE_DENSE_DOWN, SL_SCOPE_DENSE_BLOCK, ATTN, BLOCK "mlp.down_proj.weight", SL_DIM_MODEL,    SL_DIM_FF_DENSE}
+#define MLP_SHARED                                                                                                                   \
+    {SL_ROLE_SHARED_GATE, SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.shared_experts.gate_proj.weight", SL_DIM_FF_SHARED, SL_DIM_MODEL},    \
+    {SL_ROLE_SHARED_UP,   SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.shared_experts.up_proj.weight",   SL_DIM_FF_SHARED, SL_DIM_MODEL},    \
+    {SL_ROLE_SHARED_DOWN, SL_SCOPE_MOE_BLOCK, ATTN, BLOCK "mlp.shared_experts.down_proj.weight", SL_DIM_MODEL,     SL_DIM_FF_SHARED}
+#define QKV_BIAS                                                                                   \
+    {SL_ROLE_Q_BIAS, SL_SCOPE_BLOCK, ATTN, BLOCK "self_attn.q_proj.bias", SL_DIM_Q,  SL_DIM_NONE}, \
+    {SL_ROLE_K_BIAS, SL_SCOPE_BLOCK, ATTN, BLOCK "self_attn.k_proj.bias", SL_DIM_KV, SL_DIM_NONE}, \
+    {SL_ROLE_V_BIAS, SL_SCOPE_BLOCK, ATTN, BLOCK "self_attn.v_proj.bias", SL_DIM_KV, SL_DIM_NONE}
+/* clang-format on */
+
+#endif
