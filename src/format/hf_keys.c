@@ -89,10 +89,13 @@ static const sl_hf_key of_config[] = {
     {"unsloth_fixed", SL_HF_HARMLESS},
 };
 
+/* Of sampling a model may recommend some fields, which are read from generation_config.json; the
+ * others have to be what they are by themselves. */
+#define SL_SAMPLING(type, name, byte, standard, whence, ...) READ_##whence(name)
+#define READ_MODEL(name)                                     {#name, SL_HF_USED},
+#define READ_OURS(name)
 static const sl_hf_key of_generation[] = {
-    {"temperature", SL_HF_USED},
-    {"top_k", SL_HF_USED},
-    {"top_p", SL_HF_USED},
+#include "spec/sampling.def"
     {"do_sample", SL_HF_USED},
     {"eos_token_id", SL_HF_USED},
     {"bos_token_id", SL_HF_HARMLESS},
@@ -107,10 +110,11 @@ static const sl_hf_key of_generation[] = {
 };
 
 /* Options of generation that config.json of older files repeats. */
+#define SL_SAMPLING(type, name, byte, standard, whence, ...) AGAIN_##whence(name, standard)
+#define AGAIN_MODEL(name, standard)                          {#name, SL_HF_HARMLESS},
+#define AGAIN_OURS(name, standard)                           {#name, SL_HF_IS, {#standard}},
 static const sl_hf_key repeated[] = {
-    {"temperature", SL_HF_HARMLESS},
-    {"top_k", SL_HF_HARMLESS},
-    {"top_p", SL_HF_HARMLESS},
+#include "spec/sampling.def"
     {"do_sample", SL_HF_HARMLESS},
     {"max_length", SL_HF_HARMLESS},
     {"max_new_tokens", SL_HF_HARMLESS},
@@ -140,13 +144,11 @@ static const sl_hf_key repeated[] = {
     {"max_matching_ngram_size", SL_HF_HARMLESS},
     {"num_beams", SL_HF_IS, {"1"}},
     {"num_beam_groups", SL_HF_IS, {"1"}},
-    {"repetition_penalty", SL_HF_IS, {"1"}},
     {"encoder_repetition_penalty", SL_HF_IS, {"1"}},
     {"typical_p", SL_HF_IS, {"1"}},
     {"guidance_scale", SL_HF_IS, {"1"}},
     {"min_length", SL_HF_OFF},
     {"min_new_tokens", SL_HF_OFF},
-    {"min_p", SL_HF_OFF},
     {"epsilon_cutoff", SL_HF_OFF},
     {"eta_cutoff", SL_HF_OFF},
     {"top_h", SL_HF_OFF},

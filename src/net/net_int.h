@@ -210,18 +210,8 @@ void sl_net_arrived(sl_conn *c, sl_block *b);
 /* The link is gone. The transport keeps its state until drop is called. */
 void sl_net_link_down(sl_conn *c, sl_status why, const char *text);
 
-/* ---- transports ---- */
+/* ---- the transport of a process to itself; for the others see transports.c ---- */
 
-sl_status sl_loop_transport_create(sl_net *n, const sl_net_opts *o, sl_transport **out,
-                                   sl_err *err) SL_MUST_CHECK;
-sl_status sl_shm_transport_create(sl_net *n, const sl_net_opts *o, sl_transport **out,
-                                  sl_err *err) SL_MUST_CHECK;
-sl_status sl_tcp_transport_create(sl_net *n, const sl_net_opts *o, sl_transport **out,
-                                  sl_err *err) SL_MUST_CHECK;
-/* With UCX only; sl_ucx_setup_process: see sl_transport_kind. */
-sl_status sl_ucx_transport_create(sl_net *n, const sl_net_opts *o, sl_transport **out,
-                                  sl_err *err) SL_MUST_CHECK;
-void sl_ucx_setup_process(void);
 sl_status sl_self_transport_create(sl_net *n, sl_transport **out, sl_err *err) SL_MUST_CHECK;
 bool sl_self_is_ready(const sl_transport *t);
 

@@ -4,8 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "net/net_int.h"
+#include "net/loop/loop_int.h"
+#include "net/shm/shm_int.h"
+#include "net/tcp/tcp_int.h"
 #ifdef SL_HAVE_UCX
+#include "net/ucx/ucx_int.h"
 #define NEEDS NULL
 #else
 #define NEEDS                   "UCX (install libucx-dev, rebuild)"

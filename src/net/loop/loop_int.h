@@ -38,4 +38,9 @@ sl_peer_place sl_loop_place(const sl_loop_hub *h);
 /* Until when messages between two ports are held; 0: they are not. */
 uint64_t sl_loop_held_until_us(const sl_loop_hub *h, uint64_t port, uint64_t peer);
 
+/* ---- what transports.c names ---- */
+
+sl_status sl_loop_transport_create(sl_net *n, const sl_net_opts *o, sl_transport **out,
+                                   sl_err *err) SL_MUST_CHECK;
+
 #endif

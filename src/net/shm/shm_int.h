@@ -150,4 +150,9 @@ void sl_shm_link_awake(shm_link *l);
 void sl_shm_links_tend(shm_transport *t);
 void sl_shm_links_free(shm_transport *t);
 
+/* ---- what transports.c names ---- */
+
+sl_status sl_shm_transport_create(sl_net *n, const sl_net_opts *o, sl_transport **out,
+                                  sl_err *err) SL_MUST_CHECK;
+
 #endif

@@ -68,4 +68,9 @@ void sl_tcp_link_drop(tcp_link *l, bool flush);
 void sl_tcp_links_tend(tcp_transport *t);
 void sl_tcp_links_free(tcp_transport *t);
 
+/* ---- what transports.c names ---- */
+
+sl_status sl_tcp_transport_create(sl_net *n, const sl_net_opts *o, sl_transport **out,
+                                  sl_err *err) SL_MUST_CHECK;
+
 #endif

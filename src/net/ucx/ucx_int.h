@@ -73,4 +73,10 @@ void sl_ucx_links_end(ucx_transport *t);
 ucs_status_t sl_ucx_on_message(void *arg, const void *header, size_t header_length, void *data,
                                size_t length, const ucp_am_recv_param_t *param);
 
+/* ---- what transports.c names ---- */
+
+sl_status sl_ucx_transport_create(sl_net *n, const sl_net_opts *o, sl_transport **out,
+                                  sl_err *err) SL_MUST_CHECK;
+void sl_ucx_setup_process(void); /* see sl_transport_kind */
+
 #endif
