@@ -218,28 +218,25 @@ def tell(result, command, verbose):
     print(text, flush=True)
 
 
-def read_done(commit, drawn):
-    """seed -> counts, of what passed at this commit."""
-    done = {}
-    if DONE.exists() and not commit.endswith("+"):
-        for line in DONE.read_text().splitlines():
-            at, what, seed, counts = line.split("\t")
-            if (at, what) == (commit, drawn) and not json.loads(counts)["wrong"]:
-                done[int(seed)] = json.loads(counts)
-    return done
+def read_runs(commit, drawn):
+    """(seed, counts) of each run at this commit."""
+    lines = DONE.read_text().splitlines() if DONE.exists() and not commit.endswith("+") else []
+    runs = [line.split("\t") for line in lines]
+    return [(int(seed), json.loads(counts)) for at, what, seed, counts in runs if (at, what) == (commit, drawn)]
 
 
-def record(commit, first, last, counts, seconds):
+def record(commit, first, last, counts, seconds, failed):
+    """failed: runs, also those of seeds that passed another time."""
     strikes = {}
     for c in counts:
         for action, n in c["strikes"].items():
             strikes[action] = strikes.get(action, 0) + n
     words = [datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), commit, f"{first}-{last}",
              sum(c["streams"] for c in counts), sum(c["tokens"] for c in counts),
-             ", ".join(f"{n} {a}" for a, n in sorted(strikes.items())), sum(c["wrong"] > 0 for c in counts),
+             ", ".join(f"{n} {a}" for a, n in sorted(strikes.items())), failed,
              max(c["gap"] for c in counts), round(seconds)]
     if not LEDGER.exists():
-        LEDGER.write_text("date\tcommit\tseeds\tanswers\ttokens\tstrikes\tfailed\tlongest gap s\tseconds\n")
+        LEDGER.write_text("date\tcommit\tseeds\tanswers\ttokens\tstrikes\tfailed runs\tlongest gap s\tseconds\n")
     with LEDGER.open("a") as f:
         f.write("\t".join(map(str, words)) + "\n")
 
@@ -285,7 +282,7 @@ def main():
     for what, why in draw.NOT_YET.items():
         if what not in [*o.kinds, *o.transports]:
             print(f"left out: {what}: {why}")
-    seeds, done = range(o.first, o.first + o.seeds), {} if o.again else read_done(commit, drawn)
+    seeds, done = range(o.first, o.first + o.seeds), {s: c for s, c in read_runs(commit, drawn) if not c["wrong"] and not o.again}
     DONE.parent.mkdir(exist_ok=True)
 
     def keep(result):
@@ -296,7 +293,8 @@ def main():
     run_all(o, [s for s in seeds if s not in done], f"tests/chaos/run.py {drawn}", keep)
     counts, failed = [done[s] for s in seeds], [s for s in seeds if done[s]["wrong"]]
     if o.record:
-        record(commit, seeds[0], seeds[-1], counts, sum(c["seconds"] for c in counts))
+        tried = [c["wrong"] > 0 for s, c in read_runs(commit, drawn) if s in seeds] or [s in failed for s in seeds]
+        record(commit, seeds[0], seeds[-1], counts, sum(c["seconds"] for c in counts), sum(tried))
     print(f"{len(counts) - len(failed)} schedules passed, {len(failed)} failed{': seeds ' if failed else ''}"
           f"{', '.join(map(str, failed))}; {sum(c['streams'] for c in counts)} answers, "
           f"{sum(c['tokens'] for c in counts)} tokens; {time.monotonic() - began:.0f} s")
