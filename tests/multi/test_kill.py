@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
 FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
 TOKENS = 480
+SLOW = f"emulated:{ROOT / 'tests' / 'multi' / 'slow.json'}"
 GOES_ON_WITHIN_S = 10.0  # a few tenths where nothing else has the processors
 
 
@@ -199,6 +200,20 @@ def test_all_workers_killed(server):
     went_on(server, streams)
     assert metric(server, "workers_restarted_total") == 4
     assert_books_balance(server, 4)
+
+
+@pytest.mark.parametrize("server", [("--exact", "--attention", "1", "--experts", "1", "--device", SLOW)], indirect=True)
+def test_a_request_beside_crashes_is_given_up(server):
+    """Three workers that crash by themselves while it runs: it may be why, and must not do so for ever."""
+    stream, = start_streams(server, 1)
+    for _ in range(3):
+        before = metric(server, "workers_restarted_total")
+        assert not stream.error
+        os.kill(server.worker_pid(1), signal.SIGSEGV)
+        wait_until(lambda was=before: metric(server, "workers_restarted_total") > was, "the worker is not back")
+    join_all([stream])
+    assert stream.error and "crashed again and again" in stream.error
+    assert server.request("GET", "/readyz").status == 200
 
 
 @pytest.mark.parametrize("server", [("--attention", "2", "--experts", "2")], indirect=True)

@@ -123,19 +123,19 @@ void sl_coord_cancel(sl_engine *e, uint64_t id) {
         send_pair(e, r, q->worker, SL_MSG_CANCEL, 0);
 }
 
+void sl_coord_fail(sl_engine *e, sl_request *r, const char *why) {
+    const sl_admit_request *q = sl_request_books(e, r);
+    if (q->state != SL_ADMIT_WAITING && e->worker[q->worker].conn) /* it is to forget it */
+        send_pair(e, r, q->worker, SL_MSG_CANCEL, 0);
+    sl_coord_finish(e, r, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, why);
+}
+
 void sl_coord_fail_running(sl_engine *e, const char *why) {
-    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        const sl_admit_list *running = &e->admit.worker[i].running;
-        while (running->n > 0) {
-            sl_request *r = e->ledger.at[running->first];
-            if (e->worker[i].conn) send_pair(e, r, i, SL_MSG_CANCEL, 0); /* it is to forget it */
-            sl_coord_finish(e, r, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, why);
-        }
-    }
+    for (uint32_t i = 0; i < e->plan.n_workers; i++)
+        while (e->admit.worker[i].running.n > 0)
+            sl_coord_fail(e, e->ledger.at[e->admit.worker[i].running.first], why);
 }
 
 void sl_coord_fail_waiting(sl_engine *e, const char *why) {
-    while (e->admit.waiting.n > 0)
-        sl_coord_finish(e, e->ledger.at[e->admit.waiting.first], SL_FINISH_ERROR,
-                        SL_ERR_WORKER_LOST, why);
+    while (e->admit.waiting.n > 0) sl_coord_fail(e, e->ledger.at[e->admit.waiting.first], why);
 }

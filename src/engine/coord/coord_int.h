@@ -35,6 +35,8 @@ typedef struct sl_request {
     void *arrays;               /* what stop, bias and tokens are in */
     uint32_t n_before;          /* generated before it was last submitted */
     uint64_t queued_us;         /* how long it waited for its first start */
+    uint64_t last_loss;         /* number of the loss of a worker that it ran beside; 0: none */
+    uint32_t crashes;           /* of those */
     struct sl_request *chain;   /* in the hash */
 } sl_request;
 
@@ -62,6 +64,8 @@ typedef struct sl_member_worker {
     sl_conn *conn;
     uint32_t link, link_epoch; /* this worker says that its connection with that one is gone: */
     uint64_t link_us;          /* to be looked at then; 0: it says nothing */
+    uint64_t loss;             /* number of its last one */
+    uint32_t blamed;           /* crashes of its processes that requests were blamed for */
     sl_worker_stats stats;
     sl_counts counts; /* it and stats: under the engine's lock */
 } sl_member_worker;
@@ -76,6 +80,7 @@ typedef struct sl_spawned {
     sl_worker_opts opts;
     _Atomic bool ended; /* the thread */
     bool is_news;       /* that it has ended */
+    uint32_t crashes;   /* of all processes at this place */
     sl_status status;
     sl_err err; /* valid once ended */
 } sl_spawned;
@@ -129,6 +134,7 @@ struct sl_engine {
     sl_replan *replan; /* ...this; NULL: it rests */
     sl_replan own;     /* what recovery asks for */
     sl_recover recover;
+    uint64_t n_losses;
     sl_plan home; /* of everybody: by which it started, or that was asked for since */
     uint64_t waits_since_us;
     bool planned;
@@ -187,7 +193,7 @@ void sl_crew_send_plans(sl_engine *e);
 void sl_crew_serve(sl_engine *e, uint32_t id);
 /* Ends whoever has this place, or is on its way to it. */
 void sl_crew_drop(sl_engine *e, uint32_t id);
-/* Of local workers. */
+/* Of local workers. Requests that ran beside three crashes end: one of them may be why. */
 void sl_crew_notice_ends(sl_engine *e);
 
 /* recover.c: on the engine's thread */
@@ -218,6 +224,8 @@ void sl_coord_refuse(sl_engine *e, sl_request *r, sl_status status, const char *
 /* admit.c: carries out what the books decide. */
 void sl_coord_admit(sl_engine *e);
 void sl_coord_cancel(sl_engine *e, uint64_t id); /* unknown: it has ended */
+/* It ends with an error, wherever it runs. */
+void sl_coord_fail(sl_engine *e, sl_request *r, const char *why);
 /* Nobody serves any more: all requests that run, wherever, */
 void sl_coord_fail_running(sl_engine *e, const char *why);
 /* and all that wait. */

@@ -158,6 +158,11 @@ static bool is_there(const sl_spawned *s) {
     return s->pid > 0 || s->has_thread;
 }
 
+/* What a program does to itself; whatever else kills it comes from outside. */
+static bool is_own_fault(int sig) {
+    return sig == SIGSEGV || sig == SIGBUS || sig == SIGILL || sig == SIGFPE || sig == SIGABRT;
+}
+
 static bool reap(sl_spawned *s, int flags) {
     int status = 0;
     pid_t got = s->pid > 0 ? waitpid(s->pid, &status, flags) : 0;
@@ -166,6 +171,7 @@ static bool reap(sl_spawned *s, int flags) {
     if (got <= 0 && !unseen) return false;
     if (s->pidfd >= 0) close(s->pidfd);
     s->pid = 0;
+    s->crashes += !unseen && WIFSIGNALED(status) && is_own_fault(WTERMSIG(status));
     s->status = WIFEXITED(status) && WEXITSTATUS(status) == 0 ? SL_OK : SL_ERR_WORKER_LOST;
     if (unseen)
         s->status = sl_fail(&s->err, SL_ERR_WORKER_LOST, "its process ended");
@@ -239,7 +245,7 @@ sl_status sl_spawn_again(sl_engine *e, uint32_t id, sl_err *err) {
         return sl_fail(err, SL_ERR_AGAIN, "the last %s of worker %u has not ended",
                        s->pid > 0 ? "process" : "thread", id);
     e->ends.n_news -= s->is_news;
-    *s = (sl_spawned){0};
+    *s = (sl_spawned){.crashes = s->crashes};
     return start(e, id, err);
 }
 
