@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks membership.pml with spin. Without an argument: the configurations that take seconds, every
+# Checks membership.pml and recovery.pml with spin. Without an argument: the configurations that take seconds, every
 # planted bug (must be found) and every situation that must be reachable. --quick leaves out long
 # ones and most planted bugs and situations; --full adds the large ones (about an hour, 6 GB). Prints one line a run: states, depth, seconds. Exit 77: spin is missing.
 set -u
@@ -9,6 +9,7 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 failed=0
+model=membership
 mode=${1:-}
 opt=-O0 # compiling takes longer than checking here
 
@@ -17,7 +18,7 @@ opt=-O0 # compiling takes longer than checking here
 check() {
     want=$1 name=$2 t0=$(date +%s)
     mkdir "$work/run" && cd "$work/run" || exit 1
-    if ! spin $3 -a "$here/membership.pml" >log 2>&1 || ! "${CC:-cc}" $opt -w -o pan $4 pan.c >>log 2>&1; then
+    if ! spin $3 -a "$here/$model.pml" >log 2>&1 || ! "${CC:-cc}" $opt -w -o pan $4 pan.c >>log 2>&1; then
         echo "FAIL $name: does not build"; cat log; failed=1
     else
         ./pan -q $5 >log 2>&1
@@ -78,9 +79,35 @@ for cover in $(some "REOPEN OVERLAP SKIP EARLY" "OVERLAP"); do
     check found "reached $cover" "$(dims 2 2 1 2 3 2) -DCOVER_$cover" "$safety" "$run"
 done
 
+# of recovery.pml, as printed: attention x expert workers, steps, lost, back, links that break, deaths of
+# attention workers, changes that fail
+model=recovery
+fates() { echo "-DNA=$1 -DNE=$2 -DSTEPS=$3 -DLOSSES=$4 -DRETURNS=$5 -DCUTS=$6 -DDEATHS=$7 -DFAILS=$8"; }
+lose() { check pass "$1x$2 s$3 l$4 b$5 c$6 d$7 f$8" "$(fates "$@")" "$safety" "$run"; }
+lose 2 2 1 1 1 0 0 0
+if [ "$mode" != --quick ]; then
+    lose 2 2 1 0 0 1 0 1
+    lose 2 2 1 1 1 0 0 1
+    lose 2 3 1 1 0 0 0 0
+fi
+for bug in $(some "NO_EPOCH OLD_SEQUENCER REJOIN_NOW GO_EARLY MISS_NOBODY" "NO_EPOCH REJOIN_NOW"); do
+    check found "bug $bug" "$(fates 2 2 1 1 1 0 0 0) -DBUG_$bug" "$safety" "$run"
+done
+for bug in $(some "UNHOLD FORGET_MEND" "UNHOLD"); do
+    check found "bug $bug" "$(fates 2 2 1 0 0 1 0 1) -DBUG_$bug" "$safety" "$run"
+done
+for cover in $(some "STALE RETURN SUCCESSION" ""); do
+    check found "reached $cover" "$(fates 2 2 1 1 1 0 0 0) -DCOVER_$cover" "$safety" "$run"
+done
+
 if [ "$mode" = --full ]; then
     run="-m2000000 -w26"
     opt=-O2
+    lose 2 2 2 1 1 0 0 0
+    lose 2 2 1 1 1 0 1 0
+    lose 2 2 1 2 1 0 0 0
+    lose 2 2 1 1 1 1 0 0
+    model=membership
     all 2 2 1 1 4 2
     all 2 3 1 2 3 2
     all 3 2 1 2 3 1
