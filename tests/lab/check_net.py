@@ -6,8 +6,8 @@
 1. the line rate is the one asked for, within 10 %, and the cable's delay is there (the best of a few attempts: a
    machine with other work on it reaches neither at every moment);
 2. 1+1 workers over TCP through it give the ids of one process;
-3. a link that goes down with requests in flight is noticed within the heartbeat's deadline (the transport never
-   reports it), and every request ends with an error that says so.
+3. a link that goes down with requests in flight is noticed by silence (the transport never reports it); when it is up
+   again and somebody has started the lost worker again, every request goes on, with the ids of one process.
 """
 import concurrent.futures
 import http.client
@@ -28,9 +28,8 @@ MODEL = ROOT / "tests" / "golden" / "qwen3moe-tiny"
 TAG = f"slt{os.getpid()}"
 RATE_MBIT, DELAY_US = 200, 2000
 ATTEMPTS = 4
-# Workers count as lost after 2 s of silence, which may have begun a heartbeat (and a starved process) before the cut;
-# a break that the transport reports is there at once. On a busy machine they are given up to 10 s.
-ERROR_AFTER_S, ERROR_WITHIN_S = 1.0, 20.0
+# Workers count as lost after 2 s of silence, on a busy machine after up to 10 s; requests wait for 30 s.
+DOWN_S, GOES_ON_WITHIN_S = 12, 60
 PLAN = {"version": 1, "schedule": "dep", "exact": True, "threads": 1,
         "workers": [{"roles": ["attention"]}, {"roles": ["expert"]}]}
 PROMPT = [3, 17, 41, 5, 9]
@@ -61,18 +60,9 @@ def complete(port, n_tokens, seed=0):
     return {"ids": ids, "error": error, "seconds": time.monotonic() - began}
 
 
-def complete_until_error(port, n_tokens, seed):
-    """Request after request: however fast the machine is, one is in flight when something breaks."""
-    while True:
-        result = complete(port, n_tokens, seed)
-        if result["error"]:
-            return result
-
-
-def client(port, n_requests, n_tokens, until_error):
-    one = complete_until_error if until_error else complete
+def client(port, n_requests, n_tokens):
     with concurrent.futures.ThreadPoolExecutor(n_requests) as pool:
-        jobs = [pool.submit(one, port, n_tokens, i) for i in range(n_requests)]
+        jobs = [pool.submit(complete, port, n_tokens, i) for i in range(n_requests)]
         print(json.dumps([j.result() for j in jobs]), flush=True)
 
 
@@ -161,14 +151,15 @@ class Deployment:
 
     def __init__(self, sluice, scratch):
         env = {**os.environ, "SLUICE_SECRET": os.urandom(16).hex()}
+        self.sluice, self.env = sluice, env
         plan = pathlib.Path(scratch) / "plan.json"
         plan.write_text(json.dumps(PLAN))
         self.serve = node(0, sluice, "serve", MODEL, "--plan", plan, "--remote", "--fabric-host", address(0),
                           "--fabric-port", 21000, "--port", 8000, "--served-model-name", "m", env=env,
                           stderr=subprocess.PIPE)
-        self.workers = [node(i + 1, sluice, "worker", "--join", f"{address(0)}:21000", "--transport", "tcp",
-                             "--fabric-host", address(i + 1), "--worker-id", i, "--pin", i % os.cpu_count(), env=env)
-                        for i in range(2)]
+        self.workers = []
+        for i in range(2):
+            self.start_worker(i)
         self.log = []
         for line in self.serve.stderr:
             self.log.append(line)
@@ -177,6 +168,11 @@ class Deployment:
         else:
             raise AssertionError("no server: " + "".join(self.log))
         threading.Thread(target=lambda: self.log.extend(self.serve.stderr), daemon=True).start()
+
+    def start_worker(self, i):
+        self.workers.append(node(i + 1, self.sluice, "worker", "--join", f"{address(0)}:21000", "--transport", "tcp",
+                                 "--fabric-host", address(i + 1), "--worker-id", i, "--pin", i % os.cpu_count(),
+                                 env=self.env))
 
     def stop(self):
         for p in [self.serve, *self.workers]:
@@ -189,15 +185,15 @@ class Deployment:
                 p.wait()
 
 
-def reference(sluice, n_tokens):
-    ids = ",".join(map(str, [*PROMPT, 0]))
+def reference(sluice, n_tokens, seed=0):
+    ids = ",".join(map(str, [*PROMPT, seed]))
     out = subprocess.check_output([sluice, "run", MODEL, "--ids", ids, "-n", str(n_tokens), "--temp", "0", "--exact",
                                    "--ignore-eos", "--json"], text=True)
     return json.loads(out)["ids"]
 
 
 def check_ids(sluice):
-    job = me(0, "client", 8000, 1, 40, 0)
+    job = me(0, "client", 8000, 1, 40)
     out, _ = job.communicate(timeout=120)
     got = json.loads(out.splitlines()[-1])[0]
     assert got["error"] is None, got["error"]
@@ -207,23 +203,26 @@ def check_ids(sluice):
 
 
 def check_link_down(deployment):
-    job = me(0, "client", 8000, 4, 480, 1)
+    job = me(0, "client", 8000, 4, 480)
     started = set()
     while len(started) < 4:
         line = job.stdout.readline()
         assert line.startswith("started "), "a request did not start: " + line + "".join(deployment.log)
         started.add(line)
-    t = time.monotonic()  # before the command: on a busy machine it returns long after the cut
+    t = time.monotonic()
     subprocess.run([NET, "link", TAG, "2", "down"], check=True)  # the expert worker's cable
-    out, _ = job.communicate(timeout=60)
-    took = time.monotonic() - t
-    errors = [r["error"] for r in json.loads(out.splitlines()[-1])]
-    print(f"link down: {len(errors)} requests ended after {took:.2f} s: {errors[0]}")
-    # The coordinator says how it noticed; where the attention worker is first, it only says whom it lost.
-    lost = "attention worker 0 has lost expert worker 1"
-    assert all(e == lost or "expert worker 1" in e and ("silent for" in e or "its connection broke" in e)
-               for e in errors), errors
-    assert ERROR_AFTER_S <= took <= ERROR_WITHIN_S, f"{took:.2f} s"
+    while not any("expert worker 1 was lost" in line for line in deployment.log):
+        assert time.monotonic() - t < DOWN_S, "".join(deployment.log)
+        time.sleep(0.1)
+    noticed = time.monotonic() - t
+    subprocess.run([NET, "link", TAG, "2", "up"], check=True)
+    deployment.start_worker(1)
+    out, _ = job.communicate(timeout=GOES_ON_WITHIN_S)
+    answers = json.loads(out.splitlines()[-1])
+    print(f"link down: noticed after {noticed:.2f} s; {len(answers)} requests went on, over after {time.monotonic() - t:.2f} s")
+    for seed, answer in enumerate(answers):
+        assert answer["error"] is None, answer["error"] + "".join(deployment.log)
+        assert [i for i in answer["ids"] if i is not None] == reference(deployment.sluice, 480, seed), "other ids"
 
 
 def main(sluice, cable):
