@@ -1,6 +1,6 @@
 #!/bin/bash
 # The main job, end to end: a real MoE checkpoint answers through the OpenAI API, from one attention
-# worker and two expert workers, each a process of its own.
+# worker and two expert workers, each a process of its own; and one of them dies while it does.
 #   tools/demo.sh SLUICE MODEL_FOLDER
 set -euo pipefail
 sluice=$1
@@ -10,7 +10,7 @@ log=$(mktemp)
 server=
 cleanup() {
     [ -z "$server" ] || kill "$server" 2>/dev/null || true
-    rm -f "$log"
+    rm -f "$log" "$log".*
 }
 trap cleanup EXIT
 
@@ -35,7 +35,7 @@ prepare() {
 }
 
 start() {
-    "$sluice" serve "$model" --port 0 --served-model-name demo --attention 1 --experts 2 --ctx 512 --log warn >"$log" 2>&1 &
+    "$sluice" serve "$model" --port 0 --served-model-name demo --attention 1 --experts 2 --exact --ctx 512 --log warn >"$log" 2>&1 &
     server=$!
     for _ in $(seq 300); do
         url=$(sed -n 's/.*listening on \(http[^ ]*\).*/\1/p' "$log")
@@ -62,14 +62,46 @@ ask() {
     rm -f "$log.sse"
 }
 
+# The process that is worker $1.
+worker() {
+    local p
+    for p in $(cat /proc/"$server"/task/*/children); do
+        tr '\0' ' ' <"/proc/$p/cmdline" | grep -q -- "--worker-id $1 " && echo "$p"
+    done
+}
+
+# The question again; in the middle of the answer worker 2 is killed.
+ask_and_kill() {
+    local asker killed
+    ask >"$log.again" &
+    asker=$!
+    until [ "$(grep -c '^data: {' "$log.sse" 2>/dev/null)" -gt 20 ] 2>/dev/null; do
+        kill -0 "$asker" 2>/dev/null || break
+        sleep 0.05
+    done
+    killed=$(worker 2)
+    kill -KILL "$killed"
+    wait "$asker"
+    cat "$log.again"
+    echo "(after some twenty tokens worker 2, process $killed, was killed; now it is process $(worker 2))"
+    if cmp -s "$log.first" "$log.again"; then
+        echo "It is the same answer."
+    else
+        echo "It is another answer than before." >&2
+        exit 1
+    fi
+}
+
 step "1. The model"
 prepare
 "$sluice" inspect "$model" --attention 1 --experts 2
 step "2. The server and its workers"
 start
 step "3. A question over HTTP, the answer as it is generated"
-ask
-step "4. What each worker did"
+ask | tee "$log.first"
+step "4. The same question; an expert worker is killed in the middle of the answer"
+ask_and_kill
+step "5. What each worker did"
 sleep 0.7 # workers report twice a second
 kill -TERM "$server"
 wait "$server" || { cat "$log" >&2; exit 1; }
