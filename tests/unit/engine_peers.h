@@ -38,6 +38,7 @@ typedef struct actor {
 
 /* One real worker, the coordinator, and the workers of the plan that the test plays. */
 typedef struct stage {
+    bool joins; /* the plan that is sent is of others who run */
     sl_loop_hub *hub;
     sl_model_spec m;
     sl_plan plan;
@@ -225,9 +226,9 @@ static inline void stage_make(stage *s, uint32_t attention, uint32_t experts, ui
 
 static inline void send_plan(stage *s) {
     char *plan = sl_plan_print(&s->plan), text[8192];
-    int n =
-        snprintf(text, sizeof text, "{\"you\":%u,\"model\":\"%s\",\"trace_events\":0,\"plan\":%s}",
-                 s->real, FIXTURE, plan);
+    int n = snprintf(text, sizeof text,
+                     "{\"you\":%u,\"model\":\"%s\",\"trace_events\":0,\"joins\":%s,\"plan\":%s}",
+                     s->real, FIXTURE, s->joins ? "true" : "false", plan);
     assert_true(n > 0 && (size_t)n < sizeof text);
     sl_free(plan);
     say(&s->coordinator, (sl_wire_header){.kind = SL_MSG_PLAN},

@@ -111,6 +111,31 @@ static void expert_side(void **state) {
     stage_end(&s, SL_OK);
 }
 
+/* Who joins others is ready by itself; until it has taken a plan with them it knows none of the
+ * plans by which they go on when a change is given up. */
+static void joiner(void **state) {
+    (void)state;
+    stage s;
+    stage_make(&s, 1, 1, 0);
+    s.joins = true;
+    send_plan(&s);
+    forget(&s, &s.coordinator, SL_MSG_READY, 1);
+    assert_false(s.toy[SEQUENCER].open);
+    s.joins = false;
+    send_next(&s, 3, 0, SEQUENCER);
+    forget(&s, &s.coordinator, SL_MSG_READY, 3);
+    assert_true(s.toy[SEQUENCER].open);
+    say_word(&s, SL_MSG_GO, 2); /* given up: they go on by this one */
+    send_next(&s, 4, 0, SEQUENCER);
+    forget(&s, &s.coordinator, SL_MSG_READY, 4);
+    say_word(&s, SL_MSG_TAKE, 4);
+    forget(&s, &s.coordinator, SL_MSG_TAKEN, 4);
+    say_word(&s, SL_MSG_GO, 4);
+    say_submit(&s.coordinator, 7, 3);
+    forget(&s, &s.toy[SEQUENCER], SL_MSG_JOIN, 4);
+    stage_end(&s, SL_OK);
+}
+
 /* The worker says why, and goes on by the plan that it has. */
 static void unable(void **state) {
     (void)state;
@@ -144,8 +169,8 @@ static void out_of_order(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_side), cmocka_unit_test(quiet_after_the_round),
-        cmocka_unit_test(expert_side),    cmocka_unit_test(unable),
-        cmocka_unit_test(out_of_order),
+        cmocka_unit_test(expert_side),    cmocka_unit_test(joiner),
+        cmocka_unit_test(unable),         cmocka_unit_test(out_of_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -152,7 +152,8 @@ static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, uint
     if (st == SL_OK)
         st = sl_json_u64(root, "trace_events", SL_JSON_OPTIONAL, 0, SL_TRACE_MAX_EVENTS,
                          trace_events, err);
-    if (st == SL_OK) st = sl_json_bool(root, "joins", SL_JSON_OPTIONAL, &w->taker.joins, err);
+    if (st == SL_OK && !w->planned) /* until a plan is taken, whatever plans come */
+        st = sl_json_bool(root, "joins", SL_JSON_OPTIONAL, &w->taker.joins, err);
     if (st == SL_OK) st = sl_json_object(root, "plan", SL_JSON_REQUIRED, &plan, err);
     if (w->opts->model_folder && w->opts->model_folder[0]) *folder = w->opts->model_folder;
     if (st == SL_OK && w->planned) *spec = *w->device->spec;
