@@ -75,8 +75,8 @@ sl_status sl_rounds_create(const sl_rounds_shape *shape, sl_rounds **out,
                            sl_err *err) SL_MUST_CHECK;
 /* NULL-safe. Drops nothing: the driver knows what lies where. */
 void sl_rounds_free(sl_rounds *r);
-/* The plan has changed, and no live member is in a round: rounds begin anew in this epoch, what
- * still lies here is dropped, the dead stay dead. Not while a task runs. */
+/* Rounds begin anew in this epoch: what still lies here is dropped, also what a task runs on, which
+ * the device has no more; the dead stay dead. */
 void sl_rounds_reset(sl_rounds *r, uint64_t epoch);
 
 /* Places are 0 .. sl_rounds_places() - 1; those of a member's chunks follow each other. */
