@@ -74,6 +74,8 @@ PARTS = {
     "scores": ("lm-eval through the server against transformers, each default numeric; exchanged experts must be found", 9,
                [(f"{name}{what}", ["tests/scores/check.py", name, *option]) for name in NUMERICS
                 for what, option in (("", []), (", exchanged experts", ["--planted"]))]),
+    "many": ("a thousand real workers in one deployment, tokens as of one worker alone", 1,
+             [("1,000 workers", ["build/tests/test_engine_many", "all"])]),
     "stalls": ("processes that stand still: the coordinator for 30 s, workers for 10 s, shm and tcp", 3,
                [("all", [".venv/bin/python", "tests/multi/test_stall.py"])]),
     "model": ("the membership protocol in spin, without what takes an hour", 2, [("all", ["tests/model/run.sh"])]),
@@ -85,7 +87,7 @@ PARTS = {
 BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all"), "asan": ("dev", "build-dev", "all"),
           "tsan": ("tsan", "build-tsan", "all"), "deferred": ("release", "build", "all"), "chaos": ("release", "build", "sluice"),
           "fuzz": ("fuzz", "build-fuzz", "fuzzers"), "scores": ("release", "build", "sluice"),
-          "stalls": ("release", "build", "sluice")}
+          "many": ("release", "build", "test_engine_many"), "stalls": ("release", "build", "sluice")}
 
 
 def prepare(part):
