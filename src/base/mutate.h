@@ -10,19 +10,21 @@ typedef enum sl_mutation {
     SL_MUTATE_DOUBLE_MERGE,     /* a returned row is added twice now and then */
     SL_MUTATE_STALE_GENERATION, /* a cancelled request's slot is free before its step ended */
     SL_MUTATE_FORGOTTEN_PAGE,   /* a preempted request gives back one page less than it has */
-    SL_MUTATE_SKIPPED_ROW,  /* the first row of a request that continues is not computed again */
-    SL_MUTATE_LOST_WAKE,    /* an acknowledgement does not wake a parked lane */
-    SL_MUTATE_UNTOLD_DEATH, /* the sequencer keeps a member's death to itself */
-    SL_MUTATE_LOST_SHARED,  /* shared experts are left out when the batch is of 7, 14, ... rows */
-    SL_MUTATE_UNAWAITED,    /* a lane goes on before the device is through with it */
-    SL_MUTATE_KEPT_STEP,    /* a worker keeps its steps where it is told that something broke */
-    SL_MUTATE_OLD_HOSTS,    /* an attention worker that takes a plan sends by the one before */
+    SL_MUTATE_SKIPPED_ROW,   /* the first row of a request that continues is not computed again */
+    SL_MUTATE_LOST_WAKE,     /* an acknowledgement does not wake a parked lane */
+    SL_MUTATE_UNTOLD_DEATH,  /* the sequencer keeps a member's death to itself */
+    SL_MUTATE_LOST_SHARED,   /* shared experts are left out when the batch is of 7, 14, ... rows */
+    SL_MUTATE_UNAWAITED,     /* a lane goes on before the device is through with it */
+    SL_MUTATE_KEPT_STEP,     /* a worker keeps its steps where it is told that something broke */
+    SL_MUTATE_OLD_HOSTS,     /* an attention worker that takes a plan sends by the one before */
+    SL_MUTATE_HASTY_VERDICT, /* a suspect need not be alone when a worker crashes */
 } sl_mutation;
 
 /* By value of sl_mutation, for the command line of the test. */
 #define SL_MUTATION_NAMES                                                                          \
     "none", "lost_row", "double_merge", "stale_generation", "forgotten_page", "skipped_row",       \
-        "lost_wake", "untold_death", "lost_shared", "unawaited", "kept_step", "old_hosts"
+        "lost_wake", "untold_death", "lost_shared", "unawaited", "kept_step", "old_hosts",         \
+        "hasty_verdict"
 
 #ifdef SL_MUTATIONS
 extern sl_mutation sl_mutation_on; /* set by the test before anything runs */

@@ -26,6 +26,7 @@
     X(WORKER_LOST, -21, "worker lost")                                                             \
     X(OVERLOADED, -22, "overloaded")                                                               \
     X(NOT_FINITE, -23, "values are not finite")                                                    \
+    X(CRASHES, -24, "crashes workers")                                                             \
     /* a peer */                                                                                   \
     X(PROTOCOL, -30, "protocol violation")                                                         \
     X(AUTH, -31, "authentication failed")                                                          \

@@ -69,12 +69,16 @@ static sl_status read_cost(sl_json v, const char *name, sl_stage_cost *c, sl_err
 }
 
 sl_status sl_device_from_json(sl_json v, sl_device_spec *out, sl_err *err) {
-    const char *keys[SL_COST_COUNT + 2] = {"time_scale", "comment"};
+    const char *keys[SL_COST_COUNT + 3] = {"time_scale", "crash_id", "comment"};
+    uint64_t crash_id = 0;
     sl_device_spec d = {.kind = SL_DEVICE_EMULATED, .time_scale = 1};
-    for (int i = 0; i < SL_COST_COUNT; i++) keys[i + 2] = sl_cost_name((sl_cost_kind)i);
+    for (int i = 0; i < SL_COST_COUNT; i++) keys[i + 3] = sl_cost_name((sl_cost_kind)i);
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
     if (st == SL_OK)
         st = sl_json_f64(v, "time_scale", SL_JSON_OPTIONAL, 1e-6, MAX_SCALE, &d.time_scale, err);
+    if (st == SL_OK)
+        st = sl_json_u64(v, "crash_id", SL_JSON_OPTIONAL, 0, UINT32_MAX, &crash_id, err);
+    d.crash_id = (uint32_t)crash_id;
     for (size_t i = 0; st == SL_OK && i < SL_COST_COUNT; i++)
         st = read_cost(v, sl_cost_name((sl_cost_kind)i), &d.cost[i], err);
     if (st == SL_OK) *out = d;
@@ -119,7 +123,8 @@ static json_t *stage_json(const sl_stage_cost *c) {
 }
 
 json_t *sl_device_json(const sl_device_spec *d) {
-    json_t *v = json_pack("{s:f}", "time_scale", d->time_scale);
+    json_t *v =
+        json_pack("{s:f, s:I}", "time_scale", d->time_scale, "crash_id", (json_int_t)d->crash_id);
     for (size_t i = 0; v && i < SL_COST_COUNT; i++)
         json_object_set_new(v, sl_cost_name((sl_cost_kind)i), stage_json(&d->cost[i]));
     return v;

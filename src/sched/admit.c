@@ -51,7 +51,9 @@ static void note(sl_admit *a, uint32_t worker) {
     sl_admit_worker *w = &a->worker[worker];
     a->n_free_pages += (uint64_t)w->pages.n_free - w->n_counted;
     w->n_counted = w->pages.n_free;
-    bool takes = w->open && w->running.n < a->shape.max_running;
+    bool kept = worker == a->reserved ||
+                (a->alone != SL_ADMIT_NONE && a->request[a->alone].worker == worker);
+    bool takes = w->open && !kept && w->running.n < a->shape.max_running;
     uint32_t at = a->leaves + worker;
     a->most[at] = takes ? w->pages.n_free : 0;
     for (at /= 2; at > 0; at /= 2) a->most[at] = SL_MAX(a->most[2 * at], a->most[2 * at + 1]);
@@ -133,6 +135,7 @@ static void leave_worker(sl_admit *a, uint32_t request, uint32_t forgotten) {
     w->n_leaving -= r->state != SL_ADMIT_RUNNING;
     sl_pages_give(&w->pages, r->pages, r->n_pages - forgotten);
     r->n_pages = 0;
+    if (a->alone == request) a->alone = SL_ADMIT_NONE;
     note(a, r->worker);
     if (w->lacking.n > 0) make_due(a, r->worker);
 }
@@ -185,24 +188,112 @@ static bool grow(sl_admit *a, sl_admit_decision *out) {
     return false;
 }
 
-static bool start(sl_admit *a, sl_admit_decision *out) {
-    uint32_t request = a->waiting.first;
-    if (request == SL_ADMIT_NONE) return false;
+/* The line in which a request waits. */
+static sl_admit_list *line_of(sl_admit *a, uint32_t request) {
+    return a->request[request].suspect ? &a->held : &a->waiting;
+}
+
+/* It waits in order of coming. */
+static void enter_line(sl_admit *a, uint32_t request) {
+    const sl_admit_request *r = &a->request[request];
+    sl_admit_list *line = line_of(a, request);
+    uint32_t at = line->first;
+    while (at != SL_ADMIT_NONE && a->request[at].age < r->age)
+        at = a->request[at].link[SL_ADMIT_PLACE].next;
+    insert(a, line, request, at);
+    a->n_again += !r->suspect && r->starts > 0;
+}
+
+static void leave_line(sl_admit *a, uint32_t request) {
+    const sl_admit_request *r = &a->request[request];
+    take_out(a, line_of(a, request), request);
+    a->n_again -= !r->suspect && r->starts > 0;
+}
+
+static bool begin_at(sl_admit *a, uint32_t request, uint32_t worker, sl_admit_decision *out) {
     sl_admit_request *r = &a->request[request];
-    uint32_t pages = wanted_pages(r), worker = pick_worker(a, pages);
-    if (worker == SL_ADMIT_NONE) return false; /* in order: nobody overtakes the oldest */
     r->worker = worker;
-    if (!take_pages(a, r, pages)) return false;
-    take_out(a, &a->waiting, request);
-    a->n_again -= r->starts > 0;
+    if (!take_pages(a, r, wanted_pages(r))) return false;
+    leave_line(a, request);
     insert(a, &a->worker[worker].running, request, SL_ADMIT_NONE);
     a->n_running++;
     r->state = SL_ADMIT_RUNNING;
     r->starts++;
     r->began = ++a->starts;
+    if (r->suspect) a->alone = request;
     note(a, worker);
     *out = (sl_admit_decision){.kind = SL_ADMIT_START, .request = request, .worker = worker};
     return true;
+}
+
+/* ---- suspects ---- */
+
+/* The first that runs at this worker, and of suspects only with `caught`, gives way. */
+static bool send_away(sl_admit *a, uint32_t worker, bool caught, sl_admit_decision *out) {
+    uint32_t at = a->worker[worker].running.first;
+    for (; at != SL_ADMIT_NONE; at = a->request[at].link[SL_ADMIT_PLACE].next) {
+        const sl_admit_request *r = &a->request[at];
+        if (r->state != SL_ADMIT_RUNNING || (caught && (!r->suspect || a->alone == at))) continue;
+        begin_leaving(a, at, SL_ADMIT_PREEMPTING);
+        *out = (sl_admit_decision){.kind = SL_ADMIT_PREEMPT, .request = at, .worker = worker};
+        return true;
+    }
+    return false;
+}
+
+static bool send_all_away(sl_admit *a, bool caught, sl_admit_decision *out) {
+    for (uint32_t i = 0; i < a->shape.n_workers; i++)
+        if (send_away(a, i, caught, out)) return true;
+    return false;
+}
+
+static void reserve(sl_admit *a, uint32_t worker) {
+    uint32_t before = a->reserved;
+    if (before == worker) return;
+    a->reserved = worker;
+    if (before != SL_ADMIT_NONE) note(a, before);
+    if (worker != SL_ADMIT_NONE) note(a, worker);
+}
+
+/* The open worker that runs least. */
+static uint32_t quietest(const sl_admit *a) {
+    uint32_t best = SL_ADMIT_NONE;
+    for (uint32_t i = 0; i < a->shape.n_workers; i++) {
+        const sl_admit_worker *w = &a->worker[i];
+        if (w->open && (best == SL_ADMIT_NONE || w->running.n < a->worker[best].running.n))
+            best = i;
+    }
+    return best;
+}
+
+static bool try_alone(sl_admit *a, sl_admit_decision *out) {
+    if (a->n_suspects == 0) return false;
+    if (send_all_away(a, true, out)) return true;
+    if (a->alone != SL_ADMIT_NONE || a->held.n == 0) return false;
+    uint32_t request = a->held.last, worker = quietest(a);
+    bool everywhere = a->request[request].everywhere;
+    if (everywhere && send_all_away(a, false, out)) return true;
+    if (worker == SL_ADMIT_NONE || (everywhere && a->n_running > 0)) return false;
+    if (a->worker[worker].running.n == 0) {
+        reserve(a, SL_ADMIT_NONE);
+        return begin_at(a, request, worker, out);
+    }
+    reserve(a, worker); /* a worker that comes back is idle */
+    return a->n_open == a->n_pools && send_away(a, worker, false, out);
+}
+
+/* Nobody may run beside the suspect that runs, or is the next one to. */
+static bool all_wait(const sl_admit *a) {
+    uint32_t suspect = a->alone != SL_ADMIT_NONE ? a->alone : a->held.last;
+    return suspect != SL_ADMIT_NONE && a->request[suspect].everywhere;
+}
+
+static bool start(sl_admit *a, sl_admit_decision *out) {
+    uint32_t request = a->waiting.first;
+    if (request == SL_ADMIT_NONE || all_wait(a)) return false;
+    uint32_t worker = pick_worker(a, wanted_pages(&a->request[request]));
+    if (worker == SL_ADMIT_NONE) return false; /* in order: nobody overtakes the oldest */
+    return begin_at(a, request, worker, out);
 }
 
 static bool turn_away(const sl_admit *a, uint64_t now_us, sl_admit_decision *out) {
@@ -216,7 +307,8 @@ static bool turn_away(const sl_admit *a, uint64_t now_us, sl_admit_decision *out
 }
 
 bool sl_admit_next(sl_admit *a, uint64_t now_us, sl_admit_decision *out) {
-    if (!grow(a, out) && !start(a, out) && !turn_away(a, now_us, out)) return false;
+    if (!grow(a, out) && !try_alone(a, out) && !start(a, out) && !turn_away(a, now_us, out))
+        return false;
     sl_watch_tell(a->shape.watch, ADMIT, now_us, out->kind, out->request, out->worker, out->page,
                   a->request[out->request].starts);
     return true;
@@ -296,22 +388,52 @@ void sl_admit_gave_way(sl_admit *a, uint32_t request) {
     SL_ASSERT(r->state == SL_ADMIT_PREEMPTING || r->state == SL_ADMIT_RUNNING);
     leave_worker(a, request, SL_MUTATION(FORGOTTEN_PAGE));
     r->state = SL_ADMIT_WAITING;
-    uint32_t at = a->waiting.first;
-    while (at != SL_ADMIT_NONE && a->request[at].age < r->age)
-        at = a->request[at].link[SL_ADMIT_PLACE].next;
-    insert(a, &a->waiting, request, at);
-    a->n_again++;
+    enter_line(a, request);
+}
+
+void sl_admit_suspect(sl_admit *a, uint32_t request, bool everywhere) {
+    sl_admit_request *r = &a->request[request];
+    bool waits = r->state == SL_ADMIT_WAITING;
+    SL_ASSERT(r->state != SL_ADMIT_UNUSED);
+    if (a->alone == request && everywhere && !r->everywhere) { /* others run elsewhere */
+        a->alone = SL_ADMIT_NONE;
+        note(a, r->worker);
+    }
+    bool moves = waits && !r->suspect; /* from one line to the other */
+    if (moves) leave_line(a, request);
+    a->n_suspects += !r->suspect;
+    r->suspect = true;
+    r->everywhere |= everywhere;
+    if (moves) enter_line(a, request);
+}
+
+static void unsuspect(sl_admit *a, uint32_t request) {
+    sl_admit_request *r = &a->request[request];
+    a->n_suspects -= r->suspect;
+    r->suspect = r->everywhere = false;
+    if (a->n_suspects == 0) reserve(a, SL_ADMIT_NONE);
+}
+
+void sl_admit_clear(sl_admit *a, uint32_t request) {
+    sl_admit_request *r = &a->request[request];
+    bool waits = r->state == SL_ADMIT_WAITING;
+    if (!r->suspect) return;
+    if (waits) leave_line(a, request);
+    unsuspect(a, request);
+    if (waits) enter_line(a, request);
+    if (a->alone != request) return;
+    a->alone = SL_ADMIT_NONE;
+    note(a, r->worker);
 }
 
 void sl_admit_end(sl_admit *a, uint32_t request) {
     sl_admit_request *r = &a->request[request];
     SL_ASSERT(r->state != SL_ADMIT_UNUSED);
-    if (r->state == SL_ADMIT_WAITING) {
-        take_out(a, &a->waiting, request);
-        a->n_again -= r->starts > 0;
-    } else {
+    if (r->state == SL_ADMIT_WAITING)
+        leave_line(a, request);
+    else
         leave_worker(a, request, 0);
-    }
+    unsuspect(a, request);
     r->state = SL_ADMIT_UNUSED;
     r->link[SL_ADMIT_PLACE].next = a->free;
     a->free = request;
@@ -323,6 +445,9 @@ sl_status sl_admit_create(const sl_admit_shape *shape, sl_admit *out, sl_err *er
     sl_admit a = {.shape = *shape,
                   .free = SL_ADMIT_NONE,
                   .waiting = list_of(SL_ADMIT_PLACE),
+                  .held = list_of(SL_ADMIT_PLACE),
+                  .alone = SL_ADMIT_NONE,
+                  .reserved = SL_ADMIT_NONE,
                   .first_due = SL_ADMIT_NONE,
                   .leaves = 1};
     while (a.leaves < shape->n_workers) a.leaves *= 2;
@@ -354,6 +479,7 @@ sl_status sl_admit_add_pages(sl_admit *a, uint32_t worker, uint32_t n, uint32_t 
     sl_status st = sl_pages_create(n, room, &a->worker[worker].pages, err);
     if (st != SL_OK) return st;
     a->n_pages += n;
+    a->n_pools++;
     note(a, worker);
     return SL_OK;
 }

@@ -12,6 +12,10 @@
  *      open worker with most free pages, and stays there until it ends or gives way.
  *   4. Requests that never ran are turned away: the newest while too many wait, the oldest when it
  *      has waited too long. The work of those that ran would be lost.
+ *   5. Suspects (sched/suspect.h) start alone, one at a time, the newest first, and before others.
+ *      One that has to be alone everywhere makes all others give way. Any other one takes a worker
+ *      that is idle; if there is none, the one that runs least takes nobody else, and when no
+ *      worker is still to come its requests give way. The other workers go on.
  *
  * Events in; decisions out, one at a time and in order, from sl_admit_next. Engine and simulator
  * call it with what happened; equal events give equal decisions. No I/O, clock or threads. A step
@@ -54,6 +58,8 @@ typedef struct sl_admit_request {
     uint64_t began;   /* order of starts */
     uint64_t came_us; /* as given with it */
     bool lacks;       /* it is in its worker's list `lacking` */
+    bool suspect;     /* it runs alone, ... */
+    bool everywhere;  /* ...at all workers, not only at its own */
     sl_admit_link link[SL_ADMIT_LISTS];
 } sl_admit_request;
 
@@ -90,6 +96,11 @@ typedef struct sl_admit {
     uint32_t leaves;
     sl_admit_list waiting; /* by age: those that ran stand before those that never did */
     uint32_t n_again;      /* of these: they have run */
+    sl_admit_list held;    /* suspects that wait, by age */
+    uint32_t n_suspects;   /* also those that run */
+    uint32_t alone;        /* the suspect that runs as it should; or SL_ADMIT_NONE, and then... */
+    uint32_t reserved;     /* ...a worker may be kept for one; else SL_ADMIT_NONE */
+    uint32_t n_pools;      /* workers that have pages */
     uint32_t n_running, n_open;
     uint64_t n_pages, n_free_pages; /* of all workers */
     uint32_t first_due, last_due;
@@ -133,6 +144,10 @@ void sl_admit_token(sl_admit *a, uint32_t request);
 /* Its client gives it up, and it does not wait: true if its worker is to be told. It stays until
  * that confirms: sl_admit_end. */
 bool sl_admit_cancel(sl_admit *a, uint32_t request);
+/* From now on it runs only alone, at all workers or at its own; it gives way if it does not. */
+void sl_admit_suspect(sl_admit *a, uint32_t request, bool everywhere);
+/* It is like others again. */
+void sl_admit_clear(sl_admit *a, uint32_t request);
 /* Its worker has ended it, as SL_ADMIT_PREEMPT wanted, or is gone: it waits again. */
 void sl_admit_gave_way(sl_admit *a, uint32_t request);
 /* It is over, whatever its state: its pages come back, its index is free. */
@@ -141,6 +156,12 @@ void sl_admit_end(sl_admit *a, uint32_t request);
 /* The next decision; false: there is none until something happens. All are carried out here, but
  * FULL and LATE: these requests wait until sl_admit_end. */
 bool sl_admit_next(sl_admit *a, uint64_t now_us, sl_admit_decision *out);
+
+/* Nobody else runs at this worker, because it is a suspect. */
+static inline bool sl_admit_is_alone(const sl_admit *a, uint32_t request, uint32_t worker) {
+    const sl_admit_request *r = &a->request[request];
+    return a->alone == request && (r->everywhere || r->worker == worker);
+}
 
 /* Tokens that it would be computed from. */
 static inline uint32_t sl_admit_known(const sl_admit_request *r) {

@@ -28,6 +28,7 @@ sl_status sl_api_error_of(sl_api_error *e, sl_status st, const char *param, cons
         {SL_ERR_OVERLOADED, 429, "rate_limit_error", "overloaded"},
         {SL_ERR_WORKER_LOST, 503, "server_error", "worker_lost"},
         {SL_ERR_NOT_FINITE, 500, "server_error", "not_finite"},
+        {SL_ERR_CRASHES, 500, "server_error", "crashes_workers"},
         {SL_ERR_CANCELLED, 503, "server_error", "cancelled"},
         {SL_ERR_PEER_DOWN, 503, "server_error", "worker_lost"},
         {SL_ERR_TIMEOUT, 503, "server_error", "timeout"},

@@ -38,6 +38,7 @@ typedef enum sl_device_kind {
 typedef struct sl_device_spec {
     sl_device_kind kind;
     double time_scale; /* EMULATED: every stage takes so many times its cost */
+    uint32_t crash_id; /* EMULATED: a row with this token crashes the worker; 0: none */
     sl_stage_cost cost[SL_COST_COUNT];
 } sl_device_spec;
 

@@ -4,6 +4,7 @@ The server under test is SLUICE_BIN (default build/sluice) with worker processes
 
 import http.client
 import json
+import math
 import os
 import pathlib
 import re
@@ -18,7 +19,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
 FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
 TOKENS = 480
-SLOW = f"emulated:{ROOT / 'tests' / 'multi' / 'slow.json'}"
 GOES_ON_WITHIN_S = 10.0  # a few tenths where nothing else has the processors
 
 
@@ -202,18 +202,41 @@ def test_all_workers_killed(server):
     assert_books_balance(server, 4)
 
 
-@pytest.mark.parametrize("server", [("--exact", "--attention", "1", "--experts", "1", "--device", SLOW)], indirect=True)
-def test_a_request_beside_crashes_is_given_up(server):
-    """Three workers that crash by themselves while it runs: it may be why, and must not do so for ever."""
-    stream, = start_streams(server, 1)
-    for _ in range(3):
-        before = metric(server, "workers_restarted_total")
-        assert not stream.error
-        os.kill(server.worker_pid(1), signal.SIGSEGV)
-        wait_until(lambda was=before: metric(server, "workers_restarted_total") > was, "the worker is not back")
-    join_all([stream])
-    assert stream.error and "crashed again and again" in stream.error
-    assert server.request("GET", "/readyz").status == 200
+VOCABULARY = json.loads((FIXTURE / "config.json").read_text())["vocab_size"]
+STEP = next(s for s in range(VOCABULARY // 3 + 1, VOCABULARY) if math.gcd(s, VOCABULARY) == 1)  # of the emulated device's ids
+INNOCENT = 8
+
+
+def poison():
+    """An id that no innocent stream has or gets."""
+    said = {3, 17} | {(41 + i + k * STEP) % VOCABULARY for i in range(INNOCENT) for k in range(TOKENS + 1)}
+    return next(i for i in range(100, VOCABULARY) if i not in said)
+
+
+@pytest.mark.parametrize("after", [0, 6])
+@pytest.mark.parametrize("shape", [("--attention", "2", "--experts", "2"), ("--attention", "3"), ("--attention", "1", "--experts", "1")])
+def test_a_request_that_crashes_workers_ends_alone(tmp_path, shape, after):
+    """Of nine streams one crashes whoever computes it, from its prompt on or when it has said some tokens."""
+    device = tmp_path / "device.json"
+    device.write_text(json.dumps({"attention": {"row": 50}, "expert": {"row": 50}, "crash_id": poison()}))
+    server = Server(*shape, "--device", f"emulated:{device}")
+    try:
+        streams = start_streams(server, INNOCENT)
+        body = {"model": "m", "prompt": [3, (poison() - after * STEP) % VOCABULARY], "max_tokens": TOKENS, "stream": True, "temperature": 0,
+                "ignore_eos": True, "return_token_ids": True}
+        culprit = Stream(server, 0)
+        response = server.request("POST", "/v1/completions", body, timeout=60)
+        if after:
+            culprit.read_events(response)
+        else:  # nothing was said before
+            culprit.error = response.read().decode()
+            assert response.status == 500 and "crashes_workers" in culprit.error
+        assert "crashed while this request ran alone" in culprit.error, (culprit.error, "".join(server.log))
+        assert len(culprit.ids) == after
+        assert metric(server, "workers_lost_total") >= 3
+        went_on(server, streams)
+    finally:
+        assert server.stop() == 0
 
 
 @pytest.mark.parametrize("server", [("--attention", "2", "--experts", "2")], indirect=True)

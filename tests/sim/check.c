@@ -99,6 +99,9 @@ static void look_at_request(sim *s, sim_request *r) {
         s->seen[COVER_preempted] = true;
     }
     r->ran |= !waits;
+    s->seen[COVER_suspect_cleared] |= r->suspected && !known->suspect.held;
+    r->suspected = known->suspect.held;
+    s->seen[COVER_suspects_go_on_beside] |= a->alone == known->place && a->n_running > 1;
     r->worker = waits ? SL_NO_WORKER : q->worker;
 }
 
@@ -202,6 +205,10 @@ static sl_finish natural_end(const sim_request *r, uint32_t *n) {
 static bool check_error(sim *s, const sim_request *r, uint32_t number) {
     if (r->status == SL_OK || !r->message[0])
         return sim_fail(s, "request %u died without a reason", number);
+    if (r->status == SL_ERR_CRASHES) {
+        s->seen[COVER_poison_found] = true;
+        return r->poison || sim_fail(s, "request %u: %s", number, r->message);
+    }
     s->seen[COVER_died_with_error] = true;
     return s->starved ||
            sim_fail(s, "request %u at worker %d: %s", number, (int)r->worker, r->message);

@@ -78,6 +78,9 @@
     X(two_killed)                                                                                  \
     X(killed_while_starting)                                                                       \
     X(silence)                                                                                     \
+    X(poison_found)                                                                                \
+    X(suspect_cleared)                                                                             \
+    X(suspects_go_on_beside)                                                                       \
     X(died_with_error)                                                                             \
     X(survived_a_failure)                                                                          \
     X(refused_after_failure)
@@ -111,6 +114,9 @@ typedef struct sim_request {
     const sim_answer *want;
     uint32_t max_tokens, stop[2], n_stop, n_top;
     bool ignore_eos, logprobs, prompt_logprobs, logits, too_long;
+    bool poison; /* a worker that computes it after `fatal` tokens crashes */
+    uint32_t fatal;
+    bool suspected;                      /* seen in the ledger */
     uint64_t submit_at_us, cancel_at_us; /* 0: never */
     uint32_t cancel_at_n;                /* after so many tokens; 0: never */
     uint64_t id;
@@ -161,8 +167,11 @@ struct sim {
     uint64_t settle_until_us, progress_us; /* the latter: when a request was told something */
     bool failure;                          /* something went wrong, on purpose */
     bool moved;                            /* experts, so that without --exact last bits differ */
+    bool poisonous;                        /* some requests are */
     bool starved;                          /* attention or experts were nowhere, not even coming */
     uint64_t returns_us[SIM_MAX_WORKERS];  /* another one comes then; 0: none */
+    bool crashed[SIM_MAX_WORKERS];         /* which the coordinator is to hear of, after... */
+    uint64_t loss[SIM_MAX_WORKERS];        /* ...the loss that comes after this one */
     bool returned;
     bool seen[COVER_COUNT];
     deferred_maker devices; /* seed 0: workers compute on the CPU */
@@ -216,6 +225,8 @@ bool sim_draw_requests(sim *s);
 void sim_draw_events(sim *s);
 bool sim_do_requests(sim *s);
 void sim_do_events(sim *s);
+/* Requests that crash whoever computes them do so. */
+void sim_do_poison(sim *s);
 bool sim_is_over(const sim *s);
 bool sim_submit(sim *s, sim_request *r);
 

@@ -99,6 +99,10 @@ static void draw_request(sim *s, sim_request *r, uint32_t prompt, uint64_t at_us
         r->too_long = true;
         r->max_tokens = SIM_CONTEXT - r->p->n + 2 + sim_below(s, 9);
     }
+    if (s->poisonous && !r->too_long && sim_once_in(s, 4)) {
+        r->poison = true;
+        r->fatal = sim_below(s, r->max_tokens);
+    }
     if (s->pressure && !sim_once_in(s, 4)) return;
     if (sim_once_in(s, 5)) r->cancel_at_us = at_us + 1 + sim_below(s, 1 + sim_below(s, 100000));
     if (sim_once_in(s, 8)) r->cancel_at_n = 1 + sim_below(s, r->max_tokens);
@@ -107,6 +111,7 @@ static void draw_request(sim *s, sim_request *r, uint32_t prompt, uint64_t at_us
 bool sim_draw_requests(sim *s) {
     uint32_t n = 2 + sim_below(s, 9), span_us = 1 + sim_below(s, s->pressure ? 5000 : 60000);
     if (sim_once_in(s, 8)) n = SIM_MAX_REQUESTS - sim_below(s, 8);
+    s->poisonous = sim_once_in(s, 6);
     while (s->n_requests < n) {
         uint64_t at_us = s->now_us + 1 + sim_below(s, span_us);
         uint32_t prompt = sim_below(s, SIM_PROMPTS), choices = sim_once_in(s, 6) ? SIM_CHOICES : 1;
@@ -292,6 +297,40 @@ static void kill(sim *s, const sim_event *e) {
     sim_remove_worker(s, e->a, true);
     if (e->for_us) s->returns_us[e->a] = s->now_us + e->for_us;
     note_failure(s);
+}
+
+/* The worker that has it in a step, or one of those that compute its experts. */
+static uint32_t victim_of(sim *s, const sim_request *r) {
+    const sl_worker *w = r->worker == SL_NO_WORKER ? NULL : s->worker[r->worker];
+    const sl_attn *a = w && !s->silent[r->worker] ? w->attn : NULL;
+    bool computed = false;
+    for (uint32_t j = 0; a && j < a->n_lanes * a->max_slots; j++)
+        computed |= a->slot[j].life->in_step && a->slot[j].request == r->id;
+    uint32_t who = sim_once_in(s, 2) ? r->worker : sim_below(s, s->n_workers);
+    bool can = computed && s->worker[who] && !s->silent[who] &&
+               sl_roster_serves(&s->engine->roster, who) &&
+               (who == r->worker || sim_is(s, who, SL_ROLE_EXPERT));
+    return can ? who : SL_NO_WORKER;
+}
+
+void sim_do_poison(sim *s) {
+    for (uint32_t i = 0; s->poisonous && i < s->n_requests; i++) {
+        sim_request *r = &s->request[i];
+        if (!r->poison || !r->submitted || r->refused || r->ends || r->n < r->fatal) continue;
+        uint32_t who = victim_of(s, r);
+        if (who == SL_NO_WORKER || s->crashed[who]) continue;
+        sim_say(s, "request %u crashes worker %u", i, who);
+        s->crashed[who] = true;
+        s->loss[who] = s->engine->worker[who].loss;
+        kill(s, &(sim_event){.a = who, .for_us = 1 + sim_below(s, 200000)});
+    }
+    for (uint32_t i = 0; i < s->n_workers; i++) {
+        if (!s->crashed[i] || s->engine->worker[i].loss == s->loss[i] || !sim_once_in(s, 20))
+            continue;
+        s->crashed[i] = false;
+        s->engine->spawned[i].crashed = true;
+        s->engine->ends.n_crashes++;
+    }
 }
 
 static void bring_back(sim *s, uint32_t i) {

@@ -119,6 +119,7 @@ static bool run_requests(sim *s) {
     while (ok && !sim_is_over(s)) {
         ok = sim_do_requests(s);
         sim_do_events(s);
+        sim_do_poison(s);
         sim_turn(s);
         if (s->now_us > s->progress_us + SIM_STUCK_S * 1000000ull)
             sim_fail(s, "nobody heard anything for %u virtual seconds", SIM_STUCK_S);

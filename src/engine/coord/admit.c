@@ -61,9 +61,9 @@ static void start(sl_engine *e, sl_request *r) {
 }
 
 static void preempt(sl_engine *e, const sl_request *r, uint32_t worker) {
-    sl_log_request(SL_LOG_INFO, "engine", r->name,
-                   "request %llu is preempted after %u tokens: no page is free",
-                   (unsigned long long)r->id, sl_request_books(e, r)->drawn);
+    sl_log_request(SL_LOG_INFO, "engine", r->name, "request %llu is preempted after %u tokens: %s",
+                   (unsigned long long)r->id, sl_request_books(e, r)->drawn,
+                   e->admit.n_suspects ? "a suspect is tried alone" : "no page is free");
     send_pair(e, r, worker, SL_MSG_CANCEL, 0);
 }
 
@@ -123,19 +123,23 @@ void sl_coord_cancel(sl_engine *e, uint64_t id) {
         send_pair(e, r, q->worker, SL_MSG_CANCEL, 0);
 }
 
-void sl_coord_fail(sl_engine *e, sl_request *r, const char *why) {
+void sl_coord_fail(sl_engine *e, sl_request *r, sl_status status, const char *why) {
     const sl_admit_request *q = sl_request_books(e, r);
     if (q->state != SL_ADMIT_WAITING && e->worker[q->worker].conn) /* it is to forget it */
         send_pair(e, r, q->worker, SL_MSG_CANCEL, 0);
-    sl_coord_finish(e, r, SL_FINISH_ERROR, SL_ERR_WORKER_LOST, why);
+    sl_coord_finish(e, r, SL_FINISH_ERROR, status, why);
 }
 
 void sl_coord_fail_running(sl_engine *e, const char *why) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++)
         while (e->admit.worker[i].running.n > 0)
-            sl_coord_fail(e, e->ledger.at[e->admit.worker[i].running.first], why);
+            sl_coord_fail(e, e->ledger.at[e->admit.worker[i].running.first], SL_ERR_WORKER_LOST,
+                          why);
 }
 
 void sl_coord_fail_waiting(sl_engine *e, const char *why) {
-    while (e->admit.waiting.n > 0) sl_coord_fail(e, e->ledger.at[e->admit.waiting.first], why);
+    const sl_admit_list *line[] = {&e->admit.waiting, &e->admit.held};
+    for (size_t i = 0; i < SL_LEN(line); i++)
+        while (line[i]->n > 0)
+            sl_coord_fail(e, e->ledger.at[line[i]->first], SL_ERR_WORKER_LOST, why);
 }

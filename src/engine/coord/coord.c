@@ -99,6 +99,7 @@ static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
     if (has_token) {
         r->tokens[sl_admit_known(q)] = t->token;
         sl_admit_token(&e->admit, r->place);
+        sl_blame_token(e, r);
         ack->value = q->drawn - r->n_before;
         pthread_mutex_lock(&e->lock);
         e->stats.generated_tokens++;
@@ -251,7 +252,7 @@ static void publish_stats(sl_engine *e) {
     pthread_mutex_lock(&e->lock);
     sl_engine_stats *s = &e->stats;
     s->running = e->admit.n_running;
-    s->waiting = e->admit.waiting.n;
+    s->waiting = e->admit.waiting.n + e->admit.held.n;
     s->pages_total = e->admit.n_pages;
     s->pages_used = e->admit.n_pages - e->admit.n_free_pages;
     pthread_mutex_unlock(&e->lock);

@@ -13,6 +13,7 @@
 #include "sched/change.h"
 #include "sched/recover.h"
 #include "sched/roster.h"
+#include "sched/suspect.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -35,8 +36,7 @@ typedef struct sl_request {
     void *arrays;               /* what stop, bias and tokens are in */
     uint32_t n_before;          /* generated before it was last submitted */
     uint64_t queued_us;         /* how long it waited for its first start */
-    uint64_t last_loss;         /* number of the loss of a worker that it ran beside; 0: none */
-    uint32_t crashes;           /* of those */
+    sl_suspect suspect;         /* losses of workers that it ran beside */
     struct sl_request *chain;   /* in the hash */
 } sl_request;
 
@@ -65,7 +65,6 @@ typedef struct sl_member_worker {
     uint32_t link, link_epoch; /* this worker says that its connection with that one is gone: */
     uint64_t link_us;          /* to be looked at then; 0: it says nothing */
     uint64_t loss;             /* number of its last one */
-    uint32_t blamed;           /* crashes of its processes that requests were blamed for */
     sl_worker_stats stats;
     sl_counts counts; /* it and stats: under the engine's lock */
 } sl_member_worker;
@@ -80,7 +79,7 @@ typedef struct sl_spawned {
     sl_worker_opts opts;
     _Atomic bool ended; /* the thread */
     bool is_news;       /* that it has ended */
-    uint32_t crashes;   /* of all processes at this place */
+    bool crashed;       /* its last process that ended, which is news */
     sl_status status;
     sl_err err; /* valid once ended */
 } sl_spawned;
@@ -92,6 +91,7 @@ typedef struct sl_spawn_ends {
     uint64_t next_look_us;
     _Atomic bool thread_ended; /* since the last look */
     uint32_t n_news;           /* that nobody was told */
+    uint32_t n_crashes;        /* of these, which are told by themselves */
 } sl_spawn_ends;
 
 /* Another plan that somebody asks for, who keeps it until it is done. */
@@ -193,8 +193,16 @@ void sl_crew_send_plans(sl_engine *e);
 void sl_crew_serve(sl_engine *e, uint32_t id);
 /* Ends whoever has this place, or is on its way to it. */
 void sl_crew_drop(sl_engine *e, uint32_t id);
-/* Of local workers. Requests that ran beside three crashes end: one of them may be why. */
+/* Of local workers. */
 void sl_crew_notice_ends(sl_engine *e);
+
+/* blame.c: requests that kill workers (sched/suspect.h) */
+/* Worker `id` is lost: which requests were in flight there, if it served. */
+void sl_blame_note(sl_engine *e, uint32_t id, bool served);
+/* Its process crashed, which may be heard of after it was lost. */
+void sl_blame_crash(sl_engine *e, uint32_t id);
+/* Another token of a request is known. */
+void sl_blame_token(sl_engine *e, sl_request *r);
 
 /* recover.c: on the engine's thread */
 sl_status sl_recover_open(sl_engine *e, sl_err *err) SL_MUST_CHECK;
@@ -225,7 +233,7 @@ void sl_coord_refuse(sl_engine *e, sl_request *r, sl_status status, const char *
 void sl_coord_admit(sl_engine *e);
 void sl_coord_cancel(sl_engine *e, uint64_t id); /* unknown: it has ended */
 /* It ends with an error, wherever it runs. */
-void sl_coord_fail(sl_engine *e, sl_request *r, const char *why);
+void sl_coord_fail(sl_engine *e, sl_request *r, sl_status status, const char *why);
 /* Nobody serves any more: all requests that run, wherever, */
 void sl_coord_fail_running(sl_engine *e, const char *why);
 /* and all that wait. */
@@ -249,6 +257,8 @@ sl_status sl_spawn_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;
 /* A local worker that has ended, or UINT32_MAX: each end is told once, whoever noticed it first.
  * Children's ends wake the net's wait. Without any: at most one system call. */
 uint32_t sl_spawn_next_ended(sl_engine *e);
+/* One whose process crashed, or UINT32_MAX; each crash is told once. */
+uint32_t sl_spawn_next_crashed(sl_engine *e);
 /* Why a local worker ended, valid until it is started again. NULL: it has not, or nobody knows. */
 const char *sl_spawn_why(sl_engine *e, uint32_t id);
 /* Another thread or process for a place that was given up. Its last process, if that is still

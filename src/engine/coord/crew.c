@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_CRASHES 3u /* of workers, beside which a request runs */
-
 /* ---- plans as they travel ---- */
 
 /* {"you": .., "model": .., "trace_events": .., "joins": .., "plan": ..} */
@@ -161,30 +159,6 @@ static void close_books(sl_engine *e, uint32_t id) {
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Requests that ran there, or anywhere beside an expert worker. */
-static void note_loss(sl_engine *e, uint32_t id) {
-    bool all = e->roster.worker[id].roles & SL_ROLE_EXPERT;
-    e->worker[id].loss = ++e->n_losses;
-    for (uint32_t i = 0; i < e->ledger.cap; i++) {
-        sl_request *r = e->ledger.at[i];
-        const sl_admit_request *q = r ? sl_request_books(e, r) : NULL;
-        if (q && q->state != SL_ADMIT_WAITING && (all || q->worker == id))
-            r->last_loss = e->n_losses;
-    }
-}
-
-/* A process at this place crashed, which may be heard of after it was lost. Nobody knows which of
- * the requests that it ran is why, if one is: none may do so for ever. */
-static void blame(sl_engine *e, uint32_t id) {
-    for (uint32_t i = 0; i < e->ledger.cap; i++) {
-        sl_request *r = e->ledger.at[i];
-        if (!r || r->last_loss != e->worker[id].loss || ++r->crashes < MOST_CRASHES) continue;
-        sl_log_request(SL_LOG_ERROR, "engine", r->name, "request %llu ran beside %u crashes",
-                       (unsigned long long)r->id, r->crashes);
-        sl_coord_fail(e, r, "workers crashed again and again while it ran: it is given up");
-    }
-}
-
 /* Requests that ran there wait again, and are computed again from their tokens so far. */
 static void requeue(sl_engine *e, uint32_t id) {
     const sl_admit_list *running = &e->admit.worker[id].running;
@@ -215,6 +189,7 @@ static void leave_change(sl_engine *e, uint32_t id, const char *why) {
 static void lose(sl_engine *e, uint32_t id, const char *why) {
     sl_member_worker *w = &e->worker[id];
     uint32_t duties;
+    bool served = sl_roster_serves(&e->roster, id);
     if (!sl_roster_ended(&e->roster, id, SL_ROSTER_ANY, &duties)) return;
     sl_admit_close(&e->admit, id);
     close_books(e, id);
@@ -237,7 +212,7 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
         return;
     }
     leave_change(e, id, text);
-    note_loss(e, id);
+    sl_blame_note(e, id, served);
     requeue(e, id);
     pthread_mutex_lock(&e->lock);
     e->stats.lost_workers++;
@@ -270,10 +245,5 @@ void sl_crew_notice_ends(sl_engine *e) {
         const char *why = sl_spawn_why(e, id);
         lose(e, id, why ? why : "it left");
     }
-    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        sl_member_worker *w = &e->worker[i];
-        if (w->blamed == e->spawned[i].crashes) continue;
-        w->blamed = e->spawned[i].crashes;
-        blame(e, i);
-    }
+    for (uint32_t id; (id = sl_spawn_next_crashed(e)) != UINT32_MAX;) sl_blame_crash(e, id);
 }

@@ -171,7 +171,7 @@ static bool reap(sl_spawned *s, int flags) {
     if (got <= 0 && !unseen) return false;
     if (s->pidfd >= 0) close(s->pidfd);
     s->pid = 0;
-    s->crashes += !unseen && WIFSIGNALED(status) && is_own_fault(WTERMSIG(status));
+    s->crashed = !unseen && WIFSIGNALED(status) && is_own_fault(WTERMSIG(status));
     s->status = WIFEXITED(status) && WEXITSTATUS(status) == 0 ? SL_OK : SL_ERR_WORKER_LOST;
     if (unseen)
         s->status = sl_fail(&s->err, SL_ERR_WORKER_LOST, "its process ended");
@@ -192,7 +192,10 @@ static bool join(sl_spawned *s) {
 /* If it has ended, that is news for the next who asks. */
 static void collect(sl_engine *e, uint32_t id) {
     sl_spawned *s = &e->spawned[id];
+    bool untold = s->crashed;
     if (!reap(s, WNOHANG) && !join(s)) return;
+    s->crashed |= untold;
+    e->ends.n_crashes += s->crashed && !untold;
     s->is_news = true;
     e->ends.n_news++;
 }
@@ -217,6 +220,15 @@ uint32_t sl_spawn_next_ended(sl_engine *e) {
     while (!e->spawned[i].is_news) i++;
     e->spawned[i].is_news = false;
     e->ends.n_news--;
+    return i;
+}
+
+uint32_t sl_spawn_next_crashed(sl_engine *e) {
+    if (e->ends.n_crashes == 0) return UINT32_MAX;
+    uint32_t i = 0;
+    while (!e->spawned[i].crashed) i++;
+    e->spawned[i].crashed = false;
+    e->ends.n_crashes--;
     return i;
 }
 
@@ -245,7 +257,7 @@ sl_status sl_spawn_again(sl_engine *e, uint32_t id, sl_err *err) {
         return sl_fail(err, SL_ERR_AGAIN, "the last %s of worker %u has not ended",
                        s->pid > 0 ? "process" : "thread", id);
     e->ends.n_news -= s->is_news;
-    *s = (sl_spawned){.crashes = s->crashes};
+    *s = (sl_spawned){.crashed = s->crashed};
     return start(e, id, err);
 }
 

@@ -6,6 +6,7 @@
 #include "model/skew.h"
 #include "stage/stage_int.h"
 
+#include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
 
@@ -25,6 +26,17 @@ static void embed(const emulated *e, const sl_rowset *r) {
     float *x = sl_mem_ptr(r->x);
     memset(x, 0, r->n * d * sizeof *x);
     for (uint32_t i = 0; i < r->n; i++) x[i * d] = (float)r->id[i];
+}
+
+/* For tests of what is done about requests that crash workers. */
+static void crash(void) {
+    signal(SIGSEGV, SIG_DFL); /* also where a sanitizer has taken it */
+    raise(SIGSEGV);
+}
+
+static void look_for(uint32_t crash_id, const sl_rowset *r) {
+    for (uint32_t i = 0; crash_id && i < r->n; i++)
+        if (r->id[i] == crash_id) crash();
 }
 
 static void attend(emulated *e, uint32_t layer, const sl_rowset *r) {
@@ -90,6 +102,7 @@ static void run(emulated *e, const sl_stage_call *c) {
     const sl_rowset *r = &c->rows;
     switch (c->op) {
     case SL_OP_EMBED:
+        look_for(e->costs.crash_id, r);
         embed(e, r);
         break;
     case SL_OP_ATTEND:
