@@ -370,6 +370,12 @@ static void open_step(sl_conn *c, const sl_wire_header *h, sl_block *b) {
     sl_block_give(&c->net->pool, b);
 }
 
+/* The caller does not take our WELCOME, or did not wait for it: its last word is of the handshake,
+ * which is over for this end only. */
+static bool refuses(const sl_conn *c, const sl_wire_header *h) {
+    return c->state == SL_CONN_OPEN && c->untold && h->kind == SL_MSG_REFUSE;
+}
+
 static sl_status check_message(sl_conn *c, const sl_block *b, sl_wire_header *h, sl_err *err) {
     sl_status st = sl_wire_header_decode((sl_span){b->header, sizeof b->header}, h, err);
     if (st != SL_OK) return st;
@@ -382,7 +388,7 @@ static sl_status check_message(sl_conn *c, const sl_block *b, sl_wire_header *h,
     if (h->seq != c->recv_seq + 1)
         return sl_fail(err, SL_ERR_PROTOCOL, "sequence number %llu, %llu expected",
                        (unsigned long long)h->seq, (unsigned long long)c->recv_seq + 1);
-    if (c->state != SL_CONN_OPEN) return SL_OK;
+    if (c->state != SL_CONN_OPEN || refuses(c, h)) return SL_OK;
     if (h->session != c->session)
         return sl_fail(err, SL_ERR_PROTOCOL, "message of another session");
     if (h->incarnation != c->peer.incarnation)
@@ -399,6 +405,11 @@ void sl_session_receive(sl_conn *c, sl_block *b) {
         c->recv_seq = h.seq;
         c->stats.received_messages++;
         c->stats.received_bytes += SL_WIRE_HEADER_BYTES + h.bytes;
+        if (refuses(c, &h)) {
+            peer_leaves(c, "refused", true, (sl_span){b->buf.data, b->buf.len});
+            sl_block_give(&c->net->pool, b);
+            return;
+        }
         if (c->state == SL_CONN_OPEN && c->untold) {
             c->untold = false;
             flush_held(c); /* which may find the link gone */

@@ -2,6 +2,7 @@
 
 import pathlib
 import sys
+import threading
 import time
 
 import pytest
@@ -34,6 +35,37 @@ def begin(server):
 def test_all_links_pass_the_relay(served):
     server, relay = served
     assert sorted(relay.links()) == [(0, 2), (0, 3), (1, 2), (1, 3), (3, 2)]
+
+
+def test_a_server_starts_over_links_that_begin_slowly(monkeypatch):
+    """Handshakes take longer than they may, at each of their messages; links break before the first request."""
+    monkeypatch.setenv("SLUICE_ADVERTISE", ADVERTISED)
+    with Relay() as relay:
+        for worker, rate in ((0, 60), (1, 110)):
+            for expert in (2, 3):
+                relay.slow(worker, expert, rate)
+        done = threading.Event()
+
+        def mend():
+            done.wait(3)
+            for worker in (0, 1):
+                for expert in (2, 3):
+                    relay.slow(worker, expert, None)
+            for _ in range(8):  # some links are up by then
+                relay.cut(None, 2)
+                done.wait(0.1)
+
+        mender = threading.Thread(target=mend)
+        mender.start()
+        try:
+            server = Server(*LOCAL, "--exact", "--transport", "tcp")
+            mender.join()
+            want = texts(server)
+            assert all(want)
+            assert server.stop() == 0
+        finally:
+            done.set()
+            mender.join()
 
 
 def test_slow_and_held_links_change_no_token(served):

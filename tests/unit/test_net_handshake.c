@@ -219,6 +219,29 @@ static void a_callee_waits_for_the_first_word(void **state) {
     assert_int_equal(s->p.downs, 0);
 }
 
+/* One that gave up before WELCOME came says so in the words of a handshake: no message of another
+ * session. */
+static void a_caller_may_have_given_up(void **state) {
+    stage *s = *state;
+    static const struct {
+        int32_t why;
+        char text[4];
+    } said = {SL_ERR_TIMEOUT, "late"};
+    uint64_t session = raw_log_in(s, KEY);
+    assert_true(sl_conn_is_open(s->p.last));
+    raw_send(&s->r, SL_MSG_REFUSE, 0, &said, sizeof said);
+    turn(s, 1000);
+    assert_int_equal(s->p.downs, 1);
+    assert_int_equal(s->p.why, SL_ERR_TIMEOUT);
+    /* After its first word it is no caller any more. */
+    session = raw_log_in(s, KEY);
+    raw_send(&s->r, SL_MSG_HEARTBEAT, session, NULL, 0);
+    raw_send(&s->r, SL_MSG_REFUSE, 0, &said, sizeof said);
+    turn(s, 1000);
+    assert_int_equal(s->p.downs, 2);
+    assert_int_equal(s->p.why, SL_ERR_PROTOCOL);
+}
+
 static void another_version_is_named(void **state) {
     stage *s = *state;
     sl_wire_header h = {.kind = SL_MSG_HELLO, .seq = 1, .incarnation = RAW_INCARNATION};
@@ -441,6 +464,7 @@ int main(void) {
         CASE(a_replay_of_a_recorded_handshake_is_refused),
         CASE(a_callee_proves_itself_too),
         CASE(a_callee_waits_for_the_first_word),
+        CASE(a_caller_may_have_given_up),
         CASE(another_version_is_named),
         CASE(nothing_but_the_handshake_comes_first),
         CASE(hello_fields_are_checked),

@@ -23,7 +23,9 @@ sl_status sl_recover_on_link(sl_engine *e, uint32_t id, uint32_t epoch, sl_span 
         st = sl_fail(err, SL_ERR_PROTOCOL, "loss of worker %u of %u", other, e->plan.n_workers);
     sl_member_worker *w = &e->worker[id];
     bool news = !w->link_us || w->link_epoch != epoch;
-    if (st == SL_OK && news && sl_roster_serves(&e->roster, other)) {
+    /* Also of one that is not ready yet: whoever is without a link begins no step before a change.
+     */
+    if (st == SL_OK && news && e->roster.worker[other].state != SL_ROSTER_GONE) {
         w->link_us = sl_clock_now_us(&e->clock) + LINK_GRACE_US;
         w->link = other;
         w->link_epoch = epoch;

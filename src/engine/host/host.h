@@ -73,6 +73,7 @@ typedef struct sl_worker {
     sl_plan next;   /* which is this one; no workers: there is none */
     bool planned, stop;
     bool owes_ready; /* for the plan that came last */
+    bool in_use;     /* a request, or a peer's word about one, has been here */
     sl_status stop_status;
     sl_err stop_err;
     uint32_t id, roles;

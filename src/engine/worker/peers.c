@@ -131,13 +131,23 @@ static bool may_call_again(sl_worker *w, sl_worker_peer *p, sl_status why) {
     return true;
 }
 
+/* A connection that breaks is called again when nobody misses what was on it: for the next plan,
+ * and for the first one before there was any request, where nobody would begin another change. */
+static bool is_renewed(const sl_worker *w, uint32_t id) {
+    bool starts = w->planned && !w->taker.joins && !w->in_use;
+    return (w->next.n_workers || starts) && dials(plan_of(w), w->id, id);
+}
+
 void sl_peers_on_down(sl_worker *w, sl_conn *c, sl_status why) {
     sl_worker_peer *p = sl_peers_of(w, c);
     if (!p || p->conn != c) return;
     uint32_t id = (uint32_t)(p - w->peer);
     bool was_open = p->open;
     *p = (sl_worker_peer){.called_us = p->called_us};
-    if (was_open && w->next.n_workers && dials(&w->next, w->id, id)) call_later(w, p);
+    if (was_open && is_renewed(w, id)) {
+        p->called_us = SL_MAX(sl_clock_now_us(&w->clock), 1u);
+        call_later(w, p);
+    }
     if (was_open || !may_call_again(w, p, why)) note_down(w, id, why == SL_OK);
 }
 
@@ -187,6 +197,7 @@ void sl_peers_call_again(sl_worker *w) {
         sl_err err;
         if (!p->again) continue;
         p->again = false;
+        if (p->conn || !dials(plan_of(w), w->id, id)) continue;
         sl_status st = call(w, id, &err);
         if (st != SL_OK && !may_call_again(w, p, st)) note_down(w, id, false);
     }

@@ -243,6 +243,7 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
         sl_worker_stop(w, SL_OK); /* also when the coordinator is gone since */
         return SL_OK;
     case SL_MSG_SUBMIT:
+        w->in_use = true;
         if (w->attn) return sl_attn_on_submit(w->attn, payload, err);
         break;
     case SL_MSG_CANCEL:
@@ -264,6 +265,7 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
         w->n.rows_stale += h->rows;
         return SL_OK;
     }
+    w->in_use = true;
     switch (h->kind) {
     case SL_MSG_DISPATCH:
         if (w->expert) return w->expert_ops->on_dispatch(w->expert, h, payload, err);
