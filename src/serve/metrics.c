@@ -269,6 +269,35 @@ static void put_recovery(const sl_engine_stats *stats, const char *model, sl_jbu
                stats->longest_pause_s);
 }
 
+static void put_adapting(const sl_engine_stats *stats, const char *model, sl_jbuf *out) {
+    const sl_adapt_stats *a = &stats->adapt;
+    const struct {
+        const char *what;
+        uint64_t n;
+    } ends[] = {{"taken", a->changes}, {"refused", a->refused}, {"failed", a->failed}};
+    const struct {
+        const char *when;
+        double value;
+    } points[] = {{"now", a->imbalance}, {"before", a->before}, {"predicted", a->after}};
+    sl_metrics_put_help(out, "expert_moves_total", "counter",
+                        "Changes of who hosts which experts (--adapt), by what became of them.");
+    for (size_t i = 0; i < SL_LEN(ends); i++) {
+        sl_jbuf_fmt(out, "sluice:expert_moves_total{outcome=\"%s\",", ends[i].what);
+        put_label(out, "model_name", model);
+        sl_jbuf_fmt(out, "} %" PRIu64 "\n", ends[i].n);
+    }
+    sl_metrics_put_help(out, "expert_wait_ratio", "gauge",
+                        "Cost of experts over the least that a placement could make of it, lately "
+                        "and at the last change (--adapt); 0: not known.");
+    for (size_t i = 0; i < SL_LEN(points); i++) {
+        sl_jbuf_fmt(out, "sluice:expert_wait_ratio{when=\"%s\",", points[i].when);
+        put_label(out, "model_name", model);
+        sl_jbuf_fmt(out, "} %.6g\n", points[i].value);
+    }
+    put_single(out, "expert_move_pause_seconds", "gauge",
+               "How long the last change held up all streams.", model, a->pause_s);
+}
+
 void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engine_detail *detail,
                       uint32_t n_connections, const sl_metrics_kept *kept, const char *model,
                       sl_jbuf *out) {
@@ -295,6 +324,7 @@ void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engi
     put_single(out, "num_preemptions_total", "counter", "Requests set back to free KV pages.",
                model, (double)stats->preempted);
     put_recovery(stats, model, out);
+    put_adapting(stats, model, out);
     pthread_mutex_lock(&m->lock);
     put_single(out, "requests_refused_total", "counter", "Requests answered with 4xx or 5xx.",
                model, (double)m->refused);

@@ -43,6 +43,7 @@ typedef struct sl_deployment {
     char secret[SL_SECRET_MAX + 1];
     char kernels[SL_KERNELS_SPEC_MAX]; /* what every local worker computes with */
     sl_auto_report chosen;             /* by --schedule auto */
+    sl_adapt_opts adapt;               /* with --adapt: opts points here */
 } sl_deployment;
 
 /* Turns options into a plan and engine options. `processes`: prefer worker processes over threads.

@@ -132,16 +132,37 @@ static bool schedule_is_open(const sl_options *o) {
     return strcmp(o->schedule, "auto") == 0 && !said;
 }
 
+static sl_auto_opts auto_opts(const sl_options *o, uint32_t requests, const sl_deployment *d) {
+    return (sl_auto_opts){.model_folder = o->arg[0],
+                          .m = &d->spec,
+                          .transport = d->opts.transport,
+                          .isa = d->kernels,
+                          .here = !o->remote,
+                          .requests = requests,
+                          .delay_seed = d->opts.delay_seed,
+                          .delay_us = d->opts.delay_us};
+}
+
+/* --adapt: when experts move, and what the planner says that they cost. */
+static sl_status prepare_adapting(const sl_options *o, uint32_t requests, sl_deployment *d,
+                                  sl_err *err) {
+    sl_model_info info = {0};
+    if (!o->adapt) return SL_OK;
+    d->adapt = SL_ADAPT_OPTS;
+    d->adapt.rest_us = (uint64_t)(1e6 * o->adapt_every);
+    d->adapt.window_us = d->adapt.rest_us / 5;
+    d->opts.adapt = &d->adapt;
+    d->opts.adapt_memory = (uint64_t)(1e6 * o->adapt_memory);
+    const sl_auto_opts a = auto_opts(o, requests, d);
+    sl_status st = sl_plan_expert_cost(&a, &d->opts.plan, &d->opts.expert_cost, err);
+    if (st == SL_OK && !d->spec.weightless) st = sl_model_inspect(o->arg[0], &info, err);
+    d->adapt.expert_bytes = info.bytes_expert;
+    return st;
+}
+
 static sl_status choose_schedule(const sl_options *o, uint32_t requests, sl_deployment *d,
                                  sl_err *err) {
-    const sl_auto_opts a = {.model_folder = o->arg[0],
-                            .m = &d->spec,
-                            .transport = d->opts.transport,
-                            .isa = d->kernels,
-                            .here = !o->remote,
-                            .requests = requests,
-                            .delay_seed = d->opts.delay_seed,
-                            .delay_us = d->opts.delay_us};
+    const sl_auto_opts a = auto_opts(o, requests, d);
     if (!schedule_is_open(o)) return SL_OK;
     sl_status st = sl_plan_auto(&a, &d->opts.plan, &d->chosen, err);
     d->opts.predicted_s[0] = d->chosen.choice.decode_us * 1e-6;
@@ -180,7 +201,8 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     d->opts.join_timeout_s = o->join_timeout;
     d->opts.silence_limit_s = o->silence_limit;
     d->opts.patience_s = o->patience;
-    return choose_schedule(o, requests, d, err);
+    st = choose_schedule(o, requests, d, err);
+    return st == SL_OK ? prepare_adapting(o, requests, d, err) : st;
 }
 
 void sl_deploy_print_schedule(const sl_deployment *d, FILE *out) {

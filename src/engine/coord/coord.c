@@ -164,6 +164,7 @@ static sl_status on_stats(sl_engine *e, uint32_t id, sl_span payload, sl_err *er
     memcpy(s.batch, e->worker[id].counts.batch, sizeof s.batch);
     if (st == SL_OK) e->worker[id].stats = s;
     pthread_mutex_unlock(&e->lock);
+    if (st == SL_OK) sl_adapting_note(e, id);
     return st;
 }
 
@@ -264,13 +265,15 @@ bool sl_coord_step(sl_engine *e) {
     sl_coord_admit(e);
     sl_replan_step(e);
     sl_recover_step(e);
+    sl_adapting_step(e);
     uint64_t now = sl_clock_now_us(&e->clock);
     if (came == 0 || now >= e->next_check_us) {
         e->next_check_us = now + CHECK_US;
         sl_crew_notice_ends(e);
     }
     if (now >= e->next_stats_us) {
-        e->next_stats_us = now + STATS_US;
+        e->next_stats_us =
+            now + (e->adapting.on ? SL_MIN(e->adapting.rule.o.window_us / 4, STATS_US) : STATS_US);
         ask_stats(e);
     }
     publish_stats(e);
@@ -299,6 +302,7 @@ static sl_status create_books(sl_engine *e, sl_err *err) {
     if (st == SL_OK) st = sl_roster_create(e->plan.n_workers, &e->roster, err);
     if (st == SL_OK) st = sl_change_create(&e->roster, e->plan.epoch, &e->change, err);
     if (st == SL_OK) st = sl_recover_open(e, err);
+    if (st == SL_OK) st = sl_adapting_open(e, err);
     for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) {
         sl_worker_stats *s = &e->worker[i].stats;
         *s = (sl_worker_stats){.id = i, .roles = e->plan.worker[i].roles};

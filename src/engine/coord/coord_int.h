@@ -114,6 +114,19 @@ typedef struct sl_command {
     uint64_t cancel;
 } sl_command;
 
+/* Load of experts, and who shall host them: adapt.c. */
+typedef struct sl_adapting {
+    bool on;
+    sl_adapt rule;
+    sl_replan replan; /* the change that it asked for */
+    bool changing;
+    uint32_t epoch;        /* of the plan by which is counted */
+    sl_expert_stats *seen; /* [n_workers][n_moe][n_experts] as last reported */
+    uint32_t *host;        /* [n_workers] */
+    uint64_t *free, *machine;
+    void *arrays;
+} sl_adapting;
+
 typedef struct sl_collect sl_collect;
 
 struct sl_engine {
@@ -134,6 +147,8 @@ struct sl_engine {
     sl_replan *replan; /* ...this; NULL: it rests */
     sl_replan own;     /* what recovery asks for */
     sl_recover recover;
+    sl_adapting adapting;
+    uint64_t held_us, pause_us; /* HOLD of the change that is under way; what the last one took */
     uint64_t n_losses;
     sl_plan home; /* of everybody: by which it started, or that was asked for since */
     uint64_t waits_since_us;
@@ -177,6 +192,14 @@ sl_status sl_replan_on_answer(sl_engine *e, uint32_t id, const sl_wire_header *h
                               sl_err *err) SL_MUST_CHECK;
 /* A change that there is ends here. */
 void sl_replan_stop(sl_engine *e, sl_status status, const char *why);
+
+/* adapt.c: on the engine's thread */
+/* SL_ERR_UNSUPPORTED: nothing could move. Nothing without o.adapt. */
+sl_status sl_adapting_open(sl_engine *e, sl_err *err) SL_MUST_CHECK;
+void sl_adapting_close(sl_engine *e);
+/* The worker has reported what it counted. */
+void sl_adapting_note(sl_engine *e, uint32_t id);
+void sl_adapting_step(sl_engine *e);
 
 /* crew.c: on the engine's thread */
 sl_status sl_crew_on_open(void *engine, sl_conn *c, const sl_hello *peer,

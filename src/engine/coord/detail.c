@@ -8,9 +8,12 @@ static void add_worker(const sl_counts *c, sl_engine_detail *out) {
 #undef SL_LAYER_ADD
         out->most_rows[i] = SL_MAX(out->most_rows[i], c->layer[i].rows);
     }
-    for (uint32_t i = 0; i < c->n_experts; i++) {
-        out->expert[i].rows += c->expert[i].rows;
-        out->expert[i].calls += c->expert[i].calls;
+    for (uint32_t b = 0; b < c->n_moe; b++) {
+        const sl_expert_stats *of_block = c->expert + (size_t)b * c->n_experts;
+        for (uint32_t i = 0; i < c->n_experts; i++) {
+            out->expert[i].rows += of_block[i].rows;
+            out->expert[i].calls += of_block[i].calls;
+        }
     }
 }
 

@@ -205,6 +205,7 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) {
     sl_admit_free(&e->admit);
     sl_change_free(&e->change);
     sl_recover_free(&e->recover);
+    sl_adapting_close(e);
     sl_roster_free(&e->roster);
     sl_ledger_free(&e->ledger);
     sl_collect_free(e->collect);

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "engine/host/stats.h"
 #include "net/wire.h"
+#include "sched/adapt.h"
 #include "spec/model.h"
 #include "spec/plan.h"
 #include "stage/stage.h"
@@ -38,14 +39,17 @@ typedef struct sl_engine_opts {
     uint64_t trace_events;  /* most that one worker keeps; 0: SL_TRACE_EVENTS */
     uint64_t delay_seed;    /* loop: seeded delays and reorderings of up to delay_us */
     uint32_t delay_us;
-    double silence_limit_s;  /* see sl_net_opts; 0: its default */
-    uint32_t join_timeout_s; /* for all workers of the plan to be ready */
-    uint32_t max_queue;      /* requests that may wait to run; 0: 4096 */
-    double queue_timeout_s;  /* how long one may wait to run the first time; 0: for ever */
-    double patience_s;       /* how long requests wait while lost workers are replaced; 0: 30 */
-    double predicted_s[2];   /* of the plan's schedule, for metrics: see sl_engine_stats */
-    sl_device_maker device;  /* of workers that are threads; zeroed: as the plan says */
-    bool (*give_up)(void);   /* NULL, or asked now and then while waiting for them: true ends it */
+    double silence_limit_s;     /* see sl_net_opts; 0: its default */
+    uint32_t join_timeout_s;    /* for all workers of the plan to be ready */
+    uint32_t max_queue;         /* requests that may wait to run; 0: 4096 */
+    double queue_timeout_s;     /* how long one may wait to run the first time; 0: for ever */
+    double patience_s;          /* how long requests wait while lost workers are replaced; 0: 30 */
+    double predicted_s[2];      /* of the plan's schedule, for metrics: see sl_engine_stats */
+    const sl_adapt_opts *adapt; /* NULL, or: experts move as their load asks (sched/adapt.h) */
+    sl_stage_cost expert_cost;  /* with adapt: of SL_COST_EXPERT; all zero: not known */
+    uint64_t adapt_memory;      /* with adapt: most bytes for it on a machine; 0: what is free */
+    sl_device_maker device;     /* of workers that are threads; zeroed: as the plan says */
+    bool (*give_up)(void); /* NULL, or asked now and then while waiting for them: true ends it */
 } sl_engine_opts;
 
 /* Starts workers and waits until every one is ready, or says which is missing. Copies what it
@@ -128,8 +132,17 @@ typedef struct sl_worker_stats {
     uint64_t execute_us, pack_us, send_us, poll_us, wait_us, sleep_us, wall_us;
     uint64_t cpu_us; /* of its owner thread: the fabric's, where execution is emulated */
     uint64_t rows_created, rows_merged, rows_cancelled, rows_lost, rows_stale;
+    uint64_t memory_free, machine;    /* bytes that are left there; which one it is */
     uint64_t batch[SL_BATCH_BUCKETS]; /* calls by rows of one expert */
 } sl_worker_stats;
+
+/* Experts that move while serving; zero without sl_engine_opts.adapt. */
+typedef struct sl_adapt_stats {
+    uint64_t changes, refused, failed; /* taken; did not fit into memory; given up */
+    double imbalance;     /* what steps wait for experts over the least that they could, lately */
+    double before, after; /* the same before the last change, and as it was predicted */
+    double pause_s;       /* of all streams, by the last change */
+} sl_adapt_stats;
 
 typedef struct sl_engine_stats {
     uint32_t running, waiting;
@@ -142,7 +155,8 @@ typedef struct sl_engine_stats {
     uint64_t lost_workers, restarted_workers;
     uint64_t requeued;      /* times that a request went on elsewhere, its worker being lost */
     double longest_pause_s; /* of all recoveries, as requests notice it */
-    sl_schedule schedule;   /* of the plan, with what it is made of */
+    sl_adapt_stats adapt;
+    sl_schedule schedule; /* of the plan, with what it is made of */
     uint32_t lanes, chunks;
     uint32_t epoch;        /* of the plan that holds */
     double predicted_s[2]; /* period a block, all decode and prompt, by --schedule auto; else 0 */

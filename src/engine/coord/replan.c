@@ -85,6 +85,7 @@ static void end(sl_engine *e) {
     pthread_mutex_unlock(&e->lock);
     sl_log(c->status == SL_OK ? SL_LOG_INFO : SL_LOG_WARN, "engine", "plan %u %s%s", c->epoch,
            taken ? "holds" : "is given up: ", taken ? "" : c->err.msg);
+    if (taken) e->pause_us = sl_clock_now_us(&e->clock) - e->held_us;
     e->replan = NULL;
     answer(e, r, taken, c->status, &c->err);
 }
@@ -93,6 +94,7 @@ void sl_replan_step(sl_engine *e) {
     sl_change_word word;
     while ((word = sl_change_next(&e->change, sl_clock_now_us(&e->clock))) != SL_CHANGE_NOTHING) {
         if (word == SL_CHANGE_PLAN) tell_owing(e, SL_MSG_PLAN);
+        if (word == SL_CHANGE_HOLD) e->held_us = sl_clock_now_us(&e->clock);
         if (word == SL_CHANGE_HOLD) tell_owing(e, SL_MSG_HOLD);
         if (word == SL_CHANGE_TAKE) adopt(e);
         if (word == SL_CHANGE_TAKE) tell_owing(e, SL_MSG_TAKE);

@@ -420,7 +420,7 @@ static bool begin_task(barriers *x) {
     x->begun = true;
     x->entries = b.entries;
     if (b.entries == 0) return true;
-    sl_worker_note_experts(w, x->group_expert, x->group_first, b.n_groups);
+    sl_worker_note_experts(w, t->layer, x->group_expert, x->group_first, b.n_groups);
     begin(x, t, SL_TRACE_EXPERT, b.entries, queued);
     const sl_stage_call c = {.op = SL_OP_EXPERTS,
                              .queue = SL_QUEUE_EXPERTS,

@@ -239,7 +239,7 @@ static bool begin_batch(queues *x) {
                                          .part = &x->part,
                                          .n_parts = 1}};
     x->part = (sl_stage_part){.rows = x->y, .n = t->n};
-    sl_worker_note_experts(w, t->expert, t->first, t->n_groups);
+    sl_worker_note_experts(w, t->layer, t->expert, t->first, t->n_groups);
     begin(x, SL_TRACE_EXPERT, t->layer, t->n, waited_ns / 1000);
     x->event = sl_device_submit(w->device, &c);
     x->begun = true;

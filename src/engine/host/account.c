@@ -81,9 +81,9 @@ void sl_worker_note_arrival(sl_worker *w, const sl_wire_header *h, uint64_t now_
     sl_trace_add(w->trace, &e);
 }
 
-void sl_worker_note_experts(sl_worker *w, const uint32_t *expert, const uint32_t *first,
-                            uint32_t n) {
-    sl_counts_experts(&w->counts, expert, first, n);
+void sl_worker_note_experts(sl_worker *w, uint32_t block, const uint32_t *expert,
+                            const uint32_t *first, uint32_t n) {
+    sl_counts_experts(&w->counts, block, expert, first, n);
     sl_trace_add_rows(w->trace, expert, first, n);
 }
 

@@ -3,10 +3,14 @@
 
 #include "base/mem.h"
 
+static size_t n_pairs(const sl_counts *c) {
+    return (size_t)c->n_moe * c->n_experts;
+}
+
 sl_status sl_counts_create(const sl_model_spec *m, sl_counts *out, sl_err *err) {
-    *out = (sl_counts){.n_layers = m->n_layers, .n_experts = m->n_experts};
+    *out = (sl_counts){.n_layers = m->n_layers, .n_moe = m->n_moe, .n_experts = m->n_experts};
     out->layer = sl_alloc(m->n_layers, sizeof *out->layer);
-    out->expert = sl_alloc(m->n_experts, sizeof *out->expert);
+    out->expert = sl_alloc(n_pairs(out), sizeof *out->expert);
     if (out->layer && out->expert) return SL_OK;
     sl_counts_free(out);
     return sl_fail(err, SL_ERR_NOMEM, "counters of %u layers and %u experts", m->n_layers,
@@ -46,30 +50,34 @@ void sl_counts_task(sl_counts *c, const sl_trace_event *e) {
     }
 }
 
-void sl_counts_experts(sl_counts *c, const uint32_t *expert, const uint32_t *first, uint32_t n) {
+void sl_counts_experts(sl_counts *c, uint32_t block, const uint32_t *expert, const uint32_t *first,
+                       uint32_t n) {
+    sl_expert_stats *of_block = c->expert + (size_t)block * c->n_experts;
+    if (block >= c->n_moe) return;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t rows = first[i + 1] - first[i], b = 0;
         if (expert[i] >= c->n_experts || rows == 0) continue;
-        c->expert[expert[i]].rows += rows;
-        c->expert[expert[i]].calls++;
+        of_block[expert[i]].rows += rows;
+        of_block[expert[i]].calls++;
         while (b < SL_BATCH_BUCKETS - 1 && rows > 1u << b) b++;
         c->batch[b]++;
     }
 }
 
 size_t sl_counts_bytes(const sl_counts *c) {
-    return 8 + c->n_layers * sizeof *c->layer + c->n_experts * sizeof *c->expert + sizeof c->batch;
+    return 12 + c->n_layers * sizeof *c->layer + n_pairs(c) * sizeof *c->expert + sizeof c->batch;
 }
 
 void sl_counts_encode(const sl_counts *c, sl_wr *w) {
     sl_wr_u32(w, c->n_layers);
+    sl_wr_u32(w, c->n_moe);
     sl_wr_u32(w, c->n_experts);
     for (uint32_t i = 0; i < c->n_layers; i++) {
 #define SL_LAYER_WRITE(name) sl_wr_u64(w, c->layer[i].name);
         SL_LAYER_COUNTERS(SL_LAYER_WRITE)
 #undef SL_LAYER_WRITE
     }
-    for (uint32_t i = 0; i < c->n_experts; i++) {
+    for (size_t i = 0; i < n_pairs(c); i++) {
         sl_wr_u64(w, c->expert[i].rows);
         sl_wr_u64(w, c->expert[i].calls);
     }
@@ -77,18 +85,19 @@ void sl_counts_encode(const sl_counts *c, sl_wr *w) {
 }
 
 sl_status sl_counts_decode(sl_cur *c, sl_counts *out, sl_err *err) {
-    uint32_t n_layers = sl_cur_u32(c), n_experts = sl_cur_u32(c);
-    if (!c->ok || n_layers != out->n_layers || n_experts != out->n_experts ||
-        sl_cur_left(c) != sl_counts_bytes(out) - 8)
+    uint32_t n_layers = sl_cur_u32(c), n_moe = sl_cur_u32(c), n_experts = sl_cur_u32(c);
+    if (!c->ok || n_layers != out->n_layers || n_moe != out->n_moe || n_experts != out->n_experts ||
+        sl_cur_left(c) != sl_counts_bytes(out) - 12)
         return sl_fail(err, SL_ERR_PROTOCOL,
-                       "statistics of %u layers and %u experts, the model has %u and %u", n_layers,
-                       n_experts, out->n_layers, out->n_experts);
+                       "statistics of %u layers, %u MoE blocks and %u experts, the model has %u, "
+                       "%u and %u",
+                       n_layers, n_moe, n_experts, out->n_layers, out->n_moe, out->n_experts);
     for (uint32_t i = 0; i < n_layers; i++) {
 #define SL_LAYER_READ(name) out->layer[i].name = sl_cur_u64(c);
         SL_LAYER_COUNTERS(SL_LAYER_READ)
 #undef SL_LAYER_READ
     }
-    for (uint32_t i = 0; i < n_experts; i++) {
+    for (size_t i = 0; i < n_pairs(out); i++) {
         out->expert[i].rows = sl_cur_u64(c);
         out->expert[i].calls = sl_cur_u64(c);
     }

@@ -124,9 +124,10 @@ void sl_worker_tick(void *worker);
 sl_trace_event sl_worker_begin_send(sl_worker *w, uint32_t dst, const sl_wire_header *h,
                                     size_t bytes);
 void sl_worker_note_arrival(sl_worker *w, const sl_wire_header *h, uint64_t now_ns);
-/* Rows of a call of experts, right before it begins: group i has first[i+1] - first[i] rows. */
-void sl_worker_note_experts(sl_worker *w, const uint32_t *expert, const uint32_t *first,
-                            uint32_t n);
+/* Rows of a call of experts of a MoE block, right before it begins: group i has first[i+1] -
+ * first[i] rows. */
+void sl_worker_note_experts(sl_worker *w, uint32_t block, const uint32_t *expert,
+                            const uint32_t *first, uint32_t n);
 /* A span of a lane that lies across tasks and ends now. */
 void sl_worker_note_span(sl_worker *w, sl_trace_event e, uint64_t begin_ns);
 /* Block of the model that a message of rows belongs to; 0 for others. */

@@ -1,4 +1,5 @@
 /* What a worker tells the coordinator about itself: its counters, its clock, what it recorded. */
+#include "base/memory.h"
 #include "engine/host/host.h"
 
 /* Events of one answer to TRACE_GET: 210 KB. */
@@ -14,6 +15,8 @@ void sl_worker_send_stats(sl_worker *w) {
     w->n.sleep_us = w->mode_ns[SL_MODE_SLEEP] / 1000;
     w->n.wall_us = (sl_now_ns() - w->started_ns) / 1000;
     w->n.cpu_us = sl_thread_cpu_ns() / 1000;
+    w->n.machine = sl_clock_id();
+    w->n.memory_free = sl_memory_free();
     sl_buf *b = sl_net_buf_take(w->net, sizeof w->n + sl_counts_bytes(&w->counts));
     if (!b) return;
     sl_wr wr = sl_wr_of(b->data, b->len);

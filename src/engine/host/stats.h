@@ -4,7 +4,9 @@
 
 #include <stdint.h>
 
-/* Counters a worker reports in SL_MSG_STATS, u64 little-endian in this order. */
+/* Counters a worker reports in SL_MSG_STATS, u64 little-endian in this order; the last two are no
+ * counters, but bytes that its machine has left, and which one that is (workers of one say the
+ * same). */
 #define SL_WORKER_COUNTERS(X)                                                                      \
     X(attention_rows)                                                                              \
     X(expert_rows)                                                                                 \
@@ -26,7 +28,9 @@
     X(rows_merged)                                                                                 \
     X(rows_cancelled)                                                                              \
     X(rows_lost)                                                                                   \
-    X(rows_stale)
+    X(rows_stale)                                                                                  \
+    X(memory_free)                                                                                 \
+    X(machine)
 
 /* Rows that one expert got in one call: 1, 2, 3-4, 5-8, ..., more than 32768. */
 #define SL_BATCH_BUCKETS 17u

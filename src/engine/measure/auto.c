@@ -55,10 +55,8 @@ static sl_status measure_skew(const sl_plan *p, const sl_model_spec *m, sl_choos
 
 /* ---- what it costs ---- */
 
-static sl_status measure(const sl_auto_opts *o, const sl_plan *p, const sl_choose_load *l,
-                         sl_costs *c, sl_err *err) {
-    size_t bytes = (size_t)(l->row_bytes * SL_MAX(l->prefill_rows / 2, 1u));
-    sl_status st = SL_OK;
+static sl_status measure_stages(const sl_auto_opts *o, const sl_plan *p, const sl_choose_load *l,
+                                sl_costs *c, sl_err *err) {
     *c = (sl_costs){0};
     if (sl_device_is_modelled(&p->device)) {
         for (int i = 0; i < SL_COST_COUNT; i++) {
@@ -71,19 +69,39 @@ static sl_status measure(const sl_auto_opts *o, const sl_plan *p, const sl_choos
                                           .pad_us = k * d->pad_us,
                                           .step = d->step};
         }
-    } else {
-        const sl_measure_opts mo = {.model_folder = o->model_folder,
-                                    .m = o->m,
-                                    .isa = o->isa,
-                                    .threads = p->threads,
-                                    .int8 = p->int8,
-                                    .rows = l->prefill_rows,
-                                    .keys = l->keys};
-        st = sl_measure_stages(&mo, c, err);
+        return SL_OK;
     }
+    const sl_measure_opts mo = {.model_folder = o->model_folder,
+                                .m = o->m,
+                                .isa = o->isa,
+                                .threads = p->threads,
+                                .int8 = p->int8,
+                                .rows = l->prefill_rows,
+                                .keys = l->keys};
+    return sl_measure_stages(&mo, c, err);
+}
+
+static sl_status measure(const sl_auto_opts *o, const sl_plan *p, const sl_choose_load *l,
+                         sl_costs *c, sl_err *err) {
+    size_t bytes = (size_t)(l->row_bytes * SL_MAX(l->prefill_rows / 2, 1u));
+    sl_status st = measure_stages(o, p, l, c, err);
     bytes = SL_MAX(SL_MIN(bytes, (size_t)1 << 20), (size_t)4096);
     if (st == SL_OK)
         st = sl_measure_link(o->transport, bytes, o->delay_seed, o->delay_us, &c->link, err);
+    return st;
+}
+
+sl_status sl_plan_expert_cost(const sl_auto_opts *o, const sl_plan *p, sl_stage_cost *out,
+                              sl_err *err) {
+    sl_choose_load l;
+    sl_costs c = p->costs;
+    bool modelled = sl_device_is_modelled(&p->device);
+    *out = (sl_stage_cost){0};
+    if (!p->has_costs && !modelled && (!o->here || o->m->weightless)) return SL_OK;
+    sl_choose_describe(p, o->m, sl_wire_row_bytes((sl_wire_format)p->wire, o->m->d_model),
+                       o->requests, &l);
+    sl_status st = p->has_costs ? SL_OK : measure_stages(o, p, &l, &c, err);
+    if (st == SL_OK) *out = c.stage[SL_COST_EXPERT];
     return st;
 }
 

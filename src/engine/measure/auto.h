@@ -37,4 +37,9 @@ typedef struct sl_auto_report {
 sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out,
                        sl_err *err) SL_MUST_CHECK;
 
+/* What one expert of a block costs there: as the plan knows it, or its device; else measured, as
+ * above. All zero: the workers are elsewhere. */
+sl_status sl_plan_expert_cost(const sl_auto_opts *o, const sl_plan *p, sl_stage_cost *out,
+                              sl_err *err) SL_MUST_CHECK;
+
 #endif

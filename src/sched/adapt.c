@@ -1,0 +1,217 @@
+/* Windows of measured load, and the verdict on a placement that is made from them. */
+#include "sched/adapt.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define JUDGED_BY 4u /* windows after a change */
+#define MOST_WAITS                                                                                 \
+    4u /* windows that a change waits while their load still turns into another one */
+
+sl_status sl_adapt_create(const sl_rebalance_shape *s, const sl_adapt_opts *o, uint64_t now_us,
+                          sl_adapt *out, sl_err *err) {
+    size_t n = (size_t)s->n_blocks * s->n_experts;
+    *out = (sl_adapt){.o = *o, .opened_us = now_us, .pause_us = o->pause_us};
+    sl_status st = sl_rebalance_create(s, &out->balance, err);
+    if (st == SL_OK) st = sl_spread_create(s, &out->now, err);
+    if (st == SL_OK) st = sl_spread_create(s, &out->next, err);
+    if (st == SL_OK) st = sl_spread_create(s, &out->before, err);
+    if (st != SL_OK) {
+        sl_adapt_free(out);
+        return st;
+    }
+    out->arrays = sl_alloc_arrays(SL_ARRAY(out->earlier.rows, n), SL_ARRAY(out->earlier.calls, n),
+                                  SL_ARRAY(out->last.rows, n), SL_ARRAY(out->last.calls, n),
+                                  SL_ARRAY(out->open.rows, n), SL_ARRAY(out->open.calls, n),
+                                  SL_ARRAY(out->added, s->n_workers));
+    if (out->arrays) return SL_OK;
+    sl_adapt_free(out);
+    return sl_fail(err, SL_ERR_NOMEM, "load of %u blocks of %u experts", s->n_blocks, s->n_experts);
+}
+
+void sl_adapt_free(sl_adapt *a) {
+    sl_rebalance_free(&a->balance);
+    sl_spread_free(&a->now);
+    sl_spread_free(&a->next);
+    sl_spread_free(&a->before);
+    sl_free(a->arrays);
+    *a = (sl_adapt){0};
+}
+
+void sl_adapt_add(sl_adapt *a, uint32_t block, uint32_t expert, uint64_t rows, uint64_t calls) {
+    size_t i = (size_t)block * a->balance.shape.n_experts + expert;
+    a->open.rows[i] += (double)rows;
+    a->open.calls[i] += (double)calls;
+    a->open_rows += (double)rows;
+}
+
+static void reopen(sl_adapt *a, uint64_t now_us) {
+    size_t n = (size_t)a->balance.shape.n_blocks * a->balance.shape.n_experts;
+    memset(a->open.rows, 0, n * sizeof *a->open.rows);
+    memset(a->open.calls, 0, n * sizeof *a->open.calls);
+    a->open_rows = 0;
+    a->opened_us = now_us;
+}
+
+/* The last window goes to the earlier ones, the open one is the last. */
+static void close_window(sl_adapt *a, uint64_t now_us) {
+    size_t n = (size_t)a->balance.shape.n_blocks * a->balance.shape.n_experts;
+    for (size_t i = 0; i < n; i++) {
+        a->earlier.rows[i] = a->o.decay * a->earlier.rows[i] + a->last.rows[i];
+        a->earlier.calls[i] = a->o.decay * a->earlier.calls[i] + a->last.calls[i];
+    }
+    sl_rebalance_load oldest = a->last;
+    a->last = a->open;
+    a->open = oldest;
+    a->last_us = now_us - a->opened_us;
+    a->n_closed = SL_MIN(a->n_closed + 1, 2u);
+    sl_rebalance_join_calls(&a->balance, &a->now, &a->last);
+    reopen(a, now_us);
+}
+
+static double ratio(sl_rebalance_cost c) {
+    return c.bound_us > 0 ? c.us / c.bound_us : 1;
+}
+
+static sl_rebalance_cost cost(sl_adapt *a, const sl_rebalance_load *l, const sl_spread *by,
+                              const sl_adapt_view *v) {
+    return sl_rebalance_cost_of(&a->balance, l, by, v->n_hosts);
+}
+
+/* What the old placement would cost over what the one that holds does. */
+static double worth(sl_adapt *a, const sl_rebalance_load *l, const sl_spread *old,
+                    const sl_spread *by, const sl_adapt_view *v) {
+    double was = cost(a, l, old, v).us, is = cost(a, l, by, v).us;
+    return is > 0 ? was / is : 1;
+}
+
+/* Whether the last change keeps what it promised. */
+static void judge(sl_adapt *a, const sl_adapt_view *v) {
+    if (a->to_judge == 0) return;
+    a->kept += (worth(a, &a->last, &a->before, &a->now, v) - 1) / JUDGED_BY;
+    if (--a->to_judge > 0) return;
+    if (a->kept >= (a->promised - 1) / 2) {
+        a->n_doublings -= a->n_doublings > 0;
+        return;
+    }
+    a->n_doublings = SL_MIN(a->n_doublings + 1, a->o.max_doublings);
+    a->rests_until_us = a->changed_us + (a->o.rest_us << a->n_doublings);
+}
+
+static bool is_uneven(sl_adapt *a, const sl_adapt_view *v) {
+    return a->imbalance >= a->o.uneven && ratio(cost(a, &a->earlier, &a->now, v)) >= a->o.uneven;
+}
+
+static void rest(sl_adapt *a, uint64_t now_us) {
+    a->phase = SL_ADAPT_COUNTS;
+    a->rests_until_us = now_us + (a->o.rest_us << a->n_doublings);
+}
+
+/* Bytes that workers on this one's machine would get, and what is free there. */
+static uint64_t wanted(const sl_adapt *a, const sl_adapt_view *v, uint32_t worker, uint64_t *left) {
+    uint64_t n = 0;
+    *left = UINT64_MAX;
+    for (uint32_t i = 0; i < v->n_hosts; i++) {
+        uint32_t w = v->host[i];
+        if (v->machine[w] != v->machine[worker]) continue;
+        n += a->added[w];
+        *left = SL_MIN(*left, v->free[w]);
+    }
+    return n * a->o.expert_bytes;
+}
+
+static bool fits(sl_adapt *a, const sl_adapt_view *v) {
+    for (uint32_t i = 0; i < v->n_hosts; i++) {
+        uint64_t left, want = wanted(a, v, v->host[i], &left);
+        if (want <= left) continue;
+        snprintf(a->why, sizeof a->why,
+                 "experts that move need %.1f MB beside those that are there, worker %u's machine "
+                 "has %.1f MB left",
+                 1e-6 * (double)want, v->host[i], 1e-6 * (double)left);
+        return false;
+    }
+    return true;
+}
+
+/* Microseconds that the change costs: its pause, and the worker with the most to map. */
+static double price_us(sl_adapt *a) {
+    uint32_t most = 0;
+    a->promise.n_moved = 0;
+    sl_rebalance_added(&a->balance, &a->now, &a->next, a->added);
+    for (uint32_t i = 0; i < a->balance.shape.n_workers; i++) {
+        most = SL_MAX(most, a->added[i]);
+        a->promise.n_moved += a->added[i];
+    }
+    return a->pause_us + most * (double)a->o.expert_bytes / 1048576.0 * a->o.touch_us;
+}
+
+/* `next` is whole. */
+static sl_adapt_word decide(sl_adapt *a, const sl_adapt_view *v, uint64_t now_us) {
+    sl_rebalance_cost was = cost(a, &a->last, &a->now, v), is = cost(a, &a->last, &a->next, v);
+    double better =
+        SL_MIN(is.us > 0 ? was.us / is.us : 1, worth(a, &a->earlier, &a->now, &a->next, v));
+    double price = price_us(a);
+    a->promise.before = ratio(was);
+    a->promise.after = ratio(is);
+    a->promise.saved = a->last_us > 0 ? (was.us - is.us) / (double)a->last_us : 0;
+    a->phase = SL_ADAPT_COUNTS;
+    if (better < a->o.worth || a->promise.saved * (double)a->o.horizon_us <= price)
+        return SL_ADAPT_NOTHING;
+    if (a->promise.after > a->o.uneven && ++a->n_waits < MOST_WAITS) return SL_ADAPT_NOTHING;
+    a->n_waits = 0;
+    if (!fits(a, v)) {
+        rest(a, now_us);
+        return SL_ADAPT_REFUSED;
+    }
+    a->promised = better;
+    a->phase = SL_ADAPT_CHANGES;
+    return SL_ADAPT_CHANGE;
+}
+
+static bool is_full(const sl_adapt *a, uint64_t now_us) {
+    return now_us >= a->opened_us + a->o.window_us &&
+           a->open_rows >= a->o.window_rows * a->balance.shape.n_blocks;
+}
+
+sl_adapt_word sl_adapt_next(sl_adapt *a, const sl_adapt_view *v, uint64_t now_us) {
+    const sl_rebalance_shape *s = &a->balance.shape;
+    sl_err err;
+    if (a->phase == SL_ADAPT_CHANGES || v->n_hosts < 2) return SL_ADAPT_NOTHING;
+    if (a->phase == SL_ADAPT_COUNTS) {
+        if (!is_full(a, now_us) || !sl_spread_of(s, v->now, &a->now)) return SL_ADAPT_NOTHING;
+        close_window(a, now_us);
+        a->imbalance = ratio(cost(a, &a->last, &a->now, v));
+        judge(a, v);
+        if (a->n_closed < 2 || now_us < a->rests_until_us || !is_uneven(a, v))
+            return SL_ADAPT_NOTHING;
+        a->phase = SL_ADAPT_THINKS;
+        a->block = 0;
+    }
+    const sl_rebalance_task t = {&a->earlier, &a->now, v->host, v->n_hosts};
+    if (sl_rebalance_block(&a->balance, &t, a->block, &a->next, &err) != SL_OK) {
+        rest(a, now_us);
+        return SL_ADAPT_NOTHING;
+    }
+    return ++a->block < s->n_blocks ? SL_ADAPT_NOTHING : decide(a, v, now_us);
+}
+
+void sl_adapt_changed(sl_adapt *a, bool taken, uint64_t pause_us, uint64_t now_us) {
+    if (a->phase != SL_ADAPT_CHANGES) return;
+    if (!taken) a->n_doublings = SL_MIN(a->n_doublings + 1, a->o.max_doublings);
+    rest(a, now_us);
+    reopen(a, now_us);
+    if (!taken) return;
+    sl_spread_copy(&a->balance.shape, &a->now, &a->before);
+    a->pause_us = (double)pause_us;
+    a->changed_us = now_us;
+    a->to_judge = JUDGED_BY;
+    a->kept = 0;
+}
+
+void sl_adapt_disturbed(sl_adapt *a, uint64_t now_us) {
+    if (a->phase == SL_ADAPT_THINKS) a->phase = SL_ADAPT_COUNTS;
+    a->to_judge = 0;
+    reopen(a, now_us);
+}

@@ -1,0 +1,305 @@
+/* When experts move: loads that are skewed, flat, that drift, and that are made on purpose so that
+ * whatever is done is wrong. */
+#include "sched/adapt.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { BLOCKS = 3, EXPERTS = 16, WORKERS = 4, PAIRS = 12000 /* of a block in a window */ };
+
+static const uint32_t all[WORKERS] = {0, 1, 2, 3};
+
+/* A deployment of nothing but its placement. */
+typedef struct world {
+    sl_adapt a;
+    uint32_t first[BLOCKS * EXPERTS + 1];
+    sl_host host[BLOCKS * (2 * EXPERTS + WORKERS)];
+    sl_placement place;
+    uint64_t free[WORKERS], machine[WORKERS];
+    uint64_t now_us, rng;
+    uint32_t n_changes, n_refused;
+    uint64_t words; /* hash of all */
+    bool fails;     /* changes are given up */
+} world;
+
+static sl_rebalance_shape shape(void) {
+    return (sl_rebalance_shape){.n_blocks = BLOCKS,
+                                .n_experts = EXPERTS,
+                                .n_workers = WORKERS,
+                                .spare = 1,
+                                .copies = true,
+                                .barrier = true,
+                                .cost = {.row_us = 20}};
+}
+
+static void start(world *w, const sl_adapt_opts *o) {
+    const sl_rebalance_shape s = shape();
+    sl_err err;
+    *w = (world){.rng = 7};
+    w->place = (sl_placement){BLOCKS, w->first, w->host};
+    for (uint32_t i = 0; i < BLOCKS * EXPERTS; i++) {
+        w->first[i + 1] = i + 1;
+        w->host[i] = (sl_host){i % EXPERTS / (EXPERTS / WORKERS), UINT32_MAX};
+    }
+    for (uint32_t i = 0; i < WORKERS; i++) w->free[i] = UINT64_MAX;
+    assert_int_equal(sl_adapt_create(&s, o, 0, &w->a, &err), SL_OK);
+}
+
+static void take(world *w) {
+    const sl_spread *s = &w->a.next;
+    uint32_t at = 0;
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        for (uint32_t i = s->first[b]; i < s->first[b + 1]; i++, at++) {
+            const sl_fill_piece *p = &s->piece[i];
+            bool first = i == s->first[b] || p[-1].expert != p->expert;
+            double below = first ? 0 : w->host[at - 1].until / 4294967296.0;
+            bool last = i + 1 == s->first[b + 1] || p[1].expert != p->expert;
+            double until = (below + p->share) * 4294967296.0;
+            if (first) w->first[b * EXPERTS + p->expert] = at;
+            w->host[at] = (sl_host){p->worker, last ? UINT32_MAX : (uint32_t)until};
+        }
+    }
+    w->first[BLOCKS * EXPERTS] = at;
+}
+
+static void hash(world *w, uint64_t v) {
+    uint64_t x = w->words ^ v;
+    w->words = sl_rng_next(&x);
+}
+
+static const sl_adapt_view *view(const world *w, sl_adapt_view *v) {
+    *v = (sl_adapt_view){&w->place, all, WORKERS, w->free, w->machine};
+    return v;
+}
+
+/* Asks until there is nothing to do. */
+static void ask(world *w) {
+    sl_adapt_view v;
+    for (uint32_t i = 0; i < 2 * BLOCKS; i++) {
+        sl_adapt_word word = sl_adapt_next(&w->a, view(w, &v), w->now_us);
+        hash(w, word);
+        w->n_refused += word == SL_ADAPT_REFUSED;
+        if (word != SL_ADAPT_CHANGE) continue;
+        w->n_changes++;
+        hash(w, w->now_us);
+        if (!w->fails) take(w);
+        sl_adapt_changed(&w->a, !w->fails, 10000, w->now_us + 10000);
+    }
+}
+
+/* Popularity falls as exp(-theta * rank); expert `hot` has rank 0. Rows are drawn one by one. */
+static void window(world *w, double theta, uint32_t hot, double load) {
+    double p[EXPERTS], sum = 0;
+    for (uint32_t r = 0; r < EXPERTS; r++) sum += p[r] = exp(-theta * r);
+    for (uint32_t part = 0; part < 4; part++) {
+        for (uint32_t b = 0; b < BLOCKS; b++) {
+            uint64_t rows[EXPERTS] = {0};
+            for (uint32_t n = 0; n < (uint32_t)(load * PAIRS / 4); n++) {
+                double u = (double)sl_rng_below(&w->rng, 1u << 30) / (1u << 30) * sum;
+                uint32_t r = 0;
+                while (r + 1 < EXPERTS && u >= p[r]) u -= p[r++];
+                rows[(r + hot) % EXPERTS]++;
+            }
+            for (uint32_t e = 0; e < EXPERTS; e++) sl_adapt_add(&w->a, b, e, rows[e], rows[e] / 4);
+        }
+        w->now_us += w->a.o.window_us / 4;
+        ask(w);
+    }
+}
+
+static void skewed_load_becomes_even_at_once_and_for_good(void **state) {
+    (void)state;
+    world w;
+    for (uint32_t hot = 0; hot < EXPERTS; hot += 7) {
+        start(&w, &SL_ADAPT_OPTS);
+        for (int i = 0; i < 30; i++) window(&w, 0.2, hot, 1);
+        printf("hot from %u: %.3f of the bound, then %.3f, now %.3f\n", hot, w.a.promise.before,
+               w.a.promise.after, w.a.imbalance);
+        assert_int_equal(w.n_changes, 1);
+        assert_true(w.a.promise.before > 1.2 && w.a.imbalance < 1.08);
+        assert_int_equal(w.a.n_doublings, 0);
+        sl_adapt_free(&w.a);
+    }
+}
+
+static void flat_load_moves_nothing(void **state) {
+    (void)state;
+    world w;
+    static const double loads[] = {1, 0.1, 0.03}; /* the last: noise alone is far above 8 % */
+    for (size_t k = 0; k < SL_LEN(loads); k++) {
+        start(&w, &SL_ADAPT_OPTS);
+        for (int i = 0; i < 60; i++) window(&w, 0, 0, loads[k]);
+        assert_int_equal(w.n_changes, 0);
+        sl_adapt_free(&w.a);
+    }
+}
+
+static void too_few_rows_say_nothing(void **state) {
+    (void)state;
+    world w;
+    start(&w, &SL_ADAPT_OPTS);
+    for (int i = 0; i < 3; i++) window(&w, 0.5, 0, 0.003);
+    assert_int_equal(w.n_changes + w.a.n_closed, 0);
+    sl_adapt_free(&w.a);
+}
+
+static void drifting_load_is_followed(void **state) {
+    (void)state;
+    world w;
+    start(&w, &SL_ADAPT_OPTS);
+    uint32_t even = 0;
+    for (uint32_t i = 0; i < 200; i++) {
+        window(&w, 0.3, i / 40 * 5 % EXPERTS, 1);
+        even += i % 40 >= 10 && w.a.imbalance < 1.08;
+    }
+    printf("5 loads: %u changes, even in %u of 150 windows\n", w.n_changes, even);
+    assert_in_range(w.n_changes, 5, 8);
+    assert_true(even >= 130);
+    sl_adapt_free(&w.a);
+}
+
+/* The hot experts are others in every window, or every few: few changes are tried. */
+static void what_alternates_is_not_followed(void **state) {
+    (void)state;
+    world w;
+    for (uint32_t period = 1; period <= 8; period += period < 4 ? 1 : 2) {
+        start(&w, &SL_ADAPT_OPTS);
+        for (uint32_t i = 0; i < 200; i++) window(&w, 0.4, i / period % 2 * (EXPERTS / 2), 1);
+        printf("every %u windows: %u changes in 200\n", period, w.n_changes);
+        assert_true(w.n_changes <= (period < 8 ? 8u : 25u)); /* one a load at most, then */
+        if (period == 1) assert_true(w.n_changes <= 4);
+        sl_adapt_free(&w.a);
+    }
+}
+
+/* Who sees what was done and at once makes the load that it is worst for. */
+static void an_adversary_tires(void **state) {
+    (void)state;
+    world w;
+    uint32_t hot = 0, seen = 0, n_half = 0;
+    start(&w, &SL_ADAPT_OPTS);
+    for (uint32_t i = 0; i < 400; i++) {
+        if (w.n_changes != seen) hot = (hot + EXPERTS / 2) % EXPERTS;
+        seen = w.n_changes;
+        window(&w, 0.4, hot, 1);
+        if (i == 199) n_half = w.n_changes;
+    }
+    printf("against an adversary: %u changes in 200 windows, %u in 400\n", n_half, w.n_changes);
+    assert_true(n_half <= 6 && w.n_changes <= 7);
+    sl_adapt_free(&w.a);
+}
+
+static void changes_that_fail_are_tried_ever_later(void **state) {
+    (void)state;
+    world w;
+    start(&w, &SL_ADAPT_OPTS);
+    w.fails = true;
+    for (uint32_t i = 0; i < 160; i++) window(&w, 0.3, 0, 1);
+    assert_in_range(w.n_changes, 4, 5); /* 320 s; 20, 40, 80, 160 s between them */
+    sl_adapt_free(&w.a);
+}
+
+static void what_does_not_fit_is_refused_with_the_figure(void **state) {
+    (void)state;
+    sl_adapt_opts o = SL_ADAPT_OPTS;
+    o.expert_bytes = 100000000;
+    world w;
+    start(&w, &o);
+    for (uint32_t i = 0; i < WORKERS; i++) w.free[i] = 250000000;
+    for (uint32_t i = 0; i < 20; i++) window(&w, 0.3, 0, 1);
+    assert_int_equal(w.n_changes, 0);
+    assert_in_range(w.n_refused, 3, 4); /* in 40 s, every 10 s */
+    printf("%s\n", w.a.why);
+    assert_non_null(strstr(w.a.why, "has 250.0 MB left"));
+    /* Each on a machine of its own has room for what it gets. */
+    for (uint32_t i = 0; i < WORKERS; i++) w.machine[i] = i, w.free[i] = 10000000000ull;
+    for (uint32_t i = 0; i < 10; i++) window(&w, 0.3, 0, 1);
+    assert_int_equal(w.n_changes, 1);
+    sl_adapt_free(&w.a);
+}
+
+/* Little is saved where experts are little of the time. */
+static void what_does_not_pay_is_left(void **state) {
+    (void)state;
+    sl_adapt_opts o = SL_ADAPT_OPTS;
+    o.pause_us = 2e6; /* in a minute the 0.2 ms a window that are saved are 7 ms */
+    world w;
+    start(&w, &o);
+    for (uint32_t i = 0; i < 20; i++) window(&w, 0.02, 0, 1);
+    assert_int_equal(w.n_changes, 0);
+    sl_adapt_free(&w.a);
+}
+
+static void a_disturbance_begins_the_window_anew(void **state) {
+    (void)state;
+    world w;
+    sl_adapt_view v;
+    start(&w, &SL_ADAPT_OPTS);
+    window(&w, 0.3, 0, 1);
+    for (uint32_t i = 0; i < 20; i++) {
+        for (uint32_t e = 0; e < EXPERTS; e++) sl_adapt_add(&w.a, 0, e, 10000, 10);
+        w.now_us += w.a.o.window_us / 2;
+        sl_adapt_disturbed(&w.a, w.now_us);
+        ask(&w);
+    }
+    assert_int_equal(w.n_changes, 0);
+    assert_int_equal(w.a.n_closed, 1);
+    /* In the middle of a thought, too. */
+    window(&w, 0.3, 0, 1);
+    sl_adapt_disturbed(&w.a, w.now_us);
+    assert_int_equal(sl_adapt_next(&w.a, view(&w, &v), w.now_us), SL_ADAPT_NOTHING);
+    sl_adapt_free(&w.a);
+}
+
+static void the_same_loads_get_the_same_words(void **state) {
+    (void)state;
+    uint64_t words[2];
+    for (int k = 0; k < 2; k++) {
+        world w;
+        start(&w, &SL_ADAPT_OPTS);
+        for (uint32_t i = 0; i < 40; i++) window(&w, 0.3, i / 20 * 5, 1);
+        words[k] = w.words;
+        sl_adapt_free(&w.a);
+    }
+    assert_true(words[0] == words[1]);
+}
+
+static void without_memory_there_is_none(void **state) {
+    (void)state;
+    const sl_rebalance_shape s = shape();
+    sl_adapt a;
+    sl_err err;
+    uint64_t nth = 1;
+    do {
+        sl_mem_fail_at(nth++);
+    } while (sl_adapt_create(&s, &SL_ADAPT_OPTS, 0, &a, &err) == SL_ERR_NOMEM);
+    sl_mem_fail_at(0);
+    assert_true(nth > 4);
+    sl_adapt_free(&a);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(skewed_load_becomes_even_at_once_and_for_good),
+        cmocka_unit_test(flat_load_moves_nothing),
+        cmocka_unit_test(too_few_rows_say_nothing),
+        cmocka_unit_test(drifting_load_is_followed),
+        cmocka_unit_test(what_alternates_is_not_followed),
+        cmocka_unit_test(an_adversary_tires),
+        cmocka_unit_test(changes_that_fail_are_tried_ever_later),
+        cmocka_unit_test(what_does_not_fit_is_refused_with_the_figure),
+        cmocka_unit_test(what_does_not_pay_is_left),
+        cmocka_unit_test(a_disturbance_begins_the_window_anew),
+        cmocka_unit_test(the_same_loads_get_the_same_words),
+        cmocka_unit_test(without_memory_there_is_none),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
