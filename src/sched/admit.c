@@ -367,6 +367,14 @@ sl_status sl_admit_submit(sl_admit *a, uint32_t prompt, uint32_t most, uint64_t 
     return SL_OK;
 }
 
+void sl_admit_ran_before(sl_admit *a, uint32_t request, uint32_t drawn) {
+    sl_admit_request *r = &a->request[request];
+    SL_ASSERT(r->state == SL_ADMIT_WAITING && r->starts == 0 && drawn < r->most);
+    r->drawn = drawn;
+    r->starts = 1;
+    a->n_again++;
+}
+
 void sl_admit_token(sl_admit *a, uint32_t request) {
     sl_admit_request *r = &a->request[request];
     SL_ASSERT(r->state >= SL_ADMIT_RUNNING && r->drawn < r->most);

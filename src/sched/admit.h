@@ -139,6 +139,9 @@ void sl_admit_close(sl_admit *a, uint32_t worker);
  * have pages for all its positions. SL_ERR_NOMEM. */
 sl_status sl_admit_submit(sl_admit *a, uint32_t prompt, uint32_t most, uint64_t now_us,
                           uint32_t *request, sl_err *err) SL_MUST_CHECK;
+/* Right after that: it ran elsewhere before these books were opened, and drew `drawn` (< most)
+ * tokens there: it is not turned away. Not behind one that never ran. */
+void sl_admit_ran_before(sl_admit *a, uint32_t request, uint32_t drawn);
 /* One more of its tokens is known. Not while it waits. */
 void sl_admit_token(sl_admit *a, uint32_t request);
 /* Its client gives it up, and it does not wait: true if its worker is to be told. It stays until

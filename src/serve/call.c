@@ -65,6 +65,22 @@ sl_call *sl_call_create(sl_server *s, sl_conn *conn, struct MHD_Connection *c,
     return call;
 }
 
+sl_call *sl_call_create_unheard(sl_server *s) {
+    sl_call *call = sl_alloc(1, sizeof *call);
+    if (!call) return NULL;
+    if (pthread_mutex_init(&call->lock, NULL) != 0) {
+        sl_free(call);
+        return NULL;
+    }
+    sl_server_ref(s);
+    call->server = s;
+    call->fd = -1;
+    call->body = call->events = call->answer = sl_jbuf_init();
+    call->start_ns = sl_now_ns();
+    atomic_init(&call->refs, 1);
+    return call;
+}
+
 void sl_call_unref(sl_call *call) {
     /* release what this holder wrote; the last one acquires it all before freeing */
     if (atomic_fetch_sub_explicit(&call->refs, 1, memory_order_acq_rel) != 1) return;

@@ -50,7 +50,8 @@ static bool has_work(const sl_call *call, bool *failed) {
 }
 
 /* The call and what it may take: what comes next of a kept answer is in its queues. */
-static void enter(sl_call *call) {
+static void pull(sl_call *call) {
+    if (call->kept) sl_kept_settle(call->kept);
     if (call->kept) sl_kept_lock(call->kept);
     pthread_mutex_lock(&call->lock);
     if (call->kept && call->abort == SL_ABORT_NONE && sl_kept_pull(call) != SL_OK)
@@ -60,6 +61,17 @@ static void enter(sl_call *call) {
 static void leave(sl_call *call) {
     pthread_mutex_unlock(&call->lock);
     if (call->kept) sl_kept_unlock(call->kept);
+}
+
+/* What came while the disk was waited for wakes nobody who did not sleep yet. */
+static void enter(sl_call *call) {
+    bool failed;
+    pull(call);
+    while (call->kept && sl_kept_unsettled(call->kept) && call->abort == SL_ABORT_NONE &&
+           !has_work(call, &failed)) {
+        leave(call);
+        pull(call);
+    }
 }
 
 /* Moves waiting tokens to where they are decoded, or suspends the connection until there are some.
@@ -403,9 +415,8 @@ static sl_status submit_own(sl_choice *c, sl_request_params *r, sl_err *err) {
     return SL_OK;
 }
 
-static sl_status submit_choice(sl_choice *c, sl_api_error *e) {
-    sl_err err = {0};
-    sl_call *call = c->call;
+sl_request_params sl_call_request(const sl_choice *c) {
+    const sl_call *call = c->call;
     const sl_api_params *p = &call->params;
     sl_request_params r = {
         .name = call->request_id,
@@ -423,6 +434,13 @@ static sl_status submit_choice(sl_choice *c, sl_api_error *e) {
     };
     /* a seed means the same alone and among other prompts; without one, equal prompts may differ */
     r.sampling.choice = p->has_seed ? c->index % p->n : c->index;
+    return r;
+}
+
+static sl_status submit_choice(sl_choice *c, sl_api_error *e) {
+    sl_err err = {0};
+    sl_call *call = c->call;
+    sl_request_params r = sl_call_request(c);
     sl_status st =
         call->kept ? sl_kept_submit(call->kept, c->index, &r, &err) : submit_own(c, &r, &err);
     if (st != SL_OK) {
@@ -450,7 +468,7 @@ static sl_status submit(sl_call *call, sl_api_error *e) {
     pthread_mutex_lock(&call->lock);
     call->started = true;
     pthread_mutex_unlock(&call->lock);
-    if (call->key) st = sl_kept_open(call, e);
+    if (call->keeps) st = sl_kept_open(call, e);
     bool reads = call->replayed || call->fetched;
     if (st == SL_OK && call->kept) st = sl_kept_join(call, e);
     if (st == SL_OK && !reads) st = submit_all(call, e);
@@ -476,7 +494,7 @@ static sl_status prepare(sl_call *call, sl_api_error *e) {
     sl_span body = call->fetched ? sl_kept_body(call->kept)
                                  : (sl_span){(const uint8_t *)call->body.data, call->body.len};
     sl_status st = sl_api_params_parse(kind, body, &s->limits, &call->params, e);
-    if (!call->key) sl_call_drop_body(call); /* else it belongs to the answer */
+    if (!call->keeps) sl_call_drop_body(call); /* else it belongs to the answer */
     if (st != SL_OK) return st;
     if (call->fetched) call->params.stream = call->as_stream;
     st = sl_call_encode(call, e);
@@ -518,6 +536,7 @@ enum MHD_Result sl_call_generate(sl_call *call, sl_api_kind kind) {
     if (!sl_kept_read_key(call, &e) || !sl_server_enter(call, &e))
         return sl_call_reply_error(call, &e);
     call->head.kind = kind;
+    call->keeps = call->key || call->server->o.journal;
     return sl_work_do(call, call->body.len, read_request, begin);
 }
 

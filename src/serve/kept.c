@@ -1,91 +1,61 @@
-/* Answers that outlive their connections. A request with an Idempotency-Key is a request of the
- * engine's that no connection owns: calls read it, the first one as those who come back with the
- * same key or ask for its id.
+/* Answers that outlive their connections. A request with an Idempotency-Key, and with a journal
+ * every request, is a request of the engine's that no connection owns: calls read it, the first one
+ * as those who come back with the same key or ask for its id.
  *
  * What is kept of an answer is its request and the engine's tokens. Every reader decodes them anew,
  * from the first on and at its own pace, so a stream may be heard again as a whole answer, and a
  * token takes four bytes rather than the events that told of it. Room for all that may come is
  * reserved when it is opened: nothing that was begun is given up for want of room.
  *
- * All that ever happens to one passes open_new, append, end and unlist: a journal behind this file
- * would write there, and open again what it finds. */
-#include "serve/server_int.h"
+ * With --journal what happens to one is written down before any reader sees it (kept_log.c), and
+ * resume.c makes it again from there. */
+#include "serve/kept_int.h"
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <sodium.h>
 #include <stdio.h>
 
 #define KEY_BYTES   255u
 #define PULL_TOKENS 256u /* of a choice: the engine waits while they are copied */
 
-/* The tokens of one choice. */
-typedef struct track {
-    sl_kept *kept;
-    uint32_t index;
-    size_t room, stride; /* tokens; log-probabilities of one */
-    sl_pace pace;
-
-    /* under kept->lock */
-    uint32_t *id;        /* [room] */
-    sl_logprob *logprob; /* [room][stride] */
-    size_t n;
-    bool submitted; /* engine_id is valid */
-    uint64_t engine_id;
-    sl_finish last;
-} track;
-
-struct sl_kept {
-    sl_server *server;
-    atomic_uint refs; /* the store, every claim, every choice that runs */
-    char *caller, *key;
-    sl_api_kind kind;
-    sl_jbuf body;
-    char id[48];
-    uint64_t created, start_ns;
-    size_t n_tracks;
-    track *track; /* [n_tracks] */
-
-    /* under store->lock */
-    sl_kept *next;
-    bool listed;
-    size_t bytes;      /* of all this */
-    uint32_t n_claims; /* calls that read it, or are about to */
-    uint64_t left_ns;  /* when the last of them left */
-    uint64_t ended_ns; /* 0: it runs */
-
-    pthread_mutex_t lock;
-    sl_call *readers;
-    size_t n_running;
-    bool cancelled; /* nobody came back */
-    bool refused;   /* the engine did not take it: it never ran */
-    sl_status failed;
-    char why[512]; /* with `failed` */
-};
-
 /* ---- one answer ---- */
 
-static void release(sl_kept *k) {
+void sl_kept_release(sl_kept *k) {
     /* release what this holder wrote; the last one acquires it all before freeing */
     if (!k || atomic_fetch_sub_explicit(&k->refs, 1, memory_order_acq_rel) != 1) return;
     sl_server *s = k->server;
-    for (size_t i = 0; i < k->n_tracks; i++) {
+    for (size_t i = 0; k->track && i < k->n_tracks; i++) {
         sl_free(k->track[i].id);
         sl_free(k->track[i].logprob);
     }
+    for (size_t i = 0; k->prompt && i < k->n_prompts; i++) sl_ids_free(&k->prompt[i]);
     sl_free(k->track);
-    sl_free(k->caller);
-    sl_free(k->key);
+    sl_free(k->prompt);
     sl_jbuf_free(&k->body);
     pthread_mutex_destroy(&k->lock);
     sl_free(k);
     sl_server_unref(s);
 }
 
-static void hold(sl_kept *k) {
+void sl_kept_hold(sl_kept *k) {
     atomic_fetch_add_explicit(&k->refs, 1, memory_order_relaxed);
+}
+
+/* Who asks, or the key: what is kept in memory and on disk is no secret that opens anything. */
+static sl_journal_digest digest_of(const sl_store *st, const char *text) {
+    sl_journal_digest d;
+    crypto_generichash(d.byte, sizeof d.byte, (const uint8_t *)text, strlen(text), st->salt,
+                       sizeof st->salt);
+    return d;
+}
+
+static bool same(const sl_journal_digest *a, const sl_journal_digest *b) {
+    return sodium_memcmp(a->byte, b->byte, sizeof a->byte) == 0;
 }
 
 static const char *caller_of(sl_call *call) {
@@ -94,51 +64,68 @@ static const char *caller_of(sl_call *call) {
     return given ? given : "";
 }
 
-static void shape(const sl_call *call, const sl_choice *c, track *t) {
+static void shape(const sl_call *call, const sl_choice *c, sl_kept_track *t) {
     const sl_api_params *p = &call->params;
+    t->most = c->max_tokens;
     t->room = c->max_tokens + (p->logprobs && p->echo ? c->prompt->len : 0);
     t->stride = p->logprobs ? 1 + p->n_top : 0;
 }
 
-static size_t bytes_of(const track *t, size_t n) {
-    return n * (sizeof *t->id + t->stride * sizeof *t->logprob);
-}
-
-/* With the store's reference and nothing submitted; takes the call's body. NULL: no memory. */
-static sl_kept *create(sl_call *call, size_t bytes) {
+sl_kept *sl_kept_new(sl_server *s, size_t n_prompts, size_t n_tracks) {
     sl_kept *k = sl_alloc(1, sizeof *k);
     if (!k) return NULL;
     if (pthread_mutex_init(&k->lock, NULL) != 0) {
         sl_free(k);
         return NULL;
     }
-    k->server = call->server;
+    k->server = s;
     atomic_init(&k->refs, 1);
-    sl_server_ref(k->server);
+    sl_server_ref(s);
     k->body = sl_jbuf_init();
+    k->n_prompts = n_prompts;
+    k->n_tracks = k->n_running = n_tracks;
+    k->prompt = sl_alloc(n_prompts, sizeof *k->prompt);
+    k->track = sl_alloc(n_tracks, sizeof *k->track);
+    for (size_t i = 0; k->track && i < n_tracks; i++) {
+        k->track[i].kept = k;
+        k->track[i].index = (uint32_t)i;
+    }
+    if (k->prompt && k->track) return k;
+    sl_kept_release(k);
+    return NULL;
+}
+
+bool sl_kept_make_room(sl_kept_track *t) {
+    t->id = sl_alloc(t->room, sizeof *t->id);
+    if (t->stride) t->logprob = sl_alloc(t->room, t->stride * sizeof *t->logprob);
+    return t->id && (t->logprob || !t->stride);
+}
+
+/* With the store's reference and nothing submitted; takes the call's body. NULL: no memory. */
+static sl_kept *create(sl_call *call, size_t bytes) {
+    sl_store *st = &call->server->store;
+    sl_kept *k = sl_kept_new(call->server, call->n_prompts, call->n_choices);
+    if (!k) return NULL;
+    bool ok = true;
+    for (size_t i = 0; ok && i < call->n_choices; i++) {
+        shape(call, &call->choice[i], &k->track[i]);
+        ok = sl_kept_make_room(&k->track[i]);
+    }
+    for (size_t i = 0; ok && i < call->n_prompts; i++)
+        ok = sl_ids_copy(&k->prompt[i], call->prompt[i].data, call->prompt[i].len);
+    if (!ok) {
+        sl_kept_release(k);
+        return NULL;
+    }
     k->kind = call->head.kind;
     k->created = call->head.created;
+    k->seed = call->params.sampling.seed;
     k->start_ns = call->start_ns;
     k->bytes = bytes;
     snprintf(k->id, sizeof k->id, "%s", call->id);
-    k->caller = sl_strdup(caller_of(call));
-    k->key = sl_strdup(call->key);
-    k->track = sl_alloc(call->n_choices, sizeof *k->track);
-    bool ok = k->caller && k->key && k->track;
-    for (size_t i = 0; ok && i < call->n_choices; i++) {
-        track *t = &k->track[k->n_tracks++];
-        shape(call, &call->choice[i], t);
-        t->kept = k;
-        t->index = (uint32_t)i;
-        t->id = sl_alloc(t->room, sizeof *t->id);
-        if (t->stride) t->logprob = sl_alloc(t->room, t->stride * sizeof *t->logprob);
-        ok = t->id && (t->logprob || !t->stride);
-    }
-    if (!ok) {
-        release(k);
-        return NULL;
-    }
-    k->n_running = k->n_tracks;
+    k->caller = digest_of(st, caller_of(call));
+    k->has_key = call->key != NULL;
+    if (call->key) k->key = digest_of(st, call->key);
     k->body = call->body;
     call->body = sl_jbuf_init();
     return k;
@@ -153,7 +140,7 @@ static void cancel(sl_kept *k) {
 }
 
 void sl_kept_stop(sl_kept *k, size_t choice) {
-    track *t = &k->track[choice];
+    sl_kept_track *t = &k->track[choice];
     pthread_mutex_lock(&k->lock);
     bool running = t->submitted && t->last == SL_FINISH_NONE;
     uint64_t id = t->engine_id;
@@ -184,25 +171,33 @@ static bool may_fit(const sl_store *st, const sl_server_opts *o, size_t bytes) {
     return n <= o->responses && bytes <= o->responses_bytes;
 }
 
-/* Takes out the one that ended first; there is one. */
+/* Takes out the one that ended first; NULL: none has. */
 static sl_kept *evict(sl_store *st) {
     sl_kept *oldest = NULL;
     for (sl_kept *k = st->first; k; k = k->next)
         if (k->ended_ns && (!oldest || k->ended_ns < oldest->ended_ns)) oldest = k;
-    SL_ASSERT(oldest);
-    unlist(st, oldest);
+    if (oldest) unlist(st, oldest);
     return oldest;
 }
 
-/* The caller's own by its key, or by its id. */
-static sl_kept *find(const sl_store *st, const char *caller, const char *name, bool by_id) {
+/* The caller's own by its key, */
+static sl_kept *find_key(const sl_store *st, const char *caller, const char *key) {
+    sl_journal_digest from = digest_of(st, caller), by = digest_of(st, key);
     for (sl_kept *k = st->first; k; k = k->next)
-        if (!strcmp(by_id ? k->id : k->key, name) && !strcmp(k->caller, caller)) return k;
+        if (k->has_key && same(&k->key, &by) && same(&k->caller, &from)) return k;
+    return NULL;
+}
+
+/* or by its id. */
+static sl_kept *find_id(const sl_store *st, const char *caller, const char *id) {
+    sl_journal_digest from = digest_of(st, caller);
+    for (sl_kept *k = st->first; k; k = k->next)
+        if (!strcmp(k->id, id) && same(&k->caller, &from)) return k;
     return NULL;
 }
 
 static void claim(sl_kept *k, sl_call *call) {
-    hold(k);
+    sl_kept_hold(k);
     k->n_claims++;
     call->kept = k;
 }
@@ -215,19 +210,20 @@ static sl_status refuse_other_body(sl_api_error *e) {
     return SL_ERR_ARG;
 }
 
-static sl_status refuse_size(size_t bytes, size_t limit, sl_api_error *e) {
+static sl_status refuse_size(size_t bytes, const sl_server_opts *o, sl_api_error *e) {
     sl_api_error_bad(e, NULL,
-                     "Idempotency-Key: up to %zu bytes would be kept of this request, all together "
-                     "have %zu (--responses-bytes); ask for fewer tokens, or without the key",
-                     bytes, limit);
+                     "up to %zu bytes would be kept of this request, all together have %zu "
+                     "(--responses-bytes); ask for fewer tokens%s",
+                     bytes, o->responses_bytes,
+                     o->journal ? "" : ", or without the Idempotency-Key");
     e->code = "answer_too_large";
     return SL_ERR_LIMIT;
 }
 
 static sl_status refuse_full(sl_api_error *e) {
     sl_api_error_bad(e, NULL,
-                     "Idempotency-Key: all answers that may be kept are still being made "
-                     "(--responses, --responses-bytes); try again");
+                     "all answers that may be kept are still being made (--responses, "
+                     "--responses-bytes); try again");
     e->http = MHD_HTTP_SERVICE_UNAVAILABLE;
     e->type = "server_error";
     e->code = "too_many_responses";
@@ -235,38 +231,60 @@ static sl_status refuse_full(sl_api_error *e) {
     return SL_ERR_OVERLOADED;
 }
 
+static sl_status refuse_unwritten(sl_api_error *e) {
+    sl_api_error_bad(e, NULL, "the journal cannot be written: nothing new is accepted; try again");
+    e->http = MHD_HTTP_SERVICE_UNAVAILABLE;
+    e->type = "server_error";
+    e->code = "journal_unwritable";
+    e->retry_after_s = 1;
+    return SL_ERR_OVERLOADED;
+}
+
+void sl_kept_list(sl_kept *k) {
+    sl_store *st = &k->server->store;
+    k->next = st->first;
+    st->first = k;
+    k->listed = true;
+    st->n++;
+    st->bytes += k->bytes;
+}
+
 /* A new one; those taken out for it follow *old. Under the store's lock. */
 static sl_status open_new(sl_call *call, sl_kept **old, sl_api_error *e) {
     sl_store *st = &call->server->store;
     const sl_server_opts *o = &call->server->o;
-    size_t bytes = sizeof(sl_kept) + call->body.cap + strlen(call->key) + strlen(caller_of(call));
+    size_t bytes = sizeof(sl_kept) + call->body.cap;
+    for (size_t i = 0; i < call->n_prompts; i++) bytes += call->prompt[i].len * sizeof(uint32_t);
     for (size_t i = 0; i < call->n_choices; i++) {
-        track t;
+        sl_kept_track t;
         shape(call, &call->choice[i], &t);
-        bytes += sizeof t + bytes_of(&t, t.room);
+        bytes += sizeof t + sl_kept_track_bytes(&t, t.room);
     }
-    if (bytes > o->responses_bytes) return refuse_size(bytes, o->responses_bytes, e);
+    if (bytes > o->responses_bytes) return refuse_size(bytes, o, e);
     if (!may_fit(st, o, bytes)) return refuse_full(e);
     while (st->n >= o->responses || st->bytes + bytes > o->responses_bytes) {
         sl_kept *k = evict(st);
+        if (!k) return refuse_full(e); /* what was resumed may be more than there is room for */
         k->next = *old;
         *old = k;
     }
     sl_kept *k = create(call, bytes);
     if (!k) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
-    k->next = st->first;
-    st->first = k;
-    k->listed = true;
-    st->n++;
-    st->bytes += bytes;
+    if (call->server->o.journal) k->number = ++st->last_number;
+    if (!sl_kept_log_open(k)) {
+        sl_kept_release(k);
+        return refuse_unwritten(e);
+    }
+    sl_kept_list(k);
     claim(k, call);
     return SL_OK;
 }
 
-static void release_all(sl_kept *k) {
+static void drop_all(sl_kept *k) {
     for (sl_kept *next; k; k = next) {
         next = k->next;
-        release(k);
+        sl_kept_log_drop(k);
+        sl_kept_release(k);
     }
 }
 
@@ -275,10 +293,10 @@ sl_status sl_kept_open(sl_call *call, sl_api_error *e) {
     sl_kept *old = NULL;
     sl_status status = SL_OK;
     pthread_mutex_lock(&st->lock);
-    sl_kept *k = find(st, caller_of(call), call->key, false);
-    bool same = k && k->kind == call->head.kind && k->body.len == call->body.len &&
-                !memcmp(k->body.data, call->body.data, k->body.len);
-    if (same) {
+    sl_kept *k = call->key ? find_key(st, caller_of(call), call->key) : NULL;
+    bool again = k && k->kind == call->head.kind && k->body.len == call->body.len &&
+                 !memcmp(k->body.data, call->body.data, k->body.len);
+    if (again) {
         claim(k, call);
         call->replayed = true;
         st->n_replayed++;
@@ -287,14 +305,14 @@ sl_status sl_kept_open(sl_call *call, sl_api_error *e) {
     }
     pthread_mutex_unlock(&st->lock);
     sl_call_drop_body(call);
-    release_all(old);
+    drop_all(old);
     return status;
 }
 
 bool sl_kept_find(sl_call *call, const char *id) {
     sl_store *st = &call->server->store;
     pthread_mutex_lock(&st->lock);
-    sl_kept *k = find(st, caller_of(call), id, true);
+    sl_kept *k = find_id(st, caller_of(call), id);
     if (k && k->kind == call->head.kind) claim(k, call);
     pthread_mutex_unlock(&st->lock);
     return call->kept != NULL;
@@ -310,12 +328,14 @@ static void forget(sl_kept *k) {
     bool listed = k->listed;
     if (listed) unlist(st, k);
     pthread_mutex_unlock(&st->lock);
-    if (listed) release(k);
+    if (!listed) return;
+    sl_kept_log_drop(k);
+    sl_kept_release(k);
 }
 
 /* ---- the engine's side ---- */
 
-static void append(track *t, const sl_request_event *ev) {
+static void append(sl_kept_track *t, const sl_request_event *ev) {
     size_t n = SL_MIN((size_t)ev->n, t->room - t->n);
     if (n > 0) memcpy(t->id + t->n, ev->tokens, n * sizeof *t->id);
     if (n > 0 && t->stride && ev->logprobs)
@@ -324,7 +344,7 @@ static void append(track *t, const sl_request_event *ev) {
 }
 
 /* Gives back what was reserved and is not needed: bytes. */
-static size_t trim(track *t) {
+static size_t trim(sl_kept_track *t) {
     uint32_t *id = sl_alloc(t->n, sizeof *id);
     sl_logprob *logprob = t->stride ? sl_alloc(t->n, t->stride * sizeof *logprob) : NULL;
     if (!id || (t->stride && !logprob)) {
@@ -340,19 +360,28 @@ static size_t trim(track *t) {
     t->logprob = logprob;
     size_t unused = t->room - t->n;
     t->room = t->n;
-    return bytes_of(t, unused);
+    return sl_kept_track_bytes(t, unused);
+}
+
+void sl_kept_trim(sl_kept *k) {
+    sl_store *st = &k->server->store;
+    size_t unused = 0;
+    pthread_mutex_lock(&k->lock);
+    for (size_t i = 0; i < k->n_tracks; i++) unused += trim(&k->track[i]);
+    pthread_mutex_unlock(&k->lock);
+    pthread_mutex_lock(&st->lock);
+    if (!k->ended_ns) k->ended_ns = sl_now_ns();
+    k->bytes -= unused;
+    if (k->listed) st->bytes -= unused;
+    pthread_mutex_unlock(&st->lock);
 }
 
 /* The last event of the last choice has come: an answer that failed is not kept. */
 static void end(sl_kept *k) {
-    sl_store *st = &k->server->store;
     bool at_limit = false;
-    size_t unused = 0;
     pthread_mutex_lock(&k->lock);
-    for (size_t i = 0; i < k->n_tracks; i++) {
+    for (size_t i = 0; i < k->n_tracks; i++)
         at_limit = at_limit || k->track[i].last == SL_FINISH_LENGTH;
-        unused += trim(&k->track[i]);
-    }
     sl_status failed = k->failed;
     bool cancelled = k->cancelled, ran = !k->refused && failed != SL_ERR_OVERLOADED;
     pthread_mutex_unlock(&k->lock);
@@ -363,11 +392,7 @@ static void end(sl_kept *k) {
                             : at_limit  ? SL_OUTCOME_LENGTH
                                         : SL_OUTCOME_STOP,
                             1e-9 * (double)(sl_now_ns() - k->start_ns));
-    pthread_mutex_lock(&st->lock);
-    k->ended_ns = sl_now_ns();
-    k->bytes -= unused;
-    if (k->listed) st->bytes -= unused;
-    pthread_mutex_unlock(&st->lock);
+    sl_kept_trim(k);
     if (failed || cancelled) forget(k);
 }
 
@@ -384,11 +409,12 @@ static void wake_readers(sl_kept *k) {
 }
 
 static void on_event(void *ctx, const sl_request_event *ev) {
-    track *t = ctx;
+    sl_kept_track *t = ctx;
     sl_kept *k = t->kept;
     bool over = ev->finish != SL_FINISH_NONE;
     sl_metrics_event(&k->server->metrics, &t->pace, ev, sl_now_ns());
     pthread_mutex_lock(&k->lock);
+    size_t had = t->n;
     append(t, ev);
     if (over) {
         t->last = ev->finish;
@@ -398,19 +424,26 @@ static void on_event(void *ctx, const sl_request_event *ev) {
         k->failed = ev->status;
         snprintf(k->why, sizeof k->why, "%s", ev->message ? ev->message : "");
     }
+    sl_kept_log_tokens(k, t, had);
     wake_readers(k);
     bool ended = over && k->n_running == 0;
     pthread_mutex_unlock(&k->lock);
     if (ev->finish == SL_FINISH_ERROR) forget(k); /* who asks now begins anew */
     if (ended) end(k);
-    if (over) release(k);
+    if (over) sl_kept_release(k);
 }
 
 /* ---- the calls' side ---- */
 
 sl_status sl_kept_join(sl_call *call, sl_api_error *e) {
     sl_kept *k = call->kept;
-    if (call->n_choices != k->n_tracks) return sl_api_error_of(e, SL_ERR_INTERNAL, NULL, NULL);
+    if (call->n_choices != k->n_tracks || call->n_prompts != k->n_prompts)
+        return sl_api_error_of(e, SL_ERR_INTERNAL, NULL, NULL);
+    for (size_t i = 0; i < k->n_prompts; i++) { /* a template may have said another date then */
+        call->prompt[i].len = 0;
+        if (!sl_ids_copy(&call->prompt[i], k->prompt[i].data, k->prompt[i].len))
+            return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+    }
     memcpy(call->id, k->id, sizeof call->id);
     call->head.created = k->created;
     call->counted = true; /* by end() */
@@ -429,33 +462,60 @@ void sl_kept_unlock(sl_kept *k) {
     pthread_mutex_unlock(&k->lock);
 }
 
+/* Whether nothing is shown before it is on the disk. */
+static bool syncs_each(const sl_kept *k) {
+    return k->number && k->server->o.journal_sync == SL_SYNC_EACH;
+}
+
+bool sl_kept_unsettled(const sl_kept *k) {
+    return syncs_each(k) && k->settled < k->upto;
+}
+
+void sl_kept_settle(sl_kept *k) {
+    size_t n[SL_API_MAX_CHOICES];
+    pthread_mutex_lock(&k->lock);
+    bool due = sl_kept_unsettled(k);
+    uint64_t upto = k->upto;
+    for (size_t i = 0; due && i < k->n_tracks; i++) n[i] = k->track[i].n;
+    pthread_mutex_unlock(&k->lock);
+    if (!due) return;
+    /* a disk that fails holds nobody up: the log and /metrics say so */
+    if (!sl_journal_sync(k->server->o.journal, upto))
+        sl_log(SL_LOG_ERROR, "journal", "it cannot be synced: %s", strerror(errno));
+    pthread_mutex_lock(&k->lock);
+    k->settled = SL_MAX(k->settled, upto);
+    for (size_t i = 0; i < k->n_tracks; i++)
+        k->track[i].n_settled = SL_MAX(k->track[i].n_settled, n[i]);
+    pthread_mutex_unlock(&k->lock);
+}
+
 sl_status sl_kept_pull(sl_call *call) {
     sl_kept *k = call->kept;
     sl_status st = SL_OK;
     for (size_t i = 0; st == SL_OK && i < k->n_tracks; i++) {
-        const track *t = &k->track[i];
+        const sl_kept_track *t = &k->track[i];
         sl_choice *c = &call->choice[i];
         if (c->muted) continue;
-        size_t at = c->n_heard,
-               n = SL_MIN(t->n - at, PULL_TOKENS - SL_MIN(c->queue.len, PULL_TOKENS));
+        size_t there = syncs_each(k) ? t->n_settled : t->n, at = c->n_heard,
+               n = SL_MIN(there - at, PULL_TOKENS - SL_MIN(c->queue.len, PULL_TOKENS));
         st = sl_choice_queue(c, t->id + at, n, t->stride ? t->logprob + at * t->stride : NULL);
         c->n_heard += n;
-        if (c->n_heard == t->n) c->last = t->last;
+        if (c->n_heard == t->n && !sl_kept_unsettled(k)) c->last = t->last;
     }
     if (k->failed) sl_call_fail(call, k->failed, k->why);
     return st;
 }
 
 sl_status sl_kept_submit(sl_kept *k, size_t choice, sl_request_params *r, sl_err *err) {
-    track *t = &k->track[choice];
+    sl_kept_track *t = &k->track[choice];
     uint64_t id = 0;
     t->pace = (sl_pace){.start_ns = k->start_ns, .submit_ns = sl_now_ns(), .n_prompt = r->n_prompt};
     r->on_event = on_event;
     r->ctx = t;
-    hold(k);
+    sl_kept_hold(k);
     sl_status st = sl_engine_submit(k->server->o.engine, r, &id, err);
     if (st != SL_OK) {
-        release(k);
+        sl_kept_release(k);
         return st;
     }
     pthread_mutex_lock(&k->lock);
@@ -483,6 +543,10 @@ void sl_kept_refuse(sl_kept *k, sl_status why, const char *text) {
     cancel(k);
 }
 
+static bool is_stopping(sl_server *s) {
+    return atomic_load_explicit(&s->stopping, memory_order_acquire);
+}
+
 void sl_kept_leave(sl_call *call) {
     sl_kept *k = call->kept;
     if (!k) return;
@@ -496,9 +560,19 @@ void sl_kept_leave(sl_call *call) {
     if (failed) cancel(k); /* its other choices */
     pthread_mutex_lock(&st->lock);
     if (--k->n_claims == 0) k->left_ns = sl_now_ns();
+    /* Without a key its client is not expected to come back; but a service that stops leaves it to
+     * the one that resumes. */
+    bool alone = k->n_claims == 0 && !k->ended_ns && !k->has_key && !k->resumed && k->listed &&
+                 !is_stopping(k->server);
+    if (alone) unlist(st, k);
     pthread_mutex_unlock(&st->lock);
     call->kept = NULL;
-    release(k);
+    if (alone) {
+        cancel(k);
+        sl_kept_log_drop(k);
+        sl_kept_release(k);
+    }
+    sl_kept_release(k);
 }
 
 /* ---- time ---- */
@@ -514,6 +588,8 @@ static void take_out(sl_server *s, bool all) {
         uint64_t since_ns = k->ended_ns ? k->ended_ns : k->left_ns;
         uint64_t most_s = k->ended_ns ? s->o.responses_ttl_s : s->o.responses_grace_s;
         bool due = k->n_claims == 0 && now_ns - since_ns >= most_s * 1000000000ull;
+        /* What was resumed is made to its end, unless somebody came for it and left. */
+        if (!k->ended_ns && k->resumed && k->left_ns == 0) due = false;
         if (!all && !due) continue;
         unlist(st, k);
         k->next = out;
@@ -521,7 +597,14 @@ static void take_out(sl_server *s, bool all) {
     }
     pthread_mutex_unlock(&st->lock);
     for (sl_kept *k = out; k; k = k->next) cancel(k);
-    release_all(out);
+    if (!all) {
+        drop_all(out);
+        return;
+    }
+    for (sl_kept *next; out; out = next) { /* the journal goes on with it */
+        next = out->next;
+        sl_kept_release(out);
+    }
 }
 
 void sl_kept_sweep(sl_server *s) {
@@ -534,9 +617,14 @@ void sl_kept_close(sl_server *s) {
 
 sl_metrics_kept sl_kept_stats(sl_server *s) {
     pthread_mutex_lock(&s->store.lock);
-    sl_metrics_kept stats = {
-        .n = s->store.n, .bytes = s->store.bytes, .n_replayed = s->store.n_replayed};
+    sl_metrics_kept stats = {.n = s->store.n,
+                             .bytes = s->store.bytes,
+                             .n_replayed = s->store.n_replayed,
+                             .n_resumed = s->store.n_resumed};
     pthread_mutex_unlock(&s->store.lock);
+    stats.journal = s->o.journal != NULL;
+    if (s->o.journal) stats.journal_bytes = sl_journal_bytes(s->o.journal);
+    if (s->o.journal) stats.journal_broken = sl_journal_is_broken(s->o.journal);
     return stats;
 }
 

@@ -72,7 +72,10 @@ void sl_metrics_refused(sl_metrics *m, bool draining);
 /* Answers kept for who asks again. */
 typedef struct sl_metrics_kept {
     size_t n, bytes;
-    uint64_t n_replayed;
+    uint64_t n_replayed, n_resumed;
+    bool journal;
+    size_t journal_bytes; /* and, with a journal: */
+    bool journal_broken;  /* it cannot be written */
 } sl_metrics_kept;
 
 void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engine_detail *detail,

@@ -323,6 +323,8 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
                                  .stall_ms = s->o.stall_timeout_s * 1000};
     if (st == SL_OK) st = bind_socket(s, o->host && o->host[0] ? o->host : "127.0.0.1", err);
     if (st == SL_OK) st = sl_watch_start(s, err);
+    if (st == SL_OK) st = sl_resume(s, err);
+    if (st == SL_OK) st = sl_keeper_start(s, err);
     if (st == SL_OK) st = sl_work_start(s, err);
     if (st == SL_OK) st = start_daemon(s, err);
     if (st == SL_OK) st = sl_watch_listen(s, err);
@@ -374,6 +376,7 @@ void sl_server_free(sl_server *s) {
     if (s->daemon) wait_until(s, true, DRAIN_S);
     sl_watch_stop(s); /* before the daemon, which it hands connections to */
     if (s->daemon) MHD_stop_daemon(s->daemon);
+    sl_keeper_stop(s);
     sl_kept_close(s);
     wait_until(s, false, LAST_EVENTS_S);
     sl_server_unref(s); /* a call the engine still holds keeps the rest alive */

@@ -8,9 +8,17 @@
 #define SL_SERVE_SERVER_H
 
 #include "engine/coord/engine.h"
+#include "serve/journal.h"
 #include "text/chat.h"
 
 typedef struct sl_server sl_server;
+
+/* When what the journal was told is made durable; it outlives this process anyway. */
+typedef enum sl_sync {
+    SL_SYNC_NEVER,  /* when the system likes */
+    SL_SYNC_SECOND, /* about once a second */
+    SL_SYNC_EACH,   /* before a client hears of it */
+} sl_sync;
 
 /* Pointers up to `chat` are borrowed until sl_server_free, strings are copied. 0 takes the default.
  */
@@ -39,6 +47,10 @@ typedef struct sl_server_opts {
     size_t responses_bytes;     /* of them together; default 64 MiB */
     uint32_t responses_ttl_s;   /* how long after their end; default 600 */
     uint32_t responses_grace_s; /* one that nobody reads is cancelled then; 0: at once */
+    /* NULL: none. Else every request is kept and written down there, and what it holds goes on from
+     * where it is. Borrowed until the server and the engine are gone; wants `responses`. */
+    sl_journal *journal;
+    sl_sync journal_sync;
 } sl_server_opts;
 
 /* Listens and serves when it returns. SL_ERR_ARG: a host that is no address, or one beyond this
@@ -56,6 +68,11 @@ void sl_server_free(sl_server *s);
 void sl_server_drain(sl_server *s);
 /* Generations that are not answered to their last byte. Thread: any. */
 uint32_t sl_server_running(sl_server *s);
+
+/* What a journal must fit: the model, and what decides how a request is read. */
+sl_status sl_server_about(const sl_model_spec *spec, const sl_tokenizer *tok,
+                          const sl_generation_spec *gen, sl_journal_about *out,
+                          sl_err *err) SL_MUST_CHECK;
 
 uint16_t sl_server_port(const sl_server *s);
 /* "http://HOST:PORT", borrowed until sl_server_free. */

@@ -64,11 +64,25 @@ typedef struct sl_work {
 
 /* Kept answers, the newest first. */
 typedef struct sl_store {
+    uint8_t salt[SL_JOURNAL_SALT_BYTES]; /* of hashes of callers and keys; the journal's */
+    atomic_uint renewal;                 /* of the journal: how many have begun; under the lock */
     pthread_mutex_t lock;
     sl_kept *first;
     size_t n, bytes;
-    uint64_t n_replayed;
+    uint64_t n_replayed, n_resumed;
+    uint64_t last_number; /* of the journal's requests */
 } sl_store;
+
+/* The thread that syncs and renews the journal. */
+typedef struct sl_keeper {
+    pthread_t thread;
+    bool running;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool stopping;       /* under the lock */
+    uint64_t renewed_ns; /* its own: when it last renewed, or tried */
+    size_t kept_bytes;   /* of the file as it was renewed */
+} sl_keeper;
 
 /* One answer to one prompt: a request of the engine's. */
 typedef struct sl_choice {
@@ -126,6 +140,7 @@ struct sl_call {
     bool closes;               /* the connection, with its answer */
     const char *allow;         /* with 405: what the path takes instead */
     const char *key;           /* Idempotency-Key; NULL: none, or nothing is kept */
+    bool keeps;                /* it is to be kept: it has a key, or there is a journal */
     sl_kept *kept;             /* what it reads; NULL: its choices are the engine's requests */
     sl_call *next_reader;      /* under that one's lock */
     bool replayed;             /* another call of that key came before */
@@ -188,6 +203,7 @@ struct sl_server {
     sl_conns conns;
     sl_work work;
     sl_store store;
+    sl_keeper keeper;
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* calls left the list, or were freed */
@@ -206,6 +222,8 @@ struct sl_server {
 sl_call *sl_call_create(sl_server *s, sl_conn *conn, struct MHD_Connection *c,
                         const char *client_id);
 void sl_call_unref(sl_call *call);
+/* One of nobody's, only to submit what is in its params, prompts and choices. NULL: no memory. */
+sl_call *sl_call_create_unheard(sl_server *s);
 /* Asks the engine to drop it and wakes the connection; the first reason stays, SL_ABORT_NONE acts
  * on one already set. Thread: any but the engine's. */
 void sl_call_abort_with(sl_call *call, sl_call_abort why);
@@ -259,6 +277,8 @@ enum MHD_Result sl_work_done(sl_call *call);
 
 /* generate.c: requests that run on the engine */
 enum MHD_Result sl_call_generate(sl_call *call, sl_api_kind kind);
+/* What the engine is asked for a choice; borrows from its call. */
+sl_request_params sl_call_request(const sl_choice *c);
 /* Params to call->prompt, which it makes. */
 sl_status sl_call_encode(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 /* The connection was woken while it waits for its answer. */
@@ -270,8 +290,9 @@ enum MHD_Result sl_call_fetch(sl_call *call, sl_api_kind kind, const char *id);
 /* kept.c: answers that outlive their connections */
 /* Sets call->key; false, with the error, when the request has a key that is none. */
 bool sl_kept_read_key(sl_call *call, sl_api_error *e);
-/* The answer that belongs to call->key as call->kept: there already (call->replayed), or new. Takes
- * the body. Refuses a key that came with another body, and what there is no room for. */
+/* The answer that belongs to call->key as call->kept: there already (call->replayed), or new, as
+ * one without a key always is. Takes the body. Refuses a key that came with another body, what
+ * there is no room for, and what the journal cannot take. */
 sl_status sl_kept_open(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 /* The caller's own answer of that id as call->kept; false: none. */
 bool sl_kept_find(sl_call *call, const char *id);
@@ -280,6 +301,10 @@ sl_status sl_kept_join(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 /* Its lock, taken before the call's by who wants to pull, or to wait because there is nothing. */
 void sl_kept_lock(sl_kept *k);
 void sl_kept_unlock(sl_kept *k);
+/* With SL_SYNC_EACH: what there is of it becomes durable, which waits for the disk; whether there
+ * is more now, under its lock. */
+void sl_kept_settle(sl_kept *k);
+bool sl_kept_unsettled(const sl_kept *k);
 /* What comes next of it to the call's queues, a little at a time; under both locks. */
 sl_status sl_kept_pull(sl_call *call) SL_MUST_CHECK;
 /* The request it answers. */
@@ -295,9 +320,16 @@ void sl_kept_stop(sl_kept *k, size_t choice);
 void sl_kept_leave(sl_call *call);
 /* Forgets those that are too old, cancels those to which nobody came back. About once a second. */
 void sl_kept_sweep(sl_server *s);
-/* Cancels and forgets all; nothing is opened any more. */
+/* Cancels and forgets all; nothing is opened any more. The journal keeps them. */
 void sl_kept_close(sl_server *s);
 sl_metrics_kept sl_kept_stats(sl_server *s);
+
+/* resume.c: what the journal has, before anybody is let in. */
+sl_status sl_resume(sl_server *s, sl_err *err) SL_MUST_CHECK;
+
+/* keeper.c: nothing without a journal */
+sl_status sl_keeper_start(sl_server *s, sl_err *err) SL_MUST_CHECK;
+void sl_keeper_stop(sl_server *s);
 
 /* routes.c: every path */
 /* Whether the body is worth keeping: nobody without a key makes the server hold 16 MiB. */

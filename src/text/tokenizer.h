@@ -30,6 +30,8 @@ typedef struct sl_ids {
 } sl_ids;
 
 sl_status sl_ids_push(sl_ids *ids, uint32_t id, sl_err *err) SL_MUST_CHECK;
+/* n more at once; `from` NULL: room for them, to be filled in. False: no memory. */
+bool sl_ids_copy(sl_ids *ids, const uint32_t *from, size_t n);
 void sl_ids_free(sl_ids *ids);
 
 /* Length of the longest prefix of s that is whole UTF-8 characters. */

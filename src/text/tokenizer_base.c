@@ -16,6 +16,18 @@ sl_status sl_ids_push(sl_ids *ids, uint32_t id, sl_err *err) {
     return SL_OK;
 }
 
+bool sl_ids_copy(sl_ids *ids, const uint32_t *from, size_t n) {
+    if (n > ids->cap - ids->len) {
+        uint32_t *grown = sl_grow(ids->data, ids->cap, ids->len + n, sizeof *grown);
+        if (!grown) return false;
+        ids->data = grown;
+        ids->cap = ids->len + n;
+    }
+    if (from && n) memcpy(ids->data + ids->len, from, n * sizeof *from);
+    ids->len += n;
+    return true;
+}
+
 void sl_ids_free(sl_ids *ids) {
     sl_free(ids->data);
     *ids = (sl_ids){0};

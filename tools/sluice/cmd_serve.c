@@ -115,8 +115,31 @@ static void say_context(const sl_options *o, const sl_deployment *d) {
                 o->plan, d->opts.plan.context, most);
 }
 
+static sl_status read_sync(const char *text, sl_sync *out, sl_err *err) {
+    static const char *const names[] = {
+        [SL_SYNC_NEVER] = "never", [SL_SYNC_SECOND] = "second", [SL_SYNC_EACH] = "each"};
+    for (size_t i = 0; i < SL_LEN(names); i++) {
+        *out = (sl_sync)i;
+        if (!strcmp(text, names[i])) return SL_OK;
+    }
+    return sl_fail(err, SL_ERR_ARG, "--journal-sync: \"%s\" is none of never, second, each", text);
+}
+
+/* Before any worker is started: what is wrong with it is said at once. */
+static sl_status open_journal(const sl_options *o, const sl_deployment *d, const sl_tokenizer *tok,
+                              sl_journal **out, sl_err *err) {
+    sl_journal_about about;
+    if (!o->journal[0]) return SL_OK;
+    if (!o->responses)
+        return sl_fail(err, SL_ERR_ARG,
+                       "--journal: --responses N has to say how many answers it "
+                       "may hold");
+    sl_status st = sl_server_about(&d->spec, tok, &d->gen, &about, err);
+    return st == SL_OK ? sl_journal_open(o->journal, &about, out, err) : st;
+}
+
 static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tokenizer *tok,
-                       const sl_chat *chat, sl_err *err) {
+                       const sl_chat *chat, sl_journal *journal, sl_sync sync, sl_err *err) {
     sl_engine *e = NULL;
     sl_server *server = NULL;
     char name[256];
@@ -136,6 +159,8 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                                .responses_bytes = o->responses_bytes,
                                .responses_ttl_s = o->responses_ttl,
                                .responses_grace_s = o->responses_grace,
+                               .journal = journal,
+                               .journal_sync = sync,
                                .served_model_name = name,
                                .generation = d->gen,
                                .context = d->opts.plan.context};
@@ -159,6 +184,8 @@ int cmd_serve(const sl_options *o) {
     sl_deployment d = {0};
     sl_tokenizer *tok = NULL;
     sl_chat *chat = NULL;
+    sl_journal *journal = NULL;
+    sl_sync sync = SL_SYNC_NEVER;
     sl_deploy_setup_process(o);
     block_signals();
     sl_log_set_who("coordinator");
@@ -182,8 +209,11 @@ int cmd_serve(const sl_options *o) {
         }
     }
     if (st == SL_OK) say_context(o, &d);
-    if (st == SL_OK) st = serve(o, &d, tok, chat, &err);
+    if (st == SL_OK) st = read_sync(o->journal_sync, &sync, &err);
+    if (st == SL_OK) st = open_journal(o, &d, tok, &journal, &err);
+    if (st == SL_OK) st = serve(o, &d, tok, chat, journal, sync, &err);
     if (st == SL_ERR_CANCELLED && signalled()) st = SL_OK; /* asked to stop before it began */
+    sl_journal_close(journal);
     sl_chat_free(chat);
     sl_tokenizer_free(tok);
     sl_deploy_free(&d);

@@ -32,18 +32,20 @@ static sl_status report_not_finite(sl_engine *e, sl_request *r, const sl_wire_to
     return SL_OK;
 }
 
-/* Hands one token to its request. prompt_position: see sl_request_event. */
-static void deliver_token(sl_engine *e, sl_request *r, const sl_wire_token *t,
-                          const sl_logprob *pairs, uint32_t prompt_position) {
-    if (sl_request_books(e, r)->state == SL_ADMIT_CANCELLING) return;
-    const sl_request_event ev = {.request = r->id,
-                                 .tokens = &t->token,
-                                 .n = 1,
-                                 .logprobs = t->n_logprobs ? pairs : NULL,
-                                 .prompt_position = prompt_position,
-                                 .made_us = t->made_us,
-                                 .queued_us = r->queued_us};
-    r->p.on_event(r->p.ctx, &ev);
+/* One token as its request hears of it. prompt_position: see sl_request_event. */
+static sl_request_event event_of(const sl_request *r, const sl_wire_token *t,
+                                 const sl_logprob *pairs, uint32_t prompt_position) {
+    return (sl_request_event){.request = r->id,
+                              .tokens = &t->token,
+                              .n = 1,
+                              .logprobs = t->n_logprobs ? pairs : NULL,
+                              .prompt_position = prompt_position,
+                              .made_us = t->made_us,
+                              .queued_us = r->queued_us};
+}
+
+static void deliver(sl_engine *e, sl_request *r, sl_request_event ev) {
+    if (sl_request_books(e, r)->state != SL_ADMIT_CANCELLING) r->p.on_event(r->p.ctx, &ev);
 }
 
 /* A record about the prompt. One that is computed again reports again: only the first counts. */
@@ -58,7 +60,7 @@ static sl_status on_prompt_token(sl_engine *e, sl_request *r, const sl_wire_toke
                        t->token, t->position, (unsigned long long)t->request);
     if (t->position <= r->n_prompt_reported) return SL_OK;
     r->n_prompt_reported = t->position;
-    deliver_token(e, r, t, pairs, t->position);
+    deliver(e, r, event_of(r, t, pairs, t->position));
     return SL_OK;
 }
 
@@ -104,13 +106,15 @@ static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
         pthread_mutex_lock(&e->lock);
         e->stats.generated_tokens++;
         pthread_mutex_unlock(&e->lock);
-        deliver_token(e, r, t, pairs, 0);
     }
-    if (t->finish == SL_FINISH_NONE) return SL_OK;
-    if (q->state == SL_ADMIT_PREEMPTING && t->finish == SL_FINISH_STOP && !has_token)
+    sl_request_event ev = has_token ? event_of(r, t, pairs, 0) : (sl_request_event){0};
+    if (t->finish == SL_FINISH_NONE) {
+        if (has_token) deliver(e, r, ev);
+    } else if (q->state == SL_ADMIT_PREEMPTING && t->finish == SL_FINISH_STOP && !has_token) {
         on_preempted(e, r);
-    else
-        sl_coord_finish(e, r, (sl_finish)t->finish, SL_OK, NULL);
+    } else {
+        sl_coord_finish_with(e, r, (sl_finish)t->finish, ev);
+    }
     return SL_OK;
 }
 
@@ -222,6 +226,7 @@ static void submit(sl_engine *e, sl_request *r) {
     }
     sl_status st = sl_admit_submit(&e->admit, r->p.n_prompt, r->p.max_tokens,
                                    sl_clock_now_us(&e->clock), &place, &err);
+    if (st == SL_OK && r->p.again) sl_admit_ran_before(&e->admit, place, r->p.n_drawn);
     if (st == SL_OK) {
         st = sl_ledger_add(&e->ledger, r, place, &err);
         if (st != SL_OK) sl_admit_end(&e->admit, place);

@@ -249,6 +249,8 @@ static inline const sl_admit_request *sl_request_books(const sl_engine *e, const
 /* ending.c: the last event of a request; gives its pages back and frees it. */
 void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status,
                      const char *text);
+/* The same with the token that it ends with; last.n is 0: with none. */
+void sl_coord_finish_with(sl_engine *e, sl_request *r, sl_finish how, sl_request_event last);
 /* The same for one that is in no books: it cannot even wait. */
 void sl_coord_refuse(sl_engine *e, sl_request *r, sl_status status, const char *text);
 

@@ -29,22 +29,29 @@ static void report_end(sl_engine *e, sl_request *r, const sl_request_event *ev, 
     sl_request_free(r);
 }
 
-void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status,
-                     const char *text) {
+static void finish(sl_engine *e, sl_request *r, sl_request_event ev) {
     const sl_admit_request *q = sl_request_books(e, r);
-    bool cancelled = q->state == SL_ADMIT_CANCELLING || status == SL_ERR_CANCELLED;
-    if (cancelled && how != SL_FINISH_ERROR)
-        how = SL_FINISH_STOP; /* its last tokens were dropped */
-    const sl_request_event ev = {.request = r->id,
-                                 .queued_us = q->starts ? r->queued_us
-                                                        : sl_clock_now_us(&e->clock) - q->came_us,
-                                 .finish = how,
-                                 .status = status,
-                                 .message = text};
+    bool cancelled = q->state == SL_ADMIT_CANCELLING || ev.status == SL_ERR_CANCELLED;
+    if (cancelled) { /* its last tokens are dropped */
+        ev.n = 0;
+        if (ev.finish != SL_FINISH_ERROR) ev.finish = SL_FINISH_STOP;
+    }
+    ev.request = r->id;
+    ev.queued_us = q->starts ? r->queued_us : sl_clock_now_us(&e->clock) - q->came_us;
     uint32_t tokens = q->drawn;
     sl_admit_end(&e->admit, r->place);
     sl_ledger_remove(&e->ledger, r);
     report_end(e, r, &ev, tokens, cancelled);
+}
+
+void sl_coord_finish(sl_engine *e, sl_request *r, sl_finish how, sl_status status,
+                     const char *text) {
+    finish(e, r, (sl_request_event){.finish = how, .status = status, .message = text});
+}
+
+void sl_coord_finish_with(sl_engine *e, sl_request *r, sl_finish how, sl_request_event last) {
+    last.finish = how;
+    finish(e, r, last);
 }
 
 void sl_coord_refuse(sl_engine *e, sl_request *r, sl_status status, const char *text) {

@@ -233,12 +233,25 @@ const sl_model_spec *sl_engine_spec(const sl_engine *e) {
 
 /* ---- calls ---- */
 
+static sl_status check_ids(const char *what, const uint32_t *id, uint32_t n, uint32_t vocab,
+                           sl_err *err) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (id[i] >= vocab)
+            return sl_fail(err, SL_ERR_ARG, "%s: id %u at %u, the vocabulary has %u", what, id[i],
+                           i, vocab);
+    }
+    return SL_OK;
+}
+
 static sl_status check_params(const sl_engine *e, const sl_request_params *p, sl_err *err) {
     uint64_t total = sl_kv_positions(p->n_prompt, p->max_tokens);
     if (p->n_prompt == 0) return sl_fail(err, SL_ERR_ARG, "prompt: empty, at least one token");
     if (p->max_tokens == 0) return sl_fail(err, SL_ERR_ARG, "max_tokens: 0, at least 1");
     if (p->min_tokens > p->max_tokens)
         return sl_fail(err, SL_ERR_ARG, "min_tokens: %u, more than max_tokens: %u", p->min_tokens,
+                       p->max_tokens);
+    if (p->n_drawn >= p->max_tokens)
+        return sl_fail(err, SL_ERR_ARG, "drawn: %u tokens, max_tokens is %u", p->n_drawn,
                        p->max_tokens);
     if (p->n_stop > SL_MAX_STOP_IDS)
         return sl_fail(err, SL_ERR_ARG, "stop: %u ids, limit %u", p->n_stop, SL_MAX_STOP_IDS);
@@ -247,11 +260,9 @@ static sl_status check_params(const sl_engine *e, const sl_request_params *p, sl
                        "prompt of %u tokens and max_tokens of %u take %llu positions, the context "
                        "has %u (--ctx)",
                        p->n_prompt, p->max_tokens, (unsigned long long)total, e->plan.context);
-    for (uint32_t i = 0; i < p->n_prompt; i++) {
-        if (p->prompt[i] >= e->spec.vocab)
-            return sl_fail(err, SL_ERR_ARG, "prompt: id %u at %u, the vocabulary has %u",
-                           p->prompt[i], i, e->spec.vocab);
-    }
+    sl_status st = check_ids("prompt", p->prompt, p->n_prompt, e->spec.vocab, err);
+    if (st == SL_OK) st = check_ids("drawn", p->drawn, p->n_drawn, e->spec.vocab, err);
+    if (st != SL_OK) return st;
     if (p->n_top > SL_MIN(SL_MAX_LOGPROBS, e->spec.vocab))
         return sl_fail(err, SL_ERR_ARG, "logprobs: %u likeliest tokens, limit %u", p->n_top,
                        SL_MIN(SL_MAX_LOGPROBS, e->spec.vocab));
@@ -289,7 +300,7 @@ sl_status sl_engine_submit(sl_engine *e, const sl_request_params *p, uint64_t *r
     pthread_mutex_lock(&e->lock);
     if (!e->stats.serving || e->stop)
         st = sl_fail(err, SL_ERR_WORKER_LOST, "not every worker of the plan is there");
-    else if (e->n_open >= e->seats + e->max_queue)
+    else if (!p->again && e->n_open >= e->seats + e->max_queue)
         st = refuse_full(e, err);
     if (st == SL_OK) {
         e->n_open++;

@@ -62,7 +62,8 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) SL_MUST_CHECK;
 void sl_engine_free(sl_engine *e);
 const sl_model_spec *sl_engine_spec(const sl_engine *e);
 
-/* What happens to a request; `n` tokens at `tokens` are borrowed for the call. */
+/* What happens to a request; `n` tokens at `tokens` are borrowed for the call. Its last token and
+ * its end are one event, so that whoever notes one has noted both. */
 typedef struct sl_request_event {
     uint64_t request;
     const uint32_t *tokens;
@@ -93,6 +94,12 @@ typedef struct sl_request_params {
     const uint32_t *stop; /* further ids that end generation; copied */
     uint32_t n_stop;      /* <= SL_MAX_STOP_IDS */
     uint32_t min_tokens;  /* <= max_tokens: so many come before an end is drawn */
+    /* It was accepted, and perhaps begun, by a coordinator that is gone: it is never turned away
+     * for want of a place or of time, and goes on behind what that one heard of it. */
+    bool again;
+    uint32_t n_prompt_reported; /* prompt_logprobs: of so many tokens from the second on */
+    const uint32_t *drawn;      /* tokens that it drew, copied; they count in max_tokens */
+    uint32_t n_drawn;           /* < max_tokens */
     void (*on_event)(void *ctx, const sl_request_event *ev);
     /* NULL, or: logits [n][vocab] of positions first.. as they are computed (prompt and generated).
      */

@@ -15,12 +15,15 @@ sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
         return NULL;
     }
     memcpy(r->tokens, p->prompt, p->n_prompt * sizeof *r->tokens);
+    if (p->n_drawn) memcpy(r->tokens + p->n_prompt, p->drawn, p->n_drawn * sizeof *p->drawn);
     if (p->n_stop) memcpy(r->stop, p->stop, p->n_stop * sizeof *r->stop);
     r->id = id;
     r->p = *p;
     snprintf(r->name, sizeof r->name, "%s", p->name ? p->name : "");
     r->p.name = r->name;
     r->p.prompt = r->tokens;
+    r->p.drawn = r->tokens + p->n_prompt;
+    r->n_prompt_reported = p->n_prompt_reported;
     r->p.stop = r->stop;
     if (p->sampling.n_bias) memcpy(r->bias, p->sampling.bias, p->sampling.n_bias * sizeof *r->bias);
     r->p.sampling.bias = r->bias;

@@ -1,0 +1,207 @@
+"""The coordinator is killed in the middle of answers and started again with its journal: what comes then is what would have
+come, and no client has ever heard of a token that the journal did not have."""
+import json
+import random
+import re
+import threading
+import time
+
+import httpx
+import openai
+import pytest
+
+import journal_file
+
+FIXTURE = "qwen3moe-tiny"
+ARGS = ["--attention", "1", "--experts", "1", "--exact", "--schedule", "dep", "--responses", "64"]
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+LONG = {"prompt": [3, 17, 41], "max_tokens": 480, "ignore_eos": True, "return_token_ids": True}
+TALK = {"messages": [{"role": "user", "content": "Then he said to them"}], "ignore_eos": True, "max_tokens": 420,
+        "return_token_ids": True}
+MIXED = [
+    (TEXT, {**LONG, "stream": True, "seed": 1}),
+    (TEXT, {**LONG, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}),
+    (TEXT, {**LONG, "seed": 2, "logprobs": 3, "echo": True, "max_tokens": 300}),
+    (TEXT, {**LONG, "seed": 3, "n": 2, "stream": True, "logprobs": 1, "presence_penalty": 1.5, "frequency_penalty": 0.5}),
+    (CHAT, {**TALK, "seed": 4, "stream": True, "logprobs": True, "top_logprobs": 2, "repetition_penalty": 1.3}),
+    (CHAT, {**TALK, "seed": 5, "n": 2, "logit_bias": {"5": -100, "9": 2}, "min_tokens": 60, "ignore_eos": False}),
+    (TEXT, {**LONG, "prompt": ["And then", "Now"], "seed": 6, "top_k": 40, "stop": ["zzzz", "qqqq"]}),
+    (CHAT, {**TALK, "seed": 7, "stream": True, "stop": ["the"], "min_tokens": 100}),
+]
+
+
+@pytest.fixture
+def serve(make_server, tmp_path):
+    return lambda *args: make_server(FIXTURE, *ARGS, "--journal", str(tmp_path / "journal"), *args)
+
+
+def headers(key, caller="me"):
+    return {"Idempotency-Key": key, "Authorization": f"Bearer {caller}"}
+
+
+class Client(threading.Thread):
+    """One request; what came of it, until it ended or the connection broke."""
+
+    def __init__(self, server, path, body, head):
+        super().__init__()
+        self.url, self.body, self.head = server.url + path, {"model": FIXTURE, **body}, head
+        self.events, self.whole, self.done, self.id = [], None, False, None
+        self.start()
+
+    def run(self):
+        try:
+            with httpx.stream("POST", self.url, json=self.body, headers=self.head, timeout=60) as r:
+                assert r.status_code == 200, r.read()
+                if not self.body.get("stream"):
+                    self.whole = json.loads(r.read())
+                    self.done = True
+                for line in r.iter_lines() if self.body.get("stream") else ():
+                    self.done = self.done or line == "data: [DONE]"
+                    if line.startswith("data: {"):
+                        self.events.append(json.loads(line[6:]))
+        except httpx.TransportError:
+            pass
+
+    def heard(self):
+        """choice -> tokens that came"""
+        out = {}
+        for event in self.events:
+            for c in event["choices"]:
+                out.setdefault(c["index"], []).extend(c.get("token_ids") or [])
+        return out
+
+
+def joined(values):
+    """Lists and texts one behind the other, objects by field, the last of anything else."""
+    values = [v for v in values if v is not None]
+    if not values:
+        return None
+    if isinstance(values[0], dict):
+        return {k: joined([v.get(k) for v in values]) for k in sorted({k for v in values for k in v})}
+    if isinstance(values[0], str):
+        return "".join(values)
+    return sum(values, []) if isinstance(values[0], list) else values[-1]
+
+
+def answer(client):
+    """What does not depend on where a stream is cut, nor on ids and times."""
+    assert client.done
+    if client.whole:
+        return {"choices": client.whole["choices"], "usage": client.whole["usage"]}
+    by_index = {}
+    for event in client.events:
+        for c in event["choices"]:
+            by_index.setdefault(c["index"], []).append({k: v for k, v in c.items() if k not in ("index", "finish_reason")})
+            if c["finish_reason"]:
+                by_index[c["index"]].append({"finish": [c["finish_reason"]]})
+    usage = [e["usage"] for e in client.events if e.get("usage")]
+    return {"choices": {i: joined(parts) for i, parts in by_index.items()}, "usage": usage}
+
+
+def ask_all(server, requests, keyed=lambda i: True):
+    return [Client(server, path, body, headers(f"key {i}") if keyed(i) else headers("", "me") | {"Idempotency-Key": f"k{i}"})
+            for i, (path, body) in enumerate(requests)]
+
+
+def finish(clients):
+    for c in clients:
+        c.join(60)
+    return [answer(c) for c in clients]
+
+
+def kill_after(server, clients, tokens):
+    """As soon as the streams have so many tokens."""
+    end = time.monotonic() + 30
+    while sum(len(ids) for c in clients for ids in c.heard().values()) < tokens and time.monotonic() < end:
+        time.sleep(0.001)
+    server.process.kill()
+    server.process.wait()
+    for c in clients:
+        c.join(10)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    from conftest import start
+    server = start(tmp_path_factory, FIXTURE, ARGS)
+    answers = finish([Client(server, path, body, headers(f"u{i}")) for i, (path, body) in enumerate(MIXED)])
+    server.stop()
+    return answers
+
+
+@pytest.mark.parametrize("n", [1, 8])
+def test_answers_go_on_where_a_killed_coordinator_left_them(serve, undisturbed, n):
+    first = serve()
+    clients = ask_all(first, MIXED[:n])
+    kill_after(first, clients, 30 * n)
+    cut = [c for c in clients if not c.done]
+    assert cut
+    second = serve()
+    again = ask_all(second, MIXED[:n])
+    assert finish(again) == undisturbed[:n]
+    for old, new in zip(clients, again):
+        for choice, ids in old.heard().items():
+            assert new.heard()[choice][:len(ids)] == ids
+    assert second.metric("responses_resumed_total") >= 1
+    assert second.metric("responses_replayed_total") == n
+    second.stop()
+
+
+def test_what_is_whose_survives(serve):
+    first = serve()
+    chat = {**TALK, "max_tokens": 9, "seed": 3}
+    made = first.client(api_key="me").chat.completions.create(model=FIXTURE, extra_headers=headers("one"),
+                                                              **{k: v for k, v in chat.items() if k not in ("ignore_eos", "return_token_ids")})
+    keyless = Client(first, TEXT, {**LONG, "stream": True, "seed": 9}, {"Authorization": "Bearer me"})
+    kill_after(first, [keyless], 10)
+    second = serve()
+    mine, other = second.client(api_key="me"), second.client(api_key="other")
+    assert mine.chat.completions.retrieve(made.id) == made
+    with pytest.raises(openai.NotFoundError):
+        other.chat.completions.retrieve(made.id)
+    with pytest.raises(openai.UnprocessableEntityError):
+        mine.chat.completions.create(model=FIXTURE, messages=[{"role": "user", "content": "other"}], extra_headers=headers("one"))
+    # without a key it is made to its end, and is there by its id
+    assert second.wait_idle()
+    whole = second.get(f"{TEXT}/{keyless.events[0]['id']}", headers={"Authorization": "Bearer me"}).json()
+    heard = keyless.heard()[0]
+    assert len(whole["choices"][0]["token_ids"]) == 480 and whole["choices"][0]["token_ids"][:len(heard)] == heard
+    assert second.get(f"{TEXT}/{keyless.events[0]['id']}", headers={"Authorization": "Bearer other"}).status_code == 404
+    second.stop()
+
+
+def test_no_client_hears_what_the_journal_does_not_have(serve, tmp_path):
+    rng = random.Random(7)
+    for turn in range(3):
+        (tmp_path / "journal").unlink(missing_ok=True)
+        server = serve()
+        clients = [Client(server, TEXT, {**LONG, "stream": True, "seed": 100 * turn + i, "n": 1 + i % 2}, headers(f"{turn} {i}"))
+                   for i in range(6)]
+        time.sleep(rng.uniform(0.02, 0.3))
+        kill_after(server, clients, rng.randrange(1, 400))
+        written = journal_file.tokens(tmp_path / "journal")
+        for c in clients:
+            for choice, ids in c.heard().items():
+                assert ids == written[c.events[0]["id"]].get(choice, [])[:len(ids)]
+
+
+def test_what_does_not_fit_is_refused_by_name(serve, make_server, tmp_path):
+    journal = tmp_path / "journal"
+    running = serve()
+    with pytest.raises(RuntimeError, match="another process has it"):
+        serve()
+    running.stop()
+    with pytest.raises(RuntimeError, match="--responses N"):
+        make_server(FIXTURE, "--journal", str(journal))
+    with pytest.raises(RuntimeError, match="another model"):
+        make_server("mixtral-tiny", "--responses", "8", "--journal", str(journal))
+    with pytest.raises(RuntimeError, match="none of never, second, each"):
+        serve("--journal-sync", "now")
+    assert journal.stat().st_mode & 0o777 == 0o600
+    journal.chmod(0o644)
+    with pytest.raises(RuntimeError, match="chmod 600"):
+        serve()
+    journal.chmod(0o600)
+    journal.write_text("something else")
+    with pytest.raises(RuntimeError, match=re.escape(f"journal {journal}: the file is something else")):
+        serve()
