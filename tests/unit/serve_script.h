@@ -77,6 +77,7 @@ sl_status sl_engine_submit(sl_engine *e, const sl_request_params *p, uint64_t *r
     script_request *r = sl_alloc(1, sizeof *r);
     if (!r) return sl_fail(err, SL_ERR_NOMEM, "scripted");
     r->p = *p;
+    r->made = p->n_drawn; /* it goes on behind them */
     pthread_mutex_lock(&e->lock);
     *request = r->id = ++e->next_id;
     r->next = e->requests;
