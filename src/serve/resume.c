@@ -194,7 +194,7 @@ static bool go_on(sl_kept *k) {
         if (k->track[i].last == SL_FINISH_NONE) st = submit_track(k, call, i, &e);
     if (call) sl_call_unref(call);
     if (st == SL_OK) return true;
-    sl_log(SL_LOG_ERROR, "journal", "%s cannot go on: %s", k->id, e.msg);
+    sl_log(SL_LOG_WARN, "journal", "%s cannot go on: %s", k->id, e.msg);
     sl_kept_refuse(k, st, e.msg);
     return false;
 }
