@@ -622,7 +622,6 @@ sl_metrics_kept sl_kept_stats(sl_server *s) {
                              .n_replayed = s->store.n_replayed,
                              .n_resumed = s->store.n_resumed};
     pthread_mutex_unlock(&s->store.lock);
-    stats.journal = s->o.journal != NULL;
     if (s->o.journal) stats.journal_bytes = sl_journal_bytes(s->o.journal);
     if (s->o.journal) stats.journal_broken = sl_journal_is_broken(s->o.journal);
     return stats;

@@ -318,12 +318,10 @@ void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engi
     put_single(out, "responses_resumed_total", "counter",
                "Requests of a coordinator that was gone, which go on.", model,
                (double)kept->n_resumed);
-    if (kept->journal) {
-        put_single(out, "journal_bytes", "gauge", "Size of the journal.", model,
-                   (double)kept->journal_bytes);
-        put_single(out, "journal_broken", "gauge", "1 while the journal cannot be written.", model,
-                   kept->journal_broken);
-    }
+    put_single(out, "journal_bytes", "gauge", "Size of the journal; 0: there is none.", model,
+               (double)kept->journal_bytes);
+    put_single(out, "journal_broken", "gauge", "1 while the journal cannot be written.", model,
+               kept->journal_broken);
     put_single(out, "kv_cache_usage_perc", "gauge", "Share of KV pages in use, 1 is all.", model,
                used);
     put_single(out, "prompt_tokens_total", "counter", "Prompt tokens processed.", model,

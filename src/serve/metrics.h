@@ -73,8 +73,7 @@ void sl_metrics_refused(sl_metrics *m, bool draining);
 typedef struct sl_metrics_kept {
     size_t n, bytes;
     uint64_t n_replayed, n_resumed;
-    bool journal;
-    size_t journal_bytes; /* and, with a journal: */
+    size_t journal_bytes; /* 0: there is none */
     bool journal_broken;  /* it cannot be written */
 } sl_metrics_kept;
 

@@ -143,7 +143,7 @@ def test_answers_go_on_where_a_killed_coordinator_left_them(serve, undisturbed, 
         for choice, ids in old.heard().items():
             assert new.heard()[choice][:len(ids)] == ids
     assert second.metric("responses_resumed_total") >= 1
-    assert second.metric("responses_replayed_total") == n
+    assert second.metric("responses_replayed_total") >= sum(bool(c.events) for c in clients)
     second.stop()
 
 
