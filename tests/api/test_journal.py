@@ -1,8 +1,11 @@
 """The coordinator is killed in the middle of answers and started again with its journal: what comes then is what would have
 come, and no client has ever heard of a token that the journal did not have."""
 import json
+import os
 import random
 import re
+import socket
+import subprocess
 import threading
 import time
 
@@ -168,6 +171,39 @@ def test_what_is_whose_survives(serve):
     assert len(whole["choices"][0]["token_ids"]) == 480 and whole["choices"][0]["token_ids"][:len(heard)] == heard
     assert second.get(f"{TEXT}/{keyless.events[0]['id']}", headers={"Authorization": "Bearer other"}).status_code == 404
     second.stop()
+
+
+def test_workers_of_nobody_join_the_next_coordinator(make_server, tmp_path):
+    from conftest import BINARY
+    plan, secret, log = tmp_path / "plan.json", "of these processes", tmp_path / "workers"
+    plan.write_text(json.dumps({"version": 1, "schedule": "dep", "workers": [{"roles": ["attention"]}, {"roles": ["expert"]}]}))
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    env = {**os.environ, "SLUICE_SECRET": secret}
+    join = [BINARY, "worker", "--join", f"127.0.0.1:{port}", "--transport", "tcp", "--worker-id"]
+    workers = [subprocess.Popen([*join, str(i)], env=env, stderr=log.open("a")) for i in range(2)]
+
+    def serve():
+        return make_server(FIXTURE, "--exact", "--responses", "64", "--journal", str(tmp_path / "journal"), "--remote",
+                           "--plan", str(plan), "--fabric-port", str(port), "--transport", "tcp")
+    os.environ["SLUICE_SECRET"] = secret
+    try:
+        first = serve()
+        whole = Client(first, TEXT, {**LONG, "seed": 1}, headers("whole"))
+        whole.join()
+        clients = ask_all(first, MIXED[:1])
+        kill_after(first, clients, 20)
+        second = serve()
+        assert finish(ask_all(second, MIXED[:1]))[0]["choices"][0]["text"] == whole.whole["choices"][0]["text"]
+        assert [w.poll() for w in workers] == [None, None]
+        second.stop()
+        assert [w.wait(20) for w in workers] == [0, 0], log.read_text()
+    finally:
+        del os.environ["SLUICE_SECRET"]
+        for w in workers:
+            w.kill()
+            w.wait()
 
 
 def test_no_client_hears_what_the_journal_does_not_have(serve, tmp_path):

@@ -43,6 +43,7 @@ int cmd_worker(const sl_options *o) {
                               .wanted = o->worker_id,
                               .parent = (int32_t)o->parent,
                               .join_timeout_s = o->join_timeout,
+                              .rejoin_s = o->rejoin,
                               .silence_limit_s = o->silence_limit,
                               .cpu = cpu};
     st = sl_worker_run(&w, &err);

@@ -500,20 +500,30 @@ static bool is_orphan(const sl_worker_opts *o) {
     return o->parent && getppid() != o->parent;
 }
 
-sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) {
-    bool joined;
-    uint64_t pause_ms = JOIN_PAUSE_MS, until_ns = sl_now_ns() + o->join_timeout_s * 1000000000ull;
-    sl_status st = run_once(o, &joined, err);
-    if (!joined && is_absence(st) && o->join_timeout_s)
-        sl_log(SL_LOG_WARN, "worker", "%s; trying again for %u s", err->msg, o->join_timeout_s);
-    while (!joined && is_absence(st) && sl_now_ns() < until_ns && !is_orphan(o)) {
+/* Tries to join until it has, for that long, and serves. */
+static sl_status join(const sl_worker_opts *o, uint32_t timeout_s, bool *joined, sl_err *err) {
+    uint64_t pause_ms = JOIN_PAUSE_MS, until_ns = sl_now_ns() + timeout_s * 1000000000ull;
+    sl_status st = run_once(o, joined, err);
+    if (!*joined && is_absence(st) && timeout_s)
+        sl_log(SL_LOG_WARN, "worker", "%s; trying again for %u s", err->msg, timeout_s);
+    while (!*joined && is_absence(st) && sl_now_ns() < until_ns && !is_orphan(o)) {
         const struct timespec pause = {.tv_sec = (time_t)(pause_ms / 1000),
                                        .tv_nsec = (long)(pause_ms % 1000) * 1000000};
         nanosleep(&pause, NULL);
         pause_ms = SL_MIN(pause_ms * 2, (uint64_t)JOIN_PAUSE_MAX_MS);
-        st = run_once(o, &joined, err);
+        st = run_once(o, joined, err);
     }
-    if (!joined && is_absence(st) && o->join_timeout_s)
-        return sl_err_prefix(err, "no coordinator within %u s", o->join_timeout_s);
+    if (!*joined && is_absence(st) && timeout_s)
+        return sl_err_prefix(err, "no coordinator within %u s", timeout_s);
+    return st;
+}
+
+sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) {
+    bool joined;
+    sl_status st = join(o, o->join_timeout_s, &joined, err);
+    while (joined && is_absence(st) && o->rejoin_s && !is_orphan(o)) {
+        sl_log(SL_LOG_WARN, "worker", "%s; another one is looked for", err->msg);
+        st = join(o, o->rejoin_s, &joined, err);
+    }
     return st;
 }

@@ -28,11 +28,14 @@ typedef struct sl_worker_opts {
     double silence_limit_s;   /* see sl_net_opts; 0: its default */
     int32_t parent;           /* process of the coordinator, if that started this one; else 0 */
     uint32_t join_timeout_s;  /* sl_worker_run: a coordinator that is not there is tried so long */
+    uint32_t rejoin_s;        /* one that was lost is looked for so long; not by its children */
     int32_t cpu; /* run on CPU cpu - 1; 0: as the plan says; -1: as sl_topology_pick says */
 } sl_worker_opts;
 
-/* Joins, serves until told to stop (SL_OK), or until the coordinator is lost (SL_ERR_PEER_DOWN).
- * The coordinator may start later than the worker: see join_timeout_s. */
+/* Joins, serves until told to stop (SL_OK), or until the coordinator is lost (SL_ERR_PEER_DOWN) and
+ * none takes its place within rejoin_s: that one gets a worker with another incarnation, and with
+ * nothing of the requests before. The coordinator may start later than the worker: see
+ * join_timeout_s. */
 sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) SL_MUST_CHECK;
 
 /* The same in steps, for a caller that owns the loop (the simulation): `o` stays valid until free.
