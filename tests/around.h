@@ -22,8 +22,8 @@ static inline void around_give(sl_device *d, sl_mem m) {
 }
 
 static inline sl_status around_host(sl_device *d, const uint8_t *hosted, uint32_t max_pairs,
-                                    sl_err *err) {
-    return sl_device_host(((around *)d)->inner, hosted, max_pairs, err);
+                                    bool patient, sl_hosting *left, sl_err *err) {
+    return sl_device_host(((around *)d)->inner, hosted, max_pairs, patient, left, err);
 }
 
 static inline void around_close(sl_device *d) {

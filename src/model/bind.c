@@ -30,10 +30,19 @@ static bool block_has(const sl_model_spec *m, const sl_arch_tensor *t, uint32_t 
     return false;
 }
 
+static sl_status visit(const sl_model *m, const sl_site *site, sl_site_fn fn, void *ctx,
+                       sl_err *err) {
+    char name[SL_ARCH_NAME_MAX];
+    if (m->ckpt && sl_ckpt_gguf(m->ckpt))
+        sl_arch_gguf_name(m->arch, &m->spec, site->t, site->layer, name);
+    else
+        sl_arch_tensor_name(site->t, site->layer, site->expert, name);
+    return fn(ctx, site, name, err);
+}
+
 /* Calls fn for every tensor that a checkpoint of this model holds. */
 static sl_status each_site(const sl_model *m, sl_site_fn fn, void *ctx, sl_err *err) {
     const sl_model_spec *spec = &m->spec;
-    char name[SL_ARCH_NAME_MAX];
     for (size_t i = 0; i < m->arch->n_tensors; i++) {
         sl_site site = {.t = &m->arch->tensor[i]};
         if (!sl_arch_tensor_used(spec, site.t)) continue;
@@ -41,11 +50,7 @@ static sl_status each_site(const sl_model *m, sl_site_fn fn, void *ctx, sl_err *
         for (site.layer = 0; site.layer < spec->n_layers; site.layer++) {
             if (!block_has(spec, site.t, site.layer)) continue;
             for (site.expert = 0; site.expert < copies; site.expert++) {
-                if (m->ckpt && sl_ckpt_gguf(m->ckpt))
-                    sl_arch_gguf_name(m->arch, spec, site.t, site.layer, name);
-                else
-                    sl_arch_tensor_name(site.t, site.layer, site.expert, name);
-                sl_status st = fn(ctx, &site, name, err);
+                sl_status st = visit(m, &site, fn, ctx, err);
                 if (st != SL_OK) return st;
             }
         }
@@ -346,8 +351,23 @@ sl_status sl_model_bind(sl_model *m, const sl_stages *stages, sl_err *err) {
     return st;
 }
 
-/* Its memory is free, its mapped pages need not stay. */
-static void unbind(sl_model *m, size_t expert) {
+sl_status sl_model_bind_expert(sl_model *m, size_t expert, bool *more, sl_err *err) {
+    const sl_stages stages = {.experts = true};
+    sl_binding b = {.m = m, .stages = &stages, .again = true};
+    sl_status st = SL_OK;
+    for (size_t i = 0; st == SL_OK && i < m->arch->n_tensors; i++) {
+        const sl_site site = {.t = &m->arch->tensor[i],
+                              .layer = m->spec.moe_layer[expert / m->spec.n_experts],
+                              .expert = (uint32_t)(expert % m->spec.n_experts)};
+        if (site.t->scope == SL_SCOPE_EXPERT && sl_arch_tensor_used(&m->spec, site.t))
+            st = visit(m, &site, bind_tensor, &b, err);
+    }
+    m->copies.expert = SIZE_MAX;
+    *more = b.n_again > 0;
+    return st;
+}
+
+void sl_model_unbind_expert(sl_model *m, size_t expert) {
     sl_expert_weights *w = &m->expert[expert];
     sl_mat *const mats[] = {&w->gate, &w->up, &w->down, &w->gate_bias, &w->up_bias, &w->down_bias};
     for (size_t i = 0; i < SL_LEN(mats); i++) {
@@ -355,19 +375,8 @@ static void unbind(sl_model *m, size_t expert) {
             sl_map_drop((sl_span){mats[i]->data, mat_bytes(mats[i])});
         *mats[i] = (sl_mat){0};
     }
+    w->touched = 0;
     sl_copies_drop(&m->copies, expert);
-}
-
-sl_status sl_model_host(sl_model *m, const uint8_t *hosted, bool *more, sl_err *err) {
-    const sl_stages stages = {.experts = true, .hosted = hosted};
-    sl_binding b = {.m = m, .stages = &stages, .again = true};
-    sl_status st = each_site(m, bind_tensor, &b, err);
-    m->copies.expert = SIZE_MAX;
-    *more = b.n_again > 0;
-    size_t n = (size_t)m->spec.n_moe * m->spec.n_experts;
-    for (size_t i = 0; st == SL_OK && i < n; i++)
-        if (!hosted[i] && m->expert[i].down.data) unbind(m, i);
-    return st;
 }
 
 /* Where the next tensor of random values begins. */

@@ -44,16 +44,25 @@ sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t
                                sl_model **out, sl_err *err) SL_MUST_CHECK;
 void sl_model_free(sl_model *m);
 
-/* Maps the experts marked in hosted, as of sl_stages, that are not yet, and gives up the others.
- * *more: some are new. For models with experts; on an error nothing is given up. Thread: the owner,
- * while nothing is computed. */
-sl_status sl_model_host(sl_model *m, const uint8_t *hosted, bool *more, sl_err *err) SL_MUST_CHECK;
+typedef enum sl_hosting {
+    SL_HOSTING_DONE,
+    SL_HOSTING_GOES_ON, /* to be called again */
+    SL_HOSTING_WAITS,   /* so, too, in some ms: files are being read */
+} sl_hosting;
+
+/* A step towards hosting the experts marked in hosted, as of sl_stages, and no others: some of
+ * those that are missing are mapped and touched, or when all are there some others are given up. A
+ * step takes less than a millisecond, but for weights that are not used as they are mapped: one
+ * expert then. patient: what is not in memory is waited for. For models with experts; on an error
+ * nothing is given up. Thread: the owner, while nothing is computed. */
+sl_status sl_model_host(sl_model *m, const uint8_t *hosted, bool patient, sl_hosting *left,
+                        sl_err *err) SL_MUST_CHECK;
 
 /* Puts the bound weights that the page cache holds into this process's page tables, all threads of
  * the pool at once: else the first steps fault every 64 KiB, which costs more than they do. Asks
  * for the others to be read and does not wait. Changes nothing but times. Thread: the pool's owner.
  */
-void sl_model_touch(const sl_model *m, sl_pool *pool);
+void sl_model_touch(sl_model *m, sl_pool *pool);
 
 /* Borrowed until sl_model_free. */
 const sl_model_spec *sl_model_spec_of(const sl_model *m);

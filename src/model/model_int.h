@@ -15,6 +15,7 @@ typedef struct sl_weights {
 typedef struct sl_expert_weights {
     sl_mat gate, up, down;
     sl_mat gate_bias, up_bias, down_bias; /* data == NULL: there are none */
+    uint32_t touched;                     /* pieces of it (touch.c) that faults will not meet */
 } sl_expert_weights;
 
 /* W_UK transposed and W_UV of latent attention, a matrix a head. */
@@ -114,6 +115,15 @@ sl_status sl_model_missing(const sl_model *m, const char *name, sl_err *err) SL_
 sl_status sl_model_check_names(const sl_model *m, sl_err *err) SL_MUST_CHECK;
 /* Checks and maps what the stages need. */
 sl_status sl_model_bind(sl_model *m, const sl_stages *stages, sl_err *err) SL_MUST_CHECK;
+/* An expert of m->expert whose tensors are not all bound: those that are missing. *more: there were
+ * some. */
+sl_status sl_model_bind_expert(sl_model *m, size_t expert, bool *more, sl_err *err) SL_MUST_CHECK;
+/* Its memory is free, its mapped pages need not stay. */
+void sl_model_unbind_expert(sl_model *m, size_t expert);
+/* In how many pieces a bound expert is touched; touches up to `most` from `first` on, and returns
+ * how many: with `patient` fewer where one has to be read from a file first, which is asked for. */
+uint32_t sl_expert_pieces(const sl_expert_weights *w);
+uint32_t sl_expert_touch(const sl_expert_weights *w, uint32_t first, uint32_t most, bool patient);
 /* Binds every tensor to a part of m->random, one after the other and around. */
 sl_status sl_model_bind_random(sl_model *m, sl_err *err) SL_MUST_CHECK;
 /* Sums header sizes; shapes and types of all tensors are checked, none is mapped. */

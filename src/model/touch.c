@@ -24,23 +24,55 @@ static bool in_memory(uint8_t *at, size_t len, size_t page) {
     return true;
 }
 
-/* Best effort: what fails here will fault when it is used. */
-static void touch(const uint8_t *data, size_t bytes, size_t page) {
+/* Best effort: what fails here will fault when it is used. False: it has to be read first. */
+static bool touch(const uint8_t *data, size_t bytes, size_t page) {
     uintptr_t begin = (uintptr_t)data / page * page, end = (uintptr_t)data + bytes;
     uint8_t *at = (uint8_t *)begin;
     bool now = in_memory(at, end - begin, page);
     (void)madvise(at, end - begin, now ? MADV_POPULATE_READ : MADV_WILLNEED);
+    return now;
 }
+
+/* ---- an expert ---- */
+
+static size_t mat_bytes(const sl_mat *m) {
+    return m->data ? (size_t)m->n * sl_dtype_row_bytes(m->dtype, m->k) : 0;
+}
+
+static uint32_t pieces_of(const sl_mat *m) {
+    return (uint32_t)((mat_bytes(m) + PIECE - 1) / PIECE);
+}
+
+uint32_t sl_expert_pieces(const sl_expert_weights *w) {
+    return pieces_of(&w->gate) + pieces_of(&w->up) + pieces_of(&w->down);
+}
+
+static bool touch_piece(const sl_mat *m, uint32_t i, size_t page) {
+    size_t at = i * PIECE;
+    return touch((const uint8_t *)m->data + at, SL_MIN(PIECE, mat_bytes(m) - at), page);
+}
+
+uint32_t sl_expert_touch(const sl_expert_weights *w, uint32_t first, uint32_t most, bool patient) {
+    const sl_mat *const mats[] = {&w->gate, &w->up, &w->down};
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uint32_t n = 0, begin = 0;
+    for (size_t j = 0; j < SL_LEN(mats); begin += pieces_of(mats[j]), j++) {
+        for (uint32_t i = 0; i < pieces_of(mats[j]); i++) {
+            if (begin + i < first) continue;
+            if (n == most || (!touch_piece(mats[j], i, page) && patient)) return n;
+            n++;
+        }
+    }
+    return n;
+}
+
+/* ---- all that is bound ---- */
 
 typedef struct touch_ctx {
     const sl_expert_weights *expert; /* NULL: pieces of `mat` */
     const sl_mat *mat;
     size_t page;
 } touch_ctx;
-
-static size_t mat_bytes(const sl_mat *m) {
-    return m->data ? (size_t)m->n * sl_dtype_row_bytes(m->dtype, m->k) : 0;
-}
 
 static void touch_mat(const sl_mat *m, size_t begin, size_t end, size_t page) {
     for (size_t at = begin; at < end; at += PIECE)
@@ -70,10 +102,13 @@ static void touch_weights(const sl_weights *w, bool embed, sl_pool *pool, size_t
     }
 }
 
-void sl_model_touch(const sl_model *m, sl_pool *pool) {
+void sl_model_touch(sl_model *m, sl_pool *pool) {
     long page = sysconf(_SC_PAGESIZE);
     size_t n_experts = (size_t)m->spec.n_moe * m->spec.n_experts, bytes = 0;
-    for (size_t i = 0; i < n_experts; i++) bytes += mat_bytes(&m->expert[i].gate);
+    for (size_t i = 0; i < n_experts; i++) {
+        bytes += mat_bytes(&m->expert[i].gate);
+        m->expert[i].touched = sl_expert_pieces(&m->expert[i]);
+    }
     for (size_t i = 0; i < SL_LEN(m->whole.mat); i++) bytes += mat_bytes(&m->whole.mat[i]);
     if (m->random || page < 4096 || bytes < WORTH_IT) return;
     /* Read from the file, where it has to be in memory, but not in this process. */

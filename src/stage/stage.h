@@ -161,7 +161,8 @@ typedef struct sl_device_ops {
     sl_status (*take)(sl_device *d, size_t bytes, sl_mem *out, sl_err *err);
     void (*give)(sl_device *d, sl_mem m);
     /* sl_device_host; NULL: every expert can always be asked for. */
-    sl_status (*host)(sl_device *d, const uint8_t *hosted, uint32_t max_pairs, sl_err *err);
+    sl_status (*host)(sl_device *d, const uint8_t *hosted, uint32_t max_pairs, bool patient,
+                      sl_hosting *left, sl_err *err);
 } sl_device_ops;
 
 /* What every device has; a device's own struct begins with it. */
@@ -217,12 +218,15 @@ static inline void sl_device_give(sl_device *d, sl_mem m) {
     if (m.bytes) d->ops->give(d, m);
 }
 
-/* EXPERTS may ask for these from now on, and for no others: hosted as of sl_stages, of a device
- * that hosts experts, max_pairs as of sl_device_opts. No call may be in flight that asks for one
- * that goes. On an error more may be hosted than before, nothing less. */
+/* A step, of a millisecond or so, towards EXPERTS being able to ask for these and no others: hosted
+ * as of sl_stages, of a device that hosts experts, max_pairs as of sl_device_opts. To be called
+ * until *left says that it is done; until then at least all that was hosted before and stays is.
+ * patient: weights that have to be read from files are waited for. No call may be in flight that
+ * asks for one that goes. On an error more may be hosted than before, nothing less. */
 static inline sl_status sl_device_host(sl_device *d, const uint8_t *hosted, uint32_t max_pairs,
-                                       sl_err *err) {
-    return d->ops->host ? d->ops->host(d, hosted, max_pairs, err) : SL_OK;
+                                       bool patient, sl_hosting *left, sl_err *err) {
+    *left = SL_HOSTING_DONE;
+    return d->ops->host ? d->ops->host(d, hosted, max_pairs, patient, left, err) : SL_OK;
 }
 
 /* Never refused: callers bound what they have in flight. */

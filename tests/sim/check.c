@@ -313,6 +313,11 @@ static bool check_recovery(sim *s) {
     uint32_t n_alive = 0;
     s->seen[COVER_requeued] |= e->stats.requeued > 0;
     s->seen[COVER_came_back] |= e->stats.restarted_workers > 0;
+    const sl_adapt_stats *a = &e->stats.adapt;
+    s->seen[COVER_moved_by_load] |= a->changes > 0;
+    s->seen[COVER_moved_by_load_again] |= a->changes > 1;
+    s->seen[COVER_moved_by_load_aep] |= a->changes > 0 && s->plan.schedule == SL_SCHED_AEP;
+    s->seen[COVER_moved_by_load_and_lost] |= a->changes > 0 && e->stats.lost_workers > 0;
     s->seen[COVER_mended] |= s->seen[COVER_link_lost] && e->plan.epoch > 1;
     s->seen[COVER_rehosted] |= e->stats.lost_workers > 0 && e->plan.epoch > 1;
     for (uint32_t i = 0; i < s->n_workers; i++) {

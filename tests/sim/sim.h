@@ -68,6 +68,10 @@
     X(replan_not_now)                                                                              \
     X(replanned_without_a_worker)                                                                  \
     X(replan_lost_an_expert)                                                                       \
+    X(moved_by_load)                                                                               \
+    X(moved_by_load_again)                                                                         \
+    X(moved_by_load_aep)                                                                           \
+    X(moved_by_load_and_lost)                                                                      \
     X(requeued)                                                                                    \
     X(rehosted)                                                                                    \
     X(came_back)                                                                                   \

@@ -53,6 +53,21 @@ bool sim_start_worker(sim *s, uint32_t i) {
     return true;
 }
 
+/* Experts move by their load, as often as they can: what pays is not the question here. */
+static const sl_adapt_opts *adapting(const sim *s) {
+    static const sl_adapt_opts often = {.window_us = 20000,
+                                        .window_rows = 16,
+                                        .decay = 0.5,
+                                        .uneven = 1,
+                                        .worth = 1,
+                                        .rest_us = 20000,
+                                        .horizon_us = UINT64_MAX >> 12};
+    uint32_t hosts = 0;
+    for (uint32_t i = 0; i < s->plan.n_workers; i++)
+        hosts += (s->plan.worker[i].roles & SL_ROLE_EXPERT) != 0;
+    return s->plan.exact && hosts > 1 && s->seed % 3 == 0 ? &often : NULL;
+}
+
 bool sim_start(sim *s, uint64_t delay_seed, uint32_t delay_us) {
     sl_err err;
     const sl_clock clock = {now_us, s};
@@ -61,6 +76,8 @@ bool sim_start(sim *s, uint64_t delay_seed, uint32_t delay_us) {
                               .spawn = SL_SPAWN_NONE,
                               .plan = s->plan,
                               .patience_s = SIM_PATIENCE_S,
+                              .adapt = adapting(s),
+                              .expert_cost = {.row_us = 1},
                               .delay_seed = delay_seed,
                               .delay_us = delay_us};
     s->n_workers = s->plan.n_workers;

@@ -54,6 +54,14 @@ typedef struct sl_worker_peer {
     uint64_t called_us; /* first; 0: not by this worker */
 } sl_worker_peer;
 
+/* Which experts the device shall host, and how far that is. */
+typedef struct sl_host_goal {
+    uint8_t *hosted; /* [n_moe][n_experts] */
+    uint32_t max_pairs;
+    bool due;                     /* it is not there yet */
+    uint64_t since_us, resume_us; /* when it was set; not before that it is gone on with */
+} sl_host_goal;
+
 typedef struct sl_worker {
     const struct sl_worker_opts *opts; /* engine/worker/worker.h */
     sl_clock clock;
@@ -73,7 +81,8 @@ typedef struct sl_worker {
     sl_plan next;   /* which is this one; no workers: there is none */
     bool planned, stop;
     bool owes_ready; /* for the plan that came last */
-    bool in_use;     /* a request, or a peer's word about one, has been here */
+    sl_host_goal goal;
+    bool in_use; /* a request, or a peer's word about one, has been here */
     sl_status stop_status;
     sl_err stop_err;
     uint32_t id, roles;

@@ -169,7 +169,8 @@ static const char *why_drop(const sl_worker *w, const sl_plan *p, uint32_t id) {
     if (!peer->conn) return NULL;
     if (id == w->id) return "is this worker itself";
     if (dials(p, w->id, id) && !peer->called_us) return "is called, it does not call";
-    if (p->worker[id].roles == 0) return "is given up";
+    /* One that leaves answers what it was sent until the plan without it is taken. */
+    if (p->worker[id].roles == 0 && w->plan.worker[id].roles == 0) return "is given up";
     if (peer->open && is && sl_conn_hello(peer->conn)->incarnation != is)
         return "is another one by now";
     return NULL;

@@ -23,18 +23,61 @@ static void answer_with(sl_worker *w, uint16_t kind, uint32_t epoch, const void 
     answer(w, kind, epoch, b);
 }
 
-/* The device hosts what this plan gives the worker, and the other one, which may be the same. */
-static sl_status host(sl_worker *w, const sl_plan *a, const sl_plan *b, sl_err *err) {
+static void say_unable(sl_worker *w, uint32_t epoch, const sl_err *why) {
+    sl_log(SL_LOG_WARN, "worker", "plan %u: %s", epoch, why->msg);
+    answer_with(w, SL_MSG_UNABLE, epoch, why->msg, strlen(why->msg));
+}
+
+/* ---- what is hosted ---- */
+
+/* Weights that a disk has to read first are waited for: who computes with them would wait, too.
+ * Then the change shall not fail because of them. */
+#define PATIENCE_US 10000000u
+#define PAUSE_US    5000u /* while they are read */
+
+/* The device is to host what this plan gives the worker, and the other one, which may be the same.
+ * It comes there step by step, between other work. */
+static sl_status aim(sl_worker *w, const sl_plan *a, const sl_plan *b, sl_err *err) {
     const sl_model_spec *m = w->device->spec;
+    const size_t n = (size_t)m->n_moe * m->n_experts;
+    sl_host_goal *g = &w->goal;
     if (!(w->roles & SL_ROLE_EXPERT)) return SL_OK;
-    uint8_t *hosted = sl_alloc((size_t)m->n_moe * m->n_experts, 1);
-    if (!hosted) return sl_fail(err, SL_ERR_NOMEM, "table of hosted experts");
-    sl_placement_mark(a, m->n_moe, w->id, hosted);
-    sl_placement_mark(b, m->n_moe, w->id, hosted);
-    uint32_t pairs = SL_MAX(sl_worker_pairs_by(w, a, m), sl_worker_pairs_by(w, b, m));
-    sl_status st = sl_device_host(w->device, hosted, pairs, err);
-    sl_free(hosted);
-    return st;
+    if (!g->hosted) g->hosted = sl_alloc(n, 1);
+    if (!g->hosted) return sl_fail(err, SL_ERR_NOMEM, "table of hosted experts");
+    memset(g->hosted, 0, n);
+    sl_placement_mark(a, m->n_moe, w->id, g->hosted);
+    sl_placement_mark(b, m->n_moe, w->id, g->hosted);
+    g->max_pairs = SL_MAX(sl_worker_pairs_by(w, a, m), sl_worker_pairs_by(w, b, m));
+    g->since_us = sl_clock_now_us(&w->clock);
+    g->resume_us = 0;
+    g->due = true;
+    return SL_OK;
+}
+
+/* Before the change has been agreed on it can be given up; later the worker is of no use. */
+static void fail_hosting(sl_worker *w, sl_status st, const sl_err *why) {
+    w->goal.due = false;
+    if (w->owes_ready && w->taker.next) {
+        w->owes_ready = false;
+        say_unable(w, w->taker.next, why);
+        return;
+    }
+    w->stop_err = *why;
+    sl_worker_stop(w, st);
+}
+
+bool sl_take_host(sl_worker *w) {
+    sl_host_goal *g = &w->goal;
+    uint64_t now_us = sl_clock_now_us(&w->clock);
+    sl_hosting left = SL_HOSTING_DONE;
+    sl_err err;
+    if (!g->due || w->stop || now_us < g->resume_us) return false;
+    bool patient = now_us < g->since_us + PATIENCE_US;
+    sl_status st = sl_device_host(w->device, g->hosted, g->max_pairs, patient, &left, &err);
+    if (st != SL_OK) fail_hosting(w, st, &err);
+    if (st == SL_OK) g->due = left != SL_HOSTING_DONE;
+    if (st == SL_OK && left == SL_HOSTING_WAITS) g->resume_us = now_us + PAUSE_US;
+    return left != SL_HOSTING_WAITS;
 }
 
 sl_status sl_take_roles(sl_worker *w, sl_err *err) {
@@ -60,13 +103,10 @@ sl_status sl_take_prepare(sl_worker *w, sl_plan *next, sl_err *err) {
     w->next = *next;
     sl_err why;
     sl_status st = sl_change_check(&w->plan, &w->next, &why);
-    if (st == SL_OK) st = host(w, &w->plan, &w->next, &why);
+    if (st == SL_OK) st = aim(w, &w->plan, &w->next, &why);
     if (st == SL_OK) st = sl_peers_connect(w, &why);
     w->owes_ready = st == SL_OK;
-    if (st != SL_OK) {
-        sl_log(SL_LOG_WARN, "worker", "plan %u: %s", epoch, why.msg);
-        answer_with(w, SL_MSG_UNABLE, epoch, why.msg, strlen(why.msg));
-    }
+    if (st != SL_OK) say_unable(w, epoch, &why);
     return SL_OK;
 }
 
@@ -100,7 +140,7 @@ static sl_status take(sl_worker *w, sl_err *err) {
     sl_status st = sl_take_roles(w, err);
     if (st == SL_OK && (w->roles & SL_ROLE_EXPERT)) st = w->expert_ops->create(w, &w->expert, err);
     if (st == SL_OK && w->attn) st = sl_attn_open_side(w->attn, err);
-    return st == SL_OK ? host(w, &w->plan, &w->plan, err) : st;
+    return st == SL_OK ? aim(w, &w->plan, &w->plan, err) : st;
 }
 
 static sl_status on_take(sl_worker *w) {
@@ -120,7 +160,7 @@ static sl_status on_go(sl_worker *w, sl_err *err) {
     sl_status st = SL_OK;
     if (w->next.worker) {
         sl_plan_free(&w->next);
-        st = host(w, &w->plan, &w->plan, err);
+        st = aim(w, &w->plan, &w->plan, err);
     }
     if (w->attn) sl_attn_wake(w->attn);
     return st;

@@ -11,6 +11,9 @@ sl_status sl_take_roles(sl_worker *w, sl_err *err) SL_MUST_CHECK;
  * the worker gets ready, or tells the coordinator why it cannot be. Takes *next. SL_ERR_PROTOCOL:
  * it comes before the one before is taken or given up. */
 sl_status sl_take_prepare(sl_worker *w, sl_plan *next, sl_err *err) SL_MUST_CHECK;
+/* Each turn: a step towards what the plans ask to be hosted, less than a millisecond. False:
+ * nothing was to be done. */
+bool sl_take_host(sl_worker *w);
 /* HOLD, TAKE and GO. SL_ERR_PROTOCOL: not what follows the word before. */
 sl_status sl_take_on_word(sl_worker *w, const sl_wire_header *h, sl_err *err) SL_MUST_CHECK;
 /* After every turn of the loop: says QUIET when it is due. */

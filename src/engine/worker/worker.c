@@ -211,7 +211,8 @@ static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
 /* What the plan that came last asks for is there, and everybody it connects this worker with. */
 static void report_ready(sl_worker *w) {
     bool alone = w->taker.joins && !w->taker.next;
-    if (!w->owes_ready || w->stop || !w->device || !(alone || sl_peers_complete(w))) return;
+    if (!w->owes_ready || w->goal.due || w->stop || !w->device || !(alone || sl_peers_complete(w)))
+        return;
     sl_buf *b = sl_net_buf_take(w->net, 32);
     if (!b) return;
     memcpy(b->data, w->hello.model_hash, 32);
@@ -376,13 +377,14 @@ bool sl_worker_step(sl_worker *w) {
     bool computes = w->device && sl_device_poll(w->device);
     drain_inbox(w);
     sl_peers_call_again(w);
+    bool hosts = sl_take_host(w);
     report_ready(w);
     if (w->stop) return true;
     /* Experts first: others wait for them. */
     bool busy = w->expert && w->expert_ops->run(w->expert);
     if (!busy) busy = w->attn && sl_attn_run(w->attn);
     sl_take_look(w);
-    return busy || computes || came || w->inbox.len || w->stop;
+    return busy || hosts || computes || came || w->inbox.len || w->stop;
 }
 
 bool sl_worker_stopped(const sl_worker *w, sl_status *status, sl_err *err) {
@@ -450,6 +452,7 @@ void sl_worker_free(sl_worker *w, bool crash) {
     sl_counts_free(&w->counts);
     sl_plan_free(&w->plan);
     sl_plan_free(&w->next);
+    sl_free(w->goal.hosted);
     sl_idset_free(&w->attention);
     sl_idset_free(&w->experts);
     sl_free(w->peer);

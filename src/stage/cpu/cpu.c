@@ -143,13 +143,11 @@ static sl_status make_scratch(cpu *d, uint32_t max_pairs, sl_err *err) {
     return SL_OK;
 }
 
-static sl_status cpu_host(sl_device *base, const uint8_t *hosted, uint32_t max_pairs, sl_err *err) {
+static sl_status cpu_host(sl_device *base, const uint8_t *hosted, uint32_t max_pairs, bool patient,
+                          sl_hosting *left, sl_err *err) {
     cpu *d = (cpu *)base;
-    bool more;
     sl_status st = make_scratch(d, max_pairs, err);
-    if (st == SL_OK) st = sl_model_host(d->model, hosted, &more, err);
-    if (st == SL_OK && more) sl_model_touch(d->model, d->pool);
-    return st;
+    return st == SL_OK ? sl_model_host(d->model, hosted, patient, left, err) : st;
 }
 
 sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
