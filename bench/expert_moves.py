@@ -24,7 +24,7 @@ WARM_S = 2.0  # at the start: prompts are read, kernels touch their weights
 
 def start(binary, model, args):
     log = tempfile.NamedTemporaryFile("w+", suffix=".log")
-    server = subprocess.Popen([binary, "serve", model, "--port", "0", "--log", "info", *args], stdout=log,
+    server = subprocess.Popen([binary, "serve", model, "--port", "0", "--log", "warn", *args], stdout=log,
                               stderr=subprocess.STDOUT)
     for _ in range(1200):
         with open(log.name) as text:
@@ -99,7 +99,7 @@ def run(o, adapt):
               f"median {1e3 * statistics.median(b - a for a, b in gaps):.1f}", flush=True)
         return rate(begin + WARM_S, until), None
     if not changes:
-        print("  with: nothing moved\n" + open(log.name).read())
+        print("  with: nothing moved")
         return None, None
     across = max((b - a for a, b in gaps for c in changes if a < c[1] and b > c[0] - 0.2), default=0)
     before = rate(begin + WARM_S, changes[0][0]) if changes[0][0] > begin + WARM_S + 0.5 else float("nan")

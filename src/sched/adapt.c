@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -66,6 +67,7 @@ static void close_window(sl_adapt *a, uint64_t now_us) {
     a->last = a->open;
     a->open = oldest;
     a->last_us = now_us - a->opened_us;
+    a->last_rows = a->open_rows;
     a->n_closed = SL_MIN(a->n_closed + 1, 2u);
     sl_rebalance_join_calls(&a->balance, &a->now, &a->last);
     reopen(a, now_us);
@@ -98,6 +100,14 @@ static void judge(sl_adapt *a, const sl_adapt_view *v) {
     }
     a->n_doublings = SL_MIN(a->n_doublings + 1, a->o.max_doublings);
     a->rests_until_us = a->changed_us + (a->o.rest_us << a->n_doublings);
+}
+
+/* What even experts seem to cost above the least because rows come by chance: about the mean of the
+ * most of n_hosts numbers of rows. */
+static double chance(const sl_adapt *a, const sl_adapt_view *v) {
+    const sl_rebalance_shape *s = &a->balance.shape;
+    double of_one = a->last_rows / v->n_hosts / (s->barrier ? s->n_blocks : 1);
+    return of_one > 0 ? sqrt(log(v->n_hosts) / of_one) : 0;
 }
 
 static bool is_uneven(sl_adapt *a, const sl_adapt_view *v) {
@@ -159,7 +169,8 @@ static sl_adapt_word decide(sl_adapt *a, const sl_adapt_view *v, uint64_t now_us
     a->phase = SL_ADAPT_COUNTS;
     if (better < a->o.worth || a->promise.saved * (double)a->o.horizon_us <= price)
         return SL_ADAPT_NOTHING;
-    if (a->promise.after > a->o.uneven && ++a->n_waits < MOST_WAITS) return SL_ADAPT_NOTHING;
+    bool turns = a->promise.after > a->o.uneven + chance(a, v);
+    if (turns && ++a->n_waits < MOST_WAITS) return SL_ADAPT_NOTHING;
     a->n_waits = 0;
     if (!fits(a, v)) {
         rest(a, now_us);

@@ -80,7 +80,7 @@ typedef struct sl_adapt {
     sl_adapt_phase phase;
     sl_rebalance_load earlier, last, open; /* windows: decayed sum; closed last; that grows */
     uint32_t n_closed;                     /* windows so far, at most 2 */
-    double open_rows;                      /* of all blocks */
+    double open_rows, last_rows;           /* of all blocks */
     uint64_t opened_us, last_us;           /* the open window's begin; the last one's length */
     sl_spread now, next, before;           /* before: the last change */
     sl_adapt_promise promise;              /* for reading */
