@@ -36,7 +36,7 @@ static bool is_here(const sl_recover *r, uint32_t id) {
 static bool is_there(const sl_recover *r, uint32_t id) {
     bool joins = r->roster->worker[id].state == SL_ROSTER_JOINING;
     bool lives = joins || sl_roster_serves(r->roster, id);
-    return lives && !r->place[id].coming && !is_leaving(r, id);
+    return lives && !r->place[id].coming && !is_leaving(r, id) && !r->place[id].rests;
 }
 
 static bool is_new(const sl_recover *r, uint32_t id) {
@@ -69,6 +69,20 @@ static bool any(const sl_recover *r, bool (*is)(const sl_recover *, uint32_t)) {
 
 /* ---- times ---- */
 
+/* Others are there now than failed to change. */
+static void stir(sl_recover *r) {
+    r->stirred = true;
+    r->retry_us = 0;
+}
+
+static void end_rests(sl_recover *r, uint64_t now_us) {
+    for (uint32_t i = 0; i < r->roster->n; i++) {
+        if (!r->place[i].rests || now_us < r->place[i].rest_us) continue;
+        r->place[i].rests = false;
+        stir(r);
+    }
+}
+
 /* Before the next attempt, after so many in vain. */
 static uint64_t pause_after(uint32_t n, uint64_t first_us, uint64_t most_us) {
     uint64_t us = n ? first_us : 0;
@@ -83,6 +97,7 @@ static uint64_t later(uint64_t now_us, uint64_t by_us) {
 /* After each event: what it means for service. Something may be due now. */
 static void settle(sl_recover *r, uint64_t now_us) {
     r->n_away = 0;
+    if (!suffice(r, is_there)) end_rests(r, SL_RECOVER_NEVER);
     for (uint32_t i = 0; i < r->roster->n; i++) r->n_away += !is_here(r, i);
     if (!r->mend && !r->mending && suffice(r, is_here) && !any(r, is_missed)) {
         r->service = SL_RECOVER_SERVES;
@@ -104,12 +119,6 @@ void sl_recover_begin(sl_recover *r, uint64_t now_us) {
     settle(r, now_us);
 }
 
-/* Others are there now than failed to change. */
-static void stir(sl_recover *r) {
-    r->stirred = true;
-    r->retry_us = 0;
-}
-
 void sl_recover_lost(sl_recover *r, uint32_t id, uint64_t now_us) {
     sl_recover_place *p = &r->place[id];
     if (!r->begun) return;
@@ -117,9 +126,9 @@ void sl_recover_lost(sl_recover *r, uint32_t id, uint64_t now_us) {
     p->next_us =
         later(now_us, pause_after(p->starts, r->o.start_pause_us, r->o.start_pause_max_us));
     p->missed |= p->planned && (r->roster->worker[id].roles & SL_ROLE_EXPERT);
-    p->planned = p->coming = p->doomed = p->dropped = false;
+    p->planned = p->coming = p->doomed = p->dropped = p->rests = false;
     p->since_us = now_us;
-    p->breaks = 0;
+    p->breaks = p->rested = 0;
     r->there[id] = 0;
     stir(r);
     settle(r, now_us);
@@ -139,18 +148,77 @@ void sl_recover_joined(sl_recover *r, uint32_t id, uint64_t now_us) {
     settle(r, now_us);
 }
 
-void sl_recover_ailing(sl_recover *r, uint32_t id, uint64_t now_us) {
+/* ---- links ---- */
+
+/* False: it is the one that was counted. */
+static bool count_break(sl_recover *r, uint32_t id, uint64_t now_us) {
     sl_recover_place *p = &r->place[id];
-    if (!r->begun || !is_here(r, id)) return;
+    if (p->breaks && now_us - p->broke_us < r->o.same_us) return false;
     if (now_us - p->broke_us >= r->o.served_us) p->breaks = 0;
-    uint64_t at_us =
-        later(now_us, pause_after(p->breaks, r->o.retry_pause_us, r->o.retry_pause_max_us));
     p->broke_us = now_us;
-    p->doomed = ++p->breaks > r->o.links;
-    r->mend_us = r->mend ? SL_MIN(r->mend_us, at_us) : at_us;
-    r->mend = true;
+    p->breaks++;
+    return true;
+}
+
+static bool attends(const sl_recover *r, uint32_t id) {
+    return r->roster->worker[id].roles & SL_ROLE_ATTENTION;
+}
+
+/* The others can do without it. */
+static bool can_spare(sl_recover *r, uint32_t id) {
+    bool rested = r->place[id].rests;
+    r->place[id].rests = true;
+    bool can = suffice(r, is_there);
+    r->place[id].rests = rested;
+    return can;
+}
+
+/* The end of a link that is rather at fault. */
+static uint32_t worse_of(const sl_recover *r, uint32_t a, uint32_t b) {
+    if (r->place[a].breaks != r->place[b].breaks)
+        return r->place[a].breaks > r->place[b].breaks ? a : b;
+    if (attends(r, a) != attends(r, b)) return attends(r, a) ? b : a;
+    return SL_MAX(a, b);
+}
+
+static void leave_out(sl_recover *r, uint32_t id, uint64_t now_us) {
+    sl_recover_place *p = &r->place[id];
+    if (p->rests) return;
+    p->doomed = attends(r, id);
+    p->rests = !p->doomed;
+    if (p->planned && now_us - p->since_us >= r->o.served_us) p->rested = 0;
+    p->rest_us = later(now_us, pause_after(++p->rested, r->o.rest_us, r->o.rest_max_us));
+    stir(r);
+}
+
+/* Somebody who cannot be spared is ended when a process in its place may do better. */
+static void find_fault(sl_recover *r, uint32_t a, uint32_t b, uint64_t now_us) {
+    uint32_t worse = worse_of(r, a, b), breaks = r->place[worse].breaks;
+    if (breaks < r->o.links) return;
+    if (!can_spare(r, worse) && can_spare(r, a + b - worse)) worse = a + b - worse;
+    if (can_spare(r, worse))
+        leave_out(r, worse, now_us);
+    else
+        r->place[worse].doomed |= breaks > 2 * r->o.links && r->place[worse].can_start;
+}
+
+void sl_recover_ailing(sl_recover *r, uint32_t id, uint32_t other, uint64_t now_us) {
+    if (!r->begun || id == other || is_leaving(r, id) || is_leaving(r, other)) return;
+    bool news = count_break(r, id, now_us), more = count_break(r, other, now_us);
+    bool rests = r->place[id].rests || r->place[other].rests;
+    if ((news || more) && !rests) find_fault(r, id, other, now_us);
+    if (is_here(r, id) && is_here(r, other)) {
+        bool again = is_there(r, id) && is_there(r, other); /* those of one left out need not be */
+        uint32_t before = SL_MAX(r->place[id].breaks, 1u) - 1;
+        uint64_t us = pause_after(before, r->o.retry_pause_us, r->o.retry_pause_max_us);
+        uint64_t at_us = again ? later(now_us, us) : now_us;
+        r->mend_us = r->mend ? SL_MIN(r->mend_us, at_us) : at_us;
+        r->mend = true;
+    }
     settle(r, now_us);
 }
+
+/* ---- changes ---- */
 
 static void take(sl_recover *r, uint64_t now_us) {
     for (uint32_t i = 0; i < r->roster->n; i++) {
@@ -158,6 +226,9 @@ static void take(sl_recover *r, uint64_t now_us) {
         if (!p->planned && r->there[i]) p->since_us = now_us;
         p->planned = r->there[i];
         p->missed = p->asked && !p->planned && (r->roster->worker[i].roles & SL_ROLE_EXPERT);
+        if (!p->planned || !p->rests) continue;
+        r->mend = true; /* it was too late to leave it out */
+        r->mend_us = now_us;
     }
     r->n_failed = 0;
 }
@@ -255,12 +326,15 @@ sl_recover_word sl_recover_next(sl_recover *r, uint64_t now_us, uint32_t *id) {
         return SL_RECOVER_GIVE_UP;
     }
     if (say(r, SL_RECOVER_DROP, now_us, id, &due_us)) return SL_RECOVER_DROP;
+    if (!r->changing) end_rests(r, now_us);
     change_us = change_due(r);
     if (now_us >= change_us) {
         begin_change(r);
         return SL_RECOVER_CHANGE;
     }
     due_us = SL_MIN(due_us, change_us);
+    for (uint32_t i = 0; i < r->roster->n && !r->changing; i++)
+        if (r->place[i].rests) due_us = SL_MIN(due_us, r->place[i].rest_us);
     if (say(r, SL_RECOVER_START, now_us, id, &due_us)) return SL_RECOVER_START;
     r->due_us = due_us;
     return SL_RECOVER_NOTHING;

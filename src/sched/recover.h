@@ -19,6 +19,12 @@
  *      +-------------------------------------------+------------------------------+
  *                    a change is taken after which all that it needs is here
  *
+ * A link that breaks again, or cannot be made again, has an end at fault: the one whose links break
+ * more often, of equals the one without attention, then the later one; but only one that the others
+ * can do without. It is left out of the next change. Without attention it rests: it lives, keeps
+ * its weights mapped, and is taken in again after a while, so that a wrong verdict costs little.
+ * Requests run at one with attention, who is ended: somebody comes in its place.
+ *
  * Streams move first: while a change is due and can be begun nothing is started, and while one is
  * under way neither. Requests keep while service WAITS; those that come after GIVE_UP are for the
  * driver to refuse until it SERVES again, which is tried on and on.
@@ -44,7 +50,10 @@ typedef struct sl_recover_opts {
     uint64_t coming_us; /* from START to coming, from that to joined; then it is dropped */
     uint64_t retry_pause_us, retry_pause_max_us; /* before a change is tried again */
     uint64_t served_us; /* after so long without a fault earlier ones count no more */
-    uint32_t links;     /* of one worker may break meanwhile; with another one it is dropped */
+    uint32_t links;     /* of one worker break meanwhile: one end is at fault */
+    uint64_t same_us;   /* what breaks of one worker within so long counts once: one break often */
+                        /* makes others, and both ends tell */
+    uint64_t rest_us, rest_max_us; /* before one that rests is taken in again */
 } sl_recover_opts;
 
 #define SL_RECOVER_OPTS                                                                            \
@@ -55,7 +64,10 @@ typedef struct sl_recover_opts {
                        .retry_pause_us = 100000,                                                   \
                        .retry_pause_max_us = 2000000,                                              \
                        .served_us = 60000000,                                                      \
-                       .links = 3})
+                       .links = 2,                                                                 \
+                       .same_us = 1000000,                                                         \
+                       .rest_us = 2000000,                                                         \
+                       .rest_max_us = 60000000})
 
 /* What the driver does now, in the order in which it is asked for. */
 typedef enum sl_recover_word {
@@ -80,10 +92,12 @@ typedef struct sl_recover_place {
     bool planned;   /* who is there serves by the plan that holds */
     bool missed;    /* experts that this plan has there are nowhere */
     bool asked;     /* the plan that is being taken has the place */
-    uint32_t starts, breaks; /* that still count */
-    uint64_t next_us;        /* of the next start; while it comes, when that takes too long */
-    uint64_t since_us;       /* planned, or lost */
-    uint64_t broke_us;       /* a link of it, last */
+    bool rests;     /* it lives, and no change takes it in; for reading */
+    uint32_t starts, breaks, rested; /* that still count */
+    uint64_t rest_us;                /* when its rest ends */
+    uint64_t next_us;  /* of the next start; while it comes, when that takes too long */
+    uint64_t since_us; /* planned, or lost */
+    uint64_t broke_us; /* a link of it, last */
 } sl_recover_place;
 
 typedef struct sl_recover {
@@ -117,9 +131,9 @@ void sl_recover_lost(sl_recover *r, uint32_t id, uint64_t now_us);
 void sl_recover_coming(sl_recover *r, uint32_t id, uint64_t now_us);
 /* It is ready and waits for a change that takes it in. */
 void sl_recover_joined(sl_recover *r, uint32_t id, uint64_t now_us);
-/* A link broke between two workers that live, so that rows wait at this one of them: a change
- * begins the links anew. One whose links break again and again is dropped. */
-void sl_recover_ailing(sl_recover *r, uint32_t id, uint64_t now_us);
+/* A link between two workers that live broke, or could not be made again: where both serve, rows
+ * wait, and a change begins the links anew. Of each pair both ends may say so. */
+void sl_recover_ailing(sl_recover *r, uint32_t id, uint32_t other, uint64_t now_us);
 /* The change is over. taken: who is left of there[] serves by it. Else `culprit` kept it from being
  * taken, SL_ROSTER_NONE if nobody did: a newcomer is dropped, so that the others need not wait for
  * it. */

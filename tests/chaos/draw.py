@@ -27,9 +27,7 @@ KINDS = {
 }
 
 # Kinds and transports that the engine cannot stand yet -> why. They are drawn only when asked for (--kinds, --transports).
-BREAKS = ("links that are silent for 2 s again and again: requests end after 30 s. Beside a load that does tests/relay.py, too, which "
-          "these pass")
-NOT_YET = {"silence": BREAKS, "thin": BREAKS}
+NOT_YET = {}
 
 RELAYED = {"silence", "thin"}  # connections of workers have to pass tests/relay.py
 TCP = RELAYED | {"cut", "corrupt"}

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from relay import ADVERTISED, Relay  # noqa: E402
 
-from test_kill import Server  # noqa: E402
+from test_kill import Server, wait_until  # noqa: E402
 from test_stall import LIMIT_S, LOCAL, STREAMS, Stream, texts  # noqa: E402
 
 
@@ -18,7 +18,7 @@ from test_stall import LIMIT_S, LOCAL, STREAMS, Stream, texts  # noqa: E402
 def served(monkeypatch):
     monkeypatch.setenv("SLUICE_ADVERTISE", ADVERTISED)
     with Relay() as relay:
-        server = Server(*LOCAL, "--exact", "--transport", "tcp")
+        server = Server(*LOCAL, "--exact", "--transport", "tcp", "--log", "info")
         yield server, relay
         assert server.stop() == 0
 
@@ -82,6 +82,26 @@ def test_slow_and_held_links_change_no_token(served):
         s.join(LIMIT_S)
         assert s.done and not s.error, s.error
     assert [s.text for s in streams] == want
+
+
+def test_a_worker_whose_links_stay_silent_is_left_out(served):
+    """Both of its links with attention workers: the other expert worker does its work, and it comes back."""
+    server, relay = served
+    want = texts(server)
+    streams = begin(server)
+    for attention in (0, 1):
+        relay.hold(attention, 3)
+    for s in streams:
+        s.join(LIMIT_S)
+        assert s.done and not s.error, (s.error, "".join(server.log))
+    assert [s.text for s in streams] == want
+    assert any("worker 3 is left out" in line for line in server.log), "".join(server.log)
+    assert len(server.workers()) == 4
+    plans = sum(" holds" in line for line in server.log)
+    for attention in (0, 1):
+        relay.release(attention, 3)
+    wait_until(lambda: sum(" holds" in line for line in server.log) > plans, "it is not taken in again", LIMIT_S)
+    assert texts(server) == want
 
 
 @pytest.mark.parametrize("seed", [0])

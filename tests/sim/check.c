@@ -170,7 +170,7 @@ bool sim_is_quiet(const sim *s) {
             if (!is_idle(a, l)) return false;
     }
     for (uint32_t i = 0; i < s->n_workers; i++)
-        if (s->returns_us[i] ||
+        if (s->returns_us[i] || s->engine->recover.place[i].rests ||
             (!s->starved && s->worker[i] && !s->silent[i] && s->engine->recover.begun &&
              !sl_roster_serves(&s->engine->roster, i)))
             return false;
@@ -279,7 +279,8 @@ static bool check_replan(sim *s, const sim_event *e, uint32_t *taken) {
         return true;
     }
     bool late = r->status == SL_ERR_TIMEOUT && (e->for_us < 1000000 || s->failure);
-    return late || r->status == SL_ERR_AGAIN || (r->status == SL_ERR_WORKER_LOST && s->failure) ||
+    bool lost = r->status == SL_ERR_WORKER_LOST || r->status == SL_ERR_INFEASIBLE; /* to a worker */
+    return late || r->status == SL_ERR_AGAIN || (lost && s->failure) ||
            sim_fail(s, "a change of plans ends with: %s", r->err.msg);
 }
 
@@ -319,6 +320,11 @@ static bool check_recovery(sim *s) {
     s->seen[COVER_moved_by_load_aep] |= a->changes > 0 && s->plan.schedule == SL_SCHED_AEP;
     s->seen[COVER_moved_by_load_and_lost] |= a->changes > 0 && e->stats.lost_workers > 0;
     s->seen[COVER_mended] |= s->seen[COVER_link_lost] && e->plan.epoch > 1;
+    for (uint32_t i = 0; i < s->n_workers; i++) {
+        if (!e->recover.place[i].rested) continue;
+        s->seen[COVER_left_out] = true;
+        s->seen[COVER_left_out_and_back] |= e->recover.place[i].planned;
+    }
     s->seen[COVER_rehosted] |= e->stats.lost_workers > 0 && e->plan.epoch > 1;
     for (uint32_t i = 0; i < s->n_workers; i++) {
         if (!s->worker[i] || s->silent[i]) continue;

@@ -77,6 +77,8 @@
     X(came_back)                                                                                   \
     X(came_back_under_load)                                                                        \
     X(mended)                                                                                      \
+    X(left_out)                                                                                    \
+    X(left_out_and_back)                                                                           \
     X(attention_killed)                                                                            \
     X(expert_killed)                                                                               \
     X(two_killed)                                                                                  \

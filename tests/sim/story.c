@@ -229,7 +229,10 @@ static void draw_failures(sim *s, uint32_t span_us) {
             break;
         case 2:
             draw_link(s, &a, &b);
-            add_event(s, SIM_HOLD, a, b, at_us, LOST_AFTER_US + sim_below(s, 2000000));
+            /* Two workers may be apart for so long that one of them is left out. */
+            add_event(s, SIM_HOLD, a, b, at_us,
+                      LOST_AFTER_US +
+                          sim_below(s, b < s->n_workers && sim_once_in(s, 2) ? 12000000 : 2000000));
             break;
         default:
             add_event(s, SIM_KILL, sim_below(s, s->n_workers), 0, at_us,

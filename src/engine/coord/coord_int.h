@@ -143,9 +143,10 @@ struct sl_engine {
     sl_spawned *spawned;      /* [plan.n_workers] */
     sl_spawn_ends ends;
     sl_roster roster;
-    sl_change change;  /* to `plan` of... */
-    sl_replan *replan; /* ...this; NULL: it rests */
-    sl_replan own;     /* what recovery asks for */
+    sl_change change;   /* to `plan` of... */
+    sl_replan *replan;  /* ...this; NULL: it rests */
+    sl_replan own;      /* what recovery asks for */
+    uint64_t change_us; /* when that began */
     sl_recover recover;
     sl_adapting adapting;
     uint64_t held_us, pause_us; /* HOLD of the change that is under way; what the last one took */

@@ -12,6 +12,8 @@
 #define CHANGE_US 30000000u /* for workers to map what a plan gives them, and to be quiet */
 /* A link that breaks between two workers is often the first that is heard of an end. */
 #define LINK_GRACE_US 200000u
+/* What is said of links so long after a change began is said of its own. */
+#define LINKED_US 1000000u
 
 /* ---- what is known of links ---- */
 
@@ -33,6 +35,15 @@ sl_status sl_recover_on_link(sl_engine *e, uint32_t id, uint32_t epoch, sl_span 
     return st;
 }
 
+/* Who rests is suspect; a change takes it in again. */
+static void note_rests(sl_engine *e) {
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        if (!e->recover.place[i].rests || !sl_roster_silent(&e->roster, i, SL_ROSTER_ANY)) continue;
+        sl_log(SL_LOG_WARN, "engine",
+               "worker %u is left out for a while: its links break again and again", i);
+    }
+}
+
 /* Links whose ends both still live after a while; a plan that was taken since has mended them. */
 static void look_at_links(sl_engine *e, uint64_t now_us) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
@@ -44,9 +55,12 @@ static void look_at_links(sl_engine *e, uint64_t now_us) {
             continue;
         snprintf(e->lost, sizeof e->lost, "workers %u and %u lost each other", i, w->link);
         sl_log(SL_LOG_WARN, "engine", "%s", e->lost);
-        sl_recover_ailing(&e->recover, i, now_us);
-        /* A change that awaits the ends of steps would await these for ever. */
-        if (!e->change.breaks && e->change.phase != SL_CHANGE_TAKES)
+        sl_recover_ailing(&e->recover, i, w->link, now_us);
+        note_rests(e);
+        /* A change that awaits the ends of steps would await these for ever, and so would one that
+         * cannot have its links. */
+        bool cannot = e->change.phase == SL_CHANGE_PREPARES && now_us - e->change_us > LINKED_US;
+        if ((!e->change.breaks || cannot) && e->change.phase != SL_CHANGE_TAKES)
             sl_change_fail(&e->change, SL_ERR_WORKER_LOST, e->lost);
     }
 }
@@ -61,6 +75,7 @@ static void change(sl_engine *e) {
     *r = (sl_replan){.timeout_us = CHANGE_US, .there = e->recover.there, .breaks = breaks};
     sl_status st = sl_plan_among(&e->home, e->recover.there, &r->plan, &err);
     if (st == SL_OK) {
+        e->change_us = sl_clock_now_us(&e->clock);
         sl_replan_begin(e, r);
         return;
     }

@@ -76,6 +76,7 @@ static void end(sl_engine *e) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         if (!c->there[i]) continue;
         tell(e, i, SL_MSG_GO, e->plan.epoch, NULL);
+        if (taken) sl_roster_heard(&e->roster, i, SL_ROSTER_ANY); /* one that was left out */
         if (!taken || sl_roster_serves(&e->roster, i)) continue;
         sl_crew_serve(e, i);
         n_new++;
@@ -121,7 +122,8 @@ static sl_status restrict_to_those_there(sl_engine *e, sl_replan *r, sl_err *err
     memcpy(r->home.worker, e->home.worker, e->home.n_workers * sizeof *e->home.worker);
     uint8_t *there = sl_alloc(e->plan.n_workers, 1);
     if (!there) return sl_fail(err, SL_ERR_NOMEM, "plan of %u workers", e->plan.n_workers);
-    for (uint32_t i = 0; i < e->plan.n_workers; i++) there[i] = sl_roster_serves(&e->roster, i);
+    for (uint32_t i = 0; i < e->plan.n_workers; i++)
+        there[i] = sl_roster_serves(&e->roster, i) && !e->recover.place[i].rests;
     sl_status st = sl_plan_among(&r->home, there, &r->plan, err);
     sl_free(there);
     return st;

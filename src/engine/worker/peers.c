@@ -7,6 +7,8 @@
 
 #define CALL_AGAIN_US 100000u   /* a peer that took no call, as too many came at once... */
 #define CALL_FOR_US   10000000u /* ...so long after the first */
+/* During a change a peer is called as long as that lasts; after so long the coordinator hears. */
+#define CALL_UNTOLD_US 1900000u /* a call's own deadline is 2 s */
 
 sl_status sl_peers_reserve(sl_worker *w, uint32_t n, sl_err *err) {
     if (n <= w->n_peers) return SL_OK;
@@ -122,13 +124,13 @@ static void call_later(sl_worker *w, sl_worker_peer *p) {
     p->again = true;
 }
 
-/* The call of this worker failed: whether it tries again a little later. */
+/* The call of this worker failed: it tries again a little later, or the peer counts as lost. */
 static bool may_call_again(sl_worker *w, sl_worker_peer *p, sl_status why) {
     uint64_t since_us = sl_clock_now_us(&w->clock) - p->called_us;
-    bool late = since_us > CALL_FOR_US && w->next.n_workers == 0; /* a change ends */
-    if (!p->called_us || !is_absence(why) || late) return false;
+    bool changes = w->next.n_workers != 0;
+    if (!p->called_us || !is_absence(why) || (since_us > CALL_FOR_US && !changes)) return false;
     call_later(w, p);
-    return true;
+    return !changes || since_us < CALL_UNTOLD_US;
 }
 
 /* A connection that breaks is called again when nobody misses what was on it: for the next plan,
