@@ -78,6 +78,11 @@ PARTS = {
              [("1,000 workers", ["build/tests/test_engine_many", "all"])]),
     "stalls": ("processes that stand still: the coordinator for 30 s, workers for 10 s, shm and tcp", 3,
                [("all", [".venv/bin/python", "tests/multi/test_stall.py"])]),
+    "coordinator": ("the coordinator is killed 40 times in the middle of 8 mixed requests, of several deployments", 6,
+                    [(" ".join(args) or "shm", ["env", "SLUICE_KILLS=40", f"SLUICE_SEED={seed}", "SLUICE_SERVE_ARGS=" + " ".join(args),
+                                               ".venv/bin/python", "-m", "pytest", "-q", "-n0", "tests/api/test_journal.py", "-k", "again_and_again"])
+                     for seed, args in enumerate([[], ["--transport", "tcp"], ["--schedule", "pingpong"], ["--schedule", "aep"],
+                                                  ["--attention", "2", "--experts", "2"], ["--journal-sync", "each"]])]),
     "model": ("the membership protocol in spin, without what takes an hour", 2, [("all", ["tests/model/run.sh"])]),
     "neon": ("all kernel tests under qemu", 4, [("all", ["tests/neon.sh"])]),
     "fuzz": ("every fuzz target for 20 s from its corpus", 8,

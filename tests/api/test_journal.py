@@ -16,6 +16,7 @@ import pytest
 import journal_file
 
 FIXTURE = "qwen3moe-tiny"
+KILLS, SEED = int(os.environ.get("SLUICE_KILLS", 3)), int(os.environ.get("SLUICE_SEED", 7))
 ARGS = ["--attention", "1", "--experts", "1", "--exact", "--schedule", "dep", "--responses", "64"]
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 LONG = {"prompt": [3, 17, 41], "max_tokens": 480, "ignore_eos": True, "return_token_ids": True}
@@ -206,19 +207,23 @@ def test_workers_of_nobody_join_the_next_coordinator(make_server, tmp_path):
             w.wait()
 
 
-def test_no_client_hears_what_the_journal_does_not_have(serve, tmp_path):
-    rng = random.Random(7)
-    for turn in range(3):
-        (tmp_path / "journal").unlink(missing_ok=True)
-        server = serve()
-        clients = [Client(server, TEXT, {**LONG, "stream": True, "seed": 100 * turn + i, "n": 1 + i % 2}, headers(f"{turn} {i}"))
-                   for i in range(6)]
-        time.sleep(rng.uniform(0.02, 0.3))
-        kill_after(server, clients, rng.randrange(1, 400))
+def test_killed_again_and_again(serve, undisturbed, tmp_path):
+    """At moments nobody chose, also while it takes up what the last one left."""
+    rng = random.Random(SEED)
+    server = serve()
+    for turn in range(KILLS):
+        clients = ask_all(server, MIXED)
+        time.sleep(rng.uniform(0, 0.3))
+        kill_after(server, clients, rng.randrange(200))
         written = journal_file.tokens(tmp_path / "journal")
         for c in clients:
-            for choice, ids in c.heard().items():
-                assert ids == written[c.events[0]["id"]].get(choice, [])[:len(ids)]
+            for choice, ids in c.heard().items():  # the journal had it before
+                assert ids == written[c.events[0]["id"]].get(choice, [])[:len(ids)], (turn, c.body)
+        if turn % 4 == 3:  # the next ones begin anew
+            (tmp_path / "journal").unlink()
+        server = serve()
+    assert finish(ask_all(server, MIXED)) == undisturbed
+    server.stop()
 
 
 def test_what_does_not_fit_is_refused_by_name(serve, make_server, tmp_path):
