@@ -11,6 +11,7 @@
 #define SL_JOURNAL_ID_BYTES    48u
 #define SL_JOURNAL_MAX_CHOICES 128u
 #define SL_JOURNAL_MAX_TOKENS  (1u << 24) /* of a prompt, or of a choice */
+#define SL_JOURNAL_MAX_NUMBER  (1ull << 48)
 
 typedef enum sl_journal_type {
     SL_JOURNAL_OPEN = 1, /* accepted */

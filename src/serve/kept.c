@@ -288,6 +288,20 @@ static void drop_all(sl_kept *k) {
     }
 }
 
+void sl_kept_fit(sl_server *s) {
+    sl_store *st = &s->store;
+    sl_kept *old = NULL;
+    pthread_mutex_lock(&st->lock);
+    while (st->n > s->o.responses || st->bytes > s->o.responses_bytes) {
+        sl_kept *k = evict(st);
+        if (!k) break;
+        k->next = old;
+        old = k;
+    }
+    pthread_mutex_unlock(&st->lock);
+    drop_all(old);
+}
+
 sl_status sl_kept_open(sl_call *call, sl_api_error *e) {
     sl_store *st = &call->server->store;
     sl_kept *old = NULL;

@@ -13,6 +13,7 @@ typedef struct sl_kept_track {
     uint32_t index;
     uint32_t most;       /* max_tokens */
     size_t room, stride; /* tokens; log-probabilities of one */
+    size_t whole_room;   /* resume.c: what it takes to go on */
     sl_pace pace;
 
     /* under kept->lock */
@@ -75,6 +76,8 @@ void sl_kept_hold(sl_kept *k);
 void sl_kept_release(sl_kept *k); /* NULL-safe */
 /* Into the store; under its lock. */
 void sl_kept_list(sl_kept *k);
+/* Ended ones, the oldest first, are forgotten until the store is within its bounds. */
+void sl_kept_fit(sl_server *s);
 /* All choices have ended: what was reserved and is not needed is given back. */
 void sl_kept_trim(sl_kept *k);
 

@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <sodium.h>
+#include <stdlib.h>
 
 #define BUCKETS 4096u
 
@@ -57,15 +58,27 @@ static bool copy_prompts(sl_kept *k, const sl_journal_request *from) {
     return true;
 }
 
-static bool make_tracks(sl_kept *k, const sl_journal_request *from) {
+/* Rooms grow with what comes: only what goes on takes all that it may need. */
+static void shape_tracks(sl_kept *k, const sl_journal_request *from) {
     for (size_t i = 0; i < k->n_tracks; i++) {
         sl_kept_track *t = &k->track[i];
         t->most = sl_journal_u32_at(from->most, i);
-        t->room = sl_journal_u32_at(from->room, i);
+        t->whole_room = sl_journal_u32_at(from->room, i);
         t->stride = from->stride;
-        k->bytes += sizeof *t + sl_kept_track_bytes(t, t->room);
-        if (!sl_kept_make_room(t)) return false;
+        k->bytes += sizeof *t;
     }
+}
+
+static bool grow_room(sl_kept_track *t, size_t room) {
+    if (room <= t->room) return true;
+    uint32_t *id = sl_grow(t->id, t->room, room, sizeof *id);
+    if (id) t->id = id;
+    size_t each = t->stride * sizeof *t->logprob;
+    sl_logprob *logprob = id && each ? sl_grow(t->logprob, t->room, room, each) : NULL;
+    if (logprob) t->logprob = logprob;
+    if (!id || (each && !logprob)) return false;
+    t->kept->bytes += sl_kept_track_bytes(t, room - t->room);
+    t->room = room;
     return true;
 }
 
@@ -89,7 +102,8 @@ static sl_status take_request(reading *r, sl_span payload, sl_err *err) {
     k->start_ns = sl_now_ns();
     memcpy(k->id, from.id, sizeof k->id);
     sl_jbuf_put(&k->body, (const char *)from.body.data, from.body.len);
-    if (!copy_prompts(k, &from) || !make_tracks(k, &from) || !k->body.ok) {
+    shape_tracks(k, &from);
+    if (!copy_prompts(k, &from) || !k->body.ok) {
         sl_kept_release(k);
         return sl_fail(err, SL_ERR_NOMEM, "request %" PRIu64, from.number);
     }
@@ -105,11 +119,13 @@ static sl_status take_tokens(reading *r, sl_span payload, sl_err *err) {
     if (st != SL_OK) return st;
     sl_kept *k = *place_of(r, from.number);
     sl_kept_track *t = k && from.choice < k->n_tracks ? &k->track[from.choice] : NULL;
-    if (!t || t->last != SL_FINISH_NONE || from.at != t->n || from.n > t->room - t->n ||
+    if (!t || t->last != SL_FINISH_NONE || from.at != t->n || from.n > t->whole_room - t->n ||
         from.stride != t->stride)
         return sl_fail(err, SL_ERR_FORMAT,
                        "%u tokens from %u on of request %" PRIu64 ", choice %u, which has %zu",
                        from.n, from.at, from.number, from.choice, t ? t->n : 0);
+    if (from.n > t->room - t->n && !grow_room(t, SL_MIN(2 * (t->n + from.n), t->whole_room)))
+        return sl_fail(err, SL_ERR_NOMEM, "%u tokens of request %" PRIu64, from.n, from.number);
     if (from.n) memcpy(t->id + t->n, from.ids.data, from.ids.len);
     if (from.logprobs.len)
         memcpy(t->logprob + t->n * t->stride, from.logprobs.data, from.logprobs.len);
@@ -185,11 +201,31 @@ static sl_status submit_track(sl_kept *k, sl_call *call, size_t i, sl_api_error 
     return st == SL_OK ? st : sl_api_error_of(e, st, NULL, err.msg);
 }
 
+static sl_status make_rooms(sl_kept *k, sl_api_error *e) {
+    sl_store *st = &k->server->store;
+    uint32_t context = k->server->limits.context;
+    bool ok = true;
+    for (size_t i = 0; i < k->n_tracks; i++)
+        if (k->track[i].most > context) {
+            sl_api_error_bad(e, NULL, "it may make %u tokens, the context has %u (--ctx)",
+                             k->track[i].most, context);
+            return SL_ERR_LIMIT;
+        }
+    pthread_mutex_lock(&st->lock);
+    size_t had = k->bytes;
+    for (size_t i = 0; ok && i < k->n_tracks; i++)
+        ok = grow_room(&k->track[i], k->track[i].whole_room);
+    st->bytes += k->bytes - had; /* it is listed */
+    pthread_mutex_unlock(&st->lock);
+    return ok ? SL_OK : sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+}
+
 /* Without a client. What cannot go on is said, and no longer kept. */
 static bool go_on(sl_kept *k) {
     sl_api_error e = {0};
     sl_call *call = sl_call_create_unheard(k->server);
     sl_status st = call ? read_again(k, call, &e) : sl_api_error_of(&e, SL_ERR_NOMEM, NULL, NULL);
+    if (st == SL_OK) st = make_rooms(k, &e);
     for (size_t i = 0; st == SL_OK && i < k->n_tracks; i++)
         if (k->track[i].last == SL_FINISH_NONE) st = submit_track(k, call, i, &e);
     if (call) sl_call_unref(call);
@@ -205,16 +241,27 @@ static uint64_t ended_ns(const sl_kept *k, uint64_t wall_s) {
     return now_ns > age_ns ? now_ns - age_ns : 1;
 }
 
+static int by_number(const void *a, const void *b) {
+    const sl_kept *x = *(sl_kept *const *)a, *y = *(sl_kept *const *)b;
+    return (x->number > y->number) - (x->number < y->number);
+}
+
 /* Into the store, in the order in which they came; those whose time is over are left out. */
-static void list_all(reading *r) {
+static sl_status list_all(reading *r, sl_err *err) {
     sl_server *s = r->server;
     uint64_t wall_s = sl_wall_s();
-    for (uint64_t number = 1; r->n_open > 0 && number <= s->store.last_number; number++) {
-        sl_kept **at = place_of(r, number), *k = *at;
-        if (!k) continue;
-        *at = k->next;
-        k->next = NULL;
-        r->n_open--;
+    sl_kept **all = sl_alloc(r->n_open, sizeof(sl_kept *));
+    if (!all) return sl_fail(err, SL_ERR_NOMEM, "%u requests of the journal", r->n_open);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < BUCKETS; i++)
+        for (sl_kept *k; (k = r->bucket[i]);) {
+            r->bucket[i] = k->next;
+            k->next = NULL;
+            all[n++] = k;
+        }
+    qsort(all, n, sizeof(sl_kept *), by_number);
+    for (uint32_t i = 0; i < n; i++) {
+        sl_kept *k = all[i];
         bool over = k->n_running == 0;
         if (over && wall_s > k->ended_s + s->o.responses_ttl_s) {
             sl_kept_log_drop(k);
@@ -227,6 +274,8 @@ static void list_all(reading *r) {
         pthread_mutex_unlock(&s->store.lock);
         if (over) sl_kept_trim(k);
     }
+    sl_free(all);
+    return SL_OK;
 }
 
 static void release_all(reading *r) {
@@ -261,11 +310,11 @@ sl_status sl_resume(sl_server *s, sl_err *err) {
                        "hold");
     memcpy(s->store.salt, sl_journal_salt(s->o.journal), sizeof s->store.salt);
     sl_status st = sl_journal_read(s->o.journal, take, &r, err);
+    if (st == SL_OK) st = list_all(&r, err);
     if (st != SL_OK) {
         release_all(&r);
         return st;
     }
-    list_all(&r);
     size_t n = s->store.n;
     uint64_t done = 0;
     for (sl_kept *k; (k = next_open(s, done));) {
@@ -273,6 +322,7 @@ sl_status sl_resume(sl_server *s, sl_err *err) {
         s->store.n_resumed += go_on(k);
         sl_kept_release(k);
     }
+    sl_kept_fit(s);
     if (n)
         sl_log(SL_LOG_WARN, "journal", "%zu requests: %zu answers are there, %" PRIu64 " go on", n,
                n - s->store.n_resumed, s->store.n_resumed);
