@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""What a journal costs: tokens per second of streams at once, with it and without, in pairs.
+
+  bench/journal.py MODEL [--streams 16] [--tokens 200] [--pairs 9] [--sync never] [-- OPTIONS OF serve]
+
+Two servers stand side by side, one of which has a journal; they are asked in turn, so that what else the machine does falls on both.
+Prints each pair, and the median of the quotients with and without, of tokens per second and of the coordinator's CPU time."""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+SLUICE = os.environ.get("SLUICE_BIN", str(pathlib.Path(__file__).resolve().parents[1] / "build" / "sluice"))
+
+
+class Server:
+    def __init__(self, model, options):
+        self.process = subprocess.Popen([SLUICE, "serve", model, "--port", "0", "--json", *options], stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL, text=True)
+        self.about = json.loads(self.process.stdout.readline())
+
+    def cpu(self):
+        """Seconds of all its threads."""
+        threads = pathlib.Path(f"/proc/{self.process.pid}/task").iterdir()
+        return sum(int((t / "schedstat").read_text().split()[0]) for t in threads) / 1e9
+
+    def stream(self, i, tokens):
+        body = {"model": self.about["model"], "prompt": [3 + i, 17, 41], "max_tokens": tokens, "ignore_eos": True, "stream": True, "seed": i}
+        request = urllib.request.Request(self.about["url"] + "/v1/completions", json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=600) as answer:
+            assert answer.read().endswith(b"[DONE]\n\n")
+
+    def run(self, streams, tokens):
+        """(tokens per second, CPU seconds of the coordinator per 1,000 tokens)"""
+        began, cpu = time.monotonic(), self.cpu()
+        with concurrent.futures.ThreadPoolExecutor(streams) as pool:
+            list(pool.map(lambda i: self.stream(i, tokens), range(streams)))
+        return streams * tokens / (time.monotonic() - began), 1000 * (self.cpu() - cpu) / (streams * tokens)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    for name, default in (("streams", 16), ("tokens", 200), ("pairs", 9)):
+        parser.add_argument("--" + name, type=int, default=default)
+    parser.add_argument("--sync", default="never")
+    own, rest = sys.argv[1:], []
+    if "--" in own:
+        own, rest = own[:own.index("--")], own[own.index("--") + 1:]
+    o = parser.parse_args(own)
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        journal = ["--responses", "1000", "--journal", f"{folder}/journal", "--journal-sync", o.sync]
+        servers = [Server(o.model, [*rest, *journal]), Server(o.model, rest)]
+        quotients = []
+        for pair in range(-1, o.pairs):
+            turn = servers if pair % 2 else servers[::-1]
+            got = {s: s.run(o.streams, o.tokens) for s in turn}
+            (rate, cpu), (rate0, cpu0) = (got[s] for s in servers)
+            if pair < 0:
+                continue
+            quotients.append((rate / rate0, cpu / cpu0))
+            print(f"pair {pair}: {rate:8.0f} tokens/s with, {rate0:8.0f} without: {rate / rate0:.3f}; "
+                  f"coordinator {1000 * cpu:.1f} and {1000 * cpu0:.1f} us a token", flush=True)
+        for s in servers:
+            s.process.terminate()
+        for s in servers:
+            s.process.wait()
+    rates, cpus = zip(*quotients)
+    print(f"median of {o.pairs} pairs: {statistics.median(rates):.3f} of the tokens per second ({min(rates):.3f} to {max(rates):.3f}), "
+          f"{statistics.median(cpus):.2f} of the coordinator's CPU time")
+
+
+main()
