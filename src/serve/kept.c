@@ -95,7 +95,7 @@ sl_kept *sl_kept_new(sl_server *s, size_t n_prompts, size_t n_tracks) {
     return NULL;
 }
 
-bool sl_kept_make_room(sl_kept_track *t) {
+static bool make_room(sl_kept_track *t) {
     t->id = sl_alloc(t->room, sizeof *t->id);
     if (t->stride) t->logprob = sl_alloc(t->room, t->stride * sizeof *t->logprob);
     return t->id && (t->logprob || !t->stride);
@@ -109,7 +109,7 @@ static sl_kept *create(sl_call *call, size_t bytes) {
     bool ok = true;
     for (size_t i = 0; ok && i < call->n_choices; i++) {
         shape(call, &call->choice[i], &k->track[i]);
-        ok = sl_kept_make_room(&k->track[i]);
+        ok = make_room(&k->track[i]);
     }
     for (size_t i = 0; ok && i < call->n_prompts; i++)
         ok = sl_ids_copy(&k->prompt[i], call->prompt[i].data, call->prompt[i].len);

@@ -70,8 +70,6 @@ static inline size_t sl_kept_track_bytes(const sl_kept_track *t, size_t n) {
 /* kept.c */
 /* One with so many prompts and choices, empty, and with the store's reference. NULL: no memory. */
 sl_kept *sl_kept_new(sl_server *s, size_t n_prompts, size_t n_tracks) SL_MUST_CHECK;
-/* Room for the tokens of a choice, whose sizes are set; false: no memory. */
-bool sl_kept_make_room(sl_kept_track *t) SL_MUST_CHECK;
 void sl_kept_hold(sl_kept *k);
 void sl_kept_release(sl_kept *k); /* NULL-safe */
 /* Into the store; under its lock. */
