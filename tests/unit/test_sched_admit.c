@@ -344,6 +344,37 @@ static void the_oldest_is_late(void **state) {
 }
 
 /* Growth comes before starts: who runs has first call on what is free. */
+/* A coordinator that is gone accepted them: their place in the line and their tokens stay. */
+static void who_ran_before_is_not_turned_away(void **state) {
+    (void)state;
+    uint32_t before[3];
+    books(1, 10, 1);
+    a.shape.max_queue = 1;
+    a.shape.queue_timeout_us = 1000;
+    for (uint32_t i = 0; i < 3; i++) {
+        before[i] = submit(40, 10);
+        sl_admit_ran_before(&a, before[i], 3 * i);
+    }
+    uint32_t fresh = submit(1, 1), one_too_many = submit(1, 1);
+    starts_at(before[0], 0, 2);
+    decides(SL_ADMIT_FULL, one_too_many);
+    sl_admit_end(&a, one_too_many);
+    nothing();
+    now_us = 2000;
+    decides(SL_ADMIT_LATE, fresh);
+    sl_admit_end(&a, fresh);
+    nothing();
+    sl_admit_end(&a, before[0]);
+    starts_at(before[1], 0, 2);
+    assert_int_equal(sl_admit_known(&a.request[before[1]]), 43);
+    tokens(before[1], 7); /* and 3 that it drew then */
+    sl_admit_end(&a, before[1]);
+    starts_at(before[2], 0, 2);
+    sl_admit_end(&a, before[2]);
+    assert_int_equal(a.n_again, 0);
+    sl_admit_free(&a);
+}
+
 static void growth_comes_first(void **state) {
     (void)state;
     uint32_t r[4];
@@ -716,6 +747,7 @@ int main(void) {
         cmocka_unit_test(who_lacks_pages_may_end),
         cmocka_unit_test(a_full_queue_turns_the_newest_away),
         cmocka_unit_test(the_oldest_is_late),
+        cmocka_unit_test(who_ran_before_is_not_turned_away),
         cmocka_unit_test(growth_comes_first),
         cmocka_unit_test(drawn_sequences),
         cmocka_unit_test(running_takes_no_memory),
