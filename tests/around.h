@@ -50,7 +50,11 @@ static inline sl_status around_open(size_t bytes, const sl_device_ops *ops,
         sl_free(a);
         return st;
     }
-    a->base = (sl_device){.ops = ops, .spec = a->inner->spec, .in_place = a->inner->in_place};
+    a->base = (sl_device){.ops = ops,
+                          .spec = a->inner->spec,
+                          .in_place = a->inner->in_place,
+                          .resumes = a->inner->resumes,
+                          .kept = a->inner->kept};
     return SL_OK;
 }
 

@@ -65,8 +65,10 @@ static inline sl_status stateful_open(const sl_device_opts *o, sl_device **out, 
                                       .host = around_host};
     around *a;
     sl_status st = around_open(sizeof(stateful), &ops, sl_device_open, o, &a, err);
-    if (st == SL_OK) *out = &a->base;
-    return st;
+    if (st != SL_OK) return st;
+    a->base.resumes = false; /* its state is elsewhere */
+    *out = &a->base;
+    return SL_OK;
 }
 
 #endif

@@ -1,6 +1,8 @@
 /* Messages to bytes and back: every count bounded, every length checked. */
 #include "net/wire.h"
 
+#include "spec/kv.h"
+
 #include <math.h>
 
 /* Payload views are the payload's own bytes. */
@@ -472,7 +474,8 @@ size_t sl_wire_submit_bytes(const sl_wire_submit *s) {
     X(u32, 52, n_stop)                                                                             \
     X(u32, 56, n_prompt)                                                                           \
     X(u32, 76, n_top)                                                                              \
-    X(u32, 80, sampling.n_bias)
+    X(u32, 80, sampling.n_bias)                                                                    \
+    X(u32, 84, start)
 
 struct submit_head { /* every byte of it has a field */
 #define BYTES(type, byte, field) uint8_t at_##byte[sizeof(sl_field_##type)];
@@ -506,6 +509,9 @@ static sl_status check_submit(const sl_wire_submit *s, uint32_t vocab, sl_err *e
     if (s->n_prompt == 0 || s->n_prompt > s->n_tokens)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: prompt of %u in %u tokens", id,
                        s->n_prompt, s->n_tokens);
+    if (s->start >= s->n_tokens || s->start > (uint64_t)s->n_pages * SL_KV_PAGE_TOKENS)
+        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: start at %u of %u tokens, %u pages", id,
+                       s->start, s->n_tokens, s->n_pages);
     if (s->min_tokens > (uint64_t)(s->n_tokens - s->n_prompt) + s->max_tokens)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: min_tokens %u of %u at most", id,
                        s->min_tokens, s->n_tokens - s->n_prompt + s->max_tokens);

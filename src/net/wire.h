@@ -63,12 +63,13 @@ typedef enum sl_msg_kind {
 } sl_msg_kind;
 
 /* flags of a header */
-#define SL_WIRE_SET   0x1u /* the payload carries a member set */
-#define SL_WIRE_STAY  0x2u /* last-layer dispatch: the sender takes part in the next round */
-#define SL_WIRE_OLD   0x4u /* dispatch: some rows' data came with an earlier chunk */
-#define SL_WIRE_BREAK 0x8u /* HOLD: steps in flight may never end: they are given up */
+#define SL_WIRE_SET   0x1u  /* the payload carries a member set */
+#define SL_WIRE_STAY  0x2u  /* last-layer dispatch: the sender takes part in the next round */
+#define SL_WIRE_OLD   0x4u  /* dispatch: some rows' data came with an earlier chunk */
+#define SL_WIRE_BREAK 0x8u  /* HOLD: steps in flight may never end: they are given up */
+#define SL_WIRE_KEPT  0x10u /* READY: KV lies in the file that its place has */
 /* Any other bit is refused. */
-#define SL_WIRE_FLAGS (SL_WIRE_SET | SL_WIRE_STAY | SL_WIRE_OLD | SL_WIRE_BREAK)
+#define SL_WIRE_FLAGS (SL_WIRE_SET | SL_WIRE_STAY | SL_WIRE_OLD | SL_WIRE_BREAK | SL_WIRE_KEPT)
 
 typedef struct sl_wire_header {
     uint16_t kind; /* sl_msg_kind */
@@ -196,6 +197,7 @@ typedef struct sl_wire_submit {
     uint32_t n_prompt;      /* tokens[0..n_prompt) are the prompt, the rest was generated before */
     uint32_t n_top;         /* likeliest tokens reported with each token */
     uint32_t min_tokens;    /* generated tokens, those before included, until an end may be drawn */
+    uint32_t start;         /* its pages hold the rows of the tokens before this one already */
     sl_sampling sampling;   /* but what is never drawn */
     const uint32_t *tokens; /* prompt, then what was generated before */
     const uint32_t *pages;  /* page ids in position order, enough for tokens + max_tokens */
@@ -208,11 +210,12 @@ typedef struct sl_wire_submit {
 #define SL_SUBMIT_FLAGS           0xFu /* any other bit is refused */
 /* Sections: the head, tokens u32[], pages u32[], stop u32[], bias {u32 id, f32}[]. What lies where
  * in the head: wire.c and spec/sampling.def. */
-#define SL_WIRE_SUBMIT_HEAD 84
+#define SL_WIRE_SUBMIT_HEAD 88
 size_t sl_wire_submit_bytes(const sl_wire_submit *s);
 void sl_wire_submit_encode(const sl_wire_submit *s, void *buf);
 /* Arrays are borrowed views into payload, of which the counts say the size exactly. Refuses
- * max_tokens 0, n_prompt outside 1..n_tokens, tokens over the vocabulary, n_stop
+ * max_tokens 0, n_prompt outside 1..n_tokens, a start that leaves no token, or is in a page that is
+ * not there, tokens over the vocabulary, n_stop
  * over SL_MAX_STOP_IDS, n_top over SL_MAX_LOGPROBS or the vocabulary or without SL_SUBMIT_LOGPROBS,
  * min_tokens that max_tokens cannot reach, unknown flags, and what sl_sampling_check refuses. */
 sl_status sl_wire_submit_decode(sl_span payload, uint32_t vocab, sl_wire_submit *out,

@@ -53,7 +53,8 @@ static void note(sl_admit *a, uint32_t worker) {
     w->n_counted = w->pages.n_free;
     bool kept = worker == a->reserved ||
                 (a->alone != SL_ADMIT_NONE && a->request[a->alone].worker == worker);
-    bool takes = w->open && !kept && w->running.n < a->shape.max_running;
+    uint32_t n = w->running.n + w->staying.n;
+    bool takes = w->open && !kept && n < a->shape.max_running;
     uint32_t at = a->leaves + worker;
     a->most[at] = takes ? w->pages.n_free : 0;
     for (at /= 2; at > 0; at /= 2) a->most[at] = SL_MAX(a->most[2 * at], a->most[2 * at + 1]);
@@ -125,16 +126,32 @@ static void start_lacking(sl_admit *a, uint32_t request) {
     r->lacks = true;
 }
 
-/* Out of its worker, whose pages it has no longer but for `forgotten` ones. */
-static void leave_worker(sl_admit *a, uint32_t request, uint32_t forgotten) {
+/* Out of the list of those that run at its worker. */
+static void stop_running(sl_admit *a, uint32_t request) {
     sl_admit_request *r = &a->request[request];
     sl_admit_worker *w = &a->worker[r->worker];
     stop_lacking(a, request);
     take_out(a, &w->running, request);
     a->n_running--;
     w->n_leaving -= r->state != SL_ADMIT_RUNNING;
+}
+
+static void stop_staying(sl_admit *a, uint32_t request) {
+    take_out(a, &a->worker[a->request[request].worker].staying, request);
+    a->n_staying--;
+}
+
+/* Out of its worker, whose pages it has no longer but for `forgotten` ones. */
+static void leave_worker(sl_admit *a, uint32_t request, uint32_t forgotten) {
+    sl_admit_request *r = &a->request[request];
+    sl_admit_worker *w = &a->worker[r->worker];
+    if (r->state == SL_ADMIT_STAYING)
+        stop_staying(a, request);
+    else
+        stop_running(a, request);
     sl_pages_give(&w->pages, r->pages, r->n_pages - forgotten);
     r->n_pages = 0;
+    r->sure = 0;
     if (a->alone == request) a->alone = SL_ADMIT_NONE;
     note(a, r->worker);
     if (w->lacking.n > 0) make_due(a, r->worker);
@@ -164,8 +181,32 @@ static bool preempt(sl_admit *a, uint32_t worker, sl_admit_decision *out) {
     return true;
 }
 
+/* It runs there from now on. */
+static void run_at(sl_admit *a, uint32_t request, uint32_t worker, sl_admit_kind how,
+                   sl_admit_decision *out) {
+    sl_admit_request *r = &a->request[request];
+    insert(a, &a->worker[worker].running, request, SL_ADMIT_NONE);
+    a->n_running++;
+    r->state = SL_ADMIT_RUNNING;
+    r->starts++;
+    r->began = ++a->starts;
+    note(a, worker);
+    *out = (sl_admit_decision){.kind = how, .request = request, .worker = worker};
+}
+
+/* Those that stayed go on. */
+static bool resume_at(sl_admit *a, uint32_t worker, sl_admit_decision *out) {
+    uint32_t request = a->worker[worker].staying.first;
+    if (!a->worker[worker].open || request == SL_ADMIT_NONE) return false;
+    stop_staying(a, request);
+    run_at(a, request, worker, SL_ADMIT_RESUME, out);
+    if (lacks_pages(&a->request[request])) start_lacking(a, request);
+    return true;
+}
+
 static bool grow_at(sl_admit *a, uint32_t worker, sl_admit_decision *out) {
     uint32_t request = a->worker[worker].lacking.first;
+    if (resume_at(a, worker, out)) return true;
     if (request == SL_ADMIT_NONE) return false;
     sl_admit_request *r = &a->request[request];
     if (!take_pages(a, r, 1)) return preempt(a, worker, out);
@@ -215,14 +256,8 @@ static bool begin_at(sl_admit *a, uint32_t request, uint32_t worker, sl_admit_de
     r->worker = worker;
     if (!take_pages(a, r, wanted_pages(r))) return false;
     leave_line(a, request);
-    insert(a, &a->worker[worker].running, request, SL_ADMIT_NONE);
-    a->n_running++;
-    r->state = SL_ADMIT_RUNNING;
-    r->starts++;
-    r->began = ++a->starts;
     if (r->suspect) a->alone = request;
-    note(a, worker);
-    *out = (sl_admit_decision){.kind = SL_ADMIT_START, .request = request, .worker = worker};
+    run_at(a, request, worker, SL_ADMIT_START, out);
     return true;
 }
 
@@ -320,6 +355,10 @@ void sl_admit_open(sl_admit *a, uint32_t worker) {
     a->n_open += !a->worker[worker].open;
     a->worker[worker].open = true;
     note(a, worker);
+    /* Beside a suspect nobody comes but by the rules for those that wait. */
+    while (a->n_suspects > 0 && a->worker[worker].staying.n > 0)
+        sl_admit_gave_way(a, a->worker[worker].staying.first);
+    if (a->worker[worker].staying.n > 0) make_due(a, worker);
 }
 
 void sl_admit_close(sl_admit *a, uint32_t worker) {
@@ -379,6 +418,7 @@ void sl_admit_token(sl_admit *a, uint32_t request) {
     sl_admit_request *r = &a->request[request];
     SL_ASSERT(r->state >= SL_ADMIT_RUNNING && r->drawn < r->most);
     r->drawn++;
+    r->sure = sl_admit_known(r) - 1; /* its own row is computed next */
     if (!lacks_pages(r)) return;
     if (!r->lacks) start_lacking(a, request);
     if (a->worker[r->worker].pages.n_free > 0 || is_stuck(r)) make_due(a, r->worker);
@@ -393,7 +433,8 @@ bool sl_admit_cancel(sl_admit *a, uint32_t request) {
 
 void sl_admit_gave_way(sl_admit *a, uint32_t request) {
     sl_admit_request *r = &a->request[request];
-    SL_ASSERT(r->state == SL_ADMIT_PREEMPTING || r->state == SL_ADMIT_RUNNING);
+    SL_ASSERT(r->state == SL_ADMIT_PREEMPTING || r->state == SL_ADMIT_RUNNING ||
+              r->state == SL_ADMIT_STAYING);
     leave_worker(a, request, SL_MUTATION(FORGOTTEN_PAGE));
     r->state = SL_ADMIT_WAITING;
     enter_line(a, request);
@@ -402,7 +443,7 @@ void sl_admit_gave_way(sl_admit *a, uint32_t request) {
 void sl_admit_suspect(sl_admit *a, uint32_t request, bool everywhere) {
     sl_admit_request *r = &a->request[request];
     bool waits = r->state == SL_ADMIT_WAITING;
-    SL_ASSERT(r->state != SL_ADMIT_UNUSED);
+    SL_ASSERT(r->state != SL_ADMIT_UNUSED && r->state != SL_ADMIT_STAYING);
     if (a->alone == request && everywhere && !r->everywhere) { /* others run elsewhere */
         a->alone = SL_ADMIT_NONE;
         note(a, r->worker);
@@ -432,6 +473,20 @@ void sl_admit_clear(sl_admit *a, uint32_t request) {
     if (a->alone != request) return;
     a->alone = SL_ADMIT_NONE;
     note(a, r->worker);
+}
+
+void sl_admit_stay(sl_admit *a, uint32_t request) {
+    sl_admit_request *r = &a->request[request];
+    SL_ASSERT(r->state == SL_ADMIT_RUNNING && !r->suspect && !a->worker[r->worker].open);
+    stop_running(a, request);
+    insert(a, &a->worker[r->worker].staying, request, SL_ADMIT_NONE);
+    a->n_staying++;
+    r->state = SL_ADMIT_STAYING;
+    note(a, r->worker);
+}
+
+bool sl_admit_has_place(const sl_admit *a, uint32_t request) {
+    return pick_worker(a, wanted_pages(&a->request[request])) != SL_ADMIT_NONE;
 }
 
 void sl_admit_end(sl_admit *a, uint32_t request) {
@@ -468,6 +523,7 @@ sl_status sl_admit_create(const sl_admit_shape *shape, sl_admit *out, sl_err *er
     for (uint32_t i = 0; i < shape->n_workers; i++) {
         a.worker[i].running = list_of(SL_ADMIT_PLACE);
         a.worker[i].lacking = list_of(SL_ADMIT_LACKING);
+        a.worker[i].staying = list_of(SL_ADMIT_PLACE);
     }
     *out = a;
     return SL_OK;

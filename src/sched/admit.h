@@ -10,9 +10,13 @@
  *      least, so somebody always makes progress.
  *   3. Requests start in the order in which they came, nobody overtakes the oldest; each at the
  *      open worker with most free pages, and stays there until it ends or gives way.
- *   4. Requests that never ran are turned away: the newest while too many wait, the oldest when it
+ *   4. Of a worker that is gone the pages may be there still. Requests that stay keep theirs, and
+ *      start there again, before others do, when somebody else is in its place; unless there are
+ *      suspects then. What is sure is what the worker was known to have done: rows that came before
+ *      a token was drawn.
+ *   5. Requests that never ran are turned away: the newest while too many wait, the oldest when it
  *      has waited too long. The work of those that ran would be lost.
- *   5. Suspects (sched/suspect.h) start alone, one at a time, the newest first, and before others.
+ *   6. Suspects (sched/suspect.h) start alone, one at a time, the newest first, and before others.
  *      One that has to be alone everywhere makes all others give way. Any other one takes a worker
  *      that is idle; if there is none, the one that runs least takes nobody else, and when no
  *      worker is still to come its requests give way. The other workers go on.
@@ -33,6 +37,7 @@
 typedef enum sl_admit_state {
     SL_ADMIT_UNUSED,
     SL_ADMIT_WAITING,    /* it has no worker */
+    SL_ADMIT_STAYING,    /* its worker is gone, its pages are not: it waits for who comes there */
     SL_ADMIT_RUNNING,    /* its worker has it */
     SL_ADMIT_CANCELLING, /* its worker is told to end it */
     SL_ADMIT_PREEMPTING, /* its worker is told to give its pages back; it waits again after */
@@ -52,6 +57,7 @@ typedef struct sl_admit_request {
     uint32_t drawn;        /* tokens that the coordinator knows */
     uint32_t starts;
     uint32_t worker; /* unless it waits */
+    uint32_t sure;   /* of its tokens: rows that are known to be in its pages */
     uint32_t n_pages, cap_pages;
     uint32_t *pages;  /* of its worker, in the order of positions; room for all it may ever need */
     uint64_t age;     /* order of coming; no two are equal, ever */
@@ -75,6 +81,7 @@ typedef struct sl_admit_worker {
     uint32_t n_leaving;    /* of `running`: their pages are on the way back */
     sl_admit_list running; /* in the order of their starts */
     sl_admit_list lacking; /* of these: they want more pages than they have */
+    sl_admit_list staying; /* while it is not open; in the order of their starts */
     bool due;              /* it is in the list of those that are to be looked at */
     uint32_t next_due;
 } sl_admit_worker;
@@ -101,7 +108,7 @@ typedef struct sl_admit {
     uint32_t alone;        /* the suspect that runs as it should; or SL_ADMIT_NONE, and then... */
     uint32_t reserved;     /* ...a worker may be kept for one; else SL_ADMIT_NONE */
     uint32_t n_pools;      /* workers that have pages */
-    uint32_t n_running, n_open;
+    uint32_t n_running, n_staying, n_open;
     uint64_t n_pages, n_free_pages; /* of all workers */
     uint32_t first_due, last_due;
     uint64_t ages, starts;
@@ -111,6 +118,7 @@ typedef struct sl_admit {
 typedef enum sl_admit_kind {
     SL_ADMIT_PAGE,    /* `page` is the next one of the request: tell its worker */
     SL_ADMIT_PREEMPT, /* tell its worker to end it; call sl_admit_gave_way when that has */
+    SL_ADMIT_RESUME,  /* at `worker` again, with the pages that it had and what is sure of them */
     SL_ADMIT_START,   /* at `worker`, with the pages that it has */
     SL_ADMIT_FULL,    /* too many wait: end it, with sl_admit_end */
     SL_ADMIT_LATE,    /* it waited too long: the same */
@@ -119,7 +127,7 @@ typedef enum sl_admit_kind {
 typedef struct sl_admit_decision {
     sl_admit_kind kind;
     uint32_t request;
-    uint32_t worker; /* PAGE, PREEMPT, START */
+    uint32_t worker; /* PAGE, PREEMPT, RESUME, START */
     uint32_t page;   /* PAGE */
 } sl_admit_decision;
 
@@ -130,7 +138,7 @@ void sl_admit_free(sl_admit *a); /* zeroed is fine */
 /* The worker has n pages; `room`: see sl_pages_create. Once for each. */
 sl_status sl_admit_add_pages(sl_admit *a, uint32_t worker, uint32_t n, uint32_t room,
                              sl_err *err) SL_MUST_CHECK;
-/* Requests may start there. */
+/* Requests may start there, first those that stayed. */
 void sl_admit_open(sl_admit *a, uint32_t worker);
 /* None starts there any more. Those that run stay in the books until they end. Again is fine. */
 void sl_admit_close(sl_admit *a, uint32_t worker);
@@ -142,17 +150,24 @@ sl_status sl_admit_submit(sl_admit *a, uint32_t prompt, uint32_t most, uint64_t 
 /* Right after that: it ran elsewhere before these books were opened, and drew `drawn` (< most)
  * tokens there: it is not turned away. Not behind one that never ran. */
 void sl_admit_ran_before(sl_admit *a, uint32_t request, uint32_t drawn);
-/* One more of its tokens is known. Not while it waits. */
+/* One more of its tokens is known. Not while it waits or stays. */
 void sl_admit_token(sl_admit *a, uint32_t request);
-/* Its client gives it up, and it does not wait: true if its worker is to be told. It stays until
+/* Its client gives it up, and it runs: true if its worker is to be told. It stays until
  * that confirms: sl_admit_end. */
 bool sl_admit_cancel(sl_admit *a, uint32_t request);
-/* From now on it runs only alone, at all workers or at its own; it gives way if it does not. */
+/* From now on it runs only alone, at all workers or at its own; it gives way if it does not. Not
+ * while it stays. */
 void sl_admit_suspect(sl_admit *a, uint32_t request, bool everywhere);
 /* It is like others again. */
 void sl_admit_clear(sl_admit *a, uint32_t request);
-/* Its worker has ended it, as SL_ADMIT_PREEMPT wanted, or is gone: it waits again. */
+/* Its worker has ended it, as SL_ADMIT_PREEMPT wanted, or is gone, or it is not to stay any longer:
+ * its pages come back, it waits again. */
 void sl_admit_gave_way(sl_admit *a, uint32_t request);
+/* Its worker, which is closed, is gone, but not the pages: it stays. It was RUNNING, and is no
+ * suspect. */
+void sl_admit_stay(sl_admit *a, uint32_t request);
+/* Somewhere else it could start now, if nobody was before it. */
+bool sl_admit_has_place(const sl_admit *a, uint32_t request);
 /* It is over, whatever its state: its pages come back, its index is free. */
 void sl_admit_end(sl_admit *a, uint32_t request);
 
@@ -166,6 +181,10 @@ static inline bool sl_admit_is_alone(const sl_admit *a, uint32_t request, uint32
     return a->alone == request && (r->everywhere || r->worker == worker);
 }
 
+/* Its worker has it. */
+static inline bool sl_admit_runs(const sl_admit_request *r) {
+    return r->state >= SL_ADMIT_RUNNING;
+}
 /* Tokens that it would be computed from. */
 static inline uint32_t sl_admit_known(const sl_admit_request *r) {
     return r->prompt + r->drawn;

@@ -128,6 +128,7 @@ void sl_recover_lost(sl_recover *r, uint32_t id, uint64_t now_us) {
     p->missed |= p->planned && (r->roster->worker[id].roles & SL_ROLE_EXPERT);
     p->planned = p->coming = p->doomed = p->dropped = p->rests = false;
     p->since_us = now_us;
+    p->started_us = 0;
     p->breaks = p->rested = 0;
     r->there[id] = 0;
     stir(r);
@@ -218,12 +219,20 @@ void sl_recover_ailing(sl_recover *r, uint32_t id, uint32_t other, uint64_t now_
     settle(r, now_us);
 }
 
+void sl_recover_measured(sl_recover *r, uint64_t took_us) {
+    r->serve_us = took_us;
+}
+
 /* ---- changes ---- */
 
 static void take(sl_recover *r, uint64_t now_us) {
     for (uint32_t i = 0; i < r->roster->n; i++) {
         sl_recover_place *p = &r->place[i];
         if (!p->planned && r->there[i]) p->since_us = now_us;
+        if (p->started_us && r->there[i]) {
+            r->serve_us = now_us - p->started_us;
+            p->started_us = 0;
+        }
         p->planned = r->there[i];
         p->missed = p->asked && !p->planned && (r->roster->worker[i].roles & SL_ROLE_EXPERT);
         if (!p->planned || !p->rests) continue;
@@ -271,6 +280,15 @@ static uint64_t start_due(const sl_recover *r, uint32_t id) {
     return SL_MIN(p->next_us, later(p->since_us, r->o.start_pause_us));
 }
 
+uint64_t sl_recover_back_us(const sl_recover *r, uint32_t id, uint64_t now_us) {
+    const sl_recover_place *p = &r->place[id];
+    if (!p->can_start) return SL_RECOVER_NEVER;
+    uint64_t from_us = p->started_us;
+    if (is_away(r, id)) from_us = SL_MAX(start_due(r, id), now_us);
+    uint64_t at_us = later(from_us, r->serve_us);
+    return at_us > now_us ? at_us - now_us : now_us - at_us;
+}
+
 /* When the place needs a word of its own, and which. */
 static uint64_t place_due(const sl_recover *r, uint32_t id, sl_recover_word *word) {
     const sl_recover_place *p = &r->place[id];
@@ -298,6 +316,7 @@ static void say_of(sl_recover *r, uint32_t id, sl_recover_word word, uint64_t no
     }
     p->coming = true;
     p->starts++;
+    p->started_us = now_us;
     p->next_us = later(now_us, r->o.coming_us);
 }
 

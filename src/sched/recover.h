@@ -95,9 +95,10 @@ typedef struct sl_recover_place {
     bool rests;     /* it lives, and no change takes it in; for reading */
     uint32_t starts, breaks, rested; /* that still count */
     uint64_t rest_us;                /* when its rest ends */
-    uint64_t next_us;  /* of the next start; while it comes, when that takes too long */
-    uint64_t since_us; /* planned, or lost */
-    uint64_t broke_us; /* a link of it, last */
+    uint64_t next_us;    /* of the next start; while it comes, when that takes too long */
+    uint64_t since_us;   /* planned, or lost */
+    uint64_t started_us; /* START, of who is not planned yet; 0: it came by itself */
+    uint64_t broke_us;   /* a link of it, last */
 } sl_recover_place;
 
 typedef struct sl_recover {
@@ -115,6 +116,7 @@ typedef struct sl_recover {
     uint64_t retry_us;  /* not before, after a change that failed */
     uint64_t mend_us;   /* nor this, for a broken link alone */
     uint64_t waits_since_us;
+    uint64_t serve_us; /* from START to serving, the last time; for reading */
 } sl_recover;
 
 /* For the workers of a roster, none of whom can be started. SL_ERR_NOMEM. */
@@ -127,6 +129,8 @@ void sl_recover_free(sl_recover *r); /* zeroed is fine */
 void sl_recover_begin(sl_recover *r, uint64_t now_us);
 /* The worker is gone, or the process that was to come to this place is. */
 void sl_recover_lost(sl_recover *r, uint32_t id, uint64_t now_us);
+/* A start took so long, from START until it served; as first known. */
+void sl_recover_measured(sl_recover *r, uint64_t took_us);
 /* Somebody has come to this place and gets ready. */
 void sl_recover_coming(sl_recover *r, uint32_t id, uint64_t now_us);
 /* It is ready and waits for a change that takes it in. */
@@ -138,6 +142,21 @@ void sl_recover_ailing(sl_recover *r, uint32_t id, uint32_t other, uint64_t now_
  * taken, SL_ROSTER_NONE if nobody did: a newcomer is dropped, so that the others need not wait for
  * it. */
 void sl_recover_changed(sl_recover *r, bool taken, uint32_t culprit, uint64_t now_us);
+
+/* In how long who takes the place of a lost worker is expected to serve: as long as the last start
+ * took; one that is late already, as much later. NEVER: nobody is started there from here. */
+uint64_t sl_recover_back_us(const sl_recover *r, uint32_t id, uint64_t now_us);
+
+/* Whether a request of a lost attention worker waits for who takes its place, because its KV is
+ * there still, or goes on elsewhere at once, computed again from its tokens: whichever is sooner.
+ * rows: that it has there, and those of all that went elsewhere before it; row_us: what one costs,
+ * as measured; others: attention workers that share that work, 0 if there is none; back_us: as of
+ * sl_recover_back_us. Pure. */
+static inline bool sl_recover_stays(uint64_t rows, double row_us, uint32_t others,
+                                    uint64_t back_us) {
+    if (others == 0) return true;
+    return back_us != SL_RECOVER_NEVER && (double)rows * row_us / others >= (double)back_us;
+}
 
 /* To be asked until it says NOTHING. *id: of the place, for DROP and START. */
 sl_recover_word sl_recover_next(sl_recover *r, uint64_t now_us, uint32_t *id);

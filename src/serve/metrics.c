@@ -265,6 +265,12 @@ static void put_recovery(const sl_engine_stats *stats, const char *model, sl_jbu
     put_single(out, "requests_requeued_total", "counter",
                "Times that a request went on elsewhere after its worker was lost.", model,
                (double)stats->requeued);
+    put_single(out, "rows_kept_total", "counter",
+               "Rows of requests that went on with the KV of a lost worker.", model,
+               (double)stats->rows_kept);
+    put_single(out, "rows_recomputed_total", "counter",
+               "Rows that requests which started again had to compute.", model,
+               (double)stats->rows_recomputed);
     put_single(out, "longest_pause_seconds", "gauge", "Longest pause of a recovery so far.", model,
                stats->longest_pause_s);
 }

@@ -171,6 +171,8 @@ struct sl_device {
     const sl_model_spec *spec; /* borrowed until the device is closed */
     bool in_place; /* stages work on host memory where it lies: x and parts of EXPERTS may be in
                     * messages */
+    bool resumes;  /* what rows leave behind lies in KV pages alone: who has these goes on there */
+    bool kept;     /* and they lie in the file that sl_device_opts named */
     uint64_t given[SL_STAGE_QUEUES], done[SL_STAGE_QUEUES]; /* calls of each queue */
     uint32_t in_flight;                                     /* given and not done */
 };
@@ -186,6 +188,8 @@ typedef struct sl_device_opts {
     uint32_t max_rows;  /* of a call; 0: EXPERTS only */
     uint32_t max_pairs; /* of EXPERTS; 0: there are none */
     uint32_t kv_pages;  /* that ATTEND reads and writes: numbers below this */
+    int kv_fd;          /* they lie in this file (sl_memfd_create), as they are; 0: in zeroed
+                         * memory of its own. Borrowed for the call */
     /* While a stage keeps the thread: tick is called about every tick_us (NULL: never); wait
      * returns at or soon after CLOCK_MONOTONIC deadline_ns, whatever else it does until then. */
     void (*tick)(void *ctx);

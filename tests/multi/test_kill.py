@@ -73,15 +73,15 @@ class Server:
 class Stream(threading.Thread):
     """One streamed completion: the tokens that came, the longest time between two of them, and how it ended."""
 
-    def __init__(self, server, seed):
+    def __init__(self, server, seed, **fields):
         super().__init__(daemon=True)
-        self.server, self.seed = server, seed
+        self.server, self.seed, self.fields, self.logprobs = server, seed, fields, []
         self.ids, self.error, self.done, self.longest_gap = [], None, False, 0.0
         self.started = threading.Event()
 
     def run(self):
         body = {"model": "m", "prompt": [3, 17, 41 + self.seed], "max_tokens": TOKENS, "stream": True,
-                "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+                "temperature": 0, "ignore_eos": True, "return_token_ids": True, **self.fields}
         response = self.server.request("POST", "/v1/completions", body)
         if response.status != 200:
             self.error = response.read().decode()
@@ -104,11 +104,12 @@ class Stream(threading.Thread):
                     self.longest_gap = max(self.longest_gap, now - (last or now))
                     last = now
                     self.ids += event["choices"][0].get("token_ids") or []
+                    self.logprobs += (event["choices"][0].get("logprobs") or {}).get("token_logprobs") or []
                     self.started.set()
 
 
-def start_streams(server, n):
-    streams = [Stream(server, i) for i in range(n)]
+def start_streams(server, n, **fields):
+    streams = [Stream(server, i, **fields) for i in range(n)]
     for s in streams:
         s.start()
     for s in streams:
@@ -190,6 +191,33 @@ def test_worker_killed(server, role):
     assert metric(server, "workers_lost_total") == 1
     assert_books_balance(server, n)
     wait_until(lambda: len(server.workers()) == n and server.request("GET", "/readyz").status == 200, "the worker is not back")
+
+
+KEEPING = [("--attention", "1", "--experts", "1"), ("--attention", "1", "--experts", "1", "--transport", "tcp", "--schedule", "aep"),
+           ("--attention", "1", "--transport", "shm")]
+LONG = [(7 * i + 3) % 1000 for i in range(400)]
+
+
+@pytest.mark.parametrize("server", [("--exact", *d) for d in KEEPING], indirect=True)
+def test_kv_survives_its_worker(server):
+    """Who comes in the place of a killed attention worker goes on with its KV: few rows of a long prompt are computed again."""
+    asked = {"prompt": LONG, "max_tokens": 112, "logprobs": 3}
+    for kill in range(1, 6):
+        stream, = start_streams(server, 1, **asked)
+        os.kill(server.worker_pid(0), signal.SIGKILL)
+        join_all([stream])
+        as_alone, = start_streams(server, 1, **asked)
+        join_all([as_alone])
+        assert stream.done and not stream.error, stream.error
+        assert len(stream.ids) == 112 and stream.ids == as_alone.ids and stream.logprobs == as_alone.logprobs
+        assert len(stream.logprobs) == 112
+        wait_until(lambda n=kill: metric(server, "workers_restarted_total") == n, "the worker is not back")
+        if metric(server, "rows_kept_total"):
+            break  # else the stream was over before it was killed
+    print(f"longest gap {1e3 * stream.longest_gap:.0f} ms, undisturbed {1e3 * as_alone.longest_gap:.0f} ms")
+    assert metric(server, "rows_kept_total") >= len(LONG)
+    assert metric(server, "rows_recomputed_total") < 32
+    assert_books_balance(server, len(server.workers()))
 
 
 @pytest.mark.parametrize("server", [("--exact", "--attention", "2", "--experts", "2")], indirect=True)

@@ -89,7 +89,7 @@ static void look_at_request(sim *s, sim_request *r) {
     const sl_request *known = sl_ledger_find(&s->engine->ledger, r->id);
     if (!known) return;
     const sl_admit_request *q = &a->request[known->place];
-    bool waits = q->state == SL_ADMIT_WAITING;
+    bool waits = !sl_admit_runs(q);
     s->seen[COVER_waited_for_a_place] |= waits && !r->ran && a->n_running > 0;
     if (!waits && r->worker == q->worker && q->n_pages > sl_kv_pages_for(r->p->n + SL_MAX_AHEAD))
         s->seen[COVER_pages_grew] = true;
@@ -105,16 +105,16 @@ static void look_at_request(sim *s, sim_request *r) {
     r->worker = waits ? SL_NO_WORKER : q->worker;
 }
 
-/* Each page is free or belongs to one running request. */
+/* Each page is free or belongs to one request that runs, or stays. */
 static bool check_pages(sim *s, uint32_t worker) {
     const sl_admit *a = &s->engine->admit;
     const sl_pages *p = &a->worker[worker].pages;
-    uint8_t owners[256] = {0};
+    uint8_t owners[SIM_MAX_PAGES] = {0};
     uint32_t used = 0;
     SL_ASSERT(p->n_total <= SL_LEN(owners));
     for (uint32_t r = 0; r < a->cap; r++) {
         const sl_admit_request *q = &a->request[r];
-        if (q->state < SL_ADMIT_RUNNING || q->worker != worker) continue;
+        if (q->state < SL_ADMIT_STAYING || q->worker != worker) continue;
         for (uint32_t i = 0; i < q->n_pages; i++) owners[q->pages[i]]++;
     }
     for (uint32_t i = 0; i < p->n_total; i++) {
@@ -313,6 +313,7 @@ static bool check_recovery(sim *s) {
     const sl_engine *e = s->engine;
     uint32_t n_alive = 0;
     s->seen[COVER_requeued] |= e->stats.requeued > 0;
+    s->seen[COVER_kv_kept] |= e->stats.rows_kept > 0;
     s->seen[COVER_came_back] |= e->stats.restarted_workers > 0;
     const sl_adapt_stats *a = &e->stats.adapt;
     s->seen[COVER_moved_by_load] |= a->changes > 0;

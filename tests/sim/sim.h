@@ -19,8 +19,9 @@
 #define SIM_CHOICES      3u
 #define SIM_PROMPTS      (SIM_FAMILIES * SIM_CHOICES)
 #define SIM_MAX_EVENTS   16u
-#define SIM_PATIENCE_S   20u /* of the coordinator */
-#define SIM_STUCK_S      75u /* no request hears anything so long: more than the longest stall */
+#define SIM_MAX_PAGES    256u /* of an attention worker */
+#define SIM_PATIENCE_S   20u  /* of the coordinator */
+#define SIM_STUCK_S      75u  /* no request hears anything so long: more than the longest stall */
 
 /* What a run of seeds must have met, each at least once: name, and whether it takes a failure. */
 #define SIM_COVER(X)                                                                               \
@@ -73,6 +74,7 @@
     X(moved_by_load_aep)                                                                           \
     X(moved_by_load_and_lost)                                                                      \
     X(requeued)                                                                                    \
+    X(kv_kept)                                                                                     \
     X(rehosted)                                                                                    \
     X(came_back)                                                                                   \
     X(came_back_under_load)                                                                        \
@@ -160,6 +162,7 @@ struct sim {
     sl_worker_opts opts[SIM_MAX_WORKERS];
     sl_worker *worker[SIM_MAX_WORKERS];
     char address[SIM_MAX_WORKERS + 1][96];
+    float *kv[SIM_MAX_WORKERS];   /* the coordinator's view of its pages; NULL: they die with it */
     bool silent[SIM_MAX_WORKERS]; /* alive, but never scheduled again */
     uint64_t stalled_until_us[SIM_MAX_WORKERS + 1];
     uint32_t n_workers;
@@ -210,6 +213,9 @@ bool sim_await_serving(sim *s);
 /* One randomly chosen actor moves; when all were idle for a while, time jumps. */
 void sim_turn(sim *s);
 void sim_remove_worker(sim *s, uint32_t i, bool crash);
+/* The same for a crash in the middle of whatever it does: of its KV only rows that it is through
+ * with are as they were. */
+void sim_tear_worker(sim *s, uint32_t i);
 /* Another process in its place, as at first. */
 bool sim_start_worker(sim *s, uint32_t i);
 /* Somebody with this role lives, or comes. */

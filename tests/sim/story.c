@@ -297,7 +297,7 @@ static void kill(sim *s, const sim_event *e) {
         s->seen[COVER_expert_killed] = true;
     else
         s->seen[COVER_attention_killed] = true;
-    sim_remove_worker(s, e->a, true);
+    sim_tear_worker(s, e->a);
     if (e->for_us) s->returns_us[e->a] = s->now_us + e->for_us;
     note_failure(s);
 }

@@ -1,6 +1,8 @@
 /* One deployment on the virtual clock: who moves, and when. */
 #include "sim.h"
 
+#include "base/memfd.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,6 +39,10 @@ void sim_say(sim *s, const char *fmt, ...) {
 
 /* ---- life ---- */
 
+static size_t kv_bytes(const sim *s) {
+    return s->plan.n_pages * sl_kv_page_bytes(&sim_spec);
+}
+
 bool sim_start_worker(sim *s, uint32_t i) {
     const sl_clock clock = {now_us, s};
     sl_err err;
@@ -45,6 +51,7 @@ bool sim_start_worker(sim *s, uint32_t i) {
                                   .hub = s->engine->hub,
                                   .secret = s->engine->o.secret,
                                   .wanted = i,
+                                  .kv_fd = s->engine->spawned[i].kv_fd,
                                   .clock = clock};
     if (s->devices.seed) s->opts[i].device = (sl_device_maker){deferred_open, &s->devices};
     if (sl_worker_create(&s->opts[i], &s->worker[i], &err) != SL_OK)
@@ -68,6 +75,17 @@ static const sl_adapt_opts *adapting(const sim *s) {
     return s->plan.exact && hosts > 1 && s->seed % 3 == 0 ? &often : NULL;
 }
 
+/* Its pages outlive it, as those of a process that the coordinator starts do. */
+static bool keep_kv(sim *s, uint32_t i) {
+    sl_err err;
+    if (!sim_is(s, i, SL_ROLE_ATTENTION)) return true;
+    size_t bytes = kv_bytes(s);
+    int *fd = &s->engine->spawned[i].kv_fd;
+    if (sl_memfd_create(bytes, fd, &err) != SL_OK) return sim_fail(s, "%s", err.msg);
+    s->kv[i] = sl_memfd_map(*fd, bytes);
+    return s->kv[i] || sim_fail(s, "no room for KV pages");
+}
+
 bool sim_start(sim *s, uint64_t delay_seed, uint32_t delay_us) {
     sl_err err;
     const sl_clock clock = {now_us, s};
@@ -86,10 +104,45 @@ bool sim_start(sim *s, uint64_t delay_seed, uint32_t delay_us) {
     if (sl_engine_create_stepped(&o, clock, &s->engine, &err) != SL_OK)
         return sim_fail(s, "%s", err.msg);
     sl_loop_hub_set_apart(s->engine->hub);
+    const bool keeps = !sim_once_in(s, 4);
     snprintf(s->address[s->n_workers], sizeof s->address[0], "%s", sl_net_address(s->engine->net));
     for (uint32_t i = 0; i < s->n_workers; i++)
-        if (!sim_start_worker(s, i)) return false;
+        if ((keeps && !keep_kv(s, i)) || !sim_start_worker(s, i)) return false;
     return true;
+}
+
+/* Positions of each page whose rows are not to be touched: of a request that it has, those it is
+ * through with; all of one that it has ended, of which the coordinator may not know. */
+static void mark_whole(sim *s, uint32_t i, uint32_t *whole) {
+    const sl_admit *books = &s->engine->admit;
+    const sl_attn *a = s->worker[i]->attn;
+    for (uint32_t r = 0; r < books->cap; r++) {
+        const sl_admit_request *q = &books->request[r];
+        uint32_t done = UINT32_MAX;
+        if (q->state < SL_ADMIT_STAYING || q->worker != i) continue;
+        for (uint32_t j = 0; a && j < a->n_lanes * a->max_slots; j++)
+            if (a->slot[j].life->used && a->slot[j].request == s->engine->ledger.at[r]->id)
+                done = a->slot[j].life->done;
+        for (uint32_t k = 0; k < q->n_pages; k++) {
+            uint32_t first = k * SL_KV_PAGE_TOKENS;
+            whole[q->pages[k]] = SL_MIN(done - SL_MIN(first, done), SL_KV_PAGE_TOKENS);
+        }
+    }
+}
+
+void sim_tear_worker(sim *s, uint32_t i) {
+    uint32_t whole[SIM_MAX_PAGES] = {0}, sides = sl_kv_sides(&sim_spec);
+    SL_ASSERT(s->plan.n_pages <= SIM_MAX_PAGES);
+    if (s->kv[i]) mark_whole(s, i, whole);
+    sim_remove_worker(s, i, true);
+    const sl_kv_pool pool = sl_kv_pool_of(&sim_spec, s->kv[i]);
+    size_t row = sim_spec.head_dim,
+           n_tiles = (size_t)sim_spec.n_layers * sides * sim_spec.n_kv_heads;
+    for (uint32_t p = 0; s->kv[i] && p < s->plan.n_pages; p++)
+        for (size_t t = 0; t < n_tiles;
+             t++) /* no numbers, which nothing computed with them hides */
+            memset(sl_kv_page(&pool, p) + t * sl_kv_tile_floats(&sim_spec) + whole[p] * row, 0xFF,
+                   (SL_KV_PAGE_TOKENS - whole[p]) * row * sizeof(float));
 }
 
 void sim_remove_worker(sim *s, uint32_t i, bool crash) {
@@ -105,7 +158,11 @@ bool sim_has(const sim *s, uint32_t role) {
 }
 
 void sim_stop(sim *s) {
-    for (uint32_t i = 0; i < s->n_workers; i++) sim_remove_worker(s, i, true);
+    for (uint32_t i = 0; i < s->n_workers; i++) {
+        sim_remove_worker(s, i, true);
+        sl_memfd_unmap(s->kv[i], kv_bytes(s));
+        s->kv[i] = NULL;
+    }
     sl_engine_free(s->engine);
     s->engine = NULL;
 }

@@ -134,6 +134,8 @@ void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out) {
         out->lost_workers = 2;
         out->restarted_workers = 1;
         out->requeued = 7;
+        out->rows_kept = 4096;
+        out->rows_recomputed = 11;
         out->longest_pause_s = 0.5;
     }
     pthread_mutex_unlock(&e->lock);

@@ -421,6 +421,11 @@ static bool runs(const sl_admit_request *r) {
     return r->state >= SL_ADMIT_RUNNING;
 }
 
+/* It has pages. */
+static bool holds(const sl_admit_request *r) {
+    return r->state >= SL_ADMIT_STAYING;
+}
+
 static uint32_t wanted(const sl_admit_request *r) {
     uint32_t positions = r->prompt + r->most - 1;
     return (SL_MIN(r->prompt + r->drawn + SL_MAX_AHEAD, positions) + SL_KV_PAGE_TOKENS - 1) /
@@ -466,6 +471,24 @@ static void model_grow(uint32_t worker, log *l) {
     }
 }
 
+/* In the order in which they had started. */
+static void model_resume(uint32_t worker, log *l) {
+    sl_admit_request *r;
+    do {
+        r = NULL;
+        for (uint32_t i = 0; model.open[worker] && i < SL_LEN(model.r); i++) {
+            sl_admit_request *q = &model.r[i];
+            if (q->state == SL_ADMIT_STAYING && q->worker == worker && (!r || q->began < r->began))
+                r = q;
+        }
+        if (!r) continue;
+        r->state = SL_ADMIT_RUNNING;
+        r->starts++;
+        r->began = ++model.starts;
+        write_down(l, SL_ADMIT_RESUME, (uint32_t)(r - model.r), worker);
+    } while (r);
+}
+
 static void model_start(log *l) {
     sl_admit_request *r;
     while ((r = after(0, SL_ADMIT_NONE)) != NULL) {
@@ -488,7 +511,7 @@ static void model_start(log *l) {
 }
 
 static void model_leave(sl_admit_request *r, sl_admit_state state) {
-    if (runs(r)) {
+    if (holds(r)) {
         model.n_free[r->worker] += r->n_pages;
         model.n_running[r->worker]--;
     }
@@ -557,8 +580,8 @@ static void check_balance(void) {
         uint32_t used = 0, n = 0;
         for (uint32_t i = 0; i < a.cap; i++) {
             const sl_admit_request *r = &a.request[i];
-            if (!runs(r) || r->worker != w) continue;
-            n++;
+            if (!holds(r) || r->worker != w) continue;
+            n += runs(r);
             for (uint32_t k = 0; k < r->n_pages; k++) owners[r->pages[k]]++;
             used += r->n_pages;
         }
@@ -583,11 +606,29 @@ static void settle(void) {
         met[d.kind]++;
         if (d.kind >= SL_ADMIT_FULL) sl_admit_end(&a, d.request);
     }
+    for (uint32_t w = 0; w < WORKERS; w++) model_resume(w, &want);
     for (uint32_t w = 0; w < WORKERS; w++) model_grow(w, &want);
     do model_start(&want); /* the one behind who was turned away may fit */
     while (model_turn_away(&want));
     compare_logs(&got, &want);
     check_balance();
+}
+
+/* A worker is gone, but its pages are not. */
+static void stay(uint32_t worker) {
+    for (sl_admit_request *r = after(0, worker); r; r = after(r->began, worker)) {
+        uint32_t id = (uint32_t)(r - model.r);
+        if (r->state == SL_ADMIT_RUNNING) {
+            sl_admit_stay(&a, id);
+            r->state = SL_ADMIT_STAYING;
+        } else if (r->state == SL_ADMIT_PREEMPTING) {
+            sl_admit_gave_way(&a, id);
+            model_leave(r, SL_ADMIT_WAITING);
+        } else {
+            sl_admit_end(&a, id);
+            model_leave(r, SL_ADMIT_UNUSED);
+        }
+    }
 }
 
 /* One thing that happens, to books and model alike. */
@@ -599,7 +640,7 @@ static void happen(uint64_t *rng, uint64_t *ages) {
     case 0: {
         uint32_t prompt = 1 + (uint32_t)sl_rng_below(rng, 120);
         uint32_t most = 1 + (uint32_t)sl_rng_below(rng, 256 - prompt);
-        if (a.waiting.n + a.n_running >= REQUESTS) return;
+        if (a.waiting.n + a.n_running + a.n_staying >= REQUESTS) return;
         id = submit(prompt, most);
         assert_true(id < SL_LEN(model.r) && model.r[id].state == SL_ADMIT_UNUSED);
         model.r[id] = (sl_admit_request){.state = SL_ADMIT_WAITING,
@@ -618,7 +659,7 @@ static void happen(uint64_t *rng, uint64_t *ages) {
         r->state = SL_ADMIT_CANCELLING;
         return;
     case 3: /* a worker answers */
-        if (r->state == SL_ADMIT_PREEMPTING) {
+        if (r->state == SL_ADMIT_PREEMPTING || r->state == SL_ADMIT_STAYING) {
             sl_admit_gave_way(&a, id);
             model_leave(r, SL_ADMIT_WAITING);
         } else if (r->state == SL_ADMIT_CANCELLING || (runs(r) && r->drawn == r->most)) {
@@ -638,6 +679,7 @@ static void happen(uint64_t *rng, uint64_t *ages) {
             sl_admit_open(&a, w);
         else
             sl_admit_close(&a, w);
+        if (!model.open[w] && sl_rng_below(rng, 2)) stay(w);
         return;
     default: /* tokens */
         for (uint64_t n = sl_rng_below(rng, 40); runs(r) && r->drawn < r->most && n > 0; n--) {

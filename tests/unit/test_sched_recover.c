@@ -325,6 +325,39 @@ static void colocated(void **state) {
     is_home(&s);
 }
 
+/* ---- KV that is there still ---- */
+
+/* Expected after as long as the last start took; who is late, as much later. */
+static void when_it_is_back(void **state) {
+    (void)state;
+    story s = begin(4, two_and_two);
+    serve(&s);
+    sl_recover_measured(&s.r, 800 * MS);
+    lose(&s, 1);
+    assert_int_equal(sl_recover_back_us(&s.r, 1, s.now), 800 * MS);
+    says_of(&s, SL_RECOVER_START, 1);
+    s.now += 300 * MS;
+    assert_int_equal(sl_recover_back_us(&s.r, 1, s.now), 500 * MS);
+    come(&s, 1);
+    changes_to(&s, "1111");
+    s.now += 200 * MS;
+    assert_int_equal(sl_recover_back_us(&s.r, 1, s.now), 300 * MS);
+    s.now += 1000 * MS;
+    assert_int_equal(sl_recover_back_us(&s.r, 1, s.now), 700 * MS);
+    taken(&s);
+    assert_int_equal(s.r.serve_us, 1500 * MS);
+    lose(&s, 1); /* the second start waits for a second */
+    assert_int_equal(sl_recover_back_us(&s.r, 1, s.now), 2500 * MS);
+    says_after(&s, 1000 * MS, SL_RECOVER_START, 1);
+    assert_int_equal(sl_recover_back_us(&s.r, 1, s.now), 1500 * MS);
+    s.now += 100 * MS;
+    lose(&s, 1);
+    assert_int_equal(sl_recover_back_us(&s.r, 1, s.now), 3500 * MS);
+    s.r.place[1].can_start = false;
+    assert_true(sl_recover_back_us(&s.r, 1, s.now) == SL_RECOVER_NEVER);
+    end(&s);
+}
+
 /* ---- drawn deployments ---- */
 
 #define MOST 7u
@@ -605,19 +638,13 @@ static void out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_attention_worker),
-        cmocka_unit_test(an_expert_worker),
-        cmocka_unit_test(the_last_one),
-        cmocka_unit_test(patience_ends),
-        cmocka_unit_test(a_crash_loop),
-        cmocka_unit_test(a_crash_loop_of_the_last_one),
-        cmocka_unit_test(deaths_during_a_change),
-        cmocka_unit_test(back_before_the_change_is_over),
-        cmocka_unit_test(changes_that_fail),
-        cmocka_unit_test(some_are_only_awaited),
-        cmocka_unit_test(some_never_come),
-        cmocka_unit_test(colocated),
-        cmocka_unit_test(drawn),
+        cmocka_unit_test(an_attention_worker),    cmocka_unit_test(an_expert_worker),
+        cmocka_unit_test(the_last_one),           cmocka_unit_test(patience_ends),
+        cmocka_unit_test(a_crash_loop),           cmocka_unit_test(a_crash_loop_of_the_last_one),
+        cmocka_unit_test(deaths_during_a_change), cmocka_unit_test(back_before_the_change_is_over),
+        cmocka_unit_test(changes_that_fail),      cmocka_unit_test(some_are_only_awaited),
+        cmocka_unit_test(some_never_come),        cmocka_unit_test(colocated),
+        cmocka_unit_test(when_it_is_back),        cmocka_unit_test(drawn),
         cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -548,6 +548,8 @@ static void probes_know_the_workers(void **state) {
     expect("/metrics", 200, "\nsluice:workers_lost_total{model_name=\"org/m\"} 2\n");
     expect("/metrics", 200, "\nsluice:workers_restarted_total{model_name=\"org/m\"} 1\n");
     expect("/metrics", 200, "\nsluice:requests_requeued_total{model_name=\"org/m\"} 7\n");
+    expect("/metrics", 200, "\nsluice:rows_kept_total{model_name=\"org/m\"} 4096\n");
+    expect("/metrics", 200, "\nsluice:rows_recomputed_total{model_name=\"org/m\"} 11\n");
     expect("/metrics", 200, "\nsluice:longest_pause_seconds{model_name=\"org/m\"} 0.5\n");
     expect("/v1/models/", 200, "\"object\":\"list\"");
 }

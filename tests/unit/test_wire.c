@@ -50,9 +50,9 @@ static const uint8_t submit_bytes[] = {
     0x28, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00,
     0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x80, 0x3d,
     0x00, 0x00, 0xc0, 0x3f, 0x00, 0x00, 0x80, 0xbe, 0x00, 0x00, 0xa0, 0x3f, 0x03, 0x00, 0x00, 0x00,
-    0x02, 0x00, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x00, 0x0b, 0x00, 0x00, 0x00, 0x0c, 0x00, 0x00, 0x00,
-    0x64, 0x00, 0x00, 0x00, 0x65, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00,
-    0x00, 0x00, 0xc0, 0xbf, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0xc8, 0x42,
+    0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x00, 0x0b, 0x00, 0x00, 0x00,
+    0x0c, 0x00, 0x00, 0x00, 0x64, 0x00, 0x00, 0x00, 0x65, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00,
+    0x04, 0x00, 0x00, 0x00, 0x00, 0x00, 0xc0, 0xbf, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0xc8, 0x42,
 };
 static const uint8_t tokens_bytes[] = {
     0x4d, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x2a, 0x00, 0x00, 0x00,
@@ -143,7 +143,7 @@ static void header_fields_are_checked(void **state) {
         uint32_t value;
         const char *text;
     } bad[] = {
-        {0, 0x44494C53, "magic"},  {4, 1 | 32 << 16, "version 1"},      {8, 16, "flags 0x10"},
+        {0, 0x44494C53, "magic"},  {4, 1 | 32 << 16, "version 1"},      {8, 32, "flags 0x20"},
         {60, 65537, "65537 rows"}, {64, (256u << 20) + 1, "268435457"}, {68, 1, "reserved"},
     };
     spoiled s;
@@ -511,6 +511,7 @@ static void submit_matches_its_bytes(void **state) {
                                  .n_prompt = 2,
                                  .n_top = 3,
                                  .min_tokens = 5,
+                                 .start = 1,
                                  .sampling = {.seed = 0x123456789ABCDEF0,
                                               .temperature = 0.5f,
                                               .top_p = 0.875f,
@@ -547,7 +548,7 @@ static void submit_matches_its_bytes(void **state) {
     assert_memory_equal(got.pages, pages, sizeof pages);
     assert_memory_equal(got.stop, stop, sizeof stop);
     assert_memory_equal(g->bias, bias, sizeof bias);
-    assert_true(got.n_prompt == 2 && got.min_tokens == 5 && got.n_top == 3);
+    assert_true(got.n_prompt == 2 && got.min_tokens == 5 && got.n_top == 3 && got.start == 1);
     const struct {
         size_t at;
         uint32_t value;
@@ -561,11 +562,11 @@ static void submit_matches_its_bytes(void **state) {
         {28, 0x3F800001, "top_p"},
         {28, 0x7FC00000, "top_p"},
         {40, 16, "unknown flags"},
-        {44, 4, "payload of 124 bytes"},
+        {44, 4, "payload of 128 bytes"},
         {44, 0xFFFFFFFF, "payload of"},
         {48, 0xFFFFFFFF, "payload of"},
         {52, 65, "65 stop ids"},
-        {52, 0, "payload of 124 bytes, 120"},
+        {52, 0, "payload of 128 bytes, 124"},
         {56, 0, "prompt of 0 in 3"},
         {56, 4, "prompt of 4 in 3"},
         {60, 0x3F800001, "min_p: 1"},
@@ -575,13 +576,15 @@ static void submit_matches_its_bytes(void **state) {
         {72, 0xBF800000, "repetition_penalty: -1"},
         {76, 21, "21 likeliest"},
         {40, 1, "3 likeliest tokens with flags 0x1"},
-        {80, 1025, "payload of 124 bytes, 8308"},
-        {80, 1, "payload of 124 bytes, 116"},
+        {80, 1025, "payload of 128 bytes, 8312"},
+        {80, 1, "payload of 128 bytes, 120"},
         {20, 18, "min_tokens 18 of 17"},
-        {108, 9, "logit_bias: id 9 after 9"},
-        {112, 0x7FC00000, "logit_bias: nan for id 4"},
-        {88, 13, "token 13, the vocabulary has 13"},
-        {116, 13, "logit_bias: id 13, the vocabulary has 13"},
+        {84, 3, "start at 3 of 3 tokens"},
+        {48, 0, "start at 1 of 3 tokens, 0 pages"},
+        {112, 9, "logit_bias: id 9 after 9"},
+        {116, 0x7FC00000, "logit_bias: nan for id 4"},
+        {92, 13, "token 13, the vocabulary has 13"},
+        {120, 13, "logit_bias: id 13, the vocabulary has 13"},
     };
     for (size_t i = 0; i < SL_LEN(bad); i++) {
         copy_of(&s, submit_bytes, sizeof submit_bytes);

@@ -42,6 +42,7 @@ int cmd_worker(const sl_options *o) {
                               .threads = o->threads,
                               .wanted = o->worker_id,
                               .parent = (int32_t)o->parent,
+                              .kv_fd = (int)o->kv_fd,
                               .join_timeout_s = o->join_timeout,
                               .rejoin_s = o->rejoin,
                               .silence_limit_s = o->silence_limit,

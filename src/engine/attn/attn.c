@@ -24,6 +24,10 @@ static sl_status check_submit(const sl_attn *a, const sl_wire_submit *s, sl_err 
         if (s->pages[i] >= p->n_pages)
             return sl_fail(err, SL_ERR_PROTOCOL, "page %u, there are %u", s->pages[i], p->n_pages);
     }
+    if (s->start && !a->w->device->resumes)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "request %llu: start at %u, where pages are not all that rows leave behind",
+                       (unsigned long long)s->request, s->start);
     return SL_OK;
 }
 
@@ -54,7 +58,8 @@ static sl_status fill_slot(sl_attn *a, sl_slot *s, const sl_wire_submit *in, sl_
         s->life->whole_until = UINT32_MAX;
     else if (s->want_prompt_logprobs) /* the last row of the prompt says nothing about it */
         s->life->whole_until = SL_MAX(in->n_prompt, 1u) - 1;
-    s->life->done = SL_MUTATION(SKIPPED_ROW) && in->n_tokens > in->n_prompt;
+    s->life->done = in->start + (SL_MUTATION(SKIPPED_ROW) && in->n_tokens > in->n_prompt &&
+                                 in->n_tokens > in->start + 1);
     return SL_OK;
 }
 

@@ -27,6 +27,7 @@ static sl_status send_submit(sl_engine *e, const sl_request *r, const sl_admit_r
                  (r->p.prompt_logprobs ? SL_SUBMIT_PROMPT_LOGPROBS : 0),
         .n_prompt = q->prompt,
         .min_tokens = r->p.min_tokens,
+        .start = q->sure,
         .n_top = r->p.n_top,
         .sampling = r->p.sampling,
         .n_tokens = sl_admit_known(q),
@@ -47,9 +48,10 @@ static void start(sl_engine *e, sl_request *r) {
     const sl_admit_request *q = sl_request_books(e, r);
     if (q->starts == 1) r->queued_us = sl_clock_now_us(&e->clock) - q->came_us;
     r->n_before = q->drawn;
+    sl_stay_note_start(e, r);
     sl_log_request(SL_LOG_INFO, "engine", r->name,
-                   "request %llu of %u tokens starts at worker %u with %u pages",
-                   (unsigned long long)r->id, sl_admit_known(q), q->worker, q->n_pages);
+                   "request %llu of %u tokens starts at worker %u with %u pages, %u rows are there",
+                   (unsigned long long)r->id, sl_admit_known(q), q->worker, q->n_pages, q->sure);
     if (q->drawn == 0) {
         pthread_mutex_lock(&e->lock);
         e->stats.prompt_tokens += q->prompt;
@@ -100,6 +102,7 @@ void sl_coord_admit(sl_engine *e) {
         case SL_ADMIT_PREEMPT:
             preempt(e, r, d.worker);
             break;
+        case SL_ADMIT_RESUME:
         case SL_ADMIT_START:
             start(e, r);
             break;
@@ -117,7 +120,7 @@ void sl_coord_cancel(sl_engine *e, uint64_t id) {
     sl_request *r = sl_ledger_find(&e->ledger, id);
     if (!r) return;
     const sl_admit_request *q = sl_request_books(e, r);
-    if (q->state == SL_ADMIT_WAITING)
+    if (!sl_admit_runs(q))
         sl_coord_finish(e, r, SL_FINISH_STOP, SL_ERR_CANCELLED, NULL);
     else if (sl_admit_cancel(&e->admit, r->place))
         send_pair(e, r, q->worker, SL_MSG_CANCEL, 0);
@@ -125,7 +128,7 @@ void sl_coord_cancel(sl_engine *e, uint64_t id) {
 
 void sl_coord_fail(sl_engine *e, sl_request *r, sl_status status, const char *why) {
     const sl_admit_request *q = sl_request_books(e, r);
-    if (q->state != SL_ADMIT_WAITING && e->worker[q->worker].conn) /* it is to forget it */
+    if (sl_admit_runs(q) && e->worker[q->worker].conn) /* it is to forget it */
         send_pair(e, r, q->worker, SL_MSG_CANCEL, 0);
     sl_coord_finish(e, r, SL_FINISH_ERROR, status, why);
 }
@@ -139,6 +142,7 @@ void sl_coord_fail_running(sl_engine *e, const char *why) {
 
 void sl_coord_fail_waiting(sl_engine *e, const char *why) {
     const sl_admit_list *line[] = {&e->admit.waiting, &e->admit.held};
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) sl_stay_release(e, i);
     for (size_t i = 0; i < SL_LEN(line); i++)
         while (line[i]->n > 0)
             sl_coord_fail(e, e->ledger.at[line[i]->first], SL_ERR_WORKER_LOST, why);

@@ -14,7 +14,7 @@ void sl_blame_note(sl_engine *e, uint32_t id, bool served) {
     for (uint32_t i = 0; served && i < e->ledger.cap; i++) {
         sl_request *r = e->ledger.at[i];
         const sl_admit_request *q = r ? sl_request_books(e, r) : NULL;
-        if (!q || q->state == SL_ADMIT_WAITING || (!experts && q->worker != id)) continue;
+        if (!q || !sl_admit_runs(q) || (!experts && q->worker != id)) continue;
         loss.alone = sl_admit_is_alone(&e->admit, i, id);
         sl_suspect_beside(&r->suspect, loss);
     }
@@ -61,6 +61,7 @@ void sl_blame_crash(sl_engine *e, uint32_t id) {
             break;
         case SL_SUSPECT_HOLD:
             say(r, "it is tried alone");
+            sl_stay_end(e, r);
             sl_admit_suspect(&e->admit, i, r->suspect.everywhere);
             break;
         case SL_SUSPECT_END:

@@ -68,7 +68,7 @@ static sl_status on_prompt_token(sl_engine *e, sl_request *r, const sl_wire_toke
 static sl_request *running_at(const sl_engine *e, uint64_t id, uint32_t worker) {
     sl_request *r = sl_ledger_find(&e->ledger, id);
     const sl_admit_request *q = r ? sl_request_books(e, r) : NULL;
-    return r && q->state != SL_ADMIT_WAITING && q->worker == worker ? r : NULL;
+    return r && sl_admit_runs(q) && q->worker == worker ? r : NULL;
 }
 
 /* Its worker confirmed: pages back, it waits again. */
@@ -102,6 +102,7 @@ static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
         r->tokens[sl_admit_known(q)] = t->token;
         sl_admit_token(&e->admit, r->place);
         sl_blame_token(e, r);
+        sl_stay_note_token(e, r);
         ack->value = q->drawn - r->n_before;
         pthread_mutex_lock(&e->lock);
         e->stats.generated_tokens++;
@@ -182,7 +183,7 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
     switch (h->kind) {
     case SL_MSG_READY:
         st = sl_replan_asks(e, id) ? sl_replan_on_answer(e, id, h, span, err)
-                                   : sl_crew_on_ready(e, id, span, err);
+                                   : sl_crew_on_ready(e, id, h, span, err);
         break;
     case SL_MSG_LOST:
         st = sl_recover_on_link(e, id, h->epoch, span, err);
@@ -258,7 +259,7 @@ static void publish_stats(sl_engine *e) {
     pthread_mutex_lock(&e->lock);
     sl_engine_stats *s = &e->stats;
     s->running = e->admit.n_running;
-    s->waiting = e->admit.waiting.n + e->admit.held.n;
+    s->waiting = e->admit.waiting.n + e->admit.held.n + e->admit.n_staying;
     s->pages_total = e->admit.n_pages;
     s->pages_used = e->admit.n_pages - e->admit.n_free_pages;
     pthread_mutex_unlock(&e->lock);

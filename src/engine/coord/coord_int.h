@@ -36,6 +36,8 @@ typedef struct sl_request {
     void *arrays;               /* what stop, bias and tokens are in */
     uint32_t n_before;          /* generated before it was last submitted */
     uint64_t queued_us;         /* how long it waited for its first start */
+    uint64_t started_us;        /* last; 0: a token was drawn since */
+    uint32_t n_asked;           /* rows that were to be computed then, before one is drawn */
     sl_suspect suspect;         /* losses of workers that it ran beside */
     struct sl_request *chain;   /* in the hash */
 } sl_request;
@@ -65,6 +67,7 @@ typedef struct sl_member_worker {
     uint32_t link, link_epoch; /* this worker says that its connection with that one is gone: */
     uint64_t link_us;          /* to be looked at then; 0: it says nothing */
     uint64_t loss;             /* number of its last one */
+    bool keeps;                /* its KV outlives it, at this place */
     sl_worker_stats stats;
     sl_counts counts; /* it and stats: under the engine's lock */
 } sl_member_worker;
@@ -76,6 +79,8 @@ typedef struct sl_spawned {
     bool has_thread;
     pid_t pid; /* 0: none */
     int pidfd; /* of pid; -1: none */
+    int kv_fd; /* where an attention worker's KV lies, so that the next process at this place has
+                * it; 0: none */
     sl_worker_opts opts;
     _Atomic bool ended; /* the thread */
     bool is_news;       /* that it has ended */
@@ -142,6 +147,7 @@ struct sl_engine {
     sl_member_worker *worker; /* [plan.n_workers]; NULL: not started */
     sl_spawned *spawned;      /* [plan.n_workers] */
     sl_spawn_ends ends;
+    uint64_t spawned_us; /* when the first of them were started */
     sl_roster roster;
     sl_change change;   /* to `plan` of... */
     sl_replan *replan;  /* ...this; NULL: it rests */
@@ -151,6 +157,9 @@ struct sl_engine {
     sl_adapting adapting;
     uint64_t held_us, pause_us; /* HOLD of the change that is under way; what the last one took */
     uint64_t n_losses;
+    struct {
+        uint64_t n, us;
+    } rows;       /* from starts of requests to their first tokens: what a row costs */
     sl_plan home; /* of everybody: by which it started, or that was asked for since */
     uint64_t waits_since_us;
     bool planned;
@@ -207,7 +216,8 @@ sl_status sl_crew_on_open(void *engine, sl_conn *c, const sl_hello *peer,
                           sl_err *err) SL_MUST_CHECK;
 void sl_crew_on_down(void *engine, sl_conn *c, sl_status why, const char *text);
 /* The first READY of worker `id`: it has what the plan gives it. */
-sl_status sl_crew_on_ready(sl_engine *e, uint32_t id, sl_span payload, sl_err *err) SL_MUST_CHECK;
+sl_status sl_crew_on_ready(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                           sl_err *err) SL_MUST_CHECK;
 /* What worker `you` is told of a plan, which sl_plan_print has printed. joins: it is its first one,
  * and the others run. NULL: out of memory. */
 sl_buf *sl_plan_message(sl_engine *e, const char *plan, uint32_t you, bool joins) SL_MUST_CHECK;
@@ -227,6 +237,19 @@ void sl_blame_note(sl_engine *e, uint32_t id, bool served);
 void sl_blame_crash(sl_engine *e, uint32_t id);
 /* Another token of a request is known. */
 void sl_blame_token(sl_engine *e, sl_request *r);
+
+/* stay.c: on the engine's thread */
+/* The request is sent to a worker; a token of it has come. */
+void sl_stay_note_start(sl_engine *e, sl_request *r);
+void sl_stay_note_token(sl_engine *e, sl_request *r);
+/* Worker `id`, closed in the books, is gone: its requests stay, or wait again. */
+void sl_stay_requeue(sl_engine *e, uint32_t id);
+/* If it stays, it waits like others from now on. */
+void sl_stay_end(sl_engine *e, const sl_request *r);
+/* KV of worker `id` is not there any more: who stays for it waits like others. */
+void sl_stay_release(sl_engine *e, uint32_t id);
+/* For whom it is sooner, goes on elsewhere. */
+void sl_stay_look(sl_engine *e);
 
 /* recover.c: on the engine's thread */
 sl_status sl_recover_open(sl_engine *e, sl_err *err) SL_MUST_CHECK;

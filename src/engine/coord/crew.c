@@ -120,7 +120,9 @@ void sl_crew_serve(sl_engine *e, uint32_t id) {
 static void start_serving(sl_engine *e) {
     sl_err err;
     sl_status st = sl_plan_copy(&e->plan, &e->home, &err);
-    if (st == SL_OK) sl_recover_begin(&e->recover, sl_clock_now_us(&e->clock));
+    uint64_t now_us = sl_clock_now_us(&e->clock);
+    if (st == SL_OK) sl_recover_begin(&e->recover, now_us);
+    sl_recover_measured(&e->recover, now_us - e->spawned_us);
     e->serving = st == SL_OK;
     pthread_mutex_lock(&e->lock);
     e->stats.serving = e->serving;
@@ -128,7 +130,8 @@ static void start_serving(sl_engine *e) {
     signal_start(e, st, &err);
 }
 
-sl_status sl_crew_on_ready(sl_engine *e, uint32_t id, sl_span payload, sl_err *err) {
+sl_status sl_crew_on_ready(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                           sl_err *err) {
     if (e->roster.worker[id].state != SL_ROSTER_JOINING || payload.len != 32)
         return sl_fail(err, SL_ERR_PROTOCOL, "unexpected ready of %zu bytes", payload.len);
     if (memcmp(payload.data, e->spec.hash, 32) != 0) {
@@ -138,6 +141,8 @@ sl_status sl_crew_on_ready(sl_engine *e, uint32_t id, sl_span payload, sl_err *e
         signal_start(e, st, err);
         return st;
     }
+    e->worker[id].keeps = e->spawned[id].kv_fd && (h->flags & SL_WIRE_KEPT);
+    if (!e->worker[id].keeps) sl_stay_release(e, id);
     if (e->recover.begun) {
         sl_recover_joined(&e->recover, id, sl_clock_now_us(&e->clock));
         return SL_OK;
@@ -156,25 +161,6 @@ static void close_books(sl_engine *e, uint32_t id) {
     pthread_mutex_lock(&e->lock);
     s->alive = false;
     if (s->rows_created > ended) s->rows_lost += s->rows_created - ended;
-    pthread_mutex_unlock(&e->lock);
-}
-
-/* Requests that ran there wait again, and are computed again from their tokens so far. */
-static void requeue(sl_engine *e, uint32_t id) {
-    const sl_admit_list *running = &e->admit.worker[id].running;
-    uint32_t n = 0;
-    while (running->n > 0) {
-        sl_request *r = e->ledger.at[running->first];
-        if (sl_request_books(e, r)->state == SL_ADMIT_CANCELLING) {
-            sl_coord_finish(e, r, SL_FINISH_STOP, SL_ERR_CANCELLED, NULL);
-            continue;
-        }
-        sl_admit_gave_way(&e->admit, r->place);
-        n++;
-    }
-    if (n) sl_log(SL_LOG_WARN, "engine", "%u requests of worker %u wait again", n, id);
-    pthread_mutex_lock(&e->lock);
-    e->stats.requeued += n;
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -213,12 +199,13 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
     }
     leave_change(e, id, text);
     sl_blame_note(e, id, served);
-    requeue(e, id);
+    sl_stay_requeue(e, id);
     pthread_mutex_lock(&e->lock);
     e->stats.lost_workers++;
     pthread_mutex_unlock(&e->lock);
     if (!e->recover.place[id].can_start) sl_roster_reopen(&e->roster, id);
     sl_recover_lost(&e->recover, id, sl_clock_now_us(&e->clock));
+    sl_stay_look(e);
 }
 
 void sl_crew_drop(sl_engine *e, uint32_t id) {

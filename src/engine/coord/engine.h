@@ -160,8 +160,10 @@ typedef struct sl_engine_stats {
     bool serving;                          /* every worker of the plan is ready */
     bool recovering;                       /* a lost worker is made good; requests wait */
     uint64_t lost_workers, restarted_workers;
-    uint64_t requeued;      /* times that a request went on elsewhere, its worker being lost */
-    double longest_pause_s; /* of all recoveries, as requests notice it */
+    uint64_t requeued;        /* times that a request went on elsewhere, its worker being lost */
+    uint64_t rows_kept;       /* of requests that went on with the KV of a lost worker */
+    uint64_t rows_recomputed; /* of requests that started again, wherever */
+    double longest_pause_s;   /* of all recoveries, as requests notice it */
     sl_adapt_stats adapt;
     sl_schedule schedule; /* of the plan, with what it is made of */
     uint32_t lanes, chunks;

@@ -142,6 +142,7 @@ void sl_recover_step(sl_engine *e) {
         if (word == SL_RECOVER_CHANGE) change(e);
         if (word == SL_RECOVER_START) start(e, id, now_us);
     }
+    sl_stay_look(e);
     publish(e, now_us);
 }
 

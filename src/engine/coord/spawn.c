@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memfd.h"
 #include "kernel/kernel.h"
 
 #include <errno.h>
@@ -20,6 +21,7 @@
 
 #define BLIND_LOOK_US 50000u /* between looks at children of whose end no descriptor tells */
 #define EXPEL_MS      50     /* that a killed process may take to end */
+#define KV_FD         (STDERR_FILENO + 1) /* of a child */
 
 extern char **environ;
 
@@ -89,23 +91,39 @@ static void watch_process(sl_engine *e, sl_spawned *s) {
 
 /* What a child is not told by its arguments it does not get: the coordinator has clients and files
  * open. */
-static int spawn_closed(pid_t *pid, const char *program, char *const argv[], char *const env[]) {
+static int spawn_closed(pid_t *pid, const char *program, char *const argv[], char *const env[],
+                        int kv_fd) {
     posix_spawn_file_actions_t fa;
     int rc = posix_spawn_file_actions_init(&fa);
     if (rc != 0) return rc;
-    rc = posix_spawn_file_actions_addclosefrom_np(&fa, STDERR_FILENO + 1);
+    if (kv_fd) rc = posix_spawn_file_actions_adddup2(&fa, kv_fd, KV_FD);
+    if (rc == 0) rc = posix_spawn_file_actions_addclosefrom_np(&fa, kv_fd ? KV_FD + 1 : KV_FD);
     if (rc == 0) rc = posix_spawn(pid, program, &fa, NULL, argv, env);
     posix_spawn_file_actions_destroy(&fa);
     return rc;
 }
 
+/* KV of attention outlives its process, where it is computed at all. */
+static void keep_kv(sl_engine *e, uint32_t id) {
+    sl_spawned *s = &e->spawned[id];
+    size_t bytes;
+    sl_err err;
+    if (s->kv_fd || !(e->roster.worker[id].roles & SL_ROLE_ATTENTION) ||
+        sl_device_is_modelled(&e->plan.device) ||
+        __builtin_mul_overflow(e->plan.n_pages, sl_kv_page_bytes(&e->spec), &bytes))
+        return;
+    if (sl_memfd_create(bytes, &s->kv_fd, &err) != SL_OK)
+        sl_log(SL_LOG_WARN, "engine", "KV of worker %u ends with its process: %s", id, err.msg);
+}
+
 static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
     sl_spawned *s = &e->spawned[id];
-    char wanted[16], parent[16], silence[32], variable[96];
+    char wanted[16], parent[16], silence[32], kv_fd[8], variable[96];
     snprintf(wanted, sizeof wanted, "%u", id);
     snprintf(parent, sizeof parent, "%d", (int)getpid());
     snprintf(silence, sizeof silence, "%.9g", e->o.silence_limit_s);
     snprintf(variable, sizeof variable, "SLUICE_SECRET=%s", e->secret);
+    snprintf(kv_fd, sizeof kv_fd, "%d", KV_FD);
     const char *argv[20] = {e->program, "worker", "--join", sl_net_address(e->net), "--transport",
                             e->o.transport, "--worker-id", wanted, "--parent", parent,
                             /* Whoever starts it is there already, but may be stopped, and a busy
@@ -115,9 +133,11 @@ static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
     if (e->o.silence_limit_s > 0) argv[n++] = "--silence-limit", argv[n++] = silence;
     argv[n++] = "--isa"; /* nobody measures beside the others */
     argv[n++] = e->isa[0] ? e->isa : sl_kernels_name(sl_kernels_base());
+    keep_kv(e, id);
+    if (s->kv_fd) argv[n++] = "--kv-fd", argv[n++] = kv_fd;
     char **env = environment_with(variable);
     if (!env) return sl_fail(err, SL_ERR_NOMEM, "environment of worker %u", id);
-    int rc = spawn_closed(&s->pid, e->program, (char *const *)(uintptr_t)argv, env);
+    int rc = spawn_closed(&s->pid, e->program, (char *const *)(uintptr_t)argv, env, s->kv_fd);
     sl_free(env);
     if (rc != 0) {
         s->pid = 0;
@@ -140,6 +160,7 @@ static sl_status start(sl_engine *e, uint32_t id, sl_err *err) {
 
 sl_status sl_spawn_start(sl_engine *e, sl_err *err) {
     sl_status st = SL_OK;
+    e->spawned_us = sl_clock_now_us(&e->clock);
     if (e->o.spawn == SL_SPAWN_PROCESSES) {
         e->ends.fd = epoll_create1(EPOLL_CLOEXEC);
         e->ends.blind = e->ends.fd < 0 || sl_net_watch(e->net, e->ends.fd, err) != SL_OK;
@@ -257,7 +278,7 @@ sl_status sl_spawn_again(sl_engine *e, uint32_t id, sl_err *err) {
         return sl_fail(err, SL_ERR_AGAIN, "the last %s of worker %u has not ended",
                        s->pid > 0 ? "process" : "thread", id);
     e->ends.n_news -= s->is_news;
-    *s = (sl_spawned){.crashed = s->crashed};
+    *s = (sl_spawned){.crashed = s->crashed, .kv_fd = s->kv_fd};
     return start(e, id, err);
 }
 
@@ -287,5 +308,7 @@ void sl_spawn_stop(sl_engine *e, uint32_t grace_ms) {
             kill(s->pid, SIGKILL);
             reap(s, 0);
         }
+        if (s->kv_fd) close(s->kv_fd);
+        s->kv_fd = 0;
     }
 }

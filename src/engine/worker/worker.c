@@ -95,6 +95,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
         .max_rows = attention ? sl_lane_max_rows(p) : 0,
         .max_pairs = experts ? sl_worker_max_pairs(w, m) : 0,
         .kv_pages = attention ? p->n_pages : 0,
+        .kv_fd = w->opts->kv_fd,
         .tick = p->pump ? NULL : sl_worker_tick,
         .wait = sl_worker_wait_until,
         .ctx = w,
@@ -216,7 +217,9 @@ static void report_ready(sl_worker *w) {
     sl_buf *b = sl_net_buf_take(w->net, 32);
     if (!b) return;
     memcpy(b->data, w->hello.model_hash, 32);
+    const bool kept = w->device->kept && w->device->resumes;
     const sl_wire_header h = {.kind = SL_MSG_READY,
+                              .flags = kept ? SL_WIRE_KEPT : 0,
                               .epoch = w->taker.next ? w->taker.next : w->plan.epoch};
     w->owes_ready = false;
     sl_worker_send(w, SL_NO_WORKER, h, b); /* a lost coordinator ends the worker */

@@ -24,6 +24,7 @@ typedef struct sl_worker_opts {
     uint32_t wanted;          /* worker id of the plan to take; SL_NO_WORKER: any that is free */
     sl_clock clock;           /* zeroed: the real one */
     sl_device_maker device;   /* zeroed: as the plan says */
+    int kv_fd;                /* as of sl_device_opts; 0: KV ends with the worker */
     const sl_watch *watch;    /* sees what its schedulers decide; NULL: nobody */
     double silence_limit_s;   /* see sl_net_opts; 0: its default */
     int32_t parent;           /* process of the coordinator, if that started this one; else 0 */

@@ -1,22 +1,18 @@
 /* The socket by which two processes meet, and the area that is passed through it. */
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/magic.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/memfd.h"
 #include "net/shm/shm_int.h"
 
 #define NAME_BYTES  16u
 #define NAME_DIGITS (2 * NAME_BYTES)
 #define NAME_PREFIX "sluice-"
-#define SEALS       (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 /* The first bytes of a socket; the memfd comes with them. */
 typedef struct greeting {
@@ -117,14 +113,12 @@ static bool send_with_fd(int fd, int passed) {
 }
 
 sl_status sl_shm_greet(int fd, shm_area **out, sl_err *err) {
-    int memfd = memfd_create("sluice", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (memfd < 0) return sl_fail(err, SL_ERR_IO, "memfd_create: %s", strerror(errno));
-    sl_status st = SL_OK;
-    shm_area *a = NULL;
-    if (ftruncate(memfd, (off_t)SL_SHM_AREA_BYTES) != 0 || fcntl(memfd, F_ADD_SEALS, SEALS) != 0 ||
-        !(a = map(memfd)))
-        st = sl_fail(err, SL_ERR_IO, "%llu bytes of shared memory: %s",
-                     (unsigned long long)SL_SHM_AREA_BYTES, strerror(errno));
+    int memfd;
+    sl_status st = sl_memfd_create(SL_SHM_AREA_BYTES, &memfd, err);
+    if (st != SL_OK) return st;
+    shm_area *a = map(memfd);
+    if (!a)
+        st = sl_fail(err, SL_ERR_IO, "shared memory: %s", strerror(errno));
     else if (!send_with_fd(fd, memfd))
         st = sl_fail(err, SL_ERR_PEER_DOWN, "passing shared memory: %s", strerror(errno));
     close(memfd);
@@ -133,23 +127,6 @@ sl_status sl_shm_greet(int fd, shm_area **out, sl_err *err) {
     else
         sl_shm_area_free(a);
     return st;
-}
-
-/* A file that can shrink, or one of huge pages that run out, would be a SIGBUS at the peer's will.
- */
-static sl_status check_file(int memfd, sl_err *err) {
-    struct stat s;
-    struct statfs fs;
-    int seals = fcntl(memfd, F_GET_SEALS);
-    if (fstat(memfd, &s) != 0 || fstatfs(memfd, &fs) != 0 || fs.f_type != TMPFS_MAGIC)
-        return sl_fail(err, SL_ERR_PROTOCOL, "greeting: not a file of shared memory");
-    if ((uint64_t)s.st_size != SL_SHM_AREA_BYTES)
-        return sl_fail(err, SL_ERR_PROTOCOL, "greeting: %lld bytes of shared memory, %llu expected",
-                       (long long)s.st_size, (unsigned long long)SL_SHM_AREA_BYTES);
-    if (seals < 0 || (seals & SEALS) != SEALS)
-        return sl_fail(err, SL_ERR_PROTOCOL, "greeting: shared memory without seals (0x%x)",
-                       (unsigned)seals);
-    return SL_OK;
 }
 
 static int passed_fd(struct msghdr *m) {
@@ -178,7 +155,8 @@ sl_status sl_shm_greeted(int fd, shm_area **out, sl_err *err) {
     sl_status st = SL_OK;
     if (n != (ssize_t)sizeof g || memfd < 0 || memcmp(&g, &own_greeting, sizeof g) != 0)
         st = sl_fail(err, SL_ERR_PROTOCOL, "greeting: %zd bytes of another program or version", n);
-    if (st == SL_OK) st = check_file(memfd, err);
+    if (st == SL_OK && sl_memfd_check(memfd, SL_SHM_AREA_BYTES, err) != SL_OK)
+        st = sl_err_prefix(err, "greeting");
     if (st == SL_OK && !(a = map(memfd)))
         st = sl_fail(err, SL_ERR_NOMEM, "shared memory: %s", strerror(errno));
     if (memfd >= 0) close(memfd);

@@ -2,6 +2,11 @@
  * call is through when submit returns. */
 #include "stage/stage_int.h"
 
+#include "base/memfd.h"
+
+/* Asked for at once: the system first looks for pages in all lists of all cores. */
+#define ENLARGE_BYTES ((size_t)8 << 20)
+
 typedef struct cpu {
     sl_device base;
     sl_model *model;
@@ -10,6 +15,7 @@ typedef struct cpu {
     sl_arena scratch;
     sl_kv_pool kv;
     uint32_t kv_pages;
+    size_t kv_large; /* bytes of them that have large pages; SIZE_MAX: it is not to be asked for */
     uint32_t max_rows; /* as opened with */
 } cpu;
 
@@ -69,6 +75,17 @@ static void rows_only(cpu *d, const sl_stage_call *c) {
     d->scratch.used = level;
 }
 
+/* Pages of a file get large pages when they are first used: private memory does by itself. */
+static void enlarge(cpu *d, const sl_rowset *r) {
+    const size_t page = d->kv.page * sizeof(float), bytes = d->kv_pages * page;
+    size_t end = 0;
+    for (uint32_t i = 0; i < r->n; i++)
+        end = SL_MAX(end, (r->pages[i][r->pos[i] / SL_KV_PAGE_TOKENS] + 1u) * page);
+    if (end <= d->kv_large) return;
+    size_t to = SL_MIN((end / ENLARGE_BYTES + 1) * ENLARGE_BYTES, bytes);
+    d->kv_large = sl_memfd_enlarge(d->kv.base, d->kv_large, to) ? to : SIZE_MAX;
+}
+
 static void cpu_submit(sl_device *base, const sl_stage_call *c) {
     cpu *d = (cpu *)base;
     const sl_rowset *r = &c->rows;
@@ -78,6 +95,7 @@ static void cpu_submit(sl_device *base, const sl_stage_call *c) {
         sl_model_embed(d->model, &d->exec, r->id, r->n, sl_mem_ptr(r->x));
         break;
     case SL_OP_ATTEND:
+        if (base->kept && d->kv_large != SIZE_MAX) enlarge(d, r);
         sl_block_attention(d->model, &d->exec, c->layer, &rows, sl_mem_ptr(r->x), &d->scratch);
         break;
     case SL_OP_DENSE:
@@ -109,17 +127,36 @@ static void cpu_close(sl_device *base) {
     sl_pool_free(d->pool);
     sl_model_free(d->model);
     sl_arena_free(&d->scratch);
-    sl_release(d->kv.base, d->kv_pages, d->kv.page * sizeof(float));
+    if (base->kept)
+        sl_memfd_unmap(d->kv.base, d->kv_pages * d->kv.page * sizeof(float));
+    else
+        sl_release(d->kv.base, d->kv_pages, d->kv.page * sizeof(float));
     sl_free(d);
 }
 
+/* Pages that were there before, perhaps. */
+static sl_status map_pages(cpu *d, int fd, size_t bytes, float **out, sl_err *err) {
+    sl_status st = sl_memfd_check(fd, bytes, err);
+    if (st != SL_OK) return sl_err_prefix(err, "file of KV pages");
+    *out = sl_memfd_map(fd, bytes);
+    if (!*out) return sl_fail(err, SL_ERR_NOMEM, "mapping %zu bytes of KV pages", bytes);
+    d->base.kept = true;
+    d->kv_large = bytes < SL_LARGE_PAGE ? SIZE_MAX : 0;
+    return SL_OK;
+}
+
 /* Reserved, not touched: a page costs memory when it is first written. */
-static sl_status make_pages(cpu *d, uint32_t n, sl_err *err) {
+static sl_status make_pages(cpu *d, uint32_t n, int fd, sl_err *err) {
     size_t page = sl_kv_page_bytes(d->base.spec), bytes;
     if (__builtin_mul_overflow(n, page, &bytes))
         return sl_fail(err, SL_ERR_LIMIT, "%u KV pages overflow the address space", n);
-    float *base = sl_reserve(n, page);
-    if (!base) return sl_fail(err, SL_ERR_NOMEM, "%zu bytes of KV pages", bytes);
+    float *base = NULL;
+    sl_status st = SL_OK;
+    if (fd)
+        st = map_pages(d, fd, bytes, &base, err);
+    else if (!(base = sl_reserve(n, page)))
+        st = sl_fail(err, SL_ERR_NOMEM, "%zu bytes of KV pages", bytes);
+    if (st != SL_OK) return st;
     d->kv = sl_kv_pool_of(d->base.spec, base);
     d->kv_pages = n;
     return SL_OK;
@@ -158,7 +195,7 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
                                       .host = cpu_host};
     cpu *d = sl_alloc(1, sizeof *d);
     if (!d) return sl_fail(err, SL_ERR_NOMEM, "device");
-    d->base = (sl_device){.ops = &ops, .in_place = true};
+    d->base = (sl_device){.ops = &ops, .in_place = true, .resumes = true};
     d->max_rows = o->max_rows;
     sl_status st = sl_stage_kernels(o->isa, &d->exec.k, err);
     if (st == SL_OK) st = sl_model_open(o->folder, &o->hosts, &d->model, err);
@@ -173,7 +210,7 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
         sl_model_touch(d->model, d->pool);
         st = make_scratch(d, o->max_pairs, err);
     }
-    if (st == SL_OK && o->kv_pages) st = make_pages(d, o->kv_pages, err);
+    if (st == SL_OK && o->kv_pages) st = make_pages(d, o->kv_pages, o->kv_fd, err);
     if (st == SL_OK)
         *out = &d->base;
     else
