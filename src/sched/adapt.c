@@ -173,6 +173,7 @@ static sl_adapt_word decide(sl_adapt *a, const sl_adapt_view *v, uint64_t now_us
     if (turns && ++a->n_waits < MOST_WAITS) return SL_ADAPT_NOTHING;
     a->n_waits = 0;
     if (!fits(a, v)) {
+        a->n_doublings = SL_MIN(a->n_doublings + 1, a->o.max_doublings);
         rest(a, now_us);
         return SL_ADAPT_REFUSED;
     }

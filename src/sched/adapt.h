@@ -52,7 +52,7 @@ typedef struct sl_adapt_opts {
 typedef enum sl_adapt_word {
     SL_ADAPT_NOTHING,
     SL_ADAPT_CHANGE,  /* begins a change to `next`, and says how it went */
-    SL_ADAPT_REFUSED, /* it would pay, and does not fit: `why`. Not asked again before rest_us */
+    SL_ADAPT_REFUSED, /* it would pay, and does not fit: `why`. Said ever more rarely */
 } sl_adapt_word;
 
 /* What there is when the driver asks. All borrowed. */
