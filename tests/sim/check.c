@@ -170,7 +170,7 @@ bool sim_is_quiet(const sim *s) {
             if (!is_idle(a, l)) return false;
     }
     for (uint32_t i = 0; i < s->n_workers; i++)
-        if (s->returns_us[i] || s->engine->recover.place[i].rests ||
+        if (s->returns_us[i] || s->dies_us[i] || s->engine->recover.place[i].rests ||
             (!s->starved && s->worker[i] && !s->silent[i] && s->engine->recover.begun &&
              !sl_roster_serves(&s->engine->roster, i)))
             return false;
@@ -314,6 +314,7 @@ static bool check_recovery(sim *s) {
     uint32_t n_alive = 0;
     s->seen[COVER_requeued] |= e->stats.requeued > 0;
     s->seen[COVER_kv_kept] |= e->stats.rows_kept > 0;
+    s->seen[COVER_kv_kept_beside_others] |= e->stats.rows_kept > 0 && e->admit.n_pools > 1;
     s->seen[COVER_came_back] |= e->stats.restarted_workers > 0;
     const sl_adapt_stats *a = &e->stats.adapt;
     s->seen[COVER_moved_by_load] |= a->changes > 0;

@@ -75,6 +75,8 @@
     X(moved_by_load_and_lost)                                                                      \
     X(requeued)                                                                                    \
     X(kv_kept)                                                                                     \
+    X(kv_kept_beside_others)                                                                       \
+    X(killed_before_its_successor)                                                                 \
     X(rehosted)                                                                                    \
     X(came_back)                                                                                   \
     X(came_back_under_load)                                                                        \
@@ -178,9 +180,12 @@ struct sim {
     bool moved;                            /* experts, so that without --exact last bits differ */
     bool poisonous;                        /* some requests are */
     bool starved;                          /* attention or experts were nowhere, not even coming */
-    uint64_t returns_us[SIM_MAX_WORKERS];  /* another one comes then; 0: none */
-    bool crashed[SIM_MAX_WORKERS];         /* which the coordinator is to hear of, after... */
-    uint64_t loss[SIM_MAX_WORKERS];        /* ...the loss that comes after this one */
+    bool spawns; /* the coordinator starts and kills workers; else another one comes by itself */
+    uint64_t returns_us[SIM_MAX_WORKERS]; /* another one comes then; 0: none */
+    uint64_t dies_us[SIM_MAX_WORKERS];    /* the one at this place was killed, and ends then */
+    sl_worker *zombie[SIM_MAX_WORKERS];   /* that one, if another one came before */
+    bool crashed[SIM_MAX_WORKERS];        /* which the coordinator is to hear of, after... */
+    uint64_t loss[SIM_MAX_WORKERS];       /* ...the loss that comes after this one */
     bool returned;
     bool seen[COVER_COUNT];
     deferred_maker devices; /* seed 0: workers compute on the CPU */
@@ -213,6 +218,8 @@ bool sim_await_serving(sim *s);
 /* One randomly chosen actor moves; when all were idle for a while, time jumps. */
 void sim_turn(sim *s);
 void sim_remove_worker(sim *s, uint32_t i, bool crash);
+/* The one that was killed ends. */
+void sim_bury_worker(sim *s, uint32_t i);
 /* The same for a crash in the middle of whatever it does: of its KV only rows that it is through
  * with are as they were. */
 void sim_tear_worker(sim *s, uint32_t i);

@@ -298,7 +298,7 @@ static void kill(sim *s, const sim_event *e) {
     else
         s->seen[COVER_attention_killed] = true;
     sim_tear_worker(s, e->a);
-    if (e->for_us) s->returns_us[e->a] = s->now_us + e->for_us;
+    if (e->for_us && !s->spawns) s->returns_us[e->a] = s->now_us + e->for_us;
     note_failure(s);
 }
 
@@ -338,7 +338,9 @@ void sim_do_poison(sim *s) {
 
 static void bring_back(sim *s, uint32_t i) {
     s->returns_us[i] = 0;
-    if (s->worker[i]) return;
+    if (s->worker[i] && !s->spawns) return;
+    s->zombie[i] = s->worker[i]; /* only a planted bug starts another one now */
+    s->silent[i] = false;
     sim_say(s, "another worker %u comes", i);
     s->returned = true;
     s->seen[COVER_came_back_under_load] |= s->engine->admit.n_running > 0;
@@ -376,6 +378,7 @@ static void do_event(sim *s, sim_event *e) {
     case SIM_SILENCE:
         if (!s->worker[e->a]) break;
         s->silent[e->a] = true;
+        s->starved |= !sl_roster_serves(&s->engine->roster, e->a); /* it is awaited for long */
         s->seen[COVER_silence] = true;
         note_failure(s);
         s->settle_until_us = SL_MAX(s->settle_until_us, s->now_us + LOST_AFTER_US);
@@ -400,5 +403,7 @@ void sim_do_events(sim *s) {
     for (uint32_t i = 0; i < s->n_events; i++)
         if (!s->event[i].done && s->now_us >= s->event[i].at_us) do_event(s, &s->event[i]);
     for (uint32_t i = 0; i < s->n_workers; i++)
-        if (s->returns_us[i] && s->now_us >= s->returns_us[i]) bring_back(s, i);
+        if (s->dies_us[i] && s->now_us >= s->dies_us[i]) sim_bury_worker(s, i);
+    for (uint32_t i = 0; i < s->n_workers; i++)
+        if (s->returns_us[i] && s->now_us >= s->returns_us[i] && !s->zombie[i]) bring_back(s, i);
 }

@@ -58,6 +58,7 @@ static bool start(sim *s) {
     uint32_t delay_us = delays_us[sim_below(s, SL_LEN(delays_us))];
     s->pressure = sim_once_in(s, 4);
     if (!sim_draw_plan(s)) return false;
+    s->spawns = sim_once_in(s, 2);
     bool ok = sim_start(s, s->seed | 1, delay_us);
     note_plan(s, delay_us);
     sim_say(s, "seed %llu: %u workers, schedule %s, %u lanes, %u chunks, %u pages, %u rows a step",

@@ -86,12 +86,36 @@ static bool keep_kv(sim *s, uint32_t i) {
     return s->kv[i] || sim_fail(s, "no room for KV pages");
 }
 
+/* Now and then there is none; the first ones are started with the simulation. */
+static bool spawn(void *ctx, uint32_t i) {
+    sim *s = ctx;
+    if (!s->engine) return true;
+    if (sim_once_in(s, 8)) return false;
+    s->returns_us[i] = s->now_us + 1 + sim_below(s, 1 + sim_below(s, 400000));
+    return true;
+}
+
+/* A process may take its time to end. */
+static void expel(void *ctx, uint32_t i) {
+    sim *s = ctx;
+    s->returns_us[i] = 0;
+    if (!s->worker[i] || s->dies_us[i]) return;
+    s->seen[COVER_killed_before_its_successor] = true;
+    s->dies_us[i] = s->now_us + 1 + (sim_once_in(s, 2) ? 0 : sim_below(s, 400000));
+}
+
+static bool is_there(void *ctx, uint32_t i) {
+    const sim *s = ctx;
+    return s->worker[i] || s->returns_us[i];
+}
+
 bool sim_start(sim *s, uint64_t delay_seed, uint32_t delay_us) {
     sl_err err;
     const sl_clock clock = {now_us, s};
     const sl_engine_opts o = {.model_folder = sim_folder,
                               .transport = "loop",
-                              .spawn = SL_SPAWN_NONE,
+                              .spawn = s->spawns ? SL_SPAWN_CALLER : SL_SPAWN_NONE,
+                              .spawner = {spawn, expel, is_there, s},
                               .plan = s->plan,
                               .patience_s = SIM_PATIENCE_S,
                               .adapt = adapting(s),
@@ -99,6 +123,7 @@ bool sim_start(sim *s, uint64_t delay_seed, uint32_t delay_us) {
                               .delay_seed = delay_seed,
                               .delay_us = delay_us};
     s->n_workers = s->plan.n_workers;
+    s->engine = NULL;
     s->slow = UINT32_MAX;
     s->idle_jump_us = 4000;
     if (sl_engine_create_stepped(&o, clock, &s->engine, &err) != SL_OK)
@@ -145,20 +170,33 @@ void sim_tear_worker(sim *s, uint32_t i) {
                    (SL_KV_PAGE_TOKENS - whole[p]) * row * sizeof(float));
 }
 
+void sim_bury_worker(sim *s, uint32_t i) {
+    s->dies_us[i] = 0;
+    if (s->zombie[i])
+        sl_worker_free(s->zombie[i], true);
+    else if (s->worker[i])
+        sim_tear_worker(s, i);
+    s->zombie[i] = NULL;
+}
+
 void sim_remove_worker(sim *s, uint32_t i, bool crash) {
     sl_worker_free(s->worker[i], crash);
     s->worker[i] = NULL;
+    s->silent[i] = false;
+    if (!s->zombie[i]) s->dies_us[i] = 0;
 }
 
 bool sim_has(const sim *s, uint32_t role) {
     for (uint32_t i = 0; i < s->n_workers; i++)
-        if (sim_is(s, i, role) && ((s->worker[i] && !s->silent[i]) || s->returns_us[i]))
+        if (sim_is(s, i, role) &&
+            (s->spawns || (s->worker[i] && !s->silent[i]) || s->returns_us[i]))
             return true;
     return false;
 }
 
 void sim_stop(sim *s) {
     for (uint32_t i = 0; i < s->n_workers; i++) {
+        if (s->zombie[i]) sim_bury_worker(s, i);
         sim_remove_worker(s, i, true);
         sl_memfd_unmap(s->kv[i], kv_bytes(s));
         s->kv[i] = NULL;
@@ -169,10 +207,19 @@ void sim_stop(sim *s) {
 
 /* ---- turns ---- */
 
+/* Until its end it does as others. */
+static void step_zombie(sim *s, uint32_t i) {
+    sl_status st;
+    sl_err err;
+    sl_worker_step(s->zombie[i]);
+    if (sl_worker_stopped(s->zombie[i], &st, &err)) sim_bury_worker(s, i);
+}
+
 static bool step_worker(sim *s, uint32_t i) {
     sl_worker *w = s->worker[i];
     sl_status st;
     sl_err err;
+    if (s->zombie[i]) step_zombie(s, i);
     if (!w || s->silent[i]) return false;
     bool busy = sl_worker_step(w);
     mix(s, w->n.sent_messages ^ w->n.received_messages << 32);

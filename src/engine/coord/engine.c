@@ -160,7 +160,7 @@ static sl_status engine_new(const sl_engine_opts *o, sl_clock clock, sl_engine *
 
 sl_status sl_engine_create_stepped(const sl_engine_opts *o, sl_clock clock, sl_engine **out,
                                    sl_err *err) {
-    SL_ASSERT(o->spawn == SL_SPAWN_NONE);
+    SL_ASSERT(o->spawn == SL_SPAWN_NONE || o->spawn == SL_SPAWN_CALLER);
     return engine_new(o, clock, out, err);
 }
 

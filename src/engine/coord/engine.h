@@ -23,14 +23,25 @@ typedef enum sl_spawn {
     SL_SPAWN_THREADS,   /* in this process over "loop" */
     SL_SPAWN_PROCESSES, /* children of this process: killing one hurts nobody else */
     SL_SPAWN_NONE,      /* the plan's workers join by themselves */
+    SL_SPAWN_CALLER,    /* they are the caller's: sl_spawner */
 } sl_spawn;
+
+/* A caller who makes workers that the engine starts and kills like processes. On the engine's
+ * thread. */
+typedef struct sl_spawner {
+    bool (*start)(void *ctx, uint32_t id);    /* one for this place; false: there is none */
+    void (*kill)(void *ctx, uint32_t id);     /* ends who has the place, now or later */
+    bool (*is_there)(void *ctx, uint32_t id); /* somebody was started who has not ended */
+    void *ctx;
+} sl_spawner;
 
 typedef struct sl_engine_opts {
     const char *model_folder;
     sl_plan plan;          /* roles, lanes, schedule, numerics, limits (spec/plan.h) */
     const char *transport; /* "loop", "shm", "tcp" */
     sl_spawn spawn;
-    const char *host; /* fabric bind address of the coordinator */
+    sl_spawner spawner; /* for SL_SPAWN_CALLER */
+    const char *host;   /* fabric bind address of the coordinator */
     uint16_t port;
     sl_span secret;         /* empty with local workers: a random one is made */
     const char *program;    /* path of this program, for SL_SPAWN_PROCESSES */

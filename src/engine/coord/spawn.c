@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memfd.h"
+#include "base/mutate.h"
 #include "kernel/kernel.h"
 
 #include <errno.h>
@@ -152,6 +153,8 @@ static sl_status start(sl_engine *e, uint32_t id, sl_err *err) {
     sl_status st = SL_OK;
     if (e->o.spawn == SL_SPAWN_THREADS) st = start_thread(e, id, err);
     if (e->o.spawn == SL_SPAWN_PROCESSES) st = start_process(e, id, err);
+    if (e->o.spawn == SL_SPAWN_CALLER && !e->o.spawner.start(e->o.spawner.ctx, id))
+        st = sl_fail(err, SL_ERR_IO, "nobody was started as worker %u", id);
     pthread_mutex_lock(&e->lock);
     e->worker[id].stats.pid = e->spawned[id].pid > 0 ? e->spawned[id].pid : -1;
     pthread_mutex_unlock(&e->lock);
@@ -171,12 +174,15 @@ sl_status sl_spawn_start(sl_engine *e, sl_err *err) {
 
 void sl_spawn_kill(sl_engine *e, uint32_t id) {
     if (e->spawned[id].pid > 0) kill(e->spawned[id].pid, SIGKILL);
+    if (e->o.spawn == SL_SPAWN_CALLER) e->o.spawner.kill(e->o.spawner.ctx, id);
 }
 
 /* ---- ends ---- */
 
-static bool is_there(const sl_spawned *s) {
-    return s->pid > 0 || s->has_thread;
+static bool is_there(const sl_engine *e, uint32_t id) {
+    const sl_spawned *s = &e->spawned[id];
+    bool of_caller = e->o.spawn == SL_SPAWN_CALLER && e->o.spawner.is_there(e->o.spawner.ctx, id);
+    return s->pid > 0 || s->has_thread || of_caller;
 }
 
 /* What a program does to itself; whatever else kills it comes from outside. */
@@ -256,15 +262,15 @@ uint32_t sl_spawn_next_crashed(sl_engine *e) {
 const char *sl_spawn_why(sl_engine *e, uint32_t id) {
     const sl_spawned *s = &e->spawned[id];
     collect(e, id);
-    return !is_there(s) && s->err.msg[0] ? s->err.msg : NULL;
+    return !is_there(e, id) && s->err.msg[0] ? s->err.msg : NULL;
 }
 
 /* It was given up, and often is about to end by itself: its connection has. */
-static void expel(sl_spawned *s) {
+static void expel(sl_engine *e, uint32_t id) {
+    const sl_spawned *s = &e->spawned[id];
     struct pollfd end = {.fd = s->pidfd, .events = POLLIN}; /* -1: waits in any case */
-    if (s->pid <= 0) return;
-    kill(s->pid, SIGKILL);
-    (void)poll(&end, 1, EXPEL_MS);
+    sl_spawn_kill(e, id);
+    if (s->pid > 0) (void)poll(&end, 1, EXPEL_MS);
 }
 
 sl_status sl_spawn_again(sl_engine *e, uint32_t id, sl_err *err) {
@@ -272,9 +278,9 @@ sl_status sl_spawn_again(sl_engine *e, uint32_t id, sl_err *err) {
     if (e->o.spawn == SL_SPAWN_NONE)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "worker %u is started by somebody else", id);
     collect(e, id);
-    expel(s);
+    expel(e, id);
     collect(e, id);
-    if (is_there(s))
+    if (is_there(e, id) && !SL_MUTATION(EARLY_SUCCESSOR))
         return sl_fail(err, SL_ERR_AGAIN, "the last %s of worker %u has not ended",
                        s->pid > 0 ? "process" : "thread", id);
     e->ends.n_news -= s->is_news;
