@@ -18,6 +18,7 @@ typedef enum sl_mutation {
     SL_MUTATE_KEPT_STEP,     /* a worker keeps its steps where it is told that something broke */
     SL_MUTATE_OLD_HOSTS,     /* an attention worker that takes a plan sends by the one before */
     SL_MUTATE_HASTY_VERDICT, /* a suspect need not be alone when a worker crashes */
+    SL_MUTATE_SURE_OF_NEXT,  /* a row counts as being in its page before it is computed */
     SL_MUTATE_EARLY_SUCCESSOR, /* a worker is started before the one at its place has ended */
 } sl_mutation;
 
@@ -25,7 +26,7 @@ typedef enum sl_mutation {
 #define SL_MUTATION_NAMES                                                                          \
     "none", "lost_row", "double_merge", "stale_generation", "forgotten_page", "skipped_row",       \
         "lost_wake", "untold_death", "lost_shared", "unawaited", "kept_step", "old_hosts",         \
-        "hasty_verdict", "early_successor"
+        "hasty_verdict", "sure_of_next", "early_successor"
 
 #ifdef SL_MUTATIONS
 extern sl_mutation sl_mutation_on; /* set by the test before anything runs */

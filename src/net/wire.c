@@ -43,6 +43,7 @@ const char *sl_msg_kind_name(uint16_t kind) {
         [SL_MSG_SHUTDOWN] = "SHUTDOWN",
         [SL_MSG_LOGITS] = "LOGITS",
         [SL_MSG_PAGES] = "PAGES",
+        [SL_MSG_ROWS] = "ROWS",
         [SL_MSG_UNABLE] = "UNABLE",
         [SL_MSG_HOLD] = "HOLD",
         [SL_MSG_QUIET] = "QUIET",

@@ -39,6 +39,7 @@ typedef enum sl_msg_kind {
     SL_MSG_SHUTDOWN,
     SL_MSG_LOGITS, /* worker: logits of consecutive positions of a request that asked for them */
     SL_MSG_PAGES,  /* pairs {request, page}: further KV pages, in position order */
+    SL_MSG_ROWS,   /* worker: pairs {request, rows}: of a prompt, that are in its pages */
     /* token path: attention and expert workers */
     SL_MSG_DISPATCH = 32,
     SL_MSG_RETURN,

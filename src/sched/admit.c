@@ -424,6 +424,12 @@ void sl_admit_token(sl_admit *a, uint32_t request) {
     if (a->worker[r->worker].pages.n_free > 0 || is_stuck(r)) make_due(a, r->worker);
 }
 
+void sl_admit_rows(sl_admit *a, uint32_t request, uint32_t rows) {
+    sl_admit_request *r = &a->request[request];
+    SL_ASSERT(sl_admit_runs(r) && rows < sl_admit_known(r));
+    r->sure = SL_MAX(r->sure, rows);
+}
+
 bool sl_admit_cancel(sl_admit *a, uint32_t request) {
     SL_ASSERT(a->request[request].state >= SL_ADMIT_RUNNING);
     bool tell = a->request[request].state == SL_ADMIT_RUNNING;

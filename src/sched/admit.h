@@ -152,6 +152,8 @@ sl_status sl_admit_submit(sl_admit *a, uint32_t prompt, uint32_t most, uint64_t 
 void sl_admit_ran_before(sl_admit *a, uint32_t request, uint32_t drawn);
 /* One more of its tokens is known. Not while it waits or stays. */
 void sl_admit_token(sl_admit *a, uint32_t request);
+/* So many of its rows, fewer than it has tokens, are in its pages. While it runs. */
+void sl_admit_rows(sl_admit *a, uint32_t request, uint32_t rows);
 /* Its client gives it up, and it runs: true if its worker is to be told. It stays until
  * that confirms: sl_admit_end. */
 bool sl_admit_cancel(sl_admit *a, uint32_t request);

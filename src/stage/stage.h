@@ -217,6 +217,11 @@ static inline sl_status sl_device_take_rows(sl_device *d, size_t n, sl_mem *out,
     return d->ops->take(d, bytes, out, err);
 }
 
+/* Its KV outlives it, and is all that a request needs to go on elsewhere. */
+static inline bool sl_device_keeps(const sl_device *d) {
+    return d->kept && d->resumes;
+}
+
 /* No memory is nothing to give. No call may use it any more. */
 static inline void sl_device_give(sl_device *d, sl_mem m) {
     if (m.bytes) d->ops->give(d, m);

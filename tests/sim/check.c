@@ -98,6 +98,7 @@ static void look_at_request(sim *s, sim_request *r) {
         sim_say(s, "request %u was preempted", (uint32_t)(r - s->request));
         s->seen[COVER_preempted] = true;
     }
+    s->seen[COVER_kv_kept_of_a_prompt] |= q->starts > 1 && q->drawn == 0 && q->sure > 0;
     r->ran |= !waits;
     s->seen[COVER_suspect_cleared] |= r->suspected && !known->suspect.held;
     r->suspected = known->suspect.held;

@@ -76,6 +76,7 @@
     X(requeued)                                                                                    \
     X(kv_kept)                                                                                     \
     X(kv_kept_beside_others)                                                                       \
+    X(kv_kept_of_a_prompt)                                                                         \
     X(killed_before_its_successor)                                                                 \
     X(rehosted)                                                                                    \
     X(came_back)                                                                                   \

@@ -65,6 +65,10 @@ static void requests_stay_with_their_pages(void **state) {
     for (int i = 0; i < 4; i++) r[i] = submit(33, 100);
     for (int i = 0; i < 4; i++) starts_at(r[i], i % 2, 3);
     assert_int_equal(a.request[r[0]].sure, 0); /* who knows how far its prompt is */
+    sl_admit_rows(&a, r[0], 20);
+    sl_admit_rows(&a, r[2], 32);
+    sl_admit_rows(&a, r[0], 10); /* late */
+    assert_true(a.request[r[0]].sure == 20 && a.request[r[2]].sure == 32);
     tokens(r[0], 40);
     tokens(r[2], 1);
     decides(SL_ADMIT_PAGE, r[0]);

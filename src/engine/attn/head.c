@@ -2,6 +2,8 @@
  * Which rows when, and in how many pieces: sched/head.h. */
 #include "engine/attn/attn_int.h"
 
+#include "base/mutate.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -101,11 +103,35 @@ static void note_step(sl_pass *p, uint64_t tokens) {
     sl_worker_note_span(p->attn->w, step, p->step_began_ns);
 }
 
+/* Part i goes on, and no token says how far it is. */
+static bool is_silent(const sl_pass *p, size_t i) {
+    return sl_step_is_open(&p->step, i) && !p->step.part[i].sample;
+}
+
+/* Where KV outlives this worker, the coordinator learns how far prompts are. */
+static void tell_rows(const sl_pass *p) {
+    sl_worker *w = p->attn->w;
+    const sl_step *s = &p->step;
+    uint32_t n = 0;
+    for (size_t i = 0; sl_device_keeps(w->device) && i < s->n_parts; i++) n += is_silent(p, i);
+    sl_buf *b = n ? sl_net_buf_take(w->net, n * sizeof(sl_wire_pair)) : NULL;
+    if (!b) return; /* it knows less */
+    sl_wire_pair *pair = (sl_wire_pair *)(void *)b->data;
+    for (size_t i = 0; i < s->n_parts; i++) {
+        const sl_slot *of = &p->slot[s->part[i].slot];
+        uint32_t done = of->life->done;
+        if (SL_MUTATION(SURE_OF_NEXT)) done = SL_MIN(done + 1, of->life->given - 1);
+        if (is_silent(p, i)) *pair++ = (sl_wire_pair){of->request, done};
+    }
+    sl_worker_send(w, SL_NO_WORKER, (sl_wire_header){.kind = SL_MSG_ROWS, .rows = n}, b);
+}
+
 static void end_step(sl_pass *p) {
     sl_attn *a = p->attn;
     for (size_t i = 0; i < p->step.n_parts; i++)
         if (sl_step_ends(&p->step, i)) sl_slot_end(a, &p->slot[p->step.part[i].slot]);
     sl_attn_flush(a);
+    tell_rows(p);
     sl_step_end(&p->step, sl_clock_now_us(&a->w->clock));
     note_step(p, a->w->n.tokens - a->head_tokens);
     p->n = 0;

@@ -141,6 +141,22 @@ static sl_status on_tokens(sl_engine *e, uint32_t id, const sl_wire_header *h, s
     return st == SL_ERR_PEER_DOWN ? SL_OK : st;
 }
 
+static sl_status on_rows(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                         sl_err *err) {
+    const sl_wire_pair *pair;
+    sl_status st = sl_wire_pairs_decode(h, payload, &pair, err);
+    for (uint32_t i = 0; st == SL_OK && i < h->rows; i++) {
+        sl_request *r = running_at(e, pair[i].request, id);
+        if (!r || !e->worker[id].keeps) continue;
+        if (pair[i].value >= sl_admit_known(sl_request_books(e, r)))
+            st = sl_fail(err, SL_ERR_PROTOCOL, "%llu rows of request %llu",
+                         (unsigned long long)pair[i].value, (unsigned long long)pair[i].request);
+        else
+            sl_admit_rows(&e->admit, r->place, (uint32_t)pair[i].value);
+    }
+    return st;
+}
+
 static sl_status on_logits(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
                            sl_err *err) {
     uint64_t request, first;
@@ -195,6 +211,9 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
         break;
     case SL_MSG_TOKENS:
         st = on_tokens(e, id, h, span, err);
+        break;
+    case SL_MSG_ROWS:
+        st = on_rows(e, id, h, span, err);
         break;
     case SL_MSG_LOGITS:
         st = on_logits(e, id, h, span, err);

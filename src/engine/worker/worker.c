@@ -217,9 +217,8 @@ static void report_ready(sl_worker *w) {
     sl_buf *b = sl_net_buf_take(w->net, 32);
     if (!b) return;
     memcpy(b->data, w->hello.model_hash, 32);
-    const bool kept = w->device->kept && w->device->resumes;
     const sl_wire_header h = {.kind = SL_MSG_READY,
-                              .flags = kept ? SL_WIRE_KEPT : 0,
+                              .flags = sl_device_keeps(w->device) ? SL_WIRE_KEPT : 0,
                               .epoch = w->taker.next ? w->taker.next : w->plan.epoch};
     w->owes_ready = false;
     sl_worker_send(w, SL_NO_WORKER, h, b); /* a lost coordinator ends the worker */
