@@ -2,6 +2,7 @@
  * time. What models compute is held by test_model_*, that an engine waits for it by the law. */
 #include "deferred.h"
 
+#include "base/memfd.h"
 #include "base/rng.h"
 #include "stage/stage_int.h"
 
@@ -10,6 +11,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 static const char folder[] = SL_SOURCE_DIR "/bench/lab/models/shared-top2";
@@ -232,6 +234,64 @@ static void queues_keep_their_order(void **state) {
     sl_device_close(d);
 }
 
+/* ---- KV in a file ---- */
+
+#define KV_PAGES 3u
+
+static sl_status open_on(int fd, sl_device **out, sl_err *err) {
+    static const sl_device_spec spec = {.kind = SL_DEVICE_CPU};
+    const sl_device_opts o = {.folder = SL_SOURCE_DIR "/tests/golden/qwen3moe-tiny",
+                              .hosts = {.attention = true},
+                              .device = &spec,
+                              .threads = 1,
+                              .max_rows = 8,
+                              .kv_pages = KV_PAGES,
+                              .kv_fd = fd};
+    return sl_device_open(&o, out, err);
+}
+
+/* Row `pos` of block 0, whose request has pages 2 and 0: what it becomes. */
+static void attend(sl_device *d, uint32_t pos, float *out) {
+    static const uint32_t pages[] = {2, 0}, *const at = pages;
+    sl_mem x = rows_of(d, 1);
+    for (uint32_t i = 0; i < d->spec->d_model; i++) floats(x)[i] = (float)(i * (pos + 3) % 17) / 9;
+    const sl_rowset rows = {.n = 1, .pos = &pos, .pages = &at, .x = x};
+    run(d, &(sl_stage_call){.op = SL_OP_ATTEND, .rows = rows});
+    memcpy(out, floats(x), d->spec->d_model * sizeof *out);
+    sl_device_give(d, x);
+}
+
+/* Another device goes on where the first one was. */
+static void pages_in_a_file_outlive_their_device(void **state) {
+    (void)state;
+    sl_device *d = NULL, *own = NULL;
+    sl_err err = {0};
+    float want[256], got[256];
+    int fd, small;
+    assert_int_equal(open_on(0, &own, &err), SL_OK);
+    assert_true(own->resumes && !own->kept && !sl_device_keeps(own));
+    assert_true(own->spec->d_model <= SL_LEN(want));
+    size_t bytes = KV_PAGES * sl_kv_page_bytes(own->spec);
+    assert_int_equal(sl_memfd_create(bytes, &fd, &err), SL_OK);
+    assert_int_equal(sl_memfd_create(bytes - 1, &small, &err), SL_OK);
+    assert_int_equal(open_on(small, &d, &err), SL_ERR_PROTOCOL);
+    assert_non_null(strstr(err.msg, "file of KV pages: "));
+    for (uint32_t pos = 0; pos <= 40; pos++) attend(own, pos, want);
+    for (uint32_t pos = 0; pos <= 40; pos++) {
+        if (pos % 20 == 0) {
+            sl_device_close(d);
+            assert_int_equal(open_on(fd, &d, &err), SL_OK);
+            assert_true(sl_device_keeps(d));
+        }
+        attend(d, pos, got);
+    }
+    assert_memory_equal(got, want, own->spec->d_model * sizeof *got);
+    sl_device_close(d);
+    sl_device_close(own);
+    close(fd);
+    close(small);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_travel),
@@ -240,6 +300,7 @@ int main(void) {
         cmocka_unit_test(rows_move),
         cmocka_unit_test(some_devices_are_through_at_once),
         cmocka_unit_test(queues_keep_their_order),
+        cmocka_unit_test(pages_in_a_file_outlive_their_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
