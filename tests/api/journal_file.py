@@ -28,6 +28,20 @@ def records(data):
         at += FRAME + n + 4
 
 
+def unfinished(path):
+    """Requests with a choice that has not ended."""
+    open_choices = {}
+    for kind, payload in records(path.read_bytes()):
+        number = struct.unpack_from("<Q", payload)[0]
+        if kind == OPEN:
+            open_choices[number] = struct.unpack_from("<I", payload, 146)[0]
+        elif kind == TOKENS:
+            open_choices[number] -= payload[24] != 0
+        else:
+            del open_choices[number]
+    return sum(n > 0 for n in open_choices.values())
+
+
 def tokens(path):
     """id of the answer -> choice -> its tokens so far."""
     name, out = {}, {}

@@ -13,6 +13,7 @@
 #define KEY(k)       "Idempotency-Key: " k "\r\n"
 #define ME           "Authorization: Bearer me\r\n"
 #define TEXT_OF(a)   (strstr((a).body.data, "\"text\":\""))
+#define SLOW_US      50000 /* no answer ends before somebody says so, on any machine */
 #define N_TEXT_BYTES (8 + 200)
 
 static char folder[] = "/tmp/sluice-journal-XXXXXX", path[64], copy[80];
@@ -103,7 +104,7 @@ static void what_was_accepted_is_made_to_its_end(void **state) {
     go((sl_server_opts){0}, path);
     http_answer whole = ask(ME KEY("whole"), ASK());
     assert_int_equal(whole.status, 200);
-    SCRIPT_SET(engine, delay_us, 5000);
+    SCRIPT_SET(engine, delay_us, SLOW_US);
     int fd[] = {begin(ME KEY("one"), ASK(",\"stream\":true,\"seed\":7"), keyed),
                 begin(ME, ASK(",\"stream\":true"), alone)};
     take_copy();
@@ -139,7 +140,7 @@ static void a_resumed_one_may_be_resumed(void **state) {
     char id[64], gone[64];
     go((sl_server_opts){0}, path);
     http_answer want = ask(NULL, ASK());
-    SCRIPT_SET(engine, delay_us, 3000);
+    SCRIPT_SET(engine, delay_us, SLOW_US);
     int fd = begin(NULL, ASK(",\"stream\":true"), gone);
     close(fd); /* a client without a key that leaves ends it */
     begin(KEY("one"), ASK(",\"stream\":true"), id);
@@ -203,7 +204,7 @@ static void a_full_disk_refuses_what_is_new(void **state) {
     struct rlimit was, small;
     go((sl_server_opts){0}, path);
     http_answer want = ask(NULL, ASK());
-    SCRIPT_SET(engine, delay_us, 2000);
+    SCRIPT_SET(engine, delay_us, SLOW_US);
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
     int fd = begin(KEY("one"), ASK(",\"stream\":true"), id);
@@ -212,6 +213,7 @@ static void a_full_disk_refuses_what_is_new(void **state) {
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
     for (int i = 0; i < 1000 && metric("journal_broken") != 1; i++) usleep(2000);
     check_error("POST", COMPLETIONS, NULL, ASK(), 503, NULL, "journal_unwritable");
+    SCRIPT_SET(engine, delay_us, 0);
     http_answer a = ask(KEY("one"), ASK(",\"stream\":true")); /* what ran goes on */
     assert_true(a.whole && strstr(a.body.data, "[DONE]"));
     http_answer_free(&a);
@@ -248,7 +250,7 @@ static void what_cannot_go_on_is_forgotten(void **state) {
     sl_err err = {0};
     sl_server_opts o = {.engine = engine, .tokenizer = tok, .served_model_name = "org/m"};
     go((sl_server_opts){0}, path);
-    SCRIPT_SET(engine, delay_us, 3000);
+    SCRIPT_SET(engine, delay_us, SLOW_US);
     close(begin(KEY("one"), ASK(",\"stream\":true"), id));
     SCRIPT_SET(engine, refuse, SL_ERR_LIMIT);
     go((sl_server_opts){0}, path);
