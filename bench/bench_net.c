@@ -1,5 +1,5 @@
 /* Half round trips between two processes over a transport of the fabric.
- * usage: bench_net TRANSPORT [ROUNDS]
+ * usage: bench_net TRANSPORT [ROUNDS [sums]]; sums: with a checksum over each message
  * One CSV line a size: transport, payload bytes, rounds, p10, p50, p90 in microseconds. The process
  * starts itself again as the peer that answers ("echo"). */
 #include <fcntl.h>
@@ -14,14 +14,15 @@
 #include "net/probe.h"
 
 #define WARM_UP     100u
+#define SECRET      "of this benchmark alone"
 #define DEADLINE_NS 120000000000ull
 
 extern char **environ;
 
-static int run_echo(const char *transport) {
-    sl_probe n = {.echo = true};
+static int run_echo(const char *transport, sl_net_sums sums) {
+    sl_probe n = {.echo = true, .sums = sums};
     sl_err err = {0};
-    if (sl_probe_start(&n, transport, NULL, "benchmark", (uint32_t)getpid(), &err) != SL_OK)
+    if (sl_probe_start(&n, transport, NULL, SECRET, (uint32_t)getpid(), &err) != SL_OK)
         return fprintf(stderr, "%s\n", err.msg), 1;
     printf("%s\n", sl_net_address(n.net));
     fflush(stdout);
@@ -55,14 +56,16 @@ static int measure(sl_probe *n, sl_conn *c, const char *transport, size_t bytes,
     return n->downs != 0;
 }
 
-static pid_t spawn_echo(const char *program, const char *transport, char *address, size_t cap) {
+static pid_t spawn_echo(const char *program, const char *transport, bool sums, char *address,
+                        size_t cap) {
     int out[2];
     pid_t pid = 0;
     posix_spawn_file_actions_t fa;
     if (pipe2(out, O_CLOEXEC) != 0) return 0;
     posix_spawn_file_actions_init(&fa);
     posix_spawn_file_actions_adddup2(&fa, out[1], 1);
-    char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t)transport, "echo", NULL};
+    char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t)transport, "echo",
+                    sums ? "sums" : NULL, NULL};
     int rc = posix_spawn(&pid, program, &fa, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&fa);
     close(out[1]);
@@ -75,17 +78,19 @@ static pid_t spawn_echo(const char *program, const char *transport, char *addres
 
 int main(int argc, char **argv) {
     static const size_t sizes[] = {8, 4096, 65536, 262144, 1048576, 4194304};
-    if (argc < 2) return fprintf(stderr, "usage: bench_net shm|tcp [ROUNDS]\n"), 2;
+    if (argc < 2) return fprintf(stderr, "usage: bench_net shm|tcp [ROUNDS [sums]]\n"), 2;
     sl_net_setup_process(argv[1]);
-    if (argc > 2 && strcmp(argv[2], "echo") == 0) return run_echo(argv[1]);
+    sl_net_sums sums = argc > 3 && strcmp(argv[3], "sums") == 0 ? SL_NET_SUMS_ON : SL_NET_SUMS_OFF;
+    if (argc > 2 && strcmp(argv[2], "echo") == 0) return run_echo(argv[1], sums);
     uint32_t rounds = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 1000;
-    sl_probe n = {0};
+    sl_probe n = {.sums = sums};
     sl_err err = {0};
     sl_conn *c = NULL;
     char address[96];
-    pid_t pid = spawn_echo("/proc/self/exe", argv[1], address, sizeof address);
+    pid_t pid =
+        spawn_echo("/proc/self/exe", argv[1], sums == SL_NET_SUMS_ON, address, sizeof address);
     if (!pid) return fprintf(stderr, "bench_net: the peer did not start\n"), 1;
-    sl_status st = sl_probe_start(&n, argv[1], NULL, "benchmark", (uint32_t)getpid(), &err);
+    sl_status st = sl_probe_start(&n, argv[1], NULL, SECRET, (uint32_t)getpid(), &err);
     if (st == SL_OK) st = sl_net_connect(n.net, address, NULL, &c, &err);
     int bad = st != SL_OK || !sl_probe_await(&n, &n.opened, 1, sl_now_ns() + DEADLINE_NS);
     if (bad) fprintf(stderr, "bench_net: no connection: %s\n", err.msg);

@@ -7,13 +7,14 @@
         relay.slow(0, 2, 50_000)         # bytes a second in each direction; None: as fast as it can
         relay.cut(0, 2)                  # resets what there is; the two may call again
         relay.flip(0, 2, seed)           # one bit of the header of the next message, from either of them (see DAMAGED)
+        relay.spoil(0, 2, seed)          # one bit of the payload of the next message of an open connection that has one
         relay.links()                    # (caller, callee) of those that are up
 
 Workers are told to advertise 127.0.0.2 (`--advertise`), where the relay listens on every port that one of them listens on at
 127.0.0.1; also those that are started later are found. It calls them from 127.0.0.3, so the two ends of a link have different
 addresses and take each other to be on different machines, whose silence ends a link after 2 s. Links with the
 coordinator do not pass here. A link is known by who called whom; its faults are asked for by either order. None: any
-worker. What is asked for holds also for links that come later, but for cut, and flip, which is done once.
+worker. What is asked for holds also for links that come later, but for cut, and flip and spoil, which are done once.
 
   tests/relay.py PORT HOST:PORT    forwards a port of 127.0.0.2, where a worker is started by hand (--advertise)"""
 
@@ -30,8 +31,9 @@ import time
 
 ADVERTISED, CALLS_FROM, WORKERS = "127.0.0.2", "127.0.0.3", "127.0.0.1"
 HEADER, BYTES_AT = 72, 64  # docs/protocol.md
-# Magic, version, session, incarnation, seq, reserved. Nothing but TCP's own checksum guards the rest of a message.
-DAMAGED = [*range(6), *range(16, 28), *range(40, 48), *range(68, 72)]
+# All but the length: a message that seems longer than it is is waited for. The checksum guards the rest.
+DAMAGED = [*range(BYTES_AT), *range(BYTES_AT + 4, HEADER)]
+SESSION_AT = 16  # 0 in a handshake, which has no checksums
 LOOK_S = 0.2  # between looks for new workers
 CHUNK = 1 << 16
 
@@ -82,6 +84,7 @@ class Way:
         self.hello = None    # worker id of the first message, a HELLO's
         self.ended = False   # the source has...
         self.told = False    # ... and the sink knows
+        self.spoiled = None  # see Relay.damage
         self.allowance, self.counted = 0.0, time.monotonic()
 
     def sort(self, damage):
@@ -95,9 +98,12 @@ class Way:
                 if self.hello is None:
                     self.hello = struct.unpack_from("<I", self.came)[0]
                 self.payload = struct.unpack_from("<I", header, BYTES_AT)[0]
-                damage(header)
+                self.spoiled = damage(header, self.payload)
                 self.out += header
             n = min(self.payload, len(self.came))
+            if self.spoiled is not None and self.spoiled[0] >= self.payload - n:  # counted from the end
+                self.came[self.payload - 1 - self.spoiled[0]] ^= self.spoiled[1]
+                self.spoiled = None
             self.out += self.came[:n]
             del self.came[:n]
             self.payload -= n
@@ -139,7 +145,7 @@ class Relay(threading.Thread):
         self.listeners = {}  # port -> (socket, callee, target)
         self.open, self.waiting = [], set()  # links; (link, way) that may not, or cannot leave now
         self.stopped, self.next_look = False, 0.0
-        self.held, self.rates, self.damages = set(), {}, {}
+        self.held, self.rates, self.damages, self.damaged = set(), {}, {}, 0
         self.environment = {**os.environ, "SLUICE_ADVERTISE": ADVERTISED, "RELAY": mark or ""}
         self.error = None
 
@@ -195,7 +201,11 @@ class Relay(threading.Thread):
 
     def flip(self, a, b, seed):
         with self.lock:
-            self.damages[self.pair(a, b)] = random.Random(seed)
+            self.damages[self.pair(a, b), False] = random.Random(seed)
+
+    def spoil(self, a, b, seed):
+        with self.lock:
+            self.damages[self.pair(a, b), True] = random.Random(seed)
 
     # ---- what holds for a link ----
 
@@ -217,11 +227,19 @@ class Relay(threading.Thread):
         rates = [r for p, r in self.rates.items() if r is not None and self.concerns(p, link)]
         return min(rates, default=None)
 
-    def damage(self, link, header):
-        for pair, rng in list(self.damages.items()):
-            if self.concerns(pair, link):
+    def damage(self, link, header, payload):
+        """Of the payload: which byte from the end, and how; None: none."""
+        spoiled = None
+        for (pair, inside), rng in list(self.damages.items()):
+            if not self.concerns(pair, link) or (inside and not (payload and any(header[SESSION_AT:SESSION_AT + 8]))):
+                continue
+            if inside:
+                spoiled = (rng.randrange(payload), 1 << rng.randrange(8))
+            else:
                 header[rng.choice(DAMAGED)] ^= 1 << rng.randrange(8)
-                del self.damages[pair]
+            self.damaged += 1
+            del self.damages[pair, inside]
+        return spoiled
 
     # ---- its thread ----
 
@@ -281,7 +299,7 @@ class Relay(threading.Thread):
         try:
             if not held:
                 self.read(way)
-                way.sort(lambda header: self.damage(link, header))
+                way.sort(lambda header, payload: self.damage(link, header, payload))
                 self.write(way, self.rate(link))
         except OSError:
             self.close(link)

@@ -22,7 +22,7 @@ void sl_hello_encode(const sl_hello *h, uint8_t out[SL_HELLO_BYTES]) {
     sl_wr w = sl_wr_of(out, SL_HELLO_BYTES);
     sl_wr_u32(&w, h->worker);
     sl_wr_u32(&w, h->incarnation);
-    sl_wr_u32(&w, h->is_coordinator);
+    sl_wr_u32(&w, h->is_coordinator | h->wants_sums << 1);
     sl_wr_u32(&w, h->wire);
     sl_wr_u32(&w, h->roles);
     sl_wr_bytes(&w, h->model_hash, sizeof h->model_hash);
@@ -50,12 +50,13 @@ sl_status sl_hello_decode(const uint8_t in[SL_HELLO_BYTES], sl_hello *out, sl_er
     sl_hello h = {0};
     h.worker = sl_cur_u32(&c);
     h.incarnation = sl_cur_u32(&c);
-    h.is_coordinator = sl_cur_u32(&c);
+    uint32_t flags = sl_cur_u32(&c);
+    h.is_coordinator = flags & 1;
+    h.wants_sums = flags >> 1 & 1;
     h.wire = sl_cur_u32(&c);
     h.roles = sl_cur_u32(&c);
     memcpy(h.model_hash, sl_cur_take(&c, sizeof h.model_hash), sizeof h.model_hash);
-    if (h.is_coordinator > 1)
-        return sl_fail(err, SL_ERR_PROTOCOL, "hello: is_coordinator is %u", h.is_coordinator);
+    if (flags > 3) return sl_fail(err, SL_ERR_PROTOCOL, "hello: unknown flags 0x%x", flags);
     if (h.wire >= SL_WIRE_FORMAT_COUNT)
         return sl_fail(err, SL_ERR_PROTOCOL, "hello: wire format %u, %u known", h.wire,
                        SL_WIRE_FORMAT_COUNT);

@@ -87,6 +87,21 @@ static sl_status advertise(sl_net *n, const sl_net_opts *o, const sl_transport_k
     return st;
 }
 
+const char *sl_net_sums_name(sl_net_sums sums) {
+    static const char *const names[] = {
+        [SL_NET_SUMS_OFF] = "off", [SL_NET_SUMS_ON] = "on", [SL_NET_SUMS_AUTO] = "auto"};
+    return names[sums];
+}
+
+sl_status sl_net_sums_parse(const char *text, sl_net_sums *out, sl_err *err) {
+    for (int i = SL_NET_SUMS_OFF; i <= SL_NET_SUMS_AUTO; i++) {
+        if (strcmp(text, sl_net_sums_name((sl_net_sums)i)) != 0) continue;
+        *out = (sl_net_sums)i;
+        return SL_OK;
+    }
+    return sl_fail(err, SL_ERR_ARG, "checksums '%.20s': off, on or auto expected", text);
+}
+
 sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
     const sl_transport_kind *kind = NULL;
     sl_status st = check_opts(o, &kind, err);
@@ -101,6 +116,7 @@ sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
     n->dead_after_us = o->dead_after_us ? o->dead_after_us : SL_NET_DEAD_AFTER_US;
     n->silence_limit_us = o->silence_limit_us ? o->silence_limit_us : SL_NET_SILENCE_LIMIT_US;
     n->parent = o->parent;
+    n->sums = o->sums;
     sl_net_set_callers(n, o->callers);
     n->on = o->on;
     n->ctx = o->ctx;

@@ -33,6 +33,7 @@ typedef struct sl_hello {
     uint32_t worker;         /* id, SL_NO_WORKER when the coordinator has not given one yet */
     uint32_t incarnation;    /* random per process start */
     uint32_t is_coordinator; /* 0 or 1 */
+    uint32_t wants_sums;     /* 0 or 1, filled in by the net: messages with checksums */
     uint32_t wire;           /* sl_wire_format */
     uint32_t roles;          /* SL_ROLE_* this worker is able to take */
     uint8_t model_hash[32];  /* sl_model_spec.hash; zero: none */
@@ -85,6 +86,18 @@ void sl_loop_hub_set_carrier(sl_loop_hub *h, void (*carry)(void *ctx, const sl_l
                              void *ctx);
 void sl_loop_hub_deliver(sl_loop_hub *h, const sl_loop_parcel *p);
 
+/* Which connections have a CRC-32C over every message: those that both ends want it for. A damaged
+ * message ends its connection. */
+typedef enum sl_net_sums {
+    SL_NET_SUMS_OFF,
+    SL_NET_SUMS_ON,
+    SL_NET_SUMS_AUTO, /* with peers that are not on this machine */
+} sl_net_sums;
+
+const char *sl_net_sums_name(sl_net_sums sums); /* "off", "on" or "auto" */
+/* The reverse; SL_ERR_ARG. */
+sl_status sl_net_sums_parse(const char *text, sl_net_sums *out, sl_err *err) SL_MUST_CHECK;
+
 typedef struct sl_net_opts {
     const char *transport; /* "loop", "shm", "tcp", "ucx" */
     sl_loop_hub *hub;      /* for "loop" */
@@ -103,6 +116,7 @@ typedef struct sl_net_opts {
      * process started this one: for ever, as long as it is this one's parent. 0: it did not. */
     int32_t parent;
     uint32_t callers; /* see sl_net_set_callers; 0: 64, as at first */
+    sl_net_sums sums;
     sl_net_events on;
     void *ctx;
 } sl_net_opts;

@@ -104,6 +104,7 @@ struct sl_conn {
     sl_conn_state state;
     bool accepted;
     bool untold; /* WELCOME is out, the caller has not spoken since: what the owner sends is held */
+    bool sums;   /* both want checksums: what is sent when it is open has them */
     bool ending; /* the pump found the link gone, the owner is to hear of it */
     uint32_t n_early; /* messages that wait for the owner */
     sl_hello peer;
@@ -154,6 +155,7 @@ struct sl_net {
     size_t secret_len;
     sl_clock clock;
     uint32_t heartbeat_us, dead_after_us, silence_limit_us;
+    sl_net_sums sums;
     int32_t parent;       /* see sl_net_opts */
     uint32_t max_callers; /* with a HELLO that fits, which may be a recording, and no more */
     uint64_t late_us;     /* how late its timers were looked at, lately at worst */

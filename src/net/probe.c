@@ -53,6 +53,7 @@ sl_status sl_probe_start_at(sl_probe *p, const char *transport, sl_loop_hub *hub
                            .secret = {(const uint8_t *)secret, strlen(secret)},
                            .hello = {.worker = SL_NO_WORKER, .incarnation = id},
                            .clock = sl_clock_real(),
+                           .sums = p->sums,
                            .on = {on_open, on_message, on_down},
                            .ctx = p};
     sl_status st = sl_net_create(&o, &p->net, err);

@@ -29,7 +29,10 @@ static sl_status transmit(sl_conn *c, sl_wire_header h, sl_block *b) {
     h.incarnation = c->incarnation;
     h.seq = ++c->send_seq;
     h.bytes = (uint32_t)b->buf.len;
+    h.sum = 0;
     sl_wire_header_encode(&h, b->header);
+    if (c->sums && c->state == SL_CONN_OPEN && h.kind != SL_MSG_WELCOME)
+        sl_wire_set_sum(b->header, sl_wire_sum(b->header, (sl_span){b->buf.data, b->buf.len}));
     c->stats.sent_messages++;
     c->stats.sent_bytes += SL_WIRE_HEADER_BYTES + h.bytes;
     c->sent_us = sl_net_now_us(n);
@@ -160,8 +163,16 @@ static void peer_leaves(sl_conn *c, const char *verb, bool refused, sl_span payl
 
 /* ---- handshake ---- */
 
+/* A caller does not know yet where its peer is, and leaves it to that one. */
+static bool wants_sums(const sl_conn *c) {
+    bool far = !c->accepted || c->place == SL_PEER_ELSEWHERE;
+    return c->net->sums == SL_NET_SUMS_ON || (c->net->sums == SL_NET_SUMS_AUTO && far);
+}
+
 static void make_own_side(sl_conn *c) {
-    sl_hello_encode(&c->net->hello, c->own_hello);
+    sl_hello h = c->net->hello;
+    h.wants_sums = wants_sums(c);
+    sl_hello_encode(&h, c->own_hello);
     c->incarnation = c->net->hello.incarnation;
     randombytes_buf(c->own_nonce, sizeof c->own_nonce);
 }
@@ -219,6 +230,7 @@ static sl_status take_peer_side(sl_conn *c, const sl_wire_header *h, const uint8
     memcpy(c->peer_hello, p, SL_HELLO_BYTES);
     memcpy(c->peer_nonce, p + NONCE_AT, SL_NONCE_BYTES);
     sl_status st = sl_hello_decode(c->peer_hello, &c->peer, err);
+    c->sums = c->peer.wants_sums && wants_sums(c);
     if (st == SL_OK && c->peer.incarnation != h->incarnation)
         st = sl_fail(err, SL_ERR_PROTOCOL, "hello: incarnation %u, header says %u",
                      c->peer.incarnation, h->incarnation);
@@ -376,19 +388,30 @@ static bool refuses(const sl_conn *c, const sl_wire_header *h) {
     return c->state == SL_CONN_OPEN && c->untold && h->kind == SL_MSG_REFUSE;
 }
 
+static sl_status check_sum(const sl_block *b, const sl_wire_header *h, bool has, sl_err *err) {
+    uint32_t sum = has ? sl_wire_sum(b->header, (sl_span){b->buf.data, b->buf.len}) : 0;
+    if (h->sum == sum) return SL_OK;
+    return sl_fail(err, SL_ERR_PROTOCOL,
+                   "a message of %u bytes is damaged: its checksum is 0x%08x, it says 0x%08x",
+                   h->bytes, sum, h->sum);
+}
+
 static sl_status check_message(sl_conn *c, const sl_block *b, sl_wire_header *h, sl_err *err) {
     sl_status st = sl_wire_header_decode((sl_span){b->header, sizeof b->header}, h, err);
     if (st != SL_OK) return st;
+    bool open = c->state == SL_CONN_OPEN && !refuses(c, h);
     if (h->bytes != b->buf.len)
         return sl_fail(err, SL_ERR_PROTOCOL, "header says %u payload bytes, %zu came", h->bytes,
                        b->buf.len);
     if (h->bytes > sl_net_payload_limit(c))
         return sl_fail(err, SL_ERR_PROTOCOL, "%u payload bytes before authentication, limit %zu",
                        h->bytes, sl_net_payload_limit(c));
+    st = check_sum(b, h, open && c->sums, err);
+    if (st != SL_OK) return st;
     if (h->seq != c->recv_seq + 1)
         return sl_fail(err, SL_ERR_PROTOCOL, "sequence number %llu, %llu expected",
                        (unsigned long long)h->seq, (unsigned long long)c->recv_seq + 1);
-    if (c->state != SL_CONN_OPEN || refuses(c, h)) return SL_OK;
+    if (!open) return SL_OK;
     if (h->session != c->session)
         return sl_fail(err, SL_ERR_PROTOCOL, "message of another session");
     if (h->incarnation != c->peer.incarnation)

@@ -5,6 +5,8 @@
 
 #include <math.h>
 
+#include "base/crc32c.h"
+
 /* Payload views are the payload's own bytes. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "the wire is read in place: little-endian");
@@ -15,6 +17,7 @@ _Static_assert(sizeof(sl_logprob) == 8, "log-probabilities are read in place");
 _Static_assert(sizeof(sl_logit_bias) == 8, "biases are read in place");
 
 #define BYTES_AT 64 /* of `bytes` in a header */
+#define SUM_AT   68 /* of `sum` */
 
 static uint32_t read_u32(const uint8_t *p) {
     uint32_t v;
@@ -92,12 +95,12 @@ void sl_wire_header_encode(const sl_wire_header *h, uint8_t out[SL_WIRE_HEADER_B
     sl_wr_u32(&w, h->chunk);
     sl_wr_u32(&w, h->rows);
     sl_wr_u32(&w, h->bytes);
-    sl_wr_u32(&w, 0);
+    sl_wr_u32(&w, h->sum);
     SL_ASSERT(w.ok && w.len == SL_WIRE_HEADER_BYTES);
 }
 
 static sl_status check_header(const sl_wire_header *h, uint32_t magic, uint16_t version,
-                              uint32_t reserved, sl_err *err) {
+                              sl_err *err) {
     if (magic != SL_WIRE_MAGIC)
         return sl_fail(err, SL_ERR_PROTOCOL, "header: magic 0x%08x, expected 0x%08x", magic,
                        SL_WIRE_MAGIC);
@@ -113,8 +116,16 @@ static sl_status check_header(const sl_wire_header *h, uint32_t magic, uint16_t 
     if (h->bytes > SL_WIRE_MAX_BYTES)
         return sl_fail(err, SL_ERR_PROTOCOL, "header: %u payload bytes, limit %u", h->bytes,
                        SL_WIRE_MAX_BYTES);
-    if (reserved) return sl_fail(err, SL_ERR_PROTOCOL, "header: reserved bytes are not zero");
     return SL_OK;
+}
+
+uint32_t sl_wire_sum(const uint8_t head[SL_WIRE_HEADER_BYTES], sl_span payload) {
+    return sl_crc32c(sl_crc32c(0, head, SUM_AT), payload.data, payload.len);
+}
+
+void sl_wire_set_sum(uint8_t head[SL_WIRE_HEADER_BYTES], uint32_t sum) {
+    sl_wr w = sl_wr_of(head + SUM_AT, SL_WIRE_HEADER_BYTES - SUM_AT);
+    sl_wr_u32(&w, sum);
 }
 
 uint32_t sl_wire_header_peek(const uint8_t head[SL_WIRE_HEADER_BYTES], bool *begins) {
@@ -143,8 +154,8 @@ sl_status sl_wire_header_decode(sl_span in, sl_wire_header *out, sl_err *err) {
     h.chunk = sl_cur_u32(&c);
     h.rows = sl_cur_u32(&c);
     h.bytes = sl_cur_u32(&c);
-    uint32_t reserved = sl_cur_u32(&c);
-    sl_status st = check_header(&h, magic, version, reserved, err);
+    h.sum = sl_cur_u32(&c);
+    sl_status st = check_header(&h, magic, version, err);
     if (st == SL_OK) *out = h;
     return st;
 }

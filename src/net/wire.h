@@ -89,6 +89,7 @@ typedef struct sl_wire_header {
     uint32_t lane, layer, chunk;
     uint32_t rows;  /* rows of a token batch */
     uint32_t bytes; /* of the payload that follows */
+    uint32_t sum;   /* on connections with checksums: see sl_wire_sum; else 0 */
 } sl_wire_header;
 
 #define SL_NO_WORKER 0xFFFFFFFFu
@@ -97,9 +98,13 @@ void sl_wire_header_encode(const sl_wire_header *h, uint8_t out[SL_WIRE_HEADER_B
 /* What a stream of messages needs before one is whole: the bytes of its payload, and whether it
  * begins as a message does. Nothing else is checked. */
 uint32_t sl_wire_header_peek(const uint8_t head[SL_WIRE_HEADER_BYTES], bool *begins);
-/* Refuses (SL_ERR_PROTOCOL) wrong length, magic, version, unknown flags, reserved bytes that are
- * not 0, and bytes/rows over the limits. Unknown kinds decode fine. */
+/* Refuses (SL_ERR_PROTOCOL) wrong length, magic, version, unknown flags, and bytes/rows over the
+ * limits. Unknown kinds decode fine. */
 sl_status sl_wire_header_decode(sl_span in, sl_wire_header *out, sl_err *err) SL_MUST_CHECK;
+/* CRC-32C of a message: of its encoded header up to `sum`, then of its payload. */
+uint32_t sl_wire_sum(const uint8_t head[SL_WIRE_HEADER_BYTES], sl_span payload);
+/* Puts it into the encoded header. */
+void sl_wire_set_sum(uint8_t head[SL_WIRE_HEADER_BYTES], uint32_t sum);
 const char *sl_msg_kind_name(uint16_t kind); /* NULL for an unknown kind */
 /* What a peer says, for people: printable ASCII, anything else as '?', cut off at cap - 1. */
 void sl_wire_text(sl_span in, char *out, size_t cap);

@@ -18,7 +18,7 @@ from test_stall import LIMIT_S, LOCAL, STREAMS, Stream, texts  # noqa: E402
 def served(monkeypatch):
     monkeypatch.setenv("SLUICE_ADVERTISE", ADVERTISED)
     with Relay() as relay:
-        server = Server(*LOCAL, "--exact", "--transport", "tcp", "--log", "info")
+        server = Server(*LOCAL, "--exact", "--transport", "tcp", "--log", "info", "--checksums", "auto")
         yield server, relay
         assert server.stop() == 0
 
@@ -115,3 +115,18 @@ def test_damaged_headers_end_no_stream_silently(served, seed):
         s.join(LIMIT_S)
         assert s.done or s.error
         assert text.startswith(s.text) if s.error else text == s.text
+
+
+def test_damaged_payloads_change_no_token(served):
+    """Each ends a connection, which is made anew."""
+    server, relay = served
+    want = texts(server)
+    for seed, pair in enumerate([(0, 2), (1, 3)]):
+        streams = begin(server)
+        relay.spoil(*pair, seed)
+        for s in streams:
+            s.join(LIMIT_S)
+            assert s.done and not s.error, (s.error, "".join(server.log))
+        assert [s.text for s in streams] == want, (seed, pair)
+        assert relay.damaged == seed + 1
+        assert sum("is damaged" in line for line in server.log) > seed, "".join(server.log)

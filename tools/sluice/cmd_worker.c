@@ -17,6 +17,8 @@ int cmd_worker(const sl_options *o) {
     }
     sl_status st = sl_deploy_secret(o, secret, &err);
     if (st == SL_OK) st = sl_deploy_kernels(o, kernels, &err);
+    sl_net_sums sums = SL_NET_SUMS_OFF;
+    if (st == SL_OK) st = sl_net_sums_parse(o->checksums, &sums, &err);
     if (st != SL_OK) return sl_cmd_fail("worker", &err);
     int32_t cpu = 0;
     if (o->pin[0]) {
@@ -46,6 +48,7 @@ int cmd_worker(const sl_options *o) {
                               .join_timeout_s = o->join_timeout,
                               .rejoin_s = o->rejoin,
                               .silence_limit_s = o->silence_limit,
+                              .sums = sums,
                               .cpu = cpu};
     st = sl_worker_run(&w, &err);
     if (o->json) {

@@ -49,6 +49,7 @@ static sl_status start_thread(sl_engine *e, uint32_t id, sl_err *err) {
                                .secret = e->o.secret,
                                .isa = e->isa,
                                .silence_limit_s = e->o.silence_limit_s,
+                               .sums = e->o.sums,
                                .device = e->o.device,
                                .wanted = id};
     int rc = pthread_create(&s->thread, NULL, thread_main, s);
@@ -132,6 +133,8 @@ static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
                             "--join-timeout", "60"};
     size_t n = 12;
     if (e->o.silence_limit_s > 0) argv[n++] = "--silence-limit", argv[n++] = silence;
+    if (e->o.sums != SL_NET_SUMS_OFF)
+        argv[n++] = "--checksums", argv[n++] = sl_net_sums_name(e->o.sums);
     argv[n++] = "--isa"; /* nobody measures beside the others */
     argv[n++] = e->isa[0] ? e->isa : sl_kernels_name(sl_kernels_base());
     keep_kv(e, id);

@@ -416,6 +416,7 @@ static sl_status start(sl_worker *w, sl_err *err) {
                       .clock = w->clock,
                       .silence_limit_us = (uint32_t)(1e6 * o->silence_limit_s),
                       .parent = o->parent,
+                      .sums = o->sums,
                       .on = {on_open, on_message, on_down},
                       .ctx = w};
     sl_status st = sl_inbox_reserve(&w->inbox, err);
