@@ -6,6 +6,8 @@
 
 typedef enum sl_mutation {
     SL_MUTATE_NONE,
+    SL_MUTATE_DOUBLE_AGAIN,     /* rows that were sent again are added twice */
+    SL_MUTATE_LONELY_STEP,      /* a step is given up where others can stand in for who is lost */
     SL_MUTATE_LOST_ROW,         /* a returned row is skipped now and then */
     SL_MUTATE_DOUBLE_MERGE,     /* a returned row is added twice now and then */
     SL_MUTATE_STALE_GENERATION, /* a cancelled request's slot is free before its step ended */
@@ -15,7 +17,7 @@ typedef enum sl_mutation {
     SL_MUTATE_UNTOLD_DEATH,  /* the sequencer keeps a member's death to itself */
     SL_MUTATE_LOST_SHARED,   /* shared experts are left out when the batch is of 7, 14, ... rows */
     SL_MUTATE_UNAWAITED,     /* a lane goes on before the device is through with it */
-    SL_MUTATE_KEPT_STEP,     /* a worker keeps its steps where it is told that something broke */
+    SL_MUTATE_KEPT_STEP,     /* a worker keeps its steps where it is told that somebody is gone */
     SL_MUTATE_OLD_HOSTS,     /* an attention worker that takes a plan sends by the one before */
     SL_MUTATE_HASTY_VERDICT, /* a suspect need not be alone when a worker crashes */
     SL_MUTATE_SURE_OF_NEXT,  /* a row counts as being in its page before it is computed */
@@ -24,9 +26,9 @@ typedef enum sl_mutation {
 
 /* By value of sl_mutation, for the command line of the test. */
 #define SL_MUTATION_NAMES                                                                          \
-    "none", "lost_row", "double_merge", "stale_generation", "forgotten_page", "skipped_row",       \
-        "lost_wake", "untold_death", "lost_shared", "unawaited", "kept_step", "old_hosts",         \
-        "hasty_verdict", "sure_of_next", "early_successor"
+    "none", "double_again", "lonely_step", "lost_row", "double_merge", "stale_generation",         \
+        "forgotten_page", "skipped_row", "lost_wake", "untold_death", "lost_shared", "unawaited",  \
+        "kept_step", "old_hosts", "hasty_verdict", "sure_of_next", "early_successor"
 
 #ifdef SL_MUTATIONS
 extern sl_mutation sl_mutation_on; /* set by the test before anything runs */

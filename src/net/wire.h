@@ -69,8 +69,10 @@ typedef enum sl_msg_kind {
 #define SL_WIRE_OLD   0x4u  /* dispatch: some rows' data came with an earlier chunk */
 #define SL_WIRE_BREAK 0x8u  /* HOLD: steps in flight may never end: they are given up */
 #define SL_WIRE_KEPT  0x10u /* READY: KV lies in the file that its place has */
+#define SL_WIRE_AGAIN 0x40u /* DISPATCH, RETURN outside of rounds: for a worker that is lost */
 /* Any other bit is refused. */
-#define SL_WIRE_FLAGS (SL_WIRE_SET | SL_WIRE_STAY | SL_WIRE_OLD | SL_WIRE_BREAK | SL_WIRE_KEPT)
+#define SL_WIRE_FLAGS                                                                              \
+    (SL_WIRE_SET | SL_WIRE_STAY | SL_WIRE_OLD | SL_WIRE_BREAK | SL_WIRE_KEPT | SL_WIRE_AGAIN)
 
 typedef struct sl_wire_header {
     uint16_t kind; /* sl_msg_kind */
@@ -81,6 +83,7 @@ typedef struct sl_wire_header {
     uint32_t epoch;       /* plan epoch */
     union {               /* one number, whose meaning the kind says */
         uint64_t round;   /* barriers: of the lane, from 1 in each epoch */
+        uint64_t attempt; /* with AGAIN: of the sender of rows, from 1 in each epoch; repeated */
         uint64_t wave;    /* DISPATCH, RETURN of schedule aep: the rows'; the latest met */
         uint64_t pass;    /* FUSED: which one, from 1 */
         uint64_t number;  /* CLOCK: of the question; TRACE_GET, TRACE: of the first event */

@@ -47,6 +47,7 @@ struct sl_rounds {
     uint8_t *dead;  /* [n_members] */
     sl_idset peers; /* the sequencer's: other expert workers */
     uint32_t sequencer;
+    bool leaderless;  /* it is gone */
     lane_state *lane; /* [n_lanes] */
     place *place;     /* [n_lanes][n_members][chunks] */
     task *task;       /* ring */
@@ -172,10 +173,25 @@ static sl_status push_ready(sl_rounds *r, uint32_t lane, const sl_ready *ready, 
     return SL_OK;
 }
 
+/* Without rounds: the message runs by itself. */
+static sl_status push_alone(sl_rounds *r, uint32_t lane, uint32_t chunk, place *p, uint64_t round,
+                            sl_err *err) {
+    if (r->n == r->cap)
+        return sl_fail(err, SL_ERR_INTERNAL, "%" PRIu32 " chunks are ready at once", r->n);
+    uint32_t id = (r->head + r->n++) % r->cap;
+    r->task[id] =
+        (task){.lane = lane, .layer = p->layer, .chunk = chunk, .rows = p->rows, .round = round};
+    r->lane[lane].n_early -= p->state == EARLY;
+    p->state = READY;
+    p->task = id;
+    r->rows += p->rows;
+    return SL_OK;
+}
+
 static sl_status pop_ready(sl_rounds *r, uint32_t lane, sl_err *err) {
     sl_ready ready;
     sl_status st = SL_OK;
-    while (st == SL_OK && sl_barrier_pop(r->lane[lane].barrier, &ready))
+    while (st == SL_OK && !r->leaderless && sl_barrier_pop(r->lane[lane].barrier, &ready))
         st = push_ready(r, lane, &ready, err);
     return st;
 }
@@ -267,7 +283,7 @@ sl_status sl_rounds_on_dead(sl_rounds *r, uint32_t member, sl_err *err) {
 }
 
 sl_status sl_rounds_on_lost(sl_rounds *r, uint32_t member, sl_err *err) {
-    if (sl_rounds_is_sequencer(r)) return sl_rounds_on_dead(r, member, err);
+    if (sl_rounds_is_sequencer(r) || r->leaderless) return sl_rounds_on_dead(r, member, err);
     if (!sl_rounds_is_dead(r, member)) tell_dead(r, r->sequencer, member);
     return SL_OK;
 }
@@ -319,13 +335,16 @@ sl_status sl_rounds_on_dispatch(sl_rounds *r, const sl_round_msg *m, uint32_t *o
                        "worker %" PRIu32 " sent layer %" PRIu32 " of round %" PRIu64
                        " before its reply to layer %" PRIu32,
                        m->member, m->layer, m->round, p->layer);
-    bool early = comes_early(r, m);
-    if (!early) st = arrive(r, m, &dropped, err);
+    bool early = !r->leaderless && comes_early(r, m);
+    if (!early && !r->leaderless) st = arrive(r, m, &dropped, err);
     if (st != SL_OK || dropped) return st;
     *p = (place){.state = early ? EARLY : WAITS, .layer = m->layer, .rows = m->rows};
     r->lane[m->lane].n_here++;
     r->lane[m->lane].n_early += early;
-    st = vote(r, m, err);
+    if (r->leaderless)
+        st = push_alone(r, m->lane, m->chunk, p, m->round, err);
+    else
+        st = vote(r, m, err);
     if (st == SL_OK) st = pop_ready(r, m->lane, err);
     if (st == SL_OK)
         *out = id;
@@ -364,10 +383,26 @@ sl_status sl_rounds_on_set(sl_rounds *r, uint32_t lane, uint64_t round, const sl
         if (!find_member(r, set->ids[i], &at))
             return sl_fail(err, SL_ERR_PROTOCOL, "round with worker %" PRIu32, set->ids[i]);
     }
+    if (r->leaderless) return SL_OK; /* its last word, which nobody needs */
     sl_status st = begin_round(r, lane, round, set, err);
     if (st != SL_OK) return st;
     admit_early(r, lane);
     return pop_ready(r, lane, err);
+}
+
+/* Chunk by chunk, as later ones may refer to the rows of earlier ones. */
+sl_status sl_rounds_on_leaderless(sl_rounds *r, sl_err *err) {
+    sl_status st = SL_OK;
+    if (r->leaderless || sl_rounds_is_sequencer(r)) return SL_OK;
+    r->leaderless = true;
+    for (uint32_t id = 0; st == SL_OK && id < sl_rounds_places(r); id++) {
+        place *p = &r->place[id];
+        sl_round_msg m;
+        if (p->state != EARLY && p->state != WAITS) continue;
+        r->shape.ops.recall(r->shape.ctx, id, &m);
+        st = push_alone(r, m.lane, m.chunk, p, m.round, err);
+    }
+    return st;
 }
 
 /* ---- work ---- */
@@ -453,7 +488,7 @@ uint64_t sl_rounds_rows(const sl_rounds *r) {
 bool sl_rounds_waiting(sl_rounds *r, uint32_t *lane, uint32_t *layer, bool *some) {
     bool any = false;
     *some = false;
-    for (uint32_t i = 0; i < r->shape.n_lanes && !*some; i++) {
+    for (uint32_t i = 0; i < r->shape.n_lanes && !*some && !r->leaderless; i++) {
         uint64_t round;
         uint32_t of;
         const sl_idset *missing;
@@ -533,6 +568,7 @@ void sl_rounds_reset(sl_rounds *r, uint64_t epoch) {
         if (l->seq) sl_seq_reset(l->seq, epoch);
     }
     r->shape.epoch = epoch;
+    r->leaderless = false;
     r->head = r->n = 0;
     r->rows = 0;
 }

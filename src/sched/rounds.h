@@ -61,7 +61,8 @@ typedef struct sl_rounds_shape {
     const sl_watch *watch; /* TASK; NULL: nobody */
 } sl_rounds_shape;
 
-/* A chunk that may run: messages of the round's live members. */
+/* A chunk that may run: messages of the round's live members, or one of them when the sequencer is
+ * gone. */
 typedef struct sl_round_task {
     uint32_t lane, layer, chunk;
     uint64_t round;
@@ -117,6 +118,10 @@ sl_status sl_rounds_on_join(sl_rounds *r, uint32_t member, uint32_t lane,
 sl_status sl_rounds_on_dead(sl_rounds *r, uint32_t member, sl_err *err) SL_MUST_CHECK;
 /* The connection to the member is gone: the sequencer decides that it is dead, others tell it. */
 sl_status sl_rounds_on_lost(sl_rounds *r, uint32_t member, sl_err *err) SL_MUST_CHECK;
+/* The sequencer is gone, elsewhere. Nobody knows any more who is in which round, so nobody is
+ * waited for: each message, also those that wait here already, runs by itself from now on, until
+ * the next reset. */
+sl_status sl_rounds_on_leaderless(sl_rounds *r, sl_err *err) SL_MUST_CHECK;
 
 /* ---- work ---- */
 

@@ -204,6 +204,12 @@ static const struct column {
     COLUMN("worker_ledger_rows_total", "", "state", "cancelled", rows_cancelled, 1),
     COLUMN("worker_ledger_rows_total", "", "state", "lost", rows_lost, 1),
     COLUMN("worker_ledger_rows_total", "", "state", "stale", rows_stale, 1),
+    COLUMN("worker_reissued_rows_total", "Rows sent to a replica, as their expert worker was lost.",
+           NULL, NULL, rows_reissued, 1),
+    COLUMN("worker_late_rows_total", "Returned rows that were dropped: another answer was first.",
+           NULL, NULL, rows_late, 1),
+    COLUMN("worker_steps_given_up_total", "Steps that were begun and are done again.", NULL, NULL,
+           steps_given_up, 1),
 #undef COLUMN
 };
 

@@ -160,6 +160,35 @@ static inline bool sl_plan_is_host(const sl_plan *p, uint32_t layer, uint32_t ex
     return false;
 }
 
+/* The same while some workers are lost (lost[n_workers], nonzero): the next of the expert's hosts
+ * stands in. UINT32_MAX: all of them are lost. */
+static inline uint32_t sl_plan_host_among(const sl_plan *p, uint32_t layer, uint32_t expert,
+                                          uint32_t key, const uint8_t *lost) {
+    uint32_t n, i = 0;
+    const sl_host *h = sl_plan_hosts(p, layer, expert, &n);
+    while (i + 1 < n && key >= h[i].until) i++;
+    for (uint32_t left = n; left > 0; left--, i = (i + 1) % n)
+        if (!lost[h[i].worker]) return h[i].worker;
+    return UINT32_MAX;
+}
+
+static inline uint32_t sl_plan_entries(const sl_plan *p) {
+    return p->place.n_layers * p->n_experts;
+}
+
+/* Whether some expert has several hosts. */
+static inline bool sl_plan_has_replicas(const sl_plan *p) {
+    return p->place.first[sl_plan_entries(p)] > sl_plan_entries(p);
+}
+
+/* Whether every expert has a host that is not lost. */
+static inline bool sl_plan_is_covered(const sl_plan *p, const uint8_t *lost) {
+    for (uint32_t l = 0; l < p->place.n_layers; l++)
+        for (uint32_t e = 0; e < p->n_experts; e++)
+            if (sl_plan_host_among(p, l, e, 0, lost) == UINT32_MAX) return false;
+    return true;
+}
+
 /* Whether the worker hosts that expert in any block. */
 static inline bool sl_plan_hosts_any(const sl_plan *p, uint32_t expert, uint32_t worker) {
     for (uint32_t l = 0; l < p->place.n_layers; l++) {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks membership.pml and recovery.pml with spin. Without an argument: the configurations that take seconds, every
+# Checks membership.pml, recovery.pml and reissue.pml with spin. Without an argument: the configurations that take seconds, every
 # planted bug (must be found) and every situation that must be reachable. --quick leaves out long
 # ones and most planted bugs and situations; --full adds the large ones (about an hour, 6 GB). Prints one line a run: states, depth, seconds. Exit 77: spin is missing.
 set -u
@@ -100,13 +100,35 @@ for cover in $(some "STALE RETURN SUCCESSION" ""); do
     check found "reached $cover" "$(fates 2 2 1 1 1 0 0 0) -DCOVER_$cover" "$safety" "$run"
 done
 
+# of reissue.pml, as printed: attention x expert workers, layers, lost
+model=reissue
+sizes() { echo "-DNA=$1 -DNE=$2 -DLAYERS=$3 -DLOSSES=$4"; }
+again() { check pass "$1x$2 l$3 lost $4" "$(sizes "$@")" "$safety" "$run"; }
+again 1 2 2 1
+if [ "$mode" != --quick ]; then
+    again 2 2 1 1
+    again 1 3 1 2
+fi
+for bug in $(some "DOUBLE MIX FORGET CREDIT" "DOUBLE MIX"); do
+    check found "bug $bug" "$(sizes 1 3 1 2) -DBUG_$bug" "$safety" "$run"
+done
+check found "bug WAIT" "$(sizes 2 2 1 1) -DBUG_WAIT" "$safety" "$run"
+for cover in $(some "LATE" ""); do
+    check found "reached $cover" "$(sizes 1 3 1 2) -DCOVER_$cover" "$safety" "$run"
+done
+[ "$mode" = --quick ] || check found "reached ALONE" "$(sizes 2 2 1 1) -DCOVER_ALONE" "$safety" "$run"
+
 if [ "$mode" = --full ]; then
     run="-m2000000 -w26"
     opt=-O2
+    model=recovery
     lose 2 2 2 1 1 0 0 0
     lose 2 2 1 1 1 0 1 0
     lose 2 2 1 2 1 0 0 0
     lose 2 2 1 1 1 1 0 0
+    model=reissue
+    again 2 3 1 1
+    again 1 3 2 2
     model=membership
     all 2 2 1 1 4 2
     all 2 3 1 2 3 2

@@ -140,6 +140,10 @@ def metric(server, name):
     return float(re.search(rf"^sluice:{name}\S* (\S+)", server.request("GET", "/metrics").read().decode(), re.M)[1])
 
 
+def of_all_workers(server, name):
+    return sum(map(float, re.findall(rf"^sluice:{name}\S* (\S+)", server.request("GET", "/metrics").read().decode(), re.M)))
+
+
 def wait_until(holds, what, seconds=20):
     deadline = time.monotonic() + seconds
     while not holds():
@@ -218,6 +222,41 @@ def test_kv_survives_its_worker(server):
     assert metric(server, "rows_kept_total") >= len(LONG)
     assert metric(server, "rows_recomputed_total") < 32
     assert_books_balance(server, len(server.workers()))
+
+
+REPLICATED = {"dep": (1, 2), "pingpong": (2, 3), "findep": (1, 3), "eps": (3, 0), "ep": (3, 0), "aep": (2, 3)}
+MOST_KILLS = 8  # until one of them strikes while rows are away
+
+
+@pytest.mark.parametrize("schedule", REPLICATED)
+def test_replicas_stand_in(schedule):
+    """Every expert lives on two workers: whoever of them is killed, the sequencer too, no step is done again."""
+    attention, experts = REPLICATED[schedule]
+    n = attention + experts
+    options = ["--attention", attention] + (["--experts", experts] if experts else [])
+    server = Server("--exact", "--schedule", schedule, "--placement", "replicas:2", *map(str, options))
+    hosts = range(attention if experts else 0, n)
+    alone = start_streams(server, 3, logprobs=1)
+    join_all(alone)
+    killed, again = 0, 0
+    while killed < 2 or (again == 0 and killed < MOST_KILLS):
+        streams = start_streams(server, 3, logprobs=1)
+        time.sleep(0.01 * killed)
+        os.kill(server.worker_pid(hosts[-(killed % 2)]), signal.SIGKILL)
+        killed += 1
+        join_all(streams)
+        for s, as_alone in zip(streams, alone, strict=True):
+            assert s.done and not s.error, s.error
+            assert len(s.ids) == len(s.logprobs) == TOKENS
+            assert s.ids == as_alone.ids and s.logprobs == as_alone.logprobs
+        wait_until(lambda: metric(server, "workers_restarted_total") == killed and
+                   server.request("GET", "/readyz").status == 200, "the worker is not back")
+        time.sleep(0.6)  # reports come twice a second
+        again += of_all_workers(server, "worker_reissued_rows_total")
+        assert of_all_workers(server, "worker_steps_given_up_total") == 0
+    assert again > 0
+    assert_books_balance(server, n)
+    assert server.stop() == 0
 
 
 @pytest.mark.parametrize("server", [("--exact", "--attention", "2", "--experts", "2")], indirect=True)

@@ -309,6 +309,23 @@ static bool check_replans(sim *s) {
     return true;
 }
 
+/* Where others can stand in for the one expert worker that was killed no step is done again. */
+static bool check_steps(sim *s) {
+    uint32_t n_hosts = 0;
+    for (uint32_t i = 0; i < s->n_workers; i++) n_hosts += sim_is(s, i, SL_ROLE_EXPERT);
+    for (uint32_t i = 0; i < s->n_workers; i++) {
+        const sl_worker *w = s->worker[i];
+        if (!w || !w->attn) continue;
+        bool again = w->n.rows_reissued > 0;
+        s->seen[COVER_sent_again] |= again;
+        s->seen[COVER_sent_again_aep] |= again && s->plan.schedule == SL_SCHED_AEP;
+        if (s->doubled && s->kills == 1 && !s->silent[i] && n_hosts > 1 && w->n.steps_given_up)
+            return sim_fail(s, "worker %u gave up %llu steps, and others host all experts", i,
+                            (unsigned long long)w->n.steps_given_up);
+    }
+    return true;
+}
+
 /* Who lives serves, by the plan of home when that is everybody. */
 static bool check_recovery(sim *s) {
     const sl_engine *e = s->engine;
@@ -366,5 +383,6 @@ bool sim_check_end(sim *s) {
     bool ok = !s->what[0];
     for (uint32_t i = 0; ok && i < s->n_requests; i++) ok = check_request(s, i);
     for (uint32_t i = 0; ok && i < s->n_workers; i++) ok = check_worker(s, i);
-    return ok && sim_check_ledger(s) && check_totals(s) && check_replans(s) && check_recovery(s);
+    return ok && sim_check_ledger(s) && check_totals(s) && check_replans(s) && check_recovery(s) &&
+           check_steps(s);
 }

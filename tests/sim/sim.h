@@ -84,6 +84,9 @@
     X(mended)                                                                                      \
     X(left_out)                                                                                    \
     X(left_out_and_back)                                                                           \
+    X(sent_again)                                                                                  \
+    X(sent_again_aep)                                                                              \
+    X(sequencer_killed)                                                                            \
     X(attention_killed)                                                                            \
     X(expert_killed)                                                                               \
     X(two_killed)                                                                                  \
@@ -180,6 +183,8 @@ struct sim {
     bool failure;                          /* something went wrong, on purpose */
     bool moved;                            /* experts, so that without --exact last bits differ */
     bool poisonous;                        /* some requests are */
+    bool doubled;                          /* every expert has two hosts, whatever the plan */
+    uint32_t kills;                        /* of expert workers; another failure counts as two */
     bool starved;                          /* attention or experts were nowhere, not even coming */
     bool spawns; /* the coordinator starts and kills workers; else another one comes by itself */
     uint64_t returns_us[SIM_MAX_WORKERS]; /* another one comes then; 0: none */

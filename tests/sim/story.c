@@ -1,6 +1,7 @@
 /* What a seed does: the deployment, who asks what, and what goes wrong when. */
 #include "format/placement.h"
 #include "net/net_int.h"
+#include "spec/schedules.h"
 #include "sim.h"
 
 #include <stdio.h>
@@ -26,9 +27,11 @@ static bool draw_placement(sim *s, sl_plan *p) {
     for (uint32_t i = 0; i < p->n_workers; i++)
         if (p->worker[i].roles & SL_ROLE_EXPERT) hosts[n_hosts++] = i;
     uint32_t layers = sim_once_in(s, 2) ? 1 : sim_spec.n_moe, entries = layers * p->n_experts;
+    bool twice = s->doubled && n_hosts > 1; /* so that somebody can stand in for who is lost */
     if (entries > SL_LEN(count)) return true;
     for (uint32_t i = 0; i < entries; i++) {
         uint32_t first = sim_below(s, n_hosts), second = sim_below(s, n_hosts);
+        if (twice && first == second) second = (first + 1) % n_hosts;
         double part = (1 + sim_below(s, 9)) / 10.0;
         count[i] = first == second ? 1 : 2;
         share[n++] = (sl_share){hosts[first], part};
@@ -76,7 +79,8 @@ bool sim_draw_plan(sim *s) {
     p->max_num_batched_tokens = 3 + sim_below(s, 60);
     p->prefill_stretch = 1.0 + 0.25 * sim_below(s, 8);
     draw_schedule(s, p);
-    return !p->exact || sim_once_in(s, 2) || draw_placement(s, p);
+    s->doubled = p->exact && sim_once_in(s, 3);
+    return !p->exact || (!s->doubled && sim_once_in(s, 2)) || draw_placement(s, p);
 }
 
 /* ---- requests ---- */
@@ -288,6 +292,13 @@ static void note_failure(sim *s) {
     s->starved |= !sim_has(s, SL_ROLE_ATTENTION) || !sim_has(s, SL_ROLE_EXPERT);
 }
 
+static bool is_sequencer(const sim *s, uint32_t worker) {
+    const sl_plan *p = &s->engine->plan;
+    uint32_t first = 0;
+    while (first < p->n_workers && !(p->worker[first].roles & SL_ROLE_EXPERT)) first++;
+    return worker == first && sl_schedule_traits_of(p->schedule)->barriers;
+}
+
 static void kill(sim *s, const sim_event *e) {
     if (!s->worker[e->a] || s->silent[e->a]) return;
     uint32_t killed = 0;
@@ -297,6 +308,8 @@ static void kill(sim *s, const sim_event *e) {
         s->seen[COVER_expert_killed] = true;
     else
         s->seen[COVER_attention_killed] = true;
+    s->kills += sim_is(s, e->a, SL_ROLE_EXPERT) ? 1 : 2; /* of expert workers; others count more */
+    s->seen[COVER_sequencer_killed] |= is_sequencer(s, e->a);
     sim_tear_worker(s, e->a);
     if (e->for_us && !s->spawns) s->returns_us[e->a] = s->now_us + e->for_us;
     note_failure(s);
@@ -380,6 +393,7 @@ static void do_event(sim *s, sim_event *e) {
         s->silent[e->a] = true;
         s->starved |= !sl_roster_serves(&s->engine->roster, e->a); /* it is awaited for long */
         s->seen[COVER_silence] = true;
+        s->kills += 2;
         note_failure(s);
         s->settle_until_us = SL_MAX(s->settle_until_us, s->now_us + LOST_AFTER_US);
         break;
@@ -392,6 +406,7 @@ static void do_event(sim *s, sim_event *e) {
         s->seen[COVER_link_held] = true;
         if (e->for_us >= LOST_AFTER_US) {
             s->seen[COVER_link_lost] = true;
+            s->kills += 2;
             note_failure(s);
         }
         s->settle_until_us = SL_MAX(s->settle_until_us, s->now_us + e->for_us + 100000);

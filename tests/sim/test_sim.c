@@ -79,6 +79,7 @@ static bool die_at_start(sim *s) {
         !s->worker[victim]->owes_ready; /* and may have been heard: then the start succeeds */
     sim_say(s, "worker %u dies before all are ready", victim);
     s->failure = s->moved = s->starved = true;
+    s->kills += 2;
     sim_remove_worker(s, victim, true);
     s->seen[COVER_killed_while_starting] = true;
     for (uint64_t until = s->now_us + 3000000; s->now_us < until && !s->what[0];) sim_turn(s);

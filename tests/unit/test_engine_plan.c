@@ -311,6 +311,39 @@ static void made_placements(void **state) {
     sl_plan_free(&p);
 }
 
+/* Each on so many workers: whoever is lost, others host all, and share what it had. */
+static void replicas_by_number(void **state) {
+    (void)state;
+    sl_model_spec m = model();
+    sl_plan p = {0};
+    sl_err err = {0};
+    assert_int_equal(sl_plan_local(&m, 1, 3, &p, &err), SL_OK);
+    assert_false(sl_plan_has_replicas(&p));
+    assert_true(sl_plan_is_covered(&p, (const uint8_t[]){1, 0, 0, 0}));
+    assert_false(sl_plan_is_covered(&p, (const uint8_t[]){0, 0, 1, 0}));
+    assert_int_equal(sl_placement_make("replicas:4", &m, &p, &err), SL_ERR_ARG);
+    assert_int_equal(sl_placement_make("replicas:2", &m, &p, &err), SL_OK);
+    assert_true(sl_plan_has_replicas(&p));
+    for (uint32_t lost = 1; lost <= 3; lost++) {
+        uint8_t gone[4] = {0};
+        uint32_t takes[4] = {0};
+        gone[lost] = 1;
+        assert_true(sl_plan_is_covered(&p, gone));
+        for (uint32_t e = 0; e < 8; e++) {
+            uint32_t host = sl_plan_host_of(&p, 0, e, 7),
+                     now = sl_plan_host_among(&p, 0, e, 7, gone);
+            assert_true(now != lost && (host == lost || now == host));
+            assert_true(sl_plan_is_host(&p, 0, e, now));
+            takes[now] += host == lost;
+        }
+        for (uint32_t i = 1; i <= 3; i++) assert_true(i == lost || takes[i] > 0);
+    }
+    assert_false(sl_plan_is_covered(&p, (const uint8_t[]){0, 1, 1, 0}));
+    assert_int_equal(sl_placement_make("replicas:1", &m, &p, &err), SL_OK);
+    assert_false(sl_plan_has_replicas(&p));
+    sl_plan_free(&p);
+}
+
 static void local_plans(void **state) {
     (void)state;
     static const struct {
@@ -503,6 +536,7 @@ int main(void) {
         cmocka_unit_test(refused_messages),
         cmocka_unit_test(placements),
         cmocka_unit_test(made_placements),
+        cmocka_unit_test(replicas_by_number),
         cmocka_unit_test(local_plans),
         cmocka_unit_test(refusals),
         cmocka_unit_test(refused_workers),

@@ -464,6 +464,45 @@ static void what_it_waits_for(void **state) {
     stop(d);
 }
 
+static void without_the_sequencer_nobody_is_waited_for(void **state) {
+    (void)state;
+    desk *d = start(FOLLOWER, 2, 2, 2);
+    OK(sl_rounds_on_set(d->rounds, 0, 1, SET(0, 1), &err));
+    OK(send(d, (row){0, 0, 0, 0, 1, SET(0, 1)}, NULL)); /* waits for 1, */
+    OK(send(d, (row){0, 0, 0, 1, 1, NULL}, NULL));
+    OK(send(d, (row){2, 1, 0, 0, 5, SET(2)}, NULL)); /* and this for the word on its round */
+    nothing_is_ready(d);
+    OK(sl_rounds_on_leaderless(d->rounds, &err));
+    OK(sl_rounds_on_leaderless(d->rounds, &err));
+    assert_int_equal(sl_rounds_rows(d->rounds), 3);
+    runs(d, 0, 1, 0, 0, SET(0), "");
+    runs(d, 0, 1, 0, 1, SET(0), "");
+    heard(d, "drop 0 answered 1.0.0\ndrop 0 answered 1.0.1\n");
+    runs(d, 1, 5, 0, 0, SET(2), "");
+    OK(send(d, (row){0, 0, 1, 0, 1, NULL}, NULL)); /* whatever the layer and the round */
+    OK(send(d, (row){1, 0, 0, 0, 2, SET(1)}, NULL));
+    REFUSED(send(d, (row){1, 0, 0, 0, 2, SET(1)}, NULL), "before its reply");
+    OK(sl_rounds_on_set(d->rounds, 0, 2, SET(1), &err)); /* its last word */
+    OK(sl_rounds_on_lost(d->rounds, 0, &err));           /* nobody has to be asked */
+    heard(d, "drop 0 1.1.0\n");
+    runs(d, 0, 1, 1, 0, SET(), "");
+    runs(d, 0, 2, 0, 0, SET(1), "");
+    nothing_is_ready(d);
+    sl_rounds_reset(d->rounds, 2);
+    heard(d, "drop 1 answered 2.0.0\ndrop 2 answered 5.0.0\n");
+    OK(sl_rounds_on_set(d->rounds, 0, 1, SET(1, 2), &err)); /* members are waited for again */
+    OK(send(d, (row){1, 0, 0, 0, 1, SET(1, 2)}, NULL));
+    nothing_is_ready(d);
+    sl_rounds_reset(d->rounds, 3);
+    heard(d, "drop 1 1.0.0\n");
+    stop(d);
+    d = start(SEQUENCER, 1, 1, 1); /* which does not lose itself */
+    OK(sl_rounds_on_leaderless(d->rounds, &err));
+    OK(sl_rounds_on_join(d->rounds, 0, 0, &err));
+    heard(d, "set 0.1 {0} to {5,6}\nopen 0.1 {0} to {0}\n");
+    stop(d);
+}
+
 static void memory_runs_out(void **state) {
     (void)state;
     static desk d;
@@ -501,6 +540,7 @@ int main(void) {
         cmocka_unit_test(nobody_is_left_to_answer),
         cmocka_unit_test(deaths_are_told),
         cmocka_unit_test(what_it_waits_for),
+        cmocka_unit_test(without_the_sequencer_nobody_is_waited_for),
         cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -145,6 +145,15 @@ sl_status sl_attn_on_peer(sl_attn *a, const sl_wire_header *h, sl_span payload, 
     return a->ops->on_peer(a->side, h, payload, err);
 }
 
+void sl_attn_lose(sl_attn *a, uint32_t id) {
+    if (a->given_up || a->expert_index[id] == UINT32_MAX || a->lost[id]) return;
+    a->lost[id] = true;
+    if (sl_plan_is_covered(&a->w->plan, a->lost) && !SL_MUTATION(LONELY_STEP))
+        a->ops->lose(a->side, a->expert_index[id]);
+    else
+        sl_attn_give_up(a);
+}
+
 bool sl_attn_rests(const sl_attn *a) {
     return a->ops->rests(a->side);
 }
@@ -199,19 +208,22 @@ void sl_attn_close_side(sl_attn *a) {
     a->side = NULL;
     sl_cut_free(&a->cut);
     sl_free(a->expert_index);
+    sl_free(a->lost);
     a->expert_index = NULL;
+    a->lost = NULL;
 }
 
 sl_status sl_attn_open_side(sl_attn *a, sl_err *err) {
     const sl_worker *w = a->w;
     a->n_experts = (uint32_t)w->experts.n;
     a->expert_index = sl_alloc(w->plan.n_workers, sizeof *a->expert_index);
-    if (!a->expert_index) return sl_fail(err, SL_ERR_NOMEM, "index of expert workers");
+    a->lost = sl_alloc(w->plan.n_workers, 1);
+    if (!a->expert_index || !a->lost) return sl_fail(err, SL_ERR_NOMEM, "index of expert workers");
     memset(a->expert_index, 0xFF, w->plan.n_workers * sizeof *a->expert_index);
     for (uint32_t i = 0; i < a->n_experts; i++) a->expert_index[w->experts.ids[i]] = i;
     sl_status st = create_cut(a, err);
     if (st == SL_OK) st = a->ops->create(a, &a->side, err);
-    if (st == SL_OK) a->given_up = false;
+    if (st == SL_OK) a->given_up = a->leaderless = false;
     return st;
 }
 
@@ -248,6 +260,7 @@ void sl_attn_free(sl_attn *a) {
     sl_free(a->pairs);
     sl_free(a->logits);
     sl_free(a->expert_index);
+    sl_free(a->lost);
     sl_device_give(a->w->device, a->head_rows);
     sl_arena_free(&a->scratch);
     sl_free(a);

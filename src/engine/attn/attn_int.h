@@ -57,6 +57,8 @@ typedef struct sl_attn_side_ops {
     bool (*rests)(const void *side);
     /* Makes e a WAIT with its reason if rows are elsewhere. */
     void (*waits_for)(const void *side, sl_trace_event *e);
+    /* The expert worker is gone, and the others host all experts: what it owes is asked of them. */
+    void (*lose)(void *side, uint32_t expert_index);
     /* Ends a head that there is, drops all rows: they are lost. The device has none of them any
      * more. */
     void (*give_up)(void *side);
@@ -85,12 +87,14 @@ struct sl_attn {
     uint32_t n_out, out_cap, n_pairs;
     uint32_t n_experts;     /* expert workers */
     uint32_t *expert_index; /* [workers of the plan] by id: index among them, or UINT32_MAX */
+    uint8_t *lost;          /* [workers of the plan] by id: an expert worker that is gone */
     bool given_up;          /* steps were, and none begins by this plan */
+    bool leaderless;        /* the sequencer is gone: no round begins by this plan */
 };
 
 /* No step is to begin. */
 static inline bool sl_attn_holds(const sl_attn *a) {
-    return a->given_up || a->w->taker.holds;
+    return a->given_up || a->leaderless || a->w->taker.holds;
 }
 
 /* ---- slots (slot.c) ---- */
@@ -133,7 +137,8 @@ typedef struct sl_pass {
     uint32_t *id, *pos, *state, *done; /* as of sl_rowset */
     uint64_t *tag;
     const uint32_t **pages;
-    sl_mem x, h;           /* [max_rows][d_model]; h: what experts receive, then SHARED's result */
+    sl_mem x, h;           /* [max_rows][d_model]; h: what experts receive, */
+    sl_mem shared;         /* SHARED's result; none: h is, as no row leaves twice */
     uint32_t *expert;      /* [max_rows][top_k] */
     float *gate;           /* [max_rows][top_k] */
     uint32_t *owner;       /* [max_rows][top_k] index of the expert worker that computes it */
@@ -172,9 +177,11 @@ void sl_pass_block(sl_pass *p);
 void sl_pass_break(sl_pass *p);
 /* Rows pack_row of h to pack_at. */
 void sl_pass_pack(sl_pass *p);
-/* The shared expert, or the dense branch, in place: nobody needs the rows that left for the experts
- * any more, and the result is held where they were until the merge. */
+/* The shared expert, or the dense branch, of the rows that left for the experts: in place unless
+ * they may have to leave again, as there are replicas. */
 void sl_pass_shared(sl_pass *p);
+/* Where its result is held until the merge; none: this model has no such thing. */
+sl_mem sl_pass_shared_rows(const sl_pass *p);
 /* What came back, into x. */
 void sl_pass_add(sl_pass *p, const sl_stage_merge *m);
 

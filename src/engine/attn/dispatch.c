@@ -1,5 +1,5 @@
-/* A lane's rows to the experts and back: one message per expert worker and chunk of a layer, and
- * the merge in fixed order. */
+/* A lane's rows to the experts and back: one message per expert worker and chunk of a layer, once
+ * more to others where one of them is lost, and the merge in fixed order. */
 #include "engine/attn/lane.h"
 #include "engine/attn/outgoing.h"
 
@@ -9,28 +9,33 @@
 #include <string.h>
 
 /* What a chunk is made of: rows first .. end-1 of the step, and of their experts those of `group`
- * (UINT32_MAX: all). */
+ * (UINT32_MAX: all). `lost`: of these, those that this expert worker owes, which go to others now
+ * (UINT32_MAX: all, to their owners). */
 typedef struct selection {
-    uint32_t first, end, group;
+    uint32_t first, end, group, lost;
 } selection;
 
 static selection chunk_of(const sl_lane *lane, uint32_t chunk) {
-    if (lane->attn->cut.group) return (selection){0, lane->pass.n, chunk};
-    selection s = {.group = UINT32_MAX};
-    sl_cut_rows(lane->pass.n, lane->pass.step.n_cut, chunk, &s.first, &s.end);
+    selection s = {.end = lane->pass.n, .group = UINT32_MAX, .lost = UINT32_MAX};
+    if (lane->attn->cut.group)
+        s.group = chunk;
+    else
+        sl_cut_rows(lane->pass.n, lane->pass.step.n_cut, chunk, &s.first, &s.end);
     return s;
 }
 
 /* Where entry rj of the lane goes in a chunk, NULL: it is not of the chunk. */
 static sl_outgoing *goes_to(const sl_lane *lane, const selection *s, size_t rj, sl_outgoing *out) {
+    const sl_pass *p = &lane->pass;
     const uint32_t *group = lane->attn->cut.group;
-    if (s->group != UINT32_MAX && group[lane->pass.expert[rj]] != s->group) return NULL;
-    return &out[lane->pass.owner[rj]];
+    if (s->group != UINT32_MAX && group[p->expert[rj]] != s->group) return NULL;
+    if (s->lost == UINT32_MAX) return &out[p->owner[rj]];
+    return s->lost == p->owner[rj] ? &out[sl_outgoing_host(p, rj)] : NULL;
 }
 
 /* Whether that expert worker has the data of row r from an earlier chunk of the layer. */
-static bool has_data(const sl_lane *lane, uint32_t r, uint32_t worker) {
-    if (!lane->sent_row) return false;
+static bool has_data(const sl_lane *lane, const selection *s, uint32_t r, uint32_t worker) {
+    if (!lane->sent_row || s->lost != UINT32_MAX) return false;
     return lane->sent_row[(size_t)r * lane->attn->n_experts + worker] < lane->n_sent[worker];
 }
 
@@ -42,7 +47,7 @@ static void count_entries(const sl_lane *lane, const selection *s, sl_outgoing *
             if (!o) continue;
             if (o->last_row != r) {
                 o->n.rows++;
-                o->n.n_old += has_data(lane, r, (uint32_t)(o - out));
+                o->n.n_old += has_data(lane, s, r, (uint32_t)(o - out));
             }
             o->last_row = r;
             o->n.n_entries++;
@@ -51,11 +56,12 @@ static void count_entries(const sl_lane *lane, const selection *s, sl_outgoing *
 }
 
 /* Begins the next row of a message: with its data, or with where that was. */
-static void begin_row(sl_lane *lane, uint32_t r, uint32_t worker, bool old, sl_outgoing *o) {
+static void begin_row(sl_lane *lane, const selection *s, uint32_t r, uint32_t worker, bool old,
+                      sl_outgoing *o) {
     size_t sent = (size_t)r * lane->attn->n_experts + worker;
     if (old)
         o->view.old[o->at_row - (o->n.rows - o->n.n_old)] = lane->sent_row[sent];
-    else if (lane->sent_row)
+    else if (lane->sent_row && s->lost == UINT32_MAX)
         lane->sent_row[sent] = lane->n_sent[worker] + o->at_row;
     sl_outgoing_row(&lane->pass, r, !old, o);
 }
@@ -67,8 +73,8 @@ static void fill_entries(sl_lane *lane, const selection *s, bool old, sl_outgoin
     for (uint32_t r = s->first; r < s->end; r++) {
         for (uint32_t j = 0; j < k; j++) {
             sl_outgoing *o = goes_to(lane, s, (size_t)r * k + j, out);
-            if (!o || has_data(lane, r, (uint32_t)(o - out)) != old) continue;
-            if (o->last_row != r) begin_row(lane, r, (uint32_t)(o - out), old, o);
+            if (!o || has_data(lane, s, r, (uint32_t)(o - out)) != old) continue;
+            if (o->last_row != r) begin_row(lane, s, r, (uint32_t)(o - out), old, o);
             sl_outgoing_entry(&lane->pass, r, j, o);
         }
     }
@@ -88,9 +94,9 @@ static sl_status build_chunk(sl_lane *lane, const selection *s, uint32_t n_set) 
     }
     if (st != SL_OK) return st;
     fill_entries(lane, s, false, out);
-    if (lane->sent_row) fill_entries(lane, s, true, out);
-    for (uint32_t i = 0; lane->sent_row && i < n; i++)
-        lane->n_sent[i] += out[i].n.rows - out[i].n.n_old;
+    if (!lane->sent_row || s->lost != UINT32_MAX) return SL_OK;
+    fill_entries(lane, s, true, out);
+    for (uint32_t i = 0; i < n; i++) lane->n_sent[i] += out[i].n.rows - out[i].n.n_old;
     return SL_OK;
 }
 
@@ -114,9 +120,23 @@ static void pack_chunk(sl_lane *lane) {
         give_up(lane, st);
 }
 
+/* The chunk's rows of expert worker i, or the word that there are none. With a lost one the rows of
+ * its that are on their way already are asked of others later. */
+static sl_status send_message(sl_lane *lane, uint32_t i, sl_wire_header h, sl_buf *b) {
+    sl_attn *a = lane->attn;
+    uint32_t id = a->w->experts.ids[i];
+    sl_again_sent(&lane->again, h.chunk * a->n_experts + i, a->lost[id], h.rows > 0);
+    if (a->lost[id]) {
+        sl_net_buf_give(a->w->net, b);
+        if (h.rows == 0) sl_turns_reply(lane->turns, lane->id);
+        return SL_OK;
+    }
+    sl_status st = sl_worker_send(a->w, id, h, b);
+    return st == SL_ERR_PEER_DOWN ? SL_OK : st; /* which is heard of next */
+}
+
 /* To every expert worker. */
 static sl_status send_chunk(sl_lane *lane) {
-    sl_worker *w = lane->attn->w;
     bool with_set = carries_set(lane), last = lane->n_left == lane->attn->n_chunks - 1;
     sl_status st = SL_OK;
     for (uint32_t i = 0; st == SL_OK && i < lane->attn->n_experts; i++) {
@@ -132,7 +152,7 @@ static sl_status send_chunk(sl_lane *lane) {
                                   .rows = o->n.rows};
         sl_buf *b = o->buf;
         o->buf = NULL;
-        st = sl_worker_send(w, w->experts.ids[i], h, b);
+        st = send_message(lane, i, h, b);
     }
     return st;
 }
@@ -164,6 +184,92 @@ bool sl_lane_left(sl_lane *lane) {
     lane->attn->w->n.rows_created += lane->pass.n;
     return true;
 }
+
+/* ---- what a lost expert worker owes ---- */
+
+/* Room for the answers of as many calls as there can be now. */
+static sl_status reserve_answers(sl_lane *lane, sl_err *err) {
+    uint32_t n = lane->again.cap;
+    if (n <= lane->answers) return SL_OK;
+    sl_reply *bigger = sl_grow(lane->answer, lane->answers, n, sizeof *bigger);
+    if (!bigger) return sl_fail(err, SL_ERR_NOMEM, "%u answers", n);
+    lane->answer = bigger;
+    lane->answers = n;
+    return SL_OK;
+}
+
+/* The messages of an attempt, without their data. */
+static sl_status build_attempt(sl_lane *lane, uint32_t group, sl_err *err) {
+    sl_attn *a = lane->attn;
+    selection s = chunk_of(lane, group / a->n_experts);
+    s.lost = group % a->n_experts;
+    sl_status st = build_chunk(lane, &s, 0);
+    if (st != SL_OK) return sl_fail(err, st, "messages of rows that go again");
+    lane->attempt = sl_again_begin(&lane->again, group);
+    for (uint32_t i = 0; st == SL_OK && i < a->n_experts; i++) {
+        if (lane->pass.out[i].n.rows == 0) continue;
+        st = sl_again_with(&lane->again, group, i, err);
+        a->w->n.rows_reissued += lane->pass.out[i].n.rows;
+    }
+    return st == SL_OK ? reserve_answers(lane, err) : st;
+}
+
+/* The device packs the rows beside what the lane's task asks of it. */
+static void begin_attempt(sl_lane *lane, uint32_t group) {
+    sl_pass *p = &lane->pass;
+    const sl_event event = p->event;
+    sl_err err;
+    p->leaving = true;
+    if (build_attempt(lane, group, &err) != SL_OK) {
+        sl_log(SL_LOG_WARN, "lane", "%s", err.msg);
+        sl_outgoing_drop(p);
+        sl_attn_give_up(lane->attn);
+        return;
+    }
+    if (sl_again_end(&lane->again, group)) {
+        p->leaving = false;
+        sl_turns_reply(lane->turns, lane->id);
+        return;
+    }
+    sl_pass_pack(p);
+    lane->ask_of = group;
+    lane->asks = true;
+    lane->asked = p->event;
+    p->event = event;
+}
+
+static void send_attempt(sl_lane *lane) {
+    sl_attn *a = lane->attn;
+    for (uint32_t i = 0; i < a->n_experts; i++) {
+        sl_outgoing *o = &lane->pass.out[i];
+        const sl_wire_header h = {.kind = SL_MSG_DISPATCH,
+                                  .flags = SL_WIRE_AGAIN,
+                                  .attempt = lane->attempt,
+                                  .lane = lane->id,
+                                  .layer = a->m->moe_index[lane->pass.layer],
+                                  .chunk = lane->ask_of / a->n_experts,
+                                  .rows = o->n.rows};
+        if (!o->buf) continue;
+        sl_worker_send(a->w, a->w->experts.ids[i], h, o->buf); /* one that is lost is heard of */
+        o->buf = NULL;
+    }
+    lane->pass.leaving = lane->asks = false;
+}
+
+bool sl_lane_ask_again(sl_lane *lane) {
+    bool leaves = lane->begun && lane->task.kind == SL_TURN_BLOCK;
+    if (lane->asks) {
+        if (!sl_device_is_done(lane->attn->w->device, &lane->asked)) return false;
+        send_attempt(lane);
+        return true;
+    }
+    uint32_t group = leaves ? SL_AGAIN_NONE : sl_again_next(&lane->again);
+    if (group == SL_AGAIN_NONE) return false;
+    begin_attempt(lane, group);
+    return true;
+}
+
+/* ---- back ---- */
 
 /* The lane row that a tag names, or UINT32_MAX when it is not of the running step. */
 static uint32_t row_of(const sl_lane *lane, uint64_t tag) {
@@ -215,6 +321,36 @@ static uint32_t debtor(const sl_lane *lane, uint32_t r, uint64_t all) {
     return a->w->experts.ids[lane->pass.owner[(size_t)r * a->m->top_k + j]];
 }
 
+/* What came by attempts, in place of what its owners owed. */
+static sl_status collect_answers(sl_lane *lane, uint32_t *offender, sl_err *err) {
+    const sl_again *again = &lane->again;
+    for (uint32_t i = 0; i < again->n_calls; i++) {
+        const sl_again_call *c = &again->call[i];
+        if (c->state != SL_CALL_HERE) continue;
+        *offender = lane->attn->w->experts.ids[c->worker];
+        sl_status st = collect(lane, c->group % lane->attn->n_experts, &lane->answer[i].view, err);
+        if (st != SL_OK) return sl_err_prefix(err, "expert worker %u", *offender);
+    }
+    return SL_OK;
+}
+
+/* The bug: what came by attempts once more. */
+static void add_answers_twice(sl_lane *lane, sl_stage_merge m) {
+    uint32_t k = lane->attn->m->top_k;
+    size_t row_bytes = sl_wire_row_bytes(m.wire, lane->attn->m->d_model);
+    bool any = false;
+    m.shared = (sl_mem){0};
+    memset(lane->pass.piece, 0, (size_t)lane->pass.n * k * sizeof *lane->pass.piece);
+    for (uint32_t i = 0; i < lane->again.n_calls; i++) {
+        const sl_wire_return *v = &lane->answer[i].view;
+        bool here = lane->again.call[i].state == SL_CALL_HERE;
+        for (uint32_t j = 0; here && j < v->rows; j++, any = true)
+            lane->pass.piece[(size_t)row_of(lane, v->tag[j]) * k +
+                             (uint32_t)__builtin_ctzll(v->mask[j])] = v->data + j * row_bytes;
+    }
+    if (any) sl_pass_add(&lane->pass, &m);
+}
+
 sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
     sl_attn *a = lane->attn;
     uint32_t k = a->m->top_k;
@@ -226,6 +362,8 @@ sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
         sl_status st = collect(lane, expert, &lane->reply[i].view, err);
         if (st != SL_OK) return sl_err_prefix(err, "expert worker %u", *offender);
     }
+    sl_status st = collect_answers(lane, offender, err);
+    if (st != SL_OK) return st;
     for (uint32_t r = 0; r < lane->pass.n; r++) {
         if (lane->covered[r] != all) {
             *offender = debtor(lane, r, all);
@@ -234,9 +372,11 @@ sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) {
         }
     }
     const sl_stage_call c = sl_pass_call(&lane->pass, SL_OP_MERGE);
-    sl_pass_add(&lane->pass, &(sl_stage_merge){.x = c.rows.x,
-                                               .shared = a->m->d_ff_shared ? c.rows.h : (sl_mem){0},
-                                               .piece = lane->pass.piece,
-                                               .wire = (sl_wire_format)a->w->plan.wire});
+    const sl_stage_merge m = {.x = c.rows.x,
+                              .shared = sl_pass_shared_rows(&lane->pass),
+                              .piece = lane->pass.piece,
+                              .wire = (sl_wire_format)a->w->plan.wire};
+    sl_pass_add(&lane->pass, &m);
+    if (SL_MUTATION(DOUBLE_AGAIN)) add_answers_twice(lane, m);
     return SL_OK;
 }

@@ -75,12 +75,18 @@ static void end_block(sl_flow *f) {
 
 static void end_pack(sl_flow *f) {
     leave(f);
+    f->a->w->n.rows_created += f->pass.n;
     sl_flow_send(f);
     f->phase = SL_FLOW_RESTS;
     if (!f->shared.bytes) return;
     sl_pass_shared(&f->pass); /* while the batch is with the experts */
     sl_flow_store(f, f->pass.h, f->shared);
     f->phase = SL_FLOW_SHARED;
+}
+
+static void end_again(sl_flow *f) {
+    sl_flow_send(f);
+    f->phase = SL_FLOW_RESTS;
 }
 
 static void begin_head(sl_flow *f) {
@@ -103,6 +109,20 @@ static void end_head_piece(sl_flow *f) {
     sl_parts_over(&f->parts);
 }
 
+/* Rows that lost expert workers owe leave again, those of one block; false: there are none. */
+static bool leave_again(sl_flow *f) {
+    bool leaves;
+    if (!f->due) return false;
+    sl_pass_begin(&f->pass, SL_TRACE_DISPATCH, 0);
+    if (sl_flow_leave_again(f, &leaves) != SL_OK) {
+        sl_attn_give_up(f->a);
+        return true;
+    }
+    f->due = leaves;
+    if (leaves) f->phase = SL_FLOW_AGAIN;
+    return leaves;
+}
+
 /* Everything that the device is through with; false: nothing. */
 static bool go_on(sl_flow *f) {
     bool went = false;
@@ -114,6 +134,8 @@ static bool go_on(sl_flow *f) {
             end_pack(f);
         else if (f->phase == SL_FLOW_HEAD)
             end_head_piece(f);
+        else if (f->phase == SL_FLOW_AGAIN)
+            end_again(f);
         else
             f->phase = SL_FLOW_RESTS;
     }
@@ -124,6 +146,7 @@ static bool run(void *side) {
     sl_flow *f = side;
     sl_parts *p = &f->parts;
     if (f->phase != SL_FLOW_RESTS) return go_on(f);
+    if (leave_again(f)) return true;
     enter(f);
     if (!sl_parts_take(p)) return false;
     f->pass.layer = p->layer;
@@ -193,8 +216,10 @@ static void give_up(void *side) {
         const sl_part *p = &f->parts.part[i];
         bool returned = p->state == SL_PART_READY && sl_parts_comes_back(&f->parts, p->layer);
         if (p->state == SL_PART_AWAY || returned) f->a->w->n.rows_lost += p->rows;
+        f->a->w->n.steps_given_up += p->state != SL_PART_NONE;
         if (p->state != SL_PART_NONE) sl_flow_give_rows(f, i);
     }
+    f->due = false;
     sl_parts_reset(&f->parts);
     sl_outgoing_drop(&f->pass);
     sl_step_drop(&f->pass.step);
@@ -203,19 +228,29 @@ static void give_up(void *side) {
     sl_head_close(&f->a->head);
 }
 
+/* Others are asked for what it owes as soon as the pass is free. */
+static void lose(void *side, uint32_t expert_index) {
+    (void)expert_index;
+    ((sl_flow *)side)->due = true;
+}
+
 static sl_status create_storage(sl_flow *f, sl_err *err) {
     size_t rows = f->a->max_rows, k = f->a->m->top_k;
+    size_t twice = sl_plan_has_replicas(&f->a->w->plan) ? rows : 0;
     size_t bytes = sl_wire_row_bytes((sl_wire_format)f->a->w->plan.wire, f->a->m->d_model);
-    f->arrays = sl_alloc_arrays(SL_ARRAY(f->part, f->a->max_slots), SL_ARRAY(f->next, rows),
-                                SL_ARRAY(f->slot, rows), SL_ARRAY(f->tag, rows),
-                                SL_ARRAY(f->owed, rows), SL_TABLE(f->owner, rows, k),
-                                SL_TABLE(f->piece, rows, k * bytes), SL_ARRAY(f->batch_row, rows));
+    f->arrays =
+        sl_alloc_arrays(SL_ARRAY(f->part, f->a->max_slots), SL_ARRAY(f->next, rows),
+                        SL_ARRAY(f->slot, rows), SL_ARRAY(f->tag, rows), SL_ARRAY(f->owed, rows),
+                        SL_TABLE(f->owner, rows, k), SL_TABLE(f->piece, rows, k * bytes),
+                        SL_ARRAY(f->batch_row, rows), SL_TABLE(f->sent_expert, twice, k),
+                        SL_TABLE(f->sent_gate, twice, k), SL_ARRAY(f->copies, rows));
     if (!f->arrays) return sl_fail(err, SL_ERR_NOMEM, "storage of %zu rows in flight", rows);
     for (uint32_t r = 0; r < rows; r++) {
         f->next[r] = r + 1 < rows ? r + 1 : SL_FLOW_NONE;
         f->slot[r] = SL_FLOW_NONE;
     }
     sl_status st = sl_device_take_rows(f->a->w->device, rows, &f->x, err);
+    if (st == SL_OK && twice) st = sl_device_take_rows(f->a->w->device, rows, &f->sent, err);
     if (st == SL_OK && f->a->m->d_ff_shared)
         st = sl_device_take_rows(f->a->w->device, rows, &f->shared, err);
     return st;
@@ -227,6 +262,7 @@ static void free_side(void *side) {
     sl_pass_free(&f->pass);
     sl_device_give(f->a->w->device, f->x);
     sl_device_give(f->a->w->device, f->shared);
+    sl_device_give(f->a->w->device, f->sent);
     sl_free(f->arrays);
     sl_parts_free(&f->parts);
     sl_free(f);
@@ -259,4 +295,5 @@ const sl_attn_side_ops sl_attn_parts = {.create = create,
                                         .run = run,
                                         .rests = rests,
                                         .waits_for = waits_for,
+                                        .lose = lose,
                                         .give_up = give_up};

@@ -23,7 +23,8 @@ typedef enum sl_flow_phase {
     SL_FLOW_BLOCK, /* its rows, routed or through a dense block */
     SL_FLOW_PACK,  /* the same as they leave */
     SL_FLOW_SHARED,
-    SL_FLOW_HEAD, /* a piece of it */
+    SL_FLOW_HEAD,  /* a piece of it */
+    SL_FLOW_AGAIN, /* there is none; rows leave again, as a lost expert worker owes them */
 } sl_flow_phase;
 
 typedef struct sl_flow {
@@ -42,6 +43,13 @@ typedef struct sl_flow {
     sl_mem x;        /* [max_rows][d_model] residual stream */
     sl_mem shared;   /* [max_rows][d_model] of rows that are away; none: no shared experts */
     uint8_t *piece;  /* [max_rows][top_k] rows of the wire format */
+    /* Where there are replicas: what left, to leave again. */
+    sl_mem sent;           /* [max_rows][d_model] */
+    uint32_t *sent_expert; /* [max_rows][top_k] */
+    float *sent_gate;      /* [max_rows][top_k] */
+    uint8_t *copies;       /* [max_rows] sent again of a row that is away, */
+    uint32_t n_copies;     /* and of all */
+    bool due;              /* an expert worker was lost: rows may have to leave again */
     uint32_t free_row;
     uint32_t *batch_row; /* [max_rows] storage row of a row of the pass */
     void *arrays;        /* what they are all in */
@@ -61,6 +69,9 @@ void sl_flow_store(sl_flow *f, sl_mem rows, sl_mem out);
 sl_status sl_flow_leave(sl_flow *f) SL_MUST_CHECK;
 /* When the device has packed them. */
 void sl_flow_send(sl_flow *f);
+/* Rows of one block that lost expert workers owe leave again, for others. False: there are none.
+ * SL_ERR_LIMIT: more than expert workers have room for, SL_ERR_NOMEM. */
+sl_status sl_flow_leave_again(sl_flow *f, bool *leave) SL_MUST_CHECK;
 /* Books row i of a return; *slot is set when it completes a part, which is ready then or over, else
  * SL_FLOW_NONE. */
 sl_status sl_flow_collect(sl_flow *f, uint32_t expert_index, uint32_t moe, const sl_wire_return *v,

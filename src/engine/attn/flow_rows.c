@@ -25,9 +25,16 @@ void sl_flow_take_rows(sl_flow *f, uint32_t slot) {
     f->free_row = r;
 }
 
+/* None of its copies is with the experts any more. */
+static void forget_copies(sl_flow *f, uint32_t r) {
+    f->n_copies -= f->copies[r];
+    f->copies[r] = 0;
+}
+
 void sl_flow_give_rows(sl_flow *f, uint32_t slot) {
     uint32_t first = f->part[slot].first, last = first;
     for (uint32_t r = first; r != SL_FLOW_NONE; r = f->next[r]) {
+        forget_copies(f, r);
         f->slot[r] = SL_FLOW_NONE;
         f->owed[r] = 0;
         last = r;
@@ -79,18 +86,18 @@ void sl_flow_store(sl_flow *f, sl_mem rows, sl_mem out) {
 
 /* ---- out ---- */
 
-/* Notes who owes what and counts it. */
-static void assign(sl_flow *f) {
+/* Where entry ij of the pass goes; NULL: it does not leave. */
+static sl_outgoing *goes_to(const sl_pass *p, size_t ij) {
+    return p->owner[ij] == SL_FLOW_NONE ? NULL : &p->out[p->owner[ij]];
+}
+
+static void count(sl_flow *f) {
     const sl_pass *p = &f->pass;
-    sl_outgoing *out = p->out;
     uint32_t k = f->a->m->top_k;
-    sl_outgoing_assign(&f->pass);
     for (uint32_t i = 0; i < p->n; i++) {
-        uint32_t r = f->batch_row[i];
-        f->owed[r] = k == 64 ? UINT64_MAX : (1ull << k) - 1;
-        memcpy(f->owner + (size_t)r * k, p->owner + (size_t)i * k, k * sizeof *f->owner);
         for (uint32_t j = 0; j < k; j++) {
-            sl_outgoing *o = &out[p->owner[(size_t)i * k + j]];
+            sl_outgoing *o = goes_to(p, (size_t)i * k + j);
+            if (!o) continue;
             if (o->last_row != i) o->n.rows++;
             o->last_row = i;
             o->n.n_entries++;
@@ -98,26 +105,43 @@ static void assign(sl_flow *f) {
     }
 }
 
+/* Notes who owes what, and what that is where it may have to leave again. */
+static void assign(sl_flow *f) {
+    const sl_pass *p = &f->pass;
+    size_t k = f->a->m->top_k;
+    sl_outgoing_assign(&f->pass);
+    for (uint32_t i = 0; i < p->n; i++) {
+        uint32_t r = f->batch_row[i];
+        f->owed[r] = k == 64 ? UINT64_MAX : (1ull << k) - 1;
+        memcpy(f->owner + r * k, p->owner + i * k, k * sizeof *f->owner);
+        forget_copies(f, r);
+        if (!f->sent.bytes) continue;
+        memcpy(f->sent_expert + r * k, p->expert + i * k, k * sizeof *f->sent_expert);
+        memcpy(f->sent_gate + r * k, p->gate + i * k, k * sizeof *f->sent_gate);
+    }
+}
+
 static void fill(sl_flow *f) {
     sl_pass *p = &f->pass;
-    sl_outgoing *out = p->out;
     uint32_t k = f->a->m->top_k;
     for (uint32_t i = 0; i < p->n; i++) {
         for (uint32_t j = 0; j < k; j++) {
-            sl_outgoing *o = &out[p->owner[(size_t)i * k + j]];
+            sl_outgoing *o = goes_to(p, (size_t)i * k + j);
+            if (!o) continue;
             if (o->last_row != i) sl_outgoing_row(p, i, true, o);
             sl_outgoing_entry(p, i, j, o);
         }
     }
 }
 
-sl_status sl_flow_leave(sl_flow *f) {
+/* Messages of the pass's rows to those who own them now; the device packs them. */
+static sl_status pack(sl_flow *f) {
     sl_pass *p = &f->pass;
     uint32_t n = f->a->n_experts;
     for (uint32_t i = 0; i < n; i++) p->out[i] = (sl_outgoing){.last_row = SL_NO_ROW};
     p->leaving = true;
     p->n_pack = 0;
-    assign(f);
+    count(f);
     for (uint32_t i = 0; i < n; i++) {
         if (!p->out[i].n.rows || sl_outgoing_layout(f->a, NULL, &p->out[i]) == SL_OK) continue;
         sl_outgoing_drop(p);
@@ -128,10 +152,81 @@ sl_status sl_flow_leave(sl_flow *f) {
     return SL_OK;
 }
 
+sl_status sl_flow_leave(sl_flow *f) {
+    assign(f);
+    if (f->sent.bytes) sl_flow_store(f, f->pass.h, f->sent);
+    return pack(f);
+}
+
+/* A lost expert worker owes something of the row. */
+static bool owed_by_lost(const sl_flow *f, uint32_t r, uint32_t j) {
+    uint32_t owner = f->owner[(size_t)r * f->a->m->top_k + j];
+    return (f->owed[r] >> j & 1) && f->a->lost[f->a->w->experts.ids[owner]];
+}
+
+/* The row becomes one of the pass, with new owners of what is due, and no others. */
+static void load_again(sl_flow *f, uint32_t slot, uint32_t r, uint32_t pos) {
+    sl_pass *p = &f->pass;
+    size_t k = f->a->m->top_k;
+    uint32_t i = sl_pass_row(p, &p->slot[slot], pos, f->tag[r]);
+    f->batch_row[i] = r;
+    memcpy(p->expert + i * k, f->sent_expert + r * k, k * sizeof *p->expert);
+    memcpy(p->gate + i * k, f->sent_gate + r * k, k * sizeof *p->gate);
+    for (uint32_t j = 0; j < k; j++) {
+        p->owner[i * k + j] = SL_FLOW_NONE;
+        if (owed_by_lost(f, r, j))
+            p->owner[i * k + j] = f->owner[r * k + j] = sl_outgoing_host(p, i * k + j);
+    }
+}
+
+static void load_part_again(sl_flow *f, uint32_t slot) {
+    uint32_t k = f->a->m->top_k, pos = f->pass.slot[slot].life->done;
+    for (uint32_t r = f->part[slot].first; r != SL_FLOW_NONE; r = f->next[r], pos++) {
+        bool due = false;
+        for (uint32_t j = 0; j < k; j++) due = due || owed_by_lost(f, r, j);
+        if (!due) continue;
+        if (f->pass.n == 0) f->pass.layer = f->parts.part[slot].layer;
+        load_again(f, slot, r, pos);
+    }
+}
+
+/* What of a row goes to one expert worker takes the room of a row there. */
+static sl_status count_copies(sl_flow *f) {
+    const sl_pass *p = &f->pass;
+    uint32_t k = f->a->m->top_k;
+    for (uint32_t i = 0; i < p->n; i++) {
+        for (uint32_t j = 0; j < k; j++) {
+            const uint32_t *owner = p->owner + (size_t)i * k;
+            bool first = owner[j] != SL_FLOW_NONE;
+            for (uint32_t before = 0; first && before < j; before++)
+                first = owner[before] != owner[j];
+            f->copies[f->batch_row[i]] += first;
+            f->n_copies += first;
+            f->a->w->n.rows_reissued += first;
+        }
+    }
+    return f->n_copies <= f->a->max_rows ? SL_OK : SL_ERR_LIMIT;
+}
+
+sl_status sl_flow_leave_again(sl_flow *f, bool *leave) {
+    sl_pass *p = &f->pass;
+    p->n = 0;
+    for (uint32_t i = 0; i < f->a->max_slots; i++) {
+        const sl_part *part = &f->parts.part[i];
+        bool same = p->n == 0 || part->layer == p->layer;
+        if (part->state == SL_PART_AWAY && same) load_part_again(f, i);
+    }
+    *leave = p->n > 0;
+    if (!*leave) return SL_OK;
+    sl_status st = count_copies(f);
+    if (st != SL_OK) return st;
+    move(f, &(sl_stage_move){.n = p->n, .from = f->sent, .to = p->h, .from_row = f->batch_row});
+    return pack(f);
+}
+
 void sl_flow_send(sl_flow *f) {
     sl_worker *w = f->a->w;
     sl_pass *p = &f->pass;
-    w->n.rows_created += p->n;
     p->leaving = false;
     for (uint32_t i = 0; i < f->a->n_experts; i++) {
         sl_outgoing *o = &p->out[i];
@@ -140,6 +235,7 @@ void sl_flow_send(sl_flow *f) {
                                   .layer = f->a->m->moe_index[p->layer],
                                   .rows = o->n.rows};
         if (!o->buf) continue;
+        f->due = f->due || f->a->lost[w->experts.ids[i]];
         /* A lost expert worker is reported by its connection. */
         sl_worker_send(w, w->experts.ids[i], h, o->buf);
         o->buf = NULL;

@@ -56,9 +56,18 @@ static void refuse_expert(sl_lane *lane, uint32_t id, const sl_err *err) {
     sl_attn_give_up(lane->attn);
 }
 
+/* Who would say what comes next is gone: the next plan does. */
+static void end_last_round(sl_lane *lane) {
+    sl_member_reset(&lane->member, lane->attn->w->plan.epoch);
+}
+
 static void end_round(sl_lane *lane) {
     sl_err err;
     bool join = false;
+    if (lane->attn->leaderless) {
+        end_last_round(lane);
+        return;
+    }
     sl_status st =
         lane->have_next ? SL_OK : sl_fail(&err, SL_ERR_PROTOCOL, "no next set in the last reply");
     if (st == SL_OK)
@@ -117,6 +126,7 @@ static void begin_merge(sl_lane *lane) {
 static void end_merge(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
     give_replies(lane);
+    sl_again_close(&lane->again);
     w->n.rows_merged += lane->pass.n;
     const sl_trace_event flight = {.kind = SL_TRACE_FLIGHT,
                                    .lane = sl_trace_u16(lane->id),
@@ -184,9 +194,37 @@ bool sl_lane_go_on(sl_lane *lane) {
 
 /* ---- replies ---- */
 
+/* To an attempt to get what a lost expert worker owed. */
+static sl_status on_answer(sl_lane *lane, uint32_t expert_index, const sl_wire_header *h,
+                           sl_buf **payload, sl_err *err) {
+    sl_worker *w = lane->attn->w;
+    const sl_span span = *payload ? (sl_span){(*payload)->data, (*payload)->len} : (sl_span){0};
+    sl_wire_return v;
+    uint32_t call;
+    if (h->flags != SL_WIRE_AGAIN || span.len == 0)
+        return sl_fail(err, SL_ERR_PROTOCOL, "answer of %zu bytes to attempt %llu, flags %x",
+                       span.len, (unsigned long long)h->attempt, h->flags);
+    sl_status st =
+        sl_wire_return_decode(h, span, lane->attn->m, (sl_wire_format)w->plan.wire, &v, err);
+    if (st != SL_OK) return st;
+    sl_again_verdict verdict = sl_again_answered(&lane->again, expert_index, h->attempt, &call);
+    if (verdict == SL_AGAIN_WRONG)
+        return sl_fail(err, SL_ERR_PROTOCOL, "answer to attempt %llu, which lane %u did not make",
+                       (unsigned long long)h->attempt, lane->id);
+    if (verdict == SL_AGAIN_LATE) {
+        w->n.rows_late += h->rows;
+        return SL_OK;
+    }
+    lane->answer[call] = (sl_reply){.payload = *payload, .view = v, .here = true};
+    *payload = NULL;
+    if (verdict == SL_AGAIN_WHOLE) sl_turns_reply(lane->turns, lane->id);
+    return SL_OK;
+}
+
 sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_header *h,
                             sl_buf **payload, sl_err *err) {
     sl_attn *a = lane->attn;
+    if (h->flags & SL_WIRE_AGAIN) return on_answer(lane, expert_index, h, payload, err);
     uint32_t chunk = SL_MIN(h->chunk, a->n_chunks - 1);
     sl_reply *reply = &lane->reply[chunk * a->n_experts + expert_index];
     bool last = h->layer == a->m->n_moe - 1u && chunk == a->n_chunks - 1;
@@ -217,6 +255,9 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
         if (st != SL_OK) return st;
         lane->have_next = true;
     }
+    if (sl_again_replied(&lane->again, chunk * a->n_experts + expert_index) != SL_AGAIN_WHOLE)
+        return sl_fail(err, SL_ERR_PROTOCOL, "return for layer %u chunk %u, which is here",
+                       h->layer, chunk);
     *reply = (sl_reply){.payload = *payload, .view = v, .here = true};
     *payload = NULL;
     sl_turns_reply(lane->turns, lane->id);
@@ -225,10 +266,26 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
 
 /* ---- life ---- */
 
+void sl_lane_lose(sl_lane *lane, uint32_t expert_index) {
+    bool joins = lane->member.state == SL_MEMBER_JOINING;
+    sl_again_lost(&lane->again, expert_index);
+    if (lane->attn->leaderless && joins) end_last_round(lane);
+}
+
+/* What came to an attempt is needed no more. */
+static void drop_answer(void *ctx, uint32_t call) {
+    sl_lane *lane = ctx;
+    sl_net_buf_give(lane->attn->w->net, lane->answer[call].payload);
+    lane->answer[call] = (sl_reply){0};
+}
+
 void sl_lane_reset(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
     if (sl_turns_in_flight(lane->turns, lane->id)) w->n.rows_lost += lane->pass.n;
+    if (lane->pass.n > 0) w->n.steps_given_up++;
     give_replies(lane);
+    sl_again_reset(&lane->again);
+    lane->asks = false;
     sl_outgoing_drop(&lane->pass);
     if (lane->turns->in_head == lane->id) sl_head_close(&lane->attn->head);
     sl_turns_drop(lane->turns, lane->id);
@@ -252,6 +309,8 @@ sl_status sl_lane_create(sl_attn *a, sl_turns *turns, uint32_t id, sl_lane *lane
     if (!lane->covered || !lane->reply || (a->cut.group && (!lane->sent_row || !lane->n_sent)))
         return sl_fail(err, SL_ERR_NOMEM, "lane of %zu rows", rows);
     sl_status st = sl_pass_create(a, id, &lane->pass, err);
+    if (st == SL_OK)
+        st = sl_again_create(a->n_chunks, a->n_experts, drop_answer, lane, &lane->again, err);
     if (st == SL_OK) st = sl_idset_reserve(&lane->next, members, err);
     if (st == SL_OK) st = sl_member_init(&lane->member, a->w->id, members, err);
     if (st == SL_OK) sl_member_reset(&lane->member, a->w->plan.epoch);
@@ -261,8 +320,10 @@ sl_status sl_lane_create(sl_attn *a, sl_turns *turns, uint32_t id, sl_lane *lane
 void sl_lane_free(sl_lane *lane) {
     if (!lane->attn) return;
     if (lane->reply) give_replies(lane);
+    if (lane->again.group) sl_again_reset(&lane->again);
+    sl_again_free(&lane->again);
     sl_pass_free(&lane->pass);
-    void *const owned[] = {lane->covered, lane->reply, lane->sent_row, lane->n_sent};
+    void *const owned[] = {lane->covered, lane->reply, lane->sent_row, lane->n_sent, lane->answer};
     for (size_t i = 0; i < SL_LEN(owned); i++) sl_free(owned[i]);
     sl_member_free(&lane->member);
     sl_idset_free(&lane->next);

@@ -6,6 +6,7 @@
 #define SL_ENGINE_LANE_H
 
 #include "engine/attn/attn_int.h"
+#include "sched/again.h"
 #include "sched/membership.h"
 #include "sched/turns.h"
 
@@ -35,6 +36,15 @@ typedef struct sl_lane {
     /* rows that leave: the device packs a chunk, n_left have left */
     bool leaves, stay; /* leaves: the task has come so far */
     uint32_t n_left;
+
+    /* what lost expert workers owed, asked of others */
+    sl_again again;
+    sl_reply *answer; /* [answers] by call of `again` */
+    uint32_t answers;
+    bool asks;        /* the device packs an attempt, until... */
+    sl_event asked;   /* ...this */
+    uint32_t ask_of;  /* whose group it is */
+    uint64_t attempt; /* its number */
 } sl_lane;
 
 /* The side. */
@@ -58,6 +68,8 @@ void sl_lane_run(sl_lane *lane, const sl_turn *turn);
 bool sl_lane_go_on(sl_lane *lane);
 sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_header *h,
                             sl_buf **payload, sl_err *err) SL_MUST_CHECK;
+/* The expert worker is gone, and others can stand in for it. */
+void sl_lane_lose(sl_lane *lane, uint32_t expert_index);
 /* Drops the running step: its rows are lost. */
 void sl_lane_reset(sl_lane *lane);
 
@@ -68,6 +80,8 @@ void sl_lane_reset(sl_lane *lane);
 void sl_lane_leave(sl_lane *lane, bool stay);
 /* When the device has packed a chunk: sends it and begins the next one. True: all have left. */
 bool sl_lane_left(sl_lane *lane);
+/* Goes on with asking others for what lost expert workers owe; false: nothing to do. */
+bool sl_lane_ask_again(sl_lane *lane);
 /* Checks that the replies cover every row exactly and adds them to x in ascending router position,
  * then the shared expert's rows. On an error *offender is the expert worker at fault. */
 sl_status sl_lane_merge(sl_lane *lane, uint32_t *offender, sl_err *err) SL_MUST_CHECK;

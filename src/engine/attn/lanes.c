@@ -30,7 +30,7 @@ static bool run(void *side) {
     sl_lanes *ls = side;
     sl_turn turn;
     for (uint32_t l = 0; l < ls->attn->n_lanes; l++)
-        if (sl_lane_go_on(&ls->lane[l])) return true;
+        if (sl_lane_go_on(&ls->lane[l]) || sl_lane_ask_again(&ls->lane[l])) return true;
     if (!sl_turns_next(&ls->turns, &turn)) return false;
     sl_lane_run(&ls->lane[turn.lane], &turn);
     return true;
@@ -56,6 +56,12 @@ static void waits_for(const void *side, sl_trace_event *e) {
                               .layer = flight ? sl_trace_u16(lane->pass.layer) : 0};
         if (flight) return;
     }
+}
+
+static void lose(void *side, uint32_t expert_index) {
+    sl_lanes *ls = side;
+    if (expert_index == 0) ls->attn->leaderless = true;
+    for (uint32_t l = 0; l < ls->attn->n_lanes; l++) sl_lane_lose(&ls->lane[l], expert_index);
 }
 
 /* The head of a step needs no expert, and its requests have advanced. */
@@ -116,4 +122,5 @@ const sl_attn_side_ops sl_attn_lanes = {.create = create,
                                         .run = run,
                                         .rests = rests,
                                         .waits_for = waits_for,
+                                        .lose = lose,
                                         .give_up = give_up};

@@ -3,13 +3,21 @@
 
 #include <string.h>
 
+uint32_t sl_outgoing_host(const sl_pass *p, size_t rj) {
+    const sl_attn *a = p->attn;
+    size_t r = rj / a->m->top_k;
+    uint32_t moe = a->m->moe_index[p->layer], key = sl_plan_row_key(p->id[r], p->pos[r], moe);
+    return a->expert_index[sl_plan_host_among(&a->w->plan, moe, p->expert[rj], key, a->lost)];
+}
+
 void sl_outgoing_assign(sl_pass *p) {
     const sl_attn *a = p->attn;
     uint32_t k = a->m->top_k, moe = a->m->moe_index[p->layer];
     for (uint32_t r = 0; r < p->n; r++) {
         uint32_t key = sl_plan_row_key(p->id[r], p->pos[r], moe);
         for (size_t rj = (size_t)r * k; rj < ((size_t)r + 1) * k; rj++)
-            p->owner[rj] = a->expert_index[sl_plan_host_of(&a->w->plan, moe, p->expert[rj], key)];
+            p->owner[rj] =
+                a->expert_index[sl_plan_host_among(&a->w->plan, moe, p->expert[rj], key, a->lost)];
     }
 }
 

@@ -20,6 +20,10 @@ struct sl_outgoing {
  * expert worker that computes it. */
 void sl_outgoing_assign(sl_pass *p);
 
+/* The index of the expert worker, of those who are there, that computes entry rj = row * top_k +
+ * position of them. */
+uint32_t sl_outgoing_host(const sl_pass *p, size_t rj);
+
 /* Takes a buffer for what o->n counts; `set` has o->n.n_set ids. SL_ERR_NOMEM. */
 sl_status sl_outgoing_layout(const sl_attn *a, const uint32_t *set, sl_outgoing *o) SL_MUST_CHECK;
 /* Begins row r, with its data, which sl_pass_pack will write, or (a row that came with an

@@ -77,10 +77,22 @@ void sl_pass_block(sl_pass *p) {
         run(p, SL_OP_ROUTE, SL_TRACE_ROUTER);
 }
 
+sl_mem sl_pass_shared_rows(const sl_pass *p) {
+    if (!p->attn->m->d_ff_shared) return (sl_mem){0};
+    return p->shared.bytes ? p->shared : p->h;
+}
+
 void sl_pass_shared(sl_pass *p) {
     bool branch = p->attn->m->dense_branch;
     if (SL_MUTATION(LOST_SHARED) && p->n % 7 == 0) return;
-    run(p, SL_OP_SHARED, branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED);
+    sl_stage_call copy = sl_pass_call(p, SL_OP_MOVE), c = sl_pass_call(p, SL_OP_SHARED);
+    sl_pass_begin(p, branch ? SL_TRACE_BRANCH : SL_TRACE_SHARED, p->n);
+    if (p->shared.bytes) {
+        copy.move = (sl_stage_move){.n = p->n, .from = p->h, .to = p->shared};
+        sl_pass_submit(p, &copy);
+        c.rows.h = p->shared;
+    }
+    sl_pass_submit(p, &c);
 }
 
 void sl_pass_pack(sl_pass *p) {
@@ -127,7 +139,10 @@ sl_status sl_pass_create(sl_attn *a, uint32_t lane, sl_pass *p, sl_err *err) {
     sl_status st = sl_step_create(&a->slots, &a->cut, lane, a->max_rows, a->w->plan.prefill_stretch,
                                   &p->step, err);
     if (st == SL_OK) st = sl_device_take_rows(a->w->device, rows, &p->x, err);
-    return st == SL_OK ? sl_device_take_rows(a->w->device, rows, &p->h, err) : st;
+    if (st == SL_OK) st = sl_device_take_rows(a->w->device, rows, &p->h, err);
+    /* aep keeps what left in a storage of its own. */
+    bool twice = a->m->d_ff_shared && a->ops == &sl_attn_lanes && sl_plan_has_replicas(&a->w->plan);
+    return st == SL_OK && twice ? sl_device_take_rows(a->w->device, rows, &p->shared, err) : st;
 }
 
 void sl_pass_free(sl_pass *p) {
@@ -135,6 +150,7 @@ void sl_pass_free(sl_pass *p) {
     sl_outgoing_drop(p);
     sl_device_give(p->attn->w->device, p->x);
     sl_device_give(p->attn->w->device, p->h);
+    sl_device_give(p->attn->w->device, p->shared);
     sl_free(p->arrays);
     sl_step_free(&p->step);
 }

@@ -153,6 +153,7 @@ struct sl_engine {
     sl_replan *replan;  /* ...this; NULL: it rests */
     sl_replan own;      /* what recovery asks for */
     uint64_t change_us; /* when that began */
+    bool stuck;         /* the last of these was not taken in time */
     sl_recover recover;
     sl_adapting adapting;
     uint64_t held_us, pause_us; /* HOLD of the change that is under way; what the last one took */

@@ -152,6 +152,9 @@ typedef struct sl_worker_stats {
     uint64_t cpu_us; /* of its owner thread: the fabric's, where execution is emulated */
     uint64_t rows_created, rows_merged, rows_cancelled, rows_lost, rows_stale;
     uint64_t memory_free, machine;    /* bytes that are left there; which one it is */
+    uint64_t rows_reissued;           /* sent to another expert worker, as theirs was lost */
+    uint64_t rows_late;               /* that came when another answer had counted */
+    uint64_t steps_given_up;          /* done again from their beginning */
     uint64_t batch[SL_BATCH_BUCKETS]; /* calls by rows of one expert */
 } sl_worker_stats;
 

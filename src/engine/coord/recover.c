@@ -10,6 +10,8 @@
 #include <string.h>
 
 #define CHANGE_US 30000000u /* for workers to map what a plan gives them, and to be quiet */
+/* The same where others stand in for who is lost, and map nothing; then steps are given up. */
+#define STEPS_END_US 5000000u
 /* A link that breaks between two workers is often the first that is heard of an end. */
 #define LINK_GRACE_US 200000u
 /* What is said of links so long after a change began is said of its own. */
@@ -67,12 +69,24 @@ static void look_at_links(sl_engine *e, uint64_t now_us) {
 
 /* ---- words ---- */
 
+/* Whether steps in flight can end before the change: nobody waits for what is lost, or others by
+ * whom all experts are hosted, too, stand in for it. Unless it was tried, and steps did not end. */
+static bool steps_end(const sl_engine *e) {
+    if (e->recover.service == SL_RECOVER_SERVES) return true;
+    if (e->recover.mending || e->stuck) return false;
+    uint8_t lost[SL_MAX_WORKERS];
+    for (uint32_t i = 0; i < e->plan.n_workers; i++)
+        lost[i] = !e->recover.place[i].planned || !sl_roster_serves(&e->roster, i);
+    return sl_plan_is_covered(&e->plan, lost);
+}
+
 static void change(sl_engine *e) {
     sl_replan *r = &e->own;
     sl_err err;
-    /* Where nobody waits for what is lost, steps in flight end as ever. */
-    bool breaks = e->recover.service != SL_RECOVER_SERVES;
-    *r = (sl_replan){.timeout_us = CHANGE_US, .there = e->recover.there, .breaks = breaks};
+    bool breaks = !steps_end(e), serves = e->recover.service == SL_RECOVER_SERVES;
+    *r = (sl_replan){.timeout_us = breaks || serves ? CHANGE_US : STEPS_END_US,
+                     .there = e->recover.there,
+                     .breaks = breaks};
     sl_status st = sl_plan_among(&e->home, e->recover.there, &r->plan, &err);
     if (st == SL_OK) {
         e->change_us = sl_clock_now_us(&e->clock);
@@ -89,6 +103,7 @@ static void look_at_change(sl_engine *e, uint64_t now_us) {
     if (!r->done) return;
     sl_plan_free(&r->plan);
     r->done = false;
+    e->stuck = !r->taken && (e->stuck || r->status == SL_ERR_TIMEOUT);
     sl_recover_changed(&e->recover, r->taken, r->taken ? SL_ROSTER_NONE : e->change.culprit,
                        now_us);
 }

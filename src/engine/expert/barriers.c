@@ -1,10 +1,12 @@
 /* The expert side of schedules with barriers: what lies at the places of src/sched/rounds.h:
  * dispatches, kept until the last chunk of their layer is answered. A chunk that may run becomes
- * one grouped GEMM over the rows of all members, and every member gets one reply. */
+ * one grouped GEMM over the rows of all members, and every member gets one reply. So does a call of
+ * one member outside of rounds (src/sched/calls.h); its places come after those of rounds. */
 #include "engine/expert/expert.h"
 
 #include "base/log.h"
 #include "base/mutate.h"
+#include "sched/calls.h"
 #include "sched/rounds.h"
 
 #include <string.h>
@@ -22,9 +24,12 @@ typedef struct barriers {
     sl_worker *w;
     const sl_model_spec *m;
     sl_rounds *rounds;
-    message *message;   /* by place */
+    sl_calls calls;
+    message *message;   /* by place: those of rounds, then those of calls */
     sl_round_task task; /* when begun, it waits for `event` */
     bool begun;
+    bool alone; /* the task is a call: of this one sender, at this one place */
+    uint32_t caller, call_place;
     sl_event event;
     uint32_t entries;             /* of task */
     bool packing;                 /* its answers are at the device, too */
@@ -120,6 +125,17 @@ static sl_status on_set(barriers *x, const sl_wire_header *h, sl_span payload, s
     return st == SL_OK ? sl_rounds_on_set(x->rounds, h->lane, h->round, &set, err) : st;
 }
 
+/* Where a call lies. */
+static uint32_t place_of_call(const barriers *x, uint32_t call) {
+    return sl_rounds_places(x->rounds) + call;
+}
+
+static void drop_calls(barriers *x, uint32_t member) {
+    uint32_t call;
+    while ((call = sl_calls_drop(&x->calls, member)) != SL_CALLS_NONE)
+        drop(x, place_of_call(x, call), false);
+}
+
 /* Attention worker `member` is dead: the sequencer says so, or at the sequencer somebody who knows.
  * Its connection here goes, too. */
 static sl_status on_dead(barriers *x, uint32_t member, sl_err *err) {
@@ -127,6 +143,7 @@ static sl_status on_dead(barriers *x, uint32_t member, sl_err *err) {
         return sl_fail(err, SL_ERR_PROTOCOL, "death of worker %u of %u", member,
                        x->w->plan.n_workers);
     bool known = sl_rounds_is_dead(x->rounds, member);
+    drop_calls(x, member);
     sl_status st = sl_rounds_on_dead(x->rounds, member, err);
     if (known || !sl_rounds_is_dead(x->rounds, member)) return st;
     /* A worker that lives learns of it. */
@@ -152,10 +169,14 @@ static sl_status on_peer(void *side, const sl_wire_header *h, sl_span payload, s
 }
 
 /* With a connection to an attention worker gone, the sequencer decides that it is dead, other
- * expert workers tell it. */
+ * expert workers tell it. Without the sequencer nobody is waited for. */
 static sl_status on_gone(void *side, uint32_t id, bool left, sl_err *err) {
     barriers *x = side;
     (void)left;
+    sl_status st = SL_OK;
+    if (id == x->w->experts.ids[0]) st = sl_rounds_on_leaderless(x->rounds, err);
+    if (st != SL_OK) return st;
+    drop_calls(x, id);
     if (!(x->w->plan.worker[id].roles & SL_ROLE_ATTENTION)) return SL_OK;
     return sl_rounds_is_sequencer(x->rounds) ? on_dead(x, id, err)
                                              : sl_rounds_on_lost(x->rounds, id, err);
@@ -173,7 +194,8 @@ static sl_status decode(const barriers *x, const sl_wire_header *h, const sl_buf
     if (!b) return SL_OK;
     st = sl_wire_dispatch_decode(h, (sl_span){b->data, b->len}, x->m,
                                  (sl_wire_format)x->w->plan.wire, v, err);
-    return st == SL_OK ? sl_worker_check_rows(x->w, h, v, 0, err) : st;
+    return st == SL_OK ? sl_worker_check_rows(x->w, h, v, 0, sl_lane_max_rows(&x->w->plan), err)
+                       : st;
 }
 
 /* How many rows with data chunks of this layer before h's have brought; v may refer to those. */
@@ -191,11 +213,27 @@ static sl_status count_data(const barriers *x, const sl_wire_header *h, const sl
     return SL_OK;
 }
 
+/* Rows that stand in for a lost expert worker's. */
+static sl_status on_call(barriers *x, const sl_wire_header *h, const sl_wire_dispatch *v,
+                         sl_buf **payload, sl_err *err) {
+    uint32_t call;
+    if (h->flags != SL_WIRE_AGAIN || h->rows == 0)
+        return sl_fail(err, SL_ERR_PROTOCOL, "attempt of %u rows, flags %x", h->rows, h->flags);
+    if (sl_rounds_is_dead(x->rounds, h->src)) return SL_OK;
+    sl_status st = sl_calls_on_call(&x->calls, h->src, &call, err);
+    if (st != SL_OK) return st;
+    x->message[place_of_call(x, call)] =
+        (message){.h = *h, .payload = *payload, .view = *v, .came_ns = x->w->came_ns};
+    *payload = NULL;
+    return SL_OK;
+}
+
 static sl_status on_dispatch(void *side, const sl_wire_header *h, sl_buf **payload, sl_err *err) {
     barriers *x = side;
     sl_wire_dispatch v = {0};
     uint32_t data = 0, place;
     sl_status st = decode(x, h, *payload, &v, err);
+    if (st == SL_OK && (h->flags & SL_WIRE_AGAIN)) return on_call(x, h, &v, payload, err);
     if (st == SL_OK && !sl_rounds_is_dead(x->rounds, h->src)) st = count_data(x, h, &v, &data, err);
     const sl_round_msg m = round_msg(h, &v);
     if (st == SL_OK) st = sl_rounds_on_dispatch(x->rounds, &m, &place, err);
@@ -371,12 +409,13 @@ static void pack_returns(barriers *x) {
 
 static void send_return(barriers *x, uint32_t i) {
     const sl_round_task *t = &x->task;
-    if (!sl_rounds_is_owed(x->rounds, t->place[i])) {
+    bool owed = x->alone ? sl_calls_is_owed(&x->calls) : sl_rounds_is_owed(x->rounds, t->place[i]);
+    if (!owed) {
         sl_net_buf_give(x->w->net, x->reply[i]);
         return;
     }
     const sl_wire_header h = {.kind = SL_MSG_RETURN,
-                              .flags = t->next ? SL_WIRE_SET : 0,
+                              .flags = (t->next ? SL_WIRE_SET : 0) | (x->alone ? SL_WIRE_AGAIN : 0),
                               .round = t->round,
                               .lane = t->lane,
                               .layer = t->layer,
@@ -440,6 +479,16 @@ static bool begin_task(barriers *x) {
     return true;
 }
 
+static void end_task(barriers *x) {
+    if (!x->alone) {
+        sl_rounds_end(x->rounds);
+        return;
+    }
+    drop(x, x->call_place, true);
+    sl_calls_end(&x->calls);
+    x->alone = false;
+}
+
 /* The device is through with what the task has asked. All members are answered at once: who has its
  * answer may send the next layer. */
 static void go_on(barriers *x) {
@@ -452,15 +501,33 @@ static void go_on(barriers *x) {
     }
     for (uint32_t i = 0; i < x->task.n; i++) send_return(x, i);
     x->begun = x->packing = false;
-    sl_rounds_end(x->rounds);
+    end_task(x);
+}
+
+/* A call of one member, as a task. */
+static bool take_call(barriers *x) {
+    uint32_t call = sl_calls_begin(&x->calls);
+    x->alone = call != SL_CALLS_NONE;
+    if (!x->alone) return false;
+    x->call_place = place_of_call(x, call);
+    const sl_wire_header *h = &x->message[x->call_place].h;
+    x->caller = h->src;
+    x->task = (sl_round_task){.lane = h->lane,
+                              .layer = h->layer,
+                              .chunk = h->chunk,
+                              .round = h->attempt,
+                              .n = 1,
+                              .member = &x->caller,
+                              .place = &x->call_place};
+    return true;
 }
 
 static bool run(void *side) {
     barriers *x = side;
     bool went = !x->begun;
-    if (went && !sl_rounds_begin(x->rounds, &x->task)) return false;
+    if (went && !take_call(x) && !sl_rounds_begin(x->rounds, &x->task)) return false;
     if (went && !begin_task(x)) {
-        sl_rounds_end(x->rounds);
+        end_task(x);
         return true;
     }
     for (; x->begun && sl_device_is_done(x->w->device, &x->event); went = true) go_on(x);
@@ -496,11 +563,15 @@ static sl_status create_rounds(barriers *x, sl_err *err) {
                                    .watch = w->watch};
     sl_status st = sl_rounds_create(&shape, &x->rounds, err);
     if (st != SL_OK) return st;
-    x->arrays =
-        sl_alloc_arrays(SL_ARRAY(x->message, sl_rounds_places(x->rounds)), SL_ARRAY(x->reply, n),
-                        SL_ARRAY(x->first, n + 1), SL_ARRAY(x->part, n));
+    /* A member has a group of rows for each lane, chunk and owner, and one message of each. */
+    uint32_t calls = p->lanes * p->chunks * ((uint32_t)w->experts.n - 1);
+    st = sl_calls_create(&w->attention, calls, &x->calls, err);
+    if (st != SL_OK) return st;
+    uint32_t places = place_of_call(x, sl_calls_places(&x->calls));
+    x->arrays = sl_alloc_arrays(SL_ARRAY(x->message, places), SL_ARRAY(x->reply, n),
+                                SL_ARRAY(x->first, n + 1), SL_ARRAY(x->part, n));
     if (x->arrays) return SL_OK;
-    return sl_fail(err, SL_ERR_NOMEM, "%u messages of rounds", sl_rounds_places(x->rounds));
+    return sl_fail(err, SL_ERR_NOMEM, "%u messages of rounds", places);
 }
 
 static sl_status create_buffers(barriers *x, sl_err *err) {
@@ -531,6 +602,10 @@ static void free_side(void *side) {
     if (!x) return;
     for (uint32_t i = 0; x->begun && i < x->task.n; i++) sl_net_buf_give(x->w->net, x->reply[i]);
     if (x->rounds) sl_rounds_reset(x->rounds, 0);
+    for (size_t i = 0; x->arrays && i < x->w->attention.n; i++)
+        drop_calls(x, x->w->attention.ids[i]);
+    if (x->alone) drop(x, x->call_place, true);
+    sl_calls_free(&x->calls);
     sl_rounds_free(x->rounds);
     free_buffers(x);
     sl_free(x->arrays);

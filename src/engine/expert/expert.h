@@ -37,9 +37,10 @@ bool sl_expert_queues_are_empty(const void *side);
 uint32_t sl_worker_max_pairs(const sl_worker *w, const sl_model_spec *m);
 /* By another plan of the same workers. */
 uint32_t sl_worker_pairs_by(const sl_worker *w, const sl_plan *p, const sl_model_spec *m);
-/* Of a decoded dispatch: with the `held` rows of its sender that are here already no more than are
- * reserved, all for experts that are hosted here, no row for one twice. */
+/* Of a decoded dispatch: with the `held` rows of its sender that are here already no more than
+ * `most`, which are reserved, all for experts that are hosted here, no row for one twice. */
 sl_status sl_worker_check_rows(const sl_worker *w, const sl_wire_header *h,
-                               const sl_wire_dispatch *v, uint32_t held, sl_err *err) SL_MUST_CHECK;
+                               const sl_wire_dispatch *v, uint32_t held, uint32_t most,
+                               sl_err *err) SL_MUST_CHECK;
 
 #endif

@@ -3,7 +3,7 @@
  * attention worker that has rows in a batch gets one message back, with one position a row.
  *
  * Rows are unpacked when they come, into storage of max_num_batched_tokens rows for each attention
- * worker: what it may have in flight. */
+ * worker: what it may have in flight; twice as many where there are replicas. */
 #include "engine/expert/expert.h"
 
 #include "base/log.h"
@@ -48,6 +48,7 @@ typedef struct queues {
     sl_worker *w;
     const sl_model_spec *m;
     uint32_t max_rows, max_pairs; /* of all attention workers */
+    uint32_t each;                /* rows of one of them */
     sl_queues *queues;
     source *source; /* [n_workers of the plan] */
     row *row;       /* [max_rows] */
@@ -118,7 +119,7 @@ static sl_status on_dispatch(void *side, const sl_wire_header *h, sl_buf **paylo
     sl_span span = *payload ? (sl_span){(*payload)->data, (*payload)->len} : (sl_span){0};
     sl_status st = check_header(x, src, h, span, err);
     if (st == SL_OK) st = sl_wire_dispatch_decode(h, span, x->m, wire, &v, err);
-    if (st == SL_OK) st = sl_worker_check_rows(x->w, h, &v, x->source[src].held, err);
+    if (st == SL_OK) st = sl_worker_check_rows(x->w, h, &v, x->source[src].held, x->each, err);
     if (st != SL_OK) return st;
     source *s = &x->source[src];
     if (x->in.n + v.rows > x->max_rows) { /* rows leave storage before their lists are empty */
@@ -305,7 +306,7 @@ static sl_status on_gone(void *side, uint32_t id, bool left, sl_err *err) {
 /* Each attention worker has its own part of the row storage, so that no other can fill it. */
 static void share_rows(queues *x) {
     const sl_plan *p = &x->w->plan;
-    uint32_t each = sl_lane_max_rows(p), at = 0;
+    uint32_t each = x->each, at = 0;
     for (uint32_t i = 0; i < p->n_workers; i++) {
         x->source[i].free_row = NONE;
         if (!(p->worker[i].roles & SL_ROLE_ATTENTION)) continue;
@@ -317,7 +318,9 @@ static void share_rows(queues *x) {
 static sl_status create_storage(queues *x, sl_err *err) {
     const sl_plan *p = &x->w->plan;
     arrivals *in = &x->in;
-    x->max_rows = sl_lane_max_rows(p) * (uint32_t)x->w->attention.n;
+    /* Where there are replicas, a row that is here may come again, in place of a lost worker's. */
+    x->each = sl_lane_max_rows(p) * (sl_plan_has_replicas(p) ? 2 : 1);
+    x->max_rows = x->each * (uint32_t)x->w->attention.n;
     x->max_pairs = sl_worker_max_pairs(x->w, x->m);
     x->arrays =
         sl_alloc_arrays(SL_ARRAY(x->source, p->n_workers), SL_ARRAY(x->row, x->max_rows),

@@ -11,8 +11,8 @@ uint32_t sl_worker_max_pairs(const sl_worker *w, const sl_model_spec *m) {
 }
 
 sl_status sl_worker_check_rows(const sl_worker *w, const sl_wire_header *h,
-                               const sl_wire_dispatch *v, uint32_t held, sl_err *err) {
-    uint32_t most = sl_lane_max_rows(&w->plan);
+                               const sl_wire_dispatch *v, uint32_t held, uint32_t most,
+                               sl_err *err) {
     if (h->rows > most - held)
         return sl_fail(err, SL_ERR_PROTOCOL, "%u rows in flight, %u are reserved", held + h->rows,
                        most);

@@ -30,7 +30,10 @@
     X(rows_lost)                                                                                   \
     X(rows_stale)                                                                                  \
     X(memory_free)                                                                                 \
-    X(machine)
+    X(machine)                                                                                     \
+    X(rows_reissued)                                                                               \
+    X(rows_late)                                                                                   \
+    X(steps_given_up)
 
 /* Rows that one expert got in one call: 1, 2, 3-4, 5-8, ..., more than 32768. */
 #define SL_BATCH_BUCKETS 17u

@@ -43,6 +43,43 @@ static sl_status place_by_popularity(const double *a, const sl_model_spec *m, ui
     return st;
 }
 
+/* Each expert on `copies` workers, which share its rows evenly. Those beside the first differ from
+ * expert to expert, so that what a lost worker leaves is spread over all others. */
+static sl_status place_everywhere(uint32_t copies, sl_plan *p, sl_err *err) {
+    uint32_t n, *ids = sl_placement_expert_workers(p, &n), E = p->n_experts;
+    sl_share *share = sl_alloc((size_t)E * copies, sizeof *share);
+    uint32_t *count = sl_alloc(E, sizeof *count);
+    sl_status st =
+        ids && share && count ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "placement of %u experts", E);
+    if (st == SL_OK && (copies == 0 || copies > n))
+        st = sl_fail(err, SL_ERR_ARG, "%u replicas of each expert, %u expert workers", copies, n);
+    for (uint32_t e = 0; st == SL_OK && e < E; e++) {
+        uint32_t first = (uint32_t)((uint64_t)e * n / E);
+        count[e] = copies;
+        for (uint32_t i = 0; i < copies; i++) {
+            uint32_t off = i == 0 ? 0 : 1 + (e + i) % (n - 1);
+            share[(size_t)e * copies + i] = (sl_share){ids[(first + off) % n], 1.0 / copies};
+        }
+    }
+    sl_placement made;
+    if (st == SL_OK) st = sl_placement_of_shares(share, count, 1, E, &made, err);
+    if (st == SL_OK) {
+        sl_placement_free(&p->place);
+        p->place = made;
+    }
+    sl_free(ids);
+    sl_free(share);
+    sl_free(count);
+    return st;
+}
+
+/* Of replicas:N; 0: it names a file. */
+static uint32_t number_of(const char *text) {
+    char *end;
+    unsigned long n = strtoul(text, &end, 10);
+    return *text >= '0' && *text <= '9' && *end == '\0' ? (uint32_t)SL_MIN(n, UINT32_MAX) : 0;
+}
+
 sl_status sl_placement_make(const char *how, const sl_model_spec *m, sl_plan *p, sl_err *err) {
     if (strcmp(how, "contiguous") == 0) return sl_placement_spread(false, p, err);
     if (strcmp(how, "round-robin") == 0) return sl_placement_spread(true, p, err);
@@ -50,8 +87,9 @@ sl_status sl_placement_make(const char *how, const sl_model_spec *m, sl_plan *p,
     if (!cold && !replicas)
         return sl_fail(err, SL_ERR_ARG,
                        "placement '%s' is unknown: contiguous, round-robin, hot-cold:FILE, "
-                       "replicas:FILE[:COPIES]",
+                       "replicas:N, replicas:FILE[:COPIES]",
                        how);
+    if (replicas && number_of(how + 9)) return place_everywhere(number_of(how + 9), p, err);
     char path[4096];
     snprintf(path, sizeof path, "%s", how + 9);
     unsigned long copies = replicas ? 1 : 0;

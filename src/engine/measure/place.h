@@ -9,8 +9,9 @@
 #include "spec/plan.h"
 
 /* Replaces p->place by what --placement asks for: contiguous, round-robin, hot-cold:FILE (each
- * block's experts spread by load), replicas:FILE[:COPIES] (hot ones on several workers, each with
- * room for COPIES more than its even share). FILE has measured popularity:
+ * block's experts spread by load), replicas:N (each expert on N workers), replicas:FILE[:COPIES]
+ * (hot ones on several workers, each with room for COPIES more than its even share). FILE has
+ * measured popularity:
  * {"rows": [[rows of each expert] of each MoE block]}. */
 sl_status sl_placement_make(const char *how, const sl_model_spec *m, sl_plan *p,
                             sl_err *err) SL_MUST_CHECK;

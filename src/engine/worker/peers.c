@@ -2,6 +2,7 @@
 #include "engine/worker/peers.h"
 
 #include "base/log.h"
+#include "base/mutate.h"
 
 #include <stdio.h>
 
@@ -87,9 +88,12 @@ static void drop(sl_worker *w, uint32_t id, const char *why) {
     snprintf(text, sizeof text, "worker %u %s", id, why);
     sl_log(SL_LOG_WARN, "worker", "connection with %s closed: %s", sl_conn_hello(p->conn)->name,
            text);
+    bool was_open = p->open;
     sl_conn_set_user(p->conn, NULL);
     sl_net_close(w->net, p->conn, SL_ERR_PROTOCOL, text);
     *p = (sl_worker_peer){0};
+    bool told = was_open && w->next.n_workers && !SL_MUTATION(KEPT_STEP);
+    if (told) note_down(w, id, false); /* by the plan that still holds */
 }
 
 sl_status sl_peers_on_open(sl_worker *w, sl_conn *c, const sl_hello *peer, sl_err *err) {

@@ -311,8 +311,8 @@ static void report_lost(sl_worker *w, uint32_t id) {
     sl_worker_send(w, SL_NO_WORKER, h, b);
 }
 
-/* A peer is gone, or the connection with it: expert workers take part in every request, attention
- * workers in barriers. */
+/* A peer is gone, or the connection with it: expert workers take part in every request, unless
+ * others can stand in for them, attention workers in barriers. */
 static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) {
     if (!w->planned || id >= w->plan.n_workers) return SL_OK;
     uint32_t roles = w->plan.worker[id].roles;
@@ -323,7 +323,7 @@ static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) 
            : told ? "is gone, as another one said"
                   : "is lost");
     report_lost(w, id);
-    if (w->attn && (roles & SL_ROLE_EXPERT)) sl_attn_give_up(w->attn);
+    if (w->attn && (roles & SL_ROLE_EXPERT)) sl_attn_lose(w->attn, id);
     return w->expert ? w->expert_ops->on_gone(w->expert, id, left, err) : SL_OK;
 }
 
