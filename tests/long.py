@@ -71,6 +71,12 @@ PARTS = {
              + [("rows that are not finite, loop", ["build-tsan/tests/test_broken", "loop", "build-tsan/sluice"])]),
     "chaos": ("faults against real processes, 300 drawn schedules (tests/chaos/run.py)", 15,
               [(f"seeds {a}-{a + 29}", ["tests/chaos/run.py", "30", "--first", str(a), "-j", "1"]) for a in range(1, 300, 30)]),
+    "chaos-asan": ("the same under ASan and UBSan, 40 schedules", 20,
+                   [(f"seeds {a}-{a + 9}", ["tests/chaos/run.py", "10", "--first", str(a), "-j", "1"]) for a in range(301, 340, 10)]),
+    "chaos-tsan": ("the same under TSan, 20 schedules", 20,
+                   [(f"seeds {a}-{a + 9}", ["tests/chaos/run.py", "10", "--first", str(a), "-j", "1"]) for a in range(341, 360, 10)]),
+    "sim-far": ("the engine on a virtual clock, 100,000 seeds; only when it is named", 80,
+                [(f"seeds {a}-{a + 999}", simulate("build", SIM, a, 1000)) for a in range(10001, 110001, 1000)]),
     "scores": ("lm-eval through the server against transformers, each default numeric; exchanged experts must be found", 9,
                [(f"{name}{what}", ["tests/scores/check.py", name, *option]) for name in NUMERICS
                 for what, option in (("", []), (", exchanged experts", ["--planted"]))]),
@@ -88,9 +94,11 @@ PARTS = {
     "fuzz": ("every fuzz target for 20 s from its corpus", 8,
              [(f"{name}, 20 s", ["tests/fuzz/run.sh", "build-fuzz", "20", name]) for name in FUZZ]),
 }
+NAMED = {"sim-far"}  # parts that run only when they are named
 # part -> preset of the build that its units run, build folder, what of it
 BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all"), "asan": ("dev", "build-dev", "all"),
           "tsan": ("tsan", "build-tsan", "all"), "deferred": ("release", "build", "all"), "chaos": ("release", "build", "sluice"),
+          "chaos-asan": ("dev", "build-dev", "sluice"), "chaos-tsan": ("tsan", "build-tsan", "sluice"), "sim-far": ("release", "build", "all"),
           "fuzz": ("fuzz", "build-fuzz", "fuzzers"), "scores": ("release", "build", "sluice"),
           "many": ("release", "build", "test_engine_many"), "stalls": ("release", "build", "sluice")}
 
@@ -123,11 +131,16 @@ def read_done(at):
     return done
 
 
+def environment(part):
+    env = dict(SANITIZERS) if part.endswith(("asan", "tsan")) else {}
+    return env | {"SLUICE_BIN": str(ROOT / BUILDS[part][1] / "sluice")} if part.startswith("chaos") else env
+
+
 def run_unit(part, unit, command):
     """Seconds it took, or None: it failed."""
     began = time.time()
     ran = subprocess.run(["nice", *command], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                         env={**os.environ, **(SANITIZERS if part in ("asan", "tsan") else {})}, errors="replace")
+                         env={**os.environ, **environment(part)}, errors="replace")
     took = time.time() - began
     if ran.returncode == 0:
         print(f"{part:6} {unit}: passed, {took:.0f} s", flush=True)
@@ -176,7 +189,7 @@ def main():
         return 0
     at = commit()
     done = read_done(at)
-    good = [run_part(part, at, done, args.jobs) for part in args.parts or PARTS]
+    good = [run_part(part, at, done, args.jobs) for part in args.parts or [p for p in PARTS if p not in NAMED]]
     print(f"{sum(good)} passed, {len(good) - sum(good)} failed")
     return 0 if all(good) else 1
 
