@@ -294,7 +294,7 @@ static bool check_replans(sim *s) {
     const sl_plan *p = &s->engine->plan;
     for (uint32_t i = 0; i < s->n_workers; i++) {
         const sl_worker *w = s->worker[i];
-        if (!w || s->silent[i] || !s->engine->serving) continue;
+        if (!w || !w->planned || s->silent[i] || !s->engine->serving) continue;
         const sl_placement *own = &w->plan.place;
         if (w->plan.epoch != p->epoch || w->taker.next || w->taker.holds)
             return sim_fail(s, "worker %u: plan %u, %u is next, %s, the coordinator has plan %u", i,
