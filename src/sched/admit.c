@@ -495,6 +495,16 @@ bool sl_admit_has_place(const sl_admit *a, uint32_t request) {
     return pick_worker(a, wanted_pages(&a->request[request])) != SL_ADMIT_NONE;
 }
 
+bool sl_admit_move(sl_admit *a, uint32_t worker, uint32_t *request) {
+    uint32_t at = a->worker[worker].running.first;
+    while (at != SL_ADMIT_NONE && a->request[at].state != SL_ADMIT_RUNNING)
+        at = a->request[at].link[SL_ADMIT_PLACE].next;
+    if (at == SL_ADMIT_NONE) return false;
+    begin_leaving(a, at, SL_ADMIT_PREEMPTING);
+    *request = at;
+    return true;
+}
+
 void sl_admit_end(sl_admit *a, uint32_t request) {
     sl_admit_request *r = &a->request[request];
     SL_ASSERT(r->state != SL_ADMIT_UNUSED);

@@ -170,6 +170,9 @@ void sl_admit_gave_way(sl_admit *a, uint32_t request);
 void sl_admit_stay(sl_admit *a, uint32_t request);
 /* Somewhere else it could start now, if nobody was before it. */
 bool sl_admit_has_place(const sl_admit *a, uint32_t request);
+/* One of those that run at this worker is to give way, as with SL_ADMIT_PREEMPT, so that it goes on
+ * elsewhere. False: there is none. */
+bool sl_admit_move(sl_admit *a, uint32_t worker, uint32_t *request);
 /* It is over, whatever its state: its pages come back, its index is free. */
 void sl_admit_end(sl_admit *a, uint32_t request);
 

@@ -36,7 +36,14 @@ static bool is_here(const sl_recover *r, uint32_t id) {
 static bool is_there(const sl_recover *r, uint32_t id) {
     bool joins = r->roster->worker[id].state == SL_ROSTER_JOINING;
     bool lives = joins || sl_roster_serves(r->roster, id);
-    return lives && !r->place[id].coming && !is_leaving(r, id) && !r->place[id].rests;
+    return lives && !r->place[id].coming && !is_leaving(r, id) && !r->place[id].rests &&
+           !r->place[id].released;
+}
+
+/* It has experts that others are to get. */
+static bool is_released(const sl_recover *r, uint32_t id) {
+    return r->place[id].released && is_here(r, id) &&
+           (r->roster->worker[id].roles & SL_ROLE_EXPERT);
 }
 
 static bool is_new(const sl_recover *r, uint32_t id) {
@@ -50,6 +57,7 @@ static bool is_missed(const sl_recover *r, uint32_t id) {
 /* Nobody is there, and nobody is on its way. */
 static bool is_away(const sl_recover *r, uint32_t id) {
     sl_roster_state state = r->roster->worker[id].state;
+    if (r->place[id].released) return false;
     return (state == SL_ROSTER_GONE || state == SL_ROSTER_ABSENT) && !r->place[id].coming;
 }
 
@@ -90,15 +98,12 @@ static uint64_t pause_after(uint32_t n, uint64_t first_us, uint64_t most_us) {
     return SL_MIN(us, most_us);
 }
 
-static uint64_t later(uint64_t now_us, uint64_t by_us) {
-    return by_us > SL_RECOVER_NEVER - now_us ? SL_RECOVER_NEVER : now_us + by_us;
-}
-
 /* After each event: what it means for service. Something may be due now. */
 static void settle(sl_recover *r, uint64_t now_us) {
     r->n_away = 0;
     if (!suffice(r, is_there)) end_rests(r, SL_RECOVER_NEVER);
-    for (uint32_t i = 0; i < r->roster->n; i++) r->n_away += !is_here(r, i);
+    for (uint32_t i = 0; i < r->roster->n; i++)
+        r->n_away += !is_here(r, i) && !r->place[i].released;
     if (!r->mend && !r->mending && suffice(r, is_here) && !any(r, is_missed)) {
         r->service = SL_RECOVER_SERVES;
     } else if (r->service == SL_RECOVER_SERVES) {
@@ -123,8 +128,8 @@ void sl_recover_lost(sl_recover *r, uint32_t id, uint64_t now_us) {
     sl_recover_place *p = &r->place[id];
     if (!r->begun) return;
     if (p->planned && now_us - p->since_us >= r->o.served_us) p->starts = 0;
-    p->next_us =
-        later(now_us, pause_after(p->starts, r->o.start_pause_us, r->o.start_pause_max_us));
+    p->next_us = sl_recover_later(
+        now_us, pause_after(p->starts, r->o.start_pause_us, r->o.start_pause_max_us));
     p->missed |= p->planned && (r->roster->worker[id].roles & SL_ROLE_EXPERT);
     p->planned = p->coming = p->doomed = p->dropped = p->rests = false;
     p->since_us = now_us;
@@ -138,7 +143,7 @@ void sl_recover_lost(sl_recover *r, uint32_t id, uint64_t now_us) {
 void sl_recover_coming(sl_recover *r, uint32_t id, uint64_t now_us) {
     if (!r->begun) return;
     r->place[id].coming = true;
-    r->place[id].next_us = later(now_us, r->o.coming_us);
+    r->place[id].next_us = sl_recover_later(now_us, r->o.coming_us);
     settle(r, now_us);
 }
 
@@ -188,7 +193,7 @@ static void leave_out(sl_recover *r, uint32_t id, uint64_t now_us) {
     p->doomed = attends(r, id);
     p->rests = !p->doomed;
     if (p->planned && now_us - p->since_us >= r->o.served_us) p->rested = 0;
-    p->rest_us = later(now_us, pause_after(++p->rested, r->o.rest_us, r->o.rest_max_us));
+    p->rest_us = sl_recover_later(now_us, pause_after(++p->rested, r->o.rest_us, r->o.rest_max_us));
     stir(r);
 }
 
@@ -212,7 +217,7 @@ void sl_recover_ailing(sl_recover *r, uint32_t id, uint32_t other, uint64_t now_
         bool again = is_there(r, id) && is_there(r, other); /* those of one left out need not be */
         uint32_t before = SL_MAX(r->place[id].breaks, 1u) - 1;
         uint64_t us = pause_after(before, r->o.retry_pause_us, r->o.retry_pause_max_us);
-        uint64_t at_us = again ? later(now_us, us) : now_us;
+        uint64_t at_us = again ? sl_recover_later(now_us, us) : now_us;
         r->mend_us = r->mend ? SL_MIN(r->mend_us, at_us) : at_us;
         r->mend = true;
     }
@@ -221,6 +226,21 @@ void sl_recover_ailing(sl_recover *r, uint32_t id, uint32_t other, uint64_t now_
 
 void sl_recover_measured(sl_recover *r, uint64_t took_us) {
     r->serve_us = took_us;
+}
+
+void sl_recover_release(sl_recover *r, uint32_t id, uint64_t now_us) {
+    r->place[id].released = true;
+    stir(r);
+    settle(r, now_us);
+}
+
+void sl_recover_want(sl_recover *r, uint32_t id, uint64_t now_us) {
+    sl_recover_place *p = &r->place[id];
+    p->released = false;
+    p->starts = 0;
+    if (!p->planned && !p->coming) p->next_us = now_us;
+    stir(r);
+    settle(r, now_us);
 }
 
 /* ---- changes ---- */
@@ -248,7 +268,7 @@ static void fail(sl_recover *r, uint32_t culprit, uint64_t now_us) {
         r->place[culprit].doomed = true;
         stir(r);
     }
-    r->retry_us = r->stirred ? 0 : later(now_us, us);
+    r->retry_us = r->stirred ? 0 : sl_recover_later(now_us, us);
     if (r->mending && !r->mend) r->mend_us = now_us;
     r->mend |= r->mending;
 }
@@ -269,7 +289,7 @@ void sl_recover_changed(sl_recover *r, bool taken, uint32_t culprit, uint64_t no
 /* When a change is due, by those who are there now. */
 static uint64_t change_due(const sl_recover *r) {
     if (r->changing || !suffice(r, is_there)) return SL_RECOVER_NEVER;
-    if (any(r, is_new) || any(r, is_missed)) return r->retry_us;
+    if (any(r, is_new) || any(r, is_missed) || any(r, is_released)) return r->retry_us;
     return r->mend ? SL_MAX(r->retry_us, r->mend_us) : SL_RECOVER_NEVER;
 }
 
@@ -277,15 +297,15 @@ static uint64_t change_due(const sl_recover *r) {
 static uint64_t start_due(const sl_recover *r, uint32_t id) {
     const sl_recover_place *p = &r->place[id];
     if (r->service != SL_RECOVER_WAITS) return p->next_us;
-    return SL_MIN(p->next_us, later(p->since_us, r->o.start_pause_us));
+    return SL_MIN(p->next_us, sl_recover_later(p->since_us, r->o.start_pause_us));
 }
 
 uint64_t sl_recover_back_us(const sl_recover *r, uint32_t id, uint64_t now_us) {
     const sl_recover_place *p = &r->place[id];
-    if (!p->can_start) return SL_RECOVER_NEVER;
+    if (!p->can_start || p->released) return SL_RECOVER_NEVER;
     uint64_t from_us = p->started_us;
     if (is_away(r, id)) from_us = SL_MAX(start_due(r, id), now_us);
-    uint64_t at_us = later(from_us, r->serve_us);
+    uint64_t at_us = sl_recover_later(from_us, r->serve_us);
     return at_us > now_us ? at_us - now_us : now_us - at_us;
 }
 
@@ -317,7 +337,7 @@ static void say_of(sl_recover *r, uint32_t id, sl_recover_word word, uint64_t no
     p->coming = true;
     p->starts++;
     p->started_us = now_us;
-    p->next_us = later(now_us, r->o.coming_us);
+    p->next_us = sl_recover_later(now_us, r->o.coming_us);
 }
 
 /* Says the word of the first place of which it is due, if any; *due_us: when it is otherwise. */
@@ -339,7 +359,8 @@ static bool say(sl_recover *r, sl_recover_word wanted, uint64_t now_us, uint32_t
 sl_recover_word sl_recover_next(sl_recover *r, uint64_t now_us, uint32_t *id) {
     uint64_t due_us = SL_RECOVER_NEVER, change_us;
     if (!r->begun || now_us < r->due_us) return SL_RECOVER_NOTHING;
-    if (r->service == SL_RECOVER_WAITS) due_us = later(r->waits_since_us, r->o.patience_us);
+    if (r->service == SL_RECOVER_WAITS)
+        due_us = sl_recover_later(r->waits_since_us, r->o.patience_us);
     if (now_us >= due_us) {
         r->service = SL_RECOVER_GAVE_UP;
         return SL_RECOVER_GIVE_UP;

@@ -31,7 +31,8 @@
  *
  * The driver tells the roster first, then this machine. It asks for words after each event and when
  * due_us has come. A place is open to newcomers (sl_roster_reopen) when it is lost, if it is not
- * started from here, and at START.
+ * started from here, and at START. A place that is released (sched/drain.h) is nobody's: who is
+ * there stays until a change without it is taken, and nobody comes.
  *
  * No I/O, clock or threads; only create allocates. Times are microseconds of one clock.
  * Thread: owner. */
@@ -93,6 +94,7 @@ typedef struct sl_recover_place {
     bool missed;    /* experts that this plan has there are nowhere */
     bool asked;     /* the plan that is being taken has the place */
     bool rests;     /* it lives, and no change takes it in; for reading */
+    bool released;  /* nobody is wanted there: no change asks it, nobody is started */
     uint32_t starts, breaks, rested; /* that still count */
     uint64_t rest_us;                /* when its rest ends */
     uint64_t next_us;    /* of the next start; while it comes, when that takes too long */
@@ -156,6 +158,17 @@ static inline bool sl_recover_stays(uint64_t rows, double row_us, uint32_t other
                                     uint64_t back_us) {
     if (others == 0) return true;
     return back_us != SL_RECOVER_NEVER && (double)rows * row_us / others >= (double)back_us;
+}
+
+/* Nobody is wanted at this place any more: its experts go to others by the next change, which is
+ * due where it has any. */
+void sl_recover_release(sl_recover *r, uint32_t id, uint64_t now_us);
+/* Somebody is again: who is there stays, or somebody is started at once. */
+void sl_recover_want(sl_recover *r, uint32_t id, uint64_t now_us);
+
+/* A time so much later; NEVER is never over. */
+static inline uint64_t sl_recover_later(uint64_t now_us, uint64_t by_us) {
+    return by_us > SL_RECOVER_NEVER - now_us ? SL_RECOVER_NEVER : now_us + by_us;
 }
 
 /* To be asked until it says NOTHING. *id: of the place, for DROP and START. */

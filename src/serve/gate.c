@@ -65,6 +65,7 @@ void sl_server_unref(sl_server *s) {
     if (s->epoll_fd >= 0) close(s->epoll_fd);
     if (s->event_fd >= 0) close(s->event_fd);
     sl_free(s->api_key);
+    sl_free(s->admin_key);
     for (size_t i = 0; i < s->n_names; i++) sl_free(s->names[i]);
     sl_free(s->names);
     sl_free(s->url);

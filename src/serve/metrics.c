@@ -213,14 +213,42 @@ static const struct column {
 #undef COLUMN
 };
 
-static const char *role_name(uint32_t roles) {
+const char *sl_metrics_role(uint32_t roles) {
     static const char *const names[] = {"none", "attention", "expert", "both"};
     return names[roles & 3];
 }
 
+const char *sl_metrics_life(sl_worker_life life) {
+    static const char *const names[] = {[SL_WORKER_JOINING] = "joining",
+                                        [SL_WORKER_SERVING] = "serving",
+                                        [SL_WORKER_DRAINING] = "draining",
+                                        [SL_WORKER_DRAINED] = "drained",
+                                        [SL_WORKER_LOST] = "lost"};
+    return names[life];
+}
+
 static void put_worker_labels(sl_jbuf *b, const char *family, const sl_worker_stats *w) {
     sl_jbuf_fmt(b, "sluice:%s{worker=\"%" PRIu32 "\",role=\"%s\"", family, w->id,
-                role_name(w->roles));
+                sl_metrics_role(w->roles));
+}
+
+/* Of attention workers: a new request starts at the one with most free pages. */
+static void put_pages(sl_jbuf *b, const sl_engine_detail *d) {
+    sl_metrics_put_help(b, "worker_requests_running", "gauge", "Requests that run at the worker.");
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        if (!d->worker[i].pages) continue;
+        put_worker_labels(b, "worker_requests_running", &d->worker[i]);
+        sl_jbuf_fmt(b, "} %" PRIu32 "\n", d->worker[i].running);
+    }
+    sl_metrics_put_help(b, "worker_kv_pages", "gauge", "KV pages of the worker.");
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        const sl_worker_stats *w = &d->worker[i];
+        if (!w->pages) continue;
+        put_worker_labels(b, "worker_kv_pages", w);
+        sl_jbuf_fmt(b, ",state=\"used\"} %" PRIu32 "\n", w->pages - w->pages_free);
+        put_worker_labels(b, "worker_kv_pages", w);
+        sl_jbuf_fmt(b, ",state=\"free\"} %" PRIu32 "\n", w->pages_free);
+    }
 }
 
 static void put_workers(sl_jbuf *b, const sl_engine_detail *d) {
@@ -231,6 +259,12 @@ static void put_workers(sl_jbuf *b, const sl_engine_detail *d) {
         put_label(b, "name", d->worker[i].name);
         sl_jbuf_fmt(b, "} %d\n", d->worker[i].alive ? 1 : 0);
     }
+    sl_metrics_put_help(b, "worker_state", "gauge", "What the worker does; always 1.");
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        put_worker_labels(b, "worker_state", &d->worker[i]);
+        sl_jbuf_fmt(b, ",state=\"%s\"} 1\n", sl_metrics_life(d->worker[i].life));
+    }
+    put_pages(b, d);
     for (size_t c = 0; c < SL_LEN(columns); c++) {
         if (columns[c].help[0])
             sl_metrics_put_help(b, columns[c].family, "counter", columns[c].help);
@@ -268,6 +302,13 @@ static void put_recovery(const sl_engine_stats *stats, const char *model, sl_jbu
                (double)stats->lost_workers);
     put_single(out, "workers_restarted_total", "counter", "Workers that came back after a loss.",
                model, (double)stats->restarted_workers);
+    put_single(out, "workers_drained_total", "counter", "Workers that left on purpose.", model,
+               (double)stats->drained_workers);
+    put_single(out, "workers_joined_total", "counter", "Workers that came after that.", model,
+               (double)stats->joined_workers);
+    put_single(out, "requests_moved_total", "counter",
+               "Times that a request went on elsewhere as its worker was drained.", model,
+               (double)stats->moved);
     put_single(out, "requests_requeued_total", "counter",
                "Times that a request went on elsewhere after its worker was lost.", model,
                (double)stats->requeued);

@@ -69,6 +69,10 @@ void sl_metrics_event(sl_metrics *m, sl_pace *p, const sl_request_event *ev, uin
 void sl_metrics_finished(sl_metrics *m, sl_outcome outcome, double seconds);
 void sl_metrics_refused(sl_metrics *m, bool draining);
 
+/* Names of bits SL_ROLE_*, and of what a worker does. */
+const char *sl_metrics_role(uint32_t roles);
+const char *sl_metrics_life(sl_worker_life life);
+
 /* Answers kept for who asks again. */
 typedef struct sl_metrics_kept {
     size_t n, bytes;

@@ -12,16 +12,19 @@
 /* What the server can do for a new request. */
 typedef enum health { HEALTH_OK, HEALTH_RECOVERING, HEALTH_MISSING, HEALTH_DRAINING } health;
 
-static health health_of(sl_server *s) {
-    sl_engine_stats stats = {0};
-    sl_engine_stats_get(s->o.engine, &stats);
+static health health_of(sl_server *s, sl_engine_stats *stats) {
+    sl_engine_stats_get(s->o.engine, stats);
     return sl_server_is_draining(s) ? HEALTH_DRAINING
-           : stats.recovering       ? HEALTH_RECOVERING
-           : stats.serving          ? HEALTH_OK
+           : stats->recovering      ? HEALTH_RECOVERING
+           : stats->serving         ? HEALTH_OK
                                     : HEALTH_MISSING;
 }
 
-static enum MHD_Result reply_health(sl_call *call, health h, bool fine) {
+static enum MHD_Result reply_health(sl_call *call, bool recovering_is_fine) {
+    sl_engine_stats stats = {0};
+    health h = health_of(call->server, &stats);
+    bool fine = h == HEALTH_OK || (recovering_is_fine && h == HEALTH_RECOVERING);
+
     static const char *const words[] = {
         [HEALTH_OK] = "ok",
         [HEALTH_RECOVERING] = "recovering",
@@ -29,7 +32,9 @@ static enum MHD_Result reply_health(sl_call *call, health h, bool fine) {
         [HEALTH_DRAINING] = "draining",
     };
     sl_jbuf b = sl_jbuf_init();
-    sl_jbuf_fmt(&b, "{\"status\":\"%s\"}", words[h]);
+    sl_jbuf_fmt(&b, "{\"status\":\"%s\"", words[h]);
+    if (stats.n_drained) sl_jbuf_fmt(&b, ",\"drained_workers\":%" PRIu32, stats.n_drained);
+    sl_jbuf_fmt(&b, "}");
     return sl_call_reply(call, fine ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, JSON_TYPE, &b);
 }
 
@@ -37,15 +42,13 @@ static enum MHD_Result reply_health(sl_call *call, health h, bool fine) {
  * recovering loses what it is about to save. */
 static enum MHD_Result answer_health(sl_call *call, const char *rest) {
     (void)rest;
-    health h = health_of(call->server);
-    return reply_health(call, h, h == HEALTH_OK || h == HEALTH_RECOVERING);
+    return reply_health(call, true);
 }
 
 /* Whether new requests had better go here or, for now, to another server. */
 static enum MHD_Result answer_ready(sl_call *call, const char *rest) {
     (void)rest;
-    health h = health_of(call->server);
-    return reply_health(call, h, h == HEALTH_OK);
+    return reply_health(call, false);
 }
 
 /* The process answers: whether it also serves is /health's and /readyz's. */
@@ -217,31 +220,34 @@ static enum MHD_Result answer_detokenize(sl_call *call, const char *rest) {
 static const struct route {
     const char *path;
     bool post;
-    bool open; /* to clients without a key */
+    enum { KEY, OPEN, ADMIN } to; /* clients with the API key, all, those with the admin key */
     enum MHD_Result (*answer)(sl_call *call, const char *rest);
 } routes[] = {
-    {"/v1/chat/completions", true, false, answer_chat},
-    {"/v1/chat/completions/", false, false, answer_kept_chat},
-    {"/v1/completions", true, false, answer_completion},
-    {"/v1/completions/", false, false, answer_kept_completion},
-    {"/v1/models", false, false, answer_models},
-    {"/v1/models/", false, false, answer_model},
-    {"/tokenize", true, false, answer_tokenize},
-    {"/detokenize", true, false, answer_detokenize},
-    {"/health", false, true, answer_health},
-    {"/readyz", false, true, answer_ready},
-    {"/ping", false, true, answer_health},
-    {"/livez", false, true, answer_live},
-    {"/metrics", false, true, answer_metrics},
-    {"/version", false, true, answer_version},
+    {"/v1/chat/completions", true, KEY, answer_chat},
+    {"/v1/chat/completions/", false, KEY, answer_kept_chat},
+    {"/v1/completions", true, KEY, answer_completion},
+    {"/v1/completions/", false, KEY, answer_kept_completion},
+    {"/v1/models", false, KEY, answer_models},
+    {"/v1/models/", false, KEY, answer_model},
+    {"/tokenize", true, KEY, answer_tokenize},
+    {"/detokenize", true, KEY, answer_detokenize},
+    {"/health", false, OPEN, answer_health},
+    {"/readyz", false, OPEN, answer_ready},
+    {"/ping", false, OPEN, answer_health},
+    {"/livez", false, OPEN, answer_live},
+    {"/metrics", false, OPEN, answer_metrics},
+    {"/version", false, OPEN, answer_version},
+    {"/admin/workers", false, ADMIN, sl_admin_list},
+    {"/admin/workers/", true, ADMIN, sl_admin_wish},
 };
 
-static const struct route *find_route(const char *path) {
+/* NULL: there is none. Nobody learns of those for which the server has no key. */
+static const struct route *find_route(const sl_server *s, const char *path) {
     for (size_t i = 0; i < SL_LEN(routes); i++) {
         size_t n = strlen(routes[i].path);
         bool prefix = routes[i].path[n - 1] == '/';
         if (prefix ? !strncmp(path, routes[i].path, n) : !strcmp(path, routes[i].path))
-            return &routes[i];
+            return routes[i].to == ADMIN && !s->admin_key ? NULL : &routes[i];
     }
     return NULL;
 }
@@ -254,9 +260,10 @@ static bool key_matches(const char *given, const char *key) {
     return differ == 0;
 }
 
-static bool authorised(sl_call *call) {
-    const char *key = call->server->api_key;
-    if (!key) return true;
+static bool authorised(sl_call *call, const struct route *r) {
+    const sl_server *s = call->server;
+    const char *key = r && r->to == ADMIN ? s->admin_key : s->api_key;
+    if (!key || (r && r->to == OPEN)) return true;
     const char *given = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND,
                                                     MHD_HTTP_HEADER_AUTHORIZATION);
     return given && !strncasecmp(given, "Bearer ", 7) && key_matches(given + 7, key);
@@ -270,9 +277,9 @@ static bool is_encoded(sl_call *call) {
 }
 
 bool sl_server_wants_body(sl_call *call, const char *path, const char *method) {
-    const struct route *r = find_route(path);
+    const struct route *r = find_route(call->server, path);
     sl_api_error e;
-    return r && r->post && !strcmp(method, "POST") && authorised(call) &&
+    return r && r->post && !strcmp(method, "POST") && authorised(call, r) &&
            sl_server_trusts_origin(call, &e);
 }
 
@@ -284,10 +291,11 @@ enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *met
         return sl_call_reply_error(call, &e);
     }
     if (!sl_server_trusts_origin(call, &e)) return sl_call_reply_error(call, &e);
-    const struct route *r = find_route(path);
+    const struct route *r = find_route(s, path);
     call->path = r ? r->path : NULL;
-    if (!(r && r->open) && !authorised(call)) {
-        sl_api_error_bad(&e, NULL, "missing or wrong API key (Authorization: Bearer KEY)");
+    if (!authorised(call, r)) {
+        sl_api_error_bad(&e, NULL, "missing or wrong %s key (Authorization: Bearer KEY)",
+                         r && r->to == ADMIN ? "admin" : "API");
         e.http = MHD_HTTP_UNAUTHORIZED;
         e.code = "invalid_api_key";
         return sl_call_reply_error(call, &e);

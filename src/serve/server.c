@@ -279,11 +279,14 @@ static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
     s->o.work_threads = SL_MIN(s->o.work_threads, SL_WORK_MAX_THREADS);
     sl_status st = copy_names(o->served_model_name, s, err);
     if (st != SL_OK) return st;
-    if (o->api_key && o->api_key[0]) s->api_key = sl_strdup(o->api_key);
-    if (o->api_key && o->api_key[0] && !s->api_key)
+    bool key = o->api_key && o->api_key[0], admin = o->admin_key && o->admin_key[0];
+    if (key) s->api_key = sl_strdup(o->api_key);
+    if (admin) s->admin_key = sl_strdup(o->admin_key);
+    if ((key && !s->api_key) || (admin && !s->admin_key))
         return sl_fail(err, SL_ERR_NOMEM, "server: out of memory");
     s->o.host = NULL;
     s->o.api_key = s->api_key;
+    s->o.admin_key = s->admin_key;
     s->o.served_model_name = s->model;
     s->limits = (sl_api_limits){.model = s->model,
                                 .alias = (const char *const *)s->names,

@@ -29,6 +29,7 @@ typedef struct sl_server_opts {
     const char *host;              /* address or "localhost"; NULL: 127.0.0.1 */
     uint16_t port;                 /* 0: any free one */
     const char *api_key;           /* NULL or "": none, then only a loopback host is accepted */
+    const char *admin_key;         /* of /admin; NULL or "": there is no such path */
     const char *served_model_name; /* or several, with commas; answers carry the first */
     sl_generation_spec generation; /* sampling where a request is silent */
     uint32_t context;           /* prompt and answer of a request together; default: the model's */

@@ -187,7 +187,7 @@ struct sl_call {
 
 struct sl_server {
     sl_server_opts o; /* strings point to the copies below */
-    char *api_key, *url;
+    char *api_key, *admin_key, *url;
     char **names; /* [n_names] what clients may call the model */
     size_t n_names;
     const char *model; /* the first of them */
@@ -335,6 +335,10 @@ void sl_keeper_stop(sl_server *s);
 /* Whether the body is worth keeping: nobody without a key makes the server hold 16 MiB. */
 bool sl_server_wants_body(sl_call *call, const char *path, const char *method);
 enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *method);
+
+/* admin.c: routes of whoever has the key for them */
+enum MHD_Result sl_admin_list(sl_call *call, const char *rest);
+enum MHD_Result sl_admin_wish(sl_call *call, const char *rest);
 
 /* framing.c: requests that are not exactly HTTP/1.1 */
 /* What is wrong with the head of a request, or NULL; *chunked: its body comes in chunks. */

@@ -166,7 +166,8 @@ static bool is_idle(const sl_attn *a, uint32_t l) {
 bool sim_is_quiet(const sim *s) {
     for (uint32_t i = 0; i < s->n_workers; i++) {
         const sl_attn *a = s->worker[i] && !s->silent[i] ? s->worker[i]->attn : NULL;
-        if (a && a->w->taker.holds && s->engine->serving) return false;
+        const sl_taker *t = s->worker[i] && !s->silent[i] ? &s->worker[i]->taker : NULL;
+        if (t && (t->holds || t->next) && s->engine->serving) return false;
         for (uint32_t l = 0; a && l < a->n_lanes; l++)
             if (!is_idle(a, l)) return false;
     }
@@ -357,6 +358,31 @@ static bool check_recovery(sim *s) {
            sim_fail(s, "everybody lives, %u are away", e->recover.n_away);
 }
 
+/* Who leaves on purpose is not lost, nobody pauses for it, and what was asked comes to an end. */
+static bool check_wishes(sim *s) {
+    const sl_engine *e = s->engine;
+    for (uint32_t i = 0; i < s->n_workers; i++) {
+        const sl_drain_place *p = &e->drain.place[i];
+        s->seen[COVER_drain_given_up] |= p->n && p->done && p->status != SL_OK;
+        if (p->n && !p->done && !s->failure)
+            return sim_fail(s, "what was asked of worker %u does not end", i);
+        if (p->state == SL_DRAIN_DRAINED && s->worker[i] && !s->silent[i])
+            return sim_fail(s, "worker %u is drained and lives", i);
+        if (p->n && p->done && p->status != SL_OK && !s->failure && !s->paused)
+            return sim_fail(s, "%s", p->err.msg);
+    }
+    s->seen[COVER_drained_and_moved] |= e->stats.moved > 0;
+    s->seen[COVER_drained_and_joined] |= e->stats.joined_workers > 0;
+    s->seen[COVER_restarted] |= e->stats.joined_workers > 0 && e->stats.drained_workers > 0;
+    if (s->failure) return true;
+    if (e->stats.lost_workers || e->stats.requeued)
+        return sim_fail(s, "%llu workers and %llu requests were lost without a failure",
+                        (unsigned long long)e->stats.lost_workers,
+                        (unsigned long long)e->stats.requeued);
+    return s->paused || e->stats.longest_pause_s <= 0 ||
+           sim_fail(s, "requests waited %.3f s without a failure", e->stats.longest_pause_s);
+}
+
 static bool check_totals(sim *s) {
     sl_engine_stats st;
     uint64_t taken = 0;
@@ -369,6 +395,8 @@ static bool check_totals(sim *s) {
                         (unsigned long long)(ended + st.finished_cancelled));
     for (uint32_t i = 0; i < s->n_workers; i++) { /* of the living: their own, check_worker */
         const sl_worker_stats *w = &s->engine->worker[i].stats;
+        bool left = !s->failure && !s->paused && w->rows_lost > 0;
+        if (left) return sim_fail(s, "worker %u lost rows without a failure", i);
         if (!w->alive && w->rows_created != w->rows_merged + w->rows_cancelled + w->rows_lost)
             return sim_fail(s, "the books of worker %u, which died, do not balance", i);
     }
@@ -384,5 +412,5 @@ bool sim_check_end(sim *s) {
     for (uint32_t i = 0; ok && i < s->n_requests; i++) ok = check_request(s, i);
     for (uint32_t i = 0; ok && i < s->n_workers; i++) ok = check_worker(s, i);
     return ok && sim_check_ledger(s) && check_totals(s) && check_replans(s) && check_recovery(s) &&
-           check_steps(s);
+           check_steps(s) && check_wishes(s);
 }

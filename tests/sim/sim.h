@@ -18,7 +18,7 @@
 #define SIM_FAMILIES     8u /* prompts; each with the choices 0..2 */
 #define SIM_CHOICES      3u
 #define SIM_PROMPTS      (SIM_FAMILIES * SIM_CHOICES)
-#define SIM_MAX_EVENTS   16u
+#define SIM_MAX_EVENTS   24u
 #define SIM_MAX_PAGES    256u /* of an attention worker */
 #define SIM_PATIENCE_S   20u  /* of the coordinator */
 #define SIM_STUCK_S      75u  /* no request hears anything so long: more than the longest stall */
@@ -87,6 +87,18 @@
     X(sent_again)                                                                                  \
     X(sent_again_aep)                                                                              \
     X(sequencer_killed)                                                                            \
+    X(drained_attention)                                                                           \
+    X(drained_expert)                                                                              \
+    X(drained_both)                                                                                \
+    X(drained_under_load)                                                                          \
+    X(drained_and_moved)                                                                           \
+    X(drained_and_joined)                                                                          \
+    X(restarted)                                                                                   \
+    X(restarted_the_last)                                                                          \
+    X(drain_taken_back)                                                                            \
+    X(drain_refused)                                                                               \
+    X(drain_given_up)                                                                              \
+    X(died_while_it_drained)                                                                       \
     X(attention_killed)                                                                            \
     X(expert_killed)                                                                               \
     X(two_killed)                                                                                  \
@@ -149,7 +161,10 @@ typedef enum sim_event_kind {
     SIM_SILENCE,
     SIM_STALL,
     SIM_HOLD,
-    SIM_REPLAN
+    SIM_REPLAN,
+    SIM_LEAVE,
+    SIM_RESTART,
+    SIM_RETURN
 } sim_event_kind;
 
 typedef struct sim_event {
@@ -158,6 +173,7 @@ typedef struct sim_event {
     uint64_t at_us, for_us;
     bool done;
     sl_replan replan; /* what became of it */
+    sl_wish wish;     /* the same */
     bool under_load;
 } sim_event;
 
@@ -193,6 +209,7 @@ struct sim {
     bool crashed[SIM_MAX_WORKERS];        /* which the coordinator is to hear of, after... */
     uint64_t loss[SIM_MAX_WORKERS];       /* ...the loss that comes after this one */
     bool returned;
+    bool paused; /* on purpose, as the last worker of a role restarts */
     bool seen[COVER_COUNT];
     deferred_maker devices; /* seed 0: workers compute on the CPU */
     bool verbose;
@@ -252,6 +269,8 @@ bool sim_do_requests(sim *s);
 void sim_do_events(sim *s);
 /* Requests that crash whoever computes them do so. */
 void sim_do_poison(sim *s);
+/* Worker i has stopped as it was told to: it comes back, if that was wanted. */
+void sim_on_stopped(sim *s, uint32_t i);
 bool sim_is_over(const sim *s);
 bool sim_submit(sim *s, sim_request *r);
 

@@ -277,6 +277,19 @@ static void draw_replans(sim *s, uint32_t span_us) {
                   sim_once_in(s, 5) ? sim_below(s, 6000) : 60000000);
 }
 
+/* Workers leave, restart and come back, at any time and whatever else happens to them. */
+static void draw_wishes(sim *s, uint32_t span_us) {
+    uint32_t n = 1 + sim_below(s, 4);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t who = sim_below(s, s->n_workers), at_us = sim_below(s, span_us);
+        uint32_t grace_us = sim_once_in(s, 2) ? 0 : sim_below(s, 20000);
+        bool leaves = sim_once_in(s, 2);
+        add_event(s, leaves ? SIM_LEAVE : SIM_RESTART, who, 0, at_us, grace_us);
+        if (sim_once_in(s, 2))
+            add_event(s, SIM_RETURN, who, 0, at_us + sim_below(s, 2 * span_us), 0);
+    }
+}
+
 void sim_draw_events(sim *s) {
     uint32_t span_us = 1000 + sim_below(s, sim_once_in(s, 2) ? 30000 : 200000);
     if (sim_once_in(s, 3))
@@ -284,6 +297,7 @@ void sim_draw_events(sim *s) {
     else if (sim_once_in(s, 2))
         draw_slowness(s, span_us);
     if (!sim_once_in(s, 3)) draw_replans(s, span_us);
+    if (sim_once_in(s, 2)) draw_wishes(s, span_us);
 }
 
 /* After a failure: whether anybody is left who can serve. */
@@ -310,6 +324,8 @@ static void kill(sim *s, const sim_event *e) {
         s->seen[COVER_attention_killed] = true;
     s->kills += sim_is(s, e->a, SL_ROLE_EXPERT) ? 1 : 2; /* of expert workers; others count more */
     s->seen[COVER_sequencer_killed] |= is_sequencer(s, e->a);
+    sl_drain_state state = s->engine->drain.place[e->a].state;
+    s->seen[COVER_died_while_it_drained] |= state != SL_DRAIN_WANTED;
     sim_tear_worker(s, e->a);
     if (e->for_us && !s->spawns) s->returns_us[e->a] = s->now_us + e->for_us;
     note_failure(s);
@@ -376,14 +392,56 @@ static void replan(sim *s, sim_event *e) {
     s->seen[COVER_replan_not_now] |= not_now && e->replan.status == SL_ERR_AGAIN;
 }
 
+static sim_cover cover_of_leaver(const sim *s, uint32_t worker) {
+    if (!sim_is(s, worker, SL_ROLE_EXPERT)) return COVER_drained_attention;
+    return sim_is(s, worker, SL_ROLE_ATTENTION) ? COVER_drained_both : COVER_drained_expert;
+}
+
+static void wish(sim *s, sim_event *e) {
+    const sl_drain_place *p = &s->engine->drain.place[e->a];
+    bool was_away = p->state == SL_DRAIN_DRAINED, leaves = e->kind != SIM_RETURN;
+    bool gone = was_away || (p->state == SL_DRAIN_STOPS && !s->worker[e->a]);
+    e->under_load = s->engine->admit.n_running > 0;
+    e->wish = (sl_wish){.kind = e->kind == SIM_LEAVE     ? SL_WISH_LEAVE
+                                : e->kind == SIM_RESTART ? SL_WISH_RESTART
+                                                         : SL_WISH_RETURN,
+                        .worker = e->a,
+                        .grace_ms = (uint32_t)(e->for_us / 1000)};
+    sl_drain_begin(s->engine, &e->wish);
+    if (e->wish.status != SL_OK) sim_say(s, "that is refused: %s", e->wish.err.msg);
+    s->seen[COVER_drain_refused] |= e->wish.status == SL_ERR_INFEASIBLE;
+    if (e->wish.status != SL_OK) return;
+    if (p->state == SL_DRAIN_DRAINED) s->returns_us[e->a] = 0; /* on its way, or lost: not wanted */
+    s->moved |= sim_is(s, e->a, SL_ROLE_EXPERT);
+    s->paused |= leaves && p->alone;
+    s->seen[COVER_restarted_the_last] |= leaves && p->alone;
+    if (leaves) s->seen[cover_of_leaver(s, e->a)] = true;
+    s->seen[COVER_drained_under_load] |= leaves && e->under_load;
+    s->seen[COVER_drain_taken_back] |= !leaves && !was_away;
+    if (gone && !s->spawns && !s->returns_us[e->a])
+        s->returns_us[e->a] = s->now_us + 1 + sim_below(s, 90000);
+}
+
+void sim_on_stopped(sim *s, uint32_t i) {
+    const sl_drain_place *p = &s->engine->drain.place[i];
+    if (p->state == SL_DRAIN_STOPS && p->again && !s->spawns)
+        s->returns_us[i] = s->now_us + 1 + sim_below(s, 90000);
+}
+
 static void do_event(sim *s, sim_event *e) {
-    static const char *const names[] = {"dies", "falls silent", "pauses", "is held apart",
-                                        "gets another plan"};
+    static const char *const names[] = {"dies",          "falls silent",      "pauses",
+                                        "is held apart", "gets another plan", "is to leave",
+                                        "is to restart", "is wanted again"};
     e->done = true;
     sim_say(s, "worker %u %s (%u, %.1f ms)", e->a, names[e->kind], e->b, (double)e->for_us / 1e3);
     switch (e->kind) {
     case SIM_REPLAN:
         replan(s, e);
+        break;
+    case SIM_LEAVE:
+    case SIM_RESTART:
+    case SIM_RETURN:
+        wish(s, e);
         break;
     case SIM_KILL:
         kill(s, e);

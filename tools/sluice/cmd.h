@@ -32,6 +32,9 @@ int cmd_convert(const sl_options *o);
 int cmd_warm(const sl_options *o);
 int cmd_secret(const sl_options *o);
 int cmd_devices(const sl_options *o);
+int cmd_drain(const sl_options *o);
+int cmd_join(const sl_options *o);
+int cmd_restart(const sl_options *o);
 
 /* ---- shared by the verbs that run an engine (deploy.c) ---- */
 
@@ -65,6 +68,9 @@ sl_status sl_deploy_kernels(const sl_options *o, char out[SL_KERNELS_SPEC_MAX],
  * there is none (cmd_secret.c). */
 sl_status sl_deploy_secret(const sl_options *o, char out[SL_SECRET_MAX + 1],
                            sl_err *err) SL_MUST_CHECK;
+/* What a secret's file holds, which must be its owner's alone. */
+sl_status sl_deploy_read_key(const char *path, char out[SL_SECRET_MAX + 1],
+                             sl_err *err) SL_MUST_CHECK;
 /* Sets what must be set before any thread, e.g. UCX's environment. */
 void sl_deploy_setup_process(const sl_options *o);
 /* The transport to other machines: --transport, auto: the first that reaches them. NULL: see
@@ -143,6 +149,19 @@ void sl_account_print_model(const sl_shape *s);
 /* Parameters, work, bytes, by stage; with kv those of a cache of the shape's type. */
 void sl_account_print(const sl_shape *s, bool kv);
 json_t *sl_account_json(const sl_shape *s); /* new reference; NULL: out of memory */
+
+/* ---- HTTP to a running server (http.c) ---- */
+
+typedef struct sl_http_answer {
+    unsigned status;
+    char *body; /* NUL-terminated; sl_free */
+} sl_http_answer;
+
+/* One request to `url`, http://HOST[:PORT], at `path`; body NULL: GET, else POST. Ends within
+ * timeout_s. SL_ERR_ARG: no such URL; SL_ERR_UNSUPPORTED: another scheme; SL_ERR_IO,
+ * SL_ERR_TIMEOUT, SL_ERR_FORMAT: no HTTP answer; SL_ERR_LIMIT: one that is too long. */
+sl_status sl_http_ask(const char *url, const char *path, const char *key, const char *body,
+                      double timeout_s, sl_http_answer *out, sl_err *err) SL_MUST_CHECK;
 
 /* A JSON string literal with quotes; valid UTF-8 in, ASCII-safe escapes for control characters. */
 void sl_print_json_string(FILE *out, const char *text, size_t len);

@@ -40,7 +40,7 @@ int cmd_secret(const sl_options *o) {
     return 0;
 }
 
-static sl_status read_file(const char *path, char out[SL_SECRET_MAX + 1], sl_err *err) {
+sl_status sl_deploy_read_key(const char *path, char out[SL_SECRET_MAX + 1], sl_err *err) {
     struct stat s;
     FILE *f = fopen(path, "rbe");
     if (!f) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
@@ -62,7 +62,7 @@ static sl_status read_file(const char *path, char out[SL_SECRET_MAX + 1], sl_err
 
 sl_status sl_deploy_secret(const sl_options *o, char out[SL_SECRET_MAX + 1], sl_err *err) {
     out[0] = '\0';
-    if (o->secret_file[0]) return read_file(o->secret_file, out, err);
+    if (o->secret_file[0]) return sl_deploy_read_key(o->secret_file, out, err);
     const char *env = sl_options_secret();
     if (!env) return SL_OK;
     sl_status st = sl_secret_check(strlen(env), "SLUICE_SECRET", err);

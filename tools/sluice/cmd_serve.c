@@ -142,15 +142,18 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                        const sl_chat *chat, sl_journal *journal, sl_sync sync, sl_err *err) {
     sl_engine *e = NULL;
     sl_server *server = NULL;
-    char name[256];
+    char name[256], admin_key[SL_SECRET_MAX + 1] = "";
     model_name(o, name, sizeof name);
-    sl_status st = sl_engine_create(&d->opts, &e, err);
+    sl_status st = SL_OK;
+    if (o->admin_key_file[0]) st = sl_deploy_read_key(o->admin_key_file, admin_key, err);
+    if (st == SL_OK) st = sl_engine_create(&d->opts, &e, err);
     const sl_server_opts so = {.engine = e,
                                .tokenizer = tok,
                                .chat = chat,
                                .host = o->host,
                                .port = (uint16_t)o->port,
                                .api_key = o->api_key,
+                               .admin_key = admin_key,
                                .max_connections = o->max_connections,
                                .keepalive_s = o->keepalive,
                                .max_unread_tokens = o->max_unread_tokens,

@@ -22,6 +22,13 @@ static const verb_row verbs[] = {
      "sluice serve models/demo --port 8000 --attention 1 --experts 2"},
     {"worker", 'w', cmd_worker, "", "one worker that joins a coordinator",
      "sluice worker --join 10.0.0.1:7000 --secret-file secret"},
+    {"drain", 'n', cmd_drain, "ID", "a worker of a running server leaves; no token is lost",
+     "sluice drain 2 --url http://127.0.0.1:8000 --admin-key-file admin.key"},
+    {"join", 'j', cmd_join, "ID", "a drained worker comes back",
+     "sluice join 2 --url http://127.0.0.1:8000 --admin-key-file admin.key"},
+    {"restart", 'a', cmd_restart, "[ID]",
+     "a worker of a running server, or all in turn, start anew",
+     "sluice restart --all --url http://127.0.0.1:8000 --admin-key-file admin.key"},
     {"secret", 'k', cmd_secret, "", "a random secret for workers on other machines",
      "sluice secret -o secret"},
     {"logits", 'l', cmd_logits, "MODEL", "logits of every position of a prompt",
@@ -127,7 +134,9 @@ static int run_verb(const verb_row *v, int argc, char **argv) {
     uint32_t most = v->args[0] ? 1 : 0, least = v->args[0] == '[' ? 0 : most;
     if (strchr(v->args, ' ')) least = most = 2;
     if (o.n_args < least || o.n_args > most) {
-        const char *what = strcmp(v->args, "FILE") == 0 ? "trace file" : "model folder";
+        const char *what = strcmp(v->args, "FILE") == 0 ? "trace file"
+                           : strcmp(v->args, "ID") == 0 ? "worker's id"
+                                                        : "model folder";
         if (o.n_args < least)
             sl_fail(&err, SL_ERR_ARG, "the %s is missing (see --help)",
                     o.n_args ? "file to write" : what);

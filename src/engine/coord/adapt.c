@@ -160,7 +160,8 @@ void sl_adapting_step(sl_engine *e) {
     if (!a->on) return;
     uint64_t now_us = sl_clock_now_us(&e->clock);
     look_at_change(e, now_us);
-    bool whole = e->serving && e->recover.service == SL_RECOVER_SERVES && e->recover.n_away == 0;
+    bool whole = e->serving && e->recover.service == SL_RECOVER_SERVES && e->recover.n_away == 0 &&
+                 sl_drain_rests(&e->drain);
     if (!whole || e->stopping || e->replan || a->changing) return;
     if (a->epoch != e->plan.epoch) sl_adapt_disturbed(&a->rule, now_us);
     a->epoch = e->plan.epoch;

@@ -62,10 +62,12 @@ static void start(sl_engine *e, sl_request *r) {
         sl_coord_finish(e, r, SL_FINISH_ERROR, st, sl_status_text(st));
 }
 
-static void preempt(sl_engine *e, const sl_request *r, uint32_t worker) {
+void sl_coord_preempt(sl_engine *e, const sl_request *r, uint32_t worker) {
     sl_log_request(SL_LOG_INFO, "engine", r->name, "request %llu is preempted after %u tokens: %s",
                    (unsigned long long)r->id, sl_request_books(e, r)->drawn,
-                   e->admit.n_suspects ? "a suspect is tried alone" : "no page is free");
+                   !sl_drain_wants(&e->drain, worker) ? "its worker leaves"
+                   : e->admit.n_suspects              ? "a suspect is tried alone"
+                                                      : "no page is free");
     send_pair(e, r, worker, SL_MSG_CANCEL, 0);
 }
 
@@ -100,7 +102,7 @@ void sl_coord_admit(sl_engine *e) {
             send_pair(e, r, d.worker, SL_MSG_PAGES, d.page);
             break;
         case SL_ADMIT_PREEMPT:
-            preempt(e, r, d.worker);
+            sl_coord_preempt(e, r, d.worker);
             break;
         case SL_ADMIT_RESUME:
         case SL_ADMIT_START:

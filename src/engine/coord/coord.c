@@ -73,9 +73,11 @@ static sl_request *running_at(const sl_engine *e, uint64_t id, uint32_t worker) 
 
 /* Its worker confirmed: pages back, it waits again. */
 static void on_preempted(sl_engine *e, const sl_request *r) {
+    bool moves = !sl_drain_wants(&e->drain, sl_request_books(e, r)->worker);
     sl_admit_gave_way(&e->admit, r->place);
     pthread_mutex_lock(&e->lock);
-    e->stats.preempted++;
+    e->stats.moved += moves;
+    e->stats.preempted += !moves;
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -259,6 +261,8 @@ void sl_coord_command(sl_engine *e, sl_command *c) {
         submit(e, c->submit);
     else if (c->replan)
         sl_replan_begin(e, c->replan);
+    else if (c->wish)
+        sl_drain_begin(e, c->wish);
     else
         sl_coord_cancel(e, c->cancel);
     sl_free(c);
@@ -268,7 +272,7 @@ void sl_coord_command(sl_engine *e, sl_command *c) {
 
 static void ask_stats(sl_engine *e) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        if (!sl_roster_serves(&e->roster, i)) continue;
+        if (!sl_roster_serves(&e->roster, i) || !e->worker[i].conn) continue;
         const sl_wire_header h = {.kind = SL_MSG_STATS_GET, .epoch = e->plan.epoch};
         sl_net_send(e->net, e->worker[i].conn, h, NULL);
     }
@@ -291,6 +295,7 @@ bool sl_coord_step(sl_engine *e) {
     sl_replan_step(e);
     sl_recover_step(e);
     sl_adapting_step(e);
+    sl_drain_step(e);
     uint64_t now = sl_clock_now_us(&e->clock);
     if (came == 0 || now >= e->next_check_us) {
         e->next_check_us = now + CHECK_US;
@@ -328,6 +333,7 @@ static sl_status create_books(sl_engine *e, sl_err *err) {
     if (st == SL_OK) st = sl_change_create(&e->roster, e->plan.epoch, &e->change, err);
     if (st == SL_OK) st = sl_recover_open(e, err);
     if (st == SL_OK) st = sl_adapting_open(e, err);
+    if (st == SL_OK) st = sl_drain_create(&e->recover, &SL_DRAIN_OPTS, &e->drain, err);
     for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) {
         sl_worker_stats *s = &e->worker[i].stats;
         *s = (sl_worker_stats){.id = i, .roles = e->plan.worker[i].roles};

@@ -11,6 +11,7 @@
 #include "net/net.h"
 #include "sched/admit.h"
 #include "sched/change.h"
+#include "sched/drain.h"
 #include "sched/recover.h"
 #include "sched/roster.h"
 #include "sched/suspect.h"
@@ -112,10 +113,21 @@ typedef struct sl_replan {
     sl_err err;
 } sl_replan;
 
+/* What somebody asks for about a worker, who keeps it until it is done. */
+typedef struct sl_wish {
+    sl_wish_kind kind;
+    uint32_t worker, grace_ms;
+    bool done; /* under the engine's lock: */
+    uint32_t number;
+    sl_status status;
+    sl_err err;
+} sl_wish;
+
 typedef struct sl_command {
     struct sl_command *next;
     sl_request *submit; /* or NULL: */
     sl_replan *replan;  /* or NULL: */
+    sl_wish *wish;      /* or NULL: */
     uint64_t cancel;
 } sl_command;
 
@@ -157,6 +169,8 @@ struct sl_engine {
     sl_recover recover;
     sl_adapting adapting;
     uint64_t held_us, pause_us; /* HOLD of the change that is under way; what the last one took */
+    sl_drain drain;
+    uint64_t show_us; /* when others see next how workers are */
     uint64_t n_losses;
     struct {
         uint64_t n, us;
@@ -259,6 +273,11 @@ sl_status sl_recover_on_link(sl_engine *e, uint32_t id, uint32_t epoch, sl_span 
                              sl_err *err) SL_MUST_CHECK;
 void sl_recover_step(sl_engine *e);
 
+/* drain.c: on the engine's thread */
+/* *w is done at once: what follows is seen at the worker. */
+void sl_drain_begin(sl_engine *e, sl_wish *w);
+void sl_drain_step(sl_engine *e);
+
 /* coord.c: on the engine's thread */
 sl_status sl_coord_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;
 /* Progress, admission, periodic work; false: nothing came. */
@@ -282,6 +301,8 @@ void sl_coord_refuse(sl_engine *e, sl_request *r, sl_status status, const char *
 /* admit.c: carries out what the books decide. */
 void sl_coord_admit(sl_engine *e);
 void sl_coord_cancel(sl_engine *e, uint64_t id); /* unknown: it has ended */
+/* Its worker is to let go of it: it goes on later, or elsewhere. */
+void sl_coord_preempt(sl_engine *e, const sl_request *r, uint32_t worker);
 /* It ends with an error, wherever it runs. */
 void sl_coord_fail(sl_engine *e, sl_request *r, sl_status status, const char *why);
 /* Nobody serves any more: all requests that run, wherever, */
@@ -317,6 +338,8 @@ const char *sl_spawn_why(sl_engine *e, uint32_t id);
  * workers are started by somebody else. SL_ERR_IO, SL_ERR_NOMEM: there is none. After these two and
  * AGAIN it may be tried again. */
 sl_status sl_spawn_again(sl_engine *e, uint32_t id, sl_err *err) SL_MUST_CHECK;
+/* Its process or thread has not ended. */
+bool sl_spawn_lives(sl_engine *e, uint32_t id);
 /* Ends a worker that hangs, if it is a child: sl_spawn_next_ended tells. */
 void sl_spawn_kill(sl_engine *e, uint32_t id);
 /* Waits for local workers, kills processes that do not leave within grace_ms. */

@@ -89,6 +89,12 @@ sl_status sl_crew_on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *e
     uint32_t id = peer->is_coordinator
                       ? SL_ROSTER_NONE
                       : sl_roster_hello(&e->roster, peer->worker, peer->incarnation);
+    bool drained = !peer->is_coordinator && peer->worker < e->plan.n_workers &&
+                   e->drain.place[peer->worker].state == SL_DRAIN_DRAINED;
+    if (id == SL_ROSTER_NONE && drained)
+        return sl_fail(err, SL_ERR_PROTOCOL,
+                       "worker %u is drained, nobody is wanted in its place (sluice join)",
+                       peer->worker);
     if (id == SL_ROSTER_NONE)
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "no place for it: the plan has %u workers, %u joined, it asked for %d",
@@ -113,6 +119,7 @@ void sl_crew_serve(sl_engine *e, uint32_t id) {
     sl_roster_ready(&e->roster, id, SL_ROSTER_ANY);
     set_alive(e, id, true);
     if (e->roster.worker[id].roles & SL_ROLE_ATTENTION) sl_admit_open(&e->admit, id);
+    sl_drain_served(&e->drain, id);
     sl_collect_ready(e, id);
 }
 
@@ -166,7 +173,8 @@ static void close_books(sl_engine *e, uint32_t id) {
 
 /* A change that counts with it ends, unless it is too late for that: others would wait for it. */
 static void leave_change(sl_engine *e, uint32_t id, const char *why) {
-    bool counted = e->change.there[id];
+    /* Also with one that leaves: until the plan without it is taken others wait for its replies. */
+    bool counted = e->change.there[id] || e->drain.place[id].state == SL_DRAIN_HANDS;
     sl_change_lost(&e->change, id);
     if (counted && e->change.phase != SL_CHANGE_TAKES)
         sl_change_fail(&e->change, SL_ERR_WORKER_LOST, why);
@@ -192,19 +200,27 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
         snprintf(text, sizeof e->lost, "%s worker %u does not start: %s", role, id, why);
     else
         snprintf(text, sizeof e->lost, "%s", why);
-    sl_log(e->recover.begun ? SL_LOG_ERROR : SL_LOG_INFO, "engine", "%s", text);
     if (!e->recover.begun) {
+        sl_log(SL_LOG_INFO, "engine", "%s", text);
         signal_start(e, sl_fail(&err, SL_ERR_WORKER_LOST, "%s", text), &err);
         return;
     }
     leave_change(e, id, text);
-    sl_blame_note(e, id, served);
+    uint64_t now_us = sl_clock_now_us(&e->clock);
+    bool left = sl_drain_ended(&e->drain, id, now_us);
+    if (left)
+        sl_log(SL_LOG_INFO, "engine", "%s worker %u has left", role, id);
+    else
+        sl_log(SL_LOG_ERROR, "engine", "%s", text);
+    if (!left) sl_blame_note(e, id, served);
     sl_stay_requeue(e, id);
     pthread_mutex_lock(&e->lock);
-    e->stats.lost_workers++;
+    e->stats.lost_workers += !left;
+    e->stats.drained_workers += left;
     pthread_mutex_unlock(&e->lock);
-    if (!e->recover.place[id].can_start) sl_roster_reopen(&e->roster, id);
-    sl_recover_lost(&e->recover, id, sl_clock_now_us(&e->clock));
+    if (!e->recover.place[id].can_start && sl_drain_wants(&e->drain, id))
+        sl_roster_reopen(&e->roster, id);
+    sl_recover_lost(&e->recover, id, now_us);
     sl_stay_look(e);
 }
 
@@ -220,6 +236,8 @@ void sl_crew_on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
     w->conn = NULL;
     if (e->stopping) return;
     uint32_t id = (uint32_t)(w - e->worker);
+    /* Told to stop, it has left when its process has. */
+    if (e->drain.place[id].state == SL_DRAIN_STOPS && sl_spawn_lives(e, id)) return;
     /* The process often has a better reason than its broken connection. */
     const char *better = sl_spawn_why(e, id);
     lose(e, id, better ? better : text);
@@ -230,6 +248,7 @@ void sl_crew_on_down(void *ctx, sl_conn *c, sl_status why, const char *text) {
 void sl_crew_notice_ends(sl_engine *e) {
     for (uint32_t id; (id = sl_spawn_next_ended(e)) != UINT32_MAX;) {
         const char *why = sl_spawn_why(e, id);
+        if (e->drain.place[id].state == SL_DRAIN_STOPS) sl_net_progress(e->net); /* last words */
         lose(e, id, why ? why : "it left");
     }
     for (uint32_t id; (id = sl_spawn_next_crashed(e)) != UINT32_MAX;) sl_blame_crash(e, id);

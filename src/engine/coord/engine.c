@@ -204,6 +204,7 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) {
     sl_free(e->spawned);
     sl_admit_free(&e->admit);
     sl_change_free(&e->change);
+    sl_drain_free(&e->drain);
     sl_recover_free(&e->recover);
     sl_adapting_close(e);
     sl_roster_free(&e->roster);
@@ -348,6 +349,18 @@ sl_status sl_engine_replan(sl_engine *e, const sl_plan *plan, uint32_t timeout_m
     sl_plan_free(&r.home);
     if (st == SL_OK && r.status != SL_OK) *err = r.err;
     return st == SL_OK ? r.status : st;
+}
+
+sl_status sl_engine_wish(sl_engine *e, sl_wish_kind kind, uint32_t worker, uint32_t grace_ms,
+                         uint32_t *number, sl_err *err) {
+    sl_wish w = {.kind = kind, .worker = worker, .grace_ms = grace_ms};
+    sl_status st = command(e, &(sl_command){.wish = &w}, err);
+    pthread_mutex_lock(&e->lock);
+    while (st == SL_OK && !w.done) pthread_cond_wait(&e->changed, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+    *number = w.number;
+    if (st == SL_OK && w.status != SL_OK) *err = w.err;
+    return st == SL_OK ? w.status : st;
 }
 
 void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out) {

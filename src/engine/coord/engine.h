@@ -140,10 +140,39 @@ void sl_engine_cancel(sl_engine *e, uint64_t request);
 sl_status sl_engine_replan(sl_engine *e, const sl_plan *plan, uint32_t timeout_ms,
                            sl_err *err) SL_MUST_CHECK;
 
+/* What can be asked about a worker while the deployment serves (sched/drain.h). */
+typedef enum sl_wish_kind {
+    SL_WISH_LEAVE, /* it is drained: its requests end or go on elsewhere, others get its experts */
+    SL_WISH_RESTART, /* the same, then another one comes in its place */
+    SL_WISH_RETURN,  /* a drained one comes, or one that is about to leave stays */
+} sl_wish_kind;
+
+/* Asks for it. grace_ms: how long requests may end where they are, until they go on elsewhere.
+ * *number is that of the wish: what becomes of it is seen at the worker (sl_worker_stats). Errors:
+ * as sl_drain_leave and sl_drain_return; SL_ERR_CANCELLED: the server stops. Waits for the engine's
+ * thread, not for what was asked. Not from a callback. */
+sl_status sl_engine_wish(sl_engine *e, sl_wish_kind kind, uint32_t worker, uint32_t grace_ms,
+                         uint32_t *number, sl_err *err) SL_MUST_CHECK;
+
+typedef enum sl_worker_life {
+    SL_WORKER_JOINING, /* it is awaited or gets ready */
+    SL_WORKER_SERVING,
+    SL_WORKER_DRAINING, /* it is asked to leave */
+    SL_WORKER_DRAINED,  /* it has left, and nobody is wanted in its place */
+    SL_WORKER_LOST,
+} sl_worker_life;
+
 /* One worker as last reported (about twice a second). Times in microseconds since its start. */
 typedef struct sl_worker_stats {
     uint32_t id, roles;
     bool alive;
+    sl_worker_life life;
+    uint32_t running;           /* requests */
+    uint32_t pages, pages_free; /* of KV */
+    uint32_t wish;              /* number of the last one; 0: none */
+    bool wish_done;             /* it is over, and how: */
+    sl_status wish_status;
+    char wish_error[200];
     int64_t pid; /* -1: a thread or remote */
     char name[64];
     uint64_t attention_rows, expert_rows, rounds, tokens;
@@ -175,6 +204,9 @@ typedef struct sl_engine_stats {
     bool serving;                          /* every worker of the plan is ready */
     bool recovering;                       /* a lost worker is made good; requests wait */
     uint64_t lost_workers, restarted_workers;
+    uint64_t drained_workers, joined_workers; /* so far, on purpose */
+    uint32_t n_drained;                       /* that are away on purpose */
+    uint64_t moved;           /* times that a request went on elsewhere, its worker being drained */
     uint64_t requeued;        /* times that a request went on elsewhere, its worker being lost */
     uint64_t rows_kept;       /* of requests that went on with the KV of a lost worker */
     uint64_t rows_recomputed; /* of requests that started again, wherever */

@@ -28,8 +28,9 @@ sl_status sl_recover_on_link(sl_engine *e, uint32_t id, uint32_t epoch, sl_span 
     sl_member_worker *w = &e->worker[id];
     bool news = !w->link_us || w->link_epoch != epoch;
     /* Also of one that is not ready yet: whoever is without a link begins no step before a change.
-     */
-    if (st == SL_OK && news && e->roster.worker[other].state != SL_ROSTER_GONE) {
+     * Who is told to stop leaves the others, too. */
+    bool leaves = st == SL_OK && e->drain.place[other].state == SL_DRAIN_STOPS;
+    if (st == SL_OK && news && !leaves && e->roster.worker[other].state != SL_ROSTER_GONE) {
         w->link_us = sl_clock_now_us(&e->clock) + LINK_GRACE_US;
         w->link = other;
         w->link_epoch = epoch;
@@ -95,6 +96,8 @@ static void change(sl_engine *e) {
     }
     sl_log(SL_LOG_WARN, "engine", "no plan for those who are there: %s", err.msg);
     r->done = true;
+    r->status = st;
+    r->err = err;
 }
 
 /* The change that was asked for is over. */
@@ -106,6 +109,7 @@ static void look_at_change(sl_engine *e, uint64_t now_us) {
     e->stuck = !r->taken && (e->stuck || r->status == SL_ERR_TIMEOUT);
     sl_recover_changed(&e->recover, r->taken, r->taken ? SL_ROSTER_NONE : e->change.culprit,
                        now_us);
+    if (!r->taken) sl_drain_refused(&e->drain, r->status, r->err.msg, now_us);
 }
 
 static void start(sl_engine *e, uint32_t id, uint64_t now_us) {

@@ -10,7 +10,10 @@
 
 /* A lost worker is reported by its connection. */
 static void tell(sl_engine *e, uint32_t worker, uint16_t kind, uint32_t epoch, sl_buf *payload) {
-    bool breaks = kind == SL_MSG_HOLD && e->change.breaks;
+    /* Who missed a change, as it was about to leave, may be in a round of nobody else. */
+    bool missed = !e->recover.place[worker].planned;
+    bool breaks = kind == SL_MSG_HOLD && (e->change.breaks || missed);
+    if (!e->worker[worker].conn) return; /* it leaves: its process is about to end */
     const sl_wire_header h = {.kind = kind, .epoch = epoch, .flags = breaks ? SL_WIRE_BREAK : 0};
     sl_net_send(e->net, e->worker[worker].conn, h, payload);
 }
@@ -72,17 +75,19 @@ static void end(sl_engine *e) {
     const sl_change *c = &e->change;
     sl_replan *r = e->replan;
     bool taken = e->plan.epoch == c->epoch;
-    uint64_t n_new = 0;
+    uint64_t n_back = 0, n_joined = 0;
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         if (!c->there[i]) continue;
         tell(e, i, SL_MSG_GO, e->plan.epoch, NULL);
         if (taken) sl_roster_heard(&e->roster, i, SL_ROSTER_ANY); /* one that was left out */
         if (!taken || sl_roster_serves(&e->roster, i)) continue;
+        n_back += !e->drain.place[i].comes;
+        n_joined += e->drain.place[i].comes;
         sl_crew_serve(e, i);
-        n_new++;
     }
     pthread_mutex_lock(&e->lock);
-    e->stats.restarted_workers += n_new;
+    e->stats.restarted_workers += n_back;
+    e->stats.joined_workers += n_joined;
     pthread_mutex_unlock(&e->lock);
     sl_log(c->status == SL_OK ? SL_LOG_INFO : SL_LOG_WARN, "engine", "plan %u %s%s", c->epoch,
            taken ? "holds" : "is given up: ", taken ? "" : c->err.msg);
@@ -110,6 +115,8 @@ static sl_status check(sl_engine *e, const sl_replan *r, sl_err *err) {
         return sl_fail(err, SL_ERR_WORKER_LOST, "%s",
                        e->lost[0] ? e->lost : "not every worker of the plan is there");
     if (e->replan) return sl_fail(err, SL_ERR_AGAIN, "another plan is being taken");
+    if (!own && e->drain.n_busy > 0)
+        return sl_fail(err, SL_ERR_AGAIN, "a worker is about to leave or to come");
     if (!own && e->recover.service != SL_RECOVER_SERVES)
         return sl_fail(err, SL_ERR_AGAIN, "lost workers are being made good");
     return sl_change_check(&e->plan, &r->plan, err);

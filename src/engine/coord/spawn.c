@@ -268,6 +268,11 @@ const char *sl_spawn_why(sl_engine *e, uint32_t id) {
     return !is_there(e, id) && s->err.msg[0] ? s->err.msg : NULL;
 }
 
+bool sl_spawn_lives(sl_engine *e, uint32_t id) {
+    collect(e, id);
+    return is_there(&e->spawned[id]);
+}
+
 /* It was given up, and often is about to end by itself: its connection has. */
 static void expel(sl_engine *e, uint32_t id) {
     const sl_spawned *s = &e->spawned[id];

@@ -85,9 +85,10 @@ void sl_peers_miss(sl_worker *w) {
 static void drop(sl_worker *w, uint32_t id, const char *why) {
     sl_worker_peer *p = &w->peer[id];
     char text[96];
+    bool left = w->plan.n_workers > id && w->plan.worker[id].roles == 0; /* the plan says so */
     snprintf(text, sizeof text, "worker %u %s", id, why);
-    sl_log(SL_LOG_WARN, "worker", "connection with %s closed: %s", sl_conn_hello(p->conn)->name,
-           text);
+    sl_log(left ? SL_LOG_INFO : SL_LOG_WARN, "worker", "connection with %s closed: %s",
+           sl_conn_hello(p->conn)->name, text);
     bool was_open = p->open;
     sl_conn_set_user(p->conn, NULL);
     sl_net_close(w->net, p->conn, SL_ERR_PROTOCOL, text);

@@ -243,7 +243,9 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
     case SL_MSG_TRACE_GET:
         return sl_worker_send_trace(w, h);
     case SL_MSG_SHUTDOWN:
-        sl_worker_stop(w, SL_OK); /* also when the coordinator is gone since */
+        if (w->device)
+            sl_worker_send_stats(w); /* the coordinator may go on: its books are whole then */
+        sl_worker_stop(w, SL_OK);    /* also when the coordinator is gone since */
         return SL_OK;
     case SL_MSG_SUBMIT:
         w->in_use = true;
