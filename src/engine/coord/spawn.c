@@ -270,7 +270,7 @@ const char *sl_spawn_why(sl_engine *e, uint32_t id) {
 
 bool sl_spawn_lives(sl_engine *e, uint32_t id) {
     collect(e, id);
-    return is_there(&e->spawned[id]);
+    return is_there(e, id);
 }
 
 /* It was given up, and often is about to end by itself: its connection has. */
