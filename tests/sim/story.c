@@ -472,11 +472,17 @@ static void do_event(sim *s, sim_event *e) {
     }
 }
 
+/* Who is turned away, as the end of the one before is not known yet, comes again. */
+static bool is_open(const sim *s, uint32_t i) {
+    return s->failure || s->engine->roster.worker[i].state == SL_ROSTER_ABSENT;
+}
+
 void sim_do_events(sim *s) {
     for (uint32_t i = 0; i < s->n_events; i++)
         if (!s->event[i].done && s->now_us >= s->event[i].at_us) do_event(s, &s->event[i]);
     for (uint32_t i = 0; i < s->n_workers; i++)
         if (s->dies_us[i] && s->now_us >= s->dies_us[i]) sim_bury_worker(s, i);
     for (uint32_t i = 0; i < s->n_workers; i++)
-        if (s->returns_us[i] && s->now_us >= s->returns_us[i] && !s->zombie[i]) bring_back(s, i);
+        if (s->returns_us[i] && s->now_us >= s->returns_us[i] && !s->zombie[i] && is_open(s, i))
+            bring_back(s, i);
 }
