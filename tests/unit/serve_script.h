@@ -122,6 +122,13 @@ void sl_engine_detail_free(sl_engine_detail *d) {
     (void)d;
 }
 
+sl_status sl_engine_wish(sl_engine *e, sl_wish_kind kind, uint32_t worker, uint32_t grace_ms,
+                         uint32_t *number, sl_err *err) {
+    (void)e, (void)kind, (void)grace_ms;
+    *number = 7;
+    return worker < 2 ? SL_OK : sl_fail(err, SL_ERR_NOTFOUND, "no worker %u", worker);
+}
+
 void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out) {
     *out = (sl_engine_stats){.pages_total = 100, .pages_used = 25, .n_workers = 2};
     pthread_mutex_lock(&e->lock);
