@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""What streams see of a fault: their longest pause beside the one that the same streams have undisturbed.
+
+  bench/recovery.py MODEL [--faults expert,sequencer,attention] [--streams 1,16] [--times 5] [--prompt 8] [--tokens 96]
+                    [--json FILE] [-- OPTIONS OF serve, as --attention 1 --experts 2 --schedule dep]
+
+Starts `build/sluice serve MODEL --exact` (or $SLUICE_BIN) with worker processes. For each fault and number of streams the same
+requests run undisturbed, and then again with the fault in the middle of them, --times times. A fault:
+
+  expert       kill -9 of the last expert worker         sequencer    kill -9 of the first one
+  attention    kill -9 of the last attention worker      both         of an attention and an expert worker at once
+  stop3:NAME   the process of `expert`, `sequencer`, `attention` or `coordinator` stands still for 3 s (any number)
+
+Each is the first fault of a server of its own: who fails again soon is started again later and later.
+
+Prints one line each: the longest pause between two events of a stream, undisturbed and with the fault (median of --times, and
+the longest of all), the most by which a stream's pause was longer than its own undisturbed one, how many requests ended
+early, and whether all tokens and log-probabilities were those of the undisturbed run. Streams begin apart from each other, so
+that a fault meets them at different places."""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+AFTER = 0.25  # of the tokens of the first stream, before a fault; and as much later at random
+LIMIT_S = 600
+
+
+class Server:
+    """`sluice serve` with its workers."""
+
+    def __init__(self, model, options):
+        program = os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")
+        command = [program, "serve", model, "--port", "0", "--served-model-name", "m", "--exact", *options]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.log, self.port = [], None
+        while self.port is None:
+            line = self.process.stderr.readline()
+            if not line:
+                sys.exit("".join(self.log))
+            self.log.append(line)
+            found = re.search(r"listening on http://127\.0\.0\.1:(\d+)", line)
+            self.port = int(found[1]) if found else None
+        threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True).start()
+
+    def ask(self, method, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+        connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
+        return connection.getresponse()
+
+    def workers(self):
+        """Worker -> process, of those that are there."""
+        found = {}
+        for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
+            for pid in map(int, (task / "children").read_text().split()):
+                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if b"--worker-id" in words:
+                    found[int(words[words.index(b"--worker-id") + 1])] = pid
+        return found
+
+    def whole(self, n):
+        """Waits until all n workers serve and nothing changes any more."""
+        until, calm = time.monotonic() + LIMIT_S, 0
+        while calm < 10:
+            metrics = self.ask("GET", "/metrics").read().decode()
+            ready = self.ask("GET", "/readyz")
+            ready.read()
+            up = sum(float(line.split()[-1]) for line in metrics.splitlines() if line.startswith("sluice:worker_up"))
+            calm = calm + 1 if ready.status == 200 and up == n and len(self.workers()) == n else 0
+            if time.monotonic() > until:
+                sys.exit("workers did not come back:\n" + "".join(self.log[-20:]))
+            time.sleep(0.1)
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(60)
+
+
+class Stream(threading.Thread):
+    """One streamed completion: what came, and when."""
+
+    def __init__(self, server, seed, prompt, tokens):
+        super().__init__(daemon=True)
+        rng = random.Random(seed)
+        self.server, self.at, self.said, self.end = server, [], [], None
+        self.body = {"model": "m", "prompt": [rng.randrange(3, 900) for _ in range(prompt)], "max_tokens": tokens, "stream": True,
+                     "temperature": 1, "seed": seed, "ignore_eos": True, "logprobs": 1, "return_token_ids": True}
+
+    def run(self):
+        try:
+            for raw in self.server.ask("POST", "/v1/completions", self.body):
+                line = raw.decode().strip()
+                if not line.startswith("data: {"):
+                    continue
+                event = json.loads(line[6:])
+                for choice in event.get("choices", []):
+                    if choice.get("token_ids"):
+                        self.at.append(time.monotonic())
+                        self.said.append((choice["token_ids"], choice["logprobs"]["token_logprobs"]))
+                    self.end = choice.get("finish_reason") or self.end
+        except OSError as error:
+            self.end = str(error)
+
+    def longest(self):
+        return max((b - a for a, b in zip(self.at, self.at[1:])), default=0.0)
+
+    def whole(self):
+        return [i for ids, _ in self.said for i in ids], [p for _, some in self.said for p in some]
+
+
+def run(server, n, prompt, tokens, fault=None):
+    """The streams, after `fault()` in the middle of them, if there is one."""
+    streams = [Stream(server, i, prompt, tokens) for i in range(n)]
+    for s in streams:
+        s.start()
+        time.sleep(0.01)
+    if fault:
+        least = int(tokens * AFTER * (1 + random.random()))
+        while len(streams[0].at) < least and streams[0].is_alive():
+            time.sleep(0.001)
+        fault()
+    for s in streams:
+        s.join(LIMIT_S)
+    return streams
+
+
+def fault_of(server, name, attention, experts):
+    """What to call, and it breaks."""
+    ids = {"attention": [attention - 1], "sequencer": [attention], "expert": [attention + experts - 1],
+           "both": [attention - 1, attention + experts - 1]}
+    stop = re.fullmatch(r"stop([\d.]+):(\w+)", name)
+    if stop and stop[2] in ("coordinator", *ids):
+        def stand():
+            pids = [server.workers()[i] for i in ids[stop[2]]] if stop[2] in ids else [server.process.pid]
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            time.sleep(float(stop[1]))
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+        return stand
+    if name not in ids:
+        sys.exit(f"no fault {name}; there are {', '.join(ids)}, stopSECONDS:NAME")
+
+    def kill():
+        there = server.workers()
+        for i in ids[name]:
+            os.kill(there[i], signal.SIGKILL)
+    return kill
+
+
+@contextlib.contextmanager
+def served(a, options, workers):
+    """A server whose workers all have computed something."""
+    server = Server(a.model, options)
+    try:
+        server.whole(workers)
+        run(server, 1, a.prompt, 8)
+        yield server
+    finally:
+        server.stop()
+
+
+def measure(name, n, a, options, attention, experts):
+    pauses, more, ended, same = [], [], 0, True
+    with served(a, options, attention + experts) as server:
+        plain = run(server, n, a.prompt, a.tokens)
+        alone = [max(s.longest(), t.longest()) for s, t in zip(plain, run(server, n, a.prompt, a.tokens))]
+    for _ in range(a.times):
+        with served(a, options, attention + experts) as server:
+            streams = run(server, n, a.prompt, a.tokens, fault_of(server, name, attention, experts))
+        pauses.append(max(s.longest() for s in streams))
+        more.append(max(s.longest() - was for s, was in zip(streams, alone)))
+        ended += sum(s.end != "length" for s in streams)
+        same = same and all(s.whole() == p.whole() for s, p in zip(streams, plain))
+    return {"fault": name, "streams": n, "times": a.times, "undisturbed_ms": 1e3 * max(alone),
+            "median_ms": 1e3 * statistics.median(pauses), "longest_ms": 1e3 * max(pauses), "more_ms": 1e3 * max(more),
+            "more_median_ms": 1e3 * statistics.median(more), "ended": ended, "same": same}
+
+
+def number(options, name, default):
+    return int(options[options.index(name) + 1]) if name in options else default
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--faults", default="expert,sequencer,attention")
+    parser.add_argument("--streams", default="1,16")
+    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--prompt", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--json")
+    words = sys.argv[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    a, options = parser.parse_args(words[:cut]), words[cut + 1:] or ["--attention", "1", "--experts", "2", "--schedule", "dep"]
+    attention, experts = number(options, "--attention", 0), number(options, "--experts", 0)
+    if not attention or not experts:
+        sys.exit("--attention and --experts say which processes there are")
+    rows = []
+    print(f"{a.model} {' '.join(options)}, prompts of {a.prompt}, {a.tokens} tokens each")
+    print("fault            streams  undisturbed  median  longest  more than its own (median, most)  ended  same tokens")
+    for name in a.faults.split(","):
+        for n in map(int, a.streams.split(",")):
+            r = measure(name, n, a, options, attention, experts)
+            rows.append(r)
+            print(f"{name:16} {n:7} {r['undisturbed_ms']:9.0f} ms {r['median_ms']:4.0f} ms {r['longest_ms']:5.0f} ms "
+                  f"{r['more_median_ms']:10.0f} {r['more_ms']:8.0f} ms {r['ended']:18} {'yes' if r['same'] else 'NO':>7}", flush=True)
+    if a.json:
+        pathlib.Path(a.json).write_text(json.dumps({"model": a.model, "options": options, "prompt": a.prompt, "tokens": a.tokens, "rows": rows},
+                                                   indent=1) + "\n")
+    return 0 if all(r["same"] and not r["ended"] for r in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
