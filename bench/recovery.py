@@ -13,9 +13,11 @@ requests run undisturbed, and then again with the fault in the middle of them, -
 
 Each is the first fault of a server of its own: who fails again soon is started again later and later.
 
+--placement replicas:2 among the options: others stand in for an expert worker. --prompt 4096: much KV behind each stream.
+
 Prints one line each: the longest pause between two events of a stream, undisturbed and with the fault (median of --times, and
 the longest of all), the most by which a stream's pause was longer than its own undisturbed one, how many requests ended
-early, and whether all tokens and log-probabilities were those of the undisturbed run. Streams begin apart from each other, so
+early, what was done again (steps given up, rows sent to others, rows of KV kept and computed again, of all --times), and whether all tokens and log-probabilities were those of the undisturbed run. Streams begin apart from each other, so
 that a fault meets them at different places."""
 
 import argparse
@@ -36,6 +38,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 AFTER = 0.25  # of the tokens of the first stream, before a fault; and as much later at random
 LIMIT_S = 600
+AGAIN = {"steps": "worker_steps_given_up_total", "rows": "worker_reissued_rows_total", "kept": "rows_kept_total", "computed": "rows_recomputed_total"}
 
 
 class Server:
@@ -70,15 +73,18 @@ class Server:
                     found[int(words[words.index(b"--worker-id") + 1])] = pid
         return found
 
+    def count(self, name):
+        """A metric, over all its labels."""
+        text = self.ask("GET", "/metrics").read().decode()
+        return int(sum(float(line.split()[-1]) for line in text.splitlines() if re.match(rf"sluice:{name}[ {{]", line)))
+
     def whole(self, n):
         """Waits until all n workers serve and nothing changes any more."""
         until, calm = time.monotonic() + LIMIT_S, 0
         while calm < 10:
-            metrics = self.ask("GET", "/metrics").read().decode()
             ready = self.ask("GET", "/readyz")
             ready.read()
-            up = sum(float(line.split()[-1]) for line in metrics.splitlines() if line.startswith("sluice:worker_up"))
-            calm = calm + 1 if ready.status == 200 and up == n and len(self.workers()) == n else 0
+            calm = calm + 1 if ready.status == 200 and self.count("worker_up") == n and len(self.workers()) == n else 0
             if time.monotonic() > until:
                 sys.exit("workers did not come back:\n" + "".join(self.log[-20:]))
             time.sleep(0.1)
@@ -173,7 +179,7 @@ def served(a, options, workers):
 
 
 def measure(name, n, a, options, attention, experts):
-    pauses, more, ended, same = [], [], 0, True
+    pauses, more, ended, same, again = [], [], 0, True, dict.fromkeys(AGAIN, 0)
     with served(a, options, attention + experts) as server:
         plain = run(server, n, a.prompt, a.tokens)
         alone = [max(s.longest(), t.longest()) for s, t in zip(plain, run(server, n, a.prompt, a.tokens))]
@@ -183,10 +189,11 @@ def measure(name, n, a, options, attention, experts):
         pauses.append(max(s.longest() for s in streams))
         more.append(max(s.longest() - was for s, was in zip(streams, alone)))
         ended += sum(s.end != "length" for s in streams)
+            again = {name: n + server.count(AGAIN[name]) for name, n in again.items()}
         same = same and all(s.whole() == p.whole() for s, p in zip(streams, plain))
     return {"fault": name, "streams": n, "times": a.times, "undisturbed_ms": 1e3 * max(alone),
             "median_ms": 1e3 * statistics.median(pauses), "longest_ms": 1e3 * max(pauses), "more_ms": 1e3 * max(more),
-            "more_median_ms": 1e3 * statistics.median(more), "ended": ended, "same": same}
+            "more_median_ms": 1e3 * statistics.median(more), "ended": ended, "same": same, "again": again}
 
 
 def number(options, name, default):
@@ -210,13 +217,15 @@ def main():
         sys.exit("--attention and --experts say which processes there are")
     rows = []
     print(f"{a.model} {' '.join(options)}, prompts of {a.prompt}, {a.tokens} tokens each")
-    print("fault            streams  undisturbed  median  longest  more than its own (median, most)  ended  same tokens")
+    print("fault            streams  undisturbed  median  longest  more than its own (median, most)  ended  steps  rows  KV kept  computed  same tokens")
     for name in a.faults.split(","):
         for n in map(int, a.streams.split(",")):
             r = measure(name, n, a, options, attention, experts)
             rows.append(r)
             print(f"{name:16} {n:7} {r['undisturbed_ms']:9.0f} ms {r['median_ms']:4.0f} ms {r['longest_ms']:5.0f} ms "
-                  f"{r['more_median_ms']:10.0f} {r['more_ms']:8.0f} ms {r['ended']:18} {'yes' if r['same'] else 'NO':>7}", flush=True)
+                  f"{r['more_median_ms']:10.0f} {r['more_ms']:8.0f} ms {r['ended']:18} "
+                  f"{r['again']['steps']:6} {r['again']['rows']:5} {r['again']['kept']:8} {r['again']['computed']:9}  "
+                  f"{'yes' if r['same'] else 'NO'}", flush=True)
     if a.json:
         pathlib.Path(a.json).write_text(json.dumps({"model": a.model, "options": options, "prompt": a.prompt, "tokens": a.tokens, "rows": rows},
                                                    indent=1) + "\n")
