@@ -297,7 +297,7 @@ void sim_draw_events(sim *s) {
     else if (sim_once_in(s, 2))
         draw_slowness(s, span_us);
     if (!sim_once_in(s, 3)) draw_replans(s, span_us);
-    if (sim_once_in(s, 2)) draw_wishes(s, span_us);
+    if (!s->spawns && sim_once_in(s, 2)) draw_wishes(s, span_us); /* they come by themselves */
 }
 
 /* After a failure: whether anybody is left who can serve. */
