@@ -171,6 +171,10 @@ bool sim_is_quiet(const sim *s) {
         for (uint32_t l = 0; a && l < a->n_lanes; l++)
             if (!is_idle(a, l)) return false;
     }
+    for (uint32_t i = 0; i < s->n_workers; i++) { /* a start that failed is tried again */
+        const sl_drain_place *p = &s->engine->drain.place[i];
+        if (p->n && !p->done && !s->failure) return false;
+    }
     for (uint32_t i = 0; i < s->n_workers; i++)
         if (s->returns_us[i] || s->dies_us[i] || s->engine->recover.place[i].rests ||
             (!s->starved && s->worker[i] && !s->silent[i] && s->engine->recover.begun &&

@@ -235,7 +235,9 @@ static bool step_worker(sim *s, uint32_t i) {
     if (!sl_worker_stopped(w, &st, &err)) return busy;
     sim_say(s, "worker %u stops: %s", i, st == SL_OK ? "told to" : err.msg);
     if (st == SL_OK) sim_on_stopped(s, i);
-    if (st != SL_OK && !s->failure) sim_fail(s, "worker %u stopped: %s", i, err.msg);
+    /* Who was on its way when its place was drained is turned away. */
+    bool unwanted = s->engine->drain.place[i].state == SL_DRAIN_DRAINED;
+    if (st != SL_OK && !s->failure && !unwanted) sim_fail(s, "worker %u stopped: %s", i, err.msg);
     sim_remove_worker(s, i, false);
     s->starved |= !sim_has(s, SL_ROLE_ATTENTION) || !sim_has(s, SL_ROLE_EXPERT);
     return true;
