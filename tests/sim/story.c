@@ -368,7 +368,9 @@ void sim_do_poison(sim *s) {
 static void bring_back(sim *s, uint32_t i) {
     s->returns_us[i] = 0;
     if (s->worker[i] && !s->spawns) return;
-    s->zombie[i] = s->worker[i]; /* only a planted bug starts another one now */
+    s->zombie[i] = s->worker[i]; /* only a planted bug starts another one now: KV has one writer */
+    if (s->zombie[i] && s->kv[i])
+        sim_fail(s, "worker %u has pages that the one before it still writes", i);
     s->silent[i] = false;
     sim_say(s, "another worker %u comes", i);
     s->returned = true;
