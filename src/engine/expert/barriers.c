@@ -146,8 +146,11 @@ static sl_status on_dead(barriers *x, uint32_t member, sl_err *err) {
     drop_calls(x, member);
     sl_status st = sl_rounds_on_dead(x->rounds, member, err);
     if (known || !sl_rounds_is_dead(x->rounds, member)) return st;
-    /* A worker that lives learns of it. */
-    sl_conn *c = x->w->peer[member].conn;
+    /* A worker that lives learns of it; who has come in its place is another one. */
+    const sl_worker_peer *p = &x->w->peer[member];
+    uint64_t is = x->w->plan.worker[member].incarnation;
+    bool newcomer = p->open && is && sl_conn_hello(p->conn)->incarnation != is;
+    sl_conn *c = newcomer ? NULL : p->conn;
     if (st == SL_OK && c) sl_net_close(x->w->net, c, SL_ERR_PEER_DOWN, "counts as dead here");
     sl_log(SL_LOG_INFO, "expert", "attention worker %u counts as silent from now on", member);
     return st;
