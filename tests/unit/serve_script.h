@@ -228,7 +228,7 @@ static sl_engine *script_engine_create(void) {
 
 /* Waits until the nth request has come and none runs any more; false after 10 s. */
 static bool script_idle(sl_engine *e, uint64_t nth) {
-    for (int i = 0; i < 10000; i++) {
+    for (int i = 0; i < 60000; i++) {
         pthread_mutex_lock(&e->lock);
         bool idle = e->requests == NULL && e->next_id >= nth;
         pthread_mutex_unlock(&e->lock);
@@ -252,7 +252,7 @@ static void script_engine_free(sl_engine *e) {
 
 /* Waits until n requests run; false after 10 s. */
 static inline bool script_busy(sl_engine *e, uint32_t n) {
-    for (int i = 0; i < 10000; i++) {
+    for (int i = 0; i < 60000; i++) {
         pthread_mutex_lock(&e->lock);
         bool busy = e->running == n;
         pthread_mutex_unlock(&e->lock);

@@ -126,7 +126,7 @@ static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
     snprintf(silence, sizeof silence, "%.9g", e->o.silence_limit_s);
     snprintf(variable, sizeof variable, "SLUICE_SECRET=%s", e->secret);
     snprintf(kv_fd, sizeof kv_fd, "%d", KV_FD);
-    const char *argv[20] = {e->program, "worker", "--join", sl_net_address(e->net), "--transport",
+    const char *argv[24] = {e->program, "worker", "--join", sl_net_address(e->net), "--transport",
                             e->o.transport, "--worker-id", wanted, "--parent", parent,
                             /* Whoever starts it is there already, but may be stopped, and a busy
                              * machine late for a handshake: then it is tried again. */
@@ -139,6 +139,7 @@ static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
     argv[n++] = e->isa[0] ? e->isa : sl_kernels_name(sl_kernels_base());
     keep_kv(e, id);
     if (s->kv_fd) argv[n++] = "--kv-fd", argv[n++] = kv_fd;
+    SL_ASSERT(n < SL_LEN(argv)); /* NULL ends it */
     char **env = environment_with(variable);
     if (!env) return sl_fail(err, SL_ERR_NOMEM, "environment of worker %u", id);
     int rc = spawn_closed(&s->pid, e->program, (char *const *)(uintptr_t)argv, env, s->kv_fd);
