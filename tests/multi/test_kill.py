@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
 FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
 TOKENS = 480
-GOES_ON_WITHIN_S = 10.0  # a few tenths where nothing else has the processors
+GOES_ON_WITHIN_S = 60.0  # a few tenths where nothing else has the processors
 
 
 class Server:
