@@ -2,7 +2,7 @@
 """The include edges of the tree: a folder of src/ may include only the folders that src/layers.txt names for it, and so may
 the folders of a room that is divided there.
 
-Also: every file opens with what it owns, no file over 800 lines, no getenv outside the option table, no include of a .c file,
+Also: no two pytest files have one name, every file opens with what it owns, no file over 800 lines, no getenv outside the option table, no include of a .c file,
 function names unique over src/ and each called from another file, no circle of files that call each other but those of src/circles.txt, and no macro that evaluates an argument twice (docs/architecture.md says why)."""
 import collections
 import pathlib
@@ -143,6 +143,14 @@ def check_callers(root, definitions, errors):
             errors.append(f"{where[0]}: {name} is public, and no other file calls it")
 
 
+def check_test_names(root, errors):
+    """pytest, which imports a file by its name alone, takes no two of one name."""
+    files = collections.defaultdict(list)
+    for path in (root / "tests").rglob("test_*.py"):
+        files[path.name].append(path.relative_to(root).as_posix())
+    errors += [f"{', '.join(sorted(same))}: one name" for same in files.values() if len(same) > 1]
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     errors, definitions = [], {}
@@ -157,6 +165,7 @@ def main():
         if len(where) > 1:
             errors.append(f"{name}: defined in {', '.join(where)}")
     check_callers(root, definitions, errors)
+    check_test_names(root, errors)
     arrows, n_circles = check_circles(root, definitions, errors)
     print("\n".join(errors) if errors else f"layers: {len(definitions)} public functions, {arrows} calls from file to file, "
           f"{n_circles} circles, all named")
