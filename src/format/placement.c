@@ -65,6 +65,16 @@ sl_status sl_placement_of_shares(const sl_share *shares, const uint32_t *n, uint
     return SL_OK;
 }
 
+sl_status sl_placement_set_shares(const sl_share *shares, const uint32_t *n, uint32_t n_layers,
+                                  sl_plan *p, sl_err *err) {
+    sl_placement made;
+    sl_status st = sl_placement_of_shares(shares, n, n_layers, p->n_experts, &made, err);
+    if (st != SL_OK) return st;
+    sl_placement_free(&p->place);
+    p->place = made;
+    return SL_OK;
+}
+
 sl_status sl_placement_copy(const sl_placement *p, uint32_t n_experts, sl_placement *out,
                             sl_err *err) {
     size_t entries = n_entries(p, n_experts), hosts = p->first[entries];

@@ -25,6 +25,9 @@ sl_status sl_placement_of_owners(const uint32_t *owner, uint32_t n_experts, sl_p
 /* shares: n[i] of them for expert i = layer * n_experts + e, one after the other. */
 sl_status sl_placement_of_shares(const sl_share *shares, const uint32_t *n, uint32_t n_layers,
                                  uint32_t n_experts, sl_placement *out, sl_err *err) SL_MUST_CHECK;
+/* The same in place of p->place; n_layers is 1 (all blocks alike) or the model's. */
+sl_status sl_placement_set_shares(const sl_share *shares, const uint32_t *n, uint32_t n_layers,
+                                  sl_plan *p, sl_err *err) SL_MUST_CHECK;
 sl_status sl_placement_copy(const sl_placement *p, uint32_t n_experts, sl_placement *out,
                             sl_err *err) SL_MUST_CHECK;
 void sl_placement_free(sl_placement *p);

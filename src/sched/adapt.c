@@ -8,8 +8,8 @@
 #include <string.h>
 
 #define JUDGED_BY 4u /* windows after a change */
-#define MOST_WAITS                                                                                 \
-    4u /* windows that a change waits while their load still turns into another one */
+/* Windows that a change waits while their load still turns into another one. */
+#define MOST_WAITS 4u
 
 sl_status sl_adapt_create(const sl_rebalance_shape *s, const sl_adapt_opts *o, uint64_t now_us,
                           sl_adapt *out, sl_err *err) {
@@ -182,7 +182,8 @@ static sl_adapt_word decide(sl_adapt *a, const sl_adapt_view *v, uint64_t now_us
     return SL_ADAPT_CHANGE;
 }
 
-static bool is_full(const sl_adapt *a, uint64_t now_us) {
+bool sl_adapt_is_due(const sl_adapt *a, uint64_t now_us) {
+    if (a->phase != SL_ADAPT_COUNTS) return a->phase == SL_ADAPT_THINKS;
     return now_us >= a->opened_us + a->o.window_us &&
            a->open_rows >= a->o.window_rows * a->balance.shape.n_blocks;
 }
@@ -190,9 +191,9 @@ static bool is_full(const sl_adapt *a, uint64_t now_us) {
 sl_adapt_word sl_adapt_next(sl_adapt *a, const sl_adapt_view *v, uint64_t now_us) {
     const sl_rebalance_shape *s = &a->balance.shape;
     sl_err err;
-    if (a->phase == SL_ADAPT_CHANGES || v->n_hosts < 2) return SL_ADAPT_NOTHING;
+    if (!sl_adapt_is_due(a, now_us) || v->n_hosts < 2) return SL_ADAPT_NOTHING;
     if (a->phase == SL_ADAPT_COUNTS) {
-        if (!is_full(a, now_us) || !sl_spread_of(s, v->now, &a->now)) return SL_ADAPT_NOTHING;
+        if (!sl_spread_of(s, v->now, &a->now)) return SL_ADAPT_NOTHING;
         close_window(a, now_us);
         a->imbalance = ratio(cost(a, &a->last, &a->now, v));
         judge(a, v);

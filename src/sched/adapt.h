@@ -106,6 +106,8 @@ void sl_adapt_free(sl_adapt *a); /* zeroed is fine */
 /* A worker computed so many rows for this expert of this block, in so many calls, since it said so
  * the last time. */
 void sl_adapt_add(sl_adapt *a, uint32_t block, uint32_t expert, uint64_t rows, uint64_t calls);
+/* Whether next has something to do: a window is full, or a placement is being made. */
+bool sl_adapt_is_due(const sl_adapt *a, uint64_t now_us);
 /* Once a turn, while the deployment is whole and no change is under way. Milliseconds at most. */
 sl_adapt_word sl_adapt_next(sl_adapt *a, const sl_adapt_view *v, uint64_t now_us);
 /* The change that CHANGE began is over: `next` holds, or what held before. */

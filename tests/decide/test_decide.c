@@ -70,7 +70,6 @@ static bool draw_replicas(uint64_t *rng, scene *x) {
     sl_plan *p = &x->plan;
     sl_share share[2 * SL_MAX_EXPERTS];
     uint32_t count[SL_MAX_EXPERTS], host[MAX_WORKERS], n = 0, n_hosts = 0;
-    sl_placement made;
     sl_err err;
     for (uint32_t i = 0; i < p->n_workers; i++)
         if (p->worker[i].roles & SL_ROLE_EXPERT) host[n_hosts++] = i;
@@ -81,11 +80,8 @@ static bool draw_replicas(uint64_t *rng, scene *x) {
         share[n++] = (sl_share){host[first], first == second ? 1 : part};
         if (first != second) share[n++] = (sl_share){host[second], 1 - part};
     }
-    if (sl_placement_of_shares(share, count, 1, p->n_experts, &made, &err) != SL_OK)
-        return printf("%s\n", err.msg), false;
-    sl_placement_free(&p->place);
-    p->place = made;
-    return true;
+    if (sl_placement_set_shares(share, count, 1, p, &err) == SL_OK) return true;
+    return printf("%s\n", err.msg), false;
 }
 
 /* What a schedule leaves open. */

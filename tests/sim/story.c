@@ -17,12 +17,10 @@ static const uint32_t shapes[][2] = {{1, 0}, {1, 1}, {1, 3}, {2, 2}, {2, 0},
                                      {3, 0}, {3, 2}, {2, 1}, {4, 2}, {2, 4}};
 #define SCARCE_SHAPES 5u /* the first ones: few pools, so that they run out */
 
-/* Schedules of several lanes and chunks, as soon as the engine takes them. */
 /* Under --exact any worker may host any expert, and several may host the same one. */
 static bool draw_placement(sim *s, sl_plan *p) {
     sl_share share[2 * 64 * 16];
     uint32_t count[64 * 16], n = 0, hosts[SIM_MAX_WORKERS], n_hosts = 0;
-    sl_placement made;
     sl_err err;
     for (uint32_t i = 0; i < p->n_workers; i++)
         if (p->worker[i].roles & SL_ROLE_EXPERT) hosts[n_hosts++] = i;
@@ -37,11 +35,7 @@ static bool draw_placement(sim *s, sl_plan *p) {
         share[n++] = (sl_share){hosts[first], part};
         if (first != second) share[n++] = (sl_share){hosts[second], 1 - part};
     }
-    if (sl_placement_of_shares(share, count, layers, p->n_experts, &made, &err) != SL_OK)
-        return false;
-    sl_placement_free(&p->place);
-    p->place = made;
-    return true;
+    return sl_placement_set_shares(share, count, layers, p, &err) == SL_OK;
 }
 
 static void draw_schedule(sim *s, sl_plan *p) {

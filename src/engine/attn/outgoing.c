@@ -3,21 +3,26 @@
 
 #include <string.h>
 
-uint32_t sl_outgoing_host(const sl_pass *p, size_t rj) {
+static uint32_t row_key(const sl_pass *p, size_t r) {
+    return sl_plan_row_key(p->id[r], p->pos[r], p->attn->m->moe_index[p->layer]);
+}
+
+static uint32_t host_of(const sl_pass *p, size_t rj, uint32_t key) {
     const sl_attn *a = p->attn;
-    size_t r = rj / a->m->top_k;
-    uint32_t moe = a->m->moe_index[p->layer], key = sl_plan_row_key(p->id[r], p->pos[r], moe);
+    uint32_t moe = a->m->moe_index[p->layer];
     return a->expert_index[sl_plan_host_among(&a->w->plan, moe, p->expert[rj], key, a->lost)];
 }
 
+uint32_t sl_outgoing_host(const sl_pass *p, size_t rj) {
+    return host_of(p, rj, row_key(p, rj / p->attn->m->top_k));
+}
+
 void sl_outgoing_assign(sl_pass *p) {
-    const sl_attn *a = p->attn;
-    uint32_t k = a->m->top_k, moe = a->m->moe_index[p->layer];
+    uint32_t k = p->attn->m->top_k;
     for (uint32_t r = 0; r < p->n; r++) {
-        uint32_t key = sl_plan_row_key(p->id[r], p->pos[r], moe);
+        uint32_t key = row_key(p, r);
         for (size_t rj = (size_t)r * k; rj < ((size_t)r + 1) * k; rj++)
-            p->owner[rj] =
-                a->expert_index[sl_plan_host_among(&a->w->plan, moe, p->expert[rj], key, a->lost)];
+            p->owner[rj] = host_of(p, rj, key);
     }
 }
 

@@ -65,7 +65,6 @@ static sl_adapt_view view(sl_engine *e) {
 static sl_status plan_of(sl_engine *e, sl_plan *out, sl_err *err) {
     const sl_spread *to = &e->adapting.rule.next;
     uint32_t n_moe = e->spec.n_moe, n_experts = e->spec.n_experts;
-    sl_placement made;
     sl_share *share = sl_alloc(to->first[n_moe], sizeof *share);
     uint32_t *count = sl_alloc((size_t)n_moe * n_experts, sizeof *count);
     sl_status st =
@@ -76,18 +75,14 @@ static sl_status plan_of(sl_engine *e, sl_plan *out, sl_err *err) {
             count[(size_t)b * n_experts + to->piece[i].expert]++;
         }
     }
-    if (st == SL_OK) st = sl_placement_of_shares(share, count, n_moe, n_experts, &made, err);
+    if (st == SL_OK) st = sl_plan_copy(&e->home, out, err);
+    if (st == SL_OK) {
+        st = sl_placement_set_shares(share, count, n_moe, out, err);
+        if (st != SL_OK) sl_plan_free(out);
+    }
     sl_free(share);
     sl_free(count);
-    if (st != SL_OK) return st;
-    st = sl_plan_copy(&e->home, out, err);
-    if (st != SL_OK) {
-        sl_placement_free(&made);
-        return st;
-    }
-    sl_placement_free(&out->place);
-    out->place = made;
-    return SL_OK;
+    return st;
 }
 
 static void begin(sl_engine *e) {
@@ -165,6 +160,7 @@ void sl_adapting_step(sl_engine *e) {
     if (!whole || e->stopping || e->replan || a->changing) return;
     if (a->epoch != e->plan.epoch) sl_adapt_disturbed(&a->rule, now_us);
     a->epoch = e->plan.epoch;
+    if (!sl_adapt_is_due(&a->rule, now_us)) return;
     learn_costs(e);
     const sl_adapt_view v = view(e);
     sl_adapt_word word = sl_adapt_next(&a->rule, &v, now_us);

@@ -147,10 +147,8 @@ static sl_status on_dead(barriers *x, uint32_t member, sl_err *err) {
     sl_status st = sl_rounds_on_dead(x->rounds, member, err);
     if (known || !sl_rounds_is_dead(x->rounds, member)) return st;
     /* A worker that lives learns of it; who has come in its place is another one. */
-    const sl_worker_peer *p = &x->w->peer[member];
-    uint64_t is = x->w->plan.worker[member].incarnation;
-    bool newcomer = p->open && is && sl_conn_hello(p->conn)->incarnation != is;
-    sl_conn *c = newcomer ? NULL : p->conn;
+    bool newcomer = sl_worker_is_newcomer(x->w, &x->w->plan, member);
+    sl_conn *c = newcomer ? NULL : x->w->peer[member].conn;
     if (st == SL_OK && c) sl_net_close(x->w->net, c, SL_ERR_PEER_DOWN, "counts as dead here");
     sl_log(SL_LOG_INFO, "expert", "attention worker %u counts as silent from now on", member);
     return st;
@@ -566,8 +564,9 @@ static sl_status create_rounds(barriers *x, sl_err *err) {
                                    .watch = w->watch};
     sl_status st = sl_rounds_create(&shape, &x->rounds, err);
     if (st != SL_OK) return st;
-    /* A member has a group of rows for each lane, chunk and owner, and one message of each. */
-    uint32_t calls = p->lanes * p->chunks * ((uint32_t)w->experts.n - 1);
+    /* Of a member for each lane, chunk and owner in whose place this worker stands. */
+    uint32_t others = sl_plan_has_replicas(p) ? (uint32_t)w->experts.n - 1 : 0;
+    uint32_t calls = p->lanes * p->chunks * others;
     st = sl_calls_create(&w->attention, calls, &x->calls, err);
     if (st != SL_OK) return st;
     uint32_t places = place_of_call(x, sl_calls_places(&x->calls));

@@ -114,6 +114,14 @@ static inline uint32_t sl_lane_max_rows(const sl_plan *p) {
     return p->max_num_batched_tokens / p->lanes;
 }
 
+/* Whether who is connected as worker `id` is another one than the plan means: it has come in the
+ * place of that one. */
+static inline bool sl_worker_is_newcomer(const sl_worker *w, const sl_plan *p, uint32_t id) {
+    const sl_worker_peer *peer = &w->peer[id];
+    uint64_t is = p->worker[id].incarnation;
+    return peer->open && is && sl_conn_hello(peer->conn)->incarnation != is;
+}
+
 /* The loop ends with `why`, whose text is in w->stop_err if it is not SL_OK. */
 static inline void sl_worker_stop(sl_worker *w, sl_status why) {
     w->stop = true;

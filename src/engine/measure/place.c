@@ -31,12 +31,7 @@ static sl_status place_by_popularity(const double *a, const sl_model_spec *m, ui
         }
         if (st == SL_OK) sl_fill_free(&f);
     }
-    sl_placement made;
-    if (st == SL_OK) st = sl_placement_of_shares(share, count, m->n_moe, E, &made, err);
-    if (st == SL_OK) {
-        sl_placement_free(&p->place);
-        p->place = made;
-    }
+    if (st == SL_OK) st = sl_placement_set_shares(share, count, m->n_moe, p, err);
     sl_free(ids);
     sl_free(share);
     sl_free(count);
@@ -61,23 +56,17 @@ static sl_status place_everywhere(uint32_t copies, sl_plan *p, sl_err *err) {
             share[(size_t)e * copies + i] = (sl_share){ids[(first + off) % n], 1.0 / copies};
         }
     }
-    sl_placement made;
-    if (st == SL_OK) st = sl_placement_of_shares(share, count, 1, E, &made, err);
-    if (st == SL_OK) {
-        sl_placement_free(&p->place);
-        p->place = made;
-    }
+    if (st == SL_OK) st = sl_placement_set_shares(share, count, 1, p, err);
     sl_free(ids);
     sl_free(share);
     sl_free(count);
     return st;
 }
 
-/* Of replicas:N; 0: it names a file. */
-static uint32_t number_of(const char *text) {
-    char *end;
-    unsigned long n = strtoul(text, &end, 10);
-    return *text >= '0' && *text <= '9' && *end == '\0' ? (uint32_t)SL_MIN(n, UINT32_MAX) : 0;
+/* Whether it is replicas:N; otherwise it names a file. */
+static bool is_number(const char *text, uint32_t *n) {
+    *n = (uint32_t)SL_MIN(strtoul(text, NULL, 10), UINT32_MAX);
+    return *text && text[strspn(text, "0123456789")] == '\0';
 }
 
 sl_status sl_placement_make(const char *how, const sl_model_spec *m, sl_plan *p, sl_err *err) {
@@ -89,7 +78,8 @@ sl_status sl_placement_make(const char *how, const sl_model_spec *m, sl_plan *p,
                        "placement '%s' is unknown: contiguous, round-robin, hot-cold:FILE, "
                        "replicas:N, replicas:FILE[:COPIES]",
                        how);
-    if (replicas && number_of(how + 9)) return place_everywhere(number_of(how + 9), p, err);
+    uint32_t n;
+    if (replicas && is_number(how + 9, &n)) return place_everywhere(n, p, err);
     char path[4096];
     snprintf(path, sizeof path, "%s", how + 9);
     unsigned long copies = replicas ? 1 : 0;

@@ -172,14 +172,12 @@ static sl_status call(sl_worker *w, uint32_t id, sl_err *err) {
  * that it calls itself. */
 static const char *why_drop(const sl_worker *w, const sl_plan *p, uint32_t id) {
     const sl_worker_peer *peer = &w->peer[id];
-    uint64_t is = p->worker[id].incarnation;
     if (!peer->conn) return NULL;
     if (id == w->id) return "is this worker itself";
     if (dials(p, w->id, id) && !peer->called_us) return "is called, it does not call";
     /* One that leaves answers what it was sent until the plan without it is taken. */
     if (p->worker[id].roles == 0 && w->plan.worker[id].roles == 0) return "is given up";
-    if (peer->open && is && sl_conn_hello(peer->conn)->incarnation != is)
-        return "is another one by now";
+    if (sl_worker_is_newcomer(w, p, id)) return "is another one by now";
     return NULL;
 }
 
