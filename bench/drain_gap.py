@@ -2,13 +2,12 @@
 """What streams notice of workers that leave and come on purpose: the longest gap between two tokens of any stream, calm and
 from `sluice drain`, `join` or `restart` of a worker to 0.3 s after its end.
 
-    bench/drain_gap.py MODEL [--binary build/sluice] [--streams 1,16] [--rounds 5] [--workers 2,1] [-- arguments of serve]
+    bench/drain_gap.py MODEL [--streams 1,16] [--rounds 5] [--workers 2,1] [-- arguments of serve]
 
-One line a number of streams and kind: median and longest of the rounds. Loopback alone; the load is bounded."""
+One line a number of streams and kind: median and longest of the rounds. Loopback alone; the load is bounded. The program is $SLUICE_BIN (default build/sluice)."""
 import argparse
 import json
 import pathlib
-import re
 import statistics
 import subprocess
 import sys
@@ -16,6 +15,9 @@ import tempfile
 import threading
 import time
 import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
+from served import SLUICE, Server  # noqa: E402
 
 CALM_S = 0.7  # a stretch beside which the others are compared
 AFTER_S = 0.3
@@ -55,7 +57,6 @@ class Streams:
 def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("model")
-    args.add_argument("--binary", default="build/sluice")
     args.add_argument("--streams", default="1,16")
     args.add_argument("--rounds", type=int, default=5)
     args.add_argument("--workers", default="2,1", help="that are drained and join again, in turn")
@@ -65,17 +66,13 @@ def main():
     rest = sys.argv[sys.argv.index("--") + 1:] if "--" in sys.argv else ["--attention", "1", "--experts", "2"]
     with tempfile.TemporaryDirectory() as folder:
         key = pathlib.Path(folder) / "key"
-        subprocess.run([o.binary, "secret", "-o", key], check=True, stdout=subprocess.DEVNULL)
-        server = subprocess.Popen([o.binary, "serve", o.model, "--port", "0", "--served-model-name", "m", "--admin-key-file", key, *rest],
-                                  stderr=subprocess.PIPE, text=True)
-        url = next(m.group(1) for line in server.stderr if (m := re.search(r"listening on (http://\S+)", line)))
-        threading.Thread(target=server.stderr.read, daemon=True).start()
+        subprocess.run([SLUICE, "secret", "-o", key], check=True, stdout=subprocess.DEVNULL)
+        server = Server(o.model, "--admin-key-file", key, *rest)
         try:
             for n in map(int, o.streams.split(",")):
-                measure(o, url, key, n)
+                measure(o, server.url, key, n)
         finally:
-            server.terminate()
-            server.wait(60)
+            server.stop()
 
 
 def measure(o, url, key, n):
@@ -90,7 +87,7 @@ def measure(o, url, key, n):
         found.setdefault(kind, []).append((streams.longest(begin, time.monotonic()), took))
 
     def ask(verb, worker):
-        subprocess.run([o.binary, verb, str(worker), "--url", url, "--admin-key-file", key], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([SLUICE, verb, str(worker), "--url", url, "--admin-key-file", key], check=True, stdout=subprocess.DEVNULL)
 
     for i in range(o.rounds):
         timed("calm", lambda: time.sleep(CALM_S))

@@ -1,47 +1,35 @@
 #!/usr/bin/env python3
 """What moving experts while serving costs and gains: servers without and with --adapt in turn, under the same skewed load.
 
-    bench/expert_moves.py MODEL [--binary build/sluice] [--streams 8] [--seconds 20] [--pairs 3] [--every 2]
+    bench/expert_moves.py MODEL [--streams 8] [--seconds 20] [--pairs 3] [--every 2]
                           [-- arguments of serve]
 
 Popularity falls as exp(-0.4 * rank) (--route-skew), and the first placement gives the dearest experts to one worker. Prints
 for each server tokens/s (with --adapt: before the first change and after the last) and the longest gap between two tokens of
-a stream: of all time, and of those that lie across a change. The load is bounded by --seconds and runs on loopback alone."""
+a stream: of all time, and of those that lie across a change. The load is bounded by --seconds and runs on loopback alone. The program is $SLUICE_BIN
+(default build/sluice)."""
 import argparse
 import json
+import pathlib
 import random
 import re
 import statistics
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
+from served import Server  # noqa: E402
+
 WARM_S = 2.0  # at the start: prompts are read, kernels touch their weights
 
 
-def start(binary, model, args):
-    log = tempfile.NamedTemporaryFile("w+", suffix=".log")
-    server = subprocess.Popen([binary, "serve", model, "--port", "0", "--log", "warn", *args], stdout=log,
-                              stderr=subprocess.STDOUT)
-    for _ in range(1200):
-        with open(log.name) as text:
-            found = re.search(r"listening on (http://\S+) \(model (\S+),", text.read())
-        if found:
-            return server, log, found.group(1), found.group(2)
-        if server.poll() is not None:
-            break
-        time.sleep(0.1)
-    sys.exit("the server did not start: " + open(log.name).read())
-
-
-def stream(url, model, seed, until, came):
+def stream(url, seed, until, came):
     """Appends the times of tokens of one stream after another; None: another one begins."""
     rng = random.Random(seed)
     while time.monotonic() < until:
-        body = {"model": model, "prompt": [rng.randrange(3, 2000) for _ in range(8)], "max_tokens": 400,
+        body = {"model": "m", "prompt": [rng.randrange(3, 900) for _ in range(8)], "max_tokens": 400,
                 "ignore_eos": True, "stream": True, "temperature": 0}
         request = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
@@ -68,25 +56,24 @@ def changes_so_far(url):
 
 def run(o, adapt):
     args = o.serve + ["--route-skew", "exp:0.4"] + (["--adapt", "--adapt-every", str(o.every)] if adapt else [])
-    server, log, url, model = start(o.binary, o.model, args)
+    server = Server(o.model, "--log", "warn", *args)
     begin = time.monotonic()
     until = begin + o.seconds
     came = [[] for _ in range(o.streams)]
-    threads = [threading.Thread(target=stream, args=(url, model, i, until, c)) for i, c in enumerate(came)]
+    threads = [threading.Thread(target=stream, args=(server.url, i, until, c)) for i, c in enumerate(came)]
     for t in threads:
         t.start()
     changes, seen, figure = [], 0, {}
     while time.monotonic() < until - 0.2:
         asked = time.monotonic()
-        figure = changes_so_far(url)
+        figure = changes_so_far(server.url)
         if figure["taken"] > seen:
             changes.append((asked - 0.25, time.monotonic(), figure["pause"]))
             seen = figure["taken"]
         time.sleep(0.1)
     for t in threads:
         t.join()
-    server.terminate()
-    server.wait()
+    server.stop()
     gaps = [(a, b) for c in came for a, b in zip(c, c[1:]) if a and b and a > begin + WARM_S]
     tokens = sorted(t for c in came for t in c if t)
     longest = max((b - a for a, b in gaps), default=0)
@@ -113,7 +100,6 @@ def run(o, adapt):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("model")
-    p.add_argument("--binary", default="build/sluice")
     p.add_argument("--streams", type=int, default=8)
     p.add_argument("--seconds", type=float, default=20)
     p.add_argument("--pairs", type=int, default=3)

@@ -22,7 +22,6 @@ that a fault meets them at different places."""
 
 import argparse
 import contextlib
-import http.client
 import json
 import os
 import pathlib
@@ -30,68 +29,33 @@ import random
 import re
 import signal
 import statistics
-import subprocess
 import sys
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
+import served  # noqa: E402
+
 AFTER = 0.25  # of the tokens of the first stream, before a fault; and as much later at random
 LIMIT_S = 600
 AGAIN = {"steps": "worker_steps_given_up_total", "rows": "worker_reissued_rows_total", "kept": "rows_kept_total", "computed": "rows_recomputed_total"}
 
 
-class Server:
-    """`sluice serve` with its workers."""
-
-    def __init__(self, model, options):
-        program = os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")
-        command = [program, "serve", model, "--port", "0", "--served-model-name", "m", "--exact", *options]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.log, self.port = [], None
-        while self.port is None:
-            line = self.process.stderr.readline()
-            if not line:
-                sys.exit("".join(self.log))
-            self.log.append(line)
-            found = re.search(r"listening on http://127\.0\.0\.1:(\d+)", line)
-            self.port = int(found[1]) if found else None
-        threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True).start()
-
-    def ask(self, method, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
-        connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
-        return connection.getresponse()
-
-    def workers(self):
-        """Worker -> process, of those that are there."""
-        found = {}
-        for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
-            for pid in map(int, (task / "children").read_text().split()):
-                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if b"--worker-id" in words:
-                    found[int(words[words.index(b"--worker-id") + 1])] = pid
-        return found
-
+class Server(served.Server):
     def count(self, name):
         """A metric, over all its labels."""
-        text = self.ask("GET", "/metrics").read().decode()
-        return int(sum(float(line.split()[-1]) for line in text.splitlines() if re.match(rf"sluice:{name}[ {{]", line)))
+        return int(sum(self.metrics(name)))
 
     def whole(self, n):
         """Waits until all n workers serve and nothing changes any more."""
         until, calm = time.monotonic() + LIMIT_S, 0
         while calm < 10:
-            ready = self.ask("GET", "/readyz")
+            ready = self.request("GET", "/readyz")
             ready.read()
             calm = calm + 1 if ready.status == 200 and self.count("worker_up") == n and len(self.workers()) == n else 0
             if time.monotonic() > until:
                 sys.exit("workers did not come back:\n" + "".join(self.log[-20:]))
             time.sleep(0.1)
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(60)
 
 
 class Stream(threading.Thread):
@@ -106,7 +70,7 @@ class Stream(threading.Thread):
 
     def run(self):
         try:
-            for raw in self.server.ask("POST", "/v1/completions", self.body):
+            for raw in self.server.request("POST", "/v1/completions", self.body, LIMIT_S):
                 line = raw.decode().strip()
                 if not line.startswith("data: {"):
                     continue
@@ -167,9 +131,9 @@ def fault_of(server, name, attention, experts):
 
 
 @contextlib.contextmanager
-def served(a, options, workers):
+def running(a, options, workers):
     """A server whose workers all have computed something."""
-    server = Server(a.model, options)
+    server = Server(a.model, "--exact", *options)
     try:
         server.whole(workers)
         run(server, 1, a.prompt, 8)
@@ -180,16 +144,16 @@ def served(a, options, workers):
 
 def measure(name, n, a, options, attention, experts):
     pauses, more, ended, same, again = [], [], 0, True, dict.fromkeys(AGAIN, 0)
-    with served(a, options, attention + experts) as server:
+    with running(a, options, attention + experts) as server:
         plain = run(server, n, a.prompt, a.tokens)
         alone = [max(s.longest(), t.longest()) for s, t in zip(plain, run(server, n, a.prompt, a.tokens))]
     for _ in range(a.times):
-        with served(a, options, attention + experts) as server:
+        with running(a, options, attention + experts) as server:
             streams = run(server, n, a.prompt, a.tokens, fault_of(server, name, attention, experts))
+            again = {what: had + server.count(AGAIN[what]) for what, had in again.items()}
         pauses.append(max(s.longest() for s in streams))
         more.append(max(s.longest() - was for s, was in zip(streams, alone)))
         ended += sum(s.end != "length" for s in streams)
-            again = {name: n + server.count(AGAIN[name]) for name, n in again.items()}
         same = same and all(s.whole() == p.whole() for s, p in zip(streams, plain))
     return {"fault": name, "streams": n, "times": a.times, "undisturbed_ms": 1e3 * max(alone),
             "median_ms": 1e3 * statistics.median(pauses), "longest_ms": 1e3 * max(pauses), "more_ms": 1e3 * max(more),

@@ -9,65 +9,24 @@ import os
 import pathlib
 import re
 import signal
-import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import served  # noqa: E402
+from served import ROOT, SLUICE  # noqa: E402, F401
+
 FIXTURE = ROOT / "tests" / "golden" / "qwen3moe-tiny"
 TOKENS = 480
 GOES_ON_WITHIN_S = 60.0  # a few tenths where nothing else has the processors
 
 
-class Server:
+class Server(served.Server):
     def __init__(self, *options):
-        command = [SLUICE, "serve", FIXTURE, "--port", "0", "--served-model-name", "m", *options]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.log = []
-        self.port = None
-        deadline = time.monotonic() + 60
-        while self.port is None:
-            line = self.process.stderr.readline()
-            assert line and time.monotonic() < deadline, "".join(self.log)
-            self.log.append(line)
-            found = re.search(r"listening on http://127\.0\.0\.1:(\d+)", line)
-            self.port = int(found.group(1)) if found else None
-        self.reader = threading.Thread(target=self._drain, daemon=True)
-        self.reader.start()
-
-    def _drain(self):
-        for line in self.process.stderr:
-            self.log.append(line)
-
-    def workers(self):
-        """Worker of the plan -> the child process that was told to be this worker."""
-        found = {}
-        for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
-            for pid in map(int, (task / "children").read_text().split()):
-                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if b"--worker-id" in words:
-                    found[int(words[words.index(b"--worker-id") + 1])] = pid
-        return found
-
-    def worker_pid(self, worker):
-        return self.workers()[worker]
-
-    def request(self, method, path, body=None, timeout=30):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
-        headers = {"Content-Type": "application/json"}
-        connection.request(method, path, json.dumps(body) if body else None, headers)
-        return connection.getresponse()
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(20)
-        finally:
-            self.process.kill()
-        return self.process.returncode
+        super().__init__(FIXTURE, *options)
 
 
 class Stream(threading.Thread):
@@ -137,11 +96,11 @@ def went_on(server, streams):
 
 
 def metric(server, name):
-    return float(re.search(rf"^sluice:{name}\S* (\S+)", server.request("GET", "/metrics").read().decode(), re.M)[1])
+    return server.metrics(name)[0]
 
 
 def of_all_workers(server, name):
-    return sum(map(float, re.findall(rf"^sluice:{name}\S* (\S+)", server.request("GET", "/metrics").read().decode(), re.M)))
+    return sum(server.metrics(name))
 
 
 def wait_until(holds, what, seconds=20):

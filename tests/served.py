@@ -1,0 +1,73 @@
+"""`sluice serve` with worker processes on this machine, for tests that stop, kill and count them, and for benches that time that.
+
+The program is SLUICE_BIN (default build/sluice)."""
+
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
+STARTS_WITHIN_S = 60
+
+
+class Server:
+    """Serves the model as "m" at a port of its own; `log` has what it says on stderr."""
+
+    def __init__(self, model, *options):
+        command = [SLUICE, "serve", model, "--port", "0", "--served-model-name", "m", *options]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.log = []
+        self.port = None
+        deadline = time.monotonic() + STARTS_WITHIN_S
+        while self.port is None:
+            line = self.process.stderr.readline()
+            assert line and time.monotonic() < deadline, "".join(self.log)
+            self.log.append(line)
+            found = re.search(r"listening on http://127\.0\.0\.1:(\d+)", line)
+            self.port = int(found.group(1)) if found else None
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.reader = threading.Thread(target=self._drain, daemon=True)
+        self.reader.start()
+
+    def _drain(self):
+        for line in self.process.stderr:
+            self.log.append(line)
+
+    def workers(self):
+        """Worker of the plan -> the child process that was told to be this worker."""
+        found = {}
+        for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
+            for pid in map(int, (task / "children").read_text().split()):
+                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if b"--worker-id" in words:
+                    found[int(words[words.index(b"--worker-id") + 1])] = pid
+        return found
+
+    def worker_pid(self, worker):
+        return self.workers()[worker]
+
+    def request(self, method, path, body=None, timeout=30):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        headers = {"Content-Type": "application/json"}
+        connection.request(method, path, json.dumps(body) if body else None, headers)
+        return connection.getresponse()
+
+    def metrics(self, name):
+        """The values of a metric, one for each of its labels."""
+        text = self.request("GET", "/metrics").read().decode()
+        return [float(value) for value in re.findall(rf"^sluice:{name}(?:\{{.*\}})? (\S+)$", text, re.M)]
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        finally:
+            self.process.kill()
+        return self.process.returncode
