@@ -5,28 +5,19 @@
  *
  * usage: test_adapt loop|shm|tcp SLUICE MODEL_FOLDER [ONE_IN]
  * ONE_IN: one deployment in so many. */
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/rng.h"
-#include "engine/coord/engine.h"
-#include "format/plan_json.h"
-#include "format/plan_lab.h"
-#include "model/model.h"
-#include "net/net.h"
-
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 #define STREAMS    16u
 #define MAX_PROMPT 24u
 #define N_NEW      100u
 #define DEADLINE_S 120
 #define EVEN       1.08
 #define PROMISED   1.15 /* by one window, of which some rows may be of a slow start */
+
+#include "streams.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "format/plan_json.h"
+#include "format/plan_lab.h"
 
 typedef struct deployment {
     uint32_t attention, experts; /* experts 0: colocated */
@@ -42,71 +33,11 @@ static const deployment deployments[] = {
     {1, 2, SL_SCHED_AEP, SL_POLICY_RMF},       {1, 3, SL_SCHED_DEP, SL_POLICY_DEFRAG},
 };
 
-typedef struct outcome {
-    uint32_t ids[N_NEW], n;
-    sl_finish finish;
-    char message[200];
-} outcome;
-
-static const char *transport, *program, *folder;
-static sl_model_spec spec;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static uint32_t n_ended;
-
-static void on_event(void *ctx, const sl_request_event *ev) {
-    outcome *o = ctx;
-    pthread_mutex_lock(&lock);
-    for (uint32_t i = 0; i < ev->n && o->n < N_NEW; i++) o->ids[o->n++] = ev->tokens[i];
-    if (ev->finish != SL_FINISH_NONE) {
-        o->finish = ev->finish;
-        if (ev->message) snprintf(o->message, sizeof o->message, "%s", ev->message);
-        n_ended++;
-    }
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
-}
-
-static int submit(sl_engine *e, uint32_t i, outcome *o) {
-    sl_err err;
-    uint64_t id, rng = 77 + i;
-    uint32_t prompt[MAX_PROMPT];
-    const sl_request_params p = {
-        .prompt = prompt,
-        .n_prompt = 5 + i,
-        .max_tokens = N_NEW,
-        .sampling = {.temperature = i % 2 ? 0.8f : 0, .top_p = 1, .seed = i},
-        .ignore_eos = true,
-        .on_event = on_event,
-        .ctx = o};
-    for (uint32_t j = 0; j < p.n_prompt; j++) prompt[j] = (uint32_t)sl_rng_below(&rng, spec.vocab);
-    *o = (outcome){0};
-    return sl_engine_submit(e, &p, &id, &err) == SL_OK ? 0 : printf("FAILED submit: %s\n", err.msg);
-}
-
-/* The same requests each time. */
 static int run(sl_engine *e, outcome *o) {
-    struct timespec until;
-    int bad = 0, rc = 0;
-    n_ended = 0;
-    for (uint32_t i = 0; !bad && i < STREAMS; i++) bad = submit(e, i, &o[i]);
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += DEADLINE_S;
-    pthread_mutex_lock(&lock);
-    while (!bad && n_ended < STREAMS && rc == 0)
-        rc = pthread_cond_timedwait(&changed, &lock, &until);
-    pthread_mutex_unlock(&lock);
-    return rc ? printf("FAILED %u of %u after %d s\n", n_ended, STREAMS, DEADLINE_S) : bad;
-}
-
-static int same(const outcome *want, const outcome *got) {
-    for (uint32_t i = 0; i < STREAMS; i++) {
-        if (got[i].finish != SL_FINISH_LENGTH)
-            return printf("FAILED request %u: finish %d %s\n", i, got[i].finish, got[i].message);
-        if (memcmp(got[i].ids, want[i].ids, sizeof got[i].ids) != 0)
-            return printf("FAILED request %u: other tokens\n", i);
-    }
-    return 0;
+    int bad = 0;
+    n_begun = n_ended = 0;
+    for (uint32_t i = 0; !bad && i < STREAMS; i++) bad = submit(e, i, 5 + i, N_NEW, &o[i]);
+    return bad ? bad : await(&n_ended, STREAMS, STREAMS);
 }
 
 /* ---- deployments ---- */
@@ -139,17 +70,10 @@ static sl_adapt_opts quick(void) {
 static sl_engine *start(const sl_plan *p, const sl_adapt_opts *adapt, uint64_t memory) {
     sl_err err;
     sl_engine *e = NULL;
-    const sl_engine_opts o = {.model_folder = folder,
-                              .plan = *p,
-                              .transport = transport,
-                              .spawn =
-                                  strcmp(transport, "loop") ? SL_SPAWN_PROCESSES : SL_SPAWN_THREADS,
-                              .host = "127.0.0.1",
-                              .program = program,
-                              .adapt = adapt,
-                              .adapt_memory = memory,
-                              .expert_cost = {.row_us = 1},
-                              .join_timeout_s = DEADLINE_S};
+    sl_engine_opts o = options_of(p);
+    o.adapt = adapt;
+    o.adapt_memory = memory;
+    o.expert_cost = (sl_stage_cost){.row_us = 1};
     if (sl_engine_create(&o, &e, &err) != SL_OK) printf("FAILED start: %s\n", err.msg);
     return e;
 }
@@ -185,7 +109,7 @@ static int run_adapting(const sl_plan *p, const outcome *want) {
     uint32_t epoch, rounds = 0;
     while (!bad && (a.changes == 0 || a.imbalance >= EVEN)) {
         bad = run(e, got);
-        if (!bad) bad = same(want, got);
+        if (!bad) bad = same(want, got, STREAMS);
         a = stats_of(e, &epoch);
         rounds++;
         if (!bad && sl_now_ns() > until_ns)
@@ -213,7 +137,7 @@ static int run_without_room(const sl_plan *p, const outcome *want) {
     uint32_t epoch = 0;
     while (!bad && a.refused == 0) {
         bad = run(e, got);
-        if (!bad) bad = same(want, got);
+        if (!bad) bad = same(want, got, STREAMS);
         a = stats_of(e, &epoch);
         if (!bad && sl_now_ns() > until_ns) bad = printf("FAILED nothing was refused\n");
     }
@@ -254,16 +178,8 @@ static int run_deployment(const deployment *d, bool without_room) {
 }
 
 int main(int argc, char **argv) {
-    sl_err err;
-    if (argc < 4) return fprintf(stderr, "usage: test_adapt TRANSPORT SLUICE MODEL [ONE_IN]\n"), 2;
-    transport = argv[1];
-    program = argv[2];
-    folder = argv[3];
-    size_t one_in = argc > 4 ? SL_MAX(strtoul(argv[4], NULL, 10), 1ul) : 1;
-    if (strcmp(transport, "loop")) sl_net_setup_process(transport);
-    sl_log_set_level(SL_LOG_ERROR);
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    if (sl_model_read_spec(folder, &spec, NULL, &err) != SL_OK) return printf("%s\n", err.msg), 1;
+    size_t one_in;
+    if (!read_arguments(argc, argv, &one_in)) return 2;
     int bad = check_refusal();
     for (size_t i = 0; i < SL_LEN(deployments); i++) {
         size_t from_last = SL_LEN(deployments) - 1 - i;

@@ -4,22 +4,6 @@
  *
  * usage: test_replan loop|shm|tcp SLUICE MODEL_FOLDER [ONE_IN]
  * ONE_IN: one deployment in so many. */
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/mem.h"
-#include "base/rng.h"
-#include "engine/coord/engine.h"
-#include "format/placement.h"
-#include "format/plan_json.h"
-#include "model/model.h"
-#include "net/net.h"
-
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 #define STREAMS    5u
 #define N_REQUESTS (STREAMS + 1u) /* the last one is the prompt */
 #define MAX_PROMPT 220u
@@ -28,6 +12,13 @@
 #define DEADLINE_S 120
 #define MIN_TAKEN  6u /* plans, that requests have to see while they decode */
 #define BETWEEN_US 3000
+
+#include "streams.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "format/placement.h"
+#include "format/plan_json.h"
 
 typedef struct deployment {
     uint32_t attention, experts; /* experts 0: colocated */
@@ -45,50 +36,6 @@ static const deployment deployments[] = {
     {2, 2, SL_SCHED_FINDEP, 2, 2, SL_CHUNK_EXPERTS},
     {2, 3, SL_SCHED_AEP, 1, 1, SL_CHUNK_TOKENS},
 };
-
-typedef struct outcome {
-    uint32_t ids[N_NEW], n;
-    uint64_t made_us, longest_us; /* the last token; between two */
-    sl_finish finish;
-    char message[200];
-} outcome;
-
-static const char *transport, *program, *folder;
-static sl_model_spec spec;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static uint32_t n_begun, n_ended; /* requests with a token; with an end */
-
-static void on_event(void *ctx, const sl_request_event *ev) {
-    outcome *o = ctx;
-    pthread_mutex_lock(&lock);
-    for (uint32_t i = 0; i < ev->n && o->n < N_NEW; i++) {
-        if (o->n > 0) o->longest_us = SL_MAX(o->longest_us, ev->made_us - o->made_us);
-        o->made_us = ev->made_us;
-        n_begun += o->n == 0;
-        o->ids[o->n++] = ev->tokens[i];
-    }
-    if (ev->finish != SL_FINISH_NONE) {
-        o->finish = ev->finish;
-        if (ev->message) snprintf(o->message, sizeof o->message, "%s", ev->message);
-        n_ended++;
-    }
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
-}
-
-/* Until *count is n. */
-static int await(const uint32_t *count, uint32_t n) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += DEADLINE_S;
-    int rc = 0;
-    pthread_mutex_lock(&lock);
-    while (*count < n && n_ended < N_REQUESTS && rc == 0)
-        rc = pthread_cond_timedwait(&changed, &lock, &until);
-    pthread_mutex_unlock(&lock);
-    return rc ? printf("FAILED %u of %u after %d s\n", *count, n, DEADLINE_S) : 0;
-}
 
 static bool decodes(void) {
     pthread_mutex_lock(&lock);
@@ -175,21 +122,10 @@ static int replan_until_end(sl_engine *e, const sl_plan *p, uint32_t *taken, uin
 
 /* ---- runs ---- */
 
-static int submit(sl_engine *e, uint32_t i, outcome *o) {
-    sl_err err;
-    uint64_t id, rng = 77 + i;
-    uint32_t prompt[MAX_PROMPT];
-    const sl_request_params p = {
-        .prompt = prompt,
-        .n_prompt = i < STREAMS ? 5 + 3 * i : MAX_PROMPT,
-        .max_tokens = i < STREAMS ? N_NEW : 8,
-        .sampling = {.temperature = i % 2 ? 0.8f : 0, .top_p = 1, .seed = i},
-        .ignore_eos = true,
-        .on_event = on_event,
-        .ctx = o};
-    for (uint32_t j = 0; j < p.n_prompt; j++) prompt[j] = (uint32_t)sl_rng_below(&rng, spec.vocab);
-    *o = (outcome){0};
-    return sl_engine_submit(e, &p, &id, &err) == SL_OK ? 0 : printf("FAILED submit: %s\n", err.msg);
+/* The last one is a prompt. */
+static int submit_next(sl_engine *e, uint32_t i, outcome *o) {
+    bool streams = i < STREAMS;
+    return submit(e, i, streams ? 5 + 3 * i : MAX_PROMPT, streams ? N_NEW : 8, &o[i]);
 }
 
 /* One undisturbed run on an engine, or one under changes of plans. */
@@ -197,11 +133,11 @@ static int run(sl_engine *e, const sl_plan *p, bool disturbed, outcome *o, uint3
                uint64_t *longest_us) {
     int bad = 0;
     n_begun = n_ended = 0;
-    for (uint32_t i = 0; !bad && i < STREAMS; i++) bad = submit(e, i, &o[i]);
-    if (!bad) bad = await(&n_begun, STREAMS);
-    if (!bad) bad = submit(e, STREAMS, &o[STREAMS]);
+    for (uint32_t i = 0; !bad && i < STREAMS; i++) bad = submit_next(e, i, o);
+    if (!bad) bad = await(&n_begun, STREAMS, N_REQUESTS);
+    if (!bad) bad = submit_next(e, STREAMS, o);
     if (!bad && disturbed) bad = replan_until_end(e, p, taken, longest_us);
-    return bad ? bad : await(&n_ended, N_REQUESTS);
+    return bad ? bad : await(&n_ended, N_REQUESTS, N_REQUESTS);
 }
 
 static double longest_ms(const outcome *o) {
@@ -210,30 +146,11 @@ static double longest_ms(const outcome *o) {
     return (double)longest / 1e3;
 }
 
-static int same(const outcome *want, const outcome *got, const char *name) {
-    int bad = 0;
-    for (uint32_t i = 0; i < N_REQUESTS; i++) {
-        if (got[i].finish != SL_FINISH_LENGTH)
-            bad = printf("FAILED %s request %u: finish %d %s\n", name, i, got[i].finish,
-                         got[i].message);
-        else if (got[i].n != want[i].n || memcmp(got[i].ids, want[i].ids, sizeof got[i].ids) != 0)
-            bad = printf("FAILED %s request %u: other tokens\n", name, i);
-    }
-    return bad;
-}
-
 static int run_deployment(const deployment *d) {
     sl_err err;
     sl_engine *e = NULL;
     sl_plan p = plan_of(d);
-    const sl_engine_opts o = {.model_folder = folder,
-                              .plan = p,
-                              .transport = transport,
-                              .spawn =
-                                  strcmp(transport, "loop") ? SL_SPAWN_PROCESSES : SL_SPAWN_THREADS,
-                              .host = "127.0.0.1",
-                              .program = program,
-                              .join_timeout_s = DEADLINE_S};
+    const sl_engine_opts o = options_of(&p);
     char name[80];
     outcome want[N_REQUESTS], got[N_REQUESTS];
     uint32_t taken = 0;
@@ -246,7 +163,8 @@ static int run_deployment(const deployment *d) {
     if (!bad) bad = run(e, &p, false, want, &taken, &longest_us);
     while (!bad && taken < MIN_TAKEN) { /* once, but where others have the processors */
         bad = run(e, &p, true, got, &taken, &longest_us);
-        if (!bad) bad = same(want, got, name);
+        if (!bad) bad = same(want, got, N_REQUESTS);
+        if (bad) printf("FAILED %s\n", name);
     }
     if (!bad)
         printf("%s: %u plans taken, the longest in %.1f ms; longest pause of a stream %.1f ms, "
@@ -258,16 +176,8 @@ static int run_deployment(const deployment *d) {
 }
 
 int main(int argc, char **argv) {
-    sl_err err;
-    if (argc < 4) return fprintf(stderr, "usage: test_replan TRANSPORT SLUICE MODEL [ONE_IN]\n"), 2;
-    transport = argv[1];
-    program = argv[2];
-    folder = argv[3];
-    size_t one_in = argc > 4 ? SL_MAX(strtoul(argv[4], NULL, 10), 1ul) : 1;
-    if (strcmp(transport, "loop")) sl_net_setup_process(transport);
-    sl_log_set_level(SL_LOG_ERROR);
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    if (sl_model_read_spec(folder, &spec, NULL, &err) != SL_OK) return printf("%s\n", err.msg), 1;
+    size_t one_in;
+    if (!read_arguments(argc, argv, &one_in)) return 2;
     int bad = 0;
     for (size_t i = 0; i < SL_LEN(deployments); i++)
         if ((SL_LEN(deployments) - 1 - i) % one_in == 0) bad |= run_deployment(&deployments[i]);

@@ -226,7 +226,7 @@ static sl_engine *script_engine_create(void) {
     return e;
 }
 
-/* Waits until the nth request has come and none runs any more; false after 10 s. */
+/* Waits until the nth request has come and none runs any more; false after a minute. */
 static bool script_idle(sl_engine *e, uint64_t nth) {
     for (int i = 0; i < 60000; i++) {
         pthread_mutex_lock(&e->lock);
@@ -250,7 +250,7 @@ static void script_engine_free(sl_engine *e) {
     sl_free(e);
 }
 
-/* Waits until n requests run; false after 10 s. */
+/* Waits until n requests run; false after a minute. */
 static inline bool script_busy(sl_engine *e, uint32_t n) {
     for (int i = 0; i < 60000; i++) {
         pthread_mutex_lock(&e->lock);
