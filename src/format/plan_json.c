@@ -17,7 +17,6 @@
 #define NOBODY         UINT32_MAX
 
 static const char *const progress_names[2] = {"inline", "thread"}; /* by sl_plan.pump */
-static const char *const activation_names[2] = {"f32", "int8"};    /* by sl_plan.int8 */
 
 sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) {
     size_t i;
@@ -26,21 +25,19 @@ sl_status sl_chunking_parse(const char *name, sl_chunking *out, sl_err *err) {
     return st;
 }
 
-/* One of two names; *second: it is that. */
-static sl_status parse_either(const char *what, const char *const *names, const char *name,
-                              bool *second, sl_err *err) {
+sl_status sl_progress_parse(const char *name, bool *pump, sl_err *err) {
     size_t i;
-    sl_status st = sl_name_parse(what, names, 2, name, &i, err);
-    if (st == SL_OK) *second = i == 1;
+    sl_status st = sl_name_parse("progress", progress_names, SL_LEN(progress_names), name, &i, err);
+    if (st == SL_OK) *pump = i == 1;
     return st;
 }
 
-sl_status sl_progress_parse(const char *name, bool *pump, sl_err *err) {
-    return parse_either("progress", progress_names, name, pump, err);
-}
-
-sl_status sl_activations_parse(const char *name, bool *int8, sl_err *err) {
-    return parse_either("activations", activation_names, name, int8, err);
+sl_status sl_activations_parse(const char *name, sl_activations *out, sl_err *err) {
+    size_t i;
+    sl_status st =
+        sl_name_parse("activations", sl_activations_names, SL_ACTIVATIONS_COUNT, name, &i, err);
+    if (st == SL_OK) *out = (sl_activations)i;
+    return st;
 }
 
 sl_status sl_order_parse(const char *name, sl_order *out, sl_err *err) {
@@ -90,7 +87,8 @@ static void set_default_limits(const sl_model_spec *m, sl_plan *p) {
 }
 
 static sl_status plan_init(const sl_model_spec *m, uint32_t n_workers, sl_plan *p, sl_err *err) {
-    *p = (sl_plan){.epoch = 1, .n_workers = n_workers, .n_experts = m->n_experts, .int8 = true};
+    *p = (sl_plan){.epoch = 1, .n_workers = n_workers, .n_experts = m->n_experts};
+    p->activations = SL_ACTIVATIONS_DEFAULT;
     sl_plan_set_schedule(p, SL_SCHED_EP);
     if (n_workers == 0 || n_workers > SL_MAX_WORKERS)
         return sl_fail(err, SL_ERR_ARG, "plan: %u workers, 1 to %u are possible", n_workers,
@@ -348,7 +346,8 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
         "workers",   "limits",     "threads",   "progress", "device",     "route_skew",
         "placement", "deployment", "costs",     "pin",      "activations"};
     uint64_t version = 0;
-    const char *wire = "f32", *progress = progress_names[0], *activations = "int8";
+    const char *wire = "f32", *progress = progress_names[0],
+               *activations = sl_activations_names[SL_ACTIVATIONS_DEFAULT];
     sl_json limits = {0};
     sl_status st = sl_json_only(v, keys, SL_LEN(keys), err);
     if (st == SL_OK)
@@ -364,7 +363,7 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = sl_json_string(v, "progress", SL_JSON_OPTIONAL, &progress, err);
     if (st == SL_OK) st = sl_progress_parse(progress, &p->pump, err);
     if (st == SL_OK) st = sl_json_string(v, "activations", SL_JSON_OPTIONAL, &activations, err);
-    if (st == SL_OK) st = sl_activations_parse(activations, &p->int8, err);
+    if (st == SL_OK) st = sl_activations_parse(activations, &p->activations, err);
     if (st == SL_OK) st = read_experiments(v, p, err);
     if (st == SL_OK) st = read_deployment(v, &p->origin, err);
     if (st == SL_OK) st = sl_json_object(v, "limits", SL_JSON_OPTIONAL, &limits, err);
@@ -516,7 +515,7 @@ char *sl_plan_print(const sl_plan *p) {
         "limits", "max_num_seqs", (int)p->max_num_seqs, "max_num_batched_tokens",
         (int)p->max_num_batched_tokens, "prefill_stretch", p->prefill_stretch, "context",
         (int)p->context, "kv_pages", (int)p->n_pages, "threads", (int)p->threads, "progress",
-        progress_names[p->pump], "activations", activation_names[p->int8]);
+        progress_names[p->pump], "activations", sl_activations_names[p->activations]);
     json_t *placement = doc ? sl_placement_json(p) : NULL;
     if (placement) {
         size_t i;

@@ -16,6 +16,7 @@
 
 #include "base/pool.h"
 #include "quant/act.h"
+#include "spec/activations.h"
 #include "spec/kv.h"
 #include "spec/model.h"
 
@@ -84,7 +85,7 @@ const sl_kernels *sl_kernels_at(size_t i, bool *supported);
 typedef struct sl_exec {
     const sl_kernels *k;
     sl_pool *pool;
-    bool int8; /* src/model rounds activations to 8 bits before products with blocks */
+    sl_activations activations; /* what src/model rounds before products */
     /* So many rows of a request in one step take the expanded form of latent attention (src/model);
      * 0: none do, so that no bit depends on what ran in the same step. */
     uint32_t expand_rows;

@@ -39,8 +39,8 @@ static inline sl_gemm_job sl_dense_job(const sl_mat *w, const float *x, uint32_t
 
 /* The kinds of rows in 8 bits that products with w take, as bits. */
 static inline uint32_t sl_act_kinds(const sl_exec *ex, const sl_mat *w) {
-    sl_act_kind kind = sl_act_kind_of(w->dtype);
-    return ex->int8 && kind != SL_ACT_NONE ? 1u << kind : 0;
+    sl_act_kind kind = sl_act_kind_for(ex->activations, w->dtype);
+    return kind != SL_ACT_NONE ? 1u << kind : 0;
 }
 
 /* Rows row[i] (or i) of x, of k values, in 8 bits. */

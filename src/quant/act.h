@@ -11,6 +11,7 @@
 #ifndef SL_QUANT_ACT_H
 #define SL_QUANT_ACT_H
 
+#include "spec/activations.h"
 #include "spec/model.h"
 
 #define SL_ACT_TINY 0x1p-100f
@@ -36,6 +37,11 @@ static inline sl_act_kind sl_act_kind_of(sl_dtype t) {
     default:
         return SL_ACT_NONE;
     }
+}
+
+/* The rows that a plan with these activations multiplies such weights with; SL_ACT_NONE: f32. */
+static inline sl_act_kind sl_act_kind_for(sl_activations a, sl_dtype t) {
+    return a == SL_ACTIVATIONS_F32 ? SL_ACT_NONE : sl_act_kind_of(t);
 }
 
 static inline uint32_t sl_act_block(sl_act_kind kind) {

@@ -21,7 +21,7 @@
     X(n_experts)                                                                                   \
     X(wire)                                                                                        \
     X(exact)                                                                                       \
-    X(int8)                                                                                        \
+    X(activations)                                                                                 \
     X(max_num_seqs)                                                                                \
     X(max_num_batched_tokens)                                                                      \
     X(prefill_stretch)                                                                             \

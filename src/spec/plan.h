@@ -2,6 +2,7 @@
 #ifndef SL_SPEC_PLAN_H
 #define SL_SPEC_PLAN_H
 
+#include "spec/activations.h"
 #include "spec/costs.h"
 #include "spec/lab.h"
 #include "spec/limits.h"
@@ -104,7 +105,7 @@ typedef struct sl_plan {
     /* numerics */
     uint32_t wire; /* sl_wire_format */
     bool exact;
-    bool int8; /* activations are rounded to 8 bits before products with weights in blocks */
+    sl_activations activations;
     /* limits */
     uint32_t max_num_seqs;           /* requests running at one attention worker */
     uint32_t max_num_batched_tokens; /* rows of one lane step */

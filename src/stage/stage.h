@@ -181,9 +181,9 @@ typedef struct sl_device_opts {
     const char *folder; /* of the model */
     sl_stages hosts;    /* what is computed here; copied */
     const sl_device_spec *device;
-    const char *isa;    /* as of sl_kernels_select; NULL or "": its base */
-    uint32_t threads;   /* kernel threads, the caller's counted */
-    bool int8;          /* as of sl_exec */
+    const char *isa;  /* as of sl_kernels_select; NULL or "": its base */
+    uint32_t threads; /* kernel threads, the caller's counted */
+    sl_activations activations;
     bool exact;         /* no bit may depend on what runs in the same call */
     uint32_t max_rows;  /* of a call; 0: EXPERTS only */
     uint32_t max_pairs; /* of EXPERTS; 0: there are none */

@@ -71,7 +71,7 @@ static void check_naive(const sl_model *m, const uint32_t *ids, const float *got
 }
 
 /* Logits of the ids, the same bits by every table, batch, chunk and number of threads. */
-static float *check_bits(const sl_model *m, const uint32_t *ids, bool int8) {
+static float *check_bits(const sl_model *m, const uint32_t *ids, sl_activations activations) {
     sl_pool *pool = NULL;
     sl_err err = {0};
     float *want = NULL;
@@ -85,7 +85,7 @@ static float *check_bits(const sl_model *m, const uint32_t *ids, bool int8) {
         }
         model_run alone = model_run_make(m, k, NULL, LEN),
                   threaded = model_run_make(m, k, pool, LEN);
-        alone.ex.int8 = threaded.ex.int8 = int8;
+        alone.ex.activations = threaded.ex.activations = activations;
         uint64_t allocations = sl_mem_count();
         float *whole = prefill(&alone, ids, LEN);
         assert_int_equal(sl_mem_count(), allocations); /* the computation allocates nothing */
@@ -110,7 +110,7 @@ static void check_folder(const char *config, sl_dtype dtype, uint32_t shards) {
     folder_make(dir, config, dtype, shards, 11);
     sl_model *m = model_run_open(dir);
     model_run_ids(ids, LEN, sl_model_spec_of(m)->vocab, 3);
-    float *want = check_bits(m, ids, false);
+    float *want = check_bits(m, ids, SL_ACTIVATIONS_F32);
     check_naive(m, ids, want);
     free(want);
     sl_model_free(m);
@@ -241,7 +241,8 @@ static void activations_in_8_bits_do_not(void **state) {
     uint32_t ids[LEN];
     sl_model *m = model_run_open(SL_SOURCE_DIR "/tests/golden/mixed.gguf");
     model_run_ids(ids, LEN, sl_model_spec_of(m)->vocab, 3);
-    float *exact = check_bits(m, ids, false), *rounded = check_bits(m, ids, true);
+    float *exact = check_bits(m, ids, SL_ACTIVATIONS_F32);
+    float *rounded = check_bits(m, ids, SL_ACTIVATIONS_INT8);
     double off = 0, all = 0;
     for (size_t i = 0; i < (size_t)LEN * sl_model_spec_of(m)->vocab; i++) {
         off += pow((double)rounded[i] - exact[i], 2);

@@ -65,7 +65,7 @@ static sl_status measure_machine(const sl_options *o, sl_profile_progress *progr
                                  sl_err *err) {
     sl_model *m = NULL;
     sl_pool *pool = NULL;
-    sl_exec ex = {.int8 = true};
+    sl_exec ex = {.activations = SL_ACTIVATIONS_DEFAULT};
     char kernels[SL_KERNELS_SPEC_MAX];
     sl_status st = sl_deploy_kernels(o, kernels, err);
     if (st != SL_OK) return st;

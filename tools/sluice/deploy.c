@@ -100,7 +100,8 @@ static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_p
     if (st == SL_OK) st = apply_schedule(o, p, err);
     if (st == SL_OK && o->placement[0]) st = sl_placement_make(o->placement, m, p, err);
     if (st == SL_OK) st = apply_experiments(o, p, err);
-    if (st == SL_OK && o->activations[0]) st = sl_activations_parse(o->activations, &p->int8, err);
+    if (st == SL_OK && o->activations[0])
+        st = sl_activations_parse(o->activations, &p->activations, err);
     if (st != SL_OK) return st;
     p->exact = p->exact || o->exact;
     if (o->progress[0]) st = sl_progress_parse(o->progress, &p->pump, err);

@@ -75,7 +75,7 @@ static sl_status measure_stages(const sl_auto_opts *o, const sl_plan *p, const s
                                 .m = o->m,
                                 .isa = o->isa,
                                 .threads = p->threads,
-                                .int8 = p->int8,
+                                .activations = p->activations,
                                 .rows = l->prefill_rows,
                                 .keys = l->keys};
     return sl_measure_stages(&mo, c, err);

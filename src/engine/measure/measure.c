@@ -158,7 +158,7 @@ static sl_status make_lab(const sl_measure_opts *o, lab *b, sl_err *err) {
     uint64_t fit = SL_MAX(EXPERT_BYTES / SL_MAX(each, 1u), 1u);
     b->n_experts = (uint32_t)SL_MIN(SL_MIN(fit, MOST_EXPERTS), o->m->n_experts);
     b->ex.k = sl_kernels_select(o->isa);
-    b->ex.int8 = o->int8;
+    b->ex.activations = o->activations;
     if (!b->ex.k) return sl_fail(err, SL_ERR_ARG, "there are no kernels '%s' here", o->isa);
     sl_status st = sl_model_open(o->model_folder, &all, &b->model, err);
     if (st == SL_OK && o->threads > 1) st = sl_pool_create(o->threads, &b->pool, err);

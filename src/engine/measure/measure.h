@@ -5,15 +5,16 @@
 #define SL_ENGINE_MEASURE_H
 
 #include "base/status.h"
+#include "spec/activations.h"
 #include "spec/costs.h"
 #include "spec/model.h"
 
 typedef struct sl_measure_opts {
     const char *model_folder;
     const sl_model_spec *m;
-    const char *isa;     /* as of sl_kernels_select; NULL or "": its base */
-    uint32_t threads;    /* of one worker */
-    bool int8;           /* as in sl_plan */
+    const char *isa;  /* as of sl_kernels_select; NULL or "": its base */
+    uint32_t threads; /* of one worker */
+    sl_activations activations;
     uint32_t rows, keys; /* most rows of a step; keys of a decoding row's context */
 } sl_measure_opts;
 

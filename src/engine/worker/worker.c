@@ -90,7 +90,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
         .device = &p->device,
         .isa = w->opts->isa,
         .threads = w->opts->threads ? w->opts->threads : SL_MAX(p->threads, 1u),
-        .int8 = p->int8,
+        .activations = p->activations,
         .exact = p->exact,
         .max_rows = attention ? sl_lane_max_rows(p) : 0,
         .max_pairs = experts ? sl_worker_max_pairs(w, m) : 0,

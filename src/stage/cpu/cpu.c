@@ -203,7 +203,7 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     if (st == SL_OK) {
         d->base.spec = sl_model_spec_of(d->model);
         d->exec.pool = d->pool;
-        d->exec.int8 = o->int8;
+        d->exec.activations = o->activations;
         if (!o->exact) d->exec.expand_rows = sl_model_expand_rows(d->base.spec);
         if (o->tick) sl_pool_set_tick(d->pool, o->tick, o->ctx, o->tick_us);
         /* Seconds where files have to be read first: heartbeats go on under it. */

@@ -1,0 +1,17 @@
+/* How activations are rounded before products with weights: a fact of the plan, the same for all
+ * workers, because it decides bits (docs/numbers.md). */
+#ifndef SL_SPEC_ACTIVATIONS_H
+#define SL_SPEC_ACTIVATIONS_H
+
+typedef enum sl_activations {
+    SL_ACTIVATIONS_F32,  /* not at all */
+    SL_ACTIVATIONS_INT8, /* to 8 bits before weights in blocks of GGUF */
+    SL_ACTIVATIONS_COUNT
+} sl_activations;
+
+#define SL_ACTIVATIONS_DEFAULT SL_ACTIVATIONS_INT8
+
+/* By sl_activations. */
+extern const char *const sl_activations_names[SL_ACTIVATIONS_COUNT];
+
+#endif
