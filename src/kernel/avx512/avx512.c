@@ -1,8 +1,28 @@
 /* AVX-512 F, BW, DQ, VL and VNNI. Its bf16 products round in another order than docs/numbers.md
  * says, so they are not used. */
+#include "kernel/avx512/avx512.h"
 #include "kernel/cpu.h"
 #include "kernel/simd/avx512.h"
 #include "kernel/simd/table.h"
 
+static void widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
+    if (sl_dtype_is_plain(dtype))
+        simd_widen(src, dtype, n, dst);
+    else
+        sl_avx512_block_decode(dtype, src, n, dst);
+}
+
 const sl_kernels sl_kernels_avx512 = {
-    .name = "avx512", .supported = sl_cpu_has_avx512, .by_merit = true, SIMD_TABLE};
+    .name = "avx512",
+    .supported = sl_cpu_has_avx512,
+    .by_merit = true,
+    SL_PLAIN_LOOPS,
+    SIMD_VECTORS,
+    .gemm_tile = SL_EVERY_PRODUCT(sl_avx512_gemm_tile),
+    .quantise = SL_EVERY_KIND(sl_ref_quantise),
+    .rms_quantise = SL_EVERY_KIND(sl_ref_rms_quantise),
+    .int8_tile = SL_EVERY_PRODUCT(simd_int8_tile),
+    .attn_page = SL_EVERY_AMOUNT(simd_attn_page),
+    .softmax = simd_softmax,
+    .widen = SL_EVERY_TYPE(widen),
+};

@@ -107,7 +107,9 @@ static inline void i_store(int32_t *out, i16x a) {
     _mm512_storeu_si512(out, a);
 }
 
-static inline void v_prefetch(const void *p) {
+/* Always inline: gcc 12 takes a function that only asks for memory for one without effect, and
+ * drops its calls. */
+static inline __attribute__((always_inline)) void v_prefetch(const void *p) {
     _mm_prefetch((const char *)p, _MM_HINT_T0);
 }
 

@@ -163,7 +163,9 @@ static inline void i_store(int32_t *out, i16x a) {
 }
 #endif
 
-static inline void v_prefetch(const void *p) {
+/* Always inline: gcc 12 takes a function that only asks for memory for one without effect, and
+ * drops its calls. */
+static inline __attribute__((always_inline)) void v_prefetch(const void *p) {
     __builtin_prefetch(p);
 }
 
