@@ -1,6 +1,7 @@
 /* AVX-512 F, BW, DQ, VL and VNNI. Its bf16 products round in another order than docs/numbers.md
  * says, so they are not used. */
 #include "kernel/avx512/avx512.h"
+#include "kernel/avx512/int8.h"
 #include "kernel/cpu.h"
 #include "kernel/simd/avx512.h"
 #include "kernel/simd/table.h"
@@ -19,9 +20,9 @@ const sl_kernels sl_kernels_avx512 = {
     SL_PLAIN_LOOPS,
     SIMD_VECTORS,
     .gemm_tile = SL_EVERY_PRODUCT(sl_avx512_gemm_tile),
-    .quantise = SL_EVERY_KIND(sl_ref_quantise),
-    .rms_quantise = SL_EVERY_KIND(sl_ref_rms_quantise),
-    .int8_tile = SL_EVERY_PRODUCT(simd_int8_tile),
+    .quantise = SL_EVERY_KIND(sl_avx512_quantise),
+    .rms_quantise = SL_EVERY_KIND(sl_avx512_rms_quantise),
+    .int8_tile = SL_EVERY_PRODUCT(sl_avx512_int8_tile),
     .attn_page = SL_EVERY_AMOUNT(simd_attn_page),
     .softmax = simd_softmax,
     .widen = SL_EVERY_TYPE(widen),

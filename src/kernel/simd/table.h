@@ -9,8 +9,6 @@
 
 #include "kernel/simd/attn.h"
 
-#include "kernel/simd/int8.h"
-
 static void simd_widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
     if (!sl_dtype_is_plain(dtype))
         sl_block_decode(dtype, src, n, dst);
@@ -20,10 +18,8 @@ static void simd_widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
         simd_widen_halves(src, dtype, n, dst);
 }
 
+/* All but what has to do with activations in 8 bits. */
 #define SIMD_TABLE                                                                                 \
-    SL_PLAIN_LOOPS, SIMD_VECTORS,                                                                  \
-        .gemm_tile = SL_EVERY_PRODUCT(simd_gemm_tile), .quantise = SL_EVERY_KIND(sl_ref_quantise), \
-        .rms_quantise = SL_EVERY_KIND(sl_ref_rms_quantise),                                        \
-        .int8_tile = SL_EVERY_PRODUCT(simd_int8_tile),                                             \
-        .attn_page = SL_EVERY_AMOUNT(simd_attn_page), .softmax = simd_softmax,                     \
-        .widen = SL_EVERY_TYPE(simd_widen)
+    SL_PLAIN_LOOPS, SIMD_VECTORS, .gemm_tile = SL_EVERY_PRODUCT(simd_gemm_tile),                   \
+                                  .attn_page = SL_EVERY_AMOUNT(simd_attn_page),                    \
+                                  .softmax = simd_softmax, .widen = SL_EVERY_TYPE(simd_widen)

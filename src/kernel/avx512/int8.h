@@ -1,0 +1,149 @@
+/* Pieces of the integer products, for avx512_int8*.c.
+ *
+ * Sixteen weight rows (columns of the result) make a strip. Turning 16 x 16 words takes four steps
+ * of shuffles. After two of them a vector holds 4 columns, and its lane L of 128 bits the quads
+ * (4 codes) 4 L + j of 64 values: they meet the same quads of the activations, which a shuffle
+ * within lanes spreads, by vpdpbusd, and the sums are sorted by column afterwards. That is how
+ * blocks of 32 are multiplied, and blocks of 256 with few rows: nothing is stored in between. With
+ * more rows, blocks of 256 are turned for good, quads of all 16 columns to a vector, and stay in L1
+ * for all rows: their parts' scales would have to be sorted as well.
+ *
+ * vpdpbusd wants weights without a sign: Q8_0 is taken 128 above its value, and -128 times the sum
+ * of the activations' codes is where its sums begin; Q4_0 and Q6_K likewise with 8 and 32. Sums of
+ * integers are exact, so all forms give the same bits. */
+#ifndef SL_KERNEL_AVX512_INT8_H
+#define SL_KERNEL_AVX512_INT8_H
+
+#include "kernel/kernel_int.h"
+#include "kernel/scalar.h"
+#include "quant/act.h"
+#include "quant/block.h"
+
+#include <immintrin.h>
+
+#define SL_INLINE static inline __attribute__((always_inline))
+/* Keeps the compiler from loading a value again at each use. */
+#define SL_KEEP(v) __asm__("" : "+v"(v))
+
+#define SL_STRIP  16u /* columns */
+#define SL_STRIPS 2u  /* side by side in a register tile */
+#define SL_FEW    3u  /* rows of blocks of 256 whose weights are not turned for good */
+
+/* The weight rows of a strip; past the tile the last row again. */
+typedef struct sl_rows16 {
+    const uint8_t *row[SL_STRIP];
+} sl_rows16;
+
+SL_INLINE sl_rows16 sl_rows_at(const sl_int8_tile *t, uint32_t c0, uint32_t k0) {
+    sl_rows16 s;
+    size_t row_bytes = sl_dtype_row_bytes(t->dtype, t->k), at = sl_dtype_row_bytes(t->dtype, k0);
+    for (uint32_t c = 0; c < SL_STRIP; c++)
+        s.row[c] = (const uint8_t *)t->w + SL_MIN(c0 + c, t->n_cols - 1) * row_bytes + at;
+    return s;
+}
+
+/* The weight rows that come after c0 .. c0 + cols - 1: of this tile or of the next; else those
+ * behind it, which is harmless. */
+SL_INLINE const uint8_t *sl_rows_after(const sl_int8_tile *t, uint32_t c0, uint32_t cols) {
+    if (c0 + cols >= t->n_cols && t->next) return t->next;
+    return (const uint8_t *)t->w + (c0 + cols) * sl_dtype_row_bytes(t->dtype, t->k);
+}
+
+/* Asks for `bytes` of weights from `p` on, in the order of memory. */
+SL_INLINE void sl_ask(const uint8_t *p, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T0);
+}
+
+SL_INLINE __m512i sl_quad(const void *p) {
+    int32_t v;
+    memcpy(&v, p, sizeof v);
+    return _mm512_set1_epi32(v);
+}
+
+/* First half of the turning of 16 x 16 words: v[c] word i of column c becomes v[4 g + j] lane L
+ * word i: word 4 L + j of column 4 g + i. */
+SL_INLINE void sl_turn_in_lanes(__m512i *v) {
+    __m512i a[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+        a[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+        v[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+        v[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+        v[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+        v[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+    }
+}
+
+/* Lanes of four vectors, turned: out[L] lane i is v[i] lane L. */
+SL_INLINE void sl_turn_lanes(__m512i v0, __m512i v1, __m512i v2, __m512i v3, __m512i *out,
+                             const int step) {
+    __m512i a = _mm512_shuffle_i32x4(v0, v1, 0x88), b = _mm512_shuffle_i32x4(v0, v1, 0xdd);
+    __m512i c = _mm512_shuffle_i32x4(v2, v3, 0x88), d = _mm512_shuffle_i32x4(v2, v3, 0xdd);
+    out[0] = _mm512_shuffle_i32x4(a, c, 0x88);
+    out[step] = _mm512_shuffle_i32x4(b, d, 0x88);
+    out[2 * step] = _mm512_shuffle_i32x4(a, c, 0xdd);
+    out[3 * step] = _mm512_shuffle_i32x4(b, d, 0xdd);
+}
+
+/* 16 x 16 words: word q of v[c] becomes word c of v[q]. */
+SL_INLINE void sl_turn(__m512i *v) {
+    __m512i b[16];
+    sl_turn_in_lanes(v);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) b[i] = v[i];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) sl_turn_lanes(b[j], b[4 + j], b[8 + j], b[12 + j], v + j, 4);
+}
+
+/* 16 bytes at `at` of each row as 4 vectors: word i of column c is lane c of v[i]. */
+SL_INLINE void sl_load_words(const sl_rows16 *s, size_t at, __m512i *v) {
+    __m512i p[4], a[4];
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        p[c] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)(s->row[c] + at)));
+#pragma GCC unroll 3
+        for (int l = 1; l < 4; l++)
+            p[c] = _mm512_mask_broadcast_i32x4(
+                p[c], (__mmask16)(15 << 4 * l),
+                _mm_loadu_si128((const void *)(s->row[c + 4 * l] + at)));
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 4; i += 2) {
+        a[i] = _mm512_unpacklo_epi32(p[i], p[i + 1]);
+        a[i + 1] = _mm512_unpackhi_epi32(p[i], p[i + 1]);
+    }
+    v[0] = _mm512_unpacklo_epi64(a[0], a[2]);
+    v[1] = _mm512_unpackhi_epi64(a[0], a[2]);
+    v[2] = _mm512_unpacklo_epi64(a[1], a[3]);
+    v[3] = _mm512_unpackhi_epi64(a[1], a[3]);
+}
+
+/* f16 at byte `at` of each row. */
+SL_INLINE __m512 sl_load_d(const sl_rows16 *s, size_t at) {
+    uint16_t h[SL_STRIP];
+#pragma GCC unroll 16
+    for (uint32_t c = 0; c < SL_STRIP; c++) memcpy(&h[c], s->row[c] + at, 2);
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)h));
+}
+
+/* acc = fma(d * dx, sum, acc) */
+SL_INLINE __m512 sl_add_block(__m512 d, __m512 dx, __m512i sum, __m512 acc) {
+    return _mm512_fmadd_ps(_mm512_mul_ps(d, dx), _mm512_cvtepi32_ps(sum), acc);
+}
+
+/* The first n floats of v. */
+SL_INLINE void sl_store_some(float *y, __m512 v, uint32_t n) {
+    _mm512_mask_storeu_ps(y, (__mmask16)((1u << n) - 1), v);
+}
+
+void sl_avx512_int8_tile_32(const sl_int8_tile *t);  /* Q8_0, Q4_0 */
+void sl_avx512_int8_tile_256(const sl_int8_tile *t); /* Q4_K, Q5_K, Q6_K */
+void sl_avx512_int8_tile(const sl_int8_tile *t);
+void sl_avx512_quantise(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row);
+void sl_avx512_rms_quantise(const float *x, const float *w, float inv, const sl_act_part *to);
+
+#endif
