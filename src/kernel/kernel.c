@@ -49,7 +49,7 @@ typedef struct gemm_ctx {
  * alike. */
 static uint32_t tile_cols(const sl_mat *w, uint32_t cap) {
     uint64_t row_bytes = sl_dtype_row_bytes(w->dtype, w->k);
-    uint32_t whole = sl_act_kind_of(w->dtype) == SL_ACT_32 ? 16 : 12;
+    uint32_t whole = sl_act_kind_of(w->dtype) == SL_ACT_NONE ? 12 : 16;
     uint32_t most = (uint32_t)SL_MIN((256u << 10) / SL_MAX(row_bytes, 1) / whole * whole, cap);
     most = SL_MAX(most, whole);
     uint32_t tiles = (w->n + most - 1) / most;

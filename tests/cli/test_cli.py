@@ -404,8 +404,10 @@ def on_terminal(*args):
     return text.decode()
 
 
-def test_status_line():
-    args = ["run", FIXTURE, *IDS, "-n", "500", "--ignore-eos", "--json", "--isa", "ref"]
+def test_status_line(tmp_path):
+    slow = tmp_path / "device.json"  # so that it lasts for seconds on any machine: the line comes every half of one
+    slow.write_text('{"attention": {"row": 1500}, "expert": {"row": 1500}}')
+    args = ["run", FIXTURE, *IDS, "-n", "70", "--ignore-eos", "--json", "--device", f"emulated:{slow}"]
     text = on_terminal(*args)
     lines = text.split("\r\033[K")
     assert len(lines) > 1 and all("tokens/s" in line for line in lines[1:-1])

@@ -1,7 +1,6 @@
 /* AVX-512 F, BW, DQ, VL and VNNI. Its bf16 products round in another order than docs/numbers.md
  * says, so they are not used. */
 #include "kernel/avx512/avx512.h"
-#include "kernel/avx512/int8.h"
 #include "kernel/cpu.h"
 #include "kernel/simd/avx512.h"
 #include "kernel/simd/table.h"

@@ -14,7 +14,7 @@
 #ifndef SL_KERNEL_AVX512_INT8_H
 #define SL_KERNEL_AVX512_INT8_H
 
-#include "kernel/kernel_int.h"
+#include "kernel/avx512/avx512.h"
 #include "kernel/scalar.h"
 #include "quant/act.h"
 #include "quant/block.h"
@@ -142,8 +142,5 @@ SL_INLINE void sl_store_some(float *y, __m512 v, uint32_t n) {
 
 void sl_avx512_int8_tile_32(const sl_int8_tile *t);  /* Q8_0, Q4_0 */
 void sl_avx512_int8_tile_256(const sl_int8_tile *t); /* Q4_K, Q5_K, Q6_K */
-void sl_avx512_int8_tile(const sl_int8_tile *t);
-void sl_avx512_quantise(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row);
-void sl_avx512_rms_quantise(const float *x, const float *w, float inv, const sl_act_part *to);
 
 #endif
