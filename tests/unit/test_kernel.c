@@ -75,6 +75,7 @@ static void bits_gemm_tile(const sl_kernels *k) {
         if (!sl_dtype_is_plain(d)) continue;
         bits_gemm(k, d, SL_TILE_MANY, SL_TILE_WIDE, 48);
         bits_gemm(k, d, SL_TILE_MANY + 1, SL_TILE_WIDE, 2065);
+        bits_gemm(k, d, SL_TILE_MANY - 1, 5, 20001); /* more than any table packs at once */
     }
 }
 

@@ -3,13 +3,17 @@
 #include "kernel/avx512/avx512.h"
 #include "kernel/cpu.h"
 #include "kernel/simd/avx512.h"
-#include "kernel/simd/table.h"
+#include "kernel/simd/vec.h"
+
+#include "kernel/simd/scores.h"
 
 static void widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
-    if (sl_dtype_is_plain(dtype))
-        simd_widen(src, dtype, n, dst);
-    else
+    if (!sl_dtype_is_plain(dtype))
         sl_avx512_block_decode(dtype, src, n, dst);
+    else if (dtype == SL_F32)
+        memcpy(dst, src, n * sizeof(float));
+    else
+        simd_widen_halves(src, dtype, n, dst);
 }
 
 const sl_kernels sl_kernels_avx512 = {
@@ -22,7 +26,7 @@ const sl_kernels sl_kernels_avx512 = {
     .quantise = SL_EVERY_KIND(sl_avx512_quantise),
     .rms_quantise = SL_EVERY_KIND(sl_avx512_rms_quantise),
     .int8_tile = SL_EVERY_PRODUCT(sl_avx512_int8_tile),
-    .attn_page = SL_EVERY_AMOUNT(simd_attn_page),
+    .attn_page = SL_EVERY_AMOUNT(sl_avx512_attn_page),
     .softmax = simd_softmax,
     .widen = SL_EVERY_TYPE(widen),
 };

@@ -12,5 +12,6 @@ void sl_avx512_f8_decode(const uint8_t *w, const float *scale, size_t first, siz
 void sl_avx512_int8_tile(const sl_int8_tile *t);
 void sl_avx512_quantise(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row);
 void sl_avx512_rms_quantise(const float *x, const float *w, float inv, const sl_act_part *to);
+void sl_avx512_attn_page(const sl_attn_page *a);
 
 #endif

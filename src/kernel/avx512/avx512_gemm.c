@@ -8,6 +8,8 @@
 
 #include "kernel/simd/vec.h"
 
+#include "kernel/avx512/sums.h"
+
 #define COLS      4u
 #define ROWS      6u
 #define PACK      65536u /* floats of packed activations: a quarter of the second cache */
@@ -73,25 +75,6 @@ SIMD_INLINE void one_step(v16 *acc, const float *x, const uint8_t *w, size_t str
 #pragma GCC unroll 4
     for (uint32_t c = 0; c < C; c++) wv[c] = load(w + c * stride, dtype);
     multiply(acc, x, wv, R, C);
-}
-
-/* The trees of four rows with four columns, a[row * 4 + column]: a row's four sums in each quarter.
- */
-SIMD_INLINE v16 trees(const v16 *a) {
-    v16 four[4];
-#pragma GCC unroll 4
-    for (uint32_t c = 0; c < 4; c++) {
-        const v16 u = v_add(_mm512_shuffle_f32x4(a[c], a[4 + c], 0x44),
-                            _mm512_shuffle_f32x4(a[c], a[4 + c], 0xee));
-        const v16 v = v_add(_mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x44),
-                            _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xee));
-        four[c] = v_add(_mm512_shuffle_f32x4(u, v, 0x88), _mm512_shuffle_f32x4(u, v, 0xdd));
-    }
-    const v16 u =
-        v_add(_mm512_shuffle_ps(four[0], four[1], 0x44), _mm512_shuffle_ps(four[0], four[1], 0xee));
-    const v16 v =
-        v_add(_mm512_shuffle_ps(four[2], four[3], 0x44), _mm512_shuffle_ps(four[2], four[3], 0xee));
-    return v_add(_mm512_shuffle_ps(u, v, 0x88), _mm512_shuffle_ps(u, v, 0xdd));
 }
 
 SIMD_INLINE void store_sums(const v16 *acc, const uint32_t R, const uint32_t C, float *y,

@@ -1,0 +1,228 @@
+/* Attention over one page: products of up to four queries with four keys, and sums over values for
+ * as many, stay in registers. All the while the next page is asked for, its keys and its values
+ * side by side and no faster than this one is worked on. */
+#include "kernel/avx512/avx512.h"
+#include "kernel/simd/avx512.h"
+
+#include "kernel/simd/vec.h"
+
+#include "kernel/avx512/sums.h"
+
+#define TOKENS SL_KV_PAGE_TOKENS
+#define GROUP  4u /* queries of a tile, and keys */
+_Static_assert(TOKENS == 32, "a page's scores are two values of 16 lanes");
+
+/* Where the next page is asked for, `at` bytes into both streams; functions take NULL to ask for
+ * nothing. */
+typedef struct hints {
+    const char *one, *other;
+    size_t at, step; /* 64, or 0: there is nothing more to ask for */
+} hints;
+
+SIMD_INLINE void ask(hints *h) {
+    v_prefetch(h->one + h->at);
+    v_prefetch(h->other + h->at);
+    h->at += h->step;
+}
+
+SIMD_INLINE void ask_times(hints *h, const uint32_t n) {
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < n; i++) ask(h);
+}
+
+/* Keys and values of the next page, or both halves of the rows that are both. */
+static hints hints_for(const sl_attn_page *a) {
+    if (!a->next_k) return (hints){(const char *)a->k, (const char *)a->k, 0, 0};
+    const float *half = a->next_k + TOKENS / 2 * (size_t)a->head_dim;
+    const float *other = a->next_v && a->next_v != a->next_k ? a->next_v : half;
+    return (hints){(const char *)a->next_k, (const char *)other, 0, 64};
+}
+
+SIMD_INLINE __mmask16 some(uint32_t n) {
+    return (__mmask16)((1u << n) - 1);
+}
+
+/* Products of Q queries with T keys, 4 or 1, to score[i * TOKENS + t]. A step reads a line of each
+ * key, which is half of what a page's keys and values are together. */
+SIMD_INLINE void products(const sl_attn_query *u, const float *k, uint32_t dim, hints *h,
+                          float *score, const uint32_t Q, const uint32_t T) {
+    const uint32_t whole = dim / 16 * 16;
+    v16 acc[GROUP * GROUP], row[GROUP];
+#pragma GCC unroll 16
+    for (uint32_t i = 0; i < Q * T; i++) acc[i] = v_set1(0);
+    for (uint32_t d = 0; d < whole; d += 16) {
+#pragma GCC unroll 4
+        for (uint32_t t = 0; t < T; t++) row[t] = v_load(k + (size_t)t * dim + d);
+        if (h && T == GROUP) ask_times(h, 2);
+#pragma GCC unroll 4
+        for (uint32_t i = 0; i < Q; i++) {
+            const v16 x = v_load(u[i].q + d);
+#pragma GCC unroll 4
+            for (uint32_t t = 0; t < T; t++) acc[i * T + t] = v_fma(x, row[t], acc[i * T + t]);
+        }
+    }
+    if (whole < dim) {
+        const __mmask16 rest = some(dim - whole);
+#pragma GCC unroll 4
+        for (uint32_t i = 0; i < Q; i++)
+#pragma GCC unroll 4
+            for (uint32_t t = 0; t < T; t++)
+                acc[i * T + t] =
+                    v_fma(_mm512_maskz_loadu_ps(rest, u[i].q + whole),
+                          _mm512_maskz_loadu_ps(rest, k + (size_t)t * dim + whole), acc[i * T + t]);
+    }
+    if (T == GROUP) {
+        v16 a[GROUP * GROUP];
+#pragma GCC unroll 16
+        for (uint32_t i = 0; i < GROUP * GROUP; i++) a[i] = acc[SL_MIN(i / 4, Q - 1) * 4 + i % 4];
+        const v16 sum = trees(a);
+        _mm_storeu_ps(score, _mm512_castps512_ps128(sum));
+        if (Q > 1) _mm_storeu_ps(score + TOKENS, _mm512_extractf32x4_ps(sum, 1));
+        if (Q > 2) _mm_storeu_ps(score + 2 * TOKENS, _mm512_extractf32x4_ps(sum, 2));
+        if (Q > 3) _mm_storeu_ps(score + 3 * TOKENS, _mm512_extractf32x4_ps(sum, 3));
+    } else {
+        for (uint32_t i = 0; i < Q; i++) score[i * TOKENS] = v_tree(acc[i]);
+    }
+}
+
+/* Products of Q queries with tokens first .. end - 1. */
+SIMD_INLINE void scores_of(const sl_attn_page *a, const sl_attn_query *u, uint32_t first,
+                           uint32_t end, float *score, hints *h, const uint32_t Q) {
+    const uint32_t dim = a->head_dim;
+    uint32_t j = first;
+    for (; j + GROUP <= end; j += GROUP)
+        products(u, a->k + (size_t)j * dim, dim, h, score + j, Q, GROUP);
+    for (; j < end; j++) products(u, a->k + (size_t)j * dim, dim, h, score + j, Q, 1);
+}
+
+/* Sixteen scaled scores, from token j on; -inf for those that the query does not see. */
+SIMD_INLINE v16 scaled(const sl_attn_query *u, const float *s, uint32_t j, float scale) {
+    const uint32_t seen = (uint32_t)((2ull << u->last) - (1ull << u->first));
+    return _mm512_mask_mul_ps(v_set1(-INFINITY), (__mmask16)(seen >> j), v_load(s + j),
+                              v_set1(scale));
+}
+
+/* Products to probabilities, +0 for tokens that are not seen, and what sums shrink by. */
+static void weigh(const sl_attn_page *a, float *score, float *shrink) {
+    _Alignas(64) float top[SL_ATTN_QUERIES] = {0}, was[SL_ATTN_QUERIES] = {0};
+    for (uint32_t i = 0; i < a->n; i++) {
+        const sl_attn_query *u = &a->query[i];
+        float *s = score + i * TOKENS;
+        if (u->first > u->last) continue;
+        const v16 x = scaled(u, s, 0, a->scale), y = scaled(u, s, 16, a->scale);
+        was[i] = u->max;
+        top[i] = v_top(v_max(y, v_max(x, v_set1(u->max))));
+        v_store(s, x);
+        v_store(s + 16, y);
+    }
+    v_store(shrink, simd_exp(v_sub(v_load(was), v_load(top))));
+    for (uint32_t i = 0; i < a->n; i++) {
+        sl_attn_query *u = &a->query[i];
+        float *s = score + i * TOKENS;
+        if (u->first > u->last) continue;
+        const v16 x = simd_exp(v_sub(v_load(s), v_set1(top[i])));
+        const v16 y = simd_exp(v_sub(v_load(s + 16), v_set1(top[i])));
+        v_store(s, x);
+        v_store(s + 16, y);
+        u->sum = fmaf(u->sum, shrink[i], v_tree(v_add(x, y)));
+        u->max = top[i];
+    }
+}
+
+/* Elements d .. d + 16 V - 1 of Q queries, of the last sixteen those in `mask`: o * shrink, then
+ * o += p[t] * v[t] for n tokens in their order. */
+SIMD_INLINE void add_strip(const sl_attn_query *u, size_t d, const float *v, size_t step,
+                           const float *p, const float *shrink, uint32_t n, hints *h,
+                           const __mmask16 mask, const uint32_t Q, const uint32_t V) {
+    v16 acc[16];
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < Q; i++)
+#pragma GCC unroll 8
+        for (uint32_t c = 0; c < V; c++)
+            acc[i * V + c] =
+                v_mul(_mm512_maskz_loadu_ps(mask, u[i].o + d + 16 * c), v_set1(shrink[i]));
+    for (uint32_t t = 0; t < n; t++) {
+        v16 row[8];
+#pragma GCC unroll 8
+        for (uint32_t c = 0; c < V; c++)
+            row[c] = _mm512_maskz_loadu_ps(mask, v + t * step + d + 16 * c);
+        if (h) ask_times(h, V / 2);
+#pragma GCC unroll 4
+        for (uint32_t i = 0; i < Q; i++) {
+            const v16 w = v_set1(p[i * TOKENS + t]);
+#pragma GCC unroll 8
+            for (uint32_t c = 0; c < V; c++) acc[i * V + c] = v_fma(w, row[c], acc[i * V + c]);
+        }
+    }
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < Q; i++)
+#pragma GCC unroll 8
+        for (uint32_t c = 0; c < V; c++)
+            _mm512_mask_storeu_ps(u[i].o + d + 16 * c, mask, acc[i * V + c]);
+}
+
+/* All elements of Q queries for tokens first .. end - 1 of the page. */
+SIMD_INLINE void add_rows(const sl_attn_page *a, const sl_attn_query *u, const float *score,
+                          const float *shrink, uint32_t first, uint32_t end, hints *h,
+                          const uint32_t Q) {
+    const size_t step = a->head_dim, dim = a->v_dim;
+    const float *v = a->v + first * step, *p = score + first;
+    const uint32_t n = end - first;
+    const __mmask16 all = 0xffff;
+    size_t d = 0;
+    for (; Q <= 2 && d + 128 <= dim; d += 128) add_strip(u, d, v, step, p, shrink, n, h, all, Q, 8);
+    for (; d + 64 <= dim; d += 64) add_strip(u, d, v, step, p, shrink, n, h, all, Q, 4);
+    for (; d + 32 <= dim; d += 32) add_strip(u, d, v, step, p, shrink, n, h, all, Q, 2);
+    for (; d + 16 <= dim; d += 16) add_strip(u, d, v, step, p, shrink, n, h, all, Q, 1);
+    if (d < dim) add_strip(u, d, v, step, p, shrink, n, h, some((uint32_t)(dim - d)), Q, 1);
+}
+
+/* Values of the tokens that Q queries see: the tokens that all do together, then the others. */
+SIMD_INLINE void add_group(const sl_attn_page *a, const sl_attn_query *u, const float *score,
+                           const float *shrink, hints *h, const uint32_t Q) {
+    uint32_t first = u->first, last = u->last;
+    bool together = true;
+    for (uint32_t i = 1; i < Q; i++) {
+        together = together && u[i].first == first;
+        last = SL_MIN(last, u[i].last);
+    }
+    together = together && first <= last;
+    if (together) add_rows(a, u, score, shrink, first, last + 1, h, Q);
+    for (uint32_t i = 0; i < Q; i++) {
+        const float s = together ? 1 : shrink[i];
+        const uint32_t from = together ? last + 1 : u[i].first;
+        if (from <= u[i].last)
+            add_rows(a, u + i, score + i * TOKENS, &s, from, u[i].last + 1, h, 1);
+    }
+}
+
+void sl_avx512_attn_page(const sl_attn_page *a) {
+    _Alignas(64) float score[SL_ATTN_QUERIES * TOKENS], shrink[SL_ATTN_QUERIES];
+    uint32_t first = TOKENS, end = 0, i = 0;
+    for (; i < a->n; i++) {
+        const sl_attn_query *u = &a->query[i];
+        if (u->first > u->last) continue;
+        first = SL_MIN(first, u->first);
+        end = SL_MAX(end, u->last + 1);
+    }
+    if (first >= end) return;
+    const uint32_t fours = a->n / GROUP * GROUP, pairs = a->n / 2 * 2;
+    const sl_attn_query *u = a->query;
+    hints h = hints_for(a);
+    const size_t step = h.step;
+    /* The first queries ask, the others find the page in a cache. */
+    if (fours) scores_of(a, u, first, end, score, &h, 4), h.step = 0;
+    for (i = GROUP; i < fours; i += GROUP)
+        scores_of(a, u + i, first, end, score + i * TOKENS, NULL, 4);
+    for (i = fours; i < pairs; i += 2, h.step = 0)
+        scores_of(a, u + i, first, end, score + i * TOKENS, &h, 2);
+    if (i < a->n) scores_of(a, u + i, first, end, score + i * TOKENS, &h, 1);
+    weigh(a, score, shrink);
+    h.step = step;
+    if (fours) add_group(a, u, score, shrink, &h, GROUP), h.step = 0;
+    for (i = GROUP; i < fours; i += GROUP)
+        add_group(a, u + i, score + i * TOKENS, shrink + i, NULL, GROUP);
+    for (i = fours; i < pairs; i += 2, h.step = 0)
+        add_group(a, u + i, score + i * TOKENS, shrink + i, &h, 2);
+    if (i < a->n) add_group(a, u + i, score + i * TOKENS, shrink + i, &h, 1);
+}
