@@ -66,6 +66,7 @@ typedef struct gemm_ctx {
     size_t n_mats;
     uint32_t rows;
     float *x, *y;
+    uint8_t *act; /* rows are rounded to BF16 in each call; NULL: they are multiplied as they are */
     bool swiglu;
 } gemm_ctx;
 
@@ -78,32 +79,41 @@ static void gemm_once(bench *b, void *ctx, uint32_t rep) {
     const sl_mat *ups[] = {&up};
     sl_gemm_job j = {
         .w = &w, .x = g->x, .n_rows = g->rows, .x_stride = w.k, .y_stride = w.n, .y = g->y};
+    if (g->act) {
+        sl_quantise(&b->ex, g->x, NULL, g->rows, w.k, w.k, SL_ACT_BF16, g->act);
+        j.act.row[SL_ACT_BF16] = g->act;
+    }
     if (g->swiglu)
         sl_gemm_swiglu(&b->ex, &j, ups, 1);
     else
         sl_gemm(&b->ex, &j, 1);
 }
 
-static void bench_gemm(bench *b, sl_dtype dtype, uint32_t k, uint32_t n, bool swiglu) {
+typedef enum gemm_kind { GEMM_PLAIN, GEMM_SWIGLU, GEMM_BF16 } gemm_kind;
+
+static void bench_gemm(bench *b, sl_dtype dtype, uint32_t k, uint32_t n, gemm_kind kind) {
+    static const char *const kernels[] = {"gemm", "gemm_swiglu", "gemm_of_bf16"};
     static const char *const names[] = {"f32", "f16", "bf16"};
     const uint32_t rows[] = {1, 2, 3, 4, 8, 16, 32, 64, 128, 512};
     size_t bytes = (size_t)n * k * sl_dtype_bytes(dtype);
-    gemm_ctx g = {
-        .w = {.n = n, .k = k, .dtype = dtype}, .n_mats = WEIGHT_BYTES / bytes, .swiglu = swiglu};
+    gemm_ctx g = {.w = {.n = n, .k = k, .dtype = dtype}, .n_mats = WEIGHT_BYTES / bytes};
+    g.swiglu = kind == GEMM_SWIGLU;
+    if (kind == GEMM_BF16) g.act = sl_alloc(512, sl_act_row_bytes(SL_ACT_BF16, k));
     g.x = sl_alloc((size_t)512 * k, sizeof(float));
     g.y = sl_alloc((size_t)512 * n, sizeof(float));
-    if (!g.x || !g.y) abort();
+    if (!g.x || !g.y || (kind == GEMM_BF16 && !g.act)) abort();
     for (size_t i = 0; i < (size_t)512 * k; i++) g.x[i] = (float)(i % 251) * 0.01f - 1.2f;
     for (size_t i = 0; i < SL_LEN(rows); i++) {
         char shape[64];
         g.rows = rows[i];
         snprintf(shape, sizeof shape, "%s k%u n%u rows%u", names[dtype], k, n, g.rows);
-        double times = swiglu ? 2 : 1;
-        report(b, swiglu ? "gemm_swiglu" : "gemm", shape, times * 2.0 * g.rows * n * k,
-               times * (double)bytes, gemm_once, &g);
+        double times = g.swiglu ? 2 : 1;
+        report(b, kernels[kind], shape, times * 2.0 * g.rows * n * k, times * (double)bytes,
+               gemm_once, &g);
     }
     sl_free(g.x);
     sl_free(g.y);
+    sl_free(g.act);
 }
 
 /* ---- attention ---- */
@@ -195,6 +205,7 @@ static void piece_once(bench *b, void *ctx, uint32_t rep) {
                              &(sl_act_part){(uint8_t *)p->y, SL_ACT_32, PIECE_N, 0, PIECE_N});
         break;
     case PIECE_int8_tile: /* see bench_quant */
+    case PIECE_bf16_tile: /* see gemm_of_bf16 */
         break;
     case PIECE_swiglu:
         k->swiglu(p->y, p->x, PIECE_N);
@@ -297,12 +308,15 @@ int main(int argc, char **argv) {
            b.peak_gbs, b.threads);
     printf(
         "isa,kernel,shape,threads,n,p10_us,p50_us,p90_us,gflops,gbs,pct_peak_flops,pct_peak_bw\n");
-    bench_gemm(&b, SL_BF16, 512, 1024, false);
-    bench_gemm(&b, SL_BF16, 1024, 512, false);
-    bench_gemm(&b, SL_BF16, 2048, 1024, false);
-    bench_gemm(&b, SL_BF16, 2048, 1024, true);
-    bench_gemm(&b, SL_F16, 1024, 512, false);
-    bench_gemm(&b, SL_F32, 1024, 512, false);
+    bench_gemm(&b, SL_BF16, 512, 1024, GEMM_PLAIN);
+    bench_gemm(&b, SL_BF16, 512, 1024, GEMM_BF16);
+    bench_gemm(&b, SL_BF16, 1024, 512, GEMM_PLAIN);
+    bench_gemm(&b, SL_BF16, 1024, 512, GEMM_BF16);
+    bench_gemm(&b, SL_BF16, 2048, 1024, GEMM_PLAIN);
+    bench_gemm(&b, SL_BF16, 2048, 1024, GEMM_BF16);
+    bench_gemm(&b, SL_BF16, 2048, 1024, GEMM_SWIGLU);
+    bench_gemm(&b, SL_F16, 1024, 512, GEMM_PLAIN);
+    bench_gemm(&b, SL_F32, 1024, 512, GEMM_PLAIN);
     bench_attention(&b, 128, 1, 255);
     bench_attention(&b, 128, 1, 4095);
     bench_attention(&b, 128, 1, 8191);

@@ -166,7 +166,7 @@ int main(int argc, char **argv) {
            b.peak_gbs);
     printf("isa,type,n,k,rows,reps,best_us,p50_us,gops,gbs,pct_of_limit\n");
     for (sl_dtype t = 0; t < SL_DTYPE_COUNT; t++) {
-        if (sl_act_kind_of(t) == SL_ACT_NONE) continue;
+        if (!sl_act_is_int8(sl_act_kind_of(t))) continue;
         if (b.type && strcmp(b.type, sl_dtype_name(t)) != 0) continue;
         fill(&b, t);
         for (size_t i = 0; i < SL_LEN(all_rows); i++) measure(&b, t, all_rows[i], x, act, y);

@@ -3,7 +3,8 @@
 
 #include <stdatomic.h>
 
-typedef enum level { LEVEL_UNKNOWN, LEVEL_NONE, LEVEL_AVX2, LEVEL_AVX512, LEVEL_AMX } level;
+/* Bits of what there is. */
+enum { HAS_ASKED = 1, HAS_AVX2 = 2, HAS_AVX512 = 4, HAS_BF16 = 8, HAS_AMX = 16 };
 
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +22,7 @@ typedef enum level { LEVEL_UNKNOWN, LEVEL_NONE, LEVEL_AVX2, LEVEL_AVX512, LEVEL_
 #define EBX_AVX512          (1u << 16 | 1u << 17 | 1u << 30 | 1u << 31) /* F, DQ, BW, VL */
 #define ECX_VNNI            (1u << 11)
 #define EDX_AMX             (1u << 24 | 1u << 25) /* tiles, int8 */
+#define EAX_BF16            (1u << 5)             /* of subleaf 1 */
 #define XCR0_AMX            0x60000u
 #define ARCH_REQ_XCOMP_PERM 0x1023
 #define XFEATURE_XTILEDATA  18
@@ -32,18 +34,20 @@ static bool tiles_granted(void) {
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
-static level detect(void) {
+static int detect(void) {
     const unsigned need = ECX_FMA | ECX_OSXSAVE | ECX_AVX | ECX_F16C;
     unsigned a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need) != need) return LEVEL_NONE;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need) != need) return 0;
     unsigned low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    if ((low & XCR0_YMM) != XCR0_YMM) return LEVEL_NONE;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & EBX_AVX2)) return LEVEL_NONE;
+    if ((low & XCR0_YMM) != XCR0_YMM) return 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & EBX_AVX2)) return 0;
     bool wide = (low & XCR0_ZMM) == XCR0_ZMM && (b & EBX_AVX512) == EBX_AVX512;
-    if (!wide || !(c & ECX_VNNI)) return LEVEL_AVX2;
+    if (!wide || !(c & ECX_VNNI)) return HAS_AVX2;
     bool tiles = (low & XCR0_AMX) == XCR0_AMX && (d & EDX_AMX) == EDX_AMX && tiles_granted();
-    return tiles ? LEVEL_AMX : LEVEL_AVX512;
+    int has = HAS_AVX2 | HAS_AVX512 | (tiles ? HAS_AMX : 0);
+    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & EAX_BF16)) has |= HAS_BF16;
+    return has;
 }
 
 /* "GenuineIntel 6/207/2 Intel(R) Xeon(R) Processor": maker, family/model/stepping, name. */
@@ -65,8 +69,8 @@ static void describe(char *out, size_t cap) {
     snprintf(out, cap, "%s %u/%u/%u %s", maker, family, model, sig & 15, name);
 }
 #else
-static level detect(void) {
-    return LEVEL_NONE;
+static int detect(void) {
+    return 0;
 }
 
 static void describe(char *out, size_t cap) {
@@ -81,14 +85,14 @@ static void describe(char *out, size_t cap) {
 
 /* Asked for every softmax, and under a hypervisor each CPUID leaves the guest. Threads that come
  * first at the same time find the same answer. */
-static level cpu(void) {
+static int cpu(void) {
     static atomic_int known;
     int k = atomic_load_explicit(&known, memory_order_relaxed);
-    if (k == LEVEL_UNKNOWN) {
-        k = (int)detect();
+    if (k == 0) {
+        k = detect() | HAS_ASKED;
         atomic_store_explicit(&known, k, memory_order_relaxed);
     }
-    return (level)k;
+    return k;
 }
 
 void sl_cpu_describe(char *out, size_t cap) {
@@ -98,13 +102,17 @@ void sl_cpu_describe(char *out, size_t cap) {
 }
 
 bool sl_cpu_has_avx2(void) {
-    return cpu() >= LEVEL_AVX2;
+    return cpu() & HAS_AVX2;
 }
 
 bool sl_cpu_has_amx(void) {
-    return cpu() >= LEVEL_AMX;
+    return cpu() & HAS_AMX;
 }
 
 bool sl_cpu_has_avx512(void) {
-    return cpu() >= LEVEL_AVX512;
+    return cpu() & HAS_AVX512;
+}
+
+bool sl_cpu_has_avx512_bf16(void) {
+    return cpu() & HAS_BF16;
 }

@@ -10,7 +10,9 @@
 bool sl_cpu_has_avx2(void);
 /* The same and AVX-512 F, BW, DQ, VL and VNNI with masks and all 32 registers saved. */
 bool sl_cpu_has_avx512(void);
-/* The same and tiles of integers (AMX), which this process has asked the OS for. */
+/* The same and products of BF16. */
+bool sl_cpu_has_avx512_bf16(void);
+/* sl_cpu_has_avx512 and tiles of integers (AMX), which this process has asked the OS for. */
 bool sl_cpu_has_amx(void);
 /* The kind of CPU in one line of printable ASCII, as "GenuineIntel 6/207/2 Intel(R) Xeon(R)". */
 void sl_cpu_describe(char *out, size_t cap);

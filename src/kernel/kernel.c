@@ -86,7 +86,7 @@ static const void *weights_at(const sl_mat *w, uint32_t c0) {
     return (const uint8_t *)w->data + c0 * sl_dtype_row_bytes(w->dtype, w->k);
 }
 
-/* y = x w^T for the tile's columns from c0 on, as integers where the job has the rows for it. */
+/* y = x w^T for the tile's columns from c0 on, of rounded rows where the job has them. */
 #ifdef SL_TSAN
 void __tsan_read_range(void *p, long bytes); /* as gcc declares them */
 void __tsan_write_range(void *p, long bytes);
@@ -120,6 +120,17 @@ static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, ui
     for (uint32_t r = 0; r < t->n_rows; r++)
         x[r] = j->act.row[kind] + (j->act_row ? j->act_row[r0 + r] : r0 + r) * stride;
     check_races((const void *const *)x, stride, t);
+    if (kind == SL_ACT_BF16) {
+        sl_call_bf16_tile(g->k, &(sl_bf16_tile){.w = t->w,
+                                                .k = t->k,
+                                                .n_cols = t->n_cols,
+                                                .n_rows = t->n_rows,
+                                                .y_stride = t->y_stride,
+                                                .x = x,
+                                                .y = t->y,
+                                                .next = next});
+        return;
+    }
     sl_call_int8_tile(g->k, &(sl_int8_tile){.w = t->w,
                                             .dtype = t->dtype,
                                             .k = t->k,
@@ -225,7 +236,7 @@ void sl_gemm_swiglu(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *co
     gemm_all(ex, jobs, up, n_jobs);
 }
 
-/* ---- activations in 8 bits ---- */
+/* ---- rounded activations ---- */
 
 typedef struct act_ctx {
     const sl_kernels *k;
@@ -271,7 +282,7 @@ static const float *norm_weights(const norm_ctx *c, uint32_t i, uint32_t n, floa
     return wide;
 }
 
-/* Row r, of which only what is in 8 bits is kept. */
+/* Row r, of which only what is rounded is kept. */
 static void norm_to_act(const norm_ctx *c, size_t r, const float *x, float inv) {
     float wide[SL_NORM_BLOCK];
     for (uint32_t i = 0; i < c->n; i += SL_NORM_BLOCK) {

@@ -9,7 +9,8 @@
  * compiler.
  *
  * Weights are rows along k in their file's format and are widened exactly to f32; or, where a job
- * brings its rows in 8 bits, weights in blocks are multiplied as integers.
+ * brings its rows in 8 bits, weights in blocks are multiplied as integers, and where it brings them
+ * in BF16, weights in BF16 in pairs.
  * Thread: any; pool variants by the pool's owner. No allocation. Aliasing: only where said. */
 #ifndef SL_KERNEL_KERNEL_H
 #define SL_KERNEL_KERNEL_H
@@ -42,8 +43,8 @@ static inline const float *sl_mat_scale(const sl_mat *w, uint32_t row) {
     return w->scale + (w->scale_row + row) / SL_F8_BLOCK * across;
 }
 
-/* Rows of activations in 8 bits (quant/act.h), n of k values; row i begins sl_act_row_bytes after
- * row i - 1. NULL: not in that format. */
+/* Rows of activations that are rounded (quant/act.h), n of k values; row i begins sl_act_row_bytes
+ * after row i - 1. NULL: not in that format. */
 typedef struct sl_act {
     const uint8_t *row[SL_ACT_KINDS];
 } sl_act;
@@ -58,14 +59,15 @@ typedef struct sl_gemm_job {
     uint32_t x_stride, y_stride; /* floats between rows */
     float *y;
     /* Row i of `y` is act_row[i] (or i when act_row is NULL) of these; a matrix whose type has rows
-     * here is multiplied as integers, any other takes x. */
+     * here is multiplied with them, any other takes x. */
     sl_act act;
     const uint32_t *act_row;
 } sl_gemm_job;
 
 typedef struct sl_kernels sl_kernels;
 
-/* A table that this CPU and OS run. `spec` names it: "ref", "avx2", "avx512", "amx", "neon", or
+/* A table that this CPU and OS run. `spec` names it: "ref", "avx2", "avx512", "avx512bf16", "amx",
+ * "neon", or
  * mixes some: TABLE,SLOT=TABLE,... as "avx2,int8_tile=avx512,gemm_tile.bf16.many=avx512", the later
  * word counting. A slot is a kernel (kernels.def), with its case where it has some; a kernel's name
  * alone is all of its slots. NULL or "": sl_kernels_base. A table that is taken by merit is given
@@ -95,8 +97,8 @@ typedef struct sl_exec {
  * tile). y must not alias x. Grouped GEMM is n jobs, dense GEMM one job, GEMV one row. */
 void sl_gemm(const sl_exec *ex, const sl_gemm_job *jobs, uint32_t n_jobs);
 
-/* Rows to 8 bits: row i of dst is row[i] (or i) of x; dst has n_rows * sl_act_row_bytes(kind, k).
- * Quantising a row twice gives the same bytes. */
+/* Rows to 8 bits or BF16: row i of dst is row[i] (or i) of x; dst has n_rows *
+ * sl_act_row_bytes(kind, k). Quantising a row twice gives the same bytes. */
 void sl_quantise(const sl_exec *ex, const float *x, const uint32_t *row, uint32_t n_rows,
                  uint32_t x_stride, uint32_t k, sl_act_kind kind, uint8_t *dst);
 
@@ -111,7 +113,7 @@ void sl_gemm_swiglu(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *co
 void sl_rmsnorm(const sl_exec *ex, const float *x, const sl_mat *w, float eps, uint32_t n_rows,
                 uint32_t n, float *y);
 
-/* What a norm is made for: rows in f32, rows in 8 bits for the products that come next, or both.
+/* What a norm is made for: rows in f32, rounded rows for the products that come next, or both.
  * y: rows of n; may be x; NULL where nobody reads them, which a centred norm does not allow.
  * act: n_rows * sl_act_row_bytes of each kind; NULL: none of that kind. */
 typedef struct sl_norm_out {

@@ -45,6 +45,15 @@ typedef struct sl_int8_tile {
     const void *next; /* weights that the thread takes after these, or NULL; for prefetches alone */
 } sl_int8_tile;
 
+/* The same for weights in BF16 and rows of SL_ACT_BF16. */
+typedef struct sl_bf16_tile {
+    const void *w;
+    uint32_t k, n_cols, n_rows, y_stride;
+    const uint8_t *const *x;
+    float *y;
+    const void *next;
+} sl_bf16_tile;
+
 /* Part of a row of quant/act.h: n values from value `at` on of the row's k; whole blocks. */
 typedef struct sl_act_part {
     uint8_t *row; /* 64-byte aligned */
@@ -73,7 +82,7 @@ typedef struct sl_attn_page {
 } sl_attn_page;
 
 /* What a kernel's speed depends on besides its table has a slot each: the type of the weights, the
- * kind of 8-bit rows, and whether rows are few or many. */
+ * kind of rounded rows, and whether rows are few or many. */
 typedef enum sl_amount { SL_FEW, SL_MANY, SL_AMOUNTS } sl_amount;
 #define SL_DTYPES (SL_DTYPE_COUNT + 1) /* with F8_E4M3 */
 
@@ -91,6 +100,7 @@ struct sl_kernels {
      * taken. */
     void (*gemm_tile[SL_DTYPES][SL_AMOUNTS])(const sl_gemm_tile *t);
     void (*int8_tile[SL_DTYPES][SL_AMOUNTS])(const sl_int8_tile *t);
+    void (*bf16_tile[SL_AMOUNTS])(const sl_bf16_tile *t);
     void (*attn_page[SL_AMOUNTS])(const sl_attn_page *a);
     /* k floats, whole blocks of `kind`, to a row of quant/act.h; row is 64-byte aligned */
     void (*quantise[SL_ACT_KINDS])(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row);
@@ -125,8 +135,6 @@ struct sl_kernels {
 /* One function in every slot of a kernel. */
 #define SL_EVERY_AMOUNT(f)                                                                         \
     { f, f }
-#define SL_EVERY_KIND(f)                                                                           \
-    { f, f }
 #define SL_EVERY_TYPE(f)                                                                           \
     { f, f, f, f, f, f, f, f, f, f }
 #define SL_EVERY_PRODUCT(f)                                                                        \
@@ -144,6 +152,10 @@ static inline void sl_call_gemm_tile(const sl_kernels *k, const sl_gemm_tile *t)
 
 static inline void sl_call_int8_tile(const sl_kernels *k, const sl_int8_tile *t) {
     k->int8_tile[t->dtype][sl_amount_of(t->n_rows)](t);
+}
+
+static inline void sl_call_bf16_tile(const sl_kernels *k, const sl_bf16_tile *t) {
+    k->bf16_tile[sl_amount_of(t->n_rows)](t);
 }
 
 static inline void sl_call_attn_page(const sl_kernels *k, const sl_attn_page *a) {
@@ -167,7 +179,7 @@ static inline void sl_call_widen(const sl_kernels *k, const void *src, sl_dtype 
 
 extern const sl_kernels sl_kernels_ref;
 #if defined(__x86_64__)
-extern const sl_kernels sl_kernels_avx2, sl_kernels_avx512, sl_kernels_amx;
+extern const sl_kernels sl_kernels_avx2, sl_kernels_avx512, sl_kernels_avx512bf16, sl_kernels_amx;
 #elif defined(__aarch64__)
 extern const sl_kernels sl_kernels_neon;
 #endif

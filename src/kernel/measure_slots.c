@@ -88,6 +88,19 @@ static void call_int8(const sl_kernels *k, const sl_slot *s, lab *l) {
                                          .next = w + COLS * sl_dtype_row_bytes(s->dtype, K)});
 }
 
+static void call_bf16(const sl_kernels *k, const sl_slot *s, lab *l) {
+    const uint8_t *x[ROWS], *w = next_weights(l);
+    for (uint32_t r = 0; r < ROWS; r++) x[r] = l->act[r];
+    sl_call_bf16_tile(k, &(sl_bf16_tile){.w = w,
+                                         .k = K,
+                                         .n_cols = COLS,
+                                         .n_rows = s->amount == SL_FEW ? 1 : ROWS,
+                                         .y_stride = COLS,
+                                         .x = x,
+                                         .y = l->a,
+                                         .next = w + COLS * K * sizeof(uint16_t)});
+}
+
 static void call_page(const sl_kernels *k, const sl_slot *s, lab *l) {
     sl_attn_query q[SL_ATTN_QUERIES];
     const float *k0 = (const float *)next_weights(l), *v0 = k0 + SL_KV_PAGE_TOKENS * DIM;
@@ -169,6 +182,8 @@ static void call(const sl_kernels *k, const sl_slot *s, lab *l) {
         call_gemm(k, s, l);
     else if (s->kernel == SL_KERNEL_int8_tile)
         call_int8(k, s, l);
+    else if (s->kernel == SL_KERNEL_bf16_tile)
+        call_bf16(k, s, l);
     else if (s->kernel == SL_KERNEL_attn_page)
         call_page(k, s, l);
     else
@@ -207,15 +222,21 @@ static bool run(const race *r, const sl_slot *s, size_t slot, uint32_t ns[SL_TAB
     return true;
 }
 
+/* The rounded rows that a slot multiplies, SL_ACT_NONE: it takes none. */
+static sl_act_kind rows_of(const sl_slot *s) {
+    if (s->kernel == SL_KERNEL_bf16_tile) return SL_ACT_BF16;
+    return s->kernel == SL_KERNEL_int8_tile ? sl_act_kind_of(s->dtype) : SL_ACT_NONE;
+}
+
 static bool run_all(const race *r, sl_kernel_times *out) {
     sl_act_kind kind = SL_ACT_NONE;
     for (size_t i = 0; i < SL_SLOTS; i++) {
         sl_slot s;
         if (!sl_slot_at(i, &s)) continue;
-        sl_act_kind want = s.kernel == SL_KERNEL_int8_tile ? sl_act_kind_of(s.dtype) : kind;
-        for (uint32_t row = 0; want != kind && row < ROWS; row++)
+        sl_act_kind want = rows_of(&s);
+        for (uint32_t row = 0; want != SL_ACT_NONE && want != kind && row < ROWS; row++)
             sl_call_quantise(sl_kernels_base(), r->lab->x[row], K, want, r->lab->act[row]);
-        kind = want;
+        if (want != SL_ACT_NONE) kind = want;
         if (!run(r, &s, i, out->ns[i])) return false;
     }
     return true;

@@ -15,6 +15,7 @@ typedef struct results {
     float vec[7][K + 3], scalar[2], wide[SL_DTYPE_COUNT][K];
     uint16_t half[K + 3];
     float int8[SL_DTYPE_COUNT][SL_AMOUNTS][ROWS * COLS];
+    float bf16[SL_AMOUNTS][ROWS * COLS];
     _Alignas(64) uint8_t act[SL_ACT_KINDS][ROWS][2 * K], norm[SL_ACT_KINDS][2 * K];
 } results;
 
@@ -80,7 +81,7 @@ static void run_int8(const sl_kernels *k, inputs *in, results *out) {
     for (int t = 0; t < SL_DTYPE_COUNT; t++) {
         const sl_act_kind kind = sl_act_kind_of((sl_dtype)t);
         const uint8_t *x[ROWS];
-        if (kind == SL_ACT_NONE) continue;
+        if (!sl_act_is_int8(kind)) continue;
         for (int r = 0; r < ROWS; r++) x[r] = out->act[kind][r];
         draw_weights(in, (sl_dtype)t);
         for (int a = 0; a < SL_AMOUNTS; a++)
@@ -93,6 +94,34 @@ static void run_int8(const sl_kernels *k, inputs *in, results *out) {
                                                  .x = x,
                                                  .y = out->int8[t][a]});
     }
+}
+
+/* Lanes of the last row and column come to 2^-126 and a little less, which is a zero or is not. */
+static void draw_least(inputs *in, uint16_t x[K]) {
+    uint16_t *w = (uint16_t *)in->w + (COLS - 1) * (K - 5);
+    for (uint32_t i = 0; i < K - 5; i++) {
+        float less = sl_f32_of_bits((uint32_t)(127 - 72 - i / 2 % 6) << 23); /* 2^-72 .. 2^-77 */
+        w[i] = sl_f32_to_bf16(i < 34 ? i % 2 ? 0x1p-63f : -less : 0x1p-130f);
+        x[i] = sl_f32_to_bf16(i < 34 ? i % 2 ? 0x1p-63f : 0x1p-75f : 1.5f);
+    }
+}
+
+/* Products of BF16, with subnormals among weights. */
+static void run_bf16(const sl_kernels *k, inputs *in, results *out) {
+    _Alignas(64) uint16_t least[K];
+    const uint8_t *x[ROWS];
+    draw_weights(in, SL_BF16);
+    draw_least(in, least);
+    for (int r = 0; r < ROWS; r++) x[r] = out->act[SL_ACT_BF16][r];
+    x[FEW - 1] = x[ROWS - 1] = (const uint8_t *)least;
+    for (int a = 0; a < SL_AMOUNTS; a++)
+        sl_call_bf16_tile(k, &(sl_bf16_tile){.w = in->w,
+                                             .k = K - 5,
+                                             .n_cols = COLS,
+                                             .n_rows = a == SL_FEW ? FEW : ROWS,
+                                             .y_stride = COLS,
+                                             .x = x,
+                                             .y = out->bf16[a]});
 }
 
 static void run_page(const sl_kernels *k, const inputs *in, uint32_t n, float *o, float *sum) {
@@ -141,6 +170,7 @@ static void run_all(const sl_kernels *k, inputs *in, results *out) {
     draw(in);
     run_tiles(k, in, out);
     run_int8(k, in, out);
+    run_bf16(k, in, out);
     run_page(k, in, FEW, out->o[SL_FEW], out->sum[SL_FEW]);
     run_page(k, in, SL_ATTN_QUERIES, out->o[SL_MANY], out->sum[SL_MANY]);
     run_vectors(k, in, out);

@@ -12,9 +12,7 @@
 
 static const sl_kernels *const tables[] = {
 #if defined(__x86_64__)
-    &sl_kernels_amx,
-    &sl_kernels_avx512,
-    &sl_kernels_avx2,
+    &sl_kernels_amx, &sl_kernels_avx512bf16, &sl_kernels_avx512, &sl_kernels_avx2,
 #elif defined(__aarch64__)
     &sl_kernels_neon,
 #endif
@@ -41,7 +39,8 @@ static void lower(char *s) {
 }
 
 bool sl_slot_at(size_t i, sl_slot *out) {
-    static const char *const amounts[] = {".few", ".many"};
+    static const char *const amounts[] = {".few", ".many"}, *const kinds[] = {".32", ".256",
+                                                                              ".bf16"};
     size_t at = SL_FIRST_SLOT + i * sizeof(sl_slot_fn), k = 0;
     SL_ASSERT(i < SL_SLOTS);
     while (at < kernels[k].offset || at >= kernels[k].offset + kernels[k].n * sizeof(sl_slot_fn))
@@ -60,13 +59,13 @@ bool sl_slot_at(size_t i, sl_slot *out) {
         dot = ".";
     } else if (out->per == SL_PER_KIND) {
         out->kind = (sl_act_kind)which;
-        type = out->kind == SL_ACT_32 ? ".32" : ".256";
+        type = kinds[out->kind];
     }
     snprintf(out->name, sizeof out->name, "%s%s%s%s", kernels[k].name, dot, type, amount);
     lower(out->name);
     /* F8's values need the scales of their matrix, which widen has not. */
     if (k == SL_KERNEL_widen) return out->dtype != SL_F8_E4M3;
-    return k != SL_KERNEL_int8_tile || sl_act_kind_of(out->dtype) != SL_ACT_NONE;
+    return k != SL_KERNEL_int8_tile || sl_act_is_int8(sl_act_kind_of(out->dtype));
 }
 
 static sl_slot_fn get(const sl_kernels *k, size_t slot) {

@@ -5,7 +5,7 @@
 
 #include "kernel/kernel_int.h"
 
-#define SL_TABLES_MAX 4u /* of one processor architecture */
+#define SL_TABLES_MAX 5u /* of one processor architecture */
 
 /* What a kernel has a slot for each of. */
 typedef enum sl_per { SL_PER_ONE, SL_PER_AMOUNT, SL_PER_KIND, SL_PER_TYPE, SL_PER_PRODUCT } sl_per;

@@ -11,11 +11,12 @@ static inline size_t sl_scratch_floats(size_t rows, size_t width) {
     return rows * width * sizeof(float) + SL_SCRATCH_SLACK;
 }
 
-/* Rows in 8 bits, of every kind. */
+/* Rounded rows, of every kind. */
 static inline size_t sl_scratch_act(size_t rows, size_t width) {
-    uint32_t k = (uint32_t)width;
-    return rows * (sl_act_row_bytes(SL_ACT_32, k) + sl_act_row_bytes(SL_ACT_256, k)) +
-           SL_ACT_KINDS * SL_SCRATCH_SLACK;
+    size_t n = 0;
+    for (sl_act_kind i = 0; i < SL_ACT_KINDS; i++)
+        n += rows * sl_act_row_bytes(i, (uint32_t)width) + SL_SCRATCH_SLACK;
+    return n;
 }
 
 /* The caller sized the arena with sl_*_scratch_bytes. */
@@ -37,13 +38,13 @@ static inline sl_gemm_job sl_dense_job(const sl_mat *w, const float *x, uint32_t
         .w = w, .x = x, .n_rows = n_rows, .x_stride = w->k, .y_stride = w->n, .y = y};
 }
 
-/* The kinds of rows in 8 bits that products with w take, as bits. */
+/* The kinds of rounded rows that products with w take, as bits. */
 static inline uint32_t sl_act_kinds(const sl_exec *ex, const sl_mat *w) {
     sl_act_kind kind = sl_act_kind_for(ex->activations, w->dtype);
     return kind != SL_ACT_NONE ? 1u << kind : 0;
 }
 
-/* Rows row[i] (or i) of x, of k values, in 8 bits. */
+/* Rows row[i] (or i) of x, of k values, rounded. */
 static inline sl_act sl_take_act(const sl_exec *ex, uint32_t kinds, const float *x,
                                  const uint32_t *row, uint32_t n_rows, uint32_t k,
                                  sl_arena *scratch) {
@@ -57,7 +58,7 @@ static inline sl_act sl_take_act(const sl_exec *ex, uint32_t kinds, const float 
     return act;
 }
 
-/* Rows x (RMS or layer) normalised for products with n matrices: in 8 bits, for which scratch makes
+/* Rows x (RMS or layer) normalised for products with n matrices: rounded, for which scratch makes
  * room, as they take them; in f32 into h where one of them takes that, else nobody may read h. */
 static inline sl_act sl_norm_to(const sl_exec *ex, const sl_mat *norm, float eps, bool centred,
                                 const float *x, uint32_t n_rows, const sl_mat *const *w, uint32_t n,
@@ -84,7 +85,7 @@ static inline sl_act sl_norm_for(const sl_model *m, const sl_exec *ex, const sl_
     return sl_norm_to(ex, norm, m->spec.rms_eps, m->arch->layer_norm, x, n_rows, w, n, h, scratch);
 }
 
-/* y = x w^T of rows that may be there in 8 bits. */
+/* y = x w^T of rows that may be there rounded. */
 static inline void sl_project_act(const sl_exec *ex, const sl_mat *w, const float *x,
                                   const sl_act *act, uint32_t n_rows, float *y) {
     sl_gemm_job job = sl_dense_job(w, x, n_rows, y);

@@ -1,12 +1,13 @@
-/* Rows of activations in 8 bits, for integer products with weights in blocks (docs/numbers.md).
+/* Rows of activations as products with weights of some types take them: in 8 bits, for integer
+ * products with weights in blocks, or in BF16, for weights in BF16 (docs/numbers.md).
  *
- * A row of k values is cut into blocks of 32 or 256, as the weights are. With a = max |x| of a
- * block, scale = a / 127 and code[i] = x[i] * (127 / a), rounded to nearest even. A block whose a
- * is below SL_ACT_TINY is all zeros with scale 0; one that holds NaN or infinity has codes 0 and
- * the scale NaN, so whatever it touches becomes NaN. A row lies as
- *   code   int8 [k]
- *   scale  f32  [k / block]
- *   sum    int16 [k / 32] or [k / 16]   of so many codes
+ * In 8 bits a row of k values is cut into blocks of 32 or 256, as the weights are. With a = max |x|
+ * of a block, scale = a / 127 and code[i] = x[i] * (127 / a), rounded to nearest even. A block
+ * whose a is below SL_ACT_TINY is all zeros with scale 0; one that holds NaN or infinity has codes
+ * 0 and the scale NaN, so whatever it touches becomes NaN. A row lies as code   int8 [k] scale  f32
+ * [k / block] sum    int16 [k / 32] or [k / 16]   of so many codes
+ *
+ * A row in BF16 is k values, each the nearest even one; a subnormal is a zero with its sign.
  * Thread: any. */
 #ifndef SL_QUANT_ACT_H
 #define SL_QUANT_ACT_H
@@ -16,15 +17,16 @@
 
 #define SL_ACT_TINY 0x1p-100f
 
-/* Values of a block of activations; what a type of weights asks for. */
+/* What a type of weights asks for: 8 bits in blocks of so many values, or BF16. */
 typedef enum sl_act_kind {
     SL_ACT_32,
     SL_ACT_256,
+    SL_ACT_BF16,
     SL_ACT_KINDS,
     SL_ACT_NONE = SL_ACT_KINDS
 } sl_act_kind;
 
-/* SL_ACT_NONE: there is no integer product with this type. */
+/* SL_ACT_NONE: products with this type take f32. */
 static inline sl_act_kind sl_act_kind_of(sl_dtype t) {
     switch (t) {
     case SL_Q8_0:
@@ -34,21 +36,30 @@ static inline sl_act_kind sl_act_kind_of(sl_dtype t) {
     case SL_Q5_K:
     case SL_Q6_K:
         return SL_ACT_256;
+    case SL_BF16:
+        return SL_ACT_BF16;
     default:
         return SL_ACT_NONE;
     }
 }
 
+static inline bool sl_act_is_int8(sl_act_kind kind) {
+    return kind == SL_ACT_32 || kind == SL_ACT_256;
+}
+
 /* The rows that a plan with these activations multiplies such weights with; SL_ACT_NONE: f32. */
 static inline sl_act_kind sl_act_kind_for(sl_activations a, sl_dtype t) {
-    return a == SL_ACTIVATIONS_F32 ? SL_ACT_NONE : sl_act_kind_of(t);
+    const sl_act_kind kind = sl_act_kind_of(t);
+    const bool taken = sl_act_is_int8(kind) ? a != SL_ACTIVATIONS_F32 : a == SL_ACTIVATIONS_BF16;
+    return taken ? kind : SL_ACT_NONE;
 }
 
+/* Values that are rounded together. */
 static inline uint32_t sl_act_block(sl_act_kind kind) {
-    return kind == SL_ACT_32 ? 32 : 256;
+    return kind == SL_ACT_32 ? 32 : kind == SL_ACT_256 ? 256 : 1;
 }
 
-/* Codes that one sum is of. */
+/* Of 8 bits: codes that one sum is of. */
 static inline uint32_t sl_act_sum_of(sl_act_kind kind) {
     return kind == SL_ACT_32 ? 32 : 16;
 }
@@ -63,6 +74,7 @@ static inline const int16_t *sl_act_sums(sl_act_kind kind, const uint8_t *row, u
 
 /* Bytes between rows: a multiple of 64. k is a whole number of blocks. */
 static inline size_t sl_act_row_bytes(sl_act_kind kind, uint32_t k) {
+    if (kind == SL_ACT_BF16) return ((size_t)k * sizeof(uint16_t) + 63) / 64 * 64;
     size_t n = (size_t)k + k / sl_act_block(kind) * sizeof(float) +
                k / sl_act_sum_of(kind) * sizeof(int16_t);
     return (n + 63) / 64 * 64;

@@ -1,4 +1,4 @@
 /* What the ways to round activations are called in plans and options. */
 #include "spec/activations.h"
 
-const char *const sl_activations_names[SL_ACTIVATIONS_COUNT] = {"f32", "int8"};
+const char *const sl_activations_names[SL_ACTIVATIONS_COUNT] = {"f32", "int8", "bf16"};

@@ -6,6 +6,7 @@
 typedef enum sl_activations {
     SL_ACTIVATIONS_F32,  /* not at all */
     SL_ACTIVATIONS_INT8, /* to 8 bits before weights in blocks of GGUF */
+    SL_ACTIVATIONS_BF16, /* as INT8, and to BF16 before weights in BF16 */
     SL_ACTIVATIONS_COUNT
 } sl_activations;
 

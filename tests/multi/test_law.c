@@ -2,11 +2,11 @@
  * transport, arrival order and batch.
  *
  * usage: test_law loop|shm|tcp SLUICE GOLDEN_FOLDER [SEED [ONE_IN [deferred|many]]]
- * For every fixture and wire format, requests run alone in one process with one thread; then the
- * same requests run all at once on each deployment with each schedule that fits it, with random
- * lanes, chunks, step sizes, threads and (loop) delays. With `deferred`, over loop only, their
- * stages are computed by a device that takes its time (deferred.h). With `many`, one fixture and
- * one wire format run on a deployment of 72 workers. */
+ * For every fixture and wire format, and activations that vary among these, requests run alone in
+ * one process with one thread; then the same requests run all at once on each deployment with each
+ * schedule that fits it, with random lanes, chunks, step sizes, threads and (loop) delays. With
+ * `deferred`, over loop only, their stages are computed by a device that takes its time
+ * (deferred.h). With `many`, one fixture and one wire format run on a deployment of 72 workers. */
 #include "base/mem.h"
 #include "base/rng.h"
 #include "deferred.h"
@@ -67,6 +67,7 @@ static uint32_t one_in = 1;    /* slow builds run a draw of the schedules: one i
 static bool skewed;            /* experts are drawn instead of routed */
 static deferred_maker devices; /* seed 0: the CPU computes */
 static bool many;
+static sl_activations activations; /* of a fixture's reference and all its deployments */
 
 static void on_event(void *ctx, const sl_request_event *ev) {
     outcome *o = ctx;
@@ -247,6 +248,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
     if (st != SL_OK) return st;
     o.plan.exact = true;
     o.plan.wire = wire;
+    o.plan.activations = activations;
     o.plan.threads = 1;
     o.plan.skew = skew;
     if (state) { /* a varied deployment; the reference keeps the defaults */
@@ -359,9 +361,9 @@ static int run_deployment(const char *folder, const sl_model_spec *m, uint32_t w
                          wire, transport, state, schedule, sizeof schedule, &e, &err);
     *none = st == SL_ERR_NOTFOUND;
     if (*none) return 0;
-    snprintf(what, sizeof what, "%s %s, %s, wire %s, %s%s", m->arch, deployments[which].name,
-             schedule, sl_wire_format_name((sl_wire_format)wire), transport,
-             skewed ? ", drawn routes" : "");
+    snprintf(what, sizeof what, "%s %s, %s, wire %s, activations %s, %s%s", m->arch,
+             deployments[which].name, schedule, sl_wire_format_name((sl_wire_format)wire),
+             sl_activations_names[activations], transport, skewed ? ", drawn routes" : "");
     if (st != SL_OK) return printf("FAILED %s: %s\n", what, err.msg), 1;
     int bad = !ref[0].logits && run_reference(folder, m, wire, r, ref);
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
@@ -400,6 +402,7 @@ static int check_fixture(const char *folder) {
     for (uint32_t i = 0; i <= (many ? 0u : SL_WIRE_FORMAT_COUNT); i++) {
         uint32_t wire = i % SL_WIRE_FORMAT_COUNT;
         skewed = i == SL_WIRE_FORMAT_COUNT;
+        activations = (sl_activations)((seed + i + name_code(folder)) % SL_ACTIVATIONS_COUNT);
         request r[N_REQUESTS];
         outcome ref[N_REQUESTS] = {0};
         uint64_t state = seed * 1000 + i + name_code(folder);

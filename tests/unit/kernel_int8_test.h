@@ -21,6 +21,11 @@ static inline uint8_t *k8_row(sl_act_kind kind, uint32_t n) {
     return row;
 }
 
+/* Of a row, some whole blocks. */
+static inline uint32_t k8_length(sl_act_kind kind) {
+    return sl_act_block(kind) * (1 + kt_below(kind == SL_ACT_BF16 ? 300 : 9));
+}
+
 /* n values with all that can go wrong in some of the cases i. */
 static inline void k8_hard_values(float *x, uint32_t n, int i) {
     k8_values(x, n);
@@ -33,7 +38,7 @@ static inline void k8_hard_values(float *x, uint32_t n, int i) {
 static void bits_quantise(const sl_kernels *k) {
     for (int i = 0; i < 400; i++) {
         sl_act_kind kind = (sl_act_kind)(i % SL_ACT_KINDS);
-        uint32_t n = sl_act_block(kind) * (1 + kt_below(9));
+        uint32_t n = k8_length(kind);
         float *x = kt_floats(n + 1);
         uint8_t *a = k8_row(kind, n), *b = k8_row(kind, n);
         k8_hard_values(x + 1, n, i);
@@ -48,7 +53,7 @@ static void bits_quantise(const sl_kernels *k) {
 static void bits_rms_quantise(const sl_kernels *k) {
     for (int i = 0; i < 400; i++) {
         sl_act_kind kind = (sl_act_kind)(i % SL_ACT_KINDS);
-        uint32_t block = sl_act_block(kind), n = block * (1 + kt_below(9));
+        uint32_t block = sl_act_block(kind), n = k8_length(kind);
         uint32_t cut = block * kt_below(n / block + 1);
         float *x = kt_floats(n + 1), *w = kt_floats(n + 1), *y = kt_floats(n);
         float inv = kt_value();
@@ -64,9 +69,24 @@ static void bits_rms_quantise(const sl_kernels *k) {
     }
 }
 
+/* Values of BF16 against what they were rounded from. */
+static inline void k8_near_bf16(const double *want, const uint8_t *row, uint32_t n, double tol) {
+    for (uint32_t j = 0; j < n; j++) {
+        float got = sl_bf16_to_f32(((const uint16_t *)row)[j]);
+        double step = ldexp(1, SL_MAX(ilogb(want[j]), -126) - 7);
+        if (fabs(want[j]) < 0x1p-126 ? got != 0 && got != 0x1p-126f
+                                     : !(fabs(want[j] - (double)got) <= tol * step))
+            fail_msg("value %u is %a, rounded from %a", j, (double)got, want[j]);
+    }
+}
+
 /* A row's codes and scales against what they stand for, and its sums. */
 static inline void k8_near(const double *want, const uint8_t *row, sl_act_kind kind, uint32_t n,
                            double tol) {
+    if (kind == SL_ACT_BF16) {
+        k8_near_bf16(want, row, n, tol);
+        return;
+    }
     for (uint32_t j = 0; j < n; j++) {
         double s = (double)sl_act_scales(row, n)[j / sl_act_block(kind)];
         double off = fabs(want[j] - s * (int8_t)row[j]);
@@ -193,7 +213,7 @@ static inline void k8_same(const sl_kernels *k, k8_case *g) {
 
 static void bits_int8_tile(const sl_kernels *k) {
     for (sl_dtype d = 0; d < SL_DTYPE_COUNT; d++) {
-        if (sl_act_kind_of(d) == SL_ACT_NONE) continue;
+        if (!sl_act_is_int8(sl_act_kind_of(d))) continue;
         for (uint32_t rows = 0; rows <= SL_TILE_ROWS; rows++)
             for (uint32_t i = 0; i < 4; i++) {
                 k8_case g = k8_make(d, rows, 1 + kt_below(i ? 40 : 9), kt_whole(d, 1 + i * 250));
@@ -219,7 +239,7 @@ static void oracle_int8_tile(double tol) {
     for (int i = 0; i < 200; i++) {
         sl_dtype d = (sl_dtype)(i % SL_DTYPE_COUNT);
         sl_act_kind kind = sl_act_kind_of(d);
-        if (kind == SL_ACT_NONE) continue;
+        if (!sl_act_is_int8(kind)) continue;
         k8_case g = k8_make(d, 1 + kt_below(4), 1 + kt_below(5), kt_whole(d, 1 + kt_below(900)));
         k8_do(&sl_kernels_ref, &g, g.y);
         for (uint32_t r = 0; r < g.rows; r++)

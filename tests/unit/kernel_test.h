@@ -138,6 +138,13 @@ static inline const sl_kernels *kt_isa(size_t i) {
 
 /* Two rows of quant/act.h, of n values. */
 static inline void kt_same_act(const uint8_t *a, const uint8_t *b, sl_act_kind kind, uint32_t n) {
+    if (kind == SL_ACT_BF16) {
+        const uint16_t *u = (const uint16_t *)a, *v = (const uint16_t *)b;
+        for (uint32_t i = 0; i < n; i++)
+            if (u[i] != v[i] && !(isnan(sl_bf16_to_f32(u[i])) && isnan(sl_bf16_to_f32(v[i]))))
+                fail_msg("value %u is %04x, reference %04x", i, u[i], v[i]);
+        return;
+    }
     size_t used = (size_t)n + n / sl_act_block(kind) * 4;
     for (uint32_t i = 0; i < n; i++)
         if (a[i] != b[i]) fail_msg("code %u is %d, reference %d", i, (int8_t)a[i], (int8_t)b[i]);

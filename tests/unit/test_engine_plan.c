@@ -48,6 +48,28 @@ static void refused(const char *text, sl_status want, const char *why) {
 #define HEAD "\"version\":1,\"schedule\":\"dep\""
 #define PAIR "\"workers\":[{\"roles\":[\"attention\"]},{\"roles\":[\"expert\"]}]"
 
+static void activations_are_read_and_printed(void **state) {
+    (void)state;
+    for (sl_activations a = 0; a <= SL_ACTIVATIONS_COUNT; a++) { /* the last: nothing said */
+        sl_plan p = {0}, q = {0};
+        sl_err err = {0};
+        char json[300] = "{" HEAD "," PAIR;
+        if (a < SL_ACTIVATIONS_COUNT)
+            snprintf(json + strlen(json), 60, ",\"activations\":\"%s\"", sl_activations_names[a]);
+        strcat(json, "}");
+        if (parse(json, &p, &err) != SL_OK) fail_msg("%s", err.msg);
+        assert_int_equal(p.activations, a < SL_ACTIVATIONS_COUNT ? a : SL_ACTIVATIONS_DEFAULT);
+        char *text = sl_plan_print(&p);
+        assert_non_null(text);
+        if (parse(text, &q, &err) != SL_OK) fail_msg("%s", err.msg);
+        assert_int_equal(q.activations, p.activations);
+        sl_free(text);
+        sl_plan_free(&p);
+        sl_plan_free(&q);
+    }
+    refused("{" HEAD "," PAIR ",\"activations\":\"fp8\"}", SL_ERR_ARG, "f32, int8, bf16");
+}
+
 static void costs_are_read_and_printed(void **state) {
     (void)state;
     sl_plan p = {0}, q = {0};
@@ -529,6 +551,7 @@ static void every_allocation_fails(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(activations_are_read_and_printed),
         cmocka_unit_test(costs_are_read_and_printed),
         cmocka_unit_test(defaults),
         cmocka_unit_test(round_trip),

@@ -1,5 +1,6 @@
 /* Each entry of kernels.def twice: every instruction set against ref, bit for bit; ref against
  * double arithmetic within the tolerance of its row. */
+#include "kernel_bf16_test.h"
 #include "kernel_int8_test.h"
 
 #define REF (&sl_kernels_ref)

@@ -142,6 +142,43 @@ static void a_row_alone_equals_the_row_in_a_batch(void **state) {
     sl_free(x), sl_free(y);
 }
 
+/* Rows of BF16 with weights in BF16: by any table, thread and batch the sums of the reference, and
+ * others take f32 beside them. */
+static void rows_of_bf16_meet_bf16_alone(void **state) {
+    (void)state;
+    enum { K = 1250, N = 110, ROWS = 75 };
+    const size_t bytes = sl_act_row_bytes(SL_ACT_BF16, K);
+    float *x = kt_floats(ROWS * K), *y = kt_floats(ROWS * N), *want = kt_floats(ROWS * N), one[N];
+    uint8_t *act = sl_alloc(ROWS, bytes);
+    assert_non_null(act);
+    for (sl_dtype d = 0; d < SL_DTYPE_PLAIN; d++) {
+        void *base;
+        sl_mat w = {kt_weights(d, N * K, true, &base), N, K, d};
+        const sl_exec plain = {.k = &sl_kernels_ref};
+        sl_quantise(&plain, x, NULL, ROWS, K, K, SL_ACT_BF16, act);
+        sl_gemm_job all = {&w, x, NULL, ROWS, K, N, want};
+        all.act.row[SL_ACT_BF16] = d == SL_BF16 ? act : NULL;
+        sl_gemm(&plain, &all, 1);
+        all.y = y;
+        all.act.row[SL_ACT_BF16] = act;
+        EACH_EXEC(ex) {
+            memset(act, 0xff, ROWS * bytes);
+            sl_quantise(&ex, x, NULL, ROWS, K, K, SL_ACT_BF16, act);
+            sl_gemm(&ex, &all, 1);
+            kt_same("rows of BF16", y, want, ROWS * N);
+            for (uint32_t r = 0; r < ROWS; r += 7) {
+                sl_gemm_job j = {.w = &w, .x = x, .row = &r, .n_rows = 1, .x_stride = K};
+                j.y = one, j.y_stride = N;
+                j.act = all.act, j.act_row = &r;
+                sl_gemm(&ex, &j, 1);
+                kt_same("row of BF16 alone", one, want + r * N, N);
+            }
+        }
+        sl_free(base);
+    }
+    sl_free(x), sl_free(y), sl_free(want), sl_free(act);
+}
+
 /* More jobs than one loop takes, many of them empty. */
 static void any_number_of_jobs(void **state) {
     (void)state;
@@ -581,6 +618,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grouped_products_follow_the_rule),
         cmocka_unit_test(a_row_alone_equals_the_row_in_a_batch),
+        cmocka_unit_test(rows_of_bf16_meet_bf16_alone),
         cmocka_unit_test(any_number_of_jobs),
         cmocka_unit_test(scaled_blocks_are_their_products),
         cmocka_unit_test(attention_is_softmax_whole_or_in_chunks),

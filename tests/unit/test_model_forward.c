@@ -104,6 +104,16 @@ static float *check_bits(const sl_model *m, const uint32_t *ids, sl_activations 
     return want;
 }
 
+/* Root mean square of what rounding changed, over that of the logits. */
+static double change(const float *exact, const float *rounded, size_t n) {
+    double off = 0, all = 0;
+    for (size_t i = 0; i < n; i++) {
+        off += pow((double)rounded[i] - exact[i], 2);
+        all += pow((double)exact[i], 2);
+    }
+    return sqrt(off / all);
+}
+
 static void check_folder(const char *config, sl_dtype dtype, uint32_t shards) {
     char dir[64];
     uint32_t ids[LEN];
@@ -112,6 +122,13 @@ static void check_folder(const char *config, sl_dtype dtype, uint32_t shards) {
     model_run_ids(ids, LEN, sl_model_spec_of(m)->vocab, 3);
     float *want = check_bits(m, ids, SL_ACTIVATIONS_F32);
     check_naive(m, ids, want);
+    if (dtype == SL_BF16) {
+        float *rounded = check_bits(m, ids, SL_ACTIVATIONS_BF16);
+        double by = change(want, rounded, (size_t)LEN * sl_model_spec_of(m)->vocab);
+        printf("BF16 changes logits by %.2f %%\n", 100 * by);
+        assert_true(by > 0 && by < 0.06); /* a few rows choose other experts */
+        free(rounded);
+    }
     free(want);
     sl_model_free(m);
     folder_remove(dir);
@@ -243,13 +260,9 @@ static void activations_in_8_bits_do_not(void **state) {
     model_run_ids(ids, LEN, sl_model_spec_of(m)->vocab, 3);
     float *exact = check_bits(m, ids, SL_ACTIVATIONS_F32);
     float *rounded = check_bits(m, ids, SL_ACTIVATIONS_INT8);
-    double off = 0, all = 0;
-    for (size_t i = 0; i < (size_t)LEN * sl_model_spec_of(m)->vocab; i++) {
-        off += pow((double)rounded[i] - exact[i], 2);
-        all += pow((double)exact[i], 2);
-    }
-    printf("8 bits change logits by %.2f %%\n", 100 * sqrt(off / all));
-    assert_true(off > 0 && sqrt(off / all) < 0.03);
+    double by = change(exact, rounded, (size_t)LEN * sl_model_spec_of(m)->vocab);
+    printf("8 bits change logits by %.2f %%\n", 100 * by);
+    assert_true(by > 0 && by < 0.03);
     free(exact), free(rounded);
     sl_model_free(m);
 }

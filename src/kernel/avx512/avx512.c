@@ -1,10 +1,11 @@
-/* AVX-512 F, BW, DQ, VL and VNNI. Its bf16 products round in another order than docs/numbers.md
- * says, so they are not used. */
+/* AVX-512 F, BW, DQ, VL and VNNI; the instruction for pairs of BF16 has a table of its own
+ * (avx512bf16). */
 #include "kernel/avx512/avx512.h"
 #include "kernel/cpu.h"
 #include "kernel/simd/avx512.h"
 #include "kernel/simd/vec.h"
 
+#include "kernel/simd/bf16.h"
 #include "kernel/simd/scores.h"
 
 static void widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
@@ -23,9 +24,10 @@ const sl_kernels sl_kernels_avx512 = {
     SL_PLAIN_LOOPS,
     SIMD_VECTORS,
     .gemm_tile = SL_EVERY_PRODUCT(sl_avx512_gemm_tile),
-    .quantise = SL_EVERY_KIND(sl_avx512_quantise),
-    .rms_quantise = SL_EVERY_KIND(sl_avx512_rms_quantise),
+    .quantise = {sl_avx512_quantise, sl_avx512_quantise, simd_to_bf16_row},
+    .rms_quantise = {sl_avx512_rms_quantise, sl_avx512_rms_quantise, simd_rms_to_bf16_row},
     .int8_tile = SL_EVERY_PRODUCT(sl_avx512_int8_tile),
+    .bf16_tile = SL_EVERY_AMOUNT(simd_bf16_tile),
     .attn_page = SL_EVERY_AMOUNT(sl_avx512_attn_page),
     .softmax = simd_softmax,
     .widen = SL_EVERY_TYPE(widen),

@@ -8,9 +8,10 @@ static bool always(void) {
     return true;
 }
 
-const sl_kernels sl_kernels_neon = {.name = "neon",
-                                    .supported = always,
-                                    SIMD_TABLE,
-                                    .quantise = SL_EVERY_KIND(sl_ref_quantise),
-                                    .rms_quantise = SL_EVERY_KIND(sl_ref_rms_quantise),
-                                    .int8_tile = SL_EVERY_PRODUCT(simd_int8_tile)};
+const sl_kernels sl_kernels_neon = {
+    .name = "neon",
+    .supported = always,
+    SIMD_TABLE,
+    .quantise = {sl_ref_quantise, sl_ref_quantise, simd_to_bf16_row},
+    .rms_quantise = {sl_ref_rms_quantise, sl_ref_rms_quantise, simd_rms_to_bf16_row},
+    .int8_tile = SL_EVERY_PRODUCT(simd_int8_tile)};

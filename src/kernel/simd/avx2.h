@@ -109,6 +109,17 @@ static inline void v_store_bf16(uint16_t *dst, v16 a) {
     }
 }
 
+/* Subnormals become zeros with their sign. */
+static inline v16 v_normal(v16 a) {
+    const __m256i exponent = _mm256_set1_epi32(0x7f800000), size = _mm256_set1_epi32(0x7fffffff);
+    V_EACH {
+        __m256i u = _mm256_castps_si256(a.q[i]);
+        __m256i low = _mm256_cmpeq_epi32(_mm256_and_si256(u, exponent), _mm256_setzero_si256());
+        a.q[i] = _mm256_castsi256_ps(_mm256_andnot_si256(_mm256_and_si256(low, size), u));
+    }
+    return a;
+}
+
 /* The tree of every dot product. */
 static inline float v_tree(v16 a) {
     __m256 eight = _mm256_add_ps(a.q[0], a.q[1]);

@@ -81,6 +81,49 @@ static inline void v_store_bf16(uint16_t *h, v16 a) {
     _mm256_storeu_si256((__m256i *)h, _mm512_cvtepi32_epi16(out));
 }
 
+/* Subnormals become zeros with their sign. */
+static inline v16 v_normal(v16 a) {
+    __m512i u = _mm512_castps_si512(a);
+    __mmask16 low = _mm512_testn_epi32_mask(u, _mm512_set1_epi32(0x7f800000));
+    return _mm512_castsi512_ps(
+        _mm512_mask_and_epi32(u, low, u, _mm512_set1_epi32((int)0x80000000u)));
+}
+
+/* Between these two fused multiply-adds take subnormals for zeros with their sign and give none,
+ * as docs/numbers.md says of products of BF16. What is between them has to be a call that is not
+ * inlined: the compiler knows nothing of it. */
+static inline uint32_t v_flush_begin(void) {
+    uint32_t was = 0, now;
+    __asm__ volatile("stmxcsr %0" : "=m"(was)::"memory");
+    now = was | 0x8040; /* FTZ, DAZ */
+    __asm__ volatile("ldmxcsr %0" ::"m"(now) : "memory");
+    return was;
+}
+static inline void v_flush_end(uint32_t was) {
+    __asm__ volatile("ldmxcsr %0" ::"m"(was) : "memory");
+}
+/* Whether one of them may have been wrong: never. */
+typedef struct v_doubt {
+    char nothing;
+} v_doubt;
+static inline v_doubt v_sure(void) {
+    return (v_doubt){0};
+}
+static inline bool v_doubtful(v_doubt d) {
+    (void)d;
+    return false;
+}
+static inline v16 v_fma_flush(v16 a, v16 b, v16 c, v_doubt *d) {
+    (void)d;
+    return _mm512_fmadd_ps(a, b, c);
+}
+/* Values 2i and 2i + 1 of 32 of BF16 in lane i. */
+static inline void v_load_pairs(const void *p, v16 *even, v16 *odd) {
+    __m512i w = _mm512_loadu_si512(p);
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
 /* The tree of every dot product. */
 static inline float v_tree(v16 a) {
     __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));

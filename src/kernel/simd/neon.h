@@ -109,6 +109,52 @@ static inline void v_store_bf16(uint16_t *h, v16 a) {
     }
 }
 
+/* Subnormals become zeros with their sign. */
+static inline v16 v_normal(v16 a) {
+    V_EACH {
+        uint32x4_t u = vreinterpretq_u32_f32(a.q[i]);
+        uint32x4_t low = vceqzq_u32(vandq_u32(u, vdupq_n_u32(0x7f800000)));
+        u = vbicq_u32(u, vandq_u32(low, vdupq_n_u32(0x7fffffff)));
+        a.q[i] = vreinterpretq_f32_u32(u);
+    }
+    return a;
+}
+
+/* Fused multiply-adds of BF16, as docs/numbers.md says of its products. FPCR.FZ would take numbers
+ * below 2^-126 for zeros before they are rounded, not after: so v_fma_flush does it, and where a
+ * result is 2^-126 it may have been either. */
+static inline uint32_t v_flush_begin(void) {
+    return 0;
+}
+static inline void v_flush_end(uint32_t was) {
+    (void)was;
+}
+/* Lanes in which that has happened. */
+typedef struct v_doubt {
+    uint32x4_t any;
+} v_doubt;
+static inline v_doubt v_sure(void) {
+    return (v_doubt){vdupq_n_u32(0)};
+}
+static inline bool v_doubtful(v_doubt d) {
+    return vmaxvq_u32(d.any) != 0;
+}
+static inline v16 v_fma_flush(v16 a, v16 b, v16 c, v_doubt *d) {
+    c = v_fma(a, b, c);
+    V_EACH d->any = vorrq_u32(d->any, vceqq_f32(vabsq_f32(c.q[i]), vdupq_n_f32(0x1p-126f)));
+    return v_normal(c);
+}
+/* Values 2i and 2i + 1 of 32 of BF16 in lane i; subnormals are zeros with their sign. */
+static inline void v_load_pairs(const void *p, v16 *even, v16 *odd) {
+    V_EACH {
+        uint32x4_t w = vreinterpretq_u32_u8(vld1q_u8((const uint8_t *)p + 16 * i));
+        even->q[i] = vreinterpretq_f32_u32(vshlq_n_u32(w, 16));
+        odd->q[i] = vreinterpretq_f32_u32(vandq_u32(w, vdupq_n_u32(0xffff0000u)));
+    }
+    *even = v_normal(*even);
+    *odd = v_normal(*odd);
+}
+
 /* The tree of every dot product. */
 static inline float v_tree(v16 a) {
     float32x4_t lo = vaddq_f32(a.q[0], a.q[2]), hi = vaddq_f32(a.q[1], a.q[3]);

@@ -9,6 +9,8 @@
 
 #include "kernel/simd/attn.h"
 
+#include "kernel/simd/bf16.h"
+
 static void simd_widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
     if (!sl_dtype_is_plain(dtype))
         sl_block_decode(dtype, src, n, dst);
@@ -18,8 +20,9 @@ static void simd_widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
         simd_widen_halves(src, dtype, n, dst);
 }
 
-/* All but what has to do with activations in 8 bits. */
+/* All but integer products, and the rounding of activations. */
 #define SIMD_TABLE                                                                                 \
     SL_PLAIN_LOOPS, SIMD_VECTORS, .gemm_tile = SL_EVERY_PRODUCT(simd_gemm_tile),                   \
+                                  .bf16_tile = SL_EVERY_AMOUNT(simd_bf16_tile),                    \
                                   .attn_page = SL_EVERY_AMOUNT(simd_attn_page),                    \
                                   .softmax = simd_softmax, .widen = SL_EVERY_TYPE(simd_widen)

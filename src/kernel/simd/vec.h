@@ -1,5 +1,6 @@
 /* Kernels over vectors in the type v16; those whose elements need no exp and no chain are the loops
  * of kernel/loops.h. */
+#include "kernel/bf16.h"
 #include "kernel/kernel_int.h"
 #include "kernel/loops.h"
 
@@ -99,6 +100,24 @@ static inline void simd_to_bf16(const float *src, size_t n, uint16_t *dst) {
     size_t i = 0;
     for (; i + 16 <= n; i += 16) v_store_bf16(dst + i, v_load(src + i));
     for (; i < n; i++) dst[i] = sl_f32_to_bf16(src[i]);
+}
+
+static inline void simd_to_bf16_row(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row) {
+    uint16_t *h = (uint16_t *)row;
+    uint32_t i = 0;
+    (void)kind;
+    for (; i + 16 <= k; i += 16) v_store_bf16(h + i, v_normal(v_load(x + i)));
+    for (; i < k; i++) h[i] = sl_bf16_round(x[i]);
+}
+
+static inline void simd_rms_to_bf16_row(const float *x, const float *w, float inv,
+                                        const sl_act_part *to) {
+    uint16_t *h = (uint16_t *)to->row + to->at;
+    const v16 by = v_set1(inv);
+    uint32_t i = 0;
+    for (; i + 16 <= to->n; i += 16)
+        v_store_bf16(h + i, v_normal(v_mul(v_mul(v_load(x + i), by), v_load(w + i))));
+    for (; i < to->n; i++) h[i] = sl_bf16_round(x[i] * inv * w[i]);
 }
 
 SIMD_INLINE v16 simd_load(const uint8_t *p, sl_dtype dtype) {

@@ -1,0 +1,161 @@
+/* Products of weights and activations in BF16 by the instruction for them, the rounding of rows to
+ * BF16 by its companion, and nothing else: the table's other slots are those of AVX-512. What the
+ * instruction does, docs/numbers.md defines. Weights and rows are used as they lie; six weight rows
+ * at a time meet all rows of the tile, four by four, so that weights are read once. */
+#include "kernel/cpu.h"
+#include "kernel/simd/avx512.h"
+#include "kernel/simd/vec.h"
+
+#include "kernel/avx512/sums.h"
+
+#define MAX_R 4u
+#define MAX_C 6u
+
+SIMD_INLINE __m512bh load(const uint8_t *p) {
+    return (__m512bh)_mm512_loadu_si512(p);
+}
+
+/* The first n values, zeros behind them. */
+SIMD_INLINE __m512bh load_end(const uint8_t *p, uint32_t n) {
+    return (__m512bh)_mm512_maskz_loadu_epi16((__mmask32)((1ull << n) - 1), p);
+}
+
+/* Up to four columns of acc [R][C] from c0 on: quarter r of the result is row r's sums. */
+SIMD_INLINE __m512 sums(const __m512 *acc, const uint32_t R, const uint32_t C, const uint32_t c0) {
+    __m512 a[16];
+#pragma GCC unroll 16
+    for (uint32_t i = 0; i < 16; i++)
+        a[i] = acc[SL_MIN(i / 4, R - 1) * C + SL_MIN(c0 + i % 4, C - 1)];
+    return trees(a);
+}
+
+SIMD_INLINE void store(const sl_bf16_tile *t, uint32_t r0, uint32_t c0, const __m512 *acc,
+                       const uint32_t R, const uint32_t C) {
+#pragma GCC unroll 2
+    for (uint32_t c = 0; c < C; c += 4) {
+        const __mmask8 kept = (__mmask8)((1u << SL_MIN(4, C - c)) - 1);
+        const __m512 v = sums(acc, R, C, c);
+        float *y = t->y + (size_t)r0 * t->y_stride + c0 + c;
+        _mm_mask_storeu_ps(y, kept, _mm512_castps512_ps128(v));
+        if (R > 1) _mm_mask_storeu_ps(y + t->y_stride, kept, _mm512_extractf32x4_ps(v, 1));
+        if (R > 2) _mm_mask_storeu_ps(y + 2 * t->y_stride, kept, _mm512_extractf32x4_ps(v, 2));
+        if (R > 3) _mm_mask_storeu_ps(y + 3 * t->y_stride, kept, _mm512_extractf32x4_ps(v, 3));
+    }
+}
+
+/* ---- tiles ---- */
+
+/* What comes after a group of weight rows is asked for while arithmetic goes on, in the order of
+ * memory: each four rows of activations ask for `lines` of the MAX_C lines that are as much as a
+ * step of the group reads. Any address may be asked for. */
+typedef struct hints {
+    const uint8_t *at;
+    uint32_t lines;
+} hints;
+
+/* R rows from r0 on against C weight rows at w. */
+SIMD_INLINE void run(const sl_bf16_tile *t, uint32_t r0, uint32_t c0, const uint8_t *w,
+                     const uint8_t *ahead, const uint32_t lines, const uint32_t R,
+                     const uint32_t C) {
+    const size_t stride = (size_t)t->k * sizeof(uint16_t), whole = stride / 64 * 64;
+    const uint8_t *x[MAX_R];
+    __m512 acc[MAX_R * MAX_C];
+#pragma GCC unroll 4
+    for (uint32_t r = 0; r < R; r++) x[r] = t->x[r0 + r];
+#pragma GCC unroll 24
+    for (uint32_t i = 0; i < R * C; i++) acc[i] = _mm512_setzero_ps();
+    for (size_t i = 0; i < whole; i += 64) {
+        __m512bh wv[MAX_C];
+#pragma GCC unroll 6
+        for (uint32_t c = 0; c < C; c++) wv[c] = load(w + c * stride + i);
+#pragma GCC unroll 6
+        for (uint32_t l = 0; l < lines; l++)
+            _mm_prefetch((const char *)ahead + l * 64, _MM_HINT_T0);
+        ahead += lines * 64;
+#pragma GCC unroll 4
+        for (uint32_t r = 0; r < R; r++) {
+            const __m512bh xv = load(x[r] + i);
+#pragma GCC unroll 6
+            for (uint32_t c = 0; c < C; c++)
+                acc[r * C + c] = _mm512_dpbf16_ps(acc[r * C + c], xv, wv[c]);
+        }
+    }
+    if (whole < stride) {
+        const uint32_t n = t->k % 32;
+        for (uint32_t r = 0; r < R; r++)
+            for (uint32_t c = 0; c < C; c++)
+                acc[r * C + c] = _mm512_dpbf16_ps(acc[r * C + c], load_end(x[r] + whole, n),
+                                                  load_end(w + c * stride + whole, n));
+    }
+    store(t, r0, c0, acc, R, C);
+}
+
+SIMD_INLINE void run_hinted(const sl_bf16_tile *t, uint32_t r0, uint32_t c0, const uint8_t *w,
+                            const hints *h, const uint32_t R) {
+    if (h->lines == 6) run(t, r0, c0, w, h->at, 6, R, MAX_C);
+    if (h->lines == 3) run(t, r0, c0, w, h->at, 3, R, MAX_C);
+    if (h->lines == 2) run(t, r0, c0, w, h->at, 2, R, MAX_C);
+    if (h->lines == 1) run(t, r0, c0, w, h->at, 1, R, MAX_C);
+    if (h->lines == 0) run(t, r0, c0, w, h->at, 0, R, MAX_C);
+}
+
+/* All rows against MAX_C weight rows. */
+static void run_rows(const sl_bf16_tile *t, uint32_t c0, const uint8_t *w, const uint8_t *next) {
+    const uint32_t groups = (t->n_rows + MAX_R - 1) / MAX_R;
+    hints h = {.at = next};
+    for (uint32_t g = 0; g < groups; g++) {
+        const uint32_t r = g * MAX_R, n = SL_MIN(MAX_R, t->n_rows - r);
+        h.lines = next ? MAX_C / groups + (g < MAX_C % groups) : 0;
+        if (n == 4) run_hinted(t, r, c0, w, &h, 4);
+        if (n == 3) run_hinted(t, r, c0, w, &h, 3);
+        if (n == 2) run_hinted(t, r, c0, w, &h, 2);
+        if (n == 1) run_hinted(t, r, c0, w, &h, 1);
+        h.at += (size_t)h.lines * t->k * sizeof(uint16_t);
+    }
+}
+
+/* All rows against one weight row. */
+static void run_single(const sl_bf16_tile *t, uint32_t c, const uint8_t *w) {
+    uint32_t r = 0;
+    for (; r + 4 <= t->n_rows; r += 4) run(t, r, c, w, w, 0, 4, 1);
+    for (; r < t->n_rows; r++) run(t, r, c, w, w, 0, 1, 1);
+}
+
+static void bf16_tile(const sl_bf16_tile *t) {
+    const size_t stride = (size_t)t->k * sizeof(uint16_t);
+    const uint8_t *w = t->w;
+    uint32_t c = 0;
+    for (; c + MAX_C <= t->n_cols; c += MAX_C, w += MAX_C * stride)
+        run_rows(t, c, w, c + MAX_C < t->n_cols ? w + MAX_C * stride : t->next);
+    for (; c < t->n_cols; c++, w += stride) run_single(t, c, w);
+}
+
+/* ---- rows ---- */
+
+static void to_bf16_row(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row) {
+    uint16_t *h = (uint16_t *)row;
+    uint32_t i = 0;
+    (void)kind;
+    for (; i + 16 <= k; i += 16)
+        _mm256_storeu_si256((__m256i *)(h + i),
+                            (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + i)));
+    for (; i < k; i++) h[i] = sl_bf16_round(x[i]);
+}
+
+static void rms_to_bf16_row(const float *x, const float *w, float inv, const sl_act_part *to) {
+    uint16_t *h = (uint16_t *)to->row + to->at;
+    const __m512 by = _mm512_set1_ps(inv);
+    uint32_t i = 0;
+    for (; i + 16 <= to->n; i += 16) {
+        __m512 v = _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i), by), _mm512_loadu_ps(w + i));
+        _mm256_storeu_si256((__m256i *)(h + i), (__m256i)_mm512_cvtneps_pbh(v));
+    }
+    for (; i < to->n; i++) h[i] = sl_bf16_round(x[i] * inv * w[i]);
+}
+
+const sl_kernels sl_kernels_avx512bf16 = {.name = "avx512bf16",
+                                          .supported = sl_cpu_has_avx512_bf16,
+                                          .by_merit = true,
+                                          .bf16_tile = SL_EVERY_AMOUNT(bf16_tile),
+                                          .quantise = {NULL, NULL, to_bf16_row},
+                                          .rms_quantise = {NULL, NULL, rms_to_bf16_row}};
