@@ -427,6 +427,8 @@ static void on_event(void *ctx, const sl_request_event *ev) {
     sl_kept *k = t->kept;
     bool over = ev->finish != SL_FINISH_NONE;
     sl_metrics_event(&k->server->metrics, &t->pace, ev, sl_now_ns());
+    /* Before a reader hears of it: who asks again then begins anew. */
+    if (ev->finish == SL_FINISH_ERROR) forget(k);
     pthread_mutex_lock(&k->lock);
     size_t had = t->n;
     append(t, ev);
@@ -442,7 +444,6 @@ static void on_event(void *ctx, const sl_request_event *ev) {
     wake_readers(k);
     bool ended = over && k->n_running == 0;
     pthread_mutex_unlock(&k->lock);
-    if (ev->finish == SL_FINISH_ERROR) forget(k); /* who asks now begins anew */
     if (ended) end(k);
     if (over) sl_kept_release(k);
 }
