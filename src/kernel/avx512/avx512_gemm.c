@@ -15,6 +15,7 @@
 #define PACK      65536u /* floats of packed activations: a quarter of the second cache */
 #define WIDE      1024u  /* values of k that are widened at a time; whole blocks of every type */
 #define LONG_COLS 96u    /* columns at a time where k is longer */
+#define PAGE      4096u  /* bytes of the smallest pages of memory */
 #define GROUPS    ((SL_TILE_ROWS + ROWS - 1) / ROWS) /* of rows, at most */
 
 _Static_assert(SL_TILE_COLS <= LONG_COLS, "so many columns' chains are kept");
@@ -195,11 +196,18 @@ static void pack(sweep *q, uint32_t k0, uint32_t n) {
     }
 }
 
+/* One hint a page finds where it lies before the others come: files are seldom mapped in large
+ * pages, and a hint that waits for its page keeps the ones behind it waiting. */
+SIMD_INLINE void find_pages(const uint8_t *at, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += PAGE) v_prefetch(at + i);
+}
+
 /* Spreads hints for the next C columns over the steps of all groups of rows: for one stretch of
  * memory where all of k is packed, else for a line of each column in turn. */
 SIMD_INLINE void ask_for_next(sweep *q, const uint32_t C, uint32_t bytes) {
     const size_t pairs = SL_MAX(1, q->steps / 2);
     q->ahead = q->w + C * q->w_stride;
+    find_pages(q->ahead + C * q->w_stride, C * q->w_stride);
     if (q->fresh && q->last) {
         q->pair = (C * q->w_stride + pairs * q->groups - 1) / (pairs * q->groups);
         q->turn = pairs * q->pair;
@@ -285,6 +293,7 @@ static void widen_columns(const sweep *q, uint32_t c, uint32_t cols, uint32_t k0
             (const uint8_t *)t->w + (c + i) * row_bytes + sl_dtype_row_bytes(t->dtype, k0);
         float *to = q->wide + (size_t)i * WIDE;
         for (size_t at = 0; at < bytes; at += 64) v_prefetch(w + COLS * row_bytes + at);
+        find_pages(w + 2 * COLS * row_bytes, bytes);
         if (t->dtype == SL_F8_E4M3)
             sl_avx512_f8_decode(w, sl_mat_scale(t->mat, t->row + c + i), k0, n, to);
         else
