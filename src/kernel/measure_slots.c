@@ -88,17 +88,21 @@ static void call_int8(const sl_kernels *k, const sl_slot *s, lab *l) {
                                          .next = w + COLS * sl_dtype_row_bytes(s->dtype, K)});
 }
 
+/* Two tiles that are a piece together, so that calls go on where the last one ended; with short
+ * rows: what a form does between weight rows counts in models, too, and hardly with long ones. */
 static void call_bf16(const sl_kernels *k, const sl_slot *s, lab *l) {
+    const uint32_t length = K / 2, cols = PIECE / (length * 2 * sizeof(uint16_t));
     const uint8_t *x[ROWS], *w = next_weights(l);
     for (uint32_t r = 0; r < ROWS; r++) x[r] = l->act[r];
-    sl_call_bf16_tile(k, &(sl_bf16_tile){.w = w,
-                                         .k = K,
-                                         .n_cols = COLS,
-                                         .n_rows = s->amount == SL_FEW ? 1 : ROWS,
-                                         .y_stride = COLS,
-                                         .x = x,
-                                         .y = l->a,
-                                         .next = w + COLS * K * sizeof(uint16_t)});
+    for (const uint8_t *end = w + PIECE; w < end; w += PIECE / 2)
+        sl_call_bf16_tile(k, &(sl_bf16_tile){.w = w,
+                                             .k = length,
+                                             .n_cols = cols,
+                                             .n_rows = s->amount == SL_FEW ? 1 : ROWS,
+                                             .y_stride = cols,
+                                             .x = x,
+                                             .y = l->a,
+                                             .next = w + PIECE / 2});
 }
 
 static void call_page(const sl_kernels *k, const sl_slot *s, lab *l) {

@@ -25,3 +25,16 @@ def test_greedy_answer_equals_transformers(case):
          "--temp", "0", "--json", "--ctx", "512", *deployment],
         capture_output=True, text=True, timeout=300, check=True)
     assert json.loads(out.stdout)["ids"] == case["ids"]
+
+
+def perplexity(how, text):
+    out = subprocess.run([SLUICE, "logits", MODEL, "--perplexity", text, "--activations", how, "--json"],
+                         capture_output=True, text=True, timeout=600, check=True)
+    return json.loads(out.stdout)["perplexity"]
+
+
+def test_activations_in_bf16_cost_little(tmp_path):
+    text = tmp_path / "text"
+    text.write_text((ROOT / "tests" / "golden" / "corpus.txt").read_text()[:16000])
+    exact, rounded = perplexity("f32", text), perplexity("bf16", text)
+    assert rounded != exact and abs(rounded / exact - 1) < 0.002

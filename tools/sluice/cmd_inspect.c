@@ -42,6 +42,19 @@ static void print_attention(const sl_model_spec *m) {
     printf("\n");
 }
 
+/* What activations are rounded to before products, by default and where it is asked for. */
+static void print_products(const sl_model_info *i) {
+    const sl_act_kind expert = sl_act_kind_of(i->expert_dtype);
+    const sl_act_kind attention = sl_act_kind_of(i->attention_dtype);
+    if (sl_act_is_int8(expert) || sl_act_is_int8(attention))
+        printf("  products      of integers, activations rounded to 8 bits; --activations f32: of "
+               "floats\n");
+    if (expert == SL_ACT_BF16 || attention == SL_ACT_BF16)
+        printf(
+            "  products      of BF16 weights and f32 activations; --activations bf16: of both in "
+            "BF16\n");
+}
+
 static void print_text(const sl_model_spec *m, const sl_model_info *i, const char *folder) {
     printf("%s: %s\n", folder, m->arch);
     printf("  blocks        %u (%u routed), d_model %u, vocabulary %u, context %u\n", m->n_layers,
@@ -69,10 +82,7 @@ static void print_text(const sl_model_spec *m, const sl_model_info *i, const cha
            (double)i->bytes_total / 1e6, i->n_files, i->n_files == 1 ? "" : "s",
            (unsigned long long)i->n_tensors, dtype_name(i->expert_dtype),
            dtype_name(i->attention_dtype));
-    if (sl_act_kind_of(i->expert_dtype) != SL_ACT_NONE ||
-        sl_act_kind_of(i->attention_dtype) != SL_ACT_NONE)
-        printf("  products      of integers, activations rounded to 8 bits; --activations f32: of "
-               "floats\n");
+    print_products(i);
     printf("  attention worker maps %.1f MB; one expert of one block is %.3f MB\n",
            (double)i->bytes_attention / 1e6, (double)i->bytes_expert / 1e6);
     printf("  KV cache      %llu bytes per token (f32), pages of %u tokens\n",

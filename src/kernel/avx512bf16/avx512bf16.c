@@ -1,7 +1,8 @@
 /* Products of weights and activations in BF16 by the instruction for them, the rounding of rows to
  * BF16 by its companion, and nothing else: the table's other slots are those of AVX-512. What the
  * instruction does, docs/numbers.md defines. Weights and rows are used as they lie; six weight rows
- * at a time meet all rows of the tile, four by four, so that weights are read once. */
+ * at a time (four where rows are few) meet all rows of the tile, four by four, so that weights are
+ * read once. */
 #include "kernel/cpu.h"
 #include "kernel/simd/avx512.h"
 #include "kernel/simd/vec.h"
@@ -10,6 +11,7 @@
 
 #define MAX_R 4u
 #define MAX_C 6u
+#define FEW_C 4u
 
 SIMD_INLINE __m512bh load(const uint8_t *p) {
     return (__m512bh)_mm512_loadu_si512(p);
@@ -92,7 +94,6 @@ SIMD_INLINE void run(const sl_bf16_tile *t, uint32_t r0, uint32_t c0, const uint
 
 SIMD_INLINE void run_hinted(const sl_bf16_tile *t, uint32_t r0, uint32_t c0, const uint8_t *w,
                             const hints *h, const uint32_t R) {
-    if (h->lines == 6) run(t, r0, c0, w, h->at, 6, R, MAX_C);
     if (h->lines == 3) run(t, r0, c0, w, h->at, 3, R, MAX_C);
     if (h->lines == 2) run(t, r0, c0, w, h->at, 2, R, MAX_C);
     if (h->lines == 1) run(t, r0, c0, w, h->at, 1, R, MAX_C);
@@ -114,20 +115,46 @@ static void run_rows(const sl_bf16_tile *t, uint32_t c0, const uint8_t *w, const
     }
 }
 
-/* All rows against one weight row. */
-static void run_single(const sl_bf16_tile *t, uint32_t c, const uint8_t *w) {
+/* R rows, all there are, against FEW_C weight rows at a time: more of them, each 4 KB from the
+ * next, would drive what was asked for out of L1 again. */
+SIMD_INLINE uint32_t run_few(const sl_bf16_tile *t, const uint32_t R) {
+    const size_t group = FEW_C * t->k * sizeof(uint16_t);
+    const uint8_t *w = t->w;
+    uint32_t c = 0;
+    for (; c + FEW_C <= t->n_cols; c += FEW_C, w += group) {
+        const uint8_t *next = c + FEW_C < t->n_cols ? w + group : t->next;
+        run(t, 0, c, w, next ? next : w, FEW_C, R, FEW_C);
+    }
+    return c;
+}
+
+/* All rows against C weight rows from c0 on, where nothing is asked for. */
+SIMD_INLINE void run_rest(const sl_bf16_tile *t, uint32_t c0, const uint32_t C) {
+    const uint8_t *w = (const uint8_t *)t->w + (size_t)c0 * t->k * sizeof(uint16_t);
     uint32_t r = 0;
-    for (; r + 4 <= t->n_rows; r += 4) run(t, r, c, w, w, 0, 4, 1);
-    for (; r < t->n_rows; r++) run(t, r, c, w, w, 0, 1, 1);
+    for (; r + 4 <= t->n_rows; r += 4) run(t, r, c0, w, w, 0, 4, C);
+    for (; r < t->n_rows; r++) run(t, r, c0, w, w, 0, 1, C);
+}
+
+static uint32_t run_many(const sl_bf16_tile *t) {
+    const size_t group = MAX_C * t->k * sizeof(uint16_t);
+    const uint8_t *w = t->w;
+    uint32_t c = 0;
+    for (; c + MAX_C <= t->n_cols; c += MAX_C, w += group)
+        run_rows(t, c, w, c + MAX_C < t->n_cols ? w + group : t->next);
+    return c;
 }
 
 static void bf16_tile(const sl_bf16_tile *t) {
-    const size_t stride = (size_t)t->k * sizeof(uint16_t);
-    const uint8_t *w = t->w;
     uint32_t c = 0;
-    for (; c + MAX_C <= t->n_cols; c += MAX_C, w += MAX_C * stride)
-        run_rows(t, c, w, c + MAX_C < t->n_cols ? w + MAX_C * stride : t->next);
-    for (; c < t->n_cols; c++, w += stride) run_single(t, c, w);
+    if (t->n_rows == 0) return;
+    if (t->n_rows == 1) c = run_few(t, 1);
+    if (t->n_rows == 2) c = run_few(t, 2);
+    if (t->n_rows == 3) c = run_few(t, 3);
+    if (t->n_rows == 4) c = run_few(t, 4);
+    if (t->n_rows > 4) c = run_many(t);
+    for (; c + 3 <= t->n_cols; c += 3) run_rest(t, c, 3);
+    for (; c < t->n_cols; c++) run_rest(t, c, 1);
 }
 
 /* ---- rows ---- */
