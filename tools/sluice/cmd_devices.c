@@ -44,7 +44,8 @@ sl_status sl_deploy_kernels(const sl_options *o, char out[SL_KERNELS_SPEC_MAX], 
     char why[4400];
     choose(o, false, &c);
     say(&c, why, sizeof why);
-    sl_log(SL_LOG_INFO, "kernels", "%s (%s)", c.spec, why);
+    /* the mix last: a message ends where it gets too long, and `sluice devices` shows all of it */
+    sl_log(SL_LOG_INFO, "kernels", "%s: %s", why, c.spec);
     memcpy(out, c.spec, SL_KERNELS_SPEC_MAX);
     return SL_OK;
 }
