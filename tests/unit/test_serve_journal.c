@@ -184,9 +184,10 @@ static void its_size_is_bounded(void **state) {
         assert_int_equal(a.status, 200);
         http_answer_free(&a);
     }
-    /* 6 MB were written; the keeper looks once a second */
-    for (int i = 0; i < 600 && bytes_of_file() >= 1500000; i++) usleep(100000);
-    assert_true(bytes_of_file() < 1500000);
+    /* 6 MB were written; twice what counts, about 0.4 MB, and 1 MB may stay (keeper.c), which looks
+     * once a second */
+    for (int i = 0; i < 600 && bytes_of_file() >= 3000000; i++) usleep(100000);
+    assert_true(bytes_of_file() < 3000000);
     close(fd);
     go((sl_server_opts){.responses = 4}, path);
     assert_int_equal((int)metric("responses_kept"), 4);
