@@ -2,11 +2,12 @@
  * thread, by the thread's CPU time, as CSV on stdout, with the limits of this core measured in the
  * same run. bench_quant [--isa NAME] [--type Q8_0] [--n N] [--k K] [--ms M] [--f32 1] Products
  * rotate over more weights than the caches hold, as experts do. The limit is what bandwidth and the
- * peak of vpmaddubsw + vpmaddwd + vpaddd would need, whichever is longer; types whose sums stay in
- * 16 bits for a while can pass it. Best and median of single calls. */
+ * peak of limits.h would need, whichever is longer; with AVX2, types whose sums stay in 16 bits for
+ * a while can pass it. Best and median of single calls. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "kernel/kernel_int.h"
+#include "limits.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,57 +28,17 @@ typedef struct bench {
     uint64_t ns[MAX_REPS];
 } bench;
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define ROUNDS 200000u
-
-__attribute__((target("avx2"))) static int int8_chains(void) {
-    __m256i a[8], x = _mm256_set1_epi8(3), y = _mm256_set1_epi8(5), ones = _mm256_set1_epi16(1);
-    for (int i = 0; i < 8; i++) a[i] = _mm256_set1_epi32(i);
-    for (uint32_t r = 0; r < ROUNDS; r++) {
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) {
-            __asm__("" : "+x"(x)); /* or the product would be made once */
-            __m256i p = _mm256_maddubs_epi16(x, y);
-            a[i] = _mm256_add_epi32(a[i], _mm256_madd_epi16(p, ones));
-        }
-    }
-    for (int i = 1; i < 8; i++) a[0] = _mm256_add_epi32(a[0], a[i]);
-    return _mm256_extract_epi32(a[0], 0);
+/* Of one thread. False: no memory. */
+static bool measure_limits(bench *b) {
+    sl_pool *one;
+    sl_err err;
+    if (sl_pool_create(1, &one, &err) != SL_OK) return false;
+    sl_limits l = sl_limits_measure(one, b->weights, WEIGHT_BYTES, 8, true);
+    sl_pool_free(one);
+    b->peak_gops = l.int8_gops;
+    b->peak_gbs = l.read_gbs;
+    return true;
 }
-
-__attribute__((target("avx2"))) static uint64_t read_all(const uint8_t *p, size_t n) {
-    __m256i a = _mm256_setzero_si256(), b = a;
-    for (size_t i = 0; i + 128 <= n; i += 128) {
-        a = _mm256_xor_si256(a, _mm256_loadu_si256((const __m256i *)(p + i)));
-        b = _mm256_xor_si256(b, _mm256_loadu_si256((const __m256i *)(p + i + 32)));
-        a = _mm256_xor_si256(a, _mm256_loadu_si256((const __m256i *)(p + i + 64)));
-        b = _mm256_xor_si256(b, _mm256_loadu_si256((const __m256i *)(p + i + 96)));
-    }
-    a = _mm256_xor_si256(a, b);
-    return (uint64_t)_mm256_extract_epi64(a, 0) ^ (uint64_t)_mm256_extract_epi64(a, 2);
-}
-
-static volatile uint64_t keep;
-
-static void limits(bench *b) {
-    uint64_t ops = UINT64_MAX, rd = UINT64_MAX;
-    for (int i = 0; i < 8; i++) {
-        uint64_t t = sl_thread_cpu_ns();
-        keep += (uint64_t)int8_chains();
-        ops = SL_MIN(ops, sl_thread_cpu_ns() - t);
-        t = sl_thread_cpu_ns();
-        keep += read_all(b->weights, WEIGHT_BYTES);
-        rd = SL_MIN(rd, sl_thread_cpu_ns() - t);
-    }
-    b->peak_gops = ROUNDS * 8.0 * 64 / (double)ops;
-    b->peak_gbs = (double)WEIGHT_BYTES / (double)rd;
-}
-#else
-static void limits(bench *b) {
-    (void)b;
-}
-#endif
 
 static int by_value(const void *a, const void *b) {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -155,13 +116,12 @@ int main(int argc, char **argv) {
     float *x = sl_alloc((size_t)MAX_ROWS * b.k, sizeof *x);
     float *y = sl_alloc((size_t)MAX_ROWS * b.n, sizeof *y);
     uint8_t *act = sl_alloc(MAX_ROWS, sl_act_row_bytes(SL_ACT_32, b.k));
-    if (!b.ex.k || !b.weights || !x || !y || !act) {
+    if (b.weights) memset(b.weights, 1, WEIGHT_BYTES);
+    if (!b.ex.k || !b.weights || !x || !y || !act || !measure_limits(&b)) {
         fprintf(stderr, "bench_quant: %s\n", b.ex.k ? "no memory" : "no such instruction set here");
         return 1;
     }
     for (size_t i = 0; i < (size_t)MAX_ROWS * b.k; i++) x[i] = (float)(i % 251) * 0.01f - 1.2f;
-    memset(b.weights, 1, WEIGHT_BYTES);
-    limits(&b);
     printf("# one thread: int8 peak %.0f GOP/s, read bandwidth %.1f GB/s\n", b.peak_gops,
            b.peak_gbs);
     printf("isa,type,n,k,rows,reps,best_us,p50_us,gops,gbs,pct_of_limit\n");
