@@ -120,26 +120,19 @@ static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, ui
     for (uint32_t r = 0; r < t->n_rows; r++)
         x[r] = j->act.row[kind] + (j->act_row ? j->act_row[r0 + r] : r0 + r) * stride;
     check_races((const void *const *)x, stride, t);
-    if (kind == SL_ACT_BF16) {
-        sl_call_bf16_tile(g->k, &(sl_bf16_tile){.w = t->w,
-                                                .k = t->k,
-                                                .n_cols = t->n_cols,
-                                                .n_rows = t->n_rows,
-                                                .y_stride = t->y_stride,
-                                                .x = x,
-                                                .y = t->y,
-                                                .next = next});
-        return;
-    }
-    sl_call_int8_tile(g->k, &(sl_int8_tile){.w = t->w,
-                                            .dtype = t->dtype,
-                                            .k = t->k,
-                                            .n_cols = t->n_cols,
-                                            .n_rows = t->n_rows,
-                                            .y_stride = t->y_stride,
-                                            .x = x,
-                                            .y = t->y,
-                                            .next = next});
+    const sl_act_tile tile = {.w = t->w,
+                              .dtype = t->dtype,
+                              .k = t->k,
+                              .n_cols = t->n_cols,
+                              .n_rows = t->n_rows,
+                              .y_stride = t->y_stride,
+                              .x = x,
+                              .y = t->y,
+                              .next = next};
+    if (kind == SL_ACT_BF16)
+        sl_call_bf16_tile(g->k, &tile);
+    else
+        sl_call_int8_tile(g->k, &tile);
 }
 
 /* Columns where tile t of a job starts. Column tiles vary slowest, so neighbours share weights. */

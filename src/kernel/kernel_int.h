@@ -7,6 +7,8 @@
 #include "quant/block.h"
 #include "quant/fp8.h"
 
+#define SL_INLINE static inline __attribute__((always_inline))
+
 #define SL_TILE_ROWS 32u  /* activation rows of one tile at most */
 #define SL_TILE_COLS 96u  /* weight rows of one tile at most */
 #define SL_TILE_MANY 8u   /* from so many activation rows on a tile of plain weights may have ... */
@@ -35,24 +37,29 @@ static inline void sl_tile_decode(const sl_gemm_tile *t, uint32_t c, uint32_t k0
         sl_block_decode(t->dtype, w, n, dst);
 }
 
-/* The same for weights in blocks and activations in 8 bits of the kind that `dtype` asks for. */
-typedef struct sl_int8_tile {
+/* The same for rounded rows of activations, of the kind that `dtype` asks for (quant/act.h):
+ * weights in blocks and codes of 8 bits, or both in BF16. */
+typedef struct sl_act_tile {
     const void *w;
     sl_dtype dtype;
     uint32_t k, n_cols, n_rows, y_stride;
-    const uint8_t *const *x; /* n_rows pointers to rows of quant/act.h, 64-byte aligned */
+    const uint8_t *const *x; /* n_rows pointers to rows, 64-byte aligned */
     float *y;
     const void *next; /* weights that the thread takes after these, or NULL; for prefetches alone */
-} sl_int8_tile;
+} sl_act_tile;
 
-/* The same for weights in BF16 and rows of SL_ACT_BF16. */
-typedef struct sl_bf16_tile {
-    const void *w;
-    uint32_t k, n_cols, n_rows, y_stride;
-    const uint8_t *const *x;
-    float *y;
-    const void *next;
-} sl_bf16_tile;
+/* Weight row c of a tile from value k0 on; past the tile the last row again. */
+SL_INLINE const uint8_t *sl_tile_row(const sl_act_tile *t, uint32_t c, uint32_t k0) {
+    return (const uint8_t *)t->w + SL_MIN(c, t->n_cols - 1) * sl_dtype_row_bytes(t->dtype, t->k) +
+           sl_dtype_row_bytes(t->dtype, k0);
+}
+
+/* The weight rows that come after c0 .. c0 + cols - 1: of this tile or of the next; else those
+ * behind it, which may be asked for, not read. */
+SL_INLINE const uint8_t *sl_tile_rows_after(const sl_act_tile *t, uint32_t c0, uint32_t cols) {
+    if (c0 + cols >= t->n_cols && t->next) return t->next;
+    return (const uint8_t *)t->w + (c0 + cols) * sl_dtype_row_bytes(t->dtype, t->k);
+}
 
 /* Part of a row of quant/act.h: n values from value `at` on of the row's k; whole blocks. */
 typedef struct sl_act_part {
@@ -99,8 +106,8 @@ struct sl_kernels {
     /* Slots: pointers alone from here on. NULL: the table has no form of its own, the next one's is
      * taken. */
     void (*gemm_tile[SL_DTYPES][SL_AMOUNTS])(const sl_gemm_tile *t);
-    void (*int8_tile[SL_DTYPES][SL_AMOUNTS])(const sl_int8_tile *t);
-    void (*bf16_tile[SL_AMOUNTS])(const sl_bf16_tile *t);
+    void (*int8_tile[SL_DTYPES][SL_AMOUNTS])(const sl_act_tile *t);
+    void (*bf16_tile[SL_AMOUNTS])(const sl_act_tile *t);
     void (*attn_page[SL_AMOUNTS])(const sl_attn_page *a);
     /* k floats, whole blocks of `kind`, to a row of quant/act.h; row is 64-byte aligned */
     void (*quantise[SL_ACT_KINDS])(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row);
@@ -150,11 +157,11 @@ static inline void sl_call_gemm_tile(const sl_kernels *k, const sl_gemm_tile *t)
     k->gemm_tile[t->dtype][sl_amount_of(t->n_rows)](t);
 }
 
-static inline void sl_call_int8_tile(const sl_kernels *k, const sl_int8_tile *t) {
+static inline void sl_call_int8_tile(const sl_kernels *k, const sl_act_tile *t) {
     k->int8_tile[t->dtype][sl_amount_of(t->n_rows)](t);
 }
 
-static inline void sl_call_bf16_tile(const sl_kernels *k, const sl_bf16_tile *t) {
+static inline void sl_call_bf16_tile(const sl_kernels *k, const sl_act_tile *t) {
     k->bf16_tile[sl_amount_of(t->n_rows)](t);
 }
 

@@ -52,6 +52,9 @@ static void fill_ring(lab *l) {
     }
 }
 
+_Static_assert(SL_TILE_COLS *K / 32 * 34 <= PIECE, "a piece holds the most weights of 8 bits");
+_Static_assert(SL_TILE_ROWS *SL_TILE_COLS <= N, "results fit into a vector");
+
 static const uint8_t *next_weights(lab *l) {
     size_t *at = &l->at[l->table];
     *at = (*at + PIECE) % RING;
@@ -74,18 +77,22 @@ static void call_gemm(const sl_kernels *k, const sl_slot *s, lab *l) {
                                          .mat = &mat});
 }
 
+/* Many rows and columns as the loops cut them: a form may unpack weights for all the rows, and rows
+ * for all the columns. */
 static void call_int8(const sl_kernels *k, const sl_slot *s, lab *l) {
-    const uint8_t *x[ROWS], *w = next_weights(l);
-    for (uint32_t r = 0; r < ROWS; r++) x[r] = l->act[r];
-    sl_call_int8_tile(k, &(sl_int8_tile){.w = w,
-                                         .dtype = s->dtype,
-                                         .k = K,
-                                         .n_cols = COLS,
-                                         .n_rows = s->amount == SL_FEW ? 1 : ROWS,
-                                         .y_stride = COLS,
-                                         .x = x,
-                                         .y = l->a,
-                                         .next = w + COLS * sl_dtype_row_bytes(s->dtype, K)});
+    const uint32_t rows = s->amount == SL_FEW ? 1 : SL_TILE_ROWS;
+    const uint32_t cols = s->amount == SL_FEW ? COLS : SL_TILE_COLS;
+    const uint8_t *x[SL_TILE_ROWS], *w = next_weights(l);
+    for (uint32_t r = 0; r < rows; r++) x[r] = l->act[r % ROWS];
+    sl_call_int8_tile(k, &(sl_act_tile){.w = w,
+                                        .dtype = s->dtype,
+                                        .k = K,
+                                        .n_cols = cols,
+                                        .n_rows = rows,
+                                        .y_stride = cols,
+                                        .x = x,
+                                        .y = l->a,
+                                        .next = w + PIECE});
 }
 
 /* Two tiles that are a piece together, so that calls go on where the last one ended; with short
@@ -95,14 +102,15 @@ static void call_bf16(const sl_kernels *k, const sl_slot *s, lab *l) {
     const uint8_t *x[ROWS], *w = next_weights(l);
     for (uint32_t r = 0; r < ROWS; r++) x[r] = l->act[r];
     for (const uint8_t *end = w + PIECE; w < end; w += PIECE / 2)
-        sl_call_bf16_tile(k, &(sl_bf16_tile){.w = w,
-                                             .k = length,
-                                             .n_cols = cols,
-                                             .n_rows = s->amount == SL_FEW ? 1 : ROWS,
-                                             .y_stride = cols,
-                                             .x = x,
-                                             .y = l->a,
-                                             .next = w + PIECE / 2});
+        sl_call_bf16_tile(k, &(sl_act_tile){.w = w,
+                                            .dtype = SL_BF16,
+                                            .k = length,
+                                            .n_cols = cols,
+                                            .n_rows = s->amount == SL_FEW ? 1 : ROWS,
+                                            .y_stride = cols,
+                                            .x = x,
+                                            .y = l->a,
+                                            .next = w + PIECE / 2});
 }
 
 static void call_page(const sl_kernels *k, const sl_slot *s, lab *l) {

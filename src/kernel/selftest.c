@@ -85,14 +85,14 @@ static void run_int8(const sl_kernels *k, inputs *in, results *out) {
         for (int r = 0; r < ROWS; r++) x[r] = out->act[kind][r];
         draw_weights(in, (sl_dtype)t);
         for (int a = 0; a < SL_AMOUNTS; a++)
-            sl_call_int8_tile(k, &(sl_int8_tile){.w = in->w,
-                                                 .dtype = (sl_dtype)t,
-                                                 .k = K,
-                                                 .n_cols = COLS,
-                                                 .n_rows = a == SL_FEW ? FEW : ROWS,
-                                                 .y_stride = COLS,
-                                                 .x = x,
-                                                 .y = out->int8[t][a]});
+            sl_call_int8_tile(k, &(sl_act_tile){.w = in->w,
+                                                .dtype = (sl_dtype)t,
+                                                .k = K,
+                                                .n_cols = COLS,
+                                                .n_rows = a == SL_FEW ? FEW : ROWS,
+                                                .y_stride = COLS,
+                                                .x = x,
+                                                .y = out->int8[t][a]});
     }
 }
 
@@ -115,13 +115,14 @@ static void run_bf16(const sl_kernels *k, inputs *in, results *out) {
     for (int r = 0; r < ROWS; r++) x[r] = out->act[SL_ACT_BF16][r];
     x[FEW - 1] = x[ROWS - 1] = (const uint8_t *)least;
     for (int a = 0; a < SL_AMOUNTS; a++)
-        sl_call_bf16_tile(k, &(sl_bf16_tile){.w = in->w,
-                                             .k = K - 5,
-                                             .n_cols = COLS,
-                                             .n_rows = a == SL_FEW ? FEW : ROWS,
-                                             .y_stride = COLS,
-                                             .x = x,
-                                             .y = out->bf16[a]});
+        sl_call_bf16_tile(k, &(sl_act_tile){.w = in->w,
+                                            .dtype = SL_BF16,
+                                            .k = K - 5,
+                                            .n_cols = COLS,
+                                            .n_rows = a == SL_FEW ? FEW : ROWS,
+                                            .y_stride = COLS,
+                                            .x = x,
+                                            .y = out->bf16[a]});
 }
 
 static void run_page(const sl_kernels *k, const inputs *in, uint32_t n, float *o, float *sum) {

@@ -21,9 +21,9 @@ typedef struct data {
 
 /* valgrind counts what runs in here: --toggle-collect=counted */
 __attribute__((noinline)) void counted(const sl_kernels *k, const sl_gemm_tile *t,
-                                       const sl_int8_tile *i8, const sl_attn_page *a);
+                                       const sl_act_tile *i8, const sl_attn_page *a);
 __attribute__((noinline)) void counted(const sl_kernels *k, const sl_gemm_tile *t,
-                                       const sl_int8_tile *i8, const sl_attn_page *a) {
+                                       const sl_act_tile *i8, const sl_attn_page *a) {
     for (uint32_t i = 0; i < TIMES; i++) {
         if (t) sl_call_gemm_tile(k, t);
         if (i8) sl_call_int8_tile(k, i8);
@@ -65,14 +65,14 @@ static void run(size_t at, const sl_kernels *k, const data *d) {
                       .y_stride = COLS,
                       .x = rows,
                       .y = d->y};
-    sl_int8_tile i8 = {.w = d->w,
-                       .dtype = pieces[at].dtype,
-                       .k = K,
-                       .n_cols = COLS,
-                       .n_rows = pieces[at].rows,
-                       .y_stride = COLS,
-                       .x = codes,
-                       .y = d->y};
+    sl_act_tile i8 = {.w = d->w,
+                      .dtype = pieces[at].dtype,
+                      .k = K,
+                      .n_cols = COLS,
+                      .n_rows = pieces[at].rows,
+                      .y_stride = COLS,
+                      .x = codes,
+                      .y = d->y};
     sl_attn_page a = {.query = query,
                       .n = SL_MIN(pieces[at].rows, SL_ATTN_QUERIES),
                       .head_dim = 128,

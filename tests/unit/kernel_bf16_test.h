@@ -75,13 +75,14 @@ static inline void kb_free(kb_case *g) {
 }
 
 static inline void kb_do(const sl_kernels *k, const kb_case *g, float *y) {
-    sl_call_bf16_tile(k, &(sl_bf16_tile){.w = g->w,
-                                         .k = g->k,
-                                         .n_cols = g->cols,
-                                         .n_rows = g->rows,
-                                         .y_stride = g->cols + 1,
-                                         .x = g->row,
-                                         .y = y});
+    sl_call_bf16_tile(k, &(sl_act_tile){.w = g->w,
+                                        .dtype = SL_BF16,
+                                        .k = g->k,
+                                        .n_cols = g->cols,
+                                        .n_rows = g->rows,
+                                        .y_stride = g->cols + 1,
+                                        .x = g->row,
+                                        .y = y});
 }
 
 static inline void kb_same(const sl_kernels *k, uint32_t rows, uint32_t cols, uint32_t length,

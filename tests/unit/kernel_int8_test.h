@@ -183,14 +183,14 @@ static inline void k8_make_extreme(k8_case *g, uint32_t how) {
 }
 
 static inline void k8_do(const sl_kernels *k, const k8_case *g, float *y) {
-    sl_int8_tile t = {.w = g->w,
-                      .dtype = g->dtype,
-                      .k = g->k,
-                      .n_cols = g->cols,
-                      .n_rows = g->rows,
-                      .y_stride = g->cols + 1,
-                      .x = g->xrow,
-                      .y = y};
+    sl_act_tile t = {.w = g->w,
+                     .dtype = g->dtype,
+                     .k = g->k,
+                     .n_cols = g->cols,
+                     .n_rows = g->rows,
+                     .y_stride = g->cols + 1,
+                     .x = g->xrow,
+                     .y = y};
     sl_call_int8_tile(k, &t);
 }
 

@@ -20,7 +20,7 @@ typedef struct hints {
     size_t at, step; /* 64, or 0: there is nothing more to ask for */
 } hints;
 
-SIMD_INLINE void ask(hints *h) {
+SL_INLINE void ask(hints *h) {
     _mm_prefetch(h->one + h->at, _MM_HINT_T0);
     _mm_prefetch(h->other + h->at, _MM_HINT_T0);
     h->at += h->step;
@@ -35,12 +35,12 @@ static hints hints_for(const sl_attn_page *a) {
 }
 
 /* [a0 + a4, a1 + a5, .. | b0 + b4, ..] */
-SIMD_INLINE __m256 fold(__m256 a, __m256 b) {
+SL_INLINE __m256 fold(__m256 a, __m256 b) {
     return _mm256_add_ps(_mm256_blend_ps(a, b, 0xf0), _mm256_permute2f128_ps(a, b, 0x21));
 }
 
 /* The pairs of v_tree, for four outputs of two queries: [a0 a1 a2 a3 | b0 b1 b2 b3]. */
-SIMD_INLINE __m256 trees(const __m256 *a, const __m256 *b) {
+SL_INLINE __m256 trees(const __m256 *a, const __m256 *b) {
     __m256 f[4], g[2];
 #pragma GCC unroll 4
     for (int t = 0; t < 4; t++) f[t] = fold(a[t], b[t]);
@@ -51,15 +51,15 @@ SIMD_INLINE __m256 trees(const __m256 *a, const __m256 *b) {
     return _mm256_add_ps(_mm256_shuffle_ps(g[0], g[1], 0x88), _mm256_shuffle_ps(g[0], g[1], 0xdd));
 }
 
-SIMD_INLINE __m256 some_of(const float *p, uint32_t n) {
+SL_INLINE __m256 some_of(const float *p, uint32_t n) {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     return _mm256_maskload_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), lane));
 }
 
 /* Eight of the sixteen lanes of Q queries with T keys, from element `at` (0 or 8) on: query i and
  * key t in acc[i * T + t]. How often it asks makes up a page with how often add_strip does. */
-SIMD_INLINE void half_products(const float *const *q, const float *k, uint32_t dim, uint32_t at,
-                               hints *h, __m256 *acc, const uint32_t Q, const uint32_t T) {
+SL_INLINE void half_products(const float *const *q, const float *k, uint32_t dim, uint32_t at,
+                             hints *h, __m256 *acc, const uint32_t Q, const uint32_t T) {
     const uint32_t whole = dim / 16 * 16, rest = dim - whole;
 #pragma GCC unroll 12
     for (uint32_t i = 0; i < Q * T; i++) acc[i] = _mm256_setzero_ps();
@@ -89,8 +89,8 @@ SIMD_INLINE void half_products(const float *const *q, const float *k, uint32_t d
 
 /* Products of Q queries with T keys to score[i * STRIDE + t]; of a query four floats are written.
  */
-SIMD_INLINE void products(const float *const *q, const float *k, uint32_t dim, hints *h,
-                          float *score, const uint32_t Q, const uint32_t T) {
+SL_INLINE void products(const float *const *q, const float *k, uint32_t dim, hints *h, float *score,
+                        const uint32_t Q, const uint32_t T) {
     __m256 low[12], e[12];
     half_products(q, k, dim, 0, h, e, Q, T);
 #pragma GCC unroll 12
@@ -114,9 +114,8 @@ SIMD_INLINE void products(const float *const *q, const float *k, uint32_t dim, h
 }
 
 /* Products of Q queries with tokens first .. end - 1, mostly T keys at once. */
-SIMD_INLINE void scores_of(const sl_attn_page *a, const sl_attn_query *u, uint32_t first,
-                           uint32_t end, float *score, hints *h, const uint32_t Q,
-                           const uint32_t T) {
+SL_INLINE void scores_of(const sl_attn_page *a, const sl_attn_query *u, uint32_t first,
+                         uint32_t end, float *score, hints *h, const uint32_t Q, const uint32_t T) {
     const size_t dim = a->head_dim;
     const float *q[GROUP];
     uint32_t j = first;
@@ -170,9 +169,9 @@ static void weigh(const sl_attn_page *a, float *score, float *shrink) {
 
 /* Elements d .. d + 8 V - 1 of Q queries: o * shrink, then o += p[t] * v[t] for n tokens in their
  * order. */
-SIMD_INLINE void add_strip(const sl_attn_query *u, size_t d, const float *v, size_t step,
-                           const float *p, const float *shrink, uint32_t n, hints *h,
-                           const uint32_t Q, const uint32_t V) {
+SL_INLINE void add_strip(const sl_attn_query *u, size_t d, const float *v, size_t step,
+                         const float *p, const float *shrink, uint32_t n, hints *h,
+                         const uint32_t Q, const uint32_t V) {
     __m256 acc[12];
 #pragma GCC unroll 4
     for (uint32_t i = 0; i < Q; i++)
@@ -200,9 +199,9 @@ SIMD_INLINE void add_strip(const sl_attn_query *u, size_t d, const float *v, siz
 }
 
 /* All elements of Q queries for tokens first .. end - 1 of the page. */
-SIMD_INLINE void add_rows(const sl_attn_page *a, const sl_attn_query *u, const float *score,
-                          const float *shrink, uint32_t first, uint32_t end, hints *h,
-                          const uint32_t Q) {
+SL_INLINE void add_rows(const sl_attn_page *a, const sl_attn_query *u, const float *score,
+                        const float *shrink, uint32_t first, uint32_t end, hints *h,
+                        const uint32_t Q) {
     const size_t step = a->head_dim, dim = a->v_dim;
     const float *v = a->v + first * step, *p = score + first;
     const uint32_t n = end - first;
@@ -220,8 +219,8 @@ SIMD_INLINE void add_rows(const sl_attn_page *a, const sl_attn_query *u, const f
 }
 
 /* Values of the tokens that Q queries see: the tokens that all do together, then the others. */
-SIMD_INLINE void add_group(const sl_attn_page *a, const sl_attn_query *u, const float *score,
-                           const float *shrink, hints *h, const uint32_t Q) {
+SL_INLINE void add_group(const sl_attn_page *a, const sl_attn_query *u, const float *score,
+                         const float *shrink, hints *h, const uint32_t Q) {
     uint32_t first = u->first, last = u->last;
     bool together = true;
     for (uint32_t i = 1; i < Q; i++) {

@@ -11,7 +11,7 @@
 
 /* Columns of a group, the bytes between weight rows, and where the next group's lie. */
 typedef struct group {
-    const sl_bf16_tile *t;
+    const sl_act_tile *t;
     const uint8_t *w;
     size_t stride, whole; /* bytes of a row, and of its whole steps of 32 values */
     ptrdiff_t ahead;      /* from a weight to one that is read later; 0: nothing is asked for */
@@ -134,7 +134,7 @@ static uint32_t control(void) {
     return is;
 }
 
-void sl_avx2_bf16_tile(const sl_bf16_tile *t) {
+void sl_avx2_bf16_tile(const sl_act_tile *t) {
     const size_t stride = sl_dtype_row_bytes(SL_BF16, t->k);
     const uint32_t was = control(), flushing = was | 0x8040; /* FTZ, DAZ */
     _Alignas(32) float acc[MAX_R * MAX_C * 16];

@@ -96,7 +96,7 @@ void sl_avx2_rms_quantise(const float *x, const float *w, float inv, const sl_ac
     }
 }
 
-void sl_avx2_int8_tile(const sl_int8_tile *t) {
+void sl_avx2_int8_tile(const sl_act_tile *t) {
     if (t->n_rows == 0 || t->n_cols == 0) return;
     if (sl_act_kind_of(t->dtype) == SL_ACT_32)
         sl_avx2_int8_tile_32(t);

@@ -109,7 +109,7 @@ static void fill_q6_k(const sl_strip_src *src, strip *out) {
 }
 
 typedef struct run {
-    const sl_int8_tile *t;
+    const sl_act_tile *t;
     const strip *w;      /* [STRIPS] */
     const int16_t *sums; /* [rows][SUMS]: pairs of offsets_of, or of sl_sums_32 */
     uint32_t b;          /* block of k */
@@ -193,7 +193,7 @@ SL_INLINE void offsets_of(const uint8_t *x, int16_t *out) {
     }
 }
 
-static void pack_sums(const sl_int8_tile *t, uint32_t b, int16_t *out) {
+static void pack_sums(const sl_act_tile *t, uint32_t b, int16_t *out) {
     for (uint32_t r = 0; r < t->n_rows; r++, out += SUMS) {
         if (t->dtype == SL_Q6_K)
             offsets_of(t->x[r] + b * 256, out);
@@ -203,7 +203,7 @@ static void pack_sums(const sl_int8_tile *t, uint32_t b, int16_t *out) {
     }
 }
 
-SL_INLINE void strips_of(const sl_int8_tile *t, sl_dtype dtype,
+SL_INLINE void strips_of(const sl_act_tile *t, sl_dtype dtype,
                          void (*fill)(const sl_strip_src *, strip *)) {
     const size_t bytes = 8 * sl_dtype_block_bytes(dtype);
     _Alignas(64) float acc[SL_TILE_ROWS * 8 * STRIPS];
@@ -211,7 +211,7 @@ SL_INLINE void strips_of(const sl_int8_tile *t, sl_dtype dtype,
     strip w[STRIPS];
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += 8 * STRIPS) {
         uint32_t n = SL_MIN(8 * STRIPS, t->n_cols - c0);
-        const uint8_t *after = sl_rows_after(t, c0, 8 * STRIPS);
+        const uint8_t *after = sl_tile_rows_after(t, c0, 8 * STRIPS);
         memset(acc, 0, t->n_rows * 8 * STRIPS * sizeof *acc);
         for (uint32_t b = 0; b < t->k / 256; b++) {
             pack_sums(t, b, sums);
@@ -234,19 +234,19 @@ SL_INLINE void strips_of(const sl_int8_tile *t, sl_dtype dtype,
     }
 }
 
-static void strips_q4_k(const sl_int8_tile *t) {
+static void strips_q4_k(const sl_act_tile *t) {
     strips_of(t, SL_Q4_K, fill_q4_k);
 }
 
-static void strips_q5_k(const sl_int8_tile *t) {
+static void strips_q5_k(const sl_act_tile *t) {
     strips_of(t, SL_Q5_K, fill_q5_k);
 }
 
-static void strips_q6_k(const sl_int8_tile *t) {
+static void strips_q6_k(const sl_act_tile *t) {
     strips_of(t, SL_Q6_K, fill_q6_k);
 }
 
-void sl_avx2_int8_tile_256(const sl_int8_tile *t) {
+void sl_avx2_int8_tile_256(const sl_act_tile *t) {
     if (t->n_rows <= SL_FEW_ROWS(t->dtype))
         sl_avx2_int8_few_256(t);
     else if (t->dtype == SL_Q4_K)

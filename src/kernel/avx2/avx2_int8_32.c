@@ -86,7 +86,7 @@ SL_INLINE void fill(const sl_strip_src *src, uint32_t blocks, sl_dtype dtype, st
 }
 
 /* Codes of a piece as Q8_0's strips want them, [chunk][row][block]: 8 even pairs, 8 odd pairs. */
-static void pack_x(const sl_int8_tile *t, uint32_t b0, uint32_t blocks, __m256i *out) {
+static void pack_x(const sl_act_tile *t, uint32_t b0, uint32_t blocks, __m256i *out) {
     for (uint32_t r = 0; r < t->n_rows; r++)
         for (uint32_t b = 0; b < blocks; b++) {
             __m256i v = sl_load(t->x[r] + (b0 + b) * 32);
@@ -98,7 +98,7 @@ static void pack_x(const sl_int8_tile *t, uint32_t b0, uint32_t blocks, __m256i 
 
 /* Two strips over a chunk and all rows of a tile. */
 typedef struct run {
-    const sl_int8_tile *t;
+    const sl_act_tile *t;
     const strip *w; /* [STRIPS] */
     const __m256i *xp;
     uint32_t b0, blocks;
@@ -186,7 +186,7 @@ SL_INLINE void run_rows(const run *u, uint32_t r0, const uint32_t R, sl_dtype dt
 }
 
 /* COLS columns from c0 on over a piece of k. */
-SL_INLINE void run_piece(const sl_int8_tile *t, const __m256i *xp, uint32_t c0, uint32_t b0,
+SL_INLINE void run_piece(const sl_act_tile *t, const __m256i *xp, uint32_t c0, uint32_t b0,
                          uint32_t blocks, sl_dtype dtype, float *acc) {
     strip w[STRIPS];
     for (uint32_t b = 0; b < blocks; b += CHUNK) {
@@ -214,7 +214,7 @@ SL_INLINE void run_piece(const sl_int8_tile *t, const __m256i *xp, uint32_t c0, 
     }
 }
 
-SL_INLINE void strips_of(const sl_int8_tile *t, sl_dtype dtype) {
+SL_INLINE void strips_of(const sl_act_tile *t, sl_dtype dtype) {
     _Alignas(64) float acc[SL_TILE_ROWS * SL_TILE_COLS];
     _Alignas(64) __m256i xp[SL_TILE_ROWS * PIECE * 2];
     memset(acc, 0, t->n_rows * SL_TILE_COLS * sizeof *acc);
@@ -238,7 +238,7 @@ typedef struct few_x {
     int32_t sum[PIECE * FEW]; /* of codes, times Q4_0's offset */
 } few_x;
 
-static void few_pack(const sl_int8_tile *t, uint32_t b0, uint32_t blocks, few_x *out) {
+static void few_pack(const sl_act_tile *t, uint32_t b0, uint32_t blocks, few_x *out) {
     for (uint32_t r = 0; r < t->n_rows; r++) {
         const float *scale = sl_act_scales(t->x[r], t->k) + b0;
         const int16_t *sum = sl_act_sums(SL_ACT_32, t->x[r], t->k) + b0;
@@ -309,11 +309,11 @@ SL_INLINE void few_block(const sl_strip_src *src, size_t at, const uint8_t *x, c
 }
 
 /* 8 columns from c0 on over a piece of k; acc is theirs, of row 0. */
-SL_INLINE void few_columns(const sl_int8_tile *t, const few_x *xp, uint32_t c0, uint32_t b0,
+SL_INLINE void few_columns(const sl_act_tile *t, const few_x *xp, uint32_t c0, uint32_t b0,
                            uint32_t blocks, const uint32_t R, sl_dtype dtype, float *acc) {
     const uint32_t bytes = block_bytes(dtype);
     const sl_strip_src src = sl_strip_at(t, c0, b0 * 32);
-    const char *next = (const char *)sl_rows_after(t, c0, 8) + b0 * bytes;
+    const char *next = (const char *)sl_tile_rows_after(t, c0, 8) + b0 * bytes;
     __m256 y[FEW];
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < R; r++) y[r] = _mm256_load_ps(acc + r * SL_TILE_COLS);
@@ -335,7 +335,7 @@ SL_INLINE void few_columns(const sl_int8_tile *t, const few_x *xp, uint32_t c0, 
     for (uint32_t r = 0; r < R; r++) _mm256_store_ps(acc + r * SL_TILE_COLS, y[r]);
 }
 
-SL_INLINE void few_rows(const sl_int8_tile *t, const uint32_t R, sl_dtype dtype) {
+SL_INLINE void few_rows(const sl_act_tile *t, const uint32_t R, sl_dtype dtype) {
     _Alignas(64) float acc[FEW * SL_TILE_COLS];
     few_x xp;
     memset(acc, 0, R * SL_TILE_COLS * sizeof *acc);
@@ -348,7 +348,7 @@ SL_INLINE void few_rows(const sl_int8_tile *t, const uint32_t R, sl_dtype dtype)
     sl_avx2_int8_store(t, acc);
 }
 
-SL_INLINE void few_of(const sl_int8_tile *t, sl_dtype dtype) {
+SL_INLINE void few_of(const sl_act_tile *t, sl_dtype dtype) {
     switch (t->n_rows) {
 #define CASE(R)                                                                                    \
     case R:                                                                                        \
@@ -370,7 +370,7 @@ SL_INLINE void few_of(const sl_int8_tile *t, sl_dtype dtype) {
 
 /* Functions of their own: with all arrays in one frame, they are 2 to 4 % slower. */
 #define FORM(name, of, dtype)                                                                      \
-    static __attribute__((noinline)) void name(const sl_int8_tile *t) {                            \
+    static __attribute__((noinline)) void name(const sl_act_tile *t) {                             \
         of(t, dtype);                                                                              \
     }
 
@@ -380,7 +380,7 @@ FORM(strips_q8_0, strips_of, SL_Q8_0)
 FORM(strips_q4_0, strips_of, SL_Q4_0)
 
 /* Codes of 4 bits need fewer operations once they are in strips, so these pay sooner. */
-void sl_avx2_int8_tile_32(const sl_int8_tile *t) {
+void sl_avx2_int8_tile_32(const sl_act_tile *t) {
     if (t->dtype == SL_Q8_0)
         t->n_rows <= FEW ? few_q8_0(t) : strips_q8_0(t);
     else

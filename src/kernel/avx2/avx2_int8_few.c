@@ -104,7 +104,7 @@ SL_INLINE void column_6(const uint8_t *w, part *p, uint32_t c, const uint32_t R)
 }
 
 /* Block b of R rows: where the codes are, and their sums. */
-SL_INLINE void part_of(const sl_int8_tile *t, uint32_t b, const uint32_t R, sl_dtype dtype,
+SL_INLINE void part_of(const sl_act_tile *t, uint32_t b, const uint32_t R, sl_dtype dtype,
                        part *p) {
     const __m256i order = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
@@ -123,7 +123,7 @@ SL_INLINE void part_of(const sl_int8_tile *t, uint32_t b, const uint32_t R, sl_d
 }
 
 /* One block of 8 columns and R rows onto their chains. */
-SL_INLINE void few_block(const sl_int8_tile *t, const sl_strip_src *src, uint32_t b,
+SL_INLINE void few_block(const sl_act_tile *t, const sl_strip_src *src, uint32_t b,
                          const uint32_t R, sl_dtype dtype, __m256 *acc) {
     const size_t at = (size_t)b * sl_dtype_block_bytes(dtype);
     sl_head_45 head;
@@ -154,13 +154,13 @@ SL_INLINE void few_block(const sl_int8_tile *t, const sl_strip_src *src, uint32_
     }
 }
 
-SL_INLINE void few_rows(const sl_int8_tile *t, const uint32_t R, sl_dtype dtype) {
+SL_INLINE void few_rows(const sl_act_tile *t, const uint32_t R, sl_dtype dtype) {
     const size_t bytes = sl_dtype_block_bytes(dtype);
     /* a tile starts cold */
     sl_prefetch_bytes(t->w, SL_MIN(8, t->n_cols) * sl_dtype_row_bytes(dtype, t->k));
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += 8) {
         sl_strip_src src = sl_strip_at(t, c0, 0);
-        const uint8_t *after = sl_rows_after(t, c0, 8);
+        const uint8_t *after = sl_tile_rows_after(t, c0, 8);
         __m256 acc[MAX_R];
 #pragma GCC unroll 6
         for (uint32_t r = 0; r < R; r++) acc[r] = _mm256_setzero_ps();
@@ -182,7 +182,7 @@ SL_INLINE void few_rows(const sl_int8_tile *t, const uint32_t R, sl_dtype dtype)
         if (R <= SL_FEW_ROWS(dtype)) few_rows(t, R, dtype);                                        \
         return
 #define FEW(name, dtype)                                                                           \
-    static void name(const sl_int8_tile *t) {                                                      \
+    static void name(const sl_act_tile *t) {                                                       \
         switch (t->n_rows) {                                                                       \
             ROWS(1, dtype);                                                                        \
             ROWS(2, dtype);                                                                        \
@@ -197,7 +197,7 @@ FEW(few_q4_k, SL_Q4_K)
 FEW(few_q5_k, SL_Q5_K)
 FEW(few_q6_k, SL_Q6_K)
 
-void sl_avx2_int8_few_256(const sl_int8_tile *t) {
+void sl_avx2_int8_few_256(const sl_act_tile *t) {
     if (t->dtype == SL_Q4_K)
         few_q4_k(t);
     else if (t->dtype == SL_Q5_K)

@@ -14,24 +14,15 @@
 
 #include <immintrin.h>
 
-/* Weight rows c0 .. c0 + 7 of a tile at value k0; past the tile the last row again. */
+/* Eight weight rows of a tile. */
 typedef struct sl_strip_src {
     const uint8_t *row[8];
 } sl_strip_src;
 
-SL_INLINE sl_strip_src sl_strip_at(const sl_int8_tile *t, uint32_t c0, uint32_t k0) {
+SL_INLINE sl_strip_src sl_strip_at(const sl_act_tile *t, uint32_t c0, uint32_t k0) {
     sl_strip_src s;
-    size_t row_bytes = sl_dtype_row_bytes(t->dtype, t->k), at = sl_dtype_row_bytes(t->dtype, k0);
-    for (uint32_t c = 0; c < 8; c++)
-        s.row[c] = (const uint8_t *)t->w + SL_MIN(c0 + c, t->n_cols - 1) * row_bytes + at;
+    for (uint32_t c = 0; c < 8; c++) s.row[c] = sl_tile_row(t, c0 + c, k0);
     return s;
-}
-
-/* The weight rows that come after c0 .. c0 + cols - 1: of this tile or of the next; else those
- * behind it, which is harmless. */
-SL_INLINE const uint8_t *sl_rows_after(const sl_int8_tile *t, uint32_t c0, uint32_t cols) {
-    if (c0 + cols >= t->n_cols && t->next) return t->next;
-    return (const uint8_t *)t->w + (c0 + cols) * sl_dtype_row_bytes(t->dtype, t->k);
 }
 
 SL_INLINE __m256i sl_load(const void *p) {
@@ -110,12 +101,12 @@ SL_INLINE __m256 sl_add_block(__m256 d, float dx, __m256i sum, __m256 acc) {
     return _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(dx)), _mm256_cvtepi32_ps(sum), acc);
 }
 
-void sl_avx2_int8_tile_32(const sl_int8_tile *t);  /* Q8_0, Q4_0 */
-void sl_avx2_int8_tile_256(const sl_int8_tile *t); /* Q4_K, Q5_K, Q6_K */
-void sl_avx2_int8_few_256(const sl_int8_tile *t);
+void sl_avx2_int8_tile_32(const sl_act_tile *t);  /* Q8_0, Q4_0 */
+void sl_avx2_int8_tile_256(const sl_act_tile *t); /* Q4_K, Q5_K, Q6_K */
+void sl_avx2_int8_few_256(const sl_act_tile *t);
 
 /* The first n_cols of each row of `acc`, SL_TILE_COLS apart, to the tile's y. */
-static inline void sl_avx2_int8_store(const sl_int8_tile *t, const float *acc) {
+static inline void sl_avx2_int8_store(const sl_act_tile *t, const float *acc) {
     for (uint32_t r = 0; r < t->n_rows; r++)
         memcpy(t->y + (size_t)r * t->y_stride, acc + (size_t)r * SL_TILE_COLS,
                t->n_cols * sizeof *acc);

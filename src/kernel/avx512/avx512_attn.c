@@ -19,13 +19,13 @@ typedef struct hints {
     size_t at, step; /* 64, or 0: there is nothing more to ask for */
 } hints;
 
-SIMD_INLINE void ask(hints *h) {
+SL_INLINE void ask(hints *h) {
     v_prefetch(h->one + h->at);
     v_prefetch(h->other + h->at);
     h->at += h->step;
 }
 
-SIMD_INLINE void ask_times(hints *h, const uint32_t n) {
+SL_INLINE void ask_times(hints *h, const uint32_t n) {
 #pragma GCC unroll 4
     for (uint32_t i = 0; i < n; i++) ask(h);
 }
@@ -38,14 +38,14 @@ static hints hints_for(const sl_attn_page *a) {
     return (hints){(const char *)a->next_k, (const char *)other, 0, 64};
 }
 
-SIMD_INLINE __mmask16 some(uint32_t n) {
+SL_INLINE __mmask16 some(uint32_t n) {
     return (__mmask16)((1u << n) - 1);
 }
 
 /* Products of Q queries with T keys, 4 or 1, to score[i * TOKENS + t]. A step reads a line of each
  * key, which is half of what a page's keys and values are together. */
-SIMD_INLINE void products(const sl_attn_query *u, const float *k, uint32_t dim, hints *h,
-                          float *score, const uint32_t Q, const uint32_t T) {
+SL_INLINE void products(const sl_attn_query *u, const float *k, uint32_t dim, hints *h,
+                        float *score, const uint32_t Q, const uint32_t T) {
     const uint32_t whole = dim / 16 * 16;
     v16 acc[GROUP * GROUP], row[GROUP];
 #pragma GCC unroll 16
@@ -86,8 +86,8 @@ SIMD_INLINE void products(const sl_attn_query *u, const float *k, uint32_t dim, 
 }
 
 /* Products of Q queries with tokens first .. end - 1. */
-SIMD_INLINE void scores_of(const sl_attn_page *a, const sl_attn_query *u, uint32_t first,
-                           uint32_t end, float *score, hints *h, const uint32_t Q) {
+SL_INLINE void scores_of(const sl_attn_page *a, const sl_attn_query *u, uint32_t first,
+                         uint32_t end, float *score, hints *h, const uint32_t Q) {
     const uint32_t dim = a->head_dim;
     uint32_t j = first;
     for (; j + GROUP <= end; j += GROUP)
@@ -96,7 +96,7 @@ SIMD_INLINE void scores_of(const sl_attn_page *a, const sl_attn_query *u, uint32
 }
 
 /* Sixteen scaled scores, from token j on; -inf for those that the query does not see. */
-SIMD_INLINE v16 scaled(const sl_attn_query *u, const float *s, uint32_t j, float scale) {
+SL_INLINE v16 scaled(const sl_attn_query *u, const float *s, uint32_t j, float scale) {
     const uint32_t seen = (uint32_t)((2ull << u->last) - (1ull << u->first));
     return _mm512_mask_mul_ps(v_set1(-INFINITY), (__mmask16)(seen >> j), v_load(s + j),
                               v_set1(scale));
@@ -131,9 +131,9 @@ static void weigh(const sl_attn_page *a, float *score, float *shrink) {
 
 /* Elements d .. d + 16 V - 1 of Q queries, of the last sixteen those in `mask`: o * shrink, then
  * o += p[t] * v[t] for n tokens in their order. */
-SIMD_INLINE void add_strip(const sl_attn_query *u, size_t d, const float *v, size_t step,
-                           const float *p, const float *shrink, uint32_t n, hints *h,
-                           const __mmask16 mask, const uint32_t Q, const uint32_t V) {
+SL_INLINE void add_strip(const sl_attn_query *u, size_t d, const float *v, size_t step,
+                         const float *p, const float *shrink, uint32_t n, hints *h,
+                         const __mmask16 mask, const uint32_t Q, const uint32_t V) {
     v16 acc[16];
 #pragma GCC unroll 4
     for (uint32_t i = 0; i < Q; i++)
@@ -162,9 +162,9 @@ SIMD_INLINE void add_strip(const sl_attn_query *u, size_t d, const float *v, siz
 }
 
 /* All elements of Q queries for tokens first .. end - 1 of the page. */
-SIMD_INLINE void add_rows(const sl_attn_page *a, const sl_attn_query *u, const float *score,
-                          const float *shrink, uint32_t first, uint32_t end, hints *h,
-                          const uint32_t Q) {
+SL_INLINE void add_rows(const sl_attn_page *a, const sl_attn_query *u, const float *score,
+                        const float *shrink, uint32_t first, uint32_t end, hints *h,
+                        const uint32_t Q) {
     const size_t step = a->head_dim, dim = a->v_dim;
     const float *v = a->v + first * step, *p = score + first;
     const uint32_t n = end - first;
@@ -178,8 +178,8 @@ SIMD_INLINE void add_rows(const sl_attn_page *a, const sl_attn_query *u, const f
 }
 
 /* Values of the tokens that Q queries see: the tokens that all do together, then the others. */
-SIMD_INLINE void add_group(const sl_attn_page *a, const sl_attn_query *u, const float *score,
-                           const float *shrink, hints *h, const uint32_t Q) {
+SL_INLINE void add_group(const sl_attn_page *a, const sl_attn_query *u, const float *score,
+                         const float *shrink, hints *h, const uint32_t Q) {
     uint32_t first = u->first, last = u->last;
     bool together = true;
     for (uint32_t i = 1; i < Q; i++) {

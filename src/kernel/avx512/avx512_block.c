@@ -7,31 +7,29 @@
 #include <immintrin.h>
 #include <math.h>
 
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE __m512i from_bytes(__m128i b) {
+SL_INLINE __m512i from_bytes(__m128i b) {
     return _mm512_cvtepu8_epi32(b);
 }
 
-INLINE __m128i load16(const uint8_t *p) {
+SL_INLINE __m128i load16(const uint8_t *p) {
     return _mm_loadu_si128((const __m128i *)p);
 }
 
 /* 0, 1, .. 15 and what is added to each. */
-INLINE __m512 counted(float from) {
+SL_INLINE __m512 counted(float from) {
     const __m512 n = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return _mm512_add_ps(n, _mm512_set1_ps(from));
 }
 
 /* Two values of sixteen bytes each, low halves first; the permutation reads four bits of an index.
  */
-INLINE void from_nibbles(const uint8_t *p, __m512 values, float *dst) {
+SL_INLINE void from_nibbles(const uint8_t *p, __m512 values, float *dst) {
     const __m512i code = from_bytes(load16(p));
     _mm512_storeu_ps(dst, _mm512_permutexvar_ps(code, values));
     _mm512_storeu_ps(dst + 16, _mm512_permutexvar_ps(_mm512_srli_epi32(code, 4), values));
 }
 
-INLINE void q8_0(const uint8_t *b, float *dst) {
+SL_INLINE void q8_0(const uint8_t *b, float *dst) {
     const __m512 d = _mm512_set1_ps(sl_block_f16(b));
 #pragma GCC unroll 2
     for (int i = 0; i < 32; i += 16) {
@@ -40,22 +38,22 @@ INLINE void q8_0(const uint8_t *b, float *dst) {
     }
 }
 
-INLINE void q4_0(const uint8_t *b, float *dst) {
+SL_INLINE void q4_0(const uint8_t *b, float *dst) {
     from_nibbles(b + 2, _mm512_mul_ps(_mm512_set1_ps(sl_block_f16(b)), counted(-8)), dst);
 }
 
-INLINE void mxfp4(const uint8_t *b, float *dst) {
+SL_INLINE void mxfp4(const uint8_t *b, float *dst) {
     static const int8_t code[16] = SL_MXFP4_CODES;
     const __m512 codes = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load16((const uint8_t *)code)));
     from_nibbles(b + 1, _mm512_mul_ps(_mm512_set1_ps(sl_mxfp4_half_scale(b[0])), codes), dst);
 }
 
 /* scale * code - min for sixteen codes from `from` on. */
-INLINE __m512 values_of(float scale, float min, float from) {
+SL_INLINE __m512 values_of(float scale, float min, float from) {
     return _mm512_sub_ps(_mm512_mul_ps(_mm512_set1_ps(scale), counted(from)), _mm512_set1_ps(min));
 }
 
-INLINE void q4_k(const uint8_t *b, float *dst) {
+SL_INLINE void q4_k(const uint8_t *b, float *dst) {
     const float d = sl_block_f16(b), dmin = sl_block_f16(b + 2);
 #pragma GCC unroll 4
     for (int s = 0; s < 8; s += 2, dst += 64) {
@@ -74,7 +72,7 @@ INLINE void q4_k(const uint8_t *b, float *dst) {
     }
 }
 
-INLINE void q5_k(const uint8_t *b, float *dst) {
+SL_INLINE void q5_k(const uint8_t *b, float *dst) {
     const float d = sl_block_f16(b), dmin = sl_block_f16(b + 2);
 #pragma GCC unroll 8
     for (int s = 0; s < 8; s++, dst += 32) {
@@ -94,7 +92,7 @@ INLINE void q5_k(const uint8_t *b, float *dst) {
     }
 }
 
-INLINE void q6_k(const uint8_t *b, float *dst) {
+SL_INLINE void q6_k(const uint8_t *b, float *dst) {
     const float d = sl_block_f16(b + 208);
 #pragma GCC unroll 16
     for (int s = 0; s < 16; s++, dst += 16) { /* as sl_q6_k_decode */
@@ -138,7 +136,7 @@ void sl_avx512_block_decode(sl_dtype dtype, const void *src, size_t n, float *ds
 
 /* Sixteen codes: sign and the other seven bits where an f32 has them, times 2^120 for the other
  * bias. Subnormals are those of f32 before, so the product is exact for them, too. */
-INLINE __m512 from_e4m3(__m128i codes) {
+SL_INLINE __m512 from_e4m3(__m128i codes) {
     const __m512i places = _mm512_set1_epi32((int)0x87f00000u);
     const __m512i bits =
         _mm512_and_si512(_mm512_slli_epi32(_mm512_cvtepi8_epi32(codes), 20), places);

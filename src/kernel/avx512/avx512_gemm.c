@@ -39,19 +39,19 @@ typedef struct sweep {
 
 /* Sixteen bf16 are the upper halves of sixteen words: one permutation where widening and shifting
  * are two. */
-SIMD_INLINE v16 widen_bf16(const uint8_t *w) {
+SL_INLINE v16 widen_bf16(const uint8_t *w) {
     const __m512i twice = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8,
                                            8, 7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
     const __m512i h = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)w));
     return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, twice, h));
 }
 
-SIMD_INLINE v16 load(const uint8_t *w, sl_dtype dtype) {
+SL_INLINE v16 load(const uint8_t *w, sl_dtype dtype) {
     return dtype == SL_BF16 ? widen_bf16(w) : simd_load(w, dtype);
 }
 
 /* The first n of sixteen, then +0. */
-SIMD_INLINE v16 load_some(const uint8_t *w, uint32_t n, sl_dtype dtype) {
+SL_INLINE v16 load_some(const uint8_t *w, uint32_t n, sl_dtype dtype) {
     const __mmask16 some = (__mmask16)((1u << n) - 1);
     if (dtype == SL_F32) return _mm512_maskz_loadu_ps(some, w);
     const __m256i h = _mm256_maskz_loadu_epi16(some, w);
@@ -59,8 +59,8 @@ SIMD_INLINE v16 load_some(const uint8_t *w, uint32_t n, sl_dtype dtype) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 
-SIMD_INLINE void multiply(v16 *acc, const float *x, const v16 *w, const uint32_t R,
-                          const uint32_t C) {
+SL_INLINE void multiply(v16 *acc, const float *x, const v16 *w, const uint32_t R,
+                        const uint32_t C) {
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < R; r++) {
         v16 xv = v_load(x + r * 16);
@@ -70,16 +70,16 @@ SIMD_INLINE void multiply(v16 *acc, const float *x, const v16 *w, const uint32_t
     }
 }
 
-SIMD_INLINE void one_step(v16 *acc, const float *x, const uint8_t *w, size_t stride,
-                          const uint32_t R, const uint32_t C, sl_dtype dtype) {
+SL_INLINE void one_step(v16 *acc, const float *x, const uint8_t *w, size_t stride, const uint32_t R,
+                        const uint32_t C, sl_dtype dtype) {
     v16 wv[COLS];
 #pragma GCC unroll 4
     for (uint32_t c = 0; c < C; c++) wv[c] = load(w + c * stride, dtype);
     multiply(acc, x, wv, R, C);
 }
 
-SIMD_INLINE void store_sums(const v16 *acc, const uint32_t R, const uint32_t C, float *y,
-                            size_t stride) {
+SL_INLINE void store_sums(const v16 *acc, const uint32_t R, const uint32_t C, float *y,
+                          size_t stride) {
     if (C < 4) {
         for (uint32_t r = 0; r < R; r++)
             for (uint32_t c = 0; c < C; c++) y[r * stride + c] = v_tree(acc[r * C + c]);
@@ -99,8 +99,8 @@ SIMD_INLINE void store_sums(const v16 *acc, const uint32_t R, const uint32_t C, 
 }
 
 /* R rows with C columns over the packed steps. */
-SIMD_INLINE void run(const sweep *q, const float *x, const uint8_t *ahead, float *chain, float *y,
-                     const uint32_t R, const uint32_t C, sl_dtype dtype) {
+SL_INLINE void run(const sweep *q, const float *x, const uint8_t *ahead, float *chain, float *y,
+                   const uint32_t R, const uint32_t C, sl_dtype dtype) {
     const uint32_t step = 16 * sl_dtype_bytes(dtype), lines = q->lines;
     const uint32_t whole = q->rest ? q->steps - 1 : q->steps;
     const size_t stride = q->w_stride;
@@ -136,7 +136,7 @@ SIMD_INLINE void run(const sweep *q, const float *x, const uint8_t *ahead, float
 }
 
 /* C columns with all rows. */
-SIMD_INLINE void run_columns(const sweep *q, float *y, const uint32_t C, sl_dtype dtype) {
+SL_INLINE void run_columns(const sweep *q, float *y, const uint32_t C, sl_dtype dtype) {
     const float *x = q->xp;
     const uint8_t *ahead = q->ahead;
     float *chain = q->acc;
@@ -198,13 +198,13 @@ static void pack(sweep *q, uint32_t k0, uint32_t n) {
 
 /* One hint a page finds where it lies before the others come: files are seldom mapped in large
  * pages, and a hint that waits for its page keeps the ones behind it waiting. */
-SIMD_INLINE void find_pages(const uint8_t *at, size_t bytes) {
+SL_INLINE void find_pages(const uint8_t *at, size_t bytes) {
     for (size_t i = 0; i < bytes; i += PAGE) v_prefetch(at + i);
 }
 
 /* Spreads hints for the next C columns over the steps of all groups of rows: for one stretch of
  * memory where all of k is packed, else for a line of each column in turn. */
-SIMD_INLINE void ask_for_next(sweep *q, const uint32_t C, uint32_t bytes) {
+SL_INLINE void ask_for_next(sweep *q, const uint32_t C, uint32_t bytes) {
     const size_t pairs = SL_MAX(1, q->steps / 2);
     q->ahead = q->w + C * q->w_stride;
     find_pages(q->ahead + C * q->w_stride, C * q->w_stride);
@@ -232,7 +232,7 @@ static uint32_t part_of_k(const sweep *q, uint32_t bytes) {
 }
 
 /* Columns c to c1, C at a time, as far as they go; returns the one after. */
-SIMD_INLINE uint32_t run_all(sweep *q, uint32_t c, uint32_t c1, const uint32_t C, sl_dtype dtype) {
+SL_INLINE uint32_t run_all(sweep *q, uint32_t c, uint32_t c1, const uint32_t C, sl_dtype dtype) {
     for (; c + C <= c1; c += C) {
         ask_for_next(q, C, sl_dtype_bytes(dtype));
         run_columns(q, q->t->y + c, C, dtype);
@@ -242,8 +242,8 @@ SIMD_INLINE uint32_t run_all(sweep *q, uint32_t c, uint32_t c1, const uint32_t C
     return c;
 }
 
-SIMD_INLINE void plain_columns(sweep *q, uint32_t c0, uint32_t c1, uint32_t part, float *acc,
-                               sl_dtype dtype) {
+SL_INLINE void plain_columns(sweep *q, uint32_t c0, uint32_t c1, uint32_t part, float *acc,
+                             sl_dtype dtype) {
     const sl_gemm_tile *t = q->t;
     uint32_t k0 = 0;
     q->w_stride = (size_t)t->k * sl_dtype_bytes(dtype);
@@ -260,7 +260,7 @@ SIMD_INLINE void plain_columns(sweep *q, uint32_t c0, uint32_t c1, uint32_t part
     } while (k0 < t->k);
 }
 
-SIMD_INLINE void plain_tile(const sl_gemm_tile *t, sl_dtype dtype) {
+SL_INLINE void plain_tile(const sl_gemm_tile *t, sl_dtype dtype) {
     _Alignas(64) float xp[PACK], acc[LONG_COLS * SL_TILE_ROWS * 16];
     sweep q = {.t = t, .xp = xp, .narrow = is_narrow(t)};
     group_rows(&q);

@@ -1,70 +1,17 @@
 /* Integer products with blocks of 256: Q4_K, Q5_K and Q6_K. The sum of each part (32 values, of
  * Q6_K 16) is multiplied by the part's scale in 32 bits. */
-#include "kernel/avx512/int8.h"
+#include "kernel/avx512/int8_256.h"
 
 #define MAX_R 4u
-
-/* Lane c of each vector is of column c. */
-typedef struct head {
-    __m512i scale[16]; /* of parts */
-    __m512i min[4];    /* pairs of 16 bits: of parts 0 and 2, 1 and 3, 4 and 6, 5 and 7 */
-    __m512 d, dmin;
-} head;
-
-typedef struct strip {
-    __m512i q[64]; /* quads of codes, in the order of values */
-    head h;
-} strip;
 
 SL_INLINE uint32_t parts_of(sl_dtype dtype) {
     return dtype == SL_Q6_K ? 16 : 8;
 }
 
-/* Byte i of each word, without a sign or with it. */
-SL_INLINE __m512i byte_of(__m512i v, const int i) {
-    return _mm512_and_si512(_mm512_srli_epi32(v, 8 * i), _mm512_set1_epi32(255));
-}
-
-SL_INLINE __m512i signed_byte_of(__m512i v, const int i) {
-    return _mm512_srai_epi32(_mm512_slli_epi32(v, 24 - 8 * i), 24);
-}
-
-/* f16 d and dmin, then 8 scales and 8 minima of 6 bits each. */
-SL_INLINE void load_head_45(const sl_rows16 *s, size_t at, head *h) {
-    const __m512i six = _mm512_set1_epi8(63), four = _mm512_set1_epi8(15);
-    const __m512i upper = _mm512_set1_epi8(48), even = _mm512_set1_epi16(255);
-    __m512i v[4];
-    sl_load_words(s, at, v);
-    h->d = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v[0]));
-    h->dmin = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(v[0], 16)));
-    __m512i s0 = _mm512_and_si512(v[1], six), m0 = _mm512_and_si512(v[2], six);
-    __m512i s1 = _mm512_or_si512(_mm512_and_si512(v[3], four),
-                                 _mm512_and_si512(_mm512_srli_epi16(v[1], 2), upper));
-    __m512i m1 = _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi16(v[3], 4), four),
-                                 _mm512_and_si512(_mm512_srli_epi16(v[2], 2), upper));
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        h->scale[i] = byte_of(s0, i);
-        h->scale[4 + i] = byte_of(s1, i);
-    }
-    h->min[0] = _mm512_and_si512(m0, even), h->min[1] = _mm512_srli_epi16(m0, 8);
-    h->min[2] = _mm512_and_si512(m1, even), h->min[3] = _mm512_srli_epi16(m1, 8);
-}
-
-SL_INLINE void load_head_6(const sl_rows16 *s, size_t at, head *h) {
-    __m512i v[4];
-    sl_load_words(s, at + 192, v);
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) h->scale[i] = signed_byte_of(v[i / 4], i % 4);
-    h->d = sl_load_d(s, at + 208);
-}
-
-SL_INLINE void load_head(const sl_rows16 *s, size_t at, sl_dtype dtype, head *h) {
-    if (dtype == SL_Q6_K)
-        load_head_6(s, at, h);
-    else
-        load_head_45(s, at, h);
-}
+typedef struct strip {
+    __m512i q[64]; /* quads of codes, in the order of values */
+    sl_head256 h;
+} strip;
 
 /* 64 bytes at `at` of 16 columns. */
 SL_INLINE void load_64(const sl_rows16 *s, size_t at, __m512i *v) {
@@ -85,11 +32,6 @@ SL_INLINE __m512i low_of(__m512i v) {
 
 SL_INLINE __m512i high_of(__m512i v) {
     return low_of(_mm512_srli_epi16(v, 4));
-}
-
-/* Per lane of 128 bits, for 16-bit shifts: a in the first two, b in the others. */
-SL_INLINE __m512i by_halves(short a, short b) {
-    return _mm512_inserti64x4(_mm512_set1_epi16(a), _mm256_set1_epi16(b), 1);
 }
 
 /* ---- many rows ---- */
@@ -152,7 +94,7 @@ SL_INLINE void fill_q6_k(const sl_rows16 *s, size_t at, strip *out) {
 }
 
 SL_INLINE void fill(const sl_rows16 *s, size_t at, sl_dtype dtype, strip *out) {
-    load_head(s, at, dtype, &out->h);
+    sl_load_head(s, at, dtype, &out->h);
     if (dtype == SL_Q4_K)
         fill_q4_k(s, at, out);
     else if (dtype == SL_Q5_K)
@@ -161,29 +103,8 @@ SL_INLINE void fill(const sl_rows16 *s, size_t at, sl_dtype dtype, strip *out) {
         fill_q6_k(s, at, out);
 }
 
-/* What the sums of a row's codes in a block give: Q6_K: -32 times those of 16 values; the others:
- * those of 32 in the order of head.min, as 16 bits. */
-typedef struct offsets {
-    int32_t v[16];
-} offsets;
-
-SL_INLINE void offsets_of(const sl_int8_tile *t, uint32_t r, uint32_t b, sl_dtype dtype,
-                          offsets *out) {
-    const int16_t *s = sl_act_sums(SL_ACT_256, t->x[r], t->k) + b * 16;
-    const __m256i v = _mm256_loadu_si256((const __m256i *)s);
-    if (dtype == SL_Q6_K) {
-        __m512i w = _mm512_cvtepi16_epi32(v);
-        w = _mm512_slli_epi32(_mm512_sub_epi32(_mm512_setzero_si512(), w), 5);
-        _mm512_storeu_si512(out->v, w);
-        return;
-    }
-    const __m128i order = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
-    __m128i sums = _mm256_cvtepi32_epi16(_mm256_madd_epi16(v, _mm256_set1_epi16(1)));
-    _mm_storeu_si128((__m128i *)out->v, _mm_shuffle_epi8(sums, order));
-}
-
 /* sum min * sums, of all columns. */
-SL_INLINE __m512i low_sums(const head *h, const offsets *o) {
+SL_INLINE __m512i low_sums(const sl_head256 *h, const sl_offsets *o) {
     __m512i a = _mm512_dpwssd_epi32(_mm512_setzero_si512(), h->min[0], sl_quad(&o->v[0]));
     __m512i b = _mm512_dpwssd_epi32(_mm512_setzero_si512(), h->min[2], sl_quad(&o->v[2]));
     a = _mm512_dpwssd_epi32(a, h->min[1], sl_quad(&o->v[1]));
@@ -192,8 +113,8 @@ SL_INLINE __m512i low_sums(const head *h, const offsets *o) {
 }
 
 /* A block's sum onto a row's chain. */
-SL_INLINE __m512 add_sum(const head *h, __m512i sum, float dx, const offsets *o, sl_dtype dtype,
-                         __m512 acc) {
+SL_INLINE __m512 add_sum(const sl_head256 *h, __m512i sum, float dx, const sl_offsets *o,
+                         sl_dtype dtype, __m512 acc) {
     const __m512 by = _mm512_set1_ps(dx);
     acc = sl_add_block(h->d, by, sum, acc);
     if (dtype == SL_Q6_K) return acc;
@@ -201,9 +122,9 @@ SL_INLINE __m512 add_sum(const head *h, __m512i sum, float dx, const offsets *o,
 }
 
 typedef struct run {
-    const sl_int8_tile *t;
+    const sl_act_tile *t;
     const strip *w; /* [SL_STRIPS] */
-    const offsets *o;
+    const sl_offsets *o;
     uint32_t b;
     float *acc; /* [rows][SL_STRIPS][16] */
 } run;
@@ -253,7 +174,7 @@ SL_INLINE void run_rows(const run *u, uint32_t r0, const uint32_t R, sl_dtype dt
 }
 
 /* What both strips sum up to, acc [rows][SL_STRIPS][16]. */
-SL_INLINE void store_strips(const sl_int8_tile *t, uint32_t c0, const float *acc) {
+SL_INLINE void store_strips(const sl_act_tile *t, uint32_t c0, const float *acc) {
     for (uint32_t r = 0; r < t->n_rows; r++)
         for (uint32_t i = 0; i < SL_STRIPS && c0 + i * SL_STRIP < t->n_cols; i++)
             sl_store_some(t->y + (size_t)r * t->y_stride + c0 + i * SL_STRIP,
@@ -261,17 +182,17 @@ SL_INLINE void store_strips(const sl_int8_tile *t, uint32_t c0, const float *acc
                           SL_MIN(SL_STRIP, t->n_cols - c0 - i * SL_STRIP));
 }
 
-SL_INLINE void many(const sl_int8_tile *t, sl_dtype dtype) {
+SL_INLINE void many(const sl_act_tile *t, sl_dtype dtype) {
     _Alignas(64) float acc[SL_TILE_ROWS * SL_STRIPS * SL_STRIP];
     strip w[SL_STRIPS];
-    offsets o[SL_TILE_ROWS];
+    sl_offsets o[SL_TILE_ROWS];
     const size_t bytes = SL_STRIP * sl_dtype_block_bytes(dtype);
     const uint32_t cols = SL_STRIPS * SL_STRIP;
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += cols) {
-        const uint8_t *after = sl_rows_after(t, c0, cols);
+        const uint8_t *after = sl_tile_rows_after(t, c0, cols);
         memset(acc, 0, t->n_rows * cols * sizeof *acc);
         for (uint32_t b = 0; b < t->k / 256; b++) {
-            for (uint32_t r = 0; r < t->n_rows; r++) offsets_of(t, r, b, dtype, &o[r]);
+            for (uint32_t r = 0; r < t->n_rows; r++) sl_offsets_of(t, r, b, dtype, &o[r]);
             for (uint32_t i = 0; i < SL_STRIPS; i++, after += bytes) {
                 const sl_rows16 s = sl_rows_at(t, c0 + i * SL_STRIP, b * 256);
                 sl_ask(after, bytes);
@@ -326,7 +247,7 @@ SL_INLINE void two_scales(__m512i a, __m512i b, __m512i *out) {
 /* 128 values of Q4_K or Q5_K: parts 4 h .. 4 h + 3; the low codes are of the first and the third.
  */
 SL_INLINE void few_45(const uint8_t *const *x, const sl_rows16 *s, size_t at, const uint32_t h,
-                      const __m512i *high, const head *hd, const uint32_t R, sl_dtype dtype,
+                      const __m512i *high, const sl_head256 *hd, const uint32_t R, sl_dtype dtype,
                       __m512i (*sum)[4]) {
     const __m512i fifth = _mm512_set1_epi8(16);
     __m512i v[16];
@@ -338,7 +259,7 @@ SL_INLINE void few_45(const uint8_t *const *x, const sl_rows16 *s, size_t at, co
         low.v[i] = low_of(v[i]), up.v[i] = high_of(v[i]);
         if (dtype != SL_Q5_K) continue;
         /* bits 4 h and 4 h + 1 of the first two lanes, the next two of the others */
-        __m512i bits = _mm512_srlv_epi16(high[i], by_halves((short)(4 * h), (short)(4 * h + 2)));
+        __m512i bits = _mm512_srlv_epi16(high[i], sl_by_halves((short)(4 * h), (short)(4 * h + 2)));
         low.v[i] = _mm512_or_si512(low.v[i], _mm512_and_si512(_mm512_slli_epi16(bits, 4), fifth));
         up.v[i] = _mm512_or_si512(up.v[i], _mm512_and_si512(_mm512_slli_epi16(bits, 3), fifth));
     }
@@ -353,15 +274,15 @@ SL_INLINE void few_45(const uint8_t *const *x, const sl_rows16 *s, size_t at, co
 }
 
 /* Word first + L of v in all of lane L. */
-SL_INLINE __m512i spread(const offsets *o, int first) {
+SL_INLINE __m512i spread(const sl_offsets *o, int first) {
     const __m512i i = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     return _mm512_permutexvar_epi32(_mm512_add_epi32(i, _mm512_set1_epi32(first)),
                                     _mm512_loadu_si512(o->v));
 }
 
 /* 128 values of Q6_K: parts 8 h .. 8 h + 7; the low codes are of the first four. */
-SL_INLINE void few_6(const uint8_t *const *x, const offsets *o, const sl_rows16 *s, size_t at,
-                     const uint32_t h, const head *hd, const uint32_t R, __m512i (*sum)[4]) {
+SL_INLINE void few_6(const uint8_t *const *x, const sl_offsets *o, const sl_rows16 *s, size_t at,
+                     const uint32_t h, const sl_head256 *hd, const uint32_t R, __m512i (*sum)[4]) {
     const __m512i top = _mm512_set1_epi8(48);
     __m512i v[16], t[16];
     piece low, up;
@@ -371,8 +292,8 @@ SL_INLINE void few_6(const uint8_t *const *x, const offsets *o, const sl_rows16 
     sl_turn_in_lanes(t);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
-        __m512i a = _mm512_and_si512(_mm512_sllv_epi16(t[i], by_halves(4, 2)), top);
-        __m512i b = _mm512_and_si512(_mm512_srlv_epi16(t[i], by_halves(0, 2)), top);
+        __m512i a = _mm512_and_si512(_mm512_sllv_epi16(t[i], sl_by_halves(4, 2)), top);
+        __m512i b = _mm512_and_si512(_mm512_srlv_epi16(t[i], sl_by_halves(0, 2)), top);
         low.v[i] = _mm512_or_si512(low_of(v[i]), a);
         up.v[i] = _mm512_or_si512(high_of(v[i]), b);
     }
@@ -396,14 +317,14 @@ SL_INLINE __m512i sort_sums(const __m512i *sum) {
     return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
 }
 
-SL_INLINE void few_block(const sl_int8_tile *t, const sl_rows16 *s, uint32_t b, const uint32_t R,
+SL_INLINE void few_block(const sl_act_tile *t, const sl_rows16 *s, uint32_t b, const uint32_t R,
                          sl_dtype dtype, __m512 *acc) {
     const size_t at = (size_t)b * sl_dtype_block_bytes(dtype);
     __m512i sum[SL_FEW][4], high[16];
     const uint8_t *x[SL_FEW];
-    offsets o[SL_FEW];
-    head h;
-    load_head(s, at, dtype, &h);
+    sl_offsets o[SL_FEW];
+    sl_head256 h;
+    sl_load_head(s, at, dtype, &h);
     if (dtype == SL_Q5_K) {
         load_32_twice(s, at + 16, high);
         sl_turn_in_lanes(high);
@@ -411,7 +332,7 @@ SL_INLINE void few_block(const sl_int8_tile *t, const sl_rows16 *s, uint32_t b, 
 #pragma GCC unroll 3
     for (uint32_t r = 0; r < R; r++) {
         x[r] = t->x[r] + (size_t)b * 256;
-        offsets_of(t, r, b, dtype, &o[r]);
+        sl_offsets_of(t, r, b, dtype, &o[r]);
         sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = _mm512_setzero_si512();
     }
 #pragma GCC unroll 2
@@ -427,12 +348,12 @@ SL_INLINE void few_block(const sl_int8_tile *t, const sl_rows16 *s, uint32_t b, 
             add_sum(&h, sort_sums(sum[r]), sl_act_scales(t->x[r], t->k)[b], &o[r], dtype, acc[r]);
 }
 
-SL_INLINE void few_rows(const sl_int8_tile *t, const uint32_t R, sl_dtype dtype) {
+SL_INLINE void few_rows(const sl_act_tile *t, const uint32_t R, sl_dtype dtype) {
     const size_t bytes = SL_STRIP * sl_dtype_block_bytes(dtype);
     sl_ask(t->w, SL_MIN(SL_STRIP, t->n_cols) * sl_dtype_row_bytes(dtype, t->k)); /* starts cold */
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += SL_STRIP) {
         const sl_rows16 s = sl_rows_at(t, c0, 0);
-        const uint8_t *after = sl_rows_after(t, c0, SL_STRIP);
+        const uint8_t *after = sl_tile_rows_after(t, c0, SL_STRIP);
         __m512 acc[SL_FEW];
 #pragma GCC unroll 3
         for (uint32_t r = 0; r < R; r++) acc[r] = _mm512_setzero_ps();
@@ -447,7 +368,7 @@ SL_INLINE void few_rows(const sl_int8_tile *t, const uint32_t R, sl_dtype dtype)
     }
 }
 
-SL_INLINE void tile_of(const sl_int8_tile *t, sl_dtype dtype) {
+SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
     if (t->n_rows == 1)
         few_rows(t, 1, dtype);
     else if (t->n_rows == 2)
@@ -458,19 +379,19 @@ SL_INLINE void tile_of(const sl_int8_tile *t, sl_dtype dtype) {
         many(t, dtype);
 }
 
-static __attribute__((noinline)) void tile_q4_k(const sl_int8_tile *t) {
+static __attribute__((noinline)) void tile_q4_k(const sl_act_tile *t) {
     tile_of(t, SL_Q4_K);
 }
 
-static __attribute__((noinline)) void tile_q5_k(const sl_int8_tile *t) {
+static __attribute__((noinline)) void tile_q5_k(const sl_act_tile *t) {
     tile_of(t, SL_Q5_K);
 }
 
-static __attribute__((noinline)) void tile_q6_k(const sl_int8_tile *t) {
+static __attribute__((noinline)) void tile_q6_k(const sl_act_tile *t) {
     tile_of(t, SL_Q6_K);
 }
 
-void sl_avx512_int8_tile_256(const sl_int8_tile *t) {
+void sl_avx512_int8_tile_256(const sl_act_tile *t) {
     if (t->dtype == SL_Q4_K)
         tile_q4_k(t);
     else if (t->dtype == SL_Q5_K)

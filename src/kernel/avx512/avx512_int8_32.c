@@ -70,7 +70,7 @@ SL_INLINE void sort_sums(const __m512i *sum, __m512i *out) {
 }
 
 /* Blocks b and b + 1 of a strip onto the chains of all rows, which pass by codes in registers. */
-SL_INLINE void add_blocks(const sl_int8_tile *t, const sl_rows16 *s, uint32_t b0, uint32_t b,
+SL_INLINE void add_blocks(const sl_act_tile *t, const sl_rows16 *s, uint32_t b0, uint32_t b,
                           bool both, const __m512 *d, sl_dtype dtype, __m512 *acc) {
     __m512i v[16];
     load_codes(s, b, both, dtype, v);
@@ -98,12 +98,12 @@ SL_INLINE void add_blocks(const sl_int8_tile *t, const sl_rows16 *s, uint32_t b0
     }
 }
 
-SL_INLINE void tile_of(const sl_int8_tile *t, sl_dtype dtype) {
+SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
     const uint32_t all = t->k / 32;
     __m512 acc[SL_TILE_ROWS], d[BLOCKS];
     sl_ask(t->w, SL_MIN(SL_STRIP, t->n_cols) * sl_dtype_row_bytes(dtype, t->k)); /* starts cold */
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += SL_STRIP) {
-        const uint8_t *after = sl_rows_after(t, c0, SL_STRIP);
+        const uint8_t *after = sl_tile_rows_after(t, c0, SL_STRIP);
         for (uint32_t r = 0; r < t->n_rows; r++) acc[r] = _mm512_setzero_ps();
         for (uint32_t b0 = 0; b0 < all; b0 += BLOCKS) {
             const uint32_t n = SL_MIN(BLOCKS, all - b0);
@@ -125,15 +125,15 @@ SL_INLINE void tile_of(const sl_int8_tile *t, sl_dtype dtype) {
     }
 }
 
-static __attribute__((noinline)) void tile_q8_0(const sl_int8_tile *t) {
+static __attribute__((noinline)) void tile_q8_0(const sl_act_tile *t) {
     tile_of(t, SL_Q8_0);
 }
 
-static __attribute__((noinline)) void tile_q4_0(const sl_int8_tile *t) {
+static __attribute__((noinline)) void tile_q4_0(const sl_act_tile *t) {
     tile_of(t, SL_Q4_0);
 }
 
-void sl_avx512_int8_tile_32(const sl_int8_tile *t) {
+void sl_avx512_int8_tile_32(const sl_act_tile *t) {
     if (t->dtype == SL_Q8_0)
         tile_q8_0(t);
     else

@@ -21,7 +21,6 @@
 
 #include <immintrin.h>
 
-#define SL_INLINE static inline __attribute__((always_inline))
 /* Keeps the compiler from loading a value again at each use. */
 #define SL_KEEP(v) __asm__("" : "+v"(v))
 
@@ -29,24 +28,15 @@
 #define SL_STRIPS 2u  /* side by side in a register tile */
 #define SL_FEW    3u  /* rows of blocks of 256 whose weights are not turned for good */
 
-/* The weight rows of a strip; past the tile the last row again. */
+/* The weight rows of a strip. */
 typedef struct sl_rows16 {
     const uint8_t *row[SL_STRIP];
 } sl_rows16;
 
-SL_INLINE sl_rows16 sl_rows_at(const sl_int8_tile *t, uint32_t c0, uint32_t k0) {
+SL_INLINE sl_rows16 sl_rows_at(const sl_act_tile *t, uint32_t c0, uint32_t k0) {
     sl_rows16 s;
-    size_t row_bytes = sl_dtype_row_bytes(t->dtype, t->k), at = sl_dtype_row_bytes(t->dtype, k0);
-    for (uint32_t c = 0; c < SL_STRIP; c++)
-        s.row[c] = (const uint8_t *)t->w + SL_MIN(c0 + c, t->n_cols - 1) * row_bytes + at;
+    for (uint32_t c = 0; c < SL_STRIP; c++) s.row[c] = sl_tile_row(t, c0 + c, k0);
     return s;
-}
-
-/* The weight rows that come after c0 .. c0 + cols - 1: of this tile or of the next; else those
- * behind it, which is harmless. */
-SL_INLINE const uint8_t *sl_rows_after(const sl_int8_tile *t, uint32_t c0, uint32_t cols) {
-    if (c0 + cols >= t->n_cols && t->next) return t->next;
-    return (const uint8_t *)t->w + (c0 + cols) * sl_dtype_row_bytes(t->dtype, t->k);
 }
 
 /* Asks for `bytes` of weights from `p` on, in the order of memory. */
@@ -140,7 +130,7 @@ SL_INLINE void sl_store_some(float *y, __m512 v, uint32_t n) {
     _mm512_mask_storeu_ps(y, (__mmask16)((1u << n) - 1), v);
 }
 
-void sl_avx512_int8_tile_32(const sl_int8_tile *t);  /* Q8_0, Q4_0 */
-void sl_avx512_int8_tile_256(const sl_int8_tile *t); /* Q4_K, Q5_K, Q6_K */
+void sl_avx512_int8_tile_32(const sl_act_tile *t);  /* Q8_0, Q4_0 */
+void sl_avx512_int8_tile_256(const sl_act_tile *t); /* Q4_K, Q5_K, Q6_K */
 
 #endif

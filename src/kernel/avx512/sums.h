@@ -2,7 +2,7 @@
  * simd/vec.h. */
 /* The trees of four rows with four columns, a[row * 4 + column]: a row's four sums in each quarter.
  */
-SIMD_INLINE v16 trees(const v16 *a) {
+SL_INLINE v16 trees(const v16 *a) {
     v16 four[4];
 #pragma GCC unroll 4
     for (uint32_t c = 0; c < 4; c++) {

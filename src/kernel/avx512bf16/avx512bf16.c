@@ -13,17 +13,17 @@
 #define MAX_C 6u
 #define FEW_C 4u
 
-SIMD_INLINE __m512bh load(const uint8_t *p) {
+SL_INLINE __m512bh load(const uint8_t *p) {
     return (__m512bh)_mm512_loadu_si512(p);
 }
 
 /* The first n values, zeros behind them. */
-SIMD_INLINE __m512bh load_end(const uint8_t *p, uint32_t n) {
+SL_INLINE __m512bh load_end(const uint8_t *p, uint32_t n) {
     return (__m512bh)_mm512_maskz_loadu_epi16((__mmask32)((1ull << n) - 1), p);
 }
 
 /* Up to four columns of acc [R][C] from c0 on: quarter r of the result is row r's sums. */
-SIMD_INLINE __m512 sums(const __m512 *acc, const uint32_t R, const uint32_t C, const uint32_t c0) {
+SL_INLINE __m512 sums(const __m512 *acc, const uint32_t R, const uint32_t C, const uint32_t c0) {
     __m512 a[16];
 #pragma GCC unroll 16
     for (uint32_t i = 0; i < 16; i++)
@@ -31,8 +31,8 @@ SIMD_INLINE __m512 sums(const __m512 *acc, const uint32_t R, const uint32_t C, c
     return trees(a);
 }
 
-SIMD_INLINE void store(const sl_bf16_tile *t, uint32_t r0, uint32_t c0, const __m512 *acc,
-                       const uint32_t R, const uint32_t C) {
+SL_INLINE void store(const sl_act_tile *t, uint32_t r0, uint32_t c0, const __m512 *acc,
+                     const uint32_t R, const uint32_t C) {
 #pragma GCC unroll 2
     for (uint32_t c = 0; c < C; c += 4) {
         const __mmask8 kept = (__mmask8)((1u << SL_MIN(4, C - c)) - 1);
@@ -56,9 +56,8 @@ typedef struct hints {
 } hints;
 
 /* R rows from r0 on against C weight rows at w. */
-SIMD_INLINE void run(const sl_bf16_tile *t, uint32_t r0, uint32_t c0, const uint8_t *w,
-                     const uint8_t *ahead, const uint32_t lines, const uint32_t R,
-                     const uint32_t C) {
+SL_INLINE void run(const sl_act_tile *t, uint32_t r0, uint32_t c0, const uint8_t *w,
+                   const uint8_t *ahead, const uint32_t lines, const uint32_t R, const uint32_t C) {
     const size_t stride = (size_t)t->k * sizeof(uint16_t), whole = stride / 64 * 64;
     const uint8_t *x[MAX_R];
     __m512 acc[MAX_R * MAX_C];
@@ -92,8 +91,8 @@ SIMD_INLINE void run(const sl_bf16_tile *t, uint32_t r0, uint32_t c0, const uint
     store(t, r0, c0, acc, R, C);
 }
 
-SIMD_INLINE void run_hinted(const sl_bf16_tile *t, uint32_t r0, uint32_t c0, const uint8_t *w,
-                            const hints *h, const uint32_t R) {
+SL_INLINE void run_hinted(const sl_act_tile *t, uint32_t r0, uint32_t c0, const uint8_t *w,
+                          const hints *h, const uint32_t R) {
     if (h->lines == 3) run(t, r0, c0, w, h->at, 3, R, MAX_C);
     if (h->lines == 2) run(t, r0, c0, w, h->at, 2, R, MAX_C);
     if (h->lines == 1) run(t, r0, c0, w, h->at, 1, R, MAX_C);
@@ -101,7 +100,7 @@ SIMD_INLINE void run_hinted(const sl_bf16_tile *t, uint32_t r0, uint32_t c0, con
 }
 
 /* All rows against MAX_C weight rows. */
-static void run_rows(const sl_bf16_tile *t, uint32_t c0, const uint8_t *w, const uint8_t *next) {
+static void run_rows(const sl_act_tile *t, uint32_t c0, const uint8_t *w, const uint8_t *next) {
     const uint32_t groups = (t->n_rows + MAX_R - 1) / MAX_R;
     hints h = {.at = next};
     for (uint32_t g = 0; g < groups; g++) {
@@ -117,7 +116,7 @@ static void run_rows(const sl_bf16_tile *t, uint32_t c0, const uint8_t *w, const
 
 /* R rows, all there are, against FEW_C weight rows at a time: more of them, each 4 KB from the
  * next, would drive what was asked for out of L1 again. */
-SIMD_INLINE uint32_t run_few(const sl_bf16_tile *t, const uint32_t R) {
+SL_INLINE uint32_t run_few(const sl_act_tile *t, const uint32_t R) {
     const size_t group = FEW_C * t->k * sizeof(uint16_t);
     const uint8_t *w = t->w;
     uint32_t c = 0;
@@ -129,14 +128,14 @@ SIMD_INLINE uint32_t run_few(const sl_bf16_tile *t, const uint32_t R) {
 }
 
 /* All rows against C weight rows from c0 on, where nothing is asked for. */
-SIMD_INLINE void run_rest(const sl_bf16_tile *t, uint32_t c0, const uint32_t C) {
+SL_INLINE void run_rest(const sl_act_tile *t, uint32_t c0, const uint32_t C) {
     const uint8_t *w = (const uint8_t *)t->w + (size_t)c0 * t->k * sizeof(uint16_t);
     uint32_t r = 0;
     for (; r + 4 <= t->n_rows; r += 4) run(t, r, c0, w, w, 0, 4, C);
     for (; r < t->n_rows; r++) run(t, r, c0, w, w, 0, 1, C);
 }
 
-static uint32_t run_many(const sl_bf16_tile *t) {
+static uint32_t run_many(const sl_act_tile *t) {
     const size_t group = MAX_C * t->k * sizeof(uint16_t);
     const uint8_t *w = t->w;
     uint32_t c = 0;
@@ -145,7 +144,7 @@ static uint32_t run_many(const sl_bf16_tile *t) {
     return c;
 }
 
-static void bf16_tile(const sl_bf16_tile *t) {
+static void bf16_tile(const sl_act_tile *t) {
     uint32_t c = 0;
     if (t->n_rows == 0) return;
     if (t->n_rows == 1) c = run_few(t, 1);

@@ -34,7 +34,7 @@ static float pair_dot(const uint8_t *x, const uint8_t *w, uint32_t k) {
     return sl_tree16(s);
 }
 
-void sl_ref_bf16_tile(const sl_bf16_tile *t) {
+void sl_ref_bf16_tile(const sl_act_tile *t) {
     const size_t bytes = sl_dtype_row_bytes(SL_BF16, t->k);
     for (uint32_t r = 0; r < t->n_rows; r++)
         for (uint32_t c = 0; c < t->n_cols; c++)

@@ -74,7 +74,7 @@ static float add_block(sl_dtype t, const uint8_t *b, const int8_t *x, const int1
     return fmaf(-(sl_block_f16(b + 2) * dx), (float)low, acc);
 }
 
-void sl_ref_int8_tile(const sl_int8_tile *t) {
+void sl_ref_int8_tile(const sl_act_tile *t) {
     sl_act_kind kind = sl_act_kind_of(t->dtype);
     size_t row_bytes = sl_dtype_row_bytes(t->dtype, t->k);
     uint32_t block = sl_dtype_block(t->dtype), bytes = sl_dtype_block_bytes(t->dtype);

@@ -2,6 +2,7 @@
 #ifndef SL_KERNEL_SIMD_AVX512_H
 #define SL_KERNEL_SIMD_AVX512_H
 
+#include "kernel/kernel_int.h"
 #include "kernel/scalar.h"
 
 #include <immintrin.h>
@@ -132,27 +133,9 @@ static inline float v_tree(v16 a) {
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 
-/* Sixteen sums of integers, one a weight row. Codes are kept as unsigned bytes, 128 above their
- * value. */
-#define SIMD_CODE_BIAS 128
-typedef __m512i i16x;
-
-static inline i16x i_zero(void) {
-    return _mm512_setzero_si512();
-}
-/* a[c] += w[4c] x[0] + ... + w[4c+3] x[3]. */
-static inline i16x i_dot4(i16x a, const uint8_t *w, const int8_t *x) {
-    int32_t four;
-    memcpy(&four, x, sizeof four);
-    return _mm512_dpbusd_epi32(a, _mm512_loadu_si512(w), _mm512_set1_epi32(four));
-}
-static inline void i_store(int32_t *out, i16x a) {
-    _mm512_storeu_si512(out, a);
-}
-
 /* Always inline: gcc 12 takes a function that only asks for memory for one without effect, and
  * drops its calls. */
-static inline __attribute__((always_inline)) void v_prefetch(const void *p) {
+SL_INLINE void v_prefetch(const void *p) {
     _mm_prefetch((const char *)p, _MM_HINT_T0);
 }
 

@@ -3,8 +3,8 @@
 #include "kernel/ref/ref.h"
 
 /* Chains of R rows and C weight rows to acc; true: some are not sure. */
-SIMD_INLINE bool simd_bf16_run(const sl_bf16_tile *t, uint32_t r0, const uint8_t *w,
-                               const uint32_t R, const uint32_t C, v16 *acc) {
+SL_INLINE bool simd_bf16_run(const sl_act_tile *t, uint32_t r0, const uint8_t *w, const uint32_t R,
+                             const uint32_t C, v16 *acc) {
     const size_t stride = sl_dtype_row_bytes(SL_BF16, t->k), whole = (size_t)t->k / 32 * 64;
     v16 s[SIMD_R * SIMD_C];
     v_doubt doubt = v_sure();
@@ -35,24 +35,23 @@ SIMD_INLINE bool simd_bf16_run(const sl_bf16_tile *t, uint32_t r0, const uint8_t
     return v_doubtful(doubt);
 }
 
-static __attribute__((noinline)) bool simd_bf16_full(const sl_bf16_tile *t, uint32_t r0,
+static __attribute__((noinline)) bool simd_bf16_full(const sl_act_tile *t, uint32_t r0,
                                                      const uint8_t *w, v16 *acc) {
     return simd_bf16_run(t, r0, w, SIMD_R, SIMD_C, acc);
 }
 
-static __attribute__((noinline)) bool simd_bf16_row(const sl_bf16_tile *t, uint32_t r0,
+static __attribute__((noinline)) bool simd_bf16_row(const sl_act_tile *t, uint32_t r0,
                                                     const uint8_t *w, v16 *acc) {
     return simd_bf16_run(t, r0, w, 1, SIMD_C, acc);
 }
 
-static __attribute__((noinline)) bool simd_bf16_one(const sl_bf16_tile *t, uint32_t r0,
+static __attribute__((noinline)) bool simd_bf16_one(const sl_act_tile *t, uint32_t r0,
                                                     const uint8_t *w, v16 *acc) {
     return simd_bf16_run(t, r0, w, 1, 1, acc);
 }
 
 /* R rows from r0 on against C weight rows from c0 on. */
-static void simd_bf16_part(const sl_bf16_tile *t, uint32_t r0, uint32_t c0, uint32_t R,
-                           uint32_t C) {
+static void simd_bf16_part(const sl_act_tile *t, uint32_t r0, uint32_t c0, uint32_t R, uint32_t C) {
     const size_t stride = sl_dtype_row_bytes(SL_BF16, t->k);
     const uint8_t *w = (const uint8_t *)t->w + c0 * stride;
     v16 acc[SIMD_R * SIMD_C];
@@ -63,26 +62,27 @@ static void simd_bf16_part(const sl_bf16_tile *t, uint32_t r0, uint32_t c0, uint
     v_flush_end(was);
     float *y = t->y + (size_t)r0 * t->y_stride + c0;
     if (doubt) {
-        sl_ref_bf16_tile(&(sl_bf16_tile){.w = w,
-                                         .k = t->k,
-                                         .n_cols = C,
-                                         .n_rows = R,
-                                         .y_stride = t->y_stride,
-                                         .x = t->x + r0,
-                                         .y = y});
+        sl_ref_bf16_tile(&(sl_act_tile){.w = w,
+                                        .dtype = SL_BF16,
+                                        .k = t->k,
+                                        .n_cols = C,
+                                        .n_rows = R,
+                                        .y_stride = t->y_stride,
+                                        .x = t->x + r0,
+                                        .y = y});
         return;
     }
     for (uint32_t r = 0; r < R; r++)
         for (uint32_t c = 0; c < C; c++) y[(size_t)r * t->y_stride + c] = v_tree(acc[r * C + c]);
 }
 
-static void simd_bf16_rows(const sl_bf16_tile *t, uint32_t c0, uint32_t C) {
+static void simd_bf16_rows(const sl_act_tile *t, uint32_t c0, uint32_t C) {
     uint32_t r = 0;
     for (; C > 1 && r + SIMD_R <= t->n_rows; r += SIMD_R) simd_bf16_part(t, r, c0, SIMD_R, C);
     for (; r < t->n_rows; r++) simd_bf16_part(t, r, c0, 1, C);
 }
 
-static void simd_bf16_tile(const sl_bf16_tile *t) {
+static void simd_bf16_tile(const sl_act_tile *t) {
     uint32_t c = 0;
     for (; c + SIMD_C <= t->n_cols; c += SIMD_C) simd_bf16_rows(t, c, SIMD_C);
     for (; c < t->n_cols; c++) simd_bf16_rows(t, c, 1);

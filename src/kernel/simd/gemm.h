@@ -7,9 +7,8 @@
 #define SIMD_PIECE 1024u /* values of k that are widened at a time; whole blocks of every type */
 
 /* Chains of R rows of x from value k0 on against C weight rows of `dtype`, n values. */
-SIMD_INLINE void simd_run(const float *const *x, uint32_t k0, const uint8_t *w, size_t w_stride,
-                          uint32_t n, const uint32_t R, const uint32_t C, sl_dtype dtype,
-                          v16 *acc) {
+SL_INLINE void simd_run(const float *const *x, uint32_t k0, const uint8_t *w, size_t w_stride,
+                        uint32_t n, const uint32_t R, const uint32_t C, sl_dtype dtype, v16 *acc) {
     const uint32_t bytes = sl_dtype_bytes(dtype), whole = n / 16 * 16;
     for (uint32_t i = 0; i < whole; i += 16) {
         v16 wv[SIMD_C];
@@ -35,15 +34,15 @@ SIMD_INLINE void simd_run(const float *const *x, uint32_t k0, const uint8_t *w, 
     }
 }
 
-SIMD_INLINE void simd_store_sums(const sl_gemm_tile *t, uint32_t r0, uint32_t c0, const uint32_t R,
-                                 const uint32_t C, const v16 *acc) {
+SL_INLINE void simd_store_sums(const sl_gemm_tile *t, uint32_t r0, uint32_t c0, const uint32_t R,
+                               const uint32_t C, const v16 *acc) {
     for (uint32_t r = 0; r < R; r++)
         for (uint32_t c = 0; c < C; c++)
             t->y[(size_t)(r0 + r) * t->y_stride + c0 + c] = v_tree(acc[r * C + c]);
 }
 
-SIMD_INLINE void simd_plain(const sl_gemm_tile *t, uint32_t r0, uint32_t c0, const uint32_t R,
-                            const uint32_t C, sl_dtype dtype) {
+SL_INLINE void simd_plain(const sl_gemm_tile *t, uint32_t r0, uint32_t c0, const uint32_t R,
+                          const uint32_t C, sl_dtype dtype) {
     const size_t stride = (size_t)t->k * sl_dtype_bytes(dtype);
     const uint8_t *w = (const uint8_t *)t->w + c0 * stride;
     v16 acc[SIMD_R * SIMD_C];
@@ -54,14 +53,14 @@ SIMD_INLINE void simd_plain(const sl_gemm_tile *t, uint32_t r0, uint32_t c0, con
     simd_store_sums(t, r0, c0, R, C, acc);
 }
 
-SIMD_INLINE void simd_plain_rows(const sl_gemm_tile *t, uint32_t r0, const uint32_t R,
-                                 sl_dtype dtype) {
+SL_INLINE void simd_plain_rows(const sl_gemm_tile *t, uint32_t r0, const uint32_t R,
+                               sl_dtype dtype) {
     uint32_t c = 0;
     for (; c + SIMD_C <= t->n_cols; c += SIMD_C) simd_plain(t, r0, c, R, SIMD_C, dtype);
     for (; c < t->n_cols; c++) simd_plain(t, r0, c, R, 1, dtype);
 }
 
-SIMD_INLINE void simd_plain_tile(const sl_gemm_tile *t, sl_dtype dtype) {
+SL_INLINE void simd_plain_tile(const sl_gemm_tile *t, sl_dtype dtype) {
     uint32_t r = 0;
     for (; r + SIMD_R <= t->n_rows; r += SIMD_R) simd_plain_rows(t, r, SIMD_R, dtype);
     for (; r < t->n_rows; r++) simd_plain_rows(t, r, 1, dtype);
@@ -70,8 +69,8 @@ SIMD_INLINE void simd_plain_tile(const sl_gemm_tile *t, sl_dtype dtype) {
 /* ---- weights in blocks: SIMD_C rows are widened a piece at a time for all rows of the tile ----
  */
 
-SIMD_INLINE void simd_wide(const sl_gemm_tile *t, const float *wide, uint32_t r0, uint32_t k0,
-                           uint32_t n, const uint32_t R, const uint32_t C, v16 *chain) {
+SL_INLINE void simd_wide(const sl_gemm_tile *t, const float *wide, uint32_t r0, uint32_t k0,
+                         uint32_t n, const uint32_t R, const uint32_t C, v16 *chain) {
     v16 acc[SIMD_R * SIMD_C];
 #pragma GCC unroll 32
     for (uint32_t i = 0; i < R * C; i++) acc[i] = k0 ? chain[i] : v_set1(0);
@@ -80,7 +79,7 @@ SIMD_INLINE void simd_wide(const sl_gemm_tile *t, const float *wide, uint32_t r0
     for (uint32_t i = 0; i < R * C; i++) chain[i] = acc[i];
 }
 
-SIMD_INLINE void simd_block_columns(const sl_gemm_tile *t, uint32_t c0, const uint32_t C) {
+SL_INLINE void simd_block_columns(const sl_gemm_tile *t, uint32_t c0, const uint32_t C) {
     _Alignas(64) float wide[SIMD_C * SIMD_PIECE];
     _Alignas(64) v16 chain[SL_TILE_ROWS * SIMD_C];
     for (uint32_t k0 = 0; k0 < t->k; k0 += SIMD_PIECE) {

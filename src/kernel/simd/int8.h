@@ -30,7 +30,7 @@ static void simd_scales(sl_dtype t, const uint8_t *b, uint32_t c, simd_group *g)
 }
 
 /* Rows beyond `cols` stay zero. */
-static void simd_fill_group(const sl_int8_tile *t, uint32_t c0, uint32_t cols, uint32_t block,
+static void simd_fill_group(const sl_act_tile *t, uint32_t c0, uint32_t cols, uint32_t block,
                             simd_group *g) {
     const size_t row_bytes = sl_dtype_row_bytes(t->dtype, t->k);
     const uint32_t values = sl_dtype_block(t->dtype);
@@ -46,8 +46,8 @@ static void simd_fill_group(const sl_int8_tile *t, uint32_t c0, uint32_t cols, u
 }
 
 /* Sums of n codes from code i on with those of x; xsum is the sum of the latter. */
-SIMD_INLINE void simd_part(const simd_group *g, const int8_t *x, uint32_t i, const uint32_t n,
-                           int32_t xsum, int32_t sum[SIMD_LANES]) {
+SL_INLINE void simd_part(const simd_group *g, const int8_t *x, uint32_t i, const uint32_t n,
+                         int32_t xsum, int32_t sum[SIMD_LANES]) {
     i16x acc = i_zero();
 #pragma GCC unroll 8
     for (uint32_t j = i; j < i + n; j += 4) acc = i_dot4(acc, g->code[j / 4][0], x + j);
@@ -62,16 +62,16 @@ static inline void simd_chain(float *acc, const float *d, float dx, const int32_
 }
 
 /* Blocks of 32: one scale. */
-SIMD_INLINE void simd_block_32(const simd_group *g, const int8_t *x, float dx, const int16_t *xsum,
-                               float *acc) {
+SL_INLINE void simd_block_32(const simd_group *g, const int8_t *x, float dx, const int16_t *xsum,
+                             float *acc) {
     int32_t sum[SIMD_LANES];
     simd_part(g, x, 0, 32, xsum[0], sum);
     simd_chain(acc, g->d, dx, sum, 1);
 }
 
 /* Blocks of 256: a scale of each `part` values, and minima of 32. */
-SIMD_INLINE void simd_block_256(const simd_group *g, const int8_t *x, float dx, const int16_t *xsum,
-                                const uint32_t part, bool minima, float *acc) {
+SL_INLINE void simd_block_256(const simd_group *g, const int8_t *x, float dx, const int16_t *xsum,
+                              const uint32_t part, bool minima, float *acc) {
     int32_t all[SIMD_LANES] = {0}, low[SIMD_LANES] = {0}, sum[SIMD_LANES];
     for (uint32_t s = 0; s < 256 / part; s++) {
         int32_t of_x = part == 16 ? xsum[s] : xsum[2 * s] + xsum[2 * s + 1];
@@ -83,7 +83,7 @@ SIMD_INLINE void simd_block_256(const simd_group *g, const int8_t *x, float dx, 
     if (minima) simd_chain(acc, g->dmin, dx, low, -1);
 }
 
-static void simd_int8_group(const sl_int8_tile *t, uint32_t c0, uint32_t cols) {
+static void simd_int8_group(const sl_act_tile *t, uint32_t c0, uint32_t cols) {
     const sl_act_kind kind = sl_act_kind_of(t->dtype);
     const uint32_t values = sl_dtype_block(t->dtype);
     _Alignas(64) float acc[SL_TILE_ROWS][SIMD_LANES] = {0};
@@ -107,7 +107,7 @@ static void simd_int8_group(const sl_int8_tile *t, uint32_t c0, uint32_t cols) {
         memcpy(t->y + (size_t)r * t->y_stride + c0, acc[r], cols * sizeof(float));
 }
 
-static void simd_int8_tile(const sl_int8_tile *t) {
+static void simd_int8_tile(const sl_act_tile *t) {
     for (uint32_t c = 0; c < t->n_cols; c += SIMD_LANES)
         simd_int8_group(t, c, SL_MIN(SIMD_LANES, t->n_cols - c));
 }

@@ -6,8 +6,8 @@
 _Static_assert(SIMD_TOKENS == 32, "a page's scores are two values of 16 lanes");
 
 /* o[d] = o[d] * shrink, then one chain over tokens per element; V values of 16 elements. */
-SIMD_INLINE void simd_accumulate(float *o, const float *v, size_t stride, const float *p,
-                                 uint32_t n_tok, float shrink, const uint32_t V) {
+SL_INLINE void simd_accumulate(float *o, const float *v, size_t stride, const float *p,
+                               uint32_t n_tok, float shrink, const uint32_t V) {
     v16 acc[4];
 #pragma GCC unroll 4
     for (uint32_t i = 0; i < V; i++) acc[i] = v_mul(v_load(o + i * 16), v_set1(shrink));

@@ -4,10 +4,8 @@
 #include "kernel/kernel_int.h"
 #include "kernel/loops.h"
 
-#define SIMD_INLINE static inline __attribute__((always_inline))
-
 /* sl_exp_scalar, operation for operation. */
-SIMD_INLINE v16 simd_exp(v16 x) {
+SL_INLINE v16 simd_exp(v16 x) {
     x = v_max(v_set1(SL_EXP_MIN), x);
     x = v_min(v_set1(SL_EXP_MAX), x);
     const v16 shift = v_set1(SL_EXP_SHIFT), one = v_set1(1.0f);
@@ -120,7 +118,7 @@ static inline void simd_rms_to_bf16_row(const float *x, const float *w, float in
     for (; i < to->n; i++) h[i] = sl_bf16_round(x[i] * inv * w[i]);
 }
 
-SIMD_INLINE v16 simd_load(const uint8_t *p, sl_dtype dtype) {
+SL_INLINE v16 simd_load(const uint8_t *p, sl_dtype dtype) {
     if (dtype == SL_F32) return v_load((const float *)(const void *)p);
     return dtype == SL_F16 ? v_load_f16(p) : v_load_bf16(p);
 }
