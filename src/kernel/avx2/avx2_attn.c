@@ -1,7 +1,5 @@
 /* Attention over one page. Products of four queries with three keys, and sums over values for four
- * queries, stay in registers. All the while the next page is asked for, its keys and its values
- * side by side: two streams are read a third faster than one, as the processor's own prefetching
- * sees both. */
+ * queries, stay in registers. */
 #include "kernel/avx2/avx2.h"
 #include "kernel/simd/avx2.h"
 
@@ -9,30 +7,9 @@
 
 #include "kernel/simd/scores.h"
 
-#define TOKENS SL_KV_PAGE_TOKENS
+#include "kernel/simd/attn_hints.h"
+
 #define STRIDE 40u /* floats between two queries' scores: a tile writes up to three too many */
-#define GROUP  4u  /* queries of a tile */
-
-/* Where the next page is asked for, `at` bytes into both streams; functions take NULL to ask for
- * nothing. */
-typedef struct hints {
-    const char *one, *other;
-    size_t at, step; /* 64, or 0: there is nothing more to ask for */
-} hints;
-
-SL_INLINE void ask(hints *h) {
-    _mm_prefetch(h->one + h->at, _MM_HINT_T0);
-    _mm_prefetch(h->other + h->at, _MM_HINT_T0);
-    h->at += h->step;
-}
-
-/* Keys and values of the next page, or both halves of the rows that are both. */
-static hints hints_for(const sl_attn_page *a) {
-    if (!a->next_k) return (hints){(const char *)a->k, (const char *)a->k, 0, 0};
-    const float *half = a->next_k + TOKENS / 2 * (size_t)a->head_dim;
-    const float *other = a->next_v && a->next_v != a->next_k ? a->next_v : half;
-    return (hints){(const char *)a->next_k, (const char *)other, 0, 64};
-}
 
 /* [a0 + a4, a1 + a5, .. | b0 + b4, ..] */
 SL_INLINE __m256 fold(__m256 a, __m256 b) {
@@ -115,7 +92,8 @@ SL_INLINE void products(const float *const *q, const float *k, uint32_t dim, hin
 
 /* Products of Q queries with tokens first .. end - 1, mostly T keys at once. */
 SL_INLINE void scores_of(const sl_attn_page *a, const sl_attn_query *u, uint32_t first,
-                         uint32_t end, float *score, hints *h, const uint32_t Q, const uint32_t T) {
+                         uint32_t end, float *score, hints *h, const uint32_t Q) {
+    const uint32_t T = Q == GROUP ? 3 : 4;
     const size_t dim = a->head_dim;
     const float *q[GROUP];
     uint32_t j = first;
@@ -142,29 +120,6 @@ static float scale_scores(float *s, const sl_attn_query *u, float scale) {
         _mm256_store_ps(s + j, x);
     }
     return v_top((v16){{most, most}});
-}
-
-/* simd_probabilities of all queries: products to probabilities, and what sums shrink by. */
-static void weigh(const sl_attn_page *a, float *score, float *shrink) {
-    _Alignas(32) float top[SL_ATTN_QUERIES] = {0}, was[SL_ATTN_QUERIES] = {0};
-    for (uint32_t i = 0; i < a->n; i++) {
-        const sl_attn_query *u = &a->query[i];
-        if (u->first > u->last) continue;
-        was[i] = u->max;
-        top[i] = scale_scores(score + i * STRIDE, u, a->scale);
-    }
-    v_store(shrink, simd_exp(v_sub(v_load(was), v_load(top))));
-    for (uint32_t i = 0; i < a->n; i++) {
-        sl_attn_query *u = &a->query[i];
-        float *s = score + i * STRIDE;
-        if (u->first > u->last) continue;
-        const v16 x = simd_exp(v_sub(v_load(s), v_set1(top[i])));
-        const v16 y = simd_exp(v_sub(v_load(s + 16), v_set1(top[i])));
-        v_store(s, x);
-        v_store(s + 16, y);
-        u->sum = fmaf(u->sum, shrink[i], v_tree(v_add(x, y)));
-        u->max = top[i];
-    }
 }
 
 /* Elements d .. d + 8 V - 1 of Q queries: o * shrink, then o += p[t] * v[t] for n tokens in their
@@ -218,54 +173,10 @@ SL_INLINE void add_rows(const sl_attn_page *a, const sl_attn_query *u, const flo
         }
 }
 
-/* Values of the tokens that Q queries see: the tokens that all do together, then the others. */
-SL_INLINE void add_group(const sl_attn_page *a, const sl_attn_query *u, const float *score,
-                         const float *shrink, hints *h, const uint32_t Q) {
-    uint32_t first = u->first, last = u->last;
-    bool together = true;
-    for (uint32_t i = 1; i < Q; i++) {
-        together = together && u[i].first == first;
-        last = SL_MIN(last, u[i].last);
-    }
-    together = together && first <= last;
-    if (together) add_rows(a, u, score, shrink, first, last + 1, h, Q);
-    for (uint32_t i = 0; i < Q; i++) {
-        const float s = together ? 1 : shrink[i];
-        const uint32_t from = together ? last + 1 : u[i].first;
-        if (from <= u[i].last)
-            add_rows(a, u + i, score + i * STRIDE, &s, from, u[i].last + 1, h, 1);
-    }
-}
+#include "kernel/simd/attn_groups.h"
 
 void sl_avx2_attn_page(const sl_attn_page *a) {
-    _Alignas(32) float score[SL_ATTN_QUERIES * STRIDE], shrink[SL_ATTN_QUERIES];
-    uint32_t first = TOKENS, end = 0, i = 0;
-    for (; i < a->n; i++) {
-        const sl_attn_query *u = &a->query[i];
-        if (u->first > u->last) continue;
-        first = SL_MIN(first, u->first);
-        end = SL_MAX(end, u->last + 1);
-    }
-    if (first >= end) return;
-    const uint32_t fours = a->n / GROUP * GROUP, pairs = a->n / 2 * 2;
-    const sl_attn_query *u = a->query;
-    hints h = hints_for(a);
-    const size_t step = h.step;
-    /* The first queries ask, the others find the page in a cache. */
-    if (fours) scores_of(a, u, first, end, score, &h, 4, 3), h.step = 0;
-    for (i = GROUP; i < fours; i += GROUP)
-        scores_of(a, u + i, first, end, score + i * STRIDE, NULL, 4, 3);
-    for (i = fours; i < pairs; i += 2, h.step = 0)
-        scores_of(a, u + i, first, end, score + i * STRIDE, &h, 2, 4);
-    if (i < a->n) scores_of(a, u + i, first, end, score + i * STRIDE, &h, 1, 4);
-    weigh(a, score, shrink);
-    h.step = step;
-    if (fours) add_group(a, u, score, shrink, &h, GROUP), h.step = 0;
-    for (i = GROUP; i < fours; i += GROUP)
-        add_group(a, u + i, score + i * STRIDE, shrink + i, NULL, GROUP);
-    for (i = fours; i < pairs; i += 2, h.step = 0)
-        add_group(a, u + i, score + i * STRIDE, shrink + i, &h, 2);
-    if (i < a->n) add_group(a, u + i, score + i * STRIDE, shrink + i, &h, 1);
+    page_by_groups(a);
 }
 
 void sl_avx2_softmax(const float *x, uint32_t n, float *p) {

@@ -1,6 +1,5 @@
 /* Attention over one page: products of up to four queries with four keys, and sums over values for
- * as many, stay in registers. All the while the next page is asked for, its keys and its values
- * side by side and no faster than this one is worked on. */
+ * as many, stay in registers. The next page is asked for no faster than this one is worked on. */
 #include "kernel/avx512/avx512.h"
 #include "kernel/simd/avx512.h"
 
@@ -8,34 +7,14 @@
 
 #include "kernel/avx512/sums.h"
 
-#define TOKENS SL_KV_PAGE_TOKENS
-#define GROUP  4u /* queries of a tile, and keys */
+#include "kernel/simd/attn_hints.h"
+
+#define STRIDE TOKENS
 _Static_assert(TOKENS == 32, "a page's scores are two values of 16 lanes");
-
-/* Where the next page is asked for, `at` bytes into both streams; functions take NULL to ask for
- * nothing. */
-typedef struct hints {
-    const char *one, *other;
-    size_t at, step; /* 64, or 0: there is nothing more to ask for */
-} hints;
-
-SL_INLINE void ask(hints *h) {
-    v_prefetch(h->one + h->at);
-    v_prefetch(h->other + h->at);
-    h->at += h->step;
-}
 
 SL_INLINE void ask_times(hints *h, const uint32_t n) {
 #pragma GCC unroll 4
     for (uint32_t i = 0; i < n; i++) ask(h);
-}
-
-/* Keys and values of the next page, or both halves of the rows that are both. */
-static hints hints_for(const sl_attn_page *a) {
-    if (!a->next_k) return (hints){(const char *)a->k, (const char *)a->k, 0, 0};
-    const float *half = a->next_k + TOKENS / 2 * (size_t)a->head_dim;
-    const float *other = a->next_v && a->next_v != a->next_k ? a->next_v : half;
-    return (hints){(const char *)a->next_k, (const char *)other, 0, 64};
 }
 
 SL_INLINE __mmask16 some(uint32_t n) {
@@ -102,31 +81,13 @@ SL_INLINE v16 scaled(const sl_attn_query *u, const float *s, uint32_t j, float s
                               v_set1(scale));
 }
 
-/* Products to probabilities, +0 for tokens that are not seen, and what sums shrink by. */
-static void weigh(const sl_attn_page *a, float *score, float *shrink) {
-    _Alignas(64) float top[SL_ATTN_QUERIES] = {0}, was[SL_ATTN_QUERIES] = {0};
-    for (uint32_t i = 0; i < a->n; i++) {
-        const sl_attn_query *u = &a->query[i];
-        float *s = score + i * TOKENS;
-        if (u->first > u->last) continue;
-        const v16 x = scaled(u, s, 0, a->scale), y = scaled(u, s, 16, a->scale);
-        was[i] = u->max;
-        top[i] = v_top(v_max(y, v_max(x, v_set1(u->max))));
-        v_store(s, x);
-        v_store(s + 16, y);
-    }
-    v_store(shrink, simd_exp(v_sub(v_load(was), v_load(top))));
-    for (uint32_t i = 0; i < a->n; i++) {
-        sl_attn_query *u = &a->query[i];
-        float *s = score + i * TOKENS;
-        if (u->first > u->last) continue;
-        const v16 x = simd_exp(v_sub(v_load(s), v_set1(top[i])));
-        const v16 y = simd_exp(v_sub(v_load(s + 16), v_set1(top[i])));
-        v_store(s, x);
-        v_store(s + 16, y);
-        u->sum = fmaf(u->sum, shrink[i], v_tree(v_add(x, y)));
-        u->max = top[i];
-    }
+/* Scaled scores of the tokens that a query sees, -inf for others; returns their greatest, or its
+ * maximum so far. */
+SL_INLINE float scale_scores(float *s, const sl_attn_query *u, float scale) {
+    const v16 x = scaled(u, s, 0, scale), y = scaled(u, s, 16, scale);
+    v_store(s, x);
+    v_store(s + 16, y);
+    return v_top(v_max(y, v_max(x, v_set1(u->max))));
 }
 
 /* Elements d .. d + 16 V - 1 of Q queries, of the last sixteen those in `mask`: o * shrink, then
@@ -177,52 +138,8 @@ SL_INLINE void add_rows(const sl_attn_page *a, const sl_attn_query *u, const flo
     if (d < dim) add_strip(u, d, v, step, p, shrink, n, h, some((uint32_t)(dim - d)), Q, 1);
 }
 
-/* Values of the tokens that Q queries see: the tokens that all do together, then the others. */
-SL_INLINE void add_group(const sl_attn_page *a, const sl_attn_query *u, const float *score,
-                         const float *shrink, hints *h, const uint32_t Q) {
-    uint32_t first = u->first, last = u->last;
-    bool together = true;
-    for (uint32_t i = 1; i < Q; i++) {
-        together = together && u[i].first == first;
-        last = SL_MIN(last, u[i].last);
-    }
-    together = together && first <= last;
-    if (together) add_rows(a, u, score, shrink, first, last + 1, h, Q);
-    for (uint32_t i = 0; i < Q; i++) {
-        const float s = together ? 1 : shrink[i];
-        const uint32_t from = together ? last + 1 : u[i].first;
-        if (from <= u[i].last)
-            add_rows(a, u + i, score + i * TOKENS, &s, from, u[i].last + 1, h, 1);
-    }
-}
+#include "kernel/simd/attn_groups.h"
 
 void sl_avx512_attn_page(const sl_attn_page *a) {
-    _Alignas(64) float score[SL_ATTN_QUERIES * TOKENS], shrink[SL_ATTN_QUERIES];
-    uint32_t first = TOKENS, end = 0, i = 0;
-    for (; i < a->n; i++) {
-        const sl_attn_query *u = &a->query[i];
-        if (u->first > u->last) continue;
-        first = SL_MIN(first, u->first);
-        end = SL_MAX(end, u->last + 1);
-    }
-    if (first >= end) return;
-    const uint32_t fours = a->n / GROUP * GROUP, pairs = a->n / 2 * 2;
-    const sl_attn_query *u = a->query;
-    hints h = hints_for(a);
-    const size_t step = h.step;
-    /* The first queries ask, the others find the page in a cache. */
-    if (fours) scores_of(a, u, first, end, score, &h, 4), h.step = 0;
-    for (i = GROUP; i < fours; i += GROUP)
-        scores_of(a, u + i, first, end, score + i * TOKENS, NULL, 4);
-    for (i = fours; i < pairs; i += 2, h.step = 0)
-        scores_of(a, u + i, first, end, score + i * TOKENS, &h, 2);
-    if (i < a->n) scores_of(a, u + i, first, end, score + i * TOKENS, &h, 1);
-    weigh(a, score, shrink);
-    h.step = step;
-    if (fours) add_group(a, u, score, shrink, &h, GROUP), h.step = 0;
-    for (i = GROUP; i < fours; i += GROUP)
-        add_group(a, u + i, score + i * TOKENS, shrink + i, NULL, GROUP);
-    for (i = fours; i < pairs; i += 2, h.step = 0)
-        add_group(a, u + i, score + i * TOKENS, shrink + i, &h, 2);
-    if (i < a->n) add_group(a, u + i, score + i * TOKENS, shrink + i, &h, 1);
+    page_by_groups(a);
 }

@@ -3,6 +3,7 @@
 #ifndef SL_KERNEL_SIMD_AVX2_H
 #define SL_KERNEL_SIMD_AVX2_H
 
+#include "kernel/kernel_int.h"
 #include "kernel/scalar.h"
 
 #include <immintrin.h>
@@ -126,6 +127,11 @@ static inline float v_tree(v16 a) {
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+/* Always inline, as in simd/avx512.h. */
+SL_INLINE void v_prefetch(const void *p) {
+    _mm_prefetch((const char *)p, _MM_HINT_T0);
 }
 
 #endif
