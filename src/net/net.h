@@ -45,7 +45,8 @@ typedef struct sl_net_events {
     /* The connection is authenticated; returning an error refuses it with err's text. */
     sl_status (*on_open)(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *err);
     /* One message in order. payload (NULL when bytes == 0) is the callee's now. An error return is
-     * logged and answered with SL_MSG_ERROR; SL_ERR_PROTOCOL also closes the connection. */
+     * logged and answered with SL_MSG_ERROR; SL_ERR_PROTOCOL and SL_ERR_NOMEM also close the
+     * connection. */
     sl_status (*on_message)(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
                             sl_err *err);
     /* The connection is gone (never opened ones too). Its user pointer is still readable. why is
@@ -159,7 +160,8 @@ sl_status sl_net_set_pump(sl_net *n, sl_err *err) SL_MUST_CHECK;
 sl_status sl_net_connect(sl_net *n, const char *address, void *user, sl_conn **out,
                          sl_err *err) SL_MUST_CHECK;
 /* Never blocks. Takes payload in every case. Fills session, src, incarnation, seq, bytes of the
- * header itself. SL_ERR_PEER_DOWN when the connection is gone, as on_down says in any case. */
+ * header itself. SL_ERR_PEER_DOWN when the connection is gone; SL_ERR_NOMEM ends it. on_down says
+ * so in any case. */
 sl_status sl_net_send(sl_net *n, sl_conn *c, sl_wire_header h, sl_buf *payload);
 /* Sends BYE with a reason and drops the connection; on_down is called with `why` from the next
  * progress. */

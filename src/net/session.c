@@ -63,6 +63,18 @@ void sl_session_heartbeat(sl_conn *c) {
     (void)transmit_bytes(c, SL_MSG_HEARTBEAT, NULL, 0);
 }
 
+static sl_status send_or_hold(sl_conn *c, sl_wire_header h, sl_block *b) {
+    sl_net *n = c->net;
+    if (c->state == SL_CONN_OPEN && !c->untold) return transmit(c, h, b);
+    if (!b && !(b = sl_block_take(&n->pool, 0))) return SL_ERR_NOMEM;
+    h.bytes = (uint32_t)b->buf.len;
+    sl_wire_header_encode(&h, b->header);
+    sl_block_push(&c->held, b);
+    return SL_OK;
+}
+
+/* A message that is lost for want of memory ends its connection, as one that the link loses does:
+ * who waits for the answer hears of that. */
 sl_status sl_session_send(sl_conn *c, sl_wire_header h, sl_buf *payload) {
     sl_net *n = c->net;
     sl_block *b = payload ? sl_block_of(payload) : NULL;
@@ -77,12 +89,9 @@ sl_status sl_session_send(sl_conn *c, sl_wire_header h, sl_buf *payload) {
         sl_block_give(&n->pool, b);
         return st;
     }
-    if (c->state == SL_CONN_OPEN && !c->untold) return transmit(c, h, b);
-    if (!b && !(b = sl_block_take(&n->pool, 0))) return SL_ERR_NOMEM;
-    h.bytes = (uint32_t)b->buf.len;
-    sl_wire_header_encode(&h, b->header);
-    sl_block_push(&c->held, b);
-    return SL_OK;
+    st = send_or_hold(c, h, b);
+    if (st == SL_ERR_NOMEM) sl_session_fail(c, st, "no memory for a message");
+    return st;
 }
 
 static void flush_held(sl_conn *c) {
@@ -340,7 +349,8 @@ static void deliver(sl_conn *c, const sl_wire_header *h, sl_block *b) {
     if (st == SL_OK || c->state == SL_CONN_DOWN) return;
     sl_log(SL_LOG_WARN, "net", "%s from %s: %s", sl_msg_kind_name(h->kind), peer_name(c), err.msg);
     transmit_error(c, err.msg);
-    if (st == SL_ERR_PROTOCOL) sl_session_close(c, st, err.msg);
+    /* One that could not be taken is lost; who sent it has to hear of that. */
+    if (st == SL_ERR_PROTOCOL || st == SL_ERR_NOMEM) sl_session_close(c, st, err.msg);
 }
 
 static void unknown_kind(sl_conn *c, const sl_wire_header *h) {

@@ -1,102 +1,18 @@
-/* When shared experts run: the tasks of one attention worker in an emulated deployment on a virtual
- * clock, where whoever is moved runs all that it can. */
-#include "engine/coord/coord_int.h"
-#include "format/plan_json.h"
-#include "engine/host/host.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
-
-#define FIXTURE  SL_SOURCE_DIR "/tests/golden/qwen2moe-tiny"
-#define REQUESTS 8u
-#define NEW      6u
-#define TURNS    20000u
-
-typedef struct deployment {
-    uint64_t now_us;
-    sl_engine *engine;
-    sl_worker_opts opts[2];
-    sl_worker *worker[2]; /* attention, experts */
-    char address[128];
-    uint32_t tokens, ends;
-} deployment;
-
-static uint64_t now_us(void *ctx) {
-    return ((deployment *)ctx)->now_us;
-}
-
-static void on_event(void *ctx, const sl_request_event *ev) {
-    deployment *d = ctx;
-    d->tokens += ev->n;
-    d->ends += ev->finish != SL_FINISH_NONE;
-}
-
-static void start(deployment *d, sl_schedule schedule, uint32_t lanes, uint32_t chunks,
-                  sl_order order) {
-    sl_err err;
-    sl_model_spec m;
-    sl_engine_opts o = {.model_folder = FIXTURE, .transport = "loop", .spawn = SL_SPAWN_NONE};
-    const sl_clock clock = {now_us, d};
-    *d = (deployment){.now_us = 1};
-    assert_int_equal(sl_model_read_spec(FIXTURE, &m, NULL, &err), SL_OK);
-    assert_int_equal(sl_plan_local(&m, 1, 1, &o.plan, &err), SL_OK);
-    sl_plan_set_schedule(&o.plan, schedule);
-    o.plan.lanes = lanes;
-    o.plan.chunks = chunks;
-    o.plan.order = order;
-    o.plan.threads = 1;
-    o.plan.max_num_seqs = REQUESTS;
-    o.plan.device = (sl_device_spec){.kind = SL_DEVICE_EMULATED, .time_scale = 1};
-    if (sl_engine_create_stepped(&o, clock, &d->engine, &err) != SL_OK) fail_msg("%s", err.msg);
-    snprintf(d->address, sizeof d->address, "%s", sl_net_address(d->engine->net));
-    for (uint32_t i = 0; i < 2; i++) {
-        d->opts[i] = (sl_worker_opts){.coordinator = d->address,
-                                      .transport = "loop",
-                                      .hub = d->engine->hub,
-                                      .secret = d->engine->o.secret,
-                                      .wanted = i,
-                                      .clock = clock};
-        if (sl_worker_create(&d->opts[i], &d->worker[i], &err) != SL_OK) fail_msg("%s", err.msg);
-    }
-    sl_plan_free(&o.plan);
-}
-
-static void turn(deployment *d) {
-    d->now_us += 50;
-    sl_engine_step(d->engine);
-    for (uint32_t i = 0; i < 2; i++)
-        for (uint32_t n = 0; n < 1000 && sl_worker_step(d->worker[i]); n++) continue;
-}
+/* When shared experts run: the tasks of one attention worker in an emulated deployment. */
+#include "engine_steps.h"
 
 /* All requests are there before any worker moves, so lanes begin together. */
 static void run(deployment *d) {
     sl_err err;
     uint64_t id;
-    const uint32_t prompt[] = {7};
-    for (uint32_t i = 0; i < TURNS && !d->engine->serving; i++) turn(d);
-    assert_true(d->engine->serving);
+    await_service(d);
     assert_int_equal(sl_trace_create(1 << 16, &d->worker[0]->trace, &err), SL_OK);
-    const sl_request_params p = {.prompt = prompt,
-                                 .n_prompt = 1,
-                                 .max_tokens = NEW,
-                                 .sampling = {.top_p = 1},
-                                 .ignore_eos = true,
-                                 .on_event = on_event,
-                                 .ctx = d};
+    const sl_request_params p = request_of(d);
     for (uint32_t i = 0; i < REQUESTS; i++)
         assert_int_equal(sl_engine_submit(d->engine, &p, &id, &err), SL_OK);
     for (uint32_t i = 0; i < TURNS && d->ends < REQUESTS; i++) turn(d);
     assert_int_equal(d->ends, REQUESTS);
     assert_int_equal(d->tokens, REQUESTS * NEW);
-}
-
-static void stop(deployment *d) {
-    for (uint32_t i = 0; i < 2; i++) sl_worker_free(d->worker[i], true);
-    sl_engine_free(d->engine);
 }
 
 /* The trace of the attention worker as text: "A" router and dispatch, "S" shared, "M" merge, each
@@ -122,7 +38,7 @@ static void check(sl_schedule schedule, uint32_t lanes, sl_order order, const ch
     static char got[1 << 14], want[1 << 14];
     deployment d;
     size_t at = 0;
-    start(&d, schedule, lanes, schedule == SL_SCHED_FINDEP ? 2 : 1, order);
+    start(&d, 1, schedule, lanes, schedule == SL_SCHED_FINDEP ? 2 : 1, order);
     run(&d);
     for (uint32_t i = 0; i < NEW; i++)
         at += (size_t)snprintf(want + at, sizeof want - at, "%s", step);

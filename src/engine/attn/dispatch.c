@@ -105,9 +105,11 @@ static bool carries_set(const sl_lane *lane) {
     return sl_member_needs_set(&lane->member, moe, lane->n_left);
 }
 
+/* Nobody would answer what was not sent. */
 static void give_up(sl_lane *lane, sl_status st) {
-    sl_log(SL_LOG_WARN, "lane", "dispatch: %s", sl_status_text(st));
+    sl_worker *w = lane->attn->w;
     sl_outgoing_drop(&lane->pass);
+    sl_worker_stop(w, sl_fail(&w->stop_err, st, "messages of %u rows", lane->pass.n));
 }
 
 /* The next chunk goes to the device. */

@@ -9,7 +9,7 @@
 
 static void send_logits(sl_pass *p, const sl_slot *s, uint32_t first_pos, uint32_t n) {
     sl_attn *a = p->attn;
-    sl_buf *b = sl_net_buf_take(a->w->net, sl_wire_logits_bytes(n, a->m->vocab));
+    sl_buf *b = sl_worker_buf(a->w, sl_wire_logits_bytes(n, a->m->vocab));
     if (!b) return;
     float *data = sl_wire_logits_layout(b->data, s->request, first_pos);
     memcpy(data, a->logits, (size_t)n * a->m->vocab * sizeof *data);

@@ -1,7 +1,6 @@
 /* Requests at their slots: what the coordinator hears of them, and how they end. */
 #include "engine/attn/attn_int.h"
 
-#include "base/log.h"
 
 #include <string.h>
 
@@ -9,12 +8,8 @@
 
 void sl_attn_flush(sl_attn *a) {
     if (a->n_out == 0) return;
-    sl_buf *b = sl_net_buf_take(a->w->net, sl_wire_tokens_bytes(a->n_out, a->n_pairs));
-    if (!b) {
-        sl_log(SL_LOG_ERROR, "attn", "out of memory for %u tokens", a->n_out);
-        sl_worker_stop(a->w, sl_fail(&a->w->stop_err, SL_ERR_NOMEM, "message of tokens"));
-        return;
-    }
+    sl_buf *b = sl_worker_buf(a->w, sl_wire_tokens_bytes(a->n_out, a->n_pairs));
+    if (!b) return;
     sl_wire_tokens_encode(a->out, a->n_out, a->pairs, a->n_pairs, b->data);
     sl_wire_header h = {.kind = SL_MSG_TOKENS, .rows = a->n_out};
     sl_worker_send(a->w, SL_NO_WORKER, h, b); /* a lost coordinator ends the worker */

@@ -6,11 +6,15 @@
 
 #include <stdio.h>
 
-/* Tells its worker about a request. A lost worker is reported by on_down. */
+/* Tells its worker about a request. A lost worker is reported by on_down; one that cannot be told for
+ * want of memory is lost, too: it would wait for a page that the books say it has. */
 static void send_pair(sl_engine *e, const sl_request *r, uint32_t worker, uint16_t kind,
                       uint64_t value) {
     sl_buf *b = sl_net_buf_take(e->net, sizeof(sl_wire_pair));
-    if (!b) return; /* it ends later by itself, or parks: the books still have it right */
+    if (!b) {
+        sl_net_close(e->net, e->worker[worker].conn, SL_ERR_NOMEM, "no memory for a message");
+        return;
+    }
     const sl_wire_pair pair = {.request = r->id, .value = value};
     sl_wire_pairs_encode(&pair, 1, b->data);
     const sl_wire_header h = {.kind = kind, .epoch = e->plan.epoch, .rows = 1};

@@ -59,8 +59,8 @@ static void tell_set(void *ctx, bool open, const sl_idset *to, uint32_t lane, ui
     const sl_wire_header h = {
         .kind = open ? SL_MSG_ROUND_OPEN : SL_MSG_ROUND_SET, .lane = lane, .round = round};
     for (size_t i = 0; i < to->n; i++) {
-        sl_buf *b = sl_net_buf_take(x->w->net, sl_wire_set_bytes((uint32_t)set->n));
-        if (!b) continue;
+        sl_buf *b = sl_worker_buf(x->w, sl_wire_set_bytes((uint32_t)set->n));
+        if (!b) return;
         sl_wire_set_encode(set->ids, (uint32_t)set->n, b->data);
         /* A joiner that died meanwhile is reported by its connection. */
         sl_worker_send(x->w, to->ids[i], h, b);
@@ -69,7 +69,7 @@ static void tell_set(void *ctx, bool open, const sl_idset *to, uint32_t lane, ui
 
 static void tell_dead(void *ctx, uint32_t to, uint32_t member) {
     sl_worker *w = ((barriers *)ctx)->w;
-    sl_buf *b = SL_MUTATION(UNTOLD_DEATH) ? NULL : sl_net_buf_take(w->net, 4);
+    sl_buf *b = SL_MUTATION(UNTOLD_DEATH) ? NULL : sl_worker_buf(w, 4);
     if (!b) return;
     sl_wire_worker_encode(member, b->data);
     sl_wire_header h = {.kind = SL_MSG_MEMBER_DEAD};

@@ -178,6 +178,10 @@ sl_status sl_worker_refuse(const sl_wire_header *h, sl_err *err);
 sl_status sl_worker_check_wave(const sl_worker *w, const sl_wire_header *h, size_t bytes,
                                uint64_t seen, sl_err *err) SL_MUST_CHECK;
 
+/* Room for a message that others wait for. NULL: memory is out, and the worker stops with that, as
+ * nobody would ever answer what was not sent. */
+sl_buf *sl_worker_buf(sl_worker *w, size_t len) SL_MUST_CHECK;
+
 /* Sends to worker `dst` of the plan (itself included) or to the coordinator (SL_NO_WORKER). Fills
  * epoch where there is none. Takes payload. A lost destination is SL_ERR_PEER_DOWN. */
 sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload);

@@ -50,13 +50,25 @@ void sl_inbox_free(sl_inbox *in) {
 
 /* ---- sending ---- */
 
+sl_buf *sl_worker_buf(sl_worker *w, size_t len) {
+    sl_buf *b = sl_net_buf_take(w->net, len);
+    if (!b && !w->stop)
+        sl_worker_stop(w, sl_fail(&w->stop_err, SL_ERR_NOMEM, "message of %zu bytes", len));
+    return b;
+}
+
 static sl_status send_to_itself(sl_worker *w, sl_wire_header h, sl_buf *payload) {
     h.src = w->id;
     h.bytes = payload ? (uint32_t)payload->len : 0;
     sl_err err;
     const sl_inbox_item item = {.own = true, .h = h, .payload = payload, .came_ns = sl_now_ns()};
     sl_status st = sl_inbox_push(&w->inbox, item, &err);
-    if (st != SL_OK) sl_net_buf_give(w->net, payload);
+    if (st == SL_OK) return st;
+    sl_net_buf_give(w->net, payload);
+    if (!w->stop) { /* nobody would ever answer it */
+        w->stop_err = err;
+        sl_worker_stop(w, st);
+    }
     return st;
 }
 

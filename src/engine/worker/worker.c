@@ -306,8 +306,8 @@ static bool is_told_to_stop(const sl_worker *w) {
 
 /* The coordinator hears of it: what it does depends on who is there. */
 static void report_lost(sl_worker *w, uint32_t id) {
-    sl_buf *b = sl_net_buf_take(w->net, SL_WIRE_WORKER_BYTES);
-    if (!b) return; /* it hears of it from others, or of none */
+    sl_buf *b = sl_worker_buf(w, SL_WIRE_WORKER_BYTES);
+    if (!b) return;
     sl_wire_worker_encode(id, b->data);
     const sl_wire_header h = {.kind = SL_MSG_LOST};
     sl_worker_send(w, SL_NO_WORKER, h, b);
