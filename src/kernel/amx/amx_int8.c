@@ -12,6 +12,8 @@
  * nothing is interleaved. */
 #include "kernel/amx/amx.h"
 
+#define LEAST 12u /* rows: half-empty tiles of fewer take longer than the form of AVX-512 */
+
 /* ---- tile registers ---- */
 
 /* Names: macros, as their text becomes part of the instruction. */
@@ -368,7 +370,7 @@ SL_INLINE const uint8_t *strip_after(const sl_act_tile *t, uint32_t c0, uint32_t
 }
 
 SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
-    amx_chains acc[AMX_STRIPS][AMX_GROUPS];
+    _Alignas(64) amx_chains acc[AMX_STRIPS][AMX_GROUPS];
     _Alignas(64) amx_sums sum[AMX_GROUPS];
     amx_strip w;
     amx_rows x;
@@ -416,6 +418,10 @@ static __attribute__((noinline)) void tile_q6_k(const sl_act_tile *t) {
 
 void amx_int8_tile(const sl_act_tile *t) {
     if (t->n_rows == 0 || t->n_cols == 0) return;
+    if (t->n_rows < LEAST) {
+        sl_avx512_int8_tile(t);
+        return;
+    }
     if (t->dtype == SL_Q8_0) tile_q8_0(t);
     if (t->dtype == SL_Q4_0) tile_q4_0(t);
     if (t->dtype == SL_Q4_K) tile_q4_k(t);
