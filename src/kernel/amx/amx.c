@@ -1,4 +1,4 @@
-/* The table of tile products of integers, for eight and more rows of activations, and nothing else:
+/* The table of tile products of integers, for twelve and more rows of activations, and nothing else:
  * its other slots are those of AVX-512. Here: rows on their way in and sums on their way out. */
 #include "kernel/amx/amx.h"
 
