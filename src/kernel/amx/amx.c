@@ -1,5 +1,6 @@
-/* The table of tile products of integers, for twelve and more rows of activations, and nothing else:
- * its other slots are those of AVX-512. Here: rows on their way in and sums on their way out. */
+/* The table of tile products of integers, for twelve and more rows of activations, and nothing
+ * else: its other slots are those of AVX-512. Here: rows on their way in and sums on their way out.
+ */
 #include "kernel/amx/amx.h"
 
 #include "kernel/cpu.h"
@@ -58,11 +59,11 @@ static void take_group(const sl_act_tile *t, uint32_t p, uint32_t g, amx_rows *x
         take_256(&code, &sums, t->dtype, g, x);
 }
 
-void amx_take_rows(const sl_act_tile *t, uint32_t p, amx_rows *x) {
+void sl_amx_take_rows(const sl_act_tile *t, uint32_t p, amx_rows *x) {
     for (uint32_t g = 0; g * AMX_GROUP < t->n_rows; g++) take_group(t, p, g, x);
 }
 
-void amx_store(const sl_act_tile *t, amx_chains *acc, uint32_t c0) {
+void sl_amx_store(const sl_act_tile *t, amx_chains *acc, uint32_t c0) {
     const uint32_t cols = SL_MIN(SL_STRIP, t->n_cols - c0);
     for (uint32_t r0 = 0; r0 < t->n_rows; r0 += AMX_GROUP, acc++) {
         __m512i v[SL_STRIP];
@@ -79,8 +80,8 @@ void amx_store(const sl_act_tile *t, amx_chains *acc, uint32_t c0) {
 const sl_kernels sl_kernels_amx = {.name = "amx",
                                    .supported = sl_cpu_has_amx,
                                    .by_merit = true,
-                                   .int8_tile = {[SL_Q8_0] = MANY(amx_int8_tile),
-                                                 [SL_Q4_0] = MANY(amx_int8_tile),
-                                                 [SL_Q4_K] = MANY(amx_int8_tile),
-                                                 [SL_Q5_K] = MANY(amx_int8_tile),
-                                                 [SL_Q6_K] = MANY(amx_int8_tile)}};
+                                   .int8_tile = {[SL_Q8_0] = MANY(sl_amx_int8_tile),
+                                                 [SL_Q4_0] = MANY(sl_amx_int8_tile),
+                                                 [SL_Q4_K] = MANY(sl_amx_int8_tile),
+                                                 [SL_Q5_K] = MANY(sl_amx_int8_tile),
+                                                 [SL_Q6_K] = MANY(sl_amx_int8_tile)}};

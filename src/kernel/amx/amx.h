@@ -40,11 +40,11 @@ typedef int32_t amx_sums[AMX_PARTS][SL_STRIP][AMX_GROUP];
 typedef float amx_chains[SL_STRIP][AMX_GROUP];
 
 /* Piece p of all rows. */
-void amx_take_rows(const sl_act_tile *t, uint32_t p, amx_rows *x);
+void sl_amx_take_rows(const sl_act_tile *t, uint32_t p, amx_rows *x);
 
 /* The chains of columns c0 .. c0 + 15 to y. */
-void amx_store(const sl_act_tile *t, amx_chains *acc, uint32_t c0);
+void sl_amx_store(const sl_act_tile *t, amx_chains *acc, uint32_t c0);
 
-void amx_int8_tile(const sl_act_tile *t);
+void sl_amx_int8_tile(const sl_act_tile *t);
 
 #endif

@@ -379,7 +379,7 @@ SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
     configure(of_256 ? 64 : 32);
     memset(acc, 0, (t->n_cols + SL_STRIP - 1) / SL_STRIP * sizeof acc[0]);
     for (uint32_t p = 0; p * AMX_PIECE < t->k; p++) {
-        amx_take_rows(t, p, &x);
+        sl_amx_take_rows(t, p, &x);
         for (uint32_t c0 = 0; c0 < t->n_cols; c0 += SL_STRIP) {
             take_strip(t, c0, p, dtype, &w);
             if (of_256)
@@ -393,7 +393,7 @@ SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
         }
     }
     _tile_release();
-    for (uint32_t c0 = 0; c0 < t->n_cols; c0 += SL_STRIP) amx_store(t, acc[c0 / SL_STRIP], c0);
+    for (uint32_t c0 = 0; c0 < t->n_cols; c0 += SL_STRIP) sl_amx_store(t, acc[c0 / SL_STRIP], c0);
 }
 
 static __attribute__((noinline)) void tile_q8_0(const sl_act_tile *t) {
@@ -416,7 +416,7 @@ static __attribute__((noinline)) void tile_q6_k(const sl_act_tile *t) {
     tile_of(t, SL_Q6_K);
 }
 
-void amx_int8_tile(const sl_act_tile *t) {
+void sl_amx_int8_tile(const sl_act_tile *t) {
     if (t->n_rows == 0 || t->n_cols == 0) return;
     if (t->n_rows < LEAST) {
         sl_avx512_int8_tile(t);
