@@ -190,8 +190,11 @@ bool sl_taker_take(sl_taker *t, uint32_t epoch) {
     return true;
 }
 
+/* Where the others took a plan without this worker, and the next one, with it, is given up, theirs
+ * holds; a worker that joins knows none of them. */
 bool sl_taker_go(sl_taker *t, uint32_t epoch) {
-    if (epoch != t->epoch && (!t->joins || epoch == t->next)) return false;
+    const bool left_out = epoch > t->epoch && epoch < t->next;
+    if (epoch != t->epoch && !left_out && (!t->joins || epoch == t->next)) return false;
     t->next = 0;
     t->holds = t->quiet = false;
     return true;

@@ -32,15 +32,32 @@ static void count(sl_drain *d) {
     }
 }
 
-/* Who serves and stays has attention and experts without this one. */
-static bool suffice_without(const sl_drain *d, uint32_t id) {
+/* Nobody is at this place, and nobody is on the way to it: it is lost. */
+static bool is_away(const sl_drain *d, uint32_t id) {
+    sl_roster_state state = d->recover->roster->worker[id].state;
+    return (state == SL_ROSTER_GONE || state == SL_ROSTER_ABSENT) && !d->recover->place[id].coming;
+}
+
+/* Who stays, and serves (`soon`: or will when the plan that comes is taken), has attention and
+ * experts without this one. */
+static bool others_suffice(const sl_drain *d, uint32_t id, bool soon) {
     uint32_t roles = 0;
     for (uint32_t i = 0; i < d->recover->roster->n; i++) {
         const sl_recover_place *p = &d->recover->place[i];
-        if (i != id && p->planned && !p->doomed && !p->dropped && sl_drain_wants(d, i))
+        bool serves = p->planned || (soon && !is_away(d, i));
+        if (i != id && serves && !p->doomed && !p->dropped && sl_drain_wants(d, i))
             roles |= roles_of(d, i);
     }
     return (roles & roles_of(d, id)) == roles_of(d, id);
+}
+
+static bool suffice_without(const sl_drain *d, uint32_t id) {
+    return others_suffice(d, id, false);
+}
+
+/* Nobody waits for this one if it goes now. */
+static bool can_go(const sl_drain *d, uint32_t id) {
+    return d->place[id].alone || suffice_without(d, id);
 }
 
 static void enter(sl_drain *d, uint32_t id, sl_drain_state state, uint64_t due_us) {
@@ -84,12 +101,6 @@ static sl_status unknown(const sl_drain *d, uint32_t id, sl_err *err) {
 
 static const char *role_name(uint32_t roles) {
     return roles == SL_ROLE_ATTENTION ? "attention" : roles == SL_ROLE_EXPERT ? "expert" : "such";
-}
-
-/* Nobody is at this place, and nobody is on the way to it: it is lost. */
-static bool is_away(const sl_drain *d, uint32_t id) {
-    sl_roster_state state = d->recover->roster->worker[id].state;
-    return (state == SL_ROSTER_GONE || state == SL_ROSTER_ABSENT) && !d->recover->place[id].coming;
 }
 
 /* Of a place that nobody leaves yet. */
@@ -150,7 +161,7 @@ sl_status sl_drain_return(sl_drain *d, uint32_t id, uint64_t now_us, sl_err *err
 
 void sl_drain_empty(sl_drain *d, uint32_t id, uint64_t now_us) {
     sl_drain_place *p = &d->place[id];
-    if (p->state != SL_DRAIN_EMPTIES) return;
+    if (p->state != SL_DRAIN_EMPTIES || !can_go(d, id)) return;
     bool hands = (roles_of(d, id) & SL_ROLE_EXPERT) && !p->alone;
     enter(d, id, hands ? SL_DRAIN_HANDS : SL_DRAIN_STOPS, sl_recover_later(now_us, d->o.hand_us));
     sl_recover_release(d->recover, id, now_us);
@@ -193,7 +204,7 @@ static const char *why_stay(const sl_drain *d, uint32_t id, uint64_t now_us) {
     const sl_drain_place *p = &d->place[id];
     bool handed = p->state == SL_DRAIN_HANDS && !d->recover->place[id].planned;
     if (handed) return NULL;
-    if (!p->alone && !suffice_without(d, id)) return "it is the last one of its kind by now";
+    if (!p->alone && !others_suffice(d, id, true)) return "it is the last one of its kind by now";
     if (now_us < p->due_us) return NULL;
     if (p->state == SL_DRAIN_HANDS) return "no plan without it was taken in time";
     return p->said ? "its requests did not give way in time" : NULL;
@@ -227,6 +238,7 @@ static sl_drain_word say_of(sl_drain *d, uint32_t id, uint64_t now_us) {
         enter(d, id, SL_DRAIN_STOPS, now_us);
     if (p->state == SL_DRAIN_STOPS) return stops(d, id, now_us);
     if (p->state != SL_DRAIN_EMPTIES || p->said || now_us < p->due_us) return SL_DRAIN_NOTHING;
+    if (!can_go(d, id)) return SL_DRAIN_NOTHING; /* another one is about to serve again */
     p->said = true;
     p->due_us = sl_recover_later(now_us, d->o.move_us);
     return SL_DRAIN_MOVE;

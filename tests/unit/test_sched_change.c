@@ -308,11 +308,30 @@ static void drawn(void **state) {
     assert_true(taken > 1000 && given_up > 1000);
 }
 
+/* The others took plan 3 without it; plan 4, which is to take it in again, is given up. */
+static void who_was_left_out_hears_of_the_plan_of_the_others(void **state) {
+    (void)state;
+    sl_taker t = {.epoch = 1};
+    assert_false(sl_taker_go(&t, 3)); /* nothing was offered */
+    assert_true(sl_taker_plan(&t, 4));
+    assert_false(sl_taker_go(&t, 4));
+    assert_false(sl_taker_go(&t, 5));
+    assert_false(sl_taker_go(&t, 0));
+    assert_true(sl_taker_go(&t, 3));
+    assert_int_equal(t.epoch, 1);
+    assert_int_equal(t.next, 0);
+    assert_true(sl_taker_plan(&t, 5) && sl_taker_take(&t, 5));
+    assert_int_equal(t.epoch, 5);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_change),       cmocka_unit_test(given_up),
-        cmocka_unit_test(words_in_order), cmocka_unit_test(what_may_differ),
+        cmocka_unit_test(a_change),
+        cmocka_unit_test(given_up),
+        cmocka_unit_test(words_in_order),
+        cmocka_unit_test(what_may_differ),
         cmocka_unit_test(drawn),
+        cmocka_unit_test(who_was_left_out_hears_of_the_plan_of_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
