@@ -7,7 +7,8 @@
 
 #include <math.h>
 
-enum { ROWS = 9, FEW = 3, COLS = 13, K = 512, WIDE = K + 8 };
+/* Two groups of rows for tiles, of which the second is not full. */
+enum { ROWS = 19, FEW = 3, COLS = 13, K = 512, WIDE = K + 8 };
 
 typedef struct results {
     float tile[SL_DTYPES][SL_AMOUNTS][ROWS * COLS];

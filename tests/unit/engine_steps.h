@@ -1,5 +1,5 @@
-/* An emulated deployment on a virtual clock, in one thread:
- * whoever is moved does all that it can. */
+/* An emulated deployment on a virtual clock, in one thread: whoever is moved does all that it can.
+ */
 #ifndef SL_TEST_ENGINE_STEPS_H
 #define SL_TEST_ENGINE_STEPS_H
 

@@ -109,7 +109,8 @@ static bool carries_set(const sl_lane *lane) {
 static void give_up(sl_lane *lane, sl_status st) {
     sl_worker *w = lane->attn->w;
     sl_outgoing_drop(&lane->pass);
-    sl_worker_stop(w, sl_fail(&w->stop_err, st, "messages of %u rows", lane->pass.n));
+    if (!w->stop)
+        sl_worker_stop(w, sl_fail(&w->stop_err, st, "messages of %u rows", lane->pass.n));
 }
 
 /* The next chunk goes to the device. */
@@ -134,7 +135,8 @@ static sl_status send_message(sl_lane *lane, uint32_t i, sl_wire_header h, sl_bu
         return SL_OK;
     }
     sl_status st = sl_worker_send(a->w, id, h, b);
-    return st == SL_ERR_PEER_DOWN ? SL_OK : st; /* which is heard of next */
+    /* Which is heard of next. */
+    return st == SL_ERR_PEER_DOWN || st == SL_ERR_NOMEM ? SL_OK : st;
 }
 
 /* To every expert worker. */

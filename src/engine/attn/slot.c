@@ -1,7 +1,6 @@
 /* Requests at their slots: what the coordinator hears of them, and how they end. */
 #include "engine/attn/attn_int.h"
 
-
 #include <string.h>
 
 /* ---- tokens to the coordinator ---- */

@@ -6,8 +6,8 @@
 
 #include <stdio.h>
 
-/* Tells its worker about a request. A lost worker is reported by on_down; one that cannot be told for
- * want of memory is lost, too: it would wait for a page that the books say it has. */
+/* Tells its worker about a request. A lost worker is reported by on_down; one that cannot be told
+ * for want of memory is lost, too: it would wait for a page that the books say it has. */
 static void send_pair(sl_engine *e, const sl_request *r, uint32_t worker, uint16_t kind,
                       uint64_t value) {
     sl_buf *b = sl_net_buf_take(e->net, sizeof(sl_wire_pair));

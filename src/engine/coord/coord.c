@@ -274,7 +274,8 @@ static void ask_stats(sl_engine *e) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         if (!sl_roster_serves(&e->roster, i) || !e->worker[i].conn) continue;
         const sl_wire_header h = {.kind = SL_MSG_STATS_GET, .epoch = e->plan.epoch};
-        sl_net_send(e->net, e->worker[i].conn, h, NULL);
+        sl_buf *b = sl_net_buf_take(e->net, 0);
+        if (b) sl_net_send(e->net, e->worker[i].conn, h, b); /* else it is asked again soon */
     }
 }
 

@@ -18,7 +18,7 @@ SL_INLINE uint32_t amx_part_at(uint32_t p, sl_dtype dtype) {
 }
 
 /* One piece of all rows of activations: quads of four codes, those of sixteen rows side by side.
- * Rows past the last, and parts past the end of k, are zeros. */
+ * Codes and scales of rows past the last, and of parts past the end of k, are zeros. */
 typedef struct amx_rows {
     _Alignas(64) int8_t quad[AMX_GROUPS][AMX_PIECE / 4][AMX_GROUP][4];
     _Alignas(64) float scale[AMX_PARTS][AMX_GROUPS][AMX_GROUP]; /* blocks of 256: the first */

@@ -1,4 +1,4 @@
-/* Pieces of the integer products, for avx512_int8*.c.
+/* Pieces of the integer products, for avx512_int8*.c and amx/.
  *
  * Sixteen weight rows (columns of the result) make a strip. Turning 16 x 16 words takes four steps
  * of shuffles. After two of them a vector holds 4 columns, and its lane L of 128 bits the quads
