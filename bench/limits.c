@@ -17,14 +17,14 @@
 
 static _Atomic uint64_t keep;
 
-__attribute__((target("avx2,fma"))) static float fma_chains(void) {
+__attribute__((target("avx2,fma"))) static uint64_t fma_chains(void) {
     __m256 a[CHAINS], x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(1e-3f);
     for (int i = 0; i < CHAINS; i++) a[i] = _mm256_set1_ps((float)i);
     for (uint32_t r = 0; r < ROUNDS; r++)
 #pragma GCC unroll 12
         for (int i = 0; i < CHAINS; i++) a[i] = _mm256_fmadd_ps(a[i], x, y);
     for (int i = 1; i < CHAINS; i++) a[0] = _mm256_add_ps(a[0], a[i]);
-    return _mm256_cvtss_f32(a[0]);
+    return (uint64_t)_mm256_cvtss_f32(a[0]);
 }
 
 __attribute__((target("avx2"))) static uint64_t int8_chains(void) {
@@ -42,14 +42,14 @@ __attribute__((target("avx2"))) static uint64_t int8_chains(void) {
     return (uint64_t)_mm256_extract_epi64(a[0], 0);
 }
 
-__attribute__((target("avx512f"))) static float wide_fma_chains(void) {
+__attribute__((target("avx512f"))) static uint64_t wide_fma_chains(void) {
     __m512 a[CHAINS], x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(1e-3f);
     for (int i = 0; i < CHAINS; i++) a[i] = _mm512_set1_ps((float)i);
     for (uint32_t r = 0; r < ROUNDS; r++)
 #pragma GCC unroll 12
         for (int i = 0; i < CHAINS; i++) a[i] = _mm512_fmadd_ps(a[i], x, y);
     for (int i = 1; i < CHAINS; i++) a[0] = _mm512_add_ps(a[0], a[i]);
-    return _mm512_cvtss_f32(a[0]);
+    return (uint64_t)_mm512_cvtss_f32(a[0]);
 }
 
 __attribute__((target("avx512f,avx512vnni"))) static uint64_t vnni_chains(void) {
@@ -102,41 +102,21 @@ __attribute__((target("avx2"))) static uint64_t read_all(const uint8_t *p, size_
     return (uint64_t)_mm256_extract_epi64(a, 0) ^ (uint64_t)_mm256_extract_epi64(a, 2);
 }
 
-static void fma_item(void *ctx, size_t begin, size_t end) {
-    (void)ctx;
-    for (size_t i = begin; i < end; i++) keep += (uint64_t)fma_chains();
-}
-
-static void int8_item(void *ctx, size_t begin, size_t end) {
-    (void)ctx;
-    for (size_t i = begin; i < end; i++) keep += int8_chains();
-}
-
-static void wide_fma_item(void *ctx, size_t begin, size_t end) {
-    (void)ctx;
-    for (size_t i = begin; i < end; i++) keep += (uint64_t)wide_fma_chains();
-}
-
-static void vnni_item(void *ctx, size_t begin, size_t end) {
-    (void)ctx;
-    for (size_t i = begin; i < end; i++) keep += vnni_chains();
-}
-
-static void tile_item(void *ctx, size_t begin, size_t end) {
-    (void)ctx;
-    for (size_t i = begin; i < end; i++) keep += tile_chains();
-}
-
 static void read_item(void *ctx, size_t begin, size_t end) {
     keep += read_all((const uint8_t *)ctx + begin, end - begin);
 }
 
 /* Chains of arithmetic and how many operations one step of a chain is. */
 typedef struct peak {
-    sl_pool_fn run;
+    uint64_t (*chains)(void);
     double ops;
     bool there;
 } peak;
+
+static void peak_item(void *ctx, size_t begin, size_t end) {
+    const peak *p = ctx;
+    for (size_t i = begin; i < end; i++) keep += p->chains();
+}
 
 static uint64_t timed(sl_pool *pool, size_t n, size_t grain, sl_pool_fn fn, void *ctx, bool cpu) {
     uint64_t t = cpu ? sl_thread_cpu_ns() : sl_now_ns();
@@ -150,12 +130,12 @@ static int by_value(const void *a, const void *b) {
 }
 
 /* Operations per ns of the faster kind of chains. */
-static double best_of(sl_pool *pool, const peak *p, size_t n, uint32_t tries, bool cpu_clock) {
+static double best_of(sl_pool *pool, peak *p, size_t n, uint32_t tries, bool cpu_clock) {
     double best = 0;
     for (size_t i = 0; i < n * tries; i++) {
-        const peak *one = &p[i % n];
+        peak *one = &p[i % n];
         if (!one->there) continue;
-        double ns = (double)timed(pool, ITEMS, 1, one->run, NULL, cpu_clock);
+        double ns = (double)timed(pool, ITEMS, 1, peak_item, one, cpu_clock);
         best = SL_MAX(best, (double)ITEMS * ROUNDS * CHAINS * one->ops / ns);
     }
     return best;
@@ -165,9 +145,9 @@ sl_limits sl_limits_measure(sl_pool *pool, const uint8_t *data, size_t bytes, ui
                             bool cpu_clock) {
     const bool wide = __builtin_cpu_supports("avx512f");
     const bool vnni = wide && __builtin_cpu_supports("avx512vnni");
-    const peak fma[] = {{fma_item, 16, true}, {wide_fma_item, 32, wide}};
-    const peak int8[] = {
-        {int8_item, 64, true}, {vnni_item, 128, vnni}, {tile_item, 512, sl_cpu_has_amx()}};
+    peak fma[] = {{fma_chains, 16, true}, {wide_fma_chains, 32, wide}};
+    peak int8[] = {
+        {int8_chains, 64, true}, {vnni_chains, 128, vnni}, {tile_chains, 512, sl_cpu_has_amx()}};
     uint64_t rd[MAX_TRIES];
     SL_ASSERT(tries >= 3 && tries <= MAX_TRIES);
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return (sl_limits){0};

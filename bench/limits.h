@@ -9,7 +9,8 @@
 typedef struct sl_limits {
     double read_gbs, read_median_gbs; /* best and median of all tries */
     double fma_gflops;                /* f32, a multiply and an add are two */
-    double int8_gops; /* of 8 bits, sums in 32 bits in the end: by vpdpbusd or tiles where they are */
+    double
+        int8_gops; /* of 8 bits, sums in 32 bits in the end: by vpdpbusd or tiles where they are */
 } sl_limits;
 
 /* Of the pool's threads together; `data` is read `tries` times (3 to 64), larger than the caches.

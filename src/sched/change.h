@@ -20,7 +20,8 @@
  * says so, and steps in flight are given up: their requests begin them again after GO.
  *
  * Workers that are to join know the plan that holds and take this one like the others; they have
- * nothing to hold.
+ * nothing to hold. So do those that were left out of plans and live: GO of a change that ends
+ * before TAKE names a plan that they never had.
  *
  * A worker that is lost owes nothing any more: the others finish the change. Whether the deployment
  * can go on without it is not decided here.

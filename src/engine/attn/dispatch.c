@@ -109,8 +109,7 @@ static bool carries_set(const sl_lane *lane) {
 static void give_up(sl_lane *lane, sl_status st) {
     sl_worker *w = lane->attn->w;
     sl_outgoing_drop(&lane->pass);
-    if (!w->stop)
-        sl_worker_stop(w, sl_fail(&w->stop_err, st, "messages of %u rows", lane->pass.n));
+    if (!w->stop) sl_worker_stop(w, sl_fail(&w->stop_err, st, "messages of %u rows", lane->pass.n));
 }
 
 /* The next chunk goes to the device. */

@@ -61,7 +61,7 @@ static void ask(sl_engine *e, uint32_t id, uint16_t kind, uint64_t number) {
     if (!e->worker[id].conn) return;
     const sl_wire_header h = {.kind = kind, .epoch = e->plan.epoch, .number = number};
     e->collect->worker[id].asked_ns = sl_now_ns();
-    sl_buf *b = sl_net_buf_take(e->net, 0); /* no memory: as if it did not answer */
+    sl_buf *b = sl_net_buf_take(e->net, 0);               /* no memory: as if it did not answer */
     if (b) sl_net_send(e->net, e->worker[id].conn, h, b); /* a lost worker has no events */
 }
 

@@ -26,37 +26,43 @@ static void take_32(const sl_rows16 *code, const sl_rows16 *scale, uint32_t n, u
     }
 }
 
-/* Codes and sums of a block of 256. */
-static void take_256(const sl_rows16 *code, const sl_rows16 *sums, sl_dtype dtype, uint32_t g,
-                     amx_rows *x) {
+/* Codes of a block of 256. */
+static void take_256(const sl_rows16 *code, sl_dtype dtype, uint32_t g, amx_rows *x) {
     for (uint32_t p = 0; p < AMX_PARTS; p++) {
         __m512i *to = (__m512i *)x->quad[g][amx_part_at(p, dtype) * 8];
         turn_words(code, p * 32, to, 1);
         turn_words(code, p * 32 + 16, to + 4, 1);
     }
-    turn_words(sums, 0, (__m512i *)x->sums[0][g], AMX_GROUPS);
+}
+
+/* What minima are multiplied with: sums of codes of row r0 on. */
+static void take_sums(const sl_act_tile *t, uint32_t p, uint32_t r0, uint32_t rows, amx_rows *x) {
+    sl_rows16 sums;
+    sl_offsets of[AMX_GROUP];
+    for (uint32_t r = 0; r < AMX_GROUP; r++) {
+        sl_offsets_of(t, r0 + SL_MIN(r, rows - 1), p, t->dtype, &of[r]);
+        sums.row[r] = (const uint8_t *)of[r].v;
+    }
+    turn_words(&sums, 0, (__m512i *)x->sums[0][r0 / AMX_GROUP], AMX_GROUPS);
 }
 
 static void take_group(const sl_act_tile *t, uint32_t p, uint32_t g, amx_rows *x) {
     static const uint8_t none[AMX_PIECE];
     const sl_act_kind kind = sl_act_kind_of(t->dtype);
     const uint32_t r0 = g * AMX_GROUP, rows = SL_MIN(AMX_GROUP, t->n_rows - r0);
-    sl_rows16 code, scale, sums;
-    sl_offsets of[AMX_GROUP];
+    sl_rows16 code, scale;
     for (uint32_t r = 0; r < AMX_GROUP; r++) {
         const uint8_t *row = t->x[r0 + SL_MIN(r, rows - 1)];
         const float *first = sl_act_scales(row, t->k) + p * AMX_PIECE / sl_act_block(kind);
         code.row[r] = r < rows ? row + p * AMX_PIECE : none;
         scale.row[r] = r < rows ? (const uint8_t *)first : none;
-        if (kind == SL_ACT_32) continue;
-        sl_offsets_of(t, r0 + SL_MIN(r, rows - 1), p, SL_Q4_K, &of[r]);
-        sums.row[r] = (const uint8_t *)of[r].v;
-        x->scale[0][g][r] = r < rows ? *first : 0;
+        if (kind == SL_ACT_256) x->scale[0][g][r] = r < rows ? *first : 0;
     }
     if (kind == SL_ACT_32)
         take_32(&code, &scale, SL_MIN(AMX_PIECE, t->k - p * AMX_PIECE) / 32, g, x);
     else
-        take_256(&code, &sums, t->dtype, g, x);
+        take_256(&code, t->dtype, g, x);
+    if (t->dtype == SL_Q4_K || t->dtype == SL_Q5_K) take_sums(t, p, r0, rows, x);
 }
 
 void sl_amx_take_rows(const sl_act_tile *t, uint32_t p, amx_rows *x) {

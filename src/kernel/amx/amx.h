@@ -22,7 +22,7 @@ SL_INLINE uint32_t amx_part_at(uint32_t p, sl_dtype dtype) {
 typedef struct amx_rows {
     _Alignas(64) int8_t quad[AMX_GROUPS][AMX_PIECE / 4][AMX_GROUP][4];
     _Alignas(64) float scale[AMX_PARTS][AMX_GROUPS][AMX_GROUP]; /* blocks of 256: the first */
-    _Alignas(64) int32_t sums[4][AMX_GROUPS][AMX_GROUP];        /* pairs as in sl_offsets */
+    _Alignas(64) int32_t sums[4][AMX_GROUPS][AMX_GROUP]; /* Q4_K, Q5_K: pairs of sl_offsets */
 } amx_rows;
 
 /* One piece of sixteen weight rows; parts past the end of k are zeros. */

@@ -396,25 +396,11 @@ SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += SL_STRIP) sl_amx_store(t, acc[c0 / SL_STRIP], c0);
 }
 
-static __attribute__((noinline)) void tile_q8_0(const sl_act_tile *t) {
-    tile_of(t, SL_Q8_0);
-}
-
-static __attribute__((noinline)) void tile_q4_0(const sl_act_tile *t) {
-    tile_of(t, SL_Q4_0);
-}
-
-static __attribute__((noinline)) void tile_q4_k(const sl_act_tile *t) {
-    tile_of(t, SL_Q4_K);
-}
-
-static __attribute__((noinline)) void tile_q5_k(const sl_act_tile *t) {
-    tile_of(t, SL_Q5_K);
-}
-
-static __attribute__((noinline)) void tile_q6_k(const sl_act_tile *t) {
-    tile_of(t, SL_Q6_K);
-}
+SL_TILE_FORM(tile_q8_0, tile_of, SL_Q8_0)
+SL_TILE_FORM(tile_q4_0, tile_of, SL_Q4_0)
+SL_TILE_FORM(tile_q4_k, tile_of, SL_Q4_K)
+SL_TILE_FORM(tile_q5_k, tile_of, SL_Q5_K)
+SL_TILE_FORM(tile_q6_k, tile_of, SL_Q6_K)
 
 void sl_amx_int8_tile(const sl_act_tile *t) {
     if (t->n_rows == 0 || t->n_cols == 0) return;

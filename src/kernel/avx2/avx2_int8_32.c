@@ -368,16 +368,10 @@ SL_INLINE void few_of(const sl_act_tile *t, sl_dtype dtype) {
     }
 }
 
-/* Functions of their own: with all arrays in one frame, they are 2 to 4 % slower. */
-#define FORM(name, of, dtype)                                                                      \
-    static __attribute__((noinline)) void name(const sl_act_tile *t) {                             \
-        of(t, dtype);                                                                              \
-    }
-
-FORM(few_q8_0, few_of, SL_Q8_0)
-FORM(few_q4_0, few_of, SL_Q4_0)
-FORM(strips_q8_0, strips_of, SL_Q8_0)
-FORM(strips_q4_0, strips_of, SL_Q4_0)
+SL_TILE_FORM(few_q8_0, few_of, SL_Q8_0)
+SL_TILE_FORM(few_q4_0, few_of, SL_Q4_0)
+SL_TILE_FORM(strips_q8_0, strips_of, SL_Q8_0)
+SL_TILE_FORM(strips_q4_0, strips_of, SL_Q4_0)
 
 /* Codes of 4 bits need fewer operations once they are in strips, so these pay sooner. */
 void sl_avx2_int8_tile_32(const sl_act_tile *t) {

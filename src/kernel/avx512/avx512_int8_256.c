@@ -379,17 +379,9 @@ SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
         many(t, dtype);
 }
 
-static __attribute__((noinline)) void tile_q4_k(const sl_act_tile *t) {
-    tile_of(t, SL_Q4_K);
-}
-
-static __attribute__((noinline)) void tile_q5_k(const sl_act_tile *t) {
-    tile_of(t, SL_Q5_K);
-}
-
-static __attribute__((noinline)) void tile_q6_k(const sl_act_tile *t) {
-    tile_of(t, SL_Q6_K);
-}
+SL_TILE_FORM(tile_q4_k, tile_of, SL_Q4_K)
+SL_TILE_FORM(tile_q5_k, tile_of, SL_Q5_K)
+SL_TILE_FORM(tile_q6_k, tile_of, SL_Q6_K)
 
 void sl_avx512_int8_tile_256(const sl_act_tile *t) {
     if (t->dtype == SL_Q4_K)

@@ -125,13 +125,8 @@ SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
     }
 }
 
-static __attribute__((noinline)) void tile_q8_0(const sl_act_tile *t) {
-    tile_of(t, SL_Q8_0);
-}
-
-static __attribute__((noinline)) void tile_q4_0(const sl_act_tile *t) {
-    tile_of(t, SL_Q4_0);
-}
+SL_TILE_FORM(tile_q8_0, tile_of, SL_Q8_0)
+SL_TILE_FORM(tile_q4_0, tile_of, SL_Q4_0)
 
 void sl_avx512_int8_tile_32(const sl_act_tile *t) {
     if (t->dtype == SL_Q8_0)
