@@ -3,7 +3,7 @@
 #ifndef SL_SERVE_LOGPROBS_H
 #define SL_SERVE_LOGPROBS_H
 
-#include "model/sampler.h"
+#include "spec/sampling.h"
 #include "text/tokenizer.h"
 #include "serve/reply.h"
 

@@ -3,7 +3,7 @@
 #include "serve/metrics_int.h"
 
 #include "base/mem.h"
-#include "format/plan_json.h"
+#include "spec/schedules.h"
 
 #include <inttypes.h>
 #include <stddef.h>

@@ -6,10 +6,10 @@
 
 #include "format/json.h"
 #include "text/chat.h"
-#include "model/model.h"
+#include "spec/model.h"
+#include "spec/sampling.h"
 #include "serve/reply.h"
 #include "serve/stop.h"
-#include "spec/sampling.h"
 
 #define SL_API_MAX_MESSAGES 4096u
 #define SL_API_MAX_CHOICES  128u                /* prompts times n */
