@@ -24,6 +24,9 @@ KINDS = {
     "silence": "nothing passes between two workers for 0.3 to 4 s; 2 s are taken for a death (tcp)",
     "thin": "the connection of two workers passes 20 KB a second for 1 to 3 s (tcp)",
     "corrupt": "bytes of noise in the connection of two workers, or of a worker and the coordinator (tcp)",
+    "drain": "a worker is told to leave; 0 to 1.5 s later it is wanted again, wherever it has got to, or at the end; at times it is killed meanwhile",
+    "join": "a worker that left before the first request comes",
+    "restart": "a worker is told to restart; at times several at once, or all, one after another",
 }
 
 # Kinds and transports that the engine cannot stand yet -> why. They are drawn only when asked for (--kinds, --transports).
@@ -45,7 +48,7 @@ class Strike:
     worker: int  # of the plan, or COORDINATOR
     at: float | None = None
     after: float = 0.0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of drain and restart: that requests have to end there
     peer: int | None = None  # whose connection with the worker is struck
 
     def __str__(self):
@@ -180,12 +183,37 @@ def draw_kind(rng, kind, attention, experts):
         return [Strike("slow", one, at, seconds=round(rng.uniform(0.5, 2), 1))]
     if kind == "pause":
         return [Strike("stop", COORDINATOR, at, seconds=round(rng.uniform(0.2, 5), 1))]
+    if kind == "drain":
+        grace = rng.choice([0, 0.2, 2.0])
+        between = [Strike("kill", one, after=round(rng.uniform(0, 0.3), 2))] if rng.random() < 0.25 else []
+        back = [Strike("join", one, after=round(rng.uniform(0, 1.5), 2))] if rng.random() < 0.8 else []
+        return [Strike("drain", one, at, seconds=grace), *between, *back]
+    if kind == "join":
+        return [Strike("drain", one, 0.0), Strike("join", one, at)]
+    if kind == "restart":
+        grace, how_many = rng.choice([0, 0.2]), rng.random()
+        if how_many < 0.4:
+            return [Strike("roll", one, at, seconds=grace)]
+        some = rng.sample(range(n_workers), rng.randint(1, n_workers)) if how_many < 0.7 else [one]
+        return [Strike("restart", w, at, seconds=grace) for w in some]
     if kind in TCP:
         among = [c for c in connections(attention, experts) if kind not in RELAYED or COORDINATOR not in c]
         seconds = {"silence": rng.uniform(0.3, 4), "thin": rng.uniform(1, 3)}.get(kind, 0)
         peer, worker = rng.choice(among)
         return [Strike(kind, worker, at, peer=peer, seconds=round(seconds, 1))]
     raise ValueError(f"no kind {kind}; there are {', '.join(KINDS)}")
+
+
+def in_order(faults):
+    """Strikes of all faults by the time at which they are due; what comes `after` one stays behind it."""
+    groups = []
+    for strike in (s for fault in faults for s in fault):
+        if strike.at is None:
+            groups[-1].append(strike)
+        else:
+            groups.append([strike])
+    groups.sort(key=lambda g: g[0].at)
+    return [s for g in groups for s in g]
 
 
 def draw(seed, kinds, transports):
@@ -199,10 +227,9 @@ def draw(seed, kinds, transports):
     requests = [draw_request(rng, vocabulary, exact) for _ in range(rng.randint(8, 20))]
     at_once = rng.randint(3, 8)
     drawn = [rng.choice(kinds) for _ in range(rng.choice([1, 1, 2, 3]))] if kinds else []
-    strikes = [draw_kind(rng, k, attention, experts) for k in drawn]
-    strikes.sort(key=lambda s: s[0].at)
+    strikes = in_order([draw_kind(rng, k, attention, experts) for k in drawn])
     limit = ["--silence-limit", "2"] if "hang" in drawn else []
     if TCP & set(drawn):
         options[options.index("--transport") + 1] = "tcp"
     return Schedule(seed, fixture, options + placement + limit + (["--exact"] if exact else []), popularity, exact,
-                    at_once, requests, drawn, [s for several in strikes for s in several])
+                    at_once, requests, drawn, strikes)

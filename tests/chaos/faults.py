@@ -1,6 +1,9 @@
-"""Strikes the processes of a running server."""
+"""Strikes the processes of a running server, and asks it for workers to leave and come."""
 
 import ctypes
+import dataclasses
+import http.client
+import json
 import os
 import pathlib
 import random
@@ -13,6 +16,8 @@ from draw import COORDINATOR
 
 THIN = 20_000  # bytes a second
 
+ASKED_S = 20  # so long the server may answer that lost workers have to be made good first
+DONE_S = 60  # so long it may take to do what it said it would
 APPEAR_S = 20  # so long a worker that is to be struck may be away: after a few deaths it is started with growing pauses
 
 
@@ -58,13 +63,70 @@ class Progress:
             return not self.ended
 
 
+class Refused(OSError):
+    """What was asked of the server cannot be: why."""
+
+
+class Admin:
+    """What the server does for who has its key. Thread: any."""
+
+    def __init__(self, port, key):
+        self.port, self.key = port, key
+
+    def ask(self, method, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DONE_S)
+        try:
+            connection.request(method, path, json.dumps(body) if body else None, {"Authorization": f"Bearer {self.key}"})
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
+    def workers(self):
+        return self.ask("GET", "/admin/workers")[1]["workers"]
+
+    def is_drained(self, worker):
+        return self.workers()[worker]["state"] == "drained"
+
+    def wish(self, verb, worker, grace=None):
+        """The number of the operation; again and again while it cannot be now."""
+        end = time.monotonic() + ASKED_S
+        while True:
+            status, said = self.ask("POST", f"/admin/workers/{worker}/{verb}", grace is not None and {"timeout": grace} or None)
+            if status == 202:
+                return said["operation"]
+            if said["error"]["code"] != "not_now" or time.monotonic() > end:
+                raise Refused(said["error"]["message"])
+            time.sleep(0.02)
+
+    def await_done(self, worker, number):
+        """Until this operation is over, or a later one has taken its place. It is seen a moment after it was asked for."""
+        end = time.monotonic() + DONE_S
+        while True:
+            operation = self.workers()[worker]["operation"] or {"number": 0}
+            if operation["number"] > number or (operation["number"] == number and operation["done"]):
+                return
+            if time.monotonic() > end:
+                raise AssertionError(f"what was asked of worker {worker} does not end: {operation}")
+            time.sleep(0.02)
+
+    def want_all(self):
+        """Nobody is to be away, and what was asked for is done."""
+        for worker in self.workers():
+            if worker["state"] in ("drained", "draining"):
+                self.wish("join", worker["id"])
+        for worker in self.workers():
+            if worker["operation"]:
+                self.await_done(worker["id"], worker["operation"]["number"])
+
+
 class Striker(threading.Thread):
     """Carries out strikes while streams run. Processes are held by descriptors: another one that gets the same number
     is not struck."""
 
-    def __init__(self, server_pid, strikes, progress, relay=None):
+    def __init__(self, server_pid, strikes, progress, relay=None, admin=None):
         super().__init__(daemon=True)
-        self.server_pid, self.strikes, self.progress, self.relay = server_pid, strikes, progress, relay
+        self.server_pid, self.strikes, self.progress, self.relay, self.admin = server_pid, strikes, progress, relay, admin
         self.struck, self.missed, self.killed, self.ending, self.error = [], [], set(), [], None
 
     def run(self):
@@ -85,6 +147,10 @@ class Striker(threading.Thread):
             thread.join()
 
     def strike(self, strike, given_up=lambda: False):
+        if strike.action in WISHES:
+            self.ending.append(threading.Thread(target=self.wish, args=[strike]))
+            self.ending[-1].start()
+            return
         pid, fd = self.find(strike.worker, given_up)
         if fd is None:
             self.missed.append(f"{strike}: there was no such process")
@@ -100,6 +166,35 @@ class Striker(threading.Thread):
         else:  # a thread that ends it
             self.ending.append(struck)
             struck.start()
+
+    def wish(self, strike):
+        """It may have to wait for its turn, and the next strike does not."""
+        try:
+            WISHES[strike.action](self, strike)
+        except Refused as e:
+            self.missed.append(f"{strike}: {e}")
+        except Exception as e:  # told with the schedule
+            self.error = f"{strike}: {type(e).__name__} {e}"
+
+    def asked(self, strike, verb, grace=None):
+        number = self.admin.wish(verb, strike.worker, grace)
+        self.struck.append((strike, time.monotonic()))
+        return number
+
+    def drain(self, strike):
+        self.asked(strike, "drain", strike.seconds)
+
+    def join_again(self, strike):
+        self.asked(strike, "join")
+
+    def restart(self, strike):
+        self.admin.await_done(strike.worker, self.asked(strike, "restart", strike.seconds))
+
+    def roll(self, strike):
+        """All workers, that one first."""
+        n = len(self.admin.workers())
+        for i in range(n):
+            self.restart(dataclasses.replace(strike, worker=(strike.worker + i) % n))
 
     def silence(self, strike, _pid, fd):
         return self.over_relay(strike, fd, self.relay.hold, self.relay.release)
@@ -142,7 +237,8 @@ class Striker(threading.Thread):
         raise OSError("there was no such connection")
 
     def find(self, worker, given_up):
-        """Number and descriptor of the process that is this worker; waits for one that is being started."""
+        """Number and descriptor of the process that is this worker; waits for one that is being started, none if nobody is
+        wanted there."""
         if worker == COORDINATOR:
             return self.server_pid, os.pidfd_open(self.server_pid)
         end = time.monotonic() + APPEAR_S
@@ -150,6 +246,8 @@ class Striker(threading.Thread):
             pid = workers_of(self.server_pid).get(worker)
             if pid is not None and pid not in self.killed and (fd := open_worker(pid, worker)) is not None:
                 return pid, fd
+            if self.admin and self.admin.is_drained(worker):
+                break
             time.sleep(0.005)
         return None, None
 
@@ -209,3 +307,4 @@ def pidfd_getfd(fd, number):
 
 ACTIONS = {"kill": Striker.kill, "stop": Striker.stop, "slow": Striker.slow, "cut": Striker.cut, "corrupt": Striker.corrupt,
            "silence": Striker.silence, "thin": Striker.thin}
+WISHES = {"drain": Striker.drain, "join": Striker.join_again, "restart": Striker.restart, "roll": Striker.roll}

@@ -132,12 +132,12 @@ def await_whole(port, seconds):
         time.sleep(0.02)
 
 
-def strike_and_compare(result, process, port, wants, relay):
+def strike_and_compare(result, process, port, wants, relay, admin):
     s = result.schedule
     expected = sum(r.cancel_after or w.tokens for r, w in zip(s.requests, wants, strict=True))
     progress = faults.Progress(expected)
     idle = [x for x in s.strikes if x.at is not None and x.at >= 1]
-    striker = faults.Striker(process.pid, [x for x in s.strikes if x not in idle], progress, relay)
+    striker = faults.Striker(process.pid, [x for x in s.strikes if x not in idle], progress, relay, admin)
     striker.start()
     end = time.monotonic() + MORE_S
     answers = streams.ask_all(port, s.requests, "m", s.at_once, progress.came,
@@ -174,20 +174,32 @@ def leave(result, process):
         time.sleep(0.02)
 
 
+def make_key(sluice, folder):
+    key = pathlib.Path(folder) / "admin.key"
+    subprocess.run([sluice, "secret", "-o", key], check=True, stdout=subprocess.DEVNULL)
+    return key
+
+
 def run(schedule, sluice, references):
     """The result of one schedule. Raises nothing: what goes wrong stands in it."""
     result, began, process = Result(schedule), time.monotonic(), None
     relay = Relay(mark=f"chaos-{schedule.seed}") if draw.RELAYED & {s.action for s in schedule.strikes} else None
+    asks = any(s.action in faults.WISHES for s in schedule.strikes)
     with tempfile.TemporaryDirectory() as folder, relay or contextlib.nullcontext():
         try:
             popularity = pathlib.Path(folder) / "popularity.json"
             popularity.write_text(json.dumps({"rows": schedule.popularity}))
             options = [o.replace("POPULARITY", str(popularity)) for o in schedule.options]
+            if asks:
+                options += ["--admin-key-file", str(make_key(sluice, folder))]
             wants = references.answers(schedule)
             process, port, result.log = crowd.start(sluice, GOLDEN / schedule.fixture, options,
                                                     relay and relay.environment)
             files = open_files(process)
-            strike_and_compare(result, process, port, wants, relay)
+            admin = faults.Admin(port, (pathlib.Path(folder) / "admin.key").read_text().strip()) if asks else None
+            strike_and_compare(result, process, port, wants, relay, admin)
+            if asks:
+                admin.want_all()
             quiet = time.monotonic()
             await_whole(port, 5 if result.wrong else WHOLE_S)
             result.whole = time.monotonic() - quiet
