@@ -70,9 +70,9 @@ typedef struct sl_kernels sl_kernels;
  * "neon", or
  * mixes some: TABLE,SLOT=TABLE,... as "avx2,int8_tile=avx512,gemm_tile.bf16.many=avx512", the later
  * word counting. A slot is a kernel (kernels.def), with its case where it has some; a kernel's name
- * alone is all of its slots. NULL or "": sl_kernels_base. A table that is taken by merit is given
- * out only after it gave the bits of ref. NULL when the spec is unknown or cannot run here. Any mix
- * gives the same bits. Lives as long as the process. */
+ * alone is all of its slots. NULL, "" or "base": sl_kernels_base. A table that is taken by merit is
+ * given out only after it gave the bits of ref. NULL when the spec is unknown or cannot run here.
+ * Any mix gives the same bits. Lives as long as the process. */
 const sl_kernels *sl_kernels_select(const char *spec);
 /* The best table that needs no measurement to be taken: avx2, neon or ref. */
 const sl_kernels *sl_kernels_base(void);

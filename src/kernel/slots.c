@@ -234,7 +234,7 @@ static const sl_kernels *mix_of(const uint8_t from[SL_SLOTS]) {
 const sl_kernels *sl_kernels_select(const char *spec) {
     uint8_t from[SL_SLOTS], one;
     once();
-    if (!spec || !spec[0]) return table(base);
+    if (!spec || !spec[0] || strcmp(spec, "base") == 0) return table(base);
     if (known(spec, strlen(spec), &one)) return table(one);
     return parse(spec, from) ? mix_of(from) : NULL;
 }

@@ -21,7 +21,6 @@
 #include "spec/model.h"
 #include "spec/plan.h"
 #include "spec/workload.h"
-#include "trace/trace_file.h"
 
 /* What a lane's step without rows takes. A lane whose requests wait for pages goes from round to
  * round with such steps; if they took no time, none would ever pass at a worker that is all there
@@ -107,8 +106,8 @@ typedef struct sl_sim_result {
 sl_status sl_sim_run(const sl_sim_setup *s, sl_sim_result *out, sl_err *err) SL_MUST_CHECK;
 void sl_sim_result_free(sl_sim_result *r); /* zeroed is fine */
 
-/* The run as a Chrome trace, in the engine's format (docs/tracing.md). */
-sl_status sl_sim_trace_write(const sl_sim_setup *s, const sl_sim_result *r, const char *model,
-                             const char *schedule, FILE *f, sl_err *err) SL_MUST_CHECK;
+/* What a message of the simulation is called, by its kind in SEND and RECV events of traces; NULL:
+ * there is none. */
+const char *sl_sim_message_name(uint16_t kind);
 
 #endif

@@ -1,4 +1,4 @@
-/* What a run gives: percentiles, shares, the laws it has to keep, its trace. */
+/* What a run gives: percentiles, shares, the laws it has to keep, its traces. */
 #include "sim/deployment_int.h"
 
 #include <inttypes.h>
@@ -132,43 +132,8 @@ void sl_sim_result_free(sl_sim_result *r) {
     *r = (sl_sim_result){0};
 }
 
-/* ---- trace ---- */
-
-static const char *message_name(uint16_t kind) {
+const char *sl_sim_message_name(uint16_t kind) {
     static const char *const names[SIM_MSG_KINDS] = {"dispatch", "return", "join", "round open",
                                                      "round set"};
     return kind < SIM_MSG_KINDS ? names[kind] : NULL;
-}
-
-sl_status sl_sim_trace_write(const sl_sim_setup *s, const sl_sim_result *r, const char *model,
-                             const char *schedule, FILE *f, sl_err *err) {
-    static const char *const roles[] = {"", "attention", "expert", "both"};
-    sl_trace_log *log = sl_alloc(r->n_workers, sizeof *log);
-    sl_trace_event **copy = sl_alloc(r->n_workers, sizeof *copy);
-    sl_status st =
-        log && copy ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "trace of %u workers", r->n_workers);
-    for (uint32_t i = 0; st == SL_OK && i < r->n_workers; i++) {
-        uint64_t n = sl_trace_count(r->trace[i]);
-        copy[i] = sl_alloc(n, sizeof **copy);
-        if (!copy[i]) st = sl_fail(err, SL_ERR_NOMEM, "trace of %" PRIu64 " events", n);
-        for (uint64_t j = 0; st == SL_OK && j < n; j++) copy[i][j] = *sl_trace_at(r->trace[i], j);
-        log[i] = (sl_trace_log){.id = i,
-                                .role = roles[r->worker[i].roles & 3],
-                                .events = copy[i],
-                                .n = n,
-                                .dropped = sl_trace_dropped(r->trace[i]),
-                                .same_clock = true};
-    }
-    const sl_trace_about about = {.model = model,
-                                  .schedule = schedule,
-                                  .transport = "simulated links",
-                                  .version = SL_VERSION,
-                                  .lanes = s->plan->lanes,
-                                  .layers = s->model->n_layers,
-                                  .message_name = message_name};
-    if (st == SL_OK) st = sl_trace_file_write(f, &about, log, r->n_workers, err);
-    for (uint32_t i = 0; copy && i < r->n_workers; i++) sl_free(copy[i]);
-    sl_free(copy);
-    sl_free(log);
-    return st;
 }

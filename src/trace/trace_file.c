@@ -237,3 +237,34 @@ sl_status sl_trace_file_write(FILE *f, const sl_trace_about *about, const sl_tra
         return sl_fail(err, SL_ERR_IO, "trace file: %s", strerror(errno));
     return SL_OK;
 }
+
+/* A ring's events in one piece, oldest first; NULL: no memory. Owned by the caller. */
+static sl_trace_event *unrolled(const sl_trace *ring) {
+    const uint64_t n = sl_trace_count(ring);
+    sl_trace_event *e = sl_alloc(n, sizeof *e);
+    for (uint64_t i = 0; e && i < n; i++) e[i] = *sl_trace_at(ring, i);
+    return e;
+}
+
+sl_status sl_trace_rings_write(FILE *f, const sl_trace_about *about, sl_trace *const *ring,
+                               const char *const *role, uint32_t n, sl_err *err) {
+    sl_trace_log *log = sl_alloc(n, sizeof *log);
+    sl_trace_event **events = sl_alloc(n, sizeof *events);
+    bool room = log && events;
+    for (uint32_t i = 0; room && i < n; i++) {
+        events[i] = unrolled(ring[i]);
+        room = events[i] != NULL;
+        log[i] = (sl_trace_log){.id = i,
+                                .role = role[i],
+                                .events = events[i],
+                                .n = sl_trace_count(ring[i]),
+                                .dropped = sl_trace_dropped(ring[i]),
+                                .same_clock = true};
+    }
+    sl_status st = room ? sl_trace_file_write(f, about, log, n, err)
+                        : sl_fail(err, SL_ERR_NOMEM, "trace of %u workers", n);
+    for (uint32_t i = 0; events && i < n; i++) sl_free(events[i]);
+    sl_free(events);
+    sl_free(log);
+    return st;
+}

@@ -42,4 +42,8 @@ uint64_t sl_trace_log_time(const sl_trace_log *log, uint64_t ns);
 sl_status sl_trace_file_write(FILE *f, const sl_trace_about *about, const sl_trace_log *logs,
                               uint32_t n_logs, sl_err *err) SL_MUST_CHECK;
 
+/* The same for workers whose rings are all here and tell one clock: worker i is id i. */
+sl_status sl_trace_rings_write(FILE *f, const sl_trace_about *about, sl_trace *const *ring,
+                               const char *const *role, uint32_t n, sl_err *err) SL_MUST_CHECK;
+
 #endif

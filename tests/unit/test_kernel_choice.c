@@ -72,6 +72,7 @@ static void wrong_names_select_nothing(void **state) {
         "ref,,add=ref", "=",        ","};
     for (size_t i = 0; i < SL_LEN(bad); i++) assert_null(sl_kernels_select(bad[i]));
     assert_ptr_equal(sl_kernels_select(""), sl_kernels_base());
+    assert_ptr_equal(sl_kernels_select("base"), sl_kernels_base());
     assert_ptr_equal(sl_kernels_select("ref"), &sl_kernels_ref);
     assert_string_equal(sl_kernels_name(sl_kernels_select("ref,add=ref")), "ref");
     const sl_kernels *k = sl_kernels_select("ref,gemm_tile.q8_0=ref,int8_tile=ref");

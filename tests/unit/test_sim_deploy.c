@@ -7,6 +7,7 @@
 #include "sanitized.h"
 #include "sim/deployment.h"
 #include "spec/limits.h"
+#include "trace/trace_file.h"
 #include "trace/trace_stats.h"
 
 #include <math.h>
@@ -403,7 +404,15 @@ static void traces_are_the_engines(void **state) {
     sl_err err;
     FILE *f = fdopen(mkstemp(path), "w");
     assert_non_null(f);
-    assert_int_equal(sl_sim_trace_write(&x.s, &r, "model", "pingpong", f, &err), SL_OK);
+    static const char *const role[] = {"attention", "expert", "expert"};
+    const sl_trace_about about = {.model = "model",
+                                  .schedule = "pingpong",
+                                  .transport = "simulated links",
+                                  .version = "1",
+                                  .lanes = x.s.plan->lanes,
+                                  .layers = x.s.model->n_layers,
+                                  .message_name = sl_sim_message_name};
+    assert_int_equal(sl_trace_rings_write(f, &about, r.trace, role, r.n_workers, &err), SL_OK);
     fclose(f);
     sl_trace_stats stats;
     if (sl_trace_stats_read(path, -1, -1, &stats, &err) != SL_OK) fail_msg("%s", err.msg);

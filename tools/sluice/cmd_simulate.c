@@ -7,6 +7,7 @@
 #include "format/stage_run_file.h"
 #include "sim/stages.h"
 #include "simulate.h"
+#include "trace/trace_file.h"
 #include "trace/trace_svg.h"
 
 #include <errno.h>
@@ -130,8 +131,18 @@ static sl_status write_trace(const sl_options *o, const sl_simulation *x, const 
     sl_output out;
     sl_status st = sl_output_open(path, &out, err);
     if (st != SL_OK) return st;
-    st =
-        sl_sim_trace_write(&x->setup, r, o->arg[0], sl_schedule_name(x->plan.schedule), out.f, err);
+    const char **role = sl_alloc(r->n_workers, sizeof *role);
+    for (uint32_t i = 0; role && i < r->n_workers; i++) role[i] = roles[r->worker[i].roles & 3];
+    const sl_trace_about about = {.model = o->arg[0],
+                                  .schedule = sl_schedule_name(x->plan.schedule),
+                                  .transport = "simulated links",
+                                  .version = SL_VERSION,
+                                  .lanes = x->plan.lanes,
+                                  .layers = x->setup.model->n_layers,
+                                  .message_name = sl_sim_message_name};
+    st = role ? sl_trace_rings_write(out.f, &about, r->trace, role, r->n_workers, err)
+              : sl_fail(err, SL_ERR_NOMEM, "trace of %u workers", r->n_workers);
+    sl_free(role);
     return sl_output_end(&out, st, err);
 }
 

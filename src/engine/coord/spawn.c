@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "base/memfd.h"
 #include "base/mutate.h"
-#include "kernel/kernel.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -136,7 +135,7 @@ static sl_status start_process(sl_engine *e, uint32_t id, sl_err *err) {
     if (e->o.sums != SL_NET_SUMS_OFF)
         argv[n++] = "--checksums", argv[n++] = sl_net_sums_name(e->o.sums);
     argv[n++] = "--isa"; /* nobody measures beside the others */
-    argv[n++] = e->isa[0] ? e->isa : sl_kernels_name(sl_kernels_base());
+    argv[n++] = e->isa[0] ? e->isa : "base";
     keep_kv(e, id);
     if (s->kv_fd) argv[n++] = "--kv-fd", argv[n++] = kv_fd;
     SL_ASSERT(n < SL_LEN(argv)); /* NULL ends it */
