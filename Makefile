@@ -41,6 +41,7 @@ deps:
 
 deps-test:
 	@tools/install-deps.sh build test neon
+	@tools/install-deps.sh page || echo "no chromium: the tests of the web page will be skipped"
 
 venv: $(VENV)/ready
 $(VENV)/ready: tests/requirements.txt

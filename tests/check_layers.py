@@ -3,7 +3,7 @@
 the folders of a room that is divided there.
 
 Also: no two pytest files have one name, every file opens with what it owns, no file over 800 lines, no getenv outside the option table, no include of a .c file,
-function names unique over src/ and each called from another file, no circle of files that call each other but those of src/circles.txt, and no macro that evaluates an argument twice (docs/architecture.md says why)."""
+the same for the files of the web page, function names unique over src/ and each called from another file, no circle of files that call each other but those of src/circles.txt, and no macro that evaluates an argument twice (docs/architecture.md says why)."""
 import collections
 import pathlib
 import re
@@ -79,6 +79,19 @@ def check_file(root, path, allowed, definitions, errors):
     if parts[0] == "src" and path.suffix == ".c":
         for name in FUNCTION.findall(text):
             definitions.setdefault(name, []).append(rel)
+
+
+def check_page(root, errors):
+    """The files of the web page are held to the same: none too long, each opens with what it owns."""
+    opens = {".js": "//", ".css": "/*", ".html": "<!doctype html>\n<!--"}
+    for path in sorted((root / "src" / "serve" / "page").iterdir()):
+        rel, text = path.relative_to(root).as_posix(), path.read_text()
+        if text.count("\n") > MAX_LINES:
+            errors.append(f"{rel}: {text.count(chr(10))} lines, limit {MAX_LINES}")
+        if not text.startswith(opens.get(path.suffix, "")):
+            errors.append(f"{rel}: does not open with what it owns")
+        if f'"{path.name}"' not in (root / "src" / "serve" / "page.def").read_text():
+            errors.append(f"{rel}: src/serve/page.def does not name it")
 
 
 def circles(calls):
@@ -165,6 +178,7 @@ def main():
         if len(where) > 1:
             errors.append(f"{name}: defined in {', '.join(where)}")
     check_callers(root, definitions, errors)
+    check_page(root, errors)
     check_test_names(root, errors)
     arrows, n_circles = check_circles(root, definitions, errors)
     print("\n".join(errors) if errors else f"layers: {len(definitions)} public functions, {arrows} calls from file to file, "

@@ -1,12 +1,13 @@
 #!/bin/sh
 # Installs the Debian packages that are missing, of each group named: what building and the demo need (build), what
-# the tests need beside that (test), what compiles for AArch64 and runs it (neon).
-#   tools/install-deps.sh [build|test|neon ...]     none named: build
+# the tests need beside that (test), what compiles for AArch64 and runs it (neon), what shows the web page to its tests (page).
+#   tools/install-deps.sh [build|test|neon|page ...]     none named: build
 set -eu
 build="gcc cmake ninja-build pkg-config libucx-dev libmicrohttpd-dev libjansson-dev libpcre2-dev \
 libsodium-dev libutf8proc-dev libyaml-dev libcmocka-dev python3 python3-venv curl jq ca-certificates"
 test="spin clang libclang-rt-14-dev valgrind iproute2 procps"
 neon="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libcmocka-dev:arm64"
+page="chromium"
 
 packages=""
 foreign=""
@@ -16,7 +17,8 @@ for group; do
     build) packages="$packages $build" ;;
     test) packages="$packages $test" ;;
     neon) packages="$packages $neon" foreign=arm64 ;;
-    *) echo "no group $group of packages; there are build, test and neon" >&2; exit 2 ;;
+    page) packages="$packages $page" ;;
+    *) echo "no group $group of packages; there are build, test, neon and page" >&2; exit 2 ;;
     esac
 done
 

@@ -216,7 +216,7 @@ static enum MHD_Result answer_detokenize(sl_call *call, const char *rest) {
     return sl_work_do(call, call->body.len, read_detokenize, reply_answer);
 }
 
-/* A path that ends in '/' takes what follows it as its argument. */
+/* A path that ends in '/' takes what follows it as its argument, but for "/" itself. */
 static const struct route {
     const char *path;
     bool post;
@@ -231,6 +231,8 @@ static const struct route {
     {"/v1/models/", false, KEY, answer_model},
     {"/tokenize", true, KEY, answer_tokenize},
     {"/detokenize", true, KEY, answer_detokenize},
+    {"/", false, OPEN, sl_page_index},
+    {"/page/", false, OPEN, sl_page_answer},
     {"/health", false, OPEN, answer_health},
     {"/readyz", false, OPEN, answer_ready},
     {"/ping", false, OPEN, answer_health},
@@ -245,7 +247,7 @@ static const struct route {
 static const struct route *find_route(const sl_server *s, const char *path) {
     for (size_t i = 0; i < SL_LEN(routes); i++) {
         size_t n = strlen(routes[i].path);
-        bool prefix = routes[i].path[n - 1] == '/';
+        bool prefix = n > 1 && routes[i].path[n - 1] == '/';
         if (prefix ? !strncmp(path, routes[i].path, n) : !strcmp(path, routes[i].path))
             return routes[i].to == ADMIN && !s->admin_key ? NULL : &routes[i];
     }

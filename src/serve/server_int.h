@@ -340,6 +340,10 @@ enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *met
 enum MHD_Result sl_admin_list(sl_call *call, const char *rest);
 enum MHD_Result sl_admin_wish(sl_call *call, const char *rest);
 
+/* page.c: the web page */
+enum MHD_Result sl_page_index(sl_call *call, const char *rest);
+enum MHD_Result sl_page_answer(sl_call *call, const char *rest);
+
 /* framing.c: requests that are not exactly HTTP/1.1 */
 /* What is wrong with the head of a request, or NULL; *chunked: its body comes in chunks. */
 const char *sl_framing_fault(struct MHD_Connection *c, const char *method, const char *url,

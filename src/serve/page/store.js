@@ -1,0 +1,68 @@
+// Conversations and settings, kept in this browser alone. Where it keeps nothing (private windows), they last
+// as long as the page.
+
+const memory = new Map();
+let database = null;
+
+function promise(request) {
+  return new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+}
+
+export async function openStore() {
+  try {
+    const request = indexedDB.open("sluice", 1);
+    request.onupgradeneeded = () => request.result.createObjectStore("conversations", { keyPath: "id" });
+    database = await promise(request);
+  } catch {
+    database = null;
+  }
+}
+
+const table = (mode) => database.transaction("conversations", mode).objectStore("conversations");
+
+/** All conversations, the latest first. */
+export async function allConversations() {
+  const all = database ? await promise(table("readonly").getAll()) : [...memory.values()];
+  return all.sort((a, b) => b.updated - a.updated);
+}
+
+export async function saveConversation(conversation) {
+  conversation.updated = Date.now();
+  if (database) await promise(table("readwrite").put(structuredClone(conversation)));
+  else memory.set(conversation.id, conversation);
+}
+
+export async function deleteConversation(id) {
+  if (database) await promise(table("readwrite").delete(id));
+  else memory.delete(id);
+}
+
+export function newConversation(system) {
+  const random = crypto.getRandomValues(new Uint32Array(4));
+  const id = [...random].map((n) => n.toString(16).padStart(8, "0")).join("");
+  return { id, title: "", system, messages: [], created: Date.now(), updated: Date.now() };
+}
+
+/** A value of the settings, or what it is without one. */
+export function setting(name, otherwise) {
+  try {
+    return JSON.parse(localStorage.getItem(`sluice.${name}`)) ?? otherwise;
+  } catch {
+    return otherwise;
+  }
+}
+
+export function setSetting(name, value) {
+  localStorage.setItem(`sluice.${name}`, JSON.stringify(value));
+}
+
+/** A conversation as a document to read. */
+export function asMarkdown(conversation) {
+  const parts = [`# ${conversation.title || "Conversation"}`];
+  if (conversation.system) parts.push(`**System**\n\n${conversation.system}`);
+  for (const m of conversation.messages) parts.push(`**${m.role === "user" ? "You" : "Model"}**\n\n${m.content}`);
+  return parts.join("\n\n") + "\n";
+}

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Makes the pictures of the page in docs/img: a real server, a real question, a real answer.
+
+  tests/page/pictures.py [MODEL] [--out docs/img]      MODEL: default models/smollm2-moe, the demo model"""
+import argparse
+import pathlib
+import sys
+import time
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1])]
+from browser import Browser  # noqa: E402
+from served import ROOT, Server  # noqa: E402
+
+QUESTION = "Write three tips for rowing a boat as a list."
+
+
+def ready(browser):
+    browser.wait("document.querySelector('#served')?.textContent")
+
+
+def answered(browser):
+    browser.wait("document.querySelector('.answer:not(.running) .stats')?.textContent.includes('token')", 180)
+
+
+def chat(browser, server, out):
+    browser.open(server.url + "/")
+    ready(browser)
+    browser.js("""localStorage.setItem('sluice.sampling', '{"temperature": 0, "max_tokens": 160}')""")
+    browser.reload()
+    ready(browser)
+    browser.type("#prompt", QUESTION)
+    browser.enter()
+    answered(browser)
+    browser.picture(out / "page-chat.png")
+    browser.size(390, 760)
+    browser.scheme("dark")
+    time.sleep(0.3)
+    browser.click(".answer [aria-label='Token probabilities']")
+    browser.wait("document.querySelector('.tokens')")
+    browser.click(".tokens .token:nth-child(2)")
+    time.sleep(0.3)
+    browser.picture(out / "page-chances-phone.png")
+
+
+def main():
+    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    args.add_argument("model", nargs="?", default=str(ROOT / "models" / "smollm2-moe"))
+    args.add_argument("--out", type=pathlib.Path, default=ROOT / "docs" / "img")
+    args = args.parse_args()
+    server = Server(args.model, "--attention", "1", "--experts", "2", "--exact", "--served-model-name", "smollm2-moe")
+    browser = Browser(1280, 760)
+    try:
+        chat(browser, server, args.out)
+    finally:
+        browser.close()
+        server.stop()
+
+
+if __name__ == "__main__":
+    main()
