@@ -39,7 +39,7 @@ READS = [
     (r"^counts\.", ["tests/counts"]),
     (r"^multi\.", ["tests/golden"]),
     (r"^python\.", ["build/sluice", "build/tests/jinja_driver", "tests/api", "tests/cli", "tests/multi",
-                    "tests/oracle", "tests/page", "tests/soak", "tests/chaos", "tests/long.py", "tests/relay.py", "tests/served.py", "tests/golden", "tools/py", "bench", "docs/grafana",
+                    "tests/oracle", "tests/page", "tests/soak", "tests/chaos", "tests/long.py", "tests/localhub.py", "tests/relay.py", "tests/served.py", "tests/golden", "tools/py", "bench", "docs/grafana",
                     "tests/requirements.txt", "models/smollm2-moe"]),
     (r"^neon$", ["tests/neon.sh", "src/kernel", "src/quant", "src/base", "src/spec", "tests/unit"]),
 ]

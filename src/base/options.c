@@ -275,13 +275,36 @@ const char *sl_options_secret(void) {
     return getenv("SLUICE_SECRET");
 }
 
-bool sl_options_cache_folder(char *out, size_t cap) {
+/* `name` in the folder of this user's caches. */
+static bool cache_folder(const char *name, char *out, size_t cap) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     bool own = cache && cache[0] == '/';
     if (!own && (!home || home[0] != '/')) return false;
-    int n =
-        own ? snprintf(out, cap, "%s/sluice", cache) : snprintf(out, cap, "%s/.cache/sluice", home);
+    int n = own ? snprintf(out, cap, "%s/%s", cache, name)
+                : snprintf(out, cap, "%s/.cache/%s", home, name);
     return n > 0 && (size_t)n < cap;
+}
+
+bool sl_options_cache_folder(char *out, size_t cap) {
+    return cache_folder("sluice", out, cap);
+}
+
+const char *sl_options_hub(sl_hub_variable v) {
+    static const char *const names[] = {
+        [SL_HF_HOME] = "HF_HOME",
+        [SL_HF_HUB_CACHE] = "HF_HUB_CACHE",
+        [SL_HF_ENDPOINT] = "HF_ENDPOINT",
+        [SL_HF_TOKEN] = "HF_TOKEN",
+        [SL_HF_TOKEN_PATH] = "HF_TOKEN_PATH",
+        [SL_HF_HUB_OFFLINE] = "HF_HUB_OFFLINE",
+        [SL_SSL_CERT_FILE] = "SSL_CERT_FILE",
+    };
+    const char *value = getenv(names[v]);
+    return value && value[0] ? value : NULL;
+}
+
+bool sl_options_hub_home(char *out, size_t cap) {
+    return cache_folder("huggingface", out, cap);
 }
 
 const char *sl_options_terminal(void) {

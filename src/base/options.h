@@ -38,6 +38,21 @@ void sl_options_print(char verb, FILE *out);
 const char *sl_options_secret(void);
 /* "sluice" in $XDG_CACHE_HOME or $HOME/.cache; false: neither is an absolute path that fits. */
 bool sl_options_cache_folder(char *out, size_t cap);
+/* Variables of the model hub's own tools, which are obeyed as they do it: HF_HOME, HF_HUB_CACHE,
+ * HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HUB_OFFLINE; and SSL_CERT_FILE. NULL: unset, or empty.
+ */
+typedef enum sl_hub_variable {
+    SL_HF_HOME,
+    SL_HF_HUB_CACHE,
+    SL_HF_ENDPOINT,
+    SL_HF_TOKEN,
+    SL_HF_TOKEN_PATH,
+    SL_HF_HUB_OFFLINE,
+    SL_SSL_CERT_FILE,
+} sl_hub_variable;
+const char *sl_options_hub(sl_hub_variable v);
+/* "huggingface" in $XDG_CACHE_HOME or $HOME/.cache, as sl_options_cache_folder. */
+bool sl_options_hub_home(char *out, size_t cap);
 /* TERM: which terminal this is. NULL: unset. */
 const char *sl_options_terminal(void);
 

@@ -23,7 +23,7 @@ static uint64_t cached_bytes(const uint8_t *at, size_t len, size_t page) {
 
 /* Maps the whole file and reads it; *cached: bytes that were in the cache before, *huge: bytes in
  * large pages after. */
-static sl_status read_mapped(const char *path, sl_warm_fn progress, void *ctx, uint64_t *bytes,
+static sl_status read_mapped(const char *path, sl_progress_fn progress, void *ctx, uint64_t *bytes,
                              uint64_t *cached, uint64_t *huge, sl_err *err) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     sl_map map = {0};
@@ -61,7 +61,7 @@ static sl_status drop_cached(const char *path, sl_err *err) {
     return st;
 }
 
-sl_status sl_warm_file(const char *path, double want, sl_warm_fn progress, void *ctx,
+sl_status sl_warm_file(const char *path, double want, sl_progress_fn progress, void *ctx,
                        sl_warm_report *out, sl_err *err) {
     sl_warm_report r = {0};
     uint64_t cached;

@@ -8,7 +8,7 @@
 #ifndef SL_FORMAT_WARM_H
 #define SL_FORMAT_WARM_H
 
-#include "base/status.h"
+#include "base/progress.h"
 
 #include <stdbool.h>
 
@@ -20,15 +20,12 @@ typedef struct sl_warm_report {
     bool again;           /* dropped from the cache and read once more */
 } sl_warm_report;
 
-/* Called after each piece that was read: bytes of `total` that are there. */
-typedef void (*sl_warm_fn)(void *ctx, uint64_t done, uint64_t total);
-
 /* Reads the file into the cache; when less than `want` (0 to 1) of what can be is in large pages
  * and more than 1 - want of the file was in the cache before, drops it and reads it from the disk
  * again. Pages that other processes have mapped, or that
  * are not on the disk yet, cannot be dropped: the report tells. SL_ERR_NOTFOUND, SL_ERR_IO,
- * SL_ERR_FORMAT as sl_map_open. progress may be NULL. */
-sl_status sl_warm_file(const char *path, double want, sl_warm_fn progress, void *ctx,
+ * SL_ERR_FORMAT as sl_map_open. progress counts bytes, and may be NULL. */
+sl_status sl_warm_file(const char *path, double want, sl_progress_fn progress, void *ctx,
                        sl_warm_report *out, sl_err *err) SL_MUST_CHECK;
 
 #endif

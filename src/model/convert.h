@@ -11,14 +11,15 @@
 #define SL_MODEL_CONVERT_H
 
 #include "base/pool.h"
+#include "base/progress.h"
 #include "base/status.h"
 #include "spec/model.h"
 
 typedef struct sl_convert_options {
-    sl_dtype type; /* one of those that sl_block_encodes knows */
-    bool replace;  /* a file that is there */
-    sl_pool *pool; /* NULL: the caller's thread alone */
-    void (*progress)(void *ctx, uint64_t done, uint64_t total); /* weights; may be NULL */
+    sl_dtype type;           /* one of those that sl_block_encodes knows */
+    bool replace;            /* a file that is there */
+    sl_pool *pool;           /* NULL: the caller's thread alone */
+    sl_progress_fn progress; /* counts weights; may be NULL */
     void *ctx;
 } sl_convert_options;
 

@@ -33,6 +33,7 @@ dictionary() { # the words that the reader of a format knows
     coeffs) sources="$root/src/format/coeffs.c" ;;
     config) sources="$root/src/format/hf_config.c" ;;
     gguf) sources="$root/src/format/gguf_config.c $root/src/format/gguf_attention.c $root/src/text/tokenizer_gguf.c" ;;
+    hub) sources="$root/src/hub/listing.c $root/src/hub/select.c" ;;
     plan) sources="$root/src/format/plan_json.c" ;;
     safetensors) sources="$root/src/format/safetensors.c $root/src/format/safetensors.h" ;;
     tokenizer) sources="$root/src/text/tokenizer_load.c $root/src/text/tokenizer_spm.c" ;;

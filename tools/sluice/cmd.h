@@ -28,6 +28,7 @@ int cmd_profile(const sl_options *o);
 int cmd_simulate(const sl_options *o);
 int cmd_solve(const sl_options *o);
 int cmd_plan(const sl_options *o);
+int cmd_fetch(const sl_options *o);
 int cmd_convert(const sl_options *o);
 int cmd_warm(const sl_options *o);
 int cmd_secret(const sl_options *o);
@@ -149,6 +150,12 @@ void sl_account_print_model(const sl_shape *s);
 /* Parameters, work, bytes, by stage; with kv those of a cache of the shape's type. */
 void sl_account_print(const sl_shape *s, bool kv);
 json_t *sl_account_json(const sl_shape *s); /* new reference; NULL: out of memory */
+
+/* ---- models by name (cmd_fetch.c) ---- */
+
+/* Where the verb's model, or a worker's --model, is no file or folder but has the form ORG/MODEL:
+ * brings what the cache lacks of it and puts its path in the option's place. */
+sl_status sl_model_by_name(char verb, sl_options *o, sl_err *err) SL_MUST_CHECK;
 
 /* ---- HTTP to a running server (http.c) ---- */
 

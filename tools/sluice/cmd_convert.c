@@ -2,26 +2,13 @@
 #include "cmd.h"
 
 #include "base/pool.h"
+#include "base/progress.h"
 #include "model/convert.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
-
-typedef struct bar {
-    bool shown;
-    int percent;
-} bar;
-
-static void progress(void *ctx, uint64_t done, uint64_t total) {
-    bar *b = ctx;
-    int percent = total ? (int)(done * 100 / total) : 100;
-    if (!b->shown || percent == b->percent) return;
-    b->percent = percent;
-    fprintf(stderr, "\r[%-20.*s] %d %%", percent / 5, "####################", percent);
-    if (percent == 100) fprintf(stderr, "\r%40s\r", "");
-}
 
 static sl_status type_of(const char *text, sl_dtype *out, sl_err *err) {
     static const sl_dtype types[] = {SL_F32, SL_F16, SL_BF16, SL_Q8_0, SL_Q4_0, SL_Q4_K, SL_MXFP4};
@@ -36,14 +23,16 @@ static sl_status type_of(const char *text, sl_dtype *out, sl_err *err) {
 
 int cmd_convert(const sl_options *o) {
     sl_err err = {0};
-    bar b = {.shown = !o->json && isatty(STDERR_FILENO), .percent = -1};
-    sl_convert_options options = {.replace = o->force, .progress = progress, .ctx = &b};
+    sl_progress line;
+    sl_convert_options options = {.replace = o->force, .progress = sl_progress_set, .ctx = &line};
     sl_convert_report r = {0};
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     uint32_t threads = o->threads ? o->threads : (uint32_t)SL_MAX(1, SL_MIN(cores, 64));
     sl_status st = type_of(o->type, &options.type, &err);
     if (st == SL_OK) st = sl_pool_create(threads, &options.pool, &err);
+    sl_progress_begin(&line, "convert", SL_PROGRESS_STEPS, !o->json);
     if (st == SL_OK) st = sl_convert(o->arg[0], o->arg[1], &options, &r, &err);
+    sl_progress_end(&line);
     sl_pool_free(options.pool);
     if (st != SL_OK) return sl_cmd_fail("convert", &err);
     if (o->json) {

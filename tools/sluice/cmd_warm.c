@@ -3,20 +3,14 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "format/checkpoint.h"
 #include "format/warm.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define WANTED 0.9 /* share in large pages below which a file is read again */
-
-static void progress(void *ctx, uint64_t done, uint64_t total) {
-    const char *path = ctx;
-    fprintf(stderr, "\r%3d %% of %.60s", (int)(total ? done * 100 / total : 100), path);
-    if (done == total) fprintf(stderr, "\r%80s\r", "");
-}
 
 static void print_json(const sl_warm_report *r, const char *path, bool first) {
     printf("%s{\"file\": ", first ? "" : ", ");
@@ -44,13 +38,16 @@ static void print_text(const sl_warm_report *r, const char *path, double s) {
 /* Where reading a file again brought nothing, it brings the next ones nothing. */
 static sl_status warm_files(const sl_checkpoint *c, bool json, sl_warm_report *report,
                             sl_err *err) {
-    bool show = !json && isatty(STDERR_FILENO);
+    sl_progress line;
     double want = WANTED;
     for (uint32_t i = 0; i < sl_ckpt_files(c); i++) {
         const char *path = sl_ckpt_path(c, i);
         uint64_t start = sl_now_ns();
         sl_warm_report *r = &report[i];
-        sl_status st = sl_warm_file(path, want, show ? progress : NULL, (void *)path, r, err);
+        const char *slash = strrchr(path, '/');
+        sl_progress_begin(&line, slash ? slash + 1 : path, SL_PROGRESS_BYTES, !json);
+        sl_status st = sl_warm_file(path, want, sl_progress_set, &line, r, err);
+        sl_progress_end(&line);
         if (st != SL_OK) return st;
         if (r->again && r->huge == 0) want = 0;
         if (json) continue;

@@ -37,6 +37,8 @@ static const verb_row verbs[] = {
      "sluice inspect models/demo"},
     {"profile", 'f', cmd_profile, "[MODEL]", "measure this machine's kernels and links",
      "sluice profile models/demo --threads 1 -o profile.json"},
+    {"fetch", 'g', cmd_fetch, "MODEL", "a model's files by its name, ORG/MODEL, into the cache",
+     "sluice fetch allenai/OLMoE-1B-7B-0924-Instruct"},
     {"convert", 'c', cmd_convert, "MODEL OUT", "a checkpoint folder as one GGUF file",
      "sluice convert models/demo demo-q8_0.gguf --type q8_0"},
     {"warm", 'h', cmd_warm, "MODEL", "a checkpoint's files into the file cache, in large pages",
@@ -63,7 +65,11 @@ int sl_exit_code(sl_status st) {
 }
 
 int sl_cmd_fail(const char *verb, const sl_err *err) {
-    fprintf(stderr, "sluice %s: %s\n", verb, err->msg);
+    char text[sizeof err->msg]; /* it may quote bytes of others: no control characters */
+    snprintf(text, sizeof text, "%s", err->msg);
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    fprintf(stderr, "sluice %s: %s\n", verb, text);
     return sl_exit_code(err->code);
 }
 
@@ -144,11 +150,15 @@ static int run_verb(const verb_row *v, int argc, char **argv) {
             sl_fail(&err, SL_ERR_ARG, "too many arguments (see --help)");
         return sl_cmd_fail(v->name, &err);
     }
+    bool by_name = strstr(v->args, "MODEL") || v->letter == 'w';
+    if (by_name && v->run != cmd_fetch && sl_model_by_name(v->letter, &o, &err) != SL_OK)
+        return sl_cmd_fail(v->name, &err);
     return v->run(&o);
 }
 
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on files is an error of writing */
     if (argc < 2) {
         print_overview(stderr);
         return 2;
