@@ -327,6 +327,13 @@ bool sl_conn_is_open(const sl_conn *c) {
     sl_pump_unlock(c->net);
     return open;
 }
+uint64_t sl_conn_silent_us(const sl_conn *c) {
+    uint64_t now_us = sl_net_now_us(c->net);
+    sl_pump_lock(c->net);
+    uint64_t heard_us = SL_MIN(c->heard_us, now_us);
+    sl_pump_unlock(c->net);
+    return now_us - heard_us;
+}
 
 /* ---- progress ---- */
 

@@ -191,5 +191,7 @@ void *sl_conn_user(const sl_conn *c);
 void sl_conn_set_user(sl_conn *c, void *user);
 sl_conn_stats sl_conn_stats_of(const sl_conn *c);
 bool sl_conn_is_open(const sl_conn *c);
+/* Since the last byte came, by the net's own time. */
+uint64_t sl_conn_silent_us(const sl_conn *c);
 
 #endif

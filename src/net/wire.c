@@ -54,6 +54,8 @@ const char *sl_msg_kind_name(uint16_t kind) {
         [SL_MSG_TAKEN] = "TAKEN",
         [SL_MSG_GO] = "GO",
         [SL_MSG_LOST] = "LOST",
+        [SL_MSG_SLOW] = "SLOW",
+        [SL_MSG_DOUBT] = "DOUBT",
         [SL_MSG_DISPATCH] = "DISPATCH",
         [SL_MSG_RETURN] = "RETURN",
         [SL_MSG_JOIN] = "JOIN",

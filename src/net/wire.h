@@ -57,6 +57,9 @@ typedef enum sl_msg_kind {
     SL_MSG_TAKEN,       /* worker: it does */
     SL_MSG_GO,          /* begin steps by this plan, which holds */
     SL_MSG_LOST,        /* worker: its connection with this one of the plan is gone */
+    SL_MSG_SLOW,        /* attention worker: others answered long before this expert worker; to
+                         * workers: count it as lost (sched/hedge.h) */
+    SL_MSG_DOUBT,       /* attention worker: does this expert worker live? nobody answers */
     /* watching: coordinator and workers, never while rows are under way */
     SL_MSG_CLOCK = 60, /* what is your clock? the answer repeats the question's `number` */
     SL_MSG_TRACE_GET,  /* events from `number` on; the worker stops recording */

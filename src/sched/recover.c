@@ -50,6 +50,11 @@ static bool is_new(const sl_recover *r, uint32_t id) {
     return is_there(r, id) && !r->place[id].planned;
 }
 
+/* It rests as it is slow, and others are to get what it has. */
+static bool is_spared(const sl_recover *r, uint32_t id) {
+    return r->place[id].slow && is_here(r, id);
+}
+
 static bool is_missed(const sl_recover *r, uint32_t id) {
     return r->place[id].missed;
 }
@@ -85,8 +90,14 @@ static void stir(sl_recover *r) {
 
 static void end_rests(sl_recover *r, uint64_t now_us) {
     for (uint32_t i = 0; i < r->roster->n; i++) {
-        if (!r->place[i].rests || now_us < r->place[i].rest_us) continue;
-        r->place[i].rests = false;
+        sl_recover_place *p = &r->place[i];
+        bool waits = p->slow && (p->planned || !p->answered) && now_us != SL_RECOVER_NEVER;
+        if (!p->rests || waits || now_us < p->rest_us) continue;
+        if (p->slow && p->planned) { /* others do without it by this plan */
+            r->mend = true;
+            r->mend_us = 0;
+        }
+        p->rests = p->slow = false;
         stir(r);
     }
 }
@@ -131,7 +142,7 @@ void sl_recover_lost(sl_recover *r, uint32_t id, uint64_t now_us) {
     p->next_us = sl_recover_later(
         now_us, pause_after(p->starts, r->o.start_pause_us, r->o.start_pause_max_us));
     p->missed |= p->planned && (r->roster->worker[id].roles & SL_ROLE_EXPERT);
-    p->planned = p->coming = p->doomed = p->dropped = p->rests = false;
+    p->planned = p->coming = p->doomed = p->dropped = p->rests = p->slow = false;
     p->since_us = now_us;
     p->started_us = 0;
     p->breaks = p->rested = 0;
@@ -224,6 +235,39 @@ void sl_recover_ailing(sl_recover *r, uint32_t id, uint32_t other, uint64_t now_
     settle(r, now_us);
 }
 
+/* ---- slowness ---- */
+
+/* Of few at a time: what a whole machine waits for is nobody's fault. */
+static bool may_rest(const sl_recover *r) {
+    uint32_t n = 0, slow = 0;
+    for (uint32_t i = 0; i < r->roster->n; i++) {
+        n += (r->roster->worker[i].roles & SL_ROLE_EXPERT) != 0;
+        slow += r->place[i].slow;
+    }
+    return slow < SL_MAX(n / r->o.slow, 1u);
+}
+
+bool sl_recover_slow(sl_recover *r, uint32_t id, uint64_t now_us) {
+    sl_recover_place *p = &r->place[id];
+    bool can = r->begun && is_here(r, id) && is_there(r, id) && !attends(r, id);
+    if (!can || !may_rest(r) || !can_spare(r, id)) return false;
+    leave_out(r, id, now_us);
+    p->slow = true;
+    p->answered = false;
+    settle(r, now_us);
+    return true;
+}
+
+void sl_recover_answered(sl_recover *r, uint32_t id, uint64_t now_us) {
+    if (!r->place[id].slow || r->place[id].answered) return;
+    r->place[id].answered = true;
+    settle(r, now_us);
+}
+
+bool sl_recover_has_slow(const sl_recover *r) {
+    return any(r, is_spared);
+}
+
 void sl_recover_measured(sl_recover *r, uint64_t took_us) {
     r->serve_us = took_us;
 }
@@ -255,7 +299,7 @@ static void take(sl_recover *r, uint64_t now_us) {
         }
         p->planned = r->there[i];
         p->missed = p->asked && !p->planned && (r->roster->worker[i].roles & SL_ROLE_EXPERT);
-        if (!p->planned || !p->rests) continue;
+        if (!p->planned || !p->rests || p->slow) continue;
         r->mend = true; /* it was too late to leave it out */
         r->mend_us = now_us;
     }
@@ -289,7 +333,8 @@ void sl_recover_changed(sl_recover *r, bool taken, uint32_t culprit, uint64_t no
 /* When a change is due, by those who are there now. */
 static uint64_t change_due(const sl_recover *r) {
     if (r->changing || !suffice(r, is_there)) return SL_RECOVER_NEVER;
-    if (any(r, is_new) || any(r, is_missed) || any(r, is_released)) return r->retry_us;
+    bool others = any(r, is_new) || any(r, is_missed);
+    if (others || any(r, is_released) || any(r, is_spared)) return r->retry_us;
     return r->mend ? SL_MAX(r->retry_us, r->mend_us) : SL_RECOVER_NEVER;
 }
 
@@ -374,7 +419,8 @@ sl_recover_word sl_recover_next(sl_recover *r, uint64_t now_us, uint32_t *id) {
     }
     due_us = SL_MIN(due_us, change_us);
     for (uint32_t i = 0; i < r->roster->n && !r->changing; i++)
-        if (r->place[i].rests) due_us = SL_MIN(due_us, r->place[i].rest_us);
+        if (r->place[i].rests && (!r->place[i].slow || r->place[i].answered))
+            due_us = SL_MIN(due_us, r->place[i].rest_us);
     if (say(r, SL_RECOVER_START, now_us, id, &due_us)) return SL_RECOVER_START;
     r->due_us = due_us;
     return SL_RECOVER_NOTHING;

@@ -25,6 +25,10 @@
  * its weights mapped, and is taken in again after a while, so that a wrong verdict costs little.
  * Requests run at one with attention, who is ended: somebody comes in its place.
  *
+ * An expert worker that others wait for too long (sched/hedge.h) rests in the same way, if it runs
+ * no attention, is one of few, and others can do without it: a change without it is due, and none
+ * takes it in again before it has answered.
+ *
  * Streams move first: while a change is due and can be begun nothing is started, and while one is
  * under way neither. Requests keep while service WAITS; those that come after GIVE_UP are for the
  * driver to refuse until it SERVES again, which is tried on and on.
@@ -55,6 +59,7 @@ typedef struct sl_recover_opts {
     uint64_t same_us;   /* what breaks of one worker within so long counts once: one break often */
                         /* makes others, and both ends tell */
     uint64_t rest_us, rest_max_us; /* before one that rests is taken in again */
+    uint32_t slow; /* one of so many expert workers, at least one, rests because it is slow */
 } sl_recover_opts;
 
 #define SL_RECOVER_OPTS                                                                            \
@@ -68,7 +73,8 @@ typedef struct sl_recover_opts {
                        .links = 2,                                                                 \
                        .same_us = 1000000,                                                         \
                        .rest_us = 2000000,                                                         \
-                       .rest_max_us = 60000000})
+                       .rest_max_us = 60000000,                                                    \
+                       .slow = 4})
 
 /* What the driver does now, in the order in which it is asked for. */
 typedef enum sl_recover_word {
@@ -94,6 +100,8 @@ typedef struct sl_recover_place {
     bool missed;    /* experts that this plan has there are nowhere */
     bool asked;     /* the plan that is being taken has the place */
     bool rests;     /* it lives, and no change takes it in; for reading */
+    bool slow;      /* it rests because others waited for it; for reading */
+    bool answered;  /* since then */
     bool released;  /* nobody is wanted there: no change asks it, nobody is started */
     uint32_t starts, breaks, rested; /* that still count */
     uint64_t rest_us;                /* when its rest ends */
@@ -140,6 +148,12 @@ void sl_recover_joined(sl_recover *r, uint32_t id, uint64_t now_us);
 /* A link between two workers that live broke, or could not be made again: where both serve, rows
  * wait, and a change begins the links anew. Of each pair both ends may say so. */
 void sl_recover_ailing(sl_recover *r, uint32_t id, uint32_t other, uint64_t now_us);
+/* Others wait for an expert worker for too long. True: it rests, until it has answered at least. */
+bool sl_recover_slow(sl_recover *r, uint32_t id, uint64_t now_us) SL_MUST_CHECK;
+/* It has answered what it was asked. */
+void sl_recover_answered(sl_recover *r, uint32_t id, uint64_t now_us);
+/* Whether a worker that rests as it is slow is in the plan that holds still. */
+bool sl_recover_has_slow(const sl_recover *r);
 /* The change is over. taken: who is left of there[] serves by it. Else `culprit` kept it from being
  * taken, SL_ROSTER_NONE if nobody did: a newcomer is dropped, so that the others need not wait for
  * it. */

@@ -29,7 +29,7 @@ typedef enum sl_roster_state {
     SL_ROSTER_ABSENT,  /* its place is free */
     SL_ROSTER_JOINING, /* it is connected and gets ready */
     SL_ROSTER_SERVING,
-    SL_ROSTER_SUSPECT, /* it lives, and others could not hear it: it is left out for a while */
+    SL_ROSTER_SUSPECT, /* it lives and is left out for a while: links broke, or others waited */
     SL_ROSTER_GONE,
 } sl_roster_state;
 

@@ -302,6 +302,12 @@ static void put_recovery(const sl_engine_stats *stats, const char *model, sl_jbu
                (double)stats->lost_workers);
     put_single(out, "workers_restarted_total", "counter", "Workers that came back after a loss.",
                model, (double)stats->restarted_workers);
+    put_single(out, "workers_hedged_total", "counter",
+               "Times that a worker was left out, as others waited for it too long.", model,
+               (double)stats->hedged_workers);
+    put_single(out, "workers_left_out", "gauge",
+               "Workers that live and are left out for a while: slow, or with broken links.", model,
+               stats->n_left_out);
     put_single(out, "workers_drained_total", "counter", "Workers that left on purpose.", model,
                (double)stats->drained_workers);
     put_single(out, "workers_joined_total", "counter", "Workers that came after that.", model,

@@ -19,7 +19,7 @@ import time
 
 import pytest
 
-from test_kill import SLUICE, TOKENS, Server
+from test_kill import SLUICE, TOKENS, Server, assert_books_balance, metric, of_all_workers, wait_until
 
 STREAMS = 6
 COORDINATOR = None
@@ -54,13 +54,18 @@ class Stream(threading.Thread):
         self.began.set()
 
 
-def texts(server, who="nobody", seconds=0):
-    """What all streams answer while one process stands still in the middle of them."""
+def begin_streams(server):
     streams = [Stream(server, i) for i in range(STREAMS)]
     for s in streams:
         s.start()
     for s in streams:
         assert s.began.wait(LIMIT_S)
+    return streams
+
+
+def texts(server, who="nobody", seconds=0):
+    """What all streams answer while one process stands still in the middle of them."""
+    streams = begin_streams(server)
     if seconds:
         pid = server.process.pid if who is COORDINATOR else server.worker_pid(who)
         os.kill(pid, signal.SIGSTOP)
@@ -90,6 +95,37 @@ def hold_up(transport, stalls, *options, local=LOCAL):
 
 def test_workers_stand_still():
     hold_up("shm", [(ATTENTION, 1), (SEQUENCER, 3), (EXPERT, 1)])
+
+
+# Schedule -> who stands still, one after the other.
+HEDGED = {"dep": (SEQUENCER, EXPERT), "pingpong": (EXPERT,), "findep": (SEQUENCER,), "aep": (EXPERT,)}
+
+
+@pytest.mark.parametrize("schedule", HEDGED)
+def test_replicas_stand_in(schedule):
+    """Streams end while an expert worker stands still, the sequencer too: others do what it owes."""
+    server = Server(*LOCAL, "--exact", "--schedule", schedule, "--placement", "replicas:2", "--silence-limit", "120")
+    want = texts(server)
+    for n, who in enumerate(HEDGED[schedule], 1):
+        wait_until(lambda: metric(server, "workers_left_out") == 0, "it is not back", 60)
+        streams = begin_streams(server)
+        pid = server.worker_pid(who)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for s in streams:
+                s.join(60)
+            assert [s.text for s in streams] == want and all(s.done and not s.error for s in streams)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert metric(server, "workers_hedged_total") >= n
+        wait_until(lambda: metric(server, "workers_left_out") == 0, "it is not back", 60)
+    assert texts(server) == want
+    time.sleep(0.6)  # reports come twice a second
+    assert of_all_workers(server, "worker_reissued_rows_total") > 0
+    assert of_all_workers(server, "worker_steps_given_up_total") == 0
+    assert metric(server, "workers_lost_total") == 0
+    assert_books_balance(server, 4)
+    assert server.stop() == 0
 
 
 def test_coordinator_stands_still():

@@ -130,8 +130,24 @@ static bool check_pages(sim *s, uint32_t worker) {
                     p->n_total);
 }
 
+/* Workers that are left out as others waited for them, and that are taken in again. */
+static void look_at_hedged(sim *s) {
+    const sl_engine *e = s->engine;
+    bool aep = s->plan.schedule == SL_SCHED_AEP;
+    for (uint32_t i = 0; i < s->n_workers; i++) {
+        const sl_recover_place *p = &e->recover.place[i];
+        s->seen[COVER_hedged_and_back] |= s->hedged[i] && p->planned && !p->slow;
+        if (!p->slow || s->n_hedged == e->stats.hedged_workers) continue;
+        s->n_hedged = e->stats.hedged_workers;
+        s->hedged[i] = true;
+        s->seen[aep ? COVER_hedged_aep : COVER_hedged] = true;
+        s->seen[COVER_hedged_sequencer] |= sim_is_sequencer(s, i);
+    }
+}
+
 bool sim_check_ledger(sim *s) {
     bool ok = true;
+    look_at_hedged(s);
     for (uint32_t i = 0; i < s->n_requests; i++)
         if (s->request[i].submitted && !s->request[i].refused) look_at_request(s, &s->request[i]);
     for (uint32_t i = 0; ok && i < s->n_workers; i++)
@@ -324,6 +340,10 @@ static bool check_steps(sim *s) {
         bool again = w->n.rows_reissued > 0;
         s->seen[COVER_sent_again] |= again;
         s->seen[COVER_sent_again_aep] |= again && s->plan.schedule == SL_SCHED_AEP;
+        s->seen[COVER_answered_late] |= s->n_hedged > 0 && w->n.rows_late + w->n.rows_stale > 0;
+        if (s->doubled && s->n_hedged > 0 && !s->failure && w->n.steps_given_up)
+            return sim_fail(s, "worker %u gave up %llu steps, and nobody was lost", i,
+                            (unsigned long long)w->n.steps_given_up);
         if (s->doubled && s->kills == 1 && !s->silent[i] && n_hosts > 1 && w->n.steps_given_up)
             return sim_fail(s, "worker %u gave up %llu steps, and others host all experts", i,
                             (unsigned long long)w->n.steps_given_up);
@@ -346,7 +366,7 @@ static bool check_recovery(sim *s) {
     s->seen[COVER_moved_by_load_and_lost] |= a->changes > 0 && e->stats.lost_workers > 0;
     s->seen[COVER_mended] |= s->seen[COVER_link_lost] && e->plan.epoch > 1;
     for (uint32_t i = 0; i < s->n_workers; i++) {
-        if (!e->recover.place[i].rested) continue;
+        if (!e->recover.place[i].rested || e->stats.hedged_workers) continue;
         s->seen[COVER_left_out] = true;
         s->seen[COVER_left_out_and_back] |= e->recover.place[i].planned;
     }

@@ -86,6 +86,11 @@
     X(left_out_and_back)                                                                           \
     X(sent_again)                                                                                  \
     X(sent_again_aep)                                                                              \
+    X(hedged)                                                                                      \
+    X(hedged_aep)                                                                                  \
+    X(hedged_sequencer)                                                                            \
+    X(hedged_and_back)                                                                             \
+    X(answered_late)                                                                               \
     X(sequencer_killed)                                                                            \
     X(drained_attention)                                                                           \
     X(drained_expert)                                                                              \
@@ -199,6 +204,8 @@ struct sim {
     bool failure;                          /* something went wrong, on purpose */
     bool moved;                            /* experts, so that without --exact last bits differ */
     bool poisonous;                        /* some requests are */
+    uint64_t n_hedged;                     /* verdicts, as last seen */
+    bool hedged[SIM_MAX_WORKERS];          /* left out, as others waited for it */
     bool doubled;                          /* every expert has two hosts, whatever the plan */
     uint32_t kills;                        /* of expert workers; another failure counts as two */
     bool starved;                          /* attention or experts were nowhere, not even coming */
@@ -272,6 +279,8 @@ void sim_do_poison(sim *s);
 /* Worker i has stopped as it was told to: it comes back, if that was wanted. */
 void sim_on_stopped(sim *s, uint32_t i);
 bool sim_is_over(const sim *s);
+/* By the plan that holds. */
+bool sim_is_sequencer(const sim *s, uint32_t worker);
 bool sim_submit(sim *s, sim_request *r);
 
 /* check.c: what must hold */

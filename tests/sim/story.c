@@ -243,14 +243,16 @@ static void draw_failures(sim *s, uint32_t span_us) {
 static void draw_slowness(sim *s, uint32_t span_us) {
     uint32_t a, b, pauses = 1 + sim_below(s, 3);
     if (sim_once_in(s, 4)) s->slow = sim_below(s, s->n_workers + 1);
-    switch (sim_below(s, 4)) {
+    switch (s->doubled && !sim_once_in(s, 3) ? 1 : sim_below(s, 4)) {
     case 0:
         draw_link(s, &a, &b);
         add_event(s, SIM_HOLD, a, b, sim_below(s, span_us), 1000 + sim_below(s, 1300000));
         break;
     case 1:
-        add_event(s, SIM_STALL, sim_below(s, s->n_workers), 0, sim_below(s, span_us),
-                  1000 + sim_below(s, 1300000));
+        a = sim_below(s, s->n_workers);
+        /* Others do without an expert worker for whom somebody stands in. */
+        while (s->doubled && !sim_is(s, a, SL_ROLE_EXPERT)) a = sim_below(s, s->n_workers);
+        add_event(s, SIM_STALL, a, 0, sim_below(s, span_us), 1000 + sim_below(s, 1300000));
         break;
     case 2: /* the coordinator does not acknowledge for a while, now and then */
         for (uint64_t i = 0, at_us = sim_below(s, span_us); i < pauses; i++, at_us += 2000000)
@@ -300,7 +302,7 @@ static void note_failure(sim *s) {
     s->starved |= !sim_has(s, SL_ROLE_ATTENTION) || !sim_has(s, SL_ROLE_EXPERT);
 }
 
-static bool is_sequencer(const sim *s, uint32_t worker) {
+bool sim_is_sequencer(const sim *s, uint32_t worker) {
     const sl_plan *p = &s->engine->plan;
     uint32_t first = 0;
     while (first < p->n_workers && !(p->worker[first].roles & SL_ROLE_EXPERT)) first++;
@@ -317,7 +319,7 @@ static void kill(sim *s, const sim_event *e) {
     else
         s->seen[COVER_attention_killed] = true;
     s->kills += sim_is(s, e->a, SL_ROLE_EXPERT) ? 1 : 2; /* of expert workers; others count more */
-    s->seen[COVER_sequencer_killed] |= is_sequencer(s, e->a);
+    s->seen[COVER_sequencer_killed] |= sim_is_sequencer(s, e->a);
     sl_drain_state state = s->engine->drain.place[e->a].state;
     s->seen[COVER_died_while_it_drained] |= state != SL_DRAIN_WANTED;
     sim_tear_worker(s, e->a);

@@ -134,20 +134,58 @@ sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, s
     if (h->lane >= a->n_lanes || a->expert_index[src] == UINT32_MAX)
         return sl_fail(err, SL_ERR_PROTOCOL, "return from worker %u for lane %u of %u", src,
                        h->lane, a->n_lanes);
-    return a->ops->on_return(a->side, a->expert_index[src], h, payload, err);
+    if (a->lost[src] && !SL_MUTATION(LATE_COUNTS)) { /* others were asked for it */
+        a->w->n.rows_late += h->rows;
+        return SL_OK;
+    }
+    sl_status st = a->ops->on_return(a->side, a->expert_index[src], h, payload, err);
+    if (st == SL_OK) sl_hedge_answered(&a->hedge, h->lane, src, a->barriers ? 1 : h->rows);
+    return st;
 }
 
 sl_status sl_attn_on_peer(sl_attn *a, const sl_wire_header *h, sl_span payload, sl_err *err) {
     if (h->src != a->w->experts.ids[0]) return sl_worker_refuse(h, err);
-    if (a->given_up) return SL_OK;
+    if (a->given_up || a->leaderless) return SL_OK;
     if (h->lane >= a->n_lanes)
         return sl_fail(err, SL_ERR_PROTOCOL, "lane %u of %u", h->lane, a->n_lanes);
-    return a->ops->on_peer(a->side, h, payload, err);
+    sl_status st = a->ops->on_peer(a->side, h, payload, err);
+    if (st == SL_OK) sl_hedge_answered(&a->hedge, h->lane, h->src, 1);
+    return st;
+}
+
+void sl_attn_sent(sl_attn *a, uint32_t lane, uint32_t id, uint64_t n, uint64_t rows) {
+    if (a->hedges && !a->lost[id]) sl_hedge_sent(&a->hedge, lane, id, n, rows);
+}
+
+/* Whether the coordinator is to hear of it: it has no requests of its own, and others could stand
+ * in for it. */
+static bool can_be_spared(sl_attn *a, uint32_t id) {
+    const sl_plan *p = &a->w->plan;
+    if (a->lost[id] || (p->worker[id].roles & SL_ROLE_ATTENTION)) return false;
+    a->lost[id] = true;
+    bool can = sl_plan_is_covered(p, a->lost) || SL_MUTATION(HEDGED_ALONE);
+    a->lost[id] = false;
+    return can;
+}
+
+void sl_attn_look(sl_attn *a) {
+    uint32_t id;
+    sl_hedge_word word;
+    if (!a->hedges || a->given_up) return;
+    if (!sl_hedge_pass(&a->hedge, sl_clock_now_us(&a->w->clock))) return;
+    while ((word = sl_hedge_next(&a->hedge, &id)) != SL_HEDGE_NOTHING)
+        if (can_be_spared(a, id))
+            sl_worker_tell_of(a->w, word == SL_HEDGE_SLOW ? SL_MSG_SLOW : SL_MSG_DOUBT, id);
+}
+
+bool sl_attn_is_owed(const sl_attn *a) {
+    return sl_hedge_is_owed(&a->hedge);
 }
 
 void sl_attn_lose(sl_attn *a, uint32_t id) {
     if (a->given_up || a->expert_index[id] == UINT32_MAX || a->lost[id]) return;
     a->lost[id] = true;
+    sl_hedge_forgive(&a->hedge, id);
     if (sl_plan_is_covered(&a->w->plan, a->lost) && !SL_MUTATION(LONELY_STEP))
         a->ops->lose(a->side, a->expert_index[id]);
     else
@@ -224,6 +262,8 @@ sl_status sl_attn_open_side(sl_attn *a, sl_err *err) {
     sl_status st = create_cut(a, err);
     if (st == SL_OK) st = a->ops->create(a, &a->side, err);
     if (st == SL_OK) a->given_up = a->leaderless = false;
+    a->hedges = sl_plan_has_replicas(&w->plan);
+    sl_hedge_reset(&a->hedge);
     return st;
 }
 
@@ -236,8 +276,11 @@ sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     a->n_chunks = w->plan.chunks;
     a->max_slots = w->plan.max_num_seqs;
     a->max_rows = sl_lane_max_rows(&w->plan);
-    a->ops = sl_schedule_traits_of(w->plan.schedule)->barriers ? &sl_attn_lanes : &sl_attn_parts;
-    sl_status st = create_buffers(a, err);
+    a->barriers = sl_schedule_traits_of(w->plan.schedule)->barriers;
+    a->ops = a->barriers ? &sl_attn_lanes : &sl_attn_parts;
+    const sl_hedge_opts hedge = SL_HEDGE_OPTS;
+    sl_status st = sl_hedge_create(a->n_lanes, w->plan.n_workers, &hedge, &a->hedge, err);
+    if (st == SL_OK) st = create_buffers(a, err);
     if (st == SL_OK) st = create_slots(a, err);
     if (st == SL_OK) st = sl_attn_open_side(a, err);
     if (st == SL_OK)
@@ -263,5 +306,6 @@ void sl_attn_free(sl_attn *a) {
     sl_free(a->lost);
     sl_device_give(a->w->device, a->head_rows);
     sl_arena_free(&a->scratch);
+    sl_hedge_free(&a->hedge);
     sl_free(a);
 }

@@ -19,9 +19,15 @@ sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, s
 /* ROUND_OPEN. */
 sl_status sl_attn_on_peer(sl_attn *a, const sl_wire_header *h, sl_span payload,
                           sl_err *err) SL_MUST_CHECK;
-/* Expert worker `id` is gone. Where replicas of all its experts are left they are asked for what it
- * owes, and steps go on; otherwise they are given up. */
+/* Expert worker `id` is gone, or counts as gone, whatever it still says by this plan. Where
+ * replicas of all its experts are left they are asked for what it owes, and steps go on; otherwise
+ * they are given up. */
 void sl_attn_lose(sl_attn *a, uint32_t id);
+/* Time has passed: the coordinator hears of expert workers that let others wait too long, where
+ * somebody could stand in for them (sched/hedge.h). To be called every SL_HEDGE_LOOK_US while one
+ * owes anything (sl_attn_is_owed), after what has come was handled. */
+void sl_attn_look(sl_attn *a);
+bool sl_attn_is_owed(const sl_attn *a);
 /* What is missing will not come, as a peer is gone: steps in flight are given up, but for the head
  * of one, which needs nobody; requests that were to end with them end. None begins before another
  * plan is taken. */

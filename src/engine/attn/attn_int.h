@@ -16,6 +16,7 @@
 #include "engine/attn/attn.h"
 #include "model/sampler.h"
 #include "sched/head.h"
+#include "sched/hedge.h"
 #include "sched/membership.h"
 #include "sched/step.h"
 
@@ -70,6 +71,7 @@ struct sl_attn {
     sl_worker *w;
     const sl_model_spec *m;
     const sl_attn_side_ops *ops;
+    bool barriers; /* the schedule has them */
     void *side;
     sl_slots slots;
     sl_slot *slot; /* [n_lanes][max_slots] */
@@ -87,7 +89,10 @@ struct sl_attn {
     uint32_t n_out, out_cap, n_pairs;
     uint32_t n_experts;     /* expert workers */
     uint32_t *expert_index; /* [workers of the plan] by id: index among them, or UINT32_MAX */
-    uint8_t *lost;          /* [workers of the plan] by id: an expert worker that is gone */
+    uint8_t *lost;          /* [workers of the plan] by id: an expert worker that is gone, or that
+                             * others do without */
+    sl_hedge hedge;         /* what expert workers owe, by id */
+    bool hedges;            /* somebody could stand in for them */
     bool given_up;          /* steps were, and none begins by this plan */
     bool leaderless;        /* the sequencer is gone: no round begins by this plan */
 };
@@ -96,6 +101,10 @@ struct sl_attn {
 static inline bool sl_attn_holds(const sl_attn *a) {
     return a->given_up || a->leaderless || a->w->taker.holds;
 }
+
+/* n answers, or positions of rows, are due from expert worker `id` from now on, for so many rows
+ * (attn.c). */
+void sl_attn_sent(sl_attn *a, uint32_t lane, uint32_t id, uint64_t n, uint64_t rows);
 
 /* ---- slots (slot.c) ---- */
 

@@ -134,6 +134,7 @@ static sl_status send_message(sl_lane *lane, uint32_t i, sl_wire_header h, sl_bu
         return SL_OK;
     }
     sl_status st = sl_worker_send(a->w, id, h, b);
+    sl_attn_sent(a, lane->id, id, 1, h.rows);
     /* Which is heard of next. */
     return st == SL_ERR_PEER_DOWN || st == SL_ERR_NOMEM ? SL_OK : st;
 }
@@ -254,6 +255,7 @@ static void send_attempt(sl_lane *lane) {
                                   .rows = o->n.rows};
         if (!o->buf) continue;
         sl_worker_send(a->w, a->w->experts.ids[i], h, o->buf); /* one that is lost is heard of */
+        sl_attn_sent(a, lane->id, a->w->experts.ids[i], 1, h.rows);
         o->buf = NULL;
     }
     lane->pass.leaving = lane->asks = false;

@@ -15,6 +15,7 @@ static void send_join(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
     sl_wire_header h = {.kind = SL_MSG_JOIN, .lane = lane->id};
     sl_worker_send(w, w->experts.ids[0], h, NULL); /* a lost one is reported by its connection */
+    sl_attn_sent(lane->attn, lane->id, w->experts.ids[0], 1, 0);
 }
 
 void sl_lane_wake(sl_lane *lane) {

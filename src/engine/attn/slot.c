@@ -84,6 +84,7 @@ void sl_attn_give_up(sl_attn *a) {
     a->given_up = true;
     sl_device_drain(a->w->device); /* nothing here is in use any more */
     a->ops->give_up(a->side);
+    sl_hedge_reset(&a->hedge);
     for (uint32_t i = 0; i < a->n_lanes * a->max_slots; i++)
         if (a->slot[i].life->used && a->slot[i].life->ends) sl_slot_end(a, &a->slot[i]);
     sl_attn_flush(a);

@@ -187,6 +187,7 @@ static sl_status on_stats(sl_engine *e, uint32_t id, sl_span payload, sl_err *er
     memcpy(s.batch, e->worker[id].counts.batch, sizeof s.batch);
     if (st == SL_OK) e->worker[id].stats = s;
     pthread_mutex_unlock(&e->lock);
+    sl_recover_answered(&e->recover, id, sl_clock_now_us(&e->clock));
     if (st == SL_OK) sl_adapting_note(e, id);
     return st;
 }
@@ -205,6 +206,10 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
         break;
     case SL_MSG_LOST:
         st = sl_recover_on_link(e, id, h->epoch, span, err);
+        break;
+    case SL_MSG_SLOW:
+    case SL_MSG_DOUBT:
+        st = sl_hedge_on_word(e, id, h, span, err);
         break;
     case SL_MSG_UNABLE:
     case SL_MSG_QUIET:
@@ -294,6 +299,7 @@ bool sl_coord_step(sl_engine *e) {
     if (!e->planned && e->roster.n_came == e->plan.n_workers) sl_crew_send_plans(e);
     sl_coord_admit(e);
     sl_replan_step(e);
+    sl_hedge_step(e);
     sl_recover_step(e);
     sl_adapting_step(e);
     sl_drain_step(e);

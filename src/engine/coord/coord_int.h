@@ -67,6 +67,7 @@ typedef struct sl_member_worker {
     sl_conn *conn;
     uint32_t link, link_epoch; /* this worker says that its connection with that one is gone: */
     uint64_t link_us;          /* to be looked at then; 0: it says nothing */
+    uint64_t doubt_us;         /* somebody asks since then whether this worker lives; 0: nobody */
     uint64_t loss;             /* number of its last one */
     bool keeps;                /* its KV outlives it, at this place */
     sl_worker_stats stats;
@@ -272,6 +273,16 @@ sl_status sl_recover_open(sl_engine *e, sl_err *err) SL_MUST_CHECK;
 sl_status sl_recover_on_link(sl_engine *e, uint32_t id, uint32_t epoch, sl_span payload,
                              sl_err *err) SL_MUST_CHECK;
 void sl_recover_step(sl_engine *e);
+/* Whether every expert has a host that takes part in the plan that holds, other than this worker.
+ */
+bool sl_recover_is_covered(const sl_engine *e, uint32_t id);
+
+/* hedge.c: on the engine's thread */
+/* SLOW or DOUBT of worker `id`, by the plan of that epoch. */
+sl_status sl_hedge_on_word(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                           sl_err *err) SL_MUST_CHECK;
+/* Workers that somebody has doubts about. */
+void sl_hedge_step(sl_engine *e);
 
 /* drain.c: on the engine's thread */
 /* *w is done at once: what follows is seen at the worker. */

@@ -123,6 +123,16 @@ void sl_crew_serve(sl_engine *e, uint32_t id) {
     sl_collect_ready(e, id);
 }
 
+/* Who also has requests cannot be done without while it is slow. */
+static void note_hedging(const sl_engine *e) {
+    bool both = false;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++)
+        both |= e->plan.worker[i].roles == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
+    if (both && sl_plan_has_replicas(&e->plan))
+        sl_log(SL_LOG_INFO, "engine",
+               "workers with both roles are not hedged: others wait for one that is slow");
+}
+
 /* The first ready of all: the deployment is up. */
 static void start_serving(sl_engine *e) {
     sl_err err;
@@ -131,6 +141,7 @@ static void start_serving(sl_engine *e) {
     if (st == SL_OK) sl_recover_begin(&e->recover, now_us);
     sl_recover_measured(&e->recover, now_us - e->spawned_us);
     e->serving = st == SL_OK;
+    note_hedging(e);
     pthread_mutex_lock(&e->lock);
     e->stats.serving = e->serving;
     pthread_mutex_unlock(&e->lock);

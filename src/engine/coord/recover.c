@@ -70,22 +70,31 @@ static void look_at_links(sl_engine *e, uint64_t now_us) {
 
 /* ---- words ---- */
 
+bool sl_recover_is_covered(const sl_engine *e, uint32_t id) {
+    uint8_t lost[SL_MAX_WORKERS];
+    for (uint32_t i = 0; i < e->plan.n_workers; i++)
+        lost[i] = i == id || !e->recover.place[i].planned || e->recover.place[i].slow ||
+                  !sl_roster_serves(&e->roster, i);
+    return sl_plan_is_covered(&e->plan, lost);
+}
+
+/* Nobody waits for anything that is lost, or owed by who is slow. */
+static bool is_calm(const sl_engine *e) {
+    return e->recover.service == SL_RECOVER_SERVES && !sl_recover_has_slow(&e->recover);
+}
+
 /* Whether steps in flight can end before the change: nobody waits for what is lost, or others by
  * whom all experts are hosted, too, stand in for it. Unless it was tried, and steps did not end. */
 static bool steps_end(const sl_engine *e) {
-    if (e->recover.service == SL_RECOVER_SERVES) return true;
-    if (e->recover.mending || e->stuck) return false;
-    uint8_t lost[SL_MAX_WORKERS];
-    for (uint32_t i = 0; i < e->plan.n_workers; i++)
-        lost[i] = !e->recover.place[i].planned || !sl_roster_serves(&e->roster, i);
-    return sl_plan_is_covered(&e->plan, lost);
+    if (is_calm(e)) return true;
+    return !e->recover.mending && !e->stuck && sl_recover_is_covered(e, SL_ROSTER_NONE);
 }
 
 static void change(sl_engine *e) {
     sl_replan *r = &e->own;
     sl_err err;
-    bool breaks = !steps_end(e), serves = e->recover.service == SL_RECOVER_SERVES;
-    *r = (sl_replan){.timeout_us = breaks || serves ? CHANGE_US : STEPS_END_US,
+    bool breaks = !steps_end(e);
+    *r = (sl_replan){.timeout_us = breaks || is_calm(e) ? CHANGE_US : STEPS_END_US,
                      .there = e->recover.there,
                      .breaks = breaks};
     sl_status st = sl_plan_among(&e->home, e->recover.there, &r->plan, &err);
@@ -140,8 +149,12 @@ static void publish(sl_engine *e, uint64_t now_us) {
     if (waits && !e->waits_since_us) e->waits_since_us = now_us;
     double pause_s = e->waits_since_us ? 1e-6 * (double)(now_us - e->waits_since_us) : 0;
     if (!waits) e->waits_since_us = 0;
+    uint32_t n_left_out = 0;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++)
+        n_left_out += e->roster.worker[i].state == SL_ROSTER_SUSPECT;
     pthread_mutex_lock(&e->lock);
     e->stats.serving = e->serving;
+    e->stats.n_left_out = n_left_out;
     e->stats.recovering = waits;
     e->stats.longest_pause_s = SL_MAX(e->stats.longest_pause_s, pause_s);
     pthread_mutex_unlock(&e->lock);

@@ -79,7 +79,8 @@ static void end(sl_engine *e) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         if (!c->there[i]) continue;
         tell(e, i, SL_MSG_GO, e->plan.epoch, NULL);
-        if (taken) sl_roster_heard(&e->roster, i, SL_ROSTER_ANY); /* one that was left out */
+        if (taken && sl_roster_heard(&e->roster, i, SL_ROSTER_ANY))
+            sl_log(SL_LOG_INFO, "engine", "worker %u, which was left out, serves again", i);
         if (!taken || sl_roster_serves(&e->roster, i)) continue;
         n_back += !e->drain.place[i].comes;
         n_joined += e->drain.place[i].comes;
@@ -119,6 +120,9 @@ static sl_status check(sl_engine *e, const sl_replan *r, sl_err *err) {
         return sl_fail(err, SL_ERR_AGAIN, "a worker is about to leave or to come");
     if (!own && e->recover.service != SL_RECOVER_SERVES)
         return sl_fail(err, SL_ERR_AGAIN, "lost workers are being made good");
+    for (uint32_t i = 0; !own && i < e->plan.n_workers; i++)
+        if (e->recover.place[i].slow)
+            return sl_fail(err, SL_ERR_AGAIN, "worker %u is left out, as others waited for it", i);
     return sl_change_check(&e->plan, &r->plan, err);
 }
 

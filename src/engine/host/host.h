@@ -182,6 +182,9 @@ sl_status sl_worker_check_wave(const sl_worker *w, const sl_wire_header *h, size
  * nobody would ever answer what was not sent. */
 sl_buf *sl_worker_buf(sl_worker *w, size_t len) SL_MUST_CHECK;
 
+/* The coordinator hears a word of this kind about worker `id`. */
+void sl_worker_tell_of(sl_worker *w, uint16_t kind, uint32_t id);
+
 /* Sends to worker `dst` of the plan (itself included) or to the coordinator (SL_NO_WORKER). Fills
  * epoch where there is none. Takes payload. A lost destination is SL_ERR_PEER_DOWN. */
 sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *payload);

@@ -10,6 +10,7 @@
 #include "format/placement.h"
 #include "format/plan_json.h"
 #include "format/json.h"
+#include "sched/hedge.h"
 
 #include <sodium.h>
 #include <stdio.h>
@@ -226,6 +227,24 @@ static void report_ready(sl_worker *w) {
 
 /* ---- dispatch by kind ---- */
 
+static sl_status lose(sl_worker *w, uint32_t id, bool left, sl_err *err) {
+    if (w->attn && (w->plan.worker[id].roles & SL_ROLE_EXPERT)) sl_attn_lose(w->attn, id);
+    return w->expert ? w->expert_ops->on_gone(w->expert, id, left, err) : SL_OK;
+}
+
+/* An expert worker lets others wait: until the next plan it counts as lost, though it is connected.
+ */
+static sl_status on_slow(sl_worker *w, const sl_wire_header *h, sl_span payload, sl_err *err) {
+    uint32_t id;
+    sl_status st = sl_wire_worker_decode(payload, &id, err);
+    if (st != SL_OK || !w->planned || h->epoch != w->plan.epoch) return st;
+    if (id == w->id || id >= w->plan.n_workers || w->plan.worker[id].roles != SL_ROLE_EXPERT)
+        return sl_fail(err, SL_ERR_PROTOCOL, "worker %u of %u cannot be done without", id,
+                       w->plan.n_workers);
+    sl_log(SL_LOG_INFO, "worker", "worker %u is too slow, others do what it owes", id);
+    return lose(w, id, false, err);
+}
+
 static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span payload,
                                 sl_err *err) {
     switch (h->kind) {
@@ -235,6 +254,8 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
     case SL_MSG_TAKE:
     case SL_MSG_GO:
         return sl_take_on_word(w, h, err);
+    case SL_MSG_SLOW:
+        return on_slow(w, h, payload, err);
     case SL_MSG_STATS_GET:
         sl_worker_send_stats(w);
         return SL_OK;
@@ -304,15 +325,6 @@ static bool is_told_to_stop(const sl_worker *w) {
     return false;
 }
 
-/* The coordinator hears of it: what it does depends on who is there. */
-static void report_lost(sl_worker *w, uint32_t id) {
-    sl_buf *b = sl_worker_buf(w, SL_WIRE_WORKER_BYTES);
-    if (!b) return;
-    sl_wire_worker_encode(id, b->data);
-    const sl_wire_header h = {.kind = SL_MSG_LOST};
-    sl_worker_send(w, SL_NO_WORKER, h, b);
-}
-
 /* A peer is gone, or the connection with it: expert workers take part in every request, unless
  * others can stand in for them, attention workers in barriers. */
 static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) {
@@ -324,9 +336,8 @@ static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) 
            left   ? "left"
            : told ? "is gone, as another one said"
                   : "is lost");
-    report_lost(w, id);
-    if (w->attn && (roles & SL_ROLE_EXPERT)) sl_attn_lose(w->attn, id);
-    return w->expert ? w->expert_ops->on_gone(w->expert, id, left, err) : SL_OK;
+    sl_worker_tell_of(w, SL_MSG_LOST, id); /* what follows depends on who is there */
+    return lose(w, id, left, err);
 }
 
 static void handle(sl_worker *w, sl_inbox_item *it) {
@@ -387,6 +398,7 @@ bool sl_worker_step(sl_worker *w) {
     /* Experts first: others wait for them. */
     bool busy = w->expert && w->expert_ops->run(w->expert);
     if (!busy) busy = w->attn && sl_attn_run(w->attn);
+    if (w->attn) sl_attn_look(w->attn);
     sl_take_look(w);
     return busy || hosts || computes || came || w->inbox.len || w->stop;
 }
@@ -498,7 +510,7 @@ static sl_status run_once(const sl_worker_opts *o, bool *joined, sl_err *err) {
         if (!rests_since_ns) rests_since_ns = sl_now_ns();
         bool soon = sl_now_ns() - rests_since_ns < SOON_NS && w->doing.kind == SL_TRACE_WAIT;
         sl_net_set_poll(w->net, soon ? SL_NET_POLL_US : 0);
-        sl_net_wait(w->net, IDLE_US);
+        sl_net_wait(w->net, w->attn && sl_attn_is_owed(w->attn) ? SL_HEDGE_LOOK_US : IDLE_US);
     }
     sl_worker_free(w, false);
     return st;
