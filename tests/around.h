@@ -26,6 +26,18 @@ static inline sl_status around_host(sl_device *d, const uint8_t *hosted, uint32_
     return sl_device_host(((around *)d)->inner, hosted, max_pairs, patient, left, err);
 }
 
+static inline void around_read_page(sl_device *d, uint32_t page, uint32_t first, uint32_t n,
+                                    void *to) {
+    sl_device *inner = ((around *)d)->inner;
+    inner->ops->read_page(inner, page, first, n, to);
+}
+
+static inline void around_write_page(sl_device *d, uint32_t page, uint32_t first, uint32_t n,
+                                     const void *from) {
+    sl_device *inner = ((around *)d)->inner;
+    inner->ops->write_page(inner, page, first, n, from);
+}
+
 static inline void around_close(sl_device *d) {
     sl_device_close(((around *)d)->inner);
     sl_free(d);

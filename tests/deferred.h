@@ -76,7 +76,9 @@ static inline sl_status deferred_open(void *ctx, const sl_device_opts *o, sl_dev
                                       .poll = deferred_poll,
                                       .take = around_take,
                                       .give = around_give,
-                                      .host = around_host};
+                                      .host = around_host,
+                                      .read_page = around_read_page,
+                                      .write_page = around_write_page};
     deferred_maker *maker = ctx;
     sl_device_opts inner = *o;
     inner.tick = NULL; /* no fabric while a drain computes */

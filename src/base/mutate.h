@@ -24,6 +24,7 @@ typedef enum sl_mutation {
     SL_MUTATE_HASTY_VERDICT, /* a suspect need not be alone when a worker crashes */
     SL_MUTATE_SURE_OF_NEXT,  /* a row counts as being in its page before it is computed */
     SL_MUTATE_EARLY_SUCCESSOR, /* a worker is started before the one at its place has ended */
+    SL_MUTATE_EARLY_KEY,       /* a page counts as full when half of its last rows are missing */
 } sl_mutation;
 
 /* By value of sl_mutation, for the command line of the test. */
@@ -31,7 +32,7 @@ typedef enum sl_mutation {
     "none", "double_again", "late_counts", "hedged_alone", "lonely_step", "lost_row",              \
         "double_merge", "stale_generation", "forgotten_page", "skipped_row", "lost_wake",          \
         "untold_death", "lost_shared", "unawaited", "kept_step", "old_hosts", "hasty_verdict",     \
-        "sure_of_next", "early_successor"
+        "sure_of_next", "early_successor", "early_key"
 
 #ifdef SL_MUTATIONS
 extern sl_mutation sl_mutation_on; /* set by the test before anything runs */

@@ -341,10 +341,10 @@ static sl_status read_deployment(sl_json v, sl_plan_origin *origin, sl_err *err)
 
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {
-        "version",   "epoch",      "schedule",  "lanes",    "chunks",     "chunk_by",
-        "order",     "policy",     "lookahead", "delta",    "wire",       "exact",
-        "workers",   "limits",     "threads",   "progress", "device",     "route_skew",
-        "placement", "deployment", "costs",     "pin",      "activations"};
+        "version",   "epoch",      "schedule",  "lanes",    "chunks",      "chunk_by",
+        "order",     "policy",     "lookahead", "delta",    "wire",        "exact",
+        "workers",   "limits",     "threads",   "progress", "device",      "route_skew",
+        "placement", "deployment", "costs",     "pin",      "activations", "kv_replicas"};
     uint64_t version = 0;
     const char *wire = "f32", *progress = progress_names[0],
                *activations = sl_activations_names[SL_ACTIVATIONS_DEFAULT];
@@ -358,6 +358,7 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = sl_wire_format_parse(wire, &p->wire, err);
     if (st == SL_OK) st = sl_json_bool(v, "exact", SL_JSON_OPTIONAL, &p->exact, err);
     if (st == SL_OK) st = read_u32(v, "epoch", 1, UINT32_MAX, &p->epoch, err);
+    if (st == SL_OK) st = read_u32(v, "kv_replicas", 0, 1, &p->kv_replicas, err);
     if (st == SL_OK) st = read_u32(v, "threads", 0, SL_PLAN_MAX_THREADS, &p->threads, err);
     if (st == SL_OK) st = read_pin(v, p, err);
     if (st == SL_OK) st = sl_json_string(v, "progress", SL_JSON_OPTIONAL, &progress, err);
@@ -492,6 +493,7 @@ static json_t *print_worker(const sl_plan *p, uint32_t i) {
 
 static void print_experiments(const sl_plan *p, json_t *doc) {
     char skew[SL_SKEW_TEXT];
+    if (p->kv_replicas) json_object_set_new(doc, "kv_replicas", json_integer(p->kv_replicas));
     if (p->pin_auto) json_object_set_new(doc, "pin", json_string("auto"));
     if (p->has_costs) json_object_set_new(doc, "costs", sl_costs_json(&p->costs));
     if (p->device.kind == SL_DEVICE_EMULATED)
@@ -560,9 +562,26 @@ sl_status sl_plan_check_size(const sl_plan *p, const sl_model_spec *m, sl_err *e
                    (unsigned long long)rows, m->top_k, UINT32_MAX);
 }
 
+/* Copies need another worker to be at, and pages with something in them. */
+static sl_status check_replicas(const sl_plan *p, bool all_there, sl_err *err) {
+    uint32_t attention = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        attention += (p->worker[i].roles & SL_ROLE_ATTENTION) != 0;
+    if (p->kv_replicas == 0) return SL_OK;
+    if (sl_device_is_modelled(&p->device))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "plan: kv_replicas %u: an emulated device has no KV pages to copy",
+                       p->kv_replicas);
+    if (attention >= 2 || !all_there) return SL_OK;
+    return sl_fail(err, SL_ERR_INFEASIBLE,
+                   "plan: kv_replicas %u needs two attention workers, there is %u", p->kv_replicas,
+                   attention);
+}
+
 static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there, sl_err *err) {
     sl_status st = check_roles(p, all_there, err);
     if (st == SL_OK) st = check_schedule(p, err);
+    if (st == SL_OK) st = check_replicas(p, all_there, err);
     if (st != SL_OK) return st;
     if (m->weightless && !sl_device_is_modelled(&p->device))
         return sl_fail(err, SL_ERR_NOTFOUND,

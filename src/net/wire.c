@@ -13,6 +13,8 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 _Static_assert(sizeof(float) == 4, "f32 on the wire");
 _Static_assert(sizeof(sl_wire_token) == 32, "token records are read in place");
 _Static_assert(sizeof(sl_wire_pair) == 16, "pairs are read in place");
+_Static_assert(sizeof(sl_wire_fetch) == 40, "fetches are read in place");
+_Static_assert(sizeof(sl_wire_blocks) == SL_WIRE_BLOCKS_BYTES - 8, "heads of blocks are copied");
 _Static_assert(sizeof(sl_logprob) == 8, "log-probabilities are read in place");
 _Static_assert(sizeof(sl_logit_bias) == 8, "biases are read in place");
 
@@ -47,6 +49,8 @@ const char *sl_msg_kind_name(uint16_t kind) {
         [SL_MSG_LOGITS] = "LOGITS",
         [SL_MSG_PAGES] = "PAGES",
         [SL_MSG_ROWS] = "ROWS",
+        [SL_MSG_KV_FETCH] = "KV_FETCH",
+        [SL_MSG_KV_HERE] = "KV_HERE",
         [SL_MSG_UNABLE] = "UNABLE",
         [SL_MSG_HOLD] = "HOLD",
         [SL_MSG_QUIET] = "QUIET",
@@ -63,6 +67,7 @@ const char *sl_msg_kind_name(uint16_t kind) {
         [SL_MSG_ROUND_SET] = "ROUND_SET",
         [SL_MSG_MEMBER_DEAD] = "MEMBER_DEAD",
         [SL_MSG_FUSED] = "FUSED",
+        [SL_MSG_KV_GET] = "KV_GET",
         [SL_MSG_KV_PAGES] = "KV_PAGES",
         [SL_MSG_CLOCK] = "CLOCK",
         [SL_MSG_TRACE_GET] = "TRACE_GET",
@@ -638,6 +643,68 @@ sl_status sl_wire_pairs_decode(const sl_wire_header *h, sl_span payload, const s
     sl_status st = check_records("pairs", payload, (uint64_t)h->rows * sizeof(sl_wire_pair), err);
     if (st == SL_OK) *out = (const sl_wire_pair *)payload.data;
     return st;
+}
+
+/* ---- KV pages ---- */
+
+void sl_wire_fetches_encode(const sl_wire_fetch *f, uint32_t n, void *buf) {
+    if (n) memcpy(buf, f, n * sizeof *f);
+}
+
+sl_status sl_wire_fetches_decode(const sl_wire_header *h, sl_span payload,
+                                 const sl_wire_fetch **out, sl_err *err) {
+    if (h->rows > SL_MAX_FETCHES)
+        return sl_fail(err, SL_ERR_PROTOCOL, "%u fetches, limit %u", h->rows, SL_MAX_FETCHES);
+    sl_status st =
+        check_records("fetches", payload, (uint64_t)h->rows * sizeof(sl_wire_fetch), err);
+    const sl_wire_fetch *f = (const sl_wire_fetch *)(const void *)payload.data;
+    for (uint32_t i = 0; st == SL_OK && i < h->rows; i++)
+        if (f[i].key == 0 || f[i].reserved)
+            st = sl_fail(err, SL_ERR_PROTOCOL, "fetch %llu without a key, or with %u reserved",
+                         (unsigned long long)f[i].transfer, f[i].reserved);
+    if (st == SL_OK) *out = f;
+    return st;
+}
+
+void sl_wire_blocks_encode(const sl_wire_blocks *b, void *buf) {
+    memcpy(buf, b, sizeof *b);
+    memset((uint8_t *)buf + sizeof *b, 0, SL_WIRE_BLOCKS_BYTES - sizeof *b);
+}
+
+/* Sizes multiply in 64 bits: a block of any model that is read has far below 2^40 bytes. */
+static sl_status check_blocks(const sl_wire_blocks *b, const sl_model_spec *m, bool answers,
+                              sl_err *err) {
+    unsigned long long id = b->transfer;
+    if (b->type >= SL_KV_TYPES || b->key == 0 || b->reserved)
+        return sl_fail(err, SL_ERR_PROTOCOL, "page %llu: type %u, %u reserved, or no key", id,
+                       b->type, b->reserved);
+    if (b->n == 0 || b->n > m->n_layers || b->first > m->n_layers - b->n)
+        return sl_fail(err, SL_ERR_PROTOCOL, "page %llu: %u blocks from %u on, of %u", id, b->n,
+                       b->first, m->n_layers);
+    uint64_t whole = (uint64_t)b->n * sl_kv_block_bytes(m);
+    bool none = answers && b->bytes == 0;
+    if (!none && b->bytes != whole)
+        return sl_fail(err, SL_ERR_PROTOCOL, "page %llu: %llu bytes for %u blocks of %llu", id,
+                       (unsigned long long)b->bytes, b->n, (unsigned long long)(whole / b->n));
+    if (b->sum && (none || !answers))
+        return sl_fail(err, SL_ERR_PROTOCOL, "page %llu: a sum of nothing", id);
+    return SL_OK;
+}
+
+sl_status sl_wire_blocks_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
+                                sl_wire_blocks *out, const uint8_t **data, sl_err *err) {
+    bool answers = h->kind == SL_MSG_KV_PAGES;
+    sl_wire_blocks b;
+    if (payload.len < SL_WIRE_BLOCKS_BYTES)
+        return check_records("blocks", payload, SL_WIRE_BLOCKS_BYTES, err);
+    memcpy(&b, payload.data, sizeof b);
+    sl_status st = check_blocks(&b, m, answers, err);
+    if (st == SL_OK)
+        st = check_records("blocks", payload, SL_WIRE_BLOCKS_BYTES + (answers ? b.bytes : 0), err);
+    if (st != SL_OK) return st;
+    *out = b;
+    *data = answers && b.bytes ? payload.data + SL_WIRE_BLOCKS_BYTES : NULL;
+    return SL_OK;
 }
 
 /* At most 256 MiB of payload, so only a vocabulary that the caller made up could overflow. */

@@ -37,9 +37,11 @@ typedef enum sl_msg_kind {
     SL_MSG_STATS_GET,
     SL_MSG_STATS,
     SL_MSG_SHUTDOWN,
-    SL_MSG_LOGITS, /* worker: logits of consecutive positions of a request that asked for them */
-    SL_MSG_PAGES,  /* pairs {request, page}: further KV pages, in position order */
-    SL_MSG_ROWS,   /* worker: pairs {request, rows}: of a prompt, that are in its pages */
+    SL_MSG_LOGITS,   /* worker: logits of consecutive positions of a request that asked for them */
+    SL_MSG_PAGES,    /* pairs {request, page}: further KV pages, in position order */
+    SL_MSG_ROWS,     /* worker: pairs {request, rows}: of a prompt, that are in its pages */
+    SL_MSG_KV_FETCH, /* to attention workers: KV pages that they are to get from others */
+    SL_MSG_KV_HERE,  /* worker: pairs {transfer, sl_kv_fate}: what became of these */
     /* token path: attention and expert workers */
     SL_MSG_DISPATCH = 32,
     SL_MSG_RETURN,
@@ -48,7 +50,8 @@ typedef enum sl_msg_kind {
     SL_MSG_MEMBER_DEAD,   /* sequencer -> expert workers, and from them to it */
     SL_MSG_FUSED,         /* a step of the fused collectives (net/fused.h) */
     SL_MSG_ROUND_SET,     /* sequencer -> other expert workers */
-    SL_MSG_KV_PAGES = 48, /* reserved */
+    SL_MSG_KV_GET = 47,   /* attention worker to another: some blocks of a page, please */
+    SL_MSG_KV_PAGES = 48, /* the answer */
     /* control, about plan `epoch` (sched/change.h), as PLAN and READY are */
     SL_MSG_UNABLE = 49, /* worker: why it cannot take the plan, as text */
     SL_MSG_HOLD,        /* to attention workers: begin no step */
@@ -269,6 +272,52 @@ typedef struct sl_wire_pair {
 void sl_wire_pairs_encode(const sl_wire_pair *p, uint32_t n, void *buf);
 sl_status sl_wire_pairs_decode(const sl_wire_header *h, sl_span payload, const sl_wire_pair **out,
                                sl_err *err) SL_MUST_CHECK;
+
+/* KV pages on their way between workers. The coordinator, who knows what is in them, tells one to
+ * fetch; that one asks who has the page, block by block as it can take them, and says what became
+ * of it. The content's key (sl_pages_chain) is what all three mean by it. */
+typedef struct sl_wire_fetch {
+    uint64_t transfer; /* its number, never used again in a session */
+    uint64_t key;      /* of all tokens up to the page's end; not 0 */
+    uint64_t request;  /* by this id its source knows it, ... */
+    uint32_t index;    /* ...and of its pages this is that one */
+    uint32_t page;     /* where it goes, a page of who fetches */
+    uint32_t from;     /* worker */
+    uint32_t reserved; /* 0 */
+} sl_wire_fetch;
+void sl_wire_fetches_encode(const sl_wire_fetch *f, uint32_t n, void *buf);
+/* header.rows records, a borrowed view: refuses more than SL_MAX_FETCHES, no key, and what is
+ * reserved. */
+sl_status sl_wire_fetches_decode(const sl_wire_header *h, sl_span payload,
+                                 const sl_wire_fetch **out, sl_err *err) SL_MUST_CHECK;
+
+/* What became of a transfer. */
+typedef enum sl_kv_fate {
+    SL_KV_HERE,    /* all of it is in its page */
+    SL_KV_GONE,    /* its source is gone, or does not have it, or was too slow */
+    SL_KV_DAMAGED, /* on the way */
+    SL_KV_DROPPED, /* its page was given to somebody meanwhile */
+    SL_KV_FATES
+} sl_kv_fate;
+
+/* Blocks of a KV page: what KV_GET asks for, and the head of KV_PAGES. */
+typedef struct sl_wire_blocks {
+    uint64_t transfer, key, request;
+    uint32_t index;
+    uint32_t type;     /* sl_kv_type */
+    uint32_t first, n; /* blocks, n > 0 */
+    uint64_t bytes;    /* n blocks of the model in that type; of an answer 0: it is not there */
+    uint32_t sum;      /* CRC-32C of them; of KV_GET, and of nothing, 0 */
+    uint32_t reserved; /* 0 */
+} sl_wire_blocks;
+#define SL_WIRE_BLOCKS_BYTES 64u /* the head; what follows is aligned */
+void sl_wire_blocks_encode(const sl_wire_blocks *b, void *buf);
+/* Of either kind; *data: of KV_PAGES, inside the payload, NULL of none. Refuses blocks that the
+ * model has not, types that are none, bytes that are not those blocks', and a payload of another
+ * length. The sum is the receiver's to compare: what is damaged breaks no rule. */
+sl_status sl_wire_blocks_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
+                                sl_wire_blocks *out, const uint8_t **data,
+                                sl_err *err) SL_MUST_CHECK;
 
 /* LOGITS: u64 request, u64 first position, then f32 [header.rows][vocab], starting at byte 64. */
 #define SL_WIRE_LOGITS_AT 64u

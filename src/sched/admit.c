@@ -46,17 +46,26 @@ static void take_out(sl_admit *a, sl_admit_list *l, uint32_t request) {
 
 /* ---- the worker with most free pages ---- */
 
+/* Pages that somebody who comes can have there. */
+static uint32_t spare_pages(const sl_admit *a, uint32_t worker) {
+    return a->worker[worker].pages.n_free + a->copies.worker[worker].n_pages;
+}
+
+/* A request that waits may start there, as far as it does not depend on its pages. */
+static bool takes(const sl_admit *a, uint32_t worker) {
+    const sl_admit_worker *w = &a->worker[worker];
+    bool kept = worker == a->reserved ||
+                (a->alone != SL_ADMIT_NONE && a->request[a->alone].worker == worker);
+    return w->open && !kept && w->running.n + w->staying.n < a->shape.max_running;
+}
+
 /* What of the worker is in the tree or in sums has changed. */
 static void note(sl_admit *a, uint32_t worker) {
     sl_admit_worker *w = &a->worker[worker];
     a->n_free_pages += (uint64_t)w->pages.n_free - w->n_counted;
     w->n_counted = w->pages.n_free;
-    bool kept = worker == a->reserved ||
-                (a->alone != SL_ADMIT_NONE && a->request[a->alone].worker == worker);
-    uint32_t n = w->running.n + w->staying.n;
-    bool takes = w->open && !kept && n < a->shape.max_running;
     uint32_t at = a->leaves + worker;
-    a->most[at] = takes ? w->pages.n_free : 0;
+    a->most[at] = takes(a, worker) ? spare_pages(a, worker) : 0;
     for (at /= 2; at > 0; at /= 2) a->most[at] = SL_MAX(a->most[2 * at], a->most[2 * at + 1]);
 }
 
@@ -87,6 +96,7 @@ static bool is_stuck(const sl_admit_request *r) {
 
 static bool take_pages(sl_admit *a, sl_admit_request *r, uint32_t n) {
     sl_pages *pool = &a->worker[r->worker].pages;
+    sl_kv_copies_yield(&a->copies, r->worker, n, pool);
     if (!sl_pages_take(pool, n, r->pages + r->n_pages)) {
         a->failed |= n <= pool->n_free;
         return false;
@@ -141,6 +151,85 @@ static void stop_staying(sl_admit *a, uint32_t request) {
     a->n_staying--;
 }
 
+/* ---- copies ---- */
+
+/* Pages of which every row is sure. */
+static uint32_t sure_pages(const sl_admit_request *r) {
+    return (r->sure + (SL_MUTATION(EARLY_KEY) ? SL_KV_PAGE_TOKENS / 2 : 0)) / SL_KV_PAGE_TOKENS;
+}
+
+/* Only the first n of its copies stay. */
+static void cut_copies(sl_admit *a, uint32_t request, uint32_t n) {
+    uint32_t at = a->copies.of[request].at;
+    if (at == SL_KV_COPIES_NONE) return;
+    sl_kv_copies_cut(&a->copies, request, n, &a->worker[at].pages);
+    note(a, at);
+}
+
+/* It leaves its worker, and with that go those that are on their way. */
+static void settle_copies(sl_admit *a, uint32_t request) {
+    uint32_t at = a->copies.of[request].at;
+    if (at == SL_KV_COPIES_NONE) return;
+    sl_kv_copies_settle(&a->copies, request, &a->worker[at].pages);
+    note(a, at);
+}
+
+/* More of its rows are sure. */
+static void look_for_copies(sl_admit *a, uint32_t request) {
+    const sl_admit_request *r = &a->request[request];
+    if (sl_kv_copies_wants(&a->copies, request, sure_pages(r)))
+        sl_kv_copies_set_due(&a->copies, r->worker, true);
+}
+
+/* The next page of the first of those who run there that has one to be copied. */
+static bool copy_from(sl_admit *a, uint32_t from, sl_admit_decision *out) {
+    uint32_t to = a->copies.worker[from].buddy, at = a->worker[from].running.first;
+    sl_pages *pool = to == SL_KV_COPIES_NONE ? NULL : &a->worker[to].pages;
+    if (!pool || !a->worker[to].open || !sl_kv_copies_may_ask(&a->copies, to, pool)) return false;
+    for (; at != SL_ADMIT_NONE; at = a->request[at].link[SL_ADMIT_PLACE].next) {
+        const sl_admit_request *r = &a->request[at];
+        const sl_kv_copies_of *of = &a->copies.of[at];
+        if (r->state != SL_ADMIT_RUNNING) continue;
+        if (of->at != to) cut_copies(a, at, 0); /* its worker's buddy is another one by now */
+        if (!sl_kv_copies_wants(&a->copies, at, sure_pages(r))) continue;
+        if (!sl_kv_copies_ask(&a->copies, at, to, pool)) return false;
+        note(a, to);
+        *out = (sl_admit_decision){.kind = SL_ADMIT_COPY,
+                                   .request = at,
+                                   .worker = to,
+                                   .page = of->page[of->n_asked - 1],
+                                   .index = of->n_asked - 1,
+                                   .from = from,
+                                   .transfer = a->copies.transfers};
+        return true;
+    }
+    return false;
+}
+
+static bool copy(sl_admit *a, sl_admit_decision *out) {
+    for (uint32_t i = 0; a->copies.n_due > 0 && i < a->shape.n_workers; i++) {
+        if (!a->copies.worker[i].due) continue;
+        if (copy_from(a, i, out)) return true;
+        sl_kv_copies_set_due(&a->copies, i, false);
+    }
+    return false;
+}
+
+/* Where it would go on with copies now; SL_ADMIT_NONE: nowhere. */
+static uint32_t place_of_copies(const sl_admit *a, uint32_t request) {
+    uint32_t at = a->copies.of[request].at;
+    bool may = at != SL_KV_COPIES_NONE && takes(a, at) &&
+               spare_pages(a, at) >= wanted_pages(&a->request[request]);
+    return may ? at : SL_ADMIT_NONE;
+}
+
+/* Copies at its new worker are its pages from now on, and what is in them is sure. */
+static void take_copies(sl_admit *a, sl_admit_request *r, uint32_t request) {
+    if (a->copies.of[request].at != r->worker) return;
+    r->n_pages = sl_kv_copies_take(&a->copies, request, r->pages);
+    r->sure = SL_MIN(r->n_pages * SL_KV_PAGE_TOKENS, sl_admit_known(r) - 1);
+}
+
 /* Out of its worker, whose pages it has no longer but for `forgotten` ones. */
 static void leave_worker(sl_admit *a, uint32_t request, uint32_t forgotten) {
     sl_admit_request *r = &a->request[request];
@@ -152,6 +241,7 @@ static void leave_worker(sl_admit *a, uint32_t request, uint32_t forgotten) {
     sl_pages_give(&w->pages, r->pages, r->n_pages - forgotten);
     r->n_pages = 0;
     r->sure = 0;
+    settle_copies(a, request);
     if (a->alone == request) a->alone = SL_ADMIT_NONE;
     note(a, r->worker);
     if (w->lacking.n > 0) make_due(a, r->worker);
@@ -253,8 +343,10 @@ static void leave_line(sl_admit *a, uint32_t request) {
 
 static bool begin_at(sl_admit *a, uint32_t request, uint32_t worker, sl_admit_decision *out) {
     sl_admit_request *r = &a->request[request];
+    if (spare_pages(a, worker) < wanted_pages(r)) return false;
     r->worker = worker;
-    if (!take_pages(a, r, wanted_pages(r))) return false;
+    take_copies(a, r, request);
+    if (!take_pages(a, r, wanted_pages(r) - r->n_pages)) return false;
     leave_line(a, request);
     if (r->suspect) a->alone = request;
     run_at(a, request, worker, SL_ADMIT_START, out);
@@ -326,7 +418,8 @@ static bool all_wait(const sl_admit *a) {
 static bool start(sl_admit *a, sl_admit_decision *out) {
     uint32_t request = a->waiting.first;
     if (request == SL_ADMIT_NONE || all_wait(a)) return false;
-    uint32_t worker = pick_worker(a, wanted_pages(&a->request[request]));
+    uint32_t worker = place_of_copies(a, request);
+    if (worker == SL_ADMIT_NONE) worker = pick_worker(a, wanted_pages(&a->request[request]));
     if (worker == SL_ADMIT_NONE) return false; /* in order: nobody overtakes the oldest */
     return begin_at(a, request, worker, out);
 }
@@ -342,7 +435,8 @@ static bool turn_away(const sl_admit *a, uint64_t now_us, sl_admit_decision *out
 }
 
 bool sl_admit_next(sl_admit *a, uint64_t now_us, sl_admit_decision *out) {
-    if (!grow(a, out) && !try_alone(a, out) && !start(a, out) && !turn_away(a, now_us, out))
+    if (!grow(a, out) && !try_alone(a, out) && !start(a, out) && !turn_away(a, now_us, out) &&
+        !copy(a, out))
         return false;
     sl_watch_tell(a->shape.watch, ADMIT, now_us, out->kind, out->request, out->worker, out->page,
                   a->request[out->request].starts);
@@ -359,6 +453,7 @@ void sl_admit_open(sl_admit *a, uint32_t worker) {
     while (a->n_suspects > 0 && a->worker[worker].staying.n > 0)
         sl_admit_gave_way(a, a->worker[worker].staying.first);
     if (a->worker[worker].staying.n > 0) make_due(a, worker);
+    sl_kv_copies_wake(&a->copies, worker);
 }
 
 void sl_admit_close(sl_admit *a, uint32_t worker) {
@@ -369,6 +464,7 @@ void sl_admit_close(sl_admit *a, uint32_t worker) {
 
 static bool more_requests(sl_admit *a) {
     uint32_t cap = SL_MAX(2 * a->cap, FIRST_CAP);
+    if (!sl_kv_copies_reserve(&a->copies, cap)) return false;
     sl_admit_request *bigger = sl_grow(a->request, a->cap, cap, sizeof *bigger);
     if (!bigger) return false;
     a->request = bigger;
@@ -419,15 +515,17 @@ void sl_admit_token(sl_admit *a, uint32_t request) {
     SL_ASSERT(r->state >= SL_ADMIT_RUNNING && r->drawn < r->most);
     r->drawn++;
     r->sure = sl_admit_known(r) - 1; /* its own row is computed next */
+    look_for_copies(a, request);
     if (!lacks_pages(r)) return;
     if (!r->lacks) start_lacking(a, request);
-    if (a->worker[r->worker].pages.n_free > 0 || is_stuck(r)) make_due(a, r->worker);
+    if (spare_pages(a, r->worker) > 0 || is_stuck(r)) make_due(a, r->worker);
 }
 
 void sl_admit_rows(sl_admit *a, uint32_t request, uint32_t rows) {
     sl_admit_request *r = &a->request[request];
     SL_ASSERT(sl_admit_runs(r) && rows < sl_admit_known(r));
     r->sure = SL_MAX(r->sure, rows);
+    look_for_copies(a, request);
 }
 
 bool sl_admit_cancel(sl_admit *a, uint32_t request) {
@@ -485,10 +583,34 @@ void sl_admit_stay(sl_admit *a, uint32_t request) {
     sl_admit_request *r = &a->request[request];
     SL_ASSERT(r->state == SL_ADMIT_RUNNING && !r->suspect && !a->worker[r->worker].open);
     stop_running(a, request);
+    settle_copies(a, request);
     insert(a, &a->worker[r->worker].staying, request, SL_ADMIT_NONE);
     a->n_staying++;
     r->state = SL_ADMIT_STAYING;
     note(a, r->worker);
+}
+
+void sl_admit_pair(sl_admit *a, uint32_t worker, uint32_t buddy) {
+    sl_kv_copies_pair(&a->copies, worker, buddy);
+}
+
+void sl_admit_copied(sl_admit *a, uint32_t worker, uint64_t transfer, bool here) {
+    uint32_t request =
+        sl_kv_copies_answer(&a->copies, worker, transfer, here, &a->worker[worker].pages);
+    if (request != SL_KV_COPIES_NONE && !here)
+        sl_kv_copies_defer(&a->copies, request, sure_pages(&a->request[request]));
+    note(a, worker);
+    sl_kv_copies_wake(&a->copies, worker);
+}
+
+void sl_admit_lose_copies(sl_admit *a, uint32_t worker) {
+    sl_kv_copies_lose(&a->copies, worker, &a->worker[worker].pages);
+    note(a, worker);
+}
+
+uint32_t sl_admit_copied_rows(const sl_admit *a, uint32_t request) {
+    uint32_t at = place_of_copies(a, request);
+    return at == SL_ADMIT_NONE ? 0 : a->copies.of[request].n_here * SL_KV_PAGE_TOKENS;
 }
 
 bool sl_admit_has_place(const sl_admit *a, uint32_t request) {
@@ -512,6 +634,7 @@ void sl_admit_end(sl_admit *a, uint32_t request) {
         leave_line(a, request);
     else
         leave_worker(a, request, 0);
+    cut_copies(a, request, 0);
     unsuspect(a, request);
     r->state = SL_ADMIT_UNUSED;
     r->link[SL_ADMIT_PLACE].next = a->free;
@@ -532,7 +655,7 @@ sl_status sl_admit_create(const sl_admit_shape *shape, sl_admit *out, sl_err *er
     while (a.leaves < shape->n_workers) a.leaves *= 2;
     a.worker = sl_alloc(shape->n_workers, sizeof *a.worker);
     a.most = sl_alloc(2 * (size_t)a.leaves, sizeof *a.most);
-    if (!a.worker || !a.most) {
+    if (!a.worker || !a.most || sl_kv_copies_create(shape->n_workers, &a.copies, err) != SL_OK) {
         sl_admit_free(&a);
         return sl_fail(err, SL_ERR_NOMEM, "books of %u workers", shape->n_workers);
     }
@@ -549,6 +672,7 @@ void sl_admit_free(sl_admit *a) {
     for (uint32_t i = 0; a->worker && i < a->shape.n_workers; i++)
         sl_pages_free(&a->worker[i].pages);
     for (uint32_t i = 0; i < a->cap; i++) sl_free(a->request[i].pages);
+    sl_kv_copies_free(&a->copies);
     sl_free(a->request);
     sl_free(a->worker);
     sl_free(a->most);

@@ -16,7 +16,10 @@
  *      a token was drawn.
  *   5. Requests that never ran are turned away: the newest while too many wait, the oldest when it
  *      has waited too long. The work of those that ran would be lost.
- *   6. Suspects (sched/suspect.h) start alone, one at a time, the newest first, and before others.
+ *   6. Full pages are copied to a buddy, if there is one (sched/copies.h), when nothing else is to
+ * be done. Copies count as free pages. A request that waits and has some goes on where they are, if
+ * it may start there.
+ *   7. Suspects (sched/suspect.h) start alone, one at a time, the newest first, and before others.
  *      One that has to be alone everywhere makes all others give way. Any other one takes a worker
  *      that is idle; if there is none, the one that runs least takes nobody else, and when no
  *      worker is still to come its requests give way. The other workers go on.
@@ -29,7 +32,7 @@
 #ifndef SL_SCHED_ADMIT_H
 #define SL_SCHED_ADMIT_H
 
-#include "sched/pages.h"
+#include "sched/copies.h"
 #include "sched/watch.h"
 
 #define SL_ADMIT_NONE UINT32_MAX
@@ -110,6 +113,7 @@ typedef struct sl_admit {
     uint32_t n_pools;      /* workers that have pages */
     uint32_t n_running, n_staying, n_open;
     uint64_t n_pages, n_free_pages; /* of all workers */
+    sl_kv_copies copies;            /* of pages of requests that run, or ran */
     uint32_t first_due, last_due;
     uint64_t ages, starts;
     bool failed; /* books of pages found no memory: decisions are no longer right */
@@ -122,13 +126,16 @@ typedef enum sl_admit_kind {
     SL_ADMIT_START,   /* at `worker`, with the pages that it has */
     SL_ADMIT_FULL,    /* too many wait: end it, with sl_admit_end */
     SL_ADMIT_LATE,    /* it waited too long: the same */
+    SL_ADMIT_COPY,    /* `worker` is to fetch page `index` of the request from `from` into `page` */
 } sl_admit_kind;
 
 typedef struct sl_admit_decision {
     sl_admit_kind kind;
     uint32_t request;
-    uint32_t worker; /* PAGE, PREEMPT, RESUME, START */
-    uint32_t page;   /* PAGE */
+    uint32_t worker; /* PAGE, PREEMPT, RESUME, START, COPY */
+    uint32_t page;   /* PAGE, COPY */
+    uint32_t index, from;
+    uint64_t transfer; /* COPY: its number */
 } sl_admit_decision;
 
 /* No worker has pages or is open. SL_ERR_NOMEM. */
@@ -168,6 +175,15 @@ void sl_admit_gave_way(sl_admit *a, uint32_t request);
 /* Its worker, which is closed, is gone, but not the pages: it stays. It was RUNNING, and is no
  * suspect. */
 void sl_admit_stay(sl_admit *a, uint32_t request);
+/* Copies of pages of requests at `worker` are kept by `buddy` from now on; SL_ADMIT_NONE: by
+ * nobody. */
+void sl_admit_pair(sl_admit *a, uint32_t worker, uint32_t buddy);
+/* What became of a transfer to this worker. */
+void sl_admit_copied(sl_admit *a, uint32_t worker, uint64_t transfer, bool here);
+/* Copies that the worker has, or is about to have, are gone with it. */
+void sl_admit_lose_copies(sl_admit *a, uint32_t worker);
+/* Rows of the request that need not be computed again when it goes on where its copies are. */
+uint32_t sl_admit_copied_rows(const sl_admit *a, uint32_t request);
 /* Somewhere else it could start now, if nobody was before it. */
 bool sl_admit_has_place(const sl_admit *a, uint32_t request);
 /* One of those that run at this worker is to give way, as with SL_ADMIT_PREEMPT, so that it goes on

@@ -32,6 +32,13 @@ uint64_t sl_pages_chain(uint64_t before, const uint32_t *tokens) {
     return key ? key : 1;
 }
 
+uint64_t sl_pages_key_of(sl_pages_keys *k, const uint32_t *tokens, uint32_t index) {
+    if (k->n > index + 1) *k = (sl_pages_keys){0};
+    for (; k->n <= index; k->n++)
+        k->key = sl_pages_chain(k->key, tokens + (size_t)k->n * SL_KV_PAGE_TOKENS);
+    return k->key;
+}
+
 void sl_pages_set_key(sl_pages *p, uint32_t id, uint64_t key) {
     SL_ASSERT(id < p->n_touched && p->page[id].holders > 0 && p->page[id].key == 0 && key != 0);
     p->page[id].key = key;

@@ -49,6 +49,14 @@ void sl_pages_give(sl_pages *p, const uint32_t *ids, uint32_t n);
 /* The key of the page that ends with these SL_KV_PAGE_TOKENS tokens, after one of key `before`
  * (0: it is the first). Never 0. Others may have the same: whoever shares compares tokens. */
 uint64_t sl_pages_chain(uint64_t before, const uint32_t *tokens);
+/* The keys of one request's full pages, found as they are asked for; zeroed: of no page yet. Its
+ * tokens only ever grow. */
+typedef struct sl_pages_keys {
+    uint64_t key; /* of the last of the first... */
+    uint32_t n;   /* ...n pages */
+} sl_pages_keys;
+/* Of page `index`, all of whose tokens are there. Each is found from the one before. */
+uint64_t sl_pages_key_of(sl_pages_keys *k, const uint32_t *tokens, uint32_t index);
 /* What a held page without a key contains from now on; key: not 0. */
 void sl_pages_set_key(sl_pages *p, uint32_t id, uint64_t key);
 /* A held page with this key; SL_PAGES_NONE. */

@@ -324,6 +324,14 @@ static void put_recovery(const sl_engine_stats *stats, const char *model, sl_jbu
     put_single(out, "rows_recomputed_total", "counter",
                "Rows that requests which started again had to compute.", model,
                (double)stats->rows_recomputed);
+    put_single(out, "kv_page_copies", "gauge",
+               "KV pages that are copies of another worker's (--kv-replicas).", model,
+               (double)stats->page_copies);
+    put_single(out, "kv_pages_copied_total", "counter", "KV pages that were copied so far.", model,
+               (double)stats->pages_copied);
+    put_single(out, "kv_copies_failed_total", "counter",
+               "KV pages that could not be had from their worker, or came damaged.", model,
+               (double)stats->copies_failed);
     put_single(out, "longest_pause_seconds", "gauge", "Longest pause of a recovery so far.", model,
                stats->longest_pause_s);
 }

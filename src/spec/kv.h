@@ -43,6 +43,14 @@ static inline size_t sl_kv_tile_offset(const sl_model_spec *m, uint32_t layer, u
     return (((size_t)layer * sides + side) * m->n_kv_heads + kv_head) * sl_kv_tile_floats(m);
 }
 
+/* Numbers of a page, as they lie there and as they travel. */
+typedef enum sl_kv_type { SL_KV_F32, SL_KV_TYPES } sl_kv_type;
+
+/* Bytes of one block in a page: consecutive blocks lie one behind the other. */
+static inline size_t sl_kv_block_bytes(const sl_model_spec *m) {
+    return (size_t)sl_kv_sides(m) * m->n_kv_heads * sl_kv_tile_floats(m) * sizeof(float);
+}
+
 static inline size_t sl_kv_page_bytes(const sl_model_spec *m) {
     return SL_KV_PAGE_TOKENS * sl_kv_token_bytes(m);
 }

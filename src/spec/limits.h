@@ -16,6 +16,10 @@
  * so far ahead. */
 #define SL_MAX_AHEAD 32u
 
+/* KV pages that an attention worker is told to fetch at most before it has said what became of the
+ * ones before. */
+#define SL_MAX_FETCHES 8u
+
 /* Workers of a plan, members of a round, ids in a message's set; ids of a plan's workers are below
  * it. It bounds what is read; nothing is sized by it, but by the plan's own number of workers. */
 #define SL_MAX_WORKERS 16384u

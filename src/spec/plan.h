@@ -113,9 +113,10 @@ typedef struct sl_plan {
         prefill_stretch; /* >= 1: prompt rows may make a step of decoding requests so much longer */
     uint32_t context;    /* positions a request may take */
     uint32_t n_pages;    /* KV pages of one attention worker */
-    uint32_t threads;    /* kernel threads of one worker */
-    bool pin_auto;       /* workers without a CPU choose cores of one node (base/topology.h) */
-    bool pump;           /* a thread of each worker drives its fabric, too */
+    uint32_t kv_replicas; /* copies of full KV pages at other attention workers: 0 or 1 */
+    uint32_t threads;     /* kernel threads of one worker */
+    bool pin_auto;        /* workers without a CPU choose cores of one node (base/topology.h) */
+    bool pump;            /* a thread of each worker drives its fabric, too */
     /* What stages and the link were measured to cost; with them findep cuts each step's rows into
      * as many of its chunks as is fastest. */
     bool has_costs;

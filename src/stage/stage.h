@@ -163,6 +163,10 @@ typedef struct sl_device_ops {
     /* sl_device_host; NULL: every expert can always be asked for. */
     sl_status (*host)(sl_device *d, const uint8_t *hosted, uint32_t max_pairs, bool patient,
                       sl_hosting *left, sl_err *err);
+    /* n blocks from `first` on of a KV page, sl_kv_block_bytes each, to the host's memory, and from
+     * there: no call in flight may write them, none use them. NULL: pages stay here. */
+    void (*read_page)(sl_device *d, uint32_t page, uint32_t first, uint32_t n, void *to);
+    void (*write_page)(sl_device *d, uint32_t page, uint32_t first, uint32_t n, const void *from);
 } sl_device_ops;
 
 /* What every device has; a device's own struct begins with it. */
@@ -220,6 +224,11 @@ static inline sl_status sl_device_take_rows(sl_device *d, size_t n, sl_mem *out,
 /* Its KV outlives it, and is all that a request needs to go on elsewhere. */
 static inline bool sl_device_keeps(const sl_device *d) {
     return d->kept && d->resumes;
+}
+
+/* Pages can be copied from here and to here, and a request goes on where they are. */
+static inline bool sl_device_copies(const sl_device *d) {
+    return d->resumes && d->ops->read_page && d->ops->write_page;
 }
 
 /* No memory is nothing to give. No call may use it any more. */

@@ -1,5 +1,6 @@
 /* Every decoder of src/net/wire.h and the handshake's hello. Input: selector, 72 header bytes,
- * payload. What decodes is read to its last byte, so that a view outside the payload is found. */
+ * payload; of KV pages the header's kind selects. What decodes is read to its last byte, so that a
+ * view outside the payload is found. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,6 +106,24 @@ static void records(const sl_wire_header *h, sl_span in, unsigned what) {
         read_all(logits, h->rows * 7 * sizeof *logits);
 }
 
+static void pages(const sl_wire_header *h, sl_span in) {
+    static const sl_model_spec m = {.n_layers = 3, .n_kv_heads = 1, .head_dim = 2};
+    const sl_wire_fetch *f;
+    sl_wire_blocks b;
+    const uint8_t *data;
+    uint8_t again[SL_WIRE_BLOCKS_BYTES];
+    sl_err err;
+    if (h->kind == SL_MSG_KV_FETCH) {
+        if (sl_wire_fetches_decode(h, in, &f, &err) == SL_OK) read_all(f, h->rows * sizeof *f);
+        return;
+    }
+    if (sl_wire_blocks_decode(h, in, &m, &b, &data, &err) != SL_OK) return;
+    SL_ASSERT(b.n > 0 && b.first + b.n <= m.n_layers && (uint64_t)b.first + b.n <= m.n_layers);
+    if (data) read_all(data, b.bytes);
+    sl_wire_blocks_encode(&b, again);
+    SL_ASSERT(memcmp(again, in.data, sizeof b) == 0);
+}
+
 static void hello(sl_span in) {
     sl_hello h;
     sl_err err;
@@ -131,7 +150,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (n && posix_memalign((void **)&payload, 64, n) != 0) return 0;
     if (n) memcpy(payload, head.data + SL_WIRE_HEADER_BYTES, n);
     sl_span in = {payload, n};
-    if (what == 0)
+    if (h.kind == SL_MSG_KV_FETCH || h.kind == SL_MSG_KV_GET || h.kind == SL_MSG_KV_PAGES)
+        pages(&h, in);
+    else if (what == 0)
         dispatch(&h, in, &m, f);
     else if (what == 1)
         returned(&h, in, &m, f);

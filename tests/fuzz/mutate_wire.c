@@ -74,6 +74,24 @@ static size_t payload_bytes(unsigned what, sl_wire_format f, uint8_t *header, ui
     return what == 8 ? sl_wire_logits_bytes(rows, 7) : len;
 }
 
+/* Now and then it is about KV pages: a model of three blocks, as fuzz_wire.c has it. */
+static size_t pages_bytes(uint8_t *header, uint8_t *p, size_t len, uint32_t rows, unsigned seed) {
+    static const uint16_t kinds[] = {SL_MSG_KV_FETCH, SL_MSG_KV_GET, SL_MSG_KV_PAGES};
+    uint16_t kind = kinds[seed % 3];
+    memcpy(header + 6, &kind, sizeof kind);
+    if (kind == SL_MSG_KV_FETCH) return rows * sizeof(sl_wire_fetch);
+    if (len < SL_WIRE_BLOCKS_BYTES) return SL_WIRE_BLOCKS_BYTES;
+    uint32_t n = 1 + cut_count(p + 36, 2);
+    write_u32(p + 28, 0);
+    write_u32(p + 36, n);
+    cut_count(p + 32, 3 - n);
+    uint64_t bytes = seed & 64 ? n * 512u : 0;
+    memcpy(p + 40, &bytes, sizeof bytes);
+    if (kind == SL_MSG_KV_GET || !bytes) write_u32(p + 48, 0);
+    write_u32(p + 52, 0);
+    return SL_WIRE_BLOCKS_BYTES + (kind == SL_MSG_KV_PAGES ? bytes : 0);
+}
+
 /* Scales of fp8 become powers of two. */
 static void mend_scales(uint8_t *payload, size_t len, uint32_t rows) {
     size_t stride = sl_wire_row_bytes(SL_WIRE_FP8, 3);
@@ -101,7 +119,8 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
     unsigned what = data[0] % 9;
     sl_wire_format f = data[0] < 0x80 ? SL_WIRE_F32 : data[0] & 0x20 ? SL_WIRE_FP8 : SL_WIRE_BF16;
     if (seed % 8) {
-        size_t want = payload_bytes(what, f, h, data + PAYLOAD_AT, len, rows);
+        size_t want = seed % 5 == 0 ? pages_bytes(h, data + PAYLOAD_AT, len, rows, seed / 5)
+                                    : payload_bytes(what, f, h, data + PAYLOAD_AT, len, rows);
         if (want > max - PAYLOAD_AT) want = len;
         if (want > len) memset(data + size, 0, want - len);
         len = want;

@@ -99,6 +99,10 @@ static void look_at_request(sim *s, sim_request *r) {
         s->seen[COVER_preempted] = true;
     }
     s->seen[COVER_kv_kept_of_a_prompt] |= q->starts > 1 && q->drawn == 0 && q->sure > 0;
+    if (!waits && q->worker != r->last_worker) {
+        s->seen[COVER_went_on_with_copies] |= r->ran && q->sure > 0;
+        r->last_worker = q->worker;
+    }
     r->ran |= !waits;
     s->seen[COVER_suspect_cleared] |= r->suspected && !known->suspect.held;
     r->suspected = known->suspect.held;
@@ -106,7 +110,28 @@ static void look_at_request(sim *s, sim_request *r) {
     r->worker = waits ? SL_NO_WORKER : q->worker;
 }
 
-/* Each page is free or belongs to one request that runs, or stays. */
+/* Copies are pages of who has them, of requests that are somewhere else or nowhere. */
+static bool count_copies(sim *s, uint32_t worker, uint8_t *owners) {
+    const sl_admit *a = &s->engine->admit;
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < a->cap; r++) {
+        const sl_kv_copies_of *of = &a->copies.of[r];
+        const sl_admit_request *q = &a->request[r];
+        if (of->at != worker) continue;
+        n += of->n_asked;
+        for (uint32_t i = 0; i < of->n_asked; i++) owners[of->page[i]]++;
+        if (q->state == SL_ADMIT_UNUSED || of->n_here > of->n_asked ||
+            of->n_here * SL_KV_PAGE_TOKENS >= sl_admit_known(q))
+            return sim_fail(s, "%u of %u copies are there, of a request of %u tokens", of->n_here,
+                            of->n_asked, sl_admit_known(q));
+    }
+    s->seen[COVER_copied] |= n > 0;
+    return n == a->copies.worker[worker].n_pages ||
+           sim_fail(s, "worker %u has %u copies, and is said to have %u", worker, n,
+                    a->copies.worker[worker].n_pages);
+}
+
+/* Each page is free or belongs to one request that runs, or stays, or is a copy. */
 static bool check_pages(sim *s, uint32_t worker) {
     const sl_admit *a = &s->engine->admit;
     const sl_pages *p = &a->worker[worker].pages;
@@ -118,6 +143,7 @@ static bool check_pages(sim *s, uint32_t worker) {
         if (q->state < SL_ADMIT_STAYING || q->worker != worker) continue;
         for (uint32_t i = 0; i < q->n_pages; i++) owners[q->pages[i]]++;
     }
+    if (!count_copies(s, worker, owners)) return false;
     for (uint32_t i = 0; i < p->n_total; i++) {
         uint32_t holders = i < p->n_touched ? p->page[i].holders : 0;
         if (owners[i] > 1 || owners[i] != holders)

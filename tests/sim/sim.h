@@ -77,6 +77,8 @@
     X(kv_kept)                                                                                     \
     X(kv_kept_beside_others)                                                                       \
     X(kv_kept_of_a_prompt)                                                                         \
+    X(copied)                                                                                      \
+    X(went_on_with_copies)                                                                         \
     X(killed_before_its_successor)                                                                 \
     X(rehosted)                                                                                    \
     X(came_back)                                                                                   \
@@ -152,8 +154,9 @@ typedef struct sim_request {
     uint32_t cancel_at_n;                /* after so many tokens; 0: never */
     uint64_t id;
     bool submitted, refused, cancelled;
-    bool preempted, ran; /* seen in the ledger */
-    uint32_t worker;     /* where it runs; SL_NO_WORKER: it waits */
+    bool preempted, ran;  /* seen in the ledger */
+    uint32_t worker;      /* where it runs; SL_NO_WORKER: it waits */
+    uint32_t last_worker; /* where it ran last */
     uint32_t n, n_prompt_reported, ends;
     bool wrong; /* something that it was told differs from `want` */
     sl_finish finish;

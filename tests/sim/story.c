@@ -73,6 +73,7 @@ bool sim_draw_plan(sim *s) {
     p->max_num_batched_tokens = 3 + sim_below(s, 60);
     p->prefill_stretch = 1.0 + 0.25 * sim_below(s, 8);
     draw_schedule(s, p);
+    p->kv_replicas = s->seed % 2 && shapes[shape][0] > 1 && !s->devices.stateful;
     s->doubled = p->exact && sim_once_in(s, 3);
     return !p->exact || (!s->doubled && sim_once_in(s, 2)) || draw_placement(s, p);
 }
@@ -80,7 +81,10 @@ bool sim_draw_plan(sim *s) {
 /* ---- requests ---- */
 
 static void draw_request(sim *s, sim_request *r, uint32_t prompt, uint64_t at_us) {
-    *r = (sim_request){.s = s, .p = &sim_prompts(s->seed / 4096)[prompt], .worker = SL_NO_WORKER};
+    *r = (sim_request){.s = s,
+                       .p = &sim_prompts(s->seed / 4096)[prompt],
+                       .worker = SL_NO_WORKER,
+                       .last_worker = SL_NO_WORKER};
     r->want = sim_reference(s, prompt);
     r->submit_at_us = at_us;
     r->max_tokens = 1 + sim_below(s, s->pressure ? SIM_MAX_NEW : 1 + sim_below(s, SIM_MAX_NEW));

@@ -14,6 +14,7 @@
 #include "format/placement.h"
 #include "format/plan_json.h"
 #include "net/net.h"
+#include "spec/buddy.h"
 #include "spec/kv.h"
 
 static sl_model_spec model(void) {
@@ -468,6 +469,9 @@ static void refused_workers(void **state) {
             "0 attention and 1 expert workers");
     refused("{" HEAD ",\"workers\":[{\"roles\":[\"attention\",\"expert\"]}]}", SL_ERR_ARG,
             "schedule dep keeps roles apart, 1 workers have both");
+    refused("{" HEAD ",\"kv_replicas\":1," PAIR "}", SL_ERR_INFEASIBLE,
+            "kv_replicas 1 needs two attention workers, there is 1");
+    refused("{" HEAD ",\"kv_replicas\":2," PAIR "}", SL_ERR_LIMIT, "kv_replicas");
     refused("{\"version\":1,\"schedule\":\"ep\"," PAIR "}", SL_ERR_ARG,
             "schedule ep is colocated, 2 of 2 workers do not have both roles");
 #define EXPERTS(list)                                                                              \
@@ -489,6 +493,35 @@ static void refused_workers(void **state) {
 }
 
 /* A step whose replies no message can carry is refused, not found out while serving. */
+static void at(sl_plan *p, uint32_t id, const char *address) {
+    snprintf(p->worker[id].address, sizeof p->worker[id].address, "%s", address);
+}
+
+static void who_copies_for_whom(void **state) {
+    (void)state;
+    sl_model_spec m = model();
+    sl_plan p;
+    sl_err err;
+    assert_int_equal(sl_plan_local(&m, 4, 2, &p, &err), SL_OK);
+    for (uint32_t i = 0; i < 6; i++) assert_int_equal(sl_plan_buddy(&p, i), SL_BUDDY_NONE);
+    p.kv_replicas = 1;
+    for (uint32_t i = 0; i < 4; i++) assert_int_equal(sl_plan_buddy(&p, i), (i + 1) % 4);
+    assert_int_equal(sl_plan_buddy(&p, 4), SL_BUDDY_NONE); /* of experts */
+    assert_true(sl_plan_are_buddies(&p, 3, 0) && sl_plan_are_buddies(&p, 0, 3));
+    assert_false(sl_plan_are_buddies(&p, 0, 2));
+    at(&p, 0, "10.0.0.1:20000"); /* two of either machine: each at another one */
+    at(&p, 1, "10.0.0.1:20001");
+    at(&p, 2, "10.0.0.2:20000");
+    at(&p, 3, "10.0.0.2:20001");
+    for (uint32_t i = 0; i < 4; i++) assert_int_equal(sl_plan_buddy(&p, i), (i + 2) % 4);
+    at(&p, 3, "10.0.0.1:20002"); /* whoever there is elsewhere */
+    for (uint32_t i = 0; i < 4; i++) assert_int_equal(sl_plan_buddy(&p, i), i == 2 ? 3 : 2);
+    p.worker[2].roles = 0; /* it is not there */
+    assert_true(sl_plan_buddy(&p, 0) == 1 && sl_plan_buddy(&p, 1) == 3);
+    assert_int_equal(sl_plan_buddy(&p, 2), SL_BUDDY_NONE);
+    sl_plan_free(&p);
+}
+
 static void message_limits(void **state) {
     (void)state;
     sl_model_spec m = model();
@@ -563,6 +596,7 @@ int main(void) {
         cmocka_unit_test(local_plans),
         cmocka_unit_test(refusals),
         cmocka_unit_test(refused_workers),
+        cmocka_unit_test(who_copies_for_whom),
         cmocka_unit_test(message_limits),
         cmocka_unit_test(from_a_file),
         cmocka_unit_test(every_allocation_fails),

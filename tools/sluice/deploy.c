@@ -106,6 +106,7 @@ static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_p
     p->exact = p->exact || o->exact;
     if (o->progress[0]) st = sl_progress_parse(o->progress, &p->pump, err);
     if (st != SL_OK) return st;
+    if (o->kv_replicas) p->kv_replicas = o->kv_replicas;
     if (o->max_num_seqs) p->max_num_seqs = o->max_num_seqs;
     if (o->prefill_stretch >= 1) p->prefill_stretch = o->prefill_stretch;
     if (o->max_num_batched_tokens) p->max_num_batched_tokens = o->max_num_batched_tokens;

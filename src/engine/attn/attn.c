@@ -72,22 +72,12 @@ sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) {
     if (!life) return sl_fail(err, SL_ERR_PROTOCOL, "request over the %u slots", a->max_slots);
     sl_slot *s = &a->slot[life - a->slots.life];
     st = fill_slot(a, s, &in, err);
+    sl_moves_claim(a, in.pages, in.n_pages);
     if (st == SL_OK)
         a->ops->wake(a->side, s);
     else
         sl_slot_release(a, s);
     return st;
-}
-
-/* Looked for from where the last one was found: lists of requests come in the order of slots. */
-static sl_slot *slot_of(sl_attn *a, uint64_t request) {
-    uint32_t n = a->n_lanes * a->max_slots;
-    for (uint32_t i = 0; i < n; i++) {
-        if (++a->look >= n) a->look = 0;
-        sl_slot *s = &a->slot[a->look];
-        if (s->life->used && s->request == request) return s;
-    }
-    return NULL;
 }
 
 static sl_status add_page(sl_attn *a, sl_slot *s, uint64_t page, sl_err *err) {
@@ -96,6 +86,7 @@ static sl_status add_page(sl_attn *a, sl_slot *s, uint64_t page, sl_err *err) {
         return sl_fail(err, SL_ERR_PROTOCOL, "page %llu as number %u of %u, there are %u",
                        (unsigned long long)page, s->life->pages, most, a->w->plan.n_pages);
     s->pages[s->life->pages++] = (uint32_t)page;
+    sl_moves_claim(a, &s->pages[s->life->pages - 1], 1);
     return SL_OK;
 }
 
@@ -112,7 +103,7 @@ sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload,
     const sl_wire_pair *pair;
     sl_status st = sl_wire_pairs_decode(h, payload, &pair, err);
     for (uint32_t i = 0; st == SL_OK && i < h->rows; i++) {
-        sl_slot *s = slot_of(a, pair[i].request);
+        sl_slot *s = sl_slot_of(a, pair[i].request);
         if (!s) continue; /* finished meanwhile */
         if (h->kind == SL_MSG_CANCEL)
             cancel(a, s);
@@ -183,6 +174,7 @@ bool sl_attn_is_owed(const sl_attn *a) {
 }
 
 void sl_attn_lose(sl_attn *a, uint32_t id) {
+    sl_moves_lose(a, id);
     if (a->given_up || a->expert_index[id] == UINT32_MAX || a->lost[id]) return;
     a->lost[id] = true;
     sl_hedge_forgive(&a->hedge, id);
@@ -282,6 +274,7 @@ sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     sl_status st = sl_hedge_create(a->n_lanes, w->plan.n_workers, &hedge, &a->hedge, err);
     if (st == SL_OK) st = create_buffers(a, err);
     if (st == SL_OK) st = create_slots(a, err);
+    if (st == SL_OK) st = sl_moves_create(a, err);
     if (st == SL_OK) st = sl_attn_open_side(a, err);
     if (st == SL_OK)
         *out = a;
@@ -296,6 +289,7 @@ void sl_attn_free(sl_attn *a) {
     for (uint32_t i = 0; a->slot && i < a->n_lanes * a->max_slots; i++)
         sl_slot_release(a, &a->slot[i]);
     sl_free(a->slot);
+    sl_moves_free(a);
     sl_slots_free(&a->slots);
     sl_cut_free(&a->cut);
     sl_free(a->moe);

@@ -13,15 +13,24 @@ sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) SL_MUST_CH
 /* CANCEL, ACK, PAGES. */
 sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload,
                            sl_err *err) SL_MUST_CHECK;
+/* KV_FETCH of the coordinator. */
+sl_status sl_attn_on_fetch(sl_attn *a, const sl_wire_header *h, sl_span payload,
+                           sl_err *err) SL_MUST_CHECK;
+/* KV_GET, KV_PAGES of another attention worker, whatever the plan. */
+sl_status sl_attn_on_blocks(sl_attn *a, const sl_wire_header *h, sl_span payload,
+                            sl_err *err) SL_MUST_CHECK;
+/* Goes on with pages that come and go, beside rows (busy) a little at a time; false: nothing to do
+ * now. */
+bool sl_attn_move(sl_attn *a, bool busy);
 /* Takes *payload and sets it NULL if it keeps it. */
 sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, sl_buf **payload,
                             sl_err *err) SL_MUST_CHECK;
 /* ROUND_OPEN. */
 sl_status sl_attn_on_peer(sl_attn *a, const sl_wire_header *h, sl_span payload,
                           sl_err *err) SL_MUST_CHECK;
-/* Expert worker `id` is gone, or counts as gone, whatever it still says by this plan. Where
- * replicas of all its experts are left they are asked for what it owes, and steps go on; otherwise
- * they are given up. */
+/* Worker `id` is gone, or counts as gone, whatever it still says by this plan. Of an expert worker:
+ * where replicas of all its experts are left they are asked for what it owes, and steps go on;
+ * otherwise they are given up. */
 void sl_attn_lose(sl_attn *a, uint32_t id);
 /* Time has passed: the coordinator hears of expert workers that let others wait too long, where
  * somebody could stand in for them (sched/hedge.h). To be called every SL_HEDGE_LOOK_US while one

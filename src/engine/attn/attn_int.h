@@ -1,6 +1,7 @@
 /* Inside of the attention side. From the ground up:
  *
  *   slot.c      requests that run here: their tokens out, their ends
+ *   moves.c     KV pages that come from other attention workers, and go there
  *   pass.c      rows that pass the blocks together, and what they ask of the device
  *   outgoing.c  the messages in which they leave for the experts
  *   head.c      the end of a step: logits, samples
@@ -18,6 +19,7 @@
 #include "sched/head.h"
 #include "sched/hedge.h"
 #include "sched/membership.h"
+#include "sched/pages.h"
 #include "sched/step.h"
 
 /* What a request has here beside its life: the ids of its tokens, prompt and generated ones, where
@@ -38,6 +40,7 @@ typedef struct sl_slot {
     uint32_t min_tokens; /* of the generated ones: none of `stop` is drawn before */
     uint32_t *pages;     /* in position order, room for all it may ever need */
     uint32_t first_row;  /* of its rows in the running pass */
+    sl_pages_keys keys;  /* of its full pages, as others asked for them */
 } sl_slot;
 
 /* How rows of the slots pass the blocks, with barriers or without. `side` is what create has made.
@@ -78,14 +81,15 @@ struct sl_attn {
     uint8_t *moe;  /* [n_layers] nonzero: a block with routed experts */
     uint32_t n_lanes, n_chunks, max_slots, max_rows;
     sl_cut cut;
-    uint32_t look;        /* slot that was asked for last */
-    sl_arena scratch;     /* of the sampler */
-    sl_head head;         /* of one pass at a time */
-    uint64_t head_tokens; /* that the worker had sampled before it */
-    sl_mem head_rows;     /* [HEAD_ROWS][d_model], normed */
-    float *logits;        /* [HEAD_ROWS][vocab] */
-    sl_wire_token *out;   /* tokens of this step for the coordinator */
-    sl_logprob *pairs;    /* [out_cap][1 + SL_MAX_LOGPROBS] of them */
+    uint32_t look;          /* slot that was asked for last */
+    struct sl_moves *moves; /* of moves.c */
+    sl_arena scratch;       /* of the sampler */
+    sl_head head;           /* of one pass at a time */
+    uint64_t head_tokens;   /* that the worker had sampled before it */
+    sl_mem head_rows;       /* [HEAD_ROWS][d_model], normed */
+    float *logits;          /* [HEAD_ROWS][vocab] */
+    sl_wire_token *out;     /* tokens of this step for the coordinator */
+    sl_logprob *pairs;      /* [out_cap][1 + SL_MAX_LOGPROBS] of them */
     uint32_t n_out, out_cap, n_pairs;
     uint32_t n_experts;     /* expert workers */
     uint32_t *expert_index; /* [workers of the plan] by id: index among them, or UINT32_MAX */
@@ -122,8 +126,20 @@ void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t toke
                   const sl_logprob *logprobs, uint32_t n);
 void sl_attn_flush(sl_attn *a);
 void sl_slot_release(sl_attn *a, sl_slot *s);
+/* Where the request is; NULL: it has ended, or never was here. */
+sl_slot *sl_slot_of(sl_attn *a, uint64_t request);
 /* Appends a sampled token, decides whether the request is over, tells the coordinator. */
 void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *logprobs, uint32_t n);
+
+/* ---- KV pages on their way (moves.c) ---- */
+
+/* Makes and frees a->moves. */
+sl_status sl_moves_create(sl_attn *a, sl_err *err) SL_MUST_CHECK;
+void sl_moves_free(sl_attn *a);
+/* These pages are given to somebody: nothing is fetched into them any more. */
+void sl_moves_claim(sl_attn *a, const uint32_t *pages, uint32_t n);
+/* Nothing comes from this worker any more. */
+void sl_moves_lose(sl_attn *a, uint32_t worker);
 
 /* ---- passes (pass.c) ---- */
 

@@ -108,12 +108,13 @@ static bool is_silent(const sl_pass *p, size_t i) {
     return sl_step_is_open(&p->step, i) && !p->step.part[i].sample;
 }
 
-/* Where KV outlives this worker, the coordinator learns how far prompts are. */
+/* Where KV outlives this worker, or is copied, the coordinator learns how far prompts are. */
 static void tell_rows(const sl_pass *p) {
     sl_worker *w = p->attn->w;
     const sl_step *s = &p->step;
     uint32_t n = 0;
-    for (size_t i = 0; sl_device_keeps(w->device) && i < s->n_parts; i++) n += is_silent(p, i);
+    bool tells = sl_device_keeps(w->device) || w->plan.kv_replicas;
+    for (size_t i = 0; tells && i < s->n_parts; i++) n += is_silent(p, i);
     sl_buf *b = n ? sl_net_buf_take(w->net, n * sizeof(sl_wire_pair)) : NULL;
     if (!b) return; /* it knows less */
     sl_wire_pair *pair = (sl_wire_pair *)(void *)b->data;

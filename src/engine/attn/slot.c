@@ -32,6 +32,17 @@ void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t toke
 
 /* ---- slots ---- */
 
+/* Looked for from where the last one was found: lists of requests come in the order of slots. */
+sl_slot *sl_slot_of(sl_attn *a, uint64_t request) {
+    uint32_t n = a->n_lanes * a->max_slots;
+    for (uint32_t i = 0; i < n; i++) {
+        if (++a->look >= n) a->look = 0;
+        sl_slot *s = &a->slot[a->look];
+        if (s->life->used && s->request == request) return s;
+    }
+    return NULL;
+}
+
 void sl_slot_release(sl_attn *a, sl_slot *s) {
     sl_free(s->tokens);
     sl_free(s->pages);

@@ -112,6 +112,9 @@ void sl_coord_admit(sl_engine *e) {
         case SL_ADMIT_START:
             start(e, r);
             break;
+        case SL_ADMIT_COPY:
+            sl_copying_tell(e, r, &d);
+            break;
         case SL_ADMIT_FULL:
             reject_full(e, r);
             break;

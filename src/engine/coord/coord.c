@@ -149,7 +149,7 @@ static sl_status on_rows(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_
     sl_status st = sl_wire_pairs_decode(h, payload, &pair, err);
     for (uint32_t i = 0; st == SL_OK && i < h->rows; i++) {
         sl_request *r = running_at(e, pair[i].request, id);
-        if (!r || !e->worker[id].keeps) continue;
+        if (!r || !(e->worker[id].keeps || e->plan.kv_replicas)) continue;
         if (pair[i].value >= sl_admit_known(sl_request_books(e, r)))
             st = sl_fail(err, SL_ERR_PROTOCOL, "%llu rows of request %llu",
                          (unsigned long long)pair[i].value, (unsigned long long)pair[i].request);
@@ -222,6 +222,9 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
     case SL_MSG_ROWS:
         st = on_rows(e, id, h, span, err);
         break;
+    case SL_MSG_KV_HERE:
+        st = sl_copying_on_here(e, id, h, span, err);
+        break;
     case SL_MSG_LOGITS:
         st = on_logits(e, id, h, span, err);
         break;
@@ -290,7 +293,12 @@ static void publish_stats(sl_engine *e) {
     s->running = e->admit.n_running;
     s->waiting = e->admit.waiting.n + e->admit.held.n + e->admit.n_staying;
     s->pages_total = e->admit.n_pages;
-    s->pages_used = e->admit.n_pages - e->admit.n_free_pages;
+    s->pages_copied = e->admit.copies.n_made;
+    s->copies_failed = e->admit.copies.n_failed;
+    s->page_copies = 0;
+    for (uint32_t i = 0; e->plan.kv_replicas && i < e->plan.n_workers; i++)
+        s->page_copies += e->admit.copies.worker[i].n_pages;
+    s->pages_used = e->admit.n_pages - e->admit.n_free_pages - s->page_copies;
     pthread_mutex_unlock(&e->lock);
 }
 

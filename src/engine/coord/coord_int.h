@@ -39,6 +39,7 @@ typedef struct sl_request {
     uint64_t queued_us;         /* how long it waited for its first start */
     uint64_t started_us;        /* last; 0: a token was drawn since */
     uint32_t n_asked;           /* rows that were to be computed then, before one is drawn */
+    sl_pages_keys keys;         /* of its full pages, as they are copied */
     sl_suspect suspect;         /* losses of workers that it ran beside */
     struct sl_request *chain;   /* in the hash */
 } sl_request;
@@ -266,6 +267,15 @@ void sl_stay_end(sl_engine *e, const sl_request *r);
 void sl_stay_release(sl_engine *e, uint32_t id);
 /* For whom it is sooner, goes on elsewhere. */
 void sl_stay_look(sl_engine *e);
+
+/* copies.c: on the engine's thread */
+/* Another plan holds: who keeps copies for whom. */
+void sl_copying_pair(sl_engine *e);
+/* SL_ADMIT_COPY: who is to fetch hears of it. */
+void sl_copying_tell(sl_engine *e, sl_request *r, const sl_admit_decision *d);
+/* KV_HERE of worker `id`. */
+sl_status sl_copying_on_here(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                             sl_err *err) SL_MUST_CHECK;
 
 /* recover.c: on the engine's thread */
 sl_status sl_recover_open(sl_engine *e, sl_err *err) SL_MUST_CHECK;

@@ -139,6 +139,7 @@ static void start_serving(sl_engine *e) {
     sl_status st = sl_plan_copy(&e->plan, &e->home, &err);
     uint64_t now_us = sl_clock_now_us(&e->clock);
     if (st == SL_OK) sl_recover_begin(&e->recover, now_us);
+    sl_copying_pair(e);
     sl_recover_measured(&e->recover, now_us - e->spawned_us);
     e->serving = st == SL_OK;
     note_hedging(e);
@@ -224,6 +225,7 @@ static void lose(sl_engine *e, uint32_t id, const char *why) {
     else
         sl_log(SL_LOG_ERROR, "engine", "%s", text);
     if (!left) sl_blame_note(e, id, served);
+    sl_admit_lose_copies(&e->admit, id);
     sl_stay_requeue(e, id);
     pthread_mutex_lock(&e->lock);
     e->stats.lost_workers += !left;

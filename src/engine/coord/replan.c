@@ -65,6 +65,7 @@ static void adopt(sl_engine *e) {
     swap_places(&e->plan, to);
     memcpy(e->plan.worker, to->worker, e->plan.n_workers * sizeof *to->worker);
     e->plan.epoch = e->change.epoch;
+    sl_copying_pair(e);
     pthread_mutex_lock(&e->lock);
     e->stats.epoch = e->plan.epoch;
     pthread_mutex_unlock(&e->lock);

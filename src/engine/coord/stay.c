@@ -1,6 +1,6 @@
 /* Requests of lost attention workers: those whose KV is there still wait for who comes in that
- * place, or go on elsewhere, computed again from their tokens; which is sooner, src/sched/recover
- * says. */
+ * place, or go on elsewhere, with the copies that are there of it or computed again from their
+ * tokens; which is sooner, src/sched/recover says. */
 #include "engine/coord/coord_int.h"
 
 #include "base/log.h"
@@ -83,8 +83,10 @@ static void look_at(sl_engine *e, uint32_t id, uint64_t back_us) {
         const sl_request *r = e->ledger.at[at];
         at = q->link[SL_ADMIT_PLACE].next;
         uint32_t others = sl_admit_has_place(&e->admit, r->place) ? e->admit.n_open : 0;
-        if (sl_recover_stays(rows + q->sure, row_us, others, back_us)) continue;
-        rows += q->sure;
+        uint32_t copied = sl_admit_copied_rows(&e->admit, r->place);
+        uint32_t again = q->sure - SL_MIN(copied, q->sure);
+        if (sl_recover_stays(rows + again, row_us, others, back_us)) continue;
+        rows += again;
         let_go(e, r);
         n++;
     }

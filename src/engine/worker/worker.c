@@ -116,6 +116,11 @@ static sl_status make_stages(sl_worker *w, const char *folder, const sl_model_sp
                              sl_err *err) {
     sl_status st = open_device(w, folder, m, err);
     if (st == SL_OK) st = sl_counts_create(w->device->spec, &w->counts, err);
+    if (st == SL_OK && w->plan.kv_replicas && (w->roles & SL_ROLE_ATTENTION) &&
+        !sl_device_copies(w->device))
+        st = sl_fail(err, SL_ERR_UNSUPPORTED,
+                     "kv_replicas %u: this device, or the model, has KV that cannot be copied",
+                     w->plan.kv_replicas);
     if (st != SL_OK) return st;
     const bool barriers = sl_schedule_traits_of(w->plan.schedule)->barriers;
     w->expert_ops = barriers ? &sl_expert_barriers : &sl_expert_queues;
@@ -228,7 +233,7 @@ static void report_ready(sl_worker *w) {
 /* ---- dispatch by kind ---- */
 
 static sl_status lose(sl_worker *w, uint32_t id, bool left, sl_err *err) {
-    if (w->attn && (w->plan.worker[id].roles & SL_ROLE_EXPERT)) sl_attn_lose(w->attn, id);
+    if (w->attn && w->plan.worker[id].roles) sl_attn_lose(w->attn, id);
     return w->expert ? w->expert_ops->on_gone(w->expert, id, left, err) : SL_OK;
 }
 
@@ -272,6 +277,9 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
         w->in_use = true;
         if (w->attn) return sl_attn_on_submit(w->attn, payload, err);
         break;
+    case SL_MSG_KV_FETCH:
+        if (w->attn) return sl_attn_on_fetch(w->attn, h, payload, err);
+        break;
     case SL_MSG_CANCEL:
     case SL_MSG_ACK:
     case SL_MSG_PAGES:
@@ -285,6 +293,9 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
 
 static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_span span,
                                    sl_buf **payload, sl_err *err) {
+    /* What is in a page is a matter of no plan. */
+    if (w->attn && (h->kind == SL_MSG_KV_GET || h->kind == SL_MSG_KV_PAGES))
+        return sl_attn_on_blocks(w->attn, h, span, err);
     /* Given up, or of somebody who is gone: who died in another epoch is in no round of this one.
      */
     if (h->epoch != w->plan.epoch) {
@@ -399,8 +410,9 @@ bool sl_worker_step(sl_worker *w) {
     bool busy = w->expert && w->expert_ops->run(w->expert);
     if (!busy) busy = w->attn && sl_attn_run(w->attn);
     if (w->attn) sl_attn_look(w->attn);
+    bool moves = w->attn && sl_attn_move(w->attn, busy);
     sl_take_look(w);
-    return busy || hosts || computes || came || w->inbox.len || w->stop;
+    return busy || moves || hosts || computes || came || w->inbox.len || w->stop;
 }
 
 bool sl_worker_stopped(const sl_worker *w, sl_status *status, sl_err *err) {

@@ -4,6 +4,8 @@
 
 #include "base/memfd.h"
 
+#include <string.h>
+
 /* Asked for at once: the system first looks for pages in all lists of all cores. */
 #define ENLARGE_BYTES ((size_t)8 << 20)
 
@@ -187,12 +189,30 @@ static sl_status cpu_host(sl_device *base, const uint8_t *hosted, uint32_t max_p
     return st == SL_OK ? sl_model_host(d->model, hosted, patient, left, err) : st;
 }
 
+/* Where block `first` of the page begins. */
+static float *blocks_of(const cpu *d, uint32_t page, uint32_t first, uint32_t n) {
+    const sl_model_spec *m = d->base.spec;
+    SL_ASSERT(page < d->kv_pages && n > 0 && n <= m->n_layers && first <= m->n_layers - n);
+    return sl_kv_page(&d->kv, page) + first * (sl_kv_block_bytes(m) / sizeof(float));
+}
+
+static void cpu_read_page(sl_device *base, uint32_t page, uint32_t first, uint32_t n, void *to) {
+    memcpy(to, blocks_of((cpu *)base, page, first, n), n * sl_kv_block_bytes(base->spec));
+}
+
+static void cpu_write_page(sl_device *base, uint32_t page, uint32_t first, uint32_t n,
+                           const void *from) {
+    memcpy(blocks_of((cpu *)base, page, first, n), from, n * sl_kv_block_bytes(base->spec));
+}
+
 sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     static const sl_device_ops ops = {.close = cpu_close,
                                       .submit = cpu_submit,
                                       .take = sl_host_take,
                                       .give = sl_host_give,
-                                      .host = cpu_host};
+                                      .host = cpu_host,
+                                      .read_page = cpu_read_page,
+                                      .write_page = cpu_write_page};
     cpu *d = sl_alloc(1, sizeof *d);
     if (!d) return sl_fail(err, SL_ERR_NOMEM, "device");
     d->base = (sl_device){.ops = &ops, .in_place = true, .resumes = true};
