@@ -16,8 +16,10 @@
 #   make bench-schedules   the claims about schedules and fabric        (JSON=FILE, REPS=most, MPI=program, G=groups)
 #   make crossover   which schedule wins where: docs/when-not.md's map   (OUT=folder, default build)
 #   make papers      docs/reproduction.md and its pictures: the papers' results beside ours
+#   make install       program, library, man page, completions, units for systemd   (PREFIX=/usr/local, DESTDIR=)
+#   make package       build-package/*.deb, *.tar.gz and SHA256SUMS
 #   make format clean
-.PHONY: all deps deps-test venv test check check-quick check-long neon asan tsan model oracle fuzz soak bench bench-demo bench-schedules crossover papers demo golden format clean
+.PHONY: build-package all deps deps-test venv test check check-quick check-long neon asan tsan model oracle fuzz soak bench bench-demo bench-schedules crossover papers demo golden install package format clean
 J      ?= $(shell nproc)
 S      ?= 60
 T      ?= .
@@ -108,6 +110,22 @@ demo: deps build/build.ninja
 	@cmake --build build -j$(J) --target sluice
 	@tools/demo.sh $(SLUICE) $(DEMO)
 
+# In a folder of its own: it says which commit it is.
+PREFIX ?= /usr/local
+build-package:
+	@cmake --preset release -B build-package -DBUILD_TESTING=OFF -DCMAKE_SKIP_INSTALL_ALL_DEPENDENCY=ON -DCMAKE_INSTALL_PREFIX=$(PREFIX) \
+	    -DSL_REVISION=$$(git describe --always --dirty 2>/dev/null) >build.log 2>&1 || { cat build.log; exit 1; }
+	@rm -f build.log
+	@cmake --build build-package -j$(J) --target sluice manuals
+
+install: build-package
+	@cmake --install build-package
+
+package: PREFIX = /usr
+package: build-package
+	@cd build-package && rm -f *.deb *.tar.gz && cpack -G "DEB;TGZ" >cpack.log || { cat cpack.log; exit 1; }
+	@cd build-package && sha256sum *.deb *.tar.gz | tee SHA256SUMS
+
 golden:
 	@echo "see tests/golden/README.md: fixtures need torch and transformers"
 
@@ -115,4 +133,4 @@ format:
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 
 clean:
-	rm -rf build build-dev build-tsan build-fuzz
+	rm -rf build build-package build-dev build-tsan build-fuzz

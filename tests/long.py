@@ -89,6 +89,8 @@ PARTS = {
                                                ".venv/bin/python", "-m", "pytest", "-q", "-n0", "tests/api/test_journal.py", "-k", "again_and_again"])
                      for seed, args in enumerate([[], ["--transport", "tcp"], ["--schedule", "pingpong"], ["--schedule", "aep"],
                                                   ["--attention", "2", "--experts", "2"], ["--journal-sync", "each"]])]),
+    "packages": ("Debian packages: built, installed in a fresh root, served from, removed (root, debootstrap, a mirror)", 3,
+                 [("all", ["tests/packages.sh"])]),
     "model": ("the membership protocol in spin, without what takes an hour", 2, [("all", ["tests/model/run.sh"])]),
     "neon": ("all kernel tests under qemu", 4, [("all", ["tests/neon.sh"])]),
     "fuzz": ("every fuzz target for 20 s from its corpus", 8,

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef enum opt_type { STR, U32, F64, FLAG } opt_type;
 
@@ -231,6 +232,29 @@ static void print_default(const opt_row *row, char *out, size_t cap) {
         snprintf(out, cap, " [%g; %g..%g]", *(const double *)field, row->min, row->max);
 }
 
+bool sl_option_at(size_t i, sl_option_about *out) {
+    const char *group = "";
+    for (size_t r = 0; r < SL_LEN(rows); r++) {
+        if (!rows[r].flag) {
+            group = rows[r].help;
+            continue;
+        }
+        if (i--) continue;
+        *out = (sl_option_about){.group = group,
+                                 .flag = rows[r].flag,
+                                 .meta = rows[r].meta,
+                                 .verbs = rows[r].verbs,
+                                 .help = rows[r].help};
+        for (size_t s = 0; s < SL_LEN(short_flags); s++)
+            if (strcmp(short_flags[s].flag, out->flag) == 0)
+                out->shorthand = short_flags[s].shorthand[1];
+        print_default(&rows[r], out->range, sizeof out->range);
+        variable_name(out->flag, out->variable, sizeof out->variable);
+        return true;
+    }
+    return false;
+}
+
 /* Words of `text` from column HELP_INDENT on, `column` being where the line is. */
 static void print_wrapped(const char *text, int column, FILE *out) {
     fprintf(out, "%*s", HELP_INDENT - column, "");
@@ -305,6 +329,16 @@ const char *sl_options_hub(sl_hub_variable v) {
 
 bool sl_options_hub_home(char *out, size_t cap) {
     return cache_folder("huggingface", out, cap);
+}
+
+const char *sl_options_notify_socket(void) {
+    return getenv("NOTIFY_SOCKET");
+}
+
+uint64_t sl_options_watchdog_us(void) {
+    const char *us = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
+    if (!us || (pid && strtol(pid, NULL, 10) != getpid())) return 0;
+    return strtoull(us, NULL, 10);
 }
 
 const char *sl_options_terminal(void) {

@@ -33,6 +33,20 @@ sl_status sl_options_parse(char verb, int argc, char **argv, sl_options *out,
 /* The options of a verb ('*': all), one per line with default, range and variable. */
 void sl_options_print(char verb, FILE *out);
 
+/* One option, for manuals and completions. */
+typedef struct sl_option_about {
+    const char *group, *flag;
+    char shorthand;    /* "-p": 'p'; 0: none */
+    const char *meta;  /* of its value; "": it takes none */
+    const char *verbs; /* letters */
+    const char *help;
+    char range[64];    /* " [default; least..most]", or "" */
+    char variable[64]; /* of the environment */
+} sl_option_about;
+
+/* Option i in the table's order; false past the end. */
+bool sl_option_at(size_t i, sl_option_about *out);
+
 /* Value of one environment variable that is not an option: the fabric's SLUICE_SECRET. NULL: unset.
  */
 const char *sl_options_secret(void);
@@ -53,6 +67,10 @@ typedef enum sl_hub_variable {
 const char *sl_options_hub(sl_hub_variable v);
 /* "huggingface" in $XDG_CACHE_HOME or $HOME/.cache, as sl_options_cache_folder. */
 bool sl_options_hub_home(char *out, size_t cap);
+/* NOTIFY_SOCKET: where a service manager listens (sd_notify(3)). NULL: unset. */
+const char *sl_options_notify_socket(void);
+/* WATCHDOG_USEC: after so long without a word of this process the manager ends it; 0: never. */
+uint64_t sl_options_watchdog_us(void);
 /* TERM: which terminal this is. NULL: unset. */
 const char *sl_options_terminal(void);
 

@@ -36,6 +36,19 @@ int cmd_devices(const sl_options *o);
 int cmd_drain(const sl_options *o);
 int cmd_join(const sl_options *o);
 int cmd_restart(const sl_options *o);
+int cmd_manual(const sl_options *o);
+
+/* ---- the table of verbs (main.c) ---- */
+
+typedef struct sl_verb {
+    const char *name;
+    char letter; /* in config.def */
+    int (*run)(const sl_options *o);
+    const char *args, *summary, *example;
+} sl_verb;
+
+/* Verb i as the overview lists them, NULL past the end. */
+const sl_verb *sl_verb_at(size_t i);
 
 /* ---- shared by the verbs that run an engine (deploy.c) ---- */
 

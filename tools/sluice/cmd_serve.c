@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/notify.h"
 #include "text/chat.h"
 #include "net/net.h"
 #include "serve/server.h"
@@ -78,6 +79,7 @@ static void await_end(sl_server *server, uint32_t drain_timeout_s) {
     sigwait(&set, &sig);
     sl_log(SL_LOG_INFO, "serve", "signal %d: stopping, %u requests run", sig,
            sl_server_running(server));
+    sl_notify_stopping();
     if (sig == SIGTERM) drain(server, drain_timeout_s);
 }
 
@@ -173,6 +175,9 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                 sl_server_url(server), name, d->opts.plan.n_workers,
                 d->opts.plan.n_workers == 1 ? "" : "s", d->opts.transport, d->opts.plan.context);
         if (o->json) print_json(d, sl_server_url(server), name);
+        char status[320];
+        snprintf(status, sizeof status, "%s on %s", name, sl_server_url(server));
+        sl_notify_ready(status);
         sl_status_line *line = sl_status_line_start(o, e);
         await_end(server, o->drain_timeout);
         sl_status_line_stop(line);
@@ -191,6 +196,7 @@ int cmd_serve(const sl_options *o) {
     sl_sync sync = SL_SYNC_NEVER;
     sl_deploy_setup_process(o);
     block_signals();
+    sl_notify_open();
     sl_log_set_who("coordinator");
     sl_status st = sl_deploy_prepare(o, true, 0, &d, &err);
     d.opts.give_up = signalled;

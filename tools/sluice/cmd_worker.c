@@ -2,6 +2,7 @@
 #include "cmd.h"
 
 #include "base/log.h"
+#include "base/notify.h"
 #include "format/plan_lab.h"
 #include "engine/worker/worker.h"
 
@@ -15,6 +16,7 @@ int cmd_worker(const sl_options *o) {
         sl_fail(&err, SL_ERR_ARG, "--join ADDRESS is missing");
         return sl_cmd_fail("worker", &err);
     }
+    sl_notify_open();
     sl_status st = sl_deploy_secret(o, secret, &err);
     if (st == SL_OK) st = sl_deploy_kernels(o, kernels, &err);
     sl_net_sums sums = SL_NET_SUMS_OFF;
@@ -49,7 +51,9 @@ int cmd_worker(const sl_options *o) {
                               .rejoin_s = o->rejoin,
                               .silence_limit_s = o->silence_limit,
                               .sums = sums,
+                              .supervised = true,
                               .cpu = cpu};
+    sl_notify_ready("a worker, for the coordinator that --join names");
     st = sl_worker_run(&w, &err);
     if (o->json) {
         printf("{\"status\": \"%s\", \"message\": ", sl_status_text(st));

@@ -8,14 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct verb_row {
-    const char *name;
-    char letter; /* in config.def */
-    int (*run)(const sl_options *o);
-    const char *args, *summary, *example;
-} verb_row;
-
-static const verb_row verbs[] = {
+static const sl_verb verbs[] = {
     {"run", 'r', cmd_run, "MODEL", "generate text here",
      "sluice run models/demo -p 'What is a sluice?' --chat --attention 1 --experts 2"},
     {"serve", 's', cmd_serve, "MODEL", "coordinator with the OpenAI API, and its workers",
@@ -56,7 +49,13 @@ static const verb_row verbs[] = {
      "sluice simulate models/demo --plan plan.json --requests 1000 --svg run.svg"},
     {"solve", 'v', cmd_solve, "", "the FinDEP solver alone: micro-batches, chunks and order",
      "sluice solve --coeffs bench/coeffs/deepseek-v2.json"},
+    {"manual", 'u', cmd_manual, "KIND", "this program's man page, or completions for a shell",
+     "sluice manual bash >~/.local/share/bash-completion/completions/sluice"},
 };
+
+const sl_verb *sl_verb_at(size_t i) {
+    return i < SL_LEN(verbs) ? &verbs[i] : NULL;
+}
 
 int sl_exit_code(sl_status st) {
     if (st == SL_OK) return 0;
@@ -81,14 +80,14 @@ static void print_overview(FILE *out) {
     fprintf(out, "\n'sluice VERB --help' lists options and shows an example.\n");
 }
 
-static void print_verb(const verb_row *v) {
+static void print_verb(const sl_verb *v) {
     printf("sluice %s %s%s[options]: %s\n\n", v->name, v->args, v->args[0] ? " " : "", v->summary);
     sl_options_print(v->letter, stdout);
     printf("\nEvery option --some-name is also the variable SLUICE_SOME_NAME.\nExample: %s\n",
            v->example);
 }
 
-static const verb_row *find_verb(const char *name) {
+static const sl_verb *find_verb(const char *name) {
     for (size_t i = 0; i < SL_LEN(verbs); i++)
         if (strcmp(name, verbs[i].name) == 0) return &verbs[i];
     return NULL;
@@ -106,7 +105,7 @@ static bool is_any(const char *arg, const char *a, const char *b, const char *c)
 
 /* sluice help [VERB] */
 static int help(const char *verb) {
-    const verb_row *v = verb ? find_verb(verb) : NULL;
+    const sl_verb *v = verb ? find_verb(verb) : NULL;
     if (verb && !v) return unknown_verb(verb);
     if (v)
         print_verb(v);
@@ -115,7 +114,7 @@ static int help(const char *verb) {
     return 0;
 }
 
-static int run_verb(const verb_row *v, int argc, char **argv) {
+static int run_verb(const sl_verb *v, int argc, char **argv) {
     sl_options o;
     sl_err err;
     sl_log_level level;
@@ -140,9 +139,10 @@ static int run_verb(const verb_row *v, int argc, char **argv) {
     uint32_t most = v->args[0] ? 1 : 0, least = v->args[0] == '[' ? 0 : most;
     if (strchr(v->args, ' ')) least = most = 2;
     if (o.n_args < least || o.n_args > most) {
-        const char *what = strcmp(v->args, "FILE") == 0 ? "trace file"
-                           : strcmp(v->args, "ID") == 0 ? "worker's id"
-                                                        : "model folder";
+        const char *what = strcmp(v->args, "FILE") == 0   ? "trace file"
+                           : strcmp(v->args, "ID") == 0   ? "worker's id"
+                           : strcmp(v->args, "KIND") == 0 ? "kind, man, bash, zsh or fish,"
+                                                          : "model folder";
         if (o.n_args < least)
             sl_fail(&err, SL_ERR_ARG, "the %s is missing (see --help)",
                     o.n_args ? "file to write" : what);
@@ -165,9 +165,13 @@ int main(int argc, char **argv) {
     }
     if (is_any(argv[1], "help", "--help", "-h")) return help(argc > 2 ? argv[2] : NULL);
     if (is_any(argv[1], "--version", "-v", "-V")) {
+#ifdef SL_REVISION
+        printf("sluice %s (%s)\n", SL_VERSION, SL_REVISION);
+#else
         printf("sluice %s\n", SL_VERSION);
+#endif
         return 0;
     }
-    const verb_row *v = find_verb(argv[1]);
+    const sl_verb *v = find_verb(argv[1]);
     return v ? run_verb(v, argc - 2, argv + 2) : unknown_verb(argv[1]);
 }

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/notify.h"
 #include "base/trace.h"
 #include "format/plan_json.h"
 #include "model/model.h"
@@ -57,6 +58,7 @@ static void *engine_main(void *arg) {
     sl_engine *e = arg;
     while (!stopping(e)) {
         if (!sl_engine_step(e)) sl_net_wait(e->net, WAIT_US);
+        sl_notify_alive();
     }
     return NULL;
 }

@@ -3,6 +3,7 @@
 #include "engine/worker/worker.h"
 
 #include "base/log.h"
+#include "base/notify.h"
 #include "engine/attn/attn.h"
 #include "engine/expert/expert.h"
 #include "engine/worker/peers.h"
@@ -514,6 +515,7 @@ static sl_status run_once(const sl_worker_opts *o, bool *joined, sl_err *err) {
     uint64_t rests_since_ns = 0; /* 0: it does not */
     while (!sl_worker_stopped(w, &st, err)) {
         *joined = *joined || w->coordinator_open;
+        if (o->supervised) sl_notify_alive();
         if (sl_worker_step(w)) {
             rests_since_ns = 0;
             continue;

@@ -31,6 +31,7 @@ typedef struct sl_worker_opts {
     int32_t parent;           /* process of the coordinator, if that started this one; else 0 */
     uint32_t join_timeout_s;  /* sl_worker_run: a coordinator that is not there is tried so long */
     uint32_t rejoin_s;        /* one that was lost is looked for so long; not by its children */
+    bool supervised;          /* a service manager is told of each turn (base/notify.h) */
     int32_t cpu; /* run on CPU cpu - 1; 0: as the plan says; -1: as sl_topology_pick says */
 } sl_worker_opts;
 
