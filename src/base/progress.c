@@ -17,7 +17,7 @@
 
 void sl_progress_begin(sl_progress *p, const char *what, sl_progress_unit unit, bool wanted) {
     *p = (sl_progress){.unit = unit, .shown = wanted && isatty(STDERR_FILENO)};
-    snprintf(p->what, sizeof p->what, "%s", what);
+    sl_progress_name(p, what);
 }
 
 /* Bytes by thousands; other things by millions, and below that as they are. */
@@ -29,6 +29,10 @@ static const char *scale_of(sl_progress_unit unit, double most, double *scale) {
     if (unit == SL_PROGRESS_BYTES) return bytes[i];
     if (i == 1) *scale = 1;
     return steps[i];
+}
+
+void sl_progress_name(sl_progress *p, const char *what) {
+    if (p) snprintf(p->what, sizeof p->what, "%s", what);
 }
 
 static void put_left(double seconds, char *out, size_t cap) {

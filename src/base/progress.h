@@ -31,6 +31,8 @@ typedef struct sl_progress {
 
 /* `what` is copied, as "fetch" or a file's name. wanted false: never shows anything. */
 void sl_progress_begin(sl_progress *p, const char *what, sl_progress_unit unit, bool wanted);
+/* The part of the work that is done now has this name. NULL-safe. */
+void sl_progress_name(sl_progress *p, const char *what);
 /* An sl_progress_fn; ctx is the sl_progress, or NULL. */
 void sl_progress_set(void *ctx, uint64_t done, uint64_t total);
 /* Text instead of figures, as "waits for another process", until it is "". NULL-safe. */

@@ -13,7 +13,7 @@
 #include "spec/sampling.h"
 
 #define SL_WIRE_MAGIC        0x43494C53u /* "SLIC" */
-#define SL_WIRE_VERSION      4
+#define SL_WIRE_VERSION      5
 #define SL_WIRE_HEADER_BYTES 72
 #define SL_WIRE_SEQ_AT       40 /* byte of `seq` in a header */
 

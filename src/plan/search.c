@@ -320,6 +320,16 @@ static void try_chunks(search *f) {
     }
 }
 
+static uint64_t pairs_of(const search *f) {
+    return (uint64_t)f->p->cluster->n_groups * f->p->cluster->n_groups;
+}
+
+/* Pairs of groups, then trials: as many as there may be. */
+static void report(const search *f, uint64_t done) {
+    uint64_t trials = f->p->try_aep ? SL_SEARCH_MAX_TOP : 0;
+    if (f->p->progress) f->p->progress(f->p->progress_ctx, done, pairs_of(f) + trials);
+}
+
 static void try_all(search *f) {
     const sl_cluster *k = f->p->cluster;
     for (uint32_t a = 0; a < k->n_groups; a++) {
@@ -328,7 +338,10 @@ static void try_all(search *f) {
         bool size = false;
         for (uint32_t n = 1; n <= all; n = next_size(n)) size = size || n == all;
         if (!size && all <= 1u << 14) try_colocated(f, a, (uint32_t)all);
-        for (uint32_t e = 0; e < k->n_groups; e++) try_pair(f, a, e);
+        for (uint32_t e = 0; e < k->n_groups; e++) {
+            try_pair(f, a, e);
+            report(f, a * k->n_groups + e + 1);
+        }
     }
     try_chunks(f);
 }
@@ -390,6 +403,7 @@ static void try_bounds(search *f, uint32_t top) {
     for (uint32_t i = 0; i < n_bounds; i++) {
         if (*n >= top && list[top - 1].per_cost >= bound[i].per_cost) return;
         try_out(f, &bound[i], &work);
+        report(f, pairs_of(f) + i + 1);
     }
 }
 

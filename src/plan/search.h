@@ -11,6 +11,7 @@
 #ifndef SL_PLAN_SEARCH_H
 #define SL_PLAN_SEARCH_H
 
+#include "base/progress.h"
 #include "base/status.h"
 #include "spec/cluster.h"
 #include "spec/costs.h"
@@ -145,6 +146,8 @@ typedef struct sl_search_problem {
     bool as_published; /* published forms where they differ: balance, Eq. 5, no imbalance */
     /* Prices the best of aep (sl_sim_try of sim/trial.h); NULL: they stay optimistic bounds. */
     sl_search_try try_aep;
+    sl_progress_fn progress; /* NULL, or told about groups of the cluster and trials */
+    void *progress_ctx;
 } sl_search_problem;
 
 #define SL_SEARCH_MAX_TOP   16u

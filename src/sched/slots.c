@@ -108,3 +108,13 @@ bool sl_slots_will_stay(const sl_slots *t, uint32_t lane) {
     }
     return false;
 }
+
+void sl_slots_prompts(const sl_slots *t, uint64_t *rows, uint64_t *done) {
+    *rows = *done = 0;
+    for (uint32_t i = 0; i < t->n_lanes * t->per_lane; i++) {
+        const sl_life *l = &t->life[i];
+        if (!l->used || l->ends || !sl_life_prefills(l)) continue;
+        *rows += l->given;
+        *done += l->done;
+    }
+}

@@ -88,6 +88,9 @@ bool sl_slots_have_work(const sl_slots *t, uint32_t lane);
  * are drawn: they may end their requests. */
 bool sl_slots_will_stay(const sl_slots *t, uint32_t lane);
 
+/* Rows of all prompts that are under way, and how many of them are done. */
+void sl_slots_prompts(const sl_slots *t, uint64_t *rows, uint64_t *done);
+
 /* ---- a life ---- */
 
 static inline uint32_t sl_life_generated(const sl_life *l) {

@@ -249,6 +249,16 @@ static void put_pages(sl_jbuf *b, const sl_engine_detail *d) {
         put_worker_labels(b, "worker_kv_pages", w);
         sl_jbuf_fmt(b, ",state=\"free\"} %" PRIu32 "\n", w->pages_free);
     }
+    sl_metrics_put_help(b, "worker_prompt_rows", "gauge", "Rows of prompts that are under way.");
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        const sl_worker_stats *w = &d->worker[i];
+        if (!w->pages) continue;
+        put_worker_labels(b, "worker_prompt_rows", w);
+        sl_jbuf_fmt(b, ",state=\"done\"} %" PRIu64 "\n", w->prompt_rows_done);
+        put_worker_labels(b, "worker_prompt_rows", w);
+        sl_jbuf_fmt(b, ",state=\"left\"} %" PRIu64 "\n",
+                    SL_MAX(w->prompt_rows, w->prompt_rows_done) - w->prompt_rows_done);
+    }
 }
 
 static void put_workers(sl_jbuf *b, const sl_engine_detail *d) {

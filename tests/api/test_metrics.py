@@ -47,6 +47,12 @@ def test_names_and_types_are_those_of_vllm(server):
     assert all(f.documentation for f in families.values())
 
 
+def test_prompts_under_way(server):
+    assert server.wait_idle()
+    rows = scrape(server)["worker_prompt_rows"].samples
+    assert {s.labels["state"] for s in rows} == {"done", "left"} and all(s.value == 0 for s in rows)
+
+
 def test_histograms_are_whole(server, client):
     complete(client, server, prompt="And", max_tokens=4, extra_body={"ignore_eos": True})
     for name, family in scrape(server).items():

@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 import pathlib
+import pty
 import random
+import re
 import resource
 import shutil
 import signal
@@ -532,6 +534,37 @@ def test_a_disk_that_is_full_on_the_way(hub, cache):
 def test_a_cache_that_cannot_be_written(hub, cache):
     cache.write_text("a file")
     assert str(cache) in refused(hub, cache, "org/tiny")
+
+
+# ---- what is seen of it
+
+
+def on_terminal(hub, cache, *args):
+    """What the program writes to a terminal that is its stderr."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([SLUICE, *map(str, args)], env=environment(hub, cache), stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            got = os.read(ours, 65536)
+        except OSError:
+            break
+        seen += got
+    os.close(ours)
+    assert process.wait(60) == 0, seen
+    return seen.decode()
+
+
+def test_a_line_on_a_terminal(hub, cache):
+    big(hub, 4)
+    hub.fault.slow = 0.01
+    seen = on_terminal(hub, cache, "fetch", "org/tiny")
+    lines = seen.split("\r\x1b[K")
+    assert any(re.fullmatch(r"org/tiny: \d\.\d of 4\.2 MB, \d+ %, [\d.]+ [kM]B/s(, .* left)?", line) for line in lines), seen
+    assert lines[-1].startswith("org/tiny at ")  # the line has gone before the last word
+    assert "\r" not in lines[-1].replace("\r\n", "")
+    assert on_terminal(hub, cache, "fetch", "org/tiny", "--json") == ""
 
 
 # ---- two at once

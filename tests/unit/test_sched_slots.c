@@ -131,6 +131,25 @@ static void a_life_ends_with_its_step(void **state) {
     sl_slots_free(&t);
 }
 
+static void prompts_under_way_are_counted(void **state) {
+    (void)state;
+    sl_slots t = make(2, 2);
+    uint64_t rows = 1, done = 1;
+    sl_slots_prompts(&t, &rows, &done);
+    assert_true(rows == 0 && done == 0);
+    sl_life *a = sl_slots_take(&t, 40, 7, 2), *b = sl_slots_take(&t, 10, 7, 2);
+    sl_life_advance(a, 32);
+    sl_slots_prompts(&t, &rows, &done);
+    assert_true(rows == 50 && done == 32);
+    sl_life_advance(b, 10); /* a prompt that is through counts no more */
+    sl_slots_prompts(&t, &rows, &done);
+    assert_true(rows == 40 && done == 32);
+    a->ends = true;
+    sl_slots_prompts(&t, &rows, &done);
+    assert_true(rows == 0 && done == 0);
+    sl_slots_free(&t);
+}
+
 static void without_memory(void **state) {
     (void)state;
     sl_err err;
@@ -188,6 +207,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(pages_and_the_coordinator_park_it),
         cmocka_unit_test(who_stays_is_known_before_tokens_are_drawn),
         cmocka_unit_test(a_life_ends_with_its_step),
+        cmocka_unit_test(prompts_under_way_are_counted),
         cmocka_unit_test(without_memory),
         cmocka_unit_test(drawn_crowds),
     };

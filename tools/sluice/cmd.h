@@ -63,6 +63,10 @@ typedef struct sl_deployment {
     sl_adapt_opts adapt;               /* with --adapt: opts points here */
 } sl_deployment;
 
+/* sl_engine_create, with a line about the workers that are awaited. */
+sl_status sl_deploy_start(const sl_options *o, const sl_deployment *d, sl_engine **out,
+                          sl_err *err) SL_MUST_CHECK;
+
 /* Turns options into a plan and engine options. `processes`: prefer worker processes over threads.
  * `requests` will run at once (0: as many as there is room for): --schedule auto, which measures,
  * chooses for them. */

@@ -5,6 +5,7 @@
  * its logit: that costs a copy of the logits and no distribution to draw from. */
 #include "cmd.h"
 
+#include "base/progress.h"
 #include "base/clock.h"
 #include "base/rng.h"
 
@@ -144,16 +145,12 @@ static void print_result(const bench *b, const result *r, uint32_t n_prompt, uin
     printf("]}");
 }
 
-static void progress(const bench *b, uint32_t rep) {
-    if (b->o->json || !isatty(STDERR_FILENO)) return;
-    fprintf(stderr, "\r[%-20.*s] %u of %u", (int)(20u * (rep + 1) / b->o->reps),
-            "####################", rep + 1, b->o->reps);
-    if (rep + 1 == b->o->reps) fprintf(stderr, "\r%40s\r", "");
-}
-
 static sl_status run_tests(bench *b, sl_err *err) {
     result pp = {0}, tg = {0}, warm = {0};
     sl_status st = SL_OK;
+    sl_progress line;
+    sl_progress_begin(&line, "bench", SL_PROGRESS_STEPS, !b->o->json);
+    sl_progress_set(&line, 0, b->o->reps);
     if (b->o->n_prompt)
         st = run_prefill(b, &warm, err); /* once unmeasured, as llama-bench does */
     else
@@ -161,8 +158,9 @@ static sl_status run_tests(bench *b, sl_err *err) {
     for (uint32_t i = 0; st == SL_OK && i < b->o->reps; i++) {
         if (b->o->n_prompt) st = run_prefill(b, &pp, err);
         if (st == SL_OK && b->o->n_gen) st = run_decode(b, b->o->n_gen, &tg, err);
-        progress(b, i);
+        sl_progress_set(&line, i + 1, b->o->reps);
     }
+    sl_progress_end(&line);
     if (st != SL_OK) return st;
     if (pp.n) print_result(b, &pp, b->o->n_prompt, 0, true);
     if (tg.n) print_result(b, &tg, 0, b->o->n_gen, pp.n == 0);
@@ -193,7 +191,7 @@ int cmd_bench(const sl_options *o) {
     b.outs = sl_alloc(o->batch, sizeof *b.outs);
     if (st == SL_OK && (!b.ids || !b.next || !b.opts || !b.outs))
         st = sl_fail(&err, SL_ERR_NOMEM, "bench buffers");
-    if (st == SL_OK) st = sl_engine_create(&d.opts, &b.engine, &err);
+    if (st == SL_OK) st = sl_deploy_start(o, &d, &b.engine, &err);
     if (st == SL_OK) st = run_tests(&b, &err);
     st = sl_generate_end(b.engine, st, &err);
     for (uint32_t i = 0; b.outs && i < o->batch; i++) sl_generation_free(&b.outs[i]);

@@ -391,7 +391,7 @@ sl_status sl_chat_session(const sl_options *o, const sl_deployment *d, const sl_
     if (st != SL_OK) return st;
     s.chat = chat;
     mask_interrupt(SIG_BLOCK); /* threads and children inherit it */
-    st = sl_engine_create(&d->opts, &s.engine, err);
+    st = sl_deploy_start(o, d, &s.engine, err);
     if (st == SL_OK) {
         sigaction(SIGINT, &act, NULL);
         mask_interrupt(SIG_UNBLOCK);

@@ -44,7 +44,7 @@ static sl_status run(const sl_options *o, const sl_deployment *d, const sl_ids *
     collector c = {.positions = ids->len, .vocab = d->spec.vocab};
     c.data = sl_alloc(ids->len, (size_t)c.vocab * sizeof *c.data);
     if (!c.data) return sl_fail(err, SL_ERR_NOMEM, "logits of %zu positions", ids->len);
-    sl_status st = sl_engine_create(&d->opts, &e, err);
+    sl_status st = sl_deploy_start(o, d, &e, err);
     const sl_generate_opts go = {.prompt = ids->data,
                                  .n_prompt = (uint32_t)ids->len,
                                  .max_tokens = 1,

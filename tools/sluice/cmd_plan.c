@@ -2,6 +2,7 @@
 #include "cmd.h"
 #include "plan_report.h"
 
+#include "base/progress.h"
 #include "base/mem.h"
 #include "format/cluster_file.h"
 #include "format/profile_file.h"
@@ -145,7 +146,13 @@ static sl_status read_profile(const sl_options *o, sl_shape *shape, sl_search_pr
 static sl_status search(const sl_options *o, const sl_search_problem *p, const sl_plan_file *to,
                         sl_search_result *r, sl_err *err) {
     if (o->strategies) return sl_plan_report_strategies(p, o->top, o->json, stdout, err);
-    sl_status st = sl_search_run(p, o->top, r, err);
+    sl_progress line;
+    sl_search_problem told = *p;
+    told.progress = sl_progress_set;
+    told.progress_ctx = &line;
+    sl_progress_begin(&line, "plan", SL_PROGRESS_STEPS, !o->json);
+    sl_status st = sl_search_run(&told, o->top, r, err);
+    sl_progress_end(&line);
     if (st == SL_OK && o->out[0]) st = sl_plan_report_write(p, sl_search_winner(r), to, err);
     if (st == SL_OK && o->json)
         sl_plan_report_json(p, r, stdout);

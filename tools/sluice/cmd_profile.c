@@ -14,18 +14,13 @@
 #include <unistd.h>
 
 #define KERNELS_NS 75000000000ull /* with links and opening this is below two minutes */
-#define BAR        30u
 
 void sl_profile_step(sl_profile_progress *p, const char *what) {
+    char name[64];
     p->done++;
-    if (!p->shown) return;
-    uint32_t full = SL_MIN(BAR, BAR * p->done / SL_MAX(p->total, 1u));
-    fprintf(stderr, "\r[%-*.*s] %-24s", (int)BAR, (int)full, "##############################",
-            what);
-}
-
-static void step_end(sl_profile_progress *p) {
-    if (p->shown) fprintf(stderr, "\r%60s\r", "");
+    snprintf(name, sizeof name, "profile: %s", what);
+    sl_progress_name(&p->line, name);
+    sl_progress_set(&p->line, SL_MIN(p->done, p->total), p->total);
 }
 
 sl_status sl_profile_keep(const sl_profile_point *point, uint32_t n, sl_profile_points *out,
@@ -91,14 +86,15 @@ static sl_status measure_machine(const sl_options *o, sl_profile_progress *progr
 }
 
 static sl_status measure(const sl_options *o, sl_profile *p, sl_err *err) {
-    sl_profile_progress progress = {.shown = !o->json && isatty(STDERR_FILENO)};
+    sl_profile_progress progress = {0};
     uint64_t begin = sl_now_ns();
     sl_status st = SL_OK;
     describe_machine(p);
+    sl_progress_begin(&progress.line, "profile", SL_PROGRESS_STEPS, !o->json);
     if (o->links_to[0]) progress.total = SL_PROFILE_LINK_POINTS;
     if (o->links_to[0]) st = sl_profile_links_to(o, &progress, p, err);
     if (st == SL_OK && o->n_args) st = measure_machine(o, &progress, p, err);
-    step_end(&progress);
+    sl_progress_end(&progress.line);
     p->seconds = (double)(sl_now_ns() - begin) / 1e9;
     return st;
 }

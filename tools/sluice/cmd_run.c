@@ -128,7 +128,7 @@ static sl_status run(const sl_options *o, const sl_deployment *d, sl_tokenizer *
     /* A plain prompt is continued: a first space belongs to it. */
     printer p = {.tok = tok, .detok = {.started = !o->chat}, .quiet = o->json || !tok};
     if (o->chat && tok) p.channels = sl_channels_begin(tok);
-    sl_status st = sl_engine_create(&d->opts, &e, err);
+    sl_status st = sl_deploy_start(o, d, &e, err);
     if (st != SL_OK) return st;
     const sl_generate_opts go = {.prompt = prompt->data,
                                  .n_prompt = (uint32_t)prompt->len,

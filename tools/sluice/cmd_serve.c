@@ -148,7 +148,7 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
     model_name(o, name, sizeof name);
     sl_status st = SL_OK;
     if (o->admin_key_file[0]) st = sl_deploy_read_key(o->admin_key_file, admin_key, err);
-    if (st == SL_OK) st = sl_engine_create(&d->opts, &e, err);
+    if (st == SL_OK) st = sl_deploy_start(o, d, &e, err);
     const sl_server_opts so = {.engine = e,
                                .tokenizer = tok,
                                .chat = chat,

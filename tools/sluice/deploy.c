@@ -1,6 +1,7 @@
 /* From options to a plan and an engine. */
 #include "cmd.h"
 
+#include "base/progress.h"
 #include "engine/measure/auto.h"
 #include "engine/measure/place.h"
 #include "format/plan_json.h"
@@ -207,6 +208,18 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     d->opts.patience_s = o->patience;
     st = choose_schedule(o, requests, d, err);
     return st == SL_OK ? prepare_adapting(o, requests, d, err) : st;
+}
+
+sl_status sl_deploy_start(const sl_options *o, const sl_deployment *d, sl_engine **out,
+                          sl_err *err) {
+    sl_progress line;
+    sl_engine_opts opts = d->opts;
+    opts.progress = sl_progress_set;
+    opts.progress_ctx = &line;
+    sl_progress_begin(&line, "workers ready", SL_PROGRESS_STEPS, !o->json && !o->no_status);
+    sl_status st = sl_engine_create(&opts, out, err);
+    sl_progress_end(&line);
+    return st;
 }
 
 void sl_deploy_print_schedule(const sl_deployment *d, FILE *out) {

@@ -86,7 +86,7 @@ sl_status sl_perplexity_run(const sl_options *o, const sl_deployment *d, sl_err 
         return sl_fail(err, SL_ERR_ARG, "--perplexity: a chunk has %u tokens, the context %u",
                        PPL_CHUNK, d->opts.plan.context);
     sl_status st = encode_file(o, &ids, err);
-    if (st == SL_OK) st = sl_engine_create(&d->opts, &e, err);
+    if (st == SL_OK) st = sl_deploy_start(o, d, &e, err);
     size_t n = ids.len / PPL_CHUNK;
     for (size_t c = 0; st == SL_OK && c < n; c++) {
         sl_generation g = {0};

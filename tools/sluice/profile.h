@@ -3,16 +3,15 @@
 #define SL_TOOLS_PROFILE_H
 
 #include "base/options.h"
+#include "base/progress.h"
 #include "model/model.h"
 #include "net/probe.h"
 #include "net/transports.h"
 #include "spec/profile.h"
 
-/* A line at the bottom of a terminal; tells nothing when stderr is none. */
 typedef struct sl_profile_progress {
-    bool shown;
+    sl_progress line;
     uint32_t done, total; /* points */
-    char what[24];
 } sl_profile_progress;
 void sl_profile_step(sl_profile_progress *p, const char *what);
 

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/progress.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -30,6 +31,7 @@ struct sl_status_line {
     pthread_cond_t changed;
     bool stop, hidden;
     look now, before;
+    sl_progress prompts; /* rows of those that are under way */
 };
 
 static size_t terminal_width(void) {
@@ -46,17 +48,36 @@ static double busy(const sl_worker_stats *now, const sl_worker_stats *before) {
     return wall ? (double)(work - worked) / (double)wall : 0;
 }
 
-static size_t format(const look *now_look, const look *before_look, char *out, size_t cap) {
+/* Prompts that are under way, as any long work. */
+static void follow_prompts(sl_status_line *s) {
+    uint64_t rows = 0, done = 0;
+    for (uint32_t i = 0; i < s->now.of.n_workers; i++) {
+        rows += s->now.of.worker[i].prompt_rows;
+        done += s->now.of.worker[i].prompt_rows_done;
+    }
+    if (rows == 0)
+        sl_progress_begin(&s->prompts, "prompts", SL_PROGRESS_STEPS, false);
+    else
+        sl_progress_set(&s->prompts, done, rows);
+}
+
+static size_t format(const sl_status_line *s, char *out, size_t cap) {
+    const look *now_look = &s->now, *before_look = &s->before;
     const sl_engine_stats *now = &now_look->all, *before = &before_look->all;
     const sl_engine_detail *of = &now_look->of;
     double seconds = (double)(now_look->at_ns - before_look->at_ns) / 1e9;
     double rate =
         seconds > 0 ? (double)(now->generated_tokens - before->generated_tokens) / seconds : 0;
-    size_t n = (size_t)snprintf(out, cap,
-                                "%s%.1f tokens/s | %u running, %u waiting | KV pages %" PRIu64
-                                "/%" PRIu64 " | busy",
-                                now->recovering ? "recovering | " : "", rate, now->running,
-                                now->waiting, now->pages_used, now->pages_total);
+    size_t n = (size_t)snprintf(
+        out, cap, "%s%.1f tokens/s | %u running, %u waiting | KV pages %" PRIu64 "/%" PRIu64,
+        now->recovering ? "recovering | " : "", rate, now->running, now->waiting, now->pages_used,
+        now->pages_total);
+    if (s->prompts.total && n < cap) {
+        char prompts[160];
+        sl_progress_text(&s->prompts, prompts, sizeof prompts);
+        n += (size_t)snprintf(out + n, cap - n, " | %s", prompts);
+    }
+    if (n < cap) n += (size_t)snprintf(out + n, cap - n, " | busy");
     for (uint32_t i = 0; i < of->n_workers && n < cap; i++) {
         static const char letter[] = {'-', 'A', 'E', 'W'}; /* attention, experts, both */
         n += (size_t)snprintf(out + n, cap - n, " %c%u %.0f%%", letter[of->worker[i].roles & 3], i,
@@ -67,7 +88,7 @@ static size_t format(const look *now_look, const look *before_look, char *out, s
 
 static void show(sl_status_line *s) {
     char text[512];
-    size_t n = format(&s->now, &s->before, text, sizeof text);
+    size_t n = format(s, text, sizeof text);
     fprintf(stderr, ERASE "%.*s", (int)SL_MIN(n, terminal_width()), text);
     fflush(stderr);
 }
@@ -85,6 +106,7 @@ static bool take(sl_status_line *s) {
     sl_engine_detail_free(&s->before.of);
     s->before = *base;
     s->now = next;
+    follow_prompts(s);
     return true;
 }
 

@@ -188,6 +188,10 @@ bool sl_attn_rests(const sl_attn *a) {
     return a->ops->rests(a->side);
 }
 
+void sl_attn_count_prompts(sl_attn *a) {
+    sl_slots_prompts(&a->slots, &a->w->n.prompt_rows, &a->w->n.prompt_rows_done);
+}
+
 void sl_attn_wake(sl_attn *a) {
     for (uint32_t i = 0; i < a->n_lanes * a->max_slots; i++) a->ops->wake(a->side, &a->slot[i]);
 }

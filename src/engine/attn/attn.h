@@ -50,6 +50,8 @@ bool sl_attn_rests(const sl_attn *a);
  * up; lanes and all else begin anew by the new one, slots stay. SL_ERR_NOMEM: it cannot be used. */
 void sl_attn_close_side(sl_attn *a);
 sl_status sl_attn_open_side(sl_attn *a, sl_err *err) SL_MUST_CHECK;
+/* Counts rows of prompts that are under way, for the worker's next report. */
+void sl_attn_count_prompts(sl_attn *a);
 /* Whoever has work may go on. */
 void sl_attn_wake(sl_attn *a);
 /* Makes e a WAIT with its reason if rows of this side are elsewhere. */

@@ -125,6 +125,9 @@ static sl_status await_workers(sl_engine *e, sl_err *err) {
     while (!e->up && e->start_status == SL_OK && !given_up && sl_now_ns() < until_ns) {
         wait_briefly(e);
         given_up = e->o.give_up && e->o.give_up();
+        uint32_t ready = 0;
+        for (uint32_t i = 0; i < e->plan.n_workers; i++) ready += e->worker[i].stats.alive;
+        if (e->o.progress) e->o.progress(e->o.progress_ctx, ready, e->plan.n_workers);
     }
     sl_status st = e->start_status;
     if (st != SL_OK)
@@ -138,6 +141,7 @@ static sl_status await_workers(sl_engine *e, sl_err *err) {
                      missing);
     }
     pthread_mutex_unlock(&e->lock);
+    e->o.progress = NULL; /* of the caller, who goes on */
     return st;
 }
 

@@ -7,6 +7,7 @@
 #ifndef SL_ENGINE_ENGINE_H
 #define SL_ENGINE_ENGINE_H
 
+#include "base/progress.h"
 #include "base/span.h"
 #include "base/status.h"
 #include "engine/host/stats.h"
@@ -61,7 +62,9 @@ typedef struct sl_engine_opts {
     sl_stage_cost expert_cost;  /* with adapt: of SL_COST_EXPERT; all zero: not known */
     uint64_t adapt_memory;      /* with adapt: most bytes for it on a machine; 0: what is free */
     sl_device_maker device;     /* of workers that are threads; zeroed: as the plan says */
-    bool (*give_up)(void); /* NULL, or asked now and then while waiting for them: true ends it */
+    bool (*give_up)(void);   /* NULL, or asked now and then while waiting for them: true ends it */
+    sl_progress_fn progress; /* NULL, or told meanwhile how many workers of the plan are ready */
+    void *progress_ctx;
 } sl_engine_opts;
 
 /* Starts workers and waits until every one is ready, or says which is missing. Copies what it
@@ -184,6 +187,8 @@ typedef struct sl_worker_stats {
     uint64_t rows_reissued;           /* sent to another expert worker, as theirs was lost */
     uint64_t rows_late;               /* that came when another answer had counted */
     uint64_t steps_given_up;          /* done again from their beginning */
+    uint64_t prompt_rows;             /* of all prompts that are under way now... */
+    uint64_t prompt_rows_done;        /* ...and how many of them are computed */
     uint64_t batch[SL_BATCH_BUCKETS]; /* calls by rows of one expert */
 } sl_worker_stats;
 

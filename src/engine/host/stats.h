@@ -4,9 +4,10 @@
 
 #include <stdint.h>
 
-/* Counters a worker reports in SL_MSG_STATS, u64 little-endian in this order; the last two are no
- * counters, but bytes that its machine has left, and which one that is (workers of one say the
- * same). */
+/* Counters a worker reports in SL_MSG_STATS, u64 little-endian in this order. No counters but
+ * states are memory_free and machine: bytes that its machine has left, and which one that is
+ * (workers of one say the same); and prompt_rows, prompt_rows_done: rows of the prompts that are
+ * under way. */
 #define SL_WORKER_COUNTERS(X)                                                                      \
     X(attention_rows)                                                                              \
     X(expert_rows)                                                                                 \
@@ -33,7 +34,9 @@
     X(machine)                                                                                     \
     X(rows_reissued)                                                                               \
     X(rows_late)                                                                                   \
-    X(steps_given_up)
+    X(steps_given_up)                                                                              \
+    X(prompt_rows)                                                                                 \
+    X(prompt_rows_done)
 
 /* Rows that one expert got in one call: 1, 2, 3-4, 5-8, ..., more than 32768. */
 #define SL_BATCH_BUCKETS 17u

@@ -263,6 +263,7 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
     case SL_MSG_SLOW:
         return on_slow(w, h, payload, err);
     case SL_MSG_STATS_GET:
+        if (w->attn) sl_attn_count_prompts(w->attn);
         sl_worker_send_stats(w);
         return SL_OK;
     case SL_MSG_CLOCK:
