@@ -229,7 +229,9 @@ def draw(seed, kinds, transports):
     drawn = [rng.choice(kinds) for _ in range(rng.choice([1, 1, 2, 3]))] if kinds else []
     strikes = in_order([draw_kind(rng, k, attention, experts) for k in drawn])
     limit = ["--silence-limit", "2"] if "hang" in drawn else []
+    # From a source of its own: what else a seed stands for stays what it was.
+    copies = ["--kv-replicas", "1"] if attention > 1 and random.Random(f"copies {seed}").random() < 0.4 else []
     if TCP & set(drawn):
         options[options.index("--transport") + 1] = "tcp"
-    return Schedule(seed, fixture, options + placement + limit + (["--exact"] if exact else []), popularity, exact,
+    return Schedule(seed, fixture, options + placement + limit + copies + (["--exact"] if exact else []), popularity, exact,
                     at_once, requests, drawn, strikes)
