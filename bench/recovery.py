@@ -10,6 +10,7 @@ requests run undisturbed, and then again with the fault in the middle of them, -
   expert       kill -9 of the last expert worker         sequencer    kill -9 of the first one
   attention    kill -9 of the last attention worker      both         of an attention and an expert worker at once
   stop3:NAME   the process of `expert`, `sequencer`, `attention` or `coordinator` stands still for 3 s (any number)
+  slow3:NAME   it gets a twentieth of its time for 3 s: it runs for 5 ms of each 100
 
 Each is the first fault of a server of its own: who fails again soon is started again later and later.
 
@@ -17,7 +18,8 @@ Each is the first fault of a server of its own: who fails again soon is started 
 
 Prints one line each: the longest pause between two events of a stream, undisturbed and with the fault (median of --times, and
 the longest of all), the most by which a stream's pause was longer than its own undisturbed one, how many requests ended
-early, what was done again (steps given up, rows sent to others, rows of KV kept and computed again, of all --times), and whether all tokens and log-probabilities were those of the undisturbed run. Streams begin apart from each other, so
+early, what was done again (steps given up, rows sent to others, rows of KV kept and computed again, of all --times), how often a slow
+worker was done without, and whether all tokens and log-probabilities were those of the undisturbed run. Streams begin apart from each other, so
 that a fault meets them at different places."""
 
 import argparse
@@ -38,7 +40,8 @@ import served  # noqa: E402
 
 AFTER = 0.25  # of the tokens of the first stream, before a fault; and as much later at random
 LIMIT_S = 600
-AGAIN = {"steps": "worker_steps_given_up_total", "rows": "worker_reissued_rows_total", "kept": "rows_kept_total", "computed": "rows_recomputed_total"}
+RUNS_S, TURN_S = 0.005, 0.1  # of who is slow
+AGAIN = {"hedged": "workers_hedged_total", "steps": "worker_steps_given_up_total", "rows": "worker_reissued_rows_total", "kept": "rows_kept_total", "computed": "rows_recomputed_total"}
 
 
 class Server(served.Server):
@@ -106,22 +109,32 @@ def run(server, n, prompt, tokens, fault=None):
     return streams
 
 
+def signal_all(pids, which):
+    for pid in pids:
+        os.kill(pid, which)
+
+
+def stand_still(pids, seconds, by_turns):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        signal_all(pids, signal.SIGSTOP)
+        time.sleep(TURN_S - RUNS_S if by_turns else seconds)
+        signal_all(pids, signal.SIGCONT)
+        time.sleep(RUNS_S if by_turns else 0)
+
+
 def fault_of(server, name, attention, experts):
     """What to call, and it breaks."""
     ids = {"attention": [attention - 1], "sequencer": [attention], "expert": [attention + experts - 1],
            "both": [attention - 1, attention + experts - 1]}
-    stop = re.fullmatch(r"stop([\d.]+):(\w+)", name)
-    if stop and stop[2] in ("coordinator", *ids):
+    stop = re.fullmatch(r"(stop|slow)([\d.]+):(\w+)", name)
+    if stop and stop[3] in ("coordinator", *ids):
         def stand():
-            pids = [server.workers()[i] for i in ids[stop[2]]] if stop[2] in ids else [server.process.pid]
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
-            time.sleep(float(stop[1]))
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
+            pids = [server.workers()[i] for i in ids[stop[3]]] if stop[3] in ids else [server.process.pid]
+            stand_still(pids, float(stop[2]), stop[1] == "slow")
         return stand
     if name not in ids:
-        sys.exit(f"no fault {name}; there are {', '.join(ids)}, stopSECONDS:NAME")
+        sys.exit(f"no fault {name}; there are {', '.join(ids)}, stopSECONDS:NAME, slowSECONDS:NAME")
 
     def kill():
         there = server.workers()
@@ -181,14 +194,14 @@ def main():
         sys.exit("--attention and --experts say which processes there are")
     rows = []
     print(f"{a.model} {' '.join(options)}, prompts of {a.prompt}, {a.tokens} tokens each")
-    print("fault            streams  undisturbed  median  longest  more than its own (median, most)  ended  steps  rows  KV kept  computed  same tokens")
+    print("fault            streams  undisturbed  median  longest  more than its own (median, most)  ended  hedged  steps  rows  KV kept  computed  same tokens")
     for name in a.faults.split(","):
         for n in map(int, a.streams.split(",")):
             r = measure(name, n, a, options, attention, experts)
             rows.append(r)
             print(f"{name:16} {n:7} {r['undisturbed_ms']:9.0f} ms {r['median_ms']:4.0f} ms {r['longest_ms']:5.0f} ms "
                   f"{r['more_median_ms']:10.0f} {r['more_ms']:8.0f} ms {r['ended']:18} "
-                  f"{r['again']['steps']:6} {r['again']['rows']:5} {r['again']['kept']:8} {r['again']['computed']:9}  "
+                  f"{r['again']['hedged']:7} {r['again']['steps']:6} {r['again']['rows']:5} {r['again']['kept']:8} {r['again']['computed']:9}  "
                   f"{'yes' if r['same'] else 'NO'}", flush=True)
     if a.json:
         pathlib.Path(a.json).write_text(json.dumps({"model": a.model, "options": options, "prompt": a.prompt, "tokens": a.tokens, "rows": rows},

@@ -6,6 +6,9 @@
  * answers them together, an attempt asks one or two others. At most LOSSES expert workers are lost. How
  * rounds are agreed on is in membership.pml, what comes after the step in recovery.pml.
  *
+ * At most SLOW expert workers are done without although they live (src/sched/hedge.h): everybody is told, each
+ * at its time; they count as lost, and what they say from then on is dropped.
+ *
  * Channels are per pair and as long as the credit that calls.h gives: more is an error. When a worker is lost
  * what it had sent has come, or is lost.
  *
@@ -26,6 +29,10 @@
 #define LOSSES 2
 #endif
 
+#ifndef SLOW
+#define SLOW 0
+#endif
+
 #define BIT(i) (1 << (i))
 #define UP(a, e) up[(a) * NE + (e)]
 #define DOWN(a, e) down[(a) * NE + (e)]
@@ -39,6 +46,8 @@ chan down[NA * NE] = [NE + 1] of {mtype, byte, byte, byte, byte};
 chan word[NE] = [1] of {bit}; /* ROUND_SET */
 
 byte e_dead = 0;
+byte e_slow = 0; /* of whom it was said; also of the dead */
+#define NOBODY_LEFT ((BIT(NE) - 1 & ~(e_dead | e_slow)) == 0)
 byte begun = 0, ended = 0; /* attention workers */
 
 /* ---- attention worker ---- */
@@ -75,7 +84,7 @@ inline lose_of(g, w) {
 
 inline note_loss(w) {
     atomic {
-        (e_dead & ~lost & BIT(w)) && empty(DOWN(a, w)) ->
+        (((e_dead & ~lost & BIT(w)) && empty(DOWN(a, w))) || (e_slow & ~lost & BIT(w))) ->
         lost = lost | BIT(w);
         phase[w] = (phase[w] == AWAY -> DUE : phase[w]);
         lose_of(0, w);
@@ -102,9 +111,25 @@ inline take(g, w, p) {
 #define IS_LATE(g, w, t) (late[AT(g, w)] == t)
 #endif
 
+#ifdef BUG_LATE
+#define IS_DEAF_TO(w) 0
+#else
+#define IS_DEAF_TO(w) (lost & BIT(w))
+#endif
+
+inline drop(w) {
+    atomic {
+        nempty(DOWN(a, w)) && IS_DEAF_TO(w) ->
+#ifdef COVER_DROPPED
+        assert(false);
+#endif
+        DOWN(a, w)?_, _, _, _, _
+    }
+}
+
 inline hear(w) {
     atomic {
-        nempty(DOWN(a, w)) && !(lost & BIT(w)) ->
+        nempty(DOWN(a, w)) && !IS_DEAF_TO(w) ->
         DOWN(a, w)?kind, l, g, t, p;
         if
         :: kind == OPEN -> begun = begun | BIT(a)
@@ -200,11 +225,14 @@ end_step:
     :: hear(1)
     :: note_loss(0)
     :: note_loss(1)
+    :: drop(0)
+    :: drop(1)
     :: again(0)
     :: again(1)
 #if NE > 2
     :: hear(2)
     :: note_loss(2)
+    :: drop(2)
     :: again(2)
 #endif
     :: atomic { (begun & BIT(a)) && layer < LAYERS && next < NE && phase[next] == REST -> send(next); next++ }
@@ -259,7 +287,7 @@ end_serve:
 #endif
     :: atomic { nempty(word[e]) && !(e_dead & BIT(e)) -> word[e]?told }
 #ifndef BUG_WAIT
-    :: atomic { e > 0 && (e_dead & 1) && empty(word[e]) && !leaderless -> leaderless = 1 }
+    :: atomic { e > 0 && (((e_dead & 1) && empty(word[e])) || (e_slow & 1)) && !leaderless -> leaderless = 1 }
 #endif
     /* all members have sent, or nobody is waited for */
     :: atomic {
@@ -328,14 +356,26 @@ inline lose(e) {
     }
 }
 
+/* Only while others are left. */
+inline do_without(e) {
+    atomic {
+        slows < SLOW && !((e_dead | e_slow) & BIT(e)) && (BIT(NE) - 1 & ~(e_dead | e_slow | BIT(e))) != 0 ->
+        slows++;
+        e_slow = e_slow | BIT(e)
+    }
+}
+
 proctype fate() {
-    byte losses;
+    byte losses, slows;
 end_fate:
     do
     :: lose(0)
     :: lose(1)
+    :: do_without(0)
+    :: do_without(1)
 #if NE > 2
     :: lose(2)
+    :: do_without(2)
 #endif
     :: break
     od
@@ -343,7 +383,7 @@ end_fate:
 
 /* When nothing can happen any more. */
 proctype judge() {
-    timeout -> assert(ended == begun || (BIT(NE) - 1 & ~e_dead) == 0)
+    timeout -> assert(ended == begun || NOBODY_LEFT)
 }
 
 init {

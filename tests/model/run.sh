@@ -104,11 +104,19 @@ done
 model=reissue
 sizes() { echo "-DNA=$1 -DNE=$2 -DLAYERS=$3 -DLOSSES=$4"; }
 again() { check pass "$1x$2 l$3 lost $4" "$(sizes "$@")" "$safety" "$run"; }
+# the same, and done without
+slow() { check pass "$1x$2 l$3 lost $4 slow $5" "$(sizes "$@") -DSLOW=$5" "$safety" "$run"; }
 again 1 2 2 1
+slow 1 2 2 0 1
 if [ "$mode" != --quick ]; then
     again 2 2 1 1
     again 1 3 1 2
+    slow 1 2 2 1 1
+    slow 2 2 1 0 1
+    slow 1 3 1 0 1
 fi
+check found "bug LATE" "$(sizes 1 3 1 0) -DSLOW=1 -DBUG_LATE" "$safety" "$run"
+[ "$mode" = --quick ] || check found "reached DROPPED" "$(sizes 1 3 1 0) -DSLOW=1 -DCOVER_DROPPED" "$safety" "$run"
 for bug in $(some "DOUBLE MIX FORGET CREDIT" "DOUBLE MIX"); do
     check found "bug $bug" "$(sizes 1 3 1 2) -DBUG_$bug" "$safety" "$run"
 done
@@ -129,6 +137,8 @@ if [ "$mode" = --full ]; then
     model=reissue
     again 2 3 1 1
     again 1 3 2 2
+    slow 2 2 1 1 1
+    slow 1 3 1 1 1
     model=membership
     all 2 2 1 1 4 2
     all 2 3 1 2 3 2

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from relay import ADVERTISED, Relay  # noqa: E402
 
-from test_kill import Server, wait_until  # noqa: E402
+from test_kill import Server, metric, wait_until  # noqa: E402
 from test_stall import LIMIT_S, LOCAL, STREAMS, Stream, texts  # noqa: E402
 
 
@@ -82,6 +82,26 @@ def test_slow_and_held_links_change_no_token(served):
         s.join(LIMIT_S)
         assert s.done and not s.error, s.error
     assert [s.text for s in streams] == want
+
+
+def test_a_slow_link_is_done_without(monkeypatch):
+    """With replicas an expert worker behind a slow link is left out, and taken in again."""
+    monkeypatch.setenv("SLUICE_ADVERTISE", ADVERTISED)
+    with Relay() as relay:
+        server = Server(*LOCAL, "--exact", "--transport", "tcp", "--placement", "replicas:2")
+        want = texts(server)
+        for _ in range(30):  # what is usual is learnt from answers
+            assert texts(server) == want
+            relay.slow(1, 3, 20_000)
+            assert texts(server) == want
+            relay.slow(1, 3, None)
+            if metric(server, "workers_hedged_total"):
+                break
+        assert metric(server, "workers_hedged_total") >= 1
+        wait_until(lambda: metric(server, "workers_left_out") == 0, "it is not taken in again", LIMIT_S)
+        assert texts(server) == want
+        assert metric(server, "workers_lost_total") == 0
+        assert server.stop() == 0
 
 
 def test_a_worker_whose_links_stay_silent_is_left_out(served):
