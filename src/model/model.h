@@ -13,6 +13,8 @@
 #include "spec/lab.h"
 #include "spec/model.h"
 
+#include <stdatomic.h>
+
 typedef struct sl_model sl_model;
 
 /* What a worker hosts; only these tensors are bound and checked, the rest of the file is never
@@ -60,9 +62,9 @@ sl_status sl_model_host(sl_model *m, const uint8_t *hosted, bool patient, sl_hos
 
 /* Puts the bound weights that the page cache holds into this process's page tables, all threads of
  * the pool at once: else the first steps fault every 64 KiB, which costs more than they do. Asks
- * for the others to be read and does not wait. Changes nothing but times. Thread: the pool's owner.
- */
-void sl_model_touch(sl_model *m, sl_pool *pool);
+ * for the others to be read and does not wait. Changes nothing but times, so that it may be done
+ * again; *stop, which may be NULL, ends it early. Thread: the pool's owner. */
+void sl_model_touch(sl_model *m, sl_pool *pool, const atomic_bool *stop);
 
 /* Borrowed until sl_model_free. */
 const sl_model_spec *sl_model_spec_of(const sl_model *m);

@@ -72,7 +72,12 @@ typedef struct touch_ctx {
     const sl_expert_weights *expert; /* NULL: pieces of `mat` */
     const sl_mat *mat;
     size_t page;
+    const atomic_bool *stop;
 } touch_ctx;
+
+static bool stops(const touch_ctx *c) {
+    return c->stop && atomic_load_explicit(c->stop, memory_order_relaxed);
+}
 
 static void touch_mat(const sl_mat *m, size_t begin, size_t end, size_t page) {
     for (size_t at = begin; at < end; at += PIECE)
@@ -81,7 +86,7 @@ static void touch_mat(const sl_mat *m, size_t begin, size_t end, size_t page) {
 
 static void touch_items(void *ctx, size_t begin, size_t end) {
     const touch_ctx *c = ctx;
-    for (size_t i = begin; i < end; i++) {
+    for (size_t i = begin; i < end && !stops(c); i++) {
         if (c->mat) {
             size_t bytes = mat_bytes(c->mat);
             touch_mat(c->mat, i * PIECE, SL_MIN(bytes, (i + 1) * PIECE), c->page);
@@ -94,15 +99,16 @@ static void touch_items(void *ctx, size_t begin, size_t end) {
     }
 }
 
-static void touch_weights(const sl_weights *w, bool embed, sl_pool *pool, size_t page) {
+static void touch_weights(const sl_weights *w, bool embed, sl_pool *pool, const touch_ctx *all) {
     for (size_t i = 0; i < SL_LEN(w->mat); i++) {
         if (i == SL_ROLE_EMBED && !embed) continue;
-        touch_ctx c = {.mat = &w->mat[i], .page = page};
+        touch_ctx c = *all;
+        c.mat = &w->mat[i];
         sl_pool_run(pool, (mat_bytes(c.mat) + PIECE - 1) / PIECE, 1, touch_items, &c);
     }
 }
 
-void sl_model_touch(sl_model *m, sl_pool *pool) {
+void sl_model_touch(sl_model *m, sl_pool *pool, const atomic_bool *stop) {
     long page = sysconf(_SC_PAGESIZE);
     size_t n_experts = (size_t)m->spec.n_moe * m->spec.n_experts, bytes = 0;
     for (size_t i = 0; i < n_experts; i++) {
@@ -115,9 +121,9 @@ void sl_model_touch(sl_model *m, sl_pool *pool) {
     if (m->embed.open)
         (void)posix_fadvise(m->embed.fd, (off_t)m->embed.begin,
                             (off_t)mat_bytes(&m->whole.mat[SL_ROLE_EMBED]), POSIX_FADV_WILLNEED);
-    touch_weights(&m->whole, !m->embed.open, pool, (size_t)page);
-    for (uint32_t l = 0; l < m->spec.n_layers; l++)
-        touch_weights(&m->block[l], true, pool, (size_t)page);
-    touch_ctx c = {.expert = m->expert, .page = (size_t)page};
+    touch_ctx c = {.page = (size_t)page, .stop = stop};
+    touch_weights(&m->whole, !m->embed.open, pool, &c);
+    for (uint32_t l = 0; l < m->spec.n_layers; l++) touch_weights(&m->block[l], true, pool, &c);
+    c.expert = m->expert;
     sl_pool_run(pool, n_experts, 1, touch_items, &c);
 }

@@ -33,6 +33,10 @@ static enum MHD_Result reply_health(sl_call *call, bool recovering_is_fine) {
     };
     sl_jbuf b = sl_jbuf_init();
     sl_jbuf_fmt(&b, "{\"status\":\"%s\"", words[h]);
+    if (h == HEALTH_RECOVERING && stats.lost[0]) {
+        sl_jbuf_fmt(&b, ",\"lost\":");
+        sl_jbuf_cstring(&b, stats.lost);
+    }
     if (stats.n_drained) sl_jbuf_fmt(&b, ",\"drained_workers\":%" PRIu32, stats.n_drained);
     sl_jbuf_fmt(&b, "}");
     return sl_call_reply(call, fine ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, JSON_TYPE, &b);

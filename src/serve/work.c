@@ -4,14 +4,11 @@
 #include "serve/server_int.h"
 
 #include "base/log.h"
+#include "base/quiet.h"
 
 #include <stdio.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #define INLINE_BYTES ((size_t)4 << 10) /* bodies that take less than changing threads is worth */
-#define WORK_NICE    10
 
 static void run(sl_call *call) {
     pthread_mutex_lock(&call->lock);
@@ -32,7 +29,7 @@ static void hand_back(sl_call *call) {
 static void *work(void *arg) {
     sl_server *s = arg;
     sl_work *w = &s->work;
-    if (setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), WORK_NICE) != 0)
+    if (!sl_quiet_thread())
         sl_log(SL_LOG_DEBUG, "serve", "large bodies are read at the priority of everything else");
     pthread_mutex_lock(&w->lock);
     for (;;) {

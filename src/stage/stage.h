@@ -200,6 +200,7 @@ typedef struct sl_device_opts {
     void (*wait)(void *ctx, uint64_t deadline_ns);
     void *ctx;
     uint32_t tick_us;
+    bool quiet; /* nobody waits for it: it is opened at low priority, for some seconds at most */
 } sl_device_opts;
 
 /* Makes the device that o->device says, with the weights that o->hosts needs. Errors name file and

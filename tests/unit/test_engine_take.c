@@ -136,6 +136,58 @@ static void joiner(void **state) {
     stage_end(&s, SL_OK);
 }
 
+/* The next plan has everything at the sequencer, and the other expert worker not at all. */
+static void send_next_without_other(stage *s, uint32_t epoch) {
+    for (uint32_t i = 0; i < s->plan.n_experts; i++) s->plan.place.host[i].worker = SEQUENCER;
+    s->plan.worker[OTHER].roles = 0;
+    s->plan.epoch = epoch;
+    send_plan(s);
+    forget(s, &s->coordinator, SL_MSG_READY, epoch);
+}
+
+static void say_lost(stage *s, uint32_t epoch, uint32_t id) {
+    uint32_t set[4] = {1, 0, id, 0};
+    say(&s->coordinator,
+        (sl_wire_header){.kind = SL_MSG_HOLD, .flags = SL_WIRE_SET, .epoch = epoch},
+        bytes_of(&s->coordinator, set, 12));
+}
+
+/* HOLD names who is lost, although its connection still stands: nothing of it is waited for. */
+static void hold_names_the_lost(void **state) {
+    (void)state;
+    stage s;
+    start(&s, 1, 2, 0);
+    send_next_without_other(&s, 2);
+    assert_false(s.toy[OTHER].down);
+    say_lost(&s, 2, OTHER);
+    expect_loss(&s, OTHER);
+    await_flag(&s, &s.toy[OTHER].down, "the end of its connection with one that is lost");
+    forget(&s, &s.coordinator, SL_MSG_QUIET, 2);
+    say_word(&s, SL_MSG_TAKE, 2);
+    forget(&s, &s.coordinator, SL_MSG_TAKEN, 2);
+    assert_false(s.toy[SEQUENCER].down);
+    stage_end(&s, SL_OK);
+}
+
+/* Not one that comes in its place by the plan that is to be taken, nor one of no plan. */
+static void hold_names_others(void **state) {
+    (void)state;
+    stage s;
+    start(&s, 1, 2, 0);
+    send_next(&s, 2, 0, OTHER);
+    forget(&s, &s.coordinator, SL_MSG_READY, 2);
+    say_lost(&s, 2, OTHER);
+    forget(&s, &s.coordinator, SL_MSG_QUIET, 2);
+    assert_false(s.toy[OTHER].down);
+    say_word(&s, SL_MSG_GO, 1);
+    send_next(&s, 3, 0, OTHER);
+    forget(&s, &s.coordinator, SL_MSG_READY, 3);
+    say_lost(&s, 3, 3);
+    await_flag(&s, &s.coordinator.down, "the worker's leave");
+    if (!strstr(s.coordinator.why, "worker 3 of 3")) fail_msg("told '%s'", s.coordinator.why);
+    stage_end(&s, SL_ERR_PROTOCOL);
+}
+
 /* The worker says why, and goes on by the plan that it has. */
 static void unable(void **state) {
     (void)state;
@@ -168,9 +220,14 @@ static void out_of_order(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attention_side), cmocka_unit_test(quiet_after_the_round),
-        cmocka_unit_test(expert_side),    cmocka_unit_test(joiner),
-        cmocka_unit_test(unable),         cmocka_unit_test(out_of_order),
+        cmocka_unit_test(attention_side),
+        cmocka_unit_test(quiet_after_the_round),
+        cmocka_unit_test(expert_side),
+        cmocka_unit_test(joiner),
+        cmocka_unit_test(unable),
+        cmocka_unit_test(out_of_order),
+        cmocka_unit_test(hold_names_the_lost),
+        cmocka_unit_test(hold_names_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

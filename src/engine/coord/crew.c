@@ -12,13 +12,20 @@
 
 /* ---- plans as they travel ---- */
 
-/* {"you": .., "model": .., "trace_events": .., "joins": .., "plan": ..} */
+/* Nobody waits for this one: it can get ready beside those who serve. */
+static bool is_spare(const sl_engine *e, uint32_t id) {
+    bool waited = (e->roster.worker[id].roles & SL_ROLE_ATTENTION) &&
+                  (e->admit.worker[id].staying.n > 0 || e->admit.waiting.n > 0);
+    return e->recover.service == SL_RECOVER_SERVES && !waited;
+}
+
+/* {"you": .., "model": .., "trace_events": .., "joins": .., "spare": .., "plan": ..} */
 sl_buf *sl_plan_message(sl_engine *e, const char *plan, uint32_t you, bool joins) {
     uint64_t events = e->collect ? e->o.trace_events : 0;
-    json_t *doc = plan
-                      ? json_pack("{s:i, s:s, s:I, s:b}", "you", (int)you, "model", e->model_folder,
-                                  "trace_events", (json_int_t)events, "joins", (int)joins)
-                      : NULL;
+    json_t *doc = plan ? json_pack("{s:i, s:s, s:I, s:b, s:b}", "you", (int)you, "model",
+                                   e->model_folder, "trace_events", (json_int_t)events, "joins",
+                                   (int)joins, "spare", (int)(joins && is_spare(e, you)))
+                       : NULL;
     char *own = doc ? json_dumps(doc, JSON_COMPACT) : NULL;
     size_t n = own ? strlen(own) - 1 : 0, len = own ? n + strlen(",\"plan\":}") + strlen(plan) : 0;
     sl_buf *b = own ? sl_net_buf_take(e->net, len + 1) : NULL;

@@ -210,6 +210,7 @@ typedef struct sl_engine_stats {
     uint64_t rejected_full, rejected_late; /* no place in the queue; too long in it */
     bool serving;                          /* every worker of the plan is ready */
     bool recovering;                       /* a lost worker is made good; requests wait */
+    char lost[160];                        /* while recovering: who was lost last, and why */
     uint64_t lost_workers, restarted_workers;
     uint64_t hedged_workers; /* times that one was left out, as others waited for it too long */
     uint32_t n_left_out;     /* that live and are left out for a while, whatever the reason */

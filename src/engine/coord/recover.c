@@ -156,6 +156,7 @@ static void publish(sl_engine *e, uint64_t now_us) {
     e->stats.serving = e->serving;
     e->stats.n_left_out = n_left_out;
     e->stats.recovering = waits;
+    snprintf(e->stats.lost, sizeof e->stats.lost, "%s", waits ? e->lost : "");
     e->stats.longest_pause_s = SL_MAX(e->stats.longest_pause_s, pause_s);
     pthread_mutex_unlock(&e->lock);
 }

@@ -6,16 +6,45 @@
 #include "format/placement.h"
 #include "format/plan_json.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* A lost worker is reported by its connection. */
+static void tell_flagged(sl_engine *e, uint32_t worker, uint16_t kind, uint32_t flags,
+                         uint32_t epoch, sl_buf *payload) {
+    const sl_wire_header h = {.kind = kind, .epoch = epoch, .flags = flags};
+    if (e->worker[worker].conn)
+        sl_net_send(e->net, e->worker[worker].conn, h, payload);
+    else /* it leaves: its process is about to end */
+        sl_net_buf_give(e->net, payload);
+}
+
 static void tell(sl_engine *e, uint32_t worker, uint16_t kind, uint32_t epoch, sl_buf *payload) {
+    tell_flagged(e, worker, kind, 0, epoch, payload);
+}
+
+/* Who serves by the plan that holds and is gone. *n: how many; NULL: nobody, or no memory. */
+static uint32_t *list_lost(const sl_engine *e, uint32_t *n) {
+    uint32_t *ids = sl_alloc(e->plan.n_workers, sizeof *ids);
+    *n = 0;
+    for (uint32_t i = 0; ids && i < e->plan.n_workers; i++)
+        if (e->plan.worker[i].roles && !sl_roster_serves(&e->roster, i)) ids[(*n)++] = i;
+    if (*n > 0) return ids;
+    sl_free(ids);
+    return NULL;
+}
+
+/* Whoever holds may still wait for one of those: it need not find out by itself. */
+static void tell_hold(sl_engine *e, uint32_t worker, const uint32_t *lost, uint32_t n_lost) {
+    sl_buf *b = n_lost ? sl_net_buf_take(e->net, sl_wire_set_bytes(n_lost)) : NULL;
     /* Who missed a change, as it was about to leave, may be in a round of nobody else. */
     bool missed = !e->recover.place[worker].planned;
-    bool breaks = kind == SL_MSG_HOLD && (e->change.breaks || missed);
-    if (!e->worker[worker].conn) return; /* it leaves: its process is about to end */
-    const sl_wire_header h = {.kind = kind, .epoch = epoch, .flags = breaks ? SL_WIRE_BREAK : 0};
-    sl_net_send(e->net, e->worker[worker].conn, h, payload);
+    uint32_t flags = e->change.breaks || missed ? SL_WIRE_BREAK : 0;
+    if (b) {
+        flags |= SL_WIRE_SET;
+        sl_wire_set_encode(lost, n_lost, b->data);
+    }
+    tell_flagged(e, worker, SL_MSG_HOLD, flags, e->change.epoch, b);
 }
 
 static void tell_plan(sl_engine *e, const char *plan, uint32_t worker) {
@@ -29,13 +58,17 @@ static void tell_plan(sl_engine *e, const char *plan, uint32_t worker) {
 /* The workers that owe an answer are told what for. */
 static void tell_owing(sl_engine *e, uint16_t kind) {
     char *plan = kind == SL_MSG_PLAN ? sl_plan_print(&e->replan->plan) : NULL;
+    uint32_t n_lost, *lost = list_lost(e, &n_lost);
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         if (!e->change.owes[i]) continue;
         if (kind == SL_MSG_PLAN)
             tell_plan(e, plan, i);
+        else if (kind == SL_MSG_HOLD)
+            tell_hold(e, i, lost, n_lost);
         else
             tell(e, i, kind, e->change.epoch, NULL);
     }
+    sl_free(lost);
     sl_free(plan);
 }
 
@@ -71,6 +104,29 @@ static void adopt(sl_engine *e) {
     pthread_mutex_unlock(&e->lock);
 }
 
+/* ", without worker 2", of a plan that somebody is not in. */
+static void name_absent(const sl_plan *p, char *out, size_t cap) {
+    size_t n = 0;
+    out[0] = '\0';
+    for (uint32_t i = 0; i < p->n_workers && n < cap; i++) {
+        if (p->worker[i].roles) continue;
+        n += (size_t)snprintf(out + n, cap - n, "%s %u", n ? "," : ", without worker", i);
+    }
+}
+
+static void log_end(const sl_engine *e, bool taken) {
+    char absent[160];
+    const sl_change *c = &e->change;
+    if (!taken) {
+        sl_log(SL_LOG_WARN, "engine", "plan %u is given up: %s", c->epoch, c->err.msg);
+        return;
+    }
+    name_absent(&e->plan, absent, sizeof absent);
+    sl_log(c->status == SL_OK ? SL_LOG_INFO : SL_LOG_WARN, "engine",
+           "plan %u holds%s: streams were held for %.1f ms", c->epoch, absent,
+           1e-3 * (double)e->pause_us);
+}
+
 /* Whoever takes part goes on, by the new plan or the old one. */
 static void end(sl_engine *e) {
     const sl_change *c = &e->change;
@@ -91,9 +147,8 @@ static void end(sl_engine *e) {
     e->stats.restarted_workers += n_back;
     e->stats.joined_workers += n_joined;
     pthread_mutex_unlock(&e->lock);
-    sl_log(c->status == SL_OK ? SL_LOG_INFO : SL_LOG_WARN, "engine", "plan %u %s%s", c->epoch,
-           taken ? "holds" : "is given up: ", taken ? "" : c->err.msg);
     if (taken) e->pause_us = sl_clock_now_us(&e->clock) - e->held_us;
+    log_end(e, taken);
     e->replan = NULL;
     answer(e, r, taken, c->status, &c->err);
 }

@@ -66,6 +66,7 @@ typedef struct sl_worker {
     const struct sl_worker_opts *opts; /* engine/worker/worker.h */
     sl_clock clock;
     bool virtual_time;     /* the clock is the caller's: waiting does not move it */
+    bool spare;            /* the others serve without it while it gets ready the first time */
     const sl_watch *watch; /* sees what is decided here; NULL: nobody */
     sl_net *net;
     sl_hello hello;

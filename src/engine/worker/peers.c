@@ -101,6 +101,11 @@ static void drop(sl_worker *w, uint32_t id, const char *why) {
     if (told) note_down(w, id, false); /* by the plan that still holds */
 }
 
+void sl_peers_lose(sl_worker *w, uint32_t id) {
+    bool comes = plan_of(w)->worker[id].roles != 0;
+    if (id != w->id && !comes && w->peer[id].conn) drop(w, id, "is lost, the coordinator says");
+}
+
 sl_status sl_peers_on_open(sl_worker *w, sl_conn *c, const sl_hello *peer, sl_err *err) {
     uint32_t limit = w->planned ? w->plan.n_workers : SL_MAX_WORKERS;
     if (peer->worker >= limit)

@@ -20,6 +20,9 @@ void sl_peers_on_down(sl_worker *w, sl_conn *c, sl_status why);
 sl_status sl_peers_connect(sl_worker *w, sl_err *err) SL_MUST_CHECK;
 /* Everybody is there whom that plan connects this worker with. */
 bool sl_peers_complete(const sl_worker *w);
+/* The coordinator says that worker `id` is lost: a connection with it, unless that is one with who
+ * comes in its place, is closed as if it had ended. */
+void sl_peers_lose(sl_worker *w, uint32_t id);
 /* The plan was taken: whoever of it is missing by now is lost. */
 void sl_peers_miss(sl_worker *w);
 /* Calls again who took no call, when it is time. */

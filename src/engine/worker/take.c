@@ -166,12 +166,24 @@ static sl_status on_go(sl_worker *w, sl_err *err) {
     return st;
 }
 
-sl_status sl_take_on_word(sl_worker *w, const sl_wire_header *h, sl_err *err) {
+static sl_status on_hold(sl_worker *w, const sl_wire_header *h, sl_span payload, sl_err *err) {
+    const uint32_t *lost;
+    uint32_t n = 0;
+    sl_status st = SL_OK;
+    if (h->flags & SL_WIRE_SET) st = sl_wire_set_decode(payload, &lost, &n, err);
+    if (st != SL_OK) return st;
+    if (n && lost[n - 1] >= w->plan.n_workers)
+        return sl_fail(err, SL_ERR_PROTOCOL, "HOLD: worker %u of %u is lost", lost[n - 1],
+                       w->plan.n_workers);
+    for (uint32_t i = 0; i < n; i++) sl_peers_lose(w, lost[i]);
+    if ((h->flags & SL_WIRE_BREAK) && !SL_MUTATION(KEPT_STEP)) sl_attn_give_up(w->attn);
+    return SL_OK;
+}
+
+sl_status sl_take_on_word(sl_worker *w, const sl_wire_header *h, sl_span payload, sl_err *err) {
     sl_taker *t = &w->taker;
-    if (h->kind == SL_MSG_HOLD && w->attn && sl_taker_hold(t, h->epoch)) {
-        if ((h->flags & SL_WIRE_BREAK) && !SL_MUTATION(KEPT_STEP)) sl_attn_give_up(w->attn);
-        return SL_OK;
-    }
+    if (h->kind == SL_MSG_HOLD && w->attn && sl_taker_hold(t, h->epoch))
+        return on_hold(w, h, payload, err);
     if (h->kind == SL_MSG_TAKE && sl_taker_take(t, h->epoch)) return on_take(w);
     if (h->kind == SL_MSG_GO && sl_taker_go(t, h->epoch)) return on_go(w, err);
     return sl_fail(err, SL_ERR_PROTOCOL, "%s of plan %u, this one is %u and %u is next",

@@ -14,8 +14,10 @@ sl_status sl_take_prepare(sl_worker *w, sl_plan *next, sl_err *err) SL_MUST_CHEC
 /* Each turn: a step towards what the plans ask to be hosted, less than a millisecond. False:
  * nothing was to be done. */
 bool sl_take_host(sl_worker *w);
-/* HOLD, TAKE and GO. SL_ERR_PROTOCOL: not what follows the word before. */
-sl_status sl_take_on_word(sl_worker *w, const sl_wire_header *h, sl_err *err) SL_MUST_CHECK;
+/* HOLD, TAKE and GO. HOLD may name workers that are lost: this one waits for them no more.
+ * SL_ERR_PROTOCOL: not what follows the word before, or ids that are none of the plan's. */
+sl_status sl_take_on_word(sl_worker *w, const sl_wire_header *h, sl_span payload,
+                          sl_err *err) SL_MUST_CHECK;
 /* After every turn of the loop: says QUIET when it is due. */
 void sl_take_look(sl_worker *w);
 

@@ -101,7 +101,8 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
         .tick = p->pump ? NULL : sl_worker_tick,
         .wait = sl_worker_wait_until,
         .ctx = w,
-        .tick_us = TICK_US};
+        .tick_us = TICK_US,
+        .quiet = w->spare && !w->virtual_time};
     sl_status st =
         sl_worker_pin(w, w->opts->cpu, sl_device_is_modelled(&p->device) ? 1 : o.threads, err);
     if (st == SL_OK && p->pump) st = sl_net_set_pump(w->net, err);
@@ -150,7 +151,8 @@ static sl_status adopt_plan(sl_worker *w, sl_err *err) {
 }
 
 /* {"you": id, "model": folder, "trace_events": most of them, "joins": whether the others run
- * already, "plan": {...}}. *spec is read first, unless this worker has the model. */
+ * already, "spare": and serve without it, "plan": {...}}. *spec is read first, unless this worker
+ * has the model. */
 static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, uint64_t *trace_events,
                            sl_model_spec *spec, sl_plan *out, sl_err *err) {
     uint64_t you = 0;
@@ -162,6 +164,8 @@ static sl_status read_plan(sl_worker *w, sl_json root, const char **folder, uint
                          trace_events, err);
     if (st == SL_OK && !w->planned) /* until a plan is taken, whatever plans come */
         st = sl_json_bool(root, "joins", SL_JSON_OPTIONAL, &w->taker.joins, err);
+    if (st == SL_OK && !w->planned)
+        st = sl_json_bool(root, "spare", SL_JSON_OPTIONAL, &w->spare, err);
     if (st == SL_OK) st = sl_json_object(root, "plan", SL_JSON_REQUIRED, &plan, err);
     if (w->opts->model_folder && w->opts->model_folder[0]) *folder = w->opts->model_folder;
     if (st == SL_OK && w->planned) *spec = *w->device->spec;
@@ -259,7 +263,7 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
     case SL_MSG_HOLD:
     case SL_MSG_TAKE:
     case SL_MSG_GO:
-        return sl_take_on_word(w, h, err);
+        return sl_take_on_word(w, h, payload, err);
     case SL_MSG_SLOW:
         return on_slow(w, h, payload, err);
     case SL_MSG_STATS_GET:

@@ -3,6 +3,7 @@
 #include "stage/stage_int.h"
 
 #include "base/memfd.h"
+#include "base/quiet.h"
 
 #include <string.h>
 
@@ -205,6 +206,46 @@ static void cpu_write_page(sl_device *base, uint32_t page, uint32_t first, uint3
     memcpy(blocks_of((cpu *)base, page, first, n), from, n * sl_kv_block_bytes(base->spec));
 }
 
+/* ---- opening ---- */
+
+/* So long a device is made ready beside everything else; then it is wanted. */
+#define QUIET_MS 5000u
+
+typedef struct opening {
+    cpu *d;
+    const sl_device_opts *o;
+    sl_status status;
+    sl_err *err;
+} opening;
+
+static void open_model(opening *l) {
+    l->status = sl_stage_kernels(l->o->isa, &l->d->exec.k, l->err);
+    if (l->status != SL_OK) return;
+    l->status = sl_model_open(l->o->folder, &l->o->hosts, &l->d->model, l->err);
+}
+
+/* With what it takes to find most weights touched afterwards. */
+static void open_quietly(void *ctx, const atomic_bool *hurry) {
+    opening *l = ctx;
+    sl_pool *alone = NULL;
+    sl_err err;
+    open_model(l);
+    if (l->status == SL_OK && sl_pool_create(1, &alone, &err) == SL_OK)
+        sl_model_touch(l->d->model, alone, hurry);
+    sl_pool_free(alone);
+}
+
+static sl_status load(cpu *d, const sl_device_opts *o, sl_err *err) {
+    opening l = {.d = d, .o = o, .err = err};
+    const sl_quiet quiet = {
+        .tick = o->tick, .ctx = o->ctx, .tick_us = o->tick_us, .at_most_ms = QUIET_MS};
+    if (o->quiet)
+        sl_quiet_run(&quiet, open_quietly, &l);
+    else
+        open_model(&l);
+    return l.status;
+}
+
 sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     static const sl_device_ops ops = {.close = cpu_close,
                                       .submit = cpu_submit,
@@ -217,8 +258,7 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     if (!d) return sl_fail(err, SL_ERR_NOMEM, "device");
     d->base = (sl_device){.ops = &ops, .in_place = true, .resumes = true};
     d->max_rows = o->max_rows;
-    sl_status st = sl_stage_kernels(o->isa, &d->exec.k, err);
-    if (st == SL_OK) st = sl_model_open(o->folder, &o->hosts, &d->model, err);
+    sl_status st = load(d, o, err);
     if (st == SL_OK) st = sl_pool_create(o->threads, &d->pool, err);
     if (st == SL_OK) {
         d->base.spec = sl_model_spec_of(d->model);
@@ -227,7 +267,7 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
         if (!o->exact) d->exec.expand_rows = sl_model_expand_rows(d->base.spec);
         if (o->tick) sl_pool_set_tick(d->pool, o->tick, o->ctx, o->tick_us);
         /* Seconds where files have to be read first: heartbeats go on under it. */
-        sl_model_touch(d->model, d->pool);
+        sl_model_touch(d->model, d->pool, NULL);
         st = make_scratch(d, o->max_pairs, err);
     }
     if (st == SL_OK && o->kv_pages) st = make_pages(d, o->kv_pages, o->kv_fd, err);

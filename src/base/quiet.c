@@ -1,0 +1,56 @@
+/* A thread of low priority for one piece of work, and the wait for it. */
+#include "base/quiet.h"
+
+#include "base/clock.h"
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NICE        10
+#define LOOK_MIN_US 50u
+#define LOOK_MAX_US 1000u
+
+bool sl_quiet_thread(void) {
+    return setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE) == 0;
+}
+
+typedef struct task {
+    void (*work)(void *ctx, const atomic_bool *hurry);
+    void *ctx;
+    atomic_bool hurry, over;
+} task;
+
+static void *run(void *arg) {
+    task *t = arg;
+    (void)sl_quiet_thread(); /* else it is as loud as the caller would be */
+    t->work(t->ctx, &t->hurry);
+    /* Release: pairs with the acquire of who waits, publishes what the work wrote. */
+    atomic_store_explicit(&t->over, true, memory_order_release);
+    return NULL;
+}
+
+static void look(const sl_quiet *q) {
+    uint32_t us = LOOK_MAX_US;
+    if (q->tick && q->tick_us < us) us = q->tick_us < LOOK_MIN_US ? LOOK_MIN_US : q->tick_us;
+    const struct timespec pause = {.tv_nsec = us * 1000l};
+    nanosleep(&pause, NULL);
+    if (q->tick) q->tick(q->ctx);
+}
+
+void sl_quiet_run(const sl_quiet *q, void (*work)(void *ctx, const atomic_bool *hurry), void *ctx) {
+    task t = {.work = work, .ctx = ctx};
+    uint64_t until_ns = sl_now_ns() + q->at_most_ms * 1000000ull;
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run, &t) != 0) {
+        work(ctx, &t.hurry);
+        return;
+    }
+    while (!atomic_load_explicit(&t.over, memory_order_acquire)) {
+        look(q);
+        if (sl_now_ns() >= until_ns) atomic_store_explicit(&t.hurry, true, memory_order_relaxed);
+    }
+    pthread_join(thread, NULL);
+}

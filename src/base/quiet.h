@@ -1,0 +1,30 @@
+/* Work that gives way to everything else on the machine: preparations that nobody waits for, beside
+ * those whose every microsecond a client sees.
+ *
+ * A thread may lower its priority without privileges, and without them none may raise it again. So
+ * such work gets a thread, and the low priority ends with it. */
+#ifndef SL_BASE_QUIET_H
+#define SL_BASE_QUIET_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The calling thread's, for good: a tenth of the time of one that competes for its core. False: it
+ * stays as it is. */
+bool sl_quiet_thread(void);
+
+typedef struct sl_quiet {
+    /* NULL, or called by the waiting thread about every tick_us. */
+    void (*tick)(void *ctx);
+    void *ctx;
+    uint32_t tick_us;
+    uint32_t at_most_ms; /* then *hurry is set */
+} sl_quiet;
+
+/* Runs work(ctx, hurry) in a thread of low priority and returns when that is over: what it wrote is
+ * the caller's then. Where there is no thread to be had, the caller runs it. Of a long work what is
+ * left when *hurry is set is the caller's to do. Thread: any. */
+void sl_quiet_run(const sl_quiet *q, void (*work)(void *ctx, const atomic_bool *hurry), void *ctx);
+
+#endif
