@@ -91,7 +91,7 @@ uint32_t *sl_placement_expert_workers(const sl_plan *p, uint32_t *n) {
     uint32_t *ids = sl_alloc(p->n_workers, sizeof *ids);
     *n = 0;
     for (uint32_t i = 0; ids && i < p->n_workers; i++) {
-        if (p->worker[i].roles & SL_ROLE_EXPERT) ids[(*n)++] = i;
+        if ((p->worker[i].roles & SL_ROLE_EXPERT) && !p->worker[i].spare) ids[(*n)++] = i;
     }
     return ids;
 }
@@ -217,6 +217,66 @@ sl_status sl_placement_rehost(const sl_plan *home, const uint8_t *there, sl_plac
     return st;
 }
 
+/* ---- one more ---- */
+
+/* The widest host entry of worker `from` that `to`, which does not host the expert, has room for;
+ * NULL: none. */
+static sl_host *find_gift(const sl_placement *p, size_t first, size_t end, uint32_t from,
+                          uint32_t to, uint64_t room) {
+    sl_host *best = NULL;
+    uint64_t most = 0;
+    for (size_t i = first; i < end; i++) {
+        sl_host *h = p->host + p->first[i], *at = NULL;
+        uint32_t n = p->first[i + 1] - p->first[i];
+        uint64_t keys = 0;
+        bool has = false;
+        for (uint32_t j = 0; j < n; j++) {
+            has |= h[j].worker == to;
+            if (h[j].worker != from) continue;
+            at = &h[j];
+            keys = width(h, j, n);
+        }
+        if (!at || has || keys > room || keys <= most) continue;
+        best = at;
+        most = keys;
+    }
+    return best;
+}
+
+static uint32_t busiest(const uint32_t *ids, uint32_t n, const uint64_t *load) {
+    uint32_t best = ids[0];
+    for (uint32_t i = 1; i < n; i++)
+        if (load[ids[i]] > load[best]) best = ids[i];
+    return best;
+}
+
+sl_status sl_placement_level(uint32_t to, sl_plan *p, sl_err *err) {
+    uint32_t n, *ids = sl_placement_expert_workers(p, &n);
+    uint64_t *load = sl_alloc(p->n_workers, sizeof *load);
+    sl_status st =
+        ids && load ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "placement of %u experts", p->n_experts);
+    size_t entries = st == SL_OK ? n_entries(&p->place, p->n_experts) : 0;
+    for (size_t i = 0; i < entries; i += p->n_experts) {
+        const size_t end = i + p->n_experts;
+        const uint64_t share = ((uint64_t)p->n_experts << 32) / n;
+        memset(load, 0, p->n_workers * sizeof *load);
+        add_loads(&p->place, i, end, load);
+        while (load[to] < share) {
+            uint32_t from = busiest(ids, n, load);
+            uint64_t before = load[to];
+            sl_host *gift = find_gift(&p->place, i, end, from, to, share - before);
+            if (!gift) break;
+            gift->worker = to;
+            memset(load, 0, p->n_workers * sizeof *load);
+            add_loads(&p->place, i, end, load);
+            SL_ASSERT(load[to] > before);
+        }
+    }
+    sl_free(ids);
+    sl_free(load);
+    return st;
+}
+
 /* ---- JSON ---- */
 
 typedef struct reading {
@@ -228,7 +288,8 @@ typedef struct reading {
 
 static sl_status add_share(reading *r, sl_json at, uint64_t worker, double share, size_t first,
                            sl_err *err) {
-    if (worker >= r->p->n_workers || !(r->p->worker[worker].roles & SL_ROLE_EXPERT))
+    if (worker >= r->p->n_workers || r->p->worker[worker].spare ||
+        !(r->p->worker[worker].roles & SL_ROLE_EXPERT))
         return sl_json_fail(at, NULL, err, SL_ERR_ARG, "worker %llu of %u has no expert role",
                             (unsigned long long)worker, r->p->n_workers);
     for (size_t i = first; i < r->n; i++) {

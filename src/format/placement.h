@@ -31,7 +31,8 @@ sl_status sl_placement_set_shares(const sl_share *shares, const uint32_t *n, uin
 sl_status sl_placement_copy(const sl_placement *p, uint32_t n_experts, sl_placement *out,
                             sl_err *err) SL_MUST_CHECK;
 void sl_placement_free(sl_placement *p);
-/* Ids of the plan's *n expert workers, ascending; free with sl_free. NULL: out of memory. */
+/* Ids of the plan's *n expert workers, without spare places, ascending; free with sl_free. NULL:
+ * out of memory. */
 uint32_t *sl_placement_expert_workers(const sl_plan *p, uint32_t *n) SL_MUST_CHECK;
 /* Replaces p->place: as many experts on each expert worker, consecutive ones or by turns. */
 sl_status sl_placement_spread(bool round_robin, sl_plan *p, sl_err *err) SL_MUST_CHECK;
@@ -44,6 +45,11 @@ sl_status sl_placement_spread(bool round_robin, sl_plan *p, sl_err *err) SL_MUST
  * SL_ERR_INFEASIBLE: no expert worker is there. */
 sl_status sl_placement_rehost(const sl_plan *home, const uint8_t *there, sl_placement *out,
                               sl_err *err) SL_MUST_CHECK;
+/* Expert worker `to` of the plan, which hosts few or none, takes experts over from the others: in
+ * each block one after the other from whoever takes most of its rows, as one host in another's
+ * place, as long as it takes no more of them than an even share. Nothing else moves. SL_ERR_NOMEM:
+ * nothing has. */
+sl_status sl_placement_level(uint32_t to, sl_plan *p, sl_err *err) SL_MUST_CHECK;
 /* Sets those of hosted[n_moe][n_experts] that the plan gives to this worker. */
 void sl_placement_mark(const sl_plan *p, uint32_t n_moe, uint32_t worker, uint8_t *hosted);
 

@@ -117,6 +117,32 @@ sl_status sl_plan_local(const sl_model_spec *m, uint32_t attention, uint32_t exp
     return st;
 }
 
+sl_status sl_plan_add_spares(uint32_t attention, uint32_t experts, sl_plan *p, sl_err *err) {
+    const uint32_t both = SL_ROLE_ATTENTION | SL_ROLE_EXPERT, n = p->n_workers;
+    const bool colocated = sl_schedule_traits_of(p->schedule)->sides == SL_SIDES_TOGETHER ||
+                           (n > 0 && p->worker[0].roles == both);
+    uint64_t more = (uint64_t)attention + experts;
+    if (colocated && experts)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: its workers have both roles, and so have those that may come: they "
+                       "are counted as attention workers");
+    if (n + more > SL_MAX_WORKERS)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: %u workers and places for %llu more, %u are possible", n,
+                       (unsigned long long)more, SL_MAX_WORKERS);
+    if (more == 0) return SL_OK;
+    sl_plan_worker *bigger = sl_grow(p->worker, n, n + more, sizeof *bigger);
+    if (!bigger) return sl_fail(err, SL_ERR_NOMEM, "plan of %u workers", n + (uint32_t)more);
+    p->worker = bigger;
+    p->n_workers = n + (uint32_t)more;
+    for (uint32_t i = n; i < p->n_workers; i++) {
+        uint32_t role = i - n < attention ? SL_ROLE_ATTENTION : SL_ROLE_EXPERT;
+        p->worker[i] =
+            (sl_plan_worker){.id = i, .roles = colocated ? both : role, .cpu = -1, .spare = true};
+    }
+    return SL_OK;
+}
+
 void sl_plan_free(sl_plan *p) {
     sl_placement_free(&p->place);
     sl_free(p->worker);
@@ -186,8 +212,10 @@ static sl_status read_experts(sl_json list, uint32_t worker, const sl_plan *p, u
         if (owner[e] != NOBODY)
             return sl_json_fail(v, NULL, err, SL_ERR_ARG, "expert %u is at worker %u already",
                                 (unsigned)e, owner[e]);
-        if (!(p->worker[worker].roles & SL_ROLE_EXPERT))
-            return sl_json_fail(v, NULL, err, SL_ERR_ARG, "worker %u has no expert role", worker);
+        if (!(p->worker[worker].roles & SL_ROLE_EXPERT) || p->worker[worker].spare)
+            return sl_json_fail(v, NULL, err, SL_ERR_ARG, "worker %u %s", worker,
+                                p->worker[worker].spare ? "is not there at first"
+                                                        : "has no expert role");
         owner[e] = worker;
     }
     return SL_OK;
@@ -195,7 +223,8 @@ static sl_status read_experts(sl_json list, uint32_t worker, const sl_plan *p, u
 
 static sl_status read_worker(sl_json row, uint32_t i, bool all_there, sl_plan *p, uint32_t *owner,
                              bool *any_experts, sl_err *err) {
-    static const char *const keys[] = {"id", "roles", "experts", "address", "cpu", "incarnation"};
+    static const char *const keys[] = {"id",  "roles",       "experts", "address",
+                                       "cpu", "incarnation", "spare"};
     const char *address = "";
     sl_json experts = {0};
     uint64_t id = i, cpu = UINT64_MAX;
@@ -208,6 +237,7 @@ static sl_status read_worker(sl_json row, uint32_t i, bool all_there, sl_plan *p
     if (st == SL_OK)
         st = sl_json_u64(row, "incarnation", SL_JSON_OPTIONAL, 0, SL_PLAN_MAX_INCARNATION,
                          &p->worker[i].incarnation, err);
+    if (st == SL_OK) st = sl_json_bool(row, "spare", SL_JSON_OPTIONAL, &p->worker[i].spare, err);
     if (st != SL_OK) return st;
     if (cpu != UINT64_MAX) p->worker[i].cpu = (int32_t)cpu;
     if (strlen(address) >= sizeof p->worker[i].address)
@@ -376,6 +406,7 @@ static sl_status check_roles(const sl_plan *p, bool all_there, sl_err *err) {
     for (uint32_t i = 0; i < p->n_workers; i++) {
         uint32_t r = p->worker[i].roles;
         if (r == 0 && all_there) return sl_fail(err, SL_ERR_ARG, "plan: worker %u needs a role", i);
+        if (p->worker[i].spare) r = 0;
         there += r != 0;
         attention += (r & SL_ROLE_ATTENTION) != 0;
         expert += (r & SL_ROLE_EXPERT) != 0;
@@ -488,6 +519,7 @@ static json_t *print_worker(const sl_plan *p, uint32_t i) {
     if (w->cpu >= 0) json_object_set_new(row, "cpu", json_integer(w->cpu));
     if (w->incarnation)
         json_object_set_new(row, "incarnation", json_integer((json_int_t)w->incarnation));
+    if (w->spare) json_object_set_new(row, "spare", json_true());
     return row;
 }
 

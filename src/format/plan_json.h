@@ -25,6 +25,11 @@
  * Limits and numerics get their defaults. Free with sl_plan_free. */
 sl_status sl_plan_local(const sl_model_spec *m, uint32_t attention, uint32_t experts, sl_plan *out,
                         sl_err *err) SL_MUST_CHECK;
+/* Places for so many workers more, behind those that there are, where nobody is at first
+ * (sl_plan_worker.spare). Of a plan whose workers have both roles `attention` counts them all, and
+ * experts is 0. SL_ERR_ARG, SL_ERR_NOMEM. */
+sl_status sl_plan_add_spares(uint32_t attention, uint32_t experts, sl_plan *p,
+                             sl_err *err) SL_MUST_CHECK;
 void sl_plan_free(sl_plan *p);
 sl_status sl_plan_copy(const sl_plan *p, sl_plan *out, sl_err *err) SL_MUST_CHECK;
 /* The plan by which those of home's workers serve that are there, there[n_workers] (1: this one

@@ -13,10 +13,11 @@
 
 static void count_roles(const sl_plan *p, sl_choose_load *l) {
     for (uint32_t i = 0; i < p->n_workers; i++) {
-        l->attention_workers += p->worker[i].roles & SL_ROLE_ATTENTION ? 1 : 0;
-        l->expert_workers += p->worker[i].roles & SL_ROLE_EXPERT ? 1 : 0;
+        uint32_t roles = p->worker[i].spare ? 0 : p->worker[i].roles;
+        l->attention_workers += roles & SL_ROLE_ATTENTION ? 1 : 0;
+        l->expert_workers += roles & SL_ROLE_EXPERT ? 1 : 0;
     }
-    l->colocated = l->attention_workers + l->expert_workers > p->n_workers;
+    l->colocated = l->attention_workers + l->expert_workers > sl_plan_n_first(p);
 }
 
 void sl_choose_describe(const sl_plan *p, const sl_model_spec *m, size_t row_bytes,

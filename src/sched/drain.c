@@ -28,7 +28,7 @@ static void count(sl_drain *d) {
     d->n_busy = d->n_drained = 0;
     for (uint32_t i = 0; i < d->recover->roster->n; i++) {
         d->n_busy += is_busy(&d->place[i]);
-        d->n_drained += d->place[i].state == SL_DRAIN_DRAINED;
+        d->n_drained += d->place[i].state == SL_DRAIN_DRAINED && !d->place[i].spare;
     }
 }
 
@@ -92,6 +92,12 @@ static void ask(sl_drain *d, uint32_t id) {
     d->place[id].n = ++d->n_asked;
 }
 
+void sl_drain_spare(sl_drain *d, uint32_t id) {
+    d->place[id].spare = true;
+    enter(d, id, SL_DRAIN_DRAINED, SL_RECOVER_NEVER);
+    sl_recover_release(d->recover, id, 0);
+}
+
 /* ---- wishes ---- */
 
 static sl_status unknown(const sl_drain *d, uint32_t id, sl_err *err) {
@@ -145,6 +151,7 @@ sl_status sl_drain_return(sl_drain *d, uint32_t id, uint64_t now_us, sl_err *err
     if (p->state == SL_DRAIN_WANTED)
         return sl_fail(err, SL_ERR_ARG, "worker %u is not drained", id);
     ask(d, id);
+    p->spare = false;
     p->again = p->comes = true;
     if (p->state == SL_DRAIN_DRAINED) {
         sl_recover_want(d->recover, id, now_us);

@@ -62,6 +62,7 @@ typedef struct sl_drain_place {
     bool said;       /* the word of this state */
     bool opens;      /* OPEN is to be said */
     bool comes;      /* wanted again, and does not serve yet */
+    bool spare;      /* DRAINED, and nobody was ever wanted there */
     uint64_t due_us; /* of this state's word, or end */
     /* What was asked last: */
     uint32_t n;       /* its number; 0: nothing */
@@ -76,13 +77,15 @@ typedef struct sl_drain {
     sl_drain_place *place; /* [n] by id; for reading */
     uint32_t n_asked;      /* so far */
     uint32_t n_busy;       /* places between WANTED and DRAINED, or that open or come */
-    uint32_t n_drained;    /* places without anybody */
+    uint32_t n_drained;    /* places that somebody has left; spare ones do not count */
 } sl_drain;
 
 /* For the workers of the recovery's roster, all wanted. SL_ERR_NOMEM. */
 sl_status sl_drain_create(sl_recover *recover, const sl_drain_opts *o, sl_drain *out,
                           sl_err *err) SL_MUST_CHECK;
 void sl_drain_free(sl_drain *d); /* zeroed is fine */
+/* Before anybody comes: nobody is wanted at this place, until sl_drain_return. */
+void sl_drain_spare(sl_drain *d, uint32_t id);
 
 /* Worker `id` is to leave; its requests have grace_us to end there. again: it is to restart. None
  * starts there from now on. One that is lost is not awaited any more. SL_ERR_NOTFOUND: there is no

@@ -219,11 +219,10 @@ const char *sl_metrics_role(uint32_t roles) {
 }
 
 const char *sl_metrics_life(sl_worker_life life) {
-    static const char *const names[] = {[SL_WORKER_JOINING] = "joining",
-                                        [SL_WORKER_SERVING] = "serving",
-                                        [SL_WORKER_DRAINING] = "draining",
-                                        [SL_WORKER_DRAINED] = "drained",
-                                        [SL_WORKER_LOST] = "lost"};
+    static const char *const names[] = {
+        [SL_WORKER_JOINING] = "joining",   [SL_WORKER_SERVING] = "serving",
+        [SL_WORKER_DRAINING] = "draining", [SL_WORKER_DRAINED] = "drained",
+        [SL_WORKER_FREE] = "free",         [SL_WORKER_LOST] = "lost"};
     return names[life];
 }
 

@@ -58,6 +58,8 @@ typedef struct sl_plan_worker {
     uint64_t incarnation; /* who has come to this place (sched/roster.h); 0: nobody */
     char address[96];     /* where it listens; filled in when it joins */
     int32_t cpu;          /* its threads run there alone; -1: anywhere */
+    bool spare;           /* nobody is there at first, and nothing is hosted there; somebody may be
+                           * wanted there later */
 } sl_plan_worker;
 
 /* One of the workers that host an expert: it takes the rows whose key is below `until` and not
@@ -126,6 +128,13 @@ typedef struct sl_plan {
     sl_route_skew skew;
     sl_device_spec device;
 } sl_plan;
+
+/* Workers that are there at first. */
+static inline uint32_t sl_plan_n_first(const sl_plan *p) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++) n += !p->worker[i].spare;
+    return n;
+}
 
 /* The hosts of an expert of a MoE block (index among MoE blocks), *n of them. */
 static inline const sl_host *sl_plan_hosts(const sl_plan *p, uint32_t layer, uint32_t expert,

@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -196,6 +197,55 @@ def test_one_that_dies_while_it_drains(tmp_path, worker):
     admin.stop()
 
 
+def hosted(admin):
+    """Expert worker -> rows that it has computed so far."""
+    text = admin.server.request("GET", "/metrics").read().decode()
+    return {int(w): int(float(n)) for w, n in re.findall(r'^sluice:worker_rows_total{worker="(\d+)",role="\w+",kind="expert"} (\S+)$', text, re.M)}
+
+
+GROWTH = [("shm", "dep", 1, 1, 2, 3), ("tcp", "aep", 1, 2, 2, 3), ("tcp", "ep", 2, 0, 4, 0), ("shm", "pingpong", 1, 2, 2, 4),
+          ("ucx", "findep", 1, 2, 2, 3)]
+
+
+@pytest.mark.parametrize(("transport", "schedule", "attention", "experts", "most_attention", "most_experts"), GROWTH)
+def test_growth(tmp_path, transport, schedule, attention, experts, most_attention, most_experts):
+    """Workers come for whom the first plan had a free place and nothing to do: they get experts and requests."""
+    if transport == "ucx" and b"ucp_init" not in SLUICE.read_bytes():
+        pytest.skip("built without ucx")
+    first, most = attention + experts, most_attention + most_experts
+    shape = ["--attention", attention, "--max-attention", most_attention]
+    shape += ["--experts", experts, "--max-experts", most_experts] if experts else []
+    admin = Admin(tmp_path, *map(str, shape), "--schedule", schedule, "--transport", transport)
+    with Load(admin.server, 4):
+        assert admin.states() == ["serving"] * first + ["free"] * (most - first)
+        assert sorted(admin.server.workers()) == list(range(first))
+        health = admin.server.request("GET", "/readyz")
+        assert health.status == 200 and json.loads(health.read()) == {"status": "ok"}
+        for worker in range(first, most):
+            assert f"worker {worker} serves" in admin.ask("join", worker)
+        assert admin.states() == ["serving"] * most
+        expert_workers = [w for w in range(most) if not experts or attention <= w < first or w >= first + most_attention - attention]
+        wait_until(lambda: all(hosted(admin)[w] > 0 for w in expert_workers), f"some have no experts: {hosted(admin)}")
+        # And back: who came may leave.
+        assert f"worker {most - 1} is drained" in admin.ask("drain", most - 1, "--grace", 0)
+    assert metric(admin.server, "workers_joined_total") == most - first
+    nothing_was_lost(admin, most)
+
+
+def test_growth_beside_losses(tmp_path):
+    """Who came for a free place is lost and comes again like others, and so are those who were there before it."""
+    admin = Admin(tmp_path, "--attention", "1", "--experts", "1", "--max-experts", "2")
+    with Load(admin.server, 2):
+        assert "no worker 3" in admin.ask("join", 3, code=2)
+        admin.ask("join", 2)
+        for n, worker in enumerate((2, 1), 1):
+            os.kill(admin.server.worker_pid(worker), 9)
+            wait_until(lambda n=n: metric(admin.server, "workers_restarted_total") == n, "it does not come back")
+    assert metric(admin.server, "workers_lost_total") == 2
+    assert_books_balance(admin.server, 3)
+    admin.stop()
+
+
 def test_remote_workers(tmp_path):
     """Nobody starts them: a drained one has ended well, its place is closed until somebody is wanted there."""
     secret = tmp_path / "secret"
@@ -210,8 +260,13 @@ def test_remote_workers(tmp_path):
     workers = [worker(i) for i in range(3)]
     try:
         admin = Admin(tmp_path, "--attention", "1", "--experts", "2", "--remote", "--fabric-port", address.split(":")[1],
-                      "--secret-file", str(secret))
+                      "--secret-file", str(secret), "--max-experts", "3")
         with Load(admin.server, 2):
+            early = worker(3)
+            assert "worker 3 is not there yet" in early.communicate(timeout=60)[1]
+            assert admin.http("POST", "/admin/workers/3/join")[0] == 202
+            workers.append(worker(3))
+            wait_until(lambda: admin.states() == ["serving"] * 4, "it does not come")
             admin.ask("drain", "2")
             assert workers[2].wait(20) == 0
             early = worker(2)
@@ -219,10 +274,10 @@ def test_remote_workers(tmp_path):
             assert early.returncode == 1
             assert admin.http("POST", "/admin/workers/2/join")[0] == 202
             workers.append(worker(2))
-            wait_until(lambda: admin.states() == ["serving"] * 3, "it does not come")
+            wait_until(lambda: admin.states() == ["serving"] * 4, "it does not come")
         assert metric(admin.server, "workers_lost_total") == 0
         admin.stop()
-        assert [w.wait(20) for w in workers] == [0] * 4
+        assert [w.wait(20) for w in workers] == [0] * 5
     finally:
         for w in workers:
             w.kill()

@@ -232,6 +232,40 @@ static void some_are_not_there(void **state) {
     sl_plan_free(&home);
 }
 
+/* Places where nobody is at first: behind the others, without experts, printed and read again. */
+static void spare_places(void **state) {
+    (void)state;
+    sl_plan p = {0}, q = {0};
+    sl_err err = {0};
+    sl_model_spec m = model();
+    assert_int_equal(sl_plan_local(&m, 1, 2, &p, &err), SL_OK);
+    assert_int_equal(sl_plan_add_spares(1, 2, &p, &err), SL_OK);
+    assert_true(p.n_workers == 6 && sl_plan_n_first(&p) == 3);
+    assert_true(p.worker[3].spare && p.worker[3].roles == SL_ROLE_ATTENTION);
+    assert_true(p.worker[5].spare && p.worker[5].roles == SL_ROLE_EXPERT);
+    for (uint32_t e = 0; e < 8; e++) assert_true(sl_plan_host_of(&p, 0, e, 0) < 3);
+    if (sl_plan_check(&p, &m, &err) != SL_OK) fail_msg("%s", err.msg);
+    char *text = sl_plan_print(&p);
+    assert_non_null(text);
+    if (parse_message(text, &q, &err) != SL_OK) fail_msg("%s: %s", err.msg, text);
+    same_plan(&p, &q);
+    assert_true(q.worker[5].spare && !q.worker[2].spare);
+    sl_plan_free(&q);
+    /* All of a role in the future are not enough. */
+    for (uint32_t i = 1; i < 3; i++) p.worker[i].spare = true;
+    assert_int_equal(sl_plan_check(&p, &m, &err), SL_ERR_ARG);
+    assert_non_null(strstr(err.msg, "1 attention and 0 expert workers"));
+    sl_free(text);
+    assert_int_equal(sl_plan_add_spares(SL_MAX_WORKERS, 0, &p, &err), SL_ERR_ARG);
+    sl_plan_free(&p);
+    assert_int_equal(sl_plan_local(&m, 2, 0, &p, &err), SL_OK);
+    assert_int_equal(sl_plan_add_spares(0, 1, &p, &err), SL_ERR_ARG);
+    assert_non_null(strstr(err.msg, "both roles"));
+    assert_int_equal(sl_plan_add_spares(1, 0, &p, &err), SL_OK);
+    assert_int_equal(p.worker[2].roles, SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
+    sl_plan_free(&p);
+}
+
 /* What a message says of those who are not there has to hold together, too. */
 static void refused_messages(void **state) {
     (void)state;
@@ -589,6 +623,7 @@ int main(void) {
         cmocka_unit_test(defaults),
         cmocka_unit_test(round_trip),
         cmocka_unit_test(some_are_not_there),
+        cmocka_unit_test(spare_places),
         cmocka_unit_test(refused_messages),
         cmocka_unit_test(placements),
         cmocka_unit_test(made_placements),

@@ -241,12 +241,92 @@ static void out_of_memory(void **state) {
     sl_placement_free(&home.place);
 }
 
+/* Keys of a block that each worker takes. */
+static void loads(const sl_plan *p, uint32_t block, double *load) {
+    for (uint32_t i = 0; i < p->n_workers; i++) load[i] = 0;
+    for (uint32_t e = 0; e < p->n_experts; e++) {
+        uint32_t n, from = 0;
+        const sl_host *h = sl_plan_hosts(p, block, e, &n);
+        for (uint32_t j = 0; j < n; from = h[j++].until)
+            load[h[j].worker] += (j + 1 == n ? KEYS : h[j].until) - from;
+    }
+}
+
+/* A new worker takes an even share, from those with most, and nothing else moves. */
+static void one_more(void **state) {
+    (void)state;
+    static const uint32_t owner[] = {1, 1, 1, 1, 1, 2, 2, 2, 3};
+    sl_plan_worker w[5];
+    sl_err err;
+    sl_plan p = owned(w, 5, owner, 9);
+    w[4].spare = true;
+    uint32_t n, *ids = sl_placement_expert_workers(&p, &n);
+    assert_true(ids && n == 3);
+    sl_free(ids);
+    w[4].spare = false;
+    assert_int_equal(sl_placement_level(4, &p, &err), SL_OK);
+    uint32_t moved = 0;
+    for (uint32_t e = 0; e < 9; e++) {
+        uint32_t host = sl_plan_host_of(&p, 0, e, 7);
+        if (host == owner[e]) continue;
+        assert_true(host == 4 && owner[e] == 1);
+        moved++;
+    }
+    assert_int_equal(moved, 2); /* of 9 by 4 workers; worker 1 keeps as many as worker 2 has */
+    sl_placement_free(&p.place);
+}
+
+/* Drawn replicas: each expert has as many hosts as before, all different. */
+static void one_more_among_replicas(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 300; seed++) {
+        uint64_t rng = seed;
+        uint32_t n_hosts = 2 + (uint32_t)(sl_rng_next(&rng) % 5), count[3 * 8];
+        sl_share share[3 * 8 * 6];
+        size_t at = 0;
+        sl_plan_worker w[9];
+        sl_err err;
+        for (uint32_t i = 0; i < 3 * 8; i++) {
+            count[i] = 1 + (uint32_t)(sl_rng_next(&rng) % SL_MIN(n_hosts, 3u));
+            uint32_t first = (uint32_t)(sl_rng_next(&rng) % n_hosts);
+            for (uint32_t j = 0; j < count[i]; j++)
+                share[at++] = (sl_share){1 + (first + j) % n_hosts, 1.0 / count[i]};
+        }
+        sl_plan p = owned(w, n_hosts + 2, (const uint32_t[]){1, 1, 1, 1, 1, 1, 1, 1}, 8);
+        assert_int_equal(sl_placement_set_shares(share, count, 3, &p, &err), SL_OK);
+        sl_plan before = p;
+        assert_int_equal(sl_placement_copy(&p.place, 8, &before.place, &err), SL_OK);
+        assert_int_equal(sl_placement_level(n_hosts + 1, &p, &err), SL_OK);
+        assert_memory_equal(before.place.first, p.place.first, 25 * sizeof *p.place.first);
+        for (uint32_t i = 0; i < p.place.first[24]; i++) {
+            const sl_host *was = &before.place.host[i], *is = &p.place.host[i];
+            assert_int_equal(was->until, is->until);
+            assert_true(is->worker == was->worker || is->worker == n_hosts + 1);
+        }
+        for (uint32_t b = 0; b < 3; b++) {
+            double load[9];
+            loads(&p, b, load);
+            assert_true(load[n_hosts + 1] <= 8 * KEYS / (n_hosts + 1));
+            for (uint32_t e = 0; e < 8; e++) {
+                uint32_t n, seen = 0;
+                const sl_host *h = sl_plan_hosts(&p, b, e, &n);
+                for (uint32_t j = 0; j < n; j++) seen += h[j].worker == n_hosts + 1;
+                assert_true(seen <= 1);
+            }
+        }
+        sl_placement_free(&before.place);
+        sl_placement_free(&p.place);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_lost_workers_experts_are_shared_out),
         cmocka_unit_test(even_over_blocks),
         cmocka_unit_test(replicas_take_the_share_of_the_lost),
         cmocka_unit_test(drawn),
+        cmocka_unit_test(one_more),
+        cmocka_unit_test(one_more_among_replicas),
         cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

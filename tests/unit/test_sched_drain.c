@@ -28,20 +28,30 @@ typedef struct story {
     sl_err err;
 } story;
 
-/* The machines point to each other. */
-static void begin(story *s, uint32_t n, const uint32_t *roles) {
+/* The machines point to each other. The last `spare` places are free. */
+static void begin_with_spares(story *s, uint32_t n, uint32_t spare, const uint32_t *roles) {
+    uint32_t duties;
     *s = (story){.now = HOUR};
     assert_int_equal(sl_roster_create(n, &s->roster, &s->err), SL_OK);
     for (uint32_t i = 0; i < n; i++) {
         sl_roster_expect(&s->roster, i, roles[i]);
+        if (i + spare >= n) {
+            sl_roster_ended(&s->roster, i, SL_ROSTER_ANY, &duties);
+            continue;
+        }
         sl_roster_hello(&s->roster, i, ++s->incarnation);
         sl_roster_ready(&s->roster, i, SL_ROSTER_ANY);
     }
     assert_int_equal(sl_recover_create(&s->roster, &SL_RECOVER_OPTS, &s->r, &s->err), SL_OK);
     for (uint32_t i = 0; i < n; i++) s->r.place[i].can_start = true;
     assert_int_equal(sl_drain_create(&s->r, &SL_DRAIN_OPTS, &s->d, &s->err), SL_OK);
+    for (uint32_t i = n - spare; i < n; i++) sl_drain_spare(&s->d, i);
     assert_int_equal(sl_drain_leave(&s->d, 0, false, 0, s->now, &s->err), SL_ERR_AGAIN);
     sl_recover_begin(&s->r, s->now);
+}
+
+static void begin(story *s, uint32_t n, const uint32_t *roles) {
+    begin_with_spares(s, n, 0, roles);
 }
 
 static void end(story *s) {
@@ -377,6 +387,31 @@ static void wanted_again(void **state) {
     end(&s);
 }
 
+/* Nobody is missed there, until somebody is wanted; then it is a place like others. */
+static void a_free_place(void **state) {
+    (void)state;
+    story s;
+    begin_with_spares(&s, 4, 1, two_and_two);
+    is_calm(&s);
+    assert_true(sl_drain_rests(&s.d) && s.r.service == SL_RECOVER_SERVES && s.r.n_away == 0);
+    refused(&s, 3, SL_ERR_ARG, "drained already");
+    refused(&s, 2, SL_ERR_INFEASIBLE, "last expert worker");
+    assert_int_equal(sl_drain_return(&s.d, 3, s.now, &s.err), SL_OK);
+    assert_false(sl_drain_rests(&s.d));
+    recovery_says(&s, SL_RECOVER_START, 3);
+    come(&s, 3);
+    changes_to(&s, "1111");
+    taken(&s);
+    is_over(&s, 3, SL_DRAIN_WANTED, SL_OK);
+    leave_at_once(&s, 2, false);
+    changes_to(&s, "1101");
+    taken(&s);
+    says(&s, SL_DRAIN_STOP, 2);
+    assert_true(ends(&s, 2));
+    assert_int_equal(s.d.n_drained, 1);
+    end(&s);
+}
+
 /* Of a lost worker: it is not awaited any more. */
 static void one_that_is_lost(void **state) {
     (void)state;
@@ -528,12 +563,19 @@ static void drawn(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_expert_worker),          cmocka_unit_test(an_attention_worker),
-        cmocka_unit_test(a_colocated_worker),        cmocka_unit_test(a_restart),
-        cmocka_unit_test(a_restart_of_the_last),     cmocka_unit_test(one_that_dies_meanwhile),
-        cmocka_unit_test(one_that_becomes_the_last), cmocka_unit_test(plans_that_are_refused),
-        cmocka_unit_test(every_wait_ends),           cmocka_unit_test(wanted_again),
-        cmocka_unit_test(one_that_is_lost),          cmocka_unit_test(drawn),
+        cmocka_unit_test(an_expert_worker),
+        cmocka_unit_test(an_attention_worker),
+        cmocka_unit_test(a_colocated_worker),
+        cmocka_unit_test(a_restart),
+        cmocka_unit_test(a_restart_of_the_last),
+        cmocka_unit_test(one_that_dies_meanwhile),
+        cmocka_unit_test(one_that_becomes_the_last),
+        cmocka_unit_test(plans_that_are_refused),
+        cmocka_unit_test(every_wait_ends),
+        cmocka_unit_test(wanted_again),
+        cmocka_unit_test(a_free_place),
+        cmocka_unit_test(one_that_is_lost),
+        cmocka_unit_test(drawn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

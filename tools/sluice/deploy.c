@@ -40,12 +40,33 @@ void sl_deploy_setup_process(const sl_options *o) {
     sl_net_setup_process(transport_of(o, true));
 }
 
+/* How many more than there are. */
+static sl_status more_than(const sl_plan *p, uint32_t role, uint32_t most, const char *option,
+                           uint32_t *out, sl_err *err) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_workers; i++) n += (p->worker[i].roles & role) != 0;
+    *out = most > n ? most - n : 0;
+    if (most == 0 || most >= n) return SL_OK;
+    return sl_fail(err, SL_ERR_ARG, "%s %u: %u of them are there at first", option, most, n);
+}
+
+/* --max-attention, --max-experts */
+static sl_status make_room(const sl_options *o, sl_plan *p, sl_err *err) {
+    uint32_t attention, experts;
+    sl_status st =
+        more_than(p, SL_ROLE_ATTENTION, o->max_attention, "--max-attention", &attention, err);
+    if (st == SL_OK)
+        st = more_than(p, SL_ROLE_EXPERT, o->max_experts, "--max-experts", &experts, err);
+    return st == SL_OK ? sl_plan_add_spares(attention, experts, p, err) : st;
+}
+
 static sl_status make_plan(const sl_options *o, const sl_model_spec *m, sl_plan *p, sl_err *err) {
     if (o->plan[0] && o->attention + o->experts > 0)
         return sl_fail(err, SL_ERR_ARG,
                        "--plan says who the workers are: leave out --attention and --experts");
-    if (o->plan[0]) return sl_plan_read(o->plan, m, p, err);
-    return sl_plan_local(m, o->attention, o->experts, p, err);
+    sl_status st = o->plan[0] ? sl_plan_read(o->plan, m, p, err)
+                              : sl_plan_local(m, o->attention, o->experts, p, err);
+    return st == SL_OK ? make_room(o, p, err) : st;
 }
 
 static uint32_t pages_for(const sl_options *o, const sl_model_spec *m, const sl_plan *p) {
@@ -114,7 +135,7 @@ static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_p
     if (o->ctx) p->context = o->ctx;
     p->n_pages = pages_for(o, m, p);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    uint32_t share = cores > 0 ? (uint32_t)cores / p->n_workers : 1;
+    uint32_t share = cores > 0 ? (uint32_t)cores / sl_plan_n_first(p) : 1;
     if (o->threads) p->threads = o->threads;
     if (!p->threads) p->threads = SL_MAX(share, 1u);
     return sl_plan_check(p, m, err);

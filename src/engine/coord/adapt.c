@@ -174,13 +174,15 @@ void sl_adapting_step(sl_engine *e) {
 sl_status sl_adapting_open(sl_engine *e, sl_err *err) {
     sl_adapting *a = &e->adapting;
     const sl_plan *p = &e->plan;
-    uint32_t n_hosts = 0, spare = 1;
+    uint32_t n_hosts = 0, n_most = 0, spare = 1;
     if (!e->o.adapt) return SL_OK;
-    for (uint32_t i = 0; i < p->n_workers; i++)
+    for (uint32_t i = 0; i < p->n_workers; i++) {
         n_hosts += (p->worker[i].roles & SL_ROLE_EXPERT) != 0;
-    if (n_hosts < 2)
+        n_most += (e->home.worker[i].roles & SL_ROLE_EXPERT) != 0;
+    }
+    if (n_most < 2)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "experts move between expert workers (--adapt), the plan has %u", n_hosts);
+                       "experts move between expert workers (--adapt), the plan has %u", n_most);
     /* As many copies as somebody gave room for. */
     uint32_t even = (p->n_experts + n_hosts - 1) / n_hosts;
     for (uint32_t i = 0; i < p->n_workers; i++)

@@ -304,7 +304,7 @@ static void publish_stats(sl_engine *e) {
 
 bool sl_coord_step(sl_engine *e) {
     uint32_t came = sl_net_progress(e->net);
-    if (!e->planned && e->roster.n_came == e->plan.n_workers) sl_crew_send_plans(e);
+    if (!e->planned && e->roster.n_came == sl_plan_n_first(&e->home)) sl_crew_send_plans(e);
     sl_coord_admit(e);
     sl_replan_step(e);
     sl_hedge_step(e);
@@ -338,6 +338,13 @@ void sl_coord_shutdown(sl_engine *e) {
     sl_net_progress(e->net);
 }
 
+/* Nobody comes to this place before somebody is wanted there. */
+static void close_spare(sl_engine *e, uint32_t id) {
+    uint32_t duties;
+    sl_roster_ended(&e->roster, id, SL_ROSTER_ANY, &duties);
+    sl_drain_spare(&e->drain, id);
+}
+
 static sl_status create_books(sl_engine *e, sl_err *err) {
     const sl_admit_shape shape = {.n_workers = e->plan.n_workers,
                                   .max_running = e->plan.max_num_seqs,
@@ -351,11 +358,12 @@ static sl_status create_books(sl_engine *e, sl_err *err) {
     if (st == SL_OK) st = sl_drain_create(&e->recover, &SL_DRAIN_OPTS, &e->drain, err);
     for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) {
         sl_worker_stats *s = &e->worker[i].stats;
-        *s = (sl_worker_stats){.id = i, .roles = e->plan.worker[i].roles};
+        *s = (sl_worker_stats){.id = i, .roles = e->home.worker[i].roles, .pid = -1};
         snprintf(s->name, sizeof s->name, "worker %u", i);
         sl_roster_expect(&e->roster, i, s->roles);
         if (s->roles & SL_ROLE_ATTENTION)
             st = sl_admit_add_pages(&e->admit, i, e->plan.n_pages, e->plan.n_pages, err);
+        if (e->home.worker[i].spare) close_spare(e, i);
     }
     return st;
 }

@@ -77,8 +77,7 @@ static void note_who(sl_plan_worker *w, const sl_hello *peer) {
 }
 
 /* Somebody comes in place of one that is gone: gets ready by itself, then a change takes it in. */
-static sl_status welcome(sl_engine *e, uint32_t id, const sl_hello *peer, sl_err *err) {
-    note_who(&e->home.worker[id], peer);
+static sl_status welcome(sl_engine *e, uint32_t id, sl_err *err) {
     e->home.epoch = e->plan.epoch;
     char *plan = sl_plan_print(&e->home);
     sl_buf *b = sl_plan_message(e, plan, id, true);
@@ -100,8 +99,8 @@ sl_status sl_crew_on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *e
                    e->drain.place[peer->worker].state == SL_DRAIN_DRAINED;
     if (id == SL_ROSTER_NONE && drained)
         return sl_fail(err, SL_ERR_PROTOCOL,
-                       "worker %u is drained, nobody is wanted in its place (sluice join)",
-                       peer->worker);
+                       "worker %u is %s, nobody is wanted in its place (sluice join)", peer->worker,
+                       e->drain.place[peer->worker].spare ? "not there yet" : "drained");
     if (id == SL_ROSTER_NONE)
         return sl_fail(err, SL_ERR_PROTOCOL,
                        "no place for it: the plan has %u workers, %u joined, it asked for %d",
@@ -113,7 +112,8 @@ sl_status sl_crew_on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *e
     sl_log(SL_LOG_INFO, "engine", "worker %u of %u joined from %s", id, e->plan.n_workers,
            peer->address);
     note_who(&e->plan.worker[id], peer);
-    return e->recover.begun ? welcome(e, id, peer, err) : SL_OK;
+    note_who(&e->home.worker[id], peer);
+    return e->recover.begun ? welcome(e, id, err) : SL_OK;
 }
 
 static void set_alive(sl_engine *e, uint32_t id, bool alive) {
@@ -142,18 +142,17 @@ static void note_hedging(const sl_engine *e) {
 
 /* The first ready of all: the deployment is up. */
 static void start_serving(sl_engine *e) {
-    sl_err err;
-    sl_status st = sl_plan_copy(&e->plan, &e->home, &err);
     uint64_t now_us = sl_clock_now_us(&e->clock);
-    if (st == SL_OK) sl_recover_begin(&e->recover, now_us);
+    sl_recover_begin(&e->recover, now_us);
     sl_copying_pair(e);
     sl_recover_measured(&e->recover, now_us - e->spawned_us);
-    e->serving = st == SL_OK;
+    e->serving = true;
+    e->show_us = 0;
     note_hedging(e);
     pthread_mutex_lock(&e->lock);
-    e->stats.serving = e->serving;
+    e->stats.serving = true;
     pthread_mutex_unlock(&e->lock);
-    signal_start(e, st, &err);
+    signal_start(e, SL_OK, NULL);
 }
 
 sl_status sl_crew_on_ready(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
@@ -174,7 +173,7 @@ sl_status sl_crew_on_ready(sl_engine *e, uint32_t id, const sl_wire_header *h, s
         return SL_OK;
     }
     sl_crew_serve(e, id);
-    if (e->roster.n_ready == e->plan.n_workers) start_serving(e);
+    if (e->roster.n_ready == sl_plan_n_first(&e->home)) start_serving(e);
     return SL_OK;
 }
 

@@ -3,6 +3,7 @@
 #include "engine/coord/coord_int.h"
 
 #include "base/log.h"
+#include "format/placement.h"
 
 #include <stdio.h>
 
@@ -21,17 +22,34 @@ static sl_status begin_leave(sl_engine *e, const sl_wish *w, uint64_t now_us, sl
     return st;
 }
 
+/* The deployment grows by this place, which gets an even share of the experts. What follows is what
+ * follows of any return: somebody comes, gets ready, and a change takes it in. */
+static sl_status open_spare(sl_engine *e, uint32_t id, sl_err *err) {
+    sl_plan_worker *w = &e->home.worker[id];
+    sl_status st = SL_OK;
+    if (!e->recover.begun || (e->replan && e->replan != &e->own))
+        return sl_fail(err, SL_ERR_AGAIN, "another plan is being taken");
+    w->spare = false;
+    if (w->roles & SL_ROLE_EXPERT) st = sl_placement_level(id, &e->home, err);
+    w->spare = st != SL_OK;
+    return st;
+}
+
+static sl_status begin_return(sl_engine *e, uint32_t id, uint64_t now_us, sl_err *err) {
+    bool exists = id < e->plan.n_workers;
+    bool drained = exists && e->drain.place[id].state == SL_DRAIN_DRAINED;
+    sl_status st = exists && e->home.worker[id].spare ? open_spare(e, id, err) : SL_OK;
+    if (st == SL_OK) st = sl_drain_return(&e->drain, id, now_us, err);
+    /* Who is started from here gets its place when that is done. */
+    if (st == SL_OK && drained && !e->recover.place[id].can_start) sl_roster_reopen(&e->roster, id);
+    return st;
+}
+
 static sl_status begin(sl_engine *e, const sl_wish *w, sl_err *err) {
     uint64_t now_us = sl_clock_now_us(&e->clock);
     if (e->stopping) return sl_fail(err, SL_ERR_CANCELLED, "the server stops");
-    if (w->kind != SL_WISH_RETURN) return begin_leave(e, w, now_us, err);
-    bool drained =
-        w->worker < e->plan.n_workers && e->drain.place[w->worker].state == SL_DRAIN_DRAINED;
-    sl_status st = sl_drain_return(&e->drain, w->worker, now_us, err);
-    /* Who is started from here gets its place when that is done. */
-    if (st == SL_OK && drained && !e->recover.place[w->worker].can_start)
-        sl_roster_reopen(&e->roster, w->worker);
-    return st;
+    return w->kind == SL_WISH_RETURN ? begin_return(e, w->worker, now_us, err)
+                                     : begin_leave(e, w, now_us, err);
 }
 
 void sl_drain_begin(sl_engine *e, sl_wish *w) {
@@ -83,7 +101,7 @@ static void reopen(sl_engine *e, uint32_t id) {
 static sl_worker_life life_of(const sl_engine *e, uint32_t id) {
     const sl_drain_place *p = &e->drain.place[id];
     const sl_recover_place *r = &e->recover.place[id];
-    if (p->state == SL_DRAIN_DRAINED) return SL_WORKER_DRAINED;
+    if (p->state == SL_DRAIN_DRAINED) return p->spare ? SL_WORKER_FREE : SL_WORKER_DRAINED;
     if (p->state != SL_DRAIN_WANTED) return SL_WORKER_DRAINING;
     if (!e->recover.begun)
         return sl_roster_serves(&e->roster, id) ? SL_WORKER_SERVING : SL_WORKER_JOINING;

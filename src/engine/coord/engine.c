@@ -65,6 +65,20 @@ static void *engine_main(void *arg) {
 
 /* ---- start and stop ---- */
 
+/* The plan of all places, and that of those who are there at first. */
+static sl_status first_plan(sl_engine *e, const sl_plan *p, sl_err *err) {
+    sl_status st = sl_plan_copy(p, &e->home, err);
+    uint8_t *there = sl_alloc(p->n_workers, 1);
+    if (st == SL_OK && !there) st = sl_fail(err, SL_ERR_NOMEM, "plan of %u workers", p->n_workers);
+    for (uint32_t i = 0; there && i < p->n_workers; i++) there[i] = !p->worker[i].spare;
+    if (st == SL_OK && sl_plan_n_first(p) < p->n_workers)
+        st = sl_plan_among(&e->home, there, &e->plan, err);
+    else if (st == SL_OK)
+        st = sl_plan_copy(&e->home, &e->plan, err);
+    sl_free(there);
+    return st;
+}
+
 static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err) {
     e->o = *o;
     e->model_folder = sl_strdup(o->model_folder);
@@ -81,9 +95,9 @@ static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err
     st = sl_model_read_spec(o->model_folder, &e->spec, NULL, err);
     if (st == SL_OK) st = sl_plan_check(&o->plan, &e->spec, err);
     if (st == SL_OK) st = sl_plan_check_size(&o->plan, &e->spec, err);
-    if (st == SL_OK) st = sl_plan_copy(&o->plan, &e->plan, err);
-    for (uint32_t i = 0; i < e->plan.n_workers; i++)
-        e->seats += e->plan.worker[i].roles & SL_ROLE_ATTENTION ? e->plan.max_num_seqs : 0;
+    if (st == SL_OK) st = first_plan(e, &o->plan, err);
+    for (uint32_t i = 0; i < e->home.n_workers; i++)
+        e->seats += e->home.worker[i].roles & SL_ROLE_ATTENTION ? e->home.max_num_seqs : 0;
     e->stats.n_workers = e->plan.n_workers;
     e->stats.schedule = e->plan.schedule;
     e->stats.lanes = e->plan.lanes;
@@ -104,7 +118,8 @@ static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err
 static void missing_workers(const sl_engine *e, char *out, size_t cap) {
     size_t n = 0;
     for (uint32_t i = 0; i < e->plan.n_workers && n < cap; i++) {
-        if (!e->worker[i].stats.alive) n += (size_t)snprintf(out + n, cap - n, " %u", i);
+        if (!e->worker[i].stats.alive && !e->home.worker[i].spare)
+            n += (size_t)snprintf(out + n, cap - n, " %u", i);
     }
 }
 

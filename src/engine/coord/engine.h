@@ -162,6 +162,7 @@ typedef enum sl_worker_life {
     SL_WORKER_SERVING,
     SL_WORKER_DRAINING, /* it is asked to leave */
     SL_WORKER_DRAINED,  /* it has left, and nobody is wanted in its place */
+    SL_WORKER_FREE,     /* nobody was wanted there yet: the deployment may grow by it */
     SL_WORKER_LOST,
 } sl_worker_life;
 

@@ -171,7 +171,8 @@ sl_status sl_spawn_start(sl_engine *e, sl_err *err) {
         e->ends.fd = epoll_create1(EPOLL_CLOEXEC);
         e->ends.blind = e->ends.fd < 0 || sl_net_watch(e->net, e->ends.fd, err) != SL_OK;
     }
-    for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) st = start(e, i, err);
+    for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++)
+        if (!e->home.worker[i].spare) st = start(e, i, err);
     return st;
 }
 
