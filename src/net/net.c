@@ -139,8 +139,19 @@ sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) {
     return st;
 }
 
+/* Longer than that between two looks at the links: this process stood still. */
+static bool is_stop(const sl_net *n, uint64_t gap_us) {
+    return gap_us > n->dead_after_us / 2;
+}
+
+/* A stop is taken off at the next look; whoever asks before that is not told of it either, and
+ * nobody is told an earlier time than before. */
 static uint64_t own_time_us(void *net) {
-    return sl_net_now_us(net);
+    sl_net *n = net;
+    uint64_t now_us = sl_clock_now_us(&n->clock);
+    if (is_stop(n, now_us - n->last_look_us)) now_us = n->last_look_us;
+    n->told_us = SL_MAX(n->told_us, now_us - n->still_us);
+    return n->told_us;
 }
 
 sl_clock sl_net_clock(sl_net *n) {
@@ -341,7 +352,7 @@ uint64_t sl_conn_silent_us(const sl_conn *c) {
  * any two. */
 static uint64_t look_us(sl_net *n) {
     uint64_t now_us = sl_clock_now_us(&n->clock), gap_us = now_us - n->last_look_us;
-    if (gap_us > n->dead_after_us / 2) n->still_us += gap_us;
+    if (is_stop(n, gap_us)) n->still_us += gap_us;
     n->last_look_us = now_us;
     return now_us - n->still_us;
 }

@@ -135,7 +135,8 @@ void sl_net_setup_process(const char *transport);
 
 sl_status sl_net_create(const sl_net_opts *o, sl_net **out, sl_err *err) SL_MUST_CHECK;
 /* The net's own time: its clock's without the spans, of a second and more, in which this process
- * stood still. By it deadlines count that others are given. Valid as long as the net. */
+ * stood still; it never goes back. By it deadlines count that others are given. Valid as long as
+ * the net. Thread: owner. */
 sl_clock sl_net_clock(sl_net *n);
 void sl_net_free(sl_net *n); /* closes all, flushes briefly */
 /* Frees without a word to anybody, as a killed process would: for simulations. */

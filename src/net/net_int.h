@@ -168,6 +168,7 @@ struct sl_net {
     uint64_t poll_ns;       /* sl_net_set_poll */
     sl_poll_memory polled;
     uint64_t last_look_us, still_us;
+    uint64_t told_us;       /* the latest time of sl_net_clock */
     uint64_t log_window_us; /* of callers that were turned away (pending.c) */
     uint32_t n_logged, n_unlogged;
     bool any_down, in_progress, closing;

@@ -183,6 +183,27 @@ static void threads_do_not_die_of_silence(void **state) {
     sl_loop_hub_free(hub);
 }
 
+/* What was asked between a stop and the look that finds it is no later than what is asked after. */
+static void own_time_never_goes_back(void **state) {
+    stage *s = *state;
+    peer *one[] = {&s->p};
+    sl_clock own = sl_net_clock(s->p.net);
+    uint64_t before_us = sl_clock_now_us(&own), last_us = before_us, passed_us = 0;
+    for (uint32_t i = 0; i < 200; i++) {
+        uint64_t step_us = i % 7 == 3 ? 3800000 : i % 7 == 5 ? 900000 : 20000;
+        s->clock.now_us += step_us;
+        passed_us += step_us < 1000000 ? step_us : 0;
+        for (uint32_t looks = 0; looks < 2; looks++) {
+            uint64_t now_us = sl_clock_now_us(&own);
+            assert_true(now_us >= last_us);
+            last_us = now_us;
+            if (looks == 0 && i % 3) pass_us(&s->clock, one, 1, 1000, 1000);
+        }
+    }
+    /* No stop is in it, and not much else is missing. */
+    assert_in_range(last_us - before_us, passed_us / 2, passed_us + 200000);
+}
+
 static void own_sleep_is_not_the_peers_silence(void **state) {
     stage *s = *state;
     peer other = {0}, *both[] = {&s->p, &other};
@@ -313,6 +334,7 @@ int main(void) {
         CASE(a_coordinator_is_borne_for_a_minute),
         CASE(a_living_parent_is_never_given_up),
         CASE(threads_do_not_die_of_silence),
+        CASE(own_time_never_goes_back),
         CASE(own_sleep_is_not_the_peers_silence),
         CASE(own_sleep_ends_no_handshake),
         CASE(messages_after_the_end_are_taken_and_refused),
