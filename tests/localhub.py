@@ -104,11 +104,6 @@ class Hub:
         self.front.close()
         self.storage.close()
 
-    def files_asked(self):
-        """Names of files whose bytes were asked for, with the range of each."""
-        asked = [(p, h) for m, p, h in self.front.asked + self.storage.asked if m == "GET" and "/resolve/" not in p or "/resolve/" in p]
-        return [(p.rsplit("/", 1)[1], h.get("Range")) for p, h in asked if "/api/" not in p]
-
     # -- answers
 
     @staticmethod

@@ -36,8 +36,9 @@ void sl_progress_name(sl_progress *p, const char *what) {
 }
 
 static void put_left(double seconds, char *out, size_t cap) {
+    seconds = ceil(seconds);
     if (seconds < 60)
-        snprintf(out, cap, "%.0f s left", ceil(seconds));
+        snprintf(out, cap, "%.0f s left", seconds);
     else if (seconds < 3600)
         snprintf(out, cap, "%.0f min %02.0f s left", floor(seconds / 60), fmod(seconds, 60));
     else

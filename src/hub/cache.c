@@ -81,9 +81,17 @@ static sl_status read_ref(const sl_hub_settings *s, const sl_hub_name *n,
     return SL_OK;
 }
 
+static bool links_to(const char *path, const char *to) {
+    char was[SL_HUB_PATH];
+    ssize_t n = readlink(path, was, sizeof was - 1);
+    if (n <= 0) return false;
+    was[n] = 0;
+    return strcmp(was, to) == 0;
+}
+
 sl_status sl_hub_link(const sl_hub_settings *s, const sl_hub_name *n, const char *commit,
                       const sl_hub_file *f, sl_err *err) {
-    char path[SL_HUB_PATH], part[SL_HUB_PATH + 32], to[SL_HUB_PATH], was[SL_HUB_PATH];
+    char path[SL_HUB_PATH], part[SL_HUB_PATH + 32], to[SL_HUB_PATH];
     size_t used = 0;
     sl_status st = sl_hub_path(s, n, path, err, "snapshots/%s/%s", commit, f->name);
     if (st == SL_OK) st = sl_hub_make_folders(path, err);
@@ -91,16 +99,13 @@ sl_status sl_hub_link(const sl_hub_settings *s, const sl_hub_name *n, const char
     for (const char *c = f->name; c; c = strchr(c, '/') ? strchr(c, '/') + 1 : NULL)
         used += (size_t)snprintf(to + used, sizeof to - used, "../");
     snprintf(to + used, sizeof to - used, "../blobs/%s", f->id);
-    ssize_t len = readlink(path, was, sizeof was - 1);
-    if (len > 0) {
-        was[len] = 0;
-        if (strcmp(was, to) == 0) return SL_OK;
-    }
+    if (links_to(path, to)) return SL_OK;
     snprintf(part, sizeof part, "%s.%ld.part", path, (long)getpid());
     unlink(part);
     if (symlink(to, part) != 0 || rename(part, path) != 0) {
         int why = errno;
         unlink(part);
+        if (links_to(path, to)) return SL_OK; /* by a process of our number in another container */
         return sl_fail(err, SL_ERR_IO, "%s: cannot become a link to %s: %s", path, to,
                        strerror(why));
     }

@@ -52,6 +52,8 @@ typedef struct sl_hub_choice {
  * SL_ERR_NOTFOUND: no weights that are read. `what` is for errors. */
 sl_status sl_hub_select(sl_hub_listing *l, const char *what, const char *pattern, sl_hub_want want,
                         sl_hub_choice *out, sl_err *err) SL_MUST_CHECK;
+/* Files without which sl_hub_select takes no folder for a model: weights, or what lists them. */
+bool sl_hub_is_weights(const char *name);
 /* Marks the shards that the index at `path` names. SL_ERR_NOTFOUND: one is not listed. */
 sl_status sl_hub_select_shards(sl_hub_listing *l, const char *path, sl_err *err) SL_MUST_CHECK;
 

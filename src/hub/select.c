@@ -222,6 +222,10 @@ sl_status sl_hub_select(sl_hub_listing *l, const char *what, const char *pattern
     return st;
 }
 
+bool sl_hub_is_weights(const char *name) {
+    return ends_with(name, ".gguf") || strcmp(name, SINGLE) == 0 || strcmp(name, INDEX) == 0;
+}
+
 sl_status sl_hub_select_shards(sl_hub_listing *l, const char *path, sl_err *err) {
     sl_json_doc *doc = NULL;
     sl_json map = {0}, value = {0};

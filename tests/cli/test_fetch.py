@@ -279,6 +279,21 @@ def test_revisions(hub, cache):
     sluice(hub, cache, "run", f"org/tiny@{repo.commit}", *RUN, "--offline")
 
 
+def test_a_commit_that_was_asked_for_is_what_comes(hub, cache):
+    commit = hub.repos["org/tiny"].commit
+    hub.fault.info = {"sha": "f" * 40}
+    assert f"answers with commit {'f' * 40}" in refused(hub, cache, f"org/tiny@{commit}")
+    assert not cache.exists()
+
+
+def test_half_a_model_is_not_found(hub, cache):
+    name = f"org/tiny@{hub.repos['org/tiny'].commit}"
+    hub.fault.status["tokenizer_config.json"] = [503, 1000]  # the last of all, with the chat template
+    assert "tokenizer_config.json" in refused(hub, cache, name, "--retry", 1)
+    assert (folder(cache) / "blobs" / hub.repos["org/tiny"].digest("model.safetensors")).exists()
+    assert "offline" in sluice(hub, cache, "run", name, *RUN, "--offline", code=1)[1]
+
+
 def test_a_revision_that_moves(hub, cache):
     first = fetch(hub, cache, "org/tiny")
     hub.repos["org/tiny"] = localhub.Repo(tiny(**{"README.md": b"# new\n", "generation_config.json": b"{}"}))
@@ -367,6 +382,13 @@ def test_a_hub_without_ranges(hub, cache, mb):
     assert pathlib.Path(fetch(hub, cache, "org/tiny")["path"]).read_bytes() == data
 
 
+def test_a_hub_without_ranges_that_always_cuts(hub, cache):
+    big(hub, 1)
+    hub.fault.no_ranges.add("big.gguf")
+    hub.fault.cut["big.gguf"] = [MB // 2, 1 << 30]  # as far each time: no step
+    assert "big.gguf" in refused(hub, cache, "org/tiny", "--retry", 1)
+
+
 @pytest.mark.parametrize("status", [429, 503, 408])
 def test_busy_hubs_are_asked_again(hub, cache, status):
     hub.fault.status["model.safetensors"] = [status, 2]
@@ -399,6 +421,12 @@ def test_verify(hub, cache):
     assert fetch(hub, cache, "org/tiny")["fetched"] == 0
     assert fetch(hub, cache, "org/tiny", "--verify")["fetched"] == len(data)
     assert blob.read_bytes() == data
+    blob.write_bytes(bytes(len(data)))
+    hub.fault.status["model.safetensors"] = [503, 1000]
+    refused(hub, cache, "org/tiny", "--verify", "--retry", 0)
+    assert not blob.exists()  # what was seen to be damaged is not served
+    hub.fault.status.clear()
+    fetch(hub, cache, "org/tiny")
     blob.write_bytes(b"short")  # another size shows without reading
     assert fetch(hub, cache, "org/tiny")["fetched"] == len(data)
 
@@ -467,6 +495,14 @@ def test_no_token_in_the_clear(cache):
         assert "HF_ENDPOINT" in refused(endpoint, cache, "org/tiny", code=2)
 
 
+def test_no_token_to_a_proxy_for_this_machine(hub, cache):
+    hub.repos["org/tiny"].token = TOKEN
+    proxy = localhub.Server(lambda h: h.send_error(502))
+    fetch(hub, cache, "org/tiny", HF_TOKEN=TOKEN, http_proxy=proxy.url, ALL_PROXY=proxy.url)
+    proxy.close()
+    assert proxy.asked == []
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     at = tmp_path_factory.mktemp("tls")
@@ -484,7 +520,11 @@ def test_tls_is_verified_and_stays(cache, certificate):
     assert "certificate" in refused(hub, cache, "org/tiny", HF_TOKEN=TOKEN)
     assert hub.front.asked == []  # nobody heard the token
     known = {"SSL_CERT_FILE": str(certificate / "cert.pem"), "HF_TOKEN": TOKEN}
-    assert "from https to http" in refused(hub, cache, "org/tiny", **known)  # the storage has no TLS
+    hub.fault.redirect = hub.storage.url + "/elsewhere?signature=abc&x="  # the storage has no TLS
+    err = refused(hub, cache, "org/tiny", **known)
+    assert "from https to http" in err and "/elsewhere" in err and "signature" not in err
+    err = refused(hub, cache, "org/tiny", code=2, SSL_CERT_FILE=str(certificate / "none.pem"))
+    assert "SSL_CERT_FILE" in err and "none.pem" in err  # at once: no retry mends it
     hub.repos["org/tiny"] = localhub.Repo(tiny(), large=())
     fetch(hub, cache, "org/tiny", **known)
     hub.close()
@@ -570,18 +610,30 @@ def test_a_line_on_a_terminal(hub, cache):
 # ---- two at once
 
 
-def test_two_fetches_at_once(hub, cache):
-    files = {f"part-{i:05}-of-00004.gguf": random.Random(i).randbytes(MB) for i in range(1, 5)}
-    hub.repos["org/tiny"] = localhub.Repo(files)
-    hub.fault.slow = 0.02
+def at_once(n, *args):
     found = []
-    threads = [threading.Thread(target=lambda: found.append(fetch(hub, cache, "org/tiny", "--connections", 2))) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: found.append(fetch(*args))) for _ in range(n)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
-    assert len(found) == 3 and len({f["path"] for f in found}) == 1
-    assert sum(f["fetched"] for f in found) == sum(map(len, files.values()))  # each file came once
+    assert len(found) == n and len({f["path"] for f in found}) == 1
+    return sum(f["fetched"] for f in found)
+
+
+def test_two_that_verify_at_once(hub, cache):
+    path = pathlib.Path(fetch(hub, cache, "org/tiny")["path"], "model.safetensors")
+    data = path.read_bytes()
+    path.resolve().write_bytes(bytes(len(data)))
+    assert at_once(3, hub, cache, "org/tiny", "--verify") == len(data)  # nobody removes what another one brought
+    assert path.read_bytes() == data
+
+
+def test_two_fetches_at_once(hub, cache):
+    files = {f"part-{i:05}-of-00004.gguf": random.Random(i).randbytes(MB) for i in range(1, 5)}
+    hub.repos["org/tiny"] = localhub.Repo(files)
+    hub.fault.slow = 0.02
+    assert at_once(3, hub, cache, "org/tiny", "--connections", 2) == sum(map(len, files.values()))  # each file came once
     assert leftovers(cache) == []
 
 

@@ -102,6 +102,10 @@ static void lines_say_how_long_it_takes(void **state) {
     p.done = 1500000000, p.total = 6000000000, p.last_ns = 5000000001, p.rate = 5e7;
     sl_progress_text(&p, text, sizeof text);
     assert_string_equal(text, "org/model: 1.5 of 6.0 GB, 25 %, 50.0 MB/s, 1 min 30 s left");
+    p.done = p.total - 5985000000; /* 119.7 s: no minute has 60 s */
+    sl_progress_text(&p, text, sizeof text);
+    assert_non_null(strstr(text, "2 min 00 s left"));
+    p.done = 1500000000;
     p.last_ns = 2; /* too early to say */
     sl_progress_text(&p, text, sizeof text);
     assert_string_equal(text, "org/model: 1.5 of 6.0 GB, 25 %, 50.0 MB/s");

@@ -87,6 +87,9 @@ sl_status sl_hub_api_list(sl_hub_http *h, const sl_hub_settings *s, const sl_hub
              revision);
     sl_status st = ask(h, s, n, url, &a, NULL, err);
     if (st == SL_OK) st = sl_hub_commit_parse(url, (sl_span){a.bytes, a.n}, commit, err);
+    bool pinned = sl_hub_is_hex(n->revision, SL_HUB_COMMIT);
+    if (st == SL_OK && pinned && strcmp(n->revision, commit) != 0)
+        st = sl_fail(err, SL_ERR_FORMAT, "%s: answers with commit %s", url, commit);
     snprintf(next, sizeof next, "%s/api/models/%s/%s/tree/%s?recursive=true", s->endpoint, n->org,
              n->model, commit);
     for (unsigned page = 0; st == SL_OK && next[0]; page++) {

@@ -36,6 +36,7 @@ typedef struct job {
     bool again; /* it was wrong once */
     bool resumed;
     bool no_ranges;
+    uint64_t most, wrong; /* bytes that ever came without ranges; inode of a damaged blob, or 0 */
     char blob[SL_HUB_PATH];
     int lock;
     sl_hub_part part;
@@ -76,23 +77,27 @@ struct fetch {
 
 static bool is_there(const job *j) {
     struct stat at;
-    return stat(j->blob, &at) == 0 && S_ISREG(at.st_mode) && (uint64_t)at.st_size == j->file->bytes;
+    return stat(j->blob, &at) == 0 && S_ISREG(at.st_mode) &&
+           (uint64_t)at.st_size == j->file->bytes && (!j->wrong || at.st_ino != j->wrong);
 }
 
-static sl_status finish_job(fetch *f, job *j, sl_err *err) {
-    sl_status st = sl_hub_link(f->s, f->name, f->report->commit, j->file, err);
+static void finish_job(job *j) {
     j->have = j->file->bytes;
     j->state = JOB_DONE;
-    return st;
 }
 
-/* With --verify: what is there is read, and a wrong file goes. */
+/* With --verify: what is there is read. A wrong file goes when its lock is ours (remove_wrong). */
 static sl_status verify(fetch *f, job *j, sl_err *err) {
     char id[SL_HUB_ID + 1] = "";
+    struct stat at;
     sl_status st = SL_OK;
     uint32_t place;
     int fd = open(j->blob, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return sl_fail(err, SL_ERR_IO, "%s: %s", j->blob, strerror(errno));
+    if (fd < 0 || fstat(fd, &at) != 0) {
+        st = sl_fail(err, SL_ERR_IO, "%s: %s", j->blob, strerror(errno));
+        if (fd >= 0) close(fd);
+        return st;
+    }
     st = sl_hub_checker_join(f->checker, fd, j->file->bytes, j->file->id, &place, err);
     if (st == SL_OK) {
         sl_hub_checker_front(f->checker, place, j->file->bytes);
@@ -100,24 +105,34 @@ static sl_status verify(fetch *f, job *j, sl_err *err) {
         sl_hub_checker_leave(f->checker, place);
     }
     close(fd);
-    if (st == SL_OK && strcmp(id, j->file->id) != 0 && unlink(j->blob) != 0)
-        st = sl_fail(err, SL_ERR_IO, "%s: has another digest and cannot be removed: %s", j->blob,
-                     strerror(errno));
+    if (st == SL_OK && strcmp(id, j->file->id) != 0) j->wrong = at.st_ino;
     return st;
+}
+
+/* Under the lock: another fetch may have put a right file in the damaged one's place. */
+static sl_status remove_wrong(const job *j, sl_err *err) {
+    struct stat at;
+    if (!j->wrong || stat(j->blob, &at) != 0 || at.st_ino != j->wrong || unlink(j->blob) == 0)
+        return SL_OK;
+    return sl_fail(err, SL_ERR_IO, "%s: has another digest and cannot be removed: %s", j->blob,
+                   strerror(errno));
+}
+
+/* Bytes of the disk that are the file's already, or come free when it is begun. */
+static uint64_t disk_taken(const job *j) {
+    char path[SL_HUB_PATH + 16];
+    struct stat at;
+    uint64_t taken = j->wrong && stat(j->blob, &at) == 0 ? (uint64_t)at.st_blocks * 512 : 0;
+    snprintf(path, sizeof path, "%s.sluice.part", j->blob);
+    if (stat(path, &at) == 0) taken += (uint64_t)at.st_blocks * 512;
+    return SL_MIN(taken, j->file->bytes);
 }
 
 static sl_status check_room(const fetch *f, sl_err *err) {
     uint64_t need = 0;
     struct statvfs disk;
-    struct stat at;
-    char path[SL_HUB_PATH + 16];
-    for (size_t i = 0; i < f->n; i++) {
-        const job *j = &f->job[i];
-        if (j->state == JOB_DONE) continue;
-        snprintf(path, sizeof path, "%s.sluice.part", j->blob);
-        uint64_t taken = stat(path, &at) == 0 ? (uint64_t)at.st_blocks * 512 : 0;
-        need += j->file->bytes - SL_MIN(taken, j->file->bytes);
-    }
+    for (size_t i = 0; i < f->n; i++)
+        if (f->job[i].state != JOB_DONE) need += f->job[i].file->bytes - disk_taken(&f->job[i]);
     if (need == 0 || statvfs(f->s->cache, &disk) != 0) return SL_OK; /* writing will tell */
     uint64_t free_bytes = (uint64_t)disk.f_bavail * disk.f_frsize;
     if (need + RESERVE_BYTES <= free_bytes) return SL_OK;
@@ -192,11 +207,12 @@ static sl_status start_job(fetch *f, job *j, uint64_t now, sl_err *err) {
     if (st != SL_OK) return st;
     if (j->lock < 0) return wait_for_other(f, j, now, err);
     if (is_there(j)) {
-        st = finish_job(f, j, err);
+        finish_job(j);
         end_job(f, j);
-        return st;
+        return SL_OK;
     }
     st = sl_hub_part_open(&j->part, j->blob, j->file->bytes, err);
+    if (st == SL_OK) st = remove_wrong(j, err); /* now, so that its inode is not the new file's */
     if (st == SL_OK) st = start_pieces(f, j, err);
     if (st == SL_OK) {
         j->resumed = j->have > 0;
@@ -242,10 +258,9 @@ static sl_status settle(fetch *f, job *j, const char *id, sl_status st, sl_err *
                        j->file->id);
     }
     st = sl_hub_part_finish(&j->part, j->blob, err);
-    if (st == SL_OK) st = finish_job(f, j, err);
     sl_hub_checker_leave(f->checker, j->place);
     f->running--;
-    j->state = JOB_DONE;
+    finish_job(j);
     end_job(f, j);
     return st;
 }
@@ -270,9 +285,11 @@ static bool take_bytes(void *ctx, const uint8_t *bytes, size_t n) {
 static sl_status start_lane(fetch *f, lane *l, job *j, uint32_t i, sl_err *err) {
     char url[8192], name[3 * SL_HUB_MAX_NAME + 4];
     uint64_t begin = sl_hub_part_begin(&j->part, i), done = j->part.done[i];
-    if (j->no_ranges && done) { /* what came of it is of no use */
+    if (j->no_ranges && done) { /* what came of it is of no use; that it was tried, is */
+        piece was = j->piece[i];
         sl_status st = restart(f, j, err);
         if (st != SL_OK) return st;
+        j->piece[i] = was;
         done = 0;
     }
     if (!sl_hub_escape(j->file->name, true, name, sizeof name))
@@ -331,8 +348,11 @@ static sl_status take_answer(fetch *f, lane *l, uint64_t now, sl_err *err) {
         return restart(f, j, err);
     }
     bool short_one = l->call.st == SL_OK && (l->call.status == 200 || l->call.status == 206);
-    p->tries = l->got ? 1 : p->tries + 1;
-    if (l->got) p->since_ns = now;
+    /* Where all comes anew each time, only more than ever is a step. */
+    bool moved = l->got > (j->no_ranges ? j->most : 0);
+    j->most = SL_MAX(j->most, l->got);
+    p->tries = moved ? 1 : p->tries + 1;
+    if (moved) p->since_ns = now;
     if (sl_hub_may_wait(f->s, p->since_ns) && (short_one || sl_hub_call_may_retry(&l->call))) {
         p->after_ns = now + sl_hub_wait_ns(p->tries, l->call.retry_s);
         return SL_OK;
@@ -384,6 +404,17 @@ static sl_status turn(fetch *f, sl_err *err) {
     return st;
 }
 
+/* The snapshot gets its names when all bytes are there, and those of weights last: whoever finds
+ * them finds the whole. */
+static sl_status link_all(fetch *f, sl_err *err) {
+    sl_status st = SL_OK;
+    for (int last = 0; last < 2; last++)
+        for (size_t i = 0; st == SL_OK && i < f->n; i++)
+            if (sl_hub_is_weights(f->job[i].file->name) == (last == 1))
+                st = sl_hub_link(f->s, f->name, f->report->commit, f->job[i].file, err);
+    return st;
+}
+
 /* Brings all that is wanted and not there. */
 static sl_status bring(fetch *f, const sl_hub_listing *l, sl_err *err) {
     sl_status st = SL_OK;
@@ -398,7 +429,7 @@ static sl_status bring(fetch *f, const sl_hub_listing *l, sl_err *err) {
         *j = (job){.file = &l->file[i], .lock = -1};
         st = sl_hub_path(f->s, f->name, j->blob, err, "blobs/%s", j->file->id);
         if (st == SL_OK && f->s->verify && is_there(j)) st = verify(f, j, err);
-        if (st == SL_OK && is_there(j)) st = finish_job(f, j, err);
+        if (st == SL_OK && is_there(j)) finish_job(j);
     }
     if (st == SL_OK) st = sl_hub_make_folders(f->job[0].blob, err);
     if (st == SL_OK) st = check_room(f, err);
@@ -406,6 +437,7 @@ static sl_status bring(fetch *f, const sl_hub_listing *l, sl_err *err) {
         st = turn(f, err);
         if (st == SL_OK) st = look_at_jobs(f, &all, err);
     }
+    if (st == SL_OK) st = link_all(f, err);
     stop_lanes(f, NULL);
     for (size_t i = 0; i < f->n; i++) {
         job *j = &f->job[i];

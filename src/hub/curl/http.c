@@ -74,8 +74,8 @@ sl_status sl_hub_http_create(const sl_hub_settings *s, sl_hub_http **out, sl_err
         st = sl_fail(err, SL_ERR_ARG, "HF_ENDPOINT: '%s' is no URL of http or https", s->endpoint);
     else if (s->token[0] && strcasecmp(h->home.scheme, "https") != 0 && !is_loopback(&h->home))
         st = sl_fail(err, SL_ERR_ARG,
-                     "HF_ENDPOINT: a token is not sent to %s in the clear; use https, or unset "
-                     "HF_TOKEN",
+                     "HF_ENDPOINT: a token is not sent to %s in the clear; use https, or have no "
+                     "HF_TOKEN and no file of it (HF_TOKEN_PATH may name one that is not there)",
                      s->endpoint);
     if (st != SL_OK) {
         sl_hub_http_free(h);
@@ -196,6 +196,7 @@ static bool set_up(sl_hub_http *h, sl_hub_call *c, const origin *to) {
          curl_easy_setopt(e, CURLOPT_HTTPHEADER, c->headers) == CURLE_OK &&
          curl_easy_setopt(e, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK;
     if (ok && bundle) ok = curl_easy_setopt(e, CURLOPT_CAINFO, bundle) == CURLE_OK;
+    if (is_loopback(to)) ok = ok && curl_easy_setopt(e, CURLOPT_PROXY, "") == CURLE_OK;
     curl_easy_setopt(e, CURLOPT_FOLLOWLOCATION, 0L);
     curl_easy_setopt(e, CURLOPT_HTTP_VERSION,
                      (long)CURL_HTTP_VERSION_1_1); /* several connections */
@@ -221,18 +222,24 @@ static void let_go(sl_hub_http *h, sl_hub_call *c) {
     c->easy = c->headers = NULL;
 }
 
+/* Bytes of a URL before its query, which may hold a storage's signature: for errors. */
+static int plain_part(const char *url) {
+    return (int)SL_MIN(strcspn(url, "?#"), (size_t)200);
+}
+
 /* Sends the request to c->url. */
 static sl_status send_call(sl_hub_http *h, sl_hub_call *c, sl_err *err) {
     origin to;
     if (!origin_of(c->url, &to))
-        return sl_fail(err, SL_ERR_FORMAT, "%.200s: is no URL of http or https", c->url);
+        return sl_fail(err, SL_ERR_FORMAT, "%.*s: is no URL of http or https", plain_part(c->url),
+                       c->url);
     if (strcasecmp(h->home.scheme, "https") == 0 && strcasecmp(to.scheme, "https") != 0)
-        return sl_fail(err, SL_ERR_FORMAT, "%.200s: %s sends from https to http", c->url,
-                       h->s->endpoint);
+        return sl_fail(err, SL_ERR_FORMAT, "%.*s: %s sends from https to http", plain_part(c->url),
+                       c->url, h->s->endpoint);
     c->easy = curl_easy_init();
     if (!c->easy || !set_up(h, c, &to) || curl_multi_add_handle(h->multi, c->easy) != CURLM_OK) {
         let_go(h, c);
-        return sl_fail(err, SL_ERR_NOMEM, "%.200s: a request", c->url);
+        return sl_fail(err, SL_ERR_NOMEM, "%.*s: a request", plain_part(c->url), c->url);
     }
     return SL_OK;
 }
@@ -263,8 +270,8 @@ static bool redirected(sl_hub_http *h, sl_hub_call *c) {
     curl_easy_getinfo(c->easy, CURLINFO_REDIRECT_URL, &to);
     if (!to) return false;
     if (++c->hops > MAX_HOPS) {
-        c->st =
-            sl_fail(&c->err, SL_ERR_FORMAT, "%.200s: more than %u redirections", c->url, MAX_HOPS);
+        c->st = sl_fail(&c->err, SL_ERR_FORMAT, "%.*s: more than %u redirections",
+                        plain_part(c->url), c->url, MAX_HOPS);
         return false;
     }
     char *url = sl_strdup(to);
@@ -288,6 +295,13 @@ static void judge(sl_hub_call *c, CURLcode result) {
     origin_of(c->url, &at);
     c->no_ranges = c->no_ranges || (result == CURLE_OK && status == 200);
     sl_status code = SL_ERR_IO;
+    if (result == CURLE_SSL_CACERT_BADFILE) {
+        const char *bundle = sl_options_hub(SL_SSL_CERT_FILE);
+        c->st =
+            sl_fail(&c->err, SL_ERR_ARG, "SSL_CERT_FILE: certificates to trust cannot be read%s%s",
+                    bundle ? " from " : "", bundle ? bundle : "");
+        return;
+    }
     if (result == CURLE_OPERATION_TIMEDOUT) code = SL_ERR_TIMEOUT;
     if (result == CURLE_WRITE_ERROR || result == CURLE_OK) code = SL_ERR_FORMAT;
     if (result == CURLE_PEER_FAILED_VERIFICATION) code = SL_ERR_AUTH;
