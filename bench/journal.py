@@ -78,4 +78,5 @@ def main():
           f"{statistics.median(cpus):.2f} of the coordinator's CPU time")
 
 
-main()
+if __name__ == "__main__":
+    main()

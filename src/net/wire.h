@@ -65,7 +65,8 @@ typedef enum sl_msg_kind {
     SL_MSG_DOUBT,       /* attention worker: does this expert worker live? nobody answers */
     /* watching: coordinator and workers, never while rows are under way */
     SL_MSG_CLOCK = 60, /* what is your clock? the answer repeats the question's `number` */
-    SL_MSG_TRACE_GET,  /* events from `number` on; the worker stops recording */
+    SL_MSG_TRACE_GET,  /* events from `number` on; the worker stops recording. With `rows`: so many
+                          at most of the last `number` ns; it goes on recording for a while */
     SL_MSG_TRACE,      /* `rows` events from `number` on */
 } sl_msg_kind;
 

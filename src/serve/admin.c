@@ -1,5 +1,6 @@
 /* What whoever runs the server may ask of it, with the key for that: how the workers are, and that
- * one leaves, restarts or comes. What was asked goes on after the answer: it is seen at the worker.
+ * one leaves, restarts, comes or is killed. What was asked goes on after the answer: it is seen at
+ * the worker.
  */
 #include "serve/server_int.h"
 
@@ -54,8 +55,10 @@ enum MHD_Result sl_admin_list(sl_call *call, const char *rest) {
 
 /* ---- wishes ---- */
 
-static const char *const verbs[] = {
-    [SL_WISH_LEAVE] = "drain", [SL_WISH_RESTART] = "restart", [SL_WISH_RETURN] = "join"};
+static const char *const verbs[] = {[SL_WISH_LEAVE] = "drain",
+                                    [SL_WISH_RESTART] = "restart",
+                                    [SL_WISH_RETURN] = "join",
+                                    [SL_WISH_KILL] = "kill"};
 
 /* "ID/VERB" */
 static bool read_path(const char *rest, uint32_t *worker, sl_wish_kind *kind) {
@@ -102,10 +105,12 @@ static void refuse(sl_api_error *e, sl_status st, const char *why) {
     if (st == SL_ERR_NOTFOUND) {
         *e = (sl_api_error){
             .http = MHD_HTTP_NOT_FOUND, .type = "invalid_request_error", .code = "unknown_worker"};
-    } else if (st == SL_ERR_ARG || st == SL_ERR_INFEASIBLE || st == SL_ERR_AGAIN) {
-        const char *code = st == SL_ERR_ARG     ? "done_already"
-                           : st == SL_ERR_AGAIN ? "not_now"
-                                                : "last_worker";
+    } else if (st == SL_ERR_ARG || st == SL_ERR_INFEASIBLE || st == SL_ERR_AGAIN ||
+               st == SL_ERR_UNSUPPORTED) {
+        const char *code = st == SL_ERR_ARG           ? "done_already"
+                           : st == SL_ERR_AGAIN       ? "not_now"
+                           : st == SL_ERR_UNSUPPORTED ? "not_local"
+                                                      : "last_worker";
         *e = (sl_api_error){.http = MHD_HTTP_CONFLICT,
                             .type = "invalid_request_error",
                             .code = code,
@@ -121,7 +126,8 @@ enum MHD_Result sl_admin_wish(sl_call *call, const char *rest) {
     sl_err err = {0};
     double grace_s;
     if (!read_path(rest, &worker, &kind)) {
-        sl_api_error_bad(&e, NULL, "/admin/workers/%.60s: there are ID/drain, ID/restart, ID/join",
+        sl_api_error_bad(&e, NULL,
+                         "/admin/workers/%.60s: there are ID/drain, ID/restart, ID/join, ID/kill",
                          rest);
         e.http = MHD_HTTP_NOT_FOUND;
         e.code = "unknown_url";
@@ -138,6 +144,8 @@ enum MHD_Result sl_admin_wish(sl_call *call, const char *rest) {
         return sl_call_reply_error(call, &e);
     }
     sl_jbuf b = sl_jbuf_init();
-    sl_jbuf_fmt(&b, "{\"id\":%" PRIu32 ",\"operation\":%" PRIu32 "}", worker, number);
+    sl_jbuf_fmt(&b, "{\"id\":%" PRIu32, worker);
+    if (kind != SL_WISH_KILL) sl_jbuf_fmt(&b, ",\"operation\":%" PRIu32, number);
+    sl_jbuf_fmt(&b, "}");
     return sl_call_reply(call, MHD_HTTP_ACCEPTED, JSON_TYPE, &b);
 }

@@ -128,6 +128,7 @@ void sl_call_close(sl_call *call) {
     sl_watch_remove(call);
     sl_choices_cancel(call);
     sl_kept_leave(call);
+    if (call->watches) sl_server_leave_watcher(s);
     if (ran && !call->counted)
         sl_metrics_finished(&s->metrics, SL_OUTCOME_ABORT,
                             1e-9 * (double)(sl_now_ns() - call->start_ns));

@@ -59,6 +59,8 @@ void sl_server_unref(sl_server *s) {
     pthread_cond_destroy(&s->work.changed);
     pthread_mutex_destroy(&s->work.lock);
     pthread_mutex_destroy(&s->store.lock);
+    pthread_cond_destroy(&s->live.changed);
+    pthread_mutex_destroy(&s->live.lock);
     sl_conns_free(&s->conns);
     sl_metrics_free(&s->metrics);
     if (s->listen_fd >= 0) close(s->listen_fd);
@@ -70,4 +72,20 @@ void sl_server_unref(sl_server *s) {
     sl_free(s->names);
     sl_free(s->url);
     sl_free(s);
+}
+
+bool sl_server_enter_watcher(sl_server *s) {
+    sl_live *live = &s->live;
+    pthread_mutex_lock(&live->lock);
+    bool fits = live->n_watchers < SL_LIVE_WATCHERS;
+    live->n_watchers += fits;
+    pthread_cond_signal(&live->changed);
+    pthread_mutex_unlock(&live->lock);
+    return fits;
+}
+
+void sl_server_leave_watcher(sl_server *s) {
+    pthread_mutex_lock(&s->live.lock);
+    s->live.n_watchers--;
+    pthread_mutex_unlock(&s->live.lock);
 }

@@ -233,6 +233,7 @@ static const struct route {
     {"/v1/completions/", false, KEY, answer_kept_completion},
     {"/v1/models", false, KEY, answer_models},
     {"/v1/models/", false, KEY, answer_model},
+    {"/live", false, KEY, sl_live_answer},
     {"/tokenize", true, KEY, answer_tokenize},
     {"/detokenize", true, KEY, answer_detokenize},
     {"/", false, OPEN, sl_page_index},

@@ -319,6 +319,7 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
     pthread_mutex_init(&s->store.lock, NULL);
     pthread_cond_init(&s->work.changed, NULL);
     sl_conns_init(&s->conns);
+    sl_live_init(&s->live);
     st = copy_opts(o, s, err);
     if (st == SL_OK) st = allow_files(s, err);
     s->conns.o = (sl_conns_opts){.limit = open_connections(s->o.max_connections),
@@ -329,6 +330,7 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
     if (st == SL_OK) st = sl_resume(s, err);
     if (st == SL_OK) st = sl_keeper_start(s, err);
     if (st == SL_OK) st = sl_work_start(s, err);
+    if (st == SL_OK) st = sl_live_start(s, err);
     if (st == SL_OK) st = start_daemon(s, err);
     if (st == SL_OK) st = sl_watch_listen(s, err);
     if (st != SL_OK) goto out;
@@ -376,6 +378,7 @@ void sl_server_free(sl_server *s) {
         abort_calls(s);
     }
     sl_work_stop(s); /* whose calls are answered now */
+    sl_live_stop(s);
     if (s->daemon) wait_until(s, true, DRAIN_S);
     sl_watch_stop(s); /* before the daemon, which it hands connections to */
     if (s->daemon) MHD_stop_daemon(s->daemon);

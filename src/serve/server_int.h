@@ -84,6 +84,18 @@ typedef struct sl_keeper {
     size_t kept_bytes;   /* of the file as it was renewed */
 } sl_keeper;
 
+#define SL_LIVE_WATCHERS 8u /* of /live, at once */
+
+/* Who watches, and the thread that samples for them. */
+typedef struct sl_live {
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool stopping; /* under the lock, as is: */
+    uint32_t n_watchers;
+} sl_live;
+
 /* One answer to one prompt: a request of the engine's. */
 typedef struct sl_choice {
     struct sl_call *call;
@@ -182,6 +194,7 @@ struct sl_call {
     sl_call_abort abort;
     bool marked;        /* the engine's callback set `abort`; the watcher acts on it */
     bool shut;          /* the socket of a slow client is shut down */
+    bool watches;       /* what goes on: its `events` are under the lock */
     const char *remark; /* static: what a stream is to say that has been quiet; NULL: nothing */
 };
 
@@ -204,6 +217,7 @@ struct sl_server {
     sl_work work;
     sl_store store;
     sl_keeper keeper;
+    sl_live live;
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* calls left the list, or were freed */
@@ -340,6 +354,12 @@ enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *met
 enum MHD_Result sl_admin_list(sl_call *call, const char *rest);
 enum MHD_Result sl_admin_wish(sl_call *call, const char *rest);
 
+/* live.c: samples of what goes on */
+void sl_live_init(sl_live *live);
+sl_status sl_live_start(sl_server *s, sl_err *err) SL_MUST_CHECK;
+void sl_live_stop(sl_server *s);
+enum MHD_Result sl_live_answer(sl_call *call, const char *rest);
+
 /* page.c: the web page */
 enum MHD_Result sl_page_index(sl_call *call, const char *rest);
 enum MHD_Result sl_page_answer(sl_call *call, const char *rest);
@@ -369,6 +389,9 @@ void sl_watch_kick(sl_server *s);
  * has too many connections. */
 bool sl_server_enter(sl_call *call, sl_api_error *e);
 bool sl_server_is_draining(sl_server *s);
+/* One place of SL_LIVE_WATCHERS, and it is given back. */
+bool sl_server_enter_watcher(sl_server *s);
+void sl_server_leave_watcher(sl_server *s);
 void sl_server_ref(sl_server *s);
 void sl_server_unref(sl_server *s);
 

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "trace/trace_file.h"
+#include "trace/trace_paint.h"
 #include "trace/trace_stats.h"
 
 #include <math.h>
@@ -23,34 +24,6 @@
 /* Nothing narrower than this is drawn beside something else. */
 #define INVISIBLE 0.12
 
-typedef struct paint {
-    const char *name; /* of the span; "" is the category's */
-    sl_trace_category category;
-    uint32_t rgb;
-} paint;
-
-static const paint paints[] = {
-    {"attention", SL_TRACE_CAT_EXECUTE, 0x4C78A8},
-    {"router", SL_TRACE_CAT_EXECUTE, 0x79A7D3},
-    {"shared", SL_TRACE_CAT_EXECUTE, 0x2F9E9E},
-    {"branch", SL_TRACE_CAT_EXECUTE, 0x2F9E9E},
-    {"dense", SL_TRACE_CAT_EXECUTE, 0x5B6F86},
-    {"expert", SL_TRACE_CAT_EXECUTE, 0xF28E2B},
-    {"head", SL_TRACE_CAT_EXECUTE, 0x8E6BBF},
-    {"sample", SL_TRACE_CAT_EXECUTE, 0xC39BD3},
-    {"embed", SL_TRACE_CAT_EXECUTE, 0x9DB7D5},
-    {"dispatch", SL_TRACE_CAT_PACK, 0x59A14F},
-    {"gather", SL_TRACE_CAT_PACK, 0x59A14F},
-    {"reply", SL_TRACE_CAT_PACK, 0x8CBF6B},
-    {"merge", SL_TRACE_CAT_PACK, 0x8CBF6B},
-    {"", SL_TRACE_CAT_EXECUTE, 0x888888},
-    {"", SL_TRACE_CAT_PACK, 0x59A14F},
-    {"", SL_TRACE_CAT_SEND, 0xE15759},
-    {"", SL_TRACE_CAT_POLL, 0xCFCFCF},
-    {"", SL_TRACE_CAT_WAIT, 0xF0F0F0},
-    {"link", SL_TRACE_CAT_NOTE, 0xB07AA1},
-};
-
 /* A rectangle that may still grow, one a row. */
 typedef struct strip {
     bool used;
@@ -65,7 +38,7 @@ typedef struct picture {
     double from_us, to_us, scale; /* pixels a microsecond */
     strip *strip;                 /* [rows] */
     double *y;                    /* [rows] */
-    bool seen[SL_LEN(paints)];
+    bool seen[SL_TRACE_PAINTS];
 } picture;
 
 static double row_height(const sl_trace_row *r) {
@@ -121,25 +94,13 @@ static void flush_strip(picture *p, size_t row) {
     }
     double chars = (double)strlen(s->label);
     if (chars > 0 && width > 6.2 * chars + 3) {
-        bool dark = is_dark(shaded(paints[s->paint].rgb, s->shade));
+        bool dark = is_dark(shaded(sl_trace_paints[s->paint].rgb, s->shade));
         fprintf(p->f, "<text class=\"l%s\" x=\"%.2f\" y=\"%.1f\">", dark ? " w" : "",
                 s->x0 + width / 2, p->y[row] + h / 2 + 4);
         put_text(p->f, s->label);
         fputs("</text>\n", p->f);
     }
     s->drawn_to = s->x0 + SL_MAX(width, INVISIBLE);
-}
-
-static uint32_t paint_of(const sl_trace_item *it, bool link) {
-    uint32_t found = UINT32_MAX;
-    for (uint32_t i = 0; i < SL_LEN(paints); i++) {
-        bool category = strcmp(sl_trace_category_name(paints[i].category), it->category) == 0;
-        if (link ? paints[i].category == SL_TRACE_CAT_NOTE
-                 : category && strcmp(paints[i].name, it->name) == 0)
-            return i;
-        if (!link && category && paints[i].name[0] == '\0') found = i;
-    }
-    return found;
 }
 
 /* Layer, then micro-batch and chunk where there are several. */
@@ -153,9 +114,10 @@ static void label_of(const picture *p, const sl_trace_item *it, char *out, size_
 
 static void add_span(picture *p, size_t row, const sl_trace_item *it) {
     bool link = it->pid == SL_TRACE_LINKS_PID;
-    uint32_t colour = paint_of(it, link);
-    if (colour == UINT32_MAX) return; /* idle */
-    bool lanes = p->o->lanes > 1 && (link || paints[colour].category <= SL_TRACE_CAT_SEND);
+    uint32_t colour = link ? sl_trace_paint_of("link", sl_trace_category_name(SL_TRACE_CAT_NOTE))
+                           : sl_trace_paint_of(it->name, it->category);
+    if (colour == SL_TRACE_PAINTS) return; /* idle */
+    bool lanes = p->o->lanes > 1 && (link || sl_trace_paints[colour].category <= SL_TRACE_CAT_SEND);
     uint32_t shade = lanes ? it->lane % SHADES : 0;
     double x0 = LEFT + (SL_MAX(it->begin_us, p->from_us) - p->from_us) * p->scale;
     double x1 = LEFT + (SL_MIN(it->end_us, p->to_us) - p->from_us) * p->scale;
@@ -219,9 +181,9 @@ static void put_style(const picture *p, double height) {
         ".n{text-anchor:end} .b{fill:#fff;stroke:#ddd;stroke-width:.5} .g{stroke:#e4e4e4}\n"
         ".h{font-size:13px} .w{fill:#fff}\n",
         width, height, width, height);
-    for (size_t i = 0; i < SL_LEN(paints); i++) {
+    for (size_t i = 0; i < SL_TRACE_PAINTS; i++) {
         for (uint32_t s = 0; s < (p->o->lanes > 1 ? SHADES : 1); s++)
-            fprintf(f, ".c%zu_%u{fill:#%06x}", i, s, shaded(paints[i].rgb, s));
+            fprintf(f, ".c%zu_%u{fill:#%06x}", i, s, shaded(sl_trace_paints[i].rgb, s));
     }
     fprintf(f, "\n</style>\n<rect width=\"%.0f\" height=\"%.0f\" fill=\"#fff\"/>\n", width, height);
 }
@@ -280,13 +242,13 @@ static void put_sample(const picture *p, pen *at, const char *class, const char 
 
 static void put_legend(const picture *p, double y) {
     pen at = {LEFT, y};
-    for (size_t i = 0; i < SL_LEN(paints); i++) {
+    for (size_t i = 0; i < SL_TRACE_PAINTS; i++) {
         char class[24];
-        const char *name = paints[i].name;
+        const char *name = sl_trace_paints[i].name;
         if (!p->seen[i]) continue;
         snprintf(class, sizeof class, "c%zu_0", i);
         if (strcmp(name, "link") == 0) name = "message on the link";
-        if (name[0] == '\0') name = sl_trace_category_name(paints[i].category);
+        if (name[0] == '\0') name = sl_trace_category_name(sl_trace_paints[i].category);
         put_sample(p, &at, class, name);
     }
     put_sample(p, &at, "b", "idle");

@@ -47,6 +47,21 @@ void sl_engine_detail_free(sl_engine_detail *d) {
     (void)d;
 }
 
+sl_status sl_engine_look(sl_engine *e, sl_err *err) {
+    (void)e, (void)err;
+    return SL_OK;
+}
+
+sl_status sl_engine_view_get(sl_engine *e, sl_engine_view *out, sl_err *err) {
+    (void)e;
+    *out = (sl_engine_view){0};
+    return sl_fail(err, SL_ERR_NOMEM, "nobody is watched here");
+}
+
+void sl_engine_view_free(sl_engine_view *v) {
+    (void)v;
+}
+
 void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out) {
     (void)e;
     *out = (sl_engine_stats){0};

@@ -5,6 +5,7 @@
 import argparse
 import pathlib
 import sys
+import threading
 import time
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1])]
@@ -42,15 +43,31 @@ def chat(browser, server, out):
     browser.picture(out / "page-chances-phone.png")
 
 
+def live(browser, server, out):
+    body = {"model": "smollm2-moe", "prompt": ["The river", "A boat", "The lock", "Water"], "max_tokens": 120, "ignore_eos": True}
+    load = threading.Thread(target=server.request, args=("POST", "/v1/completions", body), kwargs={"timeout": 120})
+    load.start()
+    browser.size(1280, 860)
+    browser.scheme("dark")
+    browser.open(server.url + "/#live")
+    browser.reload()
+    browser.wait("document.querySelector('.strip-legend')?.children.length > 4")
+    time.sleep(2.5)
+    browser.wait("parseFloat(getComputedStyle(document.querySelector('.strip-cursor')).getPropertyValue('--share')) > 0.4")
+    browser.picture(out / "page-live.png")
+    load.join()
+
+
 def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("model", nargs="?", default=str(ROOT / "models" / "smollm2-moe"))
     args.add_argument("--out", type=pathlib.Path, default=ROOT / "docs" / "img")
     args = args.parse_args()
-    server = Server(args.model, "--attention", "1", "--experts", "2", "--exact", "--served-model-name", "smollm2-moe")
+    server = Server(args.model, "--attention", "1", "--experts", "2", "--exact", "--schedule", "pingpong", "--microbatches", "2", "--served-model-name", "smollm2-moe")
     browser = Browser(1280, 760)
     try:
         chat(browser, server, args.out)
+        live(browser, server, args.out)
     finally:
         browser.close()
         server.stop()

@@ -129,6 +129,21 @@ sl_status sl_engine_wish(sl_engine *e, sl_wish_kind kind, uint32_t worker, uint3
     return worker < 2 ? SL_OK : sl_fail(err, SL_ERR_NOTFOUND, "no worker %u", worker);
 }
 
+sl_status sl_engine_look(sl_engine *e, sl_err *err) {
+    (void)e, (void)err;
+    return SL_OK;
+}
+
+sl_status sl_engine_view_get(sl_engine *e, sl_engine_view *out, sl_err *err) {
+    (void)e;
+    *out = (sl_engine_view){0};
+    return sl_fail(err, SL_ERR_NOMEM, "nobody is watched here");
+}
+
+void sl_engine_view_free(sl_engine_view *v) {
+    (void)v;
+}
+
 void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out) {
     *out = (sl_engine_stats){.pages_total = 100, .pages_used = 25, .n_workers = 2};
     pthread_mutex_lock(&e->lock);

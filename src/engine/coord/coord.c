@@ -235,7 +235,8 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
         st = sl_collect_on_clock(e, id, h, span, err);
         break;
     case SL_MSG_TRACE:
-        st = sl_collect_on_trace(e, id, h, span, err);
+        st = e->worker[id].n_looks ? sl_live_on_trace(e, id, h, span, err)
+                                   : sl_collect_on_trace(e, id, h, span, err);
         break;
     default:
         st = sl_fail(err, SL_ERR_PROTOCOL, "unexpected %s from worker %u",
@@ -271,6 +272,8 @@ void sl_coord_command(sl_engine *e, sl_command *c) {
         sl_replan_begin(e, c->replan);
     else if (c->wish)
         sl_drain_begin(e, c->wish);
+    else if (c->look)
+        sl_live_ask(e);
     else
         sl_coord_cancel(e, c->cancel);
     sl_free(c);

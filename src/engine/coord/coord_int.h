@@ -71,8 +71,10 @@ typedef struct sl_member_worker {
     uint64_t doubt_us;         /* somebody asks since then whether this worker lives; 0: nobody */
     uint64_t loss;             /* number of its last one */
     bool keeps;                /* its KV outlives it, at this place */
+    uint32_t n_looks;          /* questions of live.c that are not answered */
     sl_worker_stats stats;
-    sl_counts counts; /* it and stats: under the engine's lock */
+    sl_counts counts; /* it, stats and latest: under the engine's lock */
+    sl_worker_view latest;
 } sl_member_worker;
 
 /* Local workers, started and reaped by spawn.c. */
@@ -130,6 +132,7 @@ typedef struct sl_command {
     sl_request *submit; /* or NULL: */
     sl_replan *replan;  /* or NULL: */
     sl_wish *wish;      /* or NULL: */
+    bool look;          /* or: */
     uint64_t cancel;
 } sl_command;
 
@@ -298,6 +301,13 @@ void sl_hedge_step(sl_engine *e);
 /* *w is done at once: what follows is seen at the worker. */
 void sl_drain_begin(sl_engine *e, sl_wish *w);
 void sl_drain_step(sl_engine *e);
+
+/* live.c: on the engine's thread */
+/* Workers are asked what they did last. */
+void sl_live_ask(sl_engine *e);
+/* TRACE of worker `id`, of whom that was asked. */
+sl_status sl_live_on_trace(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                           sl_err *err) SL_MUST_CHECK;
 
 /* coord.c: on the engine's thread */
 sl_status sl_coord_start(sl_engine *e, sl_err *err) SL_MUST_CHECK;

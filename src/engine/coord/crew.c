@@ -107,6 +107,7 @@ sl_status sl_crew_on_open(void *ctx, sl_conn *c, const sl_hello *peer, sl_err *e
                        e->plan.n_workers, e->roster.n_came, (int)peer->worker);
     sl_member_worker *w = &e->worker[id];
     w->conn = c;
+    w->n_looks = 0;
     w->link_us = 0;
     sl_conn_set_user(c, w);
     sl_log(SL_LOG_INFO, "engine", "worker %u of %u joined from %s", id, e->plan.n_workers,

@@ -45,15 +45,29 @@ static sl_status begin_return(sl_engine *e, uint32_t id, uint64_t now_us, sl_err
     return st;
 }
 
+static sl_status begin_kill(sl_engine *e, uint32_t id, sl_err *err) {
+    if (id >= e->plan.n_workers)
+        return sl_fail(err, SL_ERR_NOTFOUND, "no worker %u: there are %u, from 0 on", id,
+                       e->plan.n_workers);
+    if (e->spawned[id].pid <= 0)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "worker %u is no process that this server started: it is a thread, "
+                       "elsewhere, or not there",
+                       id);
+    sl_spawn_kill(e, id);
+    return SL_OK;
+}
+
 static sl_status begin(sl_engine *e, const sl_wish *w, sl_err *err) {
     uint64_t now_us = sl_clock_now_us(&e->clock);
     if (e->stopping) return sl_fail(err, SL_ERR_CANCELLED, "the server stops");
+    if (w->kind == SL_WISH_KILL) return begin_kill(e, w->worker, err);
     return w->kind == SL_WISH_RETURN ? begin_return(e, w->worker, now_us, err)
                                      : begin_leave(e, w, now_us, err);
 }
 
 void sl_drain_begin(sl_engine *e, sl_wish *w) {
-    static const char *const words[] = {"is drained", "restarts", "is wanted again"};
+    static const char *const words[] = {"is drained", "restarts", "is wanted again", "is killed"};
     sl_err err;
     sl_status st = begin(e, w, &err);
     if (st == SL_OK) {

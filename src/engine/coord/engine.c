@@ -219,8 +219,10 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) {
     if (e->net) sl_net_free(e->net);
     if (e->ends.fd >= 0) close(e->ends.fd); /* the net watched it */
     if (e->hub) sl_loop_hub_free(e->hub);
-    for (uint32_t i = 0; e->worker && i < e->plan.n_workers; i++)
+    for (uint32_t i = 0; e->worker && i < e->plan.n_workers; i++) {
         sl_counts_free(&e->worker[i].counts);
+        sl_free(e->worker[i].latest.event);
+    }
     sl_free(e->worker);
     sl_free(e->spawned);
     sl_admit_free(&e->admit);
@@ -382,6 +384,10 @@ sl_status sl_engine_wish(sl_engine *e, sl_wish_kind kind, uint32_t worker, uint3
     *number = w.number;
     if (st == SL_OK && w.status != SL_OK) *err = w.err;
     return st == SL_OK ? w.status : st;
+}
+
+sl_status sl_engine_look(sl_engine *e, sl_err *err) {
+    return command(e, &(sl_command){.look = true}, err);
 }
 
 void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out) {

@@ -10,6 +10,7 @@
 #include "base/progress.h"
 #include "base/span.h"
 #include "base/status.h"
+#include "base/trace.h"
 #include "engine/host/stats.h"
 #include "net/net.h"
 #include "sched/adapt.h"
@@ -148,11 +149,13 @@ typedef enum sl_wish_kind {
     SL_WISH_LEAVE, /* it is drained: its requests end or go on elsewhere, others get its experts */
     SL_WISH_RESTART, /* the same, then another one comes in its place */
     SL_WISH_RETURN,  /* a drained one comes, or one that is about to leave stays */
+    SL_WISH_KILL,    /* its process ends at once, as by a fault: recovery does the rest */
 } sl_wish_kind;
 
 /* Asks for it. grace_ms: how long requests may end where they are, until they go on elsewhere.
  * *number is that of the wish: what becomes of it is seen at the worker (sl_worker_stats). Errors:
- * as sl_drain_leave and sl_drain_return; SL_ERR_CANCELLED: the server stops. Waits for the engine's
+ * as sl_drain_leave and sl_drain_return; SL_ERR_UNSUPPORTED: one to be killed is no process of this
+ * engine's; SL_ERR_CANCELLED: the server stops. Waits for the engine's
  * thread, not for what was asked. Not from a callback. */
 sl_status sl_engine_wish(sl_engine *e, sl_wish_kind kind, uint32_t worker, uint32_t grace_ms,
                          uint32_t *number, sl_err *err) SL_MUST_CHECK;
@@ -242,5 +245,30 @@ typedef struct sl_engine_detail {
 } sl_engine_detail;
 sl_status sl_engine_detail_get(sl_engine *e, sl_engine_detail *out, sl_err *err) SL_MUST_CHECK;
 void sl_engine_detail_free(sl_engine_detail *d);
+
+/* What one worker did in the last moments before it was asked. */
+typedef struct sl_worker_view {
+    uint64_t taken_ns; /* when it answered, by sl_now_ns; 0: it has not yet */
+    bool same_clock;   /* else its times are moved so that they end at taken_ns */
+    uint32_t n;
+    sl_trace_event *event; /* [n], as the worker wrote them; times by sl_now_ns */
+} sl_worker_view;
+
+#define SL_VIEW_NS     200000000u /* how far back */
+#define SL_VIEW_EVENTS 4096u      /* of one worker; the latest */
+
+typedef struct sl_engine_view {
+    uint32_t n_workers, n_moe, n_experts;
+    sl_worker_view *worker; /* [n_workers] by id */
+    uint64_t *expert_rows;  /* [n_moe][n_experts], of all workers, as last reported */
+    void *arrays;           /* what they are in */
+    sl_trace_event *events;
+} sl_engine_view;
+
+/* Asks workers what they did last; their answers come some ms later. One that was asked records
+ * for three seconds, then no more: who watches asks about once a second. Returns at once. */
+sl_status sl_engine_look(sl_engine *e, sl_err *err) SL_MUST_CHECK;
+sl_status sl_engine_view_get(sl_engine *e, sl_engine_view *out, sl_err *err) SL_MUST_CHECK;
+void sl_engine_view_free(sl_engine_view *v);
 
 #endif

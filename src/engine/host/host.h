@@ -91,7 +91,8 @@ typedef struct sl_worker {
 
     sl_device *device; /* runs every stage that this worker hosts; NULL before the plan is here */
     sl_trace *trace;
-    struct sl_attn *attn; /* NULL: none here */
+    uint64_t live_until_ns; /* the trace is kept for somebody who watches; 0: it is not */
+    struct sl_attn *attn;   /* NULL: none here */
     const sl_expert_side_ops *expert_ops;
     void *expert; /* NULL: none here */
 
@@ -155,7 +156,7 @@ uint16_t sl_worker_block_of(const sl_worker *w, const sl_wire_header *h);
 
 void sl_worker_send_stats(sl_worker *w);
 sl_status sl_worker_answer_clock(sl_worker *w, const sl_wire_header *h);
-/* Stops recording and sends a batch of events. */
+/* Stops recording and sends a batch of events; or sends the latest and records on. */
 sl_status sl_worker_send_trace(sl_worker *w, const sl_wire_header *h);
 
 /* ---- messages (post.c) ---- */

@@ -5,8 +5,21 @@
 /* Events of one answer to TRACE_GET: 210 KB. */
 #define BATCH 4096u
 
+/* For who watches: events that are kept, and for how long after a question more are recorded. */
+#define LIVE_EVENTS 16384u
+#define LIVE_NS     3000000000ull
+
+/* What was recorded for somebody who watches no more is forgotten. */
+static void forget_live(sl_worker *w) {
+    if (!w->live_until_ns || sl_now_ns() < w->live_until_ns) return;
+    sl_trace_free(w->trace);
+    w->trace = NULL;
+    w->live_until_ns = 0;
+}
+
 void sl_worker_send_stats(sl_worker *w) {
     sl_worker_enter(w, SL_MODE_PACK); /* books the time so far */
+    forget_live(w);
     w->n.execute_us = w->mode_ns[SL_MODE_EXECUTE] / 1000;
     w->n.pack_us = w->mode_ns[SL_MODE_PACK] / 1000;
     w->n.send_us = w->mode_ns[SL_MODE_SEND] / 1000;
@@ -39,10 +52,9 @@ sl_status sl_worker_answer_clock(sl_worker *w, const sl_wire_header *h) {
                           (sl_wire_header){.kind = SL_MSG_CLOCK, .number = h->number}, b);
 }
 
-sl_status sl_worker_send_trace(sl_worker *w, const sl_wire_header *h) {
-    sl_trace_stop(w->trace);
-    uint64_t count = sl_trace_count(w->trace), first = SL_MIN(h->number, count);
-    uint32_t n = (uint32_t)SL_MIN(count - first, (uint64_t)BATCH);
+/* n events from `first` on, which the answer calls `number`. */
+static sl_status send_events(sl_worker *w, uint64_t first, uint32_t n, uint64_t number) {
+    uint64_t count = sl_trace_count(w->trace);
     sl_buf *b = sl_net_buf_take(w->net, sl_wire_trace_bytes(n));
     if (!b) return SL_ERR_NOMEM;
     sl_wr wr = sl_wr_of(b->data, b->len);
@@ -52,5 +64,33 @@ sl_status sl_worker_send_trace(sl_worker *w, const sl_wire_header *h) {
         sl_trace_event_encode(sl_trace_at(w->trace, first + i),
                               sl_wr_take(&wr, SL_TRACE_EVENT_BYTES));
     return sl_worker_send(w, SL_NO_WORKER,
-                          (sl_wire_header){.kind = SL_MSG_TRACE, .number = first, .rows = n}, b);
+                          (sl_wire_header){.kind = SL_MSG_TRACE, .number = number, .rows = n}, b);
+}
+
+/* Rows of experts have no time of their own. */
+static bool is_recent(const sl_trace_event *e, uint64_t from_ns) {
+    return e->kind == SL_TRACE_EXPERT_ROWS || e->end_ns >= from_ns;
+}
+
+/* The latest events, h->rows at most, that ended in the last h->number ns. Without memory for a
+ * trace there are none. */
+static sl_status send_latest(sl_worker *w, const sl_wire_header *h) {
+    sl_err err;
+    sl_worker_enter(w, SL_MODE_PACK); /* what it did until now has ended */
+    uint64_t now_ns = sl_now_ns();
+    if (w->live_until_ns || !w->trace) w->live_until_ns = now_ns + LIVE_NS;
+    if (!w->trace && sl_trace_create(LIVE_EVENTS, &w->trace, &err) != SL_OK) w->live_until_ns = 0;
+    uint64_t count = sl_trace_count(w->trace), most = SL_MIN(h->rows, BATCH), first = count;
+    uint64_t from_ns = now_ns - SL_MIN(h->number, now_ns);
+    while (first > 0 && count - first < most &&
+           is_recent(sl_trace_at(w->trace, first - 1), from_ns))
+        first--;
+    return send_events(w, first, (uint32_t)(count - first), 0);
+}
+
+sl_status sl_worker_send_trace(sl_worker *w, const sl_wire_header *h) {
+    if (h->rows) return send_latest(w, h);
+    sl_trace_stop(w->trace);
+    uint64_t count = sl_trace_count(w->trace), first = SL_MIN(h->number, count);
+    return send_events(w, first, (uint32_t)SL_MIN(count - first, (uint64_t)BATCH), first);
 }

@@ -23,6 +23,8 @@ function fill(node, attributes, children) {
 
 const PATHS = {
   menu: "M4 7h16M4 12h16M4 17h16",
+  pause: "M9 6v12M15 6v12",
+  play: "M8 5.5l11 6.5-11 6.5z",
   close: "M6 6l12 12M18 6L6 18",
   plus: "M12 5v14M5 12h14",
   send: "M12 19V5M6 11l6-6 6 6",

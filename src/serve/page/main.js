@@ -3,6 +3,7 @@ import { ask, askAnyway, keyOf, keysAreKept, setKeys } from "./api.js";
 import { Chat } from "./chat.js";
 import { byId, icon, iconButton } from "./dom.js";
 import { History } from "./history.js";
+import { Live } from "./live.js";
 import { Settings } from "./settings.js";
 import { newConversation, openStore, saveConversation, setSetting, setting } from "./store.js";
 
@@ -11,7 +12,7 @@ const THEMES = ["auto", "light", "dark"];
 const HEALTH = { ok: "Serving", recovering: "Recovering", draining: "Draining" };
 
 let model = null;
-let chat, past, settings;
+let chat, live, past, settings;
 
 // ---- frame ----
 
@@ -25,6 +26,8 @@ function showView() {
     else a.removeAttribute("aria-current");
   }
   byId("history").hidden = name !== "chat";
+  document.body.dataset.view = name;
+  live.show(name === "live" && !document.hidden);
   document.title = name === "chat" ? "Sluice" : `Sluice: ${name}`;
   showTitle(name);
   openRail(false);
@@ -63,6 +66,7 @@ function buildFrame() {
   byId("open-key").addEventListener("click", () => askForKeys());
   setTheme(setting("theme", "auto"));
   window.addEventListener("hashchange", showView);
+  document.addEventListener("visibilitychange", showView);
   document.addEventListener("keydown", (e) => {
     if (e.key === "Escape" && document.body.classList.contains("with-rail")) openRail(false);
   });
@@ -164,6 +168,7 @@ async function start() {
   buildKeys();
   await openStore();
   buildChat();
+  live = new Live({ place: byId("live"), onError });
   await past.refresh();
   showView();
   watchHealth();

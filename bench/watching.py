@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""What it costs that somebody watches (GET /live): tokens per second of streams at once, with a watcher and without, in pairs.
+
+  bench/watching.py MODEL [--streams 8] [--tokens 40] [--pairs 9] [-- OPTIONS OF serve]
+
+One server is asked in turn with an open feed and without. Prints each pair, and the median of the quotients, of tokens per second and of the
+coordinator's CPU time. A feed that is closed is given the time in which workers forget that somebody watched."""
+import argparse
+import statistics
+import sys
+import threading
+import time
+import urllib.request
+
+from journal import Server
+
+FORGETS_S = 4
+
+
+class Watcher:
+    """Reads the feed for as long as it lasts."""
+
+    def __init__(self, url):
+        self.answer = urllib.request.urlopen(url + "/live", timeout=60)
+        self.samples, self.over = 0, False
+        self.thread = threading.Thread(target=self.read)
+        self.thread.start()
+
+    def read(self):
+        while not self.over:
+            self.samples += self.answer.readline().startswith(b"data: ")
+        self.answer.close()
+
+    def close(self):
+        self.over = True
+        self.thread.join()
+        time.sleep(FORGETS_S)
+
+
+def run(server, watched, o):
+    watcher = Watcher(server.about["url"]) if watched else None
+    got = server.run(o.streams, o.tokens)
+    if watcher:
+        watcher.close()
+        assert watcher.samples > 1, "nothing was watched"
+    return got
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    for name, default in (("streams", 8), ("tokens", 40), ("pairs", 9)):
+        parser.add_argument("--" + name, type=int, default=default)
+    own, rest = sys.argv[1:], []
+    if "--" in own:
+        own, rest = own[:own.index("--")], own[own.index("--") + 1:]
+    o = parser.parse_args(own)
+    server, quotients = Server(o.model, rest), []
+    run(server, False, o)
+    for pair in range(o.pairs):
+        got = {watched: run(server, watched, o) for watched in ((True, False) if pair % 2 else (False, True))}
+        (rate, cpu), (rate0, cpu0) = got[True], got[False]
+        quotients.append((rate / rate0, cpu / cpu0))
+        print(f"pair {pair}: {rate:8.1f} tokens/s watched, {rate0:8.1f} not: {rate / rate0:.3f}; coordinator {1000 * cpu:.1f} and {1000 * cpu0:.1f} us a token", flush=True)
+    server.process.terminate()
+    server.process.wait()
+    rates, cpus = zip(*quotients)
+    print(f"median of {o.pairs} pairs: {statistics.median(rates):.3f} of the tokens per second ({min(rates):.3f} to {max(rates):.3f}), {statistics.median(cpus):.2f} of the coordinator's CPU time")
+
+
+main()

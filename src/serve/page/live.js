@@ -1,0 +1,153 @@
+// The live view: one feed of samples, a second each; hands them to its parts and plays the last moments slowly.
+import { ask, events, keyOf } from "./api.js";
+import { Experts, Layers } from "./figures.js";
+import { el, icon, iconButton, toast } from "./dom.js";
+import { Rooms } from "./rooms.js";
+import { Timeline } from "./timeline.js";
+
+const AGAIN_MS = 2000;
+const REPLAY_MS = 1000; // a window, of 200 ms, takes so long
+const MOST_NEWS = 40;
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+const number = (n) => n.toLocaleString("en");
+
+export class Live {
+  /** deps: {place, onError(error)} */
+  constructor(deps) {
+    this.deps = deps;
+    this.feed = null;
+    this.sample = null;
+    this.build();
+  }
+
+  build() {
+    this.facts = el("dl", { class: "facts" });
+    this.status = el("p", { class: "live-status", role: "status" }, "Connecting …");
+    this.rooms = new Rooms({ kill: (worker) => this.kill(worker) });
+    this.timeline = new Timeline();
+    this.experts = new Experts();
+    this.layers = new Layers();
+    this.news = el("ol", { class: "news" }, el("li", { class: "muted" }, "Nothing was lost since this view was opened."));
+    this.pause = iconButton("pause", "Pause the replay", () => this.setPaused(!this.paused), { "aria-pressed": "false" });
+    const card = (title, note, ...parts) => el("section", { class: "live-card" }, el("div", { class: "card-head" }, el("h2", {}, title), el("p", { class: "muted" }, note)), parts);
+    this.deps.place.append(el("div", { class: "live-inner" }, this.status, this.facts,
+      card("Rooms", "who does what, and where micro-batches are", this.rooms.node),
+      el("div", { class: "live-timeline" }, this.pause, card("The last 200 ms", "played five times slower, a second behind", this.timeline.node)),
+      el("div", { class: "live-pair" },
+        card("Experts", "rows of each expert, by block; recent ones count most", this.experts.node),
+        el("div", { class: "live-stack" },
+          card("Blocks", "kernel time of a block in the last second", this.layers.node),
+          card("Recoveries", "", el("div", { role: "log", "aria-label": "Recoveries" }, this.news))))));
+  }
+
+  /** The view is shown, or hidden: then nothing is asked for. */
+  show(shown) {
+    if (shown && !this.feed) this.run();
+    if (!shown) this.feed?.abort();
+    if (!shown) this.feed = null;
+  }
+
+  async run() {
+    const feed = new AbortController();
+    this.feed = feed;
+    while (this.feed === feed) {
+      try {
+        for await (const event of events("live", { signal: feed.signal })) if (event.data) this.take(event.data);
+      } catch (e) {
+        if (this.feed !== feed) return;
+        this.say(e.status ? e.message : "The feed broke off; trying again …");
+        this.deps.onError(e);
+      }
+      await new Promise((done) => setTimeout(done, AGAIN_MS));
+    }
+  }
+
+  say(text) {
+    if (this.status.textContent !== text) this.status.textContent = text;
+  }
+
+  // ---- a sample ----
+
+  take(sample) {
+    const before = this.sample;
+    sample.came = performance.now();
+    sample.seconds = before ? (sample.came - before.came) / 1000 : null;
+    this.sample = sample;
+    this.say(!sample.serving ? "Workers are missing: requests wait." : sample.recovering ? "Recovering: a lost worker is made good, requests wait for a moment." : "Serving");
+    this.status.classList.toggle("busy", sample.recovering || !sample.serving);
+    this.showFacts(sample, before);
+    this.rooms.take(sample, before);
+    this.layers.take(sample, before);
+    this.experts.take(sample, before);
+    if (before) this.noteNews(sample, before);
+    if (this.paused) return;
+    this.timeline.take(sample);
+    this.rooms.takeWindow(sample);
+    this.play();
+  }
+
+  showFacts(s, before) {
+    const rate = before ? Math.max(0, s.tokens[1] - before.tokens[1]) / s.seconds : 0;
+    const rows = [
+      ["Schedule", s.lanes > 1 ? `${s.schedule}, ${s.lanes} batches` : s.schedule],
+      ["Requests", `${s.running} running, ${s.waiting} waiting`],
+      ["Tokens", `${rate.toFixed(rate < 10 ? 1 : 0)} a second`],
+      ["KV pages", `${number(s.kv_pages[0])} of ${number(s.kv_pages[1])}`],
+    ];
+    this.facts.replaceChildren(...rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+  }
+
+  /** What has changed among workers since the last sample, in words. */
+  noteNews(s, before) {
+    const say = (text) => {
+      if (this.news.firstChild?.classList?.contains("muted")) this.news.replaceChildren();
+      this.news.prepend(el("li", {}, el("time", {}, new Date().toLocaleTimeString()), ` ${text}`));
+      if (this.news.children.length > MOST_NEWS) this.news.lastChild.remove();
+    };
+    const more = (name) => s.recovery[name] - before.recovery[name];
+    if (more("lost") > 0) say(more("lost") === 1 ? "A worker was lost" : `${more("lost")} workers were lost`);
+    s.workers.forEach((w, i) => {
+      const old = before.workers[i];
+      if (old && w.pid > 0 && w.pid !== old.pid) say(`${w.role} worker ${w.id} is process ${w.pid} now`);
+      if (old && w.state !== old.state) say(`${w.role} worker ${w.id} is ${w.state}`);
+    });
+    if (more("requeued") > 0) say(`${more("requeued")} requests went on elsewhere`);
+    if (more("rows_kept") > 0) say(`${number(more("rows_kept"))} rows of KV were kept`);
+    if (more("rows_recomputed") > 0) say(`${number(more("rows_recomputed"))} rows were computed again`);
+    if (more("longest_pause_s") > 0) say(`the longest pause so far: ${s.recovery.longest_pause_s.toFixed(2)} s`);
+  }
+
+  // ---- the replay ----
+
+  setPaused(paused) {
+    this.paused = paused;
+    this.pause.setAttribute("aria-pressed", String(paused));
+    this.pause.replaceChildren(icon(paused ? "play" : "pause"));
+  }
+
+  /** Moves through the window that was taken last. */
+  play() {
+    const sample = this.sample;
+    const frame = (now) => {
+      if (this.sample !== sample || !this.feed) return;
+      const share = still.matches ? 1 : Math.min(1, (now - sample.came) / REPLAY_MS);
+      this.timeline.moveTo(share);
+      this.rooms.moveTo(share * sample.window_us, now);
+      if (share < 1) requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);
+  }
+
+  async kill(worker) {
+    if (!keyOf("admin")) {
+      toast("Ending a worker takes the admin key (the key button; serve --admin-key-file).");
+      return;
+    }
+    try {
+      await ask(`admin/workers/${worker}/kill`, { method: "POST", key: "admin" });
+    } catch (e) {
+      toast(e.status === 404 ? "This server was started without --admin-key-file." : e.message);
+    }
+  }
+}

@@ -1,0 +1,117 @@
+// The last moments of every worker as a timeline, in the colours of `sluice trace`: a row for each worker, a thinner
+// one for each micro-batch that is with the experts.
+import { el } from "./dom.js";
+
+const ROW_PX = 24, LANE_PX = 9;
+const QUIET = { wait: 0.22, poll: 0.5 }; // how strongly these are painted where the page is dark
+const TICKS = 4;
+
+const isDark = () => getComputedStyle(document.documentElement).colorScheme === "dark";
+
+class Row {
+  constructor(label, height, thin) {
+    this.canvas = el("canvas", { class: "strip", role: "img" });
+    this.height = height;
+    this.node = el("div", { class: thin ? "strip-row thin" : "strip-row" }, el("span", { class: "strip-label" }, label), this.canvas);
+  }
+
+  /** spans: as in a sample. */
+  draw(spans, sample, colourOf) {
+    const { canvas } = this, scale = devicePixelRatio, width = canvas.clientWidth;
+    canvas.width = Math.round(width * scale);
+    canvas.height = Math.round(this.height * scale);
+    const pen = canvas.getContext("2d"), dark = isDark();
+    for (const [kind, begin, length, lane] of spans) {
+      const [, category] = sample.kinds[kind], colour = colourOf(kind, lane);
+      if (!colour) continue;
+      pen.globalAlpha = (dark && QUIET[category]) || 1;
+      pen.fillStyle = colour;
+      const x = (begin / sample.window_us) * canvas.width, w = (length / sample.window_us) * canvas.width;
+      pen.fillRect(x, 0, Math.max(w, 0.6), canvas.height);
+    }
+  }
+}
+
+/** What a row shows, for who does not see it. */
+function inWords(spans, sample) {
+  const sums = {};
+  for (const [kind, , length] of spans) {
+    const name = sample.kinds[kind][1] === "execute" ? sample.kinds[kind][0] : sample.kinds[kind][1];
+    sums[name] = (sums[name] ?? 0) + length;
+  }
+  const parts = Object.entries(sums).sort((a, b) => b[1] - a[1]).map(([name, us]) => `${name} ${Math.round((100 * us) / sample.window_us)} %`);
+  return parts.join(", ") || "idle";
+}
+
+/** Colours of micro-batches: those of the dots between the rooms. */
+const laneColour = (lane) => getComputedStyle(document.documentElement).getPropertyValue(`--batch-${lane % 4}`);
+
+export class Timeline {
+  constructor() {
+    this.rows = new Map();
+    this.strips = el("div", { class: "strips" });
+    this.cursor = el("div", { class: "strip-cursor" });
+    this.axis = el("div", { class: "strip-axis", "aria-hidden": "true" });
+    this.legend = el("ul", { class: "strip-legend" });
+    this.strips.append(this.cursor);
+    this.node = el("div", {}, this.strips, this.axis, this.legend);
+    new ResizeObserver(() => { if (this.sample) this.draw(this.sample); }).observe(this.strips);
+  }
+
+  row(key, label, height, thin) {
+    if (!this.rows.has(key)) {
+      const row = new Row(label, height, thin);
+      this.rows.set(key, row);
+      this.strips.append(row.node);
+    }
+    return this.rows.get(key);
+  }
+
+  take(sample) {
+    this.sample = sample;
+    if (!this.axis.children.length) {
+      const ms = (i) => `${Math.round((i * sample.window_us) / TICKS / 1000)} ms`;
+      this.axis.append(...Array.from({ length: TICKS + 1 }, (_, i) => el("span", {}, ms(i))));
+    }
+    this.draw(sample);
+    this.showLegend(sample);
+  }
+
+  draw(sample) {
+    for (const w of sample.workers) {
+      const spans = w.view?.spans ?? [], flights = (w.view?.flights ?? []).filter((f) => sample.kinds[f[0]][0] === "experts");
+      const row = this.row(`w${w.id}`, `${w.role} ${w.id}`, ROW_PX, false);
+      row.draw(spans, sample, (kind) => sample.kinds[kind][2]);
+      row.canvas.setAttribute("aria-label", `${w.role} worker ${w.id}: ${inWords(spans, sample)}`);
+      if (w.role === "expert") continue;
+      for (let lane = 0; lane < sample.lanes; lane++) {
+        const thin = this.row(`w${w.id}.${lane}`, sample.lanes > 1 ? `batch ${lane} away` : "away", LANE_PX, true);
+        const own = flights.filter((f) => f[3] === lane);
+        thin.draw(own, sample, () => laneColour(lane));
+        thin.canvas.setAttribute("aria-label", `micro-batch ${lane} of worker ${w.id} was with the experts ${own.length} times`);
+      }
+    }
+  }
+
+  showLegend(sample) {
+    const seen = new Set(sample.workers.flatMap((w) => (w.view?.spans ?? []).map((s) => s[0])));
+    const key = [...seen].sort((a, b) => a - b).join();
+    if (key === this.legendKey) return;
+    this.legendKey = key;
+    const colours = new Map();
+    for (const kind of [...seen].sort((a, b) => a - b)) {
+      const [name, , colour] = sample.kinds[kind];
+      if (colour) colours.set(colour, [...(colours.get(colour) ?? []), name]);
+    }
+    this.legend.replaceChildren(...[...colours].map(([colour, names]) => {
+      const swatch = el("span", { class: "swatch" });
+      swatch.style.background = colour;
+      swatch.style.opacity = (isDark() && QUIET[names[0]]) || 1;
+      return el("li", {}, swatch, names.join(", "));
+    }));
+  }
+
+  moveTo(share) {
+    this.cursor.style.setProperty("--share", share);
+  }
+}
