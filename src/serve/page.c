@@ -77,3 +77,8 @@ enum MHD_Result sl_page_index(sl_call *call, const char *rest) {
     (void)rest;
     return sl_page_answer(call, "index.html");
 }
+
+enum MHD_Result sl_page_icon(sl_call *call, const char *rest) {
+    (void)rest;
+    return sl_page_answer(call, "icon.svg");
+}

@@ -238,6 +238,7 @@ static const struct route {
     {"/detokenize", true, KEY, answer_detokenize},
     {"/", false, OPEN, sl_page_index},
     {"/page/", false, OPEN, sl_page_answer},
+    {"/favicon.ico", false, OPEN, sl_page_icon}, /* browsers ask by themselves */
     {"/health", false, OPEN, answer_health},
     {"/readyz", false, OPEN, answer_ready},
     {"/ping", false, OPEN, answer_health},

@@ -362,6 +362,7 @@ enum MHD_Result sl_live_answer(sl_call *call, const char *rest);
 
 /* page.c: the web page */
 enum MHD_Result sl_page_index(sl_call *call, const char *rest);
+enum MHD_Result sl_page_icon(sl_call *call, const char *rest);
 enum MHD_Result sl_page_answer(sl_call *call, const char *rest);
 
 /* framing.c: requests that are not exactly HTTP/1.1 */

@@ -3,6 +3,7 @@ import json
 
 import httpx
 import pytest
+from page_fixtures import chromium, locked, page, served  # noqa: F401
 from visit import API_KEY, axe_faults, fresh
 
 pytest.importorskip("axe_core_python", reason="axe-core (PyPI: axe-core-python) is not installed")

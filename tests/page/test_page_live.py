@@ -7,7 +7,7 @@ import threading
 
 import httpx
 import pytest
-from conftest import FIXTURE, SLUICE, Server
+from page_fixtures import FIXTURE, SLUICE, Server, chromium, locked, page, served  # noqa: F401
 from visit import API_KEY, axe_faults, fresh
 
 pytest.importorskip("axe_core_python", reason="axe-core (PyPI: axe-core-python) is not installed")

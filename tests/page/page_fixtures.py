@@ -1,4 +1,5 @@
-"""One browser and one server for the tests of the page; every test begins on a page that knows nothing."""
+"""One browser and one server for the tests of the page; every test begins on a page that knows nothing. No conftest.py: tests/api has
+one, and its tests import from it by that name."""
 import pathlib
 import sys
 
