@@ -125,9 +125,12 @@ uint32_t sl_kv_copies_answer(sl_kv_copies *c, uint32_t at, uint64_t transfer, bo
                              sl_pages *pool) {
     sl_kv_copies_worker *w = &c->worker[at];
     uint32_t i = 0;
-    w->n_owed -= w->n_owed > 0;
     while (i < w->n_flight && w->flight[i].transfer != transfer) i++;
-    if (i == w->n_flight) return SL_KV_COPIES_NONE;
+    if (i == w->n_flight) { /* as many as were forgotten may be said so */
+        w->n_owed -= w->n_owed > w->n_flight;
+        return SL_KV_COPIES_NONE;
+    }
+    w->n_owed--;
     const sl_kv_copies_flight f = w->flight[i];
     sl_kv_copies_of *of = &c->of[f.request];
     if (here && f.index == of->n_here) { /* they come in order, or not at all */

@@ -44,6 +44,14 @@ bool sl_server_trusts_origin(sl_call *call, sl_api_error *e) {
     const char *origin =
         MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ORIGIN);
     if (host && !names_loopback(host)) return refuse(e, "Host", host, "localhost or loopback");
+    /* Pictures and the like are asked for without an Origin, and a feed would not end. */
+    const char *from =
+        MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, "Sec-Fetch-Site");
+    const char *how =
+        MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, "Sec-Fetch-Mode");
+    bool follows = how && !strcmp(how, "navigate"); /* a link to the page */
+    if (from && strcmp(from, "same-origin") != 0 && strcmp(from, "none") != 0 && !follows)
+        return refuse(e, "Sec-Fetch-Site", from, "this server");
     if (!origin) return true;
     const char *site = !strncasecmp(origin, "http://", 7)    ? origin + 7
                        : !strncasecmp(origin, "https://", 8) ? origin + 8

@@ -174,6 +174,27 @@ static void no_more_are_on_their_way_than_may_be(void **state) {
     sl_admit_free(&a);
 }
 
+/* A worker that answers again and again, or what nobody asked, is told of no more than may be. */
+static void answers_that_nobody_waits_for_count_nothing(void **state) {
+    (void)state;
+    books(2, 80, 4);
+    uint32_t r = submit(20 * P, 100);
+    decides(SL_ADMIT_START, r);
+    sl_admit_rows(&a, r, 20 * P - 1);
+    uint64_t first = copies(r, 1, 0).transfer;
+    for (uint32_t i = 1; i < SL_MAX_FETCHES; i++) copies(r, 1, i);
+    nothing();
+    sl_admit_copied(&a, 1, first, true);
+    copies(r, 1, SL_MAX_FETCHES);
+    for (uint32_t i = 0; i < 3 * SL_MAX_FETCHES; i++) {
+        sl_admit_copied(&a, 1, first, i % 2);
+        nothing();
+    }
+    assert_int_equal(a.copies.worker[1].n_flight, SL_MAX_FETCHES);
+    assert_int_equal(a.copies.worker[1].n_owed, SL_MAX_FETCHES);
+    sl_admit_free(&a);
+}
+
 static void who_stays_has_copies_too(void **state) {
     (void)state;
     books(2, 24, 4);
@@ -395,6 +416,7 @@ int main(void) {
         cmocka_unit_test(copies_are_the_first_to_go),
         cmocka_unit_test(what_cannot_be_had_is_asked_for_later),
         cmocka_unit_test(no_more_are_on_their_way_than_may_be),
+        cmocka_unit_test(answers_that_nobody_waits_for_count_nothing),
         cmocka_unit_test(who_stays_has_copies_too),
         cmocka_unit_test(nobody_goes_on_with_rows_of_others),
         cmocka_unit_test(planted_bugs_are_found),

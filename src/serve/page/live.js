@@ -58,6 +58,7 @@ export class Live {
         if (this.feed !== feed) return;
         this.say(e.status ? e.message : "The feed broke off; trying again …");
         this.deps.onError(e);
+        if (e.status === 401) this.feed = null; // asked for again when the view is shown again
       }
       await new Promise((done) => setTimeout(done, AGAIN_MS));
     }

@@ -91,6 +91,7 @@ function buildKeys() {
     if (byId("key-dialog").returnValue !== "save") return;
     setKeys({ api: byId("api-key").value.trim(), admin: byId("admin-key").value.trim() }, byId("keep-key").checked);
     modelName().catch(onError);
+    showView(); // the live view asks again
   });
 }
 

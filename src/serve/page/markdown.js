@@ -8,7 +8,7 @@ const DEEPEST = 8;
 // ---- blocks: lines to {kind, ...} ----
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
+const HEADING = /^ {0,3}(#{1,6})\s+(.*)$/;
 const RULE = /^ {0,3}(?:(?:\*\s*){3,}|(?:-\s*){3,}|(?:_\s*){3,})$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( *)(?:([-*+])|(\d{1,9})[.)])(?:\s+(.*)|)$/;
@@ -31,11 +31,18 @@ export function blocksOf(text) {
   return blocks;
 }
 
+/** A heading's text without the signs that close it. By hand: an expression would take the cube of a run of spaces. */
+function withoutEnd(text) {
+  let end = text.trimEnd();
+  while (end.endsWith("#")) end = end.slice(0, -1);
+  return end.trimEnd();
+}
+
 function takeBlock(lines, at) {
   const line = lines[at];
   const heading = HEADING.exec(line);
   if (FENCE.test(line)) return takeFence(lines, at);
-  if (heading) return { kind: "heading", level: heading[1].length, text: heading[2], end: at + 1 };
+  if (heading) return { kind: "heading", level: heading[1].length, text: withoutEnd(heading[2]), end: at + 1 };
   if (RULE.test(line)) return { kind: "rule", end: at + 1 };
   if (QUOTE.test(line)) return takeQuote(lines, at);
   if (ITEM.test(line)) return takeList(lines, at);
