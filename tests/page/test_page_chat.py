@@ -104,11 +104,30 @@ def test_conversations_are_renamed_and_deleted(page):
     page.js("document.querySelector('.entry-rename').value = 'Rivers'")
     page.enter()
     page.wait("document.querySelector('.entry-name')?.textContent === 'Rivers'")
+    ask(page, "two")
+    assert page.js("document.querySelector('.entry-name').textContent") == "Rivers"  # the next answer does not undo it
     page.click(".entry-more")
     page.js("document.querySelector('.entry-menu').lastChild.click()")
     page.wait("document.querySelectorAll('.entry').length === 0")
     page.click(".toast button")
     page.wait("document.querySelector('.entry-name')?.textContent === 'Rivers'")
+
+
+def test_what_is_deleted_while_its_answer_comes_stays_deleted(page):
+    page.js("""localStorage.setItem('sluice.sampling', '{"ignore_eos": true}')""")
+    page.reload()
+    page.wait("document.querySelector('#served')?.textContent === 'm'")
+    page.js('''{ const timer = setInterval(() => {  // sooner than the answer ends
+        if (!document.querySelector('.answer.running .stats')?.textContent) return;
+        clearInterval(timer);
+        document.querySelector('.entry-more').click();
+        document.querySelector('.entry-menu').lastChild.click(); }, 1); }''')
+    page.type("#prompt", QUESTION)
+    page.enter()
+    page.wait(f"document.querySelectorAll('.toast button').length === 1 && document.querySelectorAll('.entry').length === 0 && {IDLE}")
+    page.reload()
+    page.wait("document.querySelector('#served')?.textContent === 'm'")
+    assert page.js("document.querySelectorAll('.entry').length") == 0
 
 
 MARKDOWN = r"""# Title

@@ -1,6 +1,6 @@
 // The list of conversations: open, rename, save as a file, delete.
 import { byId, download, el, icon, iconButton, toast } from "./dom.js";
-import { allConversations, asMarkdown, deleteConversation, saveConversation } from "./store.js";
+import { allConversations, asMarkdown, deleteConversation, restoreConversation, saveConversation } from "./store.js";
 
 const fileName = (c, end) => `${(c.title || "conversation").replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40)}.${end}`;
 
@@ -16,7 +16,8 @@ export class History {
 
   async refresh() {
     const all = await allConversations();
-    this.list.replaceChildren(...all.map((c) => this.entry(c)));
+    const open = this.deps.current(); // the one that is shown is renamed and deleted itself, not its copy in the store
+    this.list.replaceChildren(...all.map((c) => this.entry(c.id === open?.id ? open : c)));
   }
 
   entry(c) {
@@ -81,6 +82,6 @@ export class History {
     await deleteConversation(c.id);
     if (this.deps.current()?.id === c.id) this.deps.create();
     await this.refresh();
-    toast("Conversation deleted", { label: "Undo", run: async () => { await saveConversation(c); await this.refresh(); } });
+    toast("Conversation deleted", { label: "Undo", run: async () => { await restoreConversation(c); await this.refresh(); } });
   }
 }

@@ -2,6 +2,7 @@
 // as long as the page.
 
 const memory = new Map();
+const deleted = new Set(); // ids: an answer that is still being made must not bring its conversation back
 let database = null;
 
 function promise(request) {
@@ -30,14 +31,21 @@ export async function allConversations() {
 }
 
 export async function saveConversation(conversation) {
+  if (deleted.has(conversation.id)) return;
   conversation.updated = Date.now();
   if (database) await promise(table("readwrite").put(structuredClone(conversation)));
   else memory.set(conversation.id, conversation);
 }
 
 export async function deleteConversation(id) {
+  deleted.add(id);
   if (database) await promise(table("readwrite").delete(id));
   else memory.delete(id);
+}
+
+export async function restoreConversation(conversation) {
+  deleted.delete(conversation.id);
+  await saveConversation(conversation);
 }
 
 export function newConversation(system) {
