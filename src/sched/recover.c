@@ -241,7 +241,8 @@ void sl_recover_ailing(sl_recover *r, uint32_t id, uint32_t other, uint64_t now_
 static bool may_rest(const sl_recover *r) {
     uint32_t n = 0, slow = 0;
     for (uint32_t i = 0; i < r->roster->n; i++) {
-        n += (r->roster->worker[i].roles & SL_ROLE_EXPERT) != 0;
+        bool counts = is_here(r, i) || r->place[i].slow; /* places where nobody is do not */
+        n += counts && (r->roster->worker[i].roles & SL_ROLE_EXPERT) != 0;
         slow += r->place[i].slow;
     }
     return slow < SL_MAX(n / r->o.slow, 1u);

@@ -46,6 +46,8 @@ sl_status sl_hedge_on_word(sl_engine *e, uint32_t id, const sl_wire_header *h, s
     if (st == SL_OK && other >= e->plan.n_workers)
         st = sl_fail(err, SL_ERR_PROTOCOL, "worker %u waits for worker %u of %u", id, other,
                      e->plan.n_workers);
+    if (st == SL_OK && !(e->roster.worker[id].roles & SL_ROLE_ATTENTION))
+        st = sl_fail(err, SL_ERR_PROTOCOL, "worker %u has no attention, and nobody owes it", id);
     if (st != SL_OK || h->epoch != e->plan.epoch) return st;
     if (h->kind == SL_MSG_SLOW)
         do_without(e, other, "lets others wait");

@@ -98,6 +98,7 @@ static void adopt(sl_engine *e) {
     swap_places(&e->plan, to);
     memcpy(e->plan.worker, to->worker, e->plan.n_workers * sizeof *to->worker);
     e->plan.epoch = e->change.epoch;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) e->worker[i].doubt_us = 0;
     sl_copying_pair(e);
     pthread_mutex_lock(&e->lock);
     e->stats.epoch = e->plan.epoch;
