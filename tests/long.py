@@ -18,6 +18,8 @@ import subprocess
 import sys
 import time
 
+import run_docs
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DONE = ROOT / "build" / "long.tsv"
 LEDGER = ROOT / "docs" / "lab" / "check-long.tsv"
@@ -83,14 +85,18 @@ PARTS = {
     "many": ("a thousand real workers in one deployment, tokens as of one worker alone", 1,
              [("1,000 workers", ["build/tests/test_engine_many", "all"])]),
     "stalls": ("processes that stand still: the coordinator for 30 s, workers for 10 s, shm and tcp", 3,
-               [("all", [".venv/bin/python", "tests/multi/test_stall.py"])]),
+               [("all", [".venv/bin/python", "tests/multi/test_stall.py"]),
+                ("links that begin slowly", ["env", "SLUICE_MENDS_AFTER=14", ".venv/bin/python", "-m", "pytest", "-q", "-n0",
+                                             "tests/multi/test_relay.py", "-k", "begin_slowly"])]),
     "coordinator": ("the coordinator is killed 40 times in the middle of 8 mixed requests, of several deployments", 6,
                     [(" ".join(args) or "shm", ["env", "SLUICE_KILLS=40", f"SLUICE_SEED={seed}", "SLUICE_SERVE_ARGS=" + " ".join(args),
                                                ".venv/bin/python", "-m", "pytest", "-q", "-n0", "tests/api/test_journal.py", "-k", "again_and_again"])
                      for seed, args in enumerate([[], ["--transport", "tcp"], ["--schedule", "pingpong"], ["--schedule", "aep"],
                                                   ["--attention", "2", "--experts", "2"], ["--journal-sync", "each"]])]),
-    "packages": ("Debian packages: built, installed in a fresh root, served from, removed (root, debootstrap, a mirror)", 3,
-                 [("all", ["tests/packages.sh"])]),
+    "docs": ("command blocks of README.md and of pages for operators, on a small model and a hub on this machine", 2,
+             [(page, [".venv/bin/python", "tests/run_docs.py", page]) for page in run_docs.PAGES]),
+    "packages": ("Python wheel and Debian packages: built, installed in a fresh root, served from, removed (root, debootstrap, a mirror, an index)", 6,
+                 [("all", ["sh", "-c", "tests/wheel.sh && tests/packages.sh"])]),
     "model": ("the membership protocol in spin, without what takes an hour", 2, [("all", ["tests/model/run.sh"])]),
     "neon": ("all kernel tests under qemu", 4, [("all", ["tests/neon.sh"])]),
     "fuzz": ("every fuzz target for 20 s from its corpus", 8,
@@ -102,7 +108,7 @@ BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all")
           "tsan": ("tsan", "build-tsan", "all"), "deferred": ("release", "build", "all"), "chaos": ("release", "build", "sluice"),
           "chaos-asan": ("dev", "build-dev", "sluice"), "chaos-tsan": ("tsan", "build-tsan", "sluice"), "sim-far": ("release", "build", "all"),
           "fuzz": ("fuzz", "build-fuzz", "fuzzers"), "scores": ("release", "build", "sluice"),
-          "many": ("release", "build", "test_engine_many"), "stalls": ("release", "build", "sluice")}
+          "many": ("release", "build", "test_engine_many"), "stalls": ("release", "build", "sluice"), "docs": ("release", "build", "sluice")}
 
 
 def prepare(part):

@@ -12,6 +12,8 @@ import subprocess
 import threading
 import time
 
+import ended
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
 STARTS_WITHIN_S = 60
@@ -20,9 +22,9 @@ STARTS_WITHIN_S = 60
 class Server:
     """Serves the model as "m" at a port of its own; `log` has what it says on stderr."""
 
-    def __init__(self, model, *options):
+    def __init__(self, model, *options, environment=None):
         command = [SLUICE, "serve", model, "--port", "0", "--served-model-name", "m", *options]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.process = ended.start(command, stderr=subprocess.PIPE, text=True, env=environment)
         self.log = []
         self.port = None
         deadline = time.monotonic() + STARTS_WITHIN_S
@@ -70,4 +72,5 @@ class Server:
             self.process.wait(20)
         finally:
             self.process.kill()
+            self.process.wait()
         return self.process.returncode

@@ -299,11 +299,16 @@ const char *sl_options_secret(void) {
     return getenv("SLUICE_SECRET");
 }
 
+const char *sl_options_home(void) {
+    const char *home = getenv("HOME");
+    return home && home[0] == '/' ? home : NULL;
+}
+
 /* `name` in the folder of this user's caches. */
 static bool cache_folder(const char *name, char *out, size_t cap) {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = sl_options_home();
     bool own = cache && cache[0] == '/';
-    if (!own && (!home || home[0] != '/')) return false;
+    if (!own && !home) return false;
     int n = own ? snprintf(out, cap, "%s/%s", cache, name)
                 : snprintf(out, cap, "%s/.cache/%s", home, name);
     return n > 0 && (size_t)n < cap;

@@ -65,6 +65,8 @@ typedef enum sl_hub_variable {
     SL_SSL_CERT_FILE,
 } sl_hub_variable;
 const char *sl_options_hub(sl_hub_variable v);
+/* HOME; NULL: it is no absolute path. */
+const char *sl_options_home(void);
 /* "huggingface" in $XDG_CACHE_HOME or $HOME/.cache, as sl_options_cache_folder. */
 bool sl_options_hub_home(char *out, size_t cap);
 /* NOTIFY_SOCKET: where a service manager listens (sd_notify(3)). NULL: unset. */

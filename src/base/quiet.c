@@ -17,16 +17,22 @@ bool sl_quiet_thread(void) {
     return setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE) == 0;
 }
 
+bool sl_quiet_process(int pid) {
+    return setpriority(PRIO_PROCESS, (id_t)pid, NICE) == 0;
+}
+
 typedef struct task {
-    void (*work)(void *ctx, const atomic_bool *hurry);
+    sl_quiet_work work;
     void *ctx;
+    bool loud; /* at the caller's priority */
+    bool done;
     atomic_bool hurry, over;
 } task;
 
 static void *run(void *arg) {
     task *t = arg;
-    (void)sl_quiet_thread(); /* else it is as loud as the caller would be */
-    t->work(t->ctx, &t->hurry);
+    if (!t->loud) (void)sl_quiet_thread(); /* else it is as loud as the caller would be */
+    t->done = t->work(t->ctx, t->loud ? NULL : &t->hurry);
     /* Release: pairs with the acquire of who waits, publishes what the work wrote. */
     atomic_store_explicit(&t->over, true, memory_order_release);
     return NULL;
@@ -40,17 +46,20 @@ static void look(const sl_quiet *q) {
     if (q->tick) q->tick(q->ctx);
 }
 
-void sl_quiet_run(const sl_quiet *q, void (*work)(void *ctx, const atomic_bool *hurry), void *ctx) {
-    task t = {.work = work, .ctx = ctx};
+/* False: it was given up. */
+static bool run_one(const sl_quiet *q, task *t) {
     uint64_t until_ns = sl_now_ns() + q->at_most_ms * 1000000ull;
     pthread_t thread;
-    if (pthread_create(&thread, NULL, run, &t) != 0) {
-        work(ctx, &t.hurry);
-        return;
-    }
-    while (!atomic_load_explicit(&t.over, memory_order_acquire)) {
+    if (pthread_create(&thread, NULL, run, t) != 0) return t->work(t->ctx, NULL);
+    while (!atomic_load_explicit(&t->over, memory_order_acquire)) {
         look(q);
-        if (sl_now_ns() >= until_ns) atomic_store_explicit(&t.hurry, true, memory_order_relaxed);
+        if (sl_now_ns() >= until_ns) atomic_store_explicit(&t->hurry, true, memory_order_relaxed);
     }
     pthread_join(thread, NULL);
+    return t->done;
+}
+
+void sl_quiet_run(const sl_quiet *q, sl_quiet_work work, void *ctx) {
+    task low = {.work = work, .ctx = ctx}, loud = {.work = work, .ctx = ctx, .loud = true};
+    if (!run_one(q, &low)) (void)run_one(q, &loud);
 }

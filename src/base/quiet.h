@@ -14,6 +14,9 @@
  * stays as it is. */
 bool sl_quiet_thread(void);
 
+/* The same for a process of this user that has one thread. */
+bool sl_quiet_process(int pid);
+
 typedef struct sl_quiet {
     /* NULL, or called by the waiting thread about every tick_us. */
     void (*tick)(void *ctx);
@@ -22,9 +25,14 @@ typedef struct sl_quiet {
     uint32_t at_most_ms; /* then *hurry is set */
 } sl_quiet;
 
-/* Runs work(ctx, hurry) in a thread of low priority and returns when that is over: what it wrote is
- * the caller's then. Where there is no thread to be had, the caller runs it. Of a long work what is
- * left when *hurry is set is the caller's to do. Thread: any. */
-void sl_quiet_run(const sl_quiet *q, void (*work)(void *ctx, const atomic_bool *hurry), void *ctx);
+/* A piece of work, which looks at *hurry now and then: is it set, nobody knows how long the rest
+ * would take at a low priority. False: it was given up for that, and is to be begun anew, this time
+ * with NULL, which lets it take its time. */
+typedef bool (*sl_quiet_work)(void *ctx, const atomic_bool *hurry);
+
+/* Runs work(ctx, hurry) in a thread of low priority, and what was given up there in one of the
+ * caller's; returns when it is over: what it wrote is the caller's then. Where there is no thread
+ * to be had, the caller runs it. Thread: any. */
+void sl_quiet_run(const sl_quiet *q, sl_quiet_work work, void *ctx);
 
 #endif

@@ -196,8 +196,12 @@ sl_status sl_cluster_parse(const char *file, const char *name, sl_span text, sl_
     if (st != SL_OK) return st;
     root = sl_yaml_root(doc);
     st = sl_yaml_only(root, keys, SL_LEN(keys), err);
-    if (st == SL_OK) st = sl_yaml_string(root, "name", SL_JSON_OPTIONAL, &name, err);
-    snprintf(c.name, sizeof c.name, "%s", name);
+    const char *own = name;
+    if (st == SL_OK) st = sl_yaml_string(root, "name", SL_JSON_OPTIONAL, &own, err);
+    if (st == SL_OK && own != name && (!*own || strlen(own) >= SL_CLUSTER_NAME))
+        st = sl_yaml_fail(root, "name", err, SL_ERR_LIMIT, "%zu bytes, allowed: 1 to %d",
+                          strlen(own), SL_CLUSTER_NAME - 1);
+    snprintf(c.name, sizeof c.name, "%s", own);
     if (st == SL_OK) st = check_devices(root, err);
     if (st == SL_OK) st = read_nodes(root, &c, err);
     if (st == SL_OK) *out = c;

@@ -29,6 +29,18 @@ void sl_placement_free(sl_placement *p) {
     *p = (sl_placement){0};
 }
 
+void sl_placement_added(const sl_plan *from, const sl_plan *to, uint32_t n_moe, uint32_t *added) {
+    memset(added, 0, to->n_workers * sizeof *added);
+    for (uint32_t l = 0; l < n_moe; l++) {
+        for (uint32_t e = 0; e < to->n_experts; e++) {
+            uint32_t n;
+            const sl_host *h = sl_plan_hosts(to, l, e, &n);
+            for (uint32_t i = 0; i < n; i++)
+                added[h[i].worker] += !sl_plan_is_host(from, l, e, h[i].worker);
+        }
+    }
+}
+
 void sl_placement_mark(const sl_plan *p, uint32_t n_moe, uint32_t worker, uint8_t *hosted) {
     for (uint32_t l = 0; l < n_moe; l++)
         for (uint32_t e = 0; e < p->n_experts; e++)
@@ -45,6 +57,15 @@ sl_status sl_placement_of_owners(const uint32_t *owner, uint32_t n_experts, sl_p
     return st;
 }
 
+/* Where the keys of host j of n end, who begin at `from`: each has one at least, however little its
+ * share is, as an empty one is none that a plan can be told in. */
+static uint32_t end_of_keys(double below, uint64_t from, uint32_t j, uint32_t n) {
+    if (j + 1 == n) return UINT32_MAX; /* and that key, too */
+    uint64_t most = (1ull << 32) - (n - 1 - j);
+    uint64_t end = below >= 1 ? most : (uint64_t)(below * 4294967296.0);
+    return (uint32_t)SL_MIN(SL_MAX(end, from + 1), most);
+}
+
 sl_status sl_placement_of_shares(const sl_share *shares, const uint32_t *n, uint32_t n_layers,
                                  uint32_t n_experts, sl_placement *out, sl_err *err) {
     size_t entries = (size_t)n_layers * n_experts, hosts = 0;
@@ -54,10 +75,10 @@ sl_status sl_placement_of_shares(const sl_share *shares, const uint32_t *n, uint
     uint32_t at = 0;
     for (size_t i = 0; i < entries; i++) {
         double below = 0;
+        uint32_t until = 0;
         for (uint32_t j = 0; j < n[i]; j++, at++) {
             below += shares[at].share;
-            bool last = j + 1 == n[i];
-            uint32_t until = below >= 1 || last ? UINT32_MAX : (uint32_t)(below * 4294967296.0);
+            until = end_of_keys(below, until, j, n[i]);
             out->host[at] = (sl_host){shares[at].worker, until};
         }
         out->first[i + 1] = at;

@@ -130,6 +130,7 @@ static sl_status read_arrival(sl_yaml root, const sl_workload *w, sl_arrival *a,
                            err);
     }
     a->kind = SL_ARRIVAL_CLOSED;
+    if (strcmp(sl_yaml_text(sl_yaml_at(v, 0)), "full") == 0) return SL_OK;
     st = sl_yaml_u64(v, kind, SL_JSON_REQUIRED, 1, MAX_CONCURRENT, &concurrency, err);
     a->concurrency = (uint32_t)concurrency;
     return st;

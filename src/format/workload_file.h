@@ -2,7 +2,7 @@
  *
  *   input: 512                                   # or {uniform: [64, 1024]}
  *   output: {lognormal: {median: 160, sigma: 0.8, max: 2048}}
- *   arrival: {poisson: 12.5}                     # requests/s; or {closed: 256}, or {trace: 2.0}
+ *   arrival: {poisson: 12.5}       # requests/s; or {closed: 256}, {closed: full}, {trace: 2.0}
  *   requests: 5000
  *   slo: {ttft: 2s, tpot: 150ms, quantile: 0.9}
  *   routing: {exp: 0.6, permuted: true, seed: 7} # popularity of experts; left out: uniform

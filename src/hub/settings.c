@@ -3,6 +3,7 @@
 
 #include "base/options.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,25 +22,42 @@ static bool is_on(const char *value) {
     return false;
 }
 
-/* A leading "~/" is the user's folder, of which the cache's parent is known. */
 static bool put_folder(char *out, size_t cap, const char *value, const char *below) {
-    if (value && value[0] == '~') return false;
     int n = value ? snprintf(out, cap, "%s%s", value, below) : -1;
     while (n > 1 && (size_t)n < cap && out[n - 1] == '/') out[--n] = 0;
     return n > 0 && (size_t)n < cap;
 }
 
+/* A path as a variable says it: a leading "~" is HOME, as in the hub's tools. What else they expand
+ * is refused, so that both never mean different folders. */
+static sl_status put_path(const char *name, const char *value, char out[SL_HUB_PATH], sl_err *err) {
+    const char *home = value[0] == '~' ? sl_options_home() : "", *rest = value + (value[0] == '~');
+    const char *dollar = strchr(value, '$');
+    while (dollar && !isalpha((unsigned char)dollar[1]) && !strchr("_{", dollar[1]))
+        dollar = strchr(dollar + 1, '$');
+    if (dollar)
+        return sl_fail(err, SL_ERR_ARG, "%s: '%.200s' names a variable; write its value", name,
+                       value);
+    if (value[0] == '~' && rest[0] && rest[0] != '/')
+        return sl_fail(err, SL_ERR_ARG, "%s: '%.200s' is another user's folder; write its path",
+                       name, value);
+    if (!home)
+        return sl_fail(err, SL_ERR_ARG,
+                       "%s: '%.200s' begins with '~', and HOME is no absolute path", name, value);
+    if (!put_folder(out, SL_HUB_PATH, home, rest))
+        return sl_fail(err, SL_ERR_ARG, "%s: '%.200s' has over %u bytes", name, value,
+                       SL_HUB_PATH - 1);
+    return SL_OK;
+}
+
 static sl_status read_cache(sl_hub_settings *s, char home[SL_HUB_PATH], sl_err *err) {
     const char *named = sl_options_hub(SL_HF_HOME), *cache = sl_options_hub(SL_HF_HUB_CACHE);
+    sl_status st = SL_OK;
     home[0] = 0;
-    if (named && !put_folder(home, SL_HUB_PATH, named, ""))
-        return sl_fail(err, SL_ERR_ARG, "HF_HOME: '%.200s' begins with '~' or has over %u bytes",
-                       named, SL_HUB_PATH);
+    if (named) st = put_path("HF_HOME", named, home, err);
     if (!named && !sl_options_hub_home(home, SL_HUB_PATH)) home[0] = 0;
-    if (cache && !put_folder(s->cache, sizeof s->cache, cache, ""))
-        return sl_fail(err, SL_ERR_ARG,
-                       "HF_HUB_CACHE: '%.200s' begins with '~' or has over %u bytes", cache,
-                       SL_HUB_PATH);
+    if (st == SL_OK && cache) st = put_path("HF_HUB_CACHE", cache, s->cache, err);
+    if (st != SL_OK) return st;
     if (!cache && (!home[0] || !put_folder(s->cache, sizeof s->cache, home, "/hub")))
         return sl_fail(err, SL_ERR_ARG,
                        "no folder for models by name: HOME is no absolute path, and none of "
@@ -96,7 +114,14 @@ static sl_status read_token(sl_hub_settings *s, const char *home, sl_err *err) {
         return take_token(s, "HF_TOKEN", text, err);
     }
     if (!file && !home[0]) return SL_OK;
-    snprintf(path, sizeof path, "%s%s", file ? file : home, file ? "" : "/token");
+    if (file) {
+        char named[SL_HUB_PATH];
+        sl_status st = put_path("HF_TOKEN_PATH", file, named, err);
+        if (st != SL_OK) return st;
+        snprintf(path, sizeof path, "%s", named);
+    } else {
+        snprintf(path, sizeof path, "%s/token", home);
+    }
     return read_token_file(s, path, err);
 }
 

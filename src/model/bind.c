@@ -317,7 +317,8 @@ static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, s
     size_t at = 0;
     sl_span bytes = {0};
     sl_mat mat = {0};
-    if (!wants(b, site)) return SL_OK;
+    sl_status st = sl_model_goes_on(b->m, err);
+    if (st != SL_OK || !wants(b, site)) return st;
     b->n_again++;
     b->m->copies.expert =
         site->t->stage == SL_STAGE_EXPERT ? expert_of(b->m, site) : (size_t)SIZE_MAX;
@@ -325,7 +326,7 @@ static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, s
         return sl_mxfp4_place(b->m, site->t, name, site->expert, place(b->m, site), err);
     if (!sl_ckpt_find(b->m->ckpt, name, &at)) return sl_model_missing(b->m, name, err);
     sl_ckpt_tensor c = sl_ckpt_at(b->m->ckpt, at);
-    sl_status st = check_tensor(b->m, site, c, &mat, err);
+    st = check_tensor(b->m, site, c, &mat, err);
     if (st == SL_OK) st = sl_ckpt_data(b->m->ckpt, c, &bytes, err);
     if (st != SL_OK) return st;
     const sl_arch_store *store = store_of(b->m, site->t->role);

@@ -254,6 +254,7 @@ sl_status sl_mla_bind(sl_model *m, sl_err *err) {
         sl_mat *mats = sl_model_own(m, 2 * (size_t)s->n_heads * sizeof *mats);
         if (!mats) return sl_fail(err, SL_ERR_NOMEM, "%s: %u heads", m->folder, s->n_heads);
         m->mla[l] = (sl_mla_weights){.absorb = mats, .value = mats + s->n_heads};
+        if (st == SL_OK) st = sl_model_goes_on(m, err);
         for (uint32_t h = 0; st == SL_OK && h < s->n_heads; h++)
             if (s->kv_parts)
                 take_head(m, m->block[l].mat, h, &m->mla[l]);

@@ -178,20 +178,28 @@ static sl_status fill_vectors(sl_model *m, sl_err *err) {
                : st;
 }
 
-sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **out, sl_err *err) {
+sl_status sl_model_open_until(const char *folder, const sl_stages *stages, const atomic_bool *stop,
+                              sl_model **out, sl_err *err) {
     sl_model *m = NULL;
     sl_status st = load(folder, true, &m, err);
+    if (st == SL_OK) m->stop = stop;
     if (st == SL_OK) st = make_tables(m, err);
     if (st == SL_OK) st = sl_model_bind(m, stages, err);
     if (st == SL_OK) st = sl_rope_apply_factors(m, err);
     if (st == SL_OK) st = fill_vectors(m, err);
     if (st == SL_OK) st = sl_mla_bind(m, err);
     if (st == SL_OK && stages->skew.on) st = sl_skew_create(&stages->skew, &m->spec, &m->skew, err);
-    if (st == SL_OK)
+    if (st == SL_OK) {
+        m->stop = NULL;
         *out = m;
-    else
+    } else {
         sl_model_free(m);
+    }
     return st;
+}
+
+sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **out, sl_err *err) {
+    return sl_model_open_until(folder, stages, NULL, out, err);
 }
 
 /* bf16 values of either sign from 1/128 to 1/64: no zeros, nothing that shrinks to denormals. */

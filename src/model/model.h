@@ -39,6 +39,10 @@ sl_status sl_model_read_spec(const char *folder, sl_model_spec *spec, sl_generat
 /* Maps the weights that `stages` needs (read-only, shared). */
 sl_status sl_model_open(const char *folder, const sl_stages *stages, sl_model **out,
                         sl_err *err) SL_MUST_CHECK;
+/* The same, unless *stop is set meanwhile: SL_ERR_AGAIN then, as soon as a tensor is bound. stop
+ * NULL: never. */
+sl_status sl_model_open_until(const char *folder, const sl_stages *stages, const atomic_bool *stop,
+                              sl_model **out, sl_err *err) SL_MUST_CHECK;
 /* The same computations on random bf16 weights: for measuring a model that has none. Tensors share
  * `bytes` of memory, one after the other and around; the largest has to fit. spec->arch is one of
  * the supported classes. SL_ERR_LIMIT names a tensor that does not fit. */
@@ -60,10 +64,11 @@ typedef enum sl_hosting {
 sl_status sl_model_host(sl_model *m, const uint8_t *hosted, bool patient, sl_hosting *left,
                         sl_err *err) SL_MUST_CHECK;
 
-/* Puts the bound weights that the page cache holds into this process's page tables, all threads of
- * the pool at once: else the first steps fault every 64 KiB, which costs more than they do. Asks
- * for the others to be read and does not wait. Changes nothing but times, so that it may be done
- * again; *stop, which may be NULL, ends it early. Thread: the pool's owner. */
+/* Puts the bound weights into this process's page tables, all threads of the pool at once: else the
+ * first steps fault every 64 KiB, which costs more than they do. What the page cache lacks is read
+ * now, for a minute and as far as memory is free: so it comes in large pages, which what is merely
+ * asked for does not. The rest is read when it is used. Changes nothing but times, so that it may
+ * be done again; *stop, which may be NULL, ends it early. Thread: the pool's owner. */
 void sl_model_touch(sl_model *m, sl_pool *pool, const atomic_bool *stop);
 
 /* Borrowed until sl_model_free. */

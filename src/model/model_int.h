@@ -64,8 +64,16 @@ struct sl_model {
     uint8_t *random;           /* weights of sl_model_open_random, else NULL */
     size_t random_bytes;
     sl_embed_file embed;
-    sl_copies copies; /* matrices that are not used where they are mapped */
+    sl_copies copies;        /* matrices that are not used where they are mapped */
+    const atomic_bool *stop; /* while it is opened: sl_model_open_until's */
 };
+
+/* SL_ERR_AGAIN: nobody wants the model to be opened any more. */
+static inline sl_status sl_model_goes_on(const sl_model *m, sl_err *err) {
+    return m->stop && atomic_load_explicit(m->stop, memory_order_relaxed)
+               ? sl_fail(err, SL_ERR_AGAIN, "%s: opening was stopped", m->folder)
+               : SL_OK;
+}
 
 /* The frequency of a rotation after long waves are stretched: model/rope.c. */
 double sl_rope_stretch(const sl_long_waves *w, double freq);
@@ -124,6 +132,9 @@ void sl_model_unbind_expert(sl_model *m, size_t expert);
  * how many: with `patient` fewer where one has to be read from a file first, which is asked for. */
 uint32_t sl_expert_pieces(const sl_expert_weights *w);
 uint32_t sl_expert_touch(const sl_expert_weights *w, uint32_t first, uint32_t most, bool patient);
+/* sl_model_touch of a model of any size, with so many bytes of room and so long for reading. */
+void sl_model_touch_within(sl_model *m, sl_pool *pool, const atomic_bool *stop, uint64_t room,
+                           uint64_t read_ns);
 /* Binds every tensor to a part of m->random, one after the other and around. */
 sl_status sl_model_bind_random(sl_model *m, sl_err *err) SL_MUST_CHECK;
 /* Sums header sizes; shapes and types of all tensors are checked, none is mapped. */

@@ -1,6 +1,10 @@
 /* Pages of bound weights put into the process before the first step. */
 #include "model/model_int.h"
 
+#include "base/clock.h"
+#include "base/memory.h"
+
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -8,7 +12,9 @@
 #define PIECE ((size_t)2 << 20)
 #define WORTH_IT                                                                                   \
     ((size_t)16 << 20) /* bytes of weights below which faults cost nothing to speak of */
-#define ASKED 4u
+#define ASKED      4u
+#define ASKED_EACH ((size_t)128 << 10) /* of a file by posix_fadvise: more at once is cut off */
+#define READ_NS    60000000000ull      /* for so long opening waits for the disk */
 
 #if !defined(MADV_POPULATE_READ)
 #define MADV_POPULATE_READ MADV_WILLNEED
@@ -24,12 +30,29 @@ static bool in_memory(uint8_t *at, size_t len, size_t page) {
     return true;
 }
 
-/* Best effort: what fails here will fault when it is used. False: it has to be read first. */
-static bool touch(const uint8_t *data, size_t bytes, size_t page) {
+/* What opening a model may read before it leaves the rest to who uses it: pools share it. */
+typedef struct reading {
+    _Atomic int64_t room; /* bytes of memory for weights */
+    uint64_t until_ns;
+} reading;
+
+/* For a piece that is in memory, too: it takes room of its own. */
+static bool may_read(reading *r, size_t bytes) {
+    if (atomic_fetch_sub_explicit(&r->room, (int64_t)bytes, memory_order_relaxed) < (int64_t)bytes)
+        return false;
+    return sl_now_ns() < r->until_ns;
+}
+
+/* Best effort: what fails here will fault when it is used. r: what is not in memory is read now,
+ * which comes in large pages; NULL: it is asked for, in small ones. False: it was not in memory. */
+static bool touch(const uint8_t *data, size_t bytes, size_t page, reading *r) {
     uintptr_t begin = (uintptr_t)data / page * page, end = (uintptr_t)data + bytes;
     uint8_t *at = (uint8_t *)begin;
-    bool now = in_memory(at, end - begin, page);
-    (void)madvise(at, end - begin, now ? MADV_POPULATE_READ : MADV_WILLNEED);
+    bool now = in_memory(at, end - begin, page), fills = now;
+    if (r) fills = may_read(r, bytes);
+    if (r && !fills) return false;
+    int failed = madvise(at, end - begin, fills ? MADV_POPULATE_READ : MADV_WILLNEED);
+    if (failed && fills && errno == EINVAL) (void)madvise(at, end - begin, MADV_WILLNEED);
     return now;
 }
 
@@ -49,7 +72,7 @@ uint32_t sl_expert_pieces(const sl_expert_weights *w) {
 
 static bool touch_piece(const sl_mat *m, uint32_t i, size_t page) {
     size_t at = i * PIECE;
-    return touch((const uint8_t *)m->data + at, SL_MIN(PIECE, mat_bytes(m) - at), page);
+    return touch((const uint8_t *)m->data + at, SL_MIN(PIECE, mat_bytes(m) - at), page, NULL);
 }
 
 uint32_t sl_expert_touch(const sl_expert_weights *w, uint32_t first, uint32_t most, bool patient) {
@@ -73,15 +96,16 @@ typedef struct touch_ctx {
     const sl_mat *mat;
     size_t page;
     const atomic_bool *stop;
+    reading *reading;
 } touch_ctx;
 
 static bool stops(const touch_ctx *c) {
     return c->stop && atomic_load_explicit(c->stop, memory_order_relaxed);
 }
 
-static void touch_mat(const sl_mat *m, size_t begin, size_t end, size_t page) {
+static void touch_mat(const sl_mat *m, size_t begin, size_t end, const touch_ctx *c) {
     for (size_t at = begin; at < end; at += PIECE)
-        touch((const uint8_t *)m->data + at, SL_MIN(PIECE, end - at), page);
+        touch((const uint8_t *)m->data + at, SL_MIN(PIECE, end - at), c->page, c->reading);
 }
 
 static void touch_items(void *ctx, size_t begin, size_t end) {
@@ -89,13 +113,12 @@ static void touch_items(void *ctx, size_t begin, size_t end) {
     for (size_t i = begin; i < end && !stops(c); i++) {
         if (c->mat) {
             size_t bytes = mat_bytes(c->mat);
-            touch_mat(c->mat, i * PIECE, SL_MIN(bytes, (i + 1) * PIECE), c->page);
+            touch_mat(c->mat, i * PIECE, SL_MIN(bytes, (i + 1) * PIECE), c);
             continue;
         }
         const sl_expert_weights *e = &c->expert[i];
         const sl_mat *mats[] = {&e->gate, &e->up, &e->down};
-        for (size_t j = 0; j < SL_LEN(mats); j++)
-            touch_mat(mats[j], 0, mat_bytes(mats[j]), c->page);
+        for (size_t j = 0; j < SL_LEN(mats); j++) touch_mat(mats[j], 0, mat_bytes(mats[j]), c);
     }
 }
 
@@ -108,22 +131,36 @@ static void touch_weights(const sl_weights *w, bool embed, sl_pool *pool, const 
     }
 }
 
+/* Read from the file, where it has to be in memory, but not in this process. */
+static void ask_for_embed(const sl_model *m) {
+    size_t bytes = mat_bytes(&m->whole.mat[SL_ROLE_EMBED]);
+    for (size_t at = 0; at < bytes; at += ASKED_EACH)
+        (void)posix_fadvise(m->embed.fd, (off_t)(m->embed.begin + at),
+                            (off_t)SL_MIN(ASKED_EACH, bytes - at), POSIX_FADV_WILLNEED);
+}
+
+void sl_model_touch_within(sl_model *m, sl_pool *pool, const atomic_bool *stop, uint64_t room,
+                           uint64_t read_ns) {
+    reading r = {.room = (int64_t)SL_MIN(room, (uint64_t)INT64_MAX),
+                 .until_ns = sl_now_ns() + read_ns};
+    touch_ctx c = {.page = (size_t)sysconf(_SC_PAGESIZE), .stop = stop, .reading = &r};
+    if (m->embed.open && room && read_ns) ask_for_embed(m);
+    touch_weights(&m->whole, !m->embed.open, pool, &c);
+    for (uint32_t l = 0; l < m->spec.n_layers; l++) touch_weights(&m->block[l], true, pool, &c);
+    c.expert = m->expert;
+    sl_pool_run(pool, (size_t)m->spec.n_moe * m->spec.n_experts, 1, touch_items, &c);
+}
+
 void sl_model_touch(sl_model *m, sl_pool *pool, const atomic_bool *stop) {
     long page = sysconf(_SC_PAGESIZE);
     size_t n_experts = (size_t)m->spec.n_moe * m->spec.n_experts, bytes = 0;
     for (size_t i = 0; i < n_experts; i++) {
-        bytes += mat_bytes(&m->expert[i].gate);
+        bytes += mat_bytes(&m->expert[i].gate) + mat_bytes(&m->expert[i].up) +
+                 mat_bytes(&m->expert[i].down);
         m->expert[i].touched = sl_expert_pieces(&m->expert[i]);
     }
     for (size_t i = 0; i < SL_LEN(m->whole.mat); i++) bytes += mat_bytes(&m->whole.mat[i]);
     if (m->random || page < 4096 || bytes < WORTH_IT) return;
-    /* Read from the file, where it has to be in memory, but not in this process. */
-    if (m->embed.open)
-        (void)posix_fadvise(m->embed.fd, (off_t)m->embed.begin,
-                            (off_t)mat_bytes(&m->whole.mat[SL_ROLE_EMBED]), POSIX_FADV_WILLNEED);
-    touch_ctx c = {.page = (size_t)page, .stop = stop};
-    touch_weights(&m->whole, !m->embed.open, pool, &c);
-    for (uint32_t l = 0; l < m->spec.n_layers; l++) touch_weights(&m->block[l], true, pool, &c);
-    c.expert = m->expert;
-    sl_pool_run(pool, n_experts, 1, touch_items, &c);
+    uint64_t room = sl_memory_free();
+    sl_model_touch_within(m, pool, stop, room - room / 10, READ_NS);
 }

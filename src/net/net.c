@@ -346,6 +346,13 @@ uint64_t sl_conn_silent_us(const sl_conn *c) {
     return now_us - heard_us;
 }
 
+uint64_t sl_net_late_us(const sl_net *n) {
+    sl_pump_lock(n);
+    uint64_t late_us = n->late_us;
+    sl_pump_unlock(n);
+    return late_us;
+}
+
 /* ---- progress ---- */
 
 /* The time of a look at the links, from one reading of the clock: a process may be stopped between

@@ -192,6 +192,9 @@ void *sl_conn_user(const sl_conn *c);
 void sl_conn_set_user(sl_conn *c, void *user);
 sl_conn_stats sl_conn_stats_of(const sl_conn *c);
 bool sl_conn_is_open(const sl_conn *c);
+/* How late this process looked at its timers, lately at worst: others on this machine may be as
+ * late. */
+uint64_t sl_net_late_us(const sl_net *n);
 /* Since the last byte came, by the net's own time. */
 uint64_t sl_conn_silent_us(const sl_conn *c);
 

@@ -13,7 +13,7 @@
 #include "spec/sampling.h"
 
 #define SL_WIRE_MAGIC        0x43494C53u /* "SLIC" */
-#define SL_WIRE_VERSION      5
+#define SL_WIRE_VERSION      6
 #define SL_WIRE_HEADER_BYTES 72
 #define SL_WIRE_SEQ_AT       40 /* byte of `seq` in a header */
 
@@ -62,7 +62,8 @@ typedef enum sl_msg_kind {
     SL_MSG_LOST,        /* worker: its connection with this one of the plan is gone */
     SL_MSG_SLOW,        /* attention worker: others answered long before this expert worker; to
                          * workers: count it as lost (sched/hedge.h) */
-    SL_MSG_DOUBT,       /* attention worker: does this expert worker live? nobody answers */
+    SL_MSG_DOUBT,       /* attention worker: does this expert worker live? it does not answer */
+    SL_MSG_BUSY,        /* expert to attention worker: `number` us of work (sched/busy.h) */
     /* watching: coordinator and workers, never while rows are under way */
     SL_MSG_CLOCK = 60, /* what is your clock? the answer repeats the question's `number` */
     SL_MSG_TRACE_GET,  /* events from `number` on; the worker stops recording. With `rows`: so many
@@ -93,7 +94,7 @@ typedef struct sl_wire_header {
         uint64_t attempt; /* with AGAIN: of the sender of rows, from 1 in each epoch; repeated */
         uint64_t wave;    /* DISPATCH, RETURN of schedule aep: the rows'; the latest met */
         uint64_t pass;    /* FUSED: which one, from 1 */
-        uint64_t number;  /* CLOCK: of the question; TRACE_GET, TRACE: of the first event */
+        uint64_t number;  /* CLOCK: of the question; TRACE_GET, TRACE: of the first event; BUSY */
     };
     uint64_t seq; /* per connection and direction, from 1, no gaps */
     uint32_t lane, layer, chunk;

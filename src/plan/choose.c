@@ -13,7 +13,7 @@
 
 static void count_roles(const sl_plan *p, sl_choose_load *l) {
     for (uint32_t i = 0; i < p->n_workers; i++) {
-        uint32_t roles = p->worker[i].spare ? 0 : p->worker[i].roles;
+        uint32_t roles = sl_plan_first_roles(p, i);
         l->attention_workers += roles & SL_ROLE_ATTENTION ? 1 : 0;
         l->expert_workers += roles & SL_ROLE_EXPERT ? 1 : 0;
     }

@@ -7,7 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-#define FRONT_BINS   64u
 #define BUSY_AT_MOST 0.9      /* of capacity, where requests arrive at a given rate */
 #define TRIAL_WORK   3000000u /* of all trials together: well below a second */
 #define ONE_TRIAL    2300000u
@@ -18,7 +17,6 @@ typedef struct search {
     const sl_search_problem *p;
     sl_search_result *out;
     uint32_t top;
-    sl_candidate bin[FRONT_BINS]; /* best per cost among those about as fast for one user */
 } search;
 
 static double value_of(const sl_search_problem *p, const sl_candidate *c) {
@@ -58,10 +56,12 @@ static void keep_top(search *f, const sl_candidate *c) {
     *n = last + 1;
 }
 
-/* A bin is a factor of 1.15 in tokens a second of one user, from 1 up. */
+/* While searching, a curve holds bins: the best of those about as fast for one user. A bin is a
+ * factor of 1.15 in tokens a second of one user, from 1 up; without devices it is empty. */
 static void keep_front(search *f, const sl_candidate *c) {
     double at = log(1e6 / c->tpot_us) / log(1.15);
-    sl_candidate *b = &f->bin[at < 0 ? 0 : SL_MIN((uint32_t)at, FRONT_BINS - 1)];
+    uint32_t bin = at < 0 ? 0 : SL_MIN((uint32_t)at, SL_SEARCH_MAX_FRONT - 1);
+    sl_candidate *b = &f->out->curve[c->layout.kind][bin];
     if (b->devices == 0 || better(c, b)) *b = *c;
 }
 
@@ -173,8 +173,7 @@ static void fewest_rows(search *f, sl_candidate *c) {
 }
 
 /* The largest batch of a layout that keeps everything. */
-static void try_layout(search *f, const sl_layout *l) {
-    if (f->p->runnable && sl_layout_not_run(l)) return;
+static void try_batches(search *f, const sl_layout *l) {
     sl_candidate c = {.layout = *l, .copies = copies_of(f, l)};
     sl_binding why, binding;
     if (c.copies == 0) return;
@@ -203,6 +202,20 @@ static void try_layout(search *f, const sl_layout *l) {
     c.binding = binding;
     if (f->p->workload->slo_tpot_us <= 0 && binding != SL_BINDING_CLIENTS) fewest_rows(f, &c);
     if (serve_rate(f, &c)) note(f, &c, true);
+}
+
+static bool is_wanted(const search *f, sl_layout_kind k) {
+    return f->p->kinds == 0 || (f->p->kinds >> k & 1u);
+}
+
+/* Ping-pong leads to FinDEP, also where nobody asks for it: then what it lacks says nothing. */
+static void try_layout(search *f, const sl_layout *l) {
+    sl_search_lack lack = f->state.lack;
+    bool wanted = is_wanted(f, l->kind);
+    if (f->p->runnable && sl_layout_not_run(l)) return;
+    if (!wanted && !(l->kind == SL_LAYOUT_PINGPONG && is_wanted(f, SL_LAYOUT_FINDEP))) return;
+    try_batches(f, l);
+    if (!wanted) f->state.lack = lack;
 }
 
 /* 1, 2, 3, 4, 6, 8, 12, 16, ...: the next size to try. */
@@ -407,14 +420,37 @@ static void try_bounds(search *f, uint32_t top) {
     }
 }
 
-/* From the bins, fastest first, those that gain a fiftieth or more over every faster one. */
-static void make_front(search *f) {
+/* From bins, fastest first, those that gain a fiftieth or more over every faster one. Returns how
+ * many; `out` is not `bin`. */
+static uint32_t make_front(const sl_candidate *bin, sl_candidate *out) {
     double best = -1;
-    for (uint32_t i = FRONT_BINS; i-- > 0;) {
-        const sl_candidate *c = &f->bin[i];
-        if (c->devices == 0 || c->per_cost <= 1.02 * best) continue;
-        best = c->per_cost;
-        f->out->front[f->out->n_front++] = *c;
+    uint32_t n = 0;
+    for (uint32_t i = SL_SEARCH_MAX_FRONT; i-- > 0;) {
+        if (bin[i].devices == 0 || bin[i].per_cost <= 1.02 * best) continue;
+        best = bin[i].per_cost;
+        out[n++] = bin[i];
+    }
+    return n;
+}
+
+/* Bins of every kind become curves, the best of them the front. */
+static void make_fronts(sl_search_result *r) {
+    sl_candidate bin[SL_SEARCH_MAX_FRONT], best[SL_SEARCH_MAX_FRONT] = {0};
+    for (int k = 0; k < SL_LAYOUT_COUNT; k++) {
+        memcpy(bin, r->curve[k], sizeof bin);
+        for (uint32_t i = 0; i < SL_SEARCH_MAX_FRONT; i++)
+            if (bin[i].devices && (!best[i].devices || better(&bin[i], &best[i]))) best[i] = bin[i];
+        r->n_curve[k] = make_front(bin, r->curve[k]);
+    }
+    r->n_front = make_front(best, r->front);
+}
+
+/* What only led to another kind. */
+static void drop_unwanted(search *f) {
+    for (int k = 0; k < SL_LAYOUT_COUNT; k++) {
+        if (is_wanted(f, (sl_layout_kind)k)) continue;
+        f->out->n_top[k] = 0;
+        memset(f->out->curve[k], 0, sizeof f->out->curve[k]);
     }
 }
 
@@ -433,7 +469,8 @@ sl_status sl_search_run(const sl_search_problem *p, uint32_t top, sl_search_resu
     out->layouts = f.state.layouts;
     out->evaluations = f.state.evaluations;
     for (int k = 0; k < SL_LAYOUT_COUNT; k++) out->n_top[k] = SL_MIN(out->n_top[k], top);
-    make_front(&f);
+    drop_unwanted(&f);
+    make_fronts(out);
     if (!sl_search_winner(out)) st = sl_search_infeasible(p, &f.state.lack, err);
     sl_search_release(&f.state);
     return st;

@@ -144,6 +144,7 @@ typedef struct sl_search_problem {
     bool decode_only;
     bool runnable;     /* only what the engine runs: whole devices, at most SL_MAX_WORKERS */
     bool as_published; /* published forms where they differ: balance, Eq. 5, no imbalance */
+    uint32_t kinds;    /* bit k: sl_layout_kind k is considered; 0: all are */
     /* Prices the best of aep (sl_sim_try of sim/trial.h); NULL: they stay optimistic bounds. */
     sl_search_try try_aep;
     sl_progress_fn progress; /* NULL, or told about groups of the cluster and trials */
@@ -158,6 +159,9 @@ typedef struct sl_search_result {
     uint32_t n_top[SL_LAYOUT_COUNT];
     sl_candidate front[SL_SEARCH_MAX_FRONT]; /* fastest for one user first */
     uint32_t n_front;
+    /* The front of each kind by itself. */
+    sl_candidate curve[SL_LAYOUT_COUNT][SL_SEARCH_MAX_FRONT];
+    uint32_t n_curve[SL_LAYOUT_COUNT];
     uint64_t layouts, evaluations;
 } sl_search_result;
 
@@ -184,8 +188,11 @@ sl_status sl_search_infeasible(const sl_search_problem *p, const sl_search_lack 
 const sl_candidate *sl_search_winner(const sl_search_result *r);
 const sl_candidate *sl_search_runner_up(const sl_search_result *r);
 
-/* One sentence with numbers. */
 #define SL_SEARCH_TEXT 512
+/* What a deployment's experts, stations and batch come to, with numbers; beside what the experts of
+ * `other` get, or NULL. */
+void sl_search_about(const sl_candidate *c, const sl_candidate *other, char out[SL_SEARCH_TEXT]);
+/* Why the winner wins: one sentence with numbers. */
 void sl_search_why(const sl_search_problem *p, const sl_search_result *r, char out[SL_SEARCH_TEXT]);
 const char *sl_binding_name(sl_binding b);
 const char *sl_station_name(sl_station s);

@@ -48,5 +48,6 @@ sl_status sl_search_infeasible(const sl_search_problem *p, const sl_search_lack 
                        "%s does not fit: nearest change: %.1f GB more memory a device, or more "
                        "devices",
                        p->shape->name, l->bytes / 1e9 / (1 - p->reserve));
-    return sl_fail(err, SL_ERR_INFEASIBLE, "%s: the cluster has too few devices", p->shape->name);
+    return sl_fail(err, SL_ERR_INFEASIBLE, "%s: the cluster has too few devices%s", p->shape->name,
+                   p->kinds ? " for these schedules" : "");
 }

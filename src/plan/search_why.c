@@ -45,13 +45,24 @@ static size_t stop_text(const sl_candidate *w, char *out, size_t room) {
     return (size_t)snprintf(out, room, "; %s %u rows a lane", texts[w->binding], w->rows);
 }
 
-void sl_search_why(const sl_search_problem *p, const sl_search_result *r,
-                   char out[SL_SEARCH_TEXT]) {
-    static const char *const units[] = {"tok/s", "tok/s/$", "tok/s a device"};
+void sl_search_about(const sl_candidate *c, const sl_candidate *other, char out[SL_SEARCH_TEXT]) {
     static const char *const busy[SL_STATION_COUNT] = {"attention is busiest",
                                                        "experts are busiest", "the link is busiest",
                                                        "no station is busy all the time"};
+    size_t room = SL_SEARCH_TEXT, n = experts_text(c, other, out, room);
+    n += (size_t)snprintf(out + n, room - n, "; %s in a layer's %.0f us", busy[c->bottleneck],
+                          c->layer_us);
+    if (c->link_us > 0)
+        n += (size_t)snprintf(out + n, room - n, ", %.0f %% of transfers beside computing",
+                              100 * c->hidden);
+    stop_text(c, out + n, room - n);
+}
+
+void sl_search_why(const sl_search_problem *p, const sl_search_result *r,
+                   char out[SL_SEARCH_TEXT]) {
+    static const char *const units[] = {"tok/s", "tok/s/$", "tok/s a device"};
     const sl_candidate *w = sl_search_winner(r), *next = sl_search_runner_up(r);
+    char about[SL_SEARCH_TEXT];
     size_t n = 0, room = SL_SEARCH_TEXT;
     out[0] = '\0';
     if (!w) return;
@@ -63,12 +74,7 @@ void sl_search_why(const sl_search_problem *p, const sl_search_result *r,
         n += (size_t)snprintf(out + n, room - n, " with %.2f times the %s of %s",
                               w->per_cost / next->per_cost, units[p->objective],
                               sl_layout_name(next->layout.kind));
+    sl_search_about(w, next, about);
     n += (size_t)snprintf(out + n, room - n, ": ");
-    n += experts_text(w, next, out + n, room - n);
-    n += (size_t)snprintf(out + n, room - n, "; %s in a layer's %.0f us", busy[w->bottleneck],
-                          w->layer_us);
-    if (w->link_us > 0)
-        n += (size_t)snprintf(out + n, room - n, ", %.0f %% of transfers beside computing",
-                              100 * w->hidden);
-    stop_text(w, out + n, room - n);
+    snprintf(out + n, room - n, "%.*s", (int)(room - n - 1), about);
 }

@@ -4,7 +4,6 @@
 #include "base/mem.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #define JUDGED_BY 4u /* windows after a change */
@@ -41,11 +40,13 @@ void sl_adapt_free(sl_adapt *a) {
     *a = (sl_adapt){0};
 }
 
-void sl_adapt_add(sl_adapt *a, uint32_t block, uint32_t expert, uint64_t rows, uint64_t calls) {
+void sl_adapt_add(sl_adapt *a, uint32_t block, uint32_t expert, sl_adapt_said said) {
     size_t i = (size_t)block * a->balance.shape.n_experts + expert;
-    a->open.rows[i] += (double)rows;
-    a->open.calls[i] += (double)calls;
-    a->open_rows += (double)rows;
+    /* Rows that were dropped, as a change broke their steps, come again. */
+    double came = fmax(0, (double)said.rows + (double)said.queued);
+    a->open.rows[i] += came;
+    a->open.calls[i] += (double)said.calls;
+    a->open_rows += came;
 }
 
 static void reopen(sl_adapt *a, uint64_t now_us) {
@@ -119,30 +120,12 @@ static void rest(sl_adapt *a, uint64_t now_us) {
     a->rests_until_us = now_us + (a->o.rest_us << a->n_doublings);
 }
 
-/* Bytes that workers on this one's machine would get, and what is free there. */
-static uint64_t wanted(const sl_adapt *a, const sl_adapt_view *v, uint32_t worker, uint64_t *left) {
-    uint64_t n = 0;
-    *left = UINT64_MAX;
-    for (uint32_t i = 0; i < v->n_hosts; i++) {
-        uint32_t w = v->host[i];
-        if (v->machine[w] != v->machine[worker]) continue;
-        n += a->added[w];
-        *left = SL_MIN(*left, v->free[w]);
-    }
-    return n * a->o.expert_bytes;
-}
-
 static bool fits(sl_adapt *a, const sl_adapt_view *v) {
-    for (uint32_t i = 0; i < v->n_hosts; i++) {
-        uint64_t left, want = wanted(a, v, v->host[i], &left);
-        if (want <= left) continue;
-        snprintf(a->why, sizeof a->why,
-                 "experts that move need %.1f MB beside those that are there, worker %u's machine "
-                 "has %.1f MB left",
-                 1e-6 * (double)want, v->host[i], 1e-6 * (double)left);
-        return false;
-    }
-    return true;
+    const sl_room_need need = {.added = a->added, .expert_bytes = a->o.expert_bytes};
+    sl_room_lack lack;
+    bool has = sl_room_has(&v->room, &need, &lack);
+    if (!has) sl_room_say(&lack, a->why, sizeof a->why);
+    return has;
 }
 
 /* Microseconds that the change costs: its pause, and the worker with the most to map. */

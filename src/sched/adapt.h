@@ -1,6 +1,16 @@
 /* When experts move while a deployment serves: their load is counted in windows, and another
  * placement (plan/rebalance.h) is taken when it pays for itself.
  *
+ * What an expert x of block b got in a window are the rows that came for it: those that its hosts
+ * computed, and by how much their queues grew (schedule aep, AMoE 3.2; without queues nothing
+ * does):
+ *
+ *   rows(b, x) = sum over hosts w of max(0, computed(w, b, x) + queue'(w, b, x) - queue(w, b, x))
+ *
+ * A worker that has no time left computes the same in every window, however much more comes. What
+ * waits there is what shows it, and it counts when it comes: not again when it is computed, nor in
+ * each window in which it waits. (AMoE's cluster manager, 3.1, moves no experts; this is ours.)
+ *
  * At the end of a window, when another one came before it:
  *
  *   1. The load of earlier windows (those further back count less) is uneven by the placement that
@@ -9,7 +19,7 @@
  *   3. It has to be better on these AND on the last window, which it has not seen: what was chance,
  *      or went as it came, is not followed.
  *   4. What it saves in `horizon_us` has to be more than the pause and the mapping of weights cost.
- *   5. What it adds has to fit into the memory of each machine beside what is there.
+ *   5. What it adds has to fit into the memory of each machine (sched/room.h).
  *
  * After a change the next one is at least rest_us away. One that did not keep in the windows after
  * it half of what was promised doubles that time, up to 2^max_doublings; one that did halves it.
@@ -22,6 +32,7 @@
 #define SL_SCHED_ADAPT_H
 
 #include "plan/rebalance.h"
+#include "sched/room.h"
 
 typedef struct sl_adapt_opts {
     uint64_t window_us;
@@ -34,7 +45,8 @@ typedef struct sl_adapt_opts {
     uint64_t horizon_us;    /* within which a change has to pay */
     double pause_us;        /* of all streams by a change, at first; then as the last one took */
     double touch_us;        /* a MiB of weights that are mapped, at the worker that gets them */
-    uint64_t expert_bytes;  /* of one expert of one block; 0: devices without weights */
+    uint64_t expert_bytes;  /* of one expert of one block; 0: devices without weights. The engine
+                               has its own */
 } sl_adapt_opts;
 
 #define SL_ADAPT_OPTS                                                                              \
@@ -60,8 +72,7 @@ typedef struct sl_adapt_view {
     const sl_placement *now; /* by which everybody works */
     const uint32_t *host;    /* [n_hosts] the expert workers, ascending */
     uint32_t n_hosts;
-    const uint64_t *free;    /* [n_workers] bytes that its machine has left; UINT64_MAX: unknown */
-    const uint64_t *machine; /* [n_workers] those on one machine share what is free */
+    sl_room room;
 } sl_adapt_view;
 
 /* Of the last thought that came to a word, for reading: steps' waiting for experts over the bound,
@@ -103,9 +114,12 @@ sl_status sl_adapt_create(const sl_rebalance_shape *s, const sl_adapt_opts *o, u
                           sl_adapt *out, sl_err *err) SL_MUST_CHECK;
 void sl_adapt_free(sl_adapt *a); /* zeroed is fine */
 
-/* A worker computed so many rows for this expert of this block, in so many calls, since it said so
- * the last time. */
-void sl_adapt_add(sl_adapt *a, uint32_t block, uint32_t expert, uint64_t rows, uint64_t calls);
+/* What a worker says of an expert of a block. */
+typedef struct sl_adapt_said {
+    uint64_t rows, calls; /* computed since it spoke the last time */
+    int64_t queued;       /* rows that wait there, more than did then; 0 without queues */
+} sl_adapt_said;
+void sl_adapt_add(sl_adapt *a, uint32_t block, uint32_t expert, sl_adapt_said said);
 /* Whether next has something to do: a window is full, or a placement is being made. */
 bool sl_adapt_is_due(const sl_adapt *a, uint64_t now_us);
 /* Once a turn, while the deployment is whole and no change is under way. Milliseconds at most. */

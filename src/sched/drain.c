@@ -109,8 +109,13 @@ static const char *role_name(uint32_t roles) {
     return roles == SL_ROLE_ATTENTION ? "attention" : roles == SL_ROLE_EXPERT ? "expert" : "such";
 }
 
-/* Of a place that nobody leaves yet. */
-static sl_status may_leave(const sl_drain *d, uint32_t id, bool again, sl_err *err) {
+sl_status sl_drain_may_leave(const sl_drain *d, uint32_t id, bool again, bool *hands, sl_err *err) {
+    *hands = false;
+    if (id >= d->recover->roster->n) return unknown(d, id, err);
+    sl_drain_state state = d->place[id].state;
+    if (state == SL_DRAIN_DRAINED)
+        return sl_fail(err, SL_ERR_ARG, "worker %u is drained already", id);
+    if (state != SL_DRAIN_WANTED) return sl_fail(err, SL_ERR_AGAIN, "worker %u leaves already", id);
     if (!d->recover->place[id].planned && (again || !is_away(d, id)))
         return sl_fail(err, SL_ERR_AGAIN, "worker %u is not there yet", id);
     if (!d->recover->begun || d->recover->service != SL_RECOVER_SERVES)
@@ -118,19 +123,16 @@ static sl_status may_leave(const sl_drain *d, uint32_t id, bool again, sl_err *e
     if (!again && !suffice_without(d, id))
         return sl_fail(err, SL_ERR_INFEASIBLE, "worker %u is the last %s worker that serves", id,
                        role_name(roles_of(d, id)));
+    *hands = !is_away(d, id) && suffice_without(d, id);
     return SL_OK;
 }
 
 sl_status sl_drain_leave(sl_drain *d, uint32_t id, bool again, uint64_t grace_us, uint64_t now_us,
                          sl_err *err) {
-    if (id >= d->recover->roster->n) return unknown(d, id, err);
-    sl_drain_place *p = &d->place[id];
-    if (p->state == SL_DRAIN_DRAINED)
-        return sl_fail(err, SL_ERR_ARG, "worker %u is drained already", id);
-    if (p->state != SL_DRAIN_WANTED)
-        return sl_fail(err, SL_ERR_AGAIN, "worker %u leaves already", id);
-    sl_status st = may_leave(d, id, again, err);
+    bool hands;
+    sl_status st = sl_drain_may_leave(d, id, again, &hands, err);
     if (st != SL_OK) return st;
+    sl_drain_place *p = &d->place[id];
     ask(d, id);
     p->again = again;
     p->alone = !suffice_without(d, id);

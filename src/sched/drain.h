@@ -87,11 +87,14 @@ void sl_drain_free(sl_drain *d); /* zeroed is fine */
 /* Before anybody comes: nobody is wanted at this place, until sl_drain_return. */
 void sl_drain_spare(sl_drain *d, uint32_t id);
 
-/* Worker `id` is to leave; its requests have grace_us to end there. again: it is to restart. None
- * starts there from now on. One that is lost is not awaited any more. SL_ERR_NOTFOUND: there is no
- * such worker. SL_ERR_ARG: it is drained already. SL_ERR_INFEASIBLE: it is the last one that does
- * what it does. SL_ERR_AGAIN: lost workers are being made good, or it leaves or comes already.
- * Nothing has changed then. */
+/* Whether worker `id` may leave, or restart (`again`). *hands: others take over what it does, so
+ * somebody may have to ask whether they can. SL_ERR_NOTFOUND: there is no such worker. SL_ERR_ARG:
+ * it is drained already. SL_ERR_INFEASIBLE: it is the last one that does what it does.
+ * SL_ERR_AGAIN: lost workers are being made good, or it leaves or comes already. */
+sl_status sl_drain_may_leave(const sl_drain *d, uint32_t id, bool again, bool *hands,
+                             sl_err *err) SL_MUST_CHECK;
+/* It is to leave; its requests have grace_us to end there. None starts there from now on. One that
+ * is lost is not awaited any more. Errors as of sl_drain_may_leave; nothing has changed then. */
 sl_status sl_drain_leave(sl_drain *d, uint32_t id, bool again, uint64_t grace_us, uint64_t now_us,
                          sl_err *err) SL_MUST_CHECK;
 /* Worker `id` is wanted: somebody comes to a place that is drained, who leaves stays where that can

@@ -2,13 +2,11 @@
 #include "sched/hedge.h"
 
 #include "base/mem.h"
+#include "sched/busy.h"
 
-/* What is usual follows answers slowly, up more slowly than down, and no single one may change it
- * by much: a worker that has become slow is to be noticed before that is usual. */
-#define RISES    (1.0 / 96)
-#define FALLS    (1.0 / 32)
-#define LEAST_US 250.0 /* what is usual, at least: threads are not on time to less */
-#define PASS_US  100u  /* between two looks at all debts, and as much more as those are thousands */
+#define LEAST_US 250.0  /* what is usual, at least: threads are not on time to less */
+#define LEARN_US 1000.0 /* so much longer than usual counts in any case */
+#define PASS_US  100u /* between two looks at all debts, and as much more as those are thousands */
 
 sl_status sl_hedge_create(uint32_t n_lanes, uint32_t n_workers, const sl_hedge_opts *o,
                           sl_hedge *out, sl_err *err) {
@@ -49,20 +47,36 @@ static void wait_anew(const sl_hedge *h, sl_hedge_debt *d) {
     d->doubt_us = h->o.doubt_us;
 }
 
+/* Nobody owed the lane anything: who has answered how much counts anew. */
+static void begin_burst(sl_hedge *h, uint32_t lane) {
+    for (uint32_t w = 0; w < h->n_workers; w++)
+        if (debt_of(h, lane, w)->owed) return;
+    for (uint32_t w = 0; w < h->n_workers; w++) debt_of(h, lane, w)->got = 0;
+}
+
 void sl_hedge_sent(sl_hedge *h, uint32_t lane, uint32_t worker, uint64_t n, uint64_t rows) {
     sl_hedge_debt *d = debt_of(h, lane, worker);
     if (d->owed == 0) {
+        begin_burst(h, lane);
         wait_anew(h, d);
-        d->got = d->rows = 0;
+        d->rows = 0;
         h->n_owing++;
     }
     d->owed += n;
-    d->rows += rows;
+    d->rows += (double)rows;
 }
 
-static void learn(double *usual, double us) {
-    double by = SL_MIN(us, 2 * *usual + 1000) - *usual;
-    *usual += by * (by > 0 ? RISES : FALLS);
+/* n answers have come, for `rows` of what was sent. While it had much to do for others that says
+ * nothing. */
+static void learn(const sl_hedge *h, sl_hedge_worker *w, const sl_hedge_debt *d, double rows) {
+    if (h->now_us < w->busy_us) return;
+    sl_busy_learn(&w->usual_us, d->evident ? (double)d->waited_us : 0, LEARN_US);
+    if (rows <= 0) return;
+    double us = (double)(d->first_us + d->waited_us) / rows;
+    if (w->row_us > 0)
+        sl_busy_learn(&w->row_us, us, 0);
+    else
+        w->row_us = us;
 }
 
 static void make_evident(sl_hedge_debt *d) {
@@ -76,8 +90,9 @@ void sl_hedge_answered(sl_hedge *h, uint32_t lane, uint32_t worker, uint64_t n) 
     sl_hedge_debt *d = debt_of(h, lane, worker);
     n = SL_MIN(n, d->owed);
     if (n == 0) return; /* it was forgiven */
-    learn(&h->worker[worker].usual_us, d->evident ? (double)d->waited_us : 0);
-    learn(&h->row_us, (double)(d->first_us + d->waited_us) / (double)(d->rows + n));
+    double rows = d->rows * (double)n / (double)d->owed;
+    learn(h, &h->worker[worker], d, rows);
+    d->rows -= rows;
     d->owed -= n;
     d->got += n;
     wait_anew(h, d);
@@ -86,8 +101,14 @@ void sl_hedge_answered(sl_hedge *h, uint32_t lane, uint32_t worker, uint64_t n) 
         sl_hedge_debt *other = debt_of(h, lane, w);
         if (w == worker) continue;
         make_evident(other);
-        if (other->got > d->got) make_evident(d); /* it is behind that one still */
+        if (other->owed == 0 && other->got > 0) make_evident(d); /* that one has done its part */
     }
+}
+
+void sl_hedge_busy(sl_hedge *h, uint32_t worker, uint64_t us, uint64_t now_us) {
+    uint64_t *until_us = &h->worker[worker].busy_us;
+    us = SL_MIN(us, SL_BUSY_MOST_US);
+    *until_us = SL_MAX(*until_us, now_us + (uint64_t)(h->o.times * (double)us));
 }
 
 void sl_hedge_forgive(sl_hedge *h, uint32_t worker) {
@@ -103,22 +124,29 @@ void sl_hedge_forgive(sl_hedge *h, uint32_t worker) {
 /* ---- time ---- */
 
 static bool is_overdue(const sl_hedge *h, uint32_t worker) {
-    double usual_us = SL_MAX(h->worker[worker].usual_us, LEAST_US);
+    const sl_hedge_worker *w = &h->worker[worker];
+    double usual_us = SL_MAX(w->usual_us, LEAST_US);
+    if (h->now_us < w->busy_us) return false;
     for (uint32_t l = 0; l < h->n_lanes; l++) {
         const sl_hedge_debt *d = debt_of(h, l, worker);
-        double rows_us = (double)(d->rows + d->owed) * h->row_us;
-        double us = SL_MAX(SL_MAX(usual_us, (double)d->first_us), rows_us);
+        double us = SL_MAX(SL_MAX(usual_us, (double)d->first_us), d->rows * w->row_us);
         if (d->owed && d->evident && (double)d->waited_us > h->o.times * us) return true;
     }
     return false;
 }
 
-bool sl_hedge_pass(sl_hedge *h, uint64_t now_us) {
+/* So much wasted time makes a worker slow. */
+static double floor_us(const sl_hedge *h) {
+    return (double)(h->o.floor_us + SL_HEDGE_LATE * h->late_us);
+}
+
+bool sl_hedge_pass(sl_hedge *h, uint64_t now_us, uint64_t late_us) {
     uint32_t n_debts = h->n_lanes * h->n_workers;
     uint64_t us = SL_MIN(now_us - h->now_us, h->o.blink_us);
     bool idle = h->n_owing == 0 && !h->wasted;
     if (!idle && us < PASS_US + n_debts / 10) return false;
     h->now_us = now_us;
+    h->late_us = late_us;
     if (idle) return false;
     h->wasted = false;
     for (uint32_t i = 0; h->n_owing > 0 && i < n_debts; i++)
@@ -127,7 +155,7 @@ bool sl_hedge_pass(sl_hedge *h, uint64_t now_us) {
         double *wasted = &h->worker[w].wasted_us;
         h->worker[w].overdue = h->n_owing > 0 && is_overdue(h, w);
         if (h->worker[w].overdue)
-            *wasted = SL_MIN(*wasted + (double)us, 2 * (double)h->o.floor_us);
+            *wasted = SL_MIN(*wasted + (double)us, 2 * floor_us(h));
         else if (*wasted > 0)
             *wasted = SL_MAX(*wasted - h->o.leak * (double)us, 0.0);
         h->wasted = h->wasted || *wasted > 0;
@@ -135,13 +163,14 @@ bool sl_hedge_pass(sl_hedge *h, uint64_t now_us) {
     return true;
 }
 
-/* Nobody has answered since it was sent, for as long as makes one wonder. */
+/* It has not answered for as long as makes one wonder, whoever else has. */
 static bool is_doubted(const sl_hedge *h, uint32_t worker) {
     bool any = false;
     for (uint32_t l = 0; l < h->n_lanes; l++) {
         sl_hedge_debt *d = debt_of(h, l, worker);
-        if (!d->owed || d->evident || d->waited_us < d->doubt_us) continue;
-        d->doubt_us = 2 * d->waited_us;
+        uint64_t waited_us = d->first_us + d->waited_us;
+        if (!d->owed || waited_us < d->doubt_us) continue;
+        d->doubt_us = 2 * waited_us;
         any = true;
     }
     return any;
@@ -150,7 +179,7 @@ static bool is_doubted(const sl_hedge *h, uint32_t worker) {
 sl_hedge_word sl_hedge_next(sl_hedge *h, uint32_t *worker) {
     for (*worker = 0; *worker < h->n_workers; ++*worker) {
         sl_hedge_worker *w = &h->worker[*worker];
-        bool slow = w->overdue && w->wasted_us >= (double)h->o.floor_us;
+        bool slow = w->overdue && w->wasted_us >= floor_us(h);
         if (slow && h->now_us >= w->quiet_us) {
             w->quiet_us = h->now_us + h->o.pause_us;
             return SL_HEDGE_SLOW;

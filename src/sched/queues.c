@@ -122,6 +122,11 @@ uint64_t sl_queues_rows(const sl_queues *q) {
     return q->rows;
 }
 
+uint32_t sl_queues_waits(const sl_queues *q, uint32_t layer, uint32_t expert) {
+    uint32_t at = q->hosted_at[expert];
+    return at == NONE ? 0 : q->state[(size_t)layer * q->hosted + at].rows;
+}
+
 uint64_t sl_queues_seen(const sl_queues *q) {
     return q->seen;
 }

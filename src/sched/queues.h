@@ -63,6 +63,8 @@ void sl_queues_watch(sl_queues *q, const sl_watch *watch);
 uint32_t sl_queues_places(const sl_queues *q);
 uint32_t sl_queues_room(const sl_queues *q);
 uint64_t sl_queues_rows(const sl_queues *q); /* that wait */
+/* Of them, for this expert of this layer; 0 if it is not hosted here. */
+uint32_t sl_queues_waits(const sl_queues *q, uint32_t layer, uint32_t expert);
 uint64_t sl_queues_seen(const sl_queues *q); /* the highest wave that arrived */
 
 /* The place of the entry, until its batch is done or its source is dropped. There must be room. */

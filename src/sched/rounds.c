@@ -46,6 +46,7 @@ struct sl_rounds {
     uint32_t n_members;
     uint8_t *dead;  /* [n_members] */
     sl_idset peers; /* the sequencer's: other expert workers */
+    sl_idset lost;  /* expert workers that count as lost */
     uint32_t sequencer;
     bool leaderless;  /* it is gone */
     lane_state *lane; /* [n_lanes] */
@@ -141,6 +142,21 @@ bool sl_rounds_is_dead(const sl_rounds *r, uint32_t worker) {
 
 bool sl_rounds_may_announce(const sl_rounds *r, uint32_t src) {
     return sl_rounds_is_sequencer(r) ? sl_idset_has(&r->peers, src) : src == r->sequencer;
+}
+
+bool sl_rounds_heeds(const sl_rounds *r, uint32_t src) {
+    return !sl_idset_has(&r->lost, src);
+}
+
+bool sl_rounds_waits(const sl_rounds *r, uint32_t member) {
+    uint32_t at;
+    if (!find_member(r, member, &at)) return false;
+    for (uint32_t lane = 0; lane < r->shape.n_lanes; lane++) {
+        const place *p = &r->place[first_place(r, lane, at)];
+        for (uint32_t c = 0; r->lane[lane].n_here > 0 && c < r->shape.chunks; c++)
+            if (p[c].state == WAITS) return true;
+    }
+    return false;
 }
 
 static void tell_dead(sl_rounds *r, uint32_t to, uint32_t member) {
@@ -390,6 +406,13 @@ sl_status sl_rounds_on_set(sl_rounds *r, uint32_t lane, uint64_t round, const sl
     return pop_ready(r, lane, err);
 }
 
+sl_status sl_rounds_on_expert_lost(sl_rounds *r, uint32_t worker, sl_err *err) {
+    sl_status st = SL_OK;
+    if (worker == r->shape.self || !sl_idset_has(r->shape.experts, worker)) return SL_OK;
+    if (!sl_idset_has(&r->lost, worker)) st = sl_idset_add(&r->lost, worker, err);
+    return st == SL_OK && worker == r->sequencer ? sl_rounds_on_leaderless(r, err) : st;
+}
+
 /* Chunk by chunk, as later ones may refer to the rows of earlier ones. */
 sl_status sl_rounds_on_leaderless(sl_rounds *r, sl_err *err) {
     sl_status st = SL_OK;
@@ -539,6 +562,7 @@ static sl_status create(sl_rounds *r, sl_err *err) {
     if (!r->arrays)
         return sl_fail(err, SL_ERR_NOMEM, "no memory for %zu messages of rounds", places);
     sl_status st = create_peers(r, err);
+    if (st == SL_OK) st = sl_idset_reserve(&r->lost, r->shape.experts->n, err);
     for (uint32_t i = 0; st == SL_OK && i < r->shape.n_lanes; i++)
         st = create_lane(r, &r->lane[i], err);
     return st;
@@ -569,6 +593,7 @@ void sl_rounds_reset(sl_rounds *r, uint64_t epoch) {
     }
     r->shape.epoch = epoch;
     r->leaderless = false;
+    sl_idset_clear(&r->lost);
     r->head = r->n = 0;
     r->rows = 0;
 }
@@ -583,6 +608,7 @@ void sl_rounds_free(sl_rounds *r) {
         sl_free(l->next);
     }
     sl_idset_free(&r->peers);
+    sl_idset_free(&r->lost);
     sl_idset_free(&r->run_next);
     sl_free(r->arrays);
     sl_free(r);

@@ -88,6 +88,11 @@ bool sl_rounds_is_sequencer(const sl_rounds *r);
 bool sl_rounds_is_dead(const sl_rounds *r, uint32_t worker);
 /* Whether worker `src` may say who is dead: the sequencer to others, other expert workers to it. */
 bool sl_rounds_may_announce(const sl_rounds *r, uint32_t src);
+/* Whether what it announces counts: not of one that counts as lost by this plan, and lives. What it
+ * has lost is its own. */
+bool sl_rounds_heeds(const sl_rounds *r, uint32_t src);
+/* Whether the member has a message here that waits for other members of its round. */
+bool sl_rounds_waits(const sl_rounds *r, uint32_t member);
 /* Rows of chunks that are ready and have not begun. */
 uint64_t sl_rounds_rows(const sl_rounds *r);
 /* What the worker waits for when nothing is ready: the first lane that waits for some members of a
@@ -118,6 +123,9 @@ sl_status sl_rounds_on_join(sl_rounds *r, uint32_t member, uint32_t lane,
 sl_status sl_rounds_on_dead(sl_rounds *r, uint32_t member, sl_err *err) SL_MUST_CHECK;
 /* The connection to the member is gone: the sequencer decides that it is dead, others tell it. */
 sl_status sl_rounds_on_lost(sl_rounds *r, uint32_t member, sl_err *err) SL_MUST_CHECK;
+/* Another expert worker counts as lost until the next reset: nothing that it says counts. Of the
+ * sequencer: sl_rounds_on_leaderless. */
+sl_status sl_rounds_on_expert_lost(sl_rounds *r, uint32_t worker, sl_err *err) SL_MUST_CHECK;
 /* The sequencer is gone, elsewhere. Nobody knows any more who is in which round, so nobody is
  * waited for: each message, also those that wait here already, runs by itself from now on, until
  * the next reset. */

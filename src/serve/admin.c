@@ -106,9 +106,10 @@ static void refuse(sl_api_error *e, sl_status st, const char *why) {
         *e = (sl_api_error){
             .http = MHD_HTTP_NOT_FOUND, .type = "invalid_request_error", .code = "unknown_worker"};
     } else if (st == SL_ERR_ARG || st == SL_ERR_INFEASIBLE || st == SL_ERR_AGAIN ||
-               st == SL_ERR_UNSUPPORTED) {
+               st == SL_ERR_LIMIT || st == SL_ERR_UNSUPPORTED) {
         const char *code = st == SL_ERR_ARG           ? "done_already"
                            : st == SL_ERR_AGAIN       ? "not_now"
+                           : st == SL_ERR_LIMIT       ? "no_memory"
                            : st == SL_ERR_UNSUPPORTED ? "not_local"
                                                       : "last_worker";
         *e = (sl_api_error){.http = MHD_HTTP_CONFLICT,

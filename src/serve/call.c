@@ -86,6 +86,8 @@ void sl_call_unref(sl_call *call) {
     if (atomic_fetch_sub_explicit(&call->refs, 1, memory_order_acq_rel) != 1) return;
     sl_server *s = call->server;
     sl_choices_free(call);
+    sl_tool_set_free(call->tools);
+    sl_ids_free(&call->forced);
     sl_api_params_free(&call->params);
     for (size_t i = 0; i < call->n_prompts; i++) sl_ids_free(&call->prompt[i]);
     sl_free(call->prompt);

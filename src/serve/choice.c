@@ -4,7 +4,29 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
 #define WHOLE_TOKENS 256u /* taken together for an answer that is not streamed */
+#define ID_LETTERS   24u  /* of a call's id behind "call_" */
+#define ID_SHORT     9u   /* templates of Mistral take exactly so many, and nothing else */
+
+static void on_answer(void *ctx, const sl_answer_event *ev);
+static void clear_calls(sl_choice *c);
+
+/* What a chat's tokens say is told apart unless they are to be shown as they are. */
+static sl_status begin_answer(sl_choice *c, sl_err *err) {
+    const sl_call *call = c->call;
+    const sl_api_params *p = &call->params;
+    if (p->kind != SL_API_CHAT || p->show_special) return SL_OK;
+    const sl_answer_options o = {.style = call->server->style,
+                                 .tools = call->tools,
+                                 .opened = call->opened,
+                                 .one_call = p->one_call,
+                                 .event = on_answer,
+                                 .ctx = c};
+    return sl_answer_create(call->server->o.tokenizer, &o, &c->answer, err);
+}
 
 sl_status sl_choices_create(sl_call *call, sl_err *err) {
     const sl_api_params *p = &call->params;
@@ -18,12 +40,11 @@ sl_status sl_choices_create(sl_call *call, sl_err *err) {
         c->prompt = &call->prompt[i / p->n];
         c->text = sl_jbuf_init();
         c->reasoning = sl_jbuf_init();
-        if (p->kind == SL_API_CHAT && !p->show_special)
-            c->channels = sl_channels_begin(call->server->o.tokenizer);
         c->logprobs = sl_logprob_text_init(p->kind);
         if (p->echo && p->logprobs && c->prompt->len)
             c->n_prompt_left = (uint32_t)c->prompt->len - 1;
         sl_status st = sl_stop_create(p->stop, p->n_stop, &c->stop, err);
+        if (st == SL_OK) st = begin_answer(c, err);
         if (st != SL_OK) return st;
         sl_stop_include(c->stop, p->include_stop);
         /* A completion goes on where its prompt ended: a first space belongs to it. */
@@ -36,6 +57,9 @@ void sl_choices_free(sl_call *call) {
     for (size_t i = 0; i < call->n_choices; i++) {
         sl_choice *c = &call->choice[i];
         sl_stop_free(c->stop);
+        sl_answer_free(c->answer);
+        clear_calls(c);
+        sl_free(c->calls);
         sl_ids_free(&c->taken);
         sl_ids_free(&c->shown);
         sl_ids_free(&c->queue);
@@ -131,17 +155,102 @@ static bool ends_text(const sl_call *call, uint32_t id) {
 }
 
 /* Stop strings are looked for in the answer alone. */
-static void add_text(sl_choice *c, sl_channel_kind kind, const char *text, size_t n) {
-    if (kind == SL_CHANNEL_HEADER) return;
-    if (kind == SL_CHANNEL_REASONING) {
-        sl_jbuf_put(&c->reasoning, text, n);
-        return;
-    }
+static void add_text(sl_choice *c, const char *text, size_t n) {
     c->offset += sl_utf8_count(text, n);
     if (c->n_tokens < c->call->params.min_tokens) /* too early to end */
         sl_jbuf_put(&c->text, text, n);
     else if (sl_stop_feed(c->stop, text, n, &c->text))
         c->finish = "stop";
+}
+
+/* ---- calls of tools ---- */
+
+/* An id of a call: the same for who asks again, so it is made of the answer's own. */
+static void make_id(const sl_choice *c, uint32_t index, char *out, size_t cap) {
+    static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    bool short_one = c->call->server->style.tools == SL_TOOLS_MISTRAL;
+    uint64_t x = 0xcbf29ce484222325u; /* FNV-1a */
+    char seed[96];
+    int n =
+        snprintf(seed, sizeof seed, "%s/%" PRIu32 "/%" PRIu32, c->call->head.id, c->index, index);
+    for (int i = 0; i < n; i++) x = (x ^ (uint8_t)seed[i]) * 0x100000001b3u;
+    size_t at = short_one ? 0 : (size_t)snprintf(out, cap, "call_");
+    for (uint32_t i = 0; i < (short_one ? ID_SHORT : ID_LETTERS); i++) {
+        uint64_t z = x += 0x9e3779b97f4a7c15u; /* SplitMix64 */
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+        out[at++] = letters[(z ^ z >> 31) % (sizeof letters - 1)];
+    }
+    out[at] = 0;
+}
+
+/* One more to show; NULL: no memory. */
+static sl_reply_call *add_call(sl_choice *c, bool begins) {
+    if (c->n_calls == c->calls_cap) {
+        size_t cap = SL_MAX(2 * c->calls_cap, (size_t)4);
+        sl_reply_call *grown = sl_grow(c->calls, c->calls_cap, cap, sizeof *grown);
+        if (!grown) {
+            c->told = SL_ERR_NOMEM;
+            return NULL;
+        }
+        c->calls = grown;
+        c->calls_cap = cap;
+    }
+    sl_reply_call *call = &c->calls[c->n_calls++];
+    *call = (sl_reply_call){.index = sl_answer_calls(c->answer) - 1,
+                            .begins = begins,
+                            .name = sl_jbuf_init(),
+                            .arguments = sl_jbuf_init()};
+    return call;
+}
+
+static void clear_calls(sl_choice *c) {
+    for (size_t i = 0; i < c->n_calls; i++) {
+        sl_jbuf_free(&c->calls[i].name);
+        sl_jbuf_free(&c->calls[i].arguments);
+    }
+    c->n_calls = 0;
+}
+
+static void begin_call(sl_choice *c, const sl_answer_event *ev) {
+    sl_reply_call *call = add_call(c, true);
+    if (!call) return;
+    sl_jbuf_put(&call->name, (const char *)ev->text.data, ev->text.len);
+    if (ev->id.len > 0 && ev->id.len < sizeof call->id)
+        snprintf(call->id, sizeof call->id, "%.*s", (int)ev->id.len, (const char *)ev->id.data);
+    else
+        make_id(c, call->index, call->id, sizeof call->id);
+}
+
+static void add_arguments(sl_choice *c, sl_span text) {
+    uint32_t index = sl_answer_calls(c->answer) - 1;
+    sl_reply_call *call = c->n_calls ? &c->calls[c->n_calls - 1] : NULL;
+    if (!call || call->index != index) call = add_call(c, false);
+    if (!call) return;
+    sl_jbuf_put(&call->arguments, (const char *)text.data, text.len);
+    if (!call->arguments.ok) c->told = SL_ERR_NOMEM;
+}
+
+/* What the tokens say, piece by piece; nothing more once the answer has ended. */
+static void on_answer(void *ctx, const sl_answer_event *ev) {
+    sl_choice *c = ctx;
+    if (c->finish) return;
+    switch (ev->kind) {
+    case SL_ANSWER_TEXT:
+        add_text(c, (const char *)ev->text.data, ev->text.len);
+        return;
+    case SL_ANSWER_REASONING:
+        sl_jbuf_put(&c->reasoning, (const char *)ev->text.data, ev->text.len);
+        return;
+    case SL_ANSWER_CALL:
+        begin_call(c, ev);
+        return;
+    case SL_ANSWER_ARGUMENTS:
+        add_arguments(c, ev->text);
+        return;
+    case SL_ANSWER_CALL_END:
+        return;
+    }
 }
 
 /* A token that tokenizing a text put before it: it is no part of the echo. */
@@ -174,6 +283,11 @@ static void echo_begin(sl_choice *c) {
     for (size_t i = 0; i < n; i++) echo_token(c, i, NULL);
 }
 
+static void end_with_calls(sl_choice *c) {
+    sl_stop_flush(c->stop, &c->text);
+    c->finish = "tool_calls";
+}
+
 static sl_status take_token(sl_choice *c, uint32_t id, const sl_logprob *p) {
     char piece[SL_DETOK_MAX_OUT];
     sl_err err = {0};
@@ -188,9 +302,13 @@ static sl_status take_token(sl_choice *c, uint32_t id, const sl_logprob *p) {
     if (call->params.return_token_ids && sl_ids_push(&c->shown, id, &err) != SL_OK) return err.code;
     if (p) sl_logprob_text_add(&c->logprobs, tok, id, p, call->params.n_top, c->offset);
     if (id >= sl_tokenizer_vocab_size(tok) || ends_text(call, id)) return SL_OK;
-    sl_channel_kind kind = sl_channels_push(&c->channels, tok, id);
+    if (c->answer) {
+        sl_status st = sl_answer_push(c->answer, id);
+        if (st == SL_OK && !c->finish && sl_answer_is_done(c->answer)) end_with_calls(c);
+        return st;
+    }
     size_t n = sl_detok_push(&c->detok, tok, id, !call->params.show_special, piece);
-    add_text(c, kind, piece, n);
+    add_text(c, piece, n);
     return SL_OK;
 }
 
@@ -212,6 +330,9 @@ sl_status sl_choice_decode(sl_choice *c) {
     char piece[SL_DETOK_MAX_OUT];
     size_t stride = 1 + c->call->params.n_top;
     if (c->call->params.echo && !c->echoed) echo_begin(c);
+    for (size_t i = 0; c->answer && !c->primed && i < c->call->forced.len; i++)
+        if (sl_answer_push(c->answer, c->call->forced.data[i]) != SL_OK) return SL_ERR_NOMEM;
+    c->primed = true;
     for (size_t i = 0; i < c->taken.len && !c->finish; i++) {
         bool has = (i + 1) * stride <= c->taken_logprobs.len;
         const sl_logprob *p = has ? c->taken_logprobs.data + i * stride : NULL;
@@ -221,13 +342,16 @@ sl_status sl_choice_decode(sl_choice *c) {
     if (c->finish) {
         stop_engine(c);
     } else if (c->taken_last != SL_FINISH_NONE) {
-        add_text(c, c->channels.kind, piece, sl_detok_flush(&c->detok, piece));
+        if (c->answer && sl_answer_end(c->answer) != SL_OK) return SL_ERR_NOMEM;
+        if (!c->answer) add_text(c, piece, sl_detok_flush(&c->detok, piece));
         if (!c->finish) sl_stop_flush(c->stop, &c->text);
-        if (!c->finish && c->taken_last == SL_FINISH_STOP) c->finish = "stop";
+        bool calls = c->answer && sl_answer_calls(c->answer) > 0;
+        if (!c->finish && c->taken_last == SL_FINISH_STOP)
+            c->finish = calls ? "tool_calls" : "stop";
         if (!c->finish && c->taken_last == SL_FINISH_LENGTH) c->finish = "length";
         if (c->finish && c->call->params.no_answer) c->finish = "length";
     }
-    return c->text.ok && c->reasoning.ok ? SL_OK : SL_ERR_NOMEM;
+    return c->text.ok && c->reasoning.ok ? c->told : SL_ERR_NOMEM;
 }
 
 static sl_span span_of(const sl_jbuf *b) {
@@ -258,7 +382,8 @@ static void count_tokens(sl_choice *c) {
 void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
     const sl_reply_head *head = &c->call->head;
     bool chat = head->kind == SL_API_CHAT;
-    bool news = c->text.len > 0 || c->reasoning.len > 0 || c->shown.len > 0 || c->logprobs.n > 0;
+    bool news = c->text.len > 0 || c->reasoning.len > 0 || c->n_calls > 0 || c->shown.len > 0 ||
+                c->logprobs.n > 0;
     if (c->ended || (!news && !c->finish && (c->begun || c->taken.len == 0))) return;
     if (chat && !c->begun)
         sl_reply_event_role(b, head,
@@ -271,6 +396,8 @@ void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
                             &(sl_reply_choice){.index = c->index,
                                                .text = span_of(&c->text),
                                                .reasoning = span_of(&c->reasoning),
+                                               .calls = c->calls,
+                                               .n_calls = c->n_calls,
                                                .ids = ids_of(c, !chat && !c->begun, true),
                                                .logprobs = span_of(&logprobs)});
         b->ok = b->ok && logprobs.ok;
@@ -280,6 +407,7 @@ void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
     c->begun = c->begun || chat;
     sl_jbuf_clear(&c->text);
     sl_jbuf_clear(&c->reasoning);
+    clear_calls(c);
     sl_logprob_text_clear(&c->logprobs);
     c->shown.len = 0;
     if (!c->finish) return;
@@ -294,6 +422,8 @@ void sl_choice_write(const sl_choice *c, sl_jbuf *b) {
                  &(sl_reply_choice){.index = c->index,
                                     .text = span_of(&c->text),
                                     .reasoning = span_of(&c->reasoning),
+                                    .calls = c->calls,
+                                    .n_calls = c->n_calls,
                                     .finish = c->finish,
                                     .ids = ids_of(c, c->call->head.kind != SL_API_CHAT, true),
                                     .logprobs = span_of(&logprobs)});
@@ -304,7 +434,8 @@ void sl_choice_write(const sl_choice *c, sl_jbuf *b) {
 size_t sl_choice_bytes(const sl_choice *c) {
     const size_t id = 2; /* a digit and a comma */
     sl_reply_ids ids = ids_of(c, c->call->head.kind != SL_API_CHAT, true);
-    size_t n = c->text.len + c->reasoning.len + id * (ids.n_prompt + ids.n_tokens);
+    size_t n = c->text.len + 2 * c->reasoning.len + id * (ids.n_prompt + ids.n_tokens);
+    for (size_t i = 0; i < c->n_calls; i++) n += c->calls[i].name.len + c->calls[i].arguments.len;
     for (size_t i = 0; i < SL_LEN(c->logprobs.part); i++) n += c->logprobs.part[i].len;
     return n;
 }

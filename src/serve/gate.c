@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 void sl_server_drain(sl_server *s) {
@@ -48,6 +49,15 @@ void sl_server_ref(sl_server *s) {
     pthread_mutex_unlock(&s->lock);
 }
 
+static void forget_planner(sl_planner *p) {
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
+    sl_profile_free(&p->costs);
+    free(p->model_path);
+    free(p->profile_path);
+    free(p->program);
+}
+
 void sl_server_unref(sl_server *s) {
     pthread_mutex_lock(&s->lock);
     bool last = --s->refs == 0;
@@ -61,6 +71,7 @@ void sl_server_unref(sl_server *s) {
     pthread_mutex_destroy(&s->store.lock);
     pthread_cond_destroy(&s->live.changed);
     pthread_mutex_destroy(&s->live.lock);
+    forget_planner(&s->planner);
     sl_conns_free(&s->conns);
     sl_metrics_free(&s->metrics);
     if (s->listen_fd >= 0) close(s->listen_fd);

@@ -2,6 +2,7 @@
 #include "serve/server_int.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 #include <inttypes.h>
@@ -323,6 +324,45 @@ static sl_status check_text(const sl_call *call, sl_api_error *e) {
     return SL_ERR_LIMIT;
 }
 
+/* What a request says of reasoning, to the template in its own words; one that it does not know is
+ * refused. */
+static sl_status choose_reasoning(const sl_call *call, sl_chat_options *o, sl_api_error *e) {
+    const sl_api_params *p = &call->params;
+    const sl_chat *chat = call->server->o.chat;
+    bool harmony = call->server->style.tools == SL_TOOLS_HARMONY;
+    bool none = sl_span_is(p->effort, "none");
+    bool level = sl_span_is(p->effort, "low") || sl_span_is(p->effort, "medium") ||
+                 sl_span_is(p->effort, "high");
+    o->thinking = p->thinking;
+    if (p->thinking != SL_CHAT_UNSET && !sl_chat_has_switch(chat))
+        return sl_api_error_bad(e, "enable_thinking",
+                                "enable_thinking: this model's template has no such switch");
+    if (!p->effort.data) return SL_OK;
+    bool on_off = sl_chat_has_switch(chat) && p->thinking == SL_CHAT_UNSET;
+    bool takes = sl_chat_has_effort(chat) && !none && (level || !harmony);
+    if (takes) o->effort = p->effort;
+    if (on_off) o->thinking = none ? SL_CHAT_OFF : SL_CHAT_ON;
+    if (takes || sl_chat_has_switch(chat)) return SL_OK;
+    return sl_api_error_bad(e, "reasoning_effort",
+                            harmony ? "reasoning_effort: this model takes low, medium and high"
+                                    : "reasoning_effort: this model's template knows no effort, "
+                                      "and no switch for reasoning");
+}
+
+/* The prompt goes on with the beginning of the call that has to be made. */
+static sl_status force_call(sl_call *call, sl_err *err) {
+    const sl_api_params *p = &call->params;
+    const sl_server *s = call->server;
+    uint32_t n_calls = 0;
+    for (size_t i = 0; i < p->n_messages; i++)
+        n_calls += (uint32_t)sl_json_count(sl_json_get(p->messages[i].fields, "tool_calls"));
+    sl_status st = sl_answer_force(&s->style, s->o.tokenizer, call->tools, p->forced, call->opened,
+                                   n_calls, &call->forced, err);
+    for (size_t i = 0; i < call->forced.len && st == SL_OK; i++)
+        st = sl_ids_push(&call->prompt[0], call->forced.data[i], err);
+    return st;
+}
+
 sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
     sl_err err = {0};
     sl_status st = check_text(call, e);
@@ -340,13 +380,21 @@ sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
     call->prompt = sl_alloc(n, sizeof *call->prompt);
     if (!call->prompt) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
     call->n_prompts = n;
+    sl_chat_options options = {.add_generation_prompt = !p->no_generation,
+                               .tools = p->tools,
+                               .kwargs = p->template_kwargs,
+                               .max_bytes = call->server->max_text_bytes + TEMPLATE_BYTES};
+    if (p->tools.value) st = sl_tool_set_create(p->tools, &call->tools, &err);
+    if (st != SL_OK) return sl_api_error_of(e, st, "tools", err.msg);
     if (chat) {
-        sl_chat_options options = {.add_generation_prompt = !p->no_generation,
-                                   .tools = p->tools,
-                                   .kwargs = p->template_kwargs,
-                                   .max_bytes = call->server->max_text_bytes + TEMPLATE_BYTES};
-        st = sl_chat_encode(o->chat, o->tokenizer, p->messages, p->n_messages, options,
-                            &call->prompt[0], &err);
+        st = choose_reasoning(call, &options, e);
+        if (st != SL_OK) return st;
+        st = sl_chat_prompt(o->chat, o->tokenizer, p->messages, p->n_messages, options,
+                            &call->prompt[0], &call->opened, &err);
+        if (st == SL_OK && p->forced.data) {
+            st = force_call(call, &err);
+            param = st == SL_OK ? param : "tool_choice";
+        }
     }
     for (size_t i = 0; !chat && st == SL_OK && i < n; i++)
         st = encode_prompt(call, &p->prompts[i], &call->prompt[i], &err);
@@ -496,6 +544,15 @@ static sl_status prepare(sl_call *call, sl_api_error *e) {
     sl_status st = sl_api_params_parse(kind, body, &s->limits, &call->params, e);
     if (!call->keeps) sl_call_drop_body(call); /* else it belongs to the answer */
     if (st != SL_OK) return st;
+    if (call->params.tools.value && s->style.tools == SL_TOOLS_NONE)
+        return sl_api_error_bad(e, "tools",
+                                "tools: this server reads no calls (--tool-format none); it takes "
+                                "tools only with \"tool_choice\": \"none\"");
+    if (call->params.tools.value && s->style.generic &&
+        !atomic_exchange_explicit(&s->told_tools, true, memory_order_relaxed))
+        sl_log(SL_LOG_WARN, "serve",
+               "the chat template shows no tools: a message tells the model of them, and asks for "
+               "calls as hermes");
     if (call->fetched) call->params.stream = call->as_stream;
     st = sl_call_encode(call, e);
     if (st != SL_OK) return st;

@@ -375,8 +375,8 @@ static void put_adapting(const sl_engine_stats *stats, const char *model, sl_jbu
 }
 
 void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engine_detail *detail,
-                      uint32_t n_connections, const sl_metrics_kept *kept, const char *model,
-                      sl_jbuf *out) {
+                      uint32_t n_connections, const sl_metrics_kept *kept, const sl_cached *weights,
+                      const char *model, sl_jbuf *out) {
     double used = stats->pages_total ? (double)stats->pages_used / (double)stats->pages_total : 0;
     put_single(out, "num_requests_running", "gauge", "Requests in execution.", model,
                stats->running);
@@ -398,6 +398,11 @@ void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engi
                (double)kept->journal_bytes);
     put_single(out, "journal_broken", "gauge", "1 while the journal cannot be written.", model,
                kept->journal_broken);
+    put_single(out, "weights_bytes", "gauge",
+               "Weight files that workers of this machine map; 0: none, or not known.", model,
+               weights ? (double)sl_cached_total(weights) : 0);
+    put_single(out, "weights_cached_bytes", "gauge", "Of them in memory.", model,
+               weights ? (double)sl_cached_now(weights) : 0);
     put_single(out, "kv_cache_usage_perc", "gauge", "Share of KV pages in use, 1 is all.", model,
                used);
     put_single(out, "prompt_tokens_total", "counter", "Prompt tokens processed.", model,

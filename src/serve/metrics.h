@@ -4,6 +4,7 @@
 #define SL_SERVE_METRICS_H
 
 #include "engine/coord/engine.h"
+#include "format/cached.h"
 #include "serve/jbuf.h"
 
 #include <pthread.h>
@@ -82,7 +83,7 @@ typedef struct sl_metrics_kept {
 } sl_metrics_kept;
 
 void sl_metrics_write(sl_metrics *m, const sl_engine_stats *stats, const sl_engine_detail *detail,
-                      uint32_t n_connections, const sl_metrics_kept *kept, const char *model,
-                      sl_jbuf *out);
+                      uint32_t n_connections, const sl_metrics_kept *kept, const sl_cached *weights,
+                      const char *model, sl_jbuf *out);
 
 #endif

@@ -409,6 +409,7 @@ static void free_messages(sl_api_params *p) {
     p->messages = NULL;
     p->n_messages = 0;
     p->tools = p->template_kwargs = (sl_json){0};
+    p->effort = p->forced = (sl_span){0};
 }
 
 sl_status sl_api_params_forget(sl_api_params *p, sl_err *err) {

@@ -56,7 +56,11 @@ typedef struct sl_api_params {
     sl_chat_message *messages; /* chat; n_messages > 0 */
     sl_jbuf *joined;           /* content of messages given in parts */
     size_t n_messages;
-    sl_json tools;           /* chat: an array, or absent */
+    sl_json tools;           /* chat: an array of those that may be called, or absent */
+    bool one_call;           /* of them: the answer ends with the first call */
+    sl_span forced;          /* the one that is to be called; data == NULL: the model chooses */
+    sl_chat_switch thinking; /* chat: reasoning on or off, as the request says */
+    sl_span effort;          /* chat: reasoning_effort; data == NULL: the request is silent */
     sl_json template_kwargs; /* chat: an object, or absent */
     sl_api_prompt *prompts;  /* completion; n_prompts > 0 */
     size_t n_prompts;

@@ -9,7 +9,7 @@ typedef enum rule_kind {
     RULE_EMPTY,  /* only an empty string, array or object */
     RULE_ABSENT, /* only null */
     RULE_FORMAT, /* only {"type":"text"} */
-    RULE_TOOL_CHOICE,
+    RULE_FUNCTION_CALL,
     RULE_MODALITIES,
 } rule_kind;
 
@@ -42,9 +42,9 @@ static const struct rule {
     {"safety_identifier", RULE_IGNORE, BOTH},
     {"prompt_cache_key", RULE_IGNORE, BOTH},
     {"prompt_cache_retention", RULE_IGNORE, BOTH},
-    {"parallel_tool_calls", RULE_IGNORE, CHAT}, /* calls are not parsed from answers */
-    {"prediction", RULE_IGNORE, CHAT},          /* only ever a matter of speed */
-    {"priority", RULE_NUMBER, BOTH, 0},         /* requests start in the order they came */
+    {"parallel_tool_calls", RULE_TAKEN, CHAT},
+    {"prediction", RULE_IGNORE, CHAT},  /* only ever a matter of speed */
+    {"priority", RULE_NUMBER, BOTH, 0}, /* requests start in the order they came */
     {"n", RULE_TAKEN, BOTH},
     {"best_of", RULE_TAKEN, COMPLETION},
     {"length_penalty", RULE_NUMBER, BOTH, 1},
@@ -62,7 +62,10 @@ static const struct rule {
     {"chat_template", RULE_ABSENT, CHAT},
     {"documents", RULE_ABSENT, CHAT},
     {"audio", RULE_ABSENT, CHAT},
-    {"reasoning_effort", RULE_ABSENT, CHAT},
+    {"reasoning_effort", RULE_TAKEN, CHAT},
+    {"enable_thinking", RULE_TAKEN, CHAT},
+    {"max_reasoning_tokens", RULE_ABSENT, CHAT}, /* would put tokens into a running answer */
+    {"thinking_token_budget", RULE_ABSENT, CHAT},
     {"verbosity", RULE_ABSENT, CHAT},
     {"web_search_options", RULE_ABSENT, CHAT},
     {"echo", RULE_TAKEN, COMPLETION},
@@ -83,8 +86,8 @@ static const struct rule {
     {"tools", RULE_TAKEN, CHAT},
     {"functions", RULE_EMPTY, CHAT},
     {"bad_words", RULE_EMPTY, BOTH},
-    {"tool_choice", RULE_TOOL_CHOICE, CHAT},
-    {"function_call", RULE_TOOL_CHOICE, CHAT},
+    {"tool_choice", RULE_TAKEN, CHAT},
+    {"function_call", RULE_FUNCTION_CALL, CHAT},
     {"modalities", RULE_MODALITIES, CHAT},
     {"response_format", RULE_FORMAT, BOTH},
 };
@@ -127,7 +130,7 @@ static sl_status check_rule(const struct rule *r, sl_json root, sl_json v, sl_ap
     case RULE_FORMAT:
         if (sl_api_string_is(sl_json_get(v, "type"), "text")) return SL_OK;
         return sl_api_error_bad(e, r->name, "%s: only {\"type\":\"text\"} is supported", r->name);
-    case RULE_TOOL_CHOICE:
+    case RULE_FUNCTION_CALL:
         if (sl_api_string_is(v, "none") || sl_api_string_is(v, "auto")) return SL_OK;
         break;
     case RULE_MODALITIES:

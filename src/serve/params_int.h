@@ -18,7 +18,8 @@ static inline sl_status sl_api_field_error(sl_api_error *e, const char *key, con
 sl_status sl_api_read_sampling(sl_json root, const sl_api_limits *limits, sl_api_params *p,
                                sl_api_error *e) SL_MUST_CHECK;
 
-/* p->messages; tools and chat_template_kwargs; what tool_choice makes of the tools. */
+/* p->messages; tools and chat_template_kwargs; what tool_choice makes of the tools, and how the
+ * model is to think. */
 sl_status sl_api_read_messages(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;
 sl_status sl_api_read_template(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;
 sl_status sl_api_choose_tools(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;

@@ -175,13 +175,75 @@ sl_status sl_api_read_template(sl_json root, sl_api_params *p, sl_api_error *e) 
     return SL_OK;
 }
 
-/* Calls are not parsed from answers, so a client that lets the model choose would never see one. */
-sl_status sl_api_choose_tools(sl_json root, sl_api_params *p, sl_api_error *e) {
-    bool none = sl_api_string_is(sl_json_get(root, "tool_choice"), "none");
-    if (p->tools.value && !none)
-        return sl_api_error_bad(e, "tools",
-                                "tools: calls are not supported by this server; it takes tools "
-                                "only with \"tool_choice\": \"none\", which shows them to nobody");
-    p->tools = (sl_json){0};
+/* How hard the model is to think: an effort for templates that know one, or on and off. */
+static sl_status read_reasoning(sl_json root, sl_api_params *p, sl_api_error *e) {
+    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+    sl_err err = {0};
+    bool on = false, known = false;
+    sl_json effort = sl_json_get(root, "reasoning_effort");
+    if (sl_json_bool(root, "enable_thinking", SL_JSON_OPTIONAL, &on, &err) != SL_OK)
+        return sl_api_field_error(e, "enable_thinking", &err);
+    if (sl_json_kind_of(sl_json_get(root, "enable_thinking")) == SL_JSON_BOOL)
+        p->thinking = on ? SL_CHAT_ON : SL_CHAT_OFF;
+    if (sl_json_kind_of(effort) <= SL_JSON_NULL) return SL_OK;
+    for (size_t i = 0; i < SL_LEN(efforts); i++) known |= sl_json_is_text(effort, efforts[i]);
+    if (!known || !sl_json_as_span(effort, &p->effort))
+        return sl_api_error_bad(e, "reasoning_effort",
+                                "reasoning_effort: none of none, minimal, low, medium, high, "
+                                "xhigh");
     return SL_OK;
+}
+
+/* The function that has to be called: the one that is named, or the only one there is. Among
+ * several the answer would have to be kept from being anything else, token by token. */
+static sl_status read_forced(sl_json choice, sl_api_params *p, sl_api_error *e) {
+    sl_span name;
+    bool required = sl_json_is_text(choice, "required");
+    sl_json function = sl_json_get(choice, "function"), only = sl_json_at(p->tools, 0);
+    if (required && sl_json_count(p->tools) > 1)
+        return sl_api_error_bad(
+            e, "tool_choice",
+            "tool_choice: \"required\" among several functions needs constrained "
+            "decoding, which this server does not have yet; name one");
+    if (required) function = sl_json_get(only, "function");
+    if ((!required && !sl_json_is_text(sl_json_get(choice, "type"), "function")) ||
+        !sl_json_as_span(sl_json_get(function, "name"), &name))
+        return sl_api_error_bad(e, "tool_choice",
+                                required
+                                    ? "tool_choice: \"required\" without tools"
+                                    : "tool_choice: neither \"auto\", \"none\", \"required\" "
+                                      "nor {\"type\":\"function\",\"function\":{\"name\":...}}");
+    bool known = false;
+    for (size_t i = 0; i < sl_json_count(p->tools) && !known; i++)
+        known =
+            sl_json_is_text(sl_json_get(sl_json_get(sl_json_at(p->tools, i), "function"), "name"),
+                            (const char *)name.data);
+    if (!known)
+        return sl_api_error_bad(e, "tool_choice", "tool_choice: tools has no function \"%.64s\"",
+                                (const char *)name.data);
+    if (p->no_generation)
+        return sl_api_error_bad(e, "tool_choice",
+                                "tool_choice: a call is begun only with add_generation_prompt");
+    p->forced = name;
+    p->one_call = true;
+    return SL_OK;
+}
+
+/* What tool_choice makes of the tools. */
+sl_status sl_api_choose_tools(sl_json root, sl_api_params *p, sl_api_error *e) {
+    sl_err err = {0};
+    bool several = true;
+    sl_json choice = sl_json_get(root, "tool_choice");
+    bool none = sl_json_is_text(choice, "none"), chosen = none || sl_json_is_text(choice, "auto");
+    if (sl_json_bool(root, "parallel_tool_calls", SL_JSON_OPTIONAL, &several, &err) != SL_OK)
+        return sl_api_field_error(e, "parallel_tool_calls", &err);
+    p->one_call = !several;
+    if (none) p->tools = (sl_json){0};
+    if (p->tools.value && p->show_special)
+        return sl_api_error_bad(e, "skip_special_tokens",
+                                "skip_special_tokens: false shows the text as it is, in which no "
+                                "calls are looked for: not with tools");
+    sl_status st = SL_OK;
+    if (sl_json_kind_of(choice) > SL_JSON_NULL && !chosen) st = read_forced(choice, p, e);
+    return st == SL_OK ? read_reasoning(root, p, e) : st;
 }

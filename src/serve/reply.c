@@ -124,16 +124,57 @@ void sl_reply_open(sl_jbuf *b, const sl_reply_head *h) {
     sl_jbuf_fmt(b, ",\"choices\":[");
 }
 
+/* Two names for it are about: that of DeepSeek's API, and a newer one. */
+static void put_reasoning(sl_jbuf *b, sl_span text) {
+    static const char *const names[] = {"reasoning_content", "reasoning"};
+    for (size_t i = 0; i < SL_LEN(names); i++) {
+        sl_jbuf_fmt(b, "%s\"%s\":", i ? "," : "", names[i]);
+        sl_jbuf_string(b, (const char *)text.data, text.len);
+    }
+}
+
+/* Of a stream, each says where it belongs, and who it is once. */
+static void put_calls(sl_jbuf *b, const sl_reply_choice *c, bool stream) {
+    sl_jbuf_fmt(b, "\"tool_calls\":[");
+    for (size_t i = 0; i < c->n_calls; i++) {
+        const sl_reply_call *call = &c->calls[i];
+        sl_jbuf_fmt(b, "%s{", i ? "," : "");
+        if (stream) sl_jbuf_fmt(b, "\"index\":%" PRIu32 ",", call->index);
+        if (call->begins) {
+            sl_jbuf_fmt(b, "\"id\":");
+            sl_jbuf_cstring(b, call->id);
+            sl_jbuf_fmt(b, ",\"type\":\"function\",");
+        }
+        sl_jbuf_fmt(b, "\"function\":{");
+        if (call->begins) {
+            sl_jbuf_fmt(b, "\"name\":");
+            sl_jbuf_string(b, call->name.data, call->name.len);
+            sl_jbuf_fmt(b, ",");
+        }
+        sl_jbuf_fmt(b, "\"arguments\":");
+        sl_jbuf_string(b, call->arguments.data, call->arguments.len);
+        sl_jbuf_fmt(b, "}}");
+    }
+    sl_jbuf_fmt(b, "]");
+}
+
 void sl_reply_add(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c) {
     sl_jbuf_fmt(b, "%s{\"index\":%" PRIu32 ",", c->index ? "," : "", c->index);
     if (h->kind == SL_API_CHAT)
         sl_jbuf_fmt(b, "\"message\":{\"role\":\"assistant\",\"content\":");
     else
         sl_jbuf_fmt(b, "\"text\":");
-    sl_jbuf_string(b, (const char *)c->text.data, c->text.len);
+    if (c->text.len == 0 && c->n_calls > 0)
+        sl_jbuf_fmt(b, "null");
+    else
+        sl_jbuf_string(b, (const char *)c->text.data, c->text.len);
     if (h->kind == SL_API_CHAT && c->reasoning.len) {
-        sl_jbuf_fmt(b, ",\"reasoning_content\":");
-        sl_jbuf_string(b, (const char *)c->reasoning.data, c->reasoning.len);
+        sl_jbuf_fmt(b, ",");
+        put_reasoning(b, c->reasoning);
+    }
+    if (c->n_calls > 0) {
+        sl_jbuf_fmt(b, ",");
+        put_calls(b, c, false);
     }
     if (h->kind == SL_API_CHAT) sl_jbuf_fmt(b, ",\"refusal\":null}");
     put_tail(b, c);
@@ -184,14 +225,20 @@ void sl_reply_event_text(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choi
         sl_jbuf_fmt(b, "\"text\":");
         sl_jbuf_string(b, (const char *)c->text.data, c->text.len);
     } else {
+        const char *comma = "";
         sl_jbuf_fmt(b, "\"delta\":{");
         if (c->reasoning.len > 0) {
-            sl_jbuf_fmt(b, "\"reasoning_content\":");
-            sl_jbuf_string(b, (const char *)c->reasoning.data, c->reasoning.len);
+            put_reasoning(b, c->reasoning);
+            comma = ",";
         }
         if (c->text.len > 0) {
-            sl_jbuf_fmt(b, "%s\"content\":", c->reasoning.len > 0 ? "," : "");
+            sl_jbuf_fmt(b, "%s\"content\":", comma);
             sl_jbuf_string(b, (const char *)c->text.data, c->text.len);
+            comma = ",";
+        }
+        if (c->n_calls > 0) {
+            sl_jbuf_fmt(b, "%s", comma);
+            put_calls(b, c, true);
         }
         sl_jbuf_fmt(b, "}");
     }

@@ -54,12 +54,22 @@ typedef struct sl_reply_ids {
 
 /* {"error":{...}} */
 void sl_reply_error(sl_jbuf *b, const sl_api_error *e);
+/* A call of a tool, or what is new of it. */
+typedef struct sl_reply_call {
+    uint32_t index; /* in the message */
+    bool begins;    /* id and name are new */
+    char id[72];
+    sl_jbuf name, arguments;
+} sl_reply_call;
+
 /* One of the choices, or what is new of it. */
 typedef struct sl_reply_choice {
     uint32_t index;
     sl_span text;
-    sl_span reasoning;  /* of a chat, what was thought before the text; empty: nothing */
-    const char *finish; /* "stop" or "length"; NULL while it goes on */
+    sl_span reasoning; /* of a chat, what was thought before the text; empty: nothing */
+    const sl_reply_call *calls;
+    size_t n_calls;
+    const char *finish; /* "stop", "length" or "tool_calls"; NULL while it goes on */
     sl_reply_ids ids;
     sl_span logprobs; /* a JSON object; empty: null */
 } sl_reply_choice;

@@ -74,7 +74,8 @@ static enum MHD_Result answer_metrics(sl_call *call, const char *rest) {
     if (sl_engine_detail_get(s->o.engine, &detail, &err) != SL_OK)
         sl_log(SL_LOG_WARN, "serve", "metrics without workers and layers: %s", err.msg);
     sl_metrics_kept kept = sl_kept_stats(s);
-    sl_metrics_write(&s->metrics, &stats, &detail, sl_conns_open(&s->conns), &kept, s->model, &b);
+    sl_metrics_write(&s->metrics, &stats, &detail, sl_conns_open(&s->conns), &kept, s->o.weights,
+                     s->model, &b);
     sl_engine_detail_free(&detail);
     return sl_call_reply(call, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", &b);
 }
@@ -234,6 +235,9 @@ static const struct route {
     {"/v1/models", false, KEY, answer_models},
     {"/v1/models/", false, KEY, answer_model},
     {"/live", false, KEY, sl_live_answer},
+    {"/plan", true, KEY, sl_planner_plan},
+    {"/plan/options", false, KEY, sl_planner_catalogue},
+    {"/plan/running", false, KEY, sl_planner_progress},
     {"/tokenize", true, KEY, answer_tokenize},
     {"/detokenize", true, KEY, answer_detokenize},
     {"/", false, OPEN, sl_page_index},

@@ -258,6 +258,25 @@ static sl_status copy_names(const char *list, sl_server *s, sl_err *err) {
     return SL_OK;
 }
 
+/* How chats answer: as the template's text says, or with calls as the options do. */
+static sl_status choose_style(const sl_server_opts *o, sl_server *s, sl_err *err) {
+    const char *name = o->tool_format ? o->tool_format : "auto";
+    bool given = strcmp(name, "auto") != 0;
+    sl_tool_format format = SL_TOOLS_NONE;
+    s->style = sl_answer_style_with(o->chat ? sl_chat_style(o->chat) : s->style, o->tokenizer);
+    if (given && !sl_tool_format_find(name, &format))
+        return sl_fail(err, SL_ERR_ARG, "tool-format: \"%.40s\" is no format that is known", name);
+    if (format == SL_TOOLS_HARMONY && s->style.tools != SL_TOOLS_HARMONY)
+        return sl_fail(err, SL_ERR_ARG,
+                       "tool-format: harmony wants special tokens that this model does not have");
+    if (given) s->style.tools = format;
+    if (!o->chat) return SL_OK;
+    sl_log(SL_LOG_INFO, "serve", "calls of tools: %s, %s%s", sl_tool_format_name(s->style.tools),
+           given ? "as --tool-format says" : "by the chat template",
+           s->style.tools == SL_TOOLS_NONE ? ": tools are refused" : "");
+    return SL_OK;
+}
+
 static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
     if (!o->engine || !o->tokenizer || !o->served_model_name || !o->served_model_name[0])
         return sl_fail(err, SL_ERR_ARG, "server: engine, tokenizer and model name are needed");
@@ -275,9 +294,11 @@ static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
     if (!s->o.work_threads) s->o.work_threads = 2;
     if (!s->o.max_work) s->o.max_work = 1024;
     if (!s->o.responses_bytes) s->o.responses_bytes = DEFAULT_HELD_BYTES;
+    if (!s->o.plan_timeout_s) s->o.plan_timeout_s = 60;
     if (!s->o.responses_ttl_s) s->o.responses_ttl_s = 600;
     s->o.work_threads = SL_MIN(s->o.work_threads, SL_WORK_MAX_THREADS);
     sl_status st = copy_names(o->served_model_name, s, err);
+    if (st == SL_OK) st = choose_style(o, s, err);
     if (st != SL_OK) return st;
     bool key = o->api_key && o->api_key[0], admin = o->admin_key && o->admin_key[0];
     if (key) s->api_key = sl_strdup(o->api_key);
@@ -320,6 +341,7 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
     pthread_cond_init(&s->work.changed, NULL);
     sl_conns_init(&s->conns);
     sl_live_init(&s->live);
+    sl_planner_init(&s->planner);
     st = copy_opts(o, s, err);
     if (st == SL_OK) st = allow_files(s, err);
     s->conns.o = (sl_conns_opts){.limit = open_connections(s->o.max_connections),
@@ -331,6 +353,7 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
     if (st == SL_OK) st = sl_keeper_start(s, err);
     if (st == SL_OK) st = sl_work_start(s, err);
     if (st == SL_OK) st = sl_live_start(s, err);
+    if (st == SL_OK) st = sl_planner_start(s, err);
     if (st == SL_OK) st = start_daemon(s, err);
     if (st == SL_OK) st = sl_watch_listen(s, err);
     if (st != SL_OK) goto out;
@@ -379,6 +402,7 @@ void sl_server_free(sl_server *s) {
     }
     sl_work_stop(s); /* whose calls are answered now */
     sl_live_stop(s);
+    sl_planner_stop(s);
     if (s->daemon) wait_until(s, true, DRAIN_S);
     sl_watch_stop(s); /* before the daemon, which it hands connections to */
     if (s->daemon) MHD_stop_daemon(s->daemon);

@@ -8,6 +8,7 @@
 #define SL_SERVE_SERVER_H
 
 #include "engine/coord/engine.h"
+#include "format/cached.h"
 #include "serve/journal.h"
 #include "text/chat.h"
 
@@ -26,6 +27,7 @@ typedef struct sl_server_opts {
     sl_engine *engine;
     const sl_tokenizer *tokenizer;
     const sl_chat *chat;           /* NULL: the model has no template, chat requests are refused */
+    const char *tool_format;       /* of calls, by name; NULL or "auto": as the template says */
     const char *host;              /* address or "localhost"; NULL: 127.0.0.1 */
     uint16_t port;                 /* 0: any free one */
     const char *api_key;           /* NULL or "": none, then only a loopback host is accepted */
@@ -52,6 +54,11 @@ typedef struct sl_server_opts {
      * where it is. Borrowed until the server and the engine are gone; wants `responses`. */
     sl_journal *journal;
     sl_sync journal_sync;
+    const sl_cached *weights; /* of this machine, for metrics; borrowed; NULL: nothing to tell */
+    const char *planner;    /* this program, whose verb `plan` plans for clients; NULL: none does */
+    const char *model_path; /* of what is served; with a planner */
+    const char *profile;    /* measured costs for it; NULL or "": none */
+    uint32_t plan_timeout_s; /* that it may take; default 60 */
 } sl_server_opts;
 
 /* Listens and serves when it returns. SL_ERR_ARG: a host that is no address, or one beyond this

@@ -7,11 +7,11 @@
 #ifndef SL_SERVE_SERVER_INT_H
 #define SL_SERVE_SERVER_INT_H
 
-#include "text/channels.h"
 #include "serve/conns.h"
 #include "serve/logprobs.h"
 #include "serve/metrics.h"
 #include "serve/params.h"
+#include "serve/plan.h"
 #include "serve/server.h"
 
 #include <microhttpd.h>
@@ -96,6 +96,21 @@ typedef struct sl_live {
     uint32_t n_watchers;
 } sl_live;
 
+/* The planning for a client, one at a time, and the thread that waits for its process. */
+typedef struct sl_planner {
+    char *program, *model_path, *profile_path; /* absolute; of malloc, as realpath gives them */
+    sl_profile costs;                          /* of the profile */
+    bool offered;                              /* written before anybody is let in */
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool stopping;           /* under the lock, as are: */
+    sl_call *call;           /* planned for, with a reference; NULL: nothing is planned */
+    sl_plan_request request; /* the thread's while there is a call */
+    uint64_t done, total;    /* steps of the search */
+} sl_planner;
+
 /* One answer to one prompt: a request of the engine's. */
 typedef struct sl_choice {
     struct sl_call *call;
@@ -111,14 +126,18 @@ typedef struct sl_choice {
     uint32_t n_prompt_left; /* first tokens of the queue that are the prompt's */
     sl_ids shown;           /* tokens for the client: of this chunk, or all when not streamed */
     sl_jbuf text;           /* decoded and certain: of this chunk, or all when not streamed */
-    sl_channels channels;
-    sl_jbuf reasoning;         /* text of a chat that is not the answer, as `text` */
+    sl_answer *answer;      /* of a chat: what its tokens say; NULL: nothing is told apart */
+    sl_jbuf reasoning;      /* text of a chat that is not the answer, as `text` */
+    sl_reply_call *calls;   /* of tools, as `text` */
+    size_t n_calls, calls_cap;
+    sl_status told;            /* what went wrong while it was told apart */
+    bool primed;               /* `answer` has what was forced */
     sl_logprob_text logprobs;  /* the same */
     uint64_t offset;           /* characters decoded */
     bool echoed, begun, ended; /* prompt shown; first and last chunk written */
     uint64_t n_tokens;         /* generated and counted in usage */
     uint64_t n_counted;        /* of them, in call->usage */
-    const char *finish;        /* "stop", "length" or NULL */
+    const char *finish;        /* "stop", "length", "tool_calls" or NULL */
 
     /* under call->lock */
     bool submitted; /* engine_id is valid */
@@ -169,7 +188,10 @@ struct sl_call {
     size_t n_prompts;
     sl_choice *choice; /* [n_choices]: of each prompt in turn */
     size_t n_choices;
-    char id[48]; /* "chatcmpl-..." */
+    bool opened;        /* the prompt of the chat ends with an opened thought */
+    sl_tool_set *tools; /* that may be called; NULL: none */
+    sl_ids forced;      /* what the prompt ends with: the beginning of a call, part of the answer */
+    char id[48];        /* "chatcmpl-..." */
     sl_reply_head head;
     sl_reply_usage usage; /* of the chunks so far */
     sl_jbuf events;       /* server-sent events on their way */
@@ -209,8 +231,10 @@ struct sl_server {
     struct MHD_Daemon *daemon;
     int listen_fd;
     uint16_t port;
-    uint64_t created;      /* seconds since 1970 */
-    size_t max_text_bytes; /* a longer prompt cannot fit the context */
+    uint64_t created;       /* seconds since 1970 */
+    sl_answer_style style;  /* how chats answer */
+    atomic_bool told_tools; /* that its template shows none is in the log */
+    size_t max_text_bytes;  /* a longer prompt cannot fit the context */
     atomic_bool stopping;
     atomic_size_t held; /* bytes of all bodies that are kept */
     sl_conns conns;
@@ -218,6 +242,7 @@ struct sl_server {
     sl_store store;
     sl_keeper keeper;
     sl_live live;
+    sl_planner planner;
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* calls left the list, or were freed */
@@ -286,6 +311,10 @@ void sl_work_stop(sl_server *s);
  * call->refusal. */
 enum MHD_Result sl_work_do(sl_call *call, size_t n, void (*work_on)(sl_call *),
                            enum MHD_Result (*then)(sl_call *));
+/* The connection waits, in SL_CALL_WORK: another thread has the call, with a reference, until it
+ * gives it back; then what that wrote is the connection's. */
+void sl_work_lend(sl_call *call);
+void sl_work_give_back(sl_call *call);
 /* The connection was woken in SL_CALL_WORK. */
 enum MHD_Result sl_work_done(sl_call *call);
 
@@ -359,6 +388,14 @@ void sl_live_init(sl_live *live);
 sl_status sl_live_start(sl_server *s, sl_err *err) SL_MUST_CHECK;
 void sl_live_stop(sl_server *s);
 enum MHD_Result sl_live_answer(sl_call *call, const char *rest);
+
+/* planner.c: deployments planned for clients */
+void sl_planner_init(sl_planner *p);
+sl_status sl_planner_start(sl_server *s, sl_err *err) SL_MUST_CHECK;
+void sl_planner_stop(sl_server *s); /* waits for what runs, whose call is aborted by then */
+enum MHD_Result sl_planner_catalogue(sl_call *call, const char *rest);
+enum MHD_Result sl_planner_progress(sl_call *call, const char *rest);
+enum MHD_Result sl_planner_plan(sl_call *call, const char *rest);
 
 /* page.c: the web page */
 enum MHD_Result sl_page_index(sl_call *call, const char *rest);

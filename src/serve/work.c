@@ -17,8 +17,15 @@ static void run(sl_call *call) {
     if (wanted) call->job.work(call);
 }
 
-/* The job is done: what it wrote is the connection's again. */
-static void hand_back(sl_call *call) {
+void sl_work_lend(sl_call *call) {
+    pthread_mutex_lock(&call->lock);
+    call->working = true;
+    MHD_suspend_connection(call->connection);
+    pthread_mutex_unlock(&call->lock);
+    atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed);
+}
+
+void sl_work_give_back(sl_call *call) {
     pthread_mutex_lock(&call->lock);
     call->working = false;
     MHD_resume_connection(call->connection);
@@ -43,7 +50,7 @@ static void *work(void *arg) {
         w->n_waiting--;
         pthread_mutex_unlock(&w->lock);
         run(call);
-        hand_back(call);
+        sl_work_give_back(call);
         pthread_mutex_lock(&w->lock);
     }
     pthread_mutex_unlock(&w->lock);
@@ -83,11 +90,7 @@ static bool enqueue(sl_call *call, sl_api_error *e) {
     pthread_mutex_lock(&w->lock);
     bool room = w->n_waiting < s->o.max_work, open = room && !w->stopping;
     if (open) {
-        pthread_mutex_lock(&call->lock);
-        call->working = true;
-        MHD_suspend_connection(call->connection);
-        pthread_mutex_unlock(&call->lock);
-        atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed);
+        sl_work_lend(call);
         call->job.next = NULL;
         *(w->first ? &w->last->job.next : &w->first) = call;
         w->last = call;

@@ -339,9 +339,10 @@ static sl_status check(const sl_sim_setup *s, uint32_t n_attn, uint32_t n_expert
     if (!(s->jitter >= 0 && s->jitter <= 10))
         return sl_fail(err, SL_ERR_ARG, "jitter is %g, must be 0 to 10", s->jitter);
     for (uint32_t i = 0; i < s->n_deaths; i++) {
-        if (s->death[i].worker >= (s->roles ? s->n_workers : s->plan->n_workers))
-            return sl_fail(err, SL_ERR_ARG, "death of worker %u, which is not there",
-                           s->death[i].worker);
+        uint32_t id = s->death[i].worker;
+        bool there = s->roles ? id < s->n_workers
+                              : id < s->plan->n_workers && sl_plan_first_roles(s->plan, id);
+        if (!there) return sl_fail(err, SL_ERR_ARG, "death of worker %u, which is not there", id);
     }
     return SL_OK;
 }
@@ -350,7 +351,7 @@ static sl_status create_workers(sim *s) {
     for (uint32_t i = 0; i < s->n_workers; i++) {
         sim_worker *w = &s->worker[i];
         w->id = i;
-        w->roles = s->s->roles ? s->s->roles[i] : (uint8_t)s->p->worker[i].roles;
+        w->roles = s->s->roles ? s->s->roles[i] : (uint8_t)sl_plan_first_roles(s->p, i);
         if (w->roles & SL_ROLE_ATTENTION) s->attn_id[s->n_attn++] = i;
         if (w->roles & SL_ROLE_EXPERT) {
             s->expert_index[i] = s->n_expert;

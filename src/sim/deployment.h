@@ -38,9 +38,10 @@ typedef struct sl_sim_death {
 /* Everything is borrowed for the call of sl_sim_run. */
 typedef struct sl_sim_setup {
     const sl_model_spec *model; /* blocks, experts, top_k, widths */
-    const sl_plan *plan;        /* schedule, placement, limits; its workers unless `roles` is set */
-    uint32_t n_workers;         /* with `roles` [n_workers]: more than a plan can name */
-    const uint8_t *roles;       /* as in sl_plan_worker */
+    const sl_plan *plan;  /* schedule, placement, limits; its workers unless `roles` is set: */
+                          /* those who are there at first, nobody comes to a free place */
+    uint32_t n_workers;   /* with `roles` [n_workers]: more than a plan can name */
+    const uint8_t *roles; /* as in sl_plan_worker */
     const sl_costs *attention, *expert; /* of the workers of each role */
     double time_scale;                  /* of stages, not of links; 0: 1 */
     size_t row_bytes;                   /* of a row between workers */

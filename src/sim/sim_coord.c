@@ -123,6 +123,7 @@ static sl_status create_books(sim *s) {
     sl_status st = sl_admit_create(&shape, &s->admit, s->err);
     if (st == SL_OK) st = sl_roster_create(s->n_workers, &s->roster, s->err);
     for (uint32_t i = 0; st == SL_OK && i < s->n_workers; i++) {
+        if (!s->worker[i].roles) continue; /* a free place */
         sl_roster_expect(&s->roster, i, s->worker[i].roles);
         (void)sl_roster_hello(&s->roster, i, i);
         (void)sl_roster_ready(&s->roster, i, i);

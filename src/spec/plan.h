@@ -129,6 +129,10 @@ typedef struct sl_plan {
     sl_device_spec device;
 } sl_plan;
 
+/* Who is there at first: the roles of worker `id` then, none of a free place. */
+static inline uint32_t sl_plan_first_roles(const sl_plan *p, uint32_t id) {
+    return p->worker[id].spare ? 0 : p->worker[id].roles;
+}
 /* Workers that are there at first. */
 static inline uint32_t sl_plan_n_first(const sl_plan *p) {
     uint32_t n = 0;

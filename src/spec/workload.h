@@ -30,7 +30,8 @@ typedef struct sl_length {
 } sl_length;
 
 typedef enum sl_arrival_kind {
-    SL_ARRIVAL_CLOSED,  /* `concurrency` requests at all times: one ends, the next comes */
+    SL_ARRIVAL_CLOSED,  /* `concurrency` requests at all times: one ends, the next comes; 0: as many
+                           as the deployment has room for (a plan's, not a simulation's) */
     SL_ARRIVAL_POISSON, /* `rate` requests a second */
     SL_ARRIVAL_TRACE,   /* when the trace's came, `speed` times as fast */
 } sl_arrival_kind;

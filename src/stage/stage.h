@@ -200,7 +200,9 @@ typedef struct sl_device_opts {
     void (*wait)(void *ctx, uint64_t deadline_ns);
     void *ctx;
     uint32_t tick_us;
-    bool quiet; /* nobody waits for it: it is opened at low priority, for some seconds at most */
+    /* Nobody waits for it: it is opened at low priority. What that has not done by then is done at
+     * the caller's: on a machine that is busy enough it would never be done. 0: at the caller's. */
+    uint32_t quiet_ms;
 } sl_device_opts;
 
 /* Makes the device that o->device says, with the weights that o->hosts needs. Errors name file and

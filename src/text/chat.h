@@ -5,12 +5,13 @@
  * stays text, through every filter and slice. A template that uses what src/jinja does not know is
  * refused by name when it is opened, never guessed; one that raises an error for a conversation
  * (roles that do not take turns) refuses it with its message. docs/chat.md has the details.
+ * A template that shows no tools gets them in a message, with calls as SL_TOOLS_HERMES has them.
  * Thread: owner for open and free; any for the rest. */
 #ifndef SL_TEXT_CHAT_H
 #define SL_TEXT_CHAT_H
 
 #include "format/json.h"
-#include "text/tokenizer.h"
+#include "text/answer.h"
 
 typedef struct sl_chat sl_chat;
 
@@ -22,15 +23,20 @@ typedef struct sl_chat_message {
                         its role counts for nothing, its content only without the one above */
 } sl_chat_message;
 
+typedef enum sl_chat_switch { SL_CHAT_UNSET, SL_CHAT_OFF, SL_CHAT_ON } sl_chat_switch;
+
 typedef struct sl_chat_options {
     bool add_generation_prompt; /* end with the opening of an assistant message */
     /* Messages go to the template as they are. Otherwise the arguments of tool calls, which are
      * JSON in a string at the API, and contents that are null become what the template takes. */
     bool as_given;
-    sl_json tools;    /* an array, or absent */
-    sl_json kwargs;   /* an object, or absent: further variables, such as enable_thinking */
-    int64_t now_s;    /* for templates that write a date, in UTC; 0: the clock's */
-    size_t max_bytes; /* of the text; 0 or more than that: SL_TOKENIZER_MAX_TEXT */
+    bool as_shown;  /* only the template: nothing is written for it that it does not show */
+    sl_json tools;  /* an array, or absent */
+    sl_json kwargs; /* an object, or absent: further variables, such as enable_thinking */
+    sl_chat_switch thinking; /* sets the template's variable for it, under its name there */
+    sl_span effort;          /* reasoning_effort; data == NULL: not set */
+    int64_t now_s;           /* for templates that write a date, in UTC; 0: the clock's */
+    size_t max_bytes;        /* of the text; 0 or more than that: SL_TOKENIZER_MAX_TEXT */
 } sl_chat_options;
 
 /* A rendered conversation: parts in order, their bytes owned by `bytes`. */
@@ -67,5 +73,15 @@ void sl_chat_text_free(sl_chat_text *text);
 sl_status sl_chat_encode(const sl_chat *chat, const sl_tokenizer *tok,
                          const sl_chat_message *messages, size_t n, sl_chat_options options,
                          sl_ids *out, sl_err *err) SL_MUST_CHECK;
+/* The same; *opened: whether it ends with a thought that the template has opened. */
+sl_status sl_chat_prompt(const sl_chat *chat, const sl_tokenizer *tok,
+                         const sl_chat_message *messages, size_t n, sl_chat_options options,
+                         sl_ids *out, bool *opened, sl_err *err) SL_MUST_CHECK;
+
+/* How its models answer, by the template's text. */
+sl_answer_style sl_chat_style(const sl_chat *chat);
+/* Whether its text has a switch for reasoning; whether it knows reasoning_effort. */
+bool sl_chat_has_switch(const sl_chat *chat);
+bool sl_chat_has_effort(const sl_chat *chat);
 
 #endif

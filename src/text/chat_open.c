@@ -1,4 +1,4 @@
-/* Finds and reads chat templates, and tries what they take. */
+/* Finds and reads chat templates, what their texts say of the models, and what they show. */
 #include "base/mem.h"
 #include "format/gguf.h"
 #include "format/map.h"
@@ -99,50 +99,102 @@ static sl_status read_gguf_tokens(sl_chat *chat, const sl_gguf *g, sl_err *err) 
     return st == SL_OK ? keep_tokens(chat, token, err) : st;
 }
 
-/* Does a call of a tool come out whole when the template gets it like this? */
-static bool shows_call(const sl_chat *chat, sl_json messages) {
-    sl_chat_message m[3] = {{{0}}};
+static bool names(sl_span text, const char *word) {
+    return memmem(text.data, text.len, word, strlen(word)) != NULL;
+}
+
+/* What the template's text says of its models: how they answer, what it can be told. */
+static void note(sl_chat *chat, sl_span text, bool of_tools) {
+    sl_answer_style style = sl_answer_style_of(text);
+    if (of_tools || !chat->with_tools) chat->style.tools = style.tools;
+    if (style.thought) chat->style.thought = style.thought;
+    if (names(text, "enable_thinking"))
+        chat->thinking = "enable_thinking";
+    else if (!chat->thinking && names(text, "thinking is defined"))
+        chat->thinking = "thinking";
+    chat->takes_effort = chat->takes_effort || names(text, "reasoning_effort");
+    if (names(text, "reasoning_content"))
+        chat->thoughts = "reasoning_content";
+    else if (!chat->thoughts && names(text, "message.thinking"))
+        chat->thoughts = "thinking";
+}
+
+static sl_status read_text(sl_chat *chat, const char *name, sl_span text, bool of_tools,
+                           sl_err *err) {
+    sl_status st = sl_jinja_parse(name, text, of_tools ? &chat->with_tools : &chat->plain, err);
+    if (st == SL_OK) note(chat, text, of_tools);
+    return st;
+}
+
+/* ---- what a template shows ---- */
+
+/* Whether the text of `messages` has all of the words. */
+static bool shows(const sl_chat *chat, sl_json messages, sl_json tools, const char *const *word,
+                  size_t n) {
+    sl_chat_message m[4] = {{{0}}};
     sl_chat_text text = {0};
     sl_err err = {0};
-    bool shows = false;
-    for (size_t i = 0; i < SL_LEN(m); i++) {
+    size_t n_messages = sl_json_count(messages);
+    const sl_chat_options options = {.now_s = 1, .tools = tools, .as_shown = true};
+    for (size_t i = 0; i < n_messages; i++) {
         m[i].fields = sl_json_at(messages, i);
         if (!sl_json_as_span(sl_json_get(m[i].fields, "role"), &m[i].role)) return false;
         (void)sl_json_as_span(sl_json_get(m[i].fields, "content"), &m[i].content);
     }
-    const sl_chat_options options = {.now_s = 1};
-    if (sl_chat_render(chat, m, SL_LEN(m), options, &text, &err) == SL_OK)
-        shows = memmem(text.bytes, text.n_bytes, "look_up", 7) &&
-                memmem(text.bytes, text.n_bytes, "harbour", 7) &&
-                !memmem(text.bytes, text.n_bytes, "None", 4);
+    bool all = sl_chat_render(chat, m, n_messages, options, &text, &err) == SL_OK;
+    for (size_t i = 0; i < n && all; i++)
+        all = memmem(text.bytes, text.n_bytes, word[i], strlen(word[i])) != NULL;
+    if (all) all = !memmem(text.bytes, text.n_bytes, "None", 4);
     sl_chat_text_free(&text);
-    return shows;
+    return all;
 }
 
 /* Templates differ in what they take for the arguments of a call and for a missing content. */
-static sl_status try_calls(sl_chat *chat, sl_err *err) {
+static void try_calls(sl_chat *chat, sl_json messages) {
+    static const char *const words[] = {"look_up", "harbour"};
+    for (unsigned i = 0; i < 4 && !chat->shows_calls; i++) {
+        chat->text_arguments = i & 2;
+        chat->null_content = i & 1;
+        chat->shows_calls = shows(chat, messages, (sl_json){0}, words, SL_LEN(words));
+    }
+    if (!chat->shows_calls) chat->text_arguments = chat->null_content = false;
+}
+
+static sl_status try_template(sl_chat *chat, sl_err *err) {
     static const char text[] =
-        "[{\"role\":\"user\",\"content\":\"where\"},{\"role\":\"assistant\",\"content\":null,"
-        "\"tool_calls\":[{\"id\":\"abcdefghi\",\"type\":\"function\",\"function\":{\"name\":"
+        "{\"calls\":[{\"role\":\"user\",\"content\":\"where\"},{\"role\":\"assistant\",\"content\":"
+        "null,\"tool_calls\":[{\"id\":\"abcdefghi\",\"type\":\"function\",\"function\":{\"name\":"
         "\"look_up\",\"arguments\":\"{\\\"place\\\":\\\"harbour\\\"}\"}}]},{\"role\":\"tool\","
-        "\"tool_call_id\":\"abcdefghi\",\"name\":\"look_up\",\"content\":\"here\"}]";
+        "\"tool_call_id\":\"abcdefghi\",\"name\":\"look_up\",\"content\":\"here\"}],"
+        "\"system\":[{\"role\":\"system\",\"content\":\"be brief\"},"
+        "{\"role\":\"user\",\"content\":\"where\"}],"
+        "\"user\":[{\"role\":\"user\",\"content\":\"where\"}],"
+        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"look_up\",\"description\":"
+        "\"finds\",\"parameters\":{\"type\":\"object\",\"properties\":{\"place\":{\"type\":"
+        "\"string\",\"description\":\"harbour\"}},\"required\":[\"place\"]}}}],"
+        "\"silent\":[{\"type\":\"function\",\"function\":{\"name\":\"look_up\",\"parameters\":{"
+        "\"type\":\"object\",\"properties\":{\"place\":{\"type\":\"string\"}}}}}]}";
+    static const char *const tool[] = {"look_up", "place"}, *const system[] = {"be brief"};
     sl_json_doc *doc = NULL;
     sl_status st =
         sl_json_parse("chat", (sl_span){(const uint8_t *)text, sizeof text - 1}, &doc, err);
     if (st != SL_OK) return st;
-    bool found = false;
-    for (unsigned i = 0; i < 4 && !found; i++) {
-        chat->text_arguments = i & 2;
-        chat->null_content = i & 1;
-        found = shows_call(chat, sl_json_root(doc));
-    }
-    if (!found) chat->text_arguments = chat->null_content = false;
+    sl_json root = sl_json_root(doc);
+    try_calls(chat, sl_json_get(root, "calls"));
+    chat->shows_tools =
+        shows(chat, sl_json_get(root, "user"), sl_json_get(root, "tools"), tool, SL_LEN(tool));
+    chat->wants_said = chat->shows_tools && !shows(chat, sl_json_get(root, "user"),
+                                                   sl_json_get(root, "silent"), tool, SL_LEN(tool));
+    chat->takes_system =
+        shows(chat, sl_json_get(root, "system"), (sl_json){0}, system, SL_LEN(system));
     sl_json_doc_free(doc);
     return SL_OK;
 }
 
 static sl_status finish(sl_status st, sl_chat *chat, sl_chat **out, sl_err *err) {
-    if (st == SL_OK) st = try_calls(chat, err);
+    if (st == SL_OK) st = sl_chat_parse_fragments(chat, err);
+    if (st == SL_OK) st = try_template(chat, err);
+    chat->style.generic = !chat->shows_tools;
     if (st == SL_OK)
         *out = chat;
     else
@@ -154,7 +206,7 @@ sl_status sl_chat_parse(const char *name, sl_span template_text, sl_json tokens,
                         sl_err *err) {
     sl_chat *chat = sl_alloc(1, sizeof *chat);
     if (!chat) return sl_fail(err, SL_ERR_NOMEM, "%s: chat template", name);
-    sl_status st = sl_jinja_parse(name, template_text, &chat->plain, err);
+    sl_status st = read_text(chat, name, template_text, false, err);
     if (st == SL_OK) st = read_tokens(chat, tokens, err);
     return finish(st, chat, out, err);
 }
@@ -170,10 +222,10 @@ static sl_status read_several(const char *path, sl_json list, sl_chat *chat, sl_
             return sl_json_fail(one, NULL, err, SL_ERR_FORMAT, "not a name with a template");
         bool plain = !strcmp((const char *)name.data, "default");
         bool tools = !strcmp((const char *)name.data, "tool_use");
-        sl_jinja **to = plain ? &chat->plain : &chat->with_tools;
         if (!plain && !tools) continue;
-        if (*to) return sl_json_fail(one, NULL, err, SL_ERR_FORMAT, "a second one of this name");
-        st = sl_jinja_parse(path, text, to, err);
+        if (plain ? chat->plain : chat->with_tools)
+            return sl_json_fail(one, NULL, err, SL_ERR_FORMAT, "a second one of this name");
+        st = read_text(chat, path, text, tools, err);
     }
     if (st == SL_OK && !chat->plain)
         st = sl_json_fail(list, NULL, err, SL_ERR_UNSUPPORTED, "no template named \"default\"");
@@ -184,7 +236,7 @@ static sl_status read_several(const char *path, sl_json list, sl_chat *chat, sl_
 static sl_status read_config(const char *path, sl_json root, sl_chat *chat, sl_err *err) {
     sl_json v = sl_json_get(root, "chat_template");
     sl_span text;
-    if (sl_json_as_span(v, &text)) return sl_jinja_parse(path, text, &chat->plain, err);
+    if (sl_json_as_span(v, &text)) return read_text(chat, path, text, false, err);
     if (sl_json_kind_of(v) == SL_JSON_ARRAY) return read_several(path, v, chat, err);
     if (sl_json_kind_of(v) <= SL_JSON_NULL)
         return sl_json_fail(root, "chat_template", err, SL_ERR_NOTFOUND, "the model has none");
@@ -199,7 +251,7 @@ static sl_status find_template(const char *folder, const char *config, sl_json r
     snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
     sl_status st = sl_map_open(path, SL_JINJA_MAX_SOURCE, &map, err);
     if (st == SL_OK) {
-        st = sl_jinja_parse(path, map.bytes, &chat->plain, err);
+        st = read_text(chat, path, map.bytes, false, err);
         sl_map_close(&map);
         return st;
     }
@@ -221,7 +273,7 @@ static sl_status open_gguf(const char *path, sl_chat **out, sl_err *err) {
     if (st == SL_OK) st = sl_gguf_string(g, key, SL_GGUF_OPTIONAL, &text, err);
     if (st == SL_OK && text.len == 0)
         st = sl_gguf_fail(g, key, err, SL_ERR_NOTFOUND, "the model has none");
-    if (st == SL_OK) st = sl_jinja_parse(path, text, &chat->plain, err);
+    if (st == SL_OK) st = read_text(chat, path, text, false, err);
     if (st == SL_OK) st = read_gguf_tokens(chat, g, err);
     sl_gguf_close(g);
     return finish(st, chat, out, err);
@@ -252,6 +304,7 @@ void sl_chat_free(sl_chat *chat) {
     if (!chat) return;
     sl_jinja_free(chat->plain);
     sl_jinja_free(chat->with_tools);
+    for (size_t i = 0; i < SL_CHAT_FRAGMENTS; i++) sl_jinja_free(chat->fragment[i]);
     sl_json_doc_free(chat->tokens);
     sl_free(chat);
 }

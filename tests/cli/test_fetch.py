@@ -372,6 +372,26 @@ def test_what_lies_there_is_not_trusted(hub, cache):
         assert pathlib.Path(fetch(hub, cache, "org/tiny")["path"]).read_bytes() == data
 
 
+def test_a_long_digest_shows_that_it_moves(hub, cache):
+    """All bytes lie there, and the digest alone is missing: who waits for the lock sees the state's time move."""
+    mb, piece_mb = 64, 8
+    data = bytes(mb * MB)
+    hub.repos["org/tiny"] = localhub.Repo({"big.gguf": data})
+    blobs = folder(cache) / "blobs"
+    digest = hub.repos["org/tiny"].digest("big.gguf")
+    blobs.mkdir(parents=True)
+    with (blobs / f"{digest}.sluice.part").open("wb") as f:
+        f.truncate(len(data))
+    state, seen = blobs / f"{digest}.sluice.state", cache / "seen"
+    state.write_bytes(struct.pack(f"=8s3Q{mb // piece_mb}Q", b"SLHUB\0\0\1", len(data), piece_mb * MB, mb // piece_mb,
+                                  *[piece_mb * MB] * (mb // piece_mb)))
+    os.utime(state, (1e9, 1e9))
+    os.link(state, seen)  # the state goes at the end
+    found = fetch(hub, cache, "org/tiny")
+    assert found["fetched"] == 0 and leftovers(cache) == []
+    assert seen.stat().st_mtime > 1e9
+
+
 @pytest.mark.parametrize("mb", [1, 20])
 def test_a_hub_without_ranges(hub, cache, mb):
     data = big(hub, mb)
@@ -538,6 +558,24 @@ def test_redirections_end(hub, cache):
 
 
 # ---- without a hub
+
+
+@pytest.mark.parametrize("variable", ["HF_HOME", "HF_HUB_CACHE"])
+def test_the_users_folder(hub, tmp_path, variable):
+    """~ is HOME, as the hub's own tools have it."""
+    env = {"HOME": str(tmp_path), variable: "~/of models/"}
+    ask = "from huggingface_hub import constants as c; print(c.HF_HUB_CACHE)"
+    theirs = subprocess.run([sys.executable, "-c", ask], env={**os.environ, **env}, check=True, capture_output=True, text=True).stdout.strip()
+    env = {"HF_HOME": "/nowhere", **env}
+    assert fetch(hub, None, "org/tiny", **env)["path"].startswith(os.path.normpath(theirs) + "/models--org--tiny/snapshots/")
+    (tmp_path / "token").write_text(TOKEN)
+    hub.repos["org/tiny"].token = TOKEN
+    hub.repos["org/tiny"].refs["new"] = hub.repos["org/tiny"].commit
+    fetch(hub, None, "org/tiny@new", **env, HF_TOKEN_PATH="~/token")
+    assert "HOME is no absolute path" in refused(hub, None, "org/tiny", code=2, **{**env, "HOME": ""})
+    for value, what in (("~root/hf", "another user's folder"), ("~/$WHERE", "names a variable"), ("~/" + "x" * 5000, "bytes")):
+        assert what in refused(hub, None, "org/tiny", code=2, **{**env, variable: value})
+        assert "HF_TOKEN_PATH" in refused(hub, None, "org/tiny", code=2, **env, HF_TOKEN_PATH=value)
 
 
 def test_offline(hub, cache):

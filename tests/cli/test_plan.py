@@ -80,6 +80,47 @@ def test_top_and_published():
     assert published["as_published"] and published["deployments"] != few["deployments"]
 
 
+def test_some_kinds_alone(tmp_path):
+    args = ["dbrx", "--cluster", "h20-8-l40s-16", "--slo-tpot", "150ms"]
+    both, some = plan(*args), plan(*args, "--only", "findep,ep")
+    rows = {r["schedule"]: r for r in both["deployments"]}
+    assert {r["schedule"]: r for r in some["deployments"]} == {k: rows[k] for k in ("findep", "ep")}
+    assert {c["schedule"] for c in some["curves"]} == {"findep", "ep"}
+    assert "'fast' is none of ep, eps" in refused(2, *args, "--only", "ep,fast")
+    assert "or named twice" in refused(2, *args, "--only", "ep,ep")
+    assert "nearest change: --slo-tpot" in refused(3, *args[:-2], "--only", "hybrid", "--slo-tpot", "1ms")
+
+
+def test_each_with_its_plan(tmp_path):
+    out = tmp_path / "plan.json"
+    args = ["dbrx", "--cluster", "h20-8-l40s-16", "--slo-tpot", "150ms"]
+    found = plan(*args, "--plans")
+    runs = [p for p in found["deployments"] + found["front"] + sum((c["points"] for c in found["curves"]), []) if not p["planned_only"]]
+    assert runs and all((p["plan"] is None) == bool(p["planned_only"]) for p in found["deployments"])
+    assert all(p["plan"]["schedule"] == p["schedule"] and p["plan"]["deployment"]["predicted"]["tpot_ms"] == p["tpot_ms"] for p in runs)
+    best = plan(*args, "--runnable", "-o", out, "--plans")["deployments"][0]
+    assert best["plan"] == json.loads(out.read_text())
+    assert "only with --json" in refused(2, *args, "--plans")
+
+
+def test_who_listens_hears_how_far_it_is(tmp_path):
+    heard = tmp_path / "heard"
+    with heard.open("w") as file:
+        told = ["plan", "mixtral-8x7b", "--cluster", "h100-8", "--json", "--report-fd", str(file.fileno())]
+        subprocess.run([SLUICE, *told], check=True, capture_output=True, pass_fds=[file.fileno()])
+    steps = [tuple(map(int, line.split())) for line in heard.read_text().splitlines()]
+    assert steps and steps == sorted(steps) and all(d <= t for d, t in steps)
+
+
+def test_as_many_as_fit_is_no_load_to_simulate(tmp_path):
+    load = tmp_path / "load.yaml"
+    load.write_text("input: 64\noutput: 32\narrival: {closed: full}\n")
+    args = ["mixtral-8x7b", "--cluster", "h100-8", "--workload", load]
+    assert plan(*args)["deployments"][0]["requests"] > 1
+    _, err = sluice("simulate", "mixtral-8x7b", "--attention", 1, "--experts", 1, "--workload", load, code=2)
+    assert "closed: full" in err
+
+
 def test_infeasible_exits_3_with_a_change_that_helps():
     args = ["mixtral-8x7b", "--cluster", "cpu-4x10g"]
     err = refused(3, *args, "--slo-tpot", "1ms")

@@ -198,6 +198,23 @@ def test_many_workers(tmp_path):
     assert alone.stdout == all_of_them.stdout != ""
 
 
+@pytest.mark.parametrize("schedule", ["ep", "dep", "aep"])
+def test_nobody_is_at_a_free_place(tmp_path, schedule):
+    role = [["attention", "expert"]] if schedule == "ep" else [["attention"], ["expert"]]
+    there = [{"roles": r} for r in role for _ in range(2)]
+    free = [{"roles": r, "spare": True} for r in role]
+    small, large = tmp_path / "small.json", tmp_path / "large.json"
+    small.write_text(json.dumps({"version": 1, "schedule": schedule, "workers": there}))
+    large.write_text(json.dumps({"version": 1, "schedule": schedule, "workers": there + free}))
+    want, got = (deployment(tmp_path, "--plan", plan, "--requests", 40) for plan in (small, large))
+    assert [w["role"] for w in got["workers"][len(there):]] == ["free"] * len(free)
+    assert not any(w["busy"] or w["tasks"] or w["rows"] for w in got["workers"][len(there):])
+    got["workers"] = got["workers"][:len(there)]
+    assert got == want
+    err = deployment(tmp_path, "--plan", large, "--requests", 40, "--die", f"{len(there)}@1", code=2)
+    assert f"worker {len(there)}, which is not there" in err
+
+
 def test_requests_that_do_not_fit_say_why(tmp_path):
     long = "input: {uniform: [500, 600]}\noutput: 100\narrival: {poisson: 50}\n"
     svg = tmp_path / "t.svg"

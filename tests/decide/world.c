@@ -335,6 +335,8 @@ static bool start(world *v) {
                               .plan = v->x->plan};
     if (sl_engine_create_stepped(&o, (sl_clock){now_us, v}, &v->engine, &err) != SL_OK)
         return failed(v, err.msg);
+    /* Time goes from event to event here, which is no stop of this process. */
+    v->engine->clock = (sl_clock){now_us, v};
     c->address = number_of(sl_net_address(v->engine->net));
     sl_loop_hub_set_carrier(v->engine->hub, carry, v);
     v->engine->admit.shape.watch = &c->watch;

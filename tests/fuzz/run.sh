@@ -28,6 +28,7 @@ longest() { # of an input, so that time goes into many
 
 dictionary() { # the words that the reader of a format knows
     case $1 in
+    answer) sources="$root/src/text/answer_formats.c $root/src/text/answer_call.c" ;;
     api) sources="$root/src/serve/params.c $root/src/serve/params_fields.c" ;;
     cluster) sources="$root/src/format/cluster_file.c $root/src/format/workload_file.c $root/src/format/shape_config.c" ;;
     coeffs) sources="$root/src/format/coeffs.c" ;;
@@ -35,6 +36,7 @@ dictionary() { # the words that the reader of a format knows
     gguf) sources="$root/src/format/gguf_config.c $root/src/format/gguf_attention.c $root/src/text/tokenizer_gguf.c" ;;
     hub) sources="$root/src/hub/listing.c $root/src/hub/select.c" ;;
     plan) sources="$root/src/format/plan_json.c" ;;
+    planning) sources="$root/src/serve/plan_request.c $root/src/format/cluster_file.c $root/src/format/workload_file.c" ;;
     safetensors) sources="$root/src/format/safetensors.c $root/src/format/safetensors.h" ;;
     tokenizer) sources="$root/src/text/tokenizer_load.c $root/src/text/tokenizer_spm.c" ;;
     *) return 0 ;;

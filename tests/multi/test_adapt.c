@@ -73,6 +73,7 @@ static sl_engine *start(const sl_plan *p, const sl_adapt_opts *adapt, uint64_t m
     sl_engine_opts o = options_of(p);
     o.adapt = adapt;
     o.adapt_memory = memory;
+    o.expert_bytes = 1000;
     o.expert_cost = (sl_stage_cost){.row_us = 1};
     if (sl_engine_create(&o, &e, &err) != SL_OK) printf("FAILED start: %s\n", err.msg);
     return e;
@@ -127,8 +128,7 @@ static int run_adapting(const sl_plan *p, const outcome *want) {
 }
 
 static int run_without_room(const sl_plan *p, const outcome *want) {
-    sl_adapt_opts o = quick();
-    o.expert_bytes = 1000;
+    const sl_adapt_opts o = quick();
     uint64_t until_ns = sl_now_ns() + DEADLINE_S * 1000000000ull;
     static outcome got[STREAMS];
     sl_engine *e = start(p, &o, 999);

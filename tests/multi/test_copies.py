@@ -10,7 +10,8 @@ import time
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from test_kill import FIXTURE, SLUICE, Server, Stream, assert_books_balance, join_all, metric, start_streams, wait_until  # noqa: E402
+from test_kill import (FIXTURE, SLUICE, Server, Stream, assert_books_balance, ended, join_all, metric,  # noqa: E402
+                       nobody_is_left, start_streams, wait_until)  # noqa: F401
 
 LONG = [(7 * i + 3) % 1000 for i in range(300)]
 PAGE = 32  # tokens
@@ -26,21 +27,12 @@ class Remote:
         subprocess.run([SLUICE, "secret", "-o", self.secret], check=True, stdout=subprocess.DEVNULL)
         self.address = f"127.0.0.1:{20000 + os.getpid() % 10000}"
         self.workers = [self.start(i) for i in range(attention + experts)]
-        try:
-            self.server = Server("--exact", "--attention", str(attention), "--experts", str(experts), "--remote", "--kv-replicas", "1",
-                                 "--fabric-port", self.address.split(":")[1], "--secret-file", str(self.secret))
-        except BaseException:
-            self.kill()
-            raise
+        self.server = Server("--exact", "--attention", str(attention), "--experts", str(experts), "--remote", "--kv-replicas", "1",
+                             "--fabric-port", self.address.split(":")[1], "--secret-file", str(self.secret))
 
     def start(self, i):
-        return subprocess.Popen([SLUICE, "worker", "--join", self.address, "--secret-file", self.secret, "--worker-id", str(i),
+        return ended.start([SLUICE, "worker", "--join", self.address, "--secret-file", self.secret, "--worker-id", str(i),
                                  "--transport", "tcp"], stderr=subprocess.DEVNULL)
-
-    def kill(self):
-        for w in self.workers:
-            w.kill()
-            w.wait()
 
 
 def kill_with_copies(server, kill, n, asked):
@@ -81,17 +73,13 @@ def test_requests_go_on_at_the_buddy(tmp_path):
         remote.workers[0].wait()
         remote.workers[0] = remote.start(0)
 
-    try:
-        streams, again = kill_with_copies(server, kill, 2, asked)
-        assert metric(server, "rows_kept_total") >= len(LONG) - PAGE
-        assert again < 2 * PAGE
-        as_alone(server, streams, **asked)
-        assert_books_balance(server, 3)
-        assert server.stop() == 0
-        assert [w.wait(20) for w in remote.workers] == [0] * 3
-    finally:
-        server.process.kill()
-        remote.kill()
+    streams, again = kill_with_copies(server, kill, 2, asked)
+    assert metric(server, "rows_kept_total") >= len(LONG) - PAGE
+    assert again < 2 * PAGE
+    as_alone(server, streams, **asked)
+    assert_books_balance(server, 3)
+    assert server.stop() == 0
+    assert [w.wait(20) for w in remote.workers] == [0] * 3
 
 
 @pytest.mark.parametrize("deployment", PROCESSES)

@@ -13,7 +13,7 @@ import time
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from test_kill import FIXTURE, SLUICE, Server, assert_books_balance, metric, wait_until  # noqa: E402
+from test_kill import FIXTURE, SLUICE, Server, assert_books_balance, ended, metric, nobody_is_left, wait_until  # noqa: E402, F401
 
 TOKENS = 120
 DEADLINE_S = 60
@@ -183,6 +183,36 @@ def test_what_is_refused(tmp_path):
     server.stop()
 
 
+@pytest.mark.parametrize(("schedule", "attention", "experts"), [("dep", 2, 2), ("aep", 2, 2), ("ep", 3, 0)])
+def test_what_has_no_memory_is_refused(tmp_path, schedule, attention, experts):
+    """Experts and KV go to nobody who has no room for them, unless their worker is lost: that is made good, and the log says it."""
+    last, shape = attention + experts - 1, ["--attention", attention, *(["--experts", experts, "--max-experts", experts + 1] if experts else [])]
+    admin = Admin(tmp_path, *map(str, shape), "--schedule", schedule, "--adapt-memory", "0.001")
+    n = last + 1 + (experts > 0)
+    with Load(admin.server, 4, tokens=200):
+        for verb in "drain", "restart":
+            said = admin.ask(verb, last, code=3)
+            assert re.search(rf"worker {last} stays: experts that move need \d+\.\d MB beside .*, worker \d's machine has 0\.0 MB left", said), said
+        status, body = admin.http("POST", f"/admin/workers/{last}/drain")
+        assert status == 409 and body["error"]["code"] == "no_memory", body
+        admin.ask("restart", "--all", code=3)
+        if experts:
+            assert re.search(r"worker \d cannot come: experts that move need", admin.ask("join", n - 1, code=3))
+            # Its neighbour has never been asked for so many pages.
+            said = admin.http("POST", "/admin/workers/0/drain", '{"timeout": 0}')
+            assert said[0] == 202 or "KV of requests that move needs" in said[1]["error"]["message"], said
+            wait_until(lambda: admin.states()[0] in ("drained", "serving"), "worker 0 is neither here nor there")
+            if admin.states()[0] == "drained":
+                admin.ask("join", 0)
+        assert admin.states()[:last + 1] == ["serving"] * (last + 1)
+        assert not any(f"worker {last} is lost" in line for line in admin.server.log)
+        os.kill(admin.server.worker_pid(last), 9)
+        wait_until(lambda: metric(admin.server, "workers_restarted_total") == 1, "it does not come back")
+    assert any(f"worker {last} is lost, and others take over what does not fit: experts that move need" in line for line in admin.server.log)
+    assert_books_balance(admin.server, n)
+    admin.stop()
+
+
 @pytest.mark.parametrize("worker", [0, 2])
 def test_one_that_dies_while_it_drains(tmp_path, worker):
     """It is simply gone, and is not started again."""
@@ -246,39 +276,47 @@ def test_growth_beside_losses(tmp_path):
     admin.stop()
 
 
+def test_somebody_comes_in_an_outage(tmp_path):
+    """Who is wanted again is welcome while the only attention worker, or the other expert worker, is away."""
+    admin = Admin(tmp_path, "--attention", "1", "--experts", "2")
+    for lost in 0, 1:
+        admin.ask("drain", 2)
+        with Load(admin.server, 2):
+            os.kill(admin.server.worker_pid(lost), 9)
+            wait_until(lambda n=lost + 1: metric(admin.server, "workers_lost_total") == n, "nobody notices")
+            assert admin.http("POST", "/admin/workers/2/join")[0] == 202
+            wait_until(lambda: admin.states() == ["serving"] * 3, "somebody does not come")
+    assert_books_balance(admin.server, 3)
+    admin.stop()
+
+
 def test_remote_workers(tmp_path):
     """Nobody starts them: a drained one has ended well, its place is closed until somebody is wanted there."""
     secret = tmp_path / "secret"
     subprocess.run([SLUICE, "secret", "-o", secret], check=True, stdout=subprocess.DEVNULL)
     address = f"127.0.0.1:{20000 + os.getpid() % 20000}"
 
-
     def worker(i):
-        return subprocess.Popen([SLUICE, "worker", "--join", address, "--secret-file", secret, "--worker-id", str(i), "--transport", "tcp"],
-                                stderr=subprocess.PIPE, text=True)
+        return ended.start([SLUICE, "worker", "--join", address, "--secret-file", secret, "--worker-id", str(i), "--transport", "tcp"],
+                           stderr=subprocess.PIPE, text=True)
 
     workers = [worker(i) for i in range(3)]
-    try:
-        admin = Admin(tmp_path, "--attention", "1", "--experts", "2", "--remote", "--fabric-port", address.split(":")[1],
-                      "--secret-file", str(secret), "--max-experts", "3")
-        with Load(admin.server, 2):
-            early = worker(3)
-            assert "worker 3 is not there yet" in early.communicate(timeout=60)[1]
-            assert admin.http("POST", "/admin/workers/3/join")[0] == 202
-            workers.append(worker(3))
-            wait_until(lambda: admin.states() == ["serving"] * 4, "it does not come")
-            admin.ask("drain", "2")
-            assert workers[2].wait(20) == 0
-            early = worker(2)
-            assert "worker 2 is drained" in early.communicate(timeout=60)[1]
-            assert early.returncode == 1
-            assert admin.http("POST", "/admin/workers/2/join")[0] == 202
-            workers.append(worker(2))
-            wait_until(lambda: admin.states() == ["serving"] * 4, "it does not come")
-        assert metric(admin.server, "workers_lost_total") == 0
-        admin.stop()
-        assert [w.wait(20) for w in workers] == [0] * 5
-    finally:
-        for w in workers:
-            w.kill()
-            w.wait()
+    admin = Admin(tmp_path, "--attention", "1", "--experts", "2", "--remote", "--fabric-port", address.split(":")[1],
+                  "--secret-file", str(secret), "--max-experts", "3")
+    with Load(admin.server, 2):
+        early = worker(3)
+        assert "worker 3 is not there yet" in early.communicate(timeout=60)[1]
+        assert admin.http("POST", "/admin/workers/3/join")[0] == 202
+        workers.append(worker(3))
+        wait_until(lambda: admin.states() == ["serving"] * 4, "it does not come")
+        admin.ask("drain", "2")
+        assert workers[2].wait(20) == 0
+        early = worker(2)
+        assert "worker 2 is drained" in early.communicate(timeout=60)[1]
+        assert early.returncode == 1
+        assert admin.http("POST", "/admin/workers/2/join")[0] == 202
+        workers.append(worker(2))
+        wait_until(lambda: admin.states() == ["serving"] * 4, "it does not come")
+    assert metric(admin.server, "workers_lost_total") == 0
+    admin.stop()
+    assert [w.wait(20) for w in workers] == [0] * 5

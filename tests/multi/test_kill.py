@@ -16,6 +16,7 @@ import time
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import ended  # noqa: E402
 import served  # noqa: E402
 from served import ROOT, SLUICE  # noqa: E402, F401
 
@@ -128,6 +129,14 @@ def assert_books_balance(server, n_workers):
             return
         time.sleep(0.1)
     raise AssertionError(rows)
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left():
+    """For every file here that imports it."""
+    before = len(ended.running)
+    yield
+    ended.end_all(before)
 
 
 @pytest.fixture

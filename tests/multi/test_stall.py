@@ -19,7 +19,7 @@ import time
 
 import pytest
 
-from test_kill import SLUICE, TOKENS, Server, assert_books_balance, metric, of_all_workers, wait_until
+from test_kill import SLUICE, TOKENS, Server, assert_books_balance, ended, metric, nobody_is_left, of_all_workers, wait_until  # noqa: F401
 
 STREAMS = 6
 COORDINATOR = None
@@ -139,13 +139,9 @@ def workers_by_hand(port, folder):
     roles = [["attention"], ["attention"], ["expert"], ["expert"]]
     plan.write_text(json.dumps({"version": 1, "schedule": "dep", "workers": [{"roles": r} for r in roles]}))
     command = [SLUICE, "worker", "--join", f"127.0.0.1:{port}", "--transport", "tcp", "--worker-id"]
-    workers = [subprocess.Popen([*command, str(i)]) for i in range(len(roles))]
-    try:
-        yield plan
-        assert [w.wait(LIMIT_S) for w in workers] == [0] * len(workers)
-    finally:
-        for w in workers:
-            w.kill()
+    workers = [ended.start([*command, str(i)]) for i in range(len(roles))]
+    yield plan
+    assert [w.wait(LIMIT_S) for w in workers] == [0] * len(workers)
 
 
 def outlive_in_line(seconds, limit):

@@ -58,6 +58,23 @@ def live(browser, server, out):
     load.join()
 
 
+def plan(browser, server, out):
+    browser.size(1280, 1130)
+    browser.scheme("light")
+    browser.open(server.url + "/#plan")
+    browser.reload()
+    browser.wait("document.querySelector('#p-cluster')")
+    for field, value in (("model", "deepseek-v3"), ("cluster", "megascale-hetero")):
+        browser.js(f"document.querySelector('#p-{field}').value = '{value}'")
+    browser.js("document.querySelector('.plan-runnable input').checked = true")
+    browser.click(".plan-run button")
+    browser.wait("document.querySelectorAll('.point').length > 5", 60)
+    browser.wait("document.querySelector('.plan-run button').textContent === 'Plan'")
+    browser.js("document.querySelector('#plan').scrollTop = 0; document.activeElement.blur()")
+    time.sleep(0.6)
+    browser.picture(out / "page-plan.png")
+
+
 def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("model", nargs="?", default=str(ROOT / "models" / "smollm2-moe"))
@@ -68,6 +85,7 @@ def main():
     try:
         chat(browser, server, args.out)
         live(browser, server, args.out)
+        plan(browser, server, args.out)
     finally:
         browser.close()
         server.stop()

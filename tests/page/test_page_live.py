@@ -144,6 +144,21 @@ def test_a_worker_is_ended_while_somebody_watches_and_the_answer_goes_on(chromiu
     assert page.problems == []
 
 
+def test_workers_that_have_everything_are_linked_to_each_other(chromium):
+    server = Server(FIXTURE, "--exact", "--threads", "1", "--attention", "3", "--schedule", "ep")
+    try:
+        fresh(chromium, server, "live")
+        with load(server):
+            chromium.wait("document.querySelectorAll('.wire').length === 6")  # the coordinator's three, and each pair
+            assert chromium.js("document.querySelector('.rooms').classList.contains('together')")
+            chromium.wait("[...document.querySelectorAll('.wire title')].slice(3).some((t) => parseFloat(t.textContent) > 0)")
+            chromium.wait("document.querySelectorAll('.strip-label')[0]?.textContent === 'worker 0'")
+        assert axe_faults(chromium) == []
+        assert chromium.problems == []
+    finally:
+        assert server.stop() == 0
+
+
 @pytest.mark.parametrize("width, scheme", [(1280, "light"), (390, "dark")])
 def test_axe_finds_nothing_in_the_live_view(chromium, rooms, width, scheme):
     fresh(chromium, rooms, "live")

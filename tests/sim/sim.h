@@ -71,7 +71,11 @@
     X(replan_lost_an_expert)                                                                       \
     X(moved_by_load)                                                                               \
     X(moved_by_load_again)                                                                         \
-    X(moved_by_load_aep)                                                                           \
+    X(moved_by_load_defrag)                                                                        \
+    X(moved_by_load_mtfs)                                                                          \
+    X(moved_by_load_flfs)                                                                          \
+    X(moved_by_load_rmf)                                                                           \
+    X(load_queued)                                                                                 \
     X(moved_by_load_and_lost)                                                                      \
     X(requeued)                                                                                    \
     X(kv_kept)                                                                                     \

@@ -459,8 +459,6 @@ static void do_event(sim *s, sim_event *e) {
         break;
     case SIM_STALL:
         s->stalled_until_us[e->a] = s->now_us + e->for_us;
-        /* Whoever dies meanwhile is started again too late for those who wait. */
-        s->starved |= s->spawns && e->for_us >= 1000000ull * SIM_PATIENCE_S;
         s->seen[e->a == s->n_workers ? COVER_slow_coordinator : COVER_slow_worker] = true;
         break;
     case SIM_HOLD:

@@ -90,17 +90,25 @@ static bool die_at_start(sim *s) {
     return !s->what[0];
 }
 
-/* Lets the last messages arrive, ends of connections be noticed, and lanes fall asleep. */
-static bool settle(sim *s) {
-    uint64_t until_us = SL_MAX(s->settle_until_us, s->now_us + 200000);
+/* Who stands still has 0.2 s afterwards. */
+static uint64_t until_all_move(const sim *s) {
+    uint64_t until_us = 0;
     for (uint32_t i = 0; i <= s->n_workers; i++)
         until_us = SL_MAX(until_us, s->stalled_until_us[i] + 200000);
-    uint64_t limit_us = until_us + SETTLE_US;
-    while (!s->what[0] && s->now_us < limit_us && (s->now_us < until_us || !sim_is_quiet(s))) {
+    return until_us;
+}
+
+/* Lets the last messages arrive, ends of connections be noticed, and lanes fall asleep. A stall may
+ * begin meanwhile. */
+static bool settle(sim *s) {
+    uint64_t until_us = SL_MAX(s->settle_until_us, s->now_us + 200000);
+    do {
+        until_us = SL_MAX(until_us, until_all_move(s));
         s->idle_jump_us = s->now_us + 300000 < until_us ? 20000 : 4000;
         sim_do_events(s);
         sim_turn(s);
-    }
+    } while (!s->what[0] && s->now_us < until_us + SETTLE_US &&
+             (s->now_us < until_us || !sim_is_quiet(s)));
     return !s->what[0];
 }
 

@@ -20,14 +20,17 @@ import threading
 import time
 import urllib.request
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import ended  # noqa: E402
+
 PROMPTS = [[3, 17, 41 + i, 5, 9, 2, 7, 11][: 3 + i % 6] for i in range(12)]
 CONNECTING = 200  # connections that are being opened at a time
 BALANCE_S = 30
 
 
 def start(sluice, model, options, environment=None):
-    process = subprocess.Popen([sluice, "serve", model, "--port", "0", "--served-model-name", "m", *options],
-                               stderr=subprocess.PIPE, text=True, env=environment)
+    process = ended.start([sluice, "serve", model, "--port", "0", "--served-model-name", "m", *options],
+                          stderr=subprocess.PIPE, text=True, env=environment)
     lines = []
     for line in process.stderr:
         lines.append(line)

@@ -292,11 +292,29 @@ static inline void script_wait(const atomic_bool *hold) {
     for (int i = 0; i < 20000 && atomic_load(hold); i++) usleep(1000);
 }
 
-/* "role: content\n" of each message, then "assistant:". */
-sl_status sl_chat_encode(const sl_chat *chat, const sl_tokenizer *tok,
-                         const sl_chat_message *messages, size_t n, sl_chat_options options,
-                         sl_ids *out, sl_err *err) {
+/* How its chats answer. */
+static sl_answer_style script_style = {.tools = SL_TOOLS_HERMES};
+static bool script_opened; /* its prompts end with an opened thought */
+
+sl_answer_style sl_chat_style(const sl_chat *chat) {
     (void)chat;
+    return script_style;
+}
+bool sl_chat_has_switch(const sl_chat *chat) {
+    (void)chat;
+    return script_style.thought != 0;
+}
+bool sl_chat_has_effort(const sl_chat *chat) {
+    (void)chat;
+    return false;
+}
+
+/* "role: content\n" of each message, then "assistant:". */
+sl_status sl_chat_prompt(const sl_chat *chat, const sl_tokenizer *tok,
+                         const sl_chat_message *messages, size_t n, sl_chat_options options,
+                         sl_ids *out, bool *opened, sl_err *err) {
+    (void)chat;
+    *opened = script_opened;
     sl_jbuf b = sl_jbuf_init();
     if (messages[0].content.len > 1000) {
         atomic_fetch_add(&script_held, 1);

@@ -476,8 +476,172 @@ static void demo_prompts_match(void **state) {
     sl_tokenizer_free(tok);
 }
 
+/* How the models of published templates write calls and reasoning. */
+static void styles_are_recognised(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *format;
+        bool generic, thinks, has_switch, has_effort;
+    } want[] = {
+        {"Qwen2.5-Instruct", "hermes", false, false, false, false},
+        {"Qwen3", "hermes", false, true, true, false},
+        {"Qwen3-Instruct-2507", "hermes", false, false, false, false},
+        {"Qwen3-Thinking-2507", "hermes", false, true, false, false},
+        {"DeepSeek-V3", "deepseek-v3", true, true, false, false},
+        {"DeepSeek-R1-Distill", "deepseek-v3", true, true, false, false},
+        {"DeepSeek-V3.1", "deepseek-v3.1", true, true, true, false},
+        {"DeepSeek-V3.1-style", "deepseek-v3.1", false, true, true, false},
+        {"Kimi-K2-2025-07", "kimi-k2", false, false, false, false},
+        {"GLM-4.5", "glm-4.5", false, true, true, false},
+        {"Llama-4", "llama-json", false, false, false, false},
+        {"gpt-oss", "harmony", false, false, false, true},
+        {"Mixtral-Instruct", "hermes", true, false, false, false},
+        {"SmolLM2-Instruct", "hermes", true, false, false, false},
+        {"ChatML", "hermes", true, false, false, false},
+        {"Arctic-Instruct", "hermes", true, false, false, false},
+    };
+    sl_json root;
+    sl_json_doc *doc = load("cases", &root);
+    for (size_t i = 0; i < SL_LEN(want); i++) {
+        sl_chat *chat = open_golden(want[i].name, sl_json_get(root, "tokens"));
+        sl_answer_style s = sl_chat_style(chat);
+        assert_string_equal(sl_tool_format_name(s.tools), want[i].format);
+        assert_int_equal(s.generic, want[i].generic);
+        assert_int_equal(s.thought != 0, want[i].thinks);
+        assert_int_equal(sl_chat_has_switch(chat), want[i].has_switch);
+        assert_int_equal(sl_chat_has_effort(chat), want[i].has_effort);
+        sl_chat_free(chat);
+    }
+    sl_json_doc_free(doc);
+}
+
+static const struct {
+    const char *text, *format;
+} marks[] = {
+    {"{{ '<tool_call>\\n<function=' + name }}", "qwen3-coder"},
+    {"{{ '[TOOL_CALLS]' }}", "mistral"},
+    {"{{ '[TOOL_CALLS]' + name + '[ARGS]' }}", "mistral"},
+    {"{{ '<|python_start|>[func_name1(a=1)]' }}", "llama-pythonic"},
+    {"{{ '<|python_tag|>' }}", "llama-json"},
+};
+
+/* Templates of families that the goldens lack. */
+static void marks_are_recognised(void **state) {
+    (void)state;
+    for (size_t i = 0; i < SL_LEN(marks); i++) {
+        sl_chat *chat = parse(marks[i].text);
+        assert_string_equal(sl_tool_format_name(sl_chat_style(chat).tools), marks[i].format);
+        sl_chat_free(chat);
+    }
+}
+
+/* Renders messages and tools, which are JSON, with a template of the goldens. */
+static void render(const char *name, const char *messages, const char *tools, sl_chat_options o,
+                   const char *want) {
+    char path[64];
+    sl_chat_message m[MAX_MESSAGES] = {{{0}}};
+    sl_json root;
+    sl_json_doc *doc = load("cases", &root), *list = json(messages),
+                *t = tools ? json(tools) : NULL;
+    sl_chat *chat = open_golden(name, sl_json_get(root, "tokens"));
+    sl_chat_text text = {0};
+    sl_err err = {0};
+    size_t n = sl_json_count(sl_json_root(list));
+    for (size_t i = 0; i < n; i++) {
+        m[i].fields = sl_json_at(sl_json_root(list), i);
+        assert_true(sl_json_as_span(sl_json_get(m[i].fields, "role"), &m[i].role));
+        (void)sl_json_as_span(sl_json_get(m[i].fields, "content"), &m[i].content);
+    }
+    if (t) o.tools = sl_json_root(t);
+    snprintf(path, sizeof path, "%s", name);
+    if (sl_chat_render(chat, m, n, o, &text, &err) != SL_OK) fail_msg("%s: %s", path, err.msg);
+    if (!memmem(text.bytes, text.n_bytes, want, strlen(want)))
+        fail_msg("%s\n--- want\n%s\n--- got\n%.*s", path, want, (int)text.n_bytes, text.bytes);
+    sl_chat_text_free(&text);
+    sl_chat_free(chat);
+    sl_json_doc_free(doc);
+    sl_json_doc_free(list);
+    sl_json_doc_free(t);
+}
+
+#define A_TOOL "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
+#define A_CALL(id)                                                                                 \
+    "{\"id\":\"" id                                                                                \
+    "\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 1}\"}}"
+
+/* A template that shows no tools is told of them in the system's message, or in the user's where it
+ * takes none of the system; earlier calls and their results stand in the messages. */
+static void tools_are_told_where_a_template_shows_none(void **state) {
+    (void)state;
+    const sl_chat_options o = {.add_generation_prompt = true, .now_s = 1};
+    static const char told[] = "You can call functions. Each line between <tools> and </tools> "
+                               "describes one, as JSON.\n<tools>\n{\"type\": \"function\", "
+                               "\"function\": {\"name\": \"f\"}}\n</tools>\n";
+    char want[512];
+    snprintf(want, sizeof want, "<|im_start|>system\n%s", told);
+    render("ChatML", "[{\"role\":\"user\",\"content\":\"x\"}]", A_TOOL, o, want);
+    snprintf(want, sizeof want, "<|im_start|>system\nBe brief.\n\n%s", told);
+    render("ChatML",
+           "[{\"role\":\"system\",\"content\":\"Be brief.\"},{\"role\":\"user\",\"content\":"
+           "\"x\"}]",
+           A_TOOL, o, want);
+    snprintf(want, sizeof want, "[INST] %s", told);
+    render("Mistral-Instruct-0.1", "[{\"role\":\"user\",\"content\":\"x\"}]", A_TOOL, o, want);
+    static const char turns[] =
+        "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":\"I ask.\","
+        "\"tool_calls\":[" A_CALL("1") "," A_CALL(
+            "2") "]},{\"role\":\"tool\",\"tool_call_id\":\"1\","
+                 "\"content\":\"one\"},{\"role\":\"tool\",\"tool_call_id\":\"2\",\"content\":"
+                 "\"two\"}]";
+    render("ChatML", turns, A_TOOL, o,
+           "<|im_start|>assistant\nI ask.\n<tool_call>\n{\"name\": \"f\", \"arguments\": "
+           "{\"a\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}"
+           "\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\none\n</tool_response>\n"
+           "<tool_response>\ntwo\n</tool_response><|im_end|>\n<|im_start|>assistant\n");
+    render("Mixtral-Instruct", turns, NULL, o, /* it wants roles that take turns */
+           "</tool_call></s> [INST] <tool_response>\none\n</tool_response>\n<tool_response>");
+}
+
+/* A tool may have no description. */
+static void tools_may_be_silent(void **state) {
+    (void)state;
+    const sl_chat_options o = {.now_s = 1};
+    render("gpt-oss", "[{\"role\":\"user\",\"content\":\"x\"}]", A_TOOL, o,
+           "// \ntype f = () => any;\n");
+    render("Qwen3", "[{\"role\":\"user\",\"content\":\"x\"}]", A_TOOL, o,
+           "\n{\"type\": \"function\", \"function\": {\"name\": \"f\"}}\n</tools>");
+}
+
+static void reasoning_goes_where_the_template_reads_it(void **state) {
+    (void)state;
+    sl_chat_options o = {.now_s = 1};
+    render("Qwen3",
+           "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":\"y\","
+           "\"reasoning\":\"Hm.\"}]",
+           NULL, o, "<|im_start|>assistant\n<think>\nHm.\n</think>\n\ny<|im_end|>");
+    static const char asked[] =
+        "[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":null,"
+        "\"reasoning_content\":\"Hm.\",\"tool_calls\":[" A_CALL(
+            "1") "]},{\"role\":\"tool\","
+                 "\"tool_call_id\":\"1\",\"content\":\"one\"}]";
+    render("gpt-oss", asked, NULL, o,
+           "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant to=functions.f");
+    o.add_generation_prompt = true;
+    o.thinking = SL_CHAT_OFF;
+    render("Qwen3", "[{\"role\":\"user\",\"content\":\"x\"}]", NULL, o, "<think>\n\n</think>\n\n");
+    o.thinking = SL_CHAT_ON;
+    render("DeepSeek-V3.1-style", "[{\"role\":\"user\",\"content\":\"x\"}]", NULL, o, "<think>");
+    o.effort = (sl_span){(const uint8_t *)"high", 4};
+    render("gpt-oss", "[{\"role\":\"user\",\"content\":\"x\"}]", NULL, o, "Reasoning: high");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(styles_are_recognised),
+        cmocka_unit_test(marks_are_recognised),
+        cmocka_unit_test(tools_are_told_where_a_template_shows_none),
+        cmocka_unit_test(tools_may_be_silent),
+        cmocka_unit_test(reasoning_goes_where_the_template_reads_it),
         cmocka_unit_test(goldens_match),
         cmocka_unit_test(bad_conversations_are_refused),
         cmocka_unit_test(contents_are_the_users),

@@ -1,6 +1,8 @@
 /* Who is in a round is the sequencer's word alone: one real expert worker that is not the
  * sequencer, and peers that lie about it. */
 #include "engine_peers.h"
+#include "format/placement.h"
+#include "sched/busy.h"
 
 #define ROGUE     0u
 #define HONEST    1u
@@ -124,11 +126,86 @@ static void words_of_a_false_sequencer(void **state) {
     }
 }
 
+static void say_of(actor *a, uint16_t kind, uint32_t who) {
+    say(a, (sl_wire_header){.kind = kind}, bytes_of(a, &who, sizeof who));
+}
+
+/* Others do without the sequencer, and it has lost its connection with a member meanwhile: that one
+ * is served on. */
+static void words_of_one_done_without(void **state) {
+    (void)state;
+    stage s;
+    start_second(&s);
+    actor *honest = &s.toy[HONEST], *seq = &s.toy[SEQUENCER];
+    say_set(seq, SL_MSG_ROUND_SET, 1, both, 2);
+    say_rows(&s, honest, 1, both, 2);
+    say_of(&s.coordinator, SL_MSG_SLOW, SEQUENCER);
+    actor_forget(honest, await_kind(&s, honest, SL_MSG_RETURN)); /* the other is not waited for */
+    say_of(seq, SL_MSG_MEMBER_DEAD, HONEST);
+    for (int i = 0; i < 50; i++) turn(&s);
+    batch d = make_batch(&s, honest, 1, 1, 0, 0);
+    d.h.layer = 1;
+    say(honest, d.h, d.b);
+    actor_forget(honest, await_kind(&s, honest, SL_MSG_RETURN));
+    assert_true(honest->open && seq->open && !honest->down && !seq->down);
+    stage_end(&s, SL_OK);
+}
+
+/* Expert 0 on the worker under test, all others on the other one; doubled: each on both. */
+static void place_on_both(sl_plan *p, bool doubled) {
+    const uint32_t n = p->n_experts, hosts = doubled ? 2 : 1;
+    sl_placement_free(&p->place);
+    p->place = (sl_placement){.n_layers = 1,
+                              .first = sl_alloc(n + 1u, sizeof *p->place.first),
+                              .host = sl_alloc((size_t)n * hosts, sizeof *p->place.host)};
+    for (uint32_t e = 0; e < n; e++) {
+        p->place.first[e + 1] = (e + 1) * hosts;
+        for (uint32_t i = 0; i < hosts; i++)
+            p->place.host[e * hosts + i] =
+                (sl_host){SEQUENCER + i, i + 1 == hosts ? UINT32_MAX : UINT32_MAX / 2};
+        if (!doubled && e == 0) p->place.host[0].worker = SECOND;
+    }
+}
+
+/* With replicas who waits for another member hears that it is not the worker that lets it wait; a
+ * task of which nobody knows how long it takes is said to all. */
+static void who_waits_hears_why(void **state) {
+    (void)state;
+    for (int doubled = 0; doubled < 2; doubled++) {
+        stage s;
+        stage_make(&s, 2, 2, SECOND);
+        place_on_both(&s.plan, doubled);
+        for (uint32_t i = 0; i < SEQUENCER; i++) dial(&s, &s.toy[i]);
+        send_plan(&s);
+        actor_forget(&s.coordinator, await_kind(&s, &s.coordinator, SL_MSG_READY));
+        actor *first = &s.toy[0], *honest = &s.toy[HONEST];
+        say_set(&s.toy[SEQUENCER], SL_MSG_ROUND_SET, 1, both, 2);
+        say_rows(&s, honest, 1, both, 2);
+        if (doubled) {
+            uint32_t i = await_kind(&s, honest, SL_MSG_BUSY);
+            assert_true(honest->head[i].number == SL_BUSY_AGAIN_US / 2 && !honest->body[i]);
+            while (honest->n) actor_forget(honest, 0);
+        }
+        assert_int_equal(first->n, 0);
+        say_rows(&s, first, 1, both, 2);
+        if (doubled) {
+            uint32_t i = await_kind(&s, first, SL_MSG_BUSY);
+            assert_int_equal(first->head[i].number, SL_BUSY_UNKNOWN_US);
+            await_kind(&s, honest, SL_MSG_BUSY);
+        }
+        await_kind(&s, honest, SL_MSG_RETURN);
+        await_kind(&s, first, SL_MSG_RETURN);
+        for (uint32_t i = 0; i < honest->n && !doubled; i++)
+            assert_int_not_equal(honest->head[i].kind, SL_MSG_BUSY);
+        stage_end(&s, SL_OK);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(false_sets_at_the_second),
-        cmocka_unit_test(strangers_at_the_second),
-        cmocka_unit_test(words_of_a_false_sequencer),
+        cmocka_unit_test(false_sets_at_the_second),   cmocka_unit_test(strangers_at_the_second),
+        cmocka_unit_test(words_of_a_false_sequencer), cmocka_unit_test(words_of_one_done_without),
+        cmocka_unit_test(who_waits_hears_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -218,6 +218,30 @@ static void out_of_order(void **state) {
     }
 }
 
+static void hang_up(stage *s, uint32_t id) {
+    sl_net_close(s->toy[id].net, s->toy[id].conn, SL_ERR_PEER_DOWN, "the test cuts it");
+}
+
+/* Two expert workers, none of whom is the sequencer, have nothing to tell each other: an earlier
+ * plan has left their connection, and its end is nobody's business. */
+static void a_connection_that_no_plan_needs_may_end(void **state) {
+    (void)state;
+    enum { REAL = 2, THIRD = 3 };
+    stage s;
+    stage_make(&s, 1, 3, REAL);
+    dial(&s, &s.toy[0]);
+    dial(&s, &s.toy[THIRD]);
+    await_flag(&s, &s.toy[THIRD].open, "a connection that is not needed");
+    send_plan(&s);
+    forget(&s, &s.coordinator, SL_MSG_READY, 1);
+    say_word(&s, SL_MSG_GO, 1);
+    hang_up(&s, THIRD);
+    expect_silence(&s, &s.coordinator, SL_MSG_LOST);
+    hang_up(&s, 0);
+    expect_loss(&s, 0);
+    stage_end(&s, SL_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_side),
@@ -226,6 +250,7 @@ int main(void) {
         cmocka_unit_test(joiner),
         cmocka_unit_test(unable),
         cmocka_unit_test(out_of_order),
+        cmocka_unit_test(a_connection_that_no_plan_needs_may_end),
         cmocka_unit_test(hold_names_the_lost),
         cmocka_unit_test(hold_names_others),
     };

@@ -173,12 +173,31 @@ static void a_mapped_file_is_opened_again_only_as_itself(void **state) {
     folder_remove(dir);
 }
 
+/* Whoever has given an opening too little time to wait for begins it anew. */
+static void an_opening_stops_when_it_is_told_to(void **state) {
+    (void)state;
+    const sl_stages all = {.attention = true, .experts = true};
+    atomic_bool stop = true;
+    sl_model *m = NULL;
+    sl_err err;
+    char dir[64];
+    folder_make(dir, folder_qwen, SL_BF16, 1, 4);
+    assert_int_equal(sl_model_open_until(dir, &all, &stop, &m, &err), SL_ERR_AGAIN);
+    assert_null(m);
+    assert_non_null(strstr(err.msg, "stopped"));
+    stop = false;
+    assert_int_equal(sl_model_open_until(dir, &all, &stop, &m, &err), SL_OK);
+    sl_model_free(m);
+    folder_remove(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_of_a_long_step_share_scratch),
         cmocka_unit_test(attention_of_a_long_step_shares_scratch),
         cmocka_unit_test(rows_of_the_embedding_stay_those_of_the_file),
         cmocka_unit_test(a_mapped_file_is_opened_again_only_as_itself),
+        cmocka_unit_test(an_opening_stops_when_it_is_told_to),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -100,6 +100,31 @@ static void replicas_take_the_share_of_the_lost(void **state) {
     sl_placement_free(&home.place);
 }
 
+/* However little a share is, its host has keys, and a plan in JSON says so. */
+static void nobody_has_nothing(void **state) {
+    (void)state;
+    static const sl_share share[] = {{1, 1e-17}, {2, 1},     {3, 1e-17},
+                                     {3, 0.25},  {1, 1e-12}, {2, 0.75}};
+    sl_plan_worker w[4];
+    sl_err err;
+    uint32_t n;
+    sl_plan home = owned(w, 4, (const uint32_t[]){1, 2}, 2);
+    sl_placement_free(&home.place);
+    assert_int_equal(
+        sl_placement_of_shares(share, (const uint32_t[]){3, 3}, 1, 2, &home.place, &err), SL_OK);
+    const sl_host *h = sl_plan_hosts(&home, 0, 0, &n);
+    assert_true(n == 3 && h[0].until == 1 && h[1].until == UINT32_MAX && h[2].until == UINT32_MAX);
+    h = sl_plan_hosts(&home, 0, 1, &n);
+    assert_true(n == 3 && h[0].until == 1u << 30 && h[1].until == (1u << 30) + 1);
+    json_t *told = sl_placement_json(&home);
+    for (uint32_t e = 0; e < 2; e++)
+        for (uint32_t i = 0; i < 3; i++)
+            assert_true(json_number_value(
+                            json_array_get(json_array_get(json_array_get(told, e), i), 1)) > 0);
+    json_decref(told);
+    sl_placement_free(&home.place);
+}
+
 /* ---- drawn placements ---- */
 
 typedef struct drawing {
@@ -324,6 +349,7 @@ int main(void) {
         cmocka_unit_test(the_lost_workers_experts_are_shared_out),
         cmocka_unit_test(even_over_blocks),
         cmocka_unit_test(replicas_take_the_share_of_the_lost),
+        cmocka_unit_test(nobody_has_nothing),
         cmocka_unit_test(drawn),
         cmocka_unit_test(one_more),
         cmocka_unit_test(one_more_among_replicas),

@@ -100,6 +100,40 @@ static void limits_are_kept(void **state) {
     assert_true(result.n_front > 2);
 }
 
+/* Each kind's front is its own, and the best of all of them is the front. */
+static void curves_are_the_fronts_of_kinds(void **state) {
+    (void)state;
+    sl_workload w = lengths(571, 159);
+    w.slo_tpot_us = 150e3;
+    sl_search_problem p = problem("dbrx", "h20-8-l40s-16", &w);
+    run(&p, 1);
+    static sl_search_result all;
+    all = result;
+    for (int k = 0; k < SL_LAYOUT_COUNT; k++) {
+        for (uint32_t i = 0; i < all.n_curve[k]; i++) {
+            const sl_candidate *c = &all.curve[k][i];
+            assert_true(c->layout.kind == (sl_layout_kind)k && c->tpot_us <= w.slo_tpot_us);
+            if (i) assert_true(c->per_cost > c[-1].per_cost && c->tpot_us > c[-1].tpot_us);
+        }
+        if (k == SL_LAYOUT_AEP) continue; /* it is not tried here, and a bound alone wins nothing */
+        /* considered alone it is the same, and the front is the curve */
+        p.kinds = 1u << k;
+        run(&p, 1);
+        assert_int_equal(result.n_curve[k], all.n_curve[k]);
+        assert_memory_equal(result.curve[k], all.curve[k], all.n_curve[k] * sizeof *all.curve[k]);
+        assert_int_equal(result.n_front, all.n_curve[k]);
+        for (int other = 0; other < SL_LAYOUT_COUNT; other++)
+            assert_true(other == k || (!result.n_top[other] && !result.n_curve[other]));
+    }
+    for (uint32_t i = 0; i < all.n_front; i++) {
+        const sl_candidate *c = &all.front[i];
+        bool there = false;
+        for (uint32_t j = 0; j < all.n_curve[c->layout.kind]; j++)
+            there = there || memcmp(&all.curve[c->layout.kind][j], c, sizeof *c) == 0;
+        assert_true(there);
+    }
+}
+
 static void looser_is_never_worse(void **state) {
     (void)state;
     sl_workload w = lengths(571, 159);
@@ -337,6 +371,7 @@ static void measured_costs_are_cut(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(limits_are_kept),
+        cmocka_unit_test(curves_are_the_fronts_of_kinds),
         cmocka_unit_test(looser_is_never_worse),
         cmocka_unit_test(ping_pong_follows_its_law),
         cmocka_unit_test(skew_costs),

@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 typedef struct job {
-    int nice, done;
-    bool hurried;
+    int nice, done, begun;
+    bool hurried, patient;
     atomic_uint ticks;
 } job;
 
@@ -26,12 +26,13 @@ static void pause_ms(long ms) {
 }
 
 /* Goes on until the caller has ticked, which it may do only while this waits. */
-static void work(void *ctx, const atomic_bool *hurry) {
+static bool work(void *ctx, const atomic_bool *hurry) {
     job *j = ctx;
     j->nice = getpriority(PRIO_PROCESS, 0);
     while (atomic_load(&j->ticks) < 3) pause_ms(1);
     j->hurried = atomic_load(hurry);
     j->done = 1;
+    return true;
 }
 
 static void gives_way(void **state) {
@@ -46,10 +47,11 @@ static void gives_way(void **state) {
     assert_int_equal(getpriority(PRIO_PROCESS, 0), before);
 }
 
-static void until_hurried(void *ctx, const atomic_bool *hurry) {
+static bool until_hurried(void *ctx, const atomic_bool *hurry) {
     job *j = ctx;
     while (!atomic_load(hurry)) pause_ms(1);
     j->done = 1;
+    return true;
 }
 
 static void hears_when_it_has_had_its_time(void **state) {
@@ -60,10 +62,36 @@ static void hears_when_it_has_had_its_time(void **state) {
     assert_int_equal(j.done, 1);
 }
 
+/* Never ends at a low priority, as on a machine that has no time for it. */
+static bool until_loud(void *ctx, const atomic_bool *hurry) {
+    job *j = ctx;
+    j->begun++;
+    while (hurry && !atomic_load(hurry)) pause_ms(1);
+    if (hurry) return false;
+    j->nice = getpriority(PRIO_PROCESS, 0);
+    j->patient = true;
+    unsigned seen = atomic_load(&j->ticks);
+    while (atomic_load(&j->ticks) < seen + 3) pause_ms(1);
+    j->done = 1;
+    return true;
+}
+
+static void what_is_given_up_begins_anew_at_the_callers_priority(void **state) {
+    (void)state;
+    job j = {0};
+    const sl_quiet q = {.tick = tick, .ctx = &j, .tick_us = 100, .at_most_ms = 5};
+    sl_quiet_run(&q, until_loud, &j);
+    assert_int_equal(j.done, 1);
+    assert_int_equal(j.begun, 2);
+    assert_true(j.patient);
+    assert_int_equal(j.nice, getpriority(PRIO_PROCESS, 0));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gives_way),
         cmocka_unit_test(hears_when_it_has_had_its_time),
+        cmocka_unit_test(what_is_given_up_begins_anew_at_the_callers_priority),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

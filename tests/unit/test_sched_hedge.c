@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "recover_story.h"
+#include "sched/busy.h"
 #include "sched/hedge.h"
 
 #include <stdio.h>
@@ -14,7 +15,7 @@ static sl_hedge_opts opts = SL_HEDGE_OPTS;
 
 typedef struct scene {
     sl_hedge h;
-    uint64_t now;
+    uint64_t now, late;
     uint32_t slow[WORKERS], doubts[WORKERS]; /* times that it was said */
     uint64_t rng;
 } scene;
@@ -23,7 +24,7 @@ static scene fresh(void) {
     sl_err err;
     scene s = {.now = HOUR, .rng = 1};
     assert_int_equal(sl_hedge_create(LANES, WORKERS, &opts, &s.h, &err), SL_OK);
-    sl_hedge_pass(&s.h, s.now);
+    sl_hedge_pass(&s.h, s.now, s.late);
     return s;
 }
 
@@ -33,7 +34,7 @@ static void pass_by(scene *s, uint64_t us, uint64_t each) {
     sl_hedge_word word;
     for (uint64_t until = s->now + us; s->now < until;) {
         s->now = SL_MIN(s->now + each, until);
-        if (!sl_hedge_pass(&s->h, s->now)) continue;
+        if (!sl_hedge_pass(&s->h, s->now, s->late)) continue;
         while ((word = sl_hedge_next(&s->h, &who)) != SL_HEDGE_NOTHING)
             (word == SL_HEDGE_SLOW ? s->slow : s->doubts)[who]++;
     }
@@ -85,9 +86,11 @@ static void one_stands_still(void **state) {
     sl_hedge_forgive(&s.h, 2);
     assert_false(sl_hedge_is_owed(&s.h));
     sl_hedge_answered(&s.h, 0, 2, 1); /* late: nobody waits for it */
+    uint32_t doubts = doubted(&s);
+    assert_true(doubts == s.doubts[2] && doubts > 0); /* it may as well be gone */
     pass_by(&s, 5 * SEC, 10 * MS);
     assert_int_equal(said(&s), 2);
-    assert_int_equal(doubted(&s), 0);
+    assert_int_equal(doubted(&s), doubts);
     sl_hedge_free(&s.h);
 }
 
@@ -162,6 +165,143 @@ static void this_process_stood_still(void **state) {
     pass_by(&s, 60 * SEC, 20 * SEC);
     assert_int_equal(said(&s) + doubted(&s), 0);
     sl_hedge_free(&s.h);
+}
+
+/* Somebody else's prompt, of which one has most: its own rows are few, the others answer at once.
+ */
+static void much_to_do_for_others(void **state) {
+    (void)state;
+    for (uint32_t told = 0; told < 2; told++) {
+        scene s = fresh();
+        layers(&s, 500, 500, 1000, 1500);
+        for (uint32_t i = 0; i < 5; i++) {
+            for (uint32_t w = 0; w < WORKERS; w++) sl_hedge_sent(&s.h, 0, w, 1, 1);
+            pass_by(&s, 1000, 500);
+            if (told) sl_hedge_busy(&s.h, 2, 400 * MS, s.now);
+            sl_hedge_answered(&s.h, 0, 0, 1);
+            sl_hedge_answered(&s.h, 0, 1, 1);
+            pass_by(&s, 600 * MS, 500);
+            sl_hedge_answered(&s.h, 0, 2, 1);
+            pass_by(&s, 20 * MS, 500);
+        }
+        assert_int_equal(said(&s) == 0, told);
+        /* What it took then is not usual; and it is believed for four times as long only. */
+        layers(&s, 1000, 500, 1000, 1500);
+        uint32_t before = said(&s);
+        layers(&s, 30, 500, 1000, 21000);
+        assert_int_equal(said(&s), before + 1);
+        sl_hedge_busy(&s.h, 1, 50 * MS, s.now);
+        for (uint32_t w = 0; w < WORKERS; w++) sl_hedge_sent(&s.h, 0, w, 1, 1);
+        sl_hedge_answered(&s.h, 0, 0, 1);
+        pass_by(&s, 300 * MS, 500);
+        assert_int_equal(s.slow[1], 0);
+        pass_by(&s, 100 * MS, 500);
+        assert_int_equal(s.slow[1], 1);
+        sl_hedge_free(&s.h);
+    }
+}
+
+/* The rows of a prompt take one of them ten times as long as the others, as it is a small machine.
+ * JOINs teach nothing. */
+static void other_machines(void **state) {
+    (void)state;
+    const uint64_t prompt[] = {40 * MS, 40 * MS + 1, 800 * MS};
+    scene s = fresh();
+    for (uint32_t i = 0; i < 300; i++) {
+        sl_hedge_sent(&s.h, 1, 0, 1, 0);
+        pass_by(&s, 20 * MS, 500); /* a round that others are in ends first */
+        sl_hedge_answered(&s.h, 1, 0, 1);
+        layers(&s, 1, 500, 1000, 4000);
+    }
+    assert_true(s.h.worker[0].row_us < 1000 && s.h.worker[2].row_us > 2000);
+    for (uint32_t i = 0; i < 20; i++) layer(&s, prompt, 400);
+    assert_int_equal(said(&s), 0);
+    assert_true(s.h.worker[0].row_us < 500); /* 400 rows in 40 ms */
+    sl_hedge_free(&s.h);
+}
+
+/* It stops under a prompt's rows: it is doubted long before it could count as slow. */
+static void stopped_under_a_prompt(void **state) {
+    (void)state;
+    const uint64_t prompt[] = {100 * MS, 200 * MS, 900 * MS};
+    scene s = fresh();
+    for (uint32_t i = 0; i < 20; i++) layer(&s, prompt, 400);
+    uint32_t doubts = s.doubts[2], before = said(&s);
+    pass_by(&s, 2 * SEC, 500);
+    for (uint32_t w = 0; w < WORKERS; w++) sl_hedge_sent(&s.h, 0, w, 1, 400);
+    pass_by(&s, 50 * MS, 500);
+    sl_hedge_answered(&s.h, 0, 0, 1);
+    pass_by(&s, 60 * MS, 500);
+    assert_true(s.doubts[2] > doubts && said(&s) == before);
+    sl_hedge_free(&s.h);
+}
+
+/* What was answered in an earlier burst does not make anybody late in this one. */
+static void bursts_are_apart(void **state) {
+    (void)state;
+    scene s = fresh();
+    layers(&s, 500, 500, 1000, 1500);
+    sl_hedge_sent(&s.h, 0, 0, 5, 5); /* worker 0 alone, then no more */
+    sl_hedge_answered(&s.h, 0, 0, 5);
+    sl_hedge_sent(&s.h, 0, 0, 2, 2);
+    sl_hedge_sent(&s.h, 0, 1, 2, 2);
+    pass_by(&s, 1000, 500);
+    sl_hedge_answered(&s.h, 0, 1, 1); /* worker 0 has answered nothing of these */
+    pass_by(&s, 1000, 500);
+    assert_true(s.h.debt[0].evident && !s.h.debt[1].evident);
+    sl_hedge_answered(&s.h, 0, 0, 1);
+    assert_true(!s.h.debt[0].evident && s.h.debt[1].evident);
+    sl_hedge_free(&s.h);
+}
+
+/* This process is run late: others may be late as well. A calm one goes on as ever. */
+static void a_busy_machine(void **state) {
+    (void)state;
+    for (uint64_t late = 0; late <= 50 * MS; late += 50 * MS) {
+        scene s = fresh();
+        s.late = late;
+        layers(&s, 500, 500, 1000, 1500);
+        for (uint32_t i = 0; i < 50; i++) {
+            layers(&s, 200, 500, 1000, 3000);
+            layers(&s, 1, 500, 1000, 180000); /* others had its core */
+        }
+        assert_int_equal(said(&s) == 0, late > 0);
+        pass_by(&s, 2 * SEC, 500);
+        for (uint32_t w = 0; w < WORKERS; w++) sl_hedge_sent(&s.h, 0, w, 1, 1);
+        sl_hedge_answered(&s.h, 0, 0, 1);
+        sl_hedge_answered(&s.h, 0, 1, 1);
+        uint32_t before = s.slow[2];
+        pass_by(&s, 500 * MS, 500);
+        assert_true(s.slow[2] > before);
+        sl_hedge_free(&s.h);
+    }
+    assert_true(sl_hedge_stands_still(360 * MS, HOUR, 0, HOUR + SEC));
+    assert_false(sl_hedge_stands_still(360 * MS, HOUR, 50 * MS, HOUR + SEC));
+    assert_false(sl_hedge_stands_still(360 * MS, HOUR, 0, HOUR + MS));
+}
+
+/* ---- what a worker says itself ---- */
+
+static void tasks_are_promised(void **state) {
+    (void)state;
+    sl_busy b = {0};
+    assert_int_equal(sl_busy_begins(&b, 4, 0, HOUR), SL_BUSY_UNKNOWN_US);
+    for (uint32_t i = 0; i < 200; i++) sl_busy_ends(&b, 4, 3000);
+    b.said_until_us = 0;
+    assert_int_equal(sl_busy_begins(&b, 4, 0, HOUR), 0); /* as ever */
+    assert_in_range(sl_busy_usual(&b, 512), 128 * 2900, 128 * 3100);
+    for (uint32_t i = 0; i < 20; i++) sl_busy_ends(&b, 500, 60000);
+    assert_in_range(sl_busy_usual(&b, 512), 50000, 61000); /* known by now, */
+    assert_in_range(sl_busy_usual(&b, 300), 50000, 61000);
+    assert_in_range(sl_busy_usual(&b, 1000), 110000, 121000); /* and not more than that */
+    assert_in_range(sl_busy_usual(&b, 100), 90000, 97000);    /* from below, rather too long */
+    assert_in_range(sl_busy_begins(&b, 4, 500, HOUR), 60000, 64000); /* what is behind it, too */
+    assert_int_equal(sl_busy_begins(&b, 500, 0, HOUR + 10 * MS), 0); /* that was said */
+    assert_in_range(sl_busy_begins(&b, 500, 0, HOUR + 80 * MS), 50000, 61000);
+    for (uint32_t i = 0; i < 10; i++) sl_busy_ends(&b, 500, 20 * 60000); /* slow by now */
+    assert_true(sl_busy_usual(&b, 500) < 80000);
+    assert_int_equal(sl_busy_begins(&b, 0, 0, 2 * HOUR), 0);
+    assert_true(sl_busy_usual(&b, UINT64_MAX) <= SL_BUSY_MOST_US);
 }
 
 /* Of several answers that are due one has come. */
@@ -324,6 +464,12 @@ int main(void) {
         cmocka_unit_test(one_gets_slower),
         cmocka_unit_test(nobody_is_slow),
         cmocka_unit_test(much_to_do),
+        cmocka_unit_test(much_to_do_for_others),
+        cmocka_unit_test(other_machines),
+        cmocka_unit_test(stopped_under_a_prompt),
+        cmocka_unit_test(bursts_are_apart),
+        cmocka_unit_test(a_busy_machine),
+        cmocka_unit_test(tasks_are_promised),
         cmocka_unit_test(nobody_answers),
         cmocka_unit_test(this_process_stood_still),
         cmocka_unit_test(the_second_is_missing),

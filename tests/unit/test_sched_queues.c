@@ -139,6 +139,8 @@ static void sources_go(void **state) {
     assert_int_equal(sl_queues_drop(q, 1, &gone), 3); /* from the middle, the end, and all */
     for (uint32_t i = 0; i < 3; i++)
         assert_true(gone[i] == p[1] || gone[i] == p[4] || gone[i] == p[5]);
+    assert_int_equal(sl_queues_waits(q, 1, 4), 8);
+    assert_int_equal(sl_queues_waits(q, 3, 0), 0);
     assert_true(sl_queues_rows(q) == 1 + 3 + 4 && sl_queues_room(q) == 5);
     uint32_t late = push(q, 1, 4, 2, 1, 20); /* goes behind what is left */
     expect_one(q, 1, 4, 9, 4, (uint32_t[]){p[0], p[2], p[3], late});
@@ -329,6 +331,11 @@ static void drawn(uint64_t seed) {
             model_drop(&m, q, (uint32_t)sl_rng_below(&rng, 4));
         }
         assert_true(sl_queues_rows(q) == m.rows && sl_queues_seen(q) == m.seen);
+        if (i % 50 > 0) continue;
+        uint64_t waits = 0;
+        for (uint32_t l = 0; l < LAYERS; l++)
+            for (uint32_t e = 0; e < EXPERTS; e++) waits += sl_queues_waits(q, l, e);
+        assert_true(waits == m.rows);
     }
     sl_queues_free(q);
 }

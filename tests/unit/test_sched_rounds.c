@@ -503,6 +503,48 @@ static void without_the_sequencer_nobody_is_waited_for(void **state) {
     stop(d);
 }
 
+/* Who counts as lost may live, and say what it has lost itself. */
+static void words_of_the_lost_do_not_count(void **state) {
+    (void)state;
+    desk *d = start(FOLLOWER, 1, 2, 1);
+    assert_true(sl_rounds_may_announce(d->rounds, SEQUENCER) &&
+                sl_rounds_heeds(d->rounds, SEQUENCER));
+    OK(sl_rounds_on_expert_lost(d->rounds, FOLLOWER, &err)); /* not itself, */
+    OK(sl_rounds_on_expert_lost(d->rounds, 0, &err));        /* and nobody without experts */
+    assert_true(sl_rounds_heeds(d->rounds, FOLLOWER) && sl_rounds_heeds(d->rounds, 0));
+    OK(sl_rounds_on_expert_lost(d->rounds, SEQUENCER, &err));
+    assert_true(sl_rounds_may_announce(d->rounds, SEQUENCER)); /* its connection stays */
+    assert_false(sl_rounds_heeds(d->rounds, SEQUENCER));
+    OK(send(d, (row){1, 0, 0, 0, 2, SET(1)}, NULL)); /* it is leaderless */
+    runs(d, 0, 2, 0, 0, SET(1), "");
+    sl_rounds_reset(d->rounds, 2);
+    assert_true(sl_rounds_heeds(d->rounds, SEQUENCER));
+    d->said[0] = '\0';
+    stop(d);
+    d = start(SEQUENCER, 1, 2, 1);
+    OK(sl_rounds_on_expert_lost(d->rounds, OTHER, &err));
+    OK(sl_rounds_on_expert_lost(d->rounds, OTHER, &err));
+    assert_true(sl_rounds_may_announce(d->rounds, OTHER) && !sl_rounds_heeds(d->rounds, OTHER));
+    assert_true(sl_rounds_heeds(d->rounds, FOLLOWER));
+    d->said[0] = '\0';
+    stop(d);
+}
+
+static void whose_rows_wait(void **state) {
+    (void)state;
+    desk *d = start(FOLLOWER, 2, 2, 1);
+    OK(send(d, (row){0, 1, 0, 0, 1, SET(0, 1)}, NULL)); /* for the word on its round */
+    assert_false(sl_rounds_waits(d->rounds, 0));
+    OK(sl_rounds_on_set(d->rounds, 1, 1, SET(0, 1), &err));
+    assert_true(sl_rounds_waits(d->rounds, 0)); /* for 1 */
+    assert_false(sl_rounds_waits(d->rounds, 1) || sl_rounds_waits(d->rounds, FOLLOWER));
+    OK(send(d, (row){1, 1, 0, 0, 1, SET(0, 1)}, NULL));
+    assert_false(sl_rounds_waits(d->rounds, 0) || sl_rounds_waits(d->rounds, 1)); /* ready */
+    runs(d, 1, 1, 0, 0, SET(0, 1), "");
+    d->said[0] = '\0';
+    stop(d);
+}
+
 static void memory_runs_out(void **state) {
     (void)state;
     static desk d;
@@ -541,6 +583,8 @@ int main(void) {
         cmocka_unit_test(deaths_are_told),
         cmocka_unit_test(what_it_waits_for),
         cmocka_unit_test(without_the_sequencer_nobody_is_waited_for),
+        cmocka_unit_test(words_of_the_lost_do_not_count),
+        cmocka_unit_test(whose_rows_wait),
         cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -221,7 +221,11 @@ static void bad_fields_are_named(void **state) {
          "only false"},
         {SL_API_CHAT, "{" MESSAGE "\"chat_template_kwargs\":[1]}", "chat_template_kwargs",
          "an array"},
-        {SL_API_CHAT, "{" MESSAGE "\"reasoning_effort\":\"low\"}", "reasoning_effort",
+        {SL_API_CHAT, "{" MESSAGE "\"reasoning_effort\":\"much\"}", "reasoning_effort",
+         "none of none, minimal, low"},
+        {SL_API_CHAT, "{" MESSAGE "\"reasoning_effort\":3}", "reasoning_effort", "none of none"},
+        {SL_API_CHAT, "{" MESSAGE "\"enable_thinking\":\"no\"}", "enable_thinking", "a string"},
+        {SL_API_CHAT, "{" MESSAGE "\"max_reasoning_tokens\":3}", "max_reasoning_tokens",
          "not supported"},
         {SL_API_COMPLETION, "{" PROMPT "\"stream\":1}", "stream", "an integer"},
         {SL_API_COMPLETION, "{" PROMPT "\"stream_options\":{}}", "stream_options", "only with"},
@@ -242,9 +246,26 @@ static void bad_fields_are_named(void **state) {
         {SL_API_CHAT, "{" MESSAGE "\"tools\":[{\"type\":\"function\",\"function\":{}}]}", "tools",
          "tools[0]: not"},
         {SL_API_CHAT, "{" MESSAGE "\"tools\":{}}", "tools", "an object"},
-        {SL_API_CHAT, "{" MESSAGE "\"tool_choice\":\"required\"}", "tool_choice", "not supported"},
-        {SL_API_CHAT, "{" MESSAGE TOOLS "}", "tools", "calls are not supported"},
-        {SL_API_CHAT, "{" MESSAGE TOOLS ",\"tool_choice\":\"auto\"}", "tools", "calls are not"},
+        {SL_API_CHAT, "{" MESSAGE "\"tool_choice\":\"required\"}", "tool_choice", "without tools"},
+        {SL_API_CHAT, "{" MESSAGE TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\"}}",
+         "tool_choice", "neither \"auto\""},
+        {SL_API_CHAT, "{" MESSAGE TOOLS ",\"tool_choice\":\"some\"}", "tool_choice",
+         "neither \"auto\""},
+        {SL_API_CHAT,
+         "{" MESSAGE "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":"
+         "\"function\",\"function\":{\"name\":\"g\"}}],\"tool_choice\":\"required\"}",
+         "tool_choice", "constrained decoding"},
+        {SL_API_CHAT,
+         "{" MESSAGE TOOLS
+         ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}",
+         "tool_choice", "no function \"g\""},
+        {SL_API_CHAT,
+         "{" MESSAGE TOOLS ",\"tool_choice\":\"required\",\"add_generation_prompt\":false}",
+         "tool_choice", "add_generation_prompt"},
+        {SL_API_CHAT, "{" MESSAGE TOOLS ",\"parallel_tool_calls\":1}", "parallel_tool_calls",
+         "an integer"},
+        {SL_API_CHAT, "{" MESSAGE TOOLS ",\"skip_special_tokens\":false}", "skip_special_tokens",
+         "not with tools"},
         {SL_API_CHAT, "{" MESSAGE "\"chat_template_kwargs\":{\"tools\":[]}}",
          "chat_template_kwargs", "own field \"tools\""},
         {SL_API_CHAT, "{" MESSAGE "\"priority\":3}", "priority", "only 0"},
@@ -434,6 +455,11 @@ static void tools_that_none_may_call_are_not_shown(void **state) {
     sl_status st = parse(SL_API_CHAT, "{" MESSAGE TOOLS ",\"tool_choice\":\"none\"}", &p, &e);
     assert_int_equal(st, SL_OK);
     assert_null(p.tools.value);
+    sl_api_params_free(&p);
+    st = parse(SL_API_CHAT, "{" MESSAGE TOOLS ",\"parallel_tool_calls\":false}", &p, &e);
+    assert_int_equal(st, SL_OK);
+    assert_int_equal(sl_json_count(p.tools), 1);
+    assert_true(p.one_call);
     sl_api_params_free(&p);
     const char *body = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]," TOOLS "}";
     assert_int_equal(sl_api_tokenize_parse(span_of(body), &limits, &p, &e), SL_OK);

@@ -238,7 +238,7 @@ static void queues_keep_their_order(void **state) {
 
 #define KV_PAGES 3u
 
-static sl_status open_on(int fd, sl_device **out, sl_err *err) {
+static sl_status open_within(int fd, uint32_t quiet_ms, sl_device **out, sl_err *err) {
     static const sl_device_spec spec = {.kind = SL_DEVICE_CPU};
     const sl_device_opts o = {.folder = SL_SOURCE_DIR "/tests/golden/qwen3moe-tiny",
                               .hosts = {.attention = true},
@@ -246,8 +246,13 @@ static sl_status open_on(int fd, sl_device **out, sl_err *err) {
                               .threads = 1,
                               .max_rows = 8,
                               .kv_pages = KV_PAGES,
-                              .kv_fd = fd};
+                              .kv_fd = fd,
+                              .quiet_ms = quiet_ms};
     return sl_device_open(&o, out, err);
+}
+
+static sl_status open_on(int fd, sl_device **out, sl_err *err) {
+    return open_within(fd, 0, out, err);
 }
 
 /* Row `pos` of block 0, whose request has pages 2 and 0: what it becomes. */
@@ -292,6 +297,24 @@ static void pages_in_a_file_outlive_their_device(void **state) {
     close(small);
 }
 
+/* Whether low priority had time for it, for some of it, or for nothing. */
+static void a_device_that_nobody_waits_for_gets_ready(void **state) {
+    (void)state;
+    static const uint32_t ms[] = {1, 2, 60000};
+    float want[256], got[256];
+    sl_device *own = NULL, *d = NULL;
+    sl_err err = {0};
+    assert_int_equal(open_on(0, &own, &err), SL_OK);
+    attend(own, 0, want);
+    for (size_t i = 0; i < SL_LEN(ms); i++) {
+        assert_int_equal(open_within(0, ms[i], &d, &err), SL_OK);
+        attend(d, 0, got);
+        assert_memory_equal(got, want, own->spec->d_model * sizeof *got);
+        sl_device_close(d);
+    }
+    sl_device_close(own);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_travel),
@@ -301,6 +324,7 @@ int main(void) {
         cmocka_unit_test(some_devices_are_through_at_once),
         cmocka_unit_test(queues_keep_their_order),
         cmocka_unit_test(pages_in_a_file_outlive_their_device),
+        cmocka_unit_test(a_device_that_nobody_waits_for_gets_ready),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,6 +43,10 @@ static void a_full_file(void **state) {
     assert_true(sl_workload_mean_context(&w) == 8 && !w.skew.on);
     assert_true(w.arrival.kind == SL_ARRIVAL_CLOSED && w.arrival.concurrency == 1);
     sl_workload_free(&w);
+    text = "input: 5\noutput: 6\narrival: {closed: full}\n";
+    assert_int_equal(sl_workload_parse("f", span_of(text), &w, &err), SL_OK);
+    assert_true(w.arrival.kind == SL_ARRIVAL_CLOSED && w.arrival.concurrency == 0);
+    sl_workload_free(&w);
 }
 
 static void presets(void **state) {

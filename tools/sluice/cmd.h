@@ -5,6 +5,7 @@
 #include "base/options.h"
 #include "engine/measure/auto.h"
 #include "engine/coord/engine.h"
+#include "format/cached.h"
 #include "kernel/choice.h"
 #include "text/chat.h"
 #include "net/transports.h"
@@ -61,9 +62,11 @@ typedef struct sl_deployment {
     char kernels[SL_KERNELS_SPEC_MAX]; /* what every local worker computes with */
     sl_auto_report chosen;             /* by --schedule auto */
     sl_adapt_opts adapt;               /* with --adapt: opts points here */
+    sl_cached *weights;                /* read by workers of this machine; NULL: nothing to tell */
 } sl_deployment;
 
-/* sl_engine_create, with a line about the workers that are awaited. */
+/* sl_engine_create, with a line about the weights that are read and the workers that are awaited.
+ */
 sl_status sl_deploy_start(const sl_options *o, const sl_deployment *d, sl_engine **out,
                           sl_err *err) SL_MUST_CHECK;
 

@@ -36,6 +36,7 @@ static sl_status refusal(const json_t *doc, unsigned http, bool *not_now, sl_err
     const char *code = text_of(e, "code"), *message = text_of(e, "message");
     *not_now = strcmp(code, "not_now") == 0;
     sl_status st = strcmp(code, "last_worker") == 0      ? SL_ERR_INFEASIBLE
+                   : strcmp(code, "no_memory") == 0      ? SL_ERR_INFEASIBLE
                    : strcmp(code, "unknown_worker") == 0 ? SL_ERR_ARG
                                                          : SL_ERR_UNSUPPORTED;
     if (strcmp(code, "unknown_url") == 0)

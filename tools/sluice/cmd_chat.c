@@ -6,7 +6,7 @@
 #include "line_edit.h"
 
 #include "base/clock.h"
-#include "text/channels.h"
+#include "text/answer.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -44,9 +44,8 @@ static void on_interrupt(int sig) {
 typedef struct answer {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    const sl_tokenizer *tok;
-    sl_detok detok;
-    sl_channels channels; /* only the answer is shown and kept */
+    sl_answer *said;     /* what is kept is the answer alone */
+    bool shows_thoughts; /* on stderr */
     char *text;
     size_t len, cap;
     sl_token_times times;
@@ -91,18 +90,22 @@ static void add_text(answer *a, const char *text, size_t n) {
     a->len += n;
 }
 
+static void on_answer(void *ctx, const sl_answer_event *ev) {
+    answer *a = ctx;
+    if (ev->kind == SL_ANSWER_TEXT)
+        add_text(a, (const char *)ev->text.data, ev->text.len);
+    else if (ev->kind == SL_ANSWER_REASONING && a->shows_thoughts)
+        fwrite(ev->text.data, 1, ev->text.len, stderr);
+}
+
 static void on_event(void *ctx, const sl_request_event *ev) {
     answer *a = ctx;
-    char text[SL_DETOK_MAX_OUT];
     pthread_mutex_lock(&a->lock);
     if (ev->n) sl_token_times_add(&a->times, ev);
-    for (uint32_t i = 0; i < ev->n; i++) {
-        sl_channel_kind kind = sl_channels_push(&a->channels, a->tok, ev->tokens[i]);
-        size_t n = sl_detok_push(&a->detok, a->tok, ev->tokens[i], true, text);
-        if (kind == SL_CHANNEL_ANSWER) add_text(a, text, n);
-    }
+    for (uint32_t i = 0; i < ev->n; i++)
+        if (sl_answer_push(a->said, ev->tokens[i]) != SL_OK) a->status = SL_ERR_NOMEM;
     if (ev->finish != SL_FINISH_NONE) {
-        add_text(a, text, sl_detok_flush(&a->detok, text));
+        if (sl_answer_end(a->said) != SL_OK) a->status = SL_ERR_NOMEM;
         a->finish = ev->finish;
         if (ev->status != SL_OK) a->status = ev->status;
         snprintf(a->message, sizeof a->message, "%s", ev->message ? ev->message : "");
@@ -142,13 +145,16 @@ static void print_end(const answer *a, size_t n_prompt) {
 static sl_status make_answer(session *s, char **text, size_t *len, sl_err *err) {
     answer a = {.lock = PTHREAD_MUTEX_INITIALIZER,
                 .changed = PTHREAD_COND_INITIALIZER,
-                .tok = s->tok,
-                .channels = sl_channels_begin(s->tok)};
+                .shows_thoughts = s->tty};
+    sl_answer_options as = {.style = sl_answer_style_with(sl_chat_style(s->chat), s->tok),
+                            .event = on_answer,
+                            .ctx = &a};
     sl_ids ids = {0};
     uint64_t id = 0;
     uint32_t context = s->d->opts.plan.context;
     const sl_chat_options how = {.add_generation_prompt = true};
-    sl_status st = sl_chat_encode(s->chat, s->tok, s->message, s->n, how, &ids, err);
+    sl_status st = sl_chat_prompt(s->chat, s->tok, s->message, s->n, how, &ids, &as.opened, err);
+    if (st == SL_OK) st = sl_answer_create(s->tok, &as, &a.said, err);
     if (st == SL_OK && ids.len >= context)
         st = sl_fail(err, SL_ERR_LIMIT,
                      "the conversation has %zu tokens, the context %u; /clear begins a new one",
@@ -179,6 +185,7 @@ static sl_status make_answer(session *s, char **text, size_t *len, sl_err *err) 
     a.text = NULL;
 out:
     interrupted = 0;
+    sl_answer_free(a.said);
     sl_free(a.text);
     sl_ids_free(&ids);
     return st;

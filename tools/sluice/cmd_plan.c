@@ -97,6 +97,25 @@ static sl_status read_context(const sl_options *o, const sl_shape *m, uint32_t *
     return SL_OK;
 }
 
+/* "ep,findep" to bits of sl_layout_kind; "": 0, all. */
+static sl_status read_only(const char *text, uint32_t *out, sl_err *err) {
+    *out = 0;
+    for (size_t n; *text; text += n + (text[n] == ',')) {
+        uint32_t before = *out;
+        n = strcspn(text, ",");
+        for (int k = 0; k < SL_LAYOUT_COUNT; k++) {
+            const char *name = sl_layout_name((sl_layout_kind)k);
+            if (strlen(name) == n && strncmp(name, text, n) == 0) *out |= 1u << k;
+        }
+        if (*out == before)
+            return sl_fail(err, SL_ERR_ARG,
+                           "--only: '%.*s' is none of ep, eps, hybrid, pipeline, dep, pingpong, "
+                           "findep, aep, or named twice",
+                           (int)SL_MIN(n, 20u), text);
+    }
+    return SL_OK;
+}
+
 typedef struct measured {
     sl_costs costs;
     sl_link_cost intra, inter;
@@ -143,19 +162,34 @@ static sl_status read_profile(const sl_options *o, sl_shape *shape, sl_search_pr
     return st;
 }
 
+/* Whoever is told of the search: a line on a terminal, a file, or nobody. */
+typedef struct listener {
+    sl_progress line;
+    int fd; /* 0: none */
+} listener;
+
+static void tell(void *ctx, uint64_t done, uint64_t total) {
+    listener *l = ctx;
+    sl_progress_set(&l->line, done, total);
+    /* who does not listen any more misses nothing */
+    if (l->fd &&
+        dprintf(l->fd, "%llu %llu\n", (unsigned long long)done, (unsigned long long)total) < 0)
+        l->fd = 0;
+}
+
 static sl_status search(const sl_options *o, const sl_search_problem *p, const sl_plan_file *to,
                         sl_search_result *r, sl_err *err) {
     if (o->strategies) return sl_plan_report_strategies(p, o->top, o->json, stdout, err);
-    sl_progress line;
+    listener who = {.fd = (int)o->report_fd};
     sl_search_problem told = *p;
-    told.progress = sl_progress_set;
-    told.progress_ctx = &line;
-    sl_progress_begin(&line, "plan", SL_PROGRESS_STEPS, !o->json);
+    told.progress = tell;
+    told.progress_ctx = &who;
+    sl_progress_begin(&who.line, "plan", SL_PROGRESS_STEPS, !o->json);
     sl_status st = sl_search_run(&told, o->top, r, err);
-    sl_progress_end(&line);
+    sl_progress_end(&who.line);
     if (st == SL_OK && o->out[0]) st = sl_plan_report_write(p, sl_search_winner(r), to, err);
     if (st == SL_OK && o->json)
-        sl_plan_report_json(p, r, stdout);
+        sl_plan_report_json(p, r, o->plans ? to : NULL, stdout);
     else if (st == SL_OK)
         sl_plan_report_text(p, r, stdout);
     return st;
@@ -204,6 +238,9 @@ int cmd_plan(const sl_options *o) {
     if (st == SL_OK) st = read_workload(o, &shape, &workload, &err);
     if (st == SL_OK) st = read_objective(o->objective, &p.objective, &err);
     if (st == SL_OK) st = read_context(o, &shape, &to.context, &err);
+    if (st == SL_OK) st = read_only(o->only, &p.kinds, &err);
+    if (st == SL_OK && o->plans && !o->json)
+        st = sl_fail(&err, SL_ERR_ARG, "--plans: only with --json; -o writes the winner's");
     if (st == SL_OK) {
         p.compute = shape.expert_weight_bytes < 2 ? SL_COMPUTE_FP8 : SL_COMPUTE_BF16;
         to.machine = p.measured ? m.machine : NULL;

@@ -2,7 +2,6 @@
 #include "cmd.h"
 
 #include "base/mem.h"
-#include "text/channels.h"
 #include "text/chat.h"
 
 #include <string.h>
@@ -13,21 +12,31 @@
 typedef struct printer {
     const sl_tokenizer *tok;
     sl_detok detok;
-    sl_channels channels; /* of a chat: what is not the answer goes to stderr */
+    sl_answer *answer; /* of a chat: reasoning goes to stderr */
+    sl_status st;
     bool quiet;
     sl_status_line *line; /* until the first text */
 } printer;
 
+static void print_text(printer *p, FILE *to, const char *text, size_t n) {
+    if (p->quiet || n == 0) return;
+    sl_status_line_hide(p->line);
+    fwrite(text, 1, n, to);
+    fflush(to);
+}
+
+static void on_answer(void *ctx, const sl_answer_event *ev) {
+    FILE *to = ev->kind == SL_ANSWER_TEXT ? stdout : stderr;
+    print_text(ctx, to, (const char *)ev->text.data, ev->text.len);
+}
+
 static void print_token(void *ctx, uint32_t id) {
     printer *p = ctx;
     char text[SL_DETOK_MAX_OUT];
-    sl_channel_kind kind = sl_channels_push(&p->channels, p->tok, id);
-    size_t n = sl_detok_push(&p->detok, p->tok, id, true, text);
-    if (p->quiet || n == 0 || kind == SL_CHANNEL_HEADER) return;
-    sl_status_line_hide(p->line);
-    FILE *to = kind == SL_CHANNEL_ANSWER ? stdout : stderr;
-    fwrite(text, 1, n, to);
-    fflush(to);
+    if (!p->answer)
+        print_text(p, stdout, text, sl_detok_push(&p->detok, p->tok, id, true, text));
+    else if (p->st == SL_OK)
+        p->st = sl_answer_push(p->answer, id);
 }
 
 /* A prompt from stdin, without the newline at its end. */
@@ -63,18 +72,19 @@ static sl_status read_prompt(char **text, size_t *len, sl_err *err) {
 }
 
 static sl_status chat_prompt(const sl_options *o, sl_span text, const sl_tokenizer *tok,
-                             sl_ids *ids, sl_err *err) {
+                             sl_ids *ids, sl_answer_options *answer, sl_err *err) {
     sl_chat *chat = NULL;
     const sl_chat_message user = {.role = {(const uint8_t *)"user", 4}, .content = text};
     const sl_chat_options how = {.add_generation_prompt = true};
     sl_status st = sl_chat_open(o->arg[0], &chat, err);
-    if (st == SL_OK) st = sl_chat_encode(chat, tok, &user, 1, how, ids, err);
+    if (st == SL_OK) st = sl_chat_prompt(chat, tok, &user, 1, how, ids, &answer->opened, err);
+    if (st == SL_OK) answer->style = sl_chat_style(chat);
     sl_chat_free(chat);
     return st;
 }
 
 static sl_status make_prompt(const sl_options *o, const sl_tokenizer *tok, uint32_t vocab,
-                             sl_ids *ids, sl_err *err) {
+                             sl_ids *ids, sl_answer_options *answer, sl_err *err) {
     if (o->ids[0] && o->prompt[0])
         return sl_fail(err, SL_ERR_ARG, "--ids and --prompt exclude each other");
     if (o->ids[0]) return sl_ids_parse(o->ids, vocab, ids, err);
@@ -87,7 +97,7 @@ static sl_status make_prompt(const sl_options *o, const sl_tokenizer *tok, uint3
         st = sl_fail(err, SL_ERR_ARG, "--prompt (-p) or --ids is missing");
     const sl_span text = {(const uint8_t *)(read ? read : o->prompt), len};
     if (st == SL_OK && o->chat)
-        st = chat_prompt(o, text, tok, ids, err);
+        st = chat_prompt(o, text, tok, ids, answer, err);
     else if (st == SL_OK)
         st = sl_tokenizer_encode(tok, text, true, true, ids, err);
     sl_free(read);
@@ -122,14 +132,23 @@ static void print_json(const sl_tokenizer *tok, const sl_ids *prompt, const sl_g
 }
 
 static sl_status run(const sl_options *o, const sl_deployment *d, sl_tokenizer *tok, sl_ids *prompt,
-                     sl_err *err) {
+                     sl_answer_options *answer, sl_err *err) {
     sl_engine *e = NULL;
     sl_generation g = {0};
     /* A plain prompt is continued: a first space belongs to it. */
     printer p = {.tok = tok, .detok = {.started = !o->chat}, .quiet = o->json || !tok};
-    if (o->chat && tok) p.channels = sl_channels_begin(tok);
-    sl_status st = sl_deploy_start(o, d, &e, err);
-    if (st != SL_OK) return st;
+    sl_status st = SL_OK;
+    if (o->chat && tok) {
+        answer->style = sl_answer_style_with(answer->style, tok);
+        answer->event = on_answer;
+        answer->ctx = &p;
+        st = sl_answer_create(tok, answer, &p.answer, err);
+    }
+    if (st == SL_OK) st = sl_deploy_start(o, d, &e, err);
+    if (st != SL_OK) {
+        sl_answer_free(p.answer);
+        return st;
+    }
     const sl_generate_opts go = {.prompt = prompt->data,
                                  .n_prompt = (uint32_t)prompt->len,
                                  .max_tokens = o->max_tokens,
@@ -144,7 +163,8 @@ static sl_status run(const sl_options *o, const sl_deployment *d, sl_tokenizer *
     if (st == SL_OK && o->json) print_json(tok, prompt, &g);
     if (st == SL_OK && !o->json) {
         char rest[SL_DETOK_MAX_OUT];
-        size_t n = tok ? sl_detok_flush(&p.detok, rest) : 0;
+        if (p.answer && p.st == SL_OK) p.st = sl_answer_end(p.answer);
+        size_t n = tok && !p.answer ? sl_detok_flush(&p.detok, rest) : 0;
         fwrite(rest, 1, n, stdout);
         fputc('\n', stdout);
         fprintf(stderr,
@@ -152,6 +172,8 @@ static sl_status run(const sl_options *o, const sl_deployment *d, sl_tokenizer *
                 prompt->len, (double)(g.times.first_us - g.times.submitted_us) / 1e3, g.ids.len,
                 sl_token_times_rate(&g.times));
     }
+    if (st == SL_OK && p.st != SL_OK) st = sl_fail(err, p.st, "the text of the answer");
+    sl_answer_free(p.answer);
     sl_generation_free(&g);
     return st;
 }
@@ -161,6 +183,7 @@ int cmd_run(const sl_options *o) {
     sl_deployment d = {0};
     sl_tokenizer *tok = NULL;
     sl_ids prompt = {0};
+    sl_answer_options answer = {0};
     sl_deploy_setup_process(o);
     sl_status st = sl_deploy_prepare(o, strcmp(o->transport, "auto") != 0, 1, &d, &err);
     if (st == SL_OK) {
@@ -171,8 +194,8 @@ int cmd_run(const sl_options *o) {
     if (st == SL_OK && talk && o->json)
         st = sl_fail(&err, SL_ERR_ARG, "--json needs --prompt (-p) or --ids");
     if (st == SL_OK && talk) st = sl_chat_session(o, &d, tok, &err);
-    if (st == SL_OK && !talk) st = make_prompt(o, tok, d.spec.vocab, &prompt, &err);
-    if (st == SL_OK && !talk) st = run(o, &d, tok, &prompt, &err);
+    if (st == SL_OK && !talk) st = make_prompt(o, tok, d.spec.vocab, &prompt, &answer, &err);
+    if (st == SL_OK && !talk) st = run(o, &d, tok, &prompt, &answer, &err);
     sl_ids_free(&prompt);
     sl_tokenizer_free(tok);
     sl_deploy_free(&d);

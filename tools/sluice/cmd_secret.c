@@ -40,11 +40,18 @@ int cmd_secret(const sl_options *o) {
     return 0;
 }
 
+/* A service manager hands over credentials as root's own, 0400 and an entry for the service's user,
+ * which shows as a group's right to read: nobody else is in that group of root's. */
+static bool is_open_to_others(const struct stat *s) {
+    const bool handed_over = s->st_uid == 0 && s->st_gid == 0 && (s->st_mode & 0777) == 0440;
+    return (s->st_mode & 077) != 0 && !handed_over;
+}
+
 sl_status sl_deploy_read_key(const char *path, char out[SL_SECRET_MAX + 1], sl_err *err) {
     struct stat s;
     FILE *f = fopen(path, "rbe");
     if (!f) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    bool open_to_others = fstat(fileno(f), &s) == 0 && (s.st_mode & 077);
+    bool open_to_others = fstat(fileno(f), &s) != 0 || is_open_to_others(&s);
     size_t n = fread(out, 1, SL_SECRET_MAX + 1, f);
     bool failed = ferror(f) != 0;
     fclose(f);

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/notify.h"
 #include "text/chat.h"
 #include "net/net.h"
@@ -14,6 +15,7 @@
 #include <time.h>
 
 #define DRAIN_POLL_MS 20
+#define WHOLE         0.95 /* share of the weights: less of them in memory is said */
 
 /* Folder name without slashes: what clients call the model unless told otherwise. */
 static void model_name(const sl_options *o, char *out, size_t cap) {
@@ -117,6 +119,33 @@ static void say_context(const sl_options *o, const sl_deployment *d) {
                 o->plan, d->opts.plan.context, most);
 }
 
+/* What the first minute will be like: a start from a cold disk reads before it serves. start_ns: 0
+ * before workers are started. */
+static void say_weights(const char *name, const sl_cached *weights, uint64_t start_ns) {
+    if (!weights) return;
+    uint64_t total = sl_cached_total(weights), now = sl_cached_now(weights),
+             room = sl_memory_free();
+    double unit = total < 1000000000u ? 1e6 : 1e9, seconds = (double)(sl_now_ns() - start_ns) / 1e9;
+    const char *bytes = total < 1000000000u ? "MB" : "GB";
+    bool whole = (double)now >= WHOLE * (double)total;
+    if (start_ns && whole)
+        sl_log(SL_LOG_INFO, "serve", "%.1f of %.1f %s of weights are in memory after %.1f s",
+               (double)now / unit, (double)total / unit, bytes, seconds);
+    else if (start_ns)
+        fprintf(stderr,
+                "%s: %.1f of %.1f %s of weights are in memory after %.1f s; the rest is read when "
+                "it is used\n",
+                name, (double)now / unit, (double)total / unit, bytes, seconds);
+    else if (!whole)
+        fprintf(stderr, "%s: %.1f %s of weights, %.1f %s of them in memory; the rest is read now\n",
+                name, (double)total / unit, bytes, (double)now / unit, bytes);
+    if (!start_ns && total > room)
+        sl_log(SL_LOG_WARN, "serve",
+               "%.1f %s of weights and %.1f %s of memory for them: what does not fit is read from "
+               "the disk again and again",
+               (double)total / unit, bytes, (double)room / unit, bytes);
+}
+
 static sl_status read_sync(const char *text, sl_sync *out, sl_err *err) {
     static const char *const names[] = {
         [SL_SYNC_NEVER] = "never", [SL_SYNC_SECOND] = "second", [SL_SYNC_EACH] = "each"};
@@ -148,10 +177,14 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
     model_name(o, name, sizeof name);
     sl_status st = SL_OK;
     if (o->admin_key_file[0]) st = sl_deploy_read_key(o->admin_key_file, admin_key, err);
+    uint64_t start_ns = sl_now_ns();
+    if (st == SL_OK) say_weights(name, d->weights, 0);
     if (st == SL_OK) st = sl_deploy_start(o, d, &e, err);
+    if (st == SL_OK) say_weights(name, d->weights, start_ns);
     const sl_server_opts so = {.engine = e,
                                .tokenizer = tok,
                                .chat = chat,
+                               .tool_format = o->tool_format,
                                .host = o->host,
                                .port = (uint16_t)o->port,
                                .api_key = o->api_key,
@@ -166,6 +199,11 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                                .responses_grace_s = o->responses_grace,
                                .journal = journal,
                                .journal_sync = sync,
+                               .weights = d->weights,
+                               .planner = o->no_planner ? NULL : d->program,
+                               .model_path = o->arg[0],
+                               .profile = o->profile,
+                               .plan_timeout_s = o->plan_timeout,
                                .served_model_name = name,
                                .generation = d->gen,
                                .context = d->opts.plan.context};

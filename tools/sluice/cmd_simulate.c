@@ -51,7 +51,7 @@ static sl_status simulate_stages(const sl_options *o, sl_err *err) {
 
 /* ---- a deployment ---- */
 
-static const char *const roles[] = {"", "attention", "expert", "both"};
+static const char *const roles[] = {"free", "attention", "expert", "both"};
 
 static void put_dist(const char *name, const sl_sim_dist *d) {
     printf(",\"%s_ms\":{\"n\":%" PRIu64

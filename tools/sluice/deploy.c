@@ -167,21 +167,27 @@ static sl_auto_opts auto_opts(const sl_options *o, uint32_t requests, const sl_d
                           .delay_us = d->opts.delay_us};
 }
 
+/* Experts that move: what of them has to fit. */
+static sl_status prepare_moves(const sl_options *o, sl_deployment *d, sl_err *err) {
+    sl_model_info info = {0};
+    sl_status st = SL_OK;
+    bool weights = !d->spec.weightless && !sl_device_is_modelled(&d->opts.plan.device);
+    d->opts.adapt_memory = (uint64_t)(1e6 * o->adapt_memory);
+    if (weights && d->opts.plan.n_workers > 1) st = sl_model_inspect(o->arg[0], &info, err);
+    d->opts.expert_bytes = info.bytes_expert;
+    return st;
+}
+
 /* --adapt: when experts move, and what the planner says that they cost. */
 static sl_status prepare_adapting(const sl_options *o, uint32_t requests, sl_deployment *d,
                                   sl_err *err) {
-    sl_model_info info = {0};
     if (!o->adapt) return SL_OK;
     d->adapt = SL_ADAPT_OPTS;
     d->adapt.rest_us = (uint64_t)(1e6 * o->adapt_every);
     d->adapt.window_us = d->adapt.rest_us / 5;
     d->opts.adapt = &d->adapt;
-    d->opts.adapt_memory = (uint64_t)(1e6 * o->adapt_memory);
     const sl_auto_opts a = auto_opts(o, requests, d);
-    sl_status st = sl_plan_expert_cost(&a, &d->opts.plan, &d->opts.expert_cost, err);
-    if (st == SL_OK && !d->spec.weightless) st = sl_model_inspect(o->arg[0], &info, err);
-    d->adapt.expert_bytes = info.bytes_expert;
-    return st;
+    return sl_plan_expert_cost(&a, &d->opts.plan, &d->opts.expert_cost, err);
 }
 
 static sl_status choose_schedule(const sl_options *o, uint32_t requests, sl_deployment *d,
@@ -227,19 +233,40 @@ sl_status sl_deploy_prepare(const sl_options *o, bool processes, uint32_t reques
     st = sl_net_sums_parse(o->checksums, &d->opts.sums, err);
     if (st != SL_OK) return st;
     d->opts.patience_s = o->patience;
-    st = choose_schedule(o, requests, d, err);
+    if (!o->remote && !d->spec.weightless && !sl_device_is_modelled(&d->opts.plan.device))
+        st = sl_cached_open(o->arg[0], &d->weights, err);
+    if (st == SL_OK) st = choose_schedule(o, requests, d, err);
+    if (st == SL_OK) st = prepare_moves(o, d, err);
     return st == SL_OK ? prepare_adapting(o, requests, d, err) : st;
+}
+
+/* Two things are waited for: weights, while they come from the disk, then workers. */
+typedef struct opening {
+    const sl_cached *weights;
+    sl_progress read, ready;
+} opening;
+
+static void show_opening(void *ctx, uint64_t ready, uint64_t n) {
+    opening *p = ctx;
+    uint64_t total = p->weights ? sl_cached_total(p->weights) : 0;
+    uint64_t now = p->weights ? sl_cached_now(p->weights) : 0;
+    bool reads = now < total && ready < n;
+    sl_progress_end(reads ? &p->ready : &p->read);
+    sl_progress_set(reads ? &p->read : &p->ready, reads ? now : ready, reads ? total : n);
 }
 
 sl_status sl_deploy_start(const sl_options *o, const sl_deployment *d, sl_engine **out,
                           sl_err *err) {
-    sl_progress line;
+    opening shown = {.weights = d->weights};
     sl_engine_opts opts = d->opts;
-    opts.progress = sl_progress_set;
-    opts.progress_ctx = &line;
-    sl_progress_begin(&line, "workers ready", SL_PROGRESS_STEPS, !o->json && !o->no_status);
+    bool wanted = !o->json && !o->no_status;
+    opts.progress = show_opening;
+    opts.progress_ctx = &shown;
+    sl_progress_begin(&shown.read, "weights in memory", SL_PROGRESS_BYTES, wanted);
+    sl_progress_begin(&shown.ready, "workers ready", SL_PROGRESS_STEPS, wanted);
     sl_status st = sl_engine_create(&opts, out, err);
-    sl_progress_end(&line);
+    sl_progress_end(&shown.read);
+    sl_progress_end(&shown.ready);
     return st;
 }
 
@@ -254,6 +281,7 @@ void sl_deploy_print_schedule(const sl_deployment *d, FILE *out) {
 
 void sl_deploy_free(sl_deployment *d) {
     sl_plan_free(&d->opts.plan);
+    sl_cached_free(d->weights);
 }
 
 sl_status sl_ids_parse(const char *text, uint32_t vocab, sl_ids *out, sl_err *err) {

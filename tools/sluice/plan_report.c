@@ -10,6 +10,8 @@
 #include <math.h>
 #include <string.h>
 
+#define WORKERS_TEXT (2 * SL_CLUSTER_NAME + 96) /* of both sides, whatever the devices' names */
+
 static const char *type_of(const sl_search_problem *p, uint32_t group) {
     return p->cluster->type[p->cluster->group[group].type].name;
 }
@@ -53,7 +55,7 @@ static void print_schedule(const sl_layout *l, char *out, size_t room) {
 }
 
 static void print_row(const sl_search_problem *p, const sl_candidate *c, FILE *out) {
-    char workers[96], schedule[40], copies[16];
+    char workers[WORKERS_TEXT], schedule[40], copies[16];
     print_workers(p, &c->layout, workers, sizeof workers);
     print_schedule(&c->layout, schedule, sizeof schedule);
     snprintf(copies, sizeof copies, "%ux", c->copies);
@@ -113,7 +115,7 @@ static void print_front(const sl_search_problem *p, const sl_search_result *r, F
             "tok/s/user", unit_of(p), "schedule", "workers");
     for (uint32_t i = 0; i < r->n_front; i++) {
         const sl_candidate *c = &r->front[i];
-        char workers[96];
+        char workers[WORKERS_TEXT];
         print_workers(p, &c->layout, workers, sizeof workers);
         fprintf(out, "%10.1f %12.4g  %-8s %s, %u rows\n", 1e6 / c->tpot_us, c->per_cost,
                 sl_layout_name(c->layout.kind), workers, c->rows);
@@ -140,19 +142,25 @@ void sl_plan_report_text(const sl_search_problem *p, const sl_search_result *r, 
     print_front(p, r, out);
 }
 
+static void json_text(const char *before, const char *text, FILE *out) {
+    fputs(before, out);
+    sl_print_json_string(out, text, strlen(text));
+}
+
+/* Without the end of the object. */
 static void json_candidate(const sl_search_problem *p, const sl_candidate *c, FILE *out) {
     const sl_layout *l = &c->layout;
     const char *planned = sl_layout_not_run(l);
-    fprintf(
-        out,
-        "{\"schedule\": \"%s\", \"copies\": %u, \"attention\": {\"device\": \"%s\", \"workers\": "
-        "%u, \"tensor_parallel\": %u}, \"expert\": {\"device\": \"%s\", \"workers\": %u, "
-        "\"tensor_parallel\": %u}, \"pipeline_stages\": %u, \"lanes\": %u, \"chunks\": %u, "
-        "\"chunk_by\": \"%s\", \"order\": \"%s\", ",
-        sl_layout_name(l->kind), c->copies, type_of(p, l->attn_group), l->n_a, l->tp_a,
-        type_of(p, l->expert_group), l->n_e, l->tp_e, l->stages, l->lanes, l->chunks,
-        l->chunking == SL_CHUNK_EXPERTS ? "experts" : "tokens",
-        l->order == SL_ORDER_AASS ? "aass" : "asas");
+    fprintf(out, "{\"schedule\": \"%s\", \"copies\": %u", sl_layout_name(l->kind), c->copies);
+    json_text(", \"attention\": {\"device\": ", type_of(p, l->attn_group), out);
+    fprintf(out, ", \"workers\": %u, \"tensor_parallel\": %u}", l->n_a, l->tp_a);
+    json_text(", \"expert\": {\"device\": ", type_of(p, l->expert_group), out);
+    fprintf(out,
+            ", \"workers\": %u, \"tensor_parallel\": %u}, \"pipeline_stages\": %u, \"lanes\": %u, "
+            "\"chunks\": %u, \"chunk_by\": \"%s\", \"order\": \"%s\", ",
+            l->n_e, l->tp_e, l->stages, l->lanes, l->chunks,
+            l->chunking == SL_CHUNK_EXPERTS ? "experts" : "tokens",
+            l->order == SL_ORDER_AASS ? "aass" : "asas");
     fprintf(out,
             "\"devices\": %u, \"cost_per_hour\": %.6g, \"requests\": %llu, \"rows\": %u, "
             "\"tpot_ms\": %.6g, \"ttft_ms\": %.6g, \"step_ms\": %.6g, \"prefill_ms\": %.6g, "
@@ -176,34 +184,7 @@ static void json_candidate(const sl_search_problem *p, const sl_candidate *c, FI
             sl_station_name(c->bottleneck), c->estimated ? "true" : "false",
             c->derived ? "true" : "false", c->bound ? "true" : "false",
             c->tried_us > 0 ? "true" : "false");
-    fprintf(out, planned ? "\"%s\"}" : "%.0sfalse}", planned ? planned : "");
-}
-
-void sl_plan_report_json(const sl_search_problem *p, const sl_search_result *r, FILE *out) {
-    const sl_candidate *rows[SL_LAYOUT_COUNT * SL_SEARCH_MAX_TOP];
-    char why[SL_SEARCH_TEXT];
-    uint32_t n = sort_rows(r, rows);
-    sl_search_why(p, r, why);
-    fprintf(out, "{\"model\": \"%s\", \"cluster\": \"%s\", \"devices\": %llu, \"unit\": \"%s\", ",
-            p->shape->name, p->cluster->name, (unsigned long long)sl_cluster_devices(p->cluster),
-            unit_of(p));
-    fprintf(out, "\"slo_tpot_ms\": %.6g, \"slo_ttft_ms\": %.6g, ", p->workload->slo_tpot_us / 1e3,
-            p->workload->slo_ttft_us / 1e3);
-    fprintf(out, "\"estimated\": %s, \"as_published\": %s, \"layouts\": %llu, \"why\": ",
-            n && rows[0]->estimated ? "true" : "false", p->as_published ? "true" : "false",
-            (unsigned long long)r->layouts);
-    sl_print_json_string(out, why, strlen(why));
-    fprintf(out, ", \"deployments\": [");
-    for (uint32_t i = 0; i < n; i++) {
-        if (i) fprintf(out, ", ");
-        json_candidate(p, rows[i], out);
-    }
-    fprintf(out, "], \"front\": [");
-    for (uint32_t i = 0; i < r->n_front; i++) {
-        if (i) fprintf(out, ", ");
-        json_candidate(p, &r->front[i], out);
-    }
-    fprintf(out, "]}\n");
+    fprintf(out, planned ? "\"%s\"" : "%.0sfalse", planned ? planned : "");
 }
 
 static void write_workers(const sl_layout *l, FILE *out) {
@@ -267,22 +248,13 @@ static void write_origin(const sl_search_problem *p, const sl_layout *l, const c
                            machine ? machine : type_of(p, l->expert_group)};
     static const char *const heads[] = {
         "\"cluster\": ", ", \"costs\": {\"attention\": ", ", \"expert\": "};
-    for (size_t i = 0; i < SL_LEN(names); i++) {
-        fputs(heads[i], out);
-        sl_print_json_string(out, names[i], strlen(names[i]));
-    }
+    for (size_t i = 0; i < SL_LEN(names); i++) json_text(heads[i], names[i], out);
     fprintf(out, "},\n    ");
 }
 
-sl_status sl_plan_report_write(const sl_search_problem *p, const sl_candidate *c,
-                               const sl_plan_file *to, sl_err *err) {
+static void write_plan(const sl_search_problem *p, const sl_candidate *c, const char *machine,
+                       uint32_t context, FILE *out) {
     const sl_layout *l = &c->layout;
-    uint32_t context = context_of(p, to);
-    sl_output file;
-    sl_status st = check_context(p, c, context, err);
-    if (st == SL_OK) st = sl_output_open(to->path, &file, err);
-    if (st != SL_OK) return st;
-    FILE *out = file.f;
     fprintf(out, "{\n  \"version\": %u, \"schedule\": \"%s\", \"lanes\": %u, \"chunks\": %u,\n",
             SL_PLAN_VERSION, sl_layout_name(l->kind), l->kind == SL_LAYOUT_AEP ? 1 : l->lanes,
             l->chunks);
@@ -292,12 +264,104 @@ sl_status sl_plan_report_write(const sl_search_problem *p, const sl_candidate *c
     write_workers(l, out);
     write_limits(p, c, context, out);
     fprintf(out, "  \"deployment\": {");
-    write_origin(p, l, to->machine, out);
+    write_origin(p, l, machine, out);
     fprintf(out,
             "\"tensor_parallel\": {\"attention\": %u, \"expert\": %u}, \"pipeline_stages\": %u, "
             "\"predicted\":\n    ",
             l->tp_a, l->tp_e, l->stages);
     json_candidate(p, c, out);
-    fprintf(out, "}\n}\n");
+    fprintf(out, "}}\n}");
+}
+
+sl_status sl_plan_report_write(const sl_search_problem *p, const sl_candidate *c,
+                               const sl_plan_file *to, sl_err *err) {
+    uint32_t context = context_of(p, to);
+    sl_output file;
+    sl_status st = check_context(p, c, context, err);
+    if (st == SL_OK) st = sl_output_open(to->path, &file, err);
+    if (st != SL_OK) return st;
+    write_plan(p, c, to->machine, context, file.f);
+    fprintf(file.f, "\n");
     return sl_output_close(&file, err);
+}
+
+/* What readers of a report see of a deployment beside its figures. */
+static void json_words(const sl_search_problem *p, const sl_candidate *c, FILE *out) {
+    char workers[WORKERS_TEXT], schedule[40], about[SL_SEARCH_TEXT];
+    print_workers(p, &c->layout, workers, sizeof workers);
+    print_schedule(&c->layout, schedule, sizeof schedule);
+    sl_search_about(c, NULL, about);
+    const char *const texts[] = {workers, schedule, about};
+    static const char *const names[] = {", \"workers\": ", ", \"details\": ", ", \"about\": "};
+    for (size_t i = 0; i < SL_LEN(texts); i++) json_text(names[i], texts[i], out);
+}
+
+static void json_plan(const sl_search_problem *p, const sl_candidate *c, const sl_plan_file *each,
+                      FILE *out) {
+    uint32_t context = context_of(p, each);
+    sl_err err;
+    fprintf(out, ", \"plan\": ");
+    if (!sl_layout_not_run(&c->layout) && check_context(p, c, context, &err) == SL_OK)
+        write_plan(p, c, each->machine, context, out);
+    else
+        fprintf(out, "null");
+}
+
+static void json_list(const sl_search_problem *p, const sl_candidate *const *list, uint32_t n,
+                      const sl_plan_file *each, FILE *out) {
+    fprintf(out, "[");
+    for (uint32_t i = 0; i < n; i++) {
+        if (i) fprintf(out, ", ");
+        json_candidate(p, list[i], out);
+        json_words(p, list[i], out);
+        if (each) json_plan(p, list[i], each, out);
+        fprintf(out, "}");
+    }
+    fprintf(out, "]");
+}
+
+static void json_curve(const sl_search_problem *p, const sl_candidate *curve, uint32_t n,
+                       const sl_plan_file *each, FILE *out) {
+    const sl_candidate *list[SL_SEARCH_MAX_FRONT];
+    for (uint32_t i = 0; i < n; i++) list[i] = &curve[i];
+    json_list(p, list, n, each, out);
+}
+
+static void json_curves(const sl_search_problem *p, const sl_search_result *r,
+                        const sl_plan_file *each, FILE *out) {
+    const char *comma = "";
+    fprintf(out, ", \"curves\": [");
+    for (int k = 0; k < SL_LAYOUT_COUNT; k++) {
+        if (r->n_curve[k] == 0) continue;
+        fprintf(out, "%s{\"schedule\": \"%s\", \"points\": ", comma,
+                sl_layout_name((sl_layout_kind)k));
+        json_curve(p, r->curve[k], r->n_curve[k], each, out);
+        fprintf(out, "}");
+        comma = ", ";
+    }
+    fprintf(out, "]");
+}
+
+void sl_plan_report_json(const sl_search_problem *p, const sl_search_result *r,
+                         const sl_plan_file *each, FILE *out) {
+    const sl_candidate *rows[SL_LAYOUT_COUNT * SL_SEARCH_MAX_TOP];
+    char why[SL_SEARCH_TEXT];
+    uint32_t n = sort_rows(r, rows);
+    sl_search_why(p, r, why);
+    json_text("{\"model\": ", p->shape->name, out);
+    json_text(", \"cluster\": ", p->cluster->name, out);
+    fprintf(out, ", \"devices\": %llu, \"unit\": \"%s\", ",
+            (unsigned long long)sl_cluster_devices(p->cluster), unit_of(p));
+    fprintf(out, "\"slo_tpot_ms\": %.6g, \"slo_ttft_ms\": %.6g, ", p->workload->slo_tpot_us / 1e3,
+            p->workload->slo_ttft_us / 1e3);
+    fprintf(out, "\"estimated\": %s, \"as_published\": %s, \"layouts\": %llu, \"why\": ",
+            n && rows[0]->estimated ? "true" : "false", p->as_published ? "true" : "false",
+            (unsigned long long)r->layouts);
+    json_text("", why, out);
+    fprintf(out, ", \"deployments\": ");
+    json_list(p, rows, n, each, out);
+    fprintf(out, ", \"front\": ");
+    json_curve(p, r->front, r->n_front, each, out);
+    json_curves(p, r, each, out);
+    fprintf(out, "}\n");
 }

@@ -6,14 +6,17 @@
 
 #include <stdio.h>
 
-void sl_plan_report_text(const sl_search_problem *p, const sl_search_result *r, FILE *out);
-void sl_plan_report_json(const sl_search_problem *p, const sl_search_result *r, FILE *out);
-
 typedef struct sl_plan_file {
     const char *path;
     uint32_t context;    /* positions of a request; 0: the workload's longest */
     const char *machine; /* that was profiled; NULL: costs are of data sheets */
 } sl_plan_file;
+
+void sl_plan_report_text(const sl_search_problem *p, const sl_search_result *r, FILE *out);
+/* `each`: NULL, or every deployment that the engine runs comes with its plan, of this context and
+ * machine (its path is not used); null where the KV of one request does not fit. */
+void sl_plan_report_json(const sl_search_problem *p, const sl_search_result *r,
+                         const sl_plan_file *each, FILE *out);
 
 /* plan.json of one copy: for the engine, with the prediction under "deployment". What the engine
  * does not run yet is planned all the same, and refused by name when it is served.

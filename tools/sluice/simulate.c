@@ -69,9 +69,10 @@ static sl_status costs_of_profile(const sl_options *o, sl_simulation *x, sl_err 
         transport = far->machines;
     }
     for (uint32_t i = 0; i < x->plan.n_workers; i++) {
-        attention += (x->plan.worker[i].roles & SL_ROLE_ATTENTION) != 0;
-        expert += (x->plan.worker[i].roles & SL_ROLE_EXPERT) != 0;
-        both += x->plan.worker[i].roles == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
+        uint32_t roles = sl_plan_first_roles(&x->plan, i);
+        attention += (roles & SL_ROLE_ATTENTION) != 0;
+        expert += (roles & SL_ROLE_EXPERT) != 0;
+        both += roles == (SL_ROLE_ATTENTION | SL_ROLE_EXPERT);
     }
     sl_status st = sl_profile_load(o->profile, &p, err);
     if (st == SL_OK && !p.stage[SL_COST_EXPERT].present)
@@ -219,6 +220,10 @@ static sl_status read_load(const sl_options *o, sl_simulation *x, sl_err *err) {
     if (o->workload[0]) {
         sl_status st = sl_workload_open(o->workload, &x->load, err);
         if (st != SL_OK) return st;
+        if (x->load.arrival.kind == SL_ARRIVAL_CLOSED && x->load.arrival.concurrency == 0)
+            return sl_fail(err, SL_ERR_ARG,
+                           "%s: arrival: {closed: full} is for sluice plan; give a number",
+                           o->workload);
     }
     if (o->requests) x->load.n_requests = o->requests;
     if (!x->load.n_requests && !x->load.n_trace && o->measure <= 0) x->load.n_requests = 256;

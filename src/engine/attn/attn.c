@@ -144,6 +144,12 @@ sl_status sl_attn_on_peer(sl_attn *a, const sl_wire_header *h, sl_span payload, 
     return st;
 }
 
+sl_status sl_attn_on_busy(sl_attn *a, const sl_wire_header *h, sl_err *err) {
+    if (a->expert_index[h->src] == UINT32_MAX || h->bytes) return sl_worker_refuse(h, err);
+    sl_hedge_busy(&a->hedge, h->src, h->number, sl_clock_now_us(&a->w->clock));
+    return SL_OK;
+}
+
 void sl_attn_sent(sl_attn *a, uint32_t lane, uint32_t id, uint64_t n, uint64_t rows) {
     if (a->hedges && !a->lost[id]) sl_hedge_sent(&a->hedge, lane, id, n, rows);
 }
@@ -163,7 +169,7 @@ void sl_attn_look(sl_attn *a) {
     uint32_t id;
     sl_hedge_word word;
     if (!a->hedges || a->given_up) return;
-    if (!sl_hedge_pass(&a->hedge, sl_clock_now_us(&a->w->clock))) return;
+    if (!sl_hedge_pass(&a->hedge, sl_clock_now_us(&a->w->clock), sl_net_late_us(a->w->net))) return;
     while ((word = sl_hedge_next(&a->hedge, &id)) != SL_HEDGE_NOTHING)
         if (can_be_spared(a, id))
             sl_worker_tell_of(a->w, word == SL_HEDGE_SLOW ? SL_MSG_SLOW : SL_MSG_DOUBT, id);

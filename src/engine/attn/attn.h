@@ -32,6 +32,8 @@ sl_status sl_attn_on_peer(sl_attn *a, const sl_wire_header *h, sl_span payload,
  * where replicas of all its experts are left they are asked for what it owes, and steps go on;
  * otherwise they are given up. */
 void sl_attn_lose(sl_attn *a, uint32_t id);
+/* BUSY of an expert worker. */
+sl_status sl_attn_on_busy(sl_attn *a, const sl_wire_header *h, sl_err *err) SL_MUST_CHECK;
 /* Time has passed: the coordinator hears of expert workers that let others wait too long, where
  * somebody could stand in for them (sched/hedge.h). To be called every SL_HEDGE_LOOK_US while one
  * owes anything (sl_attn_is_owed), after what has come was handled. */

@@ -238,7 +238,7 @@ void sl_flow_send(sl_flow *f) {
         f->due = f->due || f->a->lost[w->experts.ids[i]];
         /* A lost expert worker is reported by its connection. */
         sl_worker_send(w, w->experts.ids[i], h, o->buf);
-        sl_attn_sent(f->a, 0, w->experts.ids[i], o->n.n_entries, 0);
+        sl_attn_sent(f->a, 0, w->experts.ids[i], o->n.n_entries, o->n.n_entries);
         o->buf = NULL;
     }
 }

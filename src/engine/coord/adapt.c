@@ -12,10 +12,6 @@
 
 /* ---- what is measured ---- */
 
-static uint64_t since(uint64_t now, uint64_t seen) {
-    return now >= seen ? now - seen : now; /* another process counts from zero */
-}
-
 void sl_adapting_note(sl_engine *e, uint32_t id) {
     sl_adapting *a = &e->adapting;
     const sl_counts *c = &e->worker[id].counts;
@@ -23,12 +19,16 @@ void sl_adapting_note(sl_engine *e, uint32_t id) {
     if (!a->on || !sl_roster_serves(&e->roster, id)) return;
     sl_expert_stats *seen = a->seen + id * n;
     for (size_t i = 0; i < n; i++) {
-        uint64_t rows = since(c->expert[i].rows, seen[i].rows);
-        uint64_t calls = since(c->expert[i].calls, seen[i].calls);
-        if (rows)
-            sl_adapt_add(&a->rule, (uint32_t)(i / c->n_experts), (uint32_t)(i % c->n_experts), rows,
-                         calls);
-        seen[i] = c->expert[i];
+        const sl_expert_stats *is = &c->expert[i];
+        if (is->rows < seen[i].rows || is->calls < seen[i].calls)
+            seen[i] = (sl_expert_stats){0}; /* another process counts from zero */
+        const sl_adapt_said said = {.rows = is->rows - seen[i].rows,
+                                    .calls = is->calls - seen[i].calls,
+                                    .queued = (int64_t)is->waits - (int64_t)seen[i].waits};
+        if (said.rows || said.queued)
+            sl_adapt_add(&a->rule, (uint32_t)(i / c->n_experts), (uint32_t)(i % c->n_experts),
+                         said);
+        seen[i] = *is;
     }
 }
 
@@ -49,14 +49,9 @@ static void learn_costs(sl_engine *e) {
 static sl_adapt_view view(sl_engine *e) {
     sl_adapting *a = &e->adapting;
     uint32_t n = 0;
-    uint64_t limit = e->o.adapt_memory ? e->o.adapt_memory : UINT64_MAX;
-    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
-        const sl_worker_stats *s = &e->worker[i].stats;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++)
         if (e->plan.worker[i].roles & SL_ROLE_EXPERT) a->host[n++] = i;
-        a->free[i] = SL_MIN(s->wall_us ? s->memory_free : UINT64_MAX, limit);
-        a->machine[i] = s->machine;
-    }
-    return (sl_adapt_view){&e->plan.place, a->host, n, a->free, a->machine};
+    return (sl_adapt_view){&e->plan.place, a->host, n, sl_rooming_look(e)};
 }
 
 /* ---- changes ---- */
@@ -198,11 +193,12 @@ sl_status sl_adapting_open(sl_engine *e, sl_err *err) {
                                       .copies = true,
                                       .barrier = sl_schedule_traits_of(p->schedule)->barriers,
                                       .cost = e->o.expert_cost};
-    sl_status st = sl_adapt_create(&shape, e->o.adapt, sl_clock_now_us(&e->clock), &a->rule, err);
+    sl_adapt_opts o = *e->o.adapt;
+    o.expert_bytes = e->o.expert_bytes;
+    sl_status st = sl_adapt_create(&shape, &o, sl_clock_now_us(&e->clock), &a->rule, err);
     if (st != SL_OK) return st;
     size_t n = p->n_workers, pairs = (size_t)e->spec.n_moe * e->spec.n_experts;
-    a->arrays = sl_alloc_arrays(SL_TABLE(a->seen, n, pairs), SL_ARRAY(a->host, n),
-                                SL_ARRAY(a->free, n), SL_ARRAY(a->machine, n));
+    a->arrays = sl_alloc_arrays(SL_TABLE(a->seen, n, pairs), SL_ARRAY(a->host, n));
     a->on = a->arrays != NULL;
     return a->on ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "load of %zu workers", n);
 }

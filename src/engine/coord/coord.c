@@ -187,9 +187,10 @@ static sl_status on_stats(sl_engine *e, uint32_t id, sl_span payload, sl_err *er
     memcpy(s.batch, e->worker[id].counts.batch, sizeof s.batch);
     if (st == SL_OK) e->worker[id].stats = s;
     pthread_mutex_unlock(&e->lock);
+    if (st != SL_OK) return st;
     sl_recover_answered(&e->recover, id, sl_clock_now_us(&e->clock));
-    if (st == SL_OK) sl_adapting_note(e, id);
-    return st;
+    sl_adapting_note(e, id);
+    return SL_OK;
 }
 
 static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_buf *payload,
@@ -307,10 +308,10 @@ static void publish_stats(sl_engine *e) {
 
 bool sl_coord_step(sl_engine *e) {
     uint32_t came = sl_net_progress(e->net);
+    sl_hedge_step(e); /* before work that takes its time: what was said meanwhile is not read */
     if (!e->planned && e->roster.n_came == sl_plan_n_first(&e->home)) sl_crew_send_plans(e);
     sl_coord_admit(e);
     sl_replan_step(e);
-    sl_hedge_step(e);
     sl_recover_step(e);
     sl_adapting_step(e);
     sl_drain_step(e);
@@ -357,6 +358,7 @@ static sl_status create_books(sl_engine *e, sl_err *err) {
     if (st == SL_OK) st = sl_roster_create(e->plan.n_workers, &e->roster, err);
     if (st == SL_OK) st = sl_change_create(&e->roster, e->plan.epoch, &e->change, err);
     if (st == SL_OK) st = sl_recover_open(e, err);
+    if (st == SL_OK) st = sl_rooming_open(e, err);
     if (st == SL_OK) st = sl_adapting_open(e, err);
     if (st == SL_OK) st = sl_drain_create(&e->recover, &SL_DRAIN_OPTS, &e->drain, err);
     for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++) {

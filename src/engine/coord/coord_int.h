@@ -13,6 +13,7 @@
 #include "sched/change.h"
 #include "sched/drain.h"
 #include "sched/recover.h"
+#include "sched/room.h"
 #include "sched/roster.h"
 #include "sched/suspect.h"
 
@@ -82,8 +83,9 @@ typedef struct sl_spawned {
     sl_engine *engine;
     pthread_t thread;
     bool has_thread;
-    pid_t pid; /* 0: none */
-    int pidfd; /* of pid; -1: none */
+    bool of_caller; /* who started it said that it was there when that was last asked */
+    pid_t pid;      /* 0: none */
+    int pidfd;      /* of pid; -1: none */
     int kv_fd; /* where an attention worker's KV lies, so that the next process at this place has
                 * it; 0: none */
     sl_worker_opts opts;
@@ -145,9 +147,16 @@ typedef struct sl_adapting {
     uint32_t epoch;        /* of the plan by which is counted */
     sl_expert_stats *seen; /* [n_workers][n_moe][n_experts] as last reported */
     uint32_t *host;        /* [n_workers] */
-    uint64_t *free, *machine;
     void *arrays;
 } sl_adapting;
+
+/* Memory of machines, and scratch for what is asked of it, each [n_workers]: room.c. */
+typedef struct sl_rooming {
+    uint64_t *free, *machine;
+    uint32_t *added;
+    uint8_t *there, *takes;
+    void *arrays;
+} sl_rooming;
 
 typedef struct sl_collect sl_collect;
 
@@ -173,6 +182,7 @@ struct sl_engine {
     bool stuck;         /* the last of these was not taken in time */
     sl_recover recover;
     sl_adapting adapting;
+    sl_rooming rooming;
     uint64_t held_us, pause_us; /* HOLD of the change that is under way; what the last one took */
     sl_drain drain;
     uint64_t show_us; /* when others see next how workers are */
@@ -230,6 +240,19 @@ void sl_adapting_close(sl_engine *e);
 /* The worker has reported what it counted. */
 void sl_adapting_note(sl_engine *e, uint32_t id);
 void sl_adapting_step(sl_engine *e);
+
+/* room.c: on the engine's thread. What is refused is SL_ERR_LIMIT, with both figures. */
+sl_status sl_rooming_open(sl_engine *e, sl_err *err) SL_MUST_CHECK;
+void sl_rooming_close(sl_engine *e);
+/* What workers' machines have left by their last reports; borrowed until the next look. */
+sl_room sl_rooming_look(sl_engine *e);
+/* Whether those who stay have the memory for what worker `id` leaves to them. */
+sl_status sl_rooming_leave(sl_engine *e, uint32_t id, sl_err *err) SL_MUST_CHECK;
+/* Whether this machine has it for what `home` gives worker `id`, if it is to be started here. */
+sl_status sl_rooming_come(sl_engine *e, const sl_plan *home, uint32_t id,
+                          sl_err *err) SL_MUST_CHECK;
+/* A loss leads to plan `to`: the log says what does not fit. */
+void sl_rooming_tell(sl_engine *e, const sl_plan *to);
 
 /* crew.c: on the engine's thread */
 sl_status sl_crew_on_open(void *engine, sl_conn *c, const sl_hello *peer,

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "format/placement.h"
+#include "format/plan_json.h"
 
 #include <stdio.h>
 
@@ -14,8 +15,10 @@
 
 static sl_status begin_leave(sl_engine *e, const sl_wish *w, uint64_t now_us, sl_err *err) {
     uint32_t id = w->worker, duties;
-    sl_status st = sl_drain_leave(&e->drain, id, w->kind == SL_WISH_RESTART, 1000ull * w->grace_ms,
-                                  now_us, err);
+    bool again = w->kind == SL_WISH_RESTART, hands;
+    sl_status st = sl_drain_may_leave(&e->drain, id, again, &hands, err);
+    if (st == SL_OK && hands) st = sl_rooming_leave(e, id, err);
+    if (st == SL_OK) st = sl_drain_leave(&e->drain, id, again, 1000ull * w->grace_ms, now_us, err);
     /* One that was lost and awaited: its place is open no more. */
     if (st == SL_OK && e->drain.place[id].state == SL_DRAIN_DRAINED)
         sl_roster_ended(&e->roster, id, SL_ROSTER_ANY, &duties);
@@ -25,20 +28,32 @@ static sl_status begin_leave(sl_engine *e, const sl_wish *w, uint64_t now_us, sl
 /* The deployment grows by this place, which gets an even share of the experts. What follows is what
  * follows of any return: somebody comes, gets ready, and a change takes it in. */
 static sl_status open_spare(sl_engine *e, uint32_t id, sl_err *err) {
-    sl_plan_worker *w = &e->home.worker[id];
-    sl_status st = SL_OK;
+    sl_plan home;
     if (!e->recover.begun || (e->replan && e->replan != &e->own))
         return sl_fail(err, SL_ERR_AGAIN, "another plan is being taken");
-    w->spare = false;
-    if (w->roles & SL_ROLE_EXPERT) st = sl_placement_level(id, &e->home, err);
-    w->spare = st != SL_OK;
+    sl_status st = sl_plan_copy(&e->home, &home, err);
+    if (st != SL_OK) return st;
+    home.worker[id].spare = false;
+    if (home.worker[id].roles & SL_ROLE_EXPERT) st = sl_placement_level(id, &home, err);
+    if (st == SL_OK) st = sl_rooming_come(e, &home, id, err);
+    if (st == SL_OK) {
+        sl_placement before = e->home.place;
+        e->home.place = home.place;
+        e->home.worker[id].spare = false;
+        home.place = before;
+    }
+    sl_plan_free(&home);
     return st;
 }
 
 static sl_status begin_return(sl_engine *e, uint32_t id, uint64_t now_us, sl_err *err) {
     bool exists = id < e->plan.n_workers;
     bool drained = exists && e->drain.place[id].state == SL_DRAIN_DRAINED;
-    sl_status st = exists && e->home.worker[id].spare ? open_spare(e, id, err) : SL_OK;
+    sl_status st = SL_OK;
+    if (exists && e->home.worker[id].spare)
+        st = open_spare(e, id, err);
+    else if (drained)
+        st = sl_rooming_come(e, &e->home, id, err);
     if (st == SL_OK) st = sl_drain_return(&e->drain, id, now_us, err);
     /* Who is started from here gets its place when that is done. */
     if (st == SL_OK && drained && !e->recover.place[id].can_start) sl_roster_reopen(&e->roster, id);

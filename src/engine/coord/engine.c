@@ -172,6 +172,8 @@ static sl_status engine_new(const sl_engine_opts *o, sl_clock clock, sl_engine *
     e->clock = clock;
     sl_status st = copy_options(e, o, err);
     if (st == SL_OK) st = sl_coord_start(e, err);
+    /* No deadline of requests, workers or changes passes while this process is stopped. */
+    if (st == SL_OK) e->clock = sl_net_clock(e->net);
     if (st == SL_OK)
         *out = e;
     else
@@ -189,8 +191,6 @@ sl_status sl_engine_create(const sl_engine_opts *o, sl_engine **out, sl_err *err
     sl_engine *e = NULL;
     sl_status st = engine_new(o, sl_clock_real(), &e, err);
     if (st != SL_OK) return st;
-    /* No deadline of requests, workers or changes passes while this process is stopped. */
-    e->clock = sl_net_clock(e->net);
     int rc = pthread_create(&e->thread, NULL, engine_main, e);
     if (rc != 0) st = sl_fail(err, SL_ERR_IO, "engine thread: %s", strerror(rc));
     e->has_thread = rc == 0;
@@ -230,6 +230,7 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) {
     sl_drain_free(&e->drain);
     sl_recover_free(&e->recover);
     sl_adapting_close(e);
+    sl_rooming_close(e);
     sl_roster_free(&e->roster);
     sl_ledger_free(&e->ledger);
     sl_collect_free(e->collect);

@@ -61,7 +61,9 @@ typedef struct sl_engine_opts {
     double predicted_s[2];      /* of the plan's schedule, for metrics: see sl_engine_stats */
     const sl_adapt_opts *adapt; /* NULL, or: experts move as their load asks (sched/adapt.h) */
     sl_stage_cost expert_cost;  /* with adapt: of SL_COST_EXPERT; all zero: not known */
-    uint64_t adapt_memory;      /* with adapt: most bytes for it on a machine; 0: what is free */
+    uint64_t expert_bytes;      /* of one expert of one block; 0: devices without weights */
+    uint64_t adapt_memory;      /* most bytes that experts and KV that move on purpose take on a
+                                   machine; 0: what is free */
     sl_device_maker device;     /* of workers that are threads; zeroed: as the plan says */
     bool (*give_up)(void);   /* NULL, or asked now and then while waiting for them: true ends it */
     sl_progress_fn progress; /* NULL, or told meanwhile how many workers of the plan are ready */

@@ -57,12 +57,12 @@ sl_status sl_hedge_on_word(sl_engine *e, uint32_t id, const sl_wire_header *h, s
 }
 
 void sl_hedge_step(sl_engine *e) {
-    uint64_t now_us = sl_clock_now_us(&e->clock);
+    uint64_t now_us = sl_clock_now_us(&e->clock), late_us = sl_net_late_us(e->net);
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         sl_member_worker *w = &e->worker[i];
         if (!w->doubt_us) continue;
         uint64_t silent_us = w->conn ? sl_conn_silent_us(w->conn) : 0;
-        bool still = sl_hedge_stands_still(silent_us, w->doubt_us, now_us);
+        bool still = sl_hedge_stands_still(silent_us, w->doubt_us, late_us, now_us);
         if (!still && silent_us > now_us - w->doubt_us) continue; /* it was not heard since */
         w->doubt_us = 0;
         if (still) do_without(e, i, "stands still");

@@ -100,6 +100,7 @@ static void change(sl_engine *e) {
     sl_status st = sl_plan_among(&e->home, e->recover.there, &r->plan, &err);
     if (st == SL_OK) {
         e->change_us = sl_clock_now_us(&e->clock);
+        if (e->recover.n_failed == 0) sl_rooming_tell(e, &r->plan);
         sl_replan_begin(e, r);
         return;
     }

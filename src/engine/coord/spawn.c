@@ -183,10 +183,13 @@ void sl_spawn_kill(sl_engine *e, uint32_t id) {
 
 /* ---- ends ---- */
 
+static bool caller_has(const sl_engine *e, uint32_t id) {
+    return e->o.spawn == SL_SPAWN_CALLER && e->o.spawner.is_there(e->o.spawner.ctx, id);
+}
+
 static bool is_there(const sl_engine *e, uint32_t id) {
     const sl_spawned *s = &e->spawned[id];
-    bool of_caller = e->o.spawn == SL_SPAWN_CALLER && e->o.spawner.is_there(e->o.spawner.ctx, id);
-    return s->pid > 0 || s->has_thread || of_caller;
+    return s->pid > 0 || s->has_thread || caller_has(e, id);
 }
 
 /* What a program does to itself; whatever else kills it comes from outside. */
@@ -220,11 +223,21 @@ static bool join(sl_spawned *s) {
     return true;
 }
 
+/* Whether it was there when it was last looked at, and is not. */
+static bool miss(sl_engine *e, uint32_t id) {
+    sl_spawned *s = &e->spawned[id];
+    bool had = s->of_caller;
+    s->of_caller = caller_has(e, id);
+    if (had && !s->of_caller)
+        s->status = sl_fail(&s->err, SL_ERR_WORKER_LOST, "who started it says that it ended");
+    return had && !s->of_caller;
+}
+
 /* If it has ended, that is news for the next who asks. */
 static void collect(sl_engine *e, uint32_t id) {
     sl_spawned *s = &e->spawned[id];
     bool untold = s->crashed;
-    if (!reap(s, WNOHANG) && !join(s)) return;
+    if (!reap(s, WNOHANG) && !join(s) && !miss(e, id)) return;
     s->crashed |= untold;
     e->ends.n_crashes += s->crashed && !untold;
     s->is_news = true;
@@ -234,6 +247,7 @@ static void collect(sl_engine *e, uint32_t id) {
 /* False only if nobody has ended. */
 static bool may_be_news(sl_engine *e) {
     struct epoll_event ev;
+    if (e->o.spawn == SL_SPAWN_CALLER) return true;
     if (atomic_exchange_explicit(&e->ends.thread_ended, false, memory_order_acquire)) return true;
     if (e->ends.fd >= 0 && epoll_wait(e->ends.fd, &ev, 1, 0) > 0) return true;
     uint64_t now_us = sl_clock_now_us(&e->clock);

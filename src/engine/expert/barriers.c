@@ -164,7 +164,7 @@ static sl_status on_peer(void *side, const sl_wire_header *h, sl_span payload, s
         return on_set(x, h, payload, err);
     if (h->kind == SL_MSG_MEMBER_DEAD && sl_rounds_may_announce(x->rounds, h->src)) {
         st = sl_wire_worker_decode(payload, &member, err);
-        return st == SL_OK ? on_dead(x, member, err) : st;
+        return st == SL_OK && sl_rounds_heeds(x->rounds, h->src) ? on_dead(x, member, err) : st;
     }
     return sl_worker_refuse(h, err);
 }
@@ -174,8 +174,7 @@ static sl_status on_peer(void *side, const sl_wire_header *h, sl_span payload, s
 static sl_status on_gone(void *side, uint32_t id, bool left, sl_err *err) {
     barriers *x = side;
     (void)left;
-    sl_status st = SL_OK;
-    if (id == x->w->experts.ids[0]) st = sl_rounds_on_leaderless(x->rounds, err);
+    sl_status st = sl_rounds_on_expert_lost(x->rounds, id, err);
     if (st != SL_OK) return st;
     drop_calls(x, id);
     if (!(x->w->plan.worker[id].roles & SL_ROLE_ATTENTION)) return SL_OK;
@@ -460,6 +459,7 @@ static bool begin_task(barriers *x) {
     x->begun = true;
     x->entries = b.entries;
     if (b.entries == 0) return true;
+    sl_expert_begins(w, b.entries, sl_rounds_rows(x->rounds));
     sl_worker_note_experts(w, t->layer, x->group_expert, x->group_first, b.n_groups);
     begin(x, t, SL_TRACE_EXPERT, b.entries, queued);
     const sl_stage_call c = {.op = SL_OP_EXPERTS,
@@ -496,6 +496,7 @@ static void go_on(barriers *x) {
     if (!x->packing) {
         begin(x, &x->task, SL_TRACE_REPLY, 0, 0);
         x->w->n.expert_rows += x->entries;
+        sl_expert_ends(x->w, x->entries);
         pack_returns(x);
         x->packing = true;
         return;
@@ -523,10 +524,18 @@ static bool take_call(barriers *x) {
     return true;
 }
 
+static bool waits(const void *side, uint32_t member) {
+    const barriers *x = side;
+    return sl_rounds_waits(x->rounds, member);
+}
+
 static bool run(void *side) {
     barriers *x = side;
     bool went = !x->begun;
-    if (went && !take_call(x) && !sl_rounds_begin(x->rounds, &x->task)) return false;
+    if (went && !take_call(x) && !sl_rounds_begin(x->rounds, &x->task)) {
+        sl_expert_rests(x->w, waits, x);
+        return false;
+    }
     if (went && !begin_task(x)) {
         end_task(x);
         return true;

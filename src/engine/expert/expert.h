@@ -24,9 +24,22 @@ struct sl_expert_side_ops {
     bool (*run)(void *side);
     /* Makes e a WAIT with its reason if rows are due. NULL: they are never. */
     void (*waits_for)(void *side, sl_trace_event *e);
+    /* Sets what lies in the queue of each expert. NULL: there are no queues. */
+    void (*count)(const void *side, sl_counts *out);
 };
 
 extern const sl_expert_side_ops sl_expert_barriers, sl_expert_queues;
+
+/* ---- for those who wait (busy.c) ---- */
+
+/* A task of so many rows begins, and ends; `behind` rows are ready and wait for it. Attention
+ * workers hear of one that takes long. */
+void sl_expert_begins(sl_worker *w, uint64_t rows, uint64_t behind);
+void sl_expert_ends(sl_worker *w, uint64_t rows);
+/* Nothing is ready. Members for whom waits() is true have rows here that wait for others of their
+ * round: after a while they hear that it is not this worker that lets them wait. */
+void sl_expert_rests(sl_worker *w, bool (*waits)(const void *side, uint32_t member),
+                     const void *side);
 
 /* For tests: no row is stored at the side, which is one of queues. */
 bool sl_expert_queues_are_empty(const void *side);

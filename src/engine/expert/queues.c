@@ -240,6 +240,7 @@ static bool begin_batch(queues *x) {
                                          .part = &x->part,
                                          .n_parts = 1}};
     x->part = (sl_stage_part){.rows = x->y, .n = t->n};
+    sl_expert_begins(w, t->n, sl_queues_rows(x->queues));
     sl_worker_note_experts(w, t->layer, t->expert, t->first, t->n_groups);
     begin(x, SL_TRACE_EXPERT, t->layer, t->n, waited_ns / 1000);
     x->event = sl_device_submit(w->device, &c);
@@ -252,6 +253,7 @@ static void go_on(queues *x) {
     if (!x->packing) {
         begin(x, SL_TRACE_REPLY, x->t.layer, 0, 0);
         x->w->n.expert_rows += x->t.n;
+        sl_expert_ends(x->w, x->t.n);
         x->packing = answer(x, &x->t);
         if (x->packing) return;
     } else {
@@ -268,6 +270,13 @@ static bool run(void *side) {
     if (went && !begin_batch(x)) return false;
     for (; x->begun && sl_device_is_done(x->w->device, &x->event); went = true) go_on(x);
     return went;
+}
+
+static void count(const void *side, sl_counts *out) {
+    const queues *x = side;
+    for (uint32_t b = 0; b < out->n_moe; b++)
+        for (uint32_t i = 0; i < out->n_experts; i++)
+            out->expert[(size_t)b * out->n_experts + i].waits = sl_queues_waits(x->queues, b, i);
 }
 
 /* ---- an attention worker is gone ---- */
@@ -371,4 +380,5 @@ const sl_expert_side_ops sl_expert_queues = {.create = create,
                                              .free = free_side,
                                              .on_dispatch = on_dispatch,
                                              .on_gone = on_gone,
-                                             .run = run};
+                                             .run = run,
+                                             .count = count};

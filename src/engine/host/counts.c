@@ -65,7 +65,8 @@ void sl_counts_experts(sl_counts *c, uint32_t block, const uint32_t *expert, con
 }
 
 size_t sl_counts_bytes(const sl_counts *c) {
-    return 12 + c->n_layers * sizeof *c->layer + n_pairs(c) * sizeof *c->expert + sizeof c->batch;
+    return 12 + c->n_layers * sizeof *c->layer + n_pairs(c) * SL_EXPERT_STATS_BYTES +
+           sizeof c->batch;
 }
 
 void sl_counts_encode(const sl_counts *c, sl_wr *w) {
@@ -80,6 +81,7 @@ void sl_counts_encode(const sl_counts *c, sl_wr *w) {
     for (size_t i = 0; i < n_pairs(c); i++) {
         sl_wr_u64(w, c->expert[i].rows);
         sl_wr_u64(w, c->expert[i].calls);
+        sl_wr_u32(w, c->expert[i].waits);
     }
     for (uint32_t i = 0; i < SL_BATCH_BUCKETS; i++) sl_wr_u64(w, c->batch[i]);
 }
@@ -100,6 +102,7 @@ sl_status sl_counts_decode(sl_cur *c, sl_counts *out, sl_err *err) {
     for (size_t i = 0; i < n_pairs(out); i++) {
         out->expert[i].rows = sl_cur_u64(c);
         out->expert[i].calls = sl_cur_u64(c);
+        out->expert[i].waits = sl_cur_u32(c);
     }
     for (uint32_t i = 0; i < SL_BATCH_BUCKETS; i++) out->batch[i] = sl_cur_u64(c);
     return SL_OK;

@@ -10,8 +10,8 @@
 #include "spec/model.h"
 
 /* In SL_MSG_STATS after SL_WORKER_COUNTERS: u32 n_layers, u32 n_moe, u32 n_experts, then u64: the
- * layers' SL_LAYER_COUNTERS, rows and calls of each expert of each MoE block, SL_BATCH_BUCKETS
- * numbers of calls. */
+ * layers' SL_LAYER_COUNTERS, rows and calls (u64) and waits (u32) of each expert of each MoE block,
+ * SL_BATCH_BUCKETS numbers (u64) of calls. */
 typedef struct sl_counts {
     uint32_t n_layers, n_moe, n_experts;
     sl_layer_stats *layer;

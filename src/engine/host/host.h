@@ -9,6 +9,7 @@
 #include "base/trace.h"
 #include "engine/host/counts.h"
 #include "net/net.h"
+#include "sched/busy.h"
 #include "sched/change.h"
 #include "sched/idset.h"
 #include "sched/watch.h"
@@ -95,6 +96,10 @@ typedef struct sl_worker {
     struct sl_attn *attn;   /* NULL: none here */
     const sl_expert_side_ops *expert_ops;
     void *expert; /* NULL: none here */
+    /* engine/expert/busy.c: what those hear who wait for this expert worker, by whatever plan;
+     * since when its task runs; when rows that wait for others are looked for */
+    sl_busy busy;
+    uint64_t task_us, excused_us;
 
     sl_inbox inbox;
 

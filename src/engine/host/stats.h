@@ -57,8 +57,12 @@ typedef struct sl_layer_stats {
     SL_LAYER_COUNTERS(SL_LAYER_FIELD)
 #undef SL_LAYER_FIELD
 } sl_layer_stats;
+/* Of one expert of one block. waits: no counter but a state, rows that lie in its queue (schedule
+ * aep) when that is told. */
 typedef struct sl_expert_stats {
     uint64_t rows, calls;
+    uint32_t waits;
 } sl_expert_stats;
+#define SL_EXPERT_STATS_BYTES 20u /* in SL_MSG_STATS */
 
 #endif

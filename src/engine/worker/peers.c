@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #define CALL_AGAIN_US 100000u   /* a peer that took no call, as too many came at once... */
-#define CALL_FOR_US   10000000u /* ...so long after the first */
+#define CALL_FOR_US   10000000u /* ...so long after the first; at the start as long as that lasts */
 /* During a change a peer is called as long as that lasts; after so long the coordinator hears. */
 #define CALL_UNTOLD_US 1900000u /* a call's own deadline is 2 s */
 
@@ -58,8 +58,16 @@ static bool dials(const sl_plan *p, uint32_t a, uint32_t b) {
     return (ra & SL_ROLE_EXPERT) && b == sequencer_of(p);
 }
 
+static bool connects(const sl_plan *p, uint32_t a, uint32_t b) {
+    return b < p->n_workers && (dials(p, a, b) || dials(p, b, a));
+}
+
 static bool is_missing(const sl_worker *w, const sl_plan *p, uint32_t id) {
-    return !w->peer[id].open && (dials(p, w->id, id) || dials(p, id, w->id));
+    return !w->peer[id].open && connects(p, w->id, id);
+}
+
+bool sl_peers_are_needed(const sl_worker *w, uint32_t id) {
+    return connects(&w->plan, w->id, id) || connects(plan_of(w), w->id, id);
 }
 
 bool sl_peers_complete(const sl_worker *w) {
@@ -138,20 +146,24 @@ static void call_later(sl_worker *w, sl_worker_peer *p) {
     p->again = true;
 }
 
+/* There was no request yet: nobody would begin another change for a connection that is missing. */
+static bool starts(const sl_worker *w) {
+    return w->planned && !w->taker.joins && !w->in_use;
+}
+
 /* The call of this worker failed: it tries again a little later, or the peer counts as lost. */
 static bool may_call_again(sl_worker *w, sl_worker_peer *p, sl_status why) {
     uint64_t since_us = sl_clock_now_us(&w->clock) - p->called_us;
-    bool changes = w->next.n_workers != 0;
-    if (!p->called_us || !is_absence(why) || (since_us > CALL_FOR_US && !changes)) return false;
+    bool changes = w->next.n_workers != 0, long_ago = since_us > CALL_FOR_US;
+    if (!p->called_us || !is_absence(why) || (long_ago && !changes && !starts(w))) return false;
     call_later(w, p);
     return !changes || since_us < CALL_UNTOLD_US;
 }
 
 /* A connection that breaks is called again when nobody misses what was on it: for the next plan,
- * and for the first one before there was any request, where nobody would begin another change. */
+ * and at the start. */
 static bool is_renewed(const sl_worker *w, uint32_t id) {
-    bool starts = w->planned && !w->taker.joins && !w->in_use;
-    return (w->next.n_workers || starts) && dials(plan_of(w), w->id, id);
+    return (w->next.n_workers || starts(w)) && dials(plan_of(w), w->id, id);
 }
 
 void sl_peers_on_down(sl_worker *w, sl_conn *c, sl_status why) {

@@ -20,6 +20,8 @@ void sl_peers_on_down(sl_worker *w, sl_conn *c, sl_status why);
 sl_status sl_peers_connect(sl_worker *w, sl_err *err) SL_MUST_CHECK;
 /* Everybody is there whom that plan connects this worker with. */
 bool sl_peers_complete(const sl_worker *w);
+/* A plan that holds, or comes, connects this worker with `id`; else what there is was left open. */
+bool sl_peers_are_needed(const sl_worker *w, uint32_t id);
 /* The coordinator says that worker `id` is lost: a connection with it, unless that is one with who
  * comes in its place, is closed as if it had ended. */
 void sl_peers_lose(sl_worker *w, uint32_t id);

@@ -24,7 +24,9 @@
 /* Who has waited for rows so long in vain does so for somebody who is stopped, or for a plan: it
  * sleeps. */
 #define SOON_NS 20000000u
-#define TICK_US 100u
+/* So long a device that nobody waits for is made ready beside everything else. */
+#define QUIET_MS 5000u
+#define TICK_US  100u
 /* How long after its last task a worker without an open round still counts as waiting. */
 #define BETWEEN_ROUNDS_NS 100000000ull
 #define JOIN_PAUSE_MS     100u  /* between two attempts to join; doubles... */
@@ -102,7 +104,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
         .wait = sl_worker_wait_until,
         .ctx = w,
         .tick_us = TICK_US,
-        .quiet = w->spare && !w->virtual_time};
+        .quiet_ms = w->spare && !w->virtual_time ? QUIET_MS : 0};
     sl_status st =
         sl_worker_pin(w, w->opts->cpu, sl_device_is_modelled(&p->device) ? 1 : o.threads, err);
     if (st == SL_OK && p->pump) st = sl_net_set_pump(w->net, err);
@@ -268,6 +270,7 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
         return on_slow(w, h, payload, err);
     case SL_MSG_STATS_GET:
         if (w->attn) sl_attn_count_prompts(w->attn);
+        if (w->expert && w->expert_ops->count) w->expert_ops->count(w->expert, &w->counts);
         sl_worker_send_stats(w);
         return SL_OK;
     case SL_MSG_CLOCK:
@@ -325,6 +328,9 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
     case SL_MSG_ROUND_OPEN:
         if (w->attn) return sl_attn_on_peer(w->attn, h, span, err);
         break;
+    case SL_MSG_BUSY:
+        if (w->attn) return sl_attn_on_busy(w->attn, h, err);
+        break;
     default:
         break;
     }
@@ -353,7 +359,9 @@ static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) 
            left   ? "left"
            : told ? "is gone, as another one said"
                   : "is lost");
-    sl_worker_tell_of(w, SL_MSG_LOST, id); /* what follows depends on who is there */
+    /* What follows depends on who is there. Of a connection that an earlier plan has left open
+     * nothing does: whether its other end lives the coordinator knows by itself. */
+    if (!roles || sl_peers_are_needed(w, id)) sl_worker_tell_of(w, SL_MSG_LOST, id);
     return lose(w, id, left, err);
 }
 
@@ -408,6 +416,7 @@ bool sl_worker_step(sl_worker *w) {
     uint32_t came = sl_net_progress(w->net);
     bool computes = w->device && sl_device_poll(w->device);
     drain_inbox(w);
+    if (w->attn) sl_attn_look(w->attn); /* before work that takes its time: answers wait for it */
     sl_peers_call_again(w);
     bool hosts = sl_take_host(w);
     report_ready(w);
@@ -415,7 +424,6 @@ bool sl_worker_step(sl_worker *w) {
     /* Experts first: others wait for them. */
     bool busy = w->expert && w->expert_ops->run(w->expert);
     if (!busy) busy = w->attn && sl_attn_run(w->attn);
-    if (w->attn) sl_attn_look(w->attn);
     bool moves = w->attn && sl_attn_move(w->attn, busy);
     sl_take_look(w);
     return busy || moves || hosts || computes || came || w->inbox.len || w->stop;

@@ -158,6 +158,13 @@ void sl_hub_checker_front(sl_hub_checker *c, uint32_t place, uint64_t bytes) {
     pthread_mutex_unlock(&c->lock);
 }
 
+uint64_t sl_hub_checker_hashed(sl_hub_checker *c, uint32_t place) {
+    pthread_mutex_lock(&c->lock);
+    uint64_t hashed = c->item[place].hashed;
+    pthread_mutex_unlock(&c->lock);
+    return hashed;
+}
+
 bool sl_hub_checker_ended(sl_hub_checker *c, uint32_t place, char id[SL_HUB_ID + 1], sl_status *st,
                           sl_err *err) {
     const item *i = &c->item[place];

@@ -16,6 +16,7 @@ sl_status sl_hub_checker_join(sl_hub_checker *c, int fd, uint64_t bytes, const c
 void sl_hub_checker_leave(sl_hub_checker *c, uint32_t place);
 /* Bytes of the file that are there without a gap; never fewer than before. */
 void sl_hub_checker_front(sl_hub_checker *c, uint32_t place, uint64_t bytes);
+uint64_t sl_hub_checker_hashed(sl_hub_checker *c, uint32_t place); /* bytes of it so far */
 /* True when the file has been read to its end and is on the disk: *st tells how that went, and
  * `id` its digest. */
 bool sl_hub_checker_ended(sl_hub_checker *c, uint32_t place, char id[SL_HUB_ID + 1], sl_status *st,

@@ -19,6 +19,7 @@
 #define RESERVE_BYTES ((uint64_t)1 << 20) /* of the disk, for links and states */
 #define LOCK_NS       200000000ull        /* between two looks at another's lock */
 #define LOCK_DEAD_NS  600000000000ull     /* nothing moves in a blob of another for so long */
+#define BEAT_NS       5000000000ull       /* between two signs that a digest advances */
 
 typedef enum job_state { JOB_WAITS, JOB_RUNS, JOB_DONE } job_state;
 
@@ -43,6 +44,7 @@ typedef struct job {
     piece *piece;
     uint32_t place;            /* at the checker */
     uint64_t have;             /* bytes, for the sum */
+    uint64_t hashed, beat_ns;  /* bytes that its digest had when that was last shown, and when */
     uint64_t look_ns;          /* when the lock was last looked at */
     uint64_t moved_ns, others; /* when another's bytes were last seen to move */
 } job;
@@ -363,8 +365,18 @@ static sl_status take_answer(fetch *f, lane *l, uint64_t now, sl_err *err) {
     return sl_hub_call_refused(&l->call, f->s, f->name, j->file->name, err);
 }
 
+/* A file that was there in full but for its digest brings no bytes for as long as it is read: a
+ * large one for longer than others wait for a lock in whose blob nothing moves. */
+static void show_life(fetch *f, job *j, uint64_t now) {
+    uint64_t hashed = sl_hub_checker_hashed(f->checker, j->place);
+    if (hashed == j->hashed || (j->beat_ns && now - j->beat_ns < BEAT_NS)) return;
+    sl_hub_part_touch(&j->part);
+    j->hashed = hashed;
+    j->beat_ns = now;
+}
+
 static sl_status look_at_jobs(fetch *f, bool *all, sl_err *err) {
-    uint64_t have = 0, total = 0;
+    uint64_t have = 0, total = 0, now = sl_now_ns();
     bool waits = false;
     *all = true;
     for (size_t i = 0; i < f->n; i++) {
@@ -374,6 +386,7 @@ static sl_status look_at_jobs(fetch *f, bool *all, sl_err *err) {
         if (j->state == JOB_RUNS) {
             j->have = sl_hub_part_have(&j->part);
             sl_hub_checker_front(f->checker, j->place, sl_hub_part_front(&j->part));
+            show_life(f, j, now);
             if (sl_hub_checker_ended(f->checker, j->place, id, &st, err))
                 st = settle(f, j, id, st, err);
             if (st != SL_OK) return st;
@@ -383,7 +396,8 @@ static sl_status look_at_jobs(fetch *f, bool *all, sl_err *err) {
         have += j->have;
         total += j->file->bytes;
     }
-    sl_progress_say(f->progress, waits && f->running == 0 ? "waits for another process" : "");
+    const char *note = f->running && have == total ? "compares digests" : "";
+    sl_progress_say(f->progress, waits && f->running == 0 ? "waits for another process" : note);
     sl_progress_set(f->progress, have, total);
     return SL_OK;
 }

@@ -35,6 +35,8 @@ uint64_t sl_hub_part_front(const sl_hub_part *p); /* bytes from the file's begin
 sl_status sl_hub_part_write(sl_hub_part *p, uint32_t piece, const void *bytes, size_t n,
                             sl_err *err) SL_MUST_CHECK;
 sl_status sl_hub_part_save(sl_hub_part *p, uint32_t piece, sl_err *err) SL_MUST_CHECK;
+/* Shows who waits for the lock that something moves, although no bytes come. */
+void sl_hub_part_touch(const sl_hub_part *p);
 /* It is whole and right: becomes the blob at `path`. */
 sl_status sl_hub_part_finish(sl_hub_part *p, const char *path, sl_err *err) SL_MUST_CHECK;
 

@@ -23,16 +23,17 @@ export function setKeys(keys, keep) {
 
 /** What the server refused, in its own words; `status` 0: it was not reached. */
 export class ApiError extends Error {
-  constructor(message, status, code = null) {
+  constructor(message, status, { code = null, param = null } = {}) {
     super(message);
     this.status = status;
     this.code = code;
+    this.param = param; // the field at fault
   }
 }
 
 function errorOf(body, status) {
   const e = body?.error ?? {};
-  return new ApiError(e.message ?? `The server answered ${status}.`, status, e.code ?? null);
+  return new ApiError(e.message ?? `The server answered ${status}.`, status, { code: e.code ?? null, param: e.param ?? null });
 }
 
 async function open(path, { body = null, key = "api", method = body ? "POST" : "GET", signal = null } = {}) {

@@ -14,8 +14,11 @@ export class History {
     document.addEventListener("click", (e) => { if (!e.target.closest(".entry-menu, .entry-more")) this.closeMenus(); });
   }
 
+  /** A menu or a name that is being written stays: the list is made anew when that is over. */
   async refresh() {
     const all = await allConversations();
+    this.stale = this.list.querySelector(".entry-menu, .entry-rename") !== null;
+    if (this.stale) return;
     const open = this.deps.current(); // the one that is shown is renamed and deleted itself, not its copy in the store
     this.list.replaceChildren(...all.map((c) => this.entry(c.id === open?.id ? open : c)));
   }
@@ -32,6 +35,7 @@ export class History {
   closeMenus() {
     for (const menu of this.list.querySelectorAll(".entry-menu")) menu.remove();
     for (const more of this.list.querySelectorAll(".entry-more")) more.setAttribute("aria-expanded", "false");
+    if (this.stale) this.refresh();
   }
 
   openMenu(item, more, c) {
@@ -65,6 +69,7 @@ export class History {
     const end = async (keep) => {
       if (over) return;
       over = true;
+      field.remove();
       if (keep && field.value.trim()) {
         c.title = field.value.trim();
         await saveConversation(c);

@@ -2,7 +2,7 @@
 import { ask, events, keyOf } from "./api.js";
 import { Experts, Layers } from "./figures.js";
 import { el, icon, iconButton, toast } from "./dom.js";
-import { Rooms } from "./rooms.js";
+import { Rooms, workerName } from "./rooms.js";
 import { Timeline } from "./timeline.js";
 
 const AGAIN_MS = 2000;
@@ -30,13 +30,13 @@ export class Live {
     this.layers = new Layers();
     this.news = el("ol", { class: "news" }, el("li", { class: "muted" }, "Nothing was lost since this view was opened."));
     this.pause = iconButton("pause", "Pause the replay", () => this.setPaused(!this.paused), { "aria-pressed": "false" });
-    const card = (title, note, ...parts) => el("section", { class: "live-card" }, el("div", { class: "card-head" }, el("h2", {}, title), el("p", { class: "muted" }, note)), parts);
-    this.deps.place.append(el("div", { class: "live-inner" }, this.status, this.facts,
+    const card = (title, note, ...parts) => el("section", { class: "card" }, el("div", { class: "card-head" }, el("h2", {}, title), el("p", { class: "muted" }, note)), parts);
+    this.deps.place.append(el("div", { class: "cards" }, this.status, this.facts,
       card("Rooms", "who does what, and where micro-batches are", this.rooms.node),
       el("div", { class: "live-timeline" }, this.pause, card("The last 200 ms", "played five times slower, a second behind", this.timeline.node)),
-      el("div", { class: "live-pair" },
+      el("div", { class: "card-pair" },
         card("Experts", "rows of each expert, by block; recent ones count most", this.experts.node),
-        el("div", { class: "live-stack" },
+        el("div", { class: "card-stack" },
           card("Blocks", "kernel time of a block in the last second", this.layers.node),
           card("Recoveries", "", el("div", { role: "log", "aria-label": "Recoveries" }, this.news))))));
   }
@@ -110,8 +110,8 @@ export class Live {
     if (more("lost") > 0) say(more("lost") === 1 ? "A worker was lost" : `${more("lost")} workers were lost`);
     s.workers.forEach((w, i) => {
       const old = before.workers[i];
-      if (old && w.pid > 0 && w.pid !== old.pid) say(`${w.role} worker ${w.id} is process ${w.pid} now`);
-      if (old && w.state !== old.state) say(`${w.role} worker ${w.id} is ${w.state}`);
+      if (old && w.pid > 0 && w.pid !== old.pid) say(`${workerName(w)} is process ${w.pid} now`);
+      if (old && w.state !== old.state) say(`${workerName(w)} is ${w.state}`);
     });
     if (more("requeued") > 0) say(`${more("requeued")} requests went on elsewhere`);
     if (more("rows_kept") > 0) say(`${number(more("rows_kept"))} rows of KV were kept`);

@@ -4,6 +4,7 @@ import { Chat } from "./chat.js";
 import { byId, icon, iconButton } from "./dom.js";
 import { History } from "./history.js";
 import { Live } from "./live.js";
+import { Plan } from "./plan.js";
 import { Settings } from "./settings.js";
 import { newConversation, openStore, saveConversation, setSetting, setting } from "./store.js";
 
@@ -12,7 +13,7 @@ const THEMES = ["auto", "light", "dark"];
 const HEALTH = { ok: "Serving", recovering: "Recovering", draining: "Draining" };
 
 let model = null;
-let chat, live, past, settings;
+let chat, live, past, plan, settings;
 
 // ---- frame ----
 
@@ -28,6 +29,7 @@ function showView() {
   byId("history").hidden = name !== "chat";
   document.body.dataset.view = name;
   live.show(name === "live" && !document.hidden);
+  plan.show(name === "plan");
   document.title = name === "chat" ? "Sluice" : `Sluice: ${name}`;
   showTitle(name);
   openRail(false);
@@ -170,6 +172,7 @@ async function start() {
   await openStore();
   buildChat();
   live = new Live({ place: byId("live"), onError });
+  plan = new Plan({ place: byId("plan"), onError });
   await past.refresh();
   showView();
   watchHealth();

@@ -6,8 +6,12 @@ const WORDS_MS = 120; // between changes of words, so that they can be read
 const OUT = 0.22, BACK = 0.78; // of a flight: on its way there until, and back from
 const SURE_MS = 4000;
 const BITS = 8;
+const ARC_PX = 24; // beside cards, for links between those of one column
 
 const roleName = { attention: "Attention", expert: "Experts", both: "Attention and experts" };
+
+/** "attention worker 0"; one that has experts, too, is a worker. */
+export const workerName = (w) => (w.role === "both" ? `worker ${w.id}` : `${w.role} worker ${w.id}`);
 
 /** Who waits for whom, in words. */
 function waitText(reason, worker) {
@@ -124,6 +128,7 @@ export class Rooms {
       this.cards.get(w.id).take(w, before?.workers[i]);
     });
     this.experts.hidden = this.experts.children.length === 0;
+    this.node.classList.toggle("together", this.experts.hidden); // each has experts: rows go between them all
     this.hubNotes.textContent = `${sample.running} running, ${sample.waiting} waiting`;
     this.sample ??= sample;
     if (changed) this.drawLinks();
@@ -142,9 +147,12 @@ export class Rooms {
       const r = node.getBoundingClientRect();
       return { left: r.left - box.left, right: r.right - box.left, y: r.top - box.top + r.height / 2, top: r.top - box.top, bottom: r.bottom - box.top, x: r.left - box.left + r.width / 2 };
     };
-    const curve = (a, b) => (a.right < b.left
-      ? `M${a.right} ${a.y}C${(a.right + b.left) / 2} ${a.y} ${(a.right + b.left) / 2} ${b.y} ${b.left} ${b.y}`
-      : `M${a.x} ${a.bottom}L${b.x} ${b.top}`);
+    const curve = (a, b) => {
+      const across = (a.right + b.left) / 2, room = box.width - a.right;
+      if (a.right < b.left) return `M${a.right} ${a.y}C${across} ${a.y} ${across} ${b.y} ${b.left} ${b.y}`;
+      if (a.left === b.left && room > ARC_PX) return `M${a.right} ${a.y}C${a.right + room} ${a.y} ${b.right + room} ${b.y} ${b.right} ${b.y}`;
+      return `M${a.x} ${a.bottom}L${b.x} ${b.top}`;
+    };
     const link = (from, to, a, b) => {
       const path = svg("path", { d: curve(side(a), side(b)), class: "wire" });
       const title = svg("title");
@@ -154,7 +162,8 @@ export class Rooms {
     const cards = [...this.cards.values()].filter((c) => c.worker);
     const attends = cards.filter((c) => c.worker.role !== "expert"), expert = cards.filter((c) => c.worker.role === "expert");
     this.links = [...attends.map((c) => link(-1, c.worker.id, this.hub, c.node)),
-      ...attends.flatMap((a) => expert.map((e) => link(a.worker.id, e.worker.id, a.node, e.node)))];
+      ...attends.flatMap((a) => expert.map((e) => link(a.worker.id, e.worker.id, a.node, e.node))),
+      ...(expert.length ? [] : attends.flatMap((a, i) => attends.slice(i + 1).map((b) => link(a.worker.id, b.worker.id, a.node, b.node))))];
     this.dots = svg("g");
     this.wires.replaceChildren(...this.links.map((l) => l.path), this.dots);
   }
@@ -182,12 +191,13 @@ export class Rooms {
     const flights = this.sample.workers.flatMap((w) => (w.view?.flights ?? [])
       .filter((f) => this.sample.kinds[f[0]][0] === "experts" && f[1] <= us && us <= f[1] + f[2])
       .map((f) => ({ from: w.id, lane: f[3], share: f[2] ? (us - f[1]) / f[2] : 1 })));
-    const dots = flights.flatMap((f) => this.links.filter((l) => l.from === f.from).map((l) => this.dot(l.path, f)));
+    const dots = flights.flatMap((f) => this.links.filter((l) => l.from === f.from || (l.to === f.from && l.from >= 0)).map((l) => this.dot(l, f)));
     this.dots?.replaceChildren(...dots);
   }
 
-  dot(path, { share, lane }) {
-    const along = share < OUT ? share / OUT : share > BACK ? (1 - share) / (1 - BACK) : 1;
+  dot({ path, from: end }, { share, lane, from }) {
+    const away = share < OUT ? share / OUT : share > BACK ? (1 - share) / (1 - BACK) : 1;
+    const along = from === end ? away : 1 - away;
     const at = path.getPointAtLength(along * path.getTotalLength());
     return svg("circle", { cx: at.x, cy: at.y, r: 5, class: `batch batch-${lane % 4}` });
   }

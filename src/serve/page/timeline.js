@@ -1,6 +1,7 @@
 // The last moments of every worker as a timeline, in the colours of `sluice trace`: a row for each worker, a thinner
 // one for each micro-batch that is with the experts.
 import { el } from "./dom.js";
+import { workerName } from "./rooms.js";
 
 const ROW_PX = 24, LANE_PX = 9;
 const QUIET = { wait: 0.22, poll: 0.5 }; // how strongly these are painted where the page is dark
@@ -80,9 +81,9 @@ export class Timeline {
   draw(sample) {
     for (const w of sample.workers) {
       const spans = w.view?.spans ?? [], flights = (w.view?.flights ?? []).filter((f) => sample.kinds[f[0]][0] === "experts");
-      const row = this.row(`w${w.id}`, `${w.role} ${w.id}`, ROW_PX, false);
+      const row = this.row(`w${w.id}`, w.role === "both" ? workerName(w) : `${w.role} ${w.id}`, ROW_PX, false);
       row.draw(spans, sample, (kind) => sample.kinds[kind][2]);
-      row.canvas.setAttribute("aria-label", `${w.role} worker ${w.id}: ${inWords(spans, sample)}`);
+      row.canvas.setAttribute("aria-label", `${workerName(w)}: ${inWords(spans, sample)}`);
       if (w.role === "expert") continue;
       for (let lane = 0; lane < sample.lanes; lane++) {
         const thin = this.row(`w${w.id}.${lane}`, sample.lanes > 1 ? `batch ${lane} away` : "away", LANE_PX, true);

@@ -208,9 +208,6 @@ static void cpu_write_page(sl_device *base, uint32_t page, uint32_t first, uint3
 
 /* ---- opening ---- */
 
-/* So long a device is made ready beside everything else; then it is wanted. */
-#define QUIET_MS 5000u
-
 typedef struct opening {
     cpu *d;
     const sl_device_opts *o;
@@ -218,31 +215,33 @@ typedef struct opening {
     sl_err *err;
 } opening;
 
-static void open_model(opening *l) {
+static void open_model(opening *l, const atomic_bool *hurry) {
     l->status = sl_stage_kernels(l->o->isa, &l->d->exec.k, l->err);
     if (l->status != SL_OK) return;
-    l->status = sl_model_open(l->o->folder, &l->o->hosts, &l->d->model, l->err);
+    l->status = sl_model_open_until(l->o->folder, &l->o->hosts, hurry, &l->d->model, l->err);
 }
 
 /* With what it takes to find most weights touched afterwards. */
-static void open_quietly(void *ctx, const atomic_bool *hurry) {
+static bool open_quietly(void *ctx, const atomic_bool *hurry) {
     opening *l = ctx;
     sl_pool *alone = NULL;
     sl_err err;
-    open_model(l);
-    if (l->status == SL_OK && sl_pool_create(1, &alone, &err) == SL_OK)
+    open_model(l, hurry);
+    if (l->status == SL_ERR_AGAIN) return false;
+    if (l->status == SL_OK && hurry && sl_pool_create(1, &alone, &err) == SL_OK)
         sl_model_touch(l->d->model, alone, hurry);
     sl_pool_free(alone);
+    return true;
 }
 
 static sl_status load(cpu *d, const sl_device_opts *o, sl_err *err) {
     opening l = {.d = d, .o = o, .err = err};
     const sl_quiet quiet = {
-        .tick = o->tick, .ctx = o->ctx, .tick_us = o->tick_us, .at_most_ms = QUIET_MS};
-    if (o->quiet)
+        .tick = o->tick, .ctx = o->ctx, .tick_us = o->tick_us, .at_most_ms = o->quiet_ms};
+    if (o->quiet_ms)
         sl_quiet_run(&quiet, open_quietly, &l);
     else
-        open_model(&l);
+        open_model(&l, NULL);
     return l.status;
 }
 

@@ -1,0 +1,5 @@
+"""`python -m sluice_moe` is the program."""
+
+from ._program import main
+
+main()

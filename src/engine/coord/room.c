@@ -1,0 +1,134 @@
+/* What src/sched/room says about memory, asked before somebody leaves or comes on purpose, and told
+ * when a loss leaves no choice. */
+#include "engine/coord/coord_int.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "format/placement.h"
+#include "format/plan_json.h"
+
+#include <string.h>
+
+sl_status sl_rooming_open(sl_engine *e, sl_err *err) {
+    sl_rooming *r = &e->rooming;
+    size_t n = e->plan.n_workers;
+    r->arrays =
+        sl_alloc_arrays(SL_ARRAY(r->free, n), SL_ARRAY(r->machine, n), SL_ARRAY(r->added, n),
+                        SL_ARRAY(r->there, n), SL_ARRAY(r->takes, n));
+    return r->arrays ? SL_OK : sl_fail(err, SL_ERR_NOMEM, "memory of %zu workers", n);
+}
+
+void sl_rooming_close(sl_engine *e) {
+    sl_free(e->rooming.arrays);
+    e->rooming = (sl_rooming){0};
+}
+
+/* ---- what there is ---- */
+
+static uint64_t limited(const sl_engine *e, uint64_t bytes) {
+    return e->o.adapt_memory ? SL_MIN(bytes, e->o.adapt_memory) : bytes;
+}
+
+sl_room sl_rooming_look(sl_engine *e) {
+    sl_rooming *r = &e->rooming;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        const sl_worker_stats *s = &e->worker[i].stats;
+        r->free[i] = limited(e, s->wall_us ? s->memory_free : UINT64_MAX);
+        r->machine[i] = s->machine;
+    }
+    return (sl_room){e->plan.n_workers, r->free, r->machine};
+}
+
+/* ---- what is asked ---- */
+
+/* Who serves, and is to. */
+static bool stays(const sl_engine *e, uint32_t id) {
+    const sl_recover_place *p = &e->recover.place[id];
+    return sl_roster_serves(&e->roster, id) && sl_drain_wants(&e->drain, id) && !p->rests &&
+           !p->doomed && !p->dropped;
+}
+
+/* r->added by the plan of those in r->there, as recovery will make it. */
+static sl_status count_added(sl_engine *e, const sl_plan *home, sl_err *err) {
+    sl_rooming *r = &e->rooming;
+    sl_plan to;
+    sl_status st = sl_plan_among(home, r->there, &to, err);
+    if (st != SL_OK) return st;
+    sl_placement_added(&e->plan, &to, e->spec.n_moe, r->added);
+    sl_plan_free(&to);
+    return SL_OK;
+}
+
+/* Bytes that requests of workers that leave write elsewhere, where pages were never written to. */
+static uint64_t kv_that_moves(sl_engine *e) {
+    uint64_t moves = 0, free = 0, written = 0;
+    if (sl_device_is_modelled(&e->plan.device)) return 0;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        const sl_pages *p = &e->admit.worker[i].pages;
+        if (!(e->plan.worker[i].roles & SL_ROLE_ATTENTION)) continue;
+        if (!e->rooming.there[i]) {
+            moves += p->n_total - p->n_free;
+            continue;
+        }
+        free += p->n_free;
+        written += p->n_free - (p->n_total - p->n_touched);
+    }
+    moves = SL_MIN(moves, free); /* what finds no page waits */
+    return moves > written ? (moves - written) * sl_kv_page_bytes(&e->spec) : 0;
+}
+
+static sl_status ask(sl_engine *e, const sl_room *room, uint64_t kv_bytes, const char *what,
+                     uint32_t id, sl_err *err) {
+    const sl_rooming *r = &e->rooming;
+    const sl_room_need need = {.added = r->added,
+                               .expert_bytes = e->o.expert_bytes,
+                               .takes = kv_bytes ? r->takes : NULL,
+                               .kv_bytes = kv_bytes};
+    sl_room_lack lack;
+    char why[200];
+    if (sl_room_has(room, &need, &lack)) return SL_OK;
+    sl_room_say(&lack, why, sizeof why);
+    return sl_fail(err, SL_ERR_LIMIT, "worker %u %s: %s", id, what, why);
+}
+
+sl_status sl_rooming_leave(sl_engine *e, uint32_t id, sl_err *err) {
+    sl_rooming *r = &e->rooming;
+    const sl_room room = sl_rooming_look(e);
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        r->there[i] = i != id && stays(e, i);
+        r->takes[i] = r->there[i] && (e->home.worker[i].roles & SL_ROLE_ATTENTION);
+    }
+    sl_status st = count_added(e, &e->home, err);
+    return st == SL_OK ? ask(e, &room, kv_that_moves(e), "stays", id, err) : st;
+}
+
+/* What it gets when everybody is there: who is lost at the moment is recovery's business. Of a
+ * machine that nobody has come from nothing is known. */
+sl_status sl_rooming_come(sl_engine *e, const sl_plan *home, uint32_t id, sl_err *err) {
+    sl_rooming *r = &e->rooming;
+    const sl_room room = sl_rooming_look(e);
+    for (uint32_t i = 0; i < e->plan.n_workers; i++) {
+        bool wanted = sl_drain_wants(&e->drain, i) && !home->worker[i].spare;
+        r->there[i] = i == id || wanted;
+    }
+    sl_status st = count_added(e, home, err);
+    uint32_t gets = r->added[id];
+    if (st != SL_OK) return st;
+    memset(r->added, 0, e->plan.n_workers * sizeof *r->added);
+    r->added[id] = gets;
+    r->free[id] = limited(e, e->recover.place[id].can_start ? sl_memory_free() : UINT64_MAX);
+    return ask(e, &room, 0, "cannot come", id, err);
+}
+
+void sl_rooming_tell(sl_engine *e, const sl_plan *to) {
+    sl_err err;
+    const sl_room room = sl_rooming_look(e);
+    uint32_t lost = SL_ROSTER_NONE;
+    for (uint32_t i = 0; i < e->plan.n_workers; i++)
+        if (e->plan.worker[i].roles && !to->worker[i].roles && sl_drain_wants(&e->drain, i))
+            lost = i;
+    if (lost == SL_ROSTER_NONE) return; /* who left on purpose was asked about */
+    sl_placement_added(&e->plan, to, e->spec.n_moe, e->rooming.added);
+    if (ask(e, &room, 0, "is lost, and others take over what does not fit", lost, &err) != SL_OK)
+        sl_log(SL_LOG_WARN, "engine", "%s", err.msg);
+}

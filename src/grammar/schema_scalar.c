@@ -1,0 +1,416 @@
+/* Texts of strings, numbers and listed values that satisfy schemas. */
+#include "grammar/schema_int.h"
+#include "grammar/chars.h"
+#include "grammar/regex.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static sl_rx quoted(sl_rx_store *s, sl_rx content) {
+    const sl_rx quote = sl_rx_chars(s, "\"");
+    return sl_rx_cat(s, quote, sl_rx_cat(s, content, quote));
+}
+
+static sl_status string_part(sl_schema *s, sl_json part, sl_rx *content, uint64_t *min,
+                             uint64_t *max) {
+    sl_rx_store *rx = s->g->rx;
+    const sl_json pattern = sl_json_get(part, "pattern"), format = sl_json_get(part, "format");
+    uint64_t low = 0, high = UINT64_MAX;
+    sl_span text = {0};
+    sl_rx e = SL_RX_ALL;
+    sl_status st = sl_schema_number_of(part, "minLength", SL_SCHEMA_MAX_LENGTH, &low, s->err);
+    if (st == SL_OK)
+        st = sl_schema_number_of(part, "maxLength", SL_SCHEMA_MAX_LENGTH, &high, s->err);
+    if (st != SL_OK) return st;
+    *min = SL_MAX(*min, low);
+    *max = SL_MIN(*max, high);
+    if (pattern.value) {
+        if (!sl_json_as_span(pattern, &text))
+            return sl_json_fail(part, "pattern", s->err, SL_ERR_FORMAT, "is no text");
+        st = sl_regex_parse(rx, text, SL_ALPHABET_JSON, true, &e, s->err);
+        if (st != SL_OK) {
+            const sl_err why = *s->err;
+            return sl_json_fail(part, "pattern", s->err, st, "%s", why.msg);
+        }
+        *content = sl_rx_and2(rx, *content, e);
+    }
+    if (!format.value) return SL_OK;
+    const char *known =
+        sl_json_as_span(format, &text) ? sl_schema_format((const char *)text.data) : NULL;
+    if (!known)
+        return sl_json_fail(part, "format", s->err, SL_ERR_UNSUPPORTED, "\"%.40s\" is not enforced",
+                            text.data ? (const char *)text.data : "");
+    st = sl_regex_parse(rx, (sl_span){(const uint8_t *)known, strlen(known)}, SL_ALPHABET_JSON,
+                        false, &e, s->err);
+    *content = sl_rx_and2(rx, *content, e);
+    return st;
+}
+
+sl_status sl_schema_string(sl_schema *s, const sl_schema_set *parts, sl_rx *out) {
+    sl_rx_store *rx = s->g->rx;
+    sl_rx content = SL_RX_ALL;
+    uint64_t min = 0, max = UINT64_MAX;
+    sl_status st = SL_OK;
+    for (uint32_t i = 0; i < parts->n && st == SL_OK; i++)
+        st = string_part(s, parts->v[i], &content, &min, &max);
+    *out = SL_RX_NONE;
+    if (st != SL_OK || max < min) return st;
+    if (min || max != UINT64_MAX || content == SL_RX_ALL) {
+        const uint32_t most = max == UINT64_MAX ? SL_RX_MANY : (uint32_t)max;
+        const sl_rx chars =
+            sl_rx_rep(rx, sl_rx_any_char(rx, SL_ALPHABET_JSON), (uint32_t)min, most);
+        content = sl_rx_and2(rx, content, chars);
+    }
+    *out = quoted(rx, content);
+    return sl_rx_status(rx, s->err);
+}
+
+/* Digits of a number that is not negative, before and behind the point; exact. */
+typedef struct digits {
+    char text[400];
+    sl_span whole, fraction;
+} digits;
+
+static bool digits_of(double v, digits *d) {
+    char shortest[64];
+    int precision = 1;
+    for (; precision < 17; precision++) {
+        snprintf(shortest, sizeof shortest, "%.*e", precision - 1, v);
+        if (strtod(shortest, NULL) == v) break;
+    }
+    snprintf(shortest, sizeof shortest, "%.*e", precision - 1, v);
+    const int exponent = atoi(strchr(shortest, 'e') + 1);
+    const int behind = SL_MAX(0, precision - 1 - exponent);
+    if (exponent > 300 || exponent < -300) return false;
+    /* the digits of the shortest text that reads as v, moved to where the point is */
+    char all[64];
+    int n = 0;
+    for (const char *p = shortest; *p != 'e'; p++)
+        if (*p != '.') all[n++] = *p;
+    int at = 0;
+    if (exponent < 0) d->text[at++] = '0';
+    for (int i = 0; i <= exponent; i++) d->text[at++] = i < n ? all[i] : '0';
+    d->whole = (sl_span){(const uint8_t *)d->text, (size_t)at};
+    const int from = at;
+    for (int i = 0; i < behind; i++) {
+        const int k = exponent + 1 + i;
+        d->text[at++] = k < 0 || k >= n ? '0' : all[k];
+    }
+    d->fraction = (sl_span){(const uint8_t *)d->text + from, (size_t)(at - from)};
+    return true;
+}
+
+typedef struct bounds {
+    double min, max;
+    bool above, below; /* the bound itself is not allowed */
+} bounds;
+
+static sl_status take_bound(sl_json part, const char *key, double *out, bool *found, sl_err *err) {
+    const sl_json v = sl_json_get(part, key);
+    digits d;
+    *found = v.value != NULL;
+    if (!v.value) return SL_OK;
+    if (!sl_json_as_f64(v, out)) return sl_json_fail(part, key, err, SL_ERR_FORMAT, "is no number");
+    if (!digits_of(fabs(*out), &d))
+        return sl_json_fail(part, key, err, SL_ERR_LIMIT, "has more than 300 digits (limit)");
+    return SL_OK;
+}
+
+static void lower(bounds *b, double v, bool exclusive) {
+    if (v > b->min || (v == b->min && exclusive)) b->above = exclusive;
+    b->min = SL_MAX(b->min, v);
+}
+
+static void upper(bounds *b, double v, bool exclusive) {
+    if (v < b->max || (v == b->max && exclusive)) b->below = exclusive;
+    b->max = SL_MIN(b->max, v);
+}
+
+/* exclusiveMinimum as a number, or as draft 4 had it, a word about minimum. */
+static sl_status number_part(sl_schema *s, sl_json part, bounds *b) {
+    bool min, max, above = false, below = false, flag = false;
+    double v;
+    sl_status st = take_bound(part, "minimum", &v, &min, s->err);
+    if (st == SL_OK && min) {
+        (void)sl_json_as_bool(sl_json_get(part, "exclusiveMinimum"), &above);
+        lower(b, v, above);
+    }
+    if (st == SL_OK) st = take_bound(part, "maximum", &v, &max, s->err);
+    if (st == SL_OK && max) {
+        (void)sl_json_as_bool(sl_json_get(part, "exclusiveMaximum"), &below);
+        upper(b, v, below);
+    }
+    if (st == SL_OK && !sl_json_as_bool(sl_json_get(part, "exclusiveMinimum"), &flag)) {
+        st = take_bound(part, "exclusiveMinimum", &v, &min, s->err);
+        if (st == SL_OK && min) lower(b, v, true);
+    }
+    if (st == SL_OK && !sl_json_as_bool(sl_json_get(part, "exclusiveMaximum"), &flag)) {
+        st = take_bound(part, "exclusiveMaximum", &v, &max, s->err);
+        if (st == SL_OK && max) upper(b, v, true);
+    }
+    return st;
+}
+
+static sl_status multiple_part(sl_schema *s, sl_json part, sl_rx *out) {
+    const sl_json v = sl_json_get(part, "multipleOf");
+    double m;
+    digits d;
+    uint64_t n = 0;
+    *out = SL_RX_ALL;
+    if (!v.value) return SL_OK;
+    if (!sl_json_as_f64(v, &m) || !(m > 0))
+        return sl_json_fail(part, "multipleOf", s->err, SL_ERR_FORMAT, "is no number above 0");
+    if (!digits_of(m, &d) || d.whole.len + d.fraction.len > 9)
+        return sl_json_fail(part, "multipleOf", s->err, SL_ERR_LIMIT,
+                            "has more than 9 digits (limit)");
+    for (size_t i = 0; i < d.whole.len + d.fraction.len; i++)
+        n = n * 10 + (uint64_t)(d.text[i] - '0');
+    *out = sl_rx_multiple(s->g->rx, (uint32_t)n, (uint32_t)d.fraction.len);
+    return SL_OK;
+}
+
+static sl_rx bound(sl_rx_store *rx, sl_rx_order order, double v) {
+    digits d;
+    return digits_of(v, &d) ? sl_rx_compare(rx, order, d.whole, d.fraction) : SL_RX_NONE;
+}
+
+/* Numbers without sign from low to high. */
+static sl_rx magnitude(sl_rx_store *rx, sl_rx plain, double low, bool above, double high,
+                       bool below) {
+    sl_rx e = plain;
+    if (low > 0 || above) e = sl_rx_and2(rx, e, bound(rx, above ? SL_RX_GT : SL_RX_GE, low));
+    if (high != INFINITY) e = sl_rx_and2(rx, e, bound(rx, below ? SL_RX_LT : SL_RX_LE, high));
+    return e;
+}
+
+sl_status sl_schema_number(sl_schema *s, const sl_schema_way *way, sl_rx *out) {
+    sl_rx_store *rx = s->g->rx;
+    const bool whole = !(way->types & SL_TYPE_REAL);
+    bounds b = {.min = -INFINITY, .max = INFINITY};
+    sl_rx multiple = SL_RX_ALL, e;
+    sl_status st = SL_OK;
+    for (uint32_t i = 0; i < way->parts.n && st == SL_OK; i++) {
+        st = number_part(s, way->parts.v[i], &b);
+        if (st == SL_OK) st = multiple_part(s, way->parts.v[i], &e);
+        if (st == SL_OK) multiple = sl_rx_and2(rx, multiple, e);
+    }
+    *out = whole ? s->g->vocab->rx.integer : s->g->vocab->rx.number;
+    if (st != SL_OK || (b.min == -INFINITY && b.max == INFINITY && multiple == SL_RX_ALL))
+        return st;
+    /* with conditions, numbers are written without an exponent */
+    const sl_rx some = sl_rx_rep(rx, sl_rx_range(rx, '0', '9'), 1, SL_RX_MANY);
+    const sl_rx more = sl_rx_rep(rx, sl_rx_range(rx, '0', '9'), 0, SL_RX_MANY);
+    const sl_rx fraction = sl_rx_rep(rx, sl_rx_cat(rx, sl_rx_chars(rx, "."), some), 0, 1);
+    sl_rx plain =
+        sl_rx_or2(rx, sl_rx_chars(rx, "0"), sl_rx_cat(rx, sl_rx_range(rx, '1', '9'), more));
+    if (!whole) plain = sl_rx_cat(rx, plain, fraction);
+    plain = sl_rx_and2(rx, plain, multiple);
+    sl_rx positive = SL_RX_NONE, negative = SL_RX_NONE;
+    if (b.max >= 0)
+        positive = magnitude(rx, plain, SL_MAX(b.min, 0.0), b.above && b.min >= 0, b.max, b.below);
+    if (b.min < 0)
+        negative = sl_rx_cat(
+            rx, sl_rx_chars(rx, "-"),
+            magnitude(rx, plain, SL_MAX(-b.max, 0.0), b.below && b.max <= 0, -b.min, b.above));
+    *out = sl_rx_or2(rx, positive, negative);
+    return sl_rx_status(rx, s->err);
+}
+
+static sl_rx number_text(sl_rx_store *rx, sl_json v) {
+    double d = 0;
+    int64_t i = 0;
+    char text[420];
+    digits digit;
+    if (sl_json_as_i64(v, &i)) {
+        snprintf(text, sizeof text, "%lld", (long long)i);
+        return sl_rx_chars(rx, text);
+    }
+    (void)sl_json_as_f64(v, &d);
+    if (digits_of(fabs(d), &digit)) {
+        snprintf(text, sizeof text, "%s%.*s%s%.*s", d < 0 ? "-" : "", (int)digit.whole.len,
+                 digit.whole.data, digit.fraction.len ? "." : "", (int)digit.fraction.len,
+                 (const char *)digit.fraction.data);
+    } else {
+        snprintf(text, sizeof text, "%.17g", d);
+    }
+    return sl_rx_chars(rx, text);
+}
+
+static sl_rx value_text(sl_schema *s, sl_json v) {
+    sl_rx_store *rx = s->g->rx;
+    sl_span text = {0};
+    bool b = false, first = true;
+    void *iter = NULL;
+    const char *key;
+    sl_json child;
+    sl_rx e;
+    switch (sl_json_kind_of(v)) {
+    case SL_JSON_BOOL:
+        (void)sl_json_as_bool(v, &b);
+        return sl_rx_chars(rx, b ? "true" : "false");
+    case SL_JSON_INT:
+    case SL_JSON_REAL:
+        return number_text(rx, v);
+    case SL_JSON_STRING:
+        (void)sl_json_as_span(v, &text);
+        return quoted(rx, sl_rx_json_text(rx, text));
+    case SL_JSON_ARRAY:
+        if (!sl_json_count(v))
+            return sl_rx_cat(rx, sl_json_mark(s->g, "[", false, true), sl_rx_chars(rx, "]"));
+        e = sl_json_mark(s->g, "]", true, false);
+        for (size_t i = sl_json_count(v); i-- > 0;)
+            e = sl_rx_cat(rx, sl_json_mark(s->g, i ? "," : "[", i > 0, true),
+                          sl_rx_cat(rx, value_text(s, sl_json_at(v, i)), e));
+        return e;
+    case SL_JSON_OBJECT:
+        e = sl_json_mark(s->g, "{", false, true);
+        for (; sl_json_next(v, &iter, &key, &child); first = false) {
+            const sl_span name = {(const uint8_t *)key, strlen(key)};
+            if (!first) e = sl_rx_cat(rx, e, sl_json_mark(s->g, ",", true, true));
+            e = sl_rx_cat(rx, e, quoted(rx, sl_rx_json_text(rx, name)));
+            e = sl_rx_cat(rx, e, sl_json_mark(s->g, ":", true, true));
+            e = sl_rx_cat(rx, e, value_text(s, child));
+        }
+        return sl_rx_cat(rx, e,
+                         first ? sl_rx_chars(rx, "}") : sl_json_mark(s->g, "}", true, false));
+    default:
+        return sl_rx_chars(rx, "null");
+    }
+}
+
+static bool same_value(sl_json a, sl_json b) {
+    double x, y;
+    bool p, q;
+    sl_span t, u;
+    void *iter = NULL;
+    const char *key;
+    sl_json child;
+    if (sl_json_as_f64(a, &x)) return sl_json_as_f64(b, &y) && x == y;
+    if (sl_json_kind_of(a) != sl_json_kind_of(b)) return false;
+    switch (sl_json_kind_of(a)) {
+    case SL_JSON_BOOL:
+        return sl_json_as_bool(a, &p) && sl_json_as_bool(b, &q) && p == q;
+    case SL_JSON_STRING:
+        return sl_json_as_span(a, &t) && sl_json_as_span(b, &u) && t.len == u.len &&
+               !memcmp(t.data, u.data, t.len);
+    case SL_JSON_ARRAY:
+        if (sl_json_count(a) != sl_json_count(b)) return false;
+        for (size_t i = 0; i < sl_json_count(a); i++)
+            if (!same_value(sl_json_at(a, i), sl_json_at(b, i))) return false;
+        return true;
+    case SL_JSON_OBJECT:
+        if (sl_json_count(a) != sl_json_count(b)) return false;
+        while (sl_json_next(a, &iter, &key, &child)) {
+            const sl_json other = sl_json_get(b, key);
+            if (!other.value || !same_value(child, other)) return false;
+        }
+        return true;
+    default:
+        return true;
+    }
+}
+
+static unsigned type_of_value(sl_json v) {
+    double d = 0.5;
+    switch (sl_json_kind_of(v)) {
+    case SL_JSON_BOOL:
+        return SL_TYPE_BOOL;
+    case SL_JSON_INT:
+        return SL_TYPE_INT;
+    case SL_JSON_REAL:
+        (void)sl_json_as_f64(v, &d);
+        return d == floor(d) ? SL_TYPE_INT : SL_TYPE_REAL;
+    case SL_JSON_STRING:
+        return SL_TYPE_STRING;
+    case SL_JSON_ARRAY:
+        return SL_TYPE_ARRAY;
+    case SL_JSON_OBJECT:
+        return SL_TYPE_OBJECT;
+    default:
+        return SL_TYPE_NULL;
+    }
+}
+
+/* Whether a value of a list stands in every other enum and const, too. */
+static bool in_all(const sl_schema_set *parts, sl_json v) {
+    for (uint32_t i = 0; i < parts->n; i++) {
+        const sl_json list = sl_json_get(parts->v[i], "enum"),
+                      one = sl_json_get(parts->v[i], "const");
+        bool found = !list.value;
+        for (size_t k = 0; k < sl_json_count(list) && !found; k++)
+            found = same_value(sl_json_at(list, k), v);
+        if (!found || (one.value && !same_value(one, v))) return false;
+    }
+    return true;
+}
+
+/* Keywords that say something about the inside of arrays and objects: not asked of listed ones. */
+static sl_status check_structured(sl_schema *s, const sl_schema_set *parts, sl_json v) {
+    static const char *const keys[] = {"properties",           "required",      "patternProperties",
+                                       "additionalProperties", "propertyNames", "minProperties",
+                                       "maxProperties",        "items",         "prefixItems",
+                                       "additionalItems",      "minItems",      "maxItems"};
+    for (uint32_t i = 0; i < parts->n; i++)
+        for (size_t k = 0; k < SL_LEN(keys); k++)
+            if (sl_json_get(parts->v[i], keys[k]).value)
+                return sl_json_fail(parts->v[i], keys[k], s->err, SL_ERR_UNSUPPORTED,
+                                    "is not enforced beside arrays and objects in enum or const");
+    (void)v;
+    return SL_OK;
+}
+
+/* Adds a listed value that satisfies the rest of the way. */
+static sl_status add_listed(sl_schema *s, const sl_schema_way *way, sl_json v, sl_rx string,
+                            sl_rx number, sl_rx_list *list) {
+    const unsigned type = type_of_value(v);
+    sl_rx_store *rx = s->g->rx;
+    if (!(type & way->types) || !in_all(&way->parts, v)) return SL_OK;
+    if (type & (SL_TYPE_ARRAY | SL_TYPE_OBJECT)) {
+        const sl_status st = check_structured(s, &way->parts, v);
+        if (st != SL_OK) return st;
+    }
+    const sl_rx text = value_text(s, v);
+    sl_rx rest = SL_RX_ALL;
+    if (type == SL_TYPE_STRING) rest = string;
+    if (type & (SL_TYPE_INT | SL_TYPE_REAL)) rest = number;
+    if (rest == SL_RX_ALL || sl_rx_live(rx, sl_rx_and2(rx, text, rest)))
+        sl_rx_list_add(rx, list, text);
+    return SL_OK;
+}
+
+sl_status sl_schema_listed(sl_schema *s, const sl_schema_way *way, bool *listed, sl_rx *out) {
+    sl_json values = {0}, one = {0};
+    sl_rx string = SL_RX_ALL, number = SL_RX_ALL;
+    sl_rx_list list = {0};
+    sl_status st = SL_OK;
+    *out = SL_RX_NONE;
+    for (uint32_t i = 0; i < way->parts.n; i++) {
+        const sl_json e = sl_json_get(way->parts.v[i], "enum"),
+                      c = sl_json_get(way->parts.v[i], "const");
+        if (e.value && sl_json_kind_of(e) != SL_JSON_ARRAY)
+            return sl_json_fail(way->parts.v[i], "enum", s->err, SL_ERR_FORMAT, "is no list");
+        if (sl_json_count(e) > SL_SCHEMA_MAX_ENUM && e.value)
+            return sl_json_fail(way->parts.v[i], "enum", s->err, SL_ERR_LIMIT,
+                                "%zu values, limit %u", sl_json_count(e), SL_SCHEMA_MAX_ENUM);
+        if (e.value) values = e;
+        if (c.value) one = c;
+    }
+    *listed = values.value || one.value;
+    if (!*listed) return SL_OK;
+    if (way->types & SL_TYPE_STRING) st = sl_schema_string(s, &way->parts, &string);
+    if (string == s->g->vocab->rx.string) string = SL_RX_ALL;
+    if (st == SL_OK && (way->types & (SL_TYPE_INT | SL_TYPE_REAL))) {
+        sl_schema_way any = *way;
+        any.types |= SL_TYPE_REAL;
+        st = sl_schema_number(s, &any, &number);
+        if (number == s->g->vocab->rx.number) number = SL_RX_ALL;
+    }
+    const size_t n = one.value ? 1 : sl_json_count(values);
+    for (size_t i = 0; i < n && st == SL_OK; i++)
+        st = add_listed(s, way, one.value ? one : sl_json_at(values, i), string, number, &list);
+    *out = sl_rx_or_list(s->g->rx, &list);
+    return st == SL_OK ? sl_rx_status(s->g->rx, s->err) : st;
+}

@@ -1,0 +1,274 @@
+"""JSON Schema in src/grammar against others: the official JSON-Schema-Test-Suite (it lies in the source package
+of PyPI's jsonschema, which is fetched into a cache), and documents from random walks through masks, judged by the
+package jsonschema. SLUICE_SUITE names a folder with the suite, in which case nothing is fetched."""
+
+import collections
+import fractions
+import itertools
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tarfile
+
+import grammar_drive
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+VERSION = "4.26.0"
+CACHE = ROOT / "build" / "suite"
+WALKS = int(os.environ.get("SLUICE_SCHEMA_WALKS", "30"))
+jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not there (tests/requirements.txt)")
+
+BYTES = [bytes([b]) for b in range(256)]
+WORDS = [b'{"', b'":', b'",', b'":"', b'", "', b"}}", b"]}", b'"}', b"true", b"false", b"null", b"name", b"foo", b"bar", b"the ",
+         b"12", b"2026", b"-0", b"0.5", b"\\u00", b"\\n", "é".encode(), "日本".encode(), b"\n  ", b", ", b": ", b"[]", b"{}", b"[{",
+         b"a@b", b".com", b"10:", b"-01-", b"e+"]
+
+
+@pytest.fixture(scope="module")
+def driver():
+    d = grammar_drive.Driver(BYTES + WORDS)
+    yield d
+    d.close()
+
+
+@pytest.fixture(scope="module")
+def suite():
+    folder = pathlib.Path(os.environ.get("SLUICE_SUITE", CACHE / f"jsonschema-{VERSION}" / "json" / "tests" / "draft2020-12"))
+    if not folder.is_dir():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        fetch = [sys.executable, "-m", "pip", "download", "-q", "--retries", "1", "--timeout", "15", "--no-deps", "--no-binary", "jsonschema",
+                 "-d", CACHE, f"jsonschema=={VERSION}"]
+        try:
+            done = subprocess.run(fetch, capture_output=True, text=True, timeout=180, check=False)
+        except subprocess.TimeoutExpired:
+            pytest.skip("the source package of jsonschema does not come within 180 s")
+        if done.returncode:
+            pytest.skip("the source package of jsonschema cannot be fetched: " + done.stderr.strip()[-200:])
+        with tarfile.open(CACHE / f"jsonschema-{VERSION}.tar.gz") as tar:
+            tar.extractall(CACHE, filter="data")
+    return folder
+
+
+def whole(value):
+    """1.0 is an integer to JSON Schema; the room writes it as 1."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+        return int(value)
+    if isinstance(value, list):
+        return [whole(v) for v in value]
+    return {k: whole(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def orders(value):
+    """The value with the keys of its objects in every order: a grammar allows one of them."""
+    if isinstance(value, list):
+        for items in itertools.product(*(list(orders(v)) for v in value)):
+            yield list(items)
+    elif isinstance(value, dict) and len(value) <= 4:
+        for keys in itertools.permutations(value):
+            for values in itertools.product(*(list(orders(value[k])) for k in keys)):
+                yield dict(zip(keys, values, strict=True))
+    else:
+        yield value
+
+
+def texts(value):
+    for v in itertools.islice(orders(whole(value)), 400):
+        yield json.dumps(v, ensure_ascii=False, separators=(",", ":"))
+        yield json.dumps(v, ensure_ascii=False)
+        yield json.dumps(v, ensure_ascii=False, indent=2)
+
+
+def accepted(driver, schema, values):
+    """For each value whether some text of it is accepted."""
+    lists = [list(dict.fromkeys(texts(v))) for v in values]
+    flat = [t.encode("utf-8", "surrogatepass").hex() for ts in lists for t in ts]
+    got = iter(driver.ask(schema=schema, accept=flat)["accept"])
+    return [sum(next(got) == 1 for _ in ts) > 0 for ts in lists]
+
+
+def keyword_of(message):
+    return message.split(": ", 2)[1].rsplit(".", 1)[-1] if message.count(": ") >= 2 else message
+
+
+def run_file(driver, path, count, wrong):
+    for group in json.loads(path.read_text()):
+        schema = group["schema"]
+        values = [t["data"] for t in group["tests"]]
+        try:
+            got = accepted(driver, schema, values)
+        except grammar_drive.Refused as e:
+            if "no value satisfies" in str(e):
+                got = [False] * len(values)
+            else:
+                count["refused"] += 1
+                count[f"refused for {keyword_of(str(e))}"] += 1
+                continue
+        count["schemas"] += 1
+        for test, ok in zip(group["tests"], got, strict=True):
+            count["instances"] += 1
+            if ok != test["valid"]:
+                wrong.append((path.name, group["description"], test["description"], "accepted" if ok else "refused"))
+
+
+# The suite's files that ask for something else, with the reason.
+EXCUSED = {"format.json": "formats are enforced; there they are words that say nothing"}
+
+
+def test_official_suite(driver, suite, capsys):
+    count, wrong = collections.Counter(), []
+    for path in sorted(suite.glob("*.json")):
+        if path.name not in EXCUSED:
+            run_file(driver, path, count, wrong)
+    with capsys.disabled():
+        print(f"\nsuite: {count['schemas']} schemas, {count['instances']} instances; refused {count['refused']}: "
+              + ", ".join(f"{k.removeprefix('refused for ')} {n}" for k, n in count.most_common() if k.startswith("refused for")))
+    assert not wrong, "\n".join(map(str, wrong))
+    assert count["schemas"] >= 160 and count["instances"] >= 560
+
+
+FORMATS = ["date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "json-pointer"]
+
+
+# A second that is inserted is written in UTC alone: elsewhere it depends on the offset which minute has one.
+LEAP = ("leap second, positive time-offset", "leap second, large positive", "leap second, negative time-offset",
+        "leap second, large negative", "leap second, with minus offset")
+
+
+def test_official_formats(driver, suite, capsys):
+    count, wrong = collections.Counter(), []
+    for name in FORMATS:
+        run_file(driver, suite / "optional" / "format" / f"{name}.json", count, wrong)
+    with capsys.disabled():
+        print(f"\nformats: {count['instances']} instances, {count['refused']} schemas refused")
+    wrong = [w for w in wrong if not (w[3] == "refused" and any(words in w[2] for words in LEAP))]
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def schemas():
+    return json.loads((ROOT / "bench" / "schemas.json").read_text())
+
+
+def exact(text):
+    """Numbers as they are written: the package divides floats, where 0.58 is no multiple of 0.01."""
+    def number(word):
+        exponent = word.lower().partition("e")[2]
+        return float(word) if len(exponent) > 4 else fractions.Fraction(word)
+
+    return json.loads(text, parse_float=number)
+
+
+def test_walks_validate(driver):
+    """Whatever a mask allows is valid; and whole, as soon as the end is allowed."""
+    checked = 0
+    for case in schemas():
+        schema = case["schema"]
+        validator = jsonschema.Draft202012Validator(exact(json.dumps(schema)))
+        for compact in (False, True):
+            walked = driver.ask(schema=schema, walks=list(range(WALKS)), most=400, compact=compact)["walks"]
+            for text in walked:
+                value = exact(bytes.fromhex(text).decode())
+                errors = [e.message for e in validator.iter_errors(value)]
+                assert not errors, (case["name"], bytes.fromhex(text).decode(), errors)
+                checked += 1
+    assert checked > 100
+
+
+def test_examples_are_accepted(driver):
+    for case in schemas():
+        for example in case["examples"]:
+            jsonschema.validate(example, case["schema"])
+            text = json.dumps(example, ensure_ascii=False)
+            for form in (text, json.dumps(example, ensure_ascii=False, indent=1), json.dumps(example, ensure_ascii=False, separators=(",", ":"))):
+                assert driver.ask(schema=case["schema"], accept=[form.encode().hex()])["accept"] == [1], (case["name"], form)
+
+
+def test_any_json_object(driver):
+    rng = random.Random(4)
+
+    def value(depth):
+        kind = rng.randrange(7 if depth else 5)
+        if kind < 5:
+            return [None, True, rng.randrange(-99, 99) / rng.choice([1, 4]), "é\"\\\n\u2028😀", 1e30][kind]
+        items = [value(depth - 1) for _ in range(rng.randrange(3))]
+        return items if kind == 5 else {f"k{i}": v for i, v in enumerate(items)}
+
+    for _ in range(100):
+        v = {"a": value(3)}
+        for ascii_only in (False, True):
+            assert driver.ask(json=True, accept=[json.dumps(v, ensure_ascii=ascii_only).encode().hex()])["accept"] == [1], v
+    for text in ["{", "[]", '{"a":01}', '{"a":"\t"}', '{"a":"\\ud800"}', '{"a":1,}', "{'a':1}", '{"a":\n\n1}', '{"a":"\\x41"}', "nul"]:
+        assert driver.ask(json=True, accept=[text.encode().hex()])["accept"] != [1], text
+    for text in [b'{"a":"\xff"}', b'{"a":"\xc0\x80"}', b'{"a":"\xed\xa0\x80"}', b'{"a":"\xf4\x90\x80\x80"}']:
+        assert driver.ask(json=True, accept=[text.hex()])["accept"] == [-1], text
+    for text in ['{"a":"\\ud83d\\ude00"}', '{"a":"\\u00e9\\/"}']:
+        assert driver.ask(json=True, accept=[text.encode().hex()])["accept"] == [1], text
+
+
+def test_every_mask_is_what_bytes_say(driver):
+    """Masks of long tokens against reading them byte by byte, along the examples."""
+    for case in schemas()[::4]:
+        for example in case["examples"][:1]:
+            text = json.dumps(example, ensure_ascii=False).encode()
+            prefixes = [text[:n] for n in range(len(text))]
+            masks = driver.ask(schema=case["schema"], masks=[p.hex() for p in prefixes])["masks"]
+            flat = [(p + t).hex() for p in prefixes for t in driver.tokens[:-1]]
+            said = driver.ask(schema=case["schema"], accept=flat)["accept"]
+            n = len(driver.tokens) - 1
+            for i, mask in enumerate(masks):
+                want = {k for k in range(n) if said[i * n + k] >= 0}
+                assert set(mask) - {driver.end} == want, (case["name"], prefixes[i])
+
+
+@pytest.mark.parametrize(("schema", "words"), [
+    ({"type": "object", "unevaluatedProperties": False}, "unevaluatedProperties: this keyword is not enforced"),
+    ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+    ({"properties": {"a": {"contains": {}}}}, "properties.a.contains"),
+    ({"if": {}, "then": {}}, "this keyword is not enforced"), ({"dependentRequired": {}}, "dependentRequired"),
+    ({"type": "string", "format": "hex"}, '"hex" is not enforced'), ({"$ref": "http://x/y"}, "only references within"),
+    ({"$ref": "#/nowhere"}, "is not in the schema"), ({"pattern": "(a)\\1"}, "pattern: regex: a backreference"),
+    ({"oneOf": [{"type": "string"}, {"minLength": 2}]}, "alternatives 0 and 1 may both hold"),
+    ({"type": "integer", "minimum": 5, "maximum": 4}, "no value satisfies"), (False, "no value satisfies"),
+    ({"type": "object", "required": ["a"], "additionalProperties": False}, "no value satisfies"),
+    ({"type": "strnig"}, "is no type"), ({"minProperties": 2}, "minProperties: above 1"),
+    ({"anyOf": []}, "is no list"), ({"nullable": True}, "nullable: this keyword is not enforced"), (3, "is no schema"),
+])
+def test_refused_by_name(driver, schema, words):
+    with pytest.raises(grammar_drive.Refused) as e:
+        driver.ask(schema=schema, masks=[""])
+    assert words in str(e.value)
+
+
+def deep(n):
+    return {"type": "array", "items": deep(n - 1)} if n else {"type": "null"}
+
+
+HOSTILE = {
+    "itself": {"$ref": "#"},
+    "round": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+    "all of itself": {"allOf": [{"$ref": "#"}, {"$ref": "#"}], "type": "object"},
+    "enum": {"enum": [f"value {i}" for i in range(30000)]},
+    "alternatives": {"allOf": [{"anyOf": [{"minLength": i}, {"minLength": i + 1}, {"type": "null"}]} for i in range(30)]},
+    "length": {"type": "string", "maxLength": 2000000},
+    "items": {"type": "array", "maxItems": 100000},
+    "counted": {"properties": {f"p{i}": {} for i in range(2000)}, "maxProperties": 1500},
+    "doubling": {"$ref": "#/$defs/d0", "$defs": {
+        **{f"d{i}": {"properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}, "b": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(60)}, "d60": {}}},
+    "regex": {"type": "string", "pattern": "((a{1,100}){1,100}){1,100}b"},
+    "patterns": {"patternProperties": {f"a{i}.*b{i}.*c": {} for i in range(6)}},
+    "lengths": {"type": "string", "pattern": "(x+x+)+y", "minLength": 900000},
+    "deep": deep(50),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_schemas_are_bounded(driver, name):
+    """Compiled or refused by the name of a limit, with what was taken bounded; the driver lives."""
+    try:
+        answer = driver.ask(schema=HOSTILE[name], masks=["", b'"aaaa'.hex()], walks=[1], most=50)
+        assert answer["bytes"] < 160 << 20
+    except grammar_drive.Refused as e:
+        assert "limit" in str(e) or "no value satisfies" in str(e), str(e)
