@@ -7,6 +7,7 @@ import threading
 import time
 
 STUCK_S = 60  # nothing came for so long: the stream is lost
+WHOLE_STUCK_S = 300  # nor did an answer that comes as a whole
 
 
 class Answer:
@@ -86,7 +87,7 @@ def miscounts(got, request):
 def ask(port, request, model, on_tokens=lambda n: None):
     """Sends a request and reads the answer to its end, or to where the client leaves."""
     answer = Answer()
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=STUCK_S)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=STUCK_S if request.body["stream"] else WHOLE_STUCK_S)
     try:
         connection.request("POST", request.path, json.dumps({"model": model, **request.body}), {"Content-Type": "application/json"})
         response = connection.getresponse()
