@@ -16,6 +16,7 @@ requests run undisturbed, and then again with the fault in the middle of them, -
                tests/relay.py, as the next ones)
   dark3        nothing passes there for 3 s, and nobody is told      thin3   20 KB/s pass there for 3 s
   corrupt      a bit of the next message there is another one
+  none         nothing: how much such pauses differ by themselves, in servers that have just begun, too
 Of colocated workers (no --experts) `expert` and `attention` are the last worker, `sequencer` is the first.
 
 Each is the first fault of a server of its own: who fails again soon is started again later and later.
@@ -163,8 +164,10 @@ def fault_of(server, name, attention, experts):
         return stand
     if link:
         return lambda: strike_link(server.wire, link[1], float(link[2] or 0), attention - 1 if experts else 0, last)
+    if name == "none":
+        return lambda: None
     if name not in ids:
-        sys.exit(f"no fault {name}; there are {', '.join(ids)}, stopSECONDS:NAME, slowSECONDS:NAME, cut, corrupt, darkSECONDS, thinSECONDS")
+        sys.exit(f"no fault {name}; there are none, {', '.join(ids)}, stopSECONDS:NAME, slowSECONDS:NAME, cut, corrupt, darkSECONDS, thinSECONDS")
 
     def kill():
         there = server.workers()
@@ -207,7 +210,8 @@ def measure(name, n, a, options, attention, experts):
         same = same and all(s.whole() == p.whole() for s, p in zip(streams, plain))
     return {"fault": name, "streams": n, "times": a.times, "undisturbed_ms": 1e3 * max(alone),
             "median_ms": 1e3 * statistics.median(pauses), "longest_ms": 1e3 * max(pauses), "more_ms": 1e3 * max(more),
-            "more_median_ms": 1e3 * statistics.median(more), "ended": ended, "same": same, "again": again}
+            "more_median_ms": 1e3 * statistics.median(more), "all_more_ms": sorted(round(1e3 * m, 1) for m in more), "ended": ended,
+            "same": same, "again": again}
 
 
 def number(options, name, default):

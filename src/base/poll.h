@@ -14,9 +14,9 @@
 
 #define SL_POLL_NS       20000u  /* in any case: often the peer shares this core */
 #define SL_POLL_TAKEN_NS 200000u /* between two looks: somebody else has work for the core */
-/* Longer than a peer takes between two messages: turns of others keep from polling for so many
- * times as long. */
-#define SL_POLL_BUSY_NS 4000000u
+/* Longer than a peer takes between two messages, shorter than a turn of the system's scheduler (3
+ * to 4 ms): turns of others keep from polling for so many times as long. */
+#define SL_POLL_BUSY_NS 2000000u
 #define SL_POLL_SHY     16u
 
 /* What a waiter remembers from one wait to the next; zeroed at first. */

@@ -30,9 +30,9 @@ typedef struct sl_quiet {
  * with NULL, which lets it take its time. */
 typedef bool (*sl_quiet_work)(void *ctx, const atomic_bool *hurry);
 
-/* Runs work(ctx, hurry) in a thread of low priority, and what was given up there in one of the
- * caller's; returns when it is over: what it wrote is the caller's then. Where there is no thread
- * to be had, the caller runs it. Thread: any. */
+/* Runs work(ctx, hurry) in a thread that runs where nobody else wants the core (SCHED_IDLE), and
+ * what was given up there in one of the caller's priority; returns when it is over: what it wrote
+ * is the caller's then. Where there is no thread to be had, the caller runs it. Thread: any. */
 void sl_quiet_run(const sl_quiet *q, sl_quiet_work work, void *ctx);
 
 #endif

@@ -2,6 +2,7 @@
  * own, and it hears when it has had its time. */
 #include "base/quiet.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +12,7 @@
 #include <cmocka.h>
 
 typedef struct job {
-    int nice, done, begun;
+    int policy, nice, done, begun;
     bool hurried, patient;
     atomic_uint ticks;
 } job;
@@ -29,6 +30,7 @@ static void pause_ms(long ms) {
 static bool work(void *ctx, const atomic_bool *hurry) {
     job *j = ctx;
     j->nice = getpriority(PRIO_PROCESS, 0);
+    j->policy = sched_getscheduler(0);
     while (atomic_load(&j->ticks) < 3) pause_ms(1);
     j->hurried = atomic_load(hurry);
     j->done = 1;
@@ -37,13 +39,14 @@ static bool work(void *ctx, const atomic_bool *hurry) {
 
 static void gives_way(void **state) {
     (void)state;
-    int before = getpriority(PRIO_PROCESS, 0);
+    int before = getpriority(PRIO_PROCESS, 0), policy = sched_getscheduler(0);
     job j = {0};
     const sl_quiet q = {.tick = tick, .ctx = &j, .tick_us = 100, .at_most_ms = 3600000};
     sl_quiet_run(&q, work, &j);
     assert_int_equal(j.done, 1);
     assert_false(j.hurried);
-    assert_true(j.nice > before || before == 19);
+    assert_true(j.policy == SCHED_IDLE || j.nice > before || before == 19);
+    assert_int_equal(sched_getscheduler(0), policy);
     assert_int_equal(getpriority(PRIO_PROCESS, 0), before);
 }
 

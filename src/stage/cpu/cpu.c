@@ -212,6 +212,7 @@ typedef struct opening {
     cpu *d;
     const sl_device_opts *o;
     sl_status status;
+    bool touched; /* its weights, all of them */
     sl_err *err;
 } opening;
 
@@ -228,13 +229,15 @@ static bool open_quietly(void *ctx, const atomic_bool *hurry) {
     sl_err err;
     open_model(l, hurry);
     if (l->status == SL_ERR_AGAIN) return false;
-    if (l->status == SL_OK && hurry && sl_pool_create(1, &alone, &err) == SL_OK)
+    if (l->status == SL_OK && hurry && sl_pool_create(1, &alone, &err) == SL_OK) {
         sl_model_touch(l->d->model, alone, hurry);
+        l->touched = !atomic_load_explicit(hurry, memory_order_relaxed);
+    }
     sl_pool_free(alone);
     return true;
 }
 
-static sl_status load(cpu *d, const sl_device_opts *o, sl_err *err) {
+static sl_status load(cpu *d, const sl_device_opts *o, bool *touched, sl_err *err) {
     opening l = {.d = d, .o = o, .err = err};
     const sl_quiet quiet = {
         .tick = o->tick, .ctx = o->ctx, .tick_us = o->tick_us, .at_most_ms = o->quiet_ms};
@@ -242,6 +245,7 @@ static sl_status load(cpu *d, const sl_device_opts *o, sl_err *err) {
         sl_quiet_run(&quiet, open_quietly, &l);
     else
         open_model(&l, NULL);
+    *touched = l.touched;
     return l.status;
 }
 
@@ -257,7 +261,8 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     if (!d) return sl_fail(err, SL_ERR_NOMEM, "device");
     d->base = (sl_device){.ops = &ops, .in_place = true, .resumes = true};
     d->max_rows = o->max_rows;
-    sl_status st = load(d, o, err);
+    bool touched;
+    sl_status st = load(d, o, &touched, err);
     if (st == SL_OK) st = sl_pool_create(o->threads, &d->pool, err);
     if (st == SL_OK) {
         d->base.spec = sl_model_spec_of(d->model);
@@ -265,8 +270,9 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
         d->exec.activations = o->activations;
         if (!o->exact) d->exec.expand_rows = sl_model_expand_rows(d->base.spec);
         if (o->tick) sl_pool_set_tick(d->pool, o->tick, o->ctx, o->tick_us);
-        /* Seconds where files have to be read first: heartbeats go on under it. */
-        sl_model_touch(d->model, d->pool, NULL);
+        /* Seconds where files have to be read first: heartbeats go on under it. What a quiet thread
+         * has touched is not asked for again: that alone takes a core for 70 us a MB. */
+        if (!touched) sl_model_touch(d->model, d->pool, NULL);
         st = make_scratch(d, o->max_pairs, err);
     }
     if (st == SL_OK && o->kv_pages) st = make_pages(d, o->kv_pages, o->kv_fd, err);
