@@ -57,6 +57,7 @@ sl_call *sl_call_create(sl_server *s, sl_conn *conn, struct MHD_Connection *c,
     call->conn = conn;
     call->connection = c;
     call->fd = info ? info->connect_fd : -1;
+    call->dialect = &sl_dialects[SL_DIALECT_CHAT];
     call->body = call->events = call->answer = sl_jbuf_init();
     call->start_ns = call->spoke_ns = sl_now_ns();
     atomic_init(&call->refs, 1);
@@ -75,6 +76,7 @@ sl_call *sl_call_create_unheard(sl_server *s) {
     sl_server_ref(s);
     call->server = s;
     call->fd = -1;
+    call->dialect = &sl_dialects[SL_DIALECT_CHAT];
     call->body = call->events = call->answer = sl_jbuf_init();
     call->start_ns = sl_now_ns();
     atomic_init(&call->refs, 1);
@@ -178,7 +180,7 @@ enum MHD_Result sl_call_reply(sl_call *call, unsigned http, const char *content_
 
 enum MHD_Result sl_call_reply_error(sl_call *call, const sl_api_error *e) {
     sl_jbuf b = sl_jbuf_init();
-    sl_reply_error(&b, e);
+    call->dialect->error(&b, e);
     sl_metrics_refused(&call->server->metrics, e->draining);
     call->retry_after_s = e->retry_after_s;
     return sl_call_reply(call, e->http, "application/json", &b);

@@ -381,25 +381,25 @@ static void count_tokens(sl_choice *c) {
 
 void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
     const sl_reply_head *head = &c->call->head;
-    bool chat = head->kind == SL_API_CHAT;
+    const sl_dialect *d = c->call->dialect;
+    bool chat = d->kind == SL_API_CHAT;
     bool news = c->text.len > 0 || c->reasoning.len > 0 || c->n_calls > 0 || c->shown.len > 0 ||
                 c->logprobs.n > 0;
     if (c->ended || (!news && !c->finish && (c->begun || c->taken.len == 0))) return;
-    if (chat && !c->begun)
-        sl_reply_event_role(b, head,
-                            &(sl_reply_choice){.index = c->index, .ids = ids_of(c, true, false)});
+    if (d->begin && !c->begun)
+        d->begin(b, head, &(sl_reply_choice){.index = c->index, .ids = ids_of(c, true, false)});
     count_tokens(c);
     if (news) {
         sl_jbuf logprobs = sl_jbuf_init();
         sl_logprob_text_write(&c->logprobs, &logprobs);
-        sl_reply_event_text(b, head,
-                            &(sl_reply_choice){.index = c->index,
-                                               .text = span_of(&c->text),
-                                               .reasoning = span_of(&c->reasoning),
-                                               .calls = c->calls,
-                                               .n_calls = c->n_calls,
-                                               .ids = ids_of(c, !chat && !c->begun, true),
-                                               .logprobs = span_of(&logprobs)});
+        d->news(b, head,
+                &(sl_reply_choice){.index = c->index,
+                                   .text = span_of(&c->text),
+                                   .reasoning = span_of(&c->reasoning),
+                                   .calls = c->calls,
+                                   .n_calls = c->n_calls,
+                                   .ids = ids_of(c, !chat && !c->begun, true),
+                                   .logprobs = span_of(&logprobs)});
         b->ok = b->ok && logprobs.ok;
         sl_jbuf_free(&logprobs);
         c->begun = true;
@@ -411,29 +411,30 @@ void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
     sl_logprob_text_clear(&c->logprobs);
     c->shown.len = 0;
     if (!c->finish) return;
-    sl_reply_event_text(b, head, &(sl_reply_choice){.index = c->index, .finish = c->finish});
+    d->finish(b, head, &(sl_reply_choice){.index = c->index, .finish = c->finish});
     c->ended = true;
 }
 
 void sl_choice_write(const sl_choice *c, sl_jbuf *b) {
     sl_jbuf logprobs = sl_jbuf_init();
     sl_logprob_text_write(&c->logprobs, &logprobs);
-    sl_reply_add(b, &c->call->head,
-                 &(sl_reply_choice){.index = c->index,
-                                    .text = span_of(&c->text),
-                                    .reasoning = span_of(&c->reasoning),
-                                    .calls = c->calls,
-                                    .n_calls = c->n_calls,
-                                    .finish = c->finish,
-                                    .ids = ids_of(c, c->call->head.kind != SL_API_CHAT, true),
-                                    .logprobs = span_of(&logprobs)});
+    const sl_dialect *d = c->call->dialect;
+    d->add(b, &c->call->head,
+           &(sl_reply_choice){.index = c->index,
+                              .text = span_of(&c->text),
+                              .reasoning = span_of(&c->reasoning),
+                              .calls = c->calls,
+                              .n_calls = c->n_calls,
+                              .finish = c->finish,
+                              .ids = ids_of(c, c->call->dialect->kind != SL_API_CHAT, true),
+                              .logprobs = span_of(&logprobs)});
     b->ok = b->ok && logprobs.ok;
     sl_jbuf_free(&logprobs);
 }
 
 size_t sl_choice_bytes(const sl_choice *c) {
     const size_t id = 2; /* a digit and a comma */
-    sl_reply_ids ids = ids_of(c, c->call->head.kind != SL_API_CHAT, true);
+    sl_reply_ids ids = ids_of(c, c->call->dialect->kind != SL_API_CHAT, true);
     size_t n = c->text.len + 2 * c->reasoning.len + id * (ids.n_prompt + ids.n_tokens);
     for (size_t i = 0; i < c->n_calls; i++) n += c->calls[i].name.len + c->calls[i].arguments.len;
     for (size_t i = 0; i < SL_LEN(c->logprobs.part); i++) n += c->logprobs.part[i].len;

@@ -171,7 +171,7 @@ static sl_reply_usage usage_of(const sl_call *call) {
 
 static void write_failure(sl_call *call, const sl_api_error *e) {
     count_outcome(call, SL_OUTCOME_ERROR);
-    sl_reply_event_error(&call->events, e);
+    call->dialect->fail(&call->events, &call->head, e);
     call->ended = true;
 }
 
@@ -183,9 +183,7 @@ static void write_events(sl_call *call, state now) {
         sl_choice_write_events(&call->choice[i], &call->events);
     if (now == STATE_FAILED) write_failure(call, &call->error);
     if (now != STATE_DONE) return;
-    if (call->params.include_usage)
-        sl_reply_event_usage(&call->events, &call->head, usage_of(call));
-    sl_reply_event_done(&call->events);
+    call->dialect->end(&call->events, &call->head, usage_of(call));
     call->ended = true;
 }
 
@@ -203,7 +201,7 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max) {
         case TAKE_WAIT:
             return 0;
         case TAKE_REMARK:
-            sl_reply_comment(b, remark);
+            call->dialect->remark(b, remark);
             break;
         case TAKE_GONE:
             return MHD_CONTENT_READER_END_WITH_ERROR;
@@ -285,7 +283,7 @@ enum MHD_Result sl_call_advance(sl_call *call) {
     }
     sl_api_error e;
     sl_jbuf b = sl_jbuf_init();
-    sl_reply_open(&b, &call->head);
+    call->dialect->open(&b, &call->head);
     for (size_t i = 0; i < call->n_choices; i++) {
         sl_choice_write(&call->choice[i], &b);
         if (!too_large(call, b.len, &e)) continue; /* known only now: escapes, ids */
@@ -294,9 +292,9 @@ enum MHD_Result sl_call_advance(sl_call *call) {
         return fail(call);
     }
     sl_reply_ids ids = {0};
-    if (call->head.kind == SL_API_CHAT && call->params.return_token_ids)
+    if (call->dialect->kind == SL_API_CHAT && call->params.return_token_ids)
         ids = (sl_reply_ids){.prompt = call->prompt[0].data, .n_prompt = call->prompt[0].len};
-    sl_reply_close(&b, &ids, usage_of(call));
+    call->dialect->close(&b, &call->head, &ids, usage_of(call));
     return sl_call_reply(call, MHD_HTTP_OK, "application/json", &b);
 }
 
@@ -538,10 +536,9 @@ static sl_status prepare(sl_call *call, sl_api_error *e) {
     sl_server *s = call->server;
     sl_err err = {0};
     uint64_t random[3];
-    sl_api_kind kind = call->head.kind;
     sl_span body = call->fetched ? sl_kept_body(call->kept)
                                  : (sl_span){(const uint8_t *)call->body.data, call->body.len};
-    sl_status st = sl_api_params_parse(kind, body, &s->limits, &call->params, e);
+    sl_status st = sl_dialect_read(call->dialect, body, &s->limits, &call->params, e);
     if (!call->keeps) sl_call_drop_body(call); /* else it belongs to the answer */
     if (st != SL_OK) return st;
     if (call->params.tools.value && s->style.tools == SL_TOOLS_NONE)
@@ -567,9 +564,9 @@ static sl_status prepare(sl_call *call, sl_api_error *e) {
     if (getrandom(random, sizeof random, 0) != sizeof random)
         return sl_api_error_of(e, SL_ERR_INTERNAL, NULL, "no random numbers");
     if (!call->params.has_seed) call->params.sampling.seed = random[0] >> 1;
-    snprintf(call->id, sizeof call->id, "%s-%016" PRIx64 "%08" PRIx32,
-             kind == SL_API_CHAT ? "chatcmpl" : "cmpl", random[1], (uint32_t)random[2]);
-    call->head = (sl_reply_head){.kind = kind,
+    snprintf(call->id, sizeof call->id, "%s%016" PRIx64 "%08" PRIx32, call->dialect->id_prefix,
+             random[1], (uint32_t)random[2]);
+    call->head = (sl_reply_head){.kind = call->dialect->kind,
                                  .id = call->id,
                                  .model = s->model,
                                  .created = sl_wall_s(),
@@ -588,20 +585,19 @@ static enum MHD_Result begin(sl_call *call) {
     return sl_call_advance(call);
 }
 
-enum MHD_Result sl_call_generate(sl_call *call, sl_api_kind kind) {
+enum MHD_Result sl_call_generate(sl_call *call, const char *rest) {
+    (void)rest;
     sl_api_error e = {0};
     if (!sl_kept_read_key(call, &e) || !sl_server_enter(call, &e))
         return sl_call_reply_error(call, &e);
-    call->head.kind = kind;
     call->keeps = call->key || call->server->o.journal;
     return sl_work_do(call, call->body.len, read_request, begin);
 }
 
-enum MHD_Result sl_call_fetch(sl_call *call, sl_api_kind kind, const char *id) {
+enum MHD_Result sl_call_fetch(sl_call *call, const char *id) {
     sl_api_error e = {0};
     const char *stream =
         MHD_lookup_connection_value(call->connection, MHD_GET_ARGUMENT_KIND, "stream");
-    call->head.kind = kind;
     call->fetched = true;
     call->as_stream = stream && !strcmp(stream, "true");
     if (!sl_server_enter(call, &e)) return sl_call_reply_error(call, &e);

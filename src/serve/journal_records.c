@@ -3,6 +3,7 @@
 #include "serve/journal_records.h"
 
 #include "engine/coord/engine.h"
+#include "serve/dialect.h"
 
 #define REQUEST_FIXED (8u + 1 + 1 + SL_JOURNAL_ID_BYTES + 32 + 32 + 8 + 8 + 5 * 4)
 #define TOKENS_FIXED  (8u + 4 + 4 + 4 + 4 + 1 + 8)
@@ -84,8 +85,9 @@ sl_status sl_journal_request_read(sl_span payload, sl_journal_request *out, sl_e
     r.n_choices = sl_cur_u32(&c);
     size_t n_body = sl_cur_u32(&c), n_ids = sl_cur_u32(&c);
     if (!c.ok) return sl_fail(err, SL_ERR_FORMAT, "a request of %zu bytes", payload.len);
-    if (r.number == 0 || r.number > SL_JOURNAL_MAX_NUMBER || has_key > 1 || r.kind > 1 ||
-        r.stride > 1 + SL_MAX_LOGPROBS || memchr(id, 0, sizeof r.id) == NULL || id[0] == 0)
+    if (r.number == 0 || r.number > SL_JOURNAL_MAX_NUMBER || has_key > 1 ||
+        r.kind >= SL_DIALECT_N || r.stride > 1 + SL_MAX_LOGPROBS ||
+        memchr(id, 0, sizeof r.id) == NULL || id[0] == 0)
         return sl_fail(err, SL_ERR_FORMAT, "request %llu: kind %u, %u log-probabilities a token",
                        (unsigned long long)r.number, r.kind, r.stride);
     if (r.n_prompts == 0 || r.n_choices == 0 || r.n_choices > SL_JOURNAL_MAX_CHOICES ||

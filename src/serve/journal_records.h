@@ -28,7 +28,7 @@ typedef struct sl_journal_digest {
  * not aligned (sl_journal_u32_at). */
 typedef struct sl_journal_request {
     uint64_t number; /* of the request in this journal, from 1 on */
-    uint8_t kind;    /* sl_api_kind */
+    uint8_t kind;    /* sl_dialect_id */
     bool has_key;
     char id[SL_JOURNAL_ID_BYTES];
     sl_journal_digest caller, key;

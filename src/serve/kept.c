@@ -117,7 +117,7 @@ static sl_kept *create(sl_call *call, size_t bytes) {
         sl_kept_release(k);
         return NULL;
     }
-    k->kind = call->head.kind;
+    k->dialect = call->dialect;
     k->created = call->head.created;
     k->seed = call->params.sampling.seed;
     k->start_ns = call->start_ns;
@@ -308,7 +308,7 @@ sl_status sl_kept_open(sl_call *call, sl_api_error *e) {
     sl_status status = SL_OK;
     pthread_mutex_lock(&st->lock);
     sl_kept *k = call->key ? find_key(st, caller_of(call), call->key) : NULL;
-    bool again = k && k->kind == call->head.kind && k->body.len == call->body.len &&
+    bool again = k && k->dialect == call->dialect && k->body.len == call->body.len &&
                  !memcmp(k->body.data, call->body.data, k->body.len);
     if (again) {
         claim(k, call);
@@ -327,7 +327,7 @@ bool sl_kept_find(sl_call *call, const char *id) {
     sl_store *st = &call->server->store;
     pthread_mutex_lock(&st->lock);
     sl_kept *k = find_id(st, caller_of(call), id);
-    if (k && k->kind == call->head.kind) claim(k, call);
+    if (k && k->dialect == call->dialect) claim(k, call);
     pthread_mutex_unlock(&st->lock);
     return call->kept != NULL;
 }

@@ -32,7 +32,7 @@ struct sl_kept {
     bool has_key;
     bool resumed;    /* a coordinator that is gone accepted it */
     uint64_t number; /* in the journal; 0: there is none */
-    sl_api_kind kind;
+    const sl_dialect *dialect;
     sl_jbuf body;
     char id[SL_JOURNAL_ID_BYTES];
     uint64_t created, seed, start_ns;

@@ -44,7 +44,7 @@ static uint32_t *numbers_of(const sl_kept *k, sl_journal_request *r) {
 static bool write_open(sl_kept *k, bool copy) {
     sl_journal *j = k->server->o.journal;
     sl_journal_request r = {.number = k->number,
-                            .kind = (uint8_t)k->kind,
+                            .kind = (uint8_t)sl_dialect_id_of(k->dialect),
                             .has_key = k->has_key,
                             .caller = k->caller,
                             .key = k->key,

@@ -180,7 +180,9 @@ void sl_reply_add(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c) 
     put_tail(b, c);
 }
 
-void sl_reply_close(sl_jbuf *b, const sl_reply_ids *ids, sl_reply_usage usage) {
+void sl_reply_close(sl_jbuf *b, const sl_reply_head *h, const sl_reply_ids *ids,
+                    sl_reply_usage usage) {
+    (void)h;
     sl_jbuf_fmt(b, "]");
     put_prompt_ids(b, ids);
     put_usage(b, usage);

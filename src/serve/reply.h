@@ -78,7 +78,8 @@ typedef struct sl_reply_choice {
  * choices: in close, and in the event of the role. */
 void sl_reply_open(sl_jbuf *b, const sl_reply_head *h);
 void sl_reply_add(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choice *c);
-void sl_reply_close(sl_jbuf *b, const sl_reply_ids *ids, sl_reply_usage usage);
+void sl_reply_close(sl_jbuf *b, const sl_reply_head *h, const sl_reply_ids *ids,
+                    sl_reply_usage usage);
 
 /* Events: "data: {...}\n\n". */
 void sl_reply_event_error(sl_jbuf *b, const sl_api_error *e);

@@ -92,7 +92,7 @@ static sl_status take_request(reading *r, sl_span payload, sl_err *err) {
     if (!k) return sl_fail(err, SL_ERR_NOMEM, "request %" PRIu64, from.number);
     k->bytes = sizeof *k + from.body.len;
     k->number = from.number;
-    k->kind = (sl_api_kind)from.kind;
+    k->dialect = &sl_dialects[from.kind];
     k->caller = from.caller;
     k->has_key = from.has_key;
     k->key = from.key;
@@ -168,9 +168,9 @@ static sl_status take(void *ctx, uint32_t type, sl_span payload, sl_err *err) {
 static sl_status read_again(const sl_kept *k, sl_call *call, sl_api_error *e) {
     sl_err err = {0};
     sl_server *s = k->server;
-    sl_status st = sl_api_params_parse(k->kind, (sl_span){(uint8_t *)k->body.data, k->body.len},
-                                       &s->limits, &call->params, e);
+    sl_status st = sl_dialect_read(k->dialect, sl_kept_body(k), &s->limits, &call->params, e);
     if (st != SL_OK) return st;
+    call->dialect = k->dialect;
     call->prompt = sl_alloc(k->n_prompts, sizeof *call->prompt);
     if (!call->prompt) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
     call->n_prompts = k->n_prompts;

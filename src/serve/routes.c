@@ -122,24 +122,6 @@ static enum MHD_Result answer_model(sl_call *call, const char *rest) {
     return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
 }
 
-static enum MHD_Result answer_chat(sl_call *call, const char *rest) {
-    (void)rest;
-    return sl_call_generate(call, SL_API_CHAT);
-}
-
-static enum MHD_Result answer_completion(sl_call *call, const char *rest) {
-    (void)rest;
-    return sl_call_generate(call, SL_API_COMPLETION);
-}
-
-static enum MHD_Result answer_kept_chat(sl_call *call, const char *rest) {
-    return sl_call_fetch(call, SL_API_CHAT, rest);
-}
-
-static enum MHD_Result answer_kept_completion(sl_call *call, const char *rest) {
-    return sl_call_fetch(call, SL_API_COMPLETION, rest);
-}
-
 static sl_span body_of(const sl_call *call) {
     return (sl_span){(const uint8_t *)call->body.data, call->body.len};
 }
@@ -227,11 +209,12 @@ static const struct route {
     bool post;
     enum { KEY, OPEN, ADMIN } to; /* clients with the API key, all, those with the admin key */
     enum MHD_Result (*answer)(sl_call *call, const char *rest);
+    sl_dialect_id dialect; /* OpenAI's chats, unless it says otherwise */
 } routes[] = {
-    {"/v1/chat/completions", true, KEY, answer_chat},
-    {"/v1/chat/completions/", false, KEY, answer_kept_chat},
-    {"/v1/completions", true, KEY, answer_completion},
-    {"/v1/completions/", false, KEY, answer_kept_completion},
+    {"/v1/chat/completions", true, KEY, sl_call_generate},
+    {"/v1/chat/completions/", false, KEY, sl_call_fetch},
+    {"/v1/completions", true, KEY, sl_call_generate, SL_DIALECT_COMPLETION},
+    {"/v1/completions/", false, KEY, sl_call_fetch, SL_DIALECT_COMPLETION},
     {"/v1/models", false, KEY, answer_models},
     {"/v1/models/", false, KEY, answer_model},
     {"/live", false, KEY, sl_live_answer},
@@ -305,6 +288,7 @@ enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *met
     if (!sl_server_trusts_origin(call, &e)) return sl_call_reply_error(call, &e);
     const struct route *r = find_route(s, path);
     call->path = r ? r->path : NULL;
+    if (r) call->dialect = &sl_dialects[r->dialect];
     if (!authorised(call, r)) {
         sl_api_error_bad(&e, NULL, "missing or wrong %s key (Authorization: Bearer KEY)",
                          r && r->to == ADMIN ? "admin" : "API");

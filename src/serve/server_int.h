@@ -8,6 +8,7 @@
 #define SL_SERVE_SERVER_INT_H
 
 #include "serve/conns.h"
+#include "serve/dialect.h"
 #include "serve/logprobs.h"
 #include "serve/metrics.h"
 #include "serve/params.h"
@@ -158,10 +159,11 @@ struct sl_call {
     atomic_uint refs;
 
     sl_call_phase phase;
-    char request_id[65];    /* X-Request-Id, and in log lines */
-    const char *path;       /* static: the route it took; NULL: none */
-    unsigned http;          /* status of its answer; 0: none yet */
-    unsigned retry_after_s; /* not 0: the answer says so */
+    char request_id[65];       /* X-Request-Id, and in log lines */
+    const char *path;          /* static: the route it took; NULL: none */
+    const sl_dialect *dialect; /* of its route, and of what it hears; never NULL */
+    unsigned http;             /* status of its answer; 0: none yet */
+    unsigned retry_after_s;    /* not 0: the answer says so */
     sl_jbuf body;
     bool keep_body;
     size_t held;               /* bytes of `body` counted in server->held */
@@ -319,7 +321,7 @@ void sl_work_give_back(sl_call *call);
 enum MHD_Result sl_work_done(sl_call *call);
 
 /* generate.c: requests that run on the engine */
-enum MHD_Result sl_call_generate(sl_call *call, sl_api_kind kind);
+enum MHD_Result sl_call_generate(sl_call *call, const char *rest);
 /* What the engine is asked for a choice; borrows from its call. */
 sl_request_params sl_call_request(const sl_choice *c);
 /* Params to call->prompt, which it makes. */
@@ -327,8 +329,8 @@ sl_status sl_call_encode(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 /* The connection was woken while it waits for its answer. */
 enum MHD_Result sl_call_advance(sl_call *call);
 
-/* GET of a kept answer of that kind by its id. */
-enum MHD_Result sl_call_fetch(sl_call *call, sl_api_kind kind, const char *id);
+/* GET of a kept answer of the call's dialect by its id. */
+enum MHD_Result sl_call_fetch(sl_call *call, const char *id);
 
 /* kept.c: answers that outlive their connections */
 /* Sets call->key; false, with the error, when the request has a key that is none. */
