@@ -136,6 +136,14 @@ static void gather(const sl_worker_view *v, bool of_thread, uint64_t from_ns, sp
     }
 }
 
+/* From where on a view is whole: where more happened than it holds, the beginning is missing. */
+static uint64_t whole_from(const sl_worker_view *v, const spans *s, uint64_t from_ns) {
+    uint64_t whole = from_ns;
+    if (v->n >= SL_VIEW_EVENTS) whole = SL_MAX(whole, v->event[0].end_ns);
+    if (s->n > MAX_SPANS) whole = SL_MAX(whole, s->at[s->n % MAX_SPANS].begin_ns);
+    return SL_MIN(whole, from_ns + SL_VIEW_NS); /* clocks are moved */
+}
+
 /* [kind, begin, length, micro-batch, layer, detail], in us from the window's beginning: those of
  * micro-batches may have begun before. */
 static void put_spans(sl_jbuf *b, const char *name, const spans *s, uint64_t from_ns) {
@@ -175,6 +183,8 @@ static void put_view(sl_jbuf *b, const sl_worker_view *v, uint32_t n_workers, ui
                      spans *scratch) {
     sl_jbuf_fmt(b, ",\"view\":{\"same_clock\":%s", v->same_clock ? "true" : "false");
     gather(v, true, from_ns, scratch);
+    sl_jbuf_fmt(b, ",\"whole_from_us\":%" PRIu64,
+                (whole_from(v, scratch, from_ns) - from_ns) / 1000);
     put_spans(b, "spans", scratch, from_ns);
     gather(v, false, from_ns, scratch);
     put_spans(b, "flights", scratch, from_ns);

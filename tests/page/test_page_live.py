@@ -73,6 +73,7 @@ def test_samples_tell_who_did_what(rooms):
         assert {s[0] for s in views[0]["sent"]} >= {1, 2}
         for v in views:
             begins = [s[1] for s in v["spans"]]
+            assert 0 <= v["whole_from_us"] <= sample["window_us"]
             assert v["same_clock"] and begins == sorted(begins) and 0 <= begins[0]
             assert all(b + s[2] <= sample["window_us"] + 1 for b, s in zip(begins, v["spans"]))
         assert len(sample["experts"]) == len(sample["moe_layers"]) and sum(map(sum, sample["experts"])) > 0

@@ -76,6 +76,33 @@ static void test_what_began_before_the_window(void **state) {
     free(text);
 }
 
+/* More spans than a sample has, and more events than a view holds: the beginning is missing. */
+static void test_from_where_on_a_view_is_whole(void **state) {
+    (void)state;
+    static sl_trace_event e[SL_VIEW_EVENTS];
+    uint64_t now = sl_now_ns(), from = now - SL_VIEW_NS;
+    for (uint32_t i = 0; i < SL_LEN(e); i++)
+        e[i] = span(i % 2 ? SL_TRACE_SEND : SL_TRACE_EXPERT, from + i * 30000,
+                    from + i * 30000 + 25000, 0);
+    const struct {
+        uint32_t n;
+        const char *want;
+    } cases[] = {{3, "\"whole_from_us\":0,"},
+                 {1600, "\"whole_from_us\":3000,"}, /* the latest 1500 are kept */
+                 {SL_VIEW_EVENTS, "\"whole_from_us\":77880,"}};
+    for (size_t i = 0; i < SL_LEN(cases); i++) {
+        char *text = sample_of(e, cases[i].n, now);
+        assert_non_null(strstr(text, cases[i].want));
+        free(text);
+    }
+    for (uint32_t i = 0; i < SL_LEN(e); i++) /* the first event's end */
+        e[i] =
+            span(SL_TRACE_EXPERT, from + 100 * MS + i * 1000, from + 100 * MS + i * 1000 + 900, 0);
+    char *text = sample_of(e, SL_LEN(e), now);
+    assert_non_null(strstr(text, "\"whole_from_us\":100000,"));
+    free(text);
+}
+
 static void test_silent_workers_have_no_view(void **state) {
     (void)state;
     sl_trace_event e[] = {span(SL_TRACE_WAIT, 1, 2, 0)};
@@ -87,6 +114,7 @@ static void test_silent_workers_have_no_view(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_short_neighbours_are_one_span),
                                        cmocka_unit_test(test_what_began_before_the_window),
+                                       cmocka_unit_test(test_from_where_on_a_view_is_whole),
                                        cmocka_unit_test(test_silent_workers_have_no_view)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

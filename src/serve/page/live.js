@@ -93,7 +93,7 @@ export class Live {
     const rows = [
       ["Schedule", s.lanes > 1 ? `${s.schedule}, ${s.lanes} batches` : s.schedule],
       ["Requests", `${s.running} running, ${s.waiting} waiting`],
-      ["Tokens", `${rate.toFixed(rate < 10 ? 1 : 0)} a second`],
+      ["Tokens", `${rate < 10 ? rate.toFixed(1) : number(Math.round(rate))} a second`],
       ["KV pages", `${number(s.kv_pages[0])} of ${number(s.kv_pages[1])}`],
     ];
     this.facts.replaceChildren(...rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));

@@ -6,16 +6,17 @@ const WORDS_MS = 120; // between changes of words, so that they can be read
 const OUT = 0.22, BACK = 0.78; // of a flight: on its way there until, and back from
 const SURE_MS = 4000;
 const BITS = 8;
+const DOT_PX = 5;
 const ARC_PX = 24; // beside cards, for links between those of one column
 
-const roleName = { attention: "Attention", expert: "Experts", both: "Attention and experts" };
+const roleName = { attention: "Attention", expert: "Experts", both: "Worker" };
 
 /** "attention worker 0"; one that has experts, too, is a worker. */
 export const workerName = (w) => (w.role === "both" ? `worker ${w.id}` : `${w.role} worker ${w.id}`);
 
 /** Who waits for whom, in words. */
 function waitText(reason, worker) {
-  const whom = { experts: "the experts", members: "other attention workers", dispatch: "rows", round: "the next round" }[reason];
+  const whom = { experts: worker.role === "both" ? "experts of others" : "the experts", members: "other attention workers", dispatch: "rows", round: "the next round" }[reason];
   return whom ? `waits for ${whom}` : worker.state === "serving" ? "idle" : worker.state;
 }
 
@@ -42,7 +43,7 @@ class Card {
     this.share = el("div", { class: "room-share", role: "img" }, PARTS.map((p) => el("span", { class: `part-${p}` })));
     this.notes = el("p", { class: "room-notes" });
     this.end = el("button", { type: "button", class: "room-end", onclick: () => this.ask(kill) }, "End");
-    this.title = el("h3", {}, `${roleName[worker.role]} ${worker.id}`);
+    this.title = el("h3", {}, `${roleName[worker.role]} ${worker.id}`, worker.role === "both" ? el("span", { class: "muted" }, " attention and experts") : null);
     this.node = el("article", { class: "room", "aria-label": `Worker ${worker.id}, ${worker.role}` },
       el("div", { class: "room-head" }, this.title, this.end), el("p", { class: "room-now" }, this.dot, this.words), this.share, this.notes);
   }
@@ -95,7 +96,8 @@ class Card {
     this.dot.style.background = colour && category !== "wait" ? colour : "transparent";
     this.node.classList.toggle("works", category === "execute");
     const where = sample.lanes > 1 ? `block ${span?.[4]}, micro-batch ${span?.[3]}` : `block ${span?.[4]}`;
-    this.words.textContent = !span || category === "wait" ? waitText(sample.waits[span?.[5]], worker) : category === "execute" ? `${name}, ${where}` : category === "poll" ? "looks for messages" : name;
+    const known = !(us < worker?.view?.whole_from_us);
+    this.words.textContent = !known ? "not known" : !span || category === "wait" ? waitText(sample.waits[span?.[5]], worker) : category === "execute" ? `${name}, ${where}` : category === "poll" ? "looks for messages" : name;
   }
 }
 
@@ -198,7 +200,8 @@ export class Rooms {
   dot({ path, from: end }, { share, lane, from }) {
     const away = share < OUT ? share / OUT : share > BACK ? (1 - share) / (1 - BACK) : 1;
     const along = from === end ? away : 1 - away;
-    const at = path.getPointAtLength(along * path.getTotalLength());
-    return svg("circle", { cx: at.x, cy: at.y, r: 5, class: `batch batch-${lane % 4}` });
+    const length = path.getTotalLength(), room = Math.min(DOT_PX, length / 2); // a card would hide it
+    const at = path.getPointAtLength(room + along * (length - 2 * room));
+    return svg("circle", { cx: at.x, cy: at.y, r: DOT_PX, class: `batch batch-${lane % 4}` });
   }
 }

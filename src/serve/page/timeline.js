@@ -5,9 +5,29 @@ import { workerName } from "./rooms.js";
 
 const ROW_PX = 24, LANE_PX = 9;
 const QUIET = { wait: 0.22, poll: 0.5 }; // how strongly these are painted where the page is dark
-const TICKS = 4;
+const TICKS = 4, HATCH_PX = 9;
 
 const isDark = () => getComputedStyle(document.documentElement).colorScheme === "dark";
+
+/** Slanting lines over the beginning of a strip. */
+function hatch(pen, width, height, step) {
+  if (width < 1) return;
+  pen.clearRect(0, 0, width, height);
+  pen.globalAlpha = 0.35;
+  pen.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--line-strong");
+  pen.lineWidth = step / 6;
+  pen.save();
+  pen.beginPath();
+  pen.rect(0, 0, width, height);
+  pen.clip();
+  pen.beginPath();
+  for (let x = -height; x < width; x += step) {
+    pen.moveTo(x, height);
+    pen.lineTo(x + height, 0);
+  }
+  pen.stroke();
+  pen.restore();
+}
 
 class Row {
   constructor(label, height, thin) {
@@ -16,8 +36,8 @@ class Row {
     this.node = el("div", { class: thin ? "strip-row thin" : "strip-row" }, el("span", { class: "strip-label" }, label), this.canvas);
   }
 
-  /** spans: as in a sample. */
-  draw(spans, sample, colourOf) {
+  /** spans: as in a sample; what was before `from`, in us, is not known. */
+  draw(spans, sample, from, colourOf) {
     const { canvas } = this, scale = devicePixelRatio, width = canvas.clientWidth;
     canvas.width = Math.round(width * scale);
     canvas.height = Math.round(this.height * scale);
@@ -30,18 +50,20 @@ class Row {
       const x = (begin / sample.window_us) * canvas.width, w = (length / sample.window_us) * canvas.width;
       pen.fillRect(x, 0, Math.max(w, 0.6), canvas.height);
     }
+    hatch(pen, (from / sample.window_us) * canvas.width, canvas.height, HATCH_PX * scale);
   }
 }
 
 /** What a row shows, for who does not see it. */
-function inWords(spans, sample) {
+function inWords(spans, known_us, sample) {
   const sums = {};
   for (const [kind, , length] of spans) {
     const name = sample.kinds[kind][1] === "execute" ? sample.kinds[kind][0] : sample.kinds[kind][1];
     sums[name] = (sums[name] ?? 0) + length;
   }
-  const parts = Object.entries(sums).sort((a, b) => b[1] - a[1]).map(([name, us]) => `${name} ${Math.round((100 * us) / sample.window_us)} %`);
-  return parts.join(", ") || "idle";
+  const parts = Object.entries(sums).sort((a, b) => b[1] - a[1]).map(([name, us]) => `${name} ${Math.round((100 * us) / known_us)} %`);
+  const missing = known_us < sample.window_us ? ` of the last ${Math.round(known_us / 1000)} ms; what was before is not known` : "";
+  return `${parts.join(", ") || "idle"}${missing}`;
 }
 
 /** Colours of micro-batches: those of the dots between the rooms. */
@@ -82,13 +104,14 @@ export class Timeline {
     for (const w of sample.workers) {
       const spans = w.view?.spans ?? [], flights = (w.view?.flights ?? []).filter((f) => sample.kinds[f[0]][0] === "experts");
       const row = this.row(`w${w.id}`, w.role === "both" ? workerName(w) : `${w.role} ${w.id}`, ROW_PX, false);
-      row.draw(spans, sample, (kind) => sample.kinds[kind][2]);
-      row.canvas.setAttribute("aria-label", `${workerName(w)}: ${inWords(spans, sample)}`);
+      const from = w.view?.whole_from_us ?? 0;
+      row.draw(spans, sample, from, (kind) => sample.kinds[kind][2]);
+      row.canvas.setAttribute("aria-label", `${workerName(w)}: ${inWords(spans, sample.window_us - from, sample)}`);
       if (w.role === "expert") continue;
       for (let lane = 0; lane < sample.lanes; lane++) {
         const thin = this.row(`w${w.id}.${lane}`, sample.lanes > 1 ? `batch ${lane} away` : "away", LANE_PX, true);
         const own = flights.filter((f) => f[3] === lane);
-        thin.draw(own, sample, () => laneColour(lane));
+        thin.draw(own, sample, from, () => laneColour(lane));
         thin.canvas.setAttribute("aria-label", `micro-batch ${lane} of worker ${w.id} was with the experts ${own.length} times`);
       }
     }
@@ -96,7 +119,8 @@ export class Timeline {
 
   showLegend(sample) {
     const seen = new Set(sample.workers.flatMap((w) => (w.view?.spans ?? []).map((s) => s[0])));
-    const key = [...seen].sort((a, b) => a - b).join();
+    const missing = sample.workers.some((w) => w.view?.whole_from_us > 0);
+    const key = [...seen].sort((a, b) => a - b).join() + missing;
     if (key === this.legendKey) return;
     this.legendKey = key;
     const colours = new Map();
@@ -109,7 +133,7 @@ export class Timeline {
       swatch.style.background = colour;
       swatch.style.opacity = (isDark() && QUIET[names[0]]) || 1;
       return el("li", {}, swatch, names.join(", "));
-    }));
+    }), missing ? el("li", {}, el("span", { class: "swatch hatched" }), "not known: more happened than is kept") : "");
   }
 
   moveTo(share) {
