@@ -1,6 +1,6 @@
 // The chat: one conversation on the screen, the composer under it, one answer at a time.
-import { announce, el, icon, toast } from "./dom.js";
-import { chancesOf, stream } from "./answer.js";
+import { announce, el, fitText, icon, iconButton, toast } from "./dom.js";
+import { chancesOf, endsInCalls, newAnswer, stream } from "./answer.js";
 import { AnswerMessage, userMessage } from "./message.js";
 import { newConversation, saveConversation } from "./store.js";
 
@@ -13,8 +13,16 @@ const titleOf = (text) => {
   return line.length > TITLE_CHARS ? `${line.slice(0, TITLE_CHARS - 1).trimEnd()}…` : line;
 };
 
+/** How an answer ended, for who does not see it. */
+function endText(message) {
+  if (message.finish === "stopped") return "Stopped";
+  if (!endsInCalls(message)) return `The answer is complete: ${message.content}`;
+  return `${message.content} The model called ${message.calls.map((call) => call.name).join(", ")} and waits for the results.`.trim();
+}
+
 export class Chat {
-  /** deps: {place, model(), sampling(), system(), onChange(conversation), onError(error)} */
+  /** deps: {place, model(), settings(), ready(), tools(), openTools(), system(), onChange(conversation), onError(error)}:
+   *  settings() are fields of a request, ready() false if they are wrong, which is shown; tools() names */
   constructor(deps) {
     this.deps = deps;
     this.conversation = newConversation(deps.system());
@@ -32,8 +40,9 @@ export class Chat {
     this.scroller.addEventListener("scroll", () => { this.latest.hidden = this.nearEnd(); }, { passive: true });
     this.area = el("textarea", { id: "prompt", rows: "1", placeholder: "Ask something", "aria-label": "Message", enterkeyhint: "send" });
     this.send = el("button", { type: "submit", class: "send", "aria-label": "Send" }, icon("send"));
-    this.form = el("form", { class: "composer" }, this.area, this.send);
-    this.area.addEventListener("input", () => this.fit());
+    this.toolsButton = iconButton("tool", "", () => this.deps.openTools(), { class: "icon-button composer-tools" });
+    this.form = el("form", { class: "composer" }, this.toolsButton, this.area, this.send);
+    this.area.addEventListener("input", () => fitText(this.area));
     this.area.addEventListener("keydown", (e) => this.onKey(e));
     this.form.addEventListener("submit", (e) => {
       e.preventDefault();
@@ -41,18 +50,23 @@ export class Chat {
       else this.say(this.area.value.trim());
     });
     this.deps.place.append(this.scroller, el("div", { class: "composer-row" }, this.latest, this.form));
+    this.showTools();
+  }
+
+  /** Says at the composer that the model is given tools. */
+  showTools() {
+    const names = this.deps.tools();
+    const label = `${names.length} ${names.length === 1 ? "tool" : "tools"}: ${names.join(", ")}`;
+    this.toolsButton.hidden = names.length === 0;
+    this.toolsButton.title = label;
+    this.toolsButton.setAttribute("aria-label", label);
+    this.toolsButton.replaceChildren(icon("tool"), el("span", {}, String(names.length)));
   }
 
   onKey(e) {
     if (e.key !== "Enter" || e.shiftKey || e.isComposing) return;
     e.preventDefault();
     if (!this.running) this.form.requestSubmit();
-  }
-
-  /** The composer is as high as its text, to a limit that the style sheet sets. */
-  fit() {
-    this.area.style.height = "auto";
-    this.area.style.height = `${this.area.scrollHeight}px`;
   }
 
   // ---- what is shown ----
@@ -83,6 +97,9 @@ export class Chat {
     const shown = new AnswerMessage(message, {
       retry: () => this.answer(index),
       chances: () => this.chances(message, index),
+      isLast: () => this.conversation.messages.at(-1) === message,
+      keep: () => this.keep(this.conversation),
+      send: (results) => this.sendResults(message, results, index + 1),
     });
     this.answers.set(message, shown);
     shown.update(false);
@@ -102,24 +119,33 @@ export class Chat {
 
   /** Sends a message at the end, or in place of message `index` and all that follow it. */
   say(text, index = this.conversation.messages.length) {
-    if (!text || this.running) return;
+    if (!text || this.running || !this.deps.ready()) return;
     const c = this.conversation;
     c.messages.length = index;
     if (!c.title) c.title = titleOf(text);
     c.messages.push({ role: "user", content: text });
     this.area.value = "";
-    this.fit();
+    fitText(this.area);
     this.answer(c.messages.length);
+  }
+
+  /** Goes on behind the calls of a message with what they returned; what followed is gone then. */
+  sendResults(message, results, next) {
+    if (this.running || !this.deps.ready()) return;
+    message.calls.forEach((call, i) => { call.result = results[i]; });
+    this.answer(next);
   }
 
   /** Makes message `index` the model's answer to those before it. */
   async answer(index) {
-    if (this.running) return;
-    const c = this.conversation;
+    if (this.running || !this.deps.ready()) return;
+    const c = this.conversation, from = document.activeElement;
+    const next = !this.log.contains(from) ? from : from.matches("textarea") ? this.area : this.scroller;
     c.messages.length = index;
-    const message = { role: "assistant", content: "", reasoning: "", ids: [], stats: {} };
+    const message = newAnswer();
     c.messages.push(message);
-    this.show(c);
+    this.show(c); // all messages anew: what was in focus is gone
+    next.focus();
     await this.run(c, message, index);
   }
 
@@ -138,8 +164,8 @@ export class Chat {
     const changed = () => { if (!due) { due = true; requestAnimationFrame(paint); } };
     paint();
     try {
-      await stream(await this.deps.model(), c, c.messages.slice(0, index), message, this.deps.sampling(), running.signal, changed);
-      announce(message.finish === "stopped" ? "Stopped" : `The answer is complete: ${message.content}`);
+      await stream(await this.deps.model(), c, c.messages.slice(0, index), message, this.deps.settings(), running.signal, changed);
+      announce(endText(message));
     } catch (e) {
       message.error = e.message;
       announce(`The answer failed: ${e.message}`);
@@ -147,7 +173,14 @@ export class Chat {
     }
     if (this.running === running) this.setRunning(null);
     paint();
+    this.showField(shown);
     await this.keep(c);
+  }
+
+  /** Who is about to type goes on where the model waits. */
+  showField(shown) {
+    const idle = document.activeElement === this.area && !this.area.value;
+    if (idle && shown.node.isConnected && shown.calls.waits()) shown.calls.focus();
   }
 
   stop() {
@@ -169,7 +202,7 @@ export class Chat {
 
   async chances(message, index) {
     try {
-      return await chancesOf(await this.deps.model(), this.conversation, this.conversation.messages.slice(0, index), message);
+      return await chancesOf(await this.deps.model(), this.conversation, this.conversation.messages.slice(0, index), message, this.deps.settings());
     } catch (e) {
       toast(e.message);
       throw e;

@@ -23,6 +23,7 @@ function fill(node, attributes, children) {
 
 const PATHS = {
   menu: "M4 7h16M4 12h16M4 17h16",
+  tool: "M14.700 5.200a4.300 4.300 0 0 0-5 5.700L4.500 16.100a2 2 0 0 0 0 2.800l.6.6a2 2 0 0 0 2.800 0l5.200-5.200a4.300 4.300 0 0 0 5.700-5l-2.700 2.700-2.900-.7-.7-2.900z",
   pause: "M9 6v12M15 6v12",
   play: "M8 5.5l11 6.5-11 6.5z",
   close: "M6 6l12 12M18 6L6 18",
@@ -56,6 +57,12 @@ export function iconButton(name, label, onclick, attributes = {}) {
 
 export const byId = (id) => document.getElementById(id);
 
+/** A field for text as high as what is in it, to a limit that the style sheet sets. */
+export function fitText(area) {
+  area.style.height = "auto";
+  area.style.height = `${area.scrollHeight + area.offsetHeight - area.clientHeight}px`;
+}
+
 /** Says it to screen readers alone. */
 export function announce(text) {
   byId("announcer").textContent = text;
@@ -85,6 +92,24 @@ export async function copyText(text) {
   area.select();
   document.execCommand("copy");
   area.remove();
+}
+
+const COPIED_MS = 1500;
+
+/** Copies a text, and shows so on the button for a moment. */
+export async function copyBy(button, text) {
+  await copyText(text);
+  announce("Copied");
+  button.replaceChildren(icon("check"));
+  setTimeout(() => button.replaceChildren(icon("copy")), COPIED_MS);
+}
+
+/** A text as it stands, with a title and a button that copies it. The text is that of `code` in it. */
+export function codeBlock(title, name, copyLabel, text = "") {
+  const code = el("code", {}, text);
+  const copy = iconButton("copy", copyLabel, () => copyBy(copy, code.textContent));
+  return el("div", { class: "code-block" }, el("div", { class: "code-bar" }, el("span", {}, title), copy),
+    el("pre", { tabindex: "0", role: "region", "aria-label": name }, code));
 }
 
 /** A file of the browser's downloads. */

@@ -153,9 +153,10 @@ async function setSystem(text) {
 }
 
 function buildChat() {
-  settings = new Settings({ setSystem });
+  settings = new Settings({ setSystem, toolsChanged: () => chat.showTools() });
   chat = new Chat({
-    place: byId("chat"), model: modelName, sampling: () => settings.sampling(), system: () => setting("system", ""),
+    place: byId("chat"), model: modelName, system: () => setting("system", ""),
+    settings: () => settings.request(), ready: () => settings.ready(), tools: () => settings.tools.names(), openTools: () => settings.openTools(),
     onChange: () => { past.refresh(); showTitle("chat"); }, onError,
   });
   past = new History({ open: openConversation, create, current: () => chat.conversation });

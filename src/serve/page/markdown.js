@@ -1,6 +1,6 @@
 // Markdown of a model's answer to DOM nodes. Text becomes text nodes, links get schemes that are safe, images
 // become links: nothing that a model writes runs or fetches anything.
-import { copyText, el, iconButton, icon } from "./dom.js";
+import { codeBlock, el } from "./dom.js";
 
 const SAFE = /^(?:https?:|mailto:)/i;
 const DEEPEST = 8;
@@ -195,17 +195,6 @@ function link(url, children) {
 
 // ---- blocks to nodes ----
 
-function codeBlock(block) {
-  const copy = iconButton("copy", "Copy code", async () => {
-    await copyText(block.code);
-    copy.replaceChildren(icon("check"));
-    setTimeout(() => copy.replaceChildren(icon("copy")), 1500);
-  });
-  const bar = el("div", { class: "code-bar" }, el("span", {}, block.language || "text"), copy);
-  const name = block.language ? `Code in ${block.language}` : "Code";
-  return el("div", { class: "code-block" }, bar, el("pre", { tabindex: "0", role: "region", "aria-label": name }, el("code", {}, block.code)));
-}
-
 function list(block, depth) {
   const item = (text) => {
     const parts = blocksOf(text);
@@ -228,7 +217,7 @@ function tableOf(block) {
 function nodeOf(block, depth = 0) {
   if (depth > DEEPEST) return el("p", {}, block.source ?? "");
   switch (block.kind) {
-  case "code": return codeBlock(block);
+  case "code": return codeBlock(block.language || "text", block.language ? `Code in ${block.language}` : "Code", "Copy code", block.code);
   case "heading": return el(`h${Math.min(block.level + 1, 6)}`, { class: `level-${block.level}` }, inline(block.text));
   case "rule": return el("hr");
   case "quote": return el("blockquote", {}, blocksOf(block.text).map((b) => nodeOf(b, depth + 1)));

@@ -1,5 +1,6 @@
 // One message of a conversation as it is shown, with what can be done about it.
-import { announce, copyText, el, icon, iconButton } from "./dom.js";
+import { Calls } from "./calls.js";
+import { copyBy, el, iconButton } from "./dom.js";
 import { renderInto } from "./markdown.js";
 
 /** What a model thought and what it said: the thoughts of some stand in their answers, between <think> and </think>. */
@@ -13,7 +14,7 @@ export function durationText(ms) {
   return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`;
 }
 
-function statsText(message) {
+function statsOf(message) {
   const { tokens, rate, firstMs } = message.stats ?? {};
   const parts = [];
   if (tokens) parts.push(`${tokens} ${tokens === 1 ? "token" : "tokens"}`);
@@ -21,18 +22,11 @@ function statsText(message) {
   if (firstMs !== undefined) parts.push(`first after ${durationText(firstMs)}`);
   if (message.finish === "length") parts.push("cut at the length limit");
   if (message.finish === "stopped") parts.push("stopped");
-  return parts.join(" · ");
-}
-
-async function copyMessage(button, text) {
-  await copyText(text);
-  announce("Copied");
-  button.replaceChildren(icon("check"));
-  setTimeout(() => button.replaceChildren(icon("copy")), 1500);
+  return parts;
 }
 
 function copyButton(message) {
-  const button = iconButton("copy", "Copy message", () => copyMessage(button, partsOf(message).content));
+  const button = iconButton("copy", "Copy message", () => copyBy(button, partsOf(message).content));
   return button;
 }
 
@@ -106,7 +100,8 @@ function chancesView(chances) {
   return el("div", { class: "chances" }, el("div", { class: "tokens", role: "group", "aria-label": "Tokens of the answer", onkeydown: walk }, tokens), legend, detail);
 }
 
-/** An answer; update() shows what there is of it now. actions: {retry, chances}. */
+/** An answer; update() shows what there is of it now. actions: {retry, chances, isLast, keep, send}; the last three
+ *  are for the results of what it called (calls.js). */
 export class AnswerMessage {
   constructor(message, actions) {
     this.message = message;
@@ -115,28 +110,42 @@ export class AnswerMessage {
     this.summary = el("summary", {}, "Reasoning");
     this.fold = el("details", { class: "reasoning", hidden: true }, this.summary, this.reasoning);
     this.body = el("div", { class: "prose" });
+    this.calls = new Calls(message, { ...actions, left: () => this.results.focus() });
     this.note = el("p", { class: "note", hidden: true });
     this.stats = el("p", { class: "stats" });
     this.retry = iconButton("retry", "Answer again", () => actions.retry());
     this.chances = iconButton("chance", "Token probabilities", () => this.toggleChances(), { "aria-pressed": "false" });
-    this.bar = el("div", { class: "actions" }, copyButton(message), this.retry, this.chances, this.stats);
-    this.node = el("article", { class: "message answer", "aria-label": "Model" }, this.fold, this.body, this.note, this.bar);
+    this.copy = copyButton(message);
+    this.results = iconButton("edit", "Edit the results and go on from there", () => this.calls.edit(true));
+    this.bar = el("div", { class: "actions" }, this.copy, this.results, this.retry, this.chances, this.stats);
+    this.node = el("article", { class: "message answer", "aria-label": "Model" }, this.fold, this.body, this.calls.node, this.note, this.bar);
   }
 
   update(running) {
     const { message } = this;
     const { reasoning, content } = partsOf(message);
-    const waits = running && !content && !reasoning;
+    const called = message.calls?.length ?? 0;
+    const waits = running && !content && !reasoning && !called;
     this.node.classList.toggle("running", running);
     this.node.classList.toggle("waits", waits);
     this.fold.hidden = !reasoning;
-    this.summary.textContent = running && !content ? "Reasoning …" : "Reasoning";
+    this.summary.textContent = running && !content && !called ? "Reasoning …" : "Reasoning";
     if (reasoning) renderInto(this.reasoning, reasoning);
     renderInto(this.body, content);
+    this.calls.update(running);
     this.showNote(message);
-    this.stats.textContent = statsText(message);
+    this.showStats(running);
+    this.copy.hidden = Boolean(called && !content);
+    this.results.hidden = running || !this.calls.given();
     this.retry.hidden = running;
     this.chances.hidden = running || !message.ids?.length;
+  }
+
+  showStats(running) {
+    const parts = statsOf(this.message);
+    if (this.calls.waits()) parts.push(`waits for the ${this.message.calls.length > 1 ? "tools’ results" : "tool’s result"}`);
+    else if (!running && this.calls.broken()) parts.push("its calls may be broken and do not go back to the model");
+    this.stats.textContent = parts.join(" · ");
   }
 
   showNote(message) {

@@ -1,7 +1,8 @@
-// The panel of settings: the system prompt of this conversation, and how tokens are drawn. An empty field is not
-// sent: the model's own default holds.
+// The panel of settings: the system prompt of this conversation, tools, and how tokens are drawn. An empty field is
+// not sent: the model's own default holds.
 import { byId, el, iconButton } from "./dom.js";
 import { setSetting, setting } from "./store.js";
+import { ToolsField } from "./tools.js";
 
 // As in docs/api.md: field, name, limits, what it does.
 const NUMBERS = [
@@ -19,7 +20,7 @@ const NUMBERS = [
 const MOST_STOPS = 16;
 
 export class Settings {
-  /** deps: {system(): text, setSystem(text)} */
+  /** deps: {setSystem(text), toolsChanged()} */
   constructor(deps) {
     this.deps = deps;
     this.panel = byId("settings");
@@ -32,12 +33,13 @@ export class Settings {
     const close = iconButton("close", "Close settings", () => this.toggle(false));
     this.system = el("textarea", { id: "system-prompt", rows: "4", placeholder: "None" });
     this.system.addEventListener("input", () => this.deps.setSystem(this.system.value));
+    this.tools = new ToolsField(() => this.deps.toolsChanged());
+    this.drawing = el("div", {}, el("div", { class: "fields" }, NUMBERS.map((n) => this.number(n))), this.stops(), this.variables());
     this.panel.append(
       el("div", { class: "panel-head" }, el("h2", {}, "Settings"), close),
       el("label", { for: "system-prompt" }, "System prompt"), this.system,
       el("p", { class: "help" }, "What the model is told before this conversation."),
-      el("h3", {}, "Sampling"), el("div", { class: "fields" }, NUMBERS.map((n) => this.number(n))),
-      this.stops(), this.variables(),
+      this.tools.node, el("h3", {}, "Sampling"), this.drawing,
       el("button", { type: "button", class: "plain", onclick: () => this.reset() }, "Back to the model's defaults"));
     this.panel.addEventListener("keydown", (e) => { if (e.key === "Escape") this.toggle(false); });
   }
@@ -83,15 +85,29 @@ export class Settings {
   reset() {
     this.values = {};
     setSetting("sampling", {});
-    for (const input of this.panel.querySelectorAll(".field input, .field textarea")) {
+    for (const input of this.drawing.querySelectorAll("input, textarea")) {
       input.value = "";
       input.setAttribute("aria-invalid", "false");
     }
   }
 
   /** Fields of a request. */
-  sampling() {
-    return { ...this.values };
+  request() {
+    const { tools } = this.tools;
+    return tools.length ? { ...this.values, tools } : { ...this.values };
+  }
+
+  /** Whether what is set can be sent; shows what cannot. */
+  ready() {
+    if (!this.tools.fault) return true;
+    this.openTools();
+    return false;
+  }
+
+  openTools() {
+    this.toggle(true);
+    this.tools.say();
+    this.tools.area.focus();
   }
 
   showSystem(text) {

@@ -1,6 +1,8 @@
 // Conversations and settings, kept in this browser alone. Where it keeps nothing (private windows), they last
 // as long as the page.
 
+import { endsInCalls } from "./answer.js";
+
 const memory = new Map();
 const deleted = new Set(); // ids: an answer that is still being made must not bring its conversation back
 let database = null;
@@ -67,10 +69,21 @@ export function setSetting(name, value) {
   localStorage.setItem(`sluice.${name}`, JSON.stringify(value));
 }
 
+/** Text as it stands, whatever backticks are in it. */
+function fenced(text) {
+  const longest = Math.max(2, ...(text.match(/`+/g) ?? []).map((run) => run.length));
+  const fence = "`".repeat(longest + 1);
+  return `${fence}\n${text}\n${fence}`;
+}
+
 /** A conversation as a document to read. */
 export function asMarkdown(conversation) {
   const parts = [`# ${conversation.title || "Conversation"}`];
   if (conversation.system) parts.push(`**System**\n\n${conversation.system}`);
-  for (const m of conversation.messages) parts.push(`**${m.role === "user" ? "You" : "Model"}**\n\n${m.content}`);
+  for (const m of conversation.messages) {
+    parts.push(`**${m.role === "user" ? "You" : "Model"}**`);
+    if (m.content || !m.calls?.length) parts.push(m.content);
+    for (const call of m.calls ?? []) parts.push(`Call of \`${call.name}\`:`, fenced(call.arguments), ...(endsInCalls(m) ? ["Result:", fenced(call.result)] : []));
+  }
   return parts.join("\n\n") + "\n";
 }
