@@ -89,6 +89,11 @@ class Browser:
     def scheme(self, name):
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
 
+    def network(self, bytes_a_second):
+        """How fast what comes arrives; None: as fast as it can. However fast a server is, its answer takes a while then."""
+        self.call("Network.enable")
+        self.call("Network.emulateNetworkConditions", offline=False, latency=0, uploadThroughput=-1, downloadThroughput=bytes_a_second or -1)
+
     def open(self, url):
         self.call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete'")

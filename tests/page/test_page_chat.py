@@ -86,6 +86,7 @@ def test_an_answer_is_stopped(page):
     page.js("""localStorage.setItem('sluice.sampling', '{"ignore_eos": true}')""")
     page.reload()
     page.wait("document.querySelector('#served')?.textContent === 'm'")
+    page.network(20_000)
     page.js('''{ const timer = setInterval(() => {  // sooner than the answer ends
         if (!document.querySelector('.answer.running .stats')?.textContent) return;
         clearInterval(timer);
@@ -117,6 +118,7 @@ def test_what_is_deleted_while_its_answer_comes_stays_deleted(page):
     page.js("""localStorage.setItem('sluice.sampling', '{"ignore_eos": true}')""")
     page.reload()
     page.wait("document.querySelector('#served')?.textContent === 'm'")
+    page.network(20_000)
     page.js('''{ const timer = setInterval(() => {  // sooner than the answer ends
         if (!document.querySelector('.answer.running .stats')?.textContent) return;
         clearInterval(timer);
@@ -125,6 +127,7 @@ def test_what_is_deleted_while_its_answer_comes_stays_deleted(page):
     page.type("#prompt", QUESTION)
     page.enter()
     page.wait(f"document.querySelectorAll('.toast button').length === 1 && document.querySelectorAll('.entry').length === 0 && {IDLE}")
+    page.network(None)
     page.reload()
     page.wait("document.querySelector('#served')?.textContent === 'm'")
     assert page.js("document.querySelectorAll('.entry').length") == 0

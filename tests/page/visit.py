@@ -10,6 +10,7 @@ def fresh(browser, server, view="chat"):
     """The page as a stranger opens it."""
     browser.size(1280, 800)
     browser.scheme("light")
+    browser.network(None)
     browser.open(f"{server.url}/page/icon.svg")  # of the same origin, and without a script
     browser.js("""(async () => {
         localStorage.clear(); sessionStorage.clear();
