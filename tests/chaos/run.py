@@ -289,7 +289,7 @@ def run_all(o, seeds, again, keep):
 
 def main():
     o = parse()
-    commit, began = long.commit(LEDGER), time.monotonic()
+    commit, began = long.commit(), time.monotonic()
     drawn = f"--kinds {','.join(o.kinds) or 'none'} --transports {','.join(o.transports)}"
     for what, why in draw.NOT_YET.items():
         if what not in [*o.kinds, *o.transports]:
