@@ -290,7 +290,10 @@ def run_all(o, seeds, again, keep):
 def main():
     o = parse()
     commit, began = long.commit(), time.monotonic()
-    drawn = f"--kinds {','.join(o.kinds) or 'none'} --transports {','.join(o.transports)}"
+    words = f"--kinds {','.join(o.kinds) or 'none'} --transports {','.join(o.transports)}"
+    # What one program did says nothing of another.
+    program = f"SLUICE_BIN={o.sluice} " if o.sluice != ROOT / "build" / "sluice" else ""
+    drawn = program + words
     for what, why in draw.NOT_YET.items():
         if what not in [*o.kinds, *o.transports]:
             print(f"left out: {what}: {why}")
@@ -302,7 +305,7 @@ def main():
         with DONE.open("a") as f:
             f.write(f"{commit}\t{drawn}\t{result.schedule.seed}\t{json.dumps(result.counts())}\n")
 
-    run_all(o, [s for s in seeds if s not in done], f"tests/chaos/run.py {drawn}", keep)
+    run_all(o, [s for s in seeds if s not in done], f"{program}tests/chaos/run.py {words}", keep)
     counts, failed = [done[s] for s in seeds], [s for s in seeds if done[s]["wrong"]]
     if o.record:
         tried = [c["wrong"] > 0 for s, c in read_runs(commit, drawn) if s in seeds] or [s in failed for s in seeds]
