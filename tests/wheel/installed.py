@@ -196,7 +196,9 @@ next(stream)
 
 def test_ctrl_c_ends_a_generation():
     script = f"""
+import signal
 import sluice_moe
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 engine = sluice_moe.Engine({str(MODEL)!r})
 print("up", flush=True)
 while True:
