@@ -452,3 +452,19 @@ sl_status sl_json_only(sl_json obj, const char *const *keys, size_t n, sl_err *e
     }
     return SL_OK;
 }
+
+typedef struct writing {
+    bool (*put)(void *ctx, const char *text, size_t n);
+    void *ctx;
+} writing;
+
+static int write_piece(const char *text, size_t n, void *data) {
+    const writing *w = data;
+    return w->put(w->ctx, text, n) ? 0 : -1;
+}
+
+bool sl_json_write(sl_json v, bool (*put)(void *ctx, const char *text, size_t n), void *ctx) {
+    writing w = {put, ctx};
+    return !v.value ||
+           json_dump_callback(v.value, write_piece, &w, JSON_COMPACT | JSON_ENCODE_ANY) == 0;
+}

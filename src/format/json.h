@@ -99,6 +99,11 @@ sl_status sl_json_object(sl_json obj, const char *key, sl_json_need need, sl_jso
  * formats where a field nobody reads would silently change results. */
 sl_status sl_json_only(sl_json obj, const char *const *keys, size_t n, sl_err *err) SL_MUST_CHECK;
 
+/* The value as JSON text without white space, piece by piece; false: `put` was, or no memory. An
+ * absent one writes nothing. */
+bool sl_json_write(sl_json v, bool (*put)(void *ctx, const char *text, size_t n),
+                   void *ctx) SL_MUST_CHECK;
+
 /* Fails with "file: path.to.v.key: message"; key may be NULL for v itself. */
 sl_status sl_json_fail(sl_json v, const char *key, sl_err *err, sl_status code, const char *fmt,
                        ...) SL_PRINTF(5, 6);

@@ -59,6 +59,7 @@ sl_call *sl_call_create(sl_server *s, sl_conn *conn, struct MHD_Connection *c,
     call->fd = info ? info->connect_fd : -1;
     call->dialect = &sl_dialects[SL_DIALECT_CHAT];
     call->body = call->events = call->answer = sl_jbuf_init();
+    call->blocks = sl_blocks_init();
     call->start_ns = call->spoke_ns = sl_now_ns();
     atomic_init(&call->refs, 1);
     set_request_id(call, client_id, random);
@@ -78,6 +79,7 @@ sl_call *sl_call_create_unheard(sl_server *s) {
     call->fd = -1;
     call->dialect = &sl_dialects[SL_DIALECT_CHAT];
     call->body = call->events = call->answer = sl_jbuf_init();
+    call->blocks = sl_blocks_init();
     call->start_ns = sl_now_ns();
     atomic_init(&call->refs, 1);
     return call;
@@ -91,6 +93,7 @@ void sl_call_unref(sl_call *call) {
     sl_tool_set_free(call->tools);
     sl_ids_free(&call->forced);
     sl_api_params_free(&call->params);
+    sl_blocks_free(&call->blocks);
     for (size_t i = 0; i < call->n_prompts; i++) sl_ids_free(&call->prompt[i]);
     sl_free(call->prompt);
     sl_call_drop_body(call);
@@ -144,7 +147,9 @@ void sl_call_close(sl_call *call) {
 }
 
 enum MHD_Result sl_call_queue(sl_call *call, unsigned http, struct MHD_Response *r, bool ok) {
+    const char *own = call->dialect->request_id_header;
     ok = ok && MHD_add_response_header(r, "X-Request-Id", call->request_id);
+    if (own) ok = ok && MHD_add_response_header(r, own, call->request_id);
     if (call->replayed) ok = ok && MHD_add_response_header(r, "Idempotent-Replayed", "true");
     if (call->closes) ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
     call->http = http;

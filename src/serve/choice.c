@@ -60,6 +60,7 @@ void sl_choices_free(sl_call *call) {
         sl_answer_free(c->answer);
         clear_calls(c);
         sl_free(c->calls);
+        sl_free(c->runs);
         sl_ids_free(&c->taken);
         sl_ids_free(&c->shown);
         sl_ids_free(&c->queue);
@@ -154,13 +155,52 @@ static bool ends_text(const sl_call *call, uint32_t id) {
     return false;
 }
 
+/* n more bytes of a kind, or that call, follow what there is. */
+static void note_run(sl_choice *c, sl_run_kind kind, size_t n) {
+    sl_reply_run *last = c->n_runs ? &c->runs[c->n_runs - 1] : NULL;
+    bool call = kind == SL_RUN_CALL;
+    if (!c->call->dialect->in_blocks || (!call && n == 0)) return;
+    if (last && last->kind == kind && (!call || last->n == n)) {
+        if (!call) last->n += n;
+        return;
+    }
+    if (c->n_runs == c->runs_cap) {
+        size_t cap = SL_MAX(2 * c->runs_cap, (size_t)4);
+        sl_reply_run *grown = sl_grow(c->runs, c->runs_cap, cap, sizeof *grown);
+        if (!grown) {
+            c->told = SL_ERR_NOMEM;
+            return;
+        }
+        c->runs = grown;
+        c->runs_cap = cap;
+    }
+    c->runs[c->n_runs++] = (sl_reply_run){kind, n};
+}
+
+/* What may have been the beginning of a stop string, before the answer ends, */
+static void flush_text(sl_choice *c) {
+    size_t had = c->text.len;
+    sl_stop_flush(c->stop, &c->text);
+    note_run(c, SL_RUN_TEXT, c->text.len - had);
+}
+
+/* or goes on with something else, where the order counts. */
+static void break_text(sl_choice *c) {
+    size_t had = c->text.len;
+    if (!c->call->dialect->in_blocks) return;
+    sl_stop_break(c->stop, &c->text);
+    note_run(c, SL_RUN_TEXT, c->text.len - had);
+}
+
 /* Stop strings are looked for in the answer alone. */
 static void add_text(sl_choice *c, const char *text, size_t n) {
+    size_t had = c->text.len;
     c->offset += sl_utf8_count(text, n);
     if (c->n_tokens < c->call->params.min_tokens) /* too early to end */
         sl_jbuf_put(&c->text, text, n);
     else if (sl_stop_feed(c->stop, text, n, &c->text))
         c->finish = "stop";
+    note_run(c, SL_RUN_TEXT, c->text.len - had);
 }
 
 /* ---- calls of tools ---- */
@@ -213,8 +253,10 @@ static void clear_calls(sl_choice *c) {
 }
 
 static void begin_call(sl_choice *c, const sl_answer_event *ev) {
+    break_text(c);
     sl_reply_call *call = add_call(c, true);
     if (!call) return;
+    note_run(c, SL_RUN_CALL, c->n_calls - 1);
     sl_jbuf_put(&call->name, (const char *)ev->text.data, ev->text.len);
     if (ev->id.len > 0 && ev->id.len < sizeof call->id)
         snprintf(call->id, sizeof call->id, "%.*s", (int)ev->id.len, (const char *)ev->id.data);
@@ -227,6 +269,7 @@ static void add_arguments(sl_choice *c, sl_span text) {
     sl_reply_call *call = c->n_calls ? &c->calls[c->n_calls - 1] : NULL;
     if (!call || call->index != index) call = add_call(c, false);
     if (!call) return;
+    note_run(c, SL_RUN_CALL, c->n_calls - 1);
     sl_jbuf_put(&call->arguments, (const char *)text.data, text.len);
     if (!call->arguments.ok) c->told = SL_ERR_NOMEM;
 }
@@ -240,6 +283,9 @@ static void on_answer(void *ctx, const sl_answer_event *ev) {
         add_text(c, (const char *)ev->text.data, ev->text.len);
         return;
     case SL_ANSWER_REASONING:
+        break_text(c);
+        c->thinks = true;
+        note_run(c, SL_RUN_REASONING, ev->text.len);
         sl_jbuf_put(&c->reasoning, (const char *)ev->text.data, ev->text.len);
         return;
     case SL_ANSWER_CALL:
@@ -284,7 +330,7 @@ static void echo_begin(sl_choice *c) {
 }
 
 static void end_with_calls(sl_choice *c) {
-    sl_stop_flush(c->stop, &c->text);
+    flush_text(c);
     c->finish = "tool_calls";
 }
 
@@ -303,7 +349,9 @@ static sl_status take_token(sl_choice *c, uint32_t id, const sl_logprob *p) {
     if (p) sl_logprob_text_add(&c->logprobs, tok, id, p, call->params.n_top, c->offset);
     if (id >= sl_tokenizer_vocab_size(tok) || ends_text(call, id)) return SL_OK;
     if (c->answer) {
+        c->thinks = false;
         sl_status st = sl_answer_push(c->answer, id);
+        c->n_thought += c->thinks;
         if (st == SL_OK && !c->finish && sl_answer_is_done(c->answer)) end_with_calls(c);
         return st;
     }
@@ -344,7 +392,7 @@ sl_status sl_choice_decode(sl_choice *c) {
     } else if (c->taken_last != SL_FINISH_NONE) {
         if (c->answer && sl_answer_end(c->answer) != SL_OK) return SL_ERR_NOMEM;
         if (!c->answer) add_text(c, piece, sl_detok_flush(&c->detok, piece));
-        if (!c->finish) sl_stop_flush(c->stop, &c->text);
+        if (!c->finish) flush_text(c);
         bool calls = c->answer && sl_answer_calls(c->answer) > 0;
         if (!c->finish && c->taken_last == SL_FINISH_STOP)
             c->finish = calls ? "tool_calls" : "stop";
@@ -376,6 +424,7 @@ static sl_reply_ids ids_of(const sl_choice *c, bool prompt, bool tokens) {
 /* What a chunk says is counted in its usage: the role alone is no token. */
 static void count_tokens(sl_choice *c) {
     c->call->usage.completion += c->n_tokens - c->n_counted;
+    c->call->usage.thought = c->n_thought;
     c->n_counted = c->n_tokens;
 }
 
@@ -398,6 +447,8 @@ void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
                                    .reasoning = span_of(&c->reasoning),
                                    .calls = c->calls,
                                    .n_calls = c->n_calls,
+                                   .runs = c->runs,
+                                   .n_runs = c->n_runs,
                                    .ids = ids_of(c, !chat && !c->begun, true),
                                    .logprobs = span_of(&logprobs)});
         b->ok = b->ok && logprobs.ok;
@@ -408,10 +459,13 @@ void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
     sl_jbuf_clear(&c->text);
     sl_jbuf_clear(&c->reasoning);
     clear_calls(c);
+    c->n_runs = 0;
     sl_logprob_text_clear(&c->logprobs);
     c->shown.len = 0;
     if (!c->finish) return;
-    d->finish(b, head, &(sl_reply_choice){.index = c->index, .finish = c->finish});
+    sl_reply_choice end = {.index = c->index, .finish = c->finish, .full = c->full};
+    sl_stop_hit(c->stop, &end.stop);
+    d->finish(b, head, &end);
     c->ended = true;
 }
 
@@ -419,13 +473,19 @@ void sl_choice_write(const sl_choice *c, sl_jbuf *b) {
     sl_jbuf logprobs = sl_jbuf_init();
     sl_logprob_text_write(&c->logprobs, &logprobs);
     const sl_dialect *d = c->call->dialect;
+    sl_span stop = {0};
+    sl_stop_hit(c->stop, &stop);
     d->add(b, &c->call->head,
            &(sl_reply_choice){.index = c->index,
                               .text = span_of(&c->text),
                               .reasoning = span_of(&c->reasoning),
                               .calls = c->calls,
                               .n_calls = c->n_calls,
+                              .runs = c->runs,
+                              .n_runs = c->n_runs,
                               .finish = c->finish,
+                              .stop = stop,
+                              .full = c->full,
                               .ids = ids_of(c, c->call->dialect->kind != SL_API_CHAT, true),
                               .logprobs = span_of(&logprobs)});
     b->ok = b->ok && logprobs.ok;

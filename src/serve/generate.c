@@ -165,7 +165,10 @@ static state decode_all(sl_call *call) {
 static sl_reply_usage usage_of(const sl_call *call) {
     sl_reply_usage u = {0};
     for (size_t i = 0; i < call->n_prompts; i++) u.prompt += call->prompt[i].len;
-    for (size_t i = 0; i < call->n_choices; i++) u.completion += call->choice[i].n_tokens;
+    for (size_t i = 0; i < call->n_choices; i++) {
+        u.completion += call->choice[i].n_tokens;
+        u.thought += call->choice[i].n_thought;
+    }
     return u;
 }
 
@@ -332,7 +335,10 @@ static sl_status choose_reasoning(const sl_call *call, sl_chat_options *o, sl_ap
     bool level = sl_span_is(p->effort, "low") || sl_span_is(p->effort, "medium") ||
                  sl_span_is(p->effort, "high");
     o->thinking = p->thinking;
-    if (p->thinking != SL_CHAT_UNSET && !sl_chat_has_switch(chat))
+    bool thinks = harmony || call->server->style.thought;
+    if (p->extra.as_it_is && !sl_chat_has_switch(chat) && (p->thinking == SL_CHAT_ON) == thinks)
+        o->thinking = SL_CHAT_UNSET; /* it does so anyway */
+    else if (p->thinking != SL_CHAT_UNSET && !sl_chat_has_switch(chat))
         return sl_api_error_bad(e, "enable_thinking",
                                 "enable_thinking: this model's template has no such switch");
     if (!p->effort.data) return SL_OK;
@@ -427,6 +433,8 @@ static sl_status choose_max_tokens(sl_choice *c, sl_api_error *e) {
     c->max_tokens = p->max_tokens;
     if (p->max_tokens == 0)
         c->max_tokens = (uint32_t)(chat ? left : SL_MIN(left, (uint64_t)DEFAULT_COMPLETION_TOKENS));
+    c->full = p->extra.at_most && left > 0 && c->max_tokens > left;
+    if (c->full) c->max_tokens = (uint32_t)left;
     if (left > 0 && c->max_tokens <= left) return SL_OK;
     sl_api_error_bad(e, left == 0 ? (chat ? "messages" : "prompt") : "max_tokens",
                      "This model's maximum context length is %" PRIu64
@@ -531,16 +539,32 @@ static sl_status submit(sl_call *call, sl_api_error *e) {
     return st;
 }
 
-/* From the body to choices that only have to be submitted. */
-static sl_status prepare(sl_call *call, sl_api_error *e) {
+/* Whether the answer is kept without an Idempotency-Key. */
+static sl_status choose_store(sl_call *call, sl_api_error *e) {
+    sl_chat_switch store = call->params.extra.store;
+    bool can = call->server->o.responses > 0;
+    if (!call->dialect->stores || call->fetched) return SL_OK;
+    if (store == SL_CHAT_ON && !can)
+        return sl_api_error_bad(e, "store", "store: this server keeps no answers (--responses N)");
+    call->keeps = call->keeps || (can && store != SL_CHAT_OFF);
+    return SL_OK;
+}
+
+sl_status sl_call_prepare(sl_call *call, sl_api_error *e) {
     sl_server *s = call->server;
     sl_err err = {0};
     uint64_t random[3];
+    sl_status st = SL_OK;
+    if (call->complete && !call->fetched) st = call->complete(call, e);
+    if (st != SL_OK) return st;
     sl_span body = call->fetched ? sl_kept_body(call->kept)
                                  : (sl_span){(const uint8_t *)call->body.data, call->body.len};
-    sl_status st = sl_dialect_read(call->dialect, body, &s->limits, &call->params, e);
+    st = sl_dialect_read(call->dialect, body, &s->limits, &call->params, e);
+    if (st == SL_OK) st = choose_store(call, e);
     if (!call->keeps) sl_call_drop_body(call); /* else it belongs to the answer */
     if (st != SL_OK) return st;
+    if (call->dialect->needs_max_tokens && call->params.max_tokens == 0)
+        return sl_api_error_bad(e, "max_tokens", "max_tokens: missing");
     if (call->params.tools.value && s->style.tools == SL_TOOLS_NONE)
         return sl_api_error_bad(e, "tools",
                                 "tools: this server reads no calls (--tool-format none); it takes "
@@ -566,16 +590,23 @@ static sl_status prepare(sl_call *call, sl_api_error *e) {
     if (!call->params.has_seed) call->params.sampling.seed = random[0] >> 1;
     snprintf(call->id, sizeof call->id, "%s%016" PRIx64 "%08" PRIx32, call->dialect->id_prefix,
              random[1], (uint32_t)random[2]);
-    call->head = (sl_reply_head){.kind = call->dialect->kind,
-                                 .id = call->id,
-                                 .model = s->model,
-                                 .created = sl_wall_s(),
-                                 .with_usage = call->params.include_usage};
+    call->head = (sl_reply_head){
+        .kind = call->dialect->kind,
+        .id = call->id,
+        .model = s->model,
+        .created = sl_wall_s(),
+        .with_usage = call->params.include_usage,
+        .usage = &call->usage,
+        .blocks = &call->blocks,
+        .stored = call->keeps || call->fetched,
+        .echo = {(const uint8_t *)call->params.extra.echo.data, call->params.extra.echo.len}};
     return SL_OK;
 }
 
 static void read_request(sl_call *call) {
-    if (prepare(call, &call->refusal) != SL_OK) sl_api_params_free(&call->params);
+    if (sl_call_prepare(call, &call->refusal) == SL_OK) return;
+    sl_dialect_rename_error(call->dialect, &call->refusal);
+    sl_api_params_free(&call->params);
 }
 
 static enum MHD_Result begin(sl_call *call) {
@@ -591,7 +622,9 @@ enum MHD_Result sl_call_generate(sl_call *call, const char *rest) {
     if (!sl_kept_read_key(call, &e) || !sl_server_enter(call, &e))
         return sl_call_reply_error(call, &e);
     call->keeps = call->key || call->server->o.journal;
-    return sl_work_do(call, call->body.len, read_request, begin);
+    /* one that may go on from a long conversation is as large as that */
+    size_t n = call->dialect->stores && call->server->o.responses ? SIZE_MAX : call->body.len;
+    return sl_work_do(call, n, read_request, begin);
 }
 
 enum MHD_Result sl_call_fetch(sl_call *call, const char *id) {

@@ -117,3 +117,13 @@ void sl_jbuf_ids(sl_jbuf *b, const uint32_t *ids, size_t n) {
     for (size_t i = 0; i < n; i++) sl_jbuf_fmt(b, i ? ",%" PRIu32 : "%" PRIu32, ids[i]);
     sl_jbuf_put(b, "]", 1);
 }
+
+static bool put_json(void *ctx, const char *text, size_t n) {
+    sl_jbuf *b = ctx;
+    sl_jbuf_put(b, text, n);
+    return b->ok;
+}
+
+void sl_jbuf_json(sl_jbuf *b, sl_json v) {
+    if (!sl_json_write(v, put_json, b)) b->ok = false;
+}

@@ -6,6 +6,7 @@
 
 #include "base/span.h"
 #include "base/status.h"
+#include "format/json.h"
 
 typedef struct sl_jbuf {
     char *data; /* NUL after len bytes, when not NULL */
@@ -26,6 +27,8 @@ void sl_jbuf_fmt(sl_jbuf *b, const char *fmt, ...) SL_PRINTF(2, 3);
  * U+FFFD, so the result is always valid. */
 void sl_jbuf_string(sl_jbuf *b, const char *bytes, size_t n);
 void sl_jbuf_cstring(sl_jbuf *b, const char *s); /* NULL is written as null */
+/* A value as it was read; an absent one writes nothing. */
+void sl_jbuf_json(sl_jbuf *b, sl_json v);
 /* [1,2,3] */
 void sl_jbuf_ids(sl_jbuf *b, const uint32_t *ids, size_t n);
 

@@ -54,14 +54,24 @@ static sl_journal_digest digest_of(const sl_store *st, const char *text) {
     return d;
 }
 
-static bool same(const sl_journal_digest *a, const sl_journal_digest *b) {
-    return sodium_memcmp(a->byte, b->byte, sizeof a->byte) == 0;
-}
-
-static const char *caller_of(sl_call *call) {
+/* A key names the same caller under either header. */
+static sl_journal_digest caller_of(sl_call *call) {
+    const sl_store *st = &call->server->store;
     const char *given = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND,
                                                     MHD_HTTP_HEADER_AUTHORIZATION);
-    return given ? given : "";
+    const char *key = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, "x-api-key");
+    if (given || !key) return digest_of(st, given ? given : "");
+    sl_journal_digest d;
+    crypto_generichash_state h;
+    crypto_generichash_init(&h, st->salt, sizeof st->salt, sizeof d.byte);
+    crypto_generichash_update(&h, (const uint8_t *)"Bearer ", 7);
+    crypto_generichash_update(&h, (const uint8_t *)key, strlen(key));
+    crypto_generichash_final(&h, d.byte, sizeof d.byte);
+    return d;
+}
+
+static bool same(const sl_journal_digest *a, const sl_journal_digest *b) {
+    return sodium_memcmp(a->byte, b->byte, sizeof a->byte) == 0;
 }
 
 static void shape(const sl_call *call, const sl_choice *c, sl_kept_track *t) {
@@ -123,7 +133,7 @@ static sl_kept *create(sl_call *call, size_t bytes) {
     k->start_ns = call->start_ns;
     k->bytes = bytes;
     snprintf(k->id, sizeof k->id, "%s", call->id);
-    k->caller = digest_of(st, caller_of(call));
+    k->caller = caller_of(call);
     k->has_key = call->key != NULL;
     if (call->key) k->key = digest_of(st, call->key);
     k->body = call->body;
@@ -171,26 +181,40 @@ static bool may_fit(const sl_store *st, const sl_server_opts *o, size_t bytes) {
     return n <= o->responses && bytes <= o->responses_bytes;
 }
 
-/* Takes out the one that ended first; NULL: none has. */
+/* Callers are told apart by some bits of a keyed hash: now and then two are taken for one. */
+static size_t bucket_of(const sl_kept *k) {
+    return k->caller.byte[0] | (size_t)(k->caller.byte[1] & 15) << 8;
+}
+
+/* Takes out one that has ended; NULL: none has. The caller that keeps most gives way, with what
+ * ended first of it, so that nobody fills the store to the cost of others. */
 static sl_kept *evict(sl_store *st) {
     sl_kept *oldest = NULL;
-    for (sl_kept *k = st->first; k; k = k->next)
-        if (k->ended_ns && (!oldest || k->ended_ns < oldest->ended_ns)) oldest = k;
+    size_t held[4096] = {0};
+    for (const sl_kept *k = st->first; k; k = k->next)
+        if (k->ended_ns) held[bucket_of(k)] += k->bytes;
+    for (sl_kept *k = st->first; k; k = k->next) {
+        if (!k->ended_ns) continue;
+        size_t own = held[bucket_of(k)], most = oldest ? held[bucket_of(oldest)] : 0;
+        if (!oldest || own > most || (own == most && k->ended_ns < oldest->ended_ns)) oldest = k;
+    }
     if (oldest) unlist(st, oldest);
     return oldest;
 }
 
 /* The caller's own by its key, */
-static sl_kept *find_key(const sl_store *st, const char *caller, const char *key) {
-    sl_journal_digest from = digest_of(st, caller), by = digest_of(st, key);
+static sl_kept *find_key(sl_call *call) {
+    const sl_store *st = &call->server->store;
+    sl_journal_digest from = caller_of(call), by = digest_of(st, call->key);
     for (sl_kept *k = st->first; k; k = k->next)
         if (k->has_key && same(&k->key, &by) && same(&k->caller, &from)) return k;
     return NULL;
 }
 
 /* or by its id. */
-static sl_kept *find_id(const sl_store *st, const char *caller, const char *id) {
-    sl_journal_digest from = digest_of(st, caller);
+static sl_kept *find_id(sl_call *call, const char *id) {
+    const sl_store *st = &call->server->store;
+    sl_journal_digest from = caller_of(call);
     for (sl_kept *k = st->first; k; k = k->next)
         if (!strcmp(k->id, id) && same(&k->caller, &from)) return k;
     return NULL;
@@ -210,12 +234,15 @@ static sl_status refuse_other_body(sl_api_error *e) {
     return SL_ERR_ARG;
 }
 
-static sl_status refuse_size(size_t bytes, const sl_server_opts *o, sl_api_error *e) {
+static sl_status refuse_size(const sl_call *call, size_t bytes, sl_api_error *e) {
+    const sl_server_opts *o = &call->server->o;
     sl_api_error_bad(e, NULL,
                      "up to %zu bytes would be kept of this request, all together have %zu "
                      "(--responses-bytes); ask for fewer tokens%s",
                      bytes, o->responses_bytes,
-                     o->journal ? "" : ", or without the Idempotency-Key");
+                     o->journal  ? ""
+                     : call->key ? ", or without the Idempotency-Key"
+                                 : ", or with \"store\": false");
     e->code = "answer_too_large";
     return SL_ERR_LIMIT;
 }
@@ -260,7 +287,7 @@ static sl_status open_new(sl_call *call, sl_kept **old, sl_api_error *e) {
         shape(call, &call->choice[i], &t);
         bytes += sizeof t + sl_kept_track_bytes(&t, t.room);
     }
-    if (bytes > o->responses_bytes) return refuse_size(bytes, o, e);
+    if (bytes > o->responses_bytes) return refuse_size(call, bytes, e);
     if (!may_fit(st, o, bytes)) return refuse_full(e);
     while (st->n >= o->responses || st->bytes + bytes > o->responses_bytes) {
         sl_kept *k = evict(st);
@@ -307,7 +334,7 @@ sl_status sl_kept_open(sl_call *call, sl_api_error *e) {
     sl_kept *old = NULL;
     sl_status status = SL_OK;
     pthread_mutex_lock(&st->lock);
-    sl_kept *k = call->key ? find_key(st, caller_of(call), call->key) : NULL;
+    sl_kept *k = call->key ? find_key(call) : NULL;
     bool again = k && k->dialect == call->dialect && k->body.len == call->body.len &&
                  !memcmp(k->body.data, call->body.data, k->body.len);
     if (again) {
@@ -326,7 +353,7 @@ sl_status sl_kept_open(sl_call *call, sl_api_error *e) {
 bool sl_kept_find(sl_call *call, const char *id) {
     sl_store *st = &call->server->store;
     pthread_mutex_lock(&st->lock);
-    sl_kept *k = find_id(st, caller_of(call), id);
+    sl_kept *k = find_id(call, id);
     if (k && k->dialect == call->dialect) claim(k, call);
     pthread_mutex_unlock(&st->lock);
     return call->kept != NULL;
@@ -345,6 +372,28 @@ static void forget(sl_kept *k) {
     if (!listed) return;
     sl_kept_log_drop(k);
     sl_kept_release(k);
+}
+
+sl_kept *sl_kept_borrow(sl_call *call, const char *id) {
+    sl_store *st = &call->server->store;
+    pthread_mutex_lock(&st->lock);
+    sl_kept *k = find_id(call, id);
+    if (k && k->dialect != call->dialect) k = NULL;
+    if (k) sl_kept_hold(k);
+    pthread_mutex_unlock(&st->lock);
+    return k;
+}
+
+void sl_kept_give_up(sl_kept *k) {
+    forget(k);
+    pthread_mutex_lock(&k->lock);
+    k->given_up = true;
+    if (!k->failed && k->n_running > 0) {
+        k->failed = SL_ERR_CANCELLED;
+        snprintf(k->why, sizeof k->why, "its client cancelled it");
+    }
+    pthread_mutex_unlock(&k->lock);
+    cancel(k);
 }
 
 /* ---- the engine's side ---- */
@@ -396,7 +445,7 @@ static void end(sl_kept *k) {
     pthread_mutex_lock(&k->lock);
     for (size_t i = 0; i < k->n_tracks; i++)
         at_limit = at_limit || k->track[i].last == SL_FINISH_LENGTH;
-    sl_status failed = k->failed;
+    sl_status failed = k->given_up ? SL_OK : k->failed;
     bool cancelled = k->cancelled, ran = !k->refused && failed != SL_ERR_OVERLOADED;
     pthread_mutex_unlock(&k->lock);
     if (ran)
@@ -433,7 +482,7 @@ static void on_event(void *ctx, const sl_request_event *ev) {
     size_t had = t->n;
     append(t, ev);
     if (over) {
-        t->last = ev->finish;
+        t->last = k->given_up ? SL_FINISH_ERROR : ev->finish;
         k->n_running--;
     }
     if (ev->finish == SL_FINISH_ERROR && !k->failed) {
@@ -570,14 +619,14 @@ void sl_kept_leave(sl_call *call) {
     sl_call **at = &k->readers;
     while (*at && *at != call) at = &(*at)->next_reader;
     if (*at) *at = call->next_reader;
-    bool failed = k->failed != SL_OK;
+    bool failed = k->failed != SL_OK, over = k->n_running == 0;
     pthread_mutex_unlock(&k->lock);
     if (failed) cancel(k); /* its other choices */
     pthread_mutex_lock(&st->lock);
     if (--k->n_claims == 0) k->left_ns = sl_now_ns();
     /* Without a key its client is not expected to come back; but a service that stops leaves it to
      * the one that resumes. */
-    bool alone = k->n_claims == 0 && !k->ended_ns && !k->has_key && !k->resumed && k->listed &&
+    bool alone = k->n_claims == 0 && !over && !k->has_key && !k->resumed && k->listed &&
                  !is_stopping(k->server);
     if (alone) unlist(st, k);
     pthread_mutex_unlock(&st->lock);

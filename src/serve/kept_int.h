@@ -53,6 +53,7 @@ struct sl_kept {
     sl_call *readers;
     size_t n_running;
     bool cancelled; /* nobody came back */
+    bool given_up;  /* by its client, who said so */
     bool refused;   /* the engine did not take it: it never ran */
     sl_status failed;
     char why[512];          /* with `failed` */
@@ -78,6 +79,11 @@ void sl_kept_list(sl_kept *k);
 void sl_kept_fit(sl_server *s);
 /* All choices have ended: what was reserved and is not needed is given back. */
 void sl_kept_trim(sl_kept *k);
+
+/* The caller's own answer of that id and the call's dialect, with a reference; NULL: none. */
+sl_kept *sl_kept_borrow(sl_call *call, const char *id);
+/* It is no longer kept; what runs of it is cancelled, and who reads it hears so. */
+void sl_kept_give_up(sl_kept *k);
 
 /* kept_log.c: nothing happens without a journal */
 /* It is accepted; where the lists of the store do not change. False: it is not in the journal. */

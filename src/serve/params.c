@@ -440,6 +440,7 @@ void sl_api_params_free(sl_api_params *p) {
     sl_free(p->bias);
     sl_free(p->kept);
     sl_ids_free(&p->ids);
+    sl_jbuf_free(&p->extra.echo);
     sl_json_doc_free(p->doc);
     *p = (sl_api_params){0};
 }

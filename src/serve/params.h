@@ -31,6 +31,14 @@ typedef struct sl_api_prompt {
     sl_ids ids;
 } sl_api_prompt;
 
+/* What only some dialects have. */
+typedef struct sl_api_extra {
+    bool at_most;         /* max_tokens is a bound that the context may undercut */
+    bool as_it_is;        /* `thinking` may say what the model does in any case */
+    sl_chat_switch store; /* whether the answer is to be kept */
+    sl_jbuf echo;         /* what an answer repeats of its request: fields of its object */
+} sl_api_extra;
+
 typedef struct sl_api_params {
     sl_json_doc *doc; /* owns the strings below that are not joined */
     char *kept;       /* or what is left of them, see sl_api_params_forget */
@@ -67,6 +75,7 @@ typedef struct sl_api_params {
     sl_ids ids;                     /* /detokenize */
     bool no_special, no_generation; /* the text alone, without what begins and ends it */
     bool token_strs;                /* /tokenize: the tokens as strings, too */
+    sl_api_extra extra;
 } sl_api_params;
 
 bool sl_api_serves(const sl_api_limits *limits, const char *model);

@@ -30,8 +30,11 @@ void sl_api_error_connections(sl_api_error *e, uint32_t limit);
 /* 404 model_not_found. */
 void sl_api_error_model(sl_api_error *e, const char *asked, const char *served);
 
+struct sl_blocks;
+
 typedef struct sl_reply_usage {
     uint64_t prompt, completion;
+    uint64_t thought; /* of the completion: tokens of reasoning */
 } sl_reply_usage;
 
 /* What every object of one answer repeats; strings are borrowed. */
@@ -42,6 +45,12 @@ typedef struct sl_reply_head {
     uint64_t created;             /* seconds since 1970 */
     bool with_usage;              /* chunks say "usage":null until the last one */
     const sl_reply_usage *so_far; /* or, when not NULL, the usage so far */
+
+    /* of dialects whose answers are blocks */
+    const sl_reply_usage *usage; /* so far */
+    struct sl_blocks *blocks;    /* what has been written of the answer */
+    bool stored;                 /* it is kept */
+    sl_span echo;                /* what the answer repeats of its request */
 } sl_reply_head;
 
 /* Ids to show beside the text, for clients that asked for them; NULL data: none. */
@@ -62,6 +71,13 @@ typedef struct sl_reply_call {
     sl_jbuf name, arguments;
 } sl_reply_call;
 
+/* A stretch of a choice that is of one kind: in order, they are all of it. */
+typedef enum sl_run_kind { SL_RUN_TEXT, SL_RUN_REASONING, SL_RUN_CALL } sl_run_kind;
+typedef struct sl_reply_run {
+    sl_run_kind kind;
+    size_t n; /* bytes of the text or the reasoning that come next; of a call: which of the calls */
+} sl_reply_run;
+
 /* One of the choices, or what is new of it. */
 typedef struct sl_reply_choice {
     uint32_t index;
@@ -69,7 +85,11 @@ typedef struct sl_reply_choice {
     sl_span reasoning; /* of a chat, what was thought before the text; empty: nothing */
     const sl_reply_call *calls;
     size_t n_calls;
+    const sl_reply_run *runs; /* of dialects whose answers are blocks */
+    size_t n_runs;
     const char *finish; /* "stop", "length" or "tool_calls"; NULL while it goes on */
+    sl_span stop;       /* the stop string that ended it; data == NULL: none did */
+    bool full;          /* with "length": the context ended it */
     sl_reply_ids ids;
     sl_span logprobs; /* a JSON object; empty: null */
 } sl_reply_choice;

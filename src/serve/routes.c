@@ -184,6 +184,16 @@ static void read_tokenize(sl_call *call) {
     forget_body(call);
 }
 
+static void read_count(sl_call *call) {
+    sl_api_error *e = &call->refusal;
+    const sl_server *s = call->server;
+    sl_status st = sl_dialect_read(call->dialect, body_of(call), &s->limits, &call->params, e);
+    if (st == SL_OK) st = sl_call_encode(call, e);
+    if (st != SL_OK) sl_dialect_rename_error(call->dialect, e);
+    if (st == SL_OK) sl_jbuf_fmt(&call->answer, "{\"input_tokens\":%zu}", call->prompt[0].len);
+    forget_body(call);
+}
+
 static void read_detokenize(sl_call *call) {
     if (detokenize(call, &call->refusal) != SL_OK) sl_jbuf_free(&call->answer);
     forget_body(call);
@@ -198,53 +208,102 @@ static enum MHD_Result answer_tokenize(sl_call *call, const char *rest) {
     return sl_work_do(call, call->body.len, read_tokenize, reply_answer);
 }
 
+/* The versions of Anthropic's API that a client may name: what is answered here is the same in
+ * both. */
+static bool speaks_version(sl_call *call, sl_api_error *e) {
+    static const char *const ours[] = {"2023-06-01", "2026-10-21"};
+    const char *given =
+        MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, "anthropic-version");
+    bool known = !given;
+    for (size_t i = 0; i < SL_LEN(ours) && !known; i++) known = !strcmp(given, ours[i]);
+    if (known) return true;
+    sl_api_error_bad(e, NULL, "anthropic-version: \"%.32s\", supported are %s and %s", given,
+                     ours[0], ours[1]);
+    return false;
+}
+
 static enum MHD_Result answer_detokenize(sl_call *call, const char *rest) {
     (void)rest;
     return sl_work_do(call, call->body.len, read_detokenize, reply_answer);
 }
 
+/* The tokens of a body that could be a request. */
+static enum MHD_Result answer_count(sl_call *call, const char *rest) {
+    (void)rest;
+    sl_api_error e;
+    if (!speaks_version(call, &e)) return sl_call_reply_error(call, &e);
+    return sl_work_do(call, call->body.len, read_count, reply_answer);
+}
+
+static enum MHD_Result answer_messages(sl_call *call, const char *rest) {
+    sl_api_error e;
+    return speaks_version(call, &e) ? sl_call_generate(call, rest) : sl_call_reply_error(call, &e);
+}
+
 /* A path that ends in '/' takes what follows it as its argument, but for "/" itself. */
 static const struct route {
     const char *path;
-    bool post;
-    enum { KEY, OPEN, ADMIN } to; /* clients with the API key, all, those with the admin key */
+    enum { GET, POST, DELETE } method; /* GET is HEAD, too */
+    enum { KEY, OPEN, ADMIN } to;      /* clients with the API key, all, those with the admin key */
     enum MHD_Result (*answer)(sl_call *call, const char *rest);
     sl_dialect_id dialect; /* OpenAI's chats, unless it says otherwise */
 } routes[] = {
-    {"/v1/chat/completions", true, KEY, sl_call_generate},
-    {"/v1/chat/completions/", false, KEY, sl_call_fetch},
-    {"/v1/completions", true, KEY, sl_call_generate, SL_DIALECT_COMPLETION},
-    {"/v1/completions/", false, KEY, sl_call_fetch, SL_DIALECT_COMPLETION},
-    {"/v1/models", false, KEY, answer_models},
-    {"/v1/models/", false, KEY, answer_model},
-    {"/live", false, KEY, sl_live_answer},
-    {"/plan", true, KEY, sl_planner_plan},
-    {"/plan/options", false, KEY, sl_planner_catalogue},
-    {"/plan/running", false, KEY, sl_planner_progress},
-    {"/tokenize", true, KEY, answer_tokenize},
-    {"/detokenize", true, KEY, answer_detokenize},
-    {"/", false, OPEN, sl_page_index},
-    {"/page/", false, OPEN, sl_page_answer},
-    {"/favicon.ico", false, OPEN, sl_page_icon}, /* browsers ask by themselves */
-    {"/health", false, OPEN, answer_health},
-    {"/readyz", false, OPEN, answer_ready},
-    {"/ping", false, OPEN, answer_health},
-    {"/livez", false, OPEN, answer_live},
-    {"/metrics", false, OPEN, answer_metrics},
-    {"/version", false, OPEN, answer_version},
-    {"/admin/workers", false, ADMIN, sl_admin_list},
-    {"/admin/workers/", true, ADMIN, sl_admin_wish},
+    {"/v1/chat/completions", POST, KEY, sl_call_generate},
+    {"/v1/chat/completions/", GET, KEY, sl_call_fetch},
+    {"/v1/completions", POST, KEY, sl_call_generate, SL_DIALECT_COMPLETION},
+    {"/v1/completions/", GET, KEY, sl_call_fetch, SL_DIALECT_COMPLETION},
+    {"/v1/messages", POST, KEY, answer_messages, SL_DIALECT_MESSAGES},
+    {"/v1/messages/count_tokens", POST, KEY, answer_count, SL_DIALECT_MESSAGES},
+    {"/v1/messages/", GET, KEY, sl_call_fetch, SL_DIALECT_MESSAGES},
+    {"/v1/responses", POST, KEY, sl_responses_create, SL_DIALECT_RESPONSES},
+    {"/v1/responses/", GET, KEY, sl_responses_get, SL_DIALECT_RESPONSES},
+    {"/v1/responses/", POST, KEY, sl_responses_post, SL_DIALECT_RESPONSES},
+    {"/v1/responses/", DELETE, KEY, sl_responses_delete, SL_DIALECT_RESPONSES},
+    {"/v1/models", GET, KEY, answer_models},
+    {"/v1/models/", GET, KEY, answer_model},
+    {"/live", GET, KEY, sl_live_answer},
+    {"/plan", POST, KEY, sl_planner_plan},
+    {"/plan/options", GET, KEY, sl_planner_catalogue},
+    {"/plan/running", GET, KEY, sl_planner_progress},
+    {"/tokenize", POST, KEY, answer_tokenize},
+    {"/detokenize", POST, KEY, answer_detokenize},
+    {"/", GET, OPEN, sl_page_index},
+    {"/page/", GET, OPEN, sl_page_answer},
+    {"/favicon.ico", GET, OPEN, sl_page_icon}, /* browsers ask by themselves */
+    {"/health", GET, OPEN, answer_health},
+    {"/readyz", GET, OPEN, answer_ready},
+    {"/ping", GET, OPEN, answer_health},
+    {"/livez", GET, OPEN, answer_live},
+    {"/metrics", GET, OPEN, answer_metrics},
+    {"/version", GET, OPEN, answer_version},
+    {"/admin/workers", GET, ADMIN, sl_admin_list},
+    {"/admin/workers/", POST, ADMIN, sl_admin_wish},
 };
 
-/* NULL: there is none. Nobody learns of those for which the server has no key. */
-static const struct route *find_route(const sl_server *s, const char *path) {
-    for (size_t i = 0; i < SL_LEN(routes); i++) {
+static bool takes(const struct route *r, const char *method) {
+    static const char *const names[] = {[GET] = "GET", [POST] = "POST", [DELETE] = "DELETE"};
+    return !strcmp(method, names[r->method]) || (r->method == GET && !strcmp(method, "HEAD"));
+}
+
+/* The row of the path and the method, or the path's first one; NULL: there is none. Nobody learns
+ * of those for which the server has no key. */
+static const struct route *find_route(const sl_server *s, const char *path, const char *method) {
+    const struct route *found = NULL;
+    for (size_t i = 0; i < SL_LEN(routes) && !(found && takes(found, method)); i++) {
         size_t n = strlen(routes[i].path);
         bool prefix = n > 1 && routes[i].path[n - 1] == '/';
-        if (prefix ? !strncmp(path, routes[i].path, n) : !strcmp(path, routes[i].path))
-            return routes[i].to == ADMIN && !s->admin_key ? NULL : &routes[i];
+        bool same = prefix ? !strncmp(path, routes[i].path, n) : !strcmp(path, routes[i].path);
+        if (found && strcmp(found->path, routes[i].path) != 0) continue;
+        if (same && (!found || takes(&routes[i], method))) found = &routes[i];
     }
-    return NULL;
+    return found && found->to == ADMIN && !s->admin_key ? NULL : found;
+}
+
+/* What a path takes, for who asked for something else. */
+static const char *allowed(const struct route *r) {
+    bool several = r + 1 < routes + SL_LEN(routes) && !strcmp(r->path, r[1].path);
+    if (several) return "GET, HEAD, POST, DELETE";
+    return r->method == POST ? "POST" : "GET, HEAD";
 }
 
 /* Takes the same time wherever the keys differ. */
@@ -261,7 +320,10 @@ static bool authorised(sl_call *call, const struct route *r) {
     if (!key || (r && r->to == OPEN)) return true;
     const char *given = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND,
                                                     MHD_HTTP_HEADER_AUTHORIZATION);
-    return given && !strncasecmp(given, "Bearer ", 7) && key_matches(given + 7, key);
+    if (given && !strncasecmp(given, "Bearer ", 7) && key_matches(given + 7, key)) return true;
+    /* Anthropic's clients name it so */
+    given = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, "x-api-key");
+    return given && (!r || r->to == KEY) && key_matches(given, key);
 }
 
 /* A compressed body: its size says nothing about what it holds. */
@@ -272,9 +334,9 @@ static bool is_encoded(sl_call *call) {
 }
 
 bool sl_server_wants_body(sl_call *call, const char *path, const char *method) {
-    const struct route *r = find_route(call->server, path);
+    const struct route *r = find_route(call->server, path, method);
     sl_api_error e;
-    return r && r->post && !strcmp(method, "POST") && authorised(call, r) &&
+    return r && r->method == POST && !strcmp(method, "POST") && authorised(call, r) &&
            sl_server_trusts_origin(call, &e);
 }
 
@@ -286,7 +348,7 @@ enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *met
         return sl_call_reply_error(call, &e);
     }
     if (!sl_server_trusts_origin(call, &e)) return sl_call_reply_error(call, &e);
-    const struct route *r = find_route(s, path);
+    const struct route *r = find_route(s, path, method);
     call->path = r ? r->path : NULL;
     if (r) call->dialect = &sl_dialects[r->dialect];
     if (!authorised(call, r)) {
@@ -302,15 +364,14 @@ enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *met
         e.code = "unknown_url";
         return sl_call_reply_error(call, &e);
     }
-    bool get = !strcmp(method, "GET") || !strcmp(method, "HEAD");
-    if (r->post ? strcmp(method, "POST") != 0 : !get) {
-        call->allow = r->post ? "POST" : "GET, HEAD";
+    if (!takes(r, method)) {
+        call->allow = allowed(r);
         sl_api_error_bad(&e, NULL, "%.32s is not allowed here; use %s", method, call->allow);
         e.http = MHD_HTTP_METHOD_NOT_ALLOWED;
         e.code = "method_not_allowed";
         return sl_call_reply_error(call, &e);
     }
-    if (r->post && is_encoded(call)) {
+    if (r->method == POST && is_encoded(call)) {
         sl_api_error_bad(&e, NULL, "Content-Encoding: only \"identity\" is supported");
         e.http = MHD_HTTP_UNSUPPORTED_MEDIA_TYPE;
         e.code = "unsupported_encoding";

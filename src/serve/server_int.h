@@ -7,6 +7,7 @@
 #ifndef SL_SERVE_SERVER_INT_H
 #define SL_SERVE_SERVER_INT_H
 
+#include "serve/blocks.h"
 #include "serve/conns.h"
 #include "serve/dialect.h"
 #include "serve/logprobs.h"
@@ -131,6 +132,8 @@ typedef struct sl_choice {
     sl_jbuf reasoning;      /* text of a chat that is not the answer, as `text` */
     sl_reply_call *calls;   /* of tools, as `text` */
     size_t n_calls, calls_cap;
+    sl_reply_run *runs; /* in which order, where the dialect wants to know */
+    size_t n_runs, runs_cap;
     sl_status told;            /* what went wrong while it was told apart */
     bool primed;               /* `answer` has what was forced */
     sl_logprob_text logprobs;  /* the same */
@@ -138,6 +141,9 @@ typedef struct sl_choice {
     bool echoed, begun, ended; /* prompt shown; first and last chunk written */
     uint64_t n_tokens;         /* generated and counted in usage */
     uint64_t n_counted;        /* of them, in call->usage */
+    uint64_t n_thought;        /* of them, reasoning */
+    bool thinks;               /* the token at hand is reasoning */
+    bool full;                 /* it gets less than it asked for: what the context left */
     const char *finish;        /* "stop", "length", "tool_calls" or NULL */
 
     /* under call->lock */
@@ -181,6 +187,8 @@ struct sl_call {
 
     /* the body is read; of the pool's thread while `working` */
     sl_job job;
+    /* what has to be put into the body before it is read; NULL: nothing */
+    sl_status (*complete)(struct sl_call *call, sl_api_error *e);
     sl_api_error refusal; /* http is 0 when there is none */
     sl_jbuf answer;       /* what was made of the body, when that is the answer */
 
@@ -196,6 +204,7 @@ struct sl_call {
     char id[48];        /* "chatcmpl-..." */
     sl_reply_head head;
     sl_reply_usage usage; /* of the chunks so far */
+    sl_blocks blocks;     /* of what is written of the answer */
     sl_jbuf events;       /* server-sent events on their way */
     size_t events_at;     /* bytes of them already handed over */
     bool ended;           /* the last event is written */
@@ -324,6 +333,8 @@ enum MHD_Result sl_work_done(sl_call *call);
 enum MHD_Result sl_call_generate(sl_call *call, const char *rest);
 /* What the engine is asked for a choice; borrows from its call. */
 sl_request_params sl_call_request(const sl_choice *c);
+/* From the body, or that of a kept answer, to choices that only have to be submitted. */
+sl_status sl_call_prepare(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 /* Params to call->prompt, which it makes. */
 sl_status sl_call_encode(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 /* The connection was woken while it waits for its answer. */
@@ -331,6 +342,12 @@ enum MHD_Result sl_call_advance(sl_call *call);
 
 /* GET of a kept answer of the call's dialect by its id. */
 enum MHD_Result sl_call_fetch(sl_call *call, const char *id);
+
+/* responses.c: responses that go on, and by their ids */
+enum MHD_Result sl_responses_create(sl_call *call, const char *rest);
+enum MHD_Result sl_responses_get(sl_call *call, const char *rest);
+enum MHD_Result sl_responses_delete(sl_call *call, const char *rest);
+enum MHD_Result sl_responses_post(sl_call *call, const char *rest);
 
 /* kept.c: answers that outlive their connections */
 /* Sets call->key; false, with the error, when the request has a key that is none. */

@@ -13,6 +13,7 @@ struct sl_stop {
     pattern p[SL_STOP_MAX_STRINGS];
     size_t n;
     bool matched, include;
+    size_t hit; /* which, when matched */
     size_t n_held;
     char held[SL_STOP_MAX_BYTES];
 };
@@ -85,6 +86,7 @@ static size_t step(sl_stop *s, char c, size_t *keep) {
         while (p->state > 0 && p->text[p->state] != c) p->state = p->fail[p->state - 1];
         if (p->text[p->state] == c) p->state++;
         if (p->state == p->len) {
+            if (p->len > done) s->hit = i;
             done = SL_MAX(done, p->len);
             p->state = p->fail[p->len - 1];
         }
@@ -118,6 +120,18 @@ bool sl_stop_feed(sl_stop *s, const char *text, size_t n, sl_jbuf *out) {
         s->n_held += n - from_text;
     }
     return false;
+}
+
+bool sl_stop_hit(const sl_stop *s, sl_span *out) {
+    if (!s->matched) return false;
+    const pattern *p = &s->p[s->hit];
+    *out = (sl_span){(const uint8_t *)p->text, p->len};
+    return true;
+}
+
+void sl_stop_break(sl_stop *s, sl_jbuf *out) {
+    sl_stop_flush(s, out);
+    for (size_t i = 0; i < s->n; i++) s->p[i].state = 0;
 }
 
 void sl_stop_flush(sl_stop *s, sl_jbuf *out) {

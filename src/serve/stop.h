@@ -28,6 +28,13 @@ void sl_stop_include(sl_stop *s, bool include);
  * the rest of the text is dropped, and further calls add nothing. */
 bool sl_stop_feed(sl_stop *s, const char *text, size_t n, sl_jbuf *out);
 
+/* The one that was completed; false: none was. Borrowed. */
+bool sl_stop_hit(const sl_stop *s, sl_span *out);
+
+/* Something else comes between two texts, over which no stop string reaches: appends what was held
+ * back, and begins again. */
+void sl_stop_break(sl_stop *s, sl_jbuf *out);
+
 /* The text has ended without a match: appends what was held back. */
 void sl_stop_flush(sl_stop *s, sl_jbuf *out);
 

@@ -1,6 +1,6 @@
 /* Any bytes as the body of a request, the first one chooses the path: it is parsed within its
- * limits or refused with an answer that is valid JSON. */
-#include "serve/params.h"
+ * limits or refused with an answer that is valid JSON, in its dialect. */
+#include "serve/dialect.h"
 
 #include "mutate.h"
 
@@ -21,15 +21,28 @@ static const sl_api_limits limits = {
     .gen = {.temperature = NAN, .top_p = 0.5f, .top_k = 3},
 };
 
-static void check_refusal(const sl_api_error *e) {
-    sl_jbuf b = sl_jbuf_init();
+static void check_json(sl_jbuf *b) {
     sl_json_doc *doc = NULL;
     sl_err err = {0};
-    SL_ASSERT(e->http >= 400 && e->http < 600 && e->type && e->msg[0]);
-    sl_reply_error(&b, e);
-    SL_ASSERT(sl_json_parse("answer", (sl_span){(uint8_t *)b.data, b.len}, &doc, &err) == SL_OK);
+    SL_ASSERT(sl_json_parse("answer", (sl_span){(uint8_t *)b->data, b->len}, &doc, &err) == SL_OK);
     sl_json_doc_free(doc);
-    sl_jbuf_free(&b);
+    sl_jbuf_free(b);
+}
+
+static void check_refusal(const sl_dialect *d, const sl_api_error *e) {
+    sl_jbuf b = sl_jbuf_init();
+    SL_ASSERT(e->http >= 400 && e->http < 600 && e->type && e->msg[0]);
+    d->error(&b, e);
+    check_json(&b);
+}
+
+/* What an answer repeats of its request. */
+static void check_echo(const sl_api_params *p) {
+    sl_jbuf b = sl_jbuf_init();
+    sl_jbuf_fmt(&b, "{\"id\":0");
+    sl_jbuf_put(&b, p->extra.echo.data, p->extra.echo.len);
+    sl_jbuf_put(&b, "}", 1);
+    check_json(&b);
 }
 
 /* The conversation as a template with all of its turns writes it: parts that follow one another in
@@ -91,15 +104,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sl_err err = {0};
     sl_span body = {data + 1, size - 1};
     sl_status st;
-    switch (data[0] & 3) {
+    static const sl_dialect_id dialects[] = {[0] = SL_DIALECT_COMPLETION,
+                                             [1] = SL_DIALECT_CHAT,
+                                             [4] = SL_DIALECT_MESSAGES,
+                                             [5] = SL_DIALECT_RESPONSES,
+                                             [7] = SL_DIALECT_CHAT};
+    const sl_dialect *d = &sl_dialects[dialects[data[0] & 7]];
+    switch (data[0] & 7) {
     case 0:
     case 1:
-        st = sl_api_params_parse(data[0] & 1 ? SL_API_CHAT : SL_API_COMPLETION, body, &limits, &p,
-                                 &e);
+    case 4:
+    case 5:
+        st = sl_dialect_read(d, body, &limits, &p, &e);
         if (st == SL_OK) check_params(&p);
+        if (st == SL_OK) check_echo(&p);
         if (st == SL_OK) SL_ASSERT(sl_api_params_forget(&p, &err) == SL_OK && !p.doc);
         break;
     case 2:
+    case 6:
         st = sl_api_tokenize_parse(body, &limits, &p, &e);
         break;
     default:
@@ -108,6 +130,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (st == SL_OK)
         sl_api_params_free(&p);
     else
-        check_refusal(&e);
+        check_refusal(d, &e);
     return 0;
 }

@@ -29,7 +29,7 @@ longest() { # of an input, so that time goes into many
 dictionary() { # the words that the reader of a format knows
     case $1 in
     answer) sources="$root/src/text/answer_formats.c $root/src/text/answer_call.c" ;;
-    api) sources="$root/src/serve/params.c $root/src/serve/params_fields.c" ;;
+    api) sources="$root/src/serve/params.c $root/src/serve/params_fields.c $root/src/serve/messages_read.c $root/src/serve/responses_read.c" ;;
     cluster) sources="$root/src/format/cluster_file.c $root/src/format/workload_file.c $root/src/format/shape_config.c" ;;
     coeffs) sources="$root/src/format/coeffs.c" ;;
     config) sources="$root/src/format/hf_config.c" ;;

@@ -1,0 +1,93 @@
+/* Stretches of an answer become blocks. */
+#include "serve/blocks.h"
+
+#include <stdio.h>
+
+sl_blocks sl_blocks_init(void) {
+    return (sl_blocks){.text = sl_jbuf_init(),
+                       .name = sl_jbuf_init(),
+                       .items = sl_jbuf_init(),
+                       .stop = sl_jbuf_init()};
+}
+
+void sl_blocks_free(sl_blocks *k) {
+    sl_jbuf_free(&k->text);
+    sl_jbuf_free(&k->name);
+    sl_jbuf_free(&k->items);
+    sl_jbuf_free(&k->stop);
+}
+
+static void end_block(sl_jbuf *b, const sl_reply_head *h, const sl_block_style *style) {
+    sl_blocks *k = h->blocks;
+    if (!k->open) return;
+    if (k->items.len) sl_jbuf_put(&k->items, ",", 1);
+    style->item(&k->items, h);
+    if (b) style->end(b, h);
+    k->open = false;
+    sl_jbuf_clear(&k->text);
+    sl_jbuf_clear(&k->name);
+}
+
+static void begin_block(sl_jbuf *b, const sl_reply_head *h, const sl_block_style *style,
+                        sl_run_kind kind, const sl_reply_call *call) {
+    sl_blocks *k = h->blocks;
+    end_block(b, h, style);
+    k->open = true;
+    k->kind = kind;
+    k->n++;
+    if (call) {
+        k->call = call->index;
+        snprintf(k->call_id, sizeof k->call_id, "%s", call->id);
+        sl_jbuf_put(&k->name, call->name.data, call->name.len);
+    }
+    if (b) style->begin(b, h);
+}
+
+static void add_piece(sl_jbuf *b, const sl_reply_head *h, const sl_block_style *style,
+                      sl_span text) {
+    if (text.len == 0) return;
+    sl_jbuf_put(&h->blocks->text, (const char *)text.data, text.len);
+    if (b) style->piece(b, h, text);
+}
+
+void sl_blocks_add(sl_jbuf *b, const sl_reply_head *h, const sl_block_style *style,
+                   const sl_reply_choice *c) {
+    sl_blocks *k = h->blocks;
+    sl_span left[] = {[SL_RUN_TEXT] = c->text, [SL_RUN_REASONING] = c->reasoning};
+    for (size_t i = 0; i < c->n_runs; i++) {
+        const sl_reply_run *r = &c->runs[i];
+        const sl_reply_call *call = r->kind == SL_RUN_CALL ? &c->calls[r->n] : NULL;
+        bool goes_on = k->open && k->kind == r->kind && !(call && call->begins);
+        if (!goes_on) begin_block(b, h, style, r->kind, call);
+        if (call) {
+            add_piece(b, h, style,
+                      (sl_span){(const uint8_t *)call->arguments.data, call->arguments.len});
+            continue;
+        }
+        add_piece(b, h, style, (sl_span){left[r->kind].data, r->n});
+        left[r->kind].data += r->n;
+    }
+}
+
+void sl_blocks_end(sl_jbuf *b, const sl_reply_head *h, const sl_block_style *style,
+                   const sl_reply_choice *c) {
+    sl_blocks *k = h->blocks;
+    k->finish = c->finish;
+    k->full = c->full;
+    end_block(b, h, style);
+    if (c->stop.data) sl_jbuf_put(&k->stop, (const char *)c->stop.data, c->stop.len);
+    if (b) b->ok = b->ok && k->text.ok && k->name.ok && k->items.ok && k->stop.ok;
+}
+
+void sl_event_open(sl_jbuf *b, const char *type) {
+    sl_jbuf_fmt(b, "event: %s\ndata: {\"type\":\"%s\"", type, type);
+}
+
+void sl_event_close(sl_jbuf *b) {
+    sl_jbuf_fmt(b, "}\n\n");
+}
+
+void sl_event_text(sl_jbuf *b, const char *key, const char *text, size_t n) {
+    sl_jbuf_fmt(b, ",\"%s\":", key);
+    sl_jbuf_string(b, text ? text : "", n);
+}
