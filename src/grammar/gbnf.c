@@ -467,7 +467,7 @@ static void net_of(parser *p, uint32_t at, uint32_t from, uint32_t to) {
 static void make_nets(parser *p, uint32_t root) {
     sl_grammar *g = p->g;
     for (uint32_t i = 0; i < p->n_rules; i++) measure_rule(p, i);
-    p->rules[root].net = (g->root = sl_rules_rule(&g->rules)) + 1;
+    p->rules[root].net = sl_rules_rule(&g->rules) + 1;
     for (bool more = true; more && p->st == SL_OK;) { /* nets call further rules */
         more = false;
         for (uint32_t i = 0; i < p->n_rules && p->st == SL_OK; i++) {
@@ -481,15 +481,20 @@ static void make_nets(parser *p, uint32_t root) {
     }
 }
 
-static sl_status compile(parser *p) {
-    uint32_t root = 0, at = 0;
+static sl_status parse(parser *p, uint32_t *root_net) {
+    uint32_t root = 0;
     parse_rules(p);
     while (p->st == SL_OK && root < p->n_rules && !sl_span_is(p->rules[root].name, "root")) root++;
     if (p->st == SL_OK && root == p->n_rules)
         p->st = sl_fail(p->err, SL_ERR_FORMAT, "grammar: no rule root");
-    if (p->st != SL_OK) return p->st;
-    make_nets(p, root);
-    if (p->st != SL_OK) return p->st;
+    if (p->st == SL_OK) make_nets(p, root);
+    if (p->st == SL_OK) *root_net = p->rules[root].net - 1;
+    return p->st;
+}
+
+/* The grammar is whole. */
+static sl_status finish(parser *p) {
+    uint32_t at = 0;
     const sl_status st = sl_grammar_ready(p->g, &at, p->err);
     if (st == SL_OK) return st;
     for (size_t i = 0; i < p->n_rules; i++)
@@ -500,19 +505,37 @@ static sl_status compile(parser *p) {
     return sl_err_prefix(p->err, "grammar");
 }
 
+static void drop(parser *p) {
+    p->g->memory -= p->cap * sizeof *p->v + p->cap_rules * sizeof *p->rules + p->cap_text;
+    sl_free(p->v);
+    sl_free(p->rules);
+    sl_free(p->text);
+}
+
+static sl_status check_length(sl_span text, sl_err *err) {
+    if (text.len <= SL_GRAMMAR_MAX_TEXT) return SL_OK;
+    return sl_fail(err, SL_ERR_LIMIT, "grammar: %zu bytes, limit %u", text.len,
+                   SL_GRAMMAR_MAX_TEXT);
+}
+
+sl_status sl_gbnf_add(sl_grammar *g, sl_span text, uint32_t *net, sl_err *err) {
+    parser p = {.g = g, .in = text, .line = 1, .err = err};
+    sl_status st = check_length(text, err);
+    if (st != SL_OK) return st;
+    st = parse(&p, net);
+    drop(&p);
+    return st;
+}
+
 sl_status sl_grammar_of_gbnf(const sl_vocab *v, sl_span text, sl_grammar **out, sl_err *err) {
     parser p = {.in = text, .line = 1, .err = err};
     *out = NULL;
-    if (text.len > SL_GRAMMAR_MAX_TEXT)
-        return sl_fail(err, SL_ERR_LIMIT, "grammar: %zu bytes, limit %u", text.len,
-                       SL_GRAMMAR_MAX_TEXT);
-    sl_status st = sl_grammar_create(v, &p.g, err);
+    sl_status st = check_length(text, err);
+    if (st == SL_OK) st = sl_grammar_create(v, &p.g, err);
     if (st != SL_OK) return st;
-    st = compile(&p);
-    p.g->memory -= p.cap * sizeof *p.v + p.cap_rules * sizeof *p.rules + p.cap_text;
-    sl_free(p.v);
-    sl_free(p.rules);
-    sl_free(p.text);
+    st = parse(&p, &p.g->root);
+    if (st == SL_OK) st = finish(&p);
+    drop(&p);
     if (st == SL_OK)
         *out = p.g;
     else

@@ -135,11 +135,8 @@ sl_status sl_grammar_of_regex(const sl_vocab *v, sl_span regex, sl_grammar **out
     return handed(st, g, out);
 }
 
-sl_status sl_grammar_of_choices(const sl_vocab *v, const sl_span *choices, size_t n,
-                                sl_grammar **out, sl_err *err) {
-    sl_grammar *g = NULL;
+sl_status sl_choices_rx(sl_rx_store *s, const sl_span *choices, size_t n, sl_rx *out, sl_err *err) {
     size_t bytes = 0;
-    *out = NULL;
     if (n == 0) return sl_fail(err, SL_ERR_FORMAT, "choice: the list is empty");
     for (size_t i = 0; i < n; i++) {
         bytes += choices[i].len;
@@ -157,8 +154,19 @@ sl_status sl_grammar_of_choices(const sl_vocab *v, const sl_span *choices, size_
     sl_span *sorted = sl_alloc(n, sizeof *sorted);
     if (!sorted) return sl_fail(err, SL_ERR_NOMEM, "out of memory for choices");
     memcpy(sorted, choices, n * sizeof *sorted);
-    sl_status st = sl_grammar_create(v, &g, err);
-    if (st == SL_OK) st = of_expression(g, sl_rx_one_of(g->rx, sorted, n), err);
+    *out = sl_rx_one_of(s, sorted, n);
     sl_free(sorted);
+    return SL_OK;
+}
+
+sl_status sl_grammar_of_choices(const sl_vocab *v, const sl_span *choices, size_t n,
+                                sl_grammar **out, sl_err *err) {
+    sl_grammar *g = NULL;
+    sl_rx e = SL_RX_NONE;
+    sl_status st = sl_grammar_create(v, &g, err);
+    *out = NULL;
+    if (st != SL_OK) return st;
+    st = sl_choices_rx(g->rx, choices, n, &e, err);
+    if (st == SL_OK) st = of_expression(g, e, err);
     return handed(st, g, out);
 }

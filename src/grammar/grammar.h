@@ -13,6 +13,7 @@
 
 #include "format/json.h"
 #include "grammar/vocab.h"
+#include "spec/limits.h"
 
 #define SL_GRAMMAR_MAX_TEXT    (1u << 20)          /* bytes of a description */
 #define SL_GRAMMAR_MAX_CHOICES 65536u              /* of a list */
@@ -42,6 +43,17 @@ sl_status sl_grammar_of_choices(const sl_vocab *v, const sl_span *choices, size_
 /* GBNF as llama.cpp has it; the rule `root`. */
 sl_status sl_grammar_of_gbnf(const sl_vocab *v, sl_span text, sl_grammar **out,
                              sl_err *err) SL_MUST_CHECK;
+/* An answer of several parts, as JSON: a part is an object with one field.
+ *   {"json": SCHEMA}  {"regex": TEXT}  {"choice": [TEXT]}  {"gbnf": TEXT}   as above
+ *   {"text": LITERAL}     exactly that
+ *   {"until": LITERAL}    any tokens up to the first of these, and it
+ *   {"without": LITERAL}  any tokens without it      {"rest": true}   any tokens
+ *   {"seq": [PART]}  {"or": [PART]}  {"maybe": PART}  {"many": PART}
+ * A literal is a text, or a list of texts and ids of tokens: special tokens are met by their ids
+ * alone. Any tokens: any that have an id of the tokenizer, special ones too, but none that ends the
+ * answer. SL_ERR_FORMAT: no shape. */
+sl_status sl_grammar_of_shape(const sl_vocab *v, sl_span text, sl_grammar **out,
+                              sl_err *err) SL_MUST_CHECK;
 void sl_grammar_free(sl_grammar *g); /* NULL-safe */
 size_t sl_grammar_memory(const sl_grammar *g);
 

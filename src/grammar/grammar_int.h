@@ -94,6 +94,12 @@ sl_status sl_grammar_ready(sl_grammar *g, uint32_t *rule, sl_err *err) SL_MUST_C
 bool sl_grammar_room(sl_grammar *g, void **p, size_t *cap, size_t need, size_t size);
 void sl_grammar_spoil(sl_grammar *g, sl_status st, const char *what, uint64_t limit);
 sl_status sl_grammar_status(const sl_grammar *g, sl_err *err) SL_MUST_CHECK;
+/* Descriptions as rules of a grammar that has others, too (schema.c, gbnf.c); a list of texts as an
+ * expression (grammar.c). */
+sl_status sl_schema_add(sl_grammar *g, sl_json schema, uint32_t *rule, sl_err *err) SL_MUST_CHECK;
+sl_status sl_gbnf_add(sl_grammar *g, sl_span text, uint32_t *net, sl_err *err) SL_MUST_CHECK;
+sl_status sl_choices_rx(sl_rx_store *s, const sl_span *choices, size_t n, sl_rx *out,
+                        sl_err *err) SL_MUST_CHECK;
 /* stacks.c */
 uint32_t sl_stacks_push(sl_grammar *g, uint32_t state, uint32_t below);
 uint32_t sl_stacks_join(sl_grammar *g, uint32_t a, uint32_t b);

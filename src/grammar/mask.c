@@ -121,7 +121,8 @@ static void apply(walk *w, sl_reading at, bool *first) {
     for (uint32_t i = 0; i < t->n_sparse; i++)
         w->mask[t->sparse[i] / 32] |= 1u << t->sparse[i] % 32;
     const uint32_t after = t->n_exits ? sl_config_after(g, at.stacks) : 0;
-    for (uint32_t i = 0; after && i < t->n_exits; i++) put_off(w, t->exits[i], after);
+    const bool goes_on = after && g->bad == SL_OK && g->configs[after].n > 0;
+    for (uint32_t i = 0; goes_on && i < t->n_exits; i++) put_off(w, t->exits[i], after);
 }
 
 static void count(const sl_grammar *g, const uint32_t *mask, sl_grammar_allowed *out) {

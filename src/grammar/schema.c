@@ -80,36 +80,42 @@ static sl_status make_next(sl_schema *s) {
     return st;
 }
 
+sl_status sl_schema_add(sl_grammar *g, sl_json schema, uint32_t *rule, sl_err *err) {
+    sl_schema s = {.g = g, .root = schema, .err = err};
+    sl_schema_set set = {0};
+    sl_status st = sl_schema_keywords(&s, schema);
+    if (st == SL_OK) st = sl_schema_set_add(&s, &set, schema);
+    if (st == SL_OK) st = sl_schema_rule(&s, &set, rule);
+    while (st == SL_OK && s.done < s.n_known) st = make_next(&s);
+    for (uint32_t i = 0; i < s.n_known; i++) {
+        g->memory -= s.known[i].set.cap * sizeof *s.known[i].set.v;
+        sl_free(s.known[i].set.v);
+    }
+    g->memory -= s.cap_known * sizeof *s.known;
+    sl_free(s.known);
+    sl_free(s.slots);
+    return st;
+}
+
 sl_status sl_grammar_of_schema(const sl_vocab *v, sl_json schema, sl_json_space space,
                                sl_grammar **out, sl_err *err) {
-    sl_schema s = {.root = schema, .err = err};
-    sl_schema_set set = {0};
+    sl_grammar *g = NULL;
     uint32_t rule;
     sl_err own = {0};
     *out = NULL;
-    if (!err) s.err = err = &own;
-    sl_status st = sl_grammar_create(v, &s.g, err);
+    if (!err) err = &own;
+    sl_status st = sl_grammar_create(v, &g, err);
     if (st != SL_OK) return st;
-    s.g->space = space;
-    st = sl_schema_keywords(&s, schema);
-    if (st == SL_OK) st = sl_schema_set_add(&s, &set, schema);
-    if (st == SL_OK) st = sl_schema_rule(&s, &set, &s.g->root);
-    while (st == SL_OK && s.done < s.n_known) st = make_next(&s);
+    g->space = space;
+    st = sl_schema_add(g, schema, &g->root, err);
     if (st == SL_OK) {
-        st = sl_grammar_ready(s.g, &rule, err);
+        st = sl_grammar_ready(g, &rule, err);
         if (st == SL_ERR_ARG)
             st = sl_json_fail(schema, NULL, err, SL_ERR_ARG, "no value satisfies this schema");
     }
-    for (uint32_t i = 0; i < s.n_known; i++) {
-        s.g->memory -= s.known[i].set.cap * sizeof *s.known[i].set.v;
-        sl_free(s.known[i].set.v);
-    }
-    s.g->memory -= s.cap_known * sizeof *s.known;
-    sl_free(s.known);
-    sl_free(s.slots);
     if (st == SL_OK)
-        *out = s.g;
+        *out = g;
     else
-        sl_grammar_free(s.g);
+        sl_grammar_free(g);
     return st;
 }

@@ -334,12 +334,12 @@ static unsigned type_of_value(sl_json v) {
     }
 }
 
-/* Whether a value of a list stands in every other enum and const, too. */
-static bool in_all(const sl_schema_set *parts, sl_json v) {
+/* Whether a value of the list `from` stands in every other enum and const, too. */
+static bool in_all(const sl_schema_set *parts, sl_json from, sl_json v) {
     for (uint32_t i = 0; i < parts->n; i++) {
         const sl_json list = sl_json_get(parts->v[i], "enum"),
                       one = sl_json_get(parts->v[i], "const");
-        bool found = !list.value;
+        bool found = !list.value || list.value == from.value;
         for (size_t k = 0; k < sl_json_count(list) && !found; k++)
             found = same_value(sl_json_at(list, k), v);
         if (!found || (one.value && !same_value(one, v))) return false;
@@ -363,11 +363,11 @@ static sl_status check_structured(sl_schema *s, const sl_schema_set *parts, sl_j
 }
 
 /* Adds a listed value that satisfies the rest of the way. */
-static sl_status add_listed(sl_schema *s, const sl_schema_way *way, sl_json v, sl_rx string,
-                            sl_rx number, sl_rx_list *list) {
+static sl_status add_listed(sl_schema *s, const sl_schema_way *way, sl_json from, sl_json v,
+                            sl_rx string, sl_rx number, sl_rx_list *list) {
     const unsigned type = type_of_value(v);
     sl_rx_store *rx = s->g->rx;
-    if (!(type & way->types) || !in_all(&way->parts, v)) return SL_OK;
+    if (!(type & way->types) || !in_all(&way->parts, from, v)) return SL_OK;
     if (type & (SL_TYPE_ARRAY | SL_TYPE_OBJECT)) {
         const sl_status st = check_structured(s, &way->parts, v);
         if (st != SL_OK) return st;
@@ -410,7 +410,8 @@ sl_status sl_schema_listed(sl_schema *s, const sl_schema_way *way, bool *listed,
     }
     const size_t n = one.value ? 1 : sl_json_count(values);
     for (size_t i = 0; i < n && st == SL_OK; i++)
-        st = add_listed(s, way, one.value ? one : sl_json_at(values, i), string, number, &list);
+        st = add_listed(s, way, one.value ? (sl_json){0} : values,
+                        one.value ? one : sl_json_at(values, i), string, number, &list);
     *out = sl_rx_or_list(s->g->rx, &list);
     return st == SL_OK ? sl_rx_status(s->g->rx, s->err) : st;
 }

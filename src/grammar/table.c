@@ -14,8 +14,8 @@ typedef struct walk {
                        last */
     uint32_t n_list, n_exits, n_dead;
     size_t cap_list, cap_exits, cap_dead;
-    sl_rx asked[64]; /* states of which is known whether they take any plain text */
-    bool free[64];
+    sl_rx asked[1024]; /* states of which is known whether they take any plain text */
+    bool free[1024];
     bool failed;
 } walk;
 

@@ -286,16 +286,45 @@ sl_status sl_vocab_create(const sl_span *texts, uint32_t n, const uint32_t *ends
     return SL_OK;
 }
 
+/* A special token's text for grammars: bytes that no UTF-8 has, and its id. So it is met where any
+ * tokens are, or by its id, and never in the midst of a text. Tokens of such bytes, which no text
+ * is made of either, have none: they would spell it. */
+#define SPECIAL_BYTES 5u
+static bool is_of_text(sl_span piece) {
+    for (size_t i = 0; i < piece.len; i++)
+        if (piece.data[i] >= 0xF5) return false;
+    return true;
+}
+
+static void special_text(uint32_t id, uint8_t out[SPECIAL_BYTES]) {
+    out[0] = 0xFF;
+    for (uint32_t i = 1; i < SPECIAL_BYTES; i++, id >>= 7) out[i] = 0x80 | (id & 0x7F);
+}
+
 sl_status sl_vocab_of_tokenizer(const struct sl_tokenizer *tok, const uint32_t *ends, size_t n_ends,
                                 sl_vocab **out, sl_err *err) {
     const uint32_t n = sl_tokenizer_vocab_size(tok);
     sl_span *texts = sl_alloc(n, sizeof *texts);
+    uint8_t(*special)[SPECIAL_BYTES] = sl_alloc(n, sizeof *special);
+    uint32_t *own = sl_alloc(n_ends, sizeof *own);
+    size_t n_own = 0;
     *out = NULL;
-    if (!texts) return sl_fail(err, SL_ERR_NOMEM, "out of memory for a vocabulary");
-    for (uint32_t id = 0; id < n; id++)
-        if (!sl_tokenizer_is_special(tok, id)) texts[id] = sl_tokenizer_piece(tok, id);
-    const sl_status st = sl_vocab_create(texts, n, ends, n_ends, out, err);
+    sl_status st = SL_OK;
+    if (!texts || !special || !own)
+        st = sl_fail(err, SL_ERR_NOMEM, "out of memory for a vocabulary");
+    for (uint32_t id = 0; st == SL_OK && id < n; id++) {
+        const sl_span piece = sl_tokenizer_piece(tok, id);
+        if (is_of_text(piece)) texts[id] = piece;
+        if (!sl_tokenizer_is_special(tok, id)) continue;
+        special_text(id, special[id]);
+        texts[id] = (sl_span){special[id], SPECIAL_BYTES};
+    }
+    for (size_t i = 0; st == SL_OK && i < n_ends; i++)
+        if (ends[i] < n) own[n_own++] = ends[i];
+    if (st == SL_OK) st = sl_vocab_create(texts, n, own, n_own, out, err);
+    sl_free(own);
     sl_free(texts);
+    sl_free(special);
     return st;
 }
 

@@ -20,7 +20,8 @@ struct sl_tokenizer;
  * SL_ERR_LIMIT, SL_ERR_ARG: an end that is no id. */
 sl_status sl_vocab_create(const sl_span *texts, uint32_t n, const uint32_t *ends, size_t n_ends,
                           sl_vocab **out, sl_err *err) SL_MUST_CHECK;
-/* Of a tokenizer; special tokens stand for no text. */
+/* Of a tokenizer. Special tokens stand for bytes of their own that no UTF-8 has: only what allows
+ * any tokens allows them, or a shape by their ids. `ends` beyond its ids are left out. */
 sl_status sl_vocab_of_tokenizer(const struct sl_tokenizer *tok, const uint32_t *ends, size_t n_ends,
                                 sl_vocab **out, sl_err *err) SL_MUST_CHECK;
 void sl_vocab_free(sl_vocab *v); /* NULL-safe; after every grammar over it */

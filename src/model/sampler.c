@@ -63,11 +63,21 @@ static void apply_penalties(const sl_sampling *s, const sl_history *past, uint32
     }
 }
 
+/* Drops what is not allowed, a word of 32 at a time. */
+static void keep_allowed(const uint32_t *allowed, uint32_t vocab, float *logits) {
+    for (uint32_t i = 0; i < vocab; i += 32) {
+        const uint32_t word = allowed[i / 32], n = SL_MIN(vocab - i, 32u);
+        if (word == UINT32_MAX) continue;
+        for (uint32_t k = 0; k < n; k++)
+            if (!(word >> k & 1)) logits[i + k] = -INFINITY;
+    }
+}
+
 /* The logits to draw from: the given ones, or a changed copy in scratch. */
 static const float *change_logits(const sl_sampling *s, const float *logits, uint32_t vocab,
                                   const sl_history *past, sl_arena *scratch) {
     bool penalties = past && past->n > 0 && penalises(s);
-    if (!penalties && s->n_bias == 0 && s->n_never == 0) return logits;
+    if (!penalties && s->n_bias == 0 && s->n_never == 0 && !s->allowed) return logits;
     float *changed = sl_arena_take(scratch, vocab, sizeof *changed);
     SL_ASSERT(changed);
     memcpy(changed, logits, vocab * sizeof *changed);
@@ -77,6 +87,7 @@ static const float *change_logits(const sl_sampling *s, const float *logits, uin
     }
     for (uint32_t i = 0; i < s->n_never; i++)
         if (s->never[i] < vocab) changed[s->never[i]] = -INFINITY;
+    if (s->allowed) keep_allowed(s->allowed, vocab, changed);
     if (!penalties) return changed;
     size_t level = scratch->used;
     uint32_t *count = sl_arena_take(scratch, vocab, sizeof *count);

@@ -1,7 +1,8 @@
 /* Sampling: a pure function of (logits, tokens so far, parameters, seed, choice, position), so a
  * request that continues on another worker draws the same tokens. Thread: any.
  *
- * In this order: logit_bias is added; tokens of `never` are dropped; repetition_penalty divides
+ * In this order: logit_bias is added; tokens of `never`, and those not in `allowed`, are dropped;
+ * repetition_penalty divides
  * positive and multiplies other logits of tokens that occur anywhere before; frequency_penalty
  * times the count, and presence_penalty, are subtracted from tokens generated before; temperature;
  * min_p; top_k; top_p.
@@ -22,7 +23,8 @@ typedef struct sl_history {
 size_t sl_sampler_scratch_bytes(uint32_t vocab);
 
 /* Id drawn for absolute position `position` (the position the new token will take). `past` may be
- * NULL where no penalty is set. */
+ * NULL where no penalty is set. With `allowed` an id that is not in it comes out only where no
+ * allowed one has a finite logit. */
 uint32_t sl_sample(const sl_sampling *s, const float *logits, uint32_t vocab, uint64_t position,
                    const sl_history *past, sl_arena *scratch);
 

@@ -458,7 +458,7 @@ sl_status sl_wire_worker_decode(sl_span payload, uint32_t *out, sl_err *err) {
 
 size_t sl_wire_submit_bytes(const sl_wire_submit *s) {
     return SL_WIRE_SUBMIT_HEAD + 4 * ((size_t)s->n_tokens + s->n_pages + s->n_stop) +
-           sizeof(sl_logit_bias) * (size_t)s->sampling.n_bias;
+           sizeof(sl_logit_bias) * (size_t)s->sampling.n_bias + s->n_shape;
 }
 
 /* The head of SUBMIT: type, byte and field; those of sampling are rows of sampling.def. */
@@ -473,7 +473,8 @@ size_t sl_wire_submit_bytes(const sl_wire_submit *s) {
     X(u32, 56, n_prompt)                                                                           \
     X(u32, 76, n_top)                                                                              \
     X(u32, 80, sampling.n_bias)                                                                    \
-    X(u32, 84, start)
+    X(u32, 84, start)                                                                              \
+    X(u32, 88, n_shape)
 
 struct submit_head { /* every byte of it has a field */
 #define BYTES(type, byte, field) uint8_t at_##byte[sizeof(sl_field_##type)];
@@ -497,6 +498,7 @@ void sl_wire_submit_encode(const sl_wire_submit *s, void *buf) {
     sl_wr_bytes(&w, s->pages, 4 * (size_t)s->n_pages);
     sl_wr_bytes(&w, s->stop, 4 * (size_t)s->n_stop);
     sl_wr_bytes(&w, s->sampling.bias, sizeof *s->sampling.bias * s->sampling.n_bias);
+    if (s->n_shape) sl_wr_bytes(&w, s->shape, s->n_shape);
     SL_ASSERT(w.ok && w.len == w.cap);
 }
 
@@ -522,6 +524,11 @@ static sl_status check_submit(const sl_wire_submit *s, uint32_t vocab, sl_err *e
     if (s->n_stop > SL_MAX_STOP_IDS)
         return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: %u stop ids, limit %u", id, s->n_stop,
                        SL_MAX_STOP_IDS);
+    if (s->n_shape > SL_MAX_SHAPE)
+        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: shape of %u bytes, limit %u", id,
+                       s->n_shape, SL_MAX_SHAPE);
+    if (s->n_shape && (s->min_tokens || (s->flags & SL_SUBMIT_IGNORE_EOS)))
+        return sl_fail(err, SL_ERR_PROTOCOL, "submit %llu: a shape whose end is not its own", id);
     return SL_OK;
 }
 
@@ -557,6 +564,7 @@ sl_status sl_wire_submit_decode(sl_span payload, uint32_t vocab, sl_wire_submit 
     s.pages = s.tokens + s.n_tokens;
     s.stop = s.pages + s.n_pages;
     s.sampling.bias = (const sl_logit_bias *)(const void *)(s.stop + s.n_stop);
+    s.shape = (const uint8_t *)(s.sampling.bias + s.sampling.n_bias);
     st = check_submitted(&s, vocab, err);
     if (st == SL_OK) *out = s;
     return st;

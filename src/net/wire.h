@@ -13,7 +13,7 @@
 #include "spec/sampling.h"
 
 #define SL_WIRE_MAGIC        0x43494C53u /* "SLIC" */
-#define SL_WIRE_VERSION      6
+#define SL_WIRE_VERSION      7
 #define SL_WIRE_HEADER_BYTES 72
 #define SL_WIRE_SEQ_AT       40 /* byte of `seq` in a header */
 
@@ -219,22 +219,26 @@ typedef struct sl_wire_submit {
     const uint32_t *tokens; /* prompt, then what was generated before */
     const uint32_t *pages;  /* page ids in position order, enough for tokens + max_tokens */
     const uint32_t *stop;   /* ids that end generation besides the model's */
+    uint32_t n_shape;
+    const uint8_t
+        *shape; /* what its answer is to be like (grammar/grammar.h); n_shape 0: anything */
 } sl_wire_submit;
 #define SL_SUBMIT_IGNORE_EOS      0x1u
 #define SL_SUBMIT_LOGITS          0x2u /* send the logits of every position back, too */
 #define SL_SUBMIT_LOGPROBS        0x4u /* token records carry log-probabilities */
 #define SL_SUBMIT_PROMPT_LOGPROBS 0x8u /* records of the prompt's tokens come, too */
 #define SL_SUBMIT_FLAGS           0xFu /* any other bit is refused */
-/* Sections: the head, tokens u32[], pages u32[], stop u32[], bias {u32 id, f32}[]. What lies where
- * in the head: wire.c and spec/sampling.def. */
-#define SL_WIRE_SUBMIT_HEAD 88
+/* Sections: the head, tokens u32[], pages u32[], stop u32[], bias {u32 id, f32}[], shape u8[]. What
+ * lies where in the head: wire.c and spec/sampling.def. */
+#define SL_WIRE_SUBMIT_HEAD 92
 size_t sl_wire_submit_bytes(const sl_wire_submit *s);
 void sl_wire_submit_encode(const sl_wire_submit *s, void *buf);
 /* Arrays are borrowed views into payload, of which the counts say the size exactly. Refuses
  * max_tokens 0, n_prompt outside 1..n_tokens, a start that leaves no token, or is in a page that is
  * not there, tokens over the vocabulary, n_stop
  * over SL_MAX_STOP_IDS, n_top over SL_MAX_LOGPROBS or the vocabulary or without SL_SUBMIT_LOGPROBS,
- * min_tokens that max_tokens cannot reach, unknown flags, and what sl_sampling_check refuses. */
+ * min_tokens that max_tokens cannot reach, n_shape over SL_MAX_SHAPE, a shape with min_tokens or
+ * without ends, unknown flags, and what sl_sampling_check refuses. */
 sl_status sl_wire_submit_decode(sl_span payload, uint32_t vocab, sl_wire_submit *out,
                                 sl_err *err) SL_MUST_CHECK;
 
@@ -246,13 +250,23 @@ typedef enum sl_finish {
     SL_FINISH_LENGTH,
     SL_FINISH_ERROR,
     SL_FINISH_NOT_FINITE, /* on the wire only: requests end with ERROR and why */
+    SL_FINISH_SHAPE,      /* on the wire only, the same: its answer cannot take its shape */
     SL_FINISH_COUNT
 } sl_finish;
+/* Why an answer cannot take its shape. */
+typedef enum sl_shape_fate {
+    SL_SHAPE_STUCK,   /* no token goes on */
+    SL_SHAPE_LIMIT,   /* it took too many steps, or too much memory */
+    SL_SHAPE_REFUSED, /* this worker cannot compile it */
+    SL_SHAPE_STRANGE, /* what was generated before is none of it */
+    SL_SHAPE_FATES
+} sl_shape_fate;
 typedef struct sl_wire_token {
     uint64_t request;
     uint32_t position;   /* absolute position the token takes; of NOT_FINITE: whose row it is */
     uint32_t token;      /* UINT32_MAX: none; of ERROR: the expert worker that was lost; of
-                            NOT_FINITE: the block, or for the head how many there are */
+                            NOT_FINITE: the block, or for the head how many there are; of SHAPE:
+                            sl_shape_fate */
     uint32_t finish;     /* sl_finish: this is the request's last record */
     uint32_t n_logprobs; /* 0, or of the token itself and then of the likeliest, descending */
     uint64_t made_us;    /* when it was produced, on the worker's monotonic clock */

@@ -64,7 +64,8 @@ static bool is_heard(const sl_life *l, uint32_t generated) {
 
 uint32_t sl_life_room(const sl_life *l) {
     uint64_t paged = (uint64_t)l->pages * SL_KV_PAGE_TOKENS;
-    if (!l->used || l->ends || l->done >= paged || !is_heard(l, sl_life_generated(l))) return 0;
+    if (!l->used || l->ends || l->waits || l->done >= paged || !is_heard(l, sl_life_generated(l)))
+        return 0;
     return (uint32_t)SL_MIN(paged - l->done, UINT32_MAX);
 }
 
@@ -102,7 +103,7 @@ bool sl_slots_will_stay(const sl_slots *t, uint32_t lane) {
     const sl_life *of = sl_slots_of(t, lane);
     for (uint32_t i = 0; i < t->per_lane; i++) {
         const sl_life *l = &of[i];
-        if (!l->used || l->ends) continue;
+        if (!l->used || l->ends || l->waits) continue;
         uint32_t generated = sl_life_generated(l) + (l->in_step && l->samples);
         if (generated < l->max_new && is_heard(l, generated)) return true;
     }

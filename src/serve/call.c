@@ -91,6 +91,7 @@ void sl_call_unref(sl_call *call) {
     sl_server *s = call->server;
     sl_choices_free(call);
     sl_tool_set_free(call->tools);
+    sl_shared_let_go(call->shape);
     sl_ids_free(&call->forced);
     sl_api_params_free(&call->params);
     sl_blocks_free(&call->blocks);

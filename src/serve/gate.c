@@ -3,6 +3,7 @@
 #include "serve/server_int.h"
 
 #include "base/mem.h"
+#include "grammar/guide.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -69,6 +70,8 @@ void sl_server_unref(sl_server *s) {
     pthread_cond_destroy(&s->work.changed);
     pthread_mutex_destroy(&s->work.lock);
     pthread_mutex_destroy(&s->store.lock);
+    pthread_mutex_destroy(&s->guides_lock);
+    sl_guides_free(s->guides);
     pthread_cond_destroy(&s->live.changed);
     pthread_mutex_destroy(&s->live.lock);
     forget_planner(&s->planner);

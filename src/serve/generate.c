@@ -395,7 +395,7 @@ sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
         if (st != SL_OK) return st;
         st = sl_chat_prompt(o->chat, o->tokenizer, p->messages, p->n_messages, options,
                             &call->prompt[0], &call->opened, &err);
-        if (st == SL_OK && p->forced.data) {
+        if (st == SL_OK && sl_call_forces(call)) {
             st = force_call(call, &err);
             param = st == SL_OK ? param : "tool_choice";
         }
@@ -485,6 +485,7 @@ sl_request_params sl_call_request(const sl_choice *c) {
         .n_top = p->n_top,
         .stop = p->stop_id,
         .n_stop = p->n_stop_ids,
+        .shape = call->shape,
     };
     /* a seed means the same alone and among other prompts; without one, equal prompts may differ */
     r.sampling.choice = p->has_seed ? c->index % p->n : c->index;
@@ -576,6 +577,7 @@ sl_status sl_call_prepare(sl_call *call, sl_api_error *e) {
                "calls as hermes");
     if (call->fetched) call->params.stream = call->as_stream;
     st = sl_call_encode(call, e);
+    if (st == SL_OK) st = sl_call_take_shape(call, e);
     if (st != SL_OK) return st;
     truncate_prompts(call);
     st = sl_choices_create(call, &err);
@@ -622,9 +624,10 @@ enum MHD_Result sl_call_generate(sl_call *call, const char *rest) {
     if (!sl_kept_read_key(call, &e) || !sl_server_enter(call, &e))
         return sl_call_reply_error(call, &e);
     call->keeps = call->key || call->server->o.journal;
-    /* one that may go on from a long conversation is as large as that */
-    size_t n = call->dialect->stores && call->server->o.responses ? SIZE_MAX : call->body.len;
-    return sl_work_do(call, n, read_request, begin);
+    sl_span body = {(const uint8_t *)call->body.data, call->body.len};
+    /* one that may go on from a long conversation is as large as that; a shape is compiled */
+    bool long_one = (call->dialect->stores && call->server->o.responses) || sl_call_may_shape(body);
+    return sl_work_do(call, long_one ? SIZE_MAX : call->body.len, read_request, begin);
 }
 
 enum MHD_Result sl_call_fetch(sl_call *call, const char *id) {

@@ -302,6 +302,7 @@ sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limit
     if (st == SL_OK) st = read_flags(root, &p, e);
     if (st == SL_OK) st = sl_api_read_template(root, &p, e);
     if (st == SL_OK) st = sl_api_choose_tools(root, &p, e);
+    if (st == SL_OK) st = sl_api_read_shape(root, &p, e);
     if (st == SL_OK) st = read_stop(root, &p, e);
     if (st == SL_OK) st = read_stop_ids(root, limits, &p, e);
     if (st == SL_OK)
@@ -410,6 +411,9 @@ static void free_messages(sl_api_params *p) {
     p->n_messages = 0;
     p->tools = p->template_kwargs = (sl_json){0};
     p->effort = p->forced = (sl_span){0};
+    sl_json_doc_free(p->shape_doc);
+    p->shape_doc = NULL;
+    p->shape_of = (sl_json){0};
 }
 
 sl_status sl_api_params_forget(sl_api_params *p, sl_err *err) {

@@ -25,6 +25,16 @@ typedef struct sl_api_limits {
     sl_generation_spec gen; /* sampling where a request is silent */
 } sl_api_limits;
 
+/* What an answer is to be like. */
+typedef enum sl_api_shape {
+    SL_API_ANY,
+    SL_API_JSON,   /* any JSON object */
+    SL_API_SCHEMA, /* JSON of a schema: shape_of */
+    SL_API_REGEX,  /* shape_of is a text, as is that of */
+    SL_API_GBNF,
+    SL_API_CHOICE, /* shape_of is a list of texts */
+} sl_api_shape;
+
 /* One prompt of /v1/completions. */
 typedef struct sl_api_prompt {
     sl_span text; /* when ids is empty */
@@ -64,9 +74,14 @@ typedef struct sl_api_params {
     sl_chat_message *messages; /* chat; n_messages > 0 */
     sl_jbuf *joined;           /* content of messages given in parts */
     size_t n_messages;
-    sl_json tools;           /* chat: an array of those that may be called, or absent */
-    bool one_call;           /* of them: the answer ends with the first call */
-    sl_span forced;          /* the one that is to be called; data == NULL: the model chooses */
+    sl_json tools;  /* chat: an array of those that may be called, or absent */
+    bool one_call;  /* of them: the answer ends with the first call */
+    sl_span forced; /* the one that is to be called; data == NULL: the model chooses */
+    bool required;  /* one of them is to be called, whichever */
+    sl_api_shape shape;
+    sl_json shape_of;        /* see sl_api_shape */
+    sl_json_doc *shape_doc;  /* owns that of a schema that came as a text; or NULL */
+    const char *shape_field; /* that asked for it */
     sl_chat_switch thinking; /* chat: reasoning on or off, as the request says */
     sl_span effort;          /* chat: reasoning_effort; data == NULL: the request is silent */
     sl_json template_kwargs; /* chat: an object, or absent */

@@ -8,7 +8,6 @@ typedef enum rule_kind {
     RULE_BOOL,   /* only this boolean */
     RULE_EMPTY,  /* only an empty string, array or object */
     RULE_ABSENT, /* only null */
-    RULE_FORMAT, /* only {"type":"text"} */
     RULE_FUNCTION_CALL,
     RULE_MODALITIES,
 } rule_kind;
@@ -54,11 +53,16 @@ static const struct rule {
     {"prompt_logprobs", RULE_ABSENT, BOTH},
     {"prompt_embeds", RULE_ABSENT, COMPLETION},
     {"allowed_token_ids", RULE_ABSENT, BOTH},
-    {"structured_outputs", RULE_ABSENT, BOTH},
-    {"guided_json", RULE_ABSENT, BOTH},
-    {"guided_regex", RULE_ABSENT, BOTH},
-    {"guided_choice", RULE_ABSENT, BOTH},
-    {"guided_grammar", RULE_ABSENT, BOTH},
+    {"structured_outputs", RULE_TAKEN, BOTH},
+    {"guided_json", RULE_TAKEN, BOTH},
+    {"guided_regex", RULE_TAKEN, BOTH},
+    {"guided_choice", RULE_TAKEN, BOTH},
+    {"guided_grammar", RULE_TAKEN, BOTH},
+    {"guided_decoding_backend", RULE_IGNORE, BOTH}, /* there is one */
+    {"guided_whitespace_pattern", RULE_ABSENT, BOTH},
+    {"structural_tag", RULE_ABSENT, BOTH},
+    {"grammar", RULE_TAKEN, BOTH},
+    {"json_schema", RULE_TAKEN, BOTH},
     {"chat_template", RULE_ABSENT, CHAT},
     {"documents", RULE_ABSENT, CHAT},
     {"audio", RULE_ABSENT, CHAT},
@@ -89,7 +93,7 @@ static const struct rule {
     {"tool_choice", RULE_TAKEN, CHAT},
     {"function_call", RULE_FUNCTION_CALL, CHAT},
     {"modalities", RULE_MODALITIES, CHAT},
-    {"response_format", RULE_FORMAT, BOTH},
+    {"response_format", RULE_TAKEN, BOTH},
 };
 
 bool sl_api_string_is(sl_json v, const char *text) {
@@ -127,9 +131,6 @@ static sl_status check_rule(const struct rule *r, sl_json root, sl_json v, sl_ap
         break;
     case RULE_ABSENT:
         break;
-    case RULE_FORMAT:
-        if (sl_api_string_is(sl_json_get(v, "type"), "text")) return SL_OK;
-        return sl_api_error_bad(e, r->name, "%s: only {\"type\":\"text\"} is supported", r->name);
     case RULE_FUNCTION_CALL:
         if (sl_api_string_is(v, "none") || sl_api_string_is(v, "auto")) return SL_OK;
         break;

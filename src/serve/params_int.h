@@ -1,5 +1,6 @@
 /* Inside of the parameters: params_fields.c knows the names, params.c reads the values,
- * params_sampling.c how tokens are drawn, params_messages.c conversations. */
+ * params_sampling.c how tokens are drawn, params_messages.c conversations, params_shape.c what an
+ * answer is to be like. */
 #ifndef SL_SERVE_PARAMS_INT_H
 #define SL_SERVE_PARAMS_INT_H
 
@@ -23,6 +24,9 @@ sl_status sl_api_read_sampling(sl_json root, const sl_api_limits *limits, sl_api
 sl_status sl_api_read_messages(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;
 sl_status sl_api_read_template(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;
 sl_status sl_api_choose_tools(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;
+
+/* p->shape with what belongs to it (params_shape.c). */
+sl_status sl_api_read_shape(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;
 
 /* Refuses fields that nobody knows, and what is asked of known ones and not supported. */
 sl_status sl_api_check_fields(sl_api_kind kind, sl_json root, sl_api_error *e) SL_MUST_CHECK;

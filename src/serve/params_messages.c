@@ -194,17 +194,21 @@ static sl_status read_reasoning(sl_json root, sl_api_params *p, sl_api_error *e)
     return SL_OK;
 }
 
-/* The function that has to be called: the one that is named, or the only one there is. Among
- * several the answer would have to be kept from being anything else, token by token. */
+static sl_status check_generation(const sl_api_params *p, sl_api_error *e) {
+    if (!p->no_generation) return SL_OK;
+    return sl_api_error_bad(e, "tool_choice",
+                            "tool_choice: a call is begun only with add_generation_prompt");
+}
+
+/* The function that has to be called: the one that is named, or the only one there is; or one of
+ * several. */
 static sl_status read_forced(sl_json choice, sl_api_params *p, sl_api_error *e) {
     sl_span name;
     bool required = sl_json_is_text(choice, "required");
     sl_json function = sl_json_get(choice, "function"), only = sl_json_at(p->tools, 0);
-    if (required && sl_json_count(p->tools) > 1)
-        return sl_api_error_bad(
-            e, "tool_choice",
-            "tool_choice: \"required\" among several functions needs constrained "
-            "decoding, which this server does not have yet; name one");
+    p->required = required && sl_json_count(p->tools) > 1;
+    if (p->required) p->one_call = true;
+    if (p->required) return check_generation(p, e);
     if (required) function = sl_json_get(only, "function");
     if ((!required && !sl_json_is_text(sl_json_get(choice, "type"), "function")) ||
         !sl_json_as_span(sl_json_get(function, "name"), &name))
@@ -221,12 +225,9 @@ static sl_status read_forced(sl_json choice, sl_api_params *p, sl_api_error *e) 
     if (!known)
         return sl_api_error_bad(e, "tool_choice", "tool_choice: tools has no function \"%.64s\"",
                                 (const char *)name.data);
-    if (p->no_generation)
-        return sl_api_error_bad(e, "tool_choice",
-                                "tool_choice: a call is begun only with add_generation_prompt");
     p->forced = name;
     p->one_call = true;
-    return SL_OK;
+    return check_generation(p, e);
 }
 
 /* What tool_choice makes of the tools. */

@@ -177,6 +177,8 @@ static sl_status read_again(const sl_kept *k, sl_call *call, sl_api_error *e) {
     for (size_t i = 0; i < k->n_prompts; i++)
         if (!sl_ids_copy(&call->prompt[i], k->prompt[i].data, k->prompt[i].len))
             return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+    st = sl_call_take_shape(call, e);
+    if (st != SL_OK) return st;
     st = sl_choices_create(call, &err);
     if (st != SL_OK) return sl_api_error_of(e, st, NULL, err.msg);
     const sl_api_params *p = &call->params;

@@ -336,6 +336,7 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
     pthread_cond_init(&s->changed, &attr);
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->guides_lock, NULL);
     pthread_mutex_init(&s->work.lock, NULL);
     pthread_mutex_init(&s->store.lock, NULL);
     pthread_cond_init(&s->work.changed, NULL);

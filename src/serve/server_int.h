@@ -200,6 +200,7 @@ struct sl_call {
     size_t n_choices;
     bool opened;        /* the prompt of the chat ends with an opened thought */
     sl_tool_set *tools; /* that may be called; NULL: none */
+    sl_shared *shape;   /* what its answers are to be like; NULL: anything */
     sl_ids forced;      /* what the prompt ends with: the beginning of a call, part of the answer */
     char id[48];        /* "chatcmpl-..." */
     sl_reply_head head;
@@ -254,6 +255,8 @@ struct sl_server {
     sl_keeper keeper;
     sl_live live;
     sl_planner planner;
+    pthread_mutex_t guides_lock;
+    struct sl_guides *guides; /* of shapes that were asked for; under that lock */
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* calls left the list, or were freed */
@@ -339,6 +342,14 @@ sl_status sl_call_prepare(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 sl_status sl_call_encode(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 /* The connection was woken while it waits for its answer. */
 enum MHD_Result sl_call_advance(sl_call *call);
+
+/* shapes.c: what answers are to be like */
+/* call->shape of what its params and tools ask for; refuses what cannot be enforced. */
+sl_status sl_call_take_shape(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
+/* Whether the function that has to be called is begun for the model; else a shape sees to it. */
+bool sl_call_forces(const sl_call *call);
+/* Whether the body may ask for a shape, which takes time to compile. */
+bool sl_call_may_shape(sl_span body);
 
 /* GET of a kept answer of the call's dialect by its id. */
 enum MHD_Result sl_call_fetch(sl_call *call, const char *id);

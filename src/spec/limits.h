@@ -5,11 +5,12 @@
 #define SL_SPEC_LIMITS_H
 
 /* Of one request. */
-#define SL_MAX_LOGIT_BIAS  1024u /* tokens whose logits it changes... */
-#define SL_MAX_BIAS        100   /* ...by so much at most, up or down */
-#define SL_MAX_STOP_IDS    64u   /* ids that end it besides the model's */
-#define SL_MAX_LOGPROBS    20u   /* likeliest tokens reported beside the chosen one */
-#define SL_MAX_TEMPERATURE 100   /* a client may ask for less: spec/sampling.def */
+#define SL_MAX_LOGIT_BIAS  1024u      /* tokens whose logits it changes... */
+#define SL_MAX_BIAS        100        /* ...by so much at most, up or down */
+#define SL_MAX_STOP_IDS    64u        /* ids that end it besides the model's */
+#define SL_MAX_LOGPROBS    20u        /* likeliest tokens reported beside the chosen one */
+#define SL_MAX_SHAPE       (4u << 20) /* bytes that describe its answer (grammar/grammar.h) */
+#define SL_MAX_TEMPERATURE 100        /* a client may ask for less: spec/sampling.def */
 
 /* Tokens of a request that an attention worker generates at most past what it knows the coordinator
  * to have seen: what a lost worker, a slow link or a cancelled request may cost. Pages are granted

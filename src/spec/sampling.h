@@ -42,6 +42,8 @@ typedef struct sl_sampling {
     uint32_t n_never;
     const sl_logit_bias *bias; /* [n_bias], borrowed; ids strictly ascending */
     const uint32_t *never;     /* [n_never] ids that are not drawn, borrowed */
+    const uint32_t *allowed; /* NULL, or a bit for each id (id % 32 of word id / 32): those that are
+                              * set are drawn alone. Borrowed */
 } sl_sampling;
 
 /* Where a request says nothing: as the model says, else the standard of each row. */

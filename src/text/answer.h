@@ -44,6 +44,25 @@ sl_answer_style sl_answer_style_with(sl_answer_style style, const sl_tokenizer *
 /* Whether a prompt's text ends with an opened thought. */
 bool sl_answer_is_opened(const sl_answer_style *style, sl_span prompt);
 
+/* The markers of reasoning; false: it has none, or none of its own (harmony). Static. */
+bool sl_answer_thought_marks(const sl_answer_style *style, const char **open, const char **close);
+
+/* How a call of a function is written; special tokens stand in the texts by their names. Static. */
+typedef struct sl_call_form {
+    const char
+        *opening; /* what in a text begins a call; NULL: only the beginning of an answer may */
+    const char *before;  /* the whole of what stands before the name, the opening with it */
+    const char *between; /* name and arguments; # in it: a number */
+    const char *behind;  /* the arguments, until it is whole */
+    /* NULL: arguments are JSON. Else they are fields: what stands before a key, between it and its
+     * value, behind that; and what ends a value, which so has it nowhere. */
+    const char *key, *value, *next, *closing;
+} sl_call_form;
+/* False: calls are not read, or cannot be begun. */
+bool sl_answer_call_form(const sl_answer_style *style, const sl_tokenizer *tok, sl_call_form *out);
+/* Whether the name stands for itself in every format: no white space, quotes and brackets. */
+bool sl_answer_is_plain_name(sl_span name);
+
 /* Names and parameters of the tools of a request: copied, shared by its answers, constant. */
 typedef struct sl_tool_set sl_tool_set;
 

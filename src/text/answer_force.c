@@ -5,9 +5,7 @@
 
 #define MAX_FORCED 512u /* bytes of it, without the name */
 
-/* Everything but white space, quotes and brackets: a name that stands for itself in every format.
- */
-static bool is_plain(sl_span name) {
+bool sl_answer_is_plain_name(sl_span name) {
     for (size_t i = 0; i < name.len; i++) {
         uint8_t c = name.data[i];
         if (c <= 0x20 || c == 0x7F || strchr("<>[](){}\"'`,;=|\\", c)) return false;
@@ -40,7 +38,7 @@ sl_status sl_answer_force(const sl_answer_style *style, const sl_tokenizer *tok,
     if (!find_forced(style, tok, sl_tool_set_takes(tools, name), &before, &behind))
         return sl_fail(err, SL_ERR_UNSUPPORTED, "no call can be begun in the format \"%s\"",
                        sl_tool_format_name(style->tools));
-    if (!is_plain(name))
+    if (!sl_answer_is_plain_name(name))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "a function is called by its name only without white space, quotes and "
                        "brackets in it");
@@ -55,4 +53,60 @@ sl_status sl_answer_force(const sl_answer_style *style, const sl_tokenizer *tok,
                                   {name, false},
                                   {{(const uint8_t *)text[1], strlen(text[1])}, true}};
     return sl_tokenizer_encode_parts(tok, parts, SL_LEN(parts), false, out, err);
+}
+
+bool sl_answer_thought_marks(const sl_answer_style *style, const char **open, const char **close) {
+    const sl_thought *t = style->tools == SL_TOOLS_HARMONY ? NULL : sl_answer_thought(style);
+    if (!t) return false;
+    *open = t->open;
+    *close = t->close;
+    return true;
+}
+
+bool sl_answer_call_form(const sl_answer_style *style, const sl_tokenizer *tok, sl_call_form *out) {
+    static const struct {
+        sl_tool_format format;
+        bool newer;
+        sl_call_form form;
+    } forms[] = {
+        {SL_TOOLS_HERMES, false, {.between = "\", \"arguments\": ", .behind = "}"}},
+        {SL_TOOLS_QWEN3_CODER,
+         false,
+         {.between = ">\n",
+          .behind = "</function>",
+          .key = "<parameter=",
+          .value = ">\n",
+          .next = "\n</parameter>\n",
+          .closing = "</parameter>"}},
+        {SL_TOOLS_GLM_45,
+         false,
+         {.between = "\n",
+          .behind = "</tool_call>",
+          .key = "<arg_key>",
+          .value = "</arg_key>\n<arg_value>",
+          .next = "</arg_value>\n",
+          .closing = "</arg_value>"}},
+        {SL_TOOLS_LLAMA_JSON, false, {.between = "\", \"parameters\": ", .behind = "}"}},
+        {SL_TOOLS_LLAMA_PYTHONIC, false, {.between = "\", \"parameters\": ", .behind = "}"}},
+        {SL_TOOLS_MISTRAL, false, {.between = "\", \"arguments\": ", .behind = "}]"}},
+        {SL_TOOLS_MISTRAL, true, {.between = "[ARGS]", .behind = ""}},
+        {SL_TOOLS_DEEPSEEK_V3, false, {.between = "\n```json\n", .behind = ""}},
+        {SL_TOOLS_DEEPSEEK_V31, false, {.between = SL_DS_SEP, .behind = ""}},
+        {SL_TOOLS_KIMI_K2, false, {.between = ":#<|tool_call_argument_begin|>", .behind = ""}},
+        {SL_TOOLS_HARMONY, false, {.between = "<|message|>", .behind = ""}},
+    };
+    bool newer = style->tools == SL_TOOLS_MISTRAL && is_special(tok, "[ARGS]");
+    const sl_format *format = &sl_answer_formats[style->tools];
+    const char *before, *behind;
+    for (size_t i = 0; i < SL_LEN(forms); i++) {
+        if (forms[i].format != style->tools || forms[i].newer != newer) continue;
+        if (!find_forced(style, tok, true, &before, &behind)) return false;
+        *out = forms[i].form;
+        out->before = before;
+        for (size_t k = 0; k < SL_LEN(format->opening) && format->opening[k].text; k++)
+            if (!format->opening[k].first && strstr(before, format->opening[k].text))
+                out->opening = format->opening[k].text; /* the innermost one */
+        return true;
+    }
+    return false;
 }

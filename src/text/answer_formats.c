@@ -6,7 +6,6 @@
 #define DS_CALLS_END "<｜tool▁calls▁end｜>"
 #define DS_CALL      "<｜tool▁call▁begin｜>"
 #define DS_CALL_END  "<｜tool▁call▁end｜>"
-#define DS_SEP       "<｜tool▁sep｜>"
 
 /* <tool_call>{"name": "f", "arguments": {}}</tool_call> */
 static const sl_op hermes[] = {
@@ -43,7 +42,7 @@ static const sl_op deepseek_v3[] = {
     {SL_OP_TEXT, DS_CALL, 0},    /* 1 */
     {SL_OP_SPACE, NULL, 0},      /* 2 */
     {SL_OP_TEXT, "function", 0}, /* 3 */
-    {SL_OP_TEXT, DS_SEP, 0},     /* 4 */
+    {SL_OP_TEXT, SL_DS_SEP, 0},  /* 4 */
     {SL_OP_NAME, NULL, 0},       /* 5 */
     {SL_OP_SPACE, NULL, 0},      /* 6 */
     {SL_OP_TEXT, "```json", 0},  /* 7 */
@@ -63,7 +62,7 @@ static const sl_op deepseek_v31[] = {
     {SL_OP_TEXT, DS_CALL, 0},    /* 1 */
     {SL_OP_SPACE, NULL, 0},      /* 2 */
     {SL_OP_NAME, NULL, 0},       /* 3 */
-    {SL_OP_TEXT, DS_SEP, 0},     /* 4 */
+    {SL_OP_TEXT, SL_DS_SEP, 0},  /* 4 */
     {SL_OP_SPACE, NULL, 0},      /* 5 */
     {SL_OP_JSON, NULL, 0},       /* 6 */
     {SL_OP_END, NULL, 0},        /* 7 */
@@ -185,11 +184,11 @@ const sl_format sl_answer_formats[SL_TOOLS_N] = {
     [SL_TOOLS_DEEPSEEK_V3] = {PROGRAM(deepseek_v3),
                               {{DS_CALLS, 0, false}, {DS_CALL, 2, false}},
                               DS_CALLS_END,
-                              {{DS_CALLS DS_CALL "function" DS_SEP, "\n```json\n{"}}},
+                              {{DS_CALLS DS_CALL "function" SL_DS_SEP, "\n```json\n{"}}},
     [SL_TOOLS_DEEPSEEK_V31] = {PROGRAM(deepseek_v31),
                                {{DS_CALLS, 0, false}, {DS_CALL, 2, false}},
                                DS_CALLS_END,
-                               {{DS_CALLS DS_CALL, DS_SEP "{"}}},
+                               {{DS_CALLS DS_CALL, SL_DS_SEP "{"}}},
     [SL_TOOLS_KIMI_K2] = {PROGRAM(kimi_k2),
                           {{"<|tool_calls_section_begin|>", 0, false},
                            {"<|tool_call_begin|>", 2, false}},

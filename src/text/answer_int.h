@@ -7,7 +7,8 @@
 
 #include "text/answer.h"
 
-#define SL_ANSWER_MAX_SPECIAL 13u /* markers that are special tokens, of one format */
+#define SL_ANSWER_MAX_SPECIAL 13u              /* markers that are special tokens, of one format */
+#define SL_DS_SEP             "<｜tool▁sep｜>" /* DeepSeek: between a call's kind, name and arguments */
 #define SL_ANSWER_MAX_OPEN    8u
 #define SL_ANSWER_MAX_NESTED  64u /* brackets in one another, in Python's notation */
 

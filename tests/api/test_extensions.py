@@ -191,9 +191,9 @@ def test_answers_come_back_as_clients_dump_them(server, client):
 
 UNSUPPORTED = dict(
     tool_choice="required", priority=1, enable_thinking="no", max_reasoning_tokens=9,
-    response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {}}},
+    response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"if": {}}}},
     reasoning_effort="much", verbosity="low", web_search_options={}, modalities=["audio"],
-    structured_outputs={"regex": "a"}, guided_json={}, allowed_token_ids=[1], prompt_logprobs=1,
+    structured_outputs={"regex": "(a"}, guided_json={"contains": {}}, grammar="a", allowed_token_ids=[1], prompt_logprobs=1,
     continue_final_message=True, bad_words=["a"], chat_template="{{ 1 }}", documents=[],
     messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}])
 

@@ -31,6 +31,9 @@ MIXED = [
     (CHAT, {**TALK, "seed": 5, "n": 2, "logit_bias": {"5": -100, "9": 2}, "min_tokens": 60, "ignore_eos": False}),
     (TEXT, {**LONG, "prompt": ["And then", "Now"], "seed": 6, "top_k": 40, "stop": ["zzzz", "qqqq"]}),
     (CHAT, {**TALK, "seed": 7, "stream": True, "stop": ["the"], "min_tokens": 100}),
+    (TEXT, {**LONG, "ignore_eos": False, "seed": 8, "stream": True, "structured_outputs": {"regex": "([a-z]{2,9} ){150}"}}),
+    (CHAT, {**TALK, "ignore_eos": False, "seed": 9, "n": 2, "response_format": {"type": "json_schema", "json_schema": {
+        "name": "x", "schema": {"type": "array", "minItems": 60, "items": {"enum": [1, "two", None]}}}}}),
 ]
 
 

@@ -207,7 +207,7 @@ def test_bad_requests(server, client, change, error, param, code):
 def test_bad_chat_requests(server, client):
     tool = {"type": "function", "function": {"parameters": {}}}
     for change in (dict(tools=[tool]), dict(top_logprobs=2), dict(messages=[]),
-                   dict(response_format={"type": "json_object"}),
+                   dict(response_format={"type": "json_array"}),
                    dict(messages=[{"role": "wizard", "content": "x"}])):
         with pytest.raises(openai.BadRequestError) as caught:
             client.chat.completions.create(**{"model": server.model, "messages": QUESTION, **change})

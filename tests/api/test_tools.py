@@ -180,6 +180,10 @@ def test_the_clients_own_parsing(model):
     """The library's stream helper and its parsing of arguments into types."""
     tool = openai.pydantic_function_tool(GetWeather, name="get_weather")
     client = model.client
+    if model.family == "Llama-4-pythonic":  # the helper wants strict functions, and Python's lists cannot be held to a schema
+        with pytest.raises(openai.BadRequestError, match="llama-pythonic"):
+            client.chat.completions.parse(model="m", messages=QUESTION, tools=[tool], temperature=0)
+        return
     with client.chat.completions.stream(model="m", messages=QUESTION, tools=[tool], temperature=0) as stream:
         events = list(stream)
         message = stream.get_final_completion().choices[0].message

@@ -66,6 +66,16 @@ static void draw_sampling(uint64_t *state, uint32_t family, sim_prompt *p) {
     g->bias = p->bias;
 }
 
+/* Words that go on for longer than any answer: one of the families has them. */
+#define SHAPED_FAMILY 6u
+static sl_shared *shape_of(uint32_t family) {
+    static const char words[] = "{\"regex\":\"([a-z]{1,7}[ ,]){500,}\"}";
+    static sl_shared *shape;
+    if (!shape) shape = sl_shared_create((sl_span){(const uint8_t *)words, sizeof words - 1});
+    SL_ASSERT(shape);
+    return family == SHAPED_FAMILY ? shape : NULL;
+}
+
 const sim_prompt *sim_prompts(uint64_t block) {
     uint64_t state = 42 + block * 1000003;
     if (block == block_now) return prompts;
@@ -78,6 +88,7 @@ const sim_prompt *sim_prompts(uint64_t block) {
         p->n = draw_length(&state);
         for (uint32_t j = 0; j < p->n; j++) p->ids[j] = draw(&state, sim_spec.vocab);
         draw_sampling(&state, f, p);
+        p->shape = shape_of(f);
         for (uint32_t c = 1; c < SIM_CHOICES; c++) {
             p[c] = p[0];
             p[c].sampling.choice = c;
@@ -125,7 +136,8 @@ static bool run_alone(sim *s, const sim_prompt *p, sim_answer *a) {
                                  .n_prompt = p->n,
                                  .max_tokens = SIM_MAX_NEW,
                                  .sampling = p->sampling,
-                                 .ignore_eos = true,
+                                 .ignore_eos = !p->shape,
+                                 .shape = p->shape,
                                  .logprobs = true,
                                  .prompt_logprobs = true,
                                  .n_top = SL_MAX_LOGPROBS,

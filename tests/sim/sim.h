@@ -48,6 +48,8 @@
     X(penalties)                                                                                   \
     X(bias)                                                                                        \
     X(min_p)                                                                                       \
+    X(shape)                                                                                       \
+    X(preempted_with_shape)                                                                        \
     X(logprobs)                                                                                    \
     X(prompt_logprobs)                                                                             \
     X(logits)                                                                                      \
@@ -133,6 +135,7 @@ typedef struct sim_prompt {
     uint32_t ids[SIM_MAX_PROMPT], n;
     sl_sampling sampling;
     sl_logit_bias bias[3];
+    sl_shared *shape; /* of its answers, which never end by it; NULL: anything */
 } sim_prompt;
 
 /* What a prompt's request says when it is alone: nothing ends it before SIM_MAX_NEW tokens. */

@@ -131,6 +131,7 @@ static void note_asked(sim *s, const sim_request *r) {
     s->seen[COVER_penalties] |= g->frequency_penalty != 0;
     s->seen[COVER_bias] |= g->n_bias > 0;
     s->seen[COVER_min_p] |= g->min_p > 0;
+    s->seen[COVER_shape] |= r->p->shape != NULL;
     s->seen[COVER_logprobs] |= r->logprobs;
     s->seen[COVER_prompt_logprobs] |= r->prompt_logprobs;
     s->seen[COVER_logits] |= r->logits;
@@ -144,7 +145,8 @@ bool sim_submit(sim *s, sim_request *r) {
                                  .n_prompt = r->p->n,
                                  .max_tokens = r->max_tokens,
                                  .sampling = r->p->sampling,
-                                 .ignore_eos = r->ignore_eos,
+                                 .ignore_eos = r->ignore_eos && !r->p->shape,
+                                 .shape = r->p->shape,
                                  .logprobs = r->logprobs,
                                  .prompt_logprobs = r->prompt_logprobs,
                                  .n_top = r->n_top,

@@ -44,6 +44,53 @@ static void greedy_takes_the_largest_and_the_lower_id(void **state) {
     }
 }
 
+static bool is_allowed(const uint32_t *mask, uint32_t id) {
+    return mask[id / 32] >> id % 32 & 1;
+}
+
+/* Whatever the cut-offs, penalties and biases: what is drawn is allowed, and drawn as often as it
+ * would be if the others were never there. */
+static void what_is_not_allowed_is_never_drawn(void **state) {
+    (void)state;
+    float l[VOCAB], kept[VOCAB];
+    const uint32_t mask[] = {1u << 3 | 1u << 17, 1u << 1 | 1u << 31}; /* 3, 17, 33, 63 */
+    const uint32_t past[] = {3, 3, 17, 5};
+    const sl_history history = {past, 4, 2};
+    const sl_logit_bias bias[] = {{5, 100}, {33, 2}};
+    fill(l);
+    l[9] = 80;
+    for (uint32_t i = 0; i < VOCAB; i++) kept[i] = is_allowed(mask, i) ? l[i] : -INFINITY;
+    for (uint32_t k = 0; k < 24; k++) {
+        sl_sampling s = {.temperature = k % 2 ? 0.7f : 3,
+                         .top_p = k % 3 ? 1 : 0.8f,
+                         .top_k = k % 4 ? 0 : 3,
+                         .min_p = k % 5 ? 0 : 0.05f,
+                         .presence_penalty = k % 7 ? 0 : 0.5f,
+                         .repetition_penalty = 1.2f,
+                         .seed = k,
+                         .bias = bias,
+                         .n_bias = k % 6 ? 0 : 2};
+        for (uint64_t p = 0; p < 100; p++) {
+            s.allowed = mask;
+            uint32_t id = sl_sample(&s, l, VOCAB, p, &history, &scratch);
+            assert_true(is_allowed(mask, id));
+            s.allowed = NULL;
+            assert_int_equal(sl_sample(&s, kept, VOCAB, p, &history, &scratch), id);
+        }
+    }
+    sl_sampling greedy = {.top_p = 1, .allowed = mask};
+    uint32_t best = sl_sample(&greedy, l, VOCAB, 0, NULL, &scratch);
+    assert_true(is_allowed(mask, best));
+    for (uint32_t i = 0; i < VOCAB; i++)
+        if (is_allowed(mask, i)) assert_true(l[best] >= l[i]);
+    const uint32_t one[] = {0, 1u << 8}; /* 40, alone: whatever its logit */
+    l[40] = -1e30f;
+    greedy.allowed = one;
+    assert_int_equal(sl_sample(&greedy, l, VOCAB, 0, NULL, &scratch), 40);
+    greedy.temperature = 1;
+    assert_int_equal(sl_sample(&greedy, l, VOCAB, 0, NULL, &scratch), 40);
+}
+
 static void never_is_never_drawn(void **state) {
     (void)state;
     float l[VOCAB];
@@ -341,6 +388,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_takes_the_largest_and_the_lower_id),
         cmocka_unit_test(never_is_never_drawn),
+        cmocka_unit_test(what_is_not_allowed_is_never_drawn),
         cmocka_unit_test(strange_logits_still_give_an_id),
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(a_draw_depends_on_seed_choice_and_position_only),

@@ -12,7 +12,7 @@
 
 /* clang-format off */
 static const uint8_t header_bytes[] = {
-    0x53, 0x4c, 0x49, 0x43, 0x06, 0x00, 0x20, 0x00, 0x03, 0x00, 0x00, 0x00, 0x07, 0x00, 0x00, 0x00,
+    0x53, 0x4c, 0x49, 0x43, 0x07, 0x00, 0x20, 0x00, 0x03, 0x00, 0x00, 0x00, 0x07, 0x00, 0x00, 0x00,
     0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0xfe, 0xca, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00,
     0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x0f, 0x0e, 0x0d, 0x0c, 0x0b, 0x0a, 0x00, 0x00,
     0x01, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00,
@@ -50,9 +50,10 @@ static const uint8_t submit_bytes[] = {
     0x28, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00,
     0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x80, 0x3d,
     0x00, 0x00, 0xc0, 0x3f, 0x00, 0x00, 0x80, 0xbe, 0x00, 0x00, 0xa0, 0x3f, 0x03, 0x00, 0x00, 0x00,
-    0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x00, 0x0b, 0x00, 0x00, 0x00,
-    0x0c, 0x00, 0x00, 0x00, 0x64, 0x00, 0x00, 0x00, 0x65, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00,
-    0x04, 0x00, 0x00, 0x00, 0x00, 0x00, 0xc0, 0xbf, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0xc8, 0x42,
+    0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x00,
+    0x0b, 0x00, 0x00, 0x00, 0x0c, 0x00, 0x00, 0x00, 0x64, 0x00, 0x00, 0x00, 0x65, 0x00, 0x00, 0x00,
+    0x02, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00, 0x00, 0x00, 0xc0, 0xbf, 0x09, 0x00, 0x00, 0x00,
+    0x00, 0x00, 0xc8, 0x42,
 };
 static const uint8_t tokens_bytes[] = {
     0x4d, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x2a, 0x00, 0x00, 0x00,
@@ -564,11 +565,11 @@ static void submit_matches_its_bytes(void **state) {
         {28, 0x3F800001, "top_p"},
         {28, 0x7FC00000, "top_p"},
         {40, 16, "unknown flags"},
-        {44, 4, "payload of 128 bytes"},
+        {44, 4, "payload of 132 bytes"},
         {44, 0xFFFFFFFF, "payload of"},
         {48, 0xFFFFFFFF, "payload of"},
         {52, 65, "65 stop ids"},
-        {52, 0, "payload of 128 bytes, 124"},
+        {52, 0, "payload of 132 bytes, 128"},
         {56, 0, "prompt of 0 in 3"},
         {56, 4, "prompt of 4 in 3"},
         {60, 0x3F800001, "min_p: 1"},
@@ -578,15 +579,17 @@ static void submit_matches_its_bytes(void **state) {
         {72, 0xBF800000, "repetition_penalty: -1"},
         {76, 21, "21 likeliest"},
         {40, 1, "3 likeliest tokens with flags 0x1"},
-        {80, 1025, "payload of 128 bytes, 8312"},
-        {80, 1, "payload of 128 bytes, 120"},
+        {80, 1025, "payload of 132 bytes, 8316"},
+        {80, 1, "payload of 132 bytes, 124"},
         {20, 18, "min_tokens 18 of 17"},
         {84, 3, "start at 3 of 3 tokens"},
+        {88, SL_MAX_SHAPE + 1, "shape of 4194305 bytes"},
+        {88, 4, "whose end is not its own"},
         {48, 0, "start at 1 of 3 tokens, 0 pages"},
-        {112, 9, "logit_bias: id 9 after 9"},
-        {116, 0x7FC00000, "logit_bias: nan for id 4"},
-        {92, 13, "token 13, the vocabulary has 13"},
-        {120, 13, "logit_bias: id 13, the vocabulary has 13"},
+        {116, 9, "logit_bias: id 9 after 9"},
+        {120, 0x7FC00000, "logit_bias: nan for id 4"},
+        {96, 13, "token 13, the vocabulary has 13"},
+        {124, 13, "logit_bias: id 13, the vocabulary has 13"},
     };
     for (size_t i = 0; i < SL_LEN(bad); i++) {
         copy_of(&s, submit_bytes, sizeof submit_bytes);
@@ -603,6 +606,29 @@ static void submit_matches_its_bytes(void **state) {
     memmove(s.bytes + 4, s.bytes, sizeof submit_bytes);
     s.span.data += 4;
     says(sl_wire_submit_decode(s.span, 13, &got, &err), SL_ERR_ARG, &err, "8-byte aligned");
+}
+
+static void a_shape_comes_whole(void **state) {
+    (void)state;
+    static const uint8_t shape[] = "{\"regex\":\"a\"}";
+    const uint32_t token = 3;
+    const sl_wire_submit want = {.max_tokens = 4,
+                                 .n_prompt = 1,
+                                 .n_tokens = 1,
+                                 .tokens = &token,
+                                 .sampling = {.top_p = 1},
+                                 .n_shape = sizeof shape - 1,
+                                 .shape = shape};
+    _Alignas(64) uint8_t out[256];
+    sl_wire_submit got;
+    sl_err err = {0};
+    sl_wire_submit_encode(&want, out);
+    sl_span in = {out, sl_wire_submit_bytes(&want)};
+    says(sl_wire_submit_decode(in, 13, &got, &err), SL_OK, &err, "");
+    assert_int_equal(got.n_shape, sizeof shape - 1);
+    assert_memory_equal(got.shape, shape, got.n_shape);
+    in.len--;
+    assert_int_equal(sl_wire_submit_decode(in, 13, &got, &err), SL_ERR_PROTOCOL);
 }
 
 static void biases_have_a_limit(void **state) {
@@ -643,8 +669,8 @@ static void records_match_their_bytes(void **state) {
     assert_memory_equal(lp, logprobs, sizeof logprobs);
     says(sl_wire_tokens_decode(&three, s.span, &t, &lp, &err), SL_ERR_PROTOCOL, &err,
          "80 bytes, 96");
-    put_u32(&s, 16, 5);
-    says(sl_wire_tokens_decode(&h, s.span, &t, &lp, &err), SL_ERR_PROTOCOL, &err, "finish 5");
+    put_u32(&s, 16, SL_FINISH_COUNT);
+    says(sl_wire_tokens_decode(&h, s.span, &t, &lp, &err), SL_ERR_PROTOCOL, &err, "finish 6");
     put_u32(&s, 16, 0);
     const struct {
         size_t at;
@@ -752,6 +778,7 @@ int main(void) {
         cmocka_unit_test(return_fields_are_checked),
         cmocka_unit_test(sets_and_workers),
         cmocka_unit_test(submit_matches_its_bytes),
+        cmocka_unit_test(a_shape_comes_whole),
         cmocka_unit_test(biases_have_a_limit),
         cmocka_unit_test(records_match_their_bytes),
         cmocka_unit_test(logits_match_their_bytes),

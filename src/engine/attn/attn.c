@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "base/mutate.h"
+#include "grammar/guide.h"
 #include "spec/schedules.h"
 
 #include <string.h>
@@ -72,6 +73,7 @@ sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) {
     if (!life) return sl_fail(err, SL_ERR_PROTOCOL, "request over the %u slots", a->max_slots);
     sl_slot *s = &a->slot[life - a->slots.life];
     st = fill_slot(a, s, &in, err);
+    if (st == SL_OK && in.n_shape) st = sl_guided_ask(a, s, (sl_span){in.shape, in.n_shape}, err);
     sl_moves_claim(a, in.pages, in.n_pages);
     if (st == SL_OK)
         a->ops->wake(a->side, s);
@@ -168,6 +170,7 @@ static bool can_be_spared(sl_attn *a, uint32_t id) {
 void sl_attn_look(sl_attn *a) {
     uint32_t id;
     sl_hedge_word word;
+    sl_guided_look(a);
     if (!a->hedges || a->given_up) return;
     if (!sl_hedge_pass(&a->hedge, sl_clock_now_us(&a->w->clock), sl_net_late_us(a->w->net))) return;
     while ((word = sl_hedge_next(&a->hedge, &id)) != SL_HEDGE_NOTHING)
@@ -269,7 +272,16 @@ sl_status sl_attn_open_side(sl_attn *a, sl_err *err) {
     return st;
 }
 
-sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
+static sl_status copy_folder(sl_attn *a, const char *folder, sl_err *err) {
+    if (!folder || sl_device_is_modelled(&a->w->plan.device)) return SL_OK;
+    const size_t n = strlen(folder) + 1;
+    a->model = sl_alloc(n, 1);
+    if (!a->model) return sl_fail(err, SL_ERR_NOMEM, "name of a model");
+    memcpy(a->model, folder, n);
+    return SL_OK;
+}
+
+sl_status sl_attn_create(sl_worker *w, const char *folder, sl_attn **out, sl_err *err) {
     sl_attn *a = sl_alloc(1, sizeof *a);
     if (!a) return sl_fail(err, SL_ERR_NOMEM, "attention worker");
     a->w = w;
@@ -282,6 +294,7 @@ sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) {
     a->ops = a->barriers ? &sl_attn_lanes : &sl_attn_parts;
     const sl_hedge_opts hedge = SL_HEDGE_OPTS;
     sl_status st = sl_hedge_create(a->n_lanes, w->plan.n_workers, &hedge, &a->hedge, err);
+    if (st == SL_OK) st = copy_folder(a, folder, err);
     if (st == SL_OK) st = create_buffers(a, err);
     if (st == SL_OK) st = create_slots(a, err);
     if (st == SL_OK) st = sl_moves_create(a, err);
@@ -308,6 +321,8 @@ void sl_attn_free(sl_attn *a) {
     sl_free(a->logits);
     sl_free(a->expert_index);
     sl_free(a->lost);
+    sl_guides_free(a->guides);
+    sl_free(a->model);
     sl_device_give(a->w->device, a->head_rows);
     sl_arena_free(&a->scratch);
     sl_hedge_free(&a->hedge);

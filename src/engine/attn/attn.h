@@ -7,7 +7,9 @@
 
 typedef struct sl_attn sl_attn;
 
-sl_status sl_attn_create(sl_worker *w, sl_attn **out, sl_err *err) SL_MUST_CHECK;
+/* `folder`: of the model, whose tokenizer answers with a shape need. */
+sl_status sl_attn_create(sl_worker *w, const char *folder, sl_attn **out,
+                         sl_err *err) SL_MUST_CHECK;
 void sl_attn_free(sl_attn *a); /* NULL-safe */
 sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) SL_MUST_CHECK;
 /* CANCEL, ACK, PAGES. */
@@ -34,9 +36,10 @@ sl_status sl_attn_on_peer(sl_attn *a, const sl_wire_header *h, sl_span payload,
 void sl_attn_lose(sl_attn *a, uint32_t id);
 /* BUSY of an expert worker. */
 sl_status sl_attn_on_busy(sl_attn *a, const sl_wire_header *h, sl_err *err) SL_MUST_CHECK;
-/* Time has passed: the coordinator hears of expert workers that let others wait too long, where
- * somebody could stand in for them (sched/hedge.h). To be called every SL_HEDGE_LOOK_US while one
- * owes anything (sl_attn_is_owed), after what has come was handled. */
+/* Time has passed: requests whose guides are compiled go on; the coordinator hears of expert
+ * workers that let others wait too long, where somebody could stand in for them (sched/hedge.h). To
+ * be called every SL_HEDGE_LOOK_US while one owes anything (sl_attn_is_owed), after what has come
+ * was handled. */
 void sl_attn_look(sl_attn *a);
 bool sl_attn_is_owed(const sl_attn *a);
 /* What is missing will not come, as a peer is gone: steps in flight are given up, but for the head

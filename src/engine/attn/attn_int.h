@@ -1,6 +1,7 @@
 /* Inside of the attention side. From the ground up:
  *
  *   slot.c      requests that run here: their tokens out, their ends
+ *   guided.c    those whose answers have a shape
  *   moves.c     KV pages that come from other attention workers, and go there
  *   pass.c      rows that pass the blocks together, and what they ask of the device
  *   outgoing.c  the messages in which they leave for the experts
@@ -37,10 +38,14 @@ typedef struct sl_slot {
     sl_logit_bias *bias;                         /* owned; sampling points to it */
     uint32_t stop[SL_MAX_STOP_IDS + SL_MAX_EOS]; /* ids that end it */
     uint32_t n_stop;
-    uint32_t min_tokens; /* of the generated ones: none of `stop` is drawn before */
-    uint32_t *pages;     /* in position order, room for all it may ever need */
-    uint32_t first_row;  /* of its rows in the running pass */
-    sl_pages_keys keys;  /* of its full pages, as others asked for them */
+    uint32_t min_tokens;    /* of the generated ones: none of `stop` is drawn before */
+    uint32_t *pages;        /* in position order, room for all it may ever need */
+    uint32_t first_row;     /* of its rows in the running pass */
+    sl_pages_keys keys;     /* of its full pages, as others asked for them */
+    struct sl_guide *guide; /* what its answer is to be like; NULL: anything */
+    uint32_t guide_at;      /* where it is in that (sl_grammar_at) */
+    bool shapeless;         /* and ends: its answer cannot go on so... */
+    sl_shape_fate fate;     /* ...for this reason */
 } sl_slot;
 
 /* How rows of the slots pass the blocks, with barriers or without. `side` is what create has made.
@@ -81,15 +86,18 @@ struct sl_attn {
     uint8_t *moe;  /* [n_layers] nonzero: a block with routed experts */
     uint32_t n_lanes, n_chunks, max_slots, max_rows;
     sl_cut cut;
-    uint32_t look;          /* slot that was asked for last */
-    struct sl_moves *moves; /* of moves.c */
-    sl_arena scratch;       /* of the sampler */
-    sl_head head;           /* of one pass at a time */
-    uint64_t head_tokens;   /* that the worker had sampled before it */
-    sl_mem head_rows;       /* [HEAD_ROWS][d_model], normed */
-    float *logits;          /* [HEAD_ROWS][vocab] */
-    sl_wire_token *out;     /* tokens of this step for the coordinator */
-    sl_logprob *pairs;      /* [out_cap][1 + SL_MAX_LOGPROBS] of them */
+    uint32_t look;            /* slot that was asked for last */
+    struct sl_moves *moves;   /* of moves.c */
+    sl_arena scratch;         /* of the sampler */
+    char *model;              /* folder of the tokenizer; NULL: none */
+    struct sl_guides *guides; /* NULL: nobody has asked */
+    uint32_t n_waiting;       /* slots that wait for their guides */
+    sl_head head;             /* of one pass at a time */
+    uint64_t head_tokens;     /* that the worker had sampled before it */
+    sl_mem head_rows;         /* [HEAD_ROWS][d_model], normed */
+    float *logits;            /* [HEAD_ROWS][vocab] */
+    sl_wire_token *out;       /* tokens of this step for the coordinator */
+    sl_logprob *pairs;        /* [out_cap][1 + SL_MAX_LOGPROBS] of them */
     uint32_t n_out, out_cap, n_pairs;
     uint32_t n_experts;     /* expert workers */
     uint32_t *expert_index; /* [workers of the plan] by id: index among them, or UINT32_MAX */
@@ -126,10 +134,29 @@ void sl_attn_emit(sl_attn *a, const sl_slot *s, uint32_t position, uint32_t toke
                   const sl_logprob *logprobs, uint32_t n);
 void sl_attn_flush(sl_attn *a);
 void sl_slot_release(sl_attn *a, sl_slot *s);
+/* The end, without a token, of one that has said all: now, in the midst of its step. */
+void sl_slot_finish(sl_attn *a, sl_slot *s);
 /* Where the request is; NULL: it has ended, or never was here. */
 sl_slot *sl_slot_of(sl_attn *a, uint64_t request);
 /* Appends a sampled token, decides whether the request is over, tells the coordinator. */
 void sl_slot_append(sl_attn *a, sl_slot *s, uint32_t token, const sl_logprob *logprobs, uint32_t n);
+
+/* ---- answers that have a shape (guided.c) ---- */
+
+/* The slot's request wants this one: it waits until its guide is compiled. SL_ERR_NOMEM, SL_ERR_IO:
+ * no thread. */
+sl_status sl_guided_ask(sl_attn *a, sl_slot *s, sl_span shape, sl_err *err) SL_MUST_CHECK;
+/* Those whose guides are ready go on. */
+void sl_guided_look(sl_attn *a);
+typedef enum sl_guided_may {
+    SL_GUIDED_DRAW, /* a token, of those in s->sampling.allowed */
+    SL_GUIDED_END,  /* nothing more can be said, and it may end: without a token */
+    SL_GUIDED_STUCK /* the slot ends */
+} sl_guided_may;
+/* What may be drawn next. */
+sl_guided_may sl_guided_mask(sl_slot *s);
+/* The token was drawn; false: the slot ends without it. */
+bool sl_guided_take(sl_slot *s, uint32_t token);
 
 /* ---- KV pages on their way (moves.c) ---- */
 

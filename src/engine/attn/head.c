@@ -24,11 +24,18 @@ static void sample_into(sl_pass *p, sl_slot *s, const float *logits) {
     bool early = s->life->tokens - s->n_prompt < s->min_tokens;
     s->sampling.never = s->stop;
     s->sampling.n_never = early ? s->n_stop : 0;
+    sl_guided_may may = s->guide ? sl_guided_mask(s) : SL_GUIDED_DRAW;
+    if (may == SL_GUIDED_STUCK) return;
+    if (may == SL_GUIDED_END) {
+        sl_slot_finish(a, s);
+        return;
+    }
     uint32_t id = sl_sample(&s->sampling, logits, a->m->vocab, s->life->tokens, &past, &a->scratch);
     if (!isfinite(logits[id])) { /* it is the largest: there is nothing to draw from */
         sl_slot_break(s, a->m->n_layers, s->life->tokens - 1);
         return;
     }
+    if (s->guide && !sl_guided_take(s, id)) return;
     if (s->want_logprobs) sl_logprobs(logits, a->m->vocab, id, s->n_top, &a->scratch, logprobs);
     sl_slot_append(a, s, id, logprobs, s->want_logprobs ? 1 + s->n_top : 0);
 }

@@ -1,6 +1,8 @@
 /* Requests at their slots: what the coordinator hears of them, and how they end. */
 #include "engine/attn/attn_int.h"
 
+#include "grammar/guide.h"
+
 #include <string.h>
 
 /* ---- tokens to the coordinator ---- */
@@ -44,6 +46,8 @@ sl_slot *sl_slot_of(sl_attn *a, uint64_t request) {
 }
 
 void sl_slot_release(sl_attn *a, sl_slot *s) {
+    a->n_waiting -= s->life->waits;
+    sl_guide_let_go(s->guide);
     sl_free(s->tokens);
     sl_free(s->pages);
     sl_free(s->bias);
@@ -61,8 +65,15 @@ void sl_slot_break(sl_slot *s, uint32_t block, uint32_t position) {
 void sl_slot_end(sl_attn *a, sl_slot *s) {
     if (s->broken)
         sl_attn_emit(a, s, s->broken_position, s->broken_block, SL_FINISH_NOT_FINITE, NULL, 0);
+    else if (s->shapeless)
+        sl_attn_emit(a, s, s->life->tokens, s->fate, SL_FINISH_SHAPE, NULL, 0);
     else
         sl_attn_emit(a, s, s->life->tokens, UINT32_MAX, SL_FINISH_STOP, NULL, 0);
+    sl_slot_release(a, s);
+}
+
+void sl_slot_finish(sl_attn *a, sl_slot *s) {
+    sl_attn_emit(a, s, s->life->tokens, UINT32_MAX, SL_FINISH_STOP, NULL, 0);
     sl_slot_release(a, s);
 }
 

@@ -22,6 +22,7 @@ static void send_pair(sl_engine *e, const sl_request *r, uint32_t worker, uint16
 }
 
 static sl_status send_submit(sl_engine *e, const sl_request *r, const sl_admit_request *q) {
+    sl_span shape = sl_shared_bytes(r->p.shape);
     const sl_wire_submit s = {
         .request = r->id,
         .max_tokens = q->most - q->drawn,
@@ -40,6 +41,8 @@ static sl_status send_submit(sl_engine *e, const sl_request *r, const sl_admit_r
         .tokens = r->tokens,
         .pages = q->pages,
         .stop = r->p.stop,
+        .n_shape = (uint32_t)shape.len,
+        .shape = shape.data,
     };
     sl_buf *b = sl_net_buf_take(e->net, sl_wire_submit_bytes(&s));
     if (!b) return SL_ERR_NOMEM;

@@ -32,6 +32,30 @@ static sl_status report_not_finite(sl_engine *e, sl_request *r, const sl_wire_to
     return SL_OK;
 }
 
+/* The answer cannot take the shape that was asked for. */
+static sl_status report_shapeless(sl_engine *e, sl_request *r, const sl_wire_token *t,
+                                  sl_err *err) {
+    static const struct {
+        sl_status status;
+        const char *text;
+    } fate[SL_SHAPE_FATES] = {
+        [SL_SHAPE_STUCK] =
+            {SL_ERR_UNSUPPORTED,
+             "structured output: no token of the vocabulary goes on with the answer"},
+        [SL_SHAPE_LIMIT] =
+            {SL_ERR_LIMIT,
+             "structured output: the grammar takes too many steps, or too much memory"},
+        [SL_SHAPE_REFUSED] = {SL_ERR_UNSUPPORTED,
+                              "structured output: its worker cannot compile it (its log says why)"},
+        [SL_SHAPE_STRANGE] = {SL_ERR_INTERNAL,
+                              "structured output: the answer so far is none of the grammar"}};
+    if (!r->p.shape || t->token >= SL_SHAPE_FATES || t->n_logprobs)
+        return sl_fail(err, SL_ERR_PROTOCOL, "shape of request %llu: fate %u",
+                       (unsigned long long)t->request, t->token);
+    sl_coord_finish(e, r, SL_FINISH_ERROR, fate[t->token].status, fate[t->token].text);
+    return SL_OK;
+}
+
 /* One token as its request hears of it. prompt_position: see sl_request_event. */
 static sl_request_event event_of(const sl_request *r, const sl_wire_token *t,
                                  const sl_logprob *pairs, uint32_t prompt_position) {
@@ -87,6 +111,7 @@ static sl_status on_token(sl_engine *e, uint32_t id, const sl_wire_token *t,
     *ack = (sl_wire_pair){.request = t->request};
     if (!r) return SL_OK;
     if (t->finish == SL_FINISH_NOT_FINITE) return report_not_finite(e, r, t, err);
+    if (t->finish == SL_FINISH_SHAPE) return report_shapeless(e, r, t, err);
     if (t->n_logprobs && t->position < r->p.n_prompt) return on_prompt_token(e, r, t, pairs, err);
     const sl_admit_request *q = sl_request_books(e, r);
     bool has_token = t->token != UINT32_MAX;

@@ -293,6 +293,13 @@ static sl_status check_params(const sl_engine *e, const sl_request_params *p, sl
                        SL_MIN(SL_MAX_LOGPROBS, e->spec.vocab));
     if (!p->logprobs && (p->n_top > 0 || p->prompt_logprobs))
         return sl_fail(err, SL_ERR_ARG, "logprobs: not asked for, but their details are");
+    size_t n_shape = sl_shared_bytes(p->shape).len;
+    if (n_shape > SL_MAX_SHAPE)
+        return sl_fail(err, SL_ERR_LIMIT, "structured output: %zu bytes, limit %u", n_shape,
+                       SL_MAX_SHAPE);
+    if (n_shape && (p->ignore_eos || p->min_tokens))
+        return sl_fail(err, SL_ERR_ARG, "structured output: its shape says where it may end, %s",
+                       p->ignore_eos ? "ignore_eos has no meaning" : "min_tokens has no meaning");
     return sl_sampling_check(&p->sampling, e->spec.vocab, err);
 }
 

@@ -8,6 +8,7 @@
 #define SL_ENGINE_ENGINE_H
 
 #include "base/progress.h"
+#include "base/shared.h"
 #include "base/span.h"
 #include "base/status.h"
 #include "base/trace.h"
@@ -112,6 +113,9 @@ typedef struct sl_request_params {
     const uint32_t *stop; /* further ids that end generation; copied */
     uint32_t n_stop;      /* <= SL_MAX_STOP_IDS */
     uint32_t min_tokens;  /* <= max_tokens: so many come before an end is drawn */
+    /* NULL, or what the answer is to be like (sl_grammar_of_shape), held by the request. Neither
+     * with ignore_eos nor with min_tokens: where it may end the shape says. */
+    sl_shared *shape;
     /* It was accepted, and perhaps begun, by a coordinator that is gone: it is never turned away
      * for want of a place or of time, and goes on behind what that one heard of it. */
     bool again;

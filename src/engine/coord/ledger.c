@@ -27,11 +27,13 @@ sl_request *sl_request_create(const sl_request_params *p, uint64_t id) {
     r->p.stop = r->stop;
     if (p->sampling.n_bias) memcpy(r->bias, p->sampling.bias, p->sampling.n_bias * sizeof *r->bias);
     r->p.sampling.bias = r->bias;
+    r->p.shape = sl_shared_hold(p->shape);
     return r;
 }
 
 void sl_request_free(sl_request *r) {
     if (!r) return;
+    sl_shared_let_go(r->p.shape);
     sl_free(r->arrays);
     sl_free(r);
 }

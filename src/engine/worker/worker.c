@@ -129,7 +129,8 @@ static sl_status make_stages(sl_worker *w, const char *folder, const sl_model_sp
     const bool barriers = sl_schedule_traits_of(w->plan.schedule)->barriers;
     w->expert_ops = barriers ? &sl_expert_barriers : &sl_expert_queues;
     if (w->roles & SL_ROLE_EXPERT) st = w->expert_ops->create(w, &w->expert, err);
-    if (st == SL_OK && (w->roles & SL_ROLE_ATTENTION)) st = sl_attn_create(w, &w->attn, err);
+    if (st == SL_OK && (w->roles & SL_ROLE_ATTENTION))
+        st = sl_attn_create(w, folder, &w->attn, err);
     return st;
 }
 
