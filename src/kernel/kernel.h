@@ -74,6 +74,10 @@ typedef struct sl_kernels sl_kernels;
  * given out only after it gave the bits of ref. NULL when the spec is unknown or cannot run here.
  * Any mix gives the same bits. Lives as long as the process. */
 const sl_kernels *sl_kernels_select(const char *spec);
+/* For a process whose parent is the same program on this machine and has tried the tables that it
+ * names: none is compared with ref again, which takes 20 ms each and is in the way of whoever waits
+ * for the process. Thread: before any other call here. */
+void sl_kernels_trust(void);
 /* The best table that needs no measurement to be taken: avx2, neon or ref. */
 const sl_kernels *sl_kernels_base(void);
 /* "avx2"; of a mix its tables: "avx2+avx512". */

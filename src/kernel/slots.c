@@ -117,6 +117,12 @@ static void once(void) {
     pthread_once(&done, prepare);
 }
 
+static bool trusted; /* set before there are threads */
+
+void sl_kernels_trust(void) {
+    trusted = true;
+}
+
 /* The answer of a table is found once; threads that come first at the same time find the same. */
 static bool runs(size_t i) {
     static atomic_int asked[SL_LEN(tables)]; /* 0: not asked yet; 1: no; 2: yes */
@@ -124,7 +130,7 @@ static bool runs(size_t i) {
     if (known == 0) {
         once();
         bool can = tables[i]->supported();
-        if (can && tables[i]->by_merit) can = sl_kernels_selftest(&whole[i]);
+        if (can && tables[i]->by_merit && !trusted) can = sl_kernels_selftest(&whole[i]);
         known = can ? 2 : 1;
         atomic_store_explicit(&asked[i], known, memory_order_relaxed);
     }

@@ -34,9 +34,7 @@ static void say(const sl_kernel_choice *c, char *out, size_t cap) {
 
 sl_status sl_deploy_kernels(const sl_options *o, char out[SL_KERNELS_SPEC_MAX], sl_err *err) {
     if (o->isa[0]) {
-        /* Who is started by a coordinator was told what that one has tried: it tries again where
-         * the model is opened, which may be in a thread of low priority. */
-        if (strlen(o->isa) >= SL_KERNELS_SPEC_MAX || (!o->parent && !sl_kernels_select(o->isa)))
+        if (strlen(o->isa) >= SL_KERNELS_SPEC_MAX || !sl_kernels_select(o->isa))
             return sl_fail(err, SL_ERR_ARG, "--isa: there are no kernels '%.200s' for this machine",
                            o->isa);
         snprintf(out, SL_KERNELS_SPEC_MAX, "%s", o->isa);
