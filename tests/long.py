@@ -169,6 +169,7 @@ def run_part(part, at, done, jobs):
             unit, took = running[end], end.result()
             if took is not None:
                 done[part, unit] = took
+                DONE.parent.mkdir(exist_ok=True)
                 with DONE.open("a") as f:
                     f.write(f"{at}\t{part}\t{unit}\t{took:.1f}\n")
     if any((part, u[0]) not in done for u in units):

@@ -285,7 +285,7 @@ bool sl_call_may_shape(sl_span body) {
                                         "\"guided_",           "\"grammar\"",
                                         "\"json_schema\"",     "\"strict\"",
                                         "\"required\""};
-    for (size_t i = 0; i < SL_LEN(words); i++)
+    for (size_t i = 0; body.len > 0 && i < SL_LEN(words); i++)
         if (memmem(body.data, body.len, words[i], strlen(words[i]))) return true;
     return false;
 }
