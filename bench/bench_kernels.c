@@ -187,7 +187,7 @@ static void piece_once(bench *b, void *ctx, uint32_t rep) {
     const sl_kernels *k = b->ex.k;
     const float *row = p->x;
     sl_attn_query query = {p->x, p->x, 0, 1, 0, 31};
-    sl_gemm_tile t = {p->x, SL_F32, 128, 32, 1, 32, &row, p->y};
+    sl_gemm_tile t = {p->x, 128 * sizeof(float), SL_F32, 128, 32, 1, 32, &row, p->y};
     sl_attn_page a = {&query, 1, 128, 128, p->y, p->z, NULL, NULL, 0.1f};
     (void)rep;
     switch (p->which) {

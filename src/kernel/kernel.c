@@ -83,7 +83,7 @@ static size_t gemm_cut_jobs(gemm_ctx *g, uint32_t cap, uint32_t even) {
 }
 
 static const void *weights_at(const sl_mat *w, uint32_t c0) {
-    return (const uint8_t *)w->data + c0 * sl_dtype_row_bytes(w->dtype, w->k);
+    return (const uint8_t *)w->data + c0 * sl_mat_stride(w);
 }
 
 /* y = x w^T for the tile's columns from c0 on, of rounded rows where the job has them. */
@@ -110,6 +110,7 @@ static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, ui
     t->mat = w;
     t->row = c0;
     t->w = weights_at(w, c0);
+    t->w_stride = sl_mat_stride(w);
     if (kind == SL_ACT_NONE || !j->act.row[kind]) {
         check_races((const void *const *)t->x, t->k * sizeof **t->x, t);
         sl_call_gemm_tile(g->k, t);
@@ -121,6 +122,7 @@ static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, ui
         x[r] = j->act.row[kind] + (j->act_row ? j->act_row[r0 + r] : r0 + r) * stride;
     check_races((const void *const *)x, stride, t);
     const sl_act_tile tile = {.w = t->w,
+                              .w_stride = t->w_stride,
                               .dtype = t->dtype,
                               .k = t->k,
                               .n_cols = t->n_cols,
@@ -608,9 +610,9 @@ void sl_widen(const sl_exec *ex, const void *src, sl_dtype dtype, size_t n, floa
 }
 
 void sl_widen_row(const sl_exec *ex, const sl_mat *w, uint32_t row, float *dst) {
-    const uint8_t *at = (const uint8_t *)w->data + row * sl_dtype_row_bytes(w->dtype, w->k);
+    const uint8_t *at = weights_at(w, row);
     if (w->dtype == SL_F8_E4M3)
-        sl_f8_decode(at, sl_mat_scale(w, row), 0, w->k, dst);
+        sl_f8_decode(at, sl_mat_scale(w, row), w->scale_col, w->k, dst);
     else
         sl_widen(ex, at, w->dtype, w->k, dst);
 }

@@ -23,23 +23,30 @@
 
 #define SL_DOT_LANES 16
 
-/* A weight matrix: n rows of k values, contiguous, borrowed from the checkpoint mapping. k is a
- * whole number of blocks of dtype.
+/* A weight matrix: n rows of k values, borrowed from the checkpoint mapping. k is a whole number of
+ * blocks of dtype.
  *
  * F8_E4M3: a value is the f32 product of its code and the scale of its block of 128 x 128 in the
- * tensor, of which the matrix is the rows from scale_row on: scale [(scale_row + n + 127) / 128]
- * [(k + 127) / 128]. */
+ * tensor, of which the matrix is the rows from scale_row and the columns from scale_col on: scale
+ * [(scale_row + n + 127) / 128][(scale_k + 127) / 128]. */
 typedef struct sl_mat {
     const void *data;
     uint32_t n, k;
     sl_dtype dtype;
     uint32_t scale_row;
     const float *scale; /* NULL: another type */
+    uint32_t scale_col, scale_k; /* scale_k: columns of the tensor; 0: k */
+    size_t stride;               /* bytes between rows; 0: one lies behind the other */
 } sl_mat;
 
-/* Scales of row `row`. */
+/* Bytes between its rows. */
+static inline size_t sl_mat_stride(const sl_mat *w) {
+    return w->stride ? w->stride : sl_dtype_row_bytes(w->dtype, w->k);
+}
+
+/* Scales of row `row` of the matrix; its value i has that of value scale_col + i. */
 static inline const float *sl_mat_scale(const sl_mat *w, uint32_t row) {
-    size_t across = ((size_t)w->k + SL_F8_BLOCK - 1) / SL_F8_BLOCK;
+    size_t across = ((size_t)(w->scale_k ? w->scale_k : w->k) + SL_F8_BLOCK - 1) / SL_F8_BLOCK;
     return w->scale + (w->scale_row + row) / SL_F8_BLOCK * across;
 }
 

@@ -17,7 +17,8 @@
 /* y[r * y_stride + c] = dot(x[r], w[c]): n_rows <= SL_TILE_ROWS, n_cols <= SL_TILE_COLS, or
  * SL_TILE_WIDE as above. */
 typedef struct sl_gemm_tile {
-    const void *w; /* n_cols rows of k values, whole blocks of `dtype`, contiguous, any alignment */
+    const void *w; /* n_cols rows of k values, whole blocks of `dtype`, any alignment */
+    size_t w_stride; /* bytes between them */
     sl_dtype dtype;
     uint32_t k, n_cols, n_rows, y_stride;
     const float *const *x; /* n_rows pointers to k floats */
@@ -29,10 +30,10 @@ typedef struct sl_gemm_tile {
 /* n values of weight row c of a tile, from value k0 on, where they come in blocks. */
 static inline void sl_tile_decode(const sl_gemm_tile *t, uint32_t c, uint32_t k0, uint32_t n,
                                   float *dst) {
-    const uint8_t *w = (const uint8_t *)t->w + c * sl_dtype_row_bytes(t->dtype, t->k) +
-                       sl_dtype_row_bytes(t->dtype, k0);
+    const uint8_t *w =
+        (const uint8_t *)t->w + c * t->w_stride + sl_dtype_row_bytes(t->dtype, k0);
     if (t->dtype == SL_F8_E4M3)
-        sl_f8_decode(w, sl_mat_scale(t->mat, t->row + c), k0, n, dst);
+        sl_f8_decode(w, sl_mat_scale(t->mat, t->row + c), t->mat->scale_col + k0, n, dst);
     else
         sl_block_decode(t->dtype, w, n, dst);
 }
@@ -41,6 +42,7 @@ static inline void sl_tile_decode(const sl_gemm_tile *t, uint32_t c, uint32_t k0
  * weights in blocks and codes of 8 bits, or both in BF16. */
 typedef struct sl_act_tile {
     const void *w;
+    size_t w_stride;
     sl_dtype dtype;
     uint32_t k, n_cols, n_rows, y_stride;
     const uint8_t *const *x; /* n_rows pointers to rows, 64-byte aligned */
@@ -50,7 +52,7 @@ typedef struct sl_act_tile {
 
 /* Weight row c of a tile from value k0 on; past the tile the last row again. */
 SL_INLINE const uint8_t *sl_tile_row(const sl_act_tile *t, uint32_t c, uint32_t k0) {
-    return (const uint8_t *)t->w + SL_MIN(c, t->n_cols - 1) * sl_dtype_row_bytes(t->dtype, t->k) +
+    return (const uint8_t *)t->w + SL_MIN(c, t->n_cols - 1) * t->w_stride +
            sl_dtype_row_bytes(t->dtype, k0);
 }
 
@@ -58,7 +60,7 @@ SL_INLINE const uint8_t *sl_tile_row(const sl_act_tile *t, uint32_t c, uint32_t 
  * behind it, which may be asked for, not read. */
 SL_INLINE const uint8_t *sl_tile_rows_after(const sl_act_tile *t, uint32_t c0, uint32_t cols) {
     if (c0 + cols >= t->n_cols && t->next) return t->next;
-    return (const uint8_t *)t->w + (c0 + cols) * sl_dtype_row_bytes(t->dtype, t->k);
+    return (const uint8_t *)t->w + (c0 + cols) * t->w_stride;
 }
 
 /* A function of its own for one type of weights, compiled for it from `of`: with the arrays of all

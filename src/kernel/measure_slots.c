@@ -67,6 +67,7 @@ static void call_gemm(const sl_kernels *k, const sl_slot *s, lab *l) {
     const float *x[ROWS];
     for (uint32_t r = 0; r < ROWS; r++) x[r] = l->x[r];
     sl_call_gemm_tile(k, &(sl_gemm_tile){.w = mat.data,
+                                         .w_stride = sl_mat_stride(&mat),
                                          .dtype = s->dtype,
                                          .k = K,
                                          .n_cols = COLS,
@@ -85,6 +86,7 @@ static void call_int8(const sl_kernels *k, const sl_slot *s, lab *l) {
     const uint8_t *x[SL_TILE_ROWS], *w = next_weights(l);
     for (uint32_t r = 0; r < rows; r++) x[r] = l->act[r % ROWS];
     sl_call_int8_tile(k, &(sl_act_tile){.w = w,
+                                        .w_stride = sl_dtype_row_bytes(s->dtype, K),
                                         .dtype = s->dtype,
                                         .k = K,
                                         .n_cols = cols,
@@ -103,6 +105,7 @@ static void call_bf16(const sl_kernels *k, const sl_slot *s, lab *l) {
     for (uint32_t r = 0; r < ROWS; r++) x[r] = l->act[r];
     for (const uint8_t *end = w + PIECE; w < end; w += PIECE / 2)
         sl_call_bf16_tile(k, &(sl_act_tile){.w = w,
+                                            .w_stride = length * sizeof(uint16_t),
                                             .dtype = SL_BF16,
                                             .k = length,
                                             .n_cols = cols,

@@ -59,6 +59,7 @@ static void run_tiles(const sl_kernels *k, inputs *in, results *out) {
         draw_weights(in, (sl_dtype)t);
         for (int a = 0; a < SL_AMOUNTS; a++)
             sl_call_gemm_tile(k, &(sl_gemm_tile){.w = in->w,
+                                                 .w_stride = sl_dtype_row_bytes((sl_dtype)t, n),
                                                  .dtype = (sl_dtype)t,
                                                  .k = n,
                                                  .n_cols = COLS,
@@ -87,6 +88,7 @@ static void run_int8(const sl_kernels *k, inputs *in, results *out) {
         draw_weights(in, (sl_dtype)t);
         for (int a = 0; a < SL_AMOUNTS; a++)
             sl_call_int8_tile(k, &(sl_act_tile){.w = in->w,
+                                                .w_stride = sl_dtype_row_bytes((sl_dtype)t, K),
                                                 .dtype = (sl_dtype)t,
                                                 .k = K,
                                                 .n_cols = COLS,
@@ -117,6 +119,7 @@ static void run_bf16(const sl_kernels *k, inputs *in, results *out) {
     x[FEW - 1] = x[ROWS - 1] = (const uint8_t *)least;
     for (int a = 0; a < SL_AMOUNTS; a++)
         sl_call_bf16_tile(k, &(sl_act_tile){.w = in->w,
+                                            .w_stride = sl_dtype_row_bytes(SL_BF16, K - 5),
                                             .dtype = SL_BF16,
                                             .k = K - 5,
                                             .n_cols = COLS,

@@ -58,6 +58,7 @@ static void run(size_t at, const sl_kernels *k, const data *d) {
     for (uint32_t i = 0; i < SL_ATTN_QUERIES; i++)
         query[i] = (sl_attn_query){.q = d->x + i * K, .o = d->y + i * K, .last = TOKENS - 1};
     sl_gemm_tile t = {.w = d->w,
+                      .w_stride = sl_dtype_row_bytes(pieces[at].dtype, K),
                       .dtype = pieces[at].dtype,
                       .k = K,
                       .n_cols = COLS,
@@ -66,6 +67,7 @@ static void run(size_t at, const sl_kernels *k, const data *d) {
                       .x = rows,
                       .y = d->y};
     sl_act_tile i8 = {.w = d->w,
+                      .w_stride = sl_dtype_row_bytes(pieces[at].dtype, K),
                       .dtype = pieces[at].dtype,
                       .k = K,
                       .n_cols = COLS,

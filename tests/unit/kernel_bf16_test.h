@@ -16,7 +16,7 @@ typedef enum kb_range {
 } kb_range;
 
 typedef struct kb_case {
-    uint32_t rows, cols, k;
+    uint32_t rows, cols, k, apart; /* values between the first of two weight rows */
     uint8_t *x, *w, *base;
     const uint8_t *row[SL_TILE_ROWS];
 } kb_case;
@@ -58,8 +58,8 @@ static inline uint8_t *kb_values(uint32_t rows, uint32_t k, size_t bytes, kb_ran
 
 /* Weights of any alignment. */
 static inline kb_case kb_make(uint32_t rows, uint32_t cols, uint32_t k, kb_range range) {
-    const size_t bytes = sl_act_row_bytes(SL_ACT_BF16, k), w_bytes = sl_dtype_row_bytes(SL_BF16, k);
-    kb_case g = {.rows = rows, .cols = cols, .k = k};
+    kb_case g = {.rows = rows, .cols = cols, .k = k, .apart = kt_apart(SL_BF16, k)};
+    const size_t bytes = sl_act_row_bytes(SL_ACT_BF16, k), w_bytes = g.apart * sizeof(uint16_t);
     g.x = sl_alloc(rows + 1, bytes + 64);
     g.base = sl_alloc(cols * w_bytes + 64, 1);
     assert_true(g.x && g.base);
@@ -76,6 +76,7 @@ static inline void kb_free(kb_case *g) {
 
 static inline void kb_do(const sl_kernels *k, const kb_case *g, float *y) {
     sl_call_bf16_tile(k, &(sl_act_tile){.w = g->w,
+                                        .w_stride = g->apart * sizeof(uint16_t),
                                         .dtype = SL_BF16,
                                         .k = g->k,
                                         .n_cols = g->cols,
@@ -124,7 +125,7 @@ static void oracle_bf16_tile(double tol) {
                 double sum = 0, mag = 0;
                 for (uint32_t j = 0; j < g.k; j++) {
                     double p = (double)kt_weight(g.row[r], SL_BF16, j) *
-                               kt_weight(g.w, SL_BF16, (size_t)c * g.k + j);
+                               kt_weight(g.w, SL_BF16, (size_t)c * g.apart + j);
                     sum += p;
                     mag += fabs(p);
                 }

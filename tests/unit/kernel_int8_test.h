@@ -138,7 +138,7 @@ static void oracle_rms_quantise(double tol) {
 
 typedef struct k8_case {
     sl_dtype dtype;
-    uint32_t rows, cols, k;
+    uint32_t rows, cols, k, apart; /* values between the first of two weight rows */
     uint8_t *x;
     const uint8_t *xrow[SL_TILE_ROWS];
     float *y;
@@ -155,7 +155,8 @@ static inline k8_case k8_make(sl_dtype dtype, uint32_t rows, uint32_t cols, uint
     g.y = sl_alloc(rows, (cols + 1) * sizeof(float));
     assert_non_null(g.x);
     assert_non_null(g.y);
-    g.w = kt_weights(dtype, (size_t)cols * k, kt_bits() & 1, &g.base);
+    g.apart = kt_apart(dtype, k);
+    g.w = kt_weights(dtype, (size_t)cols * g.apart, kt_bits() & 1, &g.base);
     for (uint32_t r = 0; r < rows; r++) {
         k8_values(x, k);
         g.xrow[r] = g.x + r * bytes;
@@ -167,7 +168,7 @@ static inline k8_case k8_make(sl_dtype dtype, uint32_t rows, uint32_t cols, uint
 
 /* All codes, scales and minima at their ends; the activations at -127 or 127. */
 static inline void k8_make_extreme(k8_case *g, uint32_t how) {
-    uint32_t bytes = sl_dtype_block_bytes(g->dtype), n = g->k / sl_dtype_block(g->dtype) * g->cols;
+    uint32_t bytes = sl_dtype_block_bytes(g->dtype), n = g->apart / sl_dtype_block(g->dtype) * g->cols;
     uint16_t one = sl_f32_to_f16(how & 8 ? -1.0f : 0.5f);
     for (uint8_t *b = g->w; n > 0; n--, b += bytes) {
         memset(b, how & 1 ? 0x80 : how & 2 ? 0x7f : 0xff, bytes);
@@ -184,6 +185,7 @@ static inline void k8_make_extreme(k8_case *g, uint32_t how) {
 
 static inline void k8_do(const sl_kernels *k, const k8_case *g, float *y) {
     sl_act_tile t = {.w = g->w,
+                     .w_stride = sl_dtype_row_bytes(g->dtype, g->apart),
                      .dtype = g->dtype,
                      .k = g->k,
                      .n_cols = g->cols,
@@ -246,7 +248,7 @@ static void oracle_int8_tile(double tol) {
         k8_do(&sl_kernels_ref, &g, g.y);
         for (uint32_t r = 0; r < g.rows; r++)
             for (uint32_t c = 0; c < g.cols; c++) {
-                const float *w = kt_row(g.w, d, (size_t)c * g.k, g.k);
+                const float *w = kt_row(g.w, d, (size_t)c * g.apart, g.k);
                 const float *scale = sl_act_scales(g.xrow[r], g.k);
                 double sum = 0, mag = 1e-30;
                 for (uint32_t j = 0; j < g.k; j++) {

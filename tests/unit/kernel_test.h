@@ -68,6 +68,11 @@ static inline void kt_fill_blocks(sl_dtype dtype, size_t n, uint8_t *p) {
 }
 
 /* n values of a dtype, one byte off alignment when `odd`. *base is what to free. */
+/* Rows of k values lie one behind the other, or are parts of longer ones. */
+static inline uint32_t kt_apart(sl_dtype dtype, uint32_t k) {
+    return k + (kt_below(3) == 0 ? sl_dtype_block(dtype) * (1 + kt_below(5)) : 0);
+}
+
 static inline void *kt_weights(sl_dtype dtype, size_t n, bool odd, void **base) {
     uint8_t *p = sl_alloc(sl_dtype_row_bytes(dtype, n) + 1, 1);
     assert_non_null(p);

@@ -15,7 +15,7 @@ static void within(const char *what, double got, double want, double scale, doub
 
 typedef struct gemm_case {
     sl_dtype dtype;
-    uint32_t rows, cols, k;
+    uint32_t rows, cols, k, apart; /* values between the first of two weight rows */
     float *x, *y;
     const float *xrow[SL_TILE_ROWS];
     void *w, *base;
@@ -25,13 +25,15 @@ static gemm_case gemm_make(sl_dtype dtype, uint32_t rows, uint32_t cols, uint32_
     gemm_case g = {.dtype = dtype, .rows = rows, .cols = cols, .k = k};
     g.x = kt_floats((size_t)rows * (k + 3));
     g.y = sl_alloc((size_t)rows * (cols + 1), sizeof(float));
-    g.w = kt_weights(dtype, (size_t)cols * k, kt_bits() & 1, &g.base);
+    g.apart = kt_apart(dtype, k);
+    g.w = kt_weights(dtype, (size_t)cols * g.apart, kt_bits() & 1, &g.base);
     for (uint32_t r = 0; r < rows; r++) g.xrow[r] = g.x + (size_t)r * (k + 3);
     return g;
 }
 
 static void gemm_do(const sl_kernels *k, const gemm_case *g, float *y) {
     sl_gemm_tile t = {.w = g->w,
+                      .w_stride = sl_dtype_row_bytes(g->dtype, g->apart),
                       .dtype = g->dtype,
                       .k = g->k,
                       .n_cols = g->cols,
@@ -87,7 +89,7 @@ static void oracle_gemm_tile(double tol) {
         gemm_do(REF, &g, g.y);
         for (uint32_t r = 0; r < g.rows; r++)
             for (uint32_t c = 0; c < g.cols; c++) {
-                const float *w = kt_row(g.w, g.dtype, (size_t)c * g.k, g.k);
+                const float *w = kt_row(g.w, g.dtype, (size_t)c * g.apart, g.k);
                 double sum = 0, mag = 1e-30;
                 for (uint32_t j = 0; j < g.k; j++) {
                     double p = (double)g.xrow[r][j] * w[j];

@@ -203,6 +203,38 @@ static void any_number_of_jobs(void **state) {
 
 /* ---- attention ---- */
 
+/* Columns from anywhere on of both. */
+static void columns_of_scaled_blocks(const sl_mat *f8, const sl_mat *f32, const float *x) {
+    enum { ROWS = 37 };
+    const uint32_t first[] = {1, 100, 128, 131}, k = 145, n = f8->n;
+    float *y = kt_floats((size_t)ROWS * n), *want = kt_floats((size_t)ROWS * n);
+    for (size_t i = 0; i < SL_LEN(first); i++) {
+        sl_mat a = *f8, b = *f32;
+        a.data = (const uint8_t *)f8->data + first[i];
+        b.data = (const float *)f32->data + first[i];
+        a.k = b.k = k;
+        a.stride = sl_mat_stride(f8), b.stride = sl_mat_stride(f32);
+        a.scale_col = first[i], a.scale_k = f8->k;
+        sl_gemm_job job = {.x = x, .x_stride = k, .y_stride = n};
+        for (job.n_rows = 1; job.n_rows <= ROWS; job.n_rows += 9) {
+            job.w = &b;
+            job.y = want;
+            sl_gemm(&(sl_exec){.k = &sl_kernels_ref}, &job, 1);
+            job.w = &a;
+            job.y = y;
+            EACH_EXEC(ex) {
+                memset(y, 0, (size_t)ROWS * n * sizeof *y);
+                sl_gemm(&ex, &job, 1);
+                kt_same("columns of f8", y, want, (size_t)job.n_rows * n);
+                sl_widen_row(&ex, &a, n - 1, y);
+                kt_same("part of a row of f8", y, (const float *)b.data + (size_t)(n - 1) * f32->k,
+                        k);
+            }
+        }
+    }
+    sl_free(y), sl_free(want);
+}
+
 /* F8_E4M3: the bits of the product with code * scale as f32, for rows and columns anywhere in the
  * blocks of scales, in every table. */
 static void scaled_blocks_are_their_products(void **state) {
@@ -236,6 +268,7 @@ static void scaled_blocks_are_their_products(void **state) {
             kt_same("f8 row", y, wide + (size_t)(N - 1) * K, K);
         }
     }
+    columns_of_scaled_blocks(&f8, &f32, x);
     sl_free(code), sl_free(wide), sl_free(scale), sl_free(x), sl_free(y), sl_free(want);
 }
 

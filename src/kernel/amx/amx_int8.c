@@ -388,7 +388,7 @@ SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
                 products_32_one(&w, &x, sum);
             else
                 products_32(&w, &x, sum);
-            add_columns(&w, &x, sum, groups, strip_after(t, c0, p), sl_dtype_row_bytes(dtype, t->k),
+            add_columns(&w, &x, sum, groups, strip_after(t, c0, p), t->w_stride,
                         dtype, acc[c0 / SL_STRIP]);
         }
     }

@@ -13,8 +13,9 @@
 typedef struct group {
     const sl_act_tile *t;
     const uint8_t *w;
-    size_t stride, whole; /* bytes of a row, and of its whole steps of 32 values */
-    ptrdiff_t ahead;      /* from a weight to one that is read later; 0: nothing is asked for */
+    size_t stride;       /* bytes between rows */
+    size_t bytes, whole; /* of a row, and of its whole steps of 32 values */
+    ptrdiff_t ahead;     /* from a weight to one that is read later; 0: nothing is asked for */
 } group;
 
 SL_INLINE __m256 odd_of(__m256i v) {
@@ -67,15 +68,15 @@ SL_INLINE void run_half(const group *g, uint32_t r0, const uint32_t R, const uin
         for (uint32_t c = 0; c < C; c++)
             _mm_prefetch((const char *)w + g->ahead + c * g->stride + i, _MM_HINT_T0);
     }
-    if (g->whole < g->stride) {
+    if (g->whole < g->bytes) {
         uint8_t end[MAX_R + MAX_C][64] = {0};
         const uint8_t *x_end[MAX_R];
         for (uint32_t r = 0; r < R; r++) {
-            memcpy(end[r], g->t->x[r0 + r] + g->whole, g->stride - g->whole);
+            memcpy(end[r], g->t->x[r0 + r] + g->whole, g->bytes - g->whole);
             x_end[r] = end[r] + 32 * half;
         }
         for (uint32_t c = 0; c < C; c++)
-            memcpy(end[MAX_R + c], g->w + c * g->stride + g->whole, g->stride - g->whole);
+            memcpy(end[MAX_R + c], g->w + c * g->stride + g->whole, g->bytes - g->whole);
         step(acc, x_end, end[MAX_R] + 32 * half, 0, 64, R, C);
     }
 #pragma GCC unroll 12
@@ -135,14 +136,14 @@ static uint32_t control(void) {
 }
 
 void sl_avx2_bf16_tile(const sl_act_tile *t) {
-    const size_t stride = sl_dtype_row_bytes(SL_BF16, t->k);
+    const size_t stride = t->w_stride, bytes = sl_dtype_row_bytes(SL_BF16, t->k);
     const uint32_t was = control(), flushing = was | 0x8040; /* FTZ, DAZ */
     _Alignas(32) float acc[MAX_R * MAX_C * 16];
     for (uint32_t c0 = 0; c0 < t->n_cols; c0 += MAX_C) {
         const uint32_t C = SL_MIN(MAX_C, t->n_cols - c0);
         const uint8_t *w = (const uint8_t *)t->w + c0 * stride;
         const uint8_t *after = c0 + MAX_C < t->n_cols ? w + MAX_C * stride : t->next;
-        const group g = {t, w, stride, stride / 64 * 64, after ? after - w : 0};
+        const group g = {t, w, stride, bytes, bytes / 64 * 64, after ? after - w : 0};
         for (uint32_t r0 = 0; r0 < t->n_rows; r0 += MAX_R) {
             const uint32_t R = SL_MIN(MAX_R, t->n_rows - r0);
             set_control(flushing);

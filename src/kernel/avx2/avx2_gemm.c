@@ -143,7 +143,7 @@ SL_INLINE void tile_block(const sl_gemm_tile *t, const float *xp, uint32_t s0, u
                           uint32_t c0, uint32_t apart, const uint32_t R, const uint32_t C,
                           sl_dtype dtype, float *acc) {
     const uint32_t bytes = sl_dtype_bytes(dtype), whole = SL_MIN(steps, t->k / 16 - s0);
-    const size_t row_bytes = (size_t)t->k * bytes * apart;
+    const size_t row_bytes = t->w_stride * apart;
     const uint8_t *w = (const uint8_t *)t->w + c0 * (row_bytes / apart) + (size_t)s0 * 16 * bytes;
     _Alignas(32) uint8_t pad[MAX_C * 64];
     block part = {xp, w, row_bytes, whole, steps, s0 == 0, acc, (ptrdiff_t)(C * row_bytes)};
@@ -161,7 +161,7 @@ SL_INLINE void tile_block(const sl_gemm_tile *t, const float *xp, uint32_t s0, u
  * a page of memory, the processor's prefetchers would lose the thread (a quarter of the bandwidth).
  */
 SL_INLINE uint32_t rows_apart(const sl_gemm_tile *t) {
-    size_t bytes = (size_t)t->k * sl_dtype_bytes(t->dtype);
+    size_t bytes = t->w_stride;
     if (t->n_rows >= 8) return 1; /* arithmetic is the limit */
     return bytes <= 1024 ? 4 : bytes <= 2048 ? 2 : 1;
 }
@@ -298,14 +298,14 @@ static void wide_do(const wide_tile *q, wide_step step) {
 static void f8_fill(const sl_gemm_tile *t, uint32_t c, uint32_t k0, const uint8_t *w, uint32_t n,
                     float *to) {
     uint32_t in = SL_MIN(n, t->k - k0);
-    sl_f8_decode(w, sl_mat_scale(t->mat, t->row + c), k0, in, to);
+    sl_f8_decode(w, sl_mat_scale(t->mat, t->row + c), t->mat->scale_col + k0, in, to);
     memset(to + in, 0, (n - in) * sizeof *to);
 }
 
 /* Widens the columns of a group and asks for those of the next. */
 static void wide_fill(const wide_tile *q) {
     const sl_gemm_tile *t = q->t;
-    size_t row_bytes = sl_dtype_row_bytes(t->dtype, t->k), n = (size_t)q->steps * 16;
+    size_t row_bytes = t->w_stride, n = (size_t)q->steps * 16;
     size_t part = sl_dtype_row_bytes(t->dtype, n);
     for (uint32_t c = 0; c < q->cols; c++) {
         const uint8_t *w = (const uint8_t *)t->w + (q->c0 + c) * row_bytes +

@@ -135,7 +135,7 @@ SL_INLINE hints hints_of(const sweep *q, const uint8_t *at, uint32_t bytes) {
 /* The group's columns from w on over the packed steps, which begin at step s0 of k. */
 SL_INLINE void run_group(sweep *q, uint32_t s0, const uint8_t *w, sl_dtype dtype) {
     const uint32_t bytes = sl_dtype_bytes(dtype);
-    const size_t row_bytes = (size_t)q->t->k * bytes;
+    const size_t row_bytes = q->t->w_stride;
     const uint32_t whole = SL_MIN(q->x_steps, q->t->k / 16 - s0);
     _Alignas(64) uint8_t pad[GROUP * 64];
     q->w = w;
@@ -243,7 +243,7 @@ SL_INLINE void pack_rows(const sweep *q, uint32_t s0, sl_dtype dtype) {
 SL_INLINE void run_cols(sweep *q, uint32_t c0, uint32_t c1, float *acc, sl_dtype dtype) {
     const sl_gemm_tile *t = q->t;
     const uint32_t bytes = sl_dtype_bytes(dtype), steps = SL_MAX(1, (t->k + 15) / 16);
-    const size_t row_bytes = (size_t)t->k * bytes;
+    const size_t row_bytes = t->w_stride;
     for (uint32_t s0 = 0; s0 < steps; s0 += PACK_STEPS) {
         q->x_steps = SL_MIN(PACK_STEPS, steps - s0);
         pack_rows(q, s0, dtype);

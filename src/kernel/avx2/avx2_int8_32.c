@@ -165,7 +165,7 @@ SL_INLINE void run_rows(const run *u, uint32_t r0, const uint32_t R, sl_dtype dt
         if (r0 == 0) {
             const uint32_t at = u->at + b * share;
             const char *p = (const char *)u->next +
-                            at / u->piece * sl_dtype_row_bytes(dtype, u->t->k) + at % u->piece;
+                            at / u->piece * u->t->w_stride + at % u->piece;
 #pragma GCC unroll 9
             for (uint32_t i = 0; i < share; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
         }
@@ -191,7 +191,7 @@ SL_INLINE void run_piece(const sl_act_tile *t, const __m256i *xp, uint32_t c0, u
     strip w[STRIPS];
     for (uint32_t b = 0; b < blocks; b += CHUNK) {
         const uint32_t n = SL_MIN(CHUNK, blocks - b);
-        const size_t row_bytes = sl_dtype_row_bytes(dtype, t->k);
+        const size_t row_bytes = t->w_stride;
         const uint32_t bytes = block_bytes(dtype);
         for (uint32_t i = 0; i < STRIPS; i++) {
             sl_strip_src src = sl_strip_at(t, c0 + 8 * i, (b0 + b) * 32);

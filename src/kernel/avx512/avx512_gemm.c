@@ -246,7 +246,7 @@ SL_INLINE void plain_columns(sweep *q, uint32_t c0, uint32_t c1, uint32_t part, 
                              sl_dtype dtype) {
     const sl_gemm_tile *t = q->t;
     uint32_t k0 = 0;
-    q->w_stride = (size_t)t->k * sl_dtype_bytes(dtype);
+    q->w_stride = t->w_stride;
     do {
         const uint32_t n = SL_MIN(part, t->k - k0);
         uint32_t c = c0;
@@ -286,7 +286,7 @@ static __attribute__((noinline)) void tile_bf16(const sl_gemm_tile *t) {
  */
 static void widen_columns(const sweep *q, uint32_t c, uint32_t cols, uint32_t k0, uint32_t n) {
     const sl_gemm_tile *t = q->t;
-    const size_t row_bytes = sl_dtype_row_bytes(t->dtype, t->k);
+    const size_t row_bytes = t->w_stride;
     const size_t bytes = sl_dtype_row_bytes(t->dtype, n);
     for (uint32_t i = 0; i < cols; i++) {
         const uint8_t *w =
@@ -295,7 +295,8 @@ static void widen_columns(const sweep *q, uint32_t c, uint32_t cols, uint32_t k0
         for (size_t at = 0; at < bytes; at += 64) v_prefetch(w + COLS * row_bytes + at);
         find_pages(w + 2 * COLS * row_bytes, bytes);
         if (t->dtype == SL_F8_E4M3)
-            sl_avx512_f8_decode(w, sl_mat_scale(t->mat, t->row + c + i), k0, n, to);
+            sl_avx512_f8_decode(w, sl_mat_scale(t->mat, t->row + c + i),
+                                t->mat->scale_col + k0, n, to);
         else
             sl_avx512_block_decode(t->dtype, w, n, to);
     }

@@ -58,7 +58,8 @@ typedef struct hints {
 /* R rows from r0 on against C weight rows at w. */
 SL_INLINE void run(const sl_act_tile *t, uint32_t r0, uint32_t c0, const uint8_t *w,
                    const uint8_t *ahead, const uint32_t lines, const uint32_t R, const uint32_t C) {
-    const size_t stride = (size_t)t->k * sizeof(uint16_t), whole = stride / 64 * 64;
+    const size_t stride = t->w_stride, bytes = (size_t)t->k * sizeof(uint16_t);
+    const size_t whole = bytes / 64 * 64;
     const uint8_t *x[MAX_R];
     __m512 acc[MAX_R * MAX_C];
 #pragma GCC unroll 4
@@ -81,7 +82,7 @@ SL_INLINE void run(const sl_act_tile *t, uint32_t r0, uint32_t c0, const uint8_t
                 acc[r * C + c] = _mm512_dpbf16_ps(acc[r * C + c], xv, wv[c]);
         }
     }
-    if (whole < stride) {
+    if (whole < bytes) {
         const uint32_t n = t->k % 32;
         for (uint32_t r = 0; r < R; r++)
             for (uint32_t c = 0; c < C; c++)
@@ -110,14 +111,14 @@ static void run_rows(const sl_act_tile *t, uint32_t c0, const uint8_t *w, const 
         if (n == 3) run_hinted(t, r, c0, w, &h, 3);
         if (n == 2) run_hinted(t, r, c0, w, &h, 2);
         if (n == 1) run_hinted(t, r, c0, w, &h, 1);
-        h.at += (size_t)h.lines * t->k * sizeof(uint16_t);
+        h.at += h.lines * t->w_stride;
     }
 }
 
 /* R rows, all there are, against FEW_C weight rows at a time: more of them, each 4 KB from the
  * next, would drive what was asked for out of L1 again. */
 SL_INLINE uint32_t run_few(const sl_act_tile *t, const uint32_t R) {
-    const size_t group = FEW_C * t->k * sizeof(uint16_t);
+    const size_t group = FEW_C * t->w_stride;
     const uint8_t *w = t->w;
     uint32_t c = 0;
     for (; c + FEW_C <= t->n_cols; c += FEW_C, w += group) {
@@ -129,14 +130,14 @@ SL_INLINE uint32_t run_few(const sl_act_tile *t, const uint32_t R) {
 
 /* All rows against C weight rows from c0 on, where nothing is asked for. */
 SL_INLINE void run_rest(const sl_act_tile *t, uint32_t c0, const uint32_t C) {
-    const uint8_t *w = (const uint8_t *)t->w + (size_t)c0 * t->k * sizeof(uint16_t);
+    const uint8_t *w = (const uint8_t *)t->w + c0 * t->w_stride;
     uint32_t r = 0;
     for (; r + 4 <= t->n_rows; r += 4) run(t, r, c0, w, w, 0, 4, C);
     for (; r < t->n_rows; r++) run(t, r, c0, w, w, 0, 1, C);
 }
 
 static uint32_t run_many(const sl_act_tile *t) {
-    const size_t group = MAX_C * t->k * sizeof(uint16_t);
+    const size_t group = MAX_C * t->w_stride;
     const uint8_t *w = t->w;
     uint32_t c = 0;
     for (; c + MAX_C <= t->n_cols; c += MAX_C, w += group)

@@ -35,11 +35,10 @@ static float pair_dot(const uint8_t *x, const uint8_t *w, uint32_t k) {
 }
 
 void sl_ref_bf16_tile(const sl_act_tile *t) {
-    const size_t bytes = sl_dtype_row_bytes(SL_BF16, t->k);
     for (uint32_t r = 0; r < t->n_rows; r++)
         for (uint32_t c = 0; c < t->n_cols; c++)
             t->y[(size_t)r * t->y_stride + c] =
-                pair_dot(t->x[r], (const uint8_t *)t->w + c * bytes, t->k);
+                pair_dot(t->x[r], (const uint8_t *)t->w + c * t->w_stride, t->k);
 }
 
 void sl_ref_to_bf16_row(const float *x, uint32_t k, sl_act_kind kind, uint8_t *row) {

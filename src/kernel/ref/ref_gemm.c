@@ -27,11 +27,10 @@ static float dot_blocks(const sl_gemm_tile *t, const float *x, uint32_t c) {
 }
 
 void sl_ref_gemm_tile(const sl_gemm_tile *t) {
-    size_t row_bytes = sl_dtype_row_bytes(t->dtype, t->k);
     bool plain = sl_dtype_is_plain(t->dtype);
     for (uint32_t c = 0; c < t->n_cols; c++)
         for (uint32_t r = 0; r < t->n_rows; r++) {
-            const uint8_t *w = (const uint8_t *)t->w + c * row_bytes;
+            const uint8_t *w = (const uint8_t *)t->w + c * t->w_stride;
             t->y[(size_t)r * t->y_stride + c] =
                 plain ? dot_any(t->x[r], w, t->dtype, t->k) : dot_blocks(t, t->x[r], c);
         }

@@ -76,11 +76,10 @@ static float add_block(sl_dtype t, const uint8_t *b, const int8_t *x, const int1
 
 void sl_ref_int8_tile(const sl_act_tile *t) {
     sl_act_kind kind = sl_act_kind_of(t->dtype);
-    size_t row_bytes = sl_dtype_row_bytes(t->dtype, t->k);
     uint32_t block = sl_dtype_block(t->dtype), bytes = sl_dtype_block_bytes(t->dtype);
     for (uint32_t c = 0; c < t->n_cols; c++)
         for (uint32_t r = 0; r < t->n_rows; r++) {
-            const uint8_t *w = (const uint8_t *)t->w + c * row_bytes;
+            const uint8_t *w = (const uint8_t *)t->w + c * t->w_stride;
             const float *scale = sl_act_scales(t->x[r], t->k);
             const int16_t *sum = sl_act_sums(kind, t->x[r], t->k);
             float acc = 0;

@@ -5,15 +5,16 @@
 /* Chains of R rows and C weight rows to acc; true: some are not sure. */
 SL_INLINE bool simd_bf16_run(const sl_act_tile *t, uint32_t r0, const uint8_t *w, const uint32_t R,
                              const uint32_t C, v16 *acc) {
-    const size_t stride = sl_dtype_row_bytes(SL_BF16, t->k), whole = (size_t)t->k / 32 * 64;
+    const size_t stride = t->w_stride, bytes = sl_dtype_row_bytes(SL_BF16, t->k);
+    const size_t whole = (size_t)t->k / 32 * 64;
     v16 s[SIMD_R * SIMD_C];
     v_doubt doubt = v_sure();
     _Alignas(64) uint8_t x_end[SIMD_R][64] = {0}, w_end[SIMD_C][64] = {0};
 #pragma GCC unroll 32
     for (uint32_t i = 0; i < R * C; i++) s[i] = v_set1(0);
-    for (uint32_t r = 0; r < R; r++) memcpy(x_end[r], t->x[r0 + r] + whole, stride - whole);
-    for (uint32_t c = 0; c < C; c++) memcpy(w_end[c], w + c * stride + whole, stride - whole);
-    for (size_t i = 0; i < stride; i += 64) {
+    for (uint32_t r = 0; r < R; r++) memcpy(x_end[r], t->x[r0 + r] + whole, bytes - whole);
+    for (uint32_t c = 0; c < C; c++) memcpy(w_end[c], w + c * stride + whole, bytes - whole);
+    for (size_t i = 0; i < bytes; i += 64) {
         v16 even[SIMD_C], odd[SIMD_C];
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < C; c++)
@@ -52,7 +53,7 @@ static __attribute__((noinline)) bool simd_bf16_one(const sl_act_tile *t, uint32
 
 /* R rows from r0 on against C weight rows from c0 on. */
 static void simd_bf16_part(const sl_act_tile *t, uint32_t r0, uint32_t c0, uint32_t R, uint32_t C) {
-    const size_t stride = sl_dtype_row_bytes(SL_BF16, t->k);
+    const size_t stride = t->w_stride;
     const uint8_t *w = (const uint8_t *)t->w + c0 * stride;
     v16 acc[SIMD_R * SIMD_C];
     uint32_t was = v_flush_begin();
@@ -63,6 +64,7 @@ static void simd_bf16_part(const sl_act_tile *t, uint32_t r0, uint32_t c0, uint3
     float *y = t->y + (size_t)r0 * t->y_stride + c0;
     if (doubt) {
         sl_ref_bf16_tile(&(sl_act_tile){.w = w,
+                                        .w_stride = stride,
                                         .dtype = SL_BF16,
                                         .k = t->k,
                                         .n_cols = C,

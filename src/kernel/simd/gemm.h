@@ -43,7 +43,7 @@ SL_INLINE void simd_store_sums(const sl_gemm_tile *t, uint32_t r0, uint32_t c0, 
 
 SL_INLINE void simd_plain(const sl_gemm_tile *t, uint32_t r0, uint32_t c0, const uint32_t R,
                           const uint32_t C, sl_dtype dtype) {
-    const size_t stride = (size_t)t->k * sl_dtype_bytes(dtype);
+    const size_t stride = t->w_stride;
     const uint8_t *w = (const uint8_t *)t->w + c0 * stride;
     v16 acc[SIMD_R * SIMD_C];
 #pragma GCC unroll 32

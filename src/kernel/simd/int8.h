@@ -32,7 +32,7 @@ static void simd_scales(sl_dtype t, const uint8_t *b, uint32_t c, simd_group *g)
 /* Rows beyond `cols` stay zero. */
 static void simd_fill_group(const sl_act_tile *t, uint32_t c0, uint32_t cols, uint32_t block,
                             simd_group *g) {
-    const size_t row_bytes = sl_dtype_row_bytes(t->dtype, t->k);
+    const size_t row_bytes = t->w_stride;
     const uint32_t values = sl_dtype_block(t->dtype);
     for (uint32_t c = 0; c < cols; c++) {
         const uint8_t *b = (const uint8_t *)t->w + (c0 + c) * row_bytes +
