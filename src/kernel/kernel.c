@@ -71,7 +71,7 @@ static size_t gemm_cut_jobs(gemm_ctx *g, uint32_t cap, uint32_t even) {
     for (uint32_t i = 0; i < g->n_jobs; i++) {
         const sl_gemm_job *j = &g->jobs[i];
         uint32_t down = (j->n_rows + SL_TILE_ROWS - 1) / SL_TILE_ROWS;
-        bool many = j->n_rows >= SL_TILE_MANY && sl_dtype_is_plain(j->w->dtype);
+        bool many = j->n_rows >= SL_TILE_MANY && sl_dtype_is_plain(j->w->dtype) && !j->w->segments;
         gemm_cut cut = {n, tile_cols(j->w, SL_MIN(cap, SL_TILE_COLS)), SL_TILE_ROWS};
         if (many)
             cut = (gemm_cut){n, tile_cols_of_many(j->w, cap, even), (j->n_rows + down - 1) / down};
@@ -103,8 +103,9 @@ static void check_races(const void *const *x, size_t row_bytes, const sl_gemm_ti
 #define check_races(x, row_bytes, t) ((void)0)
 #endif
 
+/* skip: bytes of rounded rows before those that w is multiplied with; all: between rows. */
 static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, uint32_t r0,
-                    uint32_t c0, const void *next, sl_gemm_tile *t) {
+                    uint32_t c0, const void *next, size_t skip, size_t all, sl_gemm_tile *t) {
     sl_act_kind kind = sl_act_kind_of(w->dtype);
     t->dtype = w->dtype;
     t->mat = w;
@@ -117,10 +118,9 @@ static void gemm_do(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, ui
         return;
     }
     const uint8_t *x[SL_TILE_ROWS];
-    size_t stride = sl_act_row_bytes(kind, t->k);
     for (uint32_t r = 0; r < t->n_rows; r++)
-        x[r] = j->act.row[kind] + (j->act_row ? j->act_row[r0 + r] : r0 + r) * stride;
-    check_races((const void *const *)x, stride, t);
+        x[r] = j->act.row[kind] + (j->act_row ? j->act_row[r0 + r] : r0 + r) * all + skip;
+    check_races((const void *const *)x, sl_act_row_bytes(kind, t->k), t);
     const sl_act_tile tile = {.w = t->w,
                               .w_stride = t->w_stride,
                               .dtype = t->dtype,
@@ -156,6 +156,69 @@ static const void *weights_after(const gemm_ctx *g, uint32_t job, size_t t) {
     return g->jobs[job].w->data;
 }
 
+/* The product with the whole of a matrix, its `all` values a row taken at once. */
+static void gemm_whole(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, uint32_t r0,
+                       uint32_t c0, const void *next, sl_gemm_tile *t) {
+    const sl_act_kind kind = sl_act_kind_of(w->dtype);
+    gemm_do(g, j, w, r0, c0, next, 0, kind == SL_ACT_NONE ? 0 : sl_act_row_bytes(kind, w->k), t);
+}
+
+/* Values first .. first + k - 1 of each row of w. */
+static sl_mat columns_of(const sl_mat *w, uint32_t first, uint32_t k) {
+    sl_mat part = *w;
+    part.stride = sl_mat_stride(w);
+    part.data = (const uint8_t *)w->data + sl_dtype_row_bytes(w->dtype, first);
+    part.scale_k = w->scale_k ? w->scale_k : w->k;
+    part.scale_col = w->scale_col + first;
+    part.k = k;
+    return part;
+}
+
+static void zero_tile(const sl_gemm_tile *t) {
+    for (uint32_t r = 0; r < t->n_rows; r++)
+        memset(t->y + (size_t)r * t->y_stride, 0, t->n_cols * sizeof *t->y);
+}
+
+static void add_tile(const sl_kernels *k, const sl_gemm_tile *to, const sl_gemm_tile *t) {
+    for (uint32_t r = 0; r < t->n_rows; r++)
+        k->add(to->y + (size_t)r * to->y_stride, t->y + (size_t)r * t->y_stride, t->n_cols);
+}
+
+/* Segment by segment while the tile's weights are near. Sums that wait for their neighbour lie in
+ * `wait`, the first in the result itself. */
+static void gemm_segments(const gemm_ctx *g, const sl_gemm_job *j, uint32_t r0, uint32_t c0,
+                          const void *next, const sl_gemm_tile *whole) {
+    _Static_assert(SL_SEGMENTS == 8, "so many wait at most: 1 of 4, of 2 and of 1, and the last");
+    float wait[3][SL_TILE_ROWS * SL_TILE_COLS];
+    const float *x[SL_TILE_ROWS];
+    const sl_segments *s = j->w->segments;
+    const sl_act_kind kind = sl_act_kind_of(j->w->dtype);
+    sl_gemm_tile part[4];
+    uint32_t level = 0;
+    size_t skip = 0, all = kind == SL_ACT_NONE ? 0 : sl_act_bytes_in(s, kind, whole->k);
+    for (uint32_t i = 0; i < 4; i++) {
+        part[i] = *whole;
+        part[i].x = x;
+        if (i == 0) continue;
+        part[i].y = wait[i - 1];
+        part[i].y_stride = whole->n_cols;
+    }
+    for (uint32_t i = 0; i < s->n; i++) {
+        const uint32_t first = sl_segment_begin(s, i), n = s->end[i] - first;
+        const sl_mat w = columns_of(j->w, first, n);
+        for (uint32_t r = 0; r < whole->n_rows; r++) x[r] = whole->x[r] + first;
+        part[level].k = n;
+        if (n)
+            gemm_do(g, j, &w, r0, c0, i + 1 == s->n ? next : NULL, skip, all, &part[level]);
+        else
+            zero_tile(&part[level]);
+        if (kind != SL_ACT_NONE) skip += sl_act_row_bytes(kind, n);
+        for (uint32_t done = i + 1; !(done & 1); done >>= 1, level--)
+            add_tile(g->k, &part[level - 1], &part[level]);
+        level++;
+    }
+}
+
 static void gemm_job_tile(const gemm_ctx *g, uint32_t job, size_t t) {
     const sl_gemm_job *j = &g->jobs[job];
     uint32_t cols = g->cut[job].cols, rows = g->cut[job].rows, down = (j->n_rows + rows - 1) / rows;
@@ -173,12 +236,16 @@ static void gemm_job_tile(const gemm_ctx *g, uint32_t job, size_t t) {
     for (uint32_t r = 0; r < tile.n_rows; r++)
         x[r] = j->x + (size_t)(j->row ? j->row[r0 + r] : r0 + r) * j->x_stride;
     const void *next = weights_after(g, job, t);
-    gemm_do(g, j, j->w, r0, c0, g->up ? weights_at(g->up[job], c0) : next, &tile);
+    if (j->w->segments) {
+        gemm_segments(g, j, r0, c0, next, &tile);
+        return;
+    }
+    gemm_whole(g, j, j->w, r0, c0, g->up ? weights_at(g->up[job], c0) : next, &tile);
     if (!g->up) return;
     sl_gemm_tile other = tile;
     other.y = up;
     other.y_stride = tile.n_cols;
-    gemm_do(g, j, g->up[job], r0, c0, next, &other);
+    gemm_whole(g, j, g->up[job], r0, c0, next, &other);
     for (uint32_t r = 0; r < tile.n_rows; r++)
         g->k->swiglu(tile.y + (size_t)r * tile.y_stride, up + (size_t)r * tile.n_cols, tile.n_cols);
 }
@@ -227,7 +294,7 @@ void sl_gemm(const sl_exec *ex, const sl_gemm_job *jobs, uint32_t n_jobs) {
 void sl_gemm_swiglu(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *const *up,
                     uint32_t n_jobs) {
     for (uint32_t i = 0; i < n_jobs; i++)
-        SL_ASSERT(up[i]->n == jobs[i].w->n && up[i]->k == jobs[i].w->k);
+        SL_ASSERT(up[i]->n == jobs[i].w->n && up[i]->k == jobs[i].w->k && !jobs[i].w->segments);
     gemm_all(ex, jobs, up, n_jobs);
 }
 
@@ -238,23 +305,38 @@ typedef struct act_ctx {
     const float *x;
     const uint32_t *row;
     uint32_t x_stride, width;
+    const sl_segments *segments;
     sl_act_kind kind;
     uint8_t *dst;
 } act_ctx;
 
+static void act_row(const act_ctx *c, const float *x, uint8_t *dst) {
+    const sl_segments whole = {.n = 1, .end = {c->width}}, *s = c->segments ? c->segments : &whole;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const uint32_t first = sl_segment_begin(s, i), n = s->end[i] - first;
+        if (n) sl_call_quantise(c->k, x + first, n, c->kind, dst);
+        dst += sl_act_row_bytes(c->kind, n);
+    }
+}
+
 static void act_rows(void *ctx, size_t begin, size_t end) {
     const act_ctx *c = ctx;
-    size_t bytes = sl_act_row_bytes(c->kind, c->width);
+    size_t bytes = sl_act_bytes_in(c->segments, c->kind, c->width);
     for (size_t r = begin; r < end; r++)
-        sl_call_quantise(c->k, c->x + (size_t)(c->row ? c->row[r] : r) * c->x_stride, c->width,
-                         c->kind, c->dst + r * bytes);
+        act_row(c, c->x + (size_t)(c->row ? c->row[r] : r) * c->x_stride, c->dst + r * bytes);
+}
+
+void sl_quantise_segments(const sl_exec *ex, const float *x, const uint32_t *row, uint32_t n_rows,
+                          uint32_t x_stride, uint32_t k, const sl_segments *s, sl_act_kind kind,
+                          uint8_t *dst) {
+    act_ctx c = {ex->k, x, row, x_stride, k, s, kind, dst};
+    run(ex, (uint64_t)n_rows * k >= SL_MIN_PAR_FLOATS, n_rows,
+        SL_MAX(1, SL_CHUNK_FLOATS / SL_MAX(k, 1)), act_rows, &c);
 }
 
 void sl_quantise(const sl_exec *ex, const float *x, const uint32_t *row, uint32_t n_rows,
                  uint32_t x_stride, uint32_t k, sl_act_kind kind, uint8_t *dst) {
-    act_ctx c = {ex->k, x, row, x_stride, k, kind, dst};
-    run(ex, (uint64_t)n_rows * k >= SL_MIN_PAR_FLOATS, n_rows,
-        SL_MAX(1, SL_CHUNK_FLOATS / SL_MAX(k, 1)), act_rows, &c);
+    sl_quantise_segments(ex, x, row, n_rows, x_stride, k, NULL, kind, dst);
 }
 
 /* ---- norms ---- */

@@ -34,9 +34,10 @@ typedef struct sl_mat {
     uint32_t n, k;
     sl_dtype dtype;
     uint32_t scale_row;
-    const float *scale; /* NULL: another type */
+    const float *scale;          /* NULL: another type */
     uint32_t scale_col, scale_k; /* scale_k: columns of the tensor; 0: k */
     size_t stride;               /* bytes between rows; 0: one lies behind the other */
+    const sl_segments *segments; /* products with it are sums of these; NULL: of all k at once */
 } sl_mat;
 
 /* Bytes between its rows. */
@@ -51,7 +52,7 @@ static inline const float *sl_mat_scale(const sl_mat *w, uint32_t row) {
 }
 
 /* Rows of activations that are rounded (quant/act.h), n of k values; row i begins sl_act_row_bytes
- * after row i - 1. NULL: not in that format. */
+ * after row i - 1, or sl_act_bytes_in for a matrix with segments. NULL: not in that format. */
 typedef struct sl_act {
     const uint8_t *row[SL_ACT_KINDS];
 } sl_act;
@@ -112,10 +113,14 @@ void sl_gemm(const sl_exec *ex, const sl_gemm_job *jobs, uint32_t n_jobs);
  * sl_act_row_bytes(kind, k). Quantising a row twice gives the same bytes. */
 void sl_quantise(const sl_exec *ex, const float *x, const uint32_t *row, uint32_t n_rows,
                  uint32_t x_stride, uint32_t k, sl_act_kind kind, uint8_t *dst);
+/* The same for products with a matrix that has segments: rows of sl_act_bytes_in. */
+void sl_quantise_segments(const sl_exec *ex, const float *x, const uint32_t *row, uint32_t n_rows,
+                          uint32_t x_stride, uint32_t k, const sl_segments *s, sl_act_kind kind,
+                          uint8_t *dst);
 
-/* Fused gate and up of SwiGLU: y[r][j] = silu(dot(x[r], w1[j])) * dot(x[r], w3[j]), silu(a) = a /
- * (1 + exp(-a)). Mixtral, arXiv:2401.04088 sec. 2.1. jobs[i].w is w1, up[i] is w3 (same shape,
- * any dtype). */
+/* Fused gate and up of SwiGLU, of matrices without segments: y[r][j] = silu(dot(x[r], w1[j])) *
+ * dot(x[r], w3[j]), silu(a) = a / (1 + exp(-a)). Mixtral, arXiv:2401.04088 sec. 2.1. jobs[i].w is
+ * w1, up[i] is w3 (same shape, any dtype). */
 void sl_gemm_swiglu(const sl_exec *ex, const sl_gemm_job *jobs, const sl_mat *const *up,
                     uint32_t n_jobs);
 

@@ -13,6 +13,7 @@
 #define SL_QUANT_ACT_H
 
 #include "spec/activations.h"
+#include "spec/gang.h"
 #include "spec/model.h"
 
 #define SL_ACT_TINY 0x1p-100f
@@ -78,6 +79,16 @@ static inline size_t sl_act_row_bytes(sl_act_kind kind, uint32_t k) {
     size_t n = (size_t)k + k / sl_act_block(kind) * sizeof(float) +
                k / sl_act_sum_of(kind) * sizeof(int16_t);
     return (n + 63) / 64 * 64;
+}
+
+/* Of a row whose segments are rounded as rows of their own, one behind the other: whole blocks
+ * each, so they have the same codes and scales as the row. s NULL: of a row of k values. */
+static inline size_t sl_act_bytes_in(const sl_segments *s, sl_act_kind kind, uint32_t k) {
+    size_t n = 0;
+    if (!s) return sl_act_row_bytes(kind, k);
+    for (uint32_t i = 0; i < s->n; i++)
+        n += sl_act_row_bytes(kind, s->end[i] - sl_segment_begin(s, i));
+    return n;
 }
 
 #endif
