@@ -5,6 +5,7 @@
 #include "format/placement.h"
 #include "format/plan_lab.h"
 #include "quant/wire_rows.h"
+#include "spec/gang.h"
 #include "spec/kv.h"
 #include "spec/limits.h"
 
@@ -369,12 +370,23 @@ static sl_status read_deployment(sl_json v, sl_plan_origin *origin, sl_err *err)
     return st;
 }
 
+/* Ranks of the workers of either side. */
+static sl_status read_ranks(sl_json v, sl_plan *p, sl_err *err) {
+    static const char *const sides[] = {"attention", "expert"};
+    sl_json tp = {0};
+    sl_status st = sl_json_object(v, "tp", SL_JSON_OPTIONAL, &tp, err);
+    if (st != SL_OK || !tp.value) return st;
+    st = sl_json_only(tp, sides, SL_LEN(sides), err);
+    if (st == SL_OK) st = read_u32(tp, sides[0], 1, SL_MAX_RANKS, &p->attention_tp, err);
+    return st == SL_OK ? read_u32(tp, sides[1], 1, SL_MAX_RANKS, &p->expert_tp, err) : st;
+}
+
 static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     static const char *const keys[] = {
-        "version",   "epoch",      "schedule",  "lanes",    "chunks",      "chunk_by",
-        "order",     "policy",     "lookahead", "delta",    "wire",        "exact",
-        "workers",   "limits",     "threads",   "progress", "device",      "route_skew",
-        "placement", "deployment", "costs",     "pin",      "activations", "kv_replicas"};
+        "version", "epoch",       "schedule",    "lanes",      "chunks",    "chunk_by",   "order",
+        "policy",  "lookahead",   "delta",       "wire",       "exact",     "workers",    "limits",
+        "threads", "progress",    "device",      "route_skew", "placement", "deployment", "costs",
+        "pin",     "activations", "kv_replicas", "segments",   "tp"};
     uint64_t version = 0;
     const char *wire = "f32", *progress = progress_names[0],
                *activations = sl_activations_names[SL_ACTIVATIONS_DEFAULT];
@@ -389,6 +401,8 @@ static sl_status read_scalars(sl_json v, sl_plan *p, sl_err *err) {
     if (st == SL_OK) st = sl_json_bool(v, "exact", SL_JSON_OPTIONAL, &p->exact, err);
     if (st == SL_OK) st = read_u32(v, "epoch", 1, UINT32_MAX, &p->epoch, err);
     if (st == SL_OK) st = read_u32(v, "kv_replicas", 0, 1, &p->kv_replicas, err);
+    if (st == SL_OK) st = sl_json_bool(v, "segments", SL_JSON_OPTIONAL, &p->segments, err);
+    if (st == SL_OK) st = read_ranks(v, p, err);
     if (st == SL_OK) st = read_u32(v, "threads", 0, SL_PLAN_MAX_THREADS, &p->threads, err);
     if (st == SL_OK) st = read_pin(v, p, err);
     if (st == SL_OK) st = sl_json_string(v, "progress", SL_JSON_OPTIONAL, &progress, err);
@@ -526,6 +540,12 @@ static json_t *print_worker(const sl_plan *p, uint32_t i) {
 static void print_experiments(const sl_plan *p, json_t *doc) {
     char skew[SL_SKEW_TEXT];
     if (p->kv_replicas) json_object_set_new(doc, "kv_replicas", json_integer(p->kv_replicas));
+    if (p->segments) json_object_set_new(doc, "segments", json_true());
+    if (p->attention_tp > 1 || p->expert_tp > 1)
+        json_object_set_new(doc, "tp",
+                            json_pack("{s:i, s:i}", "attention",
+                                      (int)sl_plan_ranks(p, SL_ROLE_ATTENTION), "expert",
+                                      (int)sl_plan_ranks(p, SL_ROLE_EXPERT)));
     if (p->pin_auto) json_object_set_new(doc, "pin", json_string("auto"));
     if (p->has_costs) json_object_set_new(doc, "costs", sl_costs_json(&p->costs));
     if (p->device.kind == SL_DEVICE_EMULATED)
@@ -610,8 +630,43 @@ static sl_status check_replicas(const sl_plan *p, bool all_there, sl_err *err) {
                    attention);
 }
 
+/* How many ranks a worker can be, and what gangs cannot do. */
+static sl_status check_ranks(const sl_plan *p, sl_err *err) {
+    const uint32_t attention = sl_plan_ranks(p, SL_ROLE_ATTENTION);
+    const uint32_t expert = sl_plan_ranks(p, SL_ROLE_EXPERT),
+                   both = SL_ROLE_ATTENTION | SL_ROLE_EXPERT;
+    if (!sl_ranks_can_be(attention) || !sl_ranks_can_be(expert))
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "plan: %u ranks of attention workers, %u of expert workers: 1, 2, 4 or 8 are "
+            "possible",
+            attention, expert);
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        if (p->worker[i].roles == both && attention != expert)
+            return sl_fail(err, SL_ERR_ARG,
+                           "plan: worker %u has both roles and is one gang: %u ranks for attention "
+                           "and %u for experts are not possible",
+                           i, attention, expert);
+    if (p->segments && !p->exact)
+        return sl_fail(err, SL_ERR_ARG, "plan: segments are a part of exact, which is off");
+    if (attention == 1 && expert == 1) return SL_OK;
+    if (p->exact && !p->segments)
+        return sl_fail(err, SL_ERR_ARG,
+                       "plan: exact with gangs (%u ranks for attention, %u for experts) needs "
+                       "segments",
+                       attention, expert);
+    if (sl_device_is_modelled(&p->device))
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "plan: gangs (%u ranks for attention, %u for experts) of emulated devices are "
+            "not possible yet",
+            attention, expert);
+    return SL_OK;
+}
+
 static sl_status check(const sl_plan *p, const sl_model_spec *m, bool all_there, sl_err *err) {
     sl_status st = check_roles(p, all_there, err);
+    if (st == SL_OK) st = check_ranks(p, err);
     if (st == SL_OK) st = check_schedule(p, err);
     if (st == SL_OK) st = check_replicas(p, all_there, err);
     if (st != SL_OK) return st;

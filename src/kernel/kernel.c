@@ -156,10 +156,19 @@ static const void *weights_after(const gemm_ctx *g, uint32_t job, size_t t) {
     return g->jobs[job].w->data;
 }
 
+static void zero_tile(const sl_gemm_tile *t) {
+    for (uint32_t r = 0; r < t->n_rows; r++)
+        memset(t->y + (size_t)r * t->y_stride, 0, t->n_cols * sizeof *t->y);
+}
+
 /* The product with the whole of a matrix, its `all` values a row taken at once. */
 static void gemm_whole(const gemm_ctx *g, const sl_gemm_job *j, const sl_mat *w, uint32_t r0,
                        uint32_t c0, const void *next, sl_gemm_tile *t) {
     const sl_act_kind kind = sl_act_kind_of(w->dtype);
+    if (w->k == 0) {
+        zero_tile(t);
+        return;
+    }
     gemm_do(g, j, w, r0, c0, next, 0, kind == SL_ACT_NONE ? 0 : sl_act_row_bytes(kind, w->k), t);
 }
 
@@ -172,11 +181,6 @@ static sl_mat columns_of(const sl_mat *w, uint32_t first, uint32_t k) {
     part.scale_col = w->scale_col + first;
     part.k = k;
     return part;
-}
-
-static void zero_tile(const sl_gemm_tile *t) {
-    for (uint32_t r = 0; r < t->n_rows; r++)
-        memset(t->y + (size_t)r * t->y_stride, 0, t->n_cols * sizeof *t->y);
 }
 
 static void add_tile(const sl_kernels *k, const sl_gemm_tile *to, const sl_gemm_tile *t) {
@@ -560,15 +564,19 @@ static void attn_walk_run(const sl_kernels *k, const sl_attn_args *a, attn_walk 
     w->n = 0;
 }
 
+static uint32_t attn_group(const sl_attn_args *a) {
+    return a->group ? a->group : a->m->n_heads / a->m->n_kv_heads;
+}
+
 /* Slices of SL_ATTN_QUERIES query heads of one kv head. */
 static uint32_t attn_slices(const sl_attn_args *a) {
-    uint32_t group = a->m->n_heads / a->m->n_kv_heads;
+    uint32_t group = attn_group(a);
     return (group + SL_ATTN_QUERIES - 1) / SL_ATTN_QUERIES;
 }
 
 /* As many rows as fill a walk, but enough items for every thread. */
 static uint32_t attn_rows_per_item(const sl_exec *ex, const sl_attn_args *a) {
-    uint32_t group = a->m->n_heads / a->m->n_kv_heads;
+    uint32_t group = attn_group(a);
     uint64_t lanes = 2 * (uint64_t)(ex->pool ? sl_pool_threads(ex->pool) : 1);
     uint64_t fair = (uint64_t)a->n_rows * a->m->n_kv_heads * attn_slices(a) / lanes;
     return (uint32_t)SL_MAX(1, SL_MIN(fair, SL_ATTN_QUERIES / SL_MIN(group, SL_ATTN_QUERIES)));
@@ -579,18 +587,21 @@ static uint32_t attn_rows_per_item(const sl_exec *ex, const sl_attn_args *a) {
 static void attn_items(void *ctx, size_t begin, size_t end) {
     const attn_ctx *c = ctx;
     const sl_attn_args *a = c->a;
-    uint32_t kv_heads = a->m->n_kv_heads, group = a->m->n_heads / kv_heads;
+    uint32_t kv_heads = a->m->n_kv_heads, group = attn_group(a);
     uint32_t slices = attn_slices(a), parts = kv_heads * slices;
     attn_walk w;
     w.n = 0;
     for (size_t item = begin; item < end; item++) {
         uint32_t r0 = (uint32_t)(item / parts) * c->block, part = (uint32_t)(item % parts);
         uint32_t r1 = SL_MIN(r0 + c->block, a->n_rows), kvh = part / slices;
-        uint32_t h0 = part % slices * SL_ATTN_QUERIES, h1 = SL_MIN(h0 + SL_ATTN_QUERIES, group);
+        uint32_t h0 = kvh * group + part % slices * SL_ATTN_QUERIES; /* those not here counted */
+        uint32_t h1 = SL_MIN(h0 + SL_ATTN_QUERIES, (kvh + 1) * group);
+        h0 = SL_MAX(h0, a->skip);
+        h1 = SL_MIN(h1, a->skip + a->m->n_heads);
         for (uint32_t r = r0; r < r1; r++) {
             for (uint32_t h = h0; h < h1; h++) {
                 if (w.n == SL_ATTN_QUERIES) attn_walk_run(c->k, a, &w, kvh, a->pages[r]);
-                attn_walk_add(&w, a, r, kvh * group + h);
+                attn_walk_add(&w, a, r, h - a->skip);
             }
             if (r + 1 == r1 || a->pages[r + 1] != a->pages[r])
                 attn_walk_run(c->k, a, &w, kvh, a->pages[r]);
@@ -601,7 +612,7 @@ static void attn_items(void *ctx, size_t begin, size_t end) {
 void sl_attention(const sl_exec *ex, const sl_attn_args *a) {
     attn_ctx c = {.k = ex->k, .a = a};
     const sl_model_spec *m = a->m;
-    SL_ASSERT(m->n_kv_heads > 0 && m->n_heads % m->n_kv_heads == 0);
+    SL_ASSERT(m->n_kv_heads > 0 && (a->group || m->n_heads % m->n_kv_heads == 0));
     uint64_t work = 0;
     for (uint32_t r = 0; r < a->n_rows; r++) {
         uint64_t seen = a->pos[r] - sl_sight_first(m, a->layer, a->pos[r]) + 1u;

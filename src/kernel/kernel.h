@@ -45,6 +45,11 @@ static inline size_t sl_mat_stride(const sl_mat *w) {
     return w->stride ? w->stride : sl_dtype_row_bytes(w->dtype, w->k);
 }
 
+/* Bytes from its first value to its last. */
+static inline size_t sl_mat_bytes(const sl_mat *w) {
+    return w->n ? (w->n - 1) * sl_mat_stride(w) + sl_dtype_row_bytes(w->dtype, w->k) : 0;
+}
+
 /* Scales of row `row` of the matrix; its value i has that of value scale_col + i. */
 static inline const float *sl_mat_scale(const sl_mat *w, uint32_t row) {
     size_t across = ((size_t)(w->scale_k ? w->scale_k : w->k) + SL_F8_BLOCK - 1) / SL_F8_BLOCK;
@@ -192,6 +197,9 @@ typedef struct sl_attn_args {
     float *o;
     uint32_t o_stride;
     const float *sink; /* [n_heads], or NULL */
+    /* A rank's heads (spec/gang.h): query heads of a kv head, and how many of the first one's are
+     * not here; 0, 0: n_heads / n_kv_heads, all. */
+    uint32_t group, skip;
 } sl_attn_args;
 void sl_attention(const sl_exec *ex, const sl_attn_args *a);
 

@@ -56,9 +56,15 @@ SL_INLINE const uint8_t *sl_tile_row(const sl_act_tile *t, uint32_t c, uint32_t 
            sl_dtype_row_bytes(t->dtype, k0);
 }
 
+/* Whether rows lie one behind the other, so that those that come next are one stretch of memory. */
+SL_INLINE bool sl_tile_is_dense(const sl_act_tile *t) {
+    return t->w_stride == sl_dtype_row_bytes(t->dtype, t->k);
+}
+
 /* The weight rows that come after c0 .. c0 + cols - 1: of this tile or of the next; else those
  * behind it, which may be asked for, not read. */
 SL_INLINE const uint8_t *sl_tile_rows_after(const sl_act_tile *t, uint32_t c0, uint32_t cols) {
+    if (!sl_tile_is_dense(t)) return t->w; /* which is near: nothing is asked for */
     if (c0 + cols >= t->n_cols && t->next) return t->next;
     return (const uint8_t *)t->w + (c0 + cols) * t->w_stride;
 }

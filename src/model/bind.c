@@ -34,7 +34,7 @@ static sl_status visit(const sl_model *m, const sl_site *site, sl_site_fn fn, vo
                        sl_err *err) {
     char name[SL_ARCH_NAME_MAX];
     if (m->ckpt && sl_ckpt_gguf(m->ckpt))
-        sl_arch_gguf_name(m->arch, &m->spec, site->t, site->layer, name);
+        sl_arch_gguf_name(m->arch, &m->stored, site->t, site->layer, name);
     else
         sl_arch_tensor_name(site->t, site->layer, site->expert, name);
     return fn(ctx, site, name, err);
@@ -42,7 +42,7 @@ static sl_status visit(const sl_model *m, const sl_site *site, sl_site_fn fn, vo
 
 /* Calls fn for every tensor that a checkpoint of this model holds. */
 static sl_status each_site(const sl_model *m, sl_site_fn fn, void *ctx, sl_err *err) {
-    const sl_model_spec *spec = &m->spec;
+    const sl_model_spec *spec = &m->stored;
     for (size_t i = 0; i < m->arch->n_tensors; i++) {
         sl_site site = {.t = &m->arch->tensor[i]};
         if (!sl_arch_tensor_used(spec, site.t)) continue;
@@ -60,7 +60,7 @@ static sl_status each_site(const sl_model *m, sl_site_fn fn, void *ctx, sl_err *
 
 /* The matrix is in two tensors, blocks and scales. */
 static bool in_mxfp4(const sl_model *m, const sl_site *site) {
-    return m->spec.mxfp4 && site->t->scope == SL_SCOPE_EXPERT && site->t->k != SL_DIM_NONE;
+    return m->stored.mxfp4 && site->t->scope == SL_SCOPE_EXPERT && site->t->k != SL_DIM_NONE;
 }
 
 typedef struct sl_name_check {
@@ -129,7 +129,7 @@ sl_status sl_model_check_names(const sl_model *m, sl_err *err) {
         if (!check.known[i] && !ignorable(m, c.name) && !of_known(&check, c.name))
             st = sl_fail(err, SL_ERR_UNSUPPORTED,
                          "%s: tensor \"%s\" is unknown to %s; ignoring it could change results",
-                         sl_ckpt_path(m->ckpt, c.file), c.name, m->spec.arch);
+                         sl_ckpt_path(m->ckpt, c.file), c.name, m->stored.arch);
     }
     sl_free(check.known);
     return st;
@@ -147,9 +147,9 @@ static uint32_t wanted_shape(const sl_model *m, const sl_site *site, uint64_t wa
     const sl_arch_store *store = store_of(m, site->t->role);
     uint32_t n = 0;
     if (store) return sl_store_shape(m, store, site->t, want);
-    if (gguf && site->t->scope == SL_SCOPE_EXPERT) want[n++] = m->spec.n_experts;
-    if (!gguf || site->t->n != SL_DIM_ONE) want[n++] = sl_arch_dim_value(&m->spec, site->t->n);
-    if (site->t->k != SL_DIM_NONE) want[n++] = sl_arch_dim_value(&m->spec, site->t->k);
+    if (gguf && site->t->scope == SL_SCOPE_EXPERT) want[n++] = m->stored.n_experts;
+    if (!gguf || site->t->n != SL_DIM_ONE) want[n++] = sl_arch_dim_value(&m->stored, site->t->n);
+    if (site->t->k != SL_DIM_NONE) want[n++] = sl_arch_dim_value(&m->stored, site->t->k);
     return n;
 }
 
@@ -158,7 +158,7 @@ static sl_status check_dtype(const sl_model *m, const sl_site *site, sl_ckpt_ten
     const char *path = sl_ckpt_path(m->ckpt, t.file);
     bool vector = site->t->k == SL_DIM_NONE; /* norms and biases are widened without blocks */
     bool f8 = t.usable && t.dtype == SL_F8_E4M3;
-    if (f8 && m->spec.fp8 && !vector && site->t->role != SL_ROLE_EMBED &&
+    if (f8 && m->stored.fp8 && !vector && site->t->role != SL_ROLE_EMBED &&
         !sl_arch_store_of(m->arch, site->t->role))
         return SL_OK;
     if (!t.usable || f8 || (vector && !sl_dtype_is_plain(t.dtype)))
@@ -178,8 +178,8 @@ static sl_status check_dtype(const sl_model *m, const sl_site *site, sl_ckpt_ten
 /* Type, shape and alignment of a tensor against the table; *out without data. */
 static sl_status check_tensor(const sl_model *m, const sl_site *site, sl_ckpt_tensor t, sl_mat *out,
                               sl_err *err) {
-    uint64_t want[3], n = sl_arch_dim_value(&m->spec, site->t->n),
-                      k = sl_arch_dim_value(&m->spec, site->t->k);
+    uint64_t want[3], n = sl_arch_dim_value(&m->stored, site->t->n),
+                      k = sl_arch_dim_value(&m->stored, site->t->k);
     uint32_t n_dims = wanted_shape(m, site, want);
     char has_text[128], want_text[96];
     sl_status st = check_dtype(m, site, t, err);
@@ -194,11 +194,6 @@ static sl_status check_tensor(const sl_model *m, const sl_site *site, sl_ckpt_te
     *out = (sl_mat){
         .n = vector ? 1 : (uint32_t)n, .k = vector ? (uint32_t)n : (uint32_t)k, .dtype = t.dtype};
     return SL_OK;
-}
-
-/* Bytes of one expert, or of the whole tensor. */
-static size_t mat_bytes(const sl_mat *mat) {
-    return mat->n * sl_dtype_row_bytes(mat->dtype, mat->k);
 }
 
 static uint64_t f8_blocks(uint64_t n) {
@@ -244,7 +239,7 @@ typedef struct sl_binding {
 } sl_binding;
 
 static size_t expert_of(const sl_model *m, const sl_site *site) {
-    return (size_t)m->spec.moe_index[site->layer] * m->spec.n_experts + site->expert;
+    return (size_t)m->stored.moe_index[site->layer] * m->stored.n_experts + site->expert;
 }
 
 static bool hosts(const sl_model *m, const sl_stages *s, const sl_site *site) {
@@ -298,7 +293,7 @@ static sl_status repack(sl_model *m, sl_ckpt_tensor t, const sl_mat *mat, uint32
 static void open_embed(sl_model *m, sl_ckpt_tensor t, const sl_mat *mat) {
     sl_err err;
     int fd = -1;
-    if (m->spec.tied_head || m->embed.open) return;
+    if (m->stored.tied_head || m->embed.open) return;
     if (sl_ckpt_reopen(m->ckpt, t, &fd, &err) != SL_OK) return;
     m->embed = (sl_embed_file){.open = true, .fd = fd, .begin = t.begin};
     m->embed.row = sl_model_own(m, sl_dtype_row_bytes(mat->dtype, mat->k));
@@ -322,8 +317,11 @@ static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, s
     b->n_again++;
     b->m->copies.expert =
         site->t->stage == SL_STAGE_EXPERT ? expert_of(b->m, site) : (size_t)SIZE_MAX;
-    if (in_mxfp4(b->m, site))
-        return sl_mxfp4_place(b->m, site->t, name, site->expert, place(b->m, site), err);
+    if (in_mxfp4(b->m, site)) {
+        st = sl_mxfp4_place(b->m, site->t, name, site->expert, place(b->m, site), err);
+        if (st == SL_OK) sl_rank_cut(b->m, site->t, place(b->m, site));
+        return st;
+    }
     if (!sl_ckpt_find(b->m->ckpt, name, &at)) return sl_model_missing(b->m, name, err);
     sl_ckpt_tensor c = sl_ckpt_at(b->m->ckpt, at);
     st = check_tensor(b->m, site, c, &mat, err);
@@ -336,9 +334,10 @@ static sl_status bind_tensor(void *ctx, const sl_site *site, const char *name, s
     if (store)
         st = sl_store_place(b->m, store, site->expert, bytes, &mat, err);
     else if (sl_ckpt_gguf(b->m->ckpt) && !c.repack)
-        mat.data = bytes.data + site->expert * mat_bytes(&mat);
+        mat.data = bytes.data + site->expert * sl_mat_bytes(&mat);
     if (site->t->role == SL_ROLE_EMBED && !store && !c.repack) open_embed(b->m, c, &mat);
     if (st == SL_OK && mat.dtype == SL_F8_E4M3) st = bind_scales(b->m, name, &mat, err);
+    if (st == SL_OK) sl_rank_cut(b->m, site->t, &mat);
     *place(b->m, site) = mat;
     return st;
 }
@@ -347,9 +346,10 @@ sl_status sl_model_bind(sl_model *m, const sl_stages *stages, sl_err *err) {
     sl_binding b = {.m = m, .stages = stages};
     sl_status st = each_site(m, bind_tensor, &b, err);
     m->copies.expert = SIZE_MAX;
-    if (st == SL_OK && m->spec.tied_head)
-        m->whole.mat[SL_ROLE_LM_HEAD] = m->whole.mat[SL_ROLE_EMBED];
-    return st;
+    if (st != SL_OK || !m->stored.tied_head || !stages->attention) return st;
+    m->whole.mat[SL_ROLE_LM_HEAD] = m->whole.mat[SL_ROLE_EMBED];
+    sl_rank_cut_head(m, &m->whole.mat[SL_ROLE_LM_HEAD]);
+    return SL_OK;
 }
 
 sl_status sl_model_bind_expert(sl_model *m, size_t expert, bool *more, sl_err *err) {
@@ -358,9 +358,9 @@ sl_status sl_model_bind_expert(sl_model *m, size_t expert, bool *more, sl_err *e
     sl_status st = SL_OK;
     for (size_t i = 0; st == SL_OK && i < m->arch->n_tensors; i++) {
         const sl_site site = {.t = &m->arch->tensor[i],
-                              .layer = m->spec.moe_layer[expert / m->spec.n_experts],
-                              .expert = (uint32_t)(expert % m->spec.n_experts)};
-        if (site.t->scope == SL_SCOPE_EXPERT && sl_arch_tensor_used(&m->spec, site.t))
+                              .layer = m->stored.moe_layer[expert / m->stored.n_experts],
+                              .expert = (uint32_t)(expert % m->stored.n_experts)};
+        if (site.t->scope == SL_SCOPE_EXPERT && sl_arch_tensor_used(&m->stored, site.t))
             st = visit(m, &site, bind_tensor, &b, err);
     }
     m->copies.expert = SIZE_MAX;
@@ -373,7 +373,7 @@ void sl_model_unbind_expert(sl_model *m, size_t expert) {
     sl_mat *const mats[] = {&w->gate, &w->up, &w->down, &w->gate_bias, &w->up_bias, &w->down_bias};
     for (size_t i = 0; i < SL_LEN(mats); i++) {
         if (mats[i]->data && !sl_copies_have(&m->copies, mats[i]->data))
-            sl_map_drop((sl_span){mats[i]->data, mat_bytes(mats[i])});
+            sl_map_drop((sl_span){mats[i]->data, sl_mat_bytes(mats[i])});
         *mats[i] = (sl_mat){0};
     }
     w->touched = 0;
@@ -389,8 +389,8 @@ typedef struct sl_random_binding {
 static sl_status bind_random(void *ctx, const sl_site *site, const char *name, sl_err *err) {
     sl_random_binding *b = ctx;
     sl_model *m = b->m;
-    uint64_t n = sl_arch_dim_value(&m->spec, site->t->n);
-    uint64_t k = sl_arch_dim_value(&m->spec, site->t->k);
+    uint64_t n = sl_arch_dim_value(&m->stored, site->t->n);
+    uint64_t k = sl_arch_dim_value(&m->stored, site->t->k);
     if (site->t->k == SL_DIM_NONE) {
         k = n;
         n = 1;
@@ -409,9 +409,32 @@ static sl_status bind_random(void *ctx, const sl_site *site, const char *name, s
 sl_status sl_model_bind_random(sl_model *m, sl_err *err) {
     sl_random_binding b = {.m = m};
     sl_status st = each_site(m, bind_random, &b, err);
-    if (st == SL_OK && m->spec.tied_head)
+    if (st == SL_OK && m->stored.tied_head)
         m->whole.mat[SL_ROLE_LM_HEAD] = m->whole.mat[SL_ROLE_EMBED];
     return st;
+}
+
+/* Values of a row that one rank has together, by what is stored. */
+static sl_status find_block(void *ctx, const sl_site *site, const char *name, sl_err *err) {
+    sl_model *m = ctx;
+    uint32_t *most = NULL, block = 32;
+    size_t at = 0;
+    if (site->t->role == SL_ROLE_O) most = &m->blocks.o;
+    if (site->t->role == SL_ROLE_DENSE_DOWN) most = &m->blocks.dense;
+    if (site->t->role == SL_ROLE_SHARED_DOWN) most = &m->blocks.shared;
+    if (site->t->role == SL_ROLE_EXPERT_DOWN) most = &m->blocks.expert;
+    if (!most) return SL_OK;
+    if (!in_mxfp4(m, site)) {
+        if (!sl_ckpt_find(m->ckpt, name, &at)) return sl_model_missing(m, name, err);
+        block = sl_dtype_block(sl_ckpt_at(m->ckpt, at).dtype);
+    }
+    *most = SL_MAX(*most, block);
+    return SL_OK;
+}
+
+sl_status sl_model_find_blocks(sl_model *m, sl_err *err) {
+    m->blocks = (sl_blocks){1, 1, 1, 1};
+    return each_site(m, find_block, m, err);
 }
 
 typedef struct sl_measuring {
@@ -434,7 +457,7 @@ static sl_status measure_tensor(void *ctx, const sl_site *site, const char *name
     sl_mat mat = {0};
     sl_status st = check_named(a->m, site, name, &mat, err);
     if (st != SL_OK) return st;
-    uint64_t bytes = mat_bytes(&mat);
+    uint64_t bytes = sl_mat_bytes(&mat);
     if (mat.dtype == SL_F8_E4M3) {
         st = find_scales(a->m, name, &mat, &c, err);
         bytes += c.end - c.begin;
@@ -443,7 +466,7 @@ static sl_status measure_tensor(void *ctx, const sl_site *site, const char *name
     if (site->t->stage != SL_STAGE_EXPERT) {
         a->info->bytes_attention += bytes;
         if (site->t->role == SL_ROLE_O && site->layer == 0) a->info->attention_dtype = mat.dtype;
-    } else if (site->expert == 0 && a->m->spec.moe_index[site->layer] == 0) {
+    } else if (site->expert == 0 && a->m->stored.moe_index[site->layer] == 0) {
         a->info->bytes_expert += bytes;
         if (site->t->role == SL_ROLE_EXPERT_GATE) a->info->expert_dtype = mat.dtype;
     }

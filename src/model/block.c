@@ -115,7 +115,10 @@ static void attention_inputs(const sl_model *m, const sl_exec *ex, uint32_t laye
         sl_split_pairs(q, rows->n * s->n_heads, s->head_dim, s->head_dim);
         sl_split_pairs(k, rows->n * s->n_kv_heads, s->head_dim, s->head_dim);
     }
-    if (s->qk_norm) {
+    if (s->qk_norm && sl_rank_gathers(m)) {
+        sl_rank_norm(m, ex, &w->mat[SL_ROLE_Q_NORM], rows->n, &m->holds.heads, q, scratch);
+        sl_rank_norm(m, ex, &w->mat[SL_ROLE_K_NORM], rows->n, &m->holds.kv_heads, k, scratch);
+    } else if (s->qk_norm) {
         norm_heads(m, ex, &w->mat[SL_ROLE_Q_NORM], rows->n, q_width, q);
         norm_heads(m, ex, &w->mat[SL_ROLE_K_NORM], rows->n, kv_width, k);
     }
@@ -158,12 +161,13 @@ static void attend(const sl_model *m, const sl_exec *ex, uint32_t layer, const s
                                .pages = rows->pages,
                                .scale = score_scale(s),
                                .sink = m->sinks ? m->sinks + (size_t)layer * s->n_heads : NULL,
+                               .group = sl_rank_group(m),
+                               .skip = sl_rank_skip(m),
                                .o = o,
                                .o_stride = q_width};
-    sl_attention(ex, &args);
+    if (s->n_heads) sl_attention(ex, &args);
     sl_project(ex, &w->mat[SL_ROLE_O], o, rows->n, y, scratch);
-    if (w->mat[SL_ROLE_O_BIAS].data) sl_bias_add(ex, y, &w->mat[SL_ROLE_O_BIAS], rows->n);
-    sl_vec_add(ex, x, y, (size_t)rows->n * s->d_model);
+    sl_stream_add(m, ex, &w->mat[SL_ROLE_O_BIAS], y, rows->n, x);
     scratch->used = level;
 }
 
@@ -210,7 +214,7 @@ void sl_block_dense(const sl_model *m, const sl_exec *ex, uint32_t layer, uint32
     sl_act act =
         sl_norm_for(m, ex, &w->mat[SL_ROLE_FFN_NORM], x, n_rows, into, SL_LEN(into), h, scratch);
     feed_forward(ex, into[0], h, &act, n_rows, y, scratch);
-    sl_vec_add(ex, x, y, (size_t)n_rows * m->spec.d_model);
+    sl_stream_add(m, ex, NULL, y, n_rows, x);
     scratch->used = level;
 }
 
@@ -222,13 +226,20 @@ void sl_block_shared(const sl_model *m, const sl_exec *ex, uint32_t layer, uint3
     SL_ASSERT(w->mat[SL_ROLE_SHARED_GATE].data != NULL);
     const sl_mat *gate = &w->mat[SL_ROLE_SHARED_SCALE];
     float *scale = sl_take_rows(scratch, n_rows, 1);
-    if (m->spec.dense_branch) sl_norm(m, ex, &w->mat[SL_ROLE_SHARED_NORM], x, n_rows, h);
-    if (gate->data) sl_project(ex, gate, h, n_rows, scale, scratch);
+    /* Ranks share h: what they make of it is apart until all have read it. */
+    float *in =
+        m->gang && m->spec.dense_branch ? sl_take_rows(scratch, n_rows, m->spec.d_model) : h;
+    float *y = m->gang ? sl_take_rows(scratch, n_rows, m->spec.d_model) : h;
+    if (m->spec.dense_branch) sl_norm(m, ex, &w->mat[SL_ROLE_SHARED_NORM], x, n_rows, in);
+    if (gate->data) sl_project(ex, gate, in, n_rows, scale, scratch);
     const sl_mat *ffn = &w->mat[SL_ROLE_SHARED_GATE];
     uint32_t kinds = sl_act_kinds(ex, &ffn[0]) | sl_act_kinds(ex, &ffn[1]);
-    sl_act act = sl_take_act(ex, kinds, h, NULL, n_rows, m->spec.d_model, scratch);
-    feed_forward(ex, ffn, h, &act, n_rows, h, scratch); /* h is read, then y */
-    if (gate->data) sl_gate_rows(ex, h, scale, n_rows, m->spec.d_model);
+    sl_act act = sl_take_act(ex, kinds, in, NULL, n_rows, m->spec.d_model, NULL, scratch);
+    feed_forward(ex, ffn, in, &act, n_rows, y, scratch); /* in is read, then y */
+    if (m->gang)
+        sl_rank_put(m, ex, y, n_rows, gate->data ? scale : NULL, h);
+    else if (gate->data)
+        sl_gate_rows(ex, h, scale, n_rows, m->spec.d_model);
     scratch->used = level;
 }
 
@@ -378,13 +389,20 @@ void sl_model_head_rows(const sl_model *m, const sl_exec *ex, const float *x, co
 void sl_model_head_part(const sl_model *m, const sl_exec *ex, const float *h, uint32_t n,
                         uint32_t first, uint32_t count, float *logits, sl_arena *scratch) {
     const sl_mat *head = &m->whole.mat[SL_ROLE_LM_HEAD];
+    const uint32_t vocab = m->stored.vocab;
     if (n == 0) return;
-    SL_ASSERT(head->data != NULL && first <= head->n && count <= head->n - first);
+    SL_ASSERT(head->data != NULL && first <= vocab && count <= vocab - first);
+    if (m->gang) { /* as large a part of what each rank has */
+        const uint64_t mine = head->n, end = first + count;
+        first = (uint32_t)(mine * first / vocab);
+        count = (uint32_t)(mine * end / vocab) - first;
+        logits += m->holds.vocab.first;
+    }
     sl_mat part = *head;
-    part.data = (const uint8_t *)head->data + first * sl_dtype_row_bytes(head->dtype, head->k);
+    part.data = (const uint8_t *)head->data + first * sl_mat_stride(head);
     part.n = count;
     part.scale_row += first;
-    sl_project_to(ex, &part, h, n, logits + first, head->n, scratch);
+    sl_project_to(ex, &part, h, n, logits + first, vocab, scratch);
 }
 
 void sl_model_head(const sl_model *m, const sl_exec *ex, const float *x, const uint32_t *row,

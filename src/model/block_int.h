@@ -11,11 +11,11 @@ static inline size_t sl_scratch_floats(size_t rows, size_t width) {
     return rows * width * sizeof(float) + SL_SCRATCH_SLACK;
 }
 
-/* Rounded rows, of every kind. */
+/* Rounded rows, of every kind, in segments or not: each begins at a multiple of 64 bytes. */
 static inline size_t sl_scratch_act(size_t rows, size_t width) {
     size_t n = 0;
     for (sl_act_kind i = 0; i < SL_ACT_KINDS; i++)
-        n += rows * sl_act_row_bytes(i, (uint32_t)width) + SL_SCRATCH_SLACK;
+        n += rows * (sl_act_row_bytes(i, (uint32_t)width) + SL_SEGMENTS * 64) + SL_SCRATCH_SLACK;
     return n;
 }
 
@@ -44,15 +44,15 @@ static inline uint32_t sl_act_kinds(const sl_exec *ex, const sl_mat *w) {
     return kind != SL_ACT_NONE ? 1u << kind : 0;
 }
 
-/* Rows row[i] (or i) of x, of k values, rounded. */
+/* Rows row[i] (or i) of x, of k values, rounded for matrices with these segments, or none. */
 static inline sl_act sl_take_act(const sl_exec *ex, uint32_t kinds, const float *x,
                                  const uint32_t *row, uint32_t n_rows, uint32_t k,
-                                 sl_arena *scratch) {
+                                 const sl_segments *segments, sl_arena *scratch) {
     sl_act act = {0};
     for (sl_act_kind i = 0; i < SL_ACT_KINDS; i++) {
         if (!(kinds & 1u << i)) continue;
-        uint8_t *to = sl_take(scratch, n_rows, sl_act_row_bytes(i, k));
-        sl_quantise(ex, x, row, n_rows, k, k, i, to);
+        uint8_t *to = sl_take(scratch, n_rows, sl_act_bytes_in(segments, i, k));
+        sl_quantise_segments(ex, x, row, n_rows, k, k, segments, i, to);
         act.row[i] = to;
     }
     return act;
@@ -99,7 +99,7 @@ static inline void sl_project_to(const sl_exec *ex, const sl_mat *w, const float
     size_t level = scratch->used;
     sl_gemm_job job = sl_dense_job(w, x, n_rows, y);
     job.y_stride = y_stride;
-    job.act = sl_take_act(ex, sl_act_kinds(ex, w), x, NULL, n_rows, w->k, scratch);
+    job.act = sl_take_act(ex, sl_act_kinds(ex, w), x, NULL, n_rows, w->k, w->segments, scratch);
     sl_gemm(ex, &job, 1);
     scratch->used = level;
 }
@@ -116,6 +116,31 @@ static inline void sl_norm(const sl_model *m, const sl_exec *ex, const sl_mat *w
     else
         sl_rmsnorm(ex, x, w, m->spec.rms_eps, n_rows, w->k, y);
 }
+
+/* Values c0 .. c0 + n - 1 of a bias. */
+static inline sl_mat sl_bias_part(const sl_mat *bias, uint32_t c0, uint32_t n) {
+    sl_mat part = *bias;
+    part.data = (const uint8_t *)bias->data + c0 * sl_dtype_row_bytes(bias->dtype, 1);
+    part.k = n;
+    return part;
+}
+
+/* ---- ranks (model/rank.c); without a gang what they do for one ---- */
+
+/* Rows y, a rank's part of a product, are added up, then biased (NULL, or no data: not), then added
+ * to the stream x. */
+void sl_stream_add(const sl_model *m, const sl_exec *ex, const sl_mat *bias, float *y,
+                   uint32_t n_rows, float *x);
+/* Of a gang: y is added up, and weighed by the sigmoid of scale[row] unless that is NULL, into h.
+ */
+void sl_rank_put(const sl_model *m, const sl_exec *ex, float *y, uint32_t n_rows,
+                 const float *scale, float *h);
+/* The norm of all heads' values of which a rank has some. */
+void sl_rank_norm(const sl_model *m, const sl_exec *ex, const sl_mat *w, uint32_t n_rows,
+                  const sl_holding *mine, float *x, sl_arena *scratch);
+/* Query heads of a kv head, and those of a rank's first one that others have; 0 without ranks. */
+uint32_t sl_rank_group(const sl_model *m);
+uint32_t sl_rank_skip(const sl_model *m);
 
 /* n vectors of `dim` values, `stride` floats apart: rows of pairs (2i, 2i+1) to halves. What a
  * rotation turns lies half a vector apart again, and all that follows is as for other checkpoints,

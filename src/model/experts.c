@@ -33,7 +33,8 @@ static void act_to_jobs(sl_act act, uint32_t k, sl_gemm_job *jobs, uint32_t n_jo
     for (uint32_t j = 0; j < n_jobs; j++) {
         jobs[j].act = act;
         for (sl_act_kind i = 0; i < SL_ACT_KINDS; i++)
-            if (act.row[i]) act.row[i] += jobs[j].n_rows * sl_act_row_bytes(i, k);
+            if (act.row[i])
+                act.row[i] += jobs[j].n_rows * sl_act_bytes_in(jobs[j].w->segments, i, k);
     }
 }
 
@@ -83,9 +84,8 @@ typedef struct sum_ctx {
     uint32_t n, d;
 } sum_ctx;
 
-static void sum_columns(void *ctx, size_t begin, size_t end) {
-    const sum_ctx *c = ctx;
-    size_t at = begin * SUM_COLUMNS, n = SL_MIN(end * SUM_COLUMNS, c->d) - at;
+/* n columns from `at` on. */
+static void sum_some(const sum_ctx *c, size_t at, size_t n) {
     for (uint32_t p = 0; p < c->n; p++) {
         const float *y = c->y + (size_t)p * c->d + at;
         float *to = c->to[p] + at;
@@ -100,16 +100,60 @@ static void sum_columns(void *ctx, size_t begin, size_t end) {
     }
 }
 
+static void sum_columns(void *ctx, size_t begin, size_t end) {
+    const sum_ctx *c = ctx;
+    size_t at = begin * SUM_COLUMNS;
+    sum_some(c, at, SL_MIN(end * SUM_COLUMNS, c->d) - at);
+}
+
+static sum_ctx sum_of(const sl_exec *ex, const sl_expert_batch *b, const slice *s,
+                      const float *gate, uint32_t d, const float *y) {
+    return (sum_ctx){.alone = {.k = ex->k},
+                     .y = y,
+                     .gate = gate ? gate + s->first : NULL,
+                     .to = b->to + s->first,
+                     .adds = b->adds + s->first,
+                     .n = s->end - s->first,
+                     .d = d};
+}
+
+/* Columns c0 .. c0 + n - 1 of the slice's results, which are a rank's to finish, to where the batch
+ * wants them. */
+static void put_results(const sl_exec *ex, const sl_expert_batch *b, const slice *s,
+                        const float *gate, uint32_t d, const float *y, uint32_t c0, uint32_t n) {
+    const sl_exec alone = {.k = ex->k};
+    if (b->to) {
+        sum_ctx c = sum_of(ex, b, s, gate, d, y);
+        sum_some(&c, c0, n);
+        return;
+    }
+    for (uint32_t p = 0; p < s->end - s->first; p++) {
+        float *to = b->y + (size_t)(s->first + p) * d + c0;
+        const float *from = y + (size_t)p * d + c0;
+        if (gate)
+            sl_vec_scale(&alone, to, from, gate[s->first + p], n);
+        else
+            memcpy(to, from, n * sizeof *to);
+    }
+}
+
+/* The bias to columns c0 .. c0 + n - 1 of rows. */
+static void add_bias(const sl_exec *ex, float *y, const sl_mat *bias, uint32_t n_rows, uint32_t c0,
+                     uint32_t n) {
+    if (n == bias->k) {
+        sl_bias_add(ex, y, bias, n_rows);
+        return;
+    }
+    const sl_exec alone = {.k = ex->k};
+    const sl_mat part = sl_bias_part(bias, c0, n);
+    for (uint32_t r = 0; r < n_rows; r++)
+        sl_bias_add(&alone, y + (size_t)r * bias->k + c0, &part, 1);
+}
+
 /* The slice's results to where the batch wants them. */
 static void sum_results(const sl_exec *ex, const sl_expert_batch *b, const slice *s,
                         const float *gate, uint32_t d, const float *y) {
-    sum_ctx c = {.alone = {.k = ex->k},
-                 .y = y,
-                 .gate = gate ? gate + s->first : NULL,
-                 .to = b->to + s->first,
-                 .adds = b->adds + s->first,
-                 .n = s->end - s->first,
-                 .d = d};
+    sum_ctx c = sum_of(ex, b, s, gate, d, y);
     uint32_t parts = (d + SUM_COLUMNS - 1) / SUM_COLUMNS;
     if (ex->pool && (uint64_t)c.n * d >= SUM_ALONE)
         sl_pool_run(ex->pool, parts, 1, sum_columns, &c);
@@ -176,29 +220,36 @@ static void run_slice(const sl_model *m, const sl_exec *ex, uint32_t layer,
         x = own;
     }
     float *mid = sl_take_rows(scratch, pairs, d_ff);
-    float *y = b->to ? sl_take_rows(scratch, pairs, d) : b->y + (size_t)s->first * d;
+    bool apart = b->to || m->gang; /* ranks share what results go to */
+    float *y = apart ? sl_take_rows(scratch, pairs, d) : b->y + (size_t)s->first * d;
     slice_jobs j = make_jobs(m, ex, layer, b, s, x, weighed, mid, y, scratch);
     for (uint32_t i = 0; once && i < j.n; i++) {
         j.in[i].act = *once;
         j.in[i].act_row = j.in[i].row;
     }
     if (!once)
-        act_to_jobs(
-            sl_take_act(ex, j.in_kinds, x, weighed ? NULL : b->row + s->first, pairs, d, scratch),
-            d, j.in, j.n);
+        act_to_jobs(sl_take_act(ex, j.in_kinds, x, weighed ? NULL : b->row + s->first, pairs, d,
+                                NULL, scratch),
+                    d, j.in, j.n);
     if (spec->glu_limit > 0)
         clamped_swiglu(ex, spec->glu_limit, j.in, j.who, j.n, pairs, scratch);
     else
         sl_gemm_swiglu(ex, j.in, j.up, j.n);
-    act_to_jobs(sl_take_act(ex, j.out_kinds, mid, NULL, pairs, d_ff, scratch), d_ff, j.out, j.n);
+    act_to_jobs(sl_take_act(ex, j.out_kinds, mid, NULL, pairs, d_ff, j.out[0].w->segments, scratch),
+                d_ff, j.out, j.n);
     sl_gemm(ex, j.out, j.n);
+    uint32_t c0 = 0, n = d;
+    if (m->gang) m->gang->sum(m->gang->ctx, ex, y, pairs, d, &c0, &n);
     for (uint32_t i = 0; i < j.n; i++)
         if (j.who[i]->down_bias.data)
-            sl_bias_add(ex, j.out[i].y, &j.who[i]->down_bias, j.out[i].n_rows);
-    if (b->to)
+            add_bias(ex, j.out[i].y, &j.who[i]->down_bias, j.out[i].n_rows, c0, n);
+    if (m->gang)
+        put_results(ex, b, s, gate, d, y, c0, n);
+    else if (b->to)
         sum_results(ex, b, s, gate, d, y);
     else if (gate)
         weigh(ex, gate + s->first, y, NULL, pairs, d, y);
+    if (m->gang) m->gang->meet(m->gang->ctx);
     scratch->used = level;
 }
 
@@ -214,7 +265,7 @@ void sl_block_experts(const sl_model *m, const sl_exec *ex, uint32_t layer,
         const sl_expert_weights *e = expert_of(m, layer, b->expert[g]);
         kinds |= sl_act_kinds(ex, &e->gate) | sl_act_kinds(ex, &e->up);
     }
-    sl_act act = sl_take_act(ex, kinds, b->x, NULL, b->n_rows, m->spec.d_model, scratch);
+    sl_act act = sl_take_act(ex, kinds, b->x, NULL, b->n_rows, m->spec.d_model, NULL, scratch);
     for (slice s = {0}; s.end < pairs;) {
         s = next_slice(b, s, most);
         run_slice(m, ex, layer, b, &s, once ? &act : NULL, scratch);

@@ -189,9 +189,9 @@ void sl_mla_attention(const sl_model *m, const sl_exec *ex, uint32_t layer, cons
     queries(m, ex, layer, rows, h, &act, q, scratch);
     cache_rows(m, ex, layer, rows, h, &act, scratch);
     scratch->used = before;
-    attend(m, ex, layer, rows, q, o, scratch);
+    if (s->n_heads) attend(m, ex, layer, rows, q, o, scratch);
     sl_project(ex, &w[SL_ROLE_O], o, rows->n, y, scratch);
-    sl_vec_add(ex, x, y, (size_t)rows->n * s->d_model);
+    sl_stream_add(m, ex, NULL, y, rows->n, x);
     scratch->used = level;
 }
 
@@ -224,7 +224,7 @@ static sl_status split_head(sl_model *m, const sl_mat *kv_b, uint32_t h, sl_mla_
     w->value[h] = *kv_b;
     w->value[h].data = at + nope * line;
     w->value[h].n = s->v_dim;
-    w->value[h].scale_row = first + nope;
+    w->value[h].scale_row = kv_b->scale_row + first + nope;
     w->absorb[h] = (sl_mat){.data = at, .n = lora, .k = nope, .dtype = kv_b->dtype};
     if (m->random) return SL_OK; /* as random as a transpose of it */
     size_t size = plain ? sl_dtype_bytes(kv_b->dtype) : sizeof(float);

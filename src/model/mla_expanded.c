@@ -78,7 +78,7 @@ static void find_weights(slice *c) {
         } else {
             c->up[h] = *w;
             c->up[h].data = (const uint8_t *)w->data + first * sl_dtype_row_bytes(w->dtype, lora);
-            c->up[h].scale_row = first;
+            c->up[h].scale_row = w->scale_row + first;
         }
         c->up[h].n = nope;
         c->up[h].k = lora;

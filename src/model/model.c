@@ -86,6 +86,7 @@ static sl_status load(const char *folder, bool must_have_weights, sl_model **out
     }
     crypto_hash_sha256_init(&hash);
     st = sl_gguf_is(folder) ? read_gguf(m, err) : read_folder(m, must_have_weights, &hash, err);
+    m->stored = m->spec;
     if (st == SL_OK && m->ckpt) st = sl_model_check_names(m, err);
     if (st != SL_OK) goto out;
     for (uint32_t i = 0; m->ckpt && i < sl_ckpt_files(m->ckpt); i++) {
@@ -178,11 +179,22 @@ static sl_status fill_vectors(sl_model *m, sl_err *err) {
                : st;
 }
 
+static sl_status take_rank(sl_model *m, const sl_stages *stages, sl_err *err) {
+    m->rank = stages->rank;
+    m->segmented = stages->segmented;
+    if (sl_rank_alone(m->rank) && !m->segmented) return SL_OK;
+    SL_ASSERT(sl_rank_alone(m->rank) || sl_ranks_can_be(m->rank.of));
+    sl_status st = sl_model_find_blocks(m, err);
+    if (st == SL_OK) sl_rank_take(m);
+    return st;
+}
+
 sl_status sl_model_open_until(const char *folder, const sl_stages *stages, const atomic_bool *stop,
                               sl_model **out, sl_err *err) {
     sl_model *m = NULL;
     sl_status st = load(folder, true, &m, err);
     if (st == SL_OK) m->stop = stop;
+    if (st == SL_OK) st = take_rank(m, stages, err);
     if (st == SL_OK) st = make_tables(m, err);
     if (st == SL_OK) st = sl_model_bind(m, stages, err);
     if (st == SL_OK) st = sl_rope_apply_factors(m, err);
@@ -226,6 +238,7 @@ sl_status sl_model_open_random(const sl_model_spec *spec, size_t bytes, uint64_t
         m->random_bytes = bytes;
         m->gen = sl_hf_generation_none();
         sl_arch_count_params(arch, &m->spec);
+        m->stored = m->spec;
         fill_random(m->random, bytes, seed);
         st = make_tables(m, err);
     }
@@ -259,6 +272,14 @@ void sl_model_free(sl_model *m) {
 
 const sl_model_spec *sl_model_spec_of(const sl_model *m) {
     return &m->spec;
+}
+
+const sl_model_spec *sl_model_stored_of(const sl_model *m) {
+    return &m->stored;
+}
+
+void sl_model_join(sl_model *m, const sl_gang *gang) {
+    m->gang = gang;
 }
 
 sl_status sl_model_inspect(const char *folder, sl_model_info *out, sl_err *err) {

@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 #include "kernel/kernel.h"
+#include "spec/gang.h"
 #include "spec/lab.h"
 #include "spec/model.h"
 
@@ -24,7 +25,26 @@ typedef struct sl_stages {
     bool experts;          /* routed experts, those marked in `hosted` */
     const uint8_t *hosted; /* [n_moe][n_experts] nonzero = hosted; NULL: all. Copied. */
     sl_route_skew skew;    /* on: sl_block_route draws (model/skew.h) */
+    sl_rank rank;          /* of a gang: its part of them */
+    bool segmented;        /* sums over what gangs share are taken in segments (spec/gang.h) */
 } sl_stages;
+
+/* How a rank meets the others of its gang while it computes. Every rank makes the same calls in the
+ * same order. No call waits for ever: who does not come within a deadline of the gang's ends the
+ * worker. Thread: the rank's. */
+typedef struct sl_gang {
+    /* y, [n_rows][width] of each rank, is added up by the tree of the ranks: afterwards columns
+     * *first .. *first + *n - 1 of it hold the sum, and the rank does what follows to these. */
+    void (*sum)(void *ctx, const sl_exec *ex, float *y, uint32_t n_rows, uint32_t width,
+                uint32_t *first, uint32_t *n);
+    /* Rows of n values, values first .. first + n - 1 of rows of `width`, become the whole rows.
+     * Ranks may have the same values; all are there. */
+    void (*gather)(void *ctx, const float *part, uint32_t n_rows, uint32_t first, uint32_t n,
+                   uint32_t width, float *whole);
+    /* What ranks wrote for all before it is there for all after it. */
+    void (*meet)(void *ctx);
+    void *ctx;
+} sl_gang;
 
 /* A model is a Hugging Face folder or a GGUF file: wherever a `folder` is asked for below, the path
  * of such a file will do.
@@ -71,8 +91,21 @@ sl_status sl_model_host(sl_model *m, const uint8_t *hosted, bool patient, sl_hos
  * be done again; *stop, which may be NULL, ends it early. Thread: the pool's owner. */
 void sl_model_touch(sl_model *m, sl_pool *pool, const atomic_bool *stop);
 
-/* Borrowed until sl_model_free. */
+/* Borrowed until sl_model_free. Of a rank: its share of heads and widths. */
 const sl_model_spec *sl_model_spec_of(const sl_model *m);
+/* The same of all ranks together. */
+const sl_model_spec *sl_model_stored_of(const sl_model *m);
+
+/* A rank's model computes with the others of `gang` from here on, which is borrowed until
+ * sl_model_free. All ranks are given the same rows x, h and results to write, in one memory. */
+void sl_model_join(sl_model *m, const sl_gang *gang);
+/* What of the stages a rank has nothing of: more ranks than units. */
+typedef struct sl_idle {
+    bool heads, dense, expert, shared;
+} sl_idle;
+sl_idle sl_model_idle(const sl_model *m);
+/* Those of a rank, of all kv heads; ranks may have the same. */
+sl_extent sl_model_kv_heads(const sl_model *m);
 
 /* What a folder holds, for `sluice inspect` and plans. */
 typedef struct sl_model_info {
@@ -87,6 +120,8 @@ sl_status sl_model_inspect(const char *folder, sl_model_info *out, sl_err *err) 
 /* Scratch that the attention-side calls below need for up to max_rows rows; taken from `scratch`
  * and given back before they return (the arena's level on entry is its level on return). */
 size_t sl_model_scratch_bytes(const sl_model_spec *spec, uint32_t max_rows);
+/* What ranks need besides. */
+size_t sl_rank_scratch_bytes(const sl_model *m, uint32_t max_rows);
 
 /* x[i] = embedding row of ids[i], widened. ids are < vocab (checked by the caller). */
 void sl_model_embed(const sl_model *m, const sl_exec *ex, const uint32_t *ids, uint32_t n_rows,

@@ -6,6 +6,7 @@
 #include "format/checkpoint.h"
 #include "model/model.h"
 #include "model/skew.h"
+#include "spec/gang.h"
 
 /* Weights of one scope by role; a matrix this worker does not host has data == NULL. */
 typedef struct sl_weights {
@@ -46,8 +47,31 @@ typedef struct sl_embed_file {
     uint8_t *row;   /* owned, room for one */
 } sl_embed_file;
 
+/* What of a dimension a rank has, and the segments of a sum over it; in values that are heads,
+ * columns or rows. */
+typedef struct sl_holding {
+    uint32_t first, n;
+    sl_segments segments;
+} sl_holding;
+
+typedef struct sl_holdings {
+    sl_holding heads, kv_heads, dense, expert, shared, vocab;
+} sl_holdings;
+
+/* Columns of O and of the three kinds of DOWN that one rank has together: the largest block of
+ * their types. */
+typedef struct sl_blocks {
+    uint32_t o, dense, expert, shared;
+} sl_blocks;
+
 struct sl_model {
-    sl_model_spec spec;
+    sl_model_spec spec;   /* of what is computed here: a rank's share of heads and widths */
+    sl_model_spec stored; /* of the checkpoint */
+    sl_rank rank;
+    const sl_gang *gang; /* NULL: there is none */
+    bool segmented;
+    sl_blocks blocks;
+    sl_holdings holds; /* of a rank, or segmented */
     sl_generation_spec gen;
     const sl_arch *arch;
     char *folder;
@@ -114,6 +138,17 @@ sl_status sl_mxfp4_check(const sl_model *m, const sl_arch_tensor *t, const char 
                          sl_err *err) SL_MUST_CHECK;
 sl_status sl_mxfp4_place(sl_model *m, const sl_arch_tensor *t, const char *name, uint32_t expert,
                          sl_mat *out, sl_err *err) SL_MUST_CHECK;
+
+/* Ranks (model/rank.c). Fills blocks from the headers of the files. */
+sl_status sl_model_find_blocks(sl_model *m, sl_err *err) SL_MUST_CHECK;
+/* Fills cuts, and spec with the rank's share. */
+void sl_rank_take(sl_model *m);
+/* The matrix of a tensor becomes the rank's part of it, where it lies. */
+void sl_rank_cut(const sl_model *m, const sl_arch_tensor *t, sl_mat *mat);
+/* The same of a head that is the embedding. */
+void sl_rank_cut_head(const sl_model *m, sl_mat *mat);
+/* Whether norms of queries and keys are of the values of all ranks. */
+bool sl_rank_gathers(const sl_model *m);
 
 /* The error for a tensor that no file has. */
 sl_status sl_model_missing(const sl_model *m, const char *name, sl_err *err) SL_MUST_CHECK;

@@ -40,8 +40,8 @@ sl_status sl_mxfp4_check(const sl_model *m, const sl_arch_tensor *t, const char 
                          sl_err *err) {
     size_t at[2];
     const sl_arch_store *s = sl_arch_store_of(m->arch, t->role);
-    uint64_t n = sl_arch_dim_value(&m->spec, t->n), k = sl_arch_dim_value(&m->spec, t->k);
-    uint64_t want[4] = {m->spec.n_experts, n * SL_MAX(s->step, 1), k / 32, CODES};
+    uint64_t n = sl_arch_dim_value(&m->stored, t->n), k = sl_arch_dim_value(&m->stored, t->k);
+    uint64_t want[4] = {m->stored.n_experts, n * SL_MAX(s->step, 1), k / 32, CODES};
     sl_status st = sl_mxfp4_find(m, name, at, err);
     for (uint32_t i = 0; st == SL_OK && i < 2; i++)
         st = check_shape(m, sl_ckpt_at(m->ckpt, at[i]), want, 4 - i, err);

@@ -22,13 +22,13 @@ static uint64_t rows_of(const sl_model_spec *m, const sl_arch_store *s, uint64_t
 
 uint32_t sl_store_shape(const sl_model *m, const sl_arch_store *s, const sl_arch_tensor *t,
                         uint64_t want[3]) {
-    uint64_t rows = rows_of(&m->spec, s, sl_arch_dim_value(&m->spec, t->n));
-    uint64_t k = sl_arch_dim_value(&m->spec, t->k);
-    uint32_t n = 0, flat = s->stack == SL_STACK_ROWS ? m->spec.n_experts : 1;
-    if (s->stack == SL_STACK_EXPERTS) want[n++] = m->spec.n_experts;
+    uint64_t rows = rows_of(&m->stored, s, sl_arch_dim_value(&m->stored, t->n));
+    uint64_t k = sl_arch_dim_value(&m->stored, t->k);
+    uint32_t n = 0, flat = s->stack == SL_STACK_ROWS ? m->stored.n_experts : 1;
+    if (s->stack == SL_STACK_EXPERTS) want[n++] = m->stored.n_experts;
     if (s->stack == SL_STACK_HEADS) {
-        want[n++] = m->spec.n_heads;
-        rows /= m->spec.n_heads;
+        want[n++] = m->stored.n_heads;
+        rows /= m->stored.n_heads;
     }
     if (s->transposed)
         k *= flat;
@@ -95,8 +95,8 @@ static void transpose(const uint8_t *src, uint64_t first, uint32_t step, uint64_
 sl_status sl_store_place(sl_model *m, const sl_arch_store *s, uint32_t expert, sl_span bytes,
                          sl_mat *mat, sl_err *err) {
     bool vector = mat->n == 1 && !s->transposed; /* a bias: its values are the rows */
-    uint64_t n = vector ? mat->k : mat->n, first = sum_of(&m->spec, s->before) + s->phase;
-    uint64_t rows = rows_of(&m->spec, s, n);
+    uint64_t n = vector ? mat->k : mat->n, first = sum_of(&m->stored, s->before) + s->phase;
+    uint64_t rows = rows_of(&m->stored, s, n);
     size_t line =
         vector ? sl_dtype_row_bytes(mat->dtype, 1) : sl_dtype_row_bytes(mat->dtype, mat->k);
     size_t one =

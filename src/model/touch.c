@@ -59,7 +59,7 @@ static bool touch(const uint8_t *data, size_t bytes, size_t page, reading *r) {
 /* ---- an expert ---- */
 
 static size_t mat_bytes(const sl_mat *m) {
-    return m->data ? (size_t)m->n * sl_dtype_row_bytes(m->dtype, m->k) : 0;
+    return m->data ? sl_mat_bytes(m) : 0;
 }
 
 static uint32_t pieces_of(const sl_mat *m) {

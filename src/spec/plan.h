@@ -117,8 +117,12 @@ typedef struct sl_plan {
     uint32_t n_pages;    /* KV pages of one attention worker */
     uint32_t kv_replicas; /* copies of full KV pages at other attention workers: 0 or 1 */
     uint32_t threads;     /* kernel threads of one worker */
-    bool pin_auto;        /* workers without a CPU choose cores of one node (base/topology.h) */
-    bool pump;            /* a thread of each worker drives its fabric, too */
+    uint32_t attention_tp, expert_tp; /* ranks of a worker that has attention, and of one that has
+                                       * experts alone (spec/gang.h); 0: 1 */
+    bool segments; /* with exact: sums that ranks share are taken in segments, so that bits do not
+                    * depend on how many ranks there are */
+    bool pin_auto; /* workers without a CPU choose cores of one node (base/topology.h) */
+    bool pump;     /* a thread of each worker drives its fabric, too */
     /* What stages and the link were measured to cost; with them findep cuts each step's rows into
      * as many of its chunks as is fastest. */
     bool has_costs;
@@ -128,6 +132,12 @@ typedef struct sl_plan {
     sl_route_skew skew;
     sl_device_spec device;
 } sl_plan;
+
+/* Ranks of the gang that a worker with these roles is. */
+static inline uint32_t sl_plan_ranks(const sl_plan *p, uint32_t roles) {
+    const uint32_t n = roles & SL_ROLE_ATTENTION ? p->attention_tp : p->expert_tp;
+    return n ? n : 1;
+}
 
 /* Who is there at first: the roles of worker `id` then, none of a free place. */
 static inline uint32_t sl_plan_first_roles(const sl_plan *p, uint32_t id) {

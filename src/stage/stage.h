@@ -179,6 +179,7 @@ struct sl_device {
     bool kept;     /* and they lie in the file that sl_device_opts named */
     uint64_t given[SL_STAGE_QUEUES], done[SL_STAGE_QUEUES]; /* calls of each queue */
     uint32_t in_flight;                                     /* given and not done */
+    char note[256]; /* what whoever opened it should say; "": nothing */
 };
 
 typedef struct sl_device_opts {
@@ -187,6 +188,10 @@ typedef struct sl_device_opts {
     const sl_device_spec *device;
     const char *isa;  /* as of sl_kernels_select; NULL or "": its base */
     uint32_t threads; /* kernel threads, the caller's counted */
+    uint32_t ranks; /* of a gang that is opened, 1, 2, 4 or 8, which share the threads, one each at
+                     * least; 0: one */
+    const sl_gang *gang; /* of the rank that is opened, hosts.rank; NULL: it is alone. Borrowed
+                          * until the device is closed */
     sl_activations activations;
     bool exact;         /* no bit may depend on what runs in the same call */
     uint32_t max_rows;  /* of a call; 0: EXPERTS only */

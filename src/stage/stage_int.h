@@ -5,7 +5,15 @@
 #include "stage/stage.h"
 
 sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
+sl_status sl_gang_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
 sl_status sl_emulated_open(const sl_device_opts *o, sl_device **out, sl_err *err) SL_MUST_CHECK;
+
+/* Of a CPU that is a rank: the model of all ranks, what it has nothing of, its kv heads, and where
+ * a block of one of its pages lies. */
+const sl_model_spec *sl_cpu_stored_of(const sl_device *d);
+sl_idle sl_cpu_idle(const sl_device *d);
+sl_extent sl_cpu_kv_heads(const sl_device *d);
+float *sl_cpu_block(const sl_device *d, uint32_t page, uint32_t layer);
 
 /* The oldest call in flight of the queue is through. */
 static inline void sl_device_ran(sl_device *d, uint32_t queue) {

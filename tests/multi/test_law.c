@@ -65,6 +65,7 @@ static const char *program, *transport;
 static uint64_t seed = 1;
 static uint32_t one_in = 1;    /* slow builds run a draw of the schedules: one in so many */
 static bool skewed;            /* experts are drawn instead of routed */
+static bool segmented;         /* sums in segments, and workers may be gangs */
 static deferred_maker devices; /* seed 0: the CPU computes */
 static bool many;
 static sl_activations activations; /* of a fixture's reference and all its deployments */
@@ -188,6 +189,19 @@ static bool vary_schedule(sl_plan *p, uint32_t k, uint64_t *state) {
     return true;
 }
 
+/* Gangs of threads; few where they would be many on few cores. */
+static uint32_t draw_ranks(uint32_t n_workers, uint64_t *state) {
+    static const uint32_t of[] = {1, 1, 2, 2, 4, 8};
+    uint32_t n = of[sl_rng_below(state, SL_LEN(of))];
+    return n_workers > 2 ? SL_MIN(n, 2u) : n;
+}
+
+static void vary_ranks(sl_plan *p, uint64_t *state) {
+    p->attention_tp = draw_ranks(p->n_workers, state);
+    p->expert_tp = draw_ranks(p->n_workers, state);
+    if (p->worker[0].roles & SL_ROLE_EXPERT) p->expert_tp = p->attention_tp;
+}
+
 /* Each expert of each block at one or two of the expert workers, which are the last ones. */
 static sl_status vary_placement(sl_plan *p, const sl_model_spec *m, uint32_t first, uint64_t *state,
                                 sl_err *err) {
@@ -247,6 +261,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
     sl_status st = sl_plan_local(m, attention, experts, &o.plan, err);
     if (st != SL_OK) return st;
     o.plan.exact = true;
+    o.plan.segments = segmented;
     o.plan.wire = wire;
     o.plan.activations = activations;
     o.plan.threads = 1;
@@ -261,6 +276,7 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
         o.isa = vary_kernels();
         if (devices.seed) o.device = (sl_device_maker){deferred_open, &devices};
         if (!vary_schedule(&o.plan, k, state)) st = SL_ERR_NOTFOUND;
+        if (segmented) vary_ranks(&o.plan, state);
         if (st == SL_OK && experts > 1) st = vary_placement(&o.plan, m, attention, state, err);
     }
     snprintf(schedule, n, "%s %s, %u lanes, %u chunks of %s", sl_schedule_name(o.plan.schedule),
@@ -268,6 +284,10 @@ static sl_status start(const char *folder, const sl_model_spec *m, uint32_t atte
              o.plan.chunking == SL_CHUNK_TOKENS ? "tokens" : "experts");
     if (o.plan.schedule == SL_SCHED_AEP)
         snprintf(schedule, n, "aep, %s", sl_policy_names[o.plan.policy]);
+    size_t used = strlen(schedule);
+    if (segmented)
+        snprintf(schedule + used, n - used, ", tp %u and %u",
+                 sl_plan_ranks(&o.plan, SL_ROLE_ATTENTION), sl_plan_ranks(&o.plan, SL_ROLE_EXPERT));
     if (st != SL_OK) {
         sl_plan_free(&o.plan);
         return st;
@@ -335,7 +355,7 @@ static int run_reference(const char *folder, const sl_model_spec *m, uint32_t wi
                          const request *r, outcome *ref) {
     sl_err err;
     sl_engine *e = NULL;
-    char schedule[64];
+    char schedule[96];
     if (start(folder, m, 0, 0, 0, wire, "loop", NULL, schedule, sizeof schedule, &e, &err) != SL_OK)
         return printf("FAILED reference: %s\n", err.msg), 1;
     int bad = 0;
@@ -353,7 +373,7 @@ static int run_reference(const char *folder, const sl_model_spec *m, uint32_t wi
  * that there is fills the reference. */
 static int run_deployment(const char *folder, const sl_model_spec *m, uint32_t wire, size_t which,
                           uint32_t k, const request *r, outcome *ref, uint64_t *state, bool *none) {
-    char what[200], schedule[64];
+    char what[240], schedule[96];
     sl_err err;
     sl_engine *e = NULL;
     outcome got[N_REQUESTS];
@@ -402,6 +422,7 @@ static int check_fixture(const char *folder) {
     for (uint32_t i = 0; i <= (many ? 0u : SL_WIRE_FORMAT_COUNT); i++) {
         uint32_t wire = i % SL_WIRE_FORMAT_COUNT;
         skewed = i == SL_WIRE_FORMAT_COUNT;
+        segmented = (seed + i + name_code(folder) / 3) % 2;
         activations = (sl_activations)((seed + i + name_code(folder)) % SL_ACTIVATIONS_COUNT);
         request r[N_REQUESTS];
         outcome ref[N_REQUESTS] = {0};

@@ -273,7 +273,7 @@ static inline void folder_make(char dir[64], const char *config, sl_dtype dtype,
                 uint64_t dim[3] = {sl_arch_dim_value(&m, t->n), sl_arch_dim_value(&m, t->k)};
                 uint32_t n = t->k == SL_DIM_NONE ? 1 : 2;
                 if (s && (s->before[0] != SL_DIM_NONE || s->phase || (s->stack && e))) continue;
-                if (s) n = sl_store_shape(&(sl_model){.spec = m}, s, t, dim);
+                if (s) n = sl_store_shape(&(sl_model){.stored = m}, s, t, dim);
                 sl_arch_tensor_name(t, l, e, name);
                 folder_tensor(&w, t, name, dim, n);
             }

@@ -506,6 +506,12 @@ static void refused_workers(void **state) {
     refused("{" HEAD ",\"kv_replicas\":1," PAIR "}", SL_ERR_INFEASIBLE,
             "kv_replicas 1 needs two attention workers, there is 1");
     refused("{" HEAD ",\"kv_replicas\":2," PAIR "}", SL_ERR_LIMIT, "kv_replicas");
+    refused("{" HEAD ",\"tp\":{\"expert\":3}," PAIR "}", SL_ERR_ARG, "1, 2, 4 or 8 are possible");
+    refused("{" HEAD ",\"tp\":{\"expert\":16}," PAIR "}", SL_ERR_LIMIT, "expert");
+    refused("{" HEAD ",\"tp\":{\"experts\":2}," PAIR "}", SL_ERR_UNSUPPORTED, "experts");
+    refused("{" HEAD ",\"segments\":true," PAIR "}", SL_ERR_ARG, "segments are a part of exact");
+    refused("{" HEAD ",\"exact\":true,\"tp\":{\"expert\":2}," PAIR "}", SL_ERR_ARG,
+            "needs segments");
     refused("{\"version\":1,\"schedule\":\"ep\"," PAIR "}", SL_ERR_ARG,
             "schedule ep is colocated, 2 of 2 workers do not have both roles");
 #define EXPERTS(list)                                                                              \

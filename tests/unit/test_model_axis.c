@@ -158,7 +158,7 @@ static void check_together(gang *g, const sl_arch_tensor *t, uint32_t layer, uin
 static sl_model *rank_make(const gang *g, uint32_t r) {
     const sl_model *w = g->whole;
     sl_model *m = sl_alloc(1, sizeof *m);
-    m->spec = rank_spec(g, r);
+    m->spec = m->stored = rank_spec(g, r);
     m->arch = w->arch;
     m->folder = sl_strdup("a rank");
     m->block = sl_alloc(m->spec.n_layers, sizeof *m->block);

@@ -12,11 +12,11 @@ enum { EXPERTS = 3, ROWS = 70, WIDTH = 67, MORE = 5 };
 
 /* Rows of the role are d_ff_expert, columns d_model; SL_DIM_HEAD is what lies around them. */
 static sl_model tiny(void) {
-    return (sl_model){.spec = {.n_experts = EXPERTS,
-                               .d_ff_expert = ROWS,
-                               .d_model = WIDTH,
-                               .head_dim = MORE,
-                               .n_heads = 1},
+    return (sl_model){.stored = {.n_experts = EXPERTS,
+                                 .d_ff_expert = ROWS,
+                                 .d_model = WIDTH,
+                                 .head_dim = MORE,
+                                 .n_heads = 1},
                       .folder = (char *)"folder"};
 }
 

@@ -115,6 +115,16 @@ static sl_status apply_experiments(const sl_options *o, sl_plan *p, sl_err *err)
     return st == SL_OK && o->pin[0] ? sl_plan_pin(o->pin, p, err) : st;
 }
 
+/* --tp, --attention-tp, --expert-tp. */
+static void apply_ranks(const sl_options *o, sl_plan *p) {
+    const uint32_t attention = o->attention_tp ? o->attention_tp : o->tp;
+    const uint32_t expert = o->expert_tp ? o->expert_tp : o->tp;
+    if (attention) p->attention_tp = attention;
+    if (expert) p->expert_tp = expert;
+    const bool gangs = p->attention_tp > 1 || p->expert_tp > 1;
+    p->segments = p->segments || o->segments || (p->exact && gangs);
+}
+
 static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_plan *p,
                                sl_err *err) {
     sl_status st = SL_OK;
@@ -126,6 +136,7 @@ static sl_status apply_options(const sl_options *o, const sl_model_spec *m, sl_p
         st = sl_activations_parse(o->activations, &p->activations, err);
     if (st != SL_OK) return st;
     p->exact = p->exact || o->exact;
+    apply_ranks(o, p);
     if (o->progress[0]) st = sl_progress_parse(o->progress, &p->pump, err);
     if (st != SL_OK) return st;
     if (o->kv_replicas) p->kv_replicas = o->kv_replicas;

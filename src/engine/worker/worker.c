@@ -88,30 +88,36 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
     if (!hosted) return sl_fail(err, SL_ERR_NOMEM, "table of hosted experts");
     sl_placement_mark(p, m->n_moe, w->id, hosted);
     const bool attention = w->roles & SL_ROLE_ATTENTION, experts = w->roles & SL_ROLE_EXPERT;
-    const sl_device_opts o = {
-        .folder = folder,
-        .hosts = {.attention = attention, .experts = experts, .hosted = hosted, .skew = p->skew},
-        .device = &p->device,
-        .isa = w->opts->isa,
-        .threads = w->opts->threads ? w->opts->threads : SL_MAX(p->threads, 1u),
-        .activations = p->activations,
-        .exact = p->exact,
-        .max_rows = attention ? sl_lane_max_rows(p) : 0,
-        .max_pairs = experts ? sl_worker_max_pairs(w, m) : 0,
-        .kv_pages = attention ? p->n_pages : 0,
-        .kv_fd = w->opts->kv_fd,
-        .tick = p->pump ? NULL : sl_worker_tick,
-        .wait = sl_worker_wait_until,
-        .ctx = w,
-        .tick_us = TICK_US,
-        .quiet_ms = w->spare && !w->virtual_time ? QUIET_MS : 0};
-    sl_status st =
-        sl_worker_pin(w, w->opts->cpu, sl_device_is_modelled(&p->device) ? 1 : o.threads, err);
+    const sl_device_opts o = {.folder = folder,
+                              .hosts = {.attention = attention,
+                                        .experts = experts,
+                                        .hosted = hosted,
+                                        .skew = p->skew,
+                                        .segmented = p->segments},
+                              .device = &p->device,
+                              .isa = w->opts->isa,
+                              .threads =
+                                  w->opts->threads ? w->opts->threads : SL_MAX(p->threads, 1u),
+                              .ranks = sl_plan_ranks(p, w->roles),
+                              .activations = p->activations,
+                              .exact = p->exact,
+                              .max_rows = attention ? sl_lane_max_rows(p) : 0,
+                              .max_pairs = experts ? sl_worker_max_pairs(w, m) : 0,
+                              .kv_pages = attention ? p->n_pages : 0,
+                              .kv_fd = w->opts->kv_fd,
+                              .tick = p->pump ? NULL : sl_worker_tick,
+                              .wait = sl_worker_wait_until,
+                              .ctx = w,
+                              .tick_us = TICK_US,
+                              .quiet_ms = w->spare && !w->virtual_time ? QUIET_MS : 0};
+    sl_status st = sl_worker_pin(
+        w, w->opts->cpu, sl_device_is_modelled(&p->device) ? 1 : SL_MAX(o.threads, o.ranks), err);
     if (st == SL_OK && p->pump) st = sl_net_set_pump(w->net, err);
     const sl_device_maker *by = &w->opts->device;
     if (st == SL_OK)
         st =
             by->open ? by->open(by->ctx, &o, &w->device, err) : sl_device_open(&o, &w->device, err);
+    if (st == SL_OK && w->device->note[0]) sl_log(SL_LOG_WARN, "worker", "%s", w->device->note);
     sl_free(hosted);
     return st;
 }

@@ -123,7 +123,7 @@ SL_INLINE void run_steps(const sweep *q, sl_dtype dtype) {
 SL_INLINE hints hints_of(const sweep *q, const uint8_t *at, uint32_t bytes) {
     const uint32_t pairs = SL_MAX(1, q->steps / 2), turns = (q->t->n_rows + 3) / 4 * 2;
     hints h = {.at = at, .turn = q->w_stride, .pair = (size_t)bytes * 32, .turns = GROUP};
-    if (q->t->k <= PACK_STEPS * 16) {
+    if (q->t->k <= PACK_STEPS * 16 && q->w_stride == (size_t)q->t->k * bytes) {
         h.turns = turns;
         h.turn = (GROUP * q->w_stride + turns - 1) / turns;
         h.pair = (h.turn + pairs - 1) / pairs;

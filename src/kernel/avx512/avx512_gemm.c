@@ -208,7 +208,7 @@ SL_INLINE void ask_for_next(sweep *q, const uint32_t C, uint32_t bytes) {
     const size_t pairs = SL_MAX(1, q->steps / 2);
     q->ahead = q->w + C * q->w_stride;
     find_pages(q->ahead + C * q->w_stride, C * q->w_stride);
-    if (q->fresh && q->last) {
+    if (q->fresh && q->last && q->w_stride == (size_t)q->t->k * bytes) {
         q->pair = (C * q->w_stride + pairs * q->groups - 1) / (pairs * q->groups);
         q->turn = pairs * q->pair;
         q->line = 64;

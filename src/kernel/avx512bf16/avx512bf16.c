@@ -123,6 +123,7 @@ SL_INLINE uint32_t run_few(const sl_act_tile *t, const uint32_t R) {
     uint32_t c = 0;
     for (; c + FEW_C <= t->n_cols; c += FEW_C, w += group) {
         const uint8_t *next = c + FEW_C < t->n_cols ? w + group : t->next;
+        if (!sl_tile_is_dense(t)) next = NULL;
         run(t, 0, c, w, next ? next : w, FEW_C, R, FEW_C);
     }
     return c;
@@ -141,7 +142,10 @@ static uint32_t run_many(const sl_act_tile *t) {
     const uint8_t *w = t->w;
     uint32_t c = 0;
     for (; c + MAX_C <= t->n_cols; c += MAX_C, w += group)
-        run_rows(t, c, w, c + MAX_C < t->n_cols ? w + group : t->next);
+        run_rows(t, c, w,
+                 !sl_tile_is_dense(t)    ? NULL
+                 : c + MAX_C < t->n_cols ? w + group
+                                         : t->next);
     return c;
 }
 

@@ -19,8 +19,27 @@ typedef struct cpu {
     sl_kv_pool kv;
     uint32_t kv_pages;
     size_t kv_large; /* bytes of them that have large pages; SIZE_MAX: it is not to be asked for */
-    uint32_t max_rows; /* as opened with */
+    uint32_t max_rows;   /* as opened with */
+    const sl_gang *gang; /* NULL: alone */
+    sl_rank rank;
 } cpu;
+
+/* Rows that a rank does for all, where a row needs no sum over ranks. */
+static sl_rowset own_rows(const cpu *d, const sl_rowset *r) {
+    if (!d->gang) return *r;
+    const sl_extent mine = sl_rank_range(d->rank, r->n);
+    const size_t row = d->base.spec->d_model * sizeof(float), k = d->base.spec->top_k;
+    sl_rowset own = *r;
+    own.n = mine.n;
+    own.id = r->id ? r->id + mine.first : NULL;
+    own.pos = r->pos ? r->pos + mine.first : NULL;
+    own.pages = r->pages ? r->pages + mine.first : NULL;
+    own.x.at += mine.first * row;
+    own.h.at += mine.first * row;
+    own.expert = r->expert ? r->expert + mine.first * k : NULL;
+    own.gate = r->gate ? r->gate + mine.first * k : NULL;
+    return own;
+}
 
 static sl_rows rows_of(const cpu *d, const sl_rowset *r) {
     return (sl_rows){.n = r->n, .id = r->id, .pos = r->pos, .kv = d->kv, .pages = r->pages};
@@ -28,9 +47,10 @@ static sl_rows rows_of(const cpu *d, const sl_rowset *r) {
 
 static void head(cpu *d, const sl_stage_call *c) {
     const sl_stage_head *h = &c->head;
-    if (h->first == 0)
+    if (h->first == 0 && d->rank.index == 0)
         sl_model_head_rows(d->model, &d->exec, sl_mem_ptr(c->rows.x), h->row, h->n,
                            sl_mem_ptr(h->h));
+    if (h->first == 0 && d->gang) d->gang->meet(d->gang->ctx);
     sl_model_head_part(d->model, &d->exec, sl_mem_ptr(h->h), h->n, h->first, h->count, h->logits,
                        &d->scratch);
 }
@@ -89,13 +109,21 @@ static void enlarge(cpu *d, const sl_rowset *r) {
     d->kv_large = sl_memfd_enlarge(d->kv.base, d->kv_large, to) ? to : SIZE_MAX;
 }
 
+static void route(cpu *d, uint32_t layer, const sl_rowset *r) {
+    const sl_rows rows = rows_of(d, r);
+    sl_block_route(d->model, &d->exec, layer, &rows, sl_mem_ptr(r->x), sl_mem_ptr(r->h), r->expert,
+                   r->gate, &d->scratch);
+    sl_stage_zero_broken(d->base.spec, r);
+}
+
 static void cpu_submit(sl_device *base, const sl_stage_call *c) {
     cpu *d = (cpu *)base;
     const sl_rowset *r = &c->rows;
     const sl_rows rows = rows_of(d, r);
+    const sl_rowset own = own_rows(d, r);
     switch (c->op) {
     case SL_OP_EMBED:
-        sl_model_embed(d->model, &d->exec, r->id, r->n, sl_mem_ptr(r->x));
+        sl_model_embed(d->model, &d->exec, own.id, own.n, sl_mem_ptr(own.x));
         break;
     case SL_OP_ATTEND:
         if (base->kept && d->kv_large != SIZE_MAX) enlarge(d, r);
@@ -105,9 +133,7 @@ static void cpu_submit(sl_device *base, const sl_stage_call *c) {
         sl_block_dense(d->model, &d->exec, c->layer, r->n, sl_mem_ptr(r->x), &d->scratch);
         break;
     case SL_OP_ROUTE:
-        sl_block_route(d->model, &d->exec, c->layer, &rows, sl_mem_ptr(r->x), sl_mem_ptr(r->h),
-                       r->expert, r->gate, &d->scratch);
-        sl_stage_zero_broken(base->spec, r);
+        route(d, c->layer, &own);
         break;
     case SL_OP_SHARED:
         sl_block_shared(d->model, &d->exec, c->layer, r->n, sl_mem_ptr(r->x), sl_mem_ptr(r->h),
@@ -150,7 +176,9 @@ static sl_status map_pages(cpu *d, int fd, size_t bytes, float **out, sl_err *er
 
 /* Reserved, not touched: a page costs memory when it is first written. */
 static sl_status make_pages(cpu *d, uint32_t n, int fd, sl_err *err) {
-    size_t page = sl_kv_page_bytes(d->base.spec), bytes;
+    const sl_model_spec *mine = sl_model_spec_of(d->model);
+    size_t page = sl_kv_page_bytes(mine), bytes;
+    if (page == 0) return SL_OK; /* a rank without heads */
     if (__builtin_mul_overflow(n, page, &bytes))
         return sl_fail(err, SL_ERR_LIMIT, "%u KV pages overflow the address space", n);
     float *base = NULL;
@@ -160,16 +188,18 @@ static sl_status make_pages(cpu *d, uint32_t n, int fd, sl_err *err) {
     else if (!(base = sl_reserve(n, page)))
         st = sl_fail(err, SL_ERR_NOMEM, "%zu bytes of KV pages", bytes);
     if (st != SL_OK) return st;
-    d->kv = sl_kv_pool_of(d->base.spec, base);
+    d->kv = sl_kv_pool_of(mine, base);
     d->kv_pages = n;
     return SL_OK;
 }
 
 /* At least what calls of so many pairs need. */
 static sl_status make_scratch(cpu *d, uint32_t max_pairs, sl_err *err) {
-    const sl_model_spec *m = d->base.spec;
+    const sl_model_spec *m = sl_model_spec_of(d->model);
     size_t adding = 2 * (size_t)m->d_model * sizeof(float) + 64, rows = 0, pairs = 0;
-    if (d->max_rows) rows = sl_model_scratch_bytes(m, d->max_rows);
+    if (d->max_rows)
+        rows =
+            sl_model_scratch_bytes(m, d->max_rows) + sl_rank_scratch_bytes(d->model, d->max_rows);
     if (max_pairs)
         pairs =
             sl_experts_scratch_bytes(m, max_pairs) + 2 * ((size_t)max_pairs * sizeof(void *) + 64);
@@ -192,7 +222,7 @@ static sl_status cpu_host(sl_device *base, const uint8_t *hosted, uint32_t max_p
 
 /* Where block `first` of the page begins. */
 static float *blocks_of(const cpu *d, uint32_t page, uint32_t first, uint32_t n) {
-    const sl_model_spec *m = d->base.spec;
+    const sl_model_spec *m = sl_model_spec_of(d->model);
     SL_ASSERT(page < d->kv_pages && n > 0 && n <= m->n_layers && first <= m->n_layers - n);
     return sl_kv_page(&d->kv, page) + first * (sl_kv_block_bytes(m) / sizeof(float));
 }
@@ -204,6 +234,24 @@ static void cpu_read_page(sl_device *base, uint32_t page, uint32_t first, uint32
 static void cpu_write_page(sl_device *base, uint32_t page, uint32_t first, uint32_t n,
                            const void *from) {
     memcpy(blocks_of((cpu *)base, page, first, n), from, n * sl_kv_block_bytes(base->spec));
+}
+
+/* ---- of a rank, for its gang ---- */
+
+const sl_model_spec *sl_cpu_stored_of(const sl_device *d) {
+    return sl_model_stored_of(((const cpu *)d)->model);
+}
+
+sl_idle sl_cpu_idle(const sl_device *d) {
+    return sl_model_idle(((const cpu *)d)->model);
+}
+
+sl_extent sl_cpu_kv_heads(const sl_device *d) {
+    return sl_model_kv_heads(((const cpu *)d)->model);
+}
+
+float *sl_cpu_block(const sl_device *d, uint32_t page, uint32_t layer) {
+    return blocks_of((const cpu *)d, page, layer, 1);
 }
 
 /* ---- opening ---- */
@@ -261,11 +309,14 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
     if (!d) return sl_fail(err, SL_ERR_NOMEM, "device");
     d->base = (sl_device){.ops = &ops, .in_place = true, .resumes = true};
     d->max_rows = o->max_rows;
+    d->gang = o->gang;
+    d->rank = o->hosts.rank;
     bool touched;
     sl_status st = load(d, o, &touched, err);
     if (st == SL_OK) st = sl_pool_create(o->threads, &d->pool, err);
     if (st == SL_OK) {
-        d->base.spec = sl_model_spec_of(d->model);
+        d->base.spec = sl_model_stored_of(d->model);
+        if (o->gang) sl_model_join(d->model, o->gang);
         d->exec.pool = d->pool;
         d->exec.activations = o->activations;
         if (!o->exact) d->exec.expand_rows = sl_model_expand_rows(d->base.spec);

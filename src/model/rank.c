@@ -1,0 +1,243 @@
+/* What a rank of a gang holds: its units of what the gang shares, and its part of each matrix,
+ * where that is mapped. docs/tensor-parallel.md has the rules. */
+#include "model/block_int.h"
+
+#include <string.h>
+
+static uint32_t gcd(uint32_t a, uint32_t b) {
+    while (b) {
+        uint32_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* n of what there are `units` of, `values` each. */
+static sl_holding cut_of(sl_rank r, uint32_t units, uint32_t values) {
+    const sl_extent e = sl_rank_range(r, units);
+    return (sl_holding){.first = e.first * values,
+                        .n = e.n * values,
+                        .segments = sl_rank_segments(r, units, values)};
+}
+
+/* Heads, as many a unit as fill blocks of O. The segments are those of O's columns. */
+static void cut_heads(sl_model *m) {
+    const sl_model_spec *all = &m->stored;
+    uint32_t wide = all->kv_lora ? all->v_dim : all->head_dim;
+    uint32_t heads = m->blocks.o / gcd(m->blocks.o, wide);
+    SL_ASSERT(all->n_heads % heads == 0); /* rows are whole blocks */
+    sl_holdings *c = &m->holds;
+    c->heads = cut_of(m->rank, all->n_heads / heads, heads);
+    c->heads.segments = sl_rank_segments(m->rank, all->n_heads / heads, heads * wide);
+    m->spec.n_heads = c->heads.n;
+    if (all->kv_lora) {
+        c->kv_heads = (sl_holding){.n = all->n_kv_heads};
+        return;
+    }
+    uint32_t group = all->n_heads / all->n_kv_heads, last = c->heads.first + c->heads.n;
+    c->kv_heads.first = c->heads.first / group;
+    c->kv_heads.n = c->heads.n ? (last - 1) / group + 1 - c->kv_heads.first : 0;
+    m->spec.n_kv_heads = c->kv_heads.n;
+}
+
+static void cut_width(const sl_model *m, uint32_t block, sl_holding *cut, uint32_t *width) {
+    SL_ASSERT(*width % block == 0);
+    *cut = cut_of(m->rank, *width / block, block);
+    *width = cut->n;
+}
+
+void sl_rank_take(sl_model *m) {
+    sl_model_spec *s = &m->spec;
+    if (sl_rank_alone(m->rank) && !m->segmented) return;
+    cut_heads(m);
+    cut_width(m, m->blocks.dense, &m->holds.dense, &s->d_ff_dense);
+    cut_width(m, m->blocks.expert, &m->holds.expert, &s->d_ff_expert);
+    cut_width(m, m->blocks.shared, &m->holds.shared, &s->d_ff_shared);
+    m->holds.vocab = cut_of(m->rank, s->vocab, 1);
+}
+
+/* What of a dimension the rank has, in its values; false: all of it. */
+static bool part_of(const sl_model *m, sl_arch_dim dim, uint32_t *first, uint32_t *n) {
+    const sl_model_spec *s = &m->stored;
+    const sl_holdings *c = &m->holds;
+    const sl_holding *cut = &c->heads;
+    uint32_t values = 1;
+    switch (dim) {
+    case SL_DIM_Q:
+        values = sl_query_dim(s);
+        break;
+    case SL_DIM_KV:
+        cut = &c->kv_heads;
+        values = s->head_dim;
+        break;
+    case SL_DIM_KV_B:
+        values = s->nope_dim + s->v_dim;
+        break;
+    case SL_DIM_K_B:
+        values = s->kv_lora;
+        break;
+    case SL_DIM_V:
+        values = s->v_dim;
+        break;
+    case SL_DIM_HEADS:
+        break;
+    case SL_DIM_FF_DENSE:
+        cut = &c->dense;
+        break;
+    case SL_DIM_FF_EXPERT:
+        cut = &c->expert;
+        break;
+    case SL_DIM_FF_SHARED:
+        cut = &c->shared;
+        break;
+    case SL_DIM_VOCAB:
+        cut = &c->vocab;
+        break;
+    default:
+        return false;
+    }
+    *first = cut->first * values;
+    *n = cut->n * values;
+    return true;
+}
+
+static void take_rows(sl_mat *mat, uint32_t first, uint32_t n) {
+    mat->data = (const uint8_t *)mat->data + first * sl_mat_stride(mat);
+    mat->scale_row += first;
+    mat->n = n;
+}
+
+static void take_columns(sl_mat *mat, uint32_t first, uint32_t n) {
+    SL_ASSERT(first % sl_dtype_block(mat->dtype) == 0 && n % sl_dtype_block(mat->dtype) == 0);
+    if (!mat->scale_k) mat->scale_k = mat->k;
+    mat->stride = sl_mat_stride(mat);
+    mat->data = (const uint8_t *)mat->data + sl_dtype_row_bytes(mat->dtype, first);
+    mat->scale_col += first;
+    mat->k = n;
+}
+
+/* Whose norm is of all heads' values together, which ranks gather first; rows of the embedding are
+ * read by whoever needs them. */
+static bool stays_whole(sl_arch_role role) {
+    return role == SL_ROLE_Q_NORM || role == SL_ROLE_K_NORM || role == SL_ROLE_EMBED;
+}
+
+static const sl_segments *segments_of(const sl_model *m, sl_arch_role role) {
+    if (!m->segmented) return NULL;
+    switch (role) {
+    case SL_ROLE_O:
+        return &m->holds.heads.segments;
+    case SL_ROLE_DENSE_DOWN:
+        return &m->holds.dense.segments;
+    case SL_ROLE_SHARED_DOWN:
+        return &m->holds.shared.segments;
+    case SL_ROLE_EXPERT_DOWN:
+        return &m->holds.expert.segments;
+    default:
+        return NULL;
+    }
+}
+
+void sl_rank_cut(const sl_model *m, const sl_arch_tensor *t, sl_mat *mat) {
+    uint32_t first, n;
+    mat->segments = segments_of(m, t->role);
+    if (sl_rank_alone(m->rank) || stays_whole(t->role)) return;
+    if (part_of(m, t->n, &first, &n)) {
+        if (t->k == SL_DIM_NONE)
+            take_columns(mat, first, n);
+        else
+            take_rows(mat, first, n);
+    }
+    if (part_of(m, t->k, &first, &n)) take_columns(mat, first, n);
+}
+
+void sl_rank_cut_head(const sl_model *m, sl_mat *mat) {
+    if (!sl_rank_alone(m->rank)) take_rows(mat, m->holds.vocab.first, m->holds.vocab.n);
+}
+
+bool sl_rank_gathers(const sl_model *m) {
+    const sl_mat *norm = &m->block[0].mat[SL_ROLE_Q_NORM];
+    return m->gang && m->spec.qk_norm && norm->data && norm->k > m->spec.head_dim;
+}
+
+sl_idle sl_model_idle(const sl_model *m) {
+    const sl_holdings *c = &m->holds;
+    const sl_model_spec *s = &m->stored;
+    if (sl_rank_alone(m->rank)) return (sl_idle){0};
+    return (sl_idle){.heads = c->heads.n == 0,
+                     .dense = s->d_ff_dense && c->dense.n == 0,
+                     .expert = s->d_ff_expert && c->expert.n == 0,
+                     .shared = s->d_ff_shared && c->shared.n == 0};
+}
+
+sl_extent sl_model_kv_heads(const sl_model *m) {
+    if (sl_rank_alone(m->rank)) return (sl_extent){0, m->spec.n_kv_heads};
+    return (sl_extent){m->holds.kv_heads.first, m->holds.kv_heads.n};
+}
+
+/* ---- what ranks do together ---- */
+
+size_t sl_rank_scratch_bytes(const sl_model *m, uint32_t max_rows) {
+    const sl_model_spec *s = &m->stored;
+    if (!m->gang) return 0;
+    size_t q = (size_t)s->n_heads * s->head_dim;
+    return 2 * sl_scratch_floats(max_rows, SL_MAX(q, s->d_model));
+}
+
+uint32_t sl_rank_group(const sl_model *m) {
+    if (!m->gang || m->spec.kv_lora) return 0;
+    return m->stored.n_heads / m->stored.n_kv_heads;
+}
+
+uint32_t sl_rank_skip(const sl_model *m) {
+    return m->gang ? m->holds.heads.first - m->holds.kv_heads.first * sl_rank_group(m) : 0;
+}
+
+void sl_stream_add(const sl_model *m, const sl_exec *ex, const sl_mat *bias, float *y,
+                   uint32_t n_rows, float *x) {
+    const sl_exec alone = {.k = ex->k};
+    const uint32_t d = m->spec.d_model;
+    const bool biased = bias && bias->data;
+    uint32_t first, n;
+    if (!m->gang) {
+        if (biased) sl_bias_add(ex, y, bias, n_rows);
+        sl_vec_add(ex, x, y, (size_t)n_rows * d);
+        return;
+    }
+    m->gang->sum(m->gang->ctx, ex, y, n_rows, d, &first, &n);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const size_t at = (size_t)r * d + first;
+        if (biased) {
+            const sl_mat part = sl_bias_part(bias, first, n);
+            sl_bias_add(&alone, y + at, &part, 1);
+        }
+        sl_vec_add(&alone, x + at, y + at, n);
+    }
+    m->gang->meet(m->gang->ctx);
+}
+
+void sl_rank_put(const sl_model *m, const sl_exec *ex, float *y, uint32_t n_rows,
+                 const float *scale, float *h) {
+    const sl_exec alone = {.k = ex->k};
+    uint32_t first, n;
+    m->gang->sum(m->gang->ctx, ex, y, n_rows, m->spec.d_model, &first, &n);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const size_t at = (size_t)r * m->spec.d_model + first;
+        if (scale) sl_gate_rows(&alone, y + at, scale + r, 1, n);
+        memcpy(h + at, y + at, n * sizeof *h);
+    }
+    m->gang->meet(m->gang->ctx);
+}
+
+void sl_rank_norm(const sl_model *m, const sl_exec *ex, const sl_mat *w, uint32_t n_rows,
+                  const sl_holding *mine, float *x, sl_arena *scratch) {
+    const uint32_t dim = m->spec.head_dim, first = mine->first * dim, n = mine->n * dim;
+    size_t level = scratch->used;
+    float *whole = sl_take_rows(scratch, n_rows, w->k);
+    m->gang->gather(m->gang->ctx, x, n_rows, first, n, w->k, whole);
+    sl_norm(m, ex, w, whole, n_rows, whole);
+    for (uint32_t r = 0; r < n_rows; r++)
+        memcpy(x + (size_t)r * n, whole + (size_t)r * w->k + first, n * sizeof *x);
+    scratch->used = level;
+}

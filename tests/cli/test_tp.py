@@ -1,0 +1,66 @@
+"""Gangs: --tp, --attention-tp, --expert-tp and plan.json give one rank's bits with --exact, nearly its logits without it, and what
+they cannot do is refused by name."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from test_cli import ROOT, SLUICE, sluice
+
+GOLDEN = ROOT / "tests" / "golden"
+FIXTURE = GOLDEN / "qwen3moe-tiny"
+IDS = ",".join(str((7 * i * i + 3 * i) % 90 + 5) for i in range(40))
+APART = ["--attention", 1, "--experts", 2, "--expert-tp", 4]
+
+
+def logits(path, *extra, model=FIXTURE):
+    numpy = pytest.importorskip("numpy")
+    sluice("logits", model, "--ids", IDS, "--npy", path, "--threads", 1, *extra)
+    return numpy.load(path)
+
+
+def refusal(*extra):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
+    done = subprocess.run([SLUICE, "logits", FIXTURE, "--ids", IDS, *map(str, extra)], capture_output=True, text=True,
+                          timeout=60, env=clean)
+    assert done.returncode in (1, 2, 3) and done.stdout == "" and "Sanitizer" not in done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("model", ["qwen3moe-tiny", "deepseekv2-tiny", "gptoss-tiny", "olmoe-tiny", "mixed.gguf"])
+def test_every_number_of_ranks_gives_the_same_bits(model, tmp_path):
+    path, model = tmp_path / "logits.npy", GOLDEN / model
+    one = logits(path, "--exact", "--segments", model=model)
+    for extra in (["--tp", 2], ["--tp", 4], [*APART, "--attention-tp", 2], [*APART, "--transport", "shm"]):
+        assert (logits(path, "--exact", *extra, model=model) == one).all(), extra
+    plain = logits(path, model=model)
+    assert abs(logits(path, "--tp", 2, model=model) - plain).max() <= 1e-4 * abs(plain).max()
+    assert abs(one - logits(path, "--exact", model=model)).max() <= 1e-4 * abs(plain).max()
+
+
+def test_a_plan_says_how_many_ranks(tmp_path):
+    plan = tmp_path / "plan.json"
+    work = [{"roles": ["attention"]}, {"roles": ["expert"]}]
+    said = {"version": 1, "schedule": "dep", "workers": work, "exact": True, "segments": True, "tp": {"attention": 2, "expert": 4}}
+    plan.write_text(json.dumps(said))
+    path = tmp_path / "logits.npy"
+    assert (logits(path, "--plan", plan) == logits(path, "--exact", "--segments")).all()
+    said["tp"]["expert"] = 3
+    plan.write_text(json.dumps(said))
+    assert "1, 2, 4 or 8" in refusal("--plan", plan)
+    said["tp"] = {"experts": 2}
+    plan.write_text(json.dumps(said))
+    assert "experts" in refusal("--plan", plan)
+
+
+@pytest.mark.parametrize("extra, why", [
+    (["--tp", 3], "1, 2, 4 or 8"),
+    (["--tp", 16], "--tp"),
+    (["--attention-tp", 2], "one gang"),
+    (["--segments"], "exact"),
+    (["--tp", 2, "--device", "emulated"], "emulated"),
+])
+def test_what_gangs_cannot_do_is_said(extra, why):
+    assert why in refusal(*extra)
