@@ -637,7 +637,7 @@ static sl_status check_ranks(const sl_plan *p, sl_err *err) {
                    both = SL_ROLE_ATTENTION | SL_ROLE_EXPERT;
     if (!sl_ranks_can_be(attention) || !sl_ranks_can_be(expert))
         return sl_fail(
-            err, SL_ERR_UNSUPPORTED,
+            err, SL_ERR_ARG,
             "plan: %u ranks of attention workers, %u of expert workers: 1, 2, 4 or 8 are "
             "possible",
             attention, expert);

@@ -17,7 +17,7 @@
 /* y[r * y_stride + c] = dot(x[r], w[c]): n_rows <= SL_TILE_ROWS, n_cols <= SL_TILE_COLS, or
  * SL_TILE_WIDE as above. */
 typedef struct sl_gemm_tile {
-    const void *w; /* n_cols rows of k values, whole blocks of `dtype`, any alignment */
+    const void *w;   /* n_cols rows of k values, whole blocks of `dtype`, any alignment */
     size_t w_stride; /* bytes between them */
     sl_dtype dtype;
     uint32_t k, n_cols, n_rows, y_stride;
@@ -30,8 +30,7 @@ typedef struct sl_gemm_tile {
 /* n values of weight row c of a tile, from value k0 on, where they come in blocks. */
 static inline void sl_tile_decode(const sl_gemm_tile *t, uint32_t c, uint32_t k0, uint32_t n,
                                   float *dst) {
-    const uint8_t *w =
-        (const uint8_t *)t->w + c * t->w_stride + sl_dtype_row_bytes(t->dtype, k0);
+    const uint8_t *w = (const uint8_t *)t->w + c * t->w_stride + sl_dtype_row_bytes(t->dtype, k0);
     if (t->dtype == SL_F8_E4M3)
         sl_f8_decode(w, sl_mat_scale(t->mat, t->row + c), t->mat->scale_col + k0, n, dst);
     else

@@ -94,6 +94,7 @@ static sl_status load(const char *folder, bool must_have_weights, sl_model **out
         crypto_hash_sha256_update(&hash, head.data, head.len);
     }
     crypto_hash_sha256_final(&hash, m->spec.hash);
+    m->stored = m->spec; /* with its hash */
     *out = m;
     m = NULL;
 out:

@@ -1,4 +1,4 @@
-/* Which devices there are, and what they share. */
+/* Which devices there are. */
 #include "stage/stage_int.h"
 
 static sl_status (*const open_kind[SL_DEVICE_KIND_COUNT])(const sl_device_opts *o, sl_device **out,
@@ -15,9 +15,4 @@ sl_status sl_device_open(const sl_device_opts *o, sl_device **out, sl_err *err) 
 
 void sl_device_close(sl_device *d) {
     if (d) d->ops->close(d);
-}
-
-sl_status sl_stage_kernels(const char *isa, const sl_kernels **out, sl_err *err) {
-    *out = sl_kernels_select(isa);
-    return *out ? SL_OK : sl_fail(err, SL_ERR_UNSUPPORTED, "kernels '%s' cannot run here", isa);
 }

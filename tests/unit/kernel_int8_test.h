@@ -168,7 +168,8 @@ static inline k8_case k8_make(sl_dtype dtype, uint32_t rows, uint32_t cols, uint
 
 /* All codes, scales and minima at their ends; the activations at -127 or 127. */
 static inline void k8_make_extreme(k8_case *g, uint32_t how) {
-    uint32_t bytes = sl_dtype_block_bytes(g->dtype), n = g->apart / sl_dtype_block(g->dtype) * g->cols;
+    uint32_t bytes = sl_dtype_block_bytes(g->dtype),
+             n = g->apart / sl_dtype_block(g->dtype) * g->cols;
     uint16_t one = sl_f32_to_f16(how & 8 ? -1.0f : 0.5f);
     for (uint8_t *b = g->w; n > 0; n--, b += bytes) {
         memset(b, how & 1 ? 0x80 : how & 2 ? 0x7f : 0xff, bytes);

@@ -388,8 +388,8 @@ SL_INLINE void tile_of(const sl_act_tile *t, sl_dtype dtype) {
                 products_32_one(&w, &x, sum);
             else
                 products_32(&w, &x, sum);
-            add_columns(&w, &x, sum, groups, strip_after(t, c0, p), t->w_stride,
-                        dtype, acc[c0 / SL_STRIP]);
+            add_columns(&w, &x, sum, groups, strip_after(t, c0, p), t->w_stride, dtype,
+                        acc[c0 / SL_STRIP]);
         }
     }
     _tile_release();

@@ -164,8 +164,7 @@ SL_INLINE void run_rows(const run *u, uint32_t r0, const uint32_t R, sl_dtype dt
         __m256i sum[2 * MAX_R];
         if (r0 == 0) {
             const uint32_t at = u->at + b * share;
-            const char *p = (const char *)u->next +
-                            at / u->piece * u->t->w_stride + at % u->piece;
+            const char *p = (const char *)u->next + at / u->piece * u->t->w_stride + at % u->piece;
 #pragma GCC unroll 9
             for (uint32_t i = 0; i < share; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
         }

@@ -295,8 +295,8 @@ static void widen_columns(const sweep *q, uint32_t c, uint32_t cols, uint32_t k0
         for (size_t at = 0; at < bytes; at += 64) v_prefetch(w + COLS * row_bytes + at);
         find_pages(w + 2 * COLS * row_bytes, bytes);
         if (t->dtype == SL_F8_E4M3)
-            sl_avx512_f8_decode(w, sl_mat_scale(t->mat, t->row + c + i),
-                                t->mat->scale_col + k0, n, to);
+            sl_avx512_f8_decode(w, sl_mat_scale(t->mat, t->row + c + i), t->mat->scale_col + k0, n,
+                                to);
         else
             sl_avx512_block_decode(t->dtype, w, n, to);
     }
