@@ -22,6 +22,7 @@ static void simd_attn_page(const sl_attn_page *a) {
     }
     if (first > last) return;
     const sl_gemm_tile t = {.w = a->k + (size_t)first * a->head_dim,
+                            .w_stride = a->head_dim * sizeof(float),
                             .dtype = SL_F32,
                             .k = a->head_dim,
                             .n_cols = last - first + 1,
