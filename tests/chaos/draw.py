@@ -3,6 +3,7 @@ the same schedule on every machine, whatever runs there."""
 
 import dataclasses
 import random
+import re
 
 FIXTURES = {"qwen3moe-tiny": (3, 1000), "qwen2moe-tiny": (3, 980), "mixtral-tiny": (4, 1000)}  # MoE blocks, ids that are text
 EXPERTS = 8
@@ -78,10 +79,16 @@ class Schedule:
     options: list
     popularity: list | None  # rows of each expert, for --placement replicas
     exact: bool
+    kept: bool  # requests have keys, and are asked again at the end: what was sent is what is kept
     at_once: int
     requests: list
     kinds: list
     strikes: list
+
+    @property
+    def covered(self):
+        """Each expert is on several workers."""
+        return any(re.fullmatch(r"replicas:\d+", o) for o in self.options)
 
     def __str__(self):
         leave = sum(r.cancel_after is not None for r in self.requests)
@@ -119,6 +126,27 @@ def draw_placement(rng, blocks, hosts):
         copies = rng.choice([1, 2, EXPERTS])  # EXPERTS: room for every expert at every worker
         return ["--placement", f"replicas:POPULARITY:{copies}"], [[rng.randint(1, 100) for _ in range(EXPERTS)] for _ in range(blocks)]
     return (["--placement", "round-robin"] if kind < 0.6 else []), None
+
+
+def beside(what, seed, share):
+    """Whether a seed has this too: from a source of its own, so that what else the seed stands for stays what it was."""
+    return random.Random(f"{what} {seed}").random() < share
+
+
+def draw_cover(seed, hosts):
+    """Each expert on several workers, so that any one of them can be done without: options of --placement, or none. Popularity
+    (draw_placement) gives replicas to a few experts, which covers nobody."""
+    rng = random.Random(f"cover {seed}")
+    return ["--placement", f"replicas:{rng.randint(2, hosts)}"] if hosts > 1 and rng.random() < 0.5 else []
+
+
+def draw_growth(seed, attention, experts):
+    """Options, and the strike by which a worker comes for whom the plan of the start has a free place."""
+    if not beside("growth", seed, 0.1):
+        return [], []
+    place = ["--max-experts", experts + 1] if experts else ["--max-attention", attention + 1]
+    at = round(random.Random(f"grows {seed}").uniform(0.08, 0.6), 3)
+    return [str(o) for o in place], [Strike("join", attention + experts, at)]
 
 
 def draw_request(rng, vocabulary, exact):
@@ -227,11 +255,17 @@ def draw(seed, kinds, transports):
     requests = [draw_request(rng, vocabulary, exact) for _ in range(rng.randint(8, 20))]
     at_once = rng.randint(3, 8)
     drawn = [rng.choice(kinds) for _ in range(rng.choice([1, 1, 2, 3]))] if kinds else []
-    strikes = in_order([draw_kind(rng, k, attention, experts) for k in drawn])
+    struck = [draw_kind(rng, k, attention, experts) for k in drawn]
     limit = ["--silence-limit", "2"] if "hang" in drawn else []
-    # From a source of its own: what else a seed stands for stays what it was.
-    copies = ["--kv-replicas", "1"] if attention > 1 and random.Random(f"copies {seed}").random() < 0.4 else []
+    copies = ["--kv-replicas", "1"] if attention > 1 and beside("copies", seed, 0.4) else []
+    checks = ["--checksums", "on"] if beside("checksums", seed, 0.3) else []
+    if cover := draw_cover(seed, experts or attention):
+        placement, popularity = cover, None
+    place, grows = draw_growth(seed, attention, experts) if kinds else ([], [])
+    kept = not exact and beside("kept", seed, 0.6)
+    keeps = ["--responses", "1000", "--responses-grace", "120"] if kept else []
     if TCP & set(drawn):
         options[options.index("--transport") + 1] = "tcp"
-    return Schedule(seed, fixture, options + placement + limit + copies + (["--exact"] if exact else []), popularity, exact,
-                    at_once, requests, drawn, strikes)
+    options += placement + limit + copies + checks + place + keeps + (["--exact"] if exact else [])
+    return Schedule(seed, fixture, options, popularity, exact, kept, at_once, requests, drawn,
+                    in_order(struck + ([grows] if grows else [])))

@@ -113,7 +113,7 @@ class Admin:
     def want_all(self):
         """Nobody is to be away, and what was asked for is done."""
         for worker in self.workers():
-            if worker["state"] in ("drained", "draining"):
+            if worker["state"] in ("drained", "draining", "free"):
                 self.wish("join", worker["id"])
         for worker in self.workers():
             if worker["operation"]:
@@ -191,10 +191,11 @@ class Striker(threading.Thread):
         self.admin.await_done(strike.worker, self.asked(strike, "restart", strike.seconds))
 
     def roll(self, strike):
-        """All workers, that one first."""
-        n = len(self.admin.workers())
-        for i in range(n):
-            self.restart(dataclasses.replace(strike, worker=(strike.worker + i) % n))
+        """All workers that there are, that one first."""
+        all_of_them = self.admin.workers()
+        for worker in all_of_them[strike.worker:] + all_of_them[: strike.worker]:
+            if worker["state"] != "free":
+                self.restart(dataclasses.replace(strike, worker=worker["id"]))
 
     def silence(self, strike, _pid, fd):
         return self.over_relay(strike, fd, self.relay.hold, self.relay.release)

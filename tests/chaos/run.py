@@ -14,6 +14,7 @@ What ran at this commit lies in build/chaos.tsv and is not run again unless it f
 docs/lab/chaos.tsv. Exit 1: something failed; the command that repeats it is printed. Standard library only."""
 
 import argparse
+import collections
 import concurrent.futures
 import contextlib
 import datetime
@@ -76,10 +77,14 @@ class Result:
         self.schedule, self.wrong, self.log, self.missed = schedule, [], [], []
         self.strikes, self.streams, self.tokens, self.seconds = {}, 0, 0, 0.0
         self.calm_gap = self.gap = self.to_next = self.whole = 0.0
+        self.done_without = self.asked_again = self.asked_twice = 0
 
     def counts(self):
+        options = self.schedule.options
         return {"wrong": len(self.wrong), "streams": self.streams, "tokens": self.tokens, "strikes": self.strikes,
-                "gap": round(self.gap, 3), "seconds": round(self.seconds, 1)}
+                "gap": round(self.gap, 3), "seconds": round(self.seconds, 1), "replicas": self.schedule.covered,
+                "schedule": options[options.index("--schedule") + 1], "transport": options[options.index("--transport") + 1],
+                "done without": self.done_without, "rows again": self.asked_again, "asked twice": self.asked_twice}
 
     def measure(self, answers, struck):
         """Longest time between two tokens of a stream before the first strike and after it, and from a kill to the next
@@ -132,6 +137,15 @@ def await_whole(port, seconds):
         time.sleep(0.02)
 
 
+def ask_twice(result, port, answers):
+    """Who asks again under the same key gets the answer that is kept."""
+    for i, got in answers:
+        request = result.schedule.requests[i]
+        kept = streams.ask(port, draw.Request(request.path, request.body, None), "m", key=got.key)
+        result.wrong += [f"request {i} ({request}): {w}" for w in streams.contradictions(got, kept)]
+        result.asked_twice += 1
+
+
 def strike_and_compare(result, process, port, wants, relay, admin):
     s = result.schedule
     expected = sum(r.cancel_after or w.tokens for r, w in zip(s.requests, wants, strict=True))
@@ -141,13 +155,14 @@ def strike_and_compare(result, process, port, wants, relay, admin):
     striker.start()
     end = time.monotonic() + MORE_S
     answers = streams.ask_all(port, s.requests, "m", s.at_once, progress.came,
-                              lambda: striker.is_alive() and time.monotonic() < end)
+                              lambda: striker.is_alive() and time.monotonic() < end, s.kept)
     progress.end()
     striker.join()
     result.measure(answers, striker.struck)
     for strike in idle:
         striker.strike(strike)
     compare(result, answers, wants, s.requests, "request")
+    ask_twice(result, port, [(i, a) for i, a in answers if a.key])
     result.wrong += [striker.error] if striker.error else []
     result.missed = striker.missed
     for strike, _ in striker.struck:
@@ -203,7 +218,8 @@ def run(schedule, sluice, references):
             quiet = time.monotonic()
             await_whole(port, 5 if result.wrong else WHOLE_S)
             result.whole = time.monotonic() - quiet
-            crowd.await_balance(port)
+            end = crowd.await_balance(port)
+            result.done_without, result.asked_again = (int(crowd.total(end, f"{name}_total")) for name in ("workers_hedged", "worker_reissued_rows"))
             if (more := open_files(process) - files) > LEAKED:
                 result.wrong.append(f"the server has {more} more files open than at its start")
             leave(result, process)
@@ -237,18 +253,25 @@ def read_runs(commit, drawn):
     return [(int(seed), json.loads(counts)) for at, what, seed, counts in runs if (at, what) == (commit, drawn)]
 
 
+def of_each(values):
+    counted = collections.Counter(values)
+    return ", ".join(f"{n} {what}" for what, n in sorted(counted.items()))
+
+
 def record(commit, first, last, counts, seconds, failed):
     """failed: runs, also those of seeds that passed another time."""
-    strikes = {}
+    strikes = collections.Counter()
     for c in counts:
-        for action, n in c["strikes"].items():
-            strikes[action] = strikes.get(action, 0) + n
+        strikes.update(c["strikes"])
     words = [datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), commit, f"{first}-{last}",
              sum(c["streams"] for c in counts), sum(c["tokens"] for c in counts),
              ", ".join(f"{n} {a}" for a, n in sorted(strikes.items())), failed,
-             max(c["gap"] for c in counts), round(seconds)]
+             max(c["gap"] for c in counts), round(seconds), of_each(c["schedule"] for c in counts),
+             of_each(c["transport"] for c in counts), sum(c["replicas"] for c in counts), sum(c["done without"] for c in counts),
+             sum(c["rows again"] for c in counts), sum(c["asked twice"] for c in counts)]
     if not LEDGER.exists():
-        LEDGER.write_text("date\tcommit\tseeds\tanswers\ttokens\tstrikes\tfailed runs\tlongest gap s\tseconds\n")
+        LEDGER.write_text("date\tcommit\tseeds\tanswers\ttokens\tstrikes\tfailed runs\tlongest gap s\tseconds\tschedules\ttransports\t"
+                          "with replicas of all\tdone without\trows sent again\tasked twice\n")
     with LEDGER.open("a") as f:
         f.write("\t".join(map(str, words)) + "\n")
 

@@ -15,7 +15,7 @@ class Answer:
     when tokens came. Ids of answers, times, comments and where events are cut are left out."""
 
     def __init__(self):
-        self.choices, self.usage, self.error, self.left = {}, None, None, False
+        self.choices, self.usage, self.error, self.left, self.key = {}, None, None, False, None
         self.tokens, self.times = 0, []
 
     def add(self, event):
@@ -84,12 +84,25 @@ def miscounts(got, request):
     return wrong
 
 
-def ask(port, request, model, on_tokens=lambda n: None):
-    """Sends a request and reads the answer to its end, or to where the client leaves."""
+def contradictions(got, kept):
+    """What was sent is what is kept, whatever happened meanwhile: each token, its text and its log-probabilities."""
+    if kept.error:
+        return [f"asked again: {kept.error}"]
+    wrong = [] if got.error else [f"asked again: {w}" for w in differences(got, kept)]
+    for index, choice in got.choices.items():
+        wrong += [f"choice {index}: {len(values)} of {name} for {len(choice['ids'])} tokens"
+                  for name, values in choice["logprobs"].items() if name != "refusal" and len(values) != len(choice["ids"])]
+    return wrong
+
+
+def ask(port, request, model, on_tokens=lambda n: None, key=None):
+    """Sends a request and reads the answer to its end, or to where the client leaves. With a key the answer is kept."""
     answer = Answer()
+    answer.key = key
+    headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=STUCK_S if request.body["stream"] else WHOLE_STUCK_S)
     try:
-        connection.request("POST", request.path, json.dumps({"model": model, **request.body}), {"Content-Type": "application/json"})
+        connection.request("POST", request.path, json.dumps({"model": model, **request.body}), headers)
         response = connection.getresponse()
         if response.status != 200:
             answer.error = f"{response.status} {response.read().decode()}"
@@ -122,9 +135,9 @@ def read_stream(response, request, answer, on_tokens):
     answer.error = "the stream ended without [DONE]"
 
 
-def ask_all(port, requests, model, at_once, on_tokens=lambda n: None, more=lambda: False):
+def ask_all(port, requests, model, at_once, on_tokens=lambda n: None, more=lambda: False, keyed=False):
     """(number of the request, its answer) of each request, so many of which are open at a time; then from the first one
-    again for as long as there is to be more, and no answer was an error."""
+    again for as long as there is to be more, and no answer was an error. keyed: each has a key of its own."""
     answers, numbers, lock = [], itertools.count(), threading.Lock()
 
     def client():
@@ -133,7 +146,7 @@ def ask_all(port, requests, model, at_once, on_tokens=lambda n: None, more=lambd
                 n = next(numbers)
                 if n >= len(requests) and (any(a.error for _, a in answers) or not more()):
                     return
-            answer = ask(port, requests[n % len(requests)], model, on_tokens)
+            answer = ask(port, requests[n % len(requests)], model, on_tokens, f"key-{n}" if keyed else None)
             with lock:
                 answers.append((n % len(requests), answer))
 

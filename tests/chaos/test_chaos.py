@@ -9,6 +9,7 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+import draw  # noqa: E402
 import streams  # noqa: E402
 
 
@@ -65,6 +66,22 @@ def test_who_left_is_compared_as_far_as_it_read():
     wrong = copy.deepcopy(got)
     wrong.choices[0]["ids"] = [8]
     assert streams.differences(wrong, answer())
+
+
+@pytest.mark.parametrize("fault", [f for f in FAULTS if f not in ("a choice too many", "an error")])
+def test_what_was_sent_is_what_is_kept(fault):
+    got = answer()
+    assert streams.contradictions(got, answer()) == []
+    FAULTS[fault](got)
+    assert streams.contradictions(got, answer())
+
+
+def test_what_is_to_be_struck_is_drawn():
+    """Rows go again only where each expert is on several workers."""
+    drawn = [draw.draw(seed, list(draw.KINDS), ["shm", "tcp"]) for seed in range(1, 301)]
+    assert sum(s.covered for s in drawn) > 60 and sum(s.popularity is not None for s in drawn) > 30
+    assert sum(s.kept for s in drawn) > 10 and sum("--checksums" in s.options for s in drawn) > 50
+    assert sum("--max-experts" in s.options or "--max-attention" in s.options for s in drawn) > 10
 
 
 def test_no_fault_changes_an_answer():
