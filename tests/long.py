@@ -3,11 +3,14 @@
 
   tests/long.py [PART ...]     those parts, or all; as many units at a time as there are cores (-j N)
   tests/long.py --list         the parts, what they hold, how long they take on two calm cores
+  tests/long.py --left         which units have not passed in the present state of what they reach; exit 1: some
+  tests/long.py --for S        no unit begins later than S seconds from now
 
-A part is cut into units, most of them ranges of seeds. What passed at this commit lies in build/long.tsv and is
-not run again, so a run that was stopped goes on where it was. A part whose units have all passed adds a line to
-docs/lab/check-long.tsv: date, commit, part, units, seconds. A commit with a + had changes beside it. Exit 1: a
-unit failed; its command and the end of its output are printed, the other units run all the same."""
+A part is cut into units, most of them ranges of seeds. A unit that has passed is not run again while nothing that its part
+reaches has changed (tests/state.py), on whatever machine that was: units that passed add a line to docs/lab/check-long.tsv:
+date, commit, part, units, seconds, state, processor. A commit with a + had changes beside it; a state with a + counts for
+nothing. What passed before a run was killed lies in build/long.tsv. Exit 1: a unit failed or is left; the command of one that
+failed and the end of its output are printed, the other units run all the same."""
 import argparse
 import concurrent.futures
 import datetime
@@ -19,6 +22,7 @@ import sys
 import time
 
 import run_docs
+import state
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DONE = ROOT / "build" / "long.tsv"
@@ -119,24 +123,40 @@ def prepare(part):
             sys.exit(f"{done.stdout[-6000:]}\n{folder} does not build")
 
 
-def commit():
-    """With a + if there are changes beside it, other than in ledgers."""
-    def git(*words):
-        return subprocess.run(["git", *words], cwd=ROOT, text=True, capture_output=True, check=True).stdout
-    at = git("rev-parse", "--short=12", "HEAD").strip()
-    ours = [line for line in git("status", "--porcelain").splitlines() if not (line.startswith(" M docs/lab/") and line.endswith(".tsv"))]
-    return at + ("+" if ours else "")
+def rows_of(path):
+    return [line.split("\t") for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def read_done(at):
-    """(part, unit) -> seconds, of this commit."""
+def read_done():
+    """(part, unit) -> seconds, of what passed in the present state of its part."""
     done = {}
-    if DONE.exists() and not at.endswith("+"):
-        for line in DONE.read_text().splitlines():
-            words = line.split("\t")
-            if len(words) == 4 and words[0] == at:
-                done[words[1], words[2]] = float(words[3])
-    return done
+    for row in rows_of(LEDGER):
+        if len(row) > 6 and row[2] in PARTS and row[5] == state.state(row[2]):
+            done |= {(row[2], unit): None for unit in row[3].split("; ")}
+    for row in rows_of(DONE):
+        if len(row) == 4 and row[1] in PARTS and row[0] == state.state(row[1]):
+            done[row[1], row[2]] = float(row[3])
+    return {k: v for k, v in done.items() if not state.state(k[0]).endswith("+")}
+
+
+def note(part, units, seconds):
+    """A line of the ledger, of units that it does not have yet."""
+    if not units:
+        return
+    LEDGER.parent.mkdir(exist_ok=True)
+    if not LEDGER.exists():
+        LEDGER.write_text("date\tcommit\tpart\tunits\tseconds\tstate\tprocessor\n")
+    today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    with LEDGER.open("a") as f:
+        f.write(f"{today}\t{state.commit()}\t{part}\t{'; '.join(units)}\t{seconds:.0f}\t{state.state(part)}\t{state.processor()}\n")
+
+
+def note_what_is_only_here(done):
+    """What passed when a run was killed, or now."""
+    known = {(row[2], unit) for row in rows_of(LEDGER) if len(row) > 6 and row[2] in PARTS and row[5] == state.state(row[2]) for unit in row[3].split("; ")}
+    for part, (_, _, units) in PARTS.items():
+        new = [u[0] for u in units if (part, u[0]) in done and (part, u[0]) not in known]
+        note(part, new, sum(done[part, u] or 0 for u in new))
 
 
 def environment(part):
@@ -157,36 +177,40 @@ def run_unit(part, unit, command):
     return None
 
 
-def run_part(part, at, done, jobs):
+def run_part(part, done, jobs, until):
     what, minutes, units = PARTS[part]
     left = [u for u in units if (part, u[0]) not in done]
     print(f"== {part}: {what}; {len(left)} of {len(units)} units left, about {minutes} minutes for all", flush=True)
-    if left and part in BUILDS:
+    if left and part in BUILDS and time.time() < until:
         prepare(part)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        running = {pool.submit(run_unit, part, unit, command): unit for unit, command in left}
+        running = {pool.submit(lambda *unit: run_unit(*unit) if time.time() < until else None, part, unit, command): unit
+                   for unit, command in left}
         for end in concurrent.futures.as_completed(running):
             unit, took = running[end], end.result()
             if took is not None:
                 done[part, unit] = took
                 DONE.parent.mkdir(exist_ok=True)
                 with DONE.open("a") as f:
-                    f.write(f"{at}\t{part}\t{unit}\t{took:.1f}\n")
-    if any((part, u[0]) not in done for u in units):
-        return False
-    if left:
-        seconds = sum(done[part, u[0]] for u in units)
-        LEDGER.parent.mkdir(exist_ok=True)
-        with LEDGER.open("a") as f:
-            today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
-            f.write(f"{today}\t{at}\t{part}\t{'; '.join(u[0] for u in units)}\t{seconds:.0f}\n")
-    return True
+                    f.write(f"{state.state(part)}\t{part}\t{unit}\t{took:.1f}\n")
+    note_what_is_only_here(done)
+    return all((part, u[0]) in done for u in units)
+
+
+def tell_left(done):
+    """Whether none is left."""
+    for part, (_, minutes, units) in PARTS.items():
+        left = [u[0] for u in units if (part, u[0]) not in done]
+        print(f"{part:12} {state.state(part):13} {len(units) - len(left):3d} of {len(units):3d} passed" + (f", left, about {minutes * len(left) / len(units):.0f} minutes: {'; '.join(left[:4])}{' ...' if len(left) > 4 else ''}" if left else ""))
+    return all((part, u[0]) in done for part, (_, _, units) in PARTS.items() for u in units)
 
 
 def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("parts", nargs="*", metavar="PART")
     args.add_argument("--list", action="store_true")
+    args.add_argument("--left", action="store_true")
+    args.add_argument("--for", dest="seconds", type=float, default=float("inf"))
     args.add_argument("-j", "--jobs", type=int, default=os.cpu_count(), help="units at a time [cores]")
     args = args.parse_args()
     for part in args.parts:
@@ -196,9 +220,11 @@ def main():
         for part, (what, minutes, units) in PARTS.items():
             print(f"{part:6} {minutes:3d} minutes, {len(units):2d} units: {what}")
         return 0
-    at = commit()
-    done = read_done(at)
-    good = [run_part(part, at, done, args.jobs) for part in args.parts or [p for p in PARTS if p not in NAMED]]
+    done = read_done()
+    if args.left:
+        return 0 if tell_left(done) else 1
+    until = time.time() + args.seconds
+    good = [run_part(part, done, args.jobs, until) for part in args.parts or [p for p in PARTS if p not in NAMED]]
     print(f"{sum(good)} passed, {len(good) - sum(good)} failed")
     return 0 if all(good) else 1
 

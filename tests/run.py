@@ -39,7 +39,7 @@ READS = [
     (r"^counts\.", ["tests/counts"]),
     (r"^multi\.", ["tests/golden"]),
     (r"^python\.", ["build/sluice", "build/tests/jinja_driver", "build/tests/grammar_driver", "tests/api", "tests/cli", "tests/multi",
-                    "tests/oracle", "tests/page", "tests/soak", "tests/chaos", "tests/long.py", "tests/localhub.py", "tests/relay.py", "tests/served.py", "tests/ended.py", "tests/wheel", "packaging/python", "tests/golden", "tools/py", "bench", "docs/grafana",
+                    "tests/oracle", "tests/page", "tests/soak", "tests/chaos", "tests/long.py", "tests/state.py", "tests/localhub.py", "tests/relay.py", "tests/served.py", "tests/ended.py", "tests/wheel", "packaging/python", "tests/golden", "tools/py", "bench", "docs/grafana",
                     "tests/requirements.txt", "models/smollm2-moe"]),
     (r"^python\.tests/cli/test_docs", ["README.md", "docs", "examples", "tests/run_docs.py"]),
     (r"^neon$", ["tests/neon.sh", "src/kernel", "src/quant", "src/base", "src/spec", "tests/unit"]),
