@@ -100,7 +100,8 @@ static void print_notes(const sl_candidate *const *rows, uint32_t n, FILE *out) 
         fprintf(out, "Estimates from data sheets, not measured: sluice profile measures.\n");
     if (planned)
         fprintf(out,
-                "* planned only: tensor parallelism, hybrid, pipelines and over %u workers are not "
+                "* planned only: tensor parallelism over devices, hybrid, pipelines and over %u "
+                "workers are not "
                 "run yet.\n",
                 SL_MAX_WORKERS);
     if (derived) fprintf(out, "+ derived from the profile: tensor parallelism was not measured.\n");
