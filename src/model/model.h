@@ -9,6 +9,7 @@
 #define SL_MODEL_MODEL_H
 
 #include "base/mem.h"
+#include "base/progress.h"
 #include "kernel/kernel.h"
 #include "spec/gang.h"
 #include "spec/lab.h"
@@ -84,12 +85,21 @@ typedef enum sl_hosting {
 sl_status sl_model_host(sl_model *m, const uint8_t *hosted, bool patient, sl_hosting *left,
                         sl_err *err) SL_MUST_CHECK;
 
+/* Who may end a touching early, and who hears how far it is. */
+typedef struct sl_touching {
+    const atomic_bool *stop; /* NULL: nobody */
+    /* Bytes that this process has in its memory, of all that are bound; NULL: nobody hears. On the
+     * thread that touches, after every piece of its own. What does not fit is never done. */
+    sl_progress_fn progress;
+    void *ctx;
+} sl_touching;
+
 /* Puts the bound weights into this process's page tables, all threads of the pool at once: else the
  * first steps fault every 64 KiB, which costs more than they do. What the page cache lacks is read
  * now, for a minute and as far as memory is free: so it comes in large pages, which what is merely
  * asked for does not. The rest is read when it is used. Changes nothing but times, so that it may
- * be done again; *stop, which may be NULL, ends it early. Thread: the pool's owner. */
-void sl_model_touch(sl_model *m, sl_pool *pool, const atomic_bool *stop);
+ * be done again. how: NULL is to its end, in silence. Thread: the pool's owner. */
+void sl_model_touch(sl_model *m, sl_pool *pool, const sl_touching *how);
 
 /* Borrowed until sl_model_free. Of a rank: its share of heads and widths. */
 const sl_model_spec *sl_model_spec_of(const sl_model *m);

@@ -168,7 +168,7 @@ void sl_model_unbind_expert(sl_model *m, size_t expert);
 uint32_t sl_expert_pieces(const sl_expert_weights *w);
 uint32_t sl_expert_touch(const sl_expert_weights *w, uint32_t first, uint32_t most, bool patient);
 /* sl_model_touch of a model of any size, with so many bytes of room and so long for reading. */
-void sl_model_touch_within(sl_model *m, sl_pool *pool, const atomic_bool *stop, uint64_t room,
+void sl_model_touch_within(sl_model *m, sl_pool *pool, const sl_touching *how, uint64_t room,
                            uint64_t read_ns);
 /* Binds every tensor to a part of m->random, one after the other and around. */
 sl_status sl_model_bind_random(sl_model *m, sl_err *err) SL_MUST_CHECK;

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -34,7 +35,17 @@ static bool in_memory(uint8_t *at, size_t len, size_t page) {
 typedef struct reading {
     _Atomic int64_t room; /* bytes of memory for weights */
     uint64_t until_ns;
+    pthread_t owner;        /* who hears how far it is: one thread of the pool */
+    sl_progress_fn told;    /* NULL: nobody */
+    void *ctx;              /* of it */
+    _Atomic uint64_t there; /* bytes that this process has in memory... */
+    uint64_t all;           /* ...of so many that are bound */
 } reading;
+
+static void tell(reading *r, size_t bytes) {
+    uint64_t there = bytes + atomic_fetch_add_explicit(&r->there, bytes, memory_order_relaxed);
+    if (r->told && pthread_equal(pthread_self(), r->owner)) r->told(r->ctx, there, r->all);
+}
 
 /* For a piece that is in memory, too: it takes room of its own. */
 static bool may_read(reading *r, size_t bytes) {
@@ -53,6 +64,7 @@ static bool touch(const uint8_t *data, size_t bytes, size_t page, reading *r) {
     if (r && !fills) return false;
     int failed = madvise(at, end - begin, fills ? MADV_POPULATE_READ : MADV_WILLNEED);
     if (failed && fills && errno == EINVAL) (void)madvise(at, end - begin, MADV_WILLNEED);
+    if (r) tell(r, bytes);
     return now;
 }
 
@@ -60,6 +72,10 @@ static bool touch(const uint8_t *data, size_t bytes, size_t page, reading *r) {
 
 static size_t mat_bytes(const sl_mat *m) {
     return m->data ? sl_mat_bytes(m) : 0;
+}
+
+static size_t expert_bytes(const sl_expert_weights *w) {
+    return mat_bytes(&w->gate) + mat_bytes(&w->up) + mat_bytes(&w->down);
 }
 
 static uint32_t pieces_of(const sl_mat *m) {
@@ -139,11 +155,33 @@ static void ask_for_embed(const sl_model *m) {
                             (off_t)SL_MIN(ASKED_EACH, bytes - at), POSIX_FADV_WILLNEED);
 }
 
-void sl_model_touch_within(sl_model *m, sl_pool *pool, const atomic_bool *stop, uint64_t room,
+static size_t weights_bytes(const sl_weights *w, bool embed) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < SL_LEN(w->mat); i++)
+        if (i != SL_ROLE_EMBED || embed) bytes += mat_bytes(&w->mat[i]);
+    return bytes;
+}
+
+/* What touch_weights and the experts' pieces will come to. */
+static uint64_t bytes_to_touch(const sl_model *m) {
+    uint64_t bytes = weights_bytes(&m->whole, !m->embed.open);
+    for (uint32_t l = 0; l < m->spec.n_layers; l++) bytes += weights_bytes(&m->block[l], true);
+    for (size_t i = 0; i < (size_t)m->spec.n_moe * m->spec.n_experts; i++)
+        bytes += expert_bytes(&m->expert[i]);
+    return bytes;
+}
+
+void sl_model_touch_within(sl_model *m, sl_pool *pool, const sl_touching *how, uint64_t room,
                            uint64_t read_ns) {
+    static const sl_touching silently = {0};
+    if (!how) how = &silently;
     reading r = {.room = (int64_t)SL_MIN(room, (uint64_t)INT64_MAX),
-                 .until_ns = sl_now_ns() + read_ns};
-    touch_ctx c = {.page = (size_t)sysconf(_SC_PAGESIZE), .stop = stop, .reading = &r};
+                 .until_ns = sl_now_ns() + read_ns,
+                 .owner = pthread_self(),
+                 .told = how->progress,
+                 .ctx = how->ctx,
+                 .all = bytes_to_touch(m)};
+    touch_ctx c = {.page = (size_t)sysconf(_SC_PAGESIZE), .stop = how->stop, .reading = &r};
     if (m->embed.open && room && read_ns) ask_for_embed(m);
     touch_weights(&m->whole, !m->embed.open, pool, &c);
     for (uint32_t l = 0; l < m->spec.n_layers; l++) touch_weights(&m->block[l], true, pool, &c);
@@ -151,16 +189,15 @@ void sl_model_touch_within(sl_model *m, sl_pool *pool, const atomic_bool *stop, 
     sl_pool_run(pool, (size_t)m->spec.n_moe * m->spec.n_experts, 1, touch_items, &c);
 }
 
-void sl_model_touch(sl_model *m, sl_pool *pool, const atomic_bool *stop) {
+void sl_model_touch(sl_model *m, sl_pool *pool, const sl_touching *how) {
     long page = sysconf(_SC_PAGESIZE);
     size_t n_experts = (size_t)m->spec.n_moe * m->spec.n_experts, bytes = 0;
     for (size_t i = 0; i < n_experts; i++) {
-        bytes += mat_bytes(&m->expert[i].gate) + mat_bytes(&m->expert[i].up) +
-                 mat_bytes(&m->expert[i].down);
+        bytes += expert_bytes(&m->expert[i]);
         m->expert[i].touched = sl_expert_pieces(&m->expert[i]);
     }
     for (size_t i = 0; i < SL_LEN(m->whole.mat); i++) bytes += mat_bytes(&m->whole.mat[i]);
     if (m->random || page < 4096 || bytes < WORTH_IT) return;
     uint64_t room = sl_memory_free();
-    sl_model_touch_within(m, pool, stop, room - room / 10, READ_NS);
+    sl_model_touch_within(m, pool, how, room - room / 10, READ_NS);
 }

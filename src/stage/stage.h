@@ -208,6 +208,10 @@ typedef struct sl_device_opts {
     /* Nobody waits for it: it is opened at low priority. What that has not done by then is done at
      * the caller's: on a machine that is busy enough it would never be done. 0: at the caller's. */
     uint32_t quiet_ms;
+    /* Hears, on the opening thread, how many bytes of weights are in memory, of all that are bound;
+     * of a gang those of rank 0. NULL: nobody. */
+    sl_progress_fn progress;
+    void *progress_ctx;
 } sl_device_opts;
 
 /* Makes the device that o->device says, with the weights that o->hosts needs. Errors name file and

@@ -6,6 +6,8 @@ import os
 import pathlib
 import pty
 import re
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -131,18 +133,117 @@ def test_files_of_another_user(model, monkeypatch):
     server.stop()
 
 
-def test_the_line_on_a_terminal(model):
+SLOW = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+#include <unistd.h>
+
+int madvise(void *at, size_t bytes, int advice) {
+    static int (*real)(void *, size_t, int);
+    if (!real) real = (int (*)(void *, size_t, int))dlsym(RTLD_NEXT, "madvise");
+    if (advice == 22) usleep(bytes / 100); /* MADV_POPULATE_READ, at 100 MB/s */
+    return real(at, bytes, advice);
+}
+"""
+READ = r"weights in memory: [\d.]+ of [\d.]+ MB, \d+ %(, [\d.]+ [kMG]?B/s)?(, \d+ s left)?"
+
+
+@pytest.fixture(scope="module")
+def slow_disk(tmp_path_factory):
+    """Variables with which a thread reads 100 MB of weights a second at most. UCX's hooks would go before what is preloaded."""
+    folder = tmp_path_factory.mktemp("slow")
+    (folder / "slow.c").write_text(SLOW)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "slow.so", folder / "slow.c"], check=True)
+    return {"LD_PRELOAD": str(folder / "slow.so"), "UCX_MEM_EVENTS": "n"}
+
+
+class Terminal:
+    """What a program writes to a terminal that is its stderr."""
+
+    def __init__(self, command, environment):
+        self.ours, theirs = pty.openpty()
+        self.process = ended.start(command, stderr=theirs, stdout=subprocess.DEVNULL, env={**os.environ, **environment})
+        os.close(theirs)
+        self.seen = b""
+
+    def until(self, word):
+        late = threading.Timer(60, self.process.kill)
+        late.start()
+        while not re.search(word, self.seen):
+            self.seen += os.read(self.ours, 65536)
+        late.cancel()
+        return re.search(word, self.seen)
+
+    def rest(self):
+        """All of it, with what has come since."""
+        os.set_blocking(self.ours, False)
+        try:
+            self.seen += os.read(self.ours, 65536)
+        except OSError:  # nothing, or nobody writes any more
+            pass
+        os.set_blocking(self.ours, True)
+        return self.seen
+
+    def drawn(self):
+        """Lines that were drawn and erased again; what stays on the terminal is none of them."""
+        return [part for part in self.seen.decode().split("\r\x1b[K") if part and not part.endswith("\n")]
+
+
+def test_the_line_on_a_terminal(model, slow_disk):
     """Bytes that are in memory, then workers; both go before the server is there."""
     drop(weights(model))
-    ours, theirs = pty.openpty()
-    process = ended.start([served.SLUICE, "serve", model, "--port", "0", *DEPLOYMENTS[1]], stderr=theirs, stdout=subprocess.DEVNULL)
-    os.close(theirs)
-    seen, late = b"", threading.Timer(60, process.kill)
-    late.start()
-    while b"listening" not in seen:
-        seen += os.read(ours, 65536)
-    late.cancel()
-    drawn = [part for part in seen.decode().split("\r\x1b[K") if not part.endswith("\n") and part]
-    line = r"(weights in memory: [\d.]+ of [\d.]+ MB, \d+ %(, [\d.]+ [kMG]?B/s)?(, \d+ s left)?|workers ready: \d of 3, \d+ %)"
-    assert all(re.fullmatch(line, part) for part in drawn), drawn
-    os.close(ours)
+    terminal = Terminal([served.SLUICE, "serve", model, "--port", "0", *DEPLOYMENTS[1]], slow_disk)
+    terminal.until(rb"listening")
+    drawn = terminal.drawn()
+    assert all(re.fullmatch(READ + r"|workers ready: \d of 3, \d+ %", part) for part in drawn), drawn
+    assert any(re.fullmatch(READ, part) for part in drawn), drawn
+    os.close(terminal.ours)
+
+
+@pytest.fixture
+def coordinator(model, tmp_path):
+    """A server that waits for a worker with everything: its process and the options of that worker."""
+    subprocess.run([served.SLUICE, "secret", "-o", tmp_path / "secret"], check=True, stdout=subprocess.DEVNULL)
+    port = free_port()
+    process = ended.start([served.SLUICE, "serve", model, "--port", "0", "--remote", "--attention", "1", "--transport", "tcp", "--fabric-port",
+                           port, "--secret-file", tmp_path / "secret"], stderr=subprocess.PIPE, text=True)
+    return process, ["worker", "--join", f"127.0.0.1:{port}", "--secret-file", tmp_path / "secret"]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return str(s.getsockname()[1])
+
+
+def test_a_remote_worker_has_its_line(coordinator, slow_disk):
+    """It speaks of its own weights, and of nothing when they are there."""
+    server, command = coordinator
+    terminal = Terminal([served.SLUICE, *command], slow_disk)
+    assert any("listening" in line for line in server.stderr)
+    found = terminal.until(rb"weights in memory: ([\d.]+) of ([\d.]+) MB")
+    assert 0 < float(found[1]) < float(found[2]) < 100, terminal.seen
+    drawn = terminal.drawn()
+    assert all(re.fullmatch(READ, part) for part in drawn), drawn
+    assert terminal.rest().endswith(b"\r\x1b[K"), terminal.seen
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(60) == terminal.process.wait(60) == 0
+    os.close(terminal.ours)
+
+
+@pytest.mark.parametrize("quiet", ["a pipe", "--no-status", "--json"])
+def test_and_none_where_nobody_wants_it(coordinator, slow_disk, quiet):
+    server, command = coordinator
+    if quiet == "a pipe":
+        worker = ended.start([served.SLUICE, *command], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env={**os.environ, **slow_disk})
+        assert any("listening" in line for line in server.stderr)
+        server.send_signal(signal.SIGTERM)
+        assert "in memory" not in worker.communicate(timeout=60)[1].decode()
+        return
+    terminal = Terminal([served.SLUICE, *command, quiet], slow_disk)
+    assert any("listening" in line for line in server.stderr)
+    server.send_signal(signal.SIGTERM)
+    assert terminal.process.wait(60) == 0
+    assert b"in memory" not in terminal.rest()
+    os.close(terminal.ours)

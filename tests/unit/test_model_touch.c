@@ -44,6 +44,37 @@ static size_t pages_there(int fd, size_t *all) {
     return n;
 }
 
+typedef struct heard {
+    uint64_t done, total, words;
+} heard;
+
+static void hear(void *ctx, uint64_t done, uint64_t total) {
+    heard *h = ctx;
+    assert_true(done > h->done && done <= total);
+    assert_true(h->total == 0 || h->total == total);
+    *h = (heard){done, total, h->words + 1};
+}
+
+/* Every byte that is bound is told, once. One thread: then all words are its own. */
+static void says_how_far_it_is(void **state) {
+    (void)state;
+    sl_err err;
+    sl_model *m = NULL;
+    sl_pool *pool = NULL;
+    heard h = {0}, again = {0};
+    const sl_stages all_stages = {.attention = true, .experts = true};
+    if (sl_model_open(GOLDEN, &all_stages, &m, &err) != SL_OK) fail_msg("%s", err.msg);
+    assert_int_equal(sl_pool_create(1, &pool, &err), SL_OK);
+    const sl_touching how = {.progress = hear, .ctx = &h};
+    sl_model_touch_within(m, pool, &how, UINT64_MAX, UINT64_MAX / 2);
+    assert_true(h.words > 10 && h.done == h.total);
+    const sl_touching crowded = {.progress = hear, .ctx = &again};
+    sl_model_touch_within(m, pool, &crowded, h.total / 2, UINT64_MAX / 2); /* half has room */
+    assert_true(again.words > 0 && again.done <= h.total / 2 && again.total == h.total);
+    sl_pool_free(pool);
+    sl_model_free(m);
+}
+
 static void reads_within_its_bounds(void **state) {
     (void)state;
     char dir[64] = "/tmp/sluice-touch-XXXXXX", path[512];
@@ -69,7 +100,8 @@ static void reads_within_its_bounds(void **state) {
         sl_model_touch_within(m, pool, NULL, UINT64_MAX, 0); /* no time */
         assert_int_equal(pages_there(fd, &all), 0);
         const atomic_bool stop = true;
-        sl_model_touch_within(m, pool, &stop, UINT64_MAX, UINT64_MAX / 2);
+        const sl_touching ended = {.stop = &stop};
+        sl_model_touch_within(m, pool, &ended, UINT64_MAX, UINT64_MAX / 2);
         assert_int_equal(pages_there(fd, &all), 0);
         sl_model_touch_within(m, pool, NULL, UINT64_MAX, UINT64_MAX / 2);
         assert_true(pages_there(fd, &all) * 20 >= all * 19);
@@ -82,6 +114,7 @@ static void reads_within_its_bounds(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(reads_within_its_bounds)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(says_how_far_it_is),
+                                       cmocka_unit_test(reads_within_its_bounds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,11 +3,31 @@
 
 #include "base/log.h"
 #include "base/notify.h"
+#include "base/progress.h"
 #include "format/plan_lab.h"
 #include "engine/worker/worker.h"
 
 #include <stdio.h>
 #include <string.h>
+
+typedef struct reading {
+    sl_progress line;
+    bool wanted;
+} reading;
+
+static void begin_reading(reading *r) {
+    sl_progress_end(&r->line);
+    sl_progress_begin(&r->line, "weights in memory", SL_PROGRESS_BYTES, r->wanted);
+}
+
+/* A line while weights come from the disk. A second coordinator, if it joins one, begins anew. */
+static void show_reading(void *ctx, uint64_t done, uint64_t total) {
+    reading *r = ctx;
+    if (total)
+        sl_progress_set(&r->line, done, total);
+    else
+        begin_reading(r);
+}
 
 int cmd_worker(const sl_options *o) {
     sl_err err = {0};
@@ -36,6 +56,9 @@ int cmd_worker(const sl_options *o) {
     sl_net_setup_process(transport);
     if (o->worker_id != SL_NO_WORKER) snprintf(who, sizeof who, "worker %u", o->worker_id);
     sl_log_set_who(who);
+    /* A worker that the coordinator has started shares its terminal: that one has a line of all. */
+    reading weights = {.wanted = !o->json && !o->no_status && !o->parent};
+    begin_reading(&weights);
     const sl_worker_opts w = {.coordinator = o->join,
                               .transport = transport,
                               .host = o->fabric_host,
@@ -53,6 +76,8 @@ int cmd_worker(const sl_options *o) {
                               .silence_limit_s = o->silence_limit,
                               .sums = sums,
                               .supervised = true,
+                              .progress = show_reading,
+                              .progress_ctx = &weights,
                               .cpu = cpu};
     sl_notify_ready("a worker, for the coordinator that --join names");
     st = sl_worker_run(&w, &err);

@@ -109,7 +109,9 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                               .wait = sl_worker_wait_until,
                               .ctx = w,
                               .tick_us = TICK_US,
-                              .quiet_ms = w->spare && !w->virtual_time ? QUIET_MS : 0};
+                              .quiet_ms = w->spare && !w->virtual_time ? QUIET_MS : 0,
+                              .progress = w->opts->progress,
+                              .progress_ctx = w->opts->progress_ctx};
     sl_status st = sl_worker_pin(
         w, w->opts->cpu, sl_device_is_modelled(&p->device) ? 1 : SL_MAX(o.threads, o.ranks), err);
     if (st == SL_OK && p->pump) st = sl_net_set_pump(w->net, err);
@@ -117,6 +119,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
     if (st == SL_OK)
         st =
             by->open ? by->open(by->ctx, &o, &w->device, err) : sl_device_open(&o, &w->device, err);
+    if (o.progress) o.progress(o.progress_ctx, 0, 0);
     if (st == SL_OK && w->device->note[0]) sl_log(SL_LOG_WARN, "worker", "%s", w->device->note);
     sl_free(hosted);
     return st;

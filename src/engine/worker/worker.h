@@ -32,6 +32,10 @@ typedef struct sl_worker_opts {
     uint32_t join_timeout_s;  /* sl_worker_run: a coordinator that is not there is tried so long */
     uint32_t rejoin_s;        /* one that was lost is looked for so long; not by its children */
     bool supervised;          /* a service manager is told of each turn (base/notify.h) */
+    /* Hears, on this thread, how far the weights are read: bytes in memory, of all that this worker
+     * has; total 0: they are no longer waited for. NULL: nobody. */
+    sl_progress_fn progress;
+    void *progress_ctx;
     int32_t cpu; /* run on CPU cpu - 1; 0: as the plan says; -1: as sl_topology_pick says */
 } sl_worker_opts;
 

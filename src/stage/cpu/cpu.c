@@ -278,7 +278,8 @@ static bool open_quietly(void *ctx, const atomic_bool *hurry) {
     open_model(l, hurry);
     if (l->status == SL_ERR_AGAIN) return false;
     if (l->status == SL_OK && hurry && sl_pool_create(1, &alone, &err) == SL_OK) {
-        sl_model_touch(l->d->model, alone, hurry);
+        const sl_touching how = {.stop = hurry}; /* nobody waits for it */
+        sl_model_touch(l->d->model, alone, &how);
         l->touched = !atomic_load_explicit(hurry, memory_order_relaxed);
     }
     sl_pool_free(alone);
@@ -323,7 +324,8 @@ sl_status sl_cpu_open(const sl_device_opts *o, sl_device **out, sl_err *err) {
         if (o->tick) sl_pool_set_tick(d->pool, o->tick, o->ctx, o->tick_us);
         /* Seconds where files have to be read first: heartbeats go on under it. What a quiet thread
          * has touched is not asked for again: that alone takes a core for 70 us a MB. */
-        if (!touched) sl_model_touch(d->model, d->pool, NULL);
+        const sl_touching how = {.progress = o->progress, .ctx = o->progress_ctx};
+        if (!touched) sl_model_touch(d->model, d->pool, &how);
         st = make_scratch(d, o->max_pairs, err);
     }
     if (st == SL_OK && o->kv_pages) st = make_pages(d, o->kv_pages, o->kv_fd, err);

@@ -257,6 +257,7 @@ static bool do_open(gang *g, uint32_t rank, void *arg) {
     o.threads = SL_MAX(o.threads / g->n, 1u);
     o.gang = &m->link;
     if (rank) o.tick = NULL;
+    if (rank) o.progress = NULL; /* ranks read about as much: one speaks for all */
     return sl_cpu_open(&o, &m->device, &m->err) == SL_OK;
 }
 
