@@ -16,7 +16,7 @@
 #   make bench-schedules   the claims about schedules and fabric        (JSON=FILE, REPS=most, MPI=program, G=groups)
 #   make crossover   which schedule wins where: docs/when-not.md's map   (OUT=folder, default build)
 #   make papers      docs/reproduction.md and its pictures: the papers' results beside ours
-#   make install       program, library, man page, completions, units for systemd   (PREFIX=/usr/local, DESTDIR=)
+#   make install       program, library, man pages, completions, units for systemd   (PREFIX=/usr/local, DESTDIR=)
 #   make wheel         build-wheel/dist/*.whl, for Python: program, client, binding
 #   make package       build-package/*.deb, *.tar.gz, *.whl, *.cdx.json (SBOM) and SHA256SUMS
 #   make format clean

@@ -1,6 +1,21 @@
-# Writes what `sluice manual KIND` prints into OUT, a man page compressed. Names: PROGRAM, KIND, OUT, GZIP.
-if(OUT MATCHES "\\.gz$")
-  execute_process(COMMAND ${PROGRAM} manual ${KIND} COMMAND ${GZIP} -9n OUTPUT_FILE ${OUT} COMMAND_ERROR_IS_FATAL ANY)
+# Writes what `sluice manual KIND` prints into OUT. KIND man: the man pages of program and verbs, compressed, into the folder of OUT, a
+# stamp. Names: PROGRAM, KIND, OUT, GZIP.
+function(page name)
+  execute_process(COMMAND ${PROGRAM} manual man ${ARGN} COMMAND ${GZIP} -9n OUTPUT_FILE ${folder}/${name}.1.gz COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+if(KIND STREQUAL "man")
+  get_filename_component(folder ${OUT} DIRECTORY)
+  file(REMOVE_RECURSE ${folder})
+  file(MAKE_DIRECTORY ${folder})
+  execute_process(COMMAND ${PROGRAM} help OUTPUT_VARIABLE overview COMMAND_ERROR_IS_FATAL ANY)
+  page(sluice)
+  string(REGEX MATCHALL "\n  sluice [a-z]+" verbs "${overview}")
+  foreach(verb ${verbs})
+    string(REGEX REPLACE ".* " "" verb ${verb})
+    page(sluice-${verb} ${verb})
+  endforeach()
+  file(TOUCH ${OUT})
 else()
   execute_process(COMMAND ${PROGRAM} manual ${KIND} OUTPUT_FILE ${OUT} COMMAND_ERROR_IS_FATAL ANY)
 endif()

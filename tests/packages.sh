@@ -54,7 +54,7 @@ rm -rf "$root/opt/env" "$root"/tmp/*.whl "$root/tmp/used.py"
 say "installed, as the Dockerfile says"
 "$tree/tests/image.py" build "$root" "$tree/build-package" >"$work/log" 2>&1 || { tail "$work/log"; exit 1; }
 say "$(as_nobody sluice --version)"
-for file in /usr/share/man/man1/sluice.1.gz /usr/share/bash-completion/completions/sluice /usr/lib/systemd/system/sluice.service; do
+for file in /usr/share/man/man1/sluice.1.gz /usr/share/man/man1/sluice-serve.1.gz /usr/share/bash-completion/completions/sluice /usr/lib/systemd/system/sluice.service; do
     [ -s "$root$file" ] || { say "$file is not there"; exit 1; }
 done
 grep -q '^ExecStart=/usr/bin/sluice serve' "$root/usr/lib/systemd/system/sluice.service"

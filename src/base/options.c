@@ -295,18 +295,32 @@ void sl_options_print(char verb, FILE *out) {
     }
 }
 
+static const sl_variable_about variables[] = {
+#define SL_VARIABLE(id, name, verbs, help) [SL_##id] = {name, verbs, help},
+#include "base/variables.def"
+#undef SL_VARIABLE
+};
+
+sl_variable_about sl_variable_at(sl_variable v) {
+    return variables[v];
+}
+
+static const char *value_of(sl_variable v) {
+    return getenv(variables[v].name);
+}
+
 const char *sl_options_secret(void) {
-    return getenv("SLUICE_SECRET");
+    return value_of(SL_SECRET);
 }
 
 const char *sl_options_home(void) {
-    const char *home = getenv("HOME");
+    const char *home = value_of(SL_HOME);
     return home && home[0] == '/' ? home : NULL;
 }
 
 /* `name` in the folder of this user's caches. */
 static bool cache_folder(const char *name, char *out, size_t cap) {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = sl_options_home();
+    const char *cache = value_of(SL_XDG_CACHE_HOME), *home = sl_options_home();
     bool own = cache && cache[0] == '/';
     if (!own && !home) return false;
     int n = own ? snprintf(out, cap, "%s/%s", cache, name)
@@ -318,17 +332,8 @@ bool sl_options_cache_folder(char *out, size_t cap) {
     return cache_folder("sluice", out, cap);
 }
 
-const char *sl_options_hub(sl_hub_variable v) {
-    static const char *const names[] = {
-        [SL_HF_HOME] = "HF_HOME",
-        [SL_HF_HUB_CACHE] = "HF_HUB_CACHE",
-        [SL_HF_ENDPOINT] = "HF_ENDPOINT",
-        [SL_HF_TOKEN] = "HF_TOKEN",
-        [SL_HF_TOKEN_PATH] = "HF_TOKEN_PATH",
-        [SL_HF_HUB_OFFLINE] = "HF_HUB_OFFLINE",
-        [SL_SSL_CERT_FILE] = "SSL_CERT_FILE",
-    };
-    const char *value = getenv(names[v]);
+const char *sl_options_hub(sl_variable v) {
+    const char *value = value_of(v);
     return value && value[0] ? value : NULL;
 }
 
@@ -337,15 +342,15 @@ bool sl_options_hub_home(char *out, size_t cap) {
 }
 
 const char *sl_options_notify_socket(void) {
-    return getenv("NOTIFY_SOCKET");
+    return value_of(SL_NOTIFY_SOCKET);
 }
 
 uint64_t sl_options_watchdog_us(void) {
-    const char *us = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
+    const char *us = value_of(SL_WATCHDOG_USEC), *pid = value_of(SL_WATCHDOG_PID);
     if (!us || (pid && strtol(pid, NULL, 10) != getpid())) return 0;
     return strtoull(us, NULL, 10);
 }
 
 const char *sl_options_terminal(void) {
-    return getenv("TERM");
+    return value_of(SL_TERM);
 }

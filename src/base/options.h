@@ -47,24 +47,27 @@ typedef struct sl_option_about {
 /* Option i in the table's order; false past the end. */
 bool sl_option_at(size_t i, sl_option_about *out);
 
-/* Value of one environment variable that is not an option: the fabric's SLUICE_SECRET. NULL: unset.
- */
+/* Variables of the environment that are no options, as variables.def has them. */
+typedef enum sl_variable {
+#define SL_VARIABLE(id, name, verbs, help) SL_##id,
+#include "base/variables.def"
+#undef SL_VARIABLE
+    SL_VARIABLE_COUNT
+} sl_variable;
+
+/* One of them, for manuals. */
+typedef struct sl_variable_about {
+    const char *name, *verbs, *help; /* verbs: letters */
+} sl_variable_about;
+sl_variable_about sl_variable_at(sl_variable v);
+
+/* The fabric's SLUICE_SECRET. NULL: unset. */
 const char *sl_options_secret(void);
 /* "sluice" in $XDG_CACHE_HOME or $HOME/.cache; false: neither is an absolute path that fits. */
 bool sl_options_cache_folder(char *out, size_t cap);
-/* Variables of the model hub's own tools, which are obeyed as they do it: HF_HOME, HF_HUB_CACHE,
- * HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HUB_OFFLINE; and SSL_CERT_FILE. NULL: unset, or empty.
- */
-typedef enum sl_hub_variable {
-    SL_HF_HOME,
-    SL_HF_HUB_CACHE,
-    SL_HF_ENDPOINT,
-    SL_HF_TOKEN,
-    SL_HF_TOKEN_PATH,
-    SL_HF_HUB_OFFLINE,
-    SL_SSL_CERT_FILE,
-} sl_hub_variable;
-const char *sl_options_hub(sl_hub_variable v);
+/* A variable of the model hub's own tools, HF_*, which are obeyed as they do it, or SSL_CERT_FILE.
+ * NULL: unset, or empty. */
+const char *sl_options_hub(sl_variable v);
 /* HOME; NULL: it is no absolute path. */
 const char *sl_options_home(void);
 /* "huggingface" in $XDG_CACHE_HOME or $HOME/.cache, as sl_options_cache_folder. */

@@ -1,4 +1,4 @@
-"""The man page and the completions that `sluice manual` makes of the tables of verbs and options, and what a service manager
+"""The man pages and the completions that `sluice manual` makes of the tables of verbs and options, and what a service manager
 hears of a server."""
 
 import pathlib
@@ -19,8 +19,8 @@ SLUICE = served.SLUICE
 MODEL = served.ROOT / "tests" / "golden" / "qwen3moe-tiny"
 
 
-def manual(kind):
-    return subprocess.run([SLUICE, "manual", kind], check=True, capture_output=True, text=True).stdout
+def manual(*kind):
+    return subprocess.run([SLUICE, "manual", *kind], check=True, capture_output=True, text=True).stdout
 
 
 def help_of(verb):
@@ -39,10 +39,45 @@ def test_the_man_page_has_every_verb_and_every_option():
             assert f"\\fB{option}\\fR" in page, (verb, option)
 
 
+def test_each_verb_has_a_page_with_its_options_alone():
+    for verb in verbs():
+        page = manual("man", verb).replace("\\-", "-")
+        assert page.startswith(f".TH SLUICE-{verb.upper()} 1 ") and f"\n.SH NAME\nsluice-{verb} - " in page
+        assert re.findall(r"^\\fB(--[a-z-]+)", page, re.M) == re.findall(r"^  (--[a-z-]+)", help_of(verb), re.M), verb
+        assert f"sluice-{verb} (1)" in manual("man").replace("\\-", "-")
+
+
+def read_variables():
+    """Names that stand in the table of variables; options.c alone reads any, by this table or as an option."""
+    rows = (served.ROOT / "src" / "base" / "variables.def").read_text()
+    return re.findall(r'^SL_VARIABLE\(\w+, "(\w+)", "(\w+)"', rows, re.M)
+
+
+def test_pages_have_the_variables_that_are_read():
+    listed = {name: letters for name, letters in read_variables()}
+    assert {"SLUICE_SECRET", "HF_HOME", "HF_TOKEN", "NOTIFY_SOCKET"} <= set(listed)
+    assert set(re.findall(r"getenv\((.*?)\)", (served.ROOT / "src" / "base" / "options.c").read_text())) == {"name", "variables[v].name"}
+
+    def of(*verb):
+        page = manual("man", *verb)
+        return set(re.findall(r"^\.B ([A-Z_]+)$", page.split("\n.SH ENVIRONMENT\n")[1], re.M)) if "ENVIRONMENT" in page else set()
+
+    assert of() == set(listed)
+    assert of("worker") == {name for name in listed if "w" in listed[name]}
+    assert of("solve") == set() and "TERM" in of("run") and "SLUICE_SECRET" not in of("run")
+
+
+def test_what_has_no_page_is_refused():
+    for words, why in ((("man", "nothing"), "no verb 'nothing'"), (("bash", "serve"), "leave out 'serve'"), ((), "kind, man, bash")):
+        r = subprocess.run([SLUICE, "manual", *words], capture_output=True, text=True)
+        assert r.returncode == 2 and why in r.stderr and not r.stdout
+
+
 @pytest.mark.skipif(not shutil.which("groff"), reason="groff is not there")
-def test_the_man_page_is_formatted_without_a_warning():
-    r = subprocess.run(["groff", "-man", "-ww", "-Tutf8"], input=manual("man"), capture_output=True, text=True)
-    assert r.returncode == 0 and not r.stderr, r.stderr
+def test_man_pages_are_formatted_without_a_warning():
+    for words in ([], *([verb] for verb in verbs())):
+        r = subprocess.run(["groff", "-man", "-ww", "-Tutf8"], input=manual("man", *words), capture_output=True, text=True)
+        assert r.returncode == 0 and not r.stderr, (words, r.stderr)
 
 
 def complete_bash(*words):

@@ -102,7 +102,7 @@ static void unknown(void **state) {
     WRONG('s', "'--prot': is --port meant?", "--prot", "1");
     WRONG('s', "'--max-model-len': here it is --ctx", "--max-model-len=4096");
     WRONG('s', "'-c': here it is --ctx", "-c", "4096");
-    WRONG('s', "'-tp': there is no tensor parallelism", "-tp", "2");
+    WRONG('s', "'-tp': here it is --tp", "-tp", "2");
     WRONG('t', "unknown option '--max-model-len' (see --help)", "--max-model-len", "1");
     char long_one[200] = "--";
     memset(long_one + 2, 'a', sizeof long_one - 3);

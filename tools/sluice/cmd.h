@@ -50,6 +50,7 @@ typedef struct sl_verb {
 
 /* Verb i as the overview lists them, NULL past the end. */
 const sl_verb *sl_verb_at(size_t i);
+const sl_verb *sl_verb_find(const char *name); /* NULL: there is none */
 
 /* ---- shared by the verbs that run an engine (deploy.c) ---- */
 

@@ -1,7 +1,8 @@
-/* What is made from the tables of verbs and options for other programs to read: the man page, and
- * completions for bash, zsh and fish. */
+/* What is made from the tables of verbs, options and variables for other programs to read: man
+ * pages, and completions for bash, zsh and fish. */
 #include "cmd.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -60,7 +61,8 @@ static void man_verbs(void) {
     }
 }
 
-static void man_option(const sl_option_about *o) {
+/* Of one verb, or of all with who takes it. */
+static void man_option(const sl_option_about *o, const sl_verb *of) {
     fputs(".TP\n\\fB\\-\\-", stdout);
     put_roff(o->flag);
     fputs("\\fR", stdout);
@@ -69,26 +71,71 @@ static void man_option(const sl_option_about *o) {
     putchar('\n');
     put_roff(o->help);
     put_roff(o->range);
-    fputs(".\n.br\nOf:", stdout);
-    for (size_t i = 0, n = 0; sl_verb_at(i); i++)
+    if (!of) fputs(".\n.br\nOf:", stdout);
+    for (size_t i = 0, n = 0; !of && sl_verb_at(i); i++)
         if (takes(sl_verb_at(i), o)) printf("%s %s", n++ ? "," : "", sl_verb_at(i)->name);
     fputs(".\n", stdout);
 }
 
-static void man_options(void) {
+static void man_options(const sl_verb *of) {
     sl_option_about o;
     const char *group = "";
     puts(".SH OPTIONS\nEvery option \\fB\\-\\-some\\-name\\fR is also the variable "
          "\\fBSLUICE_SOME_NAME\\fR; the command line wins.");
     for (size_t i = 0; sl_option_at(i, &o); i++) {
+        if (of && !takes(of, &o)) continue;
         if (strcmp(group, o.group) != 0) {
             fputs(".SS ", stdout);
             put_roff(o.group);
             putchar('\n');
         }
         group = o.group;
-        man_option(&o);
+        man_option(&o, of);
     }
+}
+
+static void man_environment(const sl_verb *of) {
+    puts(".SH ENVIRONMENT\nBeside the variables of options:");
+    for (sl_variable i = 0; i < SL_VARIABLE_COUNT; i++) {
+        const sl_variable_about v = sl_variable_at(i);
+        if (of && !strchr(v.verbs, of->letter)) continue;
+        printf(".TP\n.B %s\n", v.name);
+        put_roff(v.help);
+        fputs(".\n", stdout);
+    }
+}
+
+static bool reads_variables(const sl_verb *of) {
+    for (sl_variable i = 0; of && i < SL_VARIABLE_COUNT; i++)
+        if (strchr(sl_variable_at(i).verbs, of->letter)) return true;
+    return !of;
+}
+
+/* What the pages of the program and of each verb end with. */
+static void man_end(const sl_verb *of) {
+    if (reads_variables(of)) man_environment(of);
+    puts(
+        ".SH EXIT STATUS\n0: done. 1: failed. 2: wrong usage. 3: what was asked for cannot be met, "
+        "as a plan that does not fit.\n.SH SEE ALSO");
+    if (of) puts(".BR sluice (1)");
+    for (size_t i = 0; !of && sl_verb_at(i); i++)
+        printf(".BR sluice\\-%s (1)%s\n", sl_verb_at(i)->name, sl_verb_at(i + 1) ? "," : "");
+}
+
+static void man_verb(const sl_verb *v) {
+    printf(".TH SLUICE\\-");
+    for (const char *c = v->name; *c; c++) putchar(toupper((unsigned char)*c));
+    printf(" 1 \"\" \"sluice %s\" \"User Commands\"\n.ad l\n.SH NAME\nsluice\\-%s \\- ", SL_VERSION,
+           v->name);
+    put_roff(v->summary);
+    printf("\n.SH SYNOPSIS\n.B sluice %s\n", v->name);
+    if (v->args[0]) printf(".I %s\n", v->args);
+    puts(".RI [ options ]");
+    man_options(v);
+    fputs(".SH EXAMPLE\n.nf\n", stdout);
+    put_roff(v->example);
+    puts("\n.fi");
+    man_end(v);
 }
 
 static void man(void) {
@@ -99,12 +146,8 @@ static void man(void) {
          ".SH DESCRIPTION\nOne program is the server with the OpenAI API, its workers on this and "
          "on other machines, and the tools to convert, measure, plan and simulate.");
     man_verbs();
-    man_options();
-    puts(
-        ".SH ENVIRONMENT\n.TP\n.B SLUICE_SECRET\nThe secret of the workers' network, where "
-        "\\fB\\-\\-secret\\-file\\fR names no file.\n"
-        ".SH EXIT STATUS\n0: done. 1: failed. 2: wrong usage. 3: what was asked for cannot be met, "
-        "as a plan that does not fit.");
+    man_options(NULL);
+    man_end(NULL);
 }
 
 /* ---- shells ---- */
@@ -184,17 +227,34 @@ static void fish(void) {
     }
 }
 
+/* man VERB */
+static sl_status print_man_of(const char *verb, sl_err *err) {
+    const sl_verb *v = sl_verb_find(verb);
+    if (!v) return sl_fail(err, SL_ERR_ARG, "there is no verb '%.40s': see sluice help", verb);
+    man_verb(v);
+    return SL_OK;
+}
+
 int cmd_manual(const sl_options *o) {
     static const struct {
         const char *name;
         void (*print)(void);
     } kinds[] = {{"man", man}, {"bash", bash}, {"zsh", zsh}, {"fish", fish}};
     sl_err err;
-    for (size_t i = 0; i < SL_LEN(kinds); i++) {
+    sl_status st = SL_ERR_NOTFOUND;
+    for (size_t i = 0; i < SL_LEN(kinds) && st == SL_ERR_NOTFOUND; i++) {
         if (strcmp(o->arg[0], kinds[i].name) != 0) continue;
-        kinds[i].print();
-        return 0;
+        st = SL_OK;
+        if (o->n_args == 1)
+            kinds[i].print();
+        else if (kinds[i].print == man)
+            st = print_man_of(o->arg[1], &err);
+        else
+            st = sl_fail(&err, SL_ERR_ARG, "completions for %s are of all verbs: leave out '%.40s'",
+                         kinds[i].name, o->arg[1]);
     }
-    sl_fail(&err, SL_ERR_ARG, "there is no manual '%.40s': man, bash, zsh or fish", o->arg[0]);
-    return sl_cmd_fail("manual", &err);
+    if (st == SL_ERR_NOTFOUND)
+        st = sl_fail(&err, SL_ERR_ARG, "there is no manual '%.40s': man, bash, zsh or fish",
+                     o->arg[0]);
+    return st == SL_OK ? 0 : sl_cmd_fail("manual", &err);
 }

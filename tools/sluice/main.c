@@ -49,7 +49,8 @@ static const sl_verb verbs[] = {
      "sluice simulate models/demo --plan plan.json --requests 1000 --svg run.svg"},
     {"solve", 'v', cmd_solve, "", "the FinDEP solver alone: micro-batches, chunks and order",
      "sluice solve --coeffs bench/coeffs/deepseek-v2.json"},
-    {"manual", 'u', cmd_manual, "KIND", "this program's man page, or completions for a shell",
+    {"manual", 'u', cmd_manual, "KIND [VERB]",
+     "man pages of this program (man) and of a verb (man VERB), completions (bash, zsh, fish)",
      "sluice manual bash >~/.local/share/bash-completion/completions/sluice"},
 };
 
@@ -76,7 +77,7 @@ static void print_overview(FILE *out) {
     fprintf(out, "sluice %s: serves Mixture-of-Experts language models over many devices\n\n",
             SL_VERSION);
     for (size_t i = 0; i < SL_LEN(verbs); i++)
-        fprintf(out, "  sluice %-8s %-9s %s\n", verbs[i].name, verbs[i].args, verbs[i].summary);
+        fprintf(out, "  sluice %-8s %-11s %s\n", verbs[i].name, verbs[i].args, verbs[i].summary);
     fprintf(out, "\n'sluice VERB --help' lists options and shows an example.\n");
 }
 
@@ -87,7 +88,7 @@ static void print_verb(const sl_verb *v) {
            v->example);
 }
 
-static const sl_verb *find_verb(const char *name) {
+const sl_verb *sl_verb_find(const char *name) {
     for (size_t i = 0; i < SL_LEN(verbs); i++)
         if (strcmp(name, verbs[i].name) == 0) return &verbs[i];
     return NULL;
@@ -105,13 +106,24 @@ static bool is_any(const char *arg, const char *a, const char *b, const char *c)
 
 /* sluice help [VERB] */
 static int help(const char *verb) {
-    const sl_verb *v = verb ? find_verb(verb) : NULL;
+    const sl_verb *v = verb ? sl_verb_find(verb) : NULL;
     if (verb && !v) return unknown_verb(verb);
     if (v)
         print_verb(v);
     else
         print_overview(stdout);
     return 0;
+}
+
+/* Words of sl_verb.args, and how many of them have no brackets. */
+static uint32_t count_args(const char *args, uint32_t *least) {
+    uint32_t most = 0;
+    *least = 0;
+    for (const char *word = args; *word; word += strcspn(word, " "), word += *word == ' ') {
+        most++;
+        *least += *word != '[';
+    }
+    return most;
 }
 
 static int run_verb(const sl_verb *v, int argc, char **argv) {
@@ -136,13 +148,12 @@ static int run_verb(const sl_verb *v, int argc, char **argv) {
     sl_log_set_level(level);
     sl_log_set_json(json);
     if (json) setenv("SLUICE_LOG_FORMAT", "json", 1); /* local workers write to the same stderr */
-    uint32_t most = v->args[0] ? 1 : 0, least = v->args[0] == '[' ? 0 : most;
-    if (strchr(v->args, ' ')) least = most = 2;
+    uint32_t least, most = count_args(v->args, &least);
     if (o.n_args < least || o.n_args > most) {
-        const char *what = strcmp(v->args, "FILE") == 0   ? "trace file"
-                           : strcmp(v->args, "ID") == 0   ? "worker's id"
-                           : strcmp(v->args, "KIND") == 0 ? "kind, man, bash, zsh or fish,"
-                                                          : "model folder";
+        const char *what = strcmp(v->args, "FILE") == 0       ? "trace file"
+                           : strcmp(v->args, "ID") == 0       ? "worker's id"
+                           : strncmp(v->args, "KIND", 4) == 0 ? "kind, man, bash, zsh or fish,"
+                                                              : "model folder";
         if (o.n_args < least)
             sl_fail(&err, SL_ERR_ARG, "the %s is missing (see --help)",
                     o.n_args ? "file to write" : what);
@@ -172,6 +183,6 @@ int main(int argc, char **argv) {
 #endif
         return 0;
     }
-    const sl_verb *v = find_verb(argv[1]);
+    const sl_verb *v = sl_verb_find(argv[1]);
     return v ? run_verb(v, argc - 2, argv + 2) : unknown_verb(argv[1]);
 }
