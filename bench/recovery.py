@@ -16,6 +16,8 @@ requests run undisturbed, and then again with the fault in the middle of them, -
                tests/relay.py, as the next ones)
   dark3        nothing passes there for 3 s, and nobody is told      thin3   20 KB/s pass there for 3 s
   corrupt      a bit of the next message there is another one
+  drain:NAME   it is told to leave, and wanted again as soon as it has left     restart:NAME   it is told to restart
+  roll         all are, one after another
   none         nothing: how much such pauses differ by themselves, in servers that have just begun, too
 Of colocated workers (no --experts) `expert` and `attention` are the last worker, `sequencer` is the first.
 
@@ -38,11 +40,15 @@ import random
 import re
 import signal
 import statistics
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "chaos"))
+import faults  # noqa: E402
 import relay  # noqa: E402
 import served  # noqa: E402
 
@@ -51,6 +57,7 @@ LIMIT_S = 600
 RUNS_S, TURN_S = 0.005, 0.1  # of who is slow
 THIN = 20_000  # bytes a second
 LINKS = re.compile(r"(cut|corrupt|dark|thin)([\d.]*)")
+WISHES = re.compile(r"(drain|restart):(\w+)|roll")
 AGAIN = {"hedged": "workers_hedged_total", "steps": "worker_steps_given_up_total", "rows": "worker_reissued_rows_total", "kept": "rows_kept_total", "computed": "rows_recomputed_total"}
 
 
@@ -151,12 +158,22 @@ def strike_link(wire, kind, seconds, a, b):
         wire.slow(a, b, None)
 
 
+def wish(admin, verb, ids):
+    """One worker after the other; returns when the last one serves again."""
+    for i in ids:
+        admin.await_done(i, admin.wish(verb, i, 0))
+        if verb == "drain":
+            admin.await_done(i, admin.wish("join", i))
+
+
 def fault_of(server, name, attention, experts):
     """What to call, and it breaks."""
     last = attention + experts - 1
     ids = {"attention": [attention - 1], "sequencer": [attention if experts else 0], "expert": [last], "both": [attention - 1, last],
            "all": list(range(last + 1))}
-    stop, link = re.fullmatch(r"(stop|slow)([\d.]+):(\w+)", name), LINKS.fullmatch(name)
+    stop, link, asked = re.fullmatch(r"(stop|slow)([\d.]+):(\w+)", name), LINKS.fullmatch(name), WISHES.fullmatch(name)
+    if asked and (name == "roll" or asked[2] in ids):
+        return lambda: wish(server.admin, asked[1] or "restart", ids[asked[2] or "all"])
     if stop and stop[3] in ("coordinator", *ids):
         def stand():
             pids = [server.workers()[i] for i in ids[stop[3]]] if stop[3] in ids else [server.process.pid]
@@ -167,7 +184,7 @@ def fault_of(server, name, attention, experts):
     if name == "none":
         return lambda: None
     if name not in ids:
-        sys.exit(f"no fault {name}; there are none, {', '.join(ids)}, stopSECONDS:NAME, slowSECONDS:NAME, cut, corrupt, darkSECONDS, thinSECONDS")
+        sys.exit(f"no fault {name}; there are none, {', '.join(ids)}, stopSECONDS:NAME, slowSECONDS:NAME, drain:NAME, restart:NAME, roll, cut, corrupt, darkSECONDS, thinSECONDS")
 
     def kill():
         there = server.workers()
@@ -181,9 +198,11 @@ def running(a, name, options, workers):
     """A server whose workers all have computed something."""
     with contextlib.ExitStack() as stack:
         wire = stack.enter_context(relay.Relay()) if LINKS.fullmatch(name) else None
-        server = Server(a.model, "--exact", *options, environment=wire and wire.environment)
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        subprocess.run([served.SLUICE, "secret", "-o", folder / "admin.key"], check=True, stdout=subprocess.DEVNULL)
+        server = Server(a.model, "--exact", *options, "--admin-key-file", folder / "admin.key", environment=wire and wire.environment)
         stack.callback(server.stop)
-        server.wire = wire
+        server.wire, server.admin = wire, faults.Admin(server.port, (folder / "admin.key").read_text().strip())
         server.whole(workers)
         run(server, 1, a.prompt, 8)
         yield server

@@ -27,6 +27,7 @@ FAULTS = {
     "stop3:expert": "expert worker stopped for 3 s", "slow3:expert": "expert worker 20 times slower for 3 s",
     "stop3:coordinator": "coordinator stopped for 3 s", "cut": "connection reset", "corrupt": "message damaged",
     "dark4": "link silent for 4 s", "thin3": "link at 20 KB/s for 3 s",
+    "drain:expert": "expert worker leaves and comes back", "restart:attention": "attention worker restarts", "roll": "all restart, one by one",
 }
 
 

@@ -1,16 +1,22 @@
 #!/usr/bin/env python3
-"""What a journal costs: tokens per second of streams at once, with it and without, in pairs.
+"""What an option of `serve` costs: tokens per second of streams at once, with it and without, in pairs.
 
-  bench/journal.py MODEL [--streams 16] [--tokens 200] [--pairs 9] [--sync never] [-- OPTIONS OF serve]
+  bench/pairs.py MODEL --with "OPTIONS" [--streams 16] [--tokens 200] [--pairs 9] [-- OPTIONS OF both]
 
-Two servers stand side by side, one of which has a journal; they are asked in turn, so that what else the machine does falls on both.
-Prints each pair, and the median of the quotients with and without, of tokens per second and of the coordinator's CPU time."""
+  a journal        --with "--responses 1000 --journal FOLDER/journal"
+  being ready      --with "--placement replicas:2" -- --attention 1 --experts 2 --schedule dep
+  copies of KV     --with "--kv-replicas 1" -- --attention 2 --experts 1
+
+FOLDER: one of this run's own. Two servers stand side by side, one of which has the options; they are asked in turn, so that what
+else the machine does falls on both. Prints each pair, and the median of the quotients with and without, of tokens per second and
+of the coordinator's CPU time."""
 import argparse
 import concurrent.futures
 import json
 import os
 import pathlib
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -51,14 +57,14 @@ def main():
     parser.add_argument("model")
     for name, default in (("streams", 16), ("tokens", 200), ("pairs", 9)):
         parser.add_argument("--" + name, type=int, default=default)
-    parser.add_argument("--sync", default="never")
+    parser.add_argument("--with", dest="given", required=True)
     own, rest = sys.argv[1:], []
     if "--" in own:
         own, rest = own[:own.index("--")], own[own.index("--") + 1:]
     o = parser.parse_args(own)
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        journal = ["--responses", "1000", "--journal", f"{folder}/journal", "--journal-sync", o.sync]
-        servers = [Server(o.model, [*rest, *journal]), Server(o.model, rest)]
+        given = shlex.split(o.given.replace("FOLDER", folder))
+        servers = [Server(o.model, [*rest, *given]), Server(o.model, rest)]
         quotients = []
         for pair in range(-1, o.pairs):
             turn = servers if pair % 2 else servers[::-1]
