@@ -389,8 +389,63 @@ void sl_rx_list_add(sl_rx_store *s, sl_rx_list *list, sl_rx e) {
     if (sl_rx_room(s, (void **)&list->v, &list->cap, list->n + 1, sizeof e)) list->v[list->n++] = e;
 }
 
+/* Alternatives that begin with the same expression; of one alone `head` is all of it. */
+typedef struct sl_rx_run {
+    sl_rx head;
+    size_t first, n;
+} sl_rx_run;
+
+typedef struct sl_rx_split {
+    sl_rx head, tail, whole;
+} sl_rx_split;
+
+static int by_head(const void *a, const void *b) {
+    const sl_rx_split *x = a, *y = b;
+    if (x->head != y->head) return x->head < y->head ? -1 : 1;
+    return x->tail < y->tail ? -1 : x->tail > y->tail;
+}
+
+/* Sorts n alternatives by what they begin with: *out has the runs, which the caller frees, and `v`
+ * what is behind their heads. */
+static size_t runs_of(sl_rx_store *s, sl_rx *v, size_t n, sl_rx_run **out) {
+    sl_rx_split *all = sl_alloc(n, sizeof *all);
+    size_t n_runs = 0;
+    *out = NULL;
+    for (size_t i = 0; all && i < n; i++) {
+        const sl_rx_node *node = &s->nodes[v[i]];
+        const bool cat = node->kind == SL_RX_K_CAT;
+        all[i] = (sl_rx_split){cat ? node->a : v[i], cat ? node->b : SL_RX_EPS, v[i]};
+    }
+    if (all) qsort(all, n, sizeof *all, by_head);
+    for (size_t i = 0; all && i < n; i++) n_runs += i == 0 || all[i].head != all[i - 1].head;
+    sl_rx_run *runs = all ? sl_alloc(n_runs, sizeof *runs) : NULL;
+    for (size_t i = 0, k = 0; runs && i < n; k++) {
+        runs[k] = (sl_rx_run){.head = all[i].head, .first = i};
+        for (; i < n && all[i].head == runs[k].head; i++, runs[k].n++) v[i] = all[i].tail;
+        if (runs[k].n == 1) runs[k].head = all[i - 1].whole;
+    }
+    if (!runs) sl_rx_spoil(s, SL_ERR_NOMEM, "", 0);
+    sl_free(all);
+    *out = runs;
+    return n_runs;
+}
+
+/* ab|ac is a(b|c): else each byte of a text would derive every one of thousands of alternatives.
+ * `v` is overwritten. */
+static sl_rx factored(sl_rx_store *s, sl_rx *v, size_t n, uint32_t depth) {
+    sl_rx_run *runs;
+    if (n <= 1 || depth == SL_RX_MAX_DEPTH / 2 || !sl_rx_step(s, n)) return sl_rx_or(s, v, n);
+    const size_t n_runs = runs_of(s, v, n, &runs);
+    for (size_t k = 0; runs && k < n_runs; k++)
+        v[k] = runs[k].n == 1 ? runs[k].head
+                              : sl_rx_cat(s, runs[k].head,
+                                          factored(s, v + runs[k].first, runs[k].n, depth + 1));
+    sl_free(runs);
+    return sl_rx_or(s, v, runs ? n_runs : 0);
+}
+
 sl_rx sl_rx_or_list(sl_rx_store *s, sl_rx_list *list) {
-    const sl_rx e = sl_rx_or(s, list->v, list->n);
+    const sl_rx e = factored(s, list->v, list->n, 0);
     s->memory -= list->cap * sizeof *list->v;
     sl_free(list->v);
     *list = (sl_rx_list){0};
