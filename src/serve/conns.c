@@ -9,11 +9,14 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #define MOST_AT_ONCE 64          /* accepted in a row: the caller has other things to do */
 #define TELL_NS      60000000000 /* between two lines of the log about the same */
 #define YOUNG_NS     250000000   /* to ask something, however many others come */
+#define LATE_NS      2000000000  /* between two sweeps: this process stood still */
+#define MOST_UNREAD  3 /* times that a body is waited for because it was not read in time */
 
 /* Where connections come from: an IPv4 address or the network half of an IPv6 one, as whoever has
  * one address of such a network has all of them. */
@@ -39,6 +42,7 @@ struct sl_conn {
     size_t n_body, kept; /* bytes so far; of them held */
     size_t n_marked;     /* n_body at marked_ns */
     uint64_t marked_ns;
+    uint32_t n_unread; /* how often part of it had come and lay unread */
 };
 
 static sl_peer *find_peer(sl_conns *c, const struct sockaddr *a) {
@@ -186,9 +190,19 @@ bool sl_conns_accept(sl_conns *c, int listen_fd, struct MHD_Daemon *d) {
     return true;
 }
 
+/* Whether it is our threads that are late, which had no core: what came lies in the socket. A few
+ * times a body, as a byte that comes right before each look would do as well. */
+static bool lies_unread(sl_conn *conn) {
+    int n = 0;
+    if (conn->n_unread >= MOST_UNREAD || ioctl(conn->fd, FIONREAD, &n) != 0 || n <= 0) return false;
+    conn->n_unread++;
+    return true;
+}
+
 static void check_progress(sl_conns *c, sl_conn *conn, uint64_t now) {
     if (now - conn->marked_ns < c->o.stall_ms * 1000000ull) return;
-    if (conn->n_body - conn->n_marked < (size_t)SL_CONNS_BODY_RATE * c->o.stall_ms / 1000) {
+    if (conn->n_body - conn->n_marked < (size_t)SL_CONNS_BODY_RATE * c->o.stall_ms / 1000 &&
+        !lies_unread(conn)) {
         refuse(c, conn, "408 Request Timeout", "invalid_request_error", "request_timeout",
                "the body of the request comes too slowly");
         return;
@@ -198,10 +212,14 @@ static void check_progress(sl_conns *c, sl_conn *conn, uint64_t now) {
 }
 
 void sl_conns_sweep(sl_conns *c) {
-    uint64_t now = sl_now_ns();
+    const uint64_t now = sl_now_ns(), gap = c->swept_ns ? now - c->swept_ns : 0;
+    const uint64_t late = gap > LATE_NS ? gap : 0;
     pthread_mutex_lock(&c->lock);
+    c->swept_ns = now;
     for (sl_conn *conn = c->first, *next; conn; conn = next) {
         next = conn->next;
+        conn->since_ns = SL_MIN(conn->since_ns + late, now);
+        conn->marked_ns = SL_MIN(conn->marked_ns + late, now);
         if (conn->state == SL_CONN_BODY)
             check_progress(c, conn, now);
         else if (now - conn->since_ns > c->o.idle_ms * 1000000ull)
@@ -263,6 +281,7 @@ bool sl_conn_enter(sl_conns *c, sl_conn *conn, sl_conn_state state) {
     conn->state = state;
     conn->since_ns = conn->marked_ns = sl_now_ns();
     conn->n_body = conn->n_marked = 0;
+    conn->n_unread = 0;
     keep(conn, 0);
     if (open && state != SL_CONN_ANSWER) link_waiting(c, conn);
     pthread_mutex_unlock(&c->lock);

@@ -43,6 +43,7 @@ typedef struct sl_conns {
     uint32_t n_dropped; /* of these shut down by us */
     size_t leaving;     /* bytes that the bodies of dropped connections still hold */
     uint64_t told_ns;   /* when the log last said that there was no room */
+    uint64_t swept_ns;  /* when sl_conns_sweep last looked */
 } sl_conns;
 
 /* c->o is filled in before the first connection comes. */
@@ -53,7 +54,8 @@ void sl_conns_free(sl_conns *c);
 /* Lets in whoever waits at the socket. Returns false when it should be tried again after a pause
  * rather than as soon as the socket is ready. Thread: one. */
 bool sl_conns_accept(sl_conns *c, int listen_fd, struct MHD_Daemon *d);
-/* Ends what has had its time; to be called about once a second. */
+/* Ends what has had its time; to be called about once a second. When it was not called for longer,
+ * this process stood still, and that time is nobody's. */
 void sl_conns_sweep(sl_conns *c);
 uint32_t sl_conns_open(sl_conns *c);
 

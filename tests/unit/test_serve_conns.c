@@ -1,9 +1,11 @@
 /* Who may be connected to the server, for how long, and what it does when there is no more room. */
 #include "serve_http.h"
 
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #if !defined(__SANITIZE_THREAD__)
 /* Slow in the thread of the test, as on a machine where others want the core: libmicrohttpd's own
@@ -228,12 +230,49 @@ static void stalled_bodies_are_given_up(void **state) {
     check_get("/health", 200);
 }
 
+/* This process stands still while the rest of the body comes: its client was not slow. */
+static void a_server_that_stood_still_reads_what_came(void **state) {
+    (void)state;
+    restart(&(sl_server_opts){.stall_timeout_s = 1});
+    char body[401];
+    snprintf(body, sizeof body, "{\"model\":\"org/m\",\"prompt\":\"x\"%370s}", "");
+    for (int i = 0; i < 2; i++) {
+        char head[200];
+        const int fd = http_connect(port);
+        const size_t n = strlen(body);
+        snprintf(head, sizeof head,
+                 "POST " COMPLETIONS
+                 " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
+                 n);
+        http_send(fd, head, strlen(head));
+        http_send(fd, body, 100);
+        usleep(100000);
+        const pid_t parent = getpid(), child = fork();
+        if (child == 0) {
+            kill(parent, SIGSTOP);
+            usleep(2500000);
+            if (send(fd, body + 100, n - 100, MSG_NOSIGNAL) < 0) _exit(1);
+            usleep(100000);
+            kill(parent, SIGCONT);
+            _exit(0);
+        }
+        int how = 0;
+        assert_int_equal(waitpid(child, &how, 0), child);
+        assert_int_equal(how, 0);
+        char answer[64] = {0};
+        assert_true(recv(fd, answer, 12, MSG_WAITALL) == 12);
+        assert_string_equal(answer, "HTTP/1.1 200");
+        close(fd);
+    }
+}
+
 int main(void) {
     tok = script_tokenizer();
     const struct CMUnitTest tests[] = {
-        TEST(a_stop_beside_new_clients_is_clean),    TEST(idle_clients_give_way),
-        TEST(one_address_does_not_push_out_another), TEST(slow_heads_are_closed),
-        TEST(large_unfinished_bodies_give_way),      TEST(stalled_bodies_are_given_up),
+        TEST(a_stop_beside_new_clients_is_clean),        TEST(idle_clients_give_way),
+        TEST(one_address_does_not_push_out_another),     TEST(slow_heads_are_closed),
+        TEST(large_unfinished_bodies_give_way),          TEST(stalled_bodies_are_given_up),
+        TEST(a_server_that_stood_still_reads_what_came),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     sl_tokenizer_free(tok);
