@@ -10,7 +10,9 @@ import re
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-SIM = ["tests/sim", "tests/decide", "tests/deferred.h", "tests/stateful.h", "tests/unit/model_folder.h", "tests/golden"]
+# Programs that have no command line. A default that is another one reaches what is started by its options.
+NO_OPTIONS = [":!src/base/*.def", ":!src/base/options.*"]
+SIM = [*NO_OPTIONS, "tests/sim", "tests/decide", "tests/deferred.h", "tests/stateful.h", "tests/unit/model_folder.h", "tests/golden"]
 LAW = ["tests/multi/*.c", "tests/multi/*.h", "tests/around.h", "tests/deferred.h", "tests/unit/model_folder.h", "tests/golden"]
 CHAOS = ["tests/chaos/*.py", "tests/soak/crowd.py", "tests/relay.py", "tests/golden"]
 ALL = [".", ":!docs/lab"]
