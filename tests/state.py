@@ -11,7 +11,7 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Programs that have no command line. A default that is another one reaches what is started by its options.
-NO_OPTIONS = [":!src/base/*.def", ":!src/base/options.*"]
+NO_OPTIONS = [":!src/base/config.def", ":!src/base/*_options.def", ":!src/base/variables.def", ":!src/base/options.*"]
 SIM = [*NO_OPTIONS, "tests/sim", "tests/decide", "tests/deferred.h", "tests/stateful.h", "tests/unit/model_folder.h", "tests/golden"]
 LAW = ["tests/multi/*.c", "tests/multi/*.h", "tests/around.h", "tests/deferred.h", "tests/unit/model_folder.h", "tests/golden"]
 CHAOS = ["tests/chaos/*.py", "tests/soak/crowd.py", "tests/relay.py", "tests/golden"]
