@@ -18,6 +18,9 @@ uint64_t sl_now_ns(void) {
 uint64_t sl_thread_cpu_ns(void) {
     return read_ns(CLOCK_THREAD_CPUTIME_ID);
 }
+uint64_t sl_process_cpu_ns(void) {
+    return read_ns(CLOCK_PROCESS_CPUTIME_ID);
+}
 uint64_t sl_wall_s(void) {
     return read_ns(CLOCK_REALTIME) / 1000000000u;
 }

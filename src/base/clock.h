@@ -22,6 +22,8 @@ uint64_t sl_now_ns(void);
 uint64_t sl_clock_id(void);
 /* CPU time used by the calling thread so far. */
 uint64_t sl_thread_cpu_ns(void);
+/* The same of all threads of this process. */
+uint64_t sl_process_cpu_ns(void);
 /* Seconds since 1970, for API objects only. */
 uint64_t sl_wall_s(void);
 

@@ -3,6 +3,7 @@
  * the last one misses this one. Nobody watches: the thread sleeps, and workers record nothing. */
 #include "serve/live.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <time.h>
@@ -75,7 +76,9 @@ static void hand(sl_call *call, const sl_jbuf *sample) {
 }
 
 static sl_status take_sample(sl_server *s, sl_jbuf *b, sl_err *err) {
-    sl_live_sample sample = {.model = s->model, .spec = sl_engine_spec(s->o.engine)};
+    sl_live_sample sample = {.model = s->model,
+                             .spec = sl_engine_spec(s->o.engine),
+                             .cpu_us = sl_process_cpu_ns() / 1000};
     sl_engine_stats_get(s->o.engine, &sample.stats);
     sl_status st = sl_engine_detail_get(s->o.engine, &sample.detail, err);
     if (st == SL_OK) st = sl_engine_view_get(s->o.engine, &sample.view, err);

@@ -11,6 +11,7 @@ typedef struct sl_live_sample {
     sl_engine_stats stats;
     sl_engine_detail detail;
     sl_engine_view view;
+    uint64_t cpu_us; /* that this process has used */
 } sl_live_sample;
 
 /* As one server-sent event. Thread: any. */

@@ -40,11 +40,31 @@ static void put_kinds(sl_jbuf *b) {
 /* ---- the engine ---- */
 
 static void put_predicted(sl_jbuf *b, const sl_engine_stats *s) {
-    if (s->predicted_s[0] > 0)
-        sl_jbuf_fmt(b, ",\"predicted_us\":[%.2f,%.2f]", 1e6 * s->predicted_s[0],
-                    1e6 * s->predicted_s[1]);
+    const sl_predicted *p = &s->predicted;
+    if (p->block_s[0] > 0)
+        sl_jbuf_fmt(b,
+                    ",\"predicted_us\":[%.2f,%.2f],\"predicted_rows\":[%" PRIu32 ",%" PRIu32
+                    "],\"predicted_holds\":%s",
+                    1e6 * p->block_s[0], 1e6 * p->block_s[1], p->rows[0], p->rows[1],
+                    s->as_predicted ? "true" : "false");
     else
         sl_jbuf_fmt(b, ",\"predicted_us\":null");
+}
+
+/* The last ones, oldest first: [number, seconds since its end, seconds that requests waited, why].
+ */
+static void put_pauses(sl_jbuf *b, const sl_engine_stats *s) {
+    uint64_t now_us = sl_now_ns() / 1000;
+    uint64_t first = s->n_pauses - SL_MIN(s->n_pauses, (uint64_t)SL_PAUSES_KEPT);
+    sl_jbuf_fmt(b, ",\"pauses\":[");
+    for (uint64_t i = first; i < s->n_pauses; i++) {
+        const sl_pause *p = &s->pause[i % SL_PAUSES_KEPT];
+        sl_jbuf_fmt(b, "%s[%" PRIu64 ",%.1f,%.3f,", i > first ? "," : "", i,
+                    1e-6 * (double)(now_us - SL_MIN(p->ended_us, now_us)), p->s);
+        sl_jbuf_cstring(b, p->why);
+        sl_jbuf_fmt(b, "]");
+    }
+    sl_jbuf_fmt(b, "]");
 }
 
 static void put_engine(sl_jbuf *b, const sl_engine_stats *s) {
@@ -59,9 +79,14 @@ static void put_engine(sl_jbuf *b, const sl_engine_stats *s) {
     sl_jbuf_fmt(b,
                 ",\"recovery\":{\"lost\":%" PRIu64 ",\"restarted\":%" PRIu64
                 ",\"requeued\":%" PRIu64 ",\"rows_kept\":%" PRIu64 ",\"rows_recomputed\":%" PRIu64
-                ",\"longest_pause_s\":%.3f}",
+                ",\"longest_pause_s\":%.3f",
                 s->lost_workers, s->restarted_workers, s->requeued, s->rows_kept,
                 s->rows_recomputed, s->longest_pause_s);
+    put_pauses(b, s);
+    sl_jbuf_fmt(b, ",\"why\":");
+    sl_jbuf_cstring(b, s->lost[0] ? s->lost : NULL);
+    sl_jbuf_fmt(b, "},\"plan\":%" PRIu32 ",\"changing\":%s", s->epoch,
+                s->changing ? "true" : "false");
     put_predicted(b, s);
 }
 
@@ -89,6 +114,29 @@ static void put_experts(sl_jbuf *b, const sl_engine_view *v, const sl_model_spec
         sl_jbuf_fmt(b, "]");
     }
     sl_jbuf_fmt(b, "]");
+}
+
+/* Who hosts experts of each routed block; once where it is the same in all. */
+static void put_hosts(sl_jbuf *b, const sl_engine_view *v) {
+    bool same = true;
+    for (uint32_t i = 1; i < v->n_moe; i++)
+        same = same && memcmp(v->hosts, v->hosts + i * v->n_workers, v->n_workers) == 0;
+    sl_jbuf_fmt(b, ",\"hosts\":[");
+    for (uint32_t i = 0; i < (same ? SL_MIN(v->n_moe, 1u) : v->n_moe); i++) {
+        const char *comma = "";
+        sl_jbuf_fmt(b, "%s[", i ? "," : "");
+        for (uint32_t k = 0; k < v->n_workers; k++) {
+            if (!v->hosts[i * v->n_workers + k]) continue;
+            sl_jbuf_fmt(b, "%s%" PRIu32, comma, k);
+            comma = ",";
+        }
+        sl_jbuf_fmt(b, "]");
+    }
+    sl_jbuf_fmt(b, "]");
+    if (v->sequencer < v->n_workers)
+        sl_jbuf_fmt(b, ",\"sequencer\":%" PRIu32, v->sequencer);
+    else
+        sl_jbuf_fmt(b, ",\"sequencer\":null");
 }
 
 /* ---- what a worker did ---- */
@@ -231,11 +279,13 @@ void sl_live_json(const sl_live_sample *s, sl_jbuf *b) {
     if (!scratch) return;
     sl_jbuf_fmt(b, "data: {\"window_us\":%u,\"model\":", SL_VIEW_NS / 1000);
     sl_jbuf_cstring(b, s->model);
+    sl_jbuf_fmt(b, ",\"top_k\":%u,\"cpu_us\":%" PRIu64, (unsigned)s->spec->top_k, s->cpu_us);
     put_engine(b, &s->stats);
     put_kinds(b);
     put_workers(b, s, scratch);
     put_layers(b, &s->detail);
     put_experts(b, &s->view, s->spec);
+    put_hosts(b, &s->view);
     sl_jbuf_fmt(b, "}\n\n");
     sl_free(scratch);
 }

@@ -14,12 +14,13 @@ void sl_metrics_put_schedule(sl_jbuf *b, const sl_engine_stats *stats) {
     sl_metrics_put_help(b, "schedule_info", "gauge", "How rows are grouped; always 1.");
     sl_jbuf_fmt(b, "sluice:schedule_info{schedule=\"%s\",lanes=\"%u\",chunks=\"%u\"} 1\n",
                 sl_schedule_name(stats->schedule), stats->lanes, stats->chunks);
-    sl_metrics_put_help(
-        b, "schedule_predicted_layer_seconds", "gauge",
-        "Time of a block for all rows in flight, by --schedule auto; 0: not predicted.");
+    sl_metrics_put_help(b, "schedule_predicted_layer_seconds", "gauge",
+                        "Time of a block with experts for all rows in flight, by --schedule auto; "
+                        "0: not predicted, or "
+                        "for other workers than there are now.");
     for (int i = 0; i < 2; i++)
         sl_jbuf_fmt(b, "sluice:schedule_predicted_layer_seconds{rows=\"%s\"} %.9g\n", points[i],
-                    stats->predicted_s[i]);
+                    stats->as_predicted ? stats->predicted.block_s[i] : 0.0);
 }
 
 void sl_metrics_put_batches(sl_jbuf *b, const sl_engine_detail *d) {

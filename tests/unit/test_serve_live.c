@@ -23,13 +23,20 @@ static char *sample_of(sl_trace_event *event, uint32_t n, uint64_t now_ns) {
     sl_worker_stats worker = {.roles = SL_ROLE_ATTENTION, .life = SL_WORKER_SERVING, .pid = 7};
     sl_layer_stats layer = {.attention_ns = 5};
     uint64_t rows[2] = {3, 4};
+    uint8_t hosts[1] = {0};
     sl_worker_view view = {.taken_ns = now_ns, .same_clock = true, .n = n, .event = event};
     const sl_live_sample s = {
         .model = "m",
         .spec = &spec,
         .stats = {.schedule = SL_SCHED_EP, .lanes = 1},
         .detail = {.n_workers = 1, .n_layers = 1, .worker = &worker, .layer = &layer},
-        .view = {.n_workers = 1, .n_moe = 1, .n_experts = 2, .worker = &view, .expert_rows = rows}};
+        .view = {.n_workers = 1,
+                 .n_moe = 1,
+                 .n_experts = 2,
+                 .worker = &view,
+                 .expert_rows = rows,
+                 .hosts = hosts,
+                 .sequencer = 1}};
     sl_jbuf b = sl_jbuf_init();
     sl_live_json(&s, &b);
     assert_true(b.ok);
@@ -111,10 +118,93 @@ static void test_silent_workers_have_no_view(void **state) {
     free(text);
 }
 
+static char *deployment_of(const sl_engine_stats *stats, uint32_t n_moe, uint8_t *hosts,
+                           uint32_t sequencer) {
+    static sl_model_spec spec = {.n_layers = 1, .top_k = 2};
+    static uint64_t rows[4];
+    static sl_worker_view views[3];
+    const sl_live_sample s = {.model = "m",
+                              .spec = &spec,
+                              .stats = *stats,
+                              .view = {.n_workers = 3,
+                                       .n_moe = n_moe,
+                                       .n_experts = 1,
+                                       .worker = views,
+                                       .expert_rows = rows,
+                                       .hosts = hosts,
+                                       .sequencer = sequencer},
+                              .cpu_us = 77};
+    sl_jbuf b = sl_jbuf_init();
+    sl_live_json(&s, &b);
+    assert_true(b.ok);
+    char *text = strdup(b.data);
+    sl_jbuf_free(&b);
+    return text;
+}
+
+static void expect(char *text, const char *want) {
+    if (!strstr(text, want)) fail_msg("no %s in %s", want, text);
+}
+
+/* Once where all blocks have the same, else block by block. */
+static void test_who_hosts_what(void **state) {
+    (void)state;
+    const sl_engine_stats stats = {.schedule = SL_SCHED_EP};
+    uint8_t same[] = {0, 1, 1, 0, 1, 1}, each[] = {0, 1, 1, 0, 0, 1};
+    char *text = deployment_of(&stats, 2, same, 1);
+    expect(text, "\"hosts\":[[1,2]],\"sequencer\":1}");
+    expect(text, "\"top_k\":2,\"cpu_us\":77,");
+    free(text);
+    text = deployment_of(&stats, 2, each, 3);
+    expect(text, "\"hosts\":[[1,2],[2]],\"sequencer\":null}");
+    free(text);
+    text = deployment_of(&stats, 0, each, 3); /* no block has experts */
+    expect(text, "\"hosts\":[],");
+    free(text);
+}
+
+static void test_what_was_predicted(void **state) {
+    (void)state;
+    uint8_t hosts[3] = {0};
+    sl_engine_stats stats = {.schedule = SL_SCHED_EP};
+    char *text = deployment_of(&stats, 1, hosts, 3);
+    expect(text, "\"predicted_us\":null,");
+    free(text);
+    stats.predicted = (sl_predicted){.block_s = {1e-5, 2e-3}, .rows = {8, 512}};
+    text = deployment_of(&stats, 1, hosts, 3);
+    expect(text, "\"predicted_us\":[10.00,2000.00],\"predicted_rows\":[8,512],"
+                 "\"predicted_holds\":false,");
+    free(text);
+}
+
+/* The last ones, oldest first, with the time of the server. */
+static void test_what_recoveries_cost(void **state) {
+    (void)state;
+    uint8_t hosts[3] = {0};
+    sl_engine_stats stats = {.schedule = SL_SCHED_EP, .epoch = 4, .changing = true};
+    char *text = deployment_of(&stats, 1, hosts, 3), want[80];
+    expect(text, "\"pauses\":[],\"why\":null},\"plan\":4,\"changing\":true,");
+    free(text);
+    stats.n_pauses = SL_PAUSES_KEPT + 2;
+    for (uint32_t i = 0; i < SL_PAUSES_KEPT; i++) {
+        uint64_t number = i < 2 ? i + SL_PAUSES_KEPT : i;
+        stats.pause[i] = (sl_pause){.ended_us = sl_now_ns() / 1000 - 5000000, .s = (double)number};
+        strcpy(stats.pause[i].why, "\"gone\"");
+    }
+    text = deployment_of(&stats, 1, hosts, 3);
+    expect(text, "\"pauses\":[[2,5.0,2.000,\"\\\"gone\\\"\"],[3,");
+    snprintf(want, sizeof want, "[%u,5.0,%u.000,", SL_PAUSES_KEPT + 1, SL_PAUSES_KEPT + 1);
+    expect(text, want);
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_short_neighbours_are_one_span),
                                        cmocka_unit_test(test_what_began_before_the_window),
                                        cmocka_unit_test(test_from_where_on_a_view_is_whole),
-                                       cmocka_unit_test(test_silent_workers_have_no_view)};
+                                       cmocka_unit_test(test_silent_workers_have_no_view),
+                                       cmocka_unit_test(test_who_hosts_what),
+                                       cmocka_unit_test(test_what_was_predicted),
+                                       cmocka_unit_test(test_what_recoveries_cost)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -206,8 +206,9 @@ static sl_status choose_schedule(const sl_options *o, uint32_t requests, sl_depl
     const sl_auto_opts a = auto_opts(o, requests, d);
     if (!schedule_is_open(o)) return SL_OK;
     sl_status st = sl_plan_auto(&a, &d->opts.plan, &d->chosen, err);
-    d->opts.predicted_s[0] = d->chosen.choice.decode_us * 1e-6;
-    d->opts.predicted_s[1] = d->chosen.choice.prefill_us * 1e-6;
+    d->opts.predicted = (sl_predicted){
+        .block_s = {d->chosen.choice.decode_us * 1e-6, d->chosen.choice.prefill_us * 1e-6},
+        .rows = {d->chosen.rows[0], d->chosen.rows[1]}};
     return st;
 }
 

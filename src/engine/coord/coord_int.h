@@ -213,6 +213,7 @@ struct sl_engine {
     sl_status start_status; /* ...why it could not start */
     sl_err start_err;
     sl_engine_stats stats;
+    uint8_t *hosts; /* [n_moe][plan.n_workers], as in sl_engine_view */
 };
 
 /* engine.c: an engine without a thread, for a caller that owns the loop and the clock (the
@@ -326,6 +327,8 @@ void sl_drain_begin(sl_engine *e, sl_wish *w);
 void sl_drain_step(sl_engine *e);
 
 /* live.c: on the engine's thread */
+/* Another plan holds: what others see of it. */
+void sl_live_on_plan(sl_engine *e);
 /* Workers are asked what they did last. */
 void sl_live_ask(sl_engine *e);
 /* TRACE of worker `id`, of whom that was asked. */

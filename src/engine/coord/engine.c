@@ -102,14 +102,15 @@ static sl_status copy_options(sl_engine *e, const sl_engine_opts *o, sl_err *err
     e->stats.schedule = e->plan.schedule;
     e->stats.lanes = e->plan.lanes;
     e->stats.chunks = e->plan.chunks;
-    e->stats.epoch = e->plan.epoch;
-    memcpy(e->stats.predicted_s, o->predicted_s, sizeof e->stats.predicted_s);
+    e->stats.predicted = o->predicted;
     if (!e->o.trace_events) e->o.trace_events = SL_TRACE_EVENTS;
     if (st != SL_OK) return st;
     e->worker = sl_alloc(e->plan.n_workers, sizeof *e->worker);
     e->spawned = sl_alloc(e->plan.n_workers, sizeof *e->spawned);
-    if (!e->worker || !e->spawned)
+    e->hosts = sl_alloc(SL_MAX((size_t)e->spec.n_moe, 1u) * e->plan.n_workers, 1);
+    if (!e->worker || !e->spawned || !e->hosts)
         return sl_fail(err, SL_ERR_NOMEM, "books of %u workers", e->plan.n_workers);
+    sl_live_on_plan(e);
     if (e->trace_path[0])
         st = sl_collect_create(e->trace_path, e->plan.n_workers, &e->collect, err);
     return st;
@@ -225,6 +226,7 @@ sl_status sl_engine_close(sl_engine *e, sl_err *err) {
     }
     sl_free(e->worker);
     sl_free(e->spawned);
+    sl_free(e->hosts);
     sl_admit_free(&e->admit);
     sl_change_free(&e->change);
     sl_drain_free(&e->drain);

@@ -38,6 +38,13 @@ typedef struct sl_spawner {
     void *ctx;
 } sl_spawner;
 
+/* What --schedule auto said of a block with experts, at two points: all requests decode, and all
+ * rows are a prompt's. */
+typedef struct sl_predicted {
+    double block_s[2]; /* period; 0: nothing was predicted */
+    uint32_t rows[2];  /* for so many rows of one attention worker, in all its lanes */
+} sl_predicted;
+
 typedef struct sl_engine_opts {
     const char *model_folder;
     sl_plan plan;          /* roles, lanes, schedule, numerics, limits (spec/plan.h) */
@@ -59,7 +66,7 @@ typedef struct sl_engine_opts {
     uint32_t max_queue;         /* requests that may wait to run; 0: 4096 */
     double queue_timeout_s;     /* how long one may wait to run the first time; 0: for ever */
     double patience_s;          /* how long requests wait while lost workers are replaced; 0: 30 */
-    double predicted_s[2];      /* of the plan's schedule, for metrics: see sl_engine_stats */
+    sl_predicted predicted;     /* of the plan's schedule: see sl_engine_stats */
     const sl_adapt_opts *adapt; /* NULL, or: experts move as their load asks (sched/adapt.h) */
     sl_stage_cost expert_cost;  /* with adapt: of SL_COST_EXPERT; all zero: not known */
     uint64_t expert_bytes;      /* of one expert of one block; 0: devices without weights */
@@ -210,6 +217,14 @@ typedef struct sl_adapt_stats {
     double pause_s;       /* of all streams, by the last change */
 } sl_adapt_stats;
 
+/* What one recovery cost. */
+typedef struct sl_pause {
+    uint64_t ended_us; /* by the engine's clock */
+    double s;          /* that requests waited */
+    char why[96];      /* who was lost last, and how */
+} sl_pause;
+#define SL_PAUSES_KEPT 8u
+
 typedef struct sl_engine_stats {
     uint32_t running, waiting;
     uint64_t pages_total, pages_used;     /* by requests; beside these... */
@@ -234,8 +249,12 @@ typedef struct sl_engine_stats {
     sl_adapt_stats adapt;
     sl_schedule schedule; /* of the plan, with what it is made of */
     uint32_t lanes, chunks;
-    uint32_t epoch;        /* of the plan that holds */
-    double predicted_s[2]; /* period a block, all decode and prompt, by --schedule auto; else 0 */
+    uint32_t epoch; /* of the plan that holds */
+    bool changing;  /* another one is being taken */
+    sl_predicted predicted;
+    bool as_predicted; /* the plan that holds has the workers for which that was */
+    uint64_t n_pauses; /* recoveries so far for which requests waited, and the last of them: */
+    sl_pause pause[SL_PAUSES_KEPT]; /* the i-th is at i % SL_PAUSES_KEPT, i < n_pauses */
     uint32_t n_workers;
 } sl_engine_stats;
 void sl_engine_stats_get(sl_engine *e, sl_engine_stats *out);
@@ -267,6 +286,8 @@ typedef struct sl_engine_view {
     uint32_t n_workers, n_moe, n_experts;
     sl_worker_view *worker; /* [n_workers] by id */
     uint64_t *expert_rows;  /* [n_moe][n_experts], of all workers, as last reported */
+    uint8_t *hosts;         /* [n_moe][n_workers]: 1 for those that host experts of the block */
+    uint32_t sequencer;     /* whose word makes a round: n_workers where nobody serves experts */
     void *arrays;           /* what they are in */
     sl_trace_event *events;
 } sl_engine_view;

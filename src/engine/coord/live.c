@@ -4,6 +4,24 @@
 
 #include "base/clock.h"
 
+void sl_live_on_plan(sl_engine *e) {
+    const sl_plan *p = &e->plan;
+    bool same = true;
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        same = same && p->worker[i].roles == sl_plan_first_roles(&e->home, i);
+    pthread_mutex_lock(&e->lock);
+    e->stats.epoch = p->epoch;
+    e->stats.as_predicted = same;
+    memset(e->hosts, 0, (size_t)e->spec.n_moe * p->n_workers);
+    for (uint32_t b = 0; b < e->spec.n_moe; b++) {
+        for (uint32_t k = 0, n; k < p->n_experts; k++) {
+            const sl_host *h = sl_plan_hosts(p, b, k, &n);
+            for (uint32_t i = 0; i < n; i++) e->hosts[b * p->n_workers + h[i].worker] = 1;
+        }
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
 void sl_live_ask(sl_engine *e) {
     for (uint32_t i = 0; i < e->plan.n_workers; i++) {
         sl_member_worker *w = &e->worker[i];
@@ -66,6 +84,15 @@ static void copy_view(const sl_worker_view *v, sl_trace_event *to, uint32_t room
     if (out->n) memcpy(to, v->event + (v->n - out->n), out->n * sizeof *to);
 }
 
+/* The lowest expert worker that serves (sched/rounds.h). */
+static uint32_t find_sequencer(const sl_engine *e) {
+    uint32_t i = 0;
+    while (i < e->plan.n_workers && (e->worker[i].stats.life != SL_WORKER_SERVING ||
+                                     !(e->worker[i].stats.roles & SL_ROLE_EXPERT)))
+        i++;
+    return i;
+}
+
 static void add_rows(const sl_counts *c, uint64_t *rows) {
     size_t n = (size_t)c->n_moe * c->n_experts;
     for (size_t i = 0; i < n; i++) rows[i] += c->expert[i].rows;
@@ -79,7 +106,8 @@ sl_status sl_engine_view_get(sl_engine *e, sl_engine_view *out, sl_err *err) {
     for (uint32_t i = 0; i < out->n_workers; i++) n_events += e->worker[i].latest.n;
     pthread_mutex_unlock(&e->lock);
     out->arrays = sl_alloc_arrays(SL_ARRAY(out->worker, out->n_workers),
-                                  SL_ARRAY(out->expert_rows, (size_t)out->n_moe * out->n_experts));
+                                  SL_ARRAY(out->expert_rows, (size_t)out->n_moe * out->n_experts),
+                                  SL_ARRAY(out->hosts, (size_t)out->n_moe * out->n_workers));
     out->events = sl_alloc(SL_MAX(n_events, 1u), sizeof *out->events);
     if (!out->arrays || !out->events) {
         sl_engine_view_free(out);
@@ -91,6 +119,8 @@ sl_status sl_engine_view_get(sl_engine *e, sl_engine_view *out, sl_err *err) {
         n += out->worker[i].n;
         add_rows(&e->worker[i].counts, out->expert_rows);
     }
+    memcpy(out->hosts, e->hosts, (size_t)out->n_moe * out->n_workers);
+    out->sequencer = find_sequencer(e);
     pthread_mutex_unlock(&e->lock);
     return SL_OK;
 }

@@ -143,12 +143,21 @@ static void give_up(sl_engine *e) {
     sl_coord_fail_waiting(e, e->lost);
 }
 
+/* Requests go on, or ended. Under the lock. */
+static void note_pause(sl_engine *e, uint64_t now_us, double s) {
+    sl_pause *p = &e->stats.pause[e->stats.n_pauses++ % SL_PAUSES_KEPT];
+    p->ended_us = now_us;
+    p->s = s;
+    snprintf(p->why, sizeof p->why, "%s", e->lost);
+}
+
 /* What others ask about. */
 static void publish(sl_engine *e, uint64_t now_us) {
     bool waits = e->recover.service == SL_RECOVER_WAITS;
     e->serving = e->recover.service != SL_RECOVER_GAVE_UP;
     if (waits && !e->waits_since_us) e->waits_since_us = now_us;
     double pause_s = e->waits_since_us ? 1e-6 * (double)(now_us - e->waits_since_us) : 0;
+    bool over = !waits && e->waits_since_us;
     if (!waits) e->waits_since_us = 0;
     uint32_t n_left_out = 0;
     for (uint32_t i = 0; i < e->plan.n_workers; i++)
@@ -158,7 +167,9 @@ static void publish(sl_engine *e, uint64_t now_us) {
     e->stats.n_left_out = n_left_out;
     e->stats.recovering = waits;
     snprintf(e->stats.lost, sizeof e->stats.lost, "%s", waits ? e->lost : "");
+    e->stats.changing = e->change.phase != SL_CHANGE_RESTS;
     e->stats.longest_pause_s = SL_MAX(e->stats.longest_pause_s, pause_s);
+    if (over) note_pause(e, now_us, pause_s);
     pthread_mutex_unlock(&e->lock);
 }
 

@@ -100,9 +100,7 @@ static void adopt(sl_engine *e) {
     e->plan.epoch = e->change.epoch;
     for (uint32_t i = 0; i < e->plan.n_workers; i++) e->worker[i].doubt_us = 0;
     sl_copying_pair(e);
-    pthread_mutex_lock(&e->lock);
-    e->stats.epoch = e->plan.epoch;
-    pthread_mutex_unlock(&e->lock);
+    sl_live_on_plan(e);
 }
 
 /* ", without worker 2", of a plan that somebody is not in. */

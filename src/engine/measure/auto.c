@@ -206,6 +206,8 @@ sl_status sl_plan_auto(const sl_auto_opts *o, sl_plan *p, sl_auto_report *out, s
     if (st == SL_OK) st = choose(&c, &l, o->m, p, out, err);
     if (st != SL_OK) return st;
     out->measured = p->has_costs = true;
+    out->rows[0] = l.decode_rows;
+    out->rows[1] = l.prefill_rows;
     p->costs = c;
     describe_times(&c, &l, out->times, sizeof out->times);
     sl_log(SL_LOG_INFO, "auto", "measured in %.0f ms: %s", out->measure_ms, out->times);

@@ -26,6 +26,7 @@ typedef struct sl_auto_report {
     char why[160];   /* one line: what was chosen and why, or why nothing was measured */
     char times[240]; /* one line: what stages and the link cost */
     sl_choice choice;
+    uint32_t rows[2]; /* of one attention worker, decode and prompt: what choice is for */
     double measure_ms;
 } sl_auto_report;
 
