@@ -19,6 +19,15 @@
 
 /* ---- what is the same in every sample ---- */
 
+/* Of spans that are a micro-batch's: its colours for the second and the further ones. */
+static void put_shades(sl_jbuf *b, uint32_t kind, uint32_t paint) {
+    bool shaded = paint < SL_TRACE_PAINTS && sl_trace_kind_category(kind) <= SL_TRACE_CAT_SEND;
+    for (uint32_t i = 1; shaded && i < SL_TRACE_SHADES; i++)
+        sl_jbuf_fmt(b, "%s\"#%06" PRIx32 "\"", i > 1 ? "," : ",[",
+                    sl_trace_shaded(sl_trace_paints[paint].rgb, i));
+    sl_jbuf_fmt(b, shaded ? "]]" : "]");
+}
+
 static void put_kinds(sl_jbuf *b) {
     sl_jbuf_fmt(b, ",\"kinds\":[");
     for (uint32_t k = 0; k < SL_TRACE_KIND_COUNT; k++) {
@@ -27,9 +36,10 @@ static void put_kinds(sl_jbuf *b) {
         uint32_t paint = sl_trace_paint_of(name, category);
         sl_jbuf_fmt(b, "%s[\"%s\",\"%s\",", k ? "," : "", name, category);
         if (paint < SL_TRACE_PAINTS)
-            sl_jbuf_fmt(b, "\"#%06" PRIx32 "\"]", sl_trace_paints[paint].rgb);
+            sl_jbuf_fmt(b, "\"#%06" PRIx32 "\"", sl_trace_paints[paint].rgb);
         else
-            sl_jbuf_fmt(b, "null]");
+            sl_jbuf_fmt(b, "null");
+        put_shades(b, k, paint);
     }
     sl_jbuf_fmt(b, "],\"waits\":[");
     for (uint32_t i = 0; i < SL_TRACE_WHY_COUNT; i++)

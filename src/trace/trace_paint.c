@@ -25,6 +25,17 @@ const sl_trace_paint sl_trace_paints[SL_TRACE_PAINTS] = {
     {"link", SL_TRACE_CAT_NOTE, 0xB07AA1},
 };
 
+uint32_t sl_trace_shaded(uint32_t rgb, uint32_t lane) {
+    static const double light[SL_TRACE_SHADES] = {0, 0.42, -0.3, 0.66};
+    uint32_t out = 0;
+    for (int i = 0; i < 3; i++) {
+        double c = (double)(rgb >> (8 * i) & 0xFF), l = light[lane % SL_TRACE_SHADES];
+        c = l >= 0 ? c + (255 - c) * l : c * (1 + l);
+        out |= (uint32_t)c << (8 * i);
+    }
+    return out;
+}
+
 uint32_t sl_trace_paint_of(const char *name, const char *category) {
     uint32_t found = SL_TRACE_PAINTS;
     for (uint32_t i = 0; i < SL_TRACE_PAINTS; i++) {

@@ -16,4 +16,9 @@ extern const sl_trace_paint sl_trace_paints[SL_TRACE_PAINTS];
 /* Which one a span of that name has, or one of its category; SL_TRACE_PAINTS: none. */
 uint32_t sl_trace_paint_of(const char *name, const char *category);
 
+/* The colour of a micro-batch's span where there are several: the first has the plain one, others
+ * lighter and darker ones; then they repeat. */
+#define SL_TRACE_SHADES 4u
+uint32_t sl_trace_shaded(uint32_t rgb, uint32_t lane);
+
 #endif

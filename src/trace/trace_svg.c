@@ -17,7 +17,6 @@
 #define LINK_H   14.0
 #define GAP      7.0
 #define LEGEND_H 20.0
-#define SHADES   4u
 /* Spans of one kind that are this near and this narrow are drawn as one. */
 #define NEAR   0.3
 #define NARROW 3.0
@@ -58,18 +57,6 @@ static void put_text(FILE *f, const char *text) {
     }
 }
 
-/* Micro-batch 0 has the plain colour, the others lighter and darker ones. */
-static uint32_t shaded(uint32_t rgb, uint32_t shade) {
-    static const double light[SHADES] = {0, 0.42, -0.3, 0.66};
-    uint32_t out = 0;
-    for (int i = 0; i < 3; i++) {
-        double c = (double)(rgb >> (8 * i) & 0xFF), l = light[shade];
-        c = l >= 0 ? c + (255 - c) * l : c * (1 + l);
-        out |= (uint32_t)c << (8 * i);
-    }
-    return out;
-}
-
 static bool is_dark(uint32_t rgb) {
     return 0.3 * (rgb >> 16) + 0.59 * (rgb >> 8 & 0xFF) + 0.11 * (rgb & 0xFF) < 125;
 }
@@ -94,7 +81,7 @@ static void flush_strip(picture *p, size_t row) {
     }
     double chars = (double)strlen(s->label);
     if (chars > 0 && width > 6.2 * chars + 3) {
-        bool dark = is_dark(shaded(sl_trace_paints[s->paint].rgb, s->shade));
+        bool dark = is_dark(sl_trace_shaded(sl_trace_paints[s->paint].rgb, s->shade));
         fprintf(p->f, "<text class=\"l%s\" x=\"%.2f\" y=\"%.1f\">", dark ? " w" : "",
                 s->x0 + width / 2, p->y[row] + h / 2 + 4);
         put_text(p->f, s->label);
@@ -118,7 +105,7 @@ static void add_span(picture *p, size_t row, const sl_trace_item *it) {
                            : sl_trace_paint_of(it->name, it->category);
     if (colour == SL_TRACE_PAINTS) return; /* idle */
     bool lanes = p->o->lanes > 1 && (link || sl_trace_paints[colour].category <= SL_TRACE_CAT_SEND);
-    uint32_t shade = lanes ? it->lane % SHADES : 0;
+    uint32_t shade = lanes ? it->lane % SL_TRACE_SHADES : 0;
     double x0 = LEFT + (SL_MAX(it->begin_us, p->from_us) - p->from_us) * p->scale;
     double x1 = LEFT + (SL_MIN(it->end_us, p->to_us) - p->from_us) * p->scale;
     strip *s = &p->strip[row];
@@ -182,8 +169,8 @@ static void put_style(const picture *p, double height) {
         ".h{font-size:13px} .w{fill:#fff}\n",
         width, height, width, height);
     for (size_t i = 0; i < SL_TRACE_PAINTS; i++) {
-        for (uint32_t s = 0; s < (p->o->lanes > 1 ? SHADES : 1); s++)
-            fprintf(f, ".c%zu_%u{fill:#%06x}", i, s, shaded(sl_trace_paints[i].rgb, s));
+        for (uint32_t s = 0; s < (p->o->lanes > 1 ? SL_TRACE_SHADES : 1); s++)
+            fprintf(f, ".c%zu_%u{fill:#%06x}", i, s, sl_trace_shaded(sl_trace_paints[i].rgb, s));
     }
     fprintf(f, "\n</style>\n<rect width=\"%.0f\" height=\"%.0f\" fill=\"#fff\"/>\n", width, height);
 }
@@ -253,7 +240,7 @@ static void put_legend(const picture *p, double y) {
     }
     put_sample(p, &at, "b", "idle");
     at = (pen){LEFT, at.y + LEGEND_H};
-    for (uint32_t s = 0; p->o->lanes > 1 && s < SL_MIN(p->o->lanes, SHADES); s++) {
+    for (uint32_t s = 0; p->o->lanes > 1 && s < SL_MIN(p->o->lanes, SL_TRACE_SHADES); s++) {
         char class[24], text[48];
         snprintf(class, sizeof class, "c0_%u", s);
         snprintf(text, sizeof text, "micro-batch %u", s);

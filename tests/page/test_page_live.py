@@ -2,61 +2,16 @@
 import contextlib
 import json
 import os
-import stat
-import threading
 
 import httpx
 import pytest
-from page_fixtures import FIXTURE, SLUICE, Server, chromium, locked, page, served  # noqa: F401
+from page_fixtures import FIXTURE, Server, chromium, locked, page, served  # noqa: F401
+from rooms_fixtures import ADMIN_KEY, admin_key_file, kill, load, rooms, watching  # noqa: F401
 from visit import API_KEY, axe_faults, fresh
 
 pytest.importorskip("axe_core_python", reason="axe-core (PyPI: axe-core-python) is not installed")
 
-ADMIN_KEY = "the admin key of these tests"
 WATCHERS = 8
-
-
-@pytest.fixture(scope="module")
-def rooms(tmp_path_factory):
-    if not SLUICE.exists():
-        pytest.skip(f"{SLUICE} is not built")
-    key = tmp_path_factory.mktemp("page") / "admin.key"
-    key.write_text(ADMIN_KEY)
-    key.chmod(stat.S_IRUSR | stat.S_IWUSR)
-    server = Server(FIXTURE, "--exact", "--threads", "1", "--attention", "1", "--experts", "2", "--admin-key-file", key)
-    yield server
-    assert server.stop() == 0
-
-
-@contextlib.contextmanager
-def watching(server, **options):
-    """An open feed: samples, one a call of next()."""
-    with httpx.stream("GET", server.url + "/live", timeout=30, **options) as answer:
-        # who drops the samples leaves
-        yield answer, (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
-
-
-@contextlib.contextmanager
-def load(server):
-    """Requests, one after another, for as long as it lasts."""
-    over = threading.Event()
-    body = {"model": "m", "prompt": ["the river"] * 8, "max_tokens": 100, "ignore_eos": True}
-
-    def go():
-        while not over.is_set():
-            httpx.post(server.url + "/v1/completions", json=body, timeout=60)
-
-    thread = threading.Thread(target=go)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def kill(server, worker, key=ADMIN_KEY):
-    return httpx.post(f"{server.url}/admin/workers/{worker}/kill", headers={"Authorization": f"Bearer {key}"}, timeout=30)
 
 
 def test_samples_tell_who_did_what(rooms):
@@ -106,10 +61,7 @@ def test_who_may_be_killed(rooms, served, locked, tmp_path):
     unknown = kill(rooms, 9)
     assert unknown.status_code == 404 and unknown.json()["error"]["code"] == "unknown_worker"
     assert kill(served, 0).status_code == 404  # no admin key: no such path
-    key = tmp_path / "admin.key"
-    key.write_text(ADMIN_KEY)
-    key.chmod(stat.S_IRUSR | stat.S_IWUSR)
-    alone = Server(FIXTURE, "--threads", "1", "--admin-key-file", key)
+    alone = Server(FIXTURE, "--threads", "1", "--admin-key-file", admin_key_file(tmp_path))
     try:
         refused = kill(alone, 0)
         assert refused.status_code == 409 and refused.json()["error"]["code"] == "not_local"
@@ -117,31 +69,46 @@ def test_who_may_be_killed(rooms, served, locked, tmp_path):
         assert alone.stop() == 0
 
 
-def test_a_worker_is_ended_while_somebody_watches_and_the_answer_goes_on(chromium, rooms):
-    page = chromium
+# Ends worker 2 from the live view, while an answer of the chat comes there.
+END_IT = """{ const timer = setInterval(() => {
+    const tail = document.querySelector('.tail'), live = document.querySelector('#live');
+    if (tail.dataset.state !== 'running' || !tail.querySelector('.muted').textContent) return;
+    if (live.hidden) { location.hash = 'live'; return; }
+    clearInterval(timer);
+    const place = tail.getBoundingClientRect(), end = document.querySelector("[aria-label='End worker 2']"), there = end.getBoundingClientRect();
+    window.atEnd = { tokens: parseInt(tail.querySelector('.muted').textContent), text: tail.querySelector('.tail-text').textContent,
+        together: place.height > 0 && place.bottom <= innerHeight && there.height > 0 && there.bottom <= innerHeight };
+    end.click(); end.click(); }, 1); }"""
+MESSAGE = "import(new URL('page/store.js', document.baseURI)).then(async (m) => { await m.openStore(); return (await m.allConversations())[0].messages[1].content; })"
+
+
+def test_a_worker_is_ended_where_the_answer_is_seen_to_go_on(chromium, rooms):
+    page, tokens = chromium, 450
     fresh(page, rooms, "live")
     page.js(f"""sessionStorage.setItem('sluice.key.admin', {json.dumps(ADMIN_KEY)});
-        localStorage.setItem('sluice.sampling', '{{"temperature": 0, "ignore_eos": true, "max_tokens": 150}}')""")
+        localStorage.setItem('sluice.sampling', '{{"temperature": 0, "ignore_eos": true, "max_tokens": {tokens}}}')""")
     page.reload()
     page.wait("document.querySelectorAll('.room-end:not([hidden])').length === 3")
+    assert page.js("document.querySelector('.tail').hidden")
     before = rooms.workers()[2]
     page.js("location.hash = 'chat'")
-    page.js("""{ const timer = setInterval(() => {
-        if (!document.querySelector('.answer .stats')?.textContent) return;
-        clearInterval(timer);
-        const end = document.querySelector("[aria-label='End worker 2']");
-        end.click(); end.click(); }, 1); }""")
+    page.js(END_IT)
     page.type("#prompt", "Where did the river go?")
     page.enter()
-    page.wait("document.querySelector('.answer:not(.running) .stats')?.textContent.includes('150 tokens')")
-    body = {"model": "m", "messages": [{"role": "user", "content": "Where did the river go?"}], "temperature": 0, "ignore_eos": True, "max_tokens": 150}
+    page.wait(f"window.atEnd && document.querySelector('.tail[data-state=done] .muted')?.textContent === '{tokens} tokens'")
+    at_end = page.js("window.atEnd")
+    assert at_end["together"] and at_end["tokens"] < tokens
+    assert not page.js("document.querySelector('#live').hidden")
+    body = {"model": "m", "messages": [{"role": "user", "content": "Where did the river go?"}], "temperature": 0, "ignore_eos": True, "max_tokens": tokens}
     want = httpx.post(rooms.url + "/v1/chat/completions", json=body, timeout=60).json()["choices"][0]["message"]["content"]
-    page.js("location.hash = 'live'")
+    shown = page.js("document.querySelector('.tail-text').textContent")
+    assert len(shown) > 100 and want.endswith(shown) and shown != at_end["text"]
     page.wait("document.querySelector('.news').textContent.includes('expert worker 2')")
     page.wait("document.querySelectorAll('.room[data-state=serving]').length === 3")
     assert rooms.workers()[2] != before and os.path.exists(f"/proc/{rooms.workers()[2]}")
-    kept = page.js("import(new URL('page/store.js', document.baseURI)).then(async (m) => { await m.openStore(); return (await m.allConversations())[0].messages[1].content; })")
-    assert kept == want
+    page.wait("document.querySelector('.news').textContent.match(/Requests waited \\d+\\.\\d\\d s: /)")
+    assert axe_faults(page) == []
+    assert page.js(MESSAGE) == want
     assert page.problems == []
 
 

@@ -21,8 +21,8 @@ function endText(message) {
 }
 
 export class Chat {
-  /** deps: {place, model(), settings(), ready(), tools(), openTools(), system(), onChange(conversation), onError(error)}:
-   *  settings() are fields of a request, ready() false if they are wrong, which is shown; tools() names */
+  /** deps: {place, model(), settings(), ready(), tools(), openTools(), system(), onChange(conversation), onError(error),
+   *  onAnswer(message, running)}: settings() are fields of a request, ready() false if they are wrong, which is shown; tools() names */
   constructor(deps) {
     this.deps = deps;
     this.conversation = newConversation(deps.system());
@@ -159,6 +159,7 @@ export class Chat {
       due = false;
       const follow = this.nearEnd();
       shown.update(this.running === running);
+      this.deps.onAnswer(message, this.running === running);
       if (follow) this.toEnd(true);
     };
     const changed = () => { if (!due) { due = true; requestAnimationFrame(paint); } };

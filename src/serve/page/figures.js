@@ -1,4 +1,4 @@
-// Two pictures of the live view: how often each expert is chosen, and what each block takes.
+// A picture of the live view: how often each expert is chosen.
 import { el } from "./dom.js";
 
 const FADE = 0.85; // of what was counted a second ago
@@ -78,47 +78,5 @@ export class Experts {
     let best = [0, 0];
     this.recent.forEach((row, b) => row.forEach((n, e) => { if (n > this.recent[best[0]][best[1]]) best = [b, e]; }));
     return best;
-  }
-}
-
-const us = (n) => (n >= 1000 ? `${(n / 1000).toFixed(2)} ms` : `${n.toFixed(0)} µs`);
-
-/** Kernel time of each block, attention's and the experts', in the colours of the trace; what was predicted beside what was measured. */
-export class Layers {
-  constructor() {
-    this.bars = el("div", { class: "bars", role: "img" });
-    this.words = el("p", { class: "figure-words" });
-    this.node = el("div", {}, this.bars, this.words);
-  }
-
-  take(sample, before) {
-    const old = before?.layers;
-    const spent = sample.layers.map((l, i) => l.map((n, k) => Math.max(0, n - (old?.[i]?.[k] ?? 0))));
-    const busy = spent.some((l) => l[0] + l[1] > 0);
-    if (busy || !this.bars.children.length) this.draw(spent, sample);
-    this.words.replaceChildren(this.period(sample));
-  }
-
-  draw(spent, sample) {
-    const most = Math.max(1, ...spent.map((l) => l[0] + l[1]));
-    const colourOf = (name) => sample.kinds.find((k) => k[0] === name)?.[2];
-    const part = (ns, name) => {
-      const bar = el("span", {});
-      bar.style.height = `${(100 * ns) / most}%`;
-      bar.style.background = colourOf(name);
-      return bar;
-    };
-    this.bars.replaceChildren(...spent.map((l, i) => el("span", { class: "bar", title: `Block ${i}: attention ${us(l[0] / 1000)}, experts ${us(l[1] / 1000)}` }, part(l[1], "expert"), part(l[0], "attention"))));
-    const slowest = spent.reduce((best, l, i) => (l[0] + l[1] > spent[best][0] + spent[best][1] ? i : best), 0);
-    this.bars.setAttribute("aria-label", `Kernel time of ${spent.length} blocks; the most in block ${slowest}`);
-  }
-
-  /** Mean time of a step a block in the window, beside what the closed forms said. */
-  period(sample) {
-    const steps = sample.workers.flatMap((w) => (w.view?.flights ?? []).filter((f) => sample.kinds[f[0]][0] === "step"));
-    const mean = steps.length ? steps.reduce((sum, f) => sum + f[2], 0) / steps.length / sample.layers.length : null;
-    const measured = mean === null ? "No step ended in the window." : `A step takes ${us(mean)} a block, measured.`;
-    const said = sample.predicted_us ? ` Predicted: ${us(sample.predicted_us[0])} (decode), ${us(sample.predicted_us[1])} (prompts).` : " Nothing was predicted: the schedule was named, not chosen (--schedule auto predicts).";
-    return measured + said;
   }
 }

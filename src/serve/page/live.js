@@ -1,13 +1,16 @@
 // The live view: one feed of samples, a second each; hands them to its parts and plays the last moments slowly.
 import { ask, events, keyOf } from "./api.js";
-import { Experts, Layers } from "./figures.js";
+import { Blocks } from "./blocks.js";
 import { el, icon, iconButton, toast } from "./dom.js";
-import { Rooms, workerName } from "./rooms.js";
+import { Experts } from "./figures.js";
+import { News } from "./news.js";
+import { Rooms } from "./rooms.js";
+import { Tail } from "./tail.js";
 import { Timeline } from "./timeline.js";
 
 const AGAIN_MS = 2000;
 const REPLAY_MS = 1000; // a window, of 200 ms, takes so long
-const MOST_NEWS = 40;
+const GAP_S = 3; // between samples: nobody looked in between
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 const number = (n) => n.toLocaleString("en");
@@ -27,18 +30,24 @@ export class Live {
     this.rooms = new Rooms({ kill: (worker) => this.kill(worker) });
     this.timeline = new Timeline();
     this.experts = new Experts();
-    this.layers = new Layers();
-    this.news = el("ol", { class: "news" }, el("li", { class: "muted" }, "Nothing was lost since this view was opened."));
+    this.blocks = new Blocks();
+    this.news = new News();
+    this.tail = new Tail();
     this.pause = iconButton("pause", "Pause the replay", () => this.setPaused(!this.paused), { "aria-pressed": "false" });
     const card = (title, note, ...parts) => el("section", { class: "card" }, el("div", { class: "card-head" }, el("h2", {}, title), el("p", { class: "muted" }, note)), parts);
-    this.deps.place.append(el("div", { class: "cards" }, this.status, this.facts,
+    this.deps.place.append(el("div", { class: "cards" }, this.status, this.facts, this.tail.node,
       card("Rooms", "who does what, and where micro-batches are", this.rooms.node),
       el("div", { class: "live-timeline" }, this.pause, card("The last 200 ms", "played five times slower, a second behind", this.timeline.node)),
       el("div", { class: "card-pair" },
         card("Experts", "rows of each expert, by block; recent ones count most", this.experts.node),
         el("div", { class: "card-stack" },
-          card("Blocks", "kernel time of a block in the last second", this.layers.node),
-          card("Recoveries", "", el("div", { role: "log", "aria-label": "Recoveries" }, this.news))))));
+          card("Blocks", "how long a micro-batch is in each, mean of the last second", this.blocks.node),
+          card("Recoveries", "with how long requests waited", this.news.node)))));
+  }
+
+  /** An answer of the chat, as it comes. */
+  showAnswer(message, running) {
+    this.tail.show(message, running);
   }
 
   /** The view is shown, or hidden: then nothing is asked for. */
@@ -71,17 +80,18 @@ export class Live {
   // ---- a sample ----
 
   take(sample) {
-    const before = this.sample;
+    const last = this.sample;
     sample.came = performance.now();
-    sample.seconds = before ? (sample.came - before.came) / 1000 : null;
+    sample.seconds = last ? (sample.came - last.came) / 1000 : null;
+    const gap = sample.seconds > GAP_S, before = gap ? null : last; // rates are of the last second
     this.sample = sample;
     this.say(!sample.serving ? "Workers are missing: requests wait." : sample.recovering ? "Recovering: a lost worker is made good, requests wait for a moment." : "Serving");
     this.status.classList.toggle("busy", sample.recovering || !sample.serving);
     this.showFacts(sample, before);
     this.rooms.take(sample, before);
-    this.layers.take(sample, before);
-    this.experts.take(sample, before);
-    if (before) this.noteNews(sample, before);
+    this.blocks.take(sample, before);
+    this.experts.take(sample, last);
+    this.news.take(sample, last, gap);
     if (this.paused) return;
     this.timeline.take(sample);
     this.rooms.takeWindow(sample);
@@ -89,34 +99,14 @@ export class Live {
   }
 
   showFacts(s, before) {
-    const rate = before ? Math.max(0, s.tokens[1] - before.tokens[1]) / s.seconds : 0;
+    const rate = before ? Math.max(0, s.tokens[1] - before.tokens[1]) / s.seconds : null;
     const rows = [
       ["Schedule", s.lanes > 1 ? `${s.schedule}, ${s.lanes} batches` : s.schedule],
       ["Requests", `${s.running} running, ${s.waiting} waiting`],
-      ["Tokens", `${rate < 10 ? rate.toFixed(1) : number(Math.round(rate))} a second`],
+      ["Tokens", rate === null ? "…" : `${rate < 10 ? rate.toFixed(1) : number(Math.round(rate))} a second`],
       ["KV pages", `${number(s.kv_pages[0])} of ${number(s.kv_pages[1])}`],
     ];
     this.facts.replaceChildren(...rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
-  }
-
-  /** What has changed among workers since the last sample, in words. */
-  noteNews(s, before) {
-    const say = (text) => {
-      if (this.news.firstChild?.classList?.contains("muted")) this.news.replaceChildren();
-      this.news.prepend(el("li", {}, el("time", {}, new Date().toLocaleTimeString()), ` ${text}`));
-      if (this.news.children.length > MOST_NEWS) this.news.lastChild.remove();
-    };
-    const more = (name) => s.recovery[name] - before.recovery[name];
-    if (more("lost") > 0) say(more("lost") === 1 ? "A worker was lost" : `${more("lost")} workers were lost`);
-    s.workers.forEach((w, i) => {
-      const old = before.workers[i];
-      if (old && w.pid > 0 && w.pid !== old.pid) say(`${workerName(w)} is process ${w.pid} now`);
-      if (old && w.state !== old.state) say(`${workerName(w)} is ${w.state}`);
-    });
-    if (more("requeued") > 0) say(`${more("requeued")} requests went on elsewhere`);
-    if (more("rows_kept") > 0) say(`${number(more("rows_kept"))} rows of KV were kept`);
-    if (more("rows_recomputed") > 0) say(`${number(more("rows_recomputed"))} rows were computed again`);
-    if (more("longest_pause_s") > 0) say(`the longest pause so far: ${s.recovery.longest_pause_s.toFixed(2)} s`);
   }
 
   // ---- the replay ----

@@ -158,6 +158,7 @@ function buildChat() {
     place: byId("chat"), model: modelName, system: () => setting("system", ""),
     settings: () => settings.request(), ready: () => settings.ready(), tools: () => settings.tools.names(), openTools: () => settings.openTools(),
     onChange: () => { past.refresh(); showTitle("chat"); }, onError,
+    onAnswer: (message, running) => live.showAnswer(message, running),
   });
   past = new History({ open: openConversation, create, current: () => chat.conversation });
   const opener = iconButton("settings", "Settings", null, { "aria-expanded": "false", "aria-controls": "settings", class: "icon-button float-settings" });

@@ -7,6 +7,8 @@ const OUT = 0.22, BACK = 0.78; // of a flight: on its way there until, and back 
 const SURE_MS = 4000;
 const BITS = 8;
 const DOT_PX = 5;
+const MOST_NAMED = 4; // workers in a line
+const MOST_LINKS = 6; // of a card, in words
 const ARC_PX = 24; // beside cards, for links between those of one column
 
 const roleName = { attention: "Attention", expert: "Experts", both: "Worker" };
@@ -14,10 +16,39 @@ const roleName = { attention: "Attention", expert: "Experts", both: "Worker" };
 /** "attention worker 0"; one that has experts, too, is a worker. */
 export const workerName = (w) => (w.role === "both" ? `worker ${w.id}` : `${w.role} worker ${w.id}`);
 
-/** Who waits for whom, in words. */
-function waitText(reason, worker) {
-  const whom = { experts: worker.role === "both" ? "experts of others" : "the experts", members: "other attention workers", dispatch: "rows", round: "the next round" }[reason];
+/** "worker 1", "workers 1, 2"; null: nobody, or more than one reads. */
+function named(ids) {
+  if (!ids.length || ids.length > MOST_NAMED) return null;
+  return `${ids.length === 1 ? "worker" : "workers"} ${ids.join(", ")}`;
+}
+
+/** Whom a worker may wait for: hosts of the block, attention workers whose rows are missing, whose word makes the next
+ *  round; what kind they are where they are too many. */
+function whomOf(reason, worker, block, sample) {
+  const others = (ids) => named(ids.filter((id) => id !== worker.id));
+  if (reason === "experts") {
+    const at = sample.hosts.length === 1 ? 0 : sample.schedule === "aep" ? -1 : sample.moe_layers.indexOf(block); // aep waits for any block
+    const whom = others(sample.hosts[at] ?? []);
+    return whom ? `experts of ${whom}` : worker.role === "both" ? "experts of others" : "the experts";
+  }
+  const attends = others(sample.workers.filter((w) => w.role !== "expert" && w.state === "serving").map((w) => w.id));
+  if (reason === "members") return attends ? `rows of ${attends}` : "other attention workers";
+  if (reason === "dispatch") return attends ? `rows of ${attends}` : "rows";
+  if (reason !== "round") return null;
+  return sample.sequencer === null || sample.sequencer === worker.id ? "the next round" : `the next round, from worker ${sample.sequencer}`;
+}
+
+function waitText(reason, worker, block, sample) {
+  const whom = whomOf(reason, worker, block, sample);
   return whom ? `waits for ${whom}` : worker.state === "serving" ? "idle" : worker.state;
+}
+
+/** What the coordinator does as a whole; nobody times its threads. */
+function hubText(s) {
+  if (!s.serving) return "waits for workers";
+  if (s.recovering) return `recovers${s.recovery.why ? `: ${s.recovery.why}` : ""}`;
+  if (s.changing) return "changes the plan";
+  return s.running ? `serves ${s.running} ${s.running === 1 ? "request" : "requests"}` : s.waiting ? "lets requests in" : "idle";
 }
 
 function rateText(bits) {
@@ -42,10 +73,11 @@ class Card {
     this.words = el("span", { class: "room-words" });
     this.share = el("div", { class: "room-share", role: "img" }, PARTS.map((p) => el("span", { class: `part-${p}` })));
     this.notes = el("p", { class: "room-notes" });
+    this.links = el("p", { class: "room-notes room-links" });
     this.end = el("button", { type: "button", class: "room-end", onclick: () => this.ask(kill) }, "End");
     this.title = el("h3", {}, `${roleName[worker.role]} ${worker.id}`, worker.role === "both" ? el("span", { class: "muted" }, " attention and experts") : null);
     this.node = el("article", { class: "room", "aria-label": `Worker ${worker.id}, ${worker.role}` },
-      el("div", { class: "room-head" }, this.title, this.end), el("p", { class: "room-now" }, this.dot, this.words), this.share, this.notes);
+      el("div", { class: "room-head" }, this.title, this.end), el("p", { class: "room-now" }, this.dot, this.words), this.share, this.notes, this.links);
   }
 
   /** The first press asks whether it is meant. */
@@ -97,7 +129,7 @@ class Card {
     this.node.classList.toggle("works", category === "execute");
     const where = sample.lanes > 1 ? `block ${span?.[4]}, micro-batch ${span?.[3]}` : `block ${span?.[4]}`;
     const known = !(us < worker?.view?.whole_from_us);
-    this.words.textContent = !known ? "not known" : !span || category === "wait" ? waitText(sample.waits[span?.[5]], worker) : category === "execute" ? `${name}, ${where}` : category === "poll" ? "looks for messages" : name;
+    this.words.textContent = !known ? "not known" : !span || category === "wait" ? waitText(sample.waits[span?.[5]], worker, span?.[4], sample) : category === "execute" ? `${name}, ${where}` : category === "poll" ? "looks for messages" : name;
   }
 }
 
@@ -108,9 +140,9 @@ export class Rooms {
     this.cards = new Map();
     this.attention = el("div", { class: "rooms-column" });
     this.experts = el("div", { class: "rooms-column" });
-    this.hub = el("article", { class: "room hub", "aria-label": "Coordinator" }, el("h3", {}, "Coordinator"));
+    this.hubWords = el("p", { class: "room-now hub-now" });
     this.hubNotes = el("p", { class: "room-notes" });
-    this.hub.append(this.hubNotes);
+    this.hub = el("article", { class: "room hub", "aria-label": "Coordinator" }, el("h3", {}, "Coordinator"), this.hubWords, this.hubNotes);
     this.wires = svg("svg", { class: "wires", "aria-hidden": "true" });
     this.node = el("div", { class: "rooms" }, this.wires, el("div", { class: "rooms-column" }, this.hub), this.attention, this.experts);
     this.links = [];
@@ -131,14 +163,23 @@ export class Rooms {
     });
     this.experts.hidden = this.experts.children.length === 0;
     this.node.classList.toggle("together", this.experts.hidden); // each has experts: rows go between them all
-    this.hubNotes.textContent = `${sample.running} running, ${sample.waiting} waiting`;
+    this.showHub(sample, before);
     this.sample ??= sample;
     if (changed) this.drawLinks();
+  }
+
+  showHub(s, before) {
+    this.hubWords.textContent = hubText(s);
+    this.hub.classList.toggle("busy", !s.serving || s.recovering || s.changing);
+    const notes = [`${s.running} running, ${s.waiting} waiting`, `plan ${s.plan}`];
+    if (before) notes.push(`CPU of this process: ${Math.round((s.cpu_us - before.cpu_us) / s.seconds / 1e4)} % of a core`);
+    this.hubNotes.textContent = notes.join(" · ");
   }
 
   takeWindow(sample) {
     this.sample = sample;
     for (const link of this.links) this.nameLink(link, sample);
+    for (const [id, card] of this.cards) this.tellLinks(id, card);
   }
 
   // ---- links ----
@@ -170,12 +211,25 @@ export class Rooms {
     this.wires.replaceChildren(...this.links.map((l) => l.path), this.dots);
   }
 
-  /** How much went over a link in the window, both ways. */
+  /** How much went over a link in the window, both ways; what the coordinator sends is not counted. */
   nameLink(link, sample) {
-    const sent = (from, to) => sample.workers.find((w) => w.id === from)?.view?.sent.find((s) => s[0] === to)?.[2] ?? 0;
-    const bytes = sent(link.from, link.to) + sent(link.to, link.from);
-    link.title.textContent = rateText((BITS * bytes * 1e6) / sample.window_us);
-    link.path.style.strokeWidth = `${Math.min(6, 1.2 + Math.log10(1 + bytes / 1000))}px`;
+    const sent = (from, to) => { // bits a second of the part that is known; null: nothing is
+      const view = sample.workers.find((w) => w.id === from)?.view, known_us = sample.window_us - (view?.whole_from_us ?? 0);
+      return view && known_us > 0 ? (BITS * 1e6 * (view.sent.find((s) => s[0] === to)?.[2] ?? 0)) / known_us : null;
+    };
+    const ways = [sent(link.from, link.to), sent(link.to, link.from)].filter((bits) => bits !== null);
+    link.bits = ways.length ? ways.reduce((a, b) => a + b, 0) : null;
+    link.title.textContent = link.bits === null ? "not known" : rateText(link.bits);
+    link.path.style.strokeWidth = `${Math.min(6, 1.2 + Math.log10(1 + ((link.bits ?? 0) * sample.window_us) / (BITS * 1e9)))}px`;
+  }
+
+  /** The same in words: the links of a card that carry most. */
+  tellLinks(id, card) {
+    const own = this.links.filter((l) => (l.from === id || l.to === id) && l.bits !== null).sort((a, b) => b.bits - a.bits);
+    const parts = own.slice(0, MOST_LINKS).map((l) => (l.from < 0 ? `to the coordinator ${rateText(l.bits)}` : `with worker ${l.from === id ? l.to : l.from} ${rateText(l.bits)}`));
+    const rest = own.slice(MOST_LINKS);
+    if (rest.length) parts.push(`with ${rest.length} others ${rateText(rest.reduce((sum, l) => sum + l.bits, 0))}`);
+    card.links.textContent = parts.length ? `Links: ${parts.join(" · ")}` : "";
   }
 
   // ---- the replay ----

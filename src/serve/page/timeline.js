@@ -6,6 +6,7 @@ import { workerName } from "./rooms.js";
 const ROW_PX = 24, LANE_PX = 9;
 const QUIET = { wait: 0.22, poll: 0.5 }; // how strongly these are painted where the page is dark
 const TICKS = 4, HATCH_PX = 9;
+const SHADES = 4; // of micro-batches, then they repeat
 
 const isDark = () => getComputedStyle(document.documentElement).colorScheme === "dark";
 
@@ -66,6 +67,12 @@ function inWords(spans, known_us, sample) {
   return `${parts.join(", ") || "idle"}${missing}`;
 }
 
+/** The colour of a span: with several micro-batches each has its shade of it, where spans are of micro-batches. */
+function shadeOf(sample, kind, lane) {
+  const [, , colour, others] = sample.kinds[kind], shade = lane % SHADES;
+  return sample.lanes > 1 && shade && others ? others[shade - 1] : colour;
+}
+
 /** Colours of micro-batches: those of the dots between the rooms. */
 const laneColour = (lane) => getComputedStyle(document.documentElement).getPropertyValue(`--batch-${lane % 4}`);
 
@@ -105,7 +112,7 @@ export class Timeline {
       const spans = w.view?.spans ?? [], flights = (w.view?.flights ?? []).filter((f) => sample.kinds[f[0]][0] === "experts");
       const row = this.row(`w${w.id}`, w.role === "both" ? workerName(w) : `${w.role} ${w.id}`, ROW_PX, false);
       const from = w.view?.whole_from_us ?? 0;
-      row.draw(spans, sample, from, (kind) => sample.kinds[kind][2]);
+      row.draw(spans, sample, from, (kind, lane) => shadeOf(sample, kind, lane));
       row.canvas.setAttribute("aria-label", `${workerName(w)}: ${inWords(spans, sample.window_us - from, sample)}`);
       if (w.role === "expert") continue;
       for (let lane = 0; lane < sample.lanes; lane++) {
@@ -120,7 +127,7 @@ export class Timeline {
   showLegend(sample) {
     const seen = new Set(sample.workers.flatMap((w) => (w.view?.spans ?? []).map((s) => s[0])));
     const missing = sample.workers.some((w) => w.view?.whole_from_us > 0);
-    const key = [...seen].sort((a, b) => a - b).join() + missing;
+    const key = `${[...seen].sort((a, b) => a - b).join()} ${missing} ${sample.lanes}`;
     if (key === this.legendKey) return;
     this.legendKey = key;
     const colours = new Map();
@@ -128,12 +135,15 @@ export class Timeline {
       const [name, , colour] = sample.kinds[kind];
       if (colour) colours.set(colour, [...(colours.get(colour) ?? []), name]);
     }
-    this.legend.replaceChildren(...[...colours].map(([colour, names]) => {
+    const entry = (colour, text, opacity) => {
       const swatch = el("span", { class: "swatch" });
       swatch.style.background = colour;
-      swatch.style.opacity = (isDark() && QUIET[names[0]]) || 1;
-      return el("li", {}, swatch, names.join(", "));
-    }), missing ? el("li", {}, el("span", { class: "swatch hatched" }), "not known: more happened than is kept") : "");
+      swatch.style.opacity = opacity;
+      return el("li", {}, swatch, text);
+    };
+    const attention = sample.kinds.findIndex((k) => k[0] === "attention");
+    const lanes = sample.lanes > 1 ? Array.from({ length: Math.min(sample.lanes, SHADES) }, (_, lane) => entry(shadeOf(sample, attention, lane), `micro-batch ${lane}`, 1)) : [];
+    this.legend.replaceChildren(...[...colours].map(([colour, names]) => entry(colour, names.join(", "), (isDark() && QUIET[names[0]]) || 1)), ...lanes, missing ? el("li", {}, el("span", { class: "swatch hatched" }), "not known: more happened than is kept") : "");
   }
 
   moveTo(share) {
