@@ -58,7 +58,7 @@ sl_call *sl_call_create(sl_server *s, sl_conn *conn, struct MHD_Connection *c,
     call->connection = c;
     call->fd = info ? info->connect_fd : -1;
     call->dialect = &sl_dialects[SL_DIALECT_CHAT];
-    call->body = call->events = call->answer = sl_jbuf_init();
+    call->body = call->events = call->step = call->answer = sl_jbuf_init();
     call->blocks = sl_blocks_init();
     call->start_ns = call->spoke_ns = sl_now_ns();
     atomic_init(&call->refs, 1);
@@ -78,7 +78,7 @@ sl_call *sl_call_create_unheard(sl_server *s) {
     call->server = s;
     call->fd = -1;
     call->dialect = &sl_dialects[SL_DIALECT_CHAT];
-    call->body = call->events = call->answer = sl_jbuf_init();
+    call->body = call->events = call->step = call->answer = sl_jbuf_init();
     call->blocks = sl_blocks_init();
     call->start_ns = sl_now_ns();
     atomic_init(&call->refs, 1);
@@ -98,6 +98,8 @@ void sl_call_unref(sl_call *call) {
     for (size_t i = 0; i < call->n_prompts; i++) sl_ids_free(&call->prompt[i]);
     sl_free(call->prompt);
     sl_call_drop_body(call);
+    sl_cursor_free(&call->cursor);
+    sl_jbuf_free(&call->step);
     sl_jbuf_free(&call->events);
     sl_jbuf_free(&call->answer);
     pthread_mutex_destroy(&call->lock);

@@ -374,31 +374,44 @@ static void stop_engine(sl_choice *c) {
         sl_engine_cancel(call->server->o.engine, id);
 }
 
-sl_status sl_choice_decode(sl_choice *c) {
+bool sl_choice_has_more(const sl_choice *c) {
+    bool over = c->taken_last != SL_FINISH_NONE && !c->closed;
+    return !c->finish && (c->taken_at < c->taken.len || over);
+}
+
+/* No token comes any more, and no stop string ended it. */
+static sl_status end_choice(sl_choice *c) {
     char piece[SL_DETOK_MAX_OUT];
+    c->closed = true;
+    if (c->answer && sl_answer_end(c->answer) != SL_OK) return SL_ERR_NOMEM;
+    if (!c->answer) add_text(c, piece, sl_detok_flush(&c->detok, piece));
+    if (!c->finish) flush_text(c);
+    bool calls = c->answer && sl_answer_calls(c->answer) > 0;
+    if (!c->finish && c->taken_last == SL_FINISH_STOP) c->finish = calls ? "tool_calls" : "stop";
+    if (!c->finish && c->taken_last == SL_FINISH_LENGTH) c->finish = "length";
+    if (c->finish && c->call->params.no_answer) c->finish = "length";
+    return SL_OK;
+}
+
+sl_status sl_choice_decode(sl_choice *c, size_t most) {
     size_t stride = 1 + c->call->params.n_top;
     if (c->call->params.echo && !c->echoed) echo_begin(c);
     for (size_t i = 0; c->answer && !c->primed && i < c->call->forced.len; i++)
         if (sl_answer_push(c->answer, c->call->forced.data[i]) != SL_OK) return SL_ERR_NOMEM;
     c->primed = true;
-    for (size_t i = 0; i < c->taken.len && !c->finish; i++) {
+    for (; c->taken_at < c->taken.len && most > 0 && !c->finish; most--) {
+        size_t i = c->taken_at++;
         bool has = (i + 1) * stride <= c->taken_logprobs.len;
         const sl_logprob *p = has ? c->taken_logprobs.data + i * stride : NULL;
         sl_status st = take_token(c, c->taken.data[i], p);
         if (st != SL_OK) return st;
     }
-    if (c->finish) {
+    sl_status st = SL_OK;
+    if (c->finish)
         stop_engine(c);
-    } else if (c->taken_last != SL_FINISH_NONE) {
-        if (c->answer && sl_answer_end(c->answer) != SL_OK) return SL_ERR_NOMEM;
-        if (!c->answer) add_text(c, piece, sl_detok_flush(&c->detok, piece));
-        if (!c->finish) flush_text(c);
-        bool calls = c->answer && sl_answer_calls(c->answer) > 0;
-        if (!c->finish && c->taken_last == SL_FINISH_STOP)
-            c->finish = calls ? "tool_calls" : "stop";
-        if (!c->finish && c->taken_last == SL_FINISH_LENGTH) c->finish = "length";
-        if (c->finish && c->call->params.no_answer) c->finish = "length";
-    }
+    else if (most > 0 && c->taken_last != SL_FINISH_NONE)
+        st = end_choice(c);
+    if (st != SL_OK) return st;
     return c->text.ok && c->reasoning.ok ? c->told : SL_ERR_NOMEM;
 }
 

@@ -102,6 +102,7 @@ static take take_tokens(sl_call *call, const char **remark) {
         c->taken_logprobs = c->queue_logprobs;
         c->queue = ids;
         c->queue_logprobs = logprobs;
+        c->taken_at = 0;
         c->taken_last = c->last;
     }
     if (result == TAKE_TOKENS) call->n_queued = 0;
@@ -140,6 +141,25 @@ static bool too_large(const sl_call *call, size_t n, sl_api_error *e) {
     return true;
 }
 
+/* What a step gave, to those who are behind it. */
+static void put_step(sl_call *call, size_t choice) {
+    sl_cursor_put(&call->cursor, choice, &call->step, &call->events);
+    sl_jbuf_clear(&call->step);
+}
+
+/* Where events have numbers, what a token gives is written before the next one is looked at. */
+static sl_status decode(sl_choice *c) {
+    sl_call *call = c->call;
+    sl_status st = SL_OK;
+    if (!call->cursor.n) return sl_choice_decode(c, SIZE_MAX);
+    while (st == SL_OK && sl_choice_has_more(c)) {
+        st = sl_choice_decode(c, 1);
+        if (st == SL_OK) sl_choice_write_events(c, &call->step);
+        put_step(call, c->index);
+    }
+    return st;
+}
+
 /* Decodes what was taken of every choice. */
 static state decode_all(sl_call *call) {
     bool done = true, failed = false, at_limit = false;
@@ -147,7 +167,7 @@ static state decode_all(sl_call *call) {
     size_t bytes = 0;
     for (size_t i = 0; i < call->n_choices; i++) {
         sl_choice *c = &call->choice[i];
-        if (!c->finish && sl_choice_decode(c) != SL_OK) {
+        if (!c->finish && decode(c) != SL_OK) {
             sl_api_error_of(&e, SL_ERR_NOMEM, NULL, NULL);
             return give_up(call, &e);
         }
@@ -180,14 +200,27 @@ static void write_failure(sl_call *call, const sl_api_error *e) {
 
 /* Writes the events for what was just decoded. */
 static void write_events(sl_call *call, state now) {
-    call->usage.prompt = usage_of(call).prompt;
-    if (call->params.continuous_usage) call->head.so_far = &call->usage;
-    for (size_t i = 0; i < call->n_choices; i++)
+    bool numbered = call->cursor.n > 0; /* then they are written, but for the last */
+    for (size_t i = 0; !numbered && i < call->n_choices; i++)
         sl_choice_write_events(&call->choice[i], &call->events);
     if (now == STATE_FAILED) write_failure(call, &call->error);
     if (now != STATE_DONE) return;
-    call->dialect->end(&call->events, &call->head, usage_of(call));
+    call->dialect->end(numbered ? &call->step : &call->events, &call->head, usage_of(call));
+    if (numbered) put_step(call, 0);
     call->ended = true;
+    if (!sl_cursor_is_beyond(&call->cursor)) return;
+    sl_kept_refuse_after(call, &call->error);
+    write_failure(call, &call->error);
+}
+
+/* Takes what there is and writes its events. */
+static take advance_events(sl_call *call) {
+    const char *remark;
+    take took = take_tokens(call, &remark);
+    if (took == TAKE_REMARK) call->dialect->remark(&call->events, remark);
+    if (took == TAKE_FAILED) write_failure(call, &call->error);
+    if (took == TAKE_TOKENS) write_events(call, decode_all(call));
+    return took;
 }
 
 /* libmicrohttpd wants up to `max` bytes of the stream. */
@@ -195,27 +228,13 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max) {
     (void)pos;
     sl_call *call = cls;
     sl_jbuf *b = &call->events;
-    const char *remark;
     while (call->events_at == b->len) {
         sl_jbuf_clear(b);
         call->events_at = 0;
         if (call->ended) return MHD_CONTENT_READER_END_OF_STREAM;
-        switch (take_tokens(call, &remark)) {
-        case TAKE_WAIT:
-            return 0;
-        case TAKE_REMARK:
-            call->dialect->remark(b, remark);
-            break;
-        case TAKE_GONE:
-            return MHD_CONTENT_READER_END_WITH_ERROR;
-        case TAKE_FAILED:
-            write_failure(call, &call->error);
-            break;
-        case TAKE_TOKENS:
-            write_events(call, decode_all(call));
-            break;
-        }
-        if (!b->ok) return MHD_CONTENT_READER_END_WITH_ERROR;
+        take took = advance_events(call);
+        if (took == TAKE_WAIT) return 0;
+        if (took == TAKE_GONE || !b->ok) return MHD_CONTENT_READER_END_WITH_ERROR;
     }
     size_t n = SL_MIN(max, b->len - call->events_at);
     memcpy(buf, b->data + call->events_at, n);
@@ -242,6 +261,20 @@ static enum MHD_Result fail(sl_call *call) {
     return sl_call_reply_error(call, &call->error);
 }
 
+/* One that goes on begins with what its reader has not, so that an id of no event has its status.
+ */
+static enum MHD_Result advance_resumed(sl_call *call) {
+    while (call->events.len == 0 && !call->ended) {
+        take took = advance_events(call);
+        if (took == TAKE_WAIT) return MHD_YES;
+        if (took == TAKE_GONE || !call->events.ok) return MHD_NO;
+        if (took == TAKE_FAILED) return fail(call);
+    }
+    if (call->ended && sl_cursor_is_beyond(&call->cursor))
+        return sl_call_reply_error(call, &call->error);
+    return start_stream(call);
+}
+
 /* A stream begins with the first tokens, so that a failure before them still has its status, or
  * when it has been quiet for so long that it has to say something. */
 static enum MHD_Result advance_stream(sl_call *call) {
@@ -263,7 +296,8 @@ static enum MHD_Result advance_stream(sl_call *call) {
     leave(call);
     if (what == WAIT) return MHD_YES;
     if (what == GONE) return MHD_NO;
-    return what == FAILED ? fail(call) : start_stream(call);
+    if (what == FAILED) return fail(call);
+    return call->after ? advance_resumed(call) : start_stream(call);
 }
 
 enum MHD_Result sl_call_advance(sl_call *call) {
@@ -526,6 +560,9 @@ static sl_status submit(sl_call *call, sl_api_error *e) {
     if (call->keeps) st = sl_kept_open(call, e);
     bool reads = call->replayed || call->fetched;
     if (st == SL_OK && call->kept) st = sl_kept_join(call, e);
+    if (st == SL_OK && call->kept) st = sl_kept_begin_stream(call, e);
+    call->usage.prompt = usage_of(call).prompt;
+    if (call->params.continuous_usage) call->head.so_far = &call->usage;
     if (st == SL_OK && !reads) st = submit_all(call, e);
     if (st == SL_OK) {
         sl_watch_add(call);
@@ -621,8 +658,17 @@ static enum MHD_Result begin(sl_call *call) {
 enum MHD_Result sl_call_generate(sl_call *call, const char *rest) {
     (void)rest;
     sl_api_error e = {0};
-    if (!sl_kept_read_key(call, &e) || !sl_server_enter(call, &e))
+    if (!sl_kept_read_key(call, &e)) return sl_call_reply_error(call, &e);
+    sl_kept_read_after(call);
+    if (call->after && !call->key) {
+        sl_api_error_bad(&e, call->after_name,
+                         "%s: a stream goes on for who sends the Idempotency-Key of its request%s",
+                         call->after_name,
+                         call->server->o.responses ? ""
+                                                   : "; this server keeps none (--responses N)");
         return sl_call_reply_error(call, &e);
+    }
+    if (!sl_server_enter(call, &e)) return sl_call_reply_error(call, &e);
     call->keeps = call->key || call->server->o.journal;
     sl_span body = {(const uint8_t *)call->body.data, call->body.len};
     /* one that may go on from a long conversation is as large as that; a shape is compiled */
@@ -634,6 +680,7 @@ enum MHD_Result sl_call_fetch(sl_call *call, const char *id) {
     sl_api_error e = {0};
     const char *stream =
         MHD_lookup_connection_value(call->connection, MHD_GET_ARGUMENT_KIND, "stream");
+    sl_kept_read_after(call);
     call->fetched = true;
     call->as_stream = stream && !strcmp(stream, "true");
     if (!sl_server_enter(call, &e)) return sl_call_reply_error(call, &e);

@@ -258,6 +258,17 @@ static sl_status refuse_full(sl_api_error *e) {
     return SL_ERR_OVERLOADED;
 }
 
+/* Who has a part of an answer is not served another one from its middle on. */
+static sl_status refuse_gone(const sl_call *call, sl_api_error *e) {
+    sl_api_error_bad(e, call->after_name,
+                     "%s: no answer of that Idempotency-Key is kept: it failed, or its time is "
+                     "over (--responses, --responses-ttl)",
+                     call->after_name);
+    e->http = MHD_HTTP_NOT_FOUND;
+    e->code = "response_not_found";
+    return SL_ERR_NOTFOUND;
+}
+
 static sl_status refuse_unwritten(sl_api_error *e) {
     sl_api_error_bad(e, NULL, "the journal cannot be written: nothing new is accepted; try again");
     e->http = MHD_HTTP_SERVICE_UNAVAILABLE;
@@ -341,8 +352,10 @@ sl_status sl_kept_open(sl_call *call, sl_api_error *e) {
         claim(k, call);
         call->replayed = true;
         st->n_replayed++;
+    } else if (k) {
+        status = refuse_other_body(e);
     } else {
-        status = k ? refuse_other_body(e) : open_new(call, &old, e);
+        status = call->after ? refuse_gone(call, e) : open_new(call, &old, e);
     }
     pthread_mutex_unlock(&st->lock);
     sl_call_drop_body(call);
@@ -516,6 +529,28 @@ sl_status sl_kept_join(sl_call *call, sl_api_error *e) {
     k->readers = call;
     pthread_mutex_unlock(&k->lock);
     return SL_OK;
+}
+
+sl_status sl_kept_begin_stream(sl_call *call, sl_api_error *e) {
+    const char *name = call->after_name;
+    sl_cursor *c = &call->cursor;
+    if (!call->params.stream)
+        return call->after ? sl_api_error_bad(e, name, "%s: only a stream goes on (stream)", name)
+                           : SL_OK;
+    if (!sl_cursor_begin(c, call->n_choices)) return sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
+    if (!call->after || sl_cursor_go_on(c, call->after)) return SL_OK;
+    return sl_api_error_bad(e, name,
+                            "%s: \"%.64s\" is no id of an event of this stream, which has %zu "
+                            "number%s, from 0 on%s",
+                            name, call->after, c->n, c->n > 1 ? "s" : "",
+                            c->n > 1 ? ", with commas between" : "");
+}
+
+sl_status sl_kept_refuse_after(const sl_call *call, sl_api_error *e) {
+    return sl_api_error_bad(e, call->after_name,
+                            "%s: \"%.64s\" is no id of an event of this stream, which has ended "
+                            "before it",
+                            call->after_name, call->after);
 }
 
 void sl_kept_lock(sl_kept *k) {
@@ -723,4 +758,17 @@ bool sl_kept_read_key(sl_call *call, sl_api_error *e) {
                      KEY_BYTES);
     e->code = "invalid_idempotency_key";
     return false;
+}
+
+void sl_kept_read_after(sl_call *call) {
+    static const struct {
+        const char *name;
+        enum MHD_ValueKind kind;
+    } places[] = {{"Last-Event-ID", MHD_HEADER_KIND}, /* a browser adds it to the same address */
+                  {"after", MHD_GET_ARGUMENT_KIND},
+                  {"starting_after", MHD_GET_ARGUMENT_KIND}}; /* OpenAI's */
+    for (size_t i = 0; i < SL_LEN(places) && !call->after; i++) {
+        call->after = MHD_lookup_connection_value(call->connection, places[i].kind, places[i].name);
+        call->after_name = places[i].name;
+    }
 }

@@ -261,5 +261,5 @@ void sl_reply_event_done(sl_jbuf *b) {
 }
 
 void sl_reply_comment(sl_jbuf *b, const char *text) {
-    sl_jbuf_fmt(b, ": %s\n\n", text);
+    sl_jbuf_fmt(b, ": %s\n", text);
 }

@@ -110,7 +110,8 @@ void sl_reply_event_text(sl_jbuf *b, const sl_reply_head *h, const sl_reply_choi
 /* The chunk without choices that stream_options.include_usage asks for. */
 void sl_reply_event_usage(sl_jbuf *b, const sl_reply_head *h, sl_reply_usage usage);
 void sl_reply_event_done(sl_jbuf *b);
-/* What clients skip: ": TEXT\n\n". */
+/* What clients skip: ": TEXT\n". It has no empty line behind it: some take that for the end of an
+ * event once they have seen an id. */
 void sl_reply_comment(sl_jbuf *b, const char *text);
 
 #endif

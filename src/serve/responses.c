@@ -52,7 +52,7 @@ static sl_status decode(sl_kept *k, sl_jbuf *out, sl_api_error *e) {
     old->kept = NULL; /* it reads no more, and stops nothing */
     memcpy(old->id, k->id, sizeof old->id);
     if (st == SL_OK) st = copy_tokens(k, old, e);
-    if (st == SL_OK && sl_choice_decode(&old->choice[0]) != SL_OK)
+    if (st == SL_OK && sl_choice_decode(&old->choice[0], SIZE_MAX) != SL_OK)
         st = sl_api_error_of(e, SL_ERR_NOMEM, NULL, NULL);
     if (st == SL_OK) {
         sl_jbuf whole = sl_jbuf_init();
@@ -326,12 +326,8 @@ static void list_items(sl_call *call) {
 
 enum MHD_Result sl_responses_get(sl_call *call, const char *rest) {
     char id[SL_JOURNAL_ID_BYTES];
-    sl_api_error e;
     if (ends_with(rest, "/input_items", id, sizeof id)) return read_kept(call, id, list_items);
-    if (!query(call, "starting_after")) return sl_call_fetch(call, rest);
-    sl_api_error_bad(&e, "starting_after",
-                     "starting_after: not supported; ask for the stream from its beginning");
-    return sl_call_reply_error(call, &e);
+    return sl_call_fetch(call, rest);
 }
 
 enum MHD_Result sl_responses_delete(sl_call *call, const char *rest) {

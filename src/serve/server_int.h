@@ -9,6 +9,7 @@
 
 #include "serve/blocks.h"
 #include "serve/conns.h"
+#include "serve/cursor.h"
 #include "serve/dialect.h"
 #include "serve/logprobs.h"
 #include "serve/metrics.h"
@@ -122,7 +123,9 @@ typedef struct sl_choice {
     sl_pace pace;
     sl_detok detok;
     sl_stop *stop;
-    sl_ids taken; /* tokens moved out of `queue`, being decoded */
+    sl_ids taken;    /* tokens moved out of `queue`, being decoded */
+    size_t taken_at; /* of them, the next one */
+    bool closed;     /* and the end, which is the last */
     sl_logprob_list taken_logprobs;
     sl_finish taken_last;   /* `last` as of then */
     uint32_t n_prompt_left; /* first tokens of the queue that are the prompt's */
@@ -184,6 +187,8 @@ struct sl_call {
     sl_call *next_reader;      /* under that one's lock */
     bool replayed;             /* another call of that key came before */
     bool fetched, as_stream;   /* asked for by its id; and how */
+    const char *after;         /* the event that its stream follows; NULL: it begins at the first */
+    const char *after_name;    /* static: how it was said */
 
     /* the body is read; of the pool's thread while `working` */
     sl_job job;
@@ -206,6 +211,8 @@ struct sl_call {
     sl_reply_head head;
     sl_reply_usage usage; /* of the chunks so far */
     sl_blocks blocks;     /* of what is written of the answer */
+    sl_cursor cursor;     /* of a stream whose answer is kept */
+    sl_jbuf step;         /* what one token of it gave */
     sl_jbuf events;       /* server-sent events on their way */
     size_t events_at;     /* bytes of them already handed over */
     bool ended;           /* the last event is written */
@@ -309,8 +316,11 @@ void sl_call_fail(sl_call *call, sl_status why, const char *text);
 void sl_choices_cancel(sl_call *call);
 /* Whether the connection is to be woken for tokens before the last ones; under the call's lock. */
 bool sl_call_has_enough(const sl_call *call);
-/* Decodes what was taken; sets finish when the choice is complete. */
-sl_status sl_choice_decode(sl_choice *c) SL_MUST_CHECK;
+/* Decodes `most` of the tokens that were taken, SIZE_MAX: all; sets finish when the choice is
+ * complete. What the end of the last one brings is a step of its own, unless all are wanted. */
+sl_status sl_choice_decode(sl_choice *c, size_t most) SL_MUST_CHECK;
+/* Whether there is something left to decode. */
+bool sl_choice_has_more(const sl_choice *c);
 /* What is new of a choice as events; what is whole as a choice of the answer. */
 void sl_choice_write_events(sl_choice *c, sl_jbuf *b);
 void sl_choice_write(const sl_choice *c, sl_jbuf *b);
@@ -363,6 +373,12 @@ enum MHD_Result sl_responses_post(sl_call *call, const char *rest);
 /* kept.c: answers that outlive their connections */
 /* Sets call->key; false, with the error, when the request has a key that is none. */
 bool sl_kept_read_key(sl_call *call, sl_api_error *e);
+/* Sets call->after: the event that the client has already. */
+void sl_kept_read_after(sl_call *call);
+/* Where the stream of call->kept begins, whose choices are known. Refuses an id that is none. */
+sl_status sl_kept_begin_stream(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
+/* There is no such event: the answer has ended before it. */
+sl_status sl_kept_refuse_after(const sl_call *call, sl_api_error *e);
 /* The answer that belongs to call->key as call->kept: there already (call->replayed), or new, as
  * one without a key always is. Takes the body. Refuses a key that came with another body, what
  * there is no room for, and what the journal cannot take. */

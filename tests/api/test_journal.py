@@ -153,6 +153,58 @@ def test_answers_go_on_where_a_killed_coordinator_left_them(serve, undisturbed, 
     second.stop()
 
 
+@pytest.mark.parametrize("how", ["header", "by id"])
+def test_streams_go_on_behind_the_last_event_across_a_kill(serve, how):
+    """Ten streams of all kinds; what each had before and what it gets after is, event for event, the stream as a whole."""
+    requests = [(path, {**body, "stream": True}) for path, body in MIXED]
+    first, heard = serve(), [b""] * len(requests)
+
+    def listen(server, i, more, method="POST"):
+        path, body = requests[i]
+        try:
+            with httpx.stream("POST", server.url + path, json={"model": FIXTURE, **body}, headers={**headers(f"e{i}"), **more},
+                              timeout=60) as r:
+                assert r.status_code == 200, r.read()
+                for chunk in r.iter_raw():
+                    heard[i] += chunk
+        except httpx.TransportError:
+            pass
+
+    def all_listen(server, more):
+        threads = [threading.Thread(target=listen, args=(server, i, more[i])) for i in range(len(requests))]
+        for t in threads:
+            t.start()
+        return threads
+
+    threads = all_listen(first, [{}] * len(requests))
+    end = time.monotonic() + 30
+    while min(h.count(b"\n\n") for h in heard) < 12 and time.monotonic() < end:
+        time.sleep(0.001)
+    first.process.kill()
+    first.process.wait()
+    for t in threads:
+        t.join(10)
+    heard[:] = [h[:h.rindex(b"\n\n") + 2] for h in heard]  # whole events
+    assert not all(b"[DONE]" in h for h in heard)
+    last = [re.findall(rb"^id: (.*)$", h, re.M)[-1].decode() for h in heard]
+    ids = [re.search(rb'"id":"([^"]*)"', h)[1].decode() for h in heard]
+    second = serve()
+    if how == "header":
+        for t in all_listen(second, [{"Last-Event-ID": i} for i in last]):
+            t.join(60)
+    for i, (path, _) in enumerate(requests):
+        own = f"{path}/{ids[i]}?stream=true"
+        if how == "by id":
+            heard[i] += second.get(f"{own}&after={last[i]}", headers=headers("")).content
+        whole = second.get(own, headers=headers("")).content
+        cut = lambda raw: [re.sub(rb"^id: .*\n", b"", e) for e in re.sub(rb"^: .*\n", b"", raw, flags=re.M).split(b"\n\n")]
+        index = lambda e: re.search(rb'"index":(\d+)', e + b'"index":999')[1]
+        assert sorted(cut(heard[i]), key=index) == sorted(cut(whole), key=index)
+        if '"n"' not in json.dumps(requests[i][1]) and not isinstance(requests[i][1].get("prompt", [0])[0], str):
+            assert cut(heard[i]) == cut(whole) and heard[i].endswith(b"data: [DONE]\n\n")
+    second.stop()
+
+
 def test_what_is_whose_survives(serve):
     first = serve()
     chat = {**TALK, "max_tokens": 9, "seed": 3}
