@@ -7,7 +7,8 @@
 typedef enum sl_mutation {
     SL_MUTATE_NONE,
     SL_MUTATE_DOUBLE_AGAIN, /* rows that were sent again are added twice */
-    SL_MUTATE_LATE_COUNTS,  /* an answer counts although others were asked for it since */
+    SL_MUTATE_LATE_COUNTS,  /* an answer counts although another one has counted */
+    SL_MUTATE_BOTH_COUNT,   /* who is done without answers first, and the attempt counts, too */
     SL_MUTATE_HEDGED_ALONE, /* who lets others wait is left out although nobody stands in for it */
     SL_MUTATE_LONELY_STEP,  /* a step is given up where others can stand in for who is lost */
     SL_MUTATE_LOST_ROW,     /* a returned row is skipped now and then */
@@ -29,10 +30,10 @@ typedef enum sl_mutation {
 
 /* By value of sl_mutation, for the command line of the test. */
 #define SL_MUTATION_NAMES                                                                          \
-    "none", "double_again", "late_counts", "hedged_alone", "lonely_step", "lost_row",              \
-        "double_merge", "stale_generation", "forgotten_page", "skipped_row", "lost_wake",          \
-        "untold_death", "lost_shared", "unawaited", "kept_step", "old_hosts", "hasty_verdict",     \
-        "sure_of_next", "early_successor", "early_key"
+    "none", "double_again", "late_counts", "both_count", "hedged_alone", "lonely_step",            \
+        "lost_row", "double_merge", "stale_generation", "forgotten_page", "skipped_row",           \
+        "lost_wake", "untold_death", "lost_shared", "unawaited", "kept_step", "old_hosts",         \
+        "hasty_verdict", "sure_of_next", "early_successor", "early_key"
 
 #ifdef SL_MUTATIONS
 extern sl_mutation sl_mutation_on; /* set by the test before anything runs */

@@ -3,6 +3,7 @@
 #include "sched/again.h"
 
 #include "base/mem.h"
+#include "base/mutate.h"
 
 #define CALLS_AT_FIRST 8u
 
@@ -14,13 +15,15 @@ sl_status sl_again_create(uint32_t chunks, uint32_t n_workers,
     *out = (sl_again){
         .n_workers = n_workers, .n_groups = chunks * n_workers, .drop = drop, .ctx = ctx};
     out->group = sl_alloc(out->n_groups, sizeof *out->group);
-    if (out->group) return SL_OK;
+    out->spared = sl_alloc(n_workers, sizeof *out->spared);
+    if (out->group && out->spared) return SL_OK;
     return sl_fail(err, SL_ERR_NOMEM, "groups of %u chunks for %u expert workers", chunks,
                    n_workers);
 }
 
 void sl_again_free(sl_again *a) {
     sl_free(a->group);
+    sl_free(a->spared);
     sl_free(a->call);
     *a = (sl_again){0};
 }
@@ -44,8 +47,10 @@ static void void_attempt(sl_again *a, uint32_t group) {
 }
 
 static bool owes_late(const sl_again *a, uint32_t group) {
-    for (uint32_t i = 0; i < a->n_calls; i++)
-        if (a->call[i].group == group && a->call[i].state == SL_CALL_LATE) return true;
+    for (uint32_t i = 0; i < a->n_calls; i++) {
+        const sl_again_call *c = &a->call[i];
+        if (c->group == group && c->state == SL_CALL_LATE && !a->spared[c->worker]) return true;
+    }
     return false;
 }
 
@@ -54,25 +59,38 @@ static void make_due(sl_again *a, sl_again_group *g) {
     a->n_due++;
 }
 
+/* An attempt has answered the group, or it has no rows. */
+static void be_here(sl_again_group *g) {
+    g->phase = SL_AGAIN_HERE;
+    if (g->debt == SL_DEBT_OPEN) g->debt = SL_DEBT_LATE;
+}
+
 void sl_again_reset(sl_again *a) {
     for (uint32_t i = 0; i < a->n_calls; i++) vacate(a, i);
     for (uint32_t i = 0; i < a->n_groups; i++) a->group[i] = (sl_again_group){0};
+    for (uint32_t i = 0; i < a->n_workers; i++) a->spared[i] = false;
     a->n_calls = a->n_due = 0;
     a->n_attempts = 0;
 }
 
 /* ---- a layer ---- */
 
-void sl_again_sent(sl_again *a, uint32_t group, bool lost, bool rows) {
+void sl_again_sent(sl_again *a, uint32_t group, bool lost, uint32_t rows) {
     sl_again_group *g = &a->group[group];
     SL_ASSERT(g->phase == SL_AGAIN_REST);
     g->phase = lost ? SL_AGAIN_HERE : SL_AGAIN_AWAY;
-    if (lost && rows) make_due(a, g);
+    g->rows = rows;
+    if (lost && rows > 0) make_due(a, g);
 }
 
 sl_again_verdict sl_again_replied(sl_again *a, uint32_t group) {
     sl_again_group *g = &a->group[group];
-    if (g->phase != SL_AGAIN_AWAY) return SL_AGAIN_WRONG;
+    const sl_again_debt debt = g->debt;
+    if (debt == SL_DEBT_NONE && g->phase != SL_AGAIN_AWAY) return SL_AGAIN_WRONG;
+    g->debt = SL_DEBT_NONE;
+    if (debt == SL_DEBT_LATE) return SL_AGAIN_LATE;
+    if (g->phase == SL_AGAIN_DUE) a->n_due--;
+    if (debt == SL_DEBT_OPEN && !SL_MUTATION(BOTH_COUNT)) void_attempt(a, group);
     g->phase = SL_AGAIN_HERE;
     return SL_AGAIN_WHOLE;
 }
@@ -97,7 +115,7 @@ sl_again_verdict sl_again_answered(sl_again *a, uint32_t worker, uint64_t attemp
     }
     c->state = SL_CALL_HERE;
     if (g->phase == SL_AGAIN_TRIED && --g->missing > 0) return SL_AGAIN_KEPT;
-    g->phase = SL_AGAIN_HERE;
+    be_here(g);
     return SL_AGAIN_WHOLE;
 }
 
@@ -113,17 +131,27 @@ void sl_again_close(sl_again *a) {
 
 /* ---- losses ---- */
 
+void sl_again_spare(sl_again *a, uint32_t worker) {
+    a->spared[worker] = true;
+    for (uint32_t i = worker; i < a->n_groups; i += a->n_workers) {
+        if (a->group[i].phase != SL_AGAIN_AWAY) continue;
+        a->group[i].debt = SL_DEBT_OPEN;
+        make_due(a, &a->group[i]);
+    }
+    for (uint32_t i = 0; i < a->n_calls; i++) {
+        const sl_again_call *c = &a->call[i];
+        if (c->worker != worker || c->state != SL_CALL_AWAY) continue;
+        make_due(a, &a->group[c->group]);
+        void_attempt(a, c->group);
+    }
+}
+
 void sl_again_lost(sl_again *a, uint32_t worker) {
-    for (uint32_t i = worker; i < a->n_groups; i += a->n_workers)
-        if (a->group[i].phase == SL_AGAIN_AWAY) make_due(a, &a->group[i]);
+    sl_again_spare(a, worker);
+    for (uint32_t i = worker; i < a->n_groups; i += a->n_workers) a->group[i].debt = SL_DEBT_NONE;
     for (uint32_t i = 0; i < a->n_calls; i++) {
         sl_again_call *c = &a->call[i];
-        if (c->worker != worker || c->state == SL_CALL_FREE || c->state == SL_CALL_HERE) continue;
-        bool counts = c->state == SL_CALL_AWAY;
-        c->state = SL_CALL_FREE;
-        if (!counts) continue;
-        void_attempt(a, c->group);
-        make_due(a, &a->group[c->group]);
+        if (c->worker == worker && c->state == SL_CALL_LATE) c->state = SL_CALL_FREE;
     }
 }
 
@@ -171,6 +199,11 @@ sl_status sl_again_with(sl_again *a, uint32_t group, uint32_t worker, sl_err *er
 
 bool sl_again_end(sl_again *a, uint32_t group) {
     sl_again_group *g = &a->group[group];
-    if (g->phase == SL_AGAIN_TRIED && g->missing == 0) g->phase = SL_AGAIN_HERE;
+    if (g->phase == SL_AGAIN_TRIED && g->missing == 0) be_here(g);
     return g->phase == SL_AGAIN_HERE;
+}
+
+void sl_again_withdraw(sl_again *a, uint64_t attempt) {
+    for (uint32_t i = 0; i < a->n_calls; i++)
+        if (a->call[i].attempt == attempt) vacate(a, i);
 }

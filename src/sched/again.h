@@ -1,25 +1,28 @@
 /* What a lane has with the experts for one layer, and what of it goes there again: rows that an
- * expert worker owes when it is lost are sent to replicas of its experts, outside of the barrier,
- * while all else of the step goes on.
+ * expert worker owes when it is lost, or done without as it lets others wait, are sent to replicas
+ * of its experts, outside of the barrier, while all else of the step goes on.
  *
  * Rows are counted in groups: those of one chunk that have one owner. A group is answered as a
  * whole, by its owner or by an attempt, which is as many messages as it takes workers to stand in
- * for the owner. The first whole answer counts; whatever else was asked for is late: it is dropped
- * when it comes, or forgotten with its worker. So no row is ever made of parts of two answers,
- * whose sums may be grouped otherwise, and none is counted twice.
+ * for the owner. The first whole answer counts, also that of an owner who is done without; whatever
+ * else was asked for is late: it is dropped when it comes, or forgotten with its worker. So no row
+ * is ever made of parts of two answers, whose sums may be grouped otherwise, and none is counted
+ * twice.
  *
  *            sent                       replied
  *   REST ----------> AWAY --------------------------------> HERE --close--> REST
  *                     |                                      ^
- *                     | lost: the owner, or who stands in    | answered, all messages of
- *                     v                                      | the attempt
- *                    DUE --begin, with...--> TRIED ----------+
+ *                     | lost or spared: the owner, or one    | answered, all messages of
+ *                     v who stands in                        | the attempt; or replied, by an
+ *                    DUE --begin, with...--> TRIED ----------+ owner who was spared (DUE, too)
  *                     ^                        |
- *                     +------------------------+ lost: one who stands in
+ *                     +------------------------+ lost or spared: one who stands in
  *
- * Attempts are numbered from 1 in each plan; a message of one carries its number, and the answer
- * repeats it. No worker has two messages for a group: where one still owes an answer that would be
- * late, the next attempt waits. Workers are named by their index among the expert workers.
+ * An attempt of which one who stands in is lost or spared is void: all of it is late. Attempts are
+ * numbered from 1 in each plan; a message of one carries its number, and the answer repeats it. No
+ * worker that is asked has two messages for a group: where one still owes an answer that would be
+ * late, the next attempt waits, unless that one was spared, of whom nothing more is asked. Workers
+ * are named by their index among the expert workers.
  *
  * Events in, verdicts out; the driver keeps payloads, by call. No I/O, clock or threads; calls take
  * memory when there are more at once than ever before. Thread: owner. */
@@ -41,8 +44,17 @@ typedef enum sl_again_phase {
     SL_AGAIN_HERE,
 } sl_again_phase;
 
+/* What the owner of a group owes beside the phase. */
+typedef enum sl_again_debt {
+    SL_DEBT_NONE,
+    SL_DEBT_OPEN, /* DUE, TRIED: its answer, which counts if it is first */
+    SL_DEBT_LATE, /* its answer, for which another one has counted */
+} sl_again_debt;
+
 typedef struct sl_again_group {
     sl_again_phase phase;
+    sl_again_debt debt;
+    uint32_t rows;    /* of its owner's answer */
     uint32_t missing; /* TRIED: messages of the attempt that are not answered */
     uint64_t attempt; /* the latest */
 } sl_again_group;
@@ -64,6 +76,7 @@ typedef enum sl_again_verdict {
 typedef struct sl_again {
     uint32_t n_workers, n_groups; /* group = chunk * n_workers + owner */
     sl_again_group *group;        /* [n_groups] */
+    uint8_t *spared;              /* [n_workers] it lives, and nothing more is asked of it */
     sl_again_call *call;          /* [n_calls], of room for cap */
     uint32_t n_calls, cap;
     uint32_t n_due;      /* groups */
@@ -83,10 +96,14 @@ void sl_again_reset(sl_again *a);
 
 /* ---- a layer ---- */
 
-/* The group is with its owner from now on; lost: that is gone, and rows say whether it has any. */
-void sl_again_sent(sl_again *a, uint32_t group, bool lost, bool rows);
+/* The group, so many rows, is with its owner from now on; lost: nothing is sent there. */
+void sl_again_sent(sl_again *a, uint32_t group, bool lost, uint32_t rows);
 /* Its owner has answered it. */
 sl_again_verdict sl_again_replied(sl_again *a, uint32_t group);
+/* Whether that would be late: it need not fit into what the lane awaits now. */
+static inline bool sl_again_is_late(const sl_again *a, uint32_t group) {
+    return a->group[group].debt == SL_DEBT_LATE;
+}
 /* The worker has answered its message of this attempt; *call: of which group, to be kept there. */
 sl_again_verdict sl_again_answered(sl_again *a, uint32_t worker, uint64_t attempt, uint32_t *call);
 /* All groups are here, and what came was used: the next layer may begin. */
@@ -96,6 +113,8 @@ void sl_again_close(sl_again *a);
 
 /* The worker is gone, with all that it owed. */
 void sl_again_lost(sl_again *a, uint32_t worker);
+/* The worker is done without, though it lives and may still answer what it owes. */
+void sl_again_spare(sl_again *a, uint32_t worker);
 /* A group that can be sent again now; NONE. */
 uint32_t sl_again_next(const sl_again *a);
 /* It is: number of the attempt. */
@@ -104,5 +123,12 @@ uint64_t sl_again_begin(sl_again *a, uint32_t group);
 sl_status sl_again_with(sl_again *a, uint32_t group, uint32_t worker, sl_err *err) SL_MUST_CHECK;
 /* That were all. True: there are none, as it has no rows, and so it is here. */
 bool sl_again_end(sl_again *a, uint32_t group);
+/* Whether the attempt is still to be sent: nobody who stands in was lost or spared since, and the
+ * owner has not answered. */
+static inline bool sl_again_is_tried(const sl_again *a, uint32_t group, uint64_t attempt) {
+    return a->group[group].phase == SL_AGAIN_TRIED && a->group[group].attempt == attempt;
+}
+/* It was not: nobody owes anything of it. */
+void sl_again_withdraw(sl_again *a, uint64_t attempt);
 
 #endif

@@ -206,8 +206,19 @@ static const struct column {
     COLUMN("worker_ledger_rows_total", "", "state", "stale", rows_stale, 1),
     COLUMN("worker_reissued_rows_total", "Rows sent to a replica, as their expert worker was lost.",
            NULL, NULL, rows_reissued, 1),
-    COLUMN("worker_late_rows_total", "Returned rows that were dropped: another answer was first.",
-           NULL, NULL, rows_late, 1),
+    COLUMN(
+        "worker_late_rows_total",
+        "Returned rows that were dropped: they were asked of two, and the other was first, or the "
+        "step was given up.",
+        NULL, NULL, rows_late, 1),
+    COLUMN(
+        "worker_again_rows_total",
+        "Returned rows that were asked of two, as the first lets others wait or is lost, and what "
+        "became of them; asked = counted + late + lost + worker_again_rows_out.",
+        "state", "asked", again_asked, 1),
+    COLUMN("worker_again_rows_total", "", "state", "counted", again_counted, 1),
+    COLUMN("worker_again_rows_total", "", "state", "late", rows_late, 1),
+    COLUMN("worker_again_rows_total", "", "state", "lost", again_lost, 1),
     COLUMN("worker_steps_given_up_total", "Steps that were begun and are done again.", NULL, NULL,
            steps_given_up, 1),
 #undef COLUMN
@@ -284,6 +295,12 @@ static void put_workers(sl_jbuf *b, const sl_engine_detail *d) {
             if (columns[c].label) sl_jbuf_fmt(b, ",%s=\"%s\"", columns[c].label, columns[c].value);
             sl_jbuf_fmt(b, "} %.17g\n", (double)v * columns[c].scale);
         }
+    }
+    sl_metrics_put_help(b, "worker_again_rows_out", "gauge",
+                        "Returned rows that were asked of two and have not come.");
+    for (uint32_t i = 0; i < d->n_workers; i++) {
+        put_worker_labels(b, "worker_again_rows_out", &d->worker[i]);
+        sl_jbuf_fmt(b, "} %" PRIu64 "\n", d->worker[i].again_out);
     }
 }
 

@@ -7,7 +7,8 @@
  * rounds are agreed on is in membership.pml, what comes after the step in recovery.pml.
  *
  * At most SLOW expert workers are done without although they live (src/sched/hedge.h): everybody is told, each
- * at its time; they count as lost, and what they say from then on is dropped.
+ * at its time; others are asked for what they owe, and they go on answering. Their own answer counts if it comes
+ * before that of an attempt, which is late then; what they owed as those who stand in is late.
  *
  * Channels are per pair and as long as the credit that calls.h gives: more is an error. When a worker is lost
  * what it had sent has come, or is lost.
@@ -52,8 +53,11 @@ byte begun = 0, ended = 0; /* attention workers */
 
 /* ---- attention worker ---- */
 
-/* The attempt at group g counts no more. */
-inline make_void(g) {
+#define OPEN_DEBT 1 /* its answer counts if it is first */
+#define LATE_DEBT 2 /* another one has counted */
+
+/* The attempt at group g, if there is one, counts no more. */
+inline make_late(g) {
     i = 0;
     do
     :: i < NE ->
@@ -67,6 +71,11 @@ inline make_void(g) {
     got[g] = 0;
     by[g] = 0;
 #endif
+    skip
+}
+
+inline make_void(g) {
+    make_late(g);
     phase[g] = DUE
 }
 
@@ -82,10 +91,35 @@ inline lose_of(g, w) {
     fi
 }
 
+inline spare_of(g, w) {
+    if
+    :: owes[AT(g, w)] != 0 -> make_void(g)
+    :: else
+    fi
+}
+
+inline note_slow(w) {
+    atomic {
+        (e_slow & ~lost & BIT(w)) ->
+        lost = lost | BIT(w);
+        spared = spared | BIT(w);
+        debt[w] = (phase[w] == AWAY -> OPEN_DEBT : debt[w]);
+        phase[w] = (phase[w] == AWAY -> DUE : phase[w]);
+        spare_of(0, w);
+        spare_of(1, w);
+#if NE > 2
+        spare_of(2, w);
+#endif
+        skip
+    }
+}
+
 inline note_loss(w) {
     atomic {
-        (((e_dead & ~lost & BIT(w)) && empty(DOWN(a, w))) || (e_slow & ~lost & BIT(w))) ->
+        (e_dead & (~lost | spared) & BIT(w)) && empty(DOWN(a, w)) ->
         lost = lost | BIT(w);
+        spared = spared & ~BIT(w);
+        debt[w] = 0;
         phase[w] = (phase[w] == AWAY -> DUE : phase[w]);
         lose_of(0, w);
         lose_of(1, w);
@@ -102,6 +136,7 @@ inline take(g, w, p) {
     got[g] = got[g] | p;
     by[g] = t;
     owes[AT(g, w)] = 0;
+    debt[g] = (got[g] == BOTH && debt[g] == OPEN_DEBT -> LATE_DEBT : debt[g]);
     phase[g] = (got[g] == BOTH -> HERE : phase[g])
 }
 
@@ -112,29 +147,36 @@ inline take(g, w, p) {
 #endif
 
 #ifdef BUG_LATE
-#define IS_DEAF_TO(w) 0
+#define DEBT_IS_LATE(w) 0
 #else
-#define IS_DEAF_TO(w) (lost & BIT(w))
+#define DEBT_IS_LATE(w) (debt[w] == LATE_DEBT)
 #endif
-
-inline drop(w) {
-    atomic {
-        nempty(DOWN(a, w)) && IS_DEAF_TO(w) ->
-#ifdef COVER_DROPPED
-        assert(false);
-#endif
-        DOWN(a, w)?_, _, _, _, _
-    }
-}
 
 inline hear(w) {
     atomic {
-        nempty(DOWN(a, w)) && !IS_DEAF_TO(w) ->
+        nempty(DOWN(a, w)) ->
         DOWN(a, w)?kind, l, g, t, p;
         if
-        :: kind == OPEN -> begun = begun | BIT(a)
-        :: kind == REPLY ->
-            assert(g == w && phase[g] == AWAY && l == layer);
+        /* of one that is done without it is not heeded: no round begins */
+        :: kind == OPEN -> begun = (lost & BIT(w) -> begun : begun | BIT(a))
+        :: kind == REPLY && DEBT_IS_LATE(w) ->
+#ifdef COVER_DROPPED
+            assert(false);
+#endif
+            debt[w] = 0
+        :: kind == REPLY && !DEBT_IS_LATE(w) ->
+            assert(g == w && l == layer);
+            assert(phase[g] == AWAY || (debt[w] == OPEN_DEBT && (phase[g] == DUE || phase[g] == TRIED)));
+#ifdef COVER_FIRST
+            assert(phase[g] != TRIED);
+#endif
+            debt[w] = 0;
+            if
+#ifndef BUG_BOTH
+            :: phase[g] != AWAY -> make_late(g)
+#endif
+            :: else
+            fi;
             take(g, w, BOTH)
         :: kind == ANSWER && IS_LATE(g, w, t) ->
 #ifdef COVER_LATE
@@ -151,10 +193,13 @@ inline hear(w) {
 
 #ifdef BUG_CREDIT
 #define OWES_LATE(g) 0
-#elif NE > 2
-#define OWES_LATE(g) (late[AT(g, 0)] || late[AT(g, 1)] || late[AT(g, 2)])
 #else
-#define OWES_LATE(g) (late[AT(g, 0)] || late[AT(g, 1)])
+#define OWES_LATE_AT(g, w) (late[AT(g, w)] && !(spared & BIT(w)))
+#if NE > 2
+#define OWES_LATE(g) (OWES_LATE_AT(g, 0) || OWES_LATE_AT(g, 1) || OWES_LATE_AT(g, 2))
+#else
+#define OWES_LATE(g) (OWES_LATE_AT(g, 0) || OWES_LATE_AT(g, 1))
+#endif
 #endif
 
 /* To worker w, of whom nobody knows that it is lost; who it is tells in time. */
@@ -217,6 +262,7 @@ proctype attention(byte a) {
     mtype kind, phase[NE];
     byte lost, layer, l, g, t, p, i, attempts, next;
     byte got[NE], by[NE], attempt[NE], owes[NE * NE], late[NE * NE];
+    byte spared, debt[NE]; /* of those lost: who lives; what owners owe whom others are asked for */
 
     atomic { phase[0] = REST; phase[1] = REST; phase[NE - 1] = REST };
 end_step:
@@ -225,14 +271,14 @@ end_step:
     :: hear(1)
     :: note_loss(0)
     :: note_loss(1)
-    :: drop(0)
-    :: drop(1)
+    :: note_slow(0)
+    :: note_slow(1)
     :: again(0)
     :: again(1)
 #if NE > 2
     :: hear(2)
     :: note_loss(2)
-    :: drop(2)
+    :: note_slow(2)
     :: again(2)
 #endif
     :: atomic { (begun & BIT(a)) && layer < LAYERS && next < NE && phase[next] == REST -> send(next); next++ }

@@ -115,8 +115,12 @@ if [ "$mode" != --quick ]; then
     slow 2 2 1 0 1
     slow 1 3 1 0 1
 fi
-check found "bug LATE" "$(sizes 1 3 1 0) -DSLOW=1 -DBUG_LATE" "$safety" "$run"
-[ "$mode" = --quick ] || check found "reached DROPPED" "$(sizes 1 3 1 0) -DSLOW=1 -DCOVER_DROPPED" "$safety" "$run"
+for bug in LATE BOTH; do
+    check found "bug $bug" "$(sizes 1 3 1 0) -DSLOW=1 -DBUG_$bug" "$safety" "$run"
+done
+for cover in $(some "DROPPED FIRST" "FIRST"); do
+    check found "reached $cover" "$(sizes 1 3 1 0) -DSLOW=1 -DCOVER_$cover" "$safety" "$run"
+done
 for bug in $(some "DOUBLE MIX FORGET CREDIT" "DOUBLE MIX"); do
     check found "bug $bug" "$(sizes 1 3 1 2) -DBUG_$bug" "$safety" "$run"
 done

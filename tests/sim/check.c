@@ -332,6 +332,31 @@ static bool check_request(sim *s, uint32_t i) {
     return true;
 }
 
+/* What was asked of two is accounted for, and nothing is out that cannot come any more, or would
+ * have come by now. */
+static bool check_twice(sim *s, uint32_t i) {
+    const sl_worker *w = s->worker[i];
+    const sl_twice *t = &w->attn->twice;
+    uint64_t out = 0;
+    for (uint32_t id = 0; id < t->n_workers; id++) {
+        const sl_twice_debt *d = &t->debt[id];
+        out += d->rows;
+        if (d->rows == 0) continue;
+        if (!w->peer[id].open)
+            return sim_fail(s, "worker %u waits for %llu rows of worker %u, which is gone", i,
+                            (unsigned long long)d->rows, id);
+        if (d->epoch == w->plan.epoch && !s->silent[id])
+            return sim_fail(s, "worker %u never got %llu rows of worker %u", i,
+                            (unsigned long long)d->rows, id);
+    }
+    s->seen[COVER_owner_answered_first] |= t->first > 0;
+    s->seen[COVER_asked_of_two_and_lost] |= t->lost > 0;
+    if (out == t->out && t->asked == t->counted + t->late + t->lost + out) return true;
+    return sim_fail(s, "worker %u: of %llu rows asked of two %llu count, %llu are late, %llu lost",
+                    i, (unsigned long long)t->asked, (unsigned long long)t->counted,
+                    (unsigned long long)t->late, (unsigned long long)t->lost);
+}
+
 static bool check_worker(sim *s, uint32_t i) {
     const sl_worker *w = s->worker[i];
     if (!w || s->silent[i]) return true;
@@ -347,6 +372,7 @@ static bool check_worker(sim *s, uint32_t i) {
         if (f->parts.n_free != w->attn->max_rows || f->parts.in.rows[k])
             return sim_fail(s, "worker %u: %u of %u rows are free, %u of kind %u in flight", i,
                             f->parts.n_free, w->attn->max_rows, f->parts.in.rows[k], k);
+    if (!check_twice(s, i)) return false;
     for (uint32_t l = 0; l < w->attn->n_lanes; l++) {
         uint32_t n_used = w->attn->slots.n_used[l];
         if (n_used) return sim_fail(s, "worker %u: lane %u counts %u slots", i, l, n_used);
@@ -422,7 +448,7 @@ static bool check_steps(sim *s) {
         bool again = w->n.rows_reissued > 0;
         s->seen[COVER_sent_again] |= again;
         s->seen[COVER_sent_again_aep] |= again && s->plan.schedule == SL_SCHED_AEP;
-        s->seen[COVER_answered_late] |= s->n_hedged > 0 && w->n.rows_late + w->n.rows_stale > 0;
+        s->seen[COVER_answered_late] |= s->n_hedged > 0 && w->attn->twice.late > 0;
         if (s->doubled && s->n_hedged > 0 && !s->failure && !may_lack_room(s) &&
             w->n.steps_given_up)
             return sim_fail(s, "worker %u gave up %llu steps, and nobody was lost", i,
@@ -519,6 +545,8 @@ static bool check_totals(sim *s) {
         if (left) return sim_fail(s, "worker %u lost rows without a failure", i);
         if (!w->alive && w->rows_created != w->rows_merged + w->rows_cancelled + w->rows_lost)
             return sim_fail(s, "the books of worker %u, which died, do not balance", i);
+        if (w->again_asked != w->again_counted + w->rows_late + w->again_lost + w->again_out)
+            return sim_fail(s, "what worker %u says of rows asked of two does not balance", i);
     }
     if (s->engine->n_open || st.running || st.waiting || st.pages_used)
         return sim_fail(s, "%u open, %u running, %u waiting, %llu pages taken at the end",

@@ -99,6 +99,8 @@
     X(hedged_sequencer)                                                                            \
     X(hedged_and_back)                                                                             \
     X(answered_late)                                                                               \
+    X(owner_answered_first)                                                                        \
+    X(asked_of_two_and_lost)                                                                       \
     X(sequencer_killed)                                                                            \
     X(drained_attention)                                                                           \
     X(drained_expert)                                                                              \

@@ -6,7 +6,8 @@
 Of ten streams one leaves half-way, one reads slowly, the others read to the end. All are open at the same
 time: connected before the first request is sent. At the end every stream that stayed has all its tokens,
 streams of one prompt have the same text, and the server's books balance: nothing runs or waits, no page is
-taken, on every worker rows created = merged + cancelled + lost. Standard library only."""
+taken, on every worker rows created = merged + cancelled + lost, and of rows asked of two
+asked = counted + late + lost + out. Standard library only."""
 import argparse
 import asyncio
 import json
@@ -63,6 +64,11 @@ def unbalanced(m):
                 for state in ("created", "merged", "cancelled", "lost", "stale")}
         if rows["created"] != rows["merged"] + rows["cancelled"] + rows["lost"]:
             wrong.append(f"{worker}: {rows}")
+        again = {state: sum(v for k, v in m["worker_again_rows_total"].items() if worker in k and f'"{state}"' in k)
+                 for state in ("asked", "counted", "late", "lost")}
+        again["out"] = total(m, "worker_again_rows_out", worker)
+        if again["asked"] != again["counted"] + again["late"] + again["lost"] + again["out"]:
+            wrong.append(f"{worker}, rows asked of two: {again}")
     return wrong
 
 

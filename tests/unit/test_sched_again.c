@@ -31,7 +31,7 @@ static sl_again fresh(uint32_t chunks) {
 
 /* All groups leave, to workers who live. */
 static void send_all(sl_again *a) {
-    for (uint32_t g = 0; g < a->n_groups; g++) sl_again_sent(a, g, false, true);
+    for (uint32_t g = 0; g < a->n_groups; g++) sl_again_sent(a, g, false, 1);
 }
 
 /* An attempt of these workers; returns its number. */
@@ -89,9 +89,9 @@ static void what_a_lost_owner_owes_goes_to_others(void **state) {
 static void a_group_without_rows_is_here_at_once(void **state) {
     (void)state;
     sl_again a = fresh(1);
-    sl_again_sent(&a, 0, false, false);
-    sl_again_sent(&a, 1, true, false); /* lost before: nothing is asked of anybody */
-    sl_again_sent(&a, 2, true, true);  /* lost while its rows were packed */
+    sl_again_sent(&a, 0, false, 0);
+    sl_again_sent(&a, 1, true, 0); /* lost before: nothing is asked of anybody */
+    sl_again_sent(&a, 2, true, 1); /* lost while its rows were packed */
     sl_again_lost(&a, 0);
     attempt(&a, 0, NULL, 0);
     uint64_t number = attempt(&a, 2, (uint32_t[]){1}, 1);
@@ -137,6 +137,105 @@ static void what_came_of_a_void_attempt_is_dropped(void **state) {
     sl_again_free(&a);
 }
 
+/* ---- done without, but alive ---- */
+
+static void who_is_spared_may_answer_first(void **state) {
+    (void)state;
+    sl_again a = fresh(1);
+    send_all(&a);
+    sl_again_spare(&a, 0);
+    assert_int_equal(sl_again_next(&a), 0);
+    assert_int_equal(sl_again_replied(&a, 0), SL_AGAIN_WHOLE); /* before others were asked */
+    assert_int_equal(sl_again_next(&a), SL_AGAIN_NONE);
+    assert_int_equal(sl_again_replied(&a, 0), SL_AGAIN_WRONG);
+    sl_again_spare(&a, 1);
+    uint64_t number = attempt(&a, 1, (uint32_t[]){2}, 1);
+    assert_int_equal(sl_again_replied(&a, 1), SL_AGAIN_WHOLE); /* before others answered */
+    assert_int_equal(sl_again_replied(&a, 2), SL_AGAIN_WHOLE);
+    sl_again_close(&a);
+    assert_int_equal(answered(&a, 2, number), SL_AGAIN_LATE);
+    assert_int_equal(answered(&a, 2, number), SL_AGAIN_WRONG);
+    sl_again_free(&a);
+}
+
+/* A part of the attempt was here: it is another grouping than the owner's. */
+static void a_part_gives_way_to_the_whole(void **state) {
+    (void)state;
+    sl_again a = fresh(1);
+    send_all(&a);
+    sl_again_spare(&a, 0);
+    uint64_t number = attempt(&a, 0, (uint32_t[]){1, 2}, 2);
+    assert_int_equal(answered(&a, 1, number), SL_AGAIN_KEPT);
+    assert_true(sl_again_is_tried(&a, 0, number));
+    assert_int_equal(sl_again_replied(&a, 0), SL_AGAIN_WHOLE);
+    assert_false(sl_again_is_tried(&a, 0, number));
+    assert_int_equal(n_dropped, 1);
+    assert_int_equal(answered(&a, 2, number), SL_AGAIN_LATE);
+    sl_again_reset(&a);
+    assert_int_equal(n_dropped, 1);
+    sl_again_free(&a);
+}
+
+static void who_is_spared_is_late(void **state) {
+    (void)state;
+    sl_again a = fresh(1);
+    send_all(&a);
+    sl_again_spare(&a, 0);
+    sl_again_spare(&a, 1);
+    assert_int_equal(answered(&a, 2, attempt(&a, 0, (uint32_t[]){2}, 1)), SL_AGAIN_WHOLE);
+    assert_int_equal(answered(&a, 2, attempt(&a, 1, (uint32_t[]){2}, 1)), SL_AGAIN_WHOLE);
+    assert_int_equal(sl_again_replied(&a, 2), SL_AGAIN_WHOLE);
+    assert_true(sl_again_is_late(&a, 0));
+    assert_int_equal(sl_again_replied(&a, 0), SL_AGAIN_LATE);
+    sl_again_close(&a);
+    sl_again_sent(&a, 0, true, 0);
+    assert_true(sl_again_is_late(&a, 1)); /* of the layer before */
+    assert_int_equal(sl_again_replied(&a, 1), SL_AGAIN_LATE);
+    assert_int_equal(sl_again_replied(&a, 1), SL_AGAIN_WRONG);
+    sl_again_free(&a);
+}
+
+/* Nothing more is asked of it, and nobody waits for what it owes. */
+static void who_stands_in_and_is_spared_holds_nobody_up(void **state) {
+    (void)state;
+    sl_again a = fresh(1);
+    send_all(&a);
+    sl_again_lost(&a, 0);
+    uint64_t first = attempt(&a, 0, (uint32_t[]){1}, 1);
+    assert_int_equal(sl_again_replied(&a, 1), SL_AGAIN_WHOLE);
+    sl_again_spare(&a, 1);
+    uint64_t second = attempt(&a, 0, (uint32_t[]){2}, 1);
+    assert_int_equal(answered(&a, 1, first), SL_AGAIN_LATE);
+    assert_int_equal(answered(&a, 2, second), SL_AGAIN_WHOLE);
+    sl_again_free(&a);
+}
+
+/* The device packs it; meanwhile its group is answered. */
+static void an_attempt_that_was_not_sent_is_owed_by_nobody(void **state) {
+    (void)state;
+    sl_again a = fresh(1);
+    send_all(&a);
+    sl_again_spare(&a, 0);
+    uint64_t number = attempt(&a, 0, (uint32_t[]){1, 2}, 2);
+    assert_int_equal(sl_again_replied(&a, 0), SL_AGAIN_WHOLE);
+    sl_again_withdraw(&a, number);
+    assert_int_equal(answered(&a, 1, number), SL_AGAIN_WRONG);
+    sl_again_lost(&a, 0);
+    assert_int_equal(sl_again_next(&a), SL_AGAIN_NONE);
+    sl_again_free(&a);
+}
+
+static void who_is_spared_and_then_lost_owes_nothing(void **state) {
+    (void)state;
+    sl_again a = fresh(1);
+    send_all(&a);
+    sl_again_spare(&a, 0);
+    sl_again_lost(&a, 0);
+    assert_int_equal(sl_again_replied(&a, 0), SL_AGAIN_WRONG);
+    assert_int_equal(answered(&a, 1, attempt(&a, 0, (uint32_t[]){1}, 1)), SL_AGAIN_WHOLE);
+    sl_again_free(&a);
+}
+
 /* ---- drawn ---- */
 
 /* Messages on their way to a worker, whose group is `group`; attempt 0: its owner's. */
@@ -148,7 +247,7 @@ typedef struct letter {
 typedef struct world {
     sl_again a;
     uint64_t rng;
-    bool lost[WORKERS];
+    bool lost[WORKERS]; /* or spared: then its letters are still answered */
     letter post[64];
     uint32_t n_post, here[64]; /* here: times that a group became whole in this layer */
 } world;
@@ -177,8 +276,13 @@ static void answer_one(world *w) {
 static void lose_one(world *w) {
     uint32_t victim = below(w, WORKERS), left = 0, kept = 0;
     for (uint32_t i = 0; i < WORKERS; i++) left += !w->lost[i];
-    if (left == 1 || w->lost[victim]) return;
+    if (left == 1 && !w->lost[victim]) return;
+    bool spared = !w->lost[victim] && below(w, 2);
     w->lost[victim] = true;
+    if (spared) {
+        sl_again_spare(&w->a, victim);
+        return;
+    }
     for (uint32_t i = 0; i < w->n_post; i++)
         if (w->post[i].worker != victim) w->post[kept++] = w->post[i];
     w->n_post = kept;
@@ -276,7 +380,7 @@ static void memory_runs_out(void **state) {
         sl_mem_fail_at(nth);
         sl_status st = sl_again_create(2, WORKERS, drop, NULL, &a, &err);
         if (st == SL_OK) {
-            sl_again_sent(&a, 0, true, true);
+            sl_again_sent(&a, 0, true, 1);
             sl_again_begin(&a, 0);
             st = sl_again_with(&a, 0, 1, &err);
         }
@@ -295,6 +399,12 @@ int main(void) {
         cmocka_unit_test(a_group_without_rows_is_here_at_once),
         cmocka_unit_test(a_void_attempt_is_late),
         cmocka_unit_test(what_came_of_a_void_attempt_is_dropped),
+        cmocka_unit_test(who_is_spared_may_answer_first),
+        cmocka_unit_test(a_part_gives_way_to_the_whole),
+        cmocka_unit_test(who_is_spared_is_late),
+        cmocka_unit_test(who_stands_in_and_is_spared_holds_nobody_up),
+        cmocka_unit_test(an_attempt_that_was_not_sent_is_owed_by_nobody),
+        cmocka_unit_test(who_is_spared_and_then_lost_owes_nothing),
         cmocka_unit_test(every_group_counts_once),
         cmocka_unit_test(calls_run_in_their_order_and_within_credit),
         cmocka_unit_test(memory_runs_out),

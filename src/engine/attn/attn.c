@@ -123,17 +123,26 @@ sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload,
 
 sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, sl_buf **payload,
                             sl_err *err) {
-    if (a->given_up) return SL_OK; /* its rows are booked as lost */
+    sl_twice_serves(&a->twice, src, a->w->plan.epoch);
+    if (a->given_up) { /* its rows are booked as lost */
+        sl_twice_late(&a->twice, src, h->rows);
+        return SL_OK;
+    }
     if (h->lane >= a->n_lanes || a->expert_index[src] == UINT32_MAX)
         return sl_fail(err, SL_ERR_PROTOCOL, "return from worker %u for lane %u of %u", src,
                        h->lane, a->n_lanes);
-    if (a->lost[src] && !SL_MUTATION(LATE_COUNTS)) { /* others were asked for it */
-        a->w->n.rows_late += h->rows;
+    /* Its positions are others' debts by now; where rows have groups these know who was first. */
+    if (a->lost[src] && !a->barriers && !SL_MUTATION(LATE_COUNTS)) {
+        sl_twice_late(&a->twice, src, h->rows);
         return SL_OK;
     }
     sl_status st = a->ops->on_return(a->side, a->expert_index[src], h, payload, err);
     if (st == SL_OK) sl_hedge_answered(&a->hedge, h->lane, src, a->barriers ? 1 : h->rows);
     return st;
+}
+
+void sl_attn_on_stale(sl_attn *a, const sl_wire_header *h) {
+    sl_twice_late(&a->twice, h->src, h->rows);
 }
 
 sl_status sl_attn_on_peer(sl_attn *a, const sl_wire_header *h, sl_span payload, sl_err *err) {
@@ -182,13 +191,15 @@ bool sl_attn_is_owed(const sl_attn *a) {
     return sl_hedge_is_owed(&a->hedge);
 }
 
-void sl_attn_lose(sl_attn *a, uint32_t id) {
+void sl_attn_lose(sl_attn *a, uint32_t id, bool gone) {
+    if (gone) sl_twice_gone(&a->twice, id);
+    if (!a->w->plan.worker[id].roles) return;
     sl_moves_lose(a, id);
-    if (a->given_up || a->expert_index[id] == UINT32_MAX || a->lost[id]) return;
+    if (a->given_up || a->expert_index[id] == UINT32_MAX || (a->lost[id] && !gone)) return;
     a->lost[id] = true;
     sl_hedge_forgive(&a->hedge, id);
     if (sl_plan_is_covered(&a->w->plan, a->lost) && !SL_MUTATION(LONELY_STEP))
-        a->ops->lose(a->side, a->expert_index[id]);
+        a->ops->lose(a->side, a->expert_index[id], gone);
     else
         sl_attn_give_up(a);
 }
@@ -197,8 +208,14 @@ bool sl_attn_rests(const sl_attn *a) {
     return a->ops->rests(a->side);
 }
 
-void sl_attn_count_prompts(sl_attn *a) {
-    sl_slots_prompts(&a->slots, &a->w->n.prompt_rows, &a->w->n.prompt_rows_done);
+void sl_attn_count(sl_attn *a) {
+    sl_worker *w = a->w;
+    sl_slots_prompts(&a->slots, &w->n.prompt_rows, &w->n.prompt_rows_done);
+    w->n.again_asked = a->twice.asked;
+    w->n.again_counted = a->twice.counted;
+    w->n.rows_late = a->twice.late;
+    w->n.again_lost = a->twice.lost;
+    w->n.again_out = a->twice.out;
 }
 
 void sl_attn_wake(sl_attn *a) {
@@ -266,6 +283,8 @@ sl_status sl_attn_open_side(sl_attn *a, sl_err *err) {
     for (uint32_t i = 0; i < a->n_experts; i++) a->expert_index[w->experts.ids[i]] = i;
     sl_status st = create_cut(a, err);
     if (st == SL_OK) st = a->ops->create(a, &a->side, err);
+    for (uint32_t id = 0; st == SL_OK && id < w->plan.n_workers; id++)
+        if (!w->peer[id].open) sl_twice_gone(&a->twice, id); /* itself: with its side */
     if (st == SL_OK) a->given_up = a->leaderless = false;
     a->hedges = sl_plan_has_replicas(&w->plan);
     sl_hedge_reset(&a->hedge);
@@ -294,6 +313,7 @@ sl_status sl_attn_create(sl_worker *w, const char *folder, sl_attn **out, sl_err
     a->ops = a->barriers ? &sl_attn_lanes : &sl_attn_parts;
     const sl_hedge_opts hedge = SL_HEDGE_OPTS;
     sl_status st = sl_hedge_create(a->n_lanes, w->plan.n_workers, &hedge, &a->hedge, err);
+    if (st == SL_OK) st = sl_twice_create(w->plan.n_workers, &a->twice, err);
     if (st == SL_OK) st = copy_folder(a, folder, err);
     if (st == SL_OK) st = create_buffers(a, err);
     if (st == SL_OK) st = create_slots(a, err);
@@ -326,5 +346,6 @@ void sl_attn_free(sl_attn *a) {
     sl_device_give(a->w->device, a->head_rows);
     sl_arena_free(&a->scratch);
     sl_hedge_free(&a->hedge);
+    sl_twice_free(&a->twice);
     sl_free(a);
 }

@@ -27,13 +27,16 @@ bool sl_attn_move(sl_attn *a, bool busy);
 /* Takes *payload and sets it NULL if it keeps it. */
 sl_status sl_attn_on_return(sl_attn *a, uint32_t src, const sl_wire_header *h, sl_buf **payload,
                             sl_err *err) SL_MUST_CHECK;
+/* RETURN by an earlier plan, which counts for nothing. */
+void sl_attn_on_stale(sl_attn *a, const sl_wire_header *h);
 /* ROUND_OPEN. */
 sl_status sl_attn_on_peer(sl_attn *a, const sl_wire_header *h, sl_span payload,
                           sl_err *err) SL_MUST_CHECK;
-/* Worker `id` is gone, or counts as gone, whatever it still says by this plan. Of an expert worker:
- * where replicas of all its experts are left they are asked for what it owes, and steps go on;
- * otherwise they are given up. */
-void sl_attn_lose(sl_attn *a, uint32_t id);
+/* Worker `id` is gone, or (gone: false) done without by this plan, as others wait for it. Of an
+ * expert worker: where replicas of all its experts are left they are asked for what it owes, and
+ * steps go on; otherwise they are given up. With barriers an answer of one who is done without
+ * counts if it comes before theirs; aep takes none of it. */
+void sl_attn_lose(sl_attn *a, uint32_t id, bool gone);
 /* BUSY of an expert worker. */
 sl_status sl_attn_on_busy(sl_attn *a, const sl_wire_header *h, sl_err *err) SL_MUST_CHECK;
 /* Time has passed: requests whose guides are compiled go on; the coordinator hears of expert
@@ -55,8 +58,9 @@ bool sl_attn_rests(const sl_attn *a);
  * up; lanes and all else begin anew by the new one, slots stay. SL_ERR_NOMEM: it cannot be used. */
 void sl_attn_close_side(sl_attn *a);
 sl_status sl_attn_open_side(sl_attn *a, sl_err *err) SL_MUST_CHECK;
-/* Counts rows of prompts that are under way, for the worker's next report. */
-void sl_attn_count_prompts(sl_attn *a);
+/* Rows of prompts that are under way and those that were asked of two, for the worker's next
+ * report. */
+void sl_attn_count(sl_attn *a);
 /* Whoever has work may go on. */
 void sl_attn_wake(sl_attn *a);
 /* Makes e a WAIT with its reason if rows of this side are elsewhere. */

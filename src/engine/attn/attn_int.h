@@ -22,6 +22,7 @@
 #include "sched/membership.h"
 #include "sched/pages.h"
 #include "sched/step.h"
+#include "sched/twice.h"
 
 /* What a request has here beside its life: the ids of its tokens, prompt and generated ones, where
  * its pages lie, how it draws. */
@@ -66,8 +67,9 @@ typedef struct sl_attn_side_ops {
     bool (*rests)(const void *side);
     /* Makes e a WAIT with its reason if rows are elsewhere. */
     void (*waits_for)(const void *side, sl_trace_event *e);
-    /* The expert worker is gone, and the others host all experts: what it owes is asked of them. */
-    void (*lose)(void *side, uint32_t expert_index);
+    /* The expert worker is gone, or done without, and the others host all experts: what it owes is
+     * asked of them. Of one that is done without its end may be told later. */
+    void (*lose)(void *side, uint32_t expert_index, bool gone);
     /* Ends a head that there is, drops all rows: they are lost. The device has none of them any
      * more. */
     void (*give_up)(void *side);
@@ -105,6 +107,7 @@ struct sl_attn {
                              * others do without */
     sl_hedge hedge;         /* what expert workers owe, by id */
     bool hedges;            /* somebody could stand in for them */
+    sl_twice twice;         /* what was asked of two of them, over all plans */
     bool given_up;          /* steps were, and none begins by this plan */
     bool leaderless;        /* the sequencer is gone: no round begins by this plan */
 };

@@ -122,12 +122,18 @@ static void pack_chunk(sl_lane *lane) {
         give_up(lane, st);
 }
 
+/* Rows that come back for a message: one for each of its own, or for each of their positions. */
+static uint32_t answer_rows(const sl_attn *a, const sl_outgoing *o) {
+    return a->w->plan.exact ? o->n.n_entries : o->n.rows;
+}
+
 /* The chunk's rows of expert worker i, or the word that there are none. With a lost one the rows of
  * its that are on their way already are asked of others later. */
 static sl_status send_message(sl_lane *lane, uint32_t i, sl_wire_header h, sl_buf *b) {
     sl_attn *a = lane->attn;
     uint32_t id = a->w->experts.ids[i];
-    sl_again_sent(&lane->again, h.chunk * a->n_experts + i, a->lost[id], h.rows > 0);
+    sl_again_sent(&lane->again, h.chunk * a->n_experts + i, a->lost[id],
+                  answer_rows(a, &lane->pass.out[i]));
     if (a->lost[id]) {
         sl_net_buf_give(a->w->net, b);
         if (h.rows == 0) sl_turns_reply(lane->turns, lane->id);
@@ -213,7 +219,6 @@ static sl_status build_attempt(sl_lane *lane, uint32_t group, sl_err *err) {
     for (uint32_t i = 0; st == SL_OK && i < a->n_experts; i++) {
         if (lane->pass.out[i].n.rows == 0) continue;
         st = sl_again_with(&lane->again, group, i, err);
-        a->w->n.rows_reissued += lane->pass.out[i].n.rows;
     }
     return st == SL_OK ? reserve_answers(lane, err) : st;
 }
@@ -242,8 +247,21 @@ static void begin_attempt(sl_lane *lane, uint32_t group) {
     p->event = event;
 }
 
+/* While it was packed its group was answered, or somebody who was to stand in was lost. */
+static void withdraw_attempt(sl_lane *lane) {
+    sl_outgoing_drop(&lane->pass);
+    sl_again_withdraw(&lane->again, lane->attempt);
+    lane->asks = false;
+    if (lane->again.group[lane->ask_of].phase == SL_AGAIN_HERE)
+        sl_turns_reply(lane->turns, lane->id);
+}
+
 static void send_attempt(sl_lane *lane) {
     sl_attn *a = lane->attn;
+    if (!sl_again_is_tried(&lane->again, lane->ask_of, lane->attempt)) {
+        withdraw_attempt(lane);
+        return;
+    }
     for (uint32_t i = 0; i < a->n_experts; i++) {
         sl_outgoing *o = &lane->pass.out[i];
         const sl_wire_header h = {.kind = SL_MSG_DISPATCH,
@@ -253,9 +271,12 @@ static void send_attempt(sl_lane *lane) {
                                   .layer = a->m->moe_index[lane->pass.layer],
                                   .chunk = lane->ask_of / a->n_experts,
                                   .rows = o->n.rows};
+        const uint32_t id = a->w->experts.ids[i];
         if (!o->buf) continue;
-        sl_worker_send(a->w, a->w->experts.ids[i], h, o->buf); /* one that is lost is heard of */
-        sl_attn_sent(a, lane->id, a->w->experts.ids[i], 1, h.rows);
+        a->w->n.rows_reissued += h.rows;
+        if (sl_worker_send(a->w, id, h, o->buf) == SL_OK) /* one that is lost is heard of */
+            sl_twice_asked(&a->twice, id, a->w->plan.epoch, answer_rows(a, o));
+        sl_attn_sent(a, lane->id, id, 1, h.rows);
         o->buf = NULL;
     }
     lane->pass.leaving = lane->asks = false;

@@ -229,21 +229,22 @@ static void give_up(void *side) {
 }
 
 /* Others are asked for what it owes as soon as the pass is free. */
-static void lose(void *side, uint32_t expert_index) {
-    (void)expert_index;
-    ((sl_flow *)side)->due = true;
+static void lose(void *side, uint32_t expert_index, bool gone) {
+    sl_flow *f = side;
+    if (!gone) sl_flow_spare(f, expert_index);
+    f->due = true;
 }
 
 static sl_status create_storage(sl_flow *f, sl_err *err) {
     size_t rows = f->a->max_rows, k = f->a->m->top_k;
     size_t twice = sl_plan_has_replicas(&f->a->w->plan) ? rows : 0;
     size_t bytes = sl_wire_row_bytes((sl_wire_format)f->a->w->plan.wire, f->a->m->d_model);
-    f->arrays =
-        sl_alloc_arrays(SL_ARRAY(f->part, f->a->max_slots), SL_ARRAY(f->next, rows),
-                        SL_ARRAY(f->slot, rows), SL_ARRAY(f->tag, rows), SL_ARRAY(f->owed, rows),
-                        SL_TABLE(f->owner, rows, k), SL_TABLE(f->piece, rows, k * bytes),
-                        SL_ARRAY(f->batch_row, rows), SL_TABLE(f->sent_expert, twice, k),
-                        SL_TABLE(f->sent_gate, twice, k), SL_ARRAY(f->copies, rows));
+    f->arrays = sl_alloc_arrays(SL_ARRAY(f->part, f->a->max_slots), SL_ARRAY(f->next, rows),
+                                SL_ARRAY(f->slot, rows), SL_ARRAY(f->tag, rows),
+                                SL_ARRAY(f->owed, rows), SL_ARRAY(f->again, rows),
+                                SL_TABLE(f->owner, rows, k), SL_TABLE(f->piece, rows, k * bytes),
+                                SL_ARRAY(f->batch_row, rows), SL_TABLE(f->sent_expert, twice, k),
+                                SL_TABLE(f->sent_gate, twice, k), SL_ARRAY(f->copies, rows));
     if (!f->arrays) return sl_fail(err, SL_ERR_NOMEM, "storage of %zu rows in flight", rows);
     for (uint32_t r = 0; r < rows; r++) {
         f->next[r] = r + 1 < rows ? r + 1 : SL_FLOW_NONE;

@@ -38,7 +38,8 @@ typedef struct sl_flow {
     uint32_t *next; /* of its part, or of the free list */
     uint32_t *slot;
     uint64_t *tag;
-    uint64_t *owed;  /* positions not here yet */
+    uint64_t *owed;  /* positions not here yet, */
+    uint64_t *again; /* and those that were asked of two */
     uint32_t *owner; /* [max_rows][top_k] index of the expert worker that owes it */
     sl_mem x;        /* [max_rows][d_model] residual stream */
     sl_mem shared;   /* [max_rows][d_model] of rows that are away; none: no shared experts */
@@ -69,6 +70,8 @@ void sl_flow_store(sl_flow *f, sl_mem rows, sl_mem out);
 sl_status sl_flow_leave(sl_flow *f) SL_MUST_CHECK;
 /* When the device has packed them. */
 void sl_flow_send(sl_flow *f);
+/* What the expert worker owes is asked of others from now on, though it may still answer. */
+void sl_flow_spare(sl_flow *f, uint32_t expert_index);
 /* Rows of one block that lost expert workers owe leave again, for others. False: there are none.
  * SL_ERR_LIMIT: more than expert workers have room for, SL_ERR_NOMEM. */
 sl_status sl_flow_leave_again(sl_flow *f, bool *leave) SL_MUST_CHECK;

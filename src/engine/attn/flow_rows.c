@@ -19,7 +19,7 @@ void sl_flow_take_rows(sl_flow *f, uint32_t slot) {
         end = &f->next[r];
         f->slot[r] = slot;
         f->tag[r] = sl_tag_make(slot, f->pass.slot[slot].life->generation, r);
-        f->owed[r] = 0;
+        f->owed[r] = f->again[r] = 0;
     }
     *end = SL_FLOW_NONE;
     f->free_row = r;
@@ -36,7 +36,7 @@ void sl_flow_give_rows(sl_flow *f, uint32_t slot) {
     for (uint32_t r = first; r != SL_FLOW_NONE; r = f->next[r]) {
         forget_copies(f, r);
         f->slot[r] = SL_FLOW_NONE;
-        f->owed[r] = 0;
+        f->owed[r] = f->again[r] = 0;
         last = r;
     }
     f->next[last] = f->free_row;
@@ -113,6 +113,7 @@ static void assign(sl_flow *f) {
     for (uint32_t i = 0; i < p->n; i++) {
         uint32_t r = f->batch_row[i];
         f->owed[r] = k == 64 ? UINT64_MAX : (1ull << k) - 1;
+        f->again[r] = 0;
         memcpy(f->owner + r * k, p->owner + i * k, k * sizeof *f->owner);
         forget_copies(f, r);
         if (!f->sent.bytes) continue;
@@ -174,8 +175,9 @@ static void load_again(sl_flow *f, uint32_t slot, uint32_t r, uint32_t pos) {
     memcpy(p->gate + i * k, f->sent_gate + r * k, k * sizeof *p->gate);
     for (uint32_t j = 0; j < k; j++) {
         p->owner[i * k + j] = SL_FLOW_NONE;
-        if (owed_by_lost(f, r, j))
-            p->owner[i * k + j] = f->owner[r * k + j] = sl_outgoing_host(p, i * k + j);
+        if (!owed_by_lost(f, r, j)) continue;
+        p->owner[i * k + j] = f->owner[r * k + j] = sl_outgoing_host(p, i * k + j);
+        f->again[r] |= 1ull << j;
     }
 }
 
@@ -237,10 +239,26 @@ void sl_flow_send(sl_flow *f) {
         if (!o->buf) continue;
         f->due = f->due || f->a->lost[w->experts.ids[i]];
         /* A lost expert worker is reported by its connection. */
-        sl_worker_send(w, w->experts.ids[i], h, o->buf);
+        sl_status st = sl_worker_send(w, w->experts.ids[i], h, o->buf);
+        if (st == SL_OK && f->phase == SL_FLOW_AGAIN)
+            sl_twice_asked(&f->a->twice, w->experts.ids[i], w->plan.epoch, o->n.n_entries);
         sl_attn_sent(f->a, 0, w->experts.ids[i], o->n.n_entries, o->n.n_entries);
         o->buf = NULL;
     }
+}
+
+void sl_flow_spare(sl_flow *f, uint32_t expert_index) {
+    const sl_worker *w = f->a->w;
+    size_t k = f->a->m->top_k;
+    uint64_t n = 0;
+    for (size_t r = 0; r < f->a->max_rows; r++) {
+        if (f->slot[r] == SL_FLOW_NONE) continue;
+        for (uint32_t j = 0; j < k; j++) {
+            bool once = (f->owed[r] & ~f->again[r]) >> j & 1; /* others are booked as they leave */
+            n += once && f->owner[r * k + j] == expert_index;
+        }
+    }
+    sl_twice_asked(&f->a->twice, w->experts.ids[expert_index], w->plan.epoch, n);
 }
 
 /* ---- back ---- */
@@ -265,6 +283,8 @@ sl_status sl_flow_collect(sl_flow *f, uint32_t expert_index, uint32_t moe, const
                        "returned row %u covers positions %llx, one of %llx at its owner is awaited",
                        i, (unsigned long long)mask, (unsigned long long)f->owed[r]);
     f->owed[r] &= ~mask;
+    if (f->again[r] & mask) sl_twice_counted(&f->a->twice, f->a->w->experts.ids[expert_index], 1);
+    f->again[r] &= ~mask;
     memcpy(f->piece + ((size_t)r * k + j) * row_bytes(f), v->data + i * row_bytes(f), row_bytes(f));
     if (sl_parts_back(&f->parts, f->slot[r], 1) != SL_PART_AWAY) *slot = f->slot[r];
     return SL_OK;

@@ -123,10 +123,21 @@ static void begin_merge(sl_lane *lane) {
     if (sl_lane_merge(lane, &offender, &err) != SL_OK) refuse_expert(lane, offender, &err);
 }
 
+static void count_answers(sl_lane *lane) {
+    const sl_again *again = &lane->again;
+    for (uint32_t i = 0; i < again->n_calls; i++) {
+        if (again->call[i].state != SL_CALL_HERE) continue;
+        sl_twice_counted(&lane->attn->twice, lane->attn->w->experts.ids[again->call[i].worker],
+                         lane->answer[i].view.rows);
+        lane->answer[i].here = false;
+    }
+}
+
 /* The device has read what came back. */
 static void end_merge(sl_lane *lane) {
     sl_worker *w = lane->attn->w;
     give_replies(lane);
+    count_answers(lane);
     sl_again_close(&lane->again);
     w->n.rows_merged += lane->pass.n;
     const sl_trace_event flight = {.kind = SL_TRACE_FLIGHT,
@@ -213,7 +224,7 @@ static sl_status on_answer(sl_lane *lane, uint32_t expert_index, const sl_wire_h
         return sl_fail(err, SL_ERR_PROTOCOL, "answer to attempt %llu, which lane %u did not make",
                        (unsigned long long)h->attempt, lane->id);
     if (verdict == SL_AGAIN_LATE) {
-        w->n.rows_late += h->rows;
+        sl_twice_late(&lane->attn->twice, w->experts.ids[expert_index], h->rows);
         return SL_OK;
     }
     lane->answer[call] = (sl_reply){.payload = *payload, .view = v, .here = true};
@@ -226,8 +237,13 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
                             sl_buf **payload, sl_err *err) {
     sl_attn *a = lane->attn;
     if (h->flags & SL_WIRE_AGAIN) return on_answer(lane, expert_index, h, payload, err);
-    uint32_t chunk = SL_MIN(h->chunk, a->n_chunks - 1);
-    sl_reply *reply = &lane->reply[chunk * a->n_experts + expert_index];
+    uint32_t chunk = SL_MIN(h->chunk, a->n_chunks - 1), group = chunk * a->n_experts + expert_index;
+    sl_reply *reply = &lane->reply[group];
+    if (sl_again_is_late(&lane->again, group) && !SL_MUTATION(LATE_COUNTS)) {
+        (void)sl_again_replied(&lane->again, group);
+        sl_twice_late(&a->twice, a->w->experts.ids[expert_index], h->rows);
+        return SL_OK;
+    }
     bool last = h->layer == a->m->n_moe - 1u && chunk == a->n_chunks - 1;
     if (!sl_turns_awaits(lane->turns, lane->id) || h->round != lane->member.round ||
         h->layer != a->m->moe_index[lane->pass.layer] || h->chunk != chunk ||
@@ -256,28 +272,49 @@ sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_
         if (st != SL_OK) return st;
         lane->have_next = true;
     }
-    if (sl_again_replied(&lane->again, chunk * a->n_experts + expert_index) != SL_AGAIN_WHOLE)
+    bool first = lane->again.group[group].debt == SL_DEBT_OPEN;
+    if (sl_again_replied(&lane->again, group) != SL_AGAIN_WHOLE)
         return sl_fail(err, SL_ERR_PROTOCOL, "return for layer %u chunk %u, which is here",
                        h->layer, chunk);
+    if (first) sl_twice_first(&a->twice, a->w->experts.ids[expert_index], h->rows);
     *reply = (sl_reply){.payload = *payload, .view = v, .here = true};
     *payload = NULL;
-    sl_turns_reply(lane->turns, lane->id);
+    /* The device packs an attempt for it: the lane goes on when that is through. */
+    if (!lane->asks || lane->ask_of != group) sl_turns_reply(lane->turns, lane->id);
     return SL_OK;
 }
 
 /* ---- life ---- */
 
-void sl_lane_lose(sl_lane *lane, uint32_t expert_index) {
+/* What it owes is asked of others; it may still answer. */
+static void spare(sl_lane *lane, uint32_t expert_index) {
+    sl_attn *a = lane->attn;
+    sl_again_spare(&lane->again, expert_index);
+    for (uint32_t i = expert_index; i < lane->again.n_groups; i += a->n_experts) {
+        const sl_again_group *g = &lane->again.group[i];
+        if (g->debt == SL_DEBT_OPEN)
+            sl_twice_asked(&a->twice, a->w->experts.ids[expert_index], a->w->plan.epoch, g->rows);
+    }
+}
+
+void sl_lane_lose(sl_lane *lane, uint32_t expert_index, bool gone) {
     bool joins = lane->member.state == SL_MEMBER_JOINING;
-    sl_again_lost(&lane->again, expert_index);
+    if (gone)
+        sl_again_lost(&lane->again, expert_index);
+    else
+        spare(lane, expert_index);
     if (lane->attn->leaderless && joins) end_last_round(lane);
 }
 
-/* What came to an attempt is needed no more. */
+/* What came to an attempt is needed no more; here: nor was it used. */
 static void drop_answer(void *ctx, uint32_t call) {
     sl_lane *lane = ctx;
-    sl_net_buf_give(lane->attn->w->net, lane->answer[call].payload);
-    lane->answer[call] = (sl_reply){0};
+    sl_attn *a = lane->attn;
+    sl_reply *answer = &lane->answer[call];
+    uint32_t id = a->w->experts.ids[lane->again.call[call].worker];
+    if (answer->here) sl_twice_late(&a->twice, id, answer->view.rows);
+    sl_net_buf_give(a->w->net, answer->payload);
+    *answer = (sl_reply){0};
 }
 
 void sl_lane_reset(sl_lane *lane) {

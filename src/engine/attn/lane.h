@@ -68,8 +68,8 @@ void sl_lane_run(sl_lane *lane, const sl_turn *turn);
 bool sl_lane_go_on(sl_lane *lane);
 sl_status sl_lane_on_return(sl_lane *lane, uint32_t expert_index, const sl_wire_header *h,
                             sl_buf **payload, sl_err *err) SL_MUST_CHECK;
-/* The expert worker is gone, and others can stand in for it. */
-void sl_lane_lose(sl_lane *lane, uint32_t expert_index);
+/* The expert worker is gone, or done without and may still answer; others can stand in for it. */
+void sl_lane_lose(sl_lane *lane, uint32_t expert_index, bool gone);
 /* Drops the running step: its rows are lost. */
 void sl_lane_reset(sl_lane *lane);
 

@@ -58,10 +58,10 @@ static void waits_for(const void *side, sl_trace_event *e) {
     }
 }
 
-static void lose(void *side, uint32_t expert_index) {
+static void lose(void *side, uint32_t expert_index, bool gone) {
     sl_lanes *ls = side;
     if (expert_index == 0) ls->attn->leaderless = true;
-    for (uint32_t l = 0; l < ls->attn->n_lanes; l++) sl_lane_lose(&ls->lane[l], expert_index);
+    for (uint32_t l = 0; l < ls->attn->n_lanes; l++) sl_lane_lose(&ls->lane[l], expert_index, gone);
 }
 
 /* The head of a step needs no expert, and its requests have advanced. */

@@ -188,6 +188,8 @@ static void close_books(sl_engine *e, uint32_t id) {
     pthread_mutex_lock(&e->lock);
     s->alive = false;
     if (s->rows_created > ended) s->rows_lost += s->rows_created - ended;
+    s->again_lost += s->again_out;
+    s->again_out = 0;
     pthread_mutex_unlock(&e->lock);
 }
 

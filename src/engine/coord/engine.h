@@ -200,9 +200,11 @@ typedef struct sl_worker_stats {
     uint64_t execute_us, pack_us, send_us, poll_us, wait_us, sleep_us, wall_us;
     uint64_t cpu_us; /* of its owner thread: the fabric's, where execution is emulated */
     uint64_t rows_created, rows_merged, rows_cancelled, rows_lost, rows_stale;
-    uint64_t memory_free, machine;    /* bytes that are left there; which one it is */
-    uint64_t rows_reissued;           /* sent to another expert worker, as theirs was lost */
-    uint64_t rows_late;               /* that came when another answer had counted */
+    uint64_t memory_free, machine; /* bytes that are left there; which one it is */
+    uint64_t rows_reissued;        /* sent to another expert worker, as theirs was lost */
+    uint64_t rows_late;            /* that came when another answer had counted */
+    uint64_t again_asked;          /* of answers, asked of two: counted, late, lost or out */
+    uint64_t again_counted, again_lost, again_out;
     uint64_t steps_given_up;          /* done again from their beginning */
     uint64_t prompt_rows;             /* of all prompts that are under way now... */
     uint64_t prompt_rows_done;        /* ...and how many of them are computed */

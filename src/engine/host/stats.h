@@ -6,8 +6,8 @@
 
 /* Counters a worker reports in SL_MSG_STATS, u64 little-endian in this order. No counters but
  * states are memory_free and machine: bytes that its machine has left, and which one that is
- * (workers of one say the same); and prompt_rows, prompt_rows_done: rows of the prompts that are
- * under way. */
+ * (workers of one say the same); prompt_rows, prompt_rows_done: rows of the prompts that are
+ * under way; and again_out: rows that were asked of two and have not come (sched/twice.h). */
 #define SL_WORKER_COUNTERS(X)                                                                      \
     X(attention_rows)                                                                              \
     X(expert_rows)                                                                                 \
@@ -36,7 +36,11 @@
     X(rows_late)                                                                                   \
     X(steps_given_up)                                                                              \
     X(prompt_rows)                                                                                 \
-    X(prompt_rows_done)
+    X(prompt_rows_done)                                                                            \
+    X(again_asked)                                                                                 \
+    X(again_counted)                                                                               \
+    X(again_lost)                                                                                  \
+    X(again_out)
 
 /* Rows that one expert got in one call: 1, 2, 3-4, 5-8, ..., more than 32768. */
 #define SL_BATCH_BUCKETS 17u

@@ -249,8 +249,9 @@ static void report_ready(sl_worker *w) {
 
 /* ---- dispatch by kind ---- */
 
-static sl_status lose(sl_worker *w, uint32_t id, bool left, sl_err *err) {
-    if (w->attn && w->plan.worker[id].roles) sl_attn_lose(w->attn, id);
+/* gone: else it is only done without. */
+static sl_status lose(sl_worker *w, uint32_t id, bool gone, bool left, sl_err *err) {
+    if (w->attn) sl_attn_lose(w->attn, id, gone);
     return w->expert ? w->expert_ops->on_gone(w->expert, id, left, err) : SL_OK;
 }
 
@@ -264,7 +265,7 @@ static sl_status on_slow(sl_worker *w, const sl_wire_header *h, sl_span payload,
         return sl_fail(err, SL_ERR_PROTOCOL, "worker %u of %u cannot be done without", id,
                        w->plan.n_workers);
     sl_log(SL_LOG_INFO, "worker", "worker %u is too slow, others do what it owes", id);
-    return lose(w, id, false, err);
+    return lose(w, id, false, false, err);
 }
 
 static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span payload,
@@ -279,7 +280,7 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
     case SL_MSG_SLOW:
         return on_slow(w, h, payload, err);
     case SL_MSG_STATS_GET:
-        if (w->attn) sl_attn_count_prompts(w->attn);
+        if (w->attn) sl_attn_count(w->attn);
         if (w->expert && w->expert_ops->count) w->expert_ops->count(w->expert, &w->counts);
         sl_worker_send_stats(w);
         return SL_OK;
@@ -288,6 +289,7 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
     case SL_MSG_TRACE_GET:
         return sl_worker_send_trace(w, h);
     case SL_MSG_SHUTDOWN:
+        if (w->attn) sl_attn_count(w->attn);
         if (w->device)
             sl_worker_send_stats(w); /* the coordinator may go on: its books are whole then */
         sl_worker_stop(w, SL_OK);    /* also when the coordinator is gone since */
@@ -319,6 +321,7 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
      */
     if (h->epoch != w->plan.epoch) {
         w->n.rows_stale += h->rows;
+        if (w->attn && h->kind == SL_MSG_RETURN) sl_attn_on_stale(w->attn, h);
         return SL_OK;
     }
     w->in_use = true;
@@ -372,7 +375,7 @@ static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) 
     /* What follows depends on who is there. Of a connection that an earlier plan has left open
      * nothing does: whether its other end lives the coordinator knows by itself. */
     if (!roles || sl_peers_are_needed(w, id)) sl_worker_tell_of(w, SL_MSG_LOST, id);
-    return lose(w, id, left, err);
+    return lose(w, id, true, left, err);
 }
 
 static void handle(sl_worker *w, sl_inbox_item *it) {
