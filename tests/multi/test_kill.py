@@ -15,7 +15,8 @@ import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1]), str(pathlib.Path(__file__).resolve().parents[1] / "soak")]
+import crowd  # noqa: E402
 import ended  # noqa: E402
 import served  # noqa: E402
 from served import ROOT, SLUICE  # noqa: E402, F401
@@ -227,6 +228,66 @@ def test_replicas_stand_in(schedule):
     assert again > 0
     assert_books_balance(server, n)
     assert server.stop() == 0
+
+
+CHUNK = 64
+
+
+def test_a_chunk_of_a_prompt_goes_again_and_no_more():
+    """An expert worker is killed while prompts pass: of the step that was away at most its rows are asked of the replica, and no step is done again."""
+    server = Server("--exact", "--schedule", "dep", "--placement", "replicas:2", "--attention", "1", "--experts", "2", "--max-num-batched-tokens", str(CHUNK))
+    asked = {"prompt": LONG, "max_tokens": 2, "logprobs": 1}
+    alone, = start_streams(server, 1, **asked)
+    join_all([alone])
+    killed, again = 0, 0
+    while again == 0 and killed < 2 * MOST_KILLS:
+        before = of_all_workers(server, "worker_reissued_rows_total")
+        kill = threading.Timer(0.05 + 0.007 * killed, os.kill, (server.worker_pid(1 + killed % 2), signal.SIGKILL))
+        kill.start()
+        struck = False
+        while not struck:  # one prompt after the other, the last one after the kill
+            struck = not kill.is_alive()
+            stream, = start_streams(server, 1, **asked)
+            join_all([stream])
+            assert stream.done and not stream.error, stream.error
+            assert len(stream.ids) == 2 and stream.ids == alone.ids and stream.logprobs == alone.logprobs
+        killed += 1
+        wait_until(lambda n=killed: metric(server, "workers_restarted_total") == n and
+                   server.request("GET", "/readyz").status == 200, "the worker is not back")
+        time.sleep(0.6)  # reports come twice a second
+        again = of_all_workers(server, "worker_reissued_rows_total") - before
+        if metric(server, "workers_hedged_total") > 0:
+            break  # on a machine that is very busy another one may be left out as slow
+        assert again <= CHUNK
+        assert of_all_workers(server, "worker_steps_given_up_total") == 0
+    assert again > 0
+    print(f"{again:.0f} rows of a step of at most {CHUNK} went again, after {killed} kills")
+    crowd.await_balance(server.port)
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("server", [("--exact", "--attention", "1", "--experts", "1")], indirect=True)
+def test_who_looks_sees_a_loss(server):
+    """/health, /readyz, the metric and one line of the log, while nobody stands in for who was lost."""
+    streams = start_streams(server, 2)
+    os.kill(server.worker_pid(1), signal.SIGKILL)
+    seen, deadline = set(), time.monotonic() + 20
+    while len(seen) < 3 and time.monotonic() < deadline:
+        response = server.request("GET", "/health")
+        health = json.loads(response.read())
+        assert response.status == 200
+        if health["status"] == "recovering":
+            assert health["lost"].startswith("expert worker 1 was lost: "), health
+            seen.add("health")
+        if server.request("GET", "/readyz").status == 503:
+            seen.add("readyz")
+        if metric(server, "recovering") == 1:
+            seen.add("metric")
+    assert seen == {"health", "readyz", "metric"}
+    went_on(server, streams)
+    wait_until(lambda: json.loads(server.request("GET", "/health").read())["status"] == "ok", "it still recovers")
+    assert metric(server, "recovering") == 0 and metric(server, "longest_pause_seconds") > 0
+    assert sum("expert worker 1 was lost: " in line for line in server.log) == 1, "".join(server.log)
 
 
 @pytest.mark.parametrize("server", [("--exact", "--attention", "2", "--experts", "2")], indirect=True)
