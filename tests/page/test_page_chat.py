@@ -82,6 +82,36 @@ def test_the_system_prompt_is_sent(page, served):
     assert page.js("document.querySelector('.chance-detail meter').value") > 0
 
 
+SAMPLING = {"temperature": "0.7", "top_p": "0.9", "top_k": "40", "min_p": "0.05", "presence_penalty": "0.5", "frequency_penalty": "-0.5", "repetition_penalty": "1.1", "seed": "7", "max_tokens": "6"}
+
+
+def test_sampling_is_what_the_settings_say(page):
+    """Each field goes into the request as a number, wrong and empty ones do not; the button empties all."""
+    page.js("""{ const real = window.fetch; window.asked = [];
+        window.fetch = (url, o) => { if (String(url).endsWith('chat/completions')) window.asked.push(JSON.parse(o.body)); return real(url, o); }; }""")
+    page.click(".float-settings")
+    for field, value in SAMPLING.items():
+        page.type(f"#s-{field}", value)
+    page.type("#s-stop", "one\ntwo\n")
+    page.type("#s-variables", '{"enable_thinking": false}')
+    ask(page)
+    sent = page.js("window.asked.at(-1)")
+    assert {field: sent[field] for field in SAMPLING} == {field: float(value) for field, value in SAMPLING.items()}
+    assert sent["stop"] == ["one", "two"] and sent["chat_template_kwargs"] == {"enable_thinking": False}
+    assert page.js("document.querySelector('.answer .stats').textContent").startswith("6 tokens")
+    page.reload()  # kept
+    page.wait("document.querySelector('#served')?.textContent === 'm'")
+    page.click(".float-settings")
+    assert {field: page.js(f"document.querySelector('#s-{field}').value") for field in SAMPLING} == SAMPLING
+    page.js("document.querySelector('#s-temperature').value = ''")
+    page.type("#s-temperature", "3")
+    assert page.js("document.querySelector('#s-temperature').getAttribute('aria-invalid')") == "true"
+    assert "temperature" not in page.js("JSON.parse(localStorage.getItem('sluice.sampling'))")
+    page.click("#settings > .plain")
+    assert page.js("localStorage.getItem('sluice.sampling')") == "{}"
+    assert page.js("[...document.querySelectorAll('#settings .fields input, #s-stop, #s-variables')].map((n) => n.value).join('')") == ""
+
+
 def test_an_answer_is_stopped(page):
     page.js("""localStorage.setItem('sluice.sampling', '{"ignore_eos": true}')""")
     page.reload()

@@ -2,7 +2,9 @@
 by piece when the test says so."""
 import json
 import pathlib
+import re
 import sys
+import time
 
 import pytest
 from page_fixtures import ROOT, SLUICE, Server, chromium  # noqa: F401
@@ -54,7 +56,8 @@ WRAP = """{
         if (!window.held) return real(url, options);
         const stream = new ReadableStream({ start(to) {
             const put = (text) => to.enqueue(new TextEncoder().encode(text));
-            window.put = (delta, finish_reason = null) => put(`data: ${JSON.stringify({ choices: [{ delta, finish_reason }] })}\\n\\n`);
+            window.put_event = (event) => put(`data: ${JSON.stringify(event)}\\n\\n`);
+            window.put = (delta, finish_reason = null) => window.put_event({ choices: [{ delta, finish_reason }] });
             window.done = () => { put('data: [DONE]\\n\\n'); to.close(); };
             options.signal.addEventListener('abort', () => to.error(options.signal.reason));
         } });
@@ -222,6 +225,62 @@ def test_a_call_is_shown_as_it_comes(chromium, caller):
     page.js("window.done()")
     page.wait(WAITS)
     assert shown(page, ".call pre") == ['<img src=x onerror="alert(1)">'] and page.js("document.querySelectorAll('.calls img').length") == 0
+    assert chromium.problems == []
+
+
+def test_reasoning_is_folded_above_the_answer(chromium, caller):
+    page = chromium
+    visit(page, caller, tools=(), held=True)
+    ask(page)
+    page.wait("window.put")
+    assert not page.js("document.querySelector('.reasoning').checkVisibility()")  # there is none
+    put(page, {"reasoning_content": "They ask for "})
+    page.wait("document.querySelector('.reasoning').checkVisibility()")
+    assert shown(page, ".reasoning summary") == ["Reasoning …"] and shown(page, ".reasoning .prose") == []
+    page.click(".reasoning summary")
+    put(page, {"reasoning_content": "the weather."})
+    page.wait("document.querySelector('.reasoning .prose').innerText === 'They ask for the weather.'")
+    assert shown(page, ".reasoning .prose") == ["They ask for the weather."]
+    put(page, {"content": "Sun."})
+    page.wait("document.querySelector('.reasoning summary').textContent === 'Reasoning'")
+    put(page, {}, "stop")
+    page.js("window.done()")
+    page.wait(IDLE)
+    assert shown(page, ".answer > .prose") == ["Sun."] and shown(page, ".reasoning .prose") == ["They ask for the weather."]  # stays open
+    page.click(".reasoning summary")
+    assert shown(page, ".reasoning .prose") == []
+    assert chromium.problems == []
+
+
+def tokens(browser, ids, n, text="a"):
+    """An event with tokens, and how many there are so far."""
+    browser.js(f"""(() => {{ const choice = {{ delta: {{ content: {json.dumps(text)} }}, finish_reason: null, token_ids: {json.dumps(ids)} }};
+        window.put_event({{ choices: [choice], usage: {{ completion_tokens: {n}, prompt_tokens: 3 }} }}); }})()""")
+
+
+def test_rate_and_first_token_are_those_that_were_seen(chromium, caller):
+    """From sending to the first token, and tokens a second from there to the last one."""
+    page = chromium
+    visit(page, caller, tools=(), held=True)
+    begun = page.js("performance.now()")
+    ask(page)
+    page.wait("window.put")
+    time.sleep(0.4)
+    tokens(page, [5], 1)
+    page.wait("document.querySelector('.answer .stats').textContent.includes('first after')")
+    first_by = page.js("performance.now()")
+    time.sleep(0.5)
+    tokens(page, [6, 7, 8, 9], 5)
+    page.wait("document.querySelector('.answer .stats').textContent.includes('tokens/s')")
+    last_by = page.js("performance.now()")
+    put(page, {}, "stop")
+    page.js("window.done()")
+    page.wait(IDLE)
+    found = re.fullmatch(r"5 tokens · ([\d.]+) tokens/s · first after ([\d.]+) (ms|s)", page.js("document.querySelector('.answer .stats').textContent"))
+    assert found, page.js("document.querySelector('.answer .stats').textContent")
+    first = float(found[2]) * (1000 if found[3] == "s" else 1)
+    assert 390 <= first <= first_by - begun + 51  # shown in tenths of seconds
+    assert 4 / ((last_by - begun) / 1000 - 0.4) <= float(found[1]) <= 4 / 0.49
     assert chromium.problems == []
 
 

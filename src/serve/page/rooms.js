@@ -71,7 +71,7 @@ class Card {
   constructor(worker, kill) {
     this.dot = el("span", { class: "room-dot" });
     this.words = el("span", { class: "room-words" });
-    this.share = el("div", { class: "room-share", role: "img" }, PARTS.map((p) => el("span", { class: `part-${p}` })));
+    this.share = el("div", { class: "room-share", role: "img", "aria-label": "its time is not known yet" }, PARTS.map((p) => el("span", { class: `part-${p}` })));
     this.notes = el("p", { class: "room-notes" });
     this.links = el("p", { class: "room-notes room-links" });
     this.end = el("button", { type: "button", class: "room-end", onclick: () => this.ask(kill) }, "End");
