@@ -111,11 +111,11 @@ demo: deps build/build.ninja
 	@cmake --build build -j$(J) --target sluice
 	@tools/demo.sh $(SLUICE) $(DEMO)
 
-# In a folder of its own: it says which commit it is.
+# In a folder of its own: it says which version, and so which commit, it is.
 PREFIX ?= /usr/local
 build-package:
 	@cmake --preset release -B build-package -DBUILD_TESTING=OFF -DCMAKE_SKIP_INSTALL_ALL_DEPENDENCY=ON -DCMAKE_INSTALL_PREFIX=$(PREFIX) \
-	    -DSL_REVISION=$$(git describe --always --dirty 2>/dev/null) >build.log 2>&1 || { cat build.log; exit 1; }
+	    -DSL_VERSION=$$(python3 packaging/version.py) >build.log 2>&1 || { cat build.log; exit 1; }
 	@rm -f build.log
 	@cmake --build build-package -j$(J) --target sluice manuals
 
@@ -130,7 +130,7 @@ build-wheel/venv/ready: packaging/python/requirements.txt
 
 wheel: build-wheel/venv/ready
 	@cmake --preset release -B build-wheel -DBUILD_TESTING=OFF -DSL_WHEEL=ON -DSL_UCX=OFF -DSL_CURL=ON -DCMAKE_SKIP_INSTALL_ALL_DEPENDENCY=ON \
-	    -DSL_REVISION=$$(git describe --always --dirty 2>/dev/null) >build.log 2>&1 || { cat build.log; exit 1; }
+	    -DSL_VERSION=$$(python3 packaging/version.py) >build.log 2>&1 || { cat build.log; exit 1; }
 	@rm -f build.log
 	@cmake --build build-wheel -j$(J) --target sluice sluice_shared
 	@build-wheel/venv/bin/python packaging/python/build.py build-wheel build-wheel/dist
@@ -139,8 +139,7 @@ package: PREFIX = /usr
 package: build-package wheel
 	@cd build-package && rm -f *.deb *.tar.gz *.whl && cpack -G "DEB;TGZ" >cpack.log || { cat cpack.log; exit 1; }
 	@cp build-wheel/dist/*.whl build-package/
-	@cd build-package && rm -f *.cdx.json && python3 $(CURDIR)/packaging/sbom.py $$(git describe --always --dirty 2>/dev/null || echo none) \
-	    sluice *.deb *.tar.gz *.whl
+	@cd build-package && rm -f *.cdx.json && python3 $(CURDIR)/packaging/sbom.py sluice *.deb *.tar.gz *.whl
 	@cd build-package && sha256sum *.deb *.tar.gz *.whl *.cdx.json | tee SHA256SUMS
 
 golden:

@@ -78,11 +78,9 @@ def brought(names: Iterable[str]) -> List[str]:
     return [re.sub(r"-[0-9a-f]{8}(?=[.])", "", n.split("/")[1]) for n in names if n.startswith("sluice_moe.libs/")]
 
 
-def version() -> str:
-    found = re.search(r"project\(sluice VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())
-    if not found:
-        sys.exit("CMakeLists.txt: has no version")
-    return found[1]
+def version(program: pathlib.Path) -> str:
+    """What the program says of itself: what is made of it cannot say anything else."""
+    return _run(str(program.resolve()), "--version").split()[1]
 
 
 def epoch() -> int:

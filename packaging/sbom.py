@@ -2,7 +2,7 @@
 """What a release is made of, as CycloneDX 1.6 JSON: its files and what is in them with digests; the Debian packages whose libraries the
 program loads, or which the wheel brings, with versions and licences (packaging/licences.tsv). From the files themselves, after they were made.
 
-  sbom.py REVISION PROGRAM FILE...     writes sluice-VERSION.cdx.json. PROGRAM: the one that was packaged; FILE: *.deb, *.tar.gz, *.whl"""
+  sbom.py PROGRAM FILE...     writes sluice-VERSION.cdx.json. PROGRAM: the one that was packaged; FILE: *.deb, *.tar.gz, *.whl"""
 import datetime
 import hashlib
 import io
@@ -61,8 +61,8 @@ def needed(program):
 
 
 def main():
-    revision, program, files = sys.argv[1], pathlib.Path(sys.argv[2]), sorted(map(pathlib.Path, sys.argv[3:]))
-    version = linked.version()
+    program, files = pathlib.Path(sys.argv[1]), sorted(map(pathlib.Path, sys.argv[2:]))
+    version = linked.version(program)
     wheel_build = linked.ROOT / "build-wheel" / "sluice"
     loaded = linked.libraries([program])
     libs = loaded | linked.libraries([wheel_build])
@@ -77,8 +77,7 @@ def main():
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
         "metadata": {"timestamp": when,
-                     "component": {"type": "application", "bom-ref": "sluice", "name": "sluice", "version": version, "licenses": licence("Apache-2.0"),
-                                   "properties": [{"name": "sluice:revision", "value": revision}]}},
+                     "component": {"type": "application", "bom-ref": "sluice", "name": "sluice", "version": version, "licenses": licence("Apache-2.0")}},
         "components": [*(file_component(f) for f in files), *components.values()],
         "dependencies": [{"ref": "sluice", "dependsOn": sorted(components[n]["bom-ref"] for n in direct)}],
     }

@@ -85,7 +85,7 @@ def check_links(root, page, text):
 def main():
     root = pathlib.Path(sys.argv[1]).resolve()
     names, errors = known_names(root), []
-    files = ["/" + str(p.relative_to(root)) for top in (*SOURCES, "docs") for p in (root / top).rglob("*.*")]
+    files = ["/" + str(p.relative_to(root)) for top in (*SOURCES, "docs", "packaging") for p in (root / top).rglob("*.*")]
     for page in pages(root):
         text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
         for what in [*check_code(root, text, names, files), *check_homes(root, text, files), *check_links(root, page, text)]:

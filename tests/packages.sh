@@ -53,7 +53,11 @@ rm -rf "$root/opt/env" "$root"/tmp/*.whl "$root/tmp/used.py"
 
 say "installed, as the Dockerfile says"
 "$tree/tests/image.py" build "$root" "$tree/build-package" >"$work/log" 2>&1 || { tail "$work/log"; exit 1; }
+version=$("$tree/packaging/version.py")
 say "$(as_nobody sluice --version)"
+[ "$(as_nobody sluice --version)" = "sluice $version" ] || { say "the version of the tree is $version"; exit 1; }
+[ "$(inside dpkg-query -W -f '${Version}' sluice)" = "$version" ] || { say "the package has another version than $version"; exit 1; }
+gunzip -c "$root/usr/share/man/man1/sluice-serve.1.gz" | head -n 1 | grep -qF "\"sluice $version\"" || { say "the man page has another version"; exit 1; }
 for file in /usr/share/man/man1/sluice.1.gz /usr/share/man/man1/sluice-serve.1.gz /usr/share/bash-completion/completions/sluice /usr/lib/systemd/system/sluice.service; do
     [ -s "$root$file" ] || { say "$file is not there"; exit 1; }
 done
@@ -75,6 +79,7 @@ done
 curl -fsS --max-time 60 "http://127.0.0.1:$port/v1/completions" -H 'Content-Type: application/json' -H 'Authorization: Bearer a-key-of-the-test' \
     -d '{"model": "m", "prompt": "Now the word", "max_tokens": 8, "temperature": 0}' >"$work/answer"
 [ "$(stat -c %u /proc/$server)" = 10001 ] || { say "another user runs it"; exit 1; }
+curl -fsS --max-time 60 "http://127.0.0.1:$port/version" | grep -qF "\"$version\"" || { say "the server has another version"; exit 1; }
 kill -TERM $server
 wait $server || { say "it did not stop in order"; exit 1; }
 grep -q '"text"' "$work/answer" || { cat "$work/answer"; exit 1; }

@@ -42,6 +42,8 @@ READS = [
                     "tests/oracle", "tests/page", "tests/soak", "tests/chaos", "tests/long.py", "tests/state.py", "tests/localhub.py", "tests/relay.py", "tests/served.py", "tests/ended.py", "tests/wheel", "packaging/python", "tests/golden", "tools/py", "bench", "docs/grafana",
                     "tests/requirements.txt", "models/smollm2-moe"]),
     (r"^python\.tests/cli/test_docs", ["README.md", "docs", "examples", "tests/run_docs.py"]),
+    (r"^python\.tests/cli/test_version", ["packaging", "VERSION", ".gitattributes", "CMakeLists.txt"]),
+    (r"^python\.tests/cli/test_manual", ["src/base"]),
     (r"^neon$", ["tests/neon.sh", "src/kernel", "src/quant", "src/base", "src/spec", "tests/unit"]),
 ]
 

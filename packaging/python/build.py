@@ -56,12 +56,12 @@ def write(path, files, executables):
             z.writestr(entry, data)
 
 
-def raw_files(build):
+def raw_files(build, version):
     files = {f"sluice_moe/{p.name}": p.read_bytes() for p in (HERE / "sluice_moe").iterdir() if p.is_file()}
     files["sluice_moe/bin/sluice"] = (build / "sluice").read_bytes()
     files["sluice_moe/lib/libsluice.so"] = (build / "libsluice.so").read_bytes()
-    info = f"sluice_moe-{linked.version()}.dist-info"
-    files[f"{info}/METADATA"] = METADATA.format(version=linked.version(), licence="Apache-2.0", files="").encode()
+    info = f"sluice_moe-{version}.dist-info"
+    files[f"{info}/METADATA"] = METADATA.format(version=version, licence="Apache-2.0", files="").encode()
     files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: sluice\nRoot-Is-Purelib: false\nTag: py3-none-linux_x86_64\n"
     files[f"{info}/entry_points.txt"] = b"[console_scripts]\nsluice = sluice_moe._program:main\n"
     return files
@@ -78,9 +78,9 @@ def repair(raw, folder):
     return made[0]
 
 
-def with_licences(files, build):
+def with_licences(files, build, version):
     """Sluice's own and those of the libraries that came into it."""
-    info = f"sluice_moe-{linked.version()}.dist-info"
+    info = f"sluice_moe-{version}.dist-info"
     brought = linked.brought(files)
     libs = linked.libraries([build / "sluice", build / "libsluice.so"])
     by_file = {p.resolve().name: soname for soname, p in libs.items()} | {soname: soname for soname in libs}
@@ -96,19 +96,20 @@ def with_licences(files, build):
     terms = ["Apache-2.0", *sorted({p.licence for p in packages} - {"Apache-2.0"})]
     expression = " AND ".join(f"({t})" if " OR " in t else t for t in terms)
     rows = "".join(f"License-File: {n}\n" for n in sorted(texts))
-    files[f"{info}/METADATA"] = METADATA.format(version=linked.version(), licence=expression, files=rows).encode()
+    files[f"{info}/METADATA"] = METADATA.format(version=version, licence=expression, files=rows).encode()
 
 
 def main():
     build, out = map(pathlib.Path, sys.argv[1:3])
+    version = linked.version(build / "sluice")
     with tempfile.TemporaryDirectory() as folder:
         executables = {"sluice_moe/bin/sluice", "sluice_moe/lib/libsluice.so"}
-        raw = pathlib.Path(folder) / f"sluice_moe-{linked.version()}-py3-none-linux_x86_64.whl"
-        write(raw, raw_files(build), executables)
+        raw = pathlib.Path(folder) / f"sluice_moe-{version}-py3-none-linux_x86_64.whl"
+        write(raw, raw_files(build, version), executables)
         repaired = repair(raw, pathlib.Path(folder) / "out")
         with zipfile.ZipFile(repaired) as z:
             files = {n: z.read(n) for n in z.namelist() if not n.endswith("/RECORD") and not n.endswith("/")}
-        with_licences(files, build)
+        with_licences(files, build, version)
         out.mkdir(exist_ok=True)
         for old in out.glob("sluice_moe-*.whl"):
             old.unlink()

@@ -108,7 +108,7 @@ bool sl_kernel_times_read(sl_span text, const char *key, sl_kernel_times *out) {
 void sl_kernels_key(char *out, size_t cap) {
     char cpu[128];
     sl_cpu_describe(cpu, sizeof cpu);
-    snprintf(out, cap, "%s kernels %s cpu %s", SL_VERSION, SL_KERNEL_REVISION, cpu);
+    snprintf(out, cap, "kernels %s cpu %s", SL_KERNEL_REVISION, cpu);
 }
 
 /* ---- the file ---- */

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/version.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -83,7 +84,7 @@ static enum MHD_Result answer_metrics(sl_call *call, const char *rest) {
 static enum MHD_Result answer_version(sl_call *call, const char *rest) {
     (void)rest;
     sl_jbuf b = sl_jbuf_init();
-    sl_jbuf_fmt(&b, "{\"version\":\"%s\"}", SL_VERSION);
+    sl_jbuf_fmt(&b, "{\"version\":\"%s\"}", sl_version());
     return sl_call_reply(call, MHD_HTTP_OK, JSON_TYPE, &b);
 }
 

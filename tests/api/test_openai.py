@@ -3,10 +3,13 @@ import concurrent.futures
 import json
 import re
 import socket
+import subprocess
 
 import httpx
 import openai
 import pytest
+
+from conftest import BINARY
 
 QUESTION = [{"role": "user", "content": "Who was Jonah, and where did he flee?"}]
 
@@ -251,7 +254,8 @@ def test_paths_and_methods(server):
     wrong = server.get("/v1/completions")
     assert wrong.status_code == 405 and wrong.headers["allow"] == "POST"
     assert server.get("/health").status_code == 200
-    assert re.fullmatch(r"\d+\.\d+\.\d+", server.get("/version").json()["version"])
+    said = subprocess.run([BINARY, "--version"], check=True, capture_output=True, text=True).stdout
+    assert said == f"sluice {server.get('/version').json()['version']}\n"
     assert httpx.head(server.url + "/health").status_code == 200
 
 

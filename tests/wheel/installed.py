@@ -30,9 +30,14 @@ def engine():
         yield e
 
 
+def test_one_version(engine):
+    with sluice_moe.Server(MODEL) as server:
+        assert server.client().version() == engine.version == sluice_moe.__version__
+
+
 def test_the_script_becomes_the_program():
     version = subprocess.run([SCRIPT, "--version"], check=True, capture_output=True, text=True).stdout
-    assert sluice_moe.__version__ in version
+    assert version == f"sluice {sluice_moe.__version__}\n"
     assert subprocess.run([sys.executable, "-m", "sluice_moe", "--version"], check=True, capture_output=True, text=True).stdout == version
     assert subprocess.run([SCRIPT, "nonsense"], capture_output=True, check=False).returncode == 2
     process = subprocess.Popen([SCRIPT, "serve", MODEL, "--port", "0"], stderr=subprocess.PIPE, text=True)

@@ -2,6 +2,8 @@
  * pages, and completions for bash, zsh and fish. */
 #include "cmd.h"
 
+#include "base/version.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -125,8 +127,8 @@ static void man_end(const sl_verb *of) {
 static void man_verb(const sl_verb *v) {
     printf(".TH SLUICE\\-");
     for (const char *c = v->name; *c; c++) putchar(toupper((unsigned char)*c));
-    printf(" 1 \"\" \"sluice %s\" \"User Commands\"\n.ad l\n.SH NAME\nsluice\\-%s \\- ", SL_VERSION,
-           v->name);
+    printf(" 1 \"\" \"sluice %s\" \"User Commands\"\n.ad l\n.SH NAME\nsluice\\-%s \\- ",
+           sl_version(), v->name);
     put_roff(v->summary);
     printf("\n.SH SYNOPSIS\n.B sluice %s\n", v->name);
     if (v->args[0]) printf(".I %s\n", v->args);
@@ -139,7 +141,7 @@ static void man_verb(const sl_verb *v) {
 }
 
 static void man(void) {
-    printf(".TH SLUICE 1 \"\" \"sluice %s\" \"User Commands\"\n", SL_VERSION);
+    printf(".TH SLUICE 1 \"\" \"sluice %s\" \"User Commands\"\n", sl_version());
     puts(".ad l\n.SH NAME\nsluice \\- serves Mixture\\-of\\-Experts language models over many "
          "devices\n"
          ".SH SYNOPSIS\n.B sluice\n.I VERB\n.RI [ ARGUMENTS ]\n.RI [ options ]\n"

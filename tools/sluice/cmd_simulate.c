@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "base/output.h"
+#include "base/version.h"
 #include "format/plan_json.h"
 #include "format/stage_run_file.h"
 #include "sim/stages.h"
@@ -136,7 +137,7 @@ static sl_status write_trace(const sl_options *o, const sl_simulation *x, const 
     const sl_trace_about about = {.model = o->arg[0],
                                   .schedule = sl_schedule_name(x->plan.schedule),
                                   .transport = "simulated links",
-                                  .version = SL_VERSION,
+                                  .version = sl_version(),
                                   .lanes = x->plan.lanes,
                                   .layers = x->setup.model->n_layers,
                                   .message_name = sl_sim_message_name};

@@ -2,6 +2,7 @@
 #include "cmd.h"
 
 #include "base/log.h"
+#include "base/version.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -75,7 +76,7 @@ int sl_cmd_fail(const char *verb, const sl_err *err) {
 
 static void print_overview(FILE *out) {
     fprintf(out, "sluice %s: serves Mixture-of-Experts language models over many devices\n\n",
-            SL_VERSION);
+            sl_version());
     for (size_t i = 0; i < SL_LEN(verbs); i++)
         fprintf(out, "  sluice %-8s %-11s %s\n", verbs[i].name, verbs[i].args, verbs[i].summary);
     fprintf(out, "\n'sluice VERB --help' lists options and shows an example.\n");
@@ -176,11 +177,7 @@ int main(int argc, char **argv) {
     }
     if (is_any(argv[1], "help", "--help", "-h")) return help(argc > 2 ? argv[2] : NULL);
     if (is_any(argv[1], "--version", "-v", "-V")) {
-#ifdef SL_REVISION
-        printf("sluice %s (%s)\n", SL_VERSION, SL_REVISION);
-#else
-        printf("sluice %s\n", SL_VERSION);
-#endif
+        printf("sluice %s\n", sl_version());
         return 0;
     }
     const sl_verb *v = sl_verb_find(argv[1]);

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/output.h"
+#include "base/version.h"
 #include "format/plan_json.h"
 #include "trace/trace_file.h"
 
@@ -204,7 +205,7 @@ static sl_status write_file(sl_engine *e, sl_err *err) {
     const sl_trace_about about = {.model = e->model_folder,
                                   .schedule = sl_schedule_name(e->plan.schedule),
                                   .transport = e->o.transport,
-                                  .version = SL_VERSION,
+                                  .version = sl_version(),
                                   .lanes = e->plan.lanes,
                                   .layers = e->spec.n_layers,
                                   .message_name = sl_msg_kind_name};

@@ -2,6 +2,7 @@
 #include "sluice.h"
 
 #include "base/clock.h"
+#include "base/version.h"
 #include "engine/coord/engine.h"
 #include "format/plan_json.h"
 #include "text/chat.h"
@@ -41,7 +42,7 @@ struct sluice_stream {
 };
 
 const char *sluice_version(void) {
-    return SL_VERSION;
+    return sl_version();
 }
 
 static void explain(const sl_err *err, char *why, size_t cap) {

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "base/options.h"
+#include "base/version.h"
 
 #include <curl/curl.h>
 #include <pthread.h>
@@ -184,7 +185,7 @@ static bool set_up(sl_hub_http *h, sl_hub_call *c, const origin *to) {
     char range[64];
     CURL *e = c->easy;
     const char *bundle = sl_options_hub(SL_SSL_CERT_FILE);
-    bool ok = add_header(c, "User-Agent: sluice/%s", SL_VERSION);
+    bool ok = add_header(c, "User-Agent: sluice/%s", sl_version());
     if (h->s->token[0] && same_origin(to, &h->home))
         ok = ok && add_header(c, "Authorization: Bearer %s", h->s->token);
     if (c->bytes) {
