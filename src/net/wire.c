@@ -29,28 +29,51 @@ static uint32_t read_u32(const uint8_t *p) {
 
 const char *sl_msg_kind_name(uint16_t kind) {
     static const char *const names[] = {
-        [SL_MSG_HELLO] = "HELLO",         [SL_MSG_CHALLENGE] = "CHALLENGE",
-        [SL_MSG_AUTH] = "AUTH",           [SL_MSG_WELCOME] = "WELCOME",
-        [SL_MSG_REFUSE] = "REFUSE",       [SL_MSG_BYE] = "BYE",
-        [SL_MSG_HEARTBEAT] = "HEARTBEAT", [SL_MSG_ERROR] = "ERROR",
-        [SL_MSG_PLAN] = "PLAN",           [SL_MSG_READY] = "READY",
-        [SL_MSG_SUBMIT] = "SUBMIT",       [SL_MSG_CANCEL] = "CANCEL",
-        [SL_MSG_TOKENS] = "TOKENS",       [SL_MSG_ACK] = "ACK",
-        [SL_MSG_STATS_GET] = "STATS_GET", [SL_MSG_STATS] = "STATS",
-        [SL_MSG_SHUTDOWN] = "SHUTDOWN",   [SL_MSG_LOGITS] = "LOGITS",
-        [SL_MSG_PAGES] = "PAGES",         [SL_MSG_ROWS] = "ROWS",
-        [SL_MSG_KV_FETCH] = "KV_FETCH",   [SL_MSG_KV_HERE] = "KV_HERE",
-        [SL_MSG_UNABLE] = "UNABLE",       [SL_MSG_HOLD] = "HOLD",
-        [SL_MSG_QUIET] = "QUIET",         [SL_MSG_TAKE] = "TAKE",
-        [SL_MSG_TAKEN] = "TAKEN",         [SL_MSG_GO] = "GO",
-        [SL_MSG_LOST] = "LOST",           [SL_MSG_SLOW] = "SLOW",
-        [SL_MSG_DOUBT] = "DOUBT",         [SL_MSG_BUSY] = "BUSY",
-        [SL_MSG_DISPATCH] = "DISPATCH",   [SL_MSG_RETURN] = "RETURN",
-        [SL_MSG_JOIN] = "JOIN",           [SL_MSG_ROUND_OPEN] = "ROUND_OPEN",
-        [SL_MSG_ROUND_SET] = "ROUND_SET", [SL_MSG_MEMBER_DEAD] = "MEMBER_DEAD",
-        [SL_MSG_FUSED] = "FUSED",         [SL_MSG_KV_GET] = "KV_GET",
-        [SL_MSG_KV_PAGES] = "KV_PAGES",   [SL_MSG_CLOCK] = "CLOCK",
-        [SL_MSG_TRACE_GET] = "TRACE_GET", [SL_MSG_TRACE] = "TRACE",
+        [SL_MSG_HELLO] = "HELLO",
+        [SL_MSG_CHALLENGE] = "CHALLENGE",
+        [SL_MSG_AUTH] = "AUTH",
+        [SL_MSG_WELCOME] = "WELCOME",
+        [SL_MSG_REFUSE] = "REFUSE",
+        [SL_MSG_BYE] = "BYE",
+        [SL_MSG_HEARTBEAT] = "HEARTBEAT",
+        [SL_MSG_ERROR] = "ERROR",
+        [SL_MSG_PLAN] = "PLAN",
+        [SL_MSG_READY] = "READY",
+        [SL_MSG_SUBMIT] = "SUBMIT",
+        [SL_MSG_CANCEL] = "CANCEL",
+        [SL_MSG_TOKENS] = "TOKENS",
+        [SL_MSG_ACK] = "ACK",
+        [SL_MSG_STATS_GET] = "STATS_GET",
+        [SL_MSG_STATS] = "STATS",
+        [SL_MSG_SHUTDOWN] = "SHUTDOWN",
+        [SL_MSG_LOGITS] = "LOGITS",
+        [SL_MSG_PAGES] = "PAGES",
+        [SL_MSG_ROWS] = "ROWS",
+        [SL_MSG_KV_FETCH] = "KV_FETCH",
+        [SL_MSG_KV_HERE] = "KV_HERE",
+        [SL_MSG_KV_KEPT] = "KV_KEPT",
+        [SL_MSG_UNABLE] = "UNABLE",
+        [SL_MSG_HOLD] = "HOLD",
+        [SL_MSG_QUIET] = "QUIET",
+        [SL_MSG_TAKE] = "TAKE",
+        [SL_MSG_TAKEN] = "TAKEN",
+        [SL_MSG_GO] = "GO",
+        [SL_MSG_LOST] = "LOST",
+        [SL_MSG_SLOW] = "SLOW",
+        [SL_MSG_DOUBT] = "DOUBT",
+        [SL_MSG_BUSY] = "BUSY",
+        [SL_MSG_DISPATCH] = "DISPATCH",
+        [SL_MSG_RETURN] = "RETURN",
+        [SL_MSG_JOIN] = "JOIN",
+        [SL_MSG_ROUND_OPEN] = "ROUND_OPEN",
+        [SL_MSG_ROUND_SET] = "ROUND_SET",
+        [SL_MSG_MEMBER_DEAD] = "MEMBER_DEAD",
+        [SL_MSG_FUSED] = "FUSED",
+        [SL_MSG_KV_GET] = "KV_GET",
+        [SL_MSG_KV_PAGES] = "KV_PAGES",
+        [SL_MSG_CLOCK] = "CLOCK",
+        [SL_MSG_TRACE_GET] = "TRACE_GET",
+        [SL_MSG_TRACE] = "TRACE",
     };
     return kind < SL_LEN(names) ? names[kind] : NULL;
 }
@@ -691,6 +714,39 @@ sl_status sl_wire_blocks_decode(const sl_wire_header *h, sl_span payload, const 
     if (st != SL_OK) return st;
     *out = b;
     *data = answers && b.bytes ? payload.data + SL_WIRE_BLOCKS_BYTES : NULL;
+    return SL_OK;
+}
+
+size_t sl_wire_kept_bytes(uint32_t n_pages) {
+    return 8 + sizeof(uint32_t) * (size_t)n_pages * (1 + SL_KV_PAGE_TOKENS);
+}
+
+void sl_wire_kept_encode(const sl_wire_kept *t, void *buf) {
+    sl_wr w = sl_wr_of(buf, sl_wire_kept_bytes(t->n_pages));
+    sl_wr_u32(&w, t->n_pages);
+    sl_wr_u32(&w, 0);
+    sl_wr_bytes(&w, t->pages, sizeof *t->pages * t->n_pages);
+    sl_wr_bytes(&w, t->tokens, sizeof *t->tokens * t->n_pages * SL_KV_PAGE_TOKENS);
+    SL_ASSERT(w.ok && w.len == w.cap);
+}
+
+sl_status sl_wire_kept_decode(sl_span payload, size_t *at, uint32_t vocab, sl_wire_kept *out,
+                              sl_err *err) {
+    SL_ASSERT(*at <= payload.len);
+    const size_t left = payload.len - *at;
+    sl_cur c = sl_cur_of((sl_span){payload.data + *at, left});
+    uint32_t n = sl_cur_u32(&c), reserved = sl_cur_u32(&c);
+    if (!c.ok || n == 0 || reserved || sl_wire_kept_bytes(n) > left)
+        return sl_fail(err, SL_ERR_PROTOCOL, "text of %u pages, %u reserved, in %zu bytes", n,
+                       reserved, left);
+    const uint32_t *pages = (const uint32_t *)(const void *)(payload.data + *at + 8);
+    const uint32_t *tokens = pages + n;
+    for (size_t i = 0; i < (size_t)n * SL_KV_PAGE_TOKENS; i++)
+        if (tokens[i] >= vocab)
+            return sl_fail(err, SL_ERR_PROTOCOL, "text: token %u, the vocabulary has %u", tokens[i],
+                           vocab);
+    *out = (sl_wire_kept){.n_pages = n, .pages = pages, .tokens = tokens};
+    *at += sl_wire_kept_bytes(n);
     return SL_OK;
 }
 

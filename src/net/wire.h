@@ -42,6 +42,7 @@ typedef enum sl_msg_kind {
     SL_MSG_ROWS,     /* worker: pairs {request, rows}: of a prompt, that are in its pages */
     SL_MSG_KV_FETCH, /* to attention workers: KV pages that they are to get from others */
     SL_MSG_KV_HERE,  /* worker: pairs {transfer, sl_kv_fate}: what became of these */
+    SL_MSG_KV_KEPT,  /* worker, before READY: `rows` texts whose pages it kept (sched/estate.h) */
     /* token path: attention and expert workers */
     SL_MSG_DISPATCH = 32,
     SL_MSG_RETURN,
@@ -334,6 +335,20 @@ void sl_wire_blocks_encode(const sl_wire_blocks *b, void *buf);
 sl_status sl_wire_blocks_decode(const sl_wire_header *h, sl_span payload, const sl_model_spec *m,
                                 sl_wire_blocks *out, const uint8_t **data,
                                 sl_err *err) SL_MUST_CHECK;
+
+/* KV_KEPT: texts one behind the other, each u32 pages, u32 0, u32 page[pages], and the tokens that
+ * were computed into them, u32[pages][SL_KV_PAGE_TOKENS]. */
+typedef struct sl_wire_kept {
+    uint32_t n_pages; /* > 0 */
+    const uint32_t *pages, *tokens;
+} sl_wire_kept;
+size_t sl_wire_kept_bytes(uint32_t n_pages);
+void sl_wire_kept_encode(const sl_wire_kept *t, void *buf);
+/* The text that begins at byte *at of the payload, which moves behind it: a borrowed view. Refuses
+ * one without pages, what is reserved, tokens that are none, and what does not end in the payload.
+ * Which pages there are is the receiver's to know. */
+sl_status sl_wire_kept_decode(sl_span payload, size_t *at, uint32_t vocab, sl_wire_kept *out,
+                              sl_err *err) SL_MUST_CHECK;
 
 /* LOGITS: u64 request, u64 first position, then f32 [header.rows][vocab], starting at byte 64. */
 #define SL_WIRE_LOGITS_AT 64u

@@ -46,9 +46,14 @@ static void take_out(sl_admit *a, sl_admit_list *l, uint32_t request) {
 
 /* ---- the worker with most free pages ---- */
 
+/* Pages that somebody else has until somebody wants them. */
+static uint32_t unused_pages(const sl_admit *a, uint32_t worker) {
+    return a->copies.worker[worker].n_pages + a->worker[worker].estate.n_pages;
+}
+
 /* Pages that somebody who comes can have there. */
 static uint32_t spare_pages(const sl_admit *a, uint32_t worker) {
-    return a->worker[worker].pages.n_free + a->copies.worker[worker].n_pages;
+    return a->worker[worker].pages.n_free + unused_pages(a, worker);
 }
 
 /* A request that waits may start there, as far as it does not depend on its pages. */
@@ -64,6 +69,8 @@ static void note(sl_admit *a, uint32_t worker) {
     sl_admit_worker *w = &a->worker[worker];
     a->n_free_pages += (uint64_t)w->pages.n_free - w->n_counted;
     w->n_counted = w->pages.n_free;
+    a->n_unused_pages += (uint64_t)unused_pages(a, worker) - w->n_unused;
+    w->n_unused = unused_pages(a, worker);
     uint32_t at = a->leaves + worker;
     a->most[at] = takes(a, worker) ? spare_pages(a, worker) : 0;
     for (at /= 2; at > 0; at /= 2) a->most[at] = SL_MAX(a->most[2 * at], a->most[2 * at + 1]);
@@ -96,6 +103,7 @@ static bool is_stuck(const sl_admit_request *r) {
 
 static bool take_pages(sl_admit *a, sl_admit_request *r, uint32_t n) {
     sl_pages *pool = &a->worker[r->worker].pages;
+    sl_estate_yield(&a->worker[r->worker].estate, n, pool);
     sl_kv_copies_yield(&a->copies, r->worker, n, pool);
     if (!sl_pages_take(pool, n, r->pages + r->n_pages)) {
         a->failed |= n <= pool->n_free;
@@ -605,7 +613,50 @@ void sl_admit_copied(sl_admit *a, uint32_t worker, uint64_t transfer, bool here)
 
 void sl_admit_lose_copies(sl_admit *a, uint32_t worker) {
     sl_kv_copies_lose(&a->copies, worker, &a->worker[worker].pages);
+    sl_estate_clear(&a->worker[worker].estate, &a->worker[worker].pages);
     note(a, worker);
+}
+
+bool sl_admit_take_estate(sl_admit *a, uint32_t worker, sl_estate *estate) {
+    sl_admit_worker *w = &a->worker[worker];
+    SL_ASSERT(!w->open);
+    if (w->estate.n > 0 || !sl_estate_claim(estate, &w->pages)) return false;
+    w->estate = *estate;
+    *estate = (sl_estate){0};
+    note(a, worker);
+    return true;
+}
+
+uint32_t sl_admit_inherit(sl_admit *a, uint32_t request, const uint32_t *tokens, uint32_t n) {
+    sl_admit_request *r = &a->request[request];
+    uint32_t at = SL_ADMIT_NONE, text = SL_ESTATE_NONE, most = 0, over = 0;
+    SL_ASSERT(r->state == SL_ADMIT_WAITING && n <= sl_admit_known(r));
+    for (uint32_t i = 0; a->n_unused_pages > 0 && i < a->shape.n_workers; i++) {
+        const sl_estate *e = &a->worker[i].estate;
+        uint32_t pages, found = sl_estate_find(e, tokens, n, &pages);
+        uint32_t goes = found == SL_ESTATE_NONE ? 0 : e->text[found].n_pages - pages;
+        if (pages < most || pages == 0 || (pages == most && goes >= over)) continue;
+        at = i;
+        text = found;
+        most = pages;
+        over = goes;
+    }
+    if (at == SL_ADMIT_NONE || a->copies.of[request].at != SL_KV_COPIES_NONE) return 0;
+    /* It has none, so there is room: the pages go by way of its own list. */
+    sl_pages *pool = &a->worker[at].pages;
+    sl_estate_take(&a->worker[at].estate, text, most, r->pages, pool);
+    bool ok = sl_kv_copies_adopt(&a->copies, request, at, r->pages, most);
+    if (!ok) sl_pages_give(pool, r->pages, most);
+    note(a, at);
+    return ok ? most : 0;
+}
+
+void sl_admit_drop_estates(sl_admit *a) {
+    for (uint32_t i = 0; i < a->shape.n_workers; i++) {
+        if (a->worker[i].estate.n == 0) continue;
+        sl_estate_clear(&a->worker[i].estate, &a->worker[i].pages);
+        note(a, i);
+    }
 }
 
 uint32_t sl_admit_copied_rows(const sl_admit *a, uint32_t request) {
@@ -669,8 +720,10 @@ sl_status sl_admit_create(const sl_admit_shape *shape, sl_admit *out, sl_err *er
 }
 
 void sl_admit_free(sl_admit *a) {
-    for (uint32_t i = 0; a->worker && i < a->shape.n_workers; i++)
+    for (uint32_t i = 0; a->worker && i < a->shape.n_workers; i++) {
+        sl_estate_clear(&a->worker[i].estate, NULL);
         sl_pages_free(&a->worker[i].pages);
+    }
     for (uint32_t i = 0; i < a->cap; i++) sl_free(a->request[i].pages);
     sl_kv_copies_free(&a->copies);
     sl_free(a->request);

@@ -19,7 +19,10 @@
  *   6. Full pages are copied to a buddy, if there is one (sched/copies.h), when nothing else is to
  * be done. Copies count as free pages. A request that waits and has some goes on where they are, if
  * it may start there.
- *   7. Suspects (sched/suspect.h) start alone, one at a time, the newest first, and before others.
+ *   7. A worker may have kept pages of requests of a coordinator that is gone (sched/estate.h).
+ * They count as free, too, and go before copies. A request that comes again and has the same tokens
+ *      gets them as its copies.
+ *   8. Suspects (sched/suspect.h) start alone, one at a time, the newest first, and before others.
  *      One that has to be alone everywhere makes all others give way. Any other one takes a worker
  *      that is idle; if there is none, the one that runs least takes nobody else, and when no
  *      worker is still to come its requests give way. The other workers go on.
@@ -33,6 +36,7 @@
 #define SL_SCHED_ADMIT_H
 
 #include "sched/copies.h"
+#include "sched/estate.h"
 #include "sched/watch.h"
 
 #define SL_ADMIT_NONE UINT32_MAX
@@ -79,7 +83,9 @@ typedef struct sl_admit_list {
 
 typedef struct sl_admit_worker {
     sl_pages pages;
+    sl_estate estate;      /* of its pages: what it kept for requests that may come again */
     uint32_t n_counted;    /* of its free pages: are in sl_admit.n_free_pages */
+    uint32_t n_unused;     /* the same, of sl_admit.n_unused_pages */
     bool open;             /* requests may start here */
     uint32_t n_leaving;    /* of `running`: their pages are on the way back */
     sl_admit_list running; /* in the order of their starts */
@@ -113,6 +119,7 @@ typedef struct sl_admit {
     uint32_t n_pools;      /* workers that have pages */
     uint32_t n_running, n_staying, n_open;
     uint64_t n_pages, n_free_pages; /* of all workers */
+    uint64_t n_unused_pages;        /* the same: that count as free, and are not */
     sl_kv_copies copies;            /* of pages of requests that run, or ran */
     uint32_t first_due, last_due;
     uint64_t ages, starts;
@@ -180,7 +187,17 @@ void sl_admit_stay(sl_admit *a, uint32_t request);
 void sl_admit_pair(sl_admit *a, uint32_t worker, uint32_t buddy);
 /* What became of a transfer to this worker. */
 void sl_admit_copied(sl_admit *a, uint32_t worker, uint64_t transfer, bool here);
-/* Copies that the worker has, or is about to have, are gone with it. */
+/* What the worker, which runs nothing, has kept: *estate moves here, and is empty then. Before it
+ * is open; once. False: these are no pages of its pool, or one is there twice; or there is no
+ * memory.
+ */
+bool sl_admit_take_estate(sl_admit *a, uint32_t worker, sl_estate *estate) SL_MUST_CHECK;
+/* Of what workers have kept, the most that a request which waits can go on with, of its first n
+ * tokens (at most those that are known of it): becomes its copies, if it has none. Pages. */
+uint32_t sl_admit_inherit(sl_admit *a, uint32_t request, const uint32_t *tokens, uint32_t n);
+/* What is left of it is not waited for any longer. */
+void sl_admit_drop_estates(sl_admit *a);
+/* Copies and pages that the worker has kept, or is about to have, are gone with it. */
 void sl_admit_lose_copies(sl_admit *a, uint32_t worker);
 /* Rows of the request that need not be computed again when it goes on where its copies are. */
 uint32_t sl_admit_copied_rows(const sl_admit *a, uint32_t request);

@@ -66,9 +66,10 @@ bool sl_kv_copies_may_ask(const sl_kv_copies *c, uint32_t to, const sl_pages *po
     return c->worker[to].n_owed < SL_MAX_FETCHES && pool->n_free > pool->n_total / FREE_SHARE;
 }
 
-static bool has_room(sl_kv_copies_of *of) {
-    if (of->n_asked < of->cap) return true;
-    uint32_t cap = SL_MAX(2 * of->cap, FIRST_PAGES);
+/* For n pages altogether. */
+static bool has_room(sl_kv_copies_of *of, uint32_t n) {
+    if (n <= of->cap) return true;
+    uint32_t cap = SL_MAX(SL_MAX(2 * of->cap, n), FIRST_PAGES);
     uint32_t *bigger = sl_grow(of->page, of->cap, cap, sizeof *bigger);
     if (!bigger) return false;
     of->page = bigger;
@@ -80,7 +81,8 @@ bool sl_kv_copies_ask(sl_kv_copies *c, uint32_t request, uint32_t to, sl_pages *
     sl_kv_copies_of *of = &c->of[request];
     sl_kv_copies_worker *w = &c->worker[to];
     SL_ASSERT((of->at == to || of->at == SL_KV_COPIES_NONE) && w->n_owed < SL_MAX_FETCHES);
-    if (!has_room(of) || !sl_pages_take(pool, 1, &of->page[of->n_asked])) return false;
+    if (!has_room(of, of->n_asked + 1) || !sl_pages_take(pool, 1, &of->page[of->n_asked]))
+        return false;
     if (of->at == SL_KV_COPIES_NONE) of->order = ++c->orders;
     of->at = to;
     w->flight[w->n_flight++] = (sl_kv_copies_flight){++c->transfers, request, of->n_asked++};
@@ -142,6 +144,19 @@ uint32_t sl_kv_copies_answer(sl_kv_copies *c, uint32_t at, uint64_t transfer, bo
         c->n_failed++;
     }
     return f.request;
+}
+
+bool sl_kv_copies_adopt(sl_kv_copies *c, uint32_t request, uint32_t at, const uint32_t *pages,
+                        uint32_t n) {
+    sl_kv_copies_of *of = &c->of[request];
+    SL_ASSERT(of->at == SL_KV_COPIES_NONE && n > 0);
+    if (!has_room(of, n)) return false;
+    memcpy(of->page, pages, n * sizeof *pages);
+    of->at = at;
+    of->n_here = of->n_asked = n;
+    of->order = ++c->orders;
+    c->worker[at].n_pages += n;
+    return true;
 }
 
 void sl_kv_copies_defer(sl_kv_copies *c, uint32_t request, uint32_t n_sure) {

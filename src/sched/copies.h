@@ -82,6 +82,10 @@ bool sl_kv_copies_ask(sl_kv_copies *c, uint32_t request, uint32_t to, sl_pages *
  * never was. */
 uint32_t sl_kv_copies_answer(sl_kv_copies *c, uint32_t at, uint64_t transfer, bool here,
                              sl_pages *pool);
+/* The request, which has no copies, has its first n pages at worker `at` from now on, in these,
+ * which are taken out of the pool. False: no memory. */
+bool sl_kv_copies_adopt(sl_kv_copies *c, uint32_t request, uint32_t at, const uint32_t *pages,
+                        uint32_t n) SL_MUST_CHECK;
 /* None of the request is asked for again before more than n_sure of its pages are sure. */
 void sl_kv_copies_defer(sl_kv_copies *c, uint32_t request, uint32_t n_sure);
 /* Of the request's copies only the first n stay. */

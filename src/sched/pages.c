@@ -107,6 +107,29 @@ bool sl_pages_take(sl_pages *p, uint32_t n, uint32_t *ids) {
     return true;
 }
 
+bool sl_pages_claim(sl_pages *p, const uint32_t *ids, uint32_t n) {
+    uint32_t end = 0, twice = 0;
+    if (p->n_free != p->n_total) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        if (ids[i] >= p->n_total) return false;
+        end = SL_MAX(end, ids[i] + 1);
+    }
+    p->n_touched = 0; /* all are free, and none has a key */
+    p->back = SL_PAGES_NONE;
+    if (end > p->cap && !reserve(p, SL_MIN(SL_MAX(2 * p->cap, end), p->n_total))) return false;
+    for (uint32_t id = 0; id < end; id++) p->page[id] = (sl_page){0};
+    for (uint32_t i = 0; i < n; i++) twice += p->page[ids[i]].holders++ > 0;
+    if (twice) return false;
+    for (uint32_t id = end; id > 0; id--)
+        if (p->page[id - 1].holders == 0) {
+            p->page[id - 1].next = p->back;
+            p->back = id - 1;
+        }
+    p->n_touched = end;
+    p->n_free -= n;
+    return true;
+}
+
 void sl_pages_share(sl_pages *p, uint32_t id) {
     SL_ASSERT(id < p->n_touched && p->page[id].holders > 0);
     p->page[id].holders++;

@@ -41,6 +41,10 @@ void sl_pages_free(sl_pages *p); /* zeroed is fine */
 /* Takes n pages, or none. False: fewer are free; or, when they are not, their books found no
  * memory. */
 bool sl_pages_take(sl_pages *p, uint32_t n, uint32_t *ids) SL_MUST_CHECK;
+/* Takes these n pages of a pool of which all are free: what was in them before it was made. False:
+ * some are not free or not of the pool, or one is there twice; or there is no memory. None is taken
+ * then. */
+bool sl_pages_claim(sl_pages *p, const uint32_t *ids, uint32_t n) SL_MUST_CHECK;
 /* One more holder of a held page. */
 void sl_pages_share(sl_pages *p, uint32_t id);
 /* One holder less of each of n pages; they are taken again in the order of ids. */

@@ -353,6 +353,9 @@ static void put_recovery(const sl_engine_stats *stats, const char *model, sl_jbu
     put_single(out, "kv_page_copies", "gauge",
                "KV pages that are copies of another worker's (--kv-replicas).", model,
                (double)stats->page_copies);
+    put_single(out, "kv_pages_kept", "gauge",
+               "KV pages that remote workers kept of requests of a coordinator before.", model,
+               (double)stats->pages_kept);
     put_single(out, "kv_pages_copied_total", "counter", "KV pages that were copied so far.", model,
                (double)stats->pages_copied);
     put_single(out, "kv_copies_failed_total", "counter",

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "net/net_int.h"
+#include "spec/kv.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -124,6 +125,19 @@ static void pages(const sl_wire_header *h, sl_span in) {
     SL_ASSERT(memcmp(again, in.data, sizeof b) == 0);
 }
 
+static void kept(const sl_wire_header *h, sl_span in) {
+    size_t at = 0;
+    sl_wire_kept t;
+    sl_err err;
+    for (uint32_t i = 0; i < h->rows; i++) {
+        size_t before = at;
+        if (sl_wire_kept_decode(in, &at, 1000, &t, &err) != SL_OK) return;
+        SL_ASSERT(t.n_pages > 0 && at > before && at <= in.len);
+        read_all(t.pages, t.n_pages * sizeof *t.pages);
+        read_all(t.tokens, (size_t)t.n_pages * SL_KV_PAGE_TOKENS * sizeof *t.tokens);
+    }
+}
+
 static void hello(sl_span in) {
     sl_hello h;
     sl_err err;
@@ -152,6 +166,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sl_span in = {payload, n};
     if (h.kind == SL_MSG_KV_FETCH || h.kind == SL_MSG_KV_GET || h.kind == SL_MSG_KV_PAGES)
         pages(&h, in);
+    else if (h.kind == SL_MSG_KV_KEPT)
+        kept(&h, in);
     else if (what == 0)
         dispatch(&h, in, &m, f);
     else if (what == 1)

@@ -76,9 +76,16 @@ static size_t payload_bytes(unsigned what, sl_wire_format f, uint8_t *header, ui
 
 /* Now and then it is about KV pages: a model of three blocks, as fuzz_wire.c has it. */
 static size_t pages_bytes(uint8_t *header, uint8_t *p, size_t len, uint32_t rows, unsigned seed) {
-    static const uint16_t kinds[] = {SL_MSG_KV_FETCH, SL_MSG_KV_GET, SL_MSG_KV_PAGES};
-    uint16_t kind = kinds[seed % 3];
+    static const uint16_t kinds[] = {SL_MSG_KV_FETCH, SL_MSG_KV_GET, SL_MSG_KV_PAGES,
+                                     SL_MSG_KV_KEPT};
+    uint16_t kind = kinds[seed % 4];
     memcpy(header + 6, &kind, sizeof kind);
+    if (kind == SL_MSG_KV_KEPT && len >= 8) { /* the first text is one */
+        uint32_t n = 1 + cut_count(p, 2);
+        write_u32(p, n);
+        write_u32(p + 4, 0);
+        return rows * sl_wire_kept_bytes(n);
+    }
     if (kind == SL_MSG_KV_FETCH) return rows * sizeof(sl_wire_fetch);
     if (len < SL_WIRE_BLOCKS_BYTES) return SL_WIRE_BLOCKS_BYTES;
     uint32_t n = 1 + cut_count(p + 36, 2);

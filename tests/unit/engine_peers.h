@@ -194,8 +194,10 @@ static inline void *stage_main(void *arg) {
     return NULL;
 }
 
-/* Makes the nets; the caller may change s->plan before stage_go. Worker `real` is a real one. */
-static inline void stage_make(stage *s, uint32_t attention, uint32_t experts, uint32_t real) {
+/* Makes the nets; the caller may change s->plan before stage_go. Worker `real` is a real one, that
+ * looks for another coordinator for so long. */
+static inline void stage_make_rejoining(stage *s, uint32_t attention, uint32_t experts,
+                                        uint32_t real, uint32_t rejoin_s) {
     sl_err err = {0};
     *s = (stage){.real = real};
     assert_int_equal(sl_loop_hub_create(0, 0, &s->hub, &err), SL_OK);
@@ -217,11 +219,16 @@ static inline void stage_make(stage *s, uint32_t attention, uint32_t experts, ui
                                .transport = "loop",
                                .hub = s->hub,
                                .secret = {(const uint8_t *)SECRET, sizeof SECRET - 1},
-                               .wanted = real};
+                               .wanted = real,
+                               .rejoin_s = rejoin_s};
     assert_int_equal(pthread_create(&s->thread, NULL, stage_main, s), 0);
     await_flag(s, &s->coordinator.open, "the worker's call");
     snprintf(s->plan.worker[real].address, sizeof s->plan.worker[real].address, "%s",
              s->coordinator.seen.address);
+}
+
+static inline void stage_make(stage *s, uint32_t attention, uint32_t experts, uint32_t real) {
+    stage_make_rejoining(s, attention, experts, real, 0);
 }
 
 static inline void send_plan(stage *s) {

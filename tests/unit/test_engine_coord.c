@@ -82,7 +82,8 @@ static void on_logits(void *ctx, uint64_t first, uint32_t n, const float *logits
 }
 
 static void serve(scene *s) {
-    for (uint32_t i = 0; i < 2; i++) join(s, i);
+    for (uint32_t i = 0; i < 2; i++)
+        if (!s->worker[i].open) join(s, i);
     for (uint32_t i = 0; i < 2; i++)
         say(&s->worker[i], (sl_wire_header){.kind = SL_MSG_READY},
             bytes_of(&s->worker[i], s->e->spec.hash, 32));
@@ -179,11 +180,130 @@ static void books_of_the_dead_balance(void **state) {
     }
 }
 
+/* ---- KV that a worker kept ---- */
+
+#define TEXT (3 * SL_KV_PAGE_TOKENS)
+
+/* One text of n pages, of tokens from `token` on. */
+static void say_kept(scene *s, uint32_t from, const uint32_t *pages, uint32_t n, uint32_t token) {
+    uint32_t tokens[TEXT];
+    for (uint32_t i = 0; i < TEXT; i++) tokens[i] = token + i;
+    sl_buf *b = sl_net_buf_take(s->worker[from].net, sl_wire_kept_bytes(n));
+    assert_non_null(b);
+    sl_wire_kept_encode(&(sl_wire_kept){.n_pages = n, .pages = pages, .tokens = tokens}, b->data);
+    say(&s->worker[from], (sl_wire_header){.kind = SL_MSG_KV_KEPT, .rows = 1}, b);
+}
+
+static uint64_t ask_again(scene *s, uint32_t n_tokens, bool prompt_logprobs, uint32_t reported) {
+    uint32_t tokens[TEXT + 8];
+    sl_err err = {0};
+    uint64_t id = 0;
+    for (uint32_t i = 0; i < SL_LEN(tokens); i++) tokens[i] = 3 + i;
+    const sl_request_params p = {.prompt = tokens,
+                                 .n_prompt = n_tokens,
+                                 .max_tokens = 9,
+                                 .sampling = {.top_p = 1},
+                                 .again = true,
+                                 .logprobs = prompt_logprobs,
+                                 .prompt_logprobs = prompt_logprobs,
+                                 .n_prompt_reported = reported,
+                                 .on_event = on_event,
+                                 .ctx = s};
+    assert_int_equal(sl_engine_submit(s->e, &p, &id, &err), SL_OK);
+    for (int n = 0; n < 3; n++) step(s);
+    return id;
+}
+
+/* The attention worker hears of it, with so many rows there, in these pages. */
+static void expect_start(scene *s, uint64_t id, uint32_t start, const uint32_t *pages, uint32_t n) {
+    actor *a = &s->worker[0];
+    for (uint32_t i = 0; i < a->n; i++) {
+        if (a->head[i].kind != SL_MSG_SUBMIT) continue;
+        const sl_span in = {a->body[i]->data, a->body[i]->len};
+        sl_wire_submit got;
+        sl_err err;
+        assert_int_equal(sl_wire_submit_decode(in, s->e->spec.vocab, &got, &err), SL_OK);
+        assert_true(got.request == id);
+        assert_int_equal(got.start, start);
+        assert_memory_equal(got.pages, pages, n * sizeof *pages);
+        actor_forget(a, i);
+        return;
+    }
+    fail_msg("no request came");
+}
+
+static void requests_go_on_with_what_was_kept(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t tokens, reported, start;
+        bool logprobs;
+    } cases[] = {
+        {TEXT + 7, 0, TEXT, false},
+        {TEXT, 0, TEXT - 1, false},
+        {TEXT - 1, 0, 64, false},
+        {31, 0, 0, false},
+        /* of its prompt's tokens the first ones were reported: the others' rows say more */
+        {TEXT + 7, 63, 32, true},
+        {TEXT + 7, 64, 64, true},
+        {TEXT + 7, 0, 0, true},
+        {TEXT + 7, TEXT + 6, TEXT, true}};
+    const uint32_t pages[] = {7, 0, 300};
+    for (size_t i = 0; i < SL_LEN(cases); i++) {
+        scene s;
+        begin(&s);
+        join(&s, 0);
+        join(&s, 1);
+        say_kept(&s, 0, pages, 3, 3);
+        serve(&s);
+        assert_int_equal(s.e->admit.n_unused_pages, 3);
+        uint64_t id = ask_again(&s, cases[i].tokens, cases[i].logprobs, cases[i].reported);
+        expect_start(&s, id, cases[i].start, pages, cases[i].start / SL_KV_PAGE_TOKENS);
+        assert_int_equal(s.e->stats.rows_kept, cases[i].start);
+        assert_int_equal(s.e->stats.rows_recomputed, cases[i].tokens - cases[i].start);
+        end(&s);
+    }
+}
+
+static void what_was_kept_is_checked(void **state) {
+    (void)state;
+    const uint32_t twice[] = {7, 8, 7}, none[] = {1, 2, UINT32_MAX}, fine[] = {1, 2, 3};
+    static const struct {
+        uint32_t from, token;
+        const char *why;
+    } lies[] = {{0, 3, "kept 3 pages, of which one is twice"},
+                {0, 3, "kept 3 pages, of which one is twice or none"},
+                {1, 3, "unexpected KV_KEPT"},
+                {0, UINT32_MAX - TEXT, "the vocabulary has"}};
+    const uint32_t *const pages[] = {twice, none, fine, fine};
+    for (size_t i = 0; i < SL_LEN(lies); i++) {
+        scene s;
+        begin(&s);
+        join(&s, 0);
+        join(&s, 1);
+        say_kept(&s, lies[i].from, pages[i], 3, lies[i].token);
+        for (int n = 0; n < 20 && !s.worker[lies[i].from].down; n++) step(&s);
+        assert_true(s.worker[lies[i].from].down);
+        const char *why = s.worker[lies[i].from].why;
+        if (!strstr(why, lies[i].why)) fail_msg("'%s', not '%s'", why, lies[i].why);
+        assert_int_equal(s.e->admit.n_unused_pages, 0);
+        end(&s);
+    }
+    scene s;
+    begin(&s);
+    serve(&s);
+    say_kept(&s, 0, fine, 3, 3); /* it serves already */
+    for (int n = 0; n < 20 && !s.worker[0].down; n++) step(&s);
+    assert_true(s.worker[0].down && strstr(s.worker[0].why, "unexpected KV_KEPT"));
+    end(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_leaves_as_the_last_one_joins),
         cmocka_unit_test(logits_of_others_and_of_nowhere),
         cmocka_unit_test(books_of_the_dead_balance),
+        cmocka_unit_test(requests_go_on_with_what_was_kept),
+        cmocka_unit_test(what_was_kept_is_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

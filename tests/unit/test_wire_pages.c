@@ -134,11 +134,61 @@ static void every_field_of_blocks_is_checked(void **state) {
 #undef SPOIL
 }
 
+static const uint8_t kept_bytes[] = {
+    2, 0, 0, 0, 0, 0, 0, 0, /* pages, 0 */
+    9, 0, 0, 0, 5, 0, 0, 0, /* which */
+};
+
+static void kept_texts_match_their_bytes(void **state) {
+    (void)state;
+    const uint32_t pages[] = {9, 5};
+    uint32_t tokens[2 * SL_KV_PAGE_TOKENS];
+    _Alignas(8) uint8_t out[2 * (8 + 2 * 4 * (1 + SL_KV_PAGE_TOKENS))];
+    const sl_wire_kept t = {.n_pages = 2, .pages = pages, .tokens = tokens};
+    sl_wire_kept got;
+    sl_err err = {0};
+    size_t one = sl_wire_kept_bytes(2), at = 0;
+    for (uint32_t i = 0; i < SL_LEN(tokens); i++) tokens[i] = 100 + i;
+    assert_int_equal(2 * one, sizeof out);
+    sl_wire_kept_encode(&t, out);
+    sl_wire_kept_encode(&t, out + one);
+    assert_memory_equal(out, kept_bytes, sizeof kept_bytes);
+    assert_memory_equal(out + sizeof kept_bytes, tokens, sizeof tokens);
+    sl_span in = {out, sizeof out};
+    for (uint32_t i = 1; i <= 2; i++) {
+        assert_int_equal(sl_wire_kept_decode(in, &at, 164, &got, &err), SL_OK);
+        assert_true(got.n_pages == 2 && at == i * one);
+        assert_memory_equal(got.pages, pages, sizeof pages);
+        assert_memory_equal(got.tokens, tokens, sizeof tokens);
+    }
+    assert_int_equal(sl_wire_kept_decode(in, &at, 164, &got, &err), SL_ERR_PROTOCOL); /* behind */
+    static const struct {
+        size_t len;
+        uint32_t word, value, vocab;
+        const char *why;
+    } bad[] = {{271, 0, 2, 164, "text of 2 pages, 0 reserved, in 271 bytes"},
+               {272, 0, 0, 164, "text of 0 pages"},
+               {272, 0, UINT32_MAX, 164, "text of 4294967295 pages"},
+               {272, 1, 1, 164, "1 reserved"},
+               {272, 2, 9, 163, "token 163, the vocabulary has 163"},
+               {7, 0, 2, 164, "in 7 bytes"}};
+    for (size_t i = 0; i < SL_LEN(bad); i++) {
+        at = 0;
+        sl_wire_kept_encode(&t, out);
+        memcpy(out + 4 * bad[i].word, &bad[i].value, 4);
+        in.len = bad[i].len;
+        assert_int_equal(sl_wire_kept_decode(in, &at, bad[i].vocab, &got, &err), SL_ERR_PROTOCOL);
+        if (!strstr(err.msg, bad[i].why)) fail_msg("'%s', not '%s'", err.msg, bad[i].why);
+        assert_int_equal(at, 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fetches_match_their_bytes),
         cmocka_unit_test(blocks_match_their_bytes),
         cmocka_unit_test(every_field_of_blocks_is_checked),
+        cmocka_unit_test(kept_texts_match_their_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -305,6 +305,7 @@ sl_status sl_attn_create(sl_worker *w, const char *folder, sl_attn **out, sl_err
     if (!a) return sl_fail(err, SL_ERR_NOMEM, "attention worker");
     a->w = w;
     a->m = w->device->spec;
+    a->keep = sl_device_keeps(w->device) ? w->keep : NULL;
     a->n_lanes = w->plan.lanes;
     a->n_chunks = w->plan.chunks;
     a->max_slots = w->plan.max_num_seqs;

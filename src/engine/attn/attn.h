@@ -15,6 +15,11 @@ sl_status sl_attn_on_submit(sl_attn *a, sl_span payload, sl_err *err) SL_MUST_CH
 /* CANCEL, ACK, PAGES. */
 sl_status sl_attn_on_pairs(sl_attn *a, const sl_wire_header *h, sl_span payload,
                            sl_err *err) SL_MUST_CHECK;
+/* The coordinator is gone: full pages of its requests, all of whose rows are computed, are kept for
+ * the next one (engine/attn/keep.h). The worker goes on no longer. */
+void sl_attn_keep(sl_attn *a);
+/* Before the first READY: the coordinator hears of what was kept. */
+void sl_attn_tell_kept(sl_attn *a);
 /* KV_FETCH of the coordinator. */
 sl_status sl_attn_on_fetch(sl_attn *a, const sl_wire_header *h, sl_span payload,
                            sl_err *err) SL_MUST_CHECK;

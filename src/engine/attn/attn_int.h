@@ -3,6 +3,7 @@
  *   slot.c      requests that run here: their tokens out, their ends
  *   guided.c    those whose answers have a shape
  *   moves.c     KV pages that come from other attention workers, and go there
+ *   keep.c      KV that is kept for the next coordinator
  *   pass.c      rows that pass the blocks together, and what they ask of the device
  *   outgoing.c  the messages in which they leave for the experts
  *   head.c      the end of a step: logits, samples
@@ -15,6 +16,7 @@
 #ifndef SL_ENGINE_ATTN_INT_H
 #define SL_ENGINE_ATTN_INT_H
 
+#include "base/mutate.h"
 #include "engine/attn/attn.h"
 #include "model/sampler.h"
 #include "sched/head.h"
@@ -48,6 +50,13 @@ typedef struct sl_slot {
     bool shapeless;         /* and ends: its answer cannot go on so... */
     sl_shape_fate fate;     /* ...for this reason */
 } sl_slot;
+
+/* Its first pages, of which every row is computed. */
+static inline uint32_t sl_slot_sure_pages(const sl_slot *s) {
+    uint32_t rows = s->life->done;
+    if (SL_MUTATION(EARLY_KEY)) rows = SL_MIN(rows + SL_KV_PAGE_TOKENS, s->life->tokens);
+    return SL_MIN(rows / SL_KV_PAGE_TOKENS, s->life->pages);
+}
 
 /* How rows of the slots pass the blocks, with barriers or without. `side` is what create has made.
  */
@@ -90,6 +99,7 @@ struct sl_attn {
     sl_cut cut;
     uint32_t look;            /* slot that was asked for last */
     struct sl_moves *moves;   /* of moves.c */
+    struct sl_keep *keep;     /* of the worker's; NULL: nothing is kept */
     sl_arena scratch;         /* of the sampler */
     char *model;              /* folder of the tokenizer; NULL: none */
     struct sl_guides *guides; /* NULL: nobody has asked */
@@ -170,6 +180,11 @@ void sl_moves_free(sl_attn *a);
 void sl_moves_claim(sl_attn *a, const uint32_t *pages, uint32_t n);
 /* Nothing comes from this worker any more. */
 void sl_moves_lose(sl_attn *a, uint32_t worker);
+
+/* ---- KV for the next coordinator (keep.c) ---- */
+
+/* These pages, all of the pool, are given to somebody: whose they were has them no longer. */
+void sl_keep_forget(struct sl_keep *k, const uint32_t *pages, uint32_t n);
 
 /* ---- passes (pass.c) ---- */
 

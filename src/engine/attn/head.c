@@ -120,7 +120,7 @@ static void tell_rows(const sl_pass *p) {
     sl_worker *w = p->attn->w;
     const sl_step *s = &p->step;
     uint32_t n = 0;
-    bool tells = sl_device_keeps(w->device) || w->plan.kv_replicas;
+    bool tells = sl_worker_is_kept(w) || w->plan.kv_replicas;
     for (size_t i = 0; tells && i < s->n_parts; i++) n += is_silent(p, i);
     sl_buf *b = n ? sl_net_buf_take(w->net, n * sizeof(sl_wire_pair)) : NULL;
     if (!b) return; /* it knows less */

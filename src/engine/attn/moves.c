@@ -9,7 +9,6 @@
 
 #include "base/crc32c.h"
 #include "base/log.h"
-#include "base/mutate.h"
 
 #define PIECE_BYTES ((size_t)128 << 10) /* of a message, but a block at least */
 #define PIECES      2u                  /* asked for and not here yet */
@@ -53,6 +52,7 @@ static void end_fetch(sl_attn *a, uint32_t i, sl_kv_fate fate) {
 
 void sl_moves_claim(sl_attn *a, const uint32_t *pages, uint32_t n) {
     struct sl_moves *m = a->moves;
+    if (a->keep) sl_keep_forget(a->keep, pages, n);
     for (uint32_t p = 0; p < n; p++)
         for (uint32_t i = m->n_fetches; i > 0; i--)
             if (m->fetch[i - 1].is.page == pages[p]) end_fetch(a, i - 1, SL_KV_DROPPED);
@@ -187,10 +187,7 @@ static sl_status on_question(sl_attn *a, const sl_wire_header *h, sl_span payloa
 /* Where it is, if it is here: all its rows are computed, and of these tokens. */
 static bool find(sl_attn *a, const sl_wire_blocks *b, uint32_t *page) {
     sl_slot *s = sl_slot_of(a, b->request);
-    if (!s || b->index >= s->life->pages) return false;
-    uint32_t rows = s->life->done;
-    if (SL_MUTATION(EARLY_KEY)) rows = SL_MIN(rows + SL_KV_PAGE_TOKENS, s->life->tokens);
-    if (b->index >= rows / SL_KV_PAGE_TOKENS) return false;
+    if (!s || b->index >= sl_slot_sure_pages(s)) return false;
     *page = s->pages[b->index];
     return sl_pages_key_of(&s->keys, s->tokens, b->index) == b->key;
 }

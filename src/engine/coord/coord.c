@@ -251,6 +251,9 @@ static sl_status on_message(void *ctx, sl_conn *c, const sl_wire_header *h, sl_b
     case SL_MSG_KV_HERE:
         st = sl_copying_on_here(e, id, h, span, err);
         break;
+    case SL_MSG_KV_KEPT:
+        st = sl_inherit_on_kept(e, id, h, span, err);
+        break;
     case SL_MSG_LOGITS:
         st = on_logits(e, id, h, span, err);
         break;
@@ -288,6 +291,7 @@ static void submit(sl_engine *e, sl_request *r) {
         st = sl_ledger_add(&e->ledger, r, place, &err);
         if (st != SL_OK) sl_admit_end(&e->admit, place);
     }
+    if (st == SL_OK && r->p.again) sl_inherit_look(e, r);
     if (st != SL_OK) sl_coord_refuse(e, r, st, err.msg);
 }
 
@@ -327,7 +331,8 @@ static void publish_stats(sl_engine *e) {
     s->page_copies = 0;
     for (uint32_t i = 0; e->plan.kv_replicas && i < e->plan.n_workers; i++)
         s->page_copies += e->admit.copies.worker[i].n_pages;
-    s->pages_used = e->admit.n_pages - e->admit.n_free_pages - s->page_copies;
+    s->pages_kept = e->admit.n_unused_pages - s->page_copies;
+    s->pages_used = e->admit.n_pages - e->admit.n_free_pages - e->admit.n_unused_pages;
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -340,6 +345,7 @@ bool sl_coord_step(sl_engine *e) {
     sl_recover_step(e);
     sl_adapting_step(e);
     sl_drain_step(e);
+    sl_inherit_step(e);
     uint64_t now = sl_clock_now_us(&e->clock);
     if (came == 0 || now >= e->next_check_us) {
         e->next_check_us = now + CHECK_US;

@@ -198,7 +198,8 @@ struct sl_engine {
     sl_ledger ledger;
     sl_admit admit; /* books of requests and pages; workers as in the plan */
     uint64_t next_stats_us, next_check_us;
-    uint32_t seats; /* requests that all attention workers run at most */
+    uint64_t kept_until_us; /* pages that workers kept wait for their requests; 0: none do */
+    uint32_t seats;         /* requests that all attention workers run at most */
     uint32_t max_queue;
 
     pthread_t thread;
@@ -303,6 +304,14 @@ void sl_copying_tell(sl_engine *e, sl_request *r, const sl_admit_decision *d);
 /* KV_HERE of worker `id`. */
 sl_status sl_copying_on_here(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
                              sl_err *err) SL_MUST_CHECK;
+
+/* inherit.c: on the engine's thread */
+/* KV_KEPT of worker `id`. */
+sl_status sl_inherit_on_kept(sl_engine *e, uint32_t id, const sl_wire_header *h, sl_span payload,
+                             sl_err *err) SL_MUST_CHECK;
+/* A request that ran before waits: it may have rows at some worker. */
+void sl_inherit_look(sl_engine *e, const sl_request *r);
+void sl_inherit_step(sl_engine *e);
 
 /* recover.c: on the engine's thread */
 sl_status sl_recover_open(sl_engine *e, sl_err *err) SL_MUST_CHECK;

@@ -231,6 +231,7 @@ typedef struct sl_engine_stats {
     uint32_t running, waiting;
     uint64_t pages_total, pages_used;     /* by requests; beside these... */
     uint64_t page_copies;                 /* ...so many are copies, which give way */
+    uint64_t pages_kept;                  /* ...and those of requests that may come again */
     uint64_t pages_copied, copies_failed; /* so far: that came, and that could not be had */
     uint64_t prompt_tokens, generated_tokens;
     uint64_t finished_stop, finished_length, finished_error, finished_cancelled, preempted;

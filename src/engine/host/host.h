@@ -93,7 +93,8 @@ typedef struct sl_worker {
     sl_device *device; /* runs every stage that this worker hosts; NULL before the plan is here */
     sl_trace *trace;
     uint64_t live_until_ns; /* the trace is kept for somebody who watches; 0: it is not */
-    struct sl_attn *attn;   /* NULL: none here */
+    struct sl_keep *keep; /* engine/attn/keep.h: KV outlives the coordinator there; NULL: not so */
+    struct sl_attn *attn; /* NULL: none here */
     const sl_expert_side_ops *expert_ops;
     void *expert; /* NULL: none here */
     /* engine/expert/busy.c: what those hear who wait for this expert worker, by whatever plan;
@@ -127,6 +128,11 @@ static inline bool sl_worker_is_newcomer(const sl_worker *w, const sl_plan *p, u
     const sl_worker_peer *peer = &w->peer[id];
     uint64_t is = p->worker[id].incarnation;
     return peer->open && is && sl_conn_hello(peer->conn)->incarnation != is;
+}
+
+/* Its KV outlives it in a file that its place has. */
+static inline bool sl_worker_is_kept(const sl_worker *w) {
+    return !w->keep && sl_device_keeps(w->device);
 }
 
 /* The loop ends with `why`, whose text is in w->stop_err if it is not SL_OK. */

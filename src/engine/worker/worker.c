@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/notify.h"
 #include "engine/attn/attn.h"
+#include "engine/attn/keep.h"
 #include "engine/expert/expert.h"
 #include "engine/worker/peers.h"
 #include "engine/worker/take.h"
@@ -88,6 +89,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
     if (!hosted) return sl_fail(err, SL_ERR_NOMEM, "table of hosted experts");
     sl_placement_mark(p, m->n_moe, w->id, hosted);
     const bool attention = w->roles & SL_ROLE_ATTENTION, experts = w->roles & SL_ROLE_EXPERT;
+    const int kv_fd = w->keep ? sl_keep_file(w->keep, w->roles, p, m, folder) : w->opts->kv_fd;
     const sl_device_opts o = {.folder = folder,
                               .hosts = {.attention = attention,
                                         .experts = experts,
@@ -104,7 +106,7 @@ static sl_status open_device(sl_worker *w, const char *folder, const sl_model_sp
                               .max_rows = attention ? sl_lane_max_rows(p) : 0,
                               .max_pairs = experts ? sl_worker_max_pairs(w, m) : 0,
                               .kv_pages = attention ? p->n_pages : 0,
-                              .kv_fd = w->opts->kv_fd,
+                              .kv_fd = kv_fd,
                               .tick = p->pump ? NULL : sl_worker_tick,
                               .wait = sl_worker_wait_until,
                               .ctx = w,
@@ -234,15 +236,16 @@ static sl_status on_plan(sl_worker *w, sl_span payload, sl_err *err) {
 
 /* What the plan that came last asks for is there, and everybody it connects this worker with. */
 static void report_ready(sl_worker *w) {
-    bool alone = w->taker.joins && !w->taker.next;
+    const bool first = !w->taker.next, alone = w->taker.joins && first;
     if (!w->owes_ready || w->goal.due || w->stop || !w->device || !(alone || sl_peers_complete(w)))
         return;
     sl_buf *b = sl_net_buf_take(w->net, 32);
     if (!b) return;
     memcpy(b->data, w->hello.model_hash, 32);
+    if (w->attn && first) sl_attn_tell_kept(w->attn);
     const sl_wire_header h = {.kind = SL_MSG_READY,
-                              .flags = sl_device_keeps(w->device) ? SL_WIRE_KEPT : 0,
-                              .epoch = w->taker.next ? w->taker.next : w->plan.epoch};
+                              .flags = sl_worker_is_kept(w) ? SL_WIRE_KEPT : 0,
+                              .epoch = first ? w->plan.epoch : w->taker.next};
     w->owes_ready = false;
     sl_worker_send(w, SL_NO_WORKER, h, b); /* a lost coordinator ends the worker */
 }
@@ -453,6 +456,7 @@ static sl_status start(sl_worker *w, sl_err *err) {
     w->virtual_time = o->clock.now_us != NULL;
     w->clock = w->virtual_time ? o->clock : sl_clock_real();
     w->watch = o->watch;
+    w->keep = o->keep;
     w->started_ns = sl_now_ns();
     w->doing = (sl_trace_event){.kind = SL_TRACE_POLL, .begin_ns = w->started_ns};
     w->id = SL_NO_WORKER;
@@ -552,6 +556,7 @@ static sl_status run_once(const sl_worker_opts *o, bool *joined, sl_err *err) {
         sl_net_set_poll(w->net, soon ? SL_NET_POLL_US : 0);
         sl_net_wait(w->net, w->attn && sl_attn_is_owed(w->attn) ? SL_HEDGE_LOOK_US : IDLE_US);
     }
+    if (w->attn && is_absence(st)) sl_attn_keep(w->attn);
     sl_worker_free(w, false);
     return st;
 }
@@ -578,12 +583,20 @@ static sl_status join(const sl_worker_opts *o, uint32_t timeout_s, bool *joined,
     return st;
 }
 
-sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) {
+static sl_status serve(const sl_worker_opts *o, sl_err *err) {
     bool joined;
     sl_status st = join(o, o->join_timeout_s, &joined, err);
     while (joined && is_absence(st) && o->rejoin_s && !is_orphan(o)) {
         sl_log(SL_LOG_WARN, "worker", "%s; another one is looked for", err->msg);
         st = join(o, o->rejoin_s, &joined, err);
     }
+    return st;
+}
+
+sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) {
+    sl_worker_opts own = *o;
+    if (o->rejoin_s && !o->parent && !o->kv_fd) own.keep = sl_keep_create(); /* else without */
+    sl_status st = serve(&own, err);
+    sl_keep_free(own.keep);
     return st;
 }

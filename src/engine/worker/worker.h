@@ -24,7 +24,8 @@ typedef struct sl_worker_opts {
     uint32_t wanted;          /* worker id of the plan to take; SL_NO_WORKER: any that is free */
     sl_clock clock;           /* zeroed: the real one */
     sl_device_maker device;   /* zeroed: as the plan says */
-    int kv_fd;                /* as of sl_device_opts; 0: KV ends with the worker */
+    int kv_fd;                /* as of sl_device_opts; 0: KV ends with the worker, unless... */
+    struct sl_keep *keep;     /* ...it is kept (engine/attn/keep.h); sl_worker_run makes one */
     const sl_watch *watch;    /* sees what its schedulers decide; NULL: nobody */
     double silence_limit_s;   /* see sl_net_opts; 0: its default */
     sl_net_sums sums;         /* see sl_net_opts */
@@ -40,8 +41,8 @@ typedef struct sl_worker_opts {
 } sl_worker_opts;
 
 /* Joins, serves until told to stop (SL_OK), or until the coordinator is lost (SL_ERR_PEER_DOWN) and
- * none takes its place within rejoin_s: that one gets a worker with another incarnation, and with
- * nothing of the requests before. The coordinator may start later than the worker: see
+ * none takes its place within rejoin_s: that one gets a worker with another incarnation, which
+ * tells it of which requests it has kept KV. The coordinator may start later than the worker: see
  * join_timeout_s. */
 sl_status sl_worker_run(const sl_worker_opts *o, sl_err *err) SL_MUST_CHECK;
 
