@@ -154,6 +154,7 @@ enum MHD_Result sl_call_queue(sl_call *call, unsigned http, struct MHD_Response 
     ok = ok && MHD_add_response_header(r, "X-Request-Id", call->request_id);
     if (own) ok = ok && MHD_add_response_header(r, own, call->request_id);
     if (call->replayed) ok = ok && MHD_add_response_header(r, "Idempotent-Replayed", "true");
+    ok = ok && sl_cors_add(call, r);
     if (call->closes) ok = ok && MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
     call->http = http;
     enum MHD_Result done = ok ? MHD_queue_response(call->connection, http, r) : MHD_NO;

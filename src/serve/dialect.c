@@ -108,8 +108,10 @@ static sl_status rewrite(const sl_dialect *d, sl_json root, const sl_api_limits 
         return sl_api_error_bad(e, NULL, "request body: not a JSON object");
     sl_jbuf_put(chat, "{", 1);
     sl_status st = copy_fields(d, root, chat, e);
-    if (st == SL_OK && chat->ok && chat->len == 1)
-        return sl_api_error_bad(e, "model", "model: missing");
+    if (st == SL_OK && chat->len == 1) { /* nothing was copied, and commas follow */
+        sl_jbuf_fmt(chat, "\"model\":");
+        sl_jbuf_cstring(chat, limits->model);
+    }
     if (st == SL_OK) st = d->translate(root, limits, chat, extra, e);
     sl_jbuf_put(chat, "}", 1);
     if (st == SL_OK && !(chat->ok && extra->echo.ok))

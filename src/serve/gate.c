@@ -80,6 +80,9 @@ void sl_server_unref(sl_server *s) {
     if (s->listen_fd >= 0) close(s->listen_fd);
     if (s->epoll_fd >= 0) close(s->epoll_fd);
     if (s->event_fd >= 0) close(s->event_fd);
+    sl_keys_free(&s->keys);
+    for (size_t i = 0; i < s->n_origins; i++) sl_free(s->origin[i]);
+    sl_free(s->origin);
     sl_free(s->api_key);
     sl_free(s->admin_key);
     for (size_t i = 0; i < s->n_names; i++) sl_free(s->names[i]);

@@ -16,9 +16,9 @@ bool sl_api_serves(const sl_api_limits *limits, const char *model) {
 static sl_status read_model(sl_json root, const sl_api_limits *limits, sl_api_error *e) {
     sl_err err = {0};
     const char *model = NULL;
-    if (sl_json_string(root, "model", SL_JSON_REQUIRED, &model, &err) != SL_OK)
+    if (sl_json_string(root, "model", SL_JSON_OPTIONAL, &model, &err) != SL_OK)
         return sl_api_field_error(e, "model", &err);
-    if (sl_api_serves(limits, model)) return SL_OK;
+    if (!model || sl_api_serves(limits, model)) return SL_OK; /* there is one */
     sl_api_error_model(e, model, limits->model);
     return SL_ERR_NOTFOUND;
 }
@@ -264,17 +264,15 @@ static sl_status read_lengths(sl_json root, const sl_api_limits *limits, sl_api_
     return read_tokens(root, "truncate_prompt_tokens", 1, limits, &p->keep_tokens, e);
 }
 
-/* The body as a JSON object, which names the model served here. */
-static sl_status open_body(sl_span body, const sl_api_limits *limits, bool needs_model,
-                           sl_api_params *p, sl_api_error *e) {
+/* The body as a JSON object, which names the model served here, or none. */
+static sl_status open_body(sl_span body, const sl_api_limits *limits, sl_api_params *p,
+                           sl_api_error *e) {
     sl_err err = {0};
     sl_status st = sl_json_parse_within("request body", body, SL_API_MAX_MEMORY, &p->doc, &err);
     if (st != SL_OK) return sl_api_error_of(e, st, NULL, err.msg);
     if (sl_json_kind_of(sl_json_root(p->doc)) != SL_JSON_OBJECT)
         return sl_api_error_bad(e, NULL, "request body: not a JSON object");
-    sl_json root = sl_json_root(p->doc);
-    bool named = sl_json_kind_of(sl_json_get(root, "model")) > SL_JSON_NULL;
-    return named || needs_model ? read_model(root, limits, e) : SL_OK;
+    return read_model(sl_json_root(p->doc), limits, e);
 }
 
 /* Moves p to *out, or frees it. */
@@ -289,7 +287,7 @@ static sl_status hand_over(sl_status st, sl_api_params *p, sl_api_params *out) {
 sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limits *limits,
                               sl_api_params *out, sl_api_error *e) {
     sl_api_params p = {.kind = kind};
-    sl_status st = open_body(body, limits, true, &p, e);
+    sl_status st = open_body(body, limits, &p, e);
     if (st != SL_OK) return hand_over(st, &p, out);
     sl_json root = sl_json_root(p.doc);
     st = sl_api_check_fields(kind, root, e);
@@ -370,7 +368,7 @@ sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_ap
                                        "tools",
                                        "return_token_strs"};
     sl_api_params p = {.kind = SL_API_COMPLETION};
-    sl_status st = open_body(body, limits, false, &p, e);
+    sl_status st = open_body(body, limits, &p, e);
     if (st != SL_OK) return hand_over(st, &p, out);
     sl_json root = sl_json_root(p.doc);
     if (sl_json_kind_of(sl_json_get(root, "messages")) > SL_JSON_NULL) p.kind = SL_API_CHAT;
@@ -391,7 +389,7 @@ sl_status sl_api_detokenize_parse(sl_span body, const sl_api_limits *limits, sl_
     sl_err err = {0};
     sl_json v = {0};
     sl_api_params p = {.kind = SL_API_COMPLETION};
-    sl_status st = open_body(body, limits, false, &p, e);
+    sl_status st = open_body(body, limits, &p, e);
     if (st == SL_OK) st = only_fields(sl_json_root(p.doc), known, SL_LEN(known), e);
     if (st == SL_OK &&
         sl_json_array(sl_json_root(p.doc), "tokens", SL_JSON_REQUIRED, &v, &err) != SL_OK)

@@ -8,6 +8,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#define ASKED_BYTES 2048u /* of the names of headers in a preflight */
+
 #define JSON_TYPE "application/json"
 
 /* What the server can do for a new request. */
@@ -307,24 +309,18 @@ static const char *allowed(const struct route *r) {
     return r->method == POST ? "POST" : "GET, HEAD";
 }
 
-/* Takes the same time wherever the keys differ. */
-static bool key_matches(const char *given, const char *key) {
-    size_t n = strlen(key), m = strlen(given);
-    unsigned differ = n != m;
-    for (size_t i = 0; i < m; i++) differ |= (unsigned char)(given[i] ^ key[n ? i % n : 0]);
-    return differ == 0;
-}
-
 static bool authorised(sl_call *call, const struct route *r) {
-    const sl_server *s = call->server;
-    const char *key = r && r->to == ADMIN ? s->admin_key : s->api_key;
-    if (!key || (r && r->to == OPEN)) return true;
+    sl_server *s = call->server;
+    bool admin = r && r->to == ADMIN; /* which has a key, or is found by nobody */
+    if ((r && r->to == OPEN) || !(admin || s->keyed)) return true;
     const char *given = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND,
                                                     MHD_HTTP_HEADER_AUTHORIZATION);
-    if (given && !strncasecmp(given, "Bearer ", 7) && key_matches(given + 7, key)) return true;
+    bool bearer = given && !strncasecmp(given, "Bearer ", 7);
+    if (admin) return bearer && sl_key_matches(given + 7, s->admin_key);
+    if (bearer && sl_keys_has(&s->keys, given + 7)) return true;
     /* Anthropic's clients name it so */
     given = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, "x-api-key");
-    return given && (!r || r->to == KEY) && key_matches(given, key);
+    return given && sl_keys_has(&s->keys, given);
 }
 
 /* A compressed body: its size says nothing about what it holds. */
@@ -341,6 +337,38 @@ bool sl_server_wants_body(sl_call *call, const char *path, const char *method) {
            sl_server_trusts_origin(call, &e);
 }
 
+static const char *header_of(const sl_call *call, const char *name) {
+    return MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, name);
+}
+
+/* A browser asks whether a page may ask. Who is in the list may ask for anything but /admin; the
+ * key comes with what it asks then. */
+static enum MHD_Result answer_preflight(sl_call *call, const char *path) {
+    static char none[1];
+    sl_api_error e;
+    const char *asked = header_of(call, "Access-Control-Request-Headers");
+    if (!sl_cors_allows(call) || !strncmp(path, "/admin", 6)) {
+        sl_api_error_bad(&e, NULL, "Origin: \"%.100s\" may not ask for %.100s (--cors-origin)",
+                         header_of(call, MHD_HTTP_HEADER_ORIGIN), path);
+        e.http = MHD_HTTP_FORBIDDEN;
+        e.code = "origin_not_allowed";
+        return sl_call_reply_error(call, &e);
+    }
+    if (asked && strlen(asked) > ASKED_BYTES) {
+        sl_api_error_bad(&e, NULL, "Access-Control-Request-Headers: %zu bytes, limit %u",
+                         strlen(asked), ASKED_BYTES);
+        return sl_call_reply_error(call, &e);
+    }
+    struct MHD_Response *r = MHD_create_response_from_buffer(0, none, MHD_RESPMEM_PERSISTENT);
+    if (!r) return MHD_NO;
+    call->phase = SL_CALL_REPLIED;
+    bool ok = MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, DELETE") &&
+              MHD_add_response_header(r, "Access-Control-Max-Age", "600");
+    if (asked && *asked)
+        ok = ok && MHD_add_response_header(r, "Access-Control-Allow-Headers", asked);
+    return sl_call_queue(call, MHD_HTTP_NO_CONTENT, r, ok);
+}
+
 enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *method) {
     sl_server *s = call->server;
     sl_api_error e;
@@ -349,6 +377,7 @@ enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *met
         return sl_call_reply_error(call, &e);
     }
     if (!sl_server_trusts_origin(call, &e)) return sl_call_reply_error(call, &e);
+    if (sl_cors_asks(call, method)) return answer_preflight(call, path);
     const struct route *r = find_route(s, path, method);
     call->path = r ? r->path : NULL;
     if (r) call->dialect = &sl_dialects[r->dialect];

@@ -152,7 +152,7 @@ static sl_status bind_socket(sl_server *s, const char *host, sl_err *err) {
     }
     struct addrinfo *a = NULL;
     int one = 1, unsent = UNSENT_BYTES;
-    sl_status st = resolve_host(address, s->o.port, s->api_key != NULL, &a, err);
+    sl_status st = resolve_host(address, s->o.port, s->keyed, &a, err);
     if (st != SL_OK) return st;
     bool v6 = a->ai_family == AF_INET6;
     s->listen_fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -305,7 +305,11 @@ static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
     if (admin) s->admin_key = sl_strdup(o->admin_key);
     if ((key && !s->api_key) || (admin && !s->admin_key))
         return sl_fail(err, SL_ERR_NOMEM, "server: out of memory");
-    s->o.host = NULL;
+    s->keyed = key || o->api_keys;
+    st = sl_keys_set(&s->keys, s->api_key, o->api_keys, err);
+    if (st == SL_OK) st = sl_cors_set(s, o->cors_origin, err);
+    if (st != SL_OK) return st;
+    s->o.host = s->o.api_keys = s->o.cors_origin = NULL;
     s->o.api_key = s->api_key;
     s->o.admin_key = s->admin_key;
     s->o.served_model_name = s->model;
@@ -340,6 +344,7 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
     pthread_mutex_init(&s->work.lock, NULL);
     pthread_mutex_init(&s->store.lock, NULL);
     pthread_cond_init(&s->work.changed, NULL);
+    sl_keys_init(&s->keys);
     sl_conns_init(&s->conns);
     sl_live_init(&s->live);
     sl_planner_init(&s->planner);
@@ -411,6 +416,10 @@ void sl_server_free(sl_server *s) {
     sl_kept_close(s);
     wait_until(s, false, LAST_EVENTS_S);
     sl_server_unref(s); /* a call the engine still holds keeps the rest alive */
+}
+
+sl_status sl_server_set_keys(sl_server *s, const char *lines, sl_err *err) {
+    return sl_keys_set(&s->keys, s->api_key, lines, err);
 }
 
 uint16_t sl_server_port(const sl_server *s) {

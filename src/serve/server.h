@@ -30,7 +30,10 @@ typedef struct sl_server_opts {
     const char *tool_format;       /* of calls, by name; NULL or "auto": as the template says */
     const char *host;              /* address or "localhost"; NULL: 127.0.0.1 */
     uint16_t port;                 /* 0: any free one */
-    const char *api_key;           /* NULL or "": none, then only a loopback host is accepted */
+    const char *api_key;           /* NULL or "": none */
+    const char *api_keys;          /* further ones, see sl_server_set_keys; NULL: none. Without any
+                                      key only a loopback host is accepted */
+    const char *cors_origin;       /* sites whose pages may ask, with commas; NULL or "": none */
     const char *admin_key;         /* of /admin; NULL or "": there is no such path */
     const char *served_model_name; /* or several, with commas; answers carry the first */
     sl_generation_spec generation; /* sampling where a request is silent */
@@ -70,6 +73,11 @@ sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err
 /* Stops listening, ends running requests with a clear error, waits for the engine's last events of
  * them (at most 10 s), closes all connections. NULL-safe. */
 void sl_server_free(sl_server *s);
+
+/* Other keys than those of api_keys, beside api_key: one a line, but for empty lines and those that
+ * begin with '#'. What was let in goes on. On an error nothing has changed; none is one, too.
+ * Thread: any. */
+sl_status sl_server_set_keys(sl_server *s, const char *lines, sl_err *err) SL_MUST_CHECK;
 
 /* From now on new generations are answered 503 and /health says "draining"; those that run go on.
  * Thread: any. */

@@ -11,6 +11,7 @@
 #include "serve/conns.h"
 #include "serve/cursor.h"
 #include "serve/dialect.h"
+#include "serve/keys.h"
 #include "serve/logprobs.h"
 #include "serve/metrics.h"
 #include "serve/params.h"
@@ -242,6 +243,11 @@ struct sl_call {
 struct sl_server {
     sl_server_opts o; /* strings point to the copies below */
     char *api_key, *admin_key, *url;
+    sl_keys keys;  /* api_key, and those of a file */
+    bool keyed;    /* one of them is wanted */
+    char **origin; /* [n_origins] of pages that may ask */
+    size_t n_origins;
+    bool any_origin;
     char **names; /* [n_names] what clients may call the model */
     size_t n_names;
     const char *model; /* the first of them */
@@ -458,6 +464,16 @@ bool sl_framing_target_is_clean(const char *target);
 /* guard.c: what a browser may ask of a server without a key */
 /* False, with the error, if the request may come from a page of another site. */
 bool sl_server_trusts_origin(sl_call *call, sl_api_error *e);
+
+/* cors.c: pages of other sites that may ask */
+/* The list of the options; SL_ERR_ARG names what is no origin. */
+sl_status sl_cors_set(sl_server *s, const char *list, sl_err *err) SL_MUST_CHECK;
+/* What the answer says of the request's Origin; NULL: it has none, or one that may not. */
+const char *sl_cors_allows(const sl_call *call);
+/* Headers of every answer; false: no memory. */
+bool sl_cors_add(const sl_call *call, struct MHD_Response *r);
+/* Whether a browser asks whether a page may ask. */
+bool sl_cors_asks(const sl_call *call, const char *method);
 
 /* watch.c: the thread that watches sockets */
 sl_status sl_watch_start(sl_server *s, sl_err *err) SL_MUST_CHECK;

@@ -181,7 +181,7 @@ static void bad_fields_are_named(void **state) {
     } cases[] = {
         {SL_API_COMPLETION, "[]", "", "not a JSON object"},
         {SL_API_COMPLETION, "{", "", "line 1"},
-        {SL_API_COMPLETION, "{}", "model", "missing"},
+        {SL_API_COMPLETION, "{}", "prompt", "missing"},
         {SL_API_COMPLETION, "{\"model\":7}", "model", "an integer (7)"},
         {SL_API_COMPLETION, "{" PROMPT "\"n\":0}", "n", "outside"},
         {SL_API_COMPLETION, "{" PROMPT "\"n\":129}", "n", "outside"},

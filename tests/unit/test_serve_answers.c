@@ -215,7 +215,7 @@ static void quiet_streams_stay_open(void **state) {
     http_request(stream, "POST", CHAT, NULL, ASK(",\"stream\":true"));
     assert_true(script_busy(engine, 2));
     char came[2048] = "";
-    while (!strstr(came, "keep-alive\n\n")) { /* the head comes first */
+    while (!strstr(came, "keep-alive\n")) { /* the head comes first */
         ssize_t n = recv(stream, came, sizeof came - 1, MSG_PEEK);
         assert_true(n > 0);
         came[n] = '\0';
@@ -224,7 +224,7 @@ static void quiet_streams_stay_open(void **state) {
     SCRIPT_SET(engine, silent, false);
     http_answer a = http_read(stream), b = http_read(whole);
     assert_int_equal(a.status, 200);
-    assert_memory_equal(a.body.data, ": keep-alive\n\n", 14);
+    assert_memory_equal(a.body.data, ": keep-alive\n", 13);
     assert_non_null(strstr(a.body.data, "[DONE]"));
     assert_int_equal(b.status, 200);
     assert_int_equal(b.body.data[0], '{');
@@ -258,7 +258,7 @@ static void streams_tell_of_a_recovery(void **state) {
     SCRIPT_SET(engine, silent, true);
     SCRIPT_SET(engine, recovering, true);
     http_request(waits, "POST", CHAT, NULL, ASK(",\"stream\":true"));
-    read_until(begun, &a, ": recovering\n\n");
+    read_until(begun, &a, ": recovering\n");
     SCRIPT_SET(engine, recovering, false);
     SCRIPT_SET(engine, silent, false);
     read_until(begun, &a, "[DONE]");

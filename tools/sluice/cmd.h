@@ -93,6 +93,8 @@ sl_status sl_deploy_secret(const sl_options *o, char out[SL_SECRET_MAX + 1],
 /* What a secret's file holds, which must be its owner's alone. */
 sl_status sl_deploy_read_key(const char *path, char out[SL_SECRET_MAX + 1],
                              sl_err *err) SL_MUST_CHECK;
+/* What a file of clients' keys holds, of 1 MiB at most, its owner's alone; free with sl_free. */
+sl_status sl_deploy_read_keys(const char *path, char **out, sl_err *err) SL_MUST_CHECK;
 /* Sets what must be set before any thread, e.g. UCX's environment. */
 void sl_deploy_setup_process(const sl_options *o);
 /* The transport to other machines: --transport, auto: the first that reaches them. NULL: see
@@ -103,6 +105,7 @@ const sl_transport_kind *sl_deploy_transport_far(const sl_options *o, sl_err *er
 sl_status sl_ids_parse(const char *text, uint32_t vocab, sl_ids *out, sl_err *err) SL_MUST_CHECK;
 
 /* Sampling of the options, with the model's defaults where they are silent. */
+sl_generation_spec sl_deploy_generation(const sl_options *o, sl_generation_spec model);
 sl_sampling sl_deploy_sampling(const sl_options *o, const sl_generation_spec *gen);
 
 /* ---- the line at the bottom of a terminal (status_line.c) ---- */

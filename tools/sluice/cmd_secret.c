@@ -1,12 +1,16 @@
 /* The fabric's secret: made by `sluice secret`, read from --secret-file or the environment. */
 #include "cmd.h"
 
+#include "base/mem.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define MAX_KEYS_BYTES (1u << 20) /* of a file of clients' keys */
 
 /* Never replaces a file: whoever holds the old secret could not join any more. */
 static sl_status write_secret(const char *path, const char *secret, sl_err *err) {
@@ -47,24 +51,49 @@ static bool is_open_to_others(const struct stat *s) {
     return (s->st_mode & 077) != 0 && !handed_over;
 }
 
-sl_status sl_deploy_read_key(const char *path, char out[SL_SECRET_MAX + 1], sl_err *err) {
+/* At most `most` bytes of a file that is its owner's alone. */
+static sl_status read_private(const char *path, char *out, size_t most, size_t *n, sl_err *err) {
     struct stat s;
     FILE *f = fopen(path, "rbe");
     if (!f) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
     bool open_to_others = fstat(fileno(f), &s) != 0 || is_open_to_others(&s);
-    size_t n = fread(out, 1, SL_SECRET_MAX + 1, f);
+    *n = fread(out, 1, most, f);
     bool failed = ferror(f) != 0;
     fclose(f);
     if (open_to_others)
         return sl_fail(err, SL_ERR_ARG, "%s: mode %04o opens the secret to others: chmod 600 %s",
                        path, s.st_mode & 07777u, path);
-    if (failed) return sl_fail(err, SL_ERR_IO, "%s: cannot be read", path);
+    return failed ? sl_fail(err, SL_ERR_IO, "%s: cannot be read", path) : SL_OK;
+}
+
+sl_status sl_deploy_read_key(const char *path, char out[SL_SECRET_MAX + 1], sl_err *err) {
+    size_t n;
+    sl_status st = read_private(path, out, SL_SECRET_MAX + 1, &n, err);
+    if (st != SL_OK) return st;
     while (n > 0 && (out[n - 1] == '\n' || out[n - 1] == '\r')) n--;
     if (memchr(out, 0, n))
         return sl_fail(err, SL_ERR_ARG, "%s: a secret is text, byte %zu is 0", path, strlen(out));
-    sl_status st = sl_secret_check(n, path, err);
+    st = sl_secret_check(n, path, err);
     if (st == SL_OK) out[n] = '\0';
     return st;
+}
+
+sl_status sl_deploy_read_keys(const char *path, char **out, sl_err *err) {
+    size_t n = 0;
+    char *text = sl_alloc(MAX_KEYS_BYTES + 1, 1);
+    if (!text) return sl_fail(err, SL_ERR_NOMEM, "%s: out of memory", path);
+    sl_status st = read_private(path, text, MAX_KEYS_BYTES + 1, &n, err);
+    if (st == SL_OK && n > MAX_KEYS_BYTES)
+        st = sl_fail(err, SL_ERR_LIMIT, "%s: more than %u bytes", path, MAX_KEYS_BYTES);
+    if (st == SL_OK && memchr(text, 0, n))
+        st = sl_fail(err, SL_ERR_ARG, "%s: keys are text, byte %zu is 0", path, strlen(text));
+    if (st != SL_OK) {
+        sl_free(text);
+        return st;
+    }
+    text[n] = 0;
+    *out = text;
+    return SL_OK;
 }
 
 sl_status sl_deploy_secret(const sl_options *o, char out[SL_SECRET_MAX + 1], sl_err *err) {

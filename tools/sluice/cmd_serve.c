@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/memory.h"
 #include "base/notify.h"
 #include "text/chat.h"
@@ -74,15 +75,29 @@ static void drain(sl_server *server, uint32_t timeout_s) {
     }
 }
 
+/* A file that cannot be read, or has no key, changes nothing. */
+static void read_keys_again(sl_server *server, const char *path) {
+    sl_err err = {0};
+    char *lines = NULL;
+    sl_status st = sl_deploy_read_keys(path, &lines, &err);
+    if (st == SL_OK) st = sl_server_set_keys(server, lines, &err);
+    sl_free(lines);
+    if (st == SL_OK)
+        sl_log(SL_LOG_WARN, "serve", "%s: its keys are read again and hold from now on", path);
+    else
+        sl_log(SL_LOG_ERROR, "serve", "%s: %s; the keys are as before", path, err.msg);
+}
+
 /* Returns when it is time to stop: at SIGINT, or at SIGTERM when running requests are answered. */
-static void await_end(sl_server *server, uint32_t drain_timeout_s) {
-    const sigset_t set = stop_signals();
-    int sig;
-    sigwait(&set, &sig);
+static void await_end(sl_server *server, const sl_options *o) {
+    sigset_t set = stop_signals();
+    int sig = 0;
+    if (o->api_key_file[0]) sigaddset(&set, SIGHUP);
+    while (sigwait(&set, &sig) == 0 && sig == SIGHUP) read_keys_again(server, o->api_key_file);
     sl_log(SL_LOG_INFO, "serve", "signal %d: stopping, %u requests run", sig,
            sl_server_running(server));
     sl_notify_stopping();
-    if (sig == SIGTERM) drain(server, drain_timeout_s);
+    if (sig == SIGTERM) drain(server, o->drain_timeout);
 }
 
 static bool signalled(void) {
@@ -92,8 +107,9 @@ static bool signalled(void) {
 }
 
 /* Signals are taken by sigwait alone: blocked before any thread exists. */
-static void block_signals(void) {
-    const sigset_t set = stop_signals();
+static void block_signals(bool hangup) {
+    sigset_t set = stop_signals();
+    if (hangup) sigaddset(&set, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
@@ -173,10 +189,11 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                        const sl_chat *chat, sl_journal *journal, sl_sync sync, sl_err *err) {
     sl_engine *e = NULL;
     sl_server *server = NULL;
-    char name[256], admin_key[SL_SECRET_MAX + 1] = "";
+    char name[256], admin_key[SL_SECRET_MAX + 1] = "", *keys = NULL;
     model_name(o, name, sizeof name);
     sl_status st = SL_OK;
     if (o->admin_key_file[0]) st = sl_deploy_read_key(o->admin_key_file, admin_key, err);
+    if (st == SL_OK && o->api_key_file[0]) st = sl_deploy_read_keys(o->api_key_file, &keys, err);
     uint64_t start_ns = sl_now_ns();
     if (st == SL_OK) say_weights(name, d->weights, 0);
     if (st == SL_OK) st = sl_deploy_start(o, d, &e, err);
@@ -188,6 +205,8 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                                .host = o->host,
                                .port = (uint16_t)o->port,
                                .api_key = o->api_key,
+                               .api_keys = keys,
+                               .cors_origin = o->cors_origin,
                                .admin_key = admin_key,
                                .max_connections = o->max_connections,
                                .keepalive_s = o->keepalive,
@@ -208,6 +227,7 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                                .generation = d->gen,
                                .context = d->opts.plan.context};
     if (st == SL_OK) st = sl_server_create(&so, &server, err);
+    sl_free(keys);
     if (st == SL_OK) {
         fprintf(stderr, "listening on %s (model %s, %u worker%s, %s, context %u)\n",
                 sl_server_url(server), name, d->opts.plan.n_workers,
@@ -217,7 +237,7 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
         snprintf(status, sizeof status, "%s on %s", name, sl_server_url(server));
         sl_notify_ready(status);
         sl_status_line *line = sl_status_line_start(o, e);
-        await_end(server, o->drain_timeout);
+        await_end(server, o);
         sl_status_line_stop(line);
         print_workers(e);
     }
@@ -233,10 +253,11 @@ int cmd_serve(const sl_options *o) {
     sl_journal *journal = NULL;
     sl_sync sync = SL_SYNC_NEVER;
     sl_deploy_setup_process(o);
-    block_signals();
+    block_signals(o->api_key_file[0]);
     sl_notify_open();
     sl_log_set_who("coordinator");
     sl_status st = sl_deploy_prepare(o, true, 0, &d, &err);
+    d.gen = sl_deploy_generation(o, d.gen);
     d.opts.give_up = signalled;
     d.opts.max_queue = o->max_queue;
     d.opts.queue_timeout_s = o->queue_timeout;

@@ -312,13 +312,18 @@ sl_status sl_ids_parse(const char *text, uint32_t vocab, sl_ids *out, sl_err *er
     return out->len ? SL_OK : sl_fail(err, SL_ERR_ARG, "--ids: no token");
 }
 
+sl_generation_spec sl_deploy_generation(const sl_options *o, sl_generation_spec model) {
+    if (o->temp >= 0) model.temperature = (float)o->temp;
+    if (o->top_p >= 0) model.top_p = (float)o->top_p;
+    if (o->top_k != 0xFFFFFFFF) model.top_k = (int32_t)SL_MIN(o->top_k, (uint32_t)INT32_MAX);
+    return model;
+}
+
 sl_sampling sl_deploy_sampling(const sl_options *o, const sl_generation_spec *gen) {
-    bool sample = gen->do_sample != 0;
-    sl_sampling s = sl_sampling_standard(gen);
+    sl_generation_spec said = sl_deploy_generation(o, *gen);
+    sl_sampling s = sl_sampling_standard(&said);
     s.seed = o->seed;
-    if (!sample) s.temperature = 0;
-    if (o->temp >= 0) s.temperature = (float)o->temp;
-    if (o->top_p >= 0) s.top_p = (float)o->top_p;
+    if (gen->do_sample == 0 && o->temp < 0) s.temperature = 0;
     if (o->top_k != 0xFFFFFFFF) s.top_k = o->top_k;
     return s;
 }
