@@ -4,15 +4,16 @@
   bench/watching.py MODEL [--streams 8] [--tokens 40] [--pairs 9] [-- OPTIONS OF serve]
 
 One server is asked in turn with an open feed and without. Prints each pair, and the median of the quotients, of tokens per second and of the
-coordinator's CPU time. A feed that is closed is given the time in which workers forget that somebody watched."""
+CPU time of the coordinator and of all workers that are processes. A feed that is closed is given the time in which workers forget that somebody watched."""
 import argparse
+import pathlib
 import statistics
 import sys
 import threading
 import time
 import urllib.request
 
-from journal import Server
+from pairs import Server
 
 FORGETS_S = 4
 
@@ -37,9 +38,17 @@ class Watcher:
         time.sleep(FORGETS_S)
 
 
+def workers_cpu(server):
+    """Seconds that all child processes of the server have used: those of this moment; none ends here."""
+    children = [pid for task in pathlib.Path(f"/proc/{server.process.pid}/task").iterdir() for pid in (task / "children").read_text().split()]
+    threads = [thread for pid in children for thread in pathlib.Path(f"/proc/{pid}/task").iterdir()]
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
 def run(server, watched, o):
-    watcher = Watcher(server.about["url"]) if watched else None
-    got = server.run(o.streams, o.tokens)
+    """(tokens per second, ms of the coordinator's CPU time a token, ms of the workers')"""
+    watcher, before = Watcher(server.about["url"]) if watched else None, workers_cpu(server)
+    got = (*server.run(o.streams, o.tokens), 1000 * (workers_cpu(server) - before) / (o.streams * o.tokens))
     if watcher:
         watcher.close()
         assert watcher.samples > 1, "nothing was watched"
@@ -59,13 +68,15 @@ def main():
     run(server, False, o)
     for pair in range(o.pairs):
         got = {watched: run(server, watched, o) for watched in ((True, False) if pair % 2 else (False, True))}
-        (rate, cpu), (rate0, cpu0) = got[True], got[False]
-        quotients.append((rate / rate0, cpu / cpu0))
-        print(f"pair {pair}: {rate:8.1f} tokens/s watched, {rate0:8.1f} not: {rate / rate0:.3f}; coordinator {1000 * cpu:.1f} and {1000 * cpu0:.1f} us a token", flush=True)
+        (rate, cpu, workers), (rate0, cpu0, workers0) = got[True], got[False]
+        quotients.append((rate / rate0, cpu / cpu0, workers / workers0 if workers0 else 1))
+        print(f"pair {pair}: {rate:8.1f} tokens/s watched, {rate0:8.1f} not: {rate / rate0:.3f}; coordinator {1000 * cpu:.1f} and {1000 * cpu0:.1f} us a token, "
+              f"worker processes {1000 * workers:.0f} and {1000 * workers0:.0f}", flush=True)
     server.process.terminate()
     server.process.wait()
-    rates, cpus = zip(*quotients)
-    print(f"median of {o.pairs} pairs: {statistics.median(rates):.3f} of the tokens per second ({min(rates):.3f} to {max(rates):.3f}), {statistics.median(cpus):.2f} of the coordinator's CPU time")
+    rates, cpus, workers = zip(*quotients)
+    print(f"median of {o.pairs} pairs: {statistics.median(rates):.3f} of the tokens per second ({min(rates):.3f} to {max(rates):.3f}), {statistics.median(cpus):.2f} of the coordinator's CPU time, "
+          f"{statistics.median(workers):.3f} of the worker processes'")
 
 
 main()
