@@ -3,7 +3,9 @@
 
   tests/page/pictures.py [MODEL] [--out docs/img]      MODEL: default models/smollm2-moe, the demo model"""
 import argparse
+import os
 import pathlib
+import signal
 import sys
 import threading
 import time
@@ -44,14 +46,18 @@ def chat(browser, server, out):
 
 
 def live(browser, server, out):
-    body = {"model": "smollm2-moe", "prompt": ["The river", "A boat", "The lock", "Water"], "max_tokens": 120, "ignore_eos": True}
-    load = threading.Thread(target=server.request, args=("POST", "/v1/completions", body), kwargs={"timeout": 120})
-    load.start()
-    browser.size(1280, 860)
+    body = {"model": "smollm2-moe", "prompt": ["The river", "A boat", "The lock", "Water"], "max_tokens": 400, "ignore_eos": True}
+    load = threading.Thread(target=server.request, args=("POST", "/v1/completions", body), kwargs={"timeout": 600})
+    browser.size(1280, 1640)
     browser.scheme("dark")
     browser.open(server.url + "/#live")
     browser.reload()
+    browser.wait("document.querySelectorAll('.room').length === 4")
+    load.start()
     browser.wait("document.querySelector('.strip-legend')?.children.length > 4")
+    os.kill(server.worker_pid(2), signal.SIGKILL)  # a recovery is in the picture
+    browser.wait("document.querySelector('.news').textContent.includes('Requests waited')", 120)
+    browser.wait("document.querySelectorAll('.room[data-state=serving]').length === 3 && document.querySelector('.room.works')", 120)
     time.sleep(2.5)
     browser.wait("parseFloat(getComputedStyle(document.querySelector('.strip-cursor')).getPropertyValue('--share')) > 0.4")
     browser.picture(out / "page-live.png")
@@ -65,7 +71,7 @@ def plan(browser, server, out):
     browser.reload()
     browser.wait("document.querySelector('#p-cluster')")
     for field, value in (("model", "deepseek-v3"), ("cluster", "megascale-hetero")):
-        browser.js(f"document.querySelector('#p-{field}').value = '{value}'")
+        browser.js(f"{{ const e = document.querySelector('#p-{field}'); e.value = '{value}'; for (const t of ['input', 'change']) e.dispatchEvent(new Event(t, {{bubbles: true}})); }}")
     browser.js("document.querySelector('.plan-runnable input').checked = true")
     browser.click(".plan-run button")
     browser.wait("document.querySelectorAll('.point').length > 5", 60)
@@ -80,7 +86,7 @@ def main():
     args.add_argument("model", nargs="?", default=str(ROOT / "models" / "smollm2-moe"))
     args.add_argument("--out", type=pathlib.Path, default=ROOT / "docs" / "img")
     args = args.parse_args()
-    server = Server(args.model, "--attention", "1", "--experts", "2", "--exact", "--schedule", "pingpong", "--microbatches", "2", "--served-model-name", "smollm2-moe")
+    server = Server(args.model, "--attention", "1", "--experts", "2", "--exact", "--served-model-name", "smollm2-moe")
     browser = Browser(1280, 760)
     try:
         chat(browser, server, args.out)
