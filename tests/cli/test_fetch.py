@@ -2,6 +2,7 @@
 
 SLUICE_BIN names the program (default build/sluice)."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -607,6 +608,40 @@ def test_a_disk_that_is_full_on_the_way(hub, cache):
     assert ".sluice.part: cannot be written: File too large" in err
     found = fetch(hub, cache, "org/tiny")
     assert found["fetched"] < len(data) and pathlib.Path(found["path"]).read_bytes() == data
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder on a disk of 24 MB."""
+    at = tmp_path / "disk"
+    at.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", at], capture_output=True, check=False).returncode:
+        pytest.skip("a small disk is a tmpfs, which only root may mount")
+    yield at
+    subprocess.run(["umount", at], check=True)
+
+
+def test_a_disk_that_is_really_full(hub, small_disk):
+    """There was room when the fetch began; somebody else takes it. What came is kept, and goes on when there is room again."""
+    data, cache, other = big(hub), small_disk / "hf", small_disk / "others"
+    assert len(data) < 24 * MB
+    hub.fault.slow = 0.01
+
+    def fill():
+        while not hub.storage.asked:
+            time.sleep(0.001)
+        with other.open("wb", buffering=0) as f, contextlib.suppress(OSError):
+            while True:
+                f.write(bytes(MB // 16))
+
+    beside = threading.Thread(target=fill)
+    beside.start()
+    err = refused(hub, cache, "org/tiny", "--connections", 1)
+    beside.join()
+    assert ".sluice.part: cannot be written: No space left on device" in err
+    other.unlink()
+    found = fetch(hub, cache, "org/tiny")
+    assert pathlib.Path(found["path"]).read_bytes() == data
 
 
 def test_a_cache_that_cannot_be_written(hub, cache):
