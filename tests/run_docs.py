@@ -29,7 +29,8 @@ import localhub  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "sluice")).resolve()
 FIXTURE = ROOT / "tests" / "golden" / "mixtral-tiny"
-PAGES = ["README.md", "docs/operations.md", "docs/install.md", "docs/models-by-name.md", "docs/page.md"]
+PAGES = ["README.md", "docs/operations.md", "docs/install.md", "docs/models-by-name.md", "docs/page.md", "docs/python.md",
+         "docs/api.md", "docs/planner.md", "examples/README.md"]
 LIMIT_S = 300
 CLUSTER = """
 name: this-machine
@@ -50,6 +51,28 @@ NOT_RUN = {
     ("docs/install.md", "sluice secret --out /etc/sluice/admin.key"): "needs systemd; tests/units.sh does the same under one",
     ("docs/install.md", "make package"): "needs docker; tests/image.py carries out the Dockerfile",
     ("docs/models-by-name.md", "models--ORG--MODEL/"): "a folder, no command",
+    ("docs/python.md", "make wheel"):
+        "builds for minutes; tests/wheel.sh does so",
+    ("docs/python.md", "import sluice_moe"):
+        "wants the wheel; tests/wheel does the same with the installed one",
+    ("docs/api.md", "stream = client.chat.completions.create(..., stream=True, extra_headers={\"Idempotency-Key\": str(uuid.uuid4())})"):
+        "a piece of a program; tests/api/test_idempotency.py has all of it",
+    ("docs/api.md", "rest = client.responses.retrieve(id, stream=True, starting_after=41)"):
+        "a piece of a program; tests/api/test_responses.py has all of it",
+    ('docs/api.md', '$ curl -s localhost:8000/plan -d \'{"model": "qwen3-30b-a3b", "cluster": "cpu-4x10g", "only": ["ep", "findep"]}\' | jq -r .result.why'):
+        'its answer is cut; tests/api/test_planning.py asks the same path',
+    ("docs/planner.md", "name: rack"):
+        "a file that plan reads; unit.cluster reads such",
+    ("docs/planner.md", "input: 512                                   # or {uniform: [64, 1024]}"):
+        "a file that plan and simulate read; unit.workload reads such",
+    ("docs/planner.md", "$ sluice profile models/demo --threads 1 -o profile.json"):
+        "what another machine said in a minute; the one of README.md is run",
+    ("docs/planner.md", "X = a + s   Y = max(c, e, d)   F = max(X, r2 Y)   G = a + c + e + d + (r2-1) Y   L = max(G, r1 F)"):
+        "a formula",
+    ("docs/planner.md", "sluice simulate MODEL --plan plan.json --profile profile.json --workload load.yaml --warmup 10 --measure 60 --seed 1 --json"):
+        "wants a profile, a load and a minute; tests/cli/test_simulate.py runs such",
+    ("examples/README.md", "cmake --install build --prefix /opt/sluice"):
+        "installs into /opt; tests/install.sh does so elsewhere",
 }
 # First line -> what has to be there before: commands, or files.
 BEFORE = {
