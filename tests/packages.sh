@@ -17,6 +17,7 @@ inside() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEB
 as_nobody() { chroot --userspec=nobody:nogroup "$root" /usr/bin/env -i PATH=/usr/bin:/bin HOME=/tmp "$@"; }
 
 say "packages"
+version=$("$tree/packaging/version.py")
 make -s -C "$tree" package
 (cd "$tree/build-package" && sha256sum -c --quiet SHA256SUMS)
 python3 -m venv "$work/venv"
@@ -53,7 +54,6 @@ rm -rf "$root/opt/env" "$root"/tmp/*.whl "$root/tmp/used.py"
 
 say "installed, as the Dockerfile says"
 "$tree/tests/image.py" build "$root" "$tree/build-package" >"$work/log" 2>&1 || { tail "$work/log"; exit 1; }
-version=$("$tree/packaging/version.py")
 say "$(as_nobody sluice --version)"
 [ "$(as_nobody sluice --version)" = "sluice $version" ] || { say "the version of the tree is $version"; exit 1; }
 [ "$(inside dpkg-query -W -f '${Version}' sluice)" = "$version" ] || { say "the package has another version than $version"; exit 1; }
