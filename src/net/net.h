@@ -63,11 +63,20 @@ typedef struct sl_loop_hub sl_loop_hub;
 sl_status sl_loop_hub_create(uint64_t seed, uint32_t max_delay_us, sl_loop_hub **out,
                              sl_err *err) SL_MUST_CHECK;
 void sl_loop_hub_free(sl_loop_hub *h); /* after all its nets */
-/* For simulations: what the nets at addresses a and b send each other from now on arrives, in both
- * directions, not before until_us on their clock. Addresses of other transports are ignored, and so
- * are links over SL_LOOP_MAX_HELD. Thread: the one that drives all nets of the hub. */
-#define SL_LOOP_MAX_HELD 16u
+/* For simulations: what ails the links, in both directions and whoever called, of the nets at
+ * addresses a and b, from now on and on their clock. Addresses of other transports are ignored, and
+ * so is what is over SL_LOOP_MAX_AILS. Thread: the one that drives all nets of the hub. */
+#define SL_LOOP_MAX_AILS 32u
+/* What they send each other arrives not before until_us. */
 void sl_loop_hub_hold(sl_loop_hub *h, const char *a, const char *b, uint64_t until_us);
+/* Until then so many bytes a second pass in either direction, then what waits does at once. */
+void sl_loop_hub_thin(sl_loop_hub *h, const char *a, const char *b, uint64_t bytes_per_s,
+                      uint64_t until_us);
+/* One bit (`bit` modulo all of them) of the next message that a sends b is another one. */
+void sl_loop_hub_damage(sl_loop_hub *h, const char *a, const char *b, uint64_t bit);
+/* Their connections end at both ends, and what is on its way with them. Others may follow at once.
+ * Not counted among the above. */
+void sl_loop_hub_cut(sl_loop_hub *h, const char *a, const char *b);
 /* For simulations, before any connection: its nets play machines of their own, whose silence counts
  * (see sl_net_opts). */
 void sl_loop_hub_set_apart(sl_loop_hub *h);

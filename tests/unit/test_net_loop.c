@@ -147,6 +147,120 @@ static void delays_keep_order_within_a_connection_and_repeat_by_seed(void **stat
     free(a);
 }
 
+/* ---- links that ail ---- */
+
+typedef struct pair {
+    vclock clock;
+    sl_loop_hub *hub;
+    peer a, b, *both[2];
+    sl_conn *c; /* of a */
+} pair;
+
+static void pair_start(pair *p, sl_net_sums sums) {
+    *p = (pair){.clock = {1000}, .hub = make_hub(0, 0)};
+    sl_loop_hub_set_apart(p->hub);
+    for (int i = 0; i < 2; i++) {
+        peer *e = p->both[i] = i ? &p->b : &p->a;
+        sl_err err = {0};
+        sl_net_opts o = peer_opts(e, p->hub, (sl_clock){vclock_now, &p->clock}, KEY);
+        o.sums = sums;
+        if (sl_net_create(&o, &e->net, &err) != SL_OK) fail_msg("%s", err.msg);
+    }
+    p->c = call(&p->a, sl_net_address(p->b.net));
+    pass_us(&p->clock, p->both, 2, 1000, 100);
+    assert_int_equal(p->b.opened, 1);
+}
+
+static void pair_end(pair *p) {
+    sl_net_free(p->a.net);
+    sl_net_free(p->b.net);
+    sl_loop_hub_free(p->hub);
+}
+
+static void a_cut_ends_both_ends_and_what_is_on_its_way(void **state) {
+    (void)state;
+    pair p;
+    pair_start(&p, SL_NET_SUMS_OFF);
+    const char *a = sl_net_address(p.a.net), *b = sl_net_address(p.b.net);
+    sl_loop_hub_hold(p.hub, a, b, p.clock.now_us + 500);
+    assert_int_equal(peer_send_u64(&p.a, p.c, SL_MSG_SUBMIT, 7), SL_OK);
+    sl_loop_hub_cut(p.hub, b, a);
+    pass_us(&p.clock, p.both, 2, 100, 100);
+    assert_int_equal(p.a.downs, 1);
+    assert_int_equal(p.b.downs, 1);
+    assert_int_equal(p.a.why, SL_ERR_PEER_DOWN);
+    assert_string_equal(p.a.text, "the connection was cut");
+    assert_string_equal(p.b.text, "the connection was cut");
+    p.c = call(&p.a, b);
+    assert_int_equal(peer_send_u64(&p.a, p.c, SL_MSG_SUBMIT, 8), SL_OK);
+    pass_us(&p.clock, p.both, 2, 2000, 100);
+    assert_int_equal(p.b.opened, 2);
+    assert_int_equal(p.b.messages, 1); /* not the one before the cut */
+    assert_int_equal(p.b.value, 8);
+    assert_int_equal(p.a.downs + p.b.downs, 2);
+    pair_end(&p);
+}
+
+/* Wherever the bit is, nothing of the message is delivered. */
+static void a_damaged_message_ends_its_connection(void **state) {
+    (void)state;
+    for (uint64_t bit = 0; bit < 8 * (SL_WIRE_HEADER_BYTES + 8); bit++) {
+        pair p;
+        pair_start(&p, SL_NET_SUMS_AUTO);
+        const char *a = sl_net_address(p.a.net), *b = sl_net_address(p.b.net);
+        sl_loop_hub_damage(p.hub, a, b, bit);
+        assert_int_equal(peer_send_u64(&p.b, p.b.last, SL_MSG_TOKENS, 1), SL_OK);
+        pass_us(&p.clock, p.both, 2, 300, 100);
+        assert_int_equal(p.a.messages, 1); /* the other way all is well */
+        assert_int_equal(peer_send_u64(&p.a, p.c, SL_MSG_SUBMIT, 7), SL_OK);
+        pass_us(&p.clock, p.both, 2, 1000, 100);
+        assert_int_equal(p.b.messages, 0);
+        assert_int_equal(p.b.downs, 1);
+        assert_int_equal(p.a.downs, 1);
+        assert_int_equal(p.b.why, SL_ERR_PROTOCOL);
+        p.c = call(&p.a, b);
+        assert_int_equal(peer_send_u64(&p.a, p.c, SL_MSG_SUBMIT, 8), SL_OK);
+        pass_us(&p.clock, p.both, 2, 1000, 100);
+        assert_int_equal(p.b.value, 8); /* it was one message */
+        pair_end(&p);
+    }
+}
+
+/* So many bytes a second, both ways for themselves; nobody counts as silent meanwhile. */
+static void a_thin_link_takes_its_time_by_bytes(void **state) {
+    (void)state;
+    enum { N = 10000, RATE = 2500 };
+    pair p;
+    pair_start(&p, SL_NET_SUMS_OFF);
+    const char *a = sl_net_address(p.a.net), *b = sl_net_address(p.b.net);
+    sl_loop_hub_thin(p.hub, a, b, RATE, p.clock.now_us + 10000000);
+    sl_buf *big = sl_net_buf_take(p.a.net, N);
+    memset(big->data, 0, N);
+    assert_int_equal(sl_net_send(p.a.net, p.c, (sl_wire_header){.kind = SL_MSG_SUBMIT}, big),
+                     SL_OK);
+    assert_int_equal(peer_send_u64(&p.a, p.c, SL_MSG_SUBMIT, 9), SL_OK);
+    assert_int_equal(peer_send_u64(&p.b, p.b.last, SL_MSG_TOKENS, 5), SL_OK);
+    pass_us(&p.clock, p.both, 2, 100000, 1000);
+    assert_int_equal(p.a.value, 5);
+    assert_int_equal(p.b.messages, 0);
+    pass_us(&p.clock, p.both, 2, 3900000, 1000); /* 4.0 s; 4.03 s are due */
+    assert_int_equal(p.b.messages, 0);
+    pass_us(&p.clock, p.both, 2, 300000, 1000);
+    assert_int_equal(p.b.messages, 2);
+    assert_int_equal(p.b.value, 9);
+    /* What waits at its end is through at once. */
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(sl_net_send(p.a.net, p.c, (sl_wire_header){.kind = SL_MSG_SUBMIT},
+                                     sl_net_buf_take(p.a.net, N)),
+                         SL_OK);
+    pass_us(&p.clock, p.both, 2, 5500000, 1000);
+    assert_int_equal(p.b.messages, 3);
+    pass_us(&p.clock, p.both, 2, 300000, 1000);
+    assert_int_equal(p.b.messages, 10);
+    if (p.a.downs + p.b.downs) fail_msg("%s %s", p.a.text, p.b.text);
+    pair_end(&p);
+}
+
 /* ---- threads ---- */
 
 #define THREADS 4
@@ -290,6 +404,9 @@ int main(void) {
         cmocka_unit_test(two_nets_shake_hands_and_talk),
         cmocka_unit_test(a_net_can_call_itself),
         cmocka_unit_test(delays_keep_order_within_a_connection_and_repeat_by_seed),
+        cmocka_unit_test(a_cut_ends_both_ends_and_what_is_on_its_way),
+        cmocka_unit_test(a_damaged_message_ends_its_connection),
+        cmocka_unit_test(a_thin_link_takes_its_time_by_bytes),
         cmocka_unit_test(many_threads_echo_through_one),
         cmocka_unit_test(wake_ends_a_wait),
         cmocka_unit_test(steady_traffic_allocates_nothing),

@@ -1,4 +1,5 @@
-/* Mailboxes of threads of one process, with delays, holds and cuts for tests. */
+/* Mailboxes of threads of one process; delays, and links that are held, thin, damaged or cut, for
+ * tests. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -18,10 +19,19 @@ struct sl_port {
     atomic_bool has_mail; /* hint for polling without the lock; relaxed */
 };
 
-/* Two ports that do not hear from each other until then. */
-typedef struct held_link {
+typedef enum ail_kind {
+    AIL_HELD,   /* nothing passes until then */
+    AIL_THIN,   /* so many bytes a second pass until then, in either direction */
+    AIL_DAMAGE, /* a bit of the next message from a to b is another one */
+} ail_kind;
+
+/* What ails the links of two ports. */
+typedef struct ail {
+    ail_kind kind;
     uint64_t a, b, until_us;
-} held_link;
+    uint64_t bytes_per_s, passed_us[2]; /* thin: when all is through from a to b, and back */
+    uint64_t bit;
+} ail;
 
 struct sl_loop_hub {
     uint64_t seed;
@@ -30,8 +40,8 @@ struct sl_loop_hub {
     sl_port **ports; /* ports[i]->number == i + 1 */
     size_t n_ports, cap_ports;
     uint64_t last_key;
-    held_link held[SL_LOOP_MAX_HELD];
-    uint32_t n_held;
+    ail ails[SL_LOOP_MAX_AILS];
+    uint32_t n_ails;
     bool apart;
     void (*carry)(void *ctx, const sl_loop_parcel *p);
     void *carry_ctx;
@@ -68,15 +78,49 @@ uint64_t sl_loop_new_key(sl_loop_hub *h) {
 }
 
 bool sl_loop_has_delays(const sl_loop_hub *h) {
-    return h->max_delay_us > 0 || h->n_held > 0;
+    return h->max_delay_us > 0 || h->n_ails > 0;
+}
+
+static bool read_ports(const char *a, const char *b, uint64_t *pa, uint64_t *pb) {
+    return sscanf(a, "loop:%" SCNu64, pa) == 1 && sscanf(b, "loop:%" SCNu64, pb) == 1;
+}
+
+static void add_ail(sl_loop_hub *h, const char *a, const char *b, ail l) {
+    if (h->n_ails < SL_LOOP_MAX_AILS && read_ports(a, b, &l.a, &l.b)) h->ails[h->n_ails++] = l;
 }
 
 void sl_loop_hub_hold(sl_loop_hub *h, const char *a, const char *b, uint64_t until_us) {
-    held_link l = {.until_us = until_us};
-    if (h->n_held == SL_LOOP_MAX_HELD || sscanf(a, "loop:%" SCNu64, &l.a) != 1 ||
-        sscanf(b, "loop:%" SCNu64, &l.b) != 1)
-        return;
-    h->held[h->n_held++] = l;
+    add_ail(h, a, b, (ail){.kind = AIL_HELD, .until_us = until_us});
+}
+
+void sl_loop_hub_thin(sl_loop_hub *h, const char *a, const char *b, uint64_t bytes_per_s,
+                      uint64_t until_us) {
+    SL_ASSERT(bytes_per_s > 0);
+    add_ail(h, a, b, (ail){.kind = AIL_THIN, .bytes_per_s = bytes_per_s, .until_us = until_us});
+}
+
+void sl_loop_hub_damage(sl_loop_hub *h, const char *a, const char *b, uint64_t bit) {
+    add_ail(h, a, b, (ail){.kind = AIL_DAMAGE, .bit = bit});
+}
+
+/* Each end finds its links with the other one gone. */
+static void cut_end(sl_loop_hub *h, uint64_t at, uint64_t other) {
+    sl_block_pool empty = {0};
+    sl_port *port = sl_port_find(h, at);
+    sl_block *b = port ? sl_block_take(&empty, 8) : NULL;
+    if (!b) return;
+    b->event = SL_LOOP_CUT;
+    b->due_us = 0;
+    sl_wr w = sl_wr_of(b->buf.data, 8);
+    sl_wr_u64(&w, other);
+    if (!sl_port_post(port, b)) sl_free(b);
+}
+
+void sl_loop_hub_cut(sl_loop_hub *h, const char *a, const char *b) {
+    uint64_t pa, pb;
+    if (!read_ports(a, b, &pa, &pb)) return;
+    cut_end(h, pa, pb);
+    cut_end(h, pb, pa);
 }
 
 void sl_loop_hub_set_apart(sl_loop_hub *h) {
@@ -110,14 +154,48 @@ sl_peer_place sl_loop_place(const sl_loop_hub *h) {
     return h->apart ? SL_PEER_ELSEWHERE : SL_PEER_IN_THIS_PROCESS;
 }
 
-uint64_t sl_loop_held_until_us(const sl_loop_hub *h, uint64_t port, uint64_t peer) {
-    uint64_t until_us = 0;
-    for (uint32_t i = 0; i < h->n_held; i++) {
-        const held_link *l = &h->held[i];
-        if ((l->a == port && l->b == peer) || (l->a == peer && l->b == port))
-            until_us = SL_MAX(until_us, l->until_us);
+static bool is_between(const ail *l, uint64_t port, uint64_t peer) {
+    return (l->a == port && l->b == peer) || (l->a == peer && l->b == port);
+}
+
+/* From its end on everything passes a thin link at once. */
+static sl_loop_passage pass_thin(ail *l, bool back, uint64_t now_us, uint64_t bytes) {
+    if (now_us >= l->until_us) return (sl_loop_passage){now_us, now_us};
+    uint64_t begins_us = SL_MAX(now_us, l->passed_us[back]);
+    uint64_t ends_us = SL_MIN(l->until_us, begins_us + bytes * 1000000u / l->bytes_per_s);
+    l->passed_us[back] = ends_us;
+    return (sl_loop_passage){begins_us, ends_us};
+}
+
+sl_loop_passage sl_loop_pass(sl_loop_hub *h, uint64_t port, uint64_t peer, uint64_t now_us,
+                             uint64_t bytes) {
+    sl_loop_passage all = {now_us, now_us};
+    for (uint32_t i = 0; i < h->n_ails; i++) {
+        ail *l = &h->ails[i];
+        sl_loop_passage p = {now_us, now_us};
+        if (!is_between(l, port, peer)) continue;
+        if (l->kind == AIL_HELD) p = (sl_loop_passage){l->until_us, l->until_us};
+        if (l->kind == AIL_THIN) p = pass_thin(l, l->a != port, now_us, bytes);
+        all.begins_us = SL_MAX(all.begins_us, p.begins_us);
+        all.ends_us = SL_MAX(all.ends_us, p.ends_us);
     }
-    return until_us;
+    return all;
+}
+
+static void flip(sl_block *b, uint64_t bit) {
+    uint64_t at = bit % (8 * (sizeof b->header + b->buf.len)), byte = at / 8;
+    uint8_t *p = byte < sizeof b->header ? b->header + byte : b->buf.data + byte - sizeof b->header;
+    *p = (uint8_t)(*p ^ 1u << at % 8);
+}
+
+void sl_loop_damage(sl_loop_hub *h, uint64_t port, uint64_t peer, sl_block *b) {
+    for (uint32_t i = 0; i < h->n_ails; i++) {
+        const ail *l = &h->ails[i];
+        if (l->kind != AIL_DAMAGE || l->a != port || l->b != peer) continue;
+        flip(b, l->bit);
+        h->ails[i].a = 0; /* of no port: once */
+        return;
+    }
 }
 
 uint32_t sl_loop_delay_us(const sl_loop_hub *h, uint64_t key, uint64_t nth) {

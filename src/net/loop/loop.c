@@ -6,6 +6,8 @@
 #include "base/mem.h"
 #include "net/loop/loop_int.h"
 
+#define PART_US 100000u /* between signs of a message that takes its time */
+
 typedef struct loop_link {
     uint64_t key; /* own end */
     sl_port *peer;
@@ -55,22 +57,46 @@ static void remove_link(loop_transport *t, loop_link *l) {
     sl_free(l);
 }
 
-/* Takes the block. Delays never let a message of a connection overtake an earlier one. */
-static bool post(loop_transport *t, loop_link *l, sl_loop_event event, sl_block *b) {
+/* Takes the block. */
+static bool put(loop_transport *t, loop_link *l, sl_loop_event event, uint64_t due_us,
+                sl_block *b) {
     b->event = event;
     b->key = l->key ^ 1;
-    b->due_us = 0;
-    if (sl_loop_carry(t->hub, sl_port_number(t->port), sl_port_number(l->peer), b)) return true;
-    if (sl_loop_has_delays(t->hub)) {
-        uint64_t due =
-            sl_clock_now_us(&t->base.net->clock) + sl_loop_delay_us(t->hub, b->key, l->n_sent++);
-        due = SL_MAX(
-            due, sl_loop_held_until_us(t->hub, sl_port_number(t->port), sl_port_number(l->peer)));
-        b->due_us = l->last_due_us = SL_MAX(due, l->last_due_us);
-    }
+    b->due_us = due_us;
     if (sl_port_post(l->peer, b)) return true;
     sl_block_give(&t->base.net->pool, b);
     return false;
+}
+
+/* Who takes in a message bit by bit hears from its peer meanwhile. */
+static void put_parts(loop_transport *t, loop_link *l, sl_loop_passage p) {
+    for (uint64_t at_us = p.begins_us + PART_US; at_us < p.ends_us; at_us += PART_US) {
+        sl_block *b = sl_block_take(&t->base.net->pool, 0);
+        if (b) (void)put(t, l, SL_LOOP_PART, at_us, b);
+    }
+}
+
+/* When it arrives. Delays never let a message of a connection overtake an earlier one. */
+static uint64_t arrival_us(loop_transport *t, loop_link *l, const sl_block *b) {
+    uint64_t now_us = sl_clock_now_us(&t->base.net->clock);
+    uint64_t due_us = now_us + sl_loop_delay_us(t->hub, l->key ^ 1, l->n_sent++);
+    sl_loop_passage p = sl_loop_pass(t->hub, sl_port_number(t->port), sl_port_number(l->peer),
+                                     now_us, sizeof b->header + b->buf.len);
+    put_parts(t, l, p);
+    l->last_due_us = SL_MAX(SL_MAX(due_us, p.ends_us), l->last_due_us);
+    return l->last_due_us;
+}
+
+/* Takes the block. */
+static bool post(loop_transport *t, loop_link *l, sl_loop_event event, sl_block *b) {
+    uint64_t from = sl_port_number(t->port), to = sl_port_number(l->peer);
+    b->event = event;
+    b->key = l->key ^ 1;
+    b->due_us = 0;
+    if (sl_loop_carry(t->hub, from, to, b)) return true;
+    if (!sl_loop_has_delays(t->hub)) return put(t, l, event, 0, b);
+    if (event == SL_LOOP_DATA) sl_loop_damage(t->hub, from, to, b);
+    return put(t, l, event, arrival_us(t, l, b), b);
 }
 
 static bool post_gone(loop_transport *t, loop_link *l, const char *text) {
@@ -190,20 +216,34 @@ static void called(loop_transport *t, const sl_block *b) {
     remove_link(t, l);
 }
 
+/* From the last one on: whoever is told may forget its link. */
+static void cut(loop_transport *t, const sl_block *b) {
+    sl_cur cur = sl_cur_of((sl_span){b->buf.data, b->buf.len});
+    uint64_t port = sl_cur_u64(&cur);
+    for (size_t i = t->n_links; i-- > 0;)
+        if (sl_port_number(t->links[i]->peer) == port)
+            sl_net_link_down(t->links[i]->conn, SL_ERR_PEER_DOWN, "the connection was cut");
+}
+
 /* Takes the block. */
 static void arrived(loop_transport *t, sl_block *b) {
     sl_block_pool *pool = &t->base.net->pool;
-    loop_link *l = b->event == SL_LOOP_CALL ? NULL : find_link(t, b->key);
+    bool of_none = b->event == SL_LOOP_CALL || b->event == SL_LOOP_CUT;
+    loop_link *l = of_none ? NULL : find_link(t, b->key);
     char text[SL_NET_MAX_TEXT + 1];
     if (b->event == SL_LOOP_CALL) {
         called(t, b);
+    } else if (b->event == SL_LOOP_CUT) {
+        cut(t, b);
     } else if (l && b->event == SL_LOOP_GONE) {
         snprintf(text, sizeof text, "%.*s", (int)b->buf.len, (const char *)b->buf.data);
         sl_net_link_down(l->conn, SL_ERR_PEER_DOWN, text);
     } else if (l) {
         sl_net_heard(l->conn);
-        sl_net_arrived(l->conn, b);
-        return;
+        if (b->event == SL_LOOP_DATA) {
+            sl_net_arrived(l->conn, b);
+            return;
+        }
     }
     sl_block_give(pool, b);
 }

@@ -12,6 +12,8 @@ typedef enum sl_loop_event {
     SL_LOOP_DATA,
     SL_LOOP_CALL, /* buf: u64 number of the caller's port */
     SL_LOOP_GONE, /* buf: text */
+    SL_LOOP_CUT,  /* buf: u64 number of a port: all links with it are gone. For no key */
+    SL_LOOP_PART, /* some bytes of a message that takes its time */
 } sl_loop_event;
 
 /* Lives until the hub is freed, so that late senders find a closed port rather than none. */
@@ -32,11 +34,18 @@ bool sl_loop_carry(const sl_loop_hub *h, uint64_t from, uint64_t to, sl_block *b
 
 /* Delay of the nth message towards a key, 0..max_delay_us; a pure function of the hub's seed. */
 uint32_t sl_loop_delay_us(const sl_loop_hub *h, uint64_t key, uint64_t nth);
-bool sl_loop_has_delays(const sl_loop_hub *h); /* or held links */
+bool sl_loop_has_delays(const sl_loop_hub *h); /* or links that ail */
 /* Where its nets are to each other. */
 sl_peer_place sl_loop_place(const sl_loop_hub *h);
-/* Until when messages between two ports are held; 0: they are not. */
-uint64_t sl_loop_held_until_us(const sl_loop_hub *h, uint64_t port, uint64_t peer);
+/* When the bytes of a message begin to come out of what ails its link, and when all have. */
+typedef struct sl_loop_passage {
+    uint64_t begins_us, ends_us;
+} sl_loop_passage;
+/* Of so many bytes that `port` sends `peer` now. */
+sl_loop_passage sl_loop_pass(sl_loop_hub *h, uint64_t port, uint64_t peer, uint64_t now_us,
+                             uint64_t bytes);
+/* The message that `port` sends `peer`, as it arrives. */
+void sl_loop_damage(sl_loop_hub *h, uint64_t port, uint64_t peer, sl_block *b);
 
 /* ---- what transports.c names ---- */
 
