@@ -158,14 +158,15 @@ static bool check_pages(sim *s, uint32_t worker) {
 
 #define HEALS_US 2000000u /* so long after it was held up a worker may still be behind */
 
-/* Whether others may have waited for the worker: it stood still, moves rarely, or a link of its did
- * not carry anything. */
+/* Whether others may have waited for the worker: it stood still, moves rarely, or a link of its
+ * carried little or nothing. */
 static bool was_held_up(const sim *s, uint32_t worker) {
     if (s->slow == worker || s->silent[worker] || s->failure) return true;
     for (uint32_t i = 0; i < s->n_events; i++) {
         const sim_event *e = &s->event[i];
-        bool its = e->a == worker || (e->kind == SIM_HOLD && e->b == worker);
-        bool holds = e->kind == SIM_STALL || e->kind == SIM_HOLD;
+        bool link = e->kind == SIM_HOLD || e->kind == SIM_THIN;
+        bool its = e->a == worker || (link && e->b == worker);
+        bool holds = e->kind == SIM_STALL || link;
         if (its && holds && e->done && s->now_us < (uint64_t)e->at_us + e->for_us + HEALS_US)
             return true;
     }
@@ -203,6 +204,7 @@ static void look_at_hedged(sim *s) {
             s->stalled_until_us[i] = SL_MIN(s->stalled_until_us[i], s->now_us + sim_below(s, 300));
         s->seen[aep ? COVER_hedged_aep : COVER_hedged] = true;
         s->seen[COVER_hedged_sequencer] |= sim_is_sequencer(s, i);
+        s->seen[COVER_hedged_thin] |= s->seen[COVER_thin_under_load];
     }
 }
 
@@ -486,7 +488,17 @@ static bool check_recovery(sim *s) {
         s->seen[COVER_left_out] = true;
         s->seen[COVER_left_out_and_back] |= e->recover.place[i].planned;
     }
-    s->seen[COVER_rehosted] |= e->stats.lost_workers > 0 && e->plan.epoch > 1;
+    bool rehosted = e->stats.lost_workers > 0 && e->plan.epoch > 1;
+    s->seen[COVER_rehosted] |= rehosted;
+    if (rehosted && s->seen[COVER_survived_a_failure] && s->plan.schedule == SL_SCHED_AEP) {
+        static const int by[SL_POLICY_COUNT] = {[SL_POLICY_DEFRAG] = COVER_recovered_defrag,
+                                                [SL_POLICY_MTFS] = COVER_recovered_mtfs,
+                                                [SL_POLICY_FLFS] = COVER_recovered_flfs,
+                                                [SL_POLICY_RMF] = COVER_recovered_rmf};
+        s->seen[by[s->plan.policy]] = true;
+    }
+    s->seen[COVER_cut_and_mended] |= s->seen[COVER_cut] && !e->stats.lost_workers &&
+                                     e->plan.epoch > 1 && s->seen[COVER_survived_a_failure];
     for (uint32_t i = 0; i < s->n_workers; i++) {
         if (!s->worker[i] || s->silent[i]) continue;
         n_alive++;
@@ -498,9 +510,24 @@ static bool check_recovery(sim *s) {
            sim_fail(s, "everybody lives, %u are away", e->recover.n_away);
 }
 
+/* Places that were free, and where somebody serves. */
+static void note_growth(sim *s) {
+    for (uint32_t i = 0; i < s->n_events; i++) {
+        const sim_event *e = &s->event[i];
+        if (!e->grows || !s->engine->recover.place[e->a].planned) continue;
+        bool attention = sim_is(s, e->a, SL_ROLE_ATTENTION);
+        s->seen[!attention                        ? COVER_grew_expert
+                : sim_is(s, e->a, SL_ROLE_EXPERT) ? COVER_grew_both
+                                                  : COVER_grew_attention] = true;
+        s->seen[COVER_grew_under_load] |= e->under_load;
+        s->seen[COVER_grew_and_lost] |= s->engine->stats.lost_workers > 0;
+    }
+}
+
 /* Who leaves on purpose is not lost, nobody pauses for it, and what was asked comes to an end. */
 static bool check_wishes(sim *s) {
     const sl_engine *e = s->engine;
+    note_growth(s);
     for (uint32_t i = 0; i < s->n_workers; i++) {
         const sl_drain_place *p = &e->drain.place[i];
         s->seen[COVER_drain_given_up] |= p->n && p->done && p->status != SL_OK;

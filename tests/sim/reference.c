@@ -155,9 +155,10 @@ static bool make_answers(sim *s, sim_answer *out) {
     sim alone = {.seed = 1, .rng = 1, .devices.stateful = s->devices.stateful};
     if (alone.devices.stateful) alone.devices.seed = 1;
     uint32_t experts = 0;
-    for (uint32_t i = 0; i < s->n_workers; i++) experts += sim_is(s, i, SL_ROLE_EXPERT);
+    for (uint32_t i = 0; i < s->n_first; i++) experts += sim_is(s, i, SL_ROLE_EXPERT);
     if (sl_plan_local(&sim_spec, s->plan.exact ? 0 : experts, 0, &alone.plan, &err) != SL_OK)
         return sim_fail(s, "%s", err.msg);
+    alone.n_first = alone.plan.n_workers;
     alone.plan.exact = s->plan.exact;
     alone.plan.wire = s->plan.wire;
     alone.plan.threads = 1;
@@ -181,8 +182,7 @@ static bool make_answers(sim *s, sim_answer *out) {
 
 const sim_answer *sim_reference(sim *s, uint32_t i) {
     uint32_t key = 0;
-    for (uint32_t w = 0; !s->plan.exact && w < s->n_workers; w++)
-        key += sim_is(s, w, SL_ROLE_EXPERT);
+    for (uint32_t w = 0; !s->plan.exact && w < s->n_first; w++) key += sim_is(s, w, SL_ROLE_EXPERT);
     SL_ASSERT(key < MAX_SPLITS && s->plan.wire < SL_WIRE_FORMAT_COUNT);
     sim_answer **a = &answers[s->plan.wire][key];
     if (!*a) {

@@ -18,7 +18,7 @@
 #define SIM_FAMILIES     8u /* prompts; each with the choices 0..2 */
 #define SIM_CHOICES      3u
 #define SIM_PROMPTS      (SIM_FAMILIES * SIM_CHOICES)
-#define SIM_MAX_EVENTS   24u
+#define SIM_MAX_EVENTS   36u
 #define SIM_MAX_PAGES    256u /* of an attention worker */
 #define SIM_PATIENCE_S   20u  /* of the coordinator */
 #define SIM_STUCK_S      75u  /* no request hears anything so long: more than the longest stall */
@@ -63,6 +63,22 @@
     X(slow_worker)                                                                                 \
     X(link_held)                                                                                   \
     X(link_lost)                                                                                   \
+    X(cut)                                                                                         \
+    X(cut_from_coordinator)                                                                        \
+    X(cut_under_load)                                                                              \
+    X(cut_in_a_change)                                                                             \
+    X(cut_again)                                                                                   \
+    X(cut_and_mended)                                                                              \
+    X(damaged)                                                                                     \
+    X(damaged_of_coordinator)                                                                      \
+    X(thin)                                                                                        \
+    X(thin_under_load)                                                                             \
+    X(hedged_thin)                                                                                 \
+    X(grew_attention)                                                                              \
+    X(grew_expert)                                                                                 \
+    X(grew_both)                                                                                   \
+    X(grew_under_load)                                                                             \
+    X(grew_and_lost)                                                                               \
     X(replanned)                                                                                   \
     X(replanned_under_load)                                                                        \
     X(replanned_aep)                                                                               \
@@ -87,6 +103,10 @@
     X(went_on_with_copies)                                                                         \
     X(killed_before_its_successor)                                                                 \
     X(rehosted)                                                                                    \
+    X(recovered_defrag)                                                                            \
+    X(recovered_mtfs)                                                                              \
+    X(recovered_flfs)                                                                              \
+    X(recovered_rmf)                                                                               \
     X(came_back)                                                                                   \
     X(came_back_under_load)                                                                        \
     X(mended)                                                                                      \
@@ -181,17 +201,22 @@ typedef enum sim_event_kind {
     SIM_REPLAN,
     SIM_LEAVE,
     SIM_RESTART,
-    SIM_RETURN
+    SIM_RETURN,
+    SIM_CUT,
+    SIM_DAMAGE,
+    SIM_THIN
 } sim_event_kind;
 
 typedef struct sim_event {
     sim_event_kind kind;
-    uint32_t a, b; /* workers; n_workers: the coordinator */
-    uint64_t at_us, for_us;
+    uint32_t a, b;          /* workers; n_workers: the coordinator */
+    uint64_t at_us, for_us; /* of damage the latter is the bit */
+    uint64_t bytes_per_s;   /* of a thin link */
     bool done;
     sl_replan replan; /* what became of it */
     sl_wish wish;     /* the same */
     bool under_load;
+    bool grows; /* into a free place */
 } sim_event;
 
 struct sim {
@@ -204,8 +229,8 @@ struct sim {
     float *kv[SIM_MAX_WORKERS];   /* the coordinator's view of its pages; NULL: they die with it */
     bool silent[SIM_MAX_WORKERS]; /* alive, but never scheduled again */
     uint64_t stalled_until_us[SIM_MAX_WORKERS + 1];
-    uint32_t n_workers;
-    uint32_t slow; /* this actor moves rarely; UINT32_MAX: none */
+    uint32_t n_workers, n_first; /* places; those that are not free at first: they come first */
+    uint32_t slow;               /* this actor moves rarely; UINT32_MAX: none */
     uint32_t idle, idle_jump_us;
     bool pressure;
     sim_request request[SIM_MAX_REQUESTS];
@@ -225,6 +250,8 @@ struct sim {
     uint64_t returns_us[SIM_MAX_WORKERS]; /* another one comes then; 0: none */
     uint64_t dies_us[SIM_MAX_WORKERS];    /* the one at this place was killed, and ends then */
     sl_worker *zombie[SIM_MAX_WORKERS];   /* that one, if another one came before */
+    bool rejoins[SIM_MAX_WORKERS];        /* when it ends, as it has lost the coordinator */
+    uint32_t n_cut;                       /* links */
     bool crashed[SIM_MAX_WORKERS];        /* which the coordinator is to hear of, after... */
     uint64_t loss[SIM_MAX_WORKERS];       /* ...the loss that comes after this one */
     bool returned;
@@ -294,6 +321,18 @@ bool sim_is_over(const sim *s);
 /* By the plan that holds. */
 bool sim_is_sequencer(const sim *s, uint32_t worker);
 bool sim_submit(sim *s, sim_request *r);
+
+/* At a time from now on. */
+void sim_add_event(sim *s, sim_event_kind kind, uint32_t a, uint32_t b, uint64_t at_us,
+                   uint64_t for_us);
+
+/* links.c: faults of links, and growth */
+/* Free places of s->plan, which the rest is drawn without. */
+bool sim_draw_spares(sim *s);
+void sim_draw_links(sim *s, uint32_t span_us);
+void sim_strike_link(sim *s, sim_event *e);
+/* Another one comes in place of worker i, which has lost the coordinator. */
+bool sim_rejoins(sim *s, uint32_t i);
 
 /* check.c: what must hold */
 void sim_on_event(void *ctx, const sl_request_event *ev);

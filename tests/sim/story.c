@@ -75,7 +75,8 @@ bool sim_draw_plan(sim *s) {
     draw_schedule(s, p);
     p->kv_replicas = s->seed % 2 && shapes[shape][0] > 1 && !s->devices.stateful;
     s->doubled = p->exact && sim_once_in(s, 3);
-    return !p->exact || (!s->doubled && sim_once_in(s, 2)) || draw_placement(s, p);
+    bool ok = !p->exact || (!s->doubled && sim_once_in(s, 2)) || draw_placement(s, p);
+    return ok && sim_draw_spares(s);
 }
 
 /* ---- requests ---- */
@@ -208,8 +209,8 @@ bool sim_is_over(const sim *s) {
 
 /* ---- what goes wrong ---- */
 
-static void add_event(sim *s, sim_event_kind kind, uint32_t a, uint32_t b, uint64_t at_us,
-                      uint64_t for_us) {
+void sim_add_event(sim *s, sim_event_kind kind, uint32_t a, uint32_t b, uint64_t at_us,
+                   uint64_t for_us) {
     SL_ASSERT(s->n_events < SIM_MAX_EVENTS);
     s->event[s->n_events++] =
         (sim_event){.kind = kind, .a = a, .b = b, .at_us = s->now_us + at_us, .for_us = for_us};
@@ -229,18 +230,19 @@ static void draw_failures(sim *s, uint32_t span_us) {
         switch (sim_below(s, 6)) {
         case 0:
         case 1:
-            add_event(s, SIM_SILENCE, sim_below(s, s->n_workers), 0, at_us, 0);
+            sim_add_event(s, SIM_SILENCE, sim_below(s, s->n_workers), 0, at_us, 0);
             break;
         case 2:
             draw_link(s, &a, &b);
             /* Two workers may be apart for so long that one of them is left out. */
-            add_event(s, SIM_HOLD, a, b, at_us,
-                      LOST_AFTER_US +
-                          sim_below(s, b < s->n_workers && sim_once_in(s, 2) ? 12000000 : 2000000));
+            sim_add_event(s, SIM_HOLD, a, b, at_us,
+                          LOST_AFTER_US + sim_below(s, b < s->n_workers && sim_once_in(s, 2)
+                                                           ? 12000000
+                                                           : 2000000));
             break;
         default:
-            add_event(s, SIM_KILL, sim_below(s, s->n_workers), 0, at_us,
-                      sim_once_in(s, 3) ? 0 : 1 + sim_below(s, 1 + sim_below(s, 400000)));
+            sim_add_event(s, SIM_KILL, sim_below(s, s->n_workers), 0, at_us,
+                          sim_once_in(s, 3) ? 0 : 1 + sim_below(s, 1 + sim_below(s, 400000)));
         }
     }
 }
@@ -252,19 +254,19 @@ static void draw_slowness(sim *s, uint32_t span_us) {
     switch (s->doubled && !sim_once_in(s, 3) ? 1 : sim_below(s, 4)) {
     case 0:
         draw_link(s, &a, &b);
-        add_event(s, SIM_HOLD, a, b, sim_below(s, span_us), 1000 + sim_below(s, 1300000));
+        sim_add_event(s, SIM_HOLD, a, b, sim_below(s, span_us), 1000 + sim_below(s, 1300000));
         break;
     case 1:
         a = sim_below(s, s->n_workers);
         /* Others do without an expert worker for whom somebody stands in. */
         while (s->doubled && !sim_is(s, a, SL_ROLE_EXPERT)) a = sim_below(s, s->n_workers);
-        add_event(s, SIM_STALL, a, 0, sim_below(s, span_us), 1000 + sim_below(s, 1300000));
+        sim_add_event(s, SIM_STALL, a, 0, sim_below(s, span_us), 1000 + sim_below(s, 1300000));
         break;
     case 2: /* the coordinator does not acknowledge for a while, now and then */
         for (uint64_t i = 0, at_us = sim_below(s, span_us); i < pauses; i++, at_us += 2000000)
-            add_event(s, SIM_STALL, s->n_workers, 0, at_us, 10000 + sim_below(s, 1300000));
+            sim_add_event(s, SIM_STALL, s->n_workers, 0, at_us, 10000 + sim_below(s, 1300000));
         if (sim_once_in(s, 4)) /* or stands still for long */
-            add_event(s, SIM_STALL, s->n_workers, 0, 2000000u * pauses, 30000000);
+            sim_add_event(s, SIM_STALL, s->n_workers, 0, 2000000u * pauses, 30000000);
         break;
     default:
         break;
@@ -275,8 +277,8 @@ static void draw_slowness(sim *s, uint32_t span_us) {
 static void draw_replans(sim *s, uint32_t span_us) {
     uint32_t n = 1 + sim_below(s, 5);
     for (uint32_t i = 0; i < n; i++)
-        add_event(s, SIM_REPLAN, 0, 0, sim_below(s, span_us),
-                  sim_once_in(s, 5) ? sim_below(s, 6000) : 60000000);
+        sim_add_event(s, SIM_REPLAN, 0, 0, sim_below(s, span_us),
+                      sim_once_in(s, 5) ? sim_below(s, 6000) : 60000000);
 }
 
 /* Workers leave, restart and come back, at any time and whatever else happens to them. */
@@ -286,9 +288,9 @@ static void draw_wishes(sim *s, uint32_t span_us) {
         uint32_t who = sim_below(s, s->n_workers), at_us = sim_below(s, span_us);
         uint32_t grace_us = sim_once_in(s, 2) ? 0 : sim_below(s, 20000);
         bool leaves = sim_once_in(s, 2);
-        add_event(s, leaves ? SIM_LEAVE : SIM_RESTART, who, 0, at_us, grace_us);
+        sim_add_event(s, leaves ? SIM_LEAVE : SIM_RESTART, who, 0, at_us, grace_us);
         if (sim_once_in(s, 2))
-            add_event(s, SIM_RETURN, who, 0, at_us + sim_below(s, 2 * span_us), 0);
+            sim_add_event(s, SIM_RETURN, who, 0, at_us + sim_below(s, 2 * span_us), 0);
     }
 }
 
@@ -300,6 +302,7 @@ void sim_draw_events(sim *s) {
         draw_slowness(s, span_us);
     if (!sim_once_in(s, 3)) draw_replans(s, span_us);
     if (!s->spawns && sim_once_in(s, 2)) draw_wishes(s, span_us); /* they come by themselves */
+    sim_draw_links(s, span_us);
 }
 
 /* After a failure: whether anybody is left who can serve. */
@@ -403,7 +406,7 @@ static sim_cover cover_of_leaver(const sim *s, uint32_t worker) {
 
 static void wish(sim *s, sim_event *e) {
     const sl_drain_place *p = &s->engine->drain.place[e->a];
-    bool was_away = p->state == SL_DRAIN_DRAINED, leaves = e->kind != SIM_RETURN;
+    bool was_away = p->state == SL_DRAIN_DRAINED, leaves = e->kind != SIM_RETURN, free = p->spare;
     bool gone = was_away || (p->state == SL_DRAIN_STOPS && !s->worker[e->a]);
     e->under_load = s->engine->admit.n_running > 0;
     e->wish = (sl_wish){.kind = e->kind == SIM_LEAVE     ? SL_WISH_LEAVE
@@ -417,6 +420,7 @@ static void wish(sim *s, sim_event *e) {
     if (e->wish.status != SL_OK) return;
     if (p->state == SL_DRAIN_DRAINED) s->returns_us[e->a] = 0; /* on its way, or lost: not wanted */
     s->moved |= sim_is(s, e->a, SL_ROLE_EXPERT);
+    e->grows = free;
     s->paused |= leaves && p->alone;
     s->seen[COVER_restarted_the_last] |= leaves && p->alone;
     if (leaves) s->seen[cover_of_leaver(s, e->a)] = true;
@@ -433,9 +437,17 @@ void sim_on_stopped(sim *s, uint32_t i) {
 }
 
 static void do_event(sim *s, sim_event *e) {
-    static const char *const names[] = {"dies",          "falls silent",      "pauses",
-                                        "is held apart", "gets another plan", "is to leave",
-                                        "is to restart", "is wanted again"};
+    static const char *const names[] = {"dies",
+                                        "falls silent",
+                                        "pauses",
+                                        "is held apart",
+                                        "gets another plan",
+                                        "is to leave",
+                                        "is to restart",
+                                        "is wanted again",
+                                        "is cut off",
+                                        "is to be damaged",
+                                        "gets a thin link"};
     e->done = true;
     sim_say(s, "worker %u %s (%u, %.1f ms)", e->a, names[e->kind], e->b, (double)e->for_us / 1e3);
     switch (e->kind) {
@@ -446,6 +458,11 @@ static void do_event(sim *s, sim_event *e) {
     case SIM_RESTART:
     case SIM_RETURN:
         wish(s, e);
+        break;
+    case SIM_CUT:
+    case SIM_DAMAGE:
+    case SIM_THIN:
+        sim_strike_link(s, e);
         break;
     case SIM_KILL:
         kill(s, e);

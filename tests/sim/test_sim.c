@@ -69,7 +69,7 @@ static bool start(sim *s) {
 
 /* A worker dies before it is ready: the start fails and says so. */
 static bool die_at_start(sim *s) {
-    uint32_t victim = sim_below(s, s->n_workers);
+    uint32_t victim = sim_below(s, s->n_first);
     uint64_t at_us = sim_below(s, 4000);
     while (s->now_us < at_us && !s->engine->serving) sim_turn(s);
     if (s->engine->serving) return true;

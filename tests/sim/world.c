@@ -33,7 +33,8 @@ void sim_say(sim *s, const char *fmt, ...) {
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
     mix(s, s->now_us);
-    mix(s, sim_hash(line, strlen(line)));
+    const char *sum = strstr(line, " 0x"); /* of a message with a session that nobody drew */
+    mix(s, sim_hash(line, sum ? (size_t)(sum - line) : strlen(line)));
     if (s->verbose) printf("%10.3f ms %s\n", (double)s->now_us / 1e3, line);
 }
 
@@ -51,6 +52,7 @@ bool sim_start_worker(sim *s, uint32_t i) {
                                   .hub = s->engine->hub,
                                   .secret = s->engine->o.secret,
                                   .wanted = i,
+                                  .sums = SL_NET_SUMS_AUTO,
                                   .kv_fd = s->engine->spawned[i].kv_fd,
                                   .clock = clock};
     if (s->devices.seed) s->opts[i].device = (sl_device_maker){deferred_open, &s->devices};
@@ -118,6 +120,7 @@ bool sim_start(sim *s, uint64_t delay_seed, uint32_t delay_us) {
                               .spawner = {spawn, expel, is_there, s},
                               .plan = s->plan,
                               .patience_s = SIM_PATIENCE_S,
+                              .sums = SL_NET_SUMS_AUTO,
                               .adapt = adapting(s),
                               .expert_cost = {.row_us = 1},
                               .delay_seed = delay_seed,
@@ -131,8 +134,10 @@ bool sim_start(sim *s, uint64_t delay_seed, uint32_t delay_us) {
     sl_loop_hub_set_apart(s->engine->hub);
     const bool keeps = !sim_once_in(s, 4);
     snprintf(s->address[s->n_workers], sizeof s->address[0], "%s", sl_net_address(s->engine->net));
-    for (uint32_t i = 0; i < s->n_workers; i++)
-        if ((keeps && !keep_kv(s, i)) || !sim_start_worker(s, i)) return false;
+    for (uint32_t i = 0; i < s->n_workers; i++) {
+        if (keeps && !keep_kv(s, i)) return false;
+        if (!s->plan.worker[i].spare && !sim_start_worker(s, i)) return false;
+    }
     return true;
 }
 
@@ -188,8 +193,8 @@ void sim_remove_worker(sim *s, uint32_t i, bool crash) {
 
 bool sim_has(const sim *s, uint32_t role) {
     for (uint32_t i = 0; i < s->n_workers; i++)
-        if (sim_is(s, i, role) &&
-            (s->spawns || (s->worker[i] && !s->silent[i]) || s->returns_us[i]))
+        if (sim_is(s, i, role) && ((s->spawns && !s->engine->drain.place[i].spare) ||
+                                   (s->worker[i] && !s->silent[i]) || s->returns_us[i]))
             return true;
     return false;
 }
@@ -239,6 +244,7 @@ static bool step_worker(sim *s, uint32_t i) {
     bool unwanted = s->engine->drain.place[i].state == SL_DRAIN_DRAINED;
     if (st != SL_OK && !s->failure && !unwanted) sim_fail(s, "worker %u stopped: %s", i, err.msg);
     sim_remove_worker(s, i, false);
+    if (st != SL_OK && sim_rejoins(s, i)) sim_say(s, "worker %u is to come again", i);
     s->starved |= !sim_has(s, SL_ROLE_ATTENTION) || !sim_has(s, SL_ROLE_EXPERT);
     return true;
 }

@@ -141,6 +141,11 @@ static bool is_absence(sl_status st) {
     return st == SL_ERR_PEER_DOWN || st == SL_ERR_TIMEOUT || st == SL_ERR_AGAIN;
 }
 
+/* A bit that is damaged on its way makes either end of a call look like a stranger. */
+static bool may_be_damage(sl_status st) {
+    return st == SL_ERR_AUTH || st == SL_ERR_PROTOCOL;
+}
+
 static void call_later(sl_worker *w, sl_worker_peer *p) {
     if (w->n_again++ == 0) w->again_us = sl_clock_now_us(&w->clock) + CALL_AGAIN_US;
     p->again = true;
@@ -155,7 +160,9 @@ static bool starts(const sl_worker *w) {
 static bool may_call_again(sl_worker *w, sl_worker_peer *p, sl_status why) {
     uint64_t since_us = sl_clock_now_us(&w->clock) - p->called_us;
     bool changes = w->next.n_workers != 0, long_ago = since_us > CALL_FOR_US;
-    if (!p->called_us || !is_absence(why) || (long_ago && !changes && !starts(w))) return false;
+    bool lasts = changes || (starts(w) && is_absence(why));
+    if (!p->called_us || !(is_absence(why) || may_be_damage(why)) || (long_ago && !lasts))
+        return false;
     call_later(w, p);
     return !changes || since_us < CALL_UNTOLD_US;
 }
@@ -175,6 +182,7 @@ void sl_peers_on_down(sl_worker *w, sl_conn *c, sl_status why) {
     if (was_open && is_renewed(w, id)) {
         p->called_us = SL_MAX(sl_clock_now_us(&w->clock), 1u);
         call_later(w, p);
+        if (SL_MUTATION(SILENT_MEND)) return;
     }
     if (was_open || !may_call_again(w, p, why)) note_down(w, id, why == SL_OK);
 }
