@@ -621,6 +621,7 @@ bool sl_admit_take_estate(sl_admit *a, uint32_t worker, sl_estate *estate) {
     sl_admit_worker *w = &a->worker[worker];
     SL_ASSERT(!w->open);
     if (w->estate.n > 0 || !sl_estate_claim(estate, &w->pages)) return false;
+    sl_estate_clear(&w->estate, NULL); /* of an earlier one, whose texts have all gone */
     w->estate = *estate;
     *estate = (sl_estate){0};
     note(a, worker);
