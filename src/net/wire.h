@@ -61,8 +61,8 @@ typedef enum sl_msg_kind {
     SL_MSG_TAKEN,       /* worker: it does */
     SL_MSG_GO,          /* begin steps by this plan, which holds */
     SL_MSG_LOST,        /* worker: its connection with this one of the plan is gone */
-    SL_MSG_SLOW,        /* attention worker: others answered long before this expert worker; to
-                         * workers: count it as lost (sched/hedge.h) */
+    SL_MSG_SLOW,        /* attention worker: others answered long before this expert worker, and
+                         * have waited `number` us for it; to workers: count it as lost (sched/hedge.h) */
     SL_MSG_DOUBT,       /* attention worker: does this expert worker live? it does not answer */
     SL_MSG_BUSY,        /* expert to attention worker: `number` us of work (sched/busy.h) */
     /* watching: coordinator and workers, never while rows are under way */

@@ -6,6 +6,7 @@
 
 #define LEAST_US 250.0  /* what is usual, at least: threads are not on time to less */
 #define LEARN_US 1000.0 /* so much longer than usual counts in any case */
+#define SELDOM   16u  /* one of so many overdue answers of a worker that is alone is learnt from */
 #define PASS_US  100u /* between two looks at all debts, and as much more as those are thousands */
 
 sl_status sl_hedge_create(uint32_t n_lanes, uint32_t n_workers, const sl_hedge_opts *o,
@@ -70,6 +71,7 @@ void sl_hedge_sent(sl_hedge *h, uint32_t lane, uint32_t worker, uint64_t n, uint
  * nothing. */
 static void learn(const sl_hedge *h, sl_hedge_worker *w, const sl_hedge_debt *d, double rows) {
     if (h->now_us < w->busy_us) return;
+    if (w->alone && w->overdue && w->n_late++ % SELDOM != 0) return;
     sl_busy_learn(&w->usual_us, d->evident ? (double)d->waited_us : 0, LEARN_US);
     if (rows <= 0) return;
     double us = (double)(d->first_us + d->waited_us) / rows;
@@ -111,6 +113,10 @@ void sl_hedge_busy(sl_hedge *h, uint32_t worker, uint64_t us, uint64_t now_us) {
     *until_us = SL_MAX(*until_us, now_us + (uint64_t)(h->o.times * (double)us));
 }
 
+void sl_hedge_alone(sl_hedge *h, uint32_t worker, bool alone) {
+    h->worker[worker].alone = alone;
+}
+
 void sl_hedge_forgive(sl_hedge *h, uint32_t worker) {
     for (uint32_t l = 0; l < h->n_lanes; l++) {
         sl_hedge_debt *d = debt_of(h, l, worker);
@@ -136,8 +142,19 @@ static bool is_overdue(const sl_hedge *h, uint32_t worker) {
 }
 
 /* So much wasted time makes a worker slow. */
-static double floor_us(const sl_hedge *h) {
-    return (double)(h->o.floor_us + SL_HEDGE_LATE * h->late_us);
+static double floor_us(const sl_hedge *h, const sl_hedge_worker *w) {
+    return (double)((w->alone ? h->o.alone_us : h->o.floor_us) + SL_HEDGE_LATE * h->late_us);
+}
+
+/* More is not known. */
+static double most_us(const sl_hedge *h, const sl_hedge_worker *w) {
+    return w->alone ? (double)h->o.most_us : 2 * floor_us(h, w);
+}
+
+/* Of what it has wasted, in so much other time. */
+static double forgotten_us(const sl_hedge *h, const sl_hedge_worker *w, double us) {
+    double part = w->alone ? w->wasted_us / (double)h->o.forget_us : 0;
+    return us * SL_MAX(h->o.leak, part);
 }
 
 bool sl_hedge_pass(sl_hedge *h, uint64_t now_us, uint64_t late_us) {
@@ -152,13 +169,13 @@ bool sl_hedge_pass(sl_hedge *h, uint64_t now_us, uint64_t late_us) {
     for (uint32_t i = 0; h->n_owing > 0 && i < n_debts; i++)
         if (h->debt[i].owed) h->debt[i].waited_us += us;
     for (uint32_t w = 0; w < h->n_workers; w++) {
-        double *wasted = &h->worker[w].wasted_us;
-        h->worker[w].overdue = h->n_owing > 0 && is_overdue(h, w);
-        if (h->worker[w].overdue)
-            *wasted = SL_MIN(*wasted + (double)us, 2 * floor_us(h));
-        else if (*wasted > 0)
-            *wasted = SL_MAX(*wasted - h->o.leak * (double)us, 0.0);
-        h->wasted = h->wasted || *wasted > 0;
+        sl_hedge_worker *of = &h->worker[w];
+        of->overdue = h->n_owing > 0 && is_overdue(h, w);
+        if (of->overdue)
+            of->wasted_us = SL_MIN(of->wasted_us + (double)us, most_us(h, of));
+        else if (of->wasted_us > 0)
+            of->wasted_us = SL_MAX(of->wasted_us - forgotten_us(h, of, (double)us), 0.0);
+        h->wasted = h->wasted || of->wasted_us > 0;
     }
     return true;
 }
@@ -179,7 +196,7 @@ static bool is_doubted(const sl_hedge *h, uint32_t worker) {
 sl_hedge_word sl_hedge_next(sl_hedge *h, uint32_t *worker) {
     for (*worker = 0; *worker < h->n_workers; ++*worker) {
         sl_hedge_worker *w = &h->worker[*worker];
-        bool slow = w->overdue && w->wasted_us >= floor_us(h);
+        bool slow = w->overdue && w->wasted_us >= floor_us(h, w);
         if (slow && h->now_us >= w->quiet_us) {
             w->quiet_us = h->now_us + h->o.pause_us;
             return SL_HEDGE_SLOW;

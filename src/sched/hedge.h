@@ -13,6 +13,12 @@
  *    |-------------->|------------------------>|----------------------->| SLOW is said
  *    |  doubt_us, and twice as much each time: DOUBT is said of all that owe
  *
+ * Without one that hosts something alone nobody goes on before others have mapped that. So SLOW is
+ * said of it from alone_us on, and with how much it has wasted (sl_hedge_wasted_us), again and
+ * again: whether it is left out is weighed against what that costs (sched/rehost.h). Meanwhile its
+ * answers that are overdue hardly change what is usual, or it would seem well before long. What it
+ * has wasted is known up to most_us, and a part of it, one in forget_us, is forgotten.
+ *
  * Whoever owes for long may as well stand still under much work, or nobody answers, or nobody else
  * could, as of a JOIN. Then somebody else has to tell whether a worker lives: DOUBT asks for that.
  * SLOW is not repeated before pause_us have passed.
@@ -37,6 +43,7 @@ typedef struct sl_hedge_opts {
     double times;
     double leak;
     uint64_t floor_us, doubt_us, pause_us, blink_us;
+    uint64_t alone_us, most_us, forget_us;
 } sl_hedge_opts;
 
 #define SL_HEDGE_OPTS                                                                              \
@@ -45,7 +52,10 @@ typedef struct sl_hedge_opts {
                      .floor_us = 150000,                                                           \
                      .doubt_us = 100000,                                                           \
                      .pause_us = 1000000,                                                          \
-                     .blink_us = 20000})
+                     .blink_us = 20000,                                                            \
+                     .alone_us = 1000000,                                                          \
+                     .most_us = 60000000,                                                          \
+                     .forget_us = 20000000})
 
 /* While anybody owes something time is to pass (sl_hedge_pass) as often as this. */
 #define SL_HEDGE_LOOK_US 10000u
@@ -88,6 +98,8 @@ typedef struct sl_hedge_worker {
     double row_us;     /* that a row usually takes; 0: none was met */
     double wasted_us;  /* that it was overdue, less what was forgotten; twice the floor at most */
     bool overdue;      /* it is */
+    bool alone;        /* it hosts something that nobody else does */
+    uint32_t n_late;   /* answers that were overdue, meanwhile */
     uint64_t quiet_us; /* it is not said to be slow before */
     uint64_t busy_us;  /* until then it has to do, as it said */
 } sl_hedge_worker;
@@ -116,6 +128,8 @@ void sl_hedge_sent(sl_hedge *h, uint32_t lane, uint32_t worker, uint64_t n, uint
 void sl_hedge_answered(sl_hedge *h, uint32_t lane, uint32_t worker, uint64_t n);
 /* It has to do for so long, as it says. */
 void sl_hedge_busy(sl_hedge *h, uint32_t worker, uint64_t us, uint64_t now_us);
+/* Whether it hosts something that nobody else does. */
+void sl_hedge_alone(sl_hedge *h, uint32_t worker, bool alone);
 /* It is gone, or counts as gone: it owes nothing. */
 void sl_hedge_forgive(sl_hedge *h, uint32_t worker);
 
@@ -126,6 +140,10 @@ static inline bool sl_hedge_is_owed(const sl_hedge *h) {
  * told before. False: that changes nothing, as nobody owes anything or it is too soon after the
  * last time. */
 bool sl_hedge_pass(sl_hedge *h, uint64_t now_us, uint64_t late_us);
+/* How long others have waited for it in vain, less what was forgotten. */
+static inline uint64_t sl_hedge_wasted_us(const sl_hedge *h, uint32_t worker) {
+    return (uint64_t)h->worker[worker].wasted_us;
+}
 /* To be asked until it says NOTHING. */
 sl_hedge_word sl_hedge_next(sl_hedge *h, uint32_t *worker);
 

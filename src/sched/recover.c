@@ -94,6 +94,7 @@ static void end_rests(sl_recover *r, uint64_t now_us) {
         bool waits = p->slow && (p->planned || !p->answered) && now_us != SL_RECOVER_NEVER;
         if (!p->rests || waits || now_us < p->rest_us) continue;
         if (p->slow && p->planned) { /* others do without it by this plan */
+            p->missed = false;
             r->mend = true;
             r->mend_us = 0;
         }
@@ -147,6 +148,8 @@ void sl_recover_lost(sl_recover *r, uint32_t id, uint64_t now_us) {
     p->started_us = 0;
     p->breaks = p->rested = 0;
     r->there[id] = 0;
+    r->weighed = false;
+    r->await_us = 0;
     stir(r);
     settle(r, now_us);
 }
@@ -198,13 +201,13 @@ static uint32_t worse_of(const sl_recover *r, uint32_t a, uint32_t b) {
     return SL_MAX(a, b);
 }
 
-static void leave_out(sl_recover *r, uint32_t id, uint64_t now_us) {
+static void leave_out(sl_recover *r, uint32_t id, uint64_t first_us, uint64_t now_us) {
     sl_recover_place *p = &r->place[id];
     if (p->rests) return;
     p->doomed = attends(r, id);
     p->rests = !p->doomed;
     if (p->planned && now_us - p->since_us >= r->o.served_us) p->rested = 0;
-    p->rest_us = sl_recover_later(now_us, pause_after(++p->rested, r->o.rest_us, r->o.rest_max_us));
+    p->rest_us = sl_recover_later(now_us, pause_after(++p->rested, first_us, r->o.rest_max_us));
     stir(r);
 }
 
@@ -214,7 +217,7 @@ static void find_fault(sl_recover *r, uint32_t a, uint32_t b, uint64_t now_us) {
     if (breaks < r->o.links) return;
     if (!can_spare(r, worse) && can_spare(r, a + b - worse)) worse = a + b - worse;
     if (can_spare(r, worse))
-        leave_out(r, worse, now_us);
+        leave_out(r, worse, r->o.rest_us, now_us);
     else
         r->place[worse].doomed |= breaks > 2 * r->o.links && r->place[worse].can_start;
 }
@@ -248,11 +251,12 @@ static bool may_rest(const sl_recover *r) {
     return slow < SL_MAX(n / r->o.slow, 1u);
 }
 
-bool sl_recover_slow(sl_recover *r, uint32_t id, uint64_t now_us) {
+bool sl_recover_slow(sl_recover *r, uint32_t id, bool alone, uint64_t now_us) {
     sl_recover_place *p = &r->place[id];
     bool can = r->begun && is_here(r, id) && is_there(r, id) && !attends(r, id);
     if (!can || !may_rest(r) || !can_spare(r, id)) return false;
-    leave_out(r, id, now_us);
+    leave_out(r, id, alone ? r->o.rest_alone_us : r->o.rest_us, now_us);
+    p->missed |= alone;
     p->slow = true;
     p->answered = false;
     settle(r, now_us);
@@ -295,7 +299,7 @@ static void take(sl_recover *r, uint64_t now_us) {
         sl_recover_place *p = &r->place[i];
         if (!p->planned && r->there[i]) p->since_us = now_us;
         if (p->started_us && r->there[i]) {
-            r->serve_us = now_us - p->started_us;
+            r->serve_us = p->serve_us = now_us - p->started_us;
             p->started_us = 0;
         }
         p->planned = r->there[i];
@@ -329,12 +333,56 @@ void sl_recover_changed(sl_recover *r, bool taken, uint32_t culprit, uint64_t no
     settle(r, now_us);
 }
 
+/* ---- who is waited for ---- */
+
+/* A process is about to come there, or comes, and none was in vain. */
+static bool may_await(const sl_recover *r, uint32_t id) {
+    const sl_recover_place *p = &r->place[id];
+    if (!p->can_start || p->released) return false;
+    return is_away(r, id) ? p->starts == 0 : p->coming && p->started_us && p->starts == 1;
+}
+
+/* Experts are nowhere, and who could bring them back is not there. */
+static bool is_lacked(const sl_recover *r, uint32_t id) {
+    return r->place[id].missed && !is_there(r, id);
+}
+
+/* All of those may come soon. *id: one of them. */
+static bool may_weigh(const sl_recover *r, uint32_t *id) {
+    uint32_t n = 0;
+    if (r->weighed || r->serve_us == 0) return false;
+    for (uint32_t i = 0; i < r->roster->n; i++) {
+        if (!is_lacked(r, i)) continue;
+        if (!may_await(r, i)) return false;
+        *id = i;
+        n++;
+    }
+    return n > 0;
+}
+
+uint64_t sl_recover_lack_us(const sl_recover *r, uint64_t now_us) {
+    uint64_t us = 0;
+    for (uint32_t i = 0; i < r->roster->n; i++)
+        if (is_lacked(r, i)) us = SL_MAX(us, sl_recover_back_us(r, i, now_us));
+    return us;
+}
+
+/* Requests have time left when it was in vain. */
+uint64_t sl_recover_weighed(sl_recover *r, uint64_t rehost_us, uint64_t now_us) {
+    uint64_t us = sl_rehost_awaits_us(rehost_us, sl_recover_lack_us(r, now_us));
+    us = SL_MIN(us, r->o.patience_us / 2);
+    r->await_us = us ? sl_recover_later(now_us, us) : 0;
+    r->due_us = 0;
+    return us;
+}
+
 /* ---- words ---- */
 
 /* When a change is due, by those who are there now. */
 static uint64_t change_due(const sl_recover *r) {
     if (r->changing || !suffice(r, is_there)) return SL_RECOVER_NEVER;
     bool others = any(r, is_new) || any(r, is_missed);
+    if (r->await_us && any(r, is_lacked)) return SL_MAX(r->retry_us, r->await_us);
     if (others || any(r, is_released) || any(r, is_spared)) return r->retry_us;
     return r->mend ? SL_MAX(r->retry_us, r->mend_us) : SL_RECOVER_NEVER;
 }
@@ -351,7 +399,7 @@ uint64_t sl_recover_back_us(const sl_recover *r, uint32_t id, uint64_t now_us) {
     if (!p->can_start || p->released) return SL_RECOVER_NEVER;
     uint64_t from_us = p->started_us;
     if (is_away(r, id)) from_us = SL_MAX(start_due(r, id), now_us);
-    uint64_t at_us = sl_recover_later(from_us, r->serve_us);
+    uint64_t at_us = sl_recover_later(from_us, p->serve_us ? p->serve_us : r->serve_us);
     return at_us > now_us ? at_us - now_us : now_us - at_us;
 }
 
@@ -368,6 +416,7 @@ static uint64_t place_due(const sl_recover *r, uint32_t id, sl_recover_word *wor
 
 static void begin_change(sl_recover *r) {
     r->changing = true;
+    r->await_us = 0;
     r->stirred = false;
     r->mending = r->mend;
     r->mend = false;
@@ -414,6 +463,11 @@ sl_recover_word sl_recover_next(sl_recover *r, uint64_t now_us, uint32_t *id) {
     if (say(r, SL_RECOVER_DROP, now_us, id, &due_us)) return SL_RECOVER_DROP;
     if (!r->changing) end_rests(r, now_us);
     change_us = change_due(r);
+    if (now_us >= change_us && may_weigh(r, id)) {
+        r->weighed = true;
+        for (uint32_t i = 0; i < r->roster->n; i++) r->there[i] = is_there(r, i);
+        return SL_RECOVER_WEIGH;
+    }
     if (now_us >= change_us) {
         begin_change(r);
         return SL_RECOVER_CHANGE;

@@ -29,6 +29,13 @@
  * no attention, is one of few, and others can do without it: a change without it is due, and none
  * takes it in again before it has answered.
  *
+ * Where it hosts something alone, that is missed from then on: service WAITS until others have it.
+ *
+ * What a lost expert worker hosted alone goes to others at once, or waits for the process that
+ * takes its place, whichever is expected sooner (sched/rehost.h): before such a change WEIGH asks
+ * for what it takes. It waits only for a first start that was not in vain, and not beyond a
+ * deadline; a loss meanwhile is weighed anew.
+ *
  * Streams move first: while a change is due and can be begun nothing is started, and while one is
  * under way neither. Requests keep while service WAITS; those that come after GIVE_UP are for the
  * driver to refuse until it SERVES again, which is tried on and on.
@@ -43,6 +50,7 @@
 #ifndef SL_SCHED_RECOVER_H
 #define SL_SCHED_RECOVER_H
 
+#include "sched/rehost.h"
 #include "sched/roster.h"
 
 #define SL_RECOVER_NEVER UINT64_MAX
@@ -59,6 +67,7 @@ typedef struct sl_recover_opts {
     uint64_t same_us;   /* what breaks of one worker within so long counts once: one break often */
                         /* makes others, and both ends tell */
     uint64_t rest_us, rest_max_us; /* before one that rests is taken in again */
+    uint64_t rest_alone_us; /* instead of the former, where others had to map what it hosts */
     uint32_t slow; /* one of so many expert workers, at least one, rests because it is slow */
 } sl_recover_opts;
 
@@ -74,6 +83,7 @@ typedef struct sl_recover_opts {
                        .same_us = 1000000,                                                         \
                        .rest_us = 2000000,                                                         \
                        .rest_max_us = 60000000,                                                    \
+                       .rest_alone_us = 10000000,                                                  \
                        .slow = 4})
 
 /* What the driver does now, in the order in which it is asked for. */
@@ -81,6 +91,7 @@ typedef enum sl_recover_word {
     SL_RECOVER_NOTHING,
     SL_RECOVER_GIVE_UP, /* ends the requests: nobody can serve them. Once per outage */
     SL_RECOVER_DROP,    /* ends whoever is at this place or on its way to it, and says lost */
+    SL_RECOVER_WEIGH,   /* says what a change to those in there[] takes: sl_recover_weighed */
     SL_RECOVER_CHANGE,  /* begins a change to the plan of those in there[], and says how it went */
     SL_RECOVER_START,   /* starts a process for this place; lost if there is none */
 } sl_recover_word;
@@ -109,13 +120,14 @@ typedef struct sl_recover_place {
     uint64_t since_us;   /* planned, or lost */
     uint64_t started_us; /* START, of who is not planned yet; 0: it came by itself */
     uint64_t broke_us;   /* a link of it, last */
+    uint64_t serve_us;   /* its last start took so long; 0: there was none */
 } sl_recover_place;
 
 typedef struct sl_recover {
     sl_recover_opts o;
     const sl_roster *roster;    /* borrowed */
     sl_recover_place *place;    /* [n] by id; can_start is the driver's to set, at any time */
-    uint8_t *there;             /* [n] of the last CHANGE, less who was lost since */
+    uint8_t *there;             /* [n] of the last CHANGE or WEIGH, less who was lost since */
     sl_recover_service service; /* for reading */
     uint64_t due_us;            /* when something is to be done by itself; for reading */
     uint32_t n_away;            /* workers that do not serve by the plan that holds; for reading */
@@ -126,6 +138,9 @@ typedef struct sl_recover {
     uint64_t retry_us;  /* not before, after a change that failed */
     uint64_t mend_us;   /* nor this, for a broken link alone */
     uint64_t waits_since_us;
+    bool weighed; /* what is missed, since the last loss */
+    uint64_t
+        await_us; /* until then a change waits for who takes a lost one's place; 0: it does not */
     uint64_t serve_us; /* from START to serving, the last time; for reading */
 } sl_recover;
 
@@ -148,8 +163,9 @@ void sl_recover_joined(sl_recover *r, uint32_t id, uint64_t now_us);
 /* A link between two workers that live broke, or could not be made again: where both serve, rows
  * wait, and a change begins the links anew. Of each pair both ends may say so. */
 void sl_recover_ailing(sl_recover *r, uint32_t id, uint32_t other, uint64_t now_us);
-/* Others wait for an expert worker for too long. True: it rests, until it has answered at least. */
-bool sl_recover_slow(sl_recover *r, uint32_t id, uint64_t now_us) SL_MUST_CHECK;
+/* Others wait for an expert worker for too long. True: it rests, until it has answered at least.
+ * alone: something that it hosts is nowhere else. */
+bool sl_recover_slow(sl_recover *r, uint32_t id, bool alone, uint64_t now_us) SL_MUST_CHECK;
 /* It has answered what it was asked. */
 void sl_recover_answered(sl_recover *r, uint32_t id, uint64_t now_us);
 /* Whether a worker that rests as it is slow is in the plan that holds still. */
@@ -159,8 +175,20 @@ bool sl_recover_has_slow(const sl_recover *r);
  * it. */
 void sl_recover_changed(sl_recover *r, bool taken, uint32_t culprit, uint64_t now_us);
 
-/* In how long who takes the place of a lost worker is expected to serve: as long as the last start
- * took; one that is late already, as much later. NEVER: nobody is started there from here. */
+/* Whether it was left out not long ago, and has not served well since. */
+static inline bool sl_recover_was_left_out(const sl_recover *r, uint32_t id, uint64_t now_us) {
+    return r->place[id].rested > 0 && now_us - r->place[id].since_us < r->o.served_us;
+}
+
+/* The change that WEIGH asks about takes so long, or SL_REHOST_NEVER. For how long it waits for who
+ * takes the places of the lost; 0: it does not. */
+uint64_t sl_recover_weighed(sl_recover *r, uint64_t rehost_us, uint64_t now_us);
+/* In how long all are expected to serve without whom experts are nowhere. */
+uint64_t sl_recover_lack_us(const sl_recover *r, uint64_t now_us);
+
+/* In how long who takes the place of a lost worker is expected to serve: as long as its last start
+ * took, or the last one of any; one that is late already, as much later. NEVER: nobody is started
+ * there from here. */
 uint64_t sl_recover_back_us(const sl_recover *r, uint32_t id, uint64_t now_us);
 
 /* Whether a request of a lost attention worker waits for who takes its place, because its KV is

@@ -331,6 +331,9 @@ static void put_recovery(const sl_engine_stats *stats, const char *model, sl_jbu
     put_single(out, "workers_hedged_total", "counter",
                "Times that a worker was left out, as others waited for it too long.", model,
                (double)stats->hedged_workers);
+    put_single(out, "workers_rehosted_total", "counter",
+               "Times of these that others had to map what it hosted.", model,
+               (double)stats->rehosted_workers);
     put_single(out, "workers_left_out", "gauge",
                "Workers that live and are left out for a while: slow, or with broken links.", model,
                stats->n_left_out);

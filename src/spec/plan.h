@@ -197,6 +197,19 @@ static inline uint32_t sl_plan_host_among(const sl_plan *p, uint32_t layer, uint
     return UINT32_MAX;
 }
 
+/* The only host of that expert that is not lost; UINT32_MAX: there are several, or none. */
+static inline uint32_t sl_plan_sole_host(const sl_plan *p, uint32_t layer, uint32_t expert,
+                                         const uint8_t *lost) {
+    uint32_t n, sole = UINT32_MAX;
+    const sl_host *h = sl_plan_hosts(p, layer, expert, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        if (lost[h[i].worker]) continue;
+        if (sole != UINT32_MAX) return UINT32_MAX;
+        sole = h[i].worker;
+    }
+    return sole;
+}
+
 static inline uint32_t sl_plan_entries(const sl_plan *p) {
     return p->place.n_layers * p->n_experts;
 }

@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from relay import ADVERTISED, Relay  # noqa: E402
 
-from test_kill import Server, metric, nobody_is_left, wait_until  # noqa: E402, F401
+from test_kill import TOKENS, Server, join_all, metric, nobody_is_left, start_streams, wait_until  # noqa: E402, F401
 from test_stall import LIMIT_S, LOCAL, STREAMS, Stream, texts  # noqa: E402
 
 
@@ -103,6 +103,63 @@ def test_a_slow_link_is_done_without(monkeypatch):
         wait_until(lambda: metric(server, "workers_left_out") == 0, "it is not taken in again", LIMIT_S)
         assert texts(server) == want
         assert metric(server, "workers_lost_total") == 0
+        assert server.stop() == 0
+
+
+def gaps_of(server, seconds):
+    """Longest pause of streams that follow each other for so long."""
+    longest, until = 0.0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        streams = start_streams(server, STREAMS)
+        join_all(streams)
+        for s in streams:
+            assert s.done and not s.error and len(s.ids) == TOKENS, (s.error, "".join(server.log))
+        longest = max(longest, *(s.longest_gap for s in streams))
+    return longest
+
+
+def test_a_slow_link_without_replicas(monkeypatch):
+    """Nobody else hosts what the worker behind it does: that moves, the worker rests, and comes back. No stream ends, no token
+    differs, also while it is slow again."""
+    monkeypatch.setenv("SLUICE_ADVERTISE", ADVERTISED)
+    with Relay() as relay:
+        server = Server(*LOCAL, "--exact", "--transport", "tcp", "--log", "info")
+        want = texts(server)
+        for _ in range(5):  # what is usual is learnt from answers
+            assert texts(server) == want
+        streams = begin(server)
+        for attention in (0, 1):
+            relay.slow(attention, 3, 20_000)
+        for s in streams:
+            s.join(LIMIT_S)
+            assert s.done and not s.error, (s.error, "".join(server.log))
+        assert [s.text for s in streams] == want
+        wait_until(lambda: texts(server) == want and metric(server, "workers_rehosted_total") > 0, "it is waited for", LIMIT_S)
+        longest = gaps_of(server, 25)  # it comes back, is as slow as before and leaves again
+        assert longest < 10, longest
+        assert metric(server, "workers_rehosted_total") >= 2
+        for attention in (0, 1):
+            relay.slow(attention, 3, None)
+        wait_until(lambda: metric(server, "workers_left_out") == 0, "it is not taken in again", LIMIT_S)
+        assert texts(server) == want
+        assert metric(server, "workers_lost_total") == 0
+        assert any("others waited for worker 3" in line for line in server.log), "".join(server.log)
+        assert server.stop() == 0
+
+
+def test_a_slow_link_is_waited_for_where_others_have_no_room(monkeypatch):
+    """What would move does not fit: a line of the log has both figures, and all wait."""
+    monkeypatch.setenv("SLUICE_ADVERTISE", ADVERTISED)
+    with Relay() as relay:
+        server = Server(*LOCAL, "--exact", "--transport", "tcp", "--adapt-memory", "0.000001")
+        want = texts(server)
+        relay.slow(None, 3, 20_000)
+        wait_until(lambda: texts(server) == want and any("go on waiting" in line for line in server.log), "nothing is said", LIMIT_S)
+        relay.slow(None, 3, None)
+        assert texts(server) == want
+        assert metric(server, "workers_hedged_total") == 0
+        said = [line for line in server.log if "go on waiting" in line]
+        assert len(said) == 1 and " MB left" in said[0] and " MB beside" in said[0], said
         assert server.stop() == 0
 
 

@@ -164,7 +164,7 @@ static bool was_held_up(const sim *s, uint32_t worker) {
     if (s->slow == worker || s->silent[worker] || s->failure) return true;
     for (uint32_t i = 0; i < s->n_events; i++) {
         const sim_event *e = &s->event[i];
-        bool link = e->kind == SIM_HOLD || e->kind == SIM_THIN;
+        bool link = e->kind == SIM_HOLD || e->kind == SIM_TRICKLE;
         bool its = e->a == worker || (link && e->b == worker);
         bool holds = e->kind == SIM_STALL || link;
         if (its && holds && e->done && s->now_us < (uint64_t)e->at_us + e->for_us + HEALS_US)
@@ -194,8 +194,14 @@ static void look_at_hedged(sim *s) {
     for (uint32_t i = 0; i < s->n_workers; i++) {
         const sl_recover_place *p = &e->recover.place[i];
         s->seen[COVER_hedged_and_back] |= s->hedged[i] && p->planned && !p->slow;
+        s->seen[COVER_rehosted_slow_and_back] |=
+            s->hedged[i] && s->n_rehosted && p->planned && !p->slow;
         if (!p->slow || s->n_hedged == e->stats.hedged_workers) continue;
         s->n_hedged = e->stats.hedged_workers;
+        bool moved = s->n_rehosted != e->stats.rehosted_workers;
+        s->n_rehosted = e->stats.rehosted_workers;
+        s->moved |= moved;
+        if (moved) s->seen[aep ? COVER_rehosted_slow_aep : COVER_rehosted_slow] = true;
         s->hedged[i] = true;
         if (!was_held_up(s, i))
             sim_fail(s, "worker %u counts as slow, and nothing has held it up", i);
@@ -206,6 +212,21 @@ static void look_at_hedged(sim *s) {
         s->seen[COVER_hedged_sequencer] |= sim_is_sequencer(s, i);
         s->seen[COVER_hedged_thin] |= s->seen[COVER_thin_under_load];
     }
+}
+
+/* Where experts of a lost worker went, while they were nowhere. */
+static void look_at_lost(sim *s) {
+    const sl_recover *r = &s->engine->recover;
+    if (r->await_us && !r->changing) s->awaits = true;
+    if (!r->changing) return;
+    bool missed = false, back = true;
+    for (uint32_t i = 0; i < s->n_workers; i++) {
+        missed |= r->place[i].missed && r->weighed;
+        back = back && (!r->place[i].missed || r->there[i]);
+    }
+    if (missed && s->awaits && back) s->seen[COVER_waited_for_its_place] = true;
+    if (missed && !s->awaits && !back) s->seen[COVER_moved_at_once] = true;
+    s->awaits = false;
 }
 
 /* Rows that lie in queues are load that was told. */
@@ -222,6 +243,7 @@ static void look_at_queues(sim *s) {
 bool sim_check_ledger(sim *s) {
     bool ok = true;
     look_at_hedged(s);
+    look_at_lost(s);
     look_at_queues(s);
     look_at_links(s);
     for (uint32_t i = 0; i < s->n_requests; i++)
@@ -451,7 +473,7 @@ static bool check_steps(sim *s) {
         s->seen[COVER_sent_again] |= again;
         s->seen[COVER_sent_again_aep] |= again && s->plan.schedule == SL_SCHED_AEP;
         s->seen[COVER_answered_late] |= s->n_hedged > 0 && w->attn->twice.late > 0;
-        if (s->doubled && s->n_hedged > 0 && !s->failure && !may_lack_room(s) &&
+        if (s->doubled && s->n_hedged > 0 && !s->n_rehosted && !s->failure && !may_lack_room(s) &&
             w->n.steps_given_up)
             return sim_fail(s, "worker %u gave up %llu steps, and nobody was lost", i,
                             (unsigned long long)w->n.steps_given_up);
@@ -549,7 +571,7 @@ static bool check_wishes(sim *s) {
     /* Of two that leave at once one stays after all: what the other says of who has let go of it
      * may end a connection that is needed again, which a change of plans mends. */
     bool crossed = s->seen[COVER_drain_taken_back] && e->stats.drained_workers > 0;
-    return s->paused || crossed || e->stats.longest_pause_s <= 0 ||
+    return s->paused || crossed || s->n_rehosted || e->stats.longest_pause_s <= 0 ||
            sim_fail(s, "requests waited %.3f s without a failure", e->stats.longest_pause_s);
 }
 
@@ -568,7 +590,8 @@ static bool check_totals(sim *s) {
         /* Of aep so many rows can go again as a worker has room for; a step with more is done
          * again. */
         bool again = s->n_hedged > 0 && s->plan.schedule == SL_SCHED_AEP;
-        bool left = !s->failure && !s->paused && !again && w->rows_lost > 0;
+        bool whole = !s->failure && !s->paused && !again && !s->n_rehosted;
+        bool left = whole && w->rows_lost > 0;
         if (left) return sim_fail(s, "worker %u lost rows without a failure", i);
         if (!w->alive && w->rows_created != w->rows_merged + w->rows_cancelled + w->rows_lost)
             return sim_fail(s, "the books of worker %u, which died, do not balance", i);

@@ -118,6 +118,11 @@
     X(hedged_aep)                                                                                  \
     X(hedged_sequencer)                                                                            \
     X(hedged_and_back)                                                                             \
+    X(rehosted_slow)                                                                               \
+    X(rehosted_slow_aep)                                                                           \
+    X(rehosted_slow_and_back)                                                                      \
+    X(moved_at_once)                                                                               \
+    X(waited_for_its_place)                                                                        \
     X(answered_late)                                                                               \
     X(owner_answered_first)                                                                        \
     X(asked_of_two_and_lost)                                                                       \
@@ -198,6 +203,7 @@ typedef enum sim_event_kind {
     SIM_SILENCE,
     SIM_STALL,
     SIM_HOLD,
+    SIM_TRICKLE, /* held again and again: little passes */
     SIM_REPLAN,
     SIM_LEAVE,
     SIM_RESTART,
@@ -241,7 +247,9 @@ struct sim {
     bool failure;                          /* something went wrong, on purpose */
     bool moved;                            /* experts, so that without --exact last bits differ */
     bool poisonous;                        /* some requests are */
-    uint64_t n_hedged;                     /* verdicts, as last seen */
+    uint64_t n_hedged, n_rehosted;         /* verdicts, as last seen */
+    uint64_t trickle_us;                   /* trickling links carry something next */
+    bool awaits;                           /* experts of who is lost wait for its next process */
     bool hedged[SIM_MAX_WORKERS];          /* left out, as others waited for it */
     bool doubled;                          /* every expert has two hosts, whatever the plan */
     uint32_t kills;                        /* of expert workers; another failure counts as two */
@@ -274,6 +282,11 @@ static inline bool sim_once_in(sim *s, uint32_t n) {
 }
 static inline bool sim_is(const sim *s, uint32_t worker, uint32_t role) {
     return worker < s->n_workers && (s->plan.worker[worker].roles & role);
+}
+
+/* All are on one machine: who stands still counts as dead after 10 s, else after 2. */
+static inline bool sim_is_near(const sim *s) {
+    return s->seed % 12 == 1;
 }
 
 /* world.c: a deployment on the virtual clock */

@@ -273,6 +273,27 @@ static void draw_slowness(sim *s, uint32_t span_us) {
     }
 }
 
+/* Others wait for an expert worker for so long that its experts move: it stands still for most of
+ * the time after which it counts as dead, or a link of its is up and carries little. */
+static void draw_long_slowness(sim *s, uint32_t span_us) {
+    uint32_t expert = sim_below(s, s->n_workers), at_us = sim_below(s, span_us);
+    while (!sim_is(s, expert, SL_ROLE_EXPERT)) expert = sim_below(s, s->n_workers);
+    for (uint32_t i = 0; i < s->n_requests; i++) { /* for long enough */
+        sim_request *r = &s->request[i];
+        if (!r->too_long) r->max_tokens = SIM_MAX_NEW;
+        r->cancel_at_us = 0;
+        r->cancel_at_n = 0;
+    }
+    if (sim_is_near(s)) {
+        sim_add_event(s, SIM_STALL, expert, 0, at_us, 5500000 + sim_below(s, 2500000));
+        return;
+    }
+    uint32_t for_us = 8000000 + sim_below(s, 20000000);
+    for (uint32_t i = 0; i < s->n_workers; i++)
+        if (i != expert && sim_is(s, i, SL_ROLE_ATTENTION) && !sim_once_in(s, 3))
+            sim_add_event(s, SIM_TRICKLE, i, expert, at_us, for_us);
+}
+
 /* Other plans, one after the other or too soon; some of them with little time. */
 static void draw_replans(sim *s, uint32_t span_us) {
     uint32_t n = 1 + sim_below(s, 5);
@@ -296,7 +317,14 @@ static void draw_wishes(sim *s, uint32_t span_us) {
 
 void sim_draw_events(sim *s) {
     uint32_t span_us = 1000 + sim_below(s, sim_once_in(s, 2) ? 30000 : 200000);
-    if (sim_once_in(s, 3))
+    /* A change that somebody stands still in for so long gives up who is new: no others then. */
+    if (sim_is_near(s)) {
+        draw_long_slowness(s, span_us);
+        return;
+    }
+    if (s->seed % 12 == 7)
+        draw_long_slowness(s, span_us);
+    else if (sim_once_in(s, 3))
         draw_failures(s, span_us);
     else if (sim_once_in(s, 2))
         draw_slowness(s, span_us);
@@ -441,6 +469,7 @@ static void do_event(sim *s, sim_event *e) {
                                         "falls silent",
                                         "pauses",
                                         "is held apart",
+                                        "is held apart most of the time",
                                         "gets another plan",
                                         "is to leave",
                                         "is to restart",
@@ -480,6 +509,9 @@ static void do_event(sim *s, sim_event *e) {
         s->stalled_until_us[e->a] = s->now_us + e->for_us;
         s->seen[e->a == s->n_workers ? COVER_slow_coordinator : COVER_slow_worker] = true;
         break;
+    case SIM_TRICKLE:
+        s->seen[COVER_link_held] = true;
+        break;
     case SIM_HOLD:
         sl_loop_hub_hold(s->engine->hub, s->address[e->a], s->address[e->b], s->now_us + e->for_us);
         s->seen[COVER_link_held] = true;
@@ -498,7 +530,19 @@ static bool is_open(const sim *s, uint32_t i) {
     return s->failure || s->engine->roster.worker[i].state == SL_ROSTER_ABSENT;
 }
 
+/* Each message on its own waits until something may pass. */
+static void do_trickles(sim *s) {
+    if (s->now_us + 20000 < s->trickle_us) return;
+    s->trickle_us = SL_MAX(s->trickle_us, s->now_us) + 50000 + sim_below(s, 200000);
+    for (uint32_t i = 0; i < s->n_events; i++) {
+        const sim_event *e = &s->event[i];
+        if (e->kind == SIM_TRICKLE && e->done && s->now_us < e->at_us + e->for_us)
+            sl_loop_hub_hold(s->engine->hub, s->address[e->a], s->address[e->b], s->trickle_us);
+    }
+}
+
 void sim_do_events(sim *s) {
+    do_trickles(s);
     for (uint32_t i = 0; i < s->n_events; i++)
         if (!s->event[i].done && s->now_us >= s->event[i].at_us) do_event(s, &s->event[i]);
     for (uint32_t i = 0; i < s->n_workers; i++)

@@ -102,12 +102,13 @@ static uint64_t until_all_move(const sim *s) {
  * begin meanwhile. */
 static bool settle(sim *s) {
     uint64_t until_us = SL_MAX(s->settle_until_us, s->now_us + 200000);
+    uint64_t rest_us = s->n_rehosted ? s->engine->recover.o.rest_max_us : 0;
     do {
         until_us = SL_MAX(until_us, until_all_move(s));
         s->idle_jump_us = s->now_us + 300000 < until_us ? 20000 : 4000;
         sim_do_events(s);
         sim_turn(s);
-    } while (!s->what[0] && s->now_us < until_us + SETTLE_US &&
+    } while (!s->what[0] && s->now_us < until_us + rest_us + SETTLE_US &&
              (s->now_us < until_us || !sim_is_quiet(s)));
     return !s->what[0];
 }

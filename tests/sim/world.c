@@ -123,6 +123,7 @@ bool sim_start(sim *s, uint64_t delay_seed, uint32_t delay_us) {
                               .sums = SL_NET_SUMS_AUTO,
                               .adapt = adapting(s),
                               .expert_cost = {.row_us = 1},
+                              .expert_bytes = 4096,
                               .delay_seed = delay_seed,
                               .delay_us = delay_us};
     s->n_workers = s->plan.n_workers;
@@ -131,7 +132,10 @@ bool sim_start(sim *s, uint64_t delay_seed, uint32_t delay_us) {
     s->idle_jump_us = 4000;
     if (sl_engine_create_stepped(&o, clock, &s->engine, &err) != SL_OK)
         return sim_fail(s, "%s", err.msg);
-    sl_loop_hub_set_apart(s->engine->hub);
+    if (!sim_is_near(s)) sl_loop_hub_set_apart(s->engine->hub);
+    /* What changes are thought to take, against starts: little, or much. */
+    s->engine->rehosting.rule.change_us = s->seed % 2 ? 0 : 1e6;
+    s->engine->rehosting.rule.byte_us = s->seed % 3 ? 0 : 1;
     const bool keeps = !sim_once_in(s, 4);
     snprintf(s->address[s->n_workers], sizeof s->address[0], "%s", sl_net_address(s->engine->net));
     for (uint32_t i = 0; i < s->n_workers; i++) {

@@ -365,16 +365,104 @@ static void drawn(void **state) {
     assert_true(longest < SEC);
 }
 
+/* ---- who hosts something alone ---- */
+
+/* It is said later, again and again, and how much it has wasted. */
+static void one_is_alone(void **state) {
+    (void)state;
+    scene s = fresh();
+    layers(&s, 500, 500, 1000, 1500);
+    sl_hedge_alone(&s.h, 2, true);
+    for (uint32_t w = 0; w < WORKERS; w++) sl_hedge_sent(&s.h, 0, w, 1, 1);
+    pass_by(&s, 1000, 500);
+    sl_hedge_answered(&s.h, 0, 0, 1);
+    sl_hedge_answered(&s.h, 0, 1, 1);
+    pass_by(&s, 990 * MS, 500);
+    assert_int_equal(said(&s), 0);
+    pass_by(&s, 3100 * MS, 500);
+    assert_int_equal(s.slow[2], 4);
+    assert_in_range(sl_hedge_wasted_us(&s.h, 2), 3900 * MS, 4100 * MS);
+    pass_by(&s, 100 * SEC, 10 * MS);
+    assert_int_equal(sl_hedge_wasted_us(&s.h, 2), 60 * SEC); /* more is not known */
+    sl_hedge_answered(&s.h, 0, 2, 1);
+    layers(&s, 10000, 500, 1000, 1500); /* much of it is soon forgotten: 25 s of good service */
+    assert_true(sl_hedge_wasted_us(&s.h, 2) < 20 * SEC);
+    layers(&s, 20000, 500, 1000, 1500);
+    assert_int_equal(sl_hedge_wasted_us(&s.h, 2), 0);
+    sl_hedge_free(&s.h);
+}
+
+/* It stays slow, also when it answers often: what is usual does not follow. */
+static void one_alone_gets_slower(void **state) {
+    (void)state;
+    scene s = fresh();
+    layers(&s, 500, 500, 1000, 2000);
+    sl_hedge_alone(&s.h, 2, true);
+    uint64_t since = s.now;
+    while (sl_hedge_wasted_us(&s.h, 2) < SL_REHOST_LEAST_US && s.now < since + 30 * SEC)
+        layers(&s, 1, 500, 1000, 1000 + 20 * 1000);
+    assert_true(s.now - since < 15 * SEC);
+    sl_hedge_free(&s.h);
+}
+
+static void it_pays(void **state) {
+    (void)state;
+    assert_false(sl_rehost_pays(3 * SEC, 10 * MS, false)); /* a stop may end by itself */
+    assert_true(sl_rehost_pays(5 * SEC, 10 * MS, false));
+    assert_false(sl_rehost_pays(5 * SEC, 4 * SEC, false)); /* waiting on may be cheaper */
+    assert_true(sl_rehost_pays(8 * SEC, 4 * SEC, false));
+    assert_false(sl_rehost_pays(900 * MS, 10 * MS, true));
+    assert_true(sl_rehost_pays(SEC, 10 * MS, true)); /* once more */
+    assert_false(sl_rehost_pays(UINT64_MAX, SL_REHOST_NEVER, true));
+}
+
 /* ---- what is done about it ---- */
+
+static void it_rests_and_had_something_alone(void **state) {
+    (void)state;
+    story s = begin(4, two_and_two);
+    serve(&s);
+    sl_recover_measured(&s.r, SEC); /* nobody is to be started for it */
+    assert_false(sl_recover_was_left_out(&s.r, 3, s.now));
+    assert_true(sl_recover_slow(&s.r, 3, true, s.now));
+    assert_int_equal(s.r.service, SL_RECOVER_WAITS);
+    changes_to(&s, "1110");
+    failed(&s, SL_ROSTER_NONE);
+    says_after(&s, 100 * MS, SL_RECOVER_CHANGE, 99);
+    taken(&s);
+    assert_int_equal(s.r.service, SL_RECOVER_SERVES);
+    sl_recover_answered(&s.r, 3, s.now);
+    says_after(&s, 9900 * MS, SL_RECOVER_CHANGE, 99);
+    taken(&s);
+    assert_true(sl_recover_was_left_out(&s.r, 3, s.now));
+    assert_true(sl_recover_slow(&s.r, 3, true, s.now));
+    sl_recover_answered(&s.r, 3, s.now);
+    changes_to(&s, "1110");
+    taken(&s);
+    says_after(&s, 20 * SEC, SL_RECOVER_CHANGE, 99); /* twice as long as the first time */
+    taken(&s);
+    s.now += 60 * SEC;
+    assert_false(sl_recover_was_left_out(&s.r, 3, s.now));
+    assert_true(sl_recover_slow(&s.r, 3, true, s.now));
+    changes_to(&s, "1110");
+    lose(&s, 2); /* then it is better than nobody */
+    failed(&s, SL_ROSTER_NONE);
+    says_of(&s, SL_RECOVER_WEIGH, 2);
+    assert_int_equal(sl_recover_weighed(&s.r, 0, s.now), 0);
+    changes_to(&s, "1101");
+    taken(&s);
+    assert_int_equal(s.r.service, SL_RECOVER_SERVES);
+    end(&s);
+}
 
 static void it_rests(void **state) {
     (void)state;
     story s = begin(4, two_and_two);
     serve(&s);
-    assert_false(sl_recover_slow(&s.r, 0, s.now)); /* it has requests */
-    assert_true(sl_recover_slow(&s.r, 3, s.now));
-    assert_false(sl_recover_slow(&s.r, 3, s.now)); /* it rests already */
-    assert_false(sl_recover_slow(&s.r, 2, s.now)); /* nobody else is left */
+    assert_false(sl_recover_slow(&s.r, 0, false, s.now)); /* it has requests */
+    assert_true(sl_recover_slow(&s.r, 3, false, s.now));
+    assert_false(sl_recover_slow(&s.r, 3, false, s.now)); /* it rests already */
+    assert_false(sl_recover_slow(&s.r, 2, false, s.now)); /* nobody else is left */
     assert_int_equal(s.r.service, SL_RECOVER_SERVES);
     assert_true(sl_recover_has_slow(&s.r));
     changes_to(&s, "1110");
@@ -388,7 +476,7 @@ static void it_rests(void **state) {
     sl_recover_answered(&s.r, 3, s.now);
     changes_to(&s, "1111");
     taken(&s);
-    assert_true(sl_recover_slow(&s.r, 3, s.now));
+    assert_true(sl_recover_slow(&s.r, 3, false, s.now));
     sl_recover_answered(&s.r, 3, s.now);
     changes_to(&s, "1110");
     taken(&s);
@@ -401,7 +489,7 @@ static void others_die_meanwhile(void **state) {
     (void)state;
     story s = begin(4, two_and_two);
     serve(&s);
-    assert_true(sl_recover_slow(&s.r, 3, s.now));
+    assert_true(sl_recover_slow(&s.r, 3, false, s.now));
     changes_to(&s, "1110");
     lose(&s, 2); /* then it is better than nobody */
     failed(&s, SL_ROSTER_NONE);
@@ -418,7 +506,7 @@ static void it_dies(void **state) {
     (void)state;
     story s = begin(4, two_and_two);
     serve(&s);
-    assert_true(sl_recover_slow(&s.r, 2, s.now));
+    assert_true(sl_recover_slow(&s.r, 2, false, s.now));
     changes_to(&s, "1101");
     taken(&s);
     lose(&s, 2);
@@ -434,16 +522,16 @@ static void few_at_a_time(void **state) {
     static const uint32_t roles[] = {ATTN, XPRT, XPRT, XPRT, XPRT, XPRT, XPRT, XPRT, XPRT};
     story s = begin(9, roles);
     serve(&s);
-    assert_true(sl_recover_slow(&s.r, 1, s.now));
-    assert_true(sl_recover_slow(&s.r, 2, s.now));
-    assert_false(sl_recover_slow(&s.r, 3, s.now));
+    assert_true(sl_recover_slow(&s.r, 1, false, s.now));
+    assert_true(sl_recover_slow(&s.r, 2, false, s.now));
+    assert_false(sl_recover_slow(&s.r, 3, false, s.now));
     changes_to(&s, "100111111");
     taken(&s);
-    assert_false(sl_recover_slow(&s.r, 3, s.now));
+    assert_false(sl_recover_slow(&s.r, 3, false, s.now));
     sl_recover_answered(&s.r, 1, s.now);
     says_after(&s, 2 * SEC, SL_RECOVER_CHANGE, 99);
     taken(&s);
-    assert_true(sl_recover_slow(&s.r, 3, s.now));
+    assert_true(sl_recover_slow(&s.r, 3, false, s.now));
     end(&s);
 }
 
@@ -474,6 +562,10 @@ int main(void) {
         cmocka_unit_test(this_process_stood_still),
         cmocka_unit_test(the_second_is_missing),
         cmocka_unit_test(drawn),
+        cmocka_unit_test(one_is_alone),
+        cmocka_unit_test(one_alone_gets_slower),
+        cmocka_unit_test(it_pays),
+        cmocka_unit_test(it_rests_and_had_something_alone),
         cmocka_unit_test(it_rests),
         cmocka_unit_test(others_die_meanwhile),
         cmocka_unit_test(it_dies),

@@ -292,6 +292,8 @@ static void some_never_come(void **state) {
     says_after(&s, 2 * SEC, SL_RECOVER_START, 0);
     knock(&s, 0);
     lose(&s, 3); /* whoever is not ready is in no change */
+    says_of(&s, SL_RECOVER_WEIGH, 3);
+    assert_int_equal(sl_recover_weighed(&s.r, 20 * MS, s.now), 0); /* a start took much longer */
     changes_to(&s, "0110");
     sl_recover_joined(&s.r, 0, s.now);
     taken(&s);
@@ -379,6 +381,7 @@ typedef struct world {
     actor a[MOST];
     bool changing, mend, mending, gave_up, faults;
     uint32_t *n_words; /* by word */
+    uint32_t n_awaits; /* changes that wait for somebody */
 } world;
 
 static uint32_t below(world *w, uint32_t n) {
@@ -520,11 +523,23 @@ static void check_due(world *w) {
     }
 }
 
+/* Only for whom it can start, and who was not started in vain. */
+static void on_weigh(world *w, uint32_t id) {
+    static const uint64_t most[] = {10 * MS, SEC, HOUR};
+    uint64_t us = sl_rng_below(&w->rng, most[below(w, SL_LEN(most))]);
+    assert_true(!w->changing && w->outage && computes(w, id) && w->s.r.place[id].can_start);
+    assert_true(w->a[id].life < READY && w->a[id].starts <= 1);
+    if (below(w, 4) == 0) us = SL_REHOST_NEVER;
+    w->n_awaits += sl_recover_weighed(&w->s.r, us, w->s.now) > 0;
+    assert_true(w->s.r.await_us <= w->s.now + SL_MIN(us, 15 * SEC));
+}
+
 static void drive(world *w) {
     sl_recover_word word;
     uint32_t id = 0;
     while ((word = sl_recover_next(&w->s.r, w->s.now, &id)) != SL_RECOVER_NOTHING) {
         w->n_words[word]++;
+        if (word == SL_RECOVER_WEIGH) on_weigh(w, id);
         if (word == SL_RECOVER_CHANGE) on_change(w);
         if (word == SL_RECOVER_START) on_start(w, id);
         if (word == SL_RECOVER_GIVE_UP) on_give_up(w);
@@ -591,7 +606,7 @@ static void come_home(world *w) {
     for (uint32_t i = 0; i < w->s.roster.n; i++) assert_int_equal(w->a[i].life, SERVING);
 }
 
-static void draw_world(uint64_t seed, uint32_t *n_words) {
+static uint32_t draw_world(uint64_t seed, uint32_t *n_words) {
     world w = {.rng = seed * 6364136223846793005ull, .n_words = n_words};
     uint32_t roles[MOST], n = 2 + below(&w, MOST - 1);
     bool colocated_ones = below(&w, 3) == 0;
@@ -611,14 +626,17 @@ static void draw_world(uint64_t seed, uint32_t *n_words) {
     }
     come_home(&w);
     end(&w.s);
+    return w.n_awaits;
 }
 
 static void drawn(void **state) {
     (void)state;
-    uint32_t n_words[SL_RECOVER_START + 1] = {0};
-    for (uint64_t seed = 1; seed <= 500; seed++) draw_world(seed, n_words);
-    printf("%u changes, %u starts, %u dropped, %u times given up\n", n_words[SL_RECOVER_CHANGE],
+    uint32_t n_words[SL_RECOVER_START + 1] = {0}, n_awaits = 0;
+    for (uint64_t seed = 1; seed <= 500; seed++) n_awaits += draw_world(seed, n_words);
+    printf("%u changes, %u weighed, %u awaited, %u starts, %u dropped, %u times given up\n",
+           n_words[SL_RECOVER_CHANGE], n_words[SL_RECOVER_WEIGH], n_awaits,
            n_words[SL_RECOVER_START], n_words[SL_RECOVER_DROP], n_words[SL_RECOVER_GIVE_UP]);
+    assert_true(n_awaits > 50 && n_awaits < n_words[SL_RECOVER_WEIGH]);
     for (uint32_t word = 1; word < SL_LEN(n_words); word++) assert_true(n_words[word] > 200);
 }
 

@@ -165,15 +165,15 @@ void sl_attn_sent(sl_attn *a, uint32_t lane, uint32_t id, uint64_t n, uint64_t r
     if (a->hedges && !a->lost[id]) sl_hedge_sent(&a->hedge, lane, id, n, rows);
 }
 
-/* Whether the coordinator is to hear of it: it has no requests of its own, and others could stand
- * in for it. */
-static bool can_be_spared(sl_attn *a, uint32_t id) {
+/* Who hosts something that nobody else does who is not lost. */
+static void note_alone(sl_attn *a) {
     const sl_plan *p = &a->w->plan;
-    if (a->lost[id] || (p->worker[id].roles & SL_ROLE_ATTENTION)) return false;
-    a->lost[id] = true;
-    bool can = sl_plan_is_covered(p, a->lost) || SL_MUTATION(HEDGED_ALONE);
-    a->lost[id] = false;
-    return can;
+    for (uint32_t i = 0; i < p->n_workers; i++) sl_hedge_alone(&a->hedge, i, false);
+    for (uint32_t l = 0; a->hedges && l < p->place.n_layers && !SL_MUTATION(HEDGED_ALONE); l++)
+        for (uint32_t e = 0; e < p->n_experts; e++) {
+            uint32_t sole = sl_plan_sole_host(p, l, e, a->lost);
+            if (sole != UINT32_MAX) sl_hedge_alone(&a->hedge, sole, true);
+        }
 }
 
 void sl_attn_look(sl_attn *a) {
@@ -183,8 +183,9 @@ void sl_attn_look(sl_attn *a) {
     if (!a->hedges || a->given_up) return;
     if (!sl_hedge_pass(&a->hedge, sl_clock_now_us(&a->w->clock), sl_net_late_us(a->w->net))) return;
     while ((word = sl_hedge_next(&a->hedge, &id)) != SL_HEDGE_NOTHING)
-        if (can_be_spared(a, id))
-            sl_worker_tell_of(a->w, word == SL_HEDGE_SLOW ? SL_MSG_SLOW : SL_MSG_DOUBT, id);
+        if (!a->lost[id] && sl_worker_can_spare(a->w, id))
+            sl_worker_tell_of(a->w, word == SL_HEDGE_SLOW ? SL_MSG_SLOW : SL_MSG_DOUBT, id,
+                              sl_hedge_wasted_us(&a->hedge, id));
 }
 
 bool sl_attn_is_owed(const sl_attn *a) {
@@ -198,6 +199,7 @@ void sl_attn_lose(sl_attn *a, uint32_t id, bool gone) {
     if (a->given_up || a->expert_index[id] == UINT32_MAX || (a->lost[id] && !gone)) return;
     a->lost[id] = true;
     sl_hedge_forgive(&a->hedge, id);
+    note_alone(a);
     if (sl_plan_is_covered(&a->w->plan, a->lost) && !SL_MUTATION(LONELY_STEP))
         a->ops->lose(a->side, a->expert_index[id], gone);
     else
@@ -286,8 +288,9 @@ sl_status sl_attn_open_side(sl_attn *a, sl_err *err) {
     for (uint32_t id = 0; st == SL_OK && id < w->plan.n_workers; id++)
         if (!w->peer[id].open) sl_twice_gone(&a->twice, id); /* itself: with its side */
     if (st == SL_OK) a->given_up = a->leaderless = false;
-    a->hedges = sl_plan_has_replicas(&w->plan);
+    a->hedges = a->n_experts > 1;
     sl_hedge_reset(&a->hedge);
+    note_alone(a);
     return st;
 }
 

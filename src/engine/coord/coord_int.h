@@ -70,6 +70,8 @@ typedef struct sl_member_worker {
     uint32_t link, link_epoch; /* this worker says that its connection with that one is gone: */
     uint64_t link_us;          /* to be looked at then; 0: it says nothing */
     uint64_t doubt_us;         /* somebody asks since then whether this worker lives; 0: nobody */
+    uint64_t judge_us;         /* one that stands still is not judged before */
+    uint32_t cramped;          /* epoch in which others had no room for its experts, as was said */
     uint64_t loss;             /* number of its last one */
     bool keeps;                /* its KV outlives it, at this place */
     uint32_t n_looks;          /* questions of live.c that are not answered */
@@ -150,6 +152,12 @@ typedef struct sl_adapting {
     void *arrays;
 } sl_adapting;
 
+/* What changes of plans cost: rehost.c. */
+typedef struct sl_rehosting {
+    sl_rehost rule;
+    uint64_t bytes; /* that a worker gets at most by the change that is under way */
+} sl_rehosting;
+
 /* Memory of machines, and scratch for what is asked of it, each [n_workers]: room.c. */
 typedef struct sl_rooming {
     uint64_t *free, *machine;
@@ -183,6 +191,7 @@ struct sl_engine {
     sl_recover recover;
     sl_adapting adapting;
     sl_rooming rooming;
+    sl_rehosting rehosting;
     uint64_t held_us, pause_us; /* HOLD of the change that is under way; what the last one took */
     sl_drain drain;
     uint64_t show_us; /* when others see next how workers are */
@@ -253,8 +262,20 @@ sl_status sl_rooming_leave(sl_engine *e, uint32_t id, sl_err *err) SL_MUST_CHECK
 /* Whether this machine has it for what `home` gives worker `id`, if it is to be started here. */
 sl_status sl_rooming_come(sl_engine *e, const sl_plan *home, uint32_t id,
                           sl_err *err) SL_MUST_CHECK;
+/* Whether those in there[] have the memory for what the others leave to them. */
+sl_status sl_rooming_among(sl_engine *e, const uint8_t *there, sl_err *err) SL_MUST_CHECK;
 /* A loss leads to plan `to`: the log says what does not fit. */
 void sl_rooming_tell(sl_engine *e, const sl_plan *to);
+
+/* rehost.c: on the engine's thread */
+/* How long the experts take to move of which sl_rooming_leave or _among, or a change, was asked
+ * last. */
+uint64_t sl_rehosting_us(const sl_engine *e);
+/* How long those of all who are not in there[]; SL_REHOST_NEVER: there is no room, or no host. */
+uint64_t sl_rehosting_among_us(sl_engine *e, const uint8_t *there);
+/* A change to this plan begins; it was taken, in so long. */
+void sl_rehosting_begin(sl_engine *e, const sl_plan *to);
+void sl_rehosting_end(sl_engine *e, uint64_t took_us);
 
 /* crew.c: on the engine's thread */
 sl_status sl_crew_on_open(void *engine, sl_conn *c, const sl_hello *peer,

@@ -240,8 +240,9 @@ typedef struct sl_engine_stats {
     bool recovering;                       /* a lost worker is made good; requests wait */
     char lost[160];                        /* while recovering: who was lost last, and why */
     uint64_t lost_workers, restarted_workers;
-    uint64_t hedged_workers; /* times that one was left out, as others waited for it too long */
-    uint32_t n_left_out;     /* that live and are left out for a while, whatever the reason */
+    uint64_t hedged_workers;   /* times that one was left out, as others waited for it too long */
+    uint64_t rehosted_workers; /* of these: others had to map what it hosted */
+    uint32_t n_left_out;       /* that live and are left out for a while, whatever the reason */
     uint64_t drained_workers, joined_workers; /* so far, on purpose */
     uint32_t n_drained;                       /* that are away on purpose */
     uint64_t moved;           /* times that a request went on elsewhere, its worker being drained */

@@ -100,6 +100,7 @@ static void change(sl_engine *e) {
     sl_status st = sl_plan_among(&e->home, e->recover.there, &r->plan, &err);
     if (st == SL_OK) {
         e->change_us = sl_clock_now_us(&e->clock);
+        sl_rehosting_begin(e, &r->plan);
         if (e->recover.n_failed == 0) sl_rooming_tell(e, &r->plan);
         sl_replan_begin(e, r);
         return;
@@ -116,10 +117,33 @@ static void look_at_change(sl_engine *e, uint64_t now_us) {
     if (!r->done) return;
     sl_plan_free(&r->plan);
     r->done = false;
+    if (r->taken) sl_rehosting_end(e, now_us - e->change_us);
     e->stuck = !r->taken && (e->stuck || r->status == SL_ERR_TIMEOUT);
     sl_recover_changed(&e->recover, r->taken, r->taken ? SL_ROSTER_NONE : e->change.culprit,
                        now_us);
     if (!r->taken) sl_drain_refused(&e->drain, r->status, r->err.msg, now_us);
+}
+
+/* Whether others get the experts of who is lost, or who comes in the place brings them back. */
+static void weigh(sl_engine *e, uint32_t id, uint64_t now_us) {
+    /* With replicas nobody waits for them. */
+    bool covered = sl_recover_is_covered(e, SL_ROSTER_NONE);
+    uint64_t others_us = covered ? 0 : sl_rehosting_among_us(e, e->recover.there);
+    uint64_t back_us = sl_recover_lack_us(&e->recover, now_us);
+    uint64_t us = sl_recover_weighed(&e->recover, others_us, now_us);
+    char others[40] = "have no room for them";
+    if (others_us != SL_REHOST_NEVER)
+        snprintf(others, sizeof others, "would have them in %.0f ms", 1e-3 * (double)others_us);
+    if (us)
+        sl_log(SL_LOG_INFO, "engine",
+               "experts of worker %u wait for its next process, expected in %.0f ms, %.0f ms at "
+               "most: others %s",
+               id, 1e-3 * (double)back_us, 1e-3 * (double)us, others);
+    else if (!covered)
+        sl_log(SL_LOG_INFO, "engine",
+               "experts of worker %u move at once, in about %.0f ms: its next process is expected "
+               "in %.0f ms",
+               id, 1e-3 * (double)others_us, 1e-3 * (double)back_us);
 }
 
 static void start(sl_engine *e, uint32_t id, uint64_t now_us) {
@@ -184,6 +208,7 @@ void sl_recover_step(sl_engine *e) {
         if (word == SL_RECOVER_NOTHING) break;
         if (word == SL_RECOVER_GIVE_UP) give_up(e);
         if (word == SL_RECOVER_DROP) sl_crew_drop(e, id);
+        if (word == SL_RECOVER_WEIGH) weigh(e, id, now_us);
         if (word == SL_RECOVER_CHANGE) change(e);
         if (word == SL_RECOVER_START) start(e, id, now_us);
     }
@@ -196,6 +221,7 @@ void sl_recover_step(sl_engine *e) {
 sl_status sl_recover_open(sl_engine *e, sl_err *err) {
     sl_recover_opts o = SL_RECOVER_OPTS;
     if (e->o.patience_s > 0) o.patience_us = (uint64_t)(1e6 * e->o.patience_s);
+    e->rehosting.rule = SL_REHOST_FIRST;
     o.coming_us = SL_MAX(o.coming_us, 1000000ull * e->o.join_timeout_s);
     sl_status st = sl_recover_create(&e->roster, &o, &e->recover, err);
     for (uint32_t i = 0; st == SL_OK && i < e->plan.n_workers; i++)

@@ -102,6 +102,13 @@ sl_status sl_rooming_leave(sl_engine *e, uint32_t id, sl_err *err) {
     return st == SL_OK ? ask(e, &room, kv_that_moves(e), "stays", id, err) : st;
 }
 
+sl_status sl_rooming_among(sl_engine *e, const uint8_t *there, sl_err *err) {
+    const sl_room room = sl_rooming_look(e);
+    memcpy(e->rooming.there, there, e->plan.n_workers);
+    sl_status st = count_added(e, &e->home, err);
+    return st == SL_OK ? ask(e, &room, 0, "is lost", 0, err) : st;
+}
+
 /* What it gets when everybody is there: who is lost at the moment is recovery's business. Of a
  * machine that nobody has come from nothing is known. */
 sl_status sl_rooming_come(sl_engine *e, const sl_plan *home, uint32_t id, sl_err *err) {

@@ -195,8 +195,14 @@ sl_status sl_worker_check_wave(const sl_worker *w, const sl_wire_header *h, size
  * nobody would ever answer what was not sent. */
 sl_buf *sl_worker_buf(sl_worker *w, size_t len) SL_MUST_CHECK;
 
-/* The coordinator hears a word of this kind about worker `id`. */
-void sl_worker_tell_of(sl_worker *w, uint16_t kind, uint32_t id);
+/* The coordinator hears a word of this kind about worker `id`, with a number. */
+void sl_worker_tell_of(sl_worker *w, uint16_t kind, uint32_t id, uint64_t number);
+
+/* Whether others could do the work of worker `id` if they waited for it: it has no requests of its
+ * own, and there is another one for experts. */
+static inline bool sl_worker_can_spare(const sl_worker *w, uint32_t id) {
+    return w->plan.worker[id].roles == SL_ROLE_EXPERT && w->experts.n > 1;
+}
 
 /* Sends to worker `dst` of the plan (itself included) or to the coordinator (SL_NO_WORKER). Fills
  * epoch where there is none. Takes payload. A lost destination is SL_ERR_PEER_DOWN. */

@@ -89,11 +89,12 @@ sl_status sl_worker_send(sl_worker *w, uint32_t dst, sl_wire_header h, sl_buf *p
     return st;
 }
 
-void sl_worker_tell_of(sl_worker *w, uint16_t kind, uint32_t id) {
+void sl_worker_tell_of(sl_worker *w, uint16_t kind, uint32_t id, uint64_t number) {
     sl_buf *b = sl_worker_buf(w, SL_WIRE_WORKER_BYTES);
     if (!b) return;
     sl_wire_worker_encode(id, b->data);
-    sl_worker_send(w, SL_NO_WORKER, (sl_wire_header){.kind = kind}, b);
+    const sl_wire_header h = {.kind = kind, .number = number};
+    sl_worker_send(w, SL_NO_WORKER, h, b);
 }
 
 sl_status sl_worker_refuse(const sl_wire_header *h, sl_err *err) {

@@ -377,7 +377,7 @@ static sl_status handle_down(sl_worker *w, uint32_t id, bool left, sl_err *err) 
                   : "is lost");
     /* What follows depends on who is there. Of a connection that an earlier plan has left open
      * nothing does: whether its other end lives the coordinator knows by itself. */
-    if (!roles || sl_peers_are_needed(w, id)) sl_worker_tell_of(w, SL_MSG_LOST, id);
+    if (!roles || sl_peers_are_needed(w, id)) sl_worker_tell_of(w, SL_MSG_LOST, id, 0);
     return lose(w, id, true, left, err);
 }
 
