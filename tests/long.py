@@ -33,6 +33,7 @@ SANITIZERS = {"UCX_MEM_EVENTS": "n", "ASAN_OPTIONS": "detect_leaks=1", "TSAN_OPT
 
 
 FUZZ = sorted(p.stem.removeprefix("fuzz_") for p in (ROOT / "tests" / "fuzz").glob("fuzz_*.c"))
+CLIENTS = sorted(p.stem.removeprefix("test_") for p in (ROOT / "tests" / "clients").glob("test_*.py"))
 NUMERICS = list(json.loads((ROOT / "tests" / "scores" / "golden.json").read_text())["numerics"])
 
 
@@ -86,6 +87,8 @@ PARTS = {
     "scores": ("lm-eval through the server against transformers, each default numeric; exchanged experts must be found", 9,
                [(f"{name}{what}", ["tests/scores/check.py", name, *option]) for name in NUMERICS
                 for what, option in (("", []), (", exchanged experts", ["--planted"]))]),
+    "clients": ("client libraries from PyPI, unmodified, against a model that says a script", 6,
+                [(name, [".venv/bin/python", "tests/clients/run.py", name]) for name in CLIENTS]),
     "many": ("a thousand real workers in one deployment, tokens as of one worker alone", 1,
              [("1,000 workers", ["build/tests/test_engine_many", "all"])]),
     "stalls": ("processes that stand still: the coordinator for 30 s, workers for 10 s, shm and tcp", 3,
@@ -112,6 +115,7 @@ BUILDS = {"sim": ("release", "build", "all"), "law": ("release", "build", "all")
           "tsan": ("tsan", "build-tsan", "all"), "deferred": ("release", "build", "all"), "chaos": ("release", "build", "sluice"),
           "chaos-asan": ("dev", "build-dev", "sluice"), "chaos-tsan": ("tsan", "build-tsan", "sluice"), "sim-far": ("release", "build", "all"),
           "fuzz": ("fuzz", "build-fuzz", "fuzzers"), "scores": ("release", "build", "sluice"),
+          "clients": ("release", "build", "sluice"),
           "many": ("release", "build", "test_engine_many"), "stalls": ("release", "build", "sluice"), "docs": ("release", "build", "sluice")}
 
 

@@ -23,6 +23,7 @@ REACHES = {
     "asan": (["engine"], SIM + LAW), "tsan": (["engine"], LAW), "chaos": (["engine"], CHAOS), "chaos-asan": (["engine"], CHAOS),
     "chaos-tsan": (["engine"], CHAOS), "many": (["engine"], ["tests/unit", "tests/golden"]),
     "scores": (["engine", "serve"], ["tests/scores", "tests/golden", "tests/served.py"]),
+    "clients": (["engine", "serve"], ["tests/clients", "tests/api/saying.py", "tests/served.py", "tests/ended.py", "tests/golden"]),
     "stalls": (["engine"], ["tests/multi/test_stall.py", "tests/multi/test_relay.py", "tests/relay.py", "tests/served.py", "tests/golden"]),
     "coordinator": (["engine", "serve"], ["tests/api/test_journal.py", "tests/served.py", "tests/golden"]),
     "model": ([], ["tests/model"]), "neon": (["kernel"], ["tests/neon.sh", "tests/unit"]),

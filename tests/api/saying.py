@@ -2,8 +2,8 @@
 
 Tokens are one-hot in the residual stream. One attention head looks at the token before, further ones look for a word anywhere in
 the prompt; experts add nothing. So the next token depends on the last two and on which words were said, and an answer is a chain
-of tokens: texts are cut into pieces that occur once, each a token. Greedily decoded it says the first text, or the last one whose
-word is in the prompt."""
+of tokens: texts are cut into pieces that occur once, each a token. It says the first
+text, or the last one whose word is in the prompt."""
 import itertools
 import json
 import pathlib
@@ -12,7 +12,8 @@ import struct
 import numpy as np
 
 HEAD = 32  # dimensions of a head, and of the code of the token before
-THETA = 10000.0
+THETA = 1e6  # the slowest dimension hardly turns in a whole context
+SHARP = 20  # of logits, so that sampling at a temperature of 1 says the same
 WEIGHT = {"pair": 0.5, "word": 0.2, "later": 0.05, "start": 0.9}
 
 
@@ -153,7 +154,7 @@ def write_model(folder, v, n, vocab, hidden, head, code, words):
     zeros = lambda *shape: np.zeros(shape, np.float32)
     layer = "model.layers.0."
     tensors = {"model.embed_tokens.weight": np.eye(vocab, hidden, dtype=np.float32), "lm_head.weight": head,
-               "model.norm.weight": np.ones(hidden, np.float32),
+               "model.norm.weight": np.full(hidden, SHARP, np.float32),
                layer + "input_layernorm.weight": np.ones(hidden, np.float32),
                layer + "post_attention_layernorm.weight": np.ones(hidden, np.float32),
                layer + "self_attn.q_proj.weight": q, layer + "self_attn.k_proj.weight": k,
@@ -166,7 +167,7 @@ def write_model(folder, v, n, vocab, hidden, head, code, words):
     end = v.ids["<|the_end|>"]
     config = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": hidden, "num_hidden_layers": 1,
               "num_attention_heads": heads, "num_key_value_heads": heads, "head_dim": HEAD, "intermediate_size": 32,
-              "num_local_experts": 2, "num_experts_per_tok": 2, "vocab_size": vocab, "max_position_embeddings": 16384,
+              "num_local_experts": 2, "num_experts_per_tok": 2, "vocab_size": vocab, "max_position_embeddings": 65536,
               "rms_norm_eps": 1e-6, "rope_theta": THETA, "hidden_act": "silu", "tie_word_embeddings": False,
               "bos_token_id": end, "eos_token_id": end, "torch_dtype": "float32", "sliding_window": None}
     (folder / "config.json").write_text(json.dumps(config))
