@@ -30,22 +30,22 @@ static void which_is_sooner(void **state) {
 }
 
 /* Two expert workers, whose starts take 200 ms; one is lost. */
-static story lose_one(uint64_t rehost_us, uint64_t awaits_us) {
-    story s = begin(4, two_and_two);
-    serve(&s);
-    sl_recover_measured(&s.r, 200 * MS);
-    lose(&s, 3);
-    says_of(&s, SL_RECOVER_WEIGH, 3);
-    assert_int_equal(s.r.there[0] + s.r.there[1] + s.r.there[2] + s.r.there[3], 3);
-    assert_int_equal(sl_recover_lack_us(&s.r, s.now), 200 * MS);
-    assert_int_equal(sl_recover_weighed(&s.r, rehost_us, s.now), awaits_us);
-    assert_int_equal(s.r.service, SL_RECOVER_WAITS);
-    return s;
+static void lose_one(story *s, uint64_t rehost_us, uint64_t awaits_us) {
+    *s = begin(4, two_and_two);
+    serve(s);
+    sl_recover_measured(&s->r, 200 * MS);
+    lose(s, 3);
+    says_of(s, SL_RECOVER_WEIGH, 3);
+    assert_int_equal(s->r.there[0] + s->r.there[1] + s->r.there[2] + s->r.there[3], 3);
+    assert_int_equal(sl_recover_lack_us(&s->r, s->now), 200 * MS);
+    assert_int_equal(sl_recover_weighed(&s->r, rehost_us, s->now), awaits_us);
+    assert_int_equal(s->r.service, SL_RECOVER_WAITS);
 }
 
 static void others_are_sooner(void **state) {
     (void)state;
-    story s = lose_one(210 * MS, 0);
+    story s;
+    lose_one(&s, 210 * MS, 0);
     changes_to(&s, "1110");
     says(&s, SL_RECOVER_NOTHING);
     taken(&s);
@@ -58,7 +58,8 @@ static void others_are_sooner(void **state) {
 
 static void its_next_process_is_sooner(void **state) {
     (void)state;
-    story s = lose_one(300 * MS, 300 * MS);
+    story s;
+    lose_one(&s, 300 * MS, 300 * MS);
     says_of(&s, SL_RECOVER_START, 3);
     says(&s, SL_RECOVER_NOTHING);
     s.now += 150 * MS;
@@ -84,7 +85,8 @@ static void its_next_process_is_sooner(void **state) {
 
 static void it_is_late(void **state) {
     (void)state;
-    story s = lose_one(SL_REHOST_NEVER, 400 * MS);
+    story s;
+    lose_one(&s, SL_REHOST_NEVER, 400 * MS);
     says_of(&s, SL_RECOVER_START, 3);
     says_after(&s, 400 * MS, SL_RECOVER_CHANGE, 99);
     assert_int_equal(s.r.there[3], 0);
@@ -98,7 +100,8 @@ static void it_is_late(void **state) {
 
 static void it_comes_in_vain(void **state) {
     (void)state;
-    story s = lose_one(SEC, 400 * MS);
+    story s;
+    lose_one(&s, SEC, 400 * MS);
     says_of(&s, SL_RECOVER_START, 3);
     s.now += 50 * MS;
     knock(&s, 3);
