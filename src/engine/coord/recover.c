@@ -134,8 +134,8 @@ static void weigh(sl_engine *e, uint32_t id, uint64_t now_us) {
     char others[40] = "have no room for them";
     if (others_us != SL_REHOST_NEVER)
         snprintf(others, sizeof others, "would have them in %.0f ms", 1e-3 * (double)others_us);
-    if (us)
-        sl_log(SL_LOG_INFO, "engine",
+    if (us) /* that there is no room is the operator's business */
+        sl_log(others_us == SL_REHOST_NEVER ? SL_LOG_WARN : SL_LOG_INFO, "engine",
                "experts of worker %u wait for its next process, expected in %.0f ms, %.0f ms at "
                "most: others %s",
                id, 1e-3 * (double)back_us, 1e-3 * (double)us, others);
