@@ -75,7 +75,8 @@ void sl_blocks_end(sl_jbuf *b, const sl_reply_head *h, const sl_block_style *sty
     k->finish = c->finish;
     k->full = c->full;
     end_block(b, h, style);
-    if (c->stop.data) sl_jbuf_put(&k->stop, (const char *)c->stop.data, c->stop.len);
+    sl_span stop = c->stop.text;
+    if (stop.data) sl_jbuf_put(&k->stop, (const char *)stop.data, stop.len);
     if (b) b->ok = b->ok && k->text.ok && k->name.ok && k->items.ok && k->stop.ok;
 }
 

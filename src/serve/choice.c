@@ -146,13 +146,24 @@ bool sl_call_has_enough(const sl_call *call) {
     return piecewise || call->n_queued >= WHOLE_TOKENS;
 }
 
-static bool ends_text(const sl_call *call, uint32_t id) {
-    const sl_model_spec *spec = sl_engine_spec(call->server->o.engine);
-    for (uint32_t i = 0; i < spec->n_eos && !call->params.ignore_eos; i++)
+/* The model's own end, or one of the request's ids, which is noted. */
+static bool ends_text(sl_choice *c, uint32_t id) {
+    const sl_api_params *p = &c->call->params;
+    const sl_model_spec *spec = sl_engine_spec(c->call->server->o.engine);
+    c->by_id = false;
+    for (uint32_t i = 0; i < spec->n_eos && !p->ignore_eos; i++)
         if (spec->eos[i] == id) return true;
-    for (uint32_t i = 0; i < call->params.n_stop_ids; i++)
-        if (call->params.stop_id[i] == id) return true;
-    return false;
+    for (uint32_t i = 0; i < p->n_stop_ids && !c->by_id; i++) c->by_id = p->stop_id[i] == id;
+    c->stop_id = id;
+    return c->by_id;
+}
+
+static sl_reply_stop stop_of(const sl_choice *c) {
+    sl_reply_stop stop = {0};
+    bool stopped = c->finish && !strcmp(c->finish, "stop");
+    if (stopped && !sl_stop_hit(c->stop, &stop.text) && c->by_id)
+        stop = (sl_reply_stop){.by_id = true, .id = c->stop_id};
+    return stop;
 }
 
 /* n more bytes of a kind, or that call, follow what there is. */
@@ -347,7 +358,7 @@ static sl_status take_token(sl_choice *c, uint32_t id, const sl_logprob *p) {
     c->n_tokens++;
     if (call->params.return_token_ids && sl_ids_push(&c->shown, id, &err) != SL_OK) return err.code;
     if (p) sl_logprob_text_add(&c->logprobs, tok, id, p, call->params.n_top, c->offset);
-    if (id >= sl_tokenizer_vocab_size(tok) || ends_text(call, id)) return SL_OK;
+    if (id >= sl_tokenizer_vocab_size(tok) || ends_text(c, id)) return SL_OK;
     if (c->answer) {
         c->thinks = false;
         sl_status st = sl_answer_push(c->answer, id);
@@ -476,9 +487,9 @@ void sl_choice_write_events(sl_choice *c, sl_jbuf *b) {
     sl_logprob_text_clear(&c->logprobs);
     c->shown.len = 0;
     if (!c->finish) return;
-    sl_reply_choice end = {.index = c->index, .finish = c->finish, .full = c->full};
-    sl_stop_hit(c->stop, &end.stop);
-    d->finish(b, head, &end);
+    d->finish(b, head,
+              &(sl_reply_choice){
+                  .index = c->index, .finish = c->finish, .stop = stop_of(c), .full = c->full});
     c->ended = true;
 }
 
@@ -486,8 +497,6 @@ void sl_choice_write(const sl_choice *c, sl_jbuf *b) {
     sl_jbuf logprobs = sl_jbuf_init();
     sl_logprob_text_write(&c->logprobs, &logprobs);
     const sl_dialect *d = c->call->dialect;
-    sl_span stop = {0};
-    sl_stop_hit(c->stop, &stop);
     d->add(b, &c->call->head,
            &(sl_reply_choice){.index = c->index,
                               .text = span_of(&c->text),
@@ -497,7 +506,7 @@ void sl_choice_write(const sl_choice *c, sl_jbuf *b) {
                               .runs = c->runs,
                               .n_runs = c->n_runs,
                               .finish = c->finish,
-                              .stop = stop,
+                              .stop = stop_of(c),
                               .full = c->full,
                               .ids = ids_of(c, c->call->dialect->kind != SL_API_CHAT, true),
                               .logprobs = span_of(&logprobs)});

@@ -102,6 +102,18 @@ static void put_prompt_ids(sl_jbuf *b, const sl_reply_ids *ids) {
     sl_jbuf_ids(b, ids->prompt, ids->n_prompt);
 }
 
+/* What of the request ended a choice, where it has ended: null is the end that the model made. */
+static void put_stop(sl_jbuf *b, const sl_reply_choice *c) {
+    if (!c->finish) return;
+    sl_jbuf_fmt(b, ",\"stop_reason\":");
+    if (c->stop.text.data)
+        sl_jbuf_string(b, (const char *)c->stop.text.data, c->stop.text.len);
+    else if (c->stop.by_id)
+        sl_jbuf_fmt(b, "%" PRIu32, c->stop.id);
+    else
+        sl_jbuf_cstring(b, NULL);
+}
+
 /* What ends the object of a choice. */
 static void put_tail(sl_jbuf *b, const sl_reply_choice *c) {
     sl_jbuf_fmt(b, ",\"logprobs\":");
@@ -111,6 +123,7 @@ static void put_tail(sl_jbuf *b, const sl_reply_choice *c) {
         sl_jbuf_fmt(b, "null");
     sl_jbuf_fmt(b, ",\"finish_reason\":");
     sl_jbuf_cstring(b, c->finish);
+    put_stop(b, c);
     put_prompt_ids(b, &c->ids);
     if (c->ids.tokens) {
         sl_jbuf_fmt(b, ",\"token_ids\":");

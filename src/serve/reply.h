@@ -78,6 +78,13 @@ typedef struct sl_reply_run {
     size_t n; /* bytes of the text or the reasoning that come next; of a call: which of the calls */
 } sl_reply_run;
 
+/* What of the request ended a choice: one of its stop strings or of its stop ids, or neither. */
+typedef struct sl_reply_stop {
+    sl_span text; /* data == NULL: no string did */
+    bool by_id;   /* this id did: */
+    uint32_t id;
+} sl_reply_stop;
+
 /* One of the choices, or what is new of it. */
 typedef struct sl_reply_choice {
     uint32_t index;
@@ -88,7 +95,7 @@ typedef struct sl_reply_choice {
     const sl_reply_run *runs; /* of dialects whose answers are blocks */
     size_t n_runs;
     const char *finish; /* "stop", "length" or "tool_calls"; NULL while it goes on */
-    sl_span stop;       /* the stop string that ended it; data == NULL: none did */
+    sl_reply_stop stop; /* with finish */
     bool full;          /* with "length": the context ended it */
     sl_reply_ids ids;
     sl_span logprobs; /* a JSON object; empty: null */

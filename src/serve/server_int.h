@@ -149,6 +149,8 @@ typedef struct sl_choice {
     bool thinks;               /* the token at hand is reasoning */
     bool full;                 /* it gets less than it asked for: what the context left */
     const char *finish;        /* "stop", "length", "tool_calls" or NULL */
+    bool by_id;                /* the last token is one of the request's stop ids: */
+    uint32_t stop_id;
 
     /* under call->lock */
     bool submitted; /* engine_id is valid */

@@ -538,7 +538,8 @@ static void events_are_framed(void **state) {
     sl_jbuf b = sl_jbuf_init();
     sl_reply_event_role(&b, &chat, &(sl_reply_choice){0});
     sl_reply_event_text(&b, &chat, &(sl_reply_choice){.text = span_of("h\ni")});
-    sl_reply_event_text(&b, &chat, &(sl_reply_choice){.finish = "stop"});
+    sl_reply_event_text(&b, &chat,
+                        &(sl_reply_choice){.finish = "stop", .stop = {.by_id = true, .id = 7}});
     sl_reply_event_done(&b);
     assert_string_equal(
         b.data,
@@ -549,7 +550,8 @@ static void events_are_framed(void **state) {
         "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"h\\ni\"},"
         "\"logprobs\":null,\"finish_reason\":null}]}\n\n"
         "data: {\"id\":\"c-1\",\"object\":\"chat.completion.chunk\",\"created\":5,\"model\":\"m\","
-        "\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\"}]}\n\n"
+        "\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\","
+        "\"stop_reason\":7}]}\n\n"
         "data: [DONE]\n\n");
     sl_jbuf_clear(&b);
     uint32_t ids[2] = {4, 5};
@@ -567,7 +569,7 @@ static void events_are_framed(void **state) {
         b.data,
         "data: {\"id\":\"t-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\","
         "\"choices\":[{\"index\":3,\"text\":\"x\",\"logprobs\":{},\"finish_reason\":\"length\","
-        "\"prompt_token_ids\":[4],\"token_ids\":[4,5]}],\"usage\":null}\n\n"
+        "\"stop_reason\":null,\"prompt_token_ids\":[4],\"token_ids\":[4,5]}],\"usage\":null}\n\n"
         "data: {\"id\":\"t-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\","
         "\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4,"
         "\"total_tokens\":7}}\n\n"
