@@ -633,6 +633,7 @@ sl_status sl_call_prepare(sl_call *call, sl_api_error *e) {
         .kind = call->dialect->kind,
         .id = call->id,
         .model = s->model,
+        .fingerprint = s->fingerprint,
         .created = sl_wall_s(),
         .with_usage = call->params.include_usage,
         .usage = &call->usage,

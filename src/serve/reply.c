@@ -87,6 +87,9 @@ static void put_head(sl_jbuf *b, const sl_reply_head *h, const char *object) {
     sl_jbuf_cstring(b, h->id);
     sl_jbuf_fmt(b, ",\"object\":\"%s\",\"created\":%" PRIu64 ",\"model\":", object, h->created);
     sl_jbuf_cstring(b, h->model);
+    if (!h->fingerprint || !h->fingerprint[0]) return;
+    sl_jbuf_fmt(b, ",\"system_fingerprint\":");
+    sl_jbuf_cstring(b, h->fingerprint);
 }
 
 static void put_usage(sl_jbuf *b, sl_reply_usage u) {

@@ -42,6 +42,7 @@ typedef struct sl_reply_head {
     sl_api_kind kind;
     const char *id;
     const char *model;
+    const char *fingerprint;      /* of what decides its bits; NULL or "": not known */
     uint64_t created;             /* seconds since 1970 */
     bool with_usage;              /* chunks say "usage":null until the last one */
     const sl_reply_usage *so_far; /* or, when not NULL, the usage so far */

@@ -320,8 +320,9 @@ static sl_status copy_opts(const sl_server_opts *o, sl_server *s, sl_err *err) {
                                 .context = s->o.context,
                                 .gen = o->generation};
     s->created = sl_wall_s();
+    s->o.plan = NULL;
     s->max_text_bytes = longest_text(o->tokenizer, s->o.context);
-    return SL_OK;
+    return o->plan ? sl_fingerprint(spec, o->plan, s->fingerprint, err) : SL_OK;
 }
 
 sl_status sl_server_create(const sl_server_opts *o, sl_server **out, sl_err *err) {

@@ -10,6 +10,7 @@
 #include "engine/coord/engine.h"
 #include "format/cached.h"
 #include "serve/journal.h"
+#include "spec/plan.h"
 #include "text/chat.h"
 
 typedef struct sl_server sl_server;
@@ -21,20 +22,22 @@ typedef enum sl_sync {
     SL_SYNC_EACH,   /* before a client hears of it */
 } sl_sync;
 
-/* Pointers up to `chat` are borrowed until sl_server_free, strings are copied. 0 takes the default.
+/* Pointers up to `chat` are borrowed until sl_server_free, strings are copied, the plan is read. 0
+ * takes the default.
  */
 typedef struct sl_server_opts {
     sl_engine *engine;
     const sl_tokenizer *tokenizer;
-    const sl_chat *chat;           /* NULL: the model has no template, chat requests are refused */
-    const char *tool_format;       /* of calls, by name; NULL or "auto": as the template says */
-    const char *host;              /* address or "localhost"; NULL: 127.0.0.1 */
-    uint16_t port;                 /* 0: any free one */
-    const char *api_key;           /* NULL or "": none */
-    const char *api_keys;          /* further ones, see sl_server_set_keys; NULL: none. Without any
-                                      key only a loopback host is accepted */
-    const char *cors_origin;       /* sites whose pages may ask, with commas; NULL or "": none */
-    const char *admin_key;         /* of /admin; NULL or "": there is no such path */
+    const sl_chat *chat;     /* NULL: the model has no template, chat requests are refused */
+    const sl_plan *plan;     /* of the engine, as it starts; NULL: answers have no fingerprint */
+    const char *tool_format; /* of calls, by name; NULL or "auto": as the template says */
+    const char *host;        /* address or "localhost"; NULL: 127.0.0.1 */
+    uint16_t port;           /* 0: any free one */
+    const char *api_key;     /* NULL or "": none */
+    const char *api_keys;    /* further ones, see sl_server_set_keys; NULL: none. Without any
+                                key only a loopback host is accepted */
+    const char *cors_origin; /* sites whose pages may ask, with commas; NULL or "": none */
+    const char *admin_key;   /* of /admin; NULL or "": there is no such path */
     const char *served_model_name; /* or several, with commas; answers carry the first */
     sl_generation_spec generation; /* sampling where a request is silent */
     uint32_t context;           /* prompt and answer of a request together; default: the model's */

@@ -21,7 +21,8 @@
 #include <microhttpd.h>
 #include <stdatomic.h>
 
-#define SL_WORK_MAX_THREADS 8u
+#define SL_WORK_MAX_THREADS  8u
+#define SL_FINGERPRINT_BYTES 48u
 
 typedef struct sl_call sl_call;
 typedef struct sl_kept sl_kept;
@@ -258,10 +259,11 @@ struct sl_server {
     struct MHD_Daemon *daemon;
     int listen_fd;
     uint16_t port;
-    uint64_t created;       /* seconds since 1970 */
-    sl_answer_style style;  /* how chats answer */
-    atomic_bool told_tools; /* that its template shows none is in the log */
-    size_t max_text_bytes;  /* a longer prompt cannot fit the context */
+    uint64_t created;                       /* seconds since 1970 */
+    char fingerprint[SL_FINGERPRINT_BYTES]; /* "": of no plan */
+    sl_answer_style style;                  /* how chats answer */
+    atomic_bool told_tools;                 /* that its template shows none is in the log */
+    size_t max_text_bytes;                  /* a longer prompt cannot fit the context */
     atomic_bool stopping;
     atomic_size_t held; /* bytes of all bodies that are kept */
     sl_conns conns;
@@ -360,6 +362,13 @@ sl_status sl_call_prepare(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 sl_status sl_call_encode(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 /* The connection was woken while it waits for its answer. */
 enum MHD_Result sl_call_advance(sl_call *call);
+
+/* fingerprint.c */
+/* A name of what decides the bits of answers: the program, the model by its hash, numerics, and
+ * without `exact` what of the plan sums a row's experts in groups. Deployments that have the same
+ * bits, whatever their schedule and workers, have the same name with `exact`. */
+sl_status sl_fingerprint(const sl_model_spec *m, const sl_plan *p, char out[SL_FINGERPRINT_BYTES],
+                         sl_err *err) SL_MUST_CHECK;
 
 /* shapes.c: what answers are to be like */
 /* call->shape of what its params and tools ask for; refuses what cannot be enforced. */

@@ -201,6 +201,7 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
     const sl_server_opts so = {.engine = e,
                                .tokenizer = tok,
                                .chat = chat,
+                               .plan = &d->opts.plan,
                                .tool_format = o->tool_format,
                                .host = o->host,
                                .port = (uint16_t)o->port,
