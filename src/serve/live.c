@@ -76,9 +76,11 @@ static void hand(sl_call *call, const sl_jbuf *sample) {
 }
 
 static sl_status take_sample(sl_server *s, sl_jbuf *b, sl_err *err) {
-    sl_live_sample sample = {.model = s->model,
-                             .spec = sl_engine_spec(s->o.engine),
-                             .cpu_us = sl_process_cpu_ns() / 1000};
+    sl_live_sample sample = {
+        .model = s->model,
+        .spec = sl_engine_spec(s->o.engine),
+        .cpu_us = sl_process_cpu_ns() / 1000,
+        .predicted_dense_s = {s->o.predicted_dense_s[0], s->o.predicted_dense_s[1]}};
     sl_engine_stats_get(s->o.engine, &sample.stats);
     sl_status st = sl_engine_detail_get(s->o.engine, &sample.detail, err);
     if (st == SL_OK) st = sl_engine_view_get(s->o.engine, &sample.view, err);

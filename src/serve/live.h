@@ -11,7 +11,8 @@ typedef struct sl_live_sample {
     sl_engine_stats stats;
     sl_engine_detail detail;
     sl_engine_view view;
-    uint64_t cpu_us; /* that this process has used */
+    uint64_t cpu_us;             /* that this process has used */
+    double predicted_dense_s[2]; /* see sl_server_opts */
 } sl_live_sample;
 
 /* As one server-sent event. Thread: any. */

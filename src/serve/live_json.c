@@ -49,8 +49,10 @@ static void put_kinds(sl_jbuf *b) {
 
 /* ---- the engine ---- */
 
-static void put_predicted(sl_jbuf *b, const sl_engine_stats *s) {
+static void put_predicted(sl_jbuf *b, const sl_live_sample *sample) {
+    const sl_engine_stats *s = &sample->stats;
     const sl_predicted *p = &s->predicted;
+    const double *dense = sample->predicted_dense_s;
     if (p->block_s[0] > 0)
         sl_jbuf_fmt(b,
                     ",\"predicted_us\":[%.2f,%.2f],\"predicted_rows\":[%" PRIu32 ",%" PRIu32
@@ -59,6 +61,10 @@ static void put_predicted(sl_jbuf *b, const sl_engine_stats *s) {
                     s->as_predicted ? "true" : "false");
     else
         sl_jbuf_fmt(b, ",\"predicted_us\":null");
+    if (dense[0] > 0)
+        sl_jbuf_fmt(b, ",\"predicted_dense_us\":[%.2f,%.2f]", 1e6 * dense[0], 1e6 * dense[1]);
+    else
+        sl_jbuf_fmt(b, ",\"predicted_dense_us\":null");
 }
 
 /* The last ones, oldest first: [number, seconds since its end, seconds that requests waited, why].
@@ -97,7 +103,6 @@ static void put_engine(sl_jbuf *b, const sl_engine_stats *s) {
     sl_jbuf_cstring(b, s->lost[0] ? s->lost : NULL);
     sl_jbuf_fmt(b, "},\"plan\":%" PRIu32 ",\"changing\":%s", s->epoch,
                 s->changing ? "true" : "false");
-    put_predicted(b, s);
 }
 
 /* [attention ns, expert ns, flights, away ns, rows] of each block, since the workers' start. */
@@ -291,6 +296,7 @@ void sl_live_json(const sl_live_sample *s, sl_jbuf *b) {
     sl_jbuf_cstring(b, s->model);
     sl_jbuf_fmt(b, ",\"top_k\":%u,\"cpu_us\":%" PRIu64, (unsigned)s->spec->top_k, s->cpu_us);
     put_engine(b, &s->stats);
+    put_predicted(b, s);
     put_kinds(b);
     put_workers(b, s, scratch);
     put_layers(b, &s->detail);

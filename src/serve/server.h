@@ -65,6 +65,9 @@ typedef struct sl_server_opts {
     const char *model_path; /* of what is served; with a planner */
     const char *profile;    /* measured costs for it; NULL or "": none */
     uint32_t plan_timeout_s; /* that it may take; default 60 */
+    /* What --schedule auto said of a micro-batch in a block without experts, at the two points of
+     * sl_predicted, whose lanes share its rows; 0: nothing, or there is no such block. */
+    double predicted_dense_s[2];
 } sl_server_opts;
 
 /* Listens and serves when it returns. SL_ERR_ARG: a host that is no address, or one beyond this

@@ -62,15 +62,15 @@ def test_what_is_said_is_not_measured():
     assert len(lines) == 1 and "one worker does all" in lines[0]
 
 
-def emulated(tmp_path, attention, expert):
+def emulated(tmp_path, attention, expert, **others):
     path = tmp_path / "device.json"
-    path.write_text(json.dumps({"attention": {"row": attention}, "expert": {"row": expert}}))
+    path.write_text(json.dumps({"attention": {"row": attention}, "expert": {"row": expert}, **others}))
     return ["--device", f"emulated:{path}"]
 
 
 def test_serve_shows_it(tmp_path):
     command = [SLUICE, "serve", FIXTURE, "--port", "0", "--json", "--attention", "1", "--experts", "1",
-               "--max-num-seqs", "16", *emulated(tmp_path, 100, 50)]
+               "--max-num-seqs", "16", *emulated(tmp_path, 100, 50, dense={"row": 30})]
     server = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         about = json.loads(server.stdout.readline())
@@ -81,6 +81,9 @@ def test_serve_shows_it(tmp_path):
         assert f'sluice:schedule_info{{schedule="pingpong",lanes="{lanes}",chunks="1"}} 1' in text
         predicted = float(re.search(r'schedule_predicted_layer_seconds{rows="decode"} (\S+)', text).group(1))
         assert 16 * 100e-6 <= predicted < 0.05  # 16 rows of 100 us on the slower side, or links of a busy machine
+        sample = json.loads(urllib.request.urlopen(about["url"] + "/live", timeout=10).readline().removeprefix(b"data: "))
+        # of the block without experts: attention and feed-forward of a micro-batch's rows
+        assert sample["predicted_dense_us"] == pytest.approx([130 * rows / lanes for rows in sample["predicted_rows"]], abs=0.01)
     finally:
         server.send_signal(signal.SIGINT)
         server.communicate(timeout=30)

@@ -25,7 +25,7 @@ def text(page, selector):
 def sample(rooms):
     """One that says little: nothing is under way, nothing was lost."""
     s = sample_of(rooms)
-    s.update(schedule="pingpong", lanes=2, serving=True, recovering=False, running=0, waiting=0, predicted_us=None)
+    s.update(schedule="pingpong", lanes=2, serving=True, recovering=False, running=0, waiting=0, predicted_us=None, predicted_dense_us=None)
     s["recovery"].update(lost=0, requeued=0, rows_kept=0, rows_recomputed=0, pauses=[], why=None)
     for w in s["workers"]:
         w["time_us"] = [0] * 6
@@ -55,7 +55,8 @@ def shown_lines(page):
     return page.js("""(() => { const bars = document.querySelector('.bars'), all = bars.getBoundingClientRect();
         const total = (bar) => [...bar.children].reduce((sum, part) => sum + part.getBoundingClientRect().height, 0);
         return { heights: [...bars.querySelectorAll('.bar')].map((bar) => total(bar) / all.height),
-            lines: [...bars.querySelectorAll('.bar-line')].map((line) => [line.textContent, (all.bottom - line.getBoundingClientRect().bottom) / all.height]) }; })()""")
+            lines: [...bars.querySelectorAll('.bar-line')].map((line) => [line.textContent, (all.bottom - line.getBoundingClientRect().bottom) / all.height,
+                [...line.querySelectorAll('.bar-piece')].map((piece) => { const r = piece.getBoundingClientRect(); return [r.left - all.left, r.right - all.left].map((x) => x / all.width); })]) }; })()""")
 
 
 def words(page):
@@ -67,7 +68,7 @@ def test_each_block_beside_its_prediction(chromium, rooms, sample):
     first = changed(sample, layers=NOTHING, moe_layers=[1, 2, 3], top_k=2)
     open_held(page, rooms, first)
     assert words(page)[0] == "Nothing has come by so far."
-    known = {"predicted_us": [60, 5000], "predicted_rows": [16, 512], "predicted_holds": True}
+    known = {"predicted_us": [60, 5000], "predicted_rows": [16, 512], "predicted_holds": True, "predicted_dense_us": [30, 2000]}
     feed(page, changed(first, layers=BLOCKS, **known))
     page.wait("document.querySelectorAll('.bar span').length === 8")  # two parts each
     time.sleep(0.5)  # bars grow
@@ -75,10 +76,12 @@ def test_each_block_beside_its_prediction(chromium, rooms, sample):
     assert slowest == "Block 2: 120 µs; attention 20 µs and away 100 µs, of that kernels of its experts 350 µs. The slowest lately."
     assert measured == "Measured: 100 µs a block with experts, with 8 rows at an attention worker, in 2 micro-batches."
     assert predicted == ("Predicted: 60 µs with 16 rows that decode, 5.00 ms with 512 rows of prompts, above this picture. "
-                         "One time for all blocks with experts; for those without, none was predicted.")
+                         "One time for all blocks with experts; for those without, 30 µs a micro-batch that decodes, 2.00 ms one of prompts, above this picture.")
     shown = shown_lines(page)
     assert shown["heights"] == pytest.approx([40 / 120, 100 / 120, 1, 80 / 120], abs=0.02)
-    assert [line[0] for line in shown["lines"]] == ["predicted, decode"] and shown["lines"][0][1] == pytest.approx(0.5, abs=0.02)
+    assert [line[0] for line in shown["lines"]] == ["predicted, decode", ""]  # the second one: of the block without experts
+    assert [line[1] for line in shown["lines"]] == pytest.approx([0.5, 0.25], abs=0.02)
+    assert [line[2] for line in shown["lines"]] == [[pytest.approx([0.25, 1], abs=0.01)], [pytest.approx([0, 0.25], abs=0.01)]]
     page.js("document.querySelector('.bars').focus()")
     page.key("ArrowRight")
     page.wait("document.querySelector('.bars').getAttribute('aria-label').includes('Block 0: 40 µs; attention and its own feed-forward 40 µs')")
@@ -88,6 +91,10 @@ def test_each_block_beside_its_prediction(chromium, rooms, sample):
     feed(page, changed(first, layers=twice, **{**known, "predicted_holds": False}))
     page.wait("!document.querySelector('.bar-line')")
     assert words(page)[2] == "The prediction (60 µs with 16 rows) was for other workers than take part now, and is not drawn."
+    # experts in every block: one line a point, from side to side
+    feed(page, changed(first, layers=[[3 * n for n in layer] for layer in BLOCKS], moe_layers=[0, 1, 2, 3], **{**known, "predicted_dense_us": None}))
+    page.wait("document.querySelectorAll('.bar-piece').length === 1")
+    assert words(page)[2].endswith(" One time for all blocks.") and shown_lines(page)["lines"][0][2] == [pytest.approx([0, 1], abs=0.01)]
     feed(page, changed(first, layers=[[2 * n for n in layer] for layer in twice]))
     page.wait("[...document.querySelectorAll('.figure-words')].at(-1).textContent === 'No prediction is known: --schedule auto makes one, for several workers on this machine.'")
     assert chromium.problems == []
@@ -105,6 +112,7 @@ def samples_until(server, condition, seconds=60):
 def test_a_prediction_holds_for_its_workers_alone(rooms):
     s = samples_until(rooms, lambda s: all(w["state"] == "serving" for w in s["workers"]))
     assert s["predicted_holds"] and s["predicted_us"][0] > 0 and s["predicted_rows"][1] >= s["predicted_rows"][0] > 0
+    assert 0 < s["predicted_dense_us"][0] <= s["predicted_dense_us"][1]
     assert s["hosts"] == [[1, 2]] and s["sequencer"] == 1
     assert ask_admin(rooms, 1, "drain").status_code == 202
     s = samples_until(rooms, lambda s: s["workers"][1]["state"] == "drained")

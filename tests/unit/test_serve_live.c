@@ -118,6 +118,8 @@ static void test_silent_workers_have_no_view(void **state) {
     free(text);
 }
 
+static double dense_s[2]; /* predicted */
+
 static char *deployment_of(const sl_engine_stats *stats, uint32_t n_moe, uint8_t *hosts,
                            uint32_t sequencer) {
     static sl_model_spec spec = {.n_layers = 1, .top_k = 2};
@@ -133,7 +135,8 @@ static char *deployment_of(const sl_engine_stats *stats, uint32_t n_moe, uint8_t
                                        .expert_rows = rows,
                                        .hosts = hosts,
                                        .sequencer = sequencer},
-                              .cpu_us = 77};
+                              .cpu_us = 77,
+                              .predicted_dense_s = {dense_s[0], dense_s[1]}};
     sl_jbuf b = sl_jbuf_init();
     sl_live_json(&s, &b);
     assert_true(b.ok);
@@ -168,12 +171,16 @@ static void test_what_was_predicted(void **state) {
     uint8_t hosts[3] = {0};
     sl_engine_stats stats = {.schedule = SL_SCHED_EP};
     char *text = deployment_of(&stats, 1, hosts, 3);
-    expect(text, "\"predicted_us\":null,");
+    expect(text, "\"predicted_us\":null,\"predicted_dense_us\":null,");
     free(text);
     stats.predicted = (sl_predicted){.block_s = {1e-5, 2e-3}, .rows = {8, 512}};
     text = deployment_of(&stats, 1, hosts, 3);
     expect(text, "\"predicted_us\":[10.00,2000.00],\"predicted_rows\":[8,512],"
-                 "\"predicted_holds\":false,");
+                 "\"predicted_holds\":false,\"predicted_dense_us\":null,");
+    free(text);
+    dense_s[0] = 5e-6, dense_s[1] = 1e-3;
+    text = deployment_of(&stats, 1, hosts, 3);
+    expect(text, "\"predicted_holds\":false,\"predicted_dense_us\":[5.00,1000.00],");
     free(text);
 }
 

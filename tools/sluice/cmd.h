@@ -62,8 +62,9 @@ typedef struct sl_deployment {
     char secret[SL_SECRET_MAX + 1];
     char kernels[SL_KERNELS_SPEC_MAX]; /* what every local worker computes with */
     sl_auto_report chosen;             /* by --schedule auto */
-    sl_adapt_opts adapt;               /* with --adapt: opts points here */
-    sl_cached *weights;                /* read by workers of this machine; NULL: nothing to tell */
+    double dense_s[2];   /* what it says of a block without experts: see sl_server_opts */
+    sl_adapt_opts adapt; /* with --adapt: opts points here */
+    sl_cached *weights;  /* read by workers of this machine; NULL: nothing to tell */
 } sl_deployment;
 
 /* sl_engine_create, with a line about the weights that are read and the workers that are awaited.

@@ -224,6 +224,7 @@ static sl_status serve(const sl_options *o, const sl_deployment *d, const sl_tok
                                .model_path = o->arg[0],
                                .profile = o->profile,
                                .plan_timeout_s = o->plan_timeout,
+                               .predicted_dense_s = {d->dense_s[0], d->dense_s[1]},
                                .served_model_name = name,
                                .generation = d->gen,
                                .context = d->opts.plan.context};

@@ -201,6 +201,34 @@ static sl_status prepare_adapting(const sl_options *o, uint32_t requests, sl_dep
     return sl_plan_expert_cost(&a, &d->opts.plan, &d->opts.expert_cost, err);
 }
 
+/* The feed-forward of a block without experts. Where nobody measured it: as a shared expert's, or a
+ * routed one's, whose time per row and for its weights grows with the width (plan/shard.h). */
+static sl_stage_cost dense_cost(const sl_plan *p, const sl_model_spec *m) {
+    if (sl_device_is_modelled(&p->device)) return p->costs.stage[SL_COST_DENSE];
+    bool shared = m->d_ff_shared > 0;
+    sl_stage_cost c = p->costs.stage[shared ? SL_COST_SHARED : SL_COST_EXPERT];
+    double wider = (double)m->d_ff_dense / (shared ? m->d_ff_shared : m->d_ff_expert);
+    c.floor_us *= wider;
+    c.row_us *= wider;
+    return c;
+}
+
+/* What a micro-batch takes in such a block, from the costs for which the schedule was chosen. */
+static void predict_dense(uint32_t requests, sl_deployment *d) {
+    const sl_plan *p = &d->opts.plan;
+    if (!d->chosen.measured || d->spec.n_moe == d->spec.n_layers) return;
+    sl_choose_load l;
+    sl_choose_describe(p, &d->spec, 0, requests, &l); /* nothing of it travels */
+    sl_stage_cost dense = dense_cost(p, &d->spec);
+    const double keys[2] = {l.keys, l.prefill_rows / 2.0};
+    for (int i = 0; i < 2; i++) {
+        double rows = (double)d->chosen.rows[i] / p->lanes;
+        double us = sl_stage_cost_us(&p->costs.stage[SL_COST_ATTENTION], rows, rows * keys[i]) +
+                    sl_stage_cost_us(&dense, rows, 0);
+        d->dense_s[i] = 1e-6 * us;
+    }
+}
+
 static sl_status choose_schedule(const sl_options *o, uint32_t requests, sl_deployment *d,
                                  sl_err *err) {
     const sl_auto_opts a = auto_opts(o, requests, d);
@@ -209,6 +237,7 @@ static sl_status choose_schedule(const sl_options *o, uint32_t requests, sl_depl
     d->opts.predicted = (sl_predicted){
         .block_s = {d->chosen.choice.decode_us * 1e-6, d->chosen.choice.prefill_us * 1e-6},
         .rows = {d->chosen.rows[0], d->chosen.rows[1]}};
+    if (st == SL_OK) predict_dense(requests, d);
     return st;
 }
 

@@ -23,6 +23,16 @@ function timesOf(spent, moe) {
   });
 }
 
+/** Neighbours of one kind: [first, how many, they have experts]. */
+function runsOf(n, moe) {
+  const runs = [];
+  for (let i = 0; i < n; i++) {
+    if (i && moe.has(i) === moe.has(i - 1)) runs.at(-1)[1]++;
+    else runs.push([i, 1, moe.has(i)]);
+  }
+  return runs;
+}
+
 export class Blocks {
   constructor() {
     this.bars = el("div", { class: "bars", role: "img", tabindex: "0", "aria-label": "Time of a micro-batch in each block" });
@@ -49,10 +59,11 @@ export class Blocks {
     this.predicted.textContent = this.predictedText(sample, moe);
   }
 
-  /** Lines that are drawn: [microseconds, what]. None where the plan is not the one that was predicted. */
+  /** What was predicted, and is drawn: [microseconds, what, of blocks with experts]. Nothing where the plan is not the one that was predicted. */
   lines(sample, highest) {
     if (!sample.predicted_us || !sample.predicted_holds) return [];
-    return [[sample.predicted_us[0], "decode"], [sample.predicted_us[1], "prompts"]].filter(([t]) => t <= FAR * highest);
+    const of = (times, routed) => (times ?? []).map((time, i) => [time, ["decode", "prompts"][i], routed]);
+    return [...of(sample.predicted_us, true), ...of(sample.predicted_dense_us, false)].filter(([t]) => t <= FAR * highest);
   }
 
   draw(sample, moe) {
@@ -67,9 +78,16 @@ export class Blocks {
       return bar;
     };
     const bars = this.times.map((t, i) => el("span", { class: moe.has(i) ? "bar" : "bar dense" }, t ? [part(t[1], "expert"), part(t[0], "attention")] : null));
-    const lines = this.shown.map(([time, what]) => {
-      const line = el("span", { class: "bar-line" }, el("span", {}, `predicted, ${what}`));
+    const runs = runsOf(bars.length, moe);
+    const lines = this.shown.map(([time, what, routed]) => {
+      const line = el("span", { class: "bar-line" }, routed ? el("span", { class: "bar-name" }, `predicted, ${what}`) : null);
       line.style.bottom = `${(100 * time) / most}%`;
+      for (const [first, n] of runs.filter((run) => run[2] === routed)) {
+        const piece = el("span", { class: "bar-piece" });
+        piece.style.left = `calc((100% + var(--gap)) * ${first / bars.length})`;
+        piece.style.width = `calc((100% + var(--gap)) * ${n / bars.length} - var(--gap))`;
+        line.append(piece);
+      }
       return line;
     });
     this.bars.replaceChildren(...bars, ...lines);
@@ -103,9 +121,12 @@ export class Blocks {
     const [time, rows_] = [sample.predicted_us, sample.predicted_rows];
     if (!time) return "No prediction is known: --schedule auto makes one, for several workers on this machine.";
     if (!sample.predicted_holds) return `The prediction (${us(time[0])} with ${rows(rows_[0])}) was for other workers than take part now, and is not drawn.`;
-    const where = (what) => (this.times && !this.shown.some(([, name]) => name === what) ? ", above this picture" : "");
-    const dense = moe.size < sample.layers.length ? " One time for all blocks with experts; for those without, none was predicted." : " One time for all blocks.";
-    return `Predicted: ${us(time[0])} with ${rows(rows_[0])} that decode${where("decode")}, ${us(time[1])} with ${rows(rows_[1])} of prompts${where("prompts")}.${dense}`;
+    const where = (what, routed) => (this.times && !this.shown.some(([, name, of]) => name === what && of === routed) ? ", above this picture" : "");
+    const dense = sample.predicted_dense_us;
+    const others = dense
+      ? ` with experts; for those without, ${us(dense[0])} a micro-batch that decodes${where("decode", false)}, ${us(dense[1])} one of prompts${where("prompts", false)}.`
+      : ".";
+    return `Predicted: ${us(time[0])} with ${rows(rows_[0])} that decode${where("decode", true)}, ${us(time[1])} with ${rows(rows_[1])} of prompts${where("prompts", true)}. One time for all blocks${others}`;
   }
 
   // ---- pointing ----
