@@ -9,6 +9,7 @@
 
 #define WHOLE_TOKENS 256u /* taken together for an answer that is not streamed */
 #define ID_LETTERS   24u  /* of a call's id behind "call_" */
+#define MARKER_BYTES 128u /* more than any marker of a format has */
 #define ID_SHORT     9u   /* templates of Mistral take exactly so many, and nothing else */
 
 static void on_answer(void *ctx, const sl_answer_event *ev);
@@ -47,8 +48,10 @@ sl_status sl_choices_create(sl_call *call, sl_err *err) {
         if (st == SL_OK) st = begin_answer(c, err);
         if (st != SL_OK) return st;
         sl_stop_include(c->stop, p->include_stop);
-        /* A completion goes on where its prompt ended: a first space belongs to it. */
-        c->detok.started = p->kind == SL_API_COMPLETION && !p->echo;
+        /* What goes on where its prompt ended: a first space belongs to it. */
+        c->detok.started = p->go_on || (p->kind == SL_API_COMPLETION && !p->echo);
+        const sl_chat_message *last = p->echo_message ? &p->messages[p->n_messages - 1] : NULL;
+        if (last) sl_jbuf_put(&c->text, (const char *)last->content.data, last->content.len);
     }
     return SL_OK;
 }
@@ -345,6 +348,21 @@ static void end_with_calls(sl_choice *c) {
     c->finish = "tool_calls";
 }
 
+/* The parser takes tokens for those of an answer's beginning: where it goes on from given words it
+ * gets their texts instead. */
+static sl_status answer_push(sl_choice *c, uint32_t id) {
+    char piece[SL_DETOK_MAX_OUT], name[MARKER_BYTES];
+    const sl_tokenizer *tok = c->call->server->o.tokenizer;
+    if (!c->call->params.go_on) return sl_answer_push(c->answer, id);
+    if (!sl_tokenizer_is_special(tok, id))
+        return sl_answer_feed(c->answer, piece, sl_detok_push(&c->detok, tok, id, true, piece));
+    sl_span text = sl_tokenizer_piece(tok, id);
+    sl_status st = sl_answer_feed(c->answer, piece, sl_detok_flush(&c->detok, piece));
+    if (st != SL_OK || text.len >= sizeof name) return st; /* no marker is so long */
+    snprintf(name, sizeof name, "%.*s", (int)text.len, (const char *)text.data);
+    return sl_answer_marker(c->answer, name);
+}
+
 static sl_status take_token(sl_choice *c, uint32_t id, const sl_logprob *p) {
     char piece[SL_DETOK_MAX_OUT];
     sl_err err = {0};
@@ -361,7 +379,7 @@ static sl_status take_token(sl_choice *c, uint32_t id, const sl_logprob *p) {
     if (id >= sl_tokenizer_vocab_size(tok) || ends_text(c, id)) return SL_OK;
     if (c->answer) {
         c->thinks = false;
-        sl_status st = sl_answer_push(c->answer, id);
+        sl_status st = answer_push(c, id);
         c->n_thought += c->thinks;
         if (st == SL_OK && !c->finish && sl_answer_is_done(c->answer)) end_with_calls(c);
         return st;
@@ -394,8 +412,11 @@ bool sl_choice_has_more(const sl_choice *c) {
 static sl_status end_choice(sl_choice *c) {
     char piece[SL_DETOK_MAX_OUT];
     c->closed = true;
-    if (c->answer && sl_answer_end(c->answer) != SL_OK) return SL_ERR_NOMEM;
-    if (!c->answer) add_text(c, piece, sl_detok_flush(&c->detok, piece));
+    size_t n = sl_detok_flush(&c->detok, piece);
+    if (c->answer &&
+        (sl_answer_feed(c->answer, piece, n) != SL_OK || sl_answer_end(c->answer) != SL_OK))
+        return SL_ERR_NOMEM;
+    if (!c->answer) add_text(c, piece, n);
     if (!c->finish) flush_text(c);
     bool calls = c->answer && sl_answer_calls(c->answer) > 0;
     if (!c->finish && c->taken_last == SL_FINISH_STOP) c->finish = calls ? "tool_calls" : "stop";

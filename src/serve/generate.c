@@ -427,8 +427,9 @@ sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
     if (chat) {
         st = choose_reasoning(call, &options, e);
         if (st != SL_OK) return st;
-        st = sl_chat_prompt(o->chat, o->tokenizer, p->messages, p->n_messages, options,
-                            &call->prompt[0], &call->opened, &err);
+        st = p->go_on ? sl_call_go_on(call, options, &param, &err)
+                      : sl_chat_prompt(o->chat, o->tokenizer, p->messages, p->n_messages, options,
+                                       &call->prompt[0], &call->opened, &err);
         if (st == SL_OK && sl_call_forces(call)) {
             st = force_call(call, &err);
             param = st == SL_OK ? param : "tool_choice";

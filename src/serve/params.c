@@ -53,8 +53,8 @@ static sl_status read_choices(sl_json root, sl_api_params *p, sl_api_error *e) {
         return sl_api_field_error(e, "best_of", &err);
     if (best_of != n)
         return sl_api_error_bad(e, "best_of", "best_of: only as many as n are supported");
-    if (p->kind == SL_API_COMPLETION &&
-        sl_json_bool(root, "echo", SL_JSON_OPTIONAL, &p->echo, &err) != SL_OK)
+    bool *echo = p->kind == SL_API_CHAT ? &p->echo_message : &p->echo;
+    if (sl_json_bool(root, "echo", SL_JSON_OPTIONAL, echo, &err) != SL_OK)
         return sl_api_field_error(e, "echo", &err);
     return SL_OK;
 }
@@ -228,8 +228,47 @@ static sl_status read_prompt(sl_json root, const sl_api_limits *limits, sl_api_p
     return SL_OK;
 }
 
+/* Whether the answer is a message of its own, or goes on from the last one. */
+static sl_status read_beginning(sl_json root, sl_api_params *p, sl_api_error *e) {
+    sl_err err = {0};
+    bool opens = true;
+    if (p->kind != SL_API_CHAT) return SL_OK;
+    if (sl_json_bool(root, "add_generation_prompt", SL_JSON_OPTIONAL, &opens, &err) != SL_OK)
+        return sl_api_field_error(e, "add_generation_prompt", &err);
+    if (sl_json_bool(root, "continue_final_message", SL_JSON_OPTIONAL, &p->go_on, &err) != SL_OK)
+        return sl_api_field_error(e, "continue_final_message", &err);
+    bool said = sl_json_kind_of(sl_json_get(root, "add_generation_prompt")) == SL_JSON_BOOL;
+    if (p->go_on && said && opens)
+        return sl_api_error_bad(e, "continue_final_message",
+                                "continue_final_message: true, and add_generation_prompt, too: the "
+                                "last message is gone on with, or a new one is opened");
+    if (p->echo_message && !p->go_on)
+        return sl_api_error_bad(e, "echo", "echo: in chats only with continue_final_message");
+    p->no_generation = p->go_on || !opens;
+    return SL_OK;
+}
+
+/* What is gone on with are words of an assistant. */
+static sl_status check_last(const sl_api_params *p, sl_api_error *e) {
+    if (!p->go_on) return SL_OK;
+    size_t at = p->n_messages - 1;
+    const sl_chat_message *last = &p->messages[at];
+    if (!sl_span_is(last->role, "assistant"))
+        return sl_api_error_bad(e, "continue_final_message",
+                                "continue_final_message: messages[%zu], the last one, has the role "
+                                "\"%.*s\", not \"assistant\"",
+                                at, (int)SL_MIN(last->role.len, (size_t)40),
+                                (const char *)last->role.data);
+    if (sl_json_count(sl_json_get(last->fields, "tool_calls")) > 0)
+        return sl_api_error_bad(e, "continue_final_message",
+                                "continue_final_message: messages[%zu], the last one, has "
+                                "tool_calls, behind which no text goes on",
+                                at);
+    return SL_OK;
+}
+
 static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
-    bool skip = true, special = true, generation = true;
+    bool skip = true, special = true;
     const struct {
         const char *name;
         bool *to;
@@ -237,8 +276,7 @@ static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
                  {"return_token_ids", &p->return_token_ids},
                  {"include_stop_str_in_output", &p->include_stop},
                  {"skip_special_tokens", &skip},
-                 {"add_special_tokens", &special},
-                 {"add_generation_prompt", &generation}};
+                 {"add_special_tokens", &special}};
     for (size_t i = 0; i < SL_LEN(field); i++) {
         sl_err err = {0};
         if (sl_json_bool(root, field[i].name, SL_JSON_OPTIONAL, field[i].to, &err) != SL_OK)
@@ -246,8 +284,7 @@ static sl_status read_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
     }
     p->show_special = !skip;
     p->no_special = !special;
-    p->no_generation = !generation;
-    return SL_OK;
+    return read_beginning(root, p, e);
 }
 
 /* Reads max_tokens' companions. */
@@ -306,6 +343,7 @@ sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limit
     if (st == SL_OK)
         st = kind == SL_API_CHAT ? sl_api_read_messages(root, &p, e)
                                  : read_prompt(root, limits, &p, e);
+    if (st == SL_OK) st = check_last(&p, e);
     return hand_over(st, &p, out);
 }
 
@@ -326,25 +364,21 @@ static sl_status only_fields(sl_json obj, const char *const *known, size_t n, sl
 
 /* Flags of /tokenize. A template writes the special tokens of a chat itself. */
 static sl_status read_tokenize_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
-    bool chat = p->kind == SL_API_CHAT, special = !chat, generation = true, go_on = false;
+    bool chat = p->kind == SL_API_CHAT, special = !chat;
     const struct {
         const char *name;
         bool *to;
-    } field[] = {{"add_special_tokens", &special},
-                 {"add_generation_prompt", &generation},
-                 {"continue_final_message", &go_on},
-                 {"return_token_strs", &p->token_strs}};
+    } field[] = {{"add_special_tokens", &special}, {"return_token_strs", &p->token_strs}};
     for (size_t i = 0; i < SL_LEN(field); i++) {
         sl_err err = {0};
         if (sl_json_bool(root, field[i].name, SL_JSON_OPTIONAL, field[i].to, &err) != SL_OK)
             return sl_api_field_error(e, field[i].name, &err);
     }
-    if (go_on || (chat && special))
-        return sl_api_error_bad(e, field[go_on ? 2 : 0].name, "%s: only false is supported%s",
-                                field[go_on ? 2 : 0].name, go_on ? "" : " with messages");
+    if (chat && special)
+        return sl_api_error_bad(e, "add_special_tokens",
+                                "add_special_tokens: only false is supported with messages");
     p->no_special = !special;
-    p->no_generation = !generation;
-    return SL_OK;
+    return read_beginning(root, p, e);
 }
 
 static sl_status read_text(sl_json root, sl_api_params *p, sl_api_error *e) {
@@ -380,6 +414,7 @@ sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_ap
         st = sl_api_read_messages(root, &p, e);
     else if (st == SL_OK)
         st = read_text(root, &p, e);
+    if (st == SL_OK) st = check_last(&p, e);
     return hand_over(st, &p, out);
 }
 

@@ -63,6 +63,8 @@ typedef struct sl_api_params {
     bool no_answer;       /* completion with max_tokens 0: 1 is made and dropped */
     uint32_t n;           /* choices of each prompt */
     bool echo, logprobs;
+    bool go_on; /* chat: the answer goes on from the last message, which is the assistant's */
+    bool echo_message;   /* with go_on: and begins with it */
     uint32_t n_top;      /* with logprobs */
     sl_logit_bias *bias; /* owned; sampling points to it */
     bool has_seed;

@@ -207,7 +207,7 @@ struct sl_call {
     size_t n_prompts;
     sl_choice *choice; /* [n_choices]: of each prompt in turn */
     size_t n_choices;
-    bool opened;        /* the prompt of the chat ends with an opened thought */
+    bool opened;        /* the prompt of the chat ends inside a thought */
     sl_tool_set *tools; /* that may be called; NULL: none */
     sl_shared *shape;   /* what its answers are to be like; NULL: anything */
     sl_ids forced;      /* what the prompt ends with: the beginning of a call, part of the answer */
@@ -362,6 +362,15 @@ sl_status sl_call_prepare(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 sl_status sl_call_encode(sl_call *call, sl_api_error *e) SL_MUST_CHECK;
 /* The connection was woken while it waits for its answer. */
 enum MHD_Result sl_call_advance(sl_call *call);
+
+/* prefill.c */
+/* The prompt of a chat whose answer goes on from the last message: call->prompt[0] and
+ * call->opened. *param: the field at fault, where it is another one than is there. */
+sl_status sl_call_go_on(sl_call *call, sl_chat_options options, const char **param,
+                        sl_err *err) SL_MUST_CHECK;
+/* What those words say of a thought: 1: they have opened one; -1: they are behind one, or without;
+ * 0: there are no words, so what the template wrote counts. */
+int sl_call_given_thought(const sl_call *call);
 
 /* fingerprint.c */
 /* A name of what decides the bits of answers: the program, the model by its hash, numerics, and

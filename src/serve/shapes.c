@@ -35,7 +35,9 @@ static bool thinks(const sl_call *call, bool *opened) {
     *opened = false;
     if (p->kind != SL_API_CHAT || !sl_answer_thought_marks(&call->server->style, &open, &close))
         return false;
-    *opened = prompt_ends_with(call, open);
+    int given = p->go_on ? sl_call_given_thought(call) : 0;
+    *opened = given > 0 || (given == 0 && prompt_ends_with(call, open));
+    if (given != 0) return *opened;
     bool off = p->thinking == SL_CHAT_OFF || sl_span_is(p->effort, "none");
     return *opened || !(off || prompt_ends_with(call, close));
 }

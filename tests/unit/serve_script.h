@@ -331,6 +331,26 @@ sl_status sl_chat_prompt(const sl_chat *chat, const sl_tokenizer *tok,
     return st;
 }
 
+/* The same as text, for answers that go on from the last message. */
+sl_status sl_chat_render(const sl_chat *chat, const sl_chat_message *messages, size_t n,
+                         sl_chat_options options, sl_chat_text *out, sl_err *err) {
+    (void)chat, (void)options;
+    sl_jbuf b = sl_jbuf_init();
+    for (size_t i = 0; i < n; i++)
+        sl_jbuf_fmt(&b, "%.*s: %.*s\n", (int)messages[i].role.len, (char *)messages[i].role.data,
+                    (int)messages[i].content.len, (char *)messages[i].content.data);
+    *out =
+        (sl_chat_text){.bytes = b.data, .n_bytes = b.len, .parts = sl_alloc(1, sizeof *out->parts)};
+    if (!b.ok || !out->parts) return sl_fail(err, SL_ERR_NOMEM, "scripted");
+    out->parts[out->n_parts++] = (sl_text_part){{(uint8_t *)b.data, b.len}, false};
+    return SL_OK;
+}
+void sl_chat_text_free(sl_chat_text *text) {
+    sl_free(text->parts);
+    sl_free(text->bytes);
+    *text = (sl_chat_text){0};
+}
+
 /* Byte-level BPE without merges: id = byte; one special token ends the text. */
 static sl_tokenizer *script_tokenizer(void) {
     sl_jbuf b = sl_jbuf_init();

@@ -268,7 +268,7 @@ static void bad_fields_are_named(void **state) {
         {SL_API_COMPLETION, "{\"model\":\"m\",\"prompt\":{}}", "prompt", "neither"},
         {SL_API_CHAT, "{" MESSAGE "\"logprobs\":3}", "logprobs", "an integer"},
         {SL_API_CHAT, "{" MESSAGE "\"top_logprobs\":3}", "top_logprobs", "only with"},
-        {SL_API_CHAT, "{" MESSAGE "\"echo\":true}", "echo", "only false"},
+        {SL_API_CHAT, "{" MESSAGE "\"echo\":true}", "echo", "only with continue_final_message"},
         {SL_API_CHAT, "{" MESSAGE "\"tools\":[{}]}", "tools", "tools[0]: not"},
         {SL_API_CHAT, "{" MESSAGE "\"tools\":[{\"type\":\"function\",\"function\":{}}]}", "tools",
          "tools[0]: not"},
