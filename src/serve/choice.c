@@ -128,6 +128,7 @@ void sl_choice_on_event(void *ctx, const sl_request_event *ev) {
     else if (wanted && sl_choice_queue(c, ev->tokens, ev->n, ev->logprobs) != SL_OK)
         abort_locked(call, SL_ABORT_NOMEM);
     bool marked = call->marked;
+    *(ev->prompt_position ? &c->n_prompt_heard : &c->n_made) += ev->n;
     if (over) c->last = ev->finish;
     if (ev->finish == SL_FINISH_ERROR && call->abort == SL_ABORT_NONE)
         sl_call_fail(call, ev->status, ev->message);

@@ -671,6 +671,7 @@ enum MHD_Result sl_call_generate(sl_call *call, const char *rest) {
         return sl_call_reply_error(call, &e);
     }
     if (!sl_server_enter(call, &e)) return sl_call_reply_error(call, &e);
+    call->caller = sl_caller_of(call);
     call->keeps = call->key || call->server->o.journal;
     sl_span body = {(const uint8_t *)call->body.data, call->body.len};
     /* one that may go on from a long conversation is as large as that; a shape is compiled */

@@ -19,7 +19,7 @@ typedef enum sl_journal_type {
     SL_JOURNAL_DROP,     /* not kept any more: failed, given up, too old, or no room */
 } sl_journal_type;
 
-/* Who asked, or by which key: a keyed hash (src/serve/kept.h has the rule). */
+/* Who asked, or by which key: a keyed hash (src/serve/caller.c has the rule). */
 typedef struct sl_journal_digest {
     uint8_t byte[32];
 } sl_journal_digest;

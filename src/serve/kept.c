@@ -46,34 +46,6 @@ void sl_kept_hold(sl_kept *k) {
     atomic_fetch_add_explicit(&k->refs, 1, memory_order_relaxed);
 }
 
-/* Who asks, or the key: what is kept in memory and on disk is no secret that opens anything. */
-static sl_journal_digest digest_of(const sl_store *st, const char *text) {
-    sl_journal_digest d;
-    crypto_generichash(d.byte, sizeof d.byte, (const uint8_t *)text, strlen(text), st->salt,
-                       sizeof st->salt);
-    return d;
-}
-
-/* A key names the same caller under either header. */
-static sl_journal_digest caller_of(sl_call *call) {
-    const sl_store *st = &call->server->store;
-    const char *given = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND,
-                                                    MHD_HTTP_HEADER_AUTHORIZATION);
-    const char *key = MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, "x-api-key");
-    if (given || !key) return digest_of(st, given ? given : "");
-    sl_journal_digest d;
-    crypto_generichash_state h;
-    crypto_generichash_init(&h, st->salt, sizeof st->salt, sizeof d.byte);
-    crypto_generichash_update(&h, (const uint8_t *)"Bearer ", 7);
-    crypto_generichash_update(&h, (const uint8_t *)key, strlen(key));
-    crypto_generichash_final(&h, d.byte, sizeof d.byte);
-    return d;
-}
-
-static bool same(const sl_journal_digest *a, const sl_journal_digest *b) {
-    return sodium_memcmp(a->byte, b->byte, sizeof a->byte) == 0;
-}
-
 static void shape(const sl_call *call, const sl_choice *c, sl_kept_track *t) {
     const sl_api_params *p = &call->params;
     t->most = c->max_tokens;
@@ -133,9 +105,9 @@ static sl_kept *create(sl_call *call, size_t bytes) {
     k->start_ns = call->start_ns;
     k->bytes = bytes;
     snprintf(k->id, sizeof k->id, "%s", call->id);
-    k->caller = caller_of(call);
+    k->caller = call->caller;
     k->has_key = call->key != NULL;
-    if (call->key) k->key = digest_of(st, call->key);
+    if (call->key) k->key = sl_digest_of(st, call->key);
     k->body = call->body;
     call->body = sl_jbuf_init();
     return k;
@@ -205,18 +177,18 @@ static sl_kept *evict(sl_store *st) {
 /* The caller's own by its key, */
 static sl_kept *find_key(sl_call *call) {
     const sl_store *st = &call->server->store;
-    sl_journal_digest from = caller_of(call), by = digest_of(st, call->key);
+    sl_journal_digest from = sl_caller_of(call), by = sl_digest_of(st, call->key);
     for (sl_kept *k = st->first; k; k = k->next)
-        if (k->has_key && same(&k->key, &by) && same(&k->caller, &from)) return k;
+        if (k->has_key && sl_digest_is(&k->key, &by) && sl_digest_is(&k->caller, &from)) return k;
     return NULL;
 }
 
 /* or by its id. */
 static sl_kept *find_id(sl_call *call, const char *id) {
     const sl_store *st = &call->server->store;
-    sl_journal_digest from = caller_of(call);
+    sl_journal_digest from = sl_caller_of(call);
     for (sl_kept *k = st->first; k; k = k->next)
-        if (!strcmp(k->id, id) && same(&k->caller, &from)) return k;
+        if (!strcmp(k->id, id) && sl_digest_is(&k->caller, &from)) return k;
     return NULL;
 }
 

@@ -265,6 +265,8 @@ static const struct route {
     {"/v1/models", GET, KEY, answer_models},
     {"/v1/models/", GET, KEY, answer_model},
     {"/live", GET, KEY, sl_live_answer},
+    {"/props", GET, KEY, sl_props_answer},
+    {"/slots", GET, KEY, sl_slots_answer},
     {"/plan", POST, KEY, sl_planner_plan},
     {"/plan/options", GET, KEY, sl_planner_catalogue},
     {"/plan/running", GET, KEY, sl_planner_progress},

@@ -11,6 +11,7 @@
 #include "serve/conns.h"
 #include "serve/cursor.h"
 #include "serve/dialect.h"
+#include "serve/journal_records.h"
 #include "serve/keys.h"
 #include "serve/logprobs.h"
 #include "serve/metrics.h"
@@ -158,6 +159,8 @@ typedef struct sl_choice {
     uint64_t engine_id;
     bool muted;     /* tokens are no longer wanted */
     size_t n_heard; /* tokens that came from a kept answer */
+    size_t n_made;  /* tokens that came from the engine, and reports on the prompt's */
+    size_t n_prompt_heard;
     sl_ids queue;
     sl_logprob_list queue_logprobs; /* [queue.len][1 + n_top] when asked for */
     sl_finish last;
@@ -185,6 +188,7 @@ struct sl_call {
     size_t n_body, n_expected; /* bytes of the body: so far, announced (SIZE_MAX: in chunks) */
     bool closes;               /* the connection, with its answer */
     const char *allow;         /* with 405: what the path takes instead */
+    sl_journal_digest caller;  /* who asks for tokens; not changed once it has started */
     const char *key;           /* Idempotency-Key; NULL: none, or nothing is kept */
     bool keeps;                /* it is to be kept: it has a key, or there is a journal */
     sl_kept *kept;             /* what it reads; NULL: its choices are the engine's requests */
@@ -264,6 +268,7 @@ struct sl_server {
     sl_answer_style style;                  /* how chats answer */
     atomic_bool told_tools;                 /* that its template shows none is in the log */
     size_t max_text_bytes;                  /* a longer prompt cannot fit the context */
+    uint32_t max_num_seqs; /* requests that one attention worker runs at once; 0: of no plan */
     atomic_bool stopping;
     atomic_size_t held; /* bytes of all bodies that are kept */
     sl_conns conns;
@@ -395,6 +400,21 @@ enum MHD_Result sl_responses_create(sl_call *call, const char *rest);
 enum MHD_Result sl_responses_get(sl_call *call, const char *rest);
 enum MHD_Result sl_responses_delete(sl_call *call, const char *rest);
 enum MHD_Result sl_responses_post(sl_call *call, const char *rest);
+
+/* caller.c */
+/* A text as what is kept in memory and on disk: no secret that opens anything. */
+sl_journal_digest sl_digest_of(const sl_store *st, const char *text);
+bool sl_digest_is(const sl_journal_digest *a, const sl_journal_digest *b);
+/* Who asks: a key names the same caller under either header. The connection's thread. */
+sl_journal_digest sl_caller_of(const sl_call *call);
+
+/* slots.c */
+enum MHD_Result sl_slots_answer(sl_call *call, const char *rest);
+/* Requests that may run at once, at all attention workers that are there. */
+uint32_t sl_server_slots(sl_server *s);
+
+/* props.c */
+enum MHD_Result sl_props_answer(sl_call *call, const char *rest);
 
 /* kept.c: answers that outlive their connections */
 /* Sets call->key; false, with the error, when the request has a key that is none. */
