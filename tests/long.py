@@ -94,7 +94,9 @@ PARTS = {
     "stalls": ("processes that stand still: the coordinator for 30 s, workers for 10 s, shm and tcp", 3,
                [("all", [".venv/bin/python", "tests/multi/test_stall.py"]),
                 ("links that begin slowly", ["env", "SLUICE_MENDS_AFTER=14", ".venv/bin/python", "-m", "pytest", "-q", "-n0",
-                                             "tests/multi/test_relay.py", "-k", "begin_slowly"])]),
+                                             "tests/multi/test_relay.py", "-k", "begin_slowly"]),
+                ("links that stay slow", ["env", "SLUICE_WAITS=1", ".venv/bin/python", "-m", "pytest", "-q", "-n0",
+                                          "tests/multi/test_relay.py", "-k", "slow_link"])]),
     "coordinator": ("the coordinator is killed 40 times in the middle of 8 mixed requests, of several deployments", 6,
                     [(" ".join(args) or "shm", ["env", "SLUICE_KILLS=40", f"SLUICE_SEED={seed}", "SLUICE_SERVE_ARGS=" + " ".join(args),
                                                ".venv/bin/python", "-m", "pytest", "-q", "-n0", "tests/api/test_journal.py", "-k", "again_and_again"])

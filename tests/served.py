@@ -47,13 +47,21 @@ class Server:
         found = {}
         for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
             for pid in map(int, (task / "children").read_text().split()):
-                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                try:
+                    words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+                    continue
                 if b"--worker-id" in words:
                     found[int(words[words.index(b"--worker-id") + 1])] = pid
         return found
 
-    def worker_pid(self, worker):
-        return self.workers()[worker]
+    def worker_pid(self, worker, within_s=10):
+        """A worker that was lost may be on its way again, and is no process yet."""
+        deadline = time.monotonic() + within_s
+        while worker not in (found := self.workers()):
+            assert time.monotonic() < deadline, f"worker {worker} is no process: {found}"
+            time.sleep(0.01)
+        return found[worker]
 
     def request(self, method, path, body=None, timeout=30):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)

@@ -15,6 +15,9 @@ from test_kill import TOKENS, Server, join_all, metric, nobody_is_left, start_st
 from test_stall import LIMIT_S, LOCAL, STREAMS, Stream, texts  # noqa: E402
 
 
+takes_long = pytest.mark.skipif("SLUICE_WAITS" not in os.environ, reason="takes a minute: SLUICE_WAITS, tests/long.py stalls")
+
+
 @pytest.fixture
 def served(monkeypatch):
     monkeypatch.setenv("SLUICE_ADVERTISE", ADVERTISED)
@@ -70,6 +73,32 @@ def test_a_server_starts_over_links_that_begin_slowly(monkeypatch):
             mender.join()
 
 
+def test_links_that_break_while_the_others_start_are_made_again(monkeypatch):
+    """One link takes its time, so nobody serves yet; the loss of others is nobody's death."""
+    monkeypatch.setenv("SLUICE_ADVERTISE", ADVERTISED)
+    with Relay() as relay:
+        relay.slow(0, 2, 60)
+        done = threading.Event()
+
+        def strike():
+            until = time.monotonic() + 3
+            while time.monotonic() < until and not done.wait(0.1):
+                relay.cut(1, 2)
+            relay.slow(0, 2, None)
+
+        striker = threading.Thread(target=strike)
+        striker.start()
+        try:
+            server = Server("--schedule", "ep", "--attention", "3", "--exact", "--transport", "tcp", "--join-timeout", "30")
+            striker.join()
+            assert all(texts(server))
+            assert metric(server, "workers_lost_total") == 0
+            assert server.stop() == 0
+        finally:
+            done.set()
+            striker.join()
+
+
 def test_slow_and_held_links_change_no_token(served):
     server, relay = served
     want = texts(server)
@@ -118,6 +147,7 @@ def gaps_of(server, seconds):
     return longest
 
 
+@takes_long
 def test_a_slow_link_without_replicas(monkeypatch):
     """Nobody else hosts what the worker behind it does: that moves, the worker rests, and comes back. No stream ends, no token
     differs, also while it is slow again."""
@@ -147,12 +177,15 @@ def test_a_slow_link_without_replicas(monkeypatch):
         assert server.stop() == 0
 
 
+@takes_long
 def test_a_slow_link_is_waited_for_where_others_have_no_room(monkeypatch):
     """What would move does not fit: a line of the log has both figures, and all wait."""
     monkeypatch.setenv("SLUICE_ADVERTISE", ADVERTISED)
     with Relay() as relay:
         server = Server(*LOCAL, "--exact", "--transport", "tcp", "--adapt-memory", "0.000001")
         want = texts(server)
+        for _ in range(4):
+            assert texts(server) == want
         relay.slow(None, 3, 20_000)
         wait_until(lambda: texts(server) == want and any("go on waiting" in line for line in server.log), "nothing is said", LIMIT_S)
         relay.slow(None, 3, None)

@@ -164,7 +164,7 @@ static bool was_held_up(const sim *s, uint32_t worker) {
     if (s->slow == worker || s->silent[worker] || s->failure) return true;
     for (uint32_t i = 0; i < s->n_events; i++) {
         const sim_event *e = &s->event[i];
-        bool link = e->kind == SIM_HOLD || e->kind == SIM_TRICKLE;
+        bool link = e->kind == SIM_HOLD || e->kind == SIM_THIN;
         bool its = e->a == worker || (link && e->b == worker);
         bool holds = e->kind == SIM_STALL || link;
         if (its && holds && e->done && s->now_us < (uint64_t)e->at_us + e->for_us + HEALS_US)

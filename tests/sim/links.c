@@ -54,9 +54,15 @@ static void draw_growth(sim *s, uint32_t span_us) {
 
 /* ---- links ---- */
 
+void sim_add_thin(sim *s, uint32_t a, uint32_t b, uint64_t at_us, uint64_t for_us,
+                  uint64_t bytes_per_s) {
+    sim_add_event(s, SIM_THIN, a, b, at_us, for_us);
+    s->event[s->n_events - 1].bytes_per_s = bytes_per_s;
+}
+
 static void add_thin(sim *s, uint64_t *g, uint32_t a, uint32_t b, uint32_t at_us) {
-    sim_add_event(s, SIM_THIN, a, b, at_us, 200000 + below(g, THIN_MOST_US - 200000));
-    s->event[s->n_events - 1].bytes_per_s = 20000u << below(g, 6);
+    uint32_t for_us = 200000 + below(g, THIN_MOST_US - 200000);
+    sim_add_thin(s, a, b, at_us, for_us, 20000u << below(g, 6));
 }
 
 static void draw_ail(sim *s, uint64_t *g, uint32_t span_us) {

@@ -203,7 +203,6 @@ typedef enum sim_event_kind {
     SIM_SILENCE,
     SIM_STALL,
     SIM_HOLD,
-    SIM_TRICKLE, /* held again and again: little passes */
     SIM_REPLAN,
     SIM_LEAVE,
     SIM_RESTART,
@@ -248,7 +247,6 @@ struct sim {
     bool moved;                            /* experts, so that without --exact last bits differ */
     bool poisonous;                        /* some requests are */
     uint64_t n_hedged, n_rehosted;         /* verdicts, as last seen */
-    uint64_t trickle_us;                   /* trickling links carry something next */
     bool awaits;                           /* experts of who is lost wait for its next process */
     bool hedged[SIM_MAX_WORKERS];          /* left out, as others waited for it */
     bool doubled;                          /* every expert has two hosts, whatever the plan */
@@ -342,6 +340,8 @@ void sim_add_event(sim *s, sim_event_kind kind, uint32_t a, uint32_t b, uint64_t
 /* links.c: faults of links, and growth */
 /* Free places of s->plan, which the rest is drawn without. */
 bool sim_draw_spares(sim *s);
+void sim_add_thin(sim *s, uint32_t a, uint32_t b, uint64_t at_us, uint64_t for_us,
+                  uint64_t bytes_per_s);
 void sim_draw_links(sim *s, uint32_t span_us);
 void sim_strike_link(sim *s, sim_event *e);
 /* Another one comes in place of worker i, which has lost the coordinator. */

@@ -291,7 +291,7 @@ static void draw_long_slowness(sim *s, uint32_t span_us) {
     uint32_t for_us = 8000000 + sim_below(s, 20000000);
     for (uint32_t i = 0; i < s->n_workers; i++)
         if (i != expert && sim_is(s, i, SL_ROLE_ATTENTION) && !sim_once_in(s, 3))
-            sim_add_event(s, SIM_TRICKLE, i, expert, at_us, for_us);
+            sim_add_thin(s, i, expert, at_us, for_us, 2000u << sim_below(s, 3));
 }
 
 /* Other plans, one after the other or too soon; some of them with little time. */
@@ -509,9 +509,6 @@ static void do_event(sim *s, sim_event *e) {
         s->stalled_until_us[e->a] = s->now_us + e->for_us;
         s->seen[e->a == s->n_workers ? COVER_slow_coordinator : COVER_slow_worker] = true;
         break;
-    case SIM_TRICKLE:
-        s->seen[COVER_link_held] = true;
-        break;
     case SIM_HOLD:
         sl_loop_hub_hold(s->engine->hub, s->address[e->a], s->address[e->b], s->now_us + e->for_us);
         s->seen[COVER_link_held] = true;
@@ -530,19 +527,7 @@ static bool is_open(const sim *s, uint32_t i) {
     return s->failure || s->engine->roster.worker[i].state == SL_ROSTER_ABSENT;
 }
 
-/* Each message on its own waits until something may pass. */
-static void do_trickles(sim *s) {
-    if (s->now_us + 20000 < s->trickle_us) return;
-    s->trickle_us = SL_MAX(s->trickle_us, s->now_us) + 50000 + sim_below(s, 200000);
-    for (uint32_t i = 0; i < s->n_events; i++) {
-        const sim_event *e = &s->event[i];
-        if (e->kind == SIM_TRICKLE && e->done && s->now_us < e->at_us + e->for_us)
-            sl_loop_hub_hold(s->engine->hub, s->address[e->a], s->address[e->b], s->trickle_us);
-    }
-}
-
 void sim_do_events(sim *s) {
-    do_trickles(s);
     for (uint32_t i = 0; i < s->n_events; i++)
         if (!s->event[i].done && s->now_us >= s->event[i].at_us) do_event(s, &s->event[i]);
     for (uint32_t i = 0; i < s->n_workers; i++)

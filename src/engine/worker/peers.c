@@ -151,9 +151,16 @@ static void call_later(sl_worker *w, sl_worker_peer *p) {
     p->again = true;
 }
 
-/* There was no request yet: nobody would begin another change for a connection that is missing. */
+/* There was no request yet: nothing is on a connection, and nobody would begin another change for
+ * one that is missing. */
 static bool starts(const sl_worker *w) {
     return w->planned && !w->taker.joins && !w->in_use;
+}
+
+void sl_peers_begin_use(sl_worker *w) {
+    bool first = starts(w);
+    w->in_use = true;
+    if (first) sl_peers_miss(w);
 }
 
 /* The call of this worker failed: it tries again a little later, or the peer counts as lost. */
@@ -167,8 +174,7 @@ static bool may_call_again(sl_worker *w, sl_worker_peer *p, sl_status why) {
     return !changes || since_us < CALL_UNTOLD_US;
 }
 
-/* A connection that breaks is called again when nobody misses what was on it: for the next plan,
- * and at the start. */
+/* A connection that breaks is called again for the next plan, and at the start. */
 static bool is_renewed(const sl_worker *w, uint32_t id) {
     return (w->next.n_workers || starts(w)) && dials(plan_of(w), w->id, id);
 }
@@ -177,13 +183,15 @@ void sl_peers_on_down(sl_worker *w, sl_conn *c, sl_status why) {
     sl_worker_peer *p = sl_peers_of(w, c);
     if (!p || p->conn != c) return;
     uint32_t id = (uint32_t)(p - w->peer);
-    bool was_open = p->open;
+    bool was_open = p->open, unused = starts(w);
     *p = (sl_worker_peer){.called_us = p->called_us};
     if (was_open && is_renewed(w, id)) {
         p->called_us = SL_MAX(sl_clock_now_us(&w->clock), 1u);
         call_later(w, p);
         if (SL_MUTATION(SILENT_MEND)) return;
     }
+    /* Else its loss would be spread, and who is dead in an epoch is so until the next. */
+    if (was_open && unused) return;
     if (was_open || !may_call_again(w, p, why)) note_down(w, id, why == SL_OK);
 }
 

@@ -298,7 +298,7 @@ static sl_status handle_control(sl_worker *w, const sl_wire_header *h, sl_span p
         sl_worker_stop(w, SL_OK);    /* also when the coordinator is gone since */
         return SL_OK;
     case SL_MSG_SUBMIT:
-        w->in_use = true;
+        sl_peers_begin_use(w);
         if (w->attn) return sl_attn_on_submit(w->attn, payload, err);
         break;
     case SL_MSG_KV_FETCH:
@@ -327,7 +327,7 @@ static sl_status handle_token_path(sl_worker *w, const sl_wire_header *h, sl_spa
         if (w->attn && h->kind == SL_MSG_RETURN) sl_attn_on_stale(w->attn, h);
         return SL_OK;
     }
-    w->in_use = true;
+    sl_peers_begin_use(w);
     switch (h->kind) {
     case SL_MSG_DISPATCH:
         if (w->expert) return w->expert_ops->on_dispatch(w->expert, h, payload, err);
@@ -497,13 +497,13 @@ sl_status sl_worker_create(const sl_worker_opts *o, sl_worker **out, sl_err *err
 
 void sl_worker_free(sl_worker *w, bool crash) {
     if (!w) return;
-    sl_inbox_item it;
-    while (sl_inbox_pop(&w->inbox, &it)) sl_net_buf_give(w->net, it.payload);
     if (w->device) sl_device_drain(w->device);
     sl_attn_free(w->attn);
     if (w->expert) w->expert_ops->free(w->expert);
     sl_device_close(w->device);
     w->device = NULL;
+    sl_inbox_item it; /* also what came while the device ended */
+    while (sl_inbox_pop(&w->inbox, &it)) sl_net_buf_give(w->net, it.payload);
     if (crash)
         sl_net_abandon(w->net);
     else

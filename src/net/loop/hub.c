@@ -87,15 +87,7 @@ static bool read_ports(const char *a, const char *b, uint64_t *pa, uint64_t *pb)
 
 static void add_ail(sl_loop_hub *h, const char *a, const char *b, ail l) {
     if (!read_ports(a, b, &l.a, &l.b)) return;
-    uint32_t i = h->n_ails;
-    if (l.kind == AIL_HELD) /* who is held again is held for longer */
-        for (i = 0; i < h->n_ails; i++) {
-            ail *was = &h->ails[i];
-            if (was->kind != AIL_HELD || was->a != l.a || was->b != l.b) continue;
-            was->until_us = SL_MAX(was->until_us, l.until_us);
-            return;
-        }
-    if (i < SL_LOOP_MAX_AILS) h->ails[h->n_ails++] = l;
+    if (h->n_ails < SL_LOOP_MAX_AILS) h->ails[h->n_ails++] = l;
 }
 
 void sl_loop_hub_hold(sl_loop_hub *h, const char *a, const char *b, uint64_t until_us) {
