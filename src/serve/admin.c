@@ -2,6 +2,7 @@
  * one leaves, restarts, comes or is killed. What was asked goes on after the answer: it is seen at
  * the worker.
  */
+#include "serve/form.h"
 #include "serve/server_int.h"
 
 #include <inttypes.h>
@@ -11,7 +12,7 @@
 #define JSON_TYPE   "application/json"
 #define MAX_BODY    4096u
 #define GRACE_S     30.0 /* for requests to end where they are, unless the body says otherwise */
-#define MAX_GRACE_S 86400.0
+#define MAX_GRACE_S 86400
 
 /* ---- the workers ---- */
 
@@ -74,15 +75,20 @@ static bool read_path(const char *rest, uint32_t *worker, sl_wish_kind *kind) {
     return false;
 }
 
+static const sl_field wish_fields[] = {{"timeout", false, SL_IS_NUMBER(0, MAX_GRACE_S)}};
+
+void sl_admin_write_wish(sl_jbuf *b, const sl_api_limits *limits) {
+    sl_fields_write(b, wish_fields, SL_LEN(wish_fields), limits);
+}
+
 static sl_status read_fields(sl_json root, double *grace_s, sl_err *err) {
-    const char *key;
-    sl_json value;
+    sl_api_error e;
     if (sl_json_kind_of(root) != SL_JSON_OBJECT)
         return sl_fail(err, SL_ERR_ARG, "the body is not an object");
-    for (void *iter = NULL; sl_json_next(root, &iter, &key, &value);)
-        if (strcmp(key, "timeout") != 0)
-            return sl_fail(err, SL_ERR_ARG, "unknown field %.60s: there is timeout", key);
-    return sl_json_f64(root, "timeout", SL_JSON_OPTIONAL, 0, MAX_GRACE_S, grace_s, err);
+    if (sl_fields_check(wish_fields, SL_LEN(wish_fields), root, &e) != SL_OK)
+        return sl_fail(err, SL_ERR_ARG, "%s", e.msg);
+    (void)sl_json_as_f64(sl_json_get(root, "timeout"), grace_s);
+    return SL_OK;
 }
 
 /* {"timeout": seconds}, or nothing. */

@@ -161,3 +161,43 @@ sl_status sl_dialect_only(sl_json v, const char *where, const char *const *known
     }
     return SL_OK;
 }
+
+/* ---- the same as a JSON Schema ---- */
+
+/* What a dialect makes something else of is described by it alone. */
+static void write_field(sl_jbuf *b, const sl_dialect *d, const sl_dialect_field *f,
+                        const sl_api_limits *limits) {
+    switch (f->rule) {
+    case SL_FIELD_COPY:
+        sl_api_write_field(b, d->kind, f->as, limits);
+        return;
+    case SL_FIELD_OWN:
+        sl_jbuf_fmt(b, "{}");
+        return;
+    case SL_FIELD_IGNORE:
+        sl_jbuf_fmt(b, "{\"description\":\"ignored\"}");
+        return;
+    case SL_FIELD_REFUSE:
+        sl_jbuf_fmt(b, "{\"type\":\"null\"}");
+        return;
+    }
+}
+
+void sl_dialect_write_body(sl_jbuf *b, const sl_dialect *d, const sl_api_limits *limits) {
+    const char *required[2];
+    size_t n_required = 0;
+    if (!d->translate) {
+        sl_api_write_body(b, d->kind, limits);
+        return;
+    }
+    sl_schema_open(b);
+    for (size_t i = 0; i < d->n_fields; i++) {
+        const sl_dialect_field *f = &d->fields[i];
+        bool needed = f->as && (!strcmp(f->as, "messages") ||
+                                (d->needs_max_tokens && !strcmp(f->as, "max_tokens")));
+        sl_schema_name(b, f->name);
+        write_field(b, d, f, limits);
+        if (needed && n_required < SL_LEN(required)) required[n_required++] = f->name;
+    }
+    sl_schema_close(b, required, n_required);
+}

@@ -75,6 +75,8 @@ static inline sl_dialect_id sl_dialect_id_of(const sl_dialect *d) {
 /* A body in that dialect: as sl_api_params_parse. */
 sl_status sl_dialect_read(const sl_dialect *d, sl_span body, const sl_api_limits *limits,
                           sl_api_params *out, sl_api_error *e) SL_MUST_CHECK;
+/* The JSON Schema of its bodies, from the tables by which they are read. */
+void sl_dialect_write_body(sl_jbuf *b, const sl_dialect *d, const sl_api_limits *limits);
 /* What is wrong with a field of the chat, under the name that the client knows; again: nothing. */
 void sl_dialect_rename_error(const sl_dialect *d, sl_api_error *e);
 

@@ -44,13 +44,10 @@ static sl_status read_logprobs(sl_json root, const sl_api_limits *limits, sl_api
 static sl_status read_choices(sl_json root, sl_api_params *p, sl_api_error *e) {
     sl_err err = {0};
     uint64_t n = 1;
-    if (sl_json_u64(root, "n", SL_JSON_OPTIONAL, 1, SL_API_MAX_CHOICES, &n, &err) != SL_OK)
-        return sl_api_field_error(e, "n", &err);
+    (void)sl_json_as_u64(sl_json_get(root, "n"), &n);
     p->n = (uint32_t)n;
     uint64_t best_of = n;
-    if (sl_json_u64(root, "best_of", SL_JSON_OPTIONAL, 1, SL_API_MAX_CHOICES, &best_of, &err) !=
-        SL_OK)
-        return sl_api_field_error(e, "best_of", &err);
+    (void)sl_json_as_u64(sl_json_get(root, "best_of"), &best_of);
     if (best_of != n)
         return sl_api_error_bad(e, "best_of", "best_of: only as many as n are supported");
     bool *echo = p->kind == SL_API_CHAT ? &p->echo_message : &p->echo;
@@ -96,6 +93,9 @@ static sl_status read_max_tokens(sl_json root, const sl_api_limits *limits, sl_a
     return st;
 }
 
+static const char *const stream_options[] = {"include_usage", "continuous_usage_stats",
+                                             "include_obfuscation"};
+
 static sl_status read_stream(sl_json root, sl_api_params *p, sl_api_error *e) {
     sl_err err = {0};
     sl_json options = {0};
@@ -106,9 +106,7 @@ static sl_status read_stream(sl_json root, sl_api_params *p, sl_api_error *e) {
     if (!options.value) return SL_OK;
     if (!p->stream)
         return sl_api_error_bad(e, "stream_options", "stream_options: only with \"stream\": true");
-    static const char *const known[] = {"include_usage", "continuous_usage_stats",
-                                        "include_obfuscation"};
-    if (sl_json_only(options, known, SL_LEN(known), &err) != SL_OK ||
+    if (sl_json_only(options, stream_options, SL_LEN(stream_options), &err) != SL_OK ||
         sl_json_bool(options, "include_usage", SL_JSON_OPTIONAL, &p->include_usage, &err) !=
             SL_OK ||
         sl_json_bool(options, "continuous_usage_stats", SL_JSON_OPTIONAL, &p->continuous_usage,
@@ -347,20 +345,35 @@ sl_status sl_api_params_parse(sl_api_kind kind, sl_span body, const sl_api_limit
     return hand_over(st, &p, out);
 }
 
-/* SL_OK when obj has no other fields than these. */
-static sl_status only_fields(sl_json obj, const char *const *known, size_t n, sl_api_error *e) {
-    void *iter = NULL;
-    const char *key;
-    for (sl_json v; sl_json_next(obj, &iter, &key, &v);) {
-        bool ok = sl_json_kind_of(v) == SL_JSON_NULL;
-        for (size_t i = 0; i < n && !ok; i++) ok = !strcmp(known[i], key);
-        if (ok) continue;
-        sl_api_error_bad(e, key, "unknown field \"%.64s\"", key);
-        e->code = "unknown_parameter";
-        return SL_ERR_UNSUPPORTED;
-    }
-    return SL_OK;
+static void write_token_list(sl_jbuf *b, const sl_api_limits *limits) {
+    sl_jbuf_fmt(
+        b,
+        "{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":%" PRIu32
+        "},\"maxItems\":%" PRIu32 "}",
+        limits->vocab - 1, limits->context);
 }
+
+/* Bodies of /tokenize, with a text or with a chat, and of /detokenize. */
+static const sl_field text_fields[] = {
+    {"model", false, SL_IS_STRING},
+    {"prompt", true, SL_IS_STRING},
+    {"add_special_tokens", false, SL_IS_BOOL},
+    {"return_token_strs", false, SL_IS_BOOL},
+};
+static const sl_field chat_fields[] = {
+    {"model", false, SL_IS_STRING},
+    {"messages", true, SL_IS_WRITTEN(sl_api_write_messages)},
+    {"add_generation_prompt", false, SL_IS_BOOL},
+    {"add_special_tokens", false, SL_IS_BOOL},
+    {"continue_final_message", false, SL_IS_BOOL},
+    {"chat_template_kwargs", false, SL_IS_OBJECT},
+    {"tools", false, SL_IS_WRITTEN(sl_api_write_tools)},
+    {"return_token_strs", false, SL_IS_BOOL},
+};
+static const sl_field token_fields[] = {
+    {"model", false, SL_IS_STRING},
+    {"tokens", true, SL_IS_WRITTEN(write_token_list)},
+};
 
 /* Flags of /tokenize. A template writes the special tokens of a chat itself. */
 static sl_status read_tokenize_flags(sl_json root, sl_api_params *p, sl_api_error *e) {
@@ -391,23 +404,13 @@ static sl_status read_text(sl_json root, sl_api_params *p, sl_api_error *e) {
 
 sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_api_params *out,
                                 sl_api_error *e) {
-    static const char *const text[] = {"model", "prompt", "add_special_tokens",
-                                       "return_token_strs"};
-    static const char *const chat[] = {"model",
-                                       "messages",
-                                       "add_generation_prompt",
-                                       "add_special_tokens",
-                                       "continue_final_message",
-                                       "chat_template_kwargs",
-                                       "tools",
-                                       "return_token_strs"};
     sl_api_params p = {.kind = SL_API_COMPLETION};
     sl_status st = open_body(body, limits, &p, e);
     if (st != SL_OK) return hand_over(st, &p, out);
     sl_json root = sl_json_root(p.doc);
     if (sl_json_kind_of(sl_json_get(root, "messages")) > SL_JSON_NULL) p.kind = SL_API_CHAT;
-    st = p.kind == SL_API_CHAT ? only_fields(root, chat, SL_LEN(chat), e)
-                               : only_fields(root, text, SL_LEN(text), e);
+    st = p.kind == SL_API_CHAT ? sl_fields_check(chat_fields, SL_LEN(chat_fields), root, e)
+                               : sl_fields_check(text_fields, SL_LEN(text_fields), root, e);
     if (st == SL_OK) st = read_tokenize_flags(root, &p, e);
     if (st == SL_OK) st = sl_api_read_template(root, &p, e);
     if (st == SL_OK && p.kind == SL_API_CHAT)
@@ -420,12 +423,12 @@ sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_ap
 
 sl_status sl_api_detokenize_parse(sl_span body, const sl_api_limits *limits, sl_api_params *out,
                                   sl_api_error *e) {
-    static const char *const known[] = {"model", "tokens"};
     sl_err err = {0};
     sl_json v = {0};
     sl_api_params p = {.kind = SL_API_COMPLETION};
     sl_status st = open_body(body, limits, &p, e);
-    if (st == SL_OK) st = only_fields(sl_json_root(p.doc), known, SL_LEN(known), e);
+    if (st == SL_OK)
+        st = sl_fields_check(token_fields, SL_LEN(token_fields), sl_json_root(p.doc), e);
     if (st == SL_OK &&
         sl_json_array(sl_json_root(p.doc), "tokens", SL_JSON_REQUIRED, &v, &err) != SL_OK)
         st = sl_api_field_error(e, "tokens", &err);
@@ -480,4 +483,65 @@ void sl_api_params_free(sl_api_params *p) {
     sl_jbuf_free(&p->extra.echo);
     sl_json_doc_free(p->doc);
     *p = (sl_api_params){0};
+}
+
+/* ---- the same as JSON Schemas ---- */
+
+void sl_api_write_tokenize(sl_jbuf *b, const sl_api_limits *limits) {
+    sl_jbuf_fmt(b, "{\"anyOf\":[");
+    sl_fields_write(b, text_fields, SL_LEN(text_fields), limits);
+    sl_jbuf_put(b, ",", 1);
+    sl_fields_write(b, chat_fields, SL_LEN(chat_fields), limits);
+    sl_jbuf_fmt(b, "]}");
+}
+
+void sl_api_write_detokenize(sl_jbuf *b, const sl_api_limits *limits) {
+    sl_fields_write(b, token_fields, SL_LEN(token_fields), limits);
+}
+
+void sl_api_write_stream_options(sl_jbuf *b, const sl_api_limits *limits) {
+    (void)limits;
+    sl_schema_open(b);
+    for (size_t i = 0; i < SL_LEN(stream_options); i++) {
+        sl_schema_name(b, stream_options[i]);
+        sl_jbuf_fmt(b, "{\"type\":[\"boolean\",\"null\"]}");
+    }
+    sl_schema_close(b, NULL, 0);
+}
+
+void sl_api_write_stop(sl_jbuf *b, const sl_api_limits *limits) {
+    (void)limits;
+    static const char text[] = "{\"type\":\"string\",\"minLength\":1,\"maxLength\":%u}";
+    sl_jbuf_fmt(b, "{\"anyOf\":[");
+    sl_jbuf_fmt(b, text, SL_STOP_MAX_BYTES);
+    sl_jbuf_fmt(b, ",{\"type\":\"array\",\"maxItems\":%u,\"items\":", SL_STOP_MAX_STRINGS);
+    sl_jbuf_fmt(b, text, SL_STOP_MAX_BYTES);
+    sl_jbuf_fmt(b, "}]}");
+}
+
+void sl_api_write_stop_ids(sl_jbuf *b, const sl_api_limits *limits) {
+    sl_jbuf_fmt(b,
+                "{\"type\":\"array\",\"maxItems\":%u,\"items\":{\"type\":\"integer\",\"minimum\":0,"
+                "\"maximum\":%" PRIu32 "}}",
+                SL_MAX_STOP_IDS, limits->vocab - 1);
+}
+
+void sl_api_write_truncation(sl_jbuf *b, const sl_api_limits *limits) {
+    sl_jbuf_fmt(
+        b,
+        "{\"anyOf\":[{\"const\":-1},{\"type\":\"integer\",\"minimum\":1,\"maximum\":%" PRIu32 "}]}",
+        limits->context);
+}
+
+/* A text, token ids, or several of these. */
+void sl_api_write_prompt(sl_jbuf *b, const sl_api_limits *limits) {
+    char one[160];
+    snprintf(
+        one, sizeof one,
+        "{\"type\":\"string\"},{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"integer\","
+        "\"minimum\":0,\"maximum\":%" PRIu32 "}}",
+        limits->vocab - 1);
+    sl_jbuf_fmt(b,
+                "{\"anyOf\":[%s,{\"type\":\"array\",\"maxItems\":%u,\"items\":{\"anyOf\":[%s]}}]}",
+                one, SL_API_MAX_CHOICES, one);
 }

@@ -112,4 +112,12 @@ sl_status sl_api_detokenize_parse(sl_span body, const sl_api_limits *limits, sl_
 sl_status sl_api_params_forget(sl_api_params *p, sl_err *err) SL_MUST_CHECK;
 void sl_api_params_free(sl_api_params *p);
 
+/* The JSON Schemas of these bodies, from the tables by which they are read; and of one field of the
+ * first two, which exists. */
+void sl_api_write_body(sl_jbuf *b, sl_api_kind kind, const sl_api_limits *limits);
+void sl_api_write_field(sl_jbuf *b, sl_api_kind kind, const char *name,
+                        const sl_api_limits *limits);
+void sl_api_write_tokenize(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_detokenize(sl_jbuf *b, const sl_api_limits *limits);
+
 #endif

@@ -1,4 +1,4 @@
-/* Every field a body may have, and what becomes of it. */
+/* Every field a body may have, what JSON it is, and what becomes of it. */
 #include "serve/params_int.h"
 
 typedef enum rule_kind {
@@ -19,21 +19,23 @@ static const struct rule {
     rule_kind kind;
     unsigned where;
     double value;
+    sl_form form; /* of one that is taken */
 } rules[] = {
-    {"model", RULE_TAKEN, BOTH},
-    {"messages", RULE_TAKEN, CHAT},
-    {"prompt", RULE_TAKEN, COMPLETION},
-    {"max_tokens", RULE_TAKEN, BOTH},
-    {"max_completion_tokens", RULE_TAKEN, CHAT},
-#define SL_SAMPLING(type, name, ...) {#name, RULE_TAKEN, BOTH},
+    {"model", RULE_TAKEN, BOTH, 0, SL_IS_STRING},
+    {"messages", RULE_TAKEN, CHAT, 0, SL_IS_WRITTEN(sl_api_write_messages)},
+    {"prompt", RULE_TAKEN, COMPLETION, 0, SL_IS_WRITTEN(sl_api_write_prompt)},
+    {"max_tokens", RULE_TAKEN, CHAT, 0, SL_IS_TOKENS(1)},
+    {"max_tokens", RULE_TAKEN, COMPLETION, 0, SL_IS_TOKENS(0)},
+    {"max_completion_tokens", RULE_TAKEN, CHAT, 0, SL_IS_TOKENS(1)},
+#define SL_SAMPLING(type, name, ...) {#name, RULE_TAKEN, BOTH, 0, SL_IS_SAMPLED},
 #include "spec/sampling.def"
-    {"seed", RULE_TAKEN, BOTH},
-    {"stream", RULE_TAKEN, BOTH},
-    {"stream_options", RULE_TAKEN, BOTH},
-    {"stop", RULE_TAKEN, BOTH},
-    {"stop_token_ids", RULE_TAKEN, BOTH},
-    {"ignore_eos", RULE_TAKEN, BOTH},
-    {"return_token_ids", RULE_TAKEN, BOTH},
+    {"seed", RULE_TAKEN, BOTH, 0, SL_IS_WRITTEN(sl_api_write_seed)},
+    {"stream", RULE_TAKEN, BOTH, 0, SL_IS_BOOL},
+    {"stream_options", RULE_TAKEN, BOTH, 0, SL_IS_WRITTEN(sl_api_write_stream_options)},
+    {"stop", RULE_TAKEN, BOTH, 0, SL_IS_WRITTEN(sl_api_write_stop)},
+    {"stop_token_ids", RULE_TAKEN, BOTH, 0, SL_IS_WRITTEN(sl_api_write_stop_ids)},
+    {"ignore_eos", RULE_TAKEN, BOTH, 0, SL_IS_BOOL},
+    {"return_token_ids", RULE_TAKEN, BOTH, 0, SL_IS_BOOL},
     {"user", RULE_IGNORE, BOTH},
     {"metadata", RULE_IGNORE, BOTH},
     {"store", RULE_IGNORE, BOTH},
@@ -41,58 +43,59 @@ static const struct rule {
     {"safety_identifier", RULE_IGNORE, BOTH},
     {"prompt_cache_key", RULE_IGNORE, BOTH},
     {"prompt_cache_retention", RULE_IGNORE, BOTH},
-    {"parallel_tool_calls", RULE_TAKEN, CHAT},
+    {"parallel_tool_calls", RULE_TAKEN, CHAT, 0, SL_IS_BOOL},
     {"prediction", RULE_IGNORE, CHAT},  /* only ever a matter of speed */
     {"priority", RULE_NUMBER, BOTH, 0}, /* requests start in the order they came */
-    {"n", RULE_TAKEN, BOTH},
-    {"best_of", RULE_TAKEN, COMPLETION},
+    {"n", RULE_TAKEN, BOTH, 0, SL_IS_INTEGER(1, SL_API_MAX_CHOICES)},
+    {"best_of", RULE_TAKEN, COMPLETION, 0, SL_IS_INTEGER(1, SL_API_MAX_CHOICES)},
     {"length_penalty", RULE_NUMBER, BOTH, 1},
-    {"min_tokens", RULE_TAKEN, BOTH},
-    {"top_logprobs", RULE_TAKEN, CHAT},
-    {"logprobs", RULE_TAKEN, BOTH},
+    {"min_tokens", RULE_TAKEN, BOTH, 0, SL_IS_TOKENS(0)},
+    {"top_logprobs", RULE_TAKEN, CHAT, 0, SL_IS_INTEGER(0, SL_MAX_LOGPROBS)},
+    {"logprobs", RULE_TAKEN, CHAT, 0, SL_IS_BOOL},
+    {"logprobs", RULE_TAKEN, COMPLETION, 0, SL_IS_INTEGER(0, SL_MAX_LOGPROBS)},
     {"prompt_logprobs", RULE_ABSENT, BOTH},
     {"prompt_embeds", RULE_ABSENT, COMPLETION},
     {"allowed_token_ids", RULE_ABSENT, BOTH},
-    {"structured_outputs", RULE_TAKEN, BOTH},
-    {"guided_json", RULE_TAKEN, BOTH},
-    {"guided_regex", RULE_TAKEN, BOTH},
-    {"guided_choice", RULE_TAKEN, BOTH},
-    {"guided_grammar", RULE_TAKEN, BOTH},
+    {"structured_outputs", RULE_TAKEN, BOTH, 0, SL_IS_WRITTEN(sl_api_write_structured)},
+    {"guided_json", RULE_TAKEN, BOTH, 0, SL_IS_WRITTEN(sl_api_write_any_schema)},
+    {"guided_regex", RULE_TAKEN, BOTH, 0, SL_IS_STRING},
+    {"guided_choice", RULE_TAKEN, BOTH, 0, SL_IS_WRITTEN(sl_api_write_choices)},
+    {"guided_grammar", RULE_TAKEN, BOTH, 0, SL_IS_STRING},
     {"guided_decoding_backend", RULE_IGNORE, BOTH}, /* there is one */
     {"guided_whitespace_pattern", RULE_ABSENT, BOTH},
     {"structural_tag", RULE_ABSENT, BOTH},
-    {"grammar", RULE_TAKEN, BOTH},
-    {"json_schema", RULE_TAKEN, BOTH},
+    {"grammar", RULE_TAKEN, BOTH, 0, SL_IS_STRING},
+    {"json_schema", RULE_TAKEN, BOTH, 0, SL_IS_WRITTEN(sl_api_write_any_schema)},
     {"chat_template", RULE_ABSENT, CHAT},
     {"documents", RULE_ABSENT, CHAT},
     {"audio", RULE_ABSENT, CHAT},
-    {"reasoning_effort", RULE_TAKEN, CHAT},
-    {"enable_thinking", RULE_TAKEN, CHAT},
+    {"reasoning_effort", RULE_TAKEN, CHAT, 0, SL_IS_WRITTEN(sl_api_write_effort)},
+    {"enable_thinking", RULE_TAKEN, CHAT, 0, SL_IS_BOOL},
     {"max_reasoning_tokens", RULE_ABSENT, CHAT}, /* would put tokens into a running answer */
     {"thinking_token_budget", RULE_ABSENT, CHAT},
     {"verbosity", RULE_ABSENT, CHAT},
     {"web_search_options", RULE_ABSENT, CHAT},
-    {"echo", RULE_TAKEN, BOTH},
+    {"echo", RULE_TAKEN, BOTH, 0, SL_IS_BOOL},
     {"use_beam_search", RULE_BOOL, BOTH, 0},
-    {"include_stop_str_in_output", RULE_TAKEN, BOTH},
-    {"continue_final_message", RULE_TAKEN, CHAT},
-    {"skip_special_tokens", RULE_TAKEN, BOTH},
+    {"include_stop_str_in_output", RULE_TAKEN, BOTH, 0, SL_IS_BOOL},
+    {"continue_final_message", RULE_TAKEN, CHAT, 0, SL_IS_BOOL},
+    {"skip_special_tokens", RULE_TAKEN, BOTH, 0, SL_IS_BOOL},
     {"spaces_between_special_tokens", RULE_IGNORE, BOTH},
-    {"add_special_tokens", RULE_TAKEN, COMPLETION},
+    {"add_special_tokens", RULE_TAKEN, COMPLETION, 0, SL_IS_BOOL},
     {"add_special_tokens", RULE_BOOL, CHAT, 0}, /* the template writes them */
-    {"add_generation_prompt", RULE_TAKEN, CHAT},
-    {"chat_template_kwargs", RULE_TAKEN, CHAT},
-    {"truncate_prompt_tokens", RULE_TAKEN, BOTH},
+    {"add_generation_prompt", RULE_TAKEN, CHAT, 0, SL_IS_BOOL},
+    {"chat_template_kwargs", RULE_TAKEN, CHAT, 0, SL_IS_OBJECT},
+    {"truncate_prompt_tokens", RULE_TAKEN, BOTH, 0, SL_IS_WRITTEN(sl_api_write_truncation)},
     {"cache_salt", RULE_IGNORE, BOTH}, /* prompts are not cached */
-    {"logit_bias", RULE_TAKEN, BOTH},
+    {"logit_bias", RULE_TAKEN, BOTH, 0, SL_IS_WRITTEN(sl_api_write_bias)},
     {"suffix", RULE_EMPTY, COMPLETION},
-    {"tools", RULE_TAKEN, CHAT},
+    {"tools", RULE_TAKEN, CHAT, 0, SL_IS_WRITTEN(sl_api_write_tools)},
     {"functions", RULE_EMPTY, CHAT},
     {"bad_words", RULE_EMPTY, BOTH},
-    {"tool_choice", RULE_TAKEN, CHAT},
+    {"tool_choice", RULE_TAKEN, CHAT, 0, SL_IS_WRITTEN(sl_api_write_tool_choice)},
     {"function_call", RULE_FUNCTION_CALL, CHAT},
     {"modalities", RULE_MODALITIES, CHAT},
-    {"response_format", RULE_TAKEN, BOTH},
+    {"response_format", RULE_TAKEN, BOTH, 0, SL_IS_WRITTEN(sl_api_write_format)},
 };
 
 bool sl_api_string_is(sl_json v, const char *text) {
@@ -114,6 +117,7 @@ static sl_status check_rule(const struct rule *r, sl_json root, sl_json v, sl_ap
     bool b = false;
     switch (r->kind) {
     case RULE_TAKEN:
+        return sl_form_check(&r->form, root, r->name, e);
     case RULE_IGNORE:
         return SL_OK;
     case RULE_NUMBER:
@@ -140,15 +144,19 @@ static sl_status check_rule(const struct rule *r, sl_json root, sl_json v, sl_ap
     return sl_api_error_bad(e, r->name, "%s: not supported by this server", r->name);
 }
 
-sl_status sl_api_check_fields(sl_api_kind kind, sl_json root, sl_api_error *e) {
+static const struct rule *find_rule(sl_api_kind kind, const char *name) {
     unsigned where = kind == SL_API_CHAT ? CHAT : COMPLETION;
+    for (size_t i = 0; i < SL_LEN(rules); i++)
+        if ((rules[i].where & where) && !strcmp(rules[i].name, name)) return &rules[i];
+    return NULL;
+}
+
+sl_status sl_api_check_fields(sl_api_kind kind, sl_json root, sl_api_error *e) {
     void *iter = NULL;
     const char *key;
     for (sl_json v; sl_json_next(root, &iter, &key, &v);) {
         if (sl_json_kind_of(v) == SL_JSON_NULL) continue;
-        const struct rule *r = NULL;
-        for (size_t i = 0; i < SL_LEN(rules) && !r; i++)
-            if ((rules[i].where & where) && !strcmp(rules[i].name, key)) r = &rules[i];
+        const struct rule *r = find_rule(kind, key);
         if (!r) {
             sl_api_error_bad(e, key, "unknown field \"%.64s\"", key);
             e->code = "unknown_parameter";
@@ -158,4 +166,52 @@ sl_status sl_api_check_fields(sl_api_kind kind, sl_json root, sl_api_error *e) {
         if (st != SL_OK) return st;
     }
     return SL_OK;
+}
+
+/* ---- the same as a JSON Schema ---- */
+
+static void write_rule(sl_jbuf *b, const struct rule *r, const sl_api_limits *limits) {
+    switch (r->kind) {
+    case RULE_TAKEN:
+        sl_form_write(b, &r->form, r->name, limits);
+        return;
+    case RULE_IGNORE:
+        sl_jbuf_fmt(b, "{\"description\":\"ignored\"}");
+        return;
+    case RULE_NUMBER:
+        sl_jbuf_fmt(b, "{\"enum\":[%g,null]}", r->value);
+        return;
+    case RULE_BOOL:
+        sl_jbuf_fmt(b, "{\"enum\":[%s,null]}", r->value != 0 ? "true" : "false");
+        return;
+    case RULE_EMPTY:
+        sl_jbuf_fmt(b, "{\"enum\":[\"\",[],{},null]}");
+        return;
+    case RULE_ABSENT:
+        sl_jbuf_fmt(b, "{\"type\":\"null\"}");
+        return;
+    case RULE_FUNCTION_CALL:
+        sl_jbuf_fmt(b, "{\"enum\":[\"none\",\"auto\",null]}");
+        return;
+    case RULE_MODALITIES:
+        sl_jbuf_fmt(b, "{\"enum\":[[\"text\"],null]}");
+        return;
+    }
+}
+
+void sl_api_write_field(sl_jbuf *b, sl_api_kind kind, const char *name,
+                        const sl_api_limits *limits) {
+    write_rule(b, find_rule(kind, name), limits);
+}
+
+void sl_api_write_body(sl_jbuf *b, sl_api_kind kind, const sl_api_limits *limits) {
+    unsigned where = kind == SL_API_CHAT ? CHAT : COMPLETION;
+    const char *required = kind == SL_API_CHAT ? "messages" : "prompt";
+    sl_schema_open(b);
+    for (size_t i = 0; i < SL_LEN(rules); i++) {
+        if (!(rules[i].where & where)) continue;
+        sl_schema_name(b, rules[i].name);
+        write_rule(b, &rules[i], limits);
+    }
+    sl_schema_close(b, &required, 1);
 }

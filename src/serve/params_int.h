@@ -4,6 +4,7 @@
 #ifndef SL_SERVE_PARAMS_INT_H
 #define SL_SERVE_PARAMS_INT_H
 
+#include "serve/form.h"
 #include "serve/params.h"
 
 bool sl_api_string_is(sl_json v, const char *text);
@@ -27,6 +28,25 @@ sl_status sl_api_choose_tools(sl_json root, sl_api_params *p, sl_api_error *e) S
 
 /* p->shape with what belongs to it (params_shape.c). */
 sl_status sl_api_read_shape(sl_json root, sl_api_params *p, sl_api_error *e) SL_MUST_CHECK;
+
+/* JSON Schemas, each beside what reads the same: of a row of spec/sampling.def by its name, and of
+ * fields that are more than a type and a range. */
+void sl_api_write_sampling(sl_jbuf *b, const char *name);
+void sl_api_write_seed(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_bias(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_prompt(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_stop(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_stop_ids(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_stream_options(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_truncation(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_messages(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_tools(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_tool_choice(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_effort(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_format(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_structured(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_any_schema(sl_jbuf *b, const sl_api_limits *limits);
+void sl_api_write_choices(sl_jbuf *b, const sl_api_limits *limits);
 
 /* Refuses fields that nobody knows, and what is asked of known ones and not supported. */
 sl_status sl_api_check_fields(sl_api_kind kind, sl_json root, sl_api_error *e) SL_MUST_CHECK;

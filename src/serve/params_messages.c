@@ -3,18 +3,20 @@
 
 #include "base/mem.h"
 
+/* Parts of a content, and where their text is. */
+static const struct {
+    const char *type, *field;
+} part_kinds[] = {{"text", "text"},
+                  {"input_text", "text"},
+                  {"output_text", "text"},
+                  {"refusal", "refusal"},
+                  {"thinking", "thinking"}};
+
 /* The text of a part; an absent one is empty. */
 static bool read_part(sl_json part, sl_span *out) {
-    static const struct {
-        const char *type, *field;
-    } kinds[] = {{"text", "text"},
-                 {"input_text", "text"},
-                 {"output_text", "text"},
-                 {"refusal", "refusal"},
-                 {"thinking", "thinking"}};
-    for (size_t i = 0; i < SL_LEN(kinds); i++) {
-        if (!sl_api_string_is(sl_json_get(part, "type"), kinds[i].type)) continue;
-        sl_json text = sl_json_get(part, kinds[i].field);
+    for (size_t i = 0; i < SL_LEN(part_kinds); i++) {
+        if (!sl_api_string_is(sl_json_get(part, "type"), part_kinds[i].type)) continue;
+        sl_json text = sl_json_get(part, part_kinds[i].field);
         return sl_json_kind_of(text) == SL_JSON_NULL || sl_json_as_span(text, out);
     }
     return false;
@@ -40,39 +42,41 @@ static sl_status join_parts(sl_json parts, size_t index, sl_jbuf *joined, sl_api
 /* Fields of a message beside role and content go to the template, which takes those it knows. Most
  * templates know none of the last lines: clients send them back because an answer had them, and
  * nothing of the conversation is lost. What would be lost is refused. */
+static const struct {
+    const char *name;
+    sl_json_kind kind; /* SL_JSON_ABSENT: any */
+} message_fields[] = {{"role", SL_JSON_STRING},
+                      {"content", SL_JSON_ABSENT},
+                      {"name", SL_JSON_STRING},
+                      {"tool_calls", SL_JSON_ARRAY},
+                      {"tool_call_id", SL_JSON_STRING},
+                      {"reasoning", SL_JSON_STRING},
+                      {"reasoning_content", SL_JSON_STRING},
+                      {"thinking", SL_JSON_ABSENT},
+                      {"thinking_blocks", SL_JSON_ABSENT},
+                      {"reasoning_details", SL_JSON_ABSENT},
+                      {"refusal", SL_JSON_STRING},
+                      {"annotations", SL_JSON_ARRAY},
+                      {"cache_control", SL_JSON_ABSENT},
+                      {"provider_specific_fields", SL_JSON_ABSENT},
+                      {"id", SL_JSON_STRING},
+                      {"type", SL_JSON_STRING},
+                      {"status", SL_JSON_STRING}};
+
 static sl_status check_message_fields(sl_json v, size_t index, sl_api_error *e) {
-    static const struct {
-        const char *name;
-        sl_json_kind kind; /* SL_JSON_ABSENT: any */
-    } known[] = {{"role", SL_JSON_STRING},
-                 {"content", SL_JSON_ABSENT},
-                 {"name", SL_JSON_STRING},
-                 {"tool_calls", SL_JSON_ARRAY},
-                 {"tool_call_id", SL_JSON_STRING},
-                 {"reasoning", SL_JSON_STRING},
-                 {"reasoning_content", SL_JSON_STRING},
-                 {"thinking", SL_JSON_ABSENT},
-                 {"thinking_blocks", SL_JSON_ABSENT},
-                 {"reasoning_details", SL_JSON_ABSENT},
-                 {"refusal", SL_JSON_STRING},
-                 {"annotations", SL_JSON_ARRAY},
-                 {"cache_control", SL_JSON_ABSENT},
-                 {"provider_specific_fields", SL_JSON_ABSENT},
-                 {"id", SL_JSON_STRING},
-                 {"type", SL_JSON_STRING},
-                 {"status", SL_JSON_STRING}};
     void *iter = NULL;
     const char *key;
     for (sl_json f; sl_json_next(v, &iter, &key, &f);) {
         size_t i = 0;
-        while (i < SL_LEN(known) && strcmp(known[i].name, key) != 0) i++;
+        while (i < SL_LEN(message_fields) && strcmp(message_fields[i].name, key) != 0) i++;
         if (sl_api_is_empty(f) || sl_json_kind_of(f) == SL_JSON_NULL) continue;
-        if (i == SL_LEN(known))
+        if (i == SL_LEN(message_fields))
             return sl_api_error_bad(e, "messages", "messages[%zu].%.64s: not supported", index,
                                     key);
-        if (known[i].kind != SL_JSON_ABSENT && sl_json_kind_of(f) != known[i].kind)
+        sl_json_kind kind = message_fields[i].kind;
+        if (kind != SL_JSON_ABSENT && sl_json_kind_of(f) != kind)
             return sl_api_error_bad(e, "messages", "messages[%zu].%s: not %s", index, key,
-                                    known[i].kind == SL_JSON_ARRAY ? "an array" : "a string");
+                                    kind == SL_JSON_ARRAY ? "an array" : "a string");
     }
     sl_json calls = sl_json_get(v, "tool_calls");
     for (size_t i = 0; i < sl_json_count(calls); i++) {
@@ -176,8 +180,9 @@ sl_status sl_api_read_template(sl_json root, sl_api_params *p, sl_api_error *e) 
 }
 
 /* How hard the model is to think: an effort for templates that know one, or on and off. */
+static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+
 static sl_status read_reasoning(sl_json root, sl_api_params *p, sl_api_error *e) {
-    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
     sl_err err = {0};
     bool on = false, known = false;
     sl_json effort = sl_json_get(root, "reasoning_effort");
@@ -247,4 +252,72 @@ sl_status sl_api_choose_tools(sl_json root, sl_api_params *p, sl_api_error *e) {
     sl_status st = SL_OK;
     if (sl_json_kind_of(choice) > SL_JSON_NULL && !chosen) st = read_forced(choice, p, e);
     return st == SL_OK ? read_reasoning(root, p, e) : st;
+}
+
+/* ---- the same as JSON Schemas ---- */
+
+/* A function by its name; typed: said to be one. */
+static void write_function(sl_jbuf *b, bool typed) {
+    sl_jbuf_fmt(b,
+                "{\"type\":\"object\",\"properties\":{%s\"function\":{\"type\":\"object\","
+                "\"properties\":{\"name\":{\"type\":\"string\"}},\"required\":[\"name\"]}},"
+                "\"required\":[%s\"function\"]}",
+                typed ? "\"type\":{\"const\":\"function\"}," : "", typed ? "\"type\"," : "");
+}
+
+static void write_content(sl_jbuf *b) {
+    sl_jbuf_fmt(b, "{\"anyOf\":[{\"type\":[\"string\",\"null\"]},{\"type\":\"array\",\"items\":{"
+                   "\"anyOf\":[");
+    for (size_t i = 0; i < SL_LEN(part_kinds); i++)
+        sl_jbuf_fmt(b,
+                    "%s{\"type\":\"object\",\"properties\":{\"type\":{\"const\":\"%s\"},\"%s\":{"
+                    "\"type\":[\"string\",\"null\"]}},\"required\":[\"type\"]}",
+                    i ? "," : "", part_kinds[i].type, part_kinds[i].field);
+    sl_jbuf_fmt(b, "]}}]}");
+}
+
+void sl_api_write_messages(sl_jbuf *b, const sl_api_limits *limits) {
+    (void)limits;
+    sl_jbuf_fmt(
+        b, "{\"type\":\"array\",\"minItems\":1,\"maxItems\":%u,\"items\":", SL_API_MAX_MESSAGES);
+    sl_schema_open(b);
+    for (size_t i = 0; i < SL_LEN(message_fields); i++) {
+        const char *name = message_fields[i].name;
+        sl_schema_name(b, name);
+        if (!strcmp(name, "content")) {
+            write_content(b);
+        } else if (!strcmp(name, "tool_calls")) {
+            sl_jbuf_fmt(b, "{\"type\":[\"array\",\"null\"],\"items\":");
+            write_function(b, false);
+            sl_jbuf_put(b, "}", 1);
+        } else if (message_fields[i].kind == SL_JSON_ABSENT) {
+            sl_jbuf_put(b, "{}", 2);
+        } else {
+            sl_jbuf_fmt(b, "{\"type\":[\"%s\",\"null\"]}",
+                        message_fields[i].kind == SL_JSON_ARRAY ? "array" : "string");
+        }
+    }
+    sl_schema_close(b, &message_fields[0].name, 1);
+    sl_jbuf_put(b, "}", 1);
+}
+
+void sl_api_write_tools(sl_jbuf *b, const sl_api_limits *limits) {
+    (void)limits;
+    sl_jbuf_fmt(b, "{\"type\":\"array\",\"items\":");
+    write_function(b, true);
+    sl_jbuf_put(b, "}", 1);
+}
+
+void sl_api_write_tool_choice(sl_jbuf *b, const sl_api_limits *limits) {
+    (void)limits;
+    sl_jbuf_fmt(b, "{\"anyOf\":[{\"enum\":[\"auto\",\"none\",\"required\"]},");
+    write_function(b, true);
+    sl_jbuf_fmt(b, "]}");
+}
+
+void sl_api_write_effort(sl_jbuf *b, const sl_api_limits *limits) {
+    (void)limits;
+    sl_jbuf_fmt(b, "{\"enum\":");
+    sl_words_write(b, efforts, SL_LEN(efforts));
+    sl_jbuf_put(b, "}", 1);
 }

@@ -103,3 +103,37 @@ sl_status sl_api_read_sampling(sl_json root, const sl_api_limits *limits, sl_api
     if (st == SL_OK) st = read_seed(root, p, e);
     return st == SL_OK ? read_bias(root, limits, p, e) : st;
 }
+
+/* ---- the same as JSON Schemas ---- */
+
+static void write_f32(sl_jbuf *b, sl_range r) {
+    sl_jbuf_fmt(b, "{\"type\":[\"number\",\"null\"],\"%s\":%g,\"maximum\":%g}",
+                r.above ? "exclusiveMinimum" : "minimum", r.lowest, r.highest);
+}
+
+static void write_u32(sl_jbuf *b, sl_range r) {
+    /* -1 stands for 0 */
+    sl_jbuf_fmt(b, "{\"type\":[\"integer\",\"null\"],\"minimum\":%d,\"maximum\":%.0f}",
+                r.lowest > 0 ? (int)r.lowest : -1, r.highest);
+}
+
+void sl_api_write_sampling(sl_jbuf *b, const char *name) {
+#define SL_SAMPLING(type, row, byte, standard, whence, allowed, asked, whose, what)                \
+    if (!strcmp(name, #row)) write_##type(b, asked);
+#include "spec/sampling.def"
+}
+
+void sl_api_write_seed(sl_jbuf *b, const sl_api_limits *limits) {
+    (void)limits;
+    sl_jbuf_fmt(b, "{\"type\":\"integer\",\"minimum\":%" PRId64 ",\"maximum\":%" PRId64 "}",
+                INT64_MIN, INT64_MAX);
+}
+
+void sl_api_write_bias(sl_jbuf *b, const sl_api_limits *limits) {
+    (void)limits;
+    sl_jbuf_fmt(b,
+                "{\"type\":\"object\",\"maxProperties\":%u,\"propertyNames\":{\"pattern\":"
+                "\"^[0-9]{1,10}$\"},\"additionalProperties\":{\"type\":\"number\",\"minimum\":-%d,"
+                "\"maximum\":%d}}",
+                SL_MAX_LOGIT_BIAS, SL_MAX_BIAS, SL_MAX_BIAS);
+}

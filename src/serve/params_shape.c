@@ -2,6 +2,8 @@
  * the same. A body says it once. */
 #include "serve/params_int.h"
 
+#include <stdio.h>
+
 /* One that nobody has said before. */
 static sl_status take(sl_api_params *p, const char *field, sl_api_shape shape, sl_json of,
                       sl_api_error *e) {
@@ -46,19 +48,20 @@ static sl_status take_choice(sl_api_params *p, const char *field, sl_json v, sl_
     return take(p, field, SL_API_CHOICE, v, e);
 }
 
-/* {"type": ...}: text, json_object, json_schema. */
+/* {"type": ...} */
+static const char *const format_types[] = {"text", "json_object", "json_schema"};
+static const char *const format_fields[] = {"type", "json_schema", "schema"};
+static const char *const format_inner[] = {"name", "description", "schema", "strict"};
+
 static sl_status read_format(sl_json v, sl_api_params *p, sl_api_error *e) {
     static const char *const field = "response_format";
-    static const char *const known[] = {"type", "json_schema", "schema"}, *const inner[] = {
-                                                                              "name", "description",
-                                                                              "schema", "strict"};
     sl_err err = {0};
     bool strict;
     sl_json type = sl_json_get(v, "type"), of = sl_json_get(v, "json_schema"),
             schema = sl_json_get(v, "schema");
     if (sl_json_kind_of(v) != SL_JSON_OBJECT)
         return sl_api_error_bad(e, field, "response_format: not an object");
-    if (sl_json_only(v, known, SL_LEN(known), &err) != SL_OK)
+    if (sl_json_only(v, format_fields, SL_LEN(format_fields), &err) != SL_OK)
         return sl_api_field_error(e, field, &err);
     if (sl_json_is_text(type, "text")) return SL_OK;
     if (sl_json_is_text(type, "json_object") && !schema.value)
@@ -69,7 +72,7 @@ static sl_status read_format(sl_json v, sl_api_params *p, sl_api_error *e) {
     if (schema.value) return take_schema(p, field, schema, e); /* llama.cpp's form */
     if (sl_json_kind_of(of) != SL_JSON_OBJECT)
         return sl_api_error_bad(e, field, "response_format.json_schema: missing or not an object");
-    if (sl_json_only(of, inner, SL_LEN(inner), &err) != SL_OK ||
+    if (sl_json_only(of, format_inner, SL_LEN(format_inner), &err) != SL_OK ||
         sl_json_bool(of, "strict", SL_JSON_OPTIONAL, &strict, &err) != SL_OK)
         return sl_api_field_error(e, field, &err);
     schema = sl_json_get(of, "schema");
@@ -79,33 +82,37 @@ static sl_status read_format(sl_json v, sl_api_params *p, sl_api_error *e) {
 }
 
 /* vLLM's: {"json" | "json_object" | "regex" | "choice" | "grammar": ...}. */
+static const sl_field structured_fields[] = {
+    {"json", false, SL_IS_WRITTEN(sl_api_write_any_schema)},
+    {"json_object", false, SL_IS_BOOL},
+    {"regex", false, SL_IS_STRING},
+    {"choice", false, SL_IS_WRITTEN(sl_api_write_choices)},
+    {"grammar", false, SL_IS_STRING},
+    {"disable_fallback", false, SL_IS_BOOL}, /* there is nothing to fall back to */
+    {"disable_any_whitespace", false, SL_IS_BOOL},
+    {"disable_additional_properties", false, SL_IS_BOOL},
+};
+#define FIRST_OFF 6u /* of them, those that are taken only as false */
+
 static sl_status read_structured(sl_json v, sl_api_params *p, sl_api_error *e) {
     static const char *const field = "structured_outputs";
-    static const char *const known[] = {"json",
-                                        "json_object",
-                                        "regex",
-                                        "choice",
-                                        "grammar",
-                                        "disable_fallback",
-                                        "disable_any_whitespace",
-                                        "disable_additional_properties"};
-    sl_err err = {0};
-    sl_status st = SL_OK;
     if (sl_json_kind_of(v) != SL_JSON_OBJECT)
         return sl_api_error_bad(e, field, "structured_outputs: not an object");
-    if (sl_json_only(v, known, SL_LEN(known), &err) != SL_OK)
-        return sl_api_field_error(e, field, &err);
-    for (size_t i = 6; i < SL_LEN(known); i++) {
+    sl_status st = sl_fields_check(structured_fields, SL_LEN(structured_fields), v, e);
+    if (st != SL_OK) {
+        snprintf(e->param, sizeof e->param, "%s", field);
+        e->code = NULL;
+        return st;
+    }
+    for (size_t i = FIRST_OFF; i < SL_LEN(structured_fields); i++) {
         bool on = false;
-        if (sl_json_bool(v, known[i], SL_JSON_OPTIONAL, &on, &err) != SL_OK)
-            return sl_api_field_error(e, field, &err);
+        (void)sl_json_as_bool(sl_json_get(v, structured_fields[i].name), &on);
         if (on)
             return sl_api_error_bad(e, field, "structured_outputs.%s: only false is supported",
-                                    known[i]);
+                                    structured_fields[i].name);
     }
     bool object = false;
-    if (sl_json_bool(v, "json_object", SL_JSON_OPTIONAL, &object, &err) != SL_OK)
-        return sl_api_field_error(e, field, &err);
+    (void)sl_json_as_bool(sl_json_get(v, "json_object"), &object);
     sl_json json = sl_json_get(v, "json"), regex = sl_json_get(v, "regex"),
             choice = sl_json_get(v, "choice"), grammar = sl_json_get(v, "grammar");
     if (object) st = take(p, field, SL_API_JSON, v, e);
@@ -129,6 +136,42 @@ static sl_status check(const sl_api_params *p, sl_api_error *e) {
                             "%s: not with a tool_choice that has a function called: the answer is "
                             "the call",
                             p->shape_field);
+}
+
+/* ---- the same as JSON Schemas ---- */
+
+/* A schema, or a text that is one; true and false are some. */
+void sl_api_write_any_schema(sl_jbuf *b, const sl_api_limits *limits) {
+    (void)limits;
+    sl_jbuf_fmt(b, "{\"type\":[\"object\",\"boolean\",\"string\"]}");
+}
+
+void sl_api_write_choices(sl_jbuf *b, const sl_api_limits *limits) {
+    (void)limits;
+    sl_jbuf_fmt(b, "{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"minItems\":1}");
+}
+
+void sl_api_write_structured(sl_jbuf *b, const sl_api_limits *limits) {
+    sl_fields_write(b, structured_fields, SL_LEN(structured_fields), limits);
+}
+
+void sl_api_write_format(sl_jbuf *b, const sl_api_limits *limits) {
+    (void)limits;
+    sl_schema_open(b);
+    sl_schema_name(b, format_fields[0]);
+    sl_jbuf_fmt(b, "{\"enum\":");
+    sl_words_write(b, format_types, SL_LEN(format_types));
+    sl_jbuf_put(b, "}", 1);
+    sl_schema_name(b, format_fields[1]);
+    sl_jbuf_fmt(b, "{\"type\":[\"object\",\"null\"],\"properties\":{");
+    for (size_t i = 0; i < SL_LEN(format_inner); i++) {
+        sl_schema_name(b, format_inner[i]);
+        sl_jbuf_put(b, "{}", 2);
+    }
+    sl_jbuf_fmt(b, "},\"additionalProperties\":{\"type\":\"null\"}}");
+    sl_schema_name(b, format_fields[2]);
+    sl_jbuf_put(b, "{}", 2);
+    sl_schema_close(b, format_fields, 1);
 }
 
 sl_status sl_api_read_shape(sl_json root, sl_api_params *p, sl_api_error *e) {

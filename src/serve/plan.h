@@ -36,6 +36,8 @@ typedef struct sl_plan_request {
 sl_status sl_plan_request_parse(sl_span body, const sl_plan_offer *offer, sl_plan_request *out,
                                 sl_api_error *e) SL_MUST_CHECK;
 void sl_plan_request_free(sl_plan_request *r);
+/* The JSON Schema of a body, from the table by which it is read. */
+void sl_plan_request_schema(sl_jbuf *b);
 /* The field of a request behind an option that the planner names in an error; NULL: none. */
 const char *sl_plan_request_field(const char *text);
 

@@ -1,5 +1,6 @@
 /* Bodies of POST /plan to arguments of `sluice plan`. Names of files are never taken: a model is
  * the served one or a preset, clusters and workloads are presets or described in the body. */
+#include "serve/form.h"
 #include "serve/plan.h"
 
 #include "base/mem.h"
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 
 #define MAX_WORD       64u
+#define MAX_LIST       16u /* names in a list */
 #define FD_TEXT(fd)    #fd
 #define FD_TEXT_OF(fd) FD_TEXT(fd)
 #define FD_PATH(fd)    "/dev/fd/" FD_TEXT_OF(fd)
@@ -90,8 +92,8 @@ static sl_status read_word(sl_json v, const char *name, char out[MAX_WORD + 1], 
 /* ["ep", "findep"] as "ep,findep" */
 static sl_status read_list(sl_json v, const char *name, char *out, size_t cap, sl_api_error *e) {
     size_t at = 0, n = sl_json_count(v);
-    if (sl_json_kind_of(v) != SL_JSON_ARRAY || n == 0 || n > 16)
-        return sl_api_error_bad(e, name, "%s: must be an array of 1 to 16 names", name);
+    if (sl_json_kind_of(v) != SL_JSON_ARRAY || n == 0 || n > MAX_LIST)
+        return sl_api_error_bad(e, name, "%s: must be an array of 1 to %u names", name, MAX_LIST);
     for (size_t i = 0; i < n; i++) {
         char word[MAX_WORD + 1];
         sl_status st = read_word(sl_json_at(v, i), name, word, e);
@@ -306,4 +308,38 @@ sl_status sl_plan_request_parse(sl_span body, const sl_plan_offer *offer, sl_pla
     else
         *out = r;
     return st;
+}
+
+/* ---- the same as a JSON Schema ---- */
+
+void sl_plan_request_schema(sl_jbuf *b) {
+    sl_schema_open(b);
+    for (size_t i = 0; i < SL_LEN(others); i++) {
+        sl_schema_name(b, others[i]);
+        sl_jbuf_put(b, "{}", 2);
+    }
+    for (size_t i = 0; i < SL_LEN(fields); i++) {
+        sl_schema_name(b, fields[i].name);
+        switch (fields[i].kind) {
+        case WORD:
+            sl_jbuf_fmt(b,
+                        "{\"type\":[\"string\",\"integer\",\"null\"],\"minLength\":1,"
+                        "\"maxLength\":%u,\"minimum\":0}",
+                        MAX_WORD);
+            break;
+        case NUMBER:
+            sl_jbuf_fmt(b, "{\"type\":[\"number\",\"null\"]}");
+            break;
+        case FLAG:
+            sl_jbuf_fmt(b, "{\"type\":[\"boolean\",\"null\"]}");
+            break;
+        case LIST:
+            sl_jbuf_fmt(b,
+                        "{\"type\":[\"array\",\"null\"],\"minItems\":1,\"maxItems\":%u,"
+                        "\"items\":{\"type\":[\"string\",\"integer\"]}}",
+                        MAX_LIST);
+            break;
+        }
+    }
+    sl_schema_close(b, NULL, 0);
 }

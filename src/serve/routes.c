@@ -157,11 +157,17 @@ static sl_status tokenize(sl_call *call, sl_api_error *e) {
     return SL_OK;
 }
 
+/* Of ids that stand for a text: padding of the embedding stands for none. */
+static sl_api_limits text_limits(const sl_server *s) {
+    sl_api_limits limits = s->limits;
+    limits.vocab = sl_tokenizer_vocab_size(s->o.tokenizer);
+    return limits;
+}
+
 static sl_status detokenize(sl_call *call, sl_api_error *e) {
     sl_err err = {0};
     const sl_server *s = call->server;
-    sl_api_limits limits = s->limits; /* padding of the embedding stands for no text */
-    limits.vocab = sl_tokenizer_vocab_size(s->o.tokenizer);
+    const sl_api_limits limits = text_limits(s);
     char *text = NULL;
     size_t n = 0;
     sl_status st = sl_api_detokenize_parse(body_of(call), &limits, &call->params, e);
@@ -243,75 +249,118 @@ static enum MHD_Result answer_messages(sl_call *call, const char *rest) {
     return speaks_version(call, &e) ? sl_call_generate(call, rest) : sl_call_reply_error(call, &e);
 }
 
-/* A path that ends in '/' takes what follows it as its argument, but for "/" itself. */
-static const struct route {
-    const char *path;
-    enum { GET, POST, DELETE } method; /* GET is HEAD, too */
-    enum { KEY, OPEN, ADMIN } to;      /* clients with the API key, all, those with the admin key */
-    enum MHD_Result (*answer)(sl_call *call, const char *rest);
-    sl_dialect_id dialect; /* OpenAI's chats, unless it says otherwise */
-} routes[] = {
-    {"/v1/chat/completions", POST, KEY, sl_call_generate},
-    {"/v1/chat/completions/", GET, KEY, sl_call_fetch},
-    {"/v1/completions", POST, KEY, sl_call_generate, SL_DIALECT_COMPLETION},
-    {"/v1/completions/", GET, KEY, sl_call_fetch, SL_DIALECT_COMPLETION},
-    {"/v1/messages", POST, KEY, answer_messages, SL_DIALECT_MESSAGES},
-    {"/v1/messages/count_tokens", POST, KEY, answer_count, SL_DIALECT_MESSAGES},
-    {"/v1/messages/", GET, KEY, sl_call_fetch, SL_DIALECT_MESSAGES},
-    {"/v1/responses", POST, KEY, sl_responses_create, SL_DIALECT_RESPONSES},
-    {"/v1/responses/", GET, KEY, sl_responses_get, SL_DIALECT_RESPONSES},
-    {"/v1/responses/", POST, KEY, sl_responses_post, SL_DIALECT_RESPONSES},
-    {"/v1/responses/", DELETE, KEY, sl_responses_delete, SL_DIALECT_RESPONSES},
-    {"/v1/models", GET, KEY, answer_models},
-    {"/v1/models/", GET, KEY, answer_model},
-    {"/live", GET, KEY, sl_live_answer},
-    {"/props", GET, KEY, sl_props_answer},
-    {"/slots", GET, KEY, sl_slots_answer},
-    {"/plan", POST, KEY, sl_planner_plan},
-    {"/plan/options", GET, KEY, sl_planner_catalogue},
-    {"/plan/running", GET, KEY, sl_planner_progress},
-    {"/tokenize", POST, KEY, answer_tokenize},
-    {"/detokenize", POST, KEY, answer_detokenize},
-    {"/", GET, OPEN, sl_page_index},
-    {"/page/", GET, OPEN, sl_page_answer},
-    {"/favicon.ico", GET, OPEN, sl_page_icon}, /* browsers ask by themselves */
-    {"/health", GET, OPEN, answer_health},
-    {"/readyz", GET, OPEN, answer_ready},
-    {"/ping", GET, OPEN, answer_health},
-    {"/livez", GET, OPEN, answer_live},
-    {"/metrics", GET, OPEN, answer_metrics},
-    {"/version", GET, OPEN, answer_version},
-    {"/admin/workers", GET, ADMIN, sl_admin_list},
-    {"/admin/workers/", POST, ADMIN, sl_admin_wish},
-};
+/* ---- bodies as JSON Schemas ---- */
 
-static bool takes(const struct route *r, const char *method) {
+static void chat_body(sl_jbuf *b, const sl_server *s, const sl_route *r) {
+    sl_dialect_write_body(b, &sl_dialects[r->dialect], &s->limits);
+}
+
+static void tokenize_body(sl_jbuf *b, const sl_server *s, const sl_route *r) {
+    (void)r;
+    sl_api_write_tokenize(b, &s->limits);
+}
+
+static void detokenize_body(sl_jbuf *b, const sl_server *s, const sl_route *r) {
+    (void)r;
+    const sl_api_limits limits = text_limits(s);
+    sl_api_write_detokenize(b, &limits);
+}
+
+static void plan_body(sl_jbuf *b, const sl_server *s, const sl_route *r) {
+    (void)r, (void)s;
+    sl_plan_request_schema(b);
+}
+
+static void wish_body(sl_jbuf *b, const sl_server *s, const sl_route *r) {
+    (void)r;
+    sl_admin_write_wish(b, &s->limits);
+}
+
+/* ---- the table ---- */
+
+#define GET    SL_GET
+#define POST   SL_POST
+#define DELETE SL_DELETE
+#define KEY    SL_TO_KEY
+#define OPEN   SL_TO_ALL
+#define ADMIN  SL_TO_ADMIN
+
+const sl_route sl_routes[] = {
+    {"/v1/chat/completions", POST, KEY, sl_call_generate, "a chat", .body = chat_body},
+    {"/v1/chat/completions/", GET, KEY, sl_call_fetch, "an answer that is kept", "{id}"},
+    {"/v1/completions", POST, KEY, sl_call_generate, "a continuation of a text or of token ids",
+     .body = chat_body, .dialect = SL_DIALECT_COMPLETION},
+    {"/v1/completions/", GET, KEY, sl_call_fetch, "an answer that is kept", "{id}",
+     .dialect = SL_DIALECT_COMPLETION},
+    {"/v1/messages", POST, KEY, answer_messages, "a chat in Anthropic's form", .body = chat_body,
+     .dialect = SL_DIALECT_MESSAGES},
+    {"/v1/messages/count_tokens", POST, KEY, answer_count,
+     "tokens of a body that could be a message", .body = chat_body, .dialect = SL_DIALECT_MESSAGES},
+    {"/v1/messages/", GET, KEY, sl_call_fetch, "a message that is kept", "{id}",
+     .dialect = SL_DIALECT_MESSAGES},
+    {"/v1/responses", POST, KEY, sl_responses_create, "a chat in the form of responses",
+     .body = chat_body, .dialect = SL_DIALECT_RESPONSES},
+    {"/v1/responses/", GET, KEY, sl_responses_get, "a response that is kept, or what it was asked",
+     "{id} {id}/input_items", .dialect = SL_DIALECT_RESPONSES},
+    {"/v1/responses/", POST, KEY, sl_responses_post, "ends a response that runs", "{id}/cancel",
+     .dialect = SL_DIALECT_RESPONSES},
+    {"/v1/responses/", DELETE, KEY, sl_responses_delete, "forgets a response", "{id}",
+     .dialect = SL_DIALECT_RESPONSES},
+    {"/v1/models", GET, KEY, answer_models, "the model under each of its names"},
+    {"/v1/models/", GET, KEY, answer_model, "the model under one of them", "{id}"},
+    {"/live", GET, KEY, sl_live_answer, "what goes on, as events"},
+    {"/props", GET, KEY, sl_props_answer, "what the server is"},
+    {"/slots", GET, KEY, sl_slots_answer, "what runs, the caller's own"},
+    {"/openapi.json", GET, KEY, sl_openapi_answer, "this document"},
+    {"/plan", POST, KEY, sl_planner_plan, "deployments planned", .body = plan_body},
+    {"/plan/options", GET, KEY, sl_planner_catalogue, "what may be planned"},
+    {"/plan/running", GET, KEY, sl_planner_progress, "how far planning is"},
+    {"/tokenize", POST, KEY, answer_tokenize, "token ids of a text or a chat",
+     .body = tokenize_body},
+    {"/detokenize", POST, KEY, answer_detokenize, "text of token ids", .body = detokenize_body},
+    {"/", GET, OPEN, sl_page_index, "the web page"},
+    {"/page/", GET, OPEN, sl_page_answer, "a file of it", "{file}"},
+    {"/favicon.ico", GET, OPEN, sl_page_icon, "its icon"}, /* browsers ask by themselves */
+    {"/health", GET, OPEN, answer_health, "whether requests are answered"},
+    {"/readyz", GET, OPEN, answer_ready, "whether they are answered now"},
+    {"/ping", GET, OPEN, answer_health, "as /health"},
+    {"/livez", GET, OPEN, answer_live, "whether the process answers"},
+    {"/metrics", GET, OPEN, answer_metrics, "counters in Prometheus' text format"},
+    {"/version", GET, OPEN, answer_version, "which version this is"},
+    {"/admin/workers", GET, ADMIN, sl_admin_list, "the workers"},
+    {"/admin/workers/", POST, ADMIN, sl_admin_wish, "what one of them is to do",
+     "{id}/drain {id}/restart {id}/join {id}/kill", .body = wish_body},
+};
+const size_t sl_n_routes = SL_LEN(sl_routes);
+
+static bool takes(const sl_route *r, const char *method) {
     static const char *const names[] = {[GET] = "GET", [POST] = "POST", [DELETE] = "DELETE"};
     return !strcmp(method, names[r->method]) || (r->method == GET && !strcmp(method, "HEAD"));
 }
 
 /* The row of the path and the method, or the path's first one; NULL: there is none. Nobody learns
  * of those for which the server has no key. */
-static const struct route *find_route(const sl_server *s, const char *path, const char *method) {
-    const struct route *found = NULL;
-    for (size_t i = 0; i < SL_LEN(routes) && !(found && takes(found, method)); i++) {
-        size_t n = strlen(routes[i].path);
-        bool prefix = n > 1 && routes[i].path[n - 1] == '/';
-        bool same = prefix ? !strncmp(path, routes[i].path, n) : !strcmp(path, routes[i].path);
-        if (found && strcmp(found->path, routes[i].path) != 0) continue;
-        if (same && (!found || takes(&routes[i], method))) found = &routes[i];
+static const sl_route *find_route(const sl_server *s, const char *path, const char *method) {
+    const sl_route *found = NULL;
+    for (size_t i = 0; i < sl_n_routes && !(found && takes(found, method)); i++) {
+        size_t n = strlen(sl_routes[i].path);
+        bool prefix = n > 1 && sl_routes[i].path[n - 1] == '/';
+        bool same =
+            prefix ? !strncmp(path, sl_routes[i].path, n) : !strcmp(path, sl_routes[i].path);
+        if (found && strcmp(found->path, sl_routes[i].path) != 0) continue;
+        if (same && (!found || takes(&sl_routes[i], method))) found = &sl_routes[i];
     }
     return found && found->to == ADMIN && !s->admin_key ? NULL : found;
 }
 
 /* What a path takes, for who asked for something else. */
-static const char *allowed(const struct route *r) {
-    bool several = r + 1 < routes + SL_LEN(routes) && !strcmp(r->path, r[1].path);
+static const char *allowed(const sl_route *r) {
+    bool several = r + 1 < sl_routes + sl_n_routes && !strcmp(r->path, r[1].path);
     if (several) return "GET, HEAD, POST, DELETE";
     return r->method == POST ? "POST" : "GET, HEAD";
 }
 
-static bool authorised(sl_call *call, const struct route *r) {
+static bool authorised(sl_call *call, const sl_route *r) {
     sl_server *s = call->server;
     bool admin = r && r->to == ADMIN; /* which has a key, or is found by nobody */
     if ((r && r->to == OPEN) || !(admin || s->keyed)) return true;
@@ -333,7 +382,7 @@ static bool is_encoded(sl_call *call) {
 }
 
 bool sl_server_wants_body(sl_call *call, const char *path, const char *method) {
-    const struct route *r = find_route(call->server, path, method);
+    const sl_route *r = find_route(call->server, path, method);
     sl_api_error e;
     return r && r->method == POST && !strcmp(method, "POST") && authorised(call, r) &&
            sl_server_trusts_origin(call, &e);
@@ -380,7 +429,7 @@ enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *met
     }
     if (!sl_server_trusts_origin(call, &e)) return sl_call_reply_error(call, &e);
     if (sl_cors_asks(call, method)) return answer_preflight(call, path);
-    const struct route *r = find_route(s, path, method);
+    const sl_route *r = find_route(s, path, method);
     call->path = r ? r->path : NULL;
     if (r) call->dialect = &sl_dialects[r->dialect];
     if (!authorised(call, r)) {

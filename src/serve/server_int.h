@@ -467,6 +467,21 @@ sl_status sl_keeper_start(sl_server *s, sl_err *err) SL_MUST_CHECK;
 void sl_keeper_stop(sl_server *s);
 
 /* routes.c: every path */
+/* One that ends in '/' takes what follows it as its argument, but for "/" itself. */
+typedef struct sl_route {
+    const char *path;
+    enum { SL_GET, SL_POST, SL_DELETE } method; /* GET is HEAD, too */
+    /* clients with the API key, all, those with the admin key */
+    enum { SL_TO_KEY, SL_TO_ALL, SL_TO_ADMIN } to;
+    enum MHD_Result (*answer)(sl_call *call, const char *rest);
+    const char *says; /* what it answers */
+    const char *rest; /* of its argument, what there is, with spaces between; NULL: it has none */
+    /* Its body as a JSON Schema; NULL: it takes none, or reads nothing of it. */
+    void (*body)(sl_jbuf *b, const sl_server *s, const struct sl_route *r);
+    sl_dialect_id dialect; /* OpenAI's chats, unless it says otherwise */
+} sl_route;
+extern const sl_route sl_routes[];
+extern const size_t sl_n_routes;
 /* Whether the body is worth keeping: nobody without a key makes the server hold 16 MiB. */
 bool sl_server_wants_body(sl_call *call, const char *path, const char *method);
 enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *method);
@@ -474,6 +489,8 @@ enum MHD_Result sl_server_route(sl_call *call, const char *path, const char *met
 /* admin.c: routes of whoever has the key for them */
 enum MHD_Result sl_admin_list(sl_call *call, const char *rest);
 enum MHD_Result sl_admin_wish(sl_call *call, const char *rest);
+/* The JSON Schema of a wish's body. */
+void sl_admin_write_wish(sl_jbuf *b, const sl_api_limits *limits);
 
 /* live.c: samples of what goes on */
 void sl_live_init(sl_live *live);
@@ -488,6 +505,9 @@ void sl_planner_stop(sl_server *s); /* waits for what runs, whose call is aborte
 enum MHD_Result sl_planner_catalogue(sl_call *call, const char *rest);
 enum MHD_Result sl_planner_progress(sl_call *call, const char *rest);
 enum MHD_Result sl_planner_plan(sl_call *call, const char *rest);
+
+/* openapi.c */
+enum MHD_Result sl_openapi_answer(sl_call *call, const char *rest);
 
 /* page.c: the web page */
 enum MHD_Result sl_page_index(sl_call *call, const char *rest);
