@@ -13,6 +13,9 @@ DESTDIR="$work/stage" cmake --install "$build" --prefix /opt/staged >"$work/log"
 for file in bin/sluice lib/libsluice.a include/sluice.h share/man/man1/sluice.1.gz share/man/man1/sluice-serve.1.gz lib/pkgconfig/sluice.pc; do
     [ -s "$work/stage/opt/staged/$file" ] || { echo "$file is not below DESTDIR"; exit 1; }
 done
+if command -v systemd-analyze >/dev/null; then # 16 is 1.6: what each unit may do by its file; as they run: tests/units.sh
+    systemd-analyze security --no-pager --offline=true --threshold=16 "$work"/stage/opt/staged/lib/systemd/system/*.service >"$work/log" || { cat "$work/log"; exit 1; }
+fi
 DESTDIR="$work/stage" "$tree/packaging/uninstall.sh" "$build/install_manifest.txt"
 left=$(find "$work/stage" ! -type d -o -name '*sluice*')
 [ -z "$left" ] || { echo "left behind: $left"; exit 1; }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Sluice's packages on a fresh Debian: installed, used and removed. Builds them (make package), compares what the SBOM and the
 # checksums say, makes a root of a Debian of its own (debootstrap). There the wheel is used where none of the libraries is that it brings;
-# the lines of packaging/Dockerfile install the program, and its user serves the fixture; the units run under a systemd; the example is
+# the lines of packaging/Dockerfile install the program, and its user serves the fixture, a worker killed under way; the units run under a systemd; the example is
 # built against the library by pkg-config and by CMake; then all is removed, and what stayed is looked for.
 # Usage: packages.sh [MODEL]. Wants root that may mount, debootstrap and a mirror: exit 77 says that something of these is not here.
 set -euo pipefail
@@ -65,7 +65,7 @@ grep -q '^ExecStart=/usr/bin/sluice serve' "$root/usr/lib/systemd/system/sluice.
 
 say "served, by the user of the image"
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-given=(SLUICE_PORT="$port" SLUICE_API_KEY=a-key-of-the-test SLUICE_TRANSPORT=tcp SLUICE_ATTENTION=1 SLUICE_EXPERTS=2 SLUICE_SERVED_MODEL_NAME=m)
+given=(SLUICE_PORT="$port" SLUICE_API_KEY=a-key-of-the-test SLUICE_TRANSPORT=tcp SLUICE_ATTENTION=1 SLUICE_EXPERTS=2 SLUICE_EXACT=1 SLUICE_SERVED_MODEL_NAME=m)
 "$tree/tests/image.py" run "$root" SLUICE_PORT="$port" >"$work/served" 2>&1 && { say "it serves the world without a key"; exit 1; }
 grep -q 'API key' "$work/served" || { cat "$work/served"; exit 1; }
 "$tree/tests/image.py" run "$root" "${given[@]}" >"$work/served" 2>&1 &
@@ -80,6 +80,7 @@ curl -fsS --max-time 60 "http://127.0.0.1:$port/v1/completions" -H 'Content-Type
     -d '{"model": "m", "prompt": "Now the word", "max_tokens": 8, "temperature": 0}' >"$work/answer"
 [ "$(stat -c %u /proc/$server)" = 10001 ] || { say "another user runs it"; exit 1; }
 curl -fsS --max-time 60 "http://127.0.0.1:$port/version" | grep -qF "\"$version\"" || { say "the server has another version"; exit 1; }
+python3 "$tree/tests/killed.py" "http://127.0.0.1:$port" $server a-key-of-the-test || { cat "$work/served"; exit 1; }
 kill -TERM $server
 wait $server || { say "it did not stop in order"; exit 1; }
 grep -q '"text"' "$work/answer" || { cat "$work/answer"; exit 1; }

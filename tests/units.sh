@@ -1,7 +1,7 @@
 #!/bin/bash
 # Sluice's units under a systemd of their own: it is process 1 of namespaces around a Debian in a folder, where the packages are
-# installed. Starts, keys in files that the service's own user gets, restarts after a kill and after a silence, a worker with the
-# secret in a file, stops. Usage: units.sh ROOT, with systemd, dbus and curl in it and a model at /srv/model. Exit 77: no systemd
+# installed. Starts, keys in files that the service's own user gets, what each unit may do at most, a worker that is killed under way, restarts after
+# a kill and after a silence, a worker with the secret in a file, stops. Usage: units.sh ROOT, with systemd, dbus, curl and Python in it and a model at /srv/model. Exit 77: no systemd
 # can be started here.
 set -euo pipefail
 root=$1
@@ -22,6 +22,12 @@ await() { # WHAT SECONDS COMMAND..
     done
 }
 shows() { [ "$(inside systemctl show -P "$2" "$1")" = "$3" ]; }
+exposed() { # UNIT MOST: what `systemd-analyze security` says of it as it runs; docs/install.md states it
+    local score
+    score=$(inside systemd-analyze security --no-pager "$1" | sed -n 's/.* exposure level for [^:]*: \([0-9.]*\) .*/\1/p')
+    say "$1: exposure $score"
+    awk -v is="$score" -v most="$2" 'BEGIN { exit !(is ~ /^[0-9.]+$/ && is + 0 <= most) }' || fail "$1 may do more than it should: $score, not $2"
+}
 asked() { inside curl -fsS --max-time 10 "$@"; }
 
 cat >"$work/start" <<'S'
@@ -63,6 +69,7 @@ inside tee /etc/sluice/serve.env >/dev/null <<'V'
 MODEL=/srv/model
 SLUICE_ATTENTION=1
 SLUICE_EXPERTS=2
+SLUICE_EXACT=1
 SLUICE_PORT=8000
 SLUICE_SERVED_MODEL_NAME=m
 V
@@ -77,7 +84,11 @@ asked http://127.0.0.1:8000/v1/completions -d '{"model": "m", "prompt": "Now the
 key=$(inside cat /etc/sluice/admin.key)
 asked -H "Authorization: Bearer $key" http://127.0.0.1:8000/admin/workers | grep -q '"state":"serving"' || fail "the admin key does not open"
 if inside setpriv --reuid nobody --clear-groups cat /run/credentials/sluice.service/admin.key >"$work/last" 2>&1; then fail "everybody reads the key"; fi
-inside systemd-analyze security --no-pager sluice | tail -n 1
+exposed sluice.service 1.4
+
+say "a worker is killed while it answers"
+inside python3 - http://127.0.0.1:8000 "$pid" <"$(dirname "$0")/killed.py" || fail "the answer does not go on"
+[ "$(inside systemctl show -P NRestarts sluice)" = 0 ] || fail "systemd started it again"
 
 say "killed, and started again"
 inside systemctl kill --kill-whom=main -s KILL sluice
@@ -115,6 +126,7 @@ inside systemctl start --no-block sluice
 inside systemctl start sluice-worker || fail "sluice-worker.service does not start"
 await "it does not serve with the worker" 60 asked http://127.0.0.1:8000/readyz
 asked http://127.0.0.1:8000/v1/completions -d '{"model": "m", "prompt": "Now the word", "max_tokens": 8}' | grep -q '"text"' || fail "no answer with the worker"
+exposed sluice-worker.service 1.4
 say "stopped"
 inside systemctl stop sluice-worker sluice
 shows sluice Result success || fail "it did not stop in order"
