@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -292,19 +293,52 @@ def test_somebody_comes_in_an_outage(tmp_path):
     admin.stop()
 
 
-def test_remote_workers(tmp_path):
-    """Nobody starts them: a drained one has ended well, its place is closed until somebody is wanted there."""
-    secret = tmp_path / "secret"
+def elsewhere(folder):
+    """Options of a server that starts no worker, and what starts one."""
+    secret = folder / "secret"
     subprocess.run([SLUICE, "secret", "-o", secret], check=True, stdout=subprocess.DEVNULL)
-    address = f"127.0.0.1:{20000 + os.getpid() % 20000}"
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = str(s.getsockname()[1])
 
     def worker(i):
-        return ended.start([SLUICE, "worker", "--join", address, "--secret-file", secret, "--worker-id", str(i), "--transport", "tcp"],
+        return ended.start([SLUICE, "worker", "--join", f"127.0.0.1:{port}", "--secret-file", secret, "--worker-id", str(i), "--transport", "tcp"],
                            stderr=subprocess.PIPE, text=True)
 
+    return ["--remote", "--fabric-port", port, "--secret-file", str(secret)], worker
+
+
+def test_what_nobody_brings_back_goes_to_others(tmp_path):
+    """Room for some of a lost worker's experts, and no process that could bring them back: others take over all of them at once, and the log says
+    what did not fit. On purpose none of it would have moved."""
+    options, worker = elsewhere(tmp_path)
     workers = [worker(i) for i in range(3)]
-    admin = Admin(tmp_path, "--attention", "1", "--experts", "2", "--remote", "--fabric-port", address.split(":")[1],
-                  "--secret-file", str(secret), "--max-experts", "3")
+    admin = Admin(tmp_path, "--attention", "1", "--experts", "2", *options, "--adapt-memory", "0.1")
+    figures = r"experts that move need (\d\.\d) MB beside those that are there, worker 1's machine has 0\.1 MB left"
+    with Load(admin.server, 4):
+        refused = re.search(f"worker 2 stays: {figures}", admin.ask("drain", 2, code=3))
+        assert refused and float(refused[1]) > 0.1
+        workers[2].kill()
+        wait_until(lambda: admin.states() == ["serving", "serving", "lost"], "nobody notices")
+        rows = hosted(admin)[1]
+        wait_until(lambda: hosted(admin)[1] > rows, "nothing goes on without it")
+    said = [line for line in admin.server.log if "worker 2 is lost, and others take over what does not fit" in line]
+    assert len(said) == 1 and re.search(figures, said[0])[1] == refused[1] and " warn " in said[0], admin.server.log
+    assert not any("wait for its next process" in line or "cannot be started" in line for line in admin.server.log)
+    assert metric(admin.server, "workers_restarted_total") == 0 and metric(admin.server, "workers_lost_total") == 1 and admin.states()[2] == "lost"
+    with Load(admin.server, 2):  # one that somebody starts is welcome
+        workers[2] = worker(2)
+        wait_until(lambda: admin.states() == ["serving"] * 3, "it does not come")
+    assert_books_balance(admin.server, 3)
+    admin.stop()
+    assert [w.wait(20) for w in workers] == [0] * 3
+
+
+def test_remote_workers(tmp_path):
+    """Nobody starts them: a drained one has ended well, its place is closed until somebody is wanted there."""
+    options, worker = elsewhere(tmp_path)
+    workers = [worker(i) for i in range(3)]
+    admin = Admin(tmp_path, "--attention", "1", "--experts", "2", *options, "--max-experts", "3")
     with Load(admin.server, 2):
         early = worker(3)
         assert "worker 3 is not there yet" in early.communicate(timeout=60)[1]
