@@ -90,6 +90,8 @@ say "a worker is killed while it answers"
 inside python3 - http://127.0.0.1:8000 "$pid" <"$(dirname "$0")/killed.py" || fail "the answer does not go on"
 [ "$(inside systemctl show -P NRestarts sluice)" = 0 ] || fail "systemd started it again"
 
+if inside journalctl --no-pager -q -u sluice | grep 'reception only permitted'; then fail "systemd hears of its workers"; fi
+
 say "killed, and started again"
 inside systemctl kill --kill-whom=main -s KILL sluice
 await "it is not started again" 60 shows sluice NRestarts 1

@@ -127,7 +127,8 @@ def test_a_service_manager_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("WATCHDOG_USEC", "300000")
     server = served.Server(MODEL, "--attention", "1", "--experts", "1")
     try:
-        assert hears("READY=1\nSTATUS=")
+        assert hears("READY=1\nSTATUS=m on http://")
+        assert sum("READY=1" in word for word in heard) == 1  # its workers are its own affair
         heard.clear()
         assert hears("WATCHDOG=1")
         server.process.send_signal(signal.SIGTERM)

@@ -36,7 +36,7 @@ int cmd_worker(const sl_options *o) {
         sl_fail(&err, SL_ERR_ARG, "--join ADDRESS is missing");
         return sl_cmd_fail("worker", &err);
     }
-    sl_notify_open();
+    if (!o->parent) sl_notify_open(); /* else a manager hears of the server alone */
     sl_status st = sl_deploy_secret(o, secret, &err);
     if (o->parent) sl_kernels_trust(); /* who started it has tried what it says */
     if (st == SL_OK) st = sl_deploy_kernels(o, kernels, &err);
