@@ -401,6 +401,29 @@ static sl_status force_call(sl_call *call, sl_err *err) {
     return st;
 }
 
+/* A chat as the template shows it. */
+static sl_status encode_chat(sl_call *call, sl_chat_options options, const char **param,
+                             sl_err *err) {
+    const sl_server_opts *o = &call->server->o;
+    sl_api_params *p = &call->params;
+    if (p->go_on) return sl_call_go_on(call, options, param, err);
+    return sl_chat_prompt(o->chat, o->tokenizer, p->messages, p->n_messages, options,
+                          &call->prompt[0], &call->opened, err);
+}
+
+/* The same; a template that takes arguments of calls as values gets those that are no JSON as
+ * texts. One that takes them as texts has them as they are. */
+static sl_status encode_messages(sl_call *call, sl_chat_options options, const char **param,
+                                 sl_err *err) {
+    bool some = false;
+    sl_err none = {0};
+    sl_status st = encode_chat(call, options, param, err);
+    if (st != SL_ERR_ARG) return st;
+    if (sl_api_quote_arguments(&call->params, &some, &none) != SL_OK)
+        return sl_fail(err, none.code, "%s", none.msg);
+    return some ? encode_chat(call, options, param, err) : st;
+}
+
 sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
     sl_err err = {0};
     sl_status st = check_text(call, e);
@@ -427,9 +450,7 @@ sl_status sl_call_encode(sl_call *call, sl_api_error *e) {
     if (chat) {
         st = choose_reasoning(call, &options, e);
         if (st != SL_OK) return st;
-        st = p->go_on ? sl_call_go_on(call, options, &param, &err)
-                      : sl_chat_prompt(o->chat, o->tokenizer, p->messages, p->n_messages, options,
-                                       &call->prompt[0], &call->opened, &err);
+        st = encode_messages(call, options, &param, &err);
         if (st == SL_OK && sl_call_forces(call)) {
             st = force_call(call, &err);
             param = st == SL_OK ? param : "tool_choice";

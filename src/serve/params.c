@@ -442,6 +442,8 @@ static void free_messages(sl_api_params *p) {
     for (size_t i = 0; i < p->n_messages && p->joined; i++) sl_jbuf_free(&p->joined[i]);
     sl_free(p->joined);
     sl_free(p->messages);
+    sl_json_doc_free(p->quoted);
+    p->quoted = NULL;
     p->joined = NULL;
     p->messages = NULL;
     p->n_messages = 0;

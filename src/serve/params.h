@@ -75,6 +75,7 @@ typedef struct sl_api_params {
     uint32_t n_stop_ids;
     sl_chat_message *messages; /* chat; n_messages > 0 */
     sl_jbuf *joined;           /* content of messages given in parts */
+    sl_json_doc *quoted;       /* messages with arguments that were no JSON, as texts; or NULL */
     size_t n_messages;
     sl_json tools;  /* chat: an array of those that may be called, or absent */
     bool one_call;  /* of them: the answer ends with the first call */
@@ -106,6 +107,12 @@ sl_status sl_api_tokenize_parse(sl_span body, const sl_api_limits *limits, sl_ap
                                 sl_api_error *e) SL_MUST_CHECK;
 sl_status sl_api_detokenize_parse(sl_span body, const sl_api_limits *limits, sl_api_params *out,
                                   sl_api_error *e) SL_MUST_CHECK;
+/* Arguments of calls in `messages` that are no JSON, as an answer that was cut has them, become
+ * JSON strings of that text: templates that take arguments as values get the text. *some: there
+ * were any. SL_ERR_NOMEM. */
+sl_status sl_api_quote_arguments(sl_api_params *p, bool *some, sl_err *err) SL_MUST_CHECK;
+/* Sampling where a request is silent. */
+sl_sampling sl_api_standard_sampling(const sl_api_limits *limits);
 /* A request may wait for long: frees the body once its texts are encoded and its stop strings
  * copied. Messages, prompts in ids and stop strings are gone (n_stop stays), a prompt in text keeps
  * its first SL_TOKENIZER_MAX_PIECE bytes. SL_ERR_NOMEM: nothing happened. */

@@ -141,6 +141,88 @@ sl_status sl_api_read_messages(sl_json root, sl_api_params *p, sl_api_error *e) 
     return SL_OK;
 }
 
+/* ---- arguments that are no JSON ---- */
+
+static bool is_broken(sl_json arguments) {
+    sl_span text;
+    sl_err err = {0};
+    sl_json_doc *doc = NULL;
+    bool blank = true;
+    if (!sl_json_as_span(arguments, &text)) return false;
+    for (size_t i = 0; i < text.len; i++) blank &= strchr(" \t\r\n", text.data[i]) != NULL;
+    if (blank) return false; /* there are none */
+    bool whole = sl_json_parse_within("arguments", text, SL_API_MAX_MEMORY, &doc, &err) == SL_OK;
+    sl_json_doc_free(doc);
+    return !whole && err.code != SL_ERR_NOMEM;
+}
+
+/* An object as it is, but for the field at the end of `path`, whose text becomes that of a JSON
+ * string; on the way there the elements of arrays are gone through. */
+static void put_quoted(sl_jbuf *b, sl_json v, const char *const *path) {
+    void *iter = NULL;
+    const char *key;
+    sl_span text;
+    if (!*path && is_broken(v) && sl_json_as_span(v, &text)) {
+        sl_jbuf inner = sl_jbuf_init();
+        sl_jbuf_string(&inner, (const char *)text.data, text.len);
+        sl_jbuf_string(b, inner.data, inner.len);
+        b->ok = b->ok && inner.ok;
+        sl_jbuf_free(&inner);
+    } else if (*path && sl_json_kind_of(v) == SL_JSON_ARRAY) {
+        sl_jbuf_put(b, "[", 1);
+        for (size_t i = 0; i < sl_json_count(v); i++) {
+            if (i > 0) sl_jbuf_put(b, ",", 1);
+            put_quoted(b, sl_json_at(v, i), path);
+        }
+        sl_jbuf_put(b, "]", 1);
+    } else if (*path && sl_json_kind_of(v) == SL_JSON_OBJECT) {
+        sl_jbuf_put(b, "{", 1);
+        for (sl_json f; sl_json_next(v, &iter, &key, &f);) {
+            sl_schema_name(b, key);
+            if (!strcmp(key, *path))
+                put_quoted(b, f, path + 1);
+            else
+                sl_jbuf_json(b, f);
+        }
+        sl_jbuf_put(b, "}", 1);
+    } else {
+        sl_jbuf_json(b, v);
+    }
+}
+
+static bool has_broken(const sl_chat_message *m) {
+    sl_json calls = sl_json_get(m->fields, "tool_calls");
+    for (size_t i = 0; i < sl_json_count(calls); i++)
+        if (is_broken(sl_json_get(sl_json_get(sl_json_at(calls, i), "function"), "arguments")))
+            return true;
+    return false;
+}
+
+sl_status sl_api_quote_arguments(sl_api_params *p, bool *some, sl_err *err) {
+    static const char *const path[] = {"tool_calls", "function", "arguments", NULL};
+    sl_jbuf b = sl_jbuf_init();
+    sl_status st = SL_OK;
+    size_t n = 0;
+    sl_jbuf_put(&b, "[", 1);
+    for (size_t i = 0; i < p->n_messages; i++) {
+        if (!has_broken(&p->messages[i])) continue;
+        if (n++ > 0) sl_jbuf_put(&b, ",", 1);
+        put_quoted(&b, p->messages[i].fields, path);
+    }
+    sl_jbuf_put(&b, "]", 1);
+    *some = n > 0 && !p->quoted;
+    if (!b.ok) st = sl_fail(err, SL_ERR_NOMEM, "arguments of calls");
+    if (st == SL_OK && *some)
+        st = sl_json_parse_within("messages", (sl_span){(const uint8_t *)b.data, b.len},
+                                  SL_API_MAX_MEMORY, &p->quoted, err);
+    sl_jbuf_free(&b);
+    n = 0;
+    for (size_t i = 0; st == SL_OK && *some && i < p->n_messages; i++)
+        if (has_broken(&p->messages[i]))
+            p->messages[i].fields = sl_json_at(sl_json_root(p->quoted), n++);
+    return st;
+}
+
 /* The conversation itself is not a template's switch. */
 static sl_status check_kwargs(sl_json kwargs, sl_api_error *e) {
     static const char *const taken[] = {"messages", "tools", "add_generation_prompt",

@@ -27,7 +27,8 @@ static inline void start(const sl_server_opts *change) {
     o.tokenizer = tok;
     o.chat = (const sl_chat *)&some_chat;
     o.served_model_name = "org/m";
-    o.generation = (sl_generation_spec){.temperature = 0.5f, .top_p = 0.25f, .top_k = 7};
+    o.generation =
+        (sl_generation_spec){.temperature = 0.5f, .top_p = 0.25f, .top_k = 7, .do_sample = -1};
     sl_status st = sl_server_create(&o, &server, &err);
     if (st != SL_OK) printf("%s\n", err.msg);
     assert_int_equal(st, SL_OK);

@@ -157,10 +157,11 @@ static void stop_strings_have_limits(void **state) {
     sl_jbuf_free(&out);
 }
 
-static const sl_api_limits limits = {.model = "m",
-                                     .vocab = 100,
-                                     .context = 50,
-                                     .gen = {.temperature = NAN, .top_p = NAN, .top_k = -1}};
+static const sl_api_limits limits = {
+    .model = "m",
+    .vocab = 100,
+    .context = 50,
+    .gen = {.temperature = NAN, .top_p = NAN, .top_k = -1, .do_sample = -1}};
 
 static sl_status parse(sl_api_kind kind, const char *body, sl_api_params *p, sl_api_error *e) {
     *p = (sl_api_params){0};

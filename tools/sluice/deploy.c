@@ -342,7 +342,10 @@ sl_status sl_ids_parse(const char *text, uint32_t vocab, sl_ids *out, sl_err *er
 }
 
 sl_generation_spec sl_deploy_generation(const sl_options *o, sl_generation_spec model) {
-    if (o->temp >= 0) model.temperature = (float)o->temp;
+    if (o->temp >= 0) {
+        model.temperature = (float)o->temp;
+        model.do_sample = -1; /* whatever the file says of it */
+    }
     if (o->top_p >= 0) model.top_p = (float)o->top_p;
     if (o->top_k != 0xFFFFFFFF) model.top_k = (int32_t)SL_MIN(o->top_k, (uint32_t)INT32_MAX);
     return model;
@@ -352,7 +355,7 @@ sl_sampling sl_deploy_sampling(const sl_options *o, const sl_generation_spec *ge
     sl_generation_spec said = sl_deploy_generation(o, *gen);
     sl_sampling s = sl_sampling_standard(&said);
     s.seed = o->seed;
-    if (gen->do_sample == 0 && o->temp < 0) s.temperature = 0;
+    if (said.do_sample == 0) s.temperature = 0;
     if (o->top_k != 0xFFFFFFFF) s.top_k = o->top_k;
     return s;
 }
