@@ -233,7 +233,7 @@ static void stalled_bodies_are_given_up(void **state) {
 /* This process stands still while the rest of the body comes: its client was not slow. */
 static void a_server_that_stood_still_reads_what_came(void **state) {
     (void)state;
-    restart(&(sl_server_opts){.stall_timeout_s = 1});
+    restart(&(sl_server_opts){.stall_timeout_s = 2});
     char body[401];
     snprintf(body, sizeof body, "{\"model\":\"org/m\",\"prompt\":\"x\"%370s}", "");
     for (int i = 0; i < 2; i++) {
@@ -250,7 +250,7 @@ static void a_server_that_stood_still_reads_what_came(void **state) {
         const pid_t parent = getpid(), child = fork();
         if (child == 0) {
             kill(parent, SIGSTOP);
-            usleep(2500000);
+            usleep(3500000);
             if (send(fd, body + 100, n - 100, MSG_NOSIGNAL) < 0) _exit(1);
             usleep(100000);
             kill(parent, SIGCONT);
